@@ -1,0 +1,1 @@
+// The dry device runs the unchanged model without touching data.

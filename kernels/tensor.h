@@ -1,0 +1,51 @@
+// A tensor is a view: a pointer, a dtype and a row-major contiguous [rows, cols] shape. It owns nothing; memory
+// comes from an Arena (memory.h). On the dry device the pointer is an address that nobody may read.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace precbench {
+
+enum class DType : std::uint8_t { f32, bf16, e4m3, e5m2, e2m1, ue8m0, i32 };
+
+/// Lower-case name as it stands in records: "f32", "bf16", "e4m3", ...
+const char* name_of(DType dtype);
+
+constexpr int bits_of(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+    case DType::i32: return 32;
+    case DType::bf16: return 16;
+    case DType::e2m1: return 4;
+    default: return 8;
+  }
+}
+
+constexpr std::int64_t bytes_of(DType dtype, std::int64_t count) { return (count * bits_of(dtype) + 7) / 8; }
+
+struct Tensor {
+  void* data = nullptr;
+  DType dtype = DType::f32;
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+
+  std::int64_t size() const { return rows * cols; }
+  std::int64_t bytes() const { return bytes_of(dtype, size()); }
+  bool empty() const { return data == nullptr; }
+
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(data);
+  }
+
+  /// Rows [first, first + count) as a tensor of their own. Rows must be whole bytes.
+  Tensor slice_rows(std::int64_t first, std::int64_t count) const {
+    return {static_cast<std::byte*>(data) + bytes_of(dtype, first * cols), dtype, count, cols};
+  }
+
+  /// The same elements as [new_rows, new_cols]; the products must agree.
+  Tensor reshape(std::int64_t new_rows, std::int64_t new_cols) const { return {data, dtype, new_rows, new_cols}; }
+};
+
+}  // namespace precbench
