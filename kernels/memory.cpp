@@ -1,0 +1,83 @@
+// The arena: a stack with books. See memory.h.
+#include "kernels/memory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "kernels/errors.h"
+
+namespace precbench {
+namespace {
+
+std::int64_t align_up(std::int64_t bytes) {
+  return (bytes + Arena::kAlignment - 1) / Arena::kAlignment * Arena::kAlignment;
+}
+
+}  // namespace
+
+const char* name_of(Segment segment) {
+  static constexpr const char* kNames[kSegments] = {"weights",     "quantized_weights", "master",
+                                                    "gradients",   "moments",           "activations",
+                                                    "workspace",   "communication",     "other"};
+  return kNames[static_cast<int>(segment)];
+}
+
+std::int64_t MemoryUse::total() const { return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0}); }
+
+void Arena::book(Segment segment, std::int64_t bytes) {
+  current_.bytes[static_cast<int>(segment)] += bytes;
+  if (current_.total() > peak_.total()) peak_ = current_;
+  peak_extent_ = std::max(peak_extent_, top_ + claimed_);
+}
+
+Tensor Arena::push(Segment segment, DType dtype, std::int64_t rows, std::int64_t cols) {
+  const std::int64_t bytes = align_up(bytes_of(dtype, rows * cols));
+  if (top_ + claimed_ + bytes > capacity_)
+    throw OutOfMemory(fmt::format("{} needs {:.1f} MiB more than the {:.1f} MiB this run planned for",
+                                  name_of(segment), (top_ + claimed_ + bytes - capacity_) / 1048576.0,
+                                  capacity_ / 1048576.0),
+                      bytes);
+  Tensor tensor{base_ + top_, dtype, rows, cols};
+  top_ += bytes;
+  stack_.push_back({segment, bytes});
+  book(segment, bytes);
+  return tensor;
+}
+
+Tensor Arena::lend_gradients(DType dtype, std::int64_t elements) {
+  // Whole alignment units, so that the buffer's last byte is the block's last byte.
+  lent_ = align_up(bytes_of(dtype, elements));
+  lent_element_bits_ = bits_of(dtype);
+  // The dry run's capacity is unbounded; there the address only has to be distinct.
+  const std::int64_t start = capacity_ / kAlignment * kAlignment - lent_;
+  return {base_ + start, dtype, elements, 1};
+}
+
+void Arena::claim_gradients(std::int64_t first_element) {
+  const std::int64_t wanted = lent_ - first_element * lent_element_bits_ / 8 / kAlignment * kAlignment;
+  if (wanted <= claimed_) return;
+  const std::int64_t growth = wanted - claimed_;
+  if (top_ + wanted > capacity_)
+    throw OutOfMemory(fmt::format("gradients and activations need {:.1f} MiB, {:.1f} MiB were planned",
+                                  (top_ + wanted) / 1048576.0, capacity_ / 1048576.0),
+                      growth);
+  claimed_ = wanted;
+  book(Segment::gradients, growth);
+}
+
+void Arena::return_gradients() {
+  current_.bytes[static_cast<int>(Segment::gradients)] -= claimed_;
+  claimed_ = 0;
+}
+
+void Arena::release(Mark mark) {
+  while (stack_.size() > mark.allocations) {
+    top_ -= stack_.back().bytes;
+    current_.bytes[static_cast<int>(stack_.back().segment)] -= stack_.back().bytes;
+    stack_.pop_back();
+  }
+}
+
+}  // namespace precbench
