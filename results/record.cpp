@@ -1,0 +1,265 @@
+// Records to JSON and back. One list of fields per struct (each_field) drives both directions.
+#include "results/record.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+#include "kernels/errors.h"
+
+namespace precbench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+template <class Self, class Struct>
+concept Is = std::is_same_v<std::remove_const_t<Self>, Struct>;
+
+template <Is<GpuInfo> S, class F>
+void each_field(S& s, F&& f) {
+  f("name", s.name), f("cc", s.cc), f("memory", s.memory), f("driver", s.driver), f("uuid", s.uuid);
+  f("ecc", s.ecc), f("power_limit", s.power_limit), f("nvlink", s.nvlink);
+}
+
+template <Is<Environment> S, class F>
+void each_field(S& s, F&& f) {
+  f("git", s.git), f("dirty", s.dirty), f("build", s.build), f("compiler", s.compiler), f("host", s.host);
+  f("cpu", s.cpu), f("threads", s.threads), f("gpu", s.gpu);
+  f("cuda", s.cuda), f("cublaslt", s.cublaslt), f("cudnn", s.cudnn), f("nccl", s.nccl);
+}
+
+template <Is<GemmSupport> S, class F>
+void each_field(S& s, F&& f) {
+  f("path", s.path), f("reason", s.reason);
+}
+
+template <Is<Support> S, class F>
+void each_field(S& s, F&& f) {
+  f("fprop", s.fprop), f("dgrad", s.dgrad), f("wgrad", s.wgrad);
+}
+
+template <Is<Flops> S, class F>
+void each_field(S& s, F&& f) {
+  f("per_token", s.per_token), f("convention", s.convention);
+}
+
+template <Is<Timing> S, class F>
+void each_field(S& s, F&& f) {
+  f("samples_ms", s.samples_ms), f("outliers", s.outliers), f("warmup", s.warmup),
+      f("stop_reason", s.stop_reason);
+  f("median_ms", s.median_ms), f("iqr_ms", s.iqr_ms), f("min_ms", s.min_ms);
+}
+
+template <Is<Peaks> S, class F>
+void each_field(S& s, F&& f) {
+  f("bf16_tflops", s.bf16_tflops), f("fp8_tflops", s.fp8_tflops), f("memory_gb_per_s", s.memory_gb_per_s);
+  f("source", s.source), f("measured_bf16_tflops", s.measured_bf16_tflops);
+  f("measured_fp8_tflops", s.measured_fp8_tflops), f("measured_copy_gb_per_s", s.measured_copy_gb_per_s);
+}
+
+template <Is<Metrics> S, class F>
+void each_field(S& s, F&& f) {
+  f("tokens_per_s", s.tokens_per_s), f("tokens_per_s_per_gpu", s.tokens_per_s_per_gpu);
+  f("tflops_per_gpu", s.tflops_per_gpu), f("mfu_bf16", s.mfu_bf16), f("sol", s.sol);
+  f("mfu_measured", s.mfu_measured), f("energy_j_per_token", s.energy_j_per_token), f("peaks", s.peaks);
+}
+
+template <Is<MemorySegments> S, class F>
+void each_field(S& s, F&& f) {
+  f("weights", s.weights), f("quantized_weights", s.quantized_weights), f("master", s.master);
+  f("gradients", s.gradients), f("moments", s.moments), f("activations", s.activations);
+  f("workspace", s.workspace), f("communication", s.communication), f("other", s.other);
+  f("total", s.total), f("peak", s.peak);
+}
+
+template <Is<Memory> S, class F>
+void each_field(S& s, F&& f) {
+  f("predicted", s.predicted), f("measured", s.measured), f("driver", s.driver);
+}
+
+template <Is<Breakdown> S, class F>
+void each_field(S& s, F&& f) {
+  f("gemm_ms", s.gemm_ms), f("quantize_ms", s.quantize_ms), f("attention_ms", s.attention_ms);
+  f("norm_elementwise_ms", s.norm_elementwise_ms), f("head_loss_ms", s.head_loss_ms);
+  f("optimizer_ms", s.optimizer_ms), f("communication_ms", s.communication_ms), f("idle_ms", s.idle_ms);
+}
+
+template <Is<Telemetry> S, class F>
+void each_field(S& s, F&& f) {
+  f("sm_clock_mhz", s.sm_clock_mhz), f("sm_clock_min_mhz", s.sm_clock_min_mhz);
+  f("sm_clock_max_mhz", s.sm_clock_max_mhz), f("memory_clock_mhz", s.memory_clock_mhz);
+  f("power_w", s.power_w), f("power_max_w", s.power_max_w), f("temperature_c", s.temperature_c);
+  f("throttle_reasons", s.throttle_reasons), f("ecc_errors", s.ecc_errors);
+}
+
+template <Is<Training> S, class F>
+void each_field(S& s, F&& f) {
+  f("loss", s.loss), f("grad_norm", s.grad_norm), f("lr", s.lr), f("tokens_per_step", s.tokens_per_step);
+  f("params_changed", s.params_changed), f("params_total", s.params_total);
+  f("converted_layers", s.converted_layers), f("entropy_floor", s.entropy_floor);
+  f("uniform_loss", s.uniform_loss);
+}
+
+template <Is<QuantizationStats> S, class F>
+void each_field(S& s, F&& f) {
+  f("role", s.role), f("format", s.format), f("underflow_percent", s.underflow_percent);
+  f("saturation_percent", s.saturation_percent), f("sqnr_db", s.sqnr_db);
+}
+
+template <Is<Record> S, class F>
+void each_field(S& s, F&& f) {
+  f("schema", s.schema), f("method_version", s.method_version), f("id", s.id), f("created", s.created);
+  f("case", s.case_fields), f("status", s.status), f("error", s.error), f("warnings", s.warnings);
+  f("env", s.env), f("support", s.support), f("flops", s.flops), f("timing", s.timing);
+  f("metrics", s.metrics), f("memory", s.memory), f("breakdown", s.breakdown), f("telemetry", s.telemetry);
+  f("training", s.training), f("quantization", s.quantization);
+}
+
+template <class T>
+struct IsOptional : std::false_type {};
+template <class T>
+struct IsOptional<std::optional<T>> : std::true_type {};
+template <class T>
+struct IsVector : std::false_type {};
+template <class T>
+struct IsVector<std::vector<T>> : std::true_type {};
+
+/// Enumerators in order, so that a name can be looked up.
+template <class E>
+constexpr E last_of() {
+  if constexpr (std::is_same_v<E, Status>) return Status::diverged;
+  if constexpr (std::is_same_v<E, ExecutionPath>) return ExecutionPath::unsupported;
+  if constexpr (std::is_same_v<E, StopReason>) return StopReason::fixed_steps;
+}
+
+template <class T>
+Json write_value(const T& value) {
+  if constexpr (IsOptional<T>::value) {
+    return value ? write_value(*value) : Json(nullptr);
+  } else if constexpr (IsVector<T>::value) {
+    Json array = Json::array();
+    for (const auto& element : value) array.push_back(write_value(element));
+    return array;
+  } else if constexpr (std::is_enum_v<T>) {
+    return name_of(value);
+  } else if constexpr (std::is_floating_point_v<T>) {
+    return std::isfinite(value) ? Json(value) : Json(nullptr);
+  } else if constexpr (std::is_arithmetic_v<T> || std::is_same_v<T, std::string> || std::is_same_v<T, Json>) {
+    return value;
+  } else {
+    Json object = Json::object();
+    each_field(value, [&](const char* key, const auto& field) { object[key] = write_value(field); });
+    return object;
+  }
+}
+
+[[noreturn]] void wrong_type(const std::string& where, const char* wanted, const Json& json) {
+  throw InvalidInput(where + ": not " + wanted + " but " + json.type_name());
+}
+
+template <class T>
+void read_value(const Json& json, const std::string& where, T& value) {
+  if constexpr (IsOptional<T>::value) {
+    if (json.is_null()) return value.reset();
+    read_value(json, where, value.emplace());
+  } else if constexpr (IsVector<T>::value) {
+    if (!json.is_array()) wrong_type(where, "an array", json);
+    value.clear();
+    for (const Json& element : json) {
+      typename T::value_type item{};
+      read_value(element, where + "/" + std::to_string(value.size()), item);
+      value.push_back(std::move(item));
+    }
+  } else if constexpr (std::is_enum_v<T>) {
+    if (!json.is_string()) wrong_type(where, "a name", json);
+    for (int i = 0; i <= static_cast<int>(last_of<T>()); ++i)
+      if (json.template get<std::string>() == name_of(static_cast<T>(i)))
+        return void(value = static_cast<T>(i));
+    throw InvalidInput(where + ": unknown value \"" + json.template get<std::string>() + "\"");
+  } else if constexpr (std::is_same_v<T, bool>) {
+    if (!json.is_boolean()) wrong_type(where, "true or false", json);
+    value = json.template get<bool>();
+  } else if constexpr (std::is_floating_point_v<T>) {
+    if (!json.is_number() && !json.is_null()) wrong_type(where, "a number", json);
+    value = json.is_null() ? std::numeric_limits<T>::quiet_NaN() : json.template get<T>();
+  } else if constexpr (std::is_integral_v<T>) {
+    if (!json.is_number_integer()) wrong_type(where, "an integer", json);
+    value = json.template get<T>();
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    if (!json.is_string()) wrong_type(where, "a string", json);
+    value = json.template get<std::string>();
+  } else if constexpr (std::is_same_v<T, Json>) {
+    if (!json.is_object()) wrong_type(where, "an object", json);
+    value = json;
+  } else {
+    if (!json.is_object()) wrong_type(where, "an object", json);
+    each_field(value, [&](const char* key, auto& field) {
+      const auto found = json.find(key);
+      if (found == json.end()) throw InvalidInput(where + "/" + key + ": missing");
+      read_value(*found, where + "/" + key, field);
+    });
+  }
+}
+
+}  // namespace
+
+const char* name_of(Status status) {
+  switch (status) {
+    case Status::ok:
+      return "ok";
+    case Status::oom:
+      return "oom";
+    case Status::unsupported:
+      return "unsupported";
+    case Status::timeout:
+      return "timeout";
+    case Status::crashed:
+      return "crashed";
+    case Status::diverged:
+      return "diverged";
+  }
+  return "?";
+}
+
+const char* name_of(ExecutionPath path) {
+  switch (path) {
+    case ExecutionPath::native:
+      return "native";
+    case ExecutionPath::emulated:
+      return "emulated";
+    case ExecutionPath::unsupported:
+      return "unsupported";
+  }
+  return "?";
+}
+
+const char* name_of(StopReason reason) {
+  switch (reason) {
+    case StopReason::target:
+      return "target";
+    case StopReason::stable_noise:
+      return "stable_noise";
+    case StopReason::time_limit:
+      return "time_limit";
+    case StopReason::fixed_steps:
+      return "fixed_steps";
+  }
+  return "?";
+}
+
+ExecutionPath Support::path() const { return std::max({fprop.path, dgrad.path, wgrad.path}); }
+
+void to_json(nlohmann::ordered_json& json, const Record& record) {
+  json = write_value(record);
+  if (record.status != Status::ok || !record.training) return;
+  const auto& loss = record.training->loss;
+  const auto bad = std::find_if(loss.begin(), loss.end(), [](double x) { return !std::isfinite(x); });
+  if (bad == loss.end()) return;
+  json["status"] = name_of(Status::diverged);
+  if (!record.error) json["error"] = "the loss is not finite at step " + std::to_string(bad - loss.begin());
+}
+
+void from_json(const nlohmann::ordered_json& json, Record& record) { read_value(json, "", record); }
+
+}  // namespace precbench

@@ -1,0 +1,186 @@
+// A record: what one case of a sweep left behind, one JSON object on one line. It is the only thing that
+// crosses between making numbers (bench) and reading them (report, check), so it depends on neither.
+//
+// Units are in the key or in record.schema.json. What is not known is null, never invented: std::nullopt
+// here. NaN and infinity are never written; a non-finite value of a series is null in JSON and NaN in memory.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace precbench {
+
+/// The layout of a record. Raised when a key changes its name, type or meaning.
+inline constexpr int kSchemaVersion = 1;
+/// How numbers are made (what a sample is, when sampling stops, the FLOP formula). Records of different
+/// method versions are never compared.
+inline constexpr int kMethodVersion = 1;
+
+enum class Status : std::uint8_t { ok, oom, unsupported, timeout, crashed, diverged };
+enum class ExecutionPath : std::uint8_t { native, emulated, unsupported };
+/// Which rule ended sampling. target: enough samples, time and low noise; stable_noise: more samples would
+/// not lower the noise; time_limit: the case's time was up; fixed_steps: the user asked for this many steps.
+enum class StopReason : std::uint8_t { target, stable_noise, time_limit, fixed_steps };
+
+const char* name_of(Status status);
+const char* name_of(ExecutionPath path);
+const char* name_of(StopReason reason);
+
+struct GpuInfo {
+  std::string name;                    ///< as the driver says it
+  std::optional<std::string> cc;       ///< compute capability, "9.0"
+  std::optional<std::int64_t> memory;  ///< bytes on the board
+  std::optional<std::string> driver;   ///< driver version
+  std::optional<std::string> uuid;
+  std::optional<bool> ecc;
+  std::optional<double> power_limit;  ///< W
+  std::optional<std::string> nvlink;  ///< topology in words: "4 GPUs, all pairs NV18"
+};
+
+struct Environment {
+  std::optional<std::string> git;       ///< commit of the source that was built
+  std::optional<bool> dirty;            ///< built from a tree with uncommitted changes
+  std::optional<std::string> build;     ///< build type and the flags that matter
+  std::optional<std::string> compiler;  ///< name and version
+  std::optional<std::string> host;
+  std::optional<std::string> cpu;                          ///< model name
+  std::optional<std::int64_t> threads;                     ///< CPU threads of all ranks together
+  std::optional<GpuInfo> gpu;                              ///< null on the CPU device
+  std::optional<std::string> cuda, cublaslt, cudnn, nccl;  ///< versions at run time
+};
+
+/// How one GEMM of the linear layers ran; the reason says why it was not native.
+struct GemmSupport {
+  ExecutionPath path = ExecutionPath::native;
+  std::optional<std::string> reason;
+};
+
+struct Support {
+  GemmSupport fprop, dgrad, wgrad;
+  /// The weakest of the three: unsupported, else emulated, else native.
+  ExecutionPath path() const;
+};
+
+struct Flops {
+  double per_token = 0;    ///< model FLOPs of one training step per token; nothing recomputed is counted
+  std::string convention;  ///< how attention is counted: "causal attention halved"
+};
+
+/// Time of one optimizer step.
+struct Timing {
+  std::vector<double> samples_ms;      ///< every sample, in the order taken
+  std::vector<std::int64_t> outliers;  ///< indices into samples_ms; flagged, not discarded
+  std::int64_t warmup = 0;             ///< steps before the first sample
+  StopReason stop_reason = StopReason::target;
+  std::optional<double> median_ms, iqr_ms, min_ms;  ///< null when there is no sample
+};
+
+/// The denominators of the metrics.
+struct Peaks {
+  std::optional<double> bf16_tflops;           ///< dense peak, of mfu_bf16; null for an unknown GPU
+  std::optional<double> fp8_tflops;            ///< dense peak
+  std::optional<double> memory_gb_per_s;       ///< data-sheet bandwidth
+  std::optional<std::string> source;           ///< where the three above come from
+  std::optional<double> measured_bf16_tflops;  ///< GEMM rate measured on this GPU in this run
+  std::optional<double> measured_fp8_tflops;
+  std::optional<double> measured_copy_gb_per_s;
+};
+
+/// All null for an emulated recipe, which has no speed.
+struct Metrics {
+  std::optional<double> tokens_per_s;  ///< all ranks together, from the median step
+  std::optional<double> tokens_per_s_per_gpu;
+  std::optional<double> tflops_per_gpu;  ///< model FLOPs, not recomputed ones
+  std::optional<double> mfu_bf16;        ///< fraction of peaks.bf16_tflops, 0..1
+  std::optional<double> sol;             ///< fraction of the speed of light, 0..1
+  std::optional<double> mfu_measured;    ///< fraction of the rates measured in this run, 0..1
+  std::optional<double> energy_j_per_token;
+  std::optional<Peaks> peaks;
+};
+
+/// Bytes by segment on the rank that needs most. A segment that a case does not have is 0.
+struct MemorySegments {
+  std::int64_t weights = 0, quantized_weights = 0, master = 0, gradients = 0, moments = 0, activations = 0,
+               workspace = 0, communication = 0, other = 0;
+  std::int64_t total = 0;  ///< sum of the segments, each at its own highest
+  std::int64_t peak = 0;   ///< most bytes alive at one time
+};
+
+struct Memory {
+  std::optional<MemorySegments> predicted;  ///< from the dry device
+  std::optional<MemorySegments> measured;
+  std::optional<std::int64_t> driver;  ///< bytes, as the driver says (CPU: peak resident set of the process)
+};
+
+/// One profiled step outside the timed samples, by op class.
+struct Breakdown {
+  double gemm_ms = 0, quantize_ms = 0, attention_ms = 0, norm_elementwise_ms = 0, head_loss_ms = 0,
+         optimizer_ms = 0, communication_ms = 0, idle_ms = 0;
+};
+
+/// What the GPU said while the samples were taken.
+struct Telemetry {
+  std::optional<double> sm_clock_mhz, sm_clock_min_mhz, sm_clock_max_mhz;  ///< median, lowest, highest
+  std::optional<double> memory_clock_mhz;                                  ///< median
+  std::optional<double> power_w, power_max_w;                              ///< mean, highest
+  std::optional<double> temperature_c;                                     ///< highest
+  std::vector<std::string> throttle_reasons;                               ///< seen at least once
+  std::optional<std::int64_t> ecc_errors;  ///< uncorrected, new during the run
+};
+
+/// Series have one entry per optimizer step. A null of the JSON is NaN here.
+struct Training {
+  std::vector<double> loss;       ///< mean token cross-entropy, nats
+  std::vector<double> grad_norm;  ///< global 2-norm before clipping
+  std::vector<double> lr;
+  std::optional<std::int64_t> tokens_per_step;  ///< all ranks and accumulation steps together
+  std::optional<std::int64_t> params_changed;   ///< parameter tensors that differ after the run
+  std::optional<std::int64_t> params_total;     ///< parameter tensors
+  std::vector<std::string> converted_layers;    ///< linear layers that run in the recipe's formats
+  std::optional<double> entropy_floor;          ///< nats per token, of a source whose entropy is known
+  std::optional<double> uniform_loss;           ///< ln V: the loss of a model that has learnt nothing, nats
+};
+
+/// What quantization does to one tensor role, over all layers that have it.
+struct QuantizationStats {
+  std::string role;                          ///< "fprop.a", "dgrad.b", ...: GEMM and operand
+  std::string format;                        ///< "e4m3 1x128 f32"
+  std::optional<double> underflow_percent;   ///< non-zero elements that became zero
+  std::optional<double> saturation_percent;  ///< elements that were clamped
+  std::optional<double> sqnr_db;             ///< 20 log10(|x| / |x - q|)
+};
+
+struct Record {
+  int schema = kSchemaVersion;
+  int method_version = kMethodVersion;
+  std::string id;       ///< hash of the case fields that define the work
+  std::string created;  ///< ISO 8601, UTC: "2025-01-31T12:00:00Z"
+  /// The fields of the case under the names of the command line; scalars, so that a reader needs no knowledge
+  /// of them.
+  nlohmann::ordered_json case_fields = nlohmann::ordered_json::object();
+  Status status = Status::ok;
+  std::optional<std::string> error;   ///< one line; not null unless status is ok
+  std::vector<std::string> warnings;  ///< one line each: what a reader must know before trusting the numbers
+  Environment env;
+  std::optional<Support> support;
+  std::optional<Flops> flops;
+  std::optional<Timing> timing;
+  std::optional<Metrics> metrics;
+  std::optional<Memory> memory;
+  std::optional<Breakdown> breakdown;
+  std::optional<Telemetry> telemetry;
+  std::optional<Training> training;
+  std::vector<QuantizationStats> quantization;
+};
+
+/// JSON keys are the member names, except `case` for case_fields. A status of ok with a non-finite loss is
+/// written as diverged: no reader may take such a run for a success.
+void to_json(nlohmann::ordered_json& json, const Record& record);
+/// Throws InvalidInput with the key of the first value that is missing or of another type. Schema (schema.h)
+/// is the complete check.
+void from_json(const nlohmann::ordered_json& json, Record& record);
+
+}  // namespace precbench
