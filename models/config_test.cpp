@@ -1,0 +1,181 @@
+// Presets against the parameter counts their authors publish, and the errors a wrong model file gets.
+#include "models/config.h"
+
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "kernels/errors.h"
+#include "tools/catch.h"
+
+namespace precbench {
+namespace {
+
+using nlohmann::json;
+
+/// What reading `text` says, or "" if it is accepted.
+std::string error_of(const char* text) {
+  try {
+    model_from_json(json::parse(text));
+  } catch (const InvalidInput& error) {
+    return error.what();
+  }
+  return "";
+}
+
+constexpr const char* kSmall =
+    R"({"layers": 2, "width": 64, "ffn": 96, "heads": 4, "kv_heads": 2, "vocab": 96})";
+
+json small_with(const char* key, const json& value) {
+  json object = json::parse(kSmall);
+  object[key] = value;
+  return object;
+}
+
+std::string error_with(const char* key, const json& value) {
+  return error_of(small_with(key, value).dump().c_str());
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST_CASE("presets have the published number of parameters", "[models]") {
+  const std::map<std::string, std::int64_t> published = {
+      {"llama3.2-1b", 1'235'814'400},  {"llama3.2-3b", 3'212'749'824},     {"llama3.1-8b", 8'030'261'248},
+      {"llama3-70b", 70'553'706'496},  {"llama3.1-405b", 405'853'388'800}, {"qwen2.5-0.5b", 494'032'768},
+      {"qwen2.5-1.5b", 1'543'714'304}, {"qwen2.5-7b", 7'615'616'512},      {"qwen3-4b", 4'022'468'096},
+      {"qwen3-14b", 14'768'307'200},
+  };
+  for (const auto& [name, count] : published) {
+    INFO(name);
+    const ModelConfig config = find_model(name);
+    // Qwen2.5 is published with biases on q, k and v, which this benchmark leaves out.
+    const bool has_biases = name.starts_with("qwen2.5");
+    const std::int64_t biases = has_biases ? config.layers * (config.q_width() + 2 * config.kv_width()) : 0;
+    CHECK(parameter_count(config) + biases == count);
+  }
+}
+
+TEST_CASE("our own presets are what their names say", "[models]") {
+  const ModelConfig tiny = find_model("tiny");
+  CHECK(tiny == ModelConfig{.name = "tiny",
+                            .layers = 4,
+                            .width = 128,
+                            .ffn = 384,
+                            .heads = 4,
+                            .kv_heads = 2,
+                            .head_dim = 32,
+                            .vocab = 256,
+                            .tied = true});
+  // Per block q and o 128*128, k and v 64*128, three FFN matrices 384*128, two norms; then the norm and
+  // embedding.
+  CHECK(parameter_count(tiny) == 4 * (2 * 16384 + 2 * 8192 + 3 * 49152 + 256) + 128 + 256 * 128);
+  CHECK(std::abs(static_cast<double>(parameter_count(find_model("15m"))) / 15e6 - 1) < 0.06);
+  CHECK(std::abs(static_cast<double>(parameter_count(find_model("125m"))) / 125e6 - 1) < 0.02);
+  for (const char* name : {"tiny", "15m", "125m"}) {
+    const ModelConfig config = find_model(name);
+    for (std::int64_t size : {config.width, config.ffn, config.q_width(), config.vocab})
+      CHECK(size % 128 == 0);
+  }
+}
+
+TEST_CASE("every preset is valid and survives JSON", "[models]") {
+  for (const ModelConfig& preset : model_presets()) {
+    INFO(preset.name);
+    CHECK_NOTHROW(validate(preset));
+    CHECK(model_from_json(json::parse(model_to_json(preset).dump())) == preset);
+  }
+}
+
+TEST_CASE("an unknown model names the nearest", "[models]") {
+  try {
+    find_model("lama3.1-8b");
+    FAIL("accepted");
+  } catch (const InvalidInput& error) {
+    CHECK(contains(error.what(), "did you mean llama3.1-8b?"));
+  }
+}
+
+TEST_CASE("own keys: defaults", "[models]") {
+  const ModelConfig config =
+      model_from_json(json::parse(R"({"layers":1,"width":64,"ffn":96,"heads":4,"vocab":96})"));
+  CHECK(config.kv_heads == 4);
+  CHECK(config.head_dim == 16);
+  CHECK(config.rope_theta == 500000);
+  CHECK(config.norm_eps == 1e-5);
+  CHECK_FALSE(config.tied);
+  CHECK_FALSE(config.qk_norm);
+}
+
+TEST_CASE("a wrong model file gets an error that names the field", "[models]") {
+  REQUIRE(error_of(kSmall).empty());
+  CHECK(contains(error_with("kv_heads", 3), "heads: 4 is not a multiple of kv_heads 3"));
+  CHECK(contains(error_with("head_dim", 15), "head_dim: 15 is odd"));
+  CHECK(contains(error_with("heads", 12), "head_dim: missing, and width 64 is not a multiple of heads 12"));
+  CHECK(contains(error_with("layers", 0), "layers: must be from 1"));
+  CHECK(contains(error_with("ffn", -128), "ffn: must be from 1"));
+  CHECK(contains(error_with("width", 64.5), "width: expected a whole number, got 64.5"));
+  CHECK(contains(error_with("vocab", 18446744073709551615ULL), "vocab: must be from 1"));
+  CHECK(contains(error_with("tied", 1), "tied: expected true or false"));
+  CHECK(contains(error_with("rope_theta", 0), "rope_theta: must be a positive number"));
+  CHECK(contains(error_with("norm_eps", "x"), "norm_eps: expected a number"));
+  CHECK(contains(error_with("vocabulary", 96), "vocabulary: unknown key; did you mean vocab?"));
+  CHECK(contains(error_of(R"({"layers":1,"width":64,"ffn":96,"heads":4})"), "vocab: missing"));
+  CHECK(contains(error_of("[1]"), "a model is a JSON object"));
+  CHECK(contains(
+      error_of(R"({"layers":16777216,"width":16777216,"ffn":16777216,"heads":2,"head_dim":2,"vocab":2})"),
+      "more than any model"));
+}
+
+constexpr const char* kHuggingFace = R"({"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3",
+  "hidden_act": "silu", "attention_bias": false, "hidden_size": 2560, "intermediate_size": 9728,
+  "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936,
+  "tie_word_embeddings": true, "rms_norm_eps": 1e-06, "rope_theta": 1000000, "rope_scaling": null,
+  "sliding_window": null, "use_sliding_window": false, "torch_dtype": "bfloat16", "use_cache": true})";
+
+TEST_CASE("a Hugging Face config.json is the same model as the preset", "[models]") {
+  ModelConfig config = model_from_json(json::parse(kHuggingFace));
+  CHECK(config.name.empty());
+  config.name = "qwen3-4b";
+  CHECK(config == find_model("qwen3-4b"));
+
+  json newer = json::parse(kHuggingFace);
+  newer.erase("rope_theta");
+  newer["rope_parameters"] = {{"rope_theta", 5e6}, {"rope_type", "default"}};
+  CHECK(model_from_json(newer).rope_theta == 5e6);
+}
+
+TEST_CASE("a Hugging Face config.json of another family is refused", "[models]") {
+  const auto error_if = [](const char* key, const json& value) {
+    json object = json::parse(kHuggingFace);
+    object[key] = value;
+    return error_of(object.dump().c_str());
+  };
+  CHECK(contains(error_if("model_type", "gemma2"), "model_type: \"gemma2\" is not supported"));
+  CHECK(contains(error_if("hidden_act", "gelu"), "hidden_act: \"gelu\" is not supported"));
+  CHECK(contains(error_if("attention_bias", true), "attention_bias: not supported"));
+  CHECK(contains(error_if("hidden_size", nullptr), "hidden_size: missing"));
+  CHECK(contains(error_if("num_key_value_heads", 5), "heads: 32 is not a multiple of kv_heads 5"));
+}
+
+TEST_CASE("a model file takes its name from its path, and an error names the file", "[models]") {
+  const std::string folder = std::string(PRECBENCH_BINARY_DIR);
+  const std::string path = folder + "/config_test_model.json";
+  std::ofstream(path) << kSmall;
+  CHECK(find_model(path).name == "config_test_model");
+  CHECK(find_model(path).width == 64);
+  std::ofstream(path) << "{\"layers\": 2";
+  CHECK_THROWS_AS(find_model(path), InvalidInput);
+  std::ofstream(path) << small_with("head_dim", 7).dump();
+  try {
+    find_model(path);
+    FAIL("accepted");
+  } catch (const InvalidInput& error) {
+    CHECK(contains(error.what(), "config_test_model.json: head_dim: 7 is odd"));
+  }
+  CHECK_THROWS_AS(find_model(folder + "/no_such_model.json"), InvalidInput);
+}
+
+}  // namespace
+}  // namespace precbench
