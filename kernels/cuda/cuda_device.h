@@ -1,0 +1,151 @@
+// The CUDA device: every op of device.h on one NVIDIA GPU, compute
+// capability 8.0 or newer.
+//
+// All work goes into one stream, so ops run in call order and may share one
+// workspace and one scratch buffer. Nothing here allocates once a step has run:
+// plans, workspaces and scratch are made in the first (warm-up) step, which is
+// what lets the second be captured as a CUDA graph (graph.h).
+//
+// Each op is defined in the file with its name (do_swiglu in swiglu.cu, ...),
+// beside the CPU file of that name. CUDA's headers are not needed to include
+// this one.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/device_info.h"
+#include "kernels/device.h"
+
+struct CUgraphExec_st;   // cudaGraphExec_t points to it
+struct CUstream_st;      // cudaStream_t points to it
+struct cublasLtContext;  // cublasLtHandle_t points to it
+
+namespace precbench {
+
+class MatmulPlans;      // matmul.cpp: plans by problem, the capability probe
+struct AttentionState;  // attention.cu: handles and plans of attention; made by
+                        // the first attention op
+
+class CudaDevice final : public Device {
+ public:
+  /// Throws Unsupported where the GPU cannot be used (visible_gpus() says why),
+  /// InvalidInput for a bad ordinal.
+  explicit CudaDevice(int ordinal);
+  ~CudaDevice() override;
+  CudaDevice(const CudaDevice&) = delete;
+  CudaDevice& operator=(const CudaDevice&) = delete;
+
+  std::string name() const override { return "cuda"; }
+  GemmSupport support(const GemmRecipe& gemm, GemmRole role) const override;
+  std::string attention_name() const override;
+
+  void* allocate(std::int64_t bytes) override;
+  void deallocate(void* block) override;
+  void upload(const Tensor& dst, const void* src) override;
+  void download(void* dst, const Tensor& src) override;
+  /// Throws what went wrong in any op before it. The message names the last op
+  /// that was started; under CUDA_LAUNCH_BLOCKING=1 that is the op that failed.
+  void synchronize() override;
+  std::int64_t workspace_bytes() const override;
+
+  // ---- for the ops and the step graph
+  const GpuInfo& info() const { return info_; }
+  int ordinal() const { return info_.ordinal; }
+  int sm_count() const { return info_.sm_count; }
+  int compute_capability() const { return info_.compute_capability; }  ///< 90 is 9.0
+  CUstream_st* stream() const { return stream_; }
+  cublasLtContext* cublaslt() const { return cublaslt_; }
+
+  /// A buffer for partial results of the op that asks, at least `bytes` long,
+  /// 256-byte aligned, contents undefined; every op shares it, so one op asks
+  /// once and divides it. It grows outside capture only: inside, a larger
+  /// request than any before throws std::logic_error. Growing waits for the
+  /// device.
+  void* scratch(std::size_t bytes);
+
+  /// Called by every op after its last launch: notes the name for later errors
+  /// and throws a launch error now.
+  void launched(const char* op);
+
+  /// Makes this the calling thread's current device; every host thread that
+  /// calls ops needs it once (the constructor has done it for its own).
+  void make_current() const;
+
+  /// Everything run on stream() between the two becomes one executable graph, which the caller owns; graph.h
+  /// wraps the three. abandon_capture() is for an exception in between.
+  void begin_capture();
+  CUgraphExec_st* end_capture();
+  void abandon_capture();
+  bool capturing() const { return capturing_; }
+
+  /// Timing of GEMM candidates at first use; off: the heuristic's first answer.
+  /// On by default.
+  void set_autotune(bool on);
+  /// A backward pass of attention whose additions are in a fixed order. Off by
+  /// default.
+  void set_deterministic(bool on) { deterministic_ = on; }
+  bool deterministic() const { return deterministic_; }
+
+ private:
+  // elementwise.cu
+  void do_zero(const Tensor& x) override;
+  void do_convert(const Tensor& dst, const Tensor& src) override;
+  void do_add(const Tensor& dst, const Tensor& src) override;
+  void do_init_normal(const Tensor& x, float std, std::uint64_t seed, std::int64_t first_index) override;
+  void do_fill(const Tensor& x, float value) override;
+  void do_sum(const Tensor& out, const Tensor& x, bool accumulate) override;
+  void do_fingerprint(const Tensor& out, const Tensor& x) override;
+  // quantize.cu
+  void do_quantize(Operand& x) override;
+  void do_quantization_error(const Tensor& out, const Tensor& value, const Form& form, bool columns) override;
+  // matmul.cpp
+  void do_matmul(const Tensor& d, const Form& a, const Form& b, const MatmulOptions& options) override;
+  // embedding.cu
+  void do_embedding(const Tensor& x, const Tensor& tokens, const Tensor& table) override;
+  void do_embedding_backward(const Tensor& dtable, const Tensor& dx, const Tensor& tokens) override;
+  // rmsnorm.cu
+  void do_add_rmsnorm(Operand& h, const Tensor& sum, const Tensor& rstd, const Tensor& x,
+                      const Tensor& branch, const Tensor& weight, float eps) override;
+  void do_rmsnorm_again(Operand& h, const Tensor& sum, const Tensor& rstd, const Tensor& weight) override;
+  void do_rmsnorm_backward(Operand& dx, const Tensor& dweight, bool accumulate, const Tensor& dresidual,
+                           const Tensor& dh, const Tensor& x, const Tensor& rstd,
+                           const Tensor& weight) override;
+  // rope.cu
+  void do_rope(const Tensor& out, const Tensor& qkv, const RopeOptions& options) override;
+  void do_rope_backward(Operand& dqkv, const Tensor& dq_norm, const Tensor& dk_norm, bool accumulate,
+                        const Tensor& dout, const Tensor& qkv, const RopeOptions& options) override;
+  // attention.cu; attention_name() too
+  void do_attention(Operand& out, const Tensor& lse, const Tensor& qkv, const AttentionShape& shape) override;
+  void do_attention_backward(const Tensor& dqkv, const Tensor& dout, const Tensor& out, const Tensor& lse,
+                             const Tensor& qkv, const AttentionShape& shape) override;
+  // swiglu.cu
+  void do_swiglu(Operand& s, const Tensor& gate_up) override;
+  void do_swiglu_backward(Operand& dgate_up, Operand& s, const Tensor& ds, const Tensor& gate_up) override;
+  // cross_entropy.cu
+  void do_cross_entropy(const Tensor& loss, const Tensor& logits, const Tensor& targets,
+                        float scale) override;
+  // adamw.cu
+  void do_sum_of_squares(const Tensor& out, const Tensor& x, bool accumulate) override;
+  void do_adamw(const Tensor& weights, const Tensor& master, const Tensor& m, const Tensor& v,
+                const Tensor& gradient, const Tensor& scalars, const Tensor& norm_squared,
+                const AdamwOptions& options) override;
+
+  GpuInfo info_;
+  CUstream_st* stream_ = nullptr;
+  cublasLtContext* cublaslt_ = nullptr;
+  std::unique_ptr<MatmulPlans> plans_;
+  std::shared_ptr<AttentionState> attention_;  // shared_ptr: its deleter is made where the type is known
+  void* scratch_ = nullptr;
+  std::size_t scratch_bytes_ = 0;
+  std::vector<void*> retired_;  // outgrown scratch that a captured graph may still use
+  std::size_t retired_bytes_ = 0;
+  bool capturing_ = false;
+  bool captured_ = false;  // a graph was made: its addresses must live as long as the device
+  bool deterministic_ = false;
+  const char* last_op_ = "start";
+};
+
+}  // namespace precbench

@@ -1,0 +1,53 @@
+// What the rest of the program may know about NVIDIA GPUs without including
+// CUDA's headers: which are there, what they are, and how to open one. In a
+// build without CUDA the same functions exist and say so (without_cuda.cpp).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "kernels/device.h"
+
+namespace precbench {
+
+/// One GPU and the libraries that drive it; fields of the record's environment.
+/// Unknown strings are empty.
+struct GpuInfo {
+  int ordinal = 0;
+  std::string name;            ///< "NVIDIA H200"
+  int compute_capability = 0;  ///< 10 * major + minor: 90
+  int sm_count = 0;
+  std::int64_t memory_bytes = 0;  ///< of the device in all
+  std::int64_t l2_bytes = 0;
+  std::string uuid;  ///< "GPU-xxxxxxxx-..."
+  std::string pci_bus_id;
+  std::string driver;                     ///< "580.159.04"; from NVML
+  int ecc = -1;                           ///< 1 on, 0 off, -1 unknown
+  double power_limit_w = 0;               ///< enforced limit; 0 unknown
+  std::string cuda_runtime, cuda_driver;  ///< CUDA versions: "13.0"
+  std::string cublaslt, cudnn, nccl;      ///< "13.1.0"; empty: not in this build
+};
+
+/// The GPUs this program can use, or in one line why there is none (no CUDA in
+/// this build, no driver, a driver that is too old, compute capability
+/// below 8.0). Never throws.
+struct VisibleGpus {
+  int count = 0;
+  std::string reason;  ///< empty when count > 0
+};
+VisibleGpus visible_gpus();
+
+/// Free and total bytes of the device's memory as the driver sees them now,
+/// other processes included.
+struct GpuMemory {
+  std::int64_t free_bytes = 0, total_bytes = 0;
+};
+
+/// Throws Unsupported with visible_gpus().reason, or InvalidInput for an
+/// ordinal that is not there.
+GpuInfo gpu_info(int ordinal);
+GpuMemory gpu_memory(int ordinal);
+std::unique_ptr<Device> make_cuda_device(int ordinal);
+
+}  // namespace precbench
