@@ -184,7 +184,10 @@ void read_value(const Json& json, const std::string& where, T& value) {
     if (!json.is_number() && !json.is_null()) wrong_type(where, "a number", json);
     value = json.is_null() ? std::numeric_limits<T>::quiet_NaN() : json.template get<T>();
   } else if constexpr (std::is_integral_v<T>) {
-    if (!json.is_number_integer()) wrong_type(where, "an integer", json);
+    const bool whole =
+        json.is_number_integer() ||
+        (json.is_number_float() && std::floor(json.template get<double>()) == json.template get<double>());
+    if (!whole) wrong_type(where, "an integer", json);
     value = json.template get<T>();
   } else if constexpr (std::is_same_v<T, std::string>) {
     if (!json.is_string()) wrong_type(where, "a string", json);

@@ -1,0 +1,41 @@
+// Files of records: one JSON object a line, appended one by one, so that whatever ends a sweep, finished
+// lines stay.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "results/record.h"
+
+namespace precbench {
+
+/// Appends one line in a single write and waits until it is on the disk. Makes the file, not its folder.
+/// Throws InvalidInput ("cannot write FILE: No space left on device ..."); the file is then as it was before.
+void append_record(const std::string& path, const Record& record);
+
+/// Brings a file whose writer was killed into order: a last line that is not a JSON object goes to
+/// FILE.broken, and a whole last object without its newline gets it. Returns what was done, in one line; null
+/// if nothing was to do or the file does not exist. Throws InvalidInput if the file cannot be read or
+/// written.
+std::optional<std::string> repair_tail(const std::string& path);
+
+/// A record and where it stands: "out/records.jsonl:12".
+struct LocatedRecord {
+  Record record;
+  std::string origin;
+};
+
+struct RecordSet {
+  std::vector<LocatedRecord> records;
+  /// What a reader must be told, one line each, with the place named: lines that are no records, a last line
+  /// that was only half written, records of another schema (all left out); a case that a later line repeats
+  /// (the later one is kept); records of several method versions (all kept).
+  std::vector<std::string> problems;
+};
+
+/// Reads record files, and every *.jsonl of folders, in the order given (a folder's by name). Throws
+/// InvalidInput if a path does not exist, cannot be read, or is a folder without such a file.
+RecordSet read_records(const std::vector<std::string>& paths);
+
+}  // namespace precbench

@@ -1,0 +1,180 @@
+// Appending, repairing and reading files of records, with the accidents that happen to them.
+#include "results/record_file.h"
+
+#include <sys/resource.h>
+
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "kernels/errors.h"
+#include "results/record_samples.h"
+#include "tools/catch.h"
+#include "tools/temp_directory.h"
+
+using namespace precbench;
+namespace fs = std::filesystem;
+
+namespace {
+
+std::string content(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+void append(const std::string& path, const std::string& text) { std::ofstream(path, std::ios::app) << text; }
+
+std::string message_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const InvalidInput& error) {
+    return error.what();
+  }
+  return "";
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("appended records are read back in order", "[record_file]") {
+  const TempDirectory scratch;
+  const std::string file = scratch / "records.jsonl";
+  append_record(file, samples::gpu_record("bf16", 250));
+  append_record(file, samples::gpu_record("blockwise", 200));
+  for (const std::string& path : {file, scratch.path().string()}) {
+    const RecordSet set = read_records({path});
+    REQUIRE(set.records.size() == 2);
+    CHECK(set.problems.empty());
+    CHECK(set.records[1].record.case_fields["recipe"] == "blockwise");
+    CHECK(set.records[1].origin == file + ":2");
+  }
+  // The same file named twice is read once.
+  CHECK(read_records({file, scratch.path().string()}).problems.empty());
+}
+
+TEST_CASE("a disk that cannot be written is one clear line", "[record_file]") {
+  const TempDirectory scratch;
+  const Record record = samples::gpu_record("bf16", 250);
+  CHECK(contains(message_of([&] { append_record("/dev/full", record); }),
+                 "cannot write /dev/full: No space left"));
+  CHECK(contains(message_of([&] { append_record(scratch / "no/such/file", record); }), "No such file"));
+}
+
+TEST_CASE("a write that stops half-way leaves the file as it was", "[record_file]") {
+  const TempDirectory scratch;
+  const std::string file = scratch / "records.jsonl";
+  append_record(file, samples::gpu_record("bf16", 250));
+  const std::string before = content(file);
+  // A limit on file size ends the next write in its middle, as a disk does that runs full.
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit old{};
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &old) == 0);
+  rlimit tight = old;
+  tight.rlim_cur = before.size() + 100;
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &tight) == 0);
+  const std::string message = message_of([&] { append_record(file, samples::gpu_record("rowwise", 225)); });
+  ::setrlimit(RLIMIT_FSIZE, &old);
+  std::signal(SIGXFSZ, handler);
+  CHECK(contains(message, "cannot write " + file));
+  CHECK(content(file) == before);
+}
+
+TEST_CASE("a broken last line is kept aside and the file goes on", "[record_file]") {
+  const TempDirectory scratch;
+  const std::string file = scratch / "records.jsonl";
+  CHECK_FALSE(repair_tail(file));
+  append_record(file, samples::gpu_record("bf16", 250));
+  const std::string whole = content(file);
+  CHECK_FALSE(repair_tail(file));
+  CHECK(content(file) == whole);
+
+  SECTION("half a line") { append(file, whole.substr(0, 50)); }
+  SECTION("half a line with a newline") { append(file, whole.substr(0, 50) + "\n"); }
+  SECTION("zeros, as some file systems leave after a power cut") { append(file, std::string(40, '\0')); }
+  const auto done = repair_tail(file);
+  REQUIRE(done);
+  CHECK(contains(*done, ".broken"));
+  CHECK(content(file) == whole);
+  CHECK(fs::file_size(file + ".broken") > 40);
+  append_record(file, samples::gpu_record("rowwise", 225));
+  CHECK(read_records({file}).records.size() == 2);
+  CHECK(read_records({file}).problems.empty());
+}
+
+TEST_CASE("a file with only a broken line, and a whole line without newline", "[record_file]") {
+  const TempDirectory scratch;
+  append(scratch / "only.jsonl", "{\"schema\": 1, \"met");
+  CHECK(repair_tail(scratch / "only.jsonl"));
+  CHECK(content(scratch / "only.jsonl").empty());
+  CHECK_FALSE(repair_tail(scratch / "only.jsonl"));
+
+  const std::string file = scratch / "records.jsonl";
+  append_record(file, samples::gpu_record("bf16", 250));
+  const std::string whole = content(file);
+  fs::resize_file(file, whole.size() - 1);
+  CHECK(repair_tail(file));
+  CHECK(content(file) == whole);
+  CHECK_FALSE(fs::exists(file + ".broken"));
+}
+
+TEST_CASE("reading names each problem and keeps the good records", "[record_file]") {
+  const TempDirectory scratch;
+  const std::string file = scratch / "records.jsonl";
+  append_record(file, samples::gpu_record("bf16", 250));  // 1: repeated by line 6
+  append(file, "{not json\n");                            // 2
+  append(file, "[1, 2]\n");                               // 3
+  append(file, "{\"epoch\": 3, \"loss\": 2.5}\n\n");      // 4, and 5 empty
+  append_record(file, samples::gpu_record("bf16", 253));  // 6
+  Record old = samples::gpu_record("rowwise", 225);
+  old.schema = 99;
+  append_record(file, old);  // 7
+  Record wrong = samples::gpu_record("rowwise", 225);
+  wrong.metrics->mfu_bf16 = 1.5;
+  append_record(file, wrong);  // 8
+  Record method = samples::gpu_record("blockwise", 200);
+  method.method_version = kMethodVersion + 1;
+  append_record(file, method);      // 9
+  append(file, "{\"schema\": 1,");  // 10
+
+  const RecordSet set = read_records({file});
+  REQUIRE(set.records.size() == 2);
+  CHECK(*set.records[0].record.timing->median_ms == 253);
+  std::string all;
+  for (const std::string& problem : set.problems) all += problem + "\n";
+  INFO(all);
+  CHECK(set.problems.size() == 8);
+  for (const char* part :
+       {":2: not JSON, left out", ":3: not a record but a JSON array",
+        ":4: not a record: it has no schema version", ":7: schema version 99, but this program reads 1",
+        ":8: not a valid record: /metrics/mfu_bf16: 1.5 is above 1", ":10: half-written last line, left out",
+        ":1: case 1b-bf16-1 is repeated at", "method versions 1, 2"})
+    CHECK(contains(all, part));
+}
+
+TEST_CASE("the same case on two GPU models is no repetition", "[record_file]") {
+  const TempDirectory scratch;
+  append_record(scratch / "a.jsonl", samples::gpu_record("bf16", 250));
+  Record other = samples::gpu_record("bf16", 175);
+  other.env.gpu->name = "NVIDIA B200";
+  append_record(scratch / "b.jsonl", other);
+  const RecordSet set = read_records({scratch.path().string()});
+  CHECK(set.records.size() == 2);
+  CHECK(set.problems.empty());
+}
+
+TEST_CASE("a path that cannot hold records", "[record_file]") {
+  const TempDirectory scratch;
+  CHECK(contains(message_of([&] { read_records({scratch / "none"}); }), "no such file or folder"));
+  CHECK(contains(message_of([&] { read_records({scratch.path().string()}); }), "no record file (*.jsonl)"));
+  if (::geteuid() == 0) return;  // root reads everything
+  append(scratch / "secret.jsonl", "{}\n");
+  fs::permissions(scratch / "secret.jsonl", fs::perms::none);
+  CHECK(contains(message_of([&] { read_records({scratch / "secret.jsonl"}); }), "Permission denied"));
+}

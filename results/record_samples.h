@@ -1,0 +1,127 @@
+// Made-up but plausible records for tests: every field filled, so that a forgotten field shows.
+#pragma once
+
+#include <cmath>
+#include <string>
+
+#include "results/record.h"
+
+namespace precbench::samples {
+
+/// Llama-3.2-1B on one H200. `median_ms` is the step time; the loss falls from ln V towards 2.5 + `penalty`.
+inline Record gpu_record(const std::string& recipe, double median_ms, double penalty = 0, int seed = 1) {
+  Record r;
+  r.id = "1b-" + recipe + "-" + std::to_string(seed);
+  r.created = "2025-03-01T12:00:00Z";
+  r.case_fields = {
+      {"model", "llama3.2-1b"}, {"recipe", recipe}, {"seq", 2048},      {"batch", 8},   {"gpus", 1},
+      {"parallel", "ddp"},      {"seed", seed},     {"device", "cuda"}, {"steps", 100}, {"master", "fp32"},
+      {"moments", "fp32"}};
+  r.env.git = "0123abc";
+  r.env.dirty = false;
+  r.env.build = "Release";
+  r.env.compiler = "GNU 12.2.0";
+  r.env.host = "node7";
+  r.env.cpu = "Xeon Platinum 8480C";
+  r.env.threads = 16;
+  r.env.gpu = GpuInfo{"NVIDIA H200", "9.0", 150754820096, "570.86", "GPU-1", true, 700.0, std::nullopt};
+  r.env.cuda = "12.9";
+  r.env.cublaslt = "12.9.1";
+  r.env.cudnn = "9.8";
+  r.support = Support{};
+  r.flops = Flops{8.2e9, "causal attention halved"};
+  Timing timing;
+  for (int i = 0; i < 11; ++i) timing.samples_ms.push_back(median_ms * (1 + 0.0004 * (i - 5)));
+  timing.warmup = 6;
+  timing.stop_reason = StopReason::target;
+  timing.median_ms = median_ms;
+  timing.iqr_ms = median_ms * 0.002;
+  timing.min_ms = median_ms * 0.998;
+  r.timing = timing;
+  Metrics metrics;
+  metrics.tokens_per_s = 8 * 2048 / (median_ms * 1e-3);
+  metrics.tokens_per_s_per_gpu = metrics.tokens_per_s;
+  metrics.tflops_per_gpu = *metrics.tokens_per_s * r.flops->per_token * 1e-12;
+  metrics.mfu_bf16 = *metrics.tflops_per_gpu / 989;
+  metrics.sol = 0.7;
+  metrics.mfu_measured = 0.8;
+  metrics.energy_j_per_token = 0.012;
+  metrics.peaks = Peaks{989, 1979, 4800, "NVIDIA H200 data sheet, dense", 768, 1351, 4100};
+  r.metrics = metrics;
+  MemorySegments memory;
+  memory.weights = 2'471'628'800;
+  memory.master = memory.gradients = 4'943'257'600;
+  memory.moments = 9'886'515'200;
+  memory.activations = recipe == "bf16" ? 20'000'000'000 : 16'000'000'000;
+  memory.workspace = 33'554'432;
+  memory.quantized_weights = recipe == "bf16" ? 0 : 1'946'157'056;
+  memory.total = memory.weights + memory.master + memory.gradients + memory.moments + memory.activations +
+                 memory.workspace + memory.quantized_weights;
+  memory.peak = memory.total;
+  r.memory = Memory{memory, memory, memory.peak + 500'000'000};
+  r.breakdown = Breakdown{median_ms * 0.6,
+                          median_ms * 0.1,
+                          median_ms * 0.1,
+                          median_ms * 0.1,
+                          median_ms * 0.05,
+                          median_ms * 0.04,
+                          0,
+                          median_ms * 0.01};
+  r.telemetry = Telemetry{1980, 1965, 1980, 3201, 640, 690, 61, {"sw_power_cap"}, 0};
+  Training training;
+  for (int step = 0; step < 100; ++step) {
+    training.loss.push_back(2.5 + penalty + 9.26 * std::exp(-step / 10.0));
+    training.grad_norm.push_back(1.5 - 0.01 * step);
+    training.lr.push_back(3e-4);
+  }
+  training.tokens_per_step = 8 * 2048;
+  training.params_changed = training.params_total = 146;
+  if (recipe != "bf16") training.converted_layers = {"layers.0.q_proj", "layers.0.k_proj"};
+  training.entropy_floor = 2.1;
+  training.uniform_loss = 11.76;
+  r.training = training;
+  if (recipe != "bf16") r.quantization = {{"fprop.a", "e4m3 1x128 f32", 0.01, 0.0, 31.5}};
+  return r;
+}
+
+/// The tiny model on the CPU device; every recipe but bf16 is emulated and has no speed.
+inline Record cpu_record(const std::string& recipe, double penalty = 0, int seed = 1) {
+  Record r = gpu_record(recipe, 750, penalty, seed);
+  r.id = "tiny-" + recipe + "-" + std::to_string(seed);
+  r.case_fields["model"] = "tiny";
+  r.case_fields["seq"] = 128;
+  r.case_fields["device"] = "cpu";
+  r.env.gpu.reset();
+  r.env.cuda.reset();
+  r.env.cublaslt.reset();
+  r.env.cudnn.reset();
+  r.telemetry.reset();
+  if (recipe == "bf16") {
+    Metrics metrics;
+    metrics.tokens_per_s = metrics.tokens_per_s_per_gpu = 34000;
+    r.metrics = metrics;
+  } else {
+    const GemmSupport emulated{ExecutionPath::emulated, "the cpu device has no FP8 arithmetic"};
+    r.support = Support{emulated, emulated, emulated};
+    r.metrics = Metrics{};
+  }
+  return r;
+}
+
+/// A case that left no measurement: only what is known before it ran.
+inline Record failed_record(const std::string& recipe, Status status, const std::string& error) {
+  Record r = gpu_record(recipe, 250);
+  r.status = status;
+  r.error = error;
+  r.timing.reset();
+  r.metrics.reset();
+  r.breakdown.reset();
+  r.telemetry.reset();
+  r.training.reset();
+  r.quantization.clear();
+  r.memory->measured.reset();
+  r.memory->driver.reset();
+  return r;
+}
+
+}  // namespace precbench::samples

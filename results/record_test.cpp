@@ -1,0 +1,152 @@
+// The record and its schema agree, in both directions and down to each field.
+#include "results/record.h"
+
+#include <limits>
+
+#include "kernels/errors.h"
+#include "results/record_samples.h"
+#include "results/schema.h"
+#include "tools/catch.h"
+
+using namespace precbench;
+using Json = nlohmann::ordered_json;
+
+namespace {
+
+/// Pointers of every value in `json`, containers included, elements of arrays too.
+void pointers(const Json& json, const std::string& here, std::vector<std::string>& found) {
+  if (!here.empty()) found.push_back(here);
+  if (json.is_object())
+    for (const auto& item : json.items()) pointers(item.value(), here + "/" + item.key(), found);
+  if (json.is_array())
+    for (std::size_t i = 0; i < json.size(); ++i) pointers(json[i], here + "/" + std::to_string(i), found);
+}
+
+bool blamed(const std::vector<std::string>& violations, const std::string& pointer) {
+  for (const std::string& line : violations)
+    if (line.rfind(pointer + ":", 0) == 0) return true;
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("records of every status satisfy the schema and survive the round trip", "[record]") {
+  std::vector<Record> records = {samples::gpu_record("bf16", 250), samples::gpu_record("blockwise", 200),
+                                 samples::cpu_record("bf16"), samples::cpu_record("mxfp8"), Record{}};
+  records.back().case_fields = samples::gpu_record("bf16", 250).case_fields;
+  for (Status status : {Status::oom, Status::unsupported, Status::timeout, Status::crashed, Status::diverged})
+    records.push_back(samples::failed_record("rowwise", status, "because"));
+  for (const Record& record : records) {
+    const Json json = record;
+    INFO(json.dump());
+    CHECK(Schema::record().violations(json) == std::vector<std::string>{});
+    const Json again = Json::parse(json.dump()).get<Record>();
+    CHECK(again.dump() == json.dump());
+  }
+}
+
+TEST_CASE("the schema catches a wrong type at every place of a full record", "[record]") {
+  const Json good = samples::gpu_record("blockwise", 200);
+  std::vector<std::string> places;
+  pointers(good, "", places);
+  REQUIRE(places.size() > 300);
+  for (const std::string& place : places) {
+    Json bad = good;
+    bad[Json::json_pointer(place)] = Json::array({Json::array()});  // no field is an array of arrays
+    INFO(place);
+    const auto found = Schema::record().violations(bad);
+    CHECK((blamed(found, place) || blamed(found, place + "/0")));
+    // The fields of a case are the writer's own; reading takes them as they are.
+    if (place.rfind("/case/", 0) != 0) CHECK_THROWS_AS(bad.get<Record>(), InvalidInput);
+  }
+}
+
+TEST_CASE("the schema catches every missing key and an extra key in every object", "[record]") {
+  const Json good = samples::gpu_record("blockwise", 200);
+  std::vector<std::string> places;
+  pointers(good, "", places);
+  places.push_back("");
+  for (const std::string& place : places) {
+    if (!good[Json::json_pointer(place)].is_object()) continue;
+    INFO(place);
+    Json extra = good;
+    // A case may have any scalar field.
+    extra[Json::json_pointer(place)]["not_a_field"] = Json::array();
+    CHECK(blamed(Schema::record().violations(extra), place + "/not_a_field"));
+    if (place == "/case") continue;
+    for (const auto& item : good[Json::json_pointer(place)].items()) {
+      Json missing = good;
+      missing[Json::json_pointer(place)].erase(item.key());
+      INFO(item.key());
+      CHECK(blamed(Schema::record().violations(missing), place + "/" + item.key()));
+      CHECK_THROWS_AS(missing.get<Record>(), InvalidInput);
+    }
+  }
+}
+
+TEST_CASE("the schema catches values out of range", "[record]") {
+  const Json good = samples::gpu_record("bf16", 250);
+  const std::vector<std::pair<std::string, Json>> wrong = {{"/status", "fine"},
+                                                           {"/schema", 2},
+                                                           {"/case/seq", 0},
+                                                           {"/case/gpus", 1.5},
+                                                           {"/metrics/mfu_bf16", 1.01},
+                                                           {"/timing/stop_reason", "bored"},
+                                                           {"/timing/samples_ms/0", -1},
+                                                           {"/support/dgrad/path", "native?"},
+                                                           {"/memory/measured/peak", -1}};
+  for (const auto& [place, value] : wrong) {
+    Json bad = good;
+    bad[Json::json_pointer(place)] = value;
+    INFO(place);
+    CHECK(blamed(Schema::record().violations(bad), place));
+  }
+}
+
+TEST_CASE("every leaf of the schema describes itself", "[record]") {
+  // A unit belongs in the key or the description; a field without description has no stated unit.
+  std::vector<std::string> places;
+  const Json& schema = Schema::record().json();
+  pointers(schema, "", places);
+  for (const std::string& place : places) {
+    const std::string parent = place.substr(0, place.rfind('/'));
+    if (parent.size() < 11 || parent.substr(parent.size() - 11) != "/properties") continue;
+    const Json& field = schema[Json::json_pointer(place)];
+    INFO(place);
+    CHECK((field.contains("description") || field.contains("$ref")));
+  }
+}
+
+TEST_CASE("nothing that is not finite is written, and such a loss is never a success", "[record]") {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  Record record = samples::gpu_record("tensorwise", 200);
+  record.training->loss[7] = nan;
+  record.training->grad_norm[7] = std::numeric_limits<double>::infinity();
+  record.metrics->tokens_per_s = nan;
+  const Json json = record;
+  CHECK(json["training"]["loss"][7].is_null());
+  CHECK(json["training"]["grad_norm"][7].is_null());
+  CHECK(json["metrics"]["tokens_per_s"].is_null());
+  CHECK(json["status"] == "diverged");
+  CHECK(json["error"] == "the loss is not finite at step 7");
+  CHECK(Schema::record().violations(json).empty());
+  const Record back = json.get<Record>();
+  CHECK(std::isnan(back.training->loss[7]));
+  CHECK(back.status == Status::diverged);
+}
+
+TEST_CASE("the weakest GEMM decides how a recipe ran", "[record]") {
+  Support support;
+  CHECK(support.path() == ExecutionPath::native);
+  support.wgrad.path = ExecutionPath::emulated;
+  CHECK(support.path() == ExecutionPath::emulated);
+  support.fprop.path = ExecutionPath::unsupported;
+  CHECK(support.path() == ExecutionPath::unsupported);
+}
+
+TEST_CASE("a schema that says more than is checked is refused", "[record]") {
+  CHECK_THROWS_AS(Schema(R"({"type": "string", "pattern": "a+"})"), InvalidInput);
+  CHECK_THROWS_AS(Schema(R"({"properties": {"a": {"oneOf": []}}})"), InvalidInput);
+  CHECK_THROWS_AS(Schema(R"({"$ref": "#/$defs/none"})"), InvalidInput);
+  CHECK_THROWS_AS(Schema("{"), InvalidInput);
+}

@@ -1,0 +1,37 @@
+// Checks JSON against a JSON Schema (draft 2020-12), in the subset that record.schema.json uses: type (also a
+// list of types), enum, minimum, maximum, required, properties, additionalProperties (true, false or a
+// schema), items and $ref into $defs of the same file. A keyword outside that subset and the annotations is
+// refused, not ignored.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace precbench {
+
+class Schema {
+ public:
+  /// Throws InvalidInput if the text is not JSON or uses a keyword that is not checked here.
+  explicit Schema(const std::string& text);
+
+  /// The schema of records, compiled into the binary from results/record.schema.json.
+  static const Schema& record();
+
+  /// One line per violation, "/timing/samples_ms/3: not a number but a string"; empty if the JSON is valid.
+  std::vector<std::string> violations(const nlohmann::ordered_json& json) const;
+
+  const nlohmann::ordered_json& json() const { return root_; }
+
+ private:
+  void check_keywords(const nlohmann::ordered_json& schema, const std::string& where) const;
+  void check(const nlohmann::ordered_json& schema, const nlohmann::ordered_json& json, std::string& pointer,
+             std::vector<std::string>& found) const;
+  void check_object(const nlohmann::ordered_json& schema, const nlohmann::ordered_json& json,
+                    std::string& pointer, std::vector<std::string>& found) const;
+  const nlohmann::ordered_json& resolve(const nlohmann::ordered_json& schema) const;
+
+  nlohmann::ordered_json root_;
+};
+
+}  // namespace precbench
