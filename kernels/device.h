@@ -1,12 +1,14 @@
 // The op vocabulary: everything a training step asks of hardware. Three devices implement it.
-//   cpu   the specification: readable and exact, the default where no GPU is visible, the oracle of every GPU test
-//   cuda  the fast one; its files have the names of the cpu files so that the two can be read side by side
-//   dry   touches no data; with the cost of every op known here, it predicts FLOPs, bytes, memory and time
+//   cpu   the specification: readable and exact, the default where no GPU is visible, the oracle of every GPU
+//   test cuda  the fast one; its files have the names of the cpu files so that the two can be read side by
+//   side dry   touches no data; with the cost of every op known here, it predicts FLOPs, bytes, memory and
+//   time
 //
-// The public functions book the op with its cost (FLOPs, bytes, class) and then call the device's do_ function, so
-// the books are the same on every device. Destinations come first, then sources, then shapes and constants.
-// Matrices are row-major; M counts tokens (B sequences of T); activations are BF16; "quantized" data is in the
-// formats of recipe.h. Unless said otherwise an op reads BF16, computes in FP32 and rounds once to BF16.
+// The public functions book the op with its cost (FLOPs, bytes, class) and then call the device's do_
+// function, so the books are the same on every device. Destinations come first, then sources, then shapes and
+// constants. Matrices are row-major; M counts tokens (B sequences of T); activations are BF16; "quantized"
+// data is in the formats of recipe.h. Unless said otherwise an op reads BF16, computes in FP32 and rounds
+// once to BF16.
 #pragma once
 
 #include <cstdint>
@@ -35,18 +37,27 @@ struct Form {
 };
 
 /// What a producer op writes: the BF16 value [rows, cols] and the quantized forms its consumers asked for.
-/// `row` contracts over cols (fprop's X, dgrad's dY), `col` over rows (wgrad's X and dY) and is stored transposed.
-/// Forms whose data is empty are not wanted. BF16 forms alias the value, so there is nothing to write for them.
+/// `row` contracts over cols (fprop's X, dgrad's dY), `col` over rows (wgrad's X and dY) and is stored
+/// transposed. Forms whose data is empty are not wanted. BF16 forms alias the value, so there is nothing to
+/// write for them.
 struct Operand {
   Tensor value;
   Form row, col;
-  Tensor amax;              ///< f32 [1], present when a form has one scale for the tensor: max |value|
-  bool keep_value = true;  ///< false: nobody reads the value after the forms are made; a device may skip writing it
+  Tensor amax;  ///< f32 [1], present when a form has one scale for the tensor: max |value|
+  bool keep_value =
+      true;  ///< false: nobody reads the value after the forms are made; a device may skip writing it
 };
 
 /// Classes of the time breakdown, in the record's order.
 enum class OpClass : std::uint8_t {
-  gemm, quantize, attention, norm_elementwise, head_loss, optimizer, communication, other
+  gemm,
+  quantize,
+  attention,
+  norm_elementwise,
+  head_loss,
+  optimizer,
+  communication,
+  other
 };
 inline constexpr int kOpClasses = 8;
 const char* name_of(OpClass op_class);
@@ -55,9 +66,9 @@ const char* name_of(OpClass op_class);
 struct OpCost {
   const char* name = "";
   OpClass op_class = OpClass::other;
-  double flops = 0;             ///< matrix multiply-adds, counted as 2
-  double bytes = 0;             ///< each input read once, each output written once
-  DType math = DType::bf16;     ///< whose peak applies: e4m3 for FP8 GEMMs
+  double flops = 0;          ///< matrix multiply-adds, counted as 2
+  double bytes = 0;          ///< each input read once, each output written once
+  DType math = DType::bf16;  ///< whose peak applies: e4m3 for FP8 GEMMs
 };
 
 /// Sees every op of a device: the counter behind --dry-run, the profiler behind the breakdown.
@@ -85,7 +96,8 @@ struct AttentionShape {
   std::int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_dim; }
 };
 
-/// Rotary position embedding, rotate-half, position = row % T; with QK-norm each q and k head is first RMS-normed.
+/// Rotary position embedding, rotate-half, position = row % T; with QK-norm each q and k head is first
+/// RMS-normed.
 struct RopeOptions {
   AttentionShape shape;
   float theta = 500000.0f;
@@ -103,10 +115,10 @@ struct StepScalars {
 
 struct AdamwOptions {
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
-  float weight_decay = 0.1f;        ///< decoupled, times lr
-  float max_norm = 1.0f;            ///< clip to this global gradient norm; 0: no clipping
-  bool stochastic_rounding = false; ///< of BF16 weights without a master
-  std::int64_t first_index = 0;     ///< position of element 0 in the whole model: the random numbers' counter
+  float weight_decay = 0.1f;         ///< decoupled, times lr
+  float max_norm = 1.0f;             ///< clip to this global gradient norm; 0: no clipping
+  bool stochastic_rounding = false;  ///< of BF16 weights without a master
+  std::int64_t first_index = 0;  ///< position of element 0 in the whole model: the random numbers' counter
 };
 
 enum class Execution : std::uint8_t { native, emulated, unsupported };
@@ -128,7 +140,8 @@ class Device {
   /// The one that runs attention, for the record: "cpu", "cudnn 9.14", "own".
   virtual std::string attention_name() const { return name(); }
 
-  // ---- memory and order. Ops run asynchronously in call order; synchronize() waits and throws what went wrong.
+  // ---- memory and order. Ops run asynchronously in call order; synchronize() waits and throws what went
+  // wrong.
   virtual void* allocate(std::int64_t bytes) = 0;  ///< throws OutOfMemory
   virtual void deallocate(void* block) = 0;
   virtual void upload(const Tensor& dst, const void* src) = 0;
@@ -166,17 +179,18 @@ class Device {
                    const Tensor& weight, float eps);
   /// h again from a saved sum and rstd, bit for bit what add_rmsnorm wrote.
   void rmsnorm_again(Operand& h, const Tensor& sum, const Tensor& rstd, const Tensor& weight);
-  /// dx = dresidual + gradient through the norm (dresidual empty: without it); dweight[C] = or += (f32 or bf16).
+  /// dx = dresidual + gradient through the norm (dresidual empty: without it); dweight[C] = or += (f32 or
+  /// bf16).
   void rmsnorm_backward(Operand& dx, const Tensor& dweight, bool accumulate, const Tensor& dresidual,
                         const Tensor& dh, const Tensor& x, const Tensor& rstd, const Tensor& weight);
   /// out = rope(norm(qkv)) on the q and k heads, v copied; out may be qkv itself without QK-norm.
   void rope(const Tensor& out, const Tensor& qkv, const RopeOptions& options);
-  /// dqkv from dout (both [M, qkv_width]); with QK-norm, dq_norm and dk_norm [1, head_dim] = or += and qkv is the
-  /// unrotated input, else they are empty.
+  /// dqkv from dout (both [M, qkv_width]); with QK-norm, dq_norm and dk_norm [1, head_dim] = or += and qkv is
+  /// the unrotated input, else they are empty.
   void rope_backward(Operand& dqkv, const Tensor& dq_norm, const Tensor& dk_norm, bool accumulate,
                      const Tensor& dout, const Tensor& qkv, const RopeOptions& options);
-  /// Causal softmax(q k^T / sqrt(head_dim)) v; out[M, q_width]; lse[heads, M] f32: log sum exp of the scaled scores,
-  /// index (b * heads + h) * T + t.
+  /// Causal softmax(q k^T / sqrt(head_dim)) v; out[M, q_width]; lse[heads, M] f32: log sum exp of the scaled
+  /// scores, index (b * heads + h) * T + t.
   void attention(Operand& out, const Tensor& lse, const Tensor& qkv, const AttentionShape& shape);
   void attention_backward(const Tensor& dqkv, const Tensor& dout, const Tensor& out, const Tensor& lse,
                           const Tensor& qkv, const AttentionShape& shape);
@@ -192,16 +206,17 @@ class Device {
   // ---- optimizer
   /// out[0] = or += sum of x^2; x f32 or bf16.
   void sum_of_squares(const Tensor& out, const Tensor& x, bool accumulate);
-  /// AdamW on a run of elements. weights bf16; master f32 or empty (then the weights are the master); m, v f32 or
-  /// bf16; gradient f32 or bf16; scalars: StepScalars as 4 words; norm_squared f32 [1].
-  void adamw(const Tensor& weights, const Tensor& master, const Tensor& m, const Tensor& v, const Tensor& gradient,
-             const Tensor& scalars, const Tensor& norm_squared, const AdamwOptions& options);
+  /// AdamW on a run of elements. weights bf16; master f32 or empty (then the weights are the master); m, v
+  /// f32 or bf16; gradient f32 or bf16; scalars: StepScalars as 4 words; norm_squared f32 [1].
+  void adamw(const Tensor& weights, const Tensor& master, const Tensor& m, const Tensor& v,
+             const Tensor& gradient, const Tensor& scalars, const Tensor& norm_squared,
+             const AdamwOptions& options);
 
   // ---- watching
   /// out i32 [2]: an order-independent hash of the bits of x; equal tensors give equal words.
   void fingerprint(const Tensor& out, const Tensor& x);
-  /// out f32 [5] = {sum v^2, sum (v-q)^2, nonzero elements, of them quantized to 0, saturated} of a form of `value`;
-  /// `columns`: the form is the col form.
+  /// out f32 [5] = {sum v^2, sum (v-q)^2, nonzero elements, of them quantized to 0, saturated} of a form of
+  /// `value`; `columns`: the form is the col form.
   void quantization_error(const Tensor& out, const Tensor& value, const Form& form, bool columns);
 
  protected:
@@ -217,25 +232,28 @@ class Device {
   virtual void do_add_rmsnorm(Operand& h, const Tensor& sum, const Tensor& rstd, const Tensor& x,
                               const Tensor& branch, const Tensor& weight, float eps) = 0;
   virtual void do_rmsnorm_again(Operand& h, const Tensor& sum, const Tensor& rstd, const Tensor& weight) = 0;
-  virtual void do_rmsnorm_backward(Operand& dx, const Tensor& dweight, bool accumulate, const Tensor& dresidual,
-                                   const Tensor& dh, const Tensor& x, const Tensor& rstd,
-                                   const Tensor& weight) = 0;
+  virtual void do_rmsnorm_backward(Operand& dx, const Tensor& dweight, bool accumulate,
+                                   const Tensor& dresidual, const Tensor& dh, const Tensor& x,
+                                   const Tensor& rstd, const Tensor& weight) = 0;
   virtual void do_rope(const Tensor& out, const Tensor& qkv, const RopeOptions& options) = 0;
   virtual void do_rope_backward(Operand& dqkv, const Tensor& dq_norm, const Tensor& dk_norm, bool accumulate,
                                 const Tensor& dout, const Tensor& qkv, const RopeOptions& options) = 0;
-  virtual void do_attention(Operand& out, const Tensor& lse, const Tensor& qkv, const AttentionShape& shape) = 0;
-  virtual void do_attention_backward(const Tensor& dqkv, const Tensor& dout, const Tensor& out, const Tensor& lse,
-                                     const Tensor& qkv, const AttentionShape& shape) = 0;
+  virtual void do_attention(Operand& out, const Tensor& lse, const Tensor& qkv,
+                            const AttentionShape& shape) = 0;
+  virtual void do_attention_backward(const Tensor& dqkv, const Tensor& dout, const Tensor& out,
+                                     const Tensor& lse, const Tensor& qkv, const AttentionShape& shape) = 0;
   virtual void do_swiglu(Operand& s, const Tensor& gate_up) = 0;
   virtual void do_swiglu_backward(Operand& dgate_up, Operand& s, const Tensor& ds, const Tensor& gate_up) = 0;
-  virtual void do_cross_entropy(const Tensor& loss, const Tensor& logits, const Tensor& targets, float scale) = 0;
+  virtual void do_cross_entropy(const Tensor& loss, const Tensor& logits, const Tensor& targets,
+                                float scale) = 0;
   virtual void do_sum(const Tensor& out, const Tensor& x, bool accumulate) = 0;
   virtual void do_sum_of_squares(const Tensor& out, const Tensor& x, bool accumulate) = 0;
   virtual void do_adamw(const Tensor& weights, const Tensor& master, const Tensor& m, const Tensor& v,
                         const Tensor& gradient, const Tensor& scalars, const Tensor& norm_squared,
                         const AdamwOptions& options) = 0;
   virtual void do_fingerprint(const Tensor& out, const Tensor& x) = 0;
-  virtual void do_quantization_error(const Tensor& out, const Tensor& value, const Form& form, bool columns) = 0;
+  virtual void do_quantization_error(const Tensor& out, const Tensor& value, const Form& form,
+                                     bool columns) = 0;
 
  private:
   template <class Body>

@@ -18,9 +18,9 @@ std::int64_t align_up(std::int64_t bytes) {
 }  // namespace
 
 const char* name_of(Segment segment) {
-  static constexpr const char* kNames[kSegments] = {"weights",     "quantized_weights", "master",
-                                                    "gradients",   "moments",           "activations",
-                                                    "workspace",   "communication",     "other"};
+  static constexpr const char* kNames[kSegments] = {"weights",   "quantized_weights", "master",
+                                                    "gradients", "moments",           "activations",
+                                                    "workspace", "communication",     "other"};
   return kNames[static_cast<int>(segment)];
 }
 
@@ -35,10 +35,10 @@ void Arena::book(Segment segment, std::int64_t bytes) {
 Tensor Arena::push(Segment segment, DType dtype, std::int64_t rows, std::int64_t cols) {
   const std::int64_t bytes = align_up(bytes_of(dtype, rows * cols));
   if (top_ + claimed_ + bytes > capacity_)
-    throw OutOfMemory(fmt::format("{} needs {:.1f} MiB more than the {:.1f} MiB this run planned for",
-                                  name_of(segment), (top_ + claimed_ + bytes - capacity_) / 1048576.0,
-                                  capacity_ / 1048576.0),
-                      bytes);
+    throw OutOfMemory(
+        fmt::format("{} needs {:.1f} MiB more than the {:.1f} MiB this run planned for", name_of(segment),
+                    (top_ + claimed_ + bytes - capacity_) / 1048576.0, capacity_ / 1048576.0),
+        bytes);
   Tensor tensor{base_ + top_, dtype, rows, cols};
   top_ += bytes;
   stack_.push_back({segment, bytes});

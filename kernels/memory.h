@@ -1,12 +1,12 @@
 // One rank's memory: an arena that is a stack, with every byte booked to a named segment.
 //
-// A training step allocates like a stack by nature: forward pushes what backward needs, backward pops it. So the
-// arena is one block with a bump pointer. Allocation costs nothing, addresses repeat from step to step (a captured
-// CUDA graph stays valid), and the dry run, which makes the same calls, knows the peak to the byte: that peak is
-// the capacity the real run asks its device for.
+// A training step allocates like a stack by nature: forward pushes what backward needs, backward pops it. So
+// the arena is one block with a bump pointer. Allocation costs nothing, addresses repeat from step to step (a
+// captured CUDA graph stays valid), and the dry run, which makes the same calls, knows the peak to the byte:
+// that peak is the capacity the real run asks its device for.
 //
-// The gradient buffer can be lent: it sits at the end of the block, backward fills it from its end (the head) to its
-// start (the first block), and until then its low part is free for the stack. See lend_gradients.
+// The gradient buffer can be lent: it sits at the end of the block, backward fills it from its end (the head)
+// to its start (the first block), and until then its low part is free for the stack. See lend_gradients.
 #pragma once
 
 #include <array>
@@ -49,8 +49,8 @@ class Arena {
   /// A tensor on top of the stack, contents undefined. Throws OutOfMemory beyond the capacity.
   Tensor push(Segment segment, DType dtype, std::int64_t rows, std::int64_t cols);
 
-  /// A tensor at the end of the block whose bytes count only once claimed; one per arena. claim(first_row) takes
-  /// rows [first_row, rows) into use; claimed regions only grow, reclaim() lends all of it out again.
+  /// A tensor at the end of the block whose bytes count only once claimed; one per arena. claim(first_row)
+  /// takes rows [first_row, rows) into use; claimed regions only grow, reclaim() lends all of it out again.
   Tensor lend_gradients(DType dtype, std::int64_t elements);
   void claim_gradients(std::int64_t first_element);
   void return_gradients();

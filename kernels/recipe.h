@@ -1,6 +1,6 @@
-// A recipe is a row of a table: for each of the three GEMMs of a linear layer and each operand, the number format,
-// the scaling granularity, the scale's type and its rounding; plus the accumulation mode. Two functions of a
-// Device interpret it, quantize and matmul. Users add rows as JSON files (recipe_from_json).
+// A recipe is a row of a table: for each of the three GEMMs of a linear layer and each operand, the number
+// format, the scaling granularity, the scale's type and its rounding; plus the accumulation mode. Two
+// functions of a Device interpret it, quantize and matmul. Users add rows as JSON files (recipe_from_json).
 //
 //   fprop  Y[M,N]  = X[M,K]  W[N,K]^T   contracts K   (A = X,    B = W)
 //   dgrad  dX[M,K] = dY[M,N] W[N,K]     contracts N   (A = dY,   B = W^T)
@@ -19,7 +19,15 @@
 
 namespace precbench {
 
-enum class Granularity : std::uint8_t { none, tensor, row, block_1x128, block_128x128, block_1x32, block_1x16 };
+enum class Granularity : std::uint8_t {
+  none,
+  tensor,
+  row,
+  block_1x128,
+  block_128x128,
+  block_1x32,
+  block_1x16
+};
 
 /// f32: exact MAX / amax. f32_pow2: that scale rounded down to a power of two. ue8m0: an exponent byte.
 enum class ScaleType : std::uint8_t { none, f32, f32_pow2, ue8m0 };
@@ -42,10 +50,14 @@ struct OperandFormat {
 constexpr std::int64_t block_length(Granularity g) {
   switch (g) {
     case Granularity::block_1x128:
-    case Granularity::block_128x128: return 128;
-    case Granularity::block_1x32: return 32;
-    case Granularity::block_1x16: return 16;
-    default: return 0;
+    case Granularity::block_128x128:
+      return 128;
+    case Granularity::block_1x32:
+      return 32;
+    case Granularity::block_1x16:
+      return 16;
+    default:
+      return 0;
   }
 }
 
@@ -82,7 +94,8 @@ const std::vector<Recipe>& builtin_recipes();
 /// Throws InvalidInput with the nearest valid name, or with the file's bad field.
 Recipe find_recipe(const std::string& name_or_path);
 
-/// Reads and checks a user's row. Every error names the field: `wgrad.b.granularity: unknown value "1x64" ...`.
+/// Reads and checks a user's row. Every error names the field: `wgrad.b.granularity: unknown value "1x64"
+/// ...`.
 Recipe recipe_from_json(const nlohmann::json& json);
 nlohmann::json recipe_to_json(const Recipe& recipe);
 
@@ -94,7 +107,8 @@ const char* name_of(GemmRole role);
 std::string describe(const OperandFormat& format);
 
 /// Whether a linear layer of this shape can take the recipe; an empty string if so, else the reason with the
-/// dimension named: "K=96 is not a multiple of 128 (fprop.a 1x128)". M: tokens, N: out features, K: in features.
+/// dimension named: "K=96 is not a multiple of 128 (fprop.a 1x128)". M: tokens, N: out features, K: in
+/// features.
 std::string why_shape_unsupported(const Recipe& recipe, std::int64_t M, std::int64_t N, std::int64_t K);
 
 }  // namespace precbench

@@ -1,5 +1,5 @@
-// A tensor is a view: a pointer, a dtype and a row-major contiguous [rows, cols] shape. It owns nothing; memory
-// comes from an Arena (memory.h). On the dry device the pointer is an address that nobody may read.
+// A tensor is a view: a pointer, a dtype and a row-major contiguous [rows, cols] shape. It owns nothing;
+// memory comes from an Arena (memory.h). On the dry device the pointer is an address that nobody may read.
 #pragma once
 
 #include <cstddef>
@@ -15,10 +15,14 @@ const char* name_of(DType dtype);
 constexpr int bits_of(DType dtype) {
   switch (dtype) {
     case DType::f32:
-    case DType::i32: return 32;
-    case DType::bf16: return 16;
-    case DType::e2m1: return 4;
-    default: return 8;
+    case DType::i32:
+      return 32;
+    case DType::bf16:
+      return 16;
+    case DType::e2m1:
+      return 4;
+    default:
+      return 8;
   }
 }
 
@@ -45,7 +49,9 @@ struct Tensor {
   }
 
   /// The same elements as [new_rows, new_cols]; the products must agree.
-  Tensor reshape(std::int64_t new_rows, std::int64_t new_cols) const { return {data, dtype, new_rows, new_cols}; }
+  Tensor reshape(std::int64_t new_rows, std::int64_t new_cols) const {
+    return {data, dtype, new_rows, new_cols};
+  }
 };
 
 }  // namespace precbench

@@ -1,1 +1,62 @@
-// The dry device runs the unchanged model without touching data.
+// The dry device: every do_ function is empty, so running a model on it leaves only the books that Device
+// keeps (FLOPs, bytes) and the arena's (memory). Addresses are never read.
+#include "kernels/devices.h"
+
+namespace precbench {
+namespace {
+
+class DryDevice final : public Device {
+ public:
+  explicit DryDevice(const Device* like) : like_(like) {}
+
+  std::string name() const override { return "dry"; }
+  GemmSupport support(const GemmRecipe& gemm, GemmRole role) const override {
+    return like_ ? like_->support(gemm, role) : GemmSupport{};
+  }
+  /// A distinct, aligned address that is not null.
+  void* allocate(std::int64_t) override { return reinterpret_cast<void*>(std::uintptr_t{1} << 20); }
+  void deallocate(void*) override {}
+  void upload(const Tensor&, const void*) override {}
+  void download(void*, const Tensor&) override {}
+  void synchronize() override {}
+
+ protected:
+  void do_zero(const Tensor&) override {}
+  void do_convert(const Tensor&, const Tensor&) override {}
+  void do_add(const Tensor&, const Tensor&) override {}
+  void do_init_normal(const Tensor&, float, std::uint64_t, std::int64_t) override {}
+  void do_fill(const Tensor&, float) override {}
+  void do_quantize(Operand&) override {}
+  void do_matmul(const Tensor&, const Form&, const Form&, const MatmulOptions&) override {}
+  void do_embedding(const Tensor&, const Tensor&, const Tensor&) override {}
+  void do_embedding_backward(const Tensor&, const Tensor&, const Tensor&) override {}
+  void do_add_rmsnorm(Operand&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                      float) override {}
+  void do_rmsnorm_again(Operand&, const Tensor&, const Tensor&, const Tensor&) override {}
+  void do_rmsnorm_backward(Operand&, const Tensor&, bool, const Tensor&, const Tensor&, const Tensor&,
+                           const Tensor&, const Tensor&) override {}
+  void do_rope(const Tensor&, const Tensor&, const RopeOptions&) override {}
+  void do_rope_backward(Operand&, const Tensor&, const Tensor&, bool, const Tensor&, const Tensor&,
+                        const RopeOptions&) override {}
+  void do_attention(Operand&, const Tensor&, const Tensor&, const AttentionShape&) override {}
+  void do_attention_backward(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                             const AttentionShape&) override {}
+  void do_swiglu(Operand&, const Tensor&) override {}
+  void do_swiglu_backward(Operand&, Operand&, const Tensor&, const Tensor&) override {}
+  void do_cross_entropy(const Tensor&, const Tensor&, const Tensor&, float) override {}
+  void do_sum(const Tensor&, const Tensor&, bool) override {}
+  void do_sum_of_squares(const Tensor&, const Tensor&, bool) override {}
+  void do_adamw(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                const Tensor&, const AdamwOptions&) override {}
+  void do_fingerprint(const Tensor&, const Tensor&) override {}
+  void do_quantization_error(const Tensor&, const Tensor&, const Form&, bool) override {}
+
+ private:
+  const Device* like_;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> make_dry_device(const Device* like) { return std::make_unique<DryDevice>(like); }
+
+}  // namespace precbench

@@ -1,0 +1,51 @@
+// AdamW (Loshchilov & Hutter 2019) with clipping by the global norm, on a run of elements. Weights are BF16;
+// with an FP32 master the update happens there and the weights are its rounding, without one they are their
+// own master, rounded to nearest or stochastically. Moments and gradients are FP32 or BF16.
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/vector.h"
+
+namespace precbench {
+
+void CpuDevice::do_adamw(const Tensor& weights, const Tensor& master, const Tensor& m, const Tensor& v,
+                         const Tensor& gradient, const Tensor& scalars, const Tensor& norm_squared,
+                         const AdamwOptions& o) {
+  StepScalars step;
+  std::memcpy(&step, scalars.data, sizeof step);
+  const float norm = std::sqrt(*norm_squared.as<float>());
+  const float clip = o.max_norm > 0 ? std::min(1.0f, o.max_norm / (norm + 1e-6f)) : 1.0f;
+  const Tensor& source = master.empty() ? weights : master;
+  constexpr std::int64_t kChunk = 4096;
+  const std::int64_t size = weights.size();
+  cpu::for_rows(threads_, (size + kChunk - 1) / kChunk, 4 * kChunk, [&](std::int64_t chunk, float* buffer) {
+    const std::int64_t first = chunk * kChunk, n = std::min(kChunk, size - first);
+    float *w = buffer, *mean = w + kChunk, *square = mean + kChunk;
+    // Sources that are FP32 already are read where they lie; the updates go through the buffers.
+    const float* w0 = cpu::load(source, first, n, w);
+    const float* m0 = cpu::load(m, first, n, mean);
+    const float* v0 = cpu::load(v, first, n, square);
+    const float* g0 = cpu::load(gradient, first, n, square + kChunk);
+    for (std::int64_t i = 0; i < n; ++i) {
+      const float g = g0[i] * clip;
+      mean[i] = o.beta1 * m0[i] + (1.0f - o.beta1) * g;
+      square[i] = o.beta2 * v0[i] + (1.0f - o.beta2) * g * g;
+      const float update =
+          mean[i] / step.bias_correction1 / (std::sqrt(square[i] / step.bias_correction2) + o.eps);
+      w[i] = w0[i] - step.lr * (update + o.weight_decay * w0[i]);
+    }
+    cpu::store(m, first, n, mean);
+    cpu::store(v, first, n, square);
+    if (!master.empty()) cpu::store(master, first, n, w);
+    if (!o.stochastic_rounding) {
+      cpu::store(weights, first, n, w);
+      return;
+    }
+    for (std::int64_t i = 0; i < n; ++i)
+      weights.as<std::uint16_t>()[first + i] =
+          bf16_encode_stochastic(w[i], random_bits(step.seed, o.first_index + first + i));
+  });
+}
+
+}  // namespace precbench

@@ -1,0 +1,66 @@
+// Memory and identity of the CPU device.
+#include "kernels/cpu/cpu_device.h"
+
+#include <cblas.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <cstring>
+#include <map>
+
+#include "kernels/devices.h"
+#include "kernels/errors.h"
+
+namespace precbench {
+namespace {
+
+// A block's first page holds its length, which munmap wants back.
+constexpr std::int64_t kHeader = 4096;
+
+}  // namespace
+
+std::unique_ptr<Device> make_cpu_device(int threads) { return std::make_unique<CpuDevice>(threads); }
+
+CpuDevice::CpuDevice(int threads) : threads_(threads) {
+  // We split work over threads ourselves, so that a sum's order does not depend on their number.
+  openblas_set_num_threads(1);
+}
+
+GemmSupport CpuDevice::support(const GemmRecipe& gemm, GemmRole) const {
+  if (!gemm.a.quantized() && !gemm.b.quantized()) return {};
+  return {Execution::emulated, "a CPU has no FP8 units: operands are dequantized to FP32"};
+}
+
+void* CpuDevice::allocate(std::int64_t bytes) {
+  // Pages are taken when first written: the arena's peak, not its capacity, becomes resident.
+  void* block = mmap(nullptr, bytes + kHeader, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (block == MAP_FAILED)
+    throw OutOfMemory(fmt::format("the host cannot give {:.1f} MiB", bytes / 1048576.0), bytes);
+  *static_cast<std::int64_t*>(block) = bytes + kHeader;
+  return static_cast<std::byte*>(block) + kHeader;
+}
+
+void CpuDevice::deallocate(void* block) {
+  if (!block) return;
+  void* start = static_cast<std::byte*>(block) - kHeader;
+  munmap(start, *static_cast<std::int64_t*>(start));
+}
+
+void CpuDevice::upload(const Tensor& dst, const void* src) { std::memcpy(dst.data, src, dst.bytes()); }
+
+void CpuDevice::download(void* dst, const Tensor& src) { std::memcpy(dst, src.data, src.bytes()); }
+
+std::int64_t CpuDevice::workspace_bytes() const {
+  std::int64_t total = 0;
+  for (const auto& buffer : scratch_) total += static_cast<std::int64_t>(buffer.capacity() * sizeof(float));
+  return total;
+}
+
+float* CpuDevice::scratch(int slot, std::int64_t size) {
+  if (slot >= static_cast<int>(scratch_.size())) scratch_.resize(slot + 1);
+  if (static_cast<std::int64_t>(scratch_[slot].size()) < size) scratch_[slot].resize(size);
+  return scratch_[slot].data();
+}
+
+}  // namespace precbench

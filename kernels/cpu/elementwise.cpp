@@ -1,0 +1,101 @@
+// Movement and reductions: zero, convert, add, fill, init_normal, sum, sum_of_squares, fingerprint.
+#include <cstring>
+#include <vector>
+
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/vector.h"
+#include "kernels/random.h"
+
+namespace precbench {
+namespace {
+
+// Elementwise ops and sums go by chunks of this many elements; partial sums are added in chunk order.
+constexpr std::int64_t kChunk = 16384;
+
+/// body(first, n, buffer of 2 chunks) over chunks of [0, size).
+template <class Body>
+void for_chunks(int threads, std::int64_t size, Body&& body) {
+  cpu::for_rows(threads, (size + kChunk - 1) / kChunk, 2 * kChunk, [&](std::int64_t chunk, float* buffer) {
+    const std::int64_t first = chunk * kChunk;
+    body(first, std::min(kChunk, size - first), buffer);
+  });
+}
+
+/// The sum over x of term(value), partial sums in FP64.
+template <class Term>
+double chunked_sum(int threads, const Tensor& x, Term&& term) {
+  std::vector<double> partial((x.size() + kChunk - 1) / kChunk);
+  for_chunks(threads, x.size(), [&](std::int64_t first, std::int64_t n, float* buffer) {
+    const float* values = cpu::load(x, first, n, buffer);
+    partial[first / kChunk] = cpu::lane_sum(n, [&](std::int64_t i) { return term(values[i]); });
+  });
+  double total = 0;
+  for (double p : partial) total += p;
+  return total;
+}
+
+}  // namespace
+
+void CpuDevice::do_zero(const Tensor& x) { std::memset(x.data, 0, x.bytes()); }
+
+void CpuDevice::do_convert(const Tensor& dst, const Tensor& src) {
+  if (dst.dtype == src.dtype) {
+    std::memmove(dst.data, src.data, src.bytes());
+    return;
+  }
+  for_chunks(threads_, dst.size(), [&](std::int64_t first, std::int64_t n, float* buffer) {
+    cpu::store(dst, first, n, cpu::load(src, first, n, buffer));
+  });
+}
+
+void CpuDevice::do_add(const Tensor& dst, const Tensor& src) {
+  for_chunks(threads_, dst.size(), [&](std::int64_t first, std::int64_t n, float* buffer) {
+    const float* a = cpu::load(dst, first, n, buffer);
+    const float* b = cpu::load(src, first, n, buffer + kChunk);
+    for (std::int64_t i = 0; i < n; ++i) buffer[i] = a[i] + b[i];
+    cpu::store(dst, first, n, buffer);
+  });
+}
+
+void CpuDevice::do_fill(const Tensor& x, float value) {
+  for_chunks(threads_, x.size(), [&](std::int64_t first, std::int64_t n, float* buffer) {
+    std::fill(buffer, buffer + n, value);
+    cpu::store(x, first, n, buffer);
+  });
+}
+
+void CpuDevice::do_init_normal(const Tensor& x, float std, std::uint64_t seed, std::int64_t first_index) {
+  for_chunks(threads_, x.size(), [&](std::int64_t first, std::int64_t n, float* buffer) {
+    for (std::int64_t i = 0; i < n; ++i) buffer[i] = std * irwin_hall_normal(seed, first_index + first + i);
+    cpu::store(x, first, n, buffer);
+  });
+}
+
+void CpuDevice::do_sum(const Tensor& out, const Tensor& x, bool accumulate) {
+  const double total = chunked_sum(threads_, x, [](float v) { return v; });
+  float& target = *out.as<float>();
+  target = static_cast<float>(total + (accumulate ? target : 0.0f));
+}
+
+void CpuDevice::do_sum_of_squares(const Tensor& out, const Tensor& x, bool accumulate) {
+  const double total = chunked_sum(threads_, x, [](float v) { return v * v; });
+  float& target = *out.as<float>();
+  target = static_cast<float>(total + (accumulate ? target : 0.0f));
+}
+
+void CpuDevice::do_fingerprint(const Tensor& out, const Tensor& x) {
+  // Two sums modulo 2^32 over all 16-bit halves, one of them weighted by position: neither depends on the
+  // order.
+  std::uint32_t plain = 0, weighted = 0;
+  const std::uint16_t* words = x.as<std::uint16_t>();
+  const std::int64_t count = x.bytes() / 2;
+#pragma omp parallel for num_threads(threads_) reduction(+ : plain, weighted) schedule(static)
+  for (std::int64_t i = 0; i < count; ++i) {
+    plain += words[i];
+    weighted += words[i] * (static_cast<std::uint32_t>(i) * 2654435761u + 1u);
+  }
+  out.as<std::uint32_t>()[0] = plain;
+  out.as<std::uint32_t>()[1] = weighted;
+}
+
+}  // namespace precbench

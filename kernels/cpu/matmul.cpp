@@ -1,0 +1,36 @@
+// D[M,N] = A[M,k] B[N,k]^T: operands dequantized to FP32, an FP32 GEMM, the output rounded once.
+// Threads take runs of D's rows; a run is computed tile by tile so that the FP32 tile stays in cache.
+#include <cblas.h>
+
+#include <algorithm>
+
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/vector.h"
+
+namespace precbench {
+
+void CpuDevice::do_matmul(const Tensor& d, const Form& a, const Form& b, const MatmulOptions& options) {
+  const std::int64_t M = d.rows, N = d.cols, K = a.k();
+  const float* A = widen(0, a);
+  const float* B = widen(1, b);
+  // Rows of D that one BLAS call makes: enough for its packing to pay, few enough for the FP32 tile to stay
+  // in L2.
+  constexpr std::int64_t kTileRows = 128;
+  const std::int64_t tiles = (M + kTileRows - 1) / kTileRows;
+  const bool direct = d.dtype == DType::f32;
+  cpu::for_rows(threads_, tiles, direct ? 0 : kTileRows * N, [&](std::int64_t tile, float* buffer) {
+    const std::int64_t first = tile * kTileRows;
+    const std::int64_t rows = std::min(kTileRows, M - first);
+    float* target = direct ? d.as<float>() + first * N : buffer;
+    const float* A_tile = a.transposed ? A + first : A + first * K;
+    if (!direct && options.accumulate) cpu::load(d, first * N, rows * N, buffer);
+    cblas_sgemm(CblasRowMajor, a.transposed ? CblasTrans : CblasNoTrans,
+                b.transposed ? CblasNoTrans : CblasTrans, static_cast<int>(rows), static_cast<int>(N),
+                static_cast<int>(K), 1.0f, A_tile, static_cast<int>(a.transposed ? M : K), B,
+                static_cast<int>(b.transposed ? N : K), options.accumulate ? 1.0f : 0.0f, target,
+                static_cast<int>(N));
+    cpu::store(d, first * N, rows * N, target);
+  });
+}
+
+}  // namespace precbench

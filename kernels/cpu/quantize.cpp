@@ -1,0 +1,175 @@
+// Quantization, as numerics defines it: amax over a scope (tensor, row or block), a scale from it, and every
+// element multiplied by the scale and cast with saturation. The row form keeps the matrix's order, the col
+// form is the transposed matrix's row form; both come from the high-precision value, never from each other.
+// And the way back.
+#include <algorithm>
+
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/vector.h"
+#include "kernels/formats.h"
+#include "kernels/scale_layout.h"
+
+namespace precbench {
+namespace {
+
+/// max |x| over n values, NaN if any is NaN: the larger of two bit patterns without sign, and NaN's is the
+/// largest.
+float amax_of(const float* x, std::int64_t n, float start = 0.0f) {
+  std::int32_t largest = abs_bits(start);
+  for (std::int64_t i = 0; i < n; ++i) largest = std::max(largest, abs_bits(x[i]));
+  return bits_to_float(static_cast<std::uint32_t>(largest));
+}
+
+/// A scope's scale in both directions.
+struct Scale {
+  float multiply;     // before the cast
+  float dequantize;   // what the GEMM gets, as FP32
+  std::uint8_t byte;  // the same as ue8m0
+};
+
+Scale scale_of(float amax, const OperandFormat& format) {
+  if (format.scale == ScaleType::ue8m0) {
+    const std::uint8_t byte = ue8m0_from_amax(amax, format.dtype, format.rounding);
+    return {ue8m0_multiplier(byte), ue8m0_decode(byte), byte};
+  }
+  const float multiply = multiplying_scale(amax, format.dtype, format.scale);
+  return {multiply, 1.0f / multiply, 0};
+}
+
+void store_scale(const Tensor& scales, std::int64_t index, const Scale& scale) {
+  if (scales.dtype == DType::ue8m0)
+    scales.as<std::uint8_t>()[index] = scale.byte;
+  else
+    scales.as<float>()[index] = scale.dequantize;
+}
+
+void cast(std::uint8_t* q, const float* x, std::int64_t n, float multiply, DType dtype) {
+  if (dtype == DType::e4m3)
+    for (std::int64_t i = 0; i < n; ++i) q[i] = e4m3_encode(x[i] * multiply);
+  else
+    for (std::int64_t i = 0; i < n; ++i) q[i] = e5m2_encode(x[i] * multiply);
+}
+
+/// A source of rows: the matrix itself, or its transpose read in tiles that the caller has made FP32.
+struct Rows {
+  const float* data;  // [rows, k]
+  std::int64_t rows, k;
+  const float* row(std::int64_t r) const { return data + r * k; }
+};
+
+void quantize_rows(int threads, const Form& form, const Rows& source, float tensor_amax) {
+  const OperandFormat& format = form.format;
+  const Granularity g = format.granularity;
+  const std::int64_t block = block_length(g) ? block_length(g) : source.k;
+  const std::int64_t scope_rows = g == Granularity::block_128x128 ? 128 : 1;
+  // Padding entries of the scale buffer are defined too, so that buffers compare and copy byte for byte.
+  std::memset(form.scale.data, 0, form.scale.bytes());
+  std::uint8_t* q = form.data.as<std::uint8_t>();
+  cpu::for_rows(threads, detail::blocks_of(source.rows, scope_rows), 0, [&](std::int64_t scope, float*) {
+    const std::int64_t first = scope * scope_rows;
+    const std::int64_t last = std::min(source.rows, first + scope_rows);
+    for (std::int64_t k0 = 0, kb = 0; k0 < source.k; k0 += block, ++kb) {
+      const std::int64_t n = std::min(block, source.k - k0);
+      float amax = tensor_amax;
+      if (g != Granularity::tensor)
+        for (std::int64_t r = first; r < last; ++r)
+          amax = amax_of(source.row(r) + k0, n, r == first ? 0.0f : amax);
+      const Scale scale = scale_of(amax, format);
+      if (g != Granularity::tensor || (first == 0 && kb == 0))
+        store_scale(form.scale, scale_index(g, source.rows, source.k, first, kb), scale);
+      for (std::int64_t r = first; r < last; ++r)
+        cast(q + r * source.k + k0, source.row(r) + k0, n, scale.multiply, format.dtype);
+    }
+  });
+}
+
+void transpose(int threads, float* out, const float* in, std::int64_t rows, std::int64_t cols) {
+  constexpr std::int64_t kTile = 32;
+  cpu::for_rows(threads, detail::blocks_of(cols, kTile), 0, [&](std::int64_t tile, float*) {
+    const std::int64_t c_end = std::min(cols, (tile + 1) * kTile);
+    for (std::int64_t r0 = 0; r0 < rows; r0 += kTile)
+      for (std::int64_t c = tile * kTile; c < c_end; ++c)
+        for (std::int64_t r = r0; r < std::min(rows, r0 + kTile); ++r) out[c * rows + r] = in[r * cols + c];
+  });
+}
+
+}  // namespace
+
+void CpuDevice::do_quantize(Operand& x) {
+  const std::int64_t rows = x.value.rows, cols = x.value.cols;
+  const bool want_row = !x.row.empty() && x.row.format.quantized();
+  const bool want_col = !x.col.empty() && x.col.format.quantized();
+  if (!want_row && !want_col) return;
+
+  const float* source = widen(0, {{}, x.value, {}, false});
+  float amax = 0;
+  if (!x.amax.empty()) {
+    std::vector<float> by_row(rows);
+    cpu::for_rows(threads_, rows, 0,
+                  [&](std::int64_t r, float*) { by_row[r] = amax_of(source + r * cols, cols); });
+    amax = amax_of(by_row.data(), rows);
+    *x.amax.as<float>() = amax;
+  }
+  if (want_row) quantize_rows(threads_, x.row, {source, rows, cols}, amax);
+  if (want_col) {
+    float* transposed = scratch(1, rows * cols);
+    transpose(threads_, transposed, source, rows, cols);
+    quantize_rows(threads_, x.col, {transposed, cols, rows}, amax);
+  }
+}
+
+const float* CpuDevice::widen(int slot, const Form& form) {
+  const Tensor& data = form.data;
+  if (data.dtype == DType::f32) return data.as<float>();
+  float* out = scratch(slot, data.size());
+  if (!form.format.quantized()) {
+    cpu::for_rows(threads_, data.rows, 0, [&](std::int64_t r, float*) {
+      cpu::load(data, r * data.cols, data.cols, out + r * data.cols);
+    });
+    return out;
+  }
+  const Granularity g = form.format.granularity;
+  const std::int64_t block = block_length(g) ? block_length(g) : data.cols;
+  cpu::for_rows(threads_, data.rows, 0, [&](std::int64_t r, float*) {
+    for (std::int64_t k0 = 0, kb = 0; k0 < data.cols; k0 += block, ++kb) {
+      const std::int64_t n = std::min(block, data.cols - k0);
+      const std::int64_t index = scale_index(g, data.rows, data.cols, r, kb);
+      const float scale = form.scale.dtype == DType::ue8m0
+                              ? ue8m0_decode(form.scale.as<std::uint8_t>()[index])
+                              : form.scale.as<float>()[index];
+      const std::uint8_t* q = data.as<std::uint8_t>() + r * data.cols + k0;
+      float* target = out + r * data.cols + k0;
+      if (form.format.dtype == DType::e4m3)
+        for (std::int64_t i = 0; i < n; ++i) target[i] = e4m3_decode(q[i]) * scale;
+      else
+        for (std::int64_t i = 0; i < n; ++i) target[i] = e5m2_decode(q[i]) * scale;
+    }
+  });
+  return out;
+}
+
+void CpuDevice::do_quantization_error(const Tensor& out, const Tensor& value, const Form& form,
+                                      bool columns) {
+  const float* source = widen(0, {{}, value, {}, false});
+  const float* quantized = widen(1, form);
+  const std::int64_t rows = value.rows, cols = value.cols;
+  const std::uint8_t* codes = form.data.as<std::uint8_t>();
+  const std::uint8_t max_code =
+      form.format.dtype == DType::e4m3 ? e4m3_encode(kE4m3Max) : e5m2_encode(kE5m2Max);
+  double signal = 0, noise = 0, nonzero = 0, underflow = 0, saturated = 0;
+  for (std::int64_t r = 0; r < rows; ++r)
+    for (std::int64_t c = 0; c < cols; ++c) {
+      const std::int64_t at = columns ? c * rows + r : r * cols + c;
+      const float v = source[r * cols + c], q = quantized[at];
+      signal += static_cast<double>(v) * v;
+      noise += (static_cast<double>(v) - q) * (static_cast<double>(v) - q);
+      nonzero += v != 0;
+      underflow += v != 0 && q == 0;
+      // Saturated: the cast hit the format's end and lost more than rounding would, half a step of 1/16.
+      saturated += (codes[at] & 0x7F) == max_code && std::fabs(v) > std::fabs(q) * (1.0f + 1.0f / 16);
+    }
+  const double values[] = {signal, noise, nonzero, underflow, saturated};
+  for (int i = 0; i < 5; ++i) out.as<float>()[i] = static_cast<float>(values[i]);
+}
+
+}  // namespace precbench

@@ -1,0 +1,40 @@
+// SwiGLU (Shazeer 2020): s = silu(gate) * up, silu(g) = g / (1 + e^-g).
+// Backward: ds/dup = silu(g), ds/dgate = sigma(g) (1 + g (1 - sigma(g))) * up; it also makes s again for
+// wgrad, since recomputing it costs one write where keeping it costs memory for the whole of forward.
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/vector.h"
+
+namespace precbench {
+
+void CpuDevice::do_swiglu(Operand& s, const Tensor& gate_up) {
+  const std::int64_t F = s.value.cols;
+  cpu::for_rows(threads_, s.value.rows, 3 * F, [&](std::int64_t r, float* buffer) {
+    const float* gate = cpu::load(gate_up, r * 2 * F, 2 * F, buffer);
+    const float* up = gate + F;
+    float* out = buffer + 2 * F;
+    for (std::int64_t i = 0; i < F; ++i) out[i] = gate[i] / (1.0f + cpu::exp(-gate[i])) * up[i];
+    cpu::store(s.value, r * F, F, out);
+  });
+  do_quantize(s);
+}
+
+void CpuDevice::do_swiglu_backward(Operand& dgate_up, Operand& s, const Tensor& ds, const Tensor& gate_up) {
+  const std::int64_t F = ds.cols;
+  cpu::for_rows(threads_, ds.rows, 5 * F, [&](std::int64_t r, float* buffer) {
+    const float* gate = cpu::load(gate_up, r * 2 * F, 2 * F, buffer);
+    const float* up = gate + F;
+    const float* grad = cpu::load(ds, r * F, F, buffer + 2 * F);
+    float* dgate = buffer + 3 * F;
+    float* dup = buffer + 4 * F;
+    for (std::int64_t i = 0; i < F; ++i) {
+      const float sigma = 1.0f / (1.0f + cpu::exp(-gate[i]));
+      dup[i] = grad[i] * gate[i] * sigma;
+      dgate[i] = grad[i] * up[i] * sigma * (1.0f + gate[i] * (1.0f - sigma));
+    }
+    cpu::store(dgate_up.value, r * 2 * F, 2 * F, dgate);
+  });
+  do_quantize(dgate_up);
+  do_swiglu(s, gate_up);
+}
+
+}  // namespace precbench

@@ -1,0 +1,81 @@
+// Rows of BF16 or FP32 as floats and back, loops over rows by threads, and an exp that compilers vectorize.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "kernels/formats.h"
+#include "kernels/tensor.h"
+
+namespace precbench::cpu {
+
+/// n elements from `first` on, as floats: the tensor's own memory if it is FP32, else converted into
+/// `buffer`.
+inline const float* load(const Tensor& t, std::int64_t first, std::int64_t n, float* buffer) {
+  if (t.dtype == DType::f32) return t.as<float>() + first;
+  const std::uint16_t* source = t.as<std::uint16_t>() + first;
+  for (std::int64_t i = 0; i < n; ++i) buffer[i] = bf16_decode(source[i]);
+  return buffer;
+}
+
+/// Rounds n floats to the tensor's dtype at `first`.
+inline void store(const Tensor& t, std::int64_t first, std::int64_t n, const float* values) {
+  if (t.dtype == DType::f32) {
+    if (t.as<float>() + first != values) std::memcpy(t.as<float>() + first, values, n * sizeof(float));
+    return;
+  }
+  std::uint16_t* target = t.as<std::uint16_t>() + first;
+  for (std::int64_t i = 0; i < n; ++i) target[i] = bf16_encode(values[i]);
+}
+
+/// body(row, buffers) for every row in [0, rows), contiguous runs of rows by thread. `buffers` is the
+/// thread's own scratch of buffer_floats floats.
+template <class Body>
+void for_rows(int threads, std::int64_t rows, std::int64_t buffer_floats, Body&& body) {
+#pragma omp parallel num_threads(threads) if (rows > 1)
+  {
+    std::vector<float> buffer(buffer_floats);
+#pragma omp for schedule(static)
+    for (std::int64_t row = 0; row < rows; ++row) body(row, buffer.data());
+  }
+}
+
+/// A sum in sixteen interleaved lanes, added pairwise at the end: vectorizable, and in one fixed order.
+template <class Term>
+float lane_sum(std::int64_t n, Term&& term) {
+  constexpr int kLanes = 16;
+  float lanes[kLanes] = {};
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+    for (int lane = 0; lane < kLanes; ++lane) lanes[lane] += term(i + lane);
+  for (int lane = 0; i < n; ++i, ++lane) lanes[lane] += term(i);
+  for (int width = kLanes / 2; width > 0; width /= 2)
+    for (int lane = 0; lane < width; ++lane) lanes[lane] += lanes[lane + width];
+  return lanes[0];
+}
+
+/// e^x within 2 ulp for x in [-87, 88]; 0 below, +Inf above, NaN stays. Branch-free, so loops over it
+/// vectorize: x = n ln2 + r with |r| <= ln2/2 (Cody-Waite in two parts), e^r by a degree-6 polynomial, then
+/// 2^n by exponent bits in two factors, so that n = 128 does not overflow early.
+inline float exp(float x) {
+  const float clamped = x < -87.3f ? -87.3f : x > 88.8f ? 88.8f : x;
+  const float n = std::nearbyint(clamped * 1.44269504f);
+  const float r = (clamped - n * 0.693359375f) + n * 2.12194440e-4f;
+  float p = 1.0f / 720;
+  p = p * r + 1.0f / 120;
+  p = p * r + 1.0f / 24;
+  p = p * r + 1.0f / 6;
+  p = p * r + 0.5f;
+  p = p * r + 1.0f;
+  p = p * r + 1.0f;
+  const std::int32_t half = static_cast<std::int32_t>(n) >> 1;
+  const std::int32_t rest = static_cast<std::int32_t>(n) - half;
+  const float low = bits_to_float(static_cast<std::uint32_t>(half + 127) << 23);
+  const float high = bits_to_float(static_cast<std::uint32_t>(rest + 127) << 23);
+  const float e = p * low * high;
+  return x < -87.3f ? 0.0f : x == x ? e : x;
+}
+
+}  // namespace precbench::cpu
