@@ -2,12 +2,12 @@
 #include "results/record_file.h"
 
 #include <sys/resource.h>
-
 #include <unistd.h>
 
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <sstream>
 
 #include "kernels/errors.h"

@@ -61,9 +61,10 @@ const Schema& Schema::record() {
 }
 
 void Schema::check_keywords(const Json& schema, const std::string& where) const {
-  static const std::set<std::string> known = {
-      "$schema",  "title",      "description",          "$defs", "type", "enum", "minimum", "maximum",
-      "required", "properties", "additionalProperties", "items", "$ref"};
+  static const std::set<std::string> known = {"$schema", "title",    "description", "unit",
+                                              "$defs",   "type",     "enum",        "minimum",
+                                              "maximum", "required", "properties",  "additionalProperties",
+                                              "items",   "$ref"};
   if (!schema.is_object()) throw InvalidInput(where + ": not a schema object");
   for (const auto& [key, value] : schema.items()) {
     if (!known.count(key)) throw InvalidInput(where + ": schema keyword " + key + " is not supported");
@@ -89,6 +90,23 @@ std::vector<std::string> Schema::violations(const Json& json) const {
   std::string pointer;
   check(root_, json, pointer, found);
   return found;
+}
+
+std::vector<SchemaField> Schema::scalar_fields() const {
+  std::vector<SchemaField> fields;
+  collect(root_, "", fields);
+  return fields;
+}
+
+void Schema::collect(const Json& unresolved, const std::string& pointer,
+                     std::vector<SchemaField>& fields) const {
+  const Json& schema = resolve(unresolved);
+  if (const auto properties = schema.find("properties"); properties != schema.end()) {
+    for (const auto& item : properties->items()) collect(item.value(), pointer + "/" + item.key(), fields);
+  } else if (!schema.contains("items")) {
+    const std::string unit = schema.value("unit", "");
+    fields.push_back({pointer, unit == "1" ? "" : unit});
+  }
 }
 
 void Schema::check(const Json& unresolved, const Json& json, std::string& pointer,

@@ -10,6 +10,12 @@
 
 namespace precbench {
 
+/// A scalar place of the schema.
+struct SchemaField {
+  std::string pointer;  ///< "/memory/measured/peak"
+  std::string unit;     ///< "bytes"; empty for a text, a truth value and a pure number
+};
+
 class Schema {
  public:
   /// Throws InvalidInput if the text is not JSON or uses a keyword that is not checked here.
@@ -21,6 +27,9 @@ class Schema {
   /// One line per violation, "/timing/samples_ms/3: not a number but a string"; empty if the JSON is valid.
   std::vector<std::string> violations(const nlohmann::ordered_json& json) const;
 
+  /// Every scalar of the objects of the schema, in its order; arrays and free keys are left out.
+  std::vector<SchemaField> scalar_fields() const;
+
   const nlohmann::ordered_json& json() const { return root_; }
 
  private:
@@ -29,6 +38,8 @@ class Schema {
              std::vector<std::string>& found) const;
   void check_object(const nlohmann::ordered_json& schema, const nlohmann::ordered_json& json,
                     std::string& pointer, std::vector<std::string>& found) const;
+  void collect(const nlohmann::ordered_json& schema, const std::string& pointer,
+               std::vector<SchemaField>& fields) const;
   const nlohmann::ordered_json& resolve(const nlohmann::ordered_json& schema) const;
 
   nlohmann::ordered_json root_;
