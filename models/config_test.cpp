@@ -1,12 +1,12 @@
 // Presets against the parameter counts their authors publish, and the errors a wrong model file gets.
 #include "models/config.h"
 
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "kernels/errors.h"
 #include "tools/catch.h"
+#include "tools/temp_directory.h"
 
 namespace precbench {
 namespace {
@@ -160,21 +160,17 @@ TEST_CASE("a Hugging Face config.json of another family is refused", "[models]")
 }
 
 TEST_CASE("a model file takes its name from its path, and an error names the file", "[models]") {
-  const std::string folder = std::string(PRECBENCH_BINARY_DIR);
-  const std::string path = folder + "/config_test_model.json";
-  std::ofstream(path) << kSmall;
-  CHECK(find_model(path).name == "config_test_model");
-  CHECK(find_model(path).width == 64);
-  std::ofstream(path) << "{\"layers\": 2";
-  CHECK_THROWS_AS(find_model(path), InvalidInput);
-  std::ofstream(path) << small_with("head_dim", 7).dump();
+  const TempDirectory folder;
+  CHECK(find_model(folder.write("mine.json", kSmall)).name == "mine");
+  CHECK(find_model(folder.write("Qwen3-4B/config.json", kHuggingFace)).name == "Qwen3-4B");
+  CHECK_THROWS_AS(find_model(folder.write("broken.json", "{\"layers\": 2")), InvalidInput);
+  CHECK_THROWS_AS(find_model(folder / "no_such_model.json"), InvalidInput);
   try {
-    find_model(path);
+    find_model(folder.write("odd.json", small_with("head_dim", 7).dump()));
     FAIL("accepted");
   } catch (const InvalidInput& error) {
-    CHECK(contains(error.what(), "config_test_model.json: head_dim: 7 is odd"));
+    CHECK(contains(error.what(), "odd.json: head_dim: 7 is odd"));
   }
-  CHECK_THROWS_AS(find_model(folder + "/no_such_model.json"), InvalidInput);
 }
 
 }  // namespace
