@@ -17,8 +17,7 @@ std::optional<Peak> dense_peaks(const std::string& gpu_name) {
   static const char* const kA100 = "NVIDIA A100 data sheet";
   static const char* const kH100 = "NVIDIA H100 data sheet, half of the sparse rate";
   static const char* const kH200 = "NVIDIA H200 data sheet, half of the sparse rate";
-  static const char* const kB200 =
-      "NVIDIA HGX B200 data sheet, an eighth of the board, half of the sparse rate";
+  static const char* const kB200 = "NVIDIA Blackwell architecture brief, HGX B200, dense";
   static const Row rows[] = {
       // clang-format off
       //                         BF16  FP8           GB/s
