@@ -38,22 +38,22 @@ Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConf
     return;
   }
   gradient_ = arena.push(Segment::gradients, options.gradients, 1, size);
-  std::int64_t block = 0, edge = 0;
+  std::int64_t largest_block = 0, largest_edge = 0;
   for (int u = 0; u < layout_.unit_count(); ++u) {
-    std::int64_t& largest = layout_.is_block(u) ? block : edge;
+    std::int64_t& largest = layout_.is_block(u) ? largest_block : largest_edge;
     largest = std::max(largest, layout_.shard_size(u) * layout_.pieces());
   }
   for (int i = 0; i < 2; ++i) {
-    block_buffers_[i] = arena.push(Segment::communication, options.weights, 1, block);
-    block_gradients_[i] = arena.push(Segment::communication, options.gradients, 1, block);
+    block_buffers_[i] = arena.push(Segment::communication, options.weights, 1, largest_block);
+    block_gradients_[i] = arena.push(Segment::communication, options.gradients, 1, largest_block);
   }
   for (int i = 0; i <= edge(layout_.head_unit()); ++i) {
-    edge_buffers_[i] = arena.push(Segment::communication, options.weights, 1, edge);
-    edge_gradients_[i] = arena.push(Segment::communication, options.gradients, 1, edge);
+    edge_buffers_[i] = arena.push(Segment::communication, options.weights, 1, largest_edge);
+    edge_gradients_[i] = arena.push(Segment::communication, options.gradients, 1, largest_edge);
   }
   if (options.accumulation > 1)
     reduced_ =
-        arena.push(Segment::communication, options.gradients, 1, std::max(block, edge) / layout_.pieces());
+        arena.push(Segment::communication, options.gradients, 1, std::max(largest_block, largest_edge) / layout_.pieces());
 }
 
 Tensor Parameters::local(const Tensor& buffer, int unit) const {

@@ -28,7 +28,7 @@ struct TransformerOptions {
 class QuantizationObserver {
  public:
   virtual ~QuantizationObserver() = default;
-  virtual void observe(const std::string& layer, const char* role, const Operand& operand) = 0;
+  virtual void observe(std::int64_t layer, const char* role, const Operand& operand) = 0;
 };
 
 class Transformer {
@@ -42,15 +42,11 @@ class Transformer {
   void forward_backward(const Tensor& loss_sum, const Tensor& tokens, const Tensor& targets, float loss_scale,
                         bool first_micro_step);
 
-  /// Forward only, for evaluation and tests.
-  void forward(const Tensor& loss_sum, const Tensor& tokens, const Tensor& targets);
-
   void set_quantization_observer(QuantizationObserver* observer) { quantization_observer_ = observer; }
 
  private:
   /// What a block's forward leaves for its backward.
   struct Saved {
-    Arena::Mark mark{};
     Tensor x;                            // residual stream at the block's input [M, C]
     Tensor rstd1, rstd2;                 // f32 [M]
     Tensor raw_qkv;                      // before QK-norm and RoPE; the roped one itself without QK-norm
@@ -62,37 +58,36 @@ class Transformer {
     Form h1_col, attention_col, h2_col;  // FP8 columns for wgrad, where the recipe has them
     Tensor swiglu_amax;                  // f32 [1], where SwiGLU's output has one scale for the tensor
   };
-  /// The gradient of the residual stream on its way down; two take turns.
-  struct GradientSlot {
-    Tensor value;
-    Form row, col;
-    Tensor amax;
-  };
-
   Linear linear(std::int64_t layer) const { return {device_, arena_, *options_.recipes[layer]}; }
   Tensor push(std::int64_t cols) { return push(options_.activations, M_, cols); }
   Tensor push(DType dtype, std::int64_t rows, std::int64_t cols) {
     return arena_.push(Segment::activations, dtype, rows, cols);
   }
-  /// Adds to an operand the quantized forms that a linear layer's fprop (X) or backward (dY) takes.
+  /// Give an operand memory for the forms that its formats ask for; BF16 formats need none.
   void push_row(Operand& operand, const OperandFormat& format);
   void push_col(Operand& operand, const OperandFormat& format);
-  void push_amax(Operand& operand);
-  Operand gradient_operand(int slot, const OperandFormat& row, const OperandFormat& col) const;
-  GradientSlot make_gradient_slot();
-  void observe(std::int64_t layer, const char* role, const Operand& operand);
-
+  /// A new value with the forms of a linear layer's dY.
+  Operand push_gradient(std::int64_t cols, const Linear& consumer);
+  /// The residual stream's gradient in a slot, with the forms that the block below (none: the embedding)
+  /// takes.
+  Operand gradient_in(int slot, std::int64_t consumer_layer) const;
   void push_saved(std::int64_t layer, Saved& saved);
   void push_inner(std::int64_t layer, Saved& saved);
-  void embed(const Tensor& tokens);
-  void run_forward(const Tensor& tokens);
-  void block_forward(std::int64_t layer, Saved& saved, const Tensor& x, bool again);
-  void attention_half_forward(std::int64_t layer, Saved& saved, const BlockTensors& w, Operand& h1);
+  RopeOptions rope_options(const BlockTensors& w) const;
+  void observe(std::int64_t layer, const char* role, const Operand& operand);
+
+  /// `again`: a recomputation inside backward, which needs neither the first sum nor the block's output.
+  void block_forward(std::int64_t layer, Saved& saved, const BlockTensors& w, const Tensor& x, bool again);
   void block_backward(std::int64_t layer, Saved& saved);
-  Operand ffn_half_backward(std::int64_t layer, Saved& saved, const BlockTensors& w, const BlockTensors& g,
-                            const Operand& dx);
-  void head(const Tensor& loss_sum, const Tensor& targets, float loss_scale, bool first_micro_step,
-            bool backward);
+  void ffn_backward(std::int64_t layer, const Saved& saved, const BlockTensors& w, const BlockTensors& g,
+                    const Operand& dx, Operand& dmid);
+  void attention_backward(std::int64_t layer, const Saved& saved, const BlockTensors& w,
+                          const BlockTensors& g, const Operand& dmid);
+  /// A norm's output again as wgrad's X: its kept FP8 columns, or recomputed in BF16.
+  Operand normed_again(const Linear& consumer, const Form& kept, const Tensor& sum, const Tensor& rstd,
+                       const Tensor& weight);
+  /// Final norm, lm_head, loss and their backward; leaves the residual stream's gradient in slots_[slot_].
+  void head(const Tensor& loss_sum, const Tensor& targets, float loss_scale, bool first_micro_step);
 
   Device& device_;
   Arena& arena_;
@@ -101,11 +96,13 @@ class Transformer {
   TransformerOptions options_;
   AttentionShape attention_shape_;
   std::int64_t M_;
-  Tensor x0_, branch_, losses_;
-  Saved final_;  // x and rstd1 of the final norm
+  Tensor x0_;      // the embedded tokens
+  Tensor branch_;  // what a block's half adds to the residual stream, until the next norm has added it
+  Tensor mid_;     // with recompute: every block's residual stream between its halves
+  Tensor losses_;  // f32 [M]
   std::vector<Saved> saved_;
-  GradientSlot slots_[2];
-  int slot_ = 0;  // which one holds the current gradient
+  Operand slots_[2];  // the gradient of the residual stream on its way down; two take turns
+  int slot_ = 0;      // which one holds the current gradient
   QuantizationObserver* quantization_observer_ = nullptr;
 };
 

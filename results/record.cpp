@@ -29,7 +29,7 @@ void each_field(S& s, F&& f) {
   f("cuda", s.cuda), f("cublaslt", s.cublaslt), f("cudnn", s.cudnn), f("nccl", s.nccl);
 }
 
-template <Is<GemmSupport> S, class F>
+template <Is<GemmPath> S, class F>
 void each_field(S& s, F&& f) {
   f("path", s.path), f("reason", s.reason);
 }

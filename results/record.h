@@ -53,13 +53,13 @@ struct Environment {
 };
 
 /// How one GEMM of the linear layers ran; the reason says why it was not native.
-struct GemmSupport {
+struct GemmPath {
   ExecutionPath path = ExecutionPath::native;
   std::optional<std::string> reason;
 };
 
 struct Support {
-  GemmSupport fprop, dgrad, wgrad;
+  GemmPath fprop, dgrad, wgrad;
   /// The weakest of the three: unsupported, else emulated, else native.
   ExecutionPath path() const;
 };

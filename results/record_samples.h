@@ -101,7 +101,7 @@ inline Record cpu_record(const std::string& recipe, double penalty = 0, int seed
     metrics.tokens_per_s = metrics.tokens_per_s_per_gpu = 34000;
     r.metrics = metrics;
   } else {
-    const GemmSupport emulated{ExecutionPath::emulated, "the cpu device has no FP8 arithmetic"};
+    const GemmPath emulated{ExecutionPath::emulated, "the cpu device has no FP8 arithmetic"};
     r.support = Support{emulated, emulated, emulated};
     r.metrics = Metrics{};
   }
