@@ -1,13 +1,14 @@
 // The field table, and the four directions it serves: text, JSON, id, validation.
 #include "bench/case.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cmath>
-#include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -17,7 +18,6 @@
 #include "kernels/errors.h"
 #include "kernels/recipe.h"
 #include "models/config.h"
-#include "results/record.h"
 
 namespace precbench {
 namespace {
@@ -270,6 +270,14 @@ void validate(const Case& c) {
     throw InvalidInput(fmt::format("--warmup: {} steps leave none of the {} of --steps", c.warmup, c.steps));
   if (c.data != "synthetic") check_readable(*find_field("data"), c.data);
   if (!c.init_from.empty()) check_readable(*find_field("init_from"), c.init_from);
+}
+
+Record start_record(const Case& c) {
+  Record record;
+  record.id = case_id(c);
+  record.created = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
+  record.case_fields = case_to_json(c);
+  return record;
 }
 
 KeepBf16 parse_keep_bf16(const std::string& text) {

@@ -9,6 +9,8 @@
 #include <variant>
 #include <vector>
 
+#include "results/record.h"
+
 namespace precbench {
 
 /// The member initialisers are the defaults that the help shows.
@@ -94,6 +96,9 @@ std::string case_id(const Case& c);
 /// cosine schedule without a number of steps, input files that are missing. Shapes that a recipe cannot take
 /// pass: they become rows "unsupported". `device` must not be "auto" any more.
 void validate(const Case& c);
+
+/// The record of a case that has not run yet: id, case and the time of this call.
+Record start_record(const Case& c);
 
 /// "first:N,last:N" in either order, each at most once; throws InvalidInput.
 struct KeepBf16 {

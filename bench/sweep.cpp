@@ -2,7 +2,6 @@
 #include "bench/sweep.h"
 
 #include <fcntl.h>
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <sys/file.h>
 #include <unistd.h>
@@ -11,7 +10,6 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
-#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -67,6 +65,14 @@ class Folder {
   int lock_;
 };
 
+/// A row without measurements, for a case that did not get as far as making its own.
+Record failed_record(const Case& c, Status status, const std::string& error) {
+  Record record = start_record(c);
+  record.status = status;
+  record.error = error;
+  return record;
+}
+
 std::string one_line(const std::string& text) {
   std::string line;
   for (const char c : text) {
@@ -111,9 +117,12 @@ Record row_of(const Case& c, const ChildResult& result, double timeout_s) {
     return failed_record(c, Status::crashed,
                          fmt::format("ended with exit status {}{}", result.code, said(result)));
   try {
-    return nlohmann::ordered_json::parse(result.record).get<Record>();
+    Record record = nlohmann::ordered_json::parse(result.record).get<Record>();
+    if (record.id != case_id(c)) throw std::runtime_error("it is of another case, " + record.id);
+    return record;
   } catch (const std::exception& error) {
-    return failed_record(c, Status::crashed, fmt::format("left no record: {}{}", error.what(), said(result)));
+    return failed_record(c, Status::crashed,
+                         fmt::format("left no usable record: {}{}", error.what(), said(result)));
   }
 }
 
@@ -145,6 +154,11 @@ std::map<std::string, Status> finished_rows(const Folder& folder, const SweepOpt
   return finished;
 }
 
+std::size_t count_finished(const std::vector<Case>& grid, const std::map<std::string, Status>& rows) {
+  return static_cast<std::size_t>(
+      std::count_if(grid.begin(), grid.end(), [&](const Case& c) { return rows.count(case_id(c)) > 0; }));
+}
+
 /// "30 ok, 1 oom, 1 crashed"
 std::string tally(const std::vector<Case>& grid, const std::map<std::string, Status>& rows) {
   std::map<Status, int> counts;
@@ -170,8 +184,7 @@ int summarize(const std::vector<Case>& grid, const std::map<std::string, Status>
 int run_sweep(const std::vector<Case>& grid, const SweepOptions& options) {
   const Folder folder(options.out);
   std::map<std::string, Status> rows = finished_rows(folder, options);
-  const auto finished = static_cast<std::size_t>(
-      std::count_if(grid.begin(), grid.end(), [&](const Case& c) { return rows.count(case_id(c)); }));
+  const std::size_t finished = count_finished(grid, rows);
   const InterruptGuard guard;
   Progress progress(grid, finished, options.quiet);
   if (finished) progress.note(fmt::format("{} of {} cases are finished already", finished, grid.size()));
@@ -179,38 +192,27 @@ int run_sweep(const std::vector<Case>& grid, const SweepOptions& options) {
   for (const Case& c : grid) {
     const std::string id = case_id(c);
     if (rows.count(id)) continue;
+    if (interrupted()) break;
     progress.start(c);
     ChildResult result = run_child(options.child, c, options.timeout_s);
     if (killed_from_outside(result)) result = run_child(options.child, c, options.timeout_s);
-    if (interrupted()) {
-      progress.note(fmt::format("interrupted: {} of {} cases are in {}; the same command goes on from there",
-                                std::count_if(grid.begin(), grid.end(),
-                                              [&](const Case& other) { return rows.count(case_id(other)); }),
-                                grid.size(), folder.records()));
-      return kSweepInterrupted;
-    }
+    if (result.end == End::interrupted) break;
     const Record record = row_of(c, result, options.timeout_s);
     append_record(folder.records(), record);
     rows[id] = record.status;
     progress.finish(c, record);
   }
-  return summarize(grid, rows, options.out);
+  const std::size_t done = count_finished(grid, rows);
+  if (done == grid.size()) return summarize(grid, rows, options.out);
+  fmt::print(stderr, "\ninterrupted: {} of {} cases are in {}; the same command goes on from there\n", done,
+             grid.size(), folder.records());
+  return kSweepInterrupted;
 }
 
 void append_to_folder(const std::string& folder, const Record& record) {
   const Folder locked(folder);
   repair_tail(locked.records());
   append_record(locked.records(), record);
-}
-
-Record failed_record(const Case& c, Status status, const std::string& error) {
-  Record record;
-  record.id = case_id(c);
-  record.created = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
-  record.case_fields = case_to_json(c);
-  record.status = status;
-  record.error = error;
-  return record;
 }
 
 }  // namespace precbench

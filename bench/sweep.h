@@ -36,7 +36,4 @@ int run_sweep(const std::vector<Case>& grid, const SweepOptions& options);
 /// Appends to DIR/records.jsonl under the same lock as a sweep.
 void append_to_folder(const std::string& folder, const Record& record);
 
-/// A record without measurements, for a case that did not get as far as making its own.
-Record failed_record(const Case& c, Status status, const std::string& error);
-
 }  // namespace precbench
