@@ -8,16 +8,17 @@
 #include <cerrno>
 #include <charconv>
 #include <cmath>
+#include <cstring>
 #include <ctime>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <optional>
 #include <string_view>
+#include <tuple>
 
 #include "kernels/errors.h"
 #include "kernels/recipe.h"
-#include "models/config.h"
 
 namespace precbench {
 namespace {
@@ -154,20 +155,6 @@ void hash_file(std::uint64_t& state, const std::string& name) {
   hash(state, std::string(std::istreambuf_iterator<char>(file), {}));
 }
 
-void check_readable(const Field& field, const std::string& path) {
-  std::error_code error;
-  const auto status = std::filesystem::status(path, error);
-  if (!std::filesystem::exists(status))
-    throw InvalidInput(fmt::format("{}: {}: no such file or directory", flag_of(field), path));
-  const bool directory = std::filesystem::is_directory(status);
-  if (directory) {
-    std::filesystem::directory_iterator(path, error);
-  } else if (!std::ifstream(path)) {
-    error = std::error_code(errno, std::generic_category());
-  }
-  if (error) throw InvalidInput(fmt::format("{}: {}: {}", flag_of(field), path, error.message()));
-}
-
 }  // namespace
 
 const std::vector<Field>& case_fields() {
@@ -268,8 +255,25 @@ void validate(const Case& c) {
     throw InvalidInput("--schedule cosine needs a number of steps: add --steps N");
   if (c.steps > 0 && c.warmup >= c.steps)
     throw InvalidInput(fmt::format("--warmup: {} steps leave none of the {} of --steps", c.warmup, c.steps));
-  if (c.data != "synthetic") check_readable(*find_field("data"), c.data);
-  if (!c.init_from.empty()) check_readable(*find_field("init_from"), c.init_from);
+}
+
+DataOptions data_options(const Case& c, const ModelConfig& model) {
+  return {c.data == "synthetic" ? "" : c.data, c.glob, static_cast<std::uint64_t>(c.seed), model.vocab,
+          c.seq};
+}
+
+void check_files(const std::vector<Case>& cases) {
+  std::map<std::tuple<std::string, std::string, std::int64_t>, DataOptions>
+      corpora;  // by path, glob, vocabulary
+  for (const Case& c : cases) {
+    const DataOptions options = data_options(c, find_model(c.model));
+    DataOptions& longest =
+        corpora.try_emplace({options.path, options.glob, options.vocab}, options).first->second;
+    longest.T = std::max(longest.T, options.T);
+    if (!c.init_from.empty() && !std::ifstream(c.init_from))
+      throw InvalidInput(fmt::format("--init-from: {}: {}", c.init_from, std::strerror(errno)));
+  }
+  for (const auto& [key, options] : corpora) open_data(options);
 }
 
 Record start_record(const Case& c) {

@@ -9,6 +9,8 @@
 #include <variant>
 #include <vector>
 
+#include "models/config.h"
+#include "models/data.h"
 #include "results/record.h"
 
 namespace precbench {
@@ -93,9 +95,16 @@ Case case_from_json(const nlohmann::ordered_json& json);
 std::string case_id(const Case& c);
 
 /// Throws InvalidInput for what can never run: an unknown model or recipe, a number below its minimum, a
-/// cosine schedule without a number of steps, input files that are missing. Shapes that a recipe cannot take
-/// pass: they become rows "unsupported". `device` must not be "auto" any more.
+/// cosine schedule without a number of steps. Shapes that a recipe cannot take pass: they become rows
+/// "unsupported". Reads no data, so that a dry run needs none.
 void validate(const Case& c);
+
+/// Throws InvalidInput where the data or the weights of a case are missing, unreadable, corrupt or too short.
+/// Each corpus is opened once.
+void check_files(const std::vector<Case>& cases);
+
+/// What open_data needs to know.
+DataOptions data_options(const Case& c, const ModelConfig& model);
 
 /// The record of a case that has not run yet: id, case and the time of this call.
 Record start_record(const Case& c);

@@ -68,7 +68,7 @@ void print_json(const nlohmann::ordered_json& json, int indent) {
   for (const auto& [key, value] : json.items()) {
     fmt::print("{}{}: ", pad, nlohmann::ordered_json(key).dump());
     print_json(value, indent + 2);
-    fmt::print(--left ? ",\n" : "\n");
+    fmt::print("{}\n", --left ? "," : "");
   }
   fmt::print("{}}}", std::string(static_cast<std::size_t>(indent), ' '));
 }
@@ -158,9 +158,12 @@ int sweep(const SweepCommand& command) {
   if (!(options.timeout_s >= 0)) throw InvalidInput("--timeout: must not be negative");
   if (options.out.empty()) throw InvalidInput("--out: empty folder name");
   const std::vector<Case> grid = plan(command);
-  if (!command.dry_run) return run_sweep(grid, options);
-  print_dry_run(grid);
-  return kSweepDone;
+  if (command.dry_run) {
+    print_dry_run(grid);
+    return kSweepDone;
+  }
+  check_files(grid);
+  return run_sweep(grid, options);
 }
 
 CLI::App* add_run_command(CLI::App& app, RunCommand& command) {

@@ -16,7 +16,7 @@ namespace {
 
 std::string gib(std::int64_t bytes) {
   const double value = static_cast<double>(bytes) / (1 << 30);
-  return fmt::format(value < 10 ? "{:.3f}" : "{:.1f}", value);
+  return fmt::format("{:.{}f}", value, value < 10 ? 3 : 1);
 }
 
 /// The three largest segments: "weights 14.9, moments 29.9, activations 11.2".
@@ -68,7 +68,10 @@ void print_dry_run(const std::vector<Case>& grid) {
     for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
   for (const auto& row : rows) {
     for (std::size_t i = 0; i + 1 < row.size(); ++i)
-      fmt::print(i < labels.fields().size() ? "{:<{}}  " : "{:>{}}  ", row[i], widths[i]);
+      if (i < labels.fields().size())
+        fmt::print("{:<{}}  ", row[i], widths[i]);
+      else
+        fmt::print("{:>{}}  ", row[i], widths[i]);
     fmt::print("{}\n", row.back());
   }
   fmt::print("{} cases; memory is the peak of the fullest GPU; model FLOPs, causal attention halved\n",
