@@ -24,7 +24,7 @@ inline Record gpu_record(const std::string& recipe, double median_ms, double pen
   r.env.host = "node7";
   r.env.cpu = "Xeon Platinum 8480C";
   r.env.threads = 16;
-  r.env.gpu = GpuInfo{"NVIDIA H200", "9.0", 150754820096, "570.86", "GPU-1", true, 700.0, std::nullopt};
+  r.env.gpu = GpuRecord{"NVIDIA H200", "9.0", 150754820096, "570.86", "GPU-1", true, 700.0, std::nullopt};
   r.env.cuda = "12.9";
   r.env.cublaslt = "12.9.1";
   r.env.cudnn = "9.8";
