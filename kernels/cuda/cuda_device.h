@@ -1,14 +1,11 @@
-// The CUDA device: every op of device.h on one NVIDIA GPU, compute
-// capability 8.0 or newer.
+// The CUDA device: every op of device.h on one NVIDIA GPU, compute capability 8.0 or newer.
 //
-// All work goes into one stream, so ops run in call order and may share one
-// workspace and one scratch buffer. Nothing here allocates once a step has run:
-// plans, workspaces and scratch are made in the first (warm-up) step, which is
-// what lets the second be captured as a CUDA graph (graph.h).
+// All work goes into one stream, so ops run in call order and may share one workspace and one scratch buffer.
+// Nothing here allocates once a step has run: plans, workspaces and scratch are made in the first (warm-up)
+// step, which is what lets the second be captured as a CUDA graph (graph.h).
 //
-// Each op is defined in the file with its name (do_swiglu in swiglu.cu, ...),
-// beside the CPU file of that name. CUDA's headers are not needed to include
-// this one.
+// Each op is defined in the file with its name (do_swiglu in swiglu.cu, ...), beside the CPU file of that
+// name. CUDA's headers are not needed to include this one.
 #pragma once
 
 #include <cstddef>
@@ -19,9 +16,8 @@
 #include "kernels/cuda/device_info.h"
 #include "kernels/device.h"
 
-struct CUgraphExec_st;   // cudaGraphExec_t points to it
-struct CUstream_st;      // cudaStream_t points to it
-struct cublasLtContext;  // cublasLtHandle_t points to it
+struct CUgraphExec_st;  // cudaGraphExec_t points to it
+struct CUstream_st;     // cudaStream_t points to it
 
 namespace precbench {
 
@@ -31,8 +27,7 @@ struct AttentionState;  // attention.cu: handles and plans of attention; made by
 
 class CudaDevice final : public Device {
  public:
-  /// Throws Unsupported where the GPU cannot be used (visible_gpus() says why),
-  /// InvalidInput for a bad ordinal.
+  /// Throws Unsupported where the GPU cannot be used (find_gpus() says why), InvalidInput for a bad ordinal.
   explicit CudaDevice(int ordinal);
   ~CudaDevice() override;
   CudaDevice(const CudaDevice&) = delete;
@@ -46,32 +41,29 @@ class CudaDevice final : public Device {
   void deallocate(void* block) override;
   void upload(const Tensor& dst, const void* src) override;
   void download(void* dst, const Tensor& src) override;
-  /// Throws what went wrong in any op before it. The message names the last op
-  /// that was started; under CUDA_LAUNCH_BLOCKING=1 that is the op that failed.
+  /// Throws what went wrong in any op before it. The message names the last op that was started; under
+  /// CUDA_LAUNCH_BLOCKING=1 that is the op that failed.
   void synchronize() override;
   std::int64_t workspace_bytes() const override;
 
   // ---- for the ops and the step graph
-  const GpuInfo& info() const { return info_; }
-  int ordinal() const { return info_.ordinal; }
-  int sm_count() const { return info_.sm_count; }
-  int compute_capability() const { return info_.compute_capability; }  ///< 90 is 9.0
+  const GpuProperties& properties() const { return properties_; }
+  /// Which of the usable GPUs, as find_gpus() counts them.
+  int ordinal() const { return properties_.ordinal; }
+  int sm_count() const { return properties_.sm_count; }
+  int compute_capability() const { return properties_.compute_capability; }  ///< 90 is 9.0
   CUstream_st* stream() const { return stream_; }
-  cublasLtContext* cublaslt() const { return cublaslt_; }
 
-  /// A buffer for partial results of the op that asks, at least `bytes` long,
-  /// 256-byte aligned, contents undefined; every op shares it, so one op asks
-  /// once and divides it. It grows outside capture only: inside, a larger
-  /// request than any before throws std::logic_error. Growing waits for the
-  /// device.
+  /// A buffer for partial results of the op that asks, at least `bytes` long, 256-byte aligned, contents
+  /// undefined; every op shares it, so one op asks once and divides it. It grows outside capture only:
+  /// inside, a larger request than any before throws std::logic_error. Growing waits for the device.
   void* scratch(std::size_t bytes);
 
-  /// Called by every op after its last launch: notes the name for later errors
-  /// and throws a launch error now.
+  /// Called by every op after its last launch: notes the name for later errors and throws a launch error now.
   void launched(const char* op);
 
-  /// Makes this the calling thread's current device; every host thread that
-  /// calls ops needs it once (the constructor has done it for its own).
+  /// Makes this the calling thread's current device; every host thread that calls ops needs it once (the
+  /// constructor has done it for its own).
   void make_current() const;
 
   /// Everything run on stream() between the two becomes one executable graph, which the caller owns; graph.h
@@ -81,11 +73,9 @@ class CudaDevice final : public Device {
   void abandon_capture();
   bool capturing() const { return capturing_; }
 
-  /// Timing of GEMM candidates at first use; off: the heuristic's first answer.
-  /// On by default.
+  /// Timing of GEMM candidates at first use; off: the heuristic's first answer. On by default.
   void set_autotune(bool on);
-  /// A backward pass of attention whose additions are in a fixed order. Off by
-  /// default.
+  /// A backward pass of attention whose additions are in a fixed order. Off by default.
   void set_deterministic(bool on) { deterministic_ = on; }
   bool deterministic() const { return deterministic_; }
 
@@ -133,9 +123,9 @@ class CudaDevice final : public Device {
                 const Tensor& gradient, const Tensor& scalars, const Tensor& norm_squared,
                 const AdamwOptions& options) override;
 
-  GpuInfo info_;
+  GpuProperties properties_;
+  int cuda_ordinal_ = 0;  // CUDA's number of it, which counts GPUs that are too old as well
   CUstream_st* stream_ = nullptr;
-  cublasLtContext* cublaslt_ = nullptr;
   std::unique_ptr<MatmulPlans> plans_;
   std::shared_ptr<AttentionState> attention_;  // shared_ptr: its deleter is made where the type is known
   void* scratch_ = nullptr;

@@ -1,6 +1,6 @@
-// What the rest of the program may know about NVIDIA GPUs without including
-// CUDA's headers: which are there, what they are, and how to open one. In a
-// build without CUDA the same functions exist and say so (without_cuda.cpp).
+// What the rest of the program may know about NVIDIA GPUs without including CUDA's headers: which are there,
+// what they are, and how to open one. In a build without CUDA the same functions exist and say so
+// (without_cuda.cpp).
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,8 @@
 
 namespace precbench {
 
-/// One GPU and the libraries that drive it; fields of the record's environment.
-/// Unknown strings are empty.
-struct GpuInfo {
+/// One GPU and the libraries that drive it; fields of the record's environment. Unknown strings are empty.
+struct GpuProperties {
   int ordinal = 0;
   std::string name;            ///< "NVIDIA H200"
   int compute_capability = 0;  ///< 10 * major + minor: 90
@@ -29,24 +28,21 @@ struct GpuInfo {
   std::string cublaslt, cudnn, nccl;      ///< "13.1.0"; empty: not in this build
 };
 
-/// The GPUs this program can use, or in one line why there is none (no CUDA in
-/// this build, no driver, a driver that is too old, compute capability
-/// below 8.0). Never throws.
+/// The GPUs this program can use, or in one line why there is none (no CUDA in this build, no driver, a
+/// driver that is too old, compute capability below 8.0). Never throws.
 struct VisibleGpus {
   int count = 0;
   std::string reason;  ///< empty when count > 0
 };
-VisibleGpus visible_gpus();
+VisibleGpus find_gpus();
 
-/// Free and total bytes of the device's memory as the driver sees them now,
-/// other processes included.
+/// Free and total bytes of the device's memory as the driver sees them now, other processes included.
 struct GpuMemory {
   std::int64_t free_bytes = 0, total_bytes = 0;
 };
 
-/// Throws Unsupported with visible_gpus().reason, or InvalidInput for an
-/// ordinal that is not there.
-GpuInfo gpu_info(int ordinal);
+/// Throws Unsupported with find_gpus().reason, or InvalidInput for an ordinal that is not there.
+GpuProperties gpu_properties(int ordinal);
 GpuMemory gpu_memory(int ordinal);
 std::unique_ptr<Device> make_cuda_device(int ordinal);
 

@@ -1,0 +1,126 @@
+// Plans of the CUDA device's GEMMs: for one problem (shape, formats, output) everything cuBLASLt needs to run
+// it, and the algorithm that was fastest here. Also the capability probe, which asks cuBLASLt instead of
+// trusting a table. Only matmul.cpp and cuda_device.cpp include this.
+#pragma once
+
+#include <cublasLt.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "kernels/device.h"
+
+namespace precbench {
+
+class CudaDevice;
+
+struct LtDelete {
+  void operator()(cublasLtMatmulDesc_t operation) const { cublasLtMatmulDescDestroy(operation); }
+  void operator()(cublasLtMatrixLayout_t layout) const { cublasLtMatrixLayoutDestroy(layout); }
+};
+using LtOperation = std::unique_ptr<cublasLtMatmulDescOpaque_t, LtDelete>;
+using LtLayout = std::unique_ptr<cublasLtMatrixLayoutOpaque_t, LtDelete>;
+
+/// How cuBLASLt reads one operand's scale: values of cublasLtMatmulMatrixScale_t, which older headers lack.
+enum class ScaleMode : std::int8_t {
+  none = -1,  ///< BF16: no scale
+  tensor = 0,
+  block_1x32_ue8m0 = 2,
+  row = 3,
+  block_1x128 = 4,
+  block_128x128 = 5,
+};
+
+/// One operand of a problem, as far as a plan depends on it.
+struct PlanOperand {
+  DType dtype = DType::bf16;
+  ScaleMode mode = ScaleMode::none;
+  bool transposed = false;
+  bool operator==(const PlanOperand&) const = default;
+};
+
+struct PlanKey {
+  std::int64_t M = 0, N = 0, K = 0;
+  PlanOperand a, b;
+  DType d = DType::bf16;
+  bool accumulate = false;
+  bool fast_accum = false;
+  std::int32_t alignment = 256;  ///< bytes, of the worst aligned of the three matrices; at most 256
+  bool operator==(const PlanKey&) const = default;
+};
+
+struct PlanKeyHash {
+  std::size_t operator()(const PlanKey& key) const;
+};
+
+/// What a plan runs with.
+struct LtRun {
+  cublasLtHandle_t handle;
+  void* workspace;
+  std::size_t workspace_bytes;
+  cudaStream_t stream;
+};
+
+/// What cuBLASLt calls a matmul descriptor and layouts, and the chosen algorithm.
+/// cuBLASLt is column-major, so it computes D^T = B A^T: its "A" is our B and its "B" is our A.
+class MatmulPlan {
+ public:
+  explicit MatmulPlan(const PlanKey& key);
+
+  void set_scales(const void* a_scale, const void* b_scale);
+  /// The heuristic's candidates, best guess first; empty where cuBLASLt cannot run the problem.
+  std::vector<cublasLtMatmulAlgo_t> candidates(cublasLtHandle_t handle, std::size_t workspace_bytes) const;
+  /// Sets `algorithm` and `found`: the first candidate, or by_timing the fastest on these buffers. D's
+  /// contents are lost unless the plan accumulates, where they are kept. Waits for the device.
+  void choose(const LtRun& with, void* d, const void* a, const void* b, bool by_timing);
+  cublasStatus_t run(const LtRun& with, void* d, const void* a, const void* b) const;
+
+  const PlanKey key;
+  cublasLtMatmulAlgo_t algorithm{};
+  bool found = false;  ///< there is an algorithm
+
+ private:
+  LtOperation operation_;
+  LtLayout a_, b_, d_;  // our names: a_ describes our A
+};
+
+class MatmulPlans {
+ public:
+  /// Scratch for cuBLASLt: 32 MiB is what it asks for on 9.0; twice that leaves split-K its choices.
+  static constexpr std::size_t kWorkspaceBytes = std::size_t{64} << 20;
+
+  explicit MatmulPlans(CudaDevice& device);
+  ~MatmulPlans();
+  MatmulPlans(const MatmulPlans&) = delete;
+  MatmulPlans& operator=(const MatmulPlans&) = delete;
+
+  std::size_t workspace_bytes() const { return kWorkspaceBytes; }
+  void set_autotune(bool on) { autotune_ = on; }
+
+  GemmSupport support(const GemmRecipe& gemm, GemmRole role);
+  void matmul(const Tensor& d, const Form& a, const Form& b, const MatmulOptions& options);
+
+ private:
+  void run_native(const Tensor& d, const Form& a, const Form& b, const MatmulOptions& options);
+  void run_emulated(const Tensor& d, const Form& a, const Form& b, const MatmulOptions& options);
+  bool has_candidates(const PlanKey& key) const;
+  GemmSupport probe(const GemmRecipe& gemm, GemmRole role);
+
+  struct Answer {
+    GemmRecipe gemm;
+    GemmRole role;
+    GemmSupport support;
+  };
+
+  CudaDevice& device_;
+  cublasLtHandle_t handle_ = nullptr;
+  void* workspace_ = nullptr;
+  bool autotune_ = true;
+  std::unordered_map<PlanKey, MatmulPlan, PlanKeyHash> plans_;
+  std::vector<Answer> answers_;  // of the probe; a recipe has few formats, so a search is a few compares
+};
+
+}  // namespace precbench
