@@ -10,9 +10,8 @@
 // Non-finite rule: an Inf or NaN anywhere in the scope of a scale makes the whole scope NaN, never silently
 // finite:
 //   amax NaN -> scale NaN -> every code NaN;
-//   amax Inf -> scale 0, so Inf * 0 = NaN; the finite values become 0 but their stored scale is 1/0 = Inf,
-//   and
-//               0 * Inf = NaN where they are dequantized;
+//   amax Inf -> scale 0, so Inf * 0 = NaN; the finite values become 0, but their stored scale is 1/0 = Inf
+//               and 0 * Inf = NaN where they are dequantized;
 //   ue8m0    -> b = 0xFF, whose value and multiplier are both NaN.
 // It holds only if the amax propagates NaN, which fmax does not: use abs_bits.
 #pragma once

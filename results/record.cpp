@@ -16,7 +16,7 @@ using Json = nlohmann::ordered_json;
 template <class Self, class Struct>
 concept Is = std::is_same_v<std::remove_const_t<Self>, Struct>;
 
-template <Is<GpuInfo> S, class F>
+template <Is<GpuRecord> S, class F>
 void each_field(S& s, F&& f) {
   f("name", s.name), f("cc", s.cc), f("memory", s.memory), f("driver", s.driver), f("uuid", s.uuid);
   f("ecc", s.ecc), f("power_limit", s.power_limit), f("nvlink", s.nvlink);
@@ -29,7 +29,7 @@ void each_field(S& s, F&& f) {
   f("cuda", s.cuda), f("cublaslt", s.cublaslt), f("cudnn", s.cudnn), f("nccl", s.nccl);
 }
 
-template <Is<GemmSupport> S, class F>
+template <Is<GemmPath> S, class F>
 void each_field(S& s, F&& f) {
   f("path", s.path), f("reason", s.reason);
 }

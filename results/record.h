@@ -29,7 +29,7 @@ const char* name_of(Status status);
 const char* name_of(ExecutionPath path);
 const char* name_of(StopReason reason);
 
-struct GpuInfo {
+struct GpuRecord {
   std::string name;                    ///< as the driver says it
   std::optional<std::string> cc;       ///< compute capability, "9.0"
   std::optional<std::int64_t> memory;  ///< bytes on the board
@@ -48,18 +48,18 @@ struct Environment {
   std::optional<std::string> host;
   std::optional<std::string> cpu;                          ///< model name
   std::optional<std::int64_t> threads;                     ///< CPU threads of all ranks together
-  std::optional<GpuInfo> gpu;                              ///< null on the CPU device
+  std::optional<GpuRecord> gpu;                              ///< null on the CPU device
   std::optional<std::string> cuda, cublaslt, cudnn, nccl;  ///< versions at run time
 };
 
 /// How one GEMM of the linear layers ran; the reason says why it was not native.
-struct GemmSupport {
+struct GemmPath {
   ExecutionPath path = ExecutionPath::native;
   std::optional<std::string> reason;
 };
 
 struct Support {
-  GemmSupport fprop, dgrad, wgrad;
+  GemmPath fprop, dgrad, wgrad;
   /// The weakest of the three: unsupported, else emulated, else native.
   ExecutionPath path() const;
 };

@@ -24,7 +24,7 @@ inline Record gpu_record(const std::string& recipe, double median_ms, double pen
   r.env.host = "node7";
   r.env.cpu = "Xeon Platinum 8480C";
   r.env.threads = 16;
-  r.env.gpu = GpuInfo{"NVIDIA H200", "9.0", 150754820096, "570.86", "GPU-1", true, 700.0, std::nullopt};
+  r.env.gpu = GpuRecord{"NVIDIA H200", "9.0", 150754820096, "570.86", "GPU-1", true, 700.0, std::nullopt};
   r.env.cuda = "12.9";
   r.env.cublaslt = "12.9.1";
   r.env.cudnn = "9.8";
@@ -101,7 +101,7 @@ inline Record cpu_record(const std::string& recipe, double penalty = 0, int seed
     metrics.tokens_per_s = metrics.tokens_per_s_per_gpu = 34000;
     r.metrics = metrics;
   } else {
-    const GemmSupport emulated{ExecutionPath::emulated, "the cpu device has no FP8 arithmetic"};
+    const GemmPath emulated{ExecutionPath::emulated, "the cpu device has no FP8 arithmetic"};
     r.support = Support{emulated, emulated, emulated};
     r.metrics = Metrics{};
   }

@@ -4,10 +4,10 @@
 Needs ml_dtypes, numpy and torch (any recent version); they are needed only to remake the file.
 Usage: tools/make_format_goldens.py > kernels/golden/formats.txt
 
-Element casts come from ml_dtypes and from PyTorch, which must agree on all 65,536 BF16 inputs and on random FP32
-ones. Both are monotone, so the cast of *every* FP32 magnitude is told by the smallest magnitude that gives each code
-("first" sections, found by bisection). The same goes for the ue8m0 byte of a block's amax; neither library has the
-four rounding rules, so those are written here from their definitions, in exact rational arithmetic.
+Element casts come from ml_dtypes and from PyTorch, which must agree on all 65,536 BF16 inputs and on random
+FP32 ones. Both are monotone, so the cast of *every* FP32 magnitude is told by the smallest magnitude that gives
+each code ("first" sections, found by bisection). The same goes for the ue8m0 byte of a block's amax; neither
+library has the four rounding rules, so those are written here from their definitions, in exact arithmetic.
 """
 import sys
 from fractions import Fraction
@@ -84,12 +84,14 @@ def element_sections():
             assert np.array_equal(codes_ml, implied | sign), name
             if torch_type is not None:
                 assert np.array_equal(codes_ml, cast_torch(x, torch_type, maximum)), name
-    section("ue8m0.decode", fp32_words(torch.arange(256, dtype=torch.uint8).view(torch.float8_e8m0fnu).float().numpy()))
+    powers = torch.arange(256, dtype=torch.uint8).view(torch.float8_e8m0fnu).float().numpy()
+    section("ue8m0.decode", fp32_words(powers))
     assert np.array_equal(codes.view(ml_dtypes.float8_e8m0fnu).astype(np.float32)[:255],
                           2.0 ** (np.arange(255) - 127.0))
 
     ties = (rng.integers(0, 0x7F80, 200, dtype=np.uint32) << 16) | 0x8000
-    x = np.concatenate([ties - 1, ties, ties + 1, rng.integers(0, INF_BITS, 200, dtype=np.uint32)]).astype(np.uint32)
+    random_bits = rng.integers(0, INF_BITS, 200, dtype=np.uint32)
+    x = np.concatenate([ties - 1, ties, ties + 1, random_bits]).astype(np.uint32)
     x[::2] |= 0x80000000
     to_bf16 = torch.from_numpy(float_of(x)).to(torch.bfloat16).view(torch.int16).numpy().view(np.uint16)
     assert np.array_equal(to_bf16, float_of(x).astype(ml_dtypes.bfloat16).view(np.uint16))
@@ -133,8 +135,8 @@ def scale_sections():
         for rounding in ("rceil", "floor", "ceil", "even"):
             byte = lambda b: ue8m0_byte(rounding, maximum, mantissa_bits, b)
             section(f"{name}.{rounding}", first_inputs(byte, byte(INF_BITS - 1)))
-    special = [0, 1, 0x007FFFFF, 0x00800000, 0x03E00000, 0x2B8CBCCC, 0x2B8CBCCD, 0x3F800000, 0x43E00000, 0x7F7FFFFF,
-               INF_BITS, 0x7FC00000]
+    special = [0, 1, 0x007FFFFF, 0x00800000, 0x03E00000, 0x2B8CBCCC, 0x2B8CBCCD, 0x3F800000, 0x43E00000,
+               0x7F7FFFFF, INF_BITS, 0x7FC00000]
     amax = float_of(np.concatenate([special, rng.integers(0, INF_BITS, 200, dtype=np.uint32)]).astype(np.uint32))
     for name in ("e4m3", "e5m2"):
         maximum = ELEMENTS[name][2]
@@ -146,7 +148,7 @@ def scale_sections():
 
 
 def random_section():
-    """SplitMix64 (Steele, Lea, Flood 2014) addressed by counter, from a mixed seed: words seed, index, bits."""
+    """SplitMix64 (Steele, Lea, Flood 2014) addressed by counter, from a mixed seed: seed, index, bits."""
     mask = 2**64 - 1
 
     def mix(z):
@@ -164,7 +166,8 @@ def random_section():
 
 
 if __name__ == "__main__":
-    print(f"made with ml_dtypes {ml_dtypes.__version__}, numpy {np.__version__}, torch {torch.__version__}", file=sys.stderr)
+    versions = f"ml_dtypes {ml_dtypes.__version__}, numpy {np.__version__}, torch {torch.__version__}"
+    print(f"made with {versions}", file=sys.stderr)
     element_sections()
     scale_sections()
     random_section()

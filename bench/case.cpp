@@ -1,0 +1,306 @@
+// The field table, and the four directions it serves: text, JSON, id, validation.
+#include "bench/case.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <ctime>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <string_view>
+#include <tuple>
+
+#include "kernels/errors.h"
+#include "kernels/recipe.h"
+
+namespace precbench {
+namespace {
+
+using Text = std::string Case::*;
+using Integer = std::int64_t Case::*;
+using Real = double Case::*;
+
+constexpr const char* kWork = "Work";
+constexpr const char* kPrecision = "Precision and memory";
+constexpr const char* kOptimizer = "Optimizer";
+constexpr const char* kData = "Data and weights";
+constexpr const char* kMeasurement = "Measurement";
+
+constexpr bool kAxis = true;
+constexpr bool kSingle = false;
+
+Field text(const char* name, const char* group, const char* help, Text member, bool axis, Identity identity,
+           std::vector<std::string> choices = {}) {
+  return {name, group, "", help, member, std::move(choices), axis, identity, 0, ""};
+}
+
+template <class Member>
+Field number(const char* name, const char* group, const char* unit, const char* help, Member member,
+             bool axis, double minimum, const char* zero_word = "") {
+  return {name, group, unit, help, member, {}, axis, Identity::always, minimum, zero_word};
+}
+
+std::vector<Field> make_fields() {
+  const auto always = Identity::always;
+  const auto when_set = Identity::when_set;
+  const auto none = Identity::none;
+  return {
+      text("model", kWork, "preset, or a JSON file", &Case::model, kAxis, always),
+      text("recipe", kWork, "low-precision recipe, or a JSON file", &Case::recipe, kAxis, always),
+      number("seq", kWork, "tokens", "sequence length", &Case::seq, kAxis, 1),
+      number("batch", kWork, "sequences", "sequences per GPU in one forward pass", &Case::batch, kAxis, 1),
+      number("accumulation", kWork, "", "forward and backward passes per optimizer step", &Case::accumulation,
+             kAxis, 1),
+      number("gpus", kWork, "", "ranks; on the CPU device each is a thread", &Case::gpus, kAxis, 1),
+      text("parallel", kWork, "how several GPUs share the model", &Case::parallel, kAxis, always,
+           {"ddp", "fsdp"}),
+      text("device", kWork, "auto: cuda where a GPU is visible", &Case::device, kAxis, always,
+           {"auto", "cpu", "cuda"}),
+      number("steps", kWork, "", "optimizer steps; auto: until the timing has settled", &Case::steps, kAxis,
+             0, "auto"),
+      number("seed", kWork, "", "of the weights, the data and its order", &Case::seed, kAxis, 0),
+
+      text("master", kPrecision, "weights that the optimizer updates; sr: stochastic rounding", &Case::master,
+           kAxis, always, {"fp32", "bf16", "bf16_sr"}),
+      text("moments", kPrecision, "AdamW's moments", &Case::moments, kAxis, always, {"fp32", "bf16"}),
+      text("grads", kPrecision, "gradient buffer", &Case::grads, kAxis, always, {"fp32", "bf16"}),
+      text("head", kPrecision, "format of lm_head", &Case::head, kAxis, always, {"bf16", "recipe"}),
+      text("keep_bf16", kPrecision, "blocks that stay in BF16: first:N,last:N", &Case::keep_bf16, kSingle,
+           when_set),
+      text("recompute", kPrecision, "activations computed again in backward", &Case::recompute, kAxis, always,
+           {"none", "block"}),
+
+      number("lr", kOptimizer, "", "peak learning rate", &Case::lr, kAxis, 0),
+      number("warmup", kOptimizer, "steps", "linear warm-up of the learning rate", &Case::warmup, kSingle, 0),
+      text("schedule", kOptimizer, "learning rate after the warm-up", &Case::schedule, kSingle, always,
+           {"constant", "cosine"}),
+      number("weight_decay", kOptimizer, "", "of matrices", &Case::weight_decay, kSingle, 0),
+      number("clip", kOptimizer, "", "global gradient norm; 0: no clipping", &Case::clip, kSingle, 0),
+
+      text("data", kData, "synthetic, a text file, a directory, or a token file (.bin)", &Case::data, kSingle,
+           always),
+      text("glob", kData, "which files of a directory", &Case::glob, kSingle, when_set),
+      text("init_from", kData, "start from a .safetensors file or its index", &Case::init_from, kSingle,
+           when_set),
+      text("save_init", kData, "write the first weights to a .safetensors file", &Case::save_init, kSingle,
+           none),
+      text("save_final", kData, "write the last weights", &Case::save_final, kSingle, none),
+      text("save_grads", kData, "write the first step's gradients", &Case::save_grads, kSingle, none),
+
+      {"time_limit",
+       kMeasurement,
+       "s",
+       "sampling with --steps auto ends after this time",
+       &Case::time_limit,
+       {},
+       kSingle,
+       none,
+       0,
+       ""},
+  };
+}
+
+std::string kebab(std::string name) {
+  std::replace(name.begin(), name.end(), '_', '-');
+  return name;
+}
+
+/// The whole of `word` as a number, or nothing.
+template <class T>
+std::optional<T> parse(const std::string& word) {
+  T value{};
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+  if (word.empty() || error != std::errc() || end != word.data() + word.size()) return std::nullopt;
+  return value;
+}
+
+template <class T>
+T checked_number(const Field& field, const std::string& word) {
+  if (*field.zero_word && word == field.zero_word) return 0;
+  const auto value = parse<T>(word);
+  if (!value || !std::isfinite(static_cast<double>(*value)))
+    throw InvalidInput(fmt::format("{}: \"{}\" is not {}{}", flag_of(field), word,
+                                   field.is_integer() ? "a whole number" : "a number",
+                                   *field.zero_word ? fmt::format(" or {}", field.zero_word) : ""));
+  return *value;
+}
+
+void check_choice(const Field& field, const std::string& word) {
+  if (field.choices.empty() || std::count(field.choices.begin(), field.choices.end(), word)) return;
+  const std::string near = nearest(word, field.choices);
+  throw InvalidInput(fmt::format("{}: unknown value \"{}\"; {}it is one of {}", flag_of(field), word,
+                                 near.empty() ? "" : fmt::format("did you mean {}? ", near),
+                                 fmt::join(field.choices, ", ")));
+}
+
+constexpr std::uint64_t kFnvOffset = 0xcbf29ce484222325u;
+constexpr std::uint64_t kFnvPrime = 0x100000001b3u;
+
+void hash(std::uint64_t& state, std::string_view bytes) {
+  for (const char byte : bytes) state = (state ^ static_cast<unsigned char>(byte)) * kFnvPrime;
+}
+
+/// A file's content takes part in the id: a recipe that was edited is another recipe. A missing file is left
+/// to validate().
+void hash_file(std::uint64_t& state, const std::string& name) {
+  if (!std::string_view(name).ends_with(".json")) return;
+  std::ifstream file(name, std::ios::binary);
+  hash(state, std::string(std::istreambuf_iterator<char>(file), {}));
+}
+
+}  // namespace
+
+const std::vector<Field>& case_fields() {
+  static const std::vector<Field> fields = make_fields();
+  return fields;
+}
+
+const Field* find_field(const std::string& name) {
+  for (const Field& field : case_fields())
+    if (name == field.name || name == kebab(field.name)) return &field;
+  return nullptr;
+}
+
+std::string flag_of(const Field& field) { return "--" + kebab(field.name); }
+
+std::string get_text(const Case& c, const Field& field) {
+  if (const auto* member = std::get_if<Text>(&field.member)) return c.**member;
+  if (const auto* member = std::get_if<Real>(&field.member)) return fmt::format("{}", c.**member);
+  const std::int64_t value = c.*std::get<Integer>(field.member);
+  return value == 0 && *field.zero_word ? field.zero_word : fmt::format("{}", value);
+}
+
+void set_text(Case& c, const Field& field, const std::string& text) {
+  if (const auto* member = std::get_if<Text>(&field.member)) {
+    check_choice(field, text);
+    c.** member = text;
+    return;
+  }
+  double value = 0;
+  if (const auto* member = std::get_if<Integer>(&field.member))
+    value = static_cast<double>(c.** member = checked_number<std::int64_t>(field, text));
+  else
+    value = c.*std::get<Real>(field.member) = checked_number<double>(field, text);
+  const bool auto_word = *field.zero_word && text == field.zero_word;
+  if (value < field.minimum || (*field.zero_word && value == 0 && !auto_word))
+    throw InvalidInput(fmt::format("{}: must be at least {}{}, not {}", flag_of(field),
+                                   *field.zero_word ? 1 : field.minimum,
+                                   *field.zero_word ? fmt::format(", or {}", field.zero_word) : "", text));
+}
+
+nlohmann::ordered_json case_to_json(const Case& c) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::object();
+  for (const Field& field : case_fields()) {
+    if (const auto* member = std::get_if<Real>(&field.member))
+      json[field.name] = c.**member;
+    else if (const auto* integer = std::get_if<Integer>(&field.member);
+             integer && !(c.**integer == 0 && *field.zero_word))
+      json[field.name] = c.**integer;
+    else
+      json[field.name] = get_text(c, field);
+  }
+  return json;
+}
+
+Case case_from_json(const nlohmann::ordered_json& json) {
+  if (!json.is_object()) throw InvalidInput("case: not a JSON object");
+  Case c;
+  for (const auto& [key, value] : json.items()) {
+    const Field* field = find_field(key);
+    if (!field) throw InvalidInput(fmt::format("case: unknown key {}", key));
+    if (value.is_string())
+      set_text(c, *field, value.get<std::string>());
+    else if (const auto* real = std::get_if<Real>(&field->member); real && value.is_number())
+      c.** real = value.get<double>();
+    else if (field->is_integer() && value.is_number_integer())
+      c.*std::get<Integer>(field->member) = value.get<std::int64_t>();
+    else
+      throw InvalidInput(fmt::format("case: {} has the wrong type: {}", key, value.dump()));
+  }
+  return c;
+}
+
+std::string case_id(const Case& c) {
+  static const Case defaults;
+  std::uint64_t state = kFnvOffset;
+  hash(state, fmt::format("method={}\n", kMethodVersion));
+  for (const Field& field : case_fields()) {
+    const std::string value = get_text(c, field);
+    const bool counts = field.identity == Identity::always ||
+                        (field.identity == Identity::when_set && value != get_text(defaults, field));
+    if (counts) hash(state, fmt::format("{}={}\n", field.name, value));
+  }
+  hash_file(state, c.model);
+  hash_file(state, c.recipe);
+  return fmt::format("{:016x}", state);
+}
+
+void validate(const Case& c) {
+  for (const Field& field : case_fields()) {
+    Case scratch;
+    set_text(scratch, field, get_text(c, field));  // minimum and choices, also of values that came from JSON
+  }
+  find_model(c.model);
+  find_recipe(c.recipe);
+  parse_keep_bf16(c.keep_bf16);
+  if (c.lr == 0) throw InvalidInput("--lr: must be above 0: nothing would be trained");
+  if (c.schedule == "cosine" && c.steps == 0)
+    throw InvalidInput("--schedule cosine needs a number of steps: add --steps N");
+  if (c.steps > 0 && c.warmup >= c.steps)
+    throw InvalidInput(fmt::format("--warmup: {} steps leave none of the {} of --steps", c.warmup, c.steps));
+}
+
+DataOptions data_options(const Case& c, const ModelConfig& model) {
+  return {c.data == "synthetic" ? "" : c.data, c.glob, static_cast<std::uint64_t>(c.seed), model.vocab,
+          c.seq};
+}
+
+void check_files(const std::vector<Case>& cases) {
+  std::map<std::tuple<std::string, std::string, std::int64_t>, DataOptions>
+      corpora;  // by path, glob, vocabulary
+  for (const Case& c : cases) {
+    const DataOptions options = data_options(c, find_model(c.model));
+    DataOptions& longest =
+        corpora.try_emplace({options.path, options.glob, options.vocab}, options).first->second;
+    longest.T = std::max(longest.T, options.T);
+    if (!c.init_from.empty() && !std::ifstream(c.init_from))
+      throw InvalidInput(fmt::format("--init-from: {}: {}", c.init_from, std::strerror(errno)));
+  }
+  for (const auto& [key, options] : corpora) open_data(options);
+}
+
+Record start_record(const Case& c) {
+  Record record;
+  record.id = case_id(c);
+  record.created = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
+  record.case_fields = case_to_json(c);
+  return record;
+}
+
+KeepBf16 parse_keep_bf16(const std::string& text) {
+  KeepBf16 keep;
+  bool seen_first = false, seen_last = false;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    const std::string part = text.substr(begin, end - begin);
+    const std::size_t colon = std::min(part.find(':'), part.size());
+    const auto count = parse<std::int64_t>(part.substr(std::min(colon + 1, part.size())));
+    const std::string side = part.substr(0, colon);
+    bool* seen = side == "first" ? &seen_first : side == "last" ? &seen_last : nullptr;
+    if (!seen || *seen || !count || *count < 0 || end + 1 == text.size())
+      throw InvalidInput(fmt::format("--keep-bf16: \"{}\" is not of the form first:N,last:N", text));
+    *seen = true;
+    (seen == &seen_first ? keep.first : keep.last) = *count;
+    begin = end + 1;
+  }
+  return keep;
+}
+
+}  // namespace precbench

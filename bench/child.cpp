@@ -1,0 +1,205 @@
+// Starting, watching and ending the process of one case (Linux).
+#include "bench/child.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <system_error>
+#include <utility>
+
+#include "kernels/errors.h"
+
+namespace precbench {
+namespace {
+
+constexpr std::size_t kLastBytes = 4096;  ///< how much of the child's output is kept
+constexpr int kPollMs = 100;      ///< how late a signal, or an end that the pipes do not show, may be seen
+constexpr int kClosedPollMs = 1;  ///< the same once both pipes are closed: the child is about to end
+
+/// Global, because a signal handler can reach nothing else.
+volatile sig_atomic_t interrupt_signal = 0;
+void on_signal(int signal) { interrupt_signal = signal; }
+constexpr std::array kInterrupts = {SIGINT, SIGTERM, SIGHUP};
+std::array<struct sigaction, kInterrupts.size()> former_actions;
+
+class Fd {
+ public:
+  Fd() = default;
+  explicit Fd(int fd) : fd_(fd) {
+    if (fd < 0) throw std::system_error(errno, std::generic_category(), "cannot start a case");
+  }
+  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Fd& operator=(Fd&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~Fd() { close(); }
+  void close() {
+    if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+  }
+  int get() const { return fd_; }
+
+ private:
+  int fd_ = -1;
+};
+
+struct Pipe {
+  Fd read, write;
+  Pipe() {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) throw std::system_error(errno, std::generic_category(), "pipe");
+    read = Fd(ends[0]);
+    write = Fd(ends[1]);
+    fcntl(read.get(), F_SETFL, O_NONBLOCK);
+  }
+};
+
+/// Appends what is there to `text`. False once the other end is closed.
+bool drain(const Fd& fd, std::string& text, std::size_t keep) {
+  std::array<char, 65536> buffer;
+  for (;;) {
+    const ssize_t got = read(fd.get(), buffer.data(), buffer.size());
+    if (got > 0) {
+      text.append(buffer.data(), static_cast<std::size_t>(got));
+      if (text.size() > 2 * keep) text.erase(0, text.size() - keep);
+    } else if (got == 0 || (errno != EINTR)) {
+      return got != 0 && errno == EAGAIN;
+    }
+  }
+}
+
+/// Processes that the kernel has killed for want of memory since boot; 0 where it does not say.
+long long kernel_oom_kills() {
+  std::ifstream vmstat("/proc/vmstat");
+  std::string key;
+  for (long long value = 0; vmstat >> key >> value;)
+    if (key == "oom_kill") return value;
+  return 0;
+}
+
+/// A file without a name that holds `text`, read from its start. No pipe: a child that never reads cannot
+/// block us.
+Fd memory_file(const std::string& text) {
+  Fd file(memfd_create("case", MFD_CLOEXEC));
+  if (write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
+      lseek(file.get(), 0, SEEK_SET) != 0)
+    throw std::system_error(errno, std::generic_category(), "cannot hand over a case");
+  return file;
+}
+
+/// In the child, between fork and exec: only async-signal-safe calls.
+[[noreturn]] void become(char* const* argv, pid_t parent, int input, int record, int output) {
+  setpgid(0, 0);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(127);  // the parent died before prctl
+  // Moved out of the way first: any of the four could be one of the numbers that dup2 fills.
+  const int in = fcntl(input, F_DUPFD_CLOEXEC, 10), rec = fcntl(record, F_DUPFD_CLOEXEC, 10),
+            out = fcntl(output, F_DUPFD_CLOEXEC, 10);
+  dup2(in, STDIN_FILENO);
+  dup2(out, STDOUT_FILENO);
+  dup2(out, STDERR_FILENO);
+  dup2(rec, kRecordFd);
+  execv(argv[0], argv);
+  constexpr char message[] = "cannot execute the program\n";
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, message, sizeof message - 1);
+  _exit(127);
+}
+
+}  // namespace
+
+ChildResult run_child(const std::vector<std::string>& command, const Case& c, double timeout_s) {
+  using Clock = std::chrono::steady_clock;
+  Fd input = memory_file(case_to_json(c).dump());
+  Pipe record, output;
+  std::vector<char*> argv;
+  for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
+  argv.push_back(nullptr);
+
+  const long long oom_kills_before = kernel_oom_kills();
+  const pid_t parent = getpid();
+  const pid_t pid = fork();
+  if (pid < 0) throw std::system_error(errno, std::generic_category(), "cannot start a case");
+  if (pid == 0) become(argv.data(), parent, input.get(), record.write.get(), output.write.get());
+  setpgid(pid, pid);  // in both processes, so that neither can be too late
+  record.write.close();
+  output.write.close();
+
+  ChildResult result;
+  const auto start = Clock::now();
+  std::array<pollfd, 2> polled = {pollfd{record.read.get(), POLLIN, 0}, pollfd{output.read.get(), POLLIN, 0}};
+  int status = 0;
+  for (pid_t ended = 0; ended != pid;) {
+    const bool closed = polled[0].fd < 0 && polled[1].fd < 0;
+    poll(polled.data(), polled.size(), closed ? kClosedPollMs : kPollMs);
+    if (polled[0].fd >= 0 && !drain(record.read, result.record, std::string::npos / 2)) polled[0].fd = -1;
+    if (polled[1].fd >= 0 && !drain(output.read, result.last_lines, kLastBytes)) polled[1].fd = -1;
+    const bool late =
+        timeout_s > 0 && std::chrono::duration<double>(Clock::now() - start).count() > timeout_s;
+    const bool stop = late || interrupted();
+    if (stop) {
+      result.end = interrupted() ? ChildResult::End::interrupted : ChildResult::End::timed_out;
+      kill(-pid, SIGKILL);
+    }
+    ended = waitpid(pid, &status, stop ? 0 : WNOHANG);
+  }
+  kill(-pid, SIGKILL);  // whatever it started and left behind
+  drain(record.read, result.record, std::string::npos / 2);
+  drain(output.read, result.last_lines, kLastBytes);
+  result.out_of_memory = kernel_oom_kills() > oom_kills_before;
+  if (result.end != ChildResult::End::exited) return result;
+  if (WIFSIGNALED(status)) result.end = ChildResult::End::signalled;
+  result.code = WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status);
+  return result;
+}
+
+int child_main(Record (*run)(const Case&)) {
+  try {
+    const std::string input(std::istreambuf_iterator<char>(std::cin), {});
+    const Case c = case_from_json(nlohmann::ordered_json::parse(input));
+    nlohmann::ordered_json json = run(c);
+    const std::string line = json.dump();
+    for (std::size_t done = 0; done < line.size();) {
+      const ssize_t wrote = write(kRecordFd, line.data() + done, line.size() - done);
+      if (wrote < 0 && errno != EINTR) throw std::system_error(errno, std::generic_category(), "the record");
+      if (wrote > 0) done += static_cast<std::size_t>(wrote);
+    }
+    return 0;
+  } catch (const InvalidInput& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return kBadInputExit;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 1;
+  }
+}
+
+InterruptGuard::InterruptGuard() {
+  interrupt_signal = 0;
+  struct sigaction action = {};
+  action.sa_handler = on_signal;
+  for (std::size_t i = 0; i < kInterrupts.size(); ++i) {
+    sigaction(kInterrupts[i], &action, &former_actions[i]);
+    // What nohup or a background shell made us ignore stays ignored.
+    if (former_actions[i].sa_handler == SIG_IGN) sigaction(kInterrupts[i], &former_actions[i], nullptr);
+  }
+}
+
+InterruptGuard::~InterruptGuard() {
+  for (std::size_t i = 0; i < kInterrupts.size(); ++i) sigaction(kInterrupts[i], &former_actions[i], nullptr);
+}
+
+bool interrupted() { return interrupt_signal != 0; }
+
+}  // namespace precbench

@@ -1,0 +1,232 @@
+// Command lines made from the field table.
+#include "bench/cli.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <set>
+
+#include "bench/config_file.h"
+#include "bench/dry_run.h"
+#include "bench/list.h"
+#include "bench/session.h"
+#include "kernels/errors.h"
+
+namespace precbench {
+namespace {
+
+/// Adds one flag per field that collects its words in `axes`.
+void add_fields(CLI::App& app, Axes& axes, bool sweep) {
+  static const Case defaults;
+  for (const Field& field : case_fields()) {
+    std::string help = field.help;
+    if (*field.unit) help += fmt::format(" [{}]", field.unit);
+    if (!field.choices.empty()) help += fmt::format(": {}", fmt::join(field.choices, ", "));
+    const std::string value = get_text(defaults, field);
+    if (!value.empty()) help += fmt::format(" (default {})", value);
+    const bool several = sweep && field.axis;
+    CLI::Option* option = app.add_option_function<std::vector<std::string>>(
+        flag_of(field),
+        [&axes, &field, several](const std::vector<std::string>& words) {
+          axes[field.name] = several ? words : std::vector<std::string>{words.back()};
+        },
+        help);
+    option->allow_extra_args(false)->group(field.group);
+    const char* type = field.is_integer() ? "N" : field.choices.empty() ? "TEXT" : "WORD";
+    option->type_name(several ? fmt::format("{},...", type) : type);
+  }
+}
+
+/// A case with the fields that take one value set, and the axes that are left.
+std::vector<Case> expand(const Axes& given) {
+  Case base;
+  Axes axes;
+  for (const auto& [name, words] : given) {
+    const Field& field = *find_field(name);
+    if (field.axis)
+      axes[name] = words;
+    else  // CLI11's reader splits keep_bf16's value at its comma
+      set_text(base, field, fmt::format("{}", fmt::join(words, ",")));
+  }
+  return expand_grid(base, axes);
+}
+
+void resolve_device(Case& c) {
+  if (c.device == "auto") c.device = visible_gpus() > 0 ? "cuda" : "cpu";
+}
+
+/// Pretty JSON whose arrays of plain values stay on one line: a loss curve is one line, not a thousand.
+void print_json(const nlohmann::ordered_json& json, int indent) {
+  const std::string pad(static_cast<std::size_t>(indent) + 2, ' ');
+  if (!json.is_object() || json.empty()) {
+    fmt::print("{}", json.dump());
+    return;
+  }
+  fmt::print("{{\n");
+  std::size_t left = json.size();
+  for (const auto& [key, value] : json.items()) {
+    fmt::print("{}{}: ", pad, nlohmann::ordered_json(key).dump());
+    print_json(value, indent + 2);
+    fmt::print("{}\n", --left ? "," : "");
+  }
+  fmt::print("{}}}", std::string(static_cast<std::size_t>(indent), ' '));
+}
+
+/// The flag or command that `word` may have been meant as.
+std::string unexpected(const CLI::App& app, const std::string& word) {
+  std::vector<std::string> valid;
+  const bool flag = word.starts_with("-");
+  if (flag) {
+    for (const CLI::Option* option : app.get_options())
+      for (const std::string& name : option->get_lnames()) valid.push_back("--" + name);
+  } else {
+    for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
+      if (!command->get_group().empty()) valid.push_back(command->get_name());
+  }
+  const std::string near = nearest(word.substr(0, word.find('=')), valid);
+  const char* kind = flag ? "unknown flag" : valid.empty() ? "unexpected argument" : "unknown command";
+  return fmt::format("{} {}{}", kind, word,
+                     near.empty() ? "; --help lists what there is" : "; did you mean " + near + "?");
+}
+
+}  // namespace
+
+CLI::App* add_sweep_command(CLI::App& app, SweepCommand& command) {
+  CLI::App* sub =
+      app.add_subcommand("sweep", "run every combination of the given values, one process per case");
+  sub->footer(
+      "Lists: --recipe bf16,mxfp8   ranges: --seq 1024-8192*2, --seq 128-512+128, --seed 1-3\n"
+      "A second start with the same arguments goes on where the first one ended.");
+  add_fields(*sub, command.axes, true);
+  const char* group = "Sweep";
+  sub->add_option("--config", command.config, "sweep file (TOML); flags win over it")
+      ->type_name("FILE")
+      ->group(group);
+  sub->add_option("--out", command.out, "folder for records.jsonl (default out)")
+      ->type_name("DIR")
+      ->group(group);
+  sub->add_option("--timeout", command.timeout_s,
+                  "a case is stopped after this time [s]; 0: never (default 3600)")
+      ->type_name("S")
+      ->group(group);
+  sub->add_flag("--dry-run", command.dry_run, "print the cases with predicted memory and FLOPs, run none")
+      ->group(group);
+  sub->add_flag("--fresh", command.options.fresh, "start over; old records are kept as records.jsonl.N")
+      ->group(group);
+  sub->add_flag("--retry-failed", command.options.retry_failed, "do crashed and timed out cases again")
+      ->group(group);
+  sub->add_flag("--quiet", command.options.quiet, "no progress")->group(group);
+  return sub;
+}
+
+std::vector<Case> plan(const SweepCommand& command) {
+  std::vector<Axes> grids(1);
+  if (!command.config.empty()) grids = read_sweep_file(command.config).grids;
+  std::vector<Case> cases;
+  std::set<std::string> ids;
+  for (const Axes& from_file : grids) {
+    Axes axes = command.axes;
+    axes.insert(from_file.begin(), from_file.end());  // keeps what the command line has set
+    for (Case& c : expand(axes)) {
+      resolve_device(c);
+      validate(c);
+      if (ids.insert(case_id(c)).second) cases.push_back(std::move(c));
+    }
+  }
+  const Case& first = cases.front();
+  for (const char* name : {"save_init", "save_final", "save_grads"})
+    if (const Field& field = *find_field(name); cases.size() > 1 && !get_text(first, field).empty())
+      throw InvalidInput(fmt::format("{}: {} cases would write the same file; choose one case",
+                                     flag_of(field), cases.size()));
+  return cases;
+}
+
+int sweep(const SweepCommand& command) {
+  SweepOptions options = command.options;
+  if (!command.config.empty()) {
+    const auto given = read_sweep_file(command.config).options;
+    if (const auto out = given.find("out"); out != given.end()) options.out = out->second;
+    if (const auto timeout = given.find("timeout"); timeout != given.end()) {
+      if (!CLI::detail::lexical_cast(timeout->second, options.timeout_s))
+        throw InvalidInput(
+            fmt::format("{}: timeout: \"{}\" is not a number", command.config, timeout->second));
+    }
+  }
+  options.out = command.out.value_or(options.out);
+  options.timeout_s = command.timeout_s.value_or(options.timeout_s);
+  if (!(options.timeout_s >= 0)) throw InvalidInput("--timeout: must not be negative");
+  if (options.out.empty()) throw InvalidInput("--out: empty folder name");
+  const std::vector<Case> grid = plan(command);
+  if (command.dry_run) {
+    print_dry_run(grid);
+    return kSweepDone;
+  }
+  check_files(grid);
+  return run_sweep(grid, options);
+}
+
+CLI::App* add_run_command(CLI::App& app, RunCommand& command) {
+  CLI::App* sub = app.add_subcommand("run", "run one case in this process and print its record");
+  add_fields(*sub, command.axes, false);
+  sub->add_option("--out", command.out, "append the record to DIR/records.jsonl as well")->type_name("DIR");
+  return sub;
+}
+
+int run(const RunCommand& command) {
+  Case c;
+  for (const auto& [name, words] : command.axes) set_text(c, *find_field(name), words.back());
+  resolve_device(c);
+  validate(c);
+  const Record record = run_case(c);
+  if (!command.out.empty()) append_to_folder(command.out, record);
+  print_json(record, 0);
+  fmt::print("\n");
+  return record.status == Status::ok ? 0 : 1;
+}
+
+CLI::App* add_list_command(CLI::App& app, std::string& what) {
+  CLI::App* sub = app.add_subcommand("list", "what there is on this machine: recipes, models or devices");
+  sub->add_option("what", what, "recipes, models or devices")->required();
+  return sub;
+}
+
+int list(const std::string& what) {
+  const std::vector<std::string> known = {"recipes", "models", "devices"};
+  if (what == known[0])
+    list_recipes();
+  else if (what == known[1])
+    list_models();
+  else if (what == known[2])
+    list_devices();
+  else if (const std::string near = nearest(what, known); near.empty())
+    throw InvalidInput(fmt::format("list: unknown word {}; it is one of {}", what, fmt::join(known, ", ")));
+  else
+    throw InvalidInput(fmt::format("list: unknown word {}; did you mean {}?", what, near));
+  return 0;
+}
+
+std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv) {
+  const auto fail = [](const std::string& line) {
+    fmt::print(stderr, "precbench: {}\n", line);
+    return 2;
+  };
+  app.allow_extras();
+  for (CLI::App* command : app.get_subcommands([](CLI::App*) { return true; })) command->allow_extras();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& done) {
+    return app.exit(done);
+  } catch (const CLI::ParseError& error) {
+    return fail(error.what());
+  }
+  for (const CLI::App* command : app.get_subcommands())
+    if (const auto extra = command->remaining(); !extra.empty())
+      return fail(unexpected(*command, extra.front()));
+  if (const auto extra = app.remaining(); !extra.empty()) return fail(unexpected(app, extra.front()));
+  if (app.get_subcommands().size() != 1)
+    return fail("which command? sweep, run, list or report; --help explains them");
+  return std::nullopt;
+}
+
+}  // namespace precbench

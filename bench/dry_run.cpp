@@ -1,0 +1,81 @@
+// The table of a dry run.
+#include "bench/dry_run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+
+#include "bench/progress.h"
+#include "bench/session.h"
+
+namespace precbench {
+namespace {
+
+std::string gib(std::int64_t bytes) {
+  const double value = static_cast<double>(bytes) / (1 << 30);
+  return fmt::format("{:.{}f}", value, value < 10 ? 3 : 1);
+}
+
+/// The three largest segments: "weights 14.9, moments 29.9, activations 11.2".
+std::string largest_segments(const MemorySegments& memory) {
+  std::array<std::pair<std::int64_t, const char*>, 9> segments = {
+      {{memory.weights, "weights"},
+       {memory.quantized_weights, "quantized weights"},
+       {memory.master, "master"},
+       {memory.gradients, "gradients"},
+       {memory.moments, "moments"},
+       {memory.activations, "activations"},
+       {memory.workspace, "workspace"},
+       {memory.communication, "communication"},
+       {memory.other, "other"}}};
+  std::stable_sort(segments.begin(), segments.end(), [](auto& a, auto& b) { return a.first > b.first; });
+  std::string text;
+  for (std::size_t i = 0; i < 3 && segments[i].first > 0; ++i)
+    text += fmt::format("{}{} {}", i ? ", " : "", segments[i].second, gib(segments[i].first));
+  return text;
+}
+
+}  // namespace
+
+void print_dry_run(const std::vector<Case>& grid) {
+  const CaseLabels labels(grid);
+  std::vector<std::vector<std::string>> rows(1);
+  for (const Field* field : labels.fields()) rows[0].push_back(field->name);
+  for (const char* title : {"GiB/GPU", "FLOPs/token", "FLOPs/step", "s/step", "largest segments, GiB"})
+    rows[0].push_back(title);
+
+  for (const Case& c : grid) {
+    const Prediction p = predict(c);
+    std::vector<std::string> row;
+    for (const Field* field : labels.fields()) row.push_back(get_text(c, *field));
+    if (p.unsupported.empty()) {
+      row.push_back(gib(p.memory.peak));
+      row.push_back(fmt::format("{:.4e}", p.flops_per_token));
+      row.push_back(fmt::format("{:.4e}", p.flops_per_step));
+      row.push_back(p.seconds_per_step ? fmt::format("{:.4g}", *p.seconds_per_step) : "-");
+      row.push_back(largest_segments(p.memory));
+    } else {
+      row.insert(row.end(), {"-", "-", "-", "-", "unsupported: " + p.unsupported});
+    }
+    rows.push_back(std::move(row));
+  }
+
+  std::vector<std::size_t> widths(rows[0].size());
+  for (const auto& row : rows)
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  for (const auto& row : rows) {
+    for (std::size_t i = 0; i + 1 < row.size(); ++i)
+      if (i < labels.fields().size())
+        fmt::print("{:<{}}  ", row[i], widths[i]);
+      else
+        fmt::print("{:>{}}  ", row[i], widths[i]);
+    fmt::print("{}\n", row.back());
+  }
+  fmt::print("{} cases; memory is the peak of the fullest GPU; model FLOPs, causal attention halved\n",
+             grid.size());
+}
+
+}  // namespace precbench

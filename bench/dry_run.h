@@ -1,0 +1,14 @@
+// `precbench sweep --dry-run`: the grid with what each case would need, without running any.
+#pragma once
+
+#include <vector>
+
+#include "bench/case.h"
+
+namespace precbench {
+
+/// A table on standard output: the fields that vary, memory of the fullest GPU with its largest segments,
+/// model FLOPs per token and per step, and the time of a step where a peak is known.
+void print_dry_run(const std::vector<Case>& grid);
+
+}  // namespace precbench

@@ -1,0 +1,44 @@
+// The command line of precbench. Exit status: 0 done, 1 done but something failed, 2 bad input, 130
+// interrupted.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <system_error>
+
+#include "bench/child.h"
+#include "bench/cli.h"
+#include "bench/session.h"
+#include "kernels/errors.h"
+#include "results/record.h"
+#include "tools/report_cli.h"
+
+int main(int argc, char** argv) {
+  using namespace precbench;
+  CLI::App app("precbench: how fast, how big and how good is each low-precision training recipe, here?",
+               "precbench");
+  app.set_version_flag("--version", fmt::format("precbench {} (record schema {}, method {})",
+                                                PRECBENCH_VERSION, kSchemaVersion, kMethodVersion));
+  SweepCommand sweep_command;
+  RunCommand run_command;
+  ReportOptions report_options;
+  std::string list_what;
+  CLI::App* sweep_sub = add_sweep_command(app, sweep_command);
+  CLI::App* run_sub = add_run_command(app, run_command);
+  CLI::App* list_sub = add_list_command(app, list_what);
+  CLI::App* report_sub = add_report_command(app, report_options);
+  CLI::App* child_sub =
+      app.add_subcommand("run-case", "one case of a sweep, as bench/child.h describes")->group("");
+  if (const auto status = parse_command_line(app, argc, argv)) return *status;
+  try {
+    if (*sweep_sub) return sweep(sweep_command);
+    if (*run_sub) return run(run_command);
+    if (*list_sub) return list(list_what);
+    if (*report_sub) return report(report_options);
+    if (*child_sub) return child_main(run_case);
+  } catch (const InvalidInput& error) {
+    fmt::print(stderr, "precbench: {}\n", error.what());
+  } catch (const std::system_error& error) {
+    fmt::print(stderr, "precbench: {}\n", error.what());
+  }
+  return 2;
+}

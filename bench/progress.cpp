@@ -1,0 +1,89 @@
+// Progress lines.
+#include "bench/progress.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+namespace precbench {
+
+CaseLabels::CaseLabels(const std::vector<Case>& grid) : fields_{find_field("model"), find_field("recipe")} {
+  for (const Field& field : case_fields()) {
+    const bool shown = &field == fields_[0] || &field == fields_[1];
+    const bool varies = std::any_of(grid.begin(), grid.end(), [&](const Case& c) {
+      return get_text(c, field) != get_text(grid.front(), field);
+    });
+    if (!shown && varies) fields_.push_back(&field);
+  }
+}
+
+std::string CaseLabels::of(const Case& c) const {
+  std::string label = c.model + " " + c.recipe;
+  for (std::size_t i = 2; i < fields_.size(); ++i)
+    label += fmt::format(" {}={}", fields_[i]->name, get_text(c, *fields_[i]));
+  return label;
+}
+
+std::string describe_seconds(double seconds) {
+  const auto whole = static_cast<long long>(std::ceil(seconds));
+  if (whole < 60) return fmt::format("{} s", whole);
+  if (whole < 3600) return fmt::format("{} m {:02} s", whole / 60, whole % 60);
+  return fmt::format("{} h {:02} m", whole / 3600, whole % 3600 / 60);
+}
+
+std::string describe_outcome(const Record& record) {
+  std::string text = name_of(record.status);
+  if (record.training && !record.training->loss.empty())
+    text += fmt::format(", loss {:.4f}", record.training->loss.back());
+  if (record.metrics && record.metrics->tokens_per_s)
+    text += fmt::format(", {:.0f} tokens/s", *record.metrics->tokens_per_s);
+  if (record.error) text += ": " + *record.error;
+  return text;
+}
+
+Progress::Progress(const std::vector<Case>& grid, std::size_t finished, bool quiet)
+    : labels_(grid),
+      total_(grid.size()),
+      done_(finished),
+      done_before_(finished),
+      quiet_(quiet),
+      terminal_(isatty(STDERR_FILENO)) {}
+
+std::string Progress::remaining() const {
+  if (done_ == done_before_) return "";
+  const double seconds = std::chrono::duration<double>(Clock::now() - began_).count();
+  const double per_case = seconds / static_cast<double>(done_ - done_before_);
+  return fmt::format(", about {} left", describe_seconds(per_case * static_cast<double>(total_ - done_)));
+}
+
+void Progress::start(const Case& c) {
+  case_began_ = Clock::now();
+  if (quiet_ || !terminal_) return;
+  fmt::print(stderr, "[{}/{}] {} ...{}", done_ + 1, total_, labels_.of(c), remaining());
+  std::fflush(stderr);
+}
+
+void Progress::finish(const Case& c, const Record& record) {
+  ++done_;
+  if (quiet_) return;
+  clear_status();
+  const double seconds = std::chrono::duration<double>(Clock::now() - case_began_).count();
+  const bool last = done_ == total_;
+  fmt::print(stderr, "[{}/{}] {}: {} ({}{})\n", done_, total_, labels_.of(c), describe_outcome(record),
+             describe_seconds(seconds), terminal_ || last ? "" : remaining());
+}
+
+void Progress::note(const std::string& line) {
+  if (quiet_) return;
+  clear_status();
+  fmt::print(stderr, "{}\n", line);
+}
+
+void Progress::clear_status() {
+  if (terminal_) fmt::print(stderr, "\r\033[K");
+}
+
+}  // namespace precbench

@@ -1,0 +1,39 @@
+// The sweep runner: one process per case, one line per finished case in DIR/records.jsonl, and a second start
+// that goes on where the first one ended.
+//
+// A case is finished when its id has a row, whatever the row's status: unsupported, oom and diverged are
+// answers, and crashed or timeout would most likely come again (--retry-failed runs those two once more).
+// What a killed sweep had in flight has no row and is done again. A child that something outside killed is
+// run a second time at once.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "bench/case.h"
+
+namespace precbench {
+
+struct SweepOptions {
+  std::string out = "out";  ///< folder of records.jsonl; made if missing
+  bool fresh = false;       ///< move the old records aside (records.jsonl.1, .2, ...) and do every case
+  bool retry_failed =
+      false;                ///< do cases again whose row says crashed or timeout; the old file is kept aside
+  bool quiet = false;       ///< no progress lines
+  double timeout_s = 3600;  ///< of one case; 0: none
+  std::vector<std::string> child = {"/proc/self/exe", "run-case"};  ///< the command that child.h describes
+};
+
+inline constexpr int kSweepDone = 0;      ///< every case has a row
+inline constexpr int kSweepFailures = 1;  ///< the same, but some rows say crashed or timeout
+inline constexpr int kSweepInterrupted = 130;
+
+/// Runs what is not finished yet and returns one of the codes above. Cases must have been validated; `device`
+/// must be resolved. Throws InvalidInput if the folder cannot be written, another sweep is writing to it, the
+/// disk runs full, or a case turns out to have bad input; finished rows stay in each of these.
+int run_sweep(const std::vector<Case>& grid, const SweepOptions& options);
+
+/// Appends to DIR/records.jsonl under the same lock as a sweep.
+void append_to_folder(const std::string& folder, const Record& record);
+
+}  // namespace precbench

@@ -1,0 +1,106 @@
+// Collectives between threads of one process, on host memory: every rank publishes its buffer, waits, reads
+// the others' and waits again. Each rank sums one slice over all ranks in rank order, so results are
+// deterministic and the same on every rank.
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
+#include <stdexcept>
+
+#include "kernels/comm/comm.h"
+#include "kernels/cpu/vector.h"
+
+namespace precbench {
+namespace {
+
+struct Shared final : LocalGroup {
+  explicit Shared(int n) : size(n), buffers(n) {}
+
+  void abort() override {
+    std::lock_guard lock(mutex);
+    aborted = true;
+    arrived.notify_all();
+  }
+
+  std::unique_ptr<Comm> join(int rank) override;
+
+  /// Waits until every rank is here.
+  void barrier() {
+    std::unique_lock lock(mutex);
+    const std::uint64_t mine = generation;
+    if (++waiting == size) {
+      waiting = 0;
+      ++generation;
+      arrived.notify_all();
+      return;
+    }
+    arrived.wait(lock, [&] { return generation != mine || aborted; });
+    if (generation == mine) throw std::runtime_error("another rank failed");
+  }
+
+  const int size;
+  std::vector<Tensor> buffers;  // what each rank has published
+  std::vector<float> staging;   // sums on their way back to the ranks
+  std::mutex mutex;
+  std::condition_variable arrived;
+  int waiting = 0;
+  std::uint64_t generation = 0;
+  bool aborted = false;
+};
+
+class LocalComm final : public Comm {
+ public:
+  LocalComm(Shared& shared, int rank) : Comm(rank, shared.size), shared_(shared) {}
+  std::string name() const override { return "local"; }
+
+ protected:
+  void do_all_reduce(const Tensor& x) override {
+    publish(x);
+    if (rank() == 0) shared_.staging.resize(x.size());
+    shared_.barrier();
+    const std::int64_t slice = (x.size() + size() - 1) / size();
+    const std::int64_t first = std::min(x.size(), rank() * slice);
+    sum_over_ranks(shared_.staging.data() + first, first, std::min(slice, x.size() - first));
+    shared_.barrier();
+    cpu::store(x, 0, x.size(), shared_.staging.data());
+    shared_.barrier();
+  }
+
+  void do_all_gather(const Tensor& full, const Tensor& shard) override {
+    publish(shard);
+    for (int r = 0; r < size(); ++r)
+      std::memcpy(full.as<std::byte>() + r * shard.bytes(), shared_.buffers[r].data, shard.bytes());
+    shared_.barrier();
+  }
+
+  void do_reduce_scatter(const Tensor& shard, const Tensor& full) override {
+    publish(full);
+    std::vector<float> total(shard.size());
+    sum_over_ranks(total.data(), rank() * shard.size(), shard.size());
+    shared_.barrier();
+    cpu::store(shard, 0, shard.size(), total.data());
+  }
+
+ private:
+  void publish(const Tensor& buffer) {
+    shared_.buffers[rank()] = buffer;
+    shared_.barrier();
+  }
+
+  void sum_over_ranks(float* total, std::int64_t first, std::int64_t n) {
+    std::vector<float> converted(n);
+    for (int r = 0; r < size(); ++r) {
+      const float* values = cpu::load(shared_.buffers[r], first, n, converted.data());
+      for (std::int64_t i = 0; i < n; ++i) total[i] = r == 0 ? values[i] : total[i] + values[i];
+    }
+  }
+
+  Shared& shared_;
+};
+
+std::unique_ptr<Comm> Shared::join(int rank) { return std::make_unique<LocalComm>(*this, rank); }
+
+}  // namespace
+
+std::unique_ptr<LocalGroup> make_local_group(int size) { return std::make_unique<Shared>(size); }
+
+}  // namespace precbench

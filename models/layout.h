@@ -1,0 +1,96 @@
+// Where every parameter lies: pure arithmetic, the same on every device and rank.
+//
+// Parameters form units: one per block, and the edges (embedding; final norm and lm_head, or all three in one
+// unit when tied). A unit is what is gathered, released and reduced at a time. Inside a unit the matrices
+// come first and the norm gains last, so that weight decay covers one run; q|k|v and gate|up lie side by side
+// and are used as one matrix. Over the whole model the units lie in the order in which backward finishes
+// them, last to first: that lets the gradient buffer be lent to activations until backward reaches it
+// (kernels/memory.h).
+//
+// Under FSDP a unit is cut into `pieces` equal shards, the last ones padded or empty.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/tensor.h"
+#include "models/config.h"
+
+namespace precbench {
+
+/// A tensor under its Hugging Face name.
+struct Parameter {
+  std::string name;
+  std::int64_t offset = 0;  ///< element in its unit
+  std::int64_t rows = 0, cols = 0;
+  bool matrix = false;  ///< initialised at random and decayed; else a gain, initialised to 1 and not decayed
+
+  std::int64_t size() const { return rows * cols; }
+};
+
+struct Unit {
+  std::vector<Parameter> parameters;
+  std::int64_t size = 0;  ///< elements, alignment holes included
+};
+
+/// A run of elements that the optimizer treats alike.
+struct Run {
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+  bool decay = false;
+};
+
+/// A block's tensors as views of its unit, for weights and gradients alike.
+struct BlockTensors {
+  Tensor qkv;             ///< [(H + 2 KV) D, C]
+  Tensor o;               ///< [C, H D]
+  Tensor gate_up;         ///< [2 F, C]
+  Tensor down;            ///< [C, F]
+  Tensor norm1, norm2;    ///< [1, C]: input_layernorm, post_attention_layernorm
+  Tensor q_norm, k_norm;  ///< [1, D], empty without QK-norm
+};
+
+class Layout {
+ public:
+  /// pieces: 1, or the ranks that share every unit.
+  Layout(const ModelConfig& config, int pieces);
+
+  const std::vector<Unit>& units() const { return units_; }
+  int unit_count() const { return static_cast<int>(units_.size()); }
+  int block_unit(std::int64_t layer) const { return first_block_ + static_cast<int>(layer); }
+  int embedding_unit() const { return embedding_unit_; }
+  int head_unit() const { return unit_count() - 1; }
+  bool is_block(int unit) const { return unit >= first_block_ && unit < first_block_ + config_.layers; }
+
+  int pieces() const { return pieces_; }
+  /// Elements of one shard of a unit; the whole unit where pieces is 1.
+  std::int64_t shard_size(int unit) const;
+  /// First element of a unit in a buffer that holds one shard of every unit, and that buffer's size.
+  std::int64_t shard_offset(int unit) const { return shard_offsets_[unit]; }
+  std::int64_t local_size() const { return shard_offsets_.back(); }
+  /// First element of a unit in the unsharded model: the counter of random numbers.
+  std::int64_t model_offset(int unit) const { return model_offsets_[unit]; }
+  /// The unit's elements in the shard of `piece`, as [first, last) of the unit.
+  std::pair<std::int64_t, std::int64_t> shard_range(int unit, int piece) const;
+
+  /// The runs of a shard, without holes; offsets relative to the shard.
+  std::vector<Run> runs(int unit, int piece) const;
+
+  BlockTensors block(const Tensor& unit) const;
+  Tensor embedding(const Tensor& unit) const;   ///< of embedding_unit: [V, C]
+  Tensor final_norm(const Tensor& unit) const;  ///< of head_unit: [1, C]
+  Tensor lm_head(const Tensor& unit) const;     ///< of head_unit: [V, C]; the embedding when tied
+
+ private:
+  void add(Unit& unit, const std::string& name, std::int64_t rows, std::int64_t cols, bool matrix);
+  Unit make_block(std::int64_t layer);
+
+  ModelConfig config_;
+  int pieces_;
+  int first_block_ = 0, embedding_unit_ = 0;
+  std::vector<Unit> units_;
+  std::vector<std::int64_t> shard_offsets_, model_offsets_;
+};
+
+}  // namespace precbench

@@ -1,0 +1,45 @@
+// A linear layer in a recipe: which forms its operands take, and its three GEMMs.
+//   fprop  Y = X W^T      dgrad  dX = dY W      wgrad  dW = dY^T X
+#pragma once
+
+#include "kernels/device.h"
+#include "kernels/memory.h"
+#include "kernels/recipe.h"
+
+namespace precbench {
+
+/// Memory for a form of a [rows, k] matrix; BF16 needs none (see alias).
+Form push_form(Arena& arena, Segment segment, const OperandFormat& format, std::int64_t rows, std::int64_t k);
+
+/// An operand around an existing value, without quantized forms yet: BF16 forms alias the value.
+/// `row` and `col` are the formats of the GEMMs that contract over its columns and over its rows.
+Operand make_operand(const Tensor& value, const OperandFormat& row, const OperandFormat& col);
+
+/// Bound to a device and an arena; stateless otherwise. Weights are quantized where they are used, into
+/// transient memory: a training step changes them every time.
+class Linear {
+ public:
+  Linear(Device& device, Arena& arena, const Recipe& recipe, OpClass op_class = OpClass::gemm)
+      : device_(device), arena_(arena), recipe_(recipe), op_class_(op_class) {}
+
+  const Recipe& recipe() const { return recipe_; }
+  const OperandFormat& x_row() const { return recipe_.fprop.a; }
+  const OperandFormat& x_col() const { return recipe_.wgrad.b; }
+  const OperandFormat& dy_row() const { return recipe_.dgrad.a; }
+  const OperandFormat& dy_col() const { return recipe_.wgrad.a; }
+
+  /// Y[M,N] = X[M,K] W[N,K]^T; reads x.row.
+  void fprop(const Tensor& y, const Operand& x, const Tensor& weight) const;
+  /// dX[M,K] = dY[M,N] W[N,K]; reads dy.row.
+  void dgrad(const Tensor& dx, const Operand& dy, const Tensor& weight) const;
+  /// dW[N,K] = or += dY[M,N]^T X[M,K]; reads dy.col and x.col.
+  void wgrad(const Tensor& dweight, const Operand& dy, const Operand& x, bool accumulate) const;
+
+ private:
+  Device& device_;
+  Arena& arena_;
+  const Recipe& recipe_;
+  OpClass op_class_;
+};
+
+}  // namespace precbench

@@ -1,0 +1,60 @@
+// AdamW over the flat buffers. See optimizer.h.
+#include "models/optimizer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "kernels/formats.h"
+
+namespace precbench {
+namespace {
+
+Tensor part(const Tensor& t, const Run& run) {
+  if (t.empty()) return {};
+  return {t.as<std::byte>() + bytes_of(t.dtype, run.first), t.dtype, 1, run.count};
+}
+
+}  // namespace
+
+float learning_rate(const OptimizerOptions& o, std::int64_t step) {
+  if (step < o.warmup) return o.lr * static_cast<float>(step + 1) / static_cast<float>(o.warmup);
+  if (o.schedule == Schedule::constant || o.total_steps <= o.warmup) return o.lr;
+  const double progress =
+      std::min(1.0, static_cast<double>(step - o.warmup) / static_cast<double>(o.total_steps - o.warmup));
+  return static_cast<float>(o.lr * (0.55 + 0.45 * std::cos(std::numbers::pi * progress)));
+}
+
+StepScalars step_scalars(const OptimizerOptions& o, std::int64_t step) {
+  const double t = static_cast<double>(step + 1);
+  return {learning_rate(o, step), static_cast<float>(1 - std::pow(o.beta1, t)),
+          static_cast<float>(1 - std::pow(o.beta2, t)),
+          random_bits(o.seed, static_cast<std::uint64_t>(step))};
+}
+
+void optimizer_step(Device& device, Parameters& parameters, const Tensor& scalars, const Tensor& norm_squared,
+                    const OptimizerOptions& o) {
+  bool accumulate = false;
+  for (int u = 0; u < parameters.layout().unit_count(); ++u) {
+    const Parameters::Shard shard = parameters.shard(u);
+    for (const Run& run : shard.runs) {
+      device.sum_of_squares(norm_squared, part(shard.gradient, run), accumulate);
+      accumulate = true;
+    }
+  }
+  if (!accumulate) device.zero(norm_squared);  // more ranks than elements
+  if (parameters.sharded()) parameters.comm().all_reduce(norm_squared);
+
+  for (int u = 0; u < parameters.layout().unit_count(); ++u) {
+    const Parameters::Shard shard = parameters.shard(u);
+    for (const Run& run : shard.runs) {
+      AdamwOptions options{o.beta1, o.beta2, o.eps, run.decay ? o.weight_decay : 0.0f, o.max_norm};
+      options.stochastic_rounding = parameters.options().master == Master::bf16_sr;
+      options.first_index = shard.model_offset + run.first;
+      device.adamw(part(shard.weights, run), part(shard.master, run), part(shard.m, run), part(shard.v, run),
+                   part(shard.gradient, run), scalars, norm_squared, options);
+    }
+  }
+}
+
+}  // namespace precbench

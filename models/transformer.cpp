@@ -1,0 +1,341 @@
+// The training step, top to bottom: construction, a block's memory, its forward, its backward, the head, the
+// step.
+#include "models/transformer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace precbench {
+namespace {
+
+bool one_scale(const OperandFormat& format) { return format.granularity == Granularity::tensor; }
+
+}  // namespace
+
+Transformer::Transformer(Device& device, Arena& arena, Parameters& parameters, const ModelConfig& config,
+                         const TransformerOptions& options)
+    : device_(device),
+      arena_(arena),
+      parameters_(parameters),
+      config_(config),
+      options_(options),
+      attention_shape_{options.B, options.T, config.heads, config.kv_heads, config.head_dim},
+      M_(options.B * options.T),
+      saved_(config.layers) {
+  losses_ = push(DType::f32, M_, 1);
+  x0_ = push(config.width);
+  branch_ = push(config.width);
+  if (options.recompute) mid_ = push(config.width);
+  // Blocks are either in the recipe or kept in BF16, so one quantized block tells what the slots must hold.
+  const Recipe* recipe = *std::max_element(options.recipes.begin(), options.recipes.end(),
+                                           [](auto* a, auto* b) { return a->quantized() < b->quantized(); });
+  const Linear consumer(device, arena, *recipe);
+  for (Operand& slot : slots_) slot = push_gradient(config.width, consumer);
+}
+
+// ---- memory
+
+void Transformer::push_row(Operand& operand, const OperandFormat& format) {
+  if (!format.quantized()) return;
+  operand.row = push_form(arena_, Segment::activations, format, operand.value.rows, operand.value.cols);
+  if (one_scale(format) && operand.amax.empty()) operand.amax = push(DType::f32, 1, 1);
+}
+
+void Transformer::push_col(Operand& operand, const OperandFormat& format) {
+  if (!format.quantized()) return;
+  operand.col = push_form(arena_, Segment::activations, format, operand.value.cols, operand.value.rows);
+  if (one_scale(format) && operand.amax.empty()) operand.amax = push(DType::f32, 1, 1);
+}
+
+Operand Transformer::push_gradient(std::int64_t cols, const Linear& consumer) {
+  Operand operand = make_operand(push(cols), consumer.dy_row(), consumer.dy_col());
+  push_row(operand, consumer.dy_row());
+  push_col(operand, consumer.dy_col());
+  return operand;
+}
+
+Operand Transformer::gradient_in(int slot, std::int64_t consumer_layer) const {
+  const Operand& memory = slots_[slot];
+  if (consumer_layer < 0) return make_operand(memory.value, {}, {});
+  const Linear consumer = linear(consumer_layer);
+  if (!consumer.recipe().quantized()) return make_operand(memory.value, {}, {});
+  return memory;
+}
+
+/// What every block keeps from its forward to its backward, with recomputation too.
+void Transformer::push_saved(std::int64_t layer, Saved& saved) {
+  saved.x = layer == 0 ? x0_ : push(config_.width);
+  saved.rstd1 = push(DType::f32, M_, 1);
+}
+
+void Transformer::push_inner(std::int64_t layer, Saved& saved) {
+  const Linear consumer = linear(layer);
+  const std::int64_t C = config_.width;
+  const auto keep_columns = [&](Form& form, std::int64_t width) {
+    form = consumer.x_col().quantized() ? push_form(arena_, Segment::activations, consumer.x_col(), width, M_)
+                                        : Form{};
+  };
+  saved.raw_qkv = push(attention_shape_.qkv_width());
+  saved.attention = push(attention_shape_.q_width());
+  saved.lse = push(DType::f32, config_.heads, M_);
+  saved.mid = options_.recompute ? mid_ : push(C);
+  saved.rstd2 = push(DType::f32, M_, 1);
+  saved.gate_up = push(2 * config_.ffn);
+  keep_columns(saved.h1_col, C);
+  keep_columns(saved.attention_col, attention_shape_.q_width());
+  keep_columns(saved.h2_col, C);
+  if (one_scale(consumer.x_row()) || one_scale(consumer.x_col())) saved.swiglu_amax = push(DType::f32, 1, 1);
+}
+
+RopeOptions Transformer::rope_options(const BlockTensors& w) const {
+  return {attention_shape_, static_cast<float>(config_.rope_theta), static_cast<float>(config_.norm_eps),
+          w.q_norm, w.k_norm};
+}
+
+void Transformer::observe(std::int64_t layer, const char* role, const Operand& operand) {
+  if (quantization_observer_) quantization_observer_->observe(layer, role, operand);
+}
+
+// ---- forward
+
+void Transformer::block_forward(std::int64_t layer, Saved& saved, const BlockTensors& w, const Tensor& x,
+                                bool again) {
+  const Linear lin = linear(layer);
+  const float eps = static_cast<float>(config_.norm_eps);
+  // A norm's output: fprop reads its row form now; wgrad its columns later, or the norm is done again for it.
+  const auto push_normed = [&](const Form& kept_columns) {
+    Operand h = make_operand(push(config_.width), lin.x_row(), lin.x_col());
+    push_row(h, lin.x_row());
+    if (lin.x_col().quantized()) {
+      h.col = kept_columns;
+      if (one_scale(lin.x_col()) && h.amax.empty()) h.amax = push(DType::f32, 1, 1);
+    }
+    h.keep_value = !lin.x_row().quantized() || quantization_observer_;
+    return h;
+  };
+
+  {
+    const Scope scope(arena_);
+    Operand h1 = push_normed(saved.h1_col);
+    if (again)
+      device_.rmsnorm_again(h1, saved.x, saved.rstd1, w.norm1);
+    else
+      device_.add_rmsnorm(h1, saved.x, saved.rstd1, x, layer == 0 ? Tensor{} : branch_, w.norm1, eps);
+    observe(layer, "qkv.x", h1);
+    lin.fprop(saved.raw_qkv, h1, w.qkv);
+  }
+  {
+    const Scope scope(arena_);
+    // Without QK-norm RoPE is undone by its own inverse, so the rows turn in place.
+    const Tensor qkv = config_.qk_norm ? push(attention_shape_.qkv_width()) : saved.raw_qkv;
+    device_.rope(qkv, saved.raw_qkv, rope_options(w));
+    Operand out = make_operand(saved.attention, lin.x_row(), lin.x_col());
+    push_row(out, lin.x_row());
+    if (lin.x_col().quantized()) {
+      out.col = saved.attention_col;
+      if (one_scale(lin.x_col()) && out.amax.empty()) out.amax = push(DType::f32, 1, 1);
+    }
+    device_.attention(out, saved.lse, qkv, attention_shape_);
+    observe(layer, "o.x", out);
+    lin.fprop(branch_, out, w.o);
+  }
+  {
+    const Scope scope(arena_);
+    Operand h2 = push_normed(saved.h2_col);
+    device_.add_rmsnorm(h2, saved.mid, saved.rstd2, saved.x, branch_, w.norm2, eps);
+    observe(layer, "gate_up.x", h2);
+    lin.fprop(saved.gate_up, h2, w.gate_up);
+  }
+  if (again) return;
+  const Scope scope(arena_);
+  Operand s = make_operand(push(config_.ffn), lin.x_row(), {});
+  s.amax = saved.swiglu_amax;
+  push_row(s, lin.x_row());
+  s.keep_value = !lin.x_row().quantized() || quantization_observer_;
+  device_.swiglu(s, saved.gate_up);
+  observe(layer, "down.x", s);
+  lin.fprop(branch_, s, w.down);
+}
+
+// ---- backward
+
+Operand Transformer::normed_again(const Linear& consumer, const Form& kept, const Tensor& sum,
+                                  const Tensor& rstd, const Tensor& weight) {
+  Operand h;
+  if (consumer.x_col().quantized()) {
+    h.col = kept;
+    return h;
+  }
+  h = make_operand(push(config_.width), {}, {});
+  device_.rmsnorm_again(h, sum, rstd, weight);
+  return h;
+}
+
+void Transformer::ffn_backward(std::int64_t layer, const Saved& saved, const BlockTensors& w,
+                               const BlockTensors& g, const Operand& dx, Operand& dmid) {
+  const Linear lin = linear(layer);
+  const bool accumulate = parameters_.accumulates();
+  const Scope scope(arena_);
+  Operand dgate_up = push_gradient(2 * config_.ffn, lin);
+  dgate_up.keep_value = !lin.dy_row().quantized() || !lin.dy_col().quantized() || quantization_observer_;
+  {
+    const Scope inner(arena_);
+    const Tensor ds = push(config_.ffn);
+    lin.dgrad(ds, dx, w.down);
+    Operand s = make_operand(push(config_.ffn), {}, lin.x_col());
+    s.amax = saved.swiglu_amax;
+    push_col(s, lin.x_col());
+    s.keep_value = !lin.x_col().quantized() || quantization_observer_;
+    device_.swiglu_backward(dgate_up, s, ds, saved.gate_up);
+    observe(layer, "gate_up.dy", dgate_up);
+    lin.wgrad(g.down, dx, s, accumulate);
+  }
+  const Tensor dh = push(config_.width);
+  lin.dgrad(dh, dgate_up, w.gate_up);
+  {
+    const Scope inner(arena_);
+    lin.wgrad(g.gate_up, dgate_up, normed_again(lin, saved.h2_col, saved.mid, saved.rstd2, w.norm2),
+              accumulate);
+  }
+  device_.rmsnorm_backward(dmid, g.norm2, accumulate, dx.value, dh, saved.mid, saved.rstd2, w.norm2);
+  observe(layer, "o.dy", dmid);
+}
+
+void Transformer::attention_backward(std::int64_t layer, const Saved& saved, const BlockTensors& w,
+                                     const BlockTensors& g, const Operand& dmid) {
+  const Linear lin = linear(layer);
+  const bool accumulate = parameters_.accumulates();
+  const Scope scope(arena_);
+  Operand dqkv = push_gradient(attention_shape_.qkv_width(), lin);
+  dqkv.keep_value = !lin.dy_row().quantized() || !lin.dy_col().quantized() || quantization_observer_;
+  {
+    const Scope inner(arena_);
+    Operand out = make_operand(saved.attention, {}, lin.x_col());
+    if (lin.x_col().quantized()) out.col = saved.attention_col;
+    lin.wgrad(g.o, dmid, out, accumulate);
+    const Tensor dout = push(attention_shape_.q_width());
+    lin.dgrad(dout, dmid, w.o);
+    Tensor qkv = saved.raw_qkv;
+    if (config_.qk_norm) {
+      qkv = push(attention_shape_.qkv_width());
+      device_.rope(qkv, saved.raw_qkv, rope_options(w));
+    }
+    const Tensor dturned = push(attention_shape_.qkv_width());
+    device_.attention_backward(dturned, dout, saved.attention, saved.lse, qkv, attention_shape_);
+    device_.rope_backward(dqkv, g.q_norm, g.k_norm, accumulate, dturned, saved.raw_qkv, rope_options(w));
+    observe(layer, "qkv.dy", dqkv);
+  }
+  const Tensor dh = push(config_.width);
+  lin.dgrad(dh, dqkv, w.qkv);
+  {
+    const Scope inner(arena_);
+    lin.wgrad(g.qkv, dqkv, normed_again(lin, saved.h1_col, saved.x, saved.rstd1, w.norm1), accumulate);
+  }
+  Operand below = gradient_in(1 - slot_, layer - 1);
+  device_.rmsnorm_backward(below, g.norm1, accumulate, dmid.value, dh, saved.x, saved.rstd1, w.norm1);
+  if (layer > 0) observe(layer - 1, "down.dy", below);
+}
+
+void Transformer::block_backward(std::int64_t layer, Saved& saved) {
+  const int unit = parameters_.layout().block_unit(layer);
+  const Scope scope(arena_);
+  const BlockTensors w = parameters_.layout().block(parameters_.gather(unit));
+  if (options_.recompute) {
+    push_inner(layer, saved);
+    block_forward(layer, saved, w, saved.x, true);
+  }
+  const BlockTensors g = parameters_.layout().block(parameters_.gradients(unit));
+  Operand dmid = push_gradient(config_.width, linear(layer));
+  ffn_backward(layer, saved, w, g, gradient_in(slot_, layer), dmid);
+  attention_backward(layer, saved, w, g, dmid);
+  slot_ = 1 - slot_;
+  parameters_.reduce(unit);
+}
+
+// ---- the head
+
+void Transformer::head(const Tensor& loss_sum, const Tensor& targets, float loss_scale,
+                       bool first_micro_step) {
+  const Scope scope(arena_);
+  const Layout& layout = parameters_.layout();
+  const Linear lin(device_, arena_, *options_.head, OpClass::head_loss);
+  const Tensor unit = parameters_.gather(layout.head_unit());
+  const Tensor weight = layout.lm_head(unit), gain = layout.final_norm(unit);
+
+  const Tensor x = push(config_.width), rstd = push(DType::f32, M_, 1), dh = push(config_.width);
+  const Tensor normed = push(config_.width);
+  Operand h = make_operand(normed, {}, {});
+  device_.add_rmsnorm(h, x, rstd, saved_.back().mid, branch_, gain, static_cast<float>(config_.norm_eps));
+
+  const Tensor gradient = parameters_.gradients(layout.head_unit());
+  const Tensor dweight = layout.lm_head(gradient);
+  // A converted head's scales may span all tokens, so it is done in one run.
+  const std::int64_t run = options_.head->quantized() ? M_ : std::min(M_, kHeadRun);
+  for (std::int64_t first = 0; first < M_; first += run) {
+    const Scope inner(arena_);
+    const std::int64_t rows = std::min(run, M_ - first);
+    Operand x_run = make_operand(normed.slice_rows(first, rows), lin.x_row(), lin.x_col());
+    push_row(x_run, lin.x_row());
+    push_col(x_run, lin.x_col());
+    device_.quantize(x_run);
+    Operand logits =
+        make_operand(push(options_.activations, rows, config_.vocab), lin.dy_row(), lin.dy_col());
+    lin.fprop(logits.value, x_run, weight);
+    device_.cross_entropy(losses_.slice_rows(first, rows), logits.value, targets.slice_rows(first, rows),
+                          loss_scale);
+    push_row(logits, lin.dy_row());
+    push_col(logits, lin.dy_col());
+    device_.quantize(logits);
+    lin.dgrad(dh.slice_rows(first, rows), logits, weight);
+    lin.wgrad(dweight, logits, x_run, parameters_.accumulates() || first > 0);
+  }
+  device_.sum(loss_sum, losses_, !first_micro_step);
+  Operand dx = gradient_in(slot_, config_.layers - 1);
+  device_.rmsnorm_backward(dx, layout.final_norm(gradient), parameters_.accumulates(), {}, dh, x, rstd, gain);
+  observe(config_.layers - 1, "down.dy", dx);
+  if (!config_.tied) parameters_.reduce(layout.head_unit());
+}
+
+// ---- the step
+
+void Transformer::forward_backward(const Tensor& loss_sum, const Tensor& tokens, const Tensor& targets,
+                                   float loss_scale, bool first_micro_step) {
+  const Layout& layout = parameters_.layout();
+  const Arena::Mark start = arena_.mark();
+  device_.embedding(x0_, tokens, layout.embedding(parameters_.gather(layout.embedding_unit())));
+
+  std::vector<Arena::Mark> marks;
+  Tensor x = x0_;
+  for (std::int64_t layer = 0; layer < config_.layers; ++layer) {
+    Saved& saved = saved_[layer];
+    marks.push_back(arena_.mark());
+    push_saved(layer, saved);
+    const BlockTensors w = layout.block(parameters_.gather(layout.block_unit(layer)));
+    if (options_.recompute) {
+      const Scope scope(arena_);
+      push_inner(layer, saved);
+      block_forward(layer, saved, w, x, false);
+    } else {
+      push_inner(layer, saved);
+      block_forward(layer, saved, w, x, false);
+    }
+    x = saved.mid;
+  }
+  slot_ = 0;
+  head(loss_sum, targets, loss_scale, first_micro_step);
+
+  for (std::int64_t layer = config_.layers - 1; layer >= 0; --layer) {
+    block_backward(layer, saved_[layer]);
+    arena_.release(marks[layer]);
+  }
+
+  const int unit = layout.embedding_unit();
+  const Tensor dtable = layout.embedding(parameters_.gradients(unit));
+  if (!config_.tied && !parameters_.accumulates()) device_.zero(dtable);
+  device_.embedding_backward(dtable, slots_[slot_].value, tokens);
+  parameters_.reduce(unit);
+  arena_.release(start);
+}
+
+}  // namespace precbench

@@ -1,0 +1,112 @@
+// The training step's forward and backward, written once for every device, recipe and rank count.
+//
+//   embedding; per block: RMSNorm, qkv, (QK-norm) RoPE, attention, o, RMSNorm, gate|up, SwiGLU, down;
+//   RMSNorm, lm_head, cross-entropy; and the same backwards.
+//
+// What forward keeps for backward is the smallest form that suffices: with a quantized wgrad the FP8 columns
+// of a norm's output, else nothing, and the norm is done again. SwiGLU's output is never kept. With recompute
+// only the residual stream at each block's input is kept.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "models/linear.h"
+#include "models/parameters.h"
+
+namespace precbench {
+
+struct TransformerOptions {
+  std::int64_t B = 1, T = 128;         ///< of one micro-step on one rank
+  std::vector<const Recipe*> recipes;  ///< per block; not owned
+  const Recipe* head = nullptr;        ///< of lm_head; not owned
+  bool recompute = false;              ///< per block
+  DType activations = DType::bf16;     ///< f32: the FP32 reference model of the tests
+};
+
+/// Watches quantization: called with every operand after its forms are made, with the role it plays.
+class QuantizationObserver {
+ public:
+  virtual ~QuantizationObserver() = default;
+  virtual void observe(std::int64_t layer, const char* role, const Operand& operand) = 0;
+};
+
+class Transformer {
+ public:
+  Transformer(Device& device, Arena& arena, Parameters& parameters, const ModelConfig& config,
+              const TransformerOptions& options);
+
+  /// One micro-step: forward and backward over tokens and targets (i32 [M]), whose loss is weighted with
+  /// `loss_scale` (1 / all tokens of the optimizer step). Adds the sum of the tokens' losses in nats to
+  /// loss_sum (f32 [1]). Gradients are complete, reduced over ranks, when it returns.
+  void forward_backward(const Tensor& loss_sum, const Tensor& tokens, const Tensor& targets, float loss_scale,
+                        bool first_micro_step);
+
+  void set_quantization_observer(QuantizationObserver* observer) { quantization_observer_ = observer; }
+
+ private:
+  /// What a block's forward leaves for its backward.
+  struct Saved {
+    Tensor x;                            // residual stream at the block's input [M, C]
+    Tensor rstd1, rstd2;                 // f32 [M]
+    Tensor raw_qkv;                      // before QK-norm and RoPE; the roped one itself without QK-norm
+    Tensor qkv;                          // after RoPE; with QK-norm made again in backward
+    Tensor attention;                    // [M, H D]
+    Tensor lse;                          // f32 [H, M]
+    Tensor mid;                          // residual stream between the halves [M, C]
+    Tensor gate_up;                      // [M, 2F]
+    Form h1_col, attention_col, h2_col;  // FP8 columns for wgrad, where the recipe has them
+    Tensor swiglu_amax;                  // f32 [1], where SwiGLU's output has one scale for the tensor
+  };
+  Linear linear(std::int64_t layer) const { return {device_, arena_, *options_.recipes[layer]}; }
+  Tensor push(std::int64_t cols) { return push(options_.activations, M_, cols); }
+  Tensor push(DType dtype, std::int64_t rows, std::int64_t cols) {
+    return arena_.push(Segment::activations, dtype, rows, cols);
+  }
+  /// Give an operand memory for the forms that its formats ask for; BF16 formats need none.
+  void push_row(Operand& operand, const OperandFormat& format);
+  void push_col(Operand& operand, const OperandFormat& format);
+  /// A new value with the forms of a linear layer's dY.
+  Operand push_gradient(std::int64_t cols, const Linear& consumer);
+  /// The residual stream's gradient in a slot, with the forms that the block below (none: the embedding)
+  /// takes.
+  Operand gradient_in(int slot, std::int64_t consumer_layer) const;
+  void push_saved(std::int64_t layer, Saved& saved);
+  void push_inner(std::int64_t layer, Saved& saved);
+  RopeOptions rope_options(const BlockTensors& w) const;
+  void observe(std::int64_t layer, const char* role, const Operand& operand);
+
+  /// `again`: a recomputation inside backward, which needs neither the first sum nor the block's output.
+  void block_forward(std::int64_t layer, Saved& saved, const BlockTensors& w, const Tensor& x, bool again);
+  void block_backward(std::int64_t layer, Saved& saved);
+  void ffn_backward(std::int64_t layer, const Saved& saved, const BlockTensors& w, const BlockTensors& g,
+                    const Operand& dx, Operand& dmid);
+  void attention_backward(std::int64_t layer, const Saved& saved, const BlockTensors& w,
+                          const BlockTensors& g, const Operand& dmid);
+  /// A norm's output again as wgrad's X: its kept FP8 columns, or recomputed in BF16.
+  Operand normed_again(const Linear& consumer, const Form& kept, const Tensor& sum, const Tensor& rstd,
+                       const Tensor& weight);
+  /// Final norm, lm_head, loss and their backward; leaves the residual stream's gradient in slots_[slot_].
+  void head(const Tensor& loss_sum, const Tensor& targets, float loss_scale, bool first_micro_step);
+
+  Device& device_;
+  Arena& arena_;
+  Parameters& parameters_;
+  ModelConfig config_;
+  TransformerOptions options_;
+  AttentionShape attention_shape_;
+  std::int64_t M_;
+  Tensor x0_;      // the embedded tokens
+  Tensor branch_;  // what a block's half adds to the residual stream, until the next norm has added it
+  Tensor mid_;     // with recompute: every block's residual stream between its halves
+  Tensor losses_;  // f32 [M]
+  std::vector<Saved> saved_;
+  Operand slots_[2];  // the gradient of the residual stream on its way down; two take turns
+  int slot_ = 0;      // which one holds the current gradient
+  QuantizationObserver* quantization_observer_ = nullptr;
+};
+
+/// A step's tokens of the head are done in runs of this many, so that the logits never stand in memory whole.
+inline constexpr std::int64_t kHeadRun = 2048;
+
+}  // namespace precbench
