@@ -27,7 +27,9 @@ const char* name_of(Segment segment) {
 std::int64_t MemoryUse::total() const { return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0}); }
 
 void Arena::book(Segment segment, std::int64_t bytes) {
-  current_.bytes[static_cast<int>(segment)] += bytes;
+  const int index = static_cast<int>(segment);
+  current_.bytes[index] += bytes;
+  highest_.bytes[index] = std::max(highest_.bytes[index], current_.bytes[index]);
   if (current_.total() > peak_.total()) peak_ = current_;
   peak_extent_ = std::max(peak_extent_, top_ + claimed_);
 }

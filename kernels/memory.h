@@ -65,6 +65,8 @@ class Arena {
   MemoryUse current() const { return current_; }
   /// The moment of largest total use since construction, by segment.
   MemoryUse peak() const { return peak_; }
+  /// Every segment at its own highest.
+  MemoryUse highest() const { return highest_; }
   /// Bytes of block that the run needs: the capacity with which a repetition fits exactly.
   std::int64_t peak_extent() const { return peak_extent_; }
   std::int64_t capacity() const { return capacity_; }
@@ -84,7 +86,7 @@ class Arena {
   int lent_element_bits_ = 32;
   std::int64_t peak_extent_ = 0;
   std::vector<Allocation> stack_;
-  MemoryUse current_, peak_;
+  MemoryUse current_, peak_, highest_;
 };
 
 /// Pops, on leaving a block, everything pushed inside it.

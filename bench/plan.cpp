@@ -1,0 +1,96 @@
+// Case to plan: names become enums, "first:N,last:N" becomes a flag per block.
+#include "bench/plan.h"
+
+#include <fmt/format.h>
+
+namespace precbench {
+namespace {
+
+Master master_of(const std::string& name) {
+  return name == "fp32" ? Master::fp32 : name == "bf16" ? Master::bf16 : Master::bf16_sr;
+}
+
+DType dtype_of(const std::string& name) { return name == "fp32" ? DType::f32 : DType::bf16; }
+
+/// Weights of a linear layer, [N, K], with the field's name for it.
+struct LinearShape {
+  const char* name;
+  std::int64_t N, K;
+};
+
+}  // namespace
+
+Plan make_plan(const Case& c) {
+  Plan plan;
+  plan.model = find_model(c.model);
+  plan.recipe = find_recipe(c.recipe);
+  plan.bf16 = find_recipe("bf16");
+  const KeepBf16 keep = parse_keep_bf16(c.keep_bf16);
+  for (std::int64_t layer = 0; layer < plan.model.layers; ++layer)
+    plan.converted.push_back(plan.recipe.quantized() && layer >= keep.first &&
+                             layer < plan.model.layers - keep.last);
+  plan.head_converted = plan.recipe.quantized() && c.head == "recipe";
+
+  plan.parameters.parallel = c.parallel == "fsdp" ? Parallel::fsdp : Parallel::ddp;
+  plan.parameters.master = master_of(c.master);
+  plan.parameters.moments = dtype_of(c.moments);
+  plan.parameters.gradients = dtype_of(c.grads);
+  plan.parameters.accumulation = static_cast<int>(c.accumulation);
+
+  plan.optimizer.lr = static_cast<float>(c.lr);
+  plan.optimizer.warmup = c.warmup;
+  plan.optimizer.schedule = c.schedule == "cosine" ? Schedule::cosine : Schedule::constant;
+  plan.optimizer.total_steps = c.steps;
+  plan.optimizer.weight_decay = static_cast<float>(c.weight_decay);
+  plan.optimizer.max_norm = static_cast<float>(c.clip);
+  plan.optimizer.seed = static_cast<std::uint64_t>(c.seed);
+
+  plan.B = c.batch;
+  plan.T = c.seq;
+  plan.ranks = static_cast<int>(c.gpus);
+  plan.accumulation = static_cast<int>(c.accumulation);
+  plan.recompute = c.recompute == "block";
+  plan.seed = static_cast<std::uint64_t>(c.seed);
+  return plan;
+}
+
+TransformerOptions Plan::transformer() const {
+  TransformerOptions options;
+  options.B = B;
+  options.T = T;
+  for (const bool in_recipe : converted) options.recipes.push_back(in_recipe ? &recipe : &bf16);
+  options.head = head_converted ? &recipe : &bf16;
+  options.recompute = recompute;
+  return options;
+}
+
+std::vector<std::string> Plan::converted_layers() const {
+  std::vector<std::string> layers;
+  std::int64_t first = 0, last = model.layers - 1;
+  while (first <= last && !converted[first]) ++first;
+  while (last >= first && !converted[last]) --last;
+  if (first <= last) layers.push_back(fmt::format("layers.{}-{}.{{qkv,o,gate_up,down}}", first, last));
+  if (head_converted) layers.push_back("lm_head");
+  return layers;
+}
+
+std::string Plan::why_unsupported() const {
+  const ModelConfig& m = model;
+  std::vector<LinearShape> shapes;
+  for (const bool in_recipe : converted)
+    if (in_recipe) {
+      shapes = {{"qkv", m.q_width() + 2 * m.kv_width(), m.width},
+                {"o", m.width, m.q_width()},
+                {"gate_up", 2 * m.ffn, m.width},
+                {"down", m.width, m.ffn}};
+      break;
+    }
+  if (head_converted) shapes.push_back({"lm_head", m.vocab, m.width});
+  for (const LinearShape& s : shapes) {
+    const std::string why = why_shape_unsupported(recipe, tokens_per_micro_step(), s.N, s.K);
+    if (!why.empty()) return fmt::format("{}: {}", s.name, why);
+  }
+  return "";
+}
+
+}  // namespace precbench

@@ -1,0 +1,49 @@
+// When warm-up is over and when there are enough samples. A sample is the time of one optimizer step.
+//
+// Warm-up ends when the running median settles: at least 5 steps, and the median of the last 3 within 2% of
+// the median of the 3 before; at the latest after 20. Sampling then ends at the first of
+//   target        at least 10 samples and 0.5 s of them, and a relative noise (IQR / 1.349 over the median,
+//   the standard
+//                 deviation of a normal) below 0.5%
+//   stable_noise  the noise estimate itself no longer moves: over its last 32 values it varies by less than
+//   5% time_limit    the case's seconds are used up
+// With a fixed number of steps only warm-up follows these rules, and it takes at most half of the steps.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "results/record.h"
+
+namespace precbench {
+
+struct SamplerOptions {
+  std::int64_t steps = 0;    ///< fixed number, warm-up included; 0: until a rule ends it
+  double time_limit_s = 60;  ///< of all steps together, warm-up included; not for fixed steps
+  std::int64_t min_samples = 10;
+  double min_time_s = 0.5;
+  double target_noise = 0.005;
+};
+
+class Sampler {
+ public:
+  explicit Sampler(const SamplerOptions& options) : options_(options) {}
+
+  /// Takes one step's time and says whether that was the last.
+  bool add(double milliseconds);
+
+  /// Samples, warm-up, reason and statistics so far.
+  Timing timing() const;
+
+ private:
+  bool warm() const;
+  bool finished();
+
+  SamplerOptions options_;
+  std::vector<double> warmup_, samples_, noise_;
+  bool warmed_up_ = false;
+  double elapsed_ms_ = 0, sampled_ms_ = 0;
+  StopReason reason_ = StopReason::fixed_steps;
+};
+
+}  // namespace precbench

@@ -1,0 +1,305 @@
+// One case inside its process: builds the ranks, trains, measures, and fills the record. In order:
+//   describe     plan, prediction, support, environment: known before anything runs
+//   train        every rank in its thread: steps until the sampler has enough, loss and gradient norm of each
+//   afterwards   weights out; then, outside the timed samples, one profiled step and the quantization
+//   statistics
+#include "bench/session.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <mutex>
+#include <thread>
+
+#include "bench/environment.h"
+#include "bench/peaks.h"
+#include "bench/plan.h"
+#include "bench/predict.h"
+#include "bench/quantization.h"
+#include "bench/rank.h"
+#include "bench/sampler.h"
+#include "bench/team.h"
+#include "bench/weights.h"
+#include "kernels/cuda/device_info.h"
+#include "kernels/cuda/graph.h"
+#include "kernels/cuda/profiler.h"
+#include "kernels/devices.h"
+#include "kernels/errors.h"
+#include "models/flops.h"
+
+namespace precbench {
+namespace {
+
+/// OpenMP threads of all ranks together: OMP_NUM_THREADS, else the machine's.
+int thread_budget() {
+  if (const char* text = std::getenv("OMP_NUM_THREADS"))
+    if (const int threads = std::atoi(text); threads > 0) return threads;
+  return std::max(1u, std::thread::hardware_concurrency());
+}
+
+GemmPath path_of(const GemmSupport& support) {
+  static constexpr ExecutionPath kPaths[] = {ExecutionPath::native, ExecutionPath::emulated,
+                                             ExecutionPath::unsupported};
+  GemmPath path{kPaths[static_cast<int>(support.execution)], std::nullopt};
+  if (!support.reason.empty()) path.reason = support.reason;
+  return path;
+}
+
+Support support_of(const Recipe& recipe, const Device& device) {
+  return {path_of(device.support(recipe.fprop, GemmRole::fprop)),
+          path_of(device.support(recipe.dgrad, GemmRole::dgrad)),
+          path_of(device.support(recipe.wgrad, GemmRole::wgrad))};
+}
+
+/// Memory of a device for as long as a rank lives.
+class Block {
+ public:
+  Block(Device& device, std::int64_t bytes) : device_(device), data_(device.allocate(bytes)) {}
+  ~Block() { device_.deallocate(data_); }
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
+  void* data() const { return data_; }
+
+ private:
+  Device& device_;
+  void* data_;
+};
+
+class Session {
+ public:
+  Session(const Case& c, Record& record) : case_(c), record_(record), plan_(make_plan(c)) {}
+
+  void run();
+
+ private:
+  std::unique_ptr<Device> make_device(int rank) const {
+    return case_.device == "cuda" ? make_cuda_device(rank)
+                                  : make_cpu_device(std::max(1, threads_ / plan_.ranks));
+  }
+  void describe(const Device& device);
+  void run_rank(int rank, LocalGroup& group);
+  void train(Rank& rank);
+  void finish_training(Rank& rank, const Sampler& sampler);
+  void note_changed_parameters(const std::vector<std::uint64_t>& before,
+                               const std::vector<std::uint64_t>& after);
+  void profile(Rank& rank, std::int64_t step);
+  void fill_metrics();
+  [[noreturn]] void throw_diverged(Rank& rank, std::int64_t step, const StepResult& result);
+
+  const Case& case_;
+  Record& record_;
+  Plan plan_;
+  int threads_ = thread_budget();
+  std::unique_ptr<DataSource> data_;
+  std::unique_ptr<InitialWeights> initial_;
+  DryRun books_;
+  std::mutex mutex_;           // of what ranks write to the record
+  std::vector<bool> changed_;  // per parameter: on any rank
+  std::int64_t steps_done_ = 0;
+};
+
+void Session::describe(const Device& device) {
+  record_.support = support_of(plan_.recipe, device);
+  Training& training = record_.training.emplace();
+  training.tokens_per_step = plan_.tokens_per_step();
+  training.converted_layers = plan_.converted_layers();
+  training.entropy_floor = data_->entropy_nats();
+  training.uniform_loss = std::log(static_cast<double>(plan_.model.vocab));
+  record_.flops = Flops{static_cast<double>(flops_per_token(plan_.model, plan_.T).total()),
+                        name_of(FlopConvention::causal)};
+  books_ = dry_run(plan_, &device);
+  record_.memory = Memory{memory_segments(books_.highest, books_.peak.total()), std::nullopt, std::nullopt};
+  if (record_.support->path() == ExecutionPath::unsupported)
+    for (const GemmPath* path : {&record_.support->fprop, &record_.support->dgrad, &record_.support->wgrad})
+      if (path->path == ExecutionPath::unsupported)
+        throw Unsupported(path->reason.value_or("not on this device"));
+}
+
+void Session::run() {
+  record_.env = describe_environment(threads_, case_.device == "cuda" ? 0 : -1);
+  if (case_.device == "cuda" && find_gpus().count < plan_.ranks)
+    throw Unsupported(
+        fmt::format("{} GPUs wanted, {}", plan_.ranks,
+                    find_gpus().count ? fmt::format("{} visible", find_gpus().count) : find_gpus().reason));
+  data_ = open_data(data_options(case_, plan_.model));
+  if (!case_.init_from.empty()) initial_ = std::make_unique<InitialWeights>(case_.init_from, plan_.model);
+  describe(*make_device(0));
+  if (initial_)
+    record_.warnings.insert(record_.warnings.end(), initial_->warnings().begin(), initial_->warnings().end());
+  const std::unique_ptr<LocalGroup> group = make_local_group(plan_.ranks);
+  run_team(
+      plan_.ranks, [&](int rank) { run_rank(rank, *group); }, [&] { group->abort(); });
+  fill_metrics();
+}
+
+void Session::run_rank(int index, LocalGroup& group) {
+  const std::unique_ptr<Device> device = make_device(index);
+  const std::unique_ptr<Comm> comm = group.join(index);
+  // A little more than predicted: saving and watching push small tensors of their own.
+  const std::int64_t capacity = books_.extent + watching_bytes(plan_);
+  const Block block(*device, capacity);
+  Rank rank(*device, *comm, plan_, block.data(), capacity);
+  if (initial_)
+    initial_->load_into(rank.parameters());
+  else
+    rank.parameters().initialize(plan_.seed, kInitialDeviation);
+  if (!case_.save_init.empty()) save_weights(case_.save_init, rank, Parameters::Kind::weights, plan_.model);
+  train(rank);
+}
+
+void Session::train(Rank& rank) {
+  const bool first_rank = rank.comm().rank() == 0;
+  SamplerOptions sampler_options;
+  sampler_options.steps = case_.steps;
+  sampler_options.time_limit_s = case_.time_limit;
+  Sampler sampler(sampler_options);
+  const std::unique_ptr<DeviceClock> clock = make_device_clock(rank.device());
+  const std::vector<std::uint64_t> before = rank.parameters().fingerprints();
+  double enough = 0;  // rank 0 sets it, every rank learns it with the next step's loss
+  for (std::int64_t step = 0;; ++step) {
+    rank.prepare(*data_, step, enough);
+    clock->reset();
+    const std::size_t start = clock->mark();
+    rank.enqueue();
+    const std::size_t stop = clock->mark();
+    const StepResult result = rank.finish();
+    if (first_rank) {
+      const std::lock_guard lock(mutex_);
+      record_.training->loss.push_back(result.loss);
+      record_.training->grad_norm.push_back(result.grad_norm);
+      record_.training->lr.push_back(learning_rate(plan_.optimizer, step));
+      steps_done_ = step + 1;
+    }
+    if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) throw_diverged(rank, step, result);
+    if (step == 0) note_changed_parameters(before, rank.parameters().fingerprints());
+    const bool last = case_.steps > 0 ? step + 1 >= case_.steps : result.signal > 0;
+    if (first_rank && sampler.add(clock->milliseconds(start, stop))) enough = 1;
+    if (last) break;
+  }
+  finish_training(rank, sampler);
+}
+
+void Session::finish_training(Rank& rank, const Sampler& sampler) {
+  if (!case_.save_final.empty()) save_weights(case_.save_final, rank, Parameters::Kind::weights, plan_.model);
+  if (!case_.save_grads.empty())
+    save_weights(case_.save_grads, rank, Parameters::Kind::gradients, plan_.model);
+  const MemoryUse highest = rank.arena().highest();
+  const std::int64_t peak = rank.arena().peak().total();
+  if (rank.comm().rank() == 0) {
+    const std::lock_guard lock(mutex_);
+    record_.timing = sampler.timing();
+    MemorySegments measured = memory_segments(highest, peak);
+    measured.workspace += rank.device().workspace_bytes();
+    measured.total += rank.device().workspace_bytes();
+    measured.peak += rank.device().workspace_bytes();
+    record_.memory->measured = measured;
+    record_.memory->driver = peak_resident_bytes();
+  }
+  // The record's numbers are taken; from here on the model may be trained further, unseen.
+  profile(rank, steps_done_);
+  QuantizationStatistics statistics(rank.device(), rank.arena(), plan_);
+  rank.transformer().set_quantization_observer(&statistics);
+  rank.forward_backward();
+  if (rank.comm().rank() == 0) record_.quantization = statistics.result();
+}
+
+void Session::note_changed_parameters(const std::vector<std::uint64_t>& before,
+                                      const std::vector<std::uint64_t>& after) {
+  const std::lock_guard lock(mutex_);
+  changed_.resize(before.size());
+  for (std::size_t i = 0; i < before.size(); ++i) changed_[i] = changed_[i] || before[i] != after[i];
+}
+
+void Session::profile(Rank& rank, std::int64_t step) {
+  rank.prepare(*data_, step, 0);
+  StepProfiler profiler(rank.device());
+  profiler.start();
+  rank.comm().set_observer(&profiler);
+  rank.enqueue();
+  profiler.stop();
+  rank.comm().set_observer(nullptr);
+  rank.finish();
+  if (rank.comm().rank() != 0) return;
+  const StepProfiler::Result result = profiler.result();
+  const auto of = [&](OpClass op_class) { return result.class_ms[static_cast<int>(op_class)]; };
+  record_.breakdown =
+      Breakdown{of(OpClass::gemm),          of(OpClass::quantize),
+                of(OpClass::attention),     of(OpClass::norm_elementwise) + of(OpClass::other),
+                of(OpClass::head_loss),     of(OpClass::optimizer),
+                of(OpClass::communication), result.idle_ms};
+}
+
+void Session::throw_diverged(Rank& rank, std::int64_t step, const StepResult& result) {
+  // The first tensor, in the model's order, with a gradient that is not finite; the same on every rank.
+  std::string bad;
+  rank.parameters().save(Parameters::Kind::gradients, [&](const Parameter& p, const float* values) {
+    if (bad.empty() && !std::all_of(values, values + p.size(), [](float v) { return std::isfinite(v); }))
+      bad = p.name;
+  });
+  throw Diverged(fmt::format("{} is not finite at step {}; first bad gradient: {}",
+                             std::isfinite(result.loss) ? "the gradient norm" : "the loss", step + 1,
+                             bad.empty() ? "none" : bad));
+}
+
+void Session::fill_metrics() {
+  Training& training = *record_.training;
+  training.params_total = static_cast<std::int64_t>(changed_.size());
+  training.params_changed = std::count(changed_.begin(), changed_.end(), true);
+  if (training.params_changed != training.params_total)
+    record_.warnings.push_back(fmt::format("{} of {} parameter tensors did not change in the first step",
+                                           *training.params_total - *training.params_changed,
+                                           *training.params_total));
+  Metrics& metrics = record_.metrics.emplace();
+  if (record_.support->path() != ExecutionPath::native || !record_.timing->median_ms) return;
+  const double seconds = *record_.timing->median_ms / 1e3;
+  metrics.tokens_per_s = static_cast<double>(plan_.tokens_per_step()) / seconds;
+  metrics.tokens_per_s_per_gpu = *metrics.tokens_per_s / plan_.ranks;
+  metrics.tflops_per_gpu = *metrics.tokens_per_s_per_gpu * record_.flops->per_token / 1e12;
+  if (!record_.env.gpu) return;
+  const std::optional<Peak> peak = dense_peaks(record_.env.gpu->name);
+  if (!peak) return;
+  Peaks& peaks = metrics.peaks.emplace();
+  peaks.bf16_tflops = peak->bf16_tflops;
+  peaks.fp8_tflops = peak->fp8_tflops;
+  peaks.memory_gb_per_s = peak->memory_gb_per_s;
+  peaks.source = peak->source;
+  metrics.mfu_bf16 = *metrics.tflops_per_gpu / peak->bf16_tflops;
+  if (peak->fp8_tflops)
+    metrics.sol = speed_of_light(books_.ops, {peak->bf16_tflops * 1e12, *peak->fp8_tflops * 1e12,
+                                              peak->memory_gb_per_s * 1e9}) /
+                  seconds;
+}
+
+/// A case that could not finish keeps what was known; its series stay for the reader, its ratios do not.
+void fail(Record& record, Status status, const std::string& error) {
+  record.status = status;
+  record.error = error;
+  record.metrics.reset();
+}
+
+}  // namespace
+
+Record run_case(const Case& c) {
+  Record record = start_record(c);
+  const Plan plan = make_plan(c);
+  if (const std::string why = plan.why_unsupported(); !why.empty()) {
+    fail(record, Status::unsupported, why);
+    return record;
+  }
+  try {
+    Session(c, record).run();
+  } catch (const Unsupported& error) {
+    fail(record, Status::unsupported, error.what());
+  } catch (const OutOfMemory& error) {
+    fail(record, Status::oom, error.what());
+  } catch (const std::bad_alloc&) {
+    fail(record, Status::oom, "the host has no memory left");
+  } catch (const Diverged& error) {
+    fail(record, Status::diverged, error.what());
+  }
+  return record;
+}
+
+}  // namespace precbench
