@@ -253,6 +253,10 @@ const char* name_of(StopReason reason) {
 
 ExecutionPath Support::path() const { return std::max({fprop.path, dgrad.path, wgrad.path}); }
 
+std::string machine_of(const Record& record) {
+  return record.env.gpu ? record.env.gpu->name : record.env.cpu.value_or("unknown CPU");
+}
+
 void to_json(nlohmann::ordered_json& json, const Record& record) {
   json = write_value(record);
   if (record.status != Status::ok || !record.training) return;

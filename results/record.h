@@ -176,6 +176,9 @@ struct Record {
   std::vector<QuantizationStats> quantization;
 };
 
+/// "NVIDIA H200", or on the CPU device the CPU's model. Speeds of different machines are never compared.
+std::string machine_of(const Record& record);
+
 /// JSON keys are the member names, except `case` for case_fields. A status of ok with a non-finite loss is
 /// written as diverged: no reader may take such a run for a success.
 void to_json(nlohmann::ordered_json& json, const Record& record);

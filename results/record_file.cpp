@@ -73,11 +73,6 @@ bool is_object(const std::string& line) {
   return json.is_object();
 }
 
-/// The GPU, or on the CPU device the CPU, that a record comes from.
-std::string machine_of(const Record& record) {
-  return record.env.gpu ? record.env.gpu->name : record.env.cpu.value_or("");
-}
-
 std::vector<std::string> files_of(const std::string& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);

@@ -1,0 +1,63 @@
+// From records to what a report says: which cases belong together, which of them may be compared, and the
+// ratios. Rendering knows none of it, and this knows no format.
+//
+// A group holds the cases that differ in nothing but the recipe (with its modifiers, such as the gather
+// format) and the seed, on one machine and by one method version. A row is one recipe of a group, its seeds
+// taken together. Each row is compared with the bf16 row of its group, never with anything else.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "results/record_file.h"
+
+namespace precbench {
+
+/// Cases with equal fields but the seed, and equal status and execution path. Averages are over the seeds.
+struct Row {
+  std::vector<const LocatedRecord*> members{};  ///< at least one
+  nlohmann::ordered_json fields;  ///< machine, CPU threads, method_version and the case; null where unknown
+  Status status = Status::ok;
+  std::optional<ExecutionPath> path{};  ///< null: the record does not say, so no ratio
+
+  std::optional<double> tokens_per_s{};    ///< median over seeds; null for an emulated recipe
+  std::optional<double> relative_iqr{};    ///< of the step time, samples of all seeds pooled; fraction
+  std::optional<double> tflops_per_gpu{};  ///< median over seeds, as are the next three
+  std::optional<double> mfu_bf16{}, sol{}, mfu_measured{};  ///< fractions
+  std::optional<double> peak_memory{};                      ///< measured bytes, highest of the seeds
+  std::optional<double> final_loss{};                       ///< trailing_mean, averaged over seeds; nats
+  std::optional<double> last_grad_norm{};                   ///< of the last step, averaged over seeds
+
+  std::optional<double> speedup{};       ///< tokens/s over bf16's; both ok and native, else null
+  std::optional<double> memory_ratio{};  ///< peak over bf16's; both ok and native, else null
+  std::optional<double> loss_delta{};  ///< final loss minus bf16's, mean over the seeds that both have; nats
+  int paired_seeds = 0;                ///< how many those are
+
+  const Record& record() const { return members.front()->record; }
+  bool comparable() const { return status == Status::ok && path == ExecutionPath::native; }
+};
+
+struct Group {
+  std::vector<Row> rows;  ///< bf16 first, the others in the order of the records
+};
+
+enum class RowsBy { recipe, record };  ///< record: one row for each, compared with bf16 of the same seed
+
+struct Analysis {
+  /// Fields that have one value in all records, but for the recipe. They belong in a header.
+  nlohmann::ordered_json constants = nlohmann::ordered_json::object();
+  /// The other fields that tell groups apart, in the order of columns; then those that tell rows of a group
+  /// apart, after the recipe.
+  std::vector<std::string> group_keys, row_keys;
+  std::vector<Group> groups;
+};
+
+/// The analysis points into `records`, which must outlive it.
+Analysis analyze(const std::vector<LocatedRecord>& records, RowsBy by = RowsBy::recipe);
+
+/// A field's value as a user would type it; empty for null.
+std::string field_text(const nlohmann::ordered_json& value);
+
+}  // namespace precbench

@@ -1,0 +1,131 @@
+// The table of report columns.
+#include "tools/columns.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "results/schema.h"
+#include "tools/table.h"
+
+namespace precbench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Number = std::optional<double> Row::*;
+
+template <Number member>
+Json number(const Row& row) {
+  return row.*member ? Json(*(row.*member)) : Json();
+}
+
+template <Number member>
+std::string percent(const Row& row) {
+  return row.*member ? fmt::format("{:.1f}%", 100 * *(row.*member)) : "";
+}
+
+template <Number member>
+std::string ratio(const Row& row) {
+  return row.*member ? fmt::format("{:.2f}x", *(row.*member)) : "";
+}
+
+/// Thousands in groups of three from 1,000 on; three or four significant digits below.
+std::string rate_text(double value) {
+  if (value < 1000) return fmt::format("{:.{}f}", value, value < 10 ? 3 : value < 100 ? 2 : 1);
+  std::string digits = fmt::format("{:.0f}", value);
+  for (std::size_t i = digits.size(); i > 3; i -= 3) digits.insert(i - 3, ",");
+  return digits;
+}
+
+std::string tokens_text(const Row& row) {
+  if (row.status == Status::ok && row.path == ExecutionPath::emulated) return "emulated";
+  return row.tokens_per_s ? rate_text(*row.tokens_per_s) : "";
+}
+
+std::string tflops_text(const Row& row) {
+  return row.tflops_per_gpu ? fmt::format("{:.1f}", *row.tflops_per_gpu) : "";
+}
+
+std::string memory_text(const Row& row) { return row.peak_memory ? bytes_text(*row.peak_memory) : ""; }
+
+std::string loss_text(const Row& row) { return row.final_loss ? fmt::format("{:.4f}", *row.final_loss) : ""; }
+
+std::string delta_text(const Row& row) {
+  if (!row.loss_delta || row.fields.value("recipe", Json()) == "bf16") return "";
+  return fmt::format("{:+.4f}", *row.loss_delta);
+}
+
+Json paired_value(const Row& row) { return row.paired_seeds > 0 ? Json(row.paired_seeds) : Json(); }
+
+std::string paired_text(const Row& row) {
+  return row.paired_seeds > 1 ? fmt::format("{}", row.paired_seeds) : "";
+}
+
+std::string norm_text(const Row& row) {
+  return row.last_grad_norm ? fmt::format("{:.3g}", *row.last_grad_norm) : "";
+}
+
+Json status_value(const Row& row) { return name_of(row.status); }
+std::string status_text(const Row& row) { return name_of(row.status); }
+
+Json path_value(const Row& row) { return row.path ? Json(name_of(*row.path)) : Json(); }
+std::string no_text(const Row&) { return ""; }
+
+Json error_value(const Row& row) { return row.record().error ? Json(*row.record().error) : Json(); }
+
+std::string error_text(const Row& row) {
+  constexpr std::size_t kWidth = 60;  // the whole text stands in the section on failures
+  return row.record().error ? shorten(printable(*row.record().error), kWidth) : "";
+}
+
+}  // namespace
+
+const std::vector<Column>& report_columns() {
+  static const std::vector<Column> columns = {
+      {"", "status", "", true, "", status_value, status_text},
+      {"execution", "", "", true, "", path_value, no_text},
+      {"", "tokens/s", "tokens/s", false, "all GPUs together, from the median step",
+       number<&Row::tokens_per_s>, tokens_text},
+      {"relative_iqr", "IQR", "", false, "interquartile range of the step time over its median",
+       number<&Row::relative_iqr>, percent<&Row::relative_iqr>},
+      {"speedup_vs_bf16", "speed-up", "", false, "tokens/s over bf16's; only where both ran natively",
+       number<&Row::speedup>, ratio<&Row::speedup>},
+      {"", "TFLOP/s per GPU", "TFLOP/s", false, "model FLOPs, nothing recomputed",
+       number<&Row::tflops_per_gpu>, tflops_text},
+      {"", "MFU bf16", "", false, "TFLOP/s per GPU over the dense BF16 peak", number<&Row::mfu_bf16>,
+       percent<&Row::mfu_bf16>},
+      {"", "SOL", "", false,
+       "speed of light, each op at the peak of its own precision or at memory bandwidth, over "
+       "the measured time",
+       number<&Row::sol>, percent<&Row::sol>},
+      {"", "MFU measured", "", false, "as SOL, against the rates measured in the same run",
+       number<&Row::mfu_measured>, percent<&Row::mfu_measured>},
+      {"", "peak memory", "bytes", false, "measured, on the rank that needs most", number<&Row::peak_memory>,
+       memory_text},
+      {"memory_vs_bf16", "memory ratio", "", false, "peak over bf16's; only where both ran natively",
+       number<&Row::memory_ratio>, ratio<&Row::memory_ratio>},
+      {"final_loss", "final loss", "nats", false, "mean of the last tenth of the steps, of 5 at least; nats",
+       number<&Row::final_loss>, loss_text},
+      {"loss_minus_bf16", "loss - bf16", "nats", false, "mean over the seeds that both have; nats",
+       number<&Row::loss_delta>, delta_text},
+      {"paired_seeds", "seeds", "", false, "pairs behind loss - bf16", paired_value, paired_text},
+      {"last_grad_norm", "grad norm", "", false, "of the last step, before clipping",
+       number<&Row::last_grad_norm>, norm_text},
+      {"", "note", "", true, "", error_value, error_text},
+  };
+  return columns;
+}
+
+std::string case_heading(const std::string& key) {
+  static const std::vector<SchemaField> fields = Schema::record().scalar_fields();
+  for (const SchemaField& field : fields)
+    if (field.pointer == "/case/" + key && !field.unit.empty()) return key + " (" + field.unit + ")";
+  return key;
+}
+
+std::string bytes_text(double bytes) {
+  constexpr double kMiB = 1 << 20, kGiB = 1 << 30;
+  return bytes >= kGiB ? fmt::format("{:.2f} GiB", bytes / kGiB) : fmt::format("{:.1f} MiB", bytes / kMiB);
+}
+
+}  // namespace precbench

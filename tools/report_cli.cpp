@@ -1,0 +1,19 @@
+// The command line of precbench report.
+#include "tools/report_cli.h"
+
+namespace precbench {
+
+CLI::App* add_report_command(CLI::App& app, ReportOptions& options) {
+  CLI::App* command = app.add_subcommand("report", "compare the recipes of finished cases with bf16");
+  command->add_option("paths", options.paths, "record files, or folders of *.jsonl")
+      ->required()
+      ->type_name("PATH");
+  command->add_option("--format", options.format, "term, md (Markdown) or csv (one row per record)")
+      ->check(CLI::IsMember({"term", "md", "csv"}))
+      ->capture_default_str();
+  command->add_option("-o,--output", options.output, "write here instead of to standard output")
+      ->type_name("FILE");
+  return command;
+}
+
+}  // namespace precbench

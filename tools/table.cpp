@@ -1,0 +1,138 @@
+// Tables as text.
+#include "tools/table.h"
+
+#include <algorithm>
+
+namespace precbench {
+namespace {
+
+bool starts_character(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; }
+
+/// Characters of UTF-8, one column each.
+std::size_t width_of(const std::string& text) {
+  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), starts_character));
+}
+
+std::string padded(const std::string& text, std::size_t width, bool left) {
+  const std::string space(width - std::min(width, width_of(text)), ' ');
+  return left ? text + space : space + text;
+}
+
+std::vector<std::size_t> widths(const Table& table) {
+  std::vector<std::size_t> result;
+  for (std::size_t c = 0; c < table.columns.size(); ++c) {
+    std::size_t width = width_of(table.columns[c].title);
+    for (const auto& row : table.rows) width = std::max(width, width_of(row[c]));
+    result.push_back(width);
+  }
+  return result;
+}
+
+/// The table with every title and cell passed through `change`.
+template <class Change>
+Table changed(Table table, Change&& change) {
+  for (TableColumn& column : table.columns) column.title = change(column.title);
+  for (auto& row : table.rows)
+    for (std::string& cell : row) cell = change(cell);
+  return table;
+}
+
+std::string csv_cell(const std::string& text) {
+  if (text.find_first_of(",\"") == std::string::npos) return text;
+  std::string quoted = "\"";
+  for (char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
+  return quoted + '"';
+}
+
+}  // namespace
+
+std::string printable(const std::string& text) {
+  std::string result = text;
+  for (char& c : result)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
+  return result;
+}
+
+std::string shorten(const std::string& text, std::size_t width) {
+  if (width_of(text) <= width) return text;
+  std::string result;
+  std::size_t count = 0;
+  for (char c : text) {
+    if (starts_character(c) && ++count > width - 3) break;
+    result += c;
+  }
+  return result + "...";
+}
+
+std::string wrap(const std::string& text, std::size_t width, const std::string& indent) {
+  std::string result, line;
+  const auto flush = [&] {
+    result += (result.empty() ? "" : "\n" + indent) + line;
+    line.clear();
+  };
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find(' ', begin), text.size());
+    const std::string word = text.substr(begin, end - begin);
+    const std::size_t room = width - (result.empty() ? 0 : indent.size());
+    if (!line.empty() && width_of(line) + 1 + width_of(word) > room) flush();
+    line += (line.empty() ? "" : " ") + word;
+    begin = end + 1;
+  }
+  flush();
+  return result;
+}
+
+std::string render_term(const Table& raw) {
+  const Table table = changed(raw, printable);
+  const auto width = widths(table);
+  std::string text;
+  const auto add_line = [&](auto&& cell) {
+    std::string line;
+    for (std::size_t c = 0; c < table.columns.size(); ++c)
+      line += (c ? "  " : "") + padded(cell(c), width[c], table.columns[c].left);
+    text += line.substr(0, line.find_last_not_of(' ') + 1) + '\n';
+  };
+  add_line([&](std::size_t c) { return table.columns[c].title; });
+  add_line([&](std::size_t c) { return std::string(width[c], '-'); });
+  for (std::size_t r = 0; r < table.rows.size(); ++r) {
+    if (std::count(table.group_starts.begin(), table.group_starts.end(), r)) text += '\n';
+    add_line([&](std::size_t c) { return table.rows[r][c]; });
+  }
+  return text;
+}
+
+std::string render_markdown(const Table& raw) {
+  const Table table = changed(raw, [](const std::string& cell) {
+    std::string escaped;
+    for (char c : printable(cell)) escaped += c == '|' ? std::string("\\|") : std::string(1, c);
+    return escaped;
+  });
+  const auto width = widths(table);
+  std::string text;
+  const auto add_line = [&](auto&& cell) {
+    for (std::size_t c = 0; c < table.columns.size(); ++c)
+      text += "| " + padded(cell(c), std::max<std::size_t>(width[c], 3), table.columns[c].left) + ' ';
+    text += "|\n";
+  };
+  add_line([&](std::size_t c) { return table.columns[c].title; });
+  add_line([&](std::size_t c) {
+    const std::string dashes(std::max<std::size_t>(width[c], 3) - 1, '-');
+    return table.columns[c].left ? ':' + dashes : dashes + ':';
+  });
+  for (const auto& row : table.rows) add_line([&](std::size_t c) { return row[c]; });
+  return text;
+}
+
+std::string render_csv(const Table& raw) {
+  const Table table = changed(raw, [](const std::string& cell) { return csv_cell(printable(cell)); });
+  std::string text;
+  const auto add_line = [&](auto&& cell) {
+    for (std::size_t c = 0; c < table.columns.size(); ++c) text += (c ? "," : "") + cell(c);
+    text += '\n';
+  };
+  add_line([&](std::size_t c) { return table.columns[c].title; });
+  for (const auto& row : table.rows) add_line([&](std::size_t c) { return row[c]; });
+  return text;
+}
+
+}  // namespace precbench

@@ -1,0 +1,36 @@
+// Small tables as text: aligned columns for a terminal, Markdown, and CSV (RFC 4180).
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace precbench {
+
+struct TableColumn {
+  std::string title;
+  bool left = false;  ///< texts to the left, numbers to the right
+};
+
+struct Table {
+  std::vector<TableColumn> columns;
+  std::vector<std::vector<std::string>> rows;  ///< as many cells as columns
+  std::vector<std::size_t> group_starts;       ///< rows before which a terminal shows a blank line; never 0
+};
+
+/// Every function ends its last line with a newline and turns control characters of cells into spaces, so
+/// that no text of a foreign file can drive the reader's terminal.
+std::string render_term(const Table& table);
+std::string render_markdown(const Table& table);
+std::string render_csv(const Table& table);
+
+/// One line of printable text: control characters and line ends become spaces.
+std::string printable(const std::string& text);
+
+/// At most `width` characters, "..." in place of the rest.
+std::string shorten(const std::string& text, std::size_t width);
+
+/// `text` in lines of at most `width` characters where its spaces allow it, each after the first behind
+/// `indent`.
+std::string wrap(const std::string& text, std::size_t width, const std::string& indent);
+
+}  // namespace precbench
