@@ -1,0 +1,189 @@
+// What the flash attention kernels are made of: tiles of BF16 in shared memory, and the warp's tensor-core
+// instructions (PTX, compute capability 8.0 and newer) under readable names.
+//
+// A tile is [rows, kCols] with its 16-byte chunks permuted within each row, so that the eight rows of one
+// ldmatrix matrix lie in different banks. All fragments are loaded with one pattern: lane l addresses row l %
+// 16 and chunk l / 16 of a 16 x 16 block. As the PTX ISA lays fragments out, the four registers of the block
+// at (r, c) then are
+//   plain:       A of m = r.., k = c..;                B of n = r.. (registers 0 2) and n = r + 8.. (1 3), k
+//   = c.. transposed:  B of n = c.. (0 1) and n = c + 8.. (2 3), k = r..
+// and an accumulator holds, in lane l, row l / 4 (elements 0 1) and row l / 4 + 8 (2 3), columns 2 (l % 4)
+// and the next.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/device.h"
+
+namespace precbench::flash {
+
+__device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+/// 16 bytes from global to shared memory without passing through registers; zeros where not `valid`.
+__device__ __forceinline__ void copy_async_16(std::uint32_t to, const void* from, bool valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0)
+               : "memory");
+}
+
+__device__ __forceinline__ void copy_async_4(std::uint32_t to, const void* from, bool valid) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(valid ? 4 : 0)
+               : "memory");
+}
+
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
+
+/// Barrier of `threads` threads of the block; barrier 0 is __syncthreads'.
+__device__ __forceinline__ void named_barrier(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+__device__ __forceinline__ void load_matrices(std::uint32_t (&r)[4], std::uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
+}
+
+__device__ __forceinline__ void load_matrices_transposed(std::uint32_t (&r)[4], std::uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
+}
+
+/// c[16,8] += a[16,16] b[16,8], BF16 in, FP32 sums.
+__device__ __forceinline__ void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                             std::uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/// 2^x, within 2 ulp; 2^-inf is 0.
+__device__ __forceinline__ float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+/// Two values rounded to BF16 in one word, the first in its low half.
+__device__ __forceinline__ std::uint32_t pack_bf16(float low, float high) {
+  std::uint32_t packed;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+
+__device__ __forceinline__ void store_word(std::uint32_t address, std::uint32_t word) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
+}
+
+__device__ __forceinline__ uint4 load_chunk(std::uint32_t address) {
+  uint4 chunk;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(chunk.x), "=r"(chunk.y), "=r"(chunk.z), "=r"(chunk.w)
+               : "r"(address)
+               : "memory");
+  return chunk;
+}
+
+__device__ __forceinline__ float2 load_pair(std::uint32_t address) {
+  float2 pair;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(pair.x), "=f"(pair.y) : "r"(address) : "memory");
+  return pair;
+}
+
+/// The accumulators of two neighbouring 8-column blocks as the A operand of a product over those 16 columns.
+__device__ __forceinline__ void accumulators_to_operand(std::uint32_t (&a)[4], const float (&left)[4],
+                                                        const float (&right)[4]) {
+  a[0] = pack_bf16(left[0], left[1]);
+  a[1] = pack_bf16(left[2], left[3]);
+  a[2] = pack_bf16(right[0], right[1]);
+  a[3] = pack_bf16(right[2], right[3]);
+}
+
+template <int kCols>
+struct Tile {
+  static_assert(kCols % 32 == 0, "a row is whole groups of four chunks");
+  static constexpr int kChunks = kCols / 8;
+  static constexpr int kRowBytes = kCols * 2;
+
+  __host__ __device__ static constexpr int bytes(int rows) { return rows * kRowBytes; }
+
+  __device__ static int swizzle(int row) { return kCols % 64 == 0 ? row & 7 : row >> 1 & 3; }
+  __device__ static int offset(int row, int chunk) { return row * kRowBytes + (chunk ^ swizzle(row)) * 16; }
+
+  /// Address of this lane's part in loading the 16 x 16 block at row `row`, columns 16 * block (both
+  /// multiples of 16). Row offsets stay a plain sum, so that unrolled loops keep them in the instruction.
+  __device__ static std::uint32_t lane_address(std::uint32_t tile, int row, int block) {
+    const int lane = threadIdx.x & 31;
+    const int lane_row = lane & 15;
+    const int lane_chunk = (lane >> 4) ^ swizzle(lane_row);
+    return tile + lane_row * kRowBytes + ((block * 32) ^ (lane_chunk * 16)) + row * kRowBytes;
+  }
+
+  /// Starts copying rows [first, first + kRows) of a matrix with `limit` rows and `cols` columns; zeros
+  /// beyond both.
+  template <int kRows, int kThreads>
+  __device__ static void fetch(std::uint32_t tile, const __nv_bfloat16* matrix, std::int64_t stride,
+                               int first, int limit, int cols) {
+    static_assert(kRows * kChunks % kThreads == 0, "every thread copies as many chunks");
+#pragma unroll
+    for (int i = 0; i < kRows * kChunks / kThreads; ++i) {
+      const int index = threadIdx.x + i * kThreads;
+      const int row = index / kChunks, chunk = index % kChunks;
+      const bool valid = first + row < limit && chunk * 8 < cols;
+      const __nv_bfloat16* from = matrix + (valid ? (first + row) * stride + chunk * 8 : 0);
+      copy_async_16(tile + offset(row, chunk), from, valid);
+    }
+  }
+};
+
+/// Shape and strides as the kernels take them.
+struct FlashShape {
+  int T, heads, kv_heads, head_dim;
+  std::int64_t qkv_stride, out_stride;  ///< elements from token to token
+  float scale;                          ///< of the scores: 1 / sqrt(head_dim)
+  float scale_log2;                     ///< the same for powers of two: scale * log2(e)
+
+  __device__ int group() const { return heads / kv_heads; }
+  /// Column of the first element of a head in the fused rows.
+  __device__ int q_column(int head) const { return head * head_dim; }
+  __device__ int k_column(int kv_head) const { return (heads + kv_head) * head_dim; }
+  __device__ int v_column(int kv_head) const { return (heads + kv_heads + kv_head) * head_dim; }
+};
+
+constexpr double kLog2E = 1.4426950408889634;
+
+inline FlashShape flash_shape(const AttentionShape& s) {
+  const double scale = 1 / std::sqrt(static_cast<double>(s.head_dim));
+  return {static_cast<int>(s.T),
+          static_cast<int>(s.heads),
+          static_cast<int>(s.kv_heads),
+          static_cast<int>(s.head_dim),
+          s.qkv_width(),
+          s.q_width(),
+          static_cast<float>(scale),
+          static_cast<float>(scale * kLog2E)};
+}
+
+constexpr int kMaxHeadDim = 128;
+
+/// Calls body with the width of the tiles (an integral_constant) that hold a head_dim; the columns between
+/// are zeros.
+template <class Body>
+void with_tile_width(std::int64_t head_dim, Body&& body) {
+  if (head_dim <= 32) return body(std::integral_constant<int, 32>());
+  if (head_dim <= 64) return body(std::integral_constant<int, 64>());
+  if (head_dim <= 96) return body(std::integral_constant<int, 96>());
+  body(std::integral_constant<int, kMaxHeadDim>());
+}
+
+}  // namespace precbench::flash
