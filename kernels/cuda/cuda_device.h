@@ -22,7 +22,7 @@ struct CUstream_st;     // cudaStream_t points to it
 namespace precbench {
 
 class MatmulPlans;      // matmul.cpp: plans by problem, the capability probe
-struct AttentionState;  // attention.cu: handles and plans of attention; made by
+struct AttentionState;  // attention.cpp: handles and plans of attention; made by
                         // the first attention op
 
 class CudaDevice final : public Device {
@@ -78,6 +78,9 @@ class CudaDevice final : public Device {
   /// A backward pass of attention whose additions are in a fixed order. Off by default.
   void set_deterministic(bool on) { deterministic_ = on; }
   bool deterministic() const { return deterministic_; }
+  /// Who runs attention: "auto" (cuDNN where this build has it and it takes the shape, else our own kernels; the
+  /// default), "cudnn" (Unsupported where it cannot) or "own". Throws InvalidInput for another word.
+  void set_attention(const std::string& which);
 
  private:
   // elementwise.cu
@@ -107,7 +110,8 @@ class CudaDevice final : public Device {
   void do_rope(const Tensor& out, const Tensor& qkv, const RopeOptions& options) override;
   void do_rope_backward(Operand& dqkv, const Tensor& dq_norm, const Tensor& dk_norm, bool accumulate,
                         const Tensor& dout, const Tensor& qkv, const RopeOptions& options) override;
-  // attention.cu; attention_name() too
+  // attention.cpp; attention_name() and set_attention() too
+  AttentionState& attention_state();
   void do_attention(Operand& out, const Tensor& lse, const Tensor& qkv, const AttentionShape& shape) override;
   void do_attention_backward(const Tensor& dqkv, const Tensor& dout, const Tensor& out, const Tensor& lse,
                              const Tensor& qkv, const AttentionShape& shape) override;
