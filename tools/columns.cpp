@@ -33,7 +33,7 @@ std::string ratio(const Row& row) {
 std::string rate_text(double value) {
   if (value < 1000) return fmt::format("{:.{}f}", value, value < 10 ? 3 : value < 100 ? 2 : 1);
   std::string digits = fmt::format("{:.0f}", value);
-  for (std::size_t i = digits.size(); i > 3; i -= 3) digits.insert(i - 3, ",");
+  for (std::size_t i = digits.size(); i > 3; i -= 3) digits.insert(i - 3, 1, ',');
   return digits;
 }
 
@@ -88,11 +88,11 @@ const std::vector<Column>& report_columns() {
        number<&Row::tokens_per_s>, tokens_text},
       {"relative_iqr", "IQR", "", false, "interquartile range of the step time over its median",
        number<&Row::relative_iqr>, percent<&Row::relative_iqr>},
-      {"speedup_vs_bf16", "speed-up", "", false, "tokens/s over bf16's; only where both ran natively",
+      {"speedup_vs_bf16", "speed-up", "", false, "against bf16, only where both ran natively",
        number<&Row::speedup>, ratio<&Row::speedup>},
       {"", "TFLOP/s per GPU", "TFLOP/s", false, "model FLOPs, nothing recomputed",
        number<&Row::tflops_per_gpu>, tflops_text},
-      {"", "MFU bf16", "", false, "TFLOP/s per GPU over the dense BF16 peak", number<&Row::mfu_bf16>,
+      {"", "MFU bf16", "", false, "against the dense BF16 peak", number<&Row::mfu_bf16>,
        percent<&Row::mfu_bf16>},
       {"", "SOL", "", false,
        "speed of light, each op at the peak of its own precision or at memory bandwidth, over "
@@ -102,11 +102,11 @@ const std::vector<Column>& report_columns() {
        number<&Row::mfu_measured>, percent<&Row::mfu_measured>},
       {"", "peak memory", "bytes", false, "measured, on the rank that needs most", number<&Row::peak_memory>,
        memory_text},
-      {"memory_vs_bf16", "memory ratio", "", false, "peak over bf16's; only where both ran natively",
+      {"memory_vs_bf16", "memory ratio", "", false, "peak against bf16's, only where both ran natively",
        number<&Row::memory_ratio>, ratio<&Row::memory_ratio>},
-      {"final_loss", "final loss", "nats", false, "mean of the last tenth of the steps, of 5 at least; nats",
-       number<&Row::final_loss>, loss_text},
-      {"loss_minus_bf16", "loss - bf16", "nats", false, "mean over the seeds that both have; nats",
+      {"final_loss", "final loss", "nats", false,
+       "mean of the last tenth of the steps, of 5 at least, in nats", number<&Row::final_loss>, loss_text},
+      {"loss_minus_bf16", "loss - bf16", "nats", false, "mean over the seeds that both have, in nats",
        number<&Row::loss_delta>, delta_text},
       {"paired_seeds", "seeds", "", false, "pairs behind loss - bf16", paired_value, paired_text},
       {"last_grad_norm", "grad norm", "", false, "of the last step, before clipping",

@@ -49,7 +49,7 @@ std::string render_markdown(const Document& document) {
   for (const Section& section : document.sections) {
     text += "\n## " + markdown_text(section.title) + "\n\n";
     add_markdown_lines(text, section.lines);
-    if (section.table) text += (section.lines.empty() ? "" : "\n") + render_markdown(*section.table);
+    if (section.table) text.append(section.lines.empty() ? "" : "\n").append(render_markdown(*section.table));
     if (!section.notes.empty()) text += '\n';
     add_markdown_lines(text, section.notes);
   }

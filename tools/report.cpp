@@ -37,7 +37,7 @@ std::string plural(std::size_t count, const char* noun) {
 
 std::string hardware_text(const Environment& env) {
   if (!env.gpu) return env.cpu.value_or("unknown CPU");
-  const GpuInfo& gpu = *env.gpu;
+  const GpuRecord& gpu = *env.gpu;
   Distinct details;
   if (gpu.cc) details.add("compute capability " + *gpu.cc);
   if (gpu.memory) details.add(bytes_text(static_cast<double>(*gpu.memory)));
@@ -62,8 +62,9 @@ std::string software_text(const Environment& env) {
 
 /// One line per distinct set of hardware, host and software.
 Section environment_section(const Records& records, const Analysis& analysis, bool all_ok) {
-  Distinct lines;
+  Distinct lines, machines;
   for (const auto& [record, origin] : records) {
+    machines.add(machine_of(record));
     Distinct parts;
     parts.add(hardware_text(record.env));
     if (record.env.threads && !record.env.gpu)
@@ -79,11 +80,15 @@ Section environment_section(const Records& records, const Analysis& analysis, bo
     if (item.key() == "machine" || item.key() == "threads" || value.empty()) continue;
     const std::string heading = case_heading(item.key());
     const std::size_t unit = heading.find('(');
-    constants.add(
-        item.key() + " " + value +
-        (unit == std::string::npos ? "" : " " + heading.substr(unit + 1, heading.size() - unit - 2)));
+    constants.add(unit == std::string::npos
+                      ? fmt::format("{} {}", item.key(), value)
+                      : fmt::format("{} {} {}", item.key(), value,
+                                    heading.substr(unit + 1, heading.size() - unit - 2)));
   }
   Section section{"Environment", lines.texts, {}, {}};
+  if (lines.texts.size() > machines.texts.size())
+    section.lines.push_back(
+        "Builds, hosts or settings differ on one machine: ratios may include that difference");
   section.lines.push_back((records.size() == 1 ? "The case: " : "All cases: ") + constants.joined());
   return section;
 }
@@ -108,6 +113,7 @@ Section results_section(const Records& records, const Analysis& analysis, bool a
   Section section{"Results", {}, Table{}, {}};
   Table& table = *section.table;
   std::vector<std::function<std::string(const Row&)>> cells;
+  Distinct legends;
   const auto add_field = [&](const std::string& key) {
     table.columns.push_back({case_heading(key), true});
     cells.push_back([key](const Row& row) { return field_text(row.fields.value(key, Json())); });
@@ -124,21 +130,23 @@ Section results_section(const Records& records, const Analysis& analysis, bool a
     if (!any) continue;
     table.columns.push_back({column.title, column.left});
     cells.push_back(column.text);
-    if (*column.legend) section.notes.push_back(fmt::format("{}: {}", column.title, column.legend));
+    if (*column.legend) legends.add(fmt::format("{}: {}", column.title, column.legend));
   }
+  const bool blocks = std::any_of(analysis.groups.begin(), analysis.groups.end(),
+                                  [](const Group& group) { return group.rows.size() > 1; });
   for (const Group& group : analysis.groups) {
-    if (!table.rows.empty() && (group.rows.size() > 1 || table.rows.size() > 1))
-      table.group_starts.push_back(table.rows.size());
+    if (blocks && !table.rows.empty()) table.group_starts.push_back(table.rows.size());
     for (const Row& row : group.rows) {
       std::vector<std::string> line;
       for (const auto& cell : cells) {
         line.push_back(cell(row));
-        if (line.back().empty() && &cell != &cells.back()) line.back() = "-";
+        if (line.back().empty() && &cell != &cells.back()) line.back().assign(1, '-');
       }
       table.rows.push_back(line);
     }
   }
-  for (const std::string& line : denominators(records)) section.notes.push_back(line);
+  section.notes = denominators(records);
+  section.notes.insert(section.notes.begin(), fmt::format("{}", fmt::join(legends.texts, "; ")));
   return section;
 }
 
@@ -209,7 +217,7 @@ Section emulated_section(const Analysis& analysis) {
       if (row.status != Status::ok || row.path != ExecutionPath::emulated) continue;
       const Support& support = *row.record().support;
       Distinct reasons;
-      for (const GemmSupport* gemm : {&support.fprop, &support.dgrad, &support.wgrad})
+      for (const GemmPath* gemm : {&support.fprop, &support.dgrad, &support.wgrad})
         if (gemm->path == ExecutionPath::emulated) reasons.add(gemm->reason.value_or("no reason recorded"));
       for (const std::string& reason : reasons.texts)
         recipes_by_reason[reason].add(field_text(row.fields.value("recipe", Json())));

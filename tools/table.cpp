@@ -127,7 +127,7 @@ std::string render_csv(const Table& raw) {
   const Table table = changed(raw, [](const std::string& cell) { return csv_cell(printable(cell)); });
   std::string text;
   const auto add_line = [&](auto&& cell) {
-    for (std::size_t c = 0; c < table.columns.size(); ++c) text += (c ? "," : "") + cell(c);
+    for (std::size_t c = 0; c < table.columns.size(); ++c) text.append(c ? "," : "").append(cell(c));
     text += '\n';
   };
   add_line([&](std::size_t c) { return table.columns[c].title; });

@@ -1,0 +1,219 @@
+// The report, from files to text.
+#include "tools/report.h"
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <regex>
+#include <sstream>
+
+#include "kernels/errors.h"
+#include "results/record_samples.h"
+#include "tools/catch.h"
+#include "tools/report_cli.h"
+#include "tools/temp_directory.h"
+
+using namespace precbench;
+
+namespace {
+
+std::string run_report(const std::vector<Record>& records, const std::string& format) {
+  const TempDirectory folder;
+  for (const Record& record : records) append_record(folder / "records.jsonl", record);
+  ReportOptions options{{folder.path().string()}, format, folder / "report.txt"};
+  REQUIRE(report(options) == 0);
+  std::ostringstream text;
+  text << std::ifstream(options.output).rdbuf();
+  return text.str();
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+std::string line_with(const std::string& text, const std::string& start) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);)
+    if (line.rfind(start, 0) == 0) return line;
+  return "";
+}
+
+std::string message_of(const ReportOptions& options) {
+  try {
+    report(options);
+  } catch (const InvalidInput& error) {
+    return error.what();
+  }
+  return "";
+}
+
+/// Cells of a line of CSV; the records of these tests need no quotes inside quotes.
+std::vector<std::string> cells(const std::string& line) {
+  std::vector<std::string> result(1);
+  bool quoted = false;
+  for (char c : line) {
+    if (c == '"')
+      quoted = !quoted;
+    else if (c == ',' && !quoted)
+      result.emplace_back();
+    else
+      result.back() += c;
+  }
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("the terminal report of a GPU sweep", "[report]") {
+  const std::string text =
+      run_report({samples::gpu_record("bf16", 250), samples::gpu_record("blockwise", 200, 0.01),
+                  samples::failed_record("rowwise", Status::oom, "20 GiB for activations")},
+                 "term");
+  INFO(text);
+  CHECK(contains(text, "precbench report: 3 cases, 2 ok, 1 failed"));
+  CHECK(contains(text, "NVIDIA H200 (compute capability 9.0, 140.40 GiB"));
+  CHECK(contains(text, "model llama3.2-1b, seq 2048 tokens, batch 8 sequences"));
+  const std::string header = line_with(text, "recipe");
+  for (const char* title :
+       {"status", "tokens/s", "speed-up", "MFU bf16", "peak memory", "loss - bf16", "note"})
+    CHECK(contains(header, title));
+  CHECK_FALSE(contains(header, "seq"));  // constant: stands in the header lines
+  const std::string row = line_with(text, "blockwise");
+  for (const char* cell : {" ok ", "81,920", "1.25x", "GiB", "0.95x", "+0.0100"}) CHECK(contains(row, cell));
+  CHECK(std::regex_search(line_with(text, "rowwise"), std::regex("oom( +-)+ +20 GiB for activations")));
+  CHECK(contains(text,
+                 "oom: rowwise: 20 GiB for activations; predicted peak 37.46 GiB, the GPU has 140.40 GiB"));
+  CHECK(contains(text, "against oom, try: --recompute block"));
+  CHECK(contains(text, "MFU bf16 of NVIDIA H200: 989 TFLOP/s (NVIDIA H200 data sheet, dense)"));
+}
+
+TEST_CASE("on the CPU device the emulated recipes say so", "[report]") {
+  const std::string text =
+      run_report({samples::cpu_record("bf16"), samples::cpu_record("mxfp8", 0.003)}, "term");
+  INFO(text);
+  CHECK(contains(line_with(text, "mxfp8"), "emulated"));
+  CHECK(contains(line_with(text, "mxfp8"), "+0.0030"));
+  CHECK(contains(text, "mxfp8: the cpu device has no FP8 arithmetic"));
+  CHECK_FALSE(contains(line_with(text, "recipe"), "status"));  // all ok
+  CHECK_FALSE(contains(line_with(text, "recipe"), "MFU"));     // nobody has one
+  CHECK(contains(text, "status ok"));
+}
+
+TEST_CASE("Markdown has the same rows", "[report]") {
+  const std::string text =
+      run_report({samples::gpu_record("bf16", 250), samples::gpu_record("blockwise", 200)}, "md");
+  CHECK(text.rfind("# precbench report: 2 cases\n", 0) == 0);
+  CHECK(contains(line_with(text, "| blockwise"), " 1.25x |"));
+  CHECK(contains(line_with(text, "| :---"), "-: |"));
+}
+
+TEST_CASE("CSV has a row per record, raw values and units", "[report]") {
+  Record failed = samples::failed_record("rowwise", Status::crashed, "illegal address, in \"gemm\"");
+  failed.case_fields["gather"] = "fp8";
+  const std::string text =
+      run_report({samples::gpu_record("bf16", 250), samples::gpu_record("blockwise", 200), failed}, "csv");
+  std::istringstream lines(text);
+  std::vector<std::vector<std::string>> table;
+  for (std::string line; std::getline(lines, line);) table.push_back(cells(line));
+  REQUIRE(table.size() == 4);
+  for (const auto& row : table) CHECK(row.size() == table[0].size());
+  const auto at = [&](std::size_t row, const std::string& name) -> std::string {
+    const auto column = std::find(table[0].begin(), table[0].end(), name);
+    return column == table[0].end() ? "no such column"
+                                    : table[row][static_cast<std::size_t>(column - table[0].begin())];
+  };
+  CHECK(at(2, "case.recipe") == "blockwise");
+  CHECK(at(2, "case.seq [tokens]") == "2048");
+  CHECK(at(2, "metrics.tokens_per_s [tokens/s]") == "81920.0");
+  CHECK(at(2, "speedup_vs_bf16") == "1.25");
+  CHECK(at(2, "execution") == "native");
+  CHECK(at(2, "case.gather") == "");
+  CHECK(at(3, "case.gather") == "fp8");
+  CHECK(at(3, "status") == "crashed");
+  CHECK(at(3, "error") == "illegal address, in gemm");
+  CHECK(at(3, "metrics.tokens_per_s [tokens/s]") == "");
+  CHECK(at(3, "memory.measured.peak [bytes]") == "");
+  CHECK(contains(at(1, "origin"), "records.jsonl:1"));
+}
+
+TEST_CASE("nothing that is not a number is printed, whatever the records hold", "[report]") {
+  Record zero = samples::gpu_record("bf16", 250);
+  zero.metrics->tokens_per_s = 0;
+  zero.memory->measured->peak = 0;
+  Record hollow = samples::gpu_record("rowwise", 200);
+  hollow.timing->samples_ms = {0, 0, 0};
+  hollow.training->loss = {std::numeric_limits<double>::quiet_NaN(), 1, 2};
+  hollow.training->grad_norm = {std::numeric_limits<double>::infinity()};
+  Record empty = samples::gpu_record("blockwise", 200);
+  empty.training = Training{};
+  empty.timing = Timing{};
+  empty.metrics = Metrics{};
+  empty.memory = Memory{};
+  Record bare = samples::failed_record("mxfp8", Status::timeout, "60 s are over");
+  bare.env = Environment{};
+  bare.support.reset();
+  bare.flops.reset();
+  bare.memory.reset();
+  for (const char* format : {"term", "md", "csv"}) {
+    const std::string text = run_report({zero, hollow, empty, bare}, format);
+    INFO(text);
+    CHECK_FALSE(std::regex_search(text, std::regex("(^|[^a-z])[-+]?(nan|inf)([^a-z]|$)", std::regex::icase)));
+    CHECK(contains(text, "60 s are over"));
+  }
+}
+
+TEST_CASE("warnings are counted, and unchanged weights are one", "[report]") {
+  Record stuck = samples::gpu_record("bf16", 250);
+  stuck.training->params_changed = 0;
+  Record busy = samples::gpu_record("rowwise", 200);
+  busy.warnings = {"another process uses the GPU"};
+  const std::string text = run_report({stuck, busy}, "term");
+  CHECK(contains(text, "1 of 2 cases: 0 of 146 parameter tensors changed in training"));
+  CHECK(contains(text, "1 of 2 cases: another process uses the GPU"));
+}
+
+TEST_CASE("different builds on one machine are named", "[report]") {
+  Record other = samples::gpu_record("rowwise", 200);
+  other.env.git = "fedcba9";
+  const std::string text = run_report({samples::gpu_record("bf16", 250), other}, "term");
+  CHECK(contains(text, "precbench 0123abc"));
+  CHECK(contains(text, "precbench fedcba9"));
+  CHECK(contains(text, "Builds, hosts or settings differ"));
+}
+
+TEST_CASE("problems of the files are part of the report", "[report]") {
+  const TempDirectory folder;
+  append_record(folder / "records.jsonl", samples::gpu_record("bf16", 250));
+  std::ofstream(folder / "records.jsonl", std::ios::app) << "{\"half";
+  const ReportOptions options{{folder / "records.jsonl"}, "term", folder / "out.txt"};
+  report(options);
+  std::ostringstream text;
+  text << std::ifstream(options.output).rdbuf();
+  CHECK(contains(text.str(), "records.jsonl:2: half-written last line, left out"));
+}
+
+TEST_CASE("bad input is one clear line", "[report]") {
+  const TempDirectory folder;
+  CHECK(contains(message_of({{folder / "none"}, "term", ""}), "none: no such file or folder"));
+  const std::string empty = folder.write("empty.jsonl", "");
+  CHECK(message_of({{empty}, "term", ""}) == empty + ": no record in it");
+  const std::string foreign = folder.write("foreign.jsonl", "PNG\n\x89\n");
+  CHECK(contains(message_of({{foreign}, "term", ""}), "no record in it (" + foreign + ":1: not JSON"));
+  append_record(folder / "records.jsonl", samples::gpu_record("bf16", 250));
+  CHECK(contains(message_of({{folder / "records.jsonl"}, "pdf", ""}), "it is one of term, md, csv"));
+  CHECK(contains(message_of({{folder / "records.jsonl"}, "term", folder / "no/dir"}), "No such file"));
+  CHECK(contains(message_of({{folder / "records.jsonl"}, "term", "/dev/full"}), "No space left"));
+}
+
+TEST_CASE("the command line fills the options", "[report]") {
+  CLI::App app;
+  ReportOptions options;
+  CLI::App* command = add_report_command(app, options);
+  app.parse("report out more.jsonl --format md -o r.md", false);
+  CHECK(command->parsed());
+  CHECK(options.paths == std::vector<std::string>{"out", "more.jsonl"});
+  CHECK(options.format == "md");
+  CHECK(options.output == "r.md");
+  CHECK_THROWS_AS(app.parse("report out --format pdf", false), CLI::ParseError);
+  CHECK_THROWS_AS(app.parse("report", false), CLI::ParseError);
+}
