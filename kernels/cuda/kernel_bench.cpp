@@ -1,0 +1,368 @@
+// kernel_bench: how fast each kernel of the CUDA device is on this GPU, beside the ceiling measured on it in
+// the same run. Not a test and not part of precbench: it is how the kernels are worked on.
+//
+//   kernel_bench            everything, about half a minute on an H200
+//   kernel_bench matmul     TFLOP/s of every GEMM mode at shapes of Llama models
+//   kernel_bench ops        GB/s of the memory-bound ops and of attention, and the copy ceiling
+//
+// Operands are normal random numbers, never zeros: products of zeros draw less power and run over a tenth
+// faster. Each figure is the median of kRuns, each timed alone by events, operands larger than L2 or evicted
+// by what ran between.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/cuda/device_info.h"
+#include "kernels/cuda/graph.h"
+#include "kernels/cuda/telemetry.h"
+#include "kernels/cuda/test_buffers.h"
+#include "kernels/errors.h"
+
+namespace precbench {
+namespace {
+
+constexpr int kRuns = 9;
+
+/// Remembers the cost of the last op, which Device books for every device alike.
+class LastCost final : public OpObserver {
+ public:
+  void begin(const OpCost& op) override { cost = op; }
+  void end(const OpCost&) override {}
+  OpCost cost;
+};
+
+class Bench {
+ public:
+  explicit Bench(Device& on) : device(on), clock_(make_device_clock(on)) { device.set_observer(&cost_); }
+  ~Bench() { device.set_observer(nullptr); }
+  Bench(const Bench&) = delete;
+  Bench& operator=(const Bench&) = delete;
+
+  /// Median milliseconds of one op, after a first run that makes plans and scratch.
+  double median_ms(const std::function<void()>& op) {
+    op();
+    op();
+    clock_->reset();
+    for (int i = 0; i < kRuns; ++i) {
+      clock_->mark();
+      op();
+      clock_->mark();
+    }
+    device.synchronize();
+    std::vector<double> ms;
+    for (int i = 0; i < kRuns; ++i) ms.push_back(clock_->milliseconds(2 * i, 2 * i + 1));
+    std::sort(ms.begin(), ms.end());
+    return ms[kRuns / 2];
+  }
+  const OpCost& cost() const { return cost_.cost; }
+
+  Device& device;
+
+ private:
+  std::unique_ptr<DeviceClock> clock_;
+  LastCost cost_;
+};
+
+OperandFormat fp8(DType dtype, Granularity granularity, ScaleType scale = ScaleType::f32) {
+  return {dtype, granularity, scale, ScaleRounding::none};
+}
+
+const OperandFormat kTensor = fp8(DType::e4m3, Granularity::tensor);
+const OperandFormat kTensorE5m2 = fp8(DType::e5m2, Granularity::tensor);
+const OperandFormat kRow = fp8(DType::e4m3, Granularity::row, ScaleType::f32_pow2);
+const OperandFormat kVector = fp8(DType::e4m3, Granularity::block_1x128);
+const OperandFormat kSquare = fp8(DType::e4m3, Granularity::block_128x128);
+const OperandFormat kMx{DType::e4m3, Granularity::block_1x32, ScaleType::ue8m0, ScaleRounding::rceil};
+
+Tensor random_bf16(Buffers& buffers, Device& device, std::int64_t rows, std::int64_t cols,
+                   std::uint64_t seed) {
+  const Tensor x = buffers.tensor(DType::bf16, rows, cols);
+  device.init_normal(x, 1.0f, seed, 0);
+  return x;
+}
+
+/// The row form of a random matrix in any format.
+Form random_form(Buffers& buffers, Device& device, const OperandFormat& format, const Tensor& value) {
+  if (!format.quantized()) return {format, value, {}, false};
+  Operand operand{.value = value, .row = buffers.form(format, value.rows, value.cols), .col = {}, .amax = {}};
+  if (format.granularity == Granularity::tensor) operand.amax = buffers.tensor(DType::f32, 1, 1);
+  device.quantize(operand);
+  return operand.row;
+}
+
+// ---- GEMMs ----
+
+struct Mode {
+  const char* name;
+  GemmRecipe gemm;
+};
+
+struct Shape {
+  std::int64_t out, tokens, in;
+};
+
+constexpr Shape kShapes[] = {{8192, 8192, 8192},  {4096, 8192, 4096},  {6144, 8192, 4096},
+                             {28672, 8192, 4096}, {4096, 8192, 14336}, {128256, 8192, 4096},
+                             {2048, 8192, 2048},  {16384, 8192, 2048}, {2048, 8192, 8192},
+                             {2048, 2048, 2048},  {16384, 2048, 2048}};
+
+void bench_matmul(Bench& bench) {
+  const Mode modes[] = {{"bf16", {}},
+                        {"tensor fast", {kTensor, kTensor, true}},
+                        {"tensor", {kTensor, kTensor, false}},
+                        {"e5m2 x e4m3", {kTensorE5m2, kTensor, false}},
+                        {"row fast", {kRow, kRow, true}},
+                        {"row", {kRow, kRow, false}},
+                        {"row x tensor", {kRow, kTensor, false}},
+                        {"1x128x128x128", {kVector, kSquare, false}},
+                        {"1x128 f32+=", {kVector, kVector, false}},
+                        {"mx", {kMx, kMx, false}}};
+  fmt::print(
+      "\nGEMM, dense TFLOP/s (first column) and times bf16; D[tokens, out] BF16, the f32+= column FP32 "
+      "accumulated\n");
+  fmt::print("{:>22}", "out x tokens x in");
+  std::string notes;
+  for (const Mode& mode : modes) {
+    const GemmSupport support = bench.device.support(mode.gemm, GemmRole::fprop);
+    if (support.execution != Execution::native) notes += fmt::format("  {}: {}\n", mode.name, support.reason);
+    fmt::print(" {:>13}", mode.name);
+  }
+  fmt::print("\n");
+  for (const Shape& shape : kShapes) {
+    fmt::print("{:>22}", fmt::format("{}x{}x{}", shape.out, shape.tokens, shape.in));
+    double bf16 = 0;
+    for (const Mode& mode : modes) {
+      if (bench.device.support(mode.gemm, GemmRole::fprop).execution != Execution::native) {
+        fmt::print(" {:>13}", "-");
+        continue;
+      }
+      Buffers buffers(bench.device);
+      const bool accumulate = std::string_view(mode.name).find("+=") != std::string_view::npos;
+      const Tensor d = buffers.tensor(accumulate ? DType::f32 : DType::bf16, shape.tokens, shape.out);
+      if (accumulate) bench.device.zero(d);
+      Form a, b;
+      {
+        const Tensor x = random_bf16(buffers, bench.device, shape.tokens, shape.in, 1);
+        const Tensor w = random_bf16(buffers, bench.device, shape.out, shape.in, 2);
+        a = random_form(buffers, bench.device, mode.gemm.a, x);
+        b = random_form(buffers, bench.device, mode.gemm.b, w);
+      }
+      const MatmulOptions options{.fast_accum = mode.gemm.fast_accum, .accumulate = accumulate};
+      const double ms = bench.median_ms([&] { bench.device.matmul(d, a, b, options); });
+      const double tflops = bench.cost().flops / ms / 1e9;
+      if (bf16 == 0) bf16 = tflops;
+      fmt::print(" {:>13}", fmt::format("{:.0f} {:.2f}x", tflops, tflops / bf16));
+      std::fflush(stdout);
+    }
+    fmt::print("\n");
+  }
+  if (!notes.empty()) fmt::print("not native:\n{}", notes);
+}
+
+// ---- memory-bound ops ----
+
+/// Prints an op's rate against the copy ceiling, or what stopped it.
+void report(Bench& bench, double ceiling, const std::string& name, const std::function<void()>& op) {
+  try {
+    const double ms = bench.median_ms(op);
+    const OpCost cost = bench.cost();
+    const double rate = cost.bytes / ms / 1e6;
+    fmt::print("{:>42} {:9.3f} ms {:8.0f} GB/s {:5.0f}%", name, ms, rate, 100 * rate / ceiling);
+    if (cost.flops > 0) fmt::print(" {:7.0f} TFLOP/s", cost.flops / ms / 1e9);
+    fmt::print("\n");
+  } catch (const Unsupported& refusal) {
+    fmt::print("{:>42} unsupported: {}\n", name, refusal.what());
+  }
+  std::fflush(stdout);
+}
+
+/// The forms a recipe asks of an activation: row for fprop or dgrad, col for wgrad.
+Operand wanted(Buffers& buffers, const Tensor& value, const OperandFormat& row, const OperandFormat& col) {
+  Operand operand{.value = value, .row = {}, .col = {}, .amax = {}};
+  if (row.quantized()) operand.row = buffers.form(row, value.rows, value.cols);
+  if (col.quantized()) operand.col = buffers.form(col, value.cols, value.rows);
+  if (row.granularity == Granularity::tensor || col.granularity == Granularity::tensor)
+    operand.amax = buffers.tensor(DType::f32, 1, 1);
+  return operand;
+}
+
+struct FormSet {
+  const char* name;
+  OperandFormat row, col;
+};
+
+void bench_quantize(Bench& bench, double ceiling, std::int64_t M, std::int64_t C) {
+  const FormSet sets[] = {{"tensor row+col", kTensor, kTensor},
+                          {"row row+col", kRow, kRow},
+                          {"1x128 row+col", kVector, kVector},
+                          {"128x128 row+col", kSquare, kSquare},
+                          {"mx row+col", kMx, kMx},
+                          {"row row", kRow, {}},
+                          {"1x128 row", kVector, {}}};
+  Buffers buffers(bench.device);
+  const Tensor x = random_bf16(buffers, bench.device, M, C, 1);
+  for (const FormSet& set : sets) {
+    Buffers forms(bench.device);
+    Operand operand = wanted(forms, x, set.row, set.col);
+    report(bench, ceiling, fmt::format("quantize {} {}x{}", set.name, M, C),
+           [&] { bench.device.quantize(operand); });
+  }
+}
+
+void bench_block_ops(Bench& bench, double ceiling) {
+  constexpr std::int64_t M = 8192, C = 4096, F = 14336;
+  Device& device = bench.device;
+  Buffers buffers(device);
+  const Tensor x = random_bf16(buffers, device, M, C, 1), branch = random_bf16(buffers, device, M, C, 2);
+  const Tensor sum = buffers.tensor(DType::bf16, M, C), h = buffers.tensor(DType::bf16, M, C);
+  const Tensor weight = random_bf16(buffers, device, 1, C, 3), dweight = buffers.tensor(DType::f32, 1, C);
+  const Tensor rstd = buffers.tensor(DType::f32, M, 1);
+  const Tensor gate_up = random_bf16(buffers, device, M, 2 * F, 4), s = buffers.tensor(DType::bf16, M, F);
+  const Tensor ds = random_bf16(buffers, device, M, F, 5), dgate_up = buffers.tensor(DType::bf16, M, 2 * F);
+  for (const FormSet& set : {FormSet{"bf16", {}, {}}, FormSet{"tensor", kTensor, kTensor},
+                             FormSet{"row", kRow, kRow}, FormSet{"1x128", kVector, kVector}}) {
+    Buffers forms(device);
+    Operand out = wanted(forms, h, set.row, set.col), dx = wanted(forms, h, set.row, set.col);
+    Operand act = wanted(forms, s, set.row, set.col), dact = wanted(forms, dgate_up, set.row, set.col);
+    // A recipe's consumers read only the forms.
+    out.keep_value = act.keep_value = dact.keep_value = !set.row.quantized();
+    report(bench, ceiling, fmt::format("add_rmsnorm -> {}", set.name),
+           [&] { device.add_rmsnorm(out, sum, rstd, x, branch, weight, 1e-5f); });
+    report(bench, ceiling, fmt::format("rmsnorm_backward -> {}", set.name),
+           [&] { device.rmsnorm_backward(dx, dweight, true, branch, x, sum, rstd, weight); });
+    report(bench, ceiling, fmt::format("swiglu -> {}", set.name), [&] { device.swiglu(act, gate_up); });
+    Operand again = act;
+    again.row = {};  // backward needs s again for wgrad only
+    report(bench, ceiling, fmt::format("swiglu_backward -> {}", set.name),
+           [&] { device.swiglu_backward(dact, again, ds, gate_up); });
+  }
+}
+
+void bench_attention(Bench& bench, double ceiling) {
+  Device& device = bench.device;
+  for (const AttentionShape& shape : {AttentionShape{1, 8192, 32, 8, 128}, AttentionShape{1, 2048, 32, 8, 64},
+                                      AttentionShape{8, 2048, 32, 8, 64}}) {
+    Buffers buffers(device);
+    const std::int64_t M = shape.tokens();
+    const Tensor qkv = random_bf16(buffers, device, M, shape.qkv_width(), 1);
+    const Tensor dout = random_bf16(buffers, device, M, shape.q_width(), 2);
+    const Tensor lse = buffers.tensor(DType::f32, shape.heads, M),
+                 dqkv = buffers.tensor(DType::bf16, M, shape.qkv_width());
+    Operand out{.value = buffers.tensor(DType::bf16, M, shape.q_width()), .row = {}, .col = {}, .amax = {}};
+    const std::string name =
+        fmt::format("B{} T{} H{}/{} D{}", shape.B, shape.T, shape.heads, shape.kv_heads, shape.head_dim);
+    const RopeOptions rope{.shape = shape, .q_norm = {}, .k_norm = {}};
+    report(bench, ceiling, "rope " + name, [&] { device.rope(dqkv, qkv, rope); });
+    report(bench, ceiling, "attention " + name, [&] { device.attention(out, lse, qkv, shape); });
+    report(bench, ceiling, "attention_backward " + name,
+           [&] { device.attention_backward(dqkv, dout, out.value, lse, qkv, shape); });
+  }
+}
+
+void bench_head_and_optimizer(Bench& bench, double ceiling) {
+  constexpr std::int64_t M = 2048, V = 128256, C = 4096, kParameters = std::int64_t{1} << 28;
+  Device& device = bench.device;
+  {
+    Buffers buffers(device);
+    const Tensor logits = random_bf16(buffers, device, M, V, 1), loss = buffers.tensor(DType::f32, M, 1);
+    std::vector<std::int32_t> ids(M);
+    for (std::int64_t i = 0; i < M; ++i) ids[i] = static_cast<std::int32_t>(i * 7919 % V);
+    const Tensor tokens = buffers.copy_of(Tensor{ids.data(), DType::i32, M, 1});
+    const Tensor table = random_bf16(buffers, device, V, C, 2), x = buffers.tensor(DType::bf16, M, C);
+    const Tensor dtable = buffers.tensor(DType::f32, V, C);
+    device.zero(dtable);
+    report(bench, ceiling, "embedding", [&] { device.embedding(x, tokens, table); });
+    report(bench, ceiling, "embedding_backward", [&] { device.embedding_backward(dtable, x, tokens); });
+    report(bench, ceiling, "cross_entropy", [&] { device.cross_entropy(loss, logits, tokens, 1.0f / M); });
+  }
+  Buffers buffers(device);
+  const Tensor weights = random_bf16(buffers, device, kParameters, 1, 1);
+  const Tensor gradient = random_bf16(buffers, device, kParameters, 1, 2);
+  const Tensor m = buffers.tensor(DType::bf16, kParameters, 1),
+               v = buffers.tensor(DType::bf16, kParameters, 1);
+  const Tensor master = buffers.tensor(DType::f32, kParameters, 1);
+  const Tensor norm = buffers.tensor(DType::f32, 1, 1);
+  StepScalars now{.lr = 1e-5f, .bias_correction1 = 0.1f, .bias_correction2 = 0.05f, .seed = 1};
+  const Tensor scalars = buffers.copy_of(Tensor{&now, DType::f32, 1, 4});
+  device.zero(m);
+  device.zero(v);
+  device.convert(master, weights);
+  report(bench, ceiling, "sum_of_squares", [&] { device.sum_of_squares(norm, gradient, false); });
+  report(bench, ceiling, "adamw bf16 weights, moments, gradients",
+         [&] { device.adamw(weights, {}, m, v, gradient, scalars, norm, {}); });
+  report(bench, ceiling, "adamw f32 master",
+         [&] { device.adamw(weights, master, m, v, gradient, scalars, norm, {}); });
+}
+
+void bench_ops(Bench& bench) {
+  double ceiling = 0;
+  {
+    Buffers buffers(bench.device);
+    const Tensor from = random_bf16(buffers, bench.device, 32768, 32768, 1);
+    const Tensor to = buffers.tensor(DType::bf16, 32768, 32768);
+    const double ms = bench.median_ms([&] { bench.device.convert(to, from); });
+    ceiling = bench.cost().bytes / ms / 1e6;
+    fmt::print(
+        "\nCopy ceiling, 2 GiB read and 2 GiB written: {:.0f} GB/s; the ops' bytes are those they need at "
+        "least\n",
+        ceiling);
+  }
+  bench_quantize(bench, ceiling, 8192, 4096);
+  bench_quantize(bench, ceiling, 8192, 14336);
+  bench_block_ops(bench, ceiling);
+  bench_attention(bench, ceiling);
+  bench_head_and_optimizer(bench, ceiling);
+}
+
+int run(const std::string& part) {
+  if (!part.empty() && part != "matmul" && part != "ops")
+    throw InvalidInput(fmt::format("unknown part \"{}\": give matmul, ops, or nothing for both", part));
+  const VisibleGpus gpus = find_gpus();
+  if (gpus.count == 0) throw Unsupported(gpus.reason);
+  const GpuProperties gpu = gpu_properties(0);
+  fmt::print("{}, {} SMs, driver {}, CUDA {}, cuBLASLt {}, attention by cuDNN {}\n", gpu.name, gpu.sm_count,
+             gpu.driver, gpu.cuda_runtime, gpu.cublaslt,
+             gpu.cudnn.empty() ? "(not in this build)" : gpu.cudnn);
+  const auto monitor = GpuMonitor::open(gpu.pci_bus_id);
+  if (monitor && monitor->other_processes() > 0)
+    fmt::print("warning: {} other process(es) compute on this GPU; the figures are not its best\n",
+               monitor->other_processes());
+  if (monitor) monitor->start();
+  {
+    const auto device = make_cuda_device(0);
+    Bench bench(*device);
+    if (part.empty() || part == "matmul") bench_matmul(bench);
+    if (part.empty() || part == "ops") bench_ops(bench);
+  }
+  if (monitor) {
+    const GpuTelemetry seen = monitor->stop();
+    fmt::print(
+        "\nSM clock {:.0f} MHz median ({:.0f} to {:.0f}), power {:.0f} W mean, {:.0f} W highest, {:.0f} C",
+        seen.sm_clock_mhz.value_or(0), seen.sm_clock_min_mhz.value_or(0), seen.sm_clock_max_mhz.value_or(0),
+        seen.power_w.value_or(0), seen.power_max_w.value_or(0), seen.temperature_c.value_or(0));
+    for (const std::string& reason : seen.throttle_reasons) fmt::print(", {}", reason);
+    fmt::print("\n");
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace precbench
+
+int main(int argc, char** argv) {
+  try {
+    return precbench::run(argc > 1 ? argv[1] : "");
+  } catch (const precbench::InvalidInput& error) {
+    fmt::print(stderr, "kernel_bench: {}\n", error.what());
+    return 2;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "kernel_bench: {}\n", error.what());
+    return 1;
+  }
+}

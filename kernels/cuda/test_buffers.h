@@ -1,0 +1,59 @@
+// Device memory for tests and for the kernel benchmark: tensors and forms that live as long as the object.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kernels/device.h"
+#include "kernels/scale_layout.h"
+
+namespace precbench {
+
+class Buffers {
+ public:
+  explicit Buffers(Device& device) : device_(device) {}
+  ~Buffers() {
+    for (void* block : blocks_) device_.deallocate(block);
+  }
+  Buffers(const Buffers&) = delete;
+  Buffers& operator=(const Buffers&) = delete;
+
+  /// Contents undefined.
+  Tensor tensor(DType dtype, std::int64_t rows, std::int64_t cols) {
+    blocks_.push_back(device_.allocate(bytes_of(dtype, rows * cols)));
+    return {blocks_.back(), dtype, rows, cols};
+  }
+
+  /// The same shape and bytes as a tensor of the host.
+  Tensor copy_of(const Tensor& host) {
+    Tensor copy = tensor(host.dtype, host.rows, host.cols);
+    device_.upload(copy, host.data);
+    device_.synchronize();
+    return copy;
+  }
+
+  /// A quantized form of `rows` vectors of length k, data and scales undefined but the scales' padding zero.
+  Form form(const OperandFormat& format, std::int64_t rows, std::int64_t k) {
+    Form form{format, tensor(format.dtype, rows, k), {}, false};
+    if (!format.quantized()) return form;
+    const std::int64_t scales = scale_count(format.granularity, rows, k);
+    form.scale = tensor(format.scale == ScaleType::ue8m0 ? DType::ue8m0 : DType::f32, 1, scales);
+    const std::vector<std::byte> zeros(static_cast<std::size_t>(form.scale.bytes()));
+    device_.upload(form.scale, zeros.data());
+    device_.synchronize();
+    return form;
+  }
+
+  Form copy_of(const Form& host) {
+    Form copy{host.format, copy_of(host.data), {}, host.transposed};
+    if (!host.scale.empty()) copy.scale = copy_of(host.scale);
+    return copy;
+  }
+
+ private:
+  Device& device_;
+  std::vector<void*> blocks_;
+};
+
+}  // namespace precbench
