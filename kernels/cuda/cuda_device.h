@@ -22,6 +22,7 @@ struct CUstream_st;     // cudaStream_t points to it
 namespace precbench {
 
 class MatmulPlans;      // matmul.cpp: plans by problem, the capability probe
+struct RopeTables;      // rope.cu: cos and sin by sequence length and head size
 struct AttentionState;  // attention.cpp: handles and plans of attention; made by
                         // the first attention op
 
@@ -127,11 +128,15 @@ class CudaDevice final : public Device {
                 const Tensor& gradient, const Tensor& scalars, const Tensor& norm_squared,
                 const AdamwOptions& options) override;
 
+  /// cos and sin of every position, made at the first use of a shape; the device keeps it.
+  const float* rope_table(const RopeOptions& options);
+
   GpuProperties properties_;
   int cuda_ordinal_ = 0;  // CUDA's number of it, which counts GPUs that are too old as well
   CUstream_st* stream_ = nullptr;
   std::unique_ptr<MatmulPlans> plans_;
   std::shared_ptr<AttentionState> attention_;  // shared_ptr: its deleter is made where the type is known
+  std::shared_ptr<RopeTables> rope_tables_;
   void* scratch_ = nullptr;
   std::size_t scratch_bytes_ = 0;
   std::vector<void*> retired_;  // outgrown scratch that a captured graph may still use

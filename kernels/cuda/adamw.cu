@@ -1,0 +1,96 @@
+// AdamW with clipping by the global norm in one pass over flat arrays, and the sum of squares that the norm
+// is made of. Everything that changes from step to step (learning rate, bias corrections, seed, norm) is read
+// from device memory, so a captured graph replays it with new values. Bytes per element, all BF16: 8 read and
+// 6 written; with FP32 master, moments and gradient: 16 read and 14 written.
+#include "kernels/cuda/elements.cuh"
+
+namespace precbench {
+namespace cuda {
+namespace {
+
+struct Square {
+  __device__ float operator()(float x) const { return x * x; }
+};
+
+struct AdamwArgs {
+  std::uint16_t* weights;
+  float* master;  // null: the weights are the master
+  const StepScalars* scalars;
+  const float* norm_squared;
+  AdamwOptions options;
+  std::int64_t size;
+  bool vectors;
+};
+
+template <class Moment, class Gradient, bool kMaster>
+__global__ void __launch_bounds__(kElementThreads)
+    adamw_kernel(const AdamwArgs a, Moment* m, Moment* v, const Gradient* gradient) {
+  const std::int64_t i = first_element();
+  float w[8], mean[8], square[8], g[8];
+  if (kMaster)
+    load_elements(w, a.master, i, a.size, a.vectors);
+  else
+    load_elements(w, a.weights, i, a.size, a.vectors);
+  load_elements(mean, m, i, a.size, a.vectors);
+  load_elements(square, v, i, a.size, a.vectors);
+  load_elements(g, gradient, i, a.size, a.vectors);
+
+  const StepScalars step = *a.scalars;
+  const AdamwOptions& o = a.options;
+  const float clip = o.max_norm > 0 ? fminf(1.0f, o.max_norm / (sqrtf(*a.norm_squared) + 1e-6f)) : 1.0f;
+  const float mean_factor = 1.0f / step.bias_correction1, square_factor = 1.0f / step.bias_correction2;
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    const float clipped = g[j] * clip;
+    mean[j] = o.beta1 * mean[j] + (1.0f - o.beta1) * clipped;
+    square[j] = o.beta2 * square[j] + (1.0f - o.beta2) * clipped * clipped;
+    const float update = __fdividef(mean[j] * mean_factor, sqrtf(square[j] * square_factor) + o.eps);
+    w[j] -= step.lr * (update + o.weight_decay * w[j]);
+  }
+  store_elements(m, mean, i, a.size, a.vectors);
+  store_elements(v, square, i, a.size, a.vectors);
+  if (kMaster) store_elements(a.master, w, i, a.size, a.vectors);
+  if (o.stochastic_rounding) {
+#pragma unroll
+    for (int j = 0; j < 8; ++j)
+      w[j] = bf16_decode(bf16_encode_stochastic(w[j], random_bits(step.seed, o.first_index + i + j)));
+  }
+  store_elements(a.weights, w, i, a.size, a.vectors);
+}
+
+}  // namespace
+}  // namespace cuda
+
+void CudaDevice::do_sum_of_squares(const Tensor& out, const Tensor& x, bool accumulate) {
+  cuda::sum_of(*this, out, x, accumulate, cuda::Square());
+  launched("sum_of_squares");
+}
+
+void CudaDevice::do_adamw(const Tensor& weights, const Tensor& master, const Tensor& m, const Tensor& v,
+                          const Tensor& gradient, const Tensor& scalars, const Tensor& norm_squared,
+                          const AdamwOptions& options) {
+  using namespace cuda;
+  const std::int64_t size = weights.size();
+  const bool vectors = aligned(weights) && aligned(master) && aligned(m) && aligned(v) && aligned(gradient);
+  const AdamwArgs args{weights.as<std::uint16_t>(),
+                       master.as<float>(),
+                       scalars.as<StepScalars>(),
+                       norm_squared.as<float>(),
+                       options,
+                       size,
+                       vectors};
+  if (size > 0)
+    with_type(m.dtype, [&](auto moment) {
+      with_type(gradient.dtype, [&](auto grad) {
+        using Moment = decltype(moment);
+        using Gradient = decltype(grad);
+        const auto kernel =
+            master.empty() ? adamw_kernel<Moment, Gradient, false> : adamw_kernel<Moment, Gradient, true>;
+        kernel<<<element_blocks(size), kElementThreads, 0, stream()>>>(args, m.as<Moment>(), v.as<Moment>(),
+                                                                       gradient.as<Gradient>());
+      });
+    });
+  launched("adamw");
+}
+
+}  // namespace precbench

@@ -1,0 +1,53 @@
+// A quantized form as a kernel takes it, and the scale of one of its scopes.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/vector.cuh"
+#include "kernels/device.h"
+#include "kernels/scale_layout.h"
+
+namespace precbench::cuda {
+
+/// `rows` vectors of length `k`, contiguous along k. For a col form these are the matrix's columns.
+struct FormArgs {
+  std::uint8_t* data = nullptr;  ///< null: the form is not wanted
+  void* scale = nullptr;
+  const float* amax = nullptr;  ///< tensor: [1], row: [rows]; blocks find theirs themselves
+  std::int64_t rows = 0, k = 0;
+  DType dtype = DType::e4m3;
+  Granularity granularity = Granularity::none;
+  ScaleType scale_type = ScaleType::none;
+  ScaleRounding rounding = ScaleRounding::none;
+
+  /// Scopes lie inside a tile of 128 x 128.
+  __host__ __device__ bool in_blocks() const {
+    return granularity != Granularity::tensor && granularity != Granularity::row;
+  }
+};
+
+/// Whether a producer has to write this form: wanted, and not an alias of the BF16 value.
+inline bool wanted(const Form& form) { return !form.empty() && form.format.quantized(); }
+
+/// Arguments of a wanted form, or of none. Also clears the scale buffer where it has padding, which kernels
+/// do not write. Throws Unsupported for a format that is not made here.
+FormArgs form_args(const Form& form, const float* amax, cudaStream_t stream);
+
+/// Stores the scale of a scope for the GEMM and returns the factor that multiplies its elements.
+/// amax_bits: of the amax as FP32.
+__device__ inline float make_scale(const FormArgs& form, std::uint32_t amax_bits, std::int64_t index,
+                                   bool store) {
+  const float amax = __uint_as_float(amax_bits);
+  if (form.scale_type == ScaleType::ue8m0) {
+    const std::uint8_t byte = ue8m0_from_amax(amax, form.dtype, form.rounding);
+    if (store) static_cast<std::uint8_t*>(form.scale)[index] = byte;
+    return ue8m0_multiplier(byte);
+  }
+  const float multiply = multiplying_scale(amax, form.dtype, form.scale_type);
+  if (store) static_cast<float*>(form.scale)[index] = 1.0f / multiply;
+  return multiply;
+}
+
+}  // namespace precbench::cuda

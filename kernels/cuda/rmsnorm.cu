@@ -1,0 +1,237 @@
+// RMSNorm: h = x * rstd * weight with the residual addition before it, forward, again, and backward.
+//
+// Forward and backward reduce over a row, so a block holds one row in registers (row.cuh) and its grid is
+// persistent: the gains are loaded once, and dweight is summed in registers over the block's rows, then over
+// blocks in their order. Forms that need more than a row (columns, the tensor's scale) are cast from the kept
+// sum by cast_tiles, which makes h again instead of reading it, so h itself is written only where somebody
+// reads it. Bytes per element: forward 4 read (2 without a branch) and 2 written for the sum, backward 6 read
+// and 2 written; plus the forms, 2 read per further pass.
+#include "kernels/cuda/row.cuh"
+
+namespace precbench {
+namespace cuda {
+
+namespace {
+
+/// The one definition of h, so that it is the same in every pass.
+__device__ inline Bf16x8 normalize(const Bf16x8& x, float rstd, const Bf16x8& weight) {
+  Bf16x8 h;
+#pragma unroll
+  for (int p = 0; p < 4; ++p)
+    h.pair[p] =
+        pack(low(x.pair[p]) * rstd * low(weight.pair[p]), high(x.pair[p]) * rstd * high(weight.pair[p]));
+  return h;
+}
+
+struct NormSource {
+  static constexpr int kOutputs = 1, kBatch = 8;
+  struct Column {
+    Bf16x8 weight;
+  };
+  struct Raw {
+    Bf16x8 x;
+    float rstd;
+  };
+  Matrix sum, weight;
+  const float* rstd;
+  std::int64_t rows = sum.rows, cols = sum.cols;
+
+  bool vectors() const { return sum.vectors && weight.vectors; }
+  template <bool kFull>
+  __device__ Column column(std::int64_t col) const {
+    return {load<kFull>(weight, 0, col)};
+  }
+  template <bool kFull>
+  __device__ Raw fetch(std::int64_t row, std::int64_t col) const {
+    return {load<kFull>(sum, row, col), kFull || row < rows ? rstd[row] : 0.0f};
+  }
+  __device__ void make(Bf16x8 (&out)[1], const Raw& raw, const Column& column, std::int64_t,
+                       std::int64_t) const {
+    out[0] = normalize(raw.x, raw.rstd, column.weight);
+  }
+};
+
+struct NormArgs {
+  const std::uint16_t *x, *branch, *weight;  // branch may be null
+  std::uint16_t* sum;                        // written where there is a branch
+  float* rstd;
+  std::int64_t rows, cols;
+  float eps;
+};
+
+template <int kVectors>
+__global__ void __launch_bounds__(kRowThreads) add_rmsnorm_kernel(const NormArgs a, const TileOutput out) {
+  __shared__ float sums[2][kWarp];
+  __shared__ std::uint32_t maxima[kWarp];
+  extern __shared__ uint4 col_buffer[];
+  RowWriter<kVectors> writer(out, a.cols);
+  Bf16x8 weight[kVectors] = {};
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v)
+    if (writer.col(v) < a.cols) weight[v] = load_vector(a.weight + writer.col(v));
+  int turn = 0;
+  for (std::int64_t row = blockIdx.x; row < a.rows; row += gridDim.x, turn ^= 1) {
+    const std::int64_t first = row * a.cols;
+    Bf16x8 x[kVectors] = {}, branch[kVectors] = {};
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      if (writer.col(v) >= a.cols) continue;
+      x[v] = load_vector(a.x + first + writer.col(v));
+      if (a.branch) branch[v] = load_vector(a.branch + first + writer.col(v));
+    }
+    float squares = 0;
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      if (a.branch) {
+#pragma unroll
+        for (int p = 0; p < 4; ++p)
+          x[v].pair[p] =
+              pack(low(x[v].pair[p]) + low(branch[v].pair[p]), high(x[v].pair[p]) + high(branch[v].pair[p]));
+        if (writer.col(v) < a.cols) store_vector(a.sum + first + writer.col(v), x[v]);
+      }
+#pragma unroll
+      for (int p = 0; p < 4; ++p)
+        squares += low(x[v].pair[p]) * low(x[v].pair[p]) + high(x[v].pair[p]) * high(x[v].pair[p]);
+    }
+    const float mean = block_sum(squares, sums[turn]) / static_cast<float>(a.cols);
+    const float rstd = 1.0f / sqrtf(mean + a.eps);
+    if (threadIdx.x == 0) a.rstd[row] = rstd;
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) x[v] = normalize(x[v], rstd, weight[v]);
+    writer.write(row, x, maxima);
+  }
+  writer.finish(reinterpret_cast<std::uint16_t*>(col_buffer), maxima);
+}
+
+struct NormBackwardArgs {
+  const std::uint16_t *dresidual, *dh, *x, *weight;  // dresidual may be null
+  const float* rstd;
+  float* dweight;  // [blocks, cols] partial sums
+  std::int64_t rows, cols;
+};
+
+template <int kVectors>
+__global__ void __launch_bounds__(kRowThreads)
+    rmsnorm_backward_kernel(const NormBackwardArgs a, const TileOutput out) {
+  __shared__ float sums[2][kWarp];
+  __shared__ std::uint32_t maxima[kWarp];
+  extern __shared__ uint4 col_buffer[];
+  RowWriter<kVectors> writer(out, a.cols);
+  Bf16x8 weight[kVectors] = {};
+  float dweight[kVectors][8] = {};
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v)
+    if (writer.col(v) < a.cols) weight[v] = load_vector(a.weight + writer.col(v));
+  int turn = 0;
+  for (std::int64_t row = blockIdx.x; row < a.rows; row += gridDim.x, turn ^= 1) {
+    const std::int64_t first = row * a.cols;
+    Bf16x8 dh[kVectors] = {}, x[kVectors] = {}, residual[kVectors] = {};
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      if (writer.col(v) >= a.cols) continue;
+      dh[v] = load_vector(a.dh + first + writer.col(v));
+      x[v] = load_vector(a.x + first + writer.col(v));
+      if (a.dresidual) residual[v] = load_vector(a.dresidual + first + writer.col(v));
+    }
+    const float rstd = a.rstd[row];
+    float dot = 0;
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v)
+#pragma unroll
+      for (int p = 0; p < 4; ++p)
+        dot += low(dh[v].pair[p]) * low(weight[v].pair[p]) * low(x[v].pair[p]) +
+               high(dh[v].pair[p]) * high(weight[v].pair[p]) * high(x[v].pair[p]);
+    const float mean = block_sum(dot, sums[turn]) * rstd / static_cast<float>(a.cols);
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      float g[8], w[8], n[8], dx[8];
+      unpack(g, dh[v]);
+      unpack(w, weight[v]);
+      unpack(n, x[v]);
+      unpack(dx, residual[v]);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        n[j] *= rstd;
+        dweight[v][j] += g[j] * n[j];
+        dx[j] += rstd * (g[j] * w[j] - n[j] * mean);
+      }
+      x[v] = pack(dx);
+    }
+    writer.write(row, x, maxima);
+  }
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v)
+    if (writer.col(v) < a.cols) store_vector(a.dweight + blockIdx.x * a.cols + writer.col(v), dweight[v]);
+  writer.finish(reinterpret_cast<std::uint16_t*>(col_buffer), maxima);
+}
+
+}  // namespace
+}  // namespace cuda
+
+void CudaDevice::do_add_rmsnorm(Operand& h, const Tensor& sum, const Tensor& rstd, const Tensor& x,
+                                const Tensor& branch, const Tensor& weight, float eps) {
+  using namespace cuda;
+  void* amaxes = scratch(amax_scratch_bytes(h));
+  const SplitOutput output = split(tile_output(h, h.keep_value, true, amaxes, stream()));
+  const NormArgs args{x.as<std::uint16_t>(),
+                      branch.as<std::uint16_t>(),
+                      weight.as<std::uint16_t>(),
+                      branch.empty() ? nullptr : sum.as<std::uint16_t>(),
+                      rstd.as<float>(),
+                      x.rows,
+                      x.cols,
+                      eps};
+  const RowShape shape = row_shape(x.cols);
+  const std::size_t shared_bytes = row_shared_bytes(h);
+  with_vectors(shape, [&](auto vectors) {
+    const auto kernel = add_rmsnorm_kernel<vectors>;
+    const int grid = row_grid(*this, kernel, shape.threads, shared_bytes, x.rows);
+    kernel<<<grid, shape.threads, shared_bytes, stream()>>>(args, output.now);
+  });
+  const NormSource source{matrix(branch.empty() ? x : sum), matrix(weight), rstd.as<float>()};
+  if (h.keep_value)
+    cast_value(*this, h.value, output.later);
+  else
+    produce(*this, source, TileOutputs<1>{{output.later}});
+  launched("add_rmsnorm");
+}
+
+void CudaDevice::do_rmsnorm_again(Operand& h, const Tensor& sum, const Tensor& rstd, const Tensor& weight) {
+  using namespace cuda;
+  void* amaxes = scratch(amax_scratch_bytes(h));
+  const TileOutput output = tile_output(h, h.keep_value, true, amaxes, stream());
+  produce(*this, NormSource{matrix(sum), matrix(weight), rstd.as<float>()}, TileOutputs<1>{{output}});
+  launched("rmsnorm_again");
+}
+
+void CudaDevice::do_rmsnorm_backward(Operand& dx, const Tensor& dweight, bool accumulate,
+                                     const Tensor& dresidual, const Tensor& dh, const Tensor& x,
+                                     const Tensor& rstd, const Tensor& weight) {
+  using namespace cuda;
+  const RowShape shape = row_shape(x.cols);
+  // Partial sums of dweight: 16 rows or more per block keep them below a tenth of the bytes.
+  const std::int64_t grid_limit = (x.rows + 15) / 16;
+  with_vectors(shape, [&](auto vectors) {
+    const auto kernel = rmsnorm_backward_kernel<vectors>;
+    const std::size_t shared_bytes = row_shared_bytes(dx);
+    const int grid = row_grid(*this, kernel, shape.threads, shared_bytes, grid_limit);
+    const std::size_t partial_bytes = static_cast<std::size_t>(grid) * x.cols * sizeof(float);
+    auto* partial = static_cast<float*>(scratch(partial_bytes + amax_scratch_bytes(dx)));
+    SplitOutput output = split(tile_output(dx, dx.keep_value, true, partial + grid * x.cols, stream()));
+    if (output.later.wants_cast()) output.now.value = matrix(dx.value);
+    const NormBackwardArgs args{dresidual.as<std::uint16_t>(),
+                                dh.as<std::uint16_t>(),
+                                x.as<std::uint16_t>(),
+                                weight.as<std::uint16_t>(),
+                                rstd.as<float>(),
+                                partial,
+                                x.rows,
+                                x.cols};
+    kernel<<<grid, shape.threads, shared_bytes, stream()>>>(args, output.now);
+    sum_rows(dweight, partial, grid, x.cols, accumulate, stream());
+    cast_value(*this, dx.value, output.later);
+  });
+  launched("rmsnorm_backward");
+}
+
+}  // namespace precbench

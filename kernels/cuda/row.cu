@@ -1,0 +1,58 @@
+// What row kernels share on the host, and the second stage of their sums over rows.
+#include "kernels/cuda/row.cuh"
+
+namespace precbench::cuda {
+
+RowShape row_shape(std::int64_t cols) {
+  if (cols % 8 != 0)
+    throw Unsupported("the CUDA device needs a width that is a multiple of 8, not " + std::to_string(cols));
+  for (const int vectors : {2, 4, 8}) {
+    const std::int64_t per_warp = kWarp * 8 * vectors;
+    const std::int64_t threads = (cols + per_warp - 1) / per_warp * kWarp;
+    if (threads <= kRowThreads) return {static_cast<int>(threads), vectors};
+  }
+  throw Unsupported("the CUDA device takes rows of at most 32768 elements, not " + std::to_string(cols));
+}
+
+std::size_t row_shared_bytes(const Operand& x) {
+  const bool by_col = wanted(x.col) && x.col.format.granularity == Granularity::row;
+  return by_col ? static_cast<std::size_t>(x.value.cols) * sizeof(std::uint16_t) : 0;
+}
+
+namespace {
+
+/// A block sums 32 columns: warp w the rows w, w + 32, ..., then one warp the warps in their order.
+template <class T>
+__global__ void __launch_bounds__(kWarp* kWarp)
+    sum_rows_kernel(T* out, const float* partial, int rows, std::int64_t cols, std::int64_t pitch,
+                    bool accumulate) {
+  __shared__ float sums[kWarp][kWarp + 1];
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const std::int64_t col = static_cast<std::int64_t>(blockIdx.x) * kWarp + lane;
+  float sum = 0;
+  if (col < cols) {
+#pragma unroll 8
+    for (int row = warp; row < rows; row += kWarp) sum += partial[row * pitch + col];
+  }
+  sums[warp][lane] = sum;
+  __syncthreads();
+  if (warp != 0 || col >= cols) return;
+  float total = accumulate ? to_float(out[col]) : 0.0f;
+#pragma unroll
+  for (int w = 0; w < kWarp; ++w) total += sums[w][lane];
+  from_float(out[col], total);
+}
+
+}  // namespace
+
+void sum_rows(const Tensor& out, const float* partial, int rows, std::int64_t pitch, bool accumulate,
+              cudaStream_t stream) {
+  const unsigned blocks = static_cast<unsigned>((out.size() + kWarp - 1) / kWarp);
+  with_type(out.dtype, [&](auto type) {
+    using T = decltype(type);
+    sum_rows_kernel<<<blocks, kWarp * kWarp, 0, stream>>>(out.as<T>(), partial, rows, out.size(), pitch,
+                                                          accumulate);
+  });
+}
+
+}  // namespace precbench::cuda

@@ -1,0 +1,391 @@
+// The engine that turns what an op computes into its Operand: the BF16 value, amaxes, and row and column
+// forms.
+//
+// An op that works on elements is a Source: it loads raw inputs at (row, col .. col + 8) and makes 8 BF16 of
+// each of its outputs from them. Two kernels run over any Source in tiles of 128 x 128, the largest scope of
+// a block scale:
+//   amax_tiles  reads only, and makes the amaxes of scopes larger than a tile (tensor, row, column)
+//   cast_tiles  writes value, row form and col form in one pass over the input, with their scales
+// so blocks cost one pass and whole-tensor or whole-row scales two. Nothing in between goes through memory;
+// the second pass takes the tiles in reverse order, because those read last are still in L2.
+//
+// A block of 256 threads has one tile: warp w has rows 16w..16w+15, each half of the warp 8 of them, each
+// thread 8 columns, so a half-warp reads 256 contiguous bytes and a thread holds an 8 x 8 square. Row forms
+// leave directly, 128 bytes per half-warp. Column forms go through shared memory: a thread's column of 8
+// codes is one 8-byte store, and the 16-byte chunks of a shared row are permuted so that neither side has
+// bank conflicts.
+//
+// A Source has: kOutputs; kBatch, the rows whose loads are in flight together; Raw and Column types; rows,
+// cols and vectors() (16-byte loads everywhere);
+//   Column column<kFull>(col)            what depends on the column alone
+//   Raw fetch<kFull>(row, col)           the loads
+//   void make(out[kOutputs], raw, column, row, col)
+#pragma once
+
+#include "kernels/cuda/check.h"
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/forms.cuh"
+
+namespace precbench::cuda {
+
+inline constexpr int kTile = 128;
+inline constexpr int kTileThreads = 256;
+inline constexpr int kTileWarps = kTileThreads / kWarp;
+inline constexpr int kSquare = 8;  ///< rows and columns of one thread
+
+/// Where one output of a Source goes.
+struct TileOutput {
+  Matrix value;  ///< data null: not written
+  FormArgs row, col;
+  std::int64_t first_col = 0;  ///< of this output in the forms' matrix, a multiple of 128
+  // Bits of FP32 amaxes that the amax pass raises, zero before; null: not wanted. By row and column of the
+  // forms.
+  std::int32_t* tensor_amax = nullptr;
+  std::int32_t* row_amax = nullptr;
+  std::int32_t* col_amax = nullptr;
+
+  bool wants_amax() const { return tensor_amax || row_amax || col_amax; }
+  bool wants_cast() const { return value.data || row.data || col.data; }
+};
+
+template <int kOutputs>
+struct TileOutputs {
+  TileOutput of[kOutputs];
+};
+
+/// Scratch for the amaxes of an operand whose forms have one scale per row.
+std::size_t amax_scratch_bytes(const Operand& x);
+
+/// The output that makes all of an operand's wanted forms, with its value if `write_value`. make_amax: the
+/// amax pass makes x.amax; else it is read. Zeroes the amaxes that the pass will raise. Asynchronous.
+TileOutput tile_output(const Operand& x, bool write_value, bool make_amax, void* amax_scratch,
+                       cudaStream_t stream);
+
+struct TileShared {
+  alignas(16) std::uint8_t transposed[kTile * kTile];
+  alignas(16) std::uint16_t row_max[4][kTile];           // of 32 columns each
+  alignas(16) std::uint16_t col_max[kTileWarps][kTile];  // of 16 rows each
+  std::uint32_t warp_max[kTileWarps];
+  alignas(
+      16) float row_scale[4][kTile];  // [block][row]: multiplying; block 0 alone unless blocks are 32 long
+  alignas(16) float col_scale[4][kTile];
+};
+
+struct ThreadPlace {
+  int warp = threadIdx.x / kWarp;
+  int half = threadIdx.x % kWarp / 16;
+  int lane = threadIdx.x % 16;
+  __device__ int row() const { return warp * 16 + half * kSquare; }
+  __device__ int col() const { return lane * kSquare; }
+};
+
+/// Maxima of the square's rows, two rows to a word.
+__device__ inline void row_maxima(std::uint32_t (&out)[4], const Bf16x8 (&square)[kSquare]) {
+#pragma unroll
+  for (int p = 0; p < 4; ++p) {
+    const std::uint32_t a = max_of_pairs(square[2 * p]), b = max_of_pairs(square[2 * p + 1]);
+    out[p] = max_of_pairs(__byte_perm(a, b, 0x5410), __byte_perm(a, b, 0x7632));
+  }
+}
+
+/// Maxima of the square's columns, raised over the 16 rows of the warp.
+__device__ inline void warp_col_maxima(Bf16x8& out, const Bf16x8 (&square)[kSquare]) {
+#pragma unroll
+  for (int p = 0; p < 4; ++p) {
+    std::uint32_t m = square[0].pair[p] & kNoSigns;
+#pragma unroll
+    for (int i = 1; i < kSquare; ++i) m = max_of_pairs(m, square[i].pair[p] & kNoSigns);
+    out.pair[p] = max_of_pairs(m, __shfl_xor_sync(kAllLanes, m, 16));
+  }
+}
+
+__device__ inline std::uint32_t warp_max(const Bf16x8& v) {
+  return __reduce_max_sync(kAllLanes, max_half(max_of_pairs(max_of_pairs(v.pair[0], v.pair[1]),
+                                                            max_of_pairs(v.pair[2], v.pair[3]))));
+}
+
+/// Makes the scales of one form in this tile. `maxima`: [parts][kTile] partial amaxes, 128 / parts elements
+/// of the contraction each; row0 and k0: the tile's place in the form. Work starts at thread `turn`.
+__device__ inline void tile_scales(float (&scale)[4][kTile], const FormArgs& form,
+                                   const std::uint16_t (*maxima)[kTile], int parts,
+                                   const std::uint32_t (&warp_maxima)[kTileWarps], std::int64_t row0,
+                                   std::int64_t k0, int turn) {
+  const bool short_blocks = form.granularity == Granularity::block_1x32;
+  const int entries = short_blocks ? 4 * kTile : kTile;
+  for (int e = (threadIdx.x + turn) % kTileThreads; e < entries; e += kTileThreads) {
+    // Blocks of 32 go in the order of their scales in memory (scale_layout.h).
+    const int v = short_blocks ? e % 16 / 4 * 32 + e / 16 : e;
+    const int block = short_blocks ? e % 4 : 0;
+    const std::int64_t row = row0 + v;
+    const std::int64_t kb = k0 / (short_blocks ? 32 : 128) + block;
+    std::uint32_t amax = 0;
+    bool store = row < form.rows && kb < scale_blocks(form.granularity, form.k);
+    switch (form.granularity) {
+      case Granularity::tensor:
+        amax = __float_as_uint(form.amax[0]);
+        store = row == 0 && k0 == 0;
+        break;
+      case Granularity::row:
+        if (row < form.rows) amax = __float_as_uint(form.amax[row]);
+        store = store && k0 == 0;
+        break;
+      case Granularity::block_128x128:
+#pragma unroll
+        for (int w = 0; w < kTileWarps; ++w) amax = max(amax, warp_maxima[w] << 16);
+        store = e == 0;
+        break;
+      default: {
+        const int n = short_blocks ? parts / 4 : parts;
+        for (int part = block * n; part < (block + 1) * n; ++part)
+          amax = max(amax, static_cast<std::uint32_t>(maxima[part][v]) << 16);
+      }
+    }
+    scale[block][v] =
+        make_scale(form, amax, scale_index(form.granularity, form.rows, form.k, row, kb), store);
+  }
+}
+
+/// Writes the forms of one tile from the threads' squares. Every thread of the block calls it.
+template <bool kFull>
+__device__ inline void cast_tile(const Bf16x8 (&square)[kSquare], const TileOutput& out, std::int64_t row0,
+                                 std::int64_t col0, TileShared& shared) {
+  const ThreadPlace at;
+  const FormArgs &row_form = out.row, &col_form = out.col;
+  if ((row_form.data && row_form.in_blocks()) || (col_form.data && col_form.in_blocks())) {
+    std::uint32_t rows[4];
+    row_maxima(rows, square);
+#pragma unroll
+    for (int p = 0; p < 4; ++p) {
+      rows[p] = max_of_pairs(rows[p], __shfl_xor_sync(kAllLanes, rows[p], 1));
+      rows[p] = max_of_pairs(rows[p], __shfl_xor_sync(kAllLanes, rows[p], 2));
+    }
+    if (at.lane % 4 == 0)
+      store_vector(&shared.row_max[at.lane / 4][at.row()], {{rows[0], rows[1], rows[2], rows[3]}});
+    Bf16x8 cols;
+    warp_col_maxima(cols, square);
+    if (at.half == 0) store_vector(&shared.col_max[at.warp][at.col()], cols);
+    const std::uint32_t all = warp_max(cols);
+    if (threadIdx.x % kWarp == 0) shared.warp_max[at.warp] = all;
+  }
+  __syncthreads();
+  if (row_form.data)
+    tile_scales(shared.row_scale, row_form, shared.row_max, 4, shared.warp_max, row0, col0, 0);
+  if (col_form.data)
+    tile_scales(shared.col_scale, col_form, shared.col_max, kTileWarps, shared.warp_max, col0, row0, kTile);
+  __syncthreads();
+
+  if (row_form.data) {
+    const int block = row_form.granularity == Granularity::block_1x32 ? at.lane / 4 : 0;
+    const std::int64_t col = col0 + at.col();
+#pragma unroll
+    for (int i = 0; i < kSquare; ++i) {
+      const float s = shared.row_scale[block][at.row() + i];
+      float x[8];
+      unpack(x, square[i]);
+      const uint2 codes = make_uint2(fp8x4(x[0] * s, x[1] * s, x[2] * s, x[3] * s, row_form.dtype),
+                                     fp8x4(x[4] * s, x[5] * s, x[6] * s, x[7] * s, row_form.dtype));
+      const std::int64_t row = row0 + at.row() + i;
+      std::uint8_t* p = row_form.data + row * row_form.k + col;
+      if (kFull || (row < row_form.rows && col + 8 <= row_form.k && row_form.k % 8 == 0)) {
+        *reinterpret_cast<uint2*>(p) = codes;
+      } else if (row < row_form.rows) {
+        for (int j = 0; j < 8; ++j)
+          if (col + j < row_form.k)
+            p[j] = static_cast<std::uint8_t>((j < 4 ? codes.x : codes.y) >> (8 * (j % 4)));
+      }
+    }
+  }
+
+  if (col_form.data) {
+    const int block = col_form.granularity == Granularity::block_1x32 ? at.warp / 2 : 0;
+    float s[8];
+    load_vector(s, &shared.col_scale[block][at.col()]);
+#pragma unroll
+    for (int j = 0; j < kSquare; ++j) {
+      float x[kSquare];
+#pragma unroll
+      for (int i = 0; i < kSquare; ++i)
+        x[i] = (j % 2 ? high(square[i].pair[j / 2]) : low(square[i].pair[j / 2])) * s[j];
+      const int chunk = at.warp ^ (at.lane % 8);
+      std::uint8_t* p = shared.transposed + (at.col() + j) * kTile + chunk * 16 + at.half * 8;
+      *reinterpret_cast<uint2*>(p) = make_uint2(fp8x4(x[0], x[1], x[2], x[3], col_form.dtype),
+                                                fp8x4(x[4], x[5], x[6], x[7], col_form.dtype));
+    }
+    __syncthreads();
+#pragma unroll
+    for (int n = 0; n < kTile * kTile / 16 / kTileThreads; ++n) {
+      const int e = threadIdx.x + n * kTileThreads;
+      const int c = e / 8, chunk = e % 8;
+      const Bf16x8 codes = load_vector(shared.transposed + c * kTile + (chunk ^ (c / kSquare % 8)) * 16);
+      const std::int64_t col = col0 + c, row = row0 + chunk * 16;
+      std::uint8_t* p = col_form.data + col * col_form.k + row;
+      if (kFull || (col < col_form.rows && row + 16 <= col_form.k && col_form.k % 16 == 0)) {
+        store_vector(p, codes);
+      } else if (col < col_form.rows) {
+        for (int j = 0; j < 16; ++j)
+          if (row + j < col_form.k) p[j] = static_cast<std::uint8_t>(codes.pair[j / 4] >> (8 * (j % 4)));
+      }
+    }
+  }
+}
+
+/// use(i, outputs of the square's row i) for all rows, loads in batches.
+template <bool kFull, class Source, class Use>
+__device__ inline void for_square(const Source& source, std::int64_t row, std::int64_t col, Use&& use) {
+  const typename Source::Column column = source.template column<kFull>(col);
+#pragma unroll
+  for (int first = 0; first < kSquare; first += Source::kBatch) {
+    typename Source::Raw raw[Source::kBatch];
+#pragma unroll
+    for (int i = 0; i < Source::kBatch; ++i) raw[i] = source.template fetch<kFull>(row + first + i, col);
+#pragma unroll
+    for (int i = 0; i < Source::kBatch; ++i) {
+      Bf16x8 made[Source::kOutputs];
+      source.make(made, raw[i], column, row + first + i, col);
+      // Rows outside are 0 whatever the columns' constants are, so that they raise no amax.
+      if (!kFull && row + first + i >= source.rows)
+        for (Bf16x8& m : made) m = Bf16x8{};
+      use(first + i, made);
+    }
+  }
+}
+
+template <class Source, bool kFull>
+__global__ void __launch_bounds__(kTileThreads, Source::kOutputs == 1 ? 3 : 2)
+    amax_tiles(const Source source, const TileOutputs<Source::kOutputs> outputs, int col_tiles) {
+  constexpr int kOutputs = Source::kOutputs;
+  __shared__ alignas(16) std::uint16_t row_max[kOutputs][kTile];
+  __shared__ alignas(16) std::uint16_t col_max[kOutputs][kTileWarps][kTile];
+  __shared__ std::uint32_t tensor_max[kOutputs][kWarp];
+  const ThreadPlace at;
+  const std::int64_t row0 = static_cast<std::int64_t>(blockIdx.x / col_tiles) * kTile;
+  const std::int64_t col0 = static_cast<std::int64_t>(blockIdx.x % col_tiles) * kTile;
+
+  std::uint32_t rows[kOutputs][4] = {};
+  Bf16x8 cols[kOutputs] = {};
+  for_square<kFull>(source, row0 + at.row(), col0 + at.col(), [&](int i, const Bf16x8(&made)[kOutputs]) {
+#pragma unroll
+    for (int o = 0; o < kOutputs; ++o) {
+      rows[o][i / 2] |= max_half(max_of_pairs(made[o])) << (16 * (i % 2));
+#pragma unroll
+      for (int p = 0; p < 4; ++p) cols[o].pair[p] = max_of_pairs(cols[o].pair[p], made[o].pair[p] & kNoSigns);
+    }
+  });
+
+#pragma unroll
+  for (int o = 0; o < kOutputs; ++o) {
+    const TileOutput& out = outputs.of[o];
+    if (out.tensor_amax) {
+      const std::uint32_t all = warp_max(cols[o]);
+      if (threadIdx.x % kWarp == 0) tensor_max[o][at.warp] = all;
+    }
+    if (out.row_amax) {
+#pragma unroll
+      for (int p = 0; p < 4; ++p)
+#pragma unroll
+        for (int step = 1; step < 16; step *= 2)
+          rows[o][p] = max_of_pairs(rows[o][p], __shfl_xor_sync(kAllLanes, rows[o][p], step));
+      if (at.lane == 0)
+        store_vector(&row_max[o][at.row()], {{rows[o][0], rows[o][1], rows[o][2], rows[o][3]}});
+    }
+    if (out.col_amax) {
+#pragma unroll
+      for (int p = 0; p < 4; ++p)
+        cols[o].pair[p] = max_of_pairs(cols[o].pair[p], __shfl_xor_sync(kAllLanes, cols[o].pair[p], 16));
+      if (at.half == 0) store_vector(&col_max[o][at.warp][at.col()], cols[o]);
+    }
+  }
+  __syncthreads();
+#pragma unroll
+  for (int o = 0; o < kOutputs; ++o) {
+    const TileOutput& out = outputs.of[o];
+    if (out.tensor_amax && threadIdx.x == 0) {
+      std::uint32_t all = 0;
+#pragma unroll
+      for (int w = 0; w < kTileWarps; ++w) all = max(all, tensor_max[o][w]);
+      atomicMax(out.tensor_amax, static_cast<std::int32_t>(all << 16));
+    }
+    const int t = threadIdx.x % kTile;
+    if (out.row_amax && threadIdx.x < kTile && (kFull || row0 + t < source.rows))
+      atomicMax(out.row_amax + row0 + t, static_cast<std::int32_t>(row_max[o][t]) << 16);
+    if (out.col_amax && threadIdx.x >= kTile && (kFull || col0 + t < source.cols)) {
+      std::uint32_t all = 0;
+#pragma unroll
+      for (int w = 0; w < kTileWarps; ++w) all = max(all, static_cast<std::uint32_t>(col_max[o][w][t]));
+      atomicMax(out.col_amax + out.first_col + col0 + t, static_cast<std::int32_t>(all << 16));
+    }
+  }
+}
+
+/// Squares of the second and later outputs wait in dynamic shared memory, 16 bytes per thread and row.
+template <int kOutputs>
+inline constexpr int kStashBytes = (kOutputs - 1) * kSquare* kTileThreads * 16;
+
+template <class Source, bool kFull>
+__global__ void __launch_bounds__(kTileThreads, Source::kOutputs == 1 ? 3 : 2)
+    cast_tiles(const Source source, const TileOutputs<Source::kOutputs> outputs, int col_tiles,
+               bool reverse) {
+  constexpr int kOutputs = Source::kOutputs;
+  __shared__ TileShared shared;
+  extern __shared__ uint4 stash[];
+  const ThreadPlace at;
+  const unsigned tile = reverse ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
+  const std::int64_t row0 = static_cast<std::int64_t>(tile / col_tiles) * kTile;
+  const std::int64_t col0 = static_cast<std::int64_t>(tile % col_tiles) * kTile;
+  const std::int64_t row = row0 + at.row(), col = col0 + at.col();
+
+  Bf16x8 square[kSquare];
+  for_square<kFull>(source, row, col, [&](int i, const Bf16x8(&made)[kOutputs]) {
+#pragma unroll
+    for (int o = 0; o < kOutputs; ++o) {
+      if (outputs.of[o].value.data) store<kFull>(outputs.of[o].value, row + i, col, made[o]);
+      if (o == 0)
+        square[i] = made[0];
+      else
+        store_vector(&stash[((o - 1) * kSquare + i) * kTileThreads + threadIdx.x], made[o]);
+    }
+  });
+#pragma unroll
+  for (int o = 0; o < kOutputs; ++o) {
+    const TileOutput& out = outputs.of[o];
+    if (!out.row.data && !out.col.data) continue;
+    if (o > 0) {
+#pragma unroll
+      for (int i = 0; i < kSquare; ++i)
+        square[i] = load_vector(&stash[((o - 1) * kSquare + i) * kTileThreads + threadIdx.x]);
+    }
+    cast_tile<kFull>(square, out, row0, out.first_col + col0, shared);
+  }
+}
+
+/// Runs the passes that the outputs ask for.
+template <class Source>
+void produce(CudaDevice& device, const Source& source, const TileOutputs<Source::kOutputs>& outputs) {
+  constexpr int kOutputs = Source::kOutputs;
+  bool amax = false, cast = false,
+       full = source.vectors() && source.rows % kTile == 0 && source.cols % kTile == 0;
+  for (const TileOutput& out : outputs.of) {
+    amax = amax || out.wants_amax();
+    cast = cast || out.wants_cast();
+    full = full && (!out.value.data || out.value.vectors);
+  }
+  const int col_tiles = static_cast<int>((source.cols + kTile - 1) / kTile);
+  const unsigned tiles = static_cast<unsigned>((source.rows + kTile - 1) / kTile * col_tiles);
+  if (tiles == 0) return;
+  if (amax) {
+    const auto kernel = full ? amax_tiles<Source, true> : amax_tiles<Source, false>;
+    kernel<<<tiles, kTileThreads, 0, device.stream()>>>(source, outputs, col_tiles);
+  }
+  if (cast) {
+    const auto kernel = full ? cast_tiles<Source, true> : cast_tiles<Source, false>;
+    if (kStashBytes < kOutputs >> 0)
+      PRECBENCH_CHECK(
+          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kStashBytes<kOutputs>));
+    kernel<<<tiles, kTileThreads, kStashBytes<kOutputs>, device.stream()>>>(source, outputs, col_tiles, amax);
+  }
+}
+
+/// Runs the passes over a value as it stands in memory.
+void cast_value(CudaDevice& device, const Tensor& value, const TileOutput& output);
+
+}  // namespace precbench::cuda
