@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 #include "models/data_random.h"
 
@@ -12,6 +13,9 @@ namespace precbench {
 static_assert(std::endian::native == std::endian::little, "token files are little-endian and read in place");
 
 namespace {
+
+/// A page fault on a mapped file brings in the pages around it that are in the page cache: Linux's default.
+constexpr std::int64_t kFaultAroundBytes = 64 << 10;
 
 template <class Stored>
 void widen(const std::byte* source, std::int64_t count, std::int32_t* tokens) {
@@ -23,6 +27,11 @@ void widen(const std::byte* source, std::int64_t count, std::int32_t* tokens) {
 }
 
 }  // namespace
+
+const MappedFile& Corpus::add_file(MappedFile file) {
+  file_first_.push_back(end_);
+  return files_.emplace_back(std::move(file));
+}
 
 void Corpus::add_span(const std::byte* data, std::int64_t count) {
   spans_.push_back({end_, data});
@@ -36,6 +45,17 @@ void Corpus::sequence(std::uint64_t index, std::int64_t T, std::int32_t* tokens)
   const std::uint64_t epoch = index / windows;
   const std::uint64_t window = permute(index % windows, windows, mix64(seed_, epoch));
   copy(static_cast<std::int64_t>(window) * T, T + 1, tokens);
+}
+
+/// Drops the pages that reading `count` tokens at `data`, the corpus's position `first`, has brought in.
+/// Windows come in random order, so nothing is lost, and the resident memory of a long run does not grow to
+/// the size of the corpus.
+void Corpus::forget(std::int64_t first, const std::byte* data, std::int64_t count) const {
+  const auto after = std::upper_bound(file_first_.begin(), file_first_.end(), first);
+  const MappedFile& file = files_[static_cast<std::size_t>(after - file_first_.begin() - 1)];
+  const std::int64_t begin = data - file.data();
+  const std::int64_t end = begin + count * static_cast<std::int64_t>(width_);
+  file.forget(std::max<std::int64_t>(0, begin - kFaultAroundBytes), end + kFaultAroundBytes);
 }
 
 void Corpus::copy(std::int64_t first, std::int64_t count, std::int32_t* tokens) const {
@@ -57,6 +77,7 @@ void Corpus::copy(std::int64_t first, std::int64_t count, std::int32_t* tokens) 
         widen<std::uint32_t>(source, taken, tokens);
         break;
     }
+    forget(first, source, taken);
     tokens += taken;
     count -= taken;
     if (separator() == 1 && count > 0) {

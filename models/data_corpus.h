@@ -20,9 +20,10 @@ class Corpus final : public DataSource {
   Corpus(std::uint64_t seed, std::int64_t vocab, TokenWidth width)
       : seed_(seed), vocab_(vocab), width_(width) {}
 
-  /// Appends `count` tokens that start at `data`, inside a mapped file that keep() takes over.
+  /// Takes over the file that the next spans lie in. The reference holds until the next file.
+  const MappedFile& add_file(MappedFile file);
+  /// Appends `count` tokens that start at `data` in the file added last.
   void add_span(const std::byte* data, std::int64_t count);
-  void keep(MappedFile file) { files_.push_back(std::move(file)); }
   void set_description(std::string description) { description_ = std::move(description); }
 
   TokenWidth width() const { return width_; }
@@ -43,12 +44,14 @@ class Corpus final : public DataSource {
 
   std::int64_t separator() const { return width_ == TokenWidth::u8 ? 1 : 0; }
   void copy(std::int64_t first, std::int64_t count, std::int32_t* tokens) const;
+  void forget(std::int64_t first, const std::byte* data, std::int64_t count) const;
 
   std::uint64_t seed_;
   std::int64_t vocab_;
   TokenWidth width_;
   std::string description_;
   std::vector<MappedFile> files_;
+  std::vector<std::int64_t> file_first_;  // position of each file's first token in the corpus
   std::vector<Span> spans_;
   std::int64_t end_ = 0;  // where the next span would start
 };

@@ -163,11 +163,12 @@ void add_token_file(Corpus& corpus, MappedFile file) {
   } else {
     check_vocabulary<std::uint32_t>(file, data, count, corpus.vocab());
   }
+  corpus.add_file(std::move(file));
   corpus.add_span(data, count);
-  corpus.keep(std::move(file));
 }
 
-void add_text(Corpus& corpus, MappedFile file) {
+void add_text(Corpus& corpus, MappedFile text) {
+  const MappedFile& file = corpus.add_file(std::move(text));
   const std::int64_t marker = kEndOfText.size();
   const std::int64_t size = file.size();
   std::int64_t document = 0;   // where the document being read begins
@@ -191,7 +192,6 @@ void add_text(Corpus& corpus, MappedFile file) {
     }
   }
   corpus.add_span(file.data() + document, size - document);
-  corpus.keep(std::move(file));
 }
 
 }  // namespace precbench

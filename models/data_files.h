@@ -29,6 +29,6 @@ std::optional<TokenWidth> token_width(const MappedFile& file);
 void add_token_file(Corpus& corpus, MappedFile file);
 
 /// Adds a text: its bytes are the tokens, and each literal <|endoftext|> becomes the single token 0.
-void add_text(Corpus& corpus, MappedFile file);
+void add_text(Corpus& corpus, MappedFile text);
 
 }  // namespace precbench

@@ -2,10 +2,12 @@
 #include "models/data.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <numeric>
 #include <set>
@@ -275,6 +277,24 @@ TEST_CASE("text: markers are found across the chunks of the opening scan", "[dat
     CHECK(std::vector<std::int32_t>(tokens.end() - 4, tokens.end()) ==
           std::vector<std::int32_t>{0, 'b', 0, 'c'});
   }
+}
+
+TEST_CASE("neither opening a corpus nor reading all of it keeps it resident", "[data]") {
+  const auto resident_file_bytes = [] {
+    std::ifstream statm("/proc/self/statm");
+    std::int64_t total = 0, resident = 0, shared = 0;
+    statm >> total >> resident >> shared;
+    return shared * ::sysconf(_SC_PAGESIZE);
+  };
+  TempDirectory directory;
+  const std::int64_t size = std::int64_t{64} << 20, T = 4096;
+  const std::string path = directory.write("a.txt", std::string(static_cast<std::size_t>(size), 'a'));
+  const std::int64_t before = resident_file_bytes();
+  const auto data = open_data({path, "", 0, 256, T});
+  CHECK(resident_file_bytes() - before < size / 8);
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(T) + 1);
+  for (std::int64_t i = 0; i < size / T; ++i) data->sequence(static_cast<std::uint64_t>(i), T, tokens.data());
+  CHECK(resident_file_bytes() - before < size / 8);
 }
 
 TEST_CASE("a directory: sorted order, links, loops and unreadable files", "[data]") {
