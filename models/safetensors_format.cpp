@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <cstring>
-
 #include "kernels/errors.h"
 
 namespace precbench {
@@ -20,7 +18,8 @@ std::string describe_unknown_dtype(const std::string& word) {
   std::vector<std::string> names;
   for (const SafetensorsDtype& dtype : kSafetensorsDtypes) names.emplace_back(dtype.name);
   const std::string near = nearest(word, names);
-  return "'" + printable(word) + "'" + (near.empty() ? "" : " (did you mean " + near + "?)");
+  const std::string hint = near.empty() ? "" : fmt::format(" (did you mean {}?)", near);
+  return fmt::format("'{}'{}", printable(word), hint);
 }
 
 std::optional<std::int64_t> safetensors_bytes(const std::vector<std::int64_t>& shape, int bits) {
