@@ -75,15 +75,15 @@ __global__ __launch_bounds__(kThreads, 2) void flash_forward_kernel(__nv_bfloat1
     for (int d = 0; d < kHeadDim / 16; ++d) {
       std::uint32_t a[2][4];
 #pragma unroll
-      for (int m = 0; m < 2; ++m) load_matrices(a[m], Rows::lane_address(q_tile, 32 * warp + 16 * m, d));
+      for (int m = 0; m < 2; ++m) Rows::load_a(a[m], q_tile, 32 * warp + 16 * m, d);
 #pragma unroll
       for (int n = 0; n < kBlockKV / 16; ++n) {
         std::uint32_t b[4];
-        load_matrices(b, Rows::lane_address(k_tile, 16 * n, d));
+        Rows::load_b(b, k_tile, 16 * n, d);
 #pragma unroll
         for (int m = 0; m < 2; ++m) {
-          multiply_add(s[m][2 * n], a[m], b[0], b[2]);
-          multiply_add(s[m][2 * n + 1], a[m], b[1], b[3]);
+          multiply_add(s[m][2 * n], a[m], b[0], b[1]);
+          multiply_add(s[m][2 * n + 1], a[m], b[2], b[3]);
         }
       }
     }
@@ -101,6 +101,8 @@ __global__ __launch_bounds__(kThreads, 2) void flash_forward_kernel(__nv_bfloat1
           }
     }
 
+    float shift[2][2], correction[2][2];
+    bool moved = false;
 #pragma unroll
     for (int m = 0; m < 2; ++m)
 #pragma unroll
@@ -111,24 +113,33 @@ __global__ __launch_bounds__(kThreads, 2) void flash_forward_kernel(__nv_bfloat1
           top = fmaxf(top, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
         top = fmaxf(top, __shfl_xor_sync(0xffffffff, top, 1));
         top = fmaxf(top, __shfl_xor_sync(0xffffffff, top, 2));
-        const float shift = top * shape.scale_log2;
-        const float correction = exp2_approx(row_max[m][half] * shape.scale_log2 - shift);
+        moved |= top != row_max[m][half];
+        shift[m][half] = top * shape.scale_log2;
+        correction[m][half] = exp2_approx(row_max[m][half] * shape.scale_log2 - shift[m][half]);
         row_max[m][half] = top;
-        float sum = 0;
-#pragma unroll
-        for (int n = 0; n < kBlockKV / 8; ++n)
-#pragma unroll
-          for (int e = 2 * half; e < 2 * half + 2; ++e) {
-            s[m][n][e] = exp2_approx(s[m][n][e] * shape.scale_log2 - shift);
-            sum += s[m][n][e];
-          }
-        row_sum[m][half] = row_sum[m][half] * correction + sum;
-#pragma unroll
-        for (int n = 0; n < kHeadDim / 8; ++n) {
-          o[m][n][2 * half] *= correction;
-          o[m][n][2 * half + 1] *= correction;
-        }
       }
+    if (__any_sync(0xffffffff, moved)) {  // seldom, once a row has seen some keys
+#pragma unroll
+      for (int m = 0; m < 2; ++m)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          row_sum[m][half] *= correction[m][half];
+#pragma unroll
+          for (int n = 0; n < kHeadDim / 8; ++n) {
+            o[m][n][2 * half] *= correction[m][half];
+            o[m][n][2 * half + 1] *= correction[m][half];
+          }
+        }
+    }
+#pragma unroll
+    for (int m = 0; m < 2; ++m)
+#pragma unroll
+      for (int n = 0; n < kBlockKV / 8; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          s[m][n][e] = exp2_approx(s[m][n][e] * shape.scale_log2 - shift[m][e / 2]);
+          row_sum[m][e / 2] += s[m][n][e];
+        }
 
 #pragma unroll
     for (int k = 0; k < kBlockKV / 16; ++k) {
@@ -138,7 +149,7 @@ __global__ __launch_bounds__(kThreads, 2) void flash_forward_kernel(__nv_bfloat1
 #pragma unroll
       for (int d = 0; d < kHeadDim / 16; ++d) {
         std::uint32_t b[4];
-        load_matrices_transposed(b, Rows::lane_address(v_tile, 16 * k, d));
+        Rows::load_b_transposed(b, v_tile, 16 * k, d);
 #pragma unroll
         for (int m = 0; m < 2; ++m) {
           multiply_add(o[m][2 * d], p[m], b[0], b[1]);

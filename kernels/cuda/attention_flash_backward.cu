@@ -140,15 +140,15 @@ __global__ __launch_bounds__(Sizes::kThreads, 1) void flash_key_side_kernel(Back
       for (int d = 0; d < Sizes::kHeadDim / 16; ++d) {
         std::uint32_t a[2][4];
 #pragma unroll
-        for (int m = 0; m < 2; ++m) load_matrices(a[m], Rows::lane_address(keys, warp_kv + 16 * m, d));
+        for (int m = 0; m < 2; ++m) Rows::load_a(a[m], keys, warp_kv + 16 * m, d);
 #pragma unroll
         for (int n = 0; n < kHalfQ / 16; ++n) {
           std::uint32_t b[4];
-          load_matrices(b, Rows::lane_address(queries, half * kHalfQ + 16 * n, d));
+          Rows::load_b(b, queries, half * kHalfQ + 16 * n, d);
 #pragma unroll
           for (int m = 0; m < 2; ++m) {
-            multiply_add(c[m][2 * n], a[m], b[0], b[2]);
-            multiply_add(c[m][2 * n + 1], a[m], b[1], b[3]);
+            multiply_add(c[m][2 * n], a[m], b[0], b[1]);
+            multiply_add(c[m][2 * n + 1], a[m], b[2], b[3]);
           }
         }
       }
@@ -186,11 +186,11 @@ __global__ __launch_bounds__(Sizes::kThreads, 1) void flash_key_side_kernel(Back
       for (int k = 0; k < kBlockQ / 16; ++k) {
         std::uint32_t a[2][4];
 #pragma unroll
-        for (int m = 0; m < 2; ++m) load_matrices(a[m], Scores::lane_address(scores, warp_kv + 16 * m, k));
+        for (int m = 0; m < 2; ++m) Scores::load_a(a[m], scores, warp_kv + 16 * m, k);
 #pragma unroll
         for (int d = 0; d < kHalfDim / 16; ++d) {
           std::uint32_t b[4];
-          load_matrices_transposed(b, Rows::lane_address(queries, 16 * k, half * (kHalfDim / 16) + d));
+          Rows::load_b_transposed(b, queries, 16 * k, half * (kHalfDim / 16) + d);
 #pragma unroll
           for (int m = 0; m < 2; ++m) {
             multiply_add(c[m][2 * d], a[m], b[0], b[1]);
@@ -298,15 +298,15 @@ __global__ __launch_bounds__(Sizes::kThreads, 2) void flash_query_side_kernel(Ba
       for (int d = 0; d < kHeadDim / 16; ++d) {
         std::uint32_t a[2][4];
 #pragma unroll
-        for (int m = 0; m < 2; ++m) load_matrices(a[m], Rows::lane_address(queries, 32 * warp + 16 * m, d));
+        for (int m = 0; m < 2; ++m) Rows::load_a(a[m], queries, 32 * warp + 16 * m, d);
 #pragma unroll
         for (int n = 0; n < kBlockKV / 16; ++n) {
           std::uint32_t b[4];
-          load_matrices(b, Rows::lane_address(keys, 16 * n, d));
+          Rows::load_b(b, keys, 16 * n, d);
 #pragma unroll
           for (int m = 0; m < 2; ++m) {
-            multiply_add(c[m][2 * n], a[m], b[0], b[2]);
-            multiply_add(c[m][2 * n + 1], a[m], b[1], b[3]);
+            multiply_add(c[m][2 * n], a[m], b[0], b[1]);
+            multiply_add(c[m][2 * n + 1], a[m], b[2], b[3]);
           }
         }
       }
@@ -339,7 +339,7 @@ __global__ __launch_bounds__(Sizes::kThreads, 2) void flash_query_side_kernel(Ba
 #pragma unroll
       for (int d = 0; d < kHeadDim / 16; ++d) {
         std::uint32_t b[4];
-        load_matrices_transposed(b, Rows::lane_address(k_tile, 16 * k, d));
+        Rows::load_b_transposed(b, k_tile, 16 * k, d);
 #pragma unroll
         for (int m = 0; m < 2; ++m) {
           multiply_add(dq[m][2 * d], ds[m], b[0], b[1]);

@@ -2,13 +2,14 @@
 // instructions (PTX, compute capability 8.0 and newer) under readable names.
 //
 // A tile is [rows, kCols] with its 16-byte chunks permuted within each row, so that the eight rows of one
-// ldmatrix matrix lie in different banks. All fragments are loaded with one pattern: lane l addresses row l %
-// 16 and chunk l / 16 of a 16 x 16 block. As the PTX ISA lays fragments out, the four registers of the block
-// at (r, c) then are
-//   plain:       A of m = r.., k = c..;                B of n = r.. (registers 0 2) and n = r + 8.. (1 3), k
-//   = c.. transposed:  B of n = c.. (0 1) and n = c + 8.. (2 3), k = r..
-// and an accumulator holds, in lane l, row l / 4 (elements 0 1) and row l / 4 + 8 (2 3), columns 2 (l % 4)
-// and the next.
+// ldmatrix matrix lie in different banks. A fragment load takes the 16 x 16 block at row r, column c as four
+// 8 x 8 matrices, one register each; which matrix is which register is chosen so that a product finds its
+// operands in neighbouring registers (PTX ISA, mma.m16n8k16):
+//   load_a             A of rows r.., k = c..:                 registers 0 to 3
+//   load_b             B of k = c.., n = r.. and n = r + 8..:  registers 0 1 and 2 3
+//   load_b_transposed  B of k = r.., n = c.. and n = c + 8..:  registers 0 1 and 2 3
+// An accumulator holds, in lane l, row l / 4 (elements 0 1) and row l / 4 + 8 (2 3), columns 2 (l % 4) and
+// the next.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -120,13 +121,27 @@ struct Tile {
   __device__ static int swizzle(int row) { return kCols % 64 == 0 ? row & 7 : row >> 1 & 3; }
   __device__ static int offset(int row, int chunk) { return row * kRowBytes + (chunk ^ swizzle(row)) * 16; }
 
-  /// Address of this lane's part in loading the 16 x 16 block at row `row`, columns 16 * block (both
-  /// multiples of 16). Row offsets stay a plain sum, so that unrolled loops keep them in the instruction.
-  __device__ static std::uint32_t lane_address(std::uint32_t tile, int row, int block) {
+  __device__ static void load_a(std::uint32_t (&r)[4], std::uint32_t tile, int row, int block) {
     const int lane = threadIdx.x & 31;
-    const int lane_row = lane & 15;
-    const int lane_chunk = (lane >> 4) ^ swizzle(lane_row);
-    return tile + lane_row * kRowBytes + ((block * 32) ^ (lane_chunk * 16)) + row * kRowBytes;
+    load_matrices(r, block_address(tile, row, block, lane & 15, lane >> 4));
+  }
+  __device__ static void load_b(std::uint32_t (&r)[4], std::uint32_t tile, int row, int block) {
+    const int lane = threadIdx.x & 31;
+    load_matrices(r, block_address(tile, row, block, (lane & 7) + (lane >> 4) * 8, lane >> 3 & 1));
+  }
+  __device__ static void load_b_transposed(std::uint32_t (&r)[4], std::uint32_t tile, int row, int block) {
+    const int lane = threadIdx.x & 31;
+    load_matrices_transposed(r, block_address(tile, row, block, lane & 15, lane >> 4));
+  }
+
+  /// Address of one chunk in the 16 x 16 block at row `row` (a multiple of 16), columns 16 * block. Only the
+  /// low bits of a chunk's number are permuted: the rest, and the row, stay plain sums that unrolled loops
+  /// keep in the instruction.
+  __device__ static std::uint32_t block_address(std::uint32_t tile, int row, int block, int lane_row,
+                                                int lane_chunk) {
+    constexpr int kPermuted = kCols % 64 == 0 ? 4 : 2;  // blocks
+    const int permuted = (block % kPermuted * 32) ^ ((lane_chunk ^ swizzle(lane_row)) * 16);
+    return tile + lane_row * kRowBytes + permuted + block / kPermuted * kPermuted * 32 + row * kRowBytes;
   }
 
   /// Starts copying rows [first, first + kRows) of a matrix with `limit` rows and `cols` columns; zeros
