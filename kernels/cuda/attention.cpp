@@ -6,6 +6,7 @@
 // have kDeterministicWorkspace and takes ours, which is always deterministic and needs none, beyond that.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "kernels/cuda/attention_cudnn.h"
@@ -44,7 +45,7 @@ const CudnnAttention::Plan* choose(AttentionState& state, const AttentionShape& 
     if (no_cudnn.empty()) no_cudnn = fmt::format("its workspace would be {} MiB", plan.workspace_bytes >> 20);
   }
   if (state.choice == AttentionState::Choice::cudnn)
-    throw Unsupported(fmt::format("attention with cuDNN: {}; use --attention auto or own", no_cudnn));
+    throw Unsupported(fmt::format("attention with cuDNN: {}; use auto or own", no_cudnn));
   const std::string no_own = flash_attention_refusal(shape);
   if (!no_own.empty()) throw Unsupported(fmt::format("attention: {} (cuDNN: {})", no_own, no_cudnn));
   return nullptr;
@@ -64,18 +65,15 @@ AttentionState& CudaDevice::attention_state() {
 
 void CudaDevice::set_attention(const std::string& which) {
   using Choice = AttentionState::Choice;
+  const std::vector<std::string> words = {"auto", "cudnn", "own"};  // in Choice's order
+  const auto word = std::find(words.begin(), words.end(), which);
+  if (word == words.end())
+    throw InvalidInput(fmt::format("attention is one of auto, cudnn and own, not \"{}\"", which));
+  const auto choice = static_cast<Choice>(word - words.begin());
   AttentionState& state = attention_state();
-  if (which == "auto")
-    state.choice = Choice::automatic;
-  else if (which == "own")
-    state.choice = Choice::own;
-  else if (which == "cudnn")
-    state.choice = Choice::cudnn;
-  else
-    throw InvalidInput(fmt::format("attention \"{}\" is none of auto, cudnn, own; did you mean \"{}\"?",
-                                   which, nearest(which, {"auto", "cudnn", "own"})));
-  if (state.choice == Choice::cudnn && !state.cudnn)
-    throw Unsupported(fmt::format("attention with cuDNN: {}; use --attention auto or own", state.no_cudnn));
+  if (choice == Choice::cudnn && !state.cudnn)
+    throw Unsupported(fmt::format("attention with cuDNN: {}; use auto or own", state.no_cudnn));
+  state.choice = choice;
 }
 
 std::string CudaDevice::attention_name() const {
