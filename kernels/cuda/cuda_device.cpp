@@ -151,7 +151,13 @@ GpuMemory gpu_memory(int ordinal) {
   return {static_cast<std::int64_t>(free), static_cast<std::int64_t>(total)};
 }
 
-std::unique_ptr<Device> make_cuda_device(int ordinal) { return std::make_unique<CudaDevice>(ordinal); }
+std::unique_ptr<Device> make_cuda_device(int ordinal, const CudaOptions& options) {
+  auto device = std::make_unique<CudaDevice>(ordinal);
+  device->set_autotune(options.autotune);
+  device->set_deterministic(options.deterministic);
+  device->set_attention(options.attention);
+  return device;
+}
 
 CudaDevice::CudaDevice(int ordinal)
     : properties_(gpu_properties(ordinal)), cuda_ordinal_(cuda_ordinal(ordinal)) {

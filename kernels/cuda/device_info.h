@@ -44,6 +44,14 @@ struct GpuMemory {
 /// Throws Unsupported with find_gpus().reason, or InvalidInput for an ordinal that is not there.
 GpuProperties gpu_properties(int ordinal);
 GpuMemory gpu_memory(int ordinal);
-std::unique_ptr<Device> make_cuda_device(int ordinal);
+
+struct CudaOptions {
+  /// GEMM candidates are timed at first use; off: the heuristic's first answer. Timing may choose differently
+  /// from run to run, and another algorithm adds in another order: off where runs must agree bit for bit.
+  bool autotune = true;
+  bool deterministic = false;      ///< attention's backward adds in a fixed order
+  std::string attention = "auto";  ///< "auto", "cudnn" or "own"; see CudaDevice::set_attention
+};
+std::unique_ptr<Device> make_cuda_device(int ordinal, const CudaOptions& options = {});
 
 }  // namespace precbench

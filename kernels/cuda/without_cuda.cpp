@@ -11,7 +11,7 @@ GpuProperties gpu_properties(int) { throw Unsupported(find_gpus().reason); }
 
 GpuMemory gpu_memory(int) { throw Unsupported(find_gpus().reason); }
 
-std::unique_ptr<Device> make_cuda_device(int) { throw Unsupported(find_gpus().reason); }
+std::unique_ptr<Device> make_cuda_device(int, const CudaOptions&) { throw Unsupported(find_gpus().reason); }
 
 std::unique_ptr<StepGraph> capture_step(Device& device, const std::function<void()>&) {
   throw Unsupported("the " + device.name() + " device has no graphs");
