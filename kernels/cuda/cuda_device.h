@@ -23,8 +23,7 @@ namespace precbench {
 
 class MatmulPlans;      // matmul.cpp: plans by problem, the capability probe
 struct RopeTables;      // rope.cu: cos and sin by sequence length and head size
-struct AttentionState;  // attention.cpp: handles and plans of attention; made by
-                        // the first attention op
+struct AttentionState;  // attention.cpp: handles and plans, made by the first attention op
 
 class CudaDevice final : public Device {
  public:
@@ -79,8 +78,8 @@ class CudaDevice final : public Device {
   /// A backward pass of attention whose additions are in a fixed order. Off by default.
   void set_deterministic(bool on) { deterministic_ = on; }
   bool deterministic() const { return deterministic_; }
-  /// Who runs attention: "auto" (cuDNN where this build has it and it takes the shape, else our own kernels; the
-  /// default), "cudnn" (Unsupported where it cannot) or "own". Throws InvalidInput for another word.
+  /// Who runs attention: "auto" (cuDNN where this build has it and it takes the shape, else our own kernels;
+  /// the default), "cudnn" (Unsupported where it cannot) or "own". Throws InvalidInput for another word.
   void set_attention(const std::string& which);
 
  private:

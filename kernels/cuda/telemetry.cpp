@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <mutex>
 #include <numeric>
+#include <type_traits>
 
 namespace precbench {
 namespace {
