@@ -16,8 +16,8 @@ void CpuDevice::do_embedding(const Tensor& x, const Tensor& tokens, const Tensor
 
 void CpuDevice::do_embedding_backward(const Tensor& dtable, const Tensor& dx, const Tensor& tokens) {
   const std::int64_t C = dx.cols, M = dx.rows;
-  // Threads share the work by columns, so that every element's sum runs in token order. A token's sum is kept
-  // in FP32 and rounded once, which for a BF16 table wants the occurrences of a token together.
+  // Threads share the work by table row: a list of each token's occurrences lets one thread sum them in token
+  // order, in FP32, and round once.
   std::vector<std::int64_t> next(M, -1), head(dtable.rows, -1), order;
   for (std::int64_t r = M - 1; r >= 0; --r) {
     std::int64_t& first = head[tokens.as<std::int32_t>()[r]];
