@@ -170,13 +170,15 @@ std::string tally(const std::vector<Case>& grid, const std::map<std::string, Sta
 }
 
 int summarize(const std::vector<Case>& grid, const std::map<std::string, Status>& rows,
-              const std::string& out) {
+              const SweepOptions& options) {
   const bool failures =
       std::any_of(grid.begin(), grid.end(), [&](const Case& c) { return is_failure(rows.at(case_id(c))); });
-  fmt::print("{} cases: {}{}\n", grid.size(), tally(grid, rows),
+  const int status = failures ? kSweepFailures : kSweepDone;
+  if (options.quiet) return status;
+  fmt::print("{} {}: {}{}\n", grid.size(), grid.size() == 1 ? "case" : "cases", tally(grid, rows),
              failures ? "; --retry-failed runs crashed and timed out ones again" : "");
-  fmt::print("records: {}/records.jsonl; compare them with: precbench report {}\n", out, out);
-  return failures ? kSweepFailures : kSweepDone;
+  fmt::print("records: {}/records.jsonl; compare them with: precbench report {}\n", options.out, options.out);
+  return status;
 }
 
 }  // namespace
@@ -203,8 +205,9 @@ int run_sweep(const std::vector<Case>& grid, const SweepOptions& options) {
     progress.finish(c, record);
   }
   const std::size_t done = count_finished(grid, rows);
-  if (done == grid.size()) return summarize(grid, rows, options.out);
-  fmt::print(stderr, "\ninterrupted: {} of {} cases are in {}; the same command goes on from there\n", done,
+  if (done == grid.size()) return summarize(grid, rows, options);
+  progress.clear_status();
+  fmt::print(stderr, "interrupted: {} of {} cases are in {}; the same command goes on from there\n", done,
              grid.size(), folder.records());
   return kSweepInterrupted;
 }
