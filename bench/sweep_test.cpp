@@ -148,7 +148,8 @@ pid_t in_background(Action action) {
     int code = 99;
     try {
       code = action();
-    } catch (const std::exception&) {
+    } catch (const std::exception& error) {
+      fmt::print(stderr, "{}\n", error.what());
     }
     _exit(code);
   }
