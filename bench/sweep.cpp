@@ -8,11 +8,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <thread>
 
 #include "bench/child.h"
 #include "bench/progress.h"
@@ -25,6 +27,8 @@ namespace {
 namespace fs = std::filesystem;
 using End = ChildResult::End;
 
+constexpr std::chrono::milliseconds kLockPatience(500);
+
 /// The folder of one sweep, locked against a second one for as long as this lives.
 class Folder {
  public:
@@ -36,6 +40,11 @@ class Folder {
     lock_ = open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (lock_ < 0)
       throw InvalidInput(fmt::format("--out: cannot write to {}: {}", path, std::strerror(errno)));
+    // A sweep that was killed while it started a child leaves the lock with the child for a moment.
+    using namespace std::chrono;
+    for (const auto end = steady_clock::now() + kLockPatience;
+         flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK && steady_clock::now() < end;)
+      std::this_thread::sleep_for(milliseconds(10));
     if (flock(lock_, LOCK_EX | LOCK_NB) != 0) {
       const int reason = errno;
       close(lock_);
