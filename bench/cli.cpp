@@ -16,25 +16,28 @@
 namespace precbench {
 namespace {
 
-/// Adds one flag per field that collects its words in `axes`.
+constexpr std::size_t kHelpColumn = 36;
+
+/// Adds one flag per field that stores its word in `axes`. Repeats of an axis add to its list; of another
+/// field the last one counts.
 void add_fields(CLI::App& app, Axes& axes, bool sweep) {
   static const Case defaults;
   for (const Field& field : case_fields()) {
     std::string help = field.help;
     if (*field.unit) help += fmt::format(" [{}]", field.unit);
-    if (!field.choices.empty()) help += fmt::format(": {}", fmt::join(field.choices, ", "));
-    const std::string value = get_text(defaults, field);
-    if (!value.empty()) help += fmt::format(" (default {})", value);
+    if (const std::string value = get_text(defaults, field); !value.empty())
+      help += fmt::format(" (default {})", value);
+    CLI::Option* option = app.add_option_function<std::string>(
+        flag_of(field), [&axes, &field](const std::string& word) { axes[field.name] = {word}; }, help);
+    option->group(field.group);
     const bool several = sweep && field.axis;
-    CLI::Option* option = app.add_option_function<std::vector<std::string>>(
-        flag_of(field),
-        [&axes, &field, several](const std::vector<std::string>& words) {
-          axes[field.name] = several ? words : std::vector<std::string>{words.back()};
-        },
-        help);
-    option->allow_extra_args(false)->group(field.group);
-    const char* type = field.is_integer() ? "N" : field.choices.empty() ? "TEXT" : "WORD";
-    option->type_name(several ? fmt::format("{},...", type) : type);
+    several ? option->join(',') : option->take_last();
+    const bool text = std::holds_alternative<std::string Case::*>(field.member);
+    const std::string type = field.choices.empty() ? (text                 ? "TEXT"
+                                                      : field.is_integer() ? "N"
+                                                                           : "X")
+                                                   : fmt::format("{}", fmt::join(field.choices, "|"));
+    option->type_name(several ? type + ",..." : type);
   }
 }
 
@@ -212,6 +215,7 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv) {
     return 2;
   };
   app.allow_extras();
+  app.get_formatter()->column_width(kHelpColumn);
   for (CLI::App* command : app.get_subcommands([](CLI::App*) { return true; })) command->allow_extras();
   try {
     app.parse(argc, argv);

@@ -83,7 +83,7 @@ void Progress::note(const std::string& line) {
 }
 
 void Progress::clear_status() {
-  if (terminal_) fmt::print(stderr, "\r\033[K");
+  if (terminal_ && !quiet_) fmt::print(stderr, "\r\033[K");
 }
 
 }  // namespace precbench

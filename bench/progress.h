@@ -37,11 +37,12 @@ class Progress {
   void finish(const Case& c, const Record& record);
   /// A line that is not about the end of a case.
   void note(const std::string& line);
+  /// Before anything else is printed.
+  void clear_status();
 
  private:
   using Clock = std::chrono::steady_clock;
   std::string remaining() const;
-  void clear_status();
 
   CaseLabels labels_;
   std::size_t total_, done_, done_before_;

@@ -8,11 +8,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <thread>
 
 #include "bench/child.h"
 #include "bench/progress.h"
@@ -25,6 +27,8 @@ namespace {
 namespace fs = std::filesystem;
 using End = ChildResult::End;
 
+constexpr std::chrono::milliseconds kLockPatience(500);
+
 /// The folder of one sweep, locked against a second one for as long as this lives.
 class Folder {
  public:
@@ -36,6 +40,11 @@ class Folder {
     lock_ = open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (lock_ < 0)
       throw InvalidInput(fmt::format("--out: cannot write to {}: {}", path, std::strerror(errno)));
+    // A sweep that was killed while it started a child leaves the lock with the child for a moment.
+    using namespace std::chrono;
+    for (const auto end = steady_clock::now() + kLockPatience;
+         flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK && steady_clock::now() < end;)
+      std::this_thread::sleep_for(milliseconds(10));
     if (flock(lock_, LOCK_EX | LOCK_NB) != 0) {
       const int reason = errno;
       close(lock_);
@@ -170,13 +179,15 @@ std::string tally(const std::vector<Case>& grid, const std::map<std::string, Sta
 }
 
 int summarize(const std::vector<Case>& grid, const std::map<std::string, Status>& rows,
-              const std::string& out) {
+              const SweepOptions& options) {
   const bool failures =
       std::any_of(grid.begin(), grid.end(), [&](const Case& c) { return is_failure(rows.at(case_id(c))); });
-  fmt::print("{} cases: {}{}\n", grid.size(), tally(grid, rows),
+  const int status = failures ? kSweepFailures : kSweepDone;
+  if (options.quiet) return status;
+  fmt::print("{} {}: {}{}\n", grid.size(), grid.size() == 1 ? "case" : "cases", tally(grid, rows),
              failures ? "; --retry-failed runs crashed and timed out ones again" : "");
-  fmt::print("records: {}/records.jsonl; compare them with: precbench report {}\n", out, out);
-  return failures ? kSweepFailures : kSweepDone;
+  fmt::print("records: {}/records.jsonl; compare them with: precbench report {}\n", options.out, options.out);
+  return status;
 }
 
 }  // namespace
@@ -203,8 +214,9 @@ int run_sweep(const std::vector<Case>& grid, const SweepOptions& options) {
     progress.finish(c, record);
   }
   const std::size_t done = count_finished(grid, rows);
-  if (done == grid.size()) return summarize(grid, rows, options.out);
-  fmt::print(stderr, "\ninterrupted: {} of {} cases are in {}; the same command goes on from there\n", done,
+  if (done == grid.size()) return summarize(grid, rows, options);
+  progress.clear_status();
+  fmt::print(stderr, "interrupted: {} of {} cases are in {}; the same command goes on from there\n", done,
              grid.size(), folder.records());
   return kSweepInterrupted;
 }

@@ -1,0 +1,146 @@
+// The command line: what flags and sweep files add up to, and the built binary's answers to bad input.
+#include "bench/cli.h"
+
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <filesystem>
+
+#include "kernels/errors.h"
+#include "tools/catch.h"
+#include "tools/temp_directory.h"
+
+using namespace precbench;
+
+namespace {
+
+struct Answer {
+  int status;
+  std::string text;  // standard output and error together
+};
+
+Answer precbench_says(const std::string& arguments) {
+  const std::string command = PRECBENCH_BINARY_DIR "/precbench " + arguments + " 2>&1 </dev/null";
+  FILE* pipe = popen(command.c_str(), "r");
+  REQUIRE(pipe);
+  Answer answer{};
+  char buffer[4096];
+  for (std::size_t got; (got = fread(buffer, 1, sizeof buffer, pipe)) > 0;) answer.text.append(buffer, got);
+  answer.status = WEXITSTATUS(pclose(pipe));
+  return answer;
+}
+
+/// The answer must be one line; without its newline.
+std::string refused(const std::string& arguments) {
+  const Answer answer = precbench_says(arguments);
+  INFO(arguments);
+  CHECK(answer.status == 2);
+  CHECK(answer.text.find('\n') + 1 == answer.text.size());
+  return answer.text.substr(0, answer.text.find('\n'));
+}
+
+}  // namespace
+
+TEST_CASE("bad input gets one line and exit status 2", "[cli]") {
+  CHECK(refused("sweep --reciep bf16") == "precbench: unknown flag --reciep; did you mean --recipe?");
+  CHECK(refused("sweep --reciep=bf16") == "precbench: unknown flag --reciep=bf16; did you mean --recipe?");
+  CHECK(refused("run --xyzzyxyzzyxyzzy") ==
+        "precbench: unknown flag --xyzzyxyzzyxyzzy; --help lists what there is");
+  CHECK(refused("swep --recipe bf16") == "precbench: unknown command swep; did you mean sweep?");
+  CHECK(refused("sweep tiny") == "precbench: unexpected argument tiny; --help lists what there is");
+  CHECK(refused("") == "precbench: which command? sweep, run, list or report; --help explains them");
+  CHECK(refused("list modles") == "precbench: list: unknown word modles; did you mean models?");
+  CHECK(refused("sweep --device cpu --seq 0") == "precbench: --seq: must be at least 1, not 0");
+  CHECK(refused("sweep --device cpu --batch 0") == "precbench: --batch: must be at least 1, not 0");
+  CHECK(refused("sweep --device cpu --seq ''") == "precbench: --seq: empty value in \"\"");
+  CHECK(refused("sweep --device cpu --seq 128-1024*1") == "precbench: --seq: range 128-1024*1 never ends");
+  CHECK(refused("sweep --device cpu --parallel fsdq") ==
+        "precbench: --parallel: unknown value \"fsdq\"; did you mean fsdp? it is one of ddp, fsdp");
+  CHECK(refused("sweep --device cpu --recipe bf16,mxfp9").find("mxfp8") != std::string::npos);
+  CHECK(refused("sweep --device cpu --model tinny").find("tiny") != std::string::npos);
+  CHECK(refused("sweep --device cpu --timeout -1") == "precbench: --timeout: must not be negative");
+  CHECK(refused("sweep --config none.toml") == "precbench: --config: none.toml: No such file or directory");
+  CHECK(refused("sweep --device cpu --data none.txt").find("none.txt") != std::string::npos);
+  CHECK(refused("run --device cpu --data none.txt").find("none.txt") != std::string::npos);
+  CHECK(refused("sweep --device cpu --out /dev/null/x") ==
+        "precbench: --out: cannot make /dev/null/x: Not a directory");
+}
+
+TEST_CASE("bad shapes of a model file are refused before anything runs", "[cli]") {
+  const TempDirectory directory;
+  const std::string model = directory.write(
+      "odd.json",
+      R"({"layers": 1, "width": 48, "ffn": 96, "heads": 3, "kv_heads": 2, "head_dim": 16, "vocab": 256})");
+  CHECK(refused("sweep --device cpu --out " + (directory / "out") + " --model tiny," + model)
+            .find("kv_heads") != std::string::npos);
+  CHECK(!std::filesystem::exists(directory / "out"));
+}
+
+TEST_CASE("help and version succeed", "[cli]") {
+  const Answer help = precbench_says("sweep --help");
+  CHECK(help.status == 0);
+  for (const Field& field : case_fields()) CHECK(help.text.find(flag_of(field) + " ") != std::string::npos);
+  CHECK(precbench_says("--version").text.starts_with("precbench "));
+  CHECK(precbench_says("--help").status == 0);
+}
+
+TEST_CASE("a repeated flag appends to its axis", "[cli]") {
+  CLI::App app;
+  SweepCommand command;
+  add_sweep_command(app, command);
+  std::vector<std::string> words = {"precbench", "sweep",    "--recipe", "bf16", "--recipe=mxfp8,rowwise",
+                                    "--lr",      "1e-5",     "--warmup", "1",    "--warmup",
+                                    "2",         "--device", "cpu"};
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  CHECK(!parse_command_line(app, static_cast<int>(argv.size()), argv.data()));
+  const auto grid = plan(command);
+  REQUIRE(grid.size() == 3);
+  CHECK((grid[2].recipe == "rowwise" && grid[2].lr == 1e-5 && grid[2].warmup == 2));
+}
+
+TEST_CASE("flags win over the sweep file, in every section", "[sweep-file]") {
+  const TempDirectory directory;
+  SweepCommand command;
+  command.config = directory.write(
+      "s.toml",
+      "device = \"cpu\"\nrecipe = [\"bf16\", \"mxfp8\"]\n[a]\nseq = 64\n[b]\nseq = 128\nlr = 0.5\n");
+  CHECK(plan(command).size() == 4);
+  command.axes["recipe"] = {"rowwise"};
+  command.axes["seq"] = {"32,256"};
+  const auto grid = plan(command);
+  REQUIRE(grid.size() == 4);
+  for (const Case& c : grid) CHECK(c.recipe == "rowwise");
+  CHECK((grid[0].seq == 32 && grid[1].seq == 256 && grid[2].lr == 0.5));
+  command.axes["lr"] = {"0.5"};
+  CHECK(plan(command).size() == 2);  // the two sections have become the same grid
+}
+
+TEST_CASE("one file cannot be written by several cases", "[sweep-file]") {
+  SweepCommand command;
+  command.axes = {{"device", {"cpu"}}, {"recipe", {"bf16,mxfp8"}}, {"save_final", {"w.safetensors"}}};
+  CHECK_THROWS_WITH(plan(command), "--save-final: 2 cases would write the same file; choose one case");
+  command.axes["recipe"] = {"bf16"};
+  CHECK(plan(command).size() == 1);
+}
+
+TEST_CASE("the sweep files of the repository are valid", "[sweep-file]") {
+  int seen = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(PRECBENCH_SOURCE_DIR "/bench/sweeps")) {
+    if (entry.path().extension() != ".toml") continue;
+    INFO(entry.path());
+    SweepCommand command;
+    command.config = entry.path();
+    CHECK(plan(command).size() > 1);
+    ++seen;
+  }
+  CHECK(seen >= 4);
+}
+
+TEST_CASE("the grid of the B200 article is 5 models, 3 lengths, 3 GPU counts and 2 recipes", "[sweep-file]") {
+  SweepCommand command;
+  command.config = PRECBENCH_SOURCE_DIR "/bench/sweeps/b200-blog.toml";
+  const auto grid = plan(command);
+  CHECK(grid.size() == 5 * 3 * 3 * 2);
+  for (const Case& c : grid) CHECK((c.lr == 1e-5 && c.seed == 42 && c.batch == 1));
+}

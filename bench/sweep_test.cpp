@@ -1,0 +1,369 @@
+// The runner against cases that really crash, hang, lie and get killed. The child of these sweeps is this
+// test binary itself: the hidden test below runs one case and misbehaves as the case's seed says.
+#include "bench/sweep.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <random>
+#include <set>
+#include <thread>
+
+#include "bench/child.h"
+#include "kernels/errors.h"
+#include "results/record_file.h"
+#include "tools/catch.h"
+#include "tools/temp_directory.h"
+
+using namespace precbench;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr const char* kFakeCase = "one case of a sweep that misbehaves on request";
+
+enum Fault : std::int64_t {
+  kFine = 1000,  // and everything above
+  kAbort = 1,
+  kHang,
+  kExit7,
+  kBadInput,
+  kKilled,
+  kKilledOnce,
+  kNan,
+  kNoRecord,
+  kOrphan,
+  kChatter,
+  kOtherId,
+};
+
+Record fake_run(const Case& c) {
+  if (!c.save_init.empty()) std::ofstream(c.save_init, std::ios::app) << getpid() << "\n";
+  Record record = start_record(c);
+  record.training.emplace();
+  record.training->loss = {std::sqrt(static_cast<double>(c.seed))};
+  switch (c.seed) {
+    case kAbort:
+      signal(SIGABRT, SIG_DFL);  // not the test framework's handler
+      fmt::print(stderr, "the reason\nin two lines\n");
+      abort();
+    case kHang:
+      pause();
+      break;
+    case kExit7:
+      fmt::print(stderr, "no luck\n");
+      _exit(7);
+    case kBadInput:
+      throw InvalidInput("--data: corpus.bin: bad magic");
+    case kKilled:
+      raise(SIGKILL);
+      break;
+    case kKilledOnce:
+      if (std::ofstream mark(c.save_final, std::ios::app); mark.tellp() == 0) {
+        mark << "killed" << std::flush;
+        raise(SIGKILL);
+      }
+      break;
+    case kNan:
+      record.training->loss = {5, NAN};
+      break;
+    case kNoRecord:
+      _exit(0);
+    case kOrphan:
+      if (fork() == 0) {
+        pause();
+        _exit(0);
+      }
+      break;
+    case kChatter:
+      for (int i = 0; i < 100000; ++i) fmt::print(stderr, "line {}\n", i);
+      fmt::print("on standard output\n");
+      fflush(stdout);
+      _exit(9);
+    case kOtherId:
+      record.id = "0123456789abcdef";
+      break;
+    default:
+      std::this_thread::sleep_for(3ms);
+  }
+  return record;
+}
+
+SweepOptions options_for(const TempDirectory& directory) {
+  SweepOptions options;
+  options.out = directory / "out";
+  options.quiet = true;
+  options.child = {"/proc/self/exe", kFakeCase};
+  return options;
+}
+
+std::vector<Case> cases_of(const std::vector<std::int64_t>& seeds) {
+  std::vector<Case> cases;
+  for (const std::int64_t seed : seeds) {
+    cases.emplace_back();
+    cases.back().device = "cpu";
+    cases.back().seed = seed;
+  }
+  return cases;
+}
+
+std::vector<Case> fine_cases(int count) {
+  std::vector<std::int64_t> seeds;
+  for (int i = 0; i < count; ++i) seeds.push_back(kFine + i);
+  return cases_of(seeds);
+}
+
+/// By seed, in the file as it stands; every line must be a record and every case must be there once.
+std::map<std::int64_t, Record> rows_of(const SweepOptions& options) {
+  std::map<std::int64_t, Record> rows;
+  const RecordSet set = read_records({options.out + "/records.jsonl"});
+  CHECK(set.problems == std::vector<std::string>{});
+  for (const LocatedRecord& located : set.records)
+    rows[located.record.case_fields["seed"].get<std::int64_t>()] = located.record;
+  return rows;
+}
+
+std::string text_of(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// Runs `action` in a forked process, whose exit status is what it returns.
+template <class Action>
+pid_t in_background(Action action) {
+  const pid_t pid = fork();
+  if (pid == 0) {
+    const int null = open("/dev/null", O_WRONLY);
+    dup2(null, STDOUT_FILENO);
+    int code = 99;
+    try {
+      code = action();
+    } catch (const std::exception& error) {
+      fmt::print(stderr, "{}\n", error.what());
+    }
+    _exit(code);
+  }
+  return pid;
+}
+
+int exit_status(pid_t pid) {
+  int status = 0;
+  waitpid(pid, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+bool alive(pid_t pid) {
+  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+  std::string id, name, state;
+  return stat >> id >> name >> state && state != "Z" && state != "X";
+}
+
+bool eventually(const std::function<bool()>& condition) {
+  for (int i = 0; i < 500; ++i, std::this_thread::sleep_for(10ms))
+    if (condition()) return true;
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("one case of a sweep that misbehaves on request", "[.]") {
+  // _exit: the test framework's own report must not follow.
+  _exit(child_main(fake_run));
+}
+
+TEST_CASE("each way to fail is a row, and the sweep goes on", "[sweep]") {
+  const TempDirectory directory;
+  SweepOptions options = options_for(directory);
+  options.timeout_s = 0.5;
+  const auto grid =
+      cases_of({kAbort, kHang, kExit7, kKilled, kNan, kNoRecord, kOrphan, kChatter, kOtherId, kFine});
+  CHECK(run_sweep(grid, options) == kSweepFailures);
+  auto rows = rows_of(options);
+  REQUIRE(rows.size() == grid.size());
+  CHECK(rows[kAbort].status == Status::crashed);
+  CHECK(rows[kAbort].error.value_or("none") ==
+        "killed by signal 6 (Aborted); its last words: the reason in two lines");
+  CHECK(rows[kHang].status == Status::timeout);
+  CHECK(rows[kHang].error.value_or("none") == "still running after 0.5 s (--timeout)");
+  CHECK(rows[kExit7].error.value_or("none") == "ended with exit status 7; its last words: no luck");
+  CHECK(rows[kKilled].status == Status::crashed);
+  CHECK(rows[kKilled].error.value_or("none") == "killed by signal 9 (Killed), twice; out of host memory?");
+  CHECK(rows[kNan].status == Status::diverged);
+  CHECK(rows[kNoRecord].status == Status::crashed);
+  CHECK(rows[kOrphan].status == Status::ok);
+  CHECK(rows[kChatter].error->find("line 99999") != std::string::npos);
+  CHECK(rows[kChatter].error->ends_with(" on standard output"));
+  CHECK(rows[kChatter].error->size() < 500);
+  CHECK(rows[kOtherId].status == Status::crashed);
+  CHECK(rows[kFine].status == Status::ok);
+}
+
+TEST_CASE("a second start does nothing; failed rows are done again only on request", "[sweep]") {
+  const TempDirectory directory;
+  SweepOptions options = options_for(directory);
+  const auto grid = cases_of({kExit7, kFine, kFine + 1});
+  CHECK(run_sweep(grid, options) == kSweepFailures);
+  const std::string before = text_of(options.out + "/records.jsonl");
+  CHECK(run_sweep(grid, options) == kSweepFailures);
+  CHECK(text_of(options.out + "/records.jsonl") == before);
+
+  options.retry_failed = true;
+  CHECK(run_sweep(grid, options) == kSweepFailures);
+  CHECK(rows_of(options).size() == 3);
+  CHECK(text_of(options.out + "/records.jsonl.1") == before);
+}
+
+TEST_CASE("--fresh keeps the old records aside", "[sweep]") {
+  const TempDirectory directory;
+  SweepOptions options = options_for(directory);
+  run_sweep(fine_cases(2), options);
+  const std::string before = text_of(options.out + "/records.jsonl");
+  options.fresh = true;
+  run_sweep(fine_cases(1), options);
+  run_sweep(fine_cases(3), options);
+  CHECK(text_of(options.out + "/records.jsonl.1") == before);
+  CHECK(read_records({options.out + "/records.jsonl.2"}).records.size() == 1);
+  CHECK(rows_of(options).size() == 3);
+}
+
+TEST_CASE("a case that something outside kills once is run again", "[sweep]") {
+  const TempDirectory directory;
+  auto grid = cases_of({kKilledOnce});
+  grid[0].save_final = directory / "mark";
+  const SweepOptions options = options_for(directory);
+  CHECK(run_sweep(grid, options) == kSweepDone);
+  CHECK(rows_of(options)[kKilledOnce].status == Status::ok);
+}
+
+TEST_CASE("bad input that only the case finds ends the sweep; finished rows stay", "[sweep]") {
+  const TempDirectory directory;
+  const SweepOptions options = options_for(directory);
+  CHECK_THROWS_WITH(run_sweep(cases_of({kFine, kBadInput, kFine + 1}), options),
+                    "--data: corpus.bin: bad magic");
+  CHECK(rows_of(options).size() == 1);
+}
+
+TEST_CASE("killed with SIGKILL at any moment and started again, a sweep ends with the same rows", "[sweep]") {
+  const TempDirectory directory;
+  const SweepOptions options = options_for(directory);
+  const auto grid = fine_cases(40);
+  std::mt19937 random(7);
+  int kills = 0;
+  for (int status = -SIGKILL; status == -SIGKILL;) {
+    const pid_t pid = in_background([&] { return run_sweep(grid, options); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20 + random() % 150));
+    kill(pid, SIGKILL);
+    status = exit_status(pid);
+    if (status == -SIGKILL)
+      ++kills;
+    else
+      CHECK(status == kSweepDone);
+  }
+  CHECK(kills > 1);
+  const auto rows = rows_of(options);
+  CHECK(rows.size() == grid.size());
+  for (const Case& c : grid) {
+    REQUIRE(rows.count(c.seed));
+    CHECK(rows.at(c.seed).training->loss.at(0) == std::sqrt(static_cast<double>(c.seed)));
+  }
+}
+
+TEST_CASE("a half-written last line is kept aside and its case done again", "[sweep]") {
+  const TempDirectory directory;
+  const SweepOptions options = options_for(directory);
+  run_sweep(fine_cases(3), options);
+  const std::string path = options.out + "/records.jsonl", whole = text_of(path);
+  std::ofstream(path, std::ios::trunc) << whole.substr(0, whole.size() - 100);
+  CHECK(run_sweep(fine_cases(3), options) == kSweepDone);
+  CHECK(rows_of(options).size() == 3);
+  CHECK(text_of(path + ".broken").size() > 100);
+}
+
+TEST_CASE("no child outlives a killed sweep", "[sweep]") {
+  const TempDirectory directory;
+  const SweepOptions options = options_for(directory);
+  auto grid = cases_of({kHang});
+  grid[0].save_init = directory / "pid";
+  const pid_t sweep = in_background([&] { return run_sweep(grid, options); });
+  REQUIRE(eventually([&] { return text_of(grid[0].save_init).ends_with("\n"); }));
+  const pid_t child = std::stoi(text_of(grid[0].save_init));
+  CHECK(alive(child));
+  kill(sweep, SIGKILL);
+  exit_status(sweep);
+  CHECK(eventually([&] { return !alive(child); }));
+}
+
+TEST_CASE("Ctrl-C stops the child, keeps finished rows and exits 130", "[sweep]") {
+  const TempDirectory directory;
+  const SweepOptions options = options_for(directory);
+  auto grid = cases_of({kFine, kHang, kFine + 1});
+  grid[1].save_init = directory / "pid";
+  const pid_t sweep = in_background([&] {
+    const int errors = open((directory / "stderr").c_str(), O_WRONLY | O_CREAT, 0644);
+    dup2(errors, STDERR_FILENO);
+    return run_sweep(grid, options);
+  });
+  REQUIRE(eventually([&] { return text_of(grid[1].save_init).ends_with("\n"); }));
+  kill(sweep, SIGINT);
+  CHECK(exit_status(sweep) == kSweepInterrupted);
+  CHECK(!alive(std::stoi(text_of(grid[1].save_init))));
+  CHECK(rows_of(options).size() == 1);
+  CHECK(text_of(directory / "stderr") == "interrupted: 1 of 3 cases are in " + options.out +
+                                             "/records.jsonl; the same command goes on from there\n");
+}
+
+TEST_CASE("two sweeps cannot write to one folder", "[sweep]") {
+  const TempDirectory directory;
+  const SweepOptions options = options_for(directory);
+  auto grid = cases_of({kHang});
+  grid[0].save_init = directory / "pid";
+  const pid_t first = in_background([&] { return run_sweep(grid, options); });
+  REQUIRE(eventually([&] { return text_of(grid[0].save_init).ends_with("\n"); }));
+  CHECK_THROWS_WITH(run_sweep(fine_cases(1), options), "--out: another sweep is writing to " + options.out +
+                                                           "; wait for it or choose another folder");
+  kill(first, SIGTERM);
+  CHECK(exit_status(first) == kSweepInterrupted);
+  CHECK(run_sweep(fine_cases(1), options) == kSweepDone);
+}
+
+TEST_CASE("a full disk ends the sweep in one line and loses nothing", "[sweep]") {
+  const TempDirectory directory;
+  const SweepOptions options = options_for(directory);
+  const auto grid = fine_cases(8);
+  const pid_t pid = in_background([&] {
+    // A limit on the size of files stands in for the disk: the write that crosses it is cut short in the same
+    // way.
+    signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit = {6000, 6000};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    try {
+      return run_sweep(grid, options);
+    } catch (const InvalidInput& error) {
+      return std::string(error.what()).starts_with("cannot write " + options.out + "/records.jsonl: ") ? 2
+                                                                                                       : 3;
+    }
+  });
+  CHECK(exit_status(pid) == 2);
+  const std::size_t before = rows_of(options).size();
+  CHECK((before > 0 && before < grid.size()));
+  CHECK(run_sweep(grid, options) == kSweepDone);
+  CHECK(rows_of(options).size() == grid.size());
+}
+
+TEST_CASE("a folder that cannot be made is refused before anything runs", "[sweep]") {
+  const TempDirectory directory;
+  SweepOptions options = options_for(directory);
+  options.out = directory.write("file", "") + "/out";
+  CHECK_THROWS_WITH(run_sweep(fine_cases(1), options),
+                    "--out: cannot make " + options.out + ": Not a directory");
+}
