@@ -105,6 +105,12 @@ std::vector<Field> make_fields() {
        none,
        0,
        ""},
+      text("graph", kMeasurement, "capture the step as one CUDA graph", &Case::graph, kSingle, when_set,
+           {"on", "off"}),
+      text("deterministic", kMeasurement, "equal runs give equal bits, at some cost in speed",
+           &Case::deterministic, kSingle, when_set, {"off", "on"}),
+      text("attention", kMeasurement, "whose attention kernels: auto takes cuDNN's where it can",
+           &Case::attention, kAxis, when_set, {"auto", "cudnn", "own"}),
   };
 }
 

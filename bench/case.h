@@ -47,6 +47,9 @@ struct Case {
   std::string save_init, save_final, save_grads;
 
   double time_limit = 60;
+  std::string graph = "on";
+  std::string deterministic = "off";
+  std::string attention = "auto";
 
   bool operator==(const Case&) const = default;
 };

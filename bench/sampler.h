@@ -32,6 +32,8 @@ class Sampler {
   /// Takes one step's time and says whether that was the last.
   bool add(double milliseconds);
 
+  bool warmed_up() const { return warmed_up_; }
+
   /// Samples, warm-up, reason and statistics so far.
   Timing timing() const;
 

@@ -13,6 +13,7 @@
 #include <mutex>
 #include <thread>
 
+#include "bench/ceilings.h"
 #include "bench/environment.h"
 #include "bench/peaks.h"
 #include "bench/plan.h"
@@ -20,11 +21,11 @@
 #include "bench/quantization.h"
 #include "bench/rank.h"
 #include "bench/sampler.h"
+#include "bench/step_runner.h"
 #include "bench/team.h"
 #include "bench/weights.h"
 #include "kernels/cuda/device_info.h"
-#include "kernels/cuda/graph.h"
-#include "kernels/cuda/profiler.h"
+#include "kernels/cuda/telemetry.h"
 #include "kernels/devices.h"
 #include "kernels/errors.h"
 #include "models/flops.h"
@@ -50,7 +51,7 @@ GemmPath path_of(const GemmSupport& support) {
 Support support_of(const Recipe& recipe, const Device& device) {
   return {path_of(device.support(recipe.fprop, GemmRole::fprop)),
           path_of(device.support(recipe.dgrad, GemmRole::dgrad)),
-          path_of(device.support(recipe.wgrad, GemmRole::wgrad))};
+          path_of(device.support(recipe.wgrad, GemmRole::wgrad)), std::nullopt};
 }
 
 /// Memory of a device for as long as a rank lives.
@@ -84,7 +85,8 @@ class Session {
   void finish_training(Rank& rank, const Sampler& sampler);
   void note_changed_parameters(const std::vector<std::uint64_t>& before,
                                const std::vector<std::uint64_t>& after);
-  void profile(Rank& rank, std::int64_t step);
+  void watch_gpu(const Sampler& sampler, bool last);
+  void profile(Rank& rank, StepRunner& runner, std::int64_t step);
   void fill_metrics();
   [[noreturn]] void throw_diverged(Rank& rank, std::int64_t step, const StepResult& result);
 
@@ -95,9 +97,12 @@ class Session {
   std::unique_ptr<DataSource> data_;
   std::unique_ptr<InitialWeights> initial_;
   DryRun books_;
-  std::mutex mutex_;           // of what ranks write to the record
-  std::vector<bool> changed_;  // per parameter: on any rank
-  std::int64_t steps_done_ = 0;
+  std::mutex mutex_;                     // of what ranks write to the record
+  std::vector<bool> changed_;            // per parameter: on any rank
+  std::unique_ptr<GpuMonitor> monitor_;  // of the first GPU; null on the CPU
+  bool watching_ = false;
+  std::size_t watched_from_ = 0;
+  std::optional<double> energy_j_per_token_;
 };
 
 void Session::describe(const Device& device) {
@@ -123,8 +128,16 @@ void Session::run() {
     throw Unsupported(
         fmt::format("{} GPUs wanted, {}", plan_.ranks,
                     find_gpus().count ? fmt::format("{} visible", find_gpus().count) : find_gpus().reason));
+  if (case_.device == "cuda") {
+    // Asked before the device is opened: this process must not count as another.
+    monitor_ = GpuMonitor::open(gpu_properties(0).pci_bus_id);
+    if (const int others = monitor_ ? monitor_->other_processes() : 0)
+      record_.warnings.push_back(fmt::format("{} other processes use this GPU: its speed is shared", others));
+  }
   data_ = open_data(data_options(case_, plan_.model));
   if (!case_.init_from.empty()) initial_ = std::make_unique<InitialWeights>(case_.init_from, plan_.model);
+  if (case_.device == "cuda" && plan_.ranks > 1)
+    throw Unsupported("several GPUs: this build has no collectives between GPUs; use --gpus 1");
   describe(*make_device(0));
   if (initial_)
     record_.warnings.insert(record_.warnings.end(), initial_->warnings().begin(), initial_->warnings().end());
@@ -155,54 +168,67 @@ void Session::train(Rank& rank) {
   sampler_options.steps = case_.steps;
   sampler_options.time_limit_s = case_.time_limit;
   Sampler sampler(sampler_options);
-  const std::unique_ptr<DeviceClock> clock = make_device_clock(rank.device());
+  StepRunner runner(rank, *data_, case_.graph == "on");
   const std::vector<std::uint64_t> before = rank.parameters().fingerprints();
   double enough = 0;  // rank 0 sets it, every rank learns it with the next step's loss
   for (std::int64_t step = 0;; ++step) {
-    rank.prepare(*data_, step, enough);
-    clock->reset();
-    const std::size_t start = clock->mark();
-    rank.enqueue();
-    const std::size_t stop = clock->mark();
-    const StepResult result = rank.finish();
+    const StepRunner::Timed timed = runner.run(step, enough);
+    const StepResult& result = timed.result;
     if (first_rank) {
       const std::lock_guard lock(mutex_);
       record_.training->loss.push_back(result.loss);
       record_.training->grad_norm.push_back(result.grad_norm);
       record_.training->lr.push_back(learning_rate(plan_.optimizer, step));
-      steps_done_ = step + 1;
     }
     if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) throw_diverged(rank, step, result);
-    if (step == 0) note_changed_parameters(before, rank.parameters().fingerprints());
+    if (step == 0) {
+      note_changed_parameters(before, rank.parameters().fingerprints());
+      if (!case_.save_grads.empty())
+        save_weights(case_.save_grads, rank, Parameters::Kind::gradients, plan_.model);
+    }
     const bool last = case_.steps > 0 ? step + 1 >= case_.steps : result.signal > 0;
-    if (first_rank && sampler.add(clock->milliseconds(start, stop))) enough = 1;
-    if (last) break;
+    if (first_rank) {
+      if (sampler.add(timed.ms)) enough = 1;
+      watch_gpu(sampler, last);
+    }
+    if (!last) continue;
+    finish_training(rank, sampler);
+    profile(rank, runner, step + 1);
+    return;
   }
-  finish_training(rank, sampler);
+}
+
+void Session::watch_gpu(const Sampler& sampler, bool last) {
+  if (!monitor_) return;
+  if (!watching_ && sampler.warmed_up()) {
+    monitor_->start();
+    watching_ = true;
+    watched_from_ = record_.training->loss.size();
+  } else if (watching_ && last) {
+    const GpuTelemetry t = monitor_->stop();
+    record_.telemetry =
+        Telemetry{t.sm_clock_mhz, t.sm_clock_min_mhz, t.sm_clock_max_mhz, t.memory_clock_mhz, t.power_w,
+                  t.power_max_w,  t.temperature_c,    t.throttle_reasons, t.ecc_errors};
+    const double steps = static_cast<double>(record_.training->loss.size() - watched_from_);
+    if (t.energy_j && steps > 0)
+      energy_j_per_token_ =
+          *t.energy_j * plan_.ranks / (steps * static_cast<double>(plan_.tokens_per_step()));
+  }
 }
 
 void Session::finish_training(Rank& rank, const Sampler& sampler) {
   if (!case_.save_final.empty()) save_weights(case_.save_final, rank, Parameters::Kind::weights, plan_.model);
-  if (!case_.save_grads.empty())
-    save_weights(case_.save_grads, rank, Parameters::Kind::gradients, plan_.model);
-  const MemoryUse highest = rank.arena().highest();
-  const std::int64_t peak = rank.arena().peak().total();
-  if (rank.comm().rank() == 0) {
-    const std::lock_guard lock(mutex_);
-    record_.timing = sampler.timing();
-    MemorySegments measured = memory_segments(highest, peak);
-    measured.workspace += rank.device().workspace_bytes();
-    measured.total += rank.device().workspace_bytes();
-    measured.peak += rank.device().workspace_bytes();
-    record_.memory->measured = measured;
-    record_.memory->driver = peak_resident_bytes();
-  }
-  // The record's numbers are taken; from here on the model may be trained further, unseen.
-  profile(rank, steps_done_);
-  QuantizationStatistics statistics(rank.device(), rank.arena(), plan_);
-  rank.transformer().set_quantization_observer(&statistics);
-  rank.forward_backward();
-  if (rank.comm().rank() == 0) record_.quantization = statistics.result();
+  if (rank.comm().rank() != 0) return;
+  const std::lock_guard lock(mutex_);
+  record_.timing = sampler.timing();
+  MemorySegments measured = memory_segments(rank.arena().highest(), rank.arena().peak().total());
+  const std::int64_t workspace = rank.device().workspace_bytes();
+  measured.workspace += workspace;
+  measured.total += workspace;
+  measured.peak += workspace;
+  record_.memory->measured = measured;
+  record_.memory->driver = monitor_ ? monitor_->used_bytes() : peak_resident_bytes();
+  record_.support->attention = rank.device().attention_name();
 }
 
 void Session::note_changed_parameters(const std::vector<std::uint64_t>& before,
@@ -212,23 +238,20 @@ void Session::note_changed_parameters(const std::vector<std::uint64_t>& before,
   for (std::size_t i = 0; i < before.size(); ++i) changed_[i] = changed_[i] || before[i] != after[i];
 }
 
-void Session::profile(Rank& rank, std::int64_t step) {
-  rank.prepare(*data_, step, 0);
-  StepProfiler profiler(rank.device());
-  profiler.start();
-  rank.comm().set_observer(&profiler);
-  rank.enqueue();
-  profiler.stop();
-  rank.comm().set_observer(nullptr);
-  rank.finish();
+/// Outside every measurement: from here on the model is trained further, unseen.
+void Session::profile(Rank& rank, StepRunner& runner, std::int64_t step) {
+  const StepProfiler::Result result = runner.profile(step);
+  QuantizationStatistics statistics(rank.device(), rank.arena(), plan_);
+  rank.transformer().set_quantization_observer(&statistics);
+  if (plan_.recipe.quantized()) rank.forward_backward();
   if (rank.comm().rank() != 0) return;
-  const StepProfiler::Result result = profiler.result();
   const auto of = [&](OpClass op_class) { return result.class_ms[static_cast<int>(op_class)]; };
   record_.breakdown =
       Breakdown{of(OpClass::gemm),          of(OpClass::quantize),
                 of(OpClass::attention),     of(OpClass::norm_elementwise) + of(OpClass::other),
                 of(OpClass::head_loss),     of(OpClass::optimizer),
                 of(OpClass::communication), result.idle_ms};
+  record_.quantization = statistics.result();
 }
 
 void Session::throw_diverged(Rank& rank, std::int64_t step, const StepResult& result) {
@@ -254,22 +277,32 @@ void Session::fill_metrics() {
   Metrics& metrics = record_.metrics.emplace();
   if (record_.support->path() != ExecutionPath::native || !record_.timing->median_ms) return;
   const double seconds = *record_.timing->median_ms / 1e3;
+  metrics.energy_j_per_token = energy_j_per_token_;
   metrics.tokens_per_s = static_cast<double>(plan_.tokens_per_step()) / seconds;
   metrics.tokens_per_s_per_gpu = *metrics.tokens_per_s / plan_.ranks;
   metrics.tflops_per_gpu = *metrics.tokens_per_s_per_gpu * record_.flops->per_token / 1e12;
   if (!record_.env.gpu) return;
+  Peaks& peaks = metrics.peaks.emplace();
+  const OpPeaks measured = measure_ceilings(*make_cuda_device(0), plan_.recipe);
+  peaks.measured_bf16_tflops = measured.bf16_flops / 1e12;
+  if (measured.fp8_flops > 0) peaks.measured_fp8_tflops = measured.fp8_flops / 1e12;
+  peaks.measured_copy_gb_per_s = measured.bytes / 1e9;
+  metrics.mfu_measured = speed_of_light(books_.ops, measured) / seconds;
   const std::optional<Peak> peak = dense_peaks(record_.env.gpu->name);
   if (!peak) return;
-  Peaks& peaks = metrics.peaks.emplace();
   peaks.bf16_tflops = peak->bf16_tflops;
   peaks.fp8_tflops = peak->fp8_tflops;
   peaks.memory_gb_per_s = peak->memory_gb_per_s;
   peaks.source = peak->source;
   metrics.mfu_bf16 = *metrics.tflops_per_gpu / peak->bf16_tflops;
-  if (peak->fp8_tflops)
-    metrics.sol = speed_of_light(books_.ops, {peak->bf16_tflops * 1e12, *peak->fp8_tflops * 1e12,
+  if (!plan_.recipe.quantized() || peak->fp8_tflops)
+    metrics.sol = speed_of_light(books_.ops, {peak->bf16_tflops * 1e12, peak->fp8_tflops.value_or(0) * 1e12,
                                               peak->memory_gb_per_s * 1e9}) /
                   seconds;
+  for (const auto& [name, share] : {std::pair{"mfu_bf16", metrics.mfu_bf16}, std::pair{"sol", metrics.sol}})
+    if (share > 1.0)
+      throw std::logic_error(
+          fmt::format("{} is {:.2f}: more than the GPU can do, so the measurement is wrong", name, *share));
 }
 
 /// A case that could not finish keeps what was known; its series stay for the reader, its ratios do not.

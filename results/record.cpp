@@ -36,7 +36,7 @@ void each_field(S& s, F&& f) {
 
 template <Is<Support> S, class F>
 void each_field(S& s, F&& f) {
-  f("fprop", s.fprop), f("dgrad", s.dgrad), f("wgrad", s.wgrad);
+  f("fprop", s.fprop), f("dgrad", s.dgrad), f("wgrad", s.wgrad), f("attention", s.attention);
 }
 
 template <Is<Flops> S, class F>

@@ -60,6 +60,7 @@ struct GemmPath {
 
 struct Support {
   GemmPath fprop, dgrad, wgrad;
+  std::optional<std::string> attention;  ///< whose kernels ran it: "cpu", "cudnn 9.14.0", "own"
   /// The weakest of the three: unsupported, else emulated, else native.
   ExecutionPath path() const;
 };

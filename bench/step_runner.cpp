@@ -1,0 +1,50 @@
+// Eager first, captured second, replayed from then on. See step_runner.h.
+#include "bench/step_runner.h"
+
+namespace precbench {
+
+StepRunner::StepRunner(Rank& rank, const DataSource& data, bool graph)
+    : rank_(rank),
+      data_(data),
+      graph_(graph && rank.device().name() == "cuda"),
+      clock_(make_device_clock(rank.device())) {}
+
+StepRunner::Timed StepRunner::run(std::int64_t step, double signal) {
+  if (graph_ && warm_ && !captured_) captured_ = capture_step(rank_.device(), [&] { rank_.enqueue(); });
+  rank_.prepare(data_, step, signal);
+  clock_->reset();
+  const std::size_t start = clock_->mark();
+  if (captured_)
+    captured_->replay();
+  else
+    rank_.enqueue();
+  const std::size_t stop = clock_->mark();
+  warm_ = true;
+  Timed timed{rank_.finish(), 0};
+  timed.ms = clock_->milliseconds(start, stop);
+  return timed;
+}
+
+StepProfiler::Result StepRunner::profile(std::int64_t step) {
+  captured_.reset();
+  rank_.prepare(data_, step, 0);
+  StepProfiler profiler(rank_.device());
+  const auto profiled = [&] {
+    profiler.start();
+    rank_.comm().set_observer(&profiler);
+    rank_.enqueue();
+    profiler.stop();
+    rank_.comm().set_observer(nullptr);
+  };
+  if (graph_) {
+    const std::unique_ptr<StepGraph> graph = capture_step(rank_.device(), profiled);
+    graph->replay();
+    rank_.finish();
+    return profiler.result();
+  }
+  profiled();
+  rank_.finish();
+  return profiler.result();
+}
+
+}  // namespace precbench

@@ -1,0 +1,39 @@
+// Runs training steps on one rank as fast as its device allows, and times them on the device's clock. On CUDA
+// the first step runs op by op (plans and workspaces are made there), the second is captured as a graph, and
+// from then on the graph is replayed: the host does nothing while a step runs.
+#pragma once
+
+#include <memory>
+
+#include "bench/rank.h"
+#include "kernels/cuda/graph.h"
+#include "kernels/cuda/profiler.h"
+
+namespace precbench {
+
+class StepRunner {
+ public:
+  /// `graph`: capture, where the device can.
+  StepRunner(Rank& rank, const DataSource& data, bool graph);
+
+  struct Timed {
+    StepResult result;
+    double ms = 0;
+  };
+  /// Steps count from 0; `signal` as in Rank::prepare.
+  Timed run(std::int64_t step, double signal);
+
+  /// One more step with a mark around every op, outside every measurement; captured too, so that launch gaps
+  /// are none.
+  StepProfiler::Result profile(std::int64_t step);
+
+ private:
+  Rank& rank_;
+  const DataSource& data_;
+  bool graph_;
+  bool warm_ = false;
+  std::unique_ptr<DeviceClock> clock_;
+  std::unique_ptr<StepGraph> captured_;
+};
+
+}  // namespace precbench
