@@ -30,7 +30,7 @@ Json fields_of(const Record& record) {
   Json fields = {
       {"machine", machine_of(record)}, {"threads", threads}, {"method_version", record.method_version}};
   for (const auto& item : record.case_fields.items())
-    if (!kNotWork.count(item.key())) fields[item.key()] = item.value();
+    if (!kNotWork.count(item.key())) fields[item.key()] = item.value() == "" ? Json() : item.value();
   return fields;
 }
 
@@ -179,10 +179,29 @@ std::string field_text(const Json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
-Analysis analyze(const std::vector<LocatedRecord>& records, RowsBy by) {
+RecordRefs all_of(const RecordSet& set) {
+  RecordRefs refs;
+  for (const LocatedRecord& located : set.records) refs.push_back(&located);
+  return refs;
+}
+
+std::vector<RecordRefs> by_machine(const RecordSet& set) {
+  std::vector<RecordRefs> parts;
+  for (const LocatedRecord& located : set.records) {
+    const auto same = [&](const RecordRefs& part) {
+      return machine_of(part.front()->record) == machine_of(located.record);
+    };
+    auto part = std::find_if(parts.begin(), parts.end(), same);
+    if (part == parts.end()) part = parts.insert(parts.end(), RecordRefs{});
+    part->push_back(&located);
+  }
+  return parts;
+}
+
+Analysis analyze(const RecordRefs& records, RowsBy by) {
   Keys keys;
   std::vector<Json> all_fields;
-  for (const LocatedRecord& located : records) keys.add(all_fields.emplace_back(fields_of(located.record)));
+  for (const LocatedRecord* located : records) keys.add(all_fields.emplace_back(fields_of(located->record)));
   for (Json& fields : all_fields)
     for (const std::string& name : keys.names)
       if (!fields.contains(name)) fields[name] = nullptr;
@@ -208,7 +227,7 @@ Analysis analyze(const std::vector<LocatedRecord>& records, RowsBy by) {
   std::map<std::vector<std::size_t>, Group> groups;
   for (std::size_t i = 0; i < records.size(); ++i) {
     const Json& fields = all_fields[i];
-    const Record& record = records[i].record;
+    const Record& record = records[i]->record;
     std::vector<std::size_t> place;
     for (const std::string& name : group_by) place.push_back(keys.rank(name, fields.at(name)));
     Group& group = groups[place];
@@ -225,7 +244,7 @@ Analysis analyze(const std::vector<LocatedRecord>& records, RowsBy by) {
       group.rows.push_back({{}, fields, record.status, path});
       row = group.rows.end() - 1;
     }
-    row->members.push_back(&records[i]);
+    row->members.push_back(records[i]);
   }
   for (auto& [place, group] : groups) {
     for (Row& row : group.rows) aggregate(row);

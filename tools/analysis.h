@@ -15,9 +15,11 @@
 
 namespace precbench {
 
+using RecordRefs = std::vector<const LocatedRecord*>;
+
 /// Cases with equal fields but the seed, and equal status and execution path. Averages are over the seeds.
 struct Row {
-  std::vector<const LocatedRecord*> members{};  ///< at least one
+  RecordRefs members{};           ///< at least one
   nlohmann::ordered_json fields;  ///< machine, CPU threads, method_version and the case; null where unknown
   Status status = Status::ok;
   std::optional<ExecutionPath> path{};  ///< null: the record does not say, so no ratio
@@ -54,8 +56,13 @@ struct Analysis {
   std::vector<Group> groups;
 };
 
-/// The analysis points into `records`, which must outlive it.
-Analysis analyze(const std::vector<LocatedRecord>& records, RowsBy by = RowsBy::recipe);
+/// The analysis points to the records, which must outlive it.
+Analysis analyze(const RecordRefs& records, RowsBy by = RowsBy::recipe);
+
+RecordRefs all_of(const RecordSet& set);
+
+/// Records parted by machine, in the order in which the machines appear.
+std::vector<RecordRefs> by_machine(const RecordSet& set);
 
 /// A field's value as a user would type it; empty for null.
 std::string field_text(const nlohmann::ordered_json& value);

@@ -10,12 +10,14 @@ using namespace precbench;
 
 namespace {
 
-std::vector<LocatedRecord> located(const std::vector<Record>& records) {
-  std::vector<LocatedRecord> result;
+RecordSet located(const std::vector<Record>& records) {
+  RecordSet set;
   for (const Record& record : records)
-    result.push_back({record, "test:" + std::to_string(result.size() + 1)});
-  return result;
+    set.records.push_back({record, "test:" + std::to_string(set.records.size() + 1)});
+  return set;
 }
+
+Analysis analyze(const RecordSet& set, RowsBy by = RowsBy::recipe) { return analyze(all_of(set), by); }
 
 bool near(const std::optional<double>& value, double expected) {
   return value && std::fabs(*value - expected) <= 1e-9 * std::fmax(1, std::fabs(expected));
@@ -42,9 +44,9 @@ TEST_CASE("a native recipe is compared with the bf16 of its group", "[analysis]"
   CHECK(near(blockwise.speedup, 1.25));
   CHECK(near(blockwise.tokens_per_s, 81920));
   CHECK(near(blockwise.loss_delta, 0.01));
-  const double bf16_peak = static_cast<double>(records[1].record.memory->measured->peak);
+  const double bf16_peak = static_cast<double>(records.records[1].record.memory->measured->peak);
   CHECK(near(blockwise.memory_ratio,
-             static_cast<double>(records[0].record.memory->measured->peak) / bf16_peak));
+             static_cast<double>(records.records[0].record.memory->measured->peak) / bf16_peak));
   // The samples are median * (1 + 0.0004 i), i = -5..5: the quartiles are at i = +-2.5.
   CHECK(near(blockwise.relative_iqr, 0.002));
   CHECK(analysis.constants["seq"] == 2048);
@@ -119,10 +121,27 @@ TEST_CASE("CPU threads part groups on the CPU device only", "[analysis]") {
   Record cpu = samples::cpu_record("bf16");
   cpu.env.threads = 2;
   cpu.id = "other";
-  CHECK(analyze(located({samples::cpu_record("bf16"), cpu})).groups.size() == 2);
+  const auto on_cpu = located({samples::cpu_record("bf16"), cpu});
+  CHECK(analyze(on_cpu).groups.size() == 2);
   Record gpu = samples::gpu_record("bf16", 250);
   gpu.env.threads = 2;
-  CHECK(analyze(located({samples::gpu_record("blockwise", 200), gpu})).groups.size() == 1);
+  const auto on_gpu = located({samples::gpu_record("blockwise", 200), gpu});
+  CHECK(analyze(on_gpu).groups.size() == 1);
+}
+
+TEST_CASE("records part by machine in the order of appearance", "[analysis]") {
+  const auto set =
+      located({samples::cpu_record("bf16"), samples::gpu_record("bf16", 250), samples::cpu_record("mxfp8")});
+  const auto parts = by_machine(set);
+  REQUIRE(parts.size() == 2);
+  CHECK(parts[0] == RecordRefs{&set.records[0], &set.records[2]});
+  CHECK(parts[1] == RecordRefs{&set.records[1]});
+}
+
+TEST_CASE("an empty text is an unset field", "[analysis]") {
+  const auto records = located(
+      {samples::gpu_record("bf16", 250), with(samples::gpu_record("blockwise", 200), "init_from", "")});
+  CHECK(analyze(records).groups.size() == 1);
 }
 
 TEST_CASE("fields that do not change the work part nothing", "[analysis]") {

@@ -43,7 +43,9 @@ std::string tokens_text(const Row& row) {
 }
 
 std::string tflops_text(const Row& row) {
-  return row.tflops_per_gpu ? fmt::format("{:.1f}", *row.tflops_per_gpu) : "";
+  if (!row.tflops_per_gpu) return "";
+  return *row.tflops_per_gpu < 100 ? fmt::format("{:.3g}", *row.tflops_per_gpu)
+                                   : fmt::format("{:.1f}", *row.tflops_per_gpu);
 }
 
 std::string memory_text(const Row& row) { return row.peak_memory ? bytes_text(*row.peak_memory) : ""; }
@@ -58,7 +60,7 @@ std::string delta_text(const Row& row) {
 Json paired_value(const Row& row) { return row.paired_seeds > 0 ? Json(row.paired_seeds) : Json(); }
 
 std::string paired_text(const Row& row) {
-  return row.paired_seeds > 1 ? fmt::format("{}", row.paired_seeds) : "";
+  return row.paired_seeds > 0 ? fmt::format("{}", row.paired_seeds) : "";
 }
 
 std::string norm_text(const Row& row) {
@@ -108,7 +110,7 @@ const std::vector<Column>& report_columns() {
        "mean of the last tenth of the steps, of 5 at least, in nats", number<&Row::final_loss>, loss_text},
       {"loss_minus_bf16", "loss - bf16", "nats", false, "mean over the seeds that both have, in nats",
        number<&Row::loss_delta>, delta_text},
-      {"paired_seeds", "seeds", "", false, "pairs behind loss - bf16", paired_value, paired_text},
+      {"paired_seeds", "seeds", "", false, "pairs behind loss - bf16", paired_value, paired_text, "1"},
       {"last_grad_norm", "grad norm", "", false, "of the last step, before clipping",
        number<&Row::last_grad_norm>, norm_text},
       {"", "note", "", true, "", error_value, error_text},
@@ -116,11 +118,11 @@ const std::vector<Column>& report_columns() {
   return columns;
 }
 
-std::string case_heading(const std::string& key) {
+std::string case_unit(const std::string& key) {
   static const std::vector<SchemaField> fields = Schema::record().scalar_fields();
   for (const SchemaField& field : fields)
-    if (field.pointer == "/case/" + key && !field.unit.empty()) return key + " (" + field.unit + ")";
-  return key;
+    if (field.pointer == "/case/" + key) return field.unit;
+  return "";
 }
 
 std::string bytes_text(double bytes) {

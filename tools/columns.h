@@ -18,13 +18,14 @@ struct Column {
   const char* legend;  ///< what the number means, one line; empty where the title says it
   nlohmann::ordered_json (*value)(const Row& row);  ///< null when unknown
   std::string (*text)(const Row& row);              ///< empty when unknown
+  const char* trivial = "";                         ///< a column with no other text than this is left out
 };
 
 /// All columns behind the ones that name the case.
 const std::vector<Column>& report_columns();
 
-/// A case field with its unit, "seq (tokens)"; units are the schema's.
-std::string case_heading(const std::string& key);
+/// The unit of a case field as the schema says, "tokens"; empty if it has none.
+std::string case_unit(const std::string& key);
 
 /// "61.02 GiB", "105.3 MiB"
 std::string bytes_text(double bytes);

@@ -5,9 +5,9 @@ namespace precbench {
 
 CLI::App* add_report_command(CLI::App& app, ReportOptions& options) {
   CLI::App* command = app.add_subcommand("report", "compare the recipes of finished cases with bf16");
-  command->add_option("paths", options.paths, "record files, or folders of *.jsonl")
+  command->add_option("PATH", options.paths, "record files, or folders of *.jsonl")
       ->required()
-      ->type_name("PATH");
+      ->type_name("");
   command->add_option("--format", options.format, "term, md (Markdown) or csv (one row per record)")
       ->check(CLI::IsMember({"term", "md", "csv"}))
       ->capture_default_str();

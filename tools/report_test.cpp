@@ -172,13 +172,38 @@ TEST_CASE("warnings are counted, and unchanged weights are one", "[report]") {
   CHECK(contains(text, "1 of 2 cases: another process uses the GPU"));
 }
 
+TEST_CASE("the number of paired seeds is shown once it is not one everywhere", "[report]") {
+  std::vector<Record> records = {samples::gpu_record("bf16", 250), samples::gpu_record("rowwise", 200)};
+  CHECK_FALSE(contains(line_with(run_report(records, "term"), "recipe"), "seeds"));
+  for (const char* recipe : {"bf16", "rowwise"}) records.push_back(samples::gpu_record(recipe, 225, 0, 2));
+  records.push_back(samples::gpu_record("blockwise", 200));
+  const std::string text = run_report(records, "term");
+  CHECK(contains(line_with(text, "recipe"), "seeds"));
+  CHECK(std::regex_search(line_with(text, "rowwise"), std::regex(" 2 +0\\.51$")));
+  CHECK(std::regex_search(line_with(text, "blockwise"), std::regex(" 1 +0\\.51$")));
+}
+
+TEST_CASE("machines have tables of their own and are never merged", "[report]") {
+  Record b200 = samples::gpu_record("bf16", 150);
+  b200.env.gpu->name = "NVIDIA B200";
+  b200.case_fields["seq"] = 4096;
+  Record failed = samples::failed_record("mxfp8", Status::crashed, "illegal address");
+  failed.env = b200.env;
+  const std::string text = run_report({samples::gpu_record("blockwise", 200), b200, failed}, "term");
+  INFO(text);
+  CHECK(contains(text, "Results on NVIDIA H200\n  The case: status ok"));
+  CHECK(contains(text, "Results on NVIDIA B200"));
+  CHECK(contains(text, "crashed: mxfp8, seq 2048, on NVIDIA B200: illegal address"));
+  CHECK_FALSE(contains(line_with(text, "blockwise"), "x  "));  // no ratio against another machine
+}
+
 TEST_CASE("different builds on one machine are named", "[report]") {
   Record other = samples::gpu_record("rowwise", 200);
   other.env.git = "fedcba9";
   const std::string text = run_report({samples::gpu_record("bf16", 250), other}, "term");
   CHECK(contains(text, "precbench 0123abc"));
   CHECK(contains(text, "precbench fedcba9"));
-  CHECK(contains(text, "Builds, hosts or settings differ"));
+  CHECK(contains(text, "NVIDIA H200: builds, hosts or settings differ"));
 }
 
 TEST_CASE("problems of the files are part of the report", "[report]") {
