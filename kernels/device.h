@@ -116,7 +116,7 @@ struct StepScalars {
 struct AdamwOptions {
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
   float weight_decay = 0.1f;         ///< decoupled, times lr
-  float max_norm = 1.0f;             ///< clip to this global gradient norm; 0: no clipping
+  float max_norm = 1.0f;             ///< clip to this global gradient norm; 0: no clipping, see adamw
   bool stochastic_rounding = false;  ///< of BF16 weights without a master
   std::int64_t first_index = 0;  ///< position of element 0 in the whole model: the random numbers' counter
 };

@@ -34,16 +34,21 @@ StepScalars step_scalars(const OptimizerOptions& o, std::int64_t step) {
 
 void optimizer_step(Device& device, Parameters& parameters, const Tensor& scalars, const Tensor& norm_squared,
                     const OptimizerOptions& o) {
-  bool accumulate = false;
-  for (int u = 0; u < parameters.layout().unit_count(); ++u) {
-    const Parameters::Shard shard = parameters.shard(u);
-    for (const Run& run : shard.runs) {
-      device.sum_of_squares(norm_squared, part(shard.gradient, run), accumulate);
-      accumulate = true;
+  // Without clipping the norm is only reported, and AdamW, which reads every gradient anyway, sums it up.
+  if (o.max_norm > 0) {
+    bool accumulate = false;
+    for (int u = 0; u < parameters.layout().unit_count(); ++u) {
+      const Parameters::Shard shard = parameters.shard(u);
+      for (const Run& run : shard.runs) {
+        device.sum_of_squares(norm_squared, part(shard.gradient, run), accumulate);
+        accumulate = true;
+      }
     }
+    if (!accumulate) device.zero(norm_squared);  // more ranks than elements
+    if (parameters.sharded()) parameters.comm().all_reduce(norm_squared);
+  } else {
+    device.zero(norm_squared);
   }
-  if (!accumulate) device.zero(norm_squared);  // more ranks than elements
-  if (parameters.sharded()) parameters.comm().all_reduce(norm_squared);
 
   for (int u = 0; u < parameters.layout().unit_count(); ++u) {
     const Parameters::Shard shard = parameters.shard(u);
@@ -55,6 +60,7 @@ void optimizer_step(Device& device, Parameters& parameters, const Tensor& scalar
                    part(shard.gradient, run), scalars, norm_squared, options);
     }
   }
+  if (o.max_norm <= 0 && parameters.sharded()) parameters.comm().all_reduce(norm_squared);
 }
 
 }  // namespace precbench

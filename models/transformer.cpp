@@ -72,9 +72,11 @@ void Transformer::push_saved(std::int64_t layer, Saved& saved) {
 void Transformer::push_inner(std::int64_t layer, Saved& saved) {
   const Linear consumer = linear(layer);
   const std::int64_t C = config_.width;
-  const auto keep_columns = [&](Form& form, std::int64_t width) {
-    form = consumer.x_col().quantized() ? push_form(arena_, Segment::activations, consumer.x_col(), width, M_)
-                                        : Form{};
+  const auto keep_normed = [&](Tensor& value, Form& columns) {
+    if (consumer.x_col().quantized())
+      columns = push_form(arena_, Segment::activations, consumer.x_col(), C, M_);
+    else
+      value = push(C);
   };
   saved.raw_qkv = push(attention_shape_.qkv_width());
   saved.attention = push(attention_shape_.q_width());
@@ -82,9 +84,8 @@ void Transformer::push_inner(std::int64_t layer, Saved& saved) {
   saved.mid = options_.recompute ? mid_ : push(C);
   saved.rstd2 = push(DType::f32, M_, 1);
   saved.gate_up = push(2 * config_.ffn);
-  keep_columns(saved.h1_col, C);
-  keep_columns(saved.attention_col, attention_shape_.q_width());
-  keep_columns(saved.h2_col, C);
+  keep_normed(saved.h1, saved.h1_col);
+  keep_normed(saved.h2, saved.h2_col);
   if (one_scale(consumer.x_row()) || one_scale(consumer.x_col())) saved.swiglu_amax = push(DType::f32, 1, 1);
 }
 
@@ -99,25 +100,31 @@ void Transformer::observe(std::int64_t layer, const char* role, const Operand& o
 
 // ---- forward
 
+Operand Transformer::normed(const Linear& consumer, const Tensor& value, const Form& columns) {
+  Operand h = make_operand(value.empty() ? push(config_.width) : value, consumer.x_row(), consumer.x_col());
+  push_row(h, consumer.x_row());
+  if (consumer.x_col().quantized()) {
+    h.col = columns;
+    if (one_scale(consumer.x_col()) && h.amax.empty()) h.amax = push(DType::f32, 1, 1);
+  }
+  h.keep_value = !consumer.x_row().quantized() || !value.empty() || quantization_observer_;
+  return h;
+}
+
+Operand Transformer::kept(const Tensor& value, const Form& columns) {
+  Operand h = make_operand(value, {}, {});
+  if (value.empty()) h.col = columns;
+  return h;
+}
+
 void Transformer::block_forward(std::int64_t layer, Saved& saved, const BlockTensors& w, const Tensor& x,
                                 bool again) {
   const Linear lin = linear(layer);
   const float eps = static_cast<float>(config_.norm_eps);
-  // A norm's output: fprop reads its row form now; wgrad its columns later, or the norm is done again for it.
-  const auto push_normed = [&](const Form& kept_columns) {
-    Operand h = make_operand(push(config_.width), lin.x_row(), lin.x_col());
-    push_row(h, lin.x_row());
-    if (lin.x_col().quantized()) {
-      h.col = kept_columns;
-      if (one_scale(lin.x_col()) && h.amax.empty()) h.amax = push(DType::f32, 1, 1);
-    }
-    h.keep_value = !lin.x_row().quantized() || quantization_observer_;
-    return h;
-  };
 
   {
     const Scope scope(arena_);
-    Operand h1 = push_normed(saved.h1_col);
+    Operand h1 = normed(lin, saved.h1, saved.h1_col);
     if (again)
       device_.rmsnorm_again(h1, saved.x, saved.rstd1, w.norm1);
     else
@@ -130,19 +137,15 @@ void Transformer::block_forward(std::int64_t layer, Saved& saved, const BlockTen
     // Without QK-norm RoPE is undone by its own inverse, so the rows turn in place.
     const Tensor qkv = config_.qk_norm ? push(attention_shape_.qkv_width()) : saved.raw_qkv;
     device_.rope(qkv, saved.raw_qkv, rope_options(w));
-    Operand out = make_operand(saved.attention, lin.x_row(), lin.x_col());
+    Operand out = make_operand(saved.attention, lin.x_row(), {});
     push_row(out, lin.x_row());
-    if (lin.x_col().quantized()) {
-      out.col = saved.attention_col;
-      if (one_scale(lin.x_col()) && out.amax.empty()) out.amax = push(DType::f32, 1, 1);
-    }
     device_.attention(out, saved.lse, qkv, attention_shape_);
     observe(layer, "o.x", out);
     lin.fprop(branch_, out, w.o);
   }
   {
     const Scope scope(arena_);
-    Operand h2 = push_normed(saved.h2_col);
+    Operand h2 = normed(lin, saved.h2, saved.h2_col);
     device_.add_rmsnorm(h2, saved.mid, saved.rstd2, saved.x, branch_, w.norm2, eps);
     observe(layer, "gate_up.x", h2);
     lin.fprop(saved.gate_up, h2, w.gate_up);
@@ -159,18 +162,6 @@ void Transformer::block_forward(std::int64_t layer, Saved& saved, const BlockTen
 }
 
 // ---- backward
-
-Operand Transformer::normed_again(const Linear& consumer, const Form& kept, const Tensor& sum,
-                                  const Tensor& rstd, const Tensor& weight) {
-  Operand h;
-  if (consumer.x_col().quantized()) {
-    h.col = kept;
-    return h;
-  }
-  h = make_operand(push(config_.width), {}, {});
-  device_.rmsnorm_again(h, sum, rstd, weight);
-  return h;
-}
 
 void Transformer::ffn_backward(std::int64_t layer, const Saved& saved, const BlockTensors& w,
                                const BlockTensors& g, const Operand& dx, Operand& dmid) {
@@ -193,11 +184,7 @@ void Transformer::ffn_backward(std::int64_t layer, const Saved& saved, const Blo
   }
   const Tensor dh = push(config_.width);
   lin.dgrad(dh, dgate_up, w.gate_up);
-  {
-    const Scope inner(arena_);
-    lin.wgrad(g.gate_up, dgate_up, normed_again(lin, saved.h2_col, saved.mid, saved.rstd2, w.norm2),
-              accumulate);
-  }
+  lin.wgrad(g.gate_up, dgate_up, kept(saved.h2, saved.h2_col), accumulate);
   device_.rmsnorm_backward(dmid, g.norm2, accumulate, dx.value, dh, saved.mid, saved.rstd2, w.norm2);
   observe(layer, "o.dy", dmid);
 }
@@ -211,9 +198,13 @@ void Transformer::attention_backward(std::int64_t layer, const Saved& saved, con
   dqkv.keep_value = !lin.dy_row().quantized() || !lin.dy_col().quantized() || quantization_observer_;
   {
     const Scope inner(arena_);
-    Operand out = make_operand(saved.attention, {}, lin.x_col());
-    if (lin.x_col().quantized()) out.col = saved.attention_col;
-    lin.wgrad(g.o, dmid, out, accumulate);
+    {
+      const Scope innermost(arena_);
+      Operand out = make_operand(saved.attention, {}, lin.x_col());
+      push_col(out, lin.x_col());
+      device_.quantize(out);
+      lin.wgrad(g.o, dmid, out, accumulate);
+    }
     const Tensor dout = push(attention_shape_.q_width());
     lin.dgrad(dout, dmid, w.o);
     Tensor qkv = saved.raw_qkv;
@@ -228,10 +219,7 @@ void Transformer::attention_backward(std::int64_t layer, const Saved& saved, con
   }
   const Tensor dh = push(config_.width);
   lin.dgrad(dh, dqkv, w.qkv);
-  {
-    const Scope inner(arena_);
-    lin.wgrad(g.qkv, dqkv, normed_again(lin, saved.h1_col, saved.x, saved.rstd1, w.norm1), accumulate);
-  }
+  lin.wgrad(g.qkv, dqkv, kept(saved.h1, saved.h1_col), accumulate);
   Operand below = gradient_in(1 - slot_, layer - 1);
   device_.rmsnorm_backward(below, g.norm1, accumulate, dmid.value, dh, saved.x, saved.rstd1, w.norm1);
   if (layer > 0) observe(layer - 1, "down.dy", below);

@@ -47,16 +47,17 @@ class Transformer {
  private:
   /// What a block's forward leaves for its backward.
   struct Saved {
-    Tensor x;                            // residual stream at the block's input [M, C]
-    Tensor rstd1, rstd2;                 // f32 [M]
-    Tensor raw_qkv;                      // before QK-norm and RoPE; the roped one itself without QK-norm
-    Tensor qkv;                          // after RoPE; with QK-norm made again in backward
-    Tensor attention;                    // [M, H D]
-    Tensor lse;                          // f32 [H, M]
-    Tensor mid;                          // residual stream between the halves [M, C]
-    Tensor gate_up;                      // [M, 2F]
-    Form h1_col, attention_col, h2_col;  // FP8 columns for wgrad, where the recipe has them
-    Tensor swiglu_amax;                  // f32 [1], where SwiGLU's output has one scale for the tensor
+    Tensor x;             // residual stream at the block's input [M, C]
+    Tensor rstd1, rstd2;  // f32 [M]
+    Tensor raw_qkv;       // before QK-norm and RoPE; the roped one itself without QK-norm
+    Tensor qkv;           // after RoPE; with QK-norm made again in backward
+    Tensor attention;     // [M, H D]
+    Tensor lse;           // f32 [H, M]
+    Tensor mid;           // residual stream between the halves [M, C]
+    Tensor gate_up;       // [M, 2F]
+    Tensor h1, h2;        // the norms' outputs, where wgrad takes them in BF16
+    Form h1_col, h2_col;  // their columns, where it takes them quantized
+    Tensor swiglu_amax;   // f32 [1], where SwiGLU's output has one scale for the tensor
   };
   Linear linear(std::int64_t layer) const { return {device_, arena_, *options_.recipes[layer]}; }
   Tensor push(std::int64_t cols) { return push(options_.activations, M_, cols); }
@@ -83,9 +84,10 @@ class Transformer {
                     const Operand& dx, Operand& dmid);
   void attention_backward(std::int64_t layer, const Saved& saved, const BlockTensors& w,
                           const BlockTensors& g, const Operand& dmid);
-  /// A norm's output again as wgrad's X: its kept FP8 columns, or recomputed in BF16.
-  Operand normed_again(const Linear& consumer, const Form& kept, const Tensor& sum, const Tensor& rstd,
-                       const Tensor& weight);
+  /// A norm's output for fprop now and, in the form kept in `value` or `columns`, for wgrad later.
+  Operand normed(const Linear& consumer, const Tensor& value, const Form& columns);
+  /// What is kept of it, as wgrad's X.
+  static Operand kept(const Tensor& value, const Form& columns);
   /// Final norm, lm_head, loss and their backward; leaves the residual stream's gradient in slots_[slot_].
   void head(const Tensor& loss_sum, const Tensor& targets, float loss_scale, bool first_micro_step);
 

@@ -78,11 +78,18 @@ void each_field(S& s, F&& f) {
   f("predicted", s.predicted), f("measured", s.measured), f("driver", s.driver);
 }
 
+template <Is<OpRecord> S, class F>
+void each_field(S& s, F&& f) {
+  f("name", s.name), f("op_class", s.op_class), f("calls", s.calls), f("ms", s.ms), f("flops", s.flops);
+  f("bytes", s.bytes);
+}
+
 template <Is<Breakdown> S, class F>
 void each_field(S& s, F&& f) {
   f("gemm_ms", s.gemm_ms), f("quantize_ms", s.quantize_ms), f("attention_ms", s.attention_ms);
   f("norm_elementwise_ms", s.norm_elementwise_ms), f("head_loss_ms", s.head_loss_ms);
   f("optimizer_ms", s.optimizer_ms), f("communication_ms", s.communication_ms), f("idle_ms", s.idle_ms);
+  f("ops", s.ops);
 }
 
 template <Is<Telemetry> S, class F>

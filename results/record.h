@@ -116,10 +116,21 @@ struct Memory {
   std::optional<std::int64_t> driver;  ///< bytes, as the driver says (CPU: peak resident set of the process)
 };
 
+/// All calls of one op in the profiled step.
+struct OpRecord {
+  std::string name;      ///< "matmul wgrad"
+  std::string op_class;  ///< "gemm", as the keys of Breakdown
+  std::int64_t calls = 0;
+  double ms = 0;
+  double flops = 0;  ///< matrix multiply-adds, counted as 2
+  double bytes = 0;  ///< each input read once, each output written once
+};
+
 /// One profiled step outside the timed samples, by op class.
 struct Breakdown {
   double gemm_ms = 0, quantize_ms = 0, attention_ms = 0, norm_elementwise_ms = 0, head_loss_ms = 0,
          optimizer_ms = 0, communication_ms = 0, idle_ms = 0;
+  std::vector<OpRecord> ops;  ///< longest first
 };
 
 /// What the GPU said while the samples were taken.

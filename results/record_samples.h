@@ -66,7 +66,8 @@ inline Record gpu_record(const std::string& recipe, double median_ms, double pen
                           median_ms * 0.05,
                           median_ms * 0.04,
                           0,
-                          median_ms * 0.01};
+                          median_ms * 0.01,
+                          {{"matmul fprop", "gemm", 128, median_ms * 0.2, 1e14, 1e10}}};
   r.telemetry = Telemetry{1980, 1965, 1980, 3201, 640, 690, 61, {"sw_power_cap"}, 0};
   Training training;
   for (int step = 0; step < 100; ++step) {

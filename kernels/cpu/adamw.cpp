@@ -3,6 +3,8 @@
 // own master, rounded to nearest or stochastically. Moments and gradients are FP32 or BF16.
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <vector>
 
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/vector.h"
@@ -19,7 +21,9 @@ void CpuDevice::do_adamw(const Tensor& weights, const Tensor& master, const Tens
   const Tensor& source = master.empty() ? weights : master;
   constexpr std::int64_t kChunk = 4096;
   const std::int64_t size = weights.size();
-  cpu::for_rows(threads_, (size + kChunk - 1) / kChunk, 4 * kChunk, [&](std::int64_t chunk, float* buffer) {
+  const std::int64_t chunks = (size + kChunk - 1) / kChunk;
+  std::vector<float> squares(chunks);
+  cpu::for_rows(threads_, chunks, 4 * kChunk, [&](std::int64_t chunk, float* buffer) {
     const std::int64_t first = chunk * kChunk, n = std::min(kChunk, size - first);
     float *w = buffer, *mean = w + kChunk, *square = mean + kChunk;
     // Sources that are FP32 already are read where they lie; the updates go through the buffers.
@@ -27,6 +31,7 @@ void CpuDevice::do_adamw(const Tensor& weights, const Tensor& master, const Tens
     const float* m0 = cpu::load(m, first, n, mean);
     const float* v0 = cpu::load(v, first, n, square);
     const float* g0 = cpu::load(gradient, first, n, square + kChunk);
+    if (o.max_norm <= 0) squares[chunk] = cpu::lane_sum(n, [&](std::int64_t i) { return g0[i] * g0[i]; });
     for (std::int64_t i = 0; i < n; ++i) {
       const float g = g0[i] * clip;
       mean[i] = o.beta1 * m0[i] + (1.0f - o.beta1) * g;
@@ -46,6 +51,8 @@ void CpuDevice::do_adamw(const Tensor& weights, const Tensor& master, const Tens
       weights.as<std::uint16_t>()[first + i] =
           bf16_encode_stochastic(w[i], random_bits(step.seed, o.first_index + first + i));
   });
+  if (o.max_norm <= 0)
+    *norm_squared.as<float>() += static_cast<float>(std::accumulate(squares.begin(), squares.end(), 0.0));
 }
 
 }  // namespace precbench
