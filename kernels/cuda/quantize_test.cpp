@@ -1,0 +1,143 @@
+// The CUDA quantizers against the CPU device, bit for bit: every granularity, scale and rounding, in both
+// directions, on random and hostile inputs and on sizes that no tile divides.
+#include "kernels/cuda/op_testing.h"
+
+namespace precbench {
+namespace {
+
+using namespace op_testing;
+
+enum class Input { random, imbalanced, hostile, infinite, nan };
+constexpr Input kInputs[] = {Input::random, Input::imbalanced, Input::hostile, Input::infinite, Input::nan};
+
+/// Bit patterns that quantizers get wrong: zeros, subnormals, the ends of the range, and values near 1e-38.
+constexpr std::uint16_t kHostile[] = {0x0000, 0x8000, 0x0001, 0x8001, 0x007F, 0x0080, 0x8080, 0x006C, 0x0300,
+                                      0x0D80, 0x7F7F, 0xFF7F, 0x3F80, 0xBF80, 0x43E0, 0x4760, 0x3E2B, 0xC2C8};
+
+Tensor make_input(HostMemory& host, Input input, std::int64_t rows, std::int64_t cols) {
+  const Tensor x = host.random(DType::bf16, rows, cols, 1.0f);
+  const auto at = [&](std::int64_t r, std::int64_t c) -> std::uint16_t& {
+    return x.as<std::uint16_t>()[r % rows * cols + c % cols];
+  };
+  switch (input) {
+    case Input::random:
+      break;
+    case Input::imbalanced:  // sizes over 2^±30 by row and by column, some of either zero, one outlier
+      for (std::int64_t r = 0; r < rows; ++r)
+        for (std::int64_t c = 0; c < cols; ++c) {
+          const int size = static_cast<int>(r * 7 % 31) - 15 + static_cast<int>(c * 5 % 31) - 15;
+          const bool zero = r % 11 == 3 || c % 13 == 5;
+          at(r, c) = zero ? 0 : bf16_encode(std::ldexp(bf16_decode(at(r, c)), size));
+        }
+      at(rows / 2, cols / 3) = bf16_encode(3e38f);
+      break;
+    case Input::hostile:  // whole rows of one tiny size, then anything anywhere
+      for (std::int64_t r = 0; r < rows; ++r)
+        for (std::int64_t c = 0; c < cols; ++c)
+          if (r % 4 == 0)
+            at(r, c) = static_cast<std::uint16_t>(1 + (r + c) % 200);
+          else if (r % 4 == 1)
+            at(r, c) = kHostile[random_bits(1, r * cols + c) % std::size(kHostile)];
+          else if (r % 4 == 2)
+            at(r, c) = 0;
+      break;
+    case Input::infinite:
+      at(rows / 3, cols / 2) = 0x7F80;
+      at(rows - 1, cols - 1) = 0xFF80;
+      break;
+    case Input::nan:
+      at(rows / 3, cols / 2) = 0x7FC1;
+      at(rows - 1, 0) = 0xFF81;
+      at(0, cols - 1) = 0x7F80;
+      break;
+  }
+  return x;
+}
+
+std::vector<OperandFormat> all_formats() {
+  std::vector<OperandFormat> formats;
+  for (DType dtype : {DType::e4m3, DType::e5m2}) {
+    for (Granularity g :
+         {Granularity::tensor, Granularity::row, Granularity::block_1x128, Granularity::block_128x128})
+      for (ScaleType scale : {ScaleType::f32, ScaleType::f32_pow2})
+        formats.push_back({dtype, g, scale, ScaleRounding::none});
+    for (ScaleRounding r :
+         {ScaleRounding::rceil, ScaleRounding::floor, ScaleRounding::ceil, ScaleRounding::even})
+      formats.push_back({dtype, Granularity::block_1x32, ScaleType::ue8m0, r});
+  }
+  return formats;
+}
+
+struct Shape {
+  std::int64_t rows, cols;
+};
+// Whole tiles; whole vectors but not tiles; nothing whole; less than anything.
+constexpr Shape kShapes[] = {{256, 384}, {144, 208}, {133, 101}, {1, 16}, {40, 8}, {7, 3}};
+
+void check_quantize(Device& gpu, Device& cpu, const OperandFormats& formats, Input input, Shape shape) {
+  HostMemory host;
+  Buffers buffers(gpu);
+  const Tensor value = make_input(host, input, shape.rows, shape.cols);
+  Operand x = gpu_operand(buffers, gpu, formats, shape.rows, shape.cols);
+  x.value = buffers.copy_of(value);
+  gpu.quantize(x);
+  check_forms("row " + describe(formats.row) + ", col " + describe(formats.col) + ", input " +
+                  std::to_string(static_cast<int>(input)) + ", " + std::to_string(shape.rows) + " x " +
+                  std::to_string(shape.cols),
+              host, gpu, cpu, x, value);
+  CHECK(same_bits(fetched(host, gpu, x.value), value));
+}
+
+}  // namespace
+
+TEST_CASE("quantize is bit-exact in every format", "[gpu]") {
+  const auto gpu = gpu_or_skip();
+  if (!gpu) return;
+  const auto cpu = make_cpu_device(2);
+  for (const OperandFormat& format : all_formats())
+    for (Input input : kInputs)
+      for (const Shape& shape : kShapes) check_quantize(*gpu, *cpu, {format, format}, input, shape);
+}
+
+TEST_CASE("quantize writes only the forms that are wanted, in any mixture", "[gpu]") {
+  const auto gpu = gpu_or_skip();
+  if (!gpu) return;
+  const auto cpu = make_cpu_device(2);
+  const OperandFormat formats[] = {{}, kTensorE4m3, kTensorE5m2, kRow, kRowExact, kBlock, kSquare, kMx};
+  for (const OperandFormat& row : formats)
+    for (const OperandFormat& col : formats)
+      for (const Shape& shape : {Shape{128, 256}, Shape{144, 72}})
+        check_quantize(*gpu, *cpu, {row, col}, Input::imbalanced, shape);
+}
+
+TEST_CASE("quantization error is the CPU's", "[gpu]") {
+  const auto gpu = gpu_or_skip();
+  if (!gpu) return;
+  const auto cpu = make_cpu_device(2);
+  const OperandFormat floor{DType::e4m3, Granularity::block_1x32, ScaleType::ue8m0, ScaleRounding::floor};
+  for (const OperandFormat& format : {kTensorE5m2, kRow, kBlock, kSquare, kMx, floor})
+    for (const bool columns : {false, true}) {
+      INFO(describe(format) << (columns ? " columns" : " rows"));
+      HostMemory host;
+      Buffers buffers(*gpu);
+      const Tensor value = make_input(host, Input::hostile, 133, 101);
+      for (std::int64_t i = 0; i < value.size(); ++i)  // sums of squares must stay finite
+        if (std::fabs(HostMemory::get(value, i)) > 1e10f) HostMemory::set(value, i, 1e4f);
+      Operand x =
+          host_operand(host, columns ? OperandFormats{{}, format} : OperandFormats{format, {}}, value);
+      cpu->quantize(x);
+      const Form& form = columns ? x.col : x.row;
+      const Tensor expected = host.tensor(DType::f32, 1, 5), out = buffers.tensor(DType::f32, 1, 5);
+      cpu->quantization_error(expected, value, form, columns);
+      gpu->quantization_error(out, buffers.copy_of(value), buffers.copy_of(form), columns);
+      // Sums in FP64 rounded once: only where the exact sum lies between two floats may they differ, by one.
+      const Tensor result = fetched(host, *gpu, out);
+      for (int i = 0; i < 5; ++i) {
+        INFO(i);
+        const float e = expected.as<float>()[i], r = result.as<float>()[i];
+        CHECK((r == e || r == std::nextafter(e, r)));
+      }
+    }
+}
+
+}  // namespace precbench
