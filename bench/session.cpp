@@ -246,11 +246,17 @@ void Session::profile(Rank& rank, StepRunner& runner, std::int64_t step) {
   if (plan_.recipe.quantized()) rank.forward_backward();
   if (rank.comm().rank() != 0) return;
   const auto of = [&](OpClass op_class) { return result.class_ms[static_cast<int>(op_class)]; };
-  record_.breakdown =
-      Breakdown{of(OpClass::gemm),          of(OpClass::quantize),
-                of(OpClass::attention),     of(OpClass::norm_elementwise) + of(OpClass::other),
-                of(OpClass::head_loss),     of(OpClass::optimizer),
-                of(OpClass::communication), result.idle_ms};
+  record_.breakdown = Breakdown{of(OpClass::gemm),
+                                of(OpClass::quantize),
+                                of(OpClass::attention),
+                                of(OpClass::norm_elementwise) + of(OpClass::other),
+                                of(OpClass::head_loss),
+                                of(OpClass::optimizer),
+                                of(OpClass::communication),
+                                result.idle_ms,
+                                {}};
+  for (const StepProfiler::OpTime& op : result.ops)
+    record_.breakdown->ops.push_back({op.name, name_of(op.op_class), op.calls, op.ms, op.flops, op.bytes});
   record_.quantization = statistics.result();
 }
 

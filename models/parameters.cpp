@@ -52,8 +52,8 @@ Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConf
     edge_gradients_[i] = arena.push(Segment::communication, options.gradients, 1, largest_edge);
   }
   if (options.accumulation > 1)
-    reduced_ =
-        arena.push(Segment::communication, options.gradients, 1, std::max(largest_block, largest_edge) / layout_.pieces());
+    reduced_ = arena.push(Segment::communication, options.gradients, 1,
+                          std::max(largest_block, largest_edge) / layout_.pieces());
 }
 
 Tensor Parameters::local(const Tensor& buffer, int unit) const {
@@ -75,12 +75,15 @@ Tensor Parameters::gather(int unit) {
 }
 
 Tensor Parameters::gradients(int unit) {
-  if (!sharded()) {
-    if (lends_) arena_.claim_gradients(layout_.shard_offset(unit));
-    return local(gradient_, unit);
-  }
+  if (!sharded()) return local(gradient_, unit);
   const Tensor& buffer = layout_.is_block(unit) ? block_gradients_[unit % 2] : edge_gradients_[edge(unit)];
   return part(buffer, 0, layout_.shard_size(unit) * layout_.pieces());
+}
+
+void Parameters::claim(const Tensor& gradient) {
+  if (!lends_) return;
+  const std::int64_t bytes = gradient.as<std::byte>() - gradient_.as<std::byte>();
+  arena_.claim_gradients(bytes * 8 / bits_of(gradient_.dtype));
 }
 
 void Parameters::reduce(int unit) {

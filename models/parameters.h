@@ -45,6 +45,9 @@ class Parameters {
   void begin_micro_step(int micro_step);
   Tensor gather(int unit);
   Tensor gradients(int unit);
+  /// To be called before a gradient is written: takes the lent buffer back from there to its end. Backward
+  /// must finish tensors in descending order of address.
+  void claim(const Tensor& gradient);
   /// Whether backward must add to gradients(unit) instead of overwriting it.
   bool accumulates() const { return !sharded() && micro_step_ > 0; }
   void reduce(int unit);

@@ -163,6 +163,11 @@ void Transformer::block_forward(std::int64_t layer, Saved& saved, const BlockTen
 
 // ---- backward
 
+void Transformer::wgrad(const Linear& lin, const Tensor& dweight, const Operand& dy, const Operand& x) {
+  parameters_.claim(dweight);
+  lin.wgrad(dweight, dy, x, parameters_.accumulates());
+}
+
 void Transformer::ffn_backward(std::int64_t layer, const Saved& saved, const BlockTensors& w,
                                const BlockTensors& g, const Operand& dx, Operand& dmid) {
   const Linear lin = linear(layer);
@@ -180,11 +185,11 @@ void Transformer::ffn_backward(std::int64_t layer, const Saved& saved, const Blo
     s.keep_value = !lin.x_col().quantized() || quantization_observer_;
     device_.swiglu_backward(dgate_up, s, ds, saved.gate_up);
     observe(layer, "gate_up.dy", dgate_up);
-    lin.wgrad(g.down, dx, s, accumulate);
+    wgrad(lin, g.down, dx, s);
   }
   const Tensor dh = push(config_.width);
   lin.dgrad(dh, dgate_up, w.gate_up);
-  lin.wgrad(g.gate_up, dgate_up, kept(saved.h2, saved.h2_col), accumulate);
+  wgrad(lin, g.gate_up, dgate_up, kept(saved.h2, saved.h2_col));
   device_.rmsnorm_backward(dmid, g.norm2, accumulate, dx.value, dh, saved.mid, saved.rstd2, w.norm2);
   observe(layer, "o.dy", dmid);
 }
@@ -203,7 +208,7 @@ void Transformer::attention_backward(std::int64_t layer, const Saved& saved, con
       Operand out = make_operand(saved.attention, {}, lin.x_col());
       push_col(out, lin.x_col());
       device_.quantize(out);
-      lin.wgrad(g.o, dmid, out, accumulate);
+      wgrad(lin, g.o, dmid, out);
     }
     const Tensor dout = push(attention_shape_.q_width());
     lin.dgrad(dout, dmid, w.o);
@@ -219,7 +224,7 @@ void Transformer::attention_backward(std::int64_t layer, const Saved& saved, con
   }
   const Tensor dh = push(config_.width);
   lin.dgrad(dh, dqkv, w.qkv);
-  lin.wgrad(g.qkv, dqkv, kept(saved.h1, saved.h1_col), accumulate);
+  wgrad(lin, g.qkv, dqkv, kept(saved.h1, saved.h1_col));
   Operand below = gradient_in(1 - slot_, layer - 1);
   device_.rmsnorm_backward(below, g.norm1, accumulate, dmid.value, dh, saved.x, saved.rstd1, w.norm1);
   if (layer > 0) observe(layer - 1, "down.dy", below);
@@ -234,7 +239,10 @@ void Transformer::block_backward(std::int64_t layer, Saved& saved) {
     block_forward(layer, saved, w, saved.x, true);
   }
   const BlockTensors g = parameters_.layout().block(parameters_.gradients(unit));
-  Operand dmid = push_gradient(config_.width, linear(layer));
+  const Linear lin = linear(layer);
+  Operand dmid = make_operand(branch_, lin.dy_row(), lin.dy_col());
+  push_row(dmid, lin.dy_row());
+  push_col(dmid, lin.dy_col());
   ffn_backward(layer, saved, w, g, gradient_in(slot_, layer), dmid);
   attention_backward(layer, saved, w, g, dmid);
   slot_ = 1 - slot_;
@@ -257,6 +265,7 @@ void Transformer::head(const Tensor& loss_sum, const Tensor& targets, float loss
   device_.add_rmsnorm(h, x, rstd, saved_.back().mid, branch_, gain, static_cast<float>(config_.norm_eps));
 
   const Tensor gradient = parameters_.gradients(layout.head_unit());
+  parameters_.claim(gradient);
   const Tensor dweight = layout.lm_head(gradient);
   // A converted head's scales may span all tokens, so it is done in one run.
   const std::int64_t run = options_.head->quantized() ? M_ : std::min(M_, kHeadRun);
@@ -320,6 +329,7 @@ void Transformer::forward_backward(const Tensor& loss_sum, const Tensor& tokens,
 
   const int unit = layout.embedding_unit();
   const Tensor dtable = layout.embedding(parameters_.gradients(unit));
+  parameters_.claim(dtable);
   if (!config_.tied && !parameters_.accumulates()) device_.zero(dtable);
   device_.embedding_backward(dtable, slots_[slot_].value, tokens);
   parameters_.reduce(unit);

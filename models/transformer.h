@@ -77,6 +77,8 @@ class Transformer {
   RopeOptions rope_options(const BlockTensors& w) const;
   void observe(std::int64_t layer, const char* role, const Operand& operand);
 
+  /// lin.wgrad into memory that is claimed first, added to what earlier micro-steps left.
+  void wgrad(const Linear& lin, const Tensor& dweight, const Operand& dy, const Operand& x);
   /// `again`: a recomputation inside backward, which needs neither the first sum nor the block's output.
   void block_forward(std::int64_t layer, Saved& saved, const BlockTensors& w, const Tensor& x, bool again);
   void block_backward(std::int64_t layer, Saved& saved);
@@ -99,7 +101,8 @@ class Transformer {
   AttentionShape attention_shape_;
   std::int64_t M_;
   Tensor x0_;      // the embedded tokens
-  Tensor branch_;  // what a block's half adds to the residual stream, until the next norm has added it
+  Tensor branch_;  // what a block's half adds to the residual stream, until the next norm has added it; in
+                   // backward the residual stream's gradient between a block's halves
   Tensor mid_;     // with recompute: every block's residual stream between its halves
   Tensor losses_;  // f32 [M]
   std::vector<Saved> saved_;

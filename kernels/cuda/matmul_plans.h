@@ -90,7 +90,7 @@ class MatmulPlan {
 class MatmulPlans {
  public:
   /// Scratch for cuBLASLt: 32 MiB is what it asks for on 9.0; twice that leaves split-K its choices.
-  static constexpr std::size_t kWorkspaceBytes = std::size_t{64} << 20;
+  static constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
 
   explicit MatmulPlans(CudaDevice& device);
   ~MatmulPlans();
