@@ -152,6 +152,8 @@ void Parameters::load(const std::function<void(const Parameter&, float*)>& read)
     std::transform(values.begin(), values.end(), rounded.begin(), bf16_encode);
     device_.upload(s.weights, rounded.data());
   }
+  device_.zero(m_);
+  device_.zero(v_);
 }
 
 void Parameters::save(Kind kind, const std::function<void(const Parameter&, const float*)>& write) {

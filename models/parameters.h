@@ -67,6 +67,7 @@ class Parameters {
   void initialize(std::uint64_t seed, float std);
   enum class Kind : std::uint8_t { weights, gradients };
   /// Calls `read(parameter, values)` for every parameter of the model, values to be filled in FP32 [size].
+  /// Moments start at 0.
   void load(const std::function<void(const Parameter&, float*)>& read);
   /// Calls `write(parameter, values)` in FP32 for every parameter, on every rank (a collective). Weights come
   /// from the master where there is one.

@@ -65,8 +65,11 @@ Operand Transformer::gradient_in(int slot, std::int64_t consumer_layer) const {
 
 /// What every block keeps from its forward to its backward, with recomputation too.
 void Transformer::push_saved(std::int64_t layer, Saved& saved) {
+  const Linear consumer = linear(layer);
   saved.x = layer == 0 ? x0_ : push(config_.width);
   saved.rstd1 = push(DType::f32, M_, 1);
+  // Recomputation stops before SwiGLU's forward, which makes this and which backward repeats without it.
+  if (one_scale(consumer.x_row()) || one_scale(consumer.x_col())) saved.swiglu_amax = push(DType::f32, 1, 1);
 }
 
 void Transformer::push_inner(std::int64_t layer, Saved& saved) {
@@ -86,7 +89,6 @@ void Transformer::push_inner(std::int64_t layer, Saved& saved) {
   saved.gate_up = push(2 * config_.ffn);
   keep_normed(saved.h1, saved.h1_col);
   keep_normed(saved.h2, saved.h2_col);
-  if (one_scale(consumer.x_row()) || one_scale(consumer.x_col())) saved.swiglu_amax = push(DType::f32, 1, 1);
 }
 
 RopeOptions Transformer::rope_options(const BlockTensors& w) const {

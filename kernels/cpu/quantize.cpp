@@ -95,21 +95,22 @@ void transpose(int threads, float* out, const float* in, std::int64_t rows, std:
 
 }  // namespace
 
-void CpuDevice::do_quantize(Operand& x) {
+void CpuDevice::do_quantize(Operand& x) { make_forms(x, true); }
+
+void CpuDevice::make_forms(Operand& x, bool make_amax) {
   const std::int64_t rows = x.value.rows, cols = x.value.cols;
   const bool want_row = !x.row.empty() && x.row.format.quantized();
   const bool want_col = !x.col.empty() && x.col.format.quantized();
-  if (!want_row && !want_col) return;
+  if (!want_row && !want_col && x.amax.empty()) return;
 
   const float* source = widen(0, {{}, x.value, {}, false});
-  float amax = 0;
-  if (!x.amax.empty()) {
+  if (make_amax && !x.amax.empty()) {
     std::vector<float> by_row(rows);
     cpu::for_rows(threads_, rows, 0,
                   [&](std::int64_t r, float*) { by_row[r] = amax_of(source + r * cols, cols); });
-    amax = amax_of(by_row.data(), rows);
-    *x.amax.as<float>() = amax;
+    *x.amax.as<float>() = amax_of(by_row.data(), rows);
   }
+  const float amax = x.amax.empty() ? 0.0f : *x.amax.as<float>();
   if (want_row) quantize_rows(threads_, x.row, {source, rows, cols}, amax);
   if (want_col) {
     float* transposed = scratch(1, rows * cols);

@@ -6,16 +6,20 @@
 
 namespace precbench {
 
-void CpuDevice::do_swiglu(Operand& s, const Tensor& gate_up) {
-  const std::int64_t F = s.value.cols;
-  cpu::for_rows(threads_, s.value.rows, 3 * F, [&](std::int64_t r, float* buffer) {
+void CpuDevice::swiglu_value(const Tensor& s, const Tensor& gate_up) {
+  const std::int64_t F = s.cols;
+  cpu::for_rows(threads_, s.rows, 3 * F, [&](std::int64_t r, float* buffer) {
     const float* gate = cpu::load(gate_up, r * 2 * F, 2 * F, buffer);
     const float* up = gate + F;
     float* out = buffer + 2 * F;
     for (std::int64_t i = 0; i < F; ++i) out[i] = gate[i] / (1.0f + cpu::exp(-gate[i])) * up[i];
-    cpu::store(s.value, r * F, F, out);
+    cpu::store(s, r * F, F, out);
   });
-  do_quantize(s);
+}
+
+void CpuDevice::do_swiglu(Operand& s, const Tensor& gate_up) {
+  swiglu_value(s.value, gate_up);
+  make_forms(s, true);
 }
 
 void CpuDevice::do_swiglu_backward(Operand& dgate_up, Operand& s, const Tensor& ds, const Tensor& gate_up) {
@@ -34,7 +38,8 @@ void CpuDevice::do_swiglu_backward(Operand& dgate_up, Operand& s, const Tensor& 
     cpu::store(dgate_up.value, r * 2 * F, 2 * F, dgate);
   });
   do_quantize(dgate_up);
-  do_swiglu(s, gate_up);
+  swiglu_value(s.value, gate_up);
+  make_forms(s, false);  // its amax is forward's
 }
 
 }  // namespace precbench
