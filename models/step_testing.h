@@ -165,6 +165,14 @@ inline double distance(const std::vector<float>& x, const std::vector<float>& re
   return std::sqrt(error / scale);
 }
 
+/// The first tensor whose bits differ; empty if none does.
+inline std::string first_difference(const Named& x, const Named& y) {
+  REQUIRE(x.size() == y.size());
+  for (const auto& [name, values] : x)
+    if (std::memcmp(values.data(), y.at(name).data(), values.size() * sizeof(float)) != 0) return name;
+  return "";
+}
+
 /// The tensor whose distance is largest; NaN counts as the largest of all.
 struct Farthest {
   std::string name;

@@ -179,7 +179,7 @@ TEST_CASE("recomputation changes no bit", "[transformer]") {
       setup.recompute = true;
       const Result again = random_step(setup);
       CHECK(again.loss == kept.loss);
-      CHECK(again.gradients == kept.gradients);
+      CHECK(first_difference(again.gradients, kept.gradients) == "");
     }
 }
 
@@ -235,7 +235,7 @@ TEST_CASE("every recipe's gradients are BF16's, up to its precision", "[transfor
       const Result result = random_step(setup);
       if (!recipe.quantized()) {
         CHECK(result.loss == reference.loss);
-        CHECK(result.gradients == reference.gradients);
+        CHECK(first_difference(result.gradients, reference.gradients) == "");
         continue;
       }
       // Twice what was measured, in the worst tensor (the last block's q_proj, whose gradient is the
