@@ -260,8 +260,8 @@ const char* name_of(StopReason reason) {
 
 ExecutionPath Support::path() const { return std::max({fprop.path, dgrad.path, wgrad.path}); }
 
-std::string machine_of(const Record& record) {
-  return record.env.gpu ? record.env.gpu->name : record.env.cpu.value_or("unknown CPU");
+std::string machine_of(const Environment& env) {
+  return env.gpu ? env.gpu->name : env.cpu.value_or("unknown CPU");
 }
 
 void to_json(nlohmann::ordered_json& json, const Record& record) {

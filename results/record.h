@@ -48,7 +48,7 @@ struct Environment {
   std::optional<std::string> host;
   std::optional<std::string> cpu;                          ///< model name
   std::optional<std::int64_t> threads;                     ///< CPU threads of all ranks together
-  std::optional<GpuRecord> gpu;                              ///< null on the CPU device
+  std::optional<GpuRecord> gpu;                            ///< null on the CPU device
   std::optional<std::string> cuda, cublaslt, cudnn, nccl;  ///< versions at run time
 };
 
@@ -189,7 +189,7 @@ struct Record {
 };
 
 /// "NVIDIA H200", or on the CPU device the CPU's model. Speeds of different machines are never compared.
-std::string machine_of(const Record& record);
+std::string machine_of(const Environment& env);
 
 /// JSON keys are the member names, except `case` for case_fields. A status of ok with a non-finite loss is
 /// written as diverged: no reader may take such a run for a success.

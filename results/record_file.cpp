@@ -12,6 +12,7 @@
 #include <fstream>
 #include <map>
 #include <set>
+#include <span>
 #include <sstream>
 
 #include "kernels/errors.h"
@@ -110,8 +111,31 @@ std::optional<Record> parse_record(const std::string& line, std::string& problem
   return json.get<Record>();
 }
 
+bool knows_machine(const Environment& env) { return env.gpu || env.cpu; }
+
+/// Gives cases that failed without an environment that of a neighbour: the nearest before, else the first
+/// after.
+void place_failures(std::span<LocatedRecord> file) {
+  for (std::size_t i = 0; i < file.size(); ++i) {
+    const Record& record = file[i].record;
+    if (record.status == Status::ok || knows_machine(record.env)) continue;
+    const auto device = [](const Record& r) { return r.case_fields.value("device", Json()); };
+    const auto suits = [&](const LocatedRecord& other) {
+      return knows_machine(other.record.env) && device(other.record) == device(record);
+    };
+    const auto here = file.begin() + static_cast<std::ptrdiff_t>(i);
+    const auto before = std::find_if(std::make_reverse_iterator(here), file.rend(), suits);
+    const auto after = std::find_if(here, file.end(), suits);
+    if (before != file.rend())
+      file[i].env = before->record.env;
+    else if (after != file.end())
+      file[i].env = after->record.env;
+  }
+}
+
 void read_file_into(RecordSet& set, const std::string& path) {
   const std::string text = read_file(path);
+  const std::size_t first = set.records.size();
   std::size_t line_number = 0;
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = std::min(text.find('\n', begin), text.size());
@@ -121,22 +145,23 @@ void read_file_into(RecordSet& set, const std::string& path) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     std::string problem;
     if (auto record = parse_record(line, problem))
-      set.records.push_back({std::move(*record), origin});
+      set.records.push_back({*record, origin, record->env});
     else if (end == text.size() && problem == "not JSON")
       set.problems.push_back(origin + ": half-written last line, left out");
     else
       set.problems.push_back(origin + ": " + problem + ", left out");
   }
+  place_failures({set.records.begin() + static_cast<std::ptrdiff_t>(first), set.records.end()});
 }
 
 /// Of the records of one case on one machine, keeps the last.
 void drop_repeated(RecordSet& set) {
   std::map<std::pair<std::string, std::string>, std::size_t> last;
   for (std::size_t i = 0; i < set.records.size(); ++i)
-    last[{set.records[i].record.id, machine_of(set.records[i].record)}] = i;
+    last[{set.records[i].record.id, machine_of(set.records[i].env)}] = i;
   std::vector<LocatedRecord> kept;
   for (std::size_t i = 0; i < set.records.size(); ++i) {
-    const std::size_t winner = last[{set.records[i].record.id, machine_of(set.records[i].record)}];
+    const std::size_t winner = last[{set.records[i].record.id, machine_of(set.records[i].env)}];
     if (winner == i)
       kept.push_back(std::move(set.records[i]));
     else

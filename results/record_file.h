@@ -20,10 +20,13 @@ void append_record(const std::string& path, const Record& record);
 /// written.
 std::optional<std::string> repair_tail(const std::string& path);
 
-/// A record and where it stands: "out/records.jsonl:12".
+/// A record and where it stands.
 struct LocatedRecord {
   Record record;
-  std::string origin;
+  std::string origin;  ///< "out/records.jsonl:12"
+  /// Where the case ran. A case that failed before it could tell has no environment of its own; this is then
+  /// that of the record before it in the file, or after it, on the same kind of device.
+  Environment env;
 };
 
 struct RecordSet {

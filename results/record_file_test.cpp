@@ -169,6 +169,30 @@ TEST_CASE("the same case on two GPU models is no repetition", "[record_file]") {
   CHECK(set.problems.empty());
 }
 
+TEST_CASE("a case that failed without an environment is placed beside its neighbour", "[record_file]") {
+  const TempDirectory scratch;
+  const auto lost = [](Record record) {
+    record.env = Environment{};
+    return record;
+  };
+  const std::string file = scratch / "records.jsonl";
+  append_record(file, lost(samples::failed_record("mxfp8", Status::unsupported, "no such mode")));
+  append_record(file, samples::cpu_record("bf16"));  // of another device: no neighbour
+  append_record(file, samples::gpu_record("bf16", 250));
+  Record b200 = samples::gpu_record("bf16", 150);
+  b200.env.gpu->name = "NVIDIA B200";
+  append_record(file, b200);
+  append_record(file, lost(samples::failed_record("rowwise", Status::crashed, "gone")));
+  Record vague = lost(samples::gpu_record("blockwise", 200));
+  append_record(file, vague);  // it has numbers: nobody may guess where they come from
+  const RecordSet set = read_records({file});
+  REQUIRE(set.records.size() == 6);
+  CHECK(machine_of(set.records[0].env) == "NVIDIA H200");
+  CHECK(machine_of(set.records[4].env) == "NVIDIA B200");
+  CHECK(machine_of(set.records[5].env) == "unknown CPU");
+  CHECK_FALSE(set.records[0].record.env.gpu);  // the record itself stays as it was written
+}
+
 TEST_CASE("a path that cannot hold records", "[record_file]") {
   const TempDirectory scratch;
   CHECK(contains(message_of([&] { read_records({scratch / "none"}); }), "no such file or folder"));

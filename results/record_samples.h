@@ -29,6 +29,7 @@ inline Record gpu_record(const std::string& recipe, double median_ms, double pen
   r.env.cublaslt = "12.9.1";
   r.env.cudnn = "9.8";
   r.support = Support{};
+  r.support->attention = "cudnn 9.8.0";
   r.flops = Flops{8.2e9, "causal attention halved"};
   Timing timing;
   for (int i = 0; i < 11; ++i) timing.samples_ms.push_back(median_ms * (1 + 0.0004 * (i - 5)));
@@ -103,7 +104,7 @@ inline Record cpu_record(const std::string& recipe, double penalty = 0, int seed
     r.metrics = metrics;
   } else {
     const GemmPath emulated{ExecutionPath::emulated, "the cpu device has no FP8 arithmetic"};
-    r.support = Support{emulated, emulated, emulated};
+    r.support = Support{emulated, emulated, emulated, "cpu"};
     r.metrics = Metrics{};
   }
   return r;

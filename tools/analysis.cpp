@@ -24,11 +24,12 @@ const std::set<std::string> kNotWork = {"save_init",  "save_final", "save_grads"
 const std::vector<std::string> kFirstKeys = {"machine", "threads", "method_version", "model",
                                              "seq",     "batch",   "gpus",           "parallel"};
 
-Json fields_of(const Record& record) {
+Json fields_of(const LocatedRecord& located) {
+  const auto& [record, origin, env] = located;
   // The CPU device's speed depends on its threads; a GPU's does not.
-  const Json threads = record.env.threads && !record.env.gpu ? Json(*record.env.threads) : Json();
+  const Json threads = env.threads && !env.gpu ? Json(*env.threads) : Json();
   Json fields = {
-      {"machine", machine_of(record)}, {"threads", threads}, {"method_version", record.method_version}};
+      {"machine", machine_of(env)}, {"threads", threads}, {"method_version", record.method_version}};
   for (const auto& item : record.case_fields.items())
     if (!kNotWork.count(item.key())) fields[item.key()] = item.value() == "" ? Json() : item.value();
   return fields;
@@ -189,7 +190,7 @@ std::vector<RecordRefs> by_machine(const RecordSet& set) {
   std::vector<RecordRefs> parts;
   for (const LocatedRecord& located : set.records) {
     const auto same = [&](const RecordRefs& part) {
-      return machine_of(part.front()->record) == machine_of(located.record);
+      return machine_of(part.front()->env) == machine_of(located.env);
     };
     auto part = std::find_if(parts.begin(), parts.end(), same);
     if (part == parts.end()) part = parts.insert(parts.end(), RecordRefs{});
@@ -201,7 +202,7 @@ std::vector<RecordRefs> by_machine(const RecordSet& set) {
 Analysis analyze(const RecordRefs& records, RowsBy by) {
   Keys keys;
   std::vector<Json> all_fields;
-  for (const LocatedRecord* located : records) keys.add(all_fields.emplace_back(fields_of(located->record)));
+  for (const LocatedRecord* located : records) keys.add(all_fields.emplace_back(fields_of(*located)));
   for (Json& fields : all_fields)
     for (const std::string& name : keys.names)
       if (!fields.contains(name)) fields[name] = nullptr;

@@ -13,7 +13,7 @@ namespace {
 RecordSet located(const std::vector<Record>& records) {
   RecordSet set;
   for (const Record& record : records)
-    set.records.push_back({record, "test:" + std::to_string(set.records.size() + 1)});
+    set.records.push_back({record, "test:" + std::to_string(set.records.size() + 1), record.env});
   return set;
 }
 

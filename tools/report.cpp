@@ -45,7 +45,7 @@ Table make_csv(const RecordSet& set) {
     if (!of_case) fields.push_back(field);
     if (field.pointer != "/created") continue;
     Distinct keys;
-    for (const auto& [record, origin] : set.records)
+    for (const auto& [record, origin, env] : set.records)
       for (const auto& item : record.case_fields.items()) keys.add(item.key());
     for (const std::string& key : keys.texts) fields.push_back({"/case/" + key, case_unit(key)});
   }

@@ -61,7 +61,7 @@ Section environment_section(const std::vector<Part>& parts) {
   for (const Part& part : parts) {
     Distinct lines;
     for (const LocatedRecord* located : part.records) {
-      const Environment& env = located->record.env;
+      const Environment& env = located->env;
       Distinct details;
       details.add(hardware_text(env));
       if (env.threads && !env.gpu) details.add(plural(static_cast<std::size_t>(*env.threads), "thread"));
@@ -246,7 +246,7 @@ Section warnings_section(const RecordSet& set) {
       if (known == text) return void(++times);
     counts.emplace_back(text, 1);
   };
-  for (const auto& [record, origin] : set.records) {
+  for (const auto& [record, origin, env] : set.records) {
     for (const std::string& warning : record.warnings) count(warning);
     if (record.status != Status::ok || !record.training) continue;
     const Training& training = *record.training;
@@ -266,7 +266,7 @@ Document make_report(const RecordSet& set) {
   std::vector<Part> parts;
   std::size_t ok = 0;
   for (const RecordRefs& records : by_machine(set)) {
-    Part part{records, analyze(records), machine_of(records.front()->record)};
+    Part part{records, analyze(records), machine_of(records.front()->env)};
     for (const LocatedRecord* located : records) {
       ok += located->record.status == Status::ok;
       part.all_ok = part.all_ok && located->record.status == Status::ok;
