@@ -24,11 +24,20 @@ struct AdamwArgs {
   bool vectors;
 };
 
-// Not IEEE-rounded: one instruction instead of a dozen, and within 2 ulp.
+// Square root and quotient from the hardware's approximations and one correction each: within an ulp, at a
+// third of the instructions of the IEEE-rounded ones.
 __device__ inline float fast_sqrt(float x) {
-  float root;
-  asm("sqrt.approx.f32 %0, %1;" : "=f"(root) : "f"(x));
-  return root;
+  float inverse;
+  asm("rsqrt.approx.f32 %0, %1;" : "=f"(inverse) : "f"(x));
+  const float root = x * inverse;
+  return x == 0.0f ? 0.0f : fmaf(fmaf(-root, root, x), 0.5f * inverse, root);
+}
+
+__device__ inline float fast_quotient(float x, float y) {
+  float inverse;
+  asm("rcp.approx.f32 %0, %1;" : "=f"(inverse) : "f"(y));
+  const float quotient = x * inverse;
+  return fmaf(fmaf(-quotient, y, x), inverse, quotient);
 }
 
 // A fixed number of blocks, each thread over every gridDim-th run of eight elements; so without clipping a
@@ -42,7 +51,7 @@ __global__ void __launch_bounds__(kElementThreads)
   const StepScalars step = *a.scalars;
   const AdamwOptions& o = a.options;
   const float clip = o.max_norm > 0 ? fminf(1.0f, o.max_norm / (sqrtf(*a.norm_squared) + 1e-6f)) : 1.0f;
-  const float mean_factor = 1.0f / step.bias_correction1, square_factor = 1.0f / step.bias_correction2;
+  const float square_factor = 1.0f / step.bias_correction2;
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kElementThreads * 8;
   double sum = 0;
   for (std::int64_t i = first_element(); i < a.size; i += stride) {
@@ -61,7 +70,8 @@ __global__ void __launch_bounds__(kElementThreads)
       const float clipped = g[j] * clip;
       mean[j] = o.beta1 * mean[j] + (1.0f - o.beta1) * clipped;
       square[j] = o.beta2 * square[j] + (1.0f - o.beta2) * clipped * clipped;
-      const float update = __fdividef(mean[j] * mean_factor, fast_sqrt(square[j] * square_factor) + o.eps);
+      const float root = fast_sqrt(square[j] * square_factor) + o.eps;
+      const float update = fast_quotient(mean[j], step.bias_correction1 * root);
       w[j] -= step.lr * (update + o.weight_decay * w[j]);
     }
     sum += squares;
