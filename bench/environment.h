@@ -1,6 +1,8 @@
 // Where a record was made: source, build, host, GPU and library versions.
 #pragma once
 
+#include <optional>
+
 #include "results/record.h"
 
 namespace precbench {

@@ -1,6 +1,7 @@
 // Sums the errors that the device measures. See quantization.h.
 #include "bench/quantization.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace precbench {

@@ -12,6 +12,7 @@
 #include <cctype>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "kernels/errors.h"
 #include "kernels/recipe.h"
@@ -51,9 +52,9 @@ void check_keys(const json& object, const std::string& path, const std::vector<s
       fail(child(path, key), "unknown key" + hint(key, known));
 }
 
-const json& require(const json& object, const std::string& path, const char* key, const std::string& why) {
+const json& require(const json& object, std::string_view path, const char* key, std::string_view why) {
   const auto it = object.find(key);
-  if (it == object.end()) fail(child(path, key), "missing; " + why);
+  if (it == object.end()) fail(child(std::string(path), key), fmt::format("missing; {}", why));
   return *it;
 }
 

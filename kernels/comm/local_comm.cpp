@@ -1,6 +1,7 @@
 // Collectives between threads of one process, on host memory: every rank publishes its buffer, waits, reads
 // the others' and waits again. Each rank sums one slice over all ranks in rank order, so results are
 // deterministic and the same on every rank.
+#include <algorithm>
 #include <condition_variable>
 #include <cstring>
 #include <mutex>

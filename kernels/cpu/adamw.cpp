@@ -3,6 +3,7 @@
 // own master, rounded to nearest or stochastically. Moments and gradients are FP32 or BF16.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 #include <vector>
 

@@ -1,4 +1,7 @@
 // AdamW on the CPU device against the formulas in FP64, and stochastic rounding against its expectation.
+#include <algorithm>
+#include <cstring>
+
 #include "kernels/cpu/op_testing.h"
 
 using namespace precbench;

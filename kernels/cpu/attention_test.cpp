@@ -1,5 +1,6 @@
 // Causal grouped-query attention on the CPU device against a naive FP64 softmax, and its gradient against
 // finite differences of that. Sequence lengths lie around the 64 queries that the device takes at a time.
+#include <algorithm>
 #include <limits>
 
 #include "kernels/cpu/op_testing.h"

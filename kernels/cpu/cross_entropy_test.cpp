@@ -1,4 +1,6 @@
 // Softmax cross-entropy on the CPU device: values against FP64, gradient against finite differences.
+#include <algorithm>
+
 #include "kernels/cpu/op_testing.h"
 
 using namespace precbench;

@@ -1,4 +1,5 @@
 // Movement and reductions: zero, convert, add, fill, init_normal, sum, sum_of_squares, fingerprint.
+#include <algorithm>
 #include <cstring>
 #include <vector>
 

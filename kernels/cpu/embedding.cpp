@@ -1,5 +1,6 @@
 // Token embedding: a row copy forward; backward adds each token's gradient row to its table row in token
 // order.
+#include <algorithm>
 #include <vector>
 
 #include "kernels/cpu/cpu_device.h"

@@ -3,6 +3,7 @@
 // form is the transposed matrix's row form; both come from the high-precision value, never from each other.
 // And the way back.
 #include <algorithm>
+#include <cstring>
 
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/vector.h"

@@ -1,6 +1,7 @@
 // RMSNorm with the residual addition before it (Zhang & Sennrich 2019): h = x / sqrt(mean(x^2) + eps) *
 // weight. One row per loop turn; the weight gradient is summed over fixed runs of rows, and the runs in
 // order.
+#include <algorithm>
 #include <cmath>
 #include <vector>
 

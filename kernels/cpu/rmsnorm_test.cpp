@@ -1,4 +1,6 @@
 // RMSNorm on the CPU device: values against FP64, gradients against finite differences, one rounding to BF16.
+#include <algorithm>
+
 #include "kernels/cpu/op_testing.h"
 
 using namespace precbench;

@@ -1,6 +1,7 @@
 // Rotary position embedding (Su et al. 2021) in the rotate-half order of Hugging Face Llama: element i of a
 // head pairs with element i + D/2 and turns by the angle t * theta^(-2i/D). Qwen3's QK-norm is an RMSNorm of
 // each q and k head before the turn. A turn is orthogonal, so backward turns by the negative angle.
+#include <algorithm>
 #include <cmath>
 #include <vector>
 

@@ -1,4 +1,5 @@
 // Every op of the CPU device gives the same bits with 1, 2 and 3 threads.
+#include <cstring>
 #include <functional>
 
 #include "kernels/cpu/op_testing.h"

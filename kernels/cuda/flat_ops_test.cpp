@@ -1,5 +1,7 @@
 // The CUDA ops on flat arrays (optimizer, sums, movement, initialisation) against the CPU device, on sizes
 // that no vector divides and at addresses where vectors do not fit.
+#include <cstring>
+
 #include "kernels/cuda/op_testing.h"
 
 namespace precbench {
