@@ -15,7 +15,7 @@ namespace precbench::cuda {
 struct FormArgs {
   std::uint8_t* data = nullptr;  ///< null: the form is not wanted
   void* scale = nullptr;
-  const float* amax = nullptr;  ///< tensor: [1], row: [rows]; blocks find theirs themselves
+  const float* amax = nullptr;  ///< row: [rows]; the tensor's is in TileOutput, blocks find theirs themselves
   std::int64_t rows = 0, k = 0;
   DType dtype = DType::e4m3;
   Granularity granularity = Granularity::none;
@@ -31,9 +31,14 @@ struct FormArgs {
 /// Whether a producer has to write this form: wanted, and not an alias of the BF16 value.
 inline bool wanted(const Form& form) { return !form.empty() && form.format.quantized(); }
 
+/// Whether it is wanted with one scale for each of its rows.
+inline bool scaled_by_row(const Form& form) {
+  return wanted(form) && form.format.granularity == Granularity::row;
+}
+
 /// Arguments of a wanted form, or of none. Also clears the scale buffer where it has padding, which kernels
 /// do not write. Throws Unsupported for a format that is not made here.
-FormArgs form_args(const Form& form, const float* amax, cudaStream_t stream);
+FormArgs form_args(const Form& form, cudaStream_t stream);
 
 /// Stores the scale of a scope for the GEMM and returns the factor that multiplies its elements.
 /// amax_bits: of the amax as FP32.

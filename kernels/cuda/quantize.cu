@@ -2,7 +2,7 @@
 //
 // The work is tile.cuh's: bytes per element are 2 read and 1 written per form where scales belong to blocks,
 // and 2 more read where they belong to rows or the tensor, whose amaxes need a pass of their own.
-#include "kernels/cuda/tile.cuh"
+#include "kernels/cuda/produce.cuh"
 #include "kernels/errors.h"
 
 namespace precbench {
@@ -31,10 +31,9 @@ FormArgs read_form(const Form& form) {
 
 }  // namespace
 
-FormArgs form_args(const Form& form, const float* amax, cudaStream_t stream) {
+FormArgs form_args(const Form& form, cudaStream_t stream) {
   if (!wanted(form)) return {};
-  FormArgs args = read_form(form);
-  args.amax = amax;
+  const FormArgs args = read_form(form);
   const Granularity g = args.granularity;
   const std::int64_t scope_rows = g == Granularity::tensor          ? args.rows
                                   : g == Granularity::block_128x128 ? kTile
@@ -69,33 +68,51 @@ struct ValueSource {
   }
 };
 
-bool by_row(const Form& form) { return wanted(form) && form.format.granularity == Granularity::row; }
+/// Blocks of an amax pass, of all outputs of an operand: 32 blocks fit a multiprocessor at most, and two
+/// outputs of one source share an operand at most.
+std::size_t parts_bytes(const CudaDevice& device) { return device.sm_count() * 64 * sizeof(std::uint32_t); }
 
 }  // namespace
 
-std::size_t amax_scratch_bytes(const Operand& x) {
-  const std::int64_t rows = by_row(x.row) ? x.row.data.rows : 0;
-  const std::int64_t cols = by_row(x.col) ? x.col.data.rows : 0;
-  return static_cast<std::size_t>(rows + cols) * sizeof(float);
+std::size_t amax_scratch_bytes(const CudaDevice& device, const Operand& x) {
+  const std::int64_t rows = scaled_by_row(x.row) ? x.row.data.rows : 0;
+  const std::int64_t cols = scaled_by_row(x.col) ? x.col.data.rows : 0;
+  return (x.amax.empty() ? 0 : parts_bytes(device)) + static_cast<std::size_t>(rows + cols) * sizeof(float);
 }
 
-TileOutput tile_output(const Operand& x, bool write_value, bool make_amax, void* amax_scratch,
-                       cudaStream_t stream) {
+TileOutput tile_output(CudaDevice& device, const Operand& x, bool write_value, bool make_amax,
+                       void* scratch) {
   TileOutput out;
   if (write_value) out.value = matrix(x.value);
-  if (make_amax && !x.amax.empty()) {
-    out.tensor_amax = x.amax.as<std::int32_t>();
-    PRECBENCH_CHECK(cudaMemsetAsync(out.tensor_amax, 0, sizeof(float), stream));
+  out.row = form_args(x.row, device.stream());
+  out.col = form_args(x.col, device.stream());
+  auto* free = static_cast<std::byte*>(scratch);
+  if (!x.amax.empty() && make_amax) {
+    out.tensor.parts = reinterpret_cast<std::uint32_t*>(free);
+    out.tensor.result = x.amax.as<std::uint32_t>();
+    free += parts_bytes(device);
+  } else if (!x.amax.empty()) {
+    out.tensor.parts = x.amax.as<std::uint32_t>();
+    out.tensor.count = 1;
   }
-  std::int32_t* amaxes = static_cast<std::int32_t*>(amax_scratch);
-  if (by_row(x.row)) out.row_amax = amaxes, amaxes += x.row.data.rows;
-  if (by_row(x.col)) out.col_amax = amaxes;
-  if (const std::size_t bytes = amax_scratch_bytes(x))
-    PRECBENCH_CHECK(cudaMemsetAsync(amax_scratch, 0, bytes, stream));
-  const float* tensor_amax = x.amax.as<float>();
-  out.row = form_args(x.row, out.row_amax ? reinterpret_cast<float*>(out.row_amax) : tensor_amax, stream);
-  out.col = form_args(x.col, out.col_amax ? reinterpret_cast<float*>(out.col_amax) : tensor_amax, stream);
+  auto* amaxes = reinterpret_cast<std::int32_t*>(free);
+  if (scaled_by_row(x.row)) {
+    out.row_amax = amaxes;
+    out.row.amax = reinterpret_cast<float*>(amaxes);
+    amaxes += out.row.rows;
+  }
+  if (scaled_by_row(x.col)) {
+    out.col_amax = amaxes;
+    out.col.amax = reinterpret_cast<float*>(amaxes);
+  }
   return out;
+}
+
+void zero_amaxes(const TileOutput& output, cudaStream_t stream) {
+  std::int32_t* first = output.row_amax ? output.row_amax : output.col_amax;
+  const std::int64_t count =
+      (output.row_amax ? output.row.rows : 0) + (output.col_amax ? output.col.rows : 0);
+  if (count > 0) PRECBENCH_CHECK(cudaMemsetAsync(first, 0, count * sizeof(std::int32_t), stream));
 }
 
 void cast_value(CudaDevice& device, const Tensor& value, const TileOutput& output) {
@@ -172,8 +189,8 @@ __global__ void __launch_bounds__(kErrorTerms* kWarp)
 }  // namespace cuda
 
 void CudaDevice::do_quantize(Operand& x) {
-  void* amaxes = scratch(cuda::amax_scratch_bytes(x));
-  const cuda::TileOutput output = cuda::tile_output(x, false, true, amaxes, stream());
+  void* amaxes = scratch(cuda::amax_scratch_bytes(*this, x));
+  const cuda::TileOutput output = cuda::tile_output(*this, x, false, true, amaxes);
   cuda::cast_value(*this, x.value, output);
   launched("quantize");
 }

@@ -106,7 +106,7 @@ TEST_CASE("quantize writes only the forms that are wanted, in any mixture", "[gp
   const OperandFormat formats[] = {{}, kTensorE4m3, kTensorE5m2, kRow, kRowExact, kBlock, kSquare, kMx};
   for (const OperandFormat& row : formats)
     for (const OperandFormat& col : formats)
-      for (const Shape& shape : {Shape{128, 256}, Shape{144, 72}})
+      for (const Shape& shape : {Shape{128, 256}, Shape{144, 72}, Shape{3, 9000}})
         check_quantize(*gpu, *cpu, {row, col}, Input::imbalanced, shape);
 }
 

@@ -6,7 +6,7 @@
 // sum by cast_tiles, which makes h again instead of reading it, so h itself is written only where somebody
 // reads it. Bytes per element: forward 4 read (2 without a branch) and 2 written for the sum, backward 6 read
 // and 2 written; plus the forms, 2 read per further pass.
-#include "kernels/cuda/row.cuh"
+#include "kernels/cuda/produce.cuh"
 
 namespace precbench {
 namespace cuda {
@@ -24,7 +24,7 @@ __device__ inline Bf16x8 normalize(const Bf16x8& x, float rstd, const Bf16x8& we
 }
 
 struct NormSource {
-  static constexpr int kOutputs = 1, kBatch = 8;
+  static constexpr int kOutputs = 1, kBatch = 4;
   struct Column {
     Bf16x8 weight;
   };
@@ -60,11 +60,12 @@ struct NormArgs {
 };
 
 template <int kVectors>
-__global__ void __launch_bounds__(kRowThreads) add_rmsnorm_kernel(const NormArgs a, const TileOutput out) {
+__global__ void __launch_bounds__(kRowThreads, kVectors == 2 ? 2 : 1)
+    add_rmsnorm_kernel(const NormArgs a, const TileOutput out) {
   __shared__ float sums[2][kWarp];
   __shared__ std::uint32_t maxima[kWarp];
   extern __shared__ uint4 col_buffer[];
-  RowWriter<kVectors> writer(out, a.cols);
+  RowWriter<kVectors> writer(out, a.cols, col_buffer);
   Bf16x8 weight[kVectors] = {};
 #pragma unroll
   for (int v = 0; v < kVectors; ++v)
@@ -97,10 +98,12 @@ __global__ void __launch_bounds__(kRowThreads) add_rmsnorm_kernel(const NormArgs
     const float rstd = 1.0f / sqrtf(mean + a.eps);
     if (threadIdx.x == 0) a.rstd[row] = rstd;
 #pragma unroll
+    for (int v = 0; v < kVectors; ++v) stay_packed(x[v]), stay_packed(weight[v]);
+#pragma unroll
     for (int v = 0; v < kVectors; ++v) x[v] = normalize(x[v], rstd, weight[v]);
     writer.write(row, x, maxima);
   }
-  writer.finish(reinterpret_cast<std::uint16_t*>(col_buffer), maxima);
+  writer.finish(maxima);
 }
 
 struct NormBackwardArgs {
@@ -111,17 +114,21 @@ struct NormBackwardArgs {
 };
 
 template <int kVectors>
-__global__ void __launch_bounds__(kRowThreads)
+__global__ void __launch_bounds__(kRowThreads, kVectors == 2 ? 2 : 1)
     rmsnorm_backward_kernel(const NormBackwardArgs a, const TileOutput out) {
-  __shared__ float sums[2][kWarp];
+  __shared__ float dots[2][kWarp];
   __shared__ std::uint32_t maxima[kWarp];
-  extern __shared__ uint4 col_buffer[];
-  RowWriter<kVectors> writer(out, a.cols);
+  // dweight's sums, which registers have no room for, [2 kVectors][threads] of 4 elements, each thread's own;
+  // then the column amaxes.
+  extern __shared__ uint4 shared[];
+  float4* sums = reinterpret_cast<float4*>(shared) + threadIdx.x;
+  RowWriter<kVectors> writer(out, a.cols, shared + 2 * kVectors * blockDim.x);
   Bf16x8 weight[kVectors] = {};
-  float dweight[kVectors][8] = {};
 #pragma unroll
-  for (int v = 0; v < kVectors; ++v)
+  for (int v = 0; v < kVectors; ++v) {
+    sums[2 * v * blockDim.x] = sums[(2 * v + 1) * blockDim.x] = make_float4(0, 0, 0, 0);
     if (writer.col(v) < a.cols) weight[v] = load_vector(a.weight + writer.col(v));
+  }
   int turn = 0;
   for (std::int64_t row = blockIdx.x; row < a.rows; row += gridDim.x, turn ^= 1) {
     const std::int64_t first = row * a.cols;
@@ -141,28 +148,36 @@ __global__ void __launch_bounds__(kRowThreads)
       for (int p = 0; p < 4; ++p)
         dot += low(dh[v].pair[p]) * low(weight[v].pair[p]) * low(x[v].pair[p]) +
                high(dh[v].pair[p]) * high(weight[v].pair[p]) * high(x[v].pair[p]);
-    const float mean = block_sum(dot, sums[turn]) * rstd / static_cast<float>(a.cols);
+    const float mean = block_sum(dot, dots[turn]) * rstd / static_cast<float>(a.cols);
 #pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      float g[8], w[8], n[8], dx[8];
-      unpack(g, dh[v]);
-      unpack(w, weight[v]);
-      unpack(n, x[v]);
-      unpack(dx, residual[v]);
+    for (int v = 0; v < kVectors; ++v) stay_packed(x[v]), stay_packed(dh[v]), stay_packed(weight[v]);
 #pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        n[j] *= rstd;
-        dweight[v][j] += g[j] * n[j];
-        dx[j] += rstd * (g[j] * w[j] - n[j] * mean);
+    for (int v = 0; v < kVectors; ++v)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float4& sum = sums[(2 * v + half) * blockDim.x];
+        float4 total = sum;
+#pragma unroll
+        for (int p = 2 * half; p < 2 * half + 2; ++p) {
+          const float n0 = low(x[v].pair[p]) * rstd, n1 = high(x[v].pair[p]) * rstd;
+          const float g0 = low(dh[v].pair[p]), g1 = high(dh[v].pair[p]);
+          (p % 2 ? total.z : total.x) += g0 * n0;
+          (p % 2 ? total.w : total.y) += g1 * n1;
+          x[v].pair[p] = pack(low(residual[v].pair[p]) + rstd * (g0 * low(weight[v].pair[p]) - n0 * mean),
+                              high(residual[v].pair[p]) + rstd * (g1 * high(weight[v].pair[p]) - n1 * mean));
+        }
+        sum = total;
       }
-      x[v] = pack(dx);
-    }
     writer.write(row, x, maxima);
   }
 #pragma unroll
   for (int v = 0; v < kVectors; ++v)
-    if (writer.col(v) < a.cols) store_vector(a.dweight + blockIdx.x * a.cols + writer.col(v), dweight[v]);
-  writer.finish(reinterpret_cast<std::uint16_t*>(col_buffer), maxima);
+    if (writer.col(v) < a.cols) {
+      auto* dweight = reinterpret_cast<float4*>(a.dweight + blockIdx.x * a.cols + writer.col(v));
+      dweight[0] = sums[2 * v * blockDim.x];
+      dweight[1] = sums[(2 * v + 1) * blockDim.x];
+    }
+  writer.finish(maxima);
 }
 
 }  // namespace
@@ -171,8 +186,8 @@ __global__ void __launch_bounds__(kRowThreads)
 void CudaDevice::do_add_rmsnorm(Operand& h, const Tensor& sum, const Tensor& rstd, const Tensor& x,
                                 const Tensor& branch, const Tensor& weight, float eps) {
   using namespace cuda;
-  void* amaxes = scratch(amax_scratch_bytes(h));
-  const SplitOutput output = split(tile_output(h, h.keep_value, true, amaxes, stream()));
+  void* amaxes = scratch(amax_scratch_bytes(*this, h));
+  SplitOutput output = split(tile_output(*this, h, h.keep_value, true, amaxes));
   const NormArgs args{x.as<std::uint16_t>(),
                       branch.as<std::uint16_t>(),
                       weight.as<std::uint16_t>(),
@@ -186,6 +201,8 @@ void CudaDevice::do_add_rmsnorm(Operand& h, const Tensor& sum, const Tensor& rst
   with_vectors(shape, [&](auto vectors) {
     const auto kernel = add_rmsnorm_kernel<vectors>;
     const int grid = row_grid(*this, kernel, shape.threads, shared_bytes, x.rows);
+    if (output.later.tensor.result) output.later.tensor.count = grid;
+    zero_amaxes(output.now, stream());
     kernel<<<grid, shape.threads, shared_bytes, stream()>>>(args, output.now);
   });
   const NormSource source{matrix(branch.empty() ? x : sum), matrix(weight), rstd.as<float>()};
@@ -198,8 +215,8 @@ void CudaDevice::do_add_rmsnorm(Operand& h, const Tensor& sum, const Tensor& rst
 
 void CudaDevice::do_rmsnorm_again(Operand& h, const Tensor& sum, const Tensor& rstd, const Tensor& weight) {
   using namespace cuda;
-  void* amaxes = scratch(amax_scratch_bytes(h));
-  const TileOutput output = tile_output(h, h.keep_value, true, amaxes, stream());
+  void* amaxes = scratch(amax_scratch_bytes(*this, h));
+  const TileOutput output = tile_output(*this, h, h.keep_value, true, amaxes);
   produce(*this, NormSource{matrix(sum), matrix(weight), rstd.as<float>()}, TileOutputs<1>{{output}});
   launched("rmsnorm_again");
 }
@@ -213,11 +230,12 @@ void CudaDevice::do_rmsnorm_backward(Operand& dx, const Tensor& dweight, bool ac
   const std::int64_t grid_limit = (x.rows + 15) / 16;
   with_vectors(shape, [&](auto vectors) {
     const auto kernel = rmsnorm_backward_kernel<vectors>;
-    const std::size_t shared_bytes = row_shared_bytes(dx);
+    const std::size_t shared_bytes = 2 * vectors * shape.threads * sizeof(float4) + row_shared_bytes(dx);
     const int grid = row_grid(*this, kernel, shape.threads, shared_bytes, grid_limit);
     const std::size_t partial_bytes = static_cast<std::size_t>(grid) * x.cols * sizeof(float);
-    auto* partial = static_cast<float*>(scratch(partial_bytes + amax_scratch_bytes(dx)));
-    SplitOutput output = split(tile_output(dx, dx.keep_value, true, partial + grid * x.cols, stream()));
+    auto* partial = static_cast<float*>(scratch(partial_bytes + amax_scratch_bytes(*this, dx)));
+    SplitOutput output = split(tile_output(*this, dx, dx.keep_value, true, partial + grid * x.cols));
+    if (output.later.tensor.result) output.later.tensor.count = grid;
     if (output.later.wants_cast()) output.now.value = matrix(dx.value);
     const NormBackwardArgs args{dresidual.as<std::uint16_t>(),
                                 dh.as<std::uint16_t>(),
@@ -227,6 +245,7 @@ void CudaDevice::do_rmsnorm_backward(Operand& dx, const Tensor& dweight, bool ac
                                 partial,
                                 x.rows,
                                 x.cols};
+    zero_amaxes(output.now, stream());
     kernel<<<grid, shape.threads, shared_bytes, stream()>>>(args, output.now);
     sum_rows(dweight, partial, grid, x.cols, accumulate, stream());
     cast_value(*this, dx.value, output.later);

@@ -11,7 +11,7 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/cuda/row.cuh"
+#include "kernels/cuda/produce.cuh"
 #include "kernels/errors.h"
 
 namespace precbench {
@@ -340,8 +340,8 @@ void CudaDevice::do_rope_backward(Operand& dqkv, const Tensor& dq_norm, const Te
   const std::int64_t D = pairs.D;
   const bool forms = wanted(dqkv.row) || wanted(dqkv.col);
   if (forms && !norm && !in_place) {
-    void* amaxes = scratch(amax_scratch_bytes(dqkv));
-    const TileOutput output = tile_output(dqkv, dqkv.keep_value, true, amaxes, stream());
+    void* amaxes = scratch(amax_scratch_bytes(*this, dqkv));
+    const TileOutput output = tile_output(*this, dqkv, dqkv.keep_value, true, amaxes);
     const RopeBackwardSource source{matrix(dout), table, pairs.T, D, pairs.turned_heads * D};
     produce(*this, source, TileOutputs<1>{{output}});
     launched("rope_backward");
@@ -354,7 +354,7 @@ void CudaDevice::do_rope_backward(Operand& dqkv, const Tensor& dq_norm, const Te
     grid = row_grid(*this, rope_backward_kernel<true>, kThreads, shared_bytes, grid);
     partial_bytes = grid * 2 * D * sizeof(float);
   }
-  auto* partial = static_cast<float*>(scratch(partial_bytes + amax_scratch_bytes(dqkv)));
+  auto* partial = static_cast<float*>(scratch(partial_bytes + amax_scratch_bytes(*this, dqkv)));
   const auto kernel = norm ? rope_backward_kernel<true> : rope_backward_kernel<false>;
   kernel<<<grid, kThreads, shared_bytes, stream()>>>(dqkv.value.as<std::uint16_t>(), partial,
                                                      dout.as<std::uint16_t>(), qkv.as<std::uint16_t>(), table,
@@ -363,7 +363,7 @@ void CudaDevice::do_rope_backward(Operand& dqkv, const Tensor& dq_norm, const Te
     sum_rows(dq_norm, partial, static_cast<int>(grid), 2 * D, accumulate, stream());
     sum_rows(dk_norm, partial + D, static_cast<int>(grid), 2 * D, accumulate, stream());
   }
-  const TileOutput output = tile_output(dqkv, false, true, partial + partial_bytes / sizeof(float), stream());
+  const TileOutput output = tile_output(*this, dqkv, false, true, partial + partial_bytes / sizeof(float));
   cast_value(*this, dqkv.value, output);
   launched("rope_backward");
 }

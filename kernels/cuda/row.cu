@@ -3,20 +3,19 @@
 
 namespace precbench::cuda {
 
+bool fits_row(std::int64_t cols) { return cols % 8 == 0 && cols <= kRowThreads * 4 * 8; }
+
 RowShape row_shape(std::int64_t cols) {
-  if (cols % 8 != 0)
-    throw Unsupported("the CUDA device needs a width that is a multiple of 8, not " + std::to_string(cols));
-  for (const int vectors : {2, 4, 8}) {
-    const std::int64_t per_warp = kWarp * 8 * vectors;
-    const std::int64_t threads = (cols + per_warp - 1) / per_warp * kWarp;
-    if (threads <= kRowThreads) return {static_cast<int>(threads), vectors};
-  }
-  throw Unsupported("the CUDA device takes rows of at most 32768 elements, not " + std::to_string(cols));
+  if (!fits_row(cols))
+    throw Unsupported("the CUDA device needs a width that is a multiple of 8 and at most " +
+                      std::to_string(kRowThreads * 4 * 8) + ", not " + std::to_string(cols));
+  const int vectors = cols <= kRowThreads * 2 * 8 ? 2 : 4;
+  const std::int64_t per_warp = kWarp * 8 * vectors;
+  return {static_cast<int>((cols + per_warp - 1) / per_warp * kWarp), vectors};
 }
 
 std::size_t row_shared_bytes(const Operand& x) {
-  const bool by_col = wanted(x.col) && x.col.format.granularity == Granularity::row;
-  return by_col ? static_cast<std::size_t>(x.value.cols) * sizeof(std::uint16_t) : 0;
+  return scaled_by_row(x.col) ? static_cast<std::size_t>(x.value.cols) * sizeof(std::uint16_t) : 0;
 }
 
 namespace {

@@ -6,6 +6,8 @@
 // A block has one row at a time, thread t the vectors t, t + blockDim, ... of 8 elements, kVectors at most.
 #pragma once
 
+#include "kernels/cuda/check.h"
+#include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/tile.cuh"
 #include "kernels/errors.h"
 
@@ -16,11 +18,14 @@ inline constexpr int kRowThreads = 512;  ///< at most
 /// Block and vectors per thread for rows of `cols`.
 struct RowShape {
   int threads = 0;
-  int vectors = 0;  ///< 2, 4 or 8: the kernels' template argument
+  int vectors = 0;  ///< 2 or 4: the kernels' template argument
 };
+/// Whether rows of this width fit a block.
+bool fits_row(std::int64_t cols);
+/// Throws Unsupported where they do not.
 RowShape row_shape(std::int64_t cols);
 
-/// The parts of an output that the row kernel makes and those that it leaves to cast_tiles.
+/// The parts of an output that a row kernel makes and those that it leaves to cast_tiles.
 struct SplitOutput {
   TileOutput now, later;
 };
@@ -29,7 +34,7 @@ inline SplitOutput split(const TileOutput& all) {
   parts.now.row_amax = nullptr;  // a row's amax stays in the kernel
   parts.now.col = {};
   parts.later.value = {};
-  parts.later.tensor_amax = parts.later.row_amax = parts.later.col_amax = nullptr;
+  parts.later.row_amax = parts.later.col_amax = nullptr;
   switch (all.row.granularity) {
     case Granularity::row:
     case Granularity::block_1x128:
@@ -67,11 +72,17 @@ void sum_rows(const Tensor& out, const float* partial, int rows, std::int64_t pi
 template <int kVectors>
 class RowWriter {
  public:
-  __device__ RowWriter(const TileOutput& out, std::int64_t cols) : out_(out), cols_(cols) {}
-
-  __device__ std::int64_t col(int v) const {
-    return (static_cast<std::int64_t>(v) * blockDim.x + threadIdx.x) * 8;
+  /// `col_buffer`: row_shared_bytes of shared memory, in which the maxima of the columns grow; each thread
+  /// keeps to its own.
+  __device__ RowWriter(const TileOutput& out, std::int64_t cols, void* col_buffer)
+      : out_(out), cols_(static_cast<int>(cols)), col_max_(static_cast<std::uint16_t*>(col_buffer)) {
+    if (!out_.col_amax) return;
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v)
+      if (col(v) < cols_) store_vector(col_max_ + col(v), Bf16x8{});
   }
+
+  __device__ int col(int v) const { return static_cast<int>(v * blockDim.x + threadIdx.x) * 8; }
 
   /// Every thread of the block calls it; vectors outside the row are 0. One barrier if scales belong to rows.
   __device__ void write(std::int64_t row, const Bf16x8 (&x)[kVectors], std::uint32_t* buffer /* [32] */) {
@@ -83,10 +94,11 @@ class RowWriter {
       of_row = max(of_row, largest[v]);
       if (out_.value.data && col(v) < cols_)
         store_vector(out_.value.data + row * out_.value.pitch + col(v), x[v]);
-      if (out_.col_amax) {
+      if (out_.col_amax && col(v) < cols_) {
+        Bf16x8 m = load_vector(col_max_ + col(v));
 #pragma unroll
-        for (int p = 0; p < 4; ++p)
-          col_max_[v].pair[p] = max_of_pairs(col_max_[v].pair[p], x[v].pair[p] & kNoSigns);
+        for (int p = 0; p < 4; ++p) m.pair[p] = max_of_pairs(m.pair[p], x[v].pair[p] & kNoSigns);
+        store_vector(col_max_ + col(v), m);
       }
     }
     tensor_max_ = max(tensor_max_, of_row);
@@ -114,41 +126,32 @@ class RowWriter {
     }
   }
 
-  /// Raises the amaxes by what the block has seen. `col_buffer`: row_shared_bytes of shared memory.
-  __device__ void finish(std::uint16_t* col_buffer, std::uint32_t* buffer /* [32] */) {
-    if (out_.tensor_amax) {
+  /// Leaves the amaxes of what the block has seen.
+  __device__ void finish(std::uint32_t* buffer /* [32] */) {
+    if (out_.tensor.result) {
       __syncthreads();  // the buffer may still be read by the last row
       const std::uint32_t all = block_max(tensor_max_, buffer);
-      if (threadIdx.x == 0) atomicMax(out_.tensor_amax, static_cast<std::int32_t>(all << 16));
+      if (threadIdx.x == 0) out_.tensor.parts[out_.tensor.first + blockIdx.x] = all << 16;
     }
     if (!out_.col_amax) return;
-      // Through shared memory, so that a warp's atomics go to neighbouring addresses.
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v)
-      if (col(v) < cols_) store_vector(col_buffer + col(v), col_max_[v]);
     __syncthreads();
-    for (std::int64_t c = threadIdx.x; c < cols_; c += blockDim.x)
-      atomicMax(out_.col_amax + c, static_cast<std::int32_t>(col_buffer[c]) << 16);
+    // Not by the thread that has a column, but so that a warp's atomics go to neighbouring addresses.
+    for (int c = threadIdx.x; c < cols_; c += blockDim.x)
+      atomicMax(out_.col_amax + c, static_cast<std::int32_t>(col_max_[c]) << 16);
   }
 
  private:
   const TileOutput& out_;
-  std::int64_t cols_;
-  Bf16x8 col_max_[kVectors] = {};
+  int cols_;
+  std::uint16_t* col_max_;
   std::uint32_t tensor_max_ = 0;
 };
 
 /// Calls body(std::integral_constant<int, vectors>) for the shape's vectors.
 template <class Body>
 void with_vectors(const RowShape& shape, Body&& body) {
-  switch (shape.vectors) {
-    case 2:
-      return body(std::integral_constant<int, 2>());
-    case 4:
-      return body(std::integral_constant<int, 4>());
-    default:
-      return body(std::integral_constant<int, 8>());
-  }
+  if (shape.vectors == 2) return body(std::integral_constant<int, 2>());
+  body(std::integral_constant<int, 4>());
 }
 
 }  // namespace precbench::cuda

@@ -5,7 +5,7 @@
 // of s: forward 4 read, backward 6 read; plus what is written, and one more read where a scale needs an amax
 // pass. For backward that costs less than writing dgate_up in BF16 and casting it (12 + forms against 6 + 4 +
 // 4 + forms).
-#include "kernels/cuda/tile.cuh"
+#include "kernels/cuda/produce.cuh"
 
 namespace precbench {
 namespace cuda {
@@ -87,8 +87,8 @@ struct SwigluBackwardSource {
 void CudaDevice::do_swiglu(Operand& s, const Tensor& gate_up) {
   using namespace cuda;
   const std::int64_t F = s.value.cols;
-  void* amaxes = scratch(amax_scratch_bytes(s));
-  const TileOutput output = tile_output(s, s.keep_value, true, amaxes, stream());
+  void* amaxes = scratch(amax_scratch_bytes(*this, s));
+  const TileOutput output = tile_output(*this, s, s.keep_value, true, amaxes);
   produce(*this, SwigluSource{matrix(gate_up, 0, F), matrix(gate_up, F, F)}, TileOutputs<1>{{output}});
   launched("swiglu");
 }
@@ -96,13 +96,13 @@ void CudaDevice::do_swiglu(Operand& s, const Tensor& gate_up) {
 void CudaDevice::do_swiglu_backward(Operand& dgate_up, Operand& s, const Tensor& ds, const Tensor& gate_up) {
   using namespace cuda;
   const std::int64_t F = ds.cols;
-  const std::size_t amax_bytes = amax_scratch_bytes(dgate_up);
-  auto* amaxes = static_cast<std::byte*>(scratch(amax_bytes + amax_scratch_bytes(s)));
+  const std::size_t amax_bytes = amax_scratch_bytes(*this, dgate_up);
+  auto* amaxes = static_cast<std::byte*>(scratch(amax_bytes + amax_scratch_bytes(*this, s)));
   // Tiles of dup line up with the scopes of dgate_up's scales only if F is a multiple of a tile; elsewhere
   // the values are written first and cast from memory.
   const bool aligned = F % kTile == 0;
-  const TileOutput both = tile_output(dgate_up, false, true, amaxes, stream());
-  TileOutput again = tile_output(s, false, false, amaxes + amax_bytes, stream());
+  const TileOutput both = tile_output(*this, dgate_up, false, true, amaxes);
+  const TileOutput again = tile_output(*this, s, false, true, amaxes + amax_bytes);
   TileOutputs<3> outputs;
   if (aligned) outputs = {{both, both, again}};
   outputs.of[1].first_col = F;

@@ -22,8 +22,6 @@
 //   void make(out[kOutputs], raw, column, row, col)
 #pragma once
 
-#include "kernels/cuda/check.h"
-#include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/forms.cuh"
 
 namespace precbench::cuda {
@@ -33,19 +31,30 @@ inline constexpr int kTileThreads = 256;
 inline constexpr int kTileWarps = kTileThreads / kWarp;
 inline constexpr int kSquare = 8;  ///< rows and columns of one thread
 
+/// The amax of a tensor on its way: every block of an amax pass leaves its own maximum, and every block of
+/// the cast pass takes the maximum of those, so that nothing has to be zeroed before.
+struct TensorAmax {
+  std::uint32_t* parts = nullptr;   ///< bits of FP32; null: no scale or amax of the tensor is wanted
+  int count = 0;                    ///< of parts that the cast pass reads
+  int first = 0;                    ///< part of the amax pass's block 0
+  std::uint32_t* result = nullptr;  ///< where the cast pass stores the maximum; null: it was known before
+
+  bool on_its_way() const { return result && count == 0; }
+};
+
 /// Where one output of a Source goes.
 struct TileOutput {
   Matrix value;  ///< data null: not written
   FormArgs row, col;
   std::int64_t first_col = 0;  ///< of this output in the forms' matrix, a multiple of 128
-  // Bits of FP32 amaxes that the amax pass raises, zero before; null: not wanted. By row and column of the
-  // forms.
-  std::int32_t* tensor_amax = nullptr;
+  TensorAmax tensor;
+  // Bits of FP32 amaxes by row and column of the forms, which the amax pass raises from zero; null: not
+  // wanted.
   std::int32_t* row_amax = nullptr;
   std::int32_t* col_amax = nullptr;
 
-  bool wants_amax() const { return tensor_amax || row_amax || col_amax; }
-  bool wants_cast() const { return value.data || row.data || col.data; }
+  bool wants_amax() const { return tensor.on_its_way() || row_amax || col_amax; }
+  bool wants_cast() const { return value.data || row.data || col.data || tensor.result; }
 };
 
 template <int kOutputs>
@@ -53,21 +62,14 @@ struct TileOutputs {
   TileOutput of[kOutputs];
 };
 
-/// Scratch for the amaxes of an operand whose forms have one scale per row.
-std::size_t amax_scratch_bytes(const Operand& x);
-
-/// The output that makes all of an operand's wanted forms, with its value if `write_value`. make_amax: the
-/// amax pass makes x.amax; else it is read. Zeroes the amaxes that the pass will raise. Asynchronous.
-TileOutput tile_output(const Operand& x, bool write_value, bool make_amax, void* amax_scratch,
-                       cudaStream_t stream);
-
 struct TileShared {
   alignas(16) std::uint8_t transposed[kTile * kTile];
   alignas(16) std::uint16_t row_max[4][kTile];           // of 32 columns each
   alignas(16) std::uint16_t col_max[kTileWarps][kTile];  // of 16 rows each
   std::uint32_t warp_max[kTileWarps];
-  alignas(
-      16) float row_scale[4][kTile];  // [block][row]: multiplying; block 0 alone unless blocks are 32 long
+  std::uint32_t tensor_max[kTileWarps];  // of the amax pass's parts
+  // [block][row]: multiplying; block 0 alone unless blocks are 32 long
+  alignas(16) float row_scale[4][kTile];
   alignas(16) float col_scale[4][kTile];
 };
 
@@ -108,8 +110,8 @@ __device__ inline std::uint32_t warp_max(const Bf16x8& v) {
 /// of the contraction each; row0 and k0: the tile's place in the form. Work starts at thread `turn`.
 __device__ inline void tile_scales(float (&scale)[4][kTile], const FormArgs& form,
                                    const std::uint16_t (*maxima)[kTile], int parts,
-                                   const std::uint32_t (&warp_maxima)[kTileWarps], std::int64_t row0,
-                                   std::int64_t k0, int turn) {
+                                   const std::uint32_t (&warp_maxima)[kTileWarps], std::uint32_t tensor_amax,
+                                   std::int64_t row0, std::int64_t k0, int turn) {
   const bool short_blocks = form.granularity == Granularity::block_1x32;
   const int entries = short_blocks ? 4 * kTile : kTile;
   for (int e = (threadIdx.x + turn) % kTileThreads; e < entries; e += kTileThreads) {
@@ -122,7 +124,7 @@ __device__ inline void tile_scales(float (&scale)[4][kTile], const FormArgs& for
     bool store = row < form.rows && kb < scale_blocks(form.granularity, form.k);
     switch (form.granularity) {
       case Granularity::tensor:
-        amax = __float_as_uint(form.amax[0]);
+        amax = tensor_amax;
         store = row == 0 && k0 == 0;
         break;
       case Granularity::row:
@@ -147,10 +149,16 @@ __device__ inline void tile_scales(float (&scale)[4][kTile], const FormArgs& for
 
 /// Writes the forms of one tile from the threads' squares. Every thread of the block calls it.
 template <bool kFull>
-__device__ inline void cast_tile(const Bf16x8 (&square)[kSquare], const TileOutput& out, std::int64_t row0,
+__device__ inline void cast_tile(Bf16x8 (&square)[kSquare], const TileOutput& out, std::int64_t row0,
                                  std::int64_t col0, TileShared& shared) {
   const ThreadPlace at;
   const FormArgs &row_form = out.row, &col_form = out.col;
+  if (out.tensor.parts) {
+    std::uint32_t amax = 0;
+    for (int i = threadIdx.x; i < out.tensor.count; i += kTileThreads) amax = max(amax, out.tensor.parts[i]);
+    amax = __reduce_max_sync(kAllLanes, amax);
+    if (threadIdx.x % kWarp == 0) shared.tensor_max[at.warp] = amax;
+  }
   if ((row_form.data && row_form.in_blocks()) || (col_form.data && col_form.in_blocks())) {
     std::uint32_t rows[4];
     row_maxima(rows, square);
@@ -168,10 +176,17 @@ __device__ inline void cast_tile(const Bf16x8 (&square)[kSquare], const TileOutp
     if (threadIdx.x % kWarp == 0) shared.warp_max[at.warp] = all;
   }
   __syncthreads();
+  std::uint32_t tensor_amax = 0;
+  if (out.tensor.parts) {
+#pragma unroll
+    for (int w = 0; w < kTileWarps; ++w) tensor_amax = max(tensor_amax, shared.tensor_max[w]);
+    if (out.tensor.result && row0 == 0 && col0 == 0 && threadIdx.x == 0) *out.tensor.result = tensor_amax;
+  }
   if (row_form.data)
-    tile_scales(shared.row_scale, row_form, shared.row_max, 4, shared.warp_max, row0, col0, 0);
+    tile_scales(shared.row_scale, row_form, shared.row_max, 4, shared.warp_max, tensor_amax, row0, col0, 0);
   if (col_form.data)
-    tile_scales(shared.col_scale, col_form, shared.col_max, kTileWarps, shared.warp_max, col0, row0, kTile);
+    tile_scales(shared.col_scale, col_form, shared.col_max, kTileWarps, shared.warp_max, tensor_amax, col0,
+                row0, kTile);
   __syncthreads();
 
   if (row_form.data) {
@@ -196,6 +211,8 @@ __device__ inline void cast_tile(const Bf16x8 (&square)[kSquare], const TileOutp
     }
   }
 
+#pragma unroll
+  for (int i = 0; i < kSquare; ++i) stay_packed(square[i]);
   if (col_form.data) {
     const int block = col_form.granularity == Granularity::block_1x32 ? at.warp / 2 : 0;
     float s[8];
@@ -250,70 +267,77 @@ __device__ inline void for_square(const Source& source, std::int64_t row, std::i
   }
 }
 
+/// A persistent grid: block b has the tiles b, b + gridDim, ...
 template <class Source, bool kFull>
 __global__ void __launch_bounds__(kTileThreads, Source::kOutputs == 1 ? 3 : 2)
-    amax_tiles(const Source source, const TileOutputs<Source::kOutputs> outputs, int col_tiles) {
+    amax_tiles(const Source source, const TileOutputs<Source::kOutputs> outputs, int col_tiles, int tiles) {
   constexpr int kOutputs = Source::kOutputs;
   __shared__ alignas(16) std::uint16_t row_max[kOutputs][kTile];
   __shared__ alignas(16) std::uint16_t col_max[kOutputs][kTileWarps][kTile];
   __shared__ std::uint32_t tensor_max[kOutputs][kWarp];
   const ThreadPlace at;
-  const std::int64_t row0 = static_cast<std::int64_t>(blockIdx.x / col_tiles) * kTile;
-  const std::int64_t col0 = static_cast<std::int64_t>(blockIdx.x % col_tiles) * kTile;
-
-  std::uint32_t rows[kOutputs][4] = {};
-  Bf16x8 cols[kOutputs] = {};
-  for_square<kFull>(source, row0 + at.row(), col0 + at.col(), [&](int i, const Bf16x8(&made)[kOutputs]) {
+  std::uint32_t largest[kOutputs] = {};  // over all tiles, of each half
+  for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    const std::int64_t row0 = static_cast<std::int64_t>(tile / col_tiles) * kTile;
+    const std::int64_t col0 = static_cast<std::int64_t>(tile % col_tiles) * kTile;
+    std::uint32_t rows[kOutputs][4] = {};
+    Bf16x8 cols[kOutputs] = {};
+    for_square<kFull>(source, row0 + at.row(), col0 + at.col(), [&](int i, const Bf16x8(&made)[kOutputs]) {
+#pragma unroll
+      for (int o = 0; o < kOutputs; ++o) {
+        const std::uint32_t of_row = max_of_pairs(made[o]);
+        largest[o] = max_of_pairs(largest[o], of_row);
+        if (outputs.of[o].row_amax) rows[o][i / 2] |= max_half(of_row) << (16 * (i % 2));
+        if (outputs.of[o].col_amax) {
+#pragma unroll
+          for (int p = 0; p < 4; ++p)
+            cols[o].pair[p] = max_of_pairs(cols[o].pair[p], made[o].pair[p] & kNoSigns);
+        }
+      }
+    });
+    bool of_tile = false;  // the same in every thread
 #pragma unroll
     for (int o = 0; o < kOutputs; ++o) {
-      rows[o][i / 2] |= max_half(max_of_pairs(made[o])) << (16 * (i % 2));
+      of_tile = of_tile || outputs.of[o].row_amax || outputs.of[o].col_amax;
+      if (outputs.of[o].row_amax) {
 #pragma unroll
-      for (int p = 0; p < 4; ++p) cols[o].pair[p] = max_of_pairs(cols[o].pair[p], made[o].pair[p] & kNoSigns);
+        for (int p = 0; p < 4; ++p)
+#pragma unroll
+          for (int step = 1; step < 16; step *= 2)
+            rows[o][p] = max_of_pairs(rows[o][p], __shfl_xor_sync(kAllLanes, rows[o][p], step));
+        if (at.lane == 0)
+          store_vector(&row_max[o][at.row()], {{rows[o][0], rows[o][1], rows[o][2], rows[o][3]}});
+      }
+      if (outputs.of[o].col_amax) {
+#pragma unroll
+        for (int p = 0; p < 4; ++p)
+          cols[o].pair[p] = max_of_pairs(cols[o].pair[p], __shfl_xor_sync(kAllLanes, cols[o].pair[p], 16));
+        if (at.half == 0) store_vector(&col_max[o][at.warp][at.col()], cols[o]);
+      }
     }
-  });
-
-#pragma unroll
-  for (int o = 0; o < kOutputs; ++o) {
-    const TileOutput& out = outputs.of[o];
-    if (out.tensor_amax) {
-      const std::uint32_t all = warp_max(cols[o]);
-      if (threadIdx.x % kWarp == 0) tensor_max[o][at.warp] = all;
-    }
-    if (out.row_amax) {
-#pragma unroll
-      for (int p = 0; p < 4; ++p)
-#pragma unroll
-        for (int step = 1; step < 16; step *= 2)
-          rows[o][p] = max_of_pairs(rows[o][p], __shfl_xor_sync(kAllLanes, rows[o][p], step));
-      if (at.lane == 0)
-        store_vector(&row_max[o][at.row()], {{rows[o][0], rows[o][1], rows[o][2], rows[o][3]}});
-    }
-    if (out.col_amax) {
-#pragma unroll
-      for (int p = 0; p < 4; ++p)
-        cols[o].pair[p] = max_of_pairs(cols[o].pair[p], __shfl_xor_sync(kAllLanes, cols[o].pair[p], 16));
-      if (at.half == 0) store_vector(&col_max[o][at.warp][at.col()], cols[o]);
-    }
-  }
-  __syncthreads();
-#pragma unroll
-  for (int o = 0; o < kOutputs; ++o) {
-    const TileOutput& out = outputs.of[o];
-    if (out.tensor_amax && threadIdx.x == 0) {
-      std::uint32_t all = 0;
-#pragma unroll
-      for (int w = 0; w < kTileWarps; ++w) all = max(all, tensor_max[o][w]);
-      atomicMax(out.tensor_amax, static_cast<std::int32_t>(all << 16));
-    }
+    if (!of_tile) continue;
+    __syncthreads();
     const int t = threadIdx.x % kTile;
-    if (out.row_amax && threadIdx.x < kTile && (kFull || row0 + t < source.rows))
-      atomicMax(out.row_amax + row0 + t, static_cast<std::int32_t>(row_max[o][t]) << 16);
-    if (out.col_amax && threadIdx.x >= kTile && (kFull || col0 + t < source.cols)) {
-      std::uint32_t all = 0;
 #pragma unroll
-      for (int w = 0; w < kTileWarps; ++w) all = max(all, static_cast<std::uint32_t>(col_max[o][w][t]));
-      atomicMax(out.col_amax + out.first_col + col0 + t, static_cast<std::int32_t>(all << 16));
+    for (int o = 0; o < kOutputs; ++o) {
+      const TileOutput& out = outputs.of[o];
+      if (out.row_amax && threadIdx.x < kTile && (kFull || row0 + t < source.rows))
+        atomicMax(out.row_amax + row0 + t, static_cast<std::int32_t>(row_max[o][t]) << 16);
+      if (out.col_amax && threadIdx.x >= kTile && (kFull || col0 + t < source.cols)) {
+        std::uint32_t all = 0;
+#pragma unroll
+        for (int w = 0; w < kTileWarps; ++w) all = max(all, static_cast<std::uint32_t>(col_max[o][w][t]));
+        atomicMax(out.col_amax + out.first_col + col0 + t, static_cast<std::int32_t>(all << 16));
+      }
     }
+    __syncthreads();
+  }
+#pragma unroll
+  for (int o = 0; o < kOutputs; ++o) {
+    const TensorAmax& tensor = outputs.of[o].tensor;
+    if (!tensor.result) continue;
+    const std::uint32_t all = block_max(max_half(largest[o]), tensor_max[o]);
+    if (threadIdx.x == 0) tensor.parts[tensor.first + blockIdx.x] = all << 16;
   }
 }
 
@@ -340,7 +364,7 @@ __global__ void __launch_bounds__(kTileThreads, Source::kOutputs == 1 ? 3 : 2)
     for (int o = 0; o < kOutputs; ++o) {
       if (outputs.of[o].value.data) store<kFull>(outputs.of[o].value, row + i, col, made[o]);
       if (o == 0)
-        square[i] = made[0];
+        square[i] = made[0], stay_packed(square[i]);
       else
         store_vector(&stash[((o - 1) * kSquare + i) * kTileThreads + threadIdx.x], made[o]);
     }
@@ -348,7 +372,7 @@ __global__ void __launch_bounds__(kTileThreads, Source::kOutputs == 1 ? 3 : 2)
 #pragma unroll
   for (int o = 0; o < kOutputs; ++o) {
     const TileOutput& out = outputs.of[o];
-    if (!out.row.data && !out.col.data) continue;
+    if (!out.row.data && !out.col.data && !out.tensor.result) continue;
     if (o > 0) {
 #pragma unroll
       for (int i = 0; i < kSquare; ++i)

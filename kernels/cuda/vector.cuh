@@ -49,6 +49,13 @@ __device__ inline Bf16x8 pack(const float (&values)[8]) {
   return v;
 }
 
+/// Makes the compiler forget what it has unpacked from v, which it would otherwise keep in twice the
+/// registers.
+__device__ inline void stay_packed(Bf16x8& v) {
+#pragma unroll
+  for (int p = 0; p < 4; ++p) asm volatile("" : "+r"(v.pair[p]));
+}
+
 /// `p` must be 16-byte aligned.
 __device__ inline Bf16x8 load_vector(const void* p) {
   const uint4 v = *static_cast<const uint4*>(p);
