@@ -1,10 +1,10 @@
 # Writes build_info.h, run at every build: commit, dirty flag, compiler and flags, touched only when they change.
-# In: SOURCE_DIR, OUTPUT, FLAGS, COMPILER.
+# In: SOURCE_DIR, OUTPUT, FLAGS, COMPILER; COMMIT: what to say where the source is not a git checkout.
 execute_process(COMMAND git rev-parse HEAD WORKING_DIRECTORY ${SOURCE_DIR} OUTPUT_VARIABLE commit
                 OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)
 set(dirty false)
 if(failed)
-  set(commit "")
+  set(commit "${COMMIT}")
 else()
   execute_process(COMMAND git status --porcelain --untracked-files=no WORKING_DIRECTORY ${SOURCE_DIR}
                   OUTPUT_VARIABLE changes ERROR_QUIET)

@@ -33,6 +33,8 @@ void CpuDevice::do_adamw(const Tensor& weights, const Tensor& master, const Tens
     const float* v0 = cpu::load(v, first, n, square);
     const float* g0 = cpu::load(gradient, first, n, square + kChunk);
     if (o.max_norm <= 0) squares[chunk] = cpu::lane_sum(n, [&](std::int64_t i) { return g0[i] * g0[i]; });
+      // What is read where it lies is written only below, so no iteration sees another's results.
+#pragma omp simd
     for (std::int64_t i = 0; i < n; ++i) {
       const float g = g0[i] * clip;
       mean[i] = o.beta1 * m0[i] + (1.0f - o.beta1) * g;

@@ -13,14 +13,15 @@ void CpuDevice::do_matmul(const Tensor& d, const Form& a, const Form& b, const M
   const std::int64_t M = d.rows, N = d.cols, K = a.k();
   const float* A = widen(0, a);
   const float* B = widen(1, b);
-  // Rows of D that one BLAS call makes: enough for its packing to pay, few enough for the FP32 tile to stay
-  // in L2.
-  constexpr std::int64_t kTileRows = 128;
-  const std::int64_t tiles = (M + kTileRows - 1) / kTileRows;
+  // Rows of D that one BLAS call makes: enough for its packing of B to pay, few enough for the FP32 tile to
+  // stay in L2. Their number does not depend on the threads, nor then does any sum.
+  constexpr std::int64_t kTileElements = 1 << 17;
+  const std::int64_t tile_rows = std::clamp<std::int64_t>(kTileElements / N / 16 * 16, 64, 512);
+  const std::int64_t tiles = (M + tile_rows - 1) / tile_rows;
   const bool direct = d.dtype == DType::f32;
-  cpu::for_rows(threads_, tiles, direct ? 0 : kTileRows * N, [&](std::int64_t tile, float* buffer) {
-    const std::int64_t first = tile * kTileRows;
-    const std::int64_t rows = std::min(kTileRows, M - first);
+  cpu::for_rows(threads_, tiles, direct ? 0 : tile_rows * N, [&](std::int64_t tile, float* buffer) {
+    const std::int64_t first = tile * tile_rows;
+    const std::int64_t rows = std::min(tile_rows, M - first);
     float* target = direct ? d.as<float>() + first * N : buffer;
     const float* A_tile = a.transposed ? A + first : A + first * K;
     if (!direct && options.accumulate) cpu::load(d, first * N, rows * N, buffer);

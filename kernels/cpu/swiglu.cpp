@@ -12,7 +12,7 @@ void CpuDevice::swiglu_value(const Tensor& s, const Tensor& gate_up) {
     const float* gate = cpu::load(gate_up, r * 2 * F, 2 * F, buffer);
     const float* up = gate + F;
     float* out = buffer + 2 * F;
-    for (std::int64_t i = 0; i < F; ++i) out[i] = gate[i] / (1.0f + cpu::exp(-gate[i])) * up[i];
+    for (std::int64_t i = 0; i < F; ++i) out[i] = gate[i] * sigmoid(gate[i]) * up[i];
     cpu::store(s, r * F, F, out);
   });
 }
@@ -24,14 +24,16 @@ void CpuDevice::do_swiglu(Operand& s, const Tensor& gate_up) {
 
 void CpuDevice::do_swiglu_backward(Operand& dgate_up, Operand& s, const Tensor& ds, const Tensor& gate_up) {
   const std::int64_t F = ds.cols;
-  cpu::for_rows(threads_, ds.rows, 5 * F, [&](std::int64_t r, float* buffer) {
+  cpu::for_rows(threads_, ds.rows, 6 * F, [&](std::int64_t r, float* buffer) {
     const float* gate = cpu::load(gate_up, r * 2 * F, 2 * F, buffer);
     const float* up = gate + F;
     const float* grad = cpu::load(ds, r * F, F, buffer + 2 * F);
     float* dgate = buffer + 3 * F;
     float* dup = buffer + 4 * F;
+    float* again = buffer + 5 * F;
     for (std::int64_t i = 0; i < F; ++i) {
-      const float sigma = 1.0f / (1.0f + cpu::exp(-gate[i]));
+      const float sigma = sigmoid(gate[i]);
+      again[i] = gate[i] * sigma * up[i];
       dup[i] = grad[i] * gate[i] * sigma;
       dgate[i] = grad[i] * up[i] * sigma * (1.0f + gate[i] * (1.0f - sigma));
     }
