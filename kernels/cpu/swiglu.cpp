@@ -5,6 +5,11 @@
 #include "kernels/cpu/vector.h"
 
 namespace precbench {
+namespace {
+
+inline float sigmoid(float x) { return 1.0f / (1.0f + cpu::exp(-x)); }
+
+}  // namespace
 
 void CpuDevice::swiglu_value(const Tensor& s, const Tensor& gate_up) {
   const std::int64_t F = s.cols;
