@@ -215,6 +215,7 @@ TEST_CASE("gradients are summed over ranks and micro-steps, under any strategy",
                 parameters.begin_micro_step(micro_step);
                 for (int u = parameters.layout().unit_count() - 1; u >= 0; --u) {
                   const Tensor g = parameters.gradients(u);
+                  parameters.claim(g);
                   for (std::int64_t i = 0; i < parameters.layout().units()[u].size; ++i) {
                     float value = contribution(rank.comm.rank(), micro_step, u, i);
                     if (dtype == DType::f32) {
@@ -247,7 +248,7 @@ TEST_CASE("gradients are summed over ranks and micro-steps, under any strategy",
         }
 }
 
-TEST_CASE("the gradient buffer is lent until backward reaches a unit", "[parameters]") {
+TEST_CASE("the gradient buffer is lent until backward claims a tensor", "[parameters]") {
   on_ranks(1, awkward(false), {}, [](Rank& rank) {
     const auto claimed = [&] { return rank.arena.current().bytes[static_cast<int>(Segment::gradients)]; };
     const Layout& layout = rank.parameters.layout();
@@ -255,10 +256,15 @@ TEST_CASE("the gradient buffer is lent until backward reaches a unit", "[paramet
       rank.parameters.begin_step();
       CHECK(claimed() == 0);
       for (int u = layout.unit_count() - 1; u >= 0; --u) {
-        rank.parameters.gradients(u);
-        const std::int64_t needed = bytes_of(DType::f32, layout.local_size() - layout.shard_offset(u));
-        CHECK(claimed() >= needed);
-        CHECK(claimed() < needed + Arena::kAlignment);
+        const Tensor gradient = rank.parameters.gradients(u);
+        const std::vector<Parameter>& parameters = layout.units()[u].parameters;
+        for (auto p = parameters.rbegin(); p != parameters.rend(); ++p) {
+          rank.parameters.claim(gradient.reshape(gradient.size(), 1).slice_rows(p->offset, p->size()));
+          const std::int64_t from = layout.shard_offset(u) + p->offset;
+          const std::int64_t needed = bytes_of(DType::f32, layout.local_size() - from);
+          CHECK(claimed() >= needed);
+          CHECK(claimed() < needed + Arena::kAlignment);
+        }
       }
     }
   });
