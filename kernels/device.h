@@ -207,7 +207,8 @@ class Device {
   /// out[0] = or += sum of x^2; x f32 or bf16.
   void sum_of_squares(const Tensor& out, const Tensor& x, bool accumulate);
   /// AdamW on a run of elements. weights bf16; master f32 or empty (then the weights are the master); m, v
-  /// f32 or bf16; gradient f32 or bf16; scalars: StepScalars as 4 words; norm_squared f32 [1].
+  /// f32 or bf16; gradient f32 or bf16; scalars: StepScalars as 4 words; norm_squared f32 [1]:
+  /// read where max_norm clips; with max_norm 0 the gradient's sum of squares is added to it.
   void adamw(const Tensor& weights, const Tensor& master, const Tensor& m, const Tensor& v,
              const Tensor& gradient, const Tensor& scalars, const Tensor& norm_squared,
              const AdamwOptions& options);

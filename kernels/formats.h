@@ -41,6 +41,10 @@ PRECBENCH_HD constexpr float format_max(DType dtype) {
                                 : 0.0f;
 }
 
+/// How many half steps of the last binade the largest value of e4m3 or e5m2 is. A cast that ends there and
+/// loses more than one half step cut the value off instead of rounding it.
+PRECBENCH_HD constexpr float half_steps_of_max(DType dtype) { return dtype == DType::e4m3 ? 28.0f : 14.0f; }
+
 PRECBENCH_HD constexpr std::uint32_t float_to_bits(float x) { return __builtin_bit_cast(std::uint32_t, x); }
 PRECBENCH_HD constexpr float bits_to_float(std::uint32_t bits) { return __builtin_bit_cast(float, bits); }
 

@@ -28,16 +28,22 @@ void Layout::add(Unit& unit, const std::string& name, std::int64_t rows, std::in
   unit.size = unit.parameters.back().offset + rows * cols;
 }
 
+void Layout::extend(Unit& unit, const std::string& name, std::int64_t rows) {
+  const Parameter& above = unit.parameters.back();
+  unit.parameters.push_back({name, unit.size, rows, above.cols, above.matrix});
+  unit.size += rows * unit.parameters.back().cols;
+}
+
 Unit Layout::make_block(std::int64_t layer) {
   const ModelConfig& c = config_;
   const std::string prefix = fmt::format("model.layers.{}.", layer);
   Unit unit;
   add(unit, prefix + "self_attn.q_proj.weight", c.q_width(), c.width, true);
-  add(unit, prefix + "self_attn.k_proj.weight", c.kv_width(), c.width, true);
-  add(unit, prefix + "self_attn.v_proj.weight", c.kv_width(), c.width, true);
+  extend(unit, prefix + "self_attn.k_proj.weight", c.kv_width());
+  extend(unit, prefix + "self_attn.v_proj.weight", c.kv_width());
   add(unit, prefix + "self_attn.o_proj.weight", c.width, c.q_width(), true);
   add(unit, prefix + "mlp.gate_proj.weight", c.ffn, c.width, true);
-  add(unit, prefix + "mlp.up_proj.weight", c.ffn, c.width, true);
+  extend(unit, prefix + "mlp.up_proj.weight", c.ffn);
   add(unit, prefix + "mlp.down_proj.weight", c.width, c.ffn, true);
   add(unit, prefix + "input_layernorm.weight", 1, c.width, false);
   add(unit, prefix + "post_attention_layernorm.weight", 1, c.width, false);

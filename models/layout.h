@@ -84,6 +84,8 @@ class Layout {
 
  private:
   void add(Unit& unit, const std::string& name, std::int64_t rows, std::int64_t cols, bool matrix);
+  /// More rows of the last parameter's matrix under a name of their own, without a hole before them.
+  void extend(Unit& unit, const std::string& name, std::int64_t rows);
   Unit make_block(std::int64_t layer);
 
   ModelConfig config_;

@@ -66,8 +66,8 @@ class Parameters {
   /// Matrices ~ N(0, std), gains 1, moments 0. The same numbers whatever the sharding.
   void initialize(std::uint64_t seed, float std);
   enum class Kind : std::uint8_t { weights, gradients };
-  /// Calls `read(parameter, values)` for every parameter of the model, values to be filled in FP32 [size].
-  /// Moments start at 0.
+  /// Calls `read(parameter, values)` for every parameter that this rank holds a part of; values, all of
+  /// them, to be filled in FP32 [size]. Moments start at 0.
   void load(const std::function<void(const Parameter&, float*)>& read);
   /// Calls `write(parameter, values)` in FP32 for every parameter, on every rank (a collective). Weights come
   /// from the master where there is one.

@@ -1,6 +1,6 @@
 // Collectives between ranks. A rank is a thread; `LocalComm` joins CPU ranks, `DryComm` only counts.
 // Every rank calls the same collectives in the same order; sums are made in rank order, in FP32, rounded
-// once.
+// once. One rank alone moves nothing: its shard is the full buffer, and callers hold them as one.
 #pragma once
 
 #include <cstdint>

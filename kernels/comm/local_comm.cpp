@@ -27,6 +27,8 @@ struct Shared final : LocalGroup {
   /// Waits until every rank is here.
   void barrier() {
     std::unique_lock lock(mutex);
+    // A rank that has thrown still counts as waiting: whoever comes later must not take it for present.
+    if (aborted) throw std::runtime_error("another rank failed");
     const std::uint64_t mine = generation;
     if (++waiting == size) {
       waiting = 0;

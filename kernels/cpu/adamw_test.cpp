@@ -32,12 +32,14 @@ State state(bool with_master, DType moments, DType gradients) {
   return s;
 }
 
-void step(Device& device, const State& s, const StepScalars& scalars, float norm,
-          const AdamwOptions& options) {
+/// Returns norm_squared as the op leaves it.
+float step(Device& device, const State& s, const StepScalars& scalars, float norm,
+           const AdamwOptions& options) {
   Owned words(DType::f32, 1, 4);
   std::memcpy(words.tensor().data, &scalars, sizeof scalars);
   const Owned squared(DType::f32, 1, 1, {norm * norm});
   device.adamw(s.weights, s.master, s.m, s.v, s.gradient, words, squared, options);
+  return squared.floats()[0];
 }
 
 struct Reference {
@@ -88,6 +90,21 @@ TEST_CASE("adamw is the formula, clipped or not, decayed or not", "[cpu][adamw]"
                 10 * kFp32Error);
           CHECK(s.weights.floats() == rounded(s.master.floats()));
         }
+}
+
+TEST_CASE("without clipping the squares of the gradient are added to the norm, else it stays",
+          "[cpu][adamw]") {
+  const auto device = make_cpu_device(2);
+  for (DType gradients : {DType::f32, DType::bf16}) {
+    const State s = state(true, DType::f32, gradients);
+    double squares = 0;
+    for (double g : s.gradient.doubles()) squares += g * g;
+    // Sixteen lanes of at most 256 additions, 4 to join them, one to round and one to add.
+    constexpr double kBound = (256 + 4 + 1 + 1) * 0x1p-24;
+    CHECK(std::fabs(step(*device, s, kScalars, 2.0f, {.max_norm = 0}) - (4 + squares)) <=
+          kBound * (4 + squares));
+    CHECK(step(*device, s, kScalars, 2.0f, {.max_norm = 1}) == 4.0f);
+  }
 }
 
 TEST_CASE("BF16 moments and weights are the FP32 step rounded once", "[cpu][adamw]") {

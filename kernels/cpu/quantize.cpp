@@ -158,6 +158,7 @@ void CpuDevice::do_quantization_error(const Tensor& out, const Tensor& value, co
   const std::uint8_t* codes = form.data.as<std::uint8_t>();
   const std::uint8_t max_code =
       form.format.dtype == DType::e4m3 ? e4m3_encode(kE4m3Max) : e5m2_encode(kE5m2Max);
+  const float half_steps = half_steps_of_max(form.format.dtype);
   double signal = 0, noise = 0, nonzero = 0, underflow = 0, saturated = 0;
   for (std::int64_t r = 0; r < rows; ++r)
     for (std::int64_t c = 0; c < cols; ++c) {
@@ -167,8 +168,10 @@ void CpuDevice::do_quantization_error(const Tensor& out, const Tensor& value, co
       noise += (static_cast<double>(v) - q) * (static_cast<double>(v) - q);
       nonzero += v != 0;
       underflow += v != 0 && q == 0;
-      // Saturated: the cast hit the format's end and lost more than rounding would, half a step of 1/16.
-      saturated += (codes[at] & 0x7F) == max_code && std::fabs(v) > std::fabs(q) * (1.0f + 1.0f / 16);
+      // Saturated: the cast hit the format's end and lost more than rounding would. Exact under a
+      // power-of-two scale, where q divides.
+      const float magnitude = std::fabs(q);
+      saturated += (codes[at] & 0x7F) == max_code && std::fabs(v) > magnitude + magnitude / half_steps;
     }
   const double values[] = {signal, noise, nonzero, underflow, saturated};
   for (int i = 0; i < 5; ++i) out.as<float>()[i] = static_cast<float>(values[i]);

@@ -163,8 +163,8 @@ __global__ void __launch_bounds__(kErrorThreads)
       sums[1] += difference * difference;
       sums[2] += v != 0;
       sums[3] += v != 0 && q == 0;
-      // Saturated: the cast hit the format's end and lost more than rounding would, half a step of 1/16.
-      sums[4] += (code & 0x7F) == max_code && fabsf(v) > fabsf(q) * (1.0f + 1.0f / 16);
+      // Saturated: the cast hit the format's end and lost more than rounding would.
+      sums[4] += (code & 0x7F) == max_code && fabsf(v) > fabsf(q) + fabsf(q) / half_steps_of_max(form.dtype);
     }
   }
 #pragma unroll

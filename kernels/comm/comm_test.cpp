@@ -1,0 +1,198 @@
+// Collectives between CPU ranks that are threads: values against sums made in the test, the books, and the
+// way out when a rank fails.
+#include "kernels/comm/comm.h"
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <stdexcept>
+#include <thread>
+
+#include "kernels/cpu/op_testing.h"
+
+using namespace precbench;
+using namespace precbench::testing;
+
+namespace {
+
+/// body(comm) on every rank of a new group; rethrows nothing, so bodies report through what they write.
+void on_ranks(int ranks, const std::function<void(Comm&)>& body) {
+  const auto group = make_local_group(ranks);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < ranks; ++r)
+    threads.emplace_back([&, r] {
+      const auto comm = group->join(r);
+      body(*comm);
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+
+// Sizes that no number of ranks divides, and one smaller than the ranks.
+constexpr std::int64_t kSizes[] = {1, 2, 7, 1000, 1021};
+
+/// What rank r brings: BF16 values, so that both dtypes start alike, of very different size by rank, so that
+/// the order of additions shows.
+std::vector<float> contribution(int rank, std::int64_t n) {
+  return rounded(normal(100 + rank, n, rank % 2 ? 1e-3f : 10.0f));
+}
+
+/// The sum over ranks in rank order in FP32.
+std::vector<float> total(int ranks, std::int64_t n) {
+  std::vector<float> sum = contribution(0, n);
+  for (int r = 1; r < ranks; ++r) {
+    const std::vector<float> more = contribution(r, n);
+    for (std::int64_t i = 0; i < n; ++i) sum[i] += more[i];
+  }
+  return sum;
+}
+
+std::vector<float> as(DType dtype, const std::vector<float>& x) {
+  return dtype == DType::f32 ? x : rounded(x);
+}
+
+}  // namespace
+
+TEST_CASE("all_reduce is the sum in rank order, rounded once, the same on every rank", "[comm]") {
+  for (int ranks : {1, 2, 3, 4})
+    for (std::int64_t n : kSizes)
+      for (DType dtype : {DType::f32, DType::bf16}) {
+        std::vector<Owned> x;
+        for (int r = 0; r < ranks; ++r) x.emplace_back(dtype, 1, n, contribution(r, n));
+        on_ranks(ranks, [&](Comm& comm) { comm.all_reduce(x[comm.rank()]); });
+        INFO(ranks << " ranks, " << n << " " << name_of(dtype));
+        for (int r = 0; r < ranks; ++r) CHECK(x[r].floats() == as(dtype, total(ranks, n)));
+      }
+}
+
+TEST_CASE("all_gather is the shards in rank order", "[comm]") {
+  for (int ranks : {2, 3, 4})
+    for (std::int64_t n : kSizes)
+      for (DType dtype : {DType::f32, DType::bf16, DType::e4m3}) {
+        std::vector<Owned> full, shards;
+        std::vector<std::byte> expected;
+        for (int r = 0; r < ranks; ++r) {
+          full.emplace_back(dtype, 1, ranks * n);
+          shards.emplace_back(dtype, 1, n);
+          for (std::int64_t i = 0; i < shards[r].tensor().bytes(); ++i) {
+            shards[r].tensor().as<std::uint8_t>()[i] = static_cast<std::uint8_t>(random_bits(r, i));
+            expected.push_back(shards[r].bytes()[i]);
+          }
+        }
+        on_ranks(ranks, [&](Comm& comm) { comm.all_gather(full[comm.rank()], shards[comm.rank()]); });
+        INFO(ranks << " ranks, " << n << " " << name_of(dtype));
+        for (int r = 0; r < ranks; ++r) CHECK(full[r].bytes() == expected);
+      }
+}
+
+TEST_CASE("reduce_scatter is each rank's part of the sum", "[comm]") {
+  for (int ranks : {2, 3, 4})
+    for (std::int64_t n : kSizes)
+      for (DType dtype : {DType::f32, DType::bf16}) {
+        std::vector<Owned> full, shards;
+        for (int r = 0; r < ranks; ++r) {
+          full.emplace_back(dtype, 1, ranks * n, contribution(r, ranks * n));
+          shards.emplace_back(dtype, 1, n);
+        }
+        on_ranks(ranks, [&](Comm& comm) { comm.reduce_scatter(shards[comm.rank()], full[comm.rank()]); });
+        const std::vector<float> sum = as(dtype, total(ranks, ranks * n));
+        INFO(ranks << " ranks, " << n << " " << name_of(dtype));
+        for (int r = 0; r < ranks; ++r) {
+          CHECK(shards[r].floats() == std::vector<float>(sum.begin() + r * n, sum.begin() + (r + 1) * n));
+          CHECK(full[r].floats() == contribution(r, ranks * n));  // the source stays
+        }
+      }
+}
+
+TEST_CASE("many collectives in a row do not run into each other", "[comm]") {
+  constexpr int kRanks = 3, kRounds = 200;
+  std::vector<std::int64_t> wrong(kRanks);
+  on_ranks(kRanks, [&](Comm& comm) {
+    const int rank = comm.rank();
+    for (int round = 0; round < kRounds; ++round) {
+      // Buffers live only for the round: a rank that read late would read freed memory or the next round.
+      const Owned x(DType::f32, 1, 5, std::vector<float>(5, static_cast<float>(round + rank)));
+      const Owned full(DType::f32, 1, 15), shard(DType::f32, 1, 5);
+      comm.all_reduce(x);
+      comm.all_gather(full, x);
+      comm.reduce_scatter(shard, full);
+      const float sum = 3.0f * static_cast<float>(round) + 3;
+      wrong[rank] += x.floats() != std::vector<float>(5, sum);
+      wrong[rank] += full.floats() != std::vector<float>(15, sum);
+      wrong[rank] += shard.floats() != std::vector<float>(5, 3 * sum);
+    }
+  });
+  CHECK(wrong == std::vector<std::int64_t>(kRanks));
+}
+
+TEST_CASE("the books count what a ring sends", "[comm]") {
+  class Counter final : public OpObserver {
+   public:
+    void begin(const OpCost&) override { ++open; }
+    void end(const OpCost& cost) override {
+      --open;
+      bytes += cost.bytes;
+      names += std::string(cost.name) + " ";
+      communication = communication && cost.op_class == OpClass::communication;
+    }
+    int open = 0;
+    double bytes = 0;
+    std::string names;
+    bool communication = true;
+  };
+  for (bool dry : {false, true})
+    for (int ranks : {1, 2, 4}) {
+      std::vector<Counter> counters(ranks);
+      std::vector<double> sent(ranks);
+      const auto body = [&](Comm& comm) {
+        Counter& counter = counters[comm.rank()];
+        comm.set_observer(&counter);
+        const Owned full(DType::bf16, 1, 100 * ranks, std::vector<float>(100 * ranks));
+        const Owned shard(DType::bf16, 1, 100, std::vector<float>(100));
+        comm.all_reduce(full);
+        comm.all_gather(full, shard);
+        comm.reduce_scatter(shard, full);
+        sent[comm.rank()] = comm.bytes_sent();
+      };
+      if (dry)
+        for (int r = 0; r < ranks; ++r) body(*make_dry_comm(r, ranks));
+      else
+        on_ranks(ranks, body);
+      for (int r = 0; r < ranks; ++r) {
+        INFO((dry ? "dry" : "local") << ", rank " << r << " of " << ranks);
+        // Two passes of an all-reduce, one each of the others, of n - 1 shards of 200 bytes.
+        CHECK(sent[r] == 4 * 200.0 * (ranks - 1));
+        CHECK(counters[r].bytes == sent[r]);
+        CHECK(counters[r].open == 0);
+        CHECK(counters[r].communication);
+        CHECK(counters[r].names == (ranks == 1 ? "" : "all_reduce all_gather reduce_scatter "));
+      }
+    }
+}
+
+TEST_CASE("abort releases the ranks that wait and refuses those that come later", "[comm]") {
+  constexpr int kRanks = 3;
+  const auto group = make_local_group(kRanks);
+  std::vector<std::unique_ptr<Comm>> comms;
+  for (int r = 0; r < kRanks; ++r) comms.push_back(group->join(r));
+  std::vector<Owned> shards(kRanks, Owned(DType::f32, 1, 1, {1})), full(kRanks, Owned(DType::f32, 1, kRanks));
+  std::atomic<int> failures = 0;
+  const auto gather = [&](int r) {
+    try {
+      comms[r]->all_gather(full[r], shards[r]);
+    } catch (const std::runtime_error&) {
+      ++failures;
+    }
+  };
+  std::thread first(gather, 0), second(gather, 1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  CHECK(failures == 0);  // they wait for the third
+  group->abort();
+  first.join();
+  second.join();
+  CHECK(failures == 2);
+  // The third completes the count of arrivals, but the others are gone and their buffers may be too: it must
+  // not have read them.
+  gather(2);
+  CHECK(failures == 3);
+  for (const Owned& f : full) CHECK(f.bytes() == Owned(DType::f32, 1, kRanks).bytes());
+}

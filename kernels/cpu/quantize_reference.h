@@ -1,0 +1,100 @@
+// Quantization a second time, for the tests: from the definitions of numerics, in FP64, by searching and
+// logarithms where the device works on bits. Slow, and independent of formats.h but for the codes' values.
+#pragma once
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "kernels/formats.h"
+#include "kernels/scale_layout.h"
+
+namespace precbench::testing {
+
+inline double max_of(DType dtype) { return dtype == DType::e4m3 ? 448 : 57344; }
+
+/// The nearest value of the format, ties to the even mantissa, beyond the ends the ends.
+inline double cast_value(double x, DType dtype) {
+  if (std::isnan(x)) return x;
+  const int mantissa_bits = dtype == DType::e4m3 ? 3 : 2, least_exponent = dtype == DType::e4m3 ? -6 : -14;
+  const double max = max_of(dtype);
+  if (std::fabs(x) >= max) return std::copysign(max, x);
+  const int exponent = x == 0 ? least_exponent : std::max(least_exponent, std::ilogb(x));
+  const double step = std::ldexp(1.0, exponent - mantissa_bits);
+  return std::nearbyint(x / step) * step;  // cannot pass max, which is a multiple of every step
+}
+
+/// What an element is multiplied by before the cast, and what the stored scale is.
+struct ReferenceScale {
+  float multiply, dequantize;
+};
+
+inline ReferenceScale scale_of_scope(float amax, const OperandFormat& format) {
+  const double max = max_of(format.dtype);
+  if (format.scale != ScaleType::ue8m0) {
+    float multiply = static_cast<float>(max / std::max(static_cast<double>(amax), 1e-12));
+    if (format.scale == ScaleType::f32_pow2) multiply = std::ldexp(1.0f, std::ilogb(multiply));
+    return {multiply, 1.0f / multiply};
+  }
+  // Exponents of the dequantizing power of two; 2^-127 is the least there is.
+  const int emax = format.dtype == DType::e4m3 ? 8 : 15, mantissa_bits = format.dtype == DType::e4m3 ? 3 : 2;
+  int exponent = -127;
+  if (amax != 0) {
+    const double target = static_cast<double>(amax * (1.0f / static_cast<float>(max)));
+    switch (format.rounding) {
+      case ScaleRounding::rceil:
+        while (std::ldexp(1.0, exponent) < target) ++exponent;
+        break;
+      case ScaleRounding::floor:
+        exponent = std::ilogb(amax) - emax;
+        break;
+      case ScaleRounding::ceil:
+        exponent = std::ilogb(amax) - emax + (std::ldexp(1.0, std::ilogb(amax)) < amax);
+        break;
+      default: {  // even: amax first rounded, half up, to the elements' mantissa
+        const double step = std::ldexp(1.0, std::ilogb(amax) - mantissa_bits);
+        exponent = std::ilogb(std::floor(amax / step + 0.5) * step) - emax;
+      }
+    }
+    exponent = std::max(exponent, -127);
+  }
+  return {static_cast<float>(std::ldexp(1.0, -exponent)), static_cast<float>(std::ldexp(1.0, exponent))};
+}
+
+struct ReferenceForm {
+  std::vector<float> scaled;      ///< of the element before the cast; NaN where its scope is not finite
+  std::vector<double> cast;       ///< the quantized element, in the format's own units
+  std::vector<float> dequantize;  ///< scale of the element
+};
+
+/// The row form of a [rows, k] matrix.
+inline ReferenceForm quantize_reference(const std::vector<float>& x, std::int64_t rows, std::int64_t k,
+                                        const OperandFormat& format) {
+  const Granularity g = format.granularity;
+  const std::int64_t tall = g == Granularity::tensor ? rows : g == Granularity::block_128x128 ? 128 : 1;
+  const std::int64_t wide = block_length(g) ? block_length(g) : k;
+  ReferenceForm form{x, std::vector<double>(x.size()), x};
+  for (std::int64_t r0 = 0; r0 < rows; r0 += tall)
+    for (std::int64_t k0 = 0; k0 < k; k0 += wide) {
+      float amax = 0;
+      bool finite = true;
+      const auto each = [&](auto&& body) {
+        for (std::int64_t r = r0; r < std::min(rows, r0 + tall); ++r)
+          for (std::int64_t i = k0; i < std::min(k, k0 + wide); ++i) body(r * k + i);
+      };
+      each([&](std::int64_t i) {
+        amax = std::max(amax, std::fabs(x[i]));
+        finite = finite && std::isfinite(x[i]);
+      });
+      const ReferenceScale scale =
+          finite ? scale_of_scope(amax, format) : ReferenceScale{std::nanf(""), std::nanf("")};
+      each([&](std::int64_t i) {
+        form.scaled[i] = x[i] * scale.multiply;
+        form.cast[i] = cast_value(form.scaled[i], format.dtype);
+        form.dequantize[i] = scale.dequantize;
+      });
+    }
+  return form;
+}
+
+}  // namespace precbench::testing

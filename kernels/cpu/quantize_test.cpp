@@ -1,0 +1,239 @@
+// quantize and quantization_error on the CPU device: every granularity, scale type and rounding, both forms,
+// against quantize_reference.h.
+#include "kernels/cpu/op_testing.h"
+#include "kernels/cpu/quantize_reference.h"
+
+using namespace precbench;
+using namespace precbench::testing;
+
+namespace {
+
+std::vector<OperandFormat> formats() {
+  std::vector<OperandFormat> all;
+  for (DType dtype : {DType::e4m3, DType::e5m2}) {
+    for (Granularity g :
+         {Granularity::tensor, Granularity::row, Granularity::block_1x128, Granularity::block_128x128})
+      for (ScaleType scale : {ScaleType::f32, ScaleType::f32_pow2}) all.push_back({dtype, g, scale});
+    for (ScaleRounding rounding :
+         {ScaleRounding::rceil, ScaleRounding::floor, ScaleRounding::ceil, ScaleRounding::even})
+      all.push_back({dtype, Granularity::block_1x32, ScaleType::ue8m0, rounding});
+  }
+  return all;
+}
+
+struct Shape {
+  std::int64_t rows, cols;
+};
+// Blocks whole in both directions; and ragged ones: the specification also says what is beyond a GPU's
+// limits.
+constexpr Shape kShapes[] = {{256, 128}, {130, 200}, {5, 48}};
+
+enum class Data { normal, imbalanced, outlier, adversarial };
+
+std::vector<float> values(Data data, const Shape& s) {
+  std::vector<float> x = normal(1, s.rows * s.cols);
+  const auto size = static_cast<std::int64_t>(x.size());
+  switch (data) {
+    case Data::normal:
+      break;
+    case Data::imbalanced:  // tokens from 2^-20 to 2^19, some of them all zero
+      for (std::int64_t i = 0; i < size; ++i) {
+        const std::int64_t row = i / s.cols;
+        x[i] = row % 9 == 4 ? 0 : std::ldexp(x[i], static_cast<int>(row % 40) - 20);
+      }
+      break;
+    case Data::outlier:
+      x[size / 2] = -3e5f;
+      break;
+    case Data::adversarial: {
+      // Denormal and tiny amax, the largest BF16, powers of two and their neighbours, the formats' ends: a
+      // row of each so that small values are not always beside large ones.
+      const float special[] = {1e-40f,     1e-38f, 1.3e-36f,  1e-12f,    3.3895314e38f, 448,
+                               449.5f,     464,    57344,     61440,     0x1p-126f,     0x1p-118f,
+                               0x1.fep-1f, 1,      0x1.02p0f, 0x1.c0p3f, 0x1.e0p3f,     0};
+      for (std::int64_t i = 0; i < size; ++i) {
+        const float top = special[i / s.cols % std::size(special)];
+        x[i] = i % 7 == 0 ? top : i % 7 == 1 ? -top : top * std::ldexp(x[i], -static_cast<int>(i % 5) - 3);
+      }
+      break;
+    }
+  }
+  return rounded(x);
+}
+
+/// An operand with both quantized forms, and the memory under it.
+struct Quantized {
+  Owned value, row_data, row_scale, col_data, col_scale, amax;
+  Operand operand;
+
+  Quantized(DType dtype, const std::vector<float>& x, const Shape& s, const OperandFormat& format)
+      : value(dtype, s.rows, s.cols, x),
+        row_data(format.dtype, s.rows, s.cols),
+        row_scale(scale_type(format), 1, scale_count(format.granularity, s.rows, s.cols)),
+        col_data(format.dtype, s.cols, s.rows),
+        col_scale(scale_type(format), 1, scale_count(format.granularity, s.cols, s.rows)),
+        operand{.value = value,
+                .row = {format, row_data, row_scale, false},
+                .col = {format, col_data, col_scale, false},
+                .amax = {}} {
+    if (format.granularity != Granularity::tensor) return;
+    amax = Owned(DType::f32, 1, 1);
+    operand.amax = amax;
+  }
+  Quantized(const Quantized&) = delete;
+
+  static DType scale_type(const OperandFormat& format) {
+    return format.scale == ScaleType::ue8m0 ? DType::ue8m0 : DType::f32;
+  }
+};
+
+float decode(std::uint8_t code, DType dtype) {
+  return dtype == DType::e4m3 ? e4m3_decode(code) : e5m2_decode(code);
+}
+
+float scale_at(const Form& form, std::int64_t r, std::int64_t i) {
+  const Granularity g = form.format.granularity;
+  const std::int64_t block = block_length(g) ? block_length(g) : form.data.cols;
+  const std::int64_t at = scale_index(g, form.data.rows, form.data.cols, r, i / block);
+  return form.scale.dtype == DType::ue8m0 ? ue8m0_decode(form.scale.as<std::uint8_t>()[at])
+                                          : form.scale.as<float>()[at];
+}
+
+/// Elements of `form` that are not what the reference says, in code or scale.
+std::int64_t mismatches(const Form& form, const ReferenceForm& want) {
+  std::int64_t count = 0;
+  const std::int64_t k = form.data.cols;
+  for (std::int64_t i = 0; i < form.data.size(); ++i) {
+    const float got = decode(form.data.as<std::uint8_t>()[i], form.format.dtype);
+    const bool same_sign = std::signbit(got) == std::signbit(want.cast[i]);
+    count += got != want.cast[i] || !same_sign || scale_at(form, i / k, i % k) != want.dequantize[i];
+  }
+  return count;
+}
+
+/// Entries of the scale buffer that belong to no scope and are not zero.
+std::int64_t dirty_padding(const Form& form) {
+  const Granularity g = form.format.granularity;
+  const std::int64_t rows = form.data.rows, k = form.data.cols;
+  const std::int64_t bytes = form.scale.bytes() / form.scale.size();
+  std::vector<bool> used(form.scale.size());
+  for (std::int64_t r = 0; r < rows; ++r)
+    for (std::int64_t kb = 0; kb < scale_blocks(g, k); ++kb) used[scale_index(g, rows, k, r, kb)] = true;
+  std::int64_t count = 0;
+  for (std::int64_t i = 0; i < form.scale.size(); ++i)
+    for (std::int64_t b = 0; b < bytes; ++b)
+      count += !used[i] && form.scale.as<std::uint8_t>()[i * bytes + b] != 0;
+  return count;
+}
+
+std::vector<float> transposed(const std::vector<float>& x, const Shape& s) {
+  std::vector<float> t(x.size());
+  for (std::int64_t r = 0; r < s.rows; ++r)
+    for (std::int64_t c = 0; c < s.cols; ++c) t[c * s.rows + r] = x[r * s.cols + c];
+  return t;
+}
+
+}  // namespace
+
+TEST_CASE("both forms of every format are the reference's, code for code", "[cpu][quantize]") {
+  const auto device = make_cpu_device(1);
+  for (const OperandFormat& format : formats())
+    for (const Shape& s : kShapes)
+      for (Data data : {Data::normal, Data::imbalanced, Data::outlier, Data::adversarial}) {
+        INFO(describe(format) << ", " << s.rows << " x " << s.cols << ", data " << static_cast<int>(data));
+        const std::vector<float> x = values(data, s);
+        const ReferenceForm row = quantize_reference(x, s.rows, s.cols, format);
+        const ReferenceForm col = quantize_reference(transposed(x, s), s.cols, s.rows, format);
+        for (DType dtype : {DType::bf16, DType::f32}) {
+          Quantized q(dtype, x, s, format);
+          device->quantize(q.operand);
+          CHECK(mismatches(q.operand.row, row) == 0);
+          CHECK(mismatches(q.operand.col, col) == 0);
+          CHECK(dirty_padding(q.operand.row) == 0);
+          CHECK(dirty_padding(q.operand.col) == 0);
+          if (format.granularity != Granularity::tensor) continue;
+          float amax = 0;
+          for (float v : x) amax = std::max(amax, std::fabs(v));
+          CHECK(q.amax.floats()[0] == amax);
+        }
+      }
+}
+
+TEST_CASE("a form that is not wanted is not written, and its absence changes nothing", "[cpu][quantize]") {
+  const auto device = make_cpu_device(1);
+  const Shape s{130, 200};
+  const OperandFormat format{DType::e4m3, Granularity::row, ScaleType::f32};
+  const std::vector<float> x = values(Data::normal, s);
+  Quantized both(DType::bf16, x, s, format), row_only(DType::bf16, x, s, format),
+      untouched(DType::bf16, x, s, format);
+  device->quantize(both.operand);
+  row_only.operand.col = {};
+  device->quantize(row_only.operand);
+  CHECK(row_only.row_data.bytes() == both.row_data.bytes());
+  CHECK(row_only.row_scale.bytes() == both.row_scale.bytes());
+  CHECK(row_only.col_data.bytes() == untouched.col_data.bytes());
+  CHECK(row_only.value.bytes() == both.value.bytes());
+}
+
+TEST_CASE("a GEMM with the identity gives back the dequantized values", "[cpu][quantize][matmul]") {
+  const auto device = make_cpu_device(1);
+  for (const OperandFormat& format : formats())
+    for (const Shape& s : kShapes) {
+      INFO(describe(format) << ", " << s.rows << " x " << s.cols);
+      Quantized q(DType::bf16, values(Data::imbalanced, s), s, format);
+      device->quantize(q.operand);
+      for (bool column : {false, true}) {
+        const Form& form = column ? q.operand.col : q.operand.row;
+        std::vector<float> identity(form.k() * form.k()), expected;
+        for (std::int64_t i = 0; i < form.k(); ++i) identity[i * form.k() + i] = 1;
+        for (std::int64_t i = 0; i < form.data.size(); ++i)
+          expected.push_back(decode(form.data.as<std::uint8_t>()[i], format.dtype) *
+                             scale_at(form, i / form.k(), i % form.k()));
+        const Owned eye(DType::f32, form.k(), form.k(), identity), d(DType::f32, form.rows(), form.k());
+        device->matmul(d, form, {{}, eye, {}, false}, {});
+        CHECK(d.floats() == expected);
+      }
+    }
+}
+
+TEST_CASE("quantization_error counts what the form lost", "[cpu][quantize]") {
+  const auto device = make_cpu_device(1);
+  double saturations = 0, underflows = 0;
+  for (const OperandFormat& format : formats())
+    for (const Shape& s : kShapes)
+      for (Data data : {Data::normal, Data::imbalanced, Data::outlier, Data::adversarial})
+        for (bool column : {false, true}) {
+          INFO(describe(format) << ", " << s.rows << " x " << s.cols << ", data " << static_cast<int>(data));
+          // The largest BF16 squared is no FP32 sum.
+          std::vector<float> x = values(data, s);
+          for (float& v : x) v = std::fabs(v) > 1e18f ? 512.0f : v;
+          Quantized q(DType::bf16, x, s, format);
+          device->quantize(q.operand);
+          const Owned out(DType::f32, 1, 5);
+          device->quantization_error(out, q.value, column ? q.operand.col : q.operand.row, column);
+
+          const std::vector<float> source = column ? transposed(x, s) : x;
+          const ReferenceForm want =
+              quantize_reference(source, column ? s.cols : s.rows, column ? s.rows : s.cols, format);
+          double signal = 0, noise = 0, nonzero = 0, underflow = 0, saturated = 0;
+          // The GEMM sees the FP32 product of code and scale. Half a step at the format's end: what lies
+          // further beyond it was cut, not rounded.
+          const double end = format.dtype == DType::e4m3 ? 448 + 16 : 57344 + 4096;
+          for (std::size_t i = 0; i < source.size(); ++i) {
+            const double v = source[i], error = v - static_cast<float>(want.cast[i] * want.dequantize[i]);
+            signal += v * v, noise += error * error;
+            nonzero += v != 0;
+            underflow += v != 0 && want.cast[i] == 0;
+            saturated += std::fabs(want.scaled[i]) > end;
+          }
+          const std::vector<float> got = out.floats();
+          CHECK(std::fabs(got[0] - signal) <= 0x1p-23 * signal);
+          CHECK(std::fabs(got[1] - noise) <= 0x1p-20 * noise);
+          CHECK(got[2] == nonzero);
+          CHECK(got[3] == underflow);
+          CHECK(got[4] == saturated);
+          saturations += saturated, underflows += underflow;
+        }
+  CHECK(saturations > 0);
+  CHECK(underflows > 0);
+}
