@@ -1,0 +1,294 @@
+// Trained over ranks: however many there are and however they share the model, they make the step of one.
+#include "bench/rank.h"
+
+#include <fmt/format.h>
+
+#include <atomic>
+
+#include "bench/predict.h"
+#include "bench/quantization.h"
+#include "bench/team.h"
+#include "bench/weights.h"
+#include "models/step_testing.h"
+#include "tools/temp_directory.h"
+
+using namespace precbench;
+using namespace precbench::testing;
+
+namespace {
+
+constexpr int kSteps = 3;
+constexpr double kRoundoff = 0x1p-24;  // of FP32
+
+struct Setup {
+  std::string recipe = "bf16";
+  bool tied = false;
+  int ranks = 1;
+  std::string parallel = "ddp";
+  int accumulation = 1;
+  double clip = 0;  ///< the norm is the one sum whose order depends on the sharding
+  std::string grads = "fp32", master = "fp32", moments = "fp32";
+  bool recompute = false;
+};
+
+/// Units of 12,384 (a block), 3,200 or 3,232 (embedding and head) elements: none of them is a whole number of
+/// shards for two or three ranks. The linear layers' dimensions are multiples of 32, so that every recipe
+/// below takes them.
+Plan plan_of(const Setup& setup) {
+  const TempDirectory directory;
+  Case c;
+  c.model = directory.write("uneven.json",
+                            fmt::format(R"({{"layers": 2, "width": 32, "ffn": 96, "heads": 2, "kv_heads": 1,
+                                      "head_dim": 16, "vocab": 100, "qk_norm": true, "tied": {}}})",
+                                        setup.tied));
+  c.recipe = setup.recipe;
+  c.seq = 32;
+  c.batch = 2;
+  c.gpus = setup.ranks;
+  c.parallel = setup.parallel;
+  c.accumulation = setup.accumulation;
+  c.clip = setup.clip;
+  c.grads = setup.grads;
+  c.master = setup.master;
+  c.moments = setup.moments;
+  c.recompute = setup.recompute ? "block" : "none";
+  c.lr = 1e-3;
+  return make_plan(c);
+}
+
+/// Runs body(rank, data) on every rank of the plan, in memory that holds NaN and is no larger than predicted.
+template <class Body>
+void with_ranks(const Plan& plan, Body&& body) {
+  const std::unique_ptr<DataSource> data =
+      open_data({.path = "", .glob = "", .seed = 1, .vocab = plan.model.vocab, .T = plan.T});
+  const std::unique_ptr<LocalGroup> group = make_local_group(plan.ranks);
+  const std::int64_t bytes = dry_run(plan, nullptr).extent + watching_bytes(plan);
+  run_team(
+      plan.ranks,
+      [&](int index) {
+        const std::unique_ptr<Device> device = make_cpu_device(1);
+        const std::unique_ptr<Comm> comm = group->join(index);
+        const NanBlock block(*device, bytes);
+        Rank rank(*device, *comm, plan, block.data(), bytes);
+        body(rank, *data);
+      },
+      [&] { group->abort(); });
+}
+
+StepResult step(Rank& rank, const DataSource& data, std::int64_t number) {
+  rank.prepare(data, number, 0);
+  rank.enqueue();
+  return rank.finish();
+}
+
+Named saved(Rank& rank, Parameters::Kind kind) {
+  Named result;
+  rank.parameters().save(kind, [&](const Parameter& p, const float* values) {
+    result[p.name].assign(values, values + p.size());
+  });
+  return result;
+}
+
+/// What every rank has seen and holds after kSteps steps from one initialisation.
+struct Trained {
+  std::vector<double> losses, norms;
+  Named gradients, weights;  ///< gradients of the last step
+};
+
+Trained train(const Setup& setup) {
+  const Plan plan = plan_of(setup);
+  std::vector<Trained> results(plan.ranks);
+  with_ranks(plan, [&](Rank& rank, const DataSource& data) {
+    Trained& mine = results[rank.comm().rank()];
+    rank.parameters().initialize(plan.seed, kInitialDeviation);
+    for (int i = 0; i < kSteps; ++i) {
+      const StepResult result = step(rank, data, i);
+      mine.losses.push_back(result.loss);
+      mine.norms.push_back(result.grad_norm);
+    }
+    mine.gradients = saved(rank, Parameters::Kind::gradients);
+    mine.weights = saved(rank, Parameters::Kind::weights);
+  });
+  for (const Trained& other : results) {
+    CHECK(other.losses == results[0].losses);
+    CHECK(other.norms == results[0].norms);
+    CHECK(first_difference(other.gradients, results[0].gradients) == "");
+    CHECK(first_difference(other.weights, results[0].weights) == "");
+  }
+  return results[0];
+}
+
+void check_same_bits(const Trained& x, const Trained& y) {
+  CHECK(x.losses == y.losses);
+  CHECK(first_difference(x.gradients, y.gradients) == "");
+  CHECK(first_difference(x.weights, y.weights) == "");
+}
+
+/// Largest relative distances of two runs.
+struct Distances {
+  double loss = 0, norm = 0;
+  Farthest gradients, weights;
+};
+
+Distances distances(const Trained& x, const Trained& y) {
+  Distances d;
+  for (int i = 0; i < kSteps; ++i) {
+    d.loss = std::max(d.loss, std::fabs(x.losses[i] / y.losses[i] - 1));
+    d.norm = std::max(d.norm, std::fabs(x.norms[i] / y.norms[i] - 1));
+  }
+  d.gradients = farthest(x.gradients, y.gradients);
+  d.weights = farthest(x.weights, y.weights);
+  return d;
+}
+
+/// For runs that sum in different orders. The sums differ by unit roundoffs of FP32, but a weight that lies
+/// at the edge between two BF16 values may then round to the other, which its 10^4 siblings' gradients feel
+/// by 1e-5.
+void check_same_up_to_rounding(const Trained& x, const Trained& y) {
+  const Distances d = distances(x, y);
+  CHECK(d.loss <= 1e-6);
+  CHECK(d.norm <= 1e-6);
+  INFO(d.gradients.name);
+  CHECK(d.gradients.distance <= 1e-5);
+  INFO(d.weights.name);
+  CHECK(d.weights.distance <= 1e-6);
+}
+
+}  // namespace
+
+TEST_CASE("sharding changes no bit", "[rank]") {
+  for (const int ranks : {2, 3})
+    for (const bool tied : {false, true})
+      for (const char* recipe : {"bf16", "tensorwise", "mxfp8"}) {
+        Setup setup{.recipe = recipe, .tied = tied, .ranks = ranks};
+        INFO(recipe << (tied ? " tied, " : ", ") << ranks << " ranks");
+        const Trained whole = train(setup);
+        setup.parallel = "fsdp";
+        const Trained sharded = train(setup);
+        check_same_bits(sharded, whole);
+        CHECK(distances(sharded, whole).norm <= 4 * kRoundoff);
+      }
+}
+
+TEST_CASE("sharding changes no bit of any kind of state", "[rank]") {
+  std::vector<Setup> setups(6);
+  setups[0].master = "bf16";
+  setups[1].master = "bf16_sr";
+  setups[2].moments = "bf16";
+  setups[3].grads = "bf16";
+  setups[4].recompute = true;
+  setups[5].recompute = true, setups[5].recipe = "tensorwise";
+  for (Setup& setup : setups) {
+    setup.ranks = 3;
+    INFO("master " << setup.master << ", moments " << setup.moments << ", gradients " << setup.grads);
+    const Trained whole = train(setup);
+    setup.parallel = "fsdp";
+    check_same_bits(train(setup), whole);
+  }
+}
+
+TEST_CASE("ranks without a share of the model take part", "[rank]") {
+  Setup setup{.tied = true, .ranks = 16, .parallel = "fsdp"};
+  const Plan plan = plan_of(setup);
+  const Layout layout(plan.model, plan.ranks);
+  for (int unit = 0; unit < layout.unit_count(); ++unit) REQUIRE(layout.runs(unit, 15).empty());
+  const Trained sharded = train(setup);
+  setup.parallel = "ddp";
+  check_same_bits(sharded, train(setup));
+}
+
+TEST_CASE("clipping differs by the rounding of the norm", "[rank]") {
+  Setup setup{.ranks = 3, .clip = 0.1};
+  const Trained whole = train(setup);
+  for (const double norm : whole.norms) CHECK(norm > setup.clip);
+  setup.parallel = "fsdp";
+  check_same_up_to_rounding(train(setup), whole);
+}
+
+TEST_CASE("N ranks are one rank that accumulates N micro-steps", "[rank]") {
+  for (const int ranks : {2, 3})
+    for (const bool tied : {false, true})
+      for (const char* recipe : {"bf16", "tensorwise", "mxfp8"}) {
+        INFO(recipe << (tied ? " tied, " : ", ") << ranks << " ranks");
+        const Trained one = train({.recipe = recipe, .tied = tied, .accumulation = ranks});
+        const Trained many = train({.recipe = recipe, .tied = tied, .ranks = ranks});
+        // Both add whole micro-steps in order, but the tied embedding's gradient, which has two parts in
+        // each: (a + b) + (c + d) against ((a + b) + c) + d.
+        if (tied)
+          check_same_up_to_rounding(many, one);
+        else
+          check_same_bits(many, one);
+      }
+}
+
+TEST_CASE("accumulation under sharding sums in another order", "[rank]") {
+  for (const bool tied : {false, true}) {
+    Setup setup{.tied = tied, .ranks = 2, .accumulation = 3};
+    const Trained whole = train(setup);
+    setup.parallel = "fsdp";
+    check_same_up_to_rounding(train(setup), whole);
+  }
+}
+
+TEST_CASE("BF16 gradients round every partial sum", "[rank]") {
+  Setup setup{.ranks = 2, .accumulation = 3, .grads = "bf16"};
+  const Trained whole = train(setup);
+  setup.parallel = "fsdp";
+  const Distances d = distances(train(setup), whole);
+  // Six summands larger than their sum, each rounded by up to 2^-9. Measured 1.5e-2 (gradients), 9e-6 (loss).
+  CHECK(d.gradients.distance <= 0.03);
+  CHECK(d.gradients.distance > 1e-3);
+  CHECK(d.loss <= 3e-5);
+}
+
+TEST_CASE("saved weights continue where they were saved, whatever the sharding", "[rank]") {
+  const TempDirectory directory;
+  const std::string file = directory / "final.safetensors";
+  for (const char* master : {"fp32", "bf16"})
+    for (const char* first : {"ddp", "fsdp"}) {
+      double next = 0, next_norm = 0;
+      const Plan plan = plan_of({.tied = true, .ranks = 3, .parallel = first, .master = master});
+      with_ranks(plan, [&](Rank& rank, const DataSource& data) {
+        rank.parameters().initialize(plan.seed, kInitialDeviation);
+        for (int i = 0; i < 2; ++i) step(rank, data, i);
+        save_weights(file, rank, Parameters::Kind::weights, plan.model);
+        const StepResult result = step(rank, data, 2);
+        if (rank.comm().rank() == 0) next = result.loss, next_norm = result.grad_norm;
+      });
+      for (const char* second : {"ddp", "fsdp"}) {
+        INFO("master " << master << ", " << first << " to " << second);
+        const Plan resumed = plan_of({.tied = true, .ranks = 3, .parallel = second, .master = master});
+        const InitialWeights initial(file, resumed.model);
+        CHECK(initial.warnings().empty());
+        with_ranks(resumed, [&](Rank& rank, const DataSource& data) {
+          initial.load_into(rank.parameters());
+          const StepResult result = step(rank, data, 2);
+          if (rank.comm().rank() != 0) return;
+          CHECK(result.loss == next);
+          CHECK(std::fabs(result.grad_norm - next_norm) <= 4 * kRoundoff * next_norm);
+        });
+      }
+    }
+}
+
+TEST_CASE("a rank that fails releases the others, and its error comes out", "[rank]") {
+  for (const char* parallel : {"ddp", "fsdp"})
+    for (const int bad : {0, 2}) {
+      const Plan plan = plan_of({.ranks = 3, .parallel = parallel});
+      std::string error;
+      std::atomic<int> finished = 0;
+      try {
+        with_ranks(plan, [&](Rank& rank, const DataSource& data) {
+          rank.parameters().initialize(plan.seed, kInitialDeviation);
+          step(rank, data, 0);
+          if (rank.comm().rank() == bad) throw std::runtime_error("the cable is out");
+          step(rank, data, 1);
+          ++finished;
+        });
+      } catch (const std::runtime_error& e) {
+        error = e.what();
+      }
+      CHECK(error == "the cable is out");
+      CHECK(finished == 0);
+    }
+}
