@@ -382,34 +382,4 @@ __global__ void __launch_bounds__(kTileThreads, Source::kOutputs == 1 ? 3 : 2)
   }
 }
 
-/// Runs the passes that the outputs ask for.
-template <class Source>
-void produce(CudaDevice& device, const Source& source, const TileOutputs<Source::kOutputs>& outputs) {
-  constexpr int kOutputs = Source::kOutputs;
-  bool amax = false, cast = false,
-       full = source.vectors() && source.rows % kTile == 0 && source.cols % kTile == 0;
-  for (const TileOutput& out : outputs.of) {
-    amax = amax || out.wants_amax();
-    cast = cast || out.wants_cast();
-    full = full && (!out.value.data || out.value.vectors);
-  }
-  const int col_tiles = static_cast<int>((source.cols + kTile - 1) / kTile);
-  const unsigned tiles = static_cast<unsigned>((source.rows + kTile - 1) / kTile * col_tiles);
-  if (tiles == 0) return;
-  if (amax) {
-    const auto kernel = full ? amax_tiles<Source, true> : amax_tiles<Source, false>;
-    kernel<<<tiles, kTileThreads, 0, device.stream()>>>(source, outputs, col_tiles);
-  }
-  if (cast) {
-    const auto kernel = full ? cast_tiles<Source, true> : cast_tiles<Source, false>;
-    if (kStashBytes < kOutputs >> 0)
-      PRECBENCH_CHECK(
-          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kStashBytes<kOutputs>));
-    kernel<<<tiles, kTileThreads, kStashBytes<kOutputs>, device.stream()>>>(source, outputs, col_tiles, amax);
-  }
-}
-
-/// Runs the passes over a value as it stands in memory.
-void cast_value(CudaDevice& device, const Tensor& value, const TileOutput& output);
-
 }  // namespace precbench::cuda
