@@ -64,8 +64,6 @@ class CpuDevice final : public Device {
   float* scratch(int slot, std::int64_t size);
   /// The wanted forms of x.value; x.amax, where present, is made before or read as it is.
   void make_forms(Operand& x, bool make_amax);
-  /// s = silu(gate) * up, without forms.
-  void swiglu_value(const Tensor& s, const Tensor& gate_up);
   /// A form's matrix as FP32 in its storage order; scratch(slot) unless it is FP32 already.
   const float* widen(int slot, const Form& form);
   /// rope (sign +1) or its transpose (sign -1) of one head, in place; table as made by rope_table.

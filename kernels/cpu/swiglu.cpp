@@ -11,19 +11,16 @@ inline float sigmoid(float x) { return 1.0f / (1.0f + cpu::exp(-x)); }
 
 }  // namespace
 
-void CpuDevice::swiglu_value(const Tensor& s, const Tensor& gate_up) {
-  const std::int64_t F = s.cols;
-  cpu::for_rows(threads_, s.rows, 3 * F, [&](std::int64_t r, float* buffer) {
+void CpuDevice::do_swiglu(Operand& s, const Tensor& gate_up) {
+  const std::int64_t F = s.value.cols;
+  cpu::for_rows(threads_, s.value.rows, 3 * F, [&](std::int64_t r, float* buffer) {
     const float* gate = cpu::load(gate_up, r * 2 * F, 2 * F, buffer);
     const float* up = gate + F;
     float* out = buffer + 2 * F;
+#pragma omp simd
     for (std::int64_t i = 0; i < F; ++i) out[i] = gate[i] * sigmoid(gate[i]) * up[i];
-    cpu::store(s, r * F, F, out);
+    cpu::store(s.value, r * F, F, out);
   });
-}
-
-void CpuDevice::do_swiglu(Operand& s, const Tensor& gate_up) {
-  swiglu_value(s.value, gate_up);
   make_forms(s, true);
 }
 
@@ -36,6 +33,7 @@ void CpuDevice::do_swiglu_backward(Operand& dgate_up, Operand& s, const Tensor& 
     float* dgate = buffer + 3 * F;
     float* dup = buffer + 4 * F;
     float* again = buffer + 5 * F;
+#pragma omp simd
     for (std::int64_t i = 0; i < F; ++i) {
       const float sigma = sigmoid(gate[i]);
       again[i] = gate[i] * sigma * up[i];
@@ -43,9 +41,9 @@ void CpuDevice::do_swiglu_backward(Operand& dgate_up, Operand& s, const Tensor& 
       dgate[i] = grad[i] * up[i] * sigma * (1.0f + gate[i] * (1.0f - sigma));
     }
     cpu::store(dgate_up.value, r * 2 * F, 2 * F, dgate);
+    cpu::store(s.value, r * F, F, again);
   });
   do_quantize(dgate_up);
-  swiglu_value(s.value, gate_up);
   make_forms(s, false);  // its amax is forward's
 }
 
