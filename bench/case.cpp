@@ -260,8 +260,9 @@ void validate(const Case& c) {
   if (c.lr == 0) throw InvalidInput("--lr: must be above 0: nothing would be trained");
   if (c.schedule == "cosine" && c.steps == 0)
     throw InvalidInput("--schedule cosine needs a number of steps: add --steps N");
-  if (c.steps > 0 && c.warmup >= c.steps)
-    throw InvalidInput(fmt::format("--warmup: {} steps leave none of the {} of --steps", c.warmup, c.steps));
+  if (c.schedule == "cosine" && c.warmup >= c.steps)
+    throw InvalidInput(
+        fmt::format("--warmup: {} steps leave none of the {} of --steps to the cosine", c.warmup, c.steps));
 }
 
 DataOptions data_options(const Case& c, const ModelConfig& model) {

@@ -92,10 +92,11 @@ TEST_CASE("what can never run is refused before anything runs", "[case]") {
   CHECK(refusal([] { validate(with("schedule", "cosine")); }) ==
         "--schedule cosine needs a number of steps: add --steps N");
   CHECK(refusal([] {
-          Case c = with("steps", "10");
+          Case c = with("schedule", "cosine");
+          c.steps = 10;
           c.warmup = 10;
           validate(c);
-        }) == "--warmup: 10 steps leave none of the 10 of --steps");
+        }) == "--warmup: 10 steps leave none of the 10 of --steps to the cosine");
   CHECK(refusal([] { validate(case_from_json({{"gpus", -2}})); }) == "--gpus: must be at least 1, not -2");
 }
 

@@ -42,23 +42,28 @@ std::string largest_segments(const MemorySegments& memory) {
 
 void print_dry_run(const std::vector<Case>& grid) {
   const CaseLabels labels(grid);
+  std::vector<Prediction> predictions;
+  for (const Case& c : grid) predictions.push_back(predict(c));
+  const bool timed = std::any_of(predictions.begin(), predictions.end(),
+                                 [](const Prediction& p) { return p.seconds_per_step.has_value(); });
+
   std::vector<std::vector<std::string>> rows(1);
   for (const Field* field : labels.fields()) rows[0].push_back(field->name);
-  for (const char* title : {"GiB/GPU", "FLOPs/token", "FLOPs/step", "s/step", "largest segments, GiB"})
-    rows[0].push_back(title);
-
-  for (const Case& c : grid) {
-    const Prediction p = predict(c);
+  rows[0].insert(rows[0].end(), {"GiB/GPU", "FLOPs/token", "FLOPs/step"});
+  if (timed) rows[0].push_back("s/step");
+  rows[0].push_back("largest segments, GiB");
+  for (std::size_t i = 0; i < grid.size(); ++i) {
+    const Prediction& p = predictions[i];
     std::vector<std::string> row;
-    for (const Field* field : labels.fields()) row.push_back(get_text(c, *field));
+    for (const Field* field : labels.fields()) row.push_back(get_text(grid[i], *field));
     if (p.unsupported.empty()) {
-      row.push_back(gib(p.memory.peak));
-      row.push_back(fmt::format("{:.4e}", p.flops_per_token));
-      row.push_back(fmt::format("{:.4e}", p.flops_per_step));
-      row.push_back(p.seconds_per_step ? fmt::format("{:.4g}", *p.seconds_per_step) : "-");
+      row.insert(row.end(), {gib(p.memory.peak), fmt::format("{:.4e}", p.flops_per_token),
+                             fmt::format("{:.4e}", p.flops_per_step)});
+      if (timed) row.push_back(p.seconds_per_step ? fmt::format("{:.4g}", *p.seconds_per_step) : "-");
       row.push_back(largest_segments(p.memory));
     } else {
-      row.insert(row.end(), {"-", "-", "-", "-", "unsupported: " + p.unsupported});
+      row.resize(rows[0].size() - 1, "-");
+      row.push_back("unsupported: " + p.unsupported);
     }
     rows.push_back(std::move(row));
   }
@@ -74,7 +79,7 @@ void print_dry_run(const std::vector<Case>& grid) {
         fmt::print("{:>{}}  ", row[i], widths[i]);
     fmt::print("{}\n", row.back());
   }
-  fmt::print("{} cases; memory is the peak of the fullest GPU; model FLOPs, causal attention halved\n",
+  fmt::print("{}; memory is the peak of the fullest GPU; model FLOPs, causal attention halved\n",
              grid.size());
 }
 

@@ -27,6 +27,10 @@ std::string CaseLabels::of(const Case& c) const {
   return label;
 }
 
+std::string count_cases(std::size_t count) {
+  return fmt::format("{} {}", count, count == 1 ? "case" : "cases");
+}
+
 std::string describe_seconds(double seconds) {
   const auto whole = static_cast<long long>(std::ceil(seconds));
   if (whole < 60) return fmt::format("{} s", whole);

@@ -23,6 +23,9 @@ class CaseLabels {
   std::vector<const Field*> fields_;
 };
 
+/// "1 case", "32 cases"
+std::string count_cases(std::size_t count);
+
 /// "7 s", "1 m 20 s", "2 h 05 m"
 std::string describe_seconds(double seconds);
 

@@ -184,7 +184,7 @@ int summarize(const std::vector<Case>& grid, const std::map<std::string, Status>
       std::any_of(grid.begin(), grid.end(), [&](const Case& c) { return is_failure(rows.at(case_id(c))); });
   const int status = failures ? kSweepFailures : kSweepDone;
   if (options.quiet) return status;
-  fmt::print("{} {}: {}{}\n", grid.size(), grid.size() == 1 ? "case" : "cases", tally(grid, rows),
+  fmt::print("{}: {}{}\n", count_cases(grid.size()), tally(grid, rows),
              failures ? "; --retry-failed runs crashed and timed out ones again" : "");
   fmt::print("records: {}/records.jsonl; compare them with: precbench report {}\n", options.out, options.out);
   return status;
