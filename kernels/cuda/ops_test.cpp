@@ -205,6 +205,16 @@ TEST_CASE("swiglu and swiglu_backward", "[gpu]") {
     const Tensor gpu_in = b.on_gpu(gate_up), gpu_ds = b.on_gpu(ds);
     const Tensor s = check_operand(b, "s", M, F, [&](Operand& out) { b.gpu().swiglu(out, gpu_in); });
     check_twice("s", s, naive, HostMemory::values(truth));
+    // Forward keeps the amax for backward also where its own forms have no use for it.
+    float amax = 0;
+    for (double v : HostMemory::values(s)) amax = std::max(amax, static_cast<float>(std::fabs(v)));
+    for (const OperandFormat& row : {OperandFormat{}, kRow, kBlock}) {
+      Operand out = gpu_operand(*b.buffers, b.gpu(), {row, {}}, M, F);
+      out.amax = b.gpu_output(DType::f32, 1, 1);
+      out.keep_value = !row.quantized();
+      b.gpu().swiglu(out, gpu_in);
+      CHECK(b.fetch(out.amax).as<float>()[0] == amax);
+    }
 
     for (const OperandFormats& again : {OperandFormats{}, {{}, kTensorE4m3}, {kBlock, kRow}, {{}, kMx}}) {
       Operand gpu_s;

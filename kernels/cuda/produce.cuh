@@ -64,11 +64,12 @@ void produce(CudaDevice& device, const Source& source, TileOutputs<Source::kOutp
   const int col_tiles = static_cast<int>((source.cols + kTile - 1) / kTile);
   const int tiles = static_cast<int>((source.rows + kTile - 1) / kTile) * col_tiles;
   if (tiles == 0) return;
-  bool amax = false, cast = false;
+  bool amax = false, cast = false, result = false;
   bool full = source.vectors() && source.rows % kTile == 0 && source.cols % kTile == 0;
   for (const TileOutput& out : outputs.of) {
     amax = amax || out.wants_amax();
     cast = cast || out.wants_cast();
+    result = result || out.tensor.result;
     full = full && (!out.value.data || out.value.vectors);
   }
   if constexpr (kOutputs == 1) {
@@ -101,11 +102,12 @@ void produce(CudaDevice& device, const Source& source, TileOutputs<Source::kOutp
     }
     kernel<<<grid, kTileThreads, 0, device.stream()>>>(source, outputs, col_tiles, tiles);
   }
-  if (cast) {
+  if (cast || result) {
     const auto kernel = full ? cast_tiles<Source, true> : cast_tiles<Source, false>;
     if (kStash > 0)
       PRECBENCH_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kStash));
-    kernel<<<tiles, kTileThreads, kStash, device.stream()>>>(source, outputs, col_tiles, amax);
+    // The first tile's block stores the tensor's amax; where nothing else is wanted, it runs alone.
+    kernel<<<cast ? tiles : 1, kTileThreads, kStash, device.stream()>>>(source, outputs, col_tiles, amax);
   }
 }
 

@@ -142,6 +142,7 @@ __global__ void __launch_bounds__(kErrorThreads)
   __shared__ double buffers[kErrorTerms][kWarp];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const std::uint8_t max_code = form.dtype == DType::e4m3 ? e4m3_encode(kE4m3Max) : e5m2_encode(kE5m2Max);
+  const float half_steps = half_steps_of_max(form.dtype);
   const std::int64_t col_tiles = (value.cols + kErrorTile - 1) / kErrorTile;
   const std::int64_t tiles = (value.rows + kErrorTile - 1) / kErrorTile * col_tiles;
   double sums[kErrorTerms] = {};
@@ -163,8 +164,10 @@ __global__ void __launch_bounds__(kErrorThreads)
       sums[1] += difference * difference;
       sums[2] += v != 0;
       sums[3] += v != 0 && q == 0;
-      // Saturated: the cast hit the format's end and lost more than rounding would.
-      sums[4] += (code & 0x7F) == max_code && fabsf(v) > fabsf(q) + fabsf(q) / half_steps_of_max(form.dtype);
+      // Saturated: the cast hit the format's end and lost more than rounding would. Exact under a
+      // power-of-two scale, where q divides.
+      const float magnitude = fabsf(q);
+      sums[4] += (code & 0x7F) == max_code && fabsf(v) > magnitude + magnitude / half_steps;
     }
   }
 #pragma unroll

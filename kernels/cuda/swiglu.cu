@@ -102,7 +102,7 @@ void CudaDevice::do_swiglu_backward(Operand& dgate_up, Operand& s, const Tensor&
   // the values are written first and cast from memory.
   const bool aligned = F % kTile == 0;
   const TileOutput both = tile_output(*this, dgate_up, false, true, amaxes);
-  const TileOutput again = tile_output(*this, s, false, true, amaxes + amax_bytes);
+  const TileOutput again = tile_output(*this, s, false, false, amaxes + amax_bytes);  // its amax is forward's
   TileOutputs<3> outputs;
   if (aligned) outputs = {{both, both, again}};
   outputs.of[1].first_col = F;

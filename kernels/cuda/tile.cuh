@@ -54,7 +54,7 @@ struct TileOutput {
   std::int32_t* col_amax = nullptr;
 
   bool wants_amax() const { return tensor.on_its_way() || row_amax || col_amax; }
-  bool wants_cast() const { return value.data || row.data || col.data || tensor.result; }
+  bool wants_cast() const { return value.data || row.data || col.data; }
 };
 
 template <int kOutputs>
