@@ -53,15 +53,15 @@ struct Running {
 };
 
 /// The block's, in every thread; in the order of lanes and warps. Two barriers.
-__device__ inline Running join_block(Running mine, Running* buffer /* [32] */) {
+__device__ inline Running join_block(Running mine, float2* buffer /* [32] */) {
 #pragma unroll
   for (int step = kWarp / 2; step > 0; step /= 2)
     mine.join(__shfl_xor_sync(kAllLanes, mine.max, step), __shfl_xor_sync(kAllLanes, mine.sum, step));
   __syncthreads();
-  if (threadIdx.x % kWarp == 0) buffer[threadIdx.x / kWarp] = mine;
+  if (threadIdx.x % kWarp == 0) buffer[threadIdx.x / kWarp] = make_float2(mine.max, mine.sum);
   __syncthreads();
   Running all;
-  for (unsigned w = 0; w < blockDim.x / kWarp; ++w) all.join(buffer[w].max, buffer[w].sum);
+  for (unsigned w = 0; w < blockDim.x / kWarp; ++w) all.join(buffer[w].x, buffer[w].y);
   return all;
 }
 
@@ -93,7 +93,7 @@ __device__ inline Bf16x8 load_logits(const Args& a, std::int64_t row, int col) {
 template <bool kVectors>
 __global__ void __launch_bounds__(kMaxThreads, 1) cross_entropy_kernel(const Args a) {
   extern __shared__ uint4 kept[];  // [slot][thread]
-  __shared__ Running buffer[kWarp];
+  __shared__ float2 buffer[kWarp];
   const auto col_of = [&](int slot) {
     return (slot * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * 8;
   };
@@ -179,7 +179,7 @@ void CudaDevice::do_cross_entropy(const Tensor& loss, const Tensor& logits, cons
   PRECBENCH_CHECK(cudaGetDevice(&device));
   PRECBENCH_CHECK(cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
   const int slot_bytes = threads * 16;
-  const int kept = std::min(slots, (shared_limit - static_cast<int>(kWarp * sizeof(Running))) / slot_bytes);
+  const int kept = std::min(slots, (shared_limit - static_cast<int>(kWarp * sizeof(float2))) / slot_bytes);
   const bool aligned = cols % 8 == 0;
   const auto kernel = aligned ? cross_entropy_kernel<true> : cross_entropy_kernel<false>;
   PRECBENCH_CHECK(
