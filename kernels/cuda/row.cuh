@@ -34,7 +34,9 @@ inline SplitOutput split(const TileOutput& all) {
   parts.now.row_amax = nullptr;  // a row's amax stays in the kernel
   parts.now.col = {};
   parts.later.value = {};
-  parts.later.row_amax = parts.later.col_amax = nullptr;
+  parts.later.row_amax = nullptr;
+  // The columns' amaxes take a pass of their own over the value.
+  parts.now.col_amax = nullptr;
   switch (all.row.granularity) {
     case Granularity::row:
     case Granularity::block_1x128:
