@@ -215,7 +215,7 @@ TEST_CASE("a case that hangs is a row once its time is up", "[sweep]") {
   CHECK(rows_of(options)[kHang].error.value_or("none") == "still running after 0.5 s (--timeout)");
 }
 
-TEST_CASE("a second start does nothing; failed rows are done again only on request", "[sweep]") {
+TEST_CASE("a second start does nothing, and failed rows are done again only on request", "[sweep]") {
   const TempDirectory directory;
   SweepOptions options = options_for(directory);
   const auto grid = cases_of({kExit7, kFine, kFine + 1});
@@ -230,7 +230,7 @@ TEST_CASE("a second start does nothing; failed rows are done again only on reque
   CHECK(text_of(options.out + "/records.jsonl.1") == before);
 }
 
-TEST_CASE("--fresh keeps the old records aside", "[sweep]") {
+TEST_CASE("a fresh start keeps the old records aside", "[sweep]") {
   const TempDirectory directory;
   SweepOptions options = options_for(directory);
   run_sweep(fine_cases(2), options);
@@ -252,7 +252,7 @@ TEST_CASE("a case that something outside kills once is run again", "[sweep]") {
   CHECK(rows_of(options)[kKilledOnce].status == Status::ok);
 }
 
-TEST_CASE("bad input that only the case finds ends the sweep; finished rows stay", "[sweep]") {
+TEST_CASE("bad input that only the case finds ends the sweep, and finished rows stay", "[sweep]") {
   const TempDirectory directory;
   const SweepOptions options = options_for(directory);
   CHECK_THROWS_WITH(run_sweep(cases_of({kFine, kBadInput, kFine + 1}), options),

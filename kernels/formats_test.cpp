@@ -266,7 +266,7 @@ TEST_CASE("ue8m0 rounding up of a value, and multipliers at the edges", "[format
   CHECK(std::isnan(ue8m0_multiplier(0xFF)));
 }
 
-TEST_CASE("rceil scales the amax of a BF16 block into (224, 448]; floor saturates", "[formats]") {
+TEST_CASE("rceil scales the amax of a BF16 block into 224 to 448, floor saturates", "[formats]") {
   int outside = 0;
   for (std::uint32_t high = 0x0800; high < 0x7F80; ++high) {  // from where the byte is not clamped at 0
     const float amax = as_float(high << 16);

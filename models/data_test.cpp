@@ -82,7 +82,7 @@ struct BigramCounts {
 
 }  // namespace
 
-TEST_CASE("permute is a bijection of [0, n) for every n, and keys differ", "[data]") {
+TEST_CASE("permute is a bijection of 0 to n - 1 for every n, and keys differ", "[data]") {
   for (std::uint64_t n = 1; n <= 300; ++n) {
     std::set<std::uint64_t> seen;
     for (std::uint64_t i = 0; i < n; ++i) seen.insert(permute(i, n, 42));
