@@ -21,6 +21,7 @@ double median(std::vector<double> values) { return sample_statistics(std::move(v
 bool Sampler::warm() const {
   const std::size_t n = warmup_.size();
   if (options_.steps > 0 && static_cast<std::int64_t>(2 * n) >= options_.steps) return true;
+  if (options_.steps == 0 && elapsed_ms_ >= options_.time_limit_s * 1e3 / 2) return true;
   if (n < kMinWarmup + 1) return false;
   if (n >= kMaxWarmup) return true;
   const double last = median({warmup_.end() - 3, warmup_.end()});
@@ -64,7 +65,9 @@ bool Sampler::add(double milliseconds) {
   }
   samples_.push_back(milliseconds);
   sampled_ms_ += milliseconds;
-  return finished();
+  // Ranks learn of the end a step late; what that step took is a sample, but the reason stands.
+  if (!done_) done_ = finished();
+  return done_;
 }
 
 Timing Sampler::timing() const {

@@ -2,12 +2,12 @@
 //
 // Warm-up ends when the running median settles: at least 5 steps, and the median of the last 3 within 2% of
 // the median of the 3 before; at the latest after 20. Sampling then ends at the first of
-//   target        at least 10 samples and 0.5 s of them, and a relative noise (IQR / 1.349 over the median,
-//   the standard
-//                 deviation of a normal) below 0.5%
-//   stable_noise  the noise estimate itself no longer moves: over its last 32 values it varies by less than
-//   5% time_limit    the case's seconds are used up
-// With a fixed number of steps only warm-up follows these rules, and it takes at most half of the steps.
+//   target        at least 10 samples and 0.5 s of them, and a relative noise below 0.5%: IQR / 1.349 (a
+//                 normal's standard deviation) over the median
+//   stable_noise  the noise estimate itself no longer moves: its last 32 values vary by less than 5%
+//   time_limit    the case's seconds are used up
+// With a fixed number of steps only warm-up follows these rules. It takes at most half of the steps, or of
+// the time.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ class Sampler {
  public:
   explicit Sampler(const SamplerOptions& options) : options_(options) {}
 
-  /// Takes one step's time and says whether that was the last.
+  /// Takes one step's time and says whether no more are needed. More may come, and are samples too.
   bool add(double milliseconds);
 
   bool warmed_up() const { return warmed_up_; }
@@ -43,7 +43,7 @@ class Sampler {
 
   SamplerOptions options_;
   std::vector<double> warmup_, samples_, noise_;
-  bool warmed_up_ = false;
+  bool warmed_up_ = false, done_ = false;
   double elapsed_ms_ = 0, sampled_ms_ = 0;
   StopReason reason_ = StopReason::fixed_steps;
 };

@@ -31,6 +31,7 @@ Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConf
   if (options.master == Master::fp32) master_ = arena.push(Segment::master, DType::f32, 1, size);
   m_ = arena.push(Segment::moments, options.moments, 1, size);
   v_ = arena.push(Segment::moments, options.moments, 1, size);
+  hash_ = arena.push(Segment::other, DType::i32, 1, 2);
   if (!sharded()) {
     gradient_ = arena.lend_gradients(options.gradients, size).reshape(1, size);
     lends_ = options.accumulation == 1;
@@ -180,8 +181,6 @@ void Parameters::save(Kind kind, const std::function<void(const Parameter&, cons
 }
 
 std::vector<std::uint64_t> Parameters::fingerprints() {
-  const Scope scope(arena_);
-  const Tensor hashes = arena_.push(Segment::other, DType::i32, 1, 2);
   std::vector<std::uint64_t> result;
   for (int u = 0; u < layout_.unit_count(); ++u) {
     const auto [first, last] = layout_.shard_range(u, piece());
@@ -190,10 +189,9 @@ std::vector<std::uint64_t> Parameters::fingerprints() {
       const std::int64_t begin = std::max(first, p.offset), end = std::min(last, p.offset + p.size());
       std::uint64_t hash = 0;
       if (begin < end) {
-        device_.fingerprint(hashes,
-                            part(s.master.empty() ? s.weights : s.master, begin - first, end - begin));
+        device_.fingerprint(hash_, part(s.master.empty() ? s.weights : s.master, begin - first, end - begin));
         std::uint32_t words[2];
-        device_.download(words, hashes);
+        device_.download(words, hash_);
         hash = (std::uint64_t{words[0]} << 32) | words[1];
       }
       result.push_back(hash);

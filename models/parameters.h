@@ -91,6 +91,7 @@ class Parameters {
   Tensor weights_, master_, m_, v_, gradient_;     // flat, one shard of every unit
   Tensor block_buffers_[2], edge_buffers_[2];      // FSDP: whole units' weights
   Tensor block_gradients_[2], edge_gradients_[2];  // FSDP: whole units' gradients
+  Tensor hash_;         // i32 [2]: of fingerprints; here so that a run needs no more memory than its dry run
   Tensor reduced_;      // FSDP with accumulation: a reduced shard before it is added
   bool lends_ = false;  // the gradient buffer is lent to the arena's stack
   int micro_step_ = 0;

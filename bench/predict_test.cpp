@@ -1,0 +1,151 @@
+// The dry run against what it predicts: the closed form of the FLOPs, and the memory of a real run.
+#include "bench/predict.h"
+
+#include <fmt/format.h>
+
+#include "bench/rank.h"
+#include "bench/session.h"
+#include "bench/team.h"
+#include "kernels/errors.h"
+#include "models/flops.h"
+#include "models/step_testing.h"
+
+using namespace precbench;
+using testing::NanBlock;
+
+namespace {
+
+double closed_form(const Plan& plan) {
+  return static_cast<double>(flops_per_token(plan.model, plan.T).total()) *
+         static_cast<double>(plan.tokens_per_step()) / plan.ranks;
+}
+
+/// Books are sums of integers above 2^53: doubles, added in another order than the closed form.
+bool same_flops(double x, double y) { return std::fabs(x - y) <= 1e-12 * y; }
+
+/// What the ranks of a plan have used after one optimizer step on the CPU, in blocks of `extent` bytes.
+std::vector<MemoryUse> used(const Plan& plan, std::int64_t extent, MemoryUse (Arena::*kind)() const) {
+  const std::unique_ptr<DataSource> data =
+      open_data({.path = "", .glob = "", .seed = 1, .vocab = plan.model.vocab, .T = plan.T});
+  const std::unique_ptr<LocalGroup> group = make_local_group(plan.ranks);
+  std::vector<MemoryUse> results(plan.ranks);
+  run_team(
+      plan.ranks,
+      [&](int index) {
+        const std::unique_ptr<Device> device = make_cpu_device(1);
+        const std::unique_ptr<Comm> comm = group->join(index);
+        const NanBlock block(*device, extent);
+        Rank rank(*device, *comm, plan, block.data(), extent);
+        rank.prepare(*data, 0, 0);  // only the tokens must be real: memory does not depend on values
+        rank.enqueue();
+        results[index] = (rank.arena().*kind)();
+      },
+      [&] { group->abort(); });
+  return results;
+}
+
+}  // namespace
+
+TEST_CASE("the step executes the FLOPs of the closed form", "[predict]") {
+  for (const ModelConfig& model : model_presets()) {
+    INFO(model.name);
+    Case c;
+    c.model = model.name;
+    c.batch = 3;
+    c.seq = 1024;  // the head's runs do not divide 3072 tokens
+    const Plan plan = make_plan(c);
+    CHECK(same_flops(dry_run(plan, nullptr).model_flops(), closed_form(plan)));
+    c.recipe = "mxfp8";
+    c.head = "recipe";
+    c.gpus = 4;
+    c.parallel = "fsdp";
+    c.accumulation = 2;
+    const Plan sharded = make_plan(c);
+    CHECK(same_flops(dry_run(sharded, nullptr).model_flops(), closed_form(sharded)));
+  }
+}
+
+TEST_CASE("recomputation executes a block's forward again but for its last product", "[predict]") {
+  Case c;
+  c.model = "llama3.2-1b";
+  c.recompute = "block";
+  const Plan plan = make_plan(c);
+  const ModelConfig& m = plan.model;
+  const double weights = static_cast<double>(m.layers * (block_matrix_parameters(m) - m.width * m.ffn));
+  const double attention = static_cast<double>(m.layers * plan.T * m.q_width());
+  const double again = 2 * (weights + attention) * static_cast<double>(plan.tokens_per_step());
+  CHECK(same_flops(dry_run(plan, nullptr).model_flops(), closed_form(plan) + again));
+}
+
+TEST_CASE("a run uses the memory that its dry run predicts, to the byte", "[predict]") {
+  for (const Recipe& recipe : builtin_recipes())
+    for (const char* recompute : {"none", "block"})
+      for (const char* parallel : {"ddp", "fsdp"})
+        for (const char* master : {"fp32", "bf16"}) {
+          INFO(recipe.name << " recompute " << recompute << " " << parallel << " master " << master);
+          Case c;
+          c.device = "cpu";
+          c.recipe = recipe.name;
+          c.recompute = recompute;
+          c.parallel = parallel;
+          c.master = master;
+          c.gpus = c.parallel == "fsdp" ? 2 : 1;
+          c.batch = 4;
+          c.seq = 32;
+          const Plan plan = make_plan(c);
+          const DryRun books = dry_run(plan, nullptr);
+          for (const MemoryUse& use : used(plan, books.extent, &Arena::peak))
+            CHECK(use.bytes == books.peak.bytes);
+        }
+}
+
+TEST_CASE("memory is predicted with every other choice too", "[predict]") {
+  for (const char* changed :
+       {"accumulation=2", "moments=bf16", "grads=bf16", "head=recipe", "keep_bf16=first:1", "master=bf16_sr"})
+    for (const char* parallel : {"ddp", "fsdp"}) {
+      INFO(changed << " " << parallel);
+      Case c;
+      c.recipe = "tensorwise";
+      c.gpus = 2;
+      c.batch = 2;
+      c.seq = 64;
+      c.parallel = parallel;
+      const std::string text = changed;
+      const std::size_t equals = text.find('=');
+      set_text(c, *find_field(text.substr(0, equals)), text.substr(equals + 1));
+      const Plan plan = make_plan(c);
+      const DryRun books = dry_run(plan, nullptr);
+      for (const MemoryUse& use : used(plan, books.extent, &Arena::highest))
+        CHECK(use.bytes == books.highest.bytes);
+      // And no byte less would do.
+      CHECK_THROWS_AS(used(plan, books.extent - 1, &Arena::highest), OutOfMemory);
+    }
+}
+
+TEST_CASE("a prediction says what a sharded giant needs", "[predict]") {
+  Case c;
+  c.model = "llama3.1-405b";
+  c.seq = 8192;
+  c.batch = 1;
+  c.gpus = 1024;
+  c.parallel = "fsdp";
+  const Prediction p = predict(c);
+  CHECK(p.unsupported.empty());
+  // 16 bytes a parameter (BF16 weights, FP32 master, gradients and two moments: 2 + 4 + 4 + 8 is 18) over
+  // 1,024 ranks, padded to whole shards.
+  const double parameters = static_cast<double>(parameter_count(find_model(c.model)));
+  const double state =
+      static_cast<double>(p.memory.weights + p.memory.master + p.memory.gradients + p.memory.moments);
+  CHECK(state >= 18 * parameters / 1024);
+  CHECK(state <= 18 * parameters / 1024 * 1.001);
+  CHECK(p.memory.peak <= p.memory.total);
+  CHECK(p.flops_per_step == p.flops_per_token * 8192 * 1024);
+}
+
+TEST_CASE("a prediction of what cannot run says why", "[predict]") {
+  Case c;
+  c.recipe = "mxfp8";
+  c.seq = 100;
+  c.batch = 1;
+  CHECK(predict(c).unsupported.find("M=100") != std::string::npos);
+}
