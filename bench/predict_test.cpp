@@ -131,8 +131,8 @@ TEST_CASE("a prediction says what a sharded giant needs", "[predict]") {
   c.parallel = "fsdp";
   const Prediction p = predict(c);
   CHECK(p.unsupported.empty());
-  // 16 bytes a parameter (BF16 weights, FP32 master, gradients and two moments: 2 + 4 + 4 + 8 is 18) over
-  // 1,024 ranks, padded to whole shards.
+  // 18 bytes a parameter (BF16 weights, FP32 master, gradients and two moments: 2 + 4 + 4 + 8) over 1,024
+  // ranks, padded to whole shards.
   const double parameters = static_cast<double>(parameter_count(find_model(c.model)));
   const double state =
       static_cast<double>(p.memory.weights + p.memory.master + p.memory.gradients + p.memory.moments);
