@@ -175,6 +175,26 @@ TEST_CASE("a form that is not wanted is not written, and its absence changes not
   CHECK(row_only.value.bytes() == both.value.bytes());
 }
 
+TEST_CASE("amax is made where it is asked for, also when no form needs it yet", "[cpu][quantize]") {
+  const auto device = make_cpu_device(1);
+  const Owned gate_up(DType::bf16, 40, 60, normal(1, 40 * 60)), ds(DType::bf16, 40, 30, normal(2, 40 * 30));
+  const Owned s(DType::bf16, 40, 30), amax(DType::f32, 1, 1), dgate_up(DType::bf16, 40, 60);
+  Operand out{.value = s, .row = {}, .col = {}, .amax = amax};
+  device->swiglu(out, gate_up);
+  float largest = 0;
+  for (float v : s.floats()) largest = std::max(largest, std::fabs(v));
+  CHECK(amax.floats()[0] == largest);
+
+  // Backward makes the forms with the amax that forward left; a wrong one on purpose shows that it is read.
+  const OperandFormat format{DType::e4m3, Granularity::tensor, ScaleType::f32};
+  const Owned data(DType::e4m3, 30, 40), scale(DType::f32, 1, 1), doubled(DType::f32, 1, 1, {2 * largest});
+  Operand again{.value = s, .row = {}, .col = {format, data, scale, false}, .amax = doubled};
+  Operand gradient = operand(dgate_up);
+  device->swiglu_backward(gradient, again, ds, gate_up);
+  CHECK(doubled.floats()[0] == 2 * largest);
+  CHECK(scale.floats()[0] == 1.0f / static_cast<float>(448.0 / (2.0 * largest)));
+}
+
 TEST_CASE("a GEMM with the identity gives back the dequantized values", "[cpu][quantize][matmul]") {
   const auto device = make_cpu_device(1);
   for (const OperandFormat& format : formats())
