@@ -2,6 +2,10 @@
 #include "kernels/memory.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
 
 #include "kernels/errors.h"
 #include "kernels/random.h"

@@ -1,8 +1,12 @@
 // Parameter arithmetic: nothing is lost, counted twice or misplaced, however a model is cut.
 #include "models/layout.h"
 
+#include <algorithm>
+#include <initializer_list>
 #include <numeric>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "tools/catch.h"
 

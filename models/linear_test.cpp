@@ -2,6 +2,13 @@
 // random gradients), and where a non-finite value goes.
 #include "models/linear.h"
 
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <tuple>
+#include <utility>
+#include <vector>
+
 #include "kernels/cpu/op_testing.h"
 
 using namespace precbench;

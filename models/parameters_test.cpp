@@ -1,11 +1,15 @@
 // Parameters on one rank, under DDP and under FSDP: the same numbers in, the same numbers out, the same sums.
 #include "models/parameters.h"
 
+#include <algorithm>
+#include <cmath>
 #include <exception>
 #include <functional>
 #include <map>
 #include <mutex>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "kernels/cpu/op_testing.h"
 

@@ -10,8 +10,9 @@ namespace {
 struct Problem {
   std::int64_t M, N, K;
 };
-// Around the 128 rows of one BLAS call, odd everywhere, and vectors.
-constexpr Problem kProblems[] = {{1, 1, 1}, {1, 9, 5}, {7, 1, 33}, {127, 3, 2}, {129, 40, 17}, {300, 31, 64}};
+// Vectors, odd everywhere, and more rows than one BLAS call makes: 512, or 64 where D is wide.
+constexpr Problem kProblems[] = {{1, 1, 1},     {1, 9, 5},     {7, 1, 33},
+                                 {129, 40, 17}, {1100, 31, 6}, {130, 2100, 3}};
 
 /// A [rows, k] matrix as a form, stored transposed on request. `storage` gives it memory.
 Form form_of(Owned& storage, DType dtype, const std::vector<float>& values, std::int64_t rows, std::int64_t k,
@@ -98,11 +99,11 @@ TEST_CASE("matmul is at most twice as far from FP64 as a naive FP32 product", "[
 
 TEST_CASE("a NaN or Inf in a row of A reaches that row of D and no other", "[cpu][matmul]") {
   const auto device = make_cpu_device(2);
-  const Problem p{140, 9, 37};
+  const Problem p{600, 9, 37};
   for (float bad : {std::nanf(""), HUGE_VALF, -HUGE_VALF})
     for (int variant = 0; variant < 4; ++variant) {
       std::vector<float> a = normal(1, p.M * p.K);
-      a[131 * p.K + 30] = bad;
+      a[531 * p.K + 30] = bad;
       Owned a_storage, b_storage;
       const Form A = form_of(a_storage, DType::bf16, a, p.M, p.K, variant & 1);
       const Form B = form_of(b_storage, DType::bf16, normal(2, p.N * p.K), p.N, p.K, variant & 2);
@@ -110,6 +111,6 @@ TEST_CASE("a NaN or Inf in a row of A reaches that row of D and no other", "[cpu
       device->matmul(d, A, B, {});
       const std::vector<float> values = d.floats();
       for (std::int64_t m = 0; m < p.M; ++m)
-        for (std::int64_t n = 0; n < p.N; ++n) REQUIRE(std::isfinite(values[m * p.N + n]) == (m != 131));
+        for (std::int64_t n = 0; n < p.N; ++n) REQUIRE(std::isfinite(values[m * p.N + n]) == (m != 531));
     }
 }

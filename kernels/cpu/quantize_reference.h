@@ -2,6 +2,7 @@
 // logarithms where the device works on bits. Slow, and independent of formats.h but for the codes' values.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>

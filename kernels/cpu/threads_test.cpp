@@ -44,9 +44,11 @@ Outputs elementwise(Device& device) {
 }
 
 Outputs matmul(Device& device) {
-  const Owned a = random(1, DType::bf16, kM, kC), b = random(2, DType::f32, 77, kC);
+  // A wide D, of which a BLAS call makes 64 rows.
+  constexpr std::int64_t kN = 2100;
+  const Owned a = random(1, DType::bf16, kM, kC), b = random(2, DType::f32, kN, kC);
   const Owned c = random(3, DType::bf16, kC, kM);
-  Outputs out = {{DType::f32, kM, 77}, {DType::bf16, kM, 77}};
+  Outputs out = {{DType::f32, kM, kN}, {DType::bf16, kM, kN}};
   device.matmul(out[0], {{}, a, {}, false}, {{}, b, {}, false}, {});
   device.matmul(out[1], {{}, c, {}, true}, {{}, b, {}, false}, {});
   return out;
