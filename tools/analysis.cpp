@@ -97,6 +97,19 @@ std::optional<double> final_loss(const Record& record) {
   return record.training ? trailing_mean(record.training->loss) : std::nullopt;
 }
 
+/// The final losses of two runs after as many steps as both have done: a run that went on longer has learnt
+/// more, and that says nothing about its recipe.
+std::pair<std::optional<double>, std::optional<double>> losses_at_equal_steps(const Record& a,
+                                                                              const Record& b) {
+  if (!a.training || !b.training) return {};
+  const std::size_t steps = std::min(a.training->loss.size(), b.training->loss.size());
+  const auto first_steps = [&](const Record& r) {
+    return trailing_mean(
+        {r.training->loss.begin(), r.training->loss.begin() + static_cast<std::ptrdiff_t>(steps)});
+  };
+  return {first_steps(a), first_steps(b)};
+}
+
 /// Relative to the median of its own run, so that seeds can be pooled.
 std::optional<double> pooled_relative_iqr(const Row& row) {
   std::vector<double> relative;
@@ -147,7 +160,7 @@ void compare(Row& row, const Row& baseline) {
   std::vector<double> deltas;
   for (const LocatedRecord* mine : row.members)
     for (const LocatedRecord* theirs : baseline.members) {
-      const auto a = final_loss(mine->record), b = final_loss(theirs->record);
+      const auto [a, b] = losses_at_equal_steps(mine->record, theirs->record);
       if (a && b && seed_of(mine) == seed_of(theirs)) deltas.push_back(*a - *b);
     }
   row.loss_delta = mean(deltas);
