@@ -1,11 +1,11 @@
 // quantize and quantization_error on the CPU device: every granularity, scale type and rounding, both forms,
 // against quantize_reference.h.
-#include "kernels/cpu/op_testing.h"
-
 #include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <vector>
+
+#include "kernels/cpu/op_testing.h"
 #include "kernels/cpu/quantize_reference.h"
 
 using namespace precbench;
