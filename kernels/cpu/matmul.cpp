@@ -14,10 +14,14 @@ void CpuDevice::do_matmul(const Tensor& d, const Form& a, const Form& b, const M
   const float* A = widen(0, a);
   const float* B = widen(1, b);
   // Rows of D that one BLAS call makes: enough for its packing of B to pay, few enough for the FP32 tile to
-  // stay in L2. Their number does not depend on the threads, nor then does any sum.
-  constexpr std::int64_t kTileElements = 1 << 17;
-  const std::int64_t tile_rows = std::clamp<std::int64_t>(kTileElements / N / 16 * 16, 64, 512);
-  const std::int64_t tiles = (M + tile_rows - 1) / tile_rows;
+  // stay in L2, and an equal share for each of several threads. Their number does not depend on the threads, nor
+  // then does any sum.
+  constexpr std::int64_t kTileElements = 1 << 17, kMinRows = 64, kMaxRows = 512, kShares = 8;
+  const auto divide = [](std::int64_t n, std::int64_t by) { return (n + by - 1) / by; };
+  const std::int64_t largest = std::clamp(kTileElements / N, kMinRows, kMaxRows);
+  const std::int64_t shares = divide(divide(M, largest), kShares) * kShares;
+  const std::int64_t tile_rows = std::max(divide(divide(M, shares), 16) * 16, kMinRows);
+  const std::int64_t tiles = divide(M, tile_rows);
   const bool direct = d.dtype == DType::f32;
   cpu::for_rows(threads_, tiles, direct ? 0 : tile_rows * N, [&](std::int64_t tile, float* buffer) {
     const std::int64_t first = tile * tile_rows;
