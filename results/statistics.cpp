@@ -3,8 +3,44 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <utility>
 
 namespace precbench {
+namespace {
+
+constexpr std::size_t kFewestTrailing = 5;
+
+/// The regularized incomplete beta function I_x(a, b), by its continued fraction (DLMF 8.17.22) evaluated
+/// with the modified Lentz method; the fraction converges fast for x < (a + 1) / (a + b + 2), and I_x(a, b) =
+/// 1 - I_{1-x}(b, a) serves the rest.
+double incomplete_beta(double a, double b, double x) {
+  if (x <= 0) return 0;
+  if (x >= 1) return 1;
+  const bool mirrored = x > (a + 1) / (a + b + 2);
+  if (mirrored) std::swap(a, b), x = 1 - x;
+  constexpr double kTiny = 1e-300, kPrecision = 1e-15;
+  constexpr int kMostTerms = 10000;
+  double c = 1, d = 1 / std::max(1 - (a + b) * x / (a + 1), kTiny), fraction = d;
+  for (int m = 1; m < kMostTerms; ++m) {
+    double change = 1;
+    for (const double term : {m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
+                              -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))}) {
+      const auto away_from_zero = [](double value) { return std::abs(value) < kTiny ? kTiny : value; };
+      d = 1 / away_from_zero(1 + term * d);
+      c = away_from_zero(1 + term / c);
+      change = c * d;
+      fraction *= change;
+    }
+    if (std::abs(change - 1) < kPrecision) break;
+  }
+  const double log_front =
+      std::lgamma(a + b) - std::lgamma(a) - std::lgamma(b) + a * std::log(x) + b * std::log1p(-x);
+  const double lower = std::exp(log_front) * fraction / a;
+  return mirrored ? 1 - lower : lower;
+}
+
+}  // namespace
 
 double quantile(const std::vector<double>& sorted, double p) {
   const double position = p * static_cast<double>(sorted.size() - 1);
@@ -31,14 +67,39 @@ std::vector<std::int64_t> outliers(const std::vector<double>& samples) {
   return found;
 }
 
+std::size_t trailing_window(std::size_t length) { return std::max(kFewestTrailing, length / 10); }
+
 std::optional<double> trailing_mean(const std::vector<double>& series) {
-  constexpr std::size_t kFewest = 5;
-  if (series.size() < kFewest) return std::nullopt;
-  const std::size_t count = std::max(kFewest, series.size() / 10);
+  if (series.size() < kFewestTrailing) return std::nullopt;
+  const std::size_t count = trailing_window(series.size());
   double sum = 0;
   for (std::size_t i = series.size() - count; i < series.size(); ++i) sum += series[i];
   if (!std::isfinite(sum)) return std::nullopt;
   return sum / static_cast<double>(count);
+}
+
+MeanAndSpread mean_and_spread(const std::vector<double>& values) {
+  const double n = static_cast<double>(values.size());
+  const double mean = std::accumulate(values.begin(), values.end(), 0.0) / n;
+  double squares = 0;
+  for (const double value : values) squares += (value - mean) * (value - mean);
+  return {mean, n > 1 ? std::sqrt(squares / (n - 1)) : 0};
+}
+
+double student_t_cdf(double t, double freedom) {
+  const double upper = 0.5 * incomplete_beta(freedom / 2, 0.5, freedom / (freedom + t * t));
+  return t > 0 ? 1 - upper : upper;
+}
+
+double student_t_quantile(double p, double freedom) {
+  if (p > 0.5) return -student_t_quantile(1 - p, freedom);
+  double low = -1;
+  while (student_t_cdf(low, freedom) > p) low *= 2;
+  double high = 0;
+  // Halving until the doubles meet: the function is cheap, and no start value can fail.
+  for (double middle = (low + high) / 2; middle > low && middle < high; middle = (low + high) / 2)
+    (student_t_cdf(middle, freedom) > p ? high : low) = middle;
+  return (low + high) / 2;
 }
 
 }  // namespace precbench

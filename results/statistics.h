@@ -25,5 +25,18 @@ std::vector<std::int64_t> outliers(const std::vector<double>& samples);
 /// Mean of the last tenth of a series, of at least 5 entries: a final loss that one lucky batch does not
 /// decide. Null for a series shorter than 5 or with a non-finite value in that window.
 std::optional<double> trailing_mean(const std::vector<double>& series);
+/// How many entries that mean takes of a series of `length`.
+std::size_t trailing_window(std::size_t length);
+
+struct MeanAndSpread {
+  double mean = 0, sd = 0;  ///< sample standard deviation (n - 1); 0 for a single value
+};
+/// `values` must not be empty.
+MeanAndSpread mean_and_spread(const std::vector<double>& values);
+
+/// Student's t distribution with `freedom` >= 1 degrees of freedom: the chance of a value below t, and the
+/// value below which it is with chance p, 0 < p < 1. Relative accuracy about 1e-9.
+double student_t_cdf(double t, double freedom);
+double student_t_quantile(double p, double freedom);
 
 }  // namespace precbench

@@ -1,6 +1,7 @@
 // Known answers of the statistics.
 #include "results/statistics.h"
 
+#include <cmath>
 #include <limits>
 
 #include "tools/catch.h"
@@ -41,4 +42,33 @@ TEST_CASE("the trailing mean takes a tenth, and five at least", "[statistics]") 
   series[95] = 2.0;
   series[10] = std::numeric_limits<double>::infinity();
   CHECK(trailing_mean(series) == 2.0);
+}
+
+TEST_CASE("Student's t has the quantiles of the printed tables", "[statistics]") {
+  const auto close = [](double a, double b) { return std::abs(a - b) < 5e-4 * std::abs(b); };
+  CHECK(close(student_t_quantile(0.95, 1), 6.3138));
+  CHECK(close(student_t_quantile(0.975, 2), 4.3027));
+  CHECK(close(student_t_quantile(0.95, 2), 2.9200));
+  CHECK(close(student_t_quantile(0.975, 9), 2.2622));
+  CHECK(close(student_t_quantile(0.995, 30), 2.7500));
+  CHECK(close(student_t_quantile(0.975, 1e6), 1.95997));
+  CHECK(student_t_quantile(0.025, 4) == -student_t_quantile(0.975, 4));
+  CHECK(std::abs(student_t_quantile(0.5, 3)) < 1e-12);
+}
+
+TEST_CASE("Student's t has its closed forms for one and two degrees of freedom", "[statistics]") {
+  const double pi = std::acos(-1.0);
+  for (const double t : {-40.0, -2.0, -0.1, 0.0, 0.7, 3.0, 1e3}) {
+    CHECK(std::abs(student_t_cdf(t, 1) - (0.5 + std::atan(t) / pi)) < 1e-12);
+    CHECK(std::abs(student_t_cdf(t, 2) - (0.5 + t / (2 * std::sqrt(2 + t * t)))) < 1e-12);
+  }
+  for (const double p : {0.001, 0.3, 0.9})
+    CHECK(std::abs(student_t_cdf(student_t_quantile(p, 5), 5) - p) < 1e-12);
+}
+
+TEST_CASE("the spread of values is that of a sample", "[statistics]") {
+  const MeanAndSpread s = mean_and_spread({1, 2, 3, 6});
+  CHECK(s.mean == 3);
+  CHECK(std::abs(s.sd * s.sd - 14.0 / 3) < 1e-12);
+  CHECK(mean_and_spread({7}).sd == 0);
 }

@@ -167,18 +167,14 @@ void compare(Row& row, const Row& baseline) {
   row.paired_seeds = static_cast<int>(deltas.size());
 }
 
-bool is_bf16(const Row& row) { return row.fields.value("recipe", Json()) == "bf16"; }
-
 void compare_with_bf16(Group& group) {
-  std::stable_partition(group.rows.begin(), group.rows.end(), is_bf16);
+  std::stable_partition(group.rows.begin(), group.rows.end(), [](const Row& row) { return row.is_bf16(); });
   for (std::size_t i = 0; i < group.rows.size(); ++i) {
     // The bf16 row with the same modifiers if there is one, else the first that ran.
     const Row* baseline = nullptr;
     for (const Row& candidate : group.rows) {
-      if (!is_bf16(candidate) || candidate.status != Status::ok) continue;
-      bool same = true;
-      for (const std::string& key : kRecipeModifiers)
-        same = same && candidate.fields.value(key, Json()) == group.rows[i].fields.value(key, Json());
+      if (!candidate.is_bf16() || candidate.status != Status::ok) continue;
+      const bool same = same_modifiers(candidate.fields, group.rows[i].fields);
       if (!baseline || same) baseline = &candidate;
       if (same) break;
     }
@@ -191,6 +187,13 @@ void compare_with_bf16(Group& group) {
 std::string field_text(const Json& value) {
   if (value.is_null()) return "";
   return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+bool Row::is_bf16() const { return fields.value("recipe", Json()) == "bf16"; }
+
+bool same_modifiers(const Json& a, const Json& b) {
+  return std::all_of(kRecipeModifiers.begin(), kRecipeModifiers.end(),
+                     [&](const std::string& key) { return a.value(key, Json()) == b.value(key, Json()); });
 }
 
 RecordRefs all_of(const RecordSet& set) {

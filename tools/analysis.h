@@ -39,6 +39,7 @@ struct Row {
 
   const Record& record() const { return members.front()->record; }
   bool comparable() const { return status == Status::ok && path == ExecutionPath::native; }
+  bool is_bf16() const;
 };
 
 struct Group {
@@ -58,6 +59,10 @@ struct Analysis {
 
 /// The analysis points to the records, which must outlive it.
 Analysis analyze(const RecordRefs& records, RowsBy by = RowsBy::recipe);
+
+/// Whether two cases apply their recipes alike (format of lm_head, of the gather, ...), so that the one may
+/// be the BF16 of the other.
+bool same_modifiers(const nlohmann::ordered_json& a, const nlohmann::ordered_json& b);
 
 RecordRefs all_of(const RecordSet& set);
 
