@@ -43,8 +43,8 @@ Field text(const char* name, const char* group, const char* help, Text member, b
 
 template <class Member>
 Field number(const char* name, const char* group, const char* unit, const char* help, Member member,
-             bool axis, double minimum, const char* zero_word = "") {
-  return {name, group, unit, help, member, {}, axis, Identity::always, minimum, zero_word};
+             bool axis, double minimum, const char* zero_word = "", Identity identity = Identity::always) {
+  return {name, group, unit, help, member, {}, axis, identity, minimum, zero_word};
 }
 
 std::vector<Field> make_fields() {
@@ -60,7 +60,9 @@ std::vector<Field> make_fields() {
              kAxis, 1),
       number("gpus", kWork, "", "ranks; on the CPU device each is a thread", &Case::gpus, kAxis, 1),
       text("parallel", kWork, "how several GPUs share the model", &Case::parallel, kAxis, always,
-           {"ddp", "fsdp"}),
+           {"ddp", "fsdp", "hsdp"}),
+      number("shard_group", kWork, "ranks", "hsdp: ranks that share one copy of the model",
+             &Case::shard_group, kAxis, 1, "", when_set),
       text("device", kWork, "where to run; auto takes a GPU if one is visible", &Case::device, kAxis, always,
            {"auto", "cpu", "cuda"}),
       number("steps", kWork, "", "optimizer steps; auto: until the timing has settled", &Case::steps, kAxis,
@@ -257,6 +259,8 @@ void validate(const Case& c) {
   find_model(c.model);
   find_recipe(c.recipe);
   parse_keep_bf16(c.keep_bf16);
+  if ((c.parallel == "hsdp") != (c.shard_group > 1))
+    throw InvalidInput("--shard-group: hsdp needs groups of 2 or more ranks, and only hsdp has groups");
   if (c.lr == 0) throw InvalidInput("--lr: must be above 0: nothing would be trained");
   if (c.schedule == "cosine" && c.steps == 0)
     throw InvalidInput("--schedule cosine needs a number of steps: add --steps N");

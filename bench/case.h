@@ -24,6 +24,7 @@ struct Case {
   std::int64_t accumulation = 1;
   std::int64_t gpus = 1;
   std::string parallel = "ddp";
+  std::int64_t shard_group = 1;
   std::string device = "auto";
   std::int64_t steps = 0;  ///< 0: until the stop rule is satisfied; written "auto"
   std::int64_t seed = 42;

@@ -31,7 +31,9 @@ Plan make_plan(const Case& c) {
                              layer < plan.model.layers - keep.last);
   plan.head_converted = plan.recipe.quantized() && c.head == "recipe";
 
-  plan.parameters.parallel = c.parallel == "fsdp" ? Parallel::fsdp : Parallel::ddp;
+  plan.parameters.shards = static_cast<int>(c.parallel == "ddp"    ? 1
+                                            : c.parallel == "fsdp" ? c.gpus
+                                                                   : c.shard_group);
   plan.parameters.master = master_of(c.master);
   plan.parameters.moments = dtype_of(c.moments);
   plan.parameters.gradients = dtype_of(c.grads);
@@ -75,6 +77,8 @@ std::vector<std::string> Plan::converted_layers() const {
 }
 
 std::string Plan::why_unsupported() const {
+  if (const int shards = parameters.shards; ranks % shards != 0)
+    return fmt::format("--shard-group: {} does not divide {} ranks", shards, ranks);
   const ModelConfig& m = model;
   std::vector<LinearShape> shapes;
   for (const bool in_recipe : converted)

@@ -27,13 +27,13 @@ bool same_flops(double x, double y) { return std::fabs(x - y) <= 1e-12 * y; }
 std::vector<MemoryUse> used(const Plan& plan, std::int64_t extent, MemoryUse (Arena::*kind)() const) {
   const std::unique_ptr<DataSource> data =
       open_data({.path = "", .glob = "", .seed = 1, .vocab = plan.model.vocab, .T = plan.T});
-  const std::unique_ptr<LocalGroup> group = make_local_group(plan.ranks);
+  const std::unique_ptr<CommGroup> group = make_local_group(plan.ranks);
   std::vector<MemoryUse> results(plan.ranks);
   run_team(
       plan.ranks,
       [&](int index) {
         const std::unique_ptr<Device> device = make_cpu_device(1);
-        const std::unique_ptr<Comm> comm = group->join(index);
+        const std::unique_ptr<Comm> comm = group->join(index, *device);
         const NanBlock block(*device, extent);
         Rank rank(*device, *comm, plan, block.data(), extent);
         rank.prepare(*data, 0, 0);  // only the tokens must be real: memory does not depend on values

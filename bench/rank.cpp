@@ -55,6 +55,7 @@ void Rank::forward_backward() {
     transformer_.forward_backward(loss_sum, tokens_.slice_rows(micro * M, M),
                                   targets_.slice_rows(micro * M, M), scale, micro == 0);
   }
+  parameters_.end_step();
 }
 
 void Rank::enqueue() {

@@ -25,6 +25,7 @@ struct Setup {
   bool tied = false;
   int ranks = 1;
   std::string parallel = "ddp";
+  int shard_group = 1;
   int accumulation = 1;
   double clip = 0;  ///< the norm is the one sum whose order depends on the sharding
   std::string grads = "fp32", master = "fp32", moments = "fp32";
@@ -46,6 +47,7 @@ Plan plan_of(const Setup& setup) {
   c.batch = 2;
   c.gpus = setup.ranks;
   c.parallel = setup.parallel;
+  c.shard_group = setup.shard_group;
   c.accumulation = setup.accumulation;
   c.clip = setup.clip;
   c.grads = setup.grads;
@@ -61,13 +63,13 @@ template <class Body>
 void with_ranks(const Plan& plan, Body&& body) {
   const std::unique_ptr<DataSource> data =
       open_data({.path = "", .glob = "", .seed = 1, .vocab = plan.model.vocab, .T = plan.T});
-  const std::unique_ptr<LocalGroup> group = make_local_group(plan.ranks);
+  const std::unique_ptr<CommGroup> group = make_local_group(plan.ranks);
   const std::int64_t bytes = dry_run(plan, nullptr).extent + watching_bytes(plan);
   run_team(
       plan.ranks,
       [&](int index) {
         const std::unique_ptr<Device> device = make_cpu_device(1);
-        const std::unique_ptr<Comm> comm = group->join(index);
+        const std::unique_ptr<Comm> comm = group->join(index, *device);
         const NanBlock block(*device, bytes);
         Rank rank(*device, *comm, plan, block.data(), bytes);
         body(rank, *data);
@@ -185,6 +187,19 @@ TEST_CASE("sharding changes no bit of any kind of state", "[rank]") {
     setup.parallel = "fsdp";
     check_same_bits(train(setup), whole);
   }
+}
+
+TEST_CASE("replicas of groups of shards train like one group", "[rank]") {
+  for (const auto& [ranks, shard_group] : {std::pair{4, 2}, {6, 2}, {6, 3}})
+    for (const int accumulation : {1, 2}) {
+      Setup setup{.ranks = ranks, .accumulation = accumulation};
+      INFO(ranks << " ranks in groups of " << shard_group << ", accumulation " << accumulation);
+      const Trained whole = train(setup);
+      setup.parallel = "hsdp";
+      setup.shard_group = shard_group;
+      // Gradients are summed within the groups first.
+      check_same_up_to_rounding(train(setup), whole);
+    }
 }
 
 TEST_CASE("ranks without a share of the model take part", "[rank]") {

@@ -80,7 +80,7 @@ class Session {
                                   : make_cpu_device(std::max(1, threads_ / plan_.ranks));
   }
   void describe(const Device& device);
-  void run_rank(int rank, LocalGroup& group);
+  void run_rank(int rank, CommGroup& group);
   void train(Rank& rank);
   void finish_training(Rank& rank, const Sampler& sampler);
   void note_changed_parameters(const std::vector<std::uint64_t>& before,
@@ -136,20 +136,20 @@ void Session::run() {
   }
   data_ = open_data(data_options(case_, plan_.model));
   if (!case_.init_from.empty()) initial_ = std::make_unique<InitialWeights>(case_.init_from, plan_.model);
-  if (case_.device == "cuda" && plan_.ranks > 1)
-    throw Unsupported("several GPUs: this build has no collectives between GPUs; use --gpus 1");
   describe(*make_device(0));
   if (initial_)
     record_.warnings.insert(record_.warnings.end(), initial_->warnings().begin(), initial_->warnings().end());
-  const std::unique_ptr<LocalGroup> group = make_local_group(plan_.ranks);
+  const std::unique_ptr<CommGroup> group = case_.device == "cuda" && plan_.ranks > 1
+                                               ? make_nccl_group(plan_.ranks, plan_.ranks)
+                                               : make_local_group(plan_.ranks);
   run_team(
       plan_.ranks, [&](int rank) { run_rank(rank, *group); }, [&] { group->abort(); });
   fill_metrics();
 }
 
-void Session::run_rank(int index, LocalGroup& group) {
+void Session::run_rank(int index, CommGroup& group) {
   const std::unique_ptr<Device> device = make_device(index);
-  const std::unique_ptr<Comm> comm = group.join(index);
+  const std::unique_ptr<Comm> comm = group.join(index, *device);
   // A little more than predicted: saving and watching push small tensors of their own.
   const std::int64_t capacity = books_.extent + watching_bytes(plan_);
   const Block block(*device, capacity);

@@ -45,7 +45,7 @@ void optimizer_step(Device& device, Parameters& parameters, const Tensor& scalar
       }
     }
     if (!accumulate) device.zero(norm_squared);  // more ranks than elements
-    if (parameters.sharded()) parameters.comm().all_reduce(norm_squared);
+    if (parameters.sharded()) parameters.shard_comm().all_reduce(norm_squared);
   } else {
     device.zero(norm_squared);
   }
@@ -60,7 +60,7 @@ void optimizer_step(Device& device, Parameters& parameters, const Tensor& scalar
                    part(shard.gradient, run), scalars, norm_squared, options);
     }
   }
-  if (o.max_norm <= 0 && parameters.sharded()) parameters.comm().all_reduce(norm_squared);
+  if (o.max_norm <= 0 && parameters.sharded()) parameters.shard_comm().all_reduce(norm_squared);
 }
 
 }  // namespace precbench

@@ -20,12 +20,21 @@ Tensor part(const Tensor& t, std::int64_t first, std::int64_t count) {
 
 Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConfig& config,
                        const ParameterOptions& options)
-    : device_(device),
-      comm_(comm),
-      arena_(arena),
-      config_(config),
-      options_(options),
-      layout_(config, options.parallel == Parallel::fsdp ? comm.size() : 1) {
+    : device_(device), arena_(arena), config_(config), options_(options), layout_(config, options.shards) {
+  const int shards = options.shards, replicas = comm.size() / shards;
+  if (shards > 1 && replicas > 1) {
+    const int group = comm.rank() / shards, place = comm.rank() % shards;
+    std::vector<int> group_members, replica_members;
+    for (int i = 0; i < shards; ++i) group_members.push_back(group * shards + i);
+    for (int i = 0; i < replicas; ++i) replica_members.push_back(i * shards + place);
+    owned_shard_comm_ = comm.subset(group_members);
+    owned_replica_comm_ = comm.subset(replica_members);
+    shard_comm_ = owned_shard_comm_.get();
+    replica_comm_ = owned_replica_comm_.get();
+  } else {
+    (shards > 1 ? shard_comm_ : replica_comm_) = &comm;
+  }
+
   const std::int64_t size = layout_.local_size();
   weights_ = arena.push(Segment::weights, options.weights, 1, size);
   if (options.master == Master::fp32) master_ = arena.push(Segment::master, DType::f32, 1, size);
@@ -39,46 +48,64 @@ Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConf
     return;
   }
   gradient_ = arena.push(Segment::gradients, options.gradients, 1, size);
-  std::int64_t largest_block = 0, largest_edge = 0;
+  std::int64_t largest[4] = {}, largest_shard = 0;
   for (int u = 0; u < layout_.unit_count(); ++u) {
-    std::int64_t& largest = layout_.is_block(u) ? largest_block : largest_edge;
-    largest = std::max(largest, layout_.shard_size(u) * layout_.pieces());
+    std::int64_t& buffer = largest[buffer_of(u)];
+    buffer = std::max(buffer, layout_.shard_size(u) * layout_.pieces());
+    largest_shard = std::max(largest_shard, layout_.shard_size(u));
   }
-  for (int i = 0; i < 2; ++i) {
-    block_buffers_[i] = arena.push(Segment::communication, options.weights, 1, largest_block);
-    block_gradients_[i] = arena.push(Segment::communication, options.gradients, 1, largest_block);
-  }
-  for (int i = 0; i <= edge(layout_.head_unit()); ++i) {
-    edge_buffers_[i] = arena.push(Segment::communication, options.weights, 1, largest_edge);
-    edge_gradients_[i] = arena.push(Segment::communication, options.gradients, 1, largest_edge);
+  for (int i = 0; i < 4; ++i) {
+    if (largest[i] == 0) continue;
+    gather_buffers_[i].weights = arena.push(Segment::communication, options.weights, 1, largest[i]);
+    reduce_buffers_[i].gradients = arena.push(Segment::communication, options.gradients, 1, largest[i]);
   }
   if (options.accumulation > 1)
-    reduced_ = arena.push(Segment::communication, options.gradients, 1,
-                          std::max(largest_block, largest_edge) / layout_.pieces());
+    reduced_ = arena.push(Segment::communication, options.gradients, 1, largest_shard);
 }
 
 Tensor Parameters::local(const Tensor& buffer, int unit) const {
   return buffer.empty() ? Tensor{} : part(buffer, layout_.shard_offset(unit), layout_.shard_size(unit));
 }
 
+void Parameters::forget_gathered() {
+  for (GatherBuffer& buffer : gather_buffers_) buffer.unit = -1;
+}
+
 void Parameters::begin_step() {
+  forget_gathered();
   if (lends_) arena_.return_gradients();
 }
 
 void Parameters::begin_micro_step(int micro_step) { micro_step_ = micro_step; }
 
+void Parameters::end_step() {
+  add_reduced();
+  if (shard_comm_) shard_comm_->wait(last_shard_ticket_);
+  if (replica_comm_) replica_comm_->wait(last_replica_ticket_);
+}
+
+void Parameters::prefetch(int unit) {
+  if (!sharded()) return;
+  GatherBuffer& buffer = gather_buffers_[buffer_of(unit)];
+  if (buffer.unit == unit) return;
+  buffer.unit = unit;
+  buffer.gathered = shard_comm_->start_all_gather(
+      part(buffer.weights, 0, layout_.shard_size(unit) * layout_.pieces()), local(weights_, unit));
+}
+
 Tensor Parameters::gather(int unit) {
   if (!sharded()) return local(weights_, unit);
-  const Tensor& buffer = layout_.is_block(unit) ? block_buffers_[unit % 2] : edge_buffers_[edge(unit)];
-  const Tensor full = part(buffer, 0, layout_.shard_size(unit) * layout_.pieces());
-  comm_.all_gather(full, local(weights_, unit));
-  return full;
+  prefetch(unit);
+  const GatherBuffer& buffer = gather_buffers_[buffer_of(unit)];
+  shard_comm_->wait(buffer.gathered);
+  return part(buffer.weights, 0, layout_.shard_size(unit) * layout_.pieces());
 }
 
 Tensor Parameters::gradients(int unit) {
   if (!sharded()) return local(gradient_, unit);
-  const Tensor& buffer = layout_.is_block(unit) ? block_gradients_[unit % 2] : edge_gradients_[edge(unit)];
-  return part(buffer, 0, layout_.shard_size(unit) * layout_.pieces());
+  const ReduceBuffer& buffer = reduce_buffers_[buffer_of(unit)];
+  shard_comm_->wait(buffer.reduced);
+  return part(buffer.gradients, 0, layout_.shard_size(unit) * layout_.pieces());
 }
 
 void Parameters::claim(const Tensor& gradient) {
@@ -88,18 +115,29 @@ void Parameters::claim(const Tensor& gradient) {
 }
 
 void Parameters::reduce(int unit) {
-  if (!sharded()) {
-    if (micro_step_ == options_.accumulation - 1) comm_.all_reduce(local(gradient_, unit));
-    return;
+  const bool last = micro_step_ == options_.accumulation - 1;
+  if (sharded()) {
+    const Tensor full = gradients(unit);
+    ReduceBuffer& buffer = reduce_buffers_[buffer_of(unit)];
+    if (micro_step_ > 0) add_reduced();
+    const Tensor target =
+        micro_step_ == 0 ? local(gradient_, unit) : part(reduced_, 0, layout_.shard_size(unit));
+    buffer.reduced = last_shard_ticket_ = shard_comm_->start_reduce_scatter(target, full);
+    if (micro_step_ > 0) adding_ = unit;
   }
-  const Tensor target = local(gradient_, unit);
-  if (micro_step_ == 0) {
-    comm_.reduce_scatter(target, gradients(unit));
-    return;
-  }
-  const Tensor sum = part(reduced_, 0, target.size());
-  comm_.reduce_scatter(sum, gradients(unit));
-  device_.add(target, sum);
+  if (!last || !replica_comm_) return;
+  add_reduced();
+  last_replica_ticket_ = replica_comm_->start_all_reduce(local(gradient_, unit));
+}
+
+/// The shard that was reduced last is added to what earlier micro-steps left. Done one unit late, so that its
+/// reduction runs beside the next block's compute.
+void Parameters::add_reduced() {
+  if (adding_ < 0) return;
+  shard_comm_->wait(last_shard_ticket_);
+  const Tensor target = local(gradient_, adding_);
+  device_.add(target, part(reduced_, 0, target.size()));
+  adding_ = -1;
 }
 
 Parameters::Shard Parameters::shard(int unit) const {
@@ -128,6 +166,7 @@ void Parameters::initialize(std::uint64_t seed, float std) {
   }
   device_.zero(m_);
   device_.zero(v_);
+  forget_gathered();
 }
 
 void Parameters::load(const std::function<void(const Parameter&, float*)>& read) {
@@ -155,6 +194,7 @@ void Parameters::load(const std::function<void(const Parameter&, float*)>& read)
   }
   device_.zero(m_);
   device_.zero(v_);
+  forget_gathered();
 }
 
 void Parameters::save(Kind kind, const std::function<void(const Parameter&, const float*)>& write) {
@@ -165,7 +205,7 @@ void Parameters::save(Kind kind, const std::function<void(const Parameter&, cons
     Tensor full = mine;
     if (sharded()) {
       full = arena_.push(Segment::other, mine.dtype, 1, mine.size() * layout_.pieces());
-      comm_.all_gather(full, mine);
+      shard_comm_->all_gather(full, mine);
     }
     std::vector<std::byte> bytes(full.bytes());
     device_.download(bytes.data(), full);

@@ -1,12 +1,17 @@
 // One rank's weights, master weights, gradients and moments, as flat buffers over a Layout, and the three
 // calls by which the model uses them whatever the parallel strategy:
-//   gather(unit)     the unit's BF16 weights, whole          one rank, DDP: a view   FSDP: all-gather of the
-//   shards gradients(unit)  where backward writes the unit's gradient reduce(unit)     that gradient is
-//   complete               DDP: all-reduce         FSDP: reduce-scatter
-// Under FSDP blocks take turns in two buffers, so that a gather can overlap the block before.
+//   gather(unit)     the unit's BF16 weights, whole       unsharded: a view        sharded: an all-gather
+//   gradients(unit)  where backward writes the unit's gradient
+//   reduce(unit)     that gradient is complete            unsharded: all-reduce    sharded: reduce-scatter
+// Ranks form groups that share one copy of everything (the shards); equal shards of different groups are
+// replicas, whose gradients are summed. DDP is groups of one rank, FSDP one group, HSDP anything between.
+//
+// Communication runs beside compute: prefetch(unit) starts a gather that a later gather(unit) only waits for,
+// reduce() only starts, and end_step() waits for all gradients. Sharded blocks take turns in two buffers.
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -17,13 +22,12 @@
 
 namespace precbench {
 
-enum class Parallel : std::uint8_t { ddp, fsdp };
 /// What is updated: an FP32 master that the BF16 weights are rounded from, or the BF16 weights themselves,
 /// rounded to nearest or stochastically.
 enum class Master : std::uint8_t { fp32, bf16, bf16_sr };
 
 struct ParameterOptions {
-  Parallel parallel = Parallel::ddp;
+  int shards = 1;  ///< ranks of a group; divides the ranks: 1 is DDP, all of them FSDP
   Master master = Master::fp32;
   DType weights = DType::bf16;  ///< f32: the FP32 reference model of the tests
   DType moments = DType::f32;
@@ -43,6 +47,11 @@ class Parameters {
   /// To be called before the first micro-step of every optimizer step.
   void begin_step();
   void begin_micro_step(int micro_step);
+  /// To be called after the last micro-step: gradients are complete for the device's later ops.
+  void end_step();
+  /// Starts to gather a unit that is needed soon. A block takes the buffer of the last but one, which must
+  /// have been used by then.
+  void prefetch(int unit);
   Tensor gather(int unit);
   Tensor gradients(int unit);
   /// To be called before a gradient is written: takes the lent buffer back from there to its end. Backward
@@ -60,7 +69,8 @@ class Parameters {
   };
   Shard shard(int unit) const;
   bool sharded() const { return layout_.pieces() > 1; }
-  Comm& comm() { return comm_; }
+  /// The ranks of this group.
+  Comm& shard_comm() { return *shard_comm_; }
 
   // ---- in and out
   /// Matrices ~ N(0, std), gains 1, moments 0. The same numbers whatever the sharding.
@@ -77,22 +87,39 @@ class Parameters {
   std::vector<std::uint64_t> fingerprints();
 
  private:
-  /// Which of the edge buffers: embedding and head have one each, or share one when tied.
-  int edge(int unit) const { return unit == layout_.embedding_unit() ? 0 : 1; }
-  int piece() const { return sharded() ? comm_.rank() : 0; }
+  /// A buffer for whole units, what is in it and what is under way.
+  struct GatherBuffer {
+    Tensor weights;
+    int unit = -1;  // whose weights, of this step, are in it or on their way
+    Comm::Ticket gathered = 0;
+  };
+  struct ReduceBuffer {
+    Tensor gradients;
+    Comm::Ticket reduced = 0;
+  };
+  /// Embedding and head have a buffer each, or share one when tied; blocks take turns in two others.
+  int buffer_of(int unit) const {
+    return layout_.is_block(unit) ? unit % 2 : unit == layout_.embedding_unit() ? 2 : 3;
+  }
+  void forget_gathered();
+  void add_reduced();
+  int piece() const { return sharded() ? shard_comm_->rank() : 0; }
   Tensor local(const Tensor& flat, int unit) const;
 
   Device& device_;
-  Comm& comm_;
   Arena& arena_;
   ModelConfig config_;
   ParameterOptions options_;
   Layout layout_;
-  Tensor weights_, master_, m_, v_, gradient_;     // flat, one shard of every unit
-  Tensor block_buffers_[2], edge_buffers_[2];      // FSDP: whole units' weights
-  Tensor block_gradients_[2], edge_gradients_[2];  // FSDP: whole units' gradients
-  Tensor hash_;         // i32 [2]: of fingerprints; here so that a run needs no more memory than its dry run
-  Tensor reduced_;      // FSDP with accumulation: a reduced shard before it is added
+  Comm *shard_comm_ = nullptr, *replica_comm_ = nullptr;  // null: this rank alone
+  std::unique_ptr<Comm> owned_shard_comm_, owned_replica_comm_;
+  Tensor weights_, master_, m_, v_, gradient_;  // flat, one shard of every unit
+  GatherBuffer gather_buffers_[4];              // sharded: whole units' weights
+  ReduceBuffer reduce_buffers_[4];              // sharded: whole units' gradients
+  Tensor hash_;      // i32 [2]: of fingerprints; here so that a run needs no more memory than its dry run
+  Tensor reduced_;   // sharded, with accumulation: a reduced shard before it is added
+  int adding_ = -1;  // the unit whose reduced shard is on its way there
+  Comm::Ticket last_shard_ticket_ = 0, last_replica_ticket_ = 0;
   bool lends_ = false;  // the gradient buffer is lent to the arena's stack
   int micro_step_ = 0;
 };

@@ -43,8 +43,8 @@ void on_ranks(int ranks, const ModelConfig& config, const ParameterOptions& opti
   for (int r = 0; r < ranks; ++r)
     threads.emplace_back([&, r] {
       try {
-        const auto comm = group->join(r);
         const auto device = make_cpu_device(1);
+        const auto comm = group->join(r, *device);
         // NaN everywhere, so that what is never written shows.
         std::vector<std::byte> memory(1 << 20, std::byte{0xFF});
         Arena arena(memory.data(), 1 << 20);
@@ -80,14 +80,14 @@ Values saved_by_all(int ranks, const ModelConfig& config, const ParameterOptions
 }
 
 struct Setting {
-  Parallel parallel;
-  int ranks;
+  int ranks, shards;
 };
-constexpr Setting kSettings[] = {{Parallel::ddp, 1},  {Parallel::ddp, 2},  {Parallel::ddp, 3},
-                                 {Parallel::fsdp, 1}, {Parallel::fsdp, 2}, {Parallel::fsdp, 3}};
+constexpr Setting kSettings[] = {{1, 1}, {2, 1}, {3, 1},   // DDP
+                                 {2, 2}, {3, 3},           // FSDP
+                                 {4, 2}, {6, 2}, {6, 3}};  // HSDP
 
 std::string text(const Setting& s) {
-  return std::string(s.parallel == Parallel::ddp ? "ddp " : "fsdp ") + std::to_string(s.ranks);
+  return std::to_string(s.ranks) + " ranks in groups of " + std::to_string(s.shards);
 }
 
 /// Values for every parameter, of its name's own stream.
@@ -112,7 +112,7 @@ TEST_CASE("initialize draws the same numbers whatever the sharding", "[parameter
       Values reference;
       for (const Setting& s : kSettings) {
         INFO(text(s) << " tied " << tied << " master " << static_cast<int>(master));
-        const Values values = saved_by_all(s.ranks, config, {.parallel = s.parallel, .master = master},
+        const Values values = saved_by_all(s.ranks, config, {.shards = s.shards, .master = master},
                                            Parameters::Kind::weights, initialize);
         if (reference.empty()) reference = values;
         CHECK(values == reference);
@@ -160,8 +160,8 @@ TEST_CASE("what is loaded is what is saved", "[parameters]") {
         INFO(text(s) << " tied " << tied << " master " << static_cast<int>(master));
         const ModelConfig config = awkward(tied);
         const Values values =
-            saved_by_all(s.ranks, config, {.parallel = s.parallel, .master = master},
-                         Parameters::Kind::weights, [](Rank& rank) { load(rank.parameters); });
+            saved_by_all(s.ranks, config, {.shards = s.shards, .master = master}, Parameters::Kind::weights,
+                         [](Rank& rank) { load(rank.parameters); });
         const Layout layout(config, 1);
         std::size_t parameters = 0;
         for (const Unit& unit : layout.units())
@@ -179,7 +179,7 @@ TEST_CASE("gather gives a unit's weights whole, in BF16", "[parameters]") {
     INFO(text(s));
     std::vector<std::int64_t> wrong(s.ranks);
     const ModelConfig config = awkward(false);
-    on_ranks(s.ranks, config, {.parallel = s.parallel}, [&](Rank& rank) {
+    on_ranks(s.ranks, config, {.shards = s.shards}, [&](Rank& rank) {
       load(rank.parameters);
       const Layout& layout = rank.parameters.layout();
       // Two units at a time stay valid, as the model needs them: a block and the next.
@@ -233,10 +233,11 @@ TEST_CASE("gradients are summed over ranks and micro-steps, under any strategy",
                   parameters.reduce(u);
                 }
               }
+              parameters.end_step();
             }
           };
           const Values got = saved_by_all(
-              s.ranks, config, {.parallel = s.parallel, .gradients = dtype, .accumulation = accumulation},
+              s.ranks, config, {.shards = s.shards, .gradients = dtype, .accumulation = accumulation},
               Parameters::Kind::gradients, backward);
           const Layout layout(config, 1);
           for (int u = 0; u < layout.unit_count(); ++u)
@@ -280,15 +281,15 @@ TEST_CASE("the gradient buffer is lent until backward claims a tensor", "[parame
   });
 }
 
-TEST_CASE("the optimizer's shards hold every element of the model once", "[parameters]") {
+TEST_CASE("the optimizer's shards hold every element of the model once in every group", "[parameters]") {
   for (const Setting& s : kSettings) {
-    if (s.parallel == Parallel::ddp) continue;
+    if (s.shards == 1) continue;
     INFO(text(s));
     const ModelConfig config = awkward(false);
     const Layout whole(config, 1);
     std::vector<int> seen(whole.model_offset(whole.head_unit()) + whole.units().back().size);
     std::mutex mutex;
-    on_ranks(s.ranks, config, {.parallel = s.parallel}, [&](Rank& rank) {
+    on_ranks(s.ranks, config, {.shards = s.shards}, [&](Rank& rank) {
       const std::lock_guard lock(mutex);
       for (int u = 0; u < whole.unit_count(); ++u) {
         const Parameters::Shard shard = rank.parameters.shard(u);
@@ -297,7 +298,7 @@ TEST_CASE("the optimizer's shards hold every element of the model once", "[param
       }
     });
     std::int64_t once = 0, more = 0;
-    for (int n : seen) once += n == 1, more += n > 1;
+    for (int n : seen) once += n == s.ranks / s.shards, more += n > s.ranks / s.shards;
     CHECK(once == parameter_count(config));
     CHECK(more == 0);
   }
@@ -309,7 +310,7 @@ TEST_CASE("fingerprints tell which parameters changed", "[parameters]") {
     const ModelConfig config = awkward(false);
     std::vector<std::vector<bool>> changed(s.ranks);
     std::vector<char> repeatable(s.ranks);
-    on_ranks(s.ranks, config, {.parallel = s.parallel}, [&](Rank& rank) {
+    on_ranks(s.ranks, config, {.shards = s.shards}, [&](Rank& rank) {
       const int r = rank.comm.rank();
       rank.parameters.initialize(1, 0.02f);
       const std::vector<std::uint64_t> before = rank.parameters.fingerprints();
@@ -318,7 +319,7 @@ TEST_CASE("fingerprints tell which parameters changed", "[parameters]") {
       const Layout& layout = rank.parameters.layout();
       const int unit = layout.block_unit(1);
       const Parameter& p = layout.units()[unit].parameters[6];
-      const int piece = rank.parameters.sharded() ? r : 0;
+      const int piece = r % s.shards;
       const auto [first, last] = layout.shard_range(unit, piece);
       const std::int64_t at = p.offset + p.size() - 1;
       if (at >= first && at < last) rank.parameters.shard(unit).master.as<float>()[at - first] *= 1.0001f;

@@ -236,6 +236,7 @@ void Transformer::block_backward(std::int64_t layer, Saved& saved) {
   const int unit = parameters_.layout().block_unit(layer);
   const Scope scope(arena_);
   const BlockTensors w = parameters_.layout().block(parameters_.gather(unit));
+  if (layer > 0) parameters_.prefetch(unit - 1);
   if (options_.recompute) {
     push_inner(layer, saved);
     block_forward(layer, saved, w, saved.x, true);
@@ -302,7 +303,9 @@ void Transformer::forward_backward(const Tensor& loss_sum, const Tensor& tokens,
                                    float loss_scale, bool first_micro_step) {
   const Layout& layout = parameters_.layout();
   const Arena::Mark start = arena_.mark();
-  device_.embedding(x0_, tokens, layout.embedding(parameters_.gather(layout.embedding_unit())));
+  const Tensor table = layout.embedding(parameters_.gather(layout.embedding_unit()));
+  parameters_.prefetch(layout.block_unit(0));
+  device_.embedding(x0_, tokens, table);
 
   std::vector<Arena::Mark> marks;
   Tensor x = x0_;
@@ -311,6 +314,7 @@ void Transformer::forward_backward(const Tensor& loss_sum, const Tensor& tokens,
     marks.push_back(arena_.mark());
     push_saved(layer, saved);
     const BlockTensors w = layout.block(parameters_.gather(layout.block_unit(layer)));
+    parameters_.prefetch(layer + 1 < config_.layers ? layout.block_unit(layer + 1) : layout.head_unit());
     if (options_.recompute) {
       const Scope scope(arena_);
       push_inner(layer, saved);

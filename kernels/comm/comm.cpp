@@ -1,29 +1,66 @@
 // The books of the collectives, and the comm of the dry device.
 #include "kernels/comm/comm.h"
 
+#include <algorithm>
+
 namespace precbench {
 
+void Comm::count(const OpCost& cost, double buffer_bytes) {
+  auto entry =
+      std::find_if(counts_.begin(), counts_.end(), [&](const auto& c) { return c.name == cost.name; });
+  if (entry == counts_.end()) entry = counts_.insert(entry, CollectiveCount{cost.name});
+  ++entry->calls;
+  entry->buffer_bytes += buffer_bytes;
+  entry->wire_bytes += cost.bytes;
+}
+
 template <class Body>
-void Comm::run(const char* name, const Tensor& buffer, int passes, Body&& body) {
-  if (size_ == 1) return;
-  const double bytes = static_cast<double>(buffer.bytes()) * passes * (size_ - 1) / size_;
-  bytes_sent_ += bytes;
-  const OpCost cost{name, OpClass::communication, 0, bytes, DType::bf16};
+Comm::Ticket Comm::start(const char* name, const Tensor& buffer, int passes, Body&& body) {
+  if (size_ == 1) return 0;
+  const double bytes = static_cast<double>(buffer.bytes());
+  const OpCost cost{name, OpClass::communication, 0, bytes * passes * (size_ - 1) / size_, DType::bf16};
+  count(cost, bytes);
+  ++started_;
+  if (asynchronous()) {
+    in_flight_.push_back(cost);
+    body();
+    return started_;
+  }
   if (observer_) observer_->begin(cost);
   body();
   if (observer_) observer_->end(cost);
+  waited_ = started_;
+  return started_;
 }
 
-void Comm::all_reduce(const Tensor& x) {
-  run("all_reduce", x, 2, [&] { do_all_reduce(x); });
+void Comm::wait(Ticket ticket) {
+  if (ticket <= waited_) return;
+  // Several that are waited for at once show as the last of them, with the bytes of all.
+  const auto end = in_flight_.begin() + static_cast<std::ptrdiff_t>(ticket - waited_);
+  OpCost cost = *(end - 1);
+  cost.bytes = 0;
+  for (auto it = in_flight_.begin(); it != end; ++it) cost.bytes += it->bytes;
+  in_flight_.erase(in_flight_.begin(), end);
+  if (observer_) observer_->begin(cost);
+  do_wait(ticket);
+  if (observer_) observer_->end(cost);
+  waited_ = ticket;
 }
 
-void Comm::all_gather(const Tensor& full, const Tensor& shard) {
-  run("all_gather", full, 1, [&] { do_all_gather(full, shard); });
+Comm::Ticket Comm::start_all_reduce(const Tensor& x) {
+  return start("all_reduce", x, 2, [&] { do_all_reduce(x); });
 }
 
-void Comm::reduce_scatter(const Tensor& shard, const Tensor& full) {
-  run("reduce_scatter", full, 1, [&] { do_reduce_scatter(shard, full); });
+Comm::Ticket Comm::start_all_reduce_max(const Tensor& x) {
+  return start("all_reduce_max", x, 2, [&] { do_all_reduce_max(x); });
+}
+
+Comm::Ticket Comm::start_all_gather(const Tensor& full, const Tensor& shard) {
+  return start("all_gather", full, 1, [&] { do_all_gather(full, shard); });
+}
+
+Comm::Ticket Comm::start_reduce_scatter(const Tensor& shard, const Tensor& full) {
+  return start("reduce_scatter", full, 1, [&] { do_reduce_scatter(shard, full); });
 }
 
 namespace {
@@ -32,9 +69,14 @@ class DryComm final : public Comm {
  public:
   DryComm(int rank, int size) : Comm(rank, size) {}
   std::string name() const override { return "dry"; }
+  std::unique_ptr<Comm> subset(const std::vector<int>& members) override {
+    const auto self = std::find(members.begin(), members.end(), rank()) - members.begin();
+    return std::make_unique<DryComm>(static_cast<int>(self), static_cast<int>(members.size()));
+  }
 
  protected:
   void do_all_reduce(const Tensor&) override {}
+  void do_all_reduce_max(const Tensor&) override {}
   void do_all_gather(const Tensor&, const Tensor&) override {}
   void do_reduce_scatter(const Tensor&, const Tensor&) override {}
 };

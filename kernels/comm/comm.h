@@ -1,6 +1,10 @@
-// Collectives between ranks. A rank is a thread; `LocalComm` joins CPU ranks, `DryComm` only counts.
-// Every rank calls the same collectives in the same order; sums are made in rank order, in FP32, rounded
-// once. One rank alone moves nothing: its shard is the full buffer, and callers hold them as one.
+// Collectives between ranks. A rank is a thread with a device of its own. `LocalComm` joins CPU ranks,
+// `NcclComm` GPUs, also of several processes; `DryComm` only counts.
+//
+// Every rank calls the same collectives in the same order. One that is started runs beside the device's later
+// ops, after its earlier ones and after collectives started before it; its buffers are the collective's until
+// wait(). Sums are made in FP32 and rounded once (NCCL rounds BF16 at every hop). One rank alone moves
+// nothing: its shard is the full buffer, and callers hold them as one.
 #pragma once
 
 #include <cstdint>
@@ -13,51 +17,93 @@
 
 namespace precbench {
 
+/// What one rank has sent by one kind of collective.
+struct CollectiveCount {
+  std::string name;  ///< "all_gather", ...
+  std::int64_t calls = 0;
+  double buffer_bytes = 0;  ///< of the full buffers, summed over the calls
+  double wire_bytes = 0;    ///< by the ring algorithms' count: (n-1)/n of a buffer per pass
+};
+
 class Comm {
  public:
   virtual ~Comm() = default;
-  virtual std::string name() const = 0;  ///< "local", "dry", "nccl"
+  virtual std::string name() const = 0;  ///< "local", "dry", "nccl 2.28.3"
   int rank() const { return rank_; }
   int size() const { return size_; }
 
+  /// A collective that was started; 0 has always ended. Only this Comm knows it.
+  using Ticket = std::uint64_t;
+
   /// x = sum over ranks of x; f32 or bf16.
-  void all_reduce(const Tensor& x);
-  /// full = the shards of all ranks in rank order; full.size() == size() * shard.size().
-  void all_gather(const Tensor& full, const Tensor& shard);
+  [[nodiscard]] Ticket start_all_reduce(const Tensor& x);
+  /// x = greatest over ranks of x; f32; NaN where any rank has one.
+  [[nodiscard]] Ticket start_all_reduce_max(const Tensor& x);
+  /// full = the shards of all ranks in rank order, any dtype; full.size() == size() * shard.size().
+  [[nodiscard]] Ticket start_all_gather(const Tensor& full, const Tensor& shard);
   /// shard = this rank's part of the sum over ranks of full; f32 or bf16.
-  void reduce_scatter(const Tensor& shard, const Tensor& full);
+  [[nodiscard]] Ticket start_reduce_scatter(const Tensor& shard, const Tensor& full);
+  /// The device's later ops run after this collective and all that were started before it.
+  void wait(Ticket ticket);
 
-  /// Bytes this rank has sent, by the ring algorithms' count: (n-1)/n of the buffer per pass, two passes for
-  /// an all-reduce.
-  double bytes_sent() const { return bytes_sent_; }
+  void all_reduce(const Tensor& x) { wait(start_all_reduce(x)); }
+  void all_reduce_max(const Tensor& x) { wait(start_all_reduce_max(x)); }
+  void all_gather(const Tensor& full, const Tensor& shard) { wait(start_all_gather(full, shard)); }
+  void reduce_scatter(const Tensor& shard, const Tensor& full) { wait(start_reduce_scatter(shard, full)); }
 
-  /// Sees every collective as an op of class communication; the observer of the rank's device.
+  /// A Comm of some of the ranks, numbered as they stand in `members`. Every rank of this one calls it at the
+  /// same point, with the set that it is in itself; the sets are disjoint.
+  virtual std::unique_ptr<Comm> subset(const std::vector<int>& members) = 0;
+
+  /// What was sent since the last reset, by kind; for the wire bytes of a step. The subsets count their own.
+  const std::vector<CollectiveCount>& counts() const { return counts_; }
+  void reset_counts() { counts_.clear(); }
+
+  /// Sees communication as ops of its class; the observer of the rank's device. A collective that runs beside
+  /// the device's work is seen where the device waits for it: what shows is the time that is not hidden.
   void set_observer(OpObserver* observer) { observer_ = observer; }
 
  protected:
   Comm(int rank, int size) : rank_(rank), size_(size) {}
+  /// Whether do_wait is needed; else a collective has ended, in the device's order, when its do_ returns.
+  virtual bool asynchronous() const { return false; }
+  virtual void do_wait(Ticket) {}
   virtual void do_all_reduce(const Tensor& x) = 0;
+  virtual void do_all_reduce_max(const Tensor& x) = 0;
   virtual void do_all_gather(const Tensor& full, const Tensor& shard) = 0;
   virtual void do_reduce_scatter(const Tensor& shard, const Tensor& full) = 0;
+  /// The number of the collective that is being started.
+  Ticket started() const { return started_; }
 
  private:
   template <class Body>
-  void run(const char* name, const Tensor& buffer, int passes, Body&& body);
+  Ticket start(const char* name, const Tensor& buffer, int passes, Body&& body);
+  void count(const OpCost& cost, double buffer_bytes);
 
   int rank_, size_;
-  double bytes_sent_ = 0;
+  Ticket started_ = 0, waited_ = 0;
+  std::vector<OpCost> in_flight_;  // of waited_ + 1 to started_
+  std::vector<CollectiveCount> counts_;
   OpObserver* observer_ = nullptr;
 };
 
-/// What the CPU ranks of one process share. When a rank fails it calls abort(), and every rank that waits in
-/// a collective throws instead of waiting for ever.
-class LocalGroup {
+/// What the ranks of one process share. Joining is a collective: every rank of the process calls it once, in
+/// its own thread, with its own device. When a rank fails it calls abort(), and every rank that waits for
+/// another throws instead of waiting for ever.
+class CommGroup {
  public:
-  virtual ~LocalGroup() = default;
+  virtual ~CommGroup() = default;
   virtual void abort() = 0;
-  virtual std::unique_ptr<Comm> join(int rank) = 0;
+  virtual std::unique_ptr<Comm> join(int rank, Device& device) = 0;
 };
-std::unique_ptr<LocalGroup> make_local_group(int size);
+
+/// Ranks on the CPU device.
+std::unique_ptr<CommGroup> make_local_group(int size);
+
+/// `local` of `size` ranks, on CUDA devices; the ranks that join are numbered over all processes. Where local
+/// < size every process makes such a group, and NCCL_COMM_ID (host:port) tells them where the first one is.
+/// Throws Unsupported in a build without NCCL.
+std::unique_ptr<CommGroup> make_nccl_group(int size, int local);
 
 /// Counts bytes and moves none.
 std::unique_ptr<Comm> make_dry_comm(int rank, int size);

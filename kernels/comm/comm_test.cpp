@@ -4,7 +4,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -24,7 +26,8 @@ void on_ranks(int ranks, const std::function<void(Comm&)>& body) {
   std::vector<std::thread> threads;
   for (int r = 0; r < ranks; ++r)
     threads.emplace_back([&, r] {
-      const auto comm = group->join(r);
+      const auto device = make_cpu_device(1);
+      const auto comm = group->join(r, *device);
       body(*comm);
     });
   for (std::thread& thread : threads) thread.join();
@@ -65,6 +68,47 @@ TEST_CASE("all_reduce is the sum in rank order, rounded once, the same on every 
         INFO(ranks << " ranks, " << n << " " << name_of(dtype));
         for (int r = 0; r < ranks; ++r) CHECK(x[r].floats() == as(dtype, total(ranks, n)));
       }
+}
+
+TEST_CASE("all_reduce_max is the greatest of all ranks, and a NaN wins", "[comm]") {
+  constexpr int kRanks = 3;
+  const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
+  std::vector<Owned> x;
+  const std::vector<std::vector<float>> values = {{1, 0, nan, 2, inf}, {2, 0, 5, nan, 3}, {0, 0, 7, inf, 1}};
+  for (const std::vector<float>& v : values) x.emplace_back(DType::f32, 1, 5, v);
+  on_ranks(kRanks, [&](Comm& comm) { comm.all_reduce_max(x[comm.rank()]); });
+  for (int r = 0; r < kRanks; ++r) {
+    const std::vector<float> got = x[r].floats();
+    CHECK(got[0] == 2);
+    CHECK(got[1] == 0);
+    CHECK(std::isnan(got[2]));
+    CHECK(std::isnan(got[3]));
+    CHECK(got[4] == inf);
+  }
+}
+
+TEST_CASE("a subset joins some of the ranks, in its own order", "[comm]") {
+  constexpr int kRanks = 6;
+  std::vector<Owned> gathered;
+  for (int r = 0; r < kRanks; ++r) gathered.emplace_back(DType::f32, 1, 3);
+  std::vector<float> sums(kRanks);
+  on_ranks(kRanks, [&](Comm& comm) {
+    const int r = comm.rank();
+    const int parity = r % 2;
+    const auto half = comm.subset({parity, 2 + parity, 4 + parity});
+    CHECK(half->size() == 3);
+    CHECK(half->rank() == r / 2);
+    const Owned mine(DType::f32, 1, 1, {static_cast<float>(r)});
+    half->all_gather(gathered[r], mine);
+    const auto pair = comm.subset({r / 2 * 2, r / 2 * 2 + 1});
+    pair->all_reduce(mine);
+    sums[r] = mine.floats()[0];
+  });
+  for (int r = 0; r < kRanks; ++r) {
+    const float parity = static_cast<float>(r % 2);
+    CHECK(gathered[r].floats() == std::vector<float>{parity, 2 + parity, 4 + parity});
+    CHECK(sums[r] == static_cast<float>(r / 2 * 4 + 1));
+  }
 }
 
 TEST_CASE("all_gather is the shards in rank order", "[comm]") {
@@ -154,7 +198,7 @@ TEST_CASE("the books count what a ring sends", "[comm]") {
         comm.all_reduce(full);
         comm.all_gather(full, shard);
         comm.reduce_scatter(shard, full);
-        sent[comm.rank()] = comm.bytes_sent();
+        for (const CollectiveCount& c : comm.counts()) sent[comm.rank()] += c.wire_bytes;
       };
       if (dry)
         for (int r = 0; r < ranks; ++r) body(*make_dry_comm(r, ranks));
@@ -176,7 +220,8 @@ TEST_CASE("abort releases the ranks that wait and refuses those that come later"
   constexpr int kRanks = 3;
   const auto group = make_local_group(kRanks);
   std::vector<std::unique_ptr<Comm>> comms;
-  for (int r = 0; r < kRanks; ++r) comms.push_back(group->join(r));
+  const auto device = make_cpu_device(1);
+  for (int r = 0; r < kRanks; ++r) comms.push_back(group->join(r, *device));
   std::vector<Owned> shards(kRanks, Owned(DType::f32, 1, 1, {1})), full(kRanks, Owned(DType::f32, 1, kRanks));
   std::atomic<int> failures = 0;
   const auto gather = [&](int r) {

@@ -2,8 +2,10 @@
 // the others' and waits again. Each rank sums one slice over all ranks in rank order, so results are
 // deterministic and the same on every rank.
 #include <algorithm>
+#include <cmath>
 #include <condition_variable>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <stdexcept>
 
@@ -13,16 +15,26 @@
 namespace precbench {
 namespace {
 
-struct Shared final : LocalGroup {
+struct Shared final : CommGroup {
   explicit Shared(int n) : size(n), buffers(n) {}
 
   void abort() override {
     std::lock_guard lock(mutex);
     aborted = true;
     arrived.notify_all();
+    for (const auto& [members, group] : subsets) group->abort();
   }
 
-  std::unique_ptr<Comm> join(int rank) override;
+  std::unique_ptr<Comm> join(int rank, Device&) override;
+
+  /// What the ranks `members` share; made by the first that asks.
+  Shared& subset(const std::vector<int>& members) {
+    std::lock_guard lock(mutex);
+    std::unique_ptr<Shared>& group = subsets[members];
+    if (!group) group = std::make_unique<Shared>(static_cast<int>(members.size()));
+    if (aborted) group->abort();
+    return *group;
+  }
 
   /// Waits until every rank is here.
   void barrier() {
@@ -43,6 +55,7 @@ struct Shared final : LocalGroup {
   const int size;
   std::vector<Tensor> buffers;  // what each rank has published
   std::vector<float> staging;   // sums on their way back to the ranks
+  std::map<std::vector<int>, std::unique_ptr<Shared>> subsets;
   std::mutex mutex;
   std::condition_variable arrived;
   int waiting = 0;
@@ -54,6 +67,10 @@ class LocalComm final : public Comm {
  public:
   LocalComm(Shared& shared, int rank) : Comm(rank, shared.size), shared_(shared) {}
   std::string name() const override { return "local"; }
+  std::unique_ptr<Comm> subset(const std::vector<int>& members) override {
+    const auto self = std::find(members.begin(), members.end(), rank()) - members.begin();
+    return std::make_unique<LocalComm>(shared_.subset(members), static_cast<int>(self));
+  }
 
  protected:
   void do_all_reduce(const Tensor& x) override {
@@ -66,6 +83,18 @@ class LocalComm final : public Comm {
     shared_.barrier();
     cpu::store(x, 0, x.size(), shared_.staging.data());
     shared_.barrier();
+  }
+
+  void do_all_reduce_max(const Tensor& x) override {
+    publish(x);
+    std::vector<float> greatest(x.as<float>(), x.as<float>() + x.size());
+    for (const Tensor& other : shared_.buffers)
+      for (std::int64_t i = 0; i < x.size(); ++i) {
+        const float value = other.as<float>()[i];
+        if (value > greatest[i] || std::isnan(value)) greatest[i] = value;
+      }
+    shared_.barrier();
+    std::copy(greatest.begin(), greatest.end(), x.as<float>());
   }
 
   void do_all_gather(const Tensor& full, const Tensor& shard) override {
@@ -100,10 +129,10 @@ class LocalComm final : public Comm {
   Shared& shared_;
 };
 
-std::unique_ptr<Comm> Shared::join(int rank) { return std::make_unique<LocalComm>(*this, rank); }
+std::unique_ptr<Comm> Shared::join(int rank, Device&) { return std::make_unique<LocalComm>(*this, rank); }
 
 }  // namespace
 
-std::unique_ptr<LocalGroup> make_local_group(int size) { return std::make_unique<Shared>(size); }
+std::unique_ptr<CommGroup> make_local_group(int size) { return std::make_unique<Shared>(size); }
 
 }  // namespace precbench

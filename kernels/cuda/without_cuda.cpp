@@ -1,4 +1,5 @@
 // The CUDA device's doors in a build without CUDA: there is no GPU, and the answer says why.
+#include "kernels/comm/comm.h"
 #include "kernels/cuda/device_info.h"
 #include "kernels/cuda/graph.h"
 #include "kernels/errors.h"
@@ -16,6 +17,8 @@ std::unique_ptr<Device> make_cuda_device(int, const CudaOptions&) { throw Unsupp
 std::unique_ptr<StepGraph> capture_step(Device& device, const std::function<void()>&) {
   throw Unsupported("the " + device.name() + " device has no graphs");
 }
+
+std::unique_ptr<CommGroup> make_nccl_group(int, int) { throw Unsupported(find_gpus().reason); }
 
 std::unique_ptr<DeviceClock> make_device_clock(Device& device) { return make_host_clock(device); }
 
