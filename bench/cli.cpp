@@ -229,7 +229,7 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv) {
       return fail(unexpected(*command, extra.front()));
   if (const auto extra = app.remaining(); !extra.empty()) return fail(unexpected(app, extra.front()));
   if (app.get_subcommands().size() != 1)
-    return fail("which command? sweep, run, list or report; --help explains them");
+    return fail("which command? sweep, run, list, report or check; --help explains them");
   return std::nullopt;
 }
 

@@ -48,7 +48,7 @@ TEST_CASE("bad input gets one line and exit status 2", "[cli]") {
         "precbench: unknown flag --xyzzyxyzzyxyzzy; --help lists what there is");
   CHECK(refused("swep --recipe bf16") == "precbench: unknown command swep; did you mean sweep?");
   CHECK(refused("sweep tiny") == "precbench: unexpected argument tiny; --help lists what there is");
-  CHECK(refused("") == "precbench: which command? sweep, run, list or report; --help explains them");
+  CHECK(refused("") == "precbench: which command? sweep, run, list, report or check; --help explains them");
   CHECK(refused("list modles") == "precbench: list: unknown word modles; did you mean models?");
   CHECK(refused("sweep --device cpu --seq 0") == "precbench: --seq: must be at least 1, not 0");
   CHECK(refused("sweep --device cpu --batch 0") == "precbench: --batch: must be at least 1, not 0");

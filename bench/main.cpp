@@ -1,16 +1,32 @@
 // The command line of precbench. Exit status: 0 done, 1 done but something failed, 2 bad input, 130
-// interrupted.
+// interrupted; `check` has its own (tools/check.h).
 #include <fmt/format.h>
 
 #include <cstdio>
 #include <system_error>
 
+#include "bench/case.h"
 #include "bench/child.h"
 #include "bench/cli.h"
 #include "bench/session.h"
 #include "kernels/errors.h"
 #include "results/record.h"
+#include "tools/check.h"
 #include "tools/report_cli.h"
+
+namespace {
+
+/// "precbench run" with the flags that are not at their defaults.
+std::string rerun_command(const nlohmann::ordered_json& fields) {
+  static const nlohmann::ordered_json defaults = precbench::case_to_json({});
+  nlohmann::ordered_json given = nlohmann::ordered_json::object();
+  for (const auto& [name, value] : fields.items())
+    if (name == "model" || name == "recipe" || value != defaults.value(name, nlohmann::ordered_json()))
+      given[name] = value;
+  return precbench::rerun_with_all_flags(given);
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   using namespace precbench;
@@ -21,11 +37,13 @@ int main(int argc, char** argv) {
   SweepCommand sweep_command;
   RunCommand run_command;
   ReportOptions report_options;
+  CheckOptions check_options;
   std::string list_what;
   CLI::App* sweep_sub = add_sweep_command(app, sweep_command);
   CLI::App* run_sub = add_run_command(app, run_command);
   CLI::App* list_sub = add_list_command(app, list_what);
   CLI::App* report_sub = add_report_command(app, report_options);
+  CLI::App* check_sub = add_check_command(app, check_options);
   CLI::App* child_sub =
       app.add_subcommand("run-case", "one case of a sweep, as bench/child.h describes")->group("");
   if (const auto status = parse_command_line(app, argc, argv)) return *status;
@@ -34,6 +52,7 @@ int main(int argc, char** argv) {
     if (*run_sub) return run(run_command);
     if (*list_sub) return list(list_what);
     if (*report_sub) return report(report_options);
+    if (*check_sub) return check(check_options, rerun_command);
     if (*child_sub) return child_main(run_case);
   } catch (const InvalidInput& error) {
     fmt::print(stderr, "precbench: {}\n", error.what());

@@ -1,0 +1,195 @@
+// Reads, judges, writes what was asked for.
+#include "tools/check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <map>
+
+#include "kernels/errors.h"
+#include "tools/table.h"
+
+namespace precbench {
+namespace {
+
+namespace fs = std::filesystem;
+
+void write_file(const std::string& path, const std::string& text, const char* mode) {
+  std::FILE* file = std::fopen(path.c_str(), mode);
+  bool done = file && std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  const int error = errno;
+  if (file) done = std::fclose(file) == 0 && done;
+  if (!done) throw InvalidInput(fmt::format("cannot write {}: {}", path, std::strerror(error)));
+}
+
+std::string environment_variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+/// "3%" as 0.03; null for "off".
+std::optional<double> tolerance(const char* flag, const std::string& word, const char* others) {
+  if (word == "off") return std::nullopt;
+  double percent = 0;
+  const char* end = word.data() + word.size();
+  const auto [stop, error] = std::from_chars(word.data(), end, percent);
+  const bool fits =
+      error == std::errc() && end - stop == 1 && *stop == '%' && std::isfinite(percent) && percent >= 0;
+  if (!fits)
+    throw InvalidInput(fmt::format("{}: \"{}\" is not a percentage such as 3%, nor {}", flag, word, others));
+  return percent / 100;
+}
+
+/// Every path must hold a record: a mistyped one must not end as a missing case.
+RecordSet read_run(const std::vector<std::string>& paths) {
+  for (const std::string& path : paths)
+    if (const RecordSet one = read_records({path}); one.records.empty())
+      throw InvalidInput(fmt::format("{}: no record in it{}", path,
+                                     one.problems.empty() ? "" : " (" + one.problems.front() + ")"));
+  return read_records(paths);
+}
+
+/// A baseline is made by this program and kept under version control: what is wrong with it is an error,
+/// since a line that is left out would be a case that nobody checks.
+RecordSet read_baseline(const std::string& path) {
+  if (!fs::exists(path))
+    throw InvalidInput(fmt::format("--baseline {}: no such file; --accept makes it from this run", path));
+  if (fs::is_directory(path))
+    throw InvalidInput(fmt::format("--baseline {}: a folder; it takes one file", path));
+  RecordSet set = read_records({path});
+  if (!set.problems.empty())
+    throw InvalidInput("the baseline is broken, mend or remove it: " + set.problems.front());
+  const bool measured = std::any_of(set.records.begin(), set.records.end(), [](const LocatedRecord& located) {
+    return located.record.status == Status::ok;
+  });
+  if (!measured)
+    throw InvalidInput(
+        fmt::format("--baseline {}: no measured case in it; --accept makes it from this run", path));
+  return set;
+}
+
+/// The old baseline with this run's measured cases in place of its own, and behind them those it did not
+/// have.
+std::vector<Record> merged(const RecordSet& old, const RecordSet& run) {
+  std::map<std::string, const Record*> fresh;
+  for (const LocatedRecord& located : run.records)
+    if (located.record.status == Status::ok) fresh[located.record.id] = &located.record;
+  std::vector<Record> records;
+  for (const LocatedRecord& located : old.records) {
+    const auto found = fresh.find(located.record.id);
+    records.push_back(found == fresh.end() ? located.record : *found->second);
+    if (found != fresh.end()) fresh.erase(found);
+  }
+  for (const LocatedRecord& located : run.records)
+    if (const auto found = fresh.find(located.record.id);
+        found != fresh.end() && found->second == &located.record)
+      records.push_back(located.record);
+  return records;
+}
+
+int accept(const CheckOptions& options, const RecordSet& run) {
+  std::size_t measured = 0;
+  for (const LocatedRecord& located : run.records) {
+    if (located.record.status == Status::ok)
+      ++measured;
+    else
+      fmt::print("{}: {}, not accepted\n", located.origin, name_of(located.record.status));
+  }
+  if (measured == 0) throw InvalidInput("nothing to accept: no case of this run was measured");
+  judge(run, run, GateRules{});  // throws where the cases of this run do not belong into one baseline
+  RecordSet old;
+  if (fs::exists(options.baseline) && !fs::is_empty(options.baseline)) old = read_baseline(options.baseline);
+  if (!old.records.empty()) {
+    if (const auto difference = difference_in_kind(old, run)) {  // nothing of it can stay beside this run
+      fmt::print("{}; the old one is replaced whole\n", *difference);
+      old = {};
+    }
+  }
+  const std::vector<Record> records = merged(old, run);
+  const std::string beside = options.baseline + ".new";
+  std::error_code ignored;
+  fs::remove(beside, ignored);
+  for (const Record& record : records) append_record(beside, record);
+  std::error_code error;
+  fs::rename(beside, options.baseline, error);
+  if (error) throw InvalidInput(fmt::format("cannot write {}: {}", options.baseline, error.message()));
+  fmt::print("accepted {} case{} into {}, which has {} now\n", measured, measured == 1 ? "" : "s",
+             options.baseline, records.size());
+  return kCheckPassed;
+}
+
+}  // namespace
+
+GateRules rules_of(const CheckOptions& options) {
+  GateRules rules;
+  rules.tokens_per_s = tolerance("--tokens-per-s", options.tokens_per_s, "off");
+  rules.memory = tolerance("--memory", options.memory, "off");
+  rules.loss = options.loss != "off";
+  if (rules.loss && options.loss != "auto")
+    rules.loss_band = tolerance("--loss", options.loss, "off or auto");
+  if (!rules.tokens_per_s && !rules.memory && !rules.loss)
+    throw InvalidInput("--tokens-per-s, --memory and --loss are all off: nothing is left to check");
+  return rules;
+}
+
+int check(const CheckOptions& options, const RerunCommand& rerun) {
+  const GateRules rules = rules_of(options);
+  const RecordSet run = read_run(options.paths);
+  if (options.accept) {
+    for (const std::string& problem : run.problems) fmt::print(stderr, "{}\n", printable(problem));
+    return accept(options, run);
+  }
+  const RecordSet baseline = read_baseline(options.baseline);
+  GateResult result = judge(baseline, run, rules);
+  result.notes.insert(result.notes.begin(), run.problems.begin(), run.problems.end());
+  const int status = result.exit_status();
+
+  const std::string markdown = gate_markdown(result, options.baseline, rerun);
+  if (const std::string path = environment_variable("GITHUB_STEP_SUMMARY"); !path.empty())
+    write_file(path, markdown, "ab");
+  if (!options.markdown.empty()) write_file(options.markdown, markdown, "wb");
+  if (!options.junit.empty()) write_file(options.junit, gate_junit(result, rerun), "wb");
+  if (!options.json.empty())
+    write_file(options.json,
+               gate_json(result, options.baseline, rerun)
+                       .dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) +
+                   "\n",
+               "wb");
+  fmt::print("{}", gate_term(result, options.baseline, rerun));
+  if (environment_variable("GITHUB_ACTIONS") == "true") fmt::print("{}", gate_annotations(result, rerun));
+  return status;
+}
+
+CLI::App* add_check_command(CLI::App& app, CheckOptions& options) {
+  CLI::App* command = app.add_subcommand("check", "compare a run with a baseline; fail where it got worse");
+  command->footer(
+      "Exit status: 0 nothing is worse, 1 a regression, 2 bad input, 3 something is missing or "
+      "inconclusive.\n"
+      "Tolerances are percentages; \"off\" leaves a metric out.");
+  command->add_option("PATH", options.paths, "records of the run: files, or folders of *.jsonl")
+      ->required()
+      ->type_name("");
+  command->add_option("--baseline", options.baseline, "record file to compare with")
+      ->required()
+      ->type_name("FILE");
+  const auto text = [&](const char* flag, std::string& value, const char* help, const char* type) {
+    command->add_option(flag, value, help)->type_name(type)->capture_default_str();
+  };
+  text("--tokens-per-s", options.tokens_per_s, "SLOWER beyond this", "X%");
+  text("--memory", options.memory, "BIGGER beyond this", "X%");
+  text("--loss", options.loss, "WORSE beyond this; auto: 0.25%, or what the seeds' spread allows", "X%|auto");
+  text("--markdown", options.markdown, "write the result as Markdown", "FILE");
+  text("--junit", options.junit, "write it as JUnit XML", "FILE");
+  text("--json", options.json, "write it as JSON", "FILE");
+  command->add_flag("--accept", options.accept, "make this run's measured cases the baseline");
+  return command;
+}
+
+}  // namespace precbench

@@ -1,0 +1,228 @@
+// precbench check as a program: what it exits with, prints and writes.
+#include "tools/check.h"
+
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "kernels/errors.h"
+#include "results/record_samples.h"
+#include "tools/catch.h"
+#include "tools/table.h"
+#include "tools/temp_directory.h"
+
+using namespace precbench;
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Answer {
+  int status;
+  std::string text;  // standard output and error together
+};
+
+/// `variables`: "NAME=value NAME=value".
+Answer check_says(const std::string& arguments, const std::string& variables = "") {
+  const std::string command = "env -u GITHUB_ACTIONS -u GITHUB_STEP_SUMMARY " + variables +
+                              " " PRECBENCH_BINARY_DIR "/precbench check " + arguments + " 2>&1 </dev/null";
+  FILE* pipe = popen(command.c_str(), "r");
+  REQUIRE(pipe);
+  Answer answer{};
+  char buffer[4096];
+  for (std::size_t got; (got = fread(buffer, 1, sizeof buffer, pipe)) > 0;) answer.text.append(buffer, got);
+  answer.status = WEXITSTATUS(pclose(pipe));
+  return answer;
+}
+
+std::string file_text(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+std::string write_records(const TempDirectory& directory, const std::string& name,
+                          const std::vector<Record>& records) {
+  std::string text;
+  for (const Record& record : records) text += Json(record).dump() + "\n";
+  return directory.write(name, text);
+}
+
+const Record kBf16 = samples::gpu_record("bf16", 300);
+const Record kMxfp8 = samples::gpu_record("mxfp8", 250);
+
+/// A result with one regression, one case that is missing and one that passed.
+struct Sample {
+  TempDirectory directory;
+  std::string baseline =
+      write_records(directory, "base.jsonl", {kBf16, kMxfp8, samples::gpu_record("rowwise", 280)});
+  std::string run = write_records(directory, "run.jsonl", {kBf16, samples::gpu_record("mxfp8", 270)});
+};
+
+}  // namespace
+
+TEST_CASE("the exit status says what the check found", "[check]") {
+  const TempDirectory directory;
+  const std::string baseline = write_records(directory, "base.jsonl", {kBf16, kMxfp8});
+  const auto status = [&](const std::vector<Record>& run, const std::string& flags = "") {
+    return check_says("--baseline " + baseline + " " + write_records(directory, "run.jsonl", run) + " " +
+                      flags)
+        .status;
+  };
+  Record big = kMxfp8, noisy = samples::gpu_record("mxfp8", 270), bare = kMxfp8;
+  big.memory->measured->peak *= 2;
+  noisy.timing->samples_ms[0] = 250;
+  bare.metrics.reset();
+  CHECK(status({kBf16, kMxfp8}) == 0);
+  CHECK(status({kBf16, samples::gpu_record("mxfp8", 200)}) == 0);  // FASTER
+  CHECK(status({kBf16, samples::gpu_record("mxfp8", 270)}) == 1);  // SLOWER
+  CHECK(status({kBf16, samples::gpu_record("mxfp8", 270)}, "--tokens-per-s 10%") == 0);
+  CHECK(status({kBf16, samples::gpu_record("mxfp8", 270)}, "--tokens-per-s off") == 0);
+  CHECK(status({kBf16, big}) == 1);  // BIGGER
+  CHECK(status({kBf16, big}, "--memory off") == 0);
+  CHECK(status({kBf16, samples::gpu_record("mxfp8", 250, 0.1)}) == 1);  // WORSE
+  CHECK(status({kBf16, samples::gpu_record("mxfp8", 250, 0.1)}, "--loss 10%") == 0);
+  CHECK(status({kBf16, noisy}) == 3);                         // NOISY
+  CHECK(status({kBf16, bare}) == 3);                          // MISSING metric
+  CHECK(status({kBf16}) == 3);                                // MISSING case
+  CHECK(status({samples::gpu_record("rowwise", 250)}) == 3);  // no case matches
+  CHECK(status({kMxfp8, samples::gpu_record("bf16", 330)}) == 1);
+}
+
+TEST_CASE("bad input of the check gets one line and exit status 2", "[check]") {
+  const Sample s;
+  const auto refused = [&](const std::string& arguments) {
+    const Answer answer = check_says(arguments);
+    INFO(arguments << ": " << answer.text);
+    CHECK(answer.status == 2);
+    CHECK(answer.text.find('\n') + 1 == answer.text.size());
+    return answer.text.substr(0, answer.text.find('\n'));
+  };
+  const std::string with_baseline = "--baseline " + s.baseline + " ";
+  CHECK(refused("--baseline /no/such/file " + s.run) ==
+        "precbench: --baseline /no/such/file: no such file; --accept makes it from this run");
+  const std::string empty = s.directory.write("empty.jsonl", "");
+  CHECK(has(refused("--baseline " + empty + " " + s.run), "no measured case in it"));
+  CHECK(has(refused("--baseline " + (s.directory / "") + " " + s.run), "a folder; it takes one file"));
+  const std::string half = s.directory.write("half.jsonl", file_text(s.baseline) + "{\"schema\": 1, \"meth");
+  CHECK(has(refused("--baseline " + half + " " + s.run), "half.jsonl:4: half-written last line"));
+  const std::string twice = write_records(s.directory, "twice.jsonl", {kBf16, kBf16});
+  CHECK(has(refused("--baseline " + twice + " " + s.run), "is repeated at"));
+  CHECK(has(refused(with_baseline + "/no/such/folder"), "no such file or folder"));
+  const std::string text = s.directory.write("notes.txt", "not a record\n");
+  CHECK(refused(with_baseline + s.run + " " + text) ==
+        "precbench: " + text + ": no record in it (" + text + ":1: not JSON, left out)");
+  Record other = kMxfp8;
+  other.env.gpu->name = "NVIDIA B200";
+  CHECK(has(refused(with_baseline + write_records(s.directory, "b200.jsonl", {other})), "NVIDIA B200"));
+  other = kMxfp8;
+  other.method_version = 9;
+  CHECK(has(refused(with_baseline + write_records(s.directory, "m9.jsonl", {other})), "method version 1"));
+  other = kMxfp8;
+  other.support->fprop.path = ExecutionPath::emulated;
+  CHECK(has(refused(with_baseline + write_records(s.directory, "emu.jsonl", {other})), "emulated"));
+  CHECK(refused(with_baseline + s.run + " --memory 2") ==
+        "precbench: --memory: \"2\" is not a percentage such as 3%, nor off");
+  CHECK(has(refused(with_baseline + s.run + " --loss -1%"), "nor off or auto"));
+  CHECK(
+      has(refused(with_baseline + s.run + " --loss off --memory off --tokens-per-s off"), "nothing is left"));
+  CHECK(has(refused(with_baseline + s.run + " --junit /no/such/folder/j.xml"), "cannot write"));
+  CHECK(has(refused(s.run), "--baseline"));
+}
+
+TEST_CASE("lines that are no records are named, and their cases are missing", "[check]") {
+  const Sample s;
+  Json newer = kMxfp8;
+  newer["schema"] = 2;
+  const std::string run = s.directory.write(
+      "mixed.jsonl", Json(kBf16).dump() + "\n" + newer.dump() + "\n" + Json(kBf16).dump() + "\n{\"sche");
+  const Answer answer = check_says("--baseline " + s.baseline + " " + run);
+  CHECK(answer.status == 3);
+  CHECK(has(answer.text, "2 MISSING"));
+  for (const char* problem : {"mixed.jsonl:2: schema version 2", "mixed.jsonl:1: case 1b-bf16-1 is repeated",
+                              "mixed.jsonl:4: half-written last line"})
+    CHECK(has(answer.text, problem));
+}
+
+TEST_CASE("the check writes for people, CI systems and programs", "[check]") {
+  const Sample s;
+  const std::string junit = s.directory / "j.xml", json = s.directory / "j.json", md = s.directory / "c.md",
+                    summary = s.directory.write("summary.md", "before\n");
+  const Answer answer = check_says("--baseline " + s.baseline + " " + s.run + " --junit " + junit +
+                                       " --json " + json + " --markdown " + md,
+                                   "GITHUB_ACTIONS=true GITHUB_STEP_SUMMARY=" + summary);
+  CHECK(answer.status == 1);
+  CHECK(has(answer.text, "precbench check: 3 cases: 1 PASS, 1 SLOWER, 1 MISSING\n"));
+  // The case of the sample record has no defaults of the program; each value is a flag.
+  CHECK(has(answer.text, "\n  precbench run --model llama3.2-1b --recipe mxfp8 --seq 2048"));
+  CHECK(has(answer.text, "\n::error title=SLOWER%3A llama3.2-1b%2C mxfp8::tokens/s SLOWER, "));
+  CHECK(has(answer.text, "\n::warning title=MISSING%3A llama3.2-1b%2C rowwise::run MISSING"));
+  CHECK(file_text(summary) == "before\n" + file_text(md));
+  CHECK(has(file_text(md), "| llama3.2-1b, mxfp8   | SLOWER  | SLOWER -7.4% |"));
+  CHECK(has(file_text(md), "```sh\nprecbench run "));
+  CHECK(
+      has(file_text(junit), "<testsuite name=\"precbench check\" tests=\"3\" failures=\"1\" errors=\"1\">"));
+  CHECK(has(file_text(junit), "<failure type=\"SLOWER\" message=\"tokens/s SLOWER, "));
+  const Json parsed = Json::parse(file_text(json));
+  CHECK(parsed["exit"] == 1);
+  CHECK(parsed["cases"].size() == 3);
+  CHECK(parsed["cases"][1]["verdict"] == "SLOWER");
+  CHECK(parsed["cases"][1]["metrics"][0]["tolerance"] == 0.03);
+  CHECK(parsed["cases"][2]["metrics"][0]["current"].is_null());
+  // Nothing is written that was not asked for.
+  CHECK_FALSE(has(check_says("--baseline " + s.baseline + " " + s.run).text, "::error"));
+}
+
+TEST_CASE("texts of a record cannot break what reads the outputs", "[check]") {
+  CaseResult one{
+      "id", {{"model", "a b"}, {"data", "it's"}, {"glob", ""}, {"keep_bf16", "first:1"}}, "<&\">\x1b", {}};
+  one.metrics.push_back({"run", "", GateVerdict::missing, {}, {}, {}, {}, "50% gone\nnext: line"});
+  const GateResult result{{one}, {}};
+  CHECK(rerun_with_all_flags(one.fields) ==
+        "precbench run --model 'a b' --data 'it'\\''s' --keep-bf16 first:1");
+  CHECK(has(gate_junit(result, rerun_with_all_flags), "name=\"&lt;&amp;&quot;&gt; \""));
+  CHECK(has(gate_annotations(result, rerun_with_all_flags),
+            "::run MISSING: 50%25 gone%0Anext: line%0Aagain: "));
+}
+
+TEST_CASE("accepting makes and updates a baseline", "[check]") {
+  const TempDirectory directory;
+  const std::string baseline = directory / "base.jsonl";
+  const std::string first =
+      write_records(directory, "first.jsonl", {kBf16, samples::failed_record("mxfp8", Status::oom, "full")});
+  const Answer made = check_says("--accept --baseline " + baseline + " " + first);
+  CHECK(made.status == 0);
+  CHECK(has(made.text, "first.jsonl:2: oom, not accepted"));
+  CHECK(has(made.text, "accepted 1 case into " + baseline + ", which has 1 now"));
+  const std::string second =
+      write_records(directory, "second.jsonl", {kMxfp8, samples::gpu_record("bf16", 330)});
+  CHECK(check_says("--baseline " + baseline + " " + second).status == 1);
+  CHECK(check_says("--accept --baseline " + baseline + " " + second).status == 0);
+  CHECK(check_says("--baseline " + baseline + " " + second).status == 0);
+  // Cases that this run did not have stay, in their place.
+  CHECK(
+      check_says("--accept --baseline " + baseline + " " + write_records(directory, "third.jsonl", {kMxfp8}))
+          .status == 0);
+  const RecordSet kept = read_records({baseline});
+  REQUIRE(kept.records.size() == 2);
+  CHECK(kept.records[0].record.timing->median_ms == 330);
+  CHECK(kept.records[1].record.case_fields["recipe"] == "mxfp8");
+  // Another GPU's run takes the whole place.
+  Record other = kMxfp8;
+  other.env.gpu->name = "NVIDIA B200";
+  const Answer replaced =
+      check_says("--accept --baseline " + baseline + " " + write_records(directory, "b200.jsonl", {other}));
+  CHECK(replaced.status == 0);
+  CHECK(has(replaced.text, "they are not compared; the old one is replaced whole"));
+  CHECK(read_records({baseline}).records.size() == 1);
+  // Nothing measured, nothing changed.
+  const std::string before = file_text(baseline);
+  const std::string failed =
+      write_records(directory, "failed.jsonl", {samples::failed_record("mxfp8", Status::oom, "full")});
+  CHECK(check_says("--accept --baseline " + baseline + " " + failed).status == 2);
+  CHECK(file_text(baseline) == before);
+}

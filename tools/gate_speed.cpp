@@ -1,0 +1,63 @@
+// Is a run slower than its baseline?
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "results/statistics.h"
+#include "tools/gate.h"
+
+namespace precbench {
+
+MetricResult judge_speed(const SpeedSample& baseline, const SpeedSample& current, double tolerance) {
+  MetricResult result{"tokens/s", "tokens/s"};
+  result.tolerance = tolerance;
+  const auto was = sample_statistics(baseline.step_ms), is = sample_statistics(current.step_ms);
+  if (!was || !is) {
+    result.verdict = GateVerdict::missing;
+    result.reason = "no sample";
+    return result;
+  }
+  const double ratio = is->median / was->median;
+  result.change = ratio - 1;
+  const std::size_t fewest = std::min(baseline.step_ms.size(), current.step_ms.size());
+  if (fewest < kFewestSamples) {
+    result.verdict = GateVerdict::noisy;
+    result.reason = fmt::format("{} samples tell nothing, at least {} are needed: raise --time-limit", fewest,
+                                kFewestSamples);
+    return result;
+  }
+  // About the 95% interval of a median: half the width of its notch (McGill, Tukey and Larsen, 1978), with
+  // q3 - min for the interquartile range, which may be 0 by chance where samples are few.
+  const auto uncertainty = [](const SampleStatistics& s, std::size_t n) {
+    return 1.57 * (s.q3 - s.min) / s.median / std::sqrt(static_cast<double>(n));
+  };
+  const double blur =
+      std::hypot(uncertainty(*was, baseline.step_ms.size()), uncertainty(*is, current.step_ms.size()));
+  // A change of exactly the tolerance counts as one, whatever the last bit says.
+  constexpr double kRounding = 1e-9;
+  const auto reaches = [&](double longer) { return longer - 1 >= tolerance - blur - kRounding; };
+  if (reaches(1 / ratio) && is->q3 < was->min) {
+    result.verdict = GateVerdict::faster;
+  } else if (reaches(ratio) && is->min > was->q3) {
+    const double clocks = baseline.sm_clock_mhz && current.sm_clock_mhz && *baseline.sm_clock_mhz > 0
+                              ? *current.sm_clock_mhz / *baseline.sm_clock_mhz
+                              : 1;
+    const bool in_cycles = is->min * clocks > was->q3;
+    result.verdict = in_cycles ? GateVerdict::slower : GateVerdict::noisy;
+    result.reason =
+        in_cycles ? fmt::format("the step takes {:+.2f}% +-{:.2f}%, {:.2f}% are allowed",
+                                100 * *result.change, 100 * blur, 100 * tolerance)
+                  : fmt::format(
+                        "the step takes {:+.2f}%, but the SM clock was {:.0f} MHz against {:.0f}: in clock "
+                        "cycles the step times overlap",
+                        100 * *result.change, *current.sm_clock_mhz, *baseline.sm_clock_mhz);
+  } else if (result.change >= tolerance) {
+    result.verdict = GateVerdict::noisy;
+    result.reason =
+        fmt::format("the median step takes {:+.2f}%, but the step times overlap", 100 * *result.change);
+  }
+  return result;
+}
+
+}  // namespace precbench

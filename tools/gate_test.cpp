@@ -1,0 +1,335 @@
+// Verdicts of the regression gate: one case for each, its noise on committed records, and what it refuses.
+#include "tools/gate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "kernels/errors.h"
+#include "results/record_samples.h"
+#include "results/statistics.h"
+#include "tools/catch.h"
+
+using namespace precbench;
+
+namespace {
+
+RecordSet set_of(const std::vector<Record>& records) {
+  RecordSet set;
+  for (const Record& record : records)
+    set.records.push_back({record, "f:" + std::to_string(set.records.size() + 1), record.env});
+  return set;
+}
+
+GateResult judge_one(const Record& baseline, const Record& current, const GateRules& rules = {}) {
+  return judge(set_of({baseline}), set_of({current}), rules);
+}
+
+GateVerdict verdict_of(const GateResult& result, const std::string& metric) {
+  REQUIRE(result.cases.size() == 1);
+  for (const MetricResult& one : result.cases.front().metrics)
+    if (one.metric == metric) return one.verdict;
+  FAIL("no metric " + metric);
+  return GateVerdict::missing;
+}
+
+bool judged(const GateResult& result, const std::string& metric) {
+  const auto& metrics = result.cases.at(0).metrics;
+  return std::any_of(metrics.begin(), metrics.end(),
+                     [&](const MetricResult& m) { return m.metric == metric; });
+}
+
+std::string refusal(const std::vector<Record>& baseline, const std::vector<Record>& current) {
+  try {
+    judge(set_of(baseline), set_of(current), {});
+  } catch (const InvalidInput& error) {
+    return error.what();
+  }
+  return "";
+}
+
+const Record kBase = samples::gpu_record("mxfp8", 250);
+
+/// The record of a step that takes `factor` times as long.
+Record slowed(double factor) { return samples::gpu_record("mxfp8", 250 * factor); }
+
+}  // namespace
+
+TEST_CASE("a repeat passes", "[gate]") {
+  const GateResult result = judge_one(kBase, kBase);
+  CHECK(result.cases.at(0).metrics.size() == 3);
+  CHECK(result.cases.at(0).verdict() == GateVerdict::pass);
+  CHECK(result.exit_status() == 0);
+  CHECK(result.notes.empty());
+}
+
+TEST_CASE("a longer step is SLOWER and a shorter one FASTER", "[gate]") {
+  const GateResult slower = judge_one(kBase, slowed(1.05));
+  CHECK(verdict_of(slower, "tokens/s") == GateVerdict::slower);
+  CHECK(slower.exit_status() == 1);
+  CHECK(std::abs(*slower.cases.at(0).metrics.at(0).change - 0.05) < 1e-9);
+  const GateResult faster = judge_one(kBase, slowed(0.95));
+  CHECK(verdict_of(faster, "tokens/s") == GateVerdict::faster);
+  CHECK(faster.cases.at(0).verdict() == GateVerdict::faster);
+  CHECK(faster.exit_status() == 0);
+  CHECK(verdict_of(judge_one(kBase, slowed(1.02)), "tokens/s") == GateVerdict::pass);
+  GateRules strict;
+  strict.tokens_per_s = 0.01;
+  CHECK(verdict_of(judge_one(kBase, slowed(1.02), strict), "tokens/s") == GateVerdict::slower);
+}
+
+TEST_CASE("a longer step whose times overlap the baseline's is NOISY", "[gate]") {
+  Record noisy = slowed(1.05);
+  noisy.timing->samples_ms[3] = 250;  // one step as fast as before
+  const GateResult result = judge_one(kBase, noisy);
+  CHECK(verdict_of(result, "tokens/s") == GateVerdict::noisy);
+  CHECK(result.exit_status() == 3);
+}
+
+TEST_CASE("a longer step that takes as many clock cycles is NOISY", "[gate]") {
+  Record throttled = slowed(1.05);
+  *throttled.telemetry->sm_clock_mhz /= 1.05;
+  const GateResult result = judge_one(kBase, throttled);
+  CHECK(verdict_of(result, "tokens/s") == GateVerdict::noisy);
+  CHECK(result.cases.at(0).metrics.at(0).reason.find("SM clock was 1886 MHz against 1980") !=
+        std::string::npos);
+  throttled.telemetry.reset();  // unknown clocks excuse nothing
+  CHECK(verdict_of(judge_one(kBase, throttled), "tokens/s") == GateVerdict::slower);
+}
+
+TEST_CASE("too few samples are NOISY", "[gate]") {
+  Record few = kBase;
+  few.timing->samples_ms.resize(4);
+  CHECK(verdict_of(judge_one(kBase, few), "tokens/s") == GateVerdict::noisy);
+  CHECK(verdict_of(judge_one(few, kBase), "tokens/s") == GateVerdict::noisy);
+}
+
+TEST_CASE("more memory is BIGGER", "[gate]") {
+  Record big = kBase;
+  big.memory->measured->peak += big.memory->measured->peak / 40;
+  const GateResult result = judge_one(kBase, big);
+  CHECK(verdict_of(result, "peak memory") == GateVerdict::bigger);
+  CHECK(result.exit_status() == 1);
+  CHECK(verdict_of(judge_one(big, kBase), "peak memory") == GateVerdict::pass);
+  GateRules generous;
+  generous.memory = 0.03;
+  CHECK(judge_one(kBase, big, generous).exit_status() == 0);
+}
+
+TEST_CASE("a higher loss is WORSE, a lower one no repeat", "[gate]") {
+  const GateResult worse = judge_one(kBase, samples::gpu_record("mxfp8", 250, 0.01));
+  CHECK(verdict_of(worse, "final loss") == GateVerdict::worse);
+  CHECK(worse.exit_status() == 1);
+  const GateResult lower = judge_one(kBase, samples::gpu_record("mxfp8", 250, -0.01));
+  CHECK(verdict_of(lower, "final loss") == GateVerdict::noisy);
+  CHECK(lower.exit_status() == 3);
+  CHECK(judge_one(kBase, samples::gpu_record("mxfp8", 250, 0.005)).exit_status() == 0);
+  GateRules strict;
+  strict.loss_band = 0.001;
+  CHECK(judge_one(kBase, samples::gpu_record("mxfp8", 250, 0.005), strict).exit_status() == 1);
+}
+
+TEST_CASE("losses are compared after equal numbers of steps", "[gate]") {
+  Record shorter = kBase;
+  shorter.training->loss.resize(20);
+  CHECK(judge_one(kBase, shorter).exit_status() == 0);
+  CHECK(judge_one(shorter, kBase).exit_status() == 0);
+}
+
+TEST_CASE("with enough seeds their spread sets the noise band", "[gate]") {
+  std::vector<Record> baseline, noisy, shifted;
+  const double noise[] = {0.03, -0.02, 0.02};
+  for (const int seed : {1, 2, 3}) {
+    baseline.push_back(samples::gpu_record("mxfp8", 250, 0, seed));
+    noisy.push_back(samples::gpu_record("mxfp8", 250, noise[seed - 1], seed));
+    shifted.push_back(samples::gpu_record("mxfp8", 250, 0.05 + noise[seed - 1] / 100, seed));
+  }
+  const GateResult quiet = judge(set_of(baseline), set_of(noisy), {});
+  CHECK(quiet.exit_status() == 0);
+  // Mean 0.01, sd 0.0264575; t(0.995, 2) = 9.92484: the band is 0.1516 nats.
+  CHECK(std::abs(*quiet.cases.at(0).metrics.at(2).tolerance * *quiet.cases.at(0).metrics.at(2).baseline -
+                 0.151606) < 1e-4);
+  CHECK(judge(set_of(baseline), set_of(shifted), {}).exit_status() == 1);
+  noisy.pop_back();  // two seeds show no spread
+  CHECK(judge(set_of({baseline[0], baseline[1]}), set_of(noisy), {}).exit_status() == 1);
+}
+
+TEST_CASE("a case that was not measured is MISSING, never a pass", "[gate]") {
+  const GateResult none = judge(set_of({kBase, samples::gpu_record("bf16", 300)}), set_of({kBase}), {});
+  REQUIRE(none.cases.size() == 2);
+  CHECK(none.cases[1].verdict() == GateVerdict::missing);
+  CHECK(none.exit_status() == 3);
+  for (const Status status : {Status::crashed, Status::timeout, Status::unsupported}) {
+    Record failed = samples::failed_record("mxfp8", status, "why");
+    const GateResult result = judge_one(kBase, failed);
+    CHECK(result.cases.at(0).verdict() == GateVerdict::missing);
+    CHECK(result.exit_status() == 3);
+  }
+  const GateResult oom = judge_one(kBase, samples::failed_record("mxfp8", Status::oom, "full"));
+  CHECK(oom.cases.at(0).verdict() == GateVerdict::bigger);
+  CHECK(oom.exit_status() == 1);
+  const GateResult diverged =
+      judge_one(kBase, samples::failed_record("mxfp8", Status::diverged, "NaN at step 3"));
+  CHECK(diverged.cases.at(0).verdict() == GateVerdict::worse);
+  CHECK(diverged.cases.at(0).metrics.at(0).reason == "the run ended diverged: NaN at step 3");
+}
+
+TEST_CASE("no matching case is inconclusive", "[gate]") {
+  const GateResult result = judge(set_of({kBase}), set_of({samples::gpu_record("bf16", 300)}), {});
+  CHECK(result.exit_status() == 3);
+  CHECK(std::count(result.notes.begin(), result.notes.end(),
+                   "no case of the baseline was measured in this run") == 1);
+  CHECK(std::count(result.notes.begin(), result.notes.end(), "1 case of this run has no baseline") == 1);
+  CHECK(GateResult{}.exit_status() == 3);
+}
+
+TEST_CASE("a metric that the baseline has and the run has not is MISSING", "[gate]") {
+  Record without = kBase;
+  without.metrics->tokens_per_s.reset();
+  CHECK(verdict_of(judge_one(kBase, without), "tokens/s") == GateVerdict::missing);
+  CHECK_FALSE(judged(judge_one(without, kBase), "tokens/s"));
+  without = kBase;
+  without.memory.reset();
+  CHECK(verdict_of(judge_one(kBase, without), "peak memory") == GateVerdict::missing);
+  without = kBase;
+  without.training->loss = {5, 4};
+  CHECK(verdict_of(judge_one(kBase, without), "final loss") == GateVerdict::missing);
+  // A baseline case without anything to compare is no pass either.
+  GateRules speed_only;
+  speed_only.memory.reset();
+  speed_only.loss = false;
+  without = kBase;
+  without.metrics.reset();
+  CHECK(judge_one(without, kBase, speed_only).exit_status() == 3);
+}
+
+TEST_CASE("regressions outrank what is inconclusive", "[gate]") {
+  const GateResult result =
+      judge(set_of({kBase, samples::gpu_record("bf16", 300)}), set_of({slowed(1.1)}), {});
+  CHECK(result.exit_status() == 1);
+  Record both = slowed(1.1);
+  both.memory.reset();
+  CHECK(judge_one(kBase, both).cases.at(0).verdict() == GateVerdict::slower);
+}
+
+TEST_CASE("an emulated case never gates speed", "[gate]") {
+  Record emulated = kBase, later = slowed(2);
+  for (Record* record : {&emulated, &later}) record->support->dgrad.path = ExecutionPath::emulated;
+  const GateResult result = judge_one(emulated, later);
+  CHECK_FALSE(judged(result, "tokens/s"));
+  CHECK(result.exit_status() == 0);
+}
+
+TEST_CASE("speeds of other CPUs are not judged, their losses are", "[gate]") {
+  Record there = samples::cpu_record("bf16"), here = samples::cpu_record("bf16", 0.02);
+  CHECK(judged(judge_one(there, here), "tokens/s"));
+  here.env.cpu = "EPYC 9654";
+  const GateResult result = judge_one(there, here);
+  CHECK_FALSE(judged(result, "tokens/s"));
+  CHECK(verdict_of(result, "final loss") == GateVerdict::worse);
+  CHECK(result.notes.at(0) == "speed not judged: the baseline ran on Xeon Platinum 8480C, this on EPYC 9654");
+  here.env.cpu = there.env.cpu;
+  here.env.threads = 2;
+  CHECK_FALSE(judged(judge_one(there, here), "tokens/s"));
+}
+
+TEST_CASE("other GPUs, method versions and execution paths are refused", "[gate]") {
+  Record other = kBase;
+  other.env.gpu->name = "NVIDIA B200";
+  CHECK(refusal({kBase}, {other}) ==
+        "the baseline is of GPU model NVIDIA H200, this run of NVIDIA B200: they are not compared; --accept "
+        "makes a "
+        "baseline of this run");
+  CHECK(refusal({kBase, other}, {kBase}) ==
+        "the baseline mixes GPU models NVIDIA H200, NVIDIA B200; check one at a time");
+  CHECK(refusal({kBase}, {kBase, other}).find("this run mixes GPU models") == 0);
+  other = kBase;
+  other.method_version = 2;
+  CHECK(refusal({kBase}, {other}).find("method version 1, this run of 2") != std::string::npos);
+  other = kBase;
+  other.support->wgrad.path = ExecutionPath::emulated;
+  CHECK(refusal({kBase}, {other}) ==
+        "case 1b-mxfp8-1 is native at f:1, but emulated at f:1: they are not compared");
+}
+
+TEST_CASE("a baseline case that failed is named, not compared", "[gate]") {
+  const GateResult result =
+      judge(set_of({kBase, samples::failed_record("bf16", Status::oom, "full")}), set_of({kBase}), {});
+  CHECK(result.cases.size() == 1);
+  CHECK(result.exit_status() == 0);
+  CHECK(result.notes.at(0) ==
+        "f:2: case 1b-bf16-1 was oom in the baseline, so there is nothing to compare with");
+}
+
+TEST_CASE("changed software is named", "[gate]") {
+  Record other = kBase;
+  other.env.cublaslt = "13.1.0";
+  other.env.gpu->driver = "580.1";
+  const GateResult result = judge_one(kBase, other);
+  REQUIRE(result.notes.size() == 2);
+  CHECK(result.notes[0] == "driver 570.86 in the baseline, 580.1 here");
+  CHECK(result.notes[1] == "cuBLASLt 12.9.1 in the baseline, 13.1.0 here");
+}
+
+namespace {
+
+std::vector<SpeedSample> committed_samples() {
+  const RecordSet set = read_records({PRECBENCH_SOURCE_DIR "/results/h200/single.jsonl"});
+  std::vector<SpeedSample> samples;
+  for (const LocatedRecord& located : set.records)
+    if (located.record.status == Status::ok && located.record.timing->samples_ms.size() >= kFewestSamples)
+      samples.push_back({located.record.timing->samples_ms, located.record.telemetry->sm_clock_mhz});
+  return samples;
+}
+
+SpeedSample resampled(const SpeedSample& from, std::mt19937_64& engine, double factor = 1) {
+  SpeedSample to{{}, from.sm_clock_mhz};
+  for (std::size_t i = 0; i < from.step_ms.size(); ++i)
+    to.step_ms.push_back(from.step_ms[engine() % from.step_ms.size()] * factor);
+  return to;
+}
+
+}  // namespace
+
+TEST_CASE("repeats of one commit fail less than once in a hundred", "[gate]") {
+  std::mt19937_64 engine(7);
+  int failed = 0, trials = 0;
+  for (const SpeedSample& sample : committed_samples())
+    for (int repeat = 0; repeat < 200; ++repeat, ++trials)
+      failed +=
+          exit_status(judge_speed(resampled(sample, engine), resampled(sample, engine), 0.03).verdict) != 0;
+  CAPTURE(failed, trials);
+  CHECK(trials > 9000);
+  CHECK(failed * 100 <= trials);
+}
+
+TEST_CASE("the two halves of a run, one after the other, are no regression", "[gate]") {
+  int failed = 0, trials = 0;
+  for (const SpeedSample& sample : committed_samples()) {
+    const auto middle = sample.step_ms.begin() + static_cast<std::ptrdiff_t>(sample.step_ms.size() / 2);
+    const SpeedSample first{{sample.step_ms.begin(), middle}, sample.sm_clock_mhz};
+    const SpeedSample second{{middle, sample.step_ms.end()}, sample.sm_clock_mhz};
+    if (first.step_ms.size() < kFewestSamples) continue;
+    ++trials;
+    for (const auto& [a, b] : {std::pair{&first, &second}, std::pair{&second, &first}})
+      failed += judge_speed(*a, *b, 0.03).verdict == GateVerdict::slower;
+  }
+  CAPTURE(trials);
+  CHECK(trials > 30);
+  CHECK(failed == 0);
+}
+
+TEST_CASE("a planted slow-down of 3% on a quiet record is caught", "[gate]") {
+  std::mt19937_64 engine(11);
+  int caught = 0, trials = 0;
+  for (const SpeedSample& sample : committed_samples()) {
+    const auto statistics = sample_statistics(sample.step_ms);
+    if (statistics->iqr() / statistics->median > 0.006) continue;  // quiet: an IQR of at most 0.6%
+    for (int repeat = 0; repeat < 200; ++repeat, ++trials)
+      caught += judge_speed(resampled(sample, engine), resampled(sample, engine, 1.03), 0.03).verdict ==
+                GateVerdict::slower;
+  }
+  CAPTURE(caught, trials);
+  CHECK(trials >= 600);
+  CHECK(caught * 100 >= trials * 95);
+}
