@@ -29,14 +29,6 @@ std::string ratio(const Row& row) {
   return row.*member ? fmt::format("{:.2f}x", *(row.*member)) : "";
 }
 
-/// Thousands in groups of three from 1,000 on; three or four significant digits below.
-std::string rate_text(double value) {
-  if (value < 1000) return fmt::format("{:.{}f}", value, value < 10 ? 3 : value < 100 ? 2 : 1);
-  std::string digits = fmt::format("{:.0f}", value);
-  for (std::size_t i = digits.size(); i > 3; i -= 3) digits.insert(i - 3, 1, ',');
-  return digits;
-}
-
 std::string tokens_text(const Row& row) {
   if (row.status == Status::ok && row.path == ExecutionPath::emulated) return "emulated";
   return row.tokens_per_s ? rate_text(*row.tokens_per_s) : "";
@@ -84,36 +76,41 @@ std::string error_text(const Row& row) {
 
 const std::vector<Column>& report_columns() {
   static const std::vector<Column> columns = {
-      {"", "status", "", true, "", status_value, status_text},
-      {"execution", "", "", true, "", path_value, no_text},
-      {"", "tokens/s", "tokens/s", false, "all GPUs together, from the median step",
-       number<&Row::tokens_per_s>, tokens_text},
-      {"relative_iqr", "IQR", "", false, "interquartile range of the step time over its median",
-       number<&Row::relative_iqr>, percent<&Row::relative_iqr>},
-      {"speedup_vs_bf16", "speed-up", "", false, "against bf16, only where both ran natively",
-       number<&Row::speedup>, ratio<&Row::speedup>},
-      {"", "TFLOP/s per GPU", "TFLOP/s", false, "model FLOPs, nothing recomputed",
-       number<&Row::tflops_per_gpu>, tflops_text},
-      {"", "MFU bf16", "", false, "against the dense BF16 peak", number<&Row::mfu_bf16>,
-       percent<&Row::mfu_bf16>},
-      {"", "SOL", "", false,
+      {Topic::all, "status", false, "status", "", true, "", status_value, status_text},
+      {Topic::all, "execution", true, "", "", true, "", path_value, no_text},
+      {Topic::speed, "tokens_per_s", false, "tokens/s", "tokens/s", false,
+       "all GPUs together, from the median step", number<&Row::tokens_per_s>, tokens_text},
+      {Topic::speed, "relative_iqr", true, "IQR", "", false,
+       "interquartile range of the step time over its median", number<&Row::relative_iqr>,
+       percent<&Row::relative_iqr>},
+      {Topic::speed, "speedup_vs_bf16", true, "speed-up", "", false,
+       "against bf16, only where both ran natively", number<&Row::speedup>, ratio<&Row::speedup>},
+      {Topic::speed, "tflops_per_gpu", false, "TFLOP/s per GPU", "TFLOP/s", false,
+       "model FLOPs, nothing recomputed", number<&Row::tflops_per_gpu>, tflops_text},
+      {Topic::speed, "mfu_bf16", false, "MFU bf16", "", false, "against the dense BF16 peak",
+       number<&Row::mfu_bf16>, percent<&Row::mfu_bf16>},
+      {Topic::speed, "sol", false, "SOL", "", false,
        "speed of light, each op at the peak of its own precision or at memory bandwidth, over "
        "the measured time",
        number<&Row::sol>, percent<&Row::sol>},
-      {"", "MFU measured", "", false, "as SOL, against the rates measured in the same run",
-       number<&Row::mfu_measured>, percent<&Row::mfu_measured>},
-      {"", "peak memory", "bytes", false, "measured, on the rank that needs most", number<&Row::peak_memory>,
-       memory_text},
-      {"memory_vs_bf16", "memory ratio", "", false, "peak against bf16's, only where both ran natively",
-       number<&Row::memory_ratio>, ratio<&Row::memory_ratio>},
-      {"final_loss", "final loss", "nats", false,
+      {Topic::speed, "mfu_measured", false, "MFU measured", "", false,
+       "as SOL, against the rates measured in the same run", number<&Row::mfu_measured>,
+       percent<&Row::mfu_measured>},
+      {Topic::speed, "peak_memory", false, "peak memory", "bytes", false,
+       "measured, on the rank that needs most", number<&Row::peak_memory>, memory_text},
+      {Topic::speed, "memory_vs_bf16", true, "memory ratio", "", false,
+       "peak against bf16's, only where both ran natively", number<&Row::memory_ratio>,
+       ratio<&Row::memory_ratio>},
+      {Topic::loss, "final_loss", true, "final loss", "nats", false,
        "mean of the last tenth of the steps, of 5 at least, in nats", number<&Row::final_loss>, loss_text},
-      {"loss_minus_bf16", "loss - bf16", "nats", false, "mean over the seeds that both have, in nats",
+      {Topic::loss, "loss_minus_bf16", true, "loss - bf16", "nats", false,
+       "mean over the seeds that both have, after as many steps as both have done, in nats",
        number<&Row::loss_delta>, delta_text},
-      {"paired_seeds", "seeds", "", false, "pairs behind loss - bf16", paired_value, paired_text, "1"},
-      {"last_grad_norm", "grad norm", "", false, "of the last step, before clipping",
+      {Topic::loss, "paired_seeds", true, "seeds", "", false, "pairs behind loss - bf16", paired_value,
+       paired_text, "1"},
+      {Topic::loss, "last_grad_norm", true, "grad norm", "", false, "of the last step, before clipping",
        number<&Row::last_grad_norm>, norm_text},
-      {"", "note", "", true, "", error_value, error_text},
+      {Topic::speed, "error", false, "note", "", true, "", error_value, error_text},
   };
   return columns;
 }
@@ -123,6 +120,13 @@ std::string case_unit(const std::string& key) {
   for (const SchemaField& field : fields)
     if (field.pointer == "/case/" + key) return field.unit;
   return "";
+}
+
+std::string rate_text(double value) {
+  if (value < 1000) return fmt::format("{:.{}f}", value, value < 10 ? 3 : value < 100 ? 2 : 1);
+  std::string digits = fmt::format("{:.0f}", value);
+  for (std::size_t i = digits.size(); i > 3; i -= 3) digits.insert(i - 3, 1, ',');
+  return digits;
 }
 
 std::string bytes_text(double bytes) {

@@ -2,6 +2,7 @@
 // Every format takes its columns from here.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -10,8 +11,12 @@
 
 namespace precbench {
 
+enum class Topic : std::uint8_t { speed, loss, all };  ///< the table that shows a column; all: both
+
 struct Column {
-  const char* key;     ///< name in CSV; empty where the record already has the value under a name of its own
+  Topic topic;
+  const char* key;     ///< name for programs
+  bool derived;        ///< CSV has it; false where the record has the value under a name of its own
   const char* title;   ///< heading for people
   const char* unit;    ///< of the value; empty for texts and pure numbers
   bool left;           ///< a text
@@ -29,5 +34,7 @@ std::string case_unit(const std::string& key);
 
 /// "61.02 GiB", "105.3 MiB"
 std::string bytes_text(double bytes);
+/// Thousands in groups of three from 1,000 on; three or four significant digits below.
+std::string rate_text(double value);
 
 }  // namespace precbench

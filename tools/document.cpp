@@ -1,6 +1,8 @@
 // Documents as text for a terminal and as Markdown.
 #include "tools/document.h"
 
+#include <fmt/format.h>
+
 namespace precbench {
 namespace {
 
@@ -34,6 +36,7 @@ void add_markdown_lines(std::string& text, const std::vector<std::string>& lines
 
 std::string render_term(const Document& document) {
   std::string text = document.title + '\n';
+  if (!document.notice.empty()) add_term_lines(text, {document.notice});
   for (const Section& section : document.sections) {
     text += '\n' + section.title + '\n';
     add_term_lines(text, section.lines);
@@ -46,10 +49,14 @@ std::string render_term(const Document& document) {
 
 std::string render_markdown(const Document& document) {
   std::string text = "# " + markdown_text(document.title) + '\n';
+  if (!document.notice.empty()) text += '\n' + markdown_text(document.notice) + '\n';
   for (const Section& section : document.sections) {
     text += "\n## " + markdown_text(section.title) + "\n\n";
     add_markdown_lines(text, section.lines);
-    if (section.table) text.append(section.lines.empty() ? "" : "\n").append(render_markdown(*section.table));
+    for (const Figure& figure : section.figures)
+      if (!figure.link.empty())
+        text += fmt::format("\n![{}]({})\n", markdown_text(figure.caption), figure.link);
+    if (section.table) text.append(text.back() == '\n' ? "\n" : "").append(render_markdown(*section.table));
     if (!section.notes.empty()) text += '\n';
     add_markdown_lines(text, section.notes);
   }

@@ -1,4 +1,4 @@
-// precbench report: reads the records, writes the report; and CSV, which is for programs.
+// precbench report: reads the records, writes the report; CSV and JSON, which are for programs.
 #include "tools/report.h"
 
 #include <fmt/format.h>
@@ -14,6 +14,7 @@
 #include "tools/analysis.h"
 #include "tools/columns.h"
 #include "tools/distinct.h"
+#include "tools/gnuplot.h"
 
 namespace precbench {
 namespace {
@@ -57,7 +58,7 @@ Table make_csv(const RecordSet& set) {
   for (const SchemaField& field : fields)
     table.columns.push_back(heading(field.pointer.substr(1), field.unit));
   for (const Column& column : report_columns())
-    if (*column.key) table.columns.push_back(heading(column.key, column.unit));
+    if (column.derived) table.columns.push_back(heading(column.key, column.unit));
   table.columns.push_back({"origin"});
 
   const Analysis analysis = analyze(all_of(set), RowsBy::record);
@@ -69,11 +70,29 @@ Table make_csv(const RecordSet& set) {
     std::vector<std::string> line;
     for (const SchemaField& field : fields) line.push_back(field_text(scalar_at(json, field.pointer)));
     for (const Column& column : report_columns())
-      if (*column.key) line.push_back(field_text(column.value(*rows.at(&located))));
+      if (column.derived) line.push_back(field_text(column.value(*rows.at(&located))));
     line.push_back(located.origin);
     table.rows.push_back(line);
   }
   return table;
+}
+
+nlohmann::ordered_json make_json(const RecordSet& set) {
+  Json cases = Json::array();
+  for (const RecordRefs& records : by_machine(set)) {
+    const Analysis analysis = analyze(records);
+    for (const Group& group : analysis.groups)
+      for (const Row& row : group.rows) {
+        Json one = {{"case", row.fields}};
+        for (const Column& column : report_columns()) one[column.key] = column.value(row);
+        for (const LocatedRecord* member : row.members) one["ids"].push_back(member->record.id);
+        cases.push_back(std::move(one));
+      }
+  }
+  Json units = Json::object();
+  for (const Column& column : report_columns())
+    if (*column.unit) units[column.key] = column.unit;
+  return {{"units", units}, {"cases", cases}, {"problems", set.problems}};
 }
 
 int report(const ReportOptions& options) {
@@ -81,16 +100,21 @@ int report(const ReportOptions& options) {
   if (set.records.empty())
     throw InvalidInput(fmt::format("{}: no record in it{}", fmt::join(options.paths, ", "),
                                    set.problems.empty() ? "" : " (" + set.problems.front() + ")"));
-  if (options.format == "csv") {
+  if (options.format == "csv" || options.format == "json") {
     for (const std::string& problem : set.problems) fmt::print(stderr, "{}\n", printable(problem));
-    write_output(options.output, render_csv(make_csv(set)));
-  } else if (options.format == "md") {
-    write_output(options.output, render_markdown(make_report(set)));
-  } else if (options.format == "term") {
-    write_output(options.output, render_term(make_report(set)));
-  } else {
-    throw InvalidInput("--format: unknown value \"" + options.format + "\"; it is one of term, md, csv");
+    write_output(options.output,
+                 options.format == "csv" ? render_csv(make_csv(set)) : make_json(set).dump(1) + '\n');
+    return 0;
   }
+  if (options.format != "md" && options.format != "term" && options.format != "html")
+    throw InvalidInput("--format: unknown value \"" + options.format +
+                       "\"; it is one of term, md, html, csv, json");
+  Document document = make_report(set);
+  if (options.format == "html" || !options.plots.empty())
+    draw_figures(document, options.plots, options.output);
+  write_output(options.output, options.format == "html" ? render_html(document)
+                               : options.format == "md" ? render_markdown(document)
+                                                        : render_term(document));
   return 0;
 }
 

@@ -8,11 +8,17 @@ CLI::App* add_report_command(CLI::App& app, ReportOptions& options) {
   command->add_option("PATH", options.paths, "record files, or folders of *.jsonl")
       ->required()
       ->type_name("");
-  command->add_option("--format", options.format, "term, md (Markdown) or csv (one row per record)")
-      ->check(CLI::IsMember({"term", "md", "csv"}))
+  command
+      ->add_option("--format", options.format,
+                   "term, md (Markdown), html (one file that needs no other), csv (a row per record) or json")
+      ->check(CLI::IsMember({"term", "md", "html", "csv", "json"}))
       ->capture_default_str();
   command->add_option("-o,--output", options.output, "write here instead of to standard output")
       ->type_name("FILE");
+  command
+      ->add_option("--plots", options.plots,
+                   "also leave the figures there, as SVG and PNG, each with its data")
+      ->type_name("DIR");
   return command;
 }
 

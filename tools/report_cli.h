@@ -7,8 +7,8 @@
 
 namespace precbench {
 
-/// Mounts `report PATH... [--format F] [-o FILE]`; parsing fills `options`, which must outlive the app. The
-/// caller then runs report(options).
+/// Mounts `report PATH... [--format F] [-o FILE] [--plots DIR]`; parsing fills `options`, which must outlive
+/// the app. The caller then runs report(options).
 CLI::App* add_report_command(CLI::App& app, ReportOptions& options);
 
 }  // namespace precbench

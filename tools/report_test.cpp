@@ -38,6 +38,12 @@ std::string line_with(const std::string& text, const std::string& start) {
   return "";
 }
 
+/// A report for the terminal from a section on; empty if it has no such section.
+std::string from_section(const std::string& text, const std::string& title) {
+  const std::size_t begin = text.find("\n\n" + title + '\n');
+  return begin == std::string::npos ? "" : text.substr(begin + 2);
+}
+
 std::string message_of(const ReportOptions& options) {
   try {
     report(options);
@@ -75,11 +81,11 @@ TEST_CASE("the terminal report of a GPU sweep", "[report]") {
   CHECK(contains(text, "model llama3.2-1b, seq 2048 tokens, batch 8 sequences"));
   const std::string header = line_with(text, "recipe");
   for (const char* title :
-       {"status", "tokens/s", "speed-up", "MFU bf16", "peak memory", "loss - bf16", "note"})
+       {"status", "tokens/s", "speed-up", "MFU bf16", "peak memory", "memory ratio", "note"})
     CHECK(contains(header, title));
   CHECK_FALSE(contains(header, "seq"));  // constant: stands in the header lines
   const std::string row = line_with(text, "blockwise");
-  for (const char* cell : {" ok ", "81,920", "1.25x", "GiB", "0.95x", "+0.0100"}) CHECK(contains(row, cell));
+  for (const char* cell : {" ok ", "81,920", "1.25x", "GiB", "0.95x"}) CHECK(contains(row, cell));
   CHECK(std::regex_search(line_with(text, "rowwise"), std::regex("oom( +-)+ +20 GiB for activations")));
   CHECK(contains(text,
                  "oom: rowwise: 20 GiB for activations; predicted peak 37.46 GiB, the GPU has 140.40 GiB"));
@@ -92,7 +98,7 @@ TEST_CASE("on the CPU device the emulated recipes say so", "[report]") {
       run_report({samples::cpu_record("bf16"), samples::cpu_record("mxfp8", 0.003)}, "term");
   INFO(text);
   CHECK(contains(line_with(text, "mxfp8"), "emulated"));
-  CHECK(contains(line_with(text, "mxfp8"), "+0.0030"));
+  CHECK(contains(line_with(from_section(text, "Convergence"), "mxfp8"), "+0.0030"));
   CHECK(contains(text, "mxfp8: the cpu device has no FP8 arithmetic"));
   CHECK_FALSE(contains(line_with(text, "recipe"), "status"));  // all ok
   CHECK_FALSE(contains(line_with(text, "recipe"), "MFU"));     // nobody has one
@@ -154,7 +160,7 @@ TEST_CASE("nothing that is not a number is printed, whatever the records hold", 
   bare.support.reset();
   bare.flops.reset();
   bare.memory.reset();
-  for (const char* format : {"term", "md", "csv"}) {
+  for (const char* format : {"term", "md", "csv", "json", "html"}) {
     const std::string text = run_report({zero, hollow, empty, bare}, format);
     INFO(text);
     CHECK_FALSE(std::regex_search(text, std::regex("(^|[^a-z])[-+]?(nan|inf)([^a-z]|$)", std::regex::icase)));
@@ -172,12 +178,22 @@ TEST_CASE("warnings are counted, and unchanged weights are one", "[report]") {
   CHECK(contains(text, "1 of 2 cases: another process uses the GPU"));
 }
 
-TEST_CASE("the number of paired seeds is shown once it is not one everywhere", "[report]") {
-  std::vector<Record> records = {samples::gpu_record("bf16", 250), samples::gpu_record("rowwise", 200)};
-  CHECK_FALSE(contains(line_with(run_report(records, "term"), "recipe"), "seeds"));
-  for (const char* recipe : {"bf16", "rowwise"}) records.push_back(samples::gpu_record(recipe, 225, 0, 2));
-  records.push_back(samples::gpu_record("blockwise", 200));
-  const std::string text = run_report(records, "term");
+TEST_CASE("of runs that time recipes the number of paired seeds is shown once it is not one everywhere",
+          "[report]") {
+  const auto timed = [](const char* recipe, double ms, int seed) {
+    Record record = samples::gpu_record(recipe, ms, 0, seed);
+    record.case_fields["steps"] = "auto";
+    return record;
+  };
+  const auto losses = [](const std::vector<Record>& records) {
+    return from_section(run_report(records, "term"), "Convergence");
+  };
+  std::vector<Record> records = {timed("bf16", 250, 1), timed("rowwise", 200, 1)};
+  CHECK_FALSE(contains(line_with(losses(records), "recipe"), "seeds"));
+  for (const char* recipe : {"bf16", "rowwise"}) records.push_back(timed(recipe, 225, 2));
+  records.push_back(timed("blockwise", 200, 1));
+  const std::string text = losses(records);
+  CHECK(contains(text, "too short to judge convergence"));
   CHECK(contains(line_with(text, "recipe"), "seeds"));
   CHECK(std::regex_search(line_with(text, "rowwise"), std::regex(" 2 +0\\.51$")));
   CHECK(std::regex_search(line_with(text, "blockwise"), std::regex(" 1 +0\\.51$")));
@@ -225,7 +241,8 @@ TEST_CASE("bad input is one clear line", "[report]") {
   const std::string foreign = folder.write("foreign.jsonl", "PNG\n\x89\n");
   CHECK(contains(message_of({{foreign}, "term", ""}), "no record in it (" + foreign + ":1: not JSON"));
   append_record(folder / "records.jsonl", samples::gpu_record("bf16", 250));
-  CHECK(contains(message_of({{folder / "records.jsonl"}, "pdf", ""}), "it is one of term, md, csv"));
+  CHECK(contains(message_of({{folder / "records.jsonl"}, "pdf", ""}),
+                 "it is one of term, md, html, csv, json"));
   CHECK(contains(message_of({{folder / "records.jsonl"}, "term", folder / "no/dir"}), "No such file"));
   CHECK(contains(message_of({{folder / "records.jsonl"}, "term", "/dev/full"}), "No space left"));
 }

@@ -1,0 +1,13 @@
+# Tokens/s of all GPUs together against sequence length, a line per recipe and GPU count.
+load data
+load "plots/style.gp"
+set logscale x 2
+set xtics ()
+do for [t in ticks] { set xtics add (t t + 0) }
+set xrange [low : high]
+set yrange [0 : *]
+set format y "%.0s%c"
+set xlabel "sequence length (tokens)"
+set ylabel "tokens/s, all GPUs together"
+plot for [i=1:words(styles)] $series index i - 1 using 1:2 \
+  with linespoints lt int(word(styles, i)) dt int(word(dashes, i)) title columnheader(1)

@@ -1,0 +1,163 @@
+// Runs gnuplot on the scripts that travel inside the binary.
+#include "tools/gnuplot.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <regex>
+#include <sstream>
+#include <vector>
+
+#include "kernels/errors.h"
+#include "tools/embedded_text.h"
+
+namespace precbench {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A figure takes less than a second; what takes longer than this hangs.
+constexpr unsigned kTimeLimitSeconds = 60;
+
+class WorkFolder {
+ public:
+  WorkFolder() {
+    std::string pattern = (fs::temp_directory_path() / "precbench-plots-XXXXXX").string();
+    if (!::mkdtemp(pattern.data())) throw InvalidInput("cannot make a folder in " + pattern);
+    path = pattern;
+  }
+  ~WorkFolder() {
+    std::error_code ignored;
+    fs::remove_all(path, ignored);
+  }
+  WorkFolder(const WorkFolder&) = delete;
+  WorkFolder& operator=(const WorkFolder&) = delete;
+
+  fs::path path;
+};
+
+std::string read_text(const fs::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+void write_text(const fs::path& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.flush();
+  if (!file) throw InvalidInput(fmt::format("cannot write {}", path.string()));
+}
+
+bool is_installed() {
+  const char* search = std::getenv("PATH");
+  std::istringstream folders(search ? search : "");
+  for (std::string folder; std::getline(folders, folder, ':');)
+    if (!folder.empty() && ::access((folder + "/gnuplot").c_str(), X_OK) == 0) return true;
+  return false;
+}
+
+/// Runs gnuplot in `folder`, its messages to gnuplot.log there. True if it succeeded.
+bool run_gnuplot(const fs::path& folder, const std::string& settings, const std::string& script) {
+  const std::string where = folder.string(), log = (folder / "gnuplot.log").string();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const int out = ::open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    const int in = ::open("/dev/null", O_RDONLY);
+    if (out < 0 || in < 0 || ::chdir(where.c_str()) != 0) ::_exit(127);
+    ::dup2(in, 0);
+    ::dup2(out, 1);
+    ::dup2(out, 2);
+    ::alarm(kTimeLimitSeconds);  // outlives exec
+    // Nobody's own settings: the same records give the same picture everywhere.
+    ::execlp("gnuplot", "gnuplot", "-d", "-e", settings.c_str(), script.c_str(), static_cast<char*>(nullptr));
+    ::_exit(127);
+  }
+  int status = 0;
+  return child > 0 && ::waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+std::string first_complaint(const fs::path& folder) {
+  std::istringstream lines(read_text(folder / "gnuplot.log"));
+  std::string last;
+  for (std::string line; std::getline(lines, line);)
+    if (line.find_first_not_of(" ^") != std::string::npos) last = line;
+  return last.empty() ? "no message" : last;
+}
+
+void replace_all(std::string& text, const std::string& from, const std::string& to) {
+  for (std::size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
+    text.replace(at, from.size(), to);
+}
+
+std::string escaped(std::string text) {
+  replace_all(text, "&", "&amp;");
+  replace_all(text, "<", "&lt;");
+  replace_all(text, ">", "&gt;");
+  return text;
+}
+
+}  // namespace
+
+std::string svg_for_page(const std::string& svg, const std::string& id, const std::string& caption) {
+  const std::size_t begin = svg.find("<svg");
+  std::string text = begin == std::string::npos ? svg : svg.substr(begin);
+  replace_all(text, "id=\"", "id=\"" + id + "-");
+  replace_all(text, "id='", "id='" + id + "-");
+  replace_all(text, "href='#", "href='#" + id + "-");
+  replace_all(text, "url(#", "url(#" + id + "-");
+  replace_all(text, "rgb(  0,   0,   0)", "currentColor");
+  replace_all(text, "\"black\"", "\"currentColor\"");
+  replace_all(text, "'black'", "'currentColor'");
+  replace_all(text, "<title>Gnuplot</title>", "<title>" + escaped(caption) + "</title>");
+  replace_all(text, "<title>gnuplot_plot_", "<title>line ");
+  text = std::regex_replace(text, std::regex("<desc>[^<]*</desc>\\s*"), "");
+  text.replace(0, 4, "<svg role=\"img\"");
+  return text;
+}
+
+void draw_figures(Document& document, const std::string& folder, const std::string& output) {
+  std::vector<Figure*> figures;
+  for (Section& section : document.sections)
+    for (Figure& figure : section.figures) figures.push_back(&figure);
+  if (figures.empty()) return;
+  if (!is_installed()) {
+    document.notice =
+        "There is no gnuplot here, so this report has tables and no figures; install gnuplot (gnuplot-nox) "
+        "for them";
+    return;
+  }
+  const WorkFolder work;
+  fs::create_directories(work.path / "plots");
+  for (const auto& [name, text] : kPlotScripts)
+    write_text(work.path / "plots" / (std::string(name) + ".gp"), text);
+  std::error_code error;
+  if (!folder.empty() && (fs::create_directories(folder, error), error))
+    throw InvalidInput(fmt::format("cannot make {}: {}", folder, error.message()));
+  for (std::size_t i = 0; i < figures.size(); ++i) {
+    Figure& figure = *figures[i];
+    write_text(work.path / "data", figure.data);
+    const auto draw = [&](const char* settings) {
+      if (run_gnuplot(work.path, settings, "plots/" + figure.script + ".gp")) return true;
+      document.notice = fmt::format("gnuplot could not draw {}: {}", figure.name, first_complaint(work.path));
+      return false;
+    };
+    if (!draw("data='data'; output='page.svg'; transparent=1")) continue;
+    figure.svg = svg_for_page(read_text(work.path / "page.svg"), fmt::format("f{}", i + 1), figure.caption);
+    if (folder.empty() || !draw("data='data'; output='file.svg'") || !draw("data='data'; output='file.png'"))
+      continue;
+    const fs::path file = fs::path(folder) / figure.name;
+    write_text(file.string() + ".svg", read_text(work.path / "file.svg"));
+    write_text(file.string() + ".png", read_text(work.path / "file.png"));
+    write_text(file.string() + ".dat", figure.data);
+    const fs::path base = output.empty() ? fs::path(".") : fs::path(output).parent_path();
+    figure.link = fs::path(file.string() + ".svg").lexically_proximate(base.empty() ? "." : base).string();
+  }
+}
+
+}  // namespace precbench

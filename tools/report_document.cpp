@@ -1,0 +1,42 @@
+// Puts the sections of a report together.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tools/report.h"
+#include "tools/sections.h"
+
+namespace precbench {
+
+Document make_report(const RecordSet& set) {
+  const ReportInput input = make_input(set);
+  const auto ok = static_cast<std::size_t>(
+      std::count_if(set.records.begin(), set.records.end(),
+                    [](const LocatedRecord& located) { return located.record.status == Status::ok; }));
+  Document document;
+  document.title = "precbench report: " + plural(set.records.size(), "case");
+  if (ok != set.records.size())
+    document.title += fmt::format(", {} ok, {} failed", ok, set.records.size() - ok);
+  const auto add = [&](Section section) {
+    if (!section.lines.empty() || section.table) document.sections.push_back(std::move(section));
+  };
+  const auto add_all = [&](std::vector<Section> sections) {
+    for (Section& section : sections) add(std::move(section));
+  };
+  add(summary_section(input));
+  add({"Problems in the record files", set.problems, {}, {}});
+  add_all(speed_sections(input));
+  add_all(scaling_sections(input));
+  add_all(memory_sections(input));
+  add_all(time_sections(input));
+  add_all(convergence_sections(input));
+  add(published_section(input));
+  add(emulated_section(input));
+  add(failures_section(input));
+  add(warnings_section(input));
+  add(legend_section(input));
+  add(environment_section(input));
+  return document;
+}
+
+}  // namespace precbench

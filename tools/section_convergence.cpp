@@ -1,0 +1,248 @@
+// Convergence: verdicts, losses with their intervals, and the curves beside the band of bf16's seeds.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "tools/columns.h"
+#include "tools/convergence.h"
+#include "tools/figure_data.h"
+#include "tools/sections.h"
+
+namespace precbench {
+namespace {
+
+/// Runs of fewer steps time a recipe; their losses say nothing about convergence.
+constexpr std::size_t kFewestSteps = 30;
+/// Points of a curve; more do not show at the width of a figure.
+constexpr std::size_t kMostPoints = 300;
+
+using Curve = std::vector<double>;
+
+const Curve& loss_of(const LocatedRecord& located) { return located.record.training->loss; }
+
+/// The EMA of the first `steps` losses of each seed that went that far.
+std::vector<std::pair<std::string, Curve>> curves_of(const RecipeConvergence& recipe, std::size_t steps) {
+  std::vector<std::pair<std::string, Curve>> curves;
+  for (const LocatedRecord* member : recipe.members) {
+    const Curve& loss = loss_of(*member);
+    const auto end = loss.begin() + static_cast<std::ptrdiff_t>(std::min(steps, loss.size()));
+    if (loss.size() < steps || !std::all_of(loss.begin(), end, [](double v) { return std::isfinite(v); }))
+      continue;
+    curves.emplace_back(field_text(member->record.case_fields.value("seed", nlohmann::ordered_json())),
+                        ema({loss.begin(), end}));
+  }
+  return curves;
+}
+
+/// Mean over the seeds; minus bf16's of the same seed where `bf16` is given. Empty without a seed.
+Curve mean_curve(const RecipeConvergence& recipe, const RecipeConvergence* bf16, std::size_t steps) {
+  std::vector<Curve> curves;
+  const auto theirs = bf16 ? curves_of(*bf16, steps) : decltype(curves_of(recipe, steps)){};
+  for (auto& [seed, curve] : curves_of(recipe, steps)) {
+    if (!bf16) curves.push_back(curve);
+    for (const auto& [other_seed, other] : theirs) {
+      if (seed != other_seed) continue;
+      Curve& difference = curves.emplace_back(curve);
+      for (std::size_t i = 0; i < steps; ++i) difference[i] -= other[i];
+    }
+  }
+  Curve mean(curves.empty() ? 0 : steps, 0);
+  for (const Curve& curve : curves)
+    for (std::size_t i = 0; i < steps; ++i) mean[i] += curve[i] / static_cast<double>(curves.size());
+  return mean;
+}
+
+/// Calls `visit` with the step, from 1, and its place, for as many steps as a figure shows.
+template <class Visit>
+void at_shown_steps(std::size_t steps, Visit&& visit) {
+  const std::size_t stride = std::max<std::size_t>(1, (steps + kMostPoints - 1) / kMostPoints);
+  for (std::size_t i = stride - 1; i < steps; i += stride) visit(static_cast<double>(i + 1), i);
+}
+
+Series series_of(const std::string& title, int style, const Curve& curve) {
+  Series series{title, style, 1, {}};
+  at_shown_steps(curve.size(), [&](double step, std::size_t i) {
+    series.points.push_back({step, {curve[i]}});
+  });
+  return series;
+}
+
+/// Where 95% of further bf16 seeds would lie; about their mean if `centred`. Without a band a block that
+/// shows nothing.
+std::string band_of(const RecipeConvergence& bf16, std::size_t steps, bool centred) {
+  std::vector<std::vector<double>> rows;
+  if (bf16.band && bf16.band->ema_mean.size() >= steps)
+    at_shown_steps(steps, [&](double step, std::size_t i) {
+      const double centre = centred ? bf16.band->ema_mean[i] : 0;
+      rows.push_back({step, bf16.band->ema_low[i] - centre, bf16.band->ema_high[i] - centre});
+    });
+  if (rows.empty()) return "";
+  return plot_text("bandtitle", fmt::format("bf16: where 95% of seeds lie ({} seeds)", bf16.band->seeds)) +
+         plot_block("band", rows);
+}
+
+/// The fewest steps of an entry's curves: all are drawn that far.
+std::size_t common_steps(const std::vector<RecipeConvergence>& study) {
+  std::size_t steps = 0;
+  for (const RecipeConvergence& recipe : study)
+    if (recipe.steps > 0) steps = steps == 0 ? recipe.steps : std::min(steps, recipe.steps);
+  return steps;
+}
+
+struct Study {
+  const Group* group = nullptr;
+  std::vector<RecipeConvergence> recipes;
+};
+
+std::string recipe_of(const Part& part, const RecipeConvergence& recipe) {
+  Row row;
+  row.fields = recipe.fields;
+  return recipe_of(part, row);
+}
+
+void add_figures(std::vector<Figure>& figures, const ReportInput& input, const Part& part,
+                 const Study& study) {
+  const std::size_t steps = common_steps(study.recipes);
+  const RecipeConvergence& first = study.recipes.front();
+  if (study.recipes.size() < 2 || !first.is_bf16) return;
+  std::vector<Series> losses, differences;
+  for (const RecipeConvergence& recipe : study.recipes) {
+    const std::string name = recipe_of(part, recipe);
+    const int style = input.styles.at(name);
+    losses.push_back(series_of(name, style, mean_curve(recipe, nullptr, steps)));
+    if (!recipe.is_bf16)
+      differences.push_back(
+          series_of(name, style, mean_curve(recipe, &study.recipes[recipe.baseline], steps)));
+  }
+  const std::string setting = setting_of(part, study.group->rows.front());
+  const double shown = static_cast<double>(std::min(steps, kMostPoints));
+  const std::string common = plot_text("heading", setting) + plot_number("every", std::ceil(shown / 8));
+  const char* band = first.band ? "; the band is where 95% of bf16's seeds would lie" : "";
+  const auto add = [&](const std::string& name, const char* script, const std::string& what, bool centred,
+                       const std::vector<Series>& series) {
+    if (std::all_of(series.begin(), series.end(), [](const Series& s) { return s.points.empty(); })) return;
+    figures.push_back({file_name(fmt::format("{} {} {}", name, part.machine, setting)), script,
+                       fmt::format("{}: {}, mean over the seeds{}.", setting, what, band),
+                       common + band_of(first, steps, centred) + plot_series(series)});
+  };
+  add("loss", "loss", "training loss (EMA 0.9) by recipe", false, losses);
+  add("loss-difference", "loss_difference", "training loss (EMA 0.9) minus bf16's of the same seed", true,
+      differences);
+}
+
+/// What a recipe gains and what it costs, of those that ran natively and were judged over enough seeds.
+void add_tradeoff(std::vector<Figure>& figures, const ReportInput& input, const Part& part,
+                  const Study& study) {
+  std::vector<Series> series;
+  for (const RecipeConvergence& recipe : study.recipes)
+    for (const Row& row : study.group->rows) {
+      const bool same = !recipe.members.empty() &&
+                        std::count(row.members.begin(), row.members.end(), recipe.members.front()) > 0;
+      if (!same || recipe.is_bf16 || !row.speedup || !recipe.delta || !recipe.delta_interval) continue;
+      const std::string name = recipe_of(part, row);
+      series.push_back(
+          {name,
+           input.styles.at(name),
+           1,
+           {{*row.speedup, {*recipe.delta, recipe.delta_interval->low, recipe.delta_interval->high}}}});
+    }
+  if (series.empty()) return;
+  const std::string setting = setting_of(part, study.group->rows.front());
+  figures.push_back({file_name(fmt::format("tradeoff {} {}", part.machine, setting)), "tradeoff",
+                     setting + ": speed-up over bf16 against final loss minus bf16's, with its 95% interval.",
+                     plot_text("heading", setting) + plot_series(series)});
+}
+
+std::string number_text(const std::optional<double>& value, const char* format) {
+  return value ? fmt::format(fmt::runtime(format), *value) : "-";
+}
+
+std::string interval_text(const std::optional<Interval>& interval, const char* format) {
+  return interval ? fmt::format(fmt::runtime(format), interval->low, interval->high) : "-";
+}
+
+Table verdicts_of(const Part& part, const std::vector<Study>& studies) {
+  RowTable result(part);
+  result.table.columns.push_back({"verdict", true});
+  for (const char* title :
+       {"final loss (nats)", "95% interval (nats)", "loss - bf16 (nats)", "95% interval (nats)",
+        "margin (nats)", "EMA error, last", "EMA error, largest", "above entropy (nats)", "seeds", "steps"})
+    result.table.columns.push_back({title});
+  result.table.columns.push_back({"in bf16's noise", true});
+  result.table.columns.push_back({"why", true});
+  for (const Study& study : studies) {
+    if (!result.table.rows.empty()) result.table.group_starts.push_back(result.table.rows.size());
+    for (const RecipeConvergence& recipe : study.recipes) {
+      Row row;
+      row.fields = recipe.fields;
+      std::vector<std::string>& line = result.begin(row);
+      line.push_back(recipe.verdict ? name_of(*recipe.verdict) : "-");
+      line.push_back(number_text(recipe.final_loss, "{:.4f}"));
+      line.push_back(interval_text(recipe.final_interval, "{:.4f} to {:.4f}"));
+      line.push_back(recipe.is_bf16 ? "-" : number_text(recipe.delta, "{:+.4f}"));
+      line.push_back(recipe.is_bf16 ? "-" : interval_text(recipe.delta_interval, "{:+.4f} to {:+.4f}"));
+      line.push_back(number_text(recipe.margin, "{:.4f}"));
+      const auto percent = [](std::optional<double> value) {
+        return value ? std::optional(100 * *value) : value;
+      };
+      line.push_back(number_text(percent(recipe.ema_error_last), "{:+.3f}%"));
+      line.push_back(number_text(percent(recipe.ema_error_largest), "{:.3f}%"));
+      line.push_back(number_text(recipe.excess_loss, "{:.4f}"));
+      line.push_back(fmt::format("{}", recipe.seeds));
+      line.push_back(fmt::format("{}", recipe.steps));
+      line.push_back(recipe.is_bf16 || !recipe.in_noise_band ? "-" : *recipe.in_noise_band ? "yes" : "no");
+      line.push_back(recipe.reason);
+    }
+  }
+  return result.table;
+}
+
+Section convergence_section(const ReportInput& input, const Part& part) {
+  Section section{title_on(input, part, "Convergence"), {}, {}, {}, {}, true};
+  std::vector<Study> studies;
+  for (const Group& group : part.analysis.groups) {
+    Study study{&group, study_convergence(group)};
+    // Without a number of steps a run only times its recipe.
+    const bool timed = text_of(group.rows.front(), "steps") == "auto";
+    if (!timed && common_steps(study.recipes) >= kFewestSteps) studies.push_back(std::move(study));
+  }
+  if (studies.empty()) {
+    Table table = table_of(part, Topic::loss);
+    if (std::any_of(part.analysis.groups.begin(), part.analysis.groups.end(), [](const Group& group) {
+          return std::any_of(group.rows.begin(), group.rows.end(),
+                             [](const Row& row) { return row.final_loss.has_value(); });
+        })) {
+      section.table = std::move(table);
+      section.lines = {
+          fmt::format("These runs time the recipes and are too short to judge convergence (--steps {} is the "
+                      "least that is judged): "
+                      "the losses only show that training went the same way.",
+                      kFewestSteps)};
+    }
+    return section;
+  }
+  for (const Study& study : studies) add_figures(section.figures, input, part, study);
+  for (const Study& study : studies) add_tradeoff(section.figures, input, part, study);
+  section.table = verdicts_of(part, studies);
+  section.notes = {
+      fmt::format("Final loss: mean of the trailing tenth of the steps, over the seeds. Equivalent: two "
+                  "one-sided tests at the 5% "
+                  "level put the difference inside the margin, {:g}% of bf16's final loss, over at least {} "
+                  "seeds. EMA error: of the "
+                  "EMA(0.9) curve relative to bf16's. Each verdict holds at its own level: among twenty "
+                  "recipes one may be called "
+                  "worse or better by chance.",
+                  100 * ConvergenceRules{}.margin, kFewestSeeds)};
+  return section;
+}
+
+}  // namespace
+
+std::vector<Section> convergence_sections(const ReportInput& input) {
+  std::vector<Section> sections;
+  for (const Part& part : input.parts) sections.push_back(convergence_section(input, part));
+  return sections;
+}
+
+}  // namespace precbench

@@ -1,0 +1,210 @@
+// What others have published, beside the nearest case of these records.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <regex>
+
+#include "tools/columns.h"
+#include "tools/distinct.h"
+#include "tools/embedded_text.h"
+#include "tools/sections.h"
+
+namespace precbench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Tokens/s of models whose sizes differ by more than this say nothing of each other.
+constexpr double kSameSize = 1.3;
+
+struct Case {
+  const Part* part = nullptr;
+  const Row* row = nullptr;
+};
+
+std::string string_at(const Json& json, const char* key) { return field_text(json.value(key, Json())); }
+
+std::optional<double> number_at(const Json& json, const char* key) {
+  const Json value = json.value(key, Json());
+  return value.is_number() ? std::optional(value.get<double>()) : std::nullopt;
+}
+
+/// Billions of parameters as the model's name says, "llama3.1-8b" 8; null if it says none.
+std::optional<double> billions(const std::string& model) {
+  std::smatch match;
+  if (!std::regex_search(model, match, std::regex("([0-9]+(\\.[0-9]+)?)b($|[^a-z0-9])"))) return std::nullopt;
+  return std::stod(match[1]);
+}
+
+/// How many times one is the other, as the distance of logarithms; 0 where one is unknown.
+double distance(const std::optional<double>& a, const std::optional<double>& b) {
+  return a && b && *a > 0 && *b > 0 ? std::abs(std::log2(*a / *b)) : 0;
+}
+
+double distance(const Json& claim, const Row& row) {
+  // Model size matters most, sequence length next, GPU count least: all act on the share of GEMMs in the
+  // step.
+  return 4 * distance(billions(string_at(claim, "model")), billions(text_of(row, "model"))) +
+         2 * distance(number_at(claim, "seq"), number_of(row, "seq")) +
+         distance(number_at(claim, "gpus"), number_of(row, "gpus"));
+}
+
+/// The nearest row of the claim's recipe that `usable` accepts. Of equally near ones that with the most
+/// tokens.
+template <class Usable>
+Case nearest(const ReportInput& input, const Json& claim, Usable&& usable) {
+  Case best;
+  double best_distance = 0, best_tokens = 0;
+  for (const Part& part : input.parts)
+    for (const Group& group : part.analysis.groups)
+      for (const Row& row : group.rows) {
+        if (row.status != Status::ok || recipe_of(part, row) != string_at(claim, "recipe") || !usable(row))
+          continue;
+        const double away = distance(claim, row);
+        const double tokens = number_of(row, "seq").value_or(0) * number_of(row, "batch").value_or(1);
+        if (best.row && (away > best_distance || (away == best_distance && tokens <= best_tokens))) continue;
+        best = {&part, &row};
+        best_distance = away;
+        best_tokens = tokens;
+      }
+  return best;
+}
+
+/// "1.28 to 1.37x" or "1.25x"; empty if the claim has neither.
+std::string claimed(const Json& claim, const std::string& key, const std::string& unit, int digits) {
+  const auto text = [&](double value) {
+    return digits > 0 ? fmt::format("{:.{}f}", value, digits) : rate_text(value);
+  };
+  if (const auto value = number_at(claim, key.c_str())) return text(*value) + unit;
+  const auto low = number_at(claim, (key + "_min").c_str()), high = number_at(claim, (key + "_max").c_str());
+  return low && high ? fmt::format("{} to {}{}", text(*low), text(*high), unit) : "";
+}
+
+/// What stands between the two numbers.
+std::string differences(const Json& source, const Json& claim, const Case& ours) {
+  Distinct texts;
+  const Row& row = *ours.row;
+  const auto add = [&](const char* what, const std::string& theirs, const std::string& mine) {
+    if (!theirs.empty() && !mine.empty() && theirs != mine)
+      texts.add(fmt::format("{} {}, here {}", what, theirs, mine));
+  };
+  add("hardware", claim.contains("hardware") ? string_at(claim, "hardware") : string_at(source, "hardware"),
+      ours.part->machine);
+  add("model", string_at(claim, "model"), text_of(row, "model"));
+  add("GPUs", string_at(claim, "gpus"), text_of(row, "gpus"));
+  add("seq", string_at(claim, "seq"), text_of(row, "seq"));
+  add("parallel", string_at(claim, "parallel"),
+      number_of(row, "gpus") == 1.0 ? "one GPU" : text_of(row, "parallel"));
+  if (!string_at(claim, "metric").empty()) texts.add("measured there: " + string_at(claim, "metric"));
+  texts.add(string_at(claim, "caveat"));
+  texts.add(string_at(source, "caveat"));
+  return fmt::format("{}", fmt::join(texts.texts, "; "));
+}
+
+class PublishedTable {
+ public:
+  explicit PublishedTable(const ReportInput& input) : input_(input), json_(Json::parse(kPublishedText)) {
+    for (const char* title : {"published by", "figure", "recipe"}) table.columns.push_back({title, true});
+    for (const char* title : {"published", "measured here"}) table.columns.push_back({title});
+    for (const char* title : {"our nearest case", "what differs"}) table.columns.push_back({title, true});
+  }
+
+  void add_speedups() {
+    for (const Json& claim : json_.at("speedups")) {
+      const std::string text = claimed(claim, "speedup", "x", 2);
+      const Case ours = nearest(input_, claim, [](const Row& row) { return row.speedup.has_value(); });
+      if (text.empty() || !ours.row)
+        leave_out(claim);
+      else
+        add(claim, "speed-up over BF16", text, fmt::format("{:.2f}x", *ours.row->speedup), ours);
+    }
+  }
+
+  void add_throughput() {
+    for (const Json& claim : json_.at("throughput")) {
+      const auto near_enough = [&](const Row& row) {
+        return row.comparable() && row.tokens_per_s && billions(string_at(claim, "model")) &&
+               billions(text_of(row, "model")) &&
+               distance(billions(string_at(claim, "model")), billions(text_of(row, "model"))) <=
+                   std::log2(kSameSize);
+      };
+      const Case ours = nearest(input_, claim, near_enough);
+      if (!ours.row) {
+        leave_out(claim);
+        continue;
+      }
+      const Row& row = *ours.row;
+      const double gpus = number_of(row, "gpus").value_or(1);
+      const std::string tflops = claimed(claim, "tflops_per_gpu", "", 0),
+                        all = claimed(claim, "tokens_per_s", "", 0),
+                        each = claimed(claim, "tokens_per_s_per_gpu", "", 0);
+      if (!tflops.empty() && row.tflops_per_gpu)
+        add(claim, "TFLOP/s per GPU", tflops, rate_text(*row.tflops_per_gpu), ours);
+      if (!all.empty()) add(claim, "tokens/s, all GPUs", all, rate_text(*row.tokens_per_s), ours);
+      if (!each.empty()) add(claim, "tokens/s per GPU", each, rate_text(*row.tokens_per_s / gpus), ours);
+    }
+  }
+
+  void add_convergence() {
+    for (const Json& claim : json_.at("convergence")) {
+      const Case ours = nearest(input_, claim, [](const Row& row) { return row.loss_delta.has_value(); });
+      if (!ours.row) {
+        leave_out(claim);
+        continue;
+      }
+      std::string text = string_at(claim, "claim");
+      const auto theirs = number_at(claim, "final_loss"), bf16 = number_at(claim, "bf16_final_loss");
+      if (theirs && bf16) text += fmt::format("{}{:+.1f} nats", text.empty() ? "" : ": ", *theirs - *bf16);
+      add(claim, "final loss - bf16's", text, fmt::format("{:+.4f} nats", *ours.row->loss_delta), ours);
+    }
+  }
+
+  Table table;
+  Distinct missing;
+  std::size_t left_out = 0;
+
+ private:
+  void add(const Json& claim, const char* figure, const std::string& theirs, const std::string& mine,
+           const Case& ours) {
+    const Json& source = json_.at("sources").at(string_at(claim, "source"));
+    const std::string setting = setting_of(*ours.part, *ours.row);
+    table.rows.push_back({fmt::format("{} ({})", string_at(source, "title"), string_at(source, "year")),
+                          figure, string_at(claim, "recipe"), theirs, mine,
+                          setting.empty() ? text_of(*ours.row, "model") : setting,
+                          differences(source, claim, ours)});
+  }
+
+  void leave_out(const Json& claim) {
+    ++left_out;
+    missing.add(string_at(claim, "recipe"));
+  }
+
+  const ReportInput& input_;
+  Json json_;
+};
+
+}  // namespace
+
+Section published_section(const ReportInput& input) {
+  Section section{"Published beside measured", {}, {}, {}};
+  PublishedTable published(input);
+  published.add_speedups();
+  published.add_throughput();
+  published.add_convergence();
+  if (published.table.rows.empty()) return section;
+  section.table = std::move(published.table);
+  section.notes = {
+      "The nearest case is that of the same recipe whose model size, then sequence length, then GPU count is "
+      "nearest. "
+      "Throughput is shown only for models of about the same size. A number here neither confirms nor "
+      "refutes one from "
+      "other hardware."};
+  if (published.left_out > 0)
+    section.notes.push_back(fmt::format("{} have no such case in these records (recipes: {}).",
+                                        plural(published.left_out, "published figure"),
+                                        published.missing.joined()));
+  return section;
+}
+
+}  // namespace precbench

@@ -1,0 +1,141 @@
+// Scaling over GPUs: each recipe on several GPUs against itself on one.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "tools/columns.h"
+#include "tools/distinct.h"
+#include "tools/figure_data.h"
+#include "tools/sections.h"
+
+namespace precbench {
+namespace {
+
+double gpus_of(const Row& row) { return number_of(row, "gpus").value_or(1); }
+
+/// One recipe in one setting on several GPU counts.
+struct Line {
+  std::string setting;  ///< all that differs between groups but the GPU count
+  std::string recipe;
+  std::vector<const Row*> rows;  ///< by GPU count
+  const Row* single = nullptr;   ///< on one GPU; null if that was not measured
+};
+
+/// One GPU needs no strategy, so its case may have been run under any.
+bool same_work_on_one_gpu(const Part& part, const Row& one, const Row& many) {
+  return gpus_of(one) == 1 && recipe_of(part, one) == recipe_of(part, many) &&
+         setting_of(part, one, {"gpus", "parallel"}) == setting_of(part, many, {"gpus", "parallel"});
+}
+
+std::vector<Line> lines_of(const Part& part) {
+  std::vector<Line> lines;
+  std::vector<const Row*> all;
+  for (const Group& group : part.analysis.groups)
+    for (const Row& row : group.rows)
+      if (row.comparable() && row.tokens_per_s) all.push_back(&row);
+  for (const Row* row : all) {
+    if (gpus_of(*row) <= 1) continue;
+    const std::string setting = setting_of(part, *row, {"gpus"}), recipe = recipe_of(part, *row);
+    auto line = std::find_if(lines.begin(), lines.end(),
+                             [&](const Line& l) { return l.setting == setting && l.recipe == recipe; });
+    if (line == lines.end()) {
+      line = lines.insert(lines.end(), Line{setting, recipe, {}, nullptr});
+      for (const Row* one : all) {
+        if (!same_work_on_one_gpu(part, *one, *row)) continue;
+        const bool same_strategy = text_of(*one, "parallel") == text_of(*row, "parallel");
+        if (!line->single || same_strategy) line->single = one;
+      }
+      if (line->single) line->rows.push_back(line->single);
+    }
+    line->rows.push_back(row);
+  }
+  for (Line& line : lines)
+    std::sort(line.rows.begin(), line.rows.end(),
+              [](const Row* a, const Row* b) { return gpus_of(*a) < gpus_of(*b); });
+  std::stable_sort(lines.begin(), lines.end(),
+                   [](const Line& a, const Line& b) { return a.setting < b.setting; });
+  return lines;
+}
+
+/// Rate per GPU over that of one GPU.
+std::optional<double> efficiency(const Line& line, const Row& row) {
+  if (!line.single || *line.single->tokens_per_s <= 0) return std::nullopt;
+  return *row.tokens_per_s / gpus_of(row) / *line.single->tokens_per_s;
+}
+
+std::vector<Figure> figures_of(const ReportInput& input, const Part& part, const std::vector<Line>& lines) {
+  std::map<std::string, std::vector<Series>> by_setting;
+  std::map<std::string, std::set<double>> counts;
+  for (const Line& line : lines) {
+    Series series{line.recipe, input.styles.at(line.recipe), 1, {}};
+    for (const Row* row : line.rows) {
+      const double gpus = gpus_of(*row);
+      counts[line.setting].insert(gpus);
+      // Without one GPU's rate the thin line starts at the fewest GPUs there are.
+      const Row& base = line.single ? *line.single : *line.rows.front();
+      series.points.push_back({gpus, {*row->tokens_per_s, gpus / gpus_of(base) * *base.tokens_per_s}});
+    }
+    by_setting[line.setting].push_back(std::move(series));
+  }
+  std::vector<Figure> figures;
+  for (const auto& [setting, series] : by_setting) {
+    const std::set<double>& some = counts.at(setting);
+    if (some.size() < 2) continue;
+    std::string ticks;
+    for (double count : some) ticks += fmt::format("{:.0f} ", count);
+    figures.push_back(
+        {file_name(fmt::format("scaling {} {}", part.machine, setting)), "scaling",
+         setting + ": tokens/s against the number of GPUs, by recipe; thin and dotted: in proportion.",
+         plot_text("heading", setting) + plot_text("ticks", ticks) +
+             plot_number("high", *some.rbegin() * 1.05) + plot_series(series)});
+  }
+  return figures;
+}
+
+Section scaling_section(const ReportInput& input, const Part& part) {
+  Section section{title_on(input, part, "Scaling over GPUs"), {}, {}, {}};
+  const std::vector<Line> lines = lines_of(part);
+  if (lines.empty()) return section;
+  RowTable result(part);
+  for (const char* title : {"tokens/s, all GPUs", "tokens/s per GPU", "efficiency against one GPU",
+                            "speed-up over bf16", "peak memory per GPU"})
+    result.table.columns.push_back({title});
+  for (const Line& line : lines) {
+    if (!result.table.rows.empty()) result.table.group_starts.push_back(result.table.rows.size());
+    Distinct speedups;
+    for (const Row* row : line.rows) {
+      std::vector<std::string>& cells = result.begin(*row);
+      const auto share = efficiency(line, *row);
+      cells.push_back(rate_text(*row->tokens_per_s));
+      cells.push_back(rate_text(*row->tokens_per_s / gpus_of(*row)));
+      cells.push_back(share ? fmt::format("{:.1f}%", 100 * *share) : "-");
+      cells.push_back(row->speedup ? fmt::format("{:.2f}x", *row->speedup) : "-");
+      cells.push_back(row->peak_memory ? bytes_text(*row->peak_memory) : "-");
+      if (row->speedup && line.recipe != "bf16")
+        speedups.add(fmt::format("{:.2f}x on {}", *row->speedup,
+                                 plural(static_cast<std::size_t>(gpus_of(*row)), "GPU")));
+    }
+    if (speedups.texts.size() > 1)
+      section.lines.push_back(
+          fmt::format("Speed-up of {} over bf16, {}: {}", line.recipe, line.setting, speedups.joined()));
+  }
+  section.table = result.table;
+  section.figures = figures_of(input, part, lines);
+  section.notes = {
+      "Efficiency: tokens/s per GPU over the tokens/s of one GPU with the same recipe, model, sequence "
+      "length and batch "
+      "per GPU. Speed-up: over bf16 on the same number of GPUs."};
+  return section;
+}
+
+}  // namespace
+
+std::vector<Section> scaling_sections(const ReportInput& input) {
+  std::vector<Section> sections;
+  for (const Part& part : input.parts) sections.push_back(scaling_section(input, part));
+  return sections;
+}
+
+}  // namespace precbench
