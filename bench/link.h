@@ -1,0 +1,60 @@
+// A TCP connection that carries JSON objects, one per line, between the processes of a sweep. Nothing waits
+// longer than it says; a peer that is gone, silent for a while or talks nonsense closes the link.
+#pragma once
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "bench/nodes.h"
+
+namespace precbench {
+
+class Link {
+ public:
+  Link() = default;
+  /// Takes over a connected socket.
+  explicit Link(int socket);
+  Link(Link&& other) noexcept;
+  Link& operator=(Link&& other) noexcept;
+  ~Link() { close(); }
+
+  bool open() const { return socket_ >= 0; }
+  void close();
+  /// The peer's address as a number, for messages.
+  std::string peer() const;
+
+  /// Never waits: a peer that has not read for so long that the system's buffer is full closes the link.
+  void send(const nlohmann::ordered_json& message);
+  /// The next message that has arrived; none, at once, if there is none.
+  std::optional<nlohmann::ordered_json> receive();
+  /// Returns when something may have arrived, or after `patience`.
+  void wait(std::chrono::milliseconds patience) const;
+
+ private:
+  int socket_ = -1;
+  std::string arrived_;
+};
+
+/// Listens at an address of this host. Throws InvalidInput where that is not possible.
+class Listener {
+ public:
+  explicit Listener(const Address& address);
+  ~Listener();
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+  /// A new connection; a closed link if none comes within `patience`.
+  Link accept(std::chrono::milliseconds patience);
+
+ private:
+  int socket_ = -1;
+};
+
+/// One attempt; a closed link where nobody answers. Throws InvalidInput for a host that has no address.
+Link connect_to(const Address& address);
+
+/// "host-a:29501", "[::1]:29501"
+std::string to_string(const Address& address);
+
+}  // namespace precbench

@@ -1,0 +1,36 @@
+// Where the ranks of a process stand: each notes what it has done, so that a case that is ended from outside
+// can say which rank holds up the others.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "bench/nodes.h"
+
+namespace precbench {
+
+class StepBoard {
+ public:
+  /// What a rank does with a step, in this order. On a GPU, enqueued ops still have to run.
+  enum class Stage : std::uint8_t { begun, enqueued, finished };
+
+  /// Before any rank notes something.
+  void open(const NodeShare& share);
+  /// Rank `rank` (of all) has just done this. Steps count from 0.
+  void note(int rank, std::int64_t step, Stage stage);
+  void note_failure(int rank, const std::string& error);
+
+  /// "rank 3 has not finished step 7; the others have", steps counted from 1; or the first failure, if the
+  /// other ranks did not end after it; empty before open().
+  std::string describe() const;
+
+ private:
+  mutable std::mutex mutex_;
+  int first_ = 0;
+  std::vector<std::int64_t> done_;  // per rank: stages done since the start
+  std::string failure_;
+};
+
+}  // namespace precbench
