@@ -134,7 +134,8 @@ GateRules rules_of(const CheckOptions& options) {
   rules.loss = options.loss != "off";
   if (rules.loss && options.loss != "auto")
     rules.loss_band = tolerance("--loss", options.loss, "off or auto");
-  if (!rules.tokens_per_s && !rules.memory && !rules.loss)
+  rules.numerics = options.numerics;
+  if (!rules.tokens_per_s && !rules.memory && !rules.loss && !rules.numerics)
     throw InvalidInput("--tokens-per-s, --memory and --loss are all off: nothing is left to check");
   return rules;
 }
@@ -185,6 +186,8 @@ CLI::App* add_check_command(CLI::App& app, CheckOptions& options) {
   text("--tokens-per-s", options.tokens_per_s, "SLOWER beyond this", "X%");
   text("--memory", options.memory, "BIGGER beyond this", "X%");
   text("--loss", options.loss, "WORSE beyond this; auto: 0.25%, or what the seeds' spread allows", "X%|auto");
+  command->add_flag("--numerics", options.numerics,
+                    "first loss and quantization noise too: any change of the arithmetic (CPU device)");
   text("--markdown", options.markdown, "write the result as Markdown", "FILE");
   text("--junit", options.junit, "write it as JUnit XML", "FILE");
   text("--json", options.json, "write it as JSON", "FILE");

@@ -16,6 +16,7 @@ struct CheckOptions {
   std::string baseline;            ///< record file
   std::vector<std::string> paths;  ///< record files, or folders of them
   std::string tokens_per_s = "3%", memory = "2%", loss = "auto";
+  bool numerics = false;              ///< judge_numerics as well
   std::string markdown, junit, json;  ///< files to write as well; empty: none
   bool accept = false;                ///< write the records of this run to the baseline
 };

@@ -394,6 +394,8 @@ GateResult judge(const RecordSet& baseline, const RecordSet& current, const Gate
     if (rules.tokens_per_s) add(gate_speed(match, *rules.tokens_per_s, notes));
     if (rules.memory) add(gate_memory(match, *rules.memory));
     if (rules.loss) add(gate_loss(match, seeds_of(matches, match), rules.loss_band));
+    if (rules.numerics)
+      for (const MetricResult& one : judge_numerics(of, match.current->record)) judged.metrics.push_back(one);
     if (judged.metrics.empty()) {
       judged.metrics.push_back(
           {kRun, "", GateVerdict::missing, {}, {}, {}, {}, "neither speed, memory nor loss can be judged"});

@@ -46,10 +46,13 @@ struct GateRules {
   /// at least kFewestSeeds seeds on both sides, their mean difference is judged, and the band is at least the
   /// 99% interval that the spread of the differences gives.
   std::optional<double> loss_band;
+  /// Also judge what only a change of the computation changes (judge_numerics). For the CPU device; a GPU's
+  /// libraries may choose other algorithms.
+  bool numerics = false;
 };
 
 struct MetricResult {
-  std::string metric;  ///< "tokens/s", "peak memory", "final loss"; "run" (no unit): nothing to judge
+  std::string metric;  ///< "tokens/s", "peak memory", "final loss", ...; "run" (no unit): nothing to judge
   std::string unit;    ///< of the two values
   GateVerdict verdict = GateVerdict::pass;
   std::optional<double> baseline{}, current{};
@@ -77,6 +80,11 @@ struct GateResult {
 /// Throws InvalidInput with one line if the two must not be compared: another GPU model, method version, or
 /// execution path (native, emulated).
 GateResult judge(const RecordSet& baseline, const RecordSet& current, const GateRules& rules);
+
+/// "first loss" and "SQNR" of one case, as far as the baseline has them, within what the CPU's kind may
+/// change. WORSE for a higher loss, more quantization noise or another format; NOISY for less of either,
+/// which is no repeat.
+std::vector<MetricResult> judge_numerics(const Record& baseline, const Record& current);
 
 /// In one line, if the two are of different GPU models or method versions: never compared. Throws
 /// InvalidInput if one of them by itself mixes several.

@@ -21,6 +21,7 @@ std::string value_text(const MetricResult& metric, const std::optional<double>& 
   if (!value) return "none";
   if (metric.unit == "bytes") return bytes_text(*value);
   if (metric.unit == "nats") return fmt::format("{:.5f}", *value);
+  if (metric.unit == "dB") return fmt::format("{:.2f}", *value);
   return fmt::format("{:.0f}", *value);
 }
 

@@ -1,0 +1,102 @@
+// Does a run still compute the same? Two numbers that a training step gives before its rounding errors have
+// grown, each with its band. The bands stand between what the same commit shows on other CPUs (OpenBLAS's
+// kernels for five of them, chosen by OPENBLAS_CORETYPE; eight recipes, ten steps of the tiny model) and what
+// the smallest change of a recipe does, which is the rounding of its scales.
+//
+//                                   other CPUs     other rounding of scales     band
+//   loss of the first step          1.5e-5         1.2e-4                       5e-5
+//   SQNR, median over the roles     0.05 dB        0.3 dB                       0.15 dB
+//   SQNR of one role                1.2 dB                                      3 dB (half of what one
+//   mantissa bit is)
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "results/statistics.h"
+#include "tools/gate.h"
+
+namespace precbench {
+namespace {
+
+constexpr double kFirstLossBand = 5e-5;  // of the loss
+constexpr double kMedianBand = 0.15;     // dB
+constexpr double kRoleBand = 3;          // dB
+
+std::optional<double> first_loss(const Record& record) {
+  if (!record.training || record.training->loss.empty() || !std::isfinite(record.training->loss.front()))
+    return std::nullopt;
+  return record.training->loss.front();
+}
+
+std::map<std::string, const QuantizationStats*> by_role(const Record& record) {
+  std::map<std::string, const QuantizationStats*> roles;
+  for (const QuantizationStats& stats : record.quantization)
+    if (stats.sqnr_db) roles[stats.role] = &stats;
+  return roles;
+}
+
+std::optional<double> median_sqnr(const Record& record) {
+  std::vector<double> values;
+  for (const auto& [role, stats] : by_role(record)) values.push_back(*stats->sqnr_db);
+  const auto statistics = sample_statistics(values);
+  return statistics ? std::optional(statistics->median) : std::nullopt;
+}
+
+MetricResult compare_first_loss(double was, const std::optional<double>& is) {
+  MetricResult result{"first loss", "nats", GateVerdict::pass, was, is, {}, kFirstLossBand, ""};
+  if (!is) {
+    result.verdict = GateVerdict::missing;
+    result.reason = "the record of this run lacks it";
+    return result;
+  }
+  result.change = *is / was - 1;
+  if (std::abs(*result.change) > kFirstLossBand) {
+    result.verdict = *result.change > 0 ? GateVerdict::worse : GateVerdict::noisy;
+    result.reason = fmt::format("{:+.4f}%, {:.4f}% are rounding: the forward pass computes something else",
+                                100 * *result.change, 100 * kFirstLossBand);
+  }
+  return result;
+}
+
+MetricResult compare_sqnr(const Record& baseline, const Record& current) {
+  MetricResult result{"SQNR", "dB", GateVerdict::pass, median_sqnr(baseline), median_sqnr(current), {},
+                      {},     ""};
+  const auto was = by_role(baseline), is = by_role(current);
+  std::vector<double> changes;
+  const auto complain = [&](GateVerdict verdict, std::string reason) {
+    result.verdict = verdict;
+    result.reason = std::move(reason);
+    return result;
+  };
+  for (const auto& [role, stats] : was) {
+    const auto found = is.find(role);
+    if (found == is.end())
+      return complain(GateVerdict::missing, fmt::format("{} was quantized and is not now", role));
+    if (found->second->format != stats->format)
+      return complain(GateVerdict::worse,
+                      fmt::format("{} was {} and is {} now", role, stats->format, found->second->format));
+    changes.push_back(*found->second->sqnr_db - *stats->sqnr_db);
+    if (std::abs(changes.back()) > kRoleBand)
+      return complain(changes.back() < 0 ? GateVerdict::worse : GateVerdict::noisy,
+                      fmt::format("{:+.2f} dB in {}, +-{} dB are rounding", changes.back(), role, kRoleBand));
+  }
+  const double median = sample_statistics(changes)->median;
+  if (std::abs(median) > kMedianBand)
+    return complain(median < 0 ? GateVerdict::worse : GateVerdict::noisy,
+                    fmt::format("{:+.2f} dB, the median over {} roles; +-{} dB are rounding", median,
+                                changes.size(), kMedianBand));
+  return result;
+}
+
+}  // namespace
+
+std::vector<MetricResult> judge_numerics(const Record& baseline, const Record& current) {
+  std::vector<MetricResult> results;
+  if (const auto was = first_loss(baseline)) results.push_back(compare_first_loss(*was, first_loss(current)));
+  if (median_sqnr(baseline)) results.push_back(compare_sqnr(baseline, current));
+  return results;
+}
+
+}  // namespace precbench
