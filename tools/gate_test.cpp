@@ -261,6 +261,38 @@ TEST_CASE("a baseline case that failed is named, not compared", "[gate]") {
         "f:2: case 1b-bf16-1 was oom in the baseline, so there is nothing to compare with");
 }
 
+TEST_CASE("numerics: the first loss, the noise of each role and its format must stay", "[gate]") {
+  Record base = kBase;
+  base.quantization = {{"qkv.x rows", "e4m3 1x32", 0.0, 0.0, 31.5},
+                       {"qkv.dy rows", "e4m3 1x32", 0.0, 0.0, 31.0}};
+  GateRules numerics;
+  numerics.numerics = true;
+  const auto verdict = [&](const char* metric, auto&& change) {
+    Record changed = base;
+    change(changed);
+    return verdict_of(judge_one(base, changed, numerics), metric);
+  };
+  CHECK(judge_one(base, base, numerics).exit_status() == 0);
+  CHECK_FALSE(judged(judge_one(base, base), "SQNR"));
+  const auto first = [](double factor) { return [=](Record& r) { r.training->loss[0] *= factor; }; };
+  CHECK(verdict("first loss", first(1 + 4e-5)) == GateVerdict::pass);
+  CHECK(verdict("first loss", first(1 + 6e-5)) == GateVerdict::worse);
+  CHECK(verdict("first loss", first(1 - 6e-5)) == GateVerdict::noisy);
+  CHECK(verdict("first loss", [](Record& r) { r.training.reset(); }) == GateVerdict::missing);
+  const auto sqnr = [](double all, double last) {
+    return [=](Record& r) {
+      for (QuantizationStats& stats : r.quantization) *stats.sqnr_db += all;
+      *r.quantization.back().sqnr_db += last;
+    };
+  };
+  CHECK(verdict("SQNR", sqnr(-0.1, 0)) == GateVerdict::pass);
+  CHECK(verdict("SQNR", sqnr(-0.2, 0)) == GateVerdict::worse);
+  CHECK(verdict("SQNR", sqnr(0.2, 0)) == GateVerdict::noisy);
+  CHECK(verdict("SQNR", sqnr(0, -3.1)) == GateVerdict::worse);
+  CHECK(verdict("SQNR", [](Record& r) { r.quantization.back().format = "e5m2 1x32"; }) == GateVerdict::worse);
+  CHECK(verdict("SQNR", [](Record& r) { r.quantization.pop_back(); }) == GateVerdict::missing);
+}
+
 TEST_CASE("changed software is named", "[gate]") {
   Record other = kBase;
   other.env.cublaslt = "13.1.0";
