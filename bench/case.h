@@ -25,6 +25,8 @@ struct Case {
   std::int64_t gpus = 1;
   std::string parallel = "ddp";
   std::int64_t shard_group = 1;
+  std::string gather = "bf16";
+  std::string reduce_amax = "off";
   std::string device = "auto";
   std::int64_t steps = 0;  ///< 0: until the stop rule is satisfied; written "auto"
   std::int64_t seed = 42;

@@ -34,6 +34,12 @@ Plan make_plan(const Case& c) {
   plan.parameters.shards = static_cast<int>(c.parallel == "ddp"    ? 1
                                             : c.parallel == "fsdp" ? c.gpus
                                                                    : c.shard_group);
+  plan.fp8_gather = c.gather == "fp8";
+  if (plan.fp8_gather && plan.recipe.quantized()) {
+    plan.parameters.gather_format = plan.recipe.fprop.b;
+    plan.parameters.gather_fp8 = plan.converted;
+  }
+  plan.reduce_amax = c.reduce_amax == "on";
   plan.parameters.master = master_of(c.master);
   plan.parameters.moments = dtype_of(c.moments);
   plan.parameters.gradients = dtype_of(c.grads);
@@ -63,6 +69,9 @@ TransformerOptions Plan::transformer() const {
   for (const bool in_recipe : converted) options.recipes.push_back(in_recipe ? &recipe : &bf16);
   options.head = head_converted ? &recipe : &bf16;
   options.recompute = recompute;
+  // Sharding is chosen for want of memory, and remaking a norm costs two passes over the residual stream.
+  options.remake_norms = parameters.shards > 1;
+  options.reduce_amax = reduce_amax && ranks > 1;
   return options;
 }
 
@@ -79,6 +88,16 @@ std::vector<std::string> Plan::converted_layers() const {
 std::string Plan::why_unsupported() const {
   if (const int shards = parameters.shards; ranks % shards != 0)
     return fmt::format("--shard-group: {} does not divide {} ranks", shards, ranks);
+  if (fp8_gather) {
+    if (parameters.shards == 1) return "FP8 gather: only sharded ranks (fsdp, hsdp) gather weights";
+    if (const std::string why = why_not_fp8_weights(recipe); !why.empty()) return why;
+    const Layout layout(model, parameters.shards, parameters.whole_blocks());
+    const int unit = layout.block_unit(0);
+    if (parameters.whole_blocks() &&
+        layout.shard_size(unit) * parameters.shards > 2 * layout.units()[unit].size)
+      return fmt::format("FP8 gather: shards of {} ranks do not end where 128x128 blocks end",
+                         parameters.shards);
+  }
   const ModelConfig& m = model;
   std::vector<LinearShape> shapes;
   for (const bool in_recipe : converted)

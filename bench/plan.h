@@ -21,7 +21,7 @@ struct Plan {
   OptimizerOptions optimizer;
   std::int64_t B = 0, T = 0;
   int ranks = 1, accumulation = 1;
-  bool recompute = false;
+  bool recompute = false, reduce_amax = false, fp8_gather = false;
   std::uint64_t seed = 0;
 
   std::int64_t tokens_per_micro_step() const { return B * T; }

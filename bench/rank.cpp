@@ -55,11 +55,10 @@ void Rank::forward_backward() {
     transformer_.forward_backward(loss_sum, tokens_.slice_rows(micro * M, M),
                                   targets_.slice_rows(micro * M, M), scale, micro == 0);
   }
-  parameters_.end_step();
 }
 
 void Rank::enqueue() {
-  forward_backward();
+  forward_backward();  // reductions may still run
   optimizer_step(device_, parameters_, scalars_, norm_squared_, plan_.optimizer);
   comm_.all_reduce(report_);
 }

@@ -42,7 +42,7 @@ class Rank {
   void enqueue();
   StepResult finish();
 
-  /// Forward and backward of the prepared tokens, without an update.
+  /// Forward and backward of the prepared tokens, without an update; parameters().complete() is the caller's.
   void forward_backward();
 
  private:

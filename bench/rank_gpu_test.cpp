@@ -63,39 +63,48 @@ class GpuBlock {
 
 struct Trained {
   std::vector<double> losses, norms;
-  Named weights;
+  Named gradients;  ///< of the first step
 };
 
-/// 8 sequences in all, over ranks and accumulation steps, so that every setting sees the same tokens.
-Trained train(const std::string& recipe, int ranks, const std::string& parallel, int shard_group = 1,
-              bool graph = false, int accumulation = 1) {
+struct Setting {
+  int ranks = 1;
+  std::string parallel = "ddp";
+  int shard_group = 1;
+  std::string gather = "bf16";
+  bool graph = false;
+};
+
+/// Four micro-batches in all, over ranks and accumulation steps: every setting runs the same GEMMs on the
+/// same tokens, and quantizes with the same scales.
+Trained train(const std::string& recipe, const Setting& setting) {
   Case c;
   c.model = "tiny";
   c.recipe = recipe;
-  c.gpus = ranks;
-  c.batch = 8 / ranks / accumulation;
-  c.accumulation = accumulation;
-  c.parallel = parallel;
-  c.shard_group = shard_group;
+  c.gpus = setting.ranks;
+  c.batch = 2;
+  c.accumulation = 4 / setting.ranks;
+  c.parallel = setting.parallel;
+  c.shard_group = setting.shard_group;
+  c.gather = setting.gather;
   c.lr = 1e-3;
   const Plan plan = make_plan(c);
   const std::unique_ptr<DataSource> data = open_data(data_options(c, plan.model));
   Trained trained;
-  on_gpus(ranks, [&](int index, Device& device, Comm& comm) {
+  on_gpus(setting.ranks, [&](int index, Device& device, Comm& comm) {
     const std::int64_t bytes = dry_run(plan, &device).extent + (std::int64_t{1} << 24);
     const GpuBlock block(device, bytes);
     Rank rank(device, comm, plan, block.data(), bytes);
     rank.parameters().initialize(plan.seed, kInitialDeviation);
-    StepRunner runner(rank, *data, graph);
+    StepRunner runner(rank, *data, setting.graph);
     for (int step = 0; step < 5; ++step) {
       const StepResult result = runner.run(step, 0).result;
-      if (index > 0) continue;
-      trained.losses.push_back(result.loss);
-      trained.norms.push_back(result.grad_norm);
+      if (index == 0) trained.losses.push_back(result.loss);
+      if (index == 0) trained.norms.push_back(result.grad_norm);
+      if (step > 0) continue;
+      rank.parameters().save(Parameters::Kind::gradients, [&](const Parameter& p, const float* values) {
+        if (index == 0) trained.gradients[p.name].assign(values, values + p.size());
+      });
     }
-    rank.parameters().save(Parameters::Kind::weights, [&](const Parameter& p, const float* values) {
-      if (index == 0) trained.weights[p.name].assign(values, values + p.size());
-    });
   });
   return trained;
 }
@@ -193,36 +202,29 @@ TEST_CASE("a collective in flight leaves what the device does meanwhile alone", 
 TEST_CASE("GPUs train alike however they share the model", "[gpu][rank]") {
   const int gpus = gpus_or_skip();
   if (!gpus) return;
+  std::vector<Setting> settings = {{2, "ddp"}, {2, "fsdp"}};
+  if (gpus == 4) settings.insert(settings.end(), {{4, "ddp"}, {4, "fsdp"}, {4, "hsdp", 2}});
   for (const char* recipe : {"bf16", "tensorwise", "blockwise"}) {
-    // One scale spans the tokens of one rank only, so tensorwise is compared among equal numbers of ranks.
-    const bool by_rank = std::string(recipe) == "tensorwise";
-    const Trained one = train(recipe, by_rank ? gpus : 1, "ddp");
-    struct Setting {
-      int ranks;
-      std::string parallel;
-      int shard_group;
-      int accumulation = 1;
-    };
-    std::vector<Setting> settings = {{2, "ddp", 1}, {2, "fsdp", 1}, {2, "fsdp", 1, 2}, {gpus, "fsdp", 1}};
-    if (gpus == 4) settings.push_back({4, "ddp", 1});
-    if (gpus == 4) settings.push_back({4, "hsdp", 2});
-    for (const Setting& s : settings) {
-      if (by_rank && (s.ranks != gpus || s.accumulation > 1)) continue;
-      for (const bool graph : {false, true}) {
-        INFO(recipe << " " << s.ranks << " GPUs " << s.parallel << " accumulation " << s.accumulation
-                    << (graph ? " graph" : ""));
-        const Trained many = train(recipe, s.ranks, s.parallel, s.shard_group, graph, s.accumulation);
-        REQUIRE(many.losses.size() == one.losses.size());
-        // Weights of a step differ by FP32 roundoff of the gradients' sums and so, here and there, by one
-        // BF16 rounding; five steps of that, at a loss near 5.
-        for (std::size_t i = 0; i < one.losses.size(); ++i) {
-          CHECK(std::fabs(many.losses[i] / one.losses[i] - 1) < 1e-4);
-          CHECK(std::fabs(many.norms[i] / one.norms[i] - 1) < 5e-3);
+    const Trained one = train(recipe, {});
+    for (Setting s : settings)
+      for (const bool graph : {false, true})
+        for (const char* gather : {"bf16", "fp8"}) {
+          s.graph = graph;
+          s.gather = gather;
+          if (s.gather == "fp8" && (s.parallel == "ddp" || std::string(recipe) == "bf16")) continue;
+          // With an FP32 master tensorwise's codes are rounded once, not twice: other weights.
+          const bool other_weights = s.gather == "fp8" && std::string(recipe) == "tensorwise";
+          INFO(recipe << " " << s.ranks << " GPUs " << s.parallel << " gather " << gather
+                      << (graph ? " graph" : ""));
+          const Trained many = train(recipe, s);
+          REQUIRE(many.losses.size() == one.losses.size());
+          const Farthest far = farthest(many.gradients, one.gradients);
+          INFO(far.name);
+          // One step: sums of FP32 in another order. Later ones: AdamW turns the roundoff of a gradient near
+          // 0 into a step of another sign.
+          CHECK(far.distance <= (other_weights ? 0.05 : 1e-5));
+          CHECK(std::fabs(many.losses[0] / one.losses[0] - 1) <= (other_weights ? 1e-3 : 1e-6));
+          CHECK(std::fabs(many.losses.back() / one.losses.back() - 1) <= 2e-3);
         }
-        const Farthest far = farthest(many.weights, one.weights);
-        INFO(far.name);
-        CHECK(far.distance < 1e-3);
-      }
-    }
   }
 }

@@ -26,6 +26,10 @@ struct Setup {
   int ranks = 1;
   std::string parallel = "ddp";
   int shard_group = 1;
+  std::string gather = "bf16";
+  bool reduce_amax = false;
+  bool whole_blocks = false;  ///< a model whose matrices are whole 128x128 blocks
+  int batch = 2;              ///< sequences per rank
   int accumulation = 1;
   double clip = 0;  ///< the norm is the one sum whose order depends on the sharding
   std::string grads = "fp32", master = "fp32", moments = "fp32";
@@ -43,8 +47,14 @@ Plan plan_of(const Setup& setup) {
                                       "head_dim": 16, "vocab": 100, "qk_norm": true, "tied": {}}})",
                                         setup.tied));
   c.recipe = setup.recipe;
-  c.seq = 32;
-  c.batch = 2;
+  if (setup.whole_blocks)
+    c.model =
+        directory.write("blocks.json", R"({"layers": 2, "width": 128, "ffn": 256, "heads": 2, "kv_heads": 1,
+                                      "head_dim": 64, "vocab": 100})");
+  c.seq = setup.whole_blocks ? 64 : 32;
+  c.batch = setup.batch;
+  c.gather = setup.gather;
+  c.reduce_amax = setup.reduce_amax ? "on" : "off";
   c.gpus = setup.ranks;
   c.parallel = setup.parallel;
   c.shard_group = setup.shard_group;
@@ -200,6 +210,88 @@ TEST_CASE("replicas of groups of shards train like one group", "[rank]") {
       // Gradients are summed within the groups first.
       check_same_up_to_rounding(train(setup), whole);
     }
+}
+
+TEST_CASE("a gather in FP8 changes no bit of what casts BF16 weights", "[rank]") {
+  for (const char* recipe : {"tensorwise", "blockwise", "blockwise_pow2"})
+    for (const int ranks : {2, 3, 4}) {
+      const bool one_scale = std::string(recipe) == "tensorwise";
+      Setup setup{.recipe = recipe, .ranks = ranks, .parallel = "fsdp", .whole_blocks = !one_scale};
+      if (one_scale) setup.master = "bf16";  // an FP32 master is cast directly
+      INFO(recipe << ", " << ranks << " ranks");
+      const Trained bf16 = train(setup);
+      setup.gather = "fp8";
+      check_same_bits(train(setup), bf16);
+      if (ranks != 4) continue;
+      setup.parallel = "hsdp";
+      setup.shard_group = 2;
+      const Trained fp8 = train(setup);
+      setup.gather = "bf16";
+      check_same_bits(fp8, train(setup));
+    }
+}
+
+TEST_CASE("a gather in FP8 rounds an FP32 master once instead of twice", "[rank]") {
+  Setup setup{.recipe = "tensorwise", .ranks = 2, .parallel = "fsdp", .gather = "fp8"};
+  const Plan plan = plan_of(setup);
+  std::int64_t codes = 0, other = 0, far = 0, wrong = 0;
+  with_ranks(plan, [&](Rank& rank, const DataSource&) {
+    rank.parameters().initialize(7, kInitialDeviation);
+    rank.parameters().begin_step();
+    Named master;
+    rank.parameters().save(Parameters::Kind::weights, [&](const Parameter& p, const float* values) {
+      master[p.name].assign(values, values + p.size());
+    });
+    const BlockWeights w = rank.parameters().gather_block(1);
+    if (rank.comm().rank() != 0) return;
+    const std::vector<float>& values = master.at("model.layers.1.mlp.down_proj.weight");
+    float amax = 0;
+    for (const float v : values) amax = std::max(amax, std::fabs(v));
+    const float scale = multiplying_scale(amax, DType::e4m3, ScaleType::f32);
+    wrong += *w.down.row.scale.as<float>() != 1.0f / scale;
+    const float bf16_scale = multiplying_scale(bf16_decode(bf16_encode(amax)), DType::e4m3, ScaleType::f32);
+    const std::uint8_t* got = w.down.row.data.as<std::uint8_t>();
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      ++codes;
+      wrong += got[i] != e4m3_encode(values[i] * scale);
+      const std::uint8_t twice = e4m3_encode(bf16_decode(bf16_encode(values[i])) * bf16_scale);
+      other += got[i] != twice;
+      far += std::abs(got[i] - twice) > 1;
+    }
+    // The gains come along, in BF16.
+    for (std::int64_t i = 0; i < w.norm1.size(); ++i)
+      wrong += w.norm1.as<std::uint16_t>()[i] != bf16_encode(1.0f);
+  });
+  CHECK(wrong == 0);
+  CHECK(codes == 32 * 96);
+  // Two roundings end elsewhere where the first one crosses the middle between two codes: BF16 has 16 steps
+  // to one of e4m3's, so for about one value in 16 at most, and then by one code.
+  CHECK(other > 0);
+  CHECK(other < codes / 16);
+  CHECK(far == 0);
+}
+
+TEST_CASE("recipes that cannot gather FP8 say why", "[rank]") {
+  for (const char* recipe : {"rowwise", "mxfp8"}) {
+    const Plan plan = plan_of({.recipe = recipe, .ranks = 2, .parallel = "fsdp", .gather = "fp8"});
+    CHECK(plan.why_unsupported().find("FP8 gather: ") != std::string::npos);
+  }
+  CHECK(plan_of({.recipe = "bf16", .ranks = 2, .parallel = "fsdp", .gather = "fp8"}).why_unsupported() ==
+        "FP8 gather: the recipe keeps weights in BF16");
+  CHECK(plan_of({.recipe = "tensorwise", .ranks = 2, .gather = "fp8"}).why_unsupported() ==
+        "FP8 gather: only sharded ranks (fsdp, hsdp) gather weights");
+  CHECK(plan_of({.ranks = 4, .parallel = "hsdp", .shard_group = 3}).why_unsupported() ==
+        "--shard-group: 3 does not divide 4 ranks");
+}
+
+TEST_CASE("with one amax over all ranks they quantize like one rank", "[rank]") {
+  const Trained one = train({.recipe = "tensorwise", .batch = 6});
+  Setup setup{.recipe = "tensorwise", .ranks = 3, .reduce_amax = true, .batch = 2};
+  const Trained shared = train(setup);
+  CHECK(std::fabs(shared.losses[0] / one.losses[0] - 1) <= 1e-6);
+  CHECK(std::fabs(shared.norms[0] / one.norms[0] - 1) <= 1e-6);
+  setup.reduce_amax = false;
+  CHECK(std::fabs(train(setup).norms[0] / one.norms[0] - 1) > 1e-6);
 }
 
 TEST_CASE("ranks without a share of the model take part", "[rank]") {

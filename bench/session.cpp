@@ -6,6 +6,7 @@
 #include "bench/session.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -13,6 +14,7 @@
 #include <mutex>
 #include <thread>
 
+#include "bench/bus_bandwidth.h"
 #include "bench/ceilings.h"
 #include "bench/environment.h"
 #include "bench/peaks.h"
@@ -83,6 +85,7 @@ class Session {
   void run_rank(int rank, CommGroup& group);
   void train(Rank& rank);
   void finish_training(Rank& rank, const Sampler& sampler);
+  void note_communication(const Comm& comm);
   void note_changed_parameters(const std::vector<std::uint64_t>& before,
                                const std::vector<std::uint64_t>& after);
   void watch_gpu(const Sampler& sampler, bool last);
@@ -170,6 +173,7 @@ void Session::train(Rank& rank) {
   Sampler sampler(sampler_options);
   StepRunner runner(rank, *data_, case_.graph == "on");
   const std::vector<std::uint64_t> before = rank.parameters().fingerprints();
+  rank.comm().reset_counts();
   double enough = 0;  // rank 0 sets it, every rank learns it with the next step's loss
   for (std::int64_t step = 0;; ++step) {
     const StepRunner::Timed timed = runner.run(step, enough);
@@ -182,6 +186,7 @@ void Session::train(Rank& rank) {
     }
     if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) throw_diverged(rank, step, result);
     if (step == 0) {
+      if (first_rank && plan_.ranks > 1) note_communication(rank.comm());
       note_changed_parameters(before, rank.parameters().fingerprints());
       if (!case_.save_grads.empty())
         save_weights(case_.save_grads, rank, Parameters::Kind::gradients, plan_.model);
@@ -231,6 +236,22 @@ void Session::finish_training(Rank& rank, const Sampler& sampler) {
   record_.support->attention = rank.device().attention_name();
 }
 
+/// After the first step, which every collective has run in once, whether later steps are replayed or not.
+void Session::note_communication(const Comm& comm) {
+  const std::lock_guard lock(mutex_);
+  Communication& record = record_.communication.emplace();
+  record.backend = comm.name();
+  for (const CollectiveCount& c : comm.counts()) {
+    record.collectives.push_back({c.name, c.calls, c.buffer_bytes, c.wire_bytes, std::nullopt});
+    record.wire_bytes += c.wire_bytes;
+  }
+  for (const OpCost& op : books_.ops)
+    if (op.op_class == OpClass::communication) record.predicted_wire_bytes += op.bytes;
+  for (char** variable = environ; *variable; ++variable)
+    if (std::string_view(*variable).starts_with("NCCL_")) record.environment.emplace_back(*variable);
+  std::sort(record.environment.begin(), record.environment.end());
+}
+
 void Session::note_changed_parameters(const std::vector<std::uint64_t>& before,
                                       const std::vector<std::uint64_t>& after) {
   const std::lock_guard lock(mutex_);
@@ -241,9 +262,18 @@ void Session::note_changed_parameters(const std::vector<std::uint64_t>& before,
 /// Outside every measurement: from here on the model is trained further, unseen.
 void Session::profile(Rank& rank, StepRunner& runner, std::int64_t step) {
   const StepProfiler::Result result = runner.profile(step);
+  if (plan_.ranks > 1 && case_.device == "cuda") {
+    const std::vector<double> rates = bus_bandwidths(rank.device(), rank.comm());
+    if (rank.comm().rank() == 0)
+      for (std::size_t i = 0; i < rates.size(); ++i)
+        record_.communication->collectives[i].bus_gb_per_s = rates[i] / 1e9;
+  }
   QuantizationStatistics statistics(rank.device(), rank.arena(), plan_);
   rank.transformer().set_quantization_observer(&statistics);
-  if (plan_.recipe.quantized()) rank.forward_backward();
+  if (plan_.recipe.quantized()) {
+    rank.forward_backward();
+    rank.parameters().complete_all();
+  }
   if (rank.comm().rank() != 0) return;
   const auto of = [&](OpClass op_class) { return result.class_ms[static_cast<int>(op_class)]; };
   record_.breakdown = Breakdown{of(OpClass::gemm),

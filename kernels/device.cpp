@@ -60,10 +60,24 @@ void Device::fill(const Tensor& x, float value) {
   run(cost("fill", OpClass::other, bytes(x)), [&] { do_fill(x, value); });
 }
 
-void Device::quantize(Operand& x) {
+void Device::quantize(Operand& x, bool make_amax) {
   const double written = quantized_bytes(x.row) + quantized_bytes(x.col);
   if (written == 0) return;
-  run(cost("quantize", OpClass::quantize, bytes(x.value) + written), [&] { do_quantize(x); });
+  run(cost("quantize", OpClass::quantize, bytes(x.value) + written), [&] { do_quantize(x, make_amax); });
+}
+
+void Device::amax(const Tensor& out, const Tensor& x) {
+  run(cost("amax", OpClass::quantize, bytes(x)), [&] { do_amax(out, x); });
+}
+
+void Device::quantize_part(const Form& form, const Tensor& value, const Tensor& amax) {
+  run(cost("quantize_part", OpClass::quantize, bytes(value) + bytes(form.data)),
+      [&] { do_quantize_part(form, value, amax); });
+}
+
+void Device::transpose(const Form& dst, const Form& src) {
+  run(cost("transpose", OpClass::quantize, bytes(src.data) + bytes(dst.data)),
+      [&] { do_transpose(dst, src); });
 }
 
 void Device::matmul(const Tensor& d, const Form& a, const Form& b, const MatmulOptions& options) {

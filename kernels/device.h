@@ -164,10 +164,21 @@ class Device {
   void fill(const Tensor& x, float value);
 
   // ---- linear layers
-  /// Writes the wanted forms of `x` from x.value, and x.amax where present.
-  void quantize(Operand& x);
+  /// Writes the wanted forms of `x` from x.value, and x.amax where present; `make_amax` false: x.amax is
+  /// read.
+  void quantize(Operand& x, bool make_amax = true);
   /// D[M,N] = A[M,k] B[N,k]^T into BF16 or FP32 (added to D with options.accumulate).
   void matmul(const Tensor& d, const Form& a, const Form& b, const MatmulOptions& options);
+
+  // ---- weights that ranks exchange in FP8
+  /// out[0] = max |x|, NaN where x has one, 0 without elements; out f32, x f32 or bf16.
+  void amax(const Tensor& out, const Tensor& x);
+  /// One rank's part of a matrix that has one scale: form.data = value * scale, and form.scale; the scale is
+  /// derived from `amax`, f32 [1], alone. value f32 or bf16, as many elements as form.data, possibly none.
+  void quantize_part(const Form& form, const Tensor& value, const Tensor& amax);
+  /// dst[k, rows] = src[rows, k] with its scales, which belong to the tensor or to 128x128 blocks, so that
+  /// weights in fprop's form serve dgrad. rows and k are multiples of 16.
+  void transpose(const Form& dst, const Form& src);
 
   // ---- model ops
   /// x[M,C] = table[tokens[M]]; tokens i32.
@@ -208,7 +219,8 @@ class Device {
   void sum_of_squares(const Tensor& out, const Tensor& x, bool accumulate);
   /// AdamW on a run of elements. weights bf16; master f32 or empty (then the weights are the master); m, v
   /// f32 or bf16; gradient f32 or bf16; scalars: StepScalars as 4 words; norm_squared f32 [1]:
-  /// read where max_norm clips; with max_norm 0 the gradient's sum of squares is added to it.
+  /// read where max_norm clips; with max_norm 0 the gradient's sum of squares is added to it. `weights` may
+  /// be empty where there is a master: nobody reads them then.
   void adamw(const Tensor& weights, const Tensor& master, const Tensor& m, const Tensor& v,
              const Tensor& gradient, const Tensor& scalars, const Tensor& norm_squared,
              const AdamwOptions& options);
@@ -226,7 +238,10 @@ class Device {
   virtual void do_add(const Tensor& dst, const Tensor& src) = 0;
   virtual void do_init_normal(const Tensor& x, float std, std::uint64_t seed, std::int64_t first_index) = 0;
   virtual void do_fill(const Tensor& x, float value) = 0;
-  virtual void do_quantize(Operand& x) = 0;
+  virtual void do_quantize(Operand& x, bool make_amax) = 0;
+  virtual void do_amax(const Tensor& out, const Tensor& x) = 0;
+  virtual void do_quantize_part(const Form& form, const Tensor& value, const Tensor& amax) = 0;
+  virtual void do_transpose(const Form& dst, const Form& src) = 0;
   virtual void do_matmul(const Tensor& d, const Form& a, const Form& b, const MatmulOptions& options) = 0;
   virtual void do_embedding(const Tensor& x, const Tensor& tokens, const Tensor& table) = 0;
   virtual void do_embedding_backward(const Tensor& dtable, const Tensor& dx, const Tensor& tokens) = 0;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 namespace precbench {
 namespace {
@@ -54,7 +55,7 @@ Unit Layout::make_block(std::int64_t layer) {
   return unit;
 }
 
-Layout::Layout(const ModelConfig& config, int pieces) : config_(config), pieces_(pieces) {
+Layout::Layout(const ModelConfig& config, int pieces, bool whole_blocks) : config_(config), pieces_(pieces) {
   Unit embedding;
   add(embedding, "model.embed_tokens.weight", config.vocab, config.width, true);
   if (!config.tied) {
@@ -68,6 +69,12 @@ Layout::Layout(const ModelConfig& config, int pieces) : config_(config), pieces_
   units_.push_back(std::move(head));
   embedding_unit_ = config.tied ? head_unit() : 0;
 
+  for (int u = 0; u < unit_count(); ++u)
+    shard_sizes_.push_back(pieces == 1 ? units_[u].size
+                                       : align_up((units_[u].size + pieces - 1) / pieces, kShardAlign));
+  if (whole_blocks && pieces > 1)
+    std::fill_n(shard_sizes_.begin() + first_block_, config.layers, whole_block_shard());
+
   shard_offsets_.assign(1, 0);
   model_offsets_.assign(1, 0);
   for (int u = 0; u < unit_count(); ++u) {
@@ -76,9 +83,28 @@ Layout::Layout(const ModelConfig& config, int pieces) : config_(config), pieces_
   }
 }
 
-std::int64_t Layout::shard_size(int unit) const {
-  if (pieces_ == 1) return units_[unit].size;
-  return align_up((units_[unit].size + pieces_ - 1) / pieces_, kShardAlign);
+std::vector<int> Layout::backward_order() const {
+  std::vector<int> order;
+  for (int u = head_unit(); u >= 0; --u)
+    if (u != embedding_unit_) order.push_back(u);
+  order.push_back(embedding_unit_);
+  return order;
+}
+
+std::int64_t Layout::whole_block_shard() const {
+  const auto ends_whole = [&](std::int64_t end) {
+    for (const Matrix& m : block_matrices())
+      if (end > m.offset && end < m.offset + m.size()) return (end - m.offset) % (128 * m.cols) == 0;
+    return true;
+  };
+  std::int64_t step = 0;  // between candidates: what 128 rows of all the matrices have in common
+  for (const Matrix& m : block_matrices()) step = std::gcd(step, 128 * m.cols);
+  const std::int64_t size = units_[first_block_].size;
+  for (std::int64_t shard = align_up((size + pieces_ - 1) / pieces_, step);; shard += step) {
+    bool whole = true;
+    for (int piece = 1; piece < pieces_; ++piece) whole = whole && ends_whole(piece * shard);
+    if (whole) return shard;  // at the latest when one shard holds all
+  }
 }
 
 std::pair<std::int64_t, std::int64_t> Layout::shard_range(int unit, int piece) const {
@@ -102,14 +128,25 @@ std::vector<Run> Layout::runs(int unit, int piece) const {
   return runs;
 }
 
+std::array<Layout::Matrix, 4> Layout::block_matrices() const {
+  const ModelConfig& c = config_;
+  const std::vector<Parameter>& p = units_[first_block_].parameters;
+  return {{{p[0].offset, c.q_width() + 2 * c.kv_width(), c.width},
+           {p[3].offset, c.width, c.q_width()},
+           {p[4].offset, 2 * c.ffn, c.width},
+           {p[6].offset, c.width, c.ffn}}};
+}
+
 BlockTensors Layout::block(const Tensor& unit) const {
   const ModelConfig& c = config_;
   const std::vector<Parameter>& p = units_[first_block_].parameters;  // all blocks are alike
   BlockTensors t;
-  t.qkv = view(unit, p[0].offset, c.q_width() + 2 * c.kv_width(), c.width);
-  t.o = view(unit, p[3].offset, c.width, c.q_width());
-  t.gate_up = view(unit, p[4].offset, 2 * c.ffn, c.width);
-  t.down = view(unit, p[6].offset, c.width, c.ffn);
+  const std::array<Matrix, 4> matrices = block_matrices();
+  const auto matrix = [&](const Matrix& m) { return view(unit, m.offset, m.rows, m.cols); };
+  t.qkv = matrix(matrices[0]);
+  t.o = matrix(matrices[1]);
+  t.gate_up = matrix(matrices[2]);
+  t.down = matrix(matrices[3]);
   t.norm1 = view(unit, p[7].offset, 1, c.width);
   t.norm2 = view(unit, p[8].offset, 1, c.width);
   if (c.qk_norm) {

@@ -10,6 +10,7 @@
 // Under FSDP a unit is cut into `pieces` equal shards, the last ones padded or empty.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -53,19 +54,22 @@ struct BlockTensors {
 
 class Layout {
  public:
-  /// pieces: 1, or the ranks that share every unit.
-  Layout(const ModelConfig& config, int pieces);
+  /// pieces: 1, or the ranks that share every unit. `whole_blocks`: the shards of blocks end where 128 rows
+  /// of a matrix end, and are a little larger for it.
+  Layout(const ModelConfig& config, int pieces, bool whole_blocks = false);
 
   const std::vector<Unit>& units() const { return units_; }
   int unit_count() const { return static_cast<int>(units_.size()); }
   int block_unit(std::int64_t layer) const { return first_block_ + static_cast<int>(layer); }
   int embedding_unit() const { return embedding_unit_; }
   int head_unit() const { return unit_count() - 1; }
+  /// Units in the order in which backward completes their gradients.
+  std::vector<int> backward_order() const;
   bool is_block(int unit) const { return unit >= first_block_ && unit < first_block_ + config_.layers; }
 
   int pieces() const { return pieces_; }
   /// Elements of one shard of a unit; the whole unit where pieces is 1.
-  std::int64_t shard_size(int unit) const;
+  std::int64_t shard_size(int unit) const { return shard_sizes_[unit]; }
   /// First element of a unit in a buffer that holds one shard of every unit, and that buffer's size.
   std::int64_t shard_offset(int unit) const { return shard_offsets_[unit]; }
   std::int64_t local_size() const { return shard_offsets_.back(); }
@@ -78,6 +82,14 @@ class Layout {
   std::vector<Run> runs(int unit, int piece) const;
 
   BlockTensors block(const Tensor& unit) const;
+  /// The four matrices of a block as linear layers use them: element in the unit, rows, columns.
+  struct Matrix {
+    std::int64_t offset, rows, cols;
+    std::int64_t size() const { return rows * cols; }
+  };
+  std::array<Matrix, 4> block_matrices() const;
+  /// First element of a block's norm gains, which are the rest of its unit.
+  std::int64_t gains_offset() const { return units_[first_block_].parameters[7].offset; }
   Tensor embedding(const Tensor& unit) const;   ///< of embedding_unit: [V, C]
   Tensor final_norm(const Tensor& unit) const;  ///< of head_unit: [1, C]
   Tensor lm_head(const Tensor& unit) const;     ///< of head_unit: [V, C]; the embedding when tied
@@ -87,12 +99,14 @@ class Layout {
   /// More rows of the last parameter's matrix under a name of their own, without a hole before them.
   void extend(Unit& unit, const std::string& name, std::int64_t rows);
   Unit make_block(std::int64_t layer);
+  /// The smallest shard of a block, at least its share, that ends whole wherever it ends.
+  std::int64_t whole_block_shard() const;
 
   ModelConfig config_;
   int pieces_;
   int first_block_ = 0, embedding_unit_ = 0;
   std::vector<Unit> units_;
-  std::vector<std::int64_t> shard_offsets_, model_offsets_;
+  std::vector<std::int64_t> shard_sizes_, shard_offsets_, model_offsets_;
 };
 
 }  // namespace precbench

@@ -23,28 +23,33 @@ Operand make_operand(const Tensor& value, const OperandFormat& row, const Operan
   return operand;
 }
 
-void Linear::fprop(const Tensor& y, const Operand& x, const Tensor& weight) const {
-  const Scope scope(arena_);
-  const OperandFormat& format = recipe_.fprop.b;
-  Operand w = make_operand(weight, format, {});
-  if (format.quantized()) {
-    w.row = push_form(arena_, Segment::quantized_weights, format, weight.rows, weight.cols);
-    if (format.granularity == Granularity::tensor) w.amax = arena_.push(Segment::workspace, DType::f32, 1, 1);
-    device_.quantize(w);
+Form Linear::quantized(const Weight& weight, const OperandFormat& format, bool columns) const {
+  if (!format.quantized()) return {format, weight.value, {}, columns};
+  if (!columns && !weight.row.empty()) return weight.row;
+  const Tensor& shape = weight.row.empty() ? weight.value : weight.row.data;
+  const Form form = push_form(arena_, Segment::quantized_weights, format, columns ? shape.cols : shape.rows,
+                              columns ? shape.rows : shape.cols);
+  if (!weight.row.empty()) {
+    device_.transpose(form, weight.row);
+    return form;
   }
-  device_.matmul(y, x.row, w.row, {GemmRole::fprop, recipe_.fprop.fast_accum, false, op_class_});
+  Operand w = make_operand(weight.value, {}, {});
+  (columns ? w.col : w.row) = form;
+  if (format.granularity == Granularity::tensor) w.amax = arena_.push(Segment::workspace, DType::f32, 1, 1);
+  device_.quantize(w);
+  return form;
 }
 
-void Linear::dgrad(const Tensor& dx, const Operand& dy, const Tensor& weight) const {
+void Linear::fprop(const Tensor& y, const Operand& x, const Weight& weight) const {
   const Scope scope(arena_);
-  const OperandFormat& format = recipe_.dgrad.b;
-  Operand w = make_operand(weight, {}, format);
-  if (format.quantized()) {
-    w.col = push_form(arena_, Segment::quantized_weights, format, weight.cols, weight.rows);
-    if (format.granularity == Granularity::tensor) w.amax = arena_.push(Segment::workspace, DType::f32, 1, 1);
-    device_.quantize(w);
-  }
-  device_.matmul(dx, dy.row, w.col, {GemmRole::dgrad, recipe_.dgrad.fast_accum, false, op_class_});
+  const Form w = quantized(weight, recipe_.fprop.b, false);
+  device_.matmul(y, x.row, w, {GemmRole::fprop, recipe_.fprop.fast_accum, false, op_class_});
+}
+
+void Linear::dgrad(const Tensor& dx, const Operand& dy, const Weight& weight) const {
+  const Scope scope(arena_);
+  const Form w = quantized(weight, recipe_.dgrad.b, true);
+  device_.matmul(dx, dy.row, w, {GemmRole::dgrad, recipe_.dgrad.fast_accum, false, op_class_});
 }
 
 void Linear::wgrad(const Tensor& dweight, const Operand& dy, const Operand& x, bool accumulate) const {

@@ -15,8 +15,15 @@ Form push_form(Arena& arena, Segment segment, const OperandFormat& format, std::
 /// `row` and `col` are the formats of the GEMMs that contract over its columns and over its rows.
 Operand make_operand(const Tensor& value, const OperandFormat& row, const OperandFormat& col);
 
-/// Bound to a device and an arena; stateless otherwise. Weights are quantized where they are used, into
-/// transient memory: a training step changes them every time.
+/// A weight matrix [N, K] as a linear layer takes it: its BF16 value, which is quantized where it is used,
+/// or, where ranks exchange it in FP8, the row form, which serves dgrad once it is transposed.
+struct Weight {
+  Tensor value;
+  Form row;
+};
+
+/// Bound to a device and an arena; stateless otherwise. Weights are quantized into transient memory: a
+/// training step changes them every time.
 class Linear {
  public:
   Linear(Device& device, Arena& arena, const Recipe& recipe, OpClass op_class = OpClass::gemm)
@@ -29,13 +36,16 @@ class Linear {
   const OperandFormat& dy_col() const { return recipe_.wgrad.a; }
 
   /// Y[M,N] = X[M,K] W[N,K]^T; reads x.row.
-  void fprop(const Tensor& y, const Operand& x, const Tensor& weight) const;
+  void fprop(const Tensor& y, const Operand& x, const Weight& weight) const;
   /// dX[M,K] = dY[M,N] W[N,K]; reads dy.row.
-  void dgrad(const Tensor& dx, const Operand& dy, const Tensor& weight) const;
+  void dgrad(const Tensor& dx, const Operand& dy, const Weight& weight) const;
   /// dW[N,K] = or += dY[M,N]^T X[M,K]; reads dy.col and x.col.
   void wgrad(const Tensor& dweight, const Operand& dy, const Operand& x, bool accumulate) const;
 
  private:
+  /// The form of a weight that a GEMM takes, in transient memory; `columns`: for dgrad.
+  Form quantized(const Weight& weight, const OperandFormat& format, bool columns) const;
+
   Device& device_;
   Arena& arena_;
   const Recipe& recipe_;

@@ -50,8 +50,8 @@ Layer run(const Recipe& recipe, const std::vector<float>& x, const std::vector<f
   const Owned y(DType::f32, kM, kN), dx(DType::f32, kM, kK), dw(DType::f32, kN, kK);
   const Operand x_operand = bench.prepare(X, linear.x_row(), linear.x_col());
   const Operand dy_operand = bench.prepare(dY, linear.dy_row(), linear.dy_col());
-  linear.fprop(y, x_operand, W);
-  linear.dgrad(dx, dy_operand, W);
+  linear.fprop(y, x_operand, {W, {}});
+  linear.dgrad(dx, dy_operand, {W, {}});
   linear.wgrad(dw, dy_operand, x_operand, false);
   return {y.floats(), dx.floats(), dw.floats()};
 }
@@ -180,16 +180,16 @@ TEST_CASE("a feed-forward layer keeps more than 20 dB in output and gradients", 
     const Owned dx = make(kM, kK), dWgu = make(2 * kF, kK), dWd = make(kK, kF);
     const Operand x_op = bench.prepare(X, linear.x_row(), linear.x_col());
     const Operand dy_op = bench.prepare(dY, linear.dy_row(), linear.dy_col());
-    linear.fprop(pre, x_op, Wgu);
+    linear.fprop(pre, x_op, {Wgu, {}});
     Operand s_plain = operand(s), dpre_plain = operand(dpre);
     device.swiglu(s_plain, pre);
     const Operand s_op = bench.prepare(s, linear.x_row(), linear.x_col());
-    linear.fprop(y, s_op, Wd);
-    linear.dgrad(ds, dy_op, Wd);
+    linear.fprop(y, s_op, {Wd, {}});
+    linear.dgrad(ds, dy_op, {Wd, {}});
     linear.wgrad(dWd, dy_op, s_op, false);
     device.swiglu_backward(dpre_plain, s_plain, ds, pre);
     const Operand dpre_op = bench.prepare(dpre, linear.dy_row(), linear.dy_col());
-    linear.dgrad(dx, dpre_op, Wgu);
+    linear.dgrad(dx, dpre_op, {Wgu, {}});
     linear.wgrad(dWgu, dpre_op, x_op, false);
     return std::vector<std::vector<float>>{y.floats(), dx.floats(), dWgu.floats(), dWd.floats()};
   };

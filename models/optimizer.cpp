@@ -35,7 +35,10 @@ StepScalars step_scalars(const OptimizerOptions& o, std::int64_t step) {
 void optimizer_step(Device& device, Parameters& parameters, const Tensor& scalars, const Tensor& norm_squared,
                     const OptimizerOptions& o) {
   // Without clipping the norm is only reported, and AdamW, which reads every gradient anyway, sums it up.
+  // Then no unit waits for another's gradient: the last ones are still on their way when the first are
+  // updated.
   if (o.max_norm > 0) {
+    parameters.complete_all();
     bool accumulate = false;
     for (int u = 0; u < parameters.layout().unit_count(); ++u) {
       const Parameters::Shard shard = parameters.shard(u);
@@ -50,7 +53,8 @@ void optimizer_step(Device& device, Parameters& parameters, const Tensor& scalar
     device.zero(norm_squared);
   }
 
-  for (int u = 0; u < parameters.layout().unit_count(); ++u) {
+  for (const int u : parameters.layout().backward_order()) {
+    parameters.complete(u);
     const Parameters::Shard shard = parameters.shard(u);
     for (const Run& run : shard.runs) {
       AdamwOptions options{o.beta1, o.beta2, o.eps, run.decay ? o.weight_decay : 0.0f, o.max_norm};

@@ -20,7 +20,12 @@ Tensor part(const Tensor& t, std::int64_t first, std::int64_t count) {
 
 Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConfig& config,
                        const ParameterOptions& options)
-    : device_(device), arena_(arena), config_(config), options_(options), layout_(config, options.shards) {
+    : device_(device),
+      comm_(comm),
+      arena_(arena),
+      config_(config),
+      options_(options),
+      layout_(config, options.shards, options.whole_blocks()) {
   const int shards = options.shards, replicas = comm.size() / shards;
   if (shards > 1 && replicas > 1) {
     const int group = comm.rank() / shards, place = comm.rank() % shards;
@@ -35,8 +40,19 @@ Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConf
     (shards > 1 ? shard_comm_ : replica_comm_) = &comm;
   }
 
+  if (sharded() && options.gather_format.quantized())
+    fp8_ = std::make_unique<Fp8Weights>(device, *shard_comm_, arena, layout_, options.gather_format,
+                                        options.gather_fp8);
+  shard_tickets_.resize(layout_.unit_count());
+  replica_tickets_.resize(layout_.unit_count());
   const std::int64_t size = layout_.local_size();
-  weights_ = arena.push(Segment::weights, options.weights, 1, size);
+  std::int64_t weights_size = 0;
+  for (int u = 0; u < layout_.unit_count(); ++u) {
+    const bool none = fp8_ && fp8_->has(u) && fp8_->from_master() && options.master == Master::fp32;
+    weight_offsets_.push_back(none ? -1 : weights_size);
+    if (!none) weights_size += layout_.shard_offset(u + 1) - layout_.shard_offset(u);
+  }
+  weights_ = arena.push(Segment::weights, options.weights, 1, weights_size);
   if (options.master == Master::fp32) master_ = arena.push(Segment::master, DType::f32, 1, size);
   m_ = arena.push(Segment::moments, options.moments, 1, size);
   v_ = arena.push(Segment::moments, options.moments, 1, size);
@@ -48,15 +64,18 @@ Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConf
     return;
   }
   gradient_ = arena.push(Segment::gradients, options.gradients, 1, size);
-  std::int64_t largest[4] = {}, largest_shard = 0;
+  std::int64_t largest[kBuffers] = {}, largest_shard = 0;
+  bool any_bf16[kBuffers] = {};
   for (int u = 0; u < layout_.unit_count(); ++u) {
     std::int64_t& buffer = largest[buffer_of(u)];
     buffer = std::max(buffer, layout_.shard_size(u) * layout_.pieces());
+    any_bf16[buffer_of(u)] = any_bf16[buffer_of(u)] || !(fp8_ && fp8_->has(u));
     largest_shard = std::max(largest_shard, layout_.shard_size(u));
   }
-  for (int i = 0; i < 4; ++i) {
-    if (largest[i] == 0) continue;
-    gather_buffers_[i].weights = arena.push(Segment::communication, options.weights, 1, largest[i]);
+  for (int i = 0; i < kBuffers; ++i) {
+    if (largest[i] == 0) continue;  // one block only
+    gather_buffers_[i].weights = arena.push(
+        Segment::communication, any_bf16[i] ? options.weights : options.gather_format.dtype, 1, largest[i]);
     reduce_buffers_[i].gradients = arena.push(Segment::communication, options.gradients, 1, largest[i]);
   }
   if (options.accumulation > 1)
@@ -71,17 +90,40 @@ void Parameters::forget_gathered() {
   for (GatherBuffer& buffer : gather_buffers_) buffer.unit = -1;
 }
 
+Tensor Parameters::local_weights(int unit) const {
+  if (weight_offsets_[unit] < 0) return {};
+  return part(weights_, weight_offsets_[unit], layout_.shard_size(unit));
+}
+
+Tensor Parameters::gather_shard(int unit) const {
+  return fp8_ && fp8_->has(unit) ? fp8_->shard(unit) : local_weights(unit);
+}
+
+Tensor Parameters::gather_target(int unit) const {
+  Tensor buffer = gather_buffers_[buffer_of(unit)].weights;
+  buffer.dtype = gather_shard(unit).dtype;  // a buffer for BF16 holds FP8 as well
+  return part(buffer, 0, layout_.shard_size(unit) * layout_.pieces());
+}
+
 void Parameters::begin_step() {
   forget_gathered();
+  if (fp8_)
+    fp8_->refresh([&](int unit) {
+      return fp8_->from_master() && !master_.empty() ? local(master_, unit) : local_weights(unit);
+    });
   if (lends_) arena_.return_gradients();
 }
 
 void Parameters::begin_micro_step(int micro_step) { micro_step_ = micro_step; }
 
-void Parameters::end_step() {
-  add_reduced();
-  if (shard_comm_) shard_comm_->wait(last_shard_ticket_);
-  if (replica_comm_) replica_comm_->wait(last_replica_ticket_);
+void Parameters::complete(int unit) {
+  if (adding_ == unit) add_reduced();
+  if (shard_comm_) shard_comm_->wait(shard_tickets_[unit]);
+  if (replica_comm_) replica_comm_->wait(replica_tickets_[unit]);
+}
+
+void Parameters::complete_all() {
+  for (const int unit : layout_.backward_order()) complete(unit);
 }
 
 void Parameters::prefetch(int unit) {
@@ -89,16 +131,22 @@ void Parameters::prefetch(int unit) {
   GatherBuffer& buffer = gather_buffers_[buffer_of(unit)];
   if (buffer.unit == unit) return;
   buffer.unit = unit;
-  buffer.gathered = shard_comm_->start_all_gather(
-      part(buffer.weights, 0, layout_.shard_size(unit) * layout_.pieces()), local(weights_, unit));
+  buffer.gathered = shard_comm_->start_all_gather(gather_target(unit), gather_shard(unit));
 }
 
 Tensor Parameters::gather(int unit) {
-  if (!sharded()) return local(weights_, unit);
+  if (!sharded()) return local_weights(unit);
   prefetch(unit);
-  const GatherBuffer& buffer = gather_buffers_[buffer_of(unit)];
-  shard_comm_->wait(buffer.gathered);
-  return part(buffer.weights, 0, layout_.shard_size(unit) * layout_.pieces());
+  shard_comm_->wait(gather_buffers_[buffer_of(unit)].gathered);
+  return gather_target(unit);
+}
+
+BlockWeights Parameters::gather_block(std::int64_t layer) {
+  const int unit = layout_.block_unit(layer);
+  const Tensor weights = gather(unit);
+  if (fp8_ && fp8_->has(unit)) return fp8_->block(unit, weights);
+  const BlockTensors t = layout_.block(weights);
+  return {{t.qkv, {}}, {t.o, {}}, {t.gate_up, {}}, {t.down, {}}, t.norm1, t.norm2, t.q_norm, t.k_norm};
 }
 
 Tensor Parameters::gradients(int unit) {
@@ -122,26 +170,26 @@ void Parameters::reduce(int unit) {
     if (micro_step_ > 0) add_reduced();
     const Tensor target =
         micro_step_ == 0 ? local(gradient_, unit) : part(reduced_, 0, layout_.shard_size(unit));
-    buffer.reduced = last_shard_ticket_ = shard_comm_->start_reduce_scatter(target, full);
+    buffer.reduced = shard_tickets_[unit] = shard_comm_->start_reduce_scatter(target, full);
     if (micro_step_ > 0) adding_ = unit;
   }
   if (!last || !replica_comm_) return;
   add_reduced();
-  last_replica_ticket_ = replica_comm_->start_all_reduce(local(gradient_, unit));
+  replica_tickets_[unit] = replica_comm_->start_all_reduce(local(gradient_, unit));
 }
 
 /// The shard that was reduced last is added to what earlier micro-steps left. Done one unit late, so that its
 /// reduction runs beside the next block's compute.
 void Parameters::add_reduced() {
   if (adding_ < 0) return;
-  shard_comm_->wait(last_shard_ticket_);
+  shard_comm_->wait(shard_tickets_[adding_]);
   const Tensor target = local(gradient_, adding_);
   device_.add(target, part(reduced_, 0, target.size()));
   adding_ = -1;
 }
 
 Parameters::Shard Parameters::shard(int unit) const {
-  return {local(weights_, unit),
+  return {local_weights(unit),
           local(master_, unit),
           local(m_, unit),
           local(v_, unit),
@@ -162,7 +210,7 @@ void Parameters::initialize(std::uint64_t seed, float std) {
       else
         device_.fill(elements, 1.0f);
     }
-    if (!s.master.empty()) device_.convert(s.weights, s.master);
+    if (!s.master.empty() && !s.weights.empty()) device_.convert(s.weights, s.master);
   }
   device_.zero(m_);
   device_.zero(v_);
@@ -184,6 +232,7 @@ void Parameters::load(const std::function<void(const Parameter&, float*)>& read)
     }
     const Shard s = shard(u);
     if (!s.master.empty()) device_.upload(s.master, values.data());
+    if (s.weights.empty()) continue;
     if (s.weights.dtype == DType::f32) {
       device_.upload(s.weights, values.data());
       continue;
@@ -198,9 +247,10 @@ void Parameters::load(const std::function<void(const Parameter&, float*)>& read)
 }
 
 void Parameters::save(Kind kind, const std::function<void(const Parameter&, const float*)>& write) {
-  const Tensor& source = kind == Kind::gradients ? gradient_ : master_.empty() ? weights_ : master_;
   for (int u = 0; u < layout_.unit_count(); ++u) {
-    const Tensor mine = local(source, u);
+    const Tensor mine = kind == Kind::gradients ? local(gradient_, u)
+                        : master_.empty()       ? local_weights(u)
+                                                : local(master_, u);
     const Scope scope(arena_);
     Tensor full = mine;
     if (sharded()) {

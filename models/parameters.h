@@ -18,6 +18,7 @@
 #include "kernels/comm/comm.h"
 #include "kernels/device.h"
 #include "kernels/memory.h"
+#include "models/fp8_weights.h"
 #include "models/layout.h"
 
 namespace precbench {
@@ -33,6 +34,12 @@ struct ParameterOptions {
   DType moments = DType::f32;
   DType gradients = DType::f32;
   int accumulation = 1;  ///< micro-steps whose gradients are summed before an optimizer step
+  OperandFormat
+      gather_format;  ///< sharded: of the blocks' weights as ranks exchange them; BF16 if not quantized
+  std::vector<bool> gather_fp8;  ///< which blocks are exchanged in that format
+
+  /// Whether shards must end where 128x128 blocks end.
+  bool whole_blocks() const { return gather_format.granularity == Granularity::block_128x128; }
 };
 
 class Parameters {
@@ -47,12 +54,11 @@ class Parameters {
   /// To be called before the first micro-step of every optimizer step.
   void begin_step();
   void begin_micro_step(int micro_step);
-  /// To be called after the last micro-step: gradients are complete for the device's later ops.
-  void end_step();
   /// Starts to gather a unit that is needed soon. A block takes the buffer of the last but one, which must
   /// have been used by then.
   void prefetch(int unit);
   Tensor gather(int unit);
+  BlockWeights gather_block(std::int64_t layer);
   Tensor gradients(int unit);
   /// To be called before a gradient is written: takes the lent buffer back from there to its end. Backward
   /// must finish tensors in descending order of address.
@@ -60,6 +66,11 @@ class Parameters {
   /// Whether backward must add to gradients(unit) instead of overwriting it.
   bool accumulates() const { return !sharded() && micro_step_ > 0; }
   void reduce(int unit);
+
+  /// The unit's gradient, or this rank's shard of it, is complete for the device's later ops; after the last
+  /// micro-step. Cheapest in layout().backward_order().
+  void complete(int unit);
+  void complete_all();
 
   // ---- for the optimizer: this rank's part of a unit. `master` is empty where the weights are their own.
   struct Shard {
@@ -69,7 +80,8 @@ class Parameters {
   };
   Shard shard(int unit) const;
   bool sharded() const { return layout_.pieces() > 1; }
-  /// The ranks of this group.
+  /// All ranks, and those of this group.
+  Comm& comm() { return comm_; }
   Comm& shard_comm() { return *shard_comm_; }
 
   // ---- in and out
@@ -97,16 +109,22 @@ class Parameters {
     Tensor gradients;
     Comm::Ticket reduced = 0;
   };
-  /// Embedding and head have a buffer each, or share one when tied; blocks take turns in two others.
-  int buffer_of(int unit) const {
-    return layout_.is_block(unit) ? unit % 2 : unit == layout_.embedding_unit() ? 2 : 3;
-  }
+  /// Blocks take turns in two buffers; embedding and head, which are needed at opposite ends of a step, do so
+  /// in a third.
+  int buffer_of(int unit) const { return layout_.is_block(unit) ? unit % 2 : 2; }
+  static constexpr int kBuffers = 3;
   void forget_gathered();
   void add_reduced();
   int piece() const { return sharded() ? shard_comm_->rank() : 0; }
   Tensor local(const Tensor& flat, int unit) const;
+  /// Of weights_; empty where ranks exchange the unit in FP8, made from the master.
+  Tensor local_weights(int unit) const;
+  /// What the others gather of this rank's unit, and the whole in its buffer.
+  Tensor gather_shard(int unit) const;
+  Tensor gather_target(int unit) const;
 
   Device& device_;
+  Comm& comm_;
   Arena& arena_;
   ModelConfig config_;
   ParameterOptions options_;
@@ -114,12 +132,14 @@ class Parameters {
   Comm *shard_comm_ = nullptr, *replica_comm_ = nullptr;  // null: this rank alone
   std::unique_ptr<Comm> owned_shard_comm_, owned_replica_comm_;
   Tensor weights_, master_, m_, v_, gradient_;  // flat, one shard of every unit
-  GatherBuffer gather_buffers_[4];              // sharded: whole units' weights
-  ReduceBuffer reduce_buffers_[4];              // sharded: whole units' gradients
+  std::vector<std::int64_t> weight_offsets_;    // of a unit's shard in weights_; -1: it has none
+  std::unique_ptr<Fp8Weights> fp8_;
+  GatherBuffer gather_buffers_[kBuffers];  // sharded: whole units' weights
+  ReduceBuffer reduce_buffers_[kBuffers];  // sharded: whole units' gradients
   Tensor hash_;      // i32 [2]: of fingerprints; here so that a run needs no more memory than its dry run
   Tensor reduced_;   // sharded, with accumulation: a reduced shard before it is added
-  int adding_ = -1;  // the unit whose reduced shard is on its way there
-  Comm::Ticket last_shard_ticket_ = 0, last_replica_ticket_ = 0;
+  int adding_ = -1;  // the unit whose reduced shard is in it or on its way
+  std::vector<Comm::Ticket> shard_tickets_, replica_tickets_;  // of every unit's latest reductions
   bool lends_ = false;  // the gradient buffer is lent to the arena's stack
   int micro_step_ = 0;
 };

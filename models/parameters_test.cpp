@@ -233,7 +233,7 @@ TEST_CASE("gradients are summed over ranks and micro-steps, under any strategy",
                   parameters.reduce(u);
                 }
               }
-              parameters.end_step();
+              parameters.complete_all();
             }
           };
           const Values got = saved_by_all(

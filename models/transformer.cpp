@@ -78,7 +78,7 @@ void Transformer::push_inner(std::int64_t layer, Saved& saved) {
   const auto keep_normed = [&](Tensor& value, Form& columns) {
     if (consumer.x_col().quantized())
       columns = push_form(arena_, Segment::activations, consumer.x_col(), C, M_);
-    else
+    else if (!options_.remake_norms)
       value = push(C);
   };
   saved.raw_qkv = push(attention_shape_.qkv_width());
@@ -91,13 +91,25 @@ void Transformer::push_inner(std::int64_t layer, Saved& saved) {
   keep_normed(saved.h2, saved.h2_col);
 }
 
-RopeOptions Transformer::rope_options(const BlockTensors& w) const {
+RopeOptions Transformer::rope_options(const BlockWeights& w) const {
   return {attention_shape_, static_cast<float>(config_.rope_theta), static_cast<float>(config_.norm_eps),
           w.q_norm, w.k_norm};
 }
 
 void Transformer::observe(std::int64_t layer, const char* role, const Operand& operand) {
   if (quantization_observer_) quantization_observer_->observe(layer, role, operand);
+}
+
+template <class Op>
+void Transformer::produce(Operand& x, Op&& op) {
+  if (!options_.reduce_amax || x.amax.empty()) return op(x);
+  Operand plain = x;
+  if (plain.row.format.quantized()) plain.row = {};
+  if (plain.col.format.quantized()) plain.col = {};
+  plain.keep_value = true;
+  op(plain);
+  parameters_.comm().all_reduce_max(x.amax);
+  device_.quantize(x, false);
 }
 
 // ---- forward
@@ -113,13 +125,7 @@ Operand Transformer::normed(const Linear& consumer, const Tensor& value, const F
   return h;
 }
 
-Operand Transformer::kept(const Tensor& value, const Form& columns) {
-  Operand h = make_operand(value, {}, {});
-  if (value.empty()) h.col = columns;
-  return h;
-}
-
-void Transformer::block_forward(std::int64_t layer, Saved& saved, const BlockTensors& w, const Tensor& x,
+void Transformer::block_forward(std::int64_t layer, Saved& saved, const BlockWeights& w, const Tensor& x,
                                 bool again) {
   const Linear lin = linear(layer);
   const float eps = static_cast<float>(config_.norm_eps);
@@ -127,10 +133,12 @@ void Transformer::block_forward(std::int64_t layer, Saved& saved, const BlockTen
   {
     const Scope scope(arena_);
     Operand h1 = normed(lin, saved.h1, saved.h1_col);
-    if (again)
-      device_.rmsnorm_again(h1, saved.x, saved.rstd1, w.norm1);
-    else
-      device_.add_rmsnorm(h1, saved.x, saved.rstd1, x, layer == 0 ? Tensor{} : branch_, w.norm1, eps);
+    produce(h1, [&](Operand& h) {
+      if (again)
+        device_.rmsnorm_again(h, saved.x, saved.rstd1, w.norm1);
+      else
+        device_.add_rmsnorm(h, saved.x, saved.rstd1, x, layer == 0 ? Tensor{} : branch_, w.norm1, eps);
+    });
     observe(layer, "qkv.x", h1);
     lin.fprop(saved.raw_qkv, h1, w.qkv);
   }
@@ -141,14 +149,16 @@ void Transformer::block_forward(std::int64_t layer, Saved& saved, const BlockTen
     device_.rope(qkv, saved.raw_qkv, rope_options(w));
     Operand out = make_operand(saved.attention, lin.x_row(), {});
     push_row(out, lin.x_row());
-    device_.attention(out, saved.lse, qkv, attention_shape_);
+    produce(out, [&](Operand& o) { device_.attention(o, saved.lse, qkv, attention_shape_); });
     observe(layer, "o.x", out);
     lin.fprop(branch_, out, w.o);
   }
   {
     const Scope scope(arena_);
     Operand h2 = normed(lin, saved.h2, saved.h2_col);
-    device_.add_rmsnorm(h2, saved.mid, saved.rstd2, saved.x, branch_, w.norm2, eps);
+    produce(h2, [&](Operand& h) {
+      device_.add_rmsnorm(h, saved.mid, saved.rstd2, saved.x, branch_, w.norm2, eps);
+    });
     observe(layer, "gate_up.x", h2);
     lin.fprop(saved.gate_up, h2, w.gate_up);
   }
@@ -158,7 +168,7 @@ void Transformer::block_forward(std::int64_t layer, Saved& saved, const BlockTen
   s.amax = saved.swiglu_amax;
   push_row(s, lin.x_row());
   s.keep_value = !lin.x_row().quantized() || quantization_observer_;
-  device_.swiglu(s, saved.gate_up);
+  produce(s, [&](Operand& out) { device_.swiglu(out, saved.gate_up); });
   observe(layer, "down.x", s);
   lin.fprop(branch_, s, w.down);
 }
@@ -170,7 +180,17 @@ void Transformer::wgrad(const Linear& lin, const Tensor& dweight, const Operand&
   lin.wgrad(dweight, dy, x, parameters_.accumulates());
 }
 
-void Transformer::ffn_backward(std::int64_t layer, const Saved& saved, const BlockTensors& w,
+void Transformer::norm_wgrad(const Linear& lin, const Tensor& dweight, const Operand& dy, const Tensor& value,
+                             const Form& columns, const Tensor& sum, const Tensor& rstd, const Tensor& gain) {
+  const Scope scope(arena_);
+  const bool remake = value.empty() && columns.empty();
+  Operand h = make_operand(remake ? push(config_.width) : value, {}, {});
+  if (!columns.empty()) h.col = columns;
+  if (remake) device_.rmsnorm_again(h, sum, rstd, gain);
+  wgrad(lin, dweight, dy, h);
+}
+
+void Transformer::ffn_backward(std::int64_t layer, const Saved& saved, const BlockWeights& w,
                                const BlockTensors& g, const Operand& dx, Operand& dmid) {
   const Linear lin = linear(layer);
   const bool accumulate = parameters_.accumulates();
@@ -185,18 +205,20 @@ void Transformer::ffn_backward(std::int64_t layer, const Saved& saved, const Blo
     s.amax = saved.swiglu_amax;
     push_col(s, lin.x_col());
     s.keep_value = !lin.x_col().quantized() || quantization_observer_;
-    device_.swiglu_backward(dgate_up, s, ds, saved.gate_up);
+    produce(dgate_up, [&](Operand& d) { device_.swiglu_backward(d, s, ds, saved.gate_up); });
     observe(layer, "gate_up.dy", dgate_up);
     wgrad(lin, g.down, dx, s);
   }
   const Tensor dh = push(config_.width);
   lin.dgrad(dh, dgate_up, w.gate_up);
-  wgrad(lin, g.gate_up, dgate_up, kept(saved.h2, saved.h2_col));
-  device_.rmsnorm_backward(dmid, g.norm2, accumulate, dx.value, dh, saved.mid, saved.rstd2, w.norm2);
+  norm_wgrad(lin, g.gate_up, dgate_up, saved.h2, saved.h2_col, saved.mid, saved.rstd2, w.norm2);
+  produce(dmid, [&](Operand& d) {
+    device_.rmsnorm_backward(d, g.norm2, accumulate, dx.value, dh, saved.mid, saved.rstd2, w.norm2);
+  });
   observe(layer, "o.dy", dmid);
 }
 
-void Transformer::attention_backward(std::int64_t layer, const Saved& saved, const BlockTensors& w,
+void Transformer::attention_backward(std::int64_t layer, const Saved& saved, const BlockWeights& w,
                                      const BlockTensors& g, const Operand& dmid) {
   const Linear lin = linear(layer);
   const bool accumulate = parameters_.accumulates();
@@ -209,7 +231,7 @@ void Transformer::attention_backward(std::int64_t layer, const Saved& saved, con
       const Scope innermost(arena_);
       Operand out = make_operand(saved.attention, {}, lin.x_col());
       push_col(out, lin.x_col());
-      device_.quantize(out);
+      produce(out, [&](Operand& o) { device_.quantize(o); });
       wgrad(lin, g.o, dmid, out);
     }
     const Tensor dout = push(attention_shape_.q_width());
@@ -221,21 +243,25 @@ void Transformer::attention_backward(std::int64_t layer, const Saved& saved, con
     }
     const Tensor dturned = push(attention_shape_.qkv_width());
     device_.attention_backward(dturned, dout, saved.attention, saved.lse, qkv, attention_shape_);
-    device_.rope_backward(dqkv, g.q_norm, g.k_norm, accumulate, dturned, saved.raw_qkv, rope_options(w));
+    produce(dqkv, [&](Operand& d) {
+      device_.rope_backward(d, g.q_norm, g.k_norm, accumulate, dturned, saved.raw_qkv, rope_options(w));
+    });
     observe(layer, "qkv.dy", dqkv);
   }
   const Tensor dh = push(config_.width);
   lin.dgrad(dh, dqkv, w.qkv);
-  wgrad(lin, g.qkv, dqkv, kept(saved.h1, saved.h1_col));
+  norm_wgrad(lin, g.qkv, dqkv, saved.h1, saved.h1_col, saved.x, saved.rstd1, w.norm1);
   Operand below = gradient_in(1 - slot_, layer - 1);
-  device_.rmsnorm_backward(below, g.norm1, accumulate, dmid.value, dh, saved.x, saved.rstd1, w.norm1);
+  produce(below, [&](Operand& d) {
+    device_.rmsnorm_backward(d, g.norm1, accumulate, dmid.value, dh, saved.x, saved.rstd1, w.norm1);
+  });
   if (layer > 0) observe(layer - 1, "down.dy", below);
 }
 
 void Transformer::block_backward(std::int64_t layer, Saved& saved) {
   const int unit = parameters_.layout().block_unit(layer);
   const Scope scope(arena_);
-  const BlockTensors w = parameters_.layout().block(parameters_.gather(unit));
+  const BlockWeights w = parameters_.gather_block(layer);
   if (layer > 0) parameters_.prefetch(unit - 1);
   if (options_.recompute) {
     push_inner(layer, saved);
@@ -278,21 +304,24 @@ void Transformer::head(const Tensor& loss_sum, const Tensor& targets, float loss
     Operand x_run = make_operand(normed.slice_rows(first, rows), lin.x_row(), lin.x_col());
     push_row(x_run, lin.x_row());
     push_col(x_run, lin.x_col());
-    device_.quantize(x_run);
+    produce(x_run, [&](Operand& h_run) { device_.quantize(h_run); });
     Operand logits =
         make_operand(push(options_.activations, rows, config_.vocab), lin.dy_row(), lin.dy_col());
-    lin.fprop(logits.value, x_run, weight);
+    lin.fprop(logits.value, x_run, {weight, {}});
     device_.cross_entropy(losses_.slice_rows(first, rows), logits.value, targets.slice_rows(first, rows),
                           loss_scale);
     push_row(logits, lin.dy_row());
     push_col(logits, lin.dy_col());
-    device_.quantize(logits);
-    lin.dgrad(dh.slice_rows(first, rows), logits, weight);
+    produce(logits, [&](Operand& dlogits) { device_.quantize(dlogits); });
+    lin.dgrad(dh.slice_rows(first, rows), logits, {weight, {}});
     lin.wgrad(dweight, logits, x_run, parameters_.accumulates() || first > 0);
   }
   device_.sum(loss_sum, losses_, !first_micro_step);
   Operand dx = gradient_in(slot_, config_.layers - 1);
-  device_.rmsnorm_backward(dx, layout.final_norm(gradient), parameters_.accumulates(), {}, dh, x, rstd, gain);
+  produce(dx, [&](Operand& d) {
+    device_.rmsnorm_backward(d, layout.final_norm(gradient), parameters_.accumulates(), {}, dh, x, rstd,
+                             gain);
+  });
   observe(config_.layers - 1, "down.dy", dx);
   if (!config_.tied) parameters_.reduce(layout.head_unit());
 }
@@ -313,7 +342,7 @@ void Transformer::forward_backward(const Tensor& loss_sum, const Tensor& tokens,
     Saved& saved = saved_[layer];
     marks.push_back(arena_.mark());
     push_saved(layer, saved);
-    const BlockTensors w = layout.block(parameters_.gather(layout.block_unit(layer)));
+    const BlockWeights w = parameters_.gather_block(layer);
     parameters_.prefetch(layer + 1 < config_.layers ? layout.block_unit(layer + 1) : layout.head_unit());
     if (options_.recompute) {
       const Scope scope(arena_);

@@ -21,6 +21,8 @@ struct TransformerOptions {
   std::vector<const Recipe*> recipes;  ///< per block; not owned
   const Recipe* head = nullptr;        ///< of lm_head; not owned
   bool recompute = false;              ///< per block
+  bool remake_norms = false;           ///< a norm's BF16 output is made again for wgrad instead of being kept
+  bool reduce_amax = false;            ///< scales of a tensor come from the amax over all ranks
   DType activations = DType::bf16;     ///< f32: the FP32 reference model of the tests
 };
 
@@ -74,22 +76,26 @@ class Transformer {
   Operand gradient_in(int slot, std::int64_t consumer_layer) const;
   void push_saved(std::int64_t layer, Saved& saved);
   void push_inner(std::int64_t layer, Saved& saved);
-  RopeOptions rope_options(const BlockTensors& w) const;
+  RopeOptions rope_options(const BlockWeights& w) const;
   void observe(std::int64_t layer, const char* role, const Operand& operand);
+  /// Runs op(x); with reduce_amax in two parts, around the exchange of x's amax.
+  template <class Op>
+  void produce(Operand& x, Op&& op);
 
   /// lin.wgrad into memory that is claimed first, added to what earlier micro-steps left.
   void wgrad(const Linear& lin, const Tensor& dweight, const Operand& dy, const Operand& x);
   /// `again`: a recomputation inside backward, which needs neither the first sum nor the block's output.
-  void block_forward(std::int64_t layer, Saved& saved, const BlockTensors& w, const Tensor& x, bool again);
+  void block_forward(std::int64_t layer, Saved& saved, const BlockWeights& w, const Tensor& x, bool again);
   void block_backward(std::int64_t layer, Saved& saved);
-  void ffn_backward(std::int64_t layer, const Saved& saved, const BlockTensors& w, const BlockTensors& g,
+  void ffn_backward(std::int64_t layer, const Saved& saved, const BlockWeights& w, const BlockTensors& g,
                     const Operand& dx, Operand& dmid);
-  void attention_backward(std::int64_t layer, const Saved& saved, const BlockTensors& w,
+  void attention_backward(std::int64_t layer, const Saved& saved, const BlockWeights& w,
                           const BlockTensors& g, const Operand& dmid);
   /// A norm's output for fprop now and, in the form kept in `value` or `columns`, for wgrad later.
   Operand normed(const Linear& consumer, const Tensor& value, const Form& columns);
-  /// What is kept of it, as wgrad's X.
-  static Operand kept(const Tensor& value, const Form& columns);
+  /// wgrad of the linear layer behind a norm, whose output is kept, or made again from `sum` and `rstd`.
+  void norm_wgrad(const Linear& lin, const Tensor& dweight, const Operand& dy, const Tensor& value,
+                  const Form& columns, const Tensor& sum, const Tensor& rstd, const Tensor& gain);
   /// Final norm, lm_head, loss and their backward; leaves the residual stream's gradient in slots_[slot_].
   void head(const Tensor& loss_sum, const Tensor& targets, float loss_scale, bool first_micro_step);
 

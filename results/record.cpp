@@ -92,6 +92,18 @@ void each_field(S& s, F&& f) {
   f("ops", s.ops);
 }
 
+template <Is<CollectiveRecord> S, class F>
+void each_field(S& s, F&& f) {
+  f("name", s.name), f("calls", s.calls), f("buffer_bytes", s.buffer_bytes), f("wire_bytes", s.wire_bytes);
+  f("bus_gb_per_s", s.bus_gb_per_s);
+}
+
+template <Is<Communication> S, class F>
+void each_field(S& s, F&& f) {
+  f("backend", s.backend), f("wire_bytes", s.wire_bytes), f("predicted_wire_bytes", s.predicted_wire_bytes);
+  f("environment", s.environment), f("collectives", s.collectives);
+}
+
 template <Is<Telemetry> S, class F>
 void each_field(S& s, F&& f) {
   f("sm_clock_mhz", s.sm_clock_mhz), f("sm_clock_min_mhz", s.sm_clock_min_mhz);
@@ -119,7 +131,8 @@ void each_field(S& s, F&& f) {
   f("schema", s.schema), f("method_version", s.method_version), f("id", s.id), f("created", s.created);
   f("case", s.case_fields), f("status", s.status), f("error", s.error), f("warnings", s.warnings);
   f("env", s.env), f("support", s.support), f("flops", s.flops), f("timing", s.timing);
-  f("metrics", s.metrics), f("memory", s.memory), f("breakdown", s.breakdown), f("telemetry", s.telemetry);
+  f("metrics", s.metrics), f("memory", s.memory), f("breakdown", s.breakdown);
+  f("communication", s.communication), f("telemetry", s.telemetry);
   f("training", s.training), f("quantization", s.quantization);
 }
 
@@ -206,6 +219,8 @@ void read_value(const Json& json, const std::string& where, T& value) {
     if (!json.is_object()) wrong_type(where, "an object", json);
     each_field(value, [&](const char* key, auto& field) {
       const auto found = json.find(key);
+      if constexpr (std::is_same_v<std::decay_t<decltype(field)>, std::optional<Communication>>)
+        if (found == json.end()) return field.reset();  // written before there were several GPUs
       if (found == json.end()) throw InvalidInput(where + "/" + key + ": missing");
       read_value(*found, where + "/" + key, field);
     });

@@ -133,6 +133,25 @@ struct Breakdown {
   std::vector<OpRecord> ops;  ///< longest first
 };
 
+/// One kind of collective in one step, as one rank sees it.
+struct CollectiveRecord {
+  std::string name;  ///< "all_gather", "reduce_scatter", ...
+  std::int64_t calls = 0;
+  double buffer_bytes = 0;  ///< of the full buffers, all calls together
+  double wire_bytes = 0;    ///< that the rank sends, by the ring algorithms' count
+  /// Of a call with the step's largest buffer, alone on the machine: wire bytes over time. NCCL-tests' busbw.
+  std::optional<double> bus_gb_per_s;
+};
+
+/// How ranks talk to each other. What of it is not hidden behind compute is Breakdown::communication_ms.
+struct Communication {
+  std::string backend;                   ///< "nccl" or "local"
+  double wire_bytes = 0;                 ///< counted in a step, one rank
+  double predicted_wire_bytes = 0;       ///< the same from the dry device
+  std::vector<std::string> environment;  ///< NCCL_* variables that were set: "NCCL_NVLS_ENABLE=0"
+  std::vector<CollectiveRecord> collectives;
+};
+
 /// What the GPU said while the samples were taken.
 struct Telemetry {
   std::optional<double> sm_clock_mhz, sm_clock_min_mhz, sm_clock_max_mhz;  ///< median, lowest, highest
@@ -183,6 +202,7 @@ struct Record {
   std::optional<Metrics> metrics;
   std::optional<Memory> memory;
   std::optional<Breakdown> breakdown;
+  std::optional<Communication> communication;  ///< of several ranks; records may lack the key
   std::optional<Telemetry> telemetry;
   std::optional<Training> training;
   std::vector<QuantizationStats> quantization;

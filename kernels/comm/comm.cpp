@@ -6,12 +6,20 @@
 namespace precbench {
 
 void Comm::count(const OpCost& cost, double buffer_bytes) {
-  auto entry =
-      std::find_if(counts_.begin(), counts_.end(), [&](const auto& c) { return c.name == cost.name; });
-  if (entry == counts_.end()) entry = counts_.insert(entry, CollectiveCount{cost.name});
+  std::vector<CollectiveCount>& counts = books_->counts;
+  auto entry = std::find_if(counts.begin(), counts.end(), [&](const auto& c) { return c.name == cost.name; });
+  if (entry == counts.end()) entry = counts.insert(entry, CollectiveCount{cost.name});
   ++entry->calls;
   entry->buffer_bytes += buffer_bytes;
+  entry->largest_bytes = std::max(entry->largest_bytes, buffer_bytes);
   entry->wire_bytes += cost.bytes;
+}
+
+std::unique_ptr<Comm> Comm::subset(const std::vector<int>& members) {
+  const auto self = std::find(members.begin(), members.end(), rank_) - members.begin();
+  std::unique_ptr<Comm> comm = do_subset(members, static_cast<int>(self));
+  comm->books_ = books_;
+  return comm;
 }
 
 template <class Body>
@@ -26,9 +34,9 @@ Comm::Ticket Comm::start(const char* name, const Tensor& buffer, int passes, Bod
     body();
     return started_;
   }
-  if (observer_) observer_->begin(cost);
+  if (books_->observer) books_->observer->begin(cost);
   body();
-  if (observer_) observer_->end(cost);
+  if (books_->observer) books_->observer->end(cost);
   waited_ = started_;
   return started_;
 }
@@ -41,9 +49,9 @@ void Comm::wait(Ticket ticket) {
   cost.bytes = 0;
   for (auto it = in_flight_.begin(); it != end; ++it) cost.bytes += it->bytes;
   in_flight_.erase(in_flight_.begin(), end);
-  if (observer_) observer_->begin(cost);
+  if (books_->observer) books_->observer->begin(cost);
   do_wait(ticket);
-  if (observer_) observer_->end(cost);
+  if (books_->observer) books_->observer->end(cost);
   waited_ = ticket;
 }
 
@@ -69,12 +77,11 @@ class DryComm final : public Comm {
  public:
   DryComm(int rank, int size) : Comm(rank, size) {}
   std::string name() const override { return "dry"; }
-  std::unique_ptr<Comm> subset(const std::vector<int>& members) override {
-    const auto self = std::find(members.begin(), members.end(), rank()) - members.begin();
-    return std::make_unique<DryComm>(static_cast<int>(self), static_cast<int>(members.size()));
-  }
 
  protected:
+  std::unique_ptr<Comm> do_subset(const std::vector<int>& members, int self) override {
+    return std::make_unique<DryComm>(self, static_cast<int>(members.size()));
+  }
   void do_all_reduce(const Tensor&) override {}
   void do_all_reduce_max(const Tensor&) override {}
   void do_all_gather(const Tensor&, const Tensor&) override {}

@@ -21,8 +21,9 @@ namespace precbench {
 struct CollectiveCount {
   std::string name;  ///< "all_gather", ...
   std::int64_t calls = 0;
-  double buffer_bytes = 0;  ///< of the full buffers, summed over the calls
-  double wire_bytes = 0;    ///< by the ring algorithms' count: (n-1)/n of a buffer per pass
+  double buffer_bytes = 0;   ///< of the full buffers, summed over the calls
+  double largest_bytes = 0;  ///< of one call's full buffer
+  double wire_bytes = 0;     ///< by the ring algorithms' count: (n-1)/n of a buffer per pass
 };
 
 class Comm {
@@ -52,22 +53,24 @@ class Comm {
   void reduce_scatter(const Tensor& shard, const Tensor& full) { wait(start_reduce_scatter(shard, full)); }
 
   /// A Comm of some of the ranks, numbered as they stand in `members`. Every rank of this one calls it at the
-  /// same point, with the set that it is in itself; the sets are disjoint.
-  virtual std::unique_ptr<Comm> subset(const std::vector<int>& members) = 0;
+  /// same point, with the set that it is in itself; the sets are disjoint. Its collectives keep one order
+  /// with this one's, and it shares the counts and the observer.
+  std::unique_ptr<Comm> subset(const std::vector<int>& members);
 
-  /// What was sent since the last reset, by kind; for the wire bytes of a step. The subsets count their own.
-  const std::vector<CollectiveCount>& counts() const { return counts_; }
-  void reset_counts() { counts_.clear(); }
+  /// What was sent since the last reset, by kind.
+  const std::vector<CollectiveCount>& counts() const { return books_->counts; }
+  void reset_counts() { books_->counts.clear(); }
 
   /// Sees communication as ops of its class; the observer of the rank's device. A collective that runs beside
   /// the device's work is seen where the device waits for it: what shows is the time that is not hidden.
-  void set_observer(OpObserver* observer) { observer_ = observer; }
+  void set_observer(OpObserver* observer) { books_->observer = observer; }
 
  protected:
   Comm(int rank, int size) : rank_(rank), size_(size) {}
   /// Whether do_wait is needed; else a collective has ended, in the device's order, when its do_ returns.
   virtual bool asynchronous() const { return false; }
   virtual void do_wait(Ticket) {}
+  virtual std::unique_ptr<Comm> do_subset(const std::vector<int>& members, int self) = 0;
   virtual void do_all_reduce(const Tensor& x) = 0;
   virtual void do_all_reduce_max(const Tensor& x) = 0;
   virtual void do_all_gather(const Tensor& full, const Tensor& shard) = 0;
@@ -83,8 +86,11 @@ class Comm {
   int rank_, size_;
   Ticket started_ = 0, waited_ = 0;
   std::vector<OpCost> in_flight_;  // of waited_ + 1 to started_
-  std::vector<CollectiveCount> counts_;
-  OpObserver* observer_ = nullptr;
+  struct Books {
+    std::vector<CollectiveCount> counts;
+    OpObserver* observer = nullptr;
+  };
+  std::shared_ptr<Books> books_ = std::make_shared<Books>();
 };
 
 /// What the ranks of one process share. Joining is a collective: every rank of the process calls it once, in

@@ -67,12 +67,11 @@ class LocalComm final : public Comm {
  public:
   LocalComm(Shared& shared, int rank) : Comm(rank, shared.size), shared_(shared) {}
   std::string name() const override { return "local"; }
-  std::unique_ptr<Comm> subset(const std::vector<int>& members) override {
-    const auto self = std::find(members.begin(), members.end(), rank()) - members.begin();
-    return std::make_unique<LocalComm>(shared_.subset(members), static_cast<int>(self));
-  }
 
  protected:
+  std::unique_ptr<Comm> do_subset(const std::vector<int>& members, int self) override {
+    return std::make_unique<LocalComm>(shared_.subset(members), self);
+  }
   void do_all_reduce(const Tensor& x) override {
     publish(x);
     if (rank() == 0) shared_.staging.resize(x.size());

@@ -140,16 +140,15 @@ class NcclComm final : public Comm {
 
   std::string name() const override { return "nccl"; }
 
-  std::unique_ptr<Comm> subset(const std::vector<int>& members) override {
+ protected:
+  bool asynchronous() const override { return true; }
+
+  std::unique_ptr<Comm> do_subset(const std::vector<int>& members, int self) override {
     // Disjoint sets differ in their first member.
     ncclComm_t part = nullptr;
-    const int self = static_cast<int>(std::find(members.begin(), members.end(), rank()) - members.begin());
     PRECBENCH_CHECK(ncclCommSplit(comm_, members.front(), self, &part, nullptr));
     return std::make_unique<NcclComm>(self, static_cast<int>(members.size()), part, stream_, registry_);
   }
-
- protected:
-  bool asynchronous() const override { return true; }
 
   void do_wait(Ticket ticket) override { stream_->hold_device(moments_[ticket % moments_.size()]); }
 

@@ -21,7 +21,7 @@ void CpuDevice::do_adamw(const Tensor& weights, const Tensor& master, const Tens
   const float clip = o.max_norm > 0 ? std::min(1.0f, o.max_norm / (norm + 1e-6f)) : 1.0f;
   const Tensor& source = master.empty() ? weights : master;
   constexpr std::int64_t kChunk = 4096;
-  const std::int64_t size = weights.size();
+  const std::int64_t size = source.size();
   const std::int64_t chunks = (size + kChunk - 1) / kChunk;
   std::vector<float> squares(chunks);
   cpu::for_rows(threads_, chunks, 4 * kChunk, [&](std::int64_t chunk, float* buffer) {
@@ -46,6 +46,7 @@ void CpuDevice::do_adamw(const Tensor& weights, const Tensor& master, const Tens
     cpu::store(m, first, n, mean);
     cpu::store(v, first, n, square);
     if (!master.empty()) cpu::store(master, first, n, w);
+    if (weights.empty()) return;
     if (!o.stochastic_rounding) {
       cpu::store(weights, first, n, w);
       return;

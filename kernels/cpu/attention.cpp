@@ -85,7 +85,7 @@ void CpuDevice::do_attention(Operand& out, const Tensor& lse, const Tensor& qkv,
       view.store(out.value, h, o);
     }
   });
-  do_quantize(out);
+  do_quantize(out, true);
 }
 
 void CpuDevice::do_attention_backward(const Tensor& dqkv, const Tensor& dout, const Tensor& out,

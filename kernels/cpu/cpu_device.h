@@ -31,7 +31,10 @@ class CpuDevice final : public Device {
   void do_add(const Tensor& dst, const Tensor& src) override;
   void do_init_normal(const Tensor& x, float std, std::uint64_t seed, std::int64_t first_index) override;
   void do_fill(const Tensor& x, float value) override;
-  void do_quantize(Operand& x) override;
+  void do_quantize(Operand& x, bool make_amax) override;
+  void do_amax(const Tensor& out, const Tensor& x) override;
+  void do_quantize_part(const Form& form, const Tensor& value, const Tensor& amax) override;
+  void do_transpose(const Form& dst, const Form& src) override;
   void do_matmul(const Tensor& d, const Form& a, const Form& b, const MatmulOptions& options) override;
   void do_embedding(const Tensor& x, const Tensor& tokens, const Tensor& table) override;
   void do_embedding_backward(const Tensor& dtable, const Tensor& dx, const Tensor& tokens) override;

@@ -84,7 +84,7 @@ void quantize_rows(int threads, const Form& form, const Rows& source, float tens
   });
 }
 
-void transpose(int threads, float* out, const float* in, std::int64_t rows, std::int64_t cols) {
+void transpose_matrix(int threads, float* out, const float* in, std::int64_t rows, std::int64_t cols) {
   constexpr std::int64_t kTile = 32;
   cpu::for_rows(threads, detail::blocks_of(cols, kTile), 0, [&](std::int64_t tile, float*) {
     const std::int64_t c_end = std::min(cols, (tile + 1) * kTile);
@@ -96,7 +96,35 @@ void transpose(int threads, float* out, const float* in, std::int64_t rows, std:
 
 }  // namespace
 
-void CpuDevice::do_quantize(Operand& x) { make_forms(x, true); }
+void CpuDevice::do_quantize(Operand& x, bool make_amax) { make_forms(x, make_amax); }
+
+void CpuDevice::do_amax(const Tensor& out, const Tensor& x) {
+  *out.as<float>() = amax_of(widen(0, {{}, x, {}, false}), x.size());
+}
+
+void CpuDevice::do_quantize_part(const Form& form, const Tensor& value, const Tensor& amax) {
+  const Scale scale = scale_of(*amax.as<float>(), form.format);
+  store_scale(form.scale, 0, scale);
+  if (value.empty()) return;
+  cast(form.data.as<std::uint8_t>(), widen(0, {{}, value, {}, false}), value.size(), scale.multiply,
+       form.format.dtype);
+}
+
+void CpuDevice::do_transpose(const Form& dst, const Form& src) {
+  const std::int64_t rows = src.data.rows, k = src.data.cols;
+  const std::uint8_t* from = src.data.as<std::uint8_t>();
+  std::uint8_t* to = dst.data.as<std::uint8_t>();
+  cpu::for_rows(threads_, k, 0, [&](std::int64_t c, float*) {
+    for (std::int64_t r = 0; r < rows; ++r) to[c * rows + r] = from[r * k + c];
+  });
+  std::memset(dst.scale.data, 0, dst.scale.bytes());
+  const Granularity g = src.format.granularity;
+  const std::int64_t block = block_length(g) ? block_length(g) : std::max(rows, k);
+  for (std::int64_t r = 0; r < rows; r += block)
+    for (std::int64_t c = 0; c < k; c += block)
+      dst.scale.as<float>()[scale_index(g, k, rows, c, r / block)] =
+          src.scale.as<float>()[scale_index(g, rows, k, r, c / block)];
+}
 
 void CpuDevice::make_forms(Operand& x, bool make_amax) {
   const std::int64_t rows = x.value.rows, cols = x.value.cols;
@@ -115,7 +143,7 @@ void CpuDevice::make_forms(Operand& x, bool make_amax) {
   if (want_row) quantize_rows(threads_, x.row, {source, rows, cols}, amax);
   if (want_col) {
     float* transposed = scratch(1, rows * cols);
-    transpose(threads_, transposed, source, rows, cols);
+    transpose_matrix(threads_, transposed, source, rows, cols);
     quantize_rows(threads_, x.col, {transposed, cols, rows}, amax);
   }
 }

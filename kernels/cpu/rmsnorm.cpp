@@ -39,7 +39,7 @@ void CpuDevice::do_rmsnorm_again(Operand& h, const Tensor& sum, const Tensor& rs
     for (std::int64_t c = 0; c < C; ++c) out[c] = row[c] * scale * gain[c];
     cpu::store(h.value, r * C, C, out);
   });
-  do_quantize(h);
+  do_quantize(h, true);
 }
 
 void CpuDevice::do_rmsnorm_backward(Operand& dx, const Tensor& dweight, bool accumulate,
@@ -79,7 +79,7 @@ void CpuDevice::do_rmsnorm_backward(Operand& dx, const Tensor& dweight, bool acc
   for (std::int64_t run = 0; run < runs; ++run)
     for (std::int64_t c = 0; c < C; ++c) total[c] += partial[run * C + c];
   cpu::store(dweight, 0, C, total.data());
-  do_quantize(dx);
+  do_quantize(dx, true);
 }
 
 }  // namespace precbench

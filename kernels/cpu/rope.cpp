@@ -126,7 +126,7 @@ void CpuDevice::do_rope_backward(Operand& dqkv, const Tensor& dq_norm, const Ten
       cpu::store(*targets[which], 0, D, total.data());
     }
   }
-  do_quantize(dqkv);
+  do_quantize(dqkv, true);
 }
 
 }  // namespace precbench

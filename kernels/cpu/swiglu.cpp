@@ -43,7 +43,7 @@ void CpuDevice::do_swiglu_backward(Operand& dgate_up, Operand& s, const Tensor& 
     cpu::store(dgate_up.value, r * 2 * F, 2 * F, dgate);
     cpu::store(s.value, r * F, F, again);
   });
-  do_quantize(dgate_up);
+  do_quantize(dgate_up, true);
   make_forms(s, false);  // its amax is forward's
 }
 

@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kElementThreads)
       for (int j = 0; j < 8; ++j)
         w[j] = bf16_decode(bf16_encode_stochastic(w[j], random_bits(step.seed, o.first_index + i + j)));
     }
-    store_elements(a.weights, w, i, a.size, a.vectors);
+    if (!kMaster || a.weights) store_elements(a.weights, w, i, a.size, a.vectors);
   }
   if (!partial) return;
   sum = block_sum(sum, buffer);
@@ -102,7 +102,7 @@ void CudaDevice::do_adamw(const Tensor& weights, const Tensor& master, const Ten
                           const Tensor& gradient, const Tensor& scalars, const Tensor& norm_squared,
                           const AdamwOptions& options) {
   using namespace cuda;
-  const std::int64_t size = weights.size();
+  const std::int64_t size = m.size();
   const bool vectors = aligned(weights) && aligned(master) && aligned(m) && aligned(v) && aligned(gradient);
   const AdamwArgs args{weights.as<std::uint16_t>(),
                        master.as<float>(),

@@ -100,7 +100,7 @@ void CudaDevice::do_attention(Operand& out, const Tensor& lse, const Tensor& qkv
     state.forward_name = "own";
   }
   launched("attention");
-  do_quantize(out);
+  do_quantize(out, true);
 }
 
 void CudaDevice::do_attention_backward(const Tensor& dqkv, const Tensor& dout, const Tensor& out,

@@ -92,8 +92,12 @@ class CudaDevice final : public Device {
   void do_sum(const Tensor& out, const Tensor& x, bool accumulate) override;
   void do_fingerprint(const Tensor& out, const Tensor& x) override;
   // quantize.cu
-  void do_quantize(Operand& x) override;
+  void do_quantize(Operand& x, bool make_amax) override;
   void do_quantization_error(const Tensor& out, const Tensor& value, const Form& form, bool columns) override;
+  // weight_forms.cu
+  void do_amax(const Tensor& out, const Tensor& x) override;
+  void do_quantize_part(const Form& form, const Tensor& value, const Tensor& amax) override;
+  void do_transpose(const Form& dst, const Form& src) override;
   // matmul.cpp
   void do_matmul(const Tensor& d, const Form& a, const Form& b, const MatmulOptions& options) override;
   // embedding.cu

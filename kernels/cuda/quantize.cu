@@ -191,9 +191,9 @@ __global__ void __launch_bounds__(kErrorTerms* kWarp)
 
 }  // namespace cuda
 
-void CudaDevice::do_quantize(Operand& x) {
+void CudaDevice::do_quantize(Operand& x, bool make_amax) {
   void* amaxes = scratch(cuda::amax_scratch_bytes(*this, x));
-  const cuda::TileOutput output = cuda::tile_output(*this, x, false, true, amaxes);
+  const cuda::TileOutput output = cuda::tile_output(*this, x, false, make_amax, amaxes);
   cuda::cast_value(*this, x.value, output);
   launched("quantize");
 }

@@ -26,7 +26,10 @@ class DryDevice final : public Device {
   void do_add(const Tensor&, const Tensor&) override {}
   void do_init_normal(const Tensor&, float, std::uint64_t, std::int64_t) override {}
   void do_fill(const Tensor&, float) override {}
-  void do_quantize(Operand&) override {}
+  void do_quantize(Operand&, bool) override {}
+  void do_amax(const Tensor&, const Tensor&) override {}
+  void do_quantize_part(const Form&, const Tensor&, const Tensor&) override {}
+  void do_transpose(const Form&, const Form&) override {}
   void do_matmul(const Tensor&, const Form&, const Form&, const MatmulOptions&) override {}
   void do_embedding(const Tensor&, const Tensor&, const Tensor&) override {}
   void do_embedding_backward(const Tensor&, const Tensor&, const Tensor&) override {}

@@ -1,0 +1,76 @@
+// Blocks' weights as ranks exchange them in FP8: after every optimizer step each rank quantizes its shards,
+// and what is gathered is bytes, half of BF16's.
+//
+//   one scale per matrix   every rank casts its part of the master (FP32 where there is one: one rounding,
+//   where
+//                          BF16 weights would have been rounded twice) with the amax over all ranks
+//   128x128 blocks         every rank quantizes its rows of the BF16 weights; shards end where blocks end
+// Scales and norm gains are small: every rank has all of them, summed from ranks that hold zeros elsewhere.
+//
+// It needs a recipe that takes weights in one format in fprop and dgrad, with scales that a transposition
+// keeps: other recipes quantize a weight along each GEMM's own direction, from the high-precision value.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "kernels/comm/comm.h"
+#include "kernels/memory.h"
+#include "models/layout.h"
+#include "models/linear.h"
+
+namespace precbench {
+
+/// A block's weights as the model uses them.
+struct BlockWeights {
+  Weight qkv, o, gate_up, down;
+  Tensor norm1, norm2;    ///< BF16 [1, C]
+  Tensor q_norm, k_norm;  ///< BF16 [1, D], empty without QK-norm
+};
+
+/// Why weights cannot be exchanged in a recipe's FP8; empty if they can.
+std::string why_not_fp8_weights(const Recipe& recipe);
+
+class Fp8Weights {
+ public:
+  /// `format`: of the weights; `comm`: the ranks of a group; `layers`: which blocks.
+  Fp8Weights(Device& device, Comm& comm, Arena& arena, const Layout& layout, const OperandFormat& format,
+             const std::vector<bool>& layers);
+
+  bool has(int unit) const { return layout_.is_block(unit) && layers_[layer_of(unit)]; }
+  /// Whether shards are cast from the master, so that nobody reads BF16 weights.
+  bool from_master() const { return format_.granularity == Granularity::tensor; }
+
+  /// Quantizes this rank's shards and exchanges scales and gains. `shard(unit)`: this rank's part of a unit,
+  /// FP32 or BF16, BF16 unless from_master().
+  void refresh(const std::function<Tensor(int)>& shard);
+  /// This rank's codes of a unit, e4m3 [1, shard size].
+  Tensor shard(int unit) const;
+  /// Views of a unit whose codes have been gathered.
+  BlockWeights block(int unit, const Tensor& codes) const;
+
+ private:
+  static constexpr int kMatrices = 4;
+  int layer_of(int unit) const { return unit - layout_.block_unit(0); }
+  int first_scale(int unit, int matrix) const {
+    return layer_of(unit) * scales_per_block_ + scale_offsets_[matrix];
+  }
+  Form form(int unit, int matrix, const Tensor& codes) const;
+  /// This rank's elements of a matrix, as [first, last) of the unit; empty where first >= last.
+  std::pair<std::int64_t, std::int64_t> range(int unit, const Layout::Matrix& matrix) const;
+
+  Device& device_;
+  Comm& comm_;
+  const Layout& layout_;
+  OperandFormat format_;
+  std::vector<bool> layers_;
+  int scale_offsets_[kMatrices] = {}, scales_per_block_ = 0;
+  std::int64_t gains_per_block_ = 0;
+  Tensor codes_;   // e4m3: one shard of every block
+  Tensor scales_;  // f32 [layers, scales of a block]
+  Tensor amaxes_;  // f32 [layers, 4], with one scale per matrix
+  Tensor gains_;   // bf16 [layers, gains of a block]
+};
+
+}  // namespace precbench
