@@ -11,4 +11,4 @@ set ylabel "tokens/s, all GPUs together"
 plot for [i=1:words(styles)] $series index i - 1 using 1:3 \
     with lines lt int(word(styles, i)) dt 3 lw 0.8 notitle, \
   for [i=1:words(styles)] $series index i - 1 using 1:2 \
-    with linespoints lt int(word(styles, i)) dt int(word(dashes, i)) title columnheader(1)
+    with linespoints lt int(word(styles, i)) title columnheader(1)

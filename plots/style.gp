@@ -18,17 +18,17 @@ if (strstrt(output, ".png") > 0) {
 }
 set output output
 
-colours = "#000000 #D55E00 #0072B2 #009E73 #CC79A7 #E69F00 #56B4E9 #D55E00 #0072B2 #009E73 #CC79A7 #E69F00 #56B4E9"
-points = "7 5 9 11 13 15 6 4 8 10 12 14 1"
-dashes = "1 1 1 1 1 1 1 2 2 2 2 2 2"
+line_colours = "#000000 #D55E00 #0072B2 #009E73 #CC79A7 #E69F00 #56B4E9 #D55E00 #0072B2 #009E73 #CC79A7 #E69F00 #56B4E9"
+line_points = "7 5 9 11 13 15 6 4 8 10 12 14 1"
+line_dashes = "1 1 1 1 1 1 1 2 2 2 2 2 2"
 do for [i=1:13] {
-  set linetype i lc rgb word(colours, i) pt int(word(points, i)) dt int(word(dashes, i)) lw 2 ps 0.9
+  set linetype i lc rgb word(line_colours, i) pt int(word(line_points, i)) dt int(word(line_dashes, i)) lw 2 ps 0.9
 }
 # Parts of a bar: neighbours differ in lightness.
-parts = "#0072B2 #56B4E9 #004D40 #E69F00 #009E73 #D55E00 #CC79A7 #999999 #F0E442"
+parts = "#0072B2 #56B4E9 #D55E00 #E69F00 #009E73 #F0E442 #CC79A7 #999999 #666666"
 
 set border 3 lw 1 lc rgb "black"
 set tics nomirror out scale 0.5
 set grid back lt 1 lc rgb "#999999" lw 0.3
 set key outside bottom center horizontal Left reverse maxcols 3 spacing 1.0 samplen 2.5
-if (exists("heading")) set title heading
+set title heading offset 0, -0.6

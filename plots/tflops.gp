@@ -1,4 +1,4 @@
-# Model TFLOP/s per GPU against sequence length, a line per recipe and GPU count. The right axis is the same as MFU:
+# Model TFLOP/s per GPU against sequence length, a line per recipe. The right axis is the same as MFU:
 # percent of `peak`, the dense BF16 peak in TFLOP/s, where that is known. `top` is the upper end of the left axis.
 load data
 load "plots/style.gp"
@@ -16,4 +16,4 @@ if (exists("peak")) {
   set y2label sprintf("MFU (%% of %g TFLOP/s, dense BF16)", peak)
 }
 plot for [i=1:words(styles)] $series index i - 1 using 1:2 \
-  with linespoints lt int(word(styles, i)) dt int(word(dashes, i)) title columnheader(1)
+  with linespoints lt int(word(styles, i)) title columnheader(1)

@@ -1,4 +1,4 @@
-# Tokens/s of all GPUs together against sequence length, a line per recipe and GPU count.
+# Tokens/s of all GPUs together against sequence length, a line per recipe.
 load data
 load "plots/style.gp"
 set logscale x 2
@@ -10,4 +10,4 @@ set format y "%.0s%c"
 set xlabel "sequence length (tokens)"
 set ylabel "tokens/s, all GPUs together"
 plot for [i=1:words(styles)] $series index i - 1 using 1:2 \
-  with linespoints lt int(word(styles, i)) dt int(word(dashes, i)) title columnheader(1)
+  with linespoints lt int(word(styles, i)) title columnheader(1)

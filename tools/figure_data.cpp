@@ -43,7 +43,7 @@ std::string plot_number(const std::string& name, double value) {
 }
 
 std::string plot_series(const std::vector<Series>& series) {
-  std::string styles, dashes, block;
+  std::string styles, block;
   for (const Series& one : series) {
     std::string lines;
     for (const Point& point : one.points) {
@@ -53,10 +53,9 @@ std::string plot_series(const std::vector<Series>& series) {
     }
     if (lines.empty()) continue;
     styles += fmt::format("{} ", one.style);
-    dashes += fmt::format("{} ", one.dash);
     block += fmt::format("\"{}\"\n{}\n\n", plot_safe(one.title), lines);
   }
-  return plot_text("styles", styles) + plot_text("dashes", dashes) + "$series << END\n" + block + "END\n";
+  return plot_text("styles", styles) + "$series << END\n" + block + "END\n";
 }
 
 std::string plot_block(const std::string& name, const std::vector<std::vector<double>>& rows) {
@@ -68,12 +67,11 @@ std::string plot_block(const std::string& name, const std::vector<std::vector<do
 
 std::string plot_bars(const std::vector<std::string>& labels, const std::vector<std::string>& parts,
                       const std::vector<std::vector<double>>& values) {
-  constexpr double kFrame = 200, kBar = 24;  // units of the drawing
+  constexpr double kFrame = 220, kBar = 24;  // units of the drawing
   constexpr double kVisible = 0.005;         // of the longest bar
   double longest = 0;
   for (const auto& bar : values) longest = std::max(longest, std::accumulate(bar.begin(), bar.end(), 0.0));
-  std::string blocks;
-  int segments = 0;
+  std::string blocks, colours;
   std::vector<double> begins(labels.size(), 0);
   for (std::size_t p = 0; p < parts.size(); ++p) {
     std::string lines;
@@ -85,13 +83,13 @@ std::string plot_bars(const std::vector<std::string>& labels, const std::vector<
     }
     if (!any) continue;
     for (std::size_t b = 0; b < labels.size(); ++b) begins[b] += std::max(values[b][p], 0.0);
-    ++segments;
+    colours += fmt::format("{} ", p + 1);
     blocks += fmt::format("\"{}\"\n{}\n\n", plot_safe(parts[p]), lines);
   }
   std::string names;
   for (std::size_t b = 0; b < labels.size(); ++b)
     names += fmt::format("{} \"{}\"\n", b + 1, plot_safe(labels[b]));
-  return plot_number("segments", segments) + plot_number("rows", static_cast<double>(labels.size())) +
+  return plot_text("segments", colours) + plot_number("rows", static_cast<double>(labels.size())) +
          plot_number("height", kFrame + kBar * static_cast<double>(labels.size())) + "$bars << END\n" +
          blocks + "END\n$labels << END\n" + names + "END\n";
 }

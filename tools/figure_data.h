@@ -15,7 +15,6 @@ struct Point {
 struct Series {
   std::string title;
   int style = 1;  ///< line type of plots/style.gp
-  int dash = 1;   ///< dash type of gnuplot
   std::vector<Point> points;
 };
 
@@ -26,16 +25,16 @@ std::string plot_safe(const std::string& text);
 std::string plot_text(const std::string& name, const std::string& value);
 std::string plot_number(const std::string& name, double value);
 
-/// A data block $series with one index per series that has a point, their titles in front, and the variables
-/// `styles` and `dashes`. Points with a value that is not finite are left out.
+/// A data block $series with one index per series that has a point, their titles in front, and the variable
+/// `styles`. Points with a value that is not finite are left out.
 std::string plot_series(const std::vector<Series>& series);
 
 /// A data block of rows of numbers; rows with a value that is not finite are left out.
 std::string plot_block(const std::string& name, const std::vector<std::vector<double>>& rows);
 
 /// Stacked horizontal bars: `values[bar][part]`, finite. Makes $bars (one index per part that one can see in
-/// some bar: half a percent of the longest), $labels, and the variables `segments`, `rows` and `height` (so
-/// that every bar has the same room).
+/// some bar: half a percent of the longest), $labels, and the variables `segments` (which parts those are,
+/// from 1), `rows` and `height` (so that every bar has the same room).
 std::string plot_bars(const std::vector<std::string>& labels, const std::vector<std::string>& parts,
                       const std::vector<std::vector<double>>& values);
 

@@ -114,6 +114,7 @@ std::string svg_for_page(const std::string& svg, const std::string& id, const st
   replace_all(text, "rgb(  0,   0,   0)", "currentColor");
   replace_all(text, "\"black\"", "\"currentColor\"");
   replace_all(text, "'black'", "'currentColor'");
+  replace_all(text, "rgb(0,0,0)", "currentColor");
   replace_all(text, "<title>Gnuplot</title>", "<title>" + escaped(caption) + "</title>");
   replace_all(text, "<title>gnuplot_plot_", "<title>line ");
   text = std::regex_replace(text, std::regex("<desc>[^<]*</desc>\\s*"), "");

@@ -58,6 +58,10 @@ std::string bullets(const std::vector<std::string>& lines) {
   return text + "</ul>\n";
 }
 
+const char* cell_class(const TableColumn& column) {
+  return column.wrap ? " class=\"l wrap\"" : column.left ? " class=\"l\"" : "";
+}
+
 std::string table_html(const Table& table) {
   std::string text = "<div class=\"scroll\"><table>\n<thead><tr>";
   for (const TableColumn& column : table.columns)
@@ -68,8 +72,7 @@ std::string table_html(const Table& table) {
     const bool starts = std::count(table.group_starts.begin(), table.group_starts.end(), r) > 0;
     text += starts ? "<tr class=\"g\">" : "<tr>";
     for (std::size_t c = 0; c < table.columns.size(); ++c)
-      text += fmt::format("<td{}>{}</td>", table.columns[c].left ? " class=\"l\"" : "",
-                          escaped(table.rows[r][c]));
+      text += fmt::format("<td{}>{}</td>", cell_class(table.columns[c]), escaped(table.rows[r][c]));
     text += "</tr>\n";
   }
   return text + "</tbody></table></div>\n";
@@ -87,8 +90,8 @@ std::string section_html(const Section& section) {
   if (!figures.empty()) text += "<div class=\"figures\">\n" + figures + "</div>\n";
   if (section.table) {
     const std::size_t rows = section.table->rows.size();
-    if (section.folded && !figures.empty() && rows > kRowsAlwaysShown)
-      text += fmt::format("<details><summary>The table behind it, {} rows</summary>\n{}</details>\n", rows,
+    if (section.folded && rows > kRowsAlwaysShown)
+      text += fmt::format("<details><summary>Table of {} rows</summary>\n{}</details>\n", rows,
                           table_html(*section.table));
     else
       text += table_html(*section.table);

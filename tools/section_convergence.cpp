@@ -61,7 +61,7 @@ void at_shown_steps(std::size_t steps, Visit&& visit) {
 }
 
 Series series_of(const std::string& title, int style, const Curve& curve) {
-  Series series{title, style, 1, {}};
+  Series series{title, style, {}};
   at_shown_steps(curve.size(), [&](double step, std::size_t i) {
     series.points.push_back({step, {curve[i]}});
   });
@@ -78,8 +78,7 @@ std::string band_of(const RecipeConvergence& bf16, std::size_t steps, bool centr
       rows.push_back({step, bf16.band->ema_low[i] - centre, bf16.band->ema_high[i] - centre});
     });
   if (rows.empty()) return "";
-  return plot_text("bandtitle", fmt::format("bf16: where 95% of seeds lie ({} seeds)", bf16.band->seeds)) +
-         plot_block("band", rows);
+  return plot_text("bandtitle", fmt::format("bf16, {} seeds", bf16.band->seeds)) + plot_block("band", rows);
 }
 
 /// The fewest steps of an entry's curves: all are drawn that far.
@@ -90,17 +89,6 @@ std::size_t common_steps(const std::vector<RecipeConvergence>& study) {
   return steps;
 }
 
-struct Study {
-  const Group* group = nullptr;
-  std::vector<RecipeConvergence> recipes;
-};
-
-std::string recipe_of(const Part& part, const RecipeConvergence& recipe) {
-  Row row;
-  row.fields = recipe.fields;
-  return recipe_of(part, row);
-}
-
 void add_figures(std::vector<Figure>& figures, const ReportInput& input, const Part& part,
                  const Study& study) {
   const std::size_t steps = common_steps(study.recipes);
@@ -108,7 +96,7 @@ void add_figures(std::vector<Figure>& figures, const ReportInput& input, const P
   if (study.recipes.size() < 2 || !first.is_bf16) return;
   std::vector<Series> losses, differences;
   for (const RecipeConvergence& recipe : study.recipes) {
-    const std::string name = recipe_of(part, recipe);
+    const std::string name = recipe_of(part, row_of(recipe));
     const int style = input.styles.at(name);
     losses.push_back(series_of(name, style, mean_curve(recipe, nullptr, steps)));
     if (!recipe.is_bf16)
@@ -144,7 +132,6 @@ void add_tradeoff(std::vector<Figure>& figures, const ReportInput& input, const 
       series.push_back(
           {name,
            input.styles.at(name),
-           1,
            {{*row.speedup, {*recipe.delta, recipe.delta_interval->low, recipe.delta_interval->high}}}});
     }
   if (series.empty()) return;
@@ -170,13 +157,11 @@ Table verdicts_of(const Part& part, const std::vector<Study>& studies) {
         "margin (nats)", "EMA error, last", "EMA error, largest", "above entropy (nats)", "seeds", "steps"})
     result.table.columns.push_back({title});
   result.table.columns.push_back({"in bf16's noise", true});
-  result.table.columns.push_back({"why", true});
+  result.table.columns.push_back({"why", true, true});
   for (const Study& study : studies) {
     if (!result.table.rows.empty()) result.table.group_starts.push_back(result.table.rows.size());
     for (const RecipeConvergence& recipe : study.recipes) {
-      Row row;
-      row.fields = recipe.fields;
-      std::vector<std::string>& line = result.begin(row);
+      std::vector<std::string>& line = result.begin(row_of(recipe));
       line.push_back(recipe.verdict ? name_of(*recipe.verdict) : "-");
       line.push_back(number_text(recipe.final_loss, "{:.4f}"));
       line.push_back(interval_text(recipe.final_interval, "{:.4f} to {:.4f}"));
@@ -200,13 +185,7 @@ Table verdicts_of(const Part& part, const std::vector<Study>& studies) {
 
 Section convergence_section(const ReportInput& input, const Part& part) {
   Section section{title_on(input, part, "Convergence"), {}, {}, {}, {}, true};
-  std::vector<Study> studies;
-  for (const Group& group : part.analysis.groups) {
-    Study study{&group, study_convergence(group)};
-    // Without a number of steps a run only times its recipe.
-    const bool timed = text_of(group.rows.front(), "steps") == "auto";
-    if (!timed && common_steps(study.recipes) >= kFewestSteps) studies.push_back(std::move(study));
-  }
+  const std::vector<Study> studies = studies_of(part);
   if (studies.empty()) {
     Table table = table_of(part, Topic::loss);
     if (std::any_of(part.analysis.groups.begin(), part.analysis.groups.end(), [](const Group& group) {
@@ -238,6 +217,17 @@ Section convergence_section(const ReportInput& input, const Part& part) {
 }
 
 }  // namespace
+
+std::vector<Study> studies_of(const Part& part) {
+  std::vector<Study> studies;
+  for (const Group& group : part.analysis.groups) {
+    Study study{&group, study_convergence(group)};
+    // Without a number of steps a run only times its recipe.
+    const bool timed = text_of(group.rows.front(), "steps") == "auto";
+    if (!timed && common_steps(study.recipes) >= kFewestSteps) studies.push_back(std::move(study));
+  }
+  return studies;
+}
 
 std::vector<Section> convergence_sections(const ReportInput& input) {
   std::vector<Section> sections;

@@ -24,8 +24,6 @@ constexpr Segment kSegments[] = {
     {"workspace", &MemorySegments::workspace}, {"communication", &MemorySegments::communication},
     {"other", &MemorySegments::other}};
 
-double gib(std::int64_t bytes) { return static_cast<double>(bytes) / kGiB; }
-
 /// Small models are told in MiB.
 struct Unit {
   const char* name = "GiB";
@@ -72,19 +70,29 @@ std::vector<const Row*> rows_with_memory(const Group& group) {
   return rows;
 }
 
+Unit unit_of(const std::vector<const Row*>& rows) {
+  std::int64_t highest = 0;
+  for (const Row* row : rows) highest = std::max(highest, memory_of(*row)->measured->peak);
+  return static_cast<double>(highest) >= kGiB ? Unit{} : Unit{"MiB", 1 << 20};
+}
+
 std::vector<Figure> figures_of(const Part& part) {
   std::vector<Figure> figures;
   for (const Group* group : typical_groups(part)) {
     std::vector<std::string> labels, titles;
     std::vector<std::vector<double>> values, predicted, measured;
-    for (const Row* row : rows_with_memory(*group)) {
+    const std::vector<const Row*> rows = rows_with_memory(*group);
+    const Unit unit = unit_of(rows);
+    for (const Row* row : rows) {
       const Memory& memory = *memory_of(*row);
       labels.push_back(recipe_of(part, *row) + (row->path == ExecutionPath::emulated ? " (emulated)" : ""));
       const double place = static_cast<double>(labels.size());
       std::vector<double>& bar = values.emplace_back();
-      for (const Segment& segment : kSegments) bar.push_back(gib((*memory.measured).*segment.bytes));
-      if (memory.predicted) predicted.push_back({gib(memory.predicted->peak), place});
-      measured.push_back({gib(memory.measured->peak), place});
+      for (const Segment& segment : kSegments)
+        bar.push_back(static_cast<double>((*memory.measured).*segment.bytes) / unit.bytes);
+      if (memory.predicted)
+        predicted.push_back({static_cast<double>(memory.predicted->peak) / unit.bytes, place});
+      measured.push_back({static_cast<double>(memory.measured->peak) / unit.bytes, place});
     }
     if (labels.empty() || predicted.empty()) continue;
     for (const Segment& segment : kSegments) titles.push_back(segment.title);
@@ -94,7 +102,7 @@ std::vector<Figure> figures_of(const Part& part) {
          fmt::format("{}: memory by segment, each at its own highest; the points are the peak, the most "
                      "that is alive at one time.",
                      setting),
-         plot_text("heading", setting) + plot_bars(labels, titles, values) +
+         plot_text("heading", setting) + plot_text("unit", unit.name) + plot_bars(labels, titles, values) +
              plot_block("predicted", predicted) + plot_block("measured", measured)});
   }
   return figures;
@@ -104,15 +112,13 @@ Section memory_section(const ReportInput& input, const Part& part) {
   Section section{title_on(input, part, "Memory by segment"), {}, {}, {}, {}, true};
   std::vector<const Row*> rows;
   std::vector<std::size_t> starts;
-  std::int64_t highest = 0;
   for (const Group& group : part.analysis.groups) {
     const auto some = rows_with_memory(group);
     if (!rows.empty() && !some.empty()) starts.push_back(rows.size());
     rows.insert(rows.end(), some.begin(), some.end());
   }
-  for (const Row* row : rows) highest = std::max(highest, memory_of(*row)->measured->peak);
   if (rows.empty()) return section;
-  const Unit unit = gib(highest) >= 1 ? Unit{} : Unit{"MiB", 1 << 20};
+  const Unit unit = unit_of(rows);
   std::vector<const Segment*> shown;
   for (const Segment& segment : kSegments)
     if (std::any_of(rows.begin(), rows.end(), [&](const Row* row) {

@@ -98,16 +98,18 @@ std::string differences(const Json& source, const Json& claim, const Case& ours)
       number_of(row, "gpus") == 1.0 ? "one GPU" : text_of(row, "parallel"));
   if (!string_at(claim, "metric").empty()) texts.add("measured there: " + string_at(claim, "metric"));
   texts.add(string_at(claim, "caveat"));
-  texts.add(string_at(source, "caveat"));
   return fmt::format("{}", fmt::join(texts.texts, "; "));
 }
 
 class PublishedTable {
  public:
   explicit PublishedTable(const ReportInput& input) : input_(input), json_(Json::parse(kPublishedText)) {
+    for (const Part& part : input.parts)
+      for (Study& study : studies_of(part)) studies_.emplace_back(&part, std::move(study));
     for (const char* title : {"published by", "figure", "recipe"}) table.columns.push_back({title, true});
-    for (const char* title : {"published", "measured here"}) table.columns.push_back({title});
-    for (const char* title : {"our nearest case", "what differs"}) table.columns.push_back({title, true});
+    for (const char* title : {"published", "measured here"}) table.columns.push_back({title, true, true});
+    table.columns.push_back({"our nearest case", true, true});
+    table.columns.push_back({"what differs", true, true});
   }
 
   void add_speedups() {
@@ -148,29 +150,46 @@ class PublishedTable {
 
   void add_convergence() {
     for (const Json& claim : json_.at("convergence")) {
-      const Case ours = nearest(input_, claim, [](const Row& row) { return row.loss_delta.has_value(); });
-      if (!ours.row) {
+      Case ours;
+      const RecipeConvergence* judged = nullptr;
+      Row nearest_row;
+      for (const auto& [part, study] : studies_)
+        for (const RecipeConvergence& recipe : study.recipes) {
+          const Row row = row_of(recipe);
+          if (recipe_of(*part, row) != string_at(claim, "recipe") || !recipe.verdict || !recipe.delta)
+            continue;
+          if (judged && distance(claim, row) >= distance(claim, nearest_row)) continue;
+          judged = &recipe;
+          nearest_row = row;
+          ours = {part, &nearest_row};
+        }
+      if (!judged) {
         leave_out(claim);
         continue;
       }
       std::string text = string_at(claim, "claim");
       const auto theirs = number_at(claim, "final_loss"), bf16 = number_at(claim, "bf16_final_loss");
       if (theirs && bf16) text += fmt::format("{}{:+.1f} nats", text.empty() ? "" : ": ", *theirs - *bf16);
-      add(claim, "final loss - bf16's", text, fmt::format("{:+.4f} nats", *ours.row->loss_delta), ours);
+      add(claim, "final loss - bf16's", text,
+          fmt::format("{}: {:+.4f} nats ({}, {} steps)", name_of(*judged->verdict), *judged->delta,
+                      plural(static_cast<std::size_t>(judged->seeds), "seed"), judged->steps),
+          ours);
     }
   }
 
   Table table;
-  Distinct missing;
+  Distinct missing, sources;
   std::size_t left_out = 0;
 
  private:
   void add(const Json& claim, const char* figure, const std::string& theirs, const std::string& mine,
            const Case& ours) {
     const Json& source = json_.at("sources").at(string_at(claim, "source"));
+    const std::string caveat = string_at(source, "caveat");
+    sources.add(fmt::format("{}: {}{}", string_at(source, "name"), string_at(source, "title"),
+                            caveat.empty() ? "" : ". " + caveat));
     const std::string setting = setting_of(*ours.part, *ours.row);
-    table.rows.push_back({fmt::format("{} ({})", string_at(source, "title"), string_at(source, "year")),
-                          figure, string_at(claim, "recipe"), theirs, mine,
+    table.rows.push_back({string_at(source, "name"), figure, string_at(claim, "recipe"), theirs, mine,
                           setting.empty() ? text_of(*ours.row, "model") : setting,
                           differences(source, claim, ours)});
   }
@@ -181,6 +200,7 @@ class PublishedTable {
   }
 
   const ReportInput& input_;
+  std::vector<std::pair<const Part*, Study>> studies_;
   Json json_;
 };
 
@@ -200,8 +220,9 @@ Section published_section(const ReportInput& input) {
       "Throughput is shown only for models of about the same size. A number here neither confirms nor "
       "refutes one from "
       "other hardware."};
+  section.notes.insert(section.notes.end(), published.sources.texts.begin(), published.sources.texts.end());
   if (published.left_out > 0)
-    section.notes.push_back(fmt::format("{} have no such case in these records (recipes: {}).",
+    section.notes.push_back(fmt::format("{} without such a case in these records (recipes: {}).",
                                         plural(published.left_out, "published figure"),
                                         published.missing.joined()));
   return section;

@@ -69,7 +69,7 @@ std::vector<Figure> figures_of(const ReportInput& input, const Part& part, const
   std::map<std::string, std::vector<Series>> by_setting;
   std::map<std::string, std::set<double>> counts;
   for (const Line& line : lines) {
-    Series series{line.recipe, input.styles.at(line.recipe), 1, {}};
+    Series series{line.recipe, input.styles.at(line.recipe), {}};
     for (const Row* row : line.rows) {
       const double gpus = gpus_of(*row);
       counts[line.setting].insert(gpus);

@@ -26,7 +26,7 @@ std::string constants_text(const Part& part) {
   return (part.records.size() == 1 ? "The case: " : "All cases: ") + constants.joined();
 }
 
-/// Rows that a figure against sequence length may connect: equal in all but recipe, sequence length and GPUs.
+/// Rows that a figure against sequence length may connect: equal in all but recipe and sequence length.
 struct Panel {
   std::string setting;
   std::vector<const Row*> rows;
@@ -35,7 +35,7 @@ struct Panel {
 std::vector<Panel> panels_of(const Part& part) {
   std::vector<Panel> panels;
   for (const Group& group : part.analysis.groups) {
-    const std::string setting = setting_of(part, group.rows.front(), {"seq", "gpus"});
+    const std::string setting = setting_of(part, group.rows.front(), {"seq"});
     auto panel =
         std::find_if(panels.begin(), panels.end(), [&](const Panel& p) { return p.setting == setting; });
     if (panel == panels.end()) panel = panels.insert(panels.end(), Panel{setting, {}});
@@ -56,23 +56,15 @@ std::optional<double> one_peak(const Part& part) {
   return peaks.size() == 1 && *peaks.begin() > 0 ? std::optional(*peaks.begin()) : std::nullopt;
 }
 
-/// One curve per recipe and GPU count over sequence length.
+/// One curve per recipe over sequence length.
 std::vector<Series> curves(const ReportInput& input, const Part& part, const Panel& panel,
                            std::optional<double> Row::*value) {
-  std::set<double> gpu_counts;
-  for (const Row* row : panel.rows) gpu_counts.insert(number_of(*row, "gpus").value_or(1));
   std::vector<Series> series;
   for (const Row* row : panel.rows) {
     if (!(row->*value)) continue;
     const std::string recipe = recipe_of(part, *row);
-    const double gpus = number_of(*row, "gpus").value_or(1);
-    const std::string title =
-        gpu_counts.size() > 1 ? recipe + ", " + plural(static_cast<std::size_t>(gpus), "GPU") : recipe;
-    auto one = std::find_if(series.begin(), series.end(), [&](const Series& s) { return s.title == title; });
-    if (one == series.end()) {
-      const auto place = static_cast<int>(std::distance(gpu_counts.begin(), gpu_counts.find(gpus)));
-      one = series.insert(series.end(), Series{title, input.styles.at(recipe), place + 1, {}});
-    }
+    auto one = std::find_if(series.begin(), series.end(), [&](const Series& s) { return s.title == recipe; });
+    if (one == series.end()) one = series.insert(series.end(), Series{recipe, input.styles.at(recipe), {}});
     one->points.push_back({*number_of(*row, "seq"), {*(row->*value)}});
   }
   for (Series& one : series)

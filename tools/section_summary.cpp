@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "tools/columns.h"
 #include "tools/distinct.h"
@@ -15,15 +16,62 @@ struct Best {
   const Row* row = nullptr;
 };
 
-/// The row with the highest speed-up for each machine and model, bf16 left out.
-std::vector<Best> fastest(const ReportInput& input) {
+using Verdicts = std::map<std::pair<std::string, std::string>, ConvergenceVerdict>;
+
+/// By model and recipe, from whatever machine: what a recipe does to the loss does not depend on it. Of
+/// several settings the worst verdict counts.
+Verdicts verdicts_of(const ReportInput& input) {
+  Verdicts verdicts;
+  const auto severity = [](ConvergenceVerdict verdict) {
+    switch (verdict) {
+      case ConvergenceVerdict::better:
+        return 0;
+      case ConvergenceVerdict::equivalent:
+        return 1;
+      case ConvergenceVerdict::inconclusive:
+        return 2;
+      case ConvergenceVerdict::worse:
+        return 3;
+      case ConvergenceVerdict::not_learning:
+        return 4;
+      case ConvergenceVerdict::diverged:
+        return 5;
+    }
+    return 5;
+  };
+  for (const Part& part : input.parts)
+    for (const Study& study : studies_of(part))
+      for (const RecipeConvergence& recipe : study.recipes) {
+        if (recipe.is_bf16 || !recipe.verdict) continue;
+        const Row row = row_of(recipe);
+        const auto [known, is_new] =
+            verdicts.emplace(std::pair(text_of(row, "model"), recipe_of(part, row)), *recipe.verdict);
+        if (!is_new && severity(*recipe.verdict) > severity(known->second)) known->second = *recipe.verdict;
+      }
+  return verdicts;
+}
+
+bool is_good(ConvergenceVerdict verdict) {
+  return verdict == ConvergenceVerdict::equivalent || verdict == ConvergenceVerdict::better;
+}
+
+/// The row with the highest speed-up for each machine and model, bf16 left out. Where convergence of the
+/// model was judged, only recipes that passed.
+std::vector<Best> fastest(const ReportInput& input, const Verdicts& verdicts) {
   std::vector<Best> best;
+  const auto judged = [&](const std::string& model) {
+    return std::any_of(verdicts.begin(), verdicts.end(),
+                       [&](const auto& one) { return one.first.first == model; });
+  };
   for (const Part& part : input.parts)
     for (const Group& group : part.analysis.groups)
       for (const Row& row : group.rows) {
         if (!row.speedup || recipe_of(row) == "bf16") continue;
+        const std::string model = text_of(row, "model");
+        const auto verdict = verdicts.find({model, recipe_of(part, row)});
+        if (judged(model) && (verdict == verdicts.end() || !is_good(verdict->second))) continue;
         auto known = std::find_if(best.begin(), best.end(), [&](const Best& b) {
-          return b.part == &part && text_of(*b.row, "model") == text_of(row, "model");
+          return b.part == &part && text_of(*b.row, "model") == model;
         });
         if (known == best.end())
           best.push_back({&part, &row});
@@ -53,9 +101,9 @@ std::string coverage(const ReportInput& input) {
   return text + (failed > 0 ? fmt::format(", {} failed.", failed) : ", none failed.");
 }
 
-std::string speed(const ReportInput& input) {
+std::string speed(const ReportInput& input, const Verdicts& verdicts) {
   Distinct texts;
-  for (const Best& best : fastest(input)) {
+  for (const Best& best : fastest(input, verdicts)) {
     const Row& row = *best.row;
     std::string text = fmt::format("{} {:.2f}x with {} ({}", text_of(row, "model"), *row.speedup,
                                    recipe_of(*best.part, row), setting_of(*best.part, row, {"model"}));
@@ -64,14 +112,39 @@ std::string speed(const ReportInput& input) {
     if (row.memory_ratio) text += fmt::format(", {:.2f}x its memory", *row.memory_ratio);
     texts.add(text + (input.several_machines() ? ", on " + best.part->machine + ")" : ")"));
   }
-  if (texts.texts.empty()) return "No recipe ran natively beside bf16, so there is no speed-up to report.";
-  return fmt::format("The highest speed-up over bf16 of each model: {}.", fmt::join(texts.texts, "; "));
+  if (texts.texts.empty())
+    return verdicts.empty() ? "No recipe ran natively beside bf16, so there is no speed-up to report."
+                            : "No recipe ran natively beside bf16 with a loss shown to be as good, so there "
+                              "is no speed-up "
+                              "to report.";
+  return fmt::format(
+      "The highest speed-up over bf16 of each model, of recipes not known to harm its loss: {}.",
+      fmt::join(texts.texts, "; "));
+}
+
+std::string convergence(const ReportInput& input, const Verdicts& verdicts) {
+  if (verdicts.empty())
+    return "These records do not show whether any recipe converges as bf16 does: that takes runs of the same "
+           "number of "
+           "steps with at least 3 seeds.";
+  std::map<std::pair<std::string, std::string>, Distinct> recipes;
+  for (const auto& [key, verdict] : verdicts) recipes[{key.first, name_of(verdict)}].add(key.second);
+  Distinct texts;
+  for (const auto& [key, names] : recipes)
+    texts.add(fmt::format("{} {} for {}", names.joined(), key.second, key.first));
+  Distinct open;
+  for (const Best& best : fastest(input, verdicts))
+    if (!verdicts.count({text_of(*best.row, "model"), recipe_of(*best.part, *best.row)}))
+      open.add(text_of(*best.row, "model"));
+  return fmt::format("Loss beside bf16's: {}{}.", fmt::join(texts.texts, "; "),
+                     open.texts.empty() ? "" : "; not judged for " + open.joined());
 }
 
 }  // namespace
 
 Section summary_section(const ReportInput& input) {
-  return {"Summary", {coverage(input), speed(input)}, {}, {}};
+  const Verdicts verdicts = verdicts_of(input);
+  return {"Summary", {coverage(input), speed(input, verdicts), convergence(input, verdicts)}, {}, {}};
 }
 
 }  // namespace precbench

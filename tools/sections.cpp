@@ -50,6 +50,12 @@ std::string recipe_of(const Part& part, const Row& row) {
   return names.joined();
 }
 
+Row row_of(const RecipeConvergence& recipe) {
+  Row row;
+  row.fields = recipe.fields;
+  return row;
+}
+
 std::string setting_of(const Part& part, const Row& row, const std::vector<std::string>& without) {
   Distinct names;
   const auto& keys = part.analysis.group_keys;
@@ -59,6 +65,7 @@ std::string setting_of(const Part& part, const Row& row, const std::vector<std::
   for (const std::string& key : keys) {
     if (std::find(without.begin(), without.end(), key) != without.end()) continue;
     const std::string value = text_of(row, key);
+    if (key == "steps" && value == "auto") continue;  // says only how the timing ended
     if (!value.empty()) names.add(key == "model" ? value : key + " " + value);
   }
   return names.joined();

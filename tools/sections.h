@@ -8,6 +8,7 @@
 
 #include "tools/analysis.h"
 #include "tools/columns.h"
+#include "tools/convergence.h"
 #include "tools/document.h"
 
 namespace precbench {
@@ -47,6 +48,15 @@ Section environment_section(const ReportInput& input);
 
 // What several of them need.
 
+/// A group whose runs are long enough to be judged.
+struct Study {
+  const Group* group = nullptr;
+  std::vector<RecipeConvergence> recipes;  ///< bf16 first
+};
+
+/// Empty where the runs of a part only time the recipes.
+std::vector<Study> studies_of(const Part& part);
+
 /// "3 cases"
 std::string plural(std::size_t count, const char* noun);
 
@@ -56,6 +66,8 @@ std::string text_of(const Row& row, const std::string& key);
 std::string recipe_of(const Row& row);
 /// With what else is said of how the recipe is applied: "rowwise, gather fp8".
 std::string recipe_of(const Part& part, const Row& row);
+/// The same of a row's fields alone.
+Row row_of(const RecipeConvergence& recipe);
 
 /// The fields that tell a group from the others of its part, "llama3.2-1b, seq 2048, batch 8", but for those
 /// in `without`.

@@ -9,6 +9,7 @@ namespace precbench {
 struct TableColumn {
   std::string title;
   bool left = false;  ///< texts to the left, numbers to the right
+  bool wrap = false;  ///< long texts, which a page breaks into lines
 };
 
 struct Table {

@@ -1,0 +1,224 @@
+// The report as a page: figures, their data, and HTML.
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <regex>
+#include <sstream>
+
+#include "results/record_samples.h"
+#include "tools/catch.h"
+#include "tools/figure_data.h"
+#include "tools/gnuplot.h"
+#include "tools/report.h"
+#include "tools/temp_directory.h"
+
+using namespace precbench;
+
+namespace {
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+std::string read(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+/// Two sequence lengths, so that there is a figure of speed.
+std::vector<Record> two_lengths(const std::string& recipe) {
+  std::vector<Record> records;
+  for (int seq : {2048, 4096})
+    for (const std::string& name : {std::string("bf16"), recipe}) {
+      records.push_back(samples::gpu_record(name, name == "bf16" ? 250 : 200));
+      records.back().case_fields["seq"] = seq;
+      records.back().id += std::to_string(seq);
+    }
+  return records;
+}
+
+std::string run_report(const TempDirectory& folder, const std::vector<Record>& records,
+                       const std::string& format, const std::string& plots = "") {
+  for (const Record& record : records) append_record(folder / "records.jsonl", record);
+  ReportOptions options{{folder / "records.jsonl"}, format, folder / "report", plots};
+  REQUIRE(report(options) == 0);
+  return read(options.output);
+}
+
+bool gnuplot_is_there() { return std::system("command -v gnuplot >/dev/null 2>&1") == 0; }
+
+/// PATH without anything in it, until the end of the scope.
+class EmptyPath {
+ public:
+  EmptyPath() : old_(std::getenv("PATH")) { setenv("PATH", "/nonexistent", 1); }
+  ~EmptyPath() { setenv("PATH", old_.c_str(), 1); }
+
+ private:
+  std::string old_;
+};
+
+}  // namespace
+
+TEST_CASE("names from records cannot become gnuplot commands", "[page]") {
+  CHECK(plot_safe("rowwise_gw_hp, 4 GPUs") == "rowwise_gw_hp, 4 GPUs");
+  CHECK(plot_safe("a'b\"c`d$e@f\ng;h") == "a_b_c_d_e_f_g_h");
+  CHECK(plot_text("heading", "it's") == "heading = 'it_s'\n");
+}
+
+TEST_CASE("series without a point and points that are not finite are left out", "[page]") {
+  const std::string text = plot_series(
+      {{"bf16", 1, {{1, {2}}, {2, {NAN}}}}, {"empty", 2, {{1, {INFINITY}}}}, {"rowwise", 3, {{4, {5}}}}});
+  CHECK(contains(text, "styles = '1 3 '"));
+  CHECK(contains(text, "\"bf16\"\n1 2\n\n\n\"rowwise\"\n4 5\n"));
+  CHECK_FALSE(contains(text, "empty"));
+  CHECK_FALSE(std::regex_search(text, std::regex("nan|inf", std::regex::icase)));
+}
+
+TEST_CASE("bars are stacked, and a part that nobody could see is left out", "[page]") {
+  const std::string text = plot_bars({"a", "b"}, {"one", "speck", "two"}, {{10, 0.01, 5}, {20, 0, 1}});
+  CHECK(contains(text, "segments = '1 3 '"));
+  CHECK(contains(text, "\"one\"\n0 10 1\n0 20 2\n"));
+  CHECK(contains(text, "\"two\"\n10 15 1\n20 21 2\n"));
+  CHECK_FALSE(contains(text, "speck"));
+}
+
+TEST_CASE("a drawing becomes a part of the page", "[page]") {
+  const std::string svg = svg_for_page(
+      "<?xml version=\"1.0\"?>\n<svg width=\"1\"><title>Gnuplot</title><g id=\"p\" stroke='black' "
+      "fill=\"rgb(0,0,0)\"/>"
+      "<use xlink:href='#p'/></svg>",
+      "f3", "a < b");
+  CHECK(svg ==
+        "<svg role=\"img\" width=\"1\"><title>a &lt; b</title><g id=\"f3-p\" stroke='currentColor' "
+        "fill=\"currentColor\"/><use xlink:href='#f3-p'/></svg>");
+}
+
+TEST_CASE("the page is one file that loads nothing", "[page]") {
+  const TempDirectory folder;
+  std::vector<Record> records = two_lengths("rowwise");
+  records.push_back(samples::failed_record("blockwise", Status::crashed, "<script>alert(1)</script> & more"));
+  const std::string page = run_report(folder, records, "html");
+  CHECK(page.rfind("<!DOCTYPE html>", 0) == 0);
+  CHECK(contains(page, "&lt;script&gt;alert(1)&lt;/script&gt; &amp; more"));
+  CHECK_FALSE(contains(page, "<script>alert"));
+  CHECK_FALSE(
+      std::regex_search(page, std::regex("(src|href)=[\"']?(http|//|file)|url\\(['\"]?http|@import")));
+  CHECK(contains(page, "prefers-color-scheme: dark"));
+  for (const char* title : {"Summary", "Results", "Memory by segment", "Where the time goes", "Convergence",
+                            "Published beside measured", "Environment"})
+    CHECK(contains(page, std::string("<h2>") + title + "</h2>"));
+  if (!gnuplot_is_there()) return;
+  CHECK(contains(page, "<svg role=\"img\""));
+  std::vector<std::string> ids;
+  const std::regex id_pattern(" id=[\"']([^\"']+)[\"']");
+  for (std::sregex_iterator i(page.begin(), page.end(), id_pattern), end; i != end; ++i)
+    ids.push_back((*i)[1]);
+  std::sort(ids.begin(), ids.end());
+  CHECK(std::adjacent_find(ids.begin(), ids.end()) == ids.end());
+}
+
+TEST_CASE("without gnuplot the report says so and has its tables", "[page]") {
+  const TempDirectory folder;
+  const EmptyPath nothing;
+  const std::string page = run_report(folder, two_lengths("rowwise"), "html");
+  CHECK(contains(page, "There is no gnuplot here"));
+  CHECK(contains(page, "<td class=\"l\">rowwise</td>"));
+  CHECK_FALSE(contains(page, "<svg"));
+}
+
+TEST_CASE("every figure is drawn as SVG and PNG beside its data", "[page]") {
+  if (!gnuplot_is_there()) return;
+  const TempDirectory folder;
+  const std::string recipe = "`touch " + (folder / "hacked") + "`'\"";
+  std::vector<Record> records = two_lengths(recipe);
+  for (int seed : {2, 3})
+    for (const char* name : {"bf16", "rowwise"})
+      records.push_back(samples::gpu_record(name, 220, 0.001 * seed, seed));
+  for (int gpus : {2, 4}) {
+    records.push_back(samples::gpu_record("bf16", 260, 0, 10 + gpus));
+    records.back().case_fields["gpus"] = gpus;
+    records.back().case_fields["seed"] = 1;
+  }
+  const std::string text = run_report(folder, records, "md", folder / "plots");
+  CHECK_FALSE(contains(text, "could not draw"));
+  CHECK_FALSE(std::filesystem::exists(folder / "hacked"));
+  for (const char* script :
+       {"tflops", "tokens", "scaling", "memory", "time", "loss-nvidia", "loss-difference", "tradeoff"}) {
+    INFO(script);
+    std::size_t svg = 0, png = 0, dat = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(folder / "plots")) {
+      const std::string name = entry.path().filename().string();
+      if (name.rfind(script, 0) != 0 || entry.file_size() == 0) continue;
+      svg += entry.path().extension() == ".svg";
+      png += entry.path().extension() == ".png";
+      dat += entry.path().extension() == ".dat";
+      if (entry.path().extension() == ".svg") CHECK(contains(text, "](plots/" + name + ")"));
+    }
+    CHECK(svg > 0);
+    CHECK(svg == png);
+    CHECK(svg == dat);
+  }
+}
+
+TEST_CASE("scaling is against one GPU with the same work", "[page]") {
+  const TempDirectory folder;
+  std::vector<Record> records;
+  for (int gpus : {1, 2, 4})
+    for (const char* recipe : {"bf16", "rowwise"}) {
+      Record record = samples::gpu_record(recipe, recipe == std::string("bf16") ? 250 : 200);
+      record.id += std::to_string(gpus);
+      record.case_fields["gpus"] = gpus;
+      record.case_fields["parallel"] = gpus == 1 ? "ddp" : "fsdp";
+      *record.metrics->tokens_per_s *= gpus == 1 ? 1 : gpus * 0.9;
+      records.push_back(record);
+    }
+  const std::string text = run_report(folder, records, "term");
+  const std::string scaling = text.substr(text.find("\nScaling over GPUs\n"));
+  CHECK(contains(
+      scaling, "Speed-up of rowwise over bf16, llama3.2-1b, parallel fsdp: 1.25x on 1 GPU, 1.25x on 2 GPUs"));
+  CHECK(std::regex_search(scaling, std::regex("4 +fsdp +rowwise +294,912 +73,728 +90\\.0% +1\\.25x")));
+  CHECK(std::regex_search(scaling, std::regex("1 +ddp +rowwise +81,920 +81,920 +100\\.0%")));
+}
+
+TEST_CASE("a recipe that harms the loss is not the one that the summary names", "[page]") {
+  const TempDirectory folder;
+  std::vector<Record> records;
+  for (int seed : {1, 2, 3, 4}) {
+    records.push_back(samples::gpu_record("bf16", 250, 0.0001 * seed, seed));
+    records.push_back(samples::gpu_record("blockwise", 210, 0.0002 * (seed % 2), seed));
+    records.push_back(samples::gpu_record("tensorwise", 180, 0.5 + 0.001 * (seed % 2), seed));
+  }
+  const std::string text = run_report(folder, records, "md");
+  const std::string summary = text.substr(0, text.find("## Results"));
+  INFO(summary);
+  CHECK(contains(summary, "1.19x with blockwise"));
+  CHECK_FALSE(contains(summary, "1.39x"));
+  CHECK(contains(summary, "blockwise equivalent for llama3.2-1b"));
+  CHECK(contains(summary, "tensorwise worse for llama3.2-1b"));
+}
+
+TEST_CASE("published figures stand beside the nearest case, with what differs", "[page]") {
+  const TempDirectory folder;
+  const std::string text = run_report(folder, two_lengths("rowwise"), "md");
+  const std::size_t begin = text.find("## Published beside measured");
+  REQUIRE(begin != std::string::npos);
+  const std::string published = text.substr(begin, text.find("\n## ", begin + 1) - begin);
+  CHECK(contains(published, "1.10x"));
+  CHECK(contains(published, "1.25x"));
+  CHECK(contains(published, "hardware 8x H100, here NVIDIA H200"));
+  CHECK(contains(published, "model llama3-8b, here llama3.2-1b"));
+  CHECK_FALSE(contains(published, "10,938"));  // tokens/s of a model eight times as large
+}
+
+TEST_CASE("JSON has a case per row, with units and without what is not known", "[page]") {
+  const TempDirectory folder;
+  const auto json = nlohmann::json::parse(run_report(folder, two_lengths("rowwise"), "json"));
+  REQUIRE(json.at("cases").size() == 4);
+  CHECK(json.at("cases").at(1).at("case").at("recipe") == "rowwise");
+  CHECK(json.at("cases").at(1).at("speedup_vs_bf16") == 1.25);
+  CHECK(json.at("cases").at(1).at("error").is_null());
+  CHECK(json.at("units").at("peak_memory") == "bytes");
+  CHECK(json.at("cases").at(1).at("ids").size() == 1);
+}
