@@ -62,7 +62,7 @@ void Device::fill(const Tensor& x, float value) {
 
 void Device::quantize(Operand& x, bool make_amax) {
   const double written = quantized_bytes(x.row) + quantized_bytes(x.col);
-  if (written == 0) return;
+  if (written == 0 && (x.amax.empty() || !make_amax)) return;
   run(cost("quantize", OpClass::quantize, bytes(x.value) + written), [&] { do_quantize(x, make_amax); });
 }
 

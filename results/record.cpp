@@ -219,8 +219,6 @@ void read_value(const Json& json, const std::string& where, T& value) {
     if (!json.is_object()) wrong_type(where, "an object", json);
     each_field(value, [&](const char* key, auto& field) {
       const auto found = json.find(key);
-      if constexpr (std::is_same_v<std::decay_t<decltype(field)>, std::optional<Communication>>)
-        if (found == json.end()) return field.reset();  // written before there were several GPUs
       if (found == json.end()) throw InvalidInput(where + "/" + key + ": missing");
       read_value(*found, where + "/" + key, field);
     });

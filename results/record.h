@@ -202,7 +202,7 @@ struct Record {
   std::optional<Metrics> metrics;
   std::optional<Memory> memory;
   std::optional<Breakdown> breakdown;
-  std::optional<Communication> communication;  ///< of several ranks; records may lack the key
+  std::optional<Communication> communication;  ///< null for one rank
   std::optional<Telemetry> telemetry;
   std::optional<Training> training;
   std::vector<QuantizationStats> quantization;
