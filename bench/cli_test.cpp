@@ -55,7 +55,7 @@ TEST_CASE("bad input gets one line and exit status 2", "[cli]") {
   CHECK(refused("sweep --device cpu --seq ''") == "precbench: --seq: empty value in \"\"");
   CHECK(refused("sweep --device cpu --seq 128-1024*1") == "precbench: --seq: range 128-1024*1 never ends");
   CHECK(refused("sweep --device cpu --parallel fsdq") ==
-        "precbench: --parallel: unknown value \"fsdq\"; did you mean fsdp? it is one of ddp, fsdp");
+        "precbench: --parallel: unknown value \"fsdq\"; did you mean fsdp? it is one of ddp, fsdp, hsdp");
   CHECK(refused("sweep --device cpu --recipe bf16,mxfp9").find("mxfp8") != std::string::npos);
   CHECK(refused("sweep --device cpu --model tinny").find("tiny") != std::string::npos);
   CHECK(refused("sweep --device cpu --timeout -1") == "precbench: --timeout: must not be negative");
