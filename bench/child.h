@@ -5,7 +5,8 @@
 // standard input, writes its record on file descriptor kRecordFd and exits 0; or it exits 2 with one line on
 // standard error for bad input. Whatever else it prints goes to a pipe whose last lines become the error of a
 // case that failed. It leads a process group of its own and is killed when its parent dies, however that
-// happens.
+// happens. Its environment is ours and, unless the user has decided how OpenMP's threads wait,
+// GOMP_SPINCOUNT.
 #pragma once
 
 #include <string>

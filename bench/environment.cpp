@@ -4,10 +4,14 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
+#include <stdexcept>
 #include <string>
+#include <thread>
 
 #include "build_info.h"
 #include "kernels/cuda/device_info.h"
@@ -48,6 +52,12 @@ GpuRecord gpu_record(const GpuProperties& gpu) {
 
 }  // namespace
 
+int openmp_threads() {
+  if (const char* text = std::getenv("OMP_NUM_THREADS"))
+    if (const int threads = std::atoi(text); threads > 0) return threads;
+  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+}
+
 Environment describe_environment(int threads, int ordinal) {
   Environment env;
   env.git = known(kBuildCommit);
@@ -58,9 +68,14 @@ Environment describe_environment(int threads, int ordinal) {
   if (gethostname(host.data(), host.size() - 1) == 0) env.host = host.data();
   env.cpu = value_in("/proc/cpuinfo", "model name");
   env.threads = threads;
-  if (ordinal < 0) return env;
-  const GpuProperties gpu = gpu_properties(ordinal);
-  env.gpu = gpu_record(gpu);
+  if (ordinal < 0 || ordinal >= find_gpus().count) return env;
+  GpuProperties gpu;
+  try {
+    gpu = gpu_properties(ordinal);
+    env.gpu = gpu_record(gpu);
+  } catch (const std::runtime_error&) {
+    return env;
+  }
   env.cuda = known(gpu.cuda_runtime);
   env.cublaslt = known(gpu.cublaslt);
   env.cudnn = known(gpu.cudnn);

@@ -7,7 +7,11 @@
 
 namespace precbench {
 
-/// Everything but the GPU's part, which is null unless `ordinal` >= 0.
+/// OpenMP threads of all ranks together: OMP_NUM_THREADS, else the machine's.
+int openmp_threads();
+
+/// Everything but the GPU's part, which is null unless there is a GPU `ordinal`. Never throws because of a
+/// GPU: a record must be written whatever state a crash has left it in.
 Environment describe_environment(int threads, int ordinal);
 
 /// Peak resident set of this process in bytes; null where the system does not tell.

@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <mutex>
 #include <thread>
 
@@ -34,13 +33,6 @@
 
 namespace precbench {
 namespace {
-
-/// OpenMP threads of all ranks together: OMP_NUM_THREADS, else the machine's.
-int thread_budget() {
-  if (const char* text = std::getenv("OMP_NUM_THREADS"))
-    if (const int threads = std::atoi(text); threads > 0) return threads;
-  return std::max(1u, std::thread::hardware_concurrency());
-}
 
 GemmPath path_of(const GemmSupport& support) {
   static constexpr ExecutionPath kPaths[] = {ExecutionPath::native, ExecutionPath::emulated,
@@ -78,8 +70,13 @@ class Session {
 
  private:
   std::unique_ptr<Device> make_device(int rank) const {
-    return case_.device == "cuda" ? make_cuda_device(rank)
+    return case_.device == "cuda" ? make_cuda_device(rank, cuda_options())
                                   : make_cpu_device(std::max(1, threads_ / plan_.ranks));
+  }
+  /// Equal bits need equal algorithms, which timing them does not promise.
+  CudaOptions cuda_options() const {
+    const bool deterministic = case_.deterministic == "on";
+    return {.autotune = !deterministic, .deterministic = deterministic, .attention = case_.attention};
   }
   void describe(const Device& device);
   void run_rank(int rank, CommGroup& group);
@@ -96,7 +93,7 @@ class Session {
   const Case& case_;
   Record& record_;
   Plan plan_;
-  int threads_ = thread_budget();
+  int threads_ = openmp_threads();
   std::unique_ptr<DataSource> data_;
   std::unique_ptr<InitialWeights> initial_;
   DryRun books_;
@@ -126,7 +123,6 @@ void Session::describe(const Device& device) {
 }
 
 void Session::run() {
-  record_.env = describe_environment(threads_, case_.device == "cuda" ? 0 : -1);
   if (case_.device == "cuda" && find_gpus().count < plan_.ranks)
     throw Unsupported(
         fmt::format("{} GPUs wanted, {}", plan_.ranks,
@@ -352,6 +348,7 @@ void fail(Record& record, Status status, const std::string& error) {
 
 Record run_case(const Case& c) {
   Record record = start_record(c);
+  record.env = describe_environment(openmp_threads(), c.device == "cuda" ? 0 : -1);
   const Plan plan = make_plan(c);
   if (const std::string why = plan.why_unsupported(); !why.empty()) {
     fail(record, Status::unsupported, why);

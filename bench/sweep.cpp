@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "bench/child.h"
+#include "bench/environment.h"
 #include "bench/progress.h"
 #include "kernels/errors.h"
 #include "results/record_file.h"
@@ -74,9 +75,10 @@ class Folder {
   int lock_;
 };
 
-/// A row without measurements, for a case that did not get as far as making its own.
+/// A row without measurements, for a case that did not get as far as making its own. It ran where we are.
 Record failed_record(const Case& c, Status status, const std::string& error) {
   Record record = start_record(c);
+  record.env = describe_environment(openmp_threads(), c.device == "cuda" ? 0 : -1);
   record.status = status;
   record.error = error;
   return record;

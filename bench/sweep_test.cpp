@@ -19,7 +19,7 @@
 #include <set>
 #include <thread>
 
-#include "bench/child.h"
+#include "bench/child_testing.h"
 #include "kernels/errors.h"
 #include "results/record_file.h"
 #include "tools/catch.h"
@@ -45,6 +45,7 @@ enum Fault : std::int64_t {
   kOrphan,
   kChatter,
   kOtherId,
+  kWaits,
 };
 
 Record fake_run(const Case& c) {
@@ -92,6 +93,10 @@ Record fake_run(const Case& c) {
       _exit(9);
     case kOtherId:
       record.id = "0123456789abcdef";
+      break;
+    case kWaits:
+      for (const char* name : {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"})
+        record.warnings.push_back(getenv(name) ? getenv(name) : "unset");
       break;
     default:
       std::this_thread::sleep_for(3ms);
@@ -176,10 +181,7 @@ bool eventually(const std::function<bool()>& condition) {
 
 }  // namespace
 
-TEST_CASE("one case of a sweep that misbehaves on request", "[.]") {
-  // _exit: the test framework's own report must not follow.
-  _exit(child_main(fake_run));
-}
+TEST_CASE("one case of a sweep that misbehaves on request", "[.]") { be_child(kFakeCase, fake_run); }
 
 TEST_CASE("each way to fail is a row, and the sweep goes on", "[sweep]") {
   const TempDirectory directory;
@@ -202,6 +204,29 @@ TEST_CASE("each way to fail is a row, and the sweep goes on", "[sweep]") {
   CHECK(rows[kChatter].error->size() < 500);
   CHECK(rows[kOtherId].status == Status::crashed);
   CHECK(rows[kFine].status == Status::ok);
+  // What is known of where a case ran does not depend on how it ended.
+  const auto machine = [](const Record& r) { return r.env.host.value_or("") + machine_of(r.env); };
+  CHECK(!rows[kAbort].env.host.value_or("").empty());
+  CHECK(machine(rows[kNoRecord]) == machine(rows[kAbort]));
+  CHECK(rows[kAbort].env.threads.value_or(0) > 0);
+}
+
+TEST_CASE("threads of a case spin for a while, unless the user wants it otherwise", "[sweep]") {
+  using Words = std::vector<std::string>;
+  const auto child_sees = [](const char* policy, const char* spins) {
+    const TempDirectory directory;
+    const SweepOptions options = options_for(directory);
+    const pid_t pid = in_background([&] {
+      policy ? setenv("OMP_WAIT_POLICY", policy, 1) : unsetenv("OMP_WAIT_POLICY");
+      spins ? setenv("GOMP_SPINCOUNT", spins, 1) : unsetenv("GOMP_SPINCOUNT");
+      return run_sweep(cases_of({kWaits}), options);
+    });
+    CHECK(exit_status(pid) == kSweepDone);
+    return rows_of(options)[kWaits].warnings;
+  };
+  CHECK(child_sees(nullptr, nullptr) == Words{"unset", "1000"});
+  CHECK(child_sees("passive", nullptr) == Words{"passive", "unset"});
+  CHECK(child_sees(nullptr, "7") == Words{"unset", "7"});
 }
 
 TEST_CASE("a case that hangs is a row once its time is up", "[sweep]") {

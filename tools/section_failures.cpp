@@ -104,14 +104,8 @@ Section warnings_section(const ReportInput& input) {
       if (known == text) return void(++times);
     counts.emplace_back(text, 1);
   };
-  for (const auto& [record, origin, env] : input.set.records) {
-    for (const std::string& warning : record.warnings) count(warning);
-    if (record.status != Status::ok || !record.training) continue;
-    const Training& training = *record.training;
-    if (training.params_changed && training.params_total && *training.params_changed < *training.params_total)
-      count(fmt::format("{} of {} parameter tensors changed in training", *training.params_changed,
-                        *training.params_total));
-  }
+  for (const LocatedRecord& located : input.set.records)
+    for (const std::string& warning : located.record.warnings) count(warning);
   Section section{"Warnings", {}, {}, {}};
   for (const auto& [text, times] : counts)
     section.lines.push_back(
