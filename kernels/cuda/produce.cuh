@@ -28,7 +28,7 @@ void cast_value(CudaDevice& device, const Tensor& value, const TileOutput& outpu
 template <class Source, int kVectors>
 __global__ void __launch_bounds__(kRowThreads, 2) produce_rows(const Source source, const TileOutput out) {
   __shared__ std::uint32_t maxima[2][kWarp];
-  RowWriter<kVectors> writer(out, source.cols, nullptr);
+  RowWriter<kVectors> writer(out, source.cols);
   typename Source::Column columns[kVectors];
 #pragma unroll
   for (int v = 0; v < kVectors; ++v)

@@ -64,8 +64,7 @@ __global__ void __launch_bounds__(kRowThreads, kVectors == 2 ? 2 : 1)
     add_rmsnorm_kernel(const NormArgs a, const TileOutput out) {
   __shared__ float sums[2][kWarp];
   __shared__ std::uint32_t maxima[kWarp];
-  extern __shared__ uint4 col_buffer[];
-  RowWriter<kVectors> writer(out, a.cols, col_buffer);
+  RowWriter<kVectors> writer(out, a.cols);
   Bf16x8 weight[kVectors] = {};
 #pragma unroll
   for (int v = 0; v < kVectors; ++v)
@@ -118,11 +117,10 @@ __global__ void __launch_bounds__(kRowThreads, kVectors == 2 ? 2 : 1)
     rmsnorm_backward_kernel(const NormBackwardArgs a, const TileOutput out) {
   __shared__ float dots[2][kWarp];
   __shared__ std::uint32_t maxima[kWarp];
-  // dweight's sums, which registers have no room for, [2 kVectors][threads] of 4 elements, each thread's own;
-  // then the column amaxes.
-  extern __shared__ uint4 shared[];
-  float4* sums = reinterpret_cast<float4*>(shared) + threadIdx.x;
-  RowWriter<kVectors> writer(out, a.cols, shared + 2 * kVectors * blockDim.x);
+  // dweight's sums, which registers have no room for, [2 kVectors][threads] of 4 elements, each thread's own.
+  extern __shared__ float4 shared[];
+  float4* sums = shared + threadIdx.x;
+  RowWriter<kVectors> writer(out, a.cols);
   Bf16x8 weight[kVectors] = {};
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
@@ -197,13 +195,11 @@ void CudaDevice::do_add_rmsnorm(Operand& h, const Tensor& sum, const Tensor& rst
                       x.cols,
                       eps};
   const RowShape shape = row_shape(x.cols);
-  const std::size_t shared_bytes = row_shared_bytes(h);
   with_vectors(shape, [&](auto vectors) {
     const auto kernel = add_rmsnorm_kernel<vectors>;
-    const int grid = row_grid(*this, kernel, shape.threads, shared_bytes, x.rows);
+    const int grid = row_grid(*this, kernel, shape.threads, 0, x.rows);
     if (output.later.tensor.result) output.later.tensor.count = grid;
-    zero_amaxes(output.now, stream());
-    kernel<<<grid, shape.threads, shared_bytes, stream()>>>(args, output.now);
+    kernel<<<grid, shape.threads, 0, stream()>>>(args, output.now);
   });
   const NormSource source{matrix(branch.empty() ? x : sum), matrix(weight), rstd.as<float>()};
   if (h.keep_value)
@@ -230,7 +226,7 @@ void CudaDevice::do_rmsnorm_backward(Operand& dx, const Tensor& dweight, bool ac
   const std::int64_t grid_limit = (x.rows + 15) / 16;
   with_vectors(shape, [&](auto vectors) {
     const auto kernel = rmsnorm_backward_kernel<vectors>;
-    const std::size_t shared_bytes = 2 * vectors * shape.threads * sizeof(float4) + row_shared_bytes(dx);
+    const std::size_t shared_bytes = 2 * vectors * shape.threads * sizeof(float4);
     const int grid = row_grid(*this, kernel, shape.threads, shared_bytes, grid_limit);
     const std::size_t partial_bytes = static_cast<std::size_t>(grid) * x.cols * sizeof(float);
     auto* partial = static_cast<float*>(scratch(partial_bytes + amax_scratch_bytes(*this, dx)));
@@ -245,7 +241,6 @@ void CudaDevice::do_rmsnorm_backward(Operand& dx, const Tensor& dweight, bool ac
                                 partial,
                                 x.rows,
                                 x.cols};
-    zero_amaxes(output.now, stream());
     kernel<<<grid, shape.threads, shared_bytes, stream()>>>(args, output.now);
     sum_rows(dweight, partial, grid, x.cols, accumulate, stream());
     cast_value(*this, dx.value, output.later);

@@ -14,10 +14,6 @@ RowShape row_shape(std::int64_t cols) {
   return {static_cast<int>((cols + per_warp - 1) / per_warp * kWarp), vectors};
 }
 
-std::size_t row_shared_bytes(const Operand& x) {
-  return scaled_by_row(x.col) ? static_cast<std::size_t>(x.value.cols) * sizeof(std::uint16_t) : 0;
-}
-
 namespace {
 
 /// A block sums 32 columns: warp w the rows w, w + 32, ..., then one warp the warps in their order.

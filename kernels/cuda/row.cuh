@@ -1,7 +1,7 @@
 // The other engine: kernels that hold a whole row in registers, because they reduce over it. What such a
 // kernel can write of its Operand on the spot, it does: the value, a row form whose scales belong to rows or
-// to blocks inside one, the amax of the tensor and, over the rows that one block visits, of the columns. The
-// rest is left to cast_tiles (tile.cuh).
+// to blocks inside one, and the amax of the tensor. The rest, everything about columns, is left to amax_tiles
+// and cast_tiles (tile.cuh).
 //
 // A block has one row at a time, thread t the vectors t, t + blockDim, ... of 8 elements, kVectors at most.
 #pragma once
@@ -35,7 +35,6 @@ inline SplitOutput split(const TileOutput& all) {
   parts.now.col = {};
   parts.later.value = {};
   parts.later.row_amax = nullptr;
-  // The columns' amaxes take a pass of their own over the value.
   parts.now.col_amax = nullptr;
   switch (all.row.granularity) {
     case Granularity::row:
@@ -63,9 +62,6 @@ int row_grid(const CudaDevice& device, Kernel kernel, int threads, std::size_t s
   return static_cast<int>(blocks < limit ? blocks : limit);
 }
 
-/// Dynamic shared memory that a RowWriter needs for the column amaxes of this operand.
-std::size_t row_shared_bytes(const Operand& x);
-
 /// out[c] = or += sum over rows of partial[row * pitch + c], in a fixed order; out f32 or bf16.
 void sum_rows(const Tensor& out, const float* partial, int rows, std::int64_t pitch, bool accumulate,
               cudaStream_t stream);
@@ -74,15 +70,7 @@ void sum_rows(const Tensor& out, const float* partial, int rows, std::int64_t pi
 template <int kVectors>
 class RowWriter {
  public:
-  /// `col_buffer`: row_shared_bytes of shared memory, in which the maxima of the columns grow; each thread
-  /// keeps to its own.
-  __device__ RowWriter(const TileOutput& out, std::int64_t cols, void* col_buffer)
-      : out_(out), cols_(static_cast<int>(cols)), col_max_(static_cast<std::uint16_t*>(col_buffer)) {
-    if (!out_.col_amax) return;
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v)
-      if (col(v) < cols_) store_vector(col_max_ + col(v), Bf16x8{});
-  }
+  __device__ RowWriter(const TileOutput& out, std::int64_t cols) : out_(out), cols_(static_cast<int>(cols)) {}
 
   __device__ int col(int v) const { return static_cast<int>(v * blockDim.x + threadIdx.x) * 8; }
 
@@ -96,12 +84,6 @@ class RowWriter {
       of_row = max(of_row, largest[v]);
       if (out_.value.data && col(v) < cols_)
         store_vector(out_.value.data + row * out_.value.pitch + col(v), x[v]);
-      if (out_.col_amax && col(v) < cols_) {
-        Bf16x8 m = load_vector(col_max_ + col(v));
-#pragma unroll
-        for (int p = 0; p < 4; ++p) m.pair[p] = max_of_pairs(m.pair[p], x[v].pair[p] & kNoSigns);
-        store_vector(col_max_ + col(v), m);
-      }
     }
     tensor_max_ = max(tensor_max_, of_row);
     const FormArgs& form = out_.row;
@@ -128,24 +110,17 @@ class RowWriter {
     }
   }
 
-  /// Leaves the amaxes of what the block has seen.
+  /// Leaves the amax of what the block has seen.
   __device__ void finish(std::uint32_t* buffer /* [32] */) {
-    if (out_.tensor.result) {
-      __syncthreads();  // the buffer may still be read by the last row
-      const std::uint32_t all = block_max(tensor_max_, buffer);
-      if (threadIdx.x == 0) out_.tensor.parts[out_.tensor.first + blockIdx.x] = all << 16;
-    }
-    if (!out_.col_amax) return;
-    __syncthreads();
-    // Not by the thread that has a column, but so that a warp's atomics go to neighbouring addresses.
-    for (int c = threadIdx.x; c < cols_; c += blockDim.x)
-      atomicMax(out_.col_amax + c, static_cast<std::int32_t>(col_max_[c]) << 16);
+    if (!out_.tensor.result) return;
+    __syncthreads();  // the buffer may still be read by the last row
+    const std::uint32_t all = block_max(tensor_max_, buffer);
+    if (threadIdx.x == 0) out_.tensor.parts[out_.tensor.first + blockIdx.x] = all << 16;
   }
 
  private:
   const TileOutput& out_;
   int cols_;
-  std::uint16_t* col_max_;
   std::uint32_t tensor_max_ = 0;
 };
 
