@@ -1,5 +1,5 @@
-// What the tests of a whole training step share: a model on the CPU device that can be given weights and
-// tokens and asked for its loss, gradients and updated weights by name, and how far two such sets lie apart.
+// What the tests of a whole training step share: a model on a device that can be given weights and tokens and
+// asked for its loss, gradients and updated weights by name, and how far two such sets lie apart.
 #pragma once
 
 #include <algorithm>
@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/comm/comm.h"
@@ -26,7 +27,12 @@ using Named = std::map<std::string, std::vector<float>>;
 class NanBlock {
  public:
   NanBlock(Device& device, std::int64_t bytes) : device_(device), data_(device.allocate(bytes)) {
-    std::memset(data_, 0xFF, bytes);
+    const std::vector<std::uint8_t> ones(kChunk, 0xFF);
+    for (std::int64_t done = 0; done < bytes; done += kChunk)
+      device.upload(
+          {static_cast<std::uint8_t*>(data_) + done, DType::e4m3, 1, std::min(kChunk, bytes - done)},
+          ones.data());
+    device.synchronize();
   }
   ~NanBlock() { device_.deallocate(data_); }
   NanBlock(const NanBlock&) = delete;
@@ -34,6 +40,7 @@ class NanBlock {
   void* data() const { return data_; }
 
  private:
+  static constexpr std::int64_t kChunk = std::int64_t{1} << 20;
   Device& device_;
   void* data_;
 };
@@ -51,9 +58,9 @@ struct StepSetup {
 /// Forward, backward and update on one rank.
 class TestStep {
  public:
-  explicit TestStep(const StepSetup& setup)
+  explicit TestStep(const StepSetup& setup, std::unique_ptr<Device> device = make_cpu_device(1))
       : setup_(setup),
-        device_(make_cpu_device(1)),
+        device_(std::move(device)),
         comm_(make_dry_comm(0, 1)),
         block_(*device_, kBytes),
         arena_(block_.data(), kBytes),
@@ -64,6 +71,7 @@ class TestStep {
         transformer_(*device_, arena_, parameters_, setup.model, transformer_options()) {}
 
   std::int64_t M() const { return setup_.B * setup_.T; }
+  Device& device() { return *device_; }
   Parameters& parameters() { return parameters_; }
   Transformer& transformer() { return transformer_; }
 
@@ -89,7 +97,7 @@ class TestStep {
       transformer_.forward_backward(loss_sum_, tokens_.slice_rows(micro * M(), M()),
                                     targets_.slice_rows(micro * M(), M()), scale, micro == 0);
     }
-    return static_cast<double>(*loss_sum_.as<float>()) / static_cast<double>(tokens_.size());
+    return static_cast<double>(downloaded(loss_sum_)) / static_cast<double>(tokens_.size());
   }
 
   /// One AdamW step on the gradients of the last forward_backward; the gradient norm before clipping.
@@ -100,7 +108,7 @@ class TestStep {
     const StepScalars values = step_scalars(options, 0);
     device_->upload(scalars, &values);
     optimizer_step(*device_, parameters_, scalars, norm_squared, options);
-    return std::sqrt(static_cast<double>(*norm_squared.as<float>()));
+    return std::sqrt(static_cast<double>(downloaded(norm_squared)));
   }
 
   Named gradients() { return saved(Parameters::Kind::gradients); }
@@ -127,6 +135,11 @@ class TestStep {
     options.recompute = setup_.recompute;
     if (setup_.reference) options.activations = DType::f32;
     return options;
+  }
+  float downloaded(const Tensor& scalar) {
+    float value = 0;
+    device_->download(&value, scalar);
+    return value;
   }
   Named saved(Parameters::Kind kind) {
     Named result;
