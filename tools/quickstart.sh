@@ -5,8 +5,6 @@
 #
 #   tools/quickstart.sh [cmake options]
 set -euo pipefail
-# Threads that wait must not spin: on a busy machine that costs the cores that the others need.
-export OMP_WAIT_POLICY=passive
 cd "$(dirname "$0")/.."
 
 tools/setup.sh "$@"
