@@ -119,6 +119,9 @@ CLI::App* add_sweep_command(CLI::App& app, SweepCommand& command) {
       ->group(group);
   sub->add_flag("--retry-failed", command.options.retry_failed, "do crashed and timed out cases again")
       ->group(group);
+  sub->add_flag("--interleave", command.options.interleave,
+                "run the recipes of each setting A B B A, so that drift cancels in their ratios")
+      ->group(group);
   sub->add_flag("--quiet", command.options.quiet, "no progress")->group(group);
   return sub;
 }
@@ -150,6 +153,12 @@ int sweep(const SweepCommand& command) {
   if (!command.config.empty()) {
     const auto given = read_sweep_file(command.config).options;
     if (const auto out = given.find("out"); out != given.end()) options.out = out->second;
+    if (const auto interleave = given.find("interleave"); interleave != given.end()) {
+      if (interleave->second != "true" && interleave->second != "false")
+        throw InvalidInput(fmt::format("{}: interleave: \"{}\" is neither true nor false", command.config,
+                                       interleave->second));
+      options.interleave = options.interleave || interleave->second == "true";
+    }
     if (const auto timeout = given.find("timeout"); timeout != given.end()) {
       if (!CLI::detail::lexical_cast(timeout->second, options.timeout_s))
         throw InvalidInput(

@@ -14,7 +14,7 @@
 namespace precbench {
 namespace {
 
-const std::vector<std::string> kOptions = {"out", "timeout"};
+const std::vector<std::string> kOptions = {"out", "timeout", "interleave"};
 
 [[noreturn]] void unknown_key(const std::string& path, const std::string& key) {
   std::vector<std::string> valid = kOptions;

@@ -16,7 +16,7 @@ namespace precbench {
 
 struct SweepFile {
   std::vector<Axes> grids;                     ///< one per section; exactly one where there is no section
-  std::map<std::string, std::string> options;  ///< `out` and `timeout`, as written
+  std::map<std::string, std::string> options;  ///< `out`, `timeout` and `interleave`, as written
 };
 
 /// Throws InvalidInput that names the file and the key: a missing file, a line that is no `key = value`, an

@@ -48,19 +48,22 @@ std::string describe_outcome(const Record& record) {
   return text;
 }
 
-Progress::Progress(const std::vector<Case>& grid, std::size_t finished, bool quiet)
+Progress::Progress(const std::vector<Case>& grid, std::size_t finished, std::size_t half_finished, bool quiet)
     : labels_(grid),
       total_(grid.size()),
       done_(finished),
-      done_before_(finished),
+      left_(static_cast<double>(grid.size() - finished) - static_cast<double>(half_finished) / 2),
       quiet_(quiet),
       terminal_(isatty(STDERR_FILENO)) {}
 
 std::string Progress::remaining() const {
-  if (done_ == done_before_) return "";
+  if (worked_ == 0) return "";
   const double seconds = std::chrono::duration<double>(Clock::now() - began_).count();
-  const double per_case = seconds / static_cast<double>(done_ - done_before_);
-  return fmt::format(", about {} left", describe_seconds(per_case * static_cast<double>(total_ - done_)));
+  return fmt::format(", about {} left", describe_seconds(seconds / worked_ * (left_ - worked_)));
+}
+
+double Progress::seconds_of_run() const {
+  return std::chrono::duration<double>(Clock::now() - case_began_).count();
 }
 
 void Progress::start(const Case& c) {
@@ -70,14 +73,22 @@ void Progress::start(const Case& c) {
   std::fflush(stderr);
 }
 
-void Progress::finish(const Case& c, const Record& record) {
-  ++done_;
+void Progress::first_run(const Case& c, const Record& record) {
+  worked_ += 0.5;
   if (quiet_) return;
   clear_status();
-  const double seconds = std::chrono::duration<double>(Clock::now() - case_began_).count();
+  fmt::print(stderr, "[{}/{}] {}: first of two runs: {} ({}{})\n", done_ + 1, total_, labels_.of(c),
+             describe_outcome(record), describe_seconds(seconds_of_run()), terminal_ ? "" : remaining());
+}
+
+void Progress::finish(const Case& c, const Record& record) {
+  ++done_;
+  worked_ += record.timing && !record.timing->runs.empty() ? 0.5 : 1;
+  if (quiet_) return;
+  clear_status();
   const bool last = done_ == total_;
   fmt::print(stderr, "[{}/{}] {}: {} ({}{})\n", done_, total_, labels_.of(c), describe_outcome(record),
-             describe_seconds(seconds), terminal_ || last ? "" : remaining());
+             describe_seconds(seconds_of_run()), terminal_ || last ? "" : remaining());
 }
 
 void Progress::note(const std::string& line) {

@@ -34,10 +34,13 @@ std::string describe_outcome(const Record& record);
 
 class Progress {
  public:
-  /// `finished` of the grid's cases have been there before and are not announced.
-  Progress(const std::vector<Case>& grid, std::size_t finished, bool quiet);
+  /// `finished` of the grid's cases have been there before and are not announced; of `half_finished` the
+  /// first of two runs has.
+  Progress(const std::vector<Case>& grid, std::size_t finished, std::size_t half_finished, bool quiet);
   void start(const Case& c);
   void finish(const Case& c, const Record& record);
+  /// The first of two runs has ended; the case is not done yet.
+  void first_run(const Case& c, const Record& record);
   /// A line that is not about the end of a case.
   void note(const std::string& line);
   /// Before anything else is printed.
@@ -46,9 +49,12 @@ class Progress {
  private:
   using Clock = std::chrono::steady_clock;
   std::string remaining() const;
+  double seconds_of_run() const;
 
   CaseLabels labels_;
-  std::size_t total_, done_, done_before_;
+  std::size_t total_, done_;
+  double left_;        ///< cases to be done at the start, half ones counted as such
+  double worked_ = 0;  ///< cases done since the start; the first of two runs is half of one
   bool quiet_, terminal_;
   Clock::time_point began_ = Clock::now(), case_began_ = began_;
 };

@@ -14,10 +14,12 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <thread>
 
 #include "bench/child.h"
 #include "bench/environment.h"
+#include "bench/interleave.h"
 #include "bench/progress.h"
 #include "kernels/errors.h"
 #include "results/record_file.h"
@@ -61,6 +63,8 @@ class Folder {
   Folder& operator=(const Folder&) = delete;
 
   std::string records() const { return (path_ / "records.jsonl").string(); }
+  /// Of an interleaved sweep: cases whose second run is missing. Not *.jsonl: no reader takes it for records.
+  std::string first_runs() const { return records() + ".first-runs"; }
 
   /// The first of records.jsonl.1, .2, ... that is not taken.
   std::string spare() const {
@@ -151,11 +155,14 @@ void drop_failures(const Folder& folder, std::vector<LocatedRecord>& records) {
   fs::rename(next, folder.records());
 }
 
+using Rows = std::map<std::string, Status>;
+
 /// Status by id of the rows that count as finished.
-std::map<std::string, Status> finished_rows(const Folder& folder, const SweepOptions& options) {
-  std::map<std::string, Status> finished;
+Rows finished_rows(const Folder& folder, const SweepOptions& options) {
+  Rows finished;
   const std::string path = folder.records();
   if (options.fresh && fs::exists(path)) fs::rename(path, folder.spare());
+  if (options.fresh) fs::remove(folder.first_runs());
   if (!fs::exists(path)) return finished;
   if (const auto repaired = repair_tail(path)) fmt::print(stderr, "{}\n", *repaired);
   RecordSet set = read_records({path});
@@ -165,13 +172,23 @@ std::map<std::string, Status> finished_rows(const Folder& folder, const SweepOpt
   return finished;
 }
 
-std::size_t count_finished(const std::vector<Case>& grid, const std::map<std::string, Status>& rows) {
+/// First runs by id of the cases that lack a row.
+std::map<std::string, Record> unpaired_runs(const Folder& folder, const Rows& rows) {
+  std::map<std::string, Record> first_runs;
+  if (!fs::exists(folder.first_runs())) return first_runs;
+  repair_tail(folder.first_runs());
+  for (LocatedRecord& located : read_records({folder.first_runs()}).records)
+    if (!rows.count(located.record.id)) first_runs[located.record.id] = std::move(located.record);
+  return first_runs;
+}
+
+std::size_t count_finished(const std::vector<Case>& grid, const Rows& rows) {
   return static_cast<std::size_t>(
       std::count_if(grid.begin(), grid.end(), [&](const Case& c) { return rows.count(case_id(c)) > 0; }));
 }
 
 /// "30 ok, 1 oom, 1 crashed"
-std::string tally(const std::vector<Case>& grid, const std::map<std::string, Status>& rows) {
+std::string tally(const std::vector<Case>& grid, const Rows& rows) {
   std::map<Status, int> counts;
   for (const Case& c : grid) ++counts[rows.at(case_id(c))];
   std::string text;
@@ -180,8 +197,7 @@ std::string tally(const std::vector<Case>& grid, const std::map<std::string, Sta
   return text;
 }
 
-int summarize(const std::vector<Case>& grid, const std::map<std::string, Status>& rows,
-              const SweepOptions& options) {
+int summarize(const std::vector<Case>& grid, const Rows& rows, const SweepOptions& options) {
   const bool failures =
       std::any_of(grid.begin(), grid.end(), [&](const Case& c) { return is_failure(rows.at(case_id(c))); });
   const int status = failures ? kSweepFailures : kSweepDone;
@@ -192,32 +208,108 @@ int summarize(const std::vector<Case>& grid, const std::map<std::string, Status>
   return status;
 }
 
+/// What one sweep has done so far, and how it goes on.
+struct Sweep {
+  const std::vector<Case>& grid;
+  const SweepOptions& options;
+  const Folder& folder;
+  Rows rows;
+  std::map<std::string, Record> first_runs;  ///< by id; of cases without a row
+  Progress progress;
+
+  bool finished(const Case& c) const { return rows.count(case_id(c)) > 0; }
+
+  /// One run of a case; null if it was interrupted.
+  std::optional<Record> run(const Case& c) {
+    if (interrupted()) return std::nullopt;
+    progress.start(c);
+    ChildResult result = run_child(options.child, c, options.timeout_s);
+    if (killed_from_outside(result)) result = run_child(options.child, c, options.timeout_s);
+    if (result.end == End::interrupted) return std::nullopt;
+    return row_of(c, result, options.timeout_s);
+  }
+
+  void add_row(const Case& c, const Record& record) {
+    append_record(folder.records(), record);
+    rows[record.id] = record.status;
+    progress.finish(c, record);
+  }
+
+  /// One run of a case that needs two: the first is kept aside, the second makes the row, and so does a
+  /// failure at once. False if it was interrupted.
+  bool run_one_of_two(const Case& c) {
+    const std::optional<Record> record = run(c);
+    if (!record) return false;
+    const auto first = first_runs.find(record->id);
+    const bool paired = first != first_runs.end() && same_environment(first->second, *record);
+    if (record->status != Status::ok) {
+      add_row(c, *record);
+    } else if (paired) {
+      add_row(c, pool_runs(first->second, *record));
+    } else {
+      append_record(folder.first_runs(), *record);
+      first_runs[record->id] = *record;
+      progress.first_run(c, *record);
+    }
+    return true;
+  }
+
+  /// There and back over one setting's recipes until each has its row: twice over all of it is enough, unless
+  /// a first run is left from another program or machine. False if it was interrupted.
+  bool run_group(const std::vector<std::size_t>& group) {
+    const auto done = [&](std::size_t i) { return finished(grid[i]); };
+    for (bool there = true; !std::all_of(group.begin(), group.end(), done); there = !there)
+      for (std::size_t k = 0; k < group.size(); ++k) {
+        const Case& c = grid[there ? group[k] : group[group.size() - 1 - k]];
+        if (finished(c) || (there && first_runs.count(case_id(c)))) continue;
+        if (!run_one_of_two(c)) return false;
+      }
+    return true;
+  }
+
+  void run_all() {
+    if (options.interleave) {
+      for (const std::vector<std::size_t>& group : recipe_groups(grid))
+        if (!run_group(group)) return;
+      // Another interrupted sweep's may be among them.
+      if (std::all_of(first_runs.begin(), first_runs.end(),
+                      [&](const auto& run) { return rows.count(run.first); }))
+        fs::remove(folder.first_runs());
+      return;
+    }
+    for (const Case& c : grid) {
+      if (finished(c)) continue;
+      const std::optional<Record> record = run(c);
+      if (!record) return;
+      add_row(c, *record);
+    }
+  }
+};
+
 }  // namespace
 
 int run_sweep(const std::vector<Case>& grid, const SweepOptions& options) {
   const Folder folder(options.out);
-  std::map<std::string, Status> rows = finished_rows(folder, options);
+  Rows rows = finished_rows(folder, options);
+  std::map<std::string, Record> first_runs;
+  if (options.interleave) first_runs = unpaired_runs(folder, rows);
   const std::size_t finished = count_finished(grid, rows);
+  const auto half_finished = static_cast<std::size_t>(std::count_if(
+      grid.begin(), grid.end(), [&](const Case& c) { return first_runs.count(case_id(c)) > 0; }));
   const InterruptGuard guard;
-  Progress progress(grid, finished, options.quiet);
-  if (finished) progress.note(fmt::format("{} of {} cases are finished already", finished, grid.size()));
+  Sweep sweep{grid,
+              options,
+              folder,
+              std::move(rows),
+              std::move(first_runs),
+              Progress(grid, finished, half_finished, options.quiet)};
+  if (finished)
+    sweep.progress.note(fmt::format("{} of {} cases are finished already", finished, grid.size()));
+  sweep.run_all();
 
-  for (const Case& c : grid) {
-    const std::string id = case_id(c);
-    if (rows.count(id)) continue;
-    if (interrupted()) break;
-    progress.start(c);
-    ChildResult result = run_child(options.child, c, options.timeout_s);
-    if (killed_from_outside(result)) result = run_child(options.child, c, options.timeout_s);
-    if (result.end == End::interrupted) break;
-    const Record record = row_of(c, result, options.timeout_s);
-    append_record(folder.records(), record);
-    rows[id] = record.status;
-    progress.finish(c, record);
-  }
-  const std::size_t done = count_finished(grid, rows);
-  if (done == grid.size()) return summarize(grid, rows, options);
-  progress.clear_status();
+  const std::size_t done = count_finished(grid, sweep.rows);
+  if (done == grid.size()) return summarize(grid, sweep.rows, options);
+  sweep.progress.clear_status();
   fmt::print(stderr, "interrupted: {} of {} cases are in {}; the same command goes on from there\n", done,
              grid.size(), folder.records());
   return kSweepInterrupted;

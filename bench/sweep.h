@@ -5,6 +5,9 @@
 // answers, and crashed or timeout would most likely come again (--retry-failed runs those two once more).
 // What a killed sweep had in flight has no row and is done again. A child that something outside killed is
 // run a second time at once.
+//
+// An interleaved sweep keeps the first run of a case in DIR/records.jsonl.first-runs until the second has
+// made the row. Started again, it goes on with the run that is missing.
 #pragma once
 
 #include <string>
@@ -20,6 +23,7 @@ struct SweepOptions {
   bool retry_failed =
       false;                ///< do cases again whose row says crashed or timeout; the old file is kept aside
   bool quiet = false;       ///< no progress lines
+  bool interleave = false;  ///< run the recipes of a setting A B B A; see interleave.h
   double timeout_s = 3600;  ///< of one case; 0: none
   std::vector<std::string> child = {"/proc/self/exe", "run-case"};  ///< the command that child.h describes
 };

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string_view>
 #include <type_traits>
 
 #include "kernels/errors.h"
@@ -44,11 +45,18 @@ void each_field(S& s, F&& f) {
   f("per_token", s.per_token), f("convention", s.convention);
 }
 
+template <Is<TimingRun> S, class F>
+void each_field(S& s, F&& f) {
+  f("created", s.created), f("warmup", s.warmup), f("samples", s.samples), f("stop_reason", s.stop_reason);
+  f("median_ms", s.median_ms);
+}
+
 template <Is<Timing> S, class F>
 void each_field(S& s, F&& f) {
   f("samples_ms", s.samples_ms), f("outliers", s.outliers), f("warmup", s.warmup),
       f("stop_reason", s.stop_reason);
   f("median_ms", s.median_ms), f("iqr_ms", s.iqr_ms), f("min_ms", s.min_ms);
+  f("runs", s.runs), f("between_runs", s.between_runs);
 }
 
 template <Is<Peaks> S, class F>
@@ -178,6 +186,11 @@ Json write_value(const T& value) {
   throw InvalidInput(where + ": not " + wanted + " but " + json.type_name());
 }
 
+/// Keys that records from before they existed lack; their default says so.
+bool added_later(const std::string& where, std::string_view key) {
+  return where == "/timing" && (key == "runs" || key == "between_runs");
+}
+
 template <class T>
 void read_value(const Json& json, const std::string& where, T& value) {
   if constexpr (IsOptional<T>::value) {
@@ -219,6 +232,7 @@ void read_value(const Json& json, const std::string& where, T& value) {
     if (!json.is_object()) wrong_type(where, "an object", json);
     each_field(value, [&](const char* key, auto& field) {
       const auto found = json.find(key);
+      if (found == json.end() && added_later(where, key)) return;
       if (found == json.end()) throw InvalidInput(where + "/" + key + ": missing");
       read_value(*found, where + "/" + key, field);
     });

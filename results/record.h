@@ -70,13 +70,26 @@ struct Flops {
   std::string convention;  ///< how attention is counted: "causal attention halved"
 };
 
+/// One of the two runs of a case that was measured interleaved with the other recipes.
+struct TimingRun {
+  std::string created;      ///< as Record::created
+  std::int64_t warmup = 0;  ///< steps before its first sample
+  std::int64_t samples = 0;
+  StopReason stop_reason = StopReason::target;
+  std::optional<double> median_ms;
+};
+
 /// Time of one optimizer step.
 struct Timing {
   std::vector<double> samples_ms;      ///< every sample, in the order taken
   std::vector<std::int64_t> outliers;  ///< indices into samples_ms; flagged, not discarded
   std::int64_t warmup = 0;             ///< steps before the first sample
   StopReason stop_reason = StopReason::target;
-  std::optional<double> median_ms, iqr_ms, min_ms;  ///< null when there is no sample
+  /// Null when there is no sample. Of all samples, but an interleaved case's median is its runs' mean.
+  std::optional<double> median_ms, iqr_ms, min_ms;
+  /// Interleaved (A B B A): both runs, whose samples stand one after the other above; else empty.
+  std::vector<TimingRun> runs;
+  std::optional<double> between_runs;  ///< how far the runs' medians lie apart, fraction of median_ms
 };
 
 /// The denominators of the metrics.

@@ -38,6 +38,9 @@ inline Record gpu_record(const std::string& recipe, double median_ms, double pen
   timing.median_ms = median_ms;
   timing.iqr_ms = median_ms * 0.002;
   timing.min_ms = median_ms * 0.998;
+  timing.runs = {{"2025-03-01T12:00:00Z", 6, 6, StopReason::target, median_ms},
+                 {"2025-03-01T12:05:00Z", 6, 5, StopReason::target, median_ms}};
+  timing.between_runs = 0.0;
   r.timing = timing;
   Metrics metrics;
   metrics.tokens_per_s = 8 * 2048 / (median_ms * 1e-3);
