@@ -1,11 +1,11 @@
 # Writes build_info.h, run at every build: commit, dirty flag, compiler and flags, touched only when they change.
-# In: SOURCE_DIR, OUTPUT, FLAGS, COMPILER; COMMIT: what to say where the source is not a git checkout.
-execute_process(COMMAND git rev-parse HEAD WORKING_DIRECTORY ${SOURCE_DIR} OUTPUT_VARIABLE commit
-                OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)
+# In: SOURCE_DIR, OUTPUT, FLAGS, COMPILER; COMMIT: what to say where the source is a copy of a commit without, or
+# beside, a git checkout; empty: git is asked.
+set(commit "${COMMIT}")
 set(dirty false)
-if(failed)
-  set(commit "${COMMIT}")
-else()
+if(commit STREQUAL "")
+  execute_process(COMMAND git rev-parse HEAD WORKING_DIRECTORY ${SOURCE_DIR} OUTPUT_VARIABLE commit
+                  OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
   execute_process(COMMAND git status --porcelain --untracked-files=no WORKING_DIRECTORY ${SOURCE_DIR}
                   OUTPUT_VARIABLE changes ERROR_QUIET)
   if(changes)
