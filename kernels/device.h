@@ -143,7 +143,7 @@ class Device {
   // ---- memory and order. Ops run asynchronously in call order; synchronize() waits and throws what went
   // wrong.
   virtual void* allocate(std::int64_t bytes) = 0;  ///< throws OutOfMemory
-  virtual void deallocate(void* block) = 0;
+  virtual void deallocate(void* block) = 0;        ///< never throws
   virtual void upload(const Tensor& dst, const void* src) = 0;
   virtual void download(void* dst, const Tensor& src) = 0;  ///< waits for all ops before it
   virtual void synchronize() = 0;

@@ -194,7 +194,11 @@ void* CudaDevice::allocate(std::int64_t bytes) {
   return block;
 }
 
-void CudaDevice::deallocate(void* block) { PRECBENCH_CHECK(cudaFree(block)); }
+void CudaDevice::deallocate(void* block) {
+  // Called while errors unwind, when a lost context fails it too: that error has been reported already.
+  cudaFree(block);
+  cudaGetLastError();
+}
 
 void CudaDevice::upload(const Tensor& dst, const void* src) {
   if (capturing_)
