@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -17,7 +18,9 @@
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <optional>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "kernels/errors.h"
@@ -26,7 +29,9 @@ namespace precbench {
 namespace {
 
 constexpr std::size_t kLastBytes = 4096;  ///< how much of the child's output is kept
-constexpr int kPollMs = 100;      ///< how late a signal, or an end that the pipes do not show, may be seen
+constexpr int kPollMs = 100;  ///< how late a signal, or an end that the pipes do not show, may be seen
+constexpr std::chrono::seconds kLastWords(2);  ///< between SIGTERM and SIGKILL
+constexpr int kTerminated = 128 + SIGTERM;     ///< exit status of a child that has heard the first
 constexpr int kClosedPollMs = 1;  ///< the same once both pipes are closed: the child is about to end
 
 /// Global, because a signal handler can reach nothing else.
@@ -34,6 +39,9 @@ volatile sig_atomic_t interrupt_signal = 0;
 void on_signal(int signal) { interrupt_signal = signal; }
 constexpr std::array kInterrupts = {SIGINT, SIGTERM, SIGHUP};
 std::array<struct sigaction, kInterrupts.size()> former_actions;
+/// The same in a child. Not a blocked signal that a thread waits for: libraries make threads before main, and
+/// those would take it.
+sem_t told_to_end;
 
 class Fd {
  public:
@@ -117,6 +125,20 @@ std::vector<char*> child_environment() {
   return variables;
 }
 
+nlohmann::ordered_json task_to_json(const Case& c, const NodeShare& share) {
+  return {{"case", case_to_json(c)},
+          {"ranks",
+           {{"world", share.world},
+            {"first", share.first},
+            {"local", share.local},
+            {"first_gpu", share.first_gpu}}}};
+}
+
+NodeShare share_from_json(const nlohmann::ordered_json& json) {
+  return {json.at("world").get<int>(), json.at("first").get<int>(), json.at("local").get<int>(),
+          json.at("first_gpu").get<int>()};
+}
+
 /// In the child, between fork and exec: only async-signal-safe calls.
 [[noreturn]] void become(char* const* argv, char* const* variables, pid_t parent, int input, int record,
                          int output) {
@@ -138,9 +160,10 @@ std::vector<char*> child_environment() {
 
 }  // namespace
 
-ChildResult run_child(const std::vector<std::string>& command, const Case& c, double timeout_s) {
+ChildResult run_child(const std::vector<std::string>& command, const Case& c, const NodeShare& share,
+                      double timeout_s, const std::function<bool()>& stop) {
   using Clock = std::chrono::steady_clock;
-  Fd input = memory_file(case_to_json(c).dump());
+  Fd input = memory_file(task_to_json(c, share).dump());
   Pipe record, output;
   std::vector<char*> argv;
   for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
@@ -161,23 +184,29 @@ ChildResult run_child(const std::vector<std::string>& command, const Case& c, do
   const auto start = Clock::now();
   std::array<pollfd, 2> polled = {pollfd{record.read.get(), POLLIN, 0}, pollfd{output.read.get(), POLLIN, 0}};
   int status = 0;
-  for (pid_t ended = 0; ended != pid;) {
+  std::optional<Clock::time_point> told;  // to end
+  while (waitpid(pid, &status, WNOHANG) != pid) {
     const bool closed = polled[0].fd < 0 && polled[1].fd < 0;
     poll(polled.data(), polled.size(), closed ? kClosedPollMs : kPollMs);
     if (polled[0].fd >= 0 && !drain(record.read, result.record, std::string::npos / 2)) polled[0].fd = -1;
     if (polled[1].fd >= 0 && !drain(output.read, result.last_lines, kLastBytes)) polled[1].fd = -1;
-    const bool late =
-        timeout_s > 0 && std::chrono::duration<double>(Clock::now() - start).count() > timeout_s;
-    const bool stop = late || interrupted();
-    if (stop) {
-      result.end = interrupted() ? ChildResult::End::interrupted : ChildResult::End::timed_out;
-      kill(-pid, SIGKILL);
+    const auto now = Clock::now();
+    if (told) {
+      if (now > *told + kLastWords) kill(-pid, SIGKILL);
+      continue;
     }
-    ended = waitpid(pid, &status, stop ? 0 : WNOHANG);
+    const bool late = timeout_s > 0 && std::chrono::duration<double>(now - start).count() > timeout_s;
+    if (!interrupted() && !late && !(stop && stop())) continue;
+    result.end = interrupted() ? ChildResult::End::interrupted
+                 : late        ? ChildResult::End::timed_out
+                               : ChildResult::End::stopped;
+    kill(-pid, SIGTERM);
+    told = now;
   }
   kill(-pid, SIGKILL);  // whatever it started and left behind
   drain(record.read, result.record, std::string::npos / 2);
   drain(output.read, result.last_lines, kLastBytes);
+  while (result.last_lines.ends_with('\n')) result.last_lines.pop_back();
   result.out_of_memory = kernel_oom_kills() > oom_kills_before;
   if (result.end != ChildResult::End::exited) return result;
   if (WIFSIGNALED(status)) result.end = ChildResult::End::signalled;
@@ -185,11 +214,20 @@ ChildResult run_child(const std::vector<std::string>& command, const Case& c, do
   return result;
 }
 
-int child_main(Record (*run)(const Case&)) {
+int child_main(Record (*run)(const Case&, const NodeShare&, StepBoard&)) {
+  static StepBoard board;  // the thread below may outlive this function
+  sem_init(&told_to_end, 0, 0);
+  signal(SIGTERM, [](int) { sem_post(&told_to_end); });
+  std::thread([] {
+    while (sem_wait(&told_to_end) != 0) continue;
+    if (const std::string words = board.describe(); !words.empty()) fmt::print(stderr, "{}\n", words);
+    _exit(kTerminated);
+  }).detach();
   try {
     const std::string input(std::istreambuf_iterator<char>(std::cin), {});
-    const Case c = case_from_json(nlohmann::ordered_json::parse(input));
-    nlohmann::ordered_json json = run(c);
+    const nlohmann::ordered_json task = nlohmann::ordered_json::parse(input);
+    nlohmann::ordered_json json =
+        run(case_from_json(task.at("case")), share_from_json(task.at("ranks")), board);
     const std::string line = json.dump();
     for (std::size_t done = 0; done < line.size();) {
       const ssize_t wrote = write(kRecordFd, line.data() + done, line.size() - done);

@@ -13,7 +13,7 @@ namespace precbench {
 
 /// The whole body of such a test. Where the process was started for `test` alone it becomes the child and
 /// ends; in a run of many tests, which some filters let hidden ones into, nothing happens.
-inline void be_child(const std::string& test, Record (*run)(const Case&)) {
+inline void be_child(const std::string& test, Record (*run)(const Case&, const NodeShare&, StepBoard&)) {
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
   const std::string words(std::istreambuf_iterator<char>(file), {});  // each ends in a null character
   const std::string last = '\0' + test + '\0';

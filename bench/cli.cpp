@@ -9,6 +9,7 @@
 
 #include "bench/config_file.h"
 #include "bench/dry_run.h"
+#include "bench/follower.h"
 #include "bench/list.h"
 #include "bench/session.h"
 #include "kernels/errors.h"
@@ -57,6 +58,19 @@ std::vector<Case> expand(const Axes& given) {
 
 void resolve_device(Case& c) {
   if (c.device == "auto") c.device = visible_gpus() > 0 ? "cuda" : "cpu";
+}
+
+/// A sweep that several processes run, in each of them.
+int sweep_together(const std::vector<Case>& grid, SweepOptions options, const Nodes& nodes,
+                   const Address& address) {
+  check_spread(grid, nodes);
+  if (nodes.index > 0) return follow(nodes, address, options.child);
+  Leader leader(nodes, address);
+  options.leader = &leader;
+  check_files(grid);
+  const int status = run_sweep(grid, options);
+  leader.finish(status == kSweepInterrupted ? kSweepInterrupted : kSweepDone);
+  return status;
 }
 
 /// Pretty JSON whose arrays of plain values stay on one line: a loss curve is one line, not a thousand.
@@ -170,10 +184,13 @@ int sweep(const SweepCommand& command) {
   if (!(options.timeout_s >= 0)) throw InvalidInput("--timeout: must not be negative");
   if (options.out.empty()) throw InvalidInput("--out: empty folder name");
   const std::vector<Case> grid = plan(command);
+  const Variables environment = process_environment();
+  const Nodes nodes = find_nodes(environment);
   if (command.dry_run) {
-    print_dry_run(grid);
+    if (nodes.index == 0) print_dry_run(grid);
     return kSweepDone;
   }
+  if (nodes.count > 1) return sweep_together(grid, options, nodes, meeting_point(environment, nodes));
   check_files(grid);
   return run_sweep(grid, options);
 }
@@ -190,6 +207,11 @@ int run(const RunCommand& command) {
   for (const auto& [name, words] : command.axes) set_text(c, *find_field(name), words.back());
   resolve_device(c);
   validate(c);
+  if (const Nodes nodes = find_nodes(process_environment()); nodes.count > 1)
+    throw InvalidInput(
+        fmt::format("{} say that this is process {} of {}, but run is for one: sweep spreads a case "
+                    "over several",
+                    nodes.source, nodes.index, nodes.count));
   const Record record = run_case(c);
   if (!command.out.empty()) append_to_folder(command.out, record);
   print_json(record, 0);

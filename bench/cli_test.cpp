@@ -19,8 +19,8 @@ struct Answer {
   std::string text;  // standard output and error together
 };
 
-Answer precbench_says(const std::string& arguments) {
-  const std::string command = PRECBENCH_BINARY_DIR "/precbench " + arguments + " 2>&1 </dev/null";
+Answer precbench_says(const std::string& arguments, const std::string& variables = "") {
+  const std::string command = variables + PRECBENCH_BINARY_DIR "/precbench " + arguments + " 2>&1 </dev/null";
   FILE* pipe = popen(command.c_str(), "r");
   REQUIRE(pipe);
   Answer answer{};
@@ -30,9 +30,9 @@ Answer precbench_says(const std::string& arguments) {
   return answer;
 }
 
-/// The answer must be one line; without its newline.
-std::string refused(const std::string& arguments) {
-  const Answer answer = precbench_says(arguments);
+/// `variables`: "NAME=value ", in front of the program. The answer must be one line; without its newline.
+std::string refused(const std::string& arguments, const std::string& variables = "") {
+  const Answer answer = precbench_says(arguments, variables);
   INFO(arguments);
   CHECK(answer.status == 2);
   CHECK(answer.text.find('\n') + 1 == answer.text.size());
@@ -74,6 +74,28 @@ TEST_CASE("bad shapes of a model file are refused before anything runs", "[cli]"
   CHECK(refused("sweep --device cpu --out " + (directory / "out") + " --model tiny," + model)
             .find("kv_heads") != std::string::npos);
   CHECK(!std::filesystem::exists(directory / "out"));
+}
+
+TEST_CASE("processes that were started together are refused what one has to do alone", "[cli][together]") {
+  const auto as_one_of_two = [](const std::string& arguments) { return "RANK=1 WORLD_SIZE=2 " + arguments; };
+  CHECK(refused("run --device cpu", as_one_of_two("")) ==
+        "precbench: RANK and WORLD_SIZE say that this is process 1 of 2, but run is for one: sweep spreads a "
+        "case over "
+        "several");
+  CHECK(refused("sweep --device cpu --gpus 2", as_one_of_two("NCCL_COMM_ID=localhost:29500 ")) ==
+        "precbench: --device cpu: its ranks live in one process, and this is one of 2 (RANK and WORLD_SIZE); "
+        "start it "
+        "alone");
+  CHECK(refused("sweep --device cuda --gpus 2", as_one_of_two("NCCL_COMM_ID=localhost "))
+            .starts_with("precbench: NCCL_COMM_ID: \"localhost\" is not HOST:PORT"));
+  CHECK(refused("sweep --device cuda --gpus 2", as_one_of_two("")).find("set NCCL_COMM_ID") !=
+        std::string::npos);
+  CHECK(refused("sweep --device cuda --gpus 3", as_one_of_two("NCCL_COMM_ID=localhost:29500 "))
+            .starts_with("precbench: --gpus 3: "));
+  // A dry run is process 0's alone, and needs no address.
+  CHECK(precbench_says("sweep --dry-run --device cpu", as_one_of_two("")).text == "");
+  CHECK(precbench_says("sweep --dry-run --device cpu", "RANK=0 WORLD_SIZE=2 ").text.find("tiny") !=
+        std::string::npos);
 }
 
 TEST_CASE("help and version succeed", "[cli]") {

@@ -42,7 +42,7 @@ Words lines_of(const std::string& path) {
 }
 
 /// The log is the case's save_init.
-Record fake_run(const Case& c) {
+Record fake_run(const Case& c, const NodeShare&, StepBoard&) {
   const Words before = lines_of(c.save_init);
   std::ofstream(c.save_init, std::ios::app) << c.recipe << "\n";
   const auto earlier = std::count(before.begin(), before.end(), c.recipe);
@@ -196,7 +196,8 @@ TEST_CASE("killed with SIGKILL at any moment, an interleaved sweep goes on with 
 TEST_CASE("a first run from another machine is not pooled", "[interleave]") {
   const Fixture f;
   Case c = f.grid({"bf16"}, {10})[0];
-  Record elsewhere = fake_run(c);
+  StepBoard board;
+  Record elsewhere = fake_run(c, {}, board);
   elsewhere.env.host = "there";
   std::filesystem::create_directories(f.options.out);
   append_record(f.options.out + "/records.jsonl.first-runs", elsewhere);

@@ -53,7 +53,9 @@ int main(int argc, char** argv) {
     if (*list_sub) return list(list_what);
     if (*report_sub) return report(report_options);
     if (*check_sub) return check(check_options, rerun_command);
-    if (*child_sub) return child_main(run_case);
+    if (*child_sub)
+      return child_main(
+          [](const Case& c, const NodeShare& share, StepBoard& board) { return run_case(c, share, &board); });
   } catch (const InvalidInput& error) {
     fmt::print(stderr, "precbench: {}\n", error.what());
   } catch (const std::system_error& error) {

@@ -30,7 +30,7 @@ std::vector<MemoryUse> used(const Plan& plan, std::int64_t extent, MemoryUse (Ar
   const std::unique_ptr<CommGroup> group = make_local_group(plan.ranks);
   std::vector<MemoryUse> results(plan.ranks);
   run_team(
-      plan.ranks,
+      all_ranks(plan.ranks),
       [&](int index) {
         const std::unique_ptr<Device> device = make_cpu_device(1);
         const std::unique_ptr<Comm> comm = group->join(index, *device);

@@ -39,7 +39,7 @@ void on_gpus(int ranks, Body&& body) {
   const std::unique_ptr<CommGroup> group =
       ranks > 1 ? make_nccl_group(ranks, ranks) : make_local_group(ranks);
   run_team(
-      ranks,
+      all_ranks(ranks),
       [&](int rank) {
         const std::unique_ptr<Device> device = make_cuda_device(rank, kRepeatable);
         const std::unique_ptr<Comm> comm = group->join(rank, *device);

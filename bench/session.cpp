@@ -64,14 +64,19 @@ class Block {
 
 class Session {
  public:
-  Session(const Case& c, Record& record) : case_(c), record_(record), plan_(make_plan(c)) {}
+  Session(const Case& c, const NodeShare& share, StepBoard* board, Record& record)
+      : case_(c),
+        record_(record),
+        plan_(make_plan(c)),
+        share_(share.world > 0 ? share : all_ranks(plan_.ranks)),
+        board_(board) {}
 
   void run();
 
  private:
   std::unique_ptr<Device> make_device(int rank) const {
-    return case_.device == "cuda" ? make_cuda_device(rank, cuda_options())
-                                  : make_cpu_device(std::max(1, threads_ / plan_.ranks));
+    return case_.device == "cuda" ? make_cuda_device(share_.first_gpu + rank - share_.first, cuda_options())
+                                  : make_cpu_device(std::max(1, threads_ / share_.local));
   }
   /// Equal bits need equal algorithms, which timing them does not promise.
   CudaOptions cuda_options() const {
@@ -93,12 +98,14 @@ class Session {
   const Case& case_;
   Record& record_;
   Plan plan_;
+  NodeShare share_;
+  StepBoard* board_;
   int threads_ = openmp_threads();
   std::unique_ptr<DataSource> data_;
   std::unique_ptr<InitialWeights> initial_;
   DryRun books_;
   std::mutex mutex_;                     // of what ranks write to the record
-  std::vector<bool> changed_;            // per parameter: on any rank
+  std::vector<bool> changed_;            // per parameter: on any rank of this process
   std::unique_ptr<GpuMonitor> monitor_;  // of the first GPU; null on the CPU
   bool watching_ = false;
   std::size_t watched_from_ = 0;
@@ -123,27 +130,28 @@ void Session::describe(const Device& device) {
 }
 
 void Session::run() {
-  if (case_.device == "cuda" && find_gpus().count < plan_.ranks)
+  if (case_.device == "cuda" && find_gpus().count < share_.first_gpu + share_.local)
     throw Unsupported(
-        fmt::format("{} GPUs wanted, {}", plan_.ranks,
+        fmt::format("{} GPUs wanted, {}", share_.local,
                     find_gpus().count ? fmt::format("{} visible", find_gpus().count) : find_gpus().reason));
   if (case_.device == "cuda") {
     // Asked before the device is opened: this process must not count as another.
-    monitor_ = GpuMonitor::open(gpu_properties(0).pci_bus_id);
+    monitor_ = GpuMonitor::open(gpu_properties(share_.first_gpu).pci_bus_id);
     if (const int others = monitor_ ? monitor_->other_processes() : 0)
       record_.warnings.push_back(fmt::format("{} other processes use this GPU: its speed is shared", others));
   }
   data_ = open_data(data_options(case_, plan_.model));
   if (!case_.init_from.empty()) initial_ = std::make_unique<InitialWeights>(case_.init_from, plan_.model);
-  describe(*make_device(0));
+  describe(*make_device(share_.first));
   if (initial_)
     record_.warnings.insert(record_.warnings.end(), initial_->warnings().begin(), initial_->warnings().end());
   const std::unique_ptr<CommGroup> group = case_.device == "cuda" && plan_.ranks > 1
-                                               ? make_nccl_group(plan_.ranks, plan_.ranks)
+                                               ? make_nccl_group(share_.world, share_.local)
                                                : make_local_group(plan_.ranks);
   run_team(
-      plan_.ranks, [&](int rank) { run_rank(rank, *group); }, [&] { group->abort(); });
-  fill_metrics();
+      share_, [&](int rank) { run_rank(rank, *group); }, [&] { group->abort(); }, board_);
+  // What rank 0 has measured is the case's; other processes only say that their part is done.
+  if (share_.first == 0) fill_metrics();
 }
 
 void Session::run_rank(int index, CommGroup& group) {
@@ -167,7 +175,7 @@ void Session::train(Rank& rank) {
   sampler_options.steps = case_.steps;
   sampler_options.time_limit_s = case_.time_limit;
   Sampler sampler(sampler_options);
-  StepRunner runner(rank, *data_, case_.graph == "on");
+  StepRunner runner(rank, *data_, case_.graph == "on", board_);
   const std::vector<std::uint64_t> before = rank.parameters().fingerprints();
   rank.comm().reset_counts();
   double enough = 0;  // rank 0 sets it, every rank learns it with the next step's loss
@@ -301,8 +309,10 @@ void Session::throw_diverged(Rank& rank, std::int64_t step, const StepResult& re
 void Session::fill_metrics() {
   Training& training = *record_.training;
   training.params_total = static_cast<std::int64_t>(changed_.size());
-  training.params_changed = std::count(changed_.begin(), changed_.end(), true);
-  if (training.params_changed != training.params_total)
+  // Unknown where some shards are in other processes only.
+  if (plan_.parameters.shards <= share_.local)
+    training.params_changed = std::count(changed_.begin(), changed_.end(), true);
+  if (training.params_changed && training.params_changed != training.params_total)
     record_.warnings.push_back(fmt::format("{} of {} parameter tensors did not change in the first step",
                                            *training.params_total - *training.params_changed,
                                            *training.params_total));
@@ -315,7 +325,7 @@ void Session::fill_metrics() {
   metrics.tflops_per_gpu = *metrics.tokens_per_s_per_gpu * record_.flops->per_token / 1e12;
   if (!record_.env.gpu) return;
   Peaks& peaks = metrics.peaks.emplace();
-  const OpPeaks measured = measure_ceilings(*make_cuda_device(0), plan_.recipe);
+  const OpPeaks measured = measure_ceilings(*make_cuda_device(share_.first_gpu), plan_.recipe);
   peaks.measured_bf16_tflops = measured.bf16_flops / 1e12;
   if (measured.fp8_flops > 0) peaks.measured_fp8_tflops = measured.fp8_flops / 1e12;
   peaks.measured_copy_gb_per_s = measured.bytes / 1e9;
@@ -346,16 +356,16 @@ void fail(Record& record, Status status, const std::string& error) {
 
 }  // namespace
 
-Record run_case(const Case& c) {
+Record run_case(const Case& c, const NodeShare& share, StepBoard* board) {
   Record record = start_record(c);
-  record.env = describe_environment(openmp_threads(), c.device == "cuda" ? 0 : -1);
+  record.env = describe_environment(openmp_threads(), c.device == "cuda" ? share.first_gpu : -1);
   const Plan plan = make_plan(c);
   if (const std::string why = plan.why_unsupported(); !why.empty()) {
     fail(record, Status::unsupported, why);
     return record;
   }
   try {
-    Session(c, record).run();
+    Session(c, share, board, record).run();
   } catch (const Unsupported& error) {
     fail(record, Status::unsupported, error.what());
   } catch (const OutOfMemory& error) {

@@ -5,6 +5,8 @@
 #include <string>
 
 #include "bench/case.h"
+#include "bench/nodes.h"
+#include "bench/step_board.h"
 #include "results/record.h"
 
 namespace precbench {
@@ -21,10 +23,11 @@ struct Prediction {
 /// Throws InvalidInput for what validate() refuses.
 Prediction predict(const Case& c);
 
-/// Runs the case on the ranks of this process and fills every part of the record. What the case itself can
-/// end in (unsupported, oom, diverged) is a status, with what was measured until then; throws InvalidInput
-/// for bad input that only reading it shows, such as a text shorter than one sequence.
-Record run_case(const Case& c);
+/// Runs this process's `share` of the case's ranks (the default: all of them), notes on `board` how far they
+/// are, and fills every part of the record. What the case itself can end in (unsupported, oom, diverged) is a
+/// status, with what was measured until then; throws InvalidInput for bad input that only reading it shows,
+/// such as a text shorter than one sequence.
+Record run_case(const Case& c, const NodeShare& share = {}, StepBoard* board = nullptr);
 
 /// GPUs that this process could use; 0 without a driver. Creates no CUDA context.
 int visible_gpus();

@@ -56,7 +56,7 @@ Record run_ok(const Case& c) {
 }
 
 /// A token far beyond the table.
-Record read_where_nothing_is(const Case& c) {
+Record read_where_nothing_is(const Case& c, const NodeShare&, StepBoard&) {
   setenv("CUDA_LAUNCH_BLOCKING", "1", 1);  // so that the error is that of the op which made it
   const std::unique_ptr<Device> gpu = make_cuda_device(0);
   Buffers buffers(*gpu);

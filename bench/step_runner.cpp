@@ -3,13 +3,19 @@
 
 namespace precbench {
 
-StepRunner::StepRunner(Rank& rank, const DataSource& data, bool graph)
+StepRunner::StepRunner(Rank& rank, const DataSource& data, bool graph, StepBoard* board)
     : rank_(rank),
       data_(data),
       graph_(graph && rank.device().name() == "cuda"),
+      board_(board),
       clock_(make_device_clock(rank.device())) {}
 
+void StepRunner::note(std::int64_t step, StepBoard::Stage stage) {
+  if (board_) board_->note(rank_.comm().rank(), step, stage);
+}
+
 StepRunner::Timed StepRunner::run(std::int64_t step, double signal) {
+  note(step, StepBoard::Stage::begun);
   if (graph_ && warm_ && !captured_) captured_ = capture_step(rank_.device(), [&] { rank_.enqueue(); });
   rank_.prepare(data_, step, signal);
   clock_->reset();
@@ -20,7 +26,9 @@ StepRunner::Timed StepRunner::run(std::int64_t step, double signal) {
     rank_.enqueue();
   const std::size_t stop = clock_->mark();
   warm_ = true;
+  note(step, StepBoard::Stage::enqueued);
   Timed timed{rank_.finish(), 0};
+  note(step, StepBoard::Stage::finished);
   timed.ms = clock_->milliseconds(start, stop);
   return timed;
 }

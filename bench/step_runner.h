@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "bench/rank.h"
+#include "bench/step_board.h"
 #include "kernels/cuda/graph.h"
 #include "kernels/cuda/profiler.h"
 
@@ -13,8 +14,8 @@ namespace precbench {
 
 class StepRunner {
  public:
-  /// `graph`: capture, where the device can.
-  StepRunner(Rank& rank, const DataSource& data, bool graph);
+  /// `graph`: capture, where the device can. `board`: where to note how far the rank is; null: nowhere.
+  StepRunner(Rank& rank, const DataSource& data, bool graph, StepBoard* board = nullptr);
 
   struct Timed {
     StepResult result;
@@ -28,9 +29,12 @@ class StepRunner {
   StepProfiler::Result profile(std::int64_t step);
 
  private:
+  void note(std::int64_t step, StepBoard::Stage stage);
+
   Rank& rank_;
   const DataSource& data_;
   bool graph_;
+  StepBoard* board_;
   bool warm_ = false;
   std::unique_ptr<DeviceClock> clock_;
   std::unique_ptr<StepGraph> captured_;

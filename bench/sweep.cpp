@@ -20,6 +20,7 @@
 #include "bench/child.h"
 #include "bench/environment.h"
 #include "bench/interleave.h"
+#include "bench/leader.h"
 #include "bench/progress.h"
 #include "kernels/errors.h"
 #include "results/record_file.h"
@@ -109,15 +110,25 @@ std::string said(const ChildResult& result) {
   return text.empty() ? "" : "; its last words: " + text;
 }
 
+/// Which of several processes, as the start of an error message.
+std::string at(const ChildResult& result) { return result.where.empty() ? "" : result.where + ": "; }
+
 bool killed_from_outside(const ChildResult& result) {
   return result.end == End::signalled && result.code == SIGKILL && !result.out_of_memory;
 }
 
+ChildResult run_everywhere(const Case& c, const SweepOptions& options) {
+  return options.leader ? options.leader->run(options.child, c, options.timeout_s)
+                        : run_child(options.child, c, {}, options.timeout_s);
+}
+
 /// The row of a case whose process has ended. Throws InvalidInput if it refused its input.
-Record row_of(const Case& c, const ChildResult& result, double timeout_s) {
+Record row_of_one(const Case& c, const ChildResult& result, double timeout_s) {
   if (result.end == End::timed_out)
     return failed_record(c, Status::timeout,
                          fmt::format("still running after {} s (--timeout){}", timeout_s, said(result)));
+  if (result.end == End::lost)
+    return failed_record(c, Status::crashed, "the connection to it is lost; start the sweep again");
   if (result.end == End::signalled) {
     if (result.code == SIGKILL && result.out_of_memory)
       return failed_record(c, Status::oom,
@@ -127,7 +138,7 @@ Record row_of(const Case& c, const ChildResult& result, double timeout_s) {
                          fmt::format("killed by signal {} ({}){}{}", result.code, strsignal(result.code),
                                      twice, said(result)));
   }
-  if (result.code == kBadInputExit) throw InvalidInput(one_line(result.last_lines));
+  if (result.code == kBadInputExit) throw InvalidInput(at(result) + one_line(result.last_lines));
   if (result.code != 0)
     return failed_record(c, Status::crashed,
                          fmt::format("ended with exit status {}{}", result.code, said(result)));
@@ -139,6 +150,13 @@ Record row_of(const Case& c, const ChildResult& result, double timeout_s) {
     return failed_record(c, Status::crashed,
                          fmt::format("left no usable record: {}{}", error.what(), said(result)));
   }
+}
+
+/// The same, with the process of several that it is about in front.
+Record row_of(const Case& c, const ChildResult& result, double timeout_s) {
+  Record record = row_of_one(c, result, timeout_s);
+  if (record.error) record.error = at(result) + *record.error;
+  return record;
 }
 
 bool is_failure(Status status) { return status == Status::crashed || status == Status::timeout; }
@@ -223,8 +241,8 @@ struct Sweep {
   std::optional<Record> run(const Case& c) {
     if (interrupted()) return std::nullopt;
     progress.start(c);
-    ChildResult result = run_child(options.child, c, options.timeout_s);
-    if (killed_from_outside(result)) result = run_child(options.child, c, options.timeout_s);
+    ChildResult result = run_everywhere(c, options);
+    if (killed_from_outside(result)) result = run_everywhere(c, options);
     if (result.end == End::interrupted) return std::nullopt;
     return row_of(c, result, options.timeout_s);
   }

@@ -17,6 +17,8 @@
 
 namespace precbench {
 
+class Leader;
+
 struct SweepOptions {
   std::string out = "out";  ///< folder of records.jsonl; made if missing
   bool fresh = false;       ///< move the old records aside (records.jsonl.1, .2, ...) and do every case
@@ -26,6 +28,7 @@ struct SweepOptions {
   bool interleave = false;  ///< run the recipes of a setting A B B A; see interleave.h
   double timeout_s = 3600;  ///< of one case; 0: none
   std::vector<std::string> child = {"/proc/self/exe", "run-case"};  ///< the command that child.h describes
+  Leader* leader = nullptr;  ///< of several processes that take part in every case; null: this one alone
 };
 
 inline constexpr int kSweepDone = 0;      ///< every case has a row

@@ -24,6 +24,7 @@
 #include "results/record_file.h"
 #include "tools/catch.h"
 #include "tools/temp_directory.h"
+#include "tools/test_processes.h"
 
 using namespace precbench;
 using namespace std::chrono_literals;
@@ -48,7 +49,7 @@ enum Fault : std::int64_t {
   kWaits,
 };
 
-Record fake_run(const Case& c) {
+Record fake_run(const Case& c, const NodeShare&, StepBoard&) {
   if (!c.save_init.empty()) std::ofstream(c.save_init, std::ios::app) << getpid() << "\n";
   Record record = start_record(c);
   record.training.emplace();
@@ -136,47 +137,6 @@ std::map<std::int64_t, Record> rows_of(const SweepOptions& options) {
   for (const LocatedRecord& located : set.records)
     rows[located.record.case_fields["seed"].get<std::int64_t>()] = located.record;
   return rows;
-}
-
-std::string text_of(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-/// Runs `action` in a forked process, whose exit status is what it returns.
-template <class Action>
-pid_t in_background(Action action) {
-  const pid_t pid = fork();
-  if (pid == 0) {
-    const int null = open("/dev/null", O_WRONLY);
-    dup2(null, STDOUT_FILENO);
-    int code = 99;
-    try {
-      code = action();
-    } catch (const std::exception& error) {
-      fmt::print(stderr, "{}\n", error.what());
-    }
-    _exit(code);
-  }
-  return pid;
-}
-
-int exit_status(pid_t pid) {
-  int status = 0;
-  waitpid(pid, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-}
-
-bool alive(pid_t pid) {
-  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
-  std::string id, name, state;
-  return stat >> id >> name >> state && state != "Z" && state != "X";
-}
-
-bool eventually(const std::function<bool()>& condition) {
-  for (int i = 0; i < 500; ++i, std::this_thread::sleep_for(10ms))
-    if (condition()) return true;
-  return false;
 }
 
 }  // namespace

@@ -1,16 +1,57 @@
 // Threads of ranks. See team.h.
 #include "bench/team.h"
 
+#include <fmt/format.h>
+
 #include <exception>
 #include <mutex>
+#include <new>
+#include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
-namespace precbench {
+#include "kernels/errors.h"
 
-void run_team(int size, const std::function<void(int)>& body, const std::function<void()>& abort) {
+namespace precbench {
+namespace {
+
+std::string message_of(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+/// Rethrows what is being handled, with the rank in front. What says the same on every rank, or has no
+/// message of its own, goes through as it is.
+[[noreturn]] void rethrow_from(int rank) {
+  try {
+    throw;
+  } catch (const OutOfMemory& error) {
+    throw OutOfMemory(fmt::format("rank {}: {}", rank, error.what()), error.bytes);
+  } catch (const InvalidInput&) {
+    throw;
+  } catch (const Unsupported&) {
+    throw;
+  } catch (const Diverged&) {
+    throw;
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw std::runtime_error(fmt::format("rank {}: {}", rank, error.what()));
+  }
+}
+
+}  // namespace
+
+void run_team(const NodeShare& share, const std::function<void(int)>& body,
+              const std::function<void()>& abort, StepBoard* board) {
+  if (board) board->open(share);
   std::mutex mutex;
   std::exception_ptr first;
+  int failed = 0;
   const auto guarded = [&](int rank) {
     try {
       body(rank);
@@ -18,14 +59,22 @@ void run_team(int size, const std::function<void(int)>& body, const std::functio
       const std::lock_guard lock(mutex);
       if (first) return;
       first = std::current_exception();
+      failed = rank;
+      if (board) board->note_failure(rank, message_of(first));
       abort();
     }
   };
   std::vector<std::thread> threads;
-  for (int rank = 1; rank < size; ++rank) threads.emplace_back(guarded, rank);
-  guarded(0);
+  for (int i = 1; i < share.local; ++i) threads.emplace_back(guarded, share.first + i);
+  guarded(share.first);
   for (std::thread& thread : threads) thread.join();
-  if (first) std::rethrow_exception(first);
+  if (!first) return;
+  try {
+    std::rethrow_exception(first);
+  } catch (...) {
+    if (share.world == 1) throw;
+    rethrow_from(failed);
+  }
 }
 
 }  // namespace precbench

@@ -3,11 +3,17 @@
 
 #include <functional>
 
+#include "bench/nodes.h"
+#include "bench/step_board.h"
+
 namespace precbench {
 
-/// Runs body(rank) for every rank in [0, size) at the same time; rank 0 on the calling thread. When a body
+/// Runs body(rank) for every rank of the share at the same time, the first on the calling thread. When a body
 /// throws, `abort` is called once, which must release ranks that wait for the failed one; the first exception
-/// is rethrown here after all threads have ended.
-void run_team(int size, const std::function<void(int)>& body, const std::function<void()>& abort);
+/// is rethrown here after all threads have ended. Of several ranks, the message of what the project's other
+/// exceptions do not cover names the one that failed, and so does OutOfMemory's.
+/// The failure is noted on `board` at once, for the case that another rank does not come back.
+void run_team(const NodeShare& share, const std::function<void(int)>& body,
+              const std::function<void()>& abort, StepBoard* board = nullptr);
 
 }  // namespace precbench

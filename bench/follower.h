@@ -1,0 +1,19 @@
+// A process of a sweep that takes part in the cases of its leader (leader.h) and decides nothing itself.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "bench/leader.h"
+
+namespace precbench {
+
+inline constexpr int kLeaderGone = 1;
+
+/// Meets the leader, runs `command` on this process's share of every case that it sends, and returns the exit
+/// status that the leader sends at the end: kLeaderGone where it ended without, 130 after an interrupt. No
+/// child is left running. Throws InvalidInput where there is no leader.
+int follow(const Nodes& nodes, const Address& address, const std::vector<std::string>& command,
+           const Patience& patience = {});
+
+}  // namespace precbench

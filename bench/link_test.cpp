@@ -1,0 +1,85 @@
+// Messages over a real connection of this host, and peers that misbehave.
+#include "bench/link.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <string>
+
+#include "bench/nodes_testing.h"
+#include "tools/catch.h"
+
+using namespace precbench;
+using namespace std::chrono_literals;
+
+namespace {
+
+/// A link and the bare socket at its other end.
+struct Ends {
+  Ends() {
+    std::array<int, 2> sockets = {};
+    REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets.data()) == 0);
+    link = Link(sockets[0]);
+    other = sockets[1];
+  }
+  ~Ends() { ::close(other); }
+  void write(const std::string& text) const {
+    REQUIRE(::write(other, text.data(), text.size()) == static_cast<ssize_t>(text.size()));
+  }
+  Link link;
+  int other = -1;
+};
+
+}  // namespace
+
+TEST_CASE("messages come over a connection in order and whole", "[link]") {
+  const Address address = free_address();
+  Listener listener(address);
+  Link here = connect_to(address), there = listener.accept(10s);
+  REQUIRE((here.open() && there.open()));
+  CHECK(there.peer() == "127.0.0.1");
+  CHECK(!there.receive());
+  here.send({{"text", "two\nlines, not UTF-8: \xff"}});
+  here.send({{"number", 2}});
+  there.wait(10s);
+  const auto first = there.receive();
+  REQUIRE(first);
+  CHECK(first->at("text").get<std::string>().starts_with("two\nlines, not UTF-8: "));
+  there.wait(10s);
+  CHECK(there.receive().value_or(nullptr)["number"] == 2);
+  CHECK(!there.receive());
+  CHECK(there.open());
+}
+
+TEST_CASE("what a peer said before it ended is still heard", "[link]") {
+  Ends ends;
+  ends.write("{\"a\": 1}\n{\"b\": ");
+  CHECK(ends.link.receive().value_or(nullptr)["a"] == 1);
+  CHECK(!ends.link.receive());
+  ends.write("2}\n");
+  shutdown(ends.other, SHUT_WR);
+  CHECK(ends.link.receive().value_or(nullptr)["b"] == 2);
+  CHECK(!ends.link.receive());
+  CHECK(!ends.link.open());
+}
+
+TEST_CASE("a peer that talks nonsense, never ends a line or never reads is left", "[link]") {
+  for (const std::string& nonsense : {std::string("GET / HTTP/1.1\r\n"), std::string("[1]\n")}) {
+    Ends ends;
+    ends.write(nonsense);
+    CHECK(!ends.link.receive());
+    CHECK(!ends.link.open());
+  }
+  Ends endless;
+  for (int i = 0; i < 64 && endless.link.open(); ++i) {
+    endless.write(std::string(32768, 'x'));
+    CHECK(!endless.link.receive());
+  }
+  CHECK(!endless.link.open());
+  Ends deaf;
+  for (int i = 0; i < 1000 && deaf.link.open(); ++i) deaf.link.send({{"text", std::string(32768, 'x')}});
+  CHECK(!deaf.link.open());
+}
+
+TEST_CASE("nobody at an address is no connection", "[link]") { CHECK(!connect_to(free_address()).open()); }
