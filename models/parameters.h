@@ -35,8 +35,8 @@ struct ParameterOptions {
   DType gradients = DType::f32;
   int accumulation = 1;  ///< micro-steps whose gradients are summed before an optimizer step
   OperandFormat
-      gather_format;  ///< sharded: of the blocks' weights as ranks exchange them; BF16 if not quantized
-  std::vector<bool> gather_fp8;  ///< which blocks are exchanged in that format
+      gather_format{};  ///< sharded: of the blocks' weights as ranks exchange them; BF16 if not quantized
+  std::vector<bool> gather_fp8{};  ///< which blocks are exchanged in that format
 
   /// Whether shards must end where 128x128 blocks end.
   bool whole_blocks() const { return gather_format.granularity == Granularity::block_128x128; }
