@@ -200,10 +200,13 @@ ChildResult Leader::timed_out(const std::vector<std::string>& suspects) const {
   ChildResult result;
   result.end = End::timed_out;
   if (!suspects.empty()) result.where = fmt::format("{} did not report", fmt::join(suspects, ", "));
-  for (const ChildResult& r : results_)
-    if (!r.last_lines.empty())
-      result.last_lines +=
-          fmt::format("{}{}: {}", result.last_lines.empty() ? "" : "; ", r.where, r.last_lines);
+  // Asked to end, a process's ranks say how far they are; those that cannot are where it hangs.
+  for (const ChildResult& r : results_) {
+    const bool named = std::find(suspects.begin(), suspects.end(), r.where) != suspects.end();
+    if (succeeded(r) || (named && r.last_lines.empty())) continue;
+    result.last_lines += fmt::format("{}{}: {}", result.last_lines.empty() ? "" : "; ", r.where,
+                                     r.last_lines.empty() ? "its ranks said nothing" : r.last_lines);
+  }
   return result;
 }
 
