@@ -108,10 +108,9 @@ Fd memory_file(const std::string& text) {
   return file;
 }
 
-/// How often a thread that waits for work of GCC's OpenMP spins before it sleeps: some 30 us. A thread that
-/// spins for long keeps the core from the very thread that it waits for where other programs run too. A step
-/// of the tiny model on 2 cores, in ms, when they are quiet and when five times as many threads want to run:
-///   never 57, 80     1000: 42, 110     3000: 40, 200     100000: 40, 3000     for ever (the default): 40, -
+/// How often a thread that waits for work of GCC's OpenMP spins before it sleeps: some tens of microseconds.
+/// A thread that never spins pays for waking up at every op, which a small model's step feels; one that spins
+/// for long keeps the core from the very thread that it waits for where other programs run too.
 constexpr const char* kSpinCount = "GOMP_SPINCOUNT=1000";
 
 /// execve's environment for a child: ours, and how its threads wait.

@@ -2,8 +2,9 @@
 //
 //   seq = "2048-8192*2"
 //   recipe = ["bf16", "tensorwise"]
-//   [small]                         # each section is a grid of its own on top of the keys before the first
-//   section model = ["llama3.2-1b"] gpus = [1, 2]
+//   [small]                         # a section is a grid of its own, on top of the keys before the first one
+//   model = ["llama3.2-1b"]
+//   gpus = [1, 2]
 #pragma once
 
 #include <map>

@@ -1,8 +1,8 @@
 // One case inside its process: builds the ranks, trains, measures, and fills the record. In order:
 //   describe     plan, prediction, support, environment: known before anything runs
 //   train        every rank in its thread: steps until the sampler has enough, loss and gradient norm of each
-//   afterwards   weights out; then, outside the timed samples, one profiled step and the quantization
-//   statistics
+//   afterwards   weights out; then, outside the timed samples, one profiled step, the bandwidth of the
+//                collectives and the quantization statistics
 #include "bench/session.h"
 
 #include <fmt/format.h>

@@ -1,8 +1,8 @@
 // The op vocabulary: everything a training step asks of hardware. Three devices implement it.
-//   cpu   the specification: readable and exact, the default where no GPU is visible, the oracle of every GPU
-//   test cuda  the fast one; its files have the names of the cpu files so that the two can be read side by
-//   side dry   touches no data; with the cost of every op known here, it predicts FLOPs, bytes, memory and
-//   time
+//   cpu   the specification: readable and exact, the default where no GPU is visible, the oracle of every
+//         GPU test
+//   cuda  the fast one; its files have the names of the cpu files so that the two can be read side by side
+//   dry   touches no data; with the cost of every op known here, it predicts FLOPs, bytes, memory and time
 //
 // The public functions book the op with its cost (FLOPs, bytes, class) and then call the device's do_
 // function, so the books are the same on every device. Destinations come first, then sources, then shapes and

@@ -205,10 +205,10 @@ PRECBENCH_HD constexpr std::uint8_t ue8m0_round_up(float d) {
 
 /// The scale byte of a block whose largest magnitude is `amax` and whose elements are e4m3, e5m2 or e2m1.
 /// Non-finite amax gives 0xFF, zero gives 0.
-///   rceil  round_up(amax * fp32(1/max)): scaled amax in (max/2, max], never saturates (NVIDIA's MXFP8
-///   recipe) floor  floor(log2 amax) - emax (OCP MX v1.0, section 6.3): scaled values above max saturate ceil
-///   ceil(log2 amax) - emax: scaled amax in (2^(emax-1), 2^emax] even   floor, after rounding amax half up to
-///   the element's mantissa width
+///   rceil  round_up(amax * fp32(1/max)): scaled amax in (max/2, max], never saturates (NVIDIA's recipe)
+///   floor  floor(log2 amax) - emax (OCP MX v1.0, section 6.3): scaled values above max saturate
+///   ceil   ceil(log2 amax) - emax: scaled amax in (2^(emax-1), 2^emax]
+///   even   floor, after rounding amax half up to the element's mantissa width
 /// emax is the exponent of the format's largest power of two: 8, 15, 2. The last three clamp at 2^-127.
 PRECBENCH_HD constexpr std::uint8_t ue8m0_from_amax(float amax, DType format, ScaleRounding rounding) {
   const std::int32_t bits = abs_bits(amax);

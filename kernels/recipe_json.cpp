@@ -1,10 +1,9 @@
 // A user's own recipe row as JSON, checked so that what is accepted can be computed and what is not names its
 // field:
-//   {"name": "mine", "reference": "...", "fprop": {"a": OPERAND, "b": OPERAND, "fast_accum": false}, "dgrad":
-//   ...,
-//    "wgrad": ...}
-//   OPERAND: {"format": "bf16"} or {"format": "e4m3", "granularity": "1x32", "scale": "ue8m0", "rounding":
-//   "rceil"}
+//   {"name": "mine", "reference": "...",
+//    "fprop": {"a": OPERAND, "b": OPERAND, "fast_accum": false}, "dgrad": ..., "wgrad": ...}
+//   OPERAND: {"format": "bf16"}
+//         or {"format": "e4m3", "granularity": "1x32", "scale": "ue8m0", "rounding": "rceil"}
 // reference and fast_accum may be left out, and rounding of a ue8m0 scale is rceil if left out.
 #include <fmt/format.h>
 

@@ -2,8 +2,7 @@
 // and what is gathered is bytes, half of BF16's.
 //
 //   one scale per matrix   every rank casts its part of the master (FP32 where there is one: one rounding,
-//   where
-//                          BF16 weights would have been rounded twice) with the amax over all ranks
+//                          where BF16 weights would have been rounded twice) with the amax over all ranks
 //   128x128 blocks         every rank quantizes its rows of the BF16 weights; shards end where blocks end
 // Scales and norm gains are small: every rank has all of them, summed from ranks that hold zeros elsewhere.
 //

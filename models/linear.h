@@ -8,7 +8,7 @@
 
 namespace precbench {
 
-/// Memory for a form of a [rows, k] matrix; BF16 needs none (see alias).
+/// Memory for a quantized form of a [rows, k] matrix; BF16 forms need none (see make_operand).
 Form push_form(Arena& arena, Segment segment, const OperandFormat& format, std::int64_t rows, std::int64_t k);
 
 /// An operand around an existing value, without quantized forms yet: BF16 forms alias the value.

@@ -7,7 +7,8 @@
 // replicas, whose gradients are summed. DDP is groups of one rank, FSDP one group, HSDP anything between.
 //
 // Communication runs beside compute: prefetch(unit) starts a gather that a later gather(unit) only waits for,
-// reduce() only starts, and end_step() waits for all gradients. Sharded blocks take turns in two buffers.
+// reduce() only starts, and complete(unit) waits for a unit's gradient. Sharded blocks take turns in two
+// buffers.
 #pragma once
 
 #include <functional>
@@ -34,8 +35,8 @@ struct ParameterOptions {
   DType moments = DType::f32;
   DType gradients = DType::f32;
   int accumulation = 1;  ///< micro-steps whose gradients are summed before an optimizer step
-  OperandFormat
-      gather_format{};  ///< sharded: of the blocks' weights as ranks exchange them; BF16 if not quantized
+  /// Sharded: of the blocks' weights as ranks exchange them; BF16 if not quantized.
+  OperandFormat gather_format{};
   std::vector<bool> gather_fp8{};  ///< which blocks are exchanged in that format
 
   /// Whether shards must end where 128x128 blocks end.

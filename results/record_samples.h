@@ -63,8 +63,8 @@ inline Record gpu_record(const std::string& recipe, double median_ms, double pen
                  memory.workspace + memory.quantized_weights;
   memory.peak = memory.total;
   r.memory = Memory{memory, memory, memory.peak + 500'000'000};
-  r.communication = Communication{
-      "nccl", 3e6, 3e6, {"NCCL_NVLS_ENABLE=0"}, {{"all_gather", 4, 4e6, 3e6, 340.0}}};
+  r.communication =
+      Communication{"nccl", 3e6, 3e6, {"NCCL_NVLS_ENABLE=0"}, {{"all_gather", 4, 4e6, 3e6, 340.0}}};
   r.breakdown = Breakdown{median_ms * 0.6,
                           median_ms * 0.1,
                           median_ms * 0.1,

@@ -5,14 +5,13 @@
 // are needed; the price is that the two large ones both compute p and ds: 7 products per tile pair where 5
 // would do.
 //   delta   one warp per row and head
-//   dk, dv  a block owns 128 K and V rows and walks over the query blocks that see them, for all query heads
-//   of the
-//           group in turn. Warps work in pairs on 32 K rows: each computes p and ds (transposed, keys as
-//           rows) for half of a query tile, the halves are exchanged through shared memory as BF16, and each
-//           accumulates half of the columns of dk and dv. So each fragment loaded from shared memory serves
-//           two products.
-//   dq      as the forward kernel: a block owns 128 query rows of a head, 32 per warp, and walks over the K
-//   and V tiles
+//   dk, dv  a block owns 128 K and V rows and walks over the query blocks that see them, for all query
+//           heads of the group in turn. Warps work in pairs on 32 K rows: each computes p and ds
+//           (transposed, keys as rows) for half of a query tile, the halves are exchanged through shared
+//           memory as BF16, and each accumulates half of the columns of dk and dv. So each fragment loaded
+//           from shared memory serves two products.
+//   dq      as the forward kernel: a block owns 128 query rows of a head, 32 per warp, and walks over the
+//           K and V tiles
 // Walked-over tiles are double-buffered in shared memory. Rows beyond T are zeros there, and then p dout, dp
 // and delta are zero too: such rows add nothing, and are not written. 14 T^2 heads head_dim / 2 FLOPs per
 // sequence, of which 10 are counted as attention's.
