@@ -33,8 +33,8 @@ std::vector<double> bus_bandwidths(Device& device, Comm& comm) {
     const std::int64_t shard_size = std::max<std::int64_t>(
         1, static_cast<std::int64_t>(kind.largest_bytes) / bytes_of(DType::f32, comm.size()));
     const std::int64_t size = shard_size * comm.size();
-    void* block = device.allocate(bytes_of(DType::f32, size + shard_size));
-    const Tensor full{block, DType::f32, 1, size};
+    const DeviceBlock block(device, bytes_of(DType::f32, size + shard_size));
+    const Tensor full{block.data(), DType::f32, 1, size};
     const Tensor shard{full.as<float>() + size, DType::f32, 1, shard_size};
     device.zero(full);
     device.zero(shard);
@@ -50,7 +50,6 @@ std::vector<double> bus_bandwidths(Device& device, Comm& comm) {
     std::nth_element(seconds.begin(), seconds.begin() + kSamples / 2, seconds.end());
     const double wire_per_byte = kind.wire_bytes / kind.buffer_bytes;
     rates.push_back(static_cast<double>(full.bytes()) * wire_per_byte / seconds[kSamples / 2]);
-    device.deallocate(block);
   }
   return rates;
 }

@@ -35,19 +35,18 @@ double median_seconds(Device& device, DeviceClock& clock, const std::function<vo
 
 OpPeaks measure_ceilings(Device& device, const Recipe& recipe) {
   constexpr std::int64_t kBytes = 2 * bytes_of(DType::bf16, kCopyElements);
-  const std::unique_ptr<void, std::function<void(void*)>> block(device.allocate(kBytes),
-                                                                [&](void* p) { device.deallocate(p); });
+  const DeviceBlock block(device, kBytes);
   const std::unique_ptr<DeviceClock> clock = make_device_clock(device);
   OpPeaks peaks;
   {
-    Arena arena(block.get(), kBytes);
+    Arena arena(block.data(), kBytes);
     const Tensor from = arena.push(Segment::other, DType::bf16, kSide, kCopyElements / kSide);
     const Tensor to = arena.push(Segment::other, DType::bf16, kSide, kCopyElements / kSide);
     device.init_normal(from, 1.0f, 1, 0);
     peaks.bytes = static_cast<double>(from.bytes() + to.bytes()) /
                   median_seconds(device, *clock, [&] { device.convert(to, from); });
   }
-  Arena arena(block.get(), kBytes);
+  Arena arena(block.data(), kBytes);
   const Tensor d = arena.push(Segment::other, DType::bf16, kSide, kSide);
   const Tensor values[2] = {arena.push(Segment::other, DType::bf16, kSide, kSide),
                             arena.push(Segment::other, DType::bf16, kSide, kSide)};

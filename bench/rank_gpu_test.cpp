@@ -48,19 +48,6 @@ void on_gpus(int ranks, Body&& body) {
       [&] { group->abort(); });
 }
 
-class GpuBlock {
- public:
-  GpuBlock(Device& device, std::int64_t bytes) : device_(device), data_(device.allocate(bytes)) {}
-  ~GpuBlock() { device_.deallocate(data_); }
-  GpuBlock(const GpuBlock&) = delete;
-  GpuBlock& operator=(const GpuBlock&) = delete;
-  void* data() const { return data_; }
-
- private:
-  Device& device_;
-  void* data_;
-};
-
 struct Trained {
   std::vector<double> losses, norms;
   Named gradients;  ///< of the first step
@@ -92,7 +79,7 @@ Trained train(const std::string& recipe, const Setting& setting) {
   Trained trained;
   on_gpus(setting.ranks, [&](int index, Device& device, Comm& comm) {
     const std::int64_t bytes = dry_run(plan, &device).extent + (std::int64_t{1} << 24);
-    const GpuBlock block(device, bytes);
+    const DeviceBlock block(device, bytes);
     Rank rank(device, comm, plan, block.data(), bytes);
     rank.parameters().initialize(plan.seed, kInitialDeviation);
     StepRunner runner(rank, *data, setting.graph);
@@ -117,7 +104,7 @@ TEST_CASE("NCCL's collectives", "[gpu][comm]") {
   constexpr std::int64_t n = 1021;
   std::vector<int> wrong(ranks);
   on_gpus(ranks, [&](int r, Device& device, Comm& comm) {
-    const GpuBlock block(device, 1 << 20);
+    const DeviceBlock block(device, 1 << 20);
     Arena arena(block.data(), 1 << 20);
     // Small whole numbers: every order of summation is exact, in BF16 too.
     const auto value = [](int rank, std::int64_t i) { return static_cast<float>((rank * 5 + i) % 13); };
@@ -179,7 +166,7 @@ TEST_CASE("a collective in flight leaves what the device does meanwhile alone", 
   std::vector<int> wrong(ranks);
   on_gpus(ranks, [&](int r, Device& device, Comm& comm) {
     const std::int64_t bytes = 64 << 20;
-    const GpuBlock block(device, bytes);
+    const DeviceBlock block(device, bytes);
     Arena arena(block.data(), bytes);
     const Tensor a = arena.push(Segment::other, DType::f32, 1, n),
                  b = arena.push(Segment::other, DType::f32, 1, n);

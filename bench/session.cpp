@@ -48,20 +48,6 @@ Support support_of(const Recipe& recipe, const Device& device) {
           path_of(device.support(recipe.wgrad, GemmRole::wgrad)), std::nullopt};
 }
 
-/// Memory of a device for as long as a rank lives.
-class Block {
- public:
-  Block(Device& device, std::int64_t bytes) : device_(device), data_(device.allocate(bytes)) {}
-  ~Block() { device_.deallocate(data_); }
-  Block(const Block&) = delete;
-  Block& operator=(const Block&) = delete;
-  void* data() const { return data_; }
-
- private:
-  Device& device_;
-  void* data_;
-};
-
 class Session {
  public:
   Session(const Case& c, const NodeShare& share, StepBoard* board, Record& record)
@@ -159,7 +145,7 @@ void Session::run_rank(int index, CommGroup& group) {
   const std::unique_ptr<Comm> comm = group.join(index, *device);
   // A little more than predicted: saving and watching push small tensors of their own.
   const std::int64_t capacity = books_.extent + watching_bytes(plan_);
-  const Block block(*device, capacity);
+  const DeviceBlock block(*device, capacity);
   Rank rank(*device, *comm, plan_, block.data(), capacity);
   if (initial_)
     initial_->load_into(rank.parameters());

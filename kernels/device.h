@@ -282,4 +282,18 @@ class Device {
   OpObserver* observer_ = nullptr;
 };
 
+/// Memory of a device for as long as this lives, contents undefined. The constructor throws OutOfMemory.
+class DeviceBlock {
+ public:
+  DeviceBlock(Device& device, std::int64_t bytes) : device_(device), data_(device.allocate(bytes)) {}
+  ~DeviceBlock() { device_.deallocate(data_); }
+  DeviceBlock(const DeviceBlock&) = delete;
+  DeviceBlock& operator=(const DeviceBlock&) = delete;
+  void* data() const { return data_; }
+
+ private:
+  Device& device_;
+  void* data_;
+};
+
 }  // namespace precbench

@@ -45,7 +45,12 @@ struct Tensor {
 
   /// Rows [first, first + count) as a tensor of their own. Rows must be whole bytes.
   Tensor slice_rows(std::int64_t first, std::int64_t count) const {
-    return {static_cast<std::byte*>(data) + bytes_of(dtype, first * cols), dtype, count, cols};
+    return elements(first * cols, count * cols).reshape(count, cols);
+  }
+
+  /// Elements [first, first + count) of the flattened tensor, as [1, count]. They must start at a whole byte.
+  Tensor elements(std::int64_t first, std::int64_t count) const {
+    return {static_cast<std::byte*>(data) + bytes_of(dtype, first), dtype, 1, count};
   }
 
   /// The same elements as [new_rows, new_cols]; the products must agree.

@@ -6,14 +6,6 @@
 #include "kernels/scale_layout.h"
 
 namespace precbench {
-namespace {
-
-Tensor part(const Tensor& t, std::int64_t first, std::int64_t count) {
-  return {t.as<std::byte>() + bytes_of(t.dtype, first), t.dtype, 1, count};
-}
-
-}  // namespace
-
 std::string why_not_fp8_weights(const Recipe& recipe) {
   const OperandFormat& f = recipe.fprop.b;
   if (!f.quantized()) return "FP8 gather: the recipe keeps weights in BF16";
@@ -21,8 +13,8 @@ std::string why_not_fp8_weights(const Recipe& recipe) {
     return "FP8 gather: the recipe takes weights in different formats in fprop and dgrad";
   if (f.granularity != Granularity::tensor && f.granularity != Granularity::block_128x128)
     return "FP8 gather: the recipe scales weights along each GEMM's own direction, so codes gathered for "
-           "fprop "
-           "cannot serve dgrad";
+           "fprop cannot "
+           "serve dgrad";
   return "";
 }
 
@@ -55,8 +47,8 @@ Tensor Fp8Weights::shard(int unit) const { return codes_.slice_rows(layer_of(uni
 Form Fp8Weights::form(int unit, int matrix, const Tensor& codes) const {
   const Layout::Matrix m = layout_.block_matrices()[matrix];
   const Tensor scale =
-      part(scales_, first_scale(unit, matrix), scale_count(format_.granularity, m.rows, m.cols));
-  return {format_, part(codes, m.offset, m.size()).reshape(m.rows, m.cols), scale, false};
+      scales_.elements(first_scale(unit, matrix), scale_count(format_.granularity, m.rows, m.cols));
+  return {format_, codes.elements(m.offset, m.size()).reshape(m.rows, m.cols), scale, false};
 }
 
 void Fp8Weights::refresh(const std::function<Tensor(int)>& shard_of) {
@@ -70,7 +62,7 @@ void Fp8Weights::refresh(const std::function<Tensor(int)>& shard_of) {
         const auto [first, last] = range(unit, m);
         const std::int64_t count = std::max<std::int64_t>(0, last - first);
         const auto mine = [&](const Tensor& t) {
-          return count ? part(t, first - start, count) : Tensor{nullptr, t.dtype, 0, 0};
+          return count ? t.elements(first - start, count) : Tensor{nullptr, t.dtype, 0, 0};
         };
         body(unit, i, m, first - m.offset, mine(shard_of(unit)), mine(shard(unit)));
       }
@@ -79,7 +71,7 @@ void Fp8Weights::refresh(const std::function<Tensor(int)>& shard_of) {
   device_.zero(scales_);
   if (from_master()) {
     const auto amax = [&](int unit, int matrix) {
-      return part(amaxes_, layer_of(unit) * kMatrices + matrix, 1);
+      return amaxes_.elements(layer_of(unit) * kMatrices + matrix, 1);
     };
     device_.zero(amaxes_);
     each_part([&](int unit, int i, const Layout::Matrix&, std::int64_t, const Tensor& value, const Tensor&) {
@@ -88,7 +80,7 @@ void Fp8Weights::refresh(const std::function<Tensor(int)>& shard_of) {
     comm_.all_reduce_max(amaxes_);
     each_part(
         [&](int unit, int i, const Layout::Matrix&, std::int64_t, const Tensor& value, const Tensor& codes) {
-          device_.quantize_part({format_, codes, part(scales_, first_scale(unit, i), 1), false}, value,
+          device_.quantize_part({format_, codes, scales_.elements(first_scale(unit, i), 1), false}, value,
                                 amax(unit, i));
         });
   } else {
@@ -101,7 +93,8 @@ void Fp8Weights::refresh(const std::function<Tensor(int)>& shard_of) {
       operand.value = value.reshape(rows, m.cols);
       operand.row = {
           format_, codes.reshape(rows, m.cols),
-          part(scales_, first_scale(unit, i) + scale, scale_count(format_.granularity, rows, m.cols)), false};
+          scales_.elements(first_scale(unit, i) + scale, scale_count(format_.granularity, rows, m.cols)),
+          false};
       device_.quantize(operand);
     });
     comm_.all_reduce(scales_);
@@ -114,9 +107,9 @@ void Fp8Weights::refresh(const std::function<Tensor(int)>& shard_of) {
     const std::int64_t begin = std::max(first, layout_.gains_offset());
     if (begin >= last) continue;
     device_.convert(
-        part(gains_, static_cast<std::int64_t>(layer) * gains_per_block_ + begin - layout_.gains_offset(),
-             last - begin),
-        part(shard_of(unit), begin - first, last - begin));
+        gains_.elements(static_cast<std::int64_t>(layer) * gains_per_block_ + begin - layout_.gains_offset(),
+                        last - begin),
+        shard_of(unit).elements(begin - first, last - begin));
   }
   comm_.all_reduce(gains_);
 }

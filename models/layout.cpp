@@ -19,7 +19,7 @@ std::int64_t align_up(std::int64_t n, std::int64_t multiple) {
 }
 
 Tensor view(const Tensor& unit, std::int64_t offset, std::int64_t rows, std::int64_t cols) {
-  return {unit.as<std::byte>() + bytes_of(unit.dtype, offset), unit.dtype, rows, cols};
+  return unit.elements(offset, rows * cols).reshape(rows, cols);
 }
 
 }  // namespace

@@ -10,9 +10,10 @@
 namespace precbench {
 namespace {
 
+/// The run's elements of a flat tensor, or none of one that is not kept.
 Tensor part(const Tensor& t, const Run& run) {
   if (t.empty()) return {};
-  return {t.as<std::byte>() + bytes_of(t.dtype, run.first), t.dtype, 1, run.count};
+  return t.elements(run.first, run.count);
 }
 
 }  // namespace

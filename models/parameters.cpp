@@ -11,11 +11,6 @@ namespace {
 
 Tensor flat(void* data, DType dtype, std::int64_t size) { return {data, dtype, 1, size}; }
 
-/// Elements [first, first + count) of a flat tensor.
-Tensor part(const Tensor& t, std::int64_t first, std::int64_t count) {
-  return flat(t.as<std::byte>() + bytes_of(t.dtype, first), t.dtype, count);
-}
-
 }  // namespace
 
 Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConfig& config,
@@ -83,7 +78,7 @@ Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConf
 }
 
 Tensor Parameters::local(const Tensor& buffer, int unit) const {
-  return buffer.empty() ? Tensor{} : part(buffer, layout_.shard_offset(unit), layout_.shard_size(unit));
+  return buffer.empty() ? Tensor{} : buffer.elements(layout_.shard_offset(unit), layout_.shard_size(unit));
 }
 
 void Parameters::forget_gathered() {
@@ -92,7 +87,7 @@ void Parameters::forget_gathered() {
 
 Tensor Parameters::local_weights(int unit) const {
   if (weight_offsets_[unit] < 0) return {};
-  return part(weights_, weight_offsets_[unit], layout_.shard_size(unit));
+  return weights_.elements(weight_offsets_[unit], layout_.shard_size(unit));
 }
 
 Tensor Parameters::gather_shard(int unit) const {
@@ -102,7 +97,7 @@ Tensor Parameters::gather_shard(int unit) const {
 Tensor Parameters::gather_target(int unit) const {
   Tensor buffer = gather_buffers_[buffer_of(unit)].weights;
   buffer.dtype = gather_shard(unit).dtype;  // a buffer for BF16 holds FP8 as well
-  return part(buffer, 0, layout_.shard_size(unit) * layout_.pieces());
+  return buffer.elements(0, layout_.shard_size(unit) * layout_.pieces());
 }
 
 void Parameters::begin_step() {
@@ -153,7 +148,7 @@ Tensor Parameters::gradients(int unit) {
   if (!sharded()) return local(gradient_, unit);
   const ReduceBuffer& buffer = reduce_buffers_[buffer_of(unit)];
   shard_comm_->wait(buffer.reduced);
-  return part(buffer.gradients, 0, layout_.shard_size(unit) * layout_.pieces());
+  return buffer.gradients.elements(0, layout_.shard_size(unit) * layout_.pieces());
 }
 
 void Parameters::claim(const Tensor& gradient) {
@@ -169,7 +164,7 @@ void Parameters::reduce(int unit) {
     ReduceBuffer& buffer = reduce_buffers_[buffer_of(unit)];
     if (micro_step_ > 0) add_reduced();
     const Tensor target =
-        micro_step_ == 0 ? local(gradient_, unit) : part(reduced_, 0, layout_.shard_size(unit));
+        micro_step_ == 0 ? local(gradient_, unit) : reduced_.elements(0, layout_.shard_size(unit));
     buffer.reduced = shard_tickets_[unit] = shard_comm_->start_reduce_scatter(target, full);
     if (micro_step_ > 0) adding_ = unit;
   }
@@ -184,7 +179,7 @@ void Parameters::add_reduced() {
   if (adding_ < 0) return;
   shard_comm_->wait(shard_tickets_[adding_]);
   const Tensor target = local(gradient_, adding_);
-  device_.add(target, part(reduced_, 0, target.size()));
+  device_.add(target, reduced_.elements(0, target.size()));
   adding_ = -1;
 }
 
@@ -204,7 +199,7 @@ void Parameters::initialize(std::uint64_t seed, float std) {
     const Tensor& target = s.master.empty() ? s.weights : s.master;
     device_.zero(target);  // the holes too
     for (const Run& run : s.runs) {
-      const Tensor elements = part(target, run.first, run.count);
+      const Tensor elements = target.elements(run.first, run.count);
       if (run.decay)
         device_.init_normal(elements, std, seed, s.model_offset + run.first);
       else
@@ -279,7 +274,8 @@ std::vector<std::uint64_t> Parameters::fingerprints() {
       const std::int64_t begin = std::max(first, p.offset), end = std::min(last, p.offset + p.size());
       std::uint64_t hash = 0;
       if (begin < end) {
-        device_.fingerprint(hash_, part(s.master.empty() ? s.weights : s.master, begin - first, end - begin));
+        device_.fingerprint(hash_,
+                            (s.master.empty() ? s.weights : s.master).elements(begin - first, end - begin));
         std::uint32_t words[2];
         device_.download(words, hash_);
         hash = (std::uint64_t{words[0]} << 32) | words[1];

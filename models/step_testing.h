@@ -24,25 +24,19 @@ namespace precbench::testing {
 using Named = std::map<std::string, std::vector<float>>;
 
 /// Memory of a device that is filled with NaN, so that what is read before it is written shows.
-class NanBlock {
+class NanBlock : public DeviceBlock {
  public:
-  NanBlock(Device& device, std::int64_t bytes) : device_(device), data_(device.allocate(bytes)) {
+  NanBlock(Device& device, std::int64_t bytes) : DeviceBlock(device, bytes) {
     const std::vector<std::uint8_t> ones(kChunk, 0xFF);
     for (std::int64_t done = 0; done < bytes; done += kChunk)
       device.upload(
-          {static_cast<std::uint8_t*>(data_) + done, DType::e4m3, 1, std::min(kChunk, bytes - done)},
+          {static_cast<std::uint8_t*>(data()) + done, DType::e4m3, 1, std::min(kChunk, bytes - done)},
           ones.data());
     device.synchronize();
   }
-  ~NanBlock() { device_.deallocate(data_); }
-  NanBlock(const NanBlock&) = delete;
-  NanBlock& operator=(const NanBlock&) = delete;
-  void* data() const { return data_; }
 
  private:
   static constexpr std::int64_t kChunk = std::int64_t{1} << 20;
-  Device& device_;
-  void* data_;
 };
 
 struct StepSetup {

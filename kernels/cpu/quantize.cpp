@@ -84,7 +84,8 @@ void quantize_rows(int threads, const Form& form, const Rows& source, float tens
   });
 }
 
-void transpose_matrix(int threads, float* out, const float* in, std::int64_t rows, std::int64_t cols) {
+template <class T>
+void transpose_matrix(int threads, T* out, const T* in, std::int64_t rows, std::int64_t cols) {
   constexpr std::int64_t kTile = 32;
   cpu::for_rows(threads, detail::blocks_of(cols, kTile), 0, [&](std::int64_t tile, float*) {
     const std::int64_t c_end = std::min(cols, (tile + 1) * kTile);
@@ -112,11 +113,7 @@ void CpuDevice::do_quantize_part(const Form& form, const Tensor& value, const Te
 
 void CpuDevice::do_transpose(const Form& dst, const Form& src) {
   const std::int64_t rows = src.data.rows, k = src.data.cols;
-  const std::uint8_t* from = src.data.as<std::uint8_t>();
-  std::uint8_t* to = dst.data.as<std::uint8_t>();
-  cpu::for_rows(threads_, k, 0, [&](std::int64_t c, float*) {
-    for (std::int64_t r = 0; r < rows; ++r) to[c * rows + r] = from[r * k + c];
-  });
+  transpose_matrix(threads_, dst.data.as<std::uint8_t>(), src.data.as<std::uint8_t>(), rows, k);
   std::memset(dst.scale.data, 0, dst.scale.bytes());
   const Granularity g = src.format.granularity;
   const std::int64_t block = block_length(g) ? block_length(g) : std::max(rows, k);

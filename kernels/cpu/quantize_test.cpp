@@ -200,6 +200,66 @@ TEST_CASE("amax is made where it is asked for, also when no form needs it yet", 
   CHECK(scale.floats()[0] == 1.0f / static_cast<float>(448.0 / (2.0 * largest)));
 }
 
+TEST_CASE("amax is the largest magnitude, of nothing 0, and NaN where a value is", "[cpu][quantize]") {
+  const auto device = make_cpu_device(2);
+  const auto amax = [&](DType dtype, const std::vector<float>& x) {
+    const Owned out(DType::f32, 1, 1), value(dtype, 1, static_cast<std::int64_t>(x.size()), x);
+    device->amax(out, value);
+    return out.floats()[0];
+  };
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    CHECK(amax(dtype, {}) == 0);
+    CHECK(amax(dtype, {-0.0f, 0x1p-130f}) == 0x1p-130f);
+    CHECK(amax(dtype, {1, -3, 2}) == 3);
+    CHECK(amax(dtype, {1, -INFINITY}) == INFINITY);
+    std::vector<float> x = normal(3, 70001);
+    x[69999] = -9;
+    CHECK(amax(dtype, x) == 9);
+    x[12345] = NAN;
+    CHECK(std::isnan(amax(dtype, x)));
+  }
+}
+
+TEST_CASE("parts quantized one by one are the matrix quantized at once", "[cpu][quantize]") {
+  const auto device = make_cpu_device(2);
+  const Shape s{37, 130};
+  for (const OperandFormat& format : formats()) {
+    if (format.granularity != Granularity::tensor) continue;
+    for (Data data : {Data::normal, Data::imbalanced, Data::outlier, Data::adversarial})
+      for (DType dtype : {DType::bf16, DType::f32}) {
+        INFO(describe(format) << ", data " << static_cast<int>(data) << ", " << name_of(dtype));
+        Quantized whole(dtype, values(data, s), s, format);
+        device->quantize(whole.operand);
+        const Owned codes(format.dtype, 1, s.rows * s.cols), scale(DType::f32, 1, 1);
+        const std::int64_t ends[] = {0, 1, 1, 4096,
+                                     s.rows * s.cols};  // one element, none, whole vectors, a rest
+        for (int i = 0; i < 4; ++i)
+          device->quantize_part(
+              {format, codes.tensor().elements(ends[i], ends[i + 1] - ends[i]), scale, false},
+              whole.value.tensor().elements(ends[i], ends[i + 1] - ends[i]), whole.amax);
+        CHECK(codes.bytes() == whole.row_data.bytes());
+        CHECK(scale.bytes() == whole.row_scale.bytes());
+      }
+  }
+}
+
+TEST_CASE("a form transposed is the transposed matrix's form", "[cpu][quantize]") {
+  const auto device = make_cpu_device(2);
+  for (const OperandFormat& format : formats()) {
+    const Granularity g = format.granularity;
+    if (g != Granularity::tensor && g != Granularity::block_128x128) continue;
+    for (const Shape& s : {Shape{16, 16}, Shape{144, 400}, Shape{256, 128}}) {
+      INFO(describe(format) << ", " << s.rows << " x " << s.cols);
+      Quantized q(DType::bf16, values(Data::imbalanced, s), s, format);
+      device->quantize(q.operand);
+      const Owned data(format.dtype, s.cols, s.rows), scale(DType::f32, 1, scale_count(g, s.cols, s.rows));
+      device->transpose({format, data, scale, false}, q.operand.row);
+      CHECK(data.bytes() == q.col_data.bytes());
+      CHECK(scale.bytes() == q.col_scale.bytes());
+    }
+  }
+}
+
 TEST_CASE("a GEMM with the identity gives back the dequantized values", "[cpu][quantize][matmul]") {
   const auto device = make_cpu_device(1);
   for (const OperandFormat& format : formats())

@@ -37,14 +37,10 @@ double median_milliseconds(CudaDevice& device, const std::function<void()>& op) 
 }
 
 struct Buffer {
-  CudaDevice& device;
+  DeviceBlock block;
   Tensor tensor;
-  Buffer(CudaDevice& owner, DType dtype, std::int64_t rows, std::int64_t cols) : device(owner) {
-    tensor = {device.allocate(bytes_of(dtype, rows * cols)), dtype, rows, cols};
-  }
-  ~Buffer() { device.deallocate(tensor.data); }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
+  Buffer(CudaDevice& device, DType dtype, std::int64_t rows, std::int64_t cols)
+      : block(device, bytes_of(dtype, rows * cols)), tensor{block.data(), dtype, rows, cols} {}
 };
 
 void run(CudaDevice& device, const AttentionShape& s, const std::string& which, bool deterministic) {

@@ -110,6 +110,63 @@ TEST_CASE("quantize writes only the forms that are wanted, in any mixture", "[gp
         check_quantize(*gpu, *cpu, {row, col}, Input::imbalanced, shape);
 }
 
+TEST_CASE("amax and the quantization of parts are bit-exact", "[gpu]") {
+  const auto gpu = gpu_or_skip();
+  if (!gpu) return;
+  const auto cpu = make_cpu_device(2);
+  for (const OperandFormat& format : {kTensorE4m3, kTensorE5m2})
+    for (Input input : kInputs)
+      for (DType dtype : {DType::bf16, DType::f32})
+        for (const Shape& shape : {Shape{256, 384}, Shape{133, 101}, Shape{7, 3}}) {
+          INFO(describe(format) << ", input " << static_cast<int>(input) << ", " << name_of(dtype) << ", "
+                                << shape.rows << " x " << shape.cols);
+          HostMemory host;
+          Buffers buffers(*gpu);
+          const Tensor value = host.converted(make_input(host, input, shape.rows, shape.cols), dtype);
+          const std::int64_t size = value.size();
+          const Tensor amax = host.tensor(DType::f32, 1, 1);
+          const Form expected{format, host.tensor(format.dtype, 1, size), host.tensor(DType::f32, 1, 1),
+                              false};
+          cpu->amax(amax, value);
+          cpu->quantize_part(expected, value, amax);
+
+          const Tensor gpu_value = buffers.copy_of(value), gpu_amax = buffers.tensor(DType::f32, 1, 1);
+          const Form form = gpu_form(buffers, *gpu, format, 1, size);
+          gpu->amax(gpu_amax, gpu_value);
+          // One element, so that the next part starts beside every vector; none; and the rest.
+          const std::int64_t ends[] = {0, 1, 1, size};
+          for (int i = 0; i < 3; ++i)
+            gpu->quantize_part(
+                {format, form.data.elements(ends[i], ends[i + 1] - ends[i]), form.scale, false},
+                gpu_value.elements(ends[i], ends[i + 1] - ends[i]), gpu_amax);
+          CHECK(same_scales(fetched(host, *gpu, gpu_amax), amax));
+          CHECK(same_scales(fetched(host, *gpu, form.scale), expected.scale));
+          CHECK(same_bits(fetched(host, *gpu, form.data), expected.data));
+          // And in one piece, on the kernel's path of whole vectors.
+          gpu->quantize_part(form, gpu_value, gpu_amax);
+          CHECK(same_bits(fetched(host, *gpu, form.data), expected.data));
+        }
+}
+
+TEST_CASE("the transposition of forms is bit-exact", "[gpu]") {
+  const auto gpu = gpu_or_skip();
+  if (!gpu) return;
+  const auto cpu = make_cpu_device(2);
+  for (const OperandFormat& format : {kTensorE5m2, kSquare})
+    for (const Shape& shape : {Shape{16, 16}, Shape{144, 400}, Shape{128, 256}, Shape{1040, 528}}) {
+      INFO(describe(format) << ", " << shape.rows << " x " << shape.cols);
+      HostMemory host;
+      Buffers buffers(*gpu);
+      const Tensor value = make_input(host, Input::imbalanced, shape.rows, shape.cols);
+      Operand x = host_operand(host, {format, format}, value);
+      cpu->quantize(x);
+      const Form form = gpu_form(buffers, *gpu, format, shape.cols, shape.rows);
+      gpu->transpose(form, buffers.copy_of(x.row));
+      CHECK(same_bits(fetched(host, *gpu, form.data), x.col.data));
+      CHECK(same_bits(fetched(host, *gpu, form.scale), x.col.scale));
+    }
+}
+
 TEST_CASE("quantization error is the CPU's", "[gpu]") {
   const auto gpu = gpu_or_skip();
   if (!gpu) return;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -13,16 +14,11 @@ namespace precbench {
 class Buffers {
  public:
   explicit Buffers(Device& device) : device_(device) {}
-  ~Buffers() {
-    for (void* block : blocks_) device_.deallocate(block);
-  }
-  Buffers(const Buffers&) = delete;
-  Buffers& operator=(const Buffers&) = delete;
 
   /// Contents undefined.
   Tensor tensor(DType dtype, std::int64_t rows, std::int64_t cols) {
-    blocks_.push_back(device_.allocate(bytes_of(dtype, rows * cols)));
-    return {blocks_.back(), dtype, rows, cols};
+    const DeviceBlock& block = blocks_.emplace_back(device_, bytes_of(dtype, rows * cols));
+    return {block.data(), dtype, rows, cols};
   }
 
   /// The same shape and bytes as a tensor of the host.
@@ -53,7 +49,7 @@ class Buffers {
 
  private:
   Device& device_;
-  std::vector<void*> blocks_;
+  std::deque<DeviceBlock> blocks_;  // no block may move
 };
 
 }  // namespace precbench
