@@ -9,6 +9,7 @@
 #include "tools/distinct.h"
 #include "tools/figure_data.h"
 #include "tools/sections.h"
+#include "tools/step_prediction.h"
 
 namespace precbench {
 namespace {
@@ -67,45 +68,49 @@ std::optional<double> efficiency(const Line& line, const Row& row) {
   return *row.tokens_per_s / gpus_of(row) / *line.single->tokens_per_s;
 }
 
-/// What a second of communication costs the compute that runs beside it, in seconds: the collectives' kernels
-/// take multiprocessors and memory bandwidth. Measured 0.25 to 0.5 on four H200 (results/h200x4).
-constexpr double kHiddenCost = 0.4;
-
-/// A step's time on several GPUs, from the one-GPU step's measured breakdown and the measured bandwidth of
-/// every collective: the optimizer is shared by the ranks of a group, and communication runs beside the rest.
-struct StepPrediction {
-  double ms = 0, communication_ms = 0;
-};
-std::optional<StepPrediction> predicted_step(const Line& line, const Row& row) {
-  if (!line.single || !line.single->record().breakdown || !line.single->record().timing->median_ms ||
-      !row.record().communication)
-    return std::nullopt;
-  const double ranks = gpus_of(row);
-  const std::string parallel = text_of(row, "parallel");
-  const double shards = parallel == "fsdp"   ? ranks
-                        : parallel == "hsdp" ? number_of(row, "shard_group").value_or(1)
-                                             : 1;
-  StepPrediction p;
-  for (const CollectiveRecord& c : row.record().communication->collectives) {
-    if (!c.bus_gb_per_s || *c.bus_gb_per_s <= 0) return std::nullopt;
-    p.communication_ms += c.wire_bytes / *c.bus_gb_per_s / 1e6;
-  }
-  p.ms = *line.single->record().timing->median_ms -
-         line.single->record().breakdown->optimizer_ms * (1 - 1 / shards) + kHiddenCost * p.communication_ms;
-  return p;
+/// Measured one-GPU steps of a row's recipe and precision, but of other shapes.
+std::vector<const Record*> steps_of_other_shapes(const Part& part, const Row& row) {
+  static const std::vector<std::string> kShape = {"model", "seq", "batch"};
+  static const std::vector<std::string> kFree = {"model",    "seq",         "batch", "gpus",
+                                                 "parallel", "shard_group", "gather"};
+  std::vector<const Record*> others;
+  for (const Group& group : part.analysis.groups)
+    for (const Row& other : group.rows) {
+      const bool same_shape = std::all_of(kShape.begin(), kShape.end(), [&](const std::string& key) {
+        return text_of(other, key) == text_of(row, key);
+      });
+      if (!same_shape && other.comparable() && gpus_of(other) == 1 &&
+          text_of(other, "recipe") == text_of(row, "recipe") &&
+          setting_of(part, other, kFree) == setting_of(part, row, kFree))
+        others.push_back(&other.record());
+    }
+  return others;
 }
 
-/// The communication columns of a row: one GPU has none.
-void add_communication(std::vector<std::string>& cells, const Line& line, const Row& row) {
+std::optional<ScaledStep> predicted_step(const Part& part, const Line& line, const Row& row) {
+  if (gpus_of(row) == 1) {
+    const auto ms = predicted_on_one_gpu(row.record(), steps_of_other_shapes(part, row));
+    return ms ? std::optional(ScaledStep{*ms, 0}) : std::nullopt;
+  }
+  if (!line.single) return std::nullopt;
+  const std::string parallel = text_of(row, "parallel");
+  const double shards = parallel == "fsdp"   ? gpus_of(row)
+                        : parallel == "hsdp" ? number_of(row, "shard_group").value_or(1)
+                                             : 1;
+  return predicted_on_several_gpus(row.record(), line.single->record(), static_cast<int>(shards));
+}
+
+/// Step times and what is known of communication, which one GPU has none of.
+void add_step(std::vector<std::string>& cells, const Part& part, const Line& line, const Row& row) {
   const std::optional<Communication>& communication = row.record().communication;
-  const auto prediction = predicted_step(line, row);
+  const auto prediction = predicted_step(part, line, row);
   cells.push_back(row.record().timing->median_ms ? fmt::format("{:.1f}", *row.record().timing->median_ms)
                                                  : "-");
   cells.push_back(prediction ? fmt::format("{:.1f} ({:+.1f}%)", prediction->ms,
                                            100 * (prediction->ms / *row.record().timing->median_ms - 1))
                              : "-");
   cells.push_back(communication ? fmt::format("{:.2f}", communication->wire_bytes / 1e9) : "-");
-  cells.push_back(prediction ? fmt::format("{:.1f}", prediction->communication_ms) : "-");
+  cells.push_back(prediction && communication ? fmt::format("{:.1f}", prediction->communication_ms) : "-");
   cells.push_back(communication && row.record().breakdown
                       ? fmt::format("{:.1f}", row.record().breakdown->communication_ms)
                       : "-");
@@ -184,7 +189,7 @@ Section scaling_section(const ReportInput& input, const Part& part) {
       cells.push_back(share ? fmt::format("{:.1f}%", 100 * *share) : "-");
       cells.push_back(row->speedup ? fmt::format("{:.2f}x", *row->speedup) : "-");
       cells.push_back(row->peak_memory ? bytes_text(*row->peak_memory) : "-");
-      add_communication(cells, line, *row);
+      add_step(cells, part, line, *row);
       if (row->speedup && !row->is_bf16())
         speedups.add(fmt::format("{:.2f}x on {}", *row->speedup,
                                  plural(static_cast<std::size_t>(gpus_of(*row)), "GPU")));
@@ -196,13 +201,14 @@ Section scaling_section(const ReportInput& input, const Part& part) {
   section.table = result.table;
   section.figures = figures_of(input, part, lines);
   section.notes = {
-      "Efficiency: tokens/s per GPU over the tokens/s of one GPU with the same recipe, model, sequence "
-      "length and batch "
-      "per GPU. Speed-up: over bf16 on the same number of GPUs.",
-      fmt::format(
-          "Predicted step: one GPU's, its optimizer shared by the ranks of a group, plus {} of the time "
-          "that the step's collectives take alone (bytes sent over each one's measured bus bandwidth).",
-          kHiddenCost)};
+      "Efficiency: tokens/s per GPU over the tokens/s of one GPU with the same recipe, model, sequence length "
+      "and batch per GPU. Speed-up: over bf16 on the same number of GPUs.",
+      "Predicted on one GPU: the FLOPs and bytes of the step's ops, as the dry run counts them, at the rates "
+      "that these ops reach in the recipe's other one-GPU cases.",
+      fmt::format("Predicted on several: one GPU's measured step, its optimizer shared by the ranks of a "
+                  "group, plus {} of the time that the step's collectives take alone (bytes sent over each "
+                  "one's measured bus bandwidth).",
+                  kHiddenCost)};
   for (const std::string& bandwidth : bus_bandwidths_of(lines)) section.notes.push_back(bandwidth);
   return section;
 }
