@@ -65,6 +65,21 @@ TEST_CASE("the step executes the FLOPs of the closed form", "[predict]") {
   }
 }
 
+TEST_CASE("next to the embedding's gradient lives only what it is made of", "[predict]") {
+  Case c;
+  c.model = "llama3.1-8b";
+  c.recipe = "tensorwise";
+  c.batch = 1;
+  c.seq = 4096;
+  c.master = c.moments = c.grads = "bf16";
+  const Plan plan = make_plan(c);
+  // That is the moment of largest use where activations are no larger than gradients.
+  const MemoryUse peak = dry_run(plan, nullptr).peak;
+  const auto bytes = [&](Segment segment) { return peak.bytes[static_cast<int>(segment)]; };
+  CHECK(bytes(Segment::gradients) == bytes(Segment::weights));
+  CHECK(bytes(Segment::activations) == plan.T * plan.model.width * 2);
+}
+
 TEST_CASE("recomputation executes a block's forward again but for its last product", "[predict]") {
   Case c;
   c.model = "llama3.2-1b";

@@ -22,19 +22,23 @@ Transformer::Transformer(Device& device, Arena& arena, Parameters& parameters, c
       options_(options),
       attention_shape_{options.B, options.T, config.heads, config.kv_heads, config.head_dim},
       M_(options.B * options.T),
-      saved_(config.layers) {
-  losses_ = push(DType::f32, M_, 1);
-  x0_ = push(config.width);
-  branch_ = push(config.width);
-  if (options.recompute) mid_ = push(config.width);
-  // Blocks are either in the recipe or kept in BF16, so one quantized block tells what the slots must hold.
-  const Recipe* recipe = *std::max_element(options.recipes.begin(), options.recipes.end(),
-                                           [](auto* a, auto* b) { return a->quantized() < b->quantized(); });
-  const Linear consumer(device, arena, *recipe);
-  for (Operand& slot : slots_) slot = push_gradient(config.width, consumer);
-}
+      saved_(config.layers) {}
 
 // ---- memory
+
+void Transformer::push_shared(const Tensor& dx0) {
+  losses_ = push(DType::f32, M_, 1);
+  x0_ = push(config_.width);
+  branch_ = push(config_.width);
+  if (options_.recompute) mid_ = push(config_.width);
+  // Blocks are either in the recipe or kept in BF16, so one quantized block tells what the slots must hold.
+  const Recipe* recipe = *std::max_element(options_.recipes.begin(), options_.recipes.end(),
+                                           [](auto* a, auto* b) { return a->quantized() < b->quantized(); });
+  const Linear consumer(device_, arena_, *recipe);
+  slot_ = 0;
+  slots_[config_.layers % 2] = push_gradient(dx0, consumer);
+  slots_[1 - config_.layers % 2] = push_gradient(push(config_.width), consumer);
+}
 
 void Transformer::push_row(Operand& operand, const OperandFormat& format) {
   if (!format.quantized()) return;
@@ -48,8 +52,8 @@ void Transformer::push_col(Operand& operand, const OperandFormat& format) {
   if (one_scale(format) && operand.amax.empty()) operand.amax = push(DType::f32, 1, 1);
 }
 
-Operand Transformer::push_gradient(std::int64_t cols, const Linear& consumer) {
-  Operand operand = make_operand(push(cols), consumer.dy_row(), consumer.dy_col());
+Operand Transformer::push_gradient(const Tensor& value, const Linear& consumer) {
+  Operand operand = make_operand(value, consumer.dy_row(), consumer.dy_col());
   push_row(operand, consumer.dy_row());
   push_col(operand, consumer.dy_col());
   return operand;
@@ -195,7 +199,7 @@ void Transformer::ffn_backward(std::int64_t layer, const Saved& saved, const Blo
   const Linear lin = linear(layer);
   const bool accumulate = parameters_.accumulates();
   const Scope scope(arena_);
-  Operand dgate_up = push_gradient(2 * config_.ffn, lin);
+  Operand dgate_up = push_gradient(push(2 * config_.ffn), lin);
   dgate_up.keep_value = !lin.dy_row().quantized() || !lin.dy_col().quantized() || quantization_observer_;
   {
     const Scope inner(arena_);
@@ -223,7 +227,7 @@ void Transformer::attention_backward(std::int64_t layer, const Saved& saved, con
   const Linear lin = linear(layer);
   const bool accumulate = parameters_.accumulates();
   const Scope scope(arena_);
-  Operand dqkv = push_gradient(attention_shape_.qkv_width(), lin);
+  Operand dqkv = push_gradient(push(attention_shape_.qkv_width()), lin);
   dqkv.keep_value = !lin.dy_row().quantized() || !lin.dy_col().quantized() || quantization_observer_;
   {
     const Scope inner(arena_);
@@ -331,7 +335,11 @@ void Transformer::head(const Tensor& loss_sum, const Tensor& targets, float loss
 void Transformer::forward_backward(const Tensor& loss_sum, const Tensor& tokens, const Tensor& targets,
                                    float loss_scale, bool first_micro_step) {
   const Layout& layout = parameters_.layout();
-  const Arena::Mark start = arena_.mark();
+  // The gradient of the embedding is the last and often the largest: all but its own input is gone by then.
+  const Scope scope(arena_);
+  const Tensor dx0 = push(config_.width);
+  const Arena::Mark shared = arena_.mark();
+  push_shared(dx0);
   const Tensor table = layout.embedding(parameters_.gather(layout.embedding_unit()));
   parameters_.prefetch(layout.block_unit(0));
   device_.embedding(x0_, tokens, table);
@@ -354,7 +362,6 @@ void Transformer::forward_backward(const Tensor& loss_sum, const Tensor& tokens,
     }
     x = saved.mid;
   }
-  slot_ = 0;
   head(loss_sum, targets, loss_scale, first_micro_step);
 
   for (std::int64_t layer = config_.layers - 1; layer >= 0; --layer) {
@@ -362,13 +369,13 @@ void Transformer::forward_backward(const Tensor& loss_sum, const Tensor& tokens,
     arena_.release(marks[layer]);
   }
 
+  arena_.release(shared);
   const int unit = layout.embedding_unit();
   const Tensor dtable = layout.embedding(parameters_.gradients(unit));
   parameters_.claim(dtable);
   if (!config_.tied && !parameters_.accumulates()) device_.zero(dtable);
-  device_.embedding_backward(dtable, slots_[slot_].value, tokens);
+  device_.embedding_backward(dtable, dx0, tokens);
   parameters_.reduce(unit);
-  arena_.release(start);
 }
 
 }  // namespace precbench

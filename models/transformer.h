@@ -69,8 +69,10 @@ class Transformer {
   /// Give an operand memory for the forms that its formats ask for; BF16 formats need none.
   void push_row(Operand& operand, const OperandFormat& format);
   void push_col(Operand& operand, const OperandFormat& format);
-  /// A new value with the forms of a linear layer's dY.
-  Operand push_gradient(std::int64_t cols, const Linear& consumer);
+  /// A gradient with memory for the forms of a linear layer's dY.
+  Operand push_gradient(const Tensor& value, const Linear& consumer);
+  /// What all blocks share in one pass; their gradients end in dx0, [M, width], that of the embedded tokens.
+  void push_shared(const Tensor& dx0);
   /// The residual stream's gradient in a slot, with the forms that the block below (none: the embedding)
   /// takes.
   Operand gradient_in(int slot, std::int64_t consumer_layer) const;
