@@ -79,13 +79,11 @@ TEST_CASE("bad shapes of a model file are refused before anything runs", "[cli]"
 TEST_CASE("processes that were started together are refused what one has to do alone", "[cli][together]") {
   const auto as_one_of_two = [](const std::string& arguments) { return "RANK=1 WORLD_SIZE=2 " + arguments; };
   CHECK(refused("run --device cpu", as_one_of_two("")) ==
-        "precbench: RANK and WORLD_SIZE say that this is process 1 of 2, but run is for one: sweep spreads a "
-        "case over "
-        "several");
+        "precbench: RANK and WORLD_SIZE say that this is process 1 of 2, but run is for one: sweep spreads "
+        "a case over several");
   CHECK(refused("sweep --device cpu --gpus 2", as_one_of_two("NCCL_COMM_ID=localhost:29500 ")) ==
-        "precbench: --device cpu: its ranks live in one process, and this is one of 2 (RANK and WORLD_SIZE); "
-        "start it "
-        "alone");
+        "precbench: --device cpu: its ranks live in one process, and this is one of 2 (RANK and "
+        "WORLD_SIZE); start it alone");
   CHECK(refused("sweep --device cuda --gpus 2", as_one_of_two("NCCL_COMM_ID=localhost "))
             .starts_with("precbench: NCCL_COMM_ID: \"localhost\" is not HOST:PORT"));
   CHECK(refused("sweep --device cuda --gpus 2", as_one_of_two("")).find("set NCCL_COMM_ID") !=

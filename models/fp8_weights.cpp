@@ -13,8 +13,7 @@ std::string why_not_fp8_weights(const Recipe& recipe) {
     return "FP8 gather: the recipe takes weights in different formats in fprop and dgrad";
   if (f.granularity != Granularity::tensor && f.granularity != Granularity::block_128x128)
     return "FP8 gather: the recipe scales weights along each GEMM's own direction, so codes gathered for "
-           "fprop cannot "
-           "serve dgrad";
+           "fprop cannot serve dgrad";
   return "";
 }
 

@@ -237,9 +237,8 @@ TEST_CASE("other GPUs, method versions and execution paths are refused", "[gate]
   Record other = kBase;
   other.env.gpu->name = "NVIDIA B200";
   CHECK(refusal({kBase}, {other}) ==
-        "the baseline is of GPU model NVIDIA H200, this run of NVIDIA B200: they are not compared; --accept "
-        "makes a "
-        "baseline of this run");
+        "the baseline is of GPU model NVIDIA H200, this run of NVIDIA B200: they are not compared; "
+        "--accept makes a baseline of this run");
   CHECK(refusal({kBase, other}, {kBase}) ==
         "the baseline mixes GPU models NVIDIA H200, NVIDIA B200; check one at a time");
   CHECK(refusal({kBase}, {kBase, other}).find("this run mixes GPU models") == 0);

@@ -87,8 +87,7 @@ TEST_CASE("bars are stacked, and a part that nobody could see is left out", "[pa
 TEST_CASE("a drawing becomes a part of the page", "[page]") {
   const std::string svg = svg_for_page(
       "<?xml version=\"1.0\"?>\n<svg width=\"1\"><title>Gnuplot</title><g id=\"p\" stroke='black' "
-      "fill=\"rgb(0,0,0)\"/>"
-      "<use xlink:href='#p'/></svg>",
+      "fill=\"rgb(0,0,0)\"/><use xlink:href='#p'/></svg>",
       "f3", "a < b");
   CHECK(svg ==
         "<svg role=\"img\" width=\"1\"><title>a &lt; b</title><g id=\"f3-p\" stroke='currentColor' "

@@ -183,6 +183,8 @@ Table verdicts_of(const Part& part, const std::vector<Study>& studies) {
   return result.table;
 }
 
+}  // namespace
+
 Section convergence_section(const ReportInput& input, const Part& part) {
   Section section{title_on(input, part, "Convergence"), {}, {}, {}, {}, true};
   const std::vector<Study> studies = studies_of(part);
@@ -195,8 +197,7 @@ Section convergence_section(const ReportInput& input, const Part& part) {
       section.table = std::move(table);
       section.lines = {
           fmt::format("These runs time the recipes and are too short to judge convergence (--steps {} is the "
-                      "least that is judged): "
-                      "the losses only show that training went the same way.",
+                      "least that is judged): the losses only show that training went the same way.",
                       kFewestSteps)};
     }
     return section;
@@ -206,17 +207,13 @@ Section convergence_section(const ReportInput& input, const Part& part) {
   section.table = verdicts_of(part, studies);
   section.notes = {
       fmt::format("Final loss: mean of the trailing tenth of the steps, over the seeds. Equivalent: two "
-                  "one-sided tests at the 5% "
-                  "level put the difference inside the margin, {:g}% of bf16's final loss, over at least {} "
-                  "seeds. EMA error: of the "
-                  "EMA(0.9) curve relative to bf16's. Each verdict holds at its own level: among twenty "
-                  "recipes one may be called "
+                  "one-sided tests at the 5% level put the difference inside the margin, {:g}% of bf16's "
+                  "final loss, over at least {} seeds. EMA error: of the EMA(0.9) curve relative to "
+                  "bf16's. Each verdict holds at its own level: among twenty recipes one may be called "
                   "worse or better by chance.",
                   100 * ConvergenceRules{}.margin, kFewestSeeds)};
   return section;
 }
-
-}  // namespace
 
 std::vector<Study> studies_of(const Part& part) {
   std::vector<Study> studies;
@@ -227,12 +224,6 @@ std::vector<Study> studies_of(const Part& part) {
     if (!timed && common_steps(study.recipes) >= kFewestSteps) studies.push_back(std::move(study));
   }
   return studies;
-}
-
-std::vector<Section> convergence_sections(const ReportInput& input) {
-  std::vector<Section> sections;
-  for (const Part& part : input.parts) sections.push_back(convergence_section(input, part));
-  return sections;
 }
 
 }  // namespace precbench

@@ -31,8 +31,7 @@ const char* what_to_try(Status status) {
       return "";
     case Status::oom:
       return "--recompute block, a smaller --batch or --seq, --moments bf16, or --parallel fsdp on more "
-             "GPUs; "
-             "--dry-run predicts the memory";
+             "GPUs; --dry-run predicts the memory";
     case Status::unsupported:
       return "`precbench list recipes` says which recipes run natively or emulated here";
     case Status::timeout:
@@ -41,8 +40,7 @@ const char* what_to_try(Status status) {
       return "run the case alone to see its output, on the newest driver and library versions";
     case Status::diverged:
       return "a lower --lr, a longer --warmup, or --keep-bf16 first:1,last:1; if bf16 diverges too, the "
-             "recipe is not "
-             "the cause";
+             "recipe is not the cause";
   }
   return "";
 }

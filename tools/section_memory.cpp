@@ -108,6 +108,8 @@ std::vector<Figure> figures_of(const Part& part) {
   return figures;
 }
 
+}  // namespace
+
 Section memory_section(const ReportInput& input, const Part& part) {
   Section section{title_on(input, part, "Memory by segment"), {}, {}, {}, {}, true};
   std::vector<const Row*> rows;
@@ -150,19 +152,10 @@ Section memory_section(const ReportInput& input, const Part& part) {
   section.figures = figures_of(part);
   section.notes = {
       "Segments are measured, each at its own highest, on the rank that needs most; in brackets the "
-      "prediction, where it "
-      "differs by more than 0.1% of the peak. The peak is the most that is alive at one time, so it is less "
-      "than the sum. "
-      "An emulated recipe keeps wider operands than a native one would."};
+      "prediction, where it differs by more than 0.1% of the peak. The peak is the most that is alive at "
+      "one time, so it is less than the sum. An emulated recipe keeps wider operands than a native one "
+      "would."};
   return section;
-}
-
-}  // namespace
-
-std::vector<Section> memory_sections(const ReportInput& input) {
-  std::vector<Section> sections;
-  for (const Part& part : input.parts) sections.push_back(memory_section(input, part));
-  return sections;
 }
 
 }  // namespace precbench

@@ -215,11 +215,9 @@ Section published_section(const ReportInput& input) {
   if (published.table.rows.empty()) return section;
   section.table = std::move(published.table);
   section.notes = {
-      "The nearest case is that of the same recipe whose model size, then sequence length, then GPU count is "
-      "nearest. "
-      "Throughput is shown only for models of about the same size. A number here neither confirms nor "
-      "refutes one from "
-      "other hardware."};
+      "The nearest case is that of the same recipe whose model size, then sequence length, then GPU count "
+      "is nearest. Throughput is shown only for models of about the same size. A number here neither "
+      "confirms nor refutes one from other hardware."};
   section.notes.insert(section.notes.end(), published.sources.texts.begin(), published.sources.texts.end());
   if (published.left_out > 0)
     section.notes.push_back(fmt::format("{} without such a case in these records (recipes: {}).",

@@ -169,6 +169,8 @@ std::vector<std::string> bus_bandwidths_of(const std::vector<Line>& lines) {
   return texts;
 }
 
+}  // namespace
+
 Section scaling_section(const ReportInput& input, const Part& part) {
   Section section{title_on(input, part, "Scaling over GPUs"), {}, {}, {}};
   const std::vector<Line> lines = lines_of(part);
@@ -211,14 +213,6 @@ Section scaling_section(const ReportInput& input, const Part& part) {
                   kHiddenCost)};
   for (const std::string& bandwidth : bus_bandwidths_of(lines)) section.notes.push_back(bandwidth);
   return section;
-}
-
-}  // namespace
-
-std::vector<Section> scaling_sections(const ReportInput& input) {
-  std::vector<Section> sections;
-  for (const Part& part : input.parts) sections.push_back(scaling_section(input, part));
-  return sections;
 }
 
 }  // namespace precbench

@@ -180,15 +180,12 @@ Table table_of(const Part& part, Topic topic) {
   return result.table;
 }
 
-std::vector<Section> speed_sections(const ReportInput& input) {
-  std::vector<Section> sections;
-  for (const Part& part : input.parts)
-    sections.push_back({title_on(input, part, "Results"),
-                        {constants_text(part)},
-                        table_of(part, Topic::speed),
-                        denominators(part),
-                        figures_of(input, part)});
-  return sections;
+Section speed_section(const ReportInput& input, const Part& part) {
+  return {title_on(input, part, "Results"),
+          {constants_text(part)},
+          table_of(part, Topic::speed),
+          denominators(part),
+          figures_of(input, part)};
 }
 
 }  // namespace precbench

@@ -115,8 +115,7 @@ std::string speed(const ReportInput& input, const Verdicts& verdicts) {
   if (texts.texts.empty())
     return verdicts.empty() ? "No recipe ran natively beside bf16, so there is no speed-up to report."
                             : "No recipe ran natively beside bf16 with a loss shown to be as good, so there "
-                              "is no speed-up "
-                              "to report.";
+                              "is no speed-up to report.";
   return fmt::format(
       "The highest speed-up over bf16 of each model, of recipes not known to harm its loss: {}.",
       fmt::join(texts.texts, "; "));
@@ -125,8 +124,7 @@ std::string speed(const ReportInput& input, const Verdicts& verdicts) {
 std::string convergence(const ReportInput& input, const Verdicts& verdicts) {
   if (verdicts.empty())
     return "These records do not show whether any recipe converges as bf16 does: that takes runs of the same "
-           "number of "
-           "steps with at least 3 seeds.";
+           "number of steps with at least 3 seeds.";
   std::map<std::pair<std::string, std::string>, Distinct> recipes;
   for (const auto& [key, verdict] : verdicts) recipes[{key.first, name_of(verdict)}].add(key.second);
   Distinct texts;

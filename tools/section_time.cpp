@@ -60,6 +60,8 @@ std::vector<Figure> figures_of(const Part& part) {
   return figures;
 }
 
+}  // namespace
+
 Section time_section(const ReportInput& input, const Part& part) {
   Section section{title_on(input, part, "Where the time goes"), {}, {}, {}, {}, true};
   std::vector<std::pair<const Row*, const Breakdown*>> rows;
@@ -90,19 +92,9 @@ Section time_section(const ReportInput& input, const Part& part) {
   section.figures = figures_of(part);
   section.notes = {
       "From device timestamps of one profiled step outside the timed samples. GEMM: those of the blocks' "
-      "linear layers. "
-      "Head and loss: the output projection with its three GEMMs, and the cross-entropy. Quantize: what is "
-      "not fused into "
-      "the operation before it."};
+      "linear layers. Head and loss: the output projection with its three GEMMs, and the cross-entropy. "
+      "Quantize: what is not fused into the operation before it."};
   return section;
-}
-
-}  // namespace
-
-std::vector<Section> time_sections(const ReportInput& input) {
-  std::vector<Section> sections;
-  for (const Part& part : input.parts) sections.push_back(time_section(input, part));
-  return sections;
 }
 
 }  // namespace precbench

@@ -33,12 +33,13 @@ struct ReportInput {
 /// The input must outlive its parts' records, which point into `set`.
 ReportInput make_input(const RecordSet& set);
 
+// A section without lines and without a table is not shown.
 Section summary_section(const ReportInput& input);
-std::vector<Section> speed_sections(const ReportInput& input);
-std::vector<Section> scaling_sections(const ReportInput& input);
-std::vector<Section> memory_sections(const ReportInput& input);
-std::vector<Section> time_sections(const ReportInput& input);
-std::vector<Section> convergence_sections(const ReportInput& input);
+Section speed_section(const ReportInput& input, const Part& part);
+Section scaling_section(const ReportInput& input, const Part& part);
+Section memory_section(const ReportInput& input, const Part& part);
+Section time_section(const ReportInput& input, const Part& part);
+Section convergence_section(const ReportInput& input, const Part& part);
 Section published_section(const ReportInput& input);
 Section failures_section(const ReportInput& input);
 Section emulated_section(const ReportInput& input);

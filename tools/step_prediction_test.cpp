@@ -57,7 +57,9 @@ TEST_CASE("a step on several GPUs shares the optimizer and pays for communicatio
 TEST_CASE("predictions for the committed records are within a tenth of the measurement", "[prediction]") {
   const RecordSet set = read_records({PRECBENCH_SOURCE_DIR "/results/h200x4"});
   int predictions = 0;
-  for (const Section& section : scaling_sections(make_input(set))) {
+  const ReportInput input = make_input(set);
+  for (const Part& part : input.parts) {
+    const Section section = scaling_section(input, part);
     REQUIRE(section.table);
     const auto& columns = section.table->columns;
     const auto column =
