@@ -27,6 +27,7 @@ void cast_value(CudaDevice& device, const Tensor& value, const TileOutput& outpu
 /// A row of the source at a time: makes value and row form.
 template <class Source, int kVectors>
 __global__ void __launch_bounds__(kRowThreads, 2) produce_rows(const Source source, const TileOutput out) {
+  constexpr int kBatch = std::min(kVectors, Source::kBatch / 2);
   __shared__ std::uint32_t maxima[2][kWarp];
   RowWriter<kVectors> writer(out, source.cols);
   typename Source::Column columns[kVectors];
@@ -37,14 +38,14 @@ __global__ void __launch_bounds__(kRowThreads, 2) produce_rows(const Source sour
   for (std::int64_t row = blockIdx.x; row < source.rows; row += gridDim.x, turn ^= 1) {
     Bf16x8 x[kVectors] = {};
 #pragma unroll
-    for (int first = 0; first < kVectors; first += 2) {
-      typename Source::Raw raw[2];
+    for (int first = 0; first < kVectors; first += kBatch) {
+      typename Source::Raw raw[kBatch];
 #pragma unroll
-      for (int v = 0; v < 2; ++v)
+      for (int v = 0; v < kBatch; ++v)
         if (writer.col(first + v) < source.cols)
           raw[v] = source.template fetch<true>(row, writer.col(first + v));
 #pragma unroll
-      for (int v = 0; v < 2; ++v) {
+      for (int v = 0; v < kBatch; ++v) {
         if (writer.col(first + v) >= source.cols) continue;
         Bf16x8 made[1];
         source.make(made, raw[v], columns[first + v], row, writer.col(first + v));
