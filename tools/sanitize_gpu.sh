@@ -1,8 +1,12 @@
 #!/usr/bin/env bash
 # The CUDA ops' tests under compute-sanitizer, on a machine with a GPU and after a build: memcheck (every address a
 # kernel touches) and racecheck (threads of a block that meet in shared memory without a barrier). Only our own kernels
-# are watched, at the small sizes of the op tests; GEMMs and cuDNN's attention are the libraries' affair. About three
+# are watched, at the small sizes of the op tests; GEMMs and cuDNN's attention are the libraries' affair. About two
 # minutes. Ends with a line per tool; exit status 1 if one found something or did not finish.
+#
+# racecheck does not follow barriers of a part of a block, by which flash_key_side_kernel's warps meet in pairs: it reports
+# even its stores and loads on either side of __syncthreads. So that kernel is left out, but in a build whose warps meet
+# all together: -DCMAKE_CUDA_FLAGS=-DPRECBENCH_BLOCK_BARRIERS, and BLOCK_BARRIERS=1 in front of this script.
 #
 #   tools/sanitize_gpu.sh
 #   BUILD=build-cuda LIMIT=300 tools/sanitize_gpu.sh racecheck      # one tool, seconds it may take
@@ -10,7 +14,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 tests=${BUILD:-build}/precbench_tests
-limit=${LIMIT:-120}
+limit=${LIMIT:-300}
 ops=("fill*" "sum*" "adamw*" "add_rmsnorm*" "swiglu*" "rope*" "embedding*" "cross_entropy*" "quantize writes*"
      "quantization error*" "a NaN in one head*" "attention replayed*")
 
@@ -32,13 +36,15 @@ failed=0
 for tool in "$@"; do
   log=$(mktemp)
   start=$SECONDS status=0
-  timeout "$limit" "$sanitizer" --tool "$tool" --kernel-name kernel_substring=precbench --report-api-errors no \
+  options=(--tool "$tool" --kernel-name kernel_substring=precbench --report-api-errors no)
+  [ "$tool" != racecheck ] || [ -n "${BLOCK_BARRIERS:-}" ] || options+=(--kernel-name-exclude kernel_substring=flash_key_side)
+  timeout "$limit" "$sanitizer" "${options[@]}" \
     --error-exitcode 42 "$tests" --durations yes "$(IFS=,; echo "${ops[*]}")" >"$log" 2>&1 || status=$?
   grep -E '^ *[0-9.]+ s: ' "$log" || true
   case $status in
     0) echo "$tool: clean after $((SECONDS - start)) s" ;;
     124) echo "$tool: not finished after $limit s (LIMIT)" ;;
-    *) grep -E '^=========|FAILED' "$log" | head -n 60 || true
+    *) grep -oE 'FAILED.*|Race reported between [^(]*|Invalid [^(]*' "$log" | sort | uniq -c | sort -rn | head -n 30 || true
        echo "$tool: failed (exit status $status); all of it: $log" ;;
   esac
   [ $status -eq 0 ] || failed=1

@@ -66,6 +66,13 @@ struct KeySide {
       2 * Rows::bytes(kBlockKV) + 2 * Scores::bytes(kBlockKV) + 2 * kStageBytes;
 };
 
+// For racecheck, which does not follow barriers of a pair of warps (tools/sanitize_gpu.sh): all warps meet, none skips.
+#ifdef PRECBENCH_BLOCK_BARRIERS
+constexpr bool kBlockBarriers = true;
+#else
+constexpr bool kBlockBarriers = false;
+#endif
+
 template <class Sizes>
 __global__ __launch_bounds__(Sizes::kThreads, 1) void flash_key_side_kernel(BackwardData data,
                                                                             FlashShape shape) {
@@ -126,7 +133,8 @@ __global__ __launch_bounds__(Sizes::kThreads, 1) void flash_key_side_kernel(Back
     __syncthreads();  // the stage is there; nobody reads the other one, p or ds of the last step any more
     if (step + 1 < steps) fetch_stage(step + 1);
     const int first_q = (first_tile + step % tiles) * kBlockQ;
-    if (first_q + kBlockQ - 1 < first_kv + warp_kv) continue;  // all queries before this pair's keys
+    if (!kBlockBarriers && first_q + kBlockQ - 1 < first_kv + warp_kv)
+      continue;  // all queries before this pair's keys
     const std::uint32_t q_tile = stages + step % 2 * Sizes::kStageBytes;
     const std::uint32_t dout_tile = q_tile + Rows::bytes(kBlockQ);
     const std::uint32_t lse_values = dout_tile + Rows::bytes(kBlockQ);
@@ -177,7 +185,10 @@ __global__ __launch_bounds__(Sizes::kThreads, 1) void flash_key_side_kernel(Back
           store_word(ds_tile + at, pack_bf16(p0 * (dp[m][n][e] - delta.x), p1 * (dp[m][n][e + 1] - delta.y)));
         }
     }
-    named_barrier(1 + warp / 2, 64);  // the pair has both halves of p and ds
+    if (kBlockBarriers)
+      __syncthreads();
+    else
+      named_barrier(1 + warp / 2, 64);  // the pair has both halves of p and ds
 
     // p^T dout and ds^T q, [32 keys, kHalfDim columns]
     const auto accumulate = [&](float(&c)[2][kHalfDim / 8][4], std::uint32_t scores, std::uint32_t queries) {
