@@ -5,6 +5,7 @@
 
 #include <signal.h>
 
+#include <fstream>
 #include <map>
 #include <set>
 #include <sstream>
@@ -141,7 +142,7 @@ class Together {
   /// By seed and first rank; what every part that was started says of itself.
   std::map<std::pair<std::int64_t, int>, Part> parts() const {
     std::map<std::pair<std::int64_t, int>, Part> parts;
-    std::istringstream lines(text_of(directory_ / "parts"));
+    std::istringstream lines(file_text(directory_ / "parts"));
     std::int64_t seed = 0;
     for (Part part;
          lines >> seed >> part.share.first >> part.share.local >> part.share.first_gpu >> part.pid;)
@@ -169,7 +170,7 @@ class Together {
   int exit_status(int process) {
     return ::exit_status(std::exchange(pids_.at(static_cast<std::size_t>(process)), -1));
   }
-  std::string said(int process) const { return text_of(directory_ / fmt::format("stderr{}", process)); }
+  std::string said(int process) const { return file_text(directory_ / fmt::format("stderr{}", process)); }
 
  private:
   int run(const Nodes& nodes) {

@@ -13,7 +13,6 @@
 #include <cmath>
 #include <fstream>
 #include <functional>
-#include <iterator>
 #include <map>
 #include <random>
 #include <set>
@@ -203,25 +202,25 @@ TEST_CASE("a second start does nothing, and failed rows are done again only on r
   SweepOptions options = options_for(directory);
   const auto grid = cases_of({kExit7, kFine, kFine + 1});
   CHECK(run_sweep(grid, options) == kSweepFailures);
-  const std::string before = text_of(options.out + "/records.jsonl");
+  const std::string before = file_text(options.out + "/records.jsonl");
   CHECK(run_sweep(grid, options) == kSweepFailures);
-  CHECK(text_of(options.out + "/records.jsonl") == before);
+  CHECK(file_text(options.out + "/records.jsonl") == before);
 
   options.retry_failed = true;
   CHECK(run_sweep(grid, options) == kSweepFailures);
   CHECK(rows_of(options).size() == 3);
-  CHECK(text_of(options.out + "/records.jsonl.1") == before);
+  CHECK(file_text(options.out + "/records.jsonl.1") == before);
 }
 
 TEST_CASE("a fresh start keeps the old records aside", "[sweep]") {
   const TempDirectory directory;
   SweepOptions options = options_for(directory);
   run_sweep(fine_cases(2), options);
-  const std::string before = text_of(options.out + "/records.jsonl");
+  const std::string before = file_text(options.out + "/records.jsonl");
   options.fresh = true;
   run_sweep(fine_cases(1), options);
   run_sweep(fine_cases(3), options);
-  CHECK(text_of(options.out + "/records.jsonl.1") == before);
+  CHECK(file_text(options.out + "/records.jsonl.1") == before);
   CHECK(read_records({options.out + "/records.jsonl.2"}).records.size() == 1);
   CHECK(rows_of(options).size() == 3);
 }
@@ -273,11 +272,11 @@ TEST_CASE("a half-written last line is kept aside and its case done again", "[sw
   const TempDirectory directory;
   const SweepOptions options = options_for(directory);
   run_sweep(fine_cases(3), options);
-  const std::string path = options.out + "/records.jsonl", whole = text_of(path);
+  const std::string path = options.out + "/records.jsonl", whole = file_text(path);
   std::ofstream(path, std::ios::trunc) << whole.substr(0, whole.size() - 100);
   CHECK(run_sweep(fine_cases(3), options) == kSweepDone);
   CHECK(rows_of(options).size() == 3);
-  CHECK(text_of(path + ".broken").size() > 100);
+  CHECK(file_text(path + ".broken").size() > 100);
 }
 
 TEST_CASE("no child outlives a killed sweep", "[sweep]") {
@@ -286,8 +285,8 @@ TEST_CASE("no child outlives a killed sweep", "[sweep]") {
   auto grid = cases_of({kHang});
   grid[0].save_init = directory / "pid";
   const pid_t sweep = in_background([&] { return run_sweep(grid, options); });
-  REQUIRE(eventually([&] { return text_of(grid[0].save_init).ends_with("\n"); }));
-  const pid_t child = std::stoi(text_of(grid[0].save_init));
+  REQUIRE(eventually([&] { return file_text(grid[0].save_init).ends_with("\n"); }));
+  const pid_t child = std::stoi(file_text(grid[0].save_init));
   CHECK(alive(child));
   kill(sweep, SIGKILL);
   exit_status(sweep);
@@ -304,13 +303,13 @@ TEST_CASE("Ctrl-C stops the child, keeps finished rows and exits 130", "[sweep]"
     dup2(errors, STDERR_FILENO);
     return run_sweep(grid, options);
   });
-  REQUIRE(eventually([&] { return text_of(grid[1].save_init).ends_with("\n"); }));
+  REQUIRE(eventually([&] { return file_text(grid[1].save_init).ends_with("\n"); }));
   kill(sweep, SIGINT);
   CHECK(exit_status(sweep) == kSweepInterrupted);
-  CHECK(!alive(std::stoi(text_of(grid[1].save_init))));
+  CHECK(!alive(std::stoi(file_text(grid[1].save_init))));
   CHECK(rows_of(options).size() == 1);
-  CHECK(text_of(directory / "stderr") == "interrupted: 1 of 3 cases are in " + options.out +
-                                             "/records.jsonl; the same command goes on from there\n");
+  CHECK(file_text(directory / "stderr") == "interrupted: 1 of 3 cases are in " + options.out +
+                                               "/records.jsonl; the same command goes on from there\n");
 }
 
 TEST_CASE("two sweeps cannot write to one folder", "[sweep]") {
@@ -319,7 +318,7 @@ TEST_CASE("two sweeps cannot write to one folder", "[sweep]") {
   auto grid = cases_of({kHang});
   grid[0].save_init = directory / "pid";
   const pid_t first = in_background([&] { return run_sweep(grid, options); });
-  REQUIRE(eventually([&] { return text_of(grid[0].save_init).ends_with("\n"); }));
+  REQUIRE(eventually([&] { return file_text(grid[0].save_init).ends_with("\n"); }));
   CHECK_THROWS_WITH(run_sweep(fine_cases(1), options), "--out: another sweep is writing to " + options.out +
                                                            "; wait for it or choose another folder");
   kill(first, SIGTERM);

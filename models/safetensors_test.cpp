@@ -9,7 +9,6 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <limits>
 #include <map>
@@ -46,11 +45,6 @@ std::vector<NamedTensor> reference_tensors() {
           {"scalar", "F32", {}, &kScalar},
           {"empty", "F32", {0, 4}, nullptr},
           {"größe \"x\"", "BOOL", {3}, kBools.data()}};
-}
-
-std::string read_all(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 std::string file_of(const std::string& header, const std::string& data) {
@@ -115,7 +109,7 @@ TEST_CASE("a file of the reference implementation is read", "[safetensors]") {
 TEST_CASE("what is written is byte for byte what the reference implementation writes", "[safetensors]") {
   TempDirectory directory;
   write_safetensors(directory / "model.safetensors", reference_tensors(), {{"format", "pt"}});
-  CHECK(read_all(directory / "model.safetensors") == read_all(kReference));
+  CHECK(file_text(directory / "model.safetensors") == file_text(kReference));
   // Written over an existing file, and nothing temporary is left behind.
   write_safetensors(directory / "model.safetensors", {});
   CHECK(SafetensorsFile(directory / "model.safetensors").tensors().empty());
@@ -242,7 +236,7 @@ TEST_CASE("corrupt and foreign files are refused with one line that says why", "
 
 TEST_CASE("a damaged file is read or refused, never a crash", "[safetensors]") {
   TempDirectory directory;
-  const std::string valid = read_all(kReference);
+  const std::string valid = file_text(kReference);
   const std::size_t header_end =
       8 + static_cast<unsigned char>(valid[0]) + 256 * static_cast<unsigned char>(valid[1]);
   std::uint64_t draw = 0;

@@ -8,7 +8,6 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <sstream>
 
 #include "kernels/errors.h"
 #include "results/record_samples.h"
@@ -19,12 +18,6 @@ using namespace precbench;
 namespace fs = std::filesystem;
 
 namespace {
-
-std::string content(const std::string& path) {
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
-}
 
 void append(const std::string& path, const std::string& text) { std::ofstream(path, std::ios::app) << text; }
 
@@ -71,7 +64,7 @@ TEST_CASE("a write that stops half-way leaves the file as it was", "[record_file
   const TempDirectory scratch;
   const std::string file = scratch / "records.jsonl";
   append_record(file, samples::gpu_record("bf16", 250));
-  const std::string before = content(file);
+  const std::string before = file_text(file);
   // A limit on file size ends the next write in its middle, as a disk does that runs full.
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);
   rlimit old{};
@@ -83,7 +76,7 @@ TEST_CASE("a write that stops half-way leaves the file as it was", "[record_file
   ::setrlimit(RLIMIT_FSIZE, &old);
   std::signal(SIGXFSZ, handler);
   CHECK(contains(message, "cannot write " + file));
-  CHECK(content(file) == before);
+  CHECK(file_text(file) == before);
 }
 
 TEST_CASE("a broken last line is kept aside and the file goes on", "[record_file]") {
@@ -91,9 +84,9 @@ TEST_CASE("a broken last line is kept aside and the file goes on", "[record_file
   const std::string file = scratch / "records.jsonl";
   CHECK_FALSE(repair_tail(file));
   append_record(file, samples::gpu_record("bf16", 250));
-  const std::string whole = content(file);
+  const std::string whole = file_text(file);
   CHECK_FALSE(repair_tail(file));
-  CHECK(content(file) == whole);
+  CHECK(file_text(file) == whole);
 
   SECTION("half a line") { append(file, whole.substr(0, 50)); }
   SECTION("half a line with a newline") { append(file, whole.substr(0, 50) + "\n"); }
@@ -101,7 +94,7 @@ TEST_CASE("a broken last line is kept aside and the file goes on", "[record_file
   const auto done = repair_tail(file);
   REQUIRE(done);
   CHECK(contains(*done, ".broken"));
-  CHECK(content(file) == whole);
+  CHECK(file_text(file) == whole);
   CHECK(fs::file_size(file + ".broken") > 40);
   append_record(file, samples::gpu_record("rowwise", 225));
   CHECK(read_records({file}).records.size() == 2);
@@ -112,15 +105,15 @@ TEST_CASE("a file with only a broken line, and a whole line without newline", "[
   const TempDirectory scratch;
   append(scratch / "only.jsonl", "{\"schema\": 1, \"met");
   CHECK(repair_tail(scratch / "only.jsonl"));
-  CHECK(content(scratch / "only.jsonl").empty());
+  CHECK(file_text(scratch / "only.jsonl").empty());
   CHECK_FALSE(repair_tail(scratch / "only.jsonl"));
 
   const std::string file = scratch / "records.jsonl";
   append_record(file, samples::gpu_record("bf16", 250));
-  const std::string whole = content(file);
+  const std::string whole = file_text(file);
   fs::resize_file(file, whole.size() - 1);
   CHECK(repair_tail(file));
-  CHECK(content(file) == whole);
+  CHECK(file_text(file) == whole);
   CHECK_FALSE(fs::exists(file + ".broken"));
 }
 

@@ -5,8 +5,6 @@
 
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 
 #include "kernels/errors.h"
 #include "results/record_samples.h"
@@ -36,11 +34,6 @@ Answer check_says(const std::string& arguments, const std::string& variables = "
   for (std::size_t got; (got = fread(buffer, 1, sizeof buffer, pipe)) > 0;) answer.text.append(buffer, got);
   answer.status = WEXITSTATUS(pclose(pipe));
   return answer;
-}
-
-std::string file_text(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }

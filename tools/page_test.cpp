@@ -2,9 +2,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <regex>
-#include <sstream>
 
 #include "results/record_samples.h"
 #include "tools/catch.h"
@@ -19,12 +17,6 @@ namespace {
 
 bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
-}
-
-std::string read(const std::string& path) {
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
 }
 
 /// Two sequence lengths, so that there is a figure of speed.
@@ -44,7 +36,7 @@ std::string run_report(const TempDirectory& folder, const std::vector<Record>& r
   for (const Record& record : records) append_record(folder / "records.jsonl", record);
   ReportOptions options{{folder / "records.jsonl"}, format, folder / "report", plots};
   REQUIRE(report(options) == 0);
-  return read(options.output);
+  return file_text(options.output);
 }
 
 bool gnuplot_is_there() { return std::system("command -v gnuplot >/dev/null 2>&1") == 0; }

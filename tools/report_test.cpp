@@ -22,9 +22,7 @@ std::string run_report(const std::vector<Record>& records, const std::string& fo
   for (const Record& record : records) append_record(folder / "records.jsonl", record);
   ReportOptions options{{folder.path().string()}, format, folder / "report.txt"};
   REQUIRE(report(options) == 0);
-  std::ostringstream text;
-  text << std::ifstream(options.output).rdbuf();
-  return text.str();
+  return file_text(options.output);
 }
 
 bool contains(const std::string& text, const std::string& part) {
@@ -231,9 +229,7 @@ TEST_CASE("problems of the files are part of the report", "[report]") {
   std::ofstream(folder / "records.jsonl", std::ios::app) << "{\"half";
   const ReportOptions options{{folder / "records.jsonl"}, "term", folder / "out.txt"};
   report(options);
-  std::ostringstream text;
-  text << std::ifstream(options.output).rdbuf();
-  CHECK(contains(text.str(), "records.jsonl:2: half-written last line, left out"));
+  CHECK(contains(file_text(options.output), "records.jsonl:2: half-written last line, left out"));
 }
 
 TEST_CASE("bad input is one clear line", "[report]") {

@@ -1,10 +1,12 @@
-// A directory of its own for a test that needs files; removed with everything in it at the end of the scope.
+// Files in tests: a directory of its own for a test that needs one, removed with everything in it at the end
+// of the scope, and what a file holds.
 #pragma once
 
 #include <stdlib.h>
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 
@@ -38,5 +40,11 @@ class TempDirectory {
  private:
   std::filesystem::path path_;
 };
+
+/// The whole file; empty if there is none.
+inline std::string file_text(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
 
 }  // namespace precbench

@@ -11,16 +11,10 @@
 #include <exception>
 #include <fstream>
 #include <functional>
-#include <iterator>
 #include <string>
 #include <thread>
 
 namespace precbench {
-
-inline std::string text_of(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 /// Runs `action` in a forked process, whose exit status is what it returns.
 template <class Action>
