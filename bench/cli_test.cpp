@@ -1,42 +1,25 @@
 // The command line: what flags and sweep files add up to, and the built binary's answers to bad input.
 #include "bench/cli.h"
 
-#include <sys/wait.h>
-
-#include <cstdio>
 #include <filesystem>
 
 #include "kernels/errors.h"
 #include "tools/catch.h"
 #include "tools/temp_directory.h"
+#include "tools/test_processes.h"
 
 using namespace precbench;
 
 namespace {
 
-struct Answer {
-  int status;
-  std::string text;  // standard output and error together
-};
-
+/// `variables`: "NAME=value ", in front of the program.
 Answer precbench_says(const std::string& arguments, const std::string& variables = "") {
-  const std::string command = variables + PRECBENCH_BINARY_DIR "/precbench " + arguments + " 2>&1 </dev/null";
-  FILE* pipe = popen(command.c_str(), "r");
-  REQUIRE(pipe);
-  Answer answer{};
-  char buffer[4096];
-  for (std::size_t got; (got = fread(buffer, 1, sizeof buffer, pipe)) > 0;) answer.text.append(buffer, got);
-  answer.status = WEXITSTATUS(pclose(pipe));
-  return answer;
+  return output_of(variables + PRECBENCH_BINARY_DIR "/precbench " + arguments);
 }
 
-/// `variables`: "NAME=value ", in front of the program. The answer must be one line; without its newline.
 std::string refused(const std::string& arguments, const std::string& variables = "") {
-  const Answer answer = precbench_says(arguments, variables);
   INFO(arguments);
-  CHECK(answer.status == 2);
-  CHECK(answer.text.find('\n') + 1 == answer.text.size());
-  return answer.text.substr(0, answer.text.find('\n'));
+  return refusal_in(precbench_says(arguments, variables));
 }
 
 }  // namespace

@@ -1,9 +1,6 @@
 // precbench check as a program: what it exits with, prints and writes.
 #include "tools/check.h"
 
-#include <sys/wait.h>
-
-#include <cstdio>
 #include <filesystem>
 
 #include "kernels/errors.h"
@@ -11,6 +8,7 @@
 #include "tools/catch.h"
 #include "tools/table.h"
 #include "tools/temp_directory.h"
+#include "tools/test_processes.h"
 
 using namespace precbench;
 
@@ -18,22 +16,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Answer {
-  int status;
-  std::string text;  // standard output and error together
-};
-
 /// `variables`: "NAME=value NAME=value".
 Answer check_says(const std::string& arguments, const std::string& variables = "") {
-  const std::string command = "env -u GITHUB_ACTIONS -u GITHUB_STEP_SUMMARY " + variables +
-                              " " PRECBENCH_BINARY_DIR "/precbench check " + arguments + " 2>&1 </dev/null";
-  FILE* pipe = popen(command.c_str(), "r");
-  REQUIRE(pipe);
-  Answer answer{};
-  char buffer[4096];
-  for (std::size_t got; (got = fread(buffer, 1, sizeof buffer, pipe)) > 0;) answer.text.append(buffer, got);
-  answer.status = WEXITSTATUS(pclose(pipe));
-  return answer;
+  return output_of("env -u GITHUB_ACTIONS -u GITHUB_STEP_SUMMARY " + variables +
+                   " " PRECBENCH_BINARY_DIR "/precbench check " + arguments);
 }
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
@@ -89,11 +75,8 @@ TEST_CASE("the exit status says what the check found", "[check]") {
 TEST_CASE("bad input of the check gets one line and exit status 2", "[check]") {
   const Sample s;
   const auto refused = [&](const std::string& arguments) {
-    const Answer answer = check_says(arguments);
-    INFO(arguments << ": " << answer.text);
-    CHECK(answer.status == 2);
-    CHECK(answer.text.find('\n') + 1 == answer.text.size());
-    return answer.text.substr(0, answer.text.find('\n'));
+    INFO(arguments);
+    return refusal_in(check_says(arguments));
   };
   const std::string with_baseline = "--baseline " + s.baseline + " ";
   CHECK(refused("--baseline /no/such/file " + s.run) ==

@@ -1,4 +1,4 @@
-// Processes in tests: started in the background, watched, waited for.
+// Processes in tests: commands and what they answer; forks in the background, watched and waited for.
 #pragma once
 
 #include <fcntl.h>
@@ -11,10 +11,40 @@
 #include <exception>
 #include <fstream>
 #include <functional>
+#include <stdexcept>
 #include <string>
 #include <thread>
 
+#include "tools/catch.h"
+
 namespace precbench {
+
+/// The exit status, or minus the signal that ended the process. `status`: what waitpid and pclose give.
+inline int exit_status_in(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status); }
+
+struct Answer {
+  int status;
+  std::string text;  ///< standard output and error together
+};
+
+/// Runs a command of the shell with nothing on its standard input, to its end.
+inline Answer output_of(const std::string& command) {
+  FILE* pipe = popen((command + " 2>&1 </dev/null").c_str(), "r");
+  if (!pipe) throw std::runtime_error("cannot start " + command);
+  Answer answer{};
+  char buffer[4096];
+  for (std::size_t got; (got = fread(buffer, 1, sizeof buffer, pipe)) > 0;) answer.text.append(buffer, got);
+  answer.status = exit_status_in(pclose(pipe));
+  return answer;
+}
+
+/// The one line, without its newline, with which a program that is given bad input must end, at status 2.
+inline std::string refusal_in(const Answer& answer) {
+  INFO(answer.text);
+  CHECK(answer.status == 2);
+  CHECK(answer.text.find('\n') + 1 == answer.text.size());
+  return answer.text.substr(0, answer.text.find('\n'));
+}
 
 /// Runs `action` in a forked process, whose exit status is what it returns.
 template <class Action>
@@ -37,7 +67,7 @@ pid_t in_background(Action action) {
 inline int exit_status(pid_t pid) {
   int status = 0;
   waitpid(pid, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  return exit_status_in(status);
 }
 
 inline bool alive(pid_t pid) {
