@@ -3,8 +3,10 @@
 
 #include <cmath>
 #include <string>
+#include <vector>
 
 #include "results/record.h"
+#include "results/record_file.h"
 
 namespace precbench::samples {
 
@@ -129,6 +131,14 @@ inline Record failed_record(const std::string& recipe, Status status, const std:
   r.memory->measured.reset();
   r.memory->driver.reset();
   return r;
+}
+
+/// The records as if read from a file "f", one per line.
+inline RecordSet set_of(const std::vector<Record>& records) {
+  RecordSet set;
+  for (const Record& record : records)
+    set.records.push_back({record, "f:" + std::to_string(set.records.size() + 1), record.env});
+  return set;
 }
 
 }  // namespace precbench::samples

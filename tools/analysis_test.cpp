@@ -7,15 +7,9 @@
 #include "tools/catch.h"
 
 using namespace precbench;
+using samples::set_of;
 
 namespace {
-
-RecordSet located(const std::vector<Record>& records) {
-  RecordSet set;
-  for (const Record& record : records)
-    set.records.push_back({record, "test:" + std::to_string(set.records.size() + 1), record.env});
-  return set;
-}
 
 Analysis analyze(const RecordSet& set, RowsBy by = RowsBy::recipe) { return analyze(all_of(set), by); }
 
@@ -33,7 +27,7 @@ Record with(Record record, const std::string& key, const nlohmann::ordered_json&
 TEST_CASE("a native recipe is compared with the bf16 of its group", "[analysis]") {
   // bf16 stands second: the order of the records does not matter.
   const auto records =
-      located({samples::gpu_record("blockwise", 200, 0.01), samples::gpu_record("bf16", 250)});
+      set_of({samples::gpu_record("blockwise", 200, 0.01), samples::gpu_record("bf16", 250)});
   const Analysis analysis = analyze(records);
   REQUIRE(analysis.groups.size() == 1);
   REQUIRE(analysis.groups[0].rows.size() == 2);
@@ -57,7 +51,7 @@ TEST_CASE("a native recipe is compared with the bf16 of its group", "[analysis]"
 TEST_CASE("an emulated recipe has a loss but no speed and no ratio", "[analysis]") {
   Record sloppy = samples::cpu_record("mxfp8", 0.02);
   sloppy.metrics->tokens_per_s = 99;  // even if a record claims a speed
-  const auto records = located({samples::cpu_record("bf16"), sloppy});
+  const auto records = set_of({samples::cpu_record("bf16"), sloppy});
   const Row row = analyze(records).groups.at(0).rows.at(1);
   CHECK_FALSE(row.tokens_per_s);
   CHECK_FALSE(row.relative_iqr);
@@ -69,7 +63,7 @@ TEST_CASE("an emulated recipe has a loss but no speed and no ratio", "[analysis]
 TEST_CASE("one emulated GEMM makes the recipe emulated", "[analysis]") {
   Record record = samples::gpu_record("blockwise", 200);
   record.support->wgrad = {ExecutionPath::emulated, "no such mode"};
-  const auto records = located({samples::gpu_record("bf16", 250), record});
+  const auto records = set_of({samples::gpu_record("bf16", 250), record});
   CHECK_FALSE(analyze(records).groups.at(0).rows.at(1).speedup);
 }
 
@@ -78,7 +72,7 @@ TEST_CASE("failed cases are rows without ratios, and no baseline", "[analysis]")
     // It diverged after its speed had been measured: still no ratio.
     Record diverged = samples::gpu_record("tensorwise", 190);
     diverged.status = Status::diverged;
-    const auto records = located({samples::gpu_record("bf16", 250), diverged});
+    const auto records = set_of({samples::gpu_record("bf16", 250), diverged});
     const Row row = analyze(records).groups.at(0).rows.at(1);
     CHECK(row.status == Status::diverged);
     CHECK_FALSE(row.speedup);
@@ -88,7 +82,7 @@ TEST_CASE("failed cases are rows without ratios, and no baseline", "[analysis]")
   }
   SECTION("a failed bf16") {
     const auto records =
-        located({samples::failed_record("bf16", Status::oom, "full"), samples::gpu_record("blockwise", 200)});
+        set_of({samples::failed_record("bf16", Status::oom, "full"), samples::gpu_record("blockwise", 200)});
     const Row row = analyze(records).groups.at(0).rows.at(1);
     CHECK(near(row.tokens_per_s, 81920));
     CHECK_FALSE(row.speedup);
@@ -97,7 +91,7 @@ TEST_CASE("failed cases are rows without ratios, and no baseline", "[analysis]")
   SECTION("an unknown execution path") {
     Record unknown = samples::gpu_record("blockwise", 200);
     unknown.support.reset();
-    const auto records = located({samples::gpu_record("bf16", 250), unknown});
+    const auto records = set_of({samples::gpu_record("bf16", 250), unknown});
     CHECK_FALSE(analyze(records).groups.at(0).rows.at(1).speedup);
   }
 }
@@ -109,7 +103,7 @@ TEST_CASE("different work, machines and methods are different groups", "[analysi
   SECTION("a field that this program does not know") { other = with(other, "optimizer", "lion"); }
   SECTION("GPU") { other.env.gpu->name = "NVIDIA B200"; }
   SECTION("method version") { other.method_version = 2; }
-  const auto records = located({bf16, other});
+  const auto records = set_of({bf16, other});
   const Analysis analysis = analyze(records);
   REQUIRE(analysis.groups.size() == 2);
   REQUIRE(analysis.group_keys.size() == 1);
@@ -121,17 +115,17 @@ TEST_CASE("CPU threads part groups on the CPU device only", "[analysis]") {
   Record cpu = samples::cpu_record("bf16");
   cpu.env.threads = 2;
   cpu.id = "other";
-  const auto on_cpu = located({samples::cpu_record("bf16"), cpu});
+  const auto on_cpu = set_of({samples::cpu_record("bf16"), cpu});
   CHECK(analyze(on_cpu).groups.size() == 2);
   Record gpu = samples::gpu_record("bf16", 250);
   gpu.env.threads = 2;
-  const auto on_gpu = located({samples::gpu_record("blockwise", 200), gpu});
+  const auto on_gpu = set_of({samples::gpu_record("blockwise", 200), gpu});
   CHECK(analyze(on_gpu).groups.size() == 1);
 }
 
 TEST_CASE("records part by machine in the order of appearance", "[analysis]") {
   const auto set =
-      located({samples::cpu_record("bf16"), samples::gpu_record("bf16", 250), samples::cpu_record("mxfp8")});
+      set_of({samples::cpu_record("bf16"), samples::gpu_record("bf16", 250), samples::cpu_record("mxfp8")});
   const auto parts = by_machine(set);
   REQUIRE(parts.size() == 2);
   CHECK(parts[0] == RecordRefs{&set.records[0], &set.records[2]});
@@ -139,20 +133,20 @@ TEST_CASE("records part by machine in the order of appearance", "[analysis]") {
 }
 
 TEST_CASE("an empty text is an unset field", "[analysis]") {
-  const auto records = located(
+  const auto records = set_of(
       {samples::gpu_record("bf16", 250), with(samples::gpu_record("blockwise", 200), "init_from", "")});
   CHECK(analyze(records).groups.size() == 1);
 }
 
 TEST_CASE("fields that do not change the work part nothing", "[analysis]") {
-  const auto records = located({with(samples::gpu_record("bf16", 250), "save_final", "a.safetensors"),
-                                with(samples::gpu_record("blockwise", 200), "save_final", "b.safetensors")});
+  const auto records = set_of({with(samples::gpu_record("bf16", 250), "save_final", "a.safetensors"),
+                               with(samples::gpu_record("blockwise", 200), "save_final", "b.safetensors")});
   CHECK(near(analyze(records).groups.at(0).rows.at(1).speedup, 1.25));
 }
 
 TEST_CASE("modifiers of a recipe part rows and bf16 without them stays the baseline", "[analysis]") {
-  const auto records = located({samples::gpu_record("bf16", 250), samples::gpu_record("tensorwise", 200),
-                                with(samples::gpu_record("tensorwise", 125), "gather", "fp8")});
+  const auto records = set_of({samples::gpu_record("bf16", 250), samples::gpu_record("tensorwise", 200),
+                               with(samples::gpu_record("tensorwise", 125), "gather", "fp8")});
   const Analysis analysis = analyze(records);
   REQUIRE(analysis.groups.size() == 1);
   CHECK(analysis.row_keys == std::vector<std::string>{"gather"});
@@ -162,9 +156,9 @@ TEST_CASE("modifiers of a recipe part rows and bf16 without them stays the basel
 }
 
 TEST_CASE("a bf16 with the same modifiers is preferred", "[analysis]") {
-  const auto records = located({with(samples::gpu_record("bf16", 250), "head", "bf16"),
-                                with(samples::gpu_record("bf16", 240), "head", "recipe"),
-                                with(samples::gpu_record("tensorwise", 120), "head", "recipe")});
+  const auto records = set_of({with(samples::gpu_record("bf16", 250), "head", "bf16"),
+                               with(samples::gpu_record("bf16", 240), "head", "recipe"),
+                               with(samples::gpu_record("tensorwise", 120), "head", "recipe")});
   CHECK(near(analyze(records).groups.at(0).rows.at(2).speedup, 2));
 }
 
@@ -175,7 +169,7 @@ TEST_CASE("seeds are averaged, and losses paired by seed", "[analysis]") {
   for (int seed : {1, 2, 3}) all.push_back(samples::gpu_record("bf16", 250 + seed, 0.1 * seed, seed));
   for (int seed : {2, 3, 4})
     all.push_back(samples::gpu_record("rowwise", 200, 0.1 * seed + 0.001 * seed, seed));
-  const auto records = located(all);
+  const auto records = set_of(all);
   const Analysis analysis = analyze(records);
   REQUIRE(analysis.groups.size() == 1);
   REQUIRE(analysis.groups[0].rows.size() == 2);
@@ -192,9 +186,9 @@ TEST_CASE("seeds are averaged, and losses paired by seed", "[analysis]") {
 }
 
 TEST_CASE("groups come in the order of sizes, not of characters or of records", "[analysis]") {
-  const auto records = located({with(samples::gpu_record("bf16", 250), "seq", 16384),
-                                with(samples::gpu_record("bf16", 250), "seq", 2048),
-                                with(samples::gpu_record("bf16", 250), "seq", 8192)});
+  const auto records = set_of({with(samples::gpu_record("bf16", 250), "seq", 16384),
+                               with(samples::gpu_record("bf16", 250), "seq", 2048),
+                               with(samples::gpu_record("bf16", 250), "seq", 8192)});
   const Analysis analysis = analyze(records);
   REQUIRE(analysis.groups.size() == 3);
   CHECK(analysis.groups[0].rows[0].fields["seq"] == 2048);

@@ -229,19 +229,20 @@ TEST_CASE("quiet studies are settled rightly nearly always", "[convergence]") {
 }
 
 TEST_CASE("the recipes of a group are judged by their records", "[convergence]") {
-  RecordSet set;
+  std::vector<Record> records;
   for (const int seed : {1, 2, 3}) {
     for (const double penalty : {0.0, 0.001, 0.2}) {
       const char* recipe = penalty == 0 ? "bf16" : penalty < 0.1 ? "mxfp8" : "tensorwise";
       Record r = samples::gpu_record(recipe, 250, penalty + 0.01 * seed, seed);
       if (penalty == 0.001) r.support->fprop.path = ExecutionPath::emulated;
-      set.records.push_back({r, "f:1", r.env});
+      records.push_back(r);
     }
   }
   Record broken = samples::gpu_record("tensorwise", 250, 0.2, 4);
   broken.status = Status::diverged;
-  set.records.push_back({broken, "f:2", broken.env});
-  set.records.push_back({samples::failed_record("rowwise", Status::oom, "full"), "f:3", broken.env});
+  records.push_back(broken);
+  records.push_back(samples::failed_record("rowwise", Status::oom, "full"));
+  const RecordSet set = samples::set_of(records);
   const Analysis analysis = analyze(all_of(set));
   REQUIRE(analysis.groups.size() == 1);
   const auto study = study_convergence(analysis.groups.front());
@@ -267,7 +268,6 @@ TEST_CASE("the recipes of a group are judged by their records", "[convergence]")
 TEST_CASE("too few steps make no study", "[convergence]") {
   Record r = samples::gpu_record("bf16", 250);
   r.training->loss.resize(4);
-  RecordSet set;
-  set.records.push_back({r, "f:1", r.env});
+  const RecordSet set = samples::set_of({r});
   CHECK(study_convergence(analyze(all_of(set)).groups.front()).empty());
 }

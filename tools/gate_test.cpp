@@ -11,15 +11,9 @@
 #include "tools/catch.h"
 
 using namespace precbench;
+using samples::set_of;
 
 namespace {
-
-RecordSet set_of(const std::vector<Record>& records) {
-  RecordSet set;
-  for (const Record& record : records)
-    set.records.push_back({record, "f:" + std::to_string(set.records.size() + 1), record.env});
-  return set;
-}
 
 GateResult judge_one(const Record& baseline, const Record& current, const GateRules& rules = {}) {
   return judge(set_of({baseline}), set_of({current}), rules);
