@@ -10,11 +10,10 @@
 
 #include "bench/predict.h"
 #include "bench/quantization.h"
-#include "bench/rank.h"
+#include "bench/rank_testing.h"
 #include "bench/step_runner.h"
 #include "bench/weights.h"
 #include "kernels/cuda/device_info.h"
-#include "models/step_testing.h"
 
 using namespace precbench;
 using namespace precbench::testing;
@@ -47,8 +46,7 @@ void disturb(Parameters& parameters, std::uint64_t seed) {
 
 /// Losses of kSteps steps, or of those that fit into `seconds`. disturbed_by 0: the weights as they are.
 std::vector<double> curve(Device& device, const Plan& plan, std::uint64_t disturbed_by, double seconds) {
-  const std::unique_ptr<DataSource> data =
-      open_data({.path = "", .glob = "", .seed = 1, .vocab = plan.model.vocab, .T = plan.T});
+  const std::unique_ptr<DataSource> data = synthetic_data(plan);
   const std::unique_ptr<CommGroup> group = make_local_group(1);
   const std::unique_ptr<Comm> comm = group->join(0, device);
   const std::int64_t bytes = dry_run(plan, &device).extent + watching_bytes(plan);

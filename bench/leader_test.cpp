@@ -14,9 +14,7 @@
 #include "bench/follower.h"
 #include "bench/nodes_testing.h"
 #include "bench/sweep.h"
-#include "bench/team.h"
-#include "kernels/comm/comm.h"
-#include "kernels/devices.h"
+#include "bench/team_testing.h"
 #include "kernels/errors.h"
 #include "results/record_file.h"
 #include "tools/catch.h"
@@ -50,22 +48,9 @@ enum Fault : std::int64_t {
 
 /// Ranks that meet in every step; the last of all stays away from the third.
 void run_ranks(const NodeShare& share, StepBoard& board) {
-  const auto group = make_local_group(share.local);
-  run_team(
-      share,
-      [&](int rank) {
-        const auto device = make_cpu_device(1);
-        const auto comm = group->join(rank - share.first, *device);
-        float value = 1;
-        for (int step = 0; step < 3; ++step) {
-          board.note(rank, step, StepBoard::Stage::begun);
-          if (rank == share.world - 1 && step == 2) hang();
-          board.note(rank, step, StepBoard::Stage::enqueued);
-          comm->all_reduce(Tensor{&value, DType::f32, 1, 1});
-          board.note(rank, step, StepBoard::Stage::finished);
-        }
-      },
-      [&] { group->abort(); }, &board);
+  run_meetings(share, 3, board, [&](int rank, int step) {
+    if (rank == share.world - 1 && step == 2) hang();
+  });
 }
 
 /// The others wait for one that has failed, as ranks in a collective may.

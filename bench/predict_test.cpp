@@ -3,15 +3,12 @@
 
 #include <fmt/format.h>
 
-#include "bench/rank.h"
+#include "bench/rank_testing.h"
 #include "bench/session.h"
-#include "bench/team.h"
 #include "kernels/errors.h"
 #include "models/flops.h"
-#include "models/step_testing.h"
 
 using namespace precbench;
-using testing::NanBlock;
 
 namespace {
 
@@ -25,22 +22,12 @@ bool same_flops(double x, double y) { return std::fabs(x - y) <= 1e-12 * y; }
 
 /// What the ranks of a plan have used after one optimizer step on the CPU, in blocks of `extent` bytes.
 std::vector<MemoryUse> used(const Plan& plan, std::int64_t extent, MemoryUse (Arena::*kind)() const) {
-  const std::unique_ptr<DataSource> data =
-      open_data({.path = "", .glob = "", .seed = 1, .vocab = plan.model.vocab, .T = plan.T});
-  const std::unique_ptr<CommGroup> group = make_local_group(plan.ranks);
   std::vector<MemoryUse> results(plan.ranks);
-  run_team(
-      all_ranks(plan.ranks),
-      [&](int index) {
-        const std::unique_ptr<Device> device = make_cpu_device(1);
-        const std::unique_ptr<Comm> comm = group->join(index, *device);
-        const NanBlock block(*device, extent);
-        Rank rank(*device, *comm, plan, block.data(), extent);
-        rank.prepare(*data, 0, 0);  // only the tokens must be real: memory does not depend on values
-        rank.enqueue();
-        results[index] = (rank.arena().*kind)();
-      },
-      [&] { group->abort(); });
+  run_cpu_ranks(plan, extent, [&](Rank& rank, const DataSource& data) {
+    rank.prepare(data, 0, 0);  // only the tokens must be real: memory does not depend on values
+    rank.enqueue();
+    results[rank.comm().rank()] = (rank.arena().*kind)();
+  });
   return results;
 }
 

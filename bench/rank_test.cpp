@@ -7,9 +7,8 @@
 
 #include "bench/predict.h"
 #include "bench/quantization.h"
-#include "bench/team.h"
+#include "bench/rank_testing.h"
 #include "bench/weights.h"
-#include "models/step_testing.h"
 #include "tools/temp_directory.h"
 
 using namespace precbench;
@@ -68,23 +67,10 @@ Plan plan_of(const Setup& setup) {
   return make_plan(c);
 }
 
-/// Runs body(rank, data) on every rank of the plan, in memory that holds NaN and is no larger than predicted.
+/// Runs body(rank, data) on every rank of the plan, in memory that is no larger than predicted.
 template <class Body>
 void with_ranks(const Plan& plan, Body&& body) {
-  const std::unique_ptr<DataSource> data =
-      open_data({.path = "", .glob = "", .seed = 1, .vocab = plan.model.vocab, .T = plan.T});
-  const std::unique_ptr<CommGroup> group = make_local_group(plan.ranks);
-  const std::int64_t bytes = dry_run(plan, nullptr).extent + watching_bytes(plan);
-  run_team(
-      all_ranks(plan.ranks),
-      [&](int index) {
-        const std::unique_ptr<Device> device = make_cpu_device(1);
-        const std::unique_ptr<Comm> comm = group->join(index, *device);
-        const NanBlock block(*device, bytes);
-        Rank rank(*device, *comm, plan, block.data(), bytes);
-        body(rank, *data);
-      },
-      [&] { group->abort(); });
+  run_cpu_ranks(plan, dry_run(plan, nullptr).extent + watching_bytes(plan), body);
 }
 
 StepResult step(Rank& rank, const DataSource& data, std::int64_t number) {

@@ -5,9 +5,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "bench/team.h"
-#include "kernels/comm/comm.h"
-#include "kernels/devices.h"
+#include "bench/team_testing.h"
 #include "tools/catch.h"
 #include "tools/test_processes.h"
 
@@ -42,22 +40,9 @@ TEST_CASE("the board names a rank that sleeps while the others wait for it", "[b
   StepBoard board;
   std::atomic<bool> awake = false;
   std::thread team([&] {
-    const auto group = make_local_group(kRanks);
-    run_team(
-        all_ranks(kRanks),
-        [&](int rank) {
-          const auto device = make_cpu_device(1);
-          const auto comm = group->join(rank, *device);
-          float value = 1;
-          for (int step = 0; step < 5; ++step) {
-            board.note(rank, step, Stage::begun);
-            if (rank == kSleeper && step == kStep) awake.wait(false);
-            board.note(rank, step, Stage::enqueued);
-            comm->all_reduce(Tensor{&value, DType::f32, 1, 1});
-            board.note(rank, step, Stage::finished);
-          }
-        },
-        [&] { group->abort(); }, &board);
+    run_meetings(all_ranks(kRanks), 5, board, [&](int rank, int step) {
+      if (rank == kSleeper && step == kStep) awake.wait(false);
+    });
   });
   const bool named =
       eventually([&] { return board.describe() == "rank 2 has not enqueued step 4; the others have"; });

@@ -7,8 +7,7 @@
 #include <set>
 #include <stdexcept>
 
-#include "kernels/comm/comm.h"
-#include "kernels/devices.h"
+#include "bench/team_testing.h"
 #include "kernels/errors.h"
 #include "tools/catch.h"
 
@@ -19,19 +18,13 @@ namespace {
 /// Four ranks meet in a collective again and again; rank 2 throws in its third round.
 template <class Failure>
 void run_with_failure(const NodeShare& share, const Failure& failure) {
-  const auto group = make_local_group(share.local);
-  run_team(
-      share,
-      [&](int rank) {
-        const auto device = make_cpu_device(1);
-        const auto comm = group->join(rank - share.first, *device);
-        float value = 1;
-        for (int round = 0; round < 100; ++round) {
-          if (round == 3 && rank == share.first + 2) throw failure;
-          comm->all_reduce(Tensor{&value, DType::f32, 1, 1});
-        }
-      },
-      [&] { group->abort(); });
+  run_cpu_team(share, [&](int rank, Device&, Comm& comm) {
+    float value = 1;
+    for (int round = 0; round < 100; ++round) {
+      if (round == 3 && rank == share.first + 2) throw failure;
+      comm.all_reduce(Tensor{&value, DType::f32, 1, 1});
+    }
+  });
 }
 
 }  // namespace
