@@ -30,10 +30,7 @@ std::unique_ptr<Device> repeatable_gpu() {
 
 /// Every weight times 1 + e, |e| <= one BF16 rounding.
 void disturb(Parameters& parameters, std::uint64_t seed) {
-  Named weights;
-  parameters.save(Parameters::Kind::weights, [&](const Parameter& p, const float* values) {
-    weights[p.name].assign(values, values + p.size());
-  });
+  const Named weights = saved(parameters, Parameters::Kind::weights);
   std::uint64_t drawn = 0;
   parameters.load([&](const Parameter& p, float* values) {
     const std::vector<float>& before = weights.at(p.name);

@@ -88,9 +88,8 @@ Trained train(const std::string& recipe, const Setting& setting) {
       if (index == 0) trained.losses.push_back(result.loss);
       if (index == 0) trained.norms.push_back(result.grad_norm);
       if (step > 0) continue;
-      rank.parameters().save(Parameters::Kind::gradients, [&](const Parameter& p, const float* values) {
-        if (index == 0) trained.gradients[p.name].assign(values, values + p.size());
-      });
+      Named gradients = saved(rank.parameters(), Parameters::Kind::gradients);  // by all ranks together
+      if (index == 0) trained.gradients = std::move(gradients);
     }
   });
   return trained;

@@ -79,14 +79,6 @@ StepResult step(Rank& rank, const DataSource& data, std::int64_t number) {
   return rank.finish();
 }
 
-Named saved(Rank& rank, Parameters::Kind kind) {
-  Named result;
-  rank.parameters().save(kind, [&](const Parameter& p, const float* values) {
-    result[p.name].assign(values, values + p.size());
-  });
-  return result;
-}
-
 /// What every rank has seen and holds after kSteps steps from one initialisation.
 struct Trained {
   std::vector<double> losses, norms;
@@ -104,8 +96,8 @@ Trained train(const Setup& setup) {
       mine.losses.push_back(result.loss);
       mine.norms.push_back(result.grad_norm);
     }
-    mine.gradients = saved(rank, Parameters::Kind::gradients);
-    mine.weights = saved(rank, Parameters::Kind::weights);
+    mine.gradients = saved(rank.parameters(), Parameters::Kind::gradients);
+    mine.weights = saved(rank.parameters(), Parameters::Kind::weights);
   });
   for (const Trained& other : results) {
     CHECK(other.losses == results[0].losses);
@@ -224,10 +216,7 @@ TEST_CASE("a gather in FP8 rounds an FP32 master once instead of twice", "[rank]
   with_ranks(plan, [&](Rank& rank, const DataSource&) {
     rank.parameters().initialize(7, kInitialDeviation);
     rank.parameters().begin_step();
-    Named master;
-    rank.parameters().save(Parameters::Kind::weights, [&](const Parameter& p, const float* values) {
-      master[p.name].assign(values, values + p.size());
-    });
+    const Named master = saved(rank.parameters(), Parameters::Kind::weights);
     const BlockWeights w = rank.parameters().gather_block(1);
     if (rank.comm().rank() != 0) return;
     const std::vector<float>& values = master.at("model.layers.1.mlp.down_proj.weight");

@@ -12,13 +12,12 @@
 #include <vector>
 
 #include "kernels/cpu/op_testing.h"
+#include "models/step_testing.h"
 
 using namespace precbench;
 using namespace precbench::testing;
 
 namespace {
-
-using Values = std::map<std::string, std::vector<float>>;
 
 /// No dimension divides another, nor a shard.
 ModelConfig awkward(bool tied) {
@@ -61,21 +60,15 @@ void on_ranks(int ranks, const ModelConfig& config, const ParameterOptions& opti
     if (error) std::rethrow_exception(error);
 }
 
-Values saved(Parameters& parameters, Parameters::Kind kind) {
-  Values values;
-  parameters.save(kind, [&](const Parameter& p, const float* v) { values[p.name].assign(v, v + p.size()); });
-  return values;
-}
-
 /// What every rank saves after `prepare`; all ranks must agree.
-Values saved_by_all(int ranks, const ModelConfig& config, const ParameterOptions& options,
-                    Parameters::Kind kind, const std::function<void(Rank&)>& prepare) {
-  std::vector<Values> by_rank(ranks);
+Named saved_by_all(int ranks, const ModelConfig& config, const ParameterOptions& options,
+                   Parameters::Kind kind, const std::function<void(Rank&)>& prepare) {
+  std::vector<Named> by_rank(ranks);
   on_ranks(ranks, config, options, [&](Rank& rank) {
     prepare(rank);
     by_rank[rank.comm.rank()] = saved(rank.parameters, kind);
   });
-  for (const Values& values : by_rank) CHECK(values == by_rank[0]);
+  for (const Named& values : by_rank) CHECK(values == by_rank[0]);
   return by_rank[0];
 }
 
@@ -109,11 +102,11 @@ TEST_CASE("initialize draws the same numbers whatever the sharding", "[parameter
     for (Master master : {Master::fp32, Master::bf16, Master::bf16_sr}) {
       const ModelConfig config = awkward(tied);
       const auto initialize = [](Rank& rank) { rank.parameters.initialize(11, 0.5f); };
-      Values reference;
+      Named reference;
       for (const Setting& s : kSettings) {
         INFO(text(s) << " tied " << tied << " master " << static_cast<int>(master));
-        const Values values = saved_by_all(s.ranks, config, {.shards = s.shards, .master = master},
-                                           Parameters::Kind::weights, initialize);
+        const Named values = saved_by_all(s.ranks, config, {.shards = s.shards, .master = master},
+                                          Parameters::Kind::weights, initialize);
         if (reference.empty()) reference = values;
         CHECK(values == reference);
       }
@@ -141,7 +134,7 @@ TEST_CASE("no two parameters share their random numbers, and seeds differ", "[pa
     return saved_by_all(1, config, {}, Parameters::Kind::weights,
                         [&](Rank& rank) { rank.parameters.initialize(seed, 1.0f); });
   };
-  const Values values = with_seed(1), other = with_seed(2);
+  const Named values = with_seed(1), other = with_seed(2);
   for (const auto& [name, v] : values)
     for (const auto& [name2, v2] : values) {
       if (name >= name2 || name.find("norm") != std::string::npos || name2.find("norm") != std::string::npos)
@@ -159,7 +152,7 @@ TEST_CASE("what is loaded is what is saved", "[parameters]") {
       for (const Setting& s : kSettings) {
         INFO(text(s) << " tied " << tied << " master " << static_cast<int>(master));
         const ModelConfig config = awkward(tied);
-        const Values values =
+        const Named values =
             saved_by_all(s.ranks, config, {.shards = s.shards, .master = master}, Parameters::Kind::weights,
                          [](Rank& rank) { load(rank.parameters); });
         const Layout layout(config, 1);
@@ -236,7 +229,7 @@ TEST_CASE("gradients are summed over ranks and micro-steps, under any strategy",
               parameters.complete_all();
             }
           };
-          const Values got = saved_by_all(
+          const Named got = saved_by_all(
               s.ranks, config, {.shards = s.shards, .gradients = dtype, .accumulation = accumulation},
               Parameters::Kind::gradients, backward);
           const Layout layout(config, 1);

@@ -23,6 +23,14 @@ namespace precbench::testing {
 /// Tensors of a model in FP32 under their Hugging Face names.
 using Named = std::map<std::string, std::vector<float>>;
 
+inline Named saved(Parameters& parameters, Parameters::Kind kind) {
+  Named result;
+  parameters.save(kind, [&](const Parameter& p, const float* values) {
+    result[p.name].assign(values, values + p.size());
+  });
+  return result;
+}
+
 /// Memory of a device that is filled with NaN, so that what is read before it is written shows.
 class NanBlock : public DeviceBlock {
  public:
@@ -105,8 +113,8 @@ class TestStep {
     return std::sqrt(static_cast<double>(downloaded(norm_squared)));
   }
 
-  Named gradients() { return saved(Parameters::Kind::gradients); }
-  Named weights() { return saved(Parameters::Kind::weights); }
+  Named gradients() { return saved(parameters_, Parameters::Kind::gradients); }
+  Named weights() { return saved(parameters_, Parameters::Kind::weights); }
 
  private:
   static constexpr std::int64_t kBytes = std::int64_t{48} << 20;
@@ -134,13 +142,6 @@ class TestStep {
     float value = 0;
     device_->download(&value, scalar);
     return value;
-  }
-  Named saved(Parameters::Kind kind) {
-    Named result;
-    parameters_.save(kind, [&](const Parameter& p, const float* values) {
-      result[p.name].assign(values, values + p.size());
-    });
-    return result;
   }
 
   StepSetup setup_;
