@@ -13,7 +13,7 @@
 #include "bench/rank_testing.h"
 #include "bench/step_runner.h"
 #include "bench/weights.h"
-#include "kernels/cuda/device_info.h"
+#include "kernels/cuda/gpu_testing.h"
 
 using namespace precbench;
 using namespace precbench::testing;
@@ -98,12 +98,6 @@ void check_curves(const Case& c, int cpu_threads, double seconds, std::size_t mi
   // A curve that goes nowhere would be easy to follow.
   constexpr std::size_t kWindow = 10;
   CHECK(mean(gpu.end() - kWindow, kWindow) < mean(gpu.begin(), kWindow) - 20 * band);
-}
-
-bool gpu_here() {
-  const VisibleGpus gpus = find_gpus();
-  if (gpus.count == 0) WARN("skipped: " << gpus.reason);
-  return gpus.count > 0;
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 
 #include "bench/child_testing.h"
 #include "bench/sweep.h"
-#include "kernels/cuda/device_info.h"
+#include "kernels/cuda/gpu_testing.h"
 #include "kernels/cuda/test_buffers.h"
 #include "kernels/recipe.h"
 #include "results/record_file.h"
@@ -21,12 +21,6 @@ namespace {
 
 constexpr const char* kBadKernel = "a case whose kernel reads where nothing is";
 constexpr int kSteps = 10;
-
-bool gpu_here() {
-  const VisibleGpus gpus = find_gpus();
-  if (gpus.count == 0) WARN("skipped: " << gpus.reason);
-  return gpus.count > 0;
-}
 
 Case gpu_case() {
   Case c;

@@ -1,7 +1,7 @@
 // The training step on a GPU against the CPU device: loss, every gradient and the update, for every recipe.
 // The truth is the FP32 reference model; the CPU device at the recipe's own precision says how far from it
 // rounding alone may lead.
-#include "kernels/cuda/device_info.h"
+#include "kernels/cuda/gpu_testing.h"
 #include "models/step_testing.h"
 #include "models/transformer.h"
 
@@ -12,12 +12,6 @@ namespace {
 
 constexpr double kRoundoff = 0x1p-24;  // of FP32
 constexpr double kBf16Roundoff = 0x1p-9;
-
-bool gpu_here() {
-  const VisibleGpus gpus = find_gpus();
-  if (gpus.count == 0) WARN("skipped: " << gpus.reason);
-  return gpus.count > 0;
-}
 
 /// Equal runs give equal bits: no timing of algorithms, additions in a fixed order.
 std::unique_ptr<Device> repeatable_gpu(const std::string& attention) {

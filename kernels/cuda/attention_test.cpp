@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/attention_reference.h"
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/gpu_testing.h"
 #include "kernels/cuda/graph.h"
 #include "kernels/errors.h"
 #include "kernels/random.h"
@@ -14,12 +15,6 @@
 
 namespace precbench {
 namespace {
-
-bool no_gpu() {
-  const VisibleGpus gpus = find_gpus();
-  if (gpus.count == 0) WARN("skipped: " << gpus.reason);
-  return gpus.count == 0;
-}
 
 std::vector<std::uint16_t> random_bf16(std::int64_t count, float deviation, std::uint64_t seed) {
   std::vector<std::uint16_t> x(count);
@@ -164,7 +159,7 @@ std::vector<Case> cases() {
 }  // namespace
 
 TEST_CASE("attention and its backward are as exact as BF16 allows", "[gpu][attention]") {
-  if (no_gpu()) return;
+  if (!gpu_here()) return;
   CudaDevice device(0);
   const bool cudnn = use(device, "cudnn");
   std::size_t by_cudnn = 0;
@@ -193,7 +188,7 @@ TEST_CASE("attention and its backward are as exact as BF16 allows", "[gpu][atten
 }
 
 TEST_CASE("lse of either implementation serves the backward pass of the other", "[gpu][attention]") {
-  if (no_gpu()) return;
+  if (!gpu_here()) return;
   CudaDevice device(0);
   if (!use(device, "cudnn")) return;
   const AttentionShape shape{2, 256, 4, 2, 64};
@@ -212,7 +207,7 @@ TEST_CASE("lse of either implementation serves the backward pass of the other", 
 }
 
 TEST_CASE("a deterministic backward pass repeats bit for bit", "[gpu][attention]") {
-  if (no_gpu()) return;
+  if (!gpu_here()) return;
   CudaDevice device(0);
   device.set_deterministic(true);
   for (const char* which : {"own", "cudnn"}) {
@@ -235,7 +230,7 @@ TEST_CASE("a deterministic backward pass repeats bit for bit", "[gpu][attention]
 }
 
 TEST_CASE("attention replayed from a graph computes the same bits", "[gpu][attention][graph]") {
-  if (no_gpu()) return;
+  if (!gpu_here()) return;
   CudaDevice device(0);
   device.set_deterministic(true);
   for (const char* which : {"own", "cudnn"}) {
@@ -262,7 +257,7 @@ TEST_CASE("attention replayed from a graph computes the same bits", "[gpu][atten
 }
 
 TEST_CASE("a NaN in one head's keys reaches that head's later rows only", "[gpu][attention]") {
-  if (no_gpu()) return;
+  if (!gpu_here()) return;
   CudaDevice device(0);
   for (const char* which : {"own", "cudnn"}) {
     if (!use(device, which)) continue;
@@ -293,7 +288,7 @@ TEST_CASE("a NaN in one head's keys reaches that head's later rows only", "[gpu]
 }
 
 TEST_CASE("the choice of attention is by name, and refusals say what to do", "[gpu][attention]") {
-  if (no_gpu()) return;
+  if (!gpu_here()) return;
   CudaDevice device(0);
   CHECK(device.attention_name() == "none yet");
   CHECK_THROWS_AS(device.set_attention("cudn"), InvalidInput);

@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "kernels/cuda/device_info.h"
+#include "kernels/cuda/gpu_testing.h"
 #include "kernels/cuda/graph.h"
 #include "kernels/cuda/test_buffers.h"
 #include "kernels/devices.h"
@@ -21,14 +21,6 @@ namespace precbench {
 namespace {
 
 constexpr std::int64_t kM = 256, kN = 384, kK = 640;
-
-/// Null, with a warning that says why, where there is no GPU.
-std::unique_ptr<Device> gpu_or_skip() {
-  const VisibleGpus gpus = find_gpus();
-  if (gpus.count > 0) return make_cuda_device(0);
-  WARN("skipped: " << gpus.reason);
-  return nullptr;
-}
 
 /// One operand on the host: random rows whose sizes and whose 128-blocks' sizes differ by up to 2^8, so that
 /// a scale in the wrong place shows.

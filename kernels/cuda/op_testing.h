@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/device_info.h"
+#include "kernels/cuda/gpu_testing.h"
 #include "kernels/cuda/test_buffers.h"
 #include "kernels/devices.h"
 #include "kernels/formats.h"
@@ -18,14 +18,6 @@
 #include "tools/catch.h"
 
 namespace precbench::op_testing {
-
-/// Null, with a warning that says why, where there is no GPU.
-inline std::unique_ptr<Device> gpu_or_skip() {
-  const VisibleGpus gpus = find_gpus();
-  if (gpus.count > 0) return make_cuda_device(0);
-  WARN("skipped: " << gpus.reason);
-  return nullptr;
-}
 
 /// Host memory for tensors; every byte starts as 0xFF (NaN), so that what is not written shows.
 class HostMemory {
