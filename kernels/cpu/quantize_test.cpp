@@ -7,24 +7,12 @@
 
 #include "kernels/cpu/op_testing.h"
 #include "kernels/cpu/quantize_reference.h"
+#include "kernels/format_testing.h"
 
 using namespace precbench;
 using namespace precbench::testing;
 
 namespace {
-
-std::vector<OperandFormat> formats() {
-  std::vector<OperandFormat> all;
-  for (DType dtype : {DType::e4m3, DType::e5m2}) {
-    for (Granularity g :
-         {Granularity::tensor, Granularity::row, Granularity::block_1x128, Granularity::block_128x128})
-      for (ScaleType scale : {ScaleType::f32, ScaleType::f32_pow2}) all.push_back({dtype, g, scale});
-    for (ScaleRounding rounding :
-         {ScaleRounding::rceil, ScaleRounding::floor, ScaleRounding::ceil, ScaleRounding::even})
-      all.push_back({dtype, Granularity::block_1x32, ScaleType::ue8m0, rounding});
-  }
-  return all;
-}
 
 struct Shape {
   std::int64_t rows, cols;
@@ -142,7 +130,7 @@ std::vector<float> transposed(const std::vector<float>& x, const Shape& s) {
 
 TEST_CASE("both forms of every format are the reference's, code for code", "[cpu][quantize]") {
   const auto device = make_cpu_device(1);
-  for (const OperandFormat& format : formats())
+  for (const OperandFormat& format : quantized_formats())
     for (const Shape& s : kShapes)
       for (Data data : {Data::normal, Data::imbalanced, Data::outlier, Data::adversarial}) {
         INFO(describe(format) << ", " << s.rows << " x " << s.cols << ", data " << static_cast<int>(data));
@@ -223,7 +211,7 @@ TEST_CASE("amax is the largest magnitude, of nothing 0, and NaN where a value is
 TEST_CASE("parts quantized one by one are the matrix quantized at once", "[cpu][quantize]") {
   const auto device = make_cpu_device(2);
   const Shape s{37, 130};
-  for (const OperandFormat& format : formats()) {
+  for (const OperandFormat& format : quantized_formats()) {
     if (format.granularity != Granularity::tensor) continue;
     for (Data data : {Data::normal, Data::imbalanced, Data::outlier, Data::adversarial})
       for (DType dtype : {DType::bf16, DType::f32}) {
@@ -245,7 +233,7 @@ TEST_CASE("parts quantized one by one are the matrix quantized at once", "[cpu][
 
 TEST_CASE("a form transposed is the transposed matrix's form", "[cpu][quantize]") {
   const auto device = make_cpu_device(2);
-  for (const OperandFormat& format : formats()) {
+  for (const OperandFormat& format : quantized_formats()) {
     const Granularity g = format.granularity;
     if (g != Granularity::tensor && g != Granularity::block_128x128) continue;
     for (const Shape& s : {Shape{16, 16}, Shape{144, 400}, Shape{256, 128}}) {
@@ -262,7 +250,7 @@ TEST_CASE("a form transposed is the transposed matrix's form", "[cpu][quantize]"
 
 TEST_CASE("a GEMM with the identity gives back the dequantized values", "[cpu][quantize][matmul]") {
   const auto device = make_cpu_device(1);
-  for (const OperandFormat& format : formats())
+  for (const OperandFormat& format : quantized_formats())
     for (const Shape& s : kShapes) {
       INFO(describe(format) << ", " << s.rows << " x " << s.cols);
       Quantized q(DType::bf16, values(Data::imbalanced, s), s, format);
@@ -284,7 +272,7 @@ TEST_CASE("a GEMM with the identity gives back the dequantized values", "[cpu][q
 TEST_CASE("quantization_error counts what the form lost", "[cpu][quantize]") {
   const auto device = make_cpu_device(1);
   double saturations = 0, underflows = 0;
-  for (const OperandFormat& format : formats())
+  for (const OperandFormat& format : quantized_formats())
     for (const Shape& s : kShapes)
       for (Data data : {Data::normal, Data::imbalanced, Data::outlier, Data::adversarial})
         for (bool column : {false, true}) {

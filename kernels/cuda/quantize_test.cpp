@@ -1,6 +1,7 @@
 // The CUDA quantizers against the CPU device, bit for bit: every granularity, scale and rounding, in both
 // directions, on random and hostile inputs and on sizes that no tile divides.
 #include "kernels/cuda/op_testing.h"
+#include "kernels/format_testing.h"
 
 namespace precbench {
 namespace {
@@ -54,20 +55,6 @@ Tensor make_input(HostMemory& host, Input input, std::int64_t rows, std::int64_t
   return x;
 }
 
-std::vector<OperandFormat> all_formats() {
-  std::vector<OperandFormat> formats;
-  for (DType dtype : {DType::e4m3, DType::e5m2}) {
-    for (Granularity g :
-         {Granularity::tensor, Granularity::row, Granularity::block_1x128, Granularity::block_128x128})
-      for (ScaleType scale : {ScaleType::f32, ScaleType::f32_pow2})
-        formats.push_back({dtype, g, scale, ScaleRounding::none});
-    for (ScaleRounding r :
-         {ScaleRounding::rceil, ScaleRounding::floor, ScaleRounding::ceil, ScaleRounding::even})
-      formats.push_back({dtype, Granularity::block_1x32, ScaleType::ue8m0, r});
-  }
-  return formats;
-}
-
 struct Shape {
   std::int64_t rows, cols;
 };
@@ -94,7 +81,7 @@ TEST_CASE("quantize is bit-exact in every format", "[gpu]") {
   const auto gpu = gpu_or_skip();
   if (!gpu) return;
   const auto cpu = make_cpu_device(2);
-  for (const OperandFormat& format : all_formats())
+  for (const OperandFormat& format : testing::quantized_formats())
     for (Input input : kInputs)
       for (const Shape& shape : kShapes) check_quantize(*gpu, *cpu, {format, format}, input, shape);
 }
