@@ -3,14 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <exception>
 #include <functional>
-#include <map>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "kernels/comm/comm_testing.h"
 #include "kernels/cpu/op_testing.h"
 #include "models/step_testing.h"
 
@@ -33,31 +31,17 @@ struct Rank {
   Arena& arena;
 };
 
-/// body on every rank of a group of CPU ranks, each with a device and an arena of its own.
+/// body on every rank of a group of CPU ranks, each with parameters in an arena of its own.
 void on_ranks(int ranks, const ModelConfig& config, const ParameterOptions& options,
               const std::function<void(Rank&)>& body) {
-  const auto group = make_local_group(ranks);
-  std::vector<std::exception_ptr> errors(ranks);
-  std::vector<std::thread> threads;
-  for (int r = 0; r < ranks; ++r)
-    threads.emplace_back([&, r] {
-      try {
-        const auto device = make_cpu_device(1);
-        const auto comm = group->join(r, *device);
-        // NaN everywhere, so that what is never written shows.
-        std::vector<std::byte> memory(1 << 20, std::byte{0xFF});
-        Arena arena(memory.data(), 1 << 20);
-        Parameters parameters(*device, *comm, arena, config, options);
-        Rank rank{parameters, *comm, arena};
-        body(rank);
-      } catch (...) {
-        errors[r] = std::current_exception();
-        group->abort();
-      }
-    });
-  for (std::thread& thread : threads) thread.join();
-  for (const std::exception_ptr& error : errors)
-    if (error) std::rethrow_exception(error);
+  on_cpu_ranks(ranks, [&](Device& device, Comm& comm) {
+    // NaN everywhere, so that what is never written shows.
+    std::vector<std::byte> memory(1 << 20, std::byte{0xFF});
+    Arena arena(memory.data(), 1 << 20);
+    Parameters parameters(device, comm, arena, config, options);
+    Rank rank{parameters, comm, arena};
+    body(rank);
+  });
 }
 
 /// What every rank saves after `prepare`; all ranks must agree.

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/comm/comm_testing.h"
 #include "kernels/cpu/op_testing.h"
 
 using namespace precbench;
@@ -20,17 +21,8 @@ using namespace precbench::testing;
 
 namespace {
 
-/// body(comm) on every rank of a new group; rethrows nothing, so bodies report through what they write.
 void on_ranks(int ranks, const std::function<void(Comm&)>& body) {
-  const auto group = make_local_group(ranks);
-  std::vector<std::thread> threads;
-  for (int r = 0; r < ranks; ++r)
-    threads.emplace_back([&, r] {
-      const auto device = make_cpu_device(1);
-      const auto comm = group->join(r, *device);
-      body(*comm);
-    });
-  for (std::thread& thread : threads) thread.join();
+  on_cpu_ranks(ranks, [&](Device&, Comm& comm) { body(comm); });
 }
 
 // Sizes that no number of ranks divides, and one smaller than the ranks.
