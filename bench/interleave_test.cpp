@@ -61,15 +61,10 @@ Record fake_run(const Case& c, const NodeShare&, StepBoard&) {
 
 struct Fixture {
   TempDirectory directory;
-  SweepOptions options;
+  SweepOptions options = sweep_into(directory, kFakeCase);
   std::string log = directory / "log";
 
-  Fixture() {
-    options.out = directory / "out";
-    options.quiet = true;
-    options.interleave = true;
-    options.child = {"/proc/self/exe", kFakeCase};
-  }
+  Fixture() { options.interleave = true; }
   std::vector<Case> grid(const Words& recipes, const std::vector<std::int64_t>& seeds) const {
     std::vector<Case> cases;
     for (const std::string& recipe : recipes)

@@ -16,7 +16,6 @@
 #include "bench/sweep.h"
 #include "bench/team_testing.h"
 #include "kernels/errors.h"
-#include "results/record_file.h"
 #include "tools/catch.h"
 #include "tools/temp_directory.h"
 #include "tools/test_processes.h"
@@ -107,10 +106,7 @@ class Together {
       c.save_init = directory_ / "parts";
       grid_.push_back(c);
     }
-    options_.out = directory_ / "out";
-    options_.quiet = true;
     options_.timeout_s = timeout_s;
-    options_.child = {"/proc/self/exe", kFakePart};
     for (int process = 0; process < count; ++process)
       pids_.push_back(in_background([&] { return run({process, count, process, "the test"}); }));
   }
@@ -144,12 +140,7 @@ class Together {
       if (alive(part.pid)) return true;
     return false;
   }
-  std::map<std::int64_t, Record> rows() const {
-    std::map<std::int64_t, Record> rows;
-    for (const LocatedRecord& located : read_records({options_.out + "/records.jsonl"}).records)
-      rows[located.record.case_fields["seed"].get<std::int64_t>()] = located.record;
-    return rows;
-  }
+  std::map<std::int64_t, Record> rows() const { return rows_by_seed(options_); }
   std::string error_of(std::int64_t seed) const { return rows().at(seed).error.value_or("none"); }
   pid_t pid(int process) const { return pids_.at(static_cast<std::size_t>(process)); }
   int exit_status(int process) {
@@ -159,9 +150,7 @@ class Together {
 
  private:
   int run(const Nodes& nodes) {
-    const int errors =
-        open((directory_ / fmt::format("stderr{}", nodes.index)).c_str(), O_WRONLY | O_CREAT, 0644);
-    dup2(errors, STDERR_FILENO);
+    errors_to(directory_ / fmt::format("stderr{}", nodes.index));
     if (nodes.index > 0) return follow(nodes, address_, options_.child, kShort);
     Leader leader(nodes, address_, kShort);
     options_.leader = &leader;
@@ -173,7 +162,7 @@ class Together {
   TempDirectory directory_;
   Address address_;
   std::vector<Case> grid_;
-  SweepOptions options_;
+  SweepOptions options_ = sweep_into(directory_, kFakePart);
   std::vector<pid_t> pids_;
 };
 
@@ -320,7 +309,7 @@ TEST_CASE("processes do not wait for ever for each other", "[together]") {
   constexpr Patience kNone = {.meet = 200ms, .stop = 1s, .row = 1s};
   const Nodes first = {0, 2, 0, "the test"}, second = {1, 2, 0, "the test"};
   const Address address = {"127.0.0.1", 1};  // where no user's program can listen
-  CHECK_THROWS_WITH(follow(second, address, {"/proc/self/exe", kFakePart}, kNone),
+  CHECK_THROWS_WITH(follow(second, address, child_command(kFakePart), kNone),
                     "process 1 of 2 finds no process 0 at 127.0.0.1:1 within 0.2 s");
   CHECK_THROWS_WITH(Leader(first, Address{"127.0.0.1", 0}, kNone),
                     "process 1 of 2 has not come to 127.0.0.1:0 within 0.2 s");

@@ -136,10 +136,7 @@ TEST_CASE("a case whose kernel reads where nothing is", "[.]") {
 TEST_CASE("a kernel's error is a crashed row with CUDA's words and the op, and the sweep goes on", "[gpu]") {
   if (!gpu_here()) return;
   const TempDirectory directory;
-  SweepOptions options;
-  options.out = directory / "out";
-  options.quiet = true;
-  options.child = {"/proc/self/exe", kBadKernel};
+  const SweepOptions options = sweep_into(directory, kBadKernel);
   Case c = gpu_case();
   CHECK(run_sweep({c}, options) == kSweepFailures);
   const RecordSet set = read_records({options.out});

@@ -2,7 +2,6 @@
 // test binary itself: the hidden test below runs one case and misbehaves as the case's seed says.
 #include "bench/sweep.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -104,13 +103,7 @@ Record fake_run(const Case& c, const NodeShare&, StepBoard&) {
   return record;
 }
 
-SweepOptions options_for(const TempDirectory& directory) {
-  SweepOptions options;
-  options.out = directory / "out";
-  options.quiet = true;
-  options.child = {"/proc/self/exe", kFakeCase};
-  return options;
-}
+SweepOptions options_for(const TempDirectory& directory) { return sweep_into(directory, kFakeCase); }
 
 std::vector<Case> cases_of(const std::vector<std::int64_t>& seeds) {
   std::vector<Case> cases;
@@ -128,16 +121,6 @@ std::vector<Case> fine_cases(int count) {
   return cases_of(seeds);
 }
 
-/// By seed, in the file as it stands; every line must be a record and every case must be there once.
-std::map<std::int64_t, Record> rows_of(const SweepOptions& options) {
-  std::map<std::int64_t, Record> rows;
-  const RecordSet set = read_records({options.out + "/records.jsonl"});
-  CHECK(set.problems == std::vector<std::string>{});
-  for (const LocatedRecord& located : set.records)
-    rows[located.record.case_fields["seed"].get<std::int64_t>()] = located.record;
-  return rows;
-}
-
 }  // namespace
 
 TEST_CASE("one case of a sweep that misbehaves on request", "[.]") { be_child(kFakeCase, fake_run); }
@@ -147,7 +130,7 @@ TEST_CASE("each way to fail is a row, and the sweep goes on", "[sweep]") {
   const SweepOptions options = options_for(directory);
   const auto grid = cases_of({kAbort, kExit7, kKilled, kNan, kNoRecord, kOrphan, kChatter, kOtherId, kFine});
   CHECK(run_sweep(grid, options) == kSweepFailures);
-  auto rows = rows_of(options);
+  auto rows = rows_by_seed(options);
   REQUIRE(rows.size() == grid.size());
   CHECK(rows[kAbort].status == Status::crashed);
   CHECK(rows[kAbort].error.value_or("none") ==
@@ -181,7 +164,7 @@ TEST_CASE("threads of a case spin for a while, unless the user wants it otherwis
       return run_sweep(cases_of({kWaits}), options);
     });
     CHECK(exit_status(pid) == kSweepDone);
-    return rows_of(options)[kWaits].warnings;
+    return rows_by_seed(options)[kWaits].warnings;
   };
   CHECK(child_sees(nullptr, nullptr) == Words{"unset", "1000"});
   CHECK(child_sees("passive", nullptr) == Words{"passive", "unset"});
@@ -193,8 +176,8 @@ TEST_CASE("a case that hangs is a row once its time is up", "[sweep]") {
   SweepOptions options = options_for(directory);
   options.timeout_s = 0.5;
   CHECK(run_sweep(cases_of({kHang}), options) == kSweepFailures);
-  CHECK(rows_of(options)[kHang].status == Status::timeout);
-  CHECK(rows_of(options)[kHang].error.value_or("none") == "still running after 0.5 s (--timeout)");
+  CHECK(rows_by_seed(options)[kHang].status == Status::timeout);
+  CHECK(rows_by_seed(options)[kHang].error.value_or("none") == "still running after 0.5 s (--timeout)");
 }
 
 TEST_CASE("a second start does nothing, and failed rows are done again only on request", "[sweep]") {
@@ -208,7 +191,7 @@ TEST_CASE("a second start does nothing, and failed rows are done again only on r
 
   options.retry_failed = true;
   CHECK(run_sweep(grid, options) == kSweepFailures);
-  CHECK(rows_of(options).size() == 3);
+  CHECK(rows_by_seed(options).size() == 3);
   CHECK(file_text(options.out + "/records.jsonl.1") == before);
 }
 
@@ -222,7 +205,7 @@ TEST_CASE("a fresh start keeps the old records aside", "[sweep]") {
   run_sweep(fine_cases(3), options);
   CHECK(file_text(options.out + "/records.jsonl.1") == before);
   CHECK(read_records({options.out + "/records.jsonl.2"}).records.size() == 1);
-  CHECK(rows_of(options).size() == 3);
+  CHECK(rows_by_seed(options).size() == 3);
 }
 
 TEST_CASE("a case that something outside kills once is run again", "[sweep]") {
@@ -231,7 +214,7 @@ TEST_CASE("a case that something outside kills once is run again", "[sweep]") {
   grid[0].save_final = directory / "mark";
   const SweepOptions options = options_for(directory);
   CHECK(run_sweep(grid, options) == kSweepDone);
-  CHECK(rows_of(options)[kKilledOnce].status == Status::ok);
+  CHECK(rows_by_seed(options)[kKilledOnce].status == Status::ok);
 }
 
 TEST_CASE("bad input that only the case finds ends the sweep, and finished rows stay", "[sweep]") {
@@ -239,7 +222,7 @@ TEST_CASE("bad input that only the case finds ends the sweep, and finished rows 
   const SweepOptions options = options_for(directory);
   CHECK_THROWS_WITH(run_sweep(cases_of({kFine, kBadInput, kFine + 1}), options),
                     "--data: corpus.bin: bad magic");
-  CHECK(rows_of(options).size() == 1);
+  CHECK(rows_by_seed(options).size() == 1);
 }
 
 TEST_CASE("killed with SIGKILL at any moment and started again, a sweep ends with the same rows", "[sweep]") {
@@ -260,7 +243,7 @@ TEST_CASE("killed with SIGKILL at any moment and started again, a sweep ends wit
       CHECK(status == kSweepDone);
   }
   CHECK(kills > 1);
-  const auto rows = rows_of(options);
+  const auto rows = rows_by_seed(options);
   CHECK(rows.size() == grid.size());
   for (const Case& c : grid) {
     REQUIRE(rows.count(c.seed));
@@ -275,7 +258,7 @@ TEST_CASE("a half-written last line is kept aside and its case done again", "[sw
   const std::string path = options.out + "/records.jsonl", whole = file_text(path);
   std::ofstream(path, std::ios::trunc) << whole.substr(0, whole.size() - 100);
   CHECK(run_sweep(fine_cases(3), options) == kSweepDone);
-  CHECK(rows_of(options).size() == 3);
+  CHECK(rows_by_seed(options).size() == 3);
   CHECK(file_text(path + ".broken").size() > 100);
 }
 
@@ -299,15 +282,14 @@ TEST_CASE("Ctrl-C stops the child, keeps finished rows and exits 130", "[sweep]"
   auto grid = cases_of({kFine, kHang, kFine + 1});
   grid[1].save_init = directory / "pid";
   const pid_t sweep = in_background([&] {
-    const int errors = open((directory / "stderr").c_str(), O_WRONLY | O_CREAT, 0644);
-    dup2(errors, STDERR_FILENO);
+    errors_to(directory / "stderr");
     return run_sweep(grid, options);
   });
   REQUIRE(eventually([&] { return file_text(grid[1].save_init).ends_with("\n"); }));
   kill(sweep, SIGINT);
   CHECK(exit_status(sweep) == kSweepInterrupted);
   CHECK(!alive(std::stoi(file_text(grid[1].save_init))));
-  CHECK(rows_of(options).size() == 1);
+  CHECK(rows_by_seed(options).size() == 1);
   CHECK(file_text(directory / "stderr") == "interrupted: 1 of 3 cases are in " + options.out +
                                                "/records.jsonl; the same command goes on from there\n");
 }
@@ -344,10 +326,10 @@ TEST_CASE("a full disk ends the sweep in one line and loses nothing", "[sweep]")
     }
   });
   CHECK(exit_status(pid) == 2);
-  const std::size_t before = rows_of(options).size();
+  const std::size_t before = rows_by_seed(options).size();
   CHECK((before > 0 && before < grid.size()));
   CHECK(run_sweep(grid, options) == kSweepDone);
-  CHECK(rows_of(options).size() == grid.size());
+  CHECK(rows_by_seed(options).size() == grid.size());
 }
 
 TEST_CASE("a folder that cannot be made is refused before anything runs", "[sweep]") {

@@ -64,6 +64,11 @@ pid_t in_background(Action action) {
   return pid;
 }
 
+/// From here on, this process's standard error goes to a file.
+inline void errors_to(const std::string& path) {
+  dup2(open(path.c_str(), O_WRONLY | O_CREAT, 0644), STDERR_FILENO);
+}
+
 inline int exit_status(pid_t pid) {
   int status = 0;
   waitpid(pid, &status, 0);
