@@ -124,6 +124,14 @@ Result random_step(const StepSetup& setup) {
   return {loss, step.gradients()};
 }
 
+/// Relatively; `of_gradient`: in every tensor.
+void check_close(const Result& x, const Result& reference, double of_loss, double of_gradient) {
+  CHECK(std::fabs(x.loss / reference.loss - 1) <= of_loss);
+  const Farthest gradient = farthest(x.gradients, reference.gradients);
+  INFO(gradient.name);
+  CHECK(gradient.distance <= of_gradient);
+}
+
 }  // namespace
 
 TEST_CASE("the FP32 step is PyTorch's", "[transformer]") {
@@ -194,10 +202,7 @@ TEST_CASE("accumulated micro-steps are one larger batch", "[transformer]") {
     setup.accumulation = 2;
     const Result parts = random_step(setup);
     // Only the order of FP32 sums over tokens differs. Measured 2 and 4 unit roundoffs.
-    CHECK(std::fabs(parts.loss - whole.loss) <= 4 * kRoundoff * whole.loss);
-    const Farthest gradient = farthest(parts.gradients, whole.gradients);
-    INFO(gradient.name);
-    CHECK(gradient.distance <= 16 * kRoundoff);
+    check_close(parts, whole, 4 * kRoundoff, 16 * kRoundoff);
   }
 }
 
@@ -217,10 +222,7 @@ TEST_CASE("the head's runs are one", "[transformer]") {
     small.accumulation = 5;
     const Result micro_steps = random_step(small);
     // As above, over ten times as many tokens. Measured 2 and 8 unit roundoffs.
-    CHECK(std::fabs(runs.loss - micro_steps.loss) <= 4 * kRoundoff * runs.loss);
-    const Farthest gradient = farthest(runs.gradients, micro_steps.gradients);
-    INFO(gradient.name);
-    CHECK(gradient.distance <= 32 * kRoundoff);
+    check_close(runs, micro_steps, 4 * kRoundoff, 32 * kRoundoff);
   }
 }
 
