@@ -3,6 +3,7 @@
 
 #include "kernels/errors.h"
 #include "tools/catch.h"
+#include "tools/test_text.h"
 
 using namespace precbench;
 
@@ -13,12 +14,7 @@ using Words = std::vector<std::string>;
 Words expanded(const std::string& name, const Words& words) { return expand_axis(*find_field(name), words); }
 
 std::string refusal(const std::string& name, const Words& words) {
-  try {
-    expanded(name, words);
-  } catch (const InvalidInput& error) {
-    return error.what();
-  }
-  return "accepted";
+  return refusal_of([&] { expanded(name, words); });
 }
 
 }  // namespace

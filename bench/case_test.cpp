@@ -3,29 +3,18 @@
 
 #include <set>
 
-#include "kernels/errors.h"
 #include "results/schema.h"
 #include "tools/catch.h"
 #include "tools/temp_directory.h"
+#include "tools/test_text.h"
 
 using namespace precbench;
 
 namespace {
 
-/// The message of the InvalidInput that `action` throws.
-template <class Action>
-std::string refusal(Action action) {
-  try {
-    action();
-  } catch (const InvalidInput& error) {
-    return error.what();
-  }
-  return "accepted";
-}
-
 std::string refused_text(const std::string& name, const std::string& text) {
   Case c;
-  return refusal([&] { set_text(c, *find_field(name), text); });
+  return refusal_of([&] { set_text(c, *find_field(name), text); });
 }
 
 Case with(const std::string& name, const std::string& text) {
@@ -80,24 +69,24 @@ TEST_CASE("bad values are refused by name", "[case]") {
   CHECK(refused_text("weight_decay", "") == "--weight-decay: \"\" is not a number");
   CHECK(refused_text("master", "bf16sr") ==
         "--master: unknown value \"bf16sr\"; did you mean bf16_sr? it is one of fp32, bf16, bf16_sr");
-  CHECK(refusal([] { case_from_json({{"modle", "tiny"}}); }) == "case: unknown key modle");
-  CHECK(refusal([] { case_from_json({{"seq", 1.5}}); }) == "case: seq has the wrong type: 1.5");
+  CHECK(refusal_of([] { case_from_json({{"modle", "tiny"}}); }) == "case: unknown key modle");
+  CHECK(refusal_of([] { case_from_json({{"seq", 1.5}}); }) == "case: seq has the wrong type: 1.5");
 }
 
 TEST_CASE("what can never run is refused before anything runs", "[case]") {
-  CHECK(refusal([] { validate(Case{}); }) == "accepted");
-  CHECK(refusal([] { validate(with("model", "llama3.2-1c")); }).find("llama3.2-1b") != std::string::npos);
-  CHECK(refusal([] { validate(with("recipe", "mxfp9")); }).find("mxfp8") != std::string::npos);
-  CHECK(refusal([] { validate(with("lr", "0")); }) == "--lr: must be above 0: nothing would be trained");
-  CHECK(refusal([] { validate(with("schedule", "cosine")); }) ==
+  CHECK(refusal_of([] { validate(Case{}); }) == "");
+  CHECK(refusal_of([] { validate(with("model", "llama3.2-1c")); }).find("llama3.2-1b") != std::string::npos);
+  CHECK(refusal_of([] { validate(with("recipe", "mxfp9")); }).find("mxfp8") != std::string::npos);
+  CHECK(refusal_of([] { validate(with("lr", "0")); }) == "--lr: must be above 0: nothing would be trained");
+  CHECK(refusal_of([] { validate(with("schedule", "cosine")); }) ==
         "--schedule cosine needs a number of steps: add --steps N");
-  CHECK(refusal([] {
+  CHECK(refusal_of([] {
           Case c = with("schedule", "cosine");
           c.steps = 10;
           c.warmup = 10;
           validate(c);
         }) == "--warmup: 10 steps leave none of the 10 of --steps to the cosine");
-  CHECK(refusal([] { validate(case_from_json({{"gpus", -2}})); }) == "--gpus: must be at least 1, not -2");
+  CHECK(refusal_of([] { validate(case_from_json({{"gpus", -2}})); }) == "--gpus: must be at least 1, not -2");
 }
 
 TEST_CASE("first:N,last:N", "[case]") {
@@ -106,7 +95,7 @@ TEST_CASE("first:N,last:N", "[case]") {
   for (const char* bad :
        {"first", "first:", "first:x", "first:-1", "middle:1", "first:1,first:2", "first:1,", ","}) {
     INFO(bad);
-    CHECK(refusal([&] { parse_keep_bf16(bad); }) ==
+    CHECK(refusal_of([&] { parse_keep_bf16(bad); }) ==
           "--keep-bf16: \"" + std::string(bad) + "\" is not of the form first:N,last:N");
   }
 }
@@ -140,12 +129,13 @@ TEST_CASE("files of a sweep are checked before it starts", "[case]") {
   const TempDirectory directory;
   Case c;
   c.data = directory.write("text.txt", std::string(200, 'x'));
-  CHECK(refusal([&] { check_files({c}); }) == "accepted");
+  CHECK(refusal_of([&] { check_files({c}); }) == "");
   Case longer = c;
   longer.seq = 256;
-  CHECK(refusal([&] { check_files({c, longer}); }).find("text.txt") != std::string::npos);
+  CHECK(refusal_of([&] { check_files({c, longer}); }).find("text.txt") != std::string::npos);
   c.init_from = directory / "none.safetensors";
-  CHECK(refusal([&] { check_files({c}); }) == "--init-from: " + c.init_from + ": No such file or directory");
+  CHECK(refusal_of([&] { check_files({c}); }) ==
+        "--init-from: " + c.init_from + ": No such file or directory");
 }
 
 TEST_CASE("a record of a case that never ran is valid", "[case]") {

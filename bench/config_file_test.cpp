@@ -1,9 +1,9 @@
 // Sweep files: keys, sections, refusals.
 #include "bench/config_file.h"
 
-#include "kernels/errors.h"
 #include "tools/catch.h"
 #include "tools/temp_directory.h"
+#include "tools/test_text.h"
 
 using namespace precbench;
 
@@ -19,12 +19,9 @@ SweepFile read(const std::string& text) {
 std::string refusal(const std::string& text) {
   const TempDirectory directory;
   const std::string path = directory.write("sweep.toml", text);
-  try {
-    read_sweep_file(path);
-  } catch (const InvalidInput& error) {
-    return std::string(error.what()).substr(path.size());
-  }
-  return "accepted";
+  const std::string message = refusal_of([&] { read_sweep_file(path); });
+  REQUIRE(message.starts_with(path));
+  return message.substr(path.size());
 }
 
 }  // namespace

@@ -6,12 +6,12 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "kernels/errors.h"
 #include "kernels/recipe.h"
 #include "models/safetensors.h"
 #include "results/schema.h"
 #include "tools/catch.h"
 #include "tools/temp_directory.h"
+#include "tools/test_text.h"
 
 using namespace precbench;
 
@@ -199,13 +199,6 @@ TEST_CASE("weights go out and come in", "[session]") {
   // A checkpoint of another model is refused with what does not fit.
   again.model = "15m";
   again.init_from = c.save_final;
-  std::string refusal;
-  try {
-    run_case(again);
-  } catch (const InvalidInput& error) {
-    refusal = error.what();
-  }
-  INFO(refusal);
-  CHECK(refusal.find("q_proj.weight has shape [128, 128], the model 15m wants [512, 512]") !=
-        std::string::npos);
+  CHECK(contains(refusal_of([&] { run_case(again); }),
+                 "q_proj.weight has shape [128, 128], the model 15m wants [512, 512]"));
 }

@@ -6,23 +6,13 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "kernels/errors.h"
 #include "tools/catch.h"
+#include "tools/test_text.h"
 
 using namespace precbench;
 using nlohmann::json;
 
 namespace {
-
-template <class Function>
-std::string error_of(Function function) {
-  try {
-    function();
-  } catch (const InvalidInput& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 /// A built-in row under another name, as a user would start from one.
 json copy_of(const char* name) {
@@ -32,7 +22,7 @@ json copy_of(const char* name) {
 }
 
 std::string error_of_row(const json& row) {
-  return error_of([&] { recipe_from_json(row); });
+  return refusal_of([&] { recipe_from_json(row); });
 }
 
 std::string error_with(const char* base, const char* pointer, const json& value) {
@@ -103,17 +93,17 @@ TEST_CASE("the example file is a row of its own", "[recipe]") {
 }
 
 TEST_CASE("unknown recipes and unreadable files are told apart", "[recipe]") {
-  CHECK(error_of([] { find_recipe("mxpf8"); }) == "unknown recipe \"mxpf8\"; did you mean mxfp8?");
-  CHECK(error_of([] { find_recipe("zzzzzzzzzzzz"); }) ==
+  CHECK(refusal_of([] { find_recipe("mxpf8"); }) == "unknown recipe \"mxpf8\"; did you mean mxfp8?");
+  CHECK(refusal_of([] { find_recipe("zzzzzzzzzzzz"); }) ==
         "unknown recipe \"zzzzzzzzzzzz\"; one of bf16, tensorwise, rowwise, rowwise_gw_hp, blockwise, "
         "blockwise_pow2, mxfp8, mxfp8_floor");
-  CHECK(error_of([] { find_recipe("no/such.json"); }) == "cannot read recipe file no/such.json");
+  CHECK(refusal_of([] { find_recipe("no/such.json"); }) == "cannot read recipe file no/such.json");
 
   const std::string path = PRECBENCH_BINARY_DIR "/recipe_test.json";
   std::ofstream(path) << "{\"name\": ";
-  CHECK(error_of([&] { find_recipe(path); }) == path + ": not valid JSON");
+  CHECK(refusal_of([&] { find_recipe(path); }) == path + ": not valid JSON");
   std::ofstream(path) << "{\"name\": \"mine\"}";
-  CHECK(error_of([&] { find_recipe(path); }) ==
+  CHECK(refusal_of([&] { find_recipe(path); }) ==
         path + ": fprop: missing; a recipe has fprop, dgrad and wgrad");
   std::remove(path.c_str());
 }

@@ -14,11 +14,11 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/errors.h"
 #include "models/data_files.h"
 #include "models/data_random.h"
 #include "tools/catch.h"
 #include "tools/temp_directory.h"
+#include "tools/test_text.h"
 
 using namespace precbench;
 
@@ -41,19 +41,8 @@ std::string bin_header(std::int32_t magic, std::int32_t version, std::int32_t co
   return bytes_of_tokens(header);
 }
 
-/// The one-line message with which open_data refuses, or "" if it does not.
 std::string refusal(const DataOptions& options) {
-  try {
-    open_data(options);
-  } catch (const InvalidInput& error) {
-    CHECK(std::string(error.what()).find('\n') == std::string::npos);
-    return error.what();
-  }
-  return "";
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
+  return refusal_of([&] { open_data(options); });
 }
 
 /// All tokens of a corpus in file order, put together from one epoch of windows of length T.

@@ -18,6 +18,7 @@
 #include "models/data_random.h"
 #include "tools/catch.h"
 #include "tools/temp_directory.h"
+#include "tools/test_text.h"
 
 using namespace precbench;
 
@@ -52,29 +53,8 @@ std::string file_of(const std::string& header, const std::string& data) {
   return std::string(reinterpret_cast<const char*>(&length), 8) + header + data;
 }
 
-/// The one-line message with which `path` is refused, or "" if it is not.
 std::string refusal(const std::string& path) {
-  try {
-    SafetensorsFile file(path);
-  } catch (const InvalidInput& error) {
-    CHECK(std::string(error.what()).find('\n') == std::string::npos);
-    return error.what();
-  }
-  return "";
-}
-
-template <class Call>
-std::string message_of(Call&& call) {
-  try {
-    call();
-  } catch (const InvalidInput& error) {
-    return error.what();
-  }
-  return "";
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
+  return refusal_of([&] { SafetensorsFile file(path); });
 }
 
 std::vector<float> as_f32(const StoredTensor& tensor) {
@@ -101,9 +81,9 @@ TEST_CASE("a file of the reference implementation is read", "[safetensors]") {
   CHECK(file.at("empty").bytes == 0);
   CHECK(file.at("scalar").size() == 1);
   CHECK(file.find("weights") == nullptr);
-  CHECK(contains(message_of([&] { file.at("weight.f32"); }),
+  CHECK(contains(refusal_of([&] { file.at("weight.f32"); }),
                  "reference.safetensors: has no tensor 'weight.f32'; the nearest is 'weights.f32'"));
-  CHECK(contains(message_of([&] { as_f32(file.at("ids.i64")); }), "'ids.i64' is I64; weights must be"));
+  CHECK(contains(refusal_of([&] { as_f32(file.at("ids.i64")); }), "'ids.i64' is I64; weights must be"));
 }
 
 TEST_CASE("what is written is byte for byte what the reference implementation writes", "[safetensors]") {
@@ -275,7 +255,7 @@ TEST_CASE("what cannot be written is refused and leaves nothing behind", "[safet
   const std::string path = directory / "out.safetensors";
   const float one = 1;
   const auto refused = [&](const std::vector<NamedTensor>& tensors) {
-    return message_of([&] { write_safetensors(path, tensors); });
+    return refusal_of([&] { write_safetensors(path, tensors); });
   };
   CHECK(
       contains(refused({{"a", "FP32", {1}, &one}}), "tensor 'a': unknown dtype 'FP32' (did you mean F32?)"));
@@ -283,10 +263,10 @@ TEST_CASE("what cannot be written is refused and leaves nothing behind", "[safet
   CHECK(contains(refused({{"a", "F32", {1}, &one}, {"a", "BF16", {1}, &one}}), "two tensors named 'a'"));
   CHECK(contains(refused({{"__metadata__", "F32", {1}, &one}}), "reserves this name"));
   CHECK(contains(refused({{"\xff", "F32", {1}, &one}}), "not valid UTF-8"));
-  CHECK(contains(message_of([&] { write_safetensors(directory / "no/such/x", {}); }),
+  CHECK(contains(refusal_of([&] { write_safetensors(directory / "no/such/x", {}); }),
                  "cannot be written (No such"));
   std::filesystem::create_directory(directory / "taken");
-  CHECK(contains(message_of([&] { write_safetensors(directory / "taken", {}); }),
+  CHECK(contains(refusal_of([&] { write_safetensors(directory / "taken", {}); }),
                  "cannot be written (Is a directory)"));
   CHECK(std::distance(std::filesystem::directory_iterator(directory.path()), {}) == 1);
 }
@@ -296,7 +276,7 @@ TEST_CASE("a full disk is reported", "[safetensors]") {
   TempDirectory directory;
   // The temporary name is the path, the process id and .tmp: a link there sends the bytes to a full device.
   std::filesystem::create_symlink("/dev/full", directory / ("x." + std::to_string(::getpid()) + ".tmp"));
-  CHECK(contains(message_of([&] { write_safetensors(directory / "x", {}); }),
+  CHECK(contains(refusal_of([&] { write_safetensors(directory / "x", {}); }),
                  "cannot be written (No space left"));
   CHECK(std::filesystem::is_empty(directory.path()));
 }

@@ -7,12 +7,11 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 
-#include "kernels/errors.h"
 #include "results/record_samples.h"
 #include "tools/catch.h"
 #include "tools/temp_directory.h"
+#include "tools/test_text.h"
 
 using namespace precbench;
 namespace fs = std::filesystem;
@@ -20,19 +19,6 @@ namespace fs = std::filesystem;
 namespace {
 
 void append(const std::string& path, const std::string& text) { std::ofstream(path, std::ios::app) << text; }
-
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const InvalidInput& error) {
-    return error.what();
-  }
-  return "";
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 }  // namespace
 
@@ -55,9 +41,9 @@ TEST_CASE("appended records are read back in order", "[record_file]") {
 TEST_CASE("a disk that cannot be written is one clear line", "[record_file]") {
   const TempDirectory scratch;
   const Record record = samples::gpu_record("bf16", 250);
-  CHECK(contains(message_of([&] { append_record("/dev/full", record); }),
+  CHECK(contains(refusal_of([&] { append_record("/dev/full", record); }),
                  "cannot write /dev/full: No space left"));
-  CHECK(contains(message_of([&] { append_record(scratch / "no/such/file", record); }), "No such file"));
+  CHECK(contains(refusal_of([&] { append_record(scratch / "no/such/file", record); }), "No such file"));
 }
 
 TEST_CASE("a write that stops half-way leaves the file as it was", "[record_file]") {
@@ -72,7 +58,7 @@ TEST_CASE("a write that stops half-way leaves the file as it was", "[record_file
   rlimit tight = old;
   tight.rlim_cur = before.size() + 100;
   REQUIRE(::setrlimit(RLIMIT_FSIZE, &tight) == 0);
-  const std::string message = message_of([&] { append_record(file, samples::gpu_record("rowwise", 225)); });
+  const std::string message = refusal_of([&] { append_record(file, samples::gpu_record("rowwise", 225)); });
   ::setrlimit(RLIMIT_FSIZE, &old);
   std::signal(SIGXFSZ, handler);
   CHECK(contains(message, "cannot write " + file));
@@ -188,10 +174,10 @@ TEST_CASE("a case that failed without an environment is placed beside its neighb
 
 TEST_CASE("a path that cannot hold records", "[record_file]") {
   const TempDirectory scratch;
-  CHECK(contains(message_of([&] { read_records({scratch / "none"}); }), "no such file or folder"));
-  CHECK(contains(message_of([&] { read_records({scratch.path().string()}); }), "no record file (*.jsonl)"));
+  CHECK(contains(refusal_of([&] { read_records({scratch / "none"}); }), "no such file or folder"));
+  CHECK(contains(refusal_of([&] { read_records({scratch.path().string()}); }), "no record file (*.jsonl)"));
   if (::geteuid() == 0) return;  // root reads everything
   append(scratch / "secret.jsonl", "{}\n");
   fs::permissions(scratch / "secret.jsonl", fs::perms::none);
-  CHECK(contains(message_of([&] { read_records({scratch / "secret.jsonl"}); }), "Permission denied"));
+  CHECK(contains(refusal_of([&] { read_records({scratch / "secret.jsonl"}); }), "Permission denied"));
 }

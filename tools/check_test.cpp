@@ -3,12 +3,12 @@
 
 #include <filesystem>
 
-#include "kernels/errors.h"
 #include "results/record_samples.h"
 #include "tools/catch.h"
 #include "tools/table.h"
 #include "tools/temp_directory.h"
 #include "tools/test_processes.h"
+#include "tools/test_text.h"
 
 using namespace precbench;
 
@@ -21,8 +21,6 @@ Answer check_says(const std::string& arguments, const std::string& variables = "
   return output_of("env -u GITHUB_ACTIONS -u GITHUB_STEP_SUMMARY " + variables +
                    " " PRECBENCH_BINARY_DIR "/precbench check " + arguments);
 }
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 std::string write_records(const TempDirectory& directory, const std::string& name,
                           const std::vector<Record>& records) {
@@ -82,32 +80,33 @@ TEST_CASE("bad input of the check gets one line and exit status 2", "[check]") {
   CHECK(refused("--baseline /no/such/file " + s.run) ==
         "precbench: --baseline /no/such/file: no such file; --accept makes it from this run");
   const std::string empty = s.directory.write("empty.jsonl", "");
-  CHECK(has(refused("--baseline " + empty + " " + s.run), "no measured case in it"));
-  CHECK(has(refused("--baseline " + (s.directory / "") + " " + s.run), "a folder; it takes one file"));
+  CHECK(contains(refused("--baseline " + empty + " " + s.run), "no measured case in it"));
+  CHECK(contains(refused("--baseline " + (s.directory / "") + " " + s.run), "a folder; it takes one file"));
   const std::string half = s.directory.write("half.jsonl", file_text(s.baseline) + "{\"schema\": 1, \"meth");
-  CHECK(has(refused("--baseline " + half + " " + s.run), "half.jsonl:4: half-written last line"));
+  CHECK(contains(refused("--baseline " + half + " " + s.run), "half.jsonl:4: half-written last line"));
   const std::string twice = write_records(s.directory, "twice.jsonl", {kBf16, kBf16});
-  CHECK(has(refused("--baseline " + twice + " " + s.run), "is repeated at"));
-  CHECK(has(refused(with_baseline + "/no/such/folder"), "no such file or folder"));
+  CHECK(contains(refused("--baseline " + twice + " " + s.run), "is repeated at"));
+  CHECK(contains(refused(with_baseline + "/no/such/folder"), "no such file or folder"));
   const std::string text = s.directory.write("notes.txt", "not a record\n");
   CHECK(refused(with_baseline + s.run + " " + text) ==
         "precbench: " + text + ": no record in it (" + text + ":1: not JSON, left out)");
   Record other = kMxfp8;
   other.env.gpu->name = "NVIDIA B200";
-  CHECK(has(refused(with_baseline + write_records(s.directory, "b200.jsonl", {other})), "NVIDIA B200"));
+  CHECK(contains(refused(with_baseline + write_records(s.directory, "b200.jsonl", {other})), "NVIDIA B200"));
   other = kMxfp8;
   other.method_version = 9;
-  CHECK(has(refused(with_baseline + write_records(s.directory, "m9.jsonl", {other})), "method version 1"));
+  CHECK(
+      contains(refused(with_baseline + write_records(s.directory, "m9.jsonl", {other})), "method version 1"));
   other = kMxfp8;
   other.support->fprop.path = ExecutionPath::emulated;
-  CHECK(has(refused(with_baseline + write_records(s.directory, "emu.jsonl", {other})), "emulated"));
+  CHECK(contains(refused(with_baseline + write_records(s.directory, "emu.jsonl", {other})), "emulated"));
   CHECK(refused(with_baseline + s.run + " --memory 2") ==
         "precbench: --memory: \"2\" is not a percentage such as 3%, nor off");
-  CHECK(has(refused(with_baseline + s.run + " --loss -1%"), "nor off or auto"));
-  CHECK(
-      has(refused(with_baseline + s.run + " --loss off --memory off --tokens-per-s off"), "nothing is left"));
-  CHECK(has(refused(with_baseline + s.run + " --junit /no/such/folder/j.xml"), "cannot write"));
-  CHECK(has(refused(s.run), "--baseline"));
+  CHECK(contains(refused(with_baseline + s.run + " --loss -1%"), "nor off or auto"));
+  CHECK(contains(refused(with_baseline + s.run + " --loss off --memory off --tokens-per-s off"),
+                 "nothing is left"));
+  CHECK(contains(refused(with_baseline + s.run + " --junit /no/such/folder/j.xml"), "cannot write"));
+  CHECK(contains(refused(s.run), "--baseline"));
 }
 
 TEST_CASE("lines that are no records are named, and their cases are missing", "[check]") {
@@ -118,10 +117,10 @@ TEST_CASE("lines that are no records are named, and their cases are missing", "[
       "mixed.jsonl", Json(kBf16).dump() + "\n" + newer.dump() + "\n" + Json(kBf16).dump() + "\n{\"sche");
   const Answer answer = check_says("--baseline " + s.baseline + " " + run);
   CHECK(answer.status == 3);
-  CHECK(has(answer.text, "2 MISSING"));
+  CHECK(contains(answer.text, "2 MISSING"));
   for (const char* problem : {"mixed.jsonl:2: schema version 2", "mixed.jsonl:1: case 1b-bf16-1 is repeated",
                               "mixed.jsonl:4: half-written last line"})
-    CHECK(has(answer.text, problem));
+    CHECK(contains(answer.text, problem));
 }
 
 TEST_CASE("the check writes for people, CI systems and programs", "[check]") {
@@ -132,17 +131,17 @@ TEST_CASE("the check writes for people, CI systems and programs", "[check]") {
                                        " --json " + json + " --markdown " + md,
                                    "GITHUB_ACTIONS=true GITHUB_STEP_SUMMARY=" + summary);
   CHECK(answer.status == 1);
-  CHECK(has(answer.text, "precbench check: 3 cases: 1 PASS, 1 SLOWER, 1 MISSING\n"));
+  CHECK(contains(answer.text, "precbench check: 3 cases: 1 PASS, 1 SLOWER, 1 MISSING\n"));
   // The case of the sample record has no defaults of the program; each value is a flag.
-  CHECK(has(answer.text, "\n  precbench run --model llama3.2-1b --recipe mxfp8 --seq 2048"));
-  CHECK(has(answer.text, "\n::error title=SLOWER%3A llama3.2-1b%2C mxfp8::tokens/s SLOWER, "));
-  CHECK(has(answer.text, "\n::warning title=MISSING%3A llama3.2-1b%2C rowwise::run MISSING"));
+  CHECK(contains(answer.text, "\n  precbench run --model llama3.2-1b --recipe mxfp8 --seq 2048"));
+  CHECK(contains(answer.text, "\n::error title=SLOWER%3A llama3.2-1b%2C mxfp8::tokens/s SLOWER, "));
+  CHECK(contains(answer.text, "\n::warning title=MISSING%3A llama3.2-1b%2C rowwise::run MISSING"));
   CHECK(file_text(summary) == "before\n" + file_text(md));
-  CHECK(has(file_text(md), "| llama3.2-1b, mxfp8   | SLOWER  | SLOWER -7.4% |"));
-  CHECK(has(file_text(md), "```sh\nprecbench run "));
-  CHECK(
-      has(file_text(junit), "<testsuite name=\"precbench check\" tests=\"3\" failures=\"1\" errors=\"1\">"));
-  CHECK(has(file_text(junit), "<failure type=\"SLOWER\" message=\"tokens/s SLOWER, "));
+  CHECK(contains(file_text(md), "| llama3.2-1b, mxfp8   | SLOWER  | SLOWER -7.4% |"));
+  CHECK(contains(file_text(md), "```sh\nprecbench run "));
+  CHECK(contains(file_text(junit),
+                 "<testsuite name=\"precbench check\" tests=\"3\" failures=\"1\" errors=\"1\">"));
+  CHECK(contains(file_text(junit), "<failure type=\"SLOWER\" message=\"tokens/s SLOWER, "));
   const Json parsed = Json::parse(file_text(json));
   CHECK(parsed["exit"] == 1);
   CHECK(parsed["cases"].size() == 3);
@@ -150,7 +149,7 @@ TEST_CASE("the check writes for people, CI systems and programs", "[check]") {
   CHECK(parsed["cases"][1]["metrics"][0]["tolerance"] == 0.03);
   CHECK(parsed["cases"][2]["metrics"][0]["current"].is_null());
   // Nothing is written that was not asked for.
-  CHECK_FALSE(has(check_says("--baseline " + s.baseline + " " + s.run).text, "::error"));
+  CHECK_FALSE(contains(check_says("--baseline " + s.baseline + " " + s.run).text, "::error"));
 }
 
 TEST_CASE("texts of a record cannot break what reads the outputs", "[check]") {
@@ -160,9 +159,9 @@ TEST_CASE("texts of a record cannot break what reads the outputs", "[check]") {
   const GateResult result{{one}, {}};
   CHECK(rerun_with_all_flags(one.fields) ==
         "precbench run --model 'a b' --data 'it'\\''s' --keep-bf16 first:1");
-  CHECK(has(gate_junit(result, rerun_with_all_flags), "name=\"&lt;&amp;&quot;&gt; \""));
-  CHECK(has(gate_annotations(result, rerun_with_all_flags),
-            "::run MISSING: 50%25 gone%0Anext: line%0Aagain: "));
+  CHECK(contains(gate_junit(result, rerun_with_all_flags), "name=\"&lt;&amp;&quot;&gt; \""));
+  CHECK(contains(gate_annotations(result, rerun_with_all_flags),
+                 "::run MISSING: 50%25 gone%0Anext: line%0Aagain: "));
 }
 
 TEST_CASE("accepting makes and updates a baseline", "[check]") {
@@ -172,8 +171,8 @@ TEST_CASE("accepting makes and updates a baseline", "[check]") {
       write_records(directory, "first.jsonl", {kBf16, samples::failed_record("mxfp8", Status::oom, "full")});
   const Answer made = check_says("--accept --baseline " + baseline + " " + first);
   CHECK(made.status == 0);
-  CHECK(has(made.text, "first.jsonl:2: oom, not accepted"));
-  CHECK(has(made.text, "accepted 1 case into " + baseline + ", which has 1 now"));
+  CHECK(contains(made.text, "first.jsonl:2: oom, not accepted"));
+  CHECK(contains(made.text, "accepted 1 case into " + baseline + ", which has 1 now"));
   const std::string second =
       write_records(directory, "second.jsonl", {kMxfp8, samples::gpu_record("bf16", 330)});
   CHECK(check_says("--baseline " + baseline + " " + second).status == 1);
@@ -193,7 +192,7 @@ TEST_CASE("accepting makes and updates a baseline", "[check]") {
   const Answer replaced =
       check_says("--accept --baseline " + baseline + " " + write_records(directory, "b200.jsonl", {other}));
   CHECK(replaced.status == 0);
-  CHECK(has(replaced.text, "they are not compared; the old one is replaced whole"));
+  CHECK(contains(replaced.text, "they are not compared; the old one is replaced whole"));
   CHECK(read_records({baseline}).records.size() == 1);
   // Nothing measured, nothing changed.
   const std::string before = file_text(baseline);

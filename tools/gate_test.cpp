@@ -5,10 +5,10 @@
 #include <cmath>
 #include <random>
 
-#include "kernels/errors.h"
 #include "results/record_samples.h"
 #include "results/statistics.h"
 #include "tools/catch.h"
+#include "tools/test_text.h"
 
 using namespace precbench;
 using samples::set_of;
@@ -34,12 +34,7 @@ bool judged(const GateResult& result, const std::string& metric) {
 }
 
 std::string refusal(const std::vector<Record>& baseline, const std::vector<Record>& current) {
-  try {
-    judge(set_of(baseline), set_of(current), {});
-  } catch (const InvalidInput& error) {
-    return error.what();
-  }
-  return "";
+  return refusal_of([&] { judge(set_of(baseline), set_of(current), {}); });
 }
 
 const Record kBase = samples::gpu_record("mxfp8", 250);

@@ -10,14 +10,11 @@
 #include "tools/gnuplot.h"
 #include "tools/report.h"
 #include "tools/temp_directory.h"
+#include "tools/test_text.h"
 
 using namespace precbench;
 
 namespace {
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 /// Two sequence lengths, so that there is a figure of speed.
 std::vector<Record> two_lengths(const std::string& recipe) {

@@ -7,11 +7,11 @@
 #include <regex>
 #include <sstream>
 
-#include "kernels/errors.h"
 #include "results/record_samples.h"
 #include "tools/catch.h"
 #include "tools/report_cli.h"
 #include "tools/temp_directory.h"
+#include "tools/test_text.h"
 
 using namespace precbench;
 
@@ -23,10 +23,6 @@ std::string run_report(const std::vector<Record>& records, const std::string& fo
   ReportOptions options{{folder.path().string()}, format, folder / "report.txt"};
   REQUIRE(report(options) == 0);
   return file_text(options.output);
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 std::string line_with(const std::string& text, const std::string& start) {
@@ -42,13 +38,8 @@ std::string from_section(const std::string& text, const std::string& title) {
   return begin == std::string::npos ? "" : text.substr(begin + 2);
 }
 
-std::string message_of(const ReportOptions& options) {
-  try {
-    report(options);
-  } catch (const InvalidInput& error) {
-    return error.what();
-  }
-  return "";
+std::string refusal(const ReportOptions& options) {
+  return refusal_of([&] { report(options); });
 }
 
 /// Cells of a line of CSV; the records of these tests need no quotes inside quotes.
@@ -234,16 +225,15 @@ TEST_CASE("problems of the files are part of the report", "[report]") {
 
 TEST_CASE("bad input is one clear line", "[report]") {
   const TempDirectory folder;
-  CHECK(contains(message_of({{folder / "none"}, "term", ""}), "none: no such file or folder"));
+  CHECK(contains(refusal({{folder / "none"}, "term", ""}), "none: no such file or folder"));
   const std::string empty = folder.write("empty.jsonl", "");
-  CHECK(message_of({{empty}, "term", ""}) == empty + ": no record in it");
+  CHECK(refusal({{empty}, "term", ""}) == empty + ": no record in it");
   const std::string foreign = folder.write("foreign.jsonl", "PNG\n\x89\n");
-  CHECK(contains(message_of({{foreign}, "term", ""}), "no record in it (" + foreign + ":1: not JSON"));
+  CHECK(contains(refusal({{foreign}, "term", ""}), "no record in it (" + foreign + ":1: not JSON"));
   append_record(folder / "records.jsonl", samples::gpu_record("bf16", 250));
-  CHECK(contains(message_of({{folder / "records.jsonl"}, "pdf", ""}),
-                 "it is one of term, md, html, csv, json"));
-  CHECK(contains(message_of({{folder / "records.jsonl"}, "term", folder / "no/dir"}), "No such file"));
-  CHECK(contains(message_of({{folder / "records.jsonl"}, "term", "/dev/full"}), "No space left"));
+  CHECK(contains(refusal({{folder / "records.jsonl"}, "pdf", ""}), "it is one of term, md, html, csv, json"));
+  CHECK(contains(refusal({{folder / "records.jsonl"}, "term", folder / "no/dir"}), "No such file"));
+  CHECK(contains(refusal({{folder / "records.jsonl"}, "term", "/dev/full"}), "No space left"));
 }
 
 TEST_CASE("the command line fills the options", "[report]") {
