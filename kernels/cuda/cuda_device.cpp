@@ -222,7 +222,7 @@ void CudaDevice::synchronize() {
 }
 
 std::int64_t CudaDevice::workspace_bytes() const {
-  return static_cast<std::int64_t>(plans_->workspace_bytes() + scratch_bytes_ + retired_bytes_);
+  return static_cast<std::int64_t>(scratch_bytes_ + retired_bytes_);
 }
 
 void* CudaDevice::scratch(std::size_t bytes) {

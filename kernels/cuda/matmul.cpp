@@ -114,20 +114,9 @@ std::string describe(const PlanKey& key) {
 
 }  // namespace
 
-MatmulPlans::MatmulPlans(CudaDevice& device) : device_(device) {
-  PRECBENCH_CHECK(cublasLtCreate(&handle_));
-  try {
-    workspace_ = device.allocate(kWorkspaceBytes);
-  } catch (...) {
-    cublasLtDestroy(handle_);
-    throw;
-  }
-}
+MatmulPlans::MatmulPlans(CudaDevice& device) : device_(device) { PRECBENCH_CHECK(cublasLtCreate(&handle_)); }
 
-MatmulPlans::~MatmulPlans() {
-  cublasLtDestroy(handle_);
-  cudaFree(workspace_);
-}
+MatmulPlans::~MatmulPlans() { cublasLtDestroy(handle_); }
 
 // ---- what runs how ----
 
@@ -139,10 +128,11 @@ GemmSupport MatmulPlans::support(const GemmRecipe& gemm, GemmRole role) {
 }
 
 bool MatmulPlans::has_candidates(const PlanKey& key) const {
+  void* some = device_.scratch(kAlignment);
   try {
     MatmulPlan plan(key);
-    plan.set_scales(workspace_,
-                    workspace_);  // the heuristic reads no scales, but wants to see that there are some
+    // The heuristic reads no scales, but wants to see that there are some.
+    plan.set_scales(some, some);
     return !plan.candidates(handle_, kWorkspaceBytes).empty();
   } catch (const std::runtime_error&) {
     return false;  // a library that does not know the scale modes refuses to set them
@@ -186,6 +176,11 @@ void MatmulPlans::matmul(const Tensor& d, const Form& a, const Form& b, const Ma
   throw Unsupported(how.reason);
 }
 
+std::byte* MatmulPlans::behind_workspace(std::int64_t bytes) {
+  return static_cast<std::byte*>(device_.scratch(kWorkspaceBytes + static_cast<std::size_t>(bytes))) +
+         kWorkspaceBytes;
+}
+
 void MatmulPlans::run_native(const Tensor& d, const Form& a, const Form& b, const MatmulOptions& options) {
   const Modes modes = *scale_modes(a.format, b.format);
   const void* a_scale = a.scale.data;
@@ -194,12 +189,11 @@ void MatmulPlans::run_native(const Tensor& d, const Form& a, const Form& b, cons
   const bool widen_b = modes.b == ScaleMode::row && b.format.granularity == Granularity::tensor;
   if (widen_a || widen_b) {
     const Form& scalar = widen_a ? a : b;
-    auto* vector =
-        static_cast<float*>(device_.scratch(static_cast<std::size_t>(scalar.rows()) * sizeof(float)));
+    auto* vector = reinterpret_cast<float*>(behind_workspace(scalar.rows() * std::int64_t{sizeof(float)}));
     launch_broadcast(vector, scalar.scale.as<float>(), scalar.rows(), device_.stream());
     (widen_a ? a_scale : b_scale) = vector;
   }
-  const LtRun with{handle_, workspace_, kWorkspaceBytes, device_.stream()};
+  const LtRun with{handle_, device_.scratch(kWorkspaceBytes), kWorkspaceBytes, device_.stream()};
   const PlanKey key = plan_key(d, a, b, modes, options);
   auto found = plans_.find(key);
   if (found == plans_.end()) {
@@ -218,12 +212,11 @@ void MatmulPlans::run_native(const Tensor& d, const Form& a, const Form& b, cons
 }
 
 void MatmulPlans::run_emulated(const Tensor& d, const Form& a, const Form& b, const MatmulOptions& options) {
-  // Both BF16 copies live in scratch; the second starts at the arena's alignment.
   const auto bytes_for = [](const Form& form) {
-    return form.format.quantized() ? (form.data.size() * 2 + 255) / 256 * 256 : std::int64_t{0};
+    return form.format.quantized() ? (form.data.size() * 2 + kAlignment - 1) / kAlignment * kAlignment
+                                   : std::int64_t{0};
   };
-  auto* copies =
-      static_cast<std::byte*>(device_.scratch(static_cast<std::size_t>(bytes_for(a) + bytes_for(b))));
+  std::byte* copies = behind_workspace(bytes_for(a) + bytes_for(b));
   const auto plain = [&](const Form& form, std::byte* to) {
     if (!form.format.quantized()) return form;
     launch_dequantize(to, form, device_.stream());

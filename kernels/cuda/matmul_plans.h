@@ -89,15 +89,15 @@ class MatmulPlan {
 
 class MatmulPlans {
  public:
-  /// Scratch for cuBLASLt: what NVIDIA recommends for compute capability 9.0.
+  /// cuBLASLt's part of the device's scratch: what NVIDIA recommends for compute capability 9.0.
   static constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
+  static constexpr std::int64_t kAlignment = 256;  ///< of buffers in scratch
 
   explicit MatmulPlans(CudaDevice& device);
   ~MatmulPlans();
   MatmulPlans(const MatmulPlans&) = delete;
   MatmulPlans& operator=(const MatmulPlans&) = delete;
 
-  std::size_t workspace_bytes() const { return kWorkspaceBytes; }
   void set_autotune(bool on) { autotune_ = on; }
 
   GemmSupport support(const GemmRecipe& gemm, GemmRole role);
@@ -106,6 +106,8 @@ class MatmulPlans {
  private:
   void run_native(const Tensor& d, const Form& a, const Form& b, const MatmulOptions& options);
   void run_emulated(const Tensor& d, const Form& a, const Form& b, const MatmulOptions& options);
+  /// Scratch for a GEMM's operands, until the next op.
+  std::byte* behind_workspace(std::int64_t bytes);
   bool has_candidates(const PlanKey& key) const;
   GemmSupport probe(const GemmRecipe& gemm, GemmRole role);
 
@@ -117,7 +119,6 @@ class MatmulPlans {
 
   CudaDevice& device_;
   cublasLtHandle_t handle_ = nullptr;
-  void* workspace_ = nullptr;
   bool autotune_ = true;
   std::unordered_map<PlanKey, MatmulPlan, PlanKeyHash> plans_;
   std::vector<Answer> answers_;  // of the probe; a recipe has few formats, so a search is a few compares
