@@ -21,7 +21,7 @@ namespace precbench {
 struct StepResult {
   double loss = 0;       ///< mean over all tokens of all ranks, nats
   double grad_norm = 0;  ///< before clipping
-  double signal = 0;     ///< sum of what the ranks gave to enqueue's `signal`
+  double signal = 0;     ///< sum of what the ranks gave to prepare's `signal`
 };
 
 class Rank {

@@ -9,7 +9,7 @@
 namespace precbench {
 namespace {
 
-constexpr std::size_t kMinWarmup = 5, kMaxWarmup = 20;
+constexpr std::size_t kMinWarmup = 6, kMaxWarmup = 20;
 constexpr double kSettled = 0.02;
 constexpr std::size_t kNoiseWindow = 32;
 constexpr double kNoiseSpread = 0.05;
@@ -22,7 +22,7 @@ bool Sampler::warm() const {
   const std::size_t n = warmup_.size();
   if (options_.steps > 0 && static_cast<std::int64_t>(2 * n) >= options_.steps) return true;
   if (options_.steps == 0 && elapsed_ms_ >= options_.time_limit_s * 1e3 / 2) return true;
-  if (n < kMinWarmup + 1) return false;
+  if (n < kMinWarmup) return false;
   if (n >= kMaxWarmup) return true;
   const double last = median({warmup_.end() - 3, warmup_.end()});
   const double before = median({warmup_.end() - 6, warmup_.end() - 3});

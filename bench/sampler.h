@@ -1,13 +1,13 @@
 // When warm-up is over and when there are enough samples. A sample is the time of one optimizer step.
 //
-// Warm-up ends when the running median settles: at least 5 steps, and the median of the last 3 within 2% of
+// Warm-up ends when the running median settles: at least 6 steps, and the median of the last 3 within 2% of
 // the median of the 3 before; at the latest after 20. Sampling then ends at the first of
 //   target        at least 10 samples and 0.5 s of them, and a relative noise below 0.5%: IQR / 1.349 (a
 //                 normal's standard deviation) over the median
 //   stable_noise  the noise estimate itself no longer moves: its last 32 values vary by less than 5%
 //   time_limit    the case's seconds are used up
-// With a fixed number of steps only warm-up follows these rules. It takes at most half of the steps, or of
-// the time.
+// With a fixed number of steps only warm-up follows these rules, and takes at most half of the steps; else it
+// ends with half of the time at the latest.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Blocks' weights as ranks exchange them in FP8: after every optimizer step each rank quantizes its shards,
-// and what is gathered is bytes, half of BF16's.
+// Blocks' weights as ranks exchange them in FP8: before every optimizer step's first gather each rank quantizes
+// its shards, and what is gathered is bytes, half of BF16's.
 //
 //   one scale per matrix   every rank casts its part of the master (FP32 where there is one: one rounding,
 //                          where BF16 weights would have been rounded twice) with the amax over all ranks

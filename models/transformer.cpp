@@ -2,8 +2,6 @@
 // step.
 #include "models/transformer.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 namespace precbench {
@@ -353,7 +351,7 @@ void Transformer::forward_backward(const Tensor& loss_sum, const Tensor& tokens,
     const BlockWeights w = parameters_.gather_block(layer);
     parameters_.prefetch(layer + 1 < config_.layers ? layout.block_unit(layer + 1) : layout.head_unit());
     if (options_.recompute) {
-      const Scope scope(arena_);
+      const Scope forward(arena_);
       push_inner(layer, saved);
       block_forward(layer, saved, w, x, false);
     } else {

@@ -3,9 +3,9 @@
 //   embedding; per block: RMSNorm, qkv, (QK-norm) RoPE, attention, o, RMSNorm, gate|up, SwiGLU, down;
 //   RMSNorm, lm_head, cross-entropy; and the same backwards.
 //
-// What forward keeps for backward is the smallest form that suffices: with a quantized wgrad the FP8 columns
-// of a norm's output, else nothing, and the norm is done again. SwiGLU's output is never kept. With recompute
-// only the residual stream at each block's input is kept.
+// Of a norm's output forward keeps for backward what wgrad takes: the FP8 columns where it is quantized, else
+// the BF16 value, or with remake_norms nothing, and the norm is done again. SwiGLU's output is never kept. With
+// recompute only the residual stream at each block's input is kept.
 #pragma once
 
 #include <string>
@@ -39,8 +39,9 @@ class Transformer {
               const TransformerOptions& options);
 
   /// One micro-step: forward and backward over tokens and targets (i32 [M]), whose loss is weighted with
-  /// `loss_scale` (1 / all tokens of the optimizer step). Adds the sum of the tokens' losses in nats to
-  /// loss_sum (f32 [1]). Gradients are complete, reduced over ranks, when it returns.
+  /// `loss_scale` (1 / all tokens of the optimizer step). The sum of the tokens' losses in nats goes to
+  /// loss_sum (f32 [1]), which the first micro-step overwrites and later ones add to. Reductions of gradients
+  /// over ranks are started, not ended: parameters().complete(unit) before one is read.
   void forward_backward(const Tensor& loss_sum, const Tensor& tokens, const Tensor& targets, float loss_scale,
                         bool first_micro_step);
 
@@ -51,8 +52,7 @@ class Transformer {
   struct Saved {
     Tensor x;             // residual stream at the block's input [M, C]
     Tensor rstd1, rstd2;  // f32 [M]
-    Tensor raw_qkv;       // before QK-norm and RoPE; the roped one itself without QK-norm
-    Tensor qkv;           // after RoPE; with QK-norm made again in backward
+    Tensor raw_qkv;       // with QK-norm before it and RoPE, which backward does again; else after RoPE
     Tensor attention;     // [M, H D]
     Tensor lse;           // f32 [H, M]
     Tensor mid;           // residual stream between the halves [M, C]

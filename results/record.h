@@ -37,7 +37,8 @@ struct GpuRecord {
   std::optional<std::string> uuid;
   std::optional<bool> ecc;
   std::optional<double> power_limit;  ///< W
-  std::optional<std::string> nvlink;  ///< topology in words: "4 GPUs, all pairs NV18"
+  /// Of all GPUs of the case on this host, "4 GPUs, all pairs NV18"; of one alone, "18 links up".
+  std::optional<std::string> nvlink;
 };
 
 struct Environment {
@@ -67,7 +68,7 @@ struct Support {
 
 struct Flops {
   double per_token = 0;    ///< model FLOPs of one training step per token; nothing recomputed is counted
-  std::string convention;  ///< how attention is counted: "causal attention halved"
+  std::string convention;  ///< how attention is counted: "causal": a masked half is left out
 };
 
 /// One of the two runs of a case that was measured interleaved with the other recipes.
@@ -107,11 +108,11 @@ struct Peaks {
 struct Metrics {
   std::optional<double> tokens_per_s;  ///< all ranks together, from the median step
   std::optional<double> tokens_per_s_per_gpu;
-  std::optional<double> tflops_per_gpu;  ///< model FLOPs, not recomputed ones
-  std::optional<double> mfu_bf16;        ///< fraction of peaks.bf16_tflops, 0..1
-  std::optional<double> sol;             ///< fraction of the speed of light, 0..1
-  std::optional<double> mfu_measured;    ///< fraction of the rates measured in this run, 0..1
-  std::optional<double> energy_j_per_token;
+  std::optional<double> tflops_per_gpu;      ///< model FLOPs, not recomputed ones
+  std::optional<double> mfu_bf16;            ///< fraction of peaks.bf16_tflops, 0..1
+  std::optional<double> sol;                 ///< fraction of the speed of light, 0..1
+  std::optional<double> mfu_measured;        ///< fraction of the rates measured in this run, 0..1
+  std::optional<double> energy_j_per_token;  ///< all GPUs together; null where several processes drive them
   std::optional<Peaks> peaks;
 };
 
@@ -158,18 +159,18 @@ struct CollectiveRecord {
 
 /// How ranks talk to each other. What of it is not hidden behind compute is Breakdown::communication_ms.
 struct Communication {
-  std::string backend;                   ///< "nccl" or "local"
+  std::string backend;                   ///< "nccl 2.28.3", or "local" between CPU threads
   double wire_bytes = 0;                 ///< counted in a step, one rank
   double predicted_wire_bytes = 0;       ///< the same from the dry device
   std::vector<std::string> environment;  ///< NCCL_* variables that were set: "NCCL_NVLS_ENABLE=0"
   std::vector<CollectiveRecord> collectives;
 };
 
-/// What the GPU said while the samples were taken.
+/// What the GPUs of rank 0's process said while the samples were taken.
 struct Telemetry {
   std::optional<double> sm_clock_mhz, sm_clock_min_mhz, sm_clock_max_mhz;  ///< median, lowest, highest
   std::optional<double> memory_clock_mhz;                                  ///< median
-  std::optional<double> power_w, power_max_w;                              ///< mean, highest
+  std::optional<double> power_w, power_max_w;                              ///< of one GPU: mean, highest
   std::optional<double> temperature_c;                                     ///< highest
   std::vector<std::string> throttle_reasons;                               ///< seen at least once
   std::optional<std::int64_t> ecc_errors;  ///< uncorrected, new during the run
@@ -181,7 +182,7 @@ struct Training {
   std::vector<double> grad_norm;  ///< global 2-norm before clipping
   std::vector<double> lr;
   std::optional<std::int64_t> tokens_per_step;  ///< all ranks and accumulation steps together
-  std::optional<std::int64_t> params_changed;   ///< parameter tensors that differ after the run
+  std::optional<std::int64_t> params_changed;   ///< parameter tensors that the first step changed
   std::optional<std::int64_t> params_total;     ///< parameter tensors
   std::vector<std::string> converted_layers;    ///< linear layers that run in the recipe's formats
   std::optional<double> entropy_floor;          ///< nats per token, of a source whose entropy is known
@@ -190,8 +191,8 @@ struct Training {
 
 /// What quantization does to one tensor role, over all layers that have it.
 struct QuantizationStats {
-  std::string role;                          ///< "fprop.a", "dgrad.b", ...: GEMM and operand
-  std::string format;                        ///< "e4m3 1x128 f32"
+  std::string role;    ///< layer, operand and direction of its scales: "qkv.x rows", "o.dy columns"
+  std::string format;  ///< "e4m3 1x128 f32"
   std::optional<double> underflow_percent;   ///< non-zero elements that became zero
   std::optional<double> saturation_percent;  ///< elements that were clamped
   std::optional<double> sqnr_db;             ///< 20 log10(|x| / |x - q|)
