@@ -168,6 +168,8 @@ ChildResult run_child(const std::vector<std::string>& command, const Case& c, co
   argv.push_back(nullptr);
   const std::vector<char*> variables = child_environment();
 
+  // Where whoever started us ignores its children, ours would leave no status.
+  signal(SIGCHLD, SIG_DFL);
   const long long oom_kills_before = kernel_oom_kills();
   const pid_t parent = getpid();
   const pid_t pid = fork();
@@ -183,7 +185,9 @@ ChildResult run_child(const std::vector<std::string>& command, const Case& c, co
   std::array<pollfd, 2> polled = {pollfd{record.read.get(), POLLIN, 0}, pollfd{output.read.get(), POLLIN, 0}};
   int status = 0;
   std::optional<Clock::time_point> told;  // to end
-  while (waitpid(pid, &status, WNOHANG) != pid) {
+  for (pid_t ended; (ended = waitpid(pid, &status, WNOHANG)) != pid;) {
+    if (ended < 0 && errno != EINTR)
+      throw std::system_error(errno, std::generic_category(), "cannot wait for a case");
     const bool closed = polled[0].fd < 0 && polled[1].fd < 0;
     poll(polled.data(), polled.size(), closed ? kClosedPollMs : kPollMs);
     if (polled[0].fd >= 0 && !drain(record.read, result.record, std::string::npos / 2)) polled[0].fd = -1;

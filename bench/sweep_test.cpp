@@ -171,6 +171,19 @@ TEST_CASE("threads of a case spin for a while, unless the user wants it otherwis
   CHECK(child_sees(nullptr, "7") == Words{"unset", "7"});
 }
 
+TEST_CASE("whoever starts a sweep may ignore its children", "[sweep]") {
+  const TempDirectory directory;
+  const SweepOptions options = options_for(directory);
+  const pid_t pid = in_background([&] {
+    signal(SIGCHLD, SIG_IGN);
+    alarm(20);  // a sweep that waits for a child which has left no trace
+    return run_sweep(cases_of({kFine, kExit7}), options);
+  });
+  CHECK(exit_status(pid) == kSweepFailures);
+  CHECK(rows_by_seed(options)[kFine].status == Status::ok);
+  CHECK(rows_by_seed(options)[kExit7].error.value_or("none").starts_with("ended with exit status 7"));
+}
+
 TEST_CASE("a case that hangs is a row once its time is up", "[sweep]") {
   const TempDirectory directory;
   SweepOptions options = options_for(directory);
