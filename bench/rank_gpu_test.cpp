@@ -4,6 +4,8 @@
 
 #include <cmath>
 #include <numeric>
+#include <stdexcept>
+#include <string>
 
 #include "bench/plan.h"
 #include "bench/predict.h"
@@ -156,6 +158,29 @@ TEST_CASE("NCCL's collectives", "[gpu][comm]") {
     check(two, [&](std::int64_t) { return static_cast<float>(r / 2 * 4 + 1); });
   });
   CHECK(wrong == std::vector<int>(ranks));
+}
+
+TEST_CASE("a GPU whose rank fails does not keep the others waiting", "[gpu][comm]") {
+  const int ranks = gpus_or_skip();
+  if (!ranks) return;
+  for (const int failing_round : {0, 3}) {
+    std::string message;
+    try {
+      on_gpus(ranks, [&](int r, Device& device, Comm& comm) {
+        const DeviceBlock block(device, 1 << 20);
+        const Tensor x{block.data(), DType::f32, 1, (1 << 20) / 4};
+        device.zero(x);
+        for (int round = 0; round < 100; ++round) {
+          if (round == failing_round && r == 1) throw std::runtime_error("boom");
+          comm.all_reduce(x);
+          device.synchronize();
+        }
+      });
+    } catch (const std::runtime_error& error) {
+      message = error.what();
+    }
+    CHECK(message == "rank 1: boom");
+  }
 }
 
 TEST_CASE("a collective in flight leaves what the device does meanwhile alone", "[gpu][comm]") {

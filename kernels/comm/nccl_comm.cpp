@@ -13,11 +13,13 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <condition_variable>
 #include <cstdlib>
 #include <mutex>
 #include <set>
 #include <stdexcept>
+#include <utility>
 
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda_device.h"
@@ -34,12 +36,21 @@ inline void check(ncclResult_t status, const char* call, const char* operation) 
 
 namespace {
 
-/// The communicators of a process, so that a failing rank can end what the others wait in.
+constexpr const char* kAnotherFailed = "another rank failed";
+/// How long an abort waits for ranks to come out of NCCL by themselves: enqueueing takes microseconds.
+constexpr std::chrono::seconds kCallPatience(2);
+
+/// The communicators of a process, so that a failing rank can end what the others wait in. Aborting frees a
+/// communicator, so no rank may start to use one afterwards, and an abort begins when no rank is using one: but
+/// for a rank that NCCL itself holds up inside a call, which only the abort releases.
 class Registry {
  public:
   void add(ncclComm_t comm) {
     const std::lock_guard lock(mutex_);
-    if (aborted_) throw std::runtime_error("another rank failed");
+    if (aborted_) {
+      ncclCommAbort(comm);
+      throw std::runtime_error(kAnotherFailed);
+    }
     comms_.insert(comm);
   }
   void remove(ncclComm_t comm) {
@@ -47,27 +58,50 @@ class Registry {
     if (comms_.erase(comm)) ncclCommDestroy(comm);
   }
   void abort() {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     aborted_ = true;
-    for (ncclComm_t comm : comms_) ncclCommAbort(comm);
+    changed_.notify_all();
+    changed_.wait_for(lock, kCallPatience, [&] { return calls_ == 0; });
+    const std::set<ncclComm_t> comms = std::move(comms_);
     comms_.clear();
-    arrived_.notify_all();
+    lock.unlock();  // a rank that an abort releases leaves its call
+    for (ncclComm_t comm : comms) ncclCommAbort(comm);
   }
   /// Waits until every rank of this process is here: from then on none can fail before NCCL's own rendezvous,
   /// in which the others could not be told.
   void meet(int ranks) {
     std::unique_lock lock(mutex_);
     ++here_;
-    arrived_.notify_all();
-    arrived_.wait(lock, [&] { return aborted_ || here_ >= ranks; });
-    if (aborted_) throw std::runtime_error("another rank failed");
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return aborted_ || here_ >= ranks; });
+    if (aborted_) throw std::runtime_error(kAnotherFailed);
   }
+
+  /// While one lives its rank uses a communicator. Throws where they have been aborted.
+  class Call {
+   public:
+    explicit Call(Registry& registry) : registry_(registry) {
+      const std::lock_guard lock(registry_.mutex_);
+      if (registry_.aborted_) throw std::runtime_error(kAnotherFailed);
+      ++registry_.calls_;
+    }
+    ~Call() {
+      const std::lock_guard lock(registry_.mutex_);
+      --registry_.calls_;
+      registry_.changed_.notify_all();
+    }
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+
+   private:
+    Registry& registry_;
+  };
 
  private:
   std::mutex mutex_;
-  std::condition_variable arrived_;
+  std::condition_variable changed_;
   std::set<ncclComm_t> comms_;
-  int here_ = 0;
+  int here_ = 0, calls_ = 0;
   bool aborted_ = false;
 };
 
@@ -138,7 +172,11 @@ class NcclComm final : public Comm {
     registry_->remove(comm_);
   }
 
-  std::string name() const override { return "nccl"; }
+  std::string name() const override {
+    int version = 0;
+    PRECBENCH_CHECK(ncclGetVersion(&version));
+    return fmt::format("nccl {}.{}.{}", version / 10000, version % 10000 / 100, version % 100);
+  }
 
  protected:
   bool asynchronous() const override { return true; }
@@ -146,6 +184,7 @@ class NcclComm final : public Comm {
   std::unique_ptr<Comm> do_subset(const std::vector<int>& members, int self) override {
     // Disjoint sets differ in their first member.
     ncclComm_t part = nullptr;
+    const Registry::Call call(*registry_);
     PRECBENCH_CHECK(ncclCommSplit(comm_, members.front(), self, &part, nullptr));
     return std::make_unique<NcclComm>(self, static_cast<int>(members.size()), part, stream_, registry_);
   }
@@ -178,6 +217,7 @@ class NcclComm final : public Comm {
  private:
   template <class Body>
   void run(const char* name, Body&& body) {
+    const Registry::Call call(*registry_);
     stream_->follow_device();
     check(body(), "the collective", name);
     moments_[started() % moments_.size()] = stream_->mark();
