@@ -5,17 +5,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <cmath>
-#include <cstring>
 #include <ctime>
 #include <fstream>
 #include <iterator>
-#include <map>
 #include <optional>
 #include <string_view>
-#include <tuple>
 
 #include "kernels/errors.h"
 #include "kernels/recipe.h"
@@ -101,16 +97,8 @@ std::vector<Field> make_fields() {
       text("save_grads", kData, "write the first step's gradients likewise", &Case::save_grads, kSingle,
            none),
 
-      {"time_limit",
-       kMeasurement,
-       "s",
-       "sampling with --steps auto ends after this time",
-       &Case::time_limit,
-       {},
-       kSingle,
-       none,
-       0,
-       ""},
+      number("time_limit", kMeasurement, "s", "sampling with --steps auto ends after this time",
+             &Case::time_limit, kSingle, 0, "", none),
       text("graph", kMeasurement, "capture the step as one CUDA graph", &Case::graph, kSingle, when_set,
            {"on", "off"}),
       text("deterministic", kMeasurement, "equal runs give equal bits, at some cost in speed",
@@ -276,20 +264,6 @@ void validate(const Case& c) {
 DataOptions data_options(const Case& c, const ModelConfig& model) {
   return {c.data == "synthetic" ? "" : c.data, c.glob, static_cast<std::uint64_t>(c.seed), model.vocab,
           c.seq};
-}
-
-void check_files(const std::vector<Case>& cases) {
-  std::map<std::tuple<std::string, std::string, std::int64_t>, DataOptions>
-      corpora;  // by path, glob, vocabulary
-  for (const Case& c : cases) {
-    const DataOptions options = data_options(c, find_model(c.model));
-    DataOptions& longest =
-        corpora.try_emplace({options.path, options.glob, options.vocab}, options).first->second;
-    longest.T = std::max(longest.T, options.T);
-    if (!c.init_from.empty() && !std::ifstream(c.init_from))
-      throw InvalidInput(fmt::format("--init-from: {}: {}", c.init_from, std::strerror(errno)));
-  }
-  for (const auto& [key, options] : corpora) open_data(options);
 }
 
 Record start_record(const Case& c) {

@@ -105,10 +105,6 @@ std::string case_id(const Case& c);
 /// "unsupported". Reads no data, so that a dry run needs none.
 void validate(const Case& c);
 
-/// Throws InvalidInput where the data or the weights of a case are missing, unreadable, corrupt or too short.
-/// Each corpus is opened once.
-void check_files(const std::vector<Case>& cases);
-
 /// What open_data needs to know.
 DataOptions data_options(const Case& c, const ModelConfig& model);
 

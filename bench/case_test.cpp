@@ -125,19 +125,6 @@ TEST_CASE("a model or recipe file is another case once it is edited", "[case]") 
   CHECK(case_id(c) != before);
 }
 
-TEST_CASE("files of a sweep are checked before it starts", "[case]") {
-  const TempDirectory directory;
-  Case c;
-  c.data = directory.write("text.txt", std::string(200, 'x'));
-  CHECK(refusal_of([&] { check_files({c}); }) == "");
-  Case longer = c;
-  longer.seq = 256;
-  CHECK(refusal_of([&] { check_files({c, longer}); }).find("text.txt") != std::string::npos);
-  c.init_from = directory / "none.safetensors";
-  CHECK(refusal_of([&] { check_files({c}); }) ==
-        "--init-from: " + c.init_from + ": No such file or directory");
-}
-
 TEST_CASE("a record of a case that never ran is valid", "[case]") {
   Record record = start_record(with("keep_bf16", "first:1,last:1"));
   record.status = Status::crashed;

@@ -6,12 +6,15 @@
 #include <algorithm>
 #include <cstdio>
 #include <set>
+#include <system_error>
 
 #include "bench/config_file.h"
 #include "bench/dry_run.h"
+#include "bench/files.h"
 #include "bench/follower.h"
 #include "bench/list.h"
 #include "bench/session.h"
+#include "kernels/cuda/device_info.h"
 #include "kernels/errors.h"
 
 namespace precbench {
@@ -57,7 +60,7 @@ std::vector<Case> expand(const Axes& given) {
 }
 
 void resolve_device(Case& c) {
-  if (c.device == "auto") c.device = visible_gpus() > 0 ? "cuda" : "cpu";
+  if (c.device == "auto") c.device = find_gpus().count > 0 ? "cuda" : "cpu";
 }
 
 /// A sweep that several processes run, in each of them.
@@ -140,7 +143,7 @@ CLI::App* add_sweep_command(CLI::App& app, SweepCommand& command) {
   return sub;
 }
 
-std::vector<Case> plan(const SweepCommand& command) {
+std::vector<Case> grid_of(const SweepCommand& command) {
   std::vector<Axes> grids(1);
   if (!command.config.empty()) grids = read_sweep_file(command.config).grids;
   std::vector<Case> cases;
@@ -183,7 +186,7 @@ int sweep(const SweepCommand& command) {
   options.timeout_s = command.timeout_s.value_or(options.timeout_s);
   if (!(options.timeout_s >= 0)) throw InvalidInput("--timeout: must not be negative");
   if (options.out.empty()) throw InvalidInput("--out: empty folder name");
-  const std::vector<Case> grid = plan(command);
+  const std::vector<Case> grid = grid_of(command);
   const Variables environment = process_environment();
   const Nodes nodes = find_nodes(environment);
   if (command.dry_run) {
@@ -212,6 +215,7 @@ int run(const RunCommand& command) {
         fmt::format("{} say that this is process {} of {}, but run is for one: sweep spreads a case "
                     "over several",
                     nodes.source, nodes.index, nodes.count));
+  check_outputs(c);
   const Record record = run_case(c);
   if (!command.out.empty()) append_to_folder(command.out, record);
   print_json(record, 0);
@@ -262,6 +266,24 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv) {
   if (app.get_subcommands().size() != 1)
     return fail("which command? sweep, run, list, report or check; --help explains them");
   return std::nullopt;
+}
+
+int exit_status_of(const std::function<int()>& command) {
+  const auto fail = [](const std::exception& error, int status) {
+    fmt::print(stderr, "precbench: {}\n", error.what());
+    return status;
+  };
+  try {
+    return command();
+  } catch (const InvalidInput& error) {
+    return fail(error, 2);
+  } catch (const OutOfMemory& error) {  // outside a case: files that cannot be mapped
+    return fail(error, 2);
+  } catch (const std::system_error& error) {
+    return fail(error, 2);
+  } catch (const std::exception& error) {
+    return fail(error, 1);
+  }
 }
 
 }  // namespace precbench

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,7 +24,7 @@ CLI::App* add_sweep_command(CLI::App& app, SweepCommand& command);
 int sweep(const SweepCommand& command);
 
 /// The cases of a sweep, validated, with `device` resolved, in the order they run. Throws InvalidInput.
-std::vector<Case> plan(const SweepCommand& command);
+std::vector<Case> grid_of(const SweepCommand& command);
 
 struct RunCommand {
   Axes axes;
@@ -40,5 +41,9 @@ int list(const std::string& what);
 /// Parses, and ends in one line on standard error where that fails: unknown flags and commands come with the
 /// nearest valid one. Returns the exit status if the program is done (help, version, bad input).
 std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv);
+
+/// The exit status of `command`. An exception becomes one line on standard error: 2 for what the user can mend
+/// in the input or the system, 1 for everything else.
+int exit_status_of(const std::function<int()>& command);
 
 }  // namespace precbench

@@ -2,6 +2,8 @@
 #include "bench/cli.h"
 
 #include <filesystem>
+#include <stdexcept>
+#include <system_error>
 
 #include "kernels/errors.h"
 #include "tools/catch.h"
@@ -79,6 +81,59 @@ TEST_CASE("processes that were started together are refused what one has to do a
         std::string::npos);
 }
 
+TEST_CASE("a dry run ends with how many cases it has and what its columns mean", "[cli]") {
+  const auto last_line = [](const std::string& arguments) {
+    std::string text = precbench_says("sweep --dry-run --device cpu " + arguments).text;
+    text.pop_back();
+    return text.substr(text.rfind('\n') + 1);
+  };
+  const std::string meaning = "; memory is the peak of the fullest GPU; model FLOPs, causal attention halved";
+  CHECK(last_line("") == "1 case" + meaning);
+  CHECK(last_line("--seq 64,128") == "2 cases" + meaning);
+}
+
+TEST_CASE("an exception is one line and an exit status", "[cli]") {
+  CHECK(exit_status_of([] { return 130; }) == 130);
+  CHECK(exit_status_of([]() -> int { throw InvalidInput("x"); }) == 2);
+  CHECK(exit_status_of([]() -> int { throw OutOfMemory("raise vm.max_map_count", 1); }) == 2);
+  CHECK(exit_status_of([]() -> int { throw std::system_error(std::make_error_code(std::errc::io_error)); }) ==
+        2);
+  CHECK(exit_status_of([]() -> int { throw std::runtime_error("CUDA"); }) == 1);
+  CHECK(exit_status_of([]() -> int { throw std::logic_error("a bug"); }) == 1);
+}
+
+TEST_CASE("files that cannot be mapped are refused in one line", "[cli]") {
+  const TempDirectory directory;
+  // Sparse files that together exceed the 128 TiB which a process may map.
+  for (int i = 0; i < 9; ++i) {
+    const std::string path = directory.write("text" + std::to_string(i) + ".txt", "");
+    std::error_code error;
+    std::filesystem::resize_file(path, std::uintmax_t{15} << 40, error);
+    if (error) {
+      WARN("skipped: no file of 15 TiB here: " << error.message());
+      return;
+    }
+  }
+  const std::string refusal =
+      refused("sweep --device cpu --out " + (directory / "out") + " --data " + directory.path().string());
+  CHECK(refusal.find("raise vm.max_map_count") != std::string::npos);
+}
+
+TEST_CASE("run makes the folder that it saves to", "[cli]") {
+  const TempDirectory directory;
+  const std::string file = directory / "new/init.safetensors";
+  CHECK(precbench_says("run --device cpu --batch 1 --seq 32 --steps 1 --save-init " + file).status == 0);
+  CHECK(std::filesystem::file_size(file) > 0);
+}
+
+TEST_CASE("list models shows the FLOPs of a token in both conventions", "[cli]") {
+  const std::string text = precbench_says("list models").text;
+  const std::size_t row = text.find("llama3.1-8b ");
+  REQUIRE(row != std::string::npos);
+  const std::string line = text.substr(row, text.find('\n', row) - row);
+  CHECK(line.ends_with("57.914"));  // torchtitan's own number, 5.7914e10
+}
+
 TEST_CASE("help and version succeed", "[cli]") {
   const Answer help = precbench_says("sweep --help");
   CHECK(help.status == 0);
@@ -97,7 +152,7 @@ TEST_CASE("a repeated flag appends to its axis", "[cli]") {
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   CHECK(!parse_command_line(app, static_cast<int>(argv.size()), argv.data()));
-  const auto grid = plan(command);
+  const auto grid = grid_of(command);
   REQUIRE(grid.size() == 3);
   CHECK((grid[2].recipe == "rowwise" && grid[2].lr == 1e-5 && grid[2].warmup == 2));
 }
@@ -108,23 +163,23 @@ TEST_CASE("flags win over the sweep file, in every section", "[sweep-file]") {
   command.config = directory.write(
       "s.toml",
       "device = \"cpu\"\nrecipe = [\"bf16\", \"mxfp8\"]\n[a]\nseq = 64\n[b]\nseq = 128\nlr = 0.5\n");
-  CHECK(plan(command).size() == 4);
+  CHECK(grid_of(command).size() == 4);
   command.axes["recipe"] = {"rowwise"};
   command.axes["seq"] = {"32,256"};
-  const auto grid = plan(command);
+  const auto grid = grid_of(command);
   REQUIRE(grid.size() == 4);
   for (const Case& c : grid) CHECK(c.recipe == "rowwise");
   CHECK((grid[0].seq == 32 && grid[1].seq == 256 && grid[2].lr == 0.5));
   command.axes["lr"] = {"0.5"};
-  CHECK(plan(command).size() == 2);  // the two sections have become the same grid
+  CHECK(grid_of(command).size() == 2);  // the two sections have become the same grid
 }
 
 TEST_CASE("one file cannot be written by several cases", "[sweep-file]") {
   SweepCommand command;
   command.axes = {{"device", {"cpu"}}, {"recipe", {"bf16,mxfp8"}}, {"save_final", {"w.safetensors"}}};
-  CHECK_THROWS_WITH(plan(command), "--save-final: 2 cases would write the same file; choose one case");
+  CHECK_THROWS_WITH(grid_of(command), "--save-final: 2 cases would write the same file; choose one case");
   command.axes["recipe"] = {"bf16"};
-  CHECK(plan(command).size() == 1);
+  CHECK(grid_of(command).size() == 1);
 }
 
 TEST_CASE("the sweep files of the repository are valid", "[sweep-file]") {
@@ -134,7 +189,7 @@ TEST_CASE("the sweep files of the repository are valid", "[sweep-file]") {
     INFO(entry.path());
     SweepCommand command;
     command.config = entry.path();
-    CHECK(plan(command).size() > 1);
+    CHECK(grid_of(command).size() > 1);
     ++seen;
   }
   CHECK(seen >= 4);
@@ -143,7 +198,7 @@ TEST_CASE("the sweep files of the repository are valid", "[sweep-file]") {
 TEST_CASE("the grid of the B200 article is 5 models, 3 lengths, 3 GPU counts and 2 recipes", "[sweep-file]") {
   SweepCommand command;
   command.config = PRECBENCH_SOURCE_DIR "/bench/sweeps/b200-blog.toml";
-  const auto grid = plan(command);
+  const auto grid = grid_of(command);
   CHECK(grid.size() == 5 * 3 * 3 * 2);
   for (const Case& c : grid) CHECK((c.lr == 1e-5 && c.seed == 42 && c.batch == 1));
 }

@@ -3,31 +3,18 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <string>
 #include <vector>
 
+#include "bench/text_table.h"
 #include "kernels/cuda/device_info.h"
 #include "kernels/devices.h"
 #include "kernels/recipe.h"
 #include "models/config.h"
+#include "models/flops.h"
 
 namespace precbench {
 namespace {
-
-void print_aligned(const std::vector<std::vector<std::string>>& rows) {
-  std::vector<std::size_t> widths;
-  for (const auto& row : rows)
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      if (i == widths.size()) widths.push_back(0);
-      widths[i] = std::max(widths[i], row[i].size());
-    }
-  for (const auto& row : rows) {
-    std::string line;
-    for (std::size_t i = 0; i < row.size(); ++i) line += fmt::format("{:{}}  ", row[i], widths[i]);
-    fmt::print("{}\n", line.substr(0, line.find_last_not_of(' ') + 1));
-  }
-}
 
 struct Named {
   std::string name;
@@ -51,12 +38,18 @@ GemmSupport support_of(const Recipe& recipe, const Device& device) {
   return weakest;
 }
 
+constexpr std::int64_t kListedLength = 8192;
+
+std::string gigaflops_per_token(const ModelConfig& model, FlopConvention convention) {
+  const FlopCount count = flops_per_token(model, kListedLength, convention);
+  return fmt::format("{:.3f}", static_cast<double>(count.total()) / 1e9);
+}
+
 }  // namespace
 
 void list_recipes() {
   const std::vector<Named> all = devices();
-  std::vector<std::vector<std::string>> rows = {
-      {"recipe", "fprop X, W", "dgrad dY, W", "wgrad dY, X", "fast"}};
+  TextRows rows = {{"recipe", "fprop X, W", "dgrad dY, W", "wgrad dY, X", "fast"}};
   for (const Named& d : all) rows[0].push_back("on " + d.name);
   rows[0].push_back("reference");
   std::vector<std::string> notes;
@@ -79,25 +72,31 @@ void list_recipes() {
     row.push_back(recipe.reference);
     rows.push_back(row);
   }
-  print_aligned(rows);
+  fmt::print("{}", aligned(rows));
   fmt::print(
       "\nfast: fast accumulation in fprop, dgrad, wgrad. An emulated recipe has a loss but no speed.\n");
   for (const std::string& note : notes) fmt::print("{}\n", note);
 }
 
 void list_models() {
-  std::vector<std::vector<std::string>> rows = {{"model", "parameters", "layers", "width", "ffn", "heads",
-                                                 "kv heads", "head dim", "vocab", "tied", "QK-norm"}};
+  TextRows rows = {{"model", "parameters", "layers", "width", "ffn", "heads", "kv heads", "head dim", "vocab",
+                    "tied", "QK-norm", "GFLOPs/token", "torchtitan"}};
   for (const ModelConfig& m : model_presets())
     rows.push_back({m.name, fmt::format("{}", parameter_count(m)), fmt::format("{}", m.layers),
                     fmt::format("{}", m.width), fmt::format("{}", m.ffn), fmt::format("{}", m.heads),
                     fmt::format("{}", m.kv_heads), fmt::format("{}", m.head_dim), fmt::format("{}", m.vocab),
-                    m.tied ? "yes" : "no", m.qk_norm ? "yes" : "no"});
-  print_aligned(rows);
+                    m.tied ? "yes" : "no", m.qk_norm ? "yes" : "no",
+                    gigaflops_per_token(m, FlopConvention::causal),
+                    gigaflops_per_token(m, FlopConvention::torchtitan)});
+  fmt::print("{}", aligned(rows));
+  fmt::print(
+      "\nGFLOPs/token: of a training step with sequences of {} tokens, causal attention halved; torchtitan "
+      "counts\nattention in full, and norm weights as if they were linear weights.\n",
+      kListedLength);
 }
 
 void list_devices() {
-  std::vector<std::vector<std::string>> rows = {{"device", "what", "native", "emulated", "unsupported"}};
+  TextRows rows = {{"device", "what", "native", "emulated", "unsupported"}};
   const auto add = [&](const std::string& name, const std::string& what, const Device& device) {
     std::vector<std::string> row = {name, what, "", "", ""};
     for (const Recipe& recipe : builtin_recipes()) {
@@ -118,7 +117,7 @@ void list_devices() {
                     static_cast<double>(gpu.memory_bytes) / (1 << 30), gpu.cublaslt),
         *make_cuda_device(ordinal));
   }
-  print_aligned(rows);
+  fmt::print("{}", aligned(rows));
   if (gpus.count == 0) fmt::print("\nno GPU: {}\n", gpus.reason);
 }
 

@@ -1,12 +1,12 @@
-// What `precbench list` prints: one aligned table each, on standard output.
+// What `precbench list` prints on standard output: one aligned table each, and notes below it.
 #pragma once
 
 namespace precbench {
 
-/// Every built-in recipe: the formats of its three GEMMs, and native, emulated or unsupported on each device
-/// here.
+/// Every built-in recipe: the formats of its three GEMMs, and native, emulated or unsupported on the CPU and on
+/// the first GPU, if there is one.
 void list_recipes();
-/// Every preset: its shape and its parameter count.
+/// Every preset: its shape, its parameter count, and the FLOPs of a token in both conventions.
 void list_models();
 /// The CPU device and every GPU: what it has and which GEMM modes it runs natively.
 void list_devices();

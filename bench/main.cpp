@@ -2,14 +2,10 @@
 // interrupted; `check` has its own (tools/check.h).
 #include <fmt/format.h>
 
-#include <cstdio>
-#include <system_error>
-
 #include "bench/case.h"
 #include "bench/child.h"
 #include "bench/cli.h"
 #include "bench/session.h"
-#include "kernels/errors.h"
 #include "results/record.h"
 #include "tools/check.h"
 #include "tools/report_cli.h"
@@ -44,22 +40,15 @@ int main(int argc, char** argv) {
   CLI::App* list_sub = add_list_command(app, list_what);
   CLI::App* report_sub = add_report_command(app, report_options);
   CLI::App* check_sub = add_check_command(app, check_options);
-  CLI::App* child_sub =
-      app.add_subcommand("run-case", "one case of a sweep, as bench/child.h describes")->group("");
+  app.add_subcommand("run-case", "one case of a sweep, as bench/child.h describes")->group("");
   if (const auto status = parse_command_line(app, argc, argv)) return *status;
-  try {
+  return exit_status_of([&] {
     if (*sweep_sub) return sweep(sweep_command);
     if (*run_sub) return run(run_command);
     if (*list_sub) return list(list_what);
     if (*report_sub) return report(report_options);
     if (*check_sub) return check(check_options, rerun_command);
-    if (*child_sub)
-      return child_main(
-          [](const Case& c, const NodeShare& share, StepBoard& board) { return run_case(c, share, &board); });
-  } catch (const InvalidInput& error) {
-    fmt::print(stderr, "precbench: {}\n", error.what());
-  } catch (const std::system_error& error) {
-    fmt::print(stderr, "precbench: {}\n", error.what());
-  }
-  return 2;
+    return child_main(  // run-case
+        [](const Case& c, const NodeShare& share, StepBoard& board) { return run_case(c, share, &board); });
+  });
 }

@@ -1,10 +1,6 @@
 // Closed-form model FLOPs; flops.h gives the formula.
 #include "models/flops.h"
 
-#include <fmt/format.h>
-
-#include "kernels/errors.h"
-
 namespace precbench {
 namespace {
 
@@ -15,12 +11,6 @@ constexpr std::int64_t kFlopsPerWeight = 6;
 
 const char* name_of(FlopConvention convention) {
   return convention == FlopConvention::causal ? "causal" : "torchtitan";
-}
-
-FlopConvention flop_convention(const std::string& name) {
-  for (FlopConvention convention : {FlopConvention::causal, FlopConvention::torchtitan})
-    if (name == name_of(convention)) return convention;
-  throw InvalidInput(fmt::format("unknown FLOP convention \"{}\"; known: causal, torchtitan", name));
 }
 
 FlopCount flops_per_token(const ModelConfig& config, std::int64_t seq, FlopConvention convention) {

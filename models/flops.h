@@ -10,7 +10,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "models/config.h"
 
@@ -23,9 +22,6 @@ enum class FlopConvention : std::uint8_t {
   torchtitan,  ///< attention in full, and norm weights counted as if they were linear weights
 };
 const char* name_of(FlopConvention convention);
-
-/// Throws InvalidInput with the valid names.
-FlopConvention flop_convention(const std::string& name);
 
 /// FLOPs per token of a training step, by kind.
 struct FlopCount {

@@ -67,11 +67,5 @@ TEST_CASE("the largest preset at a million tokens does not overflow", "[models]"
   CHECK(count.attention == 12LL * 126 * (1 << 20) * 16384);
 }
 
-TEST_CASE("conventions by name", "[models]") {
-  CHECK(flop_convention("causal") == FlopConvention::causal);
-  CHECK(flop_convention("torchtitan") == FlopConvention::torchtitan);
-  CHECK_THROWS_AS(flop_convention("megatron"), InvalidInput);
-}
-
 }  // namespace
 }  // namespace precbench

@@ -1,0 +1,67 @@
+// Opens what cases will read, and tries what they will write. See files.h.
+#include "bench/files.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "bench/weights.h"
+#include "kernels/errors.h"
+
+namespace precbench {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Leaves an existing file as it is, and no new one behind.
+void check_writable(const std::string& flag, const fs::path& path) {
+  std::error_code error;
+  if (path.has_parent_path()) fs::create_directories(path.parent_path(), error);
+  if (error)
+    throw InvalidInput(
+        fmt::format("{}: cannot make the folder {}: {}", flag, path.parent_path().string(), error.message()));
+  const bool existed = fs::exists(path, error);
+  errno = 0;
+  const bool writable = std::ofstream(path, std::ios::app).is_open();
+  if (!writable)
+    throw InvalidInput(fmt::format("{}: cannot write {}: {}", flag, path.string(), std::strerror(errno)));
+  if (!existed) fs::remove(path, error);
+}
+
+}  // namespace
+
+void check_outputs(const Case& c) {
+  for (const char* name : {"save_init", "save_final", "save_grads"}) {
+    const Field& field = *find_field(name);
+    if (const std::string path = get_text(c, field); !path.empty()) check_writable(flag_of(field), path);
+  }
+}
+
+void check_files(const std::vector<Case>& cases) {
+  std::map<std::tuple<std::string, std::string, std::int64_t>, DataOptions>
+      corpora;  // by path, glob, vocabulary
+  std::set<std::pair<std::string, std::string>> checkpoints;
+  for (const Case& c : cases) {
+    check_outputs(c);
+    const ModelConfig model = find_model(c.model);
+    const DataOptions options = data_options(c, model);
+    DataOptions& longest =
+        corpora.try_emplace({options.path, options.glob, options.vocab}, options).first->second;
+    longest.T = std::max(longest.T, options.T);
+    if (c.init_from.empty() || !checkpoints.emplace(c.init_from, c.model).second) continue;
+    if (!std::ifstream(c.init_from))
+      throw InvalidInput(fmt::format("--init-from: {}: {}", c.init_from, std::strerror(errno)));
+    const InitialWeights complete(c.init_from, model);
+  }
+  for (const auto& [key, options] : corpora) open_data(options);
+}
+
+}  // namespace precbench

@@ -1,0 +1,18 @@
+// The files that a case reads and writes, looked at before anything runs.
+#pragma once
+
+#include <vector>
+
+#include "bench/case.h"
+
+namespace precbench {
+
+/// Throws InvalidInput where the data or the weights of a case are missing, unreadable, corrupt, too short or
+/// another model's, or where what it saves cannot be written. Each corpus and each checkpoint is opened once;
+/// the folders of saved weights are made.
+void check_files(const std::vector<Case>& cases);
+
+/// The part about what a case saves.
+void check_outputs(const Case& c);
+
+}  // namespace precbench

@@ -1,0 +1,56 @@
+// Files of cases before anything runs: what is refused, with what words, and what is left behind.
+#include "bench/files.h"
+
+#include <filesystem>
+#include <string>
+
+#include "tools/catch.h"
+#include "tools/temp_directory.h"
+#include "tools/test_text.h"
+
+using namespace precbench;
+
+namespace {
+
+std::string refusal(const std::vector<Case>& cases) {
+  return refusal_of([&] { check_files(cases); });
+}
+
+}  // namespace
+
+TEST_CASE("what a sweep reads is checked before it starts", "[files]") {
+  const TempDirectory directory;
+  Case c;
+  c.data = directory.write("text.txt", std::string(200, 'x'));
+  CHECK(refusal({c}) == "");
+  Case longer = c;
+  longer.seq = 256;
+  CHECK(refusal({c, longer}).find("text.txt") != std::string::npos);
+  c.init_from = directory / "none.safetensors";
+  CHECK(refusal({c}) == "--init-from: " + c.init_from + ": No such file or directory");
+}
+
+TEST_CASE("weights are saved to where they can be written, and their folder is made", "[files]") {
+  const TempDirectory directory;
+  Case c;
+  c.save_init = directory / "new/folder/init.safetensors";
+  c.save_final = directory.write("final.safetensors", "old");
+  CHECK(refusal({c}) == "");
+  CHECK(std::filesystem::is_directory(directory / "new/folder"));
+  CHECK(!std::filesystem::exists(c.save_init));  // nothing is left of the trial
+  CHECK(std::filesystem::file_size(c.save_final) == 3);
+
+  c.save_grads = directory / "final.safetensors/grads.safetensors";
+  CHECK(refusal({c}) == "--save-grads: cannot make the folder " + c.save_final + ": Not a directory");
+  c.save_grads = directory / "new";
+  CHECK(refusal({c}) == "--save-grads: cannot write " + c.save_grads + ": Is a directory");
+  c.save_grads = "/dev/null/grads";
+  CHECK(refusal({c}).starts_with("--save-grads: cannot make the folder /dev/null: "));
+}
+
+TEST_CASE("a checkpoint that cannot be started from is refused before the sweep", "[files]") {
+  const TempDirectory directory;
+  Case c;
+  c.init_from = directory.write("broken.safetensors", "no checkpoint");
+  CHECK(refusal({c}).starts_with(c.init_from));
+}
