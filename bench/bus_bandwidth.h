@@ -1,16 +1,20 @@
 // How fast the collectives of a step run when nothing else does.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "kernels/comm/comm.h"
 #include "kernels/device.h"
+#include "kernels/memory.h"
 
 namespace precbench {
 
-/// Bytes per second on the wire of every kind of collective in comm.counts(), in its order, with the largest
-/// buffer that kind had: the median of a few calls in a row. A collective itself: all ranks call it, after the
-/// same steps. Throws OutOfMemory where the buffer does not fit beside what the device holds.
-std::vector<double> bus_bandwidths(Device& device, Comm& comm);
+/// Bytes per second on the wire of every kind of collective in counts(), in its order, with the largest buffer
+/// that kind had and between the ranks that shared it: the median of a few calls in a row. Null for a kind
+/// whose buffers do not fit into what the arena has left. A collective itself: all ranks call it, after the
+/// same steps, with arenas that are equally full. `comms`: one and all its subsets.
+std::vector<std::optional<double>> bus_bandwidths(Device& device, Arena& arena,
+                                                  const std::vector<Comm*>& comms);
 
 }  // namespace precbench

@@ -9,7 +9,6 @@
 #include <thread>
 
 #include "bench/predict.h"
-#include "bench/quantization.h"
 #include "bench/rank_testing.h"
 #include "bench/step_runner.h"
 #include "bench/weights.h"

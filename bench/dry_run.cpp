@@ -5,11 +5,14 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 #include <string>
 #include <utility>
 
+#include "bench/predict.h"
 #include "bench/progress.h"
-#include "bench/session.h"
+#include "bench/text_table.h"
+#include "kernels/cuda/device_info.h"
 
 namespace precbench {
 namespace {
@@ -38,19 +41,35 @@ std::string largest_segments(const MemorySegments& memory) {
   return text;
 }
 
+/// The GPU whose steps are predicted, if there is one that can be used now.
+std::unique_ptr<Device> gpu_of(const std::vector<Case>& grid) {
+  const bool wanted = std::any_of(grid.begin(), grid.end(), [](const Case& c) { return c.device == "cuda"; });
+  if (!wanted || find_gpus().count == 0) return nullptr;
+  try {
+    return make_cuda_device(0);
+  } catch (const std::runtime_error&) {
+    return nullptr;  // a GPU that another program has filled up is no reason to predict nothing
+  }
+}
+
 }  // namespace
 
 void print_dry_run(const std::vector<Case>& grid) {
   const CaseLabels labels(grid);
   std::vector<Prediction> predictions;
-  for (const Case& c : grid) predictions.push_back(predict(c));
+  const std::unique_ptr<Device> device = gpu_of(grid);
+  const std::optional<KnownGpu> gpu =
+      device ? std::optional<KnownGpu>({*device, gpu_properties(0).name}) : std::nullopt;
+  for (const Case& c : grid) predictions.push_back(predict(c, c.device == "cuda" && gpu ? &*gpu : nullptr));
   const bool timed = std::any_of(predictions.begin(), predictions.end(),
                                  [](const Prediction& p) { return p.seconds_per_step.has_value(); });
 
-  std::vector<std::vector<std::string>> rows(1);
+  TextRows rows(1);
   for (const Field* field : labels.fields()) rows[0].push_back(field->name);
+  std::string alignment(rows[0].size(), 'l');
   rows[0].insert(rows[0].end(), {"GiB/GPU", "FLOPs/token", "FLOPs/step"});
-  if (timed) rows[0].push_back("s/step");
+  if (timed) rows[0].push_back("s/step at least");
+  alignment.append(rows[0].size() - alignment.size(), 'r');
   rows[0].push_back("largest segments, GiB");
   for (std::size_t i = 0; i < grid.size(); ++i) {
     const Prediction& p = predictions[i];
@@ -67,20 +86,11 @@ void print_dry_run(const std::vector<Case>& grid) {
     }
     rows.push_back(std::move(row));
   }
-
-  std::vector<std::size_t> widths(rows[0].size());
-  for (const auto& row : rows)
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  for (const auto& row : rows) {
-    for (std::size_t i = 0; i + 1 < row.size(); ++i)
-      if (i < labels.fields().size())
-        fmt::print("{:<{}}  ", row[i], widths[i]);
-      else
-        fmt::print("{:>{}}  ", row[i], widths[i]);
-    fmt::print("{}\n", row.back());
-  }
-  fmt::print("{}; memory is the peak of the fullest GPU; model FLOPs, causal attention halved\n",
-             grid.size());
+  fmt::print("{}", aligned(rows, alignment));
+  fmt::print(
+      "{}; memory is the peak of the fullest GPU; model FLOPs, causal attention halved{}\n",
+      count_cases(grid.size()),
+      timed ? "; a step takes at least as long as its ops at the GPU's peaks, without collectives" : "");
 }
 
 }  // namespace precbench

@@ -5,8 +5,9 @@
 
 #include <thread>
 
-#include "bench/session.h"
+#include "bench/environment.h"
 #include "bench/sweep.h"
+#include "kernels/cuda/device_info.h"
 #include "kernels/errors.h"
 
 namespace precbench {
@@ -17,19 +18,21 @@ using namespace std::chrono_literals;
 
 constexpr auto kRetry = 100ms;
 
+/// A closed link after an interrupt.
 Link meet(const Nodes& nodes, const Address& address, const Patience& patience) {
   const auto end = std::chrono::steady_clock::now() + patience.meet;
-  for (;;) {
+  while (!interrupted()) {
     Link link = connect_to(address);
     if (link.open()) {
       link.send({{"process", nodes.index}, {"of", nodes.count}, {"host", host_name()}});
       return link;
     }
-    if (std::chrono::steady_clock::now() > end || interrupted())
+    if (std::chrono::steady_clock::now() > end)
       throw InvalidInput(fmt::format("process {} of {} finds no process 0 at {} within {} s", nodes.index,
                                      nodes.count, to_string(address), patience.meet / 1.0s));
     std::this_thread::sleep_for(kRetry);
   }
+  return {};
 }
 
 nlohmann::ordered_json report_of(const ChildResult& result) {
@@ -48,7 +51,7 @@ ChildResult run_part(Link& leader, const Nodes& nodes, const std::vector<std::st
                      const nlohmann::ordered_json& message, const Patience& patience) {
   const Case c = case_from_json(message.at("case"));
   const double timeout_s = message.at("timeout_s").get<double>();
-  const NodeShare share = share_of(nodes, static_cast<int>(c.gpus), visible_gpus());
+  const NodeShare share = share_of(nodes, static_cast<int>(c.gpus), find_gpus().count);
   // The leader ends a case in time; if it hangs itself, this process does not hang with it.
   return run_child(command, c, share, timeout_s > 0 ? timeout_s + patience.stop / 1.0s : 0, [&] {
     const auto order = leader.receive();
@@ -62,6 +65,7 @@ int follow(const Nodes& nodes, const Address& address, const std::vector<std::st
            const Patience& patience) {
   const InterruptGuard guard;
   Link leader = meet(nodes, address, patience);
+  if (!leader.open()) return kSweepInterrupted;
   while (!interrupted()) {
     leader.wait(kRetry);
     const auto order = leader.receive();

@@ -2,13 +2,11 @@
 #include "bench/leader.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
 #include <utility>
 
-#include "bench/session.h"
+#include "bench/environment.h"
+#include "kernels/cuda/device_info.h"
 #include "kernels/errors.h"
 
 namespace precbench {
@@ -34,11 +32,12 @@ bool has_row(const ChildResult& result) {
 
 bool failed(const ChildResult& result) { return result.end != End::stopped && !succeeded(result); }
 
-/// Of failures that come together, the cause: a process that dies takes the others' collectives with it, and
-/// those then fail in ways of their own.
 /// A process with a status to report ends by itself, and its row has the measurements, so it is given the
 /// time.
 constexpr int kRowWeight = 2;
+
+/// Of failures that come together, the cause is the heaviest: a process that dies takes the others'
+/// collectives with it, and those then fail in ways of their own.
 int weight(const ChildResult& result) {
   switch (result.end) {
     case End::interrupted:
@@ -64,19 +63,13 @@ int integer(const nlohmann::ordered_json& message, const char* key) {
 
 }  // namespace
 
-std::string host_name() {
-  std::array<char, 256> name = {};
-  gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
-
 bool succeeded(const ChildResult& result) {
   return result.end == End::exited && result.code == 0 &&
          outcome_of(result.record).first == name_of(Status::ok);
 }
 
 Leader::Leader(const Nodes& nodes, const Address& address, const Patience& patience)
-    : nodes_(nodes), patience_(patience), visible_gpus_(visible_gpus()), host_(host_name()) {
+    : nodes_(nodes), patience_(patience), visible_gpus_(find_gpus().count), host_(host_name()) {
   Listener listener(address);
   std::vector<Link> strangers;
   for (int process = 1; process < nodes.count; ++process) followers_.push_back({process, "", Link(), true});
@@ -137,9 +130,11 @@ void Leader::listen(const Case& c) {
       result.out_of_memory = report->value("out_of_memory", false);
       result.last_lines = report->value("last_lines", "");
       if (const std::string status = report->value("status", ""); !status.empty()) {
-        nlohmann::ordered_json record = start_record(c);
+        // The environment of a row is always this process's, as that of one with measurements is.
+        const bool ok = status == name_of(Status::ok);
+        nlohmann::ordered_json record =
+            ok ? start_record(c) : failed_record(c, Status::crashed, report->value("error", ""));
         record["status"] = status;
-        if (const std::string error = report->value("error", ""); !error.empty()) record["error"] = error;
         result.record = record.dump();
       }
     } else if (!f.link.open()) {

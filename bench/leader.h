@@ -66,9 +66,6 @@ class Leader {
   Clock::time_point first_failure_;
 };
 
-/// gethostname().
-std::string host_name();
-
 /// Whether the child ended by itself and its record says ok.
 bool succeeded(const ChildResult& result);
 

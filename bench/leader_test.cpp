@@ -9,8 +9,10 @@
 #include <map>
 #include <set>
 #include <sstream>
+#include <thread>
 
 #include "bench/child_testing.h"
+#include "bench/environment.h"
 #include "bench/follower.h"
 #include "bench/nodes_testing.h"
 #include "bench/sweep.h"
@@ -213,6 +215,15 @@ TEST_CASE("what a part ends in is the case's row, and process 0's own has preced
   CHECK(sweep.rows()[kFine].status == Status::ok);
 }
 
+TEST_CASE("the row of another process's failure says where the sweep runs", "[together]") {
+  Together sweep(2, {kFollowerNeedsMore}, 2, 0);
+  CHECK(sweep.exit_status(0) == kSweepDone);
+  const Environment env = sweep.rows()[kFollowerNeedsMore].env;
+  CHECK(env.host == host_name());
+  CHECK(env.build.has_value());
+  CHECK(env.cpu == describe_environment(1, -1, 1).cpu);
+}
+
 TEST_CASE("a failure that follows from another's does not hide it", "[together]") {
   Together sweep(2, {kFollowerNeedsMoreLater, kLeaderNeedsMoreLater}, 2, 0);
   CHECK(sweep.exit_status(0) == kSweepDone);
@@ -303,6 +314,17 @@ TEST_CASE("an interrupt of any process ends the sweep of all, and leaves no row"
     CHECK(!sweep.any_part_alive());
     CHECK(sweep.said(0).starts_with("interrupted: 0 of 2 cases are in "));
   }
+}
+
+TEST_CASE("an interrupt while processes wait for the first is an interrupt", "[together]") {
+  const pid_t pid = in_background([] {
+    std::thread([] {
+      std::this_thread::sleep_for(300ms);  // by then it waits
+      kill(getpid(), SIGTERM);
+    }).detach();
+    return follow({1, 2, 0, "the test"}, Address{"127.0.0.1", 1}, {"/proc/self/exe", kFakePart});
+  });
+  CHECK(exit_status(pid) == kSweepInterrupted);
 }
 
 TEST_CASE("processes do not wait for ever for each other", "[together]") {

@@ -3,10 +3,7 @@
 
 #include <algorithm>
 
-#include "bench/peaks.h"
 #include "bench/rank.h"
-#include "bench/session.h"
-#include "kernels/cuda/device_info.h"
 #include "kernels/devices.h"
 #include "models/flops.h"
 
@@ -19,6 +16,14 @@ class Books final : public OpObserver {
   void end(const OpCost&) override {}
   std::vector<OpCost> ops;
 };
+
+GemmPath path_of(const GemmSupport& support) {
+  static constexpr ExecutionPath kPaths[] = {ExecutionPath::native, ExecutionPath::emulated,
+                                             ExecutionPath::unsupported};
+  GemmPath path{kPaths[static_cast<int>(support.execution)], std::nullopt};
+  if (!support.reason.empty()) path.reason = support.reason;
+  return path;
+}
 
 }  // namespace
 
@@ -38,6 +43,16 @@ DryRun dry_run(const Plan& plan, const Device* device) {
   comm->set_observer(&books);
   rank.enqueue();
   return {rank.arena().peak(), rank.arena().highest(), rank.arena().peak_extent(), std::move(books.ops)};
+}
+
+std::int64_t watching_bytes(const Plan& plan) {
+  // Saving gathers one unit at a time; statistics and fingerprints take a few words.
+  std::int64_t largest = 0;
+  const Layout layout(plan.model, plan.parameters.shards, plan.parameters.whole_blocks());
+  if (layout.pieces() > 1)
+    for (int u = 0; u < layout.unit_count(); ++u)
+      largest = std::max(largest, bytes_of(DType::f32, layout.shard_size(u) * layout.pieces()));
+  return largest + 64 * Arena::kAlignment;
 }
 
 MemorySegments memory_segments(const MemoryUse& highest, std::int64_t peak) {
@@ -67,9 +82,18 @@ double speed_of_light(const std::vector<OpCost>& ops, const OpPeaks& peaks) {
   return seconds;
 }
 
-int visible_gpus() { return find_gpus().count; }
+std::optional<OpPeaks> op_peaks(const Peak& peak, const Recipe& recipe) {
+  if (recipe.quantized() && !peak.fp8_tflops) return std::nullopt;
+  return OpPeaks{peak.bf16_tflops * 1e12, peak.fp8_tflops.value_or(0) * 1e12, peak.memory_gb_per_s * 1e9};
+}
 
-Prediction predict(const Case& c) {
+Support support_of(const Recipe& recipe, const Device& device) {
+  return {path_of(device.support(recipe.fprop, GemmRole::fprop)),
+          path_of(device.support(recipe.dgrad, GemmRole::dgrad)),
+          path_of(device.support(recipe.wgrad, GemmRole::wgrad)), std::nullopt};
+}
+
+Prediction predict(const Case& c, const KnownGpu* gpu) {
   const Plan plan = make_plan(c);
   Prediction p;
   const double per_token = static_cast<double>(flops_per_token(plan.model, plan.T).total());
@@ -79,12 +103,10 @@ Prediction predict(const Case& c) {
   if (!p.unsupported.empty()) return p;
   const DryRun books = dry_run(plan, nullptr);
   p.memory = memory_segments(books.highest, books.peak.total());
-  if (c.device == "cuda" && visible_gpus() > 0) {
-    const std::optional<Peak> peak = dense_peaks(gpu_properties(0).name);
-    if (peak && peak->fp8_tflops)
-      p.seconds_per_step = speed_of_light(
-          books.ops, {peak->bf16_tflops * 1e12, *peak->fp8_tflops * 1e12, peak->memory_gb_per_s * 1e9});
-  }
+  if (!gpu || support_of(plan.recipe, gpu->device).path() != ExecutionPath::native) return p;
+  if (const std::optional<Peak> peak = dense_peaks(gpu->name))
+    if (const std::optional<OpPeaks> peaks = op_peaks(*peak, plan.recipe))
+      p.seconds_per_step = speed_of_light(books.ops, *peaks);
   return p;
 }
 

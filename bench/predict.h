@@ -2,8 +2,11 @@
 #pragma once
 
 #include <array>
+#include <optional>
+#include <string>
 #include <vector>
 
+#include "bench/peaks.h"
 #include "bench/plan.h"
 #include "kernels/device.h"
 #include "kernels/memory.h"
@@ -22,6 +25,9 @@ struct DryRun {
 /// `device`: whose run is predicted; null for one on which everything is native.
 DryRun dry_run(const Plan& plan, const Device* device);
 
+/// Bytes that saving weights and quantization statistics need beyond the step's own.
+std::int64_t watching_bytes(const Plan& plan);
+
 MemorySegments memory_segments(const MemoryUse& highest, std::int64_t peak);
 
 /// Seconds that the ops take at least on hardware with these peaks (FLOP/s and bytes/s): each op at the peak
@@ -30,5 +36,29 @@ struct OpPeaks {
   double bf16_flops = 0, fp8_flops = 0, bytes = 0;
 };
 double speed_of_light(const std::vector<OpCost>& ops, const OpPeaks& peaks);
+/// Of a GPU of the data sheet `peak`; null where the recipe needs an FP8 peak that the GPU does not have.
+std::optional<OpPeaks> op_peaks(const Peak& peak, const Recipe& recipe);
+
+/// How the three GEMMs run on a device.
+Support support_of(const Recipe& recipe, const Device& device);
+
+/// What can be said of a case without running it. Nothing is computed and no data is read.
+struct Prediction {
+  MemorySegments memory;                   ///< bytes on the rank that needs most
+  double flops_per_token = 0;              ///< model FLOPs, as in Flops
+  double flops_per_step = 0;               ///< all ranks and accumulation steps together
+  std::optional<double> seconds_per_step;  ///< at least: the speed of light, without collectives
+  std::string unsupported;                 ///< why the case cannot run; empty if it can
+};
+
+/// Whose steps are predicted.
+struct KnownGpu {
+  const Device& device;
+  std::string name;  ///< as the driver says it
+};
+
+/// Throws InvalidInput for what validate() refuses. There is a time where `gpu` runs the recipe natively and
+/// its peaks are known.
+Prediction predict(const Case& c, const KnownGpu* gpu = nullptr);
 
 }  // namespace precbench

@@ -144,6 +144,21 @@ TEST_CASE("a prediction says what a sharded giant needs", "[predict]") {
   CHECK(p.flops_per_step == p.flops_per_token * 8192 * 1024);
 }
 
+TEST_CASE("a time is predicted where the recipe is native and the GPU's peaks are known", "[predict]") {
+  // The CPU device has BF16 products and emulates all others, like a GPU without FP8.
+  const std::unique_ptr<Device> device = make_cpu_device(1);
+  const KnownGpu known{*device, "NVIDIA H200"}, strange{*device, "NVIDIA X"};
+  Case c;
+  CHECK(!predict(c).seconds_per_step.has_value());
+  CHECK(!predict(c, &strange).seconds_per_step.has_value());
+  CHECK(predict(c, &known).seconds_per_step.value_or(0) > 0);
+  c.recipe = "mxfp8";
+  CHECK(!predict(c, &known).seconds_per_step.has_value());
+  const Peak old_gpu{312, std::nullopt, 2039, "data sheet"};
+  CHECK(op_peaks(old_gpu, find_recipe("bf16")).has_value());
+  CHECK(!op_peaks(old_gpu, find_recipe("mxfp8")).has_value());
+}
+
 TEST_CASE("a prediction of what cannot run says why", "[predict]") {
   Case c;
   c.recipe = "mxfp8";

@@ -6,16 +6,6 @@
 
 namespace precbench {
 
-std::int64_t watching_bytes(const Plan& plan) {
-  // Saving gathers one unit at a time; statistics and fingerprints take a few words.
-  std::int64_t largest = 0;
-  const Layout layout(plan.model, plan.parameters.shards, plan.parameters.whole_blocks());
-  if (layout.pieces() > 1)
-    for (int u = 0; u < layout.unit_count(); ++u)
-      largest = std::max(largest, bytes_of(DType::f32, layout.shard_size(u) * layout.pieces()));
-  return largest + 64 * Arena::kAlignment;
-}
-
 void QuantizationStatistics::observe(std::int64_t layer, const char* role, const Operand& operand) {
   if (!plan_.converted[layer]) return;
   add(std::string(role) + " rows", operand, operand.row, false);

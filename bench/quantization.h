@@ -11,9 +11,6 @@
 
 namespace precbench {
 
-/// Bytes that watching and saving need beyond the training step's own.
-std::int64_t watching_bytes(const Plan& plan);
-
 class QuantizationStatistics final : public QuantizationObserver {
  public:
   QuantizationStatistics(Device& device, Arena& arena, const Plan& plan)

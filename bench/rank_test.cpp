@@ -6,7 +6,6 @@
 #include <atomic>
 
 #include "bench/predict.h"
-#include "bench/quantization.h"
 #include "bench/rank_testing.h"
 #include "bench/weights.h"
 #include "tools/temp_directory.h"

@@ -16,7 +16,8 @@
 #include "bench/bus_bandwidth.h"
 #include "bench/ceilings.h"
 #include "bench/environment.h"
-#include "bench/peaks.h"
+#include "bench/gpu_watch.h"
+#include "bench/metrics.h"
 #include "bench/plan.h"
 #include "bench/predict.h"
 #include "bench/quantization.h"
@@ -26,27 +27,12 @@
 #include "bench/team.h"
 #include "bench/weights.h"
 #include "kernels/cuda/device_info.h"
-#include "kernels/cuda/telemetry.h"
 #include "kernels/devices.h"
 #include "kernels/errors.h"
 #include "models/flops.h"
 
 namespace precbench {
 namespace {
-
-GemmPath path_of(const GemmSupport& support) {
-  static constexpr ExecutionPath kPaths[] = {ExecutionPath::native, ExecutionPath::emulated,
-                                             ExecutionPath::unsupported};
-  GemmPath path{kPaths[static_cast<int>(support.execution)], std::nullopt};
-  if (!support.reason.empty()) path.reason = support.reason;
-  return path;
-}
-
-Support support_of(const Recipe& recipe, const Device& device) {
-  return {path_of(device.support(recipe.fprop, GemmRole::fprop)),
-          path_of(device.support(recipe.dgrad, GemmRole::dgrad)),
-          path_of(device.support(recipe.wgrad, GemmRole::wgrad)), std::nullopt};
-}
 
 class Session {
  public:
@@ -69,6 +55,9 @@ class Session {
     const bool deterministic = case_.deterministic == "on";
     return {.autotune = !deterministic, .deterministic = deterministic, .attention = case_.attention};
   }
+  void warn(const std::vector<std::string>& lines) {
+    record_.warnings.insert(record_.warnings.end(), lines.begin(), lines.end());
+  }
   void describe(const Device& device);
   void run_rank(int rank, CommGroup& group);
   void train(Rank& rank);
@@ -77,8 +66,12 @@ class Session {
   void note_changed_parameters(const std::vector<std::uint64_t>& before,
                                const std::vector<std::uint64_t>& after);
   void watch_gpu(const Sampler& sampler, bool last);
-  void profile(Rank& rank, StepRunner& runner, std::int64_t step);
-  void fill_metrics();
+  void afterwards(Rank& rank, StepRunner& runner, std::int64_t step);
+  void probe_collectives(Rank& rank);
+  void measure();
+  void note_work(int rank, const char* what) {
+    if (board_) board_->note_work(rank, what);
+  }
   [[noreturn]] void throw_diverged(Rank& rank, std::int64_t step, const StepResult& result);
 
   const Case& case_;
@@ -90,9 +83,9 @@ class Session {
   std::unique_ptr<DataSource> data_;
   std::unique_ptr<InitialWeights> initial_;
   DryRun books_;
-  std::mutex mutex_;                     // of what ranks write to the record
-  std::vector<bool> changed_;            // per parameter: on any rank of this process
-  std::unique_ptr<GpuMonitor> monitor_;  // of the first GPU; null on the CPU
+  std::mutex mutex_;              // of what ranks write to the record
+  std::vector<bool> changed_;     // per parameter: on any rank of this process
+  std::optional<GpuWatch> gpus_;  // this process's; null on the CPU
   bool watching_ = false;
   std::size_t watched_from_ = 0;
   std::optional<double> energy_j_per_token_;
@@ -121,23 +114,21 @@ void Session::run() {
         fmt::format("{} GPUs wanted, {}", share_.local,
                     find_gpus().count ? fmt::format("{} visible", find_gpus().count) : find_gpus().reason));
   if (case_.device == "cuda") {
-    // Asked before the device is opened: this process must not count as another.
-    monitor_ = GpuMonitor::open(gpu_properties(share_.first_gpu).pci_bus_id);
-    if (const int others = monitor_ ? monitor_->other_processes() : 0)
-      record_.warnings.push_back(fmt::format("{} other processes use this GPU: its speed is shared", others));
+    gpus_.emplace(share_.first_gpu, share_.local);  // before any device is opened
+    warn(gpus_->warnings());
   }
   data_ = open_data(data_options(case_, plan_.model));
+  if (data_->skipped() > 0) warn({fmt::format("not all of the data was read: {}", data_->describe())});
   if (!case_.init_from.empty()) initial_ = std::make_unique<InitialWeights>(case_.init_from, plan_.model);
   describe(*make_device(share_.first));
-  if (initial_)
-    record_.warnings.insert(record_.warnings.end(), initial_->warnings().begin(), initial_->warnings().end());
+  if (initial_) warn(initial_->warnings());
   const std::unique_ptr<CommGroup> group = case_.device == "cuda" && plan_.ranks > 1
                                                ? make_nccl_group(share_.world, share_.local)
                                                : make_local_group(plan_.ranks);
   run_team(
       share_, [&](int rank) { run_rank(rank, *group); }, [&] { group->abort(); }, board_);
   // What rank 0 has measured is the case's; other processes only say that their part is done.
-  if (share_.first == 0) fill_metrics();
+  if (share_.first == 0) measure();
 }
 
 void Session::run_rank(int index, CommGroup& group) {
@@ -188,42 +179,48 @@ void Session::train(Rank& rank) {
     }
     if (!last) continue;
     finish_training(rank, sampler);
-    profile(rank, runner, step + 1);
+    afterwards(rank, runner, step + 1);
     return;
   }
 }
 
 void Session::watch_gpu(const Sampler& sampler, bool last) {
-  if (!monitor_) return;
+  if (!gpus_) return;
   if (!watching_ && sampler.warmed_up()) {
-    monitor_->start();
+    gpus_->start();
     watching_ = true;
     watched_from_ = record_.training->loss.size();
   } else if (watching_ && last) {
-    const GpuTelemetry t = monitor_->stop();
-    record_.telemetry =
-        Telemetry{t.sm_clock_mhz, t.sm_clock_min_mhz, t.sm_clock_max_mhz, t.memory_clock_mhz, t.power_w,
-                  t.power_max_w,  t.temperature_c,    t.throttle_reasons, t.ecc_errors};
+    const GpuWatch::Result watched = gpus_->stop();
+    record_.telemetry = watched.telemetry;
     const double steps = static_cast<double>(record_.training->loss.size() - watched_from_);
-    if (t.energy_j && steps > 0)
-      energy_j_per_token_ =
-          *t.energy_j * plan_.ranks / (steps * static_cast<double>(plan_.tokens_per_step()));
+    // Of GPUs of other processes nothing is known.
+    if (watched.energy_j && steps > 0 && share_.local == share_.world)
+      energy_j_per_token_ = *watched.energy_j / (steps * static_cast<double>(plan_.tokens_per_step()));
   }
 }
 
 void Session::finish_training(Rank& rank, const Sampler& sampler) {
-  if (!case_.save_final.empty()) save_weights(case_.save_final, rank, Parameters::Kind::weights, plan_.model);
-  if (rank.comm().rank() != 0) return;
-  const std::lock_guard lock(mutex_);
-  record_.timing = sampler.timing();
-  MemorySegments measured = memory_segments(rank.arena().highest(), rank.arena().peak().total());
-  const std::int64_t workspace = rank.device().workspace_bytes();
-  measured.workspace += workspace;
-  measured.total += workspace;
-  measured.peak += workspace;
-  record_.memory->measured = measured;
-  record_.memory->driver = monitor_ ? monitor_->used_bytes() : peak_resident_bytes();
-  record_.support->attention = rank.device().attention_name();
+  if (rank.comm().rank() == 0) {
+    const std::lock_guard lock(mutex_);
+    record_.timing = sampler.timing();
+    MemorySegments measured = memory_segments(rank.arena().highest(), rank.arena().peak().total());
+    const std::int64_t workspace = rank.device().workspace_bytes();
+    measured.workspace += workspace;
+    measured.total += workspace;
+    measured.peak += workspace;
+    record_.memory->measured = measured;
+    record_.memory->driver = gpus_ ? gpus_->used_bytes() : peak_resident_bytes();
+    record_.support->attention = rank.device().attention_name();
+  }
+  if (case_.save_final.empty()) return;
+  note_work(rank.comm().rank(), "saving the last weights");
+  try {
+    save_weights(case_.save_final, rank, Parameters::Kind::weights, plan_.model);
+  } catch (const InvalidInput& error) {  // rank 0's, which writes; what was measured is not lost with a file
+    const std::lock_guard lock(mutex_);
+    warn({fmt::format("--save-final: {}", error.what())});
+  }
 }
 
 /// After the first step, which every collective has run in once, whether later steps are replayed or not.
@@ -249,18 +246,30 @@ void Session::note_changed_parameters(const std::vector<std::uint64_t>& before,
   for (std::size_t i = 0; i < before.size(); ++i) changed_[i] = changed_[i] || before[i] != after[i];
 }
 
-/// Outside every measurement: from here on the model is trained further, unseen.
-void Session::profile(Rank& rank, StepRunner& runner, std::int64_t step) {
-  const StepProfiler::Result result = runner.profile(step);
-  if (plan_.ranks > 1 && case_.device == "cuda") {
-    const std::vector<double> rates = bus_bandwidths(rank.device(), rank.comm());
-    if (rank.comm().rank() == 0)
-      for (std::size_t i = 0; i < rates.size(); ++i)
-        record_.communication->collectives[i].bus_gb_per_s = rates[i] / 1e9;
+/// A kind of collective whose buffers do not fit stays without a rate: what was measured before is worth more.
+void Session::probe_collectives(Rank& rank) {
+  note_work(rank.comm().rank(), "the collectives alone");
+  rank.parameters().drop_gradients();
+  const auto rates = bus_bandwidths(rank.device(), rank.arena(), rank.parameters().comms());
+  if (rank.comm().rank() != 0) return;
+  for (std::size_t i = 0; i < rates.size(); ++i) {
+    CollectiveRecord& collective = record_.communication->collectives[i];
+    if (rates[i])
+      collective.bus_gb_per_s = *rates[i] / 1e9;
+    else
+      warn({fmt::format("the bandwidth of {} was not measured: no memory for its buffers", collective.name)});
   }
+}
+
+/// Outside every measurement: from here on the model is trained further, unseen.
+void Session::afterwards(Rank& rank, StepRunner& runner, std::int64_t step) {
+  note_work(rank.comm().rank(), "the profiled step");
+  const StepProfiler::Result result = runner.profile(step);
+  if (plan_.ranks > 1 && case_.device == "cuda") probe_collectives(rank);
   QuantizationStatistics statistics(rank.device(), rank.arena(), plan_);
   rank.transformer().set_quantization_observer(&statistics);
   if (plan_.recipe.quantized()) {
+    note_work(rank.comm().rank(), "the quantization statistics");
     rank.forward_backward();
     rank.parameters().complete_all();
   }
@@ -292,7 +301,7 @@ void Session::throw_diverged(Rank& rank, std::int64_t step, const StepResult& re
                              bad.empty() ? "none" : bad));
 }
 
-void Session::fill_metrics() {
+void Session::measure() {
   Training& training = *record_.training;
   training.params_total = static_cast<std::int64_t>(changed_.size());
   // Unknown where some shards are in other processes only.
@@ -302,49 +311,25 @@ void Session::fill_metrics() {
     record_.warnings.push_back(fmt::format("{} of {} parameter tensors did not change in the first step",
                                            *training.params_total - *training.params_changed,
                                            *training.params_total));
-  Metrics& metrics = record_.metrics.emplace();
-  if (record_.support->path() != ExecutionPath::native || !record_.timing->median_ms) return;
-  const double seconds = *record_.timing->median_ms / 1e3;
-  metrics.energy_j_per_token = energy_j_per_token_;
-  metrics.tokens_per_s = static_cast<double>(plan_.tokens_per_step()) / seconds;
-  metrics.tokens_per_s_per_gpu = *metrics.tokens_per_s / plan_.ranks;
-  metrics.tflops_per_gpu = *metrics.tokens_per_s_per_gpu * record_.flops->per_token / 1e12;
-  if (!record_.env.gpu) return;
-  Peaks& peaks = metrics.peaks.emplace();
-  const OpPeaks measured = measure_ceilings(*make_cuda_device(share_.first_gpu), plan_.recipe);
-  peaks.measured_bf16_tflops = measured.bf16_flops / 1e12;
-  if (measured.fp8_flops > 0) peaks.measured_fp8_tflops = measured.fp8_flops / 1e12;
-  peaks.measured_copy_gb_per_s = measured.bytes / 1e9;
-  metrics.mfu_measured = speed_of_light(books_.ops, measured) / seconds;
-  const std::optional<Peak> peak = dense_peaks(record_.env.gpu->name);
-  if (!peak) return;
-  peaks.bf16_tflops = peak->bf16_tflops;
-  peaks.fp8_tflops = peak->fp8_tflops;
-  peaks.memory_gb_per_s = peak->memory_gb_per_s;
-  peaks.source = peak->source;
-  metrics.mfu_bf16 = *metrics.tflops_per_gpu / peak->bf16_tflops;
-  if (!plan_.recipe.quantized() || peak->fp8_tflops)
-    metrics.sol = speed_of_light(books_.ops, {peak->bf16_tflops * 1e12, peak->fp8_tflops.value_or(0) * 1e12,
-                                              peak->memory_gb_per_s * 1e9}) /
-                  seconds;
-  for (const auto& [name, share] : {std::pair{"mfu_bf16", metrics.mfu_bf16}, std::pair{"sol", metrics.sol}})
-    if (share > 1.0)
-      throw std::logic_error(
-          fmt::format("{} is {:.2f}: more than the GPU can do, so the measurement is wrong", name, *share));
-}
-
-/// A case that could not finish keeps what was known; its series stay for the reader, its ratios do not.
-void fail(Record& record, Status status, const std::string& error) {
-  record.status = status;
-  record.error = error;
-  record.metrics.reset();
+  std::optional<OpPeaks> ceilings;
+  if (record_.env.gpu && record_.support->path() == ExecutionPath::native) {
+    for (int rank = share_.first; rank < share_.first + share_.local; ++rank)
+      note_work(rank, "the GPU's rates");
+    try {
+      ceilings = measure_ceilings(*make_cuda_device(share_.first_gpu), plan_.recipe);
+    } catch (const OutOfMemory& error) {
+      record_.warnings.push_back(fmt::format("the GPU's own rates were not measured: {}", error.what()));
+    }
+  }
+  fill_metrics(record_, plan_, books_.ops, ceilings, energy_j_per_token_);
 }
 
 }  // namespace
 
 Record run_case(const Case& c, const NodeShare& share, StepBoard* board) {
   Record record = start_record(c);
-  record.env = describe_environment(openmp_threads(), c.device == "cuda" ? share.first_gpu : -1);
+  const int local = share.world > 0 ? share.local : static_cast<int>(c.gpus);
+  record.env = describe_environment(openmp_threads(), c.device == "cuda" ? share.first_gpu : -1, local);
   const Plan plan = make_plan(c);
   if (const std::string why = plan.why_unsupported(); !why.empty()) {
     fail(record, Status::unsupported, why);

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 
 #include <cmath>
+#include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "kernels/recipe.h"
@@ -105,19 +107,54 @@ TEST_CASE("every recipe trains, and its record is whole", "[session]") {
 }
 
 TEST_CASE("ranks leave one record", "[session]") {
-  for (const char* parallel : {"ddp", "fsdp"}) {
-    INFO(parallel);
+  struct Setting {
+    std::int64_t gpus;
+    const char *parallel, *gather;
+  };
+  std::map<std::string, double> gathered;  // bytes on the wire
+  for (const auto& [gpus, parallel, gather] :
+       {Setting{2, "ddp", "bf16"}, {2, "fsdp", "bf16"}, {2, "fsdp", "fp8"}, {4, "hsdp", "bf16"}}) {
+    INFO(parallel << " gather " << gather);
     Case c = tiny_case();
     c.recipe = "tensorwise";
-    c.gpus = 2;
+    c.gpus = gpus;
     c.parallel = parallel;
+    c.shard_group = c.parallel == "hsdp" ? 2 : 1;
+    c.gather = gather;
     c.accumulation = 2;
     c.steps = 3;
     const Record record = run_case(c);
     check_complete(record, c);
+    const bool sharded = c.parallel != "ddp";
     CHECK(record.breakdown->communication_ms > 0);
-    CHECK((record.memory->measured->communication > 0) == (c.parallel == "fsdp"));
+    CHECK((record.memory->measured->communication > 0) == sharded);
+
+    REQUIRE(record.communication.has_value());
+    const Communication& communication = *record.communication;
+    CHECK(communication.backend == "local");
+    CHECK(communication.wire_bytes == communication.predicted_wire_bytes);
+    std::map<std::string, CollectiveRecord> kinds;
+    double sum = 0;
+    for (const CollectiveRecord& kind : communication.collectives) {
+      kinds[kind.name] = kind;
+      sum += kind.wire_bytes;
+      CHECK(!kind.bus_gb_per_s.has_value());  // threads have no bus
+    }
+    CHECK(sum == communication.wire_bytes);
+    CHECK(kinds.count("all_reduce") == 1);
+    CHECK(kinds.count("all_gather") == sharded);
+    CHECK(kinds.count("reduce_scatter") == sharded);
+    if (!sharded) continue;
+    // Gradients in FP32, of every unit once per micro-step, between two ranks.
+    const double parameters = static_cast<double>(parameter_count(find_model(c.model)));
+    const CollectiveRecord& reduced = kinds["reduce_scatter"];
+    CHECK(reduced.wire_bytes >= 2 * 4 * parameters / 2);
+    CHECK(reduced.wire_bytes < 2 * 4 * parameters / 2 * 1.01);  // shards are padded
+    gathered[c.parallel + c.gather] = kinds["all_gather"].wire_bytes;
   }
+  CHECK(gathered["hsdpbf16"] == gathered["fsdpbf16"]);  // groups of two both
+  CHECK(gathered["fsdpfp8"] < 0.7 * gathered["fsdpbf16"]);
+  CHECK(gathered["fsdpfp8"] > 0.5 * gathered["fsdpbf16"]);
 }
 
 TEST_CASE("the stop rules end a case of all ranks at one step", "[session]") {
@@ -167,6 +204,43 @@ TEST_CASE("a shape that a recipe cannot take is unsupported, with the dimension"
   CHECK(record.env.host.has_value());
   CHECK(record.env.threads.value_or(0) == 1);
   CHECK(Schema::record().violations(nlohmann::ordered_json(record)) == std::vector<std::string>{});
+}
+
+TEST_CASE("saving does not show in the memory of the step", "[session]") {
+  const TempDirectory directory;
+  Case c = tiny_case();
+  c.gpus = 2;
+  c.parallel = "fsdp";
+  c.steps = 2;
+  c.save_init = directory / "init.safetensors";
+  c.save_final = directory / "final.safetensors";
+  c.save_grads = directory / "grads.safetensors";
+  check_complete(run_case(c), c);
+}
+
+TEST_CASE("a training whose last weights cannot be written keeps its row", "[session]") {
+  const TempDirectory directory;
+  Case c = tiny_case();
+  c.steps = 2;
+  c.save_final = directory / "gone/final.safetensors";
+  const Record record = run_case(c);
+  check_complete(record, c);
+  REQUIRE(record.warnings.size() == 1);
+  CHECK(record.warnings[0].starts_with("--save-final: " + c.save_final + ": cannot be written"));
+}
+
+TEST_CASE("data that was not read whole is a warning", "[session]") {
+  const TempDirectory directory;
+  directory.write("a.txt", std::string(400, 'x'));
+  std::filesystem::create_symlink(directory / "nowhere", directory / "b.txt");
+  Case c = tiny_case();
+  c.steps = 2;
+  c.data = directory.path();
+  const Record record = run_case(c);
+  CHECK(record.status == Status::ok);
+  REQUIRE(record.warnings.size() == 1);
+  CHECK(record.warnings[0].starts_with("not all of the data was read: text: " + c.data));
+  CHECK(record.warnings[0].ends_with("1 unreadable skipped"));
 }
 
 TEST_CASE("weights go out and come in", "[session]") {

@@ -35,6 +35,23 @@ TEST_CASE("the board names the ranks that are behind", "[board]") {
   CHECK(board.describe() == "rank 0 has not finished step 1");
 }
 
+TEST_CASE("the board knows what ranks do after their steps", "[board]") {
+  StepBoard board;
+  board.open(all_ranks(2));
+  for (const int rank : {0, 1}) board.note(rank, 4, Stage::enqueued);
+  board.note(0, 4, Stage::finished);
+  board.note_work(0, "the profiled step");
+  CHECK(board.describe() == "rank 1 has not finished step 5; the others have");
+  board.note(1, 4, Stage::finished);
+  CHECK(board.describe() == "rank 1 has not begun the profiled step; the others have");
+  board.note_work(1, "the profiled step");
+  CHECK(board.describe() == "none of the ranks 0-1 has finished the profiled step");
+  board.note_work(1, "the collectives alone");
+  CHECK(board.describe() == "rank 0 has not finished the profiled step; the others have");
+  board.note_work(0, "the collectives alone");
+  CHECK(board.describe() == "none of the ranks 0-1 has finished the collectives alone");
+}
+
 TEST_CASE("the board names a rank that sleeps while the others wait for it", "[board]") {
   constexpr int kRanks = 4, kSleeper = 2, kStep = 3;
   StepBoard board;

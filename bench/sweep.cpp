@@ -80,15 +80,6 @@ class Folder {
   int lock_;
 };
 
-/// A row without measurements, for a case that did not get as far as making its own. It ran where we are.
-Record failed_record(const Case& c, Status status, const std::string& error) {
-  Record record = start_record(c);
-  record.env = describe_environment(openmp_threads(), c.device == "cuda" ? 0 : -1);
-  record.status = status;
-  record.error = error;
-  return record;
-}
-
 std::string one_line(const std::string& text) {
   std::string line;
   for (const char c : text) {

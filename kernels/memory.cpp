@@ -34,17 +34,28 @@ void Arena::book(Segment segment, std::int64_t bytes) {
   peak_extent_ = std::max(peak_extent_, top_ + claimed_);
 }
 
+std::byte* Arena::take(const char* what, std::int64_t bytes) {
+  if (top_ + claimed_ + bytes > capacity_)
+    throw OutOfMemory(fmt::format("{} needs {:.1f} MiB more than the {:.1f} MiB this run planned for", what,
+                                  (top_ + claimed_ + bytes - capacity_) / 1048576.0, capacity_ / 1048576.0),
+                      bytes);
+  std::byte* start = base_ + top_;
+  top_ += bytes;
+  return start;
+}
+
 Tensor Arena::push(Segment segment, DType dtype, std::int64_t rows, std::int64_t cols) {
   const std::int64_t bytes = align_up(bytes_of(dtype, rows * cols));
-  if (top_ + claimed_ + bytes > capacity_)
-    throw OutOfMemory(
-        fmt::format("{} needs {:.1f} MiB more than the {:.1f} MiB this run planned for", name_of(segment),
-                    (top_ + claimed_ + bytes - capacity_) / 1048576.0, capacity_ / 1048576.0),
-        bytes);
-  Tensor tensor{base_ + top_, dtype, rows, cols};
-  top_ += bytes;
-  stack_.push_back({segment, bytes});
+  const Tensor tensor{take(name_of(segment), bytes), dtype, rows, cols};
+  stack_.push_back({segment, bytes, true});
   book(segment, bytes);
+  return tensor;
+}
+
+Tensor Arena::push_unbooked(DType dtype, std::int64_t rows, std::int64_t cols) {
+  const std::int64_t bytes = align_up(bytes_of(dtype, rows * cols));
+  const Tensor tensor{take("a buffer beside the step", bytes), dtype, rows, cols};
+  stack_.push_back({Segment::other, bytes, false});
   return tensor;
 }
 
@@ -69,15 +80,16 @@ void Arena::claim_gradients(std::int64_t first_element) {
   book(Segment::gradients, growth);
 }
 
-void Arena::return_gradients() {
+void Arena::lend_gradients_again() {
   current_.bytes[static_cast<int>(Segment::gradients)] -= claimed_;
   claimed_ = 0;
 }
 
 void Arena::release(Mark mark) {
   while (stack_.size() > mark.allocations) {
-    top_ -= stack_.back().bytes;
-    current_.bytes[static_cast<int>(stack_.back().segment)] -= stack_.back().bytes;
+    const Allocation& last = stack_.back();
+    top_ -= last.bytes;
+    if (last.booked) current_.bytes[static_cast<int>(last.segment)] -= last.bytes;
     stack_.pop_back();
   }
 }

@@ -48,12 +48,16 @@ class Arena {
 
   /// A tensor on top of the stack, contents undefined. Throws OutOfMemory beyond the capacity.
   Tensor push(Segment segment, DType dtype, std::int64_t rows, std::int64_t cols);
+  /// The same for what is no part of a training step (saving weights, probing collectives): it is in no book,
+  /// so that what the books say of the step stays true.
+  Tensor push_unbooked(DType dtype, std::int64_t rows, std::int64_t cols);
 
-  /// A tensor at the end of the block whose bytes count only once claimed; one per arena. claim(first_row)
-  /// takes rows [first_row, rows) into use; claimed regions only grow, reclaim() lends all of it out again.
+  /// A tensor at the end of the block whose bytes count only once claimed; one per arena. claim_gradients
+  /// takes its elements from first_element to the end into use; what is claimed only grows, until
+  /// lend_gradients_again leaves all of it to the stack.
   Tensor lend_gradients(DType dtype, std::int64_t elements);
   void claim_gradients(std::int64_t first_element);
-  void return_gradients();
+  void lend_gradients_again();
 
   struct Mark {
     std::size_t allocations;
@@ -69,13 +73,15 @@ class Arena {
   MemoryUse highest() const { return highest_; }
   /// Bytes of block that the run needs: the capacity with which a repetition fits exactly.
   std::int64_t peak_extent() const { return peak_extent_; }
-  std::int64_t capacity() const { return capacity_; }
 
  private:
   struct Allocation {
     Segment segment;
     std::int64_t bytes;
+    bool booked;
   };
+  /// The top of the stack, `bytes` of it; `what` they are for.
+  std::byte* take(const char* what, std::int64_t bytes);
   void book(Segment segment, std::int64_t bytes);
 
   std::byte* base_;

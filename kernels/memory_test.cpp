@@ -53,7 +53,7 @@ void step(Arena& arena, std::uint64_t seed, DType gradient_type) {
     arena.push(Segment::activations, DType::f32, 1, size(300 + layer));
     arena.release(marks[layer]);
   }
-  arena.return_gradients();
+  arena.lend_gradients_again();
 }
 
 }  // namespace
@@ -116,6 +116,22 @@ TEST_CASE("an allocation beyond the capacity is OutOfMemory and changes nothing"
   CHECK(offset(block, arena.push(Segment::activations, DType::e4m3, 1, 2 * kUnit)) == 2 * kUnit);
 }
 
+TEST_CASE("what is no part of a step takes room and leaves the books alone", "[memory]") {
+  Block block(4 * kUnit);
+  Arena arena(block.base(), block.size);
+  arena.push(Segment::weights, DType::e4m3, 1, kUnit);
+  {
+    const Scope scope(arena);
+    CHECK(offset(block, arena.push_unbooked(DType::f32, 1, kUnit / 4)) == kUnit);
+    CHECK(offset(block, arena.push_unbooked(DType::e4m3, 1, 1)) == 2 * kUnit);
+    CHECK_THROWS_AS(arena.push_unbooked(DType::e4m3, 2, kUnit), OutOfMemory);
+  }
+  CHECK(arena.current().total() == kUnit);
+  CHECK(arena.highest().total() == kUnit);
+  CHECK(arena.peak_extent() == kUnit);
+  CHECK(offset(block, arena.push(Segment::other, DType::e4m3, 1, 1)) == kUnit);
+}
+
 TEST_CASE("a repetition fits into the peak extent and not into a byte less", "[memory]") {
   for (std::uint64_t seed = 0; seed < 50; ++seed)
     for (DType gradient_type : {DType::f32, DType::bf16}) {
@@ -174,7 +190,7 @@ TEST_CASE("a claim counts once, grows only, and is given back whole", "[memory]"
   CHECK(bytes(arena.current(), Segment::gradients) == 3 * kUnit);
   arena.claim_gradients(0);
   CHECK(bytes(arena.current(), Segment::gradients) == 10 * kUnit);
-  arena.return_gradients();
+  arena.lend_gradients_again();
   CHECK(arena.current().total() == 0);
   CHECK(bytes(arena.peak(), Segment::gradients) == 10 * kUnit);
 }

@@ -42,8 +42,7 @@ OpenFiles open_files(const DataOptions& options, bool directory, const std::stri
       MappedFile file(path);
       if (file.size() > 0) open.files.push_back(std::move(file));
     } catch (const InvalidInput&) {
-      ++open.skipped;  // one unreadable file in a tree is no reason to refuse the rest; describe() says how
-                       // many
+      ++open.skipped;  // one unreadable file in a tree is no reason to refuse the rest; the record says so
     }
   }
   if (open.files.empty()) {
@@ -99,7 +98,7 @@ std::unique_ptr<DataSource> open_data(const DataOptions& options) {
   if (directory) description += fmt::format(", {} files that match '{}'", corpus->files(), glob);
   description += fmt::format(", {} tokens", corpus->tokens());
   if (open.skipped > 0) description += fmt::format(", {} unreadable skipped", open.skipped);
-  corpus->set_description(description);
+  corpus->set_description(description, open.skipped);
   return corpus;
 }
 

@@ -27,6 +27,8 @@ class DataSource {
 
   /// One line for people and records: kind, place and size of the data, and what was skipped.
   virtual std::string describe() const = 0;
+  /// Files and folders that could not be read and are not part of the data.
+  virtual std::int64_t skipped() const = 0;
 };
 
 struct DataOptions {

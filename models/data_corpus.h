@@ -24,7 +24,10 @@ class Corpus final : public DataSource {
   const MappedFile& add_file(MappedFile file);
   /// Appends `count` tokens that start at `data` in the file added last.
   void add_span(const std::byte* data, std::int64_t count);
-  void set_description(std::string description) { description_ = std::move(description); }
+  void set_description(std::string description, std::int64_t skipped) {
+    description_ = std::move(description);
+    skipped_ = skipped;
+  }
 
   TokenWidth width() const { return width_; }
   std::int64_t tokens() const;  ///< in the whole corpus
@@ -35,6 +38,7 @@ class Corpus final : public DataSource {
   void sequence(std::uint64_t index, std::int64_t T, std::int32_t* tokens) const override;
   std::optional<double> entropy_nats() const override { return std::nullopt; }
   std::string describe() const override { return description_; }
+  std::int64_t skipped() const override { return skipped_; }
 
  private:
   struct Span {
@@ -50,6 +54,7 @@ class Corpus final : public DataSource {
   std::int64_t vocab_;
   TokenWidth width_;
   std::string description_;
+  std::int64_t skipped_ = 0;
   std::vector<MappedFile> files_;
   std::vector<std::int64_t> file_first_;  // position of each file's first token in the corpus
   std::vector<Span> spans_;

@@ -64,6 +64,7 @@ class SyntheticData final : public DataSource {
     return fmt::format("synthetic: Markov chain over {} words, vocabulary {}, entropy {:.4f} nats, seed {}",
                        order_.size(), vocab_, entropy_, seed_);
   }
+  std::int64_t skipped() const override { return 0; }
 
  private:
   std::uint64_t seed_;

@@ -7,12 +7,6 @@
 #include "kernels/formats.h"
 
 namespace precbench {
-namespace {
-
-Tensor flat(void* data, DType dtype, std::int64_t size) { return {data, dtype, 1, size}; }
-
-}  // namespace
-
 Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConfig& config,
                        const ParameterOptions& options)
     : device_(device),
@@ -106,7 +100,18 @@ void Parameters::begin_step() {
     fp8_->refresh([&](int unit) {
       return fp8_->from_master() && !master_.empty() ? local(master_, unit) : local_weights(unit);
     });
-  if (lends_) arena_.return_gradients();
+  drop_gradients();
+}
+
+void Parameters::drop_gradients() {
+  if (lends_) arena_.lend_gradients_again();
+}
+
+std::vector<Comm*> Parameters::comms() const {
+  std::vector<Comm*> all = {&comm_};
+  for (const auto& subset : {owned_shard_comm_.get(), owned_replica_comm_.get()})
+    if (subset) all.push_back(subset);
+  return all;
 }
 
 void Parameters::begin_micro_step(int micro_step) { micro_step_ = micro_step; }
@@ -249,7 +254,7 @@ void Parameters::save(Kind kind, const std::function<void(const Parameter&, cons
     const Scope scope(arena_);
     Tensor full = mine;
     if (sharded()) {
-      full = arena_.push(Segment::other, mine.dtype, 1, mine.size() * layout_.pieces());
+      full = arena_.push_unbooked(mine.dtype, 1, mine.size() * layout_.pieces());
       shard_comm_->all_gather(full, mine);
     }
     std::vector<std::byte> bytes(full.bytes());

@@ -72,6 +72,9 @@ class Parameters {
   /// micro-step. Cheapest in layout().backward_order().
   void complete(int unit);
   void complete_all();
+  /// Gradients have done their service: where their buffer is lent, the arena's stack may have it until the
+  /// next step.
+  void drop_gradients();
 
   // ---- for the optimizer: this rank's part of a unit. `master` is empty where the weights are their own.
   struct Shard {
@@ -84,6 +87,8 @@ class Parameters {
   /// All ranks, and those of this group.
   Comm& comm() { return comm_; }
   Comm& shard_comm() { return *shard_comm_; }
+  /// All that carry a step's collectives: all ranks, and with hsdp its group and its replicas.
+  std::vector<Comm*> comms() const;
 
   // ---- in and out
   /// Matrices ~ N(0, std), gains 1, moments 0. The same numbers whatever the sharding.

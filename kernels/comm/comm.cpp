@@ -11,7 +11,10 @@ void Comm::count(const OpCost& cost, double buffer_bytes) {
   if (entry == counts.end()) entry = counts.insert(entry, CollectiveCount{cost.name});
   ++entry->calls;
   entry->buffer_bytes += buffer_bytes;
-  entry->largest_bytes = std::max(entry->largest_bytes, buffer_bytes);
+  if (buffer_bytes > entry->largest_bytes) {
+    entry->largest_bytes = buffer_bytes;
+    entry->largest_in = number_;
+  }
   entry->wire_bytes += cost.bytes;
 }
 
@@ -19,6 +22,7 @@ std::unique_ptr<Comm> Comm::subset(const std::vector<int>& members) {
   const auto self = std::find(members.begin(), members.end(), rank_) - members.begin();
   std::unique_ptr<Comm> comm = do_subset(members, static_cast<int>(self));
   comm->books_ = books_;
+  comm->number_ = ++books_->subsets;
   return comm;
 }
 

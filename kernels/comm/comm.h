@@ -23,6 +23,7 @@ struct CollectiveCount {
   std::int64_t calls = 0;
   double buffer_bytes = 0;   ///< of the full buffers, summed over the calls
   double largest_bytes = 0;  ///< of one call's full buffer
+  int largest_in = 0;        ///< number() of the Comm that made that call
   double wire_bytes = 0;     ///< by the ring algorithms' count: (n-1)/n of a buffer per pass
 };
 
@@ -32,6 +33,8 @@ class Comm {
   virtual std::string name() const = 0;  ///< "local", "dry", "nccl 2.28.3"
   int rank() const { return rank_; }
   int size() const { return size_; }
+  /// 0, or of its subsets the first, second, ... that was made.
+  int number() const { return number_; }
 
   /// A collective that was started; 0 has always ended. Only this Comm knows it.
   using Ticket = std::uint64_t;
@@ -83,12 +86,13 @@ class Comm {
   Ticket start(const char* name, const Tensor& buffer, int passes, Body&& body);
   void count(const OpCost& cost, double buffer_bytes);
 
-  int rank_, size_;
+  int rank_, size_, number_ = 0;
   Ticket started_ = 0, waited_ = 0;
   std::vector<OpCost> in_flight_;  // of waited_ + 1 to started_
   struct Books {
     std::vector<CollectiveCount> counts;
     OpObserver* observer = nullptr;
+    int subsets = 0;
   };
   std::shared_ptr<Books> books_ = std::make_shared<Books>();
 };

@@ -3,10 +3,13 @@
 #include "kernels/cuda/telemetry.h"
 
 #include <dlfcn.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <condition_variable>
+#include <functional>
+#include <map>
 #include <mutex>
 #include <numeric>
 #include <type_traits>
@@ -21,9 +24,16 @@ constexpr int kClockSm = 1, kClockMemory = 2;
 constexpr int kTemperatureGpu = 0;
 constexpr int kUncorrected = 1, kVolatileCounter = 0;
 constexpr unsigned kMaxNvlinks = 18;
+constexpr int kP2pNvlink = 2, kP2pOk = 0;
 
 struct NvmlMemory {
   unsigned long long total, free, used;
+};
+
+struct NvmlPci {  // nvmlPciInfo_t of nvmlDeviceGetPciInfo_v3 and nvmlDeviceGetNvLinkRemotePciInfo_v2
+  char legacy_bus_id[16];
+  unsigned domain, bus, device, device_id, subsystem_id;
+  char bus_id[32];
 };
 
 struct NvmlProcess {  // nvmlProcessInfo_t of the _v3 calls
@@ -78,6 +88,9 @@ struct GpuMonitor::Nvml {
   int (*memory)(NvmlDevice, NvmlMemory*) = nullptr;
   int (*processes)(NvmlDevice, unsigned*, NvmlProcess*) = nullptr;
   int (*nvlink)(NvmlDevice, unsigned, int*) = nullptr;
+  int (*nvlink_remote)(NvmlDevice, unsigned, NvmlPci*) = nullptr;
+  int (*pci)(NvmlDevice, NvmlPci*) = nullptr;
+  int (*p2p)(NvmlDevice, NvmlDevice, int, int*) = nullptr;
 
   ~Nvml() {
     if (shutdown) shutdown();
@@ -110,6 +123,9 @@ struct GpuMonitor::Nvml {
     nvml->find(nvml->memory, "nvmlDeviceGetMemoryInfo");
     nvml->find(nvml->processes, "nvmlDeviceGetComputeRunningProcesses_v3");
     nvml->find(nvml->nvlink, "nvmlDeviceGetNvLinkState");
+    nvml->find(nvml->nvlink_remote, "nvmlDeviceGetNvLinkRemotePciInfo_v2");
+    nvml->find(nvml->pci, "nvmlDeviceGetPciInfo_v3");
+    nvml->find(nvml->p2p, "nvmlDeviceGetP2PStatus");
     if (!nvml->init || !nvml->by_pci || nvml->init() != kSuccess) return nullptr;
     nvml->find(nvml->shutdown, "nvmlShutdown");  // only now: what was not started is not ended
     return nvml;
@@ -126,6 +142,19 @@ std::vector<std::string> throttle_reason_names(std::uint64_t bits) {
   for (const ThrottleReason& reason : kThrottleReasons)
     if (bits & reason.bit) names.emplace_back(reason.name);
   return names;
+}
+
+std::string describe_links(int gpus, const std::vector<int>& links) {
+  std::map<int, int, std::greater<>> pairs;  // how many have so many links
+  for (const int n : links) ++pairs[n];
+  if (pairs.size() == 1 && links.front() > 0)
+    return fmt::format("{} GPUs, all pairs NV{}", gpus, links.front());
+  if (pairs.size() == 1) return fmt::format("{} GPUs, no pair with NVLink", gpus);
+  std::string text;
+  for (const auto& [n, count] : pairs)
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count,
+                        n ? fmt::format("NV{}", n) : std::string("without NVLink"));
+  return fmt::format("{} GPUs, pairs: {}", gpus, text);
 }
 
 std::unique_ptr<GpuMonitor> GpuMonitor::open(const std::string& pci_bus_id) {
@@ -152,13 +181,29 @@ double GpuMonitor::power_limit_w() const {
   return Nvml::ask(nvml_->power_limit, device_, &milliwatts) ? milliwatts / 1e3 : 0;
 }
 
+bool GpuMonitor::nvlink_up(unsigned link) const {
+  int state = 0;
+  return Nvml::ask(nvml_->nvlink, device_, link, &state) && state == 1;
+}
+
 int GpuMonitor::active_nvlinks() const {
   int active = 0;
-  for (unsigned link = 0; link < kMaxNvlinks; ++link) {
-    int state = 0;
-    if (Nvml::ask(nvml_->nvlink, device_, link, &state) && state == 1) ++active;
-  }
+  for (unsigned link = 0; link < kMaxNvlinks; ++link) active += nvlink_up(link);
   return active;
+}
+
+std::optional<int> GpuMonitor::nvlinks_to(const GpuMonitor& peer) const {
+  int status = 0;
+  NvmlPci there{}, end{};
+  if (!Nvml::ask(nvml_->p2p, device_, peer.device_, kP2pNvlink, &status)) return std::nullopt;
+  if (status != kP2pOk) return 0;
+  if (!Nvml::ask(nvml_->pci, peer.device_, &there)) return std::nullopt;
+  int direct = 0;
+  for (unsigned link = 0; link < kMaxNvlinks; ++link)
+    if (nvlink_up(link) && Nvml::ask(nvml_->nvlink_remote, device_, link, &end))
+      direct += end.domain == there.domain && end.bus == there.bus && end.device == there.device;
+  // Where none ends at the other GPU they end at switches, which join any of them.
+  return direct ? direct : std::min(active_nvlinks(), peer.active_nvlinks());
 }
 
 std::optional<std::int64_t> GpuMonitor::used_bytes() const {

@@ -34,6 +34,10 @@ struct GpuTelemetry {
 /// Names of the bits of NVML's "clocks event reasons" but idle: "sw_power_cap", "hw_thermal_slowdown", ...
 std::vector<std::string> throttle_reason_names(std::uint64_t bits);
 
+/// Links between each two of several GPUs in words: "4 GPUs, all pairs NV18". `links`: of the pairs 0-1, 0-2,
+/// ..., 1-2, ...
+std::string describe_links(int gpus, const std::vector<int>& links);
+
 class GpuMonitor {
  public:
   /// The GPU with this PCI bus id ("00000000:18:00.0"); null without NVML or where it does not know the GPU.
@@ -46,6 +50,8 @@ class GpuMonitor {
   int ecc_mode() const;                ///< 1 on, 0 off, -1 unknown
   double power_limit_w() const;        ///< 0 if unknown
   int active_nvlinks() const;          ///< links that are up; 18 on an H200 in an HGX board
+  /// NVLinks by which this GPU reaches another one, directly or through switches; 0: by none; empty if unknown.
+  std::optional<int> nvlinks_to(const GpuMonitor& peer) const;
   /// Bytes in use on the GPU by everybody; empty if unknown.
   std::optional<std::int64_t> used_bytes() const;
   /// Compute processes on the GPU other than this one. Ask before opening the device: inside a container NVML
@@ -61,6 +67,7 @@ class GpuMonitor {
  private:
   struct Nvml;
   GpuMonitor(std::shared_ptr<const Nvml> nvml, void* device) : nvml_(std::move(nvml)), device_(device) {}
+  bool nvlink_up(unsigned link) const;
   std::optional<std::int64_t> uncorrected_errors() const;
   std::optional<double> energy_j() const;
 
