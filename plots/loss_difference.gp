@@ -1,15 +1,12 @@
-# Training loss minus that of bf16 with the same seed, a line per recipe: EMA(0.9) of the mean over seeds. The band,
-# where there are enough seeds for one, is how far 95% of bf16's own seeds would lie from their mean.
+# Training loss minus that of bf16 with the same seed, a line per recipe: EMA(0.9) of the mean over seeds.
 load data
 load "plots/style.gp"
 set xlabel "optimizer step"
-set ylabel "loss - bf16's (nats per token), EMA(0.9)"
+set ylabel "loss - bf16's (nats per token)"
 set xzeroaxis lt 1 lw 1
-if (exists("bandtitle")) {
-  plot $band using 1:2:3 with filledcurves lc rgb "#999999" fs transparent solid 0.35 noborder title bandtitle, \
-    for [i=1:words(styles)] $series index i - 1 using 1:2 \
-      with linespoints lt int(word(styles, i)) lw 1.4 pointinterval every title columnheader(1)
-} else {
-  plot for [i=1:words(styles)] $series index i - 1 using 1:2 \
-    with linespoints lt int(word(styles, i)) lw 1.4 pointinterval every title columnheader(1)
-}
+# Each line has its marks at steps of its own: curves often lie on each other.
+plot for [i=1:words(styles)] $series index i - 1 using 1:2 with lines lt int(word(styles, i)) lw 1.4 notitle, \
+  for [i=1:words(styles)] $series index i - 1 every every::int((i - 0.5) * every / words(styles)) using 1:2 \
+    with points lt int(word(styles, i)) notitle, \
+  for [i=1:words(styles)] $series index i - 1 using 1:(NaN) \
+    with linespoints lt int(word(styles, i)) lw 1.4 title columnheader(1)

@@ -7,4 +7,4 @@ set ylabel "loss - bf16's (nats per token)"
 set xzeroaxis lt 1 lw 1
 set offsets graph 0.08, graph 0.15, graph 0.1, graph 0.1
 plot for [i=1:words(styles)] $series index i - 1 using 1:2:3:4 \
-  with yerrorbars lt int(word(styles, i)) ps 1.3 title columnheader(1)
+  with yerrorbars lt int(word(styles, i)) ps 1.4 * mark title columnheader(1)

@@ -55,7 +55,8 @@ std::string render_markdown(const Document& document) {
     add_markdown_lines(text, section.lines);
     for (const Figure& figure : section.figures)
       if (!figure.link.empty())
-        text += fmt::format("\n![{}]({})\n", markdown_text(figure.caption), figure.link);
+        text +=
+            fmt::format("\n![{}]({})\n", markdown_text(figure.heading + ": " + figure.caption), figure.link);
     if (section.table) text.append(text.back() == '\n' ? "\n" : "").append(render_markdown(*section.table));
     if (!section.notes.empty()) text += '\n';
     add_markdown_lines(text, section.notes);

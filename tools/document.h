@@ -12,7 +12,8 @@ namespace precbench {
 struct Figure {
   std::string name;     ///< of its files, without ending: letters, digits, '-', '.'
   std::string script;   ///< plots/<script>.gp
-  std::string caption;  ///< one line; also what a screen reader says
+  std::string heading;  ///< the setting and the machine; in files a part of the picture
+  std::string caption;  ///< what is shown, in sentences
   std::string data;     ///< gnuplot statements that the script loads
   std::string svg{};    ///< drawn for a page; empty until then
   std::string link{};   ///< path of the picture; empty if there is none

@@ -15,6 +15,7 @@
 
 #include "kernels/errors.h"
 #include "tools/embedded_text.h"
+#include "tools/figure_data.h"
 
 namespace precbench {
 namespace {
@@ -142,20 +143,24 @@ void draw_figures(Document& document, const std::string& folder, const std::stri
     throw InvalidInput(fmt::format("cannot make {}: {}", folder, error.message()));
   for (std::size_t i = 0; i < figures.size(); ++i) {
     Figure& figure = *figures[i];
+    const std::string file_data = plot_heading(figure.heading) + figure.data;
     write_text(work.path / "data", figure.data);
+    write_text(work.path / "file.data", file_data);
     const auto draw = [&](const char* settings) {
       if (run_gnuplot(work.path, settings, "plots/" + figure.script + ".gp")) return true;
       document.notice = fmt::format("gnuplot could not draw {}: {}", figure.name, first_complaint(work.path));
       return false;
     };
     if (!draw("data='data'; output='page.svg'; transparent=1")) continue;
-    figure.svg = svg_for_page(read_text(work.path / "page.svg"), fmt::format("f{}", i + 1), figure.caption);
-    if (folder.empty() || !draw("data='data'; output='file.svg'") || !draw("data='data'; output='file.png'"))
+    figure.svg = svg_for_page(read_text(work.path / "page.svg"), fmt::format("f{}", i + 1),
+                              figure.heading + ": " + figure.caption);
+    if (folder.empty() || !draw("data='file.data'; output='file.svg'") ||
+        !draw("data='file.data'; output='file.png'"))
       continue;
     const fs::path file = fs::path(folder) / figure.name;
     write_text(file.string() + ".svg", read_text(work.path / "file.svg"));
     write_text(file.string() + ".png", read_text(work.path / "file.png"));
-    write_text(file.string() + ".dat", figure.data);
+    write_text(file.string() + ".dat", file_data);
     const fs::path base = output.empty() ? fs::path(".") : fs::path(output).parent_path();
     figure.link = fs::path(file.string() + ".svg").lexically_proximate(base.empty() ? "." : base).string();
   }

@@ -68,17 +68,30 @@ Series series_of(const std::string& title, int style, const Curve& curve) {
   return series;
 }
 
-/// Where 95% of further bf16 seeds would lie; about their mean if `centred`. Without a band a block that
-/// shows nothing.
-std::string band_of(const RecipeConvergence& bf16, std::size_t steps, bool centred) {
+bool has_band(const RecipeConvergence& bf16, std::size_t steps) {
+  return bf16.band && bf16.band->ema_mean.size() >= steps;
+}
+
+/// Where 95% of further bf16 seeds would lie.
+std::string band_of(const RecipeConvergence& bf16, std::size_t steps) {
   std::vector<std::vector<double>> rows;
-  if (bf16.band && bf16.band->ema_mean.size() >= steps)
+  const bool some = has_band(bf16, steps);
+  if (some)
     at_shown_steps(steps, [&](double step, std::size_t i) {
-      const double centre = centred ? bf16.band->ema_mean[i] : 0;
-      rows.push_back({step, bf16.band->ema_low[i] - centre, bf16.band->ema_high[i] - centre});
+      rows.push_back({step, bf16.band->ema_low[i], bf16.band->ema_high[i]});
     });
-  if (rows.empty()) return "";
-  return plot_text("bandtitle", fmt::format("bf16, {} seeds", bf16.band->seeds)) + plot_block("band", rows);
+  return plot_number("bands", some ? 1 : 0) +
+         plot_text("bandtitle", some ? fmt::format("bf16, {} seeds", bf16.band->seeds) : "") +
+         plot_block("band", rows);
+}
+
+/// How far bf16's own seeds lie from their mean, to compare differences of the same seed with.
+std::string spread_of(const RecipeConvergence& bf16, std::size_t steps) {
+  if (!has_band(bf16, steps)) return "";
+  const std::size_t last = steps - 1;
+  return fmt::format(
+      " For comparison: at the last step 95% of bf16's seeds lie within {:.2g} nats of their mean.",
+      bf16.band->ema_high[last] - bf16.band->ema_mean[last]);
 }
 
 /// The fewest steps of an entry's curves: all are drawn that far.
@@ -105,18 +118,19 @@ void add_figures(std::vector<Figure>& figures, const ReportInput& input, const P
   }
   const std::string setting = setting_of(part, study.group->rows.front());
   const double shown = static_cast<double>(std::min(steps, kMostPoints));
-  const std::string common = plot_text("heading", setting) + plot_number("every", std::ceil(shown / 8));
-  const char* band = first.band ? "; the band is where 95% of bf16's seeds would lie" : "";
-  const auto add = [&](const std::string& name, const char* script, const std::string& what, bool centred,
-                       const std::vector<Series>& series) {
+  const std::string common = plot_number("every", std::ceil(shown / 8));
+  const auto add = [&](const std::string& name, const char* script, const std::string& caption,
+                       const std::string& more, const std::vector<Series>& series) {
     if (std::all_of(series.begin(), series.end(), [](const Series& s) { return s.points.empty(); })) return;
     figures.push_back({file_name(fmt::format("{} {} {}", name, part.machine, setting)), script,
-                       fmt::format("{}: {}, mean over the seeds{}.", setting, what, band),
-                       common + band_of(first, steps, centred) + plot_series(series)});
+                       figure_heading(part, setting), caption, common + more + plot_series(series)});
   };
-  add("loss", "loss", "training loss (EMA 0.9) by recipe", false, losses);
-  add("loss-difference", "loss_difference", "training loss (EMA 0.9) minus bf16's of the same seed", true,
-      differences);
+  const char* band = has_band(first, steps) ? " The band is where 95% of bf16's seeds would lie." : "";
+  add("loss", "loss", fmt::format("Training loss (EMA 0.9) by recipe, mean over the seeds.{}", band),
+      band_of(first, steps), losses);
+  add("loss-difference", "loss_difference",
+      "Training loss (EMA 0.9) minus bf16's of the same seed, mean over the seeds." + spread_of(first, steps),
+      "", differences);
 }
 
 /// What a recipe gains and what it costs, of those that ran natively and were judged over enough seeds.
@@ -137,8 +151,9 @@ void add_tradeoff(std::vector<Figure>& figures, const ReportInput& input, const 
   if (series.empty()) return;
   const std::string setting = setting_of(part, study.group->rows.front());
   figures.push_back({file_name(fmt::format("tradeoff {} {}", part.machine, setting)), "tradeoff",
-                     setting + ": speed-up over bf16 against final loss minus bf16's, with its 95% interval.",
-                     plot_text("heading", setting) + plot_series(series)});
+                     figure_heading(part, setting),
+                     "Speed-up over bf16 against final loss minus bf16's, with its 95% interval.",
+                     plot_series(series)});
 }
 
 std::string number_text(const std::optional<double>& value, const char* format) {

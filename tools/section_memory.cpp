@@ -85,7 +85,9 @@ std::vector<Figure> figures_of(const Part& part) {
     const Unit unit = unit_of(rows);
     for (const Row* row : rows) {
       const Memory& memory = *memory_of(*row);
-      labels.push_back(recipe_of(part, *row) + (row->path == ExecutionPath::emulated ? " (emulated)" : ""));
+      labels.push_back(fmt::format("{}{}: peak {} {}", recipe_of(part, *row),
+                                   row->path == ExecutionPath::emulated ? " (emulated)" : "",
+                                   amount(memory.measured->peak, unit), unit.name));
       const double place = static_cast<double>(labels.size());
       std::vector<double>& bar = values.emplace_back();
       for (const Segment& segment : kSegments)
@@ -99,10 +101,10 @@ std::vector<Figure> figures_of(const Part& part) {
     const std::string setting = setting_of(part, group->rows.front());
     figures.push_back(
         {file_name(fmt::format("memory {} {}", part.machine, setting)), "memory",
-         fmt::format("{}: memory by segment, each at its own highest; the points are the peak, the most "
-                     "that is alive at one time.",
-                     setting),
-         plot_text("heading", setting) + plot_text("unit", unit.name) + plot_bars(labels, titles, values) +
+         figure_heading(part, setting),
+         "Memory by segment, each at its own highest. The marks are the peak: the most that is alive at one "
+         "time.",
+         plot_text("unit", unit.name) + plot_bars(labels, titles, values) +
              plot_block("predicted", predicted) + plot_block("measured", measured)});
   }
   return figures;

@@ -126,7 +126,7 @@ std::vector<Figure> figures_of(const ReportInput& input, const Part& part, const
       counts[line.setting].insert(gpus);
       // Without one GPU's rate the thin line starts at the fewest GPUs there are.
       const Row& base = line.single ? *line.single : *line.rows.front();
-      series.points.push_back({gpus, {*row->tokens_per_s, gpus / gpus_of(base) * *base.tokens_per_s}});
+      series.points.push_back({gpus, {*row->tokens_per_s / gpus, *base.tokens_per_s / gpus_of(base)}});
     }
     by_setting[line.setting].push_back(std::move(series));
   }
@@ -136,11 +136,15 @@ std::vector<Figure> figures_of(const ReportInput& input, const Part& part, const
     if (some.size() < 2) continue;
     std::string ticks;
     for (double count : some) ticks += fmt::format("{:.0f} ", count);
+    const Axis axis = axis_of(series);
     figures.push_back(
         {file_name(fmt::format("scaling {} {}", part.machine, setting)), "scaling",
-         setting + ": tokens/s against the number of GPUs, by recipe; thin and dotted: in proportion.",
-         plot_text("heading", setting) + plot_text("ticks", ticks) +
-             plot_number("high", *some.rbegin() * 1.05) + plot_series(series)});
+         figure_heading(part, setting),
+         "Tokens/s per GPU against the number of GPUs, by recipe. Thin and dotted: the rate with the fewest "
+         "GPUs, on which a line stays that loses nothing." +
+             axis.remark(),
+         plot_text("ticks", ticks) + plot_number("low", *some.begin() / 1.2) +
+             plot_number("high", *some.rbegin() * 1.2) + axis.plot() + plot_series(series)});
   }
   return figures;
 }

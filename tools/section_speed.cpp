@@ -72,12 +72,6 @@ std::vector<Series> curves(const ReportInput& input, const Part& part, const Pan
   return series;
 }
 
-double highest(const Panel& panel) {
-  double tflops = 0;
-  for (const Row* row : panel.rows) tflops = std::max(tflops, row->tflops_per_gpu.value_or(0));
-  return tflops;
-}
-
 std::vector<Figure> figures_of(const ReportInput& input, const Part& part) {
   std::vector<Figure> figures;
   for (const Panel& panel : panels_of(part)) {
@@ -86,22 +80,24 @@ std::vector<Figure> figures_of(const ReportInput& input, const Part& part) {
     if (lengths.size() < 2) continue;
     std::string ticks;
     for (double length : lengths) ticks += fmt::format("{:.0f} ", length);
-    const std::string axis = plot_text("heading", panel.setting) + plot_text("ticks", ticks) +
-                             plot_number("low", *lengths.begin() / 1.2) +
+    const std::string axis = plot_text("ticks", ticks) + plot_number("low", *lengths.begin() / 1.2) +
                              plot_number("high", *lengths.rbegin() * 1.2);
     const auto add = [&](const char* script, const std::string& what, std::optional<double> Row::*value,
                          const std::string& more) {
       const std::vector<Series> series = curves(input, part, panel, value);
       if (series.empty()) return;
+      const Axis vertical = axis_of(series);
       figures.push_back({file_name(fmt::format("{} {} {}", script, part.machine, panel.setting)), script,
-                         fmt::format("{}: {} against sequence length, by recipe{}.", panel.setting, what,
-                                     input.several_machines() ? ", on " + part.machine : ""),
-                         axis + more + plot_series(series)});
+                         figure_heading(part, panel.setting), what + vertical.remark(),
+                         axis + vertical.plot() + more + plot_series(series)});
     };
     const auto peak = one_peak(part);
-    add("tflops", peak ? "model TFLOP/s per GPU and MFU" : "model TFLOP/s per GPU", &Row::tflops_per_gpu,
-        plot_number("top", 1.08 * highest(panel)) + (peak ? plot_number("peak", *peak) : ""));
-    add("tokens", "tokens/s of all GPUs together", &Row::tokens_per_s, "");
+    add("tflops",
+        "Model TFLOP/s per GPU against sequence length, by recipe." +
+            (peak ? fmt::format(" MFU: of {:g} TFLOP/s, dense BF16.", *peak) : ""),
+        &Row::tflops_per_gpu, peak ? plot_number("peak", *peak) : "");
+    add("tokens", "Tokens/s of all GPUs together against sequence length, by recipe.", &Row::tokens_per_s,
+        "");
   }
   return figures;
 }

@@ -47,15 +47,15 @@ std::vector<Figure> figures_of(const Part& part) {
     for (const Row& row : group->rows) {
       const Breakdown* breakdown = breakdown_of(row);
       if (!breakdown) continue;
-      labels.push_back(recipe_of(part, row));
+      labels.push_back(fmt::format("{}: {:.1f} ms", recipe_of(part, row), total(*breakdown)));
       std::vector<double>& bar = values.emplace_back();
       for (const OpClass& one : kClasses) bar.push_back(breakdown->*one.ms);
     }
     if (labels.empty()) continue;
     const std::string setting = setting_of(part, group->rows.front());
-    figures.push_back({file_name(fmt::format("time {} {}", part.machine, setting)), "time",
-                       setting + ": time of one profiled optimizer step by class of operation.",
-                       plot_text("heading", setting) + plot_bars(labels, titles, values)});
+    figures.push_back(
+        {file_name(fmt::format("time {} {}", part.machine, setting)), "time", figure_heading(part, setting),
+         "Time of one profiled optimizer step by class of operation.", plot_bars(labels, titles, values)});
   }
   return figures;
 }

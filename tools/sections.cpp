@@ -97,6 +97,10 @@ std::string title_on(const ReportInput& input, const Part& part, const std::stri
   return input.several_machines() ? title + " on " + part.machine : title;
 }
 
+std::string figure_heading(const Part& part, const std::string& setting) {
+  return setting + ", " + part.machine;
+}
+
 std::string file_name(const std::string& text) {
   std::string result;
   for (char c : text) {

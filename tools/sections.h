@@ -81,6 +81,9 @@ std::vector<const Group*> typical_groups(const Part& part);
 /// "Memory" or, where there are several machines, "Memory on NVIDIA H200".
 std::string title_on(const ReportInput& input, const Part& part, const std::string& title);
 
+/// What stands above a figure: "llama3.2-1b, batch 8, NVIDIA H200".
+std::string figure_heading(const Part& part, const std::string& setting);
+
 /// "speed-nvidia-h200-llama3.1-8b": letters, digits, '-' and '.'.
 std::string file_name(const std::string& text);
 
