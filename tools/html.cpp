@@ -62,20 +62,74 @@ const char* cell_class(const TableColumn& column) {
   return column.wrap ? " class=\"l wrap\"" : column.left ? " class=\"l\"" : "";
 }
 
-std::string table_html(const Table& table) {
-  std::string text = "<div class=\"scroll\"><table>\n<thead><tr>";
-  for (const TableColumn& column : table.columns)
-    text += fmt::format("<th scope=\"col\"{}><button>{}</button></th>", column.left ? " class=\"l\"" : "",
-                        escaped(column.title));
-  text += "</tr></thead>\n<tbody>\n";
-  for (std::size_t r = 0; r < table.rows.size(); ++r) {
-    const bool starts = std::count(table.group_starts.begin(), table.group_starts.end(), r) > 0;
-    text += starts ? "<tr class=\"g\">" : "<tr>";
-    for (std::size_t c = 0; c < table.columns.size(); ++c)
-      text += fmt::format("<td{}>{}</td>", cell_class(table.columns[c]), escaped(table.rows[r][c]));
-    text += "</tr>\n";
+/// The first row of each group, and behind the last the end.
+std::vector<std::size_t> group_bounds(const Table& table) {
+  std::vector<std::size_t> bounds = {0};
+  bounds.insert(bounds.end(), table.group_starts.begin(), table.group_starts.end());
+  bounds.push_back(table.rows.size());
+  return bounds;
+}
+
+/// Columns of texts that say the same of all rows of a group. On a page that is said once, above the group, so
+/// that the numbers begin near the left edge. None in tables whose groups are mostly single rows.
+std::vector<bool> said_once(const Table& table) {
+  std::vector<bool> said(table.columns.size(), false);
+  const std::vector<std::size_t> bounds = group_bounds(table);
+  if (table.group_starts.empty() || table.rows.size() < 2 * (bounds.size() - 1)) return said;
+  for (std::size_t c = 0; c < said.size(); ++c) {
+    said[c] = table.columns[c].left && !table.columns[c].wrap;
+    for (std::size_t g = 0; g + 1 < bounds.size(); ++g)
+      for (std::size_t r = bounds[g]; r < bounds[g + 1]; ++r)
+        said[c] = said[c] && table.rows[r][c] == table.rows[bounds[g]][c];
   }
-  return text + "</tbody></table></div>\n";
+  return said;
+}
+
+/// "model llama3.1-8b, seq 2048 tokens" of a title "seq (tokens)".
+std::string group_title(const Table& table, const std::vector<bool>& said, std::size_t row) {
+  std::string text;
+  for (std::size_t c = 0; c < said.size(); ++c) {
+    const std::string& value = table.rows[row][c];
+    if (!said[c] || value.empty() || value == "-") continue;
+    const std::string& title = table.columns[c].title;
+    const std::size_t unit = title.find(" (");
+    text += (text.empty() ? "" : ", ") + title.substr(0, unit) + ' ' + value;
+    if (unit == std::string::npos) continue;
+    std::string word = title.substr(unit + 2, title.size() - unit - 3);
+    if (value == "1" && !word.empty() && word.back() == 's') word.pop_back();
+    text += ' ' + word;
+  }
+  return text;
+}
+
+/// A body of rows for each group: the page's script sorts within groups.
+std::string table_html(const Table& table) {
+  const std::vector<bool> said = said_once(table);
+  const auto shown = static_cast<std::size_t>(std::count(said.begin(), said.end(), false));
+  const bool titles = shown < said.size();
+  std::string text = "<div class=\"scroll\"><table>\n<thead><tr>";
+  for (std::size_t c = 0; c < said.size(); ++c)
+    if (!said[c])
+      text += fmt::format("<th scope=\"col\"{}><button title=\"Sort by this column\">{}</button></th>",
+                          table.columns[c].left ? " class=\"l\"" : "", escaped(table.columns[c].title));
+  text += "</tr></thead>\n";
+  const std::vector<std::size_t> bounds = group_bounds(table);
+  for (std::size_t g = 0; g + 1 < bounds.size(); ++g) {
+    if (titles)
+      text += fmt::format(
+          "<tbody class=\"name\"><tr><th scope=\"rowgroup\" colspan=\"{}\"><span>{}</span></th></tr></tbody>\n",
+          shown, escaped(group_title(table, said, bounds[g])));
+    text += "<tbody>\n";
+    for (std::size_t r = bounds[g]; r < bounds[g + 1]; ++r) {
+      text += "<tr>";
+      for (std::size_t c = 0; c < said.size(); ++c)
+        if (!said[c])
+          text += fmt::format("<td{}>{}</td>", cell_class(table.columns[c]), escaped(table.rows[r][c]));
+      text += "</tr>\n";
+    }
+    text += "</tbody>\n";
+  }
+  return text + "</table></div>\n";
 }
 
 std::string section_html(const Section& section) {
@@ -85,8 +139,8 @@ std::string section_html(const Section& section) {
   std::string figures;
   for (const Figure& figure : section.figures)
     if (!figure.svg.empty())
-      figures += fmt::format("<figure>{}<figcaption>{}</figcaption></figure>\n", figure.svg,
-                             escaped(figure.caption));
+      figures += fmt::format("<figure><figcaption><strong>{}</strong> {}</figcaption>{}</figure>\n",
+                             escaped(figure.heading), escaped(figure.caption), figure.svg);
   if (!figures.empty()) text += "<div class=\"figures\">\n" + figures + "</div>\n";
   if (section.table) {
     const std::size_t rows = section.table->rows.size();

@@ -1,4 +1,6 @@
 // The report as a page: figures, their data, and HTML.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -34,6 +36,47 @@ std::string run_report(const TempDirectory& folder, const std::vector<Record>& r
   ReportOptions options{{folder / "records.jsonl"}, format, folder / "report", plots};
   REQUIRE(report(options) == 0);
   return file_text(options.output);
+}
+
+/// Models over recipes, as the sections make tables: lines of one group belong together.
+Document grouped_document() {
+  Table table;
+  table.columns = {{"model", true}, {"seq (tokens)", true}, {"recipe", true}, {"tokens/s"}, {"peak memory"}};
+  table.rows = {{"small", "1", "bf16", "1,000", "2.0 GiB"},
+                {"small", "1", "rowwise", "900", "512 MiB"},
+                {"small", "1", "mxfp8", "-", "1.5 GiB"},
+                {"large", "4096", "bf16", "50", "20.0 GiB"},
+                {"large", "4096", "rowwise", "70", "9.0 GiB"}};
+  table.group_starts = {3};
+  for (int i = 0; i < 12; ++i) {
+    table.columns.push_back({"one more"});
+    for (auto& row : table.rows) row.push_back("123,456");
+  }
+  return {"made up", {{"Results", {}, table, {}}}};
+}
+
+/// What Chromium is called here; empty if there is none.
+std::string browser() {
+  for (const char* name : {"chromium", "chromium-browser", "google-chrome"})
+    if (std::system(fmt::format("command -v {} >/dev/null 2>&1", name).c_str()) == 0) return name;
+  return "";
+}
+
+/// Opens `page` at the width of a phone, runs `script` there, and returns what it leaves in `result`.
+std::string in_browser(const TempDirectory& folder, std::string page, const std::string& script) {
+  const std::string tail = "<script>let result = '';\n" + script +
+                           "\ndocument.body.innerHTML = '<pre>' + result + '</pre>';</script>";
+  page.insert(page.rfind("</body>"), tail);
+  const std::string file = folder.write("page.html", page);
+  const std::string command = fmt::format(
+      "timeout 60 {} --headless=new --no-sandbox --disable-gpu --user-data-dir='{}' --window-size=390,844 "
+      "--dump-dom 'file://{}' >'{}' 2>/dev/null </dev/null",
+      browser(), folder / "profile", file, folder / "dom");
+  REQUIRE(std::system(command.c_str()) == 0);
+  const std::string dom = read(folder / "dom");
+  std::smatch result;
+  REQUIRE(std::regex_search(dom, result, std::regex("<pre>([\\s\\S]*)</pre>")));
+  return result[1];
 }
 
 bool gnuplot_is_there() { return std::system("command -v gnuplot >/dev/null 2>&1") == 0; }
@@ -105,6 +148,58 @@ TEST_CASE("the page is one file that loads nothing", "[page]") {
     ids.push_back((*i)[1]);
   std::sort(ids.begin(), ids.end());
   CHECK(std::adjacent_find(ids.begin(), ids.end()) == ids.end());
+}
+
+TEST_CASE("what all rows of a group share is said once, above them", "[page]") {
+  const std::string page = render_html(grouped_document());
+  CHECK(contains(page, "<span>model small, seq 1 token</span>"));
+  CHECK(contains(page, "<span>model large, seq 4096 tokens</span>"));
+  CHECK_FALSE(contains(page, "<td class=\"l\">small</td>"));
+  CHECK(contains(page, "<td class=\"l\">rowwise</td>"));
+  Document single = grouped_document();  // a title above every row would say no less
+  single.sections[0].table->group_starts = {1, 2, 3, 4};
+  CHECK(contains(render_html(single), "<td class=\"l\">small</td>"));
+}
+
+TEST_CASE("a click sorts a table within its groups, a third restores it", "[page]") {
+  if (browser().empty()) {
+    WARN("skipped: there is no Chromium to run the page's script in");
+    return;
+  }
+  const TempDirectory folder;
+  const std::string result = in_browser(folder, render_html(grouped_document()), R"js(
+    const rows = () => Array.from(document.querySelectorAll("tbody:not(.name)"), (body) =>
+      Array.from(body.rows, (row) => row.cells[0].textContent).join(" ")).join(", ");
+    const click = (title) => {
+      const heading = Array.from(document.querySelectorAll("th button")).find((b) => b.textContent === title);
+      heading.click();
+      result += title + " " + heading.parentElement.getAttribute("aria-sort") + ": " + rows() + "\n";
+    };
+    for (const title of ["tokens/s", "tokens/s", "tokens/s", "peak memory", "recipe", "recipe"]) click(title);)js");
+  CHECK(result ==
+        "tokens/s descending: bf16 rowwise mxfp8, rowwise bf16\n"
+        "tokens/s ascending: rowwise bf16 mxfp8, bf16 rowwise\n"
+        "tokens/s null: bf16 rowwise mxfp8, bf16 rowwise\n"
+        "peak memory descending: bf16 mxfp8 rowwise, bf16 rowwise\n"
+        "recipe ascending: bf16 mxfp8 rowwise, bf16 rowwise\n"
+        "recipe descending: rowwise mxfp8 bf16, rowwise bf16\n");
+}
+
+TEST_CASE("on a phone a wide table scrolls by itself, and its names stay in sight", "[page]") {
+  if (browser().empty()) {
+    WARN("skipped: there is no Chromium to lay the page out");
+    return;
+  }
+  const TempDirectory folder;
+  const std::string result = in_browser(folder, render_html(grouped_document()), R"js(
+    const table = document.querySelector(".scroll"), name = document.querySelector("tbody:not(.name) td");
+    const number = name.nextElementSibling.getBoundingClientRect();
+    result += "page " + (document.documentElement.scrollWidth <= window.innerWidth ? "fits" : "is too wide");
+    result += ", number " + (number.right <= window.innerWidth / 2 ? "near" : "far");
+    table.scrollLeft = 600;
+    result += ", name " + (name.getBoundingClientRect().left >= 0 ? "stays" : "leaves");
+    result += ", scrolled " + (table.scrollLeft === 600);)js");
+  CHECK(result == "page fits, number near, name stays, scrolled true");
 }
 
 TEST_CASE("without gnuplot the report says so and has its tables", "[page]") {

@@ -1,4 +1,5 @@
-// Click a heading: the table is sorted by that column, by size where cells are numbers; again: the other way round.
+// Click a heading: the rows are sorted by that column, within their groups where the table has groups. Numbers start
+// with the highest, texts with the first letter; a second click turns the order round, a third restores the table's own.
 (function () {
   "use strict";
   const scale = { KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40 };
@@ -16,23 +17,38 @@
     return sign * a.text.localeCompare(b.text);
   }
 
-  function sortBy(table, column, heading) {
-    const descending = heading.getAttribute("aria-sort") === "ascending";
-    for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
-    heading.setAttribute("aria-sort", descending ? "descending" : "ascending");
-    const body = table.tBodies[0];
-    const rows = Array.from(body.rows, (row) => {
+  // In the order of the table itself, which the sort keeps among equals.
+  function cellsOf(body, column, isText) {
+    const rows = Array.from(body.rows).sort((a, b) => a.dataset.place - b.dataset.place);
+    return rows.map((row) => {
       const text = row.cells[column].textContent.trim();
-      return { row, text, number: heading.classList.contains("l") && !/^[0-9]/.test(text) ? null : numberOf(text) };
+      return { row, text, number: isText && !/^[0-9]/.test(text) ? null : numberOf(text) };
     });
-    rows.sort((a, b) => compare(a, b, descending ? -1 : 1));
-    for (const { row } of rows) {
-      row.classList.remove("g");  // lines between groups mean nothing in another order
-      body.append(row);
-    }
   }
 
-  for (const table of document.querySelectorAll("table"))
+  function sortBy(table, bodies, column, heading) {
+    const isText = heading.classList.contains("l");
+    const all = bodies.map((body) => cellsOf(body, column, isText));
+    const numbers = all.some((cells) => cells.some((cell) => cell.number !== null));
+    const directions = numbers ? ["descending", "ascending"] : ["ascending", "descending"];
+    const next = directions[directions.indexOf(heading.getAttribute("aria-sort")) + 1];
+    for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
+    if (next) heading.setAttribute("aria-sort", next);
+    bodies.forEach((body, i) => {
+      if (next) all[i].sort((a, b) => compare(a, b, next === "descending" ? -1 : 1));
+      for (const { row } of all[i]) body.append(row);
+    });
+  }
+
+  for (const table of document.querySelectorAll("table")) {
+    const bodies = Array.from(table.tBodies).filter((body) => !body.classList.contains("name"));
+    for (const body of bodies) Array.from(body.rows).forEach((row, place) => { row.dataset.place = place; });
     Array.from(table.tHead.rows[0].cells).forEach((heading, column) =>
-      heading.addEventListener("click", () => sortBy(table, column, heading)));
+      heading.addEventListener("click", () => sortBy(table, bodies, column, heading)));
+  }
+
+  // Paper cannot be unfolded.
+  window.addEventListener("beforeprint", () => {
+    for (const folded of document.querySelectorAll("details")) folded.open = true;
+  });
 })();
