@@ -2,9 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <fstream>
 #include <regex>
-#include <sstream>
 
 #include "results/record_samples.h"
 #include "tools/catch.h"
@@ -12,23 +10,13 @@
 #include "tools/gnuplot.h"
 #include "tools/report.h"
 #include "tools/temp_directory.h"
+#include "tools/test_text.h"
 
 using namespace precbench;
 
 namespace {
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-std::string read(const std::string& path) {
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
-}
-
-/// A study of eight recipes, three seeds, several lengths and GPU counts, all with names as long as `long_names` makes
-/// them; and fields that differ, so that settings are long.
+/// Eight recipes, three seeds, several lengths and GPU counts, on request with long names.
 std::vector<Record> study(bool long_names) {
   std::vector<Record> records;
   std::vector<std::string> recipes = {"bf16"};
@@ -173,7 +161,7 @@ TEST_CASE("every text of a figure is inside it and beside the others", "[figure]
     for (const Section& section : document.sections)
       for (const Figure& figure : section.figures) {
         INFO(figure.name);
-        const std::string file = read((folder / "plots/") + figure.name + ".svg");
+        const std::string file = file_text((folder / "plots/") + figure.name + ".svg");
         for (const std::string& svg : {figure.svg, file}) {
           check_room(svg);
           const std::vector<Placed> texts = texts_of(svg);

@@ -73,7 +73,7 @@ std::string in_browser(const TempDirectory& folder, std::string page, const std:
       "--dump-dom 'file://{}' >'{}' 2>/dev/null </dev/null",
       browser(), folder / "profile", file, folder / "dom");
   REQUIRE(std::system(command.c_str()) == 0);
-  const std::string dom = read(folder / "dom");
+  const std::string dom = file_text(folder / "dom");
   std::smatch result;
   REQUIRE(std::regex_search(dom, result, std::regex("<pre>([\\s\\S]*)</pre>")));
   return result[1];
