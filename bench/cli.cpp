@@ -110,6 +110,32 @@ std::string unexpected(const CLI::App& app, const std::string& word) {
                      near.empty() ? "; --help lists what there is" : "; did you mean " + near + "?");
 }
 
+/// Of a command without a sweep file: one grid, and no options.
+SweepFile sweep_file_of(const SweepCommand& command) {
+  if (command.config.empty()) return {std::vector<Axes>(1), {}};
+  return read_sweep_file(command.config);
+}
+
+std::vector<Case> grid_of(const SweepCommand& command, const SweepFile& file) {
+  std::vector<Case> cases;
+  std::set<std::string> ids;
+  for (const Axes& from_file : file.grids) {
+    Axes axes = command.axes;
+    axes.insert(from_file.begin(), from_file.end());  // keeps what the command line has set
+    for (Case& c : expand(axes)) {
+      resolve_device(c);
+      validate(c);
+      if (ids.insert(case_id(c)).second) cases.push_back(std::move(c));
+    }
+  }
+  const Case& first = cases.front();
+  for (const char* name : {"save_init", "save_final", "save_grads"})
+    if (const Field& field = *find_field(name); cases.size() > 1 && !get_text(first, field).empty())
+      throw InvalidInput(fmt::format("{}: {} cases would write the same file; choose one case",
+                                     flag_of(field), cases.size()));
+  return cases;
+}
+
 }  // namespace
 
 CLI::App* add_sweep_command(CLI::App& app, SweepCommand& command) {
@@ -143,50 +169,27 @@ CLI::App* add_sweep_command(CLI::App& app, SweepCommand& command) {
   return sub;
 }
 
-std::vector<Case> grid_of(const SweepCommand& command) {
-  std::vector<Axes> grids(1);
-  if (!command.config.empty()) grids = read_sweep_file(command.config).grids;
-  std::vector<Case> cases;
-  std::set<std::string> ids;
-  for (const Axes& from_file : grids) {
-    Axes axes = command.axes;
-    axes.insert(from_file.begin(), from_file.end());  // keeps what the command line has set
-    for (Case& c : expand(axes)) {
-      resolve_device(c);
-      validate(c);
-      if (ids.insert(case_id(c)).second) cases.push_back(std::move(c));
-    }
-  }
-  const Case& first = cases.front();
-  for (const char* name : {"save_init", "save_final", "save_grads"})
-    if (const Field& field = *find_field(name); cases.size() > 1 && !get_text(first, field).empty())
-      throw InvalidInput(fmt::format("{}: {} cases would write the same file; choose one case",
-                                     flag_of(field), cases.size()));
-  return cases;
-}
+std::vector<Case> grid_of(const SweepCommand& command) { return grid_of(command, sweep_file_of(command)); }
 
 int sweep(const SweepCommand& command) {
   SweepOptions options = command.options;
-  if (!command.config.empty()) {
-    const auto given = read_sweep_file(command.config).options;
-    if (const auto out = given.find("out"); out != given.end()) options.out = out->second;
-    if (const auto interleave = given.find("interleave"); interleave != given.end()) {
-      if (interleave->second != "true" && interleave->second != "false")
-        throw InvalidInput(fmt::format("{}: interleave: \"{}\" is neither true nor false", command.config,
-                                       interleave->second));
-      options.interleave = options.interleave || interleave->second == "true";
-    }
-    if (const auto timeout = given.find("timeout"); timeout != given.end()) {
-      if (!CLI::detail::lexical_cast(timeout->second, options.timeout_s))
-        throw InvalidInput(
-            fmt::format("{}: timeout: \"{}\" is not a number", command.config, timeout->second));
-    }
+  const SweepFile file = sweep_file_of(command);
+  if (const auto out = file.options.find("out"); out != file.options.end()) options.out = out->second;
+  if (const auto interleave = file.options.find("interleave"); interleave != file.options.end()) {
+    if (interleave->second != "true" && interleave->second != "false")
+      throw InvalidInput(fmt::format("{}: interleave: \"{}\" is neither true nor false", command.config,
+                                     interleave->second));
+    options.interleave = options.interleave || interleave->second == "true";
+  }
+  if (const auto timeout = file.options.find("timeout"); timeout != file.options.end()) {
+    if (!CLI::detail::lexical_cast(timeout->second, options.timeout_s))
+      throw InvalidInput(fmt::format("{}: timeout: \"{}\" is not a number", command.config, timeout->second));
   }
   options.out = command.out.value_or(options.out);
   options.timeout_s = command.timeout_s.value_or(options.timeout_s);
   if (!(options.timeout_s >= 0)) throw InvalidInput("--timeout: must not be negative");
   if (options.out.empty()) throw InvalidInput("--out: empty folder name");
-  const std::vector<Case> grid = grid_of(command);
+  const std::vector<Case> grid = grid_of(command, file);
   const Variables environment = process_environment();
   const Nodes nodes = find_nodes(environment);
   if (command.dry_run) {

@@ -24,20 +24,21 @@ std::string gib(std::int64_t bytes) {
 
 /// The three largest segments: "weights 14.9, moments 29.9, activations 11.2".
 std::string largest_segments(const MemorySegments& memory) {
-  std::array<std::pair<std::int64_t, const char*>, 9> segments = {
-      {{memory.weights, "weights"},
-       {memory.quantized_weights, "quantized weights"},
-       {memory.master, "master"},
-       {memory.gradients, "gradients"},
-       {memory.moments, "moments"},
-       {memory.activations, "activations"},
-       {memory.workspace, "workspace"},
-       {memory.communication, "communication"},
-       {memory.other, "other"}}};
+  std::array<std::pair<std::int64_t, Segment>, kSegments> segments = {
+      {{memory.weights, Segment::weights},
+       {memory.quantized_weights, Segment::quantized_weights},
+       {memory.master, Segment::master},
+       {memory.gradients, Segment::gradients},
+       {memory.moments, Segment::moments},
+       {memory.activations, Segment::activations},
+       {memory.workspace, Segment::workspace},
+       {memory.communication, Segment::communication},
+       {memory.other, Segment::other}}};
   std::stable_sort(segments.begin(), segments.end(), [](auto& a, auto& b) { return a.first > b.first; });
   std::string text;
   for (std::size_t i = 0; i < 3 && segments[i].first > 0; ++i)
-    text += fmt::format("{}{} {}", i ? ", " : "", segments[i].second, gib(segments[i].first));
+    text += fmt::format("{}{} {}", i ? ", " : "", name_of(segments[i].second), gib(segments[i].first));
+  std::replace(text.begin(), text.end(), '_', ' ');
   return text;
 }
 
