@@ -65,7 +65,7 @@ struct HeaderTensor {
 };
 
 HeaderTensor read_tensor(const std::string& path, const std::string& name, const json& entry) {
-  const std::string subject = "tensor '" + printable(name) + "' ";
+  const std::string subject = "tensor '" + visible(name) + "' ";
   if (!entry.is_object()) refuse(path, subject + "is not described by a JSON object");
   const auto dtype = entry.find("dtype");
   const auto shape = read_integers(entry, "shape");
@@ -138,7 +138,7 @@ void SafetensorsFile::add_file(const std::string& path) {
     }
     if (!entry.is_object()) refuse(path, "__metadata__ is not a JSON object");
     for (const auto& [key, value] : entry.items()) {
-      if (!value.is_string()) refuse(path, "__metadata__ '" + printable(key) + "' is not a string");
+      if (!value.is_string()) refuse(path, "__metadata__ '" + visible(key) + "' is not a string");
       metadata_.emplace(key, value.get<std::string>());
     }
   }
@@ -153,7 +153,7 @@ void SafetensorsFile::add_file(const std::string& path) {
     if (next.begin != covered) {
       refuse(path,
              fmt::format("tensor '{}' begins at byte {} of the data, which {} the tensor before it (end {})",
-                         printable(next.tensor.name), next.begin,
+                         visible(next.tensor.name), next.begin,
                          next.begin < covered ? "overlaps" : "leaves a gap after", covered));
     }
     covered = next.end;
@@ -181,7 +181,7 @@ void SafetensorsFile::add_index(const std::string& path) {
     // A shard lies beside its index; anything but a plain file name could lead out of the checkpoint.
     const std::string file_name = shard.is_string() ? shard.get<std::string>() : "";
     if (file_name.empty() || file_name == ".." || fs::path(file_name).filename() != file_name) {
-      refuse(path, "gives no plain file name as the shard of tensor '" + printable(name) + "'");
+      refuse(path, "gives no plain file name as the shard of tensor '" + visible(name) + "'");
     }
     names_of_shard[file_name].insert(name);
   }
@@ -190,15 +190,15 @@ void SafetensorsFile::add_index(const std::string& path) {
   for (auto& [file_name, names] : names_of_shard) {
     const fs::path shard = fs::path(path).parent_path() / file_name;
     std::error_code unused;
-    if (!fs::exists(shard, unused)) refuse(path, "its shard " + printable(file_name) + " is missing");
+    if (!fs::exists(shard, unused)) refuse(path, "its shard " + visible(file_name) + " is missing");
     tensors_.clear();
     add_file(shard.string());
     for (StoredTensor& tensor : tensors_) {
       if (names.erase(tensor.name) == 1) mapped.push_back(std::move(tensor));
     }
     if (!names.empty()) {
-      refuse(path, fmt::format("places tensor '{}' in {}, which does not hold it", printable(*names.begin()),
-                               printable(file_name)));
+      refuse(path, fmt::format("places tensor '{}' in {}, which does not hold it", visible(*names.begin()),
+                               visible(file_name)));
     }
   }
   tensors_ = std::move(mapped);
@@ -221,8 +221,8 @@ const StoredTensor& SafetensorsFile::at(const std::string& name) const {
   std::vector<std::string> names;
   for (const StoredTensor& tensor : tensors_) names.push_back(tensor.name);
   const std::string near = nearest(name, names);
-  refuse(path_, "has no tensor '" + printable(name) + "'" +
-                    (near.empty() ? "" : "; the nearest is '" + printable(near) + "'"));
+  refuse(path_, "has no tensor '" + visible(name) + "'" +
+                    (near.empty() ? "" : "; the nearest is '" + visible(near) + "'"));
 }
 
 float half_to_float(std::uint16_t bits) {
@@ -247,7 +247,7 @@ void copy_to_f32(float* destination, const StoredTensor& tensor) {
   const bool bf16 = tensor.dtype == "BF16";
   if (!bf16 && tensor.dtype != "F16") {
     throw InvalidInput(fmt::format("tensor '{}' is {}; weights must be F32, BF16 or F16",
-                                   printable(tensor.name), tensor.dtype));
+                                   visible(tensor.name), tensor.dtype));
   }
   for (std::int64_t i = 0; i < count; ++i) {
     std::uint16_t bits = 0;

@@ -19,7 +19,7 @@ std::string describe_unknown_dtype(const std::string& word) {
   for (const SafetensorsDtype& dtype : kSafetensorsDtypes) names.emplace_back(dtype.name);
   const std::string near = nearest(word, names);
   const std::string hint = near.empty() ? "" : fmt::format(" (did you mean {}?)", near);
-  return fmt::format("'{}'{}", printable(word), hint);
+  return fmt::format("'{}'{}", visible(word), hint);
 }
 
 std::optional<std::int64_t> safetensors_bytes(const std::vector<std::int64_t>& shape, int bits) {
@@ -31,7 +31,7 @@ std::optional<std::int64_t> safetensors_bytes(const std::vector<std::int64_t>& s
   return total / 8;
 }
 
-std::string printable(std::string text) {
+std::string visible(std::string text) {
   for (char& c : text) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
   }

@@ -37,6 +37,6 @@ std::string describe_unknown_dtype(const std::string& word);
 std::optional<std::int64_t> safetensors_bytes(const std::vector<std::int64_t>& shape, int bits);
 
 /// `text` with control characters replaced: names come from files, and an error message is one line.
-std::string printable(std::string text);
+std::string visible(std::string text);
 
 }  // namespace precbench

@@ -28,7 +28,7 @@ struct Placed {
 std::vector<Placed> place(const std::vector<NamedTensor>& tensors) {
   std::vector<Placed> placed;
   for (const NamedTensor& tensor : tensors) {
-    const std::string subject = "cannot store tensor '" + printable(tensor.name) + "': ";
+    const std::string subject = "cannot store tensor '" + visible(tensor.name) + "': ";
     if (tensor.name == kSafetensorsMetadata) throw InvalidInput(subject + "the format reserves this name");
     const SafetensorsDtype* dtype = find_safetensors_dtype(tensor.dtype);
     if (dtype == nullptr)
@@ -45,7 +45,7 @@ std::vector<Placed> place(const std::vector<NamedTensor>& tensors) {
   for (const Placed& next : placed) names.push_back(next.tensor->name);
   std::sort(names.begin(), names.end());
   const auto twice = std::adjacent_find(names.begin(), names.end());
-  if (twice != names.end()) throw InvalidInput("cannot store two tensors named '" + printable(*twice) + "'");
+  if (twice != names.end()) throw InvalidInput("cannot store two tensors named '" + visible(*twice) + "'");
   return placed;
 }
 
