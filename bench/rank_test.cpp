@@ -132,7 +132,7 @@ Distances distances(const Trained& x, const Trained& y) {
 
 /// For runs that sum in different orders. The sums differ by unit roundoffs of FP32, but a weight that lies
 /// at the edge between two BF16 values may then round to the other, which its 10^4 siblings' gradients feel
-/// by 1e-5.
+/// by 1e-5. Measured without such a weight: loss 0, norm 8e-8, gradients 9e-8, weights 5e-7.
 void check_same_up_to_rounding(const Trained& x, const Trained& y) {
   const Distances d = distances(x, y);
   CHECK(d.loss <= 1e-6);
@@ -262,6 +262,7 @@ TEST_CASE("with one amax over all ranks they quantize like one rank", "[rank]") 
   const Trained one = train({.recipe = "tensorwise", .batch = 6});
   Setup setup{.recipe = "tensorwise", .ranks = 3, .reduce_amax = true, .batch = 2};
   const Trained shared = train(setup);
+  // Sums of FP32 in another order: measured 7e-8 (loss), 5e-8 (norm).
   CHECK(std::fabs(shared.losses[0] / one.losses[0] - 1) <= 1e-6);
   CHECK(std::fabs(shared.norms[0] / one.norms[0] - 1) <= 1e-6);
   setup.reduce_amax = false;
