@@ -21,7 +21,7 @@ StepRunner::Timed StepRunner::run(std::int64_t step, double signal) {
   clock_->reset();
   const std::size_t start = clock_->mark();
   if (captured_)
-    captured_->replay();
+    rank_.comm().replay([&] { captured_->replay(); });
   else
     rank_.enqueue();
   const std::size_t stop = clock_->mark();
@@ -46,7 +46,7 @@ StepProfiler::Result StepRunner::profile(std::int64_t step) {
   };
   if (graph_) {
     const std::unique_ptr<StepGraph> graph = capture_step(rank_.device(), profiled);
-    graph->replay();
+    rank_.comm().replay([&] { graph->replay(); });
     rank_.finish();
     return profiler.result();
   }

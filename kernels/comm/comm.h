@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -54,6 +55,10 @@ class Comm {
   void all_reduce_max(const Tensor& x) { wait(start_all_reduce_max(x)); }
   void all_gather(const Tensor& full, const Tensor& shard) { wait(start_all_gather(full, shard)); }
   void reduce_scatter(const Tensor& shard, const Tensor& full) { wait(start_reduce_scatter(shard, full)); }
+
+  /// Runs `launch`, which starts collectives of this Comm or its subsets that were captured earlier. Throws
+  /// like a collective where another rank has failed.
+  virtual void replay(const std::function<void()>& launch) { launch(); }
 
   /// A Comm of some of the ranks, numbered as they stand in `members`. Every rank of this one calls it at the
   /// same point, with the set that it is in itself; the sets are disjoint. Its collectives keep one order

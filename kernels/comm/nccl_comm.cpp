@@ -16,6 +16,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
+#include <functional>
 #include <mutex>
 #include <set>
 #include <stdexcept>
@@ -176,6 +177,11 @@ class NcclComm final : public Comm {
     int version = 0;
     PRECBENCH_CHECK(ncclGetVersion(&version));
     return fmt::format("nccl {}.{}.{}", version / 10000, version % 10000 / 100, version % 100);
+  }
+
+  void replay(const std::function<void()>& launch) override {
+    const Registry::Call call(*registry_);
+    launch();
   }
 
  protected:
