@@ -3,9 +3,8 @@
 //
 // Speed. A run is SLOWER if three things hold. Its step times [min, q3] lie wholly above the baseline's: that
 // is not noise. Its median is longer by the tolerance, to within the uncertainty of both medians: that is
-// worth a failure. And in clock cycles (time x SM clock) the two intervals still lie apart: that is not a GPU
-// that ran at a lower clock. If the median is longer by the tolerance but one of the other two fails, the run
-// is NOISY. An emulated recipe has no speed to judge; on the CPU device neither has a run on another CPU or
+// worth a failure. And both still hold in clock cycles (time x SM clock): that is not a GPU that ran at a
+// lower clock. If the median is longer by the tolerance but one of the other two fails, the run is NOISY. An emulated recipe has no speed to judge; on the CPU device neither has a run on another CPU or
 // with other threads.
 //
 // Memory. BIGGER if the measured peak is above the baseline's by more than the tolerance. Allocations do not

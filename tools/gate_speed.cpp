@@ -43,15 +43,16 @@ MetricResult judge_speed(const SpeedSample& baseline, const SpeedSample& current
     const double clocks = baseline.sm_clock_mhz && current.sm_clock_mhz && *baseline.sm_clock_mhz > 0
                               ? *current.sm_clock_mhz / *baseline.sm_clock_mhz
                               : 1;
-    const bool in_cycles = is->min * clocks > was->q3;
+    const bool in_cycles = is->min * clocks > was->q3 && reaches(ratio * clocks);
     result.verdict = in_cycles ? GateVerdict::slower : GateVerdict::noisy;
     result.reason =
         in_cycles ? fmt::format("the step takes {:+.2f}% +-{:.2f}%, {:.2f}% are allowed",
                                 100 * *result.change, 100 * blur, 100 * tolerance)
                   : fmt::format(
                         "the step takes {:+.2f}%, but the SM clock was {:.0f} MHz against {:.0f}: in clock "
-                        "cycles the step times overlap",
-                        100 * *result.change, *current.sm_clock_mhz, *baseline.sm_clock_mhz);
+                        "cycles it takes {:+.2f}%, within the tolerance or the spread of the step times",
+                        100 * *result.change, *current.sm_clock_mhz, *baseline.sm_clock_mhz,
+                        100 * (ratio * clocks - 1));
   } else if (result.change >= tolerance) {
     result.verdict = GateVerdict::noisy;
     result.reason =

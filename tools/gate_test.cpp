@@ -86,6 +86,19 @@ TEST_CASE("a longer step that takes as many clock cycles is NOISY", "[gate]") {
   CHECK(verdict_of(judge_one(kBase, throttled), "tokens/s") == GateVerdict::slower);
 }
 
+TEST_CASE("a longer step of which a lower clock explains all but less than the tolerance is NOISY",
+          "[gate]") {
+  const auto verdict = [](double longer, double slower_clock) {
+    Record throttled = slowed(longer);
+    *throttled.telemetry->sm_clock_mhz /= slower_clock;
+    return verdict_of(judge_one(kBase, throttled), "tokens/s");
+  };
+  // The quartiles of the samples lie 0.2% apart: in cycles too the step times lie apart.
+  CHECK(verdict(1.05, 1.03) == GateVerdict::noisy);
+  CHECK(verdict(1.08, 1.03) == GateVerdict::slower);
+  CHECK(verdict(1.05, 0.98) == GateVerdict::slower);
+}
+
 TEST_CASE("too few samples are NOISY", "[gate]") {
   Record few = kBase;
   few.timing->samples_ms.resize(4);
