@@ -164,6 +164,23 @@ TEST_CASE("texts of a record cannot break what reads the outputs", "[check]") {
                  "::run MISSING: 50%25 gone%0Anext: line%0Aagain: "));
 }
 
+TEST_CASE("the script of GPU runners ends with 1 where tests fail, however many", "[check]") {
+  namespace fs = std::filesystem;
+  const TempDirectory directory;
+  const auto program = [&](const std::string& name, const std::string& text) {
+    fs::permissions(directory.write(name, "#!/bin/sh\n" + text + "\n"), fs::perms::owner_all);
+  };
+  program("bin/nvidia-smi", "echo NVIDIA H200");
+  program("tools/setup.sh", "");
+  program("build/precbench", "case $1 in check) exit 3;; esac");
+  fs::copy(PRECBENCH_SOURCE_DIR "/tools/ci-gpu.sh", directory.path() / "tools");
+  const std::string command = "PATH=" + (directory / "bin") + ":$PATH " + (directory / "tools/ci-gpu.sh");
+  program("build/precbench_tests", "exit 42");
+  CHECK(output_of(command).status == 1);
+  program("build/precbench_tests", "");
+  CHECK(output_of(command).status == 3);  // the check's
+}
+
 TEST_CASE("accepting makes and updates a baseline", "[check]") {
   const TempDirectory directory;
   const std::string baseline = directory / "base.jsonl";

@@ -16,9 +16,9 @@ out=out/regression-gpu
 
 tools/setup.sh
 build/precbench list devices
-build/precbench_tests '[gpu]'
+build/precbench_tests '[gpu]' || exit 1  # its own status is how many tests failed
 # 1: some cases failed, which the check judges.
-build/precbench sweep --config bench/sweeps/regression-gpu.toml --fresh || [ $? -eq 1 ]
+build/precbench sweep --config bench/sweeps/regression-gpu.toml --fresh || [ $? -eq 1 ] || exit 1
 
 status=0
 build/precbench check --baseline "$baseline" $out --markdown $out/check.md --json $out/check.json \
