@@ -55,7 +55,7 @@ std::vector<Pair> pair_up(const std::vector<LossCurve>& recipe, const std::vecto
   for (const LossCurve& mine : recipe)
     for (const LossCurve& theirs : bf16)
       if (mine.seed == theirs.seed && trailing_mean(mine.loss) && trailing_mean(theirs.loss) &&
-          !diverged(theirs, uniform_loss)) {
+          !diverged(mine, uniform_loss) && !diverged(theirs, uniform_loss)) {
         pairs.emplace_back(&mine, &theirs);
         break;
       }
@@ -118,16 +118,8 @@ std::optional<NoiseBand> noise_band(const std::vector<LossCurve>& curves) {
   if (n < kFewestSeeds) return std::nullopt;
   NoiseBand band;
   band.seeds = n;
-  std::vector<double> ends;
   std::vector<std::vector<double>> smooth;
-  for (const LossCurve& curve : curves) {
-    ends.push_back(*trailing_mean(curve.loss));
-    smooth.push_back(ema(curve.loss));
-  }
-  const MeanAndSpread final = mean_and_spread(ends);
-  band.final_mean = final.mean;
-  band.final_sd = final.sd;
-  band.final_range = prediction_interval(final, n);
+  for (const LossCurve& curve : curves) smooth.push_back(ema(curve.loss));
   for (std::size_t step = 0; step < curves.front().loss.size(); ++step) {
     std::vector<double> here;
     for (const auto& curve : smooth) here.push_back(curve[step]);
@@ -254,7 +246,6 @@ RecipeConvergence assess_bf16(const std::vector<LossCurve>& bf16, std::optional<
   for (const LossCurve& curve : sound)
     result.steps = result.steps ? std::min(result.steps, curve.loss.size()) : curve.loss.size();
   for (LossCurve& curve : sound) curve = first_steps(curve, result.steps);
-  if (result.steps) result.window = trailing_window(result.steps);
   summarize(result, sound);
   if (judge_alone(result, bf16, uniform_loss)) return result;
   result.band = noise_band(sound);
@@ -277,7 +268,6 @@ RecipeConvergence compare_curves(const std::vector<LossCurve>& recipe, const std
     mine_cut.push_back(first_steps(*mine, result.steps));
     theirs_cut.push_back(first_steps(*theirs, result.steps));
   }
-  if (result.steps) result.window = trailing_window(result.steps);
   summarize(result, pairs.empty() ? recipe : mine_cut);
   const bool settled = judge_alone(result, recipe, uniform_loss);
   if (pairs.empty()) {

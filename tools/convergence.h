@@ -52,13 +52,11 @@ struct Interval {
   double low = 0, high = 0;
 };
 
-/// How far BF16's own seeds lie apart. Means and intervals over the seeds; at least kFewestSeeds of them.
+/// How far BF16's own seeds lie apart, by step: the mean of their EMA(0.9) curves, and where 95% of further
+/// seeds would lie (prediction interval). Of at least kFewestSeeds seeds.
 struct NoiseBand {
   int seeds = 0;
-  double final_mean = 0, final_sd = 0;  ///< of the trailing means, nats
-  Interval final_range;                 ///< where 95% of further BF16 seeds would end (prediction interval)
-  /// By step, of the EMA(0.9) curves: their mean, and the 95% prediction interval.
-  std::vector<double> ema_mean, ema_low, ema_high;
+  std::vector<double> ema_mean, ema_low, ema_high;  ///< nats
 };
 
 /// One recipe's curves, or BF16's own.
@@ -72,7 +70,7 @@ struct RecipeConvergence {
   std::optional<ConvergenceVerdict> verdict;
   std::string reason;  ///< one line: what decided the verdict, or what is missing for one
 
-  std::size_t steps = 0, window = 0;        ///< judged after; trailing steps averaged
+  std::size_t steps = 0;                    ///< judged after; 0 where no curve that did not break is
   int seeds = 0;                            ///< curves that reached `steps`, paired where compared
   std::optional<double> final_loss;         ///< mean over those seeds of the trailing mean, nats
   std::optional<Interval> final_interval;   ///< 95%, of that mean; from 2 seeds on
@@ -82,7 +80,7 @@ struct RecipeConvergence {
   std::optional<double> equivalence_p;      ///< the larger p of the two one-sided tests
   std::optional<double> ema_error_last;     ///< EMA(0.9) relative to BF16's minus 1, mean over the pairs
   std::optional<double> ema_error_largest;  ///< largest magnitude after the first tenth of the steps
-  std::optional<bool> in_noise_band;        ///< final_loss lies in BF16's final_range
+  std::optional<bool> in_noise_band;        ///< final_loss lies where 95% of further BF16 seeds would end
   /// Only if inconclusive: seeds in all with which this mean and spread would settle it.
   std::optional<int> seeds_to_settle;
 

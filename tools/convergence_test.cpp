@@ -56,7 +56,6 @@ TEST_CASE("a small difference on every seed is equivalent", "[convergence]") {
   CHECK(r.verdict == ConvergenceVerdict::equivalent);
   CHECK(r.seeds == 3);
   CHECK(r.steps == 200);
-  CHECK(r.window == 20);
   CHECK(close(r.delta, 0.001));
   // sd 0.0002, t(0.975, 2) = 4.30265: half width 0.000496826
   REQUIRE(r.delta_interval);
@@ -120,6 +119,17 @@ TEST_CASE("a curve that loses again what it had learnt has diverged", "[converge
   CHECK(compare_curves(recipe, curves(kBf16), kLnV).verdict == ConvergenceVerdict::equivalent);
 }
 
+TEST_CASE("a curve that broke early does not shorten what the others are judged by", "[convergence]") {
+  std::vector<LossCurve> recipe = curves(kBf16);
+  recipe[0].diverged = true;
+  recipe[0].loss.resize(20);
+  const RecipeConvergence r = compare_curves(recipe, curves(kBf16), kLnV);
+  CHECK(r.verdict == ConvergenceVerdict::diverged);
+  CHECK(r.steps == 200);
+  CHECK(r.seeds == 2);
+  CHECK(close(r.delta, 0));
+}
+
 TEST_CASE("a plateau near ln V is not learning", "[convergence]") {
   std::vector<LossCurve> recipe = curves(kBf16);
   for (std::size_t step = 0; step < 200; ++step)
@@ -160,11 +170,11 @@ TEST_CASE("BF16's seeds make the noise band", "[convergence]") {
   REQUIRE(r.band);
   CHECK(r.band->seeds == 3);
   // sd of (0, 0.05, -0.04) is 0.0450925; a further run lies within t(0.975, 2) sd sqrt(4 / 3).
-  CHECK(std::abs(r.band->final_sd - 0.0450925) < 1e-6);
-  CHECK(std::abs(r.band->final_range.high - r.band->final_mean - 4.30265 * 0.0450925 * std::sqrt(4.0 / 3)) <
-        1e-5);
+  const double half = 4.30265 * 0.0450925 * std::sqrt(4.0 / 3);
   REQUIRE(r.band->ema_mean.size() == 200);
-  CHECK(r.band->ema_low[199] < r.band->ema_mean[199]);
+  CHECK(std::abs(r.band->ema_mean[199] - (2.5 + 0.01 / 3)) < 1e-5);
+  CHECK(std::abs(r.band->ema_high[199] - r.band->ema_mean[199] - half) < 1e-5);
+  CHECK(std::abs(r.band->ema_mean[199] - r.band->ema_low[199] - half) < 1e-5);
   CHECK_FALSE(assess_bf16(curves({0.0, 0.1}), kLnV).band);
 }
 
