@@ -46,6 +46,23 @@ std::string csv_cell(const std::string& text) {
 
 }  // namespace
 
+std::string take_constants(Table& table, const std::vector<std::string>& kept) {
+  std::string text;
+  const auto& rows = table.rows;
+  for (std::size_t c = table.columns.size(); c-- > 0 && !rows.empty();) {
+    const std::string title = table.columns[c].title, first = rows.front()[c];
+    const bool constant =
+        std::all_of(rows.begin(), rows.end(), [&](const auto& row) { return row[c] == first; });
+    const bool empty = first.empty() || first == "-";
+    if (!constant || (rows.size() < 2 && !empty) || std::count(kept.begin(), kept.end(), title)) continue;
+    if (!empty) text = title + " " + first + (text.empty() ? "" : ", ") + text;
+    const auto place = static_cast<std::ptrdiff_t>(c);
+    table.columns.erase(table.columns.begin() + place);
+    for (auto& row : table.rows) row.erase(row.begin() + place);
+  }
+  return text;
+}
+
 std::string printable(const std::string& text) {
   std::string result = text;
   for (char& c : result)

@@ -24,6 +24,10 @@ std::string render_term(const Table& table);
 std::string render_markdown(const Table& table);
 std::string render_csv(const Table& table);
 
+/// Takes out the columns that say the same in all rows (of two at least) or nothing in any, but for those of
+/// a title in `kept`. Returns what they said: "batch (sequences) 1, master fp32".
+std::string take_constants(Table& table, const std::vector<std::string>& kept);
+
 /// One line of printable text: control characters and line ends become spaces.
 std::string printable(const std::string& text);
 

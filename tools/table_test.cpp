@@ -3,6 +3,7 @@
 
 #include "tools/catch.h"
 #include "tools/document.h"
+#include "tools/test_text.h"
 
 using namespace precbench;
 
@@ -58,4 +59,23 @@ TEST_CASE("a document keeps foreign text from being Markdown or HTML", "[table]"
   CHECK(text.find("- &lt;b> a\\_b \\*c\\* \\`d\\`\n\n| recipe") != std::string::npos);
   CHECK(text.find("\n\n- a note\n") != std::string::npos);
   CHECK(render_term(document).find("title\n\nSection\n  <b> a_b *c* `d`\n\nrecipe") == 0);
+}
+
+TEST_CASE("columns that say the same in all rows leave the table", "[table]") {
+  Table table{{{"recipe", true}, {"batch"}, {"other"}, {"master", true}, {"tokens/s"}},
+              {{"bf16", "1", "-", "fp32", "10"}, {"bf16", "1", "-", "fp32", "20"}},
+              {1}};
+  CHECK(take_constants(table, {"recipe"}) == "batch 1, master fp32");
+  CHECK(render_csv(table) == "recipe,tokens/s\nbf16,10\nbf16,20\n");
+  Table single{{{"recipe", true}, {"batch"}, {"other"}}, {{"bf16", "1", "-"}}, {}};
+  CHECK(take_constants(single, {"recipe"}).empty());  // of one row only what is empty
+  CHECK(render_csv(single) == "recipe,batch\nbf16,1\n");
+}
+
+TEST_CASE("Markdown headings have one blank line, and links of any path hold", "[table]") {
+  Section section{"Figures", {}, kTable, {}};
+  CHECK(contains(render_markdown(Document{"t", {section}}), "# t\n\n## Figures\n\n| recipe"));
+  section.figures.push_back({"name", "script", "8B", "what it shows", "", "", "my plots (1)/a%b#c.svg"});
+  CHECK(contains(render_markdown(Document{"t", {section}}),
+                 "## Figures\n\n![8B: what it shows](my%20plots%20%281%29/a%25b%23c.svg)\n\n| recipe"));
 }
