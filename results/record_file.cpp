@@ -202,9 +202,20 @@ std::optional<std::string> repair_tail(const std::string& path) {
 RecordSet read_records(const std::vector<std::string>& paths) {
   RecordSet set;
   std::set<fs::path> seen;
-  for (const std::string& path : paths)
-    for (const std::string& file : files_of(path))
-      if (seen.insert(fs::weakly_canonical(file)).second) read_file_into(set, file);
+  for (const std::string& path : paths) {
+    const std::size_t records = set.records.size(), problems = set.problems.size();
+    bool read_before = false;
+    for (const std::string& file : files_of(path)) {
+      if (seen.insert(fs::weakly_canonical(file)).second)
+        read_file_into(set, file);
+      else
+        read_before = true;
+    }
+    if (set.records.size() == records && !read_before)
+      set.without_record.push_back(
+          fmt::format("{}: no record in it{}", path,
+                      set.problems.size() == problems ? "" : " (" + set.problems[problems] + ")"));
+  }
   drop_repeated(set);
   std::set<int> methods;
   for (const LocatedRecord& located : set.records) methods.insert(located.record.method_version);

@@ -35,6 +35,8 @@ struct RecordSet {
   /// that was only half written, records of another schema (all left out); a case that a later line repeats
   /// (the later one is kept); records of several method versions (all kept).
   std::vector<std::string> problems;
+  /// Of the paths read those in which no line is a record, "PATH: no record in it (the first problem)".
+  std::vector<std::string> without_record;
 };
 
 /// Reads record files, and every *.jsonl of folders, in the order given (a folder's by name). Throws

@@ -172,6 +172,19 @@ TEST_CASE("a case that failed without an environment is placed beside its neighb
   CHECK_FALSE(set.records[0].record.env.gpu);  // the record itself stays as it was written
 }
 
+TEST_CASE("of several paths those without a record are named", "[record_file]") {
+  const TempDirectory scratch;
+  append_record(scratch / "a.jsonl", samples::gpu_record("bf16", 250));
+  append_record(scratch / "b.jsonl", samples::gpu_record("bf16", 240));
+  const std::string text = scratch.write("notes.txt", "no record\n"), empty = scratch.write("empty", "");
+  const std::string a = scratch / "a.jsonl";
+  // The record of a.jsonl is repeated in b.jsonl, and a.jsonl is given twice: both hold a record.
+  const RecordSet set = read_records({a, text, scratch / "b.jsonl", a, empty});
+  CHECK(set.without_record ==
+        std::vector<std::string>{text + ": no record in it (" + text + ":1: not JSON, left out)",
+                                 empty + ": no record in it"});
+}
+
 TEST_CASE("a path that cannot hold records", "[record_file]") {
   const TempDirectory scratch;
   CHECK(contains(refusal_of([&] { read_records({scratch / "none"}); }), "no such file or folder"));
