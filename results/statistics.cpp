@@ -78,6 +78,14 @@ std::optional<double> trailing_mean(const std::vector<double>& series) {
   return sum / static_cast<double>(count);
 }
 
+std::optional<std::pair<double, double>> trailing_means_at_equal_steps(const std::vector<double>& a,
+                                                                       const std::vector<double>& b) {
+  const auto steps = static_cast<std::ptrdiff_t>(std::min(a.size(), b.size()));
+  const auto x = trailing_mean({a.begin(), a.begin() + steps});
+  const auto y = trailing_mean({b.begin(), b.begin() + steps});
+  return x && y ? std::optional(std::pair(*x, *y)) : std::nullopt;
+}
+
 MeanAndSpread mean_and_spread(const std::vector<double>& values) {
   const double n = static_cast<double>(values.size());
   const double mean = std::accumulate(values.begin(), values.end(), 0.0) / n;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace precbench {
@@ -27,6 +28,10 @@ std::vector<std::int64_t> outliers(const std::vector<double>& samples);
 std::optional<double> trailing_mean(const std::vector<double>& series);
 /// How many entries that mean takes of a series of `length`.
 std::size_t trailing_window(std::size_t length);
+/// The trailing means of two runs after as many steps as both have done: a run that went on longer has learnt
+/// more, which says nothing about what else tells the two apart. Null where either has none.
+std::optional<std::pair<double, double>> trailing_means_at_equal_steps(const std::vector<double>& a,
+                                                                       const std::vector<double>& b);
 
 struct MeanAndSpread {
   double mean = 0, sd = 0;  ///< sample standard deviation (n - 1); 0 for a single value

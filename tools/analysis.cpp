@@ -15,8 +15,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Fields that say how a recipe is applied. bf16 knows none of them, so they part rows, not groups.
-const std::set<std::string> kRecipeModifiers = {"head", "keep_bf16", "gather", "reduce_amax"};
+/// Fields that say how a recipe is applied, and their values where nothing is changed. bf16 knows none of
+/// them, so they part rows, not groups.
+const std::map<std::string, std::string> kRecipeModifiers = {
+    {"head", "bf16"}, {"keep_bf16", ""}, {"gather", "bf16"}, {"reduce_amax", "off"}};
 /// Fields that do not change the work that is measured.
 const std::set<std::string> kNotWork = {"save_init",  "save_final", "save_grads",
                                         "time_limit", "timeout",    "out"};
@@ -97,19 +99,6 @@ std::optional<double> final_loss(const Record& record) {
   return record.training ? trailing_mean(record.training->loss) : std::nullopt;
 }
 
-/// The final losses of two runs after as many steps as both have done: a run that went on longer has learnt
-/// more, and that says nothing about its recipe.
-std::pair<std::optional<double>, std::optional<double>> losses_at_equal_steps(const Record& a,
-                                                                              const Record& b) {
-  if (!a.training || !b.training) return {};
-  const std::size_t steps = std::min(a.training->loss.size(), b.training->loss.size());
-  const auto first_steps = [&](const Record& r) {
-    return trailing_mean(
-        {r.training->loss.begin(), r.training->loss.begin() + static_cast<std::ptrdiff_t>(steps)});
-  };
-  return {first_steps(a), first_steps(b)};
-}
-
 /// Relative to the median of its own run, so that seeds can be pooled.
 std::optional<double> pooled_relative_iqr(const Row& row) {
   std::vector<double> relative;
@@ -160,8 +149,13 @@ void compare(Row& row, const Row& baseline) {
   std::vector<double> deltas;
   for (const LocatedRecord* mine : row.members)
     for (const LocatedRecord* theirs : baseline.members) {
-      const auto [a, b] = losses_at_equal_steps(mine->record, theirs->record);
-      if (a && b && seed_of(mine) == seed_of(theirs)) deltas.push_back(*a - *b);
+      const auto &a = mine->record.training, &b = theirs->record.training;
+      if (!a || !b || seed_of(mine) != seed_of(theirs)) continue;
+      const auto ends = trailing_means_at_equal_steps(a->loss, b->loss);
+      if (!ends) continue;
+      deltas.push_back(ends->first - ends->second);
+      const std::size_t steps = std::min(a->loss.size(), b->loss.size());
+      row.paired_steps = row.paired_steps ? std::min(row.paired_steps, steps) : steps;
     }
   row.loss_delta = mean(deltas);
   row.paired_seeds = static_cast<int>(deltas.size());
@@ -169,17 +163,11 @@ void compare(Row& row, const Row& baseline) {
 
 void compare_with_bf16(Group& group) {
   std::stable_partition(group.rows.begin(), group.rows.end(), [](const Row& row) { return row.is_bf16(); });
-  for (std::size_t i = 0; i < group.rows.size(); ++i) {
-    // The bf16 row with the same modifiers if there is one, else the first that ran.
-    const Row* baseline = nullptr;
-    for (const Row& candidate : group.rows) {
-      if (!candidate.is_bf16() || candidate.status != Status::ok) continue;
-      const bool same = same_modifiers(candidate.fields, group.rows[i].fields);
-      if (!baseline || same) baseline = &candidate;
-      if (same) break;
-    }
-    if (baseline) compare(group.rows[i], *baseline);
-  }
+  std::vector<const Json*> bf16;
+  for (const Row& row : group.rows)
+    bf16.push_back(row.is_bf16() && row.status == Status::ok ? &row.fields : nullptr);
+  for (Row& row : group.rows)
+    if (const auto baseline = bf16_of(bf16, row.fields)) compare(row, group.rows[*baseline]);
 }
 
 }  // namespace
@@ -191,9 +179,21 @@ std::string field_text(const Json& value) {
 
 bool Row::is_bf16() const { return fields.value("recipe", Json()) == "bf16"; }
 
-bool same_modifiers(const Json& a, const Json& b) {
-  return std::all_of(kRecipeModifiers.begin(), kRecipeModifiers.end(),
-                     [&](const std::string& key) { return a.value(key, Json()) == b.value(key, Json()); });
+std::vector<std::string> modifiers_of(const Json& fields) {
+  std::vector<std::string> modifiers;
+  for (const auto& [key, unchanged] : kRecipeModifiers)
+    if (const std::string value = field_text(fields.value(key, Json())); !value.empty() && value != unchanged)
+      modifiers.push_back(key + " " + value);
+  return modifiers;
+}
+
+std::optional<std::size_t> bf16_of(const std::vector<const Json*>& bf16, const Json& fields) {
+  std::optional<std::size_t> chosen;
+  for (std::size_t i = bf16.size(); i-- > 0;)
+    if (bf16[i]) chosen = i;
+  for (std::size_t i = 0; i < bf16.size(); ++i)
+    if (bf16[i] && modifiers_of(*bf16[i]) == modifiers_of(fields)) return i;
+  return chosen;
 }
 
 RecordRefs all_of(const RecordSet& set) {

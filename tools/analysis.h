@@ -36,6 +36,7 @@ struct Row {
   std::optional<double> memory_ratio{};  ///< peak over bf16's; both ok and native, else null
   std::optional<double> loss_delta{};  ///< final loss minus bf16's, mean over the seeds that both have; nats
   int paired_seeds = 0;                ///< how many those are
+  std::size_t paired_steps = 0;        ///< after how many steps the pair that did fewest is compared; 0: none
 
   const Record& record() const { return members.front()->record; }
   bool comparable() const { return status == Status::ok && path == ExecutionPath::native; }
@@ -60,9 +61,15 @@ struct Analysis {
 /// The analysis points to the records, which must outlive it.
 Analysis analyze(const RecordRefs& records, RowsBy by = RowsBy::recipe);
 
-/// Whether two cases apply their recipes alike (format of lm_head, of the gather, ...), so that the one may
-/// be the BF16 of the other.
-bool same_modifiers(const nlohmann::ordered_json& a, const nlohmann::ordered_json& b);
+/// What is changed of how a recipe is applied, in words, "gather fp8"; empty where nothing is: lm_head and
+/// gathers in BF16, no block kept in BF16, no amax shared.
+std::vector<std::string> modifiers_of(const nlohmann::ordered_json& fields);
+
+/// Of cases that differ in the recipe at most, the BF16 that the one of `fields` is compared with: the first
+/// with the same modifiers, else the first. `bf16` holds the fields of each candidate, null for what is none.
+/// Null if there is no candidate.
+std::optional<std::size_t> bf16_of(const std::vector<const nlohmann::ordered_json*>& bf16,
+                                   const nlohmann::ordered_json& fields);
 
 RecordRefs all_of(const RecordSet& set);
 

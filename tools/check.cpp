@@ -4,30 +4,21 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <map>
 
 #include "kernels/errors.h"
+#include "tools/files.h"
 #include "tools/table.h"
+#include "tools/text.h"
 
 namespace precbench {
 namespace {
 
 namespace fs = std::filesystem;
-
-void write_file(const std::string& path, const std::string& text, const char* mode) {
-  std::FILE* file = std::fopen(path.c_str(), mode);
-  bool done = file && std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  const int error = errno;
-  if (file) done = std::fclose(file) == 0 && done;
-  if (!done) throw InvalidInput(fmt::format("cannot write {}: {}", path, std::strerror(error)));
-}
 
 std::string environment_variable(const char* name) {
   const char* value = std::getenv(name);
@@ -49,11 +40,9 @@ std::optional<double> tolerance(const char* flag, const std::string& word, const
 
 /// Every path must hold a record: a mistyped one must not end as a missing case.
 RecordSet read_run(const std::vector<std::string>& paths) {
-  for (const std::string& path : paths)
-    if (const RecordSet one = read_records({path}); one.records.empty())
-      throw InvalidInput(fmt::format("{}: no record in it{}", path,
-                                     one.problems.empty() ? "" : " (" + one.problems.front() + ")"));
-  return read_records(paths);
+  RecordSet run = read_records(paths);
+  if (!run.without_record.empty()) throw InvalidInput(run.without_record.front());
+  return run;
 }
 
 /// A baseline is made by this program and kept under version control: what is wrong with it is an error,
@@ -120,8 +109,8 @@ int accept(const CheckOptions& options, const RecordSet& run) {
   std::error_code error;
   fs::rename(beside, options.baseline, error);
   if (error) throw InvalidInput(fmt::format("cannot write {}: {}", options.baseline, error.message()));
-  fmt::print("accepted {} case{} into {}, which has {} now\n", measured, measured == 1 ? "" : "s",
-             options.baseline, records.size());
+  fmt::print("accepted {} into {}, which has {} now\n", plural(measured, "case"), options.baseline,
+             records.size());
   return kCheckPassed;
 }
 
@@ -154,15 +143,13 @@ int check(const CheckOptions& options, const RerunCommand& rerun) {
 
   const std::string markdown = gate_markdown(result, options.baseline, rerun);
   if (const std::string path = environment_variable("GITHUB_STEP_SUMMARY"); !path.empty())
-    write_file(path, markdown, "ab");
-  if (!options.markdown.empty()) write_file(options.markdown, markdown, "wb");
-  if (!options.junit.empty()) write_file(options.junit, gate_junit(result, rerun), "wb");
+    write_file(path, markdown, true);
+  if (!options.markdown.empty()) write_file(options.markdown, markdown);
+  if (!options.junit.empty()) write_file(options.junit, gate_junit(result, rerun));
   if (!options.json.empty())
-    write_file(options.json,
-               gate_json(result, options.baseline, rerun)
-                       .dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) +
-                   "\n",
-               "wb");
+    write_file(options.json, gate_json(result, options.baseline, rerun)
+                                     .dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) +
+                                 "\n");
   fmt::print("{}", gate_term(result, options.baseline, rerun));
   if (environment_variable("GITHUB_ACTIONS") == "true") fmt::print("{}", gate_annotations(result, rerun));
   return status;

@@ -42,10 +42,8 @@ std::string tflops_text(const Row& row) {
 
 std::string memory_text(const Row& row) { return row.peak_memory ? bytes_text(*row.peak_memory) : ""; }
 
-std::string loss_text(const Row& row) { return row.final_loss ? fmt::format("{:.4f}", *row.final_loss) : ""; }
-
 std::string delta_text(const Row& row) {
-  if (!row.loss_delta || row.fields.value("recipe", Json()) == "bf16") return "";
+  if (!row.loss_delta || row.is_bf16()) return "";
   return fmt::format("{:+.4f}", *row.loss_delta);
 }
 
@@ -55,8 +53,10 @@ std::string paired_text(const Row& row) {
   return row.paired_seeds > 0 ? fmt::format("{}", row.paired_seeds) : "";
 }
 
-std::string norm_text(const Row& row) {
-  return row.last_grad_norm ? fmt::format("{:.3g}", *row.last_grad_norm) : "";
+Json compared_value(const Row& row) { return row.paired_steps > 0 ? Json(row.paired_steps) : Json(); }
+
+std::string compared_text(const Row& row) {
+  return row.paired_steps > 0 && !row.is_bf16() ? fmt::format("{}", row.paired_steps) : "";
 }
 
 Json status_value(const Row& row) { return name_of(row.status); }
@@ -74,17 +74,23 @@ std::string error_text(const Row& row) {
 
 }  // namespace
 
+std::string title_of(const Column& column, const char* rank) {
+  std::string title = column.title;
+  if (const std::size_t at = title.find("GPU"); at != std::string::npos) title.replace(at, 3, rank);
+  return title;
+}
+
 const std::vector<Column>& report_columns() {
   static const std::vector<Column> columns = {
-      {Topic::all, "status", false, "status", "", true, "", status_value, status_text},
-      {Topic::all, "execution", true, "", "", true, "", path_value, no_text},
+      {Topic::all, kStatusKey, false, "status", "", true, "", status_value, status_text},
+      {Topic::none, "execution", true, "", "", true, "", path_value, no_text},
       {Topic::speed, "tokens_per_s", false, "tokens/s", "tokens/s", false,
-       "all GPUs together, from the median step", number<&Row::tokens_per_s>, tokens_text},
+       "all ranks together, from the median step", number<&Row::tokens_per_s>, tokens_text},
       {Topic::speed, "relative_iqr", true, "IQR", "", false,
        "interquartile range of the step time over its median", number<&Row::relative_iqr>,
        percent<&Row::relative_iqr>},
       {Topic::speed, "speedup_vs_bf16", true, "speed-up", "", false,
-       "against bf16, only where both ran natively", number<&Row::speedup>, ratio<&Row::speedup>},
+       "against bf16, only where both ran natively", number<&Row::speedup>, ratio<&Row::speedup>, "", true},
       {Topic::speed, "tflops_per_gpu", false, "TFLOP/s per GPU", "TFLOP/s", false,
        "model FLOPs, nothing recomputed", number<&Row::tflops_per_gpu>, tflops_text},
       {Topic::speed, "mfu_bf16", false, "MFU bf16", "", false, "against the dense BF16 peak",
@@ -100,16 +106,18 @@ const std::vector<Column>& report_columns() {
        "measured, on the rank that needs most", number<&Row::peak_memory>, memory_text},
       {Topic::speed, "memory_vs_bf16", true, "memory ratio", "", false,
        "peak against bf16's, only where both ran natively", number<&Row::memory_ratio>,
-       ratio<&Row::memory_ratio>},
-      {Topic::loss, "final_loss", true, "final loss", "nats", false,
-       "mean of the last tenth of the steps, of 5 at least, in nats", number<&Row::final_loss>, loss_text},
+       ratio<&Row::memory_ratio>, "", true},
+      // Runs that time a recipe end after different numbers of steps: their last values are no comparison.
+      {Topic::none, "final_loss", true, "", "nats", false, "", number<&Row::final_loss>, no_text},
       {Topic::loss, "loss_minus_bf16", true, "loss - bf16", "nats", false,
-       "mean over the seeds that both have, after as many steps as both have done, in nats",
-       number<&Row::loss_delta>, delta_text},
+       "after as many steps as both have done: mean of the last tenth of them, of 5 at least, over the seeds "
+       "that both have, in nats",
+       number<&Row::loss_delta>, delta_text, "", true},
+      {Topic::loss, "compared_steps", true, "steps", "steps", false, "after which loss - bf16 is taken",
+       compared_value, compared_text},
       {Topic::loss, "paired_seeds", true, "seeds", "", false, "pairs behind loss - bf16", paired_value,
        paired_text, "1"},
-      {Topic::loss, "last_grad_norm", true, "grad norm", "", false, "of the last step, before clipping",
-       number<&Row::last_grad_norm>, norm_text},
+      {Topic::none, "last_grad_norm", true, "", "", false, "", number<&Row::last_grad_norm>, no_text},
       {Topic::speed, "error", false, "note", "", true, "", error_value, error_text},
   };
   return columns;

@@ -11,20 +11,27 @@
 
 namespace precbench {
 
-enum class Topic : std::uint8_t { speed, loss, all };  ///< the table that shows a column; all: both
+/// The table that shows a column; all: both; none: the column is for programs.
+enum class Topic : std::uint8_t { speed, loss, all, none };
 
 struct Column {
   Topic topic;
   const char* key;     ///< name for programs
   bool derived;        ///< CSV has it; false where the record has the value under a name of its own
-  const char* title;   ///< heading for people
+  const char* title;   ///< heading for people; on the CPU device its "GPU" reads "rank"
   const char* unit;    ///< of the value; empty for texts and pure numbers
   bool left;           ///< a text
-  const char* legend;  ///< what the number means, one line; empty where the title says it
+  const char* legend;  ///< what the number means, in half a line; empty where the title says it
   nlohmann::ordered_json (*value)(const Row& row);  ///< null when unknown
   std::string (*text)(const Row& row);              ///< empty when unknown
   const char* trivial = "";                         ///< a column with no other text than this is left out
+  bool relative = false;                            ///< to bf16, whose own value says nothing
 };
+
+inline constexpr const char* kStatusKey = "status";
+
+/// The heading where ranks are called `rank`.
+std::string title_of(const Column& column, const char* rank);
 
 /// All columns behind the ones that name the case.
 const std::vector<Column>& report_columns();

@@ -95,14 +95,11 @@ std::vector<RecipeConvergence> entries_of(const Group& group) {
   return entries;
 }
 
-/// The BF16 entry with the same modifiers, else the first, else the entry itself.
+/// The index of the BF16 entry that one is compared with; its own if there is none.
 std::size_t baseline_of(const std::vector<RecipeConvergence>& entries, std::size_t index) {
-  std::size_t chosen = index;
-  for (std::size_t i = entries.size(); i-- > 0;)
-    if (entries[i].is_bf16) chosen = i;
-  for (std::size_t i = 0; i < entries.size(); ++i)
-    if (entries[i].is_bf16 && same_modifiers(entries[i].fields, entries[index].fields)) return i;
-  return chosen;
+  std::vector<const Json*> bf16;
+  for (const RecipeConvergence& entry : entries) bf16.push_back(entry.is_bf16 ? &entry.fields : nullptr);
+  return bf16_of(bf16, entries[index].fields).value_or(index);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "results/statistics.h"
 #include "tools/analysis.h"
 #include "tools/distinct.h"
+#include "tools/text.h"
 
 namespace precbench {
 namespace {
@@ -141,14 +142,9 @@ std::optional<MetricResult> gate_memory(const Match& match, double tolerance) {
   return result;
 }
 
-/// Trailing means after as many steps as both have done.
-std::pair<std::optional<double>, std::optional<double>> losses_of(const Match& match) {
+std::optional<std::pair<double, double>> losses_of(const Match& match) {
   const auto &was = match.baseline->record.training, &is = match.current->record.training;
-  if (!was || !is) return {};
-  std::vector<double> a = was->loss, b = is->loss;
-  const std::size_t steps = std::min(a.size(), b.size());
-  a.resize(steps), b.resize(steps);
-  return {trailing_mean(a), trailing_mean(b)};
+  return was && is ? trailing_means_at_equal_steps(was->loss, is->loss) : std::nullopt;
 }
 
 /// What the loss of one case is judged by: its own difference, or the mean over its seeds.
@@ -177,15 +173,15 @@ std::optional<MetricResult> gate_loss(const Match& match, const std::vector<cons
   if (!baseline.training || !trailing_mean(baseline.training->loss)) return std::nullopt;
   MetricResult result{kLoss, "nats"};
   result.baseline = trailing_mean(baseline.training->loss);
-  if (!losses_of(match).second) return lacking(result);
+  if (!losses_of(match)) return lacking(result);
   std::vector<std::pair<double, double>> pairs;
   std::size_t own = 0;
   for (const Match* seed : seeds) {
     if (!seed->current || seed->current->record.status != Status::ok) continue;
-    const auto [was, is] = losses_of(*seed);
-    if (!was || !is) continue;
+    const auto ends = losses_of(*seed);
+    if (!ends) continue;
     if (seed == &match) own = pairs.size();
-    pairs.emplace_back(*was, *is);
+    pairs.push_back(*ends);
   }
   const LossDifference d = judge_seeds(pairs, own, stated_band);
   result.baseline = d.baseline;
@@ -279,7 +275,7 @@ std::vector<Match> match_cases(const RecordSet& baseline, const RecordSet& curre
     if (found != by_id.end()) by_id.erase(found);
   }
   if (!by_id.empty())
-    notes.add(fmt::format("{} case{} of this run {} no baseline", by_id.size(), by_id.size() == 1 ? "" : "s",
+    notes.add(fmt::format("{} of this run {} no baseline", plural(by_id.size(), "case"),
                           by_id.size() == 1 ? "has" : "have"));
   return matches;
 }

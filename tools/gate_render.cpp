@@ -9,6 +9,7 @@
 #include "tools/analysis.h"
 #include "tools/columns.h"
 #include "tools/document.h"
+#include "tools/text.h"
 
 namespace precbench {
 namespace {
@@ -91,29 +92,6 @@ std::vector<std::string> commands_of(const GateResult& result, const RerunComman
   return commands;
 }
 
-std::string xml_escaped(const std::string& text) {
-  std::string escaped;
-  for (const char c : printable(text)) {
-    switch (c) {
-      case '&':
-        escaped += "&amp;";
-        break;
-      case '<':
-        escaped += "&lt;";
-        break;
-      case '>':
-        escaped += "&gt;";
-        break;
-      case '"':
-        escaped += "&quot;";
-        break;
-      default:
-        escaped += c;
-    }
-  }
-  return escaped;
-}
-
 /// As GitHub's runner reads them back; in a property ':' and ',' too have a meaning.
 std::string annotation_escaped(const std::string& text, bool property) {
   std::string escaped;
@@ -154,7 +132,7 @@ std::string gate_summary(const GateResult& result) {
   for (const CaseResult& one : result.cases) ++counts[one.verdict()];
   std::vector<std::string> parts;
   for (const auto& [verdict, count] : counts) parts.push_back(fmt::format("{} {}", count, name_of(verdict)));
-  return fmt::format("{} case{}: {}", result.cases.size(), result.cases.size() == 1 ? "" : "s",
+  return fmt::format("{}: {}", plural(result.cases.size(), "case"),
                      parts.empty() ? "none" : joined(parts, ", "));
 }
 

@@ -16,6 +16,8 @@
 #include "kernels/errors.h"
 #include "tools/embedded_text.h"
 #include "tools/figure_data.h"
+#include "tools/files.h"
+#include "tools/text.h"
 
 namespace precbench {
 namespace {
@@ -46,13 +48,6 @@ std::string read_text(const fs::path& path) {
   std::ostringstream text;
   text << std::ifstream(path, std::ios::binary).rdbuf();
   return text.str();
-}
-
-void write_text(const fs::path& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.flush();
-  if (!file) throw InvalidInput(fmt::format("cannot write {}", path.string()));
 }
 
 bool is_installed() {
@@ -96,13 +91,6 @@ void replace_all(std::string& text, const std::string& from, const std::string& 
     text.replace(at, from.size(), to);
 }
 
-std::string escaped(std::string text) {
-  replace_all(text, "&", "&amp;");
-  replace_all(text, "<", "&lt;");
-  replace_all(text, ">", "&gt;");
-  return text;
-}
-
 }  // namespace
 
 std::string svg_for_page(const std::string& svg, const std::string& id, const std::string& caption) {
@@ -116,7 +104,7 @@ std::string svg_for_page(const std::string& svg, const std::string& id, const st
   replace_all(text, "\"black\"", "\"currentColor\"");
   replace_all(text, "'black'", "'currentColor'");
   replace_all(text, "rgb(0,0,0)", "currentColor");
-  replace_all(text, "<title>Gnuplot</title>", "<title>" + escaped(caption) + "</title>");
+  replace_all(text, "<title>Gnuplot</title>", "<title>" + xml_escaped(caption) + "</title>");
   replace_all(text, "<title>gnuplot_plot_", "<title>line ");
   text = std::regex_replace(text, std::regex("<desc>[^<]*</desc>\\s*"), "");
   text.replace(0, 4, "<svg role=\"img\"");
@@ -137,15 +125,15 @@ void draw_figures(Document& document, const std::string& folder, const std::stri
   const WorkFolder work;
   fs::create_directories(work.path / "plots");
   for (const auto& [name, text] : kPlotScripts)
-    write_text(work.path / "plots" / (std::string(name) + ".gp"), text);
+    write_file((work.path / "plots" / (std::string(name) + ".gp")).string(), text);
   std::error_code error;
   if (!folder.empty() && (fs::create_directories(folder, error), error))
     throw InvalidInput(fmt::format("cannot make {}: {}", folder, error.message()));
   for (std::size_t i = 0; i < figures.size(); ++i) {
     Figure& figure = *figures[i];
     const std::string file_data = plot_heading(figure.heading) + figure.data;
-    write_text(work.path / "data", figure.data);
-    write_text(work.path / "file.data", file_data);
+    write_file((work.path / "data").string(), figure.data);
+    write_file((work.path / "file.data").string(), file_data);
     const auto draw = [&](const char* settings) {
       if (run_gnuplot(work.path, settings, "plots/" + figure.script + ".gp")) return true;
       document.notice = fmt::format("gnuplot could not draw {}: {}", figure.name, first_complaint(work.path));
@@ -158,9 +146,9 @@ void draw_figures(Document& document, const std::string& folder, const std::stri
         !draw("data='file.data'; output='file.png'"))
       continue;
     const fs::path file = fs::path(folder) / figure.name;
-    write_text(file.string() + ".svg", read_text(work.path / "file.svg"));
-    write_text(file.string() + ".png", read_text(work.path / "file.png"));
-    write_text(file.string() + ".dat", file_data);
+    write_file(file.string() + ".svg", read_text(work.path / "file.svg"));
+    write_file(file.string() + ".png", read_text(work.path / "file.png"));
+    write_file(file.string() + ".dat", file_data);
     const fs::path base = output.empty() ? fs::path(".") : fs::path(output).parent_path();
     figure.link = fs::path(file.string() + ".svg").lexically_proximate(base.empty() ? "." : base).string();
   }

@@ -4,9 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <map>
 
 #include "kernels/errors.h"
@@ -14,6 +11,7 @@
 #include "tools/analysis.h"
 #include "tools/columns.h"
 #include "tools/distinct.h"
+#include "tools/files.h"
 #include "tools/gnuplot.h"
 
 namespace precbench {
@@ -24,16 +22,6 @@ using Json = nlohmann::ordered_json;
 Json scalar_at(const Json& json, const std::string& pointer) {
   const Json::json_pointer place(pointer);
   return json.contains(place) ? json.at(place) : Json();
-}
-
-void write_output(const std::string& path, const std::string& text) {
-  std::FILE* file = path.empty() ? stdout : std::fopen(path.c_str(), "wb");
-  bool done = file && std::fwrite(text.data(), 1, text.size(), file) == text.size() && std::fflush(file) == 0;
-  const int error = errno;
-  if (file && file != stdout) std::fclose(file);
-  if (!done)
-    throw InvalidInput(
-        fmt::format("cannot write {}: {}", path.empty() ? "standard output" : path, std::strerror(error)));
 }
 
 }  // namespace
@@ -100,10 +88,12 @@ int report(const ReportOptions& options) {
   if (set.records.empty())
     throw InvalidInput(fmt::format("{}: no record in it{}", fmt::join(options.paths, ", "),
                                    set.problems.empty() ? "" : " (" + set.problems.front() + ")"));
+  const auto write = [&](const std::string& text) {
+    options.output.empty() ? write_standard_output(text) : write_file(options.output, text);
+  };
   if (options.format == "csv" || options.format == "json") {
     for (const std::string& problem : set.problems) fmt::print(stderr, "{}\n", printable(problem));
-    write_output(options.output,
-                 options.format == "csv" ? render_csv(make_csv(set)) : make_json(set).dump(1) + '\n');
+    write(options.format == "csv" ? render_csv(make_csv(set)) : make_json(set).dump(1) + '\n');
     return 0;
   }
   if (options.format != "md" && options.format != "term" && options.format != "html")
@@ -112,9 +102,9 @@ int report(const ReportOptions& options) {
   Document document = make_report(set);
   if (options.format == "html" || !options.plots.empty())
     draw_figures(document, options.plots, options.output);
-  write_output(options.output, options.format == "html" ? render_html(document)
-                               : options.format == "md" ? render_markdown(document)
-                                                        : render_term(document));
+  write(options.format == "html" ? render_html(document)
+        : options.format == "md" ? render_markdown(document)
+                                 : render_term(document));
   return 0;
 }
 

@@ -109,7 +109,7 @@ void add_figures(std::vector<Figure>& figures, const ReportInput& input, const P
   if (study.recipes.size() < 2 || !first.is_bf16) return;
   std::vector<Series> losses, differences;
   for (const RecipeConvergence& recipe : study.recipes) {
-    const std::string name = recipe_of(part, row_of(recipe));
+    const std::string name = label_of(row_of(recipe));
     const int style = input.styles.at(name);
     losses.push_back(series_of(name, style, mean_curve(recipe, nullptr, steps)));
     if (!recipe.is_bf16)
@@ -142,7 +142,7 @@ void add_tradeoff(std::vector<Figure>& figures, const ReportInput& input, const 
       const bool same = !recipe.members.empty() &&
                         std::count(row.members.begin(), row.members.end(), recipe.members.front()) > 0;
       if (!same || recipe.is_bf16 || !row.speedup || !recipe.delta || !recipe.delta_interval) continue;
-      const std::string name = recipe_of(part, row);
+      const std::string name = label_of(row);
       series.push_back(
           {name,
            input.styles.at(name),
@@ -164,12 +164,19 @@ std::string interval_text(const std::optional<Interval>& interval, const char* f
   return interval ? fmt::format(fmt::runtime(format), interval->low, interval->high) : "-";
 }
 
-Table verdicts_of(const Part& part, const std::vector<Study>& studies) {
+/// "45 min"
+std::string time_text(double seconds) {
+  return seconds < 120    ? fmt::format("{:.1f} s", seconds)
+         : seconds < 7200 ? fmt::format("{:.0f} min", seconds / 60)
+                          : fmt::format("{:.1f} h", seconds / 3600);
+}
+
+RowTable verdicts_of(const Part& part, const std::vector<Study>& studies) {
   RowTable result(part);
   result.table.columns.push_back({"verdict", true});
-  for (const char* title :
-       {"final loss (nats)", "95% interval (nats)", "loss - bf16 (nats)", "95% interval (nats)",
-        "margin (nats)", "EMA error, last", "EMA error, largest", "above entropy (nats)", "seeds", "steps"})
+  for (const char* title : {"final loss (nats)", "95% interval (nats)", "loss - bf16 (nats)",
+                            "95% interval (nats)", "margin (nats)", "EMA error, last", "EMA error, largest",
+                            "above entropy (nats)", "tokens to target", "time to target", "seeds", "steps"})
     result.table.columns.push_back({title});
   result.table.columns.push_back({"in bf16's noise", true});
   result.table.columns.push_back({"why", true, true});
@@ -189,13 +196,15 @@ Table verdicts_of(const Part& part, const std::vector<Study>& studies) {
       line.push_back(number_text(percent(recipe.ema_error_last), "{:+.3f}%"));
       line.push_back(number_text(percent(recipe.ema_error_largest), "{:.3f}%"));
       line.push_back(number_text(recipe.excess_loss, "{:.4f}"));
+      line.push_back(recipe.tokens_to_target ? rate_text(*recipe.tokens_to_target) : "-");
+      line.push_back(recipe.seconds_to_target ? time_text(*recipe.seconds_to_target) : "-");
       line.push_back(fmt::format("{}", recipe.seeds));
-      line.push_back(fmt::format("{}", recipe.steps));
+      line.push_back(recipe.steps > 0 ? fmt::format("{}", recipe.steps) : "-");
       line.push_back(recipe.is_bf16 || !recipe.in_noise_band ? "-" : *recipe.in_noise_band ? "yes" : "no");
       line.push_back(recipe.reason);
     }
   }
-  return result.table;
+  return result;
 }
 
 }  // namespace
@@ -204,28 +213,29 @@ Section convergence_section(const ReportInput& input, const Part& part) {
   Section section{title_on(input, part, "Convergence"), {}, {}, {}, {}, true};
   const std::vector<Study> studies = studies_of(part);
   if (studies.empty()) {
-    Table table = table_of(part, Topic::loss);
     if (std::any_of(part.analysis.groups.begin(), part.analysis.groups.end(), [](const Group& group) {
           return std::any_of(group.rows.begin(), group.rows.end(),
-                             [](const Row& row) { return row.final_loss.has_value(); });
+                             [](const Row& row) { return row.loss_delta && !row.is_bf16(); });
         })) {
-      section.table = std::move(table);
-      section.lines = {
-          fmt::format("These runs time the recipes and are too short to judge convergence (--steps {} is the "
-                      "least that is judged): the losses only show that training went the same way.",
-                      kFewestSteps)};
+      section.lines = {fmt::format(
+          "These runs time the recipes and are too short to judge convergence (--steps {} is the "
+          "least that is judged): the losses only show that training went the same way. Runs end "
+          "after different numbers of steps, so each is compared after as many as both have done.",
+          kFewestSteps)};
+      add_table(section, part, Topic::loss);
     }
     return section;
   }
   for (const Study& study : studies) add_figures(section.figures, input, part, study);
   for (const Study& study : studies) add_tradeoff(section.figures, input, part, study);
-  section.table = verdicts_of(part, studies);
+  verdicts_of(part, studies).move_to(section);
   section.notes = {
       fmt::format("Final loss: mean of the trailing tenth of the steps, over the seeds. Equivalent: two "
                   "one-sided tests at the 5% level put the difference inside the margin, {:g}% of bf16's "
                   "final loss, over at least {} seeds. EMA error: of the EMA(0.9) curve relative to "
-                  "bf16's. Each verdict holds at its own level: among twenty recipes one may be called "
-                  "worse or better by chance.",
+                  "bf16's. Target: the EMA loss is within the margin of where bf16 ended with the same seed. "
+                  "Each verdict holds at its own level: among twenty recipes one may be called worse or "
+                  "better by chance.",
                   100 * ConvergenceRules{}.margin, kFewestSeeds)};
   return section;
 }

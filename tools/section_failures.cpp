@@ -16,14 +16,27 @@ using Json = nlohmann::ordered_json;
 /// The fields that tell a row from the others: "rowwise, seq 4096".
 std::string name_of_row(const Part& part, const Row& row, bool several_machines) {
   Distinct names;
-  names.add(field_text(row.fields.value("recipe", Json())));
-  for (const auto* keys : {&part.analysis.group_keys, &part.analysis.row_keys})
-    for (const std::string& key : *keys)
-      if (const std::string value = field_text(row.fields.value(key, Json())); !value.empty())
-        names.add(key + " " + value);
+  names.add(label_of(row));
+  const bool one_model = part.analysis.constants.contains("model");
+  names.add(
+      setting_of(part, row, one_model ? std::vector<std::string>{"model"} : std::vector<std::string>{}));
   if (several_machines) names.add("on " + part.machine);
   return names.joined();
 }
+
+/// The values that a field has in some rows, "seq 2048/4096"; empty if these are all that the part has.
+std::string values_of(const Part& part, const std::vector<const Row*>& rows, const std::string& key) {
+  Distinct values, all;
+  for (const Row* row : rows) values.add(text_of(*row, key));
+  for (const Group& group : part.analysis.groups)
+    for (const Row& row : group.rows) all.add(text_of(row, key));
+  if (values.texts.empty() || values.texts.size() == all.texts.size()) return "";
+  const std::string name = key == "model" || key == "recipe" ? "" : key + " ";
+  return name + fmt::format("{}", fmt::join(values.texts, "/"));
+}
+
+/// A case whose weights have no copy wider than BF16.
+bool has_narrow_master(const Row& row) { return text_of(row, "master") == "bf16"; }
 
 const char* what_to_try(Status status) {
   switch (status) {
@@ -33,7 +46,8 @@ const char* what_to_try(Status status) {
       return "--recompute block, a smaller --batch or --seq, --moments bf16, or --parallel fsdp on more "
              "GPUs; --dry-run predicts the memory";
     case Status::unsupported:
-      return "`precbench list recipes` says which recipes run natively or emulated here";
+      return "another value of what the reason names; where it names a format or a device, `precbench list "
+             "recipes` says which recipes run here";
     case Status::timeout:
       return "a longer --timeout or fewer --steps; if the step hangs, run the case alone";
     case Status::crashed:
@@ -85,8 +99,7 @@ Section emulated_section(const ReportInput& input) {
         const Support& support = *row.record().support;
         for (const GemmPath* gemm : {&support.fprop, &support.dgrad, &support.wgrad})
           if (gemm->path == ExecutionPath::emulated)
-            recipes_by_reason[gemm->reason.value_or("no reason recorded")].add(
-                field_text(row.fields.value("recipe", Json())));
+            recipes_by_reason[gemm->reason.value_or("no reason recorded")].add(recipe_of(row));
       }
     for (const auto& [reason, recipes] : recipes_by_reason)
       section.lines.push_back(fmt::format("{}{}: {}", recipes.joined(),
@@ -95,19 +108,44 @@ Section emulated_section(const ReportInput& input) {
   return section;
 }
 
+/// Each warning with the settings of its cases, as far as they are not those of every case.
 Section warnings_section(const ReportInput& input) {
-  std::vector<std::pair<std::string, std::size_t>> counts;
-  const auto count = [&](const std::string& text) {
-    for (auto& [known, times] : counts)
-      if (known == text) return void(++times);
-    counts.emplace_back(text, 1);
-  };
-  for (const LocatedRecord& located : input.set.records)
-    for (const std::string& warning : located.record.warnings) count(warning);
   Section section{"Warnings", {}, {}, {}};
-  for (const auto& [text, times] : counts)
-    section.lines.push_back(
-        fmt::format("{} of {}: {}", times, plural(input.set.records.size(), "case"), text));
+  bool rounded_away = false;
+  for (const Part& part : input.parts) {
+    struct Cases {
+      std::size_t count = 0;
+      std::vector<const Row*> rows;
+    };
+    std::vector<std::pair<std::string, Cases>> warnings;
+    for (const Group& group : part.analysis.groups)
+      for (const Row& row : group.rows)
+        for (const LocatedRecord* member : row.members)
+          for (const std::string& text : member->record.warnings) {
+            auto known = std::find_if(warnings.begin(), warnings.end(),
+                                      [&](const auto& warning) { return warning.first == text; });
+            if (known == warnings.end()) known = warnings.insert(warnings.end(), {text, {}});
+            ++known->second.count;
+            known->second.rows.push_back(&row);
+            const bool unchanged = text.find("did not change in the first step") != std::string::npos;
+            rounded_away = rounded_away || (unchanged && has_narrow_master(row));
+          }
+    for (const auto& [text, cases] : warnings) {
+      Distinct where;
+      for (const std::string& key : part.analysis.group_keys) where.add(values_of(part, cases.rows, key));
+      where.add(values_of(part, cases.rows, "recipe"));
+      for (const std::string& key : part.analysis.row_keys) where.add(values_of(part, cases.rows, key));
+      section.lines.push_back(fmt::format("{} of {}{}{}: {}", cases.count,
+                                          plural(part.records.size(), "case"),
+                                          input.several_machines() ? " on " + part.machine : "",
+                                          where.texts.empty() ? "" : " (" + where.joined() + ")", text));
+    }
+  }
+  if (rounded_away)
+    section.notes.push_back(
+        "A BF16 weight without an FP32 master stays as it is under an update of less than half its last bit: "
+        "with --master bf16 a small --lr leaves weights of large magnitude, such as the norms' ones, where "
+        "they are. That changes no speed; to train, take --master fp32 or a higher --lr.");
   return section;
 }
 

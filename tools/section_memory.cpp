@@ -31,7 +31,8 @@ struct Unit {
 };
 
 std::string amount(std::int64_t bytes, const Unit& unit) {
-  return bytes == 0 ? "0" : fmt::format("{:.2f}", static_cast<double>(bytes) / unit.bytes);
+  const std::string text = fmt::format("{:.2f}", static_cast<double>(bytes) / unit.bytes);
+  return text == "0.00" ? "0" : text;
 }
 
 /// The record of a row whose peak is highest; null if none has measured memory.
@@ -85,7 +86,7 @@ std::vector<Figure> figures_of(const Part& part) {
     const Unit unit = unit_of(rows);
     for (const Row* row : rows) {
       const Memory& memory = *memory_of(*row);
-      labels.push_back(fmt::format("{}{}: peak {} {}", recipe_of(part, *row),
+      labels.push_back(fmt::format("{}{}: peak {} {}", label_of(*row),
                                    row->path == ExecutionPath::emulated ? " (emulated)" : "",
                                    amount(memory.measured->peak, unit), unit.name));
       const double place = static_cast<double>(labels.size());
@@ -127,8 +128,8 @@ Section memory_section(const ReportInput& input, const Part& part) {
   for (const Segment& segment : kSegments)
     if (std::any_of(rows.begin(), rows.end(), [&](const Row* row) {
           const Memory& memory = *memory_of(*row);
-          return (*memory.measured).*segment.bytes != 0 ||
-                 (memory.predicted && (*memory.predicted).*segment.bytes != 0);
+          return amount((*memory.measured).*segment.bytes, unit) != "0" ||
+                 (memory.predicted && amount((*memory.predicted).*segment.bytes, unit) != "0");
         }))
       shown.push_back(&segment);
   RowTable result(part);
@@ -150,7 +151,7 @@ Section memory_section(const ReportInput& input, const Part& part) {
     line.push_back(memory.driver ? amount(*memory.driver, unit) : "-");
   }
   result.table.group_starts = starts;
-  section.table = result.table;
+  result.move_to(section);
   section.figures = figures_of(part);
   section.notes = {
       "Segments are measured, each at its own highest, on the rank that needs most; in brackets the "

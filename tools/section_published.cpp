@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <regex>
+#include <tuple>
 
 #include "tools/columns.h"
 #include "tools/distinct.h"
@@ -30,16 +31,21 @@ std::optional<double> number_at(const Json& json, const char* key) {
   return value.is_number() ? std::optional(value.get<double>()) : std::nullopt;
 }
 
-/// Billions of parameters as the model's name says, "llama3.1-8b" 8; null if it says none.
+/// Billions of parameters as the model's name says, "llama3.1-8b" 8 and "mini-125m" 0.125; null if it says
+/// none.
 std::optional<double> billions(const std::string& model) {
+  static const std::regex size("([0-9]{1,6}(\\.[0-9]{1,6})?)([bm])($|[^a-z0-9])");
   std::smatch match;
-  if (!std::regex_search(model, match, std::regex("([0-9]+(\\.[0-9]+)?)b($|[^a-z0-9])"))) return std::nullopt;
-  return std::stod(match[1]);
+  if (!std::regex_search(model, match, size)) return std::nullopt;
+  return std::stod(match[1]) * (match[3] == "m" ? 1e-3 : 1);
 }
 
-/// How many times one is the other, as the distance of logarithms; 0 where one is unknown.
-double distance(const std::optional<double>& a, const std::optional<double>& b) {
-  return a && b && *a > 0 && *b > 0 ? std::abs(std::log2(*a / *b)) : 0;
+/// How many times ours is theirs, as the distance of logarithms. 0 where nothing is claimed; where ours is
+/// unknown farther than any that is known.
+double distance(const std::optional<double>& theirs, const std::optional<double>& ours) {
+  constexpr double kUnknown = 1e3;
+  if (!theirs || *theirs <= 0) return 0;
+  return ours && *ours > 0 ? std::abs(std::log2(*ours / *theirs)) : kUnknown;
 }
 
 double distance(const Json& claim, const Row& row) {
@@ -50,23 +56,23 @@ double distance(const Json& claim, const Row& row) {
          distance(number_at(claim, "gpus"), number_of(row, "gpus"));
 }
 
-/// The nearest row of the claim's recipe that `usable` accepts. Of equally near ones that with the most
-/// tokens.
+/// How near a row is to a claim; the lower, the nearer. Of equally distant rows one whose recipe is applied as
+/// it stands, then that with the most tokens.
+std::tuple<double, std::size_t, double> rank(const Json& claim, const Row& row) {
+  return {distance(claim, row), modifiers_of(row.fields).size(),
+          -number_of(row, "seq").value_or(0) * number_of(row, "batch").value_or(1)};
+}
+
+/// The nearest row of the claim's recipe that `usable` accepts.
 template <class Usable>
 Case nearest(const ReportInput& input, const Json& claim, Usable&& usable) {
   Case best;
-  double best_distance = 0, best_tokens = 0;
   for (const Part& part : input.parts)
     for (const Group& group : part.analysis.groups)
       for (const Row& row : group.rows) {
-        if (row.status != Status::ok || recipe_of(part, row) != string_at(claim, "recipe") || !usable(row))
+        if (row.status != Status::ok || recipe_of(row) != string_at(claim, "recipe") || !usable(row))
           continue;
-        const double away = distance(claim, row);
-        const double tokens = number_of(row, "seq").value_or(0) * number_of(row, "batch").value_or(1);
-        if (best.row && (away > best_distance || (away == best_distance && tokens <= best_tokens))) continue;
-        best = {&part, &row};
-        best_distance = away;
-        best_tokens = tokens;
+        if (!best.row || rank(claim, row) < rank(claim, *best.row)) best = {&part, &row};
       }
   return best;
 }
@@ -127,7 +133,6 @@ class PublishedTable {
     for (const Json& claim : json_.at("throughput")) {
       const auto near_enough = [&](const Row& row) {
         return row.comparable() && row.tokens_per_s && billions(string_at(claim, "model")) &&
-               billions(text_of(row, "model")) &&
                distance(billions(string_at(claim, "model")), billions(text_of(row, "model"))) <=
                    std::log2(kSameSize);
       };
@@ -156,9 +161,8 @@ class PublishedTable {
       for (const auto& [part, study] : studies_)
         for (const RecipeConvergence& recipe : study.recipes) {
           const Row row = row_of(recipe);
-          if (recipe_of(*part, row) != string_at(claim, "recipe") || !recipe.verdict || !recipe.delta)
-            continue;
-          if (judged && distance(claim, row) >= distance(claim, nearest_row)) continue;
+          if (recipe_of(row) != string_at(claim, "recipe") || !recipe.verdict) continue;
+          if (judged && rank(claim, row) >= rank(claim, nearest_row)) continue;
           judged = &recipe;
           nearest_row = row;
           ours = {part, &nearest_row};
@@ -171,8 +175,10 @@ class PublishedTable {
       const auto theirs = number_at(claim, "final_loss"), bf16 = number_at(claim, "bf16_final_loss");
       if (theirs && bf16) text += fmt::format("{}{:+.1f} nats", text.empty() ? "" : ": ", *theirs - *bf16);
       add(claim, "final loss - bf16's", text,
-          fmt::format("{}: {:+.4f} nats ({}, {} steps)", name_of(*judged->verdict), *judged->delta,
-                      plural(static_cast<std::size_t>(judged->seeds), "seed"), judged->steps),
+          judged->delta
+              ? fmt::format("{}: {:+.4f} nats ({}, {} steps)", name_of(*judged->verdict), *judged->delta,
+                            plural(static_cast<std::size_t>(judged->seeds), "seed"), judged->steps)
+              : fmt::format("{}: {}", name_of(*judged->verdict), judged->reason),
           ours);
     }
   }
@@ -188,10 +194,11 @@ class PublishedTable {
     const std::string caveat = string_at(source, "caveat");
     sources.add(fmt::format("{}: {}{}", string_at(source, "name"), string_at(source, "title"),
                             caveat.empty() ? "" : ". " + caveat));
-    const std::string setting = setting_of(*ours.part, *ours.row);
+    Distinct setting;
+    setting.add(setting_of(*ours.part, *ours.row));
+    for (const std::string& modifier : modifiers_of(ours.row->fields)) setting.add(modifier);
     table.rows.push_back({string_at(source, "name"), figure, string_at(claim, "recipe"), theirs, mine,
-                          setting.empty() ? text_of(*ours.row, "model") : setting,
-                          differences(source, claim, ours)});
+                          setting.joined(), differences(source, claim, ours)});
   }
 
   void leave_out(const Json& claim) {

@@ -57,12 +57,11 @@ std::optional<double> one_peak(const Part& part) {
 }
 
 /// One curve per recipe over sequence length.
-std::vector<Series> curves(const ReportInput& input, const Part& part, const Panel& panel,
-                           std::optional<double> Row::*value) {
+std::vector<Series> curves(const ReportInput& input, const Panel& panel, std::optional<double> Row::*value) {
   std::vector<Series> series;
   for (const Row* row : panel.rows) {
     if (!(row->*value)) continue;
-    const std::string recipe = recipe_of(part, *row);
+    const std::string recipe = label_of(*row);
     auto one = std::find_if(series.begin(), series.end(), [&](const Series& s) { return s.title == recipe; });
     if (one == series.end()) one = series.insert(series.end(), Series{recipe, input.styles.at(recipe), {}});
     one->points.push_back({*number_of(*row, "seq"), {*(row->*value)}});
@@ -84,7 +83,7 @@ std::vector<Figure> figures_of(const ReportInput& input, const Part& part) {
                              plot_number("high", *lengths.rbegin() * 1.2);
     const auto add = [&](const char* script, const std::string& what, std::optional<double> Row::*value,
                          const std::string& more) {
-      const std::vector<Series> series = curves(input, part, panel, value);
+      const std::vector<Series> series = curves(input, panel, value);
       if (series.empty()) return;
       const Axis vertical = axis_of(series);
       figures.push_back({file_name(fmt::format("{} {} {}", script, part.machine, panel.setting)), script,
@@ -93,11 +92,11 @@ std::vector<Figure> figures_of(const ReportInput& input, const Part& part) {
     };
     const auto peak = one_peak(part);
     add("tflops",
-        "Model TFLOP/s per GPU against sequence length, by recipe." +
-            (peak ? fmt::format(" MFU: of {:g} TFLOP/s, dense BF16.", *peak) : ""),
+        fmt::format("Model TFLOP/s per {} against sequence length, by recipe.{}", part.rank,
+                    peak ? fmt::format(" MFU: of {:g} TFLOP/s, dense BF16.", *peak) : ""),
         &Row::tflops_per_gpu, peak ? plot_number("peak", *peak) : "");
-    add("tokens", "Tokens/s of all GPUs together against sequence length, by recipe.", &Row::tokens_per_s,
-        "");
+    add("tokens", fmt::format("Tokens/s of all {}s together against sequence length, by recipe.", part.rank),
+        &Row::tokens_per_s, "");
   }
   return figures;
 }
@@ -142,24 +141,27 @@ std::vector<std::string> denominators(const Part& part) {
 }  // namespace
 
 bool worth_showing(const Column& column, const Part& part) {
-  if (column.text == report_columns().front().text && part.all_ok)
-    return false;  // the header says the status
+  if (column.topic == Topic::none) return false;
+  if (std::string(column.key) == kStatusKey && part.all_ok) return false;  // the header says it
   for (const Group& group : part.analysis.groups)
     for (const Row& row : group.rows) {
+      if (column.relative && row.is_bf16()) continue;
       const std::string text = column.text(row);
       if (!text.empty() && text != column.trivial) return true;
     }
   return false;
 }
 
-Table table_of(const Part& part, Topic topic) {
+void add_table(Section& section, const Part& part, Topic topic) {
   RowTable result(part);
   std::vector<const Column*> columns;
   for (const Column& column : report_columns())
     if ((column.topic == topic || column.topic == Topic::all) && worth_showing(column, part)) {
       columns.push_back(&column);
-      result.table.columns.push_back({column.title, column.left});
+      result.table.columns.push_back({title_of(column, part.rank), column.left});
     }
+  const bool several = topic == Topic::speed && part.environments.size() > 1;
+  if (several) result.table.columns.push_back({"made in", true});
   const auto& groups = part.analysis.groups;
   const bool blocks =
       std::any_of(groups.begin(), groups.end(), [](const Group& group) { return group.rows.size() > 1; });
@@ -171,17 +173,21 @@ Table table_of(const Part& part, Topic topic) {
         const std::string text = column->text(row);
         line.push_back(text.empty() && !column->left ? std::string("-") : text);
       }
+      if (!several) continue;
+      Distinct environments;
+      for (const LocatedRecord* member : row.members)
+        environments.add(name_of_environment(part.environment_of.at(member)));
+      line.push_back(environments.joined());
     }
   }
-  return result.table;
+  result.move_to(section);
 }
 
 Section speed_section(const ReportInput& input, const Part& part) {
-  return {title_on(input, part, "Results"),
-          {constants_text(part)},
-          table_of(part, Topic::speed),
-          denominators(part),
-          figures_of(input, part)};
+  Section section{title_on(input, part, "Results"), {constants_text(part)}, {}, denominators(part)};
+  add_table(section, part, Topic::speed);
+  section.figures = figures_of(input, part);
+  return section;
 }
 
 }  // namespace precbench

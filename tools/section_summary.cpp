@@ -18,7 +18,7 @@ struct Best {
 
 using Verdicts = std::map<std::pair<std::string, std::string>, ConvergenceVerdict>;
 
-/// By model and recipe, from whatever machine: what a recipe does to the loss does not depend on it. Of
+/// By model and label_of the recipe, from whatever machine: what a recipe does to the loss does not depend on it. Of
 /// several settings the worst verdict counts.
 Verdicts verdicts_of(const ReportInput& input) {
   Verdicts verdicts;
@@ -45,7 +45,7 @@ Verdicts verdicts_of(const ReportInput& input) {
         if (recipe.is_bf16 || !recipe.verdict) continue;
         const Row row = row_of(recipe);
         const auto [known, is_new] =
-            verdicts.emplace(std::pair(text_of(row, "model"), recipe_of(part, row)), *recipe.verdict);
+            verdicts.emplace(std::pair(text_of(row, "model"), label_of(row)), *recipe.verdict);
         if (!is_new && severity(*recipe.verdict) > severity(known->second)) known->second = *recipe.verdict;
       }
   return verdicts;
@@ -66,9 +66,9 @@ std::vector<Best> fastest(const ReportInput& input, const Verdicts& verdicts) {
   for (const Part& part : input.parts)
     for (const Group& group : part.analysis.groups)
       for (const Row& row : group.rows) {
-        if (!row.speedup || recipe_of(row) == "bf16") continue;
+        if (!row.speedup || row.is_bf16()) continue;
         const std::string model = text_of(row, "model");
-        const auto verdict = verdicts.find({model, recipe_of(part, row)});
+        const auto verdict = verdicts.find({model, label_of(row)});
         if (judged(model) && (verdict == verdicts.end() || !is_good(verdict->second))) continue;
         auto known = std::find_if(best.begin(), best.end(), [&](const Best& b) {
           return b.part == &part && text_of(*b.row, "model") == model;
@@ -106,7 +106,7 @@ std::string speed(const ReportInput& input, const Verdicts& verdicts) {
   for (const Best& best : fastest(input, verdicts)) {
     const Row& row = *best.row;
     std::string text = fmt::format("{} {:.2f}x with {} ({}", text_of(row, "model"), *row.speedup,
-                                   recipe_of(*best.part, row), setting_of(*best.part, row, {"model"}));
+                                   label_of(row), setting_of(*best.part, row, {"model"}));
     if (text.back() != '(') text += "; ";
     text += fmt::format("{} tokens/s", rate_text(*row.tokens_per_s));
     if (row.memory_ratio) text += fmt::format(", {:.2f}x its memory", *row.memory_ratio);
@@ -132,7 +132,7 @@ std::string convergence(const ReportInput& input, const Verdicts& verdicts) {
     texts.add(fmt::format("{} {} for {}", names.joined(), key.second, key.first));
   Distinct open;
   for (const Best& best : fastest(input, verdicts))
-    if (!verdicts.count({text_of(*best.row, "model"), recipe_of(*best.part, *best.row)}))
+    if (!verdicts.count({text_of(*best.row, "model"), label_of(*best.row)}))
       open.add(text_of(*best.row, "model"));
   return fmt::format("Loss beside bf16's: {}{}.", fmt::join(texts.texts, "; "),
                      open.texts.empty() ? "" : "; not judged for " + open.joined());

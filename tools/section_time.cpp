@@ -47,7 +47,7 @@ std::vector<Figure> figures_of(const Part& part) {
     for (const Row& row : group->rows) {
       const Breakdown* breakdown = breakdown_of(row);
       if (!breakdown) continue;
-      labels.push_back(fmt::format("{}: {:.1f} ms", recipe_of(part, row), total(*breakdown)));
+      labels.push_back(fmt::format("{}: {:.1f} ms", label_of(row), total(*breakdown)));
       std::vector<double>& bar = values.emplace_back();
       for (const OpClass& one : kClasses) bar.push_back(breakdown->*one.ms);
     }
@@ -88,7 +88,7 @@ Section time_section(const ReportInput& input, const Part& part) {
     line.push_back(fmt::format("{:.1f}%", 100 * breakdown->gemm_ms / total(*breakdown)));
   }
   result.table.group_starts = starts;
-  section.table = result.table;
+  result.move_to(section);
   section.figures = figures_of(part);
   section.notes = {
       "From device timestamps of one profiled step outside the timed samples. GEMM: those of the blocks' "

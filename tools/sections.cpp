@@ -13,22 +13,58 @@ namespace precbench {
 
 using Json = nlohmann::ordered_json;
 
+namespace {
+
+/// Hands out the line types: bf16 is 1, the other recipes follow as they are met.
+class Styles {
+ public:
+  int of(const Row& row) {
+    const int recipe = row.is_bf16() ? 0 : 1 + place(recipes_, recipe_of(row)) % (kRecipeStyles - 1);
+    const auto modifiers = modifiers_of(row.fields);
+    const int way = modifiers.empty() ? 0
+                                      : 1 + place(modifiers_, fmt::format("{}", fmt::join(modifiers, ", "))) %
+                                                (kModifierStyles - 1);
+    return 1 + recipe + kRecipeStyles * way;
+  }
+
+ private:
+  static int place(Distinct& known, const std::string& text) {
+    known.add(text);
+    return static_cast<int>(std::find(known.texts.begin(), known.texts.end(), text) - known.texts.begin());
+  }
+
+  Distinct recipes_, modifiers_;
+};
+
+void add_environments(Part& part) {
+  std::vector<std::vector<std::string>> known;
+  for (const LocatedRecord* located : part.records) {
+    const std::vector<std::string> details = details_of(located->env);
+    auto place = std::find(known.begin(), known.end(), details);
+    if (place == known.end()) {
+      place = known.insert(known.end(), details);
+      part.environments.push_back(located->env);
+    }
+    part.environment_of[located] = static_cast<std::size_t>(place - known.begin());
+  }
+}
+
+}  // namespace
+
 ReportInput make_input(const RecordSet& set) {
-  ReportInput input{set, {}, {{"bf16", 1}}};
+  ReportInput input{set, {}, {}};
+  Styles styles;
   for (const RecordRefs& records : by_machine(set)) {
     Part part{records, analyze(records), machine_of(records.front()->env)};
+    if (!records.front()->env.gpu) part.rank = "rank";
     for (const LocatedRecord* located : records)
       part.all_ok = part.all_ok && located->record.status == Status::ok;
     for (const Group& group : part.analysis.groups)
-      for (const Row& row : group.rows)
-        input.styles.emplace(recipe_of(part, row), static_cast<int>(input.styles.size()) + 1);
+      for (const Row& row : group.rows) input.styles.emplace(label_of(row), styles.of(row));
+    add_environments(part);
     input.parts.push_back(std::move(part));
   }
   return input;
-}
-
-std::string plural(std::size_t count, const char* noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 
 std::optional<double> number_of(const Row& row, const std::string& key) {
@@ -42,12 +78,14 @@ std::string text_of(const Row& row, const std::string& key) {
 
 std::string recipe_of(const Row& row) { return text_of(row, "recipe"); }
 
-std::string recipe_of(const Part& part, const Row& row) {
-  Distinct names;
-  names.add(recipe_of(row));
-  for (const std::string& key : part.analysis.row_keys)
-    if (const std::string value = text_of(row, key); !value.empty()) names.add(key + " " + value);
-  return names.joined();
+std::string label_of(const Row& row) {
+  std::string label = recipe_of(row);
+  for (const std::string& modifier : modifiers_of(row.fields)) label += " + " + modifier;
+  return label;
+}
+
+std::string name_of_environment(std::size_t index) {
+  return std::string(1, static_cast<char>('A' + index % 26)) + (index < 26 ? "" : std::to_string(index / 26));
 }
 
 Row row_of(const RecipeConvergence& recipe) {
@@ -57,17 +95,26 @@ Row row_of(const RecipeConvergence& recipe) {
 }
 
 std::string setting_of(const Part& part, const Row& row, const std::vector<std::string>& without) {
-  Distinct names;
-  const auto& keys = part.analysis.group_keys;
-  if (std::find(keys.begin(), keys.end(), "model") == keys.end() &&
-      std::find(without.begin(), without.end(), "model") == without.end())
-    names.add(text_of(row, "model"));
-  for (const std::string& key : keys) {
-    if (std::find(without.begin(), without.end(), key) != without.end()) continue;
+  const auto named = [&](const std::string& key) {
+    return std::find(without.begin(), without.end(), key) == without.end();
+  };
+  struct Field {
+    std::string keys, value;
+  };
+  std::vector<Field> fields;
+  for (const std::string& key : part.analysis.group_keys) {
     const std::string value = text_of(row, key);
+    if (!named(key) || value.empty() || key == "model") continue;
     if (key == "steps" && value == "auto") continue;  // says only how the timing ended
-    if (!value.empty()) names.add(key == "model" ? value : key + " " + value);
+    // Neighbours with one value stand together, but for numbers, which mean different things.
+    if (!fields.empty() && fields.back().value == value && !number_of(row, key))
+      fields.back().keys += "/" + key;
+    else
+      fields.push_back({key, value});
   }
+  Distinct names;
+  if (named("model")) names.add(text_of(row, "model"));
+  for (const Field& field : fields) names.add(field.keys + " " + field.value);
   return names.joined();
 }
 
@@ -101,17 +148,6 @@ std::string figure_heading(const Part& part, const std::string& setting) {
   return setting + ", " + part.machine;
 }
 
-std::string file_name(const std::string& text) {
-  std::string result;
-  for (char c : text) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-    const bool kept = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '.';
-    if (kept || (!result.empty() && result.back() != '-')) result += kept ? c : '-';
-  }
-  while (!result.empty() && result.back() == '-') result.pop_back();
-  return result;
-}
-
 RowTable::RowTable(const Part& part) : keys(part.analysis.group_keys) {
   keys.push_back("recipe");
   keys.insert(keys.end(), part.analysis.row_keys.begin(), part.analysis.row_keys.end());
@@ -128,6 +164,12 @@ std::vector<std::string>& RowTable::begin(const Row& row) {
     line.push_back(text.empty() ? std::string("-") : text);
   }
   return line;
+}
+
+void RowTable::move_to(Section& section) {
+  const std::string constants = take_constants(table, {"recipe", "verdict"});
+  if (!constants.empty()) section.lines.push_back("In all rows: " + constants);
+  section.table = std::move(table);
 }
 
 }  // namespace precbench

@@ -1,4 +1,4 @@
-// The sections of a report. Each function gives sections without lines and table where the records have
+// The sections of a report. Each function gives one section, without lines and table where the records have
 // nothing for it; the report leaves those out.
 #pragma once
 
@@ -10,6 +10,7 @@
 #include "tools/columns.h"
 #include "tools/convergence.h"
 #include "tools/document.h"
+#include "tools/text.h"
 
 namespace precbench {
 
@@ -19,21 +20,27 @@ struct Part {
   Analysis analysis;
   std::string machine;
   bool all_ok = true;
+  const char* rank = "GPU";  ///< what a rank is here: "GPU", or "rank" on the CPU device
+  /// What the records say of hardware, host and software, each different one once, and whose is which.
+  std::vector<Environment> environments{};
+  std::map<const LocatedRecord*, std::size_t> environment_of{};
 };
 
 struct ReportInput {
   const RecordSet& set;
   std::vector<Part> parts;
-  std::map<std::string, int>
-      styles;  ///< recipe to line type of the figures, the same in all of them; bf16 is 1
+  std::map<std::string, int> styles;  ///< label_of a row to its line type, the same in all figures
 
   bool several_machines() const { return parts.size() > 1; }
 };
 
-/// The input must outlive its parts' records, which point into `set`.
+/// Line types of plots/style.gp: kRecipeStyles looks for recipes, the first for bf16 alone, then as many again
+/// for each of kModifierStyles ways to apply them. Where there are more recipes or ways, looks repeat.
+inline constexpr int kRecipeStyles = 13, kModifierStyles = 3;
+
+/// The parts point into `set`, which must outlive them.
 ReportInput make_input(const RecordSet& set);
 
-// A section without lines and without a table is not shown.
 Section summary_section(const ReportInput& input);
 Section speed_section(const ReportInput& input, const Part& part);
 Section scaling_section(const ReportInput& input, const Part& part);
@@ -58,20 +65,22 @@ struct Study {
 /// Empty where the runs of a part only time the recipes.
 std::vector<Study> studies_of(const Part& part);
 
-/// "3 cases"
-std::string plural(std::size_t count, const char* noun);
-
 /// A field of a row; null if the row has none or it is no number.
 std::optional<double> number_of(const Row& row, const std::string& key);
 std::string text_of(const Row& row, const std::string& key);
 std::string recipe_of(const Row& row);
-/// With what else is said of how the recipe is applied: "rowwise, gather fp8".
-std::string recipe_of(const Part& part, const Row& row);
-/// The same of a row's fields alone.
+/// The recipe with what is changed of how it is applied, "tensorwise + gather fp8": the same in every part.
+std::string label_of(const Row& row);
+/// A row with the fields alone.
 Row row_of(const RecipeConvergence& recipe);
 
-/// The fields that tell a group from the others of its part, "llama3.2-1b, seq 2048, batch 8", but for those
-/// in `without`.
+/// What a record says of where it was made, hardware first, each detail by itself: "ECC on", "host vm".
+std::vector<std::string> details_of(const Environment& env);
+/// Short name of one of a part's environments, "A".
+std::string name_of_environment(std::size_t index);
+
+/// The model and the fields that tell a group from the others of its part, but for those in `without`:
+/// "llama3.2-1b, seq 2048, batch 8, master/moments bf16".
 std::string setting_of(const Part& part, const Row& row, const std::vector<std::string>& without = {});
 
 /// For each model the group that shows a recipe's effect best: most recipes that ran, then the most tokens
@@ -84,14 +93,11 @@ std::string title_on(const ReportInput& input, const Part& part, const std::stri
 /// What stands above a figure: "llama3.2-1b, batch 8, NVIDIA H200".
 std::string figure_heading(const Part& part, const std::string& setting);
 
-/// "speed-nvidia-h200-llama3.1-8b": letters, digits, '-' and '.'.
-std::string file_name(const std::string& text);
-
 /// False for a column that says the same of every row of a part, or nothing.
 bool worth_showing(const Column& column, const Part& part);
 
-/// The columns of `topic` that are worth showing, a line per row of the analysis.
-Table table_of(const Part& part, Topic topic);
+/// Gives `section` the columns of `topic` that are worth showing, a line per row of the analysis.
+void add_table(Section& section, const Part& part, Topic topic);
 
 /// Starts a table with columns that name a row: the fields that vary, then the recipe and its modifiers.
 struct RowTable {
@@ -101,6 +107,8 @@ struct RowTable {
   explicit RowTable(const Part& part);
   /// Begins a line with the cells that name `row`; the caller adds the others.
   std::vector<std::string>& begin(const Row& row);
+  /// Gives the table to a section. Columns that say the same in all rows become a line above it.
+  void move_to(Section& section);
 };
 
 }  // namespace precbench

@@ -1,0 +1,36 @@
+// Whole files, written with every error told.
+#include "tools/files.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "kernels/errors.h"
+
+namespace precbench {
+namespace {
+
+[[noreturn]] void cannot_write(const std::string& path, int error) {
+  throw InvalidInput(fmt::format("cannot write {}: {}", path, std::strerror(error)));
+}
+
+}  // namespace
+
+void write_file(const std::string& path, const std::string& text, bool append) {
+  std::FILE* file = std::fopen(path.c_str(), append ? "ab" : "wb");
+  if (!file) cannot_write(path, errno);
+  const bool written =
+      std::fwrite(text.data(), 1, text.size(), file) == text.size() && std::fflush(file) == 0;
+  const int error = errno;
+  const bool closed = std::fclose(file) == 0;
+  if (!written || !closed) cannot_write(path, written ? errno : error);
+}
+
+void write_standard_output(const std::string& text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
+    cannot_write("standard output", errno);
+}
+
+}  // namespace precbench
