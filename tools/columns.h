@@ -18,7 +18,7 @@ struct Column {
   Topic topic;
   const char* key;     ///< name for programs
   bool derived;        ///< CSV has it; false where the record has the value under a name of its own
-  const char* title;   ///< heading for people; on the CPU device its "GPU" reads "rank"
+  const char* title;   ///< heading for people, empty if they see none; on the CPU "GPU" reads "rank"
   const char* unit;    ///< of the value; empty for texts and pure numbers
   bool left;           ///< a text
   const char* legend;  ///< what the number means, in half a line; empty where the title says it

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kernels/errors.h"
+#include "tools/distinct.h"
 #include "tools/embedded_text.h"
 #include "tools/figure_data.h"
 #include "tools/files.h"
@@ -78,7 +79,8 @@ bool run_gnuplot(const fs::path& folder, const std::string& settings, const std:
   return child > 0 && ::waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-std::string first_complaint(const fs::path& folder) {
+/// What stands last in gnuplot's log: the lines before it are the statement and a mark of the place.
+std::string last_complaint(const fs::path& folder) {
   std::istringstream lines(read_text(folder / "gnuplot.log"));
   std::string last;
   for (std::string line; std::getline(lines, line);)
@@ -129,6 +131,8 @@ void draw_figures(Document& document, const std::string& folder, const std::stri
   std::error_code error;
   if (!folder.empty() && (fs::create_directories(folder, error), error))
     throw InvalidInput(fmt::format("cannot make {}: {}", folder, error.message()));
+  Distinct not_drawn;
+  std::string complaint;
   for (std::size_t i = 0; i < figures.size(); ++i) {
     Figure& figure = *figures[i];
     const std::string file_data = plot_heading(figure.heading) + figure.data;
@@ -136,7 +140,8 @@ void draw_figures(Document& document, const std::string& folder, const std::stri
     write_file((work.path / "file.data").string(), file_data);
     const auto draw = [&](const char* settings) {
       if (run_gnuplot(work.path, settings, "plots/" + figure.script + ".gp")) return true;
-      document.notice = fmt::format("gnuplot could not draw {}: {}", figure.name, first_complaint(work.path));
+      if (not_drawn.texts.empty()) complaint = last_complaint(work.path);
+      not_drawn.add(figure.name);
       return false;
     };
     if (!draw("data='data'; output='page.svg'; transparent=1")) continue;
@@ -152,6 +157,8 @@ void draw_figures(Document& document, const std::string& folder, const std::stri
     const fs::path base = output.empty() ? fs::path(".") : fs::path(output).parent_path();
     figure.link = fs::path(file.string() + ".svg").lexically_proximate(base.empty() ? "." : base).string();
   }
+  if (!not_drawn.texts.empty())
+    document.notice = fmt::format("gnuplot could not draw {}: {}", not_drawn.joined(), complaint);
 }
 
 }  // namespace precbench

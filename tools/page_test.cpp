@@ -81,11 +81,13 @@ std::string in_browser(const TempDirectory& folder, std::string page, const std:
 
 bool gnuplot_is_there() { return std::system("command -v gnuplot >/dev/null 2>&1") == 0; }
 
-/// PATH without anything in it, until the end of the scope.
-class EmptyPath {
+/// A PATH of one folder, until the end of the scope.
+class OnlyPath {
  public:
-  EmptyPath() : old_(std::getenv("PATH")) { setenv("PATH", "/nonexistent", 1); }
-  ~EmptyPath() { setenv("PATH", old_.c_str(), 1); }
+  explicit OnlyPath(const std::string& folder) : old_(std::getenv("PATH")) {
+    setenv("PATH", folder.c_str(), 1);
+  }
+  ~OnlyPath() { setenv("PATH", old_.c_str(), 1); }
 
  private:
   std::string old_;
@@ -202,9 +204,21 @@ TEST_CASE("on a phone a wide table scrolls by itself, and its names stay in sigh
   CHECK(result == "page fits, number near, name stays, scrolled true");
 }
 
+TEST_CASE("every figure that gnuplot cannot draw is named, with what it says", "[page]") {
+  const TempDirectory folder;
+  const std::string program =
+      folder.write("bin/gnuplot", "#!/bin/sh\necho 'line 1: no such terminal'; exit 1\n");
+  std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+  const OnlyPath path(folder / "bin");
+  const std::string page = run_report(folder, two_lengths("rowwise"), "html");
+  for (const char* figure : {"tflops-nvidia-h200-llama3.2-1b, ", "time-nvidia-h200-llama3.2-1b-seq-4096",
+                             ": line 1: no such terminal"})
+    CHECK(contains(page, figure));
+}
+
 TEST_CASE("without gnuplot the report says so and has its tables", "[page]") {
   const TempDirectory folder;
-  const EmptyPath nothing;
+  const OnlyPath nothing("/nonexistent");
   const std::string page = run_report(folder, two_lengths("rowwise"), "html");
   CHECK(contains(page, "There is no gnuplot here"));
   CHECK(contains(page, "<td class=\"l\">rowwise</td>"));

@@ -93,7 +93,7 @@ std::string title_on(const ReportInput& input, const Part& part, const std::stri
 /// What stands above a figure: "llama3.2-1b, batch 8, NVIDIA H200".
 std::string figure_heading(const Part& part, const std::string& setting);
 
-/// False for a column that says the same of every row of a part, or nothing.
+/// False for a column that no table shows, that has nothing to say of any row, or what the header says.
 bool worth_showing(const Column& column, const Part& part);
 
 /// Gives `section` the columns of `topic` that are worth showing, a line per row of the analysis.
