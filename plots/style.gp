@@ -43,13 +43,15 @@ set output output
 
 # Colours are those of Okabe and Ito without yellow (too light on paper). Every recipe keeps its line type in all
 # figures of a report: 13 looks that differ in colour, point and dash, so no colour needs to be told apart. A recipe
-# that is applied otherwise (with another gather, say) keeps its colour and point and has another dash: 13 or 26 on.
+# that is applied otherwise (with another gather, say) keeps its colour, has another dash, and its point hollow where
+# it was filled or filled where it was hollow: 13 or 26 on.
 line_colours = "#000000 #D55E00 #0072B2 #009E73 #CC79A7 #E69F00 #56B4E9 #D55E00 #0072B2 #009E73 #CC79A7 #E69F00 #56B4E9"
 line_points = "7 5 9 11 13 15 6 4 8 10 12 14 1"
 line_dashes = "1 1 1 1 1 1 1 2 2 2 2 2 2"
+other(i) = int(word("6 4 8 10 12 14 7 5 9 11 13 15 2", i))
 do for [i=1:13] {
   do for [way=0:2] {
-    set linetype i + 13 * way lc rgb word(line_colours, i) pt int(word(line_points, i)) \
+    set linetype i + 13 * way lc rgb word(line_colours, i) pt way == 0 ? int(word(line_points, i)) : other(i) \
       dt way == 0 ? int(word(line_dashes, i)) : 3 + way lw 2 ps mark
   }
 }
