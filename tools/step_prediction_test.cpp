@@ -64,8 +64,8 @@ TEST_CASE("predictions for the committed records are within a tenth of the measu
     const Section section = scaling_section(input, part);
     REQUIRE(section.table);
     const auto& columns = section.table->columns;
-    const auto column =
-        std::find_if(columns.begin(), columns.end(), [](const auto& c) { return c.title == "predicted ms"; });
+    const auto column = std::find_if(columns.begin(), columns.end(),
+                                     [](const auto& c) { return c.title == "predicted step (ms)"; });
     REQUIRE(column != columns.end());
     for (const std::vector<std::string>& row : section.table->rows) {
       const std::string& cell = row[static_cast<std::size_t>(column - columns.begin())];  // "377.9 (-2.9%)"
