@@ -8,9 +8,10 @@
 width = 440
 font = 13
 line = 18                # height of a line of text
-letter = 0.54 * font     # width of a letter, a little more than Helvetica's average
+letter = 0.56 * font     # width of a letter, a little more than Helvetica's average
+column = letter * longest + 55  # of the legend
 if (!exists("body")) body = 240
-columns = int((width - 10) / (letter * longest + 50))
+columns = int((width - 3) / column)
 columns = columns < 1 ? 1 : columns > 3 ? 3 : columns
 columns = columns > entries ? entries : columns
 keyrows = (entries + columns - 1) / columns
@@ -21,15 +22,17 @@ above = 14
 if (exists("heading")) { above = 20 + line * |heading| }
 height = above + body + below
 
-# Terminals differ in how high they believe a letter to be, and in the size of points (`mark`).
+# Terminals differ in how high (`spread`) and wide (`narrow`) they believe letters to be, and in the size of points.
 if (strstrt(output, ".png") > 0) {
   spread = 1.2
+  narrow = -1
   raise = 0
   mark = 0.9
   set terminal pngcairo noenhanced size 2*width, 2*height fontscale 2 linewidth 2 pointscale 2 \
     font sprintf("Helvetica,%g", 0.75 * font)
 } else {
   spread = line / (1.5 * font)
+  narrow = (column - 0.6 * font * longest - 81) / (0.6 * font)
   raise = 0.6
   mark = 0.65
   # `transparent` is for a page that has a background of its own.
@@ -70,4 +73,4 @@ if (exists("heading")) {
 set tmargin at screen 1 - real(above) / height
 set bmargin at screen real(below) / height
 set key at screen 12.0 / width, screen 4.0 / height bottom left vertical maxrows keyrows Left reverse \
-  spacing spread samplen 2.5 width -1
+  spacing spread samplen 2.5 width narrow

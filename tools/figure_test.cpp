@@ -16,13 +16,12 @@ using namespace precbench;
 
 namespace {
 
-/// Eight recipes, three seeds, several lengths and GPU counts, on request with long names.
-std::vector<Record> study(bool long_names) {
+/// Eight recipes, three seeds, several lengths and GPU counts. Where the recipes have long names, so has the rest.
+std::vector<Record> study(std::size_t letters) {
+  const bool long_names = letters > 40;
   std::vector<Record> records;
   std::vector<std::string> recipes = {"bf16"};
-  for (int i = 1; i < 8; ++i)
-    recipes.push_back((long_names ? "a-recipe-of-somebody-with-a-rather-long-name-" : "mine-") +
-                      std::to_string(i));
+  for (int i = 1; i < 8; ++i) recipes.push_back(std::string(letters - 1, 'n') + std::to_string(i));
   const auto add = [&](const std::string& recipe, int seq, int gpus, int seed) {
     const double ms = (recipe == "bf16" ? 250 : 200 + 3 * recipe.back() - 3 * '0') * seq / 2048.0;
     Record record =
@@ -148,9 +147,10 @@ TEST_CASE("an axis starts at 0 unless all values are in its upper half", "[figur
 
 TEST_CASE("every text of a figure is inside it and beside the others", "[figure]") {
   if (!gnuplot_is_there()) return;
-  for (bool long_names : {false, true}) {
+  for (std::size_t letters : {6, 13, 22, 30, 47}) {
+    INFO("names of " << letters << " letters");
     const TempDirectory folder;
-    Document document = document_of(folder, study(long_names));
+    Document document = document_of(folder, study(letters));
     draw_figures(document, folder / "plots", "");
     CHECK(document.notice.empty());
     for (const char* script :
@@ -192,7 +192,7 @@ TEST_CASE("a bar alone has its whole legend", "[figure]") {
 TEST_CASE("differences of the loss have an axis of their own, not that of bf16's seeds", "[figure]") {
   if (!gnuplot_is_there()) return;
   const TempDirectory folder;
-  Document document = document_of(folder, study(false));
+  Document document = document_of(folder, study(6));
   draw_figures(document, "", "");
   const Figure* difference = figure_of(document, "loss_difference");
   REQUIRE(difference != nullptr);
