@@ -3,6 +3,7 @@
 
   tools/readme_tables.py            # writes the tables into README.md, each between its two marks
   tools/readme_tables.py --check    # exit status 1, and which, where README.md says something else
+  tools/readme_tables.py --beside-peer out/beside-peer     # prints that table of what tools/bench_gpu_peer.sh left there
 """
 import json, pathlib, re, sys
 
@@ -13,6 +14,7 @@ PEER_MODELS = {"8b": "llama3.1-8b", "3b": "llama3.2-3b", "1b": "llama3.2-1b"}
 
 
 def lines(path):
+    """Of a file under results/, or anywhere if the path is absolute."""
     return [json.loads(line) for line in (RESULTS / path).read_text().splitlines()]
 
 
@@ -56,13 +58,14 @@ def peers(path, key):
     return {key(line, PEER_MODELS[line["model"]]): line for line in lines(path) if "error" not in line}
 
 
-def beside_peer():
-    cases = measured("h200/beside-peer/records.jsonl", "model", "batch", "seq", "recipe")
-    theirs = peers("h200/beside-peer/peer.ndjson", lambda l, model: (model, l["batch"], l["seq"], l["recipe"]))
+def beside_peer(folder="h200/beside-peer"):
+    cases = measured(f"{folder}/records.jsonl", "model", "batch", "seq", "recipe")
+    theirs = peers(f"{folder}/peer.ndjson", lambda l, model: (model, l["batch"], l["seq"], l["recipe"]))
     rows = []
     for key, ours in cases.items():
         model, batch, seq, recipe = key
-        over = f"{rate(ours) / rate(cases[model, batch, seq, 'bf16']):.2f}x"
+        bf16 = cases.get((model, batch, seq, "bf16"))
+        over = f"{rate(ours) / rate(bf16):.2f}x" if bf16 else "-"
         peer = theirs.get(key)
         rows.append([model, f"{batch} x {seq}", recipe, f"{rate(ours):,.0f}", over] +
                     ([f"{peer['tokens_per_s']:,.0f}", f"{rate(ours) / peer['tokens_per_s']:.2f}x",
@@ -103,6 +106,8 @@ def scaling_peer():
 
 
 def main():
+    if sys.argv[1:2] == ["--beside-peer"]:
+        return print(beside_peer(pathlib.Path(sys.argv[2]).resolve()))
     readme = ROOT / "README.md"
     text = old = readme.read_text()
     wrong = []

@@ -23,7 +23,7 @@ struct ScaledStep {
 std::optional<ScaledStep> predicted_on_several_gpus(const Record& record, const Record& single, int shards);
 
 /// What a second of communication costs the compute that runs beside it, in seconds: the collectives' kernels take
-/// multiprocessors and memory bandwidth. Fitted: in the records of results/h200x4 it lies between 0.32 and 0.56.
+/// multiprocessors and memory bandwidth. Fitted to the records of results/h200x4.
 inline constexpr double kHiddenCost = 0.45;
 
 }  // namespace precbench

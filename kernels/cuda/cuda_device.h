@@ -1,8 +1,8 @@
 // The CUDA device: every op of device.h on one NVIDIA GPU, compute capability 8.0 or newer.
 //
 // All work goes into one stream, so ops run in call order and may share one scratch buffer. Nothing here
-// allocates once a step has run: plans and scratch are made in the first (warm-up)
-// step, which is what lets the second be captured as a CUDA graph (graph.h).
+// allocates once a step has run: plans and scratch are made in the first (warm-up) step, which is what lets the
+// second be captured as a CUDA graph (graph.h).
 //
 // Each op is defined in the file with its name (do_swiglu in swiglu.cu, ...), beside the CPU file of that
 // name. CUDA's headers are not needed to include this one.
