@@ -22,6 +22,8 @@
 //   void make(out[kOutputs], raw, column, row, col)
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/cuda/forms.cuh"
 
 namespace precbench::cuda {
@@ -107,44 +109,66 @@ __device__ inline std::uint32_t warp_max(const Bf16x8& v) {
 }
 
 /// Makes the scales of one form in this tile. `maxima`: [parts][kTile] partial amaxes, 128 / parts elements
-/// of the contraction each; row0 and k0: the tile's place in the form. Work starts at thread `turn`.
+/// of the contraction each; row0 and k0: the tile's place in the form. Half of the block's threads work, from
+/// thread `turn` on, each for one row of the form.
 __device__ inline void tile_scales(float (&scale)[4][kTile], const FormArgs& form,
                                    const std::uint16_t (*maxima)[kTile], int parts,
                                    const std::uint32_t (&warp_maxima)[kTileWarps], std::uint32_t tensor_amax,
                                    std::int64_t row0, std::int64_t k0, int turn) {
-  const bool short_blocks = form.granularity == Granularity::block_1x32;
-  const int entries = short_blocks ? 4 * kTile : kTile;
-  for (int e = (threadIdx.x + turn) % kTileThreads; e < entries; e += kTileThreads) {
-    // Blocks of 32 go in the order of their scales in memory (scale_layout.h).
-    const int v = short_blocks ? e % 16 / 4 * 32 + e / 16 : e;
-    const int block = short_blocks ? e % 4 : 0;
-    const std::int64_t row = row0 + v;
-    const std::int64_t kb = k0 / (short_blocks ? 32 : 128) + block;
-    std::uint32_t amax = 0;
-    bool store = row < form.rows && kb < scale_blocks(form.granularity, form.k);
-    switch (form.granularity) {
-      case Granularity::tensor:
-        amax = tensor_amax;
-        store = row == 0 && k0 == 0;
-        break;
-      case Granularity::row:
-        if (row < form.rows) amax = __float_as_uint(form.amax[row]);
-        store = store && k0 == 0;
-        break;
-      case Granularity::block_128x128:
+  const int v = static_cast<int>((threadIdx.x + turn) % kTileThreads);
+  if (v >= kTile) return;
+  const std::int64_t row = row0 + v;
+  if (form.granularity == Granularity::block_1x32) {
+    // The tile's scales lie together, the four of a row in one word; 0 where the form ends (scale_layout.h).
+    const std::int64_t kb = k0 / 32, kbs = row < form.rows ? scale_blocks(form.granularity, form.k) : 0;
+    const int n = parts / 4;
+    std::uint32_t word = 0;
 #pragma unroll
-        for (int w = 0; w < kTileWarps; ++w) amax = max(amax, warp_maxima[w] << 16);
-        store = e == 0;
-        break;
-      default: {
-        const int n = short_blocks ? parts / 4 : parts;
-        for (int part = block * n; part < (block + 1) * n; ++part)
-          amax = max(amax, static_cast<std::uint32_t>(maxima[part][v]) << 16);
-      }
+    for (int block = 0; block < 4; ++block) {
+      std::uint32_t amax = maxima[block * n][v];
+      for (int i = 1; i < n; ++i) amax = max(amax, static_cast<std::uint32_t>(maxima[block * n + i][v]));
+      const std::uint8_t byte = ue8m0_from_amax(__uint_as_float(amax << 16), form.dtype, form.rounding);
+      if (kb + block < kbs) word |= static_cast<std::uint32_t>(byte) << (8 * block);
+      scale[block][v] = ue8m0_multiplier(byte);
     }
-    scale[block][v] =
-        make_scale(form, amax, scale_index(form.granularity, form.rows, form.k, row, kb), store);
+    auto* bytes = static_cast<std::uint8_t*>(form.scale);
+    *reinterpret_cast<std::uint32_t*>(
+        bytes + scale_index(Granularity::block_1x32, form.rows, form.k, row, kb)) = word;
+    return;
   }
+  const std::int64_t kb = k0 / 128;
+  std::uint32_t amax = 0;
+  bool store = row < form.rows;
+  switch (form.granularity) {
+    case Granularity::tensor:
+      amax = tensor_amax;
+      store = row == 0 && k0 == 0;
+      break;
+    case Granularity::row:
+      if (row < form.rows) amax = __float_as_uint(form.amax[row]);
+      store = store && k0 == 0;
+      break;
+    case Granularity::block_128x128:
+#pragma unroll
+      for (int w = 0; w < kTileWarps; ++w) amax = max(amax, warp_maxima[w] << 16);
+      store = v == 0;
+      break;
+    default:
+      for (int part = 0; part < parts; ++part)
+        amax = max(amax, static_cast<std::uint32_t>(maxima[part][v]) << 16);
+  }
+  scale[0][v] =
+      make_scale(form, amax, scale_index(form.granularity, form.rows, form.k, row, kb), store);
+}
+
+/// body(std::integral_constant<DType, dtype>()): a choice made once, where every conversion would be issued for
+/// both types.
+template <class Body>
+__device__ inline void with_fp8(DType dtype, Body&& body) {
+  if (dtype == DType::e4m3)
+    body(std::integral_constant<DType, DType::e4m3>());
+  else
+    body(std::integral_constant<DType, DType::e5m2>());
 }
 
 /// Writes the forms of one tile from the threads' squares. Every thread of the block calls it.
@@ -192,23 +216,25 @@ __device__ inline void cast_tile(Bf16x8 (&square)[kSquare], const TileOutput& ou
   if (row_form.data) {
     const int block = row_form.granularity == Granularity::block_1x32 ? at.lane / 4 : 0;
     const std::int64_t col = col0 + at.col();
+    with_fp8(row_form.dtype, [&](auto dtype) {
 #pragma unroll
-    for (int i = 0; i < kSquare; ++i) {
-      const float s = shared.row_scale[block][at.row() + i];
-      float x[8];
-      unpack(x, square[i]);
-      const uint2 codes = make_uint2(fp8x4(x[0] * s, x[1] * s, x[2] * s, x[3] * s, row_form.dtype),
-                                     fp8x4(x[4] * s, x[5] * s, x[6] * s, x[7] * s, row_form.dtype));
-      const std::int64_t row = row0 + at.row() + i;
-      std::uint8_t* p = row_form.data + row * row_form.k + col;
-      if (kFull || (row < row_form.rows && col + 8 <= row_form.k && row_form.k % 8 == 0)) {
-        *reinterpret_cast<uint2*>(p) = codes;
-      } else if (row < row_form.rows) {
-        for (int j = 0; j < 8; ++j)
-          if (col + j < row_form.k)
-            p[j] = static_cast<std::uint8_t>((j < 4 ? codes.x : codes.y) >> (8 * (j % 4)));
+      for (int i = 0; i < kSquare; ++i) {
+        const float s = shared.row_scale[block][at.row() + i];
+        float x[8];
+        unpack(x, square[i]);
+        const uint2 codes = make_uint2(fp8x4(x[0] * s, x[1] * s, x[2] * s, x[3] * s, dtype),
+                                       fp8x4(x[4] * s, x[5] * s, x[6] * s, x[7] * s, dtype));
+        const std::int64_t row = row0 + at.row() + i;
+        std::uint8_t* p = row_form.data + row * row_form.k + col;
+        if (kFull || (row < row_form.rows && col + 8 <= row_form.k && row_form.k % 8 == 0)) {
+          *reinterpret_cast<uint2*>(p) = codes;
+        } else if (row < row_form.rows) {
+          for (int j = 0; j < 8; ++j)
+            if (col + j < row_form.k)
+              p[j] = static_cast<std::uint8_t>((j < 4 ? codes.x : codes.y) >> (8 * (j % 4)));
+        }
       }
-    }
+    });
   }
 
 #pragma unroll
@@ -217,17 +243,19 @@ __device__ inline void cast_tile(Bf16x8 (&square)[kSquare], const TileOutput& ou
     const int block = col_form.granularity == Granularity::block_1x32 ? at.warp / 2 : 0;
     float s[8];
     load_vector(s, &shared.col_scale[block][at.col()]);
+    with_fp8(col_form.dtype, [&](auto dtype) {
 #pragma unroll
-    for (int j = 0; j < kSquare; ++j) {
-      float x[kSquare];
+      for (int j = 0; j < kSquare; ++j) {
+        float x[kSquare];
 #pragma unroll
-      for (int i = 0; i < kSquare; ++i)
-        x[i] = (j % 2 ? high(square[i].pair[j / 2]) : low(square[i].pair[j / 2])) * s[j];
-      const int chunk = at.warp ^ (at.lane % 8);
-      std::uint8_t* p = shared.transposed + (at.col() + j) * kTile + chunk * 16 + at.half * 8;
-      *reinterpret_cast<uint2*>(p) = make_uint2(fp8x4(x[0], x[1], x[2], x[3], col_form.dtype),
-                                                fp8x4(x[4], x[5], x[6], x[7], col_form.dtype));
-    }
+        for (int i = 0; i < kSquare; ++i)
+          x[i] = (j % 2 ? high(square[i].pair[j / 2]) : low(square[i].pair[j / 2])) * s[j];
+        const int chunk = at.warp ^ (at.lane % 8);
+        std::uint8_t* p = shared.transposed + (at.col() + j) * kTile + chunk * 16 + at.half * 8;
+        *reinterpret_cast<uint2*>(p) =
+            make_uint2(fp8x4(x[0], x[1], x[2], x[3], dtype), fp8x4(x[4], x[5], x[6], x[7], dtype));
+      }
+    });
     __syncthreads();
 #pragma unroll
     for (int n = 0; n < kTile * kTile / 16 / kTileThreads; ++n) {
@@ -369,7 +397,7 @@ __global__ void __launch_bounds__(kTileThreads, Source::kOutputs == 1 ? 3 : 2)
         store_vector(&stash[((o - 1) * kSquare + i) * kTileThreads + threadIdx.x], made[o]);
     }
   });
-#pragma unroll
+#pragma unroll 1  // three casts side by side are more code than the instruction cache holds
   for (int o = 0; o < kOutputs; ++o) {
     const TileOutput& out = outputs.of[o];
     if (!out.row.data && !out.col.data && !out.tensor.result) continue;
