@@ -393,7 +393,7 @@ __global__ void __launch_bounds__(kTileThreads, Source::kOutputs == 1 ? 3 : 2)
       if (outputs.of[o].value.data) store<kFull>(outputs.of[o].value, row + i, col, made[o]);
       if (o == 0)
         square[i] = made[0], stay_packed(square[i]);
-      else
+      else if (outputs.of[o].row.data || outputs.of[o].col.data)
         store_vector(&stash[((o - 1) * kSquare + i) * kTileThreads + threadIdx.x], made[o]);
     }
   });
