@@ -223,8 +223,7 @@ TEST_CASE("GPUs train alike however they share the model", "[gpu][rank]") {
     for (const char* gather : {"bf16", "fp8"}) {
       const bool fp8 = gather == std::string("fp8"), tensorwise = recipe == std::string("tensorwise");
       if (fp8 && plan_of(recipe, {2, "fsdp", 1, "fp32", "fp8"}).why_unsupported() != "") continue;
-      // Tensorwise codes come from the master, where there is one in FP32 by one rounding instead of two: the same
-      // weights only without it.
+      // An FP32 master is cast to tensorwise codes by one rounding instead of two: other weights.
       const char* master = fp8 && tensorwise ? "bf16" : "fp32";
       const Trained one = train(recipe, {.master = master});
       for (Setting s : settings)

@@ -157,8 +157,7 @@ __device__ inline void tile_scales(float (&scale)[4][kTile], const FormArgs& for
       for (int part = 0; part < parts; ++part)
         amax = max(amax, static_cast<std::uint32_t>(maxima[part][v]) << 16);
   }
-  scale[0][v] =
-      make_scale(form, amax, scale_index(form.granularity, form.rows, form.k, row, kb), store);
+  scale[0][v] = make_scale(form, amax, scale_index(form.granularity, form.rows, form.k, row, kb), store);
 }
 
 /// body(std::integral_constant<DType, dtype>()): a choice made once, where every conversion would be issued for
