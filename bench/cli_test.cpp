@@ -119,6 +119,16 @@ TEST_CASE("files that cannot be mapped are refused in one line", "[cli]") {
   CHECK(refusal.find("raise vm.max_map_count") != std::string::npos);
 }
 
+TEST_CASE("a case that this machine's memory cannot hold is oom before it takes any", "[cli]") {
+  // The limit is the machine's protection, should the program not do as it must.
+  const Answer answer = output_of("ulimit -v 16000000; " PRECBENCH_BINARY_DIR
+                                  "/precbench run --device cpu --model llama3.1-405b --steps 1");
+  CHECK(answer.status == 1);
+  CHECK(answer.text.find("\"status\": \"oom\"") != std::string::npos);
+  CHECK(answer.text.find(" GiB are predicted for one rank on the CPU, ") != std::string::npos);
+  CHECK(answer.text.find(" GiB are available\"") != std::string::npos);
+}
+
 TEST_CASE("run makes the folder that it saves to", "[cli]") {
   const TempDirectory directory;
   const std::string file = directory / "new/init.safetensors";

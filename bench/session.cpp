@@ -17,6 +17,7 @@
 #include "bench/ceilings.h"
 #include "bench/environment.h"
 #include "bench/gpu_watch.h"
+#include "bench/host_memory.h"
 #include "bench/metrics.h"
 #include "bench/plan.h"
 #include "bench/predict.h"
@@ -59,6 +60,7 @@ class Session {
     record_.warnings.insert(record_.warnings.end(), lines.begin(), lines.end());
   }
   void describe(const Device& device);
+  void check_host_memory() const;
   void run_rank(int rank, CommGroup& group);
   void train(Rank& rank);
   void finish_training(Rank& rank, const Sampler& sampler);
@@ -108,6 +110,19 @@ void Session::describe(const Device& device) {
         throw Unsupported(path->reason.value_or("not on this device"));
 }
 
+/// A host promises more memory than it has, and then kills who takes it.
+void Session::check_host_memory() const {
+  if (case_.device != "cpu") return;
+  constexpr double kGiB = 1 << 30;
+  const std::int64_t wanted = books_.peak.total() * share_.local;
+  if (const auto left = available_memory(); left && wanted > *left)
+    throw OutOfMemory(fmt::format("{:.2f} GiB are predicted for {} on the CPU, {:.2f} GiB are available",
+                                  static_cast<double>(wanted) / kGiB,
+                                  share_.local == 1 ? "one rank" : fmt::format("{} ranks", share_.local),
+                                  static_cast<double>(*left) / kGiB),
+                      wanted);
+}
+
 void Session::run() {
   if (case_.device == "cuda" && find_gpus().count < share_.first_gpu + share_.local)
     throw Unsupported(
@@ -121,6 +136,7 @@ void Session::run() {
   if (data_->skipped() > 0) warn({fmt::format("not all of the data was read: {}", data_->describe())});
   if (!case_.init_from.empty()) initial_ = std::make_unique<InitialWeights>(case_.init_from, plan_.model);
   describe(*make_device(share_.first));
+  check_host_memory();
   if (initial_) warn(initial_->warnings());
   const std::unique_ptr<CommGroup> group = case_.device == "cuda" && plan_.ranks > 1
                                                ? make_nccl_group(share_.world, share_.local)
