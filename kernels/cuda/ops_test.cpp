@@ -10,8 +10,15 @@ using namespace op_testing;
 
 /// Row and column formats of the recipes, and none.
 std::vector<OperandFormats> all_operands() {
-  return {{},           {kTensorE4m3, kTensorE4m3}, {kTensorE5m2, {}}, {kRow, kRow},
-          {{}, kRow},   {kBlock, kBlockPow2},       {kMx, kMx},        {kRow, kTensorE4m3},
+  return {{},
+          {kTensorE4m3, kTensorE4m3},
+          {kTensorE5m2, {}},
+          {kRow, kRow},
+          {{}, kRow},
+          {kBlock, kBlockPow2},
+          {kMx, kMx},
+          {kRow, kTensorE4m3},
+          {kTensorE4m3, kRow},
           {kSquare, {}}};
 }
 

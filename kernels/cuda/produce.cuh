@@ -96,8 +96,9 @@ void produce(CudaDevice& device, const Source& source, TileOutputs<Source::kOutp
                           out.col_amax == outputs.of[o - 1].col_amax &&
                           out.tensor.parts == outputs.of[o - 1].tensor.parts;
       if (!shared) zero_amaxes(out, device.stream());
-      if (!out.tensor.on_its_way()) continue;
-      out.tensor.first = shared ? outputs.of[o - 1].tensor.first + grid : 0;
+      if (!out.tensor.result) continue;
+      // Behind the parts that a row kernel has left.
+      out.tensor.first = shared ? outputs.of[o - 1].tensor.first + grid : out.tensor.count;
       for (int same = o; same >= 0 && outputs.of[same].tensor.parts == out.tensor.parts; --same)
         outputs.of[same].tensor.count = out.tensor.first + grid;
     }
