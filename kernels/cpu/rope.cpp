@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/vector.h"
+#include "kernels/rope_table.h"
 
 namespace precbench {
 namespace {
@@ -47,13 +48,7 @@ std::vector<float> gains_of(const RopeOptions& options) {
 const std::vector<float>& CpuDevice::rope_table(const RopeOptions& options) {
   const std::int64_t T = options.shape.T, D = options.shape.head_dim;
   if (rope_T_ == T && rope_dim_ == D && rope_theta_ == options.theta) return rope_table_;
-  rope_table_.resize(T * D);
-  for (std::int64_t t = 0; t < T; ++t)
-    for (std::int64_t i = 0; i < D / 2; ++i) {
-      const double angle = t * std::pow(static_cast<double>(options.theta), -2.0 * i / D);
-      rope_table_[t * D + 2 * i] = static_cast<float>(std::cos(angle));
-      rope_table_[t * D + 2 * i + 1] = static_cast<float>(std::sin(angle));
-    }
+  rope_table_ = make_rope_table(T, D, options.theta);
   rope_T_ = T, rope_dim_ = D, rope_theta_ = options.theta;
   return rope_table_;
 }

@@ -120,7 +120,6 @@ GpuProperties gpu_properties(int ordinal) {
   gpu.compute_capability = prop.major * 10 + prop.minor;
   gpu.sm_count = prop.multiProcessorCount;
   gpu.memory_bytes = static_cast<std::int64_t>(prop.totalGlobalMem);
-  gpu.l2_bytes = prop.l2CacheSize;
   gpu.uuid = uuid_text(prop.uuid);
   gpu.pci_bus_id = fmt::format("{:08x}:{:02x}:{:02x}.0", prop.pciDomainID, prop.pciBusID, prop.pciDeviceID);
   int version = 0;
@@ -161,7 +160,7 @@ std::unique_ptr<Device> make_cuda_device(int ordinal, const CudaOptions& options
 
 CudaDevice::CudaDevice(int ordinal)
     : properties_(gpu_properties(ordinal)), cuda_ordinal_(cuda_ordinal(ordinal)) {
-  make_current();
+  PRECBENCH_CHECK(cudaSetDevice(cuda_ordinal_));
   PRECBENCH_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   plans_ = std::make_unique<MatmulPlans>(*this);
 }
@@ -176,8 +175,6 @@ CudaDevice::~CudaDevice() {
   for (void* block : retired_) cudaFree(block);
   cudaStreamDestroy(stream_);
 }
-
-void CudaDevice::make_current() const { PRECBENCH_CHECK(cudaSetDevice(cuda_ordinal_)); }
 
 void* CudaDevice::allocate(std::int64_t bytes) {
   void* block = nullptr;
@@ -222,7 +219,7 @@ void CudaDevice::synchronize() {
 }
 
 std::int64_t CudaDevice::workspace_bytes() const {
-  return static_cast<std::int64_t>(scratch_bytes_ + retired_bytes_);
+  return static_cast<std::int64_t>(scratch_bytes_ + retired_bytes_) + rope_table_bytes_;
 }
 
 void* CudaDevice::scratch(std::size_t bytes) {

@@ -48,8 +48,6 @@ class CudaDevice final : public Device {
 
   // ---- for the ops and the step graph
   const GpuProperties& properties() const { return properties_; }
-  /// Which of the usable GPUs, as find_gpus() counts them.
-  int ordinal() const { return properties_.ordinal; }
   int sm_count() const { return properties_.sm_count; }
   int compute_capability() const { return properties_.compute_capability; }  ///< 90 is 9.0
   CUstream_st* stream() const { return stream_; }
@@ -61,10 +59,6 @@ class CudaDevice final : public Device {
 
   /// Called by every op after its last launch: notes the name for later errors and throws a launch error now.
   void launched(const char* op);
-
-  /// Makes this the calling thread's current device; every host thread that calls ops needs it once (the
-  /// constructor has done it for its own).
-  void make_current() const;
 
   /// Everything run on stream() between the two becomes one executable graph, which the caller owns; graph.h
   /// wraps the three. abandon_capture() is for an exception in between.
@@ -140,6 +134,7 @@ class CudaDevice final : public Device {
   std::unique_ptr<MatmulPlans> plans_;
   std::shared_ptr<AttentionState> attention_;  // shared_ptr: its deleter is made where the type is known
   std::shared_ptr<RopeTables> rope_tables_;
+  std::int64_t rope_table_bytes_ = 0;
   void* scratch_ = nullptr;
   std::size_t scratch_bytes_ = 0;
   std::vector<void*> retired_;  // outgrown scratch that a captured graph may still use

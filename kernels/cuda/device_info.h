@@ -18,8 +18,7 @@ struct GpuProperties {
   int compute_capability = 0;  ///< 10 * major + minor: 90
   int sm_count = 0;
   std::int64_t memory_bytes = 0;  ///< of the device in all
-  std::int64_t l2_bytes = 0;
-  std::string uuid;  ///< "GPU-xxxxxxxx-..."
+  std::string uuid;               ///< "GPU-xxxxxxxx-..."
   std::string pci_bus_id;
   std::string driver;                     ///< "580.159.04"; from NVML
   int ecc = -1;                           ///< 1 on, 0 off, -1 unknown
@@ -52,6 +51,9 @@ struct CudaOptions {
   bool deterministic = false;      ///< attention's backward adds in a fixed order
   std::string attention = "auto";  ///< "auto", "cudnn" or "own"; see CudaDevice::set_attention
 };
+/// The calling thread's current device from now on: a device is used by the thread that made it. Throws
+/// Unsupported with find_gpus().reason, or where `attention` asks for what this build has not; InvalidInput for an
+/// ordinal that is not there or an unknown attention; std::runtime_error for what CUDA or cuBLASLt refuse.
 std::unique_ptr<Device> make_cuda_device(int ordinal, const CudaOptions& options = {});
 
 }  // namespace precbench

@@ -8,11 +8,11 @@
 // come from a table made once per (T, D, theta) in FP64 on the host, so that they are the CPU device's. Bytes
 // per element: 2 read and 2 written (v only if not in place), backward with QK-norm 4 read; the table stays
 // in L2.
-#include <cmath>
 #include <vector>
 
 #include "kernels/cuda/produce.cuh"
 #include "kernels/errors.h"
+#include "kernels/rope_table.h"
 
 namespace precbench {
 
@@ -37,18 +37,6 @@ namespace cuda {
 namespace {
 
 constexpr int kThreads = 256;
-
-void make_table(float* device_table, std::int64_t T, std::int64_t D, float theta) {
-  std::vector<float> table(T * D);
-  for (std::int64_t i = 0; i < D / 2; ++i) {
-    const double frequency = std::pow(static_cast<double>(theta), -2.0 * i / D);
-    for (std::int64_t t = 0; t < T; ++t) {
-      table[t * D + 2 * i] = static_cast<float>(std::cos(t * frequency));
-      table[t * D + 2 * i + 1] = static_cast<float>(std::sin(t * frequency));
-    }
-  }
-  PRECBENCH_CHECK(cudaMemcpy(device_table, table.data(), T * D * sizeof(float), cudaMemcpyHostToDevice));
-}
 
 /// cos and sin of eight neighbouring pairs.
 struct Angles {
@@ -313,9 +301,12 @@ const float* CudaDevice::rope_table(const RopeOptions& options) {
   for (const RopeTables::Table& table : rope_tables_->tables)
     if (table.T == T && table.D == D && table.theta == options.theta) return table.data;
   if (capturing_) throw std::logic_error("rope: a new sequence length or head size inside a captured step");
-  auto* data = static_cast<float*>(allocate(T * D * sizeof(float)));
+  const std::vector<float> table = make_rope_table(T, D, options.theta);
+  const std::int64_t bytes = T * D * static_cast<std::int64_t>(sizeof(float));
+  auto* data = static_cast<float*>(allocate(bytes));
   rope_tables_->tables.push_back({T, D, options.theta, data});
-  cuda::make_table(data, T, D, options.theta);
+  rope_table_bytes_ += bytes;
+  upload({data, DType::f32, T, D}, table.data());
   return data;
 }
 
