@@ -42,7 +42,7 @@ class Comm {
 
   /// x = sum over ranks of x; f32 or bf16.
   [[nodiscard]] Ticket start_all_reduce(const Tensor& x);
-  /// x = greatest over ranks of x; f32; NaN where any rank has one.
+  /// x = greatest over ranks of x; f32, none below 0 (amaxes); NaN where any rank has one.
   [[nodiscard]] Ticket start_all_reduce_max(const Tensor& x);
   /// full = the shards of all ranks in rank order, any dtype; full.size() == size() * shard.size().
   [[nodiscard]] Ticket start_all_gather(const Tensor& full, const Tensor& shard);
@@ -109,6 +109,8 @@ class CommGroup {
  public:
   virtual ~CommGroup() = default;
   virtual void abort() = 0;
+  /// Returns when all ranks of all processes have joined. Throws std::runtime_error after an abort, or with what
+  /// NCCL refuses; the device must be of the kind that the group connects.
   virtual std::unique_ptr<Comm> join(int rank, Device& device) = 0;
 };
 

@@ -55,8 +55,11 @@ class Registry {
     comms_.insert(comm);
   }
   void remove(ncclComm_t comm) {
-    const std::lock_guard lock(mutex_);
-    if (comms_.erase(comm)) ncclCommDestroy(comm);
+    {
+      const std::lock_guard lock(mutex_);
+      if (!comms_.erase(comm)) return;
+    }
+    ncclCommDestroy(comm);  // together with the process's other ranks, so without the lock
   }
   void abort() {
     std::unique_lock lock(mutex_);
