@@ -189,15 +189,21 @@ void MatmulPlan::choose(const LtRun& with, void* d, const void* a, const void* b
   algorithm = all.front();
   if (!by_timing || all.size() == 1) return;
 
-  // D of a plain product is about to be overwritten anyway. One that accumulates may not be touched, so its
-  // candidates write elsewhere; without room for that, the heuristic's first answer stands.
-  const TemporaryBlock elsewhere(key.accumulate ? static_cast<std::size_t>(bytes_of(key.d, key.M * key.N))
-                                                : 0);
+  // D of a plain product is about to be overwritten anyway. One that accumulates may not be touched: its
+  // candidates write elsewhere or, where the GPU has no room for that, D waits in host memory meanwhile.
+  const auto sum_bytes = static_cast<std::size_t>(key.accumulate ? bytes_of(key.d, key.M * key.N) : 0);
+  const TemporaryBlock elsewhere(sum_bytes);
+  std::vector<std::byte> kept;
+  void* const sum = d;
   if (key.accumulate) {
-    if (!elsewhere.get()) return;
-    d = elsewhere.get();
-    PRECBENCH_CHECK(
-        cudaMemsetAsync(d, 0, static_cast<std::size_t>(bytes_of(key.d, key.M * key.N)), with.stream));
+    if (elsewhere.get()) {
+      d = elsewhere.get();
+    } else {
+      kept.resize(sum_bytes);
+      PRECBENCH_CHECK(cudaMemcpyAsync(kept.data(), sum, sum_bytes, cudaMemcpyDeviceToHost, with.stream));
+      PRECBENCH_CHECK(cudaStreamSynchronize(with.stream));
+    }
+    PRECBENCH_CHECK(cudaMemsetAsync(d, 0, sum_bytes, with.stream));
   }
 
   struct Entry {
@@ -231,6 +237,9 @@ void MatmulPlan::choose(const LtRun& with, void* d, const void* a, const void* b
     if (entry.ms < kMargin * best.ms) best = entry;
   algorithm = all[best.index];
   found = best.ms < std::numeric_limits<float>::infinity();
+  if (kept.empty()) return;
+  PRECBENCH_CHECK(cudaMemcpyAsync(sum, kept.data(), sum_bytes, cudaMemcpyHostToDevice, with.stream));
+  PRECBENCH_CHECK(cudaStreamSynchronize(with.stream));
 }
 
 }  // namespace precbench

@@ -374,6 +374,43 @@ TEST_CASE("capture refuses what a graph cannot hold, and the device works on", "
   CHECK(host[0] > 0);  // the square of a row's length
 }
 
+TEST_CASE("choosing an algorithm leaves the sum alone, with room for another D or without", "[gpu]") {
+  constexpr std::int64_t kM = 512, kN = 1024, kK = 256;
+  // Small whole numbers, so that every algorithm's sum is exact.
+  const auto entry = [](std::int64_t i, std::int64_t period) { return static_cast<float>(i % period - 2); };
+  const auto filled = [&](std::int64_t rows, std::int64_t period) {
+    std::vector<std::uint16_t> bits(rows * kK);
+    for (std::int64_t i = 0; i < rows * kK; ++i) bits[i] = bf16_encode(entry(i, period));
+    return bits;
+  };
+  std::vector<std::uint16_t> a = filled(kM, 5), b = filled(kN, 7);
+  std::vector<float> before(kM * kN), got(kM * kN);
+  for (std::int64_t i = 0; i < kM * kN; ++i) before[i] = entry(i, 11);
+  for (const bool room : {true, false}) {
+    const auto device = gpu_or_skip();
+    if (!device) return;
+    Buffers buffers(*device);
+    const Form form_a{{}, buffers.copy_of(Tensor{a.data(), DType::bf16, kM, kK}), {}, false};
+    const Form form_b{{}, buffers.copy_of(Tensor{b.data(), DType::bf16, kN, kK}), {}, false};
+    const Tensor d = buffers.copy_of(Tensor{before.data(), DType::f32, kM, kN});
+    device->matmul(buffers.tensor(DType::bf16, kM, kN), form_a, form_b, {});  // makes the library's workspace
+    std::unique_ptr<DeviceBlock> filler;
+    constexpr std::int64_t kLeft = std::int64_t{256} << 20;
+    if (!room) filler = std::make_unique<DeviceBlock>(*device, gpu_memory(0).free_bytes - kLeft);
+    device->matmul(d, form_a, form_b, {.accumulate = true});
+    device->download(got.data(), d);
+    std::int64_t wrong = 0;
+    for (std::int64_t i = 0; i < kM; ++i)
+      for (std::int64_t j = 0; j < kN; ++j) {
+        float sum = before[i * kN + j];
+        for (std::int64_t k = 0; k < kK; ++k) sum += entry(i * kK + k, 5) * entry(j * kK + k, 7);
+        wrong += got[i * kN + j] != sum;
+      }
+    INFO((room ? "room" : "no room"));
+    CHECK(wrong == 0);
+  }
+}
+
 TEST_CASE("an allocation that cannot fit is OutOfMemory and leaves the device usable", "[gpu]") {
   const auto device = gpu_or_skip();
   if (!device) return;
