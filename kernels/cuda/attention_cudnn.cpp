@@ -137,7 +137,7 @@ struct FusedPointers {
 
 class Implementation final : public CudnnAttention {
  public:
-  explicit Implementation(CUstream_st* stream) {
+  explicit Implementation(CUstream_st* stream) : stream_(stream) {
     PRECBENCH_CHECK(cudnnCreate(&handle_));
     PRECBENCH_CHECK(cudnnSetStream(handle_, stream));
   }
@@ -188,7 +188,12 @@ class Implementation final : public CudnnAttention {
   Entry& find(const AttentionShape& s, Kind kind) {
     const auto key = std::make_tuple(s.B, s.T, s.heads, s.kv_heads, s.head_dim, kind);
     auto [position, fresh] = entries_.try_emplace(key);
-    if (fresh) build(position->second, s, kind);
+    if (fresh) {
+      cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+      if (cudaStreamIsCapturing(stream_, &capture) != cudaSuccess || capture != cudaStreamCaptureStatusNone)
+        throw std::logic_error("attention: a new shape inside a captured step");
+      build(position->second, s, kind);
+    }
     return position->second;
   }
 
@@ -210,6 +215,7 @@ class Implementation final : public CudnnAttention {
                           one_line(status.get_message()).c_str(), "Graph::execute", op);
   }
 
+  cudaStream_t stream_;
   cudnnHandle_t handle_ = nullptr;
   std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, Kind>, Entry>
       entries_;
