@@ -22,6 +22,7 @@ struct FormArgs {
   ScaleType scale_type = ScaleType::none;
   ScaleRounding rounding = ScaleRounding::none;
 
+  __host__ __device__ OperandFormat format() const { return {dtype, granularity, scale_type, rounding}; }
   /// Scopes lie inside a tile of 128 x 128.
   __host__ __device__ bool in_blocks() const {
     return granularity != Granularity::tensor && granularity != Granularity::row;
@@ -53,6 +54,15 @@ __device__ inline float make_scale(const FormArgs& form, std::uint32_t amax_bits
   const float multiply = multiplying_scale(amax, form.dtype, form.scale_type);
   if (store) static_cast<float*>(form.scale)[index] = 1.0f / multiply;
   return multiply;
+}
+
+/// The factor that a GEMM multiplies the element (row, k) of a form with.
+__device__ inline float dequantizing(const OperandFormat& format, const void* scales, std::int64_t rows,
+                                     std::int64_t length, std::int64_t row, std::int64_t k) {
+  const std::int64_t block = block_length(format.granularity);
+  const std::int64_t index = scale_index(format.granularity, rows, length, row, block ? k / block : 0);
+  return format.scale == ScaleType::ue8m0 ? ue8m0_decode(static_cast<const std::uint8_t*>(scales)[index])
+                                          : static_cast<const float*>(scales)[index];
 }
 
 }  // namespace precbench::cuda

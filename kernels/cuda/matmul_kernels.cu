@@ -9,9 +9,8 @@
 #include <cuda_bf16.h>
 
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/forms.cuh"
 #include "kernels/cuda/matmul_kernels.h"
-#include "kernels/formats.h"
-#include "kernels/scale_layout.h"
 
 namespace precbench {
 namespace {
@@ -24,10 +23,6 @@ __global__ void broadcast_kernel(float* out, const float* value, std::int64_t co
   if (i < count) out[i] = value[0];
 }
 
-__device__ float decode(std::uint8_t code, DType dtype) {
-  return dtype == DType::e4m3 ? e4m3_decode(code) : e5m2_decode(code);
-}
-
 /// Rows whose length is no multiple of 16 are read code by code; the recipes' own shapes never are.
 __global__ void dequantize_kernel(__nv_bfloat16* out, const std::uint8_t* data, const void* scales,
                                   OperandFormat format, std::int64_t rows, std::int64_t k) {
@@ -35,16 +30,12 @@ __global__ void dequantize_kernel(__nv_bfloat16* out, const std::uint8_t* data, 
   const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= rows * chunks) return;
   const std::int64_t row = i / chunks, first = i % chunks * kCodesPerThread;
-  const std::int64_t block = block_length(format.granularity);
-  const std::int64_t at = scale_index(format.granularity, rows, k, row, block ? first / block : 0);
-  const float scale = format.scale == ScaleType::ue8m0
-                          ? ue8m0_decode(static_cast<const std::uint8_t*>(scales)[at])
-                          : static_cast<const float*>(scales)[at];
+  const float scale = cuda::dequantizing(format, scales, rows, k, row, first);
   const std::uint8_t* from = data + row * k + first;
   __nv_bfloat16* to = out + row * k + first;
   if (k % kCodesPerThread != 0) {
     for (std::int64_t j = 0; j < kCodesPerThread && first + j < k; ++j)
-      to[j] = __float2bfloat16_rn(decode(from[j], format.dtype) * scale);
+      to[j] = __float2bfloat16_rn(cuda::fp8_decode(from[j], format.dtype) * scale);
     return;
   }
   alignas(16) std::uint8_t codes[kCodesPerThread];
@@ -52,7 +43,7 @@ __global__ void dequantize_kernel(__nv_bfloat16* out, const std::uint8_t* data, 
   *reinterpret_cast<uint4*>(codes) = *reinterpret_cast<const uint4*>(from);
 #pragma unroll
   for (int j = 0; j < kCodesPerThread; ++j)
-    values[j] = __float2bfloat16_rn(decode(codes[j], format.dtype) * scale);
+    values[j] = __float2bfloat16_rn(cuda::fp8_decode(codes[j], format.dtype) * scale);
   reinterpret_cast<uint4*>(to)[0] = reinterpret_cast<const uint4*>(values)[0];
   reinterpret_cast<uint4*>(to)[1] = reinterpret_cast<const uint4*>(values)[1];
 }

@@ -125,15 +125,6 @@ constexpr int kErrorTerms = 5;
 constexpr int kErrorTile = 32;
 constexpr int kErrorThreads = 256;
 
-/// The factor that the GEMM multiplies the element (row, k) of a form with.
-__device__ inline float dequantizing(const FormArgs& form, std::int64_t row, std::int64_t k) {
-  const std::int64_t block = block_length(form.granularity);
-  const std::int64_t index = scale_index(form.granularity, form.rows, form.k, row, block ? k / block : 0);
-  return form.scale_type == ScaleType::ue8m0
-             ? ue8m0_decode(static_cast<const std::uint8_t*>(form.scale)[index])
-             : static_cast<const float*>(form.scale)[index];
-}
-
 /// partial: [blocks, kErrorTerms]. Tiles of 32 x 32, the value through shared memory, so that both the value
 /// and a form in either order are read by rows.
 __global__ void __launch_bounds__(kErrorThreads)
@@ -158,7 +149,8 @@ __global__ void __launch_bounds__(kErrorThreads)
       if (row >= form.rows || k >= form.k) continue;
       const float v = bf16_decode(columns ? tile[lane][r] : tile[r][lane]);
       const std::uint8_t code = form.data[row * form.k + k];
-      const float q = fp8_decode(code, form.dtype) * dequantizing(form, row, k);
+      const float q =
+          fp8_decode(code, form.dtype) * dequantizing(form.format(), form.scale, form.rows, form.k, row, k);
       const double difference = static_cast<double>(v) - q;
       sums[0] += static_cast<double>(v) * v;
       sums[1] += difference * difference;

@@ -22,8 +22,6 @@
 //   void make(out[kOutputs], raw, column, row, col)
 #pragma once
 
-#include <type_traits>
-
 #include "kernels/cuda/forms.cuh"
 
 namespace precbench::cuda {
@@ -158,16 +156,6 @@ __device__ inline void tile_scales(float (&scale)[4][kTile], const FormArgs& for
         amax = max(amax, static_cast<std::uint32_t>(maxima[part][v]) << 16);
   }
   scale[0][v] = make_scale(form, amax, scale_index(form.granularity, form.rows, form.k, row, kb), store);
-}
-
-/// body(std::integral_constant<DType, dtype>()): a choice made once, where every conversion would be issued for
-/// both types.
-template <class Body>
-__device__ inline void with_fp8(DType dtype, Body&& body) {
-  if (dtype == DType::e4m3)
-    body(std::integral_constant<DType, DType::e4m3>());
-  else
-    body(std::integral_constant<DType, DType::e5m2>());
 }
 
 /// Writes the forms of one tile from the threads' squares. Every thread of the block calls it.

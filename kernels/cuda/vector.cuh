@@ -10,6 +10,7 @@
 #include <cuda_fp8.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/formats.h"
 #include "kernels/tensor.h"
@@ -168,6 +169,16 @@ __device__ inline std::uint32_t fp8x4(float a, float b, float c, float d, DType 
 #endif
 }
 
+/// body(std::integral_constant<DType, dtype>()): a choice made once, where every conversion would be issued for
+/// both types.
+template <class Body>
+__device__ inline void with_fp8(DType dtype, Body&& body) {
+  if (dtype == DType::e4m3)
+    body(std::integral_constant<DType, DType::e4m3>());
+  else
+    body(std::integral_constant<DType, DType::e5m2>());
+}
+
 __device__ inline float fp8_decode(std::uint8_t code, DType dtype) {
   return dtype == DType::e4m3 ? e4m3_decode(code) : e5m2_decode(code);
 }
@@ -178,12 +189,6 @@ template <class T>
 __device__ inline T warp_sum(T x) {
 #pragma unroll
   for (int step = kWarp / 2; step > 0; step /= 2) x += __shfl_xor_sync(kAllLanes, x, step);
-  return x;
-}
-
-__device__ inline float warp_max(float x) {
-#pragma unroll
-  for (int step = kWarp / 2; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, step));
   return x;
 }
 

@@ -46,8 +46,11 @@ __global__ void __launch_bounds__(kElementThreads)
   load_elements(v, value, i, size, vectors);
 #pragma unroll
   for (int j = 0; j < 8; ++j) v[j] *= multiply;
-  const std::uint32_t low = fp8x4(v[0], v[1], v[2], v[3], form.dtype);
-  const std::uint32_t high = fp8x4(v[4], v[5], v[6], v[7], form.dtype);
+  std::uint32_t low = 0, high = 0;
+  with_fp8(form.dtype, [&](auto dtype) {
+    low = fp8x4(v[0], v[1], v[2], v[3], dtype);
+    high = fp8x4(v[4], v[5], v[6], v[7], dtype);
+  });
   if (vectors && i + 8 <= size) {
     *reinterpret_cast<uint2*>(form.data + i) = make_uint2(low, high);
     return;
