@@ -242,6 +242,7 @@ TEST_CASE("GPUs train alike however they share the model", "[gpu][rank]") {
           // 0 into a step of another sign.
           CHECK(far.distance <= 1e-5);
           CHECK(std::fabs(many.losses[0] / one.losses[0] - 1) <= 1e-6);
+          CHECK(std::fabs(many.norms[0] / one.norms[0] - 1) <= 1e-6);
           CHECK(std::fabs(many.losses.back() / one.losses.back() - 1) <= 2e-3);
         }
     }
