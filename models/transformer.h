@@ -119,7 +119,8 @@ class Transformer {
   QuantizationObserver* quantization_observer_ = nullptr;
 };
 
-/// A step's tokens of the head are done in runs of this many, so that the logits never stand in memory whole.
+/// A step's tokens of the head are done in runs of this many, so that the logits never stand in memory whole; all
+/// at once where the head is quantized, whose scales may span them.
 inline constexpr std::int64_t kHeadRun = 2048;
 
 }  // namespace precbench

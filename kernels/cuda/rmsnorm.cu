@@ -1,10 +1,10 @@
 // RMSNorm: h = x * rstd * weight with the residual addition before it, forward, again, and backward.
 //
 // Forward and backward reduce over a row, so a block holds one row in registers (row.cuh) and its grid is
-// persistent: the gains are loaded once, and dweight is summed in registers over the block's rows, then over
-// blocks in their order. Forms that need more than a row (columns, the tensor's scale) are cast from the kept
-// sum by cast_tiles, which makes h again instead of reading it, so h itself is written only where somebody
-// reads it. Bytes per element: forward 4 read (2 without a branch) and 2 written for the sum, backward 6 read
+// persistent: the gains are loaded once, and dweight is summed in shared memory over the block's rows, then
+// over blocks in their order. Forms that need more than a row (columns, the tensor's scale) are cast by
+// cast_tiles, from h where somebody reads it and it is written anyway, else from h made again from the kept
+// sum. Bytes per element: forward 4 read (2 without a branch) and 2 written for the sum, backward 6 read
 // and 2 written; plus the forms, 2 read per further pass.
 #include "kernels/cuda/produce.cuh"
 
