@@ -8,11 +8,16 @@
 #include <charconv>
 #include <cmath>
 #include <ctime>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <string_view>
+#include <utility>
 
+#include "bench/fingerprint.h"
 #include "kernels/errors.h"
 #include "kernels/recipe.h"
 
@@ -141,19 +146,55 @@ void check_choice(const Field& field, const std::string& word) {
                                  fmt::join(field.choices, ", ")));
 }
 
-constexpr std::uint64_t kFnvOffset = 0xcbf29ce484222325u;
-constexpr std::uint64_t kFnvPrime = 0x100000001b3u;
-
-void hash(std::uint64_t& state, std::string_view bytes) {
-  for (const char byte : bytes) state = (state ^ static_cast<unsigned char>(byte)) * kFnvPrime;
-}
-
-/// A file's content takes part in the id: a recipe that was edited is another recipe. A missing file is left
-/// to validate().
-void hash_file(std::uint64_t& state, const std::string& name) {
+/// The content of a model or recipe that is a file takes part in the id: one that was edited is another. A
+/// missing file is left to validate().
+void add_definition(std::uint64_t& state, const std::string& name) {
   if (!std::string_view(name).ends_with(".json")) return;
   std::ifstream file(name, std::ios::binary);
-  hash(state, std::string(std::istreambuf_iterator<char>(file), {}));
+  add_to_fingerprint(state, std::string(std::istreambuf_iterator<char>(file), {}));
+}
+
+/// So does that of data and first weights. It is looked at once in a process: many cases share it, and the ids
+/// of a sweep must not change under way.
+void add_content(std::uint64_t& state, const std::string& path, const std::string& glob) {
+  static std::mutex mutex;
+  static std::map<std::pair<std::string, std::string>, std::uint64_t> known;
+  if (std::error_code error; path.empty() || !std::filesystem::exists(path, error)) return;
+  const std::lock_guard lock(mutex);
+  const auto [content, added] = known.try_emplace({path, glob});
+  if (added) content->second = fingerprint_of(path, glob);
+  add_to_fingerprint(state, fmt::format("{:016x}\n", content->second));
+}
+
+/// That a stream opens a folder, and reads nothing, is no accident that its reader could notice.
+void refuse_folder(const Field& field, const std::string& path) {
+  if (path.ends_with(".json") && std::filesystem::is_directory(path))
+    throw InvalidInput(fmt::format("{}: {}: Is a directory", flag_of(field), path));
+}
+
+/// Above these a number is a slip, and counts of bytes and FLOPs could overflow.
+void check_size(const Case& c) {
+  if (c.accumulation > kMaxAccumulation)
+    throw InvalidInput(
+        fmt::format("--accumulation: must be at most {}, not {}", kMaxAccumulation, c.accumulation));
+  double tokens = 1;  // the product may overflow
+  for (const std::int64_t factor : {c.batch, c.seq, c.accumulation, c.gpus})
+    tokens *= static_cast<double>(factor);
+  if (tokens > static_cast<double>(kMaxTokensPerStep))
+    throw InvalidInput(
+        fmt::format("--batch, --seq, --accumulation, --gpus: {:.3g} tokens per step; the most are {}", tokens,
+                    kMaxTokensPerStep));
+}
+
+/// A row that bears a recipe's name must be of that recipe.
+void check_converted(const Case& c, const ModelConfig& model, const Recipe& recipe) {
+  const KeepBf16 keep = parse_keep_bf16(c.keep_bf16);
+  if (recipe.quantized() && c.head != "recipe" &&
+      model.layers - std::min(keep.first, model.layers) <= keep.last)
+    throw InvalidInput(
+        fmt::format("--keep-bf16: {} leaves none of the {} blocks of {} to {}; nothing would be "
+                    "converted",
+                    c.keep_bf16, model.layers, c.model, c.recipe));
 }
 
 }  // namespace
@@ -230,27 +271,40 @@ Case case_from_json(const nlohmann::ordered_json& json) {
 
 std::string case_id(const Case& c) {
   static const Case defaults;
-  std::uint64_t state = kFnvOffset;
-  hash(state, fmt::format("method={}\n", kMethodVersion));
+  std::uint64_t state = kFingerprintStart;
+  add_to_fingerprint(state, fmt::format("method={}\n", kMethodVersion));
   for (const Field& field : case_fields()) {
     const std::string value = get_text(c, field);
     const bool counts = field.identity == Identity::always ||
                         (field.identity == Identity::when_set && value != get_text(defaults, field));
-    if (counts) hash(state, fmt::format("{}={}\n", field.name, value));
+    if (counts) add_to_fingerprint(state, fmt::format("{}={}\n", field.name, value));
   }
-  hash_file(state, c.model);
-  hash_file(state, c.recipe);
+  add_definition(state, c.model);
+  add_definition(state, c.recipe);
+  if (c.data != defaults.data) add_content(state, c.data, c.glob);
+  add_content(state, c.init_from, "*.safetensors*");
   return fmt::format("{:016x}", state);
 }
 
+void check_value(const Field& field, const std::string& text) {
+  Case scratch;
+  set_text(scratch, field, text);
+  const std::string_view name = field.name;
+  if (name == "keep_bf16") parse_keep_bf16(text);
+  if (name == "model" || name == "recipe") refuse_folder(field, text);
+  if (name == "model") find_model(text);
+  if (name == "recipe") find_recipe(text);
+}
+
 void validate(const Case& c) {
-  for (const Field& field : case_fields()) {
-    Case scratch;
-    set_text(scratch, field, get_text(c, field));  // minimum and choices, also of values that came from JSON
-  }
-  find_model(c.model);
-  find_recipe(c.recipe);
-  parse_keep_bf16(c.keep_bf16);
+  for (const Field& field : case_fields())
+    check_value(field, get_text(c, field));  // also what came from JSON
+  check_size(c);
+  check_converted(c, find_model(c.model), find_recipe(c.recipe));
+  if (c.device == "cpu" && c.attention != "auto")
+    throw InvalidInput(
+        fmt::format("--attention {}: chooses among a GPU's kernels, and --device is cpu, which has its own",
+                    c.attention));
   if ((c.parallel == "hsdp") != (c.shard_group > 1))
     throw InvalidInput("--shard-group: hsdp needs groups of 2 or more ranks, and only hsdp has groups");
   if (c.lr == 0) throw InvalidInput("--lr: must be above 0: nothing would be trained");

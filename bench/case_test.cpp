@@ -89,6 +89,42 @@ TEST_CASE("what can never run is refused before anything runs", "[case]") {
   CHECK(refusal_of([] { validate(case_from_json({{"gpus", -2}})); }) == "--gpus: must be at least 1, not -2");
 }
 
+TEST_CASE("a step of absurd size is refused", "[case]") {
+  const auto refused = [](const nlohmann::ordered_json& fields) {
+    return refusal_of([&] { validate(case_from_json(fields)); });
+  };
+  const std::string most = " tokens per step; the most are 2147483647";
+  CHECK(refused({{"batch", 1}, {"seq", 2147483647}}) == "");
+  CHECK(refused({{"batch", 1}, {"seq", 2147483648}}).ends_with(most));
+  CHECK(refused({{"gpus", std::int64_t{1} << 62}, {"batch", 8}}).ends_with(most));  // 2^72 overflows
+  CHECK(refused({{"accumulation", 16384}}) == "");
+  CHECK(refused({{"accumulation", 16385}, {"batch", 1}}) ==
+        "--accumulation: must be at most 16384, not 16385");
+}
+
+TEST_CASE("a recipe that no layer is left to is refused, unless it has the head", "[case]") {
+  const auto refused = [](const char* keep, const char* recipe, const char* head) {
+    return refusal_of([&] {
+      validate(case_from_json({{"keep_bf16", keep}, {"recipe", recipe}, {"head", head}}));
+    });
+  };
+  const std::string none = " leaves none of the 4 blocks of tiny to mxfp8; nothing would be converted";
+  CHECK(refused("first:99", "mxfp8", "bf16") == "--keep-bf16: first:99" + none);
+  CHECK(refused("first:2,last:2", "mxfp8", "bf16") == "--keep-bf16: first:2,last:2" + none);
+  CHECK(refused("last:9223372036854775807,first:9223372036854775807", "mxfp8", "bf16").ends_with(none));
+  CHECK(refused("first:2,last:1", "mxfp8", "bf16") == "");
+  CHECK(refused("first:99", "mxfp8", "recipe") == "");
+  CHECK(refused("first:99", "bf16", "bf16") == "");
+}
+
+TEST_CASE("the CPU has no choice of attention kernels", "[case]") {
+  Case c = with("attention", "own");
+  c.device = "cuda";
+  CHECK(refusal_of([&] { validate(c); }) == "");
+  c.device = "cpu";
+  CHECK(refusal_of([&] { validate(c); }).starts_with("--attention own: "));
+}
+
 TEST_CASE("first:N,last:N", "[case]") {
   CHECK(parse_keep_bf16("").first == 0);
   CHECK((parse_keep_bf16("first:1,last:2").first == 1 && parse_keep_bf16("last:2,first:1").last == 2));

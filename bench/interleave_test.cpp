@@ -18,6 +18,7 @@
 #include <thread>
 
 #include "bench/child_testing.h"
+#include "bench/environment.h"
 #include "bench/sweep.h"
 #include "results/record_file.h"
 #include "results/record_samples.h"
@@ -49,7 +50,7 @@ Record fake_run(const Case& c, const NodeShare&, StepBoard&) {
   if (c.recipe == "rowwise" && (c.seed == kCrashes || (c.seed == kCrashesAtSecond && earlier > 0))) _exit(7);
   std::this_thread::sleep_for(std::chrono::milliseconds(3));
   Record record = start_record(c);
-  record.env.host = getenv("FAKE_HOST") ? getenv("FAKE_HOST") : "here";
+  record.env.host = host_name();
   const double ms = kFirstMs + kDriftMs * static_cast<double>(before.size());
   Timing& timing = record.timing.emplace();
   timing.samples_ms = {ms - 1, ms, ms + 1};

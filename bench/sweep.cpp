@@ -12,13 +12,13 @@
 #include <csignal>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <optional>
 #include <thread>
 
 #include "bench/child.h"
 #include "bench/environment.h"
+#include "bench/finished_rows.h"
 #include "bench/interleave.h"
 #include "bench/leader.h"
 #include "bench/progress.h"
@@ -150,35 +150,14 @@ Record row_of(const Case& c, const ChildResult& result, double timeout_s) {
   return record;
 }
 
-bool is_failure(Status status) { return status == Status::crashed || status == Status::timeout; }
-
-/// Takes rows that say crashed or timeout out of the file; the file as it was stays beside it.
-void drop_failures(const Folder& folder, std::vector<LocatedRecord>& records) {
-  const auto failed = [](const LocatedRecord& located) { return is_failure(located.record.status); };
-  if (std::none_of(records.begin(), records.end(), failed)) return;
-  std::erase_if(records, failed);
-  const std::string next = folder.records() + ".next";
-  std::ofstream(next, std::ios::trunc);
-  for (const LocatedRecord& located : records) append_record(next, located.record);
-  fs::copy_file(folder.records(), folder.spare());
-  fs::rename(next, folder.records());
-}
-
-using Rows = std::map<std::string, Status>;
-
 /// Status by id of the rows that count as finished.
-Rows finished_rows(const Folder& folder, const SweepOptions& options) {
-  Rows finished;
+Rows finished_rows(const Folder& folder, const std::vector<Case>& grid, const SweepOptions& options) {
   const std::string path = folder.records();
   if (options.fresh && fs::exists(path)) fs::rename(path, folder.spare());
   if (options.fresh) fs::remove(folder.first_runs());
-  if (!fs::exists(path)) return finished;
+  if (!fs::exists(path)) return {};
   if (const auto repaired = repair_tail(path)) fmt::print(stderr, "{}\n", *repaired);
-  RecordSet set = read_records({path});
-  for (const std::string& problem : set.problems) fmt::print(stderr, "{}\n", problem);
-  if (options.retry_failed) drop_failures(folder, set.records);
-  for (const LocatedRecord& located : set.records) finished[located.record.id] = located.record.status;
-  return finished;
+  return read_finished_rows(path, folder.spare(), grid, options.retry_failed);
 }
 
 /// First runs by id of the cases that lack a row.
@@ -299,7 +278,7 @@ struct Sweep {
 
 int run_sweep(const std::vector<Case>& grid, const SweepOptions& options) {
   const Folder folder(options.out);
-  Rows rows = finished_rows(folder, options);
+  Rows rows = finished_rows(folder, grid, options);
   std::map<std::string, Record> first_runs;
   if (options.interleave) first_runs = unpaired_runs(folder, rows);
   const std::size_t finished = count_finished(grid, rows);

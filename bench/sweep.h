@@ -2,7 +2,10 @@
 // that goes on where the first one ended.
 //
 // A case is finished when its id has a row, whatever the row's status: unsupported, oom and diverged are
-// answers, and crashed or timeout would most likely come again (--retry-failed runs those two once more).
+// answers, and crashed or timeout would most likely come again (--retry-failed runs those two once more). A
+// row of another kind of machine (another GPU; on the CPU another processor) stays but is no answer here; one
+// of another host of this kind is, and is told. Nor is a row an answer whose weights were to be saved and are
+// not there.
 // What a killed sweep had in flight has no row and is done again. A child that something outside killed is
 // run a second time at once.
 //
@@ -20,13 +23,12 @@ namespace precbench {
 class Leader;
 
 struct SweepOptions {
-  std::string out = "out";  ///< folder of records.jsonl; made if missing
-  bool fresh = false;       ///< move the old records aside (records.jsonl.1, .2, ...) and do every case
-  bool retry_failed =
-      false;                ///< do cases again whose row says crashed or timeout; the old file is kept aside
-  bool quiet = false;       ///< no progress lines
-  bool interleave = false;  ///< run the recipes of a setting A B B A; see interleave.h
-  double timeout_s = 3600;  ///< of one case; 0: none
+  std::string out = "out";    ///< folder of records.jsonl; made if missing
+  bool fresh = false;         ///< move the old records aside (records.jsonl.1, .2, ...) and do every case
+  bool retry_failed = false;  ///< do cases again whose row says crashed or timeout
+  bool quiet = false;         ///< no progress lines
+  bool interleave = false;    ///< run the recipes of a setting A B B A; see interleave.h
+  double timeout_s = 3600;    ///< of one case; 0: none
   std::vector<std::string> child = {"/proc/self/exe", "run-case"};  ///< the command that child.h describes
   Leader* leader = nullptr;  ///< of several processes that take part in every case; null: this one alone
 };

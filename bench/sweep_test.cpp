@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <map>
@@ -18,6 +19,7 @@
 #include <thread>
 
 #include "bench/child_testing.h"
+#include "bench/environment.h"
 #include "kernels/errors.h"
 #include "results/record_file.h"
 #include "tools/catch.h"
@@ -219,6 +221,52 @@ TEST_CASE("a fresh start keeps the old records aside", "[sweep]") {
   CHECK(file_text(options.out + "/records.jsonl.1") == before);
   CHECK(read_records({options.out + "/records.jsonl.2"}).records.size() == 1);
   CHECK(rows_by_seed(options).size() == 3);
+}
+
+TEST_CASE("a row of another machine stays and its case runs here too", "[sweep]") {
+  const TempDirectory directory;
+  const SweepOptions options = options_for(directory);
+  const auto grid = fine_cases(2);
+  StepBoard board;
+  Record machine = fake_run(grid[0], {}, board), host = fake_run(grid[1], {}, board);
+  machine.env.cpu = "another processor";
+  host.env = describe_environment(1, -1, 1);
+  host.env.host = "node-9";
+  std::filesystem::create_directories(options.out);
+  for (const Record& record : {machine, host}) append_record(options.out + "/records.jsonl", record);
+  const auto start_says = [&](const std::string& file) {
+    const pid_t pid = in_background([&] {
+      errors_to(directory / file);
+      return run_sweep(grid, options);
+    });
+    CHECK(exit_status(pid) == kSweepDone);
+    return file_text(directory / file);
+  };
+  const std::string of_host =
+      "1 case finished on node-9, another host of this kind, and not run again; --fresh runs all here\n";
+  CHECK(start_says("first") ==
+        "1 case finished on another machine, another processor; run here too, and both rows stay\n" +
+            of_host);
+  CHECK(read_records({options.out}).records.size() == 3);
+  CHECK(start_says("second") == of_host);
+  CHECK(read_records({options.out}).records.size() == 3);
+}
+
+TEST_CASE("a finished case whose saved weights are not there is done again", "[sweep]") {
+  const TempDirectory directory;
+  const SweepOptions options = options_for(directory);
+  auto grid = fine_cases(2);
+  grid[0].save_init = directory / "weights";
+  CHECK(run_sweep(grid, options) == kSweepDone);
+  const std::string before = file_text(options.out + "/records.jsonl"),
+                    weights = file_text(grid[0].save_init);
+  CHECK(run_sweep(grid, options) == kSweepDone);
+  CHECK(file_text(grid[0].save_init) == weights);
+  std::filesystem::remove(grid[0].save_init);
+  CHECK(run_sweep(grid, options) == kSweepDone);
+  CHECK(!file_text(grid[0].save_init).empty());
+  CHECK(rows_by_seed(options).size() == 2);
+  CHECK(file_text(options.out + "/records.jsonl.1") == before);
 }
 
 TEST_CASE("a case that something outside kills once is run again", "[sweep]") {
