@@ -67,6 +67,10 @@ std::vector<std::string> expand_axis(const Field& field, const std::vector<std::
   return values;
 }
 
+void check_words(const Field& field, const std::vector<std::string>& words) {
+  for (const std::string& value : field.axis ? expand_axis(field, words) : words) check_value(field, value);
+}
+
 std::vector<Case> expand_grid(const Case& base, const Axes& axes) {
   std::vector<const Field*> order;
   for (const Field& field : case_fields())

@@ -24,6 +24,9 @@ using Axes = std::map<std::string, std::vector<std::string>>;
 std::vector<std::string> expand_axis(const Field& field, const std::vector<std::string>& words);
 inline constexpr int kMaxRange = 10000;
 
+/// Throws InvalidInput for words that no case can have: a bad list or range, or what check_value refuses.
+void check_words(const Field& field, const std::vector<std::string>& words);
+
 /// Every combination over `base`, in the order of the field table with recipes innermost, so that what is
 /// compared lies together. A combination that comes up twice is kept once.
 std::vector<Case> expand_grid(const Case& base, const Axes& axes);

@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <set>
 #include <system_error>
 
@@ -53,8 +55,8 @@ std::vector<Case> expand(const Axes& given) {
     const Field& field = *find_field(name);
     if (field.axis)
       axes[name] = words;
-    else  // CLI11's reader splits keep_bf16's value at its comma
-      set_text(base, field, fmt::format("{}", fmt::join(words, ",")));
+    else
+      set_text(base, field, words.front());
   }
   return expand_grid(base, axes);
 }
@@ -112,28 +114,62 @@ std::string unexpected(const CLI::App& app, const std::string& word) {
 
 /// Of a command without a sweep file: one grid, and no options.
 SweepFile sweep_file_of(const SweepCommand& command) {
-  if (command.config.empty()) return {std::vector<Axes>(1), {}};
-  return read_sweep_file(command.config);
+  SweepFile file;
+  if (command.config.empty())
+    file.grids.emplace_back();
+  else
+    file = read_sweep_file(command.config);
+  return file;
+}
+
+/// The cases of one section with the flags on top. What is wrong with them is told with the section's name.
+std::vector<Case> cases_of(const SweepCommand& command, const SweepFile::Grid& grid) {
+  Axes axes = command.axes;
+  axes.insert(grid.axes.begin(), grid.axes.end());  // keeps what the command line has set
+  try {
+    std::vector<Case> cases = expand(axes);
+    for (Case& c : cases) {
+      resolve_device(c);
+      validate(c);
+    }
+    return cases;
+  } catch (const InvalidInput& error) {
+    if (command.config.empty()) throw;
+    const std::string section = grid.section.empty() ? "" : fmt::format(" [{}]", grid.section);
+    throw InvalidInput(fmt::format("{}{}: {}", command.config, section, error.what()));
+  }
 }
 
 std::vector<Case> grid_of(const SweepCommand& command, const SweepFile& file) {
+  for (const auto& [name, words] : command.axes) check_words(*find_field(name), words);
   std::vector<Case> cases;
   std::set<std::string> ids;
-  for (const Axes& from_file : file.grids) {
-    Axes axes = command.axes;
-    axes.insert(from_file.begin(), from_file.end());  // keeps what the command line has set
-    for (Case& c : expand(axes)) {
-      resolve_device(c);
-      validate(c);
+  for (const SweepFile::Grid& grid : file.grids)
+    for (Case& c : cases_of(command, grid))
       if (ids.insert(case_id(c)).second) cases.push_back(std::move(c));
-    }
-  }
   const Case& first = cases.front();
   for (const char* name : {"save_init", "save_final", "save_grads"})
     if (const Field& field = *find_field(name); cases.size() > 1 && !get_text(first, field).empty())
       throw InvalidInput(fmt::format("{}: {} cases would write the same file; choose one case",
                                      flag_of(field), cases.size()));
   return cases;
+}
+
+/// Whether all that was printed has been written.
+void check_standard_output() {
+  errno = 0;
+  if (std::fflush(stdout) != 0 || std::ferror(stdout))
+    throw InvalidInput(fmt::format("cannot write standard output: {}", std::strerror(errno ? errno : EIO)));
+}
+
+/// One line on standard error. A word of the user's in it may hold what a terminal would obey.
+void print_error(const std::string& message) {
+  std::string line;
+  for (const char c : message) {
+    const auto byte = static_cast<unsigned char>(c);
+    line += byte < ' ' || byte == 0x7f ? fmt::format("\\x{:02x}", byte) : std::string(1, c);
+  }
+  fmt::print(stderr, "precbench: {}\n", line);
 }
 
 }  // namespace
@@ -143,7 +179,9 @@ CLI::App* add_sweep_command(CLI::App& app, SweepCommand& command) {
       app.add_subcommand("sweep", "run every combination of the given values, one process per case");
   sub->footer(
       "Lists: --recipe bf16,mxfp8   ranges: --seq 1024-8192*2, --seq 128-512+128, --seed 1-3\n"
-      "A second start with the same arguments goes on where the first one ended.");
+      "A second start with the same arguments goes on where the first one ended.\n"
+      "Exit status: 0 every case has its row (ok, oom, unsupported, diverged); 1 the same, but some have crashed "
+      "or\ntimed out; 2 bad input; 130 interrupted.");
   add_fields(*sub, command.axes, true);
   const char* group = "Sweep";
   sub->add_option("--config", command.config, "sweep file (TOML); flags win over it")
@@ -152,7 +190,7 @@ CLI::App* add_sweep_command(CLI::App& app, SweepCommand& command) {
   sub->add_option("--out", command.out, "folder for records.jsonl (default out)")
       ->type_name("DIR")
       ->group(group);
-  sub->add_option("--timeout", command.timeout_s,
+  sub->add_option("--timeout", command.timeout,
                   "a case is stopped after this time [s]; 0: never (default 3600)")
       ->type_name("S")
       ->group(group);
@@ -174,25 +212,16 @@ std::vector<Case> grid_of(const SweepCommand& command) { return grid_of(command,
 int sweep(const SweepCommand& command) {
   SweepOptions options = command.options;
   const SweepFile file = sweep_file_of(command);
-  if (const auto out = file.options.find("out"); out != file.options.end()) options.out = out->second;
-  if (const auto interleave = file.options.find("interleave"); interleave != file.options.end()) {
-    if (interleave->second != "true" && interleave->second != "false")
-      throw InvalidInput(fmt::format("{}: interleave: \"{}\" is neither true nor false", command.config,
-                                     interleave->second));
-    options.interleave = options.interleave || interleave->second == "true";
-  }
-  if (const auto timeout = file.options.find("timeout"); timeout != file.options.end()) {
-    if (!CLI::detail::lexical_cast(timeout->second, options.timeout_s))
-      throw InvalidInput(fmt::format("{}: timeout: \"{}\" is not a number", command.config, timeout->second));
-  }
-  options.out = command.out.value_or(options.out);
-  options.timeout_s = command.timeout_s.value_or(options.timeout_s);
-  if (!(options.timeout_s >= 0)) throw InvalidInput("--timeout: must not be negative");
+  options.out = command.out.value_or(file.out.value_or(options.out));
+  options.timeout_s =
+      command.timeout ? parse_timeout(*command.timeout) : file.timeout_s.value_or(options.timeout_s);
+  options.interleave = options.interleave || file.interleave.value_or(false);
   if (options.out.empty()) throw InvalidInput("--out: empty folder name");
   const std::vector<Case> grid = grid_of(command, file);
   const Variables environment = process_environment();
   const Nodes nodes = find_nodes(environment);
   if (command.dry_run) {
+    check_inputs(grid);
     if (nodes.index == 0) print_dry_run(grid);
     return kSweepDone;
   }
@@ -210,7 +239,13 @@ CLI::App* add_run_command(CLI::App& app, RunCommand& command) {
 
 int run(const RunCommand& command) {
   Case c;
-  for (const auto& [name, words] : command.axes) set_text(c, *find_field(name), words.back());
+  for (const auto& [name, words] : command.axes) {
+    const Field& field = *find_field(name);
+    if (field.axis && expand_axis(field, words).size() > 1)
+      throw InvalidInput(fmt::format("{}: run takes one value, not {}; sweep takes lists and ranges",
+                                     flag_of(field), words.front()));
+    set_text(c, field, words.front());
+  }
   resolve_device(c);
   validate(c);
   if (const Nodes nodes = find_nodes(process_environment()); nodes.count > 1)
@@ -228,20 +263,21 @@ int run(const RunCommand& command) {
 
 CLI::App* add_list_command(CLI::App& app, std::string& what) {
   CLI::App* sub = app.add_subcommand("list", "what there is on this machine: recipes, models or devices");
-  sub->add_option("what", what, "recipes, models or devices")->required();
+  sub->add_option("what", what, "recipes, models or devices")->type_name("");
   return sub;
 }
 
 int list(const std::string& what) {
-  const std::vector<std::string> known = {"recipes", "models", "devices"};
-  if (what == known[0])
+  if (what == "recipes")
     list_recipes();
-  else if (what == known[1])
+  else if (what == "models")
     list_models();
-  else if (what == known[2])
+  else if (what == "devices")
     list_devices();
-  else if (const std::string near = nearest(what, known); near.empty())
-    throw InvalidInput(fmt::format("list: unknown word {}; it is one of {}", what, fmt::join(known, ", ")));
+  else if (what.empty())
+    throw InvalidInput("list what? recipes, models or devices");
+  else if (const std::string near = nearest(what, {"recipes", "models", "devices"}); near.empty())
+    throw InvalidInput(fmt::format("list: unknown word {}; it is one of recipes, models, devices", what));
   else
     throw InvalidInput(fmt::format("list: unknown word {}; did you mean {}?", what, near));
   return 0;
@@ -249,7 +285,7 @@ int list(const std::string& what) {
 
 std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv) {
   const auto fail = [](const std::string& line) {
-    fmt::print(stderr, "precbench: {}\n", line);
+    print_error(line);
     return 2;
   };
   app.allow_extras();
@@ -258,7 +294,7 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& done) {
-    return app.exit(done);
+    return exit_status_of([&] { return app.exit(done); });
   } catch (const CLI::ParseError& error) {
     return fail(error.what());
   }
@@ -273,11 +309,13 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv) {
 
 int exit_status_of(const std::function<int()>& command) {
   const auto fail = [](const std::exception& error, int status) {
-    fmt::print(stderr, "precbench: {}\n", error.what());
+    print_error(error.what());
     return status;
   };
   try {
-    return command();
+    const int status = command();
+    check_standard_output();
+    return status;
   } catch (const InvalidInput& error) {
     return fail(error, 2);
   } catch (const OutOfMemory& error) {  // outside a case: files that cannot be mapped

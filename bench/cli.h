@@ -16,7 +16,7 @@ struct SweepCommand {
   Axes axes;           ///< what the command line gave
   std::string config;  ///< sweep file; the command line wins over it
   std::optional<std::string> out;
-  std::optional<double> timeout_s;
+  std::optional<std::string> timeout;
   bool dry_run = false;
   SweepOptions options;
 };
@@ -32,7 +32,7 @@ struct RunCommand {
 };
 CLI::App* add_run_command(CLI::App& app, RunCommand& command);
 /// One case in this very process, for debuggers and profilers. Prints the record; 0 if its status is ok,
-/// else 1.
+/// else 1. Throws InvalidInput for a list or a range, which only a sweep takes.
 int run(const RunCommand& command);
 
 CLI::App* add_list_command(CLI::App& app, std::string& what);
@@ -43,7 +43,7 @@ int list(const std::string& what);
 std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv);
 
 /// The exit status of `command`. An exception becomes one line on standard error: 2 for what the user can mend
-/// in the input or the system, 1 for everything else.
+/// in the input or the system, such as a standard output that is full, 1 for everything else.
 int exit_status_of(const std::function<int()>& command);
 
 }  // namespace precbench

@@ -1,6 +1,7 @@
 // The command line: what flags and sweep files add up to, and the built binary's answers to bad input.
 #include "bench/cli.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <stdexcept>
 #include <system_error>
@@ -34,6 +35,7 @@ TEST_CASE("bad input gets one line and exit status 2", "[cli]") {
   CHECK(refused("swep --recipe bf16") == "precbench: unknown command swep; did you mean sweep?");
   CHECK(refused("sweep tiny") == "precbench: unexpected argument tiny; --help lists what there is");
   CHECK(refused("") == "precbench: which command? sweep, run, list, report or check; --help explains them");
+  CHECK(refused("list") == "precbench: list what? recipes, models or devices");
   CHECK(refused("list modles") == "precbench: list: unknown word modles; did you mean models?");
   CHECK(refused("sweep --device cpu --seq 0") == "precbench: --seq: must be at least 1, not 0");
   CHECK(refused("sweep --device cpu --batch 0") == "precbench: --batch: must be at least 1, not 0");
@@ -44,11 +46,59 @@ TEST_CASE("bad input gets one line and exit status 2", "[cli]") {
   CHECK(refused("sweep --device cpu --recipe bf16,mxfp9").find("mxfp8") != std::string::npos);
   CHECK(refused("sweep --device cpu --model tinny").find("tiny") != std::string::npos);
   CHECK(refused("sweep --device cpu --timeout -1") == "precbench: --timeout: must not be negative");
+  CHECK(refused("sweep --timeout abc") == "precbench: --timeout: \"abc\" is not a number of seconds");
   CHECK(refused("sweep --config none.toml") == "precbench: --config: none.toml: No such file or directory");
   CHECK(refused("sweep --device cpu --data none.txt").find("none.txt") != std::string::npos);
   CHECK(refused("run --device cpu --data none.txt").find("none.txt") != std::string::npos);
   CHECK(refused("sweep --device cpu --out /dev/null/x") ==
         "precbench: --out: cannot make /dev/null/x: Not a directory");
+}
+
+TEST_CASE("run takes one value of a field, and says who takes more", "[cli]") {
+  CHECK(refused("run --recipe bf16,rowwise") ==
+        "precbench: --recipe: run takes one value, not bf16,rowwise; sweep takes lists and ranges");
+  CHECK(refused("run --seq 64-256*2").find("run takes one value") != std::string::npos);
+}
+
+TEST_CASE("a folder in place of a file is refused by name", "[cli]") {
+  const TempDirectory directory;
+  const std::string folder = directory / "folder.json";
+  std::filesystem::create_directory(folder);
+  CHECK(refused("sweep --dry-run --config " + folder) ==
+        "precbench: --config: " + folder + ": Is a directory");
+  CHECK(refused("sweep --dry-run --model " + folder) == "precbench: --model: " + folder + ": Is a directory");
+  CHECK(refused("run --recipe " + folder) == "precbench: --recipe: " + folder + ": Is a directory");
+  CHECK(refused("run --device cpu --data " + folder).find(folder) != std::string::npos);
+  CHECK(refused("run --device cpu --init-from " + folder).find(folder) != std::string::npos);
+}
+
+TEST_CASE("a dry run refuses what the run would", "[cli]") {
+  const TempDirectory directory;
+  CHECK(refused("sweep --dry-run --device cpu --data none.txt").find("none.txt") != std::string::npos);
+  CHECK(refused("sweep --dry-run --device cpu --init-from none.safetensors") ==
+        "precbench: --init-from: none.safetensors: No such file or directory");
+  CHECK(refused("sweep --dry-run --batch 1000000000 --seq 1000000000") ==
+        "precbench: --batch, --seq, --accumulation, --gpus: 1e+18 tokens per step; the most are 2147483647");
+  // It writes nothing, though.
+  CHECK(precbench_says("sweep --dry-run --device cpu --save-init " + (directory / "new/w")).status == 0);
+  CHECK(!std::filesystem::exists(directory / "new"));
+}
+
+TEST_CASE("what a terminal would obey does not reach it", "[cli]") {
+  const TempDirectory directory;
+  const std::string file = directory.write("s.toml", "\033[31mmodel = 1\n");
+  CHECK(refused("sweep --config " + file).find(":1: unknown key \\x1b[31mmodel; ") != std::string::npos);
+  CHECK(refused("sweep \"$(printf '\\033[2J')\"") ==
+        "precbench: unexpected argument \\x1b[2J; --help lists what there is");
+}
+
+TEST_CASE("a full standard output is told", "[cli]") {
+  for (const char* command : {"list recipes", "sweep --dry-run --device cpu", "--help"}) {
+    INFO(command);
+    const Answer answer =
+        output_of("(" PRECBENCH_BINARY_DIR "/precbench " + std::string(command) + " >/dev/full)");
+    CHECK(refusal_in(answer) == "precbench: cannot write standard output: No space left on device");
+  }
 }
 
 TEST_CASE("bad shapes of a model file are refused before anything runs", "[cli]") {
@@ -129,6 +179,27 @@ TEST_CASE("a case that this machine's memory cannot hold is oom before it takes 
   CHECK(answer.text.find(" GiB are available\"") != std::string::npos);
 }
 
+TEST_CASE("data or first weights that have changed make another case", "[cli]") {
+  const TempDirectory directory;
+  const std::string text = directory.write("text.txt", std::string(100, 'a'));
+  const std::string weights = directory / "w.safetensors",
+                    run = "run --device cpu --batch 1 --seq 32 --steps 1 ";
+  const auto cases = [&] {
+    const std::string sweep = "sweep --quiet --device cpu --batch 1 --seq 32 --steps 1 --data " + text +
+                              " --init-from " + weights + " --out " + (directory / "out");
+    CHECK(precbench_says(sweep).status == 0);
+    const std::string rows = file_text(directory / "out/records.jsonl");
+    return std::count(rows.begin(), rows.end(), '\n');
+  };
+  REQUIRE(precbench_says(run + "--save-init " + weights).status == 0);
+  CHECK(cases() == 1);
+  CHECK(cases() == 1);
+  directory.write("text.txt", std::string(99, 'a') + "b");
+  CHECK(cases() == 2);
+  REQUIRE(precbench_says(run + "--seed 1 --save-init " + weights).status == 0);
+  CHECK(cases() == 3);
+}
+
 TEST_CASE("run makes the folder that it saves to", "[cli]") {
   const TempDirectory directory;
   const std::string file = directory / "new/init.safetensors";
@@ -150,6 +221,8 @@ TEST_CASE("help and version succeed", "[cli]") {
   for (const Field& field : case_fields()) CHECK(help.text.find(flag_of(field) + " ") != std::string::npos);
   CHECK(precbench_says("--version").text.starts_with("precbench "));
   CHECK(precbench_says("--help").status == 0);
+  for (const char* command : {"", "sweep "})
+    CHECK(precbench_says(std::string(command) + "--help").text.find("Exit status: 0 ") != std::string::npos);
 }
 
 TEST_CASE("a repeated flag appends to its axis", "[cli]") {
@@ -182,6 +255,16 @@ TEST_CASE("flags win over the sweep file, in every section", "[sweep-file]") {
   CHECK((grid[0].seq == 32 && grid[1].seq == 256 && grid[2].lr == 0.5));
   command.axes["lr"] = {"0.5"};
   CHECK(grid_of(command).size() == 2);  // the two sections have become the same grid
+}
+
+TEST_CASE("cases that go wrong are told with their section, flags that do without", "[sweep-file]") {
+  const TempDirectory directory;
+  SweepCommand command;
+  command.config = directory.write("s.toml", "device = cpu\n[a]\nsteps = 1\n[b]\nschedule = cosine\n");
+  CHECK_THROWS_WITH(grid_of(command),
+                    command.config + " [b]: --schedule cosine needs a number of steps: add --steps N");
+  command.axes["seq"] = {"0"};
+  CHECK_THROWS_WITH(grid_of(command), "--seq: must be at least 1, not 0");
 }
 
 TEST_CASE("one file cannot be written by several cases", "[sweep-file]") {

@@ -7,7 +7,7 @@
 //   gpus = [1, 2]
 #pragma once
 
-#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,12 +16,22 @@
 namespace precbench {
 
 struct SweepFile {
-  std::vector<Axes> grids;                     ///< one per section; exactly one where there is no section
-  std::map<std::string, std::string> options;  ///< `out`, `timeout` and `interleave`, as written
+  struct Grid {
+    std::string section;  ///< empty for that of a file without sections
+    Axes axes;
+  };
+  std::vector<Grid> grids;  ///< never empty
+  std::optional<std::string> out;
+  std::optional<double> timeout_s;
+  std::optional<bool> interleave;
 };
 
-/// Throws InvalidInput that names the file and the key: a missing file, a line that is no `key = value`, an
-/// unknown key (with the nearest one), a key given twice.
+/// Throws InvalidInput, "FILE:LINE: why": a line that is neither [section] nor key = value, a quote or a list
+/// that does not end, an unknown key (with the nearest one), a value that no case can have, a key or section
+/// that is given twice; and "--config: FILE: why" for a file that cannot be read.
 SweepFile read_sweep_file(const std::string& path);
+
+/// The seconds of --timeout and of the file's `timeout`. Throws InvalidInput.
+double parse_timeout(const std::string& text);
 
 }  // namespace precbench

@@ -45,12 +45,11 @@ void check_outputs(const Case& c) {
   }
 }
 
-void check_files(const std::vector<Case>& cases) {
+void check_inputs(const std::vector<Case>& cases) {
   std::map<std::tuple<std::string, std::string, std::int64_t>, DataOptions>
       corpora;  // by path, glob, vocabulary
   std::set<std::pair<std::string, std::string>> checkpoints;
   for (const Case& c : cases) {
-    check_outputs(c);
     const ModelConfig model = find_model(c.model);
     const DataOptions options = data_options(c, model);
     DataOptions& longest =
@@ -62,6 +61,11 @@ void check_files(const std::vector<Case>& cases) {
     const InitialWeights complete(c.init_from, model);
   }
   for (const auto& [key, options] : corpora) open_data(options);
+}
+
+void check_files(const std::vector<Case>& cases) {
+  check_inputs(cases);
+  for (const Case& c : cases) check_outputs(c);
 }
 
 }  // namespace precbench

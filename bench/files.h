@@ -12,6 +12,9 @@ namespace precbench {
 /// the folders of saved weights are made.
 void check_files(const std::vector<Case>& cases);
 
+/// The part about what cases read, which writes nothing.
+void check_inputs(const std::vector<Case>& cases);
+
 /// The part about what a case saves.
 void check_outputs(const Case& c);
 
