@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 #include <string_view>
 #include <type_traits>
 
@@ -286,6 +287,11 @@ const char* name_of(StopReason reason) {
 }
 
 ExecutionPath Support::path() const { return std::max({fprop.path, dgrad.path, wgrad.path}); }
+
+bool changes_work(const std::string& case_field) {
+  static const std::set<std::string> kNotWork = {"save_init", "save_final", "save_grads", "time_limit"};
+  return !kNotWork.contains(case_field);
+}
 
 std::string machine_of(const Environment& env) {
   return env.gpu ? env.gpu->name : env.cpu.value_or("unknown CPU");

@@ -222,6 +222,10 @@ struct Record {
   std::vector<QuantizationStats> quantization;
 };
 
+/// Whether a field of a case decides what work is measured. The others say what is saved and for how long a case is
+/// sampled: bench/case.cpp leaves them out of an id, and readers out of every comparison.
+bool changes_work(const std::string& case_field);
+
 /// "NVIDIA H200", or on the CPU device the CPU's model. Speeds of different machines are never compared.
 std::string machine_of(const Environment& env);
 

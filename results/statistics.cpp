@@ -49,6 +49,10 @@ double quantile(const std::vector<double>& sorted, double p) {
   return sorted[below] + (position - static_cast<double>(below)) * (sorted[above] - sorted[below]);
 }
 
+double relative_noise(const SampleStatistics& statistics) {
+  return statistics.iqr() / 1.349 / statistics.median;
+}
+
 std::optional<SampleStatistics> sample_statistics(std::vector<double> samples) {
   if (samples.empty()) return std::nullopt;
   std::sort(samples.begin(), samples.end());

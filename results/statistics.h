@@ -1,6 +1,7 @@
 // Robust statistics of samples and series.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -16,6 +17,13 @@ struct SampleStatistics {
 /// The p-quantile (0 <= p <= 1), interpolated linearly between order statistics (type 7 of Hyndman and Fan,
 /// 1996: what NumPy and R do). `sorted` must be ascending and not empty.
 double quantile(const std::vector<double>& sorted, double p);
+
+/// IQR / 1.349, which is a normal's standard deviation, over the median.
+double relative_noise(const SampleStatistics& statistics);
+/// Below it, sampling may end (bench/sampler.h).
+inline constexpr double kTargetNoise = 0.005;
+/// Fewer samples make no quartile that means anything.
+inline constexpr std::size_t kFewestSamples = 5;
 
 /// Null for no samples. Samples must be finite.
 std::optional<SampleStatistics> sample_statistics(std::vector<double> samples);

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <set>
 
 #include "results/statistics.h"
+#include "tools/ceilings.h"
 
 namespace precbench {
 namespace {
@@ -19,21 +19,17 @@ using Json = nlohmann::ordered_json;
 /// them, so they part rows, not groups.
 const std::map<std::string, std::string> kRecipeModifiers = {
     {"head", "bf16"}, {"keep_bf16", ""}, {"gather", "bf16"}, {"reduce_amax", "off"}};
-/// Fields that do not change the work that is measured.
-const std::set<std::string> kNotWork = {"save_init",  "save_final", "save_grads",
-                                        "time_limit", "timeout",    "out"};
 /// Columns that come first; others follow in the order of the record.
 const std::vector<std::string> kFirstKeys = {"machine", "threads", "method_version", "model",
                                              "seq",     "batch",   "gpus",           "parallel"};
 
-Json fields_of(const LocatedRecord& located) {
+Json fields_of(const LocatedRecord& located, const Works& works) {
   const auto& [record, origin, env] = located;
   // The CPU device's speed depends on its threads; a GPU's does not.
   const Json threads = env.threads && !env.gpu ? Json(*env.threads) : Json();
   Json fields = {
       {"machine", machine_of(env)}, {"threads", threads}, {"method_version", record.method_version}};
-  for (const auto& item : record.case_fields.items())
-    if (!kNotWork.count(item.key())) fields[item.key()] = item.value() == "" ? Json() : item.value();
+  fields.update(works.fields(&located));
   return fields;
 }
 
@@ -99,28 +95,29 @@ std::optional<double> final_loss(const Record& record) {
   return record.training ? trailing_mean(record.training->loss) : std::nullopt;
 }
 
-/// Relative to the median of its own run, so that seeds can be pooled.
+/// Relative to the median of its own run, so that seeds can be pooled. One sample has no spread.
 std::optional<double> pooled_relative_iqr(const Row& row) {
   std::vector<double> relative;
   for (const LocatedRecord* member : row.members) {
     if (!member->record.timing) continue;
     const auto& samples = member->record.timing->samples_ms;
     const auto own = median(samples);
-    if (own && *own > 0)
+    if (samples.size() > 1 && own && *own > 0)
       for (double sample : samples) relative.push_back(sample / *own);
   }
   const auto statistics = sample_statistics(relative);
   return statistics ? std::optional(statistics->iqr()) : std::nullopt;
 }
 
-void aggregate(Row& row) {
+void aggregate(Row& row, const Ceilings& best) {
   if (row.status != Status::ok) return;
   row.tokens_per_s = median(gather_metric(row, &Metrics::tokens_per_s));
   if (row.tokens_per_s) row.relative_iqr = pooled_relative_iqr(row);
   row.tflops_per_gpu = median(gather_metric(row, &Metrics::tflops_per_gpu));
   row.mfu_bf16 = median(gather_metric(row, &Metrics::mfu_bf16));
   row.sol = median(gather_metric(row, &Metrics::sol));
-  row.mfu_measured = median(gather_metric(row, &Metrics::mfu_measured));
+  if (row.path == ExecutionPath::native)
+    row.sol_measured = median(gather(row, [&](const Record& r) { return sol_at(best, r); }));
   const auto peaks = gather(row, [](const Record& r) -> std::optional<double> {
     if (!r.memory || !r.memory->measured) return std::nullopt;
     return static_cast<double>(r.memory->measured->peak);
@@ -215,10 +212,10 @@ std::vector<RecordRefs> by_machine(const RecordSet& set) {
   return parts;
 }
 
-Analysis analyze(const RecordRefs& records, RowsBy by) {
+Analysis analyze(const RecordRefs& records, const Works& works, RowsBy by) {
   Keys keys;
   std::vector<Json> all_fields;
-  for (const LocatedRecord* located : records) keys.add(all_fields.emplace_back(fields_of(*located)));
+  for (const LocatedRecord* located : records) keys.add(all_fields.emplace_back(fields_of(*located, works)));
   for (Json& fields : all_fields)
     for (const std::string& name : keys.names)
       if (!fields.contains(name)) fields[name] = nullptr;
@@ -263,8 +260,10 @@ Analysis analyze(const RecordRefs& records, RowsBy by) {
     }
     row->members.push_back(records[i]);
   }
+  std::map<std::string, Ceilings> best;
+  for (const LocatedRecord* located : records) best[machine_of(located->env)].raise_to(located->record);
   for (auto& [place, group] : groups) {
-    for (Row& row : group.rows) aggregate(row);
+    for (Row& row : group.rows) aggregate(row, best.at(machine_of(row.members.front()->env)));
     compare_with_bf16(group);
     analysis.groups.push_back(std::move(group));
   }

@@ -12,10 +12,9 @@
 #include <vector>
 
 #include "results/record_file.h"
+#include "tools/works.h"
 
 namespace precbench {
-
-using RecordRefs = std::vector<const LocatedRecord*>;
 
 /// Cases with equal fields but the seed, and equal status and execution path. Averages are over the seeds.
 struct Row {
@@ -24,10 +23,12 @@ struct Row {
   Status status = Status::ok;
   std::optional<ExecutionPath> path{};  ///< null: the record does not say, so no ratio
 
-  std::optional<double> tokens_per_s{};    ///< median over seeds; null for an emulated recipe
-  std::optional<double> relative_iqr{};    ///< of the step time, samples of all seeds pooled; fraction
-  std::optional<double> tflops_per_gpu{};  ///< median over seeds, as are the next three
-  std::optional<double> mfu_bf16{}, sol{}, mfu_measured{};  ///< fractions
+  std::optional<double> tokens_per_s{};  ///< median over seeds; null for an emulated recipe
+  std::optional<double>
+      relative_iqr{};  ///< of the step time, samples of all seeds pooled; fraction; null where
+                       ///< no seed has two
+  std::optional<double> tflops_per_gpu{};                   ///< median over seeds, as are the next three
+  std::optional<double> mfu_bf16{}, sol{}, sol_measured{};  ///< fractions
   std::optional<double> peak_memory{};                      ///< measured bytes, highest of the seeds
   std::optional<double> final_loss{};                       ///< trailing_mean, averaged over seeds; nats
   std::optional<double> last_grad_norm{};                   ///< of the last step, averaged over seeds
@@ -58,8 +59,8 @@ struct Analysis {
   std::vector<Group> groups;
 };
 
-/// The analysis points to the records, which must outlive it.
-Analysis analyze(const RecordRefs& records, RowsBy by = RowsBy::recipe);
+/// The analysis points to the records, which must outlive it. `works`: of these records, and maybe of more.
+Analysis analyze(const RecordRefs& records, const Works& works, RowsBy by = RowsBy::recipe);
 
 /// What is changed of how a recipe is applied, in words, "gather fp8"; empty where nothing is: lm_head and
 /// gathers in BF16, no block kept in BF16, no amax shared.

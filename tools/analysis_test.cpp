@@ -11,7 +11,9 @@ using samples::set_of;
 
 namespace {
 
-Analysis analyze(const RecordSet& set, RowsBy by = RowsBy::recipe) { return analyze(all_of(set), by); }
+Analysis analyze(const RecordSet& set, RowsBy by = RowsBy::recipe) {
+  return analyze(all_of(set), Works(all_of(set)), by);
+}
 
 bool near(const std::optional<double>& value, double expected) {
   return value && std::fabs(*value - expected) <= 1e-9 * std::fmax(1, std::fabs(expected));
@@ -142,6 +144,28 @@ TEST_CASE("fields that do not change the work part nothing", "[analysis]") {
   const auto records = set_of({with(samples::gpu_record("bf16", 250), "save_final", "a.safetensors"),
                                with(samples::gpu_record("blockwise", 200), "save_final", "b.safetensors")});
   CHECK(near(analyze(records).groups.at(0).rows.at(1).speedup, 1.25));
+}
+
+TEST_CASE("a model that was edited is another, in averages and in ratios", "[analysis]") {
+  std::vector<Record> all;
+  for (const int version : {1, 2})
+    for (const char* recipe : {"bf16", "rowwise"})
+      for (const int seed : {1, 2}) {
+        all.push_back(with(samples::gpu_record(recipe, 100 * version, version, seed), "model", "mini.json"));
+        all.back().id += version == 1 ? "a" : "b";
+      }
+  const auto records = set_of(all);
+  const Analysis analysis = analyze(records);
+  REQUIRE(analysis.groups.size() == 2);
+  CHECK(analysis.group_keys == std::vector<std::string>{"model"});
+  for (const Group& group : analysis.groups) {
+    REQUIRE(group.rows.size() == 2);
+    CHECK(group.rows[1].members.size() == 2);
+    CHECK(group.rows[1].paired_seeds == 2);
+    CHECK(near(group.rows[1].loss_delta, 0));
+    CHECK(near(group.rows[1].speedup, 1));
+  }
+  CHECK(analysis.groups[1].rows[0].fields["model"] == "mini.json (version 2)");
 }
 
 TEST_CASE("modifiers of a recipe part rows and bf16 without them stays the baseline", "[analysis]") {

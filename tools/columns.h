@@ -41,6 +41,8 @@ std::string case_unit(const std::string& key);
 
 /// "61.02 GiB", "105.3 MiB"
 std::string bytes_text(double bytes);
+/// What crosses a wire, by decimal units: "5.42 GB", "105 MB", "1.5 kB".
+std::string wire_text(double bytes);
 /// Thousands in groups of three from 1,000 on; three or four significant digits below.
 std::string rate_text(double value);
 

@@ -8,6 +8,7 @@
 // among many recipes one in twenty may be called worse or better by chance.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -80,7 +81,10 @@ struct RecipeConvergence {
   std::optional<double> equivalence_p;      ///< the larger p of the two one-sided tests
   std::optional<double> ema_error_last;     ///< EMA(0.9) relative to BF16's minus 1, mean over the pairs
   std::optional<double> ema_error_largest;  ///< largest magnitude after the first tenth of the steps
-  std::optional<bool> in_noise_band;        ///< final_loss lies where 95% of further BF16 seeds would end
+  /// Whether those two are below kEmaTolerance; null where there is nothing to compare with.
+  std::optional<bool> ema_last_within() const { return within(ema_error_last); }
+  std::optional<bool> ema_all_within() const { return within(ema_error_largest); }
+  std::optional<bool> in_noise_band;  ///< final_loss lies where 95% of further BF16 seeds would end
   /// Only if inconclusive: seeds in all with which this mean and spread would settle it.
   std::optional<int> seeds_to_settle;
 
@@ -88,6 +92,11 @@ struct RecipeConvergence {
   std::optional<double> tokens_to_target;   ///< until the EMA is within the margin of BF16's final loss
   std::optional<double> seconds_to_target;  ///< at the median step time; null for an emulated recipe
   std::optional<NoiseBand> band;            ///< of a BF16 entry with enough seeds
+
+ private:
+  static std::optional<bool> within(const std::optional<double>& error) {
+    return error ? std::optional(std::abs(*error) < kEmaTolerance) : std::nullopt;
+  }
 };
 
 /// What study_convergence needs of one side, without records: for tests, and for losses from elsewhere.

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 
 #include "kernels/errors.h"
 
@@ -26,6 +27,12 @@ void write_file(const std::string& path, const std::string& text, bool append) {
   const int error = errno;
   const bool closed = std::fclose(file) == 0;
   if (!written || !closed) cannot_write(path, written ? errno : error);
+}
+
+void make_folder(const std::string& path) {
+  std::error_code error;
+  if (!path.empty()) std::filesystem::create_directories(path, error);
+  if (error) throw InvalidInput(fmt::format("cannot make {}: {}", path, error.message()));
 }
 
 void write_standard_output(const std::string& text) {

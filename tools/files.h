@@ -1,4 +1,4 @@
-// Whole files, written.
+// Whole files, written, and their folders.
 #pragma once
 
 #include <string>
@@ -11,5 +11,9 @@ void write_file(const std::string& path, const std::string& text, bool append = 
 
 /// The same to standard output.
 void write_standard_output(const std::string& text);
+
+/// Makes a folder and those above it; does nothing for an empty name. Throws InvalidInput ("cannot make FOLDER:
+/// Permission denied").
+void make_folder(const std::string& path);
 
 }  // namespace precbench

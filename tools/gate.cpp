@@ -33,7 +33,11 @@ std::optional<ExecutionPath> path_of(const Record& record) {
   return record.support ? std::optional(record.support->path()) : std::nullopt;
 }
 
-std::string gpu_of(const LocatedRecord& located) { return located.env.gpu ? located.env.gpu->name : ""; }
+/// Empty where nobody knows: a case that failed before it could tell.
+std::string gpu_of(const LocatedRecord& located) {
+  if (located.env.gpu) return located.env.gpu->name;
+  return located.env.cpu || located.record.status == Status::ok ? "none (the CPU device)" : "";
+}
 
 /// The GPU models, or the method versions, of a set in words.
 std::string gpus_of(const RecordSet& set) {
@@ -83,7 +87,8 @@ std::optional<double> speed_of(const Record& record) {
 }
 
 SpeedSample speed_sample(const Record& record) {
-  return {record.timing->samples_ms, record.telemetry ? record.telemetry->sm_clock_mhz : std::nullopt};
+  return {record.timing->samples_ms, record.telemetry ? record.telemetry->sm_clock_mhz : std::nullopt,
+          record.timing->stop_reason};
 }
 
 /// Why speeds of the two must not be compared, though they are of one GPU model or both of the CPU device.
@@ -166,7 +171,7 @@ LossDifference judge_seeds(const std::vector<std::pair<double, double>>& pairs, 
   return {was, is, mean, std::max(band, half), n};
 }
 
-/// `seeds`: the matches that differ from this one in the seed at most, itself among them.
+/// `seeds`: the matches whose work differs from this one's in the seed at most, itself among them.
 std::optional<MetricResult> gate_loss(const Match& match, const std::vector<const Match*>& seeds,
                                       const std::optional<double>& stated_band) {
   const Record& baseline = match.baseline->record;
@@ -201,10 +206,10 @@ std::optional<MetricResult> gate_loss(const Match& match, const std::vector<cons
   return result;
 }
 
-/// Matches that differ in the seed at most.
-std::vector<const Match*> seeds_of(const std::vector<Match>& matches, const Match& of) {
-  const auto without_seed = [](const Match& match) {
-    Json fields = match.baseline->record.case_fields;
+/// Matches whose work differs in the seed at most.
+std::vector<const Match*> seeds_of(const std::vector<Match>& matches, const Match& of, const Works& works) {
+  const auto without_seed = [&](const Match& match) {
+    Json fields = works.fields(match.baseline);
     fields.erase("seed");
     return fields;
   };
@@ -214,14 +219,14 @@ std::vector<const Match*> seeds_of(const std::vector<Match>& matches, const Matc
   return seeds;
 }
 
-/// The fields that differ among the cases, recipe first; the model and recipe if none does.
-std::vector<std::string> labels_of(const std::vector<Match>& matches) {
+/// The fields in which the cases' work differs, recipe first; the model and recipe if none does.
+std::vector<std::string> labels_of(const std::vector<Match>& matches, const Works& works) {
   std::vector<std::string> keys = {"model", "recipe"};
   for (const Match& match : matches)
-    for (const auto& item : match.baseline->record.case_fields.items())
+    for (const auto& item : works.fields(match.baseline).items())
       if (!std::count(keys.begin(), keys.end(), item.key())) keys.push_back(item.key());
-  const auto value = [](const Match& match, const std::string& key) {
-    return match.baseline->record.case_fields.value(key, Json());
+  const auto value = [&](const Match& match, const std::string& key) {
+    return works.fields(match.baseline).value(key, Json());
   };
   std::vector<std::string> labels(matches.size());
   for (const std::string& key : keys) {
@@ -305,7 +310,9 @@ GateResult judge(const RecordSet& baseline, const RecordSet& current, const Gate
   const std::vector<Match> matches = match_cases(baseline, current, notes);
   const bool any = std::any_of(matches.begin(), matches.end(), [](const Match& m) { return m.current; });
   if (!any) notes.add("no case of the baseline was measured in this run");
-  const std::vector<std::string> labels = labels_of(matches);
+  const Works works(all_of(baseline));
+  for (const std::string& note : works.notes()) notes.add("in the baseline " + note);
+  const std::vector<std::string> labels = labels_of(matches, works);
   GateResult result;
   for (std::size_t i = 0; i < matches.size(); ++i) {
     const Match& match = matches[i];
@@ -325,7 +332,7 @@ GateResult judge(const RecordSet& baseline, const RecordSet& current, const Gate
     }
     if (rules.tokens_per_s) add(gate_speed(match, *rules.tokens_per_s, notes));
     if (rules.memory) add(gate_memory(match, *rules.memory));
-    if (rules.loss) add(gate_loss(match, seeds_of(matches, match), rules.loss_band));
+    if (rules.loss) add(gate_loss(match, seeds_of(matches, match, works), rules.loss_band));
     if (rules.numerics)
       for (const MetricResult& one : judge_numerics(of, match.current->record)) judged.metrics.push_back(one);
     if (judged.metrics.empty()) {

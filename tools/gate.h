@@ -76,8 +76,8 @@ struct GateResult {
   int exit_status() const;  ///< kCheckInconclusive if there is no case
 };
 
-/// Throws InvalidInput with one line if the two must not be compared: another GPU model, method version, or
-/// execution path (native, emulated).
+/// Throws InvalidInput with one line if the two must not be compared: another GPU model (or the CPU device),
+/// method version, or execution path (native, emulated).
 GateResult judge(const RecordSet& baseline, const RecordSet& current, const GateRules& rules);
 
 /// "first loss" and "SQNR" of one case, as far as the baseline has them, within what the CPU's kind may
@@ -93,9 +93,9 @@ std::optional<std::string> difference_in_kind(const RecordSet& baseline, const R
 struct SpeedSample {
   std::vector<double> step_ms;
   std::optional<double> sm_clock_mhz;
+  StopReason stop_reason = StopReason::target;
 };
-/// With fewer steps on a side no quartile means anything, and the verdict is NOISY.
-inline constexpr std::size_t kFewestSamples = 5;
+/// NOISY where a side has fewer than kFewestSamples (results/statistics.h).
 MetricResult judge_speed(const SpeedSample& baseline, const SpeedSample& current, double tolerance);
 
 }  // namespace precbench

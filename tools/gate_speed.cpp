@@ -6,6 +6,7 @@
 
 #include "results/statistics.h"
 #include "tools/gate.h"
+#include "tools/text.h"
 
 namespace precbench {
 
@@ -20,11 +21,17 @@ MetricResult judge_speed(const SpeedSample& baseline, const SpeedSample& current
   }
   const double ratio = is->median / was->median;
   result.change = ratio - 1;
-  const std::size_t fewest = std::min(baseline.step_ms.size(), current.step_ms.size());
-  if (fewest < kFewestSamples) {
+  const bool in_baseline = baseline.step_ms.size() < current.step_ms.size();
+  const SpeedSample& fewer = in_baseline ? baseline : current;
+  if (fewer.step_ms.size() < kFewestSamples) {
     result.verdict = GateVerdict::noisy;
-    result.reason = fmt::format("{} samples tell nothing, at least {} are needed: raise --time-limit", fewest,
-                                kFewestSamples);
+    // A fixed number of steps knows no time limit, and is part of the case.
+    const char* remedy = fewer.stop_reason == StopReason::fixed_steps
+                             ? "raise --steps, or leave it out, and --accept a new baseline"
+                             : "raise --time-limit";
+    result.reason = fmt::format("{} of {} tell nothing, at least {} are needed: {}",
+                                plural(fewer.step_ms.size(), "sample"),
+                                in_baseline ? "the baseline" : "this run", kFewestSamples, remedy);
     return result;
   }
   // About the 95% interval of a median: half the width of its notch (McGill, Tukey and Larsen, 1978), with

@@ -104,6 +104,17 @@ TEST_CASE("too few samples are NOISY", "[gate]") {
   few.timing->samples_ms.resize(4);
   CHECK(verdict_of(judge_one(kBase, few), "tokens/s") == GateVerdict::noisy);
   CHECK(verdict_of(judge_one(few, kBase), "tokens/s") == GateVerdict::noisy);
+  const auto advice = [](const Record& baseline, const Record& current) {
+    return judge_one(baseline, current).cases.at(0).metrics.at(0).reason;
+  };
+  few.timing->stop_reason = StopReason::time_limit;
+  CHECK(advice(kBase, few) ==
+        "4 samples of this run tell nothing, at least 5 are needed: raise --time-limit");
+  // --time-limit does nothing beside --steps.
+  few.timing->stop_reason = StopReason::fixed_steps;
+  CHECK(contains(advice(kBase, few), "raise --steps, or leave it out, and --accept a new baseline"));
+  few.timing->samples_ms.resize(1);
+  CHECK(contains(advice(few, kBase), "1 sample of the baseline tell"));
 }
 
 TEST_CASE("more memory is BIGGER", "[gate]") {
@@ -154,6 +165,37 @@ TEST_CASE("with enough seeds their spread sets the noise band", "[gate]") {
   CHECK(judge(set_of(baseline), set_of(shifted), {}).exit_status() == 1);
   noisy.pop_back();  // two seeds show no spread
   CHECK(judge(set_of({baseline[0], baseline[1]}), set_of(noisy), {}).exit_status() == 1);
+}
+
+TEST_CASE("what does not change the work is no part of a case's name and parts no seeds", "[gate]") {
+  std::vector<Record> baseline, current;
+  for (const int seed : {1, 2, 3}) {
+    baseline.push_back(samples::gpu_record("mxfp8", 250, 0, seed));
+    baseline.back().case_fields["save_final"] = std::string(static_cast<std::size_t>(seed), 'w');
+    baseline.back().case_fields["time_limit"] = 7.0 + seed;
+    current.push_back(samples::gpu_record("mxfp8", 250, 0.03 * (seed - 2), seed));
+  }
+  const GateResult result = judge(set_of(baseline), set_of(current), {});
+  CHECK(result.exit_status() == 0);  // one seed alone would be WORSE
+  CHECK(result.cases.at(0).label == "llama3.2-1b, mxfp8, seed 1");
+}
+
+TEST_CASE("seeds of a model before and after an edit are not pooled", "[gate]") {
+  std::vector<Record> baseline;
+  for (const int version : {1, 2})
+    for (const int seed : {1, 2}) {
+      baseline.push_back(samples::gpu_record("mxfp8", 250, version, seed));
+      baseline.back().case_fields["model"] = "mini.json";
+      baseline.back().id += version == 1 ? "a" : "b";
+    }
+  std::vector<Record> current = baseline;
+  for (double& loss : current[0].training->loss) loss += 0.05;
+  const GateResult result = judge(set_of(baseline), set_of(current), {});
+  CHECK(result.cases.at(0).verdict() == GateVerdict::worse);  // its mean over four seeds would pass
+  CHECK(result.cases.at(0).label == "mini.json (version 1), mxfp8, seed 1");
+  REQUIRE(result.notes.size() == 1);
+  CHECK(
+      contains(result.notes[0], "in the baseline mini.json was edited between these cases: version 1 from"));
 }
 
 TEST_CASE("a case that was not measured is MISSING, never a pass", "[gate]") {
@@ -244,6 +286,13 @@ TEST_CASE("other GPUs, method versions and execution paths are refused", "[gate]
   CHECK(refusal({kBase, other}, {kBase}) ==
         "the baseline mixes GPU models NVIDIA H200, NVIDIA B200; check one at a time");
   CHECK(refusal({kBase}, {kBase, other}).find("this run mixes GPU models") == 0);
+  CHECK(refusal({kBase}, {samples::cpu_record("bf16")}) ==
+        "the baseline is of GPU model NVIDIA H200, this run of none (the CPU device): they are not compared; "
+        "--accept makes a baseline of this run");
+  CHECK(contains(refusal({kBase, samples::cpu_record("bf16")}, {kBase}), "the baseline mixes GPU models"));
+  Record nowhere = samples::failed_record("mxfp8", Status::timeout, "60 s are over");
+  nowhere.env = {};
+  CHECK(refusal({kBase}, {nowhere}).empty());
   other = kBase;
   other.method_version = 2;
   CHECK(refusal({kBase}, {other}).find("method version 1, this run of 2") != std::string::npos);

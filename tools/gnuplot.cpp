@@ -128,9 +128,7 @@ void draw_figures(Document& document, const std::string& folder, const std::stri
   fs::create_directories(work.path / "plots");
   for (const auto& [name, text] : kPlotScripts)
     write_file((work.path / "plots" / (std::string(name) + ".gp")).string(), text);
-  std::error_code error;
-  if (!folder.empty() && (fs::create_directories(folder, error), error))
-    throw InvalidInput(fmt::format("cannot make {}: {}", folder, error.message()));
+  make_folder(folder);
   Distinct not_drawn;
   std::string complaint;
   for (std::size_t i = 0; i < figures.size(); ++i) {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 
 #include "kernels/errors.h"
@@ -22,6 +23,13 @@ using Json = nlohmann::ordered_json;
 Json scalar_at(const Json& json, const std::string& pointer) {
   const Json::json_pointer place(pointer);
   return json.contains(place) ? json.at(place) : Json();
+}
+
+/// What a reader must be told of the records before any number.
+std::vector<std::string> problems_of(const RecordSet& set, const Works& works) {
+  std::vector<std::string> problems = set.problems;
+  problems.insert(problems.end(), works.notes().begin(), works.notes().end());
+  return problems;
 }
 
 }  // namespace
@@ -49,7 +57,8 @@ Table make_csv(const RecordSet& set) {
     if (column.derived) table.columns.push_back(heading(column.key, column.unit));
   table.columns.push_back({"origin"});
 
-  const Analysis analysis = analyze(all_of(set), RowsBy::record);
+  const Works works(all_of(set));
+  const Analysis analysis = analyze(all_of(set), works, RowsBy::record);
   std::map<const LocatedRecord*, const Row*> rows;
   for (const Group& group : analysis.groups)
     for (const Row& row : group.rows) rows[row.members.front()] = &row;
@@ -67,8 +76,9 @@ Table make_csv(const RecordSet& set) {
 
 nlohmann::ordered_json make_json(const RecordSet& set) {
   Json cases = Json::array();
+  const Works works(all_of(set));
   for (const RecordRefs& records : by_machine(set)) {
-    const Analysis analysis = analyze(records);
+    const Analysis analysis = analyze(records, works);
     for (const Group& group : analysis.groups)
       for (const Row& row : group.rows) {
         Json one = {{"case", row.fields}};
@@ -80,7 +90,7 @@ nlohmann::ordered_json make_json(const RecordSet& set) {
   Json units = Json::object();
   for (const Column& column : report_columns())
     if (*column.unit) units[column.key] = column.unit;
-  return {{"units", units}, {"cases", cases}, {"problems", set.problems}};
+  return {{"units", units}, {"cases", cases}, {"problems", problems_of(set, works)}};
 }
 
 int report(const ReportOptions& options) {
@@ -88,11 +98,13 @@ int report(const ReportOptions& options) {
   if (set.records.empty())
     throw InvalidInput(fmt::format("{}: no record in it{}", fmt::join(options.paths, ", "),
                                    set.problems.empty() ? "" : " (" + set.problems.front() + ")"));
+  make_folder(std::filesystem::path(options.output).parent_path());
   const auto write = [&](const std::string& text) {
     options.output.empty() ? write_standard_output(text) : write_file(options.output, text);
   };
   if (options.format == "csv" || options.format == "json") {
-    for (const std::string& problem : set.problems) fmt::print(stderr, "{}\n", printable(problem));
+    for (const std::string& problem : problems_of(set, Works(all_of(set))))
+      fmt::print(stderr, "{}\n", printable(problem));
     write(options.format == "csv" ? render_csv(make_csv(set)) : make_json(set).dump(1) + '\n');
     return 0;
   }

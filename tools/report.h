@@ -13,7 +13,7 @@ namespace precbench {
 struct ReportOptions {
   std::vector<std::string> paths;  ///< record files, or folders of them
   std::string format = "term";     ///< term, md, html, csv or json
-  std::string output;              ///< a file; empty: standard output
+  std::string output;              ///< a file, whose folder is made; empty: standard output
   std::string plots{};             ///< a folder for the figures; empty: only what a page has inside
 };
 

@@ -177,6 +177,31 @@ TEST_CASE("warnings of the records are counted, and no others are made", "[repor
   CHECK(text.find("parameter tensors", once + 1) == std::string::npos);
 }
 
+TEST_CASE("a timing that rests on little says so", "[report]") {
+  const auto timed = [](const char* recipe, std::vector<double> samples, StopReason reason) {
+    Record record = samples::gpu_record(recipe, samples.back());
+    record.timing->samples_ms = std::move(samples);
+    record.timing->stop_reason = reason;
+    return record;
+  };
+  const std::string text = run_report(
+      {timed("bf16", {250}, StopReason::fixed_steps), timed("rowwise", {199, 200}, StopReason::fixed_steps),
+       timed("blockwise", {190, 200, 210, 200, 201, 199}, StopReason::time_limit),
+       timed("mxfp8", {200, 200, 200, 200, 201, 199}, StopReason::time_limit)},
+      "term");
+  INFO(text);
+  CHECK(contains(text,
+                 "2 of 4 cases (bf16/rowwise): fewer than 5 samples, so speeds and ratios are uncertain; "
+                 "raise --steps"));
+  CHECK(contains(text, "1 of 4 cases (blockwise): sampling ended at the time limit, while the noise"));
+  CHECK(std::regex_search(line_with(text, "bf16"), std::regex("^bf16 +65,536 +- ")));
+  CHECK(std::regex_search(line_with(text, "rowwise"), std::regex("^rowwise +81,920 +0.3% ")));
+  // No speed, so nothing is uncertain about it.
+  Record emulated = samples::cpu_record("mxfp8");
+  emulated.timing->samples_ms = {750};
+  CHECK_FALSE(contains(run_report({emulated}, "term"), "fewer than 5 samples"));
+}
+
 TEST_CASE("of runs that time recipes the number of paired seeds is shown once it is not one everywhere",
           "[report]") {
   const auto timed = [](const char* recipe, double ms, int seed) {
@@ -239,8 +264,16 @@ TEST_CASE("bad input is one clear line", "[report]") {
   CHECK(contains(refusal({{foreign}, "term", ""}), "no record in it (" + foreign + ":1: not JSON"));
   append_record(folder / "records.jsonl", samples::gpu_record("bf16", 250));
   CHECK(contains(refusal({{folder / "records.jsonl"}, "pdf", ""}), "it is one of term, md, html, csv, json"));
-  CHECK(contains(refusal({{folder / "records.jsonl"}, "term", folder / "no/dir"}), "No such file"));
+  CHECK(
+      contains(refusal({{folder / "records.jsonl"}, "term", folder / "records.jsonl/r.md"}), "cannot make"));
   CHECK(contains(refusal({{folder / "records.jsonl"}, "term", "/dev/full"}), "No space left"));
+}
+
+TEST_CASE("the folder of a report is made", "[report]") {
+  const TempDirectory folder;
+  append_record(folder / "records.jsonl", samples::gpu_record("bf16", 250));
+  report({{folder / "records.jsonl"}, "md", folder / "new/folder/r.md"});
+  CHECK(contains(file_text(folder / "new/folder/r.md"), "precbench report: 1 case"));
 }
 
 TEST_CASE("the command line fills the options", "[report]") {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <set>
 
+#include "results/statistics.h"
 #include "tools/columns.h"
 #include "tools/distinct.h"
 #include "tools/sections.h"
@@ -33,6 +34,24 @@ std::string values_of(const Part& part, const std::vector<const Row*>& rows, con
   if (values.texts.empty() || values.texts.size() == all.texts.size()) return "";
   const std::string name = key == "model" || key == "recipe" ? "" : key + " ";
   return name + fmt::format("{}", fmt::join(values.texts, "/"));
+}
+
+/// What a record warns of, and what the timing of a row with a speed leaves in doubt.
+std::vector<std::string> warnings_of(const Row& row, const Record& record) {
+  std::vector<std::string> texts = record.warnings;
+  if (!row.tokens_per_s || !record.timing) return texts;
+  const Timing& timing = *record.timing;
+  const bool fixed = timing.stop_reason == StopReason::fixed_steps;
+  if (timing.samples_ms.size() < kFewestSamples)
+    texts.push_back(fmt::format("fewer than {} samples, so speeds and ratios are uncertain; raise {}",
+                                kFewestSamples, fixed ? "--steps" : "--time-limit"));
+  const auto statistics = sample_statistics(timing.samples_ms);
+  if (statistics && timing.stop_reason == StopReason::time_limit &&
+      relative_noise(*statistics) > kTargetNoise)
+    texts.push_back(fmt::format(
+        "sampling ended at the time limit, while the noise (IQR / 1.349 over the median) was above {:g}%",
+        100 * kTargetNoise));
+  return texts;
 }
 
 /// A case whose weights have no copy wider than BF16.
@@ -110,7 +129,7 @@ Section emulated_section(const ReportInput& input) {
 
 /// Each warning with the settings of its cases, as far as they are not those of every case.
 Section warnings_section(const ReportInput& input) {
-  Section section{"Warnings", {}, {}, {}};
+  Section section{"Warnings", input.works.notes(), {}, {}};
   bool rounded_away = false;
   for (const Part& part : input.parts) {
     struct Cases {
@@ -121,7 +140,7 @@ Section warnings_section(const ReportInput& input) {
     for (const Group& group : part.analysis.groups)
       for (const Row& row : group.rows)
         for (const LocatedRecord* member : row.members)
-          for (const std::string& text : member->record.warnings) {
+          for (const std::string& text : warnings_of(row, member->record)) {
             auto known = std::find_if(warnings.begin(), warnings.end(),
                                       [&](const auto& warning) { return warning.first == text; });
             if (known == warnings.end()) known = warnings.insert(warnings.end(), {text, {}});

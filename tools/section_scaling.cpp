@@ -111,7 +111,7 @@ void add_step(std::vector<std::string>& cells, const Part& part, const Line& lin
   if (prediction && measured > 0)
     predicted += fmt::format(" ({:+.1f}%)", 100 * (prediction->ms / measured - 1));
   cells.push_back(predicted);
-  cells.push_back(communication ? fmt::format("{:.2f}", communication->wire_bytes / 1e9) : "-");
+  cells.push_back(communication ? wire_text(communication->wire_bytes) : "-");
   cells.push_back(prediction && communication ? fmt::format("{:.1f}", prediction->communication_ms) : "-");
   cells.push_back(communication && row.record().breakdown
                       ? fmt::format("{:.1f}", row.record().breakdown->communication_ms)
@@ -222,12 +222,12 @@ Section scaling_section(const ReportInput& input, const Part& part) {
   if (lines.empty()) return section;
   section.lines = highlights_of(part, lines);
   RowTable result(part);
-  const std::string per_rank = fmt::format(" per {}", part.rank);
+  const std::string per_rank = fmt::format(" per {}", part.rank), predicted = "predicted step (ms)",
+                    speedup = "speed-up over bf16", exposed = "exposed communication (ms)";
   for (const std::string& title :
        {fmt::format("tokens/s, all {}s", part.rank), "tokens/s" + per_rank, std::string("efficiency"),
-        std::string("speed-up over bf16"), "peak memory" + per_rank, std::string("step (ms)"),
-        std::string("predicted step (ms)"), "sent" + per_rank + " (GB)",
-        std::string("communication alone (ms)"), std::string("exposed communication (ms)")})
+        speedup, "peak memory" + per_rank, std::string("step (ms)"), predicted, "sent" + per_rank,
+        std::string("communication alone (ms)"), exposed})
     result.table.columns.push_back({title});
   for (const Line& line : lines) {
     if (!result.table.rows.empty()) result.table.group_starts.push_back(result.table.rows.size());
@@ -244,21 +244,29 @@ Section scaling_section(const ReportInput& input, const Part& part) {
       add_step(cells, part, line, *row);
     }
   }
-  result.move_to(section);
   section.figures = figures_of(input, part, lines);
-  section.notes = {
+  const auto explain = [&](const std::string& title, const std::string& note) {
+    if (says_something(result.table, title)) section.notes.push_back(note);
+  };
+  explain(
+      "efficiency",
       fmt::format("Efficiency: tokens/s per {0} over the tokens/s of one {0} with the same recipe, model, "
-                  "sequence length and batch per {0}. Speed-up: over bf16 on the same number of {0}s.",
-                  part.rank),
-      fmt::format(
-          "Predicted on one {}: the FLOPs and bytes of the step's ops, as the dry run counts them, at "
-          "the rates that these ops reach in the recipe's other cases on one.",
-          part.rank),
+                  "sequence length and batch per {0}.",
+                  part.rank));
+  explain(speedup, fmt::format("Speed-up: over bf16 on the same number of {}s.", part.rank));
+  explain(
+      predicted,
+      fmt::format("Predicted on one {}: the FLOPs and bytes of the step's ops, as the dry run counts them, "
+                  "at the rates that these ops reach in the recipe's other cases on one.",
+                  part.rank));
+  explain(
+      predicted,
       fmt::format("Predicted on several: the measured step of one, its optimizer shared by the ranks of a "
                   "group, plus {} of the time that the step's collectives take alone (bytes sent over each "
                   "one's measured bus bandwidth).",
-                  kHiddenCost),
-      "Exposed communication: the part of it that no compute hides, in the profiled step."};
+                  kHiddenCost));
+  explain(exposed, "Exposed communication: the part of it that no compute hides, in the profiled step.");
+  result.move_to(section);
   for (const std::string& bandwidth : bus_bandwidths_of(part, lines)) section.notes.push_back(bandwidth);
   return section;
 }

@@ -133,8 +133,10 @@ std::vector<std::string> denominators(const Part& part) {
   if (!fp8.empty()) measured.add("FP8 GEMM " + range_text(fp8, "TFLOP/s"));
   if (!copy.empty()) measured.add("copy " + range_text(copy, "GB/s"));
   if (!measured.texts.empty())
-    lines.add(
-        fmt::format("MFU measured of {}, each case by its own run: {}", part.machine, measured.joined()));
+    lines.add(fmt::format(
+        "SOL measured of {}: the best of what its cases measured, each in its own run: {}. A record's mfu_measured is "
+        "against its own run's alone, so two records' are no comparison",
+        part.machine, measured.joined()));
   return lines.texts;
 }
 

@@ -52,10 +52,10 @@ void add_environments(Part& part) {
 }  // namespace
 
 ReportInput make_input(const RecordSet& set) {
-  ReportInput input{set, {}, {}};
+  ReportInput input{set, Works(all_of(set)), {}, {}};
   Styles styles;
   for (const RecordRefs& records : by_machine(set)) {
-    Part part{records, analyze(records), machine_of(records.front()->env)};
+    Part part{records, analyze(records, input.works), machine_of(records.front()->env)};
     if (!records.front()->env.gpu) part.rank = "rank";
     for (const LocatedRecord* located : records)
       part.all_ok = part.all_ok && located->record.status == Status::ok;

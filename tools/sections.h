@@ -28,6 +28,7 @@ struct Part {
 
 struct ReportInput {
   const RecordSet& set;
+  Works works;
   std::vector<Part> parts;
   std::map<std::string, int> styles;  ///< label_of a row to its line type, the same in all figures
 

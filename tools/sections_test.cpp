@@ -152,6 +152,97 @@ TEST_CASE("scaling: the one-GPU row stands once, constants stand above, and the 
   CHECK_FALSE(std::regex_search(text, std::regex("batch \\(sequences\\)  ")));  // no column
 }
 
+TEST_CASE("scaling: small volumes keep their digits, and only columns that are there are explained",
+          "[sections]") {
+  std::vector<Record> records = two_gathers("tensorwise");
+  const std::string text = section_of(records, "Scaling over GPUs");
+  INFO(text);
+  CHECK(contains(text, "sent per GPU 3 MB"));
+  CHECK(contains(text, "Predicted on several"));
+  for (Record& record : records) record.breakdown.reset();
+  const std::string bare = section_of(records, "Scaling over GPUs");
+  INFO(bare);
+  CHECK_FALSE(contains(bare, "Predicted"));
+  CHECK_FALSE(contains(bare, "Exposed"));
+  CHECK(contains(bare, "Efficiency: "));
+  CHECK(wire_text(5'420'000'000) == "5.42 GB");
+  CHECK(wire_text(1500) == "1.5 kB");
+}
+
+TEST_CASE("SOL measured is against the best rates of all cases, whatever a case's own", "[sections]") {
+  const auto measured = [](const char* recipe, double bf16, double fp8) {
+    Record record = samples::gpu_record(recipe, 100);
+    record.breakdown->ops = {{"matmul fprop", "gemm", 1, 20, 20e12, 1},
+                             {"matmul wgrad", "gemm", 1, 20, 20e12, 1},
+                             {"adamw", "optimizer", 1, 20, 0, 4e10}};
+    record.metrics->peaks->measured_bf16_tflops = bf16;
+    record.metrics->peaks->measured_fp8_tflops = fp8 > 0 ? std::optional(fp8) : std::nullopt;
+    record.metrics->peaks->measured_copy_gb_per_s = 4000;
+    return record;
+  };
+  Record bf16 = measured("bf16", 500, 0), wide = measured("rowwise_gw_hp", 800, 1000),
+         rowwise = measured("rowwise", 400, 800), mixed = measured("blockwise", 800, 1000);
+  // Of their 100 ms: 10 of AdamW, and the GEMMs at each one's own rates.
+  bf16.metrics->mfu_measured = (10 + 40 + 40) / 100.0;
+  wide.metrics->mfu_measured = (10 + 20 + 25) / 100.0;
+  rowwise.metrics->mfu_measured = (10 + 25 + 25) / 100.0;
+  mixed.metrics->mfu_measured = 0.52;  // what its ops at no choice of rates give
+  const std::string text = section_of({bf16, wide, rowwise, mixed}, "Results");
+  INFO(text);
+  CHECK(contains(text, "SOL measured"));
+  CHECK_FALSE(contains(text, "MFU measured"));
+  CHECK(contains(lines_with(text, "bf16  ").front(), " 60.0% "));
+  CHECK(contains(lines_with(text, "rowwise_gw_hp ").front(), " 55.0% "));
+  CHECK(contains(lines_with(text, "rowwise  ").front(), " 50.0% "));
+  CHECK(std::regex_search(lines_with(text, "blockwise ").front(), std::regex("blockwise +- ")));
+}
+
+TEST_CASE("the committed records hold enough for SOL measured", "[sections]") {
+  const RecordSet set = read_records({PRECBENCH_SOURCE_DIR "/results/h200/single.jsonl"});
+  const ReportInput input = make_input(set);
+  for (const Group& group : input.parts.at(0).analysis.groups)
+    for (const Row& row : group.rows)
+      if (row.comparable()) {
+        REQUIRE(row.sol_measured);
+        CHECK(*row.sol_measured <= *row.record().metrics->mfu_measured * (1 + 1e-9));
+      }
+}
+
+TEST_CASE("whether a curve is within the field's criterion is said in words", "[sections]") {
+  std::vector<Record> records;
+  for (const int seed : {1, 2, 3})
+    for (const auto& [recipe, penalty] : {std::pair{"bf16", 0.0}, std::pair{"blockwise", 0.001},
+                                          std::pair{"tensorwise", 0.1}, std::pair{"rowwise", 0.0}}) {
+      records.push_back(samples::gpu_record(recipe, 250, penalty, seed));
+      if (std::string(recipe) != "rowwise") continue;
+      for (std::size_t step = 20; step < 30; ++step) records.back().training->loss[step] += 1;
+    }
+  const std::string text = section_of(records, "Convergence");
+  INFO(text);
+  CHECK(
+      contains(text,
+               "an EMA(0.9) loss within 0.25% of bf16's: 2 of 3 recipes met it at the last step, 1 at every "
+               "step after the first tenth"));
+  CHECK(contains(text, "EMA error below 0.25%"));
+  CHECK(contains(lines_with(text, "blockwise").front(), "throughout and at the end"));
+  CHECK(contains(lines_with(text, "rowwise").front(), "at the end, not throughout"));
+  CHECK(contains(lines_with(text, "tensorwise").front(), "no, not at the end"));
+}
+
+TEST_CASE("a model that was edited between sweeps is two in the report, and a warning", "[sections]") {
+  std::vector<Record> records;
+  for (const char* version : {"a", "b"})
+    for (const int seed : {1, 2}) {
+      records.push_back(with(samples::gpu_record("bf16", 250, 0, seed), "model", "out/mini.json"));
+      records.back().id += version;
+    }
+  const std::string text = section_of(records, "Results");
+  INFO(text);
+  CHECK(lines_with(text, "out/mini.json (version ").size() == 2);
+  CHECK(contains(section_of(records, "Warnings"),
+                 "out/mini.json was edited between these cases: version 1 from"));
+}
+
 TEST_CASE("scaling of records without step times has tables all the same", "[sections]") {
   std::vector<Record> records = two_gathers("rowwise");
   for (Record& record : records)

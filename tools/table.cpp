@@ -37,6 +37,8 @@ Table changed(Table table, Change&& change) {
   return table;
 }
 
+bool says(const std::string& cell) { return !cell.empty() && cell != "-"; }
+
 std::string csv_cell(const std::string& text) {
   if (text.find_first_of(",\"") == std::string::npos) return text;
   std::string quoted = "\"";
@@ -53,7 +55,7 @@ std::string take_constants(Table& table, const std::vector<std::string>& kept) {
     const std::string title = table.columns[c].title, first = rows.front()[c];
     const bool constant =
         std::all_of(rows.begin(), rows.end(), [&](const auto& row) { return row[c] == first; });
-    const bool empty = first.empty() || first == "-";
+    const bool empty = !says(first);
     if (!constant || (rows.size() < 2 && !empty) || std::count(kept.begin(), kept.end(), title)) continue;
     if (!empty) text = title + " " + first + (text.empty() ? "" : ", ") + text;
     const auto place = static_cast<std::ptrdiff_t>(c);
@@ -61,6 +63,14 @@ std::string take_constants(Table& table, const std::vector<std::string>& kept) {
     for (auto& row : table.rows) row.erase(row.begin() + place);
   }
   return text;
+}
+
+bool says_something(const Table& table, const std::string& title) {
+  for (std::size_t c = 0; c < table.columns.size(); ++c)
+    if (table.columns[c].title == title &&
+        std::any_of(table.rows.begin(), table.rows.end(), [&](const auto& row) { return says(row[c]); }))
+      return true;
+  return false;
 }
 
 std::string printable(const std::string& text) {

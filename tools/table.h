@@ -28,6 +28,9 @@ std::string render_csv(const Table& table);
 /// a title in `kept`. Returns what they said: "batch (sequences) 1, master fp32".
 std::string take_constants(Table& table, const std::vector<std::string>& kept);
 
+/// Whether a column of that title has a cell that is neither empty nor "-".
+bool says_something(const Table& table, const std::string& title);
+
 /// One line of printable text: control characters and line ends become spaces.
 std::string printable(const std::string& text);
 

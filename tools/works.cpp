@@ -1,0 +1,122 @@
+// Versions of edited files, told apart by what records contradict each other in.
+#include "tools/works.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+
+namespace precbench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// What a record says of a file. Two records with one key and different values are not of one version.
+using Traits = std::map<std::string, std::string>;
+
+struct Version {
+  Traits traits;
+  RecordRefs records;
+};
+
+bool contradict(const Traits& a, const Traits& b) {
+  return std::any_of(a.begin(), a.end(), [&](const auto& trait) {
+    const auto other = b.find(trait.first);
+    return other != b.end() && other->second != trait.second;
+  });
+}
+
+bool is_file(const Json& fields, const std::string& key) {
+  const Json name = fields.value(key, Json());
+  return name.is_string() && std::string_view(name.get_ref<const std::string&>()).ends_with(".json");
+}
+
+std::string without(Json fields, const std::vector<std::string>& keys) {
+  for (const std::string& key : keys) fields.erase(key);
+  return fields.dump();
+}
+
+Traits traits_of_model(const Record& record, const Json& fields) {
+  Traits traits;
+  if (record.flops)
+    traits["FLOPs at " + fields.value("seq", Json()).dump()] = fmt::format("{}", record.flops->per_token);
+  if (record.training && record.training->params_total)
+    traits["tensors"] = fmt::format("{}", *record.training->params_total);
+  if (record.training && record.training->uniform_loss)
+    traits["ln V"] = fmt::format("{}", *record.training->uniform_loss);
+  return traits;
+}
+
+Traits traits_of_recipe(const Record& record, const Json& fields) {
+  Traits traits;
+  if (record.status != Status::ok) return traits;
+  std::string all;
+  for (const QuantizationStats& stats : record.quantization) {
+    traits[stats.role] = stats.format;
+    all += stats.role + ' ' + stats.format + '\n';
+  }
+  traits["all of " + without(fields, {"seed", "model"})] = all;
+  return traits;
+}
+
+std::string file_of(const LocatedRecord& located) {
+  return located.origin.substr(0, located.origin.rfind(':'));
+}
+
+}  // namespace
+
+Works::Works(const RecordRefs& records) {
+  for (const LocatedRecord* located : records) {
+    Json& fields = fields_[located] = Json::object();
+    for (const auto& item : located->record.case_fields.items())
+      if (changes_work(item.key())) fields[item.key()] = item.value() == "" ? Json() : item.value();
+  }
+  RecordRefs by_time = records;
+  std::stable_sort(by_time.begin(), by_time.end(), [](const LocatedRecord* a, const LocatedRecord* b) {
+    return a->record.created < b->record.created;
+  });
+  tell_apart(by_time, "model");
+  tell_apart(by_time, "recipe");
+}
+
+void Works::tell_apart(const RecordRefs& by_time, const std::string& key) {
+  std::map<std::string, std::vector<Version>> files;
+  std::map<std::pair<std::string, std::string>, std::size_t> latest;  // by record file and file
+  for (const LocatedRecord* located : by_time) {
+    const Json& fields = fields_.at(located);
+    if (!is_file(fields, key)) continue;
+    const Record& record = located->record;
+    Traits traits = key == "model" ? traits_of_model(record, fields) : traits_of_recipe(record, fields);
+    std::string same_work = fmt::format("id by method {} of {}", record.method_version, fields.dump());
+    if (key == "model" && is_file(fields, "recipe"))  // formats that changed explain another id
+      for (const auto& [role, format] : traits_of_recipe(record, fields)) same_work += role + format;
+    traits[same_work] = record.id;
+
+    const std::string name = fields.at(key).get<std::string>();
+    std::vector<Version>& versions = files[name];
+    auto [last, is_new] = latest.try_emplace({file_of(*located), name}, versions.size());
+    const auto fits = [&](std::size_t i) {
+      return i < versions.size() && !contradict(versions[i].traits, traits);
+    };
+    std::size_t chosen = is_new && !versions.empty() ? versions.size() - 1 : last->second;
+    for (std::size_t i = versions.size(); i-- > 0 && !fits(chosen);) chosen = i;
+    if (!fits(chosen)) chosen = versions.size(), versions.emplace_back();
+    last->second = chosen;
+    versions[chosen].traits.merge(traits);
+    versions[chosen].records.push_back(located);
+  }
+  for (const auto& [name, versions] : files) {
+    if (versions.size() < 2) continue;
+    std::vector<std::string> since;
+    for (std::size_t i = 0; i < versions.size(); ++i) {
+      since.push_back(fmt::format("version {} from {}", i + 1, versions[i].records.front()->record.created));
+      for (const LocatedRecord* located : versions[i].records)
+        fields_.at(located)[key] = fmt::format("{} (version {})", name, i + 1);
+    }
+    notes_.push_back(fmt::format(
+        "{} was edited between these cases: {}; they are different work, never averaged or compared", name,
+        fmt::join(since, ", ")));
+  }
+}
+
+}  // namespace precbench

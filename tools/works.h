@@ -1,0 +1,39 @@
+// The work that each record measured, in fields that tell it from other work.
+//
+// A model or a recipe that is a JSON file may be edited between two sweeps. Cases before and after have equal
+// fields, and only the record tells them apart: by the id, into which bench hashes what the file holds, by the
+// model's FLOPs, tensors and vocabulary, and by the formats of what was quantized. Such a file goes by a name for
+// each of its versions here, "mini.json (version 2)", so that whoever groups, pairs or labels by fields never
+// takes two for one. Where nothing shows which version a record is of, it is the one before it in its own file of
+// records, by time. A new id that either file may have caused counts as another model: fewer ratios, none wrong.
+#pragma once
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "results/record_file.h"
+
+namespace precbench {
+
+using RecordRefs = std::vector<const LocatedRecord*>;
+
+class Works {
+ public:
+  explicit Works(const RecordRefs& records);
+
+  /// The fields of the case that change the work (changes_work), in the record's order; an empty text is null.
+  const nlohmann::ordered_json& fields(const LocatedRecord* record) const { return fields_.at(record); }
+
+  /// One line for each file that has several versions.
+  const std::vector<std::string>& notes() const { return notes_; }
+
+ private:
+  void tell_apart(const RecordRefs& by_time, const std::string& key);
+
+  std::map<const LocatedRecord*, nlohmann::ordered_json> fields_;
+  std::vector<std::string> notes_;
+};
+
+}  // namespace precbench
