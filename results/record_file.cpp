@@ -199,6 +199,11 @@ std::optional<std::string> repair_tail(const std::string& path) {
   return fmt::format("{}: the last line was only half written; moved to {}.broken", path, path);
 }
 
+std::string spare_name(const std::string& path) {
+  for (int i = 1;; ++i)
+    if (const std::string name = fmt::format("{}.{}", path, i); !fs::exists(name)) return name;
+}
+
 RecordSet read_records(const std::vector<std::string>& paths) {
   RecordSet set;
   std::set<fs::path> seen;

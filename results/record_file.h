@@ -20,6 +20,9 @@ void append_record(const std::string& path, const Record& record);
 /// written.
 std::optional<std::string> repair_tail(const std::string& path);
 
+/// A name beside a file that is free: FILE.1, else FILE.2, ...
+std::string spare_name(const std::string& path);
+
 /// A record and where it stands.
 struct LocatedRecord {
   Record record;

@@ -97,7 +97,9 @@ int accept(const CheckOptions& options, const RecordSet& run) {
   if (fs::exists(options.baseline) && !fs::is_empty(options.baseline)) old = read_baseline(options.baseline);
   if (!old.records.empty()) {
     if (const auto difference = difference_in_kind(old, run)) {  // nothing of it can stay beside this run
-      fmt::print("{}; the old one is replaced whole\n", *difference);
+      const std::string kept = spare_name(options.baseline);
+      fs::copy_file(options.baseline, kept);
+      fmt::print("{}; the old one is replaced whole, and kept as {}\n", *difference, kept);
       old = {};
     }
   }

@@ -209,8 +209,18 @@ TEST_CASE("accepting makes and updates a baseline", "[check]") {
   const Answer replaced =
       check_says("--accept --baseline " + baseline + " " + write_records(directory, "b200.jsonl", {other}));
   CHECK(replaced.status == 0);
-  CHECK(contains(replaced.text, "they are not compared; the old one is replaced whole"));
+  CHECK(contains(replaced.text,
+                 "they are not compared; the old one is replaced whole, and kept as " + baseline + ".1\n"));
   CHECK(read_records({baseline}).records.size() == 1);
+  CHECK(read_records({baseline + ".1"}).records.size() == 2);
+  // The CPU device is another kind of machine than any GPU.
+  const std::string cpu = write_records(directory, "cpu.jsonl", {samples::cpu_record("bf16")});
+  CHECK(contains(refusal_in(check_says("--baseline " + baseline + " " + cpu)), "none (the CPU device)"));
+  CHECK(check_says("--accept --baseline " + baseline + " " + cpu).status == 0);
+  CHECK(read_records({baseline}).records.size() == 1);
+  CHECK(read_records({baseline + ".2"}).records.size() == 1);
+  const std::string both = write_records(directory, "both.jsonl", {kBf16, samples::cpu_record("bf16")});
+  CHECK(contains(refusal_in(check_says("--accept --baseline " + baseline + " " + both)), "mixes GPU models"));
   // Nothing measured, nothing changed.
   const std::string before = file_text(baseline);
   const std::string failed =
