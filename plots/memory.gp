@@ -1,5 +1,5 @@
-# Memory by segment, a bar per recipe below its name, in `unit`: measured, each segment at its own highest; marks: the
-# peak, predicted and measured.
+# Memory by segment, a bar per recipe below its name, in `unit`: measured, each segment at its own highest, so that a bar
+# may be longer than the peak, which the marks show: predicted, and measured.
 load data
 body = 40 * rows
 entries = entries + 2
@@ -9,7 +9,7 @@ set yrange [rows + 0.6 : 0.4]
 set xrange [0 : *]
 unset ytics
 set grid noytics xtics
-set xlabel sprintf("memory per GPU (%s)", unit)
+set xlabel sprintf("memory per GPU (%s), each segment at its own highest", unit)
 # Marks are dark with a light rim, for they lie on bars of every colour. In the legend they have the text's colour,
 # which is light on a dark page.
 dark = "#000001"

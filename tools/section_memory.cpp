@@ -103,8 +103,8 @@ std::vector<Figure> figures_of(const Part& part) {
     figures.push_back(
         {file_name(fmt::format("memory {} {}", part.machine, setting)), "memory",
          figure_heading(part, setting),
-         "Memory by segment, each at its own highest. The marks are the peak: the most that is alive at one "
-         "time.",
+         "Memory by segment, each at its own highest, so a bar may be longer than the peak, the most that is alive "
+         "at one time. The marks are the peak.",
          plot_text("unit", unit.name) + plot_bars(labels, titles, values) +
              plot_block("predicted", predicted) + plot_block("measured", measured)});
   }
