@@ -177,6 +177,9 @@ void check_size(const Case& c) {
   if (c.accumulation > kMaxAccumulation)
     throw InvalidInput(
         fmt::format("--accumulation: must be at most {}, not {}", kMaxAccumulation, c.accumulation));
+  if (c.shard_group > kMaxTokensPerStep)
+    throw InvalidInput(
+        fmt::format("--shard-group: must be at most {}, not {}", kMaxTokensPerStep, c.shard_group));
   double tokens = 1;  // the product may overflow
   for (const std::int64_t factor : {c.batch, c.seq, c.accumulation, c.gpus})
     tokens *= static_cast<double>(factor);

@@ -97,6 +97,8 @@ TEST_CASE("a step of absurd size is refused", "[case]") {
   CHECK(refused({{"batch", 1}, {"seq", 2147483647}}) == "");
   CHECK(refused({{"batch", 1}, {"seq", 2147483648}}).ends_with(most));
   CHECK(refused({{"gpus", std::int64_t{1} << 62}, {"batch", 8}}).ends_with(most));  // 2^72 overflows
+  CHECK(refused({{"parallel", "hsdp"}, {"shard_group", (std::int64_t{1} << 32) + 2}}) ==
+        "--shard-group: must be at most 2147483647, not 4294967298");
   CHECK(refused({{"accumulation", 16384}}) == "");
   CHECK(refused({{"accumulation", 16385}, {"batch", 1}}) ==
         "--accumulation: must be at most 16384, not 16385");

@@ -79,6 +79,8 @@ TEST_CASE("a dry run refuses what the run would", "[cli]") {
         "precbench: --init-from: none.safetensors: No such file or directory");
   CHECK(refused("sweep --dry-run --batch 1000000000 --seq 1000000000") ==
         "precbench: --batch, --seq, --accumulation, --gpus: 1e+18 tokens per step; the most are 2147483647");
+  CHECK(refused("sweep --dry-run --device cpu --model llama3.1-405b --batch 65535 --seq 32768") ==
+        "precbench: llama3.1-405b with 65535 x 32768 tokens: a rank needs more than 32 PiB");
   // It writes nothing, though.
   CHECK(precbench_says("sweep --dry-run --device cpu --save-init " + (directory / "new/w")).status == 0);
   CHECK(!std::filesystem::exists(directory / "new"));

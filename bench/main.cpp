@@ -29,7 +29,7 @@ int main(int argc, char** argv) {
   CLI::App app("precbench: how fast, how big and how good is each low-precision training recipe, here?",
                "precbench");
   app.footer(
-      "Exit status: 0 done, 1 done but something failed, 2 bad input, 130 interrupted. sweep, report and check say\n"
+      "Exit status: 0 done, 1 done but something failed, 2 bad input, 130 interrupted. sweep and check say\n"
       "more with --help.");
   app.set_version_flag("--version", fmt::format("precbench {} (record schema {}, method {})",
                                                 PRECBENCH_VERSION, kSchemaVersion, kMethodVersion));

@@ -1,10 +1,13 @@
 // Dry runs and what is read off their books. See predict.h.
 #include "bench/predict.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "bench/rank.h"
 #include "kernels/devices.h"
+#include "kernels/errors.h"
 #include "models/flops.h"
 
 namespace precbench {
@@ -37,12 +40,18 @@ DryRun dry_run(const Plan& plan, const Device* device) {
   const std::unique_ptr<Device> dry = make_dry_device(device);
   const std::unique_ptr<Comm> comm = make_dry_comm(0, plan.ranks);
   constexpr std::int64_t kUnlimited = std::int64_t{1} << 55;
-  Rank rank(*dry, *comm, plan, dry->allocate(kUnlimited), kUnlimited);
-  Books books;
-  dry->set_observer(&books);
-  comm->set_observer(&books);
-  rank.enqueue();
-  return {rank.arena().peak(), rank.arena().highest(), rank.arena().peak_extent(), std::move(books.ops)};
+  try {
+    Rank rank(*dry, *comm, plan, dry->allocate(kUnlimited), kUnlimited);
+    Books books;
+    dry->set_observer(&books);
+    comm->set_observer(&books);
+    rank.enqueue();
+    return {rank.arena().peak(), rank.arena().highest(), rank.arena().peak_extent(), std::move(books.ops)};
+  } catch (const OutOfMemory& error) {
+    throw OutOfMemory(fmt::format("{} with {} x {} tokens: a rank needs more than {} PiB", plan.model.name,
+                                  plan.B, plan.T, kUnlimited >> 50),
+                      error.bytes);
+  }
 }
 
 std::int64_t watching_bytes(const Plan& plan) {

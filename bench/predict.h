@@ -22,7 +22,8 @@ struct DryRun {
   double model_flops() const;  ///< GEMMs and attention
 };
 
-/// `device`: whose run is predicted; null for one on which everything is native.
+/// `device`: whose run is predicted; null for one on which everything is native. Throws OutOfMemory for a rank
+/// beyond what any machine has, 32 PiB.
 DryRun dry_run(const Plan& plan, const Device* device);
 
 /// Bytes that saving weights and quantization statistics need beyond the step's own.
