@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "bench/sampler.h"
 #include "tools/catch.h"
 
 using namespace precbench;
@@ -21,6 +22,11 @@ TEST_CASE("quartiles interpolate as NumPy's do", "[statistics]") {
   CHECK(one->median == 7);
   CHECK(one->iqr() == 0);
   CHECK_FALSE(sample_statistics({}));
+}
+
+TEST_CASE("readers call noisy what the sampler waits for", "[statistics]") {
+  CHECK(kTargetNoise == SamplerOptions{}.target_noise);
+  CHECK(std::fabs(relative_noise({0, 100, 100, 101.349}) - 0.01) < 1e-12);
 }
 
 TEST_CASE("outliers are beyond three interquartile ranges", "[statistics]") {

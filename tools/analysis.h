@@ -1,9 +1,10 @@
 // From records to what a report says: which cases belong together, which of them may be compared, and the
 // ratios. Rendering knows none of it, and this knows no format.
 //
-// A group holds the cases that differ in nothing but the recipe (with its modifiers, such as the gather
-// format) and the seed, on one machine and by one method version. A row is one recipe of a group, its seeds
-// taken together. Each row is compared with the bf16 row of its group, never with anything else.
+// Whose work is the same, tools/works.h tells. A group holds the cases that differ in nothing but the recipe
+// (with its modifiers, such as the gather format) and the seed, on one machine and by one method version. A
+// row is one recipe of a group, its seeds taken together. Each row is compared with the bf16 row of its group,
+// never with anything else.
 #pragma once
 
 #include <nlohmann/json.hpp>

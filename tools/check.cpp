@@ -98,7 +98,9 @@ int accept(const CheckOptions& options, const RecordSet& run) {
   if (!old.records.empty()) {
     if (const auto difference = difference_in_kind(old, run)) {  // nothing of it can stay beside this run
       const std::string kept = spare_name(options.baseline);
-      fs::copy_file(options.baseline, kept);
+      std::error_code error;
+      fs::copy_file(options.baseline, kept, error);
+      if (error) throw InvalidInput(fmt::format("cannot write {}: {}", kept, error.message()));
       fmt::print("{}; the old one is replaced whole, and kept as {}\n", *difference, kept);
       old = {};
     }

@@ -174,6 +174,16 @@ TEST_CASE("every text of a figure is inside it and beside the others", "[figure]
   }
 }
 
+TEST_CASE("the picture of memory says itself why a bar is longer than the peak", "[figure]") {
+  if (!gnuplot_is_there()) return;
+  const TempDirectory folder;
+  Document document = document_of(folder, {samples::gpu_record("bf16", 250)});
+  draw_figures(document, "", "");
+  const Figure* memory = figure_of(document, "memory");
+  REQUIRE(memory != nullptr);
+  CHECK(contains(memory->svg, "memory per GPU (GiB), each segment at its own highest"));
+}
+
 TEST_CASE("a bar alone has its whole legend", "[figure]") {
   if (!gnuplot_is_there()) return;
   const TempDirectory folder;

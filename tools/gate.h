@@ -85,7 +85,8 @@ GateResult judge(const RecordSet& baseline, const RecordSet& current, const Gate
 /// which is no repeat.
 std::vector<MetricResult> judge_numerics(const Record& baseline, const Record& current);
 
-/// In one line, if the two are of different GPU models or method versions: never compared. Throws
+/// In one line, if the two are of different GPU models (the CPU device is none of them) or method versions: never
+/// compared. Throws
 /// InvalidInput if one of them by itself mixes several.
 std::optional<std::string> difference_in_kind(const RecordSet& baseline, const RecordSet& current);
 
