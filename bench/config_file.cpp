@@ -43,13 +43,14 @@ class Reader {
 
   SweepFile read() {
     for (skip_blank(true); !at_end(); skip_blank(true)) {
+      item_line_ = line_;
       try {
         peek() == '[' ? read_section() : read_key();
         skip_blank(false);
         if (!at_end() && peek() != '\n')
           throw InvalidInput("a line is [section], or key = value with a word or a [list]");
       } catch (const InvalidInput& error) {
-        throw InvalidInput(fmt::format("{}:{}: {}", path_, line_, error.what()));
+        throw InvalidInput(fmt::format("{}:{}: {}", path_, item_line_, error.what()));
       }
     }
     if (file_.grids.empty()) file_.grids = {{"", {}}};
@@ -67,7 +68,8 @@ class Reader {
   }
   /// Blanks and comments, and line ends where they mean nothing.
   void skip_blank(bool lines) {
-    while (!at_end() && (std::strchr(" \t\r", peek()) || peek() == '#' || (lines && peek() == '\n')))
+    while (!at_end() &&
+           (peek() == ' ' || peek() == '\t' || peek() == '\r' || peek() == '#' || (lines && peek() == '\n')))
       if (take() == '#')
         while (!at_end() && peek() != '\n') take();
   }
@@ -102,7 +104,6 @@ class Reader {
   }
 
   Words take_list() {
-    const int first_line = line_;
     take();
     Words words;
     for (skip_blank(true); !at_end() && peek() != ']'; skip_blank(true)) {
@@ -113,16 +114,13 @@ class Reader {
       else if (!at_end() && peek() != ']')
         throw InvalidInput("values of a list are separated by commas");
     }
-    if (at_end()) {
-      line_ = first_line;
-      throw InvalidInput("the list is not closed");
-    }
+    if (at_end()) throw InvalidInput("the list is not closed");
     take();
     return words;
   }
 
   void note_once(const std::string& what) {
-    const auto [first, added] = first_line_.emplace(what, line_);
+    const auto [first, added] = first_line_.emplace(what, item_line_);
     if (!added) throw InvalidInput(fmt::format("{} is given twice, first in line {}", what, first->second));
   }
 
@@ -174,7 +172,7 @@ class Reader {
 
   std::string path_, text_;
   std::size_t at_ = 0;
-  int line_ = 1;
+  int line_ = 1, item_line_ = 1;           // here, and where the section or key being read begins
   std::map<std::string, int> first_line_;  // of keys and sections
   Axes common_;
   SweepFile file_;

@@ -111,7 +111,7 @@ TEST_CASE("what a sweep file says twice is refused, wherever it stands", "[sweep
         ":5: [a] is given twice, first in line 1");
 }
 
-TEST_CASE("a quote or a list that does not end is told where it begins", "[sweep-file]") {
+TEST_CASE("a quote or a list that does not end is refused", "[sweep-file]") {
   CHECK(refusal("seq = 64\nmodel = \"tiny\nseed = 1\n") == ":2: the quote is not closed: \"tiny");
   CHECK(refusal("recipe = ['bf16]") == ":1: the quote is not closed: 'bf16]");
   CHECK(refusal("recipe = [\"bf16\",\n\"mxfp8\"\n\n") == ":1: the list is not closed");
@@ -124,6 +124,7 @@ TEST_CASE("a value that no case can have is told with its line", "[sweep-file]")
   CHECK(refusal("seq =\n") == ":1: --seq: empty value in \"\"");
   CHECK(refusal("gpus = [1, \"4-2\"]\n") == ":1: --gpus: range 4-2 starts above its end");
   CHECK(refusal("recipe = [\"bf16\", \"mxfp9\"]\n").starts_with(":1: unknown recipe \"mxfp9\""));
+  CHECK(refusal("seq = [64,\n128,\n0]\n") == ":1: --seq: must be at least 1, not 0");  // where the key is
   CHECK(refusal("model = tinny\n") == ":1: unknown model \"tinny\"; did you mean tiny?");
   CHECK(refusal("warmup = [1, 2]\n") == ":1: warmup takes one value");
   CHECK(refusal("timeout = soon\n") == ":1: --timeout: \"soon\" is not a number of seconds");
