@@ -238,12 +238,12 @@ TEST_CASE("GPUs train alike however they share the model", "[gpu][rank]") {
           REQUIRE(many.losses.size() == one.losses.size());
           const Farthest far = farthest(many.gradients, one.gradients);
           INFO(far.name);
-          // One step: sums of FP32 in another order. Later ones: AdamW turns the roundoff of a gradient near
-          // 0 into a step of another sign.
-          CHECK(far.distance <= 1e-5);
+          // One step: sums of FP32 in another order; measured on 2 and 4 H200 1.7e-7, 9e-8 and 5e-8. Later ones:
+          // AdamW turns the roundoff of a gradient near 0 into a step of another sign; after five 1.1e-4.
+          CHECK(far.distance <= 1e-6);
           CHECK(std::fabs(many.losses[0] / one.losses[0] - 1) <= 1e-6);
           CHECK(std::fabs(many.norms[0] / one.norms[0] - 1) <= 1e-6);
-          CHECK(std::fabs(many.losses.back() / one.losses.back() - 1) <= 2e-3);
+          CHECK(std::fabs(many.losses.back() / one.losses.back() - 1) <= 1e-3);
         }
     }
 }
@@ -262,7 +262,6 @@ TEST_CASE("GPUs gather the FP8 weights that CPU ranks gather, bit for bit", "[gp
         const BlockWeights w = rank.parameters().gather_block(layer);
         for (const Weight* weight : {&w.qkv, &w.o, &w.gate_up, &w.down})
           for (const Tensor& t : {weight->row.data, weight->row.scale}) {
-            REQUIRE(!t.empty());
             bytes.emplace_back(t.bytes());
             rank.device().download(bytes.back().data(), t);
           }
@@ -281,8 +280,16 @@ TEST_CASE("GPUs gather the FP8 weights that CPU ranks gather, bit for bit", "[gp
       auto mine = gathered(rank);
       if (rank.comm().rank() == 0) on_cpu = std::move(mine);
     });
-    INFO(recipe);
-    CHECK(on_gpu.size() == static_cast<std::size_t>(8 * plan.model.layers));
-    CHECK(on_gpu == on_cpu);
+    REQUIRE(on_gpu.size() == static_cast<std::size_t>(8 * plan.model.layers));
+    REQUIRE(on_cpu.size() == on_gpu.size());
+    for (std::size_t i = 0; i < on_gpu.size();
+         ++i) {  // codes and scales of qkv, o, gate_up and down by layers
+      INFO(recipe << ", layer " << i / 8 << ", matrix " << i % 8 / 2 << (i % 2 ? ", scales" : ", codes"));
+      REQUIRE(!on_gpu[i].empty());
+      REQUIRE(on_gpu[i].size() == on_cpu[i].size());
+      std::size_t different = 0;
+      for (std::size_t k = 0; k < on_gpu[i].size(); ++k) different += on_gpu[i][k] != on_cpu[i][k];
+      CHECK(different == 0);
+    }
   }
 }
