@@ -37,19 +37,18 @@ std::string missing_output(const Case& c) {
 }
 
 void rewrite_without(const std::set<std::size_t>& dropped, const std::vector<LocatedRecord>& records,
-                     const std::string& path, const std::string& spare) {
+                     const std::string& path) {
   const std::string next = path + ".next";
   std::ofstream(next, std::ios::trunc);
   for (std::size_t i = 0; i < records.size(); ++i)
     if (!dropped.count(i)) append_record(next, records[i].record);
-  fs::copy_file(path, spare);
+  fs::copy_file(path, spare_name(path));
   fs::rename(next, path);
 }
 
 }  // namespace
 
-Rows read_finished_rows(const std::string& path, const std::string& spare, const std::vector<Case>& grid,
-                        bool retry_failed) {
+Rows read_finished_rows(const std::string& path, const std::vector<Case>& grid, bool retry_failed) {
   const RecordSet set = read_records({path});
   for (const std::string& problem : set.problems) fmt::print(stderr, "{}\n", problem);
   std::map<std::string, const Case*> cases;
@@ -81,7 +80,7 @@ Rows read_finished_rows(const std::string& path, const std::string& spare, const
     rows[record.id] = record.status;
     if (env.host && env.host != now.host) ++hosts[*env.host];
   }
-  if (!dropped.empty()) rewrite_without(dropped, set.records, path, spare);
+  if (!dropped.empty()) rewrite_without(dropped, set.records, path);
 
   std::map<std::string, std::size_t> elsewhere;  // cases by machine
   for (const auto& [id, machine] : machines)

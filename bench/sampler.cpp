@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "results/statistics.h"
 
 namespace precbench {
 namespace {
@@ -35,7 +34,7 @@ bool Sampler::finished() {
     return static_cast<std::int64_t>(warmup_.size() + samples_.size()) >= options_.steps;
   }
   const SampleStatistics s = *sample_statistics(samples_);
-  const double noise = s.iqr() / 1.349 / s.median;
+  const double noise = relative_noise(s);
   noise_.push_back(noise);
   if (static_cast<std::int64_t>(samples_.size()) >= options_.min_samples &&
       sampled_ms_ >= options_.min_time_s * 1e3) {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "results/record.h"
+#include "results/statistics.h"
 
 namespace precbench {
 
@@ -22,7 +23,7 @@ struct SamplerOptions {
   double time_limit_s = 60;  ///< of all steps together, warm-up included; not for fixed steps
   std::int64_t min_samples = 10;
   double min_time_s = 0.5;
-  double target_noise = 0.005;
+  double target_noise = kTargetNoise;
 };
 
 class Sampler {

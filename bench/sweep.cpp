@@ -67,14 +67,6 @@ class Folder {
   /// Of an interleaved sweep: cases whose second run is missing. Not *.jsonl: no reader takes it for records.
   std::string first_runs() const { return records() + ".first-runs"; }
 
-  /// The first of records.jsonl.1, .2, ... that is not taken.
-  std::string spare() const {
-    for (int i = 1;; ++i) {
-      const std::string name = fmt::format("{}.{}", records(), i);
-      if (!fs::exists(name)) return name;
-    }
-  }
-
  private:
   fs::path path_;
   int lock_;
@@ -153,11 +145,11 @@ Record row_of(const Case& c, const ChildResult& result, double timeout_s) {
 /// Status by id of the rows that count as finished.
 Rows finished_rows(const Folder& folder, const std::vector<Case>& grid, const SweepOptions& options) {
   const std::string path = folder.records();
-  if (options.fresh && fs::exists(path)) fs::rename(path, folder.spare());
+  if (options.fresh && fs::exists(path)) fs::rename(path, spare_name(path));
   if (options.fresh) fs::remove(folder.first_runs());
   if (!fs::exists(path)) return {};
   if (const auto repaired = repair_tail(path)) fmt::print(stderr, "{}\n", *repaired);
-  return read_finished_rows(path, folder.spare(), grid, options.retry_failed);
+  return read_finished_rows(path, grid, options.retry_failed);
 }
 
 /// First runs by id of the cases that lack a row.
