@@ -219,7 +219,7 @@ TEST_CASE("GPUs train alike however they share the model", "[gpu][rank]") {
   if (!gpus) return;
   std::vector<Setting> settings = {{2, "ddp"}, {2, "fsdp"}};
   if (gpus == 4) settings.insert(settings.end(), {{4, "ddp"}, {4, "fsdp"}, {4, "hsdp", 2}});
-  for (const char* recipe : {"bf16", "tensorwise", "blockwise"})
+  for (const char* recipe : {"bf16", "tensorwise", "blockwise", "mxfp8"})
     for (const char* gather : {"bf16", "fp8"}) {
       const bool fp8 = gather == std::string("fp8"), tensorwise = recipe == std::string("tensorwise");
       if (fp8 && plan_of(recipe, {2, "fsdp", 1, "fp32", "fp8"}).why_unsupported() != "") continue;
@@ -259,7 +259,7 @@ TEST_CASE("GPUs gather the FP8 weights that CPU ranks gather, bit for bit", "[gp
       rank.parameters().begin_step();
       std::vector<std::vector<std::uint8_t>> bytes;
       for (std::int64_t layer = 0; layer < plan.model.layers; ++layer) {
-        const BlockWeights w = rank.parameters().gather_block(layer);
+        const BlockWeights w = rank.parameters().gather_block(layer, Pass::forward);
         for (const Weight* weight : {&w.qkv, &w.o, &w.gate_up, &w.down})
           for (const Tensor& t : {weight->row.data, weight->row.scale}) {
             bytes.emplace_back(t.bytes());

@@ -190,12 +190,16 @@ TEST_CASE("replicas of groups of shards train like one group", "[rank]") {
 }
 
 TEST_CASE("a gather in FP8 changes no bit of what casts BF16 weights", "[rank]") {
-  for (const char* recipe : {"tensorwise", "blockwise", "blockwise_pow2"})
+  for (const char* recipe : {"tensorwise", "blockwise", "blockwise_pow2", "mxfp8", "mxfp8_floor"})
     for (const int ranks : {2, 3, 4}) {
       const bool one_scale = std::string(recipe) == "tensorwise";
       Setup setup{.recipe = recipe, .ranks = ranks, .parallel = "fsdp", .whole_blocks = !one_scale};
       if (one_scale) setup.master = "bf16";  // an FP32 master is cast directly
+      setup.accumulation = ranks == 3 ? 2 : 1;
       INFO(recipe << ", " << ranks << " ranks");
+      setup.gather = "fp8";
+      REQUIRE(plan_of(setup).why_unsupported() == "");
+      setup.gather = "bf16";
       const Trained bf16 = train(setup);
       setup.gather = "fp8";
       check_same_bits(train(setup), bf16);
@@ -216,7 +220,7 @@ TEST_CASE("a gather in FP8 rounds an FP32 master once instead of twice", "[rank]
     rank.parameters().initialize(7, kInitialDeviation);
     rank.parameters().begin_step();
     const Named master = saved(rank.parameters(), Parameters::Kind::weights);
-    const BlockWeights w = rank.parameters().gather_block(1);
+    const BlockWeights w = rank.parameters().gather_block(1, Pass::forward);
     if (rank.comm().rank() != 0) return;
     const std::vector<float>& values = master.at("model.layers.1.mlp.down_proj.weight");
     float amax = 0;
@@ -250,6 +254,17 @@ TEST_CASE("recipes that cannot gather FP8 say why", "[rank]") {
     const Plan plan = plan_of({.recipe = recipe, .ranks = 2, .parallel = "fsdp", .gather = "fp8"});
     CHECK(plan.why_unsupported().find("FP8 gather: ") != std::string::npos);
   }
+  const auto why = [](bool recompute) {
+    return plan_of({.recipe = "mxfp8",
+                    .ranks = 2,
+                    .parallel = "fsdp",
+                    .gather = "fp8",
+                    .whole_blocks = true,
+                    .recompute = recompute})
+        .why_unsupported();
+  };
+  CHECK(why(false) == "");
+  CHECK(why(true).find("FP8 gather: with recompute") == 0);
   CHECK(plan_of({.recipe = "bf16", .ranks = 2, .parallel = "fsdp", .gather = "fp8"}).why_unsupported() ==
         "FP8 gather: the recipe keeps weights in BF16");
   CHECK(plan_of({.recipe = "tensorwise", .ranks = 2, .gather = "fp8"}).why_unsupported() ==

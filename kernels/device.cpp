@@ -80,6 +80,10 @@ void Device::transpose(const Form& dst, const Form& src) {
       [&] { do_transpose(dst, src); });
 }
 
+void Device::place(const Tensor& dst, std::int64_t first, const Tensor& src) {
+  run(cost("place", OpClass::quantize, 2 * bytes(src)), [&] { do_place(dst, first, src); });
+}
+
 void Device::matmul(const Tensor& d, const Form& a, const Form& b, const MatmulOptions& options) {
   const double byte_count = bytes(a.data) + bytes(a.scale) + bytes(b.data) + bytes(b.scale) +
                             bytes(d) * (options.accumulate ? 2 : 1);

@@ -179,6 +179,8 @@ class Device {
   /// dst[k, rows] = src[rows, k] with its scales, which belong to the tensor or to 128x128 blocks, so that
   /// weights in fprop's form serve dgrad. rows and k are multiples of 16.
   void transpose(const Form& dst, const Form& src);
+  /// dst[r, first + c] = src[r, c]: a matrix of codes or scales, a byte each, put together from its parts.
+  void place(const Tensor& dst, std::int64_t first, const Tensor& src);
 
   // ---- model ops
   /// x[M,C] = table[tokens[M]]; tokens i32.
@@ -242,6 +244,7 @@ class Device {
   virtual void do_amax(const Tensor& out, const Tensor& x) = 0;
   virtual void do_quantize_part(const Form& form, const Tensor& value, const Tensor& amax) = 0;
   virtual void do_transpose(const Form& dst, const Form& src) = 0;
+  virtual void do_place(const Tensor& dst, std::int64_t first, const Tensor& src) = 0;
   virtual void do_matmul(const Tensor& d, const Form& a, const Form& b, const MatmulOptions& options) = 0;
   virtual void do_embedding(const Tensor& x, const Tensor& tokens, const Tensor& table) = 0;
   virtual void do_embedding_backward(const Tensor& dtable, const Tensor& dx, const Tensor& tokens) = 0;

@@ -25,6 +25,7 @@ Operand make_operand(const Tensor& value, const OperandFormat& row, const Operan
 
 Form Linear::quantized(const Weight& weight, const OperandFormat& format, bool columns) const {
   if (!format.quantized()) return {format, weight.value, {}, columns};
+  if (columns && !weight.col.empty()) return weight.col;
   if (!columns && !weight.row.empty()) return weight.row;
   const Tensor& shape = weight.row.empty() ? weight.value : weight.row.data;
   const Form form = push_form(arena_, Segment::quantized_weights, format, columns ? shape.cols : shape.rows,

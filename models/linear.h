@@ -16,10 +16,11 @@ Form push_form(Arena& arena, Segment segment, const OperandFormat& format, std::
 Operand make_operand(const Tensor& value, const OperandFormat& row, const OperandFormat& col);
 
 /// A weight matrix [N, K] as a linear layer takes it: its BF16 value, which is quantized where it is used,
-/// or, where ranks exchange it in FP8, the row form, which serves dgrad once it is transposed.
+/// or, where ranks exchange it in FP8, the row form, which serves dgrad once it is transposed, or what serves
+/// the pass at hand: the row form in forward, the column form in backward.
 struct Weight {
   Tensor value;
-  Form row;
+  Form row = {}, col = {};
 };
 
 /// Bound to a device and an arena; stateless otherwise. Weights are quantized into transient memory: a

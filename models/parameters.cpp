@@ -65,6 +65,9 @@ Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConf
     if (largest[i] == 0) continue;  // one block only
     gather_buffers_[i].weights = arena.push(
         Segment::communication, any_bf16[i] ? options.weights : options.gather_format.dtype, 1, largest[i]);
+    if (fp8_ && fp8_->by_pass() && i != buffer_of(layout_.head_unit()))
+      gather_buffers_[i].scales =
+          arena.push(Segment::communication, DType::ue8m0, 1, largest[i] / Fp8Weights::kCodesPerScale);
     reduce_buffers_[i].gradients = arena.push(Segment::communication, options.gradients, 1, largest[i]);
   }
   if (options.accumulation > 1)
@@ -84,14 +87,20 @@ Tensor Parameters::local_weights(int unit) const {
   return weights_.elements(weight_offsets_[unit], layout_.shard_size(unit));
 }
 
-Tensor Parameters::gather_shard(int unit) const {
-  return fp8_ && fp8_->has(unit) ? fp8_->shard(unit) : local_weights(unit);
+Tensor Parameters::gather_shard(int unit, Pass pass) const {
+  return fp8_ && fp8_->has(unit) ? fp8_->codes(unit, pass) : local_weights(unit);
 }
 
 Tensor Parameters::gather_target(int unit) const {
   Tensor buffer = gather_buffers_[buffer_of(unit)].weights;
-  buffer.dtype = gather_shard(unit).dtype;  // a buffer for BF16 holds FP8 as well
+  buffer.dtype = gather_shard(unit, Pass::forward).dtype;  // a buffer for BF16 holds FP8 as well
   return buffer.elements(0, layout_.shard_size(unit) * layout_.pieces());
+}
+
+Tensor Parameters::gathered_scales(int unit) const {
+  if (!by_pass(unit)) return {};
+  return gather_buffers_[buffer_of(unit)].scales.elements(
+      0, layout_.shard_size(unit) / Fp8Weights::kCodesPerScale * layout_.pieces());
 }
 
 void Parameters::begin_step() {
@@ -126,27 +135,31 @@ void Parameters::complete_all() {
   for (const int unit : layout_.backward_order()) complete(unit);
 }
 
-void Parameters::prefetch(int unit) {
+void Parameters::prefetch(int unit, Pass pass) {
   if (!sharded()) return;
   GatherBuffer& buffer = gather_buffers_[buffer_of(unit)];
-  if (buffer.unit == unit) return;
+  if (buffer.unit == unit && (buffer.pass == pass || !by_pass(unit))) return;
   buffer.unit = unit;
-  buffer.gathered = shard_comm_->start_all_gather(gather_target(unit), gather_shard(unit));
+  buffer.pass = pass;
+  buffer.gathered = shard_comm_->start_all_gather(gather_target(unit), gather_shard(unit, pass));
+  if (by_pass(unit))  // whoever waits for the second has both
+    buffer.gathered = shard_comm_->start_all_gather(gathered_scales(unit), fp8_->scales(unit, pass));
 }
 
 Tensor Parameters::gather(int unit) {
   if (!sharded()) return local_weights(unit);
-  prefetch(unit);
+  if (gather_buffers_[buffer_of(unit)].unit != unit) prefetch(unit);
   shard_comm_->wait(gather_buffers_[buffer_of(unit)].gathered);
   return gather_target(unit);
 }
 
-BlockWeights Parameters::gather_block(std::int64_t layer) {
+BlockWeights Parameters::gather_block(std::int64_t layer, Pass pass) {
   const int unit = layout_.block_unit(layer);
+  prefetch(unit, pass);
   const Tensor weights = gather(unit);
-  if (fp8_ && fp8_->has(unit)) return fp8_->block(unit, weights);
+  if (fp8_ && fp8_->has(unit)) return fp8_->block(unit, pass, weights, gathered_scales(unit), arena_);
   const BlockTensors t = layout_.block(weights);
-  return {{t.qkv, {}}, {t.o, {}}, {t.gate_up, {}}, {t.down, {}}, t.norm1, t.norm2, t.q_norm, t.k_norm};
+  return {{t.qkv}, {t.o}, {t.gate_up}, {t.down}, t.norm1, t.norm2, t.q_norm, t.k_norm};
 }
 
 Tensor Parameters::gradients(int unit) {

@@ -39,8 +39,11 @@ struct ParameterOptions {
   OperandFormat gather_format{};
   std::vector<bool> gather_fp8{};  ///< which blocks are exchanged in that format
 
-  /// Whether shards must end where 128x128 blocks end.
-  bool whole_blocks() const { return gather_format.granularity == Granularity::block_128x128; }
+  /// Whether shards must end where 128 rows of a matrix end, as blocks of scales and tiles of them do.
+  bool whole_blocks() const {
+    return gather_format.granularity == Granularity::block_128x128 ||
+           gather_format.granularity == Granularity::block_1x32;
+  }
 };
 
 class Parameters {
@@ -57,9 +60,10 @@ class Parameters {
   void begin_micro_step(int micro_step);
   /// Starts to gather a unit that is needed soon. A block takes the buffer of the last but one, which must
   /// have been used by then.
-  void prefetch(int unit);
+  void prefetch(int unit, Pass pass = Pass::forward);
   Tensor gather(int unit);
-  BlockWeights gather_block(std::int64_t layer);
+  /// A block's weights for one pass; may put them together in the arena's stack.
+  BlockWeights gather_block(std::int64_t layer, Pass pass);
   Tensor gradients(int unit);
   /// To be called before a gradient is written: takes the lent buffer back from there to its end. Backward
   /// must finish tensors in descending order of address.
@@ -107,8 +111,9 @@ class Parameters {
  private:
   /// A buffer for whole units, what is in it and what is under way.
   struct GatherBuffer {
-    Tensor weights;
+    Tensor weights, scales;
     int unit = -1;  // whose weights, of this step, are in it or on their way
+    Pass pass = Pass::forward;
     Comm::Ticket gathered = 0;
   };
   struct ReduceBuffer {
@@ -126,8 +131,11 @@ class Parameters {
   /// Of weights_; empty where ranks exchange the unit in FP8, made from the master.
   Tensor local_weights(int unit) const;
   /// What the others gather of this rank's unit, and the whole in its buffer.
-  Tensor gather_shard(int unit) const;
+  Tensor gather_shard(int unit, Pass pass) const;
   Tensor gather_target(int unit) const;
+  Tensor gathered_scales(int unit) const;
+  /// Whether each pass gathers codes of its own.
+  bool by_pass(int unit) const { return fp8_ && fp8_->has(unit) && fp8_->by_pass(); }
 
   Device& device_;
   Comm& comm_;

@@ -263,8 +263,8 @@ void Transformer::attention_backward(std::int64_t layer, const Saved& saved, con
 void Transformer::block_backward(std::int64_t layer, Saved& saved) {
   const int unit = parameters_.layout().block_unit(layer);
   const Scope scope(arena_);
-  const BlockWeights w = parameters_.gather_block(layer);
-  if (layer > 0) parameters_.prefetch(unit - 1);
+  const BlockWeights w = parameters_.gather_block(layer, Pass::backward);
+  if (layer > 0) parameters_.prefetch(unit - 1, Pass::backward);
   if (options_.recompute) {
     push_inner(layer, saved);
     block_forward(layer, saved, w, saved.x, true);
@@ -348,7 +348,7 @@ void Transformer::forward_backward(const Tensor& loss_sum, const Tensor& tokens,
     Saved& saved = saved_[layer];
     marks.push_back(arena_.mark());
     push_saved(layer, saved);
-    const BlockWeights w = parameters_.gather_block(layer);
+    const BlockWeights w = parameters_.gather_block(layer, Pass::forward);
     parameters_.prefetch(layer + 1 < config_.layers ? layout.block_unit(layer + 1) : layout.head_unit());
     if (options_.recompute) {
       const Scope forward(arena_);
@@ -360,6 +360,7 @@ void Transformer::forward_backward(const Tensor& loss_sum, const Tensor& tokens,
     }
     x = saved.mid;
   }
+  parameters_.prefetch(layout.block_unit(config_.layers - 1), Pass::backward);  // if it is not what is there
   head(loss_sum, targets, loss_scale, first_micro_step);
 
   for (std::int64_t layer = config_.layers - 1; layer >= 0; --layer) {

@@ -35,6 +35,7 @@ class CpuDevice final : public Device {
   void do_amax(const Tensor& out, const Tensor& x) override;
   void do_quantize_part(const Form& form, const Tensor& value, const Tensor& amax) override;
   void do_transpose(const Form& dst, const Form& src) override;
+  void do_place(const Tensor& dst, std::int64_t first, const Tensor& src) override;
   void do_matmul(const Tensor& d, const Form& a, const Form& b, const MatmulOptions& options) override;
   void do_embedding(const Tensor& x, const Tensor& tokens, const Tensor& table) override;
   void do_embedding_backward(const Tensor& dtable, const Tensor& dx, const Tensor& tokens) override;

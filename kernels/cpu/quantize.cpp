@@ -123,6 +123,12 @@ void CpuDevice::do_transpose(const Form& dst, const Form& src) {
           src.scale.as<float>()[scale_index(g, rows, k, r, c / block)];
 }
 
+void CpuDevice::do_place(const Tensor& dst, std::int64_t first, const Tensor& src) {
+  for (std::int64_t r = 0; r < src.rows; ++r)
+    std::memcpy(dst.as<std::uint8_t>() + r * dst.cols + first, src.as<std::uint8_t>() + r * src.cols,
+                src.cols);
+}
+
 void CpuDevice::make_forms(Operand& x, bool make_amax) {
   const std::int64_t rows = x.value.rows, cols = x.value.cols;
   const bool want_row = !x.row.empty() && x.row.format.quantized();

@@ -248,6 +248,20 @@ TEST_CASE("a form transposed is the transposed matrix's form", "[cpu][quantize]"
   }
 }
 
+TEST_CASE("parts that are placed side by side make the whole", "[cpu][quantize]") {
+  const auto device = make_cpu_device(2);
+  constexpr std::int64_t kRows = 5, kCols = 48;
+  std::vector<std::uint8_t> whole(kRows * kCols), got(kRows * kCols, 0xFF);
+  for (std::size_t i = 0; i < whole.size(); ++i) whole[i] = static_cast<std::uint8_t>(i);
+  for (const auto& [first, cols] : {std::pair<std::int64_t, std::int64_t>{0, 16}, {40, 8}, {16, 24}}) {
+    std::vector<std::uint8_t> part;
+    for (std::int64_t r = 0; r < kRows; ++r)
+      part.insert(part.end(), &whole[r * kCols + first], &whole[r * kCols + first] + cols);
+    device->place({got.data(), DType::e4m3, kRows, kCols}, first, {part.data(), DType::e4m3, kRows, cols});
+  }
+  CHECK(got == whole);
+}
+
 TEST_CASE("a GEMM with the identity gives back the dequantized values", "[cpu][quantize][matmul]") {
   const auto device = make_cpu_device(1);
   for (const OperandFormat& format : quantized_formats())

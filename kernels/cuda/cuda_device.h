@@ -92,6 +92,7 @@ class CudaDevice final : public Device {
   void do_amax(const Tensor& out, const Tensor& x) override;
   void do_quantize_part(const Form& form, const Tensor& value, const Tensor& amax) override;
   void do_transpose(const Form& dst, const Form& src) override;
+  void do_place(const Tensor& dst, std::int64_t first, const Tensor& src) override;
   // matmul.cpp
   void do_matmul(const Tensor& d, const Form& a, const Form& b, const MatmulOptions& options) override;
   // embedding.cu

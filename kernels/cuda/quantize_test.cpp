@@ -135,6 +135,23 @@ TEST_CASE("amax and the quantization of parts are bit-exact", "[gpu]") {
         }
 }
 
+TEST_CASE("parts are placed as the CPU places them", "[gpu]") {
+  const auto gpu = gpu_or_skip();
+  if (!gpu) return;
+  const auto cpu = make_cpu_device(2);
+  HostMemory host;
+  Buffers buffers(*gpu);
+  const Tensor whole = host.tensor(DType::e4m3, 37, 200), part = host.tensor(DType::e4m3, 37, 72);
+  for (std::int64_t i = 0; i < part.size(); ++i)
+    part.as<std::uint8_t>()[i] = static_cast<std::uint8_t>(random_bits(1, i));
+  const Tensor gpu_whole = buffers.copy_of(whole);
+  for (const std::int64_t first : {0, 72, 128}) {
+    gpu->place(gpu_whole, first, buffers.copy_of(part));
+    cpu->place(whole, first, part);
+    CHECK(same_bits(fetched(host, *gpu, gpu_whole), whole));
+  }
+}
+
 TEST_CASE("the transposition of forms is bit-exact", "[gpu]") {
   const auto gpu = gpu_or_skip();
   if (!gpu) return;

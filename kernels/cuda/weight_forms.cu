@@ -1,5 +1,5 @@
 // Weights that ranks exchange in FP8: the amax of a shard, the cast of a shard with the scale of the whole
-// matrix, and the transposition that makes dgrad's form of fprop's.
+// matrix, the transposition that makes dgrad's form of fprop's, and dgrad's own put together from shards.
 //
 // Bytes per element: amax reads the master's 4 (or BF16's 2), the cast reads them again and writes 1, the
 // transposition reads 1 and writes 1. A block of the transposition does a tile of 128 x 128 codes in two
@@ -149,6 +149,12 @@ void CudaDevice::do_transpose(const Form& dst, const Form& src) {
       dst.data.as<std::uint8_t>(), dst.scale.as<float>(), src.data.as<std::uint8_t>(), src.scale.as<float>(),
       rows, k, blocks);
   launched("transpose");
+}
+
+void CudaDevice::do_place(const Tensor& dst, std::int64_t first, const Tensor& src) {
+  PRECBENCH_CHECK(cudaMemcpy2DAsync(dst.as<std::uint8_t>() + first, dst.cols, src.data, src.cols, src.cols,
+                                    src.rows, cudaMemcpyDeviceToDevice, stream()));
+  launched("place");
 }
 
 }  // namespace precbench

@@ -30,6 +30,7 @@ class DryDevice final : public Device {
   void do_amax(const Tensor&, const Tensor&) override {}
   void do_quantize_part(const Form&, const Tensor&, const Tensor&) override {}
   void do_transpose(const Form&, const Form&) override {}
+  void do_place(const Tensor&, std::int64_t, const Tensor&) override {}
   void do_matmul(const Tensor&, const Form&, const Form&, const MatmulOptions&) override {}
   void do_embedding(const Tensor&, const Tensor&, const Tensor&) override {}
   void do_embedding_backward(const Tensor&, const Tensor&, const Tensor&) override {}
