@@ -375,7 +375,6 @@ TEST_CASE("capture refuses what a graph cannot hold, and the device works on", "
 }
 
 TEST_CASE("choosing an algorithm leaves the sum alone, with room for another D or without", "[gpu]") {
-  constexpr std::int64_t kM = 512, kN = 1024, kK = 256;
   // Small whole numbers, so that every algorithm's sum is exact.
   const auto entry = [](std::int64_t i, std::int64_t period) { return static_cast<float>(i % period - 2); };
   const auto filled = [&](std::int64_t rows, std::int64_t period) {
