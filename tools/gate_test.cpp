@@ -195,7 +195,7 @@ TEST_CASE("seeds of a model before and after an edit are not pooled", "[gate]") 
   CHECK(result.cases.at(0).label == "mini.json (version 1), mxfp8, seed 1");
   REQUIRE(result.notes.size() == 1);
   CHECK(
-      contains(result.notes[0], "in the baseline mini.json was edited between these cases: version 1 from"));
+      contains(result.notes[0], "in the baseline mini.json changed between these cases: version 1 from"));
 }
 
 TEST_CASE("a case that was not measured is MISSING, never a pass", "[gate]") {

@@ -240,7 +240,7 @@ TEST_CASE("a model that was edited between sweeps is two in the report, and a wa
   INFO(text);
   CHECK(lines_with(text, "out/mini.json (version ").size() == 2);
   CHECK(contains(section_of(records, "Warnings"),
-                 "out/mini.json was edited between these cases: version 1 from"));
+                 "out/mini.json changed between these cases: version 1 from"));
 }
 
 TEST_CASE("scaling of records without step times has tables all the same", "[sections]") {

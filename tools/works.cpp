@@ -26,9 +26,13 @@ bool contradict(const Traits& a, const Traits& b) {
   });
 }
 
+/// Whether the field is the name of files, whose content takes part in the id (bench/case.cpp).
 bool is_file(const Json& fields, const std::string& key) {
   const Json name = fields.value(key, Json());
-  return name.is_string() && std::string_view(name.get_ref<const std::string&>()).ends_with(".json");
+  if (!name.is_string()) return false;
+  const std::string_view text = name.get_ref<const std::string&>();
+  if (key == "data") return text != "synthetic";
+  return key == "init_from" || text.ends_with(".json");
 }
 
 std::string without(Json fields, const std::vector<std::string>& keys) {
@@ -75,8 +79,7 @@ Works::Works(const RecordRefs& records) {
   std::stable_sort(by_time.begin(), by_time.end(), [](const LocatedRecord* a, const LocatedRecord* b) {
     return a->record.created < b->record.created;
   });
-  tell_apart(by_time, "model");
-  tell_apart(by_time, "recipe");
+  for (const char* key : {"model", "recipe", "data", "init_from"}) tell_apart(by_time, key);
 }
 
 void Works::tell_apart(const RecordRefs& by_time, const std::string& key) {
@@ -86,7 +89,9 @@ void Works::tell_apart(const RecordRefs& by_time, const std::string& key) {
     const Json& fields = fields_.at(located);
     if (!is_file(fields, key)) continue;
     const Record& record = located->record;
-    Traits traits = key == "model" ? traits_of_model(record, fields) : traits_of_recipe(record, fields);
+    Traits traits;  // of data and first weights nothing but the id tells
+    if (key == "model") traits = traits_of_model(record, fields);
+    if (key == "recipe") traits = traits_of_recipe(record, fields);
     std::string same_work = fmt::format("id by method {} of {}", record.method_version, fields.dump());
     if (key == "model" && is_file(fields, "recipe"))  // formats that changed explain another id
       for (const auto& [role, format] : traits_of_recipe(record, fields)) same_work += role + format;
@@ -113,9 +118,9 @@ void Works::tell_apart(const RecordRefs& by_time, const std::string& key) {
       for (const LocatedRecord* located : versions[i].records)
         fields_.at(located)[key] = fmt::format("{} (version {})", name, i + 1);
     }
-    notes_.push_back(fmt::format(
-        "{} was edited between these cases: {}; they are different work, never averaged or compared", name,
-        fmt::join(since, ", ")));
+    notes_.push_back(
+        fmt::format("{} changed between these cases: {}; they are different work, never averaged or compared",
+                    name, fmt::join(since, ", ")));
   }
 }
 

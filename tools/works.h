@@ -1,11 +1,12 @@
 // The work that each record measured, in fields that tell it from other work.
 //
-// A model or a recipe that is a JSON file may be edited between two sweeps. Cases before and after have equal
-// fields, and only the record tells them apart: by the id, into which bench hashes what the file holds, by the
-// model's FLOPs, tensors and vocabulary, and by the formats of what was quantized. Such a file goes by a name for
-// each of its versions here, "mini.json (version 2)", so that whoever groups, pairs or labels by fields never
-// takes two for one. Where nothing shows which version a record is of, it is the one before it in its own file of
-// records, by time. A new id that either file may have caused counts as another model: fewer ratios, none wrong.
+// A model or a recipe that is a JSON file, data or first weights may change between two sweeps. Cases before and
+// after have equal fields, and only the record tells them apart: by the id, into which bench hashes what the file
+// holds, by the model's FLOPs, tensors and vocabulary, and by the formats of what was quantized. Such a file goes by
+// a name for each of its versions here, "mini.json (version 2)", so that whoever groups, pairs or labels by fields
+// never takes two for one. Where nothing shows which version a record is of, it is the one before it in its own file
+// of records, by time. A new id that several files may have caused is laid to the model first: fewer ratios, none
+// wrong.
 #pragma once
 
 #include <map>

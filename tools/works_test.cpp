@@ -49,7 +49,7 @@ TEST_CASE("another id of the same fields is another version, and later cases are
   const auto notes = Works(all_of(set)).notes();
   REQUIRE(notes.size() == 1);
   CHECK(contains(notes[0],
-                 "mini.json was edited between these cases: version 1 from 2025-03-01T12:01:00Z, "
+                 "mini.json changed between these cases: version 1 from 2025-03-01T12:01:00Z, "
                  "version 2 from 2025-03-01T12:03:00Z;"));
 }
 
@@ -105,6 +105,19 @@ TEST_CASE("a recipe's formats tell its versions apart, and leave the model one",
   CHECK(names(set_of(records), "model") == Names{kFirst, kSecond});
   for (Record& record : records) record.case_fields["model"] = "tiny";
   CHECK(names(set_of(records), "recipe") == Names{"own.json (version 1)", "own.json (version 2)"});
+}
+
+TEST_CASE("data and first weights that changed are other work, too", "[works]") {
+  for (const char* key : {"data", "init_from"}) {
+    std::vector<Record> records;
+    for (const int minute : {1, 2, 3}) {
+      records.push_back(of_file("bf16", 1, minute == 1 ? "a" : "b", minute));
+      records.back().case_fields["model"] = "tiny";
+      records.back().case_fields[key] = "own";
+    }
+    records[2].case_fields["seq"] = 4096;
+    CHECK(names(set_of(records), key) == Names{"own (version 1)", "own (version 2)", "own (version 2)"});
+  }
 }
 
 TEST_CASE("presets have no versions", "[works]") {
