@@ -23,7 +23,7 @@ struct ScaledStep {
 std::optional<ScaledStep> predicted_on_several_gpus(const Record& record, const Record& single, int shards);
 
 /// What a second of communication costs the compute that runs beside it, in seconds: the collectives' kernels take
-/// multiprocessors and memory bandwidth. Fitted to the records of results/h200x4.
+/// multiprocessors and memory bandwidth. Fitted to a sweep of the cases of results/h200x4 before the one that is there.
 inline constexpr double kHiddenCost = 0.45;
 
 }  // namespace precbench
