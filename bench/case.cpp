@@ -51,7 +51,6 @@ Field number(const char* name, const char* group, const char* unit, const char* 
 std::vector<Field> make_fields() {
   const auto always = Identity::always;
   const auto when_set = Identity::when_set;
-  const auto none = Identity::none;
   return {
       text("model", kWork, "preset, or a JSON file", &Case::model, kAxis, always),
       text("recipe", kWork, "low-precision recipe, or a JSON file", &Case::recipe, kAxis, always),
@@ -97,13 +96,13 @@ std::vector<Field> make_fields() {
       text("init_from", kData, "start from a .safetensors file or its index", &Case::init_from, kSingle,
            when_set),
       text("save_init", kData, "write the first weights to a .safetensors file", &Case::save_init, kSingle,
-           none),
-      text("save_final", kData, "write the last weights likewise", &Case::save_final, kSingle, none),
+           always),
+      text("save_final", kData, "write the last weights likewise", &Case::save_final, kSingle, always),
       text("save_grads", kData, "write the first step's gradients likewise", &Case::save_grads, kSingle,
-           none),
+           always),
 
       number("time_limit", kMeasurement, "s", "sampling with --steps auto ends after this time",
-             &Case::time_limit, kSingle, 0, "", none),
+             &Case::time_limit, kSingle, 0),
       text("graph", kMeasurement, "capture the step as one CUDA graph", &Case::graph, kSingle, when_set,
            {"on", "off"}),
       text("deterministic", kMeasurement, "equal runs give equal bits, at some cost in speed",
@@ -277,10 +276,10 @@ std::string case_id(const Case& c) {
   std::uint64_t state = kFingerprintStart;
   add_to_fingerprint(state, fmt::format("method={}\n", kMethodVersion));
   for (const Field& field : case_fields()) {
+    if (!changes_work(field.name)) continue;
     const std::string value = get_text(c, field);
-    const bool counts = field.identity == Identity::always ||
-                        (field.identity == Identity::when_set && value != get_text(defaults, field));
-    if (counts) add_to_fingerprint(state, fmt::format("{}={}\n", field.name, value));
+    if (field.identity == Identity::always || value != get_text(defaults, field))
+      add_to_fingerprint(state, fmt::format("{}={}\n", field.name, value));
   }
   add_definition(state, c.model);
   add_definition(state, c.recipe);

@@ -57,9 +57,9 @@ struct Case {
   bool operator==(const Case&) const = default;
 };
 
-/// Whether a field is part of case_id. when_set: only where it differs from its default, so that a new field
-/// of this kind leaves the ids of old records as they are.
-enum class Identity : std::uint8_t { none, always, when_set };
+/// When a field that changes the work (changes_work) is part of case_id. when_set: only where it differs from its
+/// default, so that a new field of this kind leaves the ids of old records as they are.
+enum class Identity : std::uint8_t { always, when_set };
 
 struct Field {
   const char* name;   ///< snake_case: the key of JSON and TOML; the flag is the same in kebab-case

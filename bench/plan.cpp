@@ -90,9 +90,7 @@ std::string Plan::why_unsupported() const {
     return fmt::format("--shard-group: {} does not divide {} ranks", shards, ranks);
   if (fp8_gather) {
     if (parameters.shards == 1) return "FP8 gather: only sharded ranks (fsdp, hsdp) gather weights";
-    if (const std::string why = why_not_fp8_weights(recipe); !why.empty()) return why;
-    if (const std::string why = why_not_fp8_weights(parameters.gather_format, model, recompute); !why.empty())
-      return why;
+    if (const std::string why = why_not_fp8_weights(recipe, model, recompute); !why.empty()) return why;
     const Layout layout(model, parameters.shards, parameters.whole_blocks());
     const int unit = layout.block_unit(0);
     if (parameters.whole_blocks() &&

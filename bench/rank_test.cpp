@@ -212,6 +212,32 @@ TEST_CASE("a gather in FP8 changes no bit of what casts BF16 weights", "[rank]")
     }
 }
 
+TEST_CASE("MXFP8 weights come in the form that each pass takes, a byte and a 32nd for each", "[rank]") {
+  const Plan plan =
+      plan_of({.recipe = "mxfp8", .ranks = 2, .parallel = "fsdp", .gather = "fp8", .whole_blocks = true});
+  std::int64_t wrong = 0;
+  double gathered = 0, elements = 0;
+  with_ranks(plan, [&](Rank& rank, const DataSource&) {
+    Parameters& parameters = rank.parameters();
+    parameters.initialize(7, kInitialDeviation);
+    parameters.begin_step();
+    const Scope scope(rank.arena());
+    rank.comm().reset_counts();
+    const Weight forward = parameters.gather_block(1, Pass::forward).down;
+    const Weight backward = parameters.gather_block(1, Pass::backward).down;
+    if (rank.comm().rank() != 0) return;
+    elements = 2.0 * static_cast<double>(parameters.layout().shard_size(parameters.layout().block_unit(1)));
+    for (const CollectiveCount& kind : rank.comm().counts()) gathered += kind.buffer_bytes;
+    wrong +=
+        !forward.value.empty() || !forward.col.empty() || !backward.value.empty() || !backward.row.empty();
+    wrong += forward.row.rows() != 128 || forward.row.k() != 256;  // [N, K]
+    wrong += backward.col.rows() != 256 || backward.col.k() != 128;
+  });
+  CHECK(wrong == 0);
+  CHECK(elements > 0);
+  CHECK(gathered == 2 * elements * 33 / 32);
+}
+
 TEST_CASE("a gather in FP8 rounds an FP32 master once instead of twice", "[rank]") {
   Setup setup{.recipe = "tensorwise", .ranks = 2, .parallel = "fsdp", .gather = "fp8"};
   const Plan plan = plan_of(setup);

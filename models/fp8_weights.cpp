@@ -8,7 +8,7 @@
 #include "kernels/scale_layout.h"
 
 namespace precbench {
-std::string why_not_fp8_weights(const Recipe& recipe) {
+std::string why_not_fp8_weights(const Recipe& recipe, const ModelConfig& model, bool recompute) {
   const OperandFormat& f = recipe.fprop.b;
   if (!f.quantized()) return "FP8 gather: the recipe keeps weights in BF16";
   if (!(f == recipe.dgrad.b))
@@ -17,11 +17,7 @@ std::string why_not_fp8_weights(const Recipe& recipe) {
       f.granularity != Granularity::block_1x32)
     return "FP8 gather: the recipe scales whole rows and columns of weights, so that no rank has what a "
            "column's scale needs";
-  return "";
-}
-
-std::string why_not_fp8_weights(const OperandFormat& format, const ModelConfig& model, bool recompute) {
-  if (format.granularity != Granularity::block_1x32) return "";
+  if (f.granularity != Granularity::block_1x32) return "";
   if (recompute)
     return "FP8 gather: with recompute, backward takes weights in the codes of both directions, which are more "
            "bytes than BF16";

@@ -33,10 +33,9 @@ struct BlockWeights {
 /// The half of a step that a block's weights are gathered for.
 enum class Pass : std::uint8_t { forward, backward };
 
-/// Why weights cannot be exchanged in a recipe's FP8; empty if they can.
-std::string why_not_fp8_weights(const Recipe& recipe);
-/// Why those of this model cannot, in a format that could; recompute: backward runs fprop again.
-std::string why_not_fp8_weights(const OperandFormat& format, const ModelConfig& model, bool recompute);
+/// Why a model's weights cannot be exchanged in a recipe's FP8; empty if they can. recompute: backward runs fprop
+/// again.
+std::string why_not_fp8_weights(const Recipe& recipe, const ModelConfig& model, bool recompute);
 
 class Fp8Weights {
  public:

@@ -1,7 +1,6 @@
 // Versions of a file that was edited: what shows that there are two, and which record is of which.
 #include "tools/works.h"
 
-#include "bench/case.h"
 #include "results/record_samples.h"
 #include "tools/analysis.h"
 #include "tools/catch.h"
@@ -33,13 +32,6 @@ using Names = std::vector<std::string>;
 const std::string kFirst = "mini.json (version 1)", kSecond = "mini.json (version 2)";
 
 }  // namespace
-
-TEST_CASE("readers leave out the fields that ids leave out", "[works]") {
-  for (const Field& field : case_fields()) {
-    INFO(field.name);
-    CHECK(changes_work(field.name) == (field.identity != Identity::none));
-  }
-}
 
 TEST_CASE("another id of the same fields is another version, and later cases are of it", "[works]") {
   const RecordSet set =

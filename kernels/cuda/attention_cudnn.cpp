@@ -187,14 +187,14 @@ class Implementation final : public CudnnAttention {
 
   Entry& find(const AttentionShape& s, Kind kind) {
     const auto key = std::make_tuple(s.B, s.T, s.heads, s.kv_heads, s.head_dim, kind);
-    auto [position, fresh] = entries_.try_emplace(key);
-    if (fresh) {
-      cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-      if (cudaStreamIsCapturing(stream_, &capture) != cudaSuccess || capture != cudaStreamCaptureStatusNone)
-        throw std::logic_error("attention: a new shape inside a captured step");
-      build(position->second, s, kind);
-    }
-    return position->second;
+    if (const auto known = entries_.find(key); known != entries_.end()) return known->second;
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    PRECBENCH_CHECK(cudaStreamIsCapturing(stream_, &capture));
+    if (capture != cudaStreamCaptureStatusNone)
+      throw std::logic_error("attention: a new shape inside a captured step");
+    Entry& entry = entries_[key];
+    build(entry, s, kind);
+    return entry;
   }
 
   void build(Entry& entry, const AttentionShape& s, Kind kind) {

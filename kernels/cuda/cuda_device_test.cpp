@@ -1,0 +1,53 @@
+// The CUDA device beside its ops: whether there is one, its memory, and what it refuses while a step is captured.
+#include <stdexcept>
+#include <vector>
+
+#include "kernels/cuda/gpu_testing.h"
+#include "kernels/cuda/graph.h"
+#include "kernels/cuda/test_buffers.h"
+#include "kernels/errors.h"
+#include "kernels/formats.h"
+
+namespace precbench {
+namespace {
+
+TEST_CASE("there is a GPU or a reason why there is none", "[cuda]") {
+  const VisibleGpus gpus = find_gpus();
+  CHECK((gpus.count > 0) == gpus.reason.empty());
+  if (gpus.count > 0) {
+    CHECK(gpu_properties(0).compute_capability >= 80);
+    CHECK_THROWS_AS(gpu_properties(gpus.count), InvalidInput);
+  } else {
+    CHECK_THROWS_AS(make_cuda_device(0), Unsupported);
+  }
+}
+
+TEST_CASE("an allocation that cannot fit is OutOfMemory and leaves the device usable", "[gpu]") {
+  const auto device = gpu_or_skip();
+  if (!device) return;
+  const GpuMemory memory = gpu_memory(0);
+  CHECK_THROWS_AS(device->allocate(memory.total_bytes + 1), OutOfMemory);
+  void* block = device->allocate(1 << 20);
+  device->deallocate(block);
+  device->synchronize();
+}
+
+TEST_CASE("capture refuses what a graph cannot hold, and the device works on", "[gpu][graph]") {
+  const auto device = gpu_or_skip();
+  if (!device) return;
+  std::vector<std::uint16_t> ones(128 * 128, bf16_encode(1.0f));
+  Buffers buffers(*device);
+  const Form form{{}, buffers.copy_of(Tensor{ones.data(), DType::bf16, 128, 128}), {}, false};
+  const Tensor d = buffers.tensor(DType::f32, 128, 128);
+  std::vector<float> host(128 * 128);
+  CHECK_THROWS_AS(capture_step(*device, [&] { device->matmul(d, form, form, {}); }), std::logic_error);
+  CHECK_THROWS_AS(capture_step(*device, [&] { device->upload(d, host.data()); }), std::logic_error);
+  CHECK_THROWS_AS(capture_step(*device, [&] { device->download(host.data(), d); }), std::logic_error);
+  CHECK_THROWS_AS(capture_step(*device, [&] { device->synchronize(); }), std::logic_error);
+  device->matmul(d, form, form, {});
+  device->download(host.data(), d);
+  CHECK(host == std::vector<float>(128 * 128, 128.0f));
+}
+
+}  // namespace
+}  // namespace precbench
