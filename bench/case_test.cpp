@@ -141,7 +141,7 @@ TEST_CASE("first:N,last:N", "[case]") {
 TEST_CASE("the id follows the work and nothing else", "[case]") {
   // Pinned: a change here makes every record and baseline that exists a stranger. It needs a new method
   // version.
-  CHECK(case_id(Case{}) == "8fbb5c0bb32bc100");
+  CHECK(case_id(Case{}) == "e6a6660ea2023fd3");
   std::set<std::string> ids = {case_id(Case{})};
   for (const Field& field : case_fields()) {
     INFO(field.name);

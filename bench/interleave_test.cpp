@@ -54,7 +54,7 @@ Record fake_run(const Case& c, const NodeShare&, StepBoard&) {
   const double ms = kFirstMs + kDriftMs * static_cast<double>(before.size());
   Timing& timing = record.timing.emplace();
   timing.samples_ms = {ms - 1, ms, ms + 1};
-  timing.median_ms = ms, timing.min_ms = ms - 1, timing.iqr_ms = 1;
+  timing.median_ms = ms, timing.min_ms = ms - 1, timing.iqr_ms = 1, timing.wall_ms = ms + 2;
   record.metrics.emplace().tokens_per_s = 1e6 / ms;
   record.training.emplace().loss = {std::sqrt(static_cast<double>(c.seed))};
   return record;
@@ -124,6 +124,7 @@ TEST_CASE("recipes run there and back, setting by setting, and a steady drift ca
     CHECK(*timing.runs[1].median_ms - *timing.runs[0].median_ms == kDriftMs * apart);
     CHECK(std::fabs(*timing.between_runs - kDriftMs * apart / expected) < 1e-12);
     CHECK(timing.min_ms == *timing.runs[0].median_ms - 1);
+    CHECK(timing.wall_ms == expected + 2);
   }
 
   // A second start does nothing, interleaved or not.

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include "kernels/cuda/shape_limits.h"
+
 namespace precbench {
 namespace {
 
@@ -40,6 +42,7 @@ Plan make_plan(const Case& c) {
     plan.parameters.gather_fp8 = plan.converted;
   }
   plan.reduce_amax = c.reduce_amax == "on";
+  plan.on_cuda = c.device == "cuda";
   plan.parameters.master = master_of(c.master);
   plan.parameters.moments = dtype_of(c.moments);
   plan.parameters.gradients = dtype_of(c.grads);
@@ -93,12 +96,20 @@ std::string Plan::why_unsupported() const {
     if (const std::string why = why_not_fp8_weights(recipe, model, recompute); !why.empty()) return why;
     const Layout layout(model, parameters.shards, parameters.whole_blocks());
     const int unit = layout.block_unit(0);
-    if (parameters.whole_blocks() &&
-        layout.shard_size(unit) * parameters.shards > 2 * layout.units()[unit].size)
-      return fmt::format("FP8 gather: shards of {} ranks do not end where 128x128 blocks end",
-                         parameters.shards);
+    const double padded = static_cast<double>(layout.shard_size(unit) * parameters.shards) /
+                          static_cast<double>(layout.units()[unit].size);
+    // Padding is gathered, reduced and kept like weights: much more of it, and FP8 saves nothing.
+    if (constexpr double kMostPadded = 1.25; parameters.whole_blocks() && padded > kMostPadded)
+      return fmt::format(
+          "FP8 gather: for {} shards to end where 128 rows of a matrix end, a block would be padded to "
+          "{:.2f} times its size, more than the {} that pay",
+          parameters.shards, padded, kMostPadded);
   }
   const ModelConfig& m = model;
+  if (on_cuda) {
+    for (const std::string& why : {cuda::why_no_width(m.width), cuda::why_no_head_dim(m.head_dim, m.qk_norm)})
+      if (!why.empty()) return why;
+  }
   std::vector<LinearShape> shapes;
   for (const bool in_recipe : converted)
     if (in_recipe) {

@@ -21,7 +21,7 @@ struct Plan {
   OptimizerOptions optimizer;
   std::int64_t B = 0, T = 0;
   int ranks = 1, accumulation = 1;
-  bool recompute = false, reduce_amax = false, fp8_gather = false;
+  bool recompute = false, reduce_amax = false, fp8_gather = false, on_cuda = false;
   std::uint64_t seed = 0;
 
   std::int64_t tokens_per_micro_step() const { return B * T; }
@@ -30,7 +30,7 @@ struct Plan {
   TransformerOptions transformer() const;
   /// "layers.0-15.{qkv,o,gate_up,down}", "lm_head"
   std::vector<std::string> converted_layers() const;
-  /// Why a linear layer's shape cannot take the recipe, with the layer named; empty if all can.
+  /// Why the ranks, the model's shapes or a linear layer's, which is named, cannot be had; empty if all can.
   std::string why_unsupported() const;
 };
 

@@ -166,3 +166,23 @@ TEST_CASE("a prediction of what cannot run says why", "[predict]") {
   c.batch = 1;
   CHECK(predict(c).unsupported.find("M=100") != std::string::npos);
 }
+
+TEST_CASE("a plan for GPUs knows which shapes they take, where there are none", "[predict]") {
+  const auto why = [](const char* device, auto&& change) {
+    Case c;
+    c.device = device;
+    Plan plan = make_plan(c);
+    change(plan.model);
+    return plan.why_unsupported();
+  };
+  const auto wide = [](ModelConfig& m) { m.width = 18432; };
+  const auto odd_heads = [](ModelConfig& m) { m.head_dim = 24; };
+  const auto normed = [](ModelConfig& m) { m.head_dim = 80, m.qk_norm = true; };
+  CHECK(why("cuda", [](ModelConfig&) {}) == "");
+  CHECK(why("cuda", wide).find("at most 16384, not 18432") != std::string::npos);
+  CHECK(why("cuda", odd_heads).find("multiple of 16, not 24") != std::string::npos);
+  CHECK(why("cuda", normed).find("power of two up to 512, not 80") != std::string::npos);
+  CHECK(why("cpu", wide) == "");
+  CHECK(why("cpu", odd_heads) == "");
+  CHECK(why("cpu", normed) == "");
+}

@@ -16,11 +16,17 @@ double median(std::vector<double> values) { return sample_statistics(std::move(v
 
 }  // namespace
 
+SamplerOptions sampler_options(const std::string& device) {
+  SamplerOptions options;
+  if (device == "cuda") options.min_warmup_s = 1, options.min_time_s = 2;
+  return options;
+}
+
 bool Sampler::warm() const {
   const std::size_t n = warmup_.size();
   if (options_.steps > 0 && static_cast<std::int64_t>(2 * n) >= options_.steps) return true;
   if (options_.steps == 0 && elapsed_ms_ >= options_.time_limit_s * 1e3 / 2) return true;
-  if (n < kMinWarmup) return false;
+  if (n < kMinWarmup || elapsed_ms_ < options_.min_warmup_s * 1e3) return false;
   if (n >= kMaxWarmup) return true;
   const double last = median({warmup_.end() - 3, warmup_.end()});
   const double before = median({warmup_.end() - 6, warmup_.end() - 3});

@@ -42,6 +42,25 @@ TEST_CASE("short steps are sampled until they add up", "[sampler]") {
   CHECK(sampler.timing().stop_reason == StopReason::target);
 }
 
+TEST_CASE("a GPU warms up for a second and is sampled for two", "[sampler]") {
+  Sampler sampler(sampler_options("cuda"));
+  // 40 ms: steady from the first, so that only the seconds hold it, beyond the 20 steps of a warm-up's end.
+  CHECK(feed(sampler, [](int) { return 40.0; }) == 25 + 50);
+  CHECK(sampler.timing().warmup == 25);
+  CHECK(sampler.timing().stop_reason == StopReason::target);
+  // The case's own time and number of steps go before.
+  SamplerOptions shorter = sampler_options("cuda");
+  shorter.time_limit_s = 1;
+  Sampler limited(shorter);
+  CHECK(feed(limited, [](int) { return 40.0; }) == 25);
+  CHECK(limited.timing().warmup == 13);
+  SamplerOptions fixed = sampler_options("cuda");
+  fixed.steps = 10;
+  Sampler ten(fixed);
+  CHECK(feed(ten, [](int) { return 40.0; }) == 10);
+  CHECK(ten.timing().warmup == 5);
+}
+
 TEST_CASE("warm-up lasts until the median settles", "[sampler]") {
   // 3% faster at every step until step 12: the medians of 3 and 3 agree to 2% when that step is in the middle
   // of the older three, four steps later.

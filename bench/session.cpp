@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <mutex>
 #include <thread>
@@ -67,7 +68,7 @@ class Session {
   void note_communication(const Comm& comm);
   void note_changed_parameters(const std::vector<std::uint64_t>& before,
                                const std::vector<std::uint64_t>& after);
-  void watch_gpu(const Sampler& sampler, bool last);
+  void watch_sampling(const Sampler& sampler, bool last);
   void afterwards(Rank& rank, StepRunner& runner, std::int64_t step);
   void probe_collectives(Rank& rank);
   void measure();
@@ -90,7 +91,8 @@ class Session {
   std::optional<GpuWatch> gpus_;  // this process's; null on the CPU
   bool watching_ = false;
   std::size_t watched_from_ = 0;
-  std::optional<double> energy_j_per_token_;
+  std::chrono::steady_clock::time_point watched_since_;
+  std::optional<double> wall_ms_, energy_j_per_token_;
 };
 
 void Session::describe(const Device& device) {
@@ -164,10 +166,10 @@ void Session::run_rank(int index, CommGroup& group) {
 
 void Session::train(Rank& rank) {
   const bool first_rank = rank.comm().rank() == 0;
-  SamplerOptions sampler_options;
-  sampler_options.steps = case_.steps;
-  sampler_options.time_limit_s = case_.time_limit;
-  Sampler sampler(sampler_options);
+  SamplerOptions options = sampler_options(case_.device);
+  options.steps = case_.steps;
+  options.time_limit_s = case_.time_limit;
+  Sampler sampler(options);
   StepRunner runner(rank, *data_, case_.graph == "on", board_);
   const std::vector<std::uint64_t> before = rank.parameters().fingerprints();
   rank.comm().reset_counts();
@@ -191,7 +193,7 @@ void Session::train(Rank& rank) {
     const bool last = case_.steps > 0 ? step + 1 >= case_.steps : result.signal > 0;
     if (first_rank) {
       if (sampler.add(timed.ms)) enough = 1;
-      watch_gpu(sampler, last);
+      watch_sampling(sampler, last);
     }
     if (!last) continue;
     finish_training(rank, sampler);
@@ -200,18 +202,24 @@ void Session::train(Rank& rank) {
   }
 }
 
-void Session::watch_gpu(const Sampler& sampler, bool last) {
-  if (!gpus_) return;
+/// What the host's clock and the GPUs say of the steps that are samples.
+void Session::watch_sampling(const Sampler& sampler, bool last) {
+  using Clock = std::chrono::steady_clock;
   if (!watching_ && sampler.warmed_up()) {
-    gpus_->start();
+    if (gpus_) gpus_->start();
     watching_ = true;
     watched_from_ = record_.training->loss.size();
+    watched_since_ = Clock::now();
   } else if (watching_ && last) {
+    const std::chrono::duration<double> watched_s = Clock::now() - watched_since_;
+    const double steps = static_cast<double>(record_.training->loss.size() - watched_from_);
+    wall_ms_ = watched_s.count() * 1e3 / steps;
+    if (!gpus_) return;
     const GpuWatch::Result watched = gpus_->stop();
     record_.telemetry = watched.telemetry;
-    const double steps = static_cast<double>(record_.training->loss.size() - watched_from_);
-    // Of GPUs of other processes nothing is known.
-    if (watched.energy_j && steps > 0 && share_.local == share_.world)
+    // The energy counter moves in steps too coarse for less. Of GPUs of other processes nothing is known.
+    constexpr double kShortestForEnergy_s = 2;
+    if (watched.energy_j && watched_s.count() >= kShortestForEnergy_s && share_.local == share_.world)
       energy_j_per_token_ = *watched.energy_j / (steps * static_cast<double>(plan_.tokens_per_step()));
   }
 }
@@ -220,6 +228,7 @@ void Session::finish_training(Rank& rank, const Sampler& sampler) {
   if (rank.comm().rank() == 0) {
     const std::lock_guard lock(mutex_);
     record_.timing = sampler.timing();
+    record_.timing->wall_ms = wall_ms_;
     MemorySegments measured = memory_segments(rank.arena().highest(), rank.arena().peak().total());
     const std::int64_t workspace = rank.device().workspace_bytes();
     measured.workspace += workspace;

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "kernels/recipe.h"
 #include "models/safetensors.h"
@@ -51,6 +52,11 @@ void check_complete(const Record& record, const Case& c) {
   REQUIRE(record.timing.has_value());
   CHECK(record.timing->stop_reason == StopReason::fixed_steps);
   CHECK(record.timing->warmup + static_cast<std::int64_t>(record.timing->samples_ms.size()) == c.steps);
+  // The host's clock runs through what the samples leave out, too.
+  const std::vector<double>& samples = record.timing->samples_ms;
+  REQUIRE(record.timing->wall_ms.has_value());
+  CHECK(*record.timing->wall_ms * static_cast<double>(samples.size()) >=
+        std::accumulate(samples.begin(), samples.end(), 0.0));
   REQUIRE(record.breakdown.has_value());
   CHECK(record.breakdown->gemm_ms > 0);
   // The arena is measured as predicted; the CPU device's own scratch comes on top.

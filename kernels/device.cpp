@@ -96,12 +96,14 @@ void Device::matmul(const Tensor& d, const Form& a, const Form& b, const MatmulO
 }
 
 void Device::embedding(const Tensor& x, const Tensor& tokens, const Tensor& table) {
-  run(cost("embedding", OpClass::norm_elementwise, 2 * bytes(x) + bytes(tokens)),
+  // Tokens that occur again find their row in a cache.
+  const double rows = bytes_of(table.dtype, std::min(x.rows, table.rows) * x.cols);
+  run(cost("embedding", OpClass::norm_elementwise, rows + bytes(x) + bytes(tokens)),
       [&] { do_embedding(x, tokens, table); });
 }
 
 void Device::embedding_backward(const Tensor& dtable, const Tensor& dx, const Tensor& tokens) {
-  const double touched = 2.0 * bytes_of(dtable.dtype, dx.size());
+  const double touched = 2.0 * bytes_of(dtable.dtype, std::min(dx.rows, dtable.rows) * dx.cols);
   run(cost("embedding_backward", OpClass::norm_elementwise, touched + bytes(dx) + bytes(tokens)),
       [&] { do_embedding_backward(dtable, dx, tokens); });
 }

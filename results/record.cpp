@@ -56,7 +56,7 @@ template <Is<Timing> S, class F>
 void each_field(S& s, F&& f) {
   f("samples_ms", s.samples_ms), f("outliers", s.outliers), f("warmup", s.warmup),
       f("stop_reason", s.stop_reason);
-  f("median_ms", s.median_ms), f("iqr_ms", s.iqr_ms), f("min_ms", s.min_ms);
+  f("median_ms", s.median_ms), f("iqr_ms", s.iqr_ms), f("min_ms", s.min_ms), f("wall_ms", s.wall_ms);
   f("runs", s.runs), f("between_runs", s.between_runs);
 }
 
@@ -189,7 +189,7 @@ Json write_value(const T& value) {
 
 /// Keys that records from before they existed lack; their default says so.
 bool added_later(const std::string& where, std::string_view key) {
-  return where == "/timing" && (key == "runs" || key == "between_runs");
+  return where == "/timing" && (key == "wall_ms" || key == "runs" || key == "between_runs");
 }
 
 template <class T>

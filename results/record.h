@@ -17,7 +17,7 @@ namespace precbench {
 inline constexpr int kSchemaVersion = 1;
 /// How numbers are made (what a sample is, when sampling stops, the FLOP formula). Records of different
 /// method versions are never compared.
-inline constexpr int kMethodVersion = 1;
+inline constexpr int kMethodVersion = 2;
 
 enum class Status : std::uint8_t { ok, oom, unsupported, timeout, crashed, diverged };
 enum class ExecutionPath : std::uint8_t { native, emulated, unsupported };
@@ -88,6 +88,9 @@ struct Timing {
   StopReason stop_reason = StopReason::target;
   /// Null when there is no sample. Of all samples, but an interleaved case's median is its runs' mean.
   std::optional<double> median_ms, iqr_ms, min_ms;
+  /// The host's clock over all samples, per step: with what samples_ms, the device's clock, leaves out, the host's
+  /// work between two steps (the next tokens, their upload, the loss read back). Null in records of before.
+  std::optional<double> wall_ms;
   /// Interleaved (A B B A): both runs, whose samples stand one after the other above; else empty.
   std::vector<TimingRun> runs;
   std::optional<double> between_runs;  ///< how far the runs' medians lie apart, fraction of median_ms

@@ -20,15 +20,22 @@ using Json = nlohmann::ordered_json;
 const std::map<std::string, std::string> kRecipeModifiers = {
     {"head", "bf16"}, {"keep_bf16", ""}, {"gather", "bf16"}, {"reduce_amax", "off"}};
 /// Columns that come first; others follow in the order of the record.
-const std::vector<std::string> kFirstKeys = {"machine", "threads", "method_version", "model",
-                                             "seq",     "batch",   "gpus",           "parallel"};
+const std::vector<std::string> kFirstKeys = {"machine",        "power_limit", "cublaslt", "threads",
+                                             "method_version", "model",       "seq",      "batch",
+                                             "gpus",           "parallel"};
 
 Json fields_of(const LocatedRecord& located, const Works& works) {
   const auto& [record, origin, env] = located;
   // The CPU device's speed depends on its threads; a GPU's does not.
   const Json threads = env.threads && !env.gpu ? Json(*env.threads) : Json();
-  Json fields = {
-      {"machine", machine_of(env)}, {"threads", threads}, {"method_version", record.method_version}};
+  // Two GPUs of one name are two machines where they may draw different power or run another library's GEMMs.
+  const Json power_limit =
+      env.gpu && env.gpu->power_limit ? Json(fmt::format("{:.0f} W", *env.gpu->power_limit)) : Json();
+  Json fields = {{"machine", machine_of(env)},
+                 {"power_limit", power_limit},
+                 {"cublaslt", env.cublaslt ? Json(*env.cublaslt) : Json()},
+                 {"threads", threads},
+                 {"method_version", record.method_version}};
   fields.update(works.fields(&located));
   return fields;
 }

@@ -2,9 +2,9 @@
 // ratios. Rendering knows none of it, and this knows no format.
 //
 // Whose work is the same, tools/works.h tells. A group holds the cases that differ in nothing but the recipe
-// (with its modifiers, such as the gather format) and the seed, on one machine and by one method version. A
-// row is one recipe of a group, its seeds taken together. Each row is compared with the bf16 row of its group,
-// never with anything else.
+// (with its modifiers, such as the gather format) and the seed, on one machine with one power limit and
+// cuBLASLt, by one method version. A row is one recipe of a group, its seeds taken together. Each row is
+// compared with the bf16 row of its group, never with anything else.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -19,8 +19,9 @@ namespace precbench {
 
 /// Cases with equal fields but the seed, and equal status and execution path. Averages are over the seeds.
 struct Row {
-  RecordRefs members{};           ///< at least one
-  nlohmann::ordered_json fields;  ///< machine, CPU threads, method_version and the case; null where unknown
+  RecordRefs members{};  ///< at least one
+  /// machine, its power limit, cuBLASLt, CPU threads, method_version and the case; null where unknown
+  nlohmann::ordered_json fields;
   Status status = Status::ok;
   std::optional<ExecutionPath> path{};  ///< null: the record does not say, so no ratio
 

@@ -104,7 +104,9 @@ TEST_CASE("different work, machines and methods are different groups", "[analysi
   SECTION("sequence length") { other = with(other, "seq", 4096); }
   SECTION("a field that this program does not know") { other = with(other, "optimizer", "lion"); }
   SECTION("GPU") { other.env.gpu->name = "NVIDIA B200"; }
-  SECTION("method version") { other.method_version = 2; }
+  SECTION("power limit") { other.env.gpu->power_limit = 400; }
+  SECTION("cuBLASLt") { other.env.cublaslt = "12.8"; }
+  SECTION("method version") { other.method_version = kMethodVersion + 1; }
   const auto records = set_of({bf16, other});
   const Analysis analysis = analyze(records);
   REQUIRE(analysis.groups.size() == 2);

@@ -194,8 +194,7 @@ TEST_CASE("seeds of a model before and after an edit are not pooled", "[gate]") 
   CHECK(result.cases.at(0).verdict() == GateVerdict::worse);  // its mean over four seeds would pass
   CHECK(result.cases.at(0).label == "mini.json (version 1), mxfp8, seed 1");
   REQUIRE(result.notes.size() == 1);
-  CHECK(
-      contains(result.notes[0], "in the baseline mini.json changed between these cases: version 1 from"));
+  CHECK(contains(result.notes[0], "in the baseline mini.json changed between these cases: version 1 from"));
 }
 
 TEST_CASE("a case that was not measured is MISSING, never a pass", "[gate]") {
@@ -294,8 +293,10 @@ TEST_CASE("other GPUs, method versions and execution paths are refused", "[gate]
   nowhere.env = {};
   CHECK(refusal({kBase}, {nowhere}).empty());
   other = kBase;
-  other.method_version = 2;
-  CHECK(refusal({kBase}, {other}).find("method version 1, this run of 2") != std::string::npos);
+  other.method_version = kMethodVersion + 1;
+  CHECK(refusal({kBase}, {other})
+            .find("method version " + std::to_string(kMethodVersion) + ", this run of " +
+                  std::to_string(kMethodVersion + 1)) != std::string::npos);
   other = kBase;
   other.support->wgrad.path = ExecutionPath::emulated;
   CHECK(refusal({kBase}, {other}) ==

@@ -20,7 +20,9 @@ std::string constants_text(const Part& part) {
   if (part.all_ok) constants.add("status ok");
   for (const auto& item : part.analysis.constants.items()) {
     const std::string value = field_text(item.value()), unit = case_unit(item.key());
-    if (item.key() == "machine" || item.key() == "threads" || value.empty()) continue;
+    if (item.key() == "machine" || item.key() == "power_limit" || item.key() == "cublaslt" ||
+        item.key() == "threads" || value.empty())
+      continue;  // Where it ran stands under Environment.
     constants.add(fmt::format("{} {}{}{}", item.key(), value, unit.empty() ? "" : " ", unit));
   }
   return (part.records.size() == 1 ? "The case: " : "All cases: ") + constants.joined();

@@ -66,11 +66,9 @@ class CpuDevice final : public Device {
  private:
   /// FP32 scratch number `slot`, at least `size` floats, kept from call to call; contents undefined.
   float* scratch(int slot, std::int64_t size);
-  /// The wanted forms of x.value; x.amax, where present, is made before or read as it is.
-  void make_forms(Operand& x, bool make_amax);
   /// A form's matrix as FP32 in its storage order; scratch(slot) unless it is FP32 already.
   const float* widen(int slot, const Form& form);
-  /// rope (sign +1) or its transpose (sign -1) of one head, in place; table as made by rope_table.
+  /// cos and sin of every position, kept until a call with another shape.
   const std::vector<float>& rope_table(const RopeOptions& options);
 
   int threads_;

@@ -97,8 +97,6 @@ void transpose_matrix(int threads, T* out, const T* in, std::int64_t rows, std::
 
 }  // namespace
 
-void CpuDevice::do_quantize(Operand& x, bool make_amax) { make_forms(x, make_amax); }
-
 void CpuDevice::do_amax(const Tensor& out, const Tensor& x) {
   *out.as<float>() = amax_of(widen(0, {{}, x, {}, false}), x.size());
 }
@@ -129,7 +127,7 @@ void CpuDevice::do_place(const Tensor& dst, std::int64_t first, const Tensor& sr
                 src.cols);
 }
 
-void CpuDevice::make_forms(Operand& x, bool make_amax) {
+void CpuDevice::do_quantize(Operand& x, bool make_amax) {
   const std::int64_t rows = x.value.rows, cols = x.value.cols;
   const bool want_row = !x.row.empty() && x.row.format.quantized();
   const bool want_col = !x.col.empty() && x.col.format.quantized();

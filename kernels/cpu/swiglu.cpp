@@ -21,7 +21,7 @@ void CpuDevice::do_swiglu(Operand& s, const Tensor& gate_up) {
     for (std::int64_t i = 0; i < F; ++i) out[i] = gate[i] * sigmoid(gate[i]) * up[i];
     cpu::store(s.value, r * F, F, out);
   });
-  make_forms(s, true);
+  do_quantize(s, true);
 }
 
 void CpuDevice::do_swiglu_backward(Operand& dgate_up, Operand& s, const Tensor& ds, const Tensor& gate_up) {
@@ -44,7 +44,7 @@ void CpuDevice::do_swiglu_backward(Operand& dgate_up, Operand& s, const Tensor& 
     cpu::store(s.value, r * F, F, again);
   });
   do_quantize(dgate_up, true);
-  make_forms(s, false);  // its amax is forward's
+  do_quantize(s, false);  // its amax is forward's
 }
 
 }  // namespace precbench

@@ -25,19 +25,20 @@ struct AdamwArgs {
 };
 
 // Square root and quotient from the hardware's approximations and one correction each: within an ulp, at a
-// third of the instructions of the IEEE-rounded ones.
+// third of the instructions of the IEEE-rounded ones. Of infinity they are as IEEE has them: a second moment that
+// overflows stops its weight instead of destroying it.
 __device__ inline float fast_sqrt(float x) {
   float inverse;
   asm("rsqrt.approx.f32 %0, %1;" : "=f"(inverse) : "f"(x));
   const float root = x * inverse;
-  return x == 0.0f ? 0.0f : fmaf(fmaf(-root, root, x), 0.5f * inverse, root);
+  return x == 0.0f || isinf(x) ? x : fmaf(fmaf(-root, root, x), 0.5f * inverse, root);
 }
 
 __device__ inline float fast_quotient(float x, float y) {
   float inverse;
   asm("rcp.approx.f32 %0, %1;" : "=f"(inverse) : "f"(y));
   const float quotient = x * inverse;
-  return fmaf(fmaf(-quotient, y, x), inverse, quotient);
+  return isinf(y) ? quotient : fmaf(fmaf(-quotient, y, x), inverse, quotient);
 }
 
 // A fixed number of blocks, each thread over every gridDim-th run of eight elements; so without clipping a

@@ -1,8 +1,8 @@
 // Softmax cross-entropy and its gradient, in place over BF16 logits [M, V], in FP32.
 //
 // A row is read once from device memory and written once, 4 bytes per element. A persistent block has one row
-// at a time in shared memory; every thread keeps to its own vectors of it, so that rows need no barrier but
-// the one that joins maxima and sums. The loop that writes a row's gradient loads the next row into the
+// at a time in shared memory; every thread keeps to its own vectors of it, so that rows need no barriers but
+// those that join maxima and sums and guard the target's logit. The loop that writes a row's gradient loads the next row into the
 // places it frees and updates that row's running maximum and sum, so reads and writes overlap all the time.
 // Of rows longer than shared memory (114,688 elements on compute capability 9.0) the rest is read twice, the
 // second time from L2.

@@ -9,6 +9,7 @@
 
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/shape_limits.h"
 #include "kernels/cuda/vector.cuh"
 #include "kernels/errors.h"
 
@@ -19,8 +20,7 @@ namespace {
 constexpr int kThreads = 256;
 
 void check_width(const Tensor& x) {
-  if (x.cols % 8 != 0)
-    throw Unsupported("the CUDA device needs a width that is a multiple of 8, not " + std::to_string(x.cols));
+  if (const std::string why = why_no_width(x.cols); !why.empty()) throw Unsupported(why);
 }
 
 /// One thread copies one vector; vectors: per row.

@@ -1,6 +1,8 @@
 // The CUDA ops on flat arrays (optimizer, sums, movement, initialisation) against the CPU device, on sizes
 // that no vector divides and at addresses where vectors do not fit.
+#include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "kernels/cuda/op_testing.h"
 
@@ -150,6 +152,30 @@ TEST_CASE("adamw in every combination of types", "[gpu]") {
             CHECK(same_bits(fetched(host, *gpu, lone_m), fetched(host, *gpu, gpu_m)));
             CHECK(same_bits(fetched(host, *gpu, lone_v), fetched(host, *gpu, gpu_v)));
           }
+}
+
+TEST_CASE("adamw leaves a weight whose second moment overflows, as the CPU does", "[gpu]") {
+  const auto gpu = gpu_or_skip();
+  if (!gpu) return;
+  HostMemory host;
+  Buffers buffers(*gpu);
+  constexpr std::int64_t kSize = 8;
+  const Tensor w = host.random(DType::f32, kSize, 1, 0.1f), g = host.random(DType::f32, kSize, 1, 0.1f);
+  const Tensor m = host.tensor(DType::f32, kSize, 1), v = host.tensor(DType::f32, kSize, 1);
+  std::fill_n(m.as<float>(), kSize, 0.0f), std::fill_n(v.as<float>(), kSize, 0.0f);
+  v.as<float>()[3] = std::numeric_limits<float>::infinity();
+  const Tensor norm = host.tensor(DType::f32, 1, 1), scalars = host.tensor(DType::i32, 1, 4);
+  norm.as<float>()[0] = 0;
+  const StepScalars step{.lr = 0.01f, .bias_correction1 = 0.3f, .bias_correction2 = 0.1f, .seed = 5};
+  std::memcpy(scalars.data, &step, sizeof step);
+  const Tensor gpu_w = buffers.copy_of(w);
+  const float before = w.as<float>()[3];
+  const AdamwOptions options{.weight_decay = 0};
+  gpu->adamw({}, gpu_w, buffers.copy_of(m), buffers.copy_of(v), buffers.copy_of(g), buffers.copy_of(scalars),
+             buffers.copy_of(norm), options);
+  make_cpu_device(1)->adamw({}, w, m, v, g, scalars, norm, options);
+  CHECK(w.as<float>()[3] == before);
+  CHECK(fetched(host, *gpu, gpu_w).as<float>()[3] == before);
 }
 
 TEST_CASE("adamw rounds stochastically by the element's place in the model", "[gpu]") {

@@ -152,8 +152,9 @@ GemmSupport MatmulPlans::probe(const GemmRecipe& gemm, GemmRole role) {
                 .b = {gemm.b.dtype, modes->b, false},
                 .fast_accum = gemm.fast_accum && modes->a != ScaleMode::none};
     bool native = has_candidates(key);
-    if (role == GemmRole::wgrad && native) {  // the gradient buffer is FP32 or BF16
+    if (role == GemmRole::wgrad && native) {  // the gradient buffer is FP32 or BF16, and may be added to
       key.d = DType::f32;
+      key.accumulate = true;
       native = has_candidates(key);
     }
     if (native) return {};

@@ -262,16 +262,10 @@ struct RopeBackwardSource {
   }
 };
 
-bool power_of_two(std::int64_t n) { return n > 0 && (n & (n - 1)) == 0; }
-
 Pairs pairs_of(const RopeOptions& options, bool turned_only) {
   const AttentionShape& s = options.shape;
-  if (s.head_dim % 16 != 0)
-    throw Unsupported("the CUDA device needs head_dim to be a multiple of 16, not " +
-                      std::to_string(s.head_dim));
-  if (!options.q_norm.empty() && (!power_of_two(s.head_dim) || s.head_dim > 512))
-    throw Unsupported("QK-norm on the CUDA device needs head_dim to be a power of two up to 512, not " +
-                      std::to_string(s.head_dim));
+  if (const std::string why = why_no_head_dim(s.head_dim, !options.q_norm.empty()); !why.empty())
+    throw Unsupported(why);
   Pairs pairs;
   pairs.per_head = static_cast<int>(s.head_dim / 16);
   pairs.turned_heads = static_cast<int>(s.heads + s.kv_heads);

@@ -3,12 +3,11 @@
 
 namespace precbench::cuda {
 
-bool fits_row(std::int64_t cols) { return cols % 8 == 0 && cols <= kRowThreads * 4 * 8; }
+bool fits_row(std::int64_t cols) { return why_no_width(cols).empty(); }
 
 RowShape row_shape(std::int64_t cols) {
-  if (!fits_row(cols))
-    throw Unsupported("the CUDA device needs a width that is a multiple of 8 and at most " +
-                      std::to_string(kRowThreads * 4 * 8) + ", not " + std::to_string(cols));
+  static_assert(kWidestRow == kRowThreads * 4 * 8);
+  if (const std::string why = why_no_width(cols); !why.empty()) throw Unsupported(why);
   const int vectors = cols <= kRowThreads * 2 * 8 ? 2 : 4;
   const std::int64_t per_warp = kWarp * 8 * vectors;
   return {static_cast<int>((cols + per_warp - 1) / per_warp * kWarp), vectors};

@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/shape_limits.h"
 #include "kernels/cuda/tile.cuh"
 #include "kernels/errors.h"
 
@@ -52,8 +53,8 @@ inline SplitOutput split(const TileOutput& all) {
 template <class Kernel>
 int row_grid(const CudaDevice& device, Kernel kernel, int threads, std::size_t shared_bytes,
              std::int64_t limit) {
-  constexpr std::size_t kDefaultShared = 48 << 10;
-  if (shared_bytes > kDefaultShared)
+  // A block may have 48 KiB unasked, but what the kernel itself declares counts, too.
+  if (shared_bytes > 0)
     PRECBENCH_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                          static_cast<int>(shared_bytes)));
   int per_sm = 0;

@@ -73,10 +73,10 @@ class GpuMonitor {
 
   std::shared_ptr<const Nvml> nvml_;
   void* device_;
-  std::jthread thread_;
   std::vector<GpuReading> readings_;  // the thread's until it has been joined
   std::optional<std::int64_t> errors_before_;
   std::optional<double> energy_before_;
+  std::jthread thread_;  // last, so that it has ended when what it uses goes
 };
 
 }  // namespace precbench
