@@ -38,7 +38,8 @@ for shape in "$@"; do
     --recipe bf16,tensorwise,rowwise,blockwise --master bf16 --moments bf16 --grads bf16 --clip 0 --lr 1e-5 --seed 42 \
     --steps auto --time-limit 12 --out "$out" || [ $? -eq 1 ]  # 1: a case failed, which is a row
   TORCHAO_FORCE_SKIP_LOADING_SO_FILES=1 "$python" tools/peer_torch.py \
-    "$size:bf16:$batch:$seq" "$size:tensorwise:$batch:$seq" "$size:rowwise:$batch:$seq" >>"$out/peer.ndjson"
+    "$size:bf16:$batch:$seq" "$size:tensorwise:$batch:$seq" "$size:tensorwise_auto:$batch:$seq" \
+    "$size:rowwise:$batch:$seq" "$size:rowwise_auto:$batch:$seq" >>"$out/peer.ndjson"
 done
 
 tools/readme_tables.py --beside-peer "$out"
