@@ -16,6 +16,7 @@
 #include <sstream>
 
 #include "kernels/errors.h"
+#include "results/contradiction.h"
 #include "results/schema.h"
 
 namespace precbench {
@@ -108,7 +109,10 @@ std::optional<Record> parse_record(const std::string& line, std::string& problem
     if (violations.size() > 1) problem += fmt::format(" (and {} more)", violations.size() - 1);
     return std::nullopt;
   }
-  return json.get<Record>();
+  Record record = json.get<Record>();
+  if (const auto why = contradiction(record))
+    return problem = "a record that contradicts itself: " + *why, std::nullopt;
+  return record;
 }
 
 bool knows_machine(const Environment& env) { return env.gpu || env.cpu; }

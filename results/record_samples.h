@@ -7,6 +7,7 @@
 
 #include "results/record.h"
 #include "results/record_file.h"
+#include "results/statistics.h"
 
 namespace precbench::samples {
 
@@ -34,7 +35,9 @@ inline Record gpu_record(const std::string& recipe, double median_ms, double pen
   r.support->attention = "cudnn 9.8.0";
   r.flops = Flops{8.2e9, "causal attention halved"};
   Timing timing;
-  for (int i = 0; i < 11; ++i) timing.samples_ms.push_back(median_ms * (1 + 0.0004 * (i - 5)));
+  // Two runs, of 6 and of 5 samples, each with this median.
+  for (const int i : {-5, -3, -1, 1, 3, 5, -4, -2, 0, 2, 4})
+    timing.samples_ms.push_back(median_ms * (1 + 0.0004 * i));
   timing.warmup = 6;
   timing.stop_reason = StopReason::target;
   timing.median_ms = median_ms;
@@ -107,7 +110,7 @@ inline Record cpu_record(const std::string& recipe, double penalty = 0, int seed
   r.telemetry.reset();
   if (recipe == "bf16") {
     Metrics metrics;
-    metrics.tokens_per_s = metrics.tokens_per_s_per_gpu = 34000;
+    metrics.tokens_per_s = metrics.tokens_per_s_per_gpu = 8 * 2048 / 0.75;
     r.metrics = metrics;
   } else {
     const GemmPath emulated{ExecutionPath::emulated, "the cpu device has no FP8 arithmetic"};
@@ -115,6 +118,28 @@ inline Record cpu_record(const std::string& recipe, double penalty = 0, int seed
     r.metrics = Metrics{};
   }
   return r;
+}
+
+/// Gives the record other step times, not interleaved, and what follows from them.
+inline void set_samples(Record& r, const std::vector<double>& samples_ms) {
+  const SampleStatistics statistics = *sample_statistics(samples_ms);
+  const double faster = *r.timing->median_ms / statistics.median;
+  r.timing->samples_ms = samples_ms;
+  r.timing->runs.clear();
+  r.timing->between_runs.reset();
+  r.timing->median_ms = statistics.median;
+  r.timing->iqr_ms = statistics.iqr();
+  r.timing->min_ms = statistics.min;
+  for (std::optional<double>* speed :
+       {&r.metrics->tokens_per_s, &r.metrics->tokens_per_s_per_gpu, &r.metrics->tflops_per_gpu})
+    if (*speed) **speed *= faster;
+}
+
+/// Spreads the record over more GPUs, each with the batch of the one, in the same time.
+inline void set_gpus(Record& r, int gpus) {
+  r.case_fields["gpus"] = gpus;
+  *r.training->tokens_per_step *= gpus;
+  *r.metrics->tokens_per_s *= gpus;
 }
 
 /// A case that left no measurement: only what is known before it ran.

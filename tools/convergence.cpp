@@ -18,6 +18,11 @@ constexpr double kLearntPart = 0.05;
 /// A run that loses again more than this part of what it had learnt has diverged, though every loss is
 /// finite.
 constexpr double kLostAgainPart = 0.5;
+/// While the learning rate rises steps are small, and so is what a recipe can do to them.
+constexpr std::size_t kFewestWarmups = 3;
+/// A loss that has hardly fallen leaves no room for a difference: after a fall of 20 margins, a recipe that
+/// learnt a twentieth less than BF16 is outside the margin.
+constexpr double kFewestMarginsFallen = 20;
 
 /// Student's t for a two-sided interval over n values.
 double two_sided_t(double level, int n) { return student_t_quantile(1 - level / 2, n - 1); }
@@ -60,6 +65,28 @@ std::vector<Pair> pair_up(const std::vector<LossCurve>& recipe, const std::vecto
         break;
       }
   return pairs;
+}
+
+/// Why closeness to BF16 shows nothing after `steps` steps, in one line; empty where it does show something.
+/// `fallen`: what BF16's loss has fallen by, and `margin` the margin, both in nats.
+std::string why_unfit(const std::vector<Pair>& pairs, std::size_t steps, double fallen, double margin) {
+  std::size_t longest = steps, warmup = 0;
+  for (const auto& [mine, theirs] : pairs)
+    for (const LossCurve* curve : {mine, theirs}) {
+      longest = std::max(longest, curve->loss.size());
+      warmup = std::max(warmup, curve->warmup);
+    }
+  if (longest > steps)
+    return fmt::format("runs of {} to {} steps: the verdict needs equally long ones", steps, longest);
+  if (steps < kFewestWarmups * warmup)
+    return fmt::format("too short: {} steps, {} of them warm-up of the learning rate; at least {} are needed",
+                       steps, warmup, std::max(kFewestJudgedSteps, kFewestWarmups * warmup));
+  if (steps < kFewestJudgedSteps)
+    return fmt::format("too short: {} steps; at least {} are needed", steps, kFewestJudgedSteps);
+  if (fallen < kFewestMarginsFallen * margin)
+    return fmt::format("too short: bf16's loss has fallen by {:.4f} nats, less than {:g} times the margin",
+                       fallen, kFewestMarginsFallen);
+  return "";
 }
 
 /// The verdicts that need no comparison. They are about the whole of every curve: a seed that broke is not
@@ -107,10 +134,9 @@ void summarize(RecipeConvergence& result, const std::vector<LossCurve>& curves) 
   result.final_interval = {mean - half, mean + half};
 }
 
-/// Where 95% of further values of the same kind would lie.
-Interval prediction_interval(const MeanAndSpread& of, int n) {
-  const double half = two_sided_t(kIntervalLevel, n) * of.sd * std::sqrt(1 + 1.0 / n);
-  return {of.mean - half, of.mean + half};
+/// 95% of further values of the same kind would lie within this of the mean of n.
+double prediction_half_width(double sd, int n) {
+  return two_sided_t(kIntervalLevel, n) * sd * std::sqrt(1 + 1.0 / n);
 }
 
 std::optional<NoiseBand> noise_band(const std::vector<LossCurve>& curves) {
@@ -124,10 +150,10 @@ std::optional<NoiseBand> noise_band(const std::vector<LossCurve>& curves) {
     std::vector<double> here;
     for (const auto& curve : smooth) here.push_back(curve[step]);
     const MeanAndSpread at_step = mean_and_spread(here);
-    const Interval range = prediction_interval(at_step, n);
+    const double half = prediction_half_width(at_step.sd, n);
     band.ema_mean.push_back(at_step.mean);
-    band.ema_low.push_back(range.low);
-    band.ema_high.push_back(range.high);
+    band.ema_low.push_back(at_step.mean - half);
+    band.ema_high.push_back(at_step.mean + half);
   }
   return band;
 }
@@ -165,7 +191,6 @@ double equivalence_p(double delta, double sd, double margin, int n) {
 void judge_delta(RecipeConvergence& result, const std::vector<double>& deltas, double level) {
   const int n = static_cast<int>(deltas.size());
   const auto [delta, sd] = mean_and_spread(deltas);
-  result.delta = delta;
   if (n < 2) {
     result.verdict = ConvergenceVerdict::inconclusive;
     result.seeds_to_settle = kFewestSeeds;
@@ -193,17 +218,21 @@ void judge_delta(RecipeConvergence& result, const std::vector<double>& deltas, d
   }
 }
 
-void compare_emas(RecipeConvergence& result, const std::vector<Pair>& pairs, std::size_t steps) {
-  std::vector<double> error(steps, 0);
+EmaErrors compare_emas(const std::vector<Pair>& pairs, std::size_t steps) {
+  EmaErrors errors;
   for (const auto& [mine, theirs] : pairs) {
     const std::vector<double> a = ema(first_steps(*mine, steps).loss);
     const std::vector<double> b = ema(first_steps(*theirs, steps).loss);
-    for (std::size_t i = 0; i < steps; ++i) error[i] += (a[i] / b[i] - 1) / static_cast<double>(pairs.size());
+    const double last = a.back() / b.back() - 1;
+    double largest = 0;
+    for (std::size_t i = steps / 10; i < steps; ++i) largest = std::max(largest, std::abs(a[i] / b[i] - 1));
+    ++errors.runs;
+    errors.within_last += std::abs(last) < kEmaTolerance;
+    errors.within_throughout += largest < kEmaTolerance;
+    if (std::abs(last) > std::abs(errors.last)) errors.last = last;
+    errors.largest = std::max(errors.largest, largest);
   }
-  result.ema_error_last = error.back();
-  result.ema_error_largest = 0;
-  for (std::size_t i = steps / 10; i < steps; ++i)
-    result.ema_error_largest = std::max(*result.ema_error_largest, std::abs(error[i]));
+  return errors;
 }
 
 }  // namespace
@@ -274,25 +303,35 @@ RecipeConvergence compare_curves(const std::vector<LossCurve>& recipe, const std
     if (!settled) result.reason = "no BF16 run of the same seed to compare with";
     return result;
   }
-  std::vector<double> deltas, baseline_ends;
+  std::vector<double> deltas, starts, baseline_ends;
   for (std::size_t i = 0; i < pairs.size(); ++i) {
     const auto a = trailing_mean(mine_cut[i].loss), b = trailing_mean(theirs_cut[i].loss);
     if (!a || !b) continue;
     deltas.push_back(*a - *b);
+    starts.push_back(theirs_cut[i].loss.front());
     baseline_ends.push_back(*b);
   }
   if (deltas.empty()) return result;
   const MeanAndSpread baseline = mean_and_spread(baseline_ends);
   result.margin = rules.margin * baseline.mean;
-  compare_emas(result, pairs, result.steps);
-  if (const int n = static_cast<int>(deltas.size()); n >= kFewestSeeds) {
-    const Interval range = prediction_interval(baseline, n);
-    result.in_noise_band = *result.final_loss >= range.low && *result.final_loss <= range.high;
+  result.delta = mean_and_spread(deltas).mean;
+  result.ema_errors = compare_emas(pairs, result.steps);
+  result.ema_errors->runs += static_cast<int>(std::count_if(
+      recipe.begin(), recipe.end(), [&](const LossCurve& c) { return diverged(c, uniform_loss); }));
+  const std::string unfit =
+      why_unfit(pairs, result.steps, mean_and_spread(starts).mean - baseline.mean, *result.margin);
+  result.fit_to_judge = unfit.empty();
+  if (settled) return result;
+  if (!result.fit_to_judge) {
+    result.verdict = ConvergenceVerdict::inconclusive;
+    result.reason = unfit;
+    return result;
   }
-  if (settled)
-    result.delta = mean_and_spread(deltas).mean;
-  else
-    judge_delta(result, deltas, rules.level);
+  if (const int n = static_cast<int>(deltas.size()); n >= kFewestBandSeeds) {
+    result.noise_half_width = prediction_half_width(baseline.sd, n);
+    result.in_noise_band = std::abs(*result.final_loss - baseline.mean) <= *result.noise_half_width;
+  }
+  judge_delta(result, deltas, rules.level);
   return result;
 }
 

@@ -1,14 +1,14 @@
 // Does a recipe still converge? Its loss curves beside BF16's, paired by seed: each pair had the same first
 // weights and the same data, so that what differs is the recipe and the noise that it starts.
 //
-// All runs of a study are judged after as many steps as every one of them has done, by the mean loss of the
-// trailing window (trailing_mean: the last tenth, 5 steps at least). The difference to BF16 is tested by
-// Student's t over the seeds: equivalent if two one-sided tests (Schuirmann, 1987) put it inside a margin
+// Runs are judged by the mean loss of the trailing window (trailing_mean: the last tenth, 5 steps at least),
+// if all are equally long and long enough for a recipe to have shown itself. The difference to BF16 is tested
+// by Student's t over the seeds: equivalent if two one-sided tests (Schuirmann, 1987) put it inside a margin
 // stated beforehand; worse or better if its interval excludes zero. Each verdict holds at its own level:
 // among many recipes one in twenty may be called worse or better by chance.
 #pragma once
 
-#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -41,12 +41,20 @@ struct ConvergenceRules {
 };
 /// Fewer seeds show no noise band, and settle nothing.
 inline constexpr int kFewestSeeds = 3;
+/// Fewer make a band in which nearly every recipe ends: it reaches 5.0 standard deviations to each side of
+/// the mean with 3 seeds, 2.5 with 8, and 2 with as many as one likes.
+inline constexpr int kFewestBandSeeds = 8;
+/// Runs of fewer steps are not judged. The first weights and the data are the same, so early curves nearly
+/// coincide whatever the recipe: in results/cpu/convergence-tiny.jsonl no EMA is more than 0.22% from BF16's
+/// after 40 steps, and from 60 on they are up to 1.1% away.
+inline constexpr std::size_t kFewestJudgedSteps = 100;
 
 /// One run. A loss that is not finite ends its curve and makes it a diverged one.
 struct LossCurve {
   std::string seed;          ///< runs of equal seed are paired
   std::vector<double> loss;  ///< nats, one a step
   bool diverged = false;     ///< the record's status says so
+  std::size_t warmup = 0;    ///< steps until the learning rate first is at its highest
 };
 
 struct Interval {
@@ -60,6 +68,16 @@ struct NoiseBand {
   std::vector<double> ema_mean, ema_low, ema_high;  ///< nats
 };
 
+/// How far a recipe's EMA(0.9) curves lie from BF16's of the same seed: its curve / BF16's - 1. Every run
+/// counts by itself, as errors of opposite signs would cancel in a mean.
+struct EmaErrors {
+  double last = 0;     ///< at the last step, of the run that is farthest from BF16 there
+  double largest = 0;  ///< largest magnitude after the first tenth of the steps, of any run
+  int runs = 0;        ///< the runs compared, and those that diverged, which are within nothing
+  /// Of those, how many are below kEmaTolerance at the last step, and at every step after the first tenth.
+  int within_last = 0, within_throughout = 0;
+};
+
 /// One recipe's curves, or BF16's own.
 struct RecipeConvergence {
   nlohmann::ordered_json fields;  ///< of the group's first row of this recipe: "recipe" and the rest
@@ -71,20 +89,21 @@ struct RecipeConvergence {
   std::optional<ConvergenceVerdict> verdict;
   std::string reason;  ///< one line: what decided the verdict, or what is missing for one
 
-  std::size_t steps = 0;                    ///< judged after; 0 where no curve that did not break is
-  int seeds = 0;                            ///< curves that reached `steps`, paired where compared
-  std::optional<double> final_loss;         ///< mean over those seeds of the trailing mean, nats
-  std::optional<Interval> final_interval;   ///< 95%, of that mean; from 2 seeds on
-  std::optional<double> margin;             ///< nats
-  std::optional<double> delta;              ///< final loss minus BF16's, mean over the pairs, nats
-  std::optional<Interval> delta_interval;   ///< 95%; from 2 pairs on
-  std::optional<double> equivalence_p;      ///< the larger p of the two one-sided tests
-  std::optional<double> ema_error_last;     ///< EMA(0.9) relative to BF16's minus 1, mean over the pairs
-  std::optional<double> ema_error_largest;  ///< largest magnitude after the first tenth of the steps
-  /// Whether those two are below kEmaTolerance; null where there is nothing to compare with.
-  std::optional<bool> ema_last_within() const { return within(ema_error_last); }
-  std::optional<bool> ema_all_within() const { return within(ema_error_largest); }
-  std::optional<bool> in_noise_band;  ///< final_loss lies where 95% of further BF16 seeds would end
+  std::size_t steps = 0;                   ///< judged after; 0 where no curve that did not break is
+  int seeds = 0;                           ///< curves that reached `steps`, paired where compared
+  std::optional<double> final_loss;        ///< mean over those seeds of the trailing mean, nats
+  std::optional<Interval> final_interval;  ///< 95%, of that mean; from 2 seeds on
+  std::optional<double> margin;            ///< nats
+  std::optional<double> delta;             ///< final loss minus BF16's, mean over the pairs, nats
+  std::optional<Interval> delta_interval;  ///< 95%; from 2 pairs on
+  std::optional<double> equivalence_p;     ///< the larger p of the two one-sided tests
+  std::optional<EmaErrors> ema_errors;
+  /// False where closeness to BF16 shows nothing, as the runs are too short or not equally long (the reason
+  /// of "inconclusive" says which). Then nothing is equivalent or within a criterion.
+  bool fit_to_judge = true;
+  /// 95% of further BF16 seeds would end within this of BF16's mean, nats; from kFewestBandSeeds pairs on.
+  std::optional<double> noise_half_width;
+  std::optional<bool> in_noise_band;  ///< whether final_loss does
   /// Only if inconclusive: seeds in all with which this mean and spread would settle it.
   std::optional<int> seeds_to_settle;
 
@@ -92,11 +111,6 @@ struct RecipeConvergence {
   std::optional<double> tokens_to_target;   ///< until the EMA is within the margin of BF16's final loss
   std::optional<double> seconds_to_target;  ///< at the median step time; null for an emulated recipe
   std::optional<NoiseBand> band;            ///< of a BF16 entry with enough seeds
-
- private:
-  static std::optional<bool> within(const std::optional<double>& error) {
-    return error ? std::optional(std::abs(*error) < kEmaTolerance) : std::nullopt;
-  }
 };
 
 /// What study_convergence needs of one side, without records: for tests, and for losses from elsewhere.

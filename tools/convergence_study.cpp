@@ -15,10 +15,16 @@ Json without_seed(const Json& fields) {
   return rest;
 }
 
+/// Steps of the learning rate's warm-up: until it first is at its highest. 0 where it starts there.
+std::size_t warmup_of(const std::vector<double>& lr) {
+  const auto highest = std::max_element(lr.begin(), lr.end());
+  return highest == lr.begin() ? 0 : static_cast<std::size_t>(highest - lr.begin()) + 1;
+}
+
 LossCurve curve_of(const LocatedRecord& located) {
   const Record& record = located.record;
   return {field_text(record.case_fields.value("seed", Json())), record.training->loss,
-          record.status == Status::diverged};
+          record.status == Status::diverged, warmup_of(record.training->lr)};
 }
 
 bool has_curve(const Record& record) {

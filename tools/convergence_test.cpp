@@ -63,8 +63,10 @@ TEST_CASE("a small difference on every seed is equivalent", "[convergence]") {
   CHECK(close(r.margin, 0.0025 * (2.5 + 0.01 / 3)));
   REQUIRE(r.equivalence_p);
   CHECK(*r.equivalence_p < 0.05);
-  CHECK(close(r.ema_error_last, 0.001 / (2.5 + 0.01 / 3)));
-  CHECK(r.in_noise_band == true);
+  REQUIRE(r.ema_errors);
+  CHECK(close(r.ema_errors->last, 0.0012 / 2.55));  // the second seed's, which is farthest off
+  CHECK(r.ema_errors->runs == 3);
+  CHECK(r.ema_errors->within_throughout == 3);
   CHECK_FALSE(r.seeds_to_settle);
 }
 
@@ -72,7 +74,8 @@ TEST_CASE("a difference on every seed is worse or better", "[convergence]") {
   const RecipeConvergence worse = compare({0.030, 0.032, 0.028});
   CHECK(worse.verdict == ConvergenceVerdict::worse);
   CHECK(close(worse.delta, 0.03));
-  CHECK(*worse.ema_error_largest > kEmaTolerance);
+  CHECK(worse.ema_errors->largest > kEmaTolerance);
+  CHECK(worse.ema_errors->within_last == 0);
   CHECK(compare({-0.030, -0.032, -0.028}).verdict == ConvergenceVerdict::better);
 }
 
@@ -95,7 +98,83 @@ TEST_CASE("one or two seeds settle nothing", "[convergence]") {
   const RecipeConvergence two = compare({0.001, 0.001});
   CHECK(two.verdict == ConvergenceVerdict::inconclusive);
   CHECK(two.seeds_to_settle == 3);
-  CHECK_FALSE(two.in_noise_band);
+}
+
+TEST_CASE("errors of opposite signs do not cancel: every run meets the criterion by itself",
+          "[convergence]") {
+  const EmaErrors errors = *compare({-0.026, 0.033, -0.001}).ema_errors;  // mean +0.002, less than 0.1%
+  CHECK(errors.runs == 3);
+  CHECK(errors.within_last == 1);
+  CHECK(errors.within_throughout == 1);
+  CHECK(close(errors.last, 0.033 / 2.55));
+  CHECK(errors.largest >= errors.last);
+  // A run that diverged meets nothing, however good its first steps.
+  std::vector<LossCurve> recipe = curves(kBf16);
+  recipe[0].diverged = true;
+  const RecipeConvergence broken = compare_curves(recipe, curves(kBf16), kLnV);
+  CHECK(broken.ema_errors->runs == 3);
+  CHECK(broken.ema_errors->within_last == 2);
+}
+
+TEST_CASE("whether a recipe ends in BF16's noise takes seeds enough for a narrow band", "[convergence]") {
+  const RecipeConvergence three = compare({0.001, 0.0012, 0.0008});
+  CHECK_FALSE(three.in_noise_band);
+  CHECK_FALSE(compare(std::vector<double>(7, 0.001)).in_noise_band);
+  const RecipeConvergence eight = compare(std::vector<double>(8, 0.001));
+  CHECK(eight.in_noise_band == true);
+  // BF16's eight seeds are 0, 0.05, -0.04, ...: sd 0.0379615, t(0.975, 7) = 2.36462.
+  REQUIRE(eight.noise_half_width);
+  CHECK(std::abs(*eight.noise_half_width - 2.36462 * 0.0379615 * std::sqrt(9.0 / 8)) < 1e-5);
+  CHECK(compare(std::vector<double>(8, 0.2)).in_noise_band == false);
+}
+
+namespace {
+
+/// Three seeds whose recipe is BF16 itself: as close as can be, after `steps` steps, of which `warmup` are
+/// the learning rate's.
+RecipeConvergence same_after(std::size_t steps, std::size_t warmup) {
+  std::vector<LossCurve> both = curves(kBf16);
+  for (LossCurve& c : both) {
+    c.loss.resize(steps);
+    c.warmup = warmup;
+  }
+  return compare_curves(both, both, kLnV);
+}
+
+}  // namespace
+
+TEST_CASE("runs that had no room to differ are inconclusive, however close", "[convergence]") {
+  const RecipeConvergence r = same_after(40, 30);
+  CHECK(r.verdict == ConvergenceVerdict::inconclusive);
+  CHECK(r.reason == "too short: 40 steps, 30 of them warm-up of the learning rate; at least 100 are needed");
+  CHECK_FALSE(r.fit_to_judge);
+  CHECK_FALSE(r.seeds_to_settle);
+  CHECK(same_after(99, 0).reason == "too short: 99 steps; at least 100 are needed");
+  CHECK(same_after(100, 33).verdict == ConvergenceVerdict::equivalent);
+  CHECK(same_after(199, 67).reason ==
+        "too short: 199 steps, 67 of them warm-up of the learning rate; at least 201 are needed");
+  CHECK(same_after(200, 66).verdict == ConvergenceVerdict::equivalent);
+  // A worse recipe is not called so either: at that length nothing is.
+  std::vector<LossCurve> bf16 = curves(kBf16), worse = curves({0.5, 0.55, 0.46});
+  for (std::vector<LossCurve>* all : {&bf16, &worse})
+    for (LossCurve& c : *all) c.loss.resize(60);
+  CHECK(compare_curves(worse, bf16, kLnV).verdict == ConvergenceVerdict::inconclusive);
+}
+
+TEST_CASE("a loss that has hardly fallen leaves no room to differ", "[convergence]") {
+  const auto after_a_fall_of = [](double fall) {
+    std::vector<LossCurve> both;
+    for (const char* seed : {"1", "2", "3"}) {
+      both.push_back({seed, std::vector<double>(200, 2.0), false});
+      both.back().loss.front() += fall;
+    }
+    return compare_curves(both, both, kLnV);
+  };
+  // The margin is 0.005 nats.
+  CHECK(after_a_fall_of(0.09).verdict == ConvergenceVerdict::inconclusive);
+  CHECK(after_a_fall_of(0.09).reason ==
+        "too short: bf16's loss has fallen by 0.0900 nats, less than 20 times the margin");
+  CHECK(after_a_fall_of(0.11).verdict == ConvergenceVerdict::equivalent);
 }
 
 TEST_CASE("a curve that leaves the finite numbers has diverged, however good the others", "[convergence]") {
@@ -141,12 +220,14 @@ TEST_CASE("a plateau near ln V is not learning", "[convergence]") {
   CHECK(assess_bf16(recipe, kLnV).verdict == ConvergenceVerdict::not_learning);
 }
 
-TEST_CASE("runs are judged after as many steps as all of them did", "[convergence]") {
+TEST_CASE("runs of different lengths get no verdict after the shortest's", "[convergence]") {
   std::vector<LossCurve> shorter = curves(kBf16);
-  shorter[1].loss.resize(60);
+  shorter[1].loss.resize(120);
   const RecipeConvergence r = compare_curves(shorter, curves(kBf16), kLnV);
-  CHECK(r.verdict == ConvergenceVerdict::equivalent);
-  CHECK(r.steps == 60);
+  CHECK(r.verdict == ConvergenceVerdict::inconclusive);
+  CHECK(r.reason == "runs of 120 to 200 steps: the verdict needs equally long ones");
+  CHECK_FALSE(r.fit_to_judge);
+  CHECK(r.steps == 120);
   CHECK(close(r.delta, 0));
 }
 
@@ -186,14 +267,19 @@ std::vector<int> simulate(int seeds, double delta, double sd) {
   std::mt19937_64 engine(20240607);
   std::normal_distribution<double> noise(0, 1);
   std::vector<int> counts(6, 0);
+  const auto ending_in = [](double end) {
+    std::vector<double> loss(kFewestJudgedSteps, end);
+    loss[0] = 5, loss[1] = 4, loss[2] = 3;
+    return loss;
+  };
   for (int study = 0; study < 1000; ++study) {
     std::vector<LossCurve> recipe, bf16;
     for (int seed = 0; seed < seeds; ++seed) {
       const double base = 2.5 + 0.05 * noise(engine);
       const std::string name = std::to_string(seed);
-      bf16.push_back({name, {5, 4, 3, base, base, base, base, base}, false});
+      bf16.push_back({name, ending_in(base), false});
       const double mine = base + delta + sd * noise(engine);
-      recipe.push_back({name, {5, 4, 3, mine, mine, mine, mine, mine}, false});
+      recipe.push_back({name, ending_in(mine), false});
     }
     ++counts[static_cast<std::size_t>(*compare_curves(recipe, bf16, kLnV).verdict)];
   }
@@ -273,6 +359,28 @@ TEST_CASE("the recipes of a group are judged by their records", "[convergence]")
   CHECK(study[2].verdict == ConvergenceVerdict::diverged);
   CHECK(study[2].reason == "1 of 4 seeds left the finite numbers");
   CHECK_FALSE(study[2].tokens_to_target);
+}
+
+TEST_CASE("the warm-up is read from the learning rates of the records", "[convergence]") {
+  const auto verdict_after = [](const std::vector<double>& lr) {
+    std::vector<Record> records;
+    for (const int seed : {1, 2, 3})
+      for (const char* recipe : {"bf16", "mxfp8"}) {
+        records.push_back(samples::gpu_record(recipe, 250, 0, seed));  // 100 steps
+        records.back().training->lr = lr;
+      }
+    const RecordSet set = samples::set_of(records);
+    return study_convergence(analyze(all_of(set), Works(all_of(set))).groups.front()).at(1).verdict;
+  };
+  std::vector<double> lr(100, 1e-3);
+  CHECK(verdict_after(lr) == ConvergenceVerdict::equivalent);
+  for (std::size_t i = 0; i < 33; ++i) lr[i] = 1e-3 * static_cast<double>(i + 1) / 33;
+  for (std::size_t i = 33; i < 100; ++i) lr[i] = 1e-3 - 1e-5 * static_cast<double>(i - 33);
+  CHECK(verdict_after(lr) == ConvergenceVerdict::equivalent);
+  for (std::size_t i = 0; i < 34; ++i) lr[i] = 1e-3 * static_cast<double>(i + 1) / 34;
+  CHECK(verdict_after(lr) == ConvergenceVerdict::inconclusive);
+  for (std::size_t i = 0; i < 100; ++i) lr[i] = 1e-5 * static_cast<double>(i);  // it never ends
+  CHECK(verdict_after(lr) == ConvergenceVerdict::inconclusive);
 }
 
 TEST_CASE("too few steps make no study", "[convergence]") {

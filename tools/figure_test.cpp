@@ -28,7 +28,7 @@ std::vector<Record> study(std::size_t letters) {
         samples::gpu_record(recipe, ms, recipe == "bf16" ? 0 : 0.001 * (recipe.back() - '0'), seed);
     record.id = recipe + "-" + std::to_string(seq) + "-" + std::to_string(gpus) + "-" + std::to_string(seed);
     record.case_fields["seq"] = seq;
-    record.case_fields["gpus"] = gpus;
+    samples::set_gpus(record, gpus);
     record.case_fields["parallel"] = gpus > 1 ? "fsdp" : "ddp";
     record.case_fields["master"] = seq == 8192 ? "bf16" : "fp32";
     if (long_names)

@@ -87,8 +87,13 @@ std::optional<double> speed_of(const Record& record) {
 }
 
 SpeedSample speed_sample(const Record& record) {
-  return {record.timing->samples_ms, record.telemetry ? record.telemetry->sm_clock_mhz : std::nullopt,
-          record.timing->stop_reason};
+  SpeedSample sample{record.timing->samples_ms, std::nullopt, record.timing->stop_reason};
+  if (record.telemetry) {
+    sample.sm_clock_mhz = record.telemetry->sm_clock_mhz;
+    sample.throttle_reasons = record.telemetry->throttle_reasons;
+  }
+  if (record.env.gpu) sample.power_limit_w = record.env.gpu->power_limit;
+  return sample;
 }
 
 /// Why speeds of the two must not be compared, though they are of one GPU model or both of the CPU device.

@@ -4,8 +4,14 @@
 // Speed. A run is SLOWER if three things hold. Its step times [min, q3] lie wholly above the baseline's: that
 // is not noise. Its median is longer by the tolerance, to within the uncertainty of both medians: that is
 // worth a failure. And both still hold in clock cycles (time x SM clock): that is not a GPU that ran at a
-// lower clock. If the median is longer by the tolerance but one of the other two fails, the run is NOISY. An emulated recipe has no speed to judge; on the CPU device neither has a run on another CPU or
-// with other threads.
+// lower clock. If the median is longer by the tolerance but one of the other two fails, the run is NOISY.
+//
+// The third is not asked where nothing but the power cap held the run's clock down, at the baseline's limit:
+// there the clock follows from what the program draws, and a slower program that draws more would excuse
+// itself.
+//
+// An emulated recipe has no speed to judge; on the CPU device neither has a run on another CPU or with other
+// threads.
 //
 // Memory. BIGGER if the measured peak is above the baseline's by more than the tolerance. Allocations do not
 // vary.
@@ -85,16 +91,17 @@ GateResult judge(const RecordSet& baseline, const RecordSet& current, const Gate
 /// which is no repeat.
 std::vector<MetricResult> judge_numerics(const Record& baseline, const Record& current);
 
-/// In one line, if the two are of different GPU models (the CPU device is none of them) or method versions: never
-/// compared. Throws
-/// InvalidInput if one of them by itself mixes several.
+/// In one line, if the two are of different GPU models (the CPU device is none of them) or method versions:
+/// never compared. Throws InvalidInput if one of them by itself mixes several.
 std::optional<std::string> difference_in_kind(const RecordSet& baseline, const RecordSet& current);
 
-/// Speed alone, of two timings with the SM clocks (MHz) at which they were taken.
+/// Speed alone, of two timings with the SM clocks at which they were taken, and what held these down.
 struct SpeedSample {
   std::vector<double> step_ms;
   std::optional<double> sm_clock_mhz;
   StopReason stop_reason = StopReason::target;
+  std::vector<std::string> throttle_reasons{};  ///< NVML's, seen at least once; none: unknown, or none
+  std::optional<double> power_limit_w{};
 };
 /// NOISY where a side has fewer than kFewestSamples (results/statistics.h).
 MetricResult judge_speed(const SpeedSample& baseline, const SpeedSample& current, double tolerance);

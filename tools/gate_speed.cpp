@@ -9,6 +9,16 @@
 #include "tools/text.h"
 
 namespace precbench {
+namespace {
+
+/// Whether this run's clock is where the program's own draw of power put it: nothing but the power cap held
+/// it down, and the cap is the baseline's. Heat, a slowdown or another limit come from outside the program.
+bool clock_follows_power(const SpeedSample& baseline, const SpeedSample& current) {
+  return current.throttle_reasons == std::vector<std::string>{"sw_power_cap"} && baseline.power_limit_w &&
+         baseline.power_limit_w == current.power_limit_w;
+}
+
+}  // namespace
 
 MetricResult judge_speed(const SpeedSample& baseline, const SpeedSample& current, double tolerance) {
   MetricResult result{"tokens/s", "tokens/s"};
@@ -47,19 +57,26 @@ MetricResult judge_speed(const SpeedSample& baseline, const SpeedSample& current
   if (reaches(1 / ratio) && is->q3 < was->min) {
     result.verdict = GateVerdict::faster;
   } else if (reaches(ratio) && is->min > was->q3) {
-    const double clocks = baseline.sm_clock_mhz && current.sm_clock_mhz && *baseline.sm_clock_mhz > 0
-                              ? *current.sm_clock_mhz / *baseline.sm_clock_mhz
-                              : 1;
+    const bool known = baseline.sm_clock_mhz && current.sm_clock_mhz && *baseline.sm_clock_mhz > 0;
+    const double clocks = known ? *current.sm_clock_mhz / *baseline.sm_clock_mhz : 1;
     const bool in_cycles = is->min * clocks > was->q3 && reaches(ratio * clocks);
-    result.verdict = in_cycles ? GateVerdict::slower : GateVerdict::noisy;
-    result.reason =
-        in_cycles ? fmt::format("the step takes {:+.2f}% +-{:.2f}%, {:.2f}% are allowed",
-                                100 * *result.change, 100 * blur, 100 * tolerance)
-                  : fmt::format(
-                        "the step takes {:+.2f}%, but the SM clock was {:.0f} MHz against {:.0f}: in clock "
-                        "cycles it takes {:+.2f}%, within the tolerance or the spread of the step times",
-                        100 * *result.change, *current.sm_clock_mhz, *baseline.sm_clock_mhz,
-                        100 * (ratio * clocks - 1));
+    const bool own_clock = clock_follows_power(baseline, current);
+    if (in_cycles || own_clock) {
+      result.verdict = GateVerdict::slower;
+      result.reason = fmt::format("the step takes {:+.2f}% +-{:.2f}%, {:.2f}% are allowed",
+                                  100 * *result.change, 100 * blur, 100 * tolerance);
+      if (!in_cycles)
+        result.reason += fmt::format(
+            "; the power cap held the SM clock at {:.0f} MHz against {:.0f}, which is no excuse: it "
+            "follows from what the program draws",
+            *current.sm_clock_mhz, *baseline.sm_clock_mhz);
+    } else {
+      result.verdict = GateVerdict::noisy;
+      result.reason = fmt::format(
+          "the step takes {:+.2f}%, but the SM clock was {:.0f} MHz against {:.0f}: in clock cycles it takes "
+          "{:+.2f}%, within the tolerance or the spread of the step times",
+          100 * *result.change, *current.sm_clock_mhz, *baseline.sm_clock_mhz, 100 * (ratio * clocks - 1));
+    }
   } else if (result.change >= tolerance) {
     result.verdict = GateVerdict::noisy;
     result.reason =

@@ -12,8 +12,8 @@
 namespace precbench {
 namespace {
 
-/// Runs of fewer steps time a recipe; their losses say nothing about convergence.
-constexpr std::size_t kFewestSteps = 30;
+/// Runs of fewer steps time a recipe; their losses are not even shown as curves.
+constexpr std::size_t kFewestShownSteps = 30;
 /// Points of a curve; more do not show at the width of a figure.
 constexpr std::size_t kMostPoints = 300;
 
@@ -173,26 +173,42 @@ std::string time_text(double seconds) {
 
 /// Both parts are said, so that nobody takes the end of a curve for the whole of it.
 std::string within_text(const RecipeConvergence& recipe) {
-  const auto last = recipe.ema_last_within(), all = recipe.ema_all_within();
-  if (recipe.is_bf16 || !last || !all) return "-";
-  return *all ? "throughout and at the end" : *last ? "at the end, not throughout" : "no, not at the end";
+  if (!recipe.ema_errors || !recipe.fit_to_judge) return "-";
+  const EmaErrors& errors = *recipe.ema_errors;
+  return fmt::format("{} of {} at the end, {} throughout", errors.within_last, errors.runs,
+                     errors.within_throughout);
 }
 
-/// How many recipes meet the criterion that the field uses. It is none for the seeds at hand: it knows no noise.
+/// How many runs meet the criterion that the field uses, and how many recipes. It is none for the seeds at
+/// hand: it knows no noise.
 std::string criterion_of(const std::vector<Study>& studies) {
-  std::size_t judged = 0, at_end = 0, throughout = 0;
+  struct Count {
+    std::size_t all = 0, at_end = 0, throughout = 0;
+  } recipes, runs;
   for (const Study& study : studies)
     for (const RecipeConvergence& recipe : study.recipes) {
-      if (recipe.is_bf16 || !recipe.ema_last_within()) continue;
-      ++judged;
-      at_end += *recipe.ema_last_within();
-      throughout += *recipe.ema_all_within();
+      if (!recipe.ema_errors || !recipe.fit_to_judge) continue;
+      const EmaErrors& errors = *recipe.ema_errors;
+      ++recipes.all;
+      recipes.at_end += errors.within_last == errors.runs;
+      recipes.throughout += errors.within_throughout == errors.runs;
+      runs.all += static_cast<std::size_t>(errors.runs);
+      runs.at_end += static_cast<std::size_t>(errors.within_last);
+      runs.throughout += static_cast<std::size_t>(errors.within_throughout);
     }
-  if (judged == 0) return "";
+  if (recipes.all == 0) return "";
   return fmt::format(
-      "DeepSeek-V3's criterion, an EMA(0.9) loss within {:g}% of bf16's: {} of {} met it at the last step, {} at "
-      "every step after the first tenth. It takes no account of how far bf16's own seeds lie apart.",
-      100 * kEmaTolerance, at_end, plural(judged, "recipe"), throughout);
+      "DeepSeek-V3's criterion, an EMA(0.9) loss within {:g}% of bf16's of the same seed: {} of {} met it at "
+      "the last step, {} at every step after the first tenth. A recipe meets it if all its runs do: {} of {} "
+      "at the last step, {} throughout. It takes no account of how far bf16's own seeds lie apart.",
+      100 * kEmaTolerance, runs.at_end, plural(runs.all, "run"), runs.throughout, recipes.at_end,
+      plural(recipes.all, "recipe"), recipes.throughout);
+}
+
+/// The verdict with its measure: the wider the band, the less it says.
+std::string noise_text(const RecipeConvergence& recipe) {
+  if (!recipe.in_noise_band || !recipe.noise_half_width) return "-";
+  return fmt::format("{}, +-{:.4f} nats", *recipe.in_noise_band ? "yes" : "no", *recipe.noise_half_width);
 }
 
 RowTable verdicts_of(const Part& part, const std::vector<Study>& studies) {
@@ -201,7 +217,7 @@ RowTable verdicts_of(const Part& part, const std::vector<Study>& studies) {
   for (const char* title : {"final loss (nats)", "95% interval (nats)", "loss - bf16 (nats)",
                             "95% interval (nats)", "margin (nats)", "EMA error, last", "EMA error, largest"})
     result.table.columns.push_back({title});
-  result.table.columns.push_back({fmt::format("EMA error below {:g}%", 100 * kEmaTolerance), true});
+  result.table.columns.push_back({fmt::format("runs with EMA error below {:g}%", 100 * kEmaTolerance), true});
   for (const char* title : {"above entropy (nats)", "tokens to target", "time to target", "seeds", "steps"})
     result.table.columns.push_back({title});
   result.table.columns.push_back({"in bf16's noise", true});
@@ -216,18 +232,16 @@ RowTable verdicts_of(const Part& part, const std::vector<Study>& studies) {
       line.push_back(recipe.is_bf16 ? "-" : number_text(recipe.delta, "{:+.4f}"));
       line.push_back(recipe.is_bf16 ? "-" : interval_text(recipe.delta_interval, "{:+.4f} to {:+.4f}"));
       line.push_back(number_text(recipe.margin, "{:.4f}"));
-      const auto percent = [](std::optional<double> value) {
-        return value ? std::optional(100 * *value) : value;
-      };
-      line.push_back(number_text(percent(recipe.ema_error_last), "{:+.3f}%"));
-      line.push_back(number_text(percent(recipe.ema_error_largest), "{:.3f}%"));
+      const auto& errors = recipe.ema_errors;
+      line.push_back(errors ? fmt::format("{:+.3f}%", 100 * errors->last) : "-");
+      line.push_back(errors ? fmt::format("{:.3f}%", 100 * errors->largest) : "-");
       line.push_back(within_text(recipe));
       line.push_back(number_text(recipe.excess_loss, "{:.4f}"));
       line.push_back(recipe.tokens_to_target ? rate_text(*recipe.tokens_to_target) : "-");
       line.push_back(recipe.seconds_to_target ? time_text(*recipe.seconds_to_target) : "-");
       line.push_back(fmt::format("{}", recipe.seeds));
       line.push_back(recipe.steps > 0 ? fmt::format("{}", recipe.steps) : "-");
-      line.push_back(recipe.is_bf16 || !recipe.in_noise_band ? "-" : *recipe.in_noise_band ? "yes" : "no");
+      line.push_back(noise_text(recipe));
       line.push_back(recipe.reason);
     }
   }
@@ -248,7 +262,7 @@ Section convergence_section(const ReportInput& input, const Part& part) {
           "These runs time the recipes and are too short to judge convergence (--steps {} is the "
           "least that is judged): the losses only show that training went the same way. Runs end "
           "after different numbers of steps, so each is compared after as many as both have done.",
-          kFewestSteps)};
+          kFewestJudgedSteps)};
       add_table(section, part, Topic::loss);
     }
     return section;
@@ -256,7 +270,8 @@ Section convergence_section(const ReportInput& input, const Part& part) {
   for (const Study& study : studies) add_figures(section.figures, input, part, study);
   for (const Study& study : studies) add_tradeoff(section.figures, input, part, study);
   RowTable verdicts = verdicts_of(part, studies);
-  const bool targets = says_something(verdicts.table, "tokens to target");
+  const bool targets = says_something(verdicts.table, "tokens to target"),
+             noise = says_something(verdicts.table, "in bf16's noise");
   verdicts.move_to(section);
   if (const std::string criterion = criterion_of(studies); !criterion.empty())
     section.lines.insert(section.lines.begin(), criterion);
@@ -264,10 +279,12 @@ Section convergence_section(const ReportInput& input, const Part& part) {
       "Final loss: mean of the trailing tenth of the steps, over the seeds. Equivalent: two "
       "one-sided tests at the 5% level put the difference inside the margin, {:g}% of bf16's "
       "final loss, over at least {} seeds. EMA error: of the EMA(0.9) curve relative to "
-      "bf16's, mean over the seeds; largest: in magnitude, after the first tenth of the steps. {}"
+      "bf16's of the same seed; last: at the last step, of the run that is farthest off; largest: in "
+      "magnitude, after the first tenth of the steps, of any run. {}{}"
       "Each verdict holds at its own level: among twenty recipes one may be called worse or "
       "better by chance.",
       100 * ConvergenceRules{}.margin, kFewestSeeds,
+      noise ? "In bf16's noise: whether the final loss is where 95% of further bf16 seeds would end. " : "",
       targets ? "Target: the EMA loss is within the margin of where bf16 ended with the same seed. " : "")};
   return section;
 }
@@ -278,7 +295,7 @@ std::vector<Study> studies_of(const Part& part) {
     Study study{&group, study_convergence(group)};
     // Without a number of steps a run only times its recipe.
     const bool timed = text_of(group.rows.front(), "steps") == "auto";
-    if (!timed && common_steps(study.recipes) >= kFewestSteps) studies.push_back(std::move(study));
+    if (!timed && common_steps(study.recipes) >= kFewestShownSteps) studies.push_back(std::move(study));
   }
   return studies;
 }

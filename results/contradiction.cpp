@@ -1,0 +1,103 @@
+// What of a record follows from the rest of it. See contradiction.h.
+#include "results/contradiction.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <vector>
+
+#include "results/statistics.h"
+
+namespace precbench {
+namespace {
+
+using Number = std::optional<double>;
+
+/// JSON has every digit of a number, so that only the order of operations may differ.
+constexpr double kTolerance = 1e-6;
+
+class Audit {
+ public:
+  /// `scale`: what the tolerance is a part of, where that is not the expected value.
+  void number(const char* name, const Number& stated, const char* from, const Number& expected,
+              const Number& scale = std::nullopt) {
+    if (found || !stated || !expected) return;
+    if (std::abs(*stated - *expected) > kTolerance * scale.value_or(*expected))
+      found = fmt::format("{} is {:.8g}, but {} gives {:.8g}", name, *stated, from, *expected);
+  }
+  void count(const char* name, std::size_t stated, const char* from, std::size_t expected) {
+    if (!found && stated != expected)
+      found = fmt::format("{} has {} entries, but {} says {}", name, stated, from, expected);
+  }
+
+  std::optional<std::string> found;
+};
+
+/// An interleaved case's runs: their samples stand one after the other.
+void audit_runs(Audit& audit, const Timing& timing) {
+  std::size_t samples = 0, medians = 0;
+  for (const TimingRun& run : timing.runs) samples += static_cast<std::size_t>(run.samples);
+  audit.count("timing.samples_ms", timing.samples_ms.size(), "timing.runs", samples);
+  if (audit.found) return;
+  double sum = 0;
+  auto begin = timing.samples_ms.begin();
+  for (const TimingRun& run : timing.runs) {
+    const auto end = begin + run.samples;
+    if (const auto statistics = sample_statistics({begin, end})) {
+      audit.number("a median_ms of timing.runs", run.median_ms, "its part of samples_ms", statistics->median);
+      sum += statistics->median;
+      ++medians;
+    }
+    begin = end;
+  }
+  if (medians > 0)
+    audit.number("timing.median_ms", timing.median_ms, "the mean of its runs' medians",
+                 sum / static_cast<double>(medians));
+}
+
+void audit_timing(Audit& audit, const Timing& timing) {
+  const auto statistics = sample_statistics(timing.samples_ms);
+  if (!statistics) {
+    if (timing.median_ms || timing.iqr_ms || timing.min_ms)
+      audit.found = "timing has a median_ms, iqr_ms or min_ms, but samples_ms is empty";
+    return;
+  }
+  if (timing.runs.empty())
+    audit.number("timing.median_ms", timing.median_ms, "samples_ms", statistics->median);
+  else
+    audit_runs(audit, timing);
+  audit.number("timing.min_ms", timing.min_ms, "samples_ms", statistics->min);
+  audit.number("timing.iqr_ms", timing.iqr_ms, "samples_ms", statistics->iqr(), statistics->median);
+}
+
+void audit_speed(Audit& audit, const Record& record) {
+  const Metrics& metrics = *record.metrics;
+  if (record.timing && record.timing->median_ms && record.training && record.training->tokens_per_step)
+    audit.number("metrics.tokens_per_s", metrics.tokens_per_s,
+                 "training.tokens_per_step over timing.median_ms",
+                 static_cast<double>(*record.training->tokens_per_step) / *record.timing->median_ms * 1e3);
+  if (record.flops && metrics.tokens_per_s_per_gpu)
+    audit.number("metrics.tflops_per_gpu", metrics.tflops_per_gpu,
+                 "metrics.tokens_per_s_per_gpu times flops.per_token",
+                 *metrics.tokens_per_s_per_gpu * record.flops->per_token / 1e12);
+  const auto gpus = record.case_fields.find("gpus");
+  if (gpus != record.case_fields.end() && gpus->is_number() && metrics.tokens_per_s)
+    audit.number("metrics.tokens_per_s_per_gpu", metrics.tokens_per_s_per_gpu,
+                 "metrics.tokens_per_s over case.gpus", *metrics.tokens_per_s / gpus->get<double>());
+}
+
+}  // namespace
+
+std::optional<std::string> contradiction(const Record& record) {
+  Audit audit;
+  if (record.timing) audit_timing(audit, *record.timing);
+  if (record.metrics) audit_speed(audit, record);
+  // A run that ended well did all its steps: a shorter curve would be compared at another place than it says.
+  const auto steps = record.case_fields.find("steps");
+  if (record.status == Status::ok && record.training && steps != record.case_fields.end() &&
+      steps->is_number_integer())
+    audit.count("training.loss", record.training->loss.size(), "case.steps", steps->get<std::size_t>());
+  return audit.found;
+}
+
+}  // namespace precbench

@@ -1,0 +1,116 @@
+// A record that was changed in one place is found out in the other.
+#include "results/contradiction.h"
+
+#include "results/record_file.h"
+#include "results/record_samples.h"
+#include "tools/catch.h"
+#include "tools/temp_directory.h"
+#include "tools/test_text.h"
+
+using namespace precbench;
+
+namespace {
+
+/// What contradicts what once `change` has been made to a sound record.
+template <class Change>
+std::string after(Change&& change) {
+  Record record = samples::gpu_record("bf16", 250);
+  change(record);
+  return contradiction(record).value_or("none");
+}
+
+template <class Change>
+std::string after_without_runs(Change&& change) {
+  return after([&](Record& record) {
+    record.timing->runs.clear();
+    change(record);
+  });
+}
+
+}  // namespace
+
+TEST_CASE("sound records do not contradict themselves, whatever they lack", "[contradiction]") {
+  std::vector<Record> records = {samples::gpu_record("bf16", 250), samples::cpu_record("bf16"),
+                                 samples::cpu_record("mxfp8"), Record{}};
+  for (const Status status : {Status::oom, Status::unsupported, Status::timeout, Status::crashed})
+    records.push_back(samples::failed_record("rowwise", status, "because"));
+  Record diverged = samples::gpu_record("bf16", 250);
+  diverged.status = Status::diverged;
+  diverged.training->loss.resize(20);
+  records.push_back(diverged);
+  Record automatic = samples::gpu_record("bf16", 250);
+  automatic.case_fields["steps"] = "auto";
+  automatic.training->loss.resize(20);
+  records.push_back(automatic);
+  Record bare = samples::gpu_record("bf16", 250);
+  bare.timing->samples_ms.clear();
+  bare.timing->runs.clear();
+  bare.timing->median_ms.reset(), bare.timing->iqr_ms.reset(), bare.timing->min_ms.reset();
+  records.push_back(bare);
+  for (const Record& record : records) CHECK(contradiction(record).value_or("none") == "none");
+}
+
+TEST_CASE("speeds must follow from the median step", "[contradiction]") {
+  CHECK(after([](Record& r) { r.metrics->tokens_per_s = 99999999; }) ==
+        "metrics.tokens_per_s is 99999999, but training.tokens_per_step over timing.median_ms gives 65536");
+  CHECK(after([](Record& r) { r.training->tokens_per_step = 1; }) ==
+        "metrics.tokens_per_s is 65536, but training.tokens_per_step over timing.median_ms gives 4");
+  CHECK(
+      contains(after([](Record& r) { *r.metrics->tokens_per_s_per_gpu *= 2; }), "metrics.tflops_per_gpu is"));
+  CHECK(contains(after([](Record& r) { r.case_fields["gpus"] = 4; }), "over case.gpus gives 16384"));
+  CHECK(after([](Record& r) { *r.metrics->tokens_per_s *= 1 + 1e-9; }) == "none");
+  CHECK(after([](Record& r) { *r.metrics->tokens_per_s *= 1 + 1e-5; }) != "none");
+}
+
+TEST_CASE("statistics must follow from the samples", "[contradiction]") {
+  CHECK(after_without_runs([](Record& r) { r.timing->median_ms = 125; }) ==
+        "timing.median_ms is 125, but samples_ms gives 250");
+  CHECK(after_without_runs([](Record& r) { r.timing->min_ms = 200; }) ==
+        "timing.min_ms is 200, but samples_ms gives 249.5");
+  CHECK(after_without_runs([](Record& r) { r.timing->iqr_ms = 0; }) ==
+        "timing.iqr_ms is 0, but samples_ms gives 0.5");
+  CHECK(contains(after_without_runs([](Record& r) { r.timing->samples_ms.clear(); }), "samples_ms is empty"));
+  CHECK(contains(after_without_runs([](Record& r) {
+                   for (double& sample : r.timing->samples_ms) sample /= 2;
+                 }),
+                 "timing.median_ms is 250, but samples_ms gives 125"));
+}
+
+TEST_CASE("an interleaved case's median must follow from its runs, and theirs from their samples",
+          "[contradiction]") {
+  CHECK(after([](Record& r) { r.timing->median_ms = 240; }) ==
+        "timing.median_ms is 240, but the mean of its runs' medians gives 250");
+  CHECK(after([](Record& r) { r.timing->runs[1].median_ms = 240; }) ==
+        "a median_ms of timing.runs is 240, but its part of samples_ms gives 250");
+  CHECK(after([](Record& r) { r.timing->runs[1].samples = 4; }) ==
+        "timing.samples_ms has 11 entries, but timing.runs says 10");
+}
+
+TEST_CASE("a run that ended well has a loss for each of its steps", "[contradiction]") {
+  CHECK(after([](Record& r) { r.training->loss.resize(60); }) ==
+        "training.loss has 60 entries, but case.steps says 100");
+}
+
+TEST_CASE("a line that contradicts itself is left out and named", "[contradiction]") {
+  const TempDirectory scratch;
+  const std::string file = scratch / "records.jsonl";
+  Record fast = samples::gpu_record("rowwise", 225), cut = samples::gpu_record("blockwise", 200);
+  fast.metrics->tokens_per_s = 99999999;
+  cut.training->loss.resize(60);
+  for (const Record& record : {samples::gpu_record("bf16", 250), fast, cut}) append_record(file, record);
+  const RecordSet set = read_records({file});
+  CHECK(set.records.size() == 1);
+  REQUIRE(set.problems.size() == 2);
+  CHECK(contains(set.problems[0],
+                 ":2: a record that contradicts itself: metrics.tokens_per_s is 99999999, but"));
+  CHECK(contains(set.problems[1], ":3: a record that contradicts itself: training.loss has 60 entries, but"));
+}
+
+TEST_CASE("the committed records do not contradict themselves", "[contradiction]") {
+  for (const char* path : {"cpu/convergence-tiny.jsonl", "baseline", "h200/single.jsonl", "h200/beside-peer",
+                           "h200/interleaved", "h200x4"}) {
+    const RecordSet set = read_records({std::string(PRECBENCH_SOURCE_DIR "/results/") + path});
+    CHECK(set.records.size() > 5);
+    for (const std::string& problem : set.problems) CHECK_FALSE(contains(problem, "contradicts"));
+  }
+}
