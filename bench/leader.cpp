@@ -258,6 +258,13 @@ ChildResult Leader::run(const std::vector<std::string>& command, const Case& c, 
   return own;
 }
 
+std::vector<std::string> Leader::lost() const {
+  std::vector<std::string> names;
+  for (const Follower& f : followers_)
+    if (!f.link.open()) names.push_back(fmt::format("process {} ({})", f.process, f.host));
+  return names;
+}
+
 void Leader::finish(int status) {
   for (Follower& f : followers_) f.link.send({{"do", "end"}, {"status", status}});
 }
