@@ -25,6 +25,8 @@ constexpr int kConnectSeconds = 2;  ///< of one attempt, to a host that does not
 // A host that has lost its power or its cable says nothing: it is asked after 10 s of silence, and taken for
 // gone after three more questions.
 constexpr int kKeepIdleSeconds = 10, kKeepIntervalSeconds = 5, kKeepCount = 3;
+// It is not asked while it owes an answer to a message; for that, too, it is given no longer.
+constexpr int kAnswerMilliseconds = 1000 * (kKeepIdleSeconds + kKeepIntervalSeconds * kKeepCount);
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
@@ -64,6 +66,7 @@ Link::Link(int socket) : socket_(socket) {
   set(socket, IPPROTO_TCP, TCP_KEEPIDLE, kKeepIdleSeconds);
   set(socket, IPPROTO_TCP, TCP_KEEPINTVL, kKeepIntervalSeconds);
   set(socket, IPPROTO_TCP, TCP_KEEPCNT, kKeepCount);
+  set(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, kAnswerMilliseconds);
 }
 
 Link::Link(Link&& other) noexcept

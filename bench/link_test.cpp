@@ -1,6 +1,8 @@
 // Messages over a real connection of this host, and peers that misbehave.
 #include "bench/link.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -83,3 +85,17 @@ TEST_CASE("a peer that talks nonsense, never ends a line or never reads is left"
 }
 
 TEST_CASE("nobody at an address is no connection", "[link]") { CHECK(!connect_to(free_address()).open()); }
+
+TEST_CASE("a host that says nothing more is given up at one time, whatever is on its way to it", "[link]") {
+  const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+  const Link link(socket);
+  const auto seconds = [&](int option) {
+    int value = 0;
+    socklen_t size = sizeof value;
+    getsockopt(socket, IPPROTO_TCP, option, &value, &size);
+    return value;
+  };
+  const int silent = seconds(TCP_KEEPIDLE) + seconds(TCP_KEEPINTVL) * seconds(TCP_KEEPCNT);
+  CHECK(silent == 25);
+  CHECK(seconds(TCP_USER_TIMEOUT) == 1000 * silent);  // in milliseconds
+}
