@@ -11,6 +11,7 @@
 
 #include <array>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -127,6 +128,28 @@ std::optional<nlohmann::ordered_json> Link::receive() {
 
 void Link::wait(std::chrono::milliseconds patience) const {
   if (open() && arrived_.find('\n') == std::string::npos) readable(socket_, patience);
+}
+
+int integer_in(const nlohmann::ordered_json& message, const char* key, int otherwise) {
+  const auto found = message.find(key);
+  if (found == message.end() || !found->is_number_integer()) return otherwise;
+  const auto value = found->get<std::int64_t>();
+  return std::in_range<int>(value) ? static_cast<int>(value) : otherwise;
+}
+
+double number_in(const nlohmann::ordered_json& message, const char* key, double otherwise) {
+  const auto found = message.find(key);
+  return found != message.end() && found->is_number() ? found->get<double>() : otherwise;
+}
+
+bool flag_in(const nlohmann::ordered_json& message, const char* key, bool otherwise) {
+  const auto found = message.find(key);
+  return found != message.end() && found->is_boolean() ? found->get<bool>() : otherwise;
+}
+
+std::string text_in(const nlohmann::ordered_json& message, const char* key, const std::string& otherwise) {
+  const auto found = message.find(key);
+  return found != message.end() && found->is_string() ? found->get<std::string>() : otherwise;
 }
 
 Listener::Listener(const Address& address) {
