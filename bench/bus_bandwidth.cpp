@@ -67,8 +67,8 @@ std::optional<double> bus_bandwidth(Device& device, Arena& arena, Comm& comm, co
 }  // namespace
 
 std::vector<std::optional<double>> bus_bandwidths(Device& device, Arena& arena,
-                                                  const std::vector<Comm*>& comms) {
-  const std::vector<CollectiveCount> kinds = comms.front()->counts();  // the probes count themselves
+                                                  const std::vector<Comm*>& comms,
+                                                  const std::vector<CollectiveCount>& kinds) {
   std::vector<std::optional<double>> rates;
   for (const CollectiveCount& kind : kinds) {
     const auto comm = std::find_if(comms.begin(), comms.end(),

@@ -181,7 +181,7 @@ CLI::App* add_sweep_command(CLI::App& app, SweepCommand& command) {
       "Lists: --recipe bf16,mxfp8   ranges: --seq 1024-8192*2, --seq 128-512+128, --seed 1-3\n"
       "A second start with the same arguments goes on where the first one ended.\n"
       "Exit status: 0 every case has its row (ok, oom, unsupported, diverged); 1 the same, but some have crashed "
-      "or\ntimed out; 2 bad input; 130 interrupted.");
+      "or\ntimed out; 2 bad input; 130 interrupted, or a process of several was lost: cases are left.");
   add_fields(*sub, command.axes, true);
   const char* group = "Sweep";
   sub->add_option("--config", command.config, "sweep file (TOML); flags win over it")

@@ -36,9 +36,32 @@ void check_writable(const std::string& flag, const fs::path& path) {
   if (!existed) fs::remove(path, error);
 }
 
+/// The same for all names of a file, also of one that is not there yet.
+fs::path normal(const std::string& path) {
+  std::error_code error;
+  const fs::path whole = fs::absolute(path, error).lexically_normal();
+  const fs::path resolved = fs::weakly_canonical(whole, error);
+  return error ? whole : resolved;
+}
+
+/// A case's outputs would overwrite each other, or what the case starts from and a second one would, too.
+void check_distinct(const Case& c) {
+  std::map<fs::path, std::string> flags;
+  for (const char* name : {"init_from", "save_init", "save_grads", "save_final"}) {
+    const Field& field = *find_field(name);
+    const std::string path = get_text(c, field);
+    if (path.empty()) continue;
+    const auto [other, fresh] = flags.emplace(normal(path), flag_of(field));
+    if (!fresh)
+      throw InvalidInput(
+          fmt::format("{}: {} is the file of {}, too; choose another", flag_of(field), path, other->second));
+  }
+}
+
 }  // namespace
 
 void check_outputs(const Case& c) {
+  check_distinct(c);
   for (const char* name : {"save_init", "save_final", "save_grads"}) {
     const Field& field = *find_field(name);
     if (const std::string path = get_text(c, field); !path.empty()) check_writable(flag_of(field), path);
@@ -50,6 +73,7 @@ void check_inputs(const std::vector<Case>& cases) {
       corpora;  // by path, glob, vocabulary
   std::set<std::pair<std::string, std::string>> checkpoints;
   for (const Case& c : cases) {
+    check_distinct(c);
     const ModelConfig model = find_model(c.model);
     const DataOptions options = data_options(c, model);
     DataOptions& longest =

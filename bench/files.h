@@ -8,7 +8,8 @@
 namespace precbench {
 
 /// Throws InvalidInput where the data or the weights of a case are missing, unreadable, corrupt, too short or
-/// another model's, or where what it saves cannot be written. Each corpus and each checkpoint is opened once;
+/// another model's, or where what it saves cannot be written or would overwrite another of its
+/// files. Each corpus and each checkpoint is opened once;
 /// the folders of saved weights are made.
 void check_files(const std::vector<Case>& cases);
 

@@ -54,3 +54,26 @@ TEST_CASE("a checkpoint that cannot be started from is refused before the sweep"
   c.init_from = directory.write("broken.safetensors", "no checkpoint");
   CHECK(refusal({c}).starts_with(c.init_from));
 }
+
+TEST_CASE("no two outputs share a file, and none is the one that is read", "[files]") {
+  const TempDirectory directory;
+  Case c;
+  c.save_init = directory / "w.safetensors";
+  c.save_grads = directory / "new/../w.safetensors";
+  const std::string refused =
+      "--save-grads: " + c.save_grads + " is the file of --save-init, too; choose another";
+  CHECK(refusal({c}) == refused);
+  CHECK(refusal_of([&] { check_inputs({c}); }) == refused);  // a dry run
+  CHECK(refusal_of([&] { check_outputs(c); }) == refused);
+  CHECK(!std::filesystem::exists(directory / "new"));
+  c.save_grads = "";
+  c.init_from = directory.write("start.safetensors", "old");
+  c.save_final = std::filesystem::relative(c.init_from).string();
+  CHECK(refusal_of([&] { check_outputs(c); }) ==
+        "--save-final: " + c.save_final + " is the file of --init-from, too; choose another");
+  std::filesystem::create_directory_symlink(directory.path(), directory / "link");
+  c.save_final = directory / "link/start.safetensors";
+  CHECK(refusal_of([&] { check_outputs(c); }).starts_with("--save-final: "));
+  c.save_final = directory / "link/final.safetensors";
+  CHECK(refusal_of([&] { check_outputs(c); }) == "");
+}

@@ -46,17 +46,20 @@ nlohmann::ordered_json report_of(const ChildResult& result) {
   return report;
 }
 
-/// One case, until its child ends or the leader does not want it any more.
-ChildResult run_part(Link& leader, const Nodes& nodes, const std::vector<std::string>& command,
-                     const nlohmann::ordered_json& message, const Patience& patience) {
-  const Case c = case_from_json(message.at("case"));
-  const double timeout_s = message.at("timeout_s").get<double>();
+/// One case, until its child ends or the leader does not want it any more; then the report.
+void run_part(Link& leader, const Nodes& nodes, const std::vector<std::string>& command,
+              const nlohmann::ordered_json& message, const Patience& patience) {
+  const double timeout_s = number_in(message, "timeout_s", -1);
+  const auto fields = message.find("case");
+  if (timeout_s < 0 || fields == message.end() || !fields->is_object()) return leader.close();
+  const Case c = case_from_json(*fields);
   const NodeShare share = share_of(nodes, static_cast<int>(c.gpus), find_gpus().count);
   // The leader ends a case in time; if it hangs itself, this process does not hang with it.
-  return run_child(command, c, share, timeout_s > 0 ? timeout_s + patience.stop / 1.0s : 0, [&] {
+  const double limit_s = timeout_s > 0 ? timeout_s + patience.stop / 1.0s : 0;
+  leader.send(report_of(run_child(command, c, share, limit_s, [&] {
     const auto order = leader.receive();
-    return order ? order->value("do", "") == "stop" : !leader.open();
-  });
+    return order ? text_in(*order, "do", "") == "stop" : !leader.open();
+  })));
 }
 
 }  // namespace
@@ -74,10 +77,13 @@ int follow(const Nodes& nodes, const Address& address, const std::vector<std::st
                  nodes.index, nodes.count);
       return kLeaderGone;
     }
-    // A stop that crosses the report of a case that has just ended finds nothing to stop.
-    const std::string what = order ? order->value("do", "") : "";
-    if (what == "end") return order->value("status", kLeaderGone);
-    if (what == "run") leader.send(report_of(run_part(leader, nodes, command, *order, patience)));
+    if (!order) continue;
+    const std::string what = text_in(*order, "do", "");
+    if (what == "end") return integer_in(*order, "status", kLeaderGone);
+    if (what == "run")
+      run_part(leader, nodes, command, *order, patience);
+    else if (what != "stop")  // one that crosses the report of a case that has just ended stops nothing
+      leader.close();
   }
   ChildResult last;
   last.end = End::interrupted;

@@ -56,11 +56,6 @@ int weight(const ChildResult& result) {
   return 0;
 }
 
-/// Of what may be anybody's message.
-int integer(const nlohmann::ordered_json& message, const char* key) {
-  return message.contains(key) && message[key].is_number_integer() ? message[key].get<int>() : -1;
-}
-
 }  // namespace
 
 bool succeeded(const ChildResult& result) {
@@ -84,7 +79,8 @@ Leader::Leader(const Nodes& nodes, const Address& address, const Patience& patie
     if (Link link = listener.accept(kPoll); link.open()) strangers.push_back(std::move(link));
     for (Link& link : strangers) {
       const auto hello = link.receive();
-      const int process = hello ? integer(*hello, "process") : -1, of = hello ? integer(*hello, "of") : -1;
+      const int process = hello ? integer_in(*hello, "process", -1) : -1;
+      const int of = hello ? integer_in(*hello, "of", -1) : -1;
       if (hello && (process < 0 || of < 0)) link.close();
       if (process < 0 || of < 0) continue;
       if (of != nodes.count || process < 1 || process >= nodes.count)
@@ -94,8 +90,8 @@ Leader::Leader(const Nodes& nodes, const Address& address, const Patience& patie
       if (follower.link.open())
         throw InvalidInput(fmt::format("two processes say that they are {} of {}: one on {}, one on {}",
                                        process, nodes.count, follower.host,
-                                       hello->value("host", link.peer())));
-      follower = {process, hello->value("host", link.peer()), std::move(link), true};
+                                       text_in(*hello, "host", link.peer())));
+      follower = {process, text_in(*hello, "host", link.peer()), std::move(link), true};
     }
     std::erase_if(strangers, [](const Link& link) { return !link.open(); });
   }
@@ -124,20 +120,23 @@ void Leader::listen(const Case& c) {
     if (f.reported) continue;
     ChildResult result;
     result.where = name(f.process, f.host, c);
-    if (const auto report = f.link.receive()) {
-      result.end = static_cast<End>(report->value("end", static_cast<int>(End::lost)));
-      result.code = report->value("code", 0);
-      result.out_of_memory = report->value("out_of_memory", false);
-      result.last_lines = report->value("last_lines", "");
-      if (const std::string status = report->value("status", ""); !status.empty()) {
+    const auto report = f.link.receive();
+    if (const int end = report ? integer_in(*report, "end", -1) : -1;
+        end >= 0 && end < static_cast<int>(End::lost)) {
+      result.end = static_cast<End>(end);
+      result.code = integer_in(*report, "code", 0);
+      result.out_of_memory = flag_in(*report, "out_of_memory", false);
+      result.last_lines = text_in(*report, "last_lines", "");
+      if (const std::string status = text_in(*report, "status", ""); !status.empty()) {
         // The environment of a row is always this process's, as that of one with measurements is.
         const bool ok = status == name_of(Status::ok);
         nlohmann::ordered_json record =
-            ok ? start_record(c) : failed_record(c, Status::crashed, report->value("error", ""));
+            ok ? start_record(c) : failed_record(c, Status::crashed, text_in(*report, "error", ""));
         record["status"] = status;
         result.record = record.dump();
       }
-    } else if (!f.link.open()) {
+    } else if (report || !f.link.open()) {
+      f.link.close();  // after nonsense
       result.end = End::lost;
     } else {
       continue;
@@ -256,6 +255,13 @@ ChildResult Leader::run(const std::vector<std::string>& command, const Case& c, 
   if (!std::all_of(results_.begin(), results_.end(), succeeded)) return verdict(c);
   own.where.clear();
   return own;
+}
+
+std::vector<std::string> Leader::lost() const {
+  std::vector<std::string> names;
+  for (const Follower& f : followers_)
+    if (!f.link.open()) names.push_back(fmt::format("process {} ({})", f.process, f.host));
+  return names;
 }
 
 void Leader::finish(int status) {

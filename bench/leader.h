@@ -31,9 +31,12 @@ class Leader {
 
   /// Runs `command` on this process's share of `c` while the others run theirs, and waits for the end of all.
   /// The first failure of any ends the case: the result is then that one's, and `where` names it. A process
-  /// whose connection is lost, or that does not report at all, is not waited for again: this and every later
-  /// case end as `lost`.
+  /// whose connection is lost, or that does not report at all, is lost() from then on: the case ends as
+  /// `lost`, and so would every later one.
   ChildResult run(const std::vector<std::string>& command, const Case& c, double timeout_s);
+
+  /// The processes without which no further case can run, "process 1 (node-2)" each.
+  std::vector<std::string> lost() const;
 
   /// Tells the others to end with this exit status. Where it is not called they take the leader for dead.
   void finish(int status);

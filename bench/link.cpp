@@ -11,6 +11,7 @@
 
 #include <array>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -25,6 +26,8 @@ constexpr int kConnectSeconds = 2;  ///< of one attempt, to a host that does not
 // A host that has lost its power or its cable says nothing: it is asked after 10 s of silence, and taken for
 // gone after three more questions.
 constexpr int kKeepIdleSeconds = 10, kKeepIntervalSeconds = 5, kKeepCount = 3;
+// It is not asked while it owes an answer to a message; for that, too, it is given no longer.
+constexpr int kAnswerMilliseconds = 1000 * (kKeepIdleSeconds + kKeepIntervalSeconds * kKeepCount);
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
@@ -64,6 +67,7 @@ Link::Link(int socket) : socket_(socket) {
   set(socket, IPPROTO_TCP, TCP_KEEPIDLE, kKeepIdleSeconds);
   set(socket, IPPROTO_TCP, TCP_KEEPINTVL, kKeepIntervalSeconds);
   set(socket, IPPROTO_TCP, TCP_KEEPCNT, kKeepCount);
+  set(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, kAnswerMilliseconds);
 }
 
 Link::Link(Link&& other) noexcept
@@ -124,6 +128,28 @@ std::optional<nlohmann::ordered_json> Link::receive() {
 
 void Link::wait(std::chrono::milliseconds patience) const {
   if (open() && arrived_.find('\n') == std::string::npos) readable(socket_, patience);
+}
+
+int integer_in(const nlohmann::ordered_json& message, const char* key, int otherwise) {
+  const auto found = message.find(key);
+  if (found == message.end() || !found->is_number_integer()) return otherwise;
+  const auto value = found->get<std::int64_t>();
+  return std::in_range<int>(value) ? static_cast<int>(value) : otherwise;
+}
+
+double number_in(const nlohmann::ordered_json& message, const char* key, double otherwise) {
+  const auto found = message.find(key);
+  return found != message.end() && found->is_number() ? found->get<double>() : otherwise;
+}
+
+bool flag_in(const nlohmann::ordered_json& message, const char* key, bool otherwise) {
+  const auto found = message.find(key);
+  return found != message.end() && found->is_boolean() ? found->get<bool>() : otherwise;
+}
+
+std::string text_in(const nlohmann::ordered_json& message, const char* key, const std::string& otherwise) {
+  const auto found = message.find(key);
+  return found != message.end() && found->is_string() ? found->get<std::string>() : otherwise;
 }
 
 Listener::Listener(const Address& address) {

@@ -37,6 +37,13 @@ class Link {
   std::string arrived_;
 };
 
+/// What stands under a key of a message, which may be anybody's; `otherwise` where nothing does, or what is of
+/// another type or out of its range.
+int integer_in(const nlohmann::ordered_json& message, const char* key, int otherwise);
+double number_in(const nlohmann::ordered_json& message, const char* key, double otherwise);
+bool flag_in(const nlohmann::ordered_json& message, const char* key, bool otherwise);
+std::string text_in(const nlohmann::ordered_json& message, const char* key, const std::string& otherwise);
+
 /// Listens at an address of this host. Throws InvalidInput where that is not possible.
 class Listener {
  public:

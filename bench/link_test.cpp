@@ -1,10 +1,13 @@
 // Messages over a real connection of this host, and peers that misbehave.
 #include "bench/link.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <array>
+#include <cstdint>
 #include <string>
 
 #include "bench/nodes_testing.h"
@@ -83,3 +86,34 @@ TEST_CASE("a peer that talks nonsense, never ends a line or never reads is left"
 }
 
 TEST_CASE("nobody at an address is no connection", "[link]") { CHECK(!connect_to(free_address()).open()); }
+
+TEST_CASE("a host that says nothing more is given up at one time, whatever is on its way to it", "[link]") {
+  const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+  const Link link(socket);
+  const auto seconds = [&](int option) {
+    int value = 0;
+    socklen_t size = sizeof value;
+    getsockopt(socket, IPPROTO_TCP, option, &value, &size);
+    return value;
+  };
+  const int silent = seconds(TCP_KEEPIDLE) + seconds(TCP_KEEPINTVL) * seconds(TCP_KEEPCNT);
+  CHECK(silent == 25);
+  CHECK(seconds(TCP_USER_TIMEOUT) == 1000 * silent);  // in milliseconds
+}
+
+TEST_CASE("what a message has under a key is taken only if it is of the kind that is wanted", "[link]") {
+  const nlohmann::ordered_json message = {
+      {"number", 5}, {"text", "x"}, {"flag", true}, {"huge", 1e300}, {"long", std::int64_t{1} << 40}};
+  CHECK(integer_in(message, "number", -1) == 5);
+  CHECK(number_in(message, "number", -1) == 5);
+  CHECK(number_in(message, "huge", -1) == 1e300);
+  CHECK(text_in(message, "text", "") == "x");
+  CHECK(flag_in(message, "flag", false));
+  for (const char* key : {"text", "flag", "huge", "long", "none"}) {
+    INFO(key);
+    CHECK(integer_in(message, key, -1) == -1);
+    if (std::string(key) != "text") CHECK(text_in(message, key, "other") == "other");
+    if (std::string(key) != "flag") CHECK(flag_in(message, key, true));
+  }
+  CHECK(number_in(message, "text", -1) == -1);
+}

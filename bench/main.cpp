@@ -1,5 +1,5 @@
 // The command line of precbench. Exit status: 0 done, 1 done but something failed, 2 bad input, 130
-// interrupted; `check` has its own (tools/check.h).
+// ended with cases left; `check` has its own (tools/check.h).
 #include <fmt/format.h>
 
 #include "bench/case.h"

@@ -102,20 +102,35 @@ TEST_CASE("a run uses the memory that its dry run predicts, to the byte", "[pred
 }
 
 TEST_CASE("memory is predicted with every other choice too", "[predict]") {
-  for (const char* changed :
-       {"accumulation=2", "moments=bf16", "grads=bf16", "head=recipe", "keep_bf16=first:1", "master=bf16_sr"})
-    for (const char* parallel : {"ddp", "fsdp"}) {
-      INFO(changed << " " << parallel);
+  struct Choice {
+    const char *recipe, *changed;
+    bool sharded = false;  ///< only sharded ranks have it
+  };
+  for (const auto& [recipe, changed, sharded] : {Choice{"tensorwise", "accumulation=2"},
+                                                 {"tensorwise", "moments=bf16"},
+                                                 {"tensorwise", "grads=bf16"},
+                                                 {"tensorwise", "head=recipe"},
+                                                 {"tensorwise", "keep_bf16=first:1"},
+                                                 {"tensorwise", "master=bf16_sr"},
+                                                 {"tensorwise", "reduce_amax=on"},
+                                                 {"tensorwise", "gather=fp8", true},
+                                                 {"blockwise", "gather=fp8", true},
+                                                 {"mxfp8", "gather=fp8", true}})
+    for (const char* parallel : {"ddp", "fsdp", "hsdp"}) {
+      if (sharded && std::string(parallel) == "ddp") continue;
+      INFO(recipe << " " << changed << " " << parallel);
       Case c;
-      c.recipe = "tensorwise";
-      c.gpus = 2;
+      c.recipe = recipe;
       c.batch = 2;
       c.seq = 64;
       c.parallel = parallel;
+      c.gpus = c.parallel == "hsdp" ? 4 : 2;
+      c.shard_group = c.parallel == "hsdp" ? 2 : 1;
       const std::string text = changed;
       const std::size_t equals = text.find('=');
       set_text(c, *find_field(text.substr(0, equals)), text.substr(equals + 1));
       const Plan plan = make_plan(c);
+      REQUIRE(plan.why_unsupported() == "");
       const DryRun books = dry_run(plan, nullptr);
       for (const MemoryUse& use : used(plan, books.extent, &Arena::highest))
         CHECK(use.bytes == books.highest.bytes);

@@ -397,9 +397,11 @@ TEST_CASE("saved weights continue where they were saved, whatever the sharding",
 }
 
 TEST_CASE("a rank that fails releases the others, and its error comes out", "[rank]") {
-  for (const char* parallel : {"ddp", "fsdp"})
+  for (const char* parallel : {"ddp", "fsdp", "hsdp"})
     for (const int bad : {0, 2}) {
-      const Plan plan = plan_of({.ranks = 3, .parallel = parallel});
+      const bool groups = std::string(parallel) == "hsdp";
+      const Plan plan =
+          plan_of({.ranks = groups ? 4 : 3, .parallel = parallel, .shard_group = groups ? 2 : 1});
       std::string error;
       std::atomic<int> finished = 0;
       try {

@@ -93,6 +93,7 @@ class Session {
   std::size_t watched_from_ = 0;
   std::chrono::steady_clock::time_point watched_since_;
   std::optional<double> wall_ms_, energy_j_per_token_;
+  std::vector<CollectiveCount> step_collectives_;  // of the first step, the same on every rank
 };
 
 void Session::describe(const Device& device) {
@@ -185,7 +186,7 @@ void Session::train(Rank& rank) {
     }
     if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) throw_diverged(rank, step, result);
     if (step == 0) {
-      if (first_rank && plan_.ranks > 1) note_communication(rank.comm());
+      if (plan_.ranks > 1) note_communication(rank.comm());
       note_changed_parameters(before, rank.parameters().fingerprints());
       if (!case_.save_grads.empty())
         save_weights(case_.save_grads, rank, Parameters::Kind::gradients, plan_.model);
@@ -251,6 +252,8 @@ void Session::finish_training(Rank& rank, const Sampler& sampler) {
 /// After the first step, which every collective has run in once, whether later steps are replayed or not.
 void Session::note_communication(const Comm& comm) {
   const std::lock_guard lock(mutex_);
+  step_collectives_ = comm.counts();
+  if (comm.rank() != 0) return;
   Communication& record = record_.communication.emplace();
   record.backend = comm.name();
   for (const CollectiveCount& c : comm.counts()) {
@@ -275,7 +278,12 @@ void Session::note_changed_parameters(const std::vector<std::uint64_t>& before,
 void Session::probe_collectives(Rank& rank) {
   note_work(rank.comm().rank(), "the collectives alone");
   rank.parameters().drop_gradients();
-  const auto rates = bus_bandwidths(rank.device(), rank.arena(), rank.parameters().comms());
+  std::vector<CollectiveCount> kinds;
+  {
+    const std::lock_guard lock(mutex_);
+    kinds = step_collectives_;
+  }
+  const auto rates = bus_bandwidths(rank.device(), rank.arena(), rank.parameters().comms(), kinds);
   if (rank.comm().rank() != 0) return;
   for (std::size_t i = 0; i < rates.size(); ++i) {
     CollectiveRecord& collective = record_.communication->collectives[i];

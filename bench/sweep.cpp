@@ -110,8 +110,7 @@ Record row_of_one(const Case& c, const ChildResult& result, double timeout_s) {
   if (result.end == End::timed_out)
     return failed_record(c, Status::timeout,
                          fmt::format("still running after {} s (--timeout){}", timeout_s, said(result)));
-  if (result.end == End::lost)
-    return failed_record(c, Status::crashed, "the connection to it is lost; start the sweep again");
+  if (result.end == End::lost) return failed_record(c, Status::crashed, "the connection to it is lost");
   if (result.end == End::signalled) {
     if (result.code == SIGKILL && result.out_of_memory)
       return failed_record(c, Status::oom,
@@ -196,12 +195,14 @@ struct Sweep {
   Rows rows;
   std::map<std::string, Record> first_runs;  ///< by id; of cases without a row
   Progress progress;
+  std::vector<std::string> lost = {};  ///< processes for want of which it ends
 
   bool finished(const Case& c) const { return rows.count(case_id(c)) > 0; }
 
-  /// One run of a case; null if it was interrupted.
+  /// One run of a case; null if the sweep was interrupted or cannot go on.
   std::optional<Record> run(const Case& c) {
-    if (interrupted()) return std::nullopt;
+    if (options.leader) lost = options.leader->lost();
+    if (interrupted() || !lost.empty()) return std::nullopt;
     progress.start(c);
     ChildResult result = run_everywhere(c, options);
     if (killed_from_outside(result)) result = run_everywhere(c, options);
@@ -216,7 +217,7 @@ struct Sweep {
   }
 
   /// One run of a case that needs two: the first is kept aside, the second makes the row, and so does a
-  /// failure at once. False if it was interrupted.
+  /// failure at once. False if it did not run to its end.
   bool run_one_of_two(const Case& c) {
     const std::optional<Record> record = run(c);
     if (!record) return false;
@@ -235,7 +236,7 @@ struct Sweep {
   }
 
   /// There and back over one setting's recipes until each has its row: twice over all of it is enough, unless
-  /// a first run is left from another program or machine. False if it was interrupted.
+  /// a first run is left from another program or machine. False if the sweep ends here.
   bool run_group(const std::vector<std::size_t>& group) {
     const auto done = [&](std::size_t i) { return finished(grid[i]); };
     for (bool there = true; !std::all_of(group.begin(), group.end(), done); there = !there)
@@ -290,8 +291,10 @@ int run_sweep(const std::vector<Case>& grid, const SweepOptions& options) {
   const std::size_t done = count_finished(grid, sweep.rows);
   if (done == grid.size()) return summarize(grid, sweep.rows, options);
   sweep.progress.clear_status();
-  fmt::print(stderr, "interrupted: {} of {} cases are in {}; the same command goes on from there\n", done,
-             grid.size(), folder.records());
+  const std::vector<std::string>& lost = sweep.lost;
+  fmt::print(stderr, "{}: {} of {} cases are in {}; {}the same command goes on from there\n",
+             lost.empty() ? "interrupted" : fmt::format("no connection to {}", fmt::join(lost, ", ")), done,
+             grid.size(), folder.records(), lost.empty() ? "" : "start the processes again, and ");
   return kSweepInterrupted;
 }
 

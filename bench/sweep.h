@@ -33,9 +33,9 @@ struct SweepOptions {
   Leader* leader = nullptr;  ///< of several processes that take part in every case; null: this one alone
 };
 
-inline constexpr int kSweepDone = 0;      ///< every case has a row
-inline constexpr int kSweepFailures = 1;  ///< the same, but some rows say crashed or timeout
-inline constexpr int kSweepInterrupted = 130;
+inline constexpr int kSweepDone = 0;           ///< every case has a row
+inline constexpr int kSweepFailures = 1;       ///< the same, but some rows say crashed or timeout
+inline constexpr int kSweepInterrupted = 130;  ///< some cases have no row yet; also where a process was lost
 
 /// Runs what is not finished yet and returns one of the codes above. Cases must have been validated; `device`
 /// must be resolved. Throws InvalidInput if the folder cannot be written, another sweep is writing to it, the

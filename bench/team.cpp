@@ -8,6 +8,7 @@
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -52,9 +53,9 @@ void run_team(const NodeShare& share, const std::function<void(int)>& body,
   std::mutex mutex;
   std::exception_ptr first;
   int failed = 0;
-  const auto guarded = [&](int rank) {
+  const auto guarded = [&](int rank, const std::function<void(int)>& work) {
     try {
-      body(rank);
+      work(rank);
     } catch (...) {
       const std::lock_guard lock(mutex);
       if (first) return;
@@ -65,8 +66,17 @@ void run_team(const NodeShare& share, const std::function<void(int)>& body,
     }
   };
   std::vector<std::thread> threads;
-  for (int i = 1; i < share.local; ++i) threads.emplace_back(guarded, share.first + i);
-  guarded(share.first);
+  guarded(share.first, [&](int first_rank) {
+    for (int rank = first_rank + 1; rank < first_rank + share.local; ++rank) {
+      try {
+        threads.emplace_back(guarded, rank, std::cref(body));
+      } catch (const std::system_error& error) {
+        throw std::runtime_error(
+            fmt::format("cannot start the thread of rank {}: {}", rank, error.code().message()));
+      }
+    }
+    body(first_rank);
+  });
   for (std::thread& thread : threads) thread.join();
   if (!first) return;
   try {

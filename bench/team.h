@@ -12,6 +12,7 @@ namespace precbench {
 /// throws, `abort` is called once, which must release ranks that wait for the failed one; the first exception
 /// is rethrown here after all threads have ended. Of several ranks, the message of what the project's other
 /// exceptions do not cover names the one that failed, and so does OutOfMemory's.
+/// A thread that cannot be started is a failure of the first rank.
 /// The failure is noted on `board` at once, for the case that another rank does not come back.
 void run_team(const NodeShare& share, const std::function<void(int)>& body,
               const std::function<void()>& abort, StepBoard* board = nullptr);

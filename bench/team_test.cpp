@@ -1,7 +1,11 @@
 // Ranks that fail, over real CPU collectives: the others are released, and the message names the rank.
 #include "bench/team.h"
 
+#include <signal.h>
+#include <sys/resource.h>
+
 #include <atomic>
+#include <fstream>
 #include <mutex>
 #include <new>
 #include <set>
@@ -10,6 +14,7 @@
 #include "bench/team_testing.h"
 #include "kernels/errors.h"
 #include "tools/catch.h"
+#include "tools/test_processes.h"
 
 using namespace precbench;
 
@@ -57,4 +62,32 @@ TEST_CASE("the exceptions that become a status keep their type", "[team]") {
   CHECK_THROWS_AS(run_with_failure(all_ranks(3), Unsupported("no")), Unsupported);
   CHECK_THROWS_AS(run_with_failure(all_ranks(3), InvalidInput("no")), InvalidInput);
   CHECK_THROWS_AS(run_with_failure(all_ranks(3), std::bad_alloc()), std::bad_alloc);
+}
+
+TEST_CASE("a thread that cannot be started is a failure like any other", "[team]") {
+  const pid_t pid = in_background([] {
+    signal(SIGABRT, SIG_DFL);  // not the test framework's handler
+    std::size_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    const rlim_t room = pages * 4096 + (rlim_t{256} << 20);  // of stacks, of 8 MiB by default
+    const rlimit limit = {room, room};
+    setrlimit(RLIMIT_AS, &limit);
+    std::atomic<bool> released = false;
+    try {
+      run_team(
+          all_ranks(2000), [&](int) { released.wait(false); },
+          [&] {
+            released = true;
+            released.notify_all();
+          });
+    } catch (const std::runtime_error& error) {
+      const std::string message = error.what();
+      return message.starts_with("rank 0: cannot start the thread of rank ") &&
+                     message.ends_with(": Resource temporarily unavailable")
+                 ? 0
+                 : 1;
+    }
+    return 2;
+  });
+  CHECK(exit_status(pid) == 0);
 }

@@ -29,9 +29,10 @@ std::unique_ptr<Comm> Comm::subset(const std::vector<int>& members) {
 template <class Body>
 Comm::Ticket Comm::start(const char* name, const Tensor& buffer, int passes, Body&& body) {
   if (size_ == 1) return 0;
-  const double bytes = static_cast<double>(buffer.bytes());
-  const OpCost cost{name, OpClass::communication, 0, bytes * passes * (size_ - 1) / size_, DType::bf16};
-  count(cost, bytes);
+  // Whole bytes: their sums are exact, so that what is predicted and what is counted agree in any order.
+  const std::int64_t wire_bytes = (buffer.bytes() * passes * (size_ - 1) + size_ - 1) / size_;
+  const OpCost cost{name, OpClass::communication, 0, static_cast<double>(wire_bytes), DType::bf16};
+  count(cost, static_cast<double>(buffer.bytes()));
   ++started_;
   if (asynchronous()) {
     in_flight_.push_back(cost);

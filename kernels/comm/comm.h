@@ -25,7 +25,7 @@ struct CollectiveCount {
   double buffer_bytes = 0;   ///< of the full buffers, summed over the calls
   double largest_bytes = 0;  ///< of one call's full buffer
   int largest_in = 0;        ///< number() of the Comm that made that call
-  double wire_bytes = 0;     ///< by the ring algorithms' count: (n-1)/n of a buffer per pass
+  double wire_bytes = 0;     ///< by the ring algorithms' count: (n-1)/n of a buffer per pass, rounded up
 };
 
 class Comm {

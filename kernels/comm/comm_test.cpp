@@ -2,6 +2,10 @@
 // way out when a rank fails.
 #include "kernels/comm/comm.h"
 
+#include <signal.h>
+#include <sys/mman.h>
+
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -47,6 +51,44 @@ std::vector<float> total(int ranks, std::int64_t n) {
 std::vector<float> as(DType dtype, const std::vector<float>& x) {
   return dtype == DType::f32 ? x : rounded(x);
 }
+
+/// Memory that keeps the thread that touches it first until it is opened: so a rank stays in the middle of a
+/// collective for as long as a test wants. One at a time.
+class Trap {
+ public:
+  explicit Trap(std::size_t bytes)
+      : bytes_(bytes), memory_(mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
+    caught_ = open_ = false;
+    struct sigaction action = {};
+    action.sa_handler = [](int) {
+      caught_ = true;
+      while (!open_) std::this_thread::yield();
+    };
+    action.sa_flags = static_cast<int>(SA_RESETHAND);  // a fault of any other kind ends the test
+    sigaction(SIGSEGV, &action, &before_);
+  }
+  ~Trap() {
+    sigaction(SIGSEGV, &before_, nullptr);
+    munmap(memory_, bytes_);
+  }
+  Trap(const Trap&) = delete;
+  Trap& operator=(const Trap&) = delete;
+
+  float* memory() const { return static_cast<float*>(memory_); }
+  void wait_for_someone() const {
+    while (!caught_) std::this_thread::yield();
+  }
+  void open() {
+    mprotect(memory_, bytes_, PROT_READ | PROT_WRITE);
+    open_ = true;
+  }
+
+ private:
+  inline static std::atomic<bool> caught_ = false, open_ = false;
+  std::size_t bytes_;
+  void* memory_;
+  struct sigaction before_ = {};
+};
 
 }  // namespace
 
@@ -238,4 +280,41 @@ TEST_CASE("abort releases the ranks that wait and refuses those that come later"
   gather(2);
   CHECK(failures == 3);
   for (const Owned& f : full) CHECK(f.bytes() == Owned(DType::f32, 1, kRanks).bytes());
+}
+
+TEST_CASE("a rank that another's failure releases stays until nobody reads its buffer", "[comm]") {
+  // Ranks 0 and 1 gather between themselves, and rank 2 fails before rank 0 has read anything.
+  constexpr std::int64_t kShard = 1024;
+  const auto group = make_local_group(3);
+  const auto device = make_cpu_device(1);
+  std::vector<std::unique_ptr<Comm>> comms, pair;
+  for (int r = 0; r < 3; ++r) comms.push_back(group->join(r, *device));
+  for (int r = 0; r < 2; ++r) pair.push_back(comms[r]->subset({0, 1}));
+  Trap trap(2 * kShard * sizeof(float));
+  std::vector<float> other(2 * kShard);
+  float* const full[] = {trap.memory(), other.data()};
+  std::vector<std::vector<float>> shards(2, std::vector<float>(kShard, 1));
+  std::atomic<int> left = 0, failures = 0;
+  const auto gather = [&](int r) {
+    try {
+      pair[r]->all_gather({full[r], DType::f32, 1, 2 * kShard}, {shards[r].data(), DType::f32, 1, kShard});
+    } catch (const std::runtime_error&) {
+      ++failures;
+    }
+    std::fill(shards[r].begin(), shards[r].end(), 0.0f);  // as if it were freed
+    ++left;
+  };
+  std::thread first(gather, 0), second(gather, 1);
+  trap.wait_for_someone();
+  group->abort();
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  CHECK(left == 0);
+  trap.open();
+  first.join();
+  second.join();
+  // What all had entered is done; the next one is refused.
+  CHECK(failures == 0);
+  for (const float* gathered : full) CHECK(std::count(gathered, gathered + 2 * kShard, 1.0f) == 2 * kShard);
+  for (int r : {0, 1}) gather(r);
+  CHECK(failures == 2);
 }

@@ -1,6 +1,10 @@
 // Collectives between threads of one process, on host memory: every rank publishes its buffer, waits, reads
 // the others' and waits again. Each rank sums one slice over all ranks in rank order, so results are
 // deterministic and the same on every rank.
+//
+// A failure elsewhere is noticed at the first wait of a collective only: either no rank gets past it or all do,
+// and then all come to the end, because between the waits nothing throws. Until then others may read a
+// rank's buffer, and it must not leave.
 #include <algorithm>
 #include <cmath>
 #include <condition_variable>
@@ -36,20 +40,29 @@ struct Shared final : CommGroup {
     return *group;
   }
 
-  /// Waits until every rank is here.
-  void barrier() {
+  /// Waits until every rank is here; throws where one has failed and will not come.
+  void open() {
     std::unique_lock lock(mutex);
     // A rank that has thrown still counts as waiting: whoever comes later must not take it for present.
-    if (aborted) throw std::runtime_error("another rank failed");
+    if (aborted || !arrive(lock, true)) throw std::runtime_error("another rank failed");
+  }
+  /// The same between ranks that all got through open(), so that all come.
+  void meet_again() {
+    std::unique_lock lock(mutex);
+    arrive(lock, false);
+  }
+
+  /// Whether all have arrived; false only after an abort, and only where that ends the wait.
+  bool arrive(std::unique_lock<std::mutex>& lock, bool until_aborted) {
     const std::uint64_t mine = generation;
     if (++waiting == size) {
       waiting = 0;
       ++generation;
       arrived.notify_all();
-      return;
+    } else {
+      arrived.wait(lock, [&] { return generation != mine || (until_aborted && aborted); });
     }
-    arrived.wait(lock, [&] { return generation != mine || aborted; });
-    if (generation == mine) throw std::runtime_error("another rank failed");
+    return generation != mine;
   }
 
   const int size;
@@ -73,26 +86,27 @@ class LocalComm final : public Comm {
     return std::make_unique<LocalComm>(shared_.subset(members), self);
   }
   void do_all_reduce(const Tensor& x) override {
-    publish(x);
-    if (rank() == 0) shared_.staging.resize(x.size());
-    shared_.barrier();
     const std::int64_t slice = (x.size() + size() - 1) / size();
     const std::int64_t first = std::min(x.size(), rank() * slice);
-    sum_over_ranks(shared_.staging.data() + first, first, std::min(slice, x.size() - first));
-    shared_.barrier();
+    const std::int64_t n = std::min(slice, x.size() - first);
+    std::vector<float> converted(n);
+    if (rank() == 0) shared_.staging.resize(x.size());
+    publish(x);
+    sum_over_ranks(shared_.staging.data() + first, first, n, converted.data());
+    shared_.meet_again();
     cpu::store(x, 0, x.size(), shared_.staging.data());
-    shared_.barrier();
+    shared_.meet_again();
   }
 
   void do_all_reduce_max(const Tensor& x) override {
-    publish(x);
     std::vector<float> greatest(x.as<float>(), x.as<float>() + x.size());
+    publish(x);
     for (const Tensor& other : shared_.buffers)
       for (std::int64_t i = 0; i < x.size(); ++i) {
         const float value = other.as<float>()[i];
         if (value > greatest[i] || std::isnan(value)) greatest[i] = value;
       }
-    shared_.barrier();
+    shared_.meet_again();
     std::copy(greatest.begin(), greatest.end(), x.as<float>());
   }
 
@@ -100,27 +114,28 @@ class LocalComm final : public Comm {
     publish(shard);
     for (int r = 0; r < size(); ++r)
       std::memcpy(full.as<std::byte>() + r * shard.bytes(), shared_.buffers[r].data, shard.bytes());
-    shared_.barrier();
+    shared_.meet_again();
   }
 
   void do_reduce_scatter(const Tensor& shard, const Tensor& full) override {
+    std::vector<float> total(shard.size()), converted(shard.size());
     publish(full);
-    std::vector<float> total(shard.size());
-    sum_over_ranks(total.data(), rank() * shard.size(), shard.size());
-    shared_.barrier();
+    sum_over_ranks(total.data(), rank() * shard.size(), shard.size(), converted.data());
+    shared_.meet_again();
     cpu::store(shard, 0, shard.size(), total.data());
   }
 
  private:
+  /// From here to the last wait of the collective nothing may throw; so memory is taken before.
   void publish(const Tensor& buffer) {
     shared_.buffers[rank()] = buffer;
-    shared_.barrier();
+    shared_.open();
   }
 
-  void sum_over_ranks(float* total, std::int64_t first, std::int64_t n) {
-    std::vector<float> converted(n);
+  /// `converted`: room for n floats.
+  void sum_over_ranks(float* total, std::int64_t first, std::int64_t n, float* converted) {
     for (int r = 0; r < size(); ++r) {
-      const float* values = cpu::load(shared_.buffers[r], first, n, converted.data());
+      const float* values = cpu::load(shared_.buffers[r], first, n, converted);
       for (std::int64_t i = 0; i < n; ++i) total[i] = r == 0 ? values[i] : total[i] + values[i];
     }
   }
