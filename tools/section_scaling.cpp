@@ -256,9 +256,11 @@ Section scaling_section(const ReportInput& input, const Part& part) {
   explain(speedup, fmt::format("Speed-up: over bf16 on the same number of {}s.", part.rank));
   explain(
       predicted,
-      fmt::format("Predicted on one {}: the FLOPs and bytes of the step's ops, as the dry run counts them, "
-                  "at the rates that these ops reach in the recipe's other cases on one.",
-                  part.rank));
+      fmt::format(
+          "Predicted on one {}: the FLOPs and bytes of the step's ops, as the dry run counts them, "
+          "at the rates that these ops reach in the recipe's other cases on one, and the gap that those have "
+          "between two ops.",
+          part.rank));
   explain(
       predicted,
       fmt::format("Predicted on several: the measured step of one, its optimizer shared by the ranks of a "

@@ -2,6 +2,7 @@
 #include "tools/step_prediction.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <utility>
 
@@ -19,9 +20,13 @@ std::optional<double> predicted_on_one_gpu(const Record& record, const std::vect
     double amount = 0, ms = 0;
   };
   std::map<std::pair<std::string, std::string>, Total> totals;
+  double idle_ms = 0;
+  std::int64_t calls = 0;
   for (const Record* other : others) {
     if (!other->breakdown) continue;
+    idle_ms += other->breakdown->idle_ms;
     for (const OpRecord& op : other->breakdown->ops) {
+      calls += op.calls;
       Total& total = totals[{op.name, op.op_class}];
       total.amount += amount_of(op);
       total.ms += op.ms;
@@ -32,6 +37,7 @@ std::optional<double> predicted_on_one_gpu(const Record& record, const std::vect
     const auto total = totals.find({op.name, op.op_class});
     if (total == totals.end() || total->second.amount <= 0) return std::nullopt;
     ms += amount_of(op) * total->second.ms / total->second.amount;
+    ms += static_cast<double>(op.calls) * idle_ms / static_cast<double>(calls);
   }
   return ms;
 }

@@ -10,7 +10,8 @@
 namespace precbench {
 
 /// The step of a case on one GPU, in ms: FLOPs (bytes, for an op without FLOPs) of each of its ops at the rate that the
-/// op reached in `others`, steps of other shapes. Null where none of them has one of the ops.
+/// op reached in `others`, steps of other shapes, and between two ops the gap that `others` have there. Null where none
+/// of them has one of the ops.
 std::optional<double> predicted_on_one_gpu(const Record& record, const std::vector<const Record*>& others);
 
 struct ScaledStep {

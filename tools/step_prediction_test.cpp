@@ -13,9 +13,10 @@ using namespace precbench;
 
 namespace {
 
-Record step_of(const std::vector<OpRecord>& ops) {
+Record step_of(const std::vector<OpRecord>& ops, double idle_ms = 0) {
   Record record = samples::gpu_record("bf16", 100);
   record.breakdown->ops = ops;
+  record.breakdown->idle_ms = idle_ms;
   return record;
 }
 
@@ -29,6 +30,9 @@ TEST_CASE("a one-GPU step is foretold from the rates of its ops elsewhere", "[pr
   const Record second = step_of({{"matmul", "gemm", 8, 4, 6e12, 1e9}, {"adamw", "optimizer", 1, 5, 0, 10e9}});
   const Record asked = step_of({{"matmul", "gemm", 8, 99, 3e12, 5e9}, {"adamw", "optimizer", 1, 99, 0, 8e9}});
   CHECK(near(predicted_on_one_gpu(asked, {&first, &second}).value(), 3 + 2));
+  // 18 calls with 36 us of gaps are 2 us each.
+  const Record gaps = step_of(second.breakdown->ops, 0.036);
+  CHECK(near(predicted_on_one_gpu(asked, {&first, &gaps}).value(), 3 + 2 + 9 * 0.002));
   CHECK_FALSE(predicted_on_one_gpu(asked, {}));
   const Record head = step_of({{"matmul", "head_loss", 8, 99, 3e12, 5e9}});
   CHECK_FALSE(predicted_on_one_gpu(head, {&first, &second}));
