@@ -109,10 +109,7 @@ std::optional<Record> parse_record(const std::string& line, std::string& problem
     if (violations.size() > 1) problem += fmt::format(" (and {} more)", violations.size() - 1);
     return std::nullopt;
   }
-  Record record = json.get<Record>();
-  if (const auto why = contradiction(record))
-    return problem = "a record that contradicts itself: " + *why, std::nullopt;
-  return record;
+  return json.get<Record>();
 }
 
 bool knows_machine(const Environment& env) { return env.gpu || env.cpu; }
@@ -148,12 +145,15 @@ void read_file_into(RecordSet& set, const std::string& path) {
     begin = end + 1;
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     std::string problem;
-    if (auto record = parse_record(line, problem))
+    if (auto record = parse_record(line, problem)) {
+      if (const auto why = contradiction(*record))
+        set.problems.push_back(fmt::format("{}: contradicts itself: {}", origin, *why));
       set.records.push_back({*record, origin, record->env});
-    else if (end == text.size() && problem == "not JSON")
+    } else if (end == text.size() && problem == "not JSON") {
       set.problems.push_back(origin + ": half-written last line, left out");
-    else
+    } else {
       set.problems.push_back(origin + ": " + problem + ", left out");
+    }
   }
   place_failures({set.records.begin() + static_cast<std::ptrdiff_t>(first), set.records.end()});
 }

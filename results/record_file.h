@@ -35,9 +35,9 @@ struct LocatedRecord {
 struct RecordSet {
   std::vector<LocatedRecord> records;
   /// What a reader must be told, one line each, with the place named: lines that are no records, a last line
-  /// that was only half written, records of another schema, records that contradict themselves
-  /// (contradiction.h; all left out); a case that a later line repeats (the later one is kept); records of
-  /// several method versions (all kept).
+  /// that was only half written, records of another schema (all left out); a case that a later line repeats
+  /// (the later one is kept); records that contradict themselves (contradiction.h) or are of several method
+  /// versions (all kept).
   std::vector<std::string> problems;
   /// Of the paths read those in which no line is a record, "PATH: no record in it (the first problem)".
   std::vector<std::string> without_record;

@@ -327,7 +327,7 @@ RecipeConvergence compare_curves(const std::vector<LossCurve>& recipe, const std
     result.reason = unfit;
     return result;
   }
-  if (const int n = static_cast<int>(deltas.size()); n >= kFewestBandSeeds) {
+  if (const int n = static_cast<int>(deltas.size()); n >= kFewestSeeds) {
     result.noise_half_width = prediction_half_width(baseline.sd, n);
     result.in_noise_band = std::abs(*result.final_loss - baseline.mean) <= *result.noise_half_width;
   }

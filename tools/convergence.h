@@ -41,9 +41,6 @@ struct ConvergenceRules {
 };
 /// Fewer seeds show no noise band, and settle nothing.
 inline constexpr int kFewestSeeds = 3;
-/// Fewer make a band in which nearly every recipe ends: it reaches 5.0 standard deviations to each side of
-/// the mean with 3 seeds, 2.5 with 8, and 2 with as many as one likes.
-inline constexpr int kFewestBandSeeds = 8;
 /// Runs of fewer steps are not judged. The first weights and the data are the same, so early curves nearly
 /// coincide whatever the recipe: in results/cpu/convergence-tiny.jsonl no EMA is more than 0.22% from BF16's
 /// after 40 steps, and from 60 on they are up to 1.1% away.
@@ -101,7 +98,9 @@ struct RecipeConvergence {
   /// False where closeness to BF16 shows nothing, as the runs are too short or not equally long (the reason
   /// of "inconclusive" says which). Then nothing is equivalent or within a criterion.
   bool fit_to_judge = true;
-  /// 95% of further BF16 seeds would end within this of BF16's mean, nats; from kFewestBandSeeds pairs on.
+  /// 95% of further BF16 seeds would end within this of BF16's mean, nats; from kFewestSeeds pairs on. To be
+  /// said with in_noise_band: of few seeds the band is so wide that nearly every recipe ends in it (5.0
+  /// standard deviations to each side with 3 seeds, 2.5 with 8).
   std::optional<double> noise_half_width;
   std::optional<bool> in_noise_band;  ///< whether final_loss does
   /// Only if inconclusive: seeds in all with which this mean and spread would settle it.

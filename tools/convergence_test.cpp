@@ -116,10 +116,13 @@ TEST_CASE("errors of opposite signs do not cancel: every run meets the criterion
   CHECK(broken.ema_errors->within_last == 2);
 }
 
-TEST_CASE("whether a recipe ends in BF16's noise takes seeds enough for a narrow band", "[convergence]") {
+TEST_CASE("whether a recipe ends in BF16's noise is said with the width of the band", "[convergence]") {
+  CHECK_FALSE(compare({0.001, 0.0012}).in_noise_band);
   const RecipeConvergence three = compare({0.001, 0.0012, 0.0008});
-  CHECK_FALSE(three.in_noise_band);
-  CHECK_FALSE(compare(std::vector<double>(7, 0.001)).in_noise_band);
+  CHECK(three.in_noise_band == true);
+  // Of 0, 0.05 and -0.04: sd 0.0450925, t(0.975, 2) = 4.30265.
+  REQUIRE(three.noise_half_width);
+  CHECK(std::abs(*three.noise_half_width - 4.30265 * 0.0450925 * std::sqrt(4.0 / 3)) < 1e-5);
   const RecipeConvergence eight = compare(std::vector<double>(8, 0.001));
   CHECK(eight.in_noise_band == true);
   // BF16's eight seeds are 0, 0.05, -0.04, ...: sd 0.0379615, t(0.975, 7) = 2.36462.

@@ -6,9 +6,8 @@
 // worth a failure. And both still hold in clock cycles (time x SM clock): that is not a GPU that ran at a
 // lower clock. If the median is longer by the tolerance but one of the other two fails, the run is NOISY.
 //
-// The third is not asked where nothing but the power cap held the run's clock down, at the baseline's limit:
-// there the clock follows from what the program draws, and a slower program that draws more would excuse
-// itself.
+// Where nothing but the power cap held the run's clock down, at the baseline's limit, the clock follows from what
+// the program draws: a NOISY of the third kind may be the program's own doing then, and says so.
 //
 // An emulated recipe has no speed to judge; on the CPU device neither has a run on another CPU or with other
 // threads.

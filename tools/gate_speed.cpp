@@ -60,22 +60,18 @@ MetricResult judge_speed(const SpeedSample& baseline, const SpeedSample& current
     const bool known = baseline.sm_clock_mhz && current.sm_clock_mhz && *baseline.sm_clock_mhz > 0;
     const double clocks = known ? *current.sm_clock_mhz / *baseline.sm_clock_mhz : 1;
     const bool in_cycles = is->min * clocks > was->q3 && reaches(ratio * clocks);
-    const bool own_clock = clock_follows_power(baseline, current);
-    if (in_cycles || own_clock) {
+    if (in_cycles) {
       result.verdict = GateVerdict::slower;
       result.reason = fmt::format("the step takes {:+.2f}% +-{:.2f}%, {:.2f}% are allowed",
                                   100 * *result.change, 100 * blur, 100 * tolerance);
-      if (!in_cycles)
-        result.reason += fmt::format(
-            "; the power cap held the SM clock at {:.0f} MHz against {:.0f}, which is no excuse: it "
-            "follows from what the program draws",
-            *current.sm_clock_mhz, *baseline.sm_clock_mhz);
     } else {
       result.verdict = GateVerdict::noisy;
       result.reason = fmt::format(
           "the step takes {:+.2f}%, but the SM clock was {:.0f} MHz against {:.0f}: in clock cycles it takes "
           "{:+.2f}%, within the tolerance or the spread of the step times",
           100 * *result.change, *current.sm_clock_mhz, *baseline.sm_clock_mhz, 100 * (ratio * clocks - 1));
+      if (clock_follows_power(baseline, current))
+        result.reason += "; only the power cap held the clock down, so it may be that the program draws more";
     }
   } else if (result.change >= tolerance) {
     result.verdict = GateVerdict::noisy;

@@ -46,33 +46,27 @@ TEST_CASE("a longer step of which a lower clock explains all but less than the t
   CHECK(verdict(1.05, 0.98) == GateVerdict::slower);
 }
 
-TEST_CASE("a slower program that draws more power does not excuse itself by its clock", "[gate]") {
-  const MetricResult result = speed_of(kBase, run_at(1.2, 1.2, {"sw_power_cap"}));
-  CHECK(result.verdict == GateVerdict::slower);
-  CHECK(contains(result.reason, "the step takes +20.00%"));
-  CHECK(contains(result.reason, "the power cap held the SM clock at 1650 MHz against 1980"));
-  // Nor one that runs into the cap where the baseline did not.
+TEST_CASE("a lower clock that may be the program's own doing is said to be", "[gate]") {
+  const auto suspected = [](const Record& baseline, const Record& run) {
+    const MetricResult result = speed_of(baseline, run);
+    CHECK(result.verdict == GateVerdict::noisy);
+    CHECK(contains(result.reason, "SM clock was 1650 MHz against 1980"));
+    return contains(result.reason, "only the power cap held the clock down");
+  };
+  CHECK(suspected(kBase, run_at(1.2, 1.2, {"sw_power_cap"})));
+  // Also of one that runs into the cap where the baseline did not.
   Record uncapped = kBase;
   uncapped.telemetry->throttle_reasons.clear();
-  CHECK(speed_of(uncapped, run_at(1.2, 1.2, {"sw_power_cap"})).verdict == GateVerdict::slower);
-  // Within the tolerance it passes, and with step times that overlap it is NOISY, as at any clock.
-  CHECK(speed_of(kBase, run_at(1.02, 1.2, {"sw_power_cap"})).verdict == GateVerdict::pass);
-  Record overlapping = run_at(1.2, 1.2, {"sw_power_cap"});
-  overlapping.timing->samples_ms[0] = 250;
-  CHECK(speed_of(kBase, overlapping).verdict == GateVerdict::noisy);
-}
-
-TEST_CASE("a clock that something outside the program lowered is an excuse, under the power cap too",
-          "[gate]") {
+  CHECK(suspected(uncapped, run_at(1.2, 1.2, {"sw_power_cap"})));
   for (const Reasons& reasons :
        {Reasons{}, Reasons{"hw_slowdown"}, Reasons{"applications_clocks_setting", "sw_power_cap"},
         Reasons{"sw_power_cap", "hw_power_brake_slowdown"}}) {
     INFO(reasons.size());
-    CHECK(speed_of(kBase, run_at(1.2, 1.2, reasons)).verdict == GateVerdict::noisy);
+    CHECK_FALSE(suspected(kBase, run_at(1.2, 1.2, reasons)));
   }
   Record run = run_at(1.2, 1.2, {"sw_power_cap"});
   run.env.gpu->power_limit = 600;  // the baseline's is 700 W
-  CHECK(speed_of(kBase, run).verdict == GateVerdict::noisy);
+  CHECK_FALSE(suspected(kBase, run));
   run.env.gpu->power_limit.reset();
-  CHECK(speed_of(kBase, run).verdict == GateVerdict::noisy);
+  CHECK_FALSE(suspected(kBase, run));
 }
