@@ -58,14 +58,18 @@ void check_distinct(const Case& c) {
   }
 }
 
-}  // namespace
-
-void check_outputs(const Case& c) {
-  check_distinct(c);
+void check_saved(const Case& c) {
   for (const char* name : {"save_init", "save_final", "save_grads"}) {
     const Field& field = *find_field(name);
     if (const std::string path = get_text(c, field); !path.empty()) check_writable(flag_of(field), path);
   }
+}
+
+}  // namespace
+
+void check_outputs(const Case& c) {
+  check_distinct(c);
+  check_saved(c);
 }
 
 void check_inputs(const std::vector<Case>& cases) {
@@ -89,7 +93,7 @@ void check_inputs(const std::vector<Case>& cases) {
 
 void check_files(const std::vector<Case>& cases) {
   check_inputs(cases);
-  for (const Case& c : cases) check_outputs(c);
+  for (const Case& c : cases) check_saved(c);
 }
 
 }  // namespace precbench

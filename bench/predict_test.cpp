@@ -182,6 +182,67 @@ TEST_CASE("a prediction of what cannot run says why", "[predict]") {
   CHECK(predict(c).unsupported.find("M=100") != std::string::npos);
 }
 
+TEST_CASE("an FP8 gather sends less than a BF16 gather, or is refused with the padding", "[predict]") {
+  const auto plan_of = [](const char* model, const char* recipe, int ranks, const char* gather) {
+    Case c;
+    c.device = "cuda";
+    c.model = model;
+    c.recipe = recipe;
+    c.parallel = "fsdp";
+    c.gpus = ranks;
+    c.gather = gather;
+    return make_plan(c);
+  };
+  const auto wire_bytes = [](const Plan& plan) {
+    double sum = 0;
+    for (const OpCost& op : dry_run(plan, nullptr).ops)
+      if (op.op_class == OpClass::communication) sum += op.bytes;
+    return sum;
+  };
+  int taken = 0;
+  for (const char* model : {"llama3.2-1b", "llama3.2-3b", "llama3.1-8b", "qwen2.5-7b"})
+    for (const char* recipe : {"tensorwise", "blockwise", "mxfp8"})
+      for (const int ranks : {2, 3, 4, 8, 16}) {
+        INFO(model << " " << recipe << ", " << ranks << " ranks");
+        const Plan fp8 = plan_of(model, recipe, ranks, "fp8");
+        const std::string why = fp8.why_unsupported();
+        if (why.empty()) {
+          CHECK(wire_bytes(fp8) < wire_bytes(plan_of(model, recipe, ranks, "bf16")));
+          ++taken;
+        } else {
+          CHECK(std::string(recipe) != "tensorwise");
+          CHECK(why.find("would be padded to ") != std::string::npos);
+        }
+      }
+  CHECK(taken > 40);
+  for (const char* recipe : {"blockwise", "mxfp8"}) {
+    CHECK(plan_of("llama3.1-8b", recipe, 8, "fp8").why_unsupported() == "");
+    CHECK(plan_of("llama3.1-8b", recipe, 16, "fp8").why_unsupported() ==
+          "FP8 gather: for 16 shards to end where 128 rows of a matrix end, a block would be padded to 2.31 "
+          "times its size, more than the 1.25 that pay");
+  }
+}
+
+TEST_CASE("a token that occurs again does not read or write its row again in the books", "[predict]") {
+  Case c;  // tiny: 256 tokens are known
+  const auto bytes_of_op = [&](std::int64_t batch, const std::string& name) {
+    c.batch = batch;
+    c.seq = 256;
+    const Plan plan = make_plan(c);
+    for (const OpCost& op : dry_run(plan, nullptr).ops)
+      if (op.name == name) return op.bytes;
+    return 0.0;
+  };
+  const double row = 2.0 * static_cast<double>(find_model(c.model).width), token = 4;
+  // One sequence has as many tokens as there are rows. Of eight, seven add their own part only.
+  for (const std::int64_t batch : {1, 8}) {
+    const double tokens = 256.0 * static_cast<double>(batch);
+    CHECK(bytes_of_op(batch, "embedding") == 256 * row + tokens * (row + token));
+    const double gradient_row = 2 * row;  // FP32
+    CHECK(bytes_of_op(batch, "embedding_backward") == 2 * 256 * gradient_row + tokens * (row + token));
+  }
+}
+
 TEST_CASE("a plan for GPUs knows which shapes they take, where there are none", "[predict]") {
   const auto why = [](const char* device, auto&& change) {
     Case c;

@@ -11,8 +11,8 @@
 // ends with half of the time at the latest.
 //
 // Why a GPU takes longer: at its power limit an H200 lets the clock rise and fall about once a second (the
-// medians of successive half seconds of results/h200/single.jsonl differ by up to 2%), and the first second of a
-// case is often faster than those that follow. Cases that end after different fractions of that are not comparable.
+// medians of successive half seconds of results/h200/single.jsonl differ by up to 2%). Cases that end after
+// different fractions of that are not comparable.
 #pragma once
 
 #include <cstdint>

@@ -69,8 +69,9 @@ class Session {
   void note_changed_parameters(const std::vector<std::uint64_t>& before,
                                const std::vector<std::uint64_t>& after);
   void watch_sampling(const Sampler& sampler, bool last);
-  void afterwards(Rank& rank, StepRunner& runner, std::int64_t step);
-  void probe_collectives(Rank& rank);
+  void afterwards(Rank& rank, StepRunner& runner, std::int64_t step,
+                  const std::vector<CollectiveCount>& collectives);
+  void probe_collectives(Rank& rank, const std::vector<CollectiveCount>& collectives);
   void measure();
   void note_work(int rank, const char* what) {
     if (board_) board_->note_work(rank, what);
@@ -93,7 +94,6 @@ class Session {
   std::size_t watched_from_ = 0;
   std::chrono::steady_clock::time_point watched_since_;
   std::optional<double> wall_ms_, energy_j_per_token_;
-  std::vector<CollectiveCount> step_collectives_;  // of the first step, the same on every rank
 };
 
 void Session::describe(const Device& device) {
@@ -174,7 +174,8 @@ void Session::train(Rank& rank) {
   StepRunner runner(rank, *data_, case_.graph == "on", board_);
   const std::vector<std::uint64_t> before = rank.parameters().fingerprints();
   rank.comm().reset_counts();
-  double enough = 0;  // rank 0 sets it, every rank learns it with the next step's loss
+  std::vector<CollectiveCount> collectives;  // of a step; saving weights makes others
+  double enough = 0;                         // rank 0 sets it, every rank learns it with the next step's loss
   for (std::int64_t step = 0;; ++step) {
     const StepRunner::Timed timed = runner.run(step, enough);
     const StepResult& result = timed.result;
@@ -186,7 +187,8 @@ void Session::train(Rank& rank) {
     }
     if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) throw_diverged(rank, step, result);
     if (step == 0) {
-      if (plan_.ranks > 1) note_communication(rank.comm());
+      collectives = rank.comm().counts();
+      if (first_rank && plan_.ranks > 1) note_communication(rank.comm());
       note_changed_parameters(before, rank.parameters().fingerprints());
       if (!case_.save_grads.empty())
         save_weights(case_.save_grads, rank, Parameters::Kind::gradients, plan_.model);
@@ -198,7 +200,7 @@ void Session::train(Rank& rank) {
     }
     if (!last) continue;
     finish_training(rank, sampler);
-    afterwards(rank, runner, step + 1);
+    afterwards(rank, runner, step + 1, collectives);
     return;
   }
 }
@@ -252,8 +254,6 @@ void Session::finish_training(Rank& rank, const Sampler& sampler) {
 /// After the first step, which every collective has run in once, whether later steps are replayed or not.
 void Session::note_communication(const Comm& comm) {
   const std::lock_guard lock(mutex_);
-  step_collectives_ = comm.counts();
-  if (comm.rank() != 0) return;
   Communication& record = record_.communication.emplace();
   record.backend = comm.name();
   for (const CollectiveCount& c : comm.counts()) {
@@ -275,15 +275,10 @@ void Session::note_changed_parameters(const std::vector<std::uint64_t>& before,
 }
 
 /// A kind of collective whose buffers do not fit stays without a rate: what was measured before is worth more.
-void Session::probe_collectives(Rank& rank) {
+void Session::probe_collectives(Rank& rank, const std::vector<CollectiveCount>& collectives) {
   note_work(rank.comm().rank(), "the collectives alone");
   rank.parameters().drop_gradients();
-  std::vector<CollectiveCount> kinds;
-  {
-    const std::lock_guard lock(mutex_);
-    kinds = step_collectives_;
-  }
-  const auto rates = bus_bandwidths(rank.device(), rank.arena(), rank.parameters().comms(), kinds);
+  const auto rates = bus_bandwidths(rank.device(), rank.arena(), rank.parameters().comms(), collectives);
   if (rank.comm().rank() != 0) return;
   for (std::size_t i = 0; i < rates.size(); ++i) {
     CollectiveRecord& collective = record_.communication->collectives[i];
@@ -295,10 +290,11 @@ void Session::probe_collectives(Rank& rank) {
 }
 
 /// Outside every measurement: from here on the model is trained further, unseen.
-void Session::afterwards(Rank& rank, StepRunner& runner, std::int64_t step) {
+void Session::afterwards(Rank& rank, StepRunner& runner, std::int64_t step,
+                         const std::vector<CollectiveCount>& collectives) {
   note_work(rank.comm().rank(), "the profiled step");
   const StepProfiler::Result result = runner.profile(step);
-  if (plan_.ranks > 1 && case_.device == "cuda") probe_collectives(rank);
+  if (plan_.ranks > 1 && case_.device == "cuda") probe_collectives(rank, collectives);
   QuantizationStatistics statistics(rank.device(), rank.arena(), plan_);
   rank.transformer().set_quantization_observer(&statistics);
   if (plan_.recipe.quantized()) {

@@ -195,14 +195,15 @@ struct Sweep {
   Rows rows;
   std::map<std::string, Record> first_runs;  ///< by id; of cases without a row
   Progress progress;
-  std::vector<std::string> lost = {};  ///< processes for want of which it ends
+  std::vector<std::string> lost = {};  ///< processes for want of which it ends; those of an interrupt are not
 
   bool finished(const Case& c) const { return rows.count(case_id(c)) > 0; }
 
   /// One run of a case; null if the sweep was interrupted or cannot go on.
   std::optional<Record> run(const Case& c) {
+    if (interrupted()) return std::nullopt;
     if (options.leader) lost = options.leader->lost();
-    if (interrupted() || !lost.empty()) return std::nullopt;
+    if (!lost.empty()) return std::nullopt;
     progress.start(c);
     ChildResult result = run_everywhere(c, options);
     if (killed_from_outside(result)) result = run_everywhere(c, options);

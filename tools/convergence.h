@@ -42,8 +42,8 @@ struct ConvergenceRules {
 /// Fewer seeds show no noise band, and settle nothing.
 inline constexpr int kFewestSeeds = 3;
 /// Runs of fewer steps are not judged. The first weights and the data are the same, so early curves nearly
-/// coincide whatever the recipe: in results/cpu/convergence-tiny.jsonl no EMA is more than 0.22% from BF16's
-/// after 40 steps, and from 60 on they are up to 1.1% away.
+/// coincide whatever the recipe: in results/cpu/convergence-tiny.jsonl no EMA is more than 0.22% from BF16's in
+/// the first 40 steps, and they are up to 1.2% away in the first 60.
 inline constexpr std::size_t kFewestJudgedSteps = 100;
 
 /// One run. A loss that is not finite ends its curve and makes it a diverged one.

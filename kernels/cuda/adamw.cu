@@ -25,8 +25,8 @@ struct AdamwArgs {
 };
 
 // Square root and quotient from the hardware's approximations and one correction each: within an ulp, at a
-// third of the instructions of the IEEE-rounded ones. Of infinity they are as IEEE has them: a second moment that
-// overflows stops its weight instead of destroying it.
+// third of the instructions of the IEEE-rounded ones. Of infinity they are as IEEE has them: a second moment
+// that overflows stops its weight instead of destroying it.
 __device__ inline float fast_sqrt(float x) {
   float inverse;
   asm("rsqrt.approx.f32 %0, %1;" : "=f"(inverse) : "f"(x));

@@ -2,10 +2,10 @@
 //
 // A row is read once from device memory and written once, 4 bytes per element. A persistent block has one row
 // at a time in shared memory; every thread keeps to its own vectors of it, so that rows need no barriers but
-// those that join maxima and sums and guard the target's logit. The loop that writes a row's gradient loads the next row into the
-// places it frees and updates that row's running maximum and sum, so reads and writes overlap all the time.
-// Of rows longer than shared memory (114,688 elements on compute capability 9.0) the rest is read twice, the
-// second time from L2.
+// those that join maxima and sums and guard the target's logit. The loop that writes a row's gradient loads
+// the next row into the places it frees and updates that row's running maximum and sum, so reads and writes
+// overlap all the time. Of rows longer than shared memory (114,688 elements on compute capability 9.0) the
+// rest is read twice, the second time from L2.
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/vector.cuh"
