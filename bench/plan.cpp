@@ -88,6 +88,17 @@ std::vector<std::string> Plan::converted_layers() const {
   return layers;
 }
 
+std::vector<std::string> Plan::warnings() const {
+  std::vector<std::string> lines;
+  for (const std::string& what : model.not_modelled) lines.push_back(fmt::format("{}: {}", model.name, what));
+  const RopeScaling& scaling = model.rope_scaling;
+  const double stretched = scaling.original_context * scaling.factor;
+  if (model.max_positions > 0 && T > model.max_positions && static_cast<double>(T) > stretched)
+    lines.push_back(fmt::format("{}: seq {} is beyond the {} positions that the model is made for",
+                                model.name, T, model.max_positions));
+  return lines;
+}
+
 std::string Plan::why_unsupported() const {
   if (const int shards = parameters.shards; ranks % shards != 0)
     return fmt::format("--shard-group: {} does not divide {} ranks", shards, ranks);
@@ -106,6 +117,10 @@ std::string Plan::why_unsupported() const {
           parameters.shards, padded, kMostPadded);
   }
   const ModelConfig& m = model;
+  if (m.sliding_window > 0 && T > m.sliding_window)
+    return fmt::format(
+        "seq: {} is beyond the model's sliding window of {}, and only full attention is modelled", T,
+        m.sliding_window);
   if (on_cuda) {
     for (const std::string& why : {cuda::why_no_width(m.width), cuda::why_no_head_dim(m.head_dim, m.qk_norm)})
       if (!why.empty()) return why;

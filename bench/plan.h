@@ -32,6 +32,8 @@ struct Plan {
   std::vector<std::string> converted_layers() const;
   /// Why the ranks, the model's shapes or a linear layer's, which is named, cannot be had; empty if all can.
   std::string why_unsupported() const;
+  /// What of the model is not modelled, and positions beyond those that it is made for, a line each.
+  std::vector<std::string> warnings() const;
 };
 
 /// Throws InvalidInput like validate(case).

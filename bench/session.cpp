@@ -138,6 +138,7 @@ void Session::run() {
   data_ = open_data(data_options(case_, plan_.model));
   if (data_->skipped() > 0) warn({fmt::format("not all of the data was read: {}", data_->describe())});
   if (!case_.init_from.empty()) initial_ = std::make_unique<InitialWeights>(case_.init_from, plan_.model);
+  warn(plan_.warnings());
   describe(*make_device(share_.first));
   check_host_memory();
   if (initial_) warn(initial_->warnings());

@@ -15,8 +15,7 @@ InitialWeights::InitialWeights(const std::string& path, const ModelConfig& model
   for (const Unit& unit : layout.units())
     for (const Parameter& p : unit.parameters) {
       const StoredTensor& stored = file_.at(p.name);
-      const std::vector<std::int64_t> wanted =
-          p.matrix ? std::vector<std::int64_t>{p.rows, p.cols} : std::vector<std::int64_t>{p.cols};
+      const std::vector<std::int64_t> wanted = p.shape();
       if (stored.shape != wanted)
         throw InvalidInput(fmt::format("{}: {} has shape [{}], the model {} wants [{}]", path, p.name,
                                        fmt::join(stored.shape, ", "), model.name, fmt::join(wanted, ", ")));
@@ -41,9 +40,7 @@ void save_weights(const std::string& path, Rank& rank, Parameters::Kind kind, co
   rank.parameters().save(kind, [&](const Parameter& p, const float* source) {
     if (!writes) return;
     values.emplace_back(source, source + p.size());
-    tensors.push_back({p.name, "F32",
-                       p.matrix ? std::vector<std::int64_t>{p.rows, p.cols} : std::vector{p.cols},
-                       values.back().data()});
+    tensors.push_back({p.name, "F32", p.shape(), values.back().data()});
   });
   if (writes) write_safetensors(path, tensors, {{"model", model_to_json(model).dump()}});
 }

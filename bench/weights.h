@@ -11,11 +11,11 @@
 
 namespace precbench {
 
-/// Standard deviation of freshly initialised matrices, as in Llama's configuration (initializer_range).
-inline constexpr float kInitialDeviation = 0.02f;
+/// Standard deviation of freshly initialised matrices.
+inline constexpr auto kInitialDeviation = static_cast<float>(kInitializerRange);
 
 /// A checkpoint to start from: every parameter of the model must be there with its shape; tensors that the
-/// model has no use for (biases, a tied lm_head) become a warning.
+/// model has no use for (a tied lm_head) become a warning.
 class InitialWeights {
  public:
   /// Throws InvalidInput naming what is missing or misshapen.

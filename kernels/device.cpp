@@ -131,8 +131,8 @@ void Device::rmsnorm_backward(Operand& dx, const Tensor& dweight, bool accumulat
 }
 
 void Device::rope(const Tensor& out, const Tensor& qkv, const RopeOptions& options) {
-  // In place, v is neither read nor written.
-  const double share = out.data == qkv.data
+  // In place and without a bias, v is neither read nor written.
+  const double share = out.data == qkv.data && options.bias.empty()
                            ? static_cast<double>(options.shape.heads + options.shape.kv_heads) /
                                  (options.shape.heads + 2 * options.shape.kv_heads)
                            : 1.0;
@@ -145,6 +145,11 @@ void Device::rope_backward(Operand& dqkv, const Tensor& dq_norm, const Tensor& d
   const double byte_count = bytes(dout) + (options.q_norm.empty() ? 0.0 : bytes(qkv)) + written_bytes(dqkv);
   run(cost("rope_backward", OpClass::norm_elementwise, byte_count),
       [&] { do_rope_backward(dqkv, dq_norm, dk_norm, accumulate, dout, qkv, options); });
+}
+
+void Device::bias_backward(const Tensor& dbias, bool accumulate, const Tensor& dy) {
+  run(cost("bias_backward", OpClass::norm_elementwise, bytes(dy) + bytes(dbias) * (accumulate ? 2 : 1)),
+      [&] { do_bias_backward(dbias, accumulate, dy); });
 }
 
 void Device::attention(Operand& out, const Tensor& lse, const Tensor& qkv, const AttentionShape& shape) {

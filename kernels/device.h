@@ -17,6 +17,7 @@
 #include <string>
 
 #include "kernels/recipe.h"
+#include "kernels/rope_table.h"
 #include "kernels/tensor.h"
 
 namespace precbench {
@@ -97,12 +98,16 @@ struct AttentionShape {
 };
 
 /// Rotary position embedding, rotate-half, position = row % T; with QK-norm each q and k head is first
-/// RMS-normed.
+/// RMS-normed; a bias is added to q, k and v before anything else.
 struct RopeOptions {
   AttentionShape shape;
   float theta = 500000.0f;
   float norm_eps = 1e-5f;
-  Tensor q_norm, k_norm;  ///< BF16 [1, head_dim] gains; empty: no QK-norm
+  Tensor q_norm = {}, k_norm = {};  ///< BF16 [1, head_dim] gains; empty: no QK-norm
+  Tensor bias = {};                 ///< BF16 [1, qkv_width]; empty: none. Not together with QK-norm
+  RopeScaling scaling = {};
+
+  RopeAngles angles() const { return {shape.T, shape.head_dim, theta, scaling}; }
 };
 
 /// Scalars of one optimizer step, in device memory so that a captured graph can replay with new ones.
@@ -196,12 +201,14 @@ class Device {
   /// bf16).
   void rmsnorm_backward(Operand& dx, const Tensor& dweight, bool accumulate, const Tensor& dresidual,
                         const Tensor& dh, const Tensor& x, const Tensor& rstd, const Tensor& weight);
-  /// out = rope(norm(qkv)) on the q and k heads, v copied; out may be qkv itself without QK-norm.
+  /// out = rope(norm(qkv + bias)) on the q and k heads, v + bias; out may be qkv itself without QK-norm.
   void rope(const Tensor& out, const Tensor& qkv, const RopeOptions& options);
   /// dqkv from dout (both [M, qkv_width]); with QK-norm, dq_norm and dk_norm [1, head_dim] = or += and qkv is
   /// the unrotated input, else they are empty.
   void rope_backward(Operand& dqkv, const Tensor& dq_norm, const Tensor& dk_norm, bool accumulate,
                      const Tensor& dout, const Tensor& qkv, const RopeOptions& options);
+  /// dbias[N] = or += the sum over the rows of dy[M,N], in a fixed order; dbias f32 or bf16.
+  void bias_backward(const Tensor& dbias, bool accumulate, const Tensor& dy);
   /// Causal softmax(q k^T / sqrt(head_dim)) v; out[M, q_width]; lse[heads, M] f32: log sum exp of the scaled
   /// scores, index (b * heads + h) * T + t.
   void attention(Operand& out, const Tensor& lse, const Tensor& qkv, const AttentionShape& shape);
@@ -257,6 +264,7 @@ class Device {
   virtual void do_rope(const Tensor& out, const Tensor& qkv, const RopeOptions& options) = 0;
   virtual void do_rope_backward(Operand& dqkv, const Tensor& dq_norm, const Tensor& dk_norm, bool accumulate,
                                 const Tensor& dout, const Tensor& qkv, const RopeOptions& options) = 0;
+  virtual void do_bias_backward(const Tensor& dbias, bool accumulate, const Tensor& dy) = 0;
   virtual void do_attention(Operand& out, const Tensor& lse, const Tensor& qkv,
                             const AttentionShape& shape) = 0;
   virtual void do_attention_backward(const Tensor& dqkv, const Tensor& dout, const Tensor& out,

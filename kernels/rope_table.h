@@ -1,24 +1,45 @@
 // The angles of rotary position embedding, made once on the host and the same for every device.
-// Source: Su et al., RoFormer (2021), section 3.2.2.
+// Source: Su et al., RoFormer (2021), section 3.2.2; the ways to stretch a trained context as Hugging Face applies them.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <vector>
 
 namespace precbench {
 
-/// [T, D / 2] pairs (cos, sin) of the angle t * theta^(-2 i / D), computed in FP64 and rounded once.
-inline std::vector<float> make_rope_table(std::int64_t T, std::int64_t D, float theta) {
-  std::vector<float> table(T * D);
-  for (std::int64_t i = 0; i < D / 2; ++i) {
-    const double frequency = std::pow(static_cast<double>(theta), -2.0 * i / D);
-    for (std::int64_t t = 0; t < T; ++t) {
-      table[t * D + 2 * i] = static_cast<float>(std::cos(t * frequency));
-      table[t * D + 2 * i + 1] = static_cast<float>(std::sin(t * frequency));
-    }
-  }
-  return table;
-}
+/// How a checkpoint's context was stretched after, or in, its training: pairs of elements turn by theta^(-2 i / D) per
+/// position, and the slow ones, which never make a full turn in the original context, are slowed down further.
+struct RopeScaling {
+  enum class Kind : std::uint8_t {
+    none,
+    linear,  ///< every pair is slowed by `factor` (position interpolation, Chen et al. 2023)
+    llama3,  ///< by wavelength: all of it beyond original / low_freq, none below original / high_freq (Llama 3.1)
+    yarn,  ///< by turns in the original context, on a ramp from beta_fast to beta_slow (Peng et al. 2023)
+  };
+  Kind kind = Kind::none;
+  double factor = 1;
+  double original_context = 0;                       ///< positions; llama3 and yarn
+  double low_freq_factor = 1, high_freq_factor = 4;  ///< llama3
+  double beta_fast = 32, beta_slow = 1;              ///< yarn
+  bool truncate = true;                              ///< yarn: the ramp starts and ends at whole pairs
+  double attention_factor = 1;                       ///< yarn: cos and sin are multiplied with it
+
+  bool operator==(const RopeScaling&) const = default;
+};
+
+/// What a table of angles depends on.
+struct RopeAngles {
+  std::int64_t T = 0, D = 0;  ///< positions from 0; elements of a head, even
+  float theta = 500000.0f;
+  RopeScaling scaling = {};
+
+  bool operator==(const RopeAngles&) const = default;
+};
+
+/// [D / 2] angles by which the pairs (i, i + D/2) of a head turn at each position, in FP64.
+std::vector<double> rope_frequencies(const RopeAngles& angles);
+
+/// [T, D / 2] pairs (cos, sin) of position times frequency, times attention_factor: in FP64, rounded once.
+std::vector<float> make_rope_table(const RopeAngles& angles);
 
 }  // namespace precbench

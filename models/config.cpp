@@ -11,83 +11,36 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/errors.h"
+#include "models/config_keys.h"
 
 namespace precbench {
 namespace {
 
+using namespace config_keys;
 using nlohmann::json;
 
-/// Above these a file is wrong, and 64-bit byte and FLOP counts could overflow.
-constexpr std::int64_t kMaxDimension = std::int64_t{1} << 24;
-constexpr double kMaxParameters = 1e14;
-
-/// Our own keys and the members they fill. Everything about a key is on its line.
-struct DimensionKey {
-  const char* key;
-  std::int64_t ModelConfig::*member;
-  const char* hugging_face;
-};
-constexpr DimensionKey kDimensions[] = {
-    {"layers", &ModelConfig::layers, "num_hidden_layers"},
-    {"width", &ModelConfig::width, "hidden_size"},
-    {"ffn", &ModelConfig::ffn, "intermediate_size"},
-    {"heads", &ModelConfig::heads, "num_attention_heads"},
-    {"kv_heads", &ModelConfig::kv_heads, "num_key_value_heads"},
-    {"head_dim", &ModelConfig::head_dim, "head_dim"},
-    {"vocab", &ModelConfig::vocab, "vocab_size"},
-};
+constexpr double kMaxParameters = 1e14;  // above it a file is wrong
 
 struct FlagKey {
   const char* key;
   bool ModelConfig::*member;
 };
-constexpr FlagKey kFlags[] = {{"tied", &ModelConfig::tied}, {"qk_norm", &ModelConfig::qk_norm}};
+constexpr FlagKey kFlags[] = {
+    {"tied", &ModelConfig::tied}, {"qk_norm", &ModelConfig::qk_norm}, {"qkv_bias", &ModelConfig::qkv_bias}};
 
 struct RealKey {
   const char* key;
   double ModelConfig::*member;
 };
+/// Lengths in tokens that may be absent; 0 in the config, then.
+struct LengthKey {
+  const char* key;
+  std::int64_t ModelConfig::*member;
+};
+constexpr LengthKey kLengths[] = {{"sliding_window", &ModelConfig::sliding_window},
+                                  {"max_positions", &ModelConfig::max_positions}};
+
 constexpr RealKey kReals[] = {{"rope_theta", &ModelConfig::rope_theta}, {"norm_eps", &ModelConfig::norm_eps}};
-
-/// Shows a wrong value inside an error without letting it fill the screen.
-std::string shown(const json& value) {
-  constexpr std::size_t kLongest = 40;
-  const std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
-  return text.size() <= kLongest ? text : text.substr(0, kLongest) + "...";
-}
-
-void read(const json& object, const char* key, std::int64_t& to) {
-  const auto it = object.find(key);
-  if (it == object.end() || it->is_null()) return;
-  if (!it->is_number_integer())
-    throw InvalidInput(fmt::format("{}: expected a whole number, got {}", key, shown(*it)));
-  const bool too_large = it->is_number_unsigned() && it->get<std::uint64_t>() > kMaxDimension;
-  to = too_large ? kMaxDimension + 1 : it->get<std::int64_t>();
-  if (to < 1 || to > kMaxDimension)
-    throw InvalidInput(fmt::format("{}: must be from 1 to {}, got {}", key, kMaxDimension, shown(*it)));
-}
-
-void read(const json& object, const char* key, double& to) {
-  const auto it = object.find(key);
-  if (it == object.end() || it->is_null()) return;
-  if (!it->is_number()) throw InvalidInput(fmt::format("{}: expected a number, got {}", key, shown(*it)));
-  to = it->get<double>();
-}
-
-void read(const json& object, const char* key, bool& to) {
-  const auto it = object.find(key);
-  if (it == object.end() || it->is_null()) return;
-  if (!it->is_boolean())
-    throw InvalidInput(fmt::format("{}: expected true or false, got {}", key, shown(*it)));
-  to = it->get<bool>();
-}
-
-void read(const json& object, const char* key, std::string& to) {
-  const auto it = object.find(key);
-  if (it == object.end() || it->is_null()) return;
-  if (!it->is_string()) throw InvalidInput(fmt::format("{}: expected a string, got {}", key, shown(*it)));
-  to = it->get<std::string>();
-}
 
 void require(const ModelConfig& config, bool hugging_face) {
   for (const DimensionKey& dimension : kDimensions)
@@ -108,10 +61,11 @@ void fill_defaults(ModelConfig& config) {
 }
 
 ModelConfig from_own_keys(const json& object) {
-  std::vector<std::string> known = {"name"};
+  std::vector<std::string> known = {"name", "rope_scaling"};
   for (const auto& entry : kDimensions) known.push_back(entry.key);
   for (const auto& entry : kFlags) known.push_back(entry.key);
   for (const auto& entry : kReals) known.push_back(entry.key);
+  for (const auto& entry : kLengths) known.push_back(entry.key);
   for (const auto& [key, value] : object.items()) {
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;
     const std::string near = nearest(key, known);
@@ -123,47 +77,12 @@ ModelConfig from_own_keys(const json& object) {
   for (const auto& entry : kDimensions) read(object, entry.key, config.*entry.member);
   for (const auto& entry : kFlags) read(object, entry.key, config.*entry.member);
   for (const auto& entry : kReals) read(object, entry.key, config.*entry.member);
-  fill_defaults(config);
-  require(config, false);
-  return config;
-}
-
-/// What a config.json may ask for that this family does not have. Silence would measure another model.
-void refuse_foreign(const json& object) {
-  std::string model_type, activation = "silu";
-  read(object, "model_type", model_type);
-  const std::vector<std::string> known = {"llama", "qwen2", "qwen3"};
-  if (std::find(known.begin(), known.end(), model_type) == known.end())
-    throw InvalidInput(
-        fmt::format("model_type: \"{}\" is not supported; known: llama, qwen2, qwen3", model_type));
-  read(object, "hidden_act", activation);
-  if (activation != "silu")
-    throw InvalidInput(fmt::format("hidden_act: \"{}\" is not supported, only silu", activation));
-  for (const char* key : {"attention_bias", "mlp_bias", "use_sliding_window"}) {
-    bool asked = false;
-    read(object, key, asked);
-    if (asked)
-      throw InvalidInput(
-          fmt::format("{}: not supported; set it to false to measure the model without it", key));
+  for (const auto& entry : kLengths) read(object, entry.key, config.*entry.member);
+  if (given(object, "rope_scaling")) {
+    const auto scaling = rope_scaling_from_json(object.at("rope_scaling"), config.max_positions);
+    if (!scaling) throw InvalidInput("rope_scaling: rope_type is default, linear, llama3 or yarn");
+    config.rope_scaling = *scaling;
   }
-}
-
-ModelConfig from_hugging_face(const json& object) {
-  refuse_foreign(object);
-  ModelConfig config;
-  // The defaults of a config.json that says nothing, not ours: they are what its checkpoint was trained with.
-  config.rope_theta = 10000;
-  config.norm_eps = 1e-6;
-  for (const auto& entry : kDimensions) read(object, entry.hugging_face, config.*entry.member);
-  read(object, "tie_word_embeddings", config.tied);
-  read(object, "rms_norm_eps", config.norm_eps);
-  read(object, "rope_theta", config.rope_theta);
-  // Newer files keep theta beside the scaling that we do not apply.
-  if (const auto rope = object.find("rope_parameters"); rope != object.end() && rope->is_object())
-    read(*rope, "rope_theta", config.rope_theta);
-  config.qk_norm = object.at("model_type") == "qwen3";
-  fill_defaults(config);
-  require(config, true);
   return config;
 }
 
@@ -189,11 +108,21 @@ ModelConfig llama(std::string name, std::int64_t layers, std::int64_t width, std
           .tied = tied};
 }
 
+/// Llama 3.1 and 3.2: trained to 8192 positions, then stretched to 131072.
+ModelConfig stretched(ModelConfig config, double factor) {
+  config.rope_scaling.kind = RopeScaling::Kind::llama3;
+  config.rope_scaling.factor = factor;
+  config.rope_scaling.original_context = 8192;
+  config.max_positions = 131072;
+  return config;
+}
+
 ModelConfig qwen(std::string name, std::int64_t layers, std::int64_t width, std::int64_t ffn,
                  std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim, std::int64_t vocab,
                  bool tied, bool qk_norm) {
   ModelConfig config = llama(std::move(name), layers, width, ffn, heads, kv_heads, head_dim, vocab, tied);
   config.qk_norm = qk_norm;
+  config.qkv_bias = !qk_norm;  // the third generation has the one for the other
   config.rope_theta = 1e6;
   config.norm_eps = 1e-6;
   return config;
@@ -211,11 +140,11 @@ const std::vector<ModelConfig>& model_presets() {
       llama("tiny",              4,   128,   384,   4,  2,  32,    256, true),
       llama("15m",               6,   512,  1280,   8,  2,  64,    256, true),
       llama("125m",             12,   768,  2048,  12, 12,  64,  50304, true),
-      llama("llama3.2-1b",      16,  2048,  8192,  32,  8,  64, 128256, true),
-      llama("llama3.2-3b",      28,  3072,  8192,  24,  8, 128, 128256, true),
-      llama("llama3.1-8b",      32,  4096, 14336,  32,  8, 128, 128256, false),
-      llama("llama3-70b",       80,  8192, 28672,  64,  8, 128, 128256, false),
-      llama("llama3.1-405b",   126, 16384, 53248, 128,  8, 128, 128256, false),
+      stretched(llama("llama3.2-1b",    16,  2048,  8192,  32,  8,  64, 128256, true), 32),
+      stretched(llama("llama3.2-3b",    28,  3072,  8192,  24,  8, 128, 128256, true), 32),
+      stretched(llama("llama3.1-8b",    32,  4096, 14336,  32,  8, 128, 128256, false), 8),
+      llama("llama3-70b",               80,  8192, 28672,  64,  8, 128, 128256, false),
+      stretched(llama("llama3.1-405b", 126, 16384, 53248, 128,  8, 128, 128256, false), 8),
       //                                                                        QK-norm
       qwen("qwen2.5-0.5b",      24,   896,  4864,  14,  2,  64, 151936, true,   false),
       qwen("qwen2.5-1.5b",      28,  1536,  8960,  12,  2, 128, 151936, true,   false),
@@ -234,7 +163,9 @@ std::int64_t block_matrix_parameters(const ModelConfig& c) {
 
 std::int64_t parameter_count(const ModelConfig& c) {
   const std::int64_t norms = 2 * c.width + (c.qk_norm ? 2 * c.head_dim : 0);
-  return c.layers * (block_matrix_parameters(c) + norms) + c.width + (c.tied ? 1 : 2) * c.vocab * c.width;
+  const std::int64_t biases = c.qkv_bias ? c.q_width() + 2 * c.kv_width() : 0;
+  return c.layers * (block_matrix_parameters(c) + norms + biases) + c.width +
+         (c.tied ? 1 : 2) * c.vocab * c.width;
 }
 
 void validate(const ModelConfig& config) {
@@ -246,6 +177,8 @@ void validate(const ModelConfig& config) {
   if (config.heads % config.kv_heads != 0)
     throw InvalidInput(
         fmt::format("heads: {} is not a multiple of kv_heads {}", config.heads, config.kv_heads));
+  if (config.qkv_bias && config.qk_norm)
+    throw InvalidInput("qkv_bias: no model has it beside qk_norm, and neither has this program");
   if (config.head_dim % 2 != 0)
     throw InvalidInput(fmt::format("head_dim: {} is odd; RoPE rotates pairs", config.head_dim));
   for (const auto& entry : kReals) {
@@ -268,6 +201,8 @@ ModelConfig model_from_json(const json& object) {
   if (!object.is_object()) throw InvalidInput(fmt::format("a model is a JSON object, got {}", shown(object)));
   const bool hugging_face = object.contains("model_type") || object.contains("hidden_size");
   ModelConfig config = hugging_face ? from_hugging_face(object) : from_own_keys(object);
+  fill_defaults(config);
+  require(config, hugging_face);
   validate(config);
   return config;
 }
@@ -277,6 +212,10 @@ json model_to_json(const ModelConfig& config) {
   for (const auto& entry : kDimensions) object[entry.key] = config.*entry.member;
   for (const auto& entry : kFlags) object[entry.key] = config.*entry.member;
   for (const auto& entry : kReals) object[entry.key] = config.*entry.member;
+  for (const auto& entry : kLengths)
+    if (config.*entry.member != 0) object[entry.key] = config.*entry.member;
+  if (config.rope_scaling.kind != RopeScaling::Kind::none)
+    object["rope_scaling"] = rope_scaling_to_json(config.rope_scaling);
   return object;
 }
 

@@ -1,11 +1,8 @@
 // The shape of a model, the presets, and the JSON that describes a user's own.
 //
-// One family is covered: Llama (RMSNorm, RoPE, grouped-query attention, SwiGLU, no biases) and Qwen3's
-// per-head RMSNorm on queries and keys. Two published details are left out on purpose, because they cost no
-// measurable time and every framework treats them differently:
-//   - RoPE is plain: a checkpoint's `rope_scaling` (Llama 3.1's long-context stretch) is not applied;
-//   - Qwen2.5's biases on q, k and v are not there, so its presets count L * (H + 2 KV) * D parameters fewer
-//   than published.
+// One family is covered: Llama (RMSNorm, RoPE with or without a stretched context, grouped-query attention, SwiGLU),
+// with Qwen2's biases on q, k and v, or Qwen3's per-head RMSNorm on queries and keys. Mistral is of it as long as a
+// sequence fits its sliding window.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +10,12 @@
 #include <string>
 #include <vector>
 
+#include "kernels/rope_table.h"
+
 namespace precbench {
+
+/// Standard deviation of freshly initialised matrices: initializer_range of the published configurations.
+inline constexpr double kInitializerRange = 0.02;
 
 struct ModelConfig {
   std::string name;
@@ -26,8 +28,15 @@ struct ModelConfig {
   std::int64_t vocab = 0;     ///< V
   bool tied = false;          ///< lm_head is the embedding matrix
   bool qk_norm = false;       ///< RMSNorm over D on every query and key head, before RoPE
+  bool qkv_bias = false;      ///< biases on q, k and v; not together with qk_norm
   double rope_theta = 500000;
   double norm_eps = 1e-5;
+  RopeScaling rope_scaling = {};
+  std::int64_t sliding_window = 0;  ///< positions that a layer's attention sees; 0: all before. None of it is
+                                    ///< modelled: longer sequences are unsupported
+  std::int64_t max_positions = 0;   ///< that the checkpoint is made for; 0: not known
+  std::vector<std::string> not_modelled =
+      {};  ///< what its file asks for and a step does without, a line each
 
   std::int64_t q_width() const { return heads * head_dim; }
   std::int64_t kv_width() const { return kv_heads * head_dim; }
@@ -41,7 +50,7 @@ std::int64_t parameter_count(const ModelConfig& config);
 std::int64_t block_matrix_parameters(const ModelConfig& config);
 
 /// Throws InvalidInput that names the field: a dimension below 1, heads % kv_heads, odd head_dim, bad eps or
-/// theta.
+/// theta, biases beside QK-norm.
 void validate(const ModelConfig& config);
 
 /// Smallest first within each family; `tiny` is the first.
@@ -52,11 +61,11 @@ const std::vector<ModelConfig>& model_presets();
 ModelConfig find_model(const std::string& name_or_path);
 
 /// Reads and checks a model: our own keys (those of model_to_json), or a Hugging Face config.json of
-/// model_type llama, qwen2 or qwen3. Own keys: layers, width, ffn, heads and vocab are required; kv_heads
+/// model_type llama, mistral, qwen2 or qwen3. Own keys: layers, width, ffn, heads and vocab are required; kv_heads
 /// defaults to heads, head_dim to width / heads, the rest as in ModelConfig; an unknown key is an error, with
-/// the nearest valid one. A Hugging Face file may hold any other key (its bookkeeping differs by version),
-/// but not one that asks for something this family lacks: another model_type or hidden_act, explicit biases,
-/// a sliding window.
+/// the nearest valid one. In a Hugging Face file an absent key means what its model_type's configuration says. What
+/// would make it another model is an error (another model_type or hidden_act, attention_bias, mlp_bias, a partial
+/// rotary factor); what else it asks for in vain stands in not_modelled.
 ModelConfig model_from_json(const nlohmann::json& json);
 nlohmann::json model_to_json(const ModelConfig& config);
 

@@ -1,6 +1,7 @@
 // Presets against the parameter counts their authors publish, and the errors a wrong model file gets.
 #include "models/config.h"
 
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -40,11 +41,7 @@ TEST_CASE("presets have the published number of parameters", "[models]") {
   };
   for (const auto& [name, count] : published) {
     INFO(name);
-    const ModelConfig config = find_model(name);
-    // Qwen2.5 is published with biases on q, k and v, which this benchmark leaves out.
-    const bool has_biases = name.starts_with("qwen2.5");
-    const std::int64_t biases = has_biases ? config.layers * (config.q_width() + 2 * config.kv_width()) : 0;
-    CHECK(parameter_count(config) + biases == count);
+    CHECK(parameter_count(find_model(name)) == count);
   }
 }
 
@@ -92,6 +89,8 @@ TEST_CASE("own keys: defaults", "[models]") {
   CHECK(config.norm_eps == 1e-5);
   CHECK_FALSE(config.tied);
   CHECK_FALSE(config.qk_norm);
+  CHECK_FALSE(config.qkv_bias);
+  CHECK(config.rope_scaling == RopeScaling{});
 }
 
 TEST_CASE("a wrong model file gets an error that names the field", "[models]") {
@@ -109,6 +108,9 @@ TEST_CASE("a wrong model file gets an error that names the field", "[models]") {
   CHECK(contains(error_with("vocabulary", 96), "vocabulary: unknown key; did you mean vocab?"));
   CHECK(contains(error_of(R"({"layers":1,"width":64,"ffn":96,"heads":4})"), "vocab: missing"));
   CHECK(contains(error_of("[1]"), "a model is a JSON object"));
+  json both = small_with("qk_norm", true);
+  both["qkv_bias"] = true;
+  CHECK(contains(error_of(both.dump().c_str()), "qkv_bias: no model has it beside qk_norm"));
   CHECK(contains(
       error_of(R"({"layers":16777216,"width":16777216,"ffn":16777216,"heads":2,"head_dim":2,"vocab":2})"),
       "more than any model"));
@@ -124,6 +126,7 @@ TEST_CASE("a Hugging Face config.json is the same model as the preset", "[models
   ModelConfig config = model_from_json(json::parse(kHuggingFace));
   CHECK(config.name.empty());
   config.name = "qwen3-4b";
+  config.max_positions = 0;
   CHECK(config == find_model("qwen3-4b"));
 
   json newer = json::parse(kHuggingFace);
@@ -143,6 +146,102 @@ TEST_CASE("a Hugging Face config.json of another family is refused", "[models]")
   CHECK(contains(error_if("attention_bias", true), "attention_bias: not supported"));
   CHECK(contains(error_if("hidden_size", nullptr), "hidden_size: missing"));
   CHECK(contains(error_if("num_key_value_heads", 5), "heads: 32 is not a multiple of kv_heads 5"));
+}
+
+namespace {
+
+/// A config.json of a model_type with the keys that it must have, and more.
+json hugging_face(const char* model_type, const json& more = json::object()) {
+  json object = {{"model_type", model_type}, {"hidden_size", 4096},       {"intermediate_size", 8192},
+                 {"num_hidden_layers", 30},  {"num_attention_heads", 64}, {"vocab_size", 512}};
+  object.update(more);
+  return object;
+}
+
+ModelConfig read_hugging_face(const char* model_type, const json& more = json::object()) {
+  return model_from_json(hugging_face(model_type, more));
+}
+
+}  // namespace
+
+TEST_CASE("what a config.json leaves out means what its model_type says", "[models]") {
+  const auto shape = [](const ModelConfig& c) { return std::pair(c.kv_heads, c.head_dim); };
+  CHECK(shape(read_hugging_face("llama")) == std::pair<std::int64_t, std::int64_t>(64, 64));
+  CHECK(shape(read_hugging_face("mistral")) == std::pair<std::int64_t, std::int64_t>(8, 64));
+  CHECK(shape(read_hugging_face("qwen2")) == std::pair<std::int64_t, std::int64_t>(32, 64));
+  CHECK(shape(read_hugging_face("qwen3")) == std::pair<std::int64_t, std::int64_t>(32, 128));
+  // Null is not absent: as many as there are heads.
+  CHECK(read_hugging_face("qwen2", {{"num_key_value_heads", nullptr}}).kv_heads == 64);
+  CHECK(read_hugging_face("qwen2").qkv_bias);
+  for (const char* other : {"llama", "mistral", "qwen3"}) CHECK_FALSE(read_hugging_face(other).qkv_bias);
+  CHECK(read_hugging_face("llama").max_positions == 2048);
+  CHECK(read_hugging_face("qwen3", {{"max_position_embeddings", 40960}}).max_positions == 40960);
+}
+
+TEST_CASE("a sliding window is known where a layer has one", "[models]") {
+  const auto window = [](const char* model_type, const json& more) {
+    return read_hugging_face(model_type, more).sliding_window;
+  };
+  CHECK(window("mistral", json::object()) == 4096);
+  CHECK(window("mistral", {{"sliding_window", 1024}}) == 1024);
+  CHECK(window("mistral", {{"sliding_window", nullptr}}) == 0);
+  CHECK(window("qwen2", {{"sliding_window", 1024}}) == 0);
+  CHECK(window("qwen2", {{"sliding_window", 1024}, {"use_sliding_window", true}}) ==
+        1024);  // layers 28 and 29
+  CHECK(window("qwen2", {{"use_sliding_window", true}, {"max_window_layers", 30}}) == 0);
+  CHECK(window("qwen2", {{"use_sliding_window", true}, {"max_window_layers", 0}}) == 4096);
+  CHECK(window("qwen3", {{"use_sliding_window", true}, {"layer_types", {"full_attention"}}}) == 0);
+  CHECK(window("qwen3", {{"use_sliding_window", true}, {"layer_types", {"sliding_attention"}}}) == 4096);
+  CHECK(window("llama", {{"sliding_window", 64}}) == 0);
+}
+
+TEST_CASE("what a config.json asks for in vain is said", "[models]") {
+  const auto lines = [](const json& more) { return read_hugging_face("llama", more).not_modelled; };
+  CHECK(lines({{"torch_dtype", "bfloat16"}, {"use_cache", true}, {"eos_token_id", {1, 2}}}).empty());
+  CHECK(lines({{"quantization_config", nullptr}, {"embd_pdrop", 0.0}, {"is_decoder", false}}).empty());
+  CHECK(lines({{"attention_dropout", 0.1}}) == std::vector<std::string>{"attention_dropout 0.1 is left out"});
+  CHECK(lines({{"initializer_range", 0.01}}) ==
+        std::vector<std::string>{"initializer_range 0.01: fresh weights are made with 0.02"});
+  CHECK(lines({{"rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}}}) ==
+        std::vector<std::string>{"rope_scaling \"dynamic\" is not applied: RoPE is plain"});
+  CHECK(lines({{"logit_scale", 0.5}, {"embedding_multiplier", 12}}) ==
+        std::vector<std::string>{
+            "keys that are not known here were left out: embedding_multiplier, logit_scale"});
+  CHECK(contains(error_of(hugging_face("llama", {{"partial_rotary_factor", 0.5}}).dump().c_str()),
+                 "partial_rotary_factor: 0.5 is not supported"));
+}
+
+TEST_CASE("RoPE scaling is read with its defaults, or refused by its key", "[models]") {
+  const auto scaling = [](const json& more) { return read_hugging_face("llama", more).rope_scaling; };
+  const json llama3 = {{"rope_type", "llama3"},
+                       {"factor", 8.0},
+                       {"low_freq_factor", 1.0},
+                       {"high_freq_factor", 4.0},
+                       {"original_max_position_embeddings", 8192}};
+  CHECK(scaling({{"rope_scaling", llama3}}) == find_model("llama3.1-8b").rope_scaling);
+  CHECK(scaling({{"rope_parameters", llama3}}) == find_model("llama3.1-8b").rope_scaling);
+  const RopeScaling yarn =
+      scaling({{"max_position_embeddings", 4096}, {"rope_scaling", {{"type", "yarn"}, {"factor", 4.0}}}});
+  CHECK(yarn.original_context == 4096);
+  CHECK(yarn.attention_factor == 0.1 * std::log(4.0) + 1);
+  CHECK(scaling({{"max_position_embeddings", 8192},
+                 {"rope_scaling",
+                  {{"type", "yarn"}, {"factor", nullptr}, {"original_max_position_embeddings", 2048}}}})
+            .factor == 4);
+  const auto refusal = [&](const char* key, const json& value) {
+    json changed = llama3;
+    changed[key] = value;
+    return error_of(hugging_face("llama", {{"rope_scaling", changed}}).dump().c_str());
+  };
+  CHECK(contains(refusal("factor", nullptr), "rope_scaling: factor: missing"));
+  CHECK(contains(refusal("factor", 0.5), "rope_scaling: factor: must be 1 or more, got 0.5"));
+  CHECK(contains(refusal("factor", "8"), "rope_scaling: factor: expected a number"));
+  CHECK(contains(refusal("high_freq_factor", 1.0),
+                 "rope_scaling: high_freq_factor: 1 is not above low_freq_factor 1"));
+  CHECK(contains(refusal("original_max_position_embeddings", 0),
+                 "rope_scaling: original_max_position_embeddings"));
+  CHECK(
+      contains(error_of(hugging_face("llama", {{"rope_scaling", 8}}).dump().c_str()), "expected an object"));
 }
 
 TEST_CASE("a model file takes its name from its path, and an error names the file", "[models]") {

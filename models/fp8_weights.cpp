@@ -43,7 +43,7 @@ Fp8Weights::Fp8Weights(Device& device, Comm& comm, Arena& arena, const Layout& l
           detail::padded(scale_count(format.granularity, matrices[i].rows, matrices[i].cols), 4));
   }
   const int unit = layout.block_unit(0);
-  gains_per_block_ = layout.units()[unit].size - layout.gains_offset();
+  vectors_per_block_ = layout.units()[unit].size - layout.vectors_offset();
   const std::int64_t shard = layout.shard_size(unit);
   for (int pass = 0; pass < (by_pass() ? 2 : 1); ++pass) {
     codes_[pass] = arena.push(Segment::quantized_weights, format.dtype, blocks, shard);
@@ -52,7 +52,7 @@ Fp8Weights::Fp8Weights(Device& device, Comm& comm, Arena& arena, const Layout& l
   }
   if (!by_pass()) scales_ = arena.push(Segment::quantized_weights, DType::f32, blocks, scales_per_block_);
   if (from_master()) amaxes_ = arena.push(Segment::workspace, DType::f32, blocks, kMatrices);
-  gains_ = arena.push(Segment::weights, DType::bf16, blocks, gains_per_block_);
+  vectors_ = arena.push(Segment::weights, DType::bf16, blocks, vectors_per_block_);
 }
 
 std::pair<std::int64_t, std::int64_t> Fp8Weights::range(int unit, int piece, const Layout::Matrix& m) const {
@@ -148,29 +148,29 @@ void Fp8Weights::refresh(const std::function<Tensor(int)>& shard_of) {
     });
     if (!by_pass()) comm_.all_reduce(scales_);
   }
-  device_.zero(gains_);
+  device_.zero(vectors_);
   for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
     if (!layers_[layer]) continue;
     const int unit = layout_.block_unit(static_cast<std::int64_t>(layer));
     const auto [first, last] = layout_.shard_range(unit, comm_.rank());
-    const std::int64_t begin = std::max(first, layout_.gains_offset());
+    const std::int64_t begin = std::max(first, layout_.vectors_offset());
     if (begin >= last) continue;
-    device_.convert(
-        gains_.elements(static_cast<std::int64_t>(layer) * gains_per_block_ + begin - layout_.gains_offset(),
-                        last - begin),
-        shard_of(unit).elements(begin - first, last - begin));
+    device_.convert(vectors_.elements(static_cast<std::int64_t>(layer) * vectors_per_block_ + begin -
+                                          layout_.vectors_offset(),
+                                      last - begin),
+                    shard_of(unit).elements(begin - first, last - begin));
   }
-  comm_.all_reduce(gains_);
+  comm_.all_reduce(vectors_);
 }
 
 BlockWeights Fp8Weights::block(int unit, Pass pass, const Tensor& codes, const Tensor& scales,
                                Arena& arena) const {
-  // The gains lie in their own buffer as they would in a whole unit.
-  const Tensor gains = gains_.slice_rows(layer_of(unit), 1);
-  const BlockTensors norms =
-      layout_.block({gains.as<std::uint16_t>() - layout_.gains_offset(), DType::bf16, 1, gains.cols});
+  // The vectors lie in their own buffer as they would in a whole unit.
+  const Tensor vectors = vectors_.slice_rows(layer_of(unit), 1);
+  const BlockTensors t =
+      layout_.block({vectors.as<std::uint16_t>() - layout_.vectors_offset(), DType::bf16, 1, vectors.cols});
   const auto matrix = [&](int i) { return weight(unit, i, pass, codes, scales, arena); };
-  return {matrix(0), matrix(1), matrix(2), matrix(3), norms.norm1, norms.norm2, norms.q_norm, norms.k_norm};
+  return {matrix(0), matrix(1), matrix(2), matrix(3), t.norm1, t.norm2, t.q_norm, t.k_norm, t.qkv_bias};
 }
 
 }  // namespace precbench

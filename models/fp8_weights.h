@@ -6,7 +6,7 @@
 //   128x128 blocks         every rank quantizes its rows of the BF16 weights; shards end where blocks end
 //   1x32 blocks            so too, but along each GEMM's own direction, from the BF16 value both times: fprop's
 //                          codes are gathered for forward, dgrad's for backward, each with their scales
-// Other scales and norm gains are small: every rank has all of them, summed from ranks that hold zeros elsewhere.
+// Other scales, norm gains and biases are small: every rank has all of them, summed from ranks that hold zeros elsewhere.
 //
 // It needs a recipe that takes weights in one format in fprop and dgrad, and scales of which each belongs to one
 // rank's rows in both.
@@ -28,6 +28,7 @@ struct BlockWeights {
   Weight qkv, o, gate_up, down;
   Tensor norm1, norm2;    ///< BF16 [1, C]
   Tensor q_norm, k_norm;  ///< BF16 [1, D], empty without QK-norm
+  Tensor qkv_bias;        ///< BF16 [1, (H + 2 KV) D], empty without biases
 };
 
 /// The half of a step that a block's weights are gathered for.
@@ -49,7 +50,7 @@ class Fp8Weights {
   /// Whether the two passes gather codes of their own, with scales beside them.
   bool by_pass() const { return format_.granularity == Granularity::block_1x32; }
 
-  /// Quantizes this rank's shards and exchanges scales and gains. `shard(unit)`: this rank's part of a unit,
+  /// Quantizes this rank's shards and exchanges scales, gains and biases. `shard(unit)`: this rank's part of a unit,
   /// FP32 or BF16, BF16 unless from_master().
   void refresh(const std::function<Tensor(int)>& shard);
   /// This rank's codes of a unit, e4m3 [1, shard size], and where by_pass() their scales, ue8m0 [1, shard size /
@@ -81,12 +82,12 @@ class Fp8Weights {
   OperandFormat format_;
   std::vector<bool> layers_;
   int scale_offsets_[kMatrices] = {}, scales_per_block_ = 0;
-  std::int64_t gains_per_block_ = 0;
+  std::int64_t vectors_per_block_ = 0;
   Tensor codes_[2];   // e4m3: one shard of every block, for each pass where by_pass()
   Tensor beside_[2];  // ue8m0: their scales, where by_pass()
   Tensor scales_;     // f32 [layers, scales of a block], else
   Tensor amaxes_;     // f32 [layers, 4], with one scale per matrix
-  Tensor gains_;      // bf16 [layers, gains of a block]
+  Tensor vectors_;    // bf16 [layers, gains and biases of a block]
 };
 
 }  // namespace precbench

@@ -24,48 +24,61 @@ Tensor view(const Tensor& unit, std::int64_t offset, std::int64_t rows, std::int
 
 }  // namespace
 
-void Layout::add(Unit& unit, const std::string& name, std::int64_t rows, std::int64_t cols, bool matrix) {
-  unit.parameters.push_back({name, align_up(unit.size, kAlign), rows, cols, matrix});
+void Layout::add_matrix(Unit& unit, const std::string& name, std::int64_t rows, std::int64_t cols) {
+  unit.parameters.push_back({name, align_up(unit.size, kAlign), rows, cols, ParameterKind::matrix});
   unit.size = unit.parameters.back().offset + rows * cols;
 }
 
-void Layout::extend(Unit& unit, const std::string& name, std::int64_t rows) {
-  const Parameter& above = unit.parameters.back();
-  unit.parameters.push_back({name, unit.size, rows, above.cols, above.matrix});
-  unit.size += rows * unit.parameters.back().cols;
+void Layout::add_vector(Unit& unit, const std::string& name, std::int64_t size, ParameterKind kind) {
+  unit.parameters.push_back({name, align_up(unit.size, kAlign), 1, size, kind});
+  unit.size = unit.parameters.back().offset + size;
+}
+
+void Layout::extend(Unit& unit, const std::string& name, std::int64_t count) {
+  Parameter more = unit.parameters.back();
+  (more.kind == ParameterKind::matrix ? more.rows : more.cols) = count;
+  more.name = name;
+  more.offset = unit.size;
+  unit.size += more.size();
+  unit.parameters.push_back(std::move(more));
 }
 
 Unit Layout::make_block(std::int64_t layer) {
   const ModelConfig& c = config_;
   const std::string prefix = fmt::format("model.layers.{}.", layer);
   Unit unit;
-  add(unit, prefix + "self_attn.q_proj.weight", c.q_width(), c.width, true);
+  add_matrix(unit, prefix + "self_attn.q_proj.weight", c.q_width(), c.width);
   extend(unit, prefix + "self_attn.k_proj.weight", c.kv_width());
   extend(unit, prefix + "self_attn.v_proj.weight", c.kv_width());
-  add(unit, prefix + "self_attn.o_proj.weight", c.width, c.q_width(), true);
-  add(unit, prefix + "mlp.gate_proj.weight", c.ffn, c.width, true);
+  add_matrix(unit, prefix + "self_attn.o_proj.weight", c.width, c.q_width());
+  add_matrix(unit, prefix + "mlp.gate_proj.weight", c.ffn, c.width);
   extend(unit, prefix + "mlp.up_proj.weight", c.ffn);
-  add(unit, prefix + "mlp.down_proj.weight", c.width, c.ffn, true);
-  add(unit, prefix + "input_layernorm.weight", 1, c.width, false);
-  add(unit, prefix + "post_attention_layernorm.weight", 1, c.width, false);
+  add_matrix(unit, prefix + "mlp.down_proj.weight", c.width, c.ffn);
+  add_vector(unit, prefix + "input_layernorm.weight", c.width, ParameterKind::gain);
+  add_vector(unit, prefix + "post_attention_layernorm.weight", c.width, ParameterKind::gain);
   if (c.qk_norm) {
-    add(unit, prefix + "self_attn.q_norm.weight", 1, c.head_dim, false);
-    add(unit, prefix + "self_attn.k_norm.weight", 1, c.head_dim, false);
+    add_vector(unit, prefix + "self_attn.q_norm.weight", c.head_dim, ParameterKind::gain);
+    add_vector(unit, prefix + "self_attn.k_norm.weight", c.head_dim, ParameterKind::gain);
+  }
+  if (c.qkv_bias) {
+    add_vector(unit, prefix + "self_attn.q_proj.bias", c.q_width(), ParameterKind::bias);
+    extend(unit, prefix + "self_attn.k_proj.bias", c.kv_width());
+    extend(unit, prefix + "self_attn.v_proj.bias", c.kv_width());
   }
   return unit;
 }
 
 Layout::Layout(const ModelConfig& config, int pieces, bool whole_blocks) : config_(config), pieces_(pieces) {
   Unit embedding;
-  add(embedding, "model.embed_tokens.weight", config.vocab, config.width, true);
+  add_matrix(embedding, "model.embed_tokens.weight", config.vocab, config.width);
   if (!config.tied) {
     units_.push_back(std::move(embedding));
     first_block_ = 1;
   }
   for (std::int64_t layer = 0; layer < config.layers; ++layer) units_.push_back(make_block(layer));
   Unit head = config.tied ? std::move(embedding) : Unit{};
-  if (!config.tied) add(head, "lm_head.weight", config.vocab, config.width, true);
-  add(head, "model.norm.weight", 1, config.width, false);
+  if (!config.tied) add_matrix(head, "lm_head.weight", config.vocab, config.width);
+  add_vector(head, "model.norm.weight", config.width, ParameterKind::gain);
   units_.push_back(std::move(head));
   embedding_unit_ = config.tied ? head_unit() : 0;
 
@@ -119,11 +132,10 @@ std::vector<Run> Layout::runs(int unit, int piece) const {
   for (const Parameter& p : units_[unit].parameters) {
     const std::int64_t begin = std::max(first, p.offset), end = std::min(last, p.offset + p.size());
     if (begin >= end) continue;
-    if (!runs.empty() && runs.back().decay == p.matrix &&
-        runs.back().first + runs.back().count == begin - first)
+    if (!runs.empty() && runs.back().kind == p.kind && runs.back().first + runs.back().count == begin - first)
       runs.back().count += end - begin;
     else
-      runs.push_back({begin - first, end - begin, p.matrix});
+      runs.push_back({begin - first, end - begin, p.kind});
   }
   return runs;
 }
@@ -147,12 +159,15 @@ BlockTensors Layout::block(const Tensor& unit) const {
   t.o = matrix(matrices[1]);
   t.gate_up = matrix(matrices[2]);
   t.down = matrix(matrices[3]);
-  t.norm1 = view(unit, p[7].offset, 1, c.width);
-  t.norm2 = view(unit, p[8].offset, 1, c.width);
+  std::size_t next = 7;
+  const auto vector = [&](std::int64_t size) { return view(unit, p[next++].offset, 1, size); };
+  t.norm1 = vector(c.width);
+  t.norm2 = vector(c.width);
   if (c.qk_norm) {
-    t.q_norm = view(unit, p[9].offset, 1, c.head_dim);
-    t.k_norm = view(unit, p[10].offset, 1, c.head_dim);
+    t.q_norm = vector(c.head_dim);
+    t.k_norm = vector(c.head_dim);
   }
+  if (c.qkv_bias) t.qkv_bias = vector(c.q_width() + 2 * c.kv_width());
   return t;
 }
 

@@ -2,8 +2,8 @@
 //
 // Parameters form units: one per block, and the edges (embedding; final norm and lm_head, or all three in one
 // unit when tied). A unit is what is gathered, released and reduced at a time. Inside a unit the matrices
-// come first and the norm gains last, so that weight decay covers one run; q|k|v and gate|up lie side by side
-// and are used as one matrix. Over the whole model the units lie in the order in which backward finishes
+// come first, norm gains and biases last, so that weight decay covers one run; q|k|v and gate|up lie side by side
+// and are used as one matrix, and so do the biases of q|k|v. Over the whole model the units lie in the order in which backward finishes
 // them, last to first: that lets the gradient buffer be lent to activations until backward reaches it
 // (kernels/memory.h).
 //
@@ -20,14 +20,26 @@
 
 namespace precbench {
 
+/// How a parameter starts and whether weight decay applies to it.
+enum class ParameterKind : std::uint8_t {
+  matrix,  ///< starts at random; decayed
+  gain,    ///< of a norm: starts at 1
+  bias,    ///< starts at 0
+};
+
 /// A tensor under its Hugging Face name.
 struct Parameter {
   std::string name;
   std::int64_t offset = 0;  ///< element in its unit
   std::int64_t rows = 0, cols = 0;
-  bool matrix = false;  ///< initialised at random and decayed; else a gain, initialised to 1 and not decayed
+  ParameterKind kind = ParameterKind::matrix;
 
   std::int64_t size() const { return rows * cols; }
+  /// [rows, cols], or [cols] of a vector.
+  std::vector<std::int64_t> shape() const {
+    return kind == ParameterKind::matrix ? std::vector<std::int64_t>{rows, cols}
+                                         : std::vector<std::int64_t>{cols};
+  }
 };
 
 struct Unit {
@@ -39,7 +51,9 @@ struct Unit {
 struct Run {
   std::int64_t first = 0;
   std::int64_t count = 0;
-  bool decay = false;
+  ParameterKind kind = ParameterKind::matrix;
+
+  bool decay() const { return kind == ParameterKind::matrix; }
 };
 
 /// A block's tensors as views of its unit, for weights and gradients alike.
@@ -50,6 +64,7 @@ struct BlockTensors {
   Tensor down;            ///< [C, F]
   Tensor norm1, norm2;    ///< [1, C]: input_layernorm, post_attention_layernorm
   Tensor q_norm, k_norm;  ///< [1, D], empty without QK-norm
+  Tensor qkv_bias;        ///< [1, (H + 2 KV) D], empty without biases
 };
 
 class Layout {
@@ -88,16 +103,18 @@ class Layout {
     std::int64_t size() const { return rows * cols; }
   };
   std::array<Matrix, 4> block_matrices() const;
-  /// First element of a block's norm gains, which are the rest of its unit.
-  std::int64_t gains_offset() const { return units_[first_block_].parameters[7].offset; }
+  /// First element of a block's vectors, gains and biases, which are the rest of its unit.
+  std::int64_t vectors_offset() const { return units_[first_block_].parameters[7].offset; }
   Tensor embedding(const Tensor& unit) const;   ///< of embedding_unit: [V, C]
   Tensor final_norm(const Tensor& unit) const;  ///< of head_unit: [1, C]
   Tensor lm_head(const Tensor& unit) const;     ///< of head_unit: [V, C]; the embedding when tied
 
  private:
-  void add(Unit& unit, const std::string& name, std::int64_t rows, std::int64_t cols, bool matrix);
-  /// More rows of the last parameter's matrix under a name of their own, without a hole before them.
-  void extend(Unit& unit, const std::string& name, std::int64_t rows);
+  void add_matrix(Unit& unit, const std::string& name, std::int64_t rows, std::int64_t cols);
+  void add_vector(Unit& unit, const std::string& name, std::int64_t size, ParameterKind kind);
+  /// More of the last parameter, under a name of its own and without a hole before it: rows of its matrix, or
+  /// elements of its vector.
+  void extend(Unit& unit, const std::string& name, std::int64_t count);
   Unit make_block(std::int64_t layer);
   /// The smallest shard of a block, at least its share, that ends whole wherever it ends.
   std::int64_t whole_block_shard() const;

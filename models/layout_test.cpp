@@ -1,6 +1,8 @@
 // Parameter arithmetic: nothing is lost, counted twice or misplaced, however a model is cut.
 #include "models/layout.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <initializer_list>
 #include <numeric>
@@ -15,10 +17,10 @@ using namespace precbench;
 namespace {
 
 // Dimensions that divide neither each other nor any alignment, with every option.
-ModelConfig awkward(bool tied, bool qk_norm) {
+ModelConfig awkward(bool tied, bool qk_norm, bool qkv_bias = false) {
   ModelConfig c;
   c.layers = 3, c.width = 6, c.ffn = 11, c.heads = 3, c.kv_heads = 1, c.head_dim = 2, c.vocab = 37;
-  c.tied = tied, c.qk_norm = qk_norm;
+  c.tied = tied, c.qk_norm = qk_norm, c.qkv_bias = qkv_bias;
   return c;
 }
 
@@ -26,6 +28,7 @@ std::vector<ModelConfig> configs() {
   std::vector<ModelConfig> all = {model_presets().front()};
   for (bool tied : {false, true})
     for (bool qk_norm : {false, true}) all.push_back(awkward(tied, qk_norm));
+  all.push_back(awkward(false, false, true));
   return all;
 }
 
@@ -86,10 +89,11 @@ TEST_CASE("runs cover every element of every parameter once, with its decay, and
       const Layout layout(config, pieces);
       for (int u = 0; u < layout.unit_count(); ++u) {
         const Unit& unit = layout.units()[u];
-        enum : char { kHole, kGain, kMatrix };
+        enum : char { kHole, kVector, kMatrix };
         std::vector<char> expected(unit.size, kHole), covered(unit.size, kHole);
         for (const Parameter& p : unit.parameters)
-          std::fill_n(expected.begin() + p.offset, p.size(), p.matrix ? kMatrix : kGain);
+          std::fill_n(expected.begin() + p.offset, p.size(),
+                      p.kind == ParameterKind::matrix ? kMatrix : kVector);
         std::int64_t twice = 0, outside = 0;
         for (int piece = 0; piece < pieces; ++piece) {
           const auto [first, last] = layout.shard_range(u, piece);
@@ -100,7 +104,7 @@ TEST_CASE("runs cover every element of every parameter once, with its decay, and
                 continue;
               }
               twice += covered[first + i] != kHole;
-              covered[first + i] = run.decay ? kMatrix : kGain;
+              covered[first + i] = run.decay() ? kMatrix : kVector;
             }
         }
         CHECK(twice == 0);
@@ -110,13 +114,14 @@ TEST_CASE("runs cover every element of every parameter once, with its decay, and
     }
 }
 
-TEST_CASE("only norm gains are spared from decay", "[layout]") {
+TEST_CASE("norm gains and biases are spared from decay", "[layout]") {
   for (const ModelConfig& config : configs()) {
     const Layout layout(config, 1);
     for (const Unit& unit : layout.units())
       for (const Parameter& p : unit.parameters) {
         INFO(p.name);
-        CHECK(p.matrix == (p.name.find("norm") == std::string::npos));
+        const bool gain = p.name.find("norm") != std::string::npos, bias = p.name.ends_with(".bias");
+        CHECK(p.kind == (gain ? ParameterKind::gain : bias ? ParameterKind::bias : ParameterKind::matrix));
       }
   }
 }
@@ -125,7 +130,7 @@ TEST_CASE("weight decay covers a block in one run where the dimensions are whole
   const Layout layout(model_presets().front(), 1);
   const std::vector<Run> runs = layout.runs(layout.block_unit(0), 0);
   REQUIRE(runs.size() == 2);
-  CHECK((runs[0].decay && !runs[1].decay));
+  CHECK((runs[0].decay() && !runs[1].decay()));
 }
 
 TEST_CASE("a block's fused matrices are its parameters, row behind row", "[layout]") {
@@ -162,6 +167,18 @@ TEST_CASE("a block's fused matrices are its parameters, row behind row", "[layou
     if (config.qk_norm) {
       check(t.q_norm, {"self_attn.q_norm"});
       check(t.k_norm, {"self_attn.k_norm"});
+    }
+    CHECK(t.qkv_bias.empty() != config.qkv_bias);
+    if (config.qkv_bias) {
+      std::int64_t next = 0;
+      for (const char* part : {"q_proj", "k_proj", "v_proj"})
+        for (const Parameter& p : unit.parameters) {
+          if (p.name != fmt::format("model.layers.1.self_attn.{}.bias", part)) continue;
+          CHECK(t.qkv_bias.as<float>()[next] == static_cast<float>(p.offset));
+          next += p.size();
+        }
+      CHECK(next == t.qkv_bias.cols);
+      CHECK((t.qkv_bias.as<float>() - memory.data()) % 8 == 0);
     }
     // 16 bytes in BF16, which matrix and vector loads want of every tensor's start.
     for (const Tensor& whole : {t.qkv, t.o, t.gate_up, t.down, t.norm1, t.norm2})

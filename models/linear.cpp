@@ -53,6 +53,12 @@ void Linear::dgrad(const Tensor& dx, const Operand& dy, const Weight& weight) co
   device_.matmul(dx, dy.row, w, {GemmRole::dgrad, recipe_.dgrad.fast_accum, false, op_class_});
 }
 
+Operand Linear::quantized_weight(const Weight& weight, bool columns) const {
+  Operand w = make_operand(weight.value, {}, {});
+  (columns ? w.col : w.row) = quantized(weight, columns ? recipe_.dgrad.b : recipe_.fprop.b, columns);
+  return w;
+}
+
 void Linear::wgrad(const Tensor& dweight, const Operand& dy, const Operand& x, bool accumulate) const {
   device_.matmul(dweight, dy.col, x.col, {GemmRole::wgrad, recipe_.wgrad.fast_accum, accumulate, op_class_});
 }

@@ -40,6 +40,8 @@ class Linear {
   void fprop(const Tensor& y, const Operand& x, const Weight& weight) const;
   /// dX[M,K] = dY[M,N] W[N,K]; reads dy.row.
   void dgrad(const Tensor& dx, const Operand& dy, const Weight& weight) const;
+  /// The weight with the form that fprop takes, or with `columns` dgrad, in the arena's stack.
+  Operand quantized_weight(const Weight& weight, bool columns) const;
   /// dW[N,K] = or += dY[M,N]^T X[M,K]; reads dy.col and x.col.
   void wgrad(const Tensor& dweight, const Operand& dy, const Operand& x, bool accumulate) const;
 

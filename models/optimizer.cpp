@@ -58,7 +58,7 @@ void optimizer_step(Device& device, Parameters& parameters, const Tensor& scalar
     parameters.complete(u);
     const Parameters::Shard shard = parameters.shard(u);
     for (const Run& run : shard.runs) {
-      AdamwOptions options{o.beta1, o.beta2, o.eps, run.decay ? o.weight_decay : 0.0f, o.max_norm};
+      AdamwOptions options{o.beta1, o.beta2, o.eps, run.decay() ? o.weight_decay : 0.0f, o.max_norm};
       options.stochastic_rounding = parameters.options().master == Master::bf16_sr;
       options.first_index = shard.model_offset + run.first;
       device.adamw(part(shard.weights, run), part(shard.master, run), part(shard.m, run), part(shard.v, run),

@@ -159,7 +159,7 @@ BlockWeights Parameters::gather_block(std::int64_t layer, Pass pass) {
   const Tensor weights = gather(unit);
   if (fp8_ && fp8_->has(unit)) return fp8_->block(unit, pass, weights, gathered_scales(unit), arena_);
   const BlockTensors t = layout_.block(weights);
-  return {{t.qkv}, {t.o}, {t.gate_up}, {t.down}, t.norm1, t.norm2, t.q_norm, t.k_norm};
+  return {{t.qkv}, {t.o}, {t.gate_up}, {t.down}, t.norm1, t.norm2, t.q_norm, t.k_norm, t.qkv_bias};
 }
 
 Tensor Parameters::gradients(int unit) {
@@ -215,12 +215,12 @@ void Parameters::initialize(std::uint64_t seed, float std) {
   for (int u = 0; u < layout_.unit_count(); ++u) {
     const Shard s = shard(u);
     const Tensor& target = s.master.empty() ? s.weights : s.master;
-    device_.zero(target);  // the holes too
+    device_.zero(target);  // the holes too, and biases
     for (const Run& run : s.runs) {
       const Tensor elements = target.elements(run.first, run.count);
-      if (run.decay)
+      if (run.kind == ParameterKind::matrix)
         device_.init_normal(elements, std, seed, s.model_offset + run.first);
-      else
+      else if (run.kind == ParameterKind::gain)
         device_.fill(elements, 1.0f);
     }
     if (!s.master.empty() && !s.weights.empty()) device_.convert(s.weights, s.master);

@@ -95,7 +95,7 @@ class Parameters {
   std::vector<Comm*> comms() const;
 
   // ---- in and out
-  /// Matrices ~ N(0, std), gains 1, moments 0. The same numbers whatever the sharding.
+  /// Matrices ~ N(0, std), gains 1, biases 0, moments 0. The same numbers whatever the sharding.
   void initialize(std::uint64_t seed, float std);
   enum class Kind : std::uint8_t { weights, gradients };
   /// Calls `read(parameter, values)` for every parameter that this rank holds a part of; values, all of

@@ -94,12 +94,23 @@ void Transformer::push_inner(std::int64_t layer, Saved& saved) {
 }
 
 RopeOptions Transformer::rope_options(const BlockWeights& w) const {
-  return {attention_shape_, static_cast<float>(config_.rope_theta), static_cast<float>(config_.norm_eps),
-          w.q_norm, w.k_norm};
+  return {.shape = attention_shape_,
+          .theta = static_cast<float>(config_.rope_theta),
+          .norm_eps = static_cast<float>(config_.norm_eps),
+          .q_norm = w.q_norm,
+          .k_norm = w.k_norm,
+          .bias = w.qkv_bias,
+          .scaling = config_.rope_scaling};
 }
 
 void Transformer::observe(std::int64_t layer, const char* role, const Operand& operand) {
   if (quantization_observer_) quantization_observer_->observe(layer, role, operand);
+}
+
+void Transformer::observe_weight(std::int64_t layer, const char* role, const Weight& weight, bool columns) {
+  if (!quantization_observer_ || weight.value.empty()) return;
+  const Scope scope(arena_);
+  observe(layer, role, linear(layer).quantized_weight(weight, columns));
 }
 
 template <class Op>
@@ -127,6 +138,12 @@ Operand Transformer::normed(const Linear& consumer, const Tensor& value, const F
   return h;
 }
 
+void Transformer::fprop(std::int64_t layer, const char* role, const Tensor& y, const Operand& x,
+                        const Weight& weight) {
+  linear(layer).fprop(y, x, weight);
+  observe_weight(layer, role, weight, false);
+}
+
 void Transformer::block_forward(std::int64_t layer, Saved& saved, const BlockWeights& w, const Tensor& x,
                                 bool again) {
   const Linear lin = linear(layer);
@@ -142,7 +159,7 @@ void Transformer::block_forward(std::int64_t layer, Saved& saved, const BlockWei
         device_.add_rmsnorm(h, saved.x, saved.rstd1, x, layer == 0 ? Tensor{} : branch_, w.norm1, eps);
     });
     observe(layer, "qkv.x", h1);
-    lin.fprop(saved.raw_qkv, h1, w.qkv);
+    fprop(layer, "qkv.w", saved.raw_qkv, h1, w.qkv);
   }
   {
     const Scope scope(arena_);
@@ -153,7 +170,7 @@ void Transformer::block_forward(std::int64_t layer, Saved& saved, const BlockWei
     push_row(out, lin.x_row());
     produce(out, [&](Operand& o) { device_.attention(o, saved.lse, qkv, attention_shape_); });
     observe(layer, "o.x", out);
-    lin.fprop(branch_, out, w.o);
+    fprop(layer, "o.w", branch_, out, w.o);
   }
   {
     const Scope scope(arena_);
@@ -162,7 +179,7 @@ void Transformer::block_forward(std::int64_t layer, Saved& saved, const BlockWei
       device_.add_rmsnorm(h, saved.mid, saved.rstd2, saved.x, branch_, w.norm2, eps);
     });
     observe(layer, "gate_up.x", h2);
-    lin.fprop(saved.gate_up, h2, w.gate_up);
+    fprop(layer, "gate_up.w", saved.gate_up, h2, w.gate_up);
   }
   if (again) return;
   const Scope scope(arena_);
@@ -172,10 +189,16 @@ void Transformer::block_forward(std::int64_t layer, Saved& saved, const BlockWei
   s.keep_value = !lin.x_row().quantized() || quantization_observer_;
   produce(s, [&](Operand& out) { device_.swiglu(out, saved.gate_up); });
   observe(layer, "down.x", s);
-  lin.fprop(branch_, s, w.down);
+  fprop(layer, "down.w", branch_, s, w.down);
 }
 
 // ---- backward
+
+void Transformer::dgrad(std::int64_t layer, const char* role, const Tensor& dx, const Operand& dy,
+                        const Weight& weight) {
+  linear(layer).dgrad(dx, dy, weight);
+  observe_weight(layer, role, weight, true);
+}
 
 void Transformer::wgrad(const Linear& lin, const Tensor& dweight, const Operand& dy, const Operand& x) {
   parameters_.claim(dweight);
@@ -202,17 +225,18 @@ void Transformer::ffn_backward(std::int64_t layer, const Saved& saved, const Blo
   {
     const Scope inner(arena_);
     const Tensor ds = push(config_.ffn);
-    lin.dgrad(ds, dx, w.down);
+    dgrad(layer, "down.w", ds, dx, w.down);
     Operand s = make_operand(push(config_.ffn), {}, lin.x_col());
     s.amax = saved.swiglu_amax;
     push_col(s, lin.x_col());
     s.keep_value = !lin.x_col().quantized() || quantization_observer_;
     produce(dgate_up, [&](Operand& d) { device_.swiglu_backward(d, s, ds, saved.gate_up); });
     observe(layer, "gate_up.dy", dgate_up);
+    observe(layer, "down.x", s);
     wgrad(lin, g.down, dx, s);
   }
   const Tensor dh = push(config_.width);
-  lin.dgrad(dh, dgate_up, w.gate_up);
+  dgrad(layer, "gate_up.w", dh, dgate_up, w.gate_up);
   norm_wgrad(lin, g.gate_up, dgate_up, saved.h2, saved.h2_col, saved.mid, saved.rstd2, w.norm2);
   produce(dmid, [&](Operand& d) {
     device_.rmsnorm_backward(d, g.norm2, accumulate, dx.value, dh, saved.mid, saved.rstd2, w.norm2);
@@ -226,7 +250,8 @@ void Transformer::attention_backward(std::int64_t layer, const Saved& saved, con
   const bool accumulate = parameters_.accumulates();
   const Scope scope(arena_);
   Operand dqkv = push_gradient(push(attention_shape_.qkv_width()), lin);
-  dqkv.keep_value = !lin.dy_row().quantized() || !lin.dy_col().quantized() || quantization_observer_;
+  dqkv.keep_value =
+      !lin.dy_row().quantized() || !lin.dy_col().quantized() || config_.qkv_bias || quantization_observer_;
   {
     const Scope inner(arena_);
     {
@@ -234,10 +259,11 @@ void Transformer::attention_backward(std::int64_t layer, const Saved& saved, con
       Operand out = make_operand(saved.attention, {}, lin.x_col());
       push_col(out, lin.x_col());
       produce(out, [&](Operand& o) { device_.quantize(o); });
+      observe(layer, "o.x", out);
       wgrad(lin, g.o, dmid, out);
     }
     const Tensor dout = push(attention_shape_.q_width());
-    lin.dgrad(dout, dmid, w.o);
+    dgrad(layer, "o.w", dout, dmid, w.o);
     Tensor qkv = saved.raw_qkv;
     if (config_.qk_norm) {
       qkv = push(attention_shape_.qkv_width());
@@ -248,10 +274,11 @@ void Transformer::attention_backward(std::int64_t layer, const Saved& saved, con
     produce(dqkv, [&](Operand& d) {
       device_.rope_backward(d, g.q_norm, g.k_norm, accumulate, dturned, saved.raw_qkv, rope_options(w));
     });
+    if (config_.qkv_bias) device_.bias_backward(g.qkv_bias, accumulate, dqkv.value);
     observe(layer, "qkv.dy", dqkv);
   }
   const Tensor dh = push(config_.width);
-  lin.dgrad(dh, dqkv, w.qkv);
+  dgrad(layer, "qkv.w", dh, dqkv, w.qkv);
   norm_wgrad(lin, g.qkv, dqkv, saved.h1, saved.h1_col, saved.x, saved.rstd1, w.norm1);
   Operand below = gradient_in(1 - slot_, layer - 1);
   produce(below, [&](Operand& d) {

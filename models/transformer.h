@@ -26,7 +26,9 @@ struct TransformerOptions {
   DType activations = DType::bf16;     ///< f32: the FP32 reference model of the tests
 };
 
-/// Watches quantization: called with every operand after its forms are made, with the role it plays.
+/// Watches quantization: called with every operand of a block's linear layers, after its forms are made and while its
+/// BF16 value is there: activations "qkv.x", gradients "qkv.dy", weights "qkv.w" (not where ranks exchange these in
+/// FP8: nobody has their value). A form is shown once a pass; what the operand lacks then is shown at another time.
 class QuantizationObserver {
  public:
   virtual ~QuantizationObserver() = default;
@@ -80,10 +82,15 @@ class Transformer {
   void push_inner(std::int64_t layer, Saved& saved);
   RopeOptions rope_options(const BlockWeights& w) const;
   void observe(std::int64_t layer, const char* role, const Operand& operand);
+  /// Makes one of the weight's forms again, to be watched; where a GEMM had it, so that it takes no more memory.
+  void observe_weight(std::int64_t layer, const char* role, const Weight& weight, bool columns);
   /// Runs op(x); with reduce_amax in two parts, around the exchange of x's amax.
   template <class Op>
   void produce(Operand& x, Op&& op);
 
+  /// A block's fprop and dgrad. `role`: of the weight, for whoever watches quantization.
+  void fprop(std::int64_t layer, const char* role, const Tensor& y, const Operand& x, const Weight& weight);
+  void dgrad(std::int64_t layer, const char* role, const Tensor& dx, const Operand& dy, const Weight& weight);
   /// lin.wgrad into memory that is claimed first, added to what earlier micro-steps left.
   void wgrad(const Linear& lin, const Tensor& dweight, const Operand& dy, const Operand& x);
   /// `again`: a recomputation inside backward, which needs neither the first sum nor the block's output.

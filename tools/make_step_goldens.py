@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Makes models/golden/step_{llama,tied,qwen3}.safetensors: one training step of three small models, by PyTorch autograd.
+"""Makes models/golden/step_NAME.safetensors: one training step of small models, by PyTorch autograd.
 
-    python3 tools/make_step_goldens.py            # needs torch (CPU) and safetensors; only to remake the files
+    python3 tools/make_step_goldens.py [NAME...]  # needs torch (CPU), transformers, safetensors; only to remake files
 
 Each file holds the weights (BF16, under their Hugging Face names), `tokens` [B, T+1], and the step on them, twice:
-  loss, grad.NAME, grad_norm, after.NAME                       plain autograd in float64, stored as float32
+  loss, grad.NAME, grad_norm, after.NAME                       plain autograd in float64, stored as float32;
+                                                               of llama3.2 and qwen2.5 by Hugging Face's own model
   bf16.loss, bf16.grad.NAME, bf16.grad_norm, bf16.after.NAME   rounded to BF16 wherever precbench's `bf16` recipe
                                                                rounds (kernels/device.h), forward and backward
 The first says what the right answer is; the second is what a correct implementation must hit closely. `loss` is the mean
@@ -14,6 +15,7 @@ float32 whose constants stand in the metadata beside the model (`optimizer`, `co
 import json
 import math
 import pathlib
+import sys
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +29,18 @@ MODELS = {
     "llama": LLAMA,
     "tied": dict(LLAMA, tied=True),
     "qwen3": dict(LLAMA, qk_norm=True, rope_theta=1000000.0, norm_eps=1e-6),
+}
+# As their config.json says it. Three quarters of the positions lie beyond the original context.
+HUGGING_FACE_SHAPE = dict(num_hidden_layers=2, hidden_size=64, intermediate_size=96, num_attention_heads=4,
+                          num_key_value_heads=2, vocab_size=96, hidden_act="silu")
+HUGGING_FACE = {
+    "llama3.2": dict(HUGGING_FACE_SHAPE, model_type="llama", head_dim=16, tie_word_embeddings=True, rms_norm_eps=1e-5,
+                     rope_theta=500000.0, max_position_embeddings=96, attention_bias=False, mlp_bias=False,
+                     rope_scaling=dict(rope_type="llama3", factor=16.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                                       original_max_position_embeddings=6)),
+    "qwen2.5": dict(HUGGING_FACE_SHAPE, model_type="qwen2", tie_word_embeddings=False, rms_norm_eps=1e-6,
+                    rope_theta=1000000.0, max_position_embeddings=6, use_sliding_window=False, sliding_window=4,
+                    max_window_layers=2, rope_scaling=dict(type="yarn", factor=4.0, original_max_position_embeddings=6)),
 }
 
 
@@ -87,13 +101,17 @@ class Unrounded:
     attention = staticmethod(lambda q, k, v: Attention.apply(q, k, v, lambda x: x))
 
 
-def rope(x, theta):
+def rope(x, config):
     """Rotate-half on [B, heads, T, D]."""
     half = x.shape[-1] // 2
-    frequency = theta ** (-torch.arange(half, dtype=x.dtype) / half)
-    angle = torch.outer(torch.arange(x.shape[-2], dtype=x.dtype), frequency)
+    if "rotary" in config:
+        cos, sin = config["rotary"]
+    else:
+        frequency = config["rope_theta"] ** (-torch.arange(half, dtype=x.dtype) / half)
+        angle = torch.outer(torch.arange(x.shape[-2], dtype=x.dtype), frequency)
+        cos, sin = angle.cos(), angle.sin()
     a, b = x.split(half, -1)
-    return torch.cat((a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()), -1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
 
 
 def loss_of(config, w, tokens, mode):
@@ -111,9 +129,12 @@ def loss_of(config, w, tokens, mode):
         at = f"model.layers.{layer}."
         h = stored(norm(x, at + "input_layernorm.weight"))
         q, k, v = map(heads, linear(h, *(f"{at}self_attn.{p}_proj.weight" for p in "qkv")))
+        if config.get("qkv_bias"):  # one op with RoPE, too
+            q, k, v = (x + heads(w[f"{at}self_attn.{p}_proj.bias"].expand(B, T, -1)) for p, x in zip("qkv", (q, k, v)))
+            v = stored(v)
         if config["qk_norm"]:  # one op with RoPE: nothing is stored between them
             q, k = norm(q, at + "self_attn.q_norm.weight"), norm(k, at + "self_attn.k_norm.weight")
-        q, k = (stored(rope(head, config["rope_theta"])) for head in (q, k))
+        q, k = (stored(rope(head, config)) for head in (q, k))
         group = config["heads"] // config["kv_heads"]
         out = mode.attention(q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1))
         (branch,) = linear(out.transpose(1, 2).flatten(2), at + "self_attn.o_proj.weight")
@@ -146,6 +167,10 @@ def random_weights(config, generator):
         for name, rows in (("q", q_width), ("k", kv_width), ("v", kv_width)):
             matrix(f"{at}self_attn.{name}_proj.weight", rows, C, C**-0.5)
         matrix(at + "self_attn.o_proj.weight", C, q_width, q_width**-0.5)
+        if config.get("qkv_bias"):
+            for name, size in (("q", q_width), ("k", kv_width), ("v", kv_width)):
+                weights[f"{at}self_attn.{name}_proj.bias"] = (
+                    torch.randn(size, generator=generator) * 0.5).to(torch.bfloat16)
         if config["qk_norm"]:
             gain(at + "self_attn.q_norm.weight", config["head_dim"])
             gain(at + "self_attn.k_norm.weight", config["head_dim"])
@@ -181,18 +206,53 @@ def adamw_step(weights, grads):
     return {name: param.detach() for name, param in params.items()}, norm
 
 
+def check_same(what, ours, theirs, limit):
+    """Two computations of the plain step agree to within their rounding."""
+    for name, want in theirs.items():
+        error = (ours[name] - want).norm() / want.norm()
+        assert error < limit, f"{name}: {what} is off by {error:.1e}"
+
+
 def check_attention(config, weights, tokens, plain):
     """Without rounding our attention must be PyTorch's, to what float64 leaves."""
-    _, ours = gradients(config, weights, tokens, Unrounded)
-    for name, want in plain.items():
-        error = (ours[name] - want).norm() / want.norm()
-        assert error < 1e-12, f"{name}: our attention's gradient is off by {error:.1e}"
+    check_same("our attention's gradient", gradients(config, weights, tokens, Unrounded)[1], plain, 1e-12)
+
+
+class HuggingFace:
+    """The library's own model in float64, but for what it always does in float32: RoPE's angles, norms, softmax."""
+
+    def __init__(self, description):
+        from transformers import AutoConfig, AutoModelForCausalLM
+
+        c = AutoConfig.for_model(**json.loads(json.dumps(description)))  # a copy: it rewrites what it is given
+        self.model = AutoModelForCausalLM.from_config(c, attn_implementation="eager", dtype=torch.float64)
+        cos, sin = self.model.model.rotary_emb(torch.zeros(1, dtype=torch.float64), torch.arange(T)[None])
+        half = cos.shape[-1] // 2
+        self.ours = dict(layers=c.num_hidden_layers, width=c.hidden_size, ffn=c.intermediate_size,
+                         heads=c.num_attention_heads, kv_heads=c.num_key_value_heads, head_dim=2 * half,
+                         vocab=c.vocab_size, tied=c.tie_word_embeddings, qk_norm=False,
+                         qkv_bias=description["model_type"] == "qwen2", norm_eps=c.rms_norm_eps,
+                         rotary=(cos[0, :, :half], sin[0, :, :half]))
+
+    def gradients(self, weights, tokens):
+        missing, unexpected = self.model.load_state_dict({name: w.double() for name, w in weights.items()}, strict=False)
+        assert not unexpected and set(missing) <= {"lm_head.weight"}, (missing, unexpected)
+        logits = self.model(tokens[:, :-1].long()).logits
+        loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten().long())
+        loss.backward()
+        return loss.detach(), {name: p.grad for name, p in self.model.named_parameters()}
 
 
 def main():
     folder = pathlib.Path(__file__).resolve().parent.parent / "models" / "golden"
     folder.mkdir(parents=True, exist_ok=True)
-    for seed, (name, config) in enumerate(MODELS.items()):
+    for seed, (name, config) in enumerate({**MODELS, **HUGGING_FACE}.items()):
+        if len(sys.argv) > 1 and name not in sys.argv[1:]:
+            continue
+        description, library = dict(config, name=name), None
+        if name in HUGGING_FACE:
+            description, library = config, HuggingFace(config)
+            config = library.ours
         generator = torch.Generator().manual_seed(seed)
         weights = random_weights(config, generator)
         tokens = torch.randint(0, config["vocab"], (B, T + 1), generator=generator, dtype=torch.int32)
@@ -202,12 +262,16 @@ def main():
             loss, grads = gradients(config, weights, tokens, mode)
             if mode is Plain:
                 check_attention(config, weights, tokens, grads)
+            if mode is Plain and library:
+                ours = grads
+                loss, grads = library.gradients(weights, tokens)
+                check_same("our own step", ours, grads, 32 * 2**-24)
             after, norms[prefix] = adamw_step(weights, grads)
             tensors[prefix + "loss"] = loss.float().reshape(1)
             tensors[prefix + "grad_norm"] = norms[prefix].reshape(1)
             tensors.update({f"{prefix}grad.{key}": grad.float() for key, grad in grads.items()})
             tensors.update({f"{prefix}after.{key}": weight for key, weight in after.items()})
-        metadata = dict(config=json.dumps(dict(config, name=name)), optimizer=json.dumps(OPTIMIZER))
+        metadata = dict(config=json.dumps(description), optimizer=json.dumps(OPTIMIZER))
         path = folder / f"step_{name}.safetensors"
         save_file({key: value.contiguous() for key, value in tensors.items()}, path, metadata=metadata)
         plain, rounded = tensors["loss"].item(), tensors["bf16.loss"].item()

@@ -48,6 +48,7 @@ class CpuDevice final : public Device {
   void do_rope(const Tensor& out, const Tensor& qkv, const RopeOptions& options) override;
   void do_rope_backward(Operand& dqkv, const Tensor& dq_norm, const Tensor& dk_norm, bool accumulate,
                         const Tensor& dout, const Tensor& qkv, const RopeOptions& options) override;
+  void do_bias_backward(const Tensor& dbias, bool accumulate, const Tensor& dy) override;
   void do_attention(Operand& out, const Tensor& lse, const Tensor& qkv, const AttentionShape& shape) override;
   void do_attention_backward(const Tensor& dqkv, const Tensor& dout, const Tensor& out, const Tensor& lse,
                              const Tensor& qkv, const AttentionShape& shape) override;
@@ -74,8 +75,7 @@ class CpuDevice final : public Device {
   int threads_;
   std::vector<std::vector<float>> scratch_;
   std::vector<float> rope_table_;  // [T][head_dim/2] pairs of cos, sin
-  std::int64_t rope_T_ = 0, rope_dim_ = 0;
-  float rope_theta_ = 0;
+  RopeAngles rope_angles_;         // of the table
 };
 
 }  // namespace precbench

@@ -1,6 +1,7 @@
 // Rotary position embedding (Su et al. 2021) in the rotate-half order of Hugging Face Llama: element i of a
-// head pairs with element i + D/2 and turns by the angle t * theta^(-2i/D). Qwen3's QK-norm is an RMSNorm of
-// each q and k head before the turn. A turn is orthogonal, so backward turns by the negative angle.
+// head pairs with element i + D/2 and turns by an angle of the table (rope_table.h). Qwen3's QK-norm is an RMSNorm
+// of each q and k head before the turn, Qwen2's bias is added before it. Backward is the transpose of the turn: the
+// negative angle, with the same factor.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -46,10 +47,9 @@ std::vector<float> gains_of(const RopeOptions& options) {
 }  // namespace
 
 const std::vector<float>& CpuDevice::rope_table(const RopeOptions& options) {
-  const std::int64_t T = options.shape.T, D = options.shape.head_dim;
-  if (rope_T_ == T && rope_dim_ == D && rope_theta_ == options.theta) return rope_table_;
-  rope_table_ = make_rope_table(T, D, options.theta);
-  rope_T_ = T, rope_dim_ = D, rope_theta_ = options.theta;
+  if (rope_angles_ == options.angles()) return rope_table_;
+  rope_table_ = make_rope_table(options.angles());
+  rope_angles_ = options.angles();
   return rope_table_;
 }
 
@@ -58,10 +58,14 @@ void CpuDevice::do_rope(const Tensor& out, const Tensor& qkv, const RopeOptions&
   const std::int64_t D = s.head_dim, W = s.qkv_width(), turned = s.heads + s.kv_heads;
   const std::vector<float>& table = rope_table(options);
   const std::vector<float> gains = gains_of(options);
+  std::vector<float> bias_buffer(W);
+  const float* bias = options.bias.empty() ? nullptr : cpu::load(options.bias, 0, W, bias_buffer.data());
+  const bool copies_v = out.data != qkv.data || bias;
   cpu::for_rows(threads_, s.tokens(), 2 * W, [&](std::int64_t row, float* buffer) {
     const float* in = cpu::load(qkv, row * W, W, buffer);
     float* values = buffer + W;
     std::copy(in, in + W, values);
+    for (std::int64_t i = 0; bias && i < W; ++i) values[i] += bias[i];
     for (std::int64_t h = 0; h < turned; ++h) {
       float* head = values + h * D;
       if (!gains.empty()) {
@@ -71,7 +75,7 @@ void CpuDevice::do_rope(const Tensor& out, const Tensor& qkv, const RopeOptions&
       }
       turn(head, table.data() + row % s.T * D, D, 1.0f);
     }
-    cpu::store(out, row * W, out.data == qkv.data ? turned * D : W, values);
+    cpu::store(out, row * W, copies_v ? W : turned * D, values);
   });
 }
 

@@ -109,6 +109,8 @@ class CudaDevice final : public Device {
   void do_rope(const Tensor& out, const Tensor& qkv, const RopeOptions& options) override;
   void do_rope_backward(Operand& dqkv, const Tensor& dq_norm, const Tensor& dk_norm, bool accumulate,
                         const Tensor& dout, const Tensor& qkv, const RopeOptions& options) override;
+  // bias.cu
+  void do_bias_backward(const Tensor& dbias, bool accumulate, const Tensor& dy) override;
   // attention.cpp; attention_name() and set_attention() too
   AttentionState& attention_state();
   void do_attention(Operand& out, const Tensor& lse, const Tensor& qkv, const AttentionShape& shape) override;

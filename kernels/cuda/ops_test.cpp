@@ -22,32 +22,6 @@ std::vector<OperandFormats> all_operands() {
           {kSquare, {}}};
 }
 
-/// Both devices and the memory of one comparison. `gpu(t)` is a host tensor's copy on the GPU.
-struct Bench {
-  std::unique_ptr<Device> gpu_device = gpu_or_skip();
-  std::unique_ptr<Device> cpu = make_cpu_device(2);
-  std::unique_ptr<HostMemory> host;
-  std::unique_ptr<Buffers> buffers;
-
-  explicit operator bool() const { return gpu_device != nullptr; }
-  Device& gpu() { return *gpu_device; }
-  void start() {
-    host = std::make_unique<HostMemory>();
-    buffers = std::make_unique<Buffers>(*gpu_device);
-  }
-  Tensor on_gpu(const Tensor& t) { return t.empty() ? Tensor{} : buffers->copy_of(t); }
-  /// An output on the GPU: NaN until it is written.
-  Tensor gpu_output(DType dtype, std::int64_t rows, std::int64_t cols) {
-    return buffers->copy_of(host->tensor(dtype, rows, cols));
-  }
-  Tensor wide(const Tensor& t) { return host->converted(t, DType::f32); }
-  Tensor fetch(const Tensor& t) { return fetched(*host, *gpu_device, t); }
-  /// A device output, checked by the 2x rule against the CPU's outputs of BF16 and FP32 inputs.
-  void check(const std::string& what, const Tensor& result, const Tensor& naive, const Tensor& truth) {
-    check_twice(what, fetch(result), naive, HostMemory::values(truth));
-  }
-};
-
 struct Size {
   std::int64_t M, C;
 };

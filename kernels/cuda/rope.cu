@@ -5,9 +5,8 @@
 // one head, so they work in place, and D / 16 neighbouring lanes have a head, which reduce QK-norm's sums by
 // shuffles. Backward without QK-norm is also a Source of tile.cuh, so that forms are cast from registers;
 // there a thread loads its partner vector as well, from the same cache lines as its neighbours. cos and sin
-// come from a table made once per (T, D, theta) in FP64 on the host, so that they are the CPU device's. Bytes
-// per element: 2 read and 2 written (v only if not in place), backward with QK-norm 4 read; the table stays
-// in L2.
+// come from a table made once in FP64 on the host, so that they are the CPU device's. Bytes per element: 2 read
+// and 2 written (v only if not in place, or with a bias), backward with QK-norm 4 read; the table stays in L2.
 #include <vector>
 
 #include "kernels/cuda/produce.cuh"
@@ -19,8 +18,7 @@ namespace precbench {
 /// Tables on the device; they stay as long as the device, because captured graphs hold their addresses.
 struct RopeTables {
   struct Table {
-    std::int64_t T, D;
-    float theta;
+    RopeAngles angles;
     float* data;  // [T, D / 2] pairs of cos, sin
   };
   std::vector<Table> tables;
@@ -92,8 +90,19 @@ __device__ inline float head_rstd(const float (&a)[8], const float (&b)[8], cons
 
 struct Gains {
   const std::uint16_t *q = nullptr, *k = nullptr;  // [D]; null: no QK-norm
+  const std::uint16_t* bias = nullptr;             // [width]; null: none
   float eps = 0;
 };
+
+/// a and b, the two vectors of a pair, plus theirs of a row.
+__device__ inline void add_to_pair(float (&a)[8], float (&b)[8], const std::uint16_t* row, const Pair& pair,
+                                   std::int64_t D) {
+  float x[8], y[8];
+  load_vector(x, row + pair.head * D + pair.i);
+  load_vector(y, row + pair.head * D + pair.i + D / 2);
+#pragma unroll
+  for (int j = 0; j < 8; ++j) a[j] += x[j], b[j] += y[j];
+}
 
 template <bool kNorm>
 __global__ void __launch_bounds__(kThreads)
@@ -109,6 +118,7 @@ __global__ void __launch_bounds__(kThreads)
   float a[8], b[8];
   unpack(a, first);
   unpack(b, second);
+  if (gains.bias) add_to_pair(a, b, gains.bias, pair, pairs.D);
   if (kNorm) {
     const float rstd = head_rstd(a, b, pairs, gains.eps);
     if (turned) {
@@ -279,7 +289,8 @@ Pairs pairs_of(const RopeOptions& options, bool turned_only) {
 }
 
 Gains gains_of(const RopeOptions& options) {
-  return {options.q_norm.as<std::uint16_t>(), options.k_norm.as<std::uint16_t>(), options.norm_eps};
+  return {options.q_norm.as<std::uint16_t>(), options.k_norm.as<std::uint16_t>(),
+          options.bias.as<std::uint16_t>(), options.norm_eps};
 }
 
 unsigned blocks_of(const Pairs& pairs) {
@@ -291,22 +302,22 @@ unsigned blocks_of(const Pairs& pairs) {
 
 const float* CudaDevice::rope_table(const RopeOptions& options) {
   if (!rope_tables_) rope_tables_ = std::make_shared<RopeTables>();
-  const std::int64_t T = options.shape.T, D = options.shape.head_dim;
+  const RopeAngles angles = options.angles();
   for (const RopeTables::Table& table : rope_tables_->tables)
-    if (table.T == T && table.D == D && table.theta == options.theta) return table.data;
+    if (table.angles == angles) return table.data;
   if (capturing_) throw std::logic_error("rope: a new sequence length or head size inside a captured step");
-  const std::vector<float> table = make_rope_table(T, D, options.theta);
-  const std::int64_t bytes = T * D * static_cast<std::int64_t>(sizeof(float));
+  const std::vector<float> table = make_rope_table(angles);
+  const std::int64_t bytes = angles.T * angles.D * static_cast<std::int64_t>(sizeof(float));
   auto* data = static_cast<float*>(allocate(bytes));
-  rope_tables_->tables.push_back({T, D, options.theta, data});
+  rope_tables_->tables.push_back({angles, data});
   rope_table_bytes_ += bytes;
-  upload({data, DType::f32, T, D}, table.data());
+  upload({data, DType::f32, angles.T, angles.D}, table.data());
   return data;
 }
 
 void CudaDevice::do_rope(const Tensor& out, const Tensor& qkv, const RopeOptions& options) {
   using namespace cuda;
-  const Pairs pairs = pairs_of(options, out.data == qkv.data);
+  const Pairs pairs = pairs_of(options, out.data == qkv.data && options.bias.empty());
   const float* table = rope_table(options);
   const auto kernel = options.q_norm.empty() ? rope_kernel<false> : rope_kernel<true>;
   kernel<<<blocks_of(pairs), kThreads, 0, stream()>>>(out.as<std::uint16_t>(), qkv.as<std::uint16_t>(), table,

@@ -42,6 +42,7 @@ class DryDevice final : public Device {
   void do_rope(const Tensor&, const Tensor&, const RopeOptions&) override {}
   void do_rope_backward(Operand&, const Tensor&, const Tensor&, bool, const Tensor&, const Tensor&,
                         const RopeOptions&) override {}
+  void do_bias_backward(const Tensor&, bool, const Tensor&) override {}
   void do_attention(Operand&, const Tensor&, const Tensor&, const AttentionShape&) override {}
   void do_attention_backward(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
                              const AttentionShape&) override {}
