@@ -1,6 +1,7 @@
 // Whole cases on the CPU device: what a record says when a case ends well, and how it says that it did not.
 #include "bench/session.h"
 
+#include <fmt/format.h>
 #include <stdlib.h>
 
 #include <cmath>
@@ -8,6 +9,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <set>
 
 #include "kernels/recipe.h"
 #include "models/safetensors.h"
@@ -75,6 +77,24 @@ void check_complete(const Record& record, const Case& c) {
   CHECK(measured.peak == predicted.peak + scratch);
 }
 
+std::set<std::string> roles_of(const Record& record) {
+  std::set<std::string> roles;
+  for (const QuantizationStats& stats : record.quantization) roles.insert(stats.role);
+  return roles;
+}
+
+/// Every operand of every linear layer, in the direction of each GEMM that takes it quantized.
+std::set<std::string> expected_roles(const Recipe& recipe) {
+  const std::pair<const char*, OperandFormat> operands[] = {
+      {"x rows", recipe.fprop.a}, {"x columns", recipe.wgrad.b},  {"dy rows", recipe.dgrad.a},
+      {"w rows", recipe.fprop.b}, {"dy columns", recipe.wgrad.a}, {"w columns", recipe.dgrad.b}};
+  std::set<std::string> roles;
+  for (const char* linear : {"qkv", "o", "gate_up", "down"})
+    for (const auto& [operand, format] : operands)
+      if (format.quantized()) roles.insert(fmt::format("{}.{}", linear, operand));
+  return roles;
+}
+
 }  // namespace
 
 TEST_CASE("every recipe trains, and its record is whole", "[session]") {
@@ -99,7 +119,7 @@ TEST_CASE("every recipe trains, and its record is whole", "[session]") {
     CHECK(record.id == case_id(c));
     // What does not run natively has no speed.
     CHECK(record.metrics->tokens_per_s.has_value() == !recipe.quantized());
-    CHECK(record.quantization.empty() == !recipe.quantized());
+    CHECK(roles_of(record) == expected_roles(recipe));
     CHECK(record.training->converted_layers.empty() == !recipe.quantized());
     CHECK((record.support->path() == ExecutionPath::native) == !recipe.quantized());
     for (const QuantizationStats& stats : record.quantization) {

@@ -2,10 +2,10 @@
 //
 // Parameters form units: one per block, and the edges (embedding; final norm and lm_head, or all three in one
 // unit when tied). A unit is what is gathered, released and reduced at a time. Inside a unit the matrices
-// come first, norm gains and biases last, so that weight decay covers one run; q|k|v and gate|up lie side by side
-// and are used as one matrix, and so do the biases of q|k|v. Over the whole model the units lie in the order in which backward finishes
-// them, last to first: that lets the gradient buffer be lent to activations until backward reaches it
-// (kernels/memory.h).
+// come first, norm gains and biases last, so that weight decay covers one run; q|k|v and gate|up lie side by
+// side and are used as one matrix, as the biases of q|k|v are as one vector. Over the whole model the units lie
+// in the order in which backward finishes them, last to first: that lets the gradient buffer be lent to
+// activations until backward reaches it (kernels/memory.h).
 //
 // Under FSDP a unit is cut into `pieces` equal shards, the last ones padded or empty.
 #pragma once

@@ -194,7 +194,7 @@ struct Training {
 
 /// What quantization does to one tensor role, over all layers that have it.
 struct QuantizationStats {
-  std::string role;    ///< layer, operand and direction of its scales: "qkv.x rows", "o.dy columns"
+  std::string role;    ///< linear layer, operand (x, dy, w) and direction of its scales: "qkv.x rows", "o.w columns"
   std::string format;  ///< "e4m3 1x128 f32"
   std::optional<double> underflow_percent;   ///< non-zero elements that became zero
   std::optional<double> saturation_percent;  ///< elements that were clamped
