@@ -12,7 +12,6 @@
 #include "bench/rank_testing.h"
 #include "bench/step_runner.h"
 #include "bench/weights.h"
-#include "kernels/cuda/device_info.h"
 #include "kernels/devices.h"
 #include "kernels/formats.h"
 #include "tools/catch.h"
@@ -21,32 +20,6 @@ using namespace precbench;
 using namespace precbench::testing;
 
 namespace {
-
-/// As many as there are, four at most; 0 after saying why where that is fewer than two.
-int gpus_or_skip() {
-  const VisibleGpus gpus = find_gpus();
-  if (gpus.count >= 2) return std::min(gpus.count, 4);
-  WARN("skipped: " << (gpus.count ? "only one GPU is visible" : gpus.reason));
-  return 0;
-}
-
-/// The same kernels whatever the number of ranks, and sums in one order.
-constexpr CudaOptions kRepeatable{.autotune = false, .deterministic = true};
-
-/// body(rank, device, comm) on `ranks` GPUs.
-template <class Body>
-void on_gpus(int ranks, Body&& body) {
-  const std::unique_ptr<CommGroup> group =
-      ranks > 1 ? make_nccl_group(ranks, ranks) : make_local_group(ranks);
-  run_team(
-      all_ranks(ranks),
-      [&](int rank) {
-        const std::unique_ptr<Device> device = make_cuda_device(rank, kRepeatable);
-        const std::unique_ptr<Comm> comm = group->join(rank, *device);
-        body(rank, *device, *comm);
-      },
-      [&] { group->abort(); });
-}
 
 struct Trained {
   std::vector<double> losses, norms;

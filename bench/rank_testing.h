@@ -1,11 +1,15 @@
-// For tests: the ranks of a plan on the CPU, as a case runs them.
+// For tests: the ranks of a plan on the CPU, or on GPUs, as a case runs them.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 
 #include "bench/rank.h"
 #include "bench/team_testing.h"
+#include "kernels/cuda/device_info.h"
+#include "kernels/devices.h"
 #include "models/step_testing.h"
+#include "tools/catch.h"
 
 namespace precbench {
 
@@ -23,6 +27,32 @@ void run_cpu_ranks(const Plan& plan, std::int64_t bytes, Body&& body) {
     Rank rank(device, comm, plan, block.data(), bytes);
     body(rank, *data);
   });
+}
+
+/// As many as there are, four at most; 0 after saying why where that is fewer than two.
+inline int gpus_or_skip() {
+  const VisibleGpus gpus = find_gpus();
+  if (gpus.count >= 2) return std::min(gpus.count, 4);
+  WARN("skipped: " << (gpus.count ? "only one GPU is visible" : gpus.reason));
+  return 0;
+}
+
+/// The same kernels whatever the number of ranks, and sums in one order.
+inline constexpr CudaOptions kRepeatable{.autotune = false, .deterministic = true};
+
+/// body(rank, device, comm) on `ranks` GPUs.
+template <class Body>
+void on_gpus(int ranks, Body&& body) {
+  const std::unique_ptr<CommGroup> group =
+      ranks > 1 ? make_nccl_group(ranks, ranks) : make_local_group(ranks);
+  run_team(
+      all_ranks(ranks),
+      [&](int rank) {
+        const std::unique_ptr<Device> device = make_cuda_device(rank, kRepeatable);
+        const std::unique_ptr<Comm> comm = group->join(rank, *device);
+        body(rank, *device, *comm);
+      },
+      [&] { group->abort(); });
 }
 
 }  // namespace precbench
