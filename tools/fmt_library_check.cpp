@@ -1,0 +1,15 @@
+// CMake links this with fmt_library.cpp to see whether that suits the version of fmt here.
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <string>
+#include <vector>
+
+int main(int count, char** words) {
+  const std::vector<std::string> list(words, words + count);
+  const double real = 1.5 * count;
+  fmt::print(stderr, "{} {:>{}} {:.3f} {:g} {:a} {} {:L} {:#x} {} {:%Y}\n", list, *words, 9, real, real, real,
+             static_cast<float>(real), count, count, fmt::join(list, ", "), fmt::gmtime(std::time(nullptr)));
+  return fmt::to_string(real).empty() || fmt::format("{}{}", 'c', true).empty();
+}
