@@ -14,6 +14,7 @@
 #include <set>
 #include <span>
 #include <sstream>
+#include <string_view>
 
 #include "kernels/errors.h"
 #include "results/contradiction.h"
@@ -158,22 +159,48 @@ void read_file_into(RecordSet& set, const std::string& path) {
   place_failures({set.records.begin() + static_cast<std::ptrdiff_t>(first), set.records.end()});
 }
 
-/// Of the records of one case on one machine, keeps the last.
+/// Whether a's time is known to be before b's. Times as bench writes them, "2025-01-31T12:00:00Z", sort as text.
+bool is_older(const Record& a, const Record& b) {
+  static constexpr std::string_view kShape = "0000-00-00T00:00:00Z";
+  const auto is_time = [](const std::string& text) {
+    return text.size() == kShape.size() &&
+           std::equal(text.begin(), text.end(), kShape.begin(),
+                      [](char c, char shape) { return shape == '0' ? c >= '0' && c <= '9' : c == shape; });
+  };
+  return is_time(a.created) && is_time(b.created) && a.created < b.created;
+}
+
+/// Of the records of one case on one machine, keeps the newest, and of those the last.
 void drop_repeated(RecordSet& set) {
-  std::map<std::pair<std::string, std::string>, std::size_t> last;
+  std::map<std::pair<std::string, std::string>, std::size_t> newest;
+  const auto winner_of = [&](std::size_t i) -> std::size_t& {
+    return newest.try_emplace({set.records[i].record.id, machine_of(set.records[i].env)}, i).first->second;
+  };
   for (std::size_t i = 0; i < set.records.size(); ++i)
-    last[{set.records[i].record.id, machine_of(set.records[i].env)}] = i;
-  std::vector<LocatedRecord> kept;
+    if (std::size_t& winner = winner_of(i); !is_older(set.records[i].record, set.records[winner].record))
+      winner = i;
+  std::vector<std::size_t> kept;
   for (std::size_t i = 0; i < set.records.size(); ++i) {
-    const std::size_t winner = last[{set.records[i].record.id, machine_of(set.records[i].env)}];
-    if (winner == i)
-      kept.push_back(std::move(set.records[i]));
-    else
-      set.problems.push_back(fmt::format("{}: case {} is repeated at {}; the later one is used",
-                                         set.records[i].origin, set.records[i].record.id,
-                                         set.records[winner].origin));
+    const LocatedRecord& winner = set.records[winner_of(i)];
+    if (&winner == &set.records[i]) {
+      kept.push_back(i);
+      continue;
+    }
+    const auto& [record, origin, env] = set.records[i];
+    std::string which = "the newer one is used";
+    if (!is_older(record, winner.record)) {
+      which = "the later line is used";
+      if (Json(record) != Json(winner.record)) {
+        which = "their times do not tell which is newer, so nothing can be said of it; " + which;
+        set.undecided.push_back(record.id);
+      }
+    }
+    set.problems.push_back(
+        fmt::format("{}: case {} is repeated at {}; {}", origin, record.id, winner.origin, which));
   }
-  set.records = std::move(kept);
+  std::vector<LocatedRecord> records;
+  for (const std::size_t i : kept) records.push_back(std::move(set.records[i]));
+  set.records = std::move(records);
 }
 
 }  // namespace

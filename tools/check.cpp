@@ -11,6 +11,7 @@
 #include <map>
 
 #include "kernels/errors.h"
+#include "results/contradiction.h"
 #include "tools/files.h"
 #include "tools/table.h"
 #include "tools/text.h"
@@ -64,12 +65,21 @@ RecordSet read_baseline(const std::string& path) {
   return set;
 }
 
-/// The old baseline with this run's measured cases in place of its own, and behind them those it did not
+/// Why a record cannot be what later runs are compared with; empty if it can.
+std::string why_no_baseline(const RecordSet& run, const LocatedRecord& located) {
+  const Record& record = located.record;
+  if (record.status != Status::ok) return name_of(record.status);
+  if (const auto why = contradiction(record)) return "contradicts itself: " + *why;
+  if (std::count(run.undecided.begin(), run.undecided.end(), record.id))
+    return "one of several records of this case, whose times do not tell which is the newest";
+  return "";
+}
+
+/// The old baseline with the records that are accepted in place of its own, and behind them those it did not
 /// have.
 std::vector<Record> merged(const RecordSet& old, const RecordSet& run) {
   std::map<std::string, const Record*> fresh;
-  for (const LocatedRecord& located : run.records)
-    if (located.record.status == Status::ok) fresh[located.record.id] = &located.record;
+  for (const LocatedRecord& located : run.records) fresh[located.record.id] = &located.record;
   std::vector<Record> records;
   for (const LocatedRecord& located : old.records) {
     const auto found = fresh.find(located.record.id);
@@ -83,14 +93,13 @@ std::vector<Record> merged(const RecordSet& old, const RecordSet& run) {
   return records;
 }
 
-int accept(const CheckOptions& options, const RecordSet& run) {
-  std::size_t measured = 0;
-  for (const LocatedRecord& located : run.records) {
-    if (located.record.status == Status::ok)
-      ++measured;
-    else
-      fmt::print("{}: {}, not accepted\n", located.origin, name_of(located.record.status));
-  }
+int accept(const CheckOptions& options, RecordSet run) {
+  std::erase_if(run.records, [&](const LocatedRecord& located) {
+    const std::string why = why_no_baseline(run, located);
+    if (!why.empty()) fmt::print("{}: {}, not accepted\n", located.origin, printable(why));
+    return !why.empty();
+  });
+  const std::size_t measured = run.records.size();
   if (measured == 0) throw InvalidInput("nothing to accept: no case of this run was measured");
   judge(run, run, GateRules{});  // throws where the cases of this run do not belong into one baseline
   RecordSet old;
@@ -126,7 +135,7 @@ GateRules rules_of(const CheckOptions& options) {
   rules.memory = tolerance("--memory", options.memory, "off");
   rules.loss = options.loss != "off";
   if (rules.loss && options.loss != "auto")
-    rules.loss_band = tolerance("--loss", options.loss, "off or auto");
+    rules.loss_tolerance = tolerance("--loss", options.loss, "off or auto");
   rules.numerics = options.numerics;
   if (!rules.tokens_per_s && !rules.memory && !rules.loss && !rules.numerics)
     throw InvalidInput("--tokens-per-s, --memory and --loss are all off: nothing is left to check");
@@ -135,10 +144,10 @@ GateRules rules_of(const CheckOptions& options) {
 
 int check(const CheckOptions& options, const RerunCommand& rerun) {
   const GateRules rules = rules_of(options);
-  const RecordSet run = read_run(options.paths);
+  RecordSet run = read_run(options.paths);
   if (options.accept) {
     for (const std::string& problem : run.problems) fmt::print(stderr, "{}\n", printable(problem));
-    return accept(options, run);
+    return accept(options, std::move(run));
   }
   const RecordSet baseline = read_baseline(options.baseline);
   GateResult result = judge(baseline, run, rules);
@@ -176,7 +185,8 @@ CLI::App* add_check_command(CLI::App& app, CheckOptions& options) {
   };
   text("--tokens-per-s", options.tokens_per_s, "SLOWER beyond this", "X%");
   text("--memory", options.memory, "BIGGER beyond this", "X%");
-  text("--loss", options.loss, "WORSE beyond this; auto: 0.25%, or what the seeds' spread allows", "X%|auto");
+  text("--loss", options.loss, "WORSE beyond this; auto: 0.25%, of three seeds or more their mean",
+       "X%|auto");
   command->add_flag("--numerics", options.numerics,
                     "first loss and quantization noise too: any change of the arithmetic (CPU device)");
   text("--markdown", options.markdown, "write the result as Markdown", "FILE");

@@ -1,6 +1,9 @@
 // precbench check as a program: what it exits with, prints and writes.
 #include "tools/check.h"
 
+#include <sys/resource.h>
+
+#include <algorithm>
 #include <filesystem>
 
 #include "results/record_samples.h"
@@ -52,9 +55,9 @@ TEST_CASE("the exit status says what the check found", "[check]") {
   };
   Record big = kMxfp8, noisy = samples::gpu_record("mxfp8", 270), bare = kMxfp8;
   big.memory->measured->peak *= 2;
-  std::vector<double> one_as_before = noisy.timing->samples_ms;
-  one_as_before[0] = 250;
-  samples::set_samples(noisy, one_as_before);
+  std::vector<double> some_as_before = noisy.timing->samples_ms;
+  std::fill_n(some_as_before.begin(), 5, 250);
+  samples::set_samples(noisy, some_as_before);
   bare.metrics.reset();
   CHECK(status({kBf16, kMxfp8}) == 0);
   CHECK(status({kBf16, samples::gpu_record("mxfp8", 200)}) == 0);  // FASTER
@@ -70,6 +73,40 @@ TEST_CASE("the exit status says what the check found", "[check]") {
   CHECK(status({kBf16}) == 3);                                // MISSING case
   CHECK(status({samples::gpu_record("rowwise", 250)}) == 3);  // no case matches
   CHECK(status({kMxfp8, samples::gpu_record("bf16", 330)}) == 1);
+}
+
+TEST_CASE("what cannot be relied on does not pass", "[check]") {
+  const TempDirectory directory;
+  const std::string baseline = write_records(directory, "base.jsonl", {kMxfp8});
+  const auto answer = [&](const std::vector<Record>& run) {
+    return check_says("--baseline " + baseline + " " + write_records(directory, "run.jsonl", run));
+  };
+  Record other_seq = kMxfp8, contradictory = kMxfp8, cut = kMxfp8;
+  other_seq.case_fields["seq"] = 64;
+  CHECK(answer({other_seq}).status == 3);
+  CHECK(contains(answer({other_seq}).text, "run MISSING: other work under the same id: case.seq is 2048 at"));
+  contradictory.metrics->tokens_per_s = 99999999;
+  CHECK(answer({contradictory}).status == 3);
+  CHECK(contains(answer({contradictory}).text, "contradicts itself: metrics.tokens_per_s is 99999999, but"));
+  cut.training->loss.resize(5);
+  CHECK(answer({cut}).status == 3);
+  // Of repeated cases the newest is judged, wherever it stands, and a note says which.
+  Record slow = samples::gpu_record("mxfp8", 280), fast = kMxfp8;
+  slow.created = "2025-03-02T12:00:00Z";
+  CHECK(answer({slow, fast}).status == 1);
+  CHECK(answer({fast, slow}).status == 1);
+  CHECK(contains(answer({slow, fast}).text, "run.jsonl:1; the newer one is used"));
+  fast.created = slow.created;
+  CHECK(answer({slow, fast}).status == 3);
+  CHECK(contains(answer({slow, fast}).text, "their times do not tell which is the newest"));
+  // Nor does it become a baseline.
+  const std::string fresh = directory / "fresh.jsonl";
+  for (const std::vector<Record>& run : {std::vector{contradictory}, std::vector{slow, fast}}) {
+    const Answer accepted =
+        check_says("--accept --baseline " + fresh + " " + write_records(directory, "run.jsonl", run));
+    CHECK(accepted.status == 2);
+    CHECK_FALSE(std::filesystem::exists(fresh));
+  }
 }
 
 TEST_CASE("bad input of the check gets one line and exit status 2", "[check]") {
@@ -122,6 +159,33 @@ TEST_CASE("lines that are no records are named, and their cases are missing", "[
   for (const char* problem : {"mixed.jsonl:2: schema version 2", "mixed.jsonl:1: case 1b-bf16-1 is repeated",
                               "mixed.jsonl:4: half-written last line"})
     CHECK(contains(answer.text, problem));
+}
+
+TEST_CASE("a check of many cases takes as much longer as they are more, reading and writing included",
+          "[check]") {
+  const TempDirectory directory;
+  const auto seconds = [&](int cases) {  // of the program's processor time
+    std::vector<Record> records;
+    for (int i = 0; i < cases; ++i) {
+      records.push_back(samples::gpu_record("mxfp8", 250));
+      records.back().id += std::to_string(i);
+      records.back().case_fields["lr"] = 1e-6 * i;
+    }
+    const std::string file = write_records(directory, "many.jsonl", records);
+    const auto used = [] {
+      rusage usage;
+      ::getrusage(RUSAGE_CHILDREN, &usage);
+      return static_cast<double>(usage.ru_utime.tv_sec) + 1e-6 * static_cast<double>(usage.ru_utime.tv_usec);
+    };
+    const double before = used();
+    const Answer answer =
+        check_says("--baseline " + file + " " + file + " --json " + (directory / "out.json"));
+    CHECK(answer.status == 0);
+    return used() - before;
+  };
+  const double few = seconds(500), many = seconds(2000);
+  CAPTURE(few, many);
+  CHECK(many < 8 * few + 0.1);  // four times as many; quadratic would be 16
 }
 
 TEST_CASE("the check writes for people, CI systems and programs", "[check]") {

@@ -1,7 +1,7 @@
-// Does a run still compute the same? Two numbers that a training step gives before its rounding errors have
-// grown, each with its band. The bands stand between what the same commit shows on other CPUs (OpenBLAS's
-// kernels for five of them, chosen by OPENBLAS_CORETYPE; eight recipes, ten steps of the tiny model) and what
-// the smallest change of a recipe does, which is the rounding of its scales.
+// Does a run still compute the same? What it quantizes has the formats that it had, and two numbers that a training
+// step gives before its rounding errors have grown stay within their bands. The bands stand between what the same
+// commit shows on other CPUs (OpenBLAS's kernels for five of them, chosen by OPENBLAS_CORETYPE; eight recipes, ten
+// steps of the tiny model) and what the smallest change of a recipe does, which is the rounding of its scales.
 //
 //                                   other CPUs     other rounding of scales     band
 //   loss of the first step          1.5e-5         1.2e-4                       5e-5
@@ -30,16 +30,23 @@ std::optional<double> first_loss(const Record& record) {
   return record.training->loss.front();
 }
 
-std::map<std::string, const QuantizationStats*> by_role(const Record& record) {
-  std::map<std::string, const QuantizationStats*> roles;
-  for (const QuantizationStats& stats : record.quantization)
-    if (stats.sqnr_db) roles[stats.role] = &stats;
+using Roles = std::map<std::string, const QuantizationStats*>;
+
+Roles by_role(const Record& record) {
+  Roles roles;
+  for (const QuantizationStats& stats : record.quantization) roles[stats.role] = &stats;
+  return roles;
+}
+
+Roles with_noise(const Record& record) {
+  Roles roles = by_role(record);
+  std::erase_if(roles, [](const auto& role) { return !role.second->sqnr_db; });
   return roles;
 }
 
 std::optional<double> median_sqnr(const Record& record) {
   std::vector<double> values;
-  for (const auto& [role, stats] : by_role(record)) values.push_back(*stats->sqnr_db);
+  for (const auto& [role, stats] : with_noise(record)) values.push_back(*stats->sqnr_db);
   const auto statistics = sample_statistics(values);
   return statistics ? std::optional(statistics->median) : std::nullopt;
 }
@@ -63,7 +70,7 @@ MetricResult compare_first_loss(double was, const std::optional<double>& is) {
 MetricResult compare_sqnr(const Record& baseline, const Record& current) {
   MetricResult result{"SQNR", "dB", GateVerdict::pass, median_sqnr(baseline), median_sqnr(current), {},
                       {},     ""};
-  const auto was = by_role(baseline), is = by_role(current);
+  const Roles was = with_noise(baseline), is = with_noise(current);
   std::vector<double> changes;
   const auto complain = [&](GateVerdict verdict, std::string reason) {
     result.verdict = verdict;
@@ -73,10 +80,7 @@ MetricResult compare_sqnr(const Record& baseline, const Record& current) {
   for (const auto& [role, stats] : was) {
     const auto found = is.find(role);
     if (found == is.end())
-      return complain(GateVerdict::missing, fmt::format("{} was quantized and is not now", role));
-    if (found->second->format != stats->format)
-      return complain(GateVerdict::worse,
-                      fmt::format("{} was {} and is {} now", role, stats->format, found->second->format));
+      return complain(GateVerdict::missing, fmt::format("the record of this run has none for {}", role));
     changes.push_back(*found->second->sqnr_db - *stats->sqnr_db);
     if (std::abs(changes.back()) > kRoleBand)
       return complain(changes.back() < 0 ? GateVerdict::worse : GateVerdict::noisy,
@@ -91,6 +95,25 @@ MetricResult compare_sqnr(const Record& baseline, const Record& current) {
 }
 
 }  // namespace
+
+std::optional<MetricResult> judge_formats(const Record& baseline, const Record& current) {
+  const Roles is = by_role(current);
+  for (const auto& [role, stats] : by_role(baseline)) {
+    const auto found = is.find(role);
+    MetricResult result{"formats", ""};
+    if (found == is.end()) {
+      result.verdict = GateVerdict::missing;
+      result.reason = fmt::format("{} was quantized and is not now", role);
+      return result;
+    }
+    if (found->second->format != stats->format) {
+      result.verdict = GateVerdict::worse;
+      result.reason = fmt::format("{} was {} and is {} now", role, stats->format, found->second->format);
+      return result;
+    }
+  }
+  return std::nullopt;
+}
 
 std::vector<MetricResult> judge_numerics(const Record& baseline, const Record& current) {
   std::vector<MetricResult> results;

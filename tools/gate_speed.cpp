@@ -1,8 +1,9 @@
-// Is a run slower than its baseline?
+// Is a run slower than its baseline? The rules stand in gate.h.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "results/statistics.h"
 #include "tools/gate.h"
@@ -11,6 +12,50 @@
 namespace precbench {
 namespace {
 
+/// The step times of one side, and by how much their middle and their mean are uncertain, in parts of these: about
+/// half a 95% interval.
+struct StepTimes {
+  SampleStatistics spread;
+  double median_blur;
+  double slowest;          ///< but for one
+  double mean, mean_blur;  ///< the slowest step counts as the second slowest
+  double host;             ///< that mean, with what the host's clock saw beyond the device's
+};
+
+/// The samples with the largest lowered to the second largest, in another order, which ends with these. At least two.
+std::vector<double> with_peak_lowered(std::vector<double> samples) {
+  const auto second = samples.end() - 2;
+  std::nth_element(samples.begin(), second, samples.end());
+  samples.back() = *second;
+  return samples;
+}
+
+StepTimes step_times(const SpeedSample& sample) {
+  const double n = static_cast<double>(sample.step_ms.size());
+  StepTimes times{*sample_statistics(sample.step_ms), 0, 0, 0, 0, 0};
+  // Half the width of a median's notch (McGill, Tukey and Larsen, 1978), with q3 - min for the interquartile
+  // range, which may be 0 by chance where samples are few.
+  times.median_blur = 1.57 * (times.spread.q3 - times.spread.min) / times.spread.median / std::sqrt(n);
+  const std::vector<double> lowered = with_peak_lowered(sample.step_ms);
+  const auto [mean, sd] = mean_and_spread(lowered);
+  times.slowest = lowered.back();
+  times.mean = mean;
+  times.mean_blur = 2 * sd / mean / std::sqrt(n);
+  const double device = std::accumulate(sample.step_ms.begin(), sample.step_ms.end(), 0.0) / n;
+  times.host = mean + std::max(0.0, sample.wall_ms.value_or(device) - device);
+  return times;
+}
+
+/// How much longer one side's step takes, as a fraction, and half the 95% interval of that.
+struct Change {
+  double size, blur;
+  double low() const { return size - blur; }
+  double high() const { return size + blur; }
+  /// The same in clock cycles, where this run's clock is `clocks` times the baseline's.
+  Change in_cycles(double clocks) const { return {(1 + size) * clocks - 1, blur}; }
+  std::string text() const { return fmt::format("{:+.2f}% +-{:.2f}%", 100 * size, 100 * blur); }
+};
+
 /// Whether this run's clock is where the program's own draw of power put it: nothing but the power cap held
 /// it down, and the cap is the baseline's. Heat, a slowdown or another limit come from outside the program.
 bool clock_follows_power(const SpeedSample& baseline, const SpeedSample& current) {
@@ -18,67 +63,105 @@ bool clock_follows_power(const SpeedSample& baseline, const SpeedSample& current
          baseline.power_limit_w == current.power_limit_w;
 }
 
+/// What makes more samples. A fixed number of steps knows no time limit, and is part of the case.
+const char* remedy(const SpeedSample& fewer) {
+  return fewer.stop_reason == StopReason::fixed_steps
+             ? "raise --steps, or leave it out, and --accept a new baseline"
+             : "raise --time-limit";
+}
+
+struct Opinion {
+  GateVerdict verdict = GateVerdict::pass;
+  std::string reason{};
+  double change = 0;  ///< what it stands on
+};
+
+/// Of two sides with enough samples each, whose steps take time.
+Opinion compare(const SpeedSample& baseline, const SpeedSample& current, double tolerance) {
+  const StepTimes was = step_times(baseline), is = step_times(current);
+  const Change median{is.spread.median / was.spread.median - 1, std::hypot(was.median_blur, is.median_blur)};
+  const Change mean{is.mean / was.mean - 1, std::hypot(was.mean_blur, is.mean_blur)};
+  const double host = baseline.wall_ms && current.wall_ms ? is.host / was.host - 1 : 0;
+  // A change of exactly the tolerance counts as one, whatever the last bit says.
+  constexpr double kRounding = 1e-9;
+  const double limit = tolerance - kRounding;
+  const bool known = baseline.sm_clock_mhz && current.sm_clock_mhz && *baseline.sm_clock_mhz > 0;
+  const double clocks = known ? *current.sm_clock_mhz / *baseline.sm_clock_mhz : 1;
+
+  const auto median_longer = [&](double factor) {
+    return is.spread.min * factor > was.spread.q3 && median.in_cycles(factor).high() >= limit;
+  };
+  const auto mean_longer = [&](double factor) {
+    return is.spread.q3 * factor > was.slowest && mean.in_cycles(factor).low() > tolerance;
+  };
+  const std::string both = fmt::format("the mean step takes {} and the median {}, {:.2f}% are allowed",
+                                       mean.text(), median.text(), 100 * tolerance);
+  if (median_longer(1) && median_longer(clocks))
+    return {GateVerdict::slower,
+            fmt::format("the step takes {}, {:.2f}% are allowed", median.text(), 100 * tolerance),
+            median.size};
+  if (mean_longer(1) && mean_longer(clocks)) return {GateVerdict::slower, both, mean.size};
+  if (median_longer(1) || mean_longer(1)) {
+    const Change& longer = median_longer(1) ? median : mean;
+    std::string reason = fmt::format(
+        "the step takes {:+.2f}%, but the SM clock was {:.0f} MHz against {:.0f}: in clock cycles it takes "
+        "{:+.2f}%, within the tolerance or the spread of the step times",
+        100 * longer.size, *current.sm_clock_mhz, *baseline.sm_clock_mhz,
+        100 * longer.in_cycles(clocks).size);
+    if (clock_follows_power(baseline, current))
+      reason += "; only the power cap held the clock down, so it may be that the program draws more";
+    return {GateVerdict::noisy, reason, longer.size};
+  }
+  if (!(median.size < limit))
+    return {GateVerdict::noisy,
+            fmt::format("the median step takes {:+.2f}%, but the step times overlap", 100 * median.size),
+            median.size};
+  if (!(mean.size < limit))
+    return {GateVerdict::noisy, both + ": some of the steps take longer, or it is noise", mean.size};
+  if (!(host < limit))
+    return {
+        GateVerdict::noisy,
+        fmt::format("by the host's clock the mean step takes {:+.2f}%, by the device's {:+.2f}%: time passes "
+                    "between the steps",
+                    100 * host, 100 * mean.size),
+        host};
+  for (const Change& change : {median, mean})
+    if (!(change.high() <= 2 * tolerance))
+      return {GateVerdict::noisy,
+              fmt::format("{}: the step times spread too far to tell; {}", both,
+                          remedy(baseline.step_ms.size() < current.step_ms.size() ? baseline : current)),
+              change.size};
+  const Change shorter{was.spread.median / is.spread.median - 1, median.blur};
+  const bool faster = shorter.high() >= limit && is.spread.q3 < was.spread.min;
+  return {faster ? GateVerdict::faster : GateVerdict::pass, "", median.size};
+}
+
 }  // namespace
 
 MetricResult judge_speed(const SpeedSample& baseline, const SpeedSample& current, double tolerance) {
   MetricResult result{"tokens/s", "tokens/s"};
   result.tolerance = tolerance;
-  const auto was = sample_statistics(baseline.step_ms), is = sample_statistics(current.step_ms);
-  if (!was || !is) {
-    result.verdict = GateVerdict::missing;
-    result.reason = "no sample";
+  const auto say = [&](GateVerdict verdict, std::string reason) {
+    result.verdict = verdict;
+    result.reason = std::move(reason);
     return result;
-  }
-  const double ratio = is->median / was->median;
-  result.change = ratio - 1;
+  };
+  const auto was = sample_statistics(baseline.step_ms), is = sample_statistics(current.step_ms);
+  if (!was || !is) return say(GateVerdict::missing, "no sample");
+  if (!(was->min > 0) || !(is->min > 0)) return say(GateVerdict::missing, "a step that takes no time");
+  result.change = is->median / was->median - 1;
   const bool in_baseline = baseline.step_ms.size() < current.step_ms.size();
   const SpeedSample& fewer = in_baseline ? baseline : current;
-  if (fewer.step_ms.size() < kFewestSamples) {
-    result.verdict = GateVerdict::noisy;
-    // A fixed number of steps knows no time limit, and is part of the case.
-    const char* remedy = fewer.stop_reason == StopReason::fixed_steps
-                             ? "raise --steps, or leave it out, and --accept a new baseline"
-                             : "raise --time-limit";
-    result.reason = fmt::format("{} of {} tell nothing, at least {} are needed: {}",
-                                plural(fewer.step_ms.size(), "sample"),
-                                in_baseline ? "the baseline" : "this run", kFewestSamples, remedy);
-    return result;
-  }
-  // About the 95% interval of a median: half the width of its notch (McGill, Tukey and Larsen, 1978), with
-  // q3 - min for the interquartile range, which may be 0 by chance where samples are few.
-  const auto uncertainty = [](const SampleStatistics& s, std::size_t n) {
-    return 1.57 * (s.q3 - s.min) / s.median / std::sqrt(static_cast<double>(n));
-  };
-  const double blur =
-      std::hypot(uncertainty(*was, baseline.step_ms.size()), uncertainty(*is, current.step_ms.size()));
-  // A change of exactly the tolerance counts as one, whatever the last bit says.
-  constexpr double kRounding = 1e-9;
-  const auto reaches = [&](double longer) { return longer - 1 >= tolerance - blur - kRounding; };
-  if (reaches(1 / ratio) && is->q3 < was->min) {
-    result.verdict = GateVerdict::faster;
-  } else if (reaches(ratio) && is->min > was->q3) {
-    const bool known = baseline.sm_clock_mhz && current.sm_clock_mhz && *baseline.sm_clock_mhz > 0;
-    const double clocks = known ? *current.sm_clock_mhz / *baseline.sm_clock_mhz : 1;
-    const bool in_cycles = is->min * clocks > was->q3 && reaches(ratio * clocks);
-    if (in_cycles) {
-      result.verdict = GateVerdict::slower;
-      result.reason = fmt::format("the step takes {:+.2f}% +-{:.2f}%, {:.2f}% are allowed",
-                                  100 * *result.change, 100 * blur, 100 * tolerance);
-    } else {
-      result.verdict = GateVerdict::noisy;
-      result.reason = fmt::format(
-          "the step takes {:+.2f}%, but the SM clock was {:.0f} MHz against {:.0f}: in clock cycles it takes "
-          "{:+.2f}%, within the tolerance or the spread of the step times",
-          100 * *result.change, *current.sm_clock_mhz, *baseline.sm_clock_mhz, 100 * (ratio * clocks - 1));
-      if (clock_follows_power(baseline, current))
-        result.reason += "; only the power cap held the clock down, so it may be that the program draws more";
-    }
-  } else if (result.change >= tolerance) {
-    result.verdict = GateVerdict::noisy;
-    result.reason =
-        fmt::format("the median step takes {:+.2f}%, but the step times overlap", 100 * *result.change);
-  }
-  return result;
+  if (fewer.step_ms.size() < kFewestSamples)
+    return say(GateVerdict::noisy,
+               fmt::format("{} of {} tell nothing, at least {} are needed: {}",
+                           plural(fewer.step_ms.size(), "sample"), in_baseline ? "the baseline" : "this run",
+                           kFewestSamples, remedy(fewer)));
+  const Opinion opinion = compare(baseline, current, tolerance);
+  result.change = opinion.change;
+  if (exit_status(opinion.verdict) == kCheckPassed && baseline.wall_ms && !current.wall_ms)
+    return say(GateVerdict::missing, "the record of this run lacks timing.wall_ms");
+  return say(opinion.verdict, opinion.reason);
 }
 
 }  // namespace precbench

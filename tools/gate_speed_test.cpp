@@ -1,10 +1,13 @@
-// What a lower clock excuses in the regression gate, and what it does not.
-#include "results/record_samples.h"
-#include "tools/catch.h"
-#include "tools/gate.h"
+// The judgement of speed: steps of which only some take longer, the host's clock, spread, and what a lower clock
+// excuses.
+#include <cmath>
+#include <limits>
+
+#include "tools/gate_testing.h"
 #include "tools/test_text.h"
 
 using namespace precbench;
+using namespace precbench::gate_testing;
 using Reasons = std::vector<std::string>;
 
 namespace {
@@ -21,10 +24,97 @@ Record run_at(double longer, double slower_clock, const Reasons& reasons) {
 }
 
 MetricResult speed_of(const Record& baseline, const Record& run) {
-  return judge(samples::set_of({baseline}), samples::set_of({run}), {}).cases.at(0).metrics.at(0);
+  return metric_of(judge_one(baseline, run), "tokens/s");
+}
+
+/// Steps of 250 ms, +-0.5%, of which the last `slow` take `factor` times as long.
+std::vector<double> steps(std::size_t count, std::size_t slow = 0, double factor = 1) {
+  std::vector<double> times;
+  for (std::size_t i = 0; i < count; ++i)
+    times.push_back(250 * (1 + 0.005 * std::sin(7.0 * static_cast<double>(i))) *
+                    (i + slow < count ? 1 : factor));
+  return times;
+}
+
+MetricResult judged(const std::vector<double>& baseline, const std::vector<double>& run) {
+  return judge_speed({baseline, {}}, {run, {}}, 0.03);
 }
 
 }  // namespace
+
+TEST_CASE("steps of which some take much longer are no pass, though the median is the same", "[gate]") {
+  for (const std::size_t count : {11u, 40u, 200u}) {
+    const MetricResult result = judged(steps(count), steps(count, count * 45 / 100, 10));
+    CHECK(result.verdict == GateVerdict::slower);
+    CHECK(contains(result.reason, "the mean step takes +"));
+    CHECK(*result.change > 3);
+    for (const std::size_t slow : {count / 5, count / 10 + 1}) {
+      CAPTURE(count, slow);
+      CHECK(exit_status(judged(steps(count), steps(count, slow, 1.8)).verdict) != kCheckPassed);
+    }
+  }
+  // A few slow steps may be the machine's: no pass, but not surely SLOWER.
+  CHECK(judged(steps(200), steps(200, 30, 10)).verdict == GateVerdict::noisy);
+  // Nor are they FASTER if the rest is.
+  std::vector<double> mixed = steps(40, 12, 10);
+  for (double& time : mixed) time *= 0.8;
+  CHECK(judged(steps(40), mixed).verdict == GateVerdict::slower);
+  // As for the median, a lower clock excuses what it explains.
+  CHECK(judge_speed({steps(200), 1980}, {steps(200, 90, 1.2), 1780}, 0.03).verdict == GateVerdict::noisy);
+}
+
+TEST_CASE("one hiccup is no regression, on either side", "[gate]") {
+  for (const std::size_t count : {11u, 200u}) {
+    CHECK(judged(steps(count), steps(count, 1, 10)).verdict == GateVerdict::pass);
+    CHECK(judged(steps(count, 1, 10), steps(count)).verdict == GateVerdict::pass);
+    CHECK(exit_status(judged(steps(count), steps(count, 2, 10)).verdict) != kCheckPassed);
+  }
+}
+
+TEST_CASE("time that only the host's clock sees is NOISY", "[gate]") {
+  const auto with_wall = [](const std::vector<double>& times, std::optional<double> wall_ms) {
+    SpeedSample sample{times, {}};
+    sample.wall_ms = wall_ms;
+    return sample;
+  };
+  const SpeedSample base = with_wall(steps(40), 250.4);
+  const auto verdict = [&](const SpeedSample& run) { return judge_speed(base, run, 0.03).verdict; };
+  CHECK(verdict(base) == GateVerdict::pass);
+  CHECK(verdict(with_wall(steps(40), 255)) == GateVerdict::pass);
+  const MetricResult lost = judge_speed(base, with_wall(steps(40), 1280), 0.03);
+  CHECK(lost.verdict == GateVerdict::noisy);
+  CHECK(contains(lost.reason, "by the host's clock the mean step takes +4"));
+  CHECK(contains(lost.reason, "by the device's +0.00%"));
+  // Half of the tolerance each, on the device and between its steps.
+  std::vector<double> longer = steps(40);
+  for (double& time : longer) time *= 1.017;
+  CHECK(verdict(with_wall(longer, 254.7)) == GateVerdict::pass);
+  CHECK(verdict(with_wall(longer, 258.5)) == GateVerdict::noisy);
+  // A hiccup of the device is in both clocks.
+  CHECK(verdict(with_wall(steps(40, 1, 10), 250.4 + 9 * 250 / 40.)) == GateVerdict::pass);
+  CHECK(verdict(with_wall(steps(40), std::nullopt)) == GateVerdict::missing);
+  CHECK(judge_speed(with_wall(steps(40), std::nullopt), base, 0.03).verdict == GateVerdict::pass);
+}
+
+TEST_CASE("step times that spread too far to tell are NOISY", "[gate]") {
+  std::vector<double> wild, wilder;
+  for (int i = 0; i < 12; ++i) {
+    wild.push_back(250 * (1 + 0.05 * std::sin(1.0 + 5 * i)));
+    wilder.push_back(250 * (1 + 0.3 * std::sin(1.0 + 5 * i)));
+  }
+  CHECK(judged(wild, wild).verdict == GateVerdict::pass);
+  const MetricResult result = judged(wilder, wilder);
+  CHECK(result.verdict == GateVerdict::noisy);
+  CHECK(contains(result.reason, "the step times spread too far to tell; raise --time-limit"));
+}
+
+TEST_CASE("step times that are none are never a pass", "[gate]") {
+  const std::vector<double> zero(20, 0.0), huge(20, std::numeric_limits<double>::max());
+  CHECK(judged(zero, zero).verdict == GateVerdict::missing);
+  CHECK(judged(steps(20), zero).verdict == GateVerdict::missing);
+  CHECK(exit_status(judged(huge, huge).verdict) != kCheckPassed);
+  CHECK(exit_status(judged(steps(20), huge).verdict) != kCheckPassed);
+}
 
 TEST_CASE("a longer step that takes as many clock cycles is NOISY", "[gate]") {
   Record throttled = run_at(1.05, 1.05, {"sw_thermal_slowdown"});

@@ -19,10 +19,10 @@ struct Version {
   RecordRefs records;
 };
 
-bool contradict(const Traits& a, const Traits& b) {
-  return std::any_of(a.begin(), a.end(), [&](const auto& trait) {
-    const auto other = b.find(trait.first);
-    return other != b.end() && other->second != trait.second;
+bool contradict(const Traits& version, const Traits& record) {
+  return std::any_of(record.begin(), record.end(), [&](const auto& trait) {  // a version has many more
+    const auto other = version.find(trait.first);
+    return other != version.end() && other->second != trait.second;
   });
 }
 
