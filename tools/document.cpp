@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include "results/printable.h"
+
 namespace precbench {
 namespace {
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 
+#include "results/printable.h"
 #include "tools/analysis.h"
 #include "tools/columns.h"
 #include "tools/document.h"

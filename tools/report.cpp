@@ -8,6 +8,7 @@
 #include <map>
 
 #include "kernels/errors.h"
+#include "results/printable.h"
 #include "results/schema.h"
 #include "tools/analysis.h"
 #include "tools/columns.h"

@@ -73,13 +73,6 @@ bool says_something(const Table& table, const std::string& title) {
   return false;
 }
 
-std::string printable(const std::string& text) {
-  std::string result = text;
-  for (char& c : result)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
-  return result;
-}
-
 std::string shorten(const std::string& text, std::size_t width) {
   if (width_of(text) <= width) return text;
   std::string result;

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "tools/table.h"
+#include "results/printable.h"
 
 namespace precbench {
 
