@@ -102,8 +102,8 @@ std::optional<ScaledStep> predicted_step(const Part& part, const Line& line, con
 
 /// Step times and what is known of communication, which one GPU has none of.
 void add_step(std::vector<std::string>& cells, const Part& part, const Line& line, const Row& row) {
-  const std::optional<Communication>& communication = row.record().communication;
-  const std::optional<Timing>& timing = row.record().timing;
+  const auto& communication = row.record().communication;
+  const auto& timing = row.record().timing;
   const double measured = timing ? timing->median_ms.value_or(0) : 0;
   const auto prediction = predicted_step(part, line, row);
   cells.push_back(measured > 0 ? fmt::format("{:.1f}", measured) : "-");
