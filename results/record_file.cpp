@@ -13,6 +13,7 @@
 #include <map>
 #include <set>
 #include <span>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <variant>
@@ -120,6 +121,17 @@ void place_failures(std::span<LocatedRecord> file) {
   std::for_each(file.rbegin(), file.rend(), visit);
 }
 
+/// Whether a's time is known to be before b's. Times as bench writes them, "2025-01-31T12:00:00Z", sort as text.
+bool is_older(const Record& a, const Record& b) {
+  static constexpr std::string_view kShape = "0000-00-00T00:00:00Z";
+  const auto is_time = [](const std::string& text) {
+    return text.size() == kShape.size() &&
+           std::equal(text.begin(), text.end(), kShape.begin(),
+                      [](char c, char shape) { return shape == '0' ? c >= '0' && c <= '9' : c == shape; });
+  };
+  return is_time(a.created) && is_time(b.created) && a.created < b.created;
+}
+
 /// Reads files into a set.
 class Reader {
  public:
@@ -137,6 +149,7 @@ class Reader {
   std::unordered_map<std::string, Environment>
       environments_;  ///< by their JSON: equal ones share their memory
   std::set<std::string> case_fields_;
+  std::vector<std::size_t> lines_;  ///< of each record, a hash of its text
   std::size_t not_named_ = 0;
 };
 
@@ -198,6 +211,7 @@ void Reader::read(const std::string& path) {
         add_problem(fmt::format("{}: contradicts itself: {}", origin, *why));
       const Environment env = record->env;
       set.records.push_back({std::move(*record), origin, env});
+      lines_.push_back(std::hash<std::string>{}(line));
     } else if (!lines.ended() && problem == kNotJson) {
       add_problem(origin + ": half-written last line, left out");
     } else {
@@ -207,23 +221,37 @@ void Reader::read(const std::string& path) {
   place_failures({set.records.begin() + static_cast<std::ptrdiff_t>(first), set.records.end()});
 }
 
-/// Of the records of one case on one machine, keeps the last.
+/// Of the records of one case on one machine, keeps the newest, and of those the last.
 void Reader::drop_repeated() {
-  std::unordered_map<std::string, std::size_t> last;
-  const auto name = [](const LocatedRecord& located) {
-    return located.record.id + '\n' + machine_of(located.env);
+  std::vector<LocatedRecord>& records = set.records;
+  std::unordered_map<std::string, std::size_t> newest;
+  const auto winner_of = [&](std::size_t i) -> std::size_t& {
+    return newest.try_emplace(records[i].record.id + '\n' + machine_of(records[i].env), i).first->second;
   };
-  for (std::size_t i = 0; i < set.records.size(); ++i) last[name(set.records[i])] = i;
-  std::size_t kept = 0;
-  for (std::size_t i = 0; i < set.records.size(); ++i) {
-    const std::size_t winner = last[name(set.records[i])];
-    if (winner != i)
-      add_problem(fmt::format("{}: case {} is repeated at {}; the later one is used", set.records[i].origin,
-                              set.records[i].record.id, set.records[winner].origin));
-    else if (kept++ != i)
-      set.records[kept - 1] = std::move(set.records[i]);
+  for (std::size_t i = 0; i < records.size(); ++i)
+    if (std::size_t& winner = winner_of(i); !is_older(records[i].record, records[winner].record)) winner = i;
+  if (newest.size() == records.size()) return;
+  std::vector<bool> kept(records.size(), false);
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    const std::size_t w = winner_of(i);
+    const LocatedRecord& winner = records[w];
+    kept[i] = w == i;
+    if (kept[i]) continue;
+    const auto& [record, origin, env] = records[i];
+    std::string which = "the newer one is used";
+    if (!is_older(record, winner.record)) {
+      which = "the later line is used";
+      if (lines_[i] != lines_[w] && Json(record) != Json(winner.record)) {
+        which = "their times do not tell which is newer, so nothing can be said of it; " + which;
+        set.undecided.push_back(record.id);
+      }
+    }
+    add_problem(fmt::format("{}: case {} is repeated at {}; {}", origin, record.id, winner.origin, which));
   }
-  set.records.erase(set.records.begin() + static_cast<std::ptrdiff_t>(kept), set.records.end());
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < records.size(); ++i)
+    if (kept[i] && count++ != i) records[count - 1] = std::move(records[i]);
+  records.erase(records.begin() + static_cast<std::ptrdiff_t>(count), records.end());
 }
 
 RecordSet Reader::finish() {

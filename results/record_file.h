@@ -44,10 +44,13 @@ struct LocatedRecord {
 struct RecordSet {
   std::vector<LocatedRecord> records;
   /// What a reader must be told, one line each, with the place named: lines that are no records, a last line
-  /// that was only half written, records of another schema (all left out); a case that a later line repeats
-  /// (the later one is kept); records that contradict themselves (contradiction.h) or are of several method
+  /// that was only half written, records of another schema (all left out); a case that is repeated (the newest by
+  /// `created` is kept); records that contradict themselves (contradiction.h) or are of several method
   /// versions (all kept). Beyond kMostProblems they are counted in a last line.
   std::vector<std::string> problems;
+  /// Ids of cases of which two different records are there and their times do not tell which is newer. The one
+  /// that stands later is kept, but nobody should rely on it.
+  std::vector<std::string> undecided{};
   /// Of the paths read those in which no line is a record, "PATH: no record in it (the first problem)".
   std::vector<std::string> without_record;
 };

@@ -138,6 +138,39 @@ TEST_CASE("reading names each problem and keeps the good records", "[record_file
     CHECK(contains(all, part));
 }
 
+TEST_CASE("of a repeated case the newest record is kept, wherever it stands", "[record_file]") {
+  const TempDirectory scratch;
+  const std::string file = scratch / "records.jsonl";
+  const auto add = [&](double median_ms, const std::string& created) {
+    Record record = samples::gpu_record("bf16", median_ms);
+    record.created = created;
+    append_record(file, record);
+  };
+  const auto kept = [&] {
+    const RecordSet set = read_records({file});
+    REQUIRE(set.records.size() == 1);
+    return *set.records[0].record.timing->median_ms;
+  };
+  add(250, "2025-03-02T12:00:00Z");
+  add(200, "2025-03-01T12:00:00Z");  // older and faster
+  CHECK(kept() == 250);
+  CHECK(read_records({file}).undecided.empty());
+  CHECK(read_records({file}).problems ==
+        std::vector<std::string>{file + ":2: case 1b-bf16-1 is repeated at " + file +
+                                 ":1; the newer one is used"});
+  add(250, "2025-03-02T12:00:00Z");  // the same line again
+  CHECK(kept() == 250);
+  CHECK(read_records({file}).undecided.empty());
+  SECTION("of equal times nobody knows the newer") { add(240, "2025-03-02T12:00:00Z"); }
+  SECTION("no more of what is no time") { add(240, "zzzz"); }
+  CHECK(kept() == 240);
+  const RecordSet set = read_records({file});
+  REQUIRE_FALSE(set.undecided.empty());
+  CHECK(set.undecided.front() == "1b-bf16-1");
+  CHECK(
+      contains(set.problems.back(), "their times do not tell which is newer, so nothing can be said of it"));
+}
+
 TEST_CASE("the same case on two GPU models is no repetition", "[record_file]") {
   const TempDirectory scratch;
   append_record(scratch / "a.jsonl", samples::gpu_record("bf16", 250));
