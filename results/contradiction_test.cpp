@@ -89,18 +89,6 @@ TEST_CASE("an interleaved case's median must follow from its runs, and theirs fr
 TEST_CASE("a run that ended well has a loss for each of its steps", "[contradiction]") {
   CHECK(after([](Record& r) { r.training->loss.resize(60); }) ==
         "training.loss has 60 entries, but case.steps says 100");
-  // Where no number of steps is stated, the timing has one.
-  const auto automatic = [](std::size_t losses) {
-    return [=](Record& r) {
-      r.case_fields["steps"] = "auto";
-      r.training->loss.resize(losses);
-    };
-  };
-  CHECK(after_without_runs(automatic(17)) == "none");  // 6 of warm-up and 11 samples
-  CHECK(after_without_runs(automatic(16)) ==
-        "training.loss has 16 entries, but timing says that 17 steps were done");
-  CHECK(after(automatic(12)) == "none");  // an interleaved case's curve is its first run's
-  CHECK(after(automatic(11)) == "training.loss has 11 entries, but timing says that 12 steps were done");
 }
 
 TEST_CASE("a line that contradicts itself is kept and named", "[contradiction]") {
