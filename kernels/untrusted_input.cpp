@@ -17,6 +17,7 @@ std::optional<std::string> beyond(std::string_view text, const JsonLimits& limit
   if (text.size() > limits.bytes)
     return fmt::format("{} bytes, and at most {} are read", text.size(), limits.bytes);
   std::vector<std::size_t> members;  // of each object or array that is open
+  std::size_t values = 0;
   bool in_string = false;
   for (std::size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
@@ -25,7 +26,10 @@ std::optional<std::string> beyond(std::string_view text, const JsonLimits& limit
       if (c == '"') in_string = false;
     } else if (c == '"') {
       in_string = true;
+    } else if (c == ',') {
+      if (++values > limits.values) return fmt::format("more than {} values", limits.values);
     } else if (c == '{' || c == '[') {
+      if (++values > limits.values) return fmt::format("more than {} values", limits.values);
       if (members.size() == limits.depth) return fmt::format("nested deeper than {}", limits.depth);
       members.push_back(0);
     } else if ((c == '}' || c == ']') && !members.empty()) {

@@ -19,6 +19,8 @@ struct JsonLimits {
   std::size_t bytes;
   std::size_t depth = 32;       ///< arrays and objects within each other
   std::size_t members = 1'000;  ///< of one object
+  /// Of all arrays and objects: a value of two letters takes some fifty bytes once it is parsed.
+  std::size_t values = 10'000'000;
 };
 
 /// What a person writes: a model, a recipe.

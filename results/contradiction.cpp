@@ -22,7 +22,8 @@ class Audit {
   void number(const char* name, const Number& stated, const char* from, const Number& expected,
               const Number& scale = std::nullopt) {
     if (found || !stated || !expected) return;
-    if (std::abs(*stated - *expected) > kTolerance * scale.value_or(*expected))
+    const bool agrees = std::abs(*stated - *expected) <= kTolerance * scale.value_or(*expected);
+    if (!agrees || !std::isfinite(*expected))
       found = fmt::format("{} is {:.8g}, but {} gives {:.8g}", name, *stated, from, *expected);
   }
   void count(const char* name, std::size_t stated, const char* from, std::size_t expected) {
@@ -35,9 +36,17 @@ class Audit {
 
 /// An interleaved case's runs: their samples stand one after the other.
 void audit_runs(Audit& audit, const Timing& timing) {
-  std::size_t samples = 0, medians = 0;
-  for (const TimingRun& run : timing.runs) samples += static_cast<std::size_t>(run.samples);
-  audit.count("timing.samples_ms", timing.samples_ms.size(), "timing.runs", samples);
+  std::size_t left = timing.samples_ms.size(), medians = 0;
+  for (const TimingRun& run : timing.runs) {
+    const bool fits = run.samples >= 0 && static_cast<std::size_t>(run.samples) <= left;
+    if (!fits) {
+      audit.found = fmt::format("a run of timing.runs has {} samples, but timing.samples_ms has {} in all",
+                                run.samples, timing.samples_ms.size());
+      return;
+    }
+    left -= static_cast<std::size_t>(run.samples);
+  }
+  audit.count("timing.samples_ms", timing.samples_ms.size(), "timing.runs", timing.samples_ms.size() - left);
   if (audit.found) return;
   double sum = 0;
   auto begin = timing.samples_ms.begin();
@@ -108,9 +117,10 @@ std::optional<std::string> contradiction(const Record& record) {
   if (record.status == Status::ok && record.timing && record.training) audit_curve(audit, record);
   // A run that ended well did all its steps: a shorter curve would be compared at another place than it says.
   const auto steps = record.case_fields.find("steps");
-  if (record.status == Status::ok && record.training && steps != record.case_fields.end() &&
-      steps->is_number_integer())
-    audit.count("training.loss", record.training->loss.size(), "case.steps", steps->get<std::size_t>());
+  if (!audit.found && record.status == Status::ok && record.training && steps != record.case_fields.end() &&
+      steps->is_number_integer() && *steps != record.training->loss.size())
+    audit.found = fmt::format("training.loss has {} entries, but case.steps says {}",
+                              record.training->loss.size(), steps->dump());
   return audit.found;
 }
 

@@ -7,6 +7,7 @@
 #include <set>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 
 #include "kernels/errors.h"
 
@@ -146,10 +147,6 @@ void each_field(S& s, F&& f) {
 }
 
 template <class T>
-struct IsOptional : std::false_type {};
-template <class T>
-struct IsOptional<std::optional<T>> : std::true_type {};
-template <class T>
 struct IsVector : std::false_type {};
 template <class T>
 struct IsVector<std::vector<T>> : std::true_type {};
@@ -164,7 +161,7 @@ constexpr E last_of() {
 
 template <class T>
 Json write_value(const T& value) {
-  if constexpr (IsOptional<T>::value) {
+  if constexpr (kIsOptional<T>) {
     return value ? write_value(*value) : Json(nullptr);
   } else if constexpr (IsVector<T>::value) {
     Json array = Json::array();
@@ -192,14 +189,31 @@ bool added_later(const std::string& where, std::string_view key) {
   return where == "/timing" && (key == "wall_ms" || key == "runs" || key == "between_runs");
 }
 
+/// A whole number that T holds; 3.0 is one too.
+template <class T>
+T integer(const Json& json, const std::string& where) {
+  const auto fits = [&](auto number) {
+    if (!std::in_range<T>(number)) throw InvalidInput(where + ": " + json.dump() + " is out of range");
+    return static_cast<T>(number);
+  };
+  if (json.is_number_unsigned()) return fits(json.get<std::uint64_t>());
+  if (json.is_number_integer()) return fits(json.get<std::int64_t>());
+  const double number = json.is_number_float() ? json.get<double>() : 0.5;
+  if (std::floor(number) != number) wrong_type(where, "an integer", json);
+  // Beyond 2^53 a double has no odd numbers, so that it is none that somebody counted.
+  if (std::abs(number) > 0x1p53) throw InvalidInput(where + ": " + json.dump() + " is out of range");
+  return fits(static_cast<std::int64_t>(number));
+}
+
 template <class T>
 void read_value(const Json& json, const std::string& where, T& value) {
-  if constexpr (IsOptional<T>::value) {
+  if constexpr (kIsOptional<T>) {
     if (json.is_null()) return value.reset();
     read_value(json, where, value.emplace());
   } else if constexpr (IsVector<T>::value) {
     if (!json.is_array()) wrong_type(where, "an array", json);
     value.clear();
+    value.reserve(json.size());
     for (const Json& element : json) {
       typename T::value_type item{};
       read_value(element, where + "/" + std::to_string(value.size()), item);
@@ -218,11 +232,7 @@ void read_value(const Json& json, const std::string& where, T& value) {
     if (!json.is_number() && !json.is_null()) wrong_type(where, "a number", json);
     value = json.is_null() ? std::numeric_limits<T>::quiet_NaN() : json.template get<T>();
   } else if constexpr (std::is_integral_v<T>) {
-    const bool whole =
-        json.is_number_integer() ||
-        (json.is_number_float() && std::floor(json.template get<double>()) == json.template get<double>());
-    if (!whole) wrong_type(where, "an integer", json);
-    value = json.template get<T>();
+    value = integer<T>(json, where);
   } else if constexpr (std::is_same_v<T, std::string>) {
     if (!json.is_string()) wrong_type(where, "a string", json);
     value = json.template get<std::string>();

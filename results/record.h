@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "results/shared.h"
+
 namespace precbench {
 
 /// The layout of a record. Raised when a key changes its name, type or meaning.
@@ -42,15 +44,15 @@ struct GpuRecord {
 };
 
 struct Environment {
-  std::optional<std::string> git;       ///< commit of the source that was built
-  std::optional<bool> dirty;            ///< built from a tree with uncommitted changes
-  std::optional<std::string> build;     ///< build type and the flags that matter
-  std::optional<std::string> compiler;  ///< name and version
-  std::optional<std::string> host;
-  std::optional<std::string> cpu;                          ///< model name
-  std::optional<std::int64_t> threads;                     ///< CPU threads of all ranks together
-  std::optional<GpuRecord> gpu;                            ///< null on the CPU device
-  std::optional<std::string> cuda, cublaslt, cudnn, nccl;  ///< versions at run time
+  Shared<std::string> git;       ///< commit of the source that was built
+  std::optional<bool> dirty;     ///< built from a tree with uncommitted changes
+  Shared<std::string> build;     ///< build type and the flags that matter
+  Shared<std::string> compiler;  ///< name and version
+  Shared<std::string> host;
+  Shared<std::string> cpu;                          ///< model name
+  std::optional<std::int64_t> threads;              ///< CPU threads of all ranks together
+  Shared<GpuRecord> gpu;                            ///< null on the CPU device
+  Shared<std::string> cuda, cublaslt, cudnn, nccl;  ///< versions at run time
 };
 
 /// How one GEMM of the linear layers ran; the reason says why it was not native.
@@ -213,15 +215,15 @@ struct Record {
   std::optional<std::string> error;   ///< one line; not null unless status is ok
   std::vector<std::string> warnings;  ///< one line each: what a reader must know before trusting the numbers
   Environment env;
-  std::optional<Support> support;
-  std::optional<Flops> flops;
-  std::optional<Timing> timing;
-  std::optional<Metrics> metrics;
-  std::optional<Memory> memory;
-  std::optional<Breakdown> breakdown;
-  std::optional<Communication> communication;  ///< null for one rank
-  std::optional<Telemetry> telemetry;
-  std::optional<Training> training;
+  Shared<Support> support;
+  Shared<Flops> flops;
+  Shared<Timing> timing;
+  Shared<Metrics> metrics;
+  Shared<Memory> memory;
+  Shared<Breakdown> breakdown;
+  Shared<Communication> communication;  ///< null for one rank
+  Shared<Telemetry> telemetry;
+  Shared<Training> training;
   std::vector<QuantizationStats> quantization;
 };
 
@@ -235,8 +237,8 @@ std::string machine_of(const Environment& env);
 /// JSON keys are the member names, except `case` for case_fields. A status of ok with a non-finite loss is
 /// written as diverged: no reader may take such a run for a success.
 void to_json(nlohmann::ordered_json& json, const Record& record);
-/// Throws InvalidInput with the key of the first value that is missing or of another type. Schema (schema.h)
-/// is the complete check.
+/// Throws InvalidInput with the key of the first value that is missing, of another type, or an integer that its field
+/// cannot hold. Schema (schema.h) is the complete check.
 void from_json(const nlohmann::ordered_json& json, Record& record);
 
 }  // namespace precbench

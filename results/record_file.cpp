@@ -13,11 +13,14 @@
 #include <map>
 #include <set>
 #include <span>
-#include <sstream>
 #include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <variant>
 
 #include "kernels/errors.h"
 #include "results/contradiction.h"
+#include "results/line_reader.h"
 #include "results/schema.h"
 
 namespace precbench {
@@ -39,6 +42,10 @@ class File {
  private:
   int descriptor_;
 };
+
+constexpr const char* kNotJson = "not JSON";
+/// Letters of a problem; what a line holds may be longer than anybody reads.
+constexpr std::size_t kMostLetters = 400;
 
 [[noreturn]] void cannot(const char* what, const std::string& path, int error) {
   throw InvalidInput(fmt::format("cannot {} {}: {}", what, path, std::strerror(error)));
@@ -63,17 +70,17 @@ void append_text(const std::string& path, const std::string& text) {
   cannot("write", path, error);
 }
 
-std::string read_file(const std::string& path) {
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (!file || (text << file.rdbuf(), file.bad())) cannot("read", path, errno ? errno : EIO);
-  return text.str();
+/// The parsed line; a text in its place says why it is not.
+std::variant<Json, std::string> parsed(const std::string& line) {
+  if (const auto why = beyond(line, kRecordLimits)) return *why;
+  Json json = Json::parse(line, nullptr, false);
+  if (json.is_discarded()) return std::string(kNotJson);
+  return json;
 }
 
 bool is_object(const std::string& line) {
-  const Json json = Json::parse(line, nullptr, false);
-  return json.is_object();
+  const auto json = parsed(line);
+  return json.index() == 0 && std::get<Json>(json).is_object();
 }
 
 std::vector<std::string> files_of(const std::string& path) {
@@ -91,10 +98,80 @@ std::vector<std::string> files_of(const std::string& path) {
   return files;
 }
 
+bool knows_machine(const Environment& env) { return env.gpu || env.cpu; }
+
+/// Gives cases that failed without an environment that of a neighbour: the nearest before, else the first
+/// after.
+void place_failures(std::span<LocatedRecord> file) {
+  const auto device = [](const LocatedRecord& located) {
+    return located.record.case_fields.value("device", Json())
+        .dump(-1, ' ', false, Json::error_handler_t::replace);
+  };
+  std::map<std::string, const Environment*> near;  // by device, of the records gone by
+  const auto visit = [&](LocatedRecord& located) {
+    const Record& record = located.record;
+    if (knows_machine(record.env))
+      near[device(located)] = &record.env;
+    else if (const auto known = near.find(device(located));
+             record.status != Status::ok && !knows_machine(located.env) && known != near.end())
+      located.env = *known->second;
+  };
+  std::for_each(file.begin(), file.end(), visit);
+  near.clear();
+  std::for_each(file.rbegin(), file.rend(), visit);
+}
+
+/// Whether a's time is known to be before b's. Times as bench writes them, "2025-01-31T12:00:00Z", sort as text.
+bool is_older(const Record& a, const Record& b) {
+  static constexpr std::string_view kShape = "0000-00-00T00:00:00Z";
+  const auto is_time = [](const std::string& text) {
+    return text.size() == kShape.size() &&
+           std::equal(text.begin(), text.end(), kShape.begin(),
+                      [](char c, char shape) { return shape == '0' ? c >= '0' && c <= '9' : c == shape; });
+  };
+  return is_time(a.created) && is_time(b.created) && a.created < b.created;
+}
+
+/// Reads files into a set.
+class Reader {
+ public:
+  void read(const std::string& path);
+  RecordSet finish();
+
+  RecordSet set;
+
+ private:
+  void add_problem(std::string text);
+  std::optional<Record> record_of(const std::string& line, std::string& problem);
+  bool has_room_for(const Json& case_fields);
+  void drop_repeated();
+
+  std::unordered_map<std::string, Environment>
+      environments_;  ///< by their JSON: equal ones share their memory
+  std::set<std::string> case_fields_;
+  std::vector<std::size_t> lines_;  ///< of each record, a hash of its text
+  std::size_t not_named_ = 0;
+};
+
+void Reader::add_problem(std::string text) {
+  if (set.problems.size() == kMostProblems) return void(++not_named_);
+  if (text.size() > kMostLetters) text = text.substr(0, kMostLetters) + "...";
+  set.problems.push_back(std::move(text));
+}
+
+bool Reader::has_room_for(const Json& case_fields) {
+  std::size_t added = 0;
+  for (const auto& item : case_fields.items()) added += case_fields_.contains(item.key()) ? 0 : 1;
+  if (case_fields_.size() + added > kMostCaseFields) return false;
+  for (const auto& item : case_fields.items()) case_fields_.insert(item.key());
+  return true;
+}
+
 /// The record of a line, or why it is none.
-std::optional<Record> parse_record(const std::string& line, std::string& problem) {
-  const Json json = Json::parse(line, nullptr, false);
-  if (json.is_discarded()) return problem = "not JSON", std::nullopt;
+std::optional<Record> Reader::record_of(const std::string& line, std::string& problem) {
+  const auto result = parsed(line);
+  if (const auto* why = std::get_if<std::string>(&result)) return problem = *why, std::nullopt;
+  const Json& json = std::get<Json>(result);
   if (!json.is_object())
     return problem = "not a record but a JSON " + std::string(json.type_name()), std::nullopt;
   const auto schema = json.find("schema");
@@ -110,97 +187,120 @@ std::optional<Record> parse_record(const std::string& line, std::string& problem
     if (violations.size() > 1) problem += fmt::format(" (and {} more)", violations.size() - 1);
     return std::nullopt;
   }
-  return json.get<Record>();
+  if (!has_room_for(json.at("case")))
+    return problem = fmt::format("more than {} different case fields in these records", kMostCaseFields),
+           std::nullopt;
+  Record record = json.get<Record>();
+  record.env = environments_.try_emplace(json.at("env").dump(), record.env).first->second;
+  return record;
 }
 
-bool knows_machine(const Environment& env) { return env.gpu || env.cpu; }
-
-/// Gives cases that failed without an environment that of a neighbour: the nearest before, else the first
-/// after.
-void place_failures(std::span<LocatedRecord> file) {
-  for (std::size_t i = 0; i < file.size(); ++i) {
-    const Record& record = file[i].record;
-    if (record.status == Status::ok || knows_machine(record.env)) continue;
-    const auto device = [](const Record& r) { return r.case_fields.value("device", Json()); };
-    const auto suits = [&](const LocatedRecord& other) {
-      return knows_machine(other.record.env) && device(other.record) == device(record);
-    };
-    const auto here = file.begin() + static_cast<std::ptrdiff_t>(i);
-    const auto before = std::find_if(std::make_reverse_iterator(here), file.rend(), suits);
-    const auto after = std::find_if(here, file.end(), suits);
-    if (before != file.rend())
-      file[i].env = before->record.env;
-    else if (after != file.end())
-      file[i].env = after->record.env;
-  }
-}
-
-void read_file_into(RecordSet& set, const std::string& path) {
-  const std::string text = read_file(path);
+void Reader::read(const std::string& path) {
   const std::size_t first = set.records.size();
-  std::size_t line_number = 0;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string line = text.substr(begin, end - begin);
-    const std::string origin = fmt::format("{}:{}", path, ++line_number);
-    begin = end + 1;
+  LineReader lines(path, kRecordLimits.bytes);
+  while (lines.next()) {
+    const std::string& line = lines.line();
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    const std::string origin = fmt::format("{}:{}", path, lines.number());
     std::string problem;
-    if (auto record = parse_record(line, problem)) {
+    if (lines.bytes() > kRecordLimits.bytes) {
+      add_problem(fmt::format("{}: {} bytes, and at most {} are read, left out", origin, lines.bytes(),
+                              kRecordLimits.bytes));
+    } else if (auto record = record_of(line, problem)) {
       if (const auto why = contradiction(*record))
-        set.problems.push_back(fmt::format("{}: contradicts itself: {}", origin, *why));
-      set.records.push_back({*record, origin, record->env});
-    } else if (end == text.size() && problem == "not JSON") {
-      set.problems.push_back(origin + ": half-written last line, left out");
+        add_problem(fmt::format("{}: contradicts itself: {}", origin, *why));
+      const Environment env = record->env;
+      set.records.push_back({std::move(*record), origin, env});
+      lines_.push_back(std::hash<std::string>{}(line));
+    } else if (!lines.ended() && problem == kNotJson) {
+      add_problem(origin + ": half-written last line, left out");
     } else {
-      set.problems.push_back(origin + ": " + problem + ", left out");
+      add_problem(origin + ": " + problem + ", left out");
     }
   }
   place_failures({set.records.begin() + static_cast<std::ptrdiff_t>(first), set.records.end()});
 }
 
-/// Whether a's time is known to be before b's. Times as bench writes them, "2025-01-31T12:00:00Z", sort as text.
-bool is_older(const Record& a, const Record& b) {
-  static constexpr std::string_view kShape = "0000-00-00T00:00:00Z";
-  const auto is_time = [](const std::string& text) {
-    return text.size() == kShape.size() &&
-           std::equal(text.begin(), text.end(), kShape.begin(),
-                      [](char c, char shape) { return shape == '0' ? c >= '0' && c <= '9' : c == shape; });
-  };
-  return is_time(a.created) && is_time(b.created) && a.created < b.created;
-}
-
 /// Of the records of one case on one machine, keeps the newest, and of those the last.
-void drop_repeated(RecordSet& set) {
-  std::map<std::pair<std::string, std::string>, std::size_t> newest;
+void Reader::drop_repeated() {
+  std::vector<LocatedRecord>& records = set.records;
+  std::unordered_map<std::string, std::size_t> newest;
   const auto winner_of = [&](std::size_t i) -> std::size_t& {
-    return newest.try_emplace({set.records[i].record.id, machine_of(set.records[i].env)}, i).first->second;
+    return newest.try_emplace(records[i].record.id + '\n' + machine_of(records[i].env), i).first->second;
   };
-  for (std::size_t i = 0; i < set.records.size(); ++i)
-    if (std::size_t& winner = winner_of(i); !is_older(set.records[i].record, set.records[winner].record))
-      winner = i;
-  std::vector<std::size_t> kept;
-  for (std::size_t i = 0; i < set.records.size(); ++i) {
-    const LocatedRecord& winner = set.records[winner_of(i)];
-    if (&winner == &set.records[i]) {
-      kept.push_back(i);
-      continue;
-    }
-    const auto& [record, origin, env] = set.records[i];
+  for (std::size_t i = 0; i < records.size(); ++i)
+    if (std::size_t& winner = winner_of(i); !is_older(records[i].record, records[winner].record)) winner = i;
+  if (newest.size() == records.size()) return;
+  std::vector<bool> kept(records.size(), false);
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    const std::size_t w = winner_of(i);
+    const LocatedRecord& winner = records[w];
+    kept[i] = w == i;
+    if (kept[i]) continue;
+    const auto& [record, origin, env] = records[i];
     std::string which = "the newer one is used";
     if (!is_older(record, winner.record)) {
       which = "the later line is used";
-      if (Json(record) != Json(winner.record)) {
+      if (lines_[i] != lines_[w] && Json(record) != Json(winner.record)) {
         which = "their times do not tell which is newer, so nothing can be said of it; " + which;
         set.undecided.push_back(record.id);
       }
     }
-    set.problems.push_back(
-        fmt::format("{}: case {} is repeated at {}; {}", origin, record.id, winner.origin, which));
+    add_problem(fmt::format("{}: case {} is repeated at {}; {}", origin, record.id, winner.origin, which));
   }
-  std::vector<LocatedRecord> records;
-  for (const std::size_t i : kept) records.push_back(std::move(set.records[i]));
-  set.records = std::move(records);
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < records.size(); ++i)
+    if (kept[i] && count++ != i) records[count - 1] = std::move(records[i]);
+  records.erase(records.begin() + static_cast<std::ptrdiff_t>(count), records.end());
+}
+
+RecordSet Reader::finish() {
+  drop_repeated();
+  std::set<int> methods;
+  for (const LocatedRecord& located : set.records) methods.insert(located.record.method_version);
+  if (methods.size() > 1)
+    add_problem(fmt::format("records of method versions {} are mixed; they are not compared with each other",
+                            fmt::join(methods, ", ")));
+  if (not_named_ > 0) set.problems.push_back(fmt::format("and {} more problems", not_named_));
+  return std::move(set);
+}
+
+/// The last line of a file, with the place at which it begins.
+struct LastLine {
+  std::string text;  ///< without its newline
+  std::uintmax_t begin = 0;
+  bool ended = false;
+};
+
+/// Null where the file is empty.
+std::optional<LastLine> last_line(const std::string& path) {
+  constexpr std::uintmax_t kBlock = std::uintmax_t{1} << 16;
+  std::ifstream file = open_regular_file(path);
+  const std::uintmax_t size = fs::file_size(path);
+  if (size == 0) return std::nullopt;
+  const auto read = [&](std::uintmax_t begin, std::uintmax_t end) {
+    std::string text(static_cast<std::size_t>(end - begin), '\0');
+    errno = 0;
+    file.seekg(static_cast<std::streamoff>(begin));
+    if (!file.read(text.data(), static_cast<std::streamsize>(text.size())))
+      cannot("read", path, errno ? errno : EIO);
+    return text;
+  };
+  LastLine last;
+  last.ended = read(size - 1, size) == "\n";
+  const std::uintmax_t end = last.ended ? size - 1 : size;
+  last.begin = end;
+  while (last.begin > 0) {
+    if (end - last.begin > kRecordLimits.bytes)
+      throw InvalidInput(fmt::format("{}: its last line has more than {} bytes, so it is no file of records",
+                                     path, kRecordLimits.bytes));
+    const std::uintmax_t begin = last.begin - std::min(kBlock, last.begin);
+    const std::size_t newline = read(begin, last.begin).rfind('\n');
+    last.begin = newline == std::string::npos ? begin : begin + newline + 1;
+    if (newline != std::string::npos) break;
+  }
+  last.text = read(last.begin, end);
+  return last;
 }
 
 }  // namespace
@@ -211,21 +311,16 @@ void append_record(const std::string& path, const Record& record) {
 
 std::optional<std::string> repair_tail(const std::string& path) {
   if (!fs::exists(path)) return std::nullopt;
-  const std::string text = read_file(path);
-  if (text.empty()) return std::nullopt;
-  const bool ended = text.back() == '\n';
-  const std::size_t last_end = ended ? text.size() - 1 : text.size();
-  const std::size_t newline = last_end == 0 ? std::string::npos : text.rfind('\n', last_end - 1);
-  const std::size_t begin = newline == std::string::npos ? 0 : newline + 1;
-  const std::string line = text.substr(begin, last_end - begin);
-  if (is_object(line)) {
-    if (ended) return std::nullopt;
+  const auto last = last_line(path);
+  if (!last) return std::nullopt;
+  if (is_object(last->text)) {
+    if (last->ended) return std::nullopt;
     append_text(path, "\n");
     return path + ": the last line had lost its newline; put back";
   }
-  append_text(path + ".broken", line + "\n");
+  append_text(path + ".broken", last->text + "\n");
   std::error_code error;
-  fs::resize_file(path, begin, error);
+  fs::resize_file(path, last->begin, error);
   if (error) throw InvalidInput("cannot write " + path + ": " + error.message());
   return fmt::format("{}: the last line was only half written; moved to {}.broken", path, path);
 }
@@ -236,30 +331,24 @@ std::string spare_name(const std::string& path) {
 }
 
 RecordSet read_records(const std::vector<std::string>& paths) {
-  RecordSet set;
+  Reader reader;
   std::set<fs::path> seen;
   for (const std::string& path : paths) {
+    const RecordSet& set = reader.set;
     const std::size_t records = set.records.size(), problems = set.problems.size();
     bool read_before = false;
     for (const std::string& file : files_of(path)) {
       if (seen.insert(fs::weakly_canonical(file)).second)
-        read_file_into(set, file);
+        reader.read(file);
       else
         read_before = true;
     }
     if (set.records.size() == records && !read_before)
-      set.without_record.push_back(
+      reader.set.without_record.push_back(
           fmt::format("{}: no record in it{}", path,
                       set.problems.size() == problems ? "" : " (" + set.problems[problems] + ")"));
   }
-  drop_repeated(set);
-  std::set<int> methods;
-  for (const LocatedRecord& located : set.records) methods.insert(located.record.method_version);
-  if (methods.size() > 1)
-    set.problems.push_back(
-        fmt::format("records of method versions {} are mixed; they are not compared with each other",
-                    fmt::join(methods, ", ")));
-  return set;
+  return reader.finish();
 }
 
 }  // namespace precbench

@@ -6,9 +6,18 @@
 #include <string>
 #include <vector>
 
+#include "kernels/untrusted_input.h"
 #include "results/record.h"
 
 namespace precbench {
+
+/// What a line of records may be, and is refused beyond: a million steps with their loss, gradient norm, learning rate
+/// and time take some 70 MB.
+inline constexpr JsonLimits kRecordLimits{.bytes = std::size_t{128} << 20, .depth = 16, .members = 256};
+/// Fields that the cases of a set may have, all different ones together; a case has less than forty. Each is a column.
+inline constexpr std::size_t kMostCaseFields = 256;
+/// Problems of a set that are named one by one.
+inline constexpr std::size_t kMostProblems = 1000;
 
 /// Appends one line in a single write and waits until it is on the disk. Makes the file, not its folder.
 /// Throws InvalidInput ("cannot write FILE: No space left on device ..."); the file is then as it was before.
@@ -16,8 +25,8 @@ void append_record(const std::string& path, const Record& record);
 
 /// Brings a file whose writer was killed into order: a last line that is not a JSON object goes to
 /// FILE.broken, and a whole last object without its newline gets it. Returns what was done, in one line; null
-/// if nothing was to do or the file does not exist. Throws InvalidInput if the file cannot be read or
-/// written.
+/// if nothing was to do or the file does not exist. Reads no more of the file than that line. Throws InvalidInput if
+/// the file is no regular one, cannot be read or written, or if the line is too long to be a record.
 std::optional<std::string> repair_tail(const std::string& path);
 
 /// A name beside a file that is free: FILE.1, else FILE.2, ...
@@ -37,7 +46,7 @@ struct RecordSet {
   /// What a reader must be told, one line each, with the place named: lines that are no records, a last line
   /// that was only half written, records of another schema (all left out); a case that is repeated (the newest by
   /// `created` is kept); records that contradict themselves (contradiction.h) or are of several method
-  /// versions (all kept).
+  /// versions (all kept). Beyond kMostProblems they are counted in a last line.
   std::vector<std::string> problems;
   /// Ids of cases of which two different records are there and their times do not tell which is newer. The one
   /// that stands later is kept, but nobody should rely on it.
@@ -46,8 +55,9 @@ struct RecordSet {
   std::vector<std::string> without_record;
 };
 
-/// Reads record files, and every *.jsonl of folders, in the order given (a folder's by name). Throws
-/// InvalidInput if a path does not exist, cannot be read, or is a folder without such a file.
+/// Reads record files, and every *.jsonl of folders, in the order given (a folder's by name), line by line. Throws
+/// InvalidInput if a path does not exist, cannot be read, is no regular file (a pipe), or is a folder without a file
+/// of records.
 RecordSet read_records(const std::vector<std::string>& paths);
 
 }  // namespace precbench

@@ -1,9 +1,13 @@
-// The validator of schema.h: one recursive walk, with the JSON pointer of the place carried along.
+// The validator of schema.h: one recursive walk, in which a value knows where it stands.
 #include "results/schema.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <set>
+#include <unordered_map>
 
 #include "kernels/errors.h"
 #include "results/record_schema_text.h"
@@ -13,38 +17,70 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// True when `json` is of the JSON Schema type `type`. As in the standard, 3.0 is an integer.
-bool has_type(const Json& json, const std::string& type) {
-  if (type == "null") return json.is_null();
-  if (type == "boolean") return json.is_boolean();
-  if (type == "string") return json.is_string();
-  if (type == "array") return json.is_array();
-  if (type == "object") return json.is_object();
-  if (type == "number") return json.is_number();
-  if (json.is_number_integer()) return true;
-  return json.is_number_float() && std::floor(json.get<double>()) == json.get<double>();
+/// The kinds of JSON that a schema's type stands for; a number without a fraction is an integer too.
+enum Kind : unsigned {
+  kNull = 1,
+  kBoolean = 2,
+  kString = 4,
+  kArray = 8,
+  kObject = 16,
+  kFraction = 32,
+  kInteger = 64
+};
+
+unsigned kinds_of(const std::string& type) {
+  if (type == "null") return kNull;
+  if (type == "boolean") return kBoolean;
+  if (type == "string") return kString;
+  if (type == "array") return kArray;
+  if (type == "object") return kObject;
+  return type == "number" ? kFraction | kInteger : kInteger;
+}
+
+unsigned kind_of(const Json& json) {
+  if (json.is_number_float())
+    return std::floor(json.get<double>()) == json.get<double>() ? kInteger : kFraction;
+  if (json.is_number()) return kInteger;
+  if (json.is_null()) return kNull;
+  if (json.is_boolean()) return kBoolean;
+  if (json.is_string()) return kString;
+  return json.is_array() ? kArray : kObject;
 }
 
 std::string type_of(const Json& json) { return json.is_number_integer() ? "integer" : json.type_name(); }
 
-/// Runs `visit` with `step` appended to the pointer, "~" and "/" escaped as RFC 6901 asks.
-template <class Visit>
-void descend(std::string& pointer, const std::string& step, Visit&& visit) {
-  const std::size_t length = pointer.size();
-  pointer += '/';
-  for (char c : step) {
-    if (c == '~')
-      pointer += "~0";
-    else if (c == '/')
-      pointer += "~1";
-    else
-      pointer += c;
-  }
-  visit();
-  pointer.resize(length);
+/// "~" and "/" as RFC 6901 asks.
+std::string escaped(const std::string& key) {
+  std::string text;
+  for (char c : key) text += c == '~' ? "~0" : c == '/' ? "~1" : std::string(1, c);
+  return text;
 }
 
 }  // namespace
+
+struct Schema::Place {
+  const Place* above = nullptr;
+  const std::string* key = nullptr;  ///< of an object; null in an array
+  std::size_t index = 0;
+
+  std::string pointer() const {
+    return above ? above->pointer() + '/' + (key ? escaped(*key) : std::to_string(index)) : "";
+  }
+};
+
+struct Schema::Node {
+  std::optional<unsigned> kinds;
+  std::string wanted;  ///< the kinds in words
+  const Json* allowed = nullptr;
+  std::optional<double> low, high;
+  std::vector<std::string> required;
+  std::unordered_map<std::string, const Node*> properties;
+  const Node *items = nullptr, *additional = nullptr;
+  bool closed = false;  ///< no other keys than the properties
+
+  void check(const Json& json, const Place& place, std::vector<std::string>& found) const;
+  void check_object(const Json& json, const Place& place, std::vector<std::string>& found) const;
+};
 
 Schema::Schema(const std::string& text) {
   try {
@@ -53,6 +89,7 @@ Schema::Schema(const std::string& text) {
     throw InvalidInput(std::string("the schema is not JSON: ") + error.what());
   }
   check_keywords(root_, "#");
+  compiled_ = &compile(root_);
 }
 
 const Schema& Schema::record() {
@@ -87,8 +124,7 @@ const Json& Schema::resolve(const Json& schema) const {
 
 std::vector<std::string> Schema::violations(const Json& json) const {
   std::vector<std::string> found;
-  std::string pointer;
-  check(root_, json, pointer, found);
+  compiled_->check(json, Place{}, found);
   return found;
 }
 
@@ -109,56 +145,64 @@ void Schema::collect(const Json& unresolved, const std::string& pointer,
   }
 }
 
-void Schema::check(const Json& unresolved, const Json& json, std::string& pointer,
-                   std::vector<std::string>& found) const {
+const Schema::Node& Schema::compile(const Json& unresolved) {
   const Json& schema = resolve(unresolved);
-  const auto report = [&](const std::string& what) {
-    found.push_back((pointer.empty() ? "/" : pointer) + ": " + what);
-  };
-
+  std::shared_ptr<Node>& known = nodes_[&schema];
+  if (known) return *known;
+  known = std::make_shared<Node>();
+  Node& node = *known;
   if (const auto type = schema.find("type"); type != schema.end()) {
-    bool matches = false;
-    std::string wanted;
+    node.kinds = 0;
     for (const Json& one : type->is_array() ? *type : Json::array({*type})) {
-      matches = matches || has_type(json, one.get<std::string>());
-      wanted += (wanted.empty() ? "" : " or ") + one.get<std::string>();
+      *node.kinds |= kinds_of(one.get<std::string>());
+      node.wanted += (node.wanted.empty() ? "" : " or ") + one.get<std::string>();
     }
-    if (!matches) return report("not " + wanted + " but " + type_of(json));
   }
-  if (const auto allowed = schema.find("enum"); allowed != schema.end())
-    if (std::find(allowed->begin(), allowed->end(), json) == allowed->end())
-      report(json.dump() + " is not one of " + allowed->dump());
-  if (json.is_number()) {
-    if (const auto low = schema.find("minimum");
-        low != schema.end() && json.get<double>() < low->get<double>())
-      report(json.dump() + " is below " + low->dump());
-    if (const auto high = schema.find("maximum");
-        high != schema.end() && json.get<double>() > high->get<double>())
-      report(json.dump() + " is above " + high->dump());
+  if (const auto allowed = schema.find("enum"); allowed != schema.end()) node.allowed = &*allowed;
+  if (const auto low = schema.find("minimum"); low != schema.end()) node.low = low->get<double>();
+  if (const auto high = schema.find("maximum"); high != schema.end()) node.high = high->get<double>();
+  if (const auto keys = schema.find("required"); keys != schema.end())
+    node.required = keys->get<std::vector<std::string>>();
+  if (const auto properties = schema.find("properties"); properties != schema.end())
+    for (const auto& item : properties->items()) node.properties[item.key()] = &compile(item.value());
+  if (const auto additional = schema.find("additionalProperties"); additional != schema.end()) {
+    if (additional->is_object()) node.additional = &compile(*additional);
+    node.closed = *additional == false;
   }
-  if (json.is_object()) check_object(schema, json, pointer, found);
-  if (const auto items = schema.find("items"); items != schema.end() && json.is_array())
-    for (std::size_t i = 0; i < json.size(); ++i)
-      descend(pointer, std::to_string(i), [&] { check(*items, json[i], pointer, found); });
+  if (const auto items = schema.find("items"); items != schema.end()) node.items = &compile(*items);
+  return node;
 }
 
-void Schema::check_object(const Json& schema, const Json& json, std::string& pointer,
-                          std::vector<std::string>& found) const {
-  if (const auto required = schema.find("required"); required != schema.end())
-    for (const Json& key : *required)
-      if (!json.contains(key.get<std::string>()))
-        descend(pointer, key.get<std::string>(), [&] { found.push_back(pointer + ": missing"); });
-  const auto properties = schema.find("properties");
-  const auto additional = schema.find("additionalProperties");
+void Schema::Node::check(const Json& json, const Place& place, std::vector<std::string>& found) const {
+  if (found.size() == kMostViolations) return;
+  const auto report = [&](const std::string& what) {
+    const std::string pointer = place.pointer();
+    found.push_back((pointer.empty() ? "/" : pointer) + ": " + what);
+  };
+  if (kinds && !(*kinds & kind_of(json))) return report("not " + wanted + " but " + type_of(json));
+  if (allowed && std::find(allowed->begin(), allowed->end(), json) == allowed->end())
+    report(json.dump() + " is not one of " + allowed->dump());
+  if (json.is_number() && (low || high)) {
+    const double number = json.get<double>();
+    if (low && number < *low) report(json.dump() + " is below " + fmt::format("{}", *low));
+    if (high && number > *high) report(json.dump() + " is above " + fmt::format("{}", *high));
+  }
+  if (json.is_object()) check_object(json, place, found);
+  if (items && json.is_array())
+    for (std::size_t i = 0; i < json.size(); ++i) items->check(json[i], {&place, nullptr, i}, found);
+}
+
+void Schema::Node::check_object(const Json& json, const Place& place, std::vector<std::string>& found) const {
+  for (const std::string& key : required)
+    if (!json.contains(key)) found.push_back(Place{&place, &key}.pointer() + ": missing");
   for (const auto& item : json.items()) {
-    descend(pointer, item.key(), [&] {
-      if (properties != schema.end() && properties->contains(item.key()))
-        check(properties->at(item.key()), item.value(), pointer, found);
-      else if (additional != schema.end() && additional->is_object())
-        check(*additional, item.value(), pointer, found);
-      else if (additional != schema.end() && *additional == false)
-        found.push_back(pointer + ": unknown key");
-    });
+    const Place here{&place, &item.key()};
+    if (const auto property = properties.find(item.key()); property != properties.end())
+      property->second->check(item.value(), here, found);
+    else if (additional)
+      additional->check(item.value(), here, found);
+    else if (closed)
+      found.push_back(here.pointer() + ": unknown key");
   }
 }
 

@@ -4,6 +4,9 @@
 // refused, not ignored.
 #pragma once
 
+#include <cstddef>
+#include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -20,12 +23,16 @@ class Schema {
  public:
   /// Throws InvalidInput if the text is not JSON or uses a keyword that is not checked here.
   explicit Schema(const std::string& text);
+  Schema(const Schema&) = delete;
+  Schema& operator=(const Schema&) = delete;
 
   /// The schema of records, compiled into the binary from results/record.schema.json.
   static const Schema& record();
 
-  /// One line per violation, "/timing/samples_ms/3: not a number but a string"; empty if the JSON is valid.
+  /// One line per violation, "/timing/samples_ms/3: not a number but a string", of the first kMostViolations;
+  /// empty if the JSON is valid.
   std::vector<std::string> violations(const nlohmann::ordered_json& json) const;
+  static constexpr std::size_t kMostViolations = 1000;
 
   /// Every scalar of the objects of the schema, in its order; arrays and free keys are left out.
   std::vector<SchemaField> scalar_fields() const;
@@ -33,16 +40,18 @@ class Schema {
   const nlohmann::ordered_json& json() const { return root_; }
 
  private:
+  struct Node;   // a part of the schema, in the form in which it is checked fastest
+  struct Place;  // of a value in the JSON that is checked
+
   void check_keywords(const nlohmann::ordered_json& schema, const std::string& where) const;
-  void check(const nlohmann::ordered_json& schema, const nlohmann::ordered_json& json, std::string& pointer,
-             std::vector<std::string>& found) const;
-  void check_object(const nlohmann::ordered_json& schema, const nlohmann::ordered_json& json,
-                    std::string& pointer, std::vector<std::string>& found) const;
+  const Node& compile(const nlohmann::ordered_json& schema);
   void collect(const nlohmann::ordered_json& schema, const std::string& pointer,
                std::vector<SchemaField>& fields) const;
   const nlohmann::ordered_json& resolve(const nlohmann::ordered_json& schema) const;
 
   nlohmann::ordered_json root_;
+  std::map<const nlohmann::ordered_json*, std::shared_ptr<Node>> nodes_;
+  const Node* compiled_ = nullptr;
 };
 
 }  // namespace precbench

@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
+#include <tuple>
+#include <unordered_map>
 
 #include "results/statistics.h"
 #include "tools/ceilings.h"
@@ -40,36 +43,74 @@ Json fields_of(const LocatedRecord& located, const Works& works) {
   return fields;
 }
 
-/// Keys of all records, kFirstKeys first; `rank` of a value is the order in which it was met, or its size.
-struct Keys {
-  std::vector<std::string> names;
-  std::map<std::string, std::vector<Json>> values;
+/// One field of all records: its different values, and which of them each record has.
+struct Field {
+  std::string name;
+  std::vector<Json> values;  ///< in the order met; where all are numbers by size
+  std::vector<std::uint32_t> of_record;
+  std::unordered_map<std::string, std::uint32_t> places{};
 
-  void add(const Json& fields) {
-    for (const auto& item : fields.items()) {
-      if (!values.count(item.key())) names.push_back(item.key());
-      auto& known = values[item.key()];
-      if (std::find(known.begin(), known.end(), item.value()) == known.end()) known.push_back(item.value());
-    }
+  std::uint32_t place_of(const Json& value) {
+    const auto [known, is_new] =
+        places.try_emplace(text_of(value), static_cast<std::uint32_t>(values.size()));
+    if (is_new) values.push_back(value);
+    return known->second;
   }
 
   void sort() {
-    const auto place = [](const std::string& name) {
-      return std::find(kFirstKeys.begin(), kFirstKeys.end(), name) - kFirstKeys.begin();
-    };
-    std::stable_sort(names.begin(), names.end(),
-                     [&](const auto& a, const auto& b) { return place(a) < place(b); });
-    for (auto& [name, known] : values)
-      if (std::all_of(known.begin(), known.end(), [](const Json& v) { return v.is_number(); }))
-        std::sort(known.begin(), known.end(),
-                  [](const Json& a, const Json& b) { return a.get<double>() < b.get<double>(); });
+    if (!std::all_of(values.begin(), values.end(), [](const Json& v) { return v.is_number(); })) return;
+    std::vector<std::uint32_t> order(values.size()), rank(values.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+      return values[a].get<double>() < values[b].get<double>();
+    });
+    std::vector<Json> sorted;
+    for (std::uint32_t i = 0; i < order.size(); ++i) {
+      rank[order[i]] = i;
+      sorted.push_back(std::move(values[order[i]]));
+    }
+    values = std::move(sorted);
+    for (std::uint32_t& place : of_record) place = rank[place];
   }
 
-  std::size_t rank(const std::string& name, const Json& value) const {
-    const auto& known = values.at(name);
-    return static_cast<std::size_t>(std::find(known.begin(), known.end(), value) - known.begin());
+ private:
+  /// Equal for equal values: 3 and 3.0 are one.
+  static std::string text_of(const Json& value) {
+    if (value.is_number_float())
+      if (const double number = value.get<double>();
+          std::floor(number) == number && std::abs(number) < 0x1p53)
+        return fmt::format("{}", static_cast<std::int64_t>(number));
+    return value.dump(-1, ' ', false, Json::error_handler_t::replace);
   }
 };
+
+/// The fields of the records, kFirstKeys first. What a record lacks is null, as a value met last.
+std::vector<Field> fields_of(const RecordRefs& records, const Works& works) {
+  constexpr auto kMissing = static_cast<std::uint32_t>(-1);
+  std::vector<Field> fields;
+  std::unordered_map<std::string, std::size_t> by_name;
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    const Json own = fields_of(*records[i], works);
+    for (const auto& item : own.items()) {
+      const auto [known, is_new] = by_name.try_emplace(item.key(), fields.size());
+      if (is_new) fields.push_back({item.key(), {}, std::vector<std::uint32_t>(records.size(), kMissing)});
+      Field& field = fields[known->second];
+      field.of_record[i] = field.place_of(item.value());
+    }
+  }
+  for (Field& field : fields) {
+    for (std::uint32_t& place : field.of_record)
+      if (place == kMissing) place = field.place_of(nullptr);
+    field.places.clear();
+    field.sort();
+  }
+  const auto place = [](const Field& field) {
+    return std::find(kFirstKeys.begin(), kFirstKeys.end(), field.name) - kFirstKeys.begin();
+  };
+  std::stable_sort(fields.begin(), fields.end(),
+                   [&](const Field& a, const Field& b) { return place(a) < place(b); });
+  return fields;
+}
 
 std::optional<double> median(const std::vector<double>& values) {
   const auto statistics = sample_statistics(values);
@@ -138,9 +179,7 @@ void aggregate(Row& row, const Ceilings& best) {
   }));
 }
 
-Json seed_of(const LocatedRecord* located) { return located->record.case_fields.value("seed", Json()); }
-
-void compare(Row& row, const Row& baseline) {
+void compare(Row& row, const Row& baseline, const SeedPairs& pairs) {
   const auto ratio = [](const std::optional<double>& a,
                         const std::optional<double>& b) -> std::optional<double> {
     return a && b && *b > 0 ? std::optional(*a / *b) : std::nullopt;
@@ -151,27 +190,31 @@ void compare(Row& row, const Row& baseline) {
   }
   if (row.status != Status::ok || baseline.status != Status::ok) return;
   std::vector<double> deltas;
-  for (const LocatedRecord* mine : row.members)
-    for (const LocatedRecord* theirs : baseline.members) {
-      const auto &a = mine->record.training, &b = theirs->record.training;
-      if (!a || !b || seed_of(mine) != seed_of(theirs)) continue;
-      const auto ends = trailing_means_at_equal_steps(a->loss, b->loss);
-      if (!ends) continue;
-      deltas.push_back(ends->first - ends->second);
-      const std::size_t steps = std::min(a->loss.size(), b->loss.size());
-      row.paired_steps = row.paired_steps ? std::min(row.paired_steps, steps) : steps;
-    }
+  for (const LocatedRecord* mine : row.members) {
+    const LocatedRecord* theirs = pairs.of(*mine);
+    if (!theirs || !mine->record.training) continue;
+    const std::vector<double>&a = mine->record.training->loss, &b = theirs->record.training->loss;
+    const auto ends = trailing_means_at_equal_steps(a, b);
+    if (!ends) continue;
+    deltas.push_back(ends->first - ends->second);
+    const std::size_t steps = std::min(a.size(), b.size());
+    row.paired_steps = row.paired_steps ? std::min(row.paired_steps, steps) : steps;
+  }
   row.loss_delta = mean(deltas);
   row.paired_seeds = static_cast<int>(deltas.size());
 }
 
 void compare_with_bf16(Group& group) {
   std::stable_partition(group.rows.begin(), group.rows.end(), [](const Row& row) { return row.is_bf16(); });
-  std::vector<const Json*> bf16;
-  for (const Row& row : group.rows)
-    bf16.push_back(row.is_bf16() && row.status == Status::ok ? &row.fields : nullptr);
+  Bf16Rows bf16;
+  std::map<std::size_t, SeedPairs> seeds;
+  for (std::size_t i = 0; i < group.rows.size() && group.rows[i].is_bf16(); ++i) {
+    if (group.rows[i].status != Status::ok) continue;
+    bf16.add(i, group.rows[i].fields);
+    seeds.emplace(i, group.rows[i].members);
+  }
   for (Row& row : group.rows)
-    if (const auto baseline = bf16_of(bf16, row.fields)) compare(row, group.rows[*baseline]);
+    if (const auto baseline = bf16.of(row.fields)) compare(row, group.rows[*baseline], seeds.at(*baseline));
 }
 
 }  // namespace
@@ -191,13 +234,26 @@ std::vector<std::string> modifiers_of(const Json& fields) {
   return modifiers;
 }
 
-std::optional<std::size_t> bf16_of(const std::vector<const Json*>& bf16, const Json& fields) {
-  std::optional<std::size_t> chosen;
-  for (std::size_t i = bf16.size(); i-- > 0;)
-    if (bf16[i]) chosen = i;
-  for (std::size_t i = 0; i < bf16.size(); ++i)
-    if (bf16[i] && modifiers_of(*bf16[i]) == modifiers_of(fields)) return i;
-  return chosen;
+void Bf16Rows::add(std::size_t index, const Json& fields) {
+  by_modifiers_.try_emplace(modifiers_of(fields), index);
+  if (!first_) first_ = index;
+}
+
+std::optional<std::size_t> Bf16Rows::of(const Json& fields) const {
+  const auto same = by_modifiers_.find(modifiers_of(fields));
+  return same == by_modifiers_.end() ? first_ : same->second;
+}
+
+std::string seed_of(const Record& record) { return field_text(record.case_fields.value("seed", Json())); }
+
+SeedPairs::SeedPairs(const RecordRefs& baseline) {
+  for (const LocatedRecord* theirs : baseline)
+    if (theirs->record.training) by_seed_.try_emplace(seed_of(theirs->record), theirs);
+}
+
+const LocatedRecord* SeedPairs::of(const LocatedRecord& located) const {
+  const auto theirs = by_seed_.find(seed_of(located.record));
+  return theirs == by_seed_.end() ? nullptr : theirs->second;
 }
 
 RecordRefs all_of(const RecordSet& set) {
@@ -208,64 +264,63 @@ RecordRefs all_of(const RecordSet& set) {
 
 std::vector<RecordRefs> by_machine(const RecordSet& set) {
   std::vector<RecordRefs> parts;
+  std::unordered_map<std::string, std::size_t> places;
   for (const LocatedRecord& located : set.records) {
-    const auto same = [&](const RecordRefs& part) {
-      return machine_of(part.front()->env) == machine_of(located.env);
-    };
-    auto part = std::find_if(parts.begin(), parts.end(), same);
-    if (part == parts.end()) part = parts.insert(parts.end(), RecordRefs{});
-    part->push_back(&located);
+    const auto [place, is_new] = places.try_emplace(machine_of(located.env), parts.size());
+    if (is_new) parts.emplace_back();
+    parts[place->second].push_back(&located);
   }
   return parts;
 }
 
 Analysis analyze(const RecordRefs& records, const Works& works, RowsBy by) {
-  Keys keys;
-  std::vector<Json> all_fields;
-  for (const LocatedRecord* located : records) keys.add(all_fields.emplace_back(fields_of(*located, works)));
-  for (Json& fields : all_fields)
-    for (const std::string& name : keys.names)
-      if (!fields.contains(name)) fields[name] = nullptr;
-  for (const Json& fields : all_fields) keys.add(fields);
-  keys.sort();
-
+  const std::vector<Field> fields = fields_of(records, works);
   Analysis analysis;
-  std::vector<std::string> group_by;
-  for (const std::string& name : keys.names) {
-    const bool varies = keys.values.at(name).size() > 1;
-    const bool is_seed = name == "seed";
-    if (!varies && name != "recipe") analysis.constants[name] = keys.values.at(name).front();
-    if (!varies || name == "recipe" || (is_seed && by == RowsBy::recipe)) continue;
-    if (kRecipeModifiers.count(name)) {
-      analysis.row_keys.push_back(name);
+  std::vector<const Field*> group_by, row_by;
+  for (const Field& field : fields) {
+    const bool varies = field.values.size() > 1, is_seed = field.name == "seed";
+    if (!varies && field.name != "recipe") analysis.constants[field.name] = field.values.front();
+    if (!varies || (is_seed && by == RowsBy::recipe)) continue;
+    row_by.push_back(&field);
+    if (field.name == "recipe") continue;
+    if (kRecipeModifiers.count(field.name)) {
+      analysis.row_keys.push_back(field.name);
     } else {
-      group_by.push_back(name);
-      analysis.group_keys.push_back(name);
+      group_by.push_back(&field);
+      analysis.group_keys.push_back(field.name);
     }
   }
+  const auto places = [](const std::vector<const Field*>& some, std::size_t i) {
+    std::vector<std::uint32_t> result;
+    for (const Field* field : some) result.push_back(field->of_record[i]);
+    return result;
+  };
 
-  // Ordered by the ranks of the fields that part the groups, then rows in the order of the records.
-  std::map<std::vector<std::size_t>, Group> groups;
+  // Ordered by the places of the fields that part the groups, then rows in the order of the records.
+  std::map<std::vector<std::uint32_t>, Group> groups;
+  using RowKey = std::tuple<std::vector<std::uint32_t>, Status, std::optional<ExecutionPath>>;
+  std::map<RowKey, std::pair<Group*, std::size_t>> rows;
   for (std::size_t i = 0; i < records.size(); ++i) {
-    const Json& fields = all_fields[i];
     const Record& record = records[i]->record;
-    std::vector<std::size_t> place;
-    for (const std::string& name : group_by) place.push_back(keys.rank(name, fields.at(name)));
-    Group& group = groups[place];
     const std::optional<ExecutionPath> path =
         record.support ? std::optional(record.support->path()) : std::nullopt;
-    const auto same_row = [&](const Row& row) {
-      if (by == RowsBy::record || row.status != record.status || row.path != path) return false;
-      return std::all_of(keys.names.begin(), keys.names.end(), [&](const std::string& name) {
-        return name == "seed" || row.fields.at(name) == fields.at(name);
-      });
+    const auto start_row = [&] {
+      Group& group = groups[places(group_by, i)];
+      Json own = fields_of(*records[i], works);
+      for (const Field& field : fields)
+        if (!own.contains(field.name)) own[field.name] = nullptr;
+      group.rows.push_back({{}, std::move(own), record.status, path});
+      return std::pair(&group, group.rows.size() - 1);
     };
-    auto row = std::find_if(group.rows.begin(), group.rows.end(), same_row);
-    if (row == group.rows.end()) {
-      group.rows.push_back({{}, fields, record.status, path});
-      row = group.rows.end() - 1;
+    std::pair<Group*, std::size_t> row;
+    if (by == RowsBy::record) {
+      row = start_row();
+    } else {
+      const auto [known, is_new] = rows.try_emplace({places(row_by, i), record.status, path});
+      if (is_new) known->second = start_row();
+      row = known->second;
     }
-    row->members.push_back(records[i]);
+    row.first->rows[row.second].members.push_back(records[i]);
   }
   std::map<std::string, Ceilings> best;
   for (const LocatedRecord* located : records) best[machine_of(located->env)].raise_to(located->record);

@@ -7,9 +7,11 @@
 // compared with the bf16 row of its group, never with anything else.
 #pragma once
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "results/record_file.h"
@@ -68,11 +70,32 @@ Analysis analyze(const RecordRefs& records, const Works& works, RowsBy by = Rows
 /// gathers in BF16, no block kept in BF16, no amax shared.
 std::vector<std::string> modifiers_of(const nlohmann::ordered_json& fields);
 
-/// Of cases that differ in the recipe at most, the BF16 that the one of `fields` is compared with: the first
-/// with the same modifiers, else the first. `bf16` holds the fields of each candidate, null for what is none.
-/// Null if there is no candidate.
-std::optional<std::size_t> bf16_of(const std::vector<const nlohmann::ordered_json*>& bf16,
-                                   const nlohmann::ordered_json& fields);
+/// Of cases that differ in the recipe at most those in BF16, to find the one that another is compared with: the first
+/// with the same modifiers, else the first.
+class Bf16Rows {
+ public:
+  void add(std::size_t index, const nlohmann::ordered_json& fields);
+  /// The index of the one that a case of these fields is compared with; null where there is none.
+  std::optional<std::size_t> of(const nlohmann::ordered_json& fields) const;
+
+ private:
+  std::map<std::vector<std::string>, std::size_t> by_modifiers_;
+  std::optional<std::size_t> first_;
+};
+
+/// The seed of a case; empty if it has none.
+std::string seed_of(const Record& record);
+
+/// The runs of a baseline by seed: what is compared with them had the same first weights and data.
+class SeedPairs {
+ public:
+  explicit SeedPairs(const RecordRefs& baseline);
+  /// The first run of the same seed that has a training; null if there is none.
+  const LocatedRecord* of(const LocatedRecord& located) const;
+
+ private:
+  std::unordered_map<std::string, const LocatedRecord*> by_seed_;
+};
 
 RecordRefs all_of(const RecordSet& set);
 

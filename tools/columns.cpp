@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "results/printable.h"
 #include "results/schema.h"
 #include "tools/table.h"
 

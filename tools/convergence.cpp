@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <unordered_map>
 
 #include "results/statistics.h"
 
@@ -56,14 +57,16 @@ using Pair = std::pair<const LossCurve*, const LossCurve*>;
 /// The curves of both sides that have a seed in common, neither of them diverged.
 std::vector<Pair> pair_up(const std::vector<LossCurve>& recipe, const std::vector<LossCurve>& bf16,
                           std::optional<double> uniform_loss) {
+  const auto sound = [&](const LossCurve& curve) {
+    return trailing_mean(curve.loss) && !diverged(curve, uniform_loss);
+  };
+  std::unordered_map<std::string, const LossCurve*> by_seed;
+  for (const LossCurve& theirs : bf16)
+    if (!by_seed.contains(theirs.seed) && sound(theirs)) by_seed.emplace(theirs.seed, &theirs);
   std::vector<Pair> pairs;
   for (const LossCurve& mine : recipe)
-    for (const LossCurve& theirs : bf16)
-      if (mine.seed == theirs.seed && trailing_mean(mine.loss) && trailing_mean(theirs.loss) &&
-          !diverged(mine, uniform_loss) && !diverged(theirs, uniform_loss)) {
-        pairs.emplace_back(&mine, &theirs);
-        break;
-      }
+    if (const auto theirs = by_seed.find(mine.seed); theirs != by_seed.end() && sound(mine))
+      pairs.emplace_back(&mine, theirs->second);
   return pairs;
 }
 
@@ -134,10 +137,8 @@ void summarize(RecipeConvergence& result, const std::vector<LossCurve>& curves) 
   result.final_interval = {mean - half, mean + half};
 }
 
-/// 95% of further values of the same kind would lie within this of the mean of n.
-double prediction_half_width(double sd, int n) {
-  return two_sided_t(kIntervalLevel, n) * sd * std::sqrt(1 + 1.0 / n);
-}
+/// 95% of further values of the same kind would lie within this many standard deviations of the mean of n.
+double prediction_half_width(int n) { return two_sided_t(kIntervalLevel, n) * std::sqrt(1 + 1.0 / n); }
 
 std::optional<NoiseBand> noise_band(const std::vector<LossCurve>& curves) {
   const int n = static_cast<int>(curves.size());
@@ -146,11 +147,12 @@ std::optional<NoiseBand> noise_band(const std::vector<LossCurve>& curves) {
   band.seeds = n;
   std::vector<std::vector<double>> smooth;
   for (const LossCurve& curve : curves) smooth.push_back(ema(curve.loss));
+  const double deviations = prediction_half_width(n);
   for (std::size_t step = 0; step < curves.front().loss.size(); ++step) {
     std::vector<double> here;
     for (const auto& curve : smooth) here.push_back(curve[step]);
     const MeanAndSpread at_step = mean_and_spread(here);
-    const double half = prediction_half_width(at_step.sd, n);
+    const double half = deviations * at_step.sd;
     band.ema_mean.push_back(at_step.mean);
     band.ema_low.push_back(at_step.mean - half);
     band.ema_high.push_back(at_step.mean + half);
@@ -328,7 +330,7 @@ RecipeConvergence compare_curves(const std::vector<LossCurve>& recipe, const std
     return result;
   }
   if (const int n = static_cast<int>(deltas.size()); n >= kFewestSeeds) {
-    result.noise_half_width = prediction_half_width(baseline.sd, n);
+    result.noise_half_width = prediction_half_width(n) * baseline.sd;
     result.in_noise_band = std::abs(*result.final_loss - baseline.mean) <= *result.noise_half_width;
   }
   judge_delta(result, deltas, rules.level);

@@ -1,5 +1,7 @@
 // The recipes of a group of records, judged by their loss curves.
 #include <algorithm>
+#include <map>
+#include <unordered_map>
 
 #include "results/statistics.h"
 #include "tools/convergence.h"
@@ -23,8 +25,8 @@ std::size_t warmup_of(const std::vector<double>& lr) {
 
 LossCurve curve_of(const LocatedRecord& located) {
   const Record& record = located.record;
-  return {field_text(record.case_fields.value("seed", Json())), record.training->loss,
-          record.status == Status::diverged, warmup_of(record.training->lr)};
+  return {seed_of(record), record.training->loss, record.status == Status::diverged,
+          warmup_of(record.training->lr)};
 }
 
 bool has_curve(const Record& record) {
@@ -47,25 +49,24 @@ std::optional<double> uniform_loss_of(const std::vector<RecipeConvergence>& reci
 
 /// Steps until each run's EMA is within `margin` (a fraction) of where BF16 ended with the same seed; mean
 /// over the pairs, null if one never gets there.
-std::optional<double> steps_to_target(const RecipeConvergence& recipe, const RecipeConvergence& bf16,
-                                      double margin) {
+std::optional<double> steps_to_target(const RecipeConvergence& recipe, const SeedPairs& bf16, double margin) {
   double sum = 0, pairs = 0;
-  for (const LocatedRecord* member : recipe.members)
-    for (const LocatedRecord* theirs : bf16.members) {
-      const LossCurve curve = curve_of(*member), target_curve = curve_of(*theirs);
-      const auto target = trailing_mean(target_curve.loss);
-      if (curve.seed != target_curve.seed || target_curve.diverged || !target) continue;
-      const std::vector<double> smooth = ema(curve.loss);
-      const auto reached = std::find_if(smooth.begin(), smooth.end(),
-                                        [&](double loss) { return loss <= *target * (1 + margin); });
-      if (reached == smooth.end()) return std::nullopt;
-      sum += static_cast<double>(reached - smooth.begin() + 1);
-      ++pairs;
-    }
+  for (const LocatedRecord* member : recipe.members) {
+    const LocatedRecord* theirs = bf16.of(*member);
+    if (!theirs || theirs->record.status == Status::diverged) continue;
+    const auto target = trailing_mean(theirs->record.training->loss);
+    if (!target) continue;
+    const std::vector<double> smooth = ema(member->record.training->loss);
+    const auto reached = std::find_if(smooth.begin(), smooth.end(),
+                                      [&](double loss) { return loss <= *target * (1 + margin); });
+    if (reached == smooth.end()) return std::nullopt;
+    sum += static_cast<double>(reached - smooth.begin() + 1);
+    ++pairs;
+  }
   return pairs > 0 ? std::optional(sum / pairs) : std::nullopt;
 }
 
-void add_ways_to_target(RecipeConvergence& recipe, const RecipeConvergence& bf16, double margin) {
+void add_ways_to_target(RecipeConvergence& recipe, const SeedPairs& bf16, double margin) {
   const auto steps = steps_to_target(recipe, bf16, margin);
   if (!steps) return;
   const Record& first = recipe.members.front()->record;
@@ -83,29 +84,29 @@ void add_ways_to_target(RecipeConvergence& recipe, const RecipeConvergence& bf16
 /// The entries of a group, not judged yet: rows of one recipe, whatever their status, are one entry.
 std::vector<RecipeConvergence> entries_of(const Group& group) {
   std::vector<RecipeConvergence> entries;
+  std::unordered_map<std::string, std::size_t> places;  // by their fields
   for (const Row& row : group.rows) {
     RecordRefs members;
     for (const LocatedRecord* member : row.members)
       if (has_curve(member->record)) members.push_back(member);
     if (members.empty()) continue;
     const Json fields = without_seed(row.fields);
-    auto entry = std::find_if(entries.begin(), entries.end(),
-                              [&](const RecipeConvergence& e) { return e.fields == fields; });
-    if (entry == entries.end()) {
-      entry = entries.insert(entries.end(), RecipeConvergence{});
-      entry->fields = fields;
-      entry->is_bf16 = row.is_bf16();
-    }
-    entry->members.insert(entry->members.end(), members.begin(), members.end());
+    const std::string text = fields.dump(-1, ' ', false, Json::error_handler_t::replace);
+    const auto [place, is_new] = places.try_emplace(text, entries.size());
+    if (is_new)
+      entries.emplace_back(), entries.back().fields = fields, entries.back().is_bf16 = row.is_bf16();
+    RecipeConvergence& entry = entries[place->second];
+    entry.members.insert(entry.members.end(), members.begin(), members.end());
   }
   return entries;
 }
 
-/// The index of the BF16 entry that one is compared with; its own if there is none.
-std::size_t baseline_of(const std::vector<RecipeConvergence>& entries, std::size_t index) {
-  std::vector<const Json*> bf16;
-  for (const RecipeConvergence& entry : entries) bf16.push_back(entry.is_bf16 ? &entry.fields : nullptr);
-  return bf16_of(bf16, entries[index].fields).value_or(index);
+/// The runs of the baseline that those of an entry are paired with.
+std::vector<LossCurve> partners_of(const RecipeConvergence& entry, const SeedPairs& bf16) {
+  std::vector<LossCurve> curves;
+  for (const LocatedRecord* member : entry.members)
+    if (const LocatedRecord* theirs = bf16.of(*member)) curves.push_back(curve_of(*theirs));
+  return curves;
 }
 
 }  // namespace
@@ -113,15 +114,20 @@ std::size_t baseline_of(const std::vector<RecipeConvergence>& entries, std::size
 std::vector<RecipeConvergence> study_convergence(const Group& group, const ConvergenceRules& rules) {
   std::vector<RecipeConvergence> entries = entries_of(group);
   const std::optional<double> uniform_loss = uniform_loss_of(entries);
+  Bf16Rows bf16;
+  std::map<std::size_t, SeedPairs> seeds;
+  for (std::size_t i = 0; i < entries.size(); ++i)
+    if (entries[i].is_bf16) bf16.add(i, entries[i].fields), seeds.emplace(i, entries[i].members);
   for (std::size_t i = 0; i < entries.size(); ++i) {
     RecipeConvergence& entry = entries[i];
-    const std::size_t baseline = baseline_of(entries, i);
+    const std::size_t baseline = bf16.of(entry.fields).value_or(i);
+    const auto pairs = seeds.find(baseline);
     const std::vector<LossCurve> curves = curves_of(entry);
     RecipeConvergence judged =
         entry.is_bf16
             ? assess_bf16(curves, uniform_loss)
             : compare_curves(
-                  curves, entries[baseline].is_bf16 ? curves_of(entries[baseline]) : std::vector<LossCurve>{},
+                  curves, pairs == seeds.end() ? std::vector<LossCurve>{} : partners_of(entry, pairs->second),
                   uniform_loss, rules);
     judged.fields = entry.fields;
     judged.members = entry.members;
@@ -130,11 +136,11 @@ std::vector<RecipeConvergence> study_convergence(const Group& group, const Conve
     entry = std::move(judged);
   }
   for (RecipeConvergence& entry : entries) {
-    const RecipeConvergence& bf16 = entries[entry.baseline];
     if (entry.final_loss)
       if (const auto floor = entry.members.front()->record.training->entropy_floor)
         entry.excess_loss = *entry.final_loss - *floor;
-    if (bf16.is_bf16) add_ways_to_target(entry, bf16, rules.margin);
+    if (const auto pairs = seeds.find(entry.baseline); pairs != seeds.end())
+      add_ways_to_target(entry, pairs->second, rules.margin);
   }
   const bool any = std::any_of(entries.begin(), entries.end(),
                                [](const RecipeConvergence& e) { return e.final_loss || e.verdict; });

@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <map>
 
+#include "results/printable.h"
 #include "tools/analysis.h"
 #include "tools/columns.h"
 #include "tools/document.h"
+#include "tools/escape.h"
 #include "tools/text.h"
 
 namespace precbench {
@@ -92,16 +94,6 @@ std::vector<std::string> commands_of(const GateResult& result, const RerunComman
   return commands;
 }
 
-/// As GitHub's runner reads them back; in a property ':' and ',' too have a meaning.
-std::string annotation_escaped(const std::string& text, bool property) {
-  std::string escaped;
-  for (const char c : text) {
-    const bool special = c == '%' || c == '\n' || c == '\r' || (property && (c == ':' || c == ','));
-    escaped += special ? fmt::format("%{:02X}", static_cast<unsigned>(c)) : std::string(1, c);
-  }
-  return escaped;
-}
-
 }  // namespace
 
 std::string shell_quoted(const std::string& word) {
@@ -159,15 +151,15 @@ std::string gate_junit(const GateResult& result, const RerunCommand& rerun) {
   xml += fmt::format("<testsuite name=\"precbench check\" tests=\"{}\" failures=\"{}\" errors=\"{}\">\n",
                      result.cases.size(), count(kCheckRegression), count(kCheckInconclusive));
   for (const CaseResult& one : result.cases) {
-    xml += fmt::format("  <testcase classname=\"precbench\" name=\"{}\"", xml_escaped(one.label));
+    xml += fmt::format("  <testcase classname=\"precbench\" name=\"{}\"", xml_text(one.label));
     if (passed(one)) {
       xml += "/>\n";
       continue;
     }
     const char* element = exit_status(one.verdict()) == kCheckRegression ? "failure" : "error";
     xml += fmt::format(">\n    <{0} type=\"{1}\" message=\"{2}\">{3}</{0}>\n  </testcase>\n", element,
-                       name_of(one.verdict()), xml_escaped(joined(complaints(one), "; ")),
-                       xml_escaped(rerun(one.fields)));
+                       name_of(one.verdict()), xml_text(joined(complaints(one), "; ")),
+                       xml_text(rerun(one.fields)));
   }
   return xml + "</testsuite>\n";
 }
@@ -180,8 +172,8 @@ std::string gate_annotations(const GateResult& result, const RerunCommand& rerun
     lines.push_back("again: " + rerun(one.fields));
     text += fmt::format("::{} title={}::{}\n",
                         exit_status(one.verdict()) == kCheckRegression ? "error" : "warning",
-                        annotation_escaped(fmt::format("{}: {}", name_of(one.verdict()), one.label), true),
-                        annotation_escaped(joined(lines, "\n"), false));
+                        annotation_property(fmt::format("{}: {}", name_of(one.verdict()), one.label)),
+                        annotation_message(joined(lines, "\n")));
   }
   return text;
 }

@@ -6,16 +6,19 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <regex>
 #include <sstream>
+#include <stdexcept>
 #include <vector>
 
 #include "kernels/errors.h"
 #include "tools/distinct.h"
 #include "tools/embedded_text.h"
+#include "tools/escape.h"
 #include "tools/figure_data.h"
 #include "tools/files.h"
 #include "tools/text.h"
@@ -28,12 +31,25 @@ namespace fs = std::filesystem;
 /// A figure takes less than a second; what takes longer than this hangs.
 constexpr unsigned kTimeLimitSeconds = 60;
 
+/// Each takes gnuplot a moment; nobody looks at more.
+constexpr std::size_t kMostFigures = 200;
+
+/// There is no place to draw in, which is no reason to go without the report.
+struct NoWorkFolder : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// A folder for temporary files. Everything throws NoWorkFolder where it cannot be written.
 class WorkFolder {
  public:
   WorkFolder() {
-    std::string pattern = (fs::temp_directory_path() / "precbench-plots-XXXXXX").string();
-    if (!::mkdtemp(pattern.data())) throw InvalidInput("cannot make a folder in " + pattern);
+    std::error_code error;
+    const fs::path parent = fs::temp_directory_path(error);
+    std::string pattern = (parent / "precbench-plots-XXXXXX").string();
+    if (error || !::mkdtemp(pattern.data()))
+      throw NoWorkFolder("no folder for temporary files, whose place TMPDIR names, can be made");
     path = pattern;
+    fs::create_directories(path / "plots", error);
   }
   ~WorkFolder() {
     std::error_code ignored;
@@ -41,6 +57,14 @@ class WorkFolder {
   }
   WorkFolder(const WorkFolder&) = delete;
   WorkFolder& operator=(const WorkFolder&) = delete;
+
+  void write(const std::string& name, const std::string& text) const {
+    try {
+      write_file((path / name).string(), text);
+    } catch (const InvalidInput& error) {
+      throw NoWorkFolder(error.what());
+    }
+  }
 
   fs::path path;
 };
@@ -93,6 +117,41 @@ void replace_all(std::string& text, const std::string& from, const std::string& 
     text.replace(at, from.size(), to);
 }
 
+/// Draws them; says what a reader must know of it, or nothing.
+std::string draw(const std::vector<Figure*>& figures, const std::string& folder, const std::string& output) {
+  const WorkFolder work;
+  for (const auto& [name, text] : kPlotScripts) work.write("plots/" + std::string(name) + ".gp", text);
+  Distinct not_drawn;
+  std::string complaint;
+  for (std::size_t i = 0; i < figures.size(); ++i) {
+    Figure& figure = *figures[i];
+    const std::string file_data = plot_heading(figure.heading) + figure.data;
+    work.write("data", figure.data);
+    work.write("file.data", file_data);
+    const auto drawn = [&](const char* settings) {
+      if (run_gnuplot(work.path, settings, "plots/" + figure.script + ".gp")) return true;
+      if (not_drawn.texts.empty()) complaint = last_complaint(work.path);
+      not_drawn.add(figure.name);
+      return false;
+    };
+    if (!drawn("data='data'; output='page.svg'; transparent=1")) continue;
+    figure.svg = svg_for_page(read_text(work.path / "page.svg"), fmt::format("f{}", i + 1),
+                              figure.heading + ": " + figure.caption);
+    if (folder.empty() || !drawn("data='file.data'; output='file.svg'") ||
+        !drawn("data='file.data'; output='file.png'"))
+      continue;
+    const fs::path file = fs::path(folder) / figure.name;
+    write_file(file.string() + ".svg", read_text(work.path / "file.svg"));
+    write_file(file.string() + ".png", read_text(work.path / "file.png"));
+    write_file(file.string() + ".dat", file_data);
+    const fs::path base = output.empty() ? fs::path(".") : fs::path(output).parent_path();
+    figure.link = fs::path(file.string() + ".svg").lexically_proximate(base.empty() ? "." : base).string();
+  }
+  return not_drawn.texts.empty()
+             ? ""
+             : fmt::format("gnuplot could not draw {}: {}", not_drawn.joined(), complaint);
+}
+
 }  // namespace
 
 std::string svg_for_page(const std::string& svg, const std::string& id, const std::string& caption) {
@@ -106,7 +165,7 @@ std::string svg_for_page(const std::string& svg, const std::string& id, const st
   replace_all(text, "\"black\"", "\"currentColor\"");
   replace_all(text, "'black'", "'currentColor'");
   replace_all(text, "rgb(0,0,0)", "currentColor");
-  replace_all(text, "<title>Gnuplot</title>", "<title>" + xml_escaped(caption) + "</title>");
+  replace_all(text, "<title>Gnuplot</title>", "<title>" + xml_text(caption) + "</title>");
   replace_all(text, "<title>gnuplot_plot_", "<title>line ");
   text = std::regex_replace(text, std::regex("<desc>[^<]*</desc>\\s*"), "");
   text.replace(0, 4, "<svg role=\"img\"");
@@ -124,39 +183,16 @@ void draw_figures(Document& document, const std::string& folder, const std::stri
         "for them";
     return;
   }
-  const WorkFolder work;
-  fs::create_directories(work.path / "plots");
-  for (const auto& [name, text] : kPlotScripts)
-    write_file((work.path / "plots" / (std::string(name) + ".gp")).string(), text);
   make_folder(folder);
-  Distinct not_drawn;
-  std::string complaint;
-  for (std::size_t i = 0; i < figures.size(); ++i) {
-    Figure& figure = *figures[i];
-    const std::string file_data = plot_heading(figure.heading) + figure.data;
-    write_file((work.path / "data").string(), figure.data);
-    write_file((work.path / "file.data").string(), file_data);
-    const auto draw = [&](const char* settings) {
-      if (run_gnuplot(work.path, settings, "plots/" + figure.script + ".gp")) return true;
-      if (not_drawn.texts.empty()) complaint = last_complaint(work.path);
-      not_drawn.add(figure.name);
-      return false;
-    };
-    if (!draw("data='data'; output='page.svg'; transparent=1")) continue;
-    figure.svg = svg_for_page(read_text(work.path / "page.svg"), fmt::format("f{}", i + 1),
-                              figure.heading + ": " + figure.caption);
-    if (folder.empty() || !draw("data='file.data'; output='file.svg'") ||
-        !draw("data='file.data'; output='file.png'"))
-      continue;
-    const fs::path file = fs::path(folder) / figure.name;
-    write_file(file.string() + ".svg", read_text(work.path / "file.svg"));
-    write_file(file.string() + ".png", read_text(work.path / "file.png"));
-    write_file(file.string() + ".dat", file_data);
-    const fs::path base = output.empty() ? fs::path(".") : fs::path(output).parent_path();
-    figure.link = fs::path(file.string() + ".svg").lexically_proximate(base.empty() ? "." : base).string();
+  const std::size_t all = figures.size();
+  figures.resize(std::min(all, kMostFigures));
+  try {
+    document.notice = draw(figures, folder, output);
+  } catch (const NoWorkFolder& error) {
+    document.notice = fmt::format("This report has tables and no figures: {}", error.what());
   }
-  if (!not_drawn.texts.empty())
-    document.notice = fmt::format("gnuplot could not draw {}: {}", not_drawn.joined(), complaint);
+  if (document.notice.empty() && figures.size() < all)
+    document.notice = fmt::format("Of {} figures the first {} are drawn", all, figures.size());
 }
 
 }  // namespace precbench

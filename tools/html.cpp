@@ -5,6 +5,7 @@
 
 #include "tools/document.h"
 #include "tools/embedded_text.h"
+#include "tools/escape.h"
 #include "tools/text.h"
 
 namespace precbench {
@@ -15,14 +16,14 @@ constexpr std::size_t kRowsAlwaysShown = 12;
 
 std::string paragraphs(const std::vector<std::string>& lines) {
   std::string text;
-  for (const std::string& line : lines) text += "<p>" + xml_escaped(line) + "</p>\n";
+  for (const std::string& line : lines) text += "<p>" + xml_text(line) + "</p>\n";
   return text;
 }
 
 std::string bullets(const std::vector<std::string>& lines) {
   if (lines.size() < 2) return paragraphs(lines);
   std::string text = "<ul>\n";
-  for (const std::string& line : lines) text += "<li>" + xml_escaped(line) + "</li>\n";
+  for (const std::string& line : lines) text += "<li>" + xml_text(line) + "</li>\n";
   return text + "</ul>\n";
 }
 
@@ -79,20 +80,20 @@ std::string table_html(const Table& table) {
   for (std::size_t c = 0; c < said.size(); ++c)
     if (!said[c])
       text += fmt::format("<th scope=\"col\"{}><button title=\"Sort by this column\">{}</button></th>",
-                          table.columns[c].left ? " class=\"l\"" : "", xml_escaped(table.columns[c].title));
+                          table.columns[c].left ? " class=\"l\"" : "", xml_text(table.columns[c].title));
   text += "</tr></thead>\n";
   const std::vector<std::size_t> bounds = group_bounds(table);
   for (std::size_t g = 0; g + 1 < bounds.size(); ++g) {
     if (titles)
       text += fmt::format(
           "<tbody class=\"name\"><tr><th scope=\"rowgroup\" colspan=\"{}\"><span>{}</span></th></tr></tbody>\n",
-          shown, xml_escaped(group_title(table, said, bounds[g])));
+          shown, xml_text(group_title(table, said, bounds[g])));
     text += "<tbody>\n";
     for (std::size_t r = bounds[g]; r < bounds[g + 1]; ++r) {
       text += "<tr>";
       for (std::size_t c = 0; c < said.size(); ++c)
         if (!said[c])
-          text += fmt::format("<td{}>{}</td>", cell_class(table.columns[c]), xml_escaped(table.rows[r][c]));
+          text += fmt::format("<td{}>{}</td>", cell_class(table.columns[c]), xml_text(table.rows[r][c]));
       text += "</tr>\n";
     }
     text += "</tbody>\n";
@@ -102,13 +103,13 @@ std::string table_html(const Table& table) {
 
 std::string section_html(const Section& section) {
   std::string text =
-      fmt::format("<section id=\"{}\">\n<h2>{}</h2>\n", file_name(section.title), xml_escaped(section.title));
+      fmt::format("<section id=\"{}\">\n<h2>{}</h2>\n", file_name(section.title), xml_text(section.title));
   text += bullets(section.lines);
   std::string figures;
   for (const Figure& figure : section.figures)
     if (!figure.svg.empty())
       figures += fmt::format("<figure><figcaption><strong>{}</strong> {}</figcaption>{}</figure>\n",
-                             xml_escaped(figure.heading), xml_escaped(figure.caption), figure.svg);
+                             xml_text(figure.heading), xml_text(figure.caption), figure.svg);
   if (!figures.empty()) text += "<div class=\"figures\">\n" + figures + "</div>\n";
   if (section.table) {
     const std::size_t rows = section.table->rows.size();
@@ -128,13 +129,13 @@ std::string render_html(const Document& document) {
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
       "<meta name=\"color-scheme\" content=\"light dark\">\n<title>{}</title>\n<style>\n",
-      xml_escaped(document.title));
+      xml_text(document.title));
   text += kReportCss;
-  text += fmt::format("</style>\n</head>\n<body>\n<header><h1>{}</h1>\n", xml_escaped(document.title));
-  if (!document.notice.empty()) text += "<p class=\"notice\">" + xml_escaped(document.notice) + "</p>\n";
+  text += fmt::format("</style>\n</head>\n<body>\n<header><h1>{}</h1>\n", xml_text(document.title));
+  if (!document.notice.empty()) text += "<p class=\"notice\">" + xml_text(document.notice) + "</p>\n";
   text += "<nav>";
   for (const Section& section : document.sections)
-    text += fmt::format("<a href=\"#{}\">{}</a> ", file_name(section.title), xml_escaped(section.title));
+    text += fmt::format("<a href=\"#{}\">{}</a> ", file_name(section.title), xml_text(section.title));
   text += "</nav></header>\n<main>\n";
   for (const Section& section : document.sections) text += section_html(section);
   text += "</main>\n<script>\n";

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "kernels/errors.h"
+#include "results/printable.h"
 #include "results/schema.h"
 #include "tools/analysis.h"
 #include "tools/columns.h"
@@ -20,9 +21,21 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json scalar_at(const Json& json, const std::string& pointer) {
-  const Json::json_pointer place(pointer);
-  return json.contains(place) ? json.at(place) : Json();
+/// A column of the CSV: a scalar of the record, or by its key a field of the case, which may be named anyhow.
+struct CsvField {
+  std::string title;
+  std::string case_key;  ///< empty for a scalar of the record
+  Json::json_pointer place{};
+
+  std::string text_of(const Json& record) const {
+    if (!case_key.empty()) return field_text(record.at("case").value(case_key, Json()));
+    return field_text(record.contains(place) ? record.at(place) : Json());
+  }
+};
+
+/// Paths need not be UTF-8, and JSON must.
+std::string text_of(const Json& json) {
+  return json.dump(1, ' ', false, Json::error_handler_t::replace) + '\n';
 }
 
 /// What a reader must be told of the records before any number.
@@ -35,26 +48,26 @@ std::vector<std::string> problems_of(const RecordSet& set, const Works& works) {
 }  // namespace
 
 Table make_csv(const RecordSet& set) {
+  const auto heading = [](std::string name, const std::string& unit) {
+    std::replace(name.begin(), name.end(), '/', '.');
+    return unit.empty() ? name : name + " [" + unit + "]";
+  };
   // The schema names the fields and units of a record; the fields of a case are those of the records.
-  std::vector<SchemaField> fields;
+  std::vector<CsvField> fields;
   for (const SchemaField& field : Schema::record().scalar_fields()) {
     const bool of_case = field.pointer.rfind("/case/", 0) == 0;
-    if (!of_case) fields.push_back(field);
+    if (!of_case)
+      fields.push_back({heading(field.pointer.substr(1), field.unit), "", Json::json_pointer(field.pointer)});
     if (field.pointer != "/created") continue;
     Distinct keys;
     for (const auto& [record, origin, env] : set.records)
       for (const auto& item : record.case_fields.items()) keys.add(item.key());
-    for (const std::string& key : keys.texts) fields.push_back({"/case/" + key, case_unit(key)});
+    for (const std::string& key : keys.texts) fields.push_back({heading("case." + key, case_unit(key)), key});
   }
   Table table;
-  const auto heading = [](std::string name, const std::string& unit) {
-    std::replace(name.begin(), name.end(), '/', '.');
-    return TableColumn{unit.empty() ? name : name + " [" + unit + "]"};
-  };
-  for (const SchemaField& field : fields)
-    table.columns.push_back(heading(field.pointer.substr(1), field.unit));
+  for (const CsvField& field : fields) table.columns.push_back({field.title});
   for (const Column& column : report_columns())
-    if (column.derived) table.columns.push_back(heading(column.key, column.unit));
+    if (column.derived) table.columns.push_back({heading(column.key, column.unit)});
   table.columns.push_back({"origin"});
 
   const Works works(all_of(set));
@@ -65,11 +78,11 @@ Table make_csv(const RecordSet& set) {
   for (const LocatedRecord& located : set.records) {
     const Json json = located.record;
     std::vector<std::string> line;
-    for (const SchemaField& field : fields) line.push_back(field_text(scalar_at(json, field.pointer)));
+    for (const CsvField& field : fields) line.push_back(field.text_of(json));
     for (const Column& column : report_columns())
       if (column.derived) line.push_back(field_text(column.value(*rows.at(&located))));
     line.push_back(located.origin);
-    table.rows.push_back(line);
+    table.rows.push_back(std::move(line));
   }
   return table;
 }
@@ -105,7 +118,7 @@ int report(const ReportOptions& options) {
   if (options.format == "csv" || options.format == "json") {
     for (const std::string& problem : problems_of(set, Works(all_of(set))))
       fmt::print(stderr, "{}\n", printable(problem));
-    write(options.format == "csv" ? render_csv(make_csv(set)) : make_json(set).dump(1) + '\n');
+    write(options.format == "csv" ? render_csv(make_csv(set)) : text_of(make_json(set)));
     return 0;
   }
   if (options.format != "md" && options.format != "term" && options.format != "html")

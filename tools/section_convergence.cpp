@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <unordered_map>
 
 #include "tools/columns.h"
 #include "tools/convergence.h"
@@ -29,8 +30,7 @@ std::vector<std::pair<std::string, Curve>> curves_of(const RecipeConvergence& re
     const auto end = loss.begin() + static_cast<std::ptrdiff_t>(std::min(steps, loss.size()));
     if (loss.size() < steps || !std::all_of(loss.begin(), end, [](double v) { return std::isfinite(v); }))
       continue;
-    curves.emplace_back(field_text(member->record.case_fields.value("seed", nlohmann::ordered_json())),
-                        ema({loss.begin(), end}));
+    curves.emplace_back(seed_of(member->record), ema({loss.begin(), end}));
   }
   return curves;
 }
@@ -38,14 +38,15 @@ std::vector<std::pair<std::string, Curve>> curves_of(const RecipeConvergence& re
 /// Mean over the seeds; minus bf16's of the same seed where `bf16` is given. Empty without a seed.
 Curve mean_curve(const RecipeConvergence& recipe, const RecipeConvergence* bf16, std::size_t steps) {
   std::vector<Curve> curves;
-  const auto theirs = bf16 ? curves_of(*bf16, steps) : decltype(curves_of(recipe, steps)){};
+  std::unordered_map<std::string, Curve> theirs;
+  if (bf16)
+    for (auto& [seed, curve] : curves_of(*bf16, steps)) theirs.try_emplace(seed, std::move(curve));
   for (auto& [seed, curve] : curves_of(recipe, steps)) {
-    if (!bf16) curves.push_back(curve);
-    for (const auto& [other_seed, other] : theirs) {
-      if (seed != other_seed) continue;
-      Curve& difference = curves.emplace_back(curve);
-      for (std::size_t i = 0; i < steps; ++i) difference[i] -= other[i];
-    }
+    const auto other = theirs.find(seed);
+    if (bf16 && other == theirs.end()) continue;
+    if (bf16)
+      for (std::size_t i = 0; i < steps; ++i) curve[i] -= other->second[i];
+    curves.push_back(std::move(curve));
   }
   Curve mean(curves.empty() ? 0 : steps, 0);
   for (const Curve& curve : curves)
@@ -137,17 +138,18 @@ void add_figures(std::vector<Figure>& figures, const ReportInput& input, const P
 void add_tradeoff(std::vector<Figure>& figures, const ReportInput& input, const Part& part,
                   const Study& study) {
   std::vector<Series> series;
-  for (const RecipeConvergence& recipe : study.recipes)
-    for (const Row& row : study.group->rows) {
-      const bool same = !recipe.members.empty() &&
-                        std::count(row.members.begin(), row.members.end(), recipe.members.front()) > 0;
-      if (!same || recipe.is_bf16 || !row.speedup || !recipe.delta || !recipe.delta_interval) continue;
-      const std::string name = label_of(row);
-      series.push_back(
-          {name,
-           input.styles.at(name),
-           {{*row.speedup, {*recipe.delta, recipe.delta_interval->low, recipe.delta_interval->high}}}});
-    }
+  std::unordered_map<const LocatedRecord*, const Row*> rows;
+  for (const Row& row : study.group->rows)
+    for (const LocatedRecord* member : row.members) rows.emplace(member, &row);
+  for (const RecipeConvergence& recipe : study.recipes) {
+    const Row& row = *rows.at(recipe.members.front());
+    if (recipe.is_bf16 || !row.speedup || !recipe.delta || !recipe.delta_interval) continue;
+    const std::string name = label_of(row);
+    series.push_back(
+        {name,
+         input.styles.at(name),
+         {{*row.speedup, {*recipe.delta, recipe.delta_interval->low, recipe.delta_interval->high}}}});
+  }
   if (series.empty()) return;
   const std::string setting = setting_of(part, study.group->rows.front());
   figures.push_back({file_name(fmt::format("tradeoff {} {}", part.machine, setting)), "tradeoff",
@@ -252,7 +254,7 @@ RowTable verdicts_of(const Part& part, const std::vector<Study>& studies) {
 
 Section convergence_section(const ReportInput& input, const Part& part) {
   Section section{title_on(input, part, "Convergence"), {}, {}, {}, {}, true};
-  const std::vector<Study> studies = studies_of(part);
+  const std::vector<Study>& studies = part.studies;
   if (studies.empty()) {
     if (std::any_of(part.analysis.groups.begin(), part.analysis.groups.end(), [](const Group& group) {
           return std::any_of(group.rows.begin(), group.rows.end(),

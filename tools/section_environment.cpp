@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <unordered_map>
 
 #include "tools/columns.h"
 #include "tools/distinct.h"
@@ -78,11 +79,10 @@ std::size_t mixed_settings(const Part& part) {
 void add_environments(Section& section, const Part& part) {
   std::vector<std::vector<std::string>> details;
   for (const Environment& env : part.environments) details.push_back(details_of(env));
-  const auto in_all = [&](const std::string& text) {
-    return std::all_of(details.begin(), details.end(), [&](const auto& some) {
-      return std::find(some.begin(), some.end(), text) != some.end();
-    });
-  };
+  std::unordered_map<std::string, std::size_t> counts_of;  // environments that have a detail
+  for (const auto& some : details)
+    for (const std::string& text : std::set<std::string>(some.begin(), some.end())) ++counts_of[text];
+  const auto in_all = [&](const std::string& text) { return counts_of.at(text) == details.size(); };
   const auto chosen = [&](const std::vector<std::string>& some, bool common) {
     Distinct texts;
     for (const std::string& text : some)
@@ -150,8 +150,7 @@ Section environment_section(const ReportInput& input) {
 Section legend_section(const ReportInput& input) {
   Distinct legends, conventions;
   for (const Part& part : input.parts) {
-    const bool judged =
-        !studies_of(part).empty();  // the section on convergence says then what its losses are
+    const bool judged = !part.studies.empty();  // the section on convergence says then what its losses are
     for (const Column& column : report_columns())
       if (*column.legend && worth_showing(column, part) && !(judged && column.topic == Topic::loss))
         legends.add(fmt::format("{}: {}", title_of(column, part.rank), column.legend));

@@ -1,8 +1,9 @@
 // Cases that failed, were emulated or come with a warning.
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <map>
 #include <set>
+#include <unordered_map>
 
 #include "results/statistics.h"
 #include "tools/columns.h"
@@ -25,13 +26,26 @@ std::string name_of_row(const Part& part, const Row& row, bool several_machines)
   return names.joined();
 }
 
-/// The values that a field has in some rows, "seq 2048/4096"; empty if these are all that the part has.
-std::string values_of(const Part& part, const std::vector<const Row*>& rows, const std::string& key) {
-  Distinct values, all;
+/// How many values each field has that parts the rows.
+std::map<std::string, std::size_t> counts_of_values(const Part& part) {
+  std::vector<std::string> keys = part.analysis.group_keys;
+  keys.push_back("recipe");
+  keys.insert(keys.end(), part.analysis.row_keys.begin(), part.analysis.row_keys.end());
+  std::map<std::string, std::size_t> counts;
+  for (const std::string& key : keys) {
+    Distinct all;
+    for (const Group& group : part.analysis.groups)
+      for (const Row& row : group.rows) all.add(text_of(row, key));
+    counts[key] = all.texts.size();
+  }
+  return counts;
+}
+
+/// The values that a field has in some rows, "seq 2048/4096"; empty if these are all `count` that the part has.
+std::string values_of(const std::vector<const Row*>& rows, const std::string& key, std::size_t count) {
+  Distinct values;
   for (const Row* row : rows) values.add(text_of(*row, key));
-  for (const Group& group : part.analysis.groups)
-    for (const Row& row : group.rows) all.add(text_of(row, key));
-  if (values.texts.empty() || values.texts.size() == all.texts.size()) return "";
+  if (values.texts.empty() || values.texts.size() == count) return "";
   const std::string name = key == "model" || key == "recipe" ? "" : key + " ";
   return name + fmt::format("{}", fmt::join(values.texts, "/"));
 }
@@ -137,23 +151,28 @@ Section warnings_section(const ReportInput& input) {
       std::vector<const Row*> rows;
     };
     std::vector<std::pair<std::string, Cases>> warnings;
+    std::unordered_map<std::string, std::size_t> places;  // by text
     for (const Group& group : part.analysis.groups)
       for (const Row& row : group.rows)
         for (const LocatedRecord* member : row.members)
           for (const std::string& text : warnings_of(row, member->record)) {
-            auto known = std::find_if(warnings.begin(), warnings.end(),
-                                      [&](const auto& warning) { return warning.first == text; });
-            if (known == warnings.end()) known = warnings.insert(warnings.end(), {text, {}});
-            ++known->second.count;
-            known->second.rows.push_back(&row);
+            const auto [place, is_new] = places.try_emplace(text, warnings.size());
+            if (is_new) warnings.emplace_back(text, Cases{});
+            Cases& cases = warnings[place->second].second;
+            ++cases.count;
+            if (cases.rows.empty() || cases.rows.back() != &row) cases.rows.push_back(&row);
             const bool unchanged = text.find("did not change in the first step") != std::string::npos;
             rounded_away = rounded_away || (unchanged && has_narrow_master(row));
           }
+    const auto counts = counts_of_values(part);
+    const auto values = [&](const Cases& cases, const std::string& key) {
+      return values_of(cases.rows, key, counts.at(key));
+    };
     for (const auto& [text, cases] : warnings) {
       Distinct where;
-      for (const std::string& key : part.analysis.group_keys) where.add(values_of(part, cases.rows, key));
-      where.add(values_of(part, cases.rows, "recipe"));
-      for (const std::string& key : part.analysis.row_keys) where.add(values_of(part, cases.rows, key));
+      for (const std::string& key : part.analysis.group_keys) where.add(values(cases, key));
+      where.add(values(cases, "recipe"));
+      for (const std::string& key : part.analysis.row_keys) where.add(values(cases, key));
       section.lines.push_back(fmt::format("{} of {}{}{}: {}", cases.count,
                                           plural(part.records.size(), "case"),
                                           input.several_machines() ? " on " + part.machine : "",

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <regex>
 #include <tuple>
 
@@ -22,6 +23,7 @@ constexpr double kSameSize = 1.3;
 struct Case {
   const Part* part = nullptr;
   const Row* row = nullptr;
+  std::optional<double> billions{};  ///< of parameters, as the model's name says
 };
 
 std::string string_at(const Json& json, const char* key) { return field_text(json.value(key, Json())); }
@@ -48,32 +50,54 @@ double distance(const std::optional<double>& theirs, const std::optional<double>
   return ours && *ours > 0 ? std::abs(std::log2(*ours / *theirs)) : kUnknown;
 }
 
-double distance(const Json& claim, const Row& row) {
+double distance(const Json& claim, const Case& ours) {
+  const Row& row = *ours.row;
   // Model size matters most, sequence length next, GPU count least: all act on the share of GEMMs in the
   // step.
-  return 4 * distance(billions(string_at(claim, "model")), billions(text_of(row, "model"))) +
+  return 4 * distance(billions(string_at(claim, "model")), ours.billions) +
          2 * distance(number_at(claim, "seq"), number_of(row, "seq")) +
          distance(number_at(claim, "gpus"), number_of(row, "gpus"));
 }
 
 /// How near a row is to a claim; the lower, the nearer. Of equally distant rows one whose recipe is applied as
 /// it stands, then that with the most tokens.
-std::tuple<double, std::size_t, double> rank(const Json& claim, const Row& row) {
-  return {distance(claim, row), modifiers_of(row.fields).size(),
+using Rank = std::tuple<double, std::size_t, double>;
+Rank rank(const Json& claim, const Case& ours) {
+  const Row& row = *ours.row;
+  return {distance(claim, ours), modifiers_of(row.fields).size(),
           -number_of(row, "seq").value_or(0) * number_of(row, "batch").value_or(1)};
+}
+
+using CasesByRecipe = std::map<std::string, std::vector<Case>>;
+
+CasesByRecipe cases_by_recipe(const ReportInput& input) {
+  CasesByRecipe cases;
+  std::map<std::string, std::optional<double>> sizes;
+  for (const Part& part : input.parts)
+    for (const Group& group : part.analysis.groups)
+      for (const Row& row : group.rows) {
+        if (row.status != Status::ok) continue;
+        const auto [size, is_new] = sizes.try_emplace(text_of(row, "model"));
+        if (is_new) size->second = billions(size->first);
+        cases[recipe_of(row)].push_back({&part, &row, size->second});
+      }
+  return cases;
 }
 
 /// The nearest row of the claim's recipe that `usable` accepts.
 template <class Usable>
-Case nearest(const ReportInput& input, const Json& claim, Usable&& usable) {
+Case nearest(const CasesByRecipe& cases, const Json& claim, Usable&& usable) {
   Case best;
-  for (const Part& part : input.parts)
-    for (const Group& group : part.analysis.groups)
-      for (const Row& row : group.rows) {
-        if (row.status != Status::ok || recipe_of(row) != string_at(claim, "recipe") || !usable(row))
-          continue;
-        if (!best.row || rank(claim, row) < rank(claim, *best.row)) best = {&part, &row};
-      }
+  Rank best_rank;
+  const auto some = cases.find(string_at(claim, "recipe"));
+  if (some == cases.end()) return best;
+  for (const Case& ours : some->second) {
+    if (!usable(ours)) continue;
+    const Rank its_rank = rank(claim, ours);
+    if (best.row && its_rank >= best_rank) continue;
+    best = ours;
+    best_rank = its_rank;
+  }
   return best;
 }
 
@@ -109,9 +133,8 @@ std::string differences(const Json& source, const Json& claim, const Case& ours)
 
 class PublishedTable {
  public:
-  explicit PublishedTable(const ReportInput& input) : input_(input), json_(Json::parse(kPublishedText)) {
-    for (const Part& part : input.parts)
-      for (Study& study : studies_of(part)) studies_.emplace_back(&part, std::move(study));
+  explicit PublishedTable(const ReportInput& input)
+      : input_(input), cases_(cases_by_recipe(input)), json_(Json::parse(kPublishedText)) {
     for (const char* title : {"published by", "figure", "recipe"}) table.columns.push_back({title, true});
     for (const char* title : {"published", "measured here"}) table.columns.push_back({title, true, true});
     table.columns.push_back({"our nearest case", true, true});
@@ -121,7 +144,7 @@ class PublishedTable {
   void add_speedups() {
     for (const Json& claim : json_.at("speedups")) {
       const std::string text = claimed(claim, "speedup", "x", 2);
-      const Case ours = nearest(input_, claim, [](const Row& row) { return row.speedup.has_value(); });
+      const Case ours = nearest(cases_, claim, [](const Case& one) { return one.row->speedup.has_value(); });
       if (text.empty() || !ours.row)
         leave_out(claim);
       else
@@ -131,12 +154,12 @@ class PublishedTable {
 
   void add_throughput() {
     for (const Json& claim : json_.at("throughput")) {
-      const auto near_enough = [&](const Row& row) {
-        return row.comparable() && row.tokens_per_s && billions(string_at(claim, "model")) &&
-               distance(billions(string_at(claim, "model")), billions(text_of(row, "model"))) <=
-                   std::log2(kSameSize);
+      const std::optional<double> size = billions(string_at(claim, "model"));
+      const auto near_enough = [&](const Case& one) {
+        return one.row->comparable() && one.row->tokens_per_s && size &&
+               distance(size, one.billions) <= std::log2(kSameSize);
       };
-      const Case ours = nearest(input_, claim, near_enough);
+      const Case ours = nearest(cases_, claim, near_enough);
       if (!ours.row) {
         leave_out(claim);
         continue;
@@ -158,15 +181,19 @@ class PublishedTable {
       Case ours;
       const RecipeConvergence* judged = nullptr;
       Row nearest_row;
-      for (const auto& [part, study] : studies_)
-        for (const RecipeConvergence& recipe : study.recipes) {
-          const Row row = row_of(recipe);
-          if (recipe_of(row) != string_at(claim, "recipe") || !recipe.verdict) continue;
-          if (judged && rank(claim, row) >= rank(claim, nearest_row)) continue;
-          judged = &recipe;
-          nearest_row = row;
-          ours = {part, &nearest_row};
-        }
+      Rank best;
+      for (const Part& part : input_.parts)
+        for (const Study& study : part.studies)
+          for (const RecipeConvergence& recipe : study.recipes) {
+            const Row row = row_of(recipe);
+            if (recipe_of(row) != string_at(claim, "recipe") || !recipe.verdict) continue;
+            const Rank its_rank = rank(claim, {&part, &row, billions(text_of(row, "model"))});
+            if (judged && its_rank >= best) continue;
+            best = its_rank;
+            judged = &recipe;
+            nearest_row = row;
+            ours = {&part, &nearest_row, {}};
+          }
       if (!judged) {
         leave_out(claim);
         continue;
@@ -207,7 +234,7 @@ class PublishedTable {
   }
 
   const ReportInput& input_;
-  std::vector<std::pair<const Part*, Study>> studies_;
+  CasesByRecipe cases_;
   Json json_;
 };
 

@@ -24,35 +24,45 @@ struct Line {
   const Row* single = nullptr;   ///< on one GPU; null if that was not measured
 };
 
+using Work = std::pair<std::string, std::string>;  ///< a recipe and its setting
+
 /// One GPU needs no strategy and gathers nothing, so its case may have been run under any.
-bool same_work_on_one_gpu(const Part& part, const Row& one, const Row& many) {
-  static const std::vector<std::string> kSharing = {"gpus", "parallel", "shard_group", "gather"};
-  return gpus_of(one) == 1 && text_of(one, "gather") != "fp8" &&
-         text_of(one, "recipe") == text_of(many, "recipe") &&
-         setting_of(part, one, kSharing) == setting_of(part, many, kSharing);
+Work work_on_one_gpu(const Part& part, const Row& row) {
+  return {text_of(row, "recipe"), setting_of(part, row, {"gpus", "parallel", "shard_group", "gather"})};
 }
 
+/// Rows on one GPU that ran the same work, by their strategy: the first of them, and of each strategy the last.
+struct SingleRows {
+  const Row* first = nullptr;
+  std::map<std::string, const Row*> last{};
+};
+
 std::vector<Line> lines_of(const Part& part) {
-  std::vector<Line> lines;
-  std::vector<const Row*> all;
+  std::vector<const Row*> several;
+  std::map<Work, SingleRows> singles;
   for (const Group& group : part.analysis.groups)
-    for (const Row& row : group.rows)
-      if (row.comparable() && row.tokens_per_s) all.push_back(&row);
-  for (const Row* row : all) {
-    if (gpus_of(*row) <= 1) continue;
-    const std::string setting = setting_of(part, *row, {"gpus"}), recipe = label_of(*row);
-    auto line = std::find_if(lines.begin(), lines.end(),
-                             [&](const Line& l) { return l.setting == setting && l.recipe == recipe; });
-    if (line == lines.end()) {
-      line = lines.insert(lines.end(), Line{setting, recipe, {}, nullptr});
-      for (const Row* one : all) {
-        if (!same_work_on_one_gpu(part, *one, *row)) continue;
-        const bool same_strategy = text_of(*one, "parallel") == text_of(*row, "parallel");
-        if (!line->single || same_strategy) line->single = one;
-      }
-      if (line->single) line->rows.push_back(line->single);
+    for (const Row& row : group.rows) {
+      if (!row.comparable() || !row.tokens_per_s) continue;
+      if (gpus_of(row) > 1) several.push_back(&row);
+      if (gpus_of(row) != 1 || text_of(row, "gather") == "fp8") continue;
+      SingleRows& some = singles[work_on_one_gpu(part, row)];
+      if (!some.first) some.first = &row;
+      some.last[text_of(row, "parallel")] = &row;
     }
-    line->rows.push_back(row);
+  std::vector<Line> lines;
+  std::map<Work, std::size_t> places;
+  for (const Row* row : several) {
+    const std::string setting = setting_of(part, *row, {"gpus"}), recipe = label_of(*row);
+    const auto [place, is_new] = places.try_emplace({recipe, setting}, lines.size());
+    if (is_new) {
+      Line& line = lines.emplace_back(Line{setting, recipe, {}, nullptr});
+      if (const auto some = singles.find(work_on_one_gpu(part, *row)); some != singles.end()) {
+        const auto same = some->second.last.find(text_of(*row, "parallel"));
+        line.single = same != some->second.last.end() ? same->second : some->second.first;
+        line.rows.push_back(line.single);
+      }
+    }
+    lines[place->second].rows.push_back(row);
   }
   for (Line& line : lines)
     std::sort(line.rows.begin(), line.rows.end(),
@@ -68,28 +78,44 @@ std::optional<double> efficiency(const Line& line, const Row& row) {
   return *row.tokens_per_s / gpus_of(row) / *line.single->tokens_per_s;
 }
 
-/// Measured one-GPU steps of a row's recipe and precision, but of other shapes.
-std::vector<const Record*> steps_of_other_shapes(const Part& part, const Row& row) {
-  static const std::vector<std::string> kShape = {"model", "seq", "batch"};
-  static const std::vector<std::string> kFree = {"model",    "seq",         "batch", "gpus",
-                                                 "parallel", "shard_group", "gather"};
-  std::vector<const Record*> others;
-  for (const Group& group : part.analysis.groups)
-    for (const Row& other : group.rows) {
-      const bool same_shape = std::all_of(kShape.begin(), kShape.end(), [&](const std::string& key) {
-        return text_of(other, key) == text_of(row, key);
-      });
-      if (!same_shape && other.comparable() && gpus_of(other) == 1 &&
-          text_of(other, "recipe") == text_of(row, "recipe") &&
-          setting_of(part, other, kFree) == setting_of(part, row, kFree))
-        others.push_back(&other.record());
-    }
-  return others;
-}
+/// The measured one-GPU steps of a part, by recipe and precision.
+class SingleSteps {
+ public:
+  explicit SingleSteps(const Part& part) : part_(part) {
+    for (const Group& group : part.analysis.groups)
+      for (const Row& row : group.rows)
+        if (row.comparable() && gpus_of(row) == 1) rows_[precision_of(row)].push_back(&row);
+  }
 
-std::optional<ScaledStep> predicted_step(const Part& part, const Line& line, const Row& row) {
+  /// Those of a row's recipe and precision, but of other shapes. More than so many tell nothing new.
+  std::vector<const Record*> of_other_shapes(const Row& row) const {
+    constexpr std::size_t kEnough = 200;
+    std::vector<const Record*> others;
+    const auto some = rows_.find(precision_of(row));
+    if (some == rows_.end()) return others;
+    for (const Row* other : some->second) {
+      const bool same_shape = text_of(*other, "model") == text_of(row, "model") &&
+                              text_of(*other, "seq") == text_of(row, "seq") &&
+                              text_of(*other, "batch") == text_of(row, "batch");
+      if (!same_shape) others.push_back(&other->record());
+      if (others.size() == kEnough) break;
+    }
+    return others;
+  }
+
+ private:
+  Work precision_of(const Row& row) const {
+    return {text_of(row, "recipe"),
+            setting_of(part_, row, {"model", "seq", "batch", "gpus", "parallel", "shard_group", "gather"})};
+  }
+
+  const Part& part_;
+  std::map<Work, std::vector<const Row*>> rows_;
+};
+
+std::optional<ScaledStep> predicted_step(const SingleSteps& steps, const Line& line, const Row& row) {
   if (gpus_of(row) == 1) {
-    const auto ms = predicted_on_one_gpu(row.record(), steps_of_other_shapes(part, row));
+    const auto ms = predicted_on_one_gpu(row.record(), steps.of_other_shapes(row));
     return ms ? std::optional(ScaledStep{*ms, 0}) : std::nullopt;
   }
   if (!line.single) return std::nullopt;
@@ -97,15 +123,15 @@ std::optional<ScaledStep> predicted_step(const Part& part, const Line& line, con
   const double shards = parallel == "fsdp"   ? gpus_of(row)
                         : parallel == "hsdp" ? number_of(row, "shard_group").value_or(1)
                                              : 1;
-  return predicted_on_several_gpus(row.record(), line.single->record(), static_cast<int>(shards));
+  return predicted_on_several_gpus(row.record(), line.single->record(), std::max(shards, 1.0));
 }
 
 /// Step times and what is known of communication, which one GPU has none of.
-void add_step(std::vector<std::string>& cells, const Part& part, const Line& line, const Row& row) {
-  const std::optional<Communication>& communication = row.record().communication;
-  const std::optional<Timing>& timing = row.record().timing;
+void add_step(std::vector<std::string>& cells, const SingleSteps& steps, const Line& line, const Row& row) {
+  const auto& communication = row.record().communication;
+  const auto& timing = row.record().timing;
   const double measured = timing ? timing->median_ms.value_or(0) : 0;
-  const auto prediction = predicted_step(part, line, row);
+  const auto prediction = predicted_step(steps, line, row);
   cells.push_back(measured > 0 ? fmt::format("{:.1f}", measured) : "-");
   std::string predicted = prediction ? fmt::format("{:.1f}", prediction->ms) : "-";
   if (prediction && measured > 0)
@@ -229,6 +255,7 @@ Section scaling_section(const ReportInput& input, const Part& part) {
         speedup, "peak memory" + per_rank, std::string("step (ms)"), predicted, "sent" + per_rank,
         std::string("communication alone (ms)"), exposed})
     result.table.columns.push_back({title});
+  const SingleSteps steps(part);
   for (const Line& line : lines) {
     if (!result.table.rows.empty()) result.table.group_starts.push_back(result.table.rows.size());
     for (const Row* row : line.rows) {
@@ -241,7 +268,7 @@ Section scaling_section(const ReportInput& input, const Part& part) {
       cells.push_back(share ? fmt::format("{:.1f}%", 100 * *share) : "-");
       cells.push_back(row->speedup ? fmt::format("{:.2f}x", *row->speedup) : "-");
       cells.push_back(row->peak_memory ? bytes_text(*row->peak_memory) : "-");
-      add_step(cells, part, line, *row);
+      add_step(cells, steps, line, *row);
     }
   }
   section.figures = figures_of(input, part, lines);

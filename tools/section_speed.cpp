@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <set>
+#include <unordered_map>
 
 #include "tools/columns.h"
 #include "tools/distinct.h"
@@ -36,13 +37,14 @@ struct Panel {
 
 std::vector<Panel> panels_of(const Part& part) {
   std::vector<Panel> panels;
+  std::unordered_map<std::string, std::size_t> places;  // by setting
   for (const Group& group : part.analysis.groups) {
     const std::string setting = setting_of(part, group.rows.front(), {"seq"});
-    auto panel =
-        std::find_if(panels.begin(), panels.end(), [&](const Panel& p) { return p.setting == setting; });
-    if (panel == panels.end()) panel = panels.insert(panels.end(), Panel{setting, {}});
+    const auto [place, is_new] = places.try_emplace(setting, panels.size());
+    if (is_new) panels.push_back({setting, {}});
     for (const Row& row : group.rows)
-      if (row.comparable() && row.tokens_per_s && number_of(row, "seq")) panel->rows.push_back(&row);
+      if (row.comparable() && row.tokens_per_s && number_of(row, "seq"))
+        panels[place->second].rows.push_back(&row);
   }
   return panels;
 }
@@ -61,12 +63,13 @@ std::optional<double> one_peak(const Part& part) {
 /// One curve per recipe over sequence length.
 std::vector<Series> curves(const ReportInput& input, const Panel& panel, std::optional<double> Row::*value) {
   std::vector<Series> series;
+  std::unordered_map<std::string, std::size_t> places;  // by recipe
   for (const Row* row : panel.rows) {
     if (!(row->*value)) continue;
     const std::string recipe = label_of(*row);
-    auto one = std::find_if(series.begin(), series.end(), [&](const Series& s) { return s.title == recipe; });
-    if (one == series.end()) one = series.insert(series.end(), Series{recipe, input.styles.at(recipe), {}});
-    one->points.push_back({*number_of(*row, "seq"), {*(row->*value)}});
+    const auto [place, is_new] = places.try_emplace(recipe, series.size());
+    if (is_new) series.push_back({recipe, input.styles.at(recipe), {}});
+    series[place->second].points.push_back({*number_of(*row, "seq"), {*(row->*value)}});
   }
   for (Series& one : series)
     std::sort(one.points.begin(), one.points.end(), [](const Point& a, const Point& b) { return a.x < b.x; });
@@ -75,6 +78,7 @@ std::vector<Series> curves(const ReportInput& input, const Panel& panel, std::op
 
 std::vector<Figure> figures_of(const ReportInput& input, const Part& part) {
   std::vector<Figure> figures;
+  const auto peak = one_peak(part);
   for (const Panel& panel : panels_of(part)) {
     std::set<double> lengths;
     for (const Row* row : panel.rows) lengths.insert(*number_of(*row, "seq"));
@@ -92,7 +96,6 @@ std::vector<Figure> figures_of(const ReportInput& input, const Part& part) {
                          figure_heading(part, panel.setting), what + vertical.remark(),
                          axis + vertical.plot() + more + plot_series(series)});
     };
-    const auto peak = one_peak(part);
     add("tflops",
         fmt::format("Model TFLOP/s per {} against sequence length, by recipe.{}", part.rank,
                     peak ? fmt::format(" MFU: of {:g} TFLOP/s, dense BF16.", *peak) : ""),

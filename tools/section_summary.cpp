@@ -40,7 +40,7 @@ Verdicts verdicts_of(const ReportInput& input) {
     return 5;
   };
   for (const Part& part : input.parts)
-    for (const Study& study : studies_of(part))
+    for (const Study& study : part.studies)
       for (const RecipeConvergence& recipe : study.recipes) {
         if (recipe.is_bf16 || !recipe.verdict) continue;
         const Row row = row_of(recipe);
@@ -59,9 +59,10 @@ bool is_good(ConvergenceVerdict verdict) {
 /// model was judged, only recipes that passed.
 std::vector<Best> fastest(const ReportInput& input, const Verdicts& verdicts) {
   std::vector<Best> best;
+  std::map<std::pair<const Part*, std::string>, std::size_t> places;  // by part and model
   const auto judged = [&](const std::string& model) {
-    return std::any_of(verdicts.begin(), verdicts.end(),
-                       [&](const auto& one) { return one.first.first == model; });
+    const auto first = verdicts.lower_bound({model, ""});
+    return first != verdicts.end() && first->first.first == model;
   };
   for (const Part& part : input.parts)
     for (const Group& group : part.analysis.groups)
@@ -70,13 +71,11 @@ std::vector<Best> fastest(const ReportInput& input, const Verdicts& verdicts) {
         const std::string model = text_of(row, "model");
         const auto verdict = verdicts.find({model, label_of(row)});
         if (judged(model) && (verdict == verdicts.end() || !is_good(verdict->second))) continue;
-        auto known = std::find_if(best.begin(), best.end(), [&](const Best& b) {
-          return b.part == &part && text_of(*b.row, "model") == model;
-        });
-        if (known == best.end())
+        const auto [place, is_new] = places.try_emplace({&part, model}, best.size());
+        if (is_new)
           best.push_back({&part, &row});
-        else if (*row.speedup > *known->row->speedup)
-          known->row = &row;
+        else if (*row.speedup > *best[place->second].row->speedup)
+          best[place->second].row = &row;
       }
   return best;
 }

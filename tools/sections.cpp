@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <tuple>
+#include <unordered_map>
 
 #include "tools/columns.h"
 #include "tools/distinct.h"
@@ -28,24 +30,21 @@ class Styles {
   }
 
  private:
-  static int place(Distinct& known, const std::string& text) {
-    known.add(text);
-    return static_cast<int>(std::find(known.texts.begin(), known.texts.end(), text) - known.texts.begin());
+  using Places = std::unordered_map<std::string, int>;
+
+  static int place(Places& known, const std::string& text) {
+    return known.try_emplace(text, static_cast<int>(known.size())).first->second;
   }
 
-  Distinct recipes_, modifiers_;
+  Places recipes_, modifiers_;
 };
 
 void add_environments(Part& part) {
-  std::vector<std::vector<std::string>> known;
+  std::map<std::vector<std::string>, std::size_t> known;
   for (const LocatedRecord* located : part.records) {
-    const std::vector<std::string> details = details_of(located->env);
-    auto place = std::find(known.begin(), known.end(), details);
-    if (place == known.end()) {
-      place = known.insert(known.end(), details);
-      part.environments.push_back(located->env);
-    }
-    part.environment_of[located] = static_cast<std::size_t>(place - known.begin());
+    const auto [place, is_new] = known.try_emplace(details_of(located->env), known.size());
+    if (is_new) part.environments.push_back(located->env);
+    part.environment_of[located] = place->second;
   }
 }
 
@@ -62,6 +61,7 @@ ReportInput make_input(const RecordSet& set) {
     for (const Group& group : part.analysis.groups)
       for (const Row& row : group.rows) input.styles.emplace(label_of(row), styles.of(row));
     add_environments(part);
+    part.studies = studies_of(part);
     input.parts.push_back(std::move(part));
   }
   return input;
@@ -127,15 +127,13 @@ std::vector<const Group*> typical_groups(const Part& part) {
     return std::tuple(ran, tokens, -number_of(row, "gpus").value_or(1));
   };
   std::vector<const Group*> chosen;
+  std::unordered_map<std::string, std::size_t> places;  // by model
   for (const Group& group : part.analysis.groups) {
-    const std::string model = text_of(group.rows.front(), "model");
-    const auto known = std::find_if(chosen.begin(), chosen.end(), [&](const Group* other) {
-      return text_of(other->rows.front(), "model") == model;
-    });
-    if (known == chosen.end())
+    const auto [place, is_new] = places.try_emplace(text_of(group.rows.front(), "model"), chosen.size());
+    if (is_new)
       chosen.push_back(&group);
-    else if (merit(group) > merit(**known))
-      *known = &group;
+    else if (merit(group) > merit(*chosen[place->second]))
+      chosen[place->second] = &group;
   }
   return chosen;
 }

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "tools/analysis.h"
@@ -14,6 +15,12 @@
 
 namespace precbench {
 
+/// A group whose runs are long enough to be judged.
+struct Study {
+  const Group* group = nullptr;
+  std::vector<RecipeConvergence> recipes;  ///< bf16 first
+};
+
 /// The records of one machine. Machines are never compared, so each has tables of its own.
 struct Part {
   RecordRefs records;
@@ -23,7 +30,8 @@ struct Part {
   const char* rank = "GPU";  ///< what a rank is here: "GPU", or "rank" on the CPU device
   /// What the records say of hardware, host and software, each different one once, and whose is which.
   std::vector<Environment> environments{};
-  std::map<const LocatedRecord*, std::size_t> environment_of{};
+  std::unordered_map<const LocatedRecord*, std::size_t> environment_of{};
+  std::vector<Study> studies{};  ///< empty where the runs only time the recipes
 };
 
 struct ReportInput {
@@ -57,13 +65,7 @@ Section environment_section(const ReportInput& input);
 
 // What several of them need.
 
-/// A group whose runs are long enough to be judged.
-struct Study {
-  const Group* group = nullptr;
-  std::vector<RecipeConvergence> recipes;  ///< bf16 first
-};
-
-/// Empty where the runs of a part only time the recipes.
+/// Points into the part's analysis. Empty where the runs of a part only time the recipes.
 std::vector<Study> studies_of(const Part& part);
 
 /// A field of a row; null if the row has none or it is no number.

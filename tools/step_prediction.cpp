@@ -42,7 +42,8 @@ std::optional<double> predicted_on_one_gpu(const Record& record, const std::vect
   return ms;
 }
 
-std::optional<ScaledStep> predicted_on_several_gpus(const Record& record, const Record& single, int shards) {
+std::optional<ScaledStep> predicted_on_several_gpus(const Record& record, const Record& single,
+                                                    double shards) {
   if (!single.breakdown || !single.timing || !single.timing->median_ms || !record.communication)
     return std::nullopt;
   ScaledStep step;

@@ -18,10 +18,11 @@ struct ScaledStep {
   double ms = 0;
   double communication_ms = 0;  ///< of all collectives, with nothing beside them
 };
-/// The step of a case on several GPUs, whose ranks share their parameters in groups of `shards`, from the same case's
+/// The step of a case on several GPUs, whose ranks share their parameters in groups of `shards`, at least 1, from the same case's
 /// on one GPU: the optimizer is shared by a group, and collectives run beside the rest, which they slow down by
 /// kHiddenCost of their own time. Bytes sent are the dry run's, bandwidths measured. Null where either is missing.
-std::optional<ScaledStep> predicted_on_several_gpus(const Record& record, const Record& single, int shards);
+std::optional<ScaledStep> predicted_on_several_gpus(const Record& record, const Record& single,
+                                                    double shards);
 
 /// What a second of communication costs the compute that runs beside it, in seconds: the collectives' kernels take
 /// multiprocessors and memory bandwidth. Fitted to a sweep of the cases of results/h200x4 before the one that is there.

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "tools/escape.h"
+
 namespace precbench {
 namespace {
 
@@ -18,33 +20,18 @@ std::string padded(const std::string& text, std::size_t width, bool left) {
   return left ? text + space : space + text;
 }
 
-std::vector<std::size_t> widths(const Table& table) {
+/// Of the columns, with titles and cells as they are shown.
+std::vector<std::size_t> widths(const Table& table, std::string (*shown)(const std::string&)) {
   std::vector<std::size_t> result;
   for (std::size_t c = 0; c < table.columns.size(); ++c) {
-    std::size_t width = width_of(table.columns[c].title);
-    for (const auto& row : table.rows) width = std::max(width, width_of(row[c]));
+    std::size_t width = width_of(shown(table.columns[c].title));
+    for (const auto& row : table.rows) width = std::max(width, width_of(shown(row[c])));
     result.push_back(width);
   }
   return result;
 }
 
-/// The table with every title and cell passed through `change`.
-template <class Change>
-Table changed(Table table, Change&& change) {
-  for (TableColumn& column : table.columns) column.title = change(column.title);
-  for (auto& row : table.rows)
-    for (std::string& cell : row) cell = change(cell);
-  return table;
-}
-
 bool says(const std::string& cell) { return !cell.empty() && cell != "-"; }
-
-std::string csv_cell(const std::string& text) {
-  if (text.find_first_of(",\"") == std::string::npos) return text;
-  std::string quoted = "\"";
-  for (char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
-  return quoted + '"';
-}
 
 }  // namespace
 
@@ -71,13 +58,6 @@ bool says_something(const Table& table, const std::string& title) {
         std::any_of(table.rows.begin(), table.rows.end(), [&](const auto& row) { return says(row[c]); }))
       return true;
   return false;
-}
-
-std::string printable(const std::string& text) {
-  std::string result = text;
-  for (char& c : result)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
-  return result;
 }
 
 std::string shorten(const std::string& text, std::size_t width) {
@@ -109,9 +89,9 @@ std::string wrap(const std::string& text, std::size_t width, const std::string& 
   return result;
 }
 
-std::string render_term(const Table& raw) {
-  const Table table = changed(raw, printable);
-  const auto width = widths(table);
+std::string render_term(const Table& table) {
+  const auto shown = [](const std::string& cell) { return printable(cell); };
+  const auto width = widths(table, shown);
   std::string text;
   const auto add_line = [&](auto&& cell) {
     std::string line;
@@ -119,42 +99,38 @@ std::string render_term(const Table& raw) {
       line += (c ? "  " : "") + padded(cell(c), width[c], table.columns[c].left);
     text += line.substr(0, line.find_last_not_of(' ') + 1) + '\n';
   };
-  add_line([&](std::size_t c) { return table.columns[c].title; });
+  add_line([&](std::size_t c) { return shown(table.columns[c].title); });
   add_line([&](std::size_t c) { return std::string(width[c], '-'); });
+  auto group = table.group_starts.begin();
   for (std::size_t r = 0; r < table.rows.size(); ++r) {
-    if (std::count(table.group_starts.begin(), table.group_starts.end(), r)) text += '\n';
-    add_line([&](std::size_t c) { return table.rows[r][c]; });
+    if (group != table.group_starts.end() && *group == r) text += '\n', ++group;
+    add_line([&](std::size_t c) { return shown(table.rows[r][c]); });
   }
   return text;
 }
 
-std::string render_markdown(const Table& raw) {
-  const Table table = changed(raw, [](const std::string& cell) {
-    std::string escaped;
-    for (char c : printable(cell)) escaped += c == '|' ? std::string("\\|") : std::string(1, c);
-    return escaped;
-  });
-  const auto width = widths(table);
+std::string render_markdown(const Table& table) {
+  const auto width = widths(table, markdown_cell);
   std::string text;
   const auto add_line = [&](auto&& cell) {
     for (std::size_t c = 0; c < table.columns.size(); ++c)
       text += "| " + padded(cell(c), std::max<std::size_t>(width[c], 3), table.columns[c].left) + ' ';
     text += "|\n";
   };
-  add_line([&](std::size_t c) { return table.columns[c].title; });
+  add_line([&](std::size_t c) { return markdown_cell(table.columns[c].title); });
   add_line([&](std::size_t c) {
     const std::string dashes(std::max<std::size_t>(width[c], 3) - 1, '-');
     return table.columns[c].left ? ':' + dashes : dashes + ':';
   });
-  for (const auto& row : table.rows) add_line([&](std::size_t c) { return row[c]; });
+  for (const auto& row : table.rows) add_line([&](std::size_t c) { return markdown_cell(row[c]); });
   return text;
 }
 
-std::string render_csv(const Table& raw) {
-  const Table table = changed(raw, [](const std::string& cell) { return csv_cell(printable(cell)); });
+std::string render_csv(const Table& table) {
   std::string text;
   const auto add_line = [&](auto&& cell) {
-    for (std::size_t c = 0; c < table.columns.size(); ++c) text.append(c ? "," : "").append(cell(c));
+    for (std::size_t c = 0; c < table.columns.size(); ++c)
+      text.append(c ? "," : "").append(csv_cell(cell(c)));
     text += '\n';
   };
   add_line([&](std::size_t c) { return table.columns[c].title; });

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "results/printable.h"
+
 namespace precbench {
 
 struct TableColumn {
@@ -18,8 +20,8 @@ struct Table {
   std::vector<std::size_t> group_starts;       ///< rows before which a terminal shows a blank line; never 0
 };
 
-/// Every function ends its last line with a newline and turns control characters of cells into spaces, so
-/// that no text of a foreign file can drive the reader's terminal.
+/// Every function ends its last line with a newline and shows of titles and cells what is printable
+/// (results/printable.h), so that no text of a foreign file can drive the reader's terminal.
 std::string render_term(const Table& table);
 std::string render_markdown(const Table& table);
 std::string render_csv(const Table& table);
@@ -30,9 +32,6 @@ std::string take_constants(Table& table, const std::vector<std::string>& kept);
 
 /// Whether a column of that title has a cell that is neither empty nor "-".
 bool says_something(const Table& table, const std::string& title);
-
-/// One line of printable text: control characters and line ends become spaces.
-std::string printable(const std::string& text);
 
 /// At most `width` characters, "..." in place of the rest.
 std::string shorten(const std::string& text, std::size_t width);

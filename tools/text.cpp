@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 
-#include "tools/table.h"
-
 namespace precbench {
 
 std::string plural(std::size_t count, const char* noun) {
@@ -20,29 +18,6 @@ std::string file_name(const std::string& text) {
   }
   while (!result.empty() && result.back() == '-') result.pop_back();
   return result;
-}
-
-std::string xml_escaped(const std::string& text) {
-  std::string escaped;
-  for (const char c : printable(text)) {
-    switch (c) {
-      case '&':
-        escaped += "&amp;";
-        break;
-      case '<':
-        escaped += "&lt;";
-        break;
-      case '>':
-        escaped += "&gt;";
-        break;
-      case '"':
-        escaped += "&quot;";
-        break;
-      default:
-        escaped += c;
-    }
-  }
-  return escaped;
 }
 
 }  // namespace precbench

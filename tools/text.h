@@ -11,7 +11,4 @@ std::string plural(std::size_t count, const char* noun);
 /// "speed-nvidia-h200-llama3.1-8b": letters, digits, '-' and '.'; for files and for places in a page.
 std::string file_name(const std::string& text);
 
-/// Text that XML and HTML take for nothing but text, in attributes as well; control characters become spaces.
-std::string xml_escaped(const std::string& text);
-
 }  // namespace precbench

@@ -71,8 +71,13 @@ std::string file_of(const LocatedRecord& located) {
 
 Works::Works(const RecordRefs& records) {
   for (const LocatedRecord* located : records) {
+    const Json& all = located->record.case_fields;
+    const bool as_they_stand = std::all_of(all.items().begin(), all.items().end(), [](const auto& item) {
+      return changes_work(item.key()) && item.value() != "";
+    });
+    if (as_they_stand) continue;
     Json& fields = fields_[located] = Json::object();
-    for (const auto& item : located->record.case_fields.items())
+    for (const auto& item : all.items())
       if (changes_work(item.key())) fields[item.key()] = item.value() == "" ? Json() : item.value();
   }
   RecordRefs by_time = records;
@@ -86,7 +91,7 @@ void Works::tell_apart(const RecordRefs& by_time, const std::string& key) {
   std::map<std::string, std::vector<Version>> files;
   std::map<std::pair<std::string, std::string>, std::size_t> latest;  // by record file and file
   for (const LocatedRecord* located : by_time) {
-    const Json& fields = fields_.at(located);
+    const Json& fields = this->fields(located);
     if (!is_file(fields, key)) continue;
     const Record& record = located->record;
     Traits traits;  // of data and first weights nothing but the id tells
@@ -116,7 +121,8 @@ void Works::tell_apart(const RecordRefs& by_time, const std::string& key) {
     for (std::size_t i = 0; i < versions.size(); ++i) {
       since.push_back(fmt::format("version {} from {}", i + 1, versions[i].records.front()->record.created));
       for (const LocatedRecord* located : versions[i].records)
-        fields_.at(located)[key] = fmt::format("{} (version {})", name, i + 1);
+        fields_.try_emplace(located, located->record.case_fields).first->second[key] =
+            fmt::format("{} (version {})", name, i + 1);
     }
     notes_.push_back(
         fmt::format("{} changed between these cases: {}; they are different work, never averaged or compared",

@@ -25,7 +25,10 @@ class Works {
   explicit Works(const RecordRefs& records);
 
   /// The fields of the case that change the work (changes_work), in the record's order; an empty text is null.
-  const nlohmann::ordered_json& fields(const LocatedRecord* record) const { return fields_.at(record); }
+  const nlohmann::ordered_json& fields(const LocatedRecord* record) const {
+    const auto own = fields_.find(record);
+    return own == fields_.end() ? record->record.case_fields : own->second;
+  }
 
   /// One line for each file that has several versions.
   const std::vector<std::string>& notes() const { return notes_; }
@@ -33,7 +36,7 @@ class Works {
  private:
   void tell_apart(const RecordRefs& by_time, const std::string& key);
 
-  std::map<const LocatedRecord*, nlohmann::ordered_json> fields_;
+  std::map<const LocatedRecord*, nlohmann::ordered_json> fields_;  ///< where they are not the record's as they stand
   std::vector<std::string> notes_;
 };
 

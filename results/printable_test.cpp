@@ -1,0 +1,35 @@
+// What is left of hostile texts.
+#include "results/printable.h"
+
+#include "tools/catch.h"
+
+using namespace precbench;
+
+TEST_CASE("printable text stays as it is", "[printable]") {
+  for (const char* text : {"", "plain", "größer", "4 × 2 → 8", "日本語", "\U0001F600", "a\\|<b>"})
+    CHECK(printable(text) == text);
+  CHECK(printable(std::string("a\0b", 3)) == "a b");
+}
+
+TEST_CASE("what drives a terminal becomes spaces", "[printable]") {
+  CHECK(printable("\x1b[2Jline\nbreak\r\ttab\x7f") == " [2Jline break  tab ");
+  CHECK(printable("\u0080a\u009b31mred\u009f") == " a 31mred ");  // C1: an escape sequence in one character
+  CHECK(printable("a\u2028b\u2029c") == "a b c");
+  CHECK(printable("\u202eevil\u202c \u2066x\u2069\u200e\u200f\u061c") == " evil   x    ");
+}
+
+TEST_CASE("bytes that are no UTF-8 become the replacement character", "[printable]") {
+  const std::string r = "\uFFFD";
+  CHECK(printable("a\xff"
+                  "b") == "a" + r + "b");
+  CHECK(printable("\x9b"
+                  "31m") == r + "31m");  // C1 of Latin-1
+  CHECK(printable("cut \xe2\x82") == "cut " + r + r);
+  CHECK(printable("\xc0\x9b") == r + r);  // U+001B, longer than needed
+  CHECK(printable("\xe0\x80\x9b") == r + r + r);
+  CHECK(printable("\xf0\x80\x80\x9b") == r + r + r + r);
+  CHECK(printable("\xed\xa0\x80") == r + r + r);  // half of a pair
+  CHECK(printable("\xf4\x90\x80\x80") == r + r + r + r);
+  CHECK(printable("\xef\xbf\xbe\xef\xbf\xbf") == r + r);  // U+FFFE and U+FFFF
+  CHECK(printable(r) == r);
+}
