@@ -100,6 +100,11 @@ void check_words(const Field& field, const std::vector<std::string>& words) {
   for (const std::string& value : field.axis ? expand_axis(field, words) : words) check_value(field, value);
 }
 
+void check_count(std::size_t cases) {
+  if (cases > kMaxCases)
+    throw InvalidInput(fmt::format("more than {} cases, which is more than a sweep takes", kMaxCases));
+}
+
 std::vector<Case> expand_grid(const Case& base, const Axes& axes) {
   std::vector<const Field*> order;
   for (const Field& field : case_fields())
@@ -109,8 +114,7 @@ std::vector<Case> expand_grid(const Case& base, const Axes& axes) {
   std::size_t cases = 1;
   for (const auto& [name, words] : axes) {
     cases *= expand_axis(*find_field(name), words).size();
-    if (cases > kMaxCases)
-      throw InvalidInput(fmt::format("more than {} cases, which is more than a sweep takes", kMaxCases));
+    check_count(cases);
   }
   std::vector<Case> grid = {base};
   for (const Field* field : order) {

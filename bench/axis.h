@@ -30,10 +30,12 @@ inline constexpr int kMaxRange = 10000;
 /// Throws InvalidInput for words that no case can have: a bad list or range, or what check_value refuses.
 void check_words(const Field& field, const std::vector<std::string>& words);
 
-/// Every combination over `base`, in the order of the field table with recipes innermost, so that what is
-/// compared lies together. A combination that comes up twice is kept once. Throws InvalidInput for more than
-/// kMaxCases.
+/// Throws InvalidInput for more cases than one sweep takes.
+void check_count(std::size_t cases);
 inline constexpr std::size_t kMaxCases = 100'000;
+
+/// Every combination over `base`, in the order of the field table with recipes innermost, so that what is
+/// compared lies together. A combination that comes up twice is kept once. Throws like check_count.
 std::vector<Case> expand_grid(const Case& base, const Axes& axes);
 
 }  // namespace precbench

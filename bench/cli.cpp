@@ -159,9 +159,11 @@ std::vector<Case> grid_of(const SweepCommand& command, const SweepFile& file) {
   for (const auto& [name, words] : command.axes) check_words(*find_field(name), words);
   std::vector<Case> cases;
   std::set<std::string> ids;
-  for (const SweepFile::Grid& grid : file.grids)
+  for (const SweepFile::Grid& grid : file.grids) {
     for (Case& c : cases_of(command, grid))
       if (ids.insert(case_id(c)).second) cases.push_back(std::move(c));
+    check_count(cases.size());
+  }
   const Case& first = cases.front();
   for (const char* name : {"save_init", "save_final", "save_grads"})
     if (const Field& field = *find_field(name); cases.size() > 1 && !get_text(first, field).empty())
