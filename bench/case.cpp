@@ -145,6 +145,18 @@ void check_choice(const Field& field, const std::string& word) {
                                  fmt::join(field.choices, ", ")));
 }
 
+/// A record is JSON, and holds every field: what is not UTF-8 could not be told, nor run again.
+void check_text(const Field& field, const std::string& word) {
+  try {
+    nlohmann::json(word).dump();
+  } catch (const nlohmann::json::exception&) {
+    throw InvalidInput(
+        fmt::format("{}: {} is not UTF-8, as records are; choose another name", flag_of(field), word));
+  }
+  if (word.empty() && std::string_view(field.name) == "data")
+    throw InvalidInput(fmt::format("{}: empty name", flag_of(field)));
+}
+
 /// The content of a model or recipe that is a file takes part in the id: one that was edited is another. A
 /// missing file is left to validate().
 void add_definition(std::uint64_t& state, const std::string& name) {
@@ -223,6 +235,7 @@ std::string get_text(const Case& c, const Field& field) {
 
 void set_text(Case& c, const Field& field, const std::string& text) {
   if (const auto* member = std::get_if<Text>(&field.member)) {
+    check_text(field, text);
     check_choice(field, text);
     c.** member = text;
     return;

@@ -2,7 +2,6 @@
 #include "bench/child.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <poll.h>
 #include <semaphore.h>
 #include <signal.h>
@@ -23,6 +22,7 @@
 #include <thread>
 #include <utility>
 
+#include "bench/tell.h"
 #include "kernels/errors.h"
 
 namespace precbench {
@@ -34,13 +34,8 @@ constexpr std::chrono::seconds kLastWords(2);  ///< between SIGTERM and SIGKILL
 constexpr int kTerminated = 128 + SIGTERM;     ///< exit status of a child that has heard the first
 constexpr int kClosedPollMs = 1;  ///< the same once both pipes are closed: the child is about to end
 
-/// Global, because a signal handler can reach nothing else.
-volatile sig_atomic_t interrupt_signal = 0;
-void on_signal(int signal) { interrupt_signal = signal; }
-constexpr std::array kInterrupts = {SIGINT, SIGTERM, SIGHUP};
-std::array<struct sigaction, kInterrupts.size()> former_actions;
-/// The same in a child. Not a blocked signal that a thread waits for: libraries make threads before main, and
-/// those would take it.
+/// In a child. Global, because a signal handler can reach nothing else. Not a blocked signal that a thread waits
+/// for: libraries make threads before main, and those would take it.
 sem_t told_to_end;
 
 class Fd {
@@ -141,6 +136,7 @@ NodeShare share_from_json(const nlohmann::ordered_json& json) {
 [[noreturn]] void become(char* const* argv, char* const* variables, pid_t parent, int input, int record,
                          int output) {
   setpgid(0, 0);
+  signal(SIGPIPE, SIG_DFL);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(127);  // the parent died before prctl
   // Moved out of the way first: any of the four could be one of the numbers that dup2 fills.
@@ -181,13 +177,18 @@ ChildResult run_child(const std::vector<std::string>& command, const Case& c, co
   output.write.close();
 
   ChildResult result;
-  const auto start = Clock::now();
+  const StopsWithUs stops_with_us(pid);
+  RunningTime running;
   std::array<pollfd, 2> polled = {pollfd{record.read.get(), POLLIN, 0}, pollfd{output.read.get(), POLLIN, 0}};
   int status = 0;
   std::optional<Clock::time_point> told;  // to end
-  for (pid_t ended; (ended = waitpid(pid, &status, WNOHANG)) != pid;) {
-    if (ended < 0 && errno != EINTR)
+  const auto ended = [&] {
+    const pid_t found = waitpid(pid, &status, WNOHANG);
+    if (found < 0 && errno != EINTR)
       throw std::system_error(errno, std::generic_category(), "cannot wait for a case");
+    return found == pid;
+  };
+  while (!ended()) {
     const bool closed = polled[0].fd < 0 && polled[1].fd < 0;
     poll(polled.data(), polled.size(), closed ? kClosedPollMs : kPollMs);
     if (polled[0].fd >= 0 && !drain(record.read, result.record, std::string::npos / 2)) polled[0].fd = -1;
@@ -197,8 +198,11 @@ ChildResult run_child(const std::vector<std::string>& command, const Case& c, co
       if (now > *told + kLastWords) kill(-pid, SIGKILL);
       continue;
     }
-    const bool late = timeout_s > 0 && std::chrono::duration<double>(now - start).count() > timeout_s;
+    const double seconds = running.seconds();  // looked at in every round
+    const bool late = timeout_s > 0 && seconds > timeout_s;
     if (!interrupted() && !late && !(stop && stop())) continue;
+    // One that has ended by itself before anybody looked, as while this process was stopped, was in time.
+    if (late && !interrupted() && ended()) break;
     result.end = interrupted() ? ChildResult::End::interrupted
                  : late        ? ChildResult::End::timed_out
                                : ChildResult::End::stopped;
@@ -206,6 +210,7 @@ ChildResult run_child(const std::vector<std::string>& command, const Case& c, co
     told = now;
   }
   kill(-pid, SIGKILL);  // whatever it started and left behind
+  result.stopped_s = stops_with_us.seconds();
   drain(record.read, result.record, std::string::npos / 2);
   drain(output.read, result.last_lines, kLastBytes);
   while (result.last_lines.ends_with('\n')) result.last_lines.pop_back();
@@ -222,7 +227,7 @@ int child_main(Record (*run)(const Case&, const NodeShare&, StepBoard&)) {
   signal(SIGTERM, [](int) { sem_post(&told_to_end); });
   std::thread([] {
     while (sem_wait(&told_to_end) != 0) continue;
-    if (const std::string words = board.describe(); !words.empty()) fmt::print(stderr, "{}\n", words);
+    if (const std::string words = board.describe(); !words.empty()) tell_raw(words + "\n");
     _exit(kTerminated);
   }).detach();
   try {
@@ -230,7 +235,8 @@ int child_main(Record (*run)(const Case&, const NodeShare&, StepBoard&)) {
     const nlohmann::ordered_json task = nlohmann::ordered_json::parse(input);
     nlohmann::ordered_json json =
         run(case_from_json(task.at("case")), share_from_json(task.at("ranks")), board);
-    const std::string line = json.dump();
+    // A host's or a processor's name need not be UTF-8.
+    const std::string line = json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
     for (std::size_t done = 0; done < line.size();) {
       const ssize_t wrote = write(kRecordFd, line.data() + done, line.size() - done);
       if (wrote < 0 && errno != EINTR) throw std::system_error(errno, std::generic_category(), "the record");
@@ -238,29 +244,12 @@ int child_main(Record (*run)(const Case&, const NodeShare&, StepBoard&)) {
     }
     return 0;
   } catch (const InvalidInput& error) {
-    fmt::print(stderr, "{}\n", error.what());
+    tell_raw(error.what() + std::string("\n"));
     return kBadInputExit;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "{}\n", error.what());
+    tell_raw(error.what() + std::string("\n"));
     return 1;
   }
 }
-
-InterruptGuard::InterruptGuard() {
-  interrupt_signal = 0;
-  struct sigaction action = {};
-  action.sa_handler = on_signal;
-  for (std::size_t i = 0; i < kInterrupts.size(); ++i) {
-    sigaction(kInterrupts[i], &action, &former_actions[i]);
-    // What nohup or a background shell made us ignore stays ignored.
-    if (former_actions[i].sa_handler == SIG_IGN) sigaction(kInterrupts[i], &former_actions[i], nullptr);
-  }
-}
-
-InterruptGuard::~InterruptGuard() {
-  for (std::size_t i = 0; i < kInterrupts.size(); ++i) sigaction(kInterrupts[i], &former_actions[i], nullptr);
-}
-
-bool interrupted() { return interrupt_signal != 0; }
 
 }  // namespace precbench

@@ -17,6 +17,7 @@
 
 #include "bench/case.h"
 #include "bench/nodes.h"
+#include "bench/signals.h"
 #include "bench/step_board.h"
 #include "results/record.h"
 
@@ -36,12 +37,13 @@ struct ChildResult {
   } end = End::exited;
   int code = 0;                ///< exit status, or the signal
   bool out_of_memory = false;  ///< the kernel's out-of-memory killer was at work meanwhile
+  double stopped_s = 0;        ///< of its time, stopped together with its parent (signals.h)
   std::string record;          ///< what came through kRecordFd
   std::string last_lines;      ///< the end of what it printed
   std::string where;           ///< of several processes, which one this is about
 };
 
-/// Runs `command` on this process's `share` of `c` and waits for its end, for `timeout_s` seconds (0: for
+/// Runs `command` on this process's `share` of `c` and waits for its end, for `timeout_s` RunningTime (0: for
 /// ever), for interrupted(), or until `stop`, which is asked ten times a second. Throws std::system_error
 /// where no process can be started.
 ChildResult run_child(const std::vector<std::string>& command, const Case& c, const NodeShare& share,
@@ -50,15 +52,5 @@ ChildResult run_child(const std::vector<std::string>& command, const Case& c, co
 /// The child's side: reads the case, runs `run`, writes the record. Returns the exit status.
 /// `run` is a parameter so that the runner can be tested with cases that crash on request.
 int child_main(Record (*run)(const Case&, const NodeShare&, StepBoard&));
-
-/// While one of these lives, SIGINT, SIGTERM and SIGHUP set interrupted() instead of ending the process.
-class InterruptGuard {
- public:
-  InterruptGuard();
-  ~InterruptGuard();
-  InterruptGuard(const InterruptGuard&) = delete;
-  InterruptGuard& operator=(const InterruptGuard&) = delete;
-};
-bool interrupted();
 
 }  // namespace precbench

@@ -7,7 +7,9 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <new>
 #include <set>
+#include <stdexcept>
 #include <system_error>
 
 #include "bench/config_file.h"
@@ -16,6 +18,8 @@
 #include "bench/follower.h"
 #include "bench/list.h"
 #include "bench/session.h"
+#include "bench/sweep_folder.h"
+#include "bench/tell.h"
 #include "kernels/cuda/device_info.h"
 #include "kernels/errors.h"
 
@@ -23,6 +27,9 @@ namespace precbench {
 namespace {
 
 constexpr std::size_t kHelpColumn = 36;
+
+/// For the name of a file or folder. Why not, or nothing.
+std::string not_empty(const std::string& name) { return name.empty() ? "empty name" : ""; }
 
 /// Adds one flag per field that stores its word in `axes`. Repeats of an axis add to its list; of another
 /// field the last one counts.
@@ -33,11 +40,13 @@ void add_fields(CLI::App& app, Axes& axes, bool sweep) {
     if (*field.unit) help += fmt::format(" [{}]", field.unit);
     if (const std::string value = get_text(defaults, field); !value.empty())
       help += fmt::format(" (default {})", value);
-    CLI::Option* option = app.add_option_function<std::string>(
-        flag_of(field), [&axes, &field](const std::string& word) { axes[field.name] = {word}; }, help);
-    option->group(field.group);
     const bool several = sweep && field.axis;
-    several ? option->join(',') : option->take_last();
+    const auto store = [&axes, &field, several](const std::string& given) {
+      axes[field.name] = several ? split(given, '\n') : std::vector{given};
+    };
+    CLI::Option* option = app.add_option_function<std::string>(flag_of(field), store, help);
+    option->group(field.group);
+    several ? option->join() : option->take_last();  // joined: a line each
     const bool text = std::holds_alternative<std::string Case::*>(field.member);
     const std::string type = field.choices.empty() ? (text                 ? "TEXT"
                                                       : field.is_integer() ? "N"
@@ -67,10 +76,17 @@ void resolve_device(Case& c) {
 
 /// A sweep that several processes run, in each of them.
 int sweep_together(const std::vector<Case>& grid, SweepOptions options, const Nodes& nodes,
-                   const Address& address) {
+                   const Variables& environment) {
+  const Address address = meeting_point(environment, nodes);
+  const std::string secret = shared_secret(environment);
   check_spread(grid, nodes);
-  if (nodes.index > 0) return follow(nodes, address, options.child);
-  Leader leader(nodes, address);
+  if (nodes.index > 0) return follow(nodes, address, secret, grid, options.child);
+  if (secret.empty() && !options.quiet)
+    tell(fmt::format(
+        "PRECBENCH_SECRET is not set: until all {} processes have met, any program of this version "
+        "that reaches {} can be one of them",
+        nodes.count, to_string(address)));
+  Leader leader(nodes, address, secret);
   options.leader = &leader;
   check_files(grid);
   const int status = run_sweep(grid, options);
@@ -78,21 +94,20 @@ int sweep_together(const std::vector<Case>& grid, SweepOptions options, const No
   return status;
 }
 
+/// As UTF-8, whatever the names of files and hosts in it are.
+std::string text_of(const nlohmann::ordered_json& json) {
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
 /// Pretty JSON whose arrays of plain values stay on one line: a loss curve is one line, not a thousand.
-void print_json(const nlohmann::ordered_json& json, int indent) {
+std::string pretty(const nlohmann::ordered_json& json, int indent) {
+  if (!json.is_object() || json.empty()) return text_of(json);
   const std::string pad(static_cast<std::size_t>(indent) + 2, ' ');
-  if (!json.is_object() || json.empty()) {
-    fmt::print("{}", json.dump());
-    return;
-  }
-  fmt::print("{{\n");
-  std::size_t left = json.size();
-  for (const auto& [key, value] : json.items()) {
-    fmt::print("{}{}: ", pad, nlohmann::ordered_json(key).dump());
-    print_json(value, indent + 2);
-    fmt::print("{}\n", --left ? "," : "");
-  }
-  fmt::print("{}}}", std::string(static_cast<std::size_t>(indent), ' '));
+  std::string text;
+  for (const auto& [key, value] : json.items())
+    text +=
+        fmt::format("{}{}{}: {}", text.empty() ? "{\n" : ",\n", pad, text_of(key), pretty(value, indent + 2));
+  return text + "\n" + std::string(static_cast<std::size_t>(indent), ' ') + "}";
 }
 
 /// The flag or command that `word` may have been meant as.
@@ -144,9 +159,11 @@ std::vector<Case> grid_of(const SweepCommand& command, const SweepFile& file) {
   for (const auto& [name, words] : command.axes) check_words(*find_field(name), words);
   std::vector<Case> cases;
   std::set<std::string> ids;
-  for (const SweepFile::Grid& grid : file.grids)
+  for (const SweepFile::Grid& grid : file.grids) {
     for (Case& c : cases_of(command, grid))
       if (ids.insert(case_id(c)).second) cases.push_back(std::move(c));
+    check_count(cases.size());
+  }
   const Case& first = cases.front();
   for (const char* name : {"save_init", "save_final", "save_grads"})
     if (const Field& field = *find_field(name); cases.size() > 1 && !get_text(first, field).empty())
@@ -162,14 +179,12 @@ void check_standard_output() {
     throw InvalidInput(fmt::format("cannot write standard output: {}", std::strerror(errno ? errno : EIO)));
 }
 
-/// One line on standard error. A word of the user's in it may hold what a terminal would obey.
+/// One line, without the middle of a very long one.
 void print_error(const std::string& message) {
-  std::string line;
-  for (const char c : message) {
-    const auto byte = static_cast<unsigned char>(c);
-    line += byte < ' ' || byte == 0x7f ? fmt::format("\\x{:02x}", byte) : std::string(1, c);
-  }
-  fmt::print(stderr, "precbench: {}\n", line);
+  constexpr std::size_t kHead = 600, kTail = 300;
+  const bool fits = message.size() <= kHead + kTail;
+  tell("precbench: " +
+       (fits ? message : message.substr(0, kHead) + " ... " + message.substr(message.size() - kTail)));
 }
 
 }  // namespace
@@ -181,14 +196,17 @@ CLI::App* add_sweep_command(CLI::App& app, SweepCommand& command) {
       "Lists: --recipe bf16,mxfp8   ranges: --seq 1024-8192*2, --seq 128-512+128, --seed 1-3\n"
       "A second start with the same arguments goes on where the first one ended.\n"
       "Exit status: 0 every case has its row (ok, oom, unsupported, diverged); 1 the same, but some have crashed "
-      "or\ntimed out; 2 bad input; 130 interrupted, or a process of several was lost: cases are left.");
+      "or\ntimed out; 2 bad input; 130 cases are left: interrupted, a process of several was lost, or the disk is "
+      "full.");
   add_fields(*sub, command.axes, true);
   const char* group = "Sweep";
   sub->add_option("--config", command.config, "sweep file (TOML); flags win over it")
       ->type_name("FILE")
+      ->check(not_empty)
       ->group(group);
   sub->add_option("--out", command.out, "folder for records.jsonl (default out)")
       ->type_name("DIR")
+      ->check(not_empty)
       ->group(group);
   sub->add_option("--timeout", command.timeout,
                   "a case is stopped after this time [s]; 0: never (default 3600)")
@@ -225,7 +243,7 @@ int sweep(const SweepCommand& command) {
     if (nodes.index == 0) print_dry_run(grid);
     return kSweepDone;
   }
-  if (nodes.count > 1) return sweep_together(grid, options, nodes, meeting_point(environment, nodes));
+  if (nodes.count > 1) return sweep_together(grid, options, nodes, environment);
   check_files(grid);
   return run_sweep(grid, options);
 }
@@ -233,7 +251,9 @@ int sweep(const SweepCommand& command) {
 CLI::App* add_run_command(CLI::App& app, RunCommand& command) {
   CLI::App* sub = app.add_subcommand("run", "run one case in this process and print its record");
   add_fields(*sub, command.axes, false);
-  sub->add_option("--out", command.out, "append the record to DIR/records.jsonl as well")->type_name("DIR");
+  sub->add_option("--out", command.out, "append the record to DIR/records.jsonl as well")
+      ->type_name("DIR")
+      ->check(not_empty);
   return sub;
 }
 
@@ -254,10 +274,10 @@ int run(const RunCommand& command) {
                     "over several",
                     nodes.source, nodes.index, nodes.count));
   check_outputs(c);
+  if (!command.out.empty()) const SweepFolder writable(command.out);
   const Record record = run_case(c);
+  std::fputs((pretty(record, 0) + "\n").c_str(), stdout);  // first: a full disk does not lose it
   if (!command.out.empty()) append_to_folder(command.out, record);
-  print_json(record, 0);
-  fmt::print("\n");
   return record.status == Status::ok ? 0 : 1;
 }
 
@@ -299,6 +319,9 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv) {
     return fail(error.what());
   }
   for (const CLI::App* command : app.get_subcommands())
+    if (command->count() > 1)
+      return fail("unexpected argument " + command->get_name() + ": it is given twice");
+  for (const CLI::App* command : app.get_subcommands())
     if (const auto extra = command->remaining(); !extra.empty())
       return fail(unexpected(*command, extra.front()));
   if (const auto extra = app.remaining(); !extra.empty()) return fail(unexpected(app, extra.front()));
@@ -322,6 +345,8 @@ int exit_status_of(const std::function<int()>& command) {
     return fail(error, 2);
   } catch (const std::system_error& error) {
     return fail(error, 2);
+  } catch (const std::bad_alloc&) {
+    return fail(std::runtime_error("this process can have no more memory"), 1);
   } catch (const std::exception& error) {
     return fail(error, 1);
   }

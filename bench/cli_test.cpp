@@ -1,11 +1,14 @@
 // The command line: what flags and sweep files add up to, and the built binary's answers to bad input.
 #include "bench/cli.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <stdexcept>
 #include <system_error>
 
+#include "bench/nodes_testing.h"
 #include "kernels/errors.h"
 #include "tools/catch.h"
 #include "tools/temp_directory.h"
@@ -47,7 +50,7 @@ TEST_CASE("bad input gets one line and exit status 2", "[cli]") {
   CHECK(refused("sweep --device cpu --model tinny").find("tiny") != std::string::npos);
   CHECK(refused("sweep --device cpu --timeout -1") == "precbench: --timeout: must not be negative");
   CHECK(refused("sweep --timeout abc") == "precbench: --timeout: \"abc\" is not a number of seconds");
-  CHECK(refused("sweep --config none.toml") == "precbench: --config: none.toml: No such file or directory");
+  CHECK(refused("sweep --config none.toml") == "precbench: --config: none.toml: no such file");
   CHECK(refused("sweep --device cpu --data none.txt").find("none.txt") != std::string::npos);
   CHECK(refused("run --device cpu --data none.txt").find("none.txt") != std::string::npos);
   CHECK(refused("sweep --device cpu --out /dev/null/x") ==
@@ -60,12 +63,86 @@ TEST_CASE("run takes one value of a field, and says who takes more", "[cli]") {
   CHECK(refused("run --seq 64-256*2").find("run takes one value") != std::string::npos);
 }
 
+TEST_CASE("what is empty, given twice or beyond all measure is refused", "[cli]") {
+  CHECK(refused("sweep --config ''") == "precbench: --config: empty name");
+  CHECK(refused("sweep --out ''") == "precbench: --out: empty name");
+  CHECK(refused("run --out ''") == "precbench: --out: empty name");
+  CHECK(refused("sweep --device cpu --data ''") == "precbench: --data: empty name");
+  CHECK(refused("run --device cpu --data ''") == "precbench: --data: empty name");
+  CHECK(refused("sweep sweep") == "precbench: unexpected argument sweep: it is given twice");
+  CHECK(refused("sweep --dry-run --seq 64 128") ==
+        "precbench: unexpected argument 128; --help lists what there is");
+  CHECK(refused("sweep --dry-run --seq 64,,128") == "precbench: --seq: empty value in \"64,,128\"");
+  CHECK(refused("sweep --dry-run --recipe bf16,") == "precbench: --recipe: empty value in \"bf16,\"");
+  CHECK(refused("sweep --dry-run --seed 1-10000 --batch 1-10000") ==
+        "precbench: more than 100000 cases, which is more than a sweep takes");
+  const std::string digits(120'000, '1');
+  for (const std::string& number : {digits, "1-" + digits}) {
+    const std::string refusal = refused("sweep --dry-run --seq " + number);
+    CHECK(refusal.starts_with("precbench: --seq: "));
+    CHECK(refusal.size() < 1000);
+  }
+}
+
+TEST_CASE("a name that a record cannot hold is refused before anything runs", "[cli]") {
+  const TempDirectory directory;
+  for (const char* command : {"run", "sweep"})
+    CHECK(refused(std::string(command) + " --device cpu --steps 1 --data \"$(printf '\\377')\" ")
+              .ends_with(" is not UTF-8, as records are; choose another name"));
+  // The folder's is in no record.
+  CHECK(precbench_says("sweep --quiet --device cpu --batch 1 --seq 32 --steps 1 --out \"" +
+                       (directory / "$(printf '\\377')") + "\"")
+            .status == 0);
+}
+
+TEST_CASE("a pipe in place of a file is refused, not waited for", "[cli]") {
+  const TempDirectory directory;
+  const std::string pipe = directory / "pipe.json";
+  REQUIRE(output_of("mkfifo " + pipe).status == 0);
+  CHECK(refused("sweep --dry-run --config " + pipe) ==
+        "precbench: --config: " + pipe + ": not a regular file");
+  CHECK(refused("sweep --dry-run --model " + pipe) == "precbench: " + pipe + ": not a regular file");
+  CHECK(refused("run --recipe " + pipe) == "precbench: " + pipe + ": not a regular file");
+}
+
+TEST_CASE("a model or recipe that is nested without end is refused", "[cli]") {
+  const TempDirectory directory;
+  const std::string brackets(150'000, '['),
+      file = directory.write("deep.json",
+                             "{\"a\":" + brackets + std::string(150'000, ']') + ",\"b\":1,\"c\":2}");
+  CHECK(refused("sweep --dry-run --model " + file) == "precbench: " + file + ": nested deeper than 32");
+  CHECK(refused("sweep --dry-run --recipe " + file) == "precbench: " + file + ": nested deeper than 32");
+}
+
+TEST_CASE("a limit of address space in which OpenBLAS would hang is told at once", "[cli]") {
+  for (const char* command : {"run --device cpu --steps 1", "sweep --device cpu --steps 1 --out none"}) {
+    const Answer answer = output_of(
+        "ulimit -v 100000; OMP_NUM_THREADS=2 timeout -s KILL 20 " PRECBENCH_BINARY_DIR "/precbench " +
+        std::string(command));
+    CHECK(
+        refusal_in(answer) ==
+        "precbench: this process may use 97 MiB of address space (ulimit -v), and needs 512 with 2 threads: raise "
+        "the limit, or set OMP_NUM_THREADS");
+  }
+}
+
+TEST_CASE("a run tells its record before the disk that cannot keep it, which is no bad input", "[cli]") {
+  const TempDirectory directory;
+  const Answer answer = output_of("trap '' XFSZ; ulimit -f 0; " PRECBENCH_BINARY_DIR
+                                  "/precbench run --device cpu --batch 1 --seq 32 --steps 1 --out " +
+                                  (directory / "out"));
+  CHECK(answer.status == 1);
+  CHECK(answer.text.find("\"status\": \"ok\"") != std::string::npos);
+  CHECK(answer.text.find("precbench: cannot write " + (directory / "out/records.jsonl") + ": ") !=
+        std::string::npos);
+}
+
 TEST_CASE("a folder in place of a file is refused by name", "[cli]") {
   const TempDirectory directory;
   const std::string folder = directory / "folder.json";
   std::filesystem::create_directory(folder);
   CHECK(refused("sweep --dry-run --config " + folder) ==
-        "precbench: --config: " + folder + ": Is a directory");
+        "precbench: --config: " + folder + ": a folder, not a file");
   CHECK(refused("sweep --dry-run --model " + folder) == "precbench: --model: " + folder + ": Is a directory");
   CHECK(refused("run --recipe " + folder) == "precbench: --recipe: " + folder + ": Is a directory");
   CHECK(refused("run --device cpu --data " + folder).find(folder) != std::string::npos);
@@ -131,6 +208,19 @@ TEST_CASE("processes that were started together are refused what one has to do a
   CHECK(precbench_says("sweep --dry-run --device cpu", as_one_of_two("")).text == "");
   CHECK(precbench_says("sweep --dry-run --device cpu", "RANK=0 WORLD_SIZE=2 ").text.find("tiny") !=
         std::string::npos);
+}
+
+TEST_CASE("process 0 says that it meets anybody where there is no secret", "[cli][together]") {
+  const std::string address = fmt::format("NCCL_COMM_ID=127.0.0.1:{} ", free_address().port - 1);
+  const auto waits = [&](const std::string& variables) {
+    return output_of("RANK=0 WORLD_SIZE=2 " + address + variables +
+                     "timeout 1 " PRECBENCH_BINARY_DIR "/precbench sweep --device cuda --gpus 2 --out none");
+  };
+  const Answer open = waits(""), closed = waits("PRECBENCH_SECRET=x ");
+  CHECK(open.status == 124);
+  CHECK(open.text.starts_with("PRECBENCH_SECRET is not set: until all 2 processes have met, any program "));
+  CHECK(closed.status == 124);
+  CHECK(closed.text.empty());
 }
 
 TEST_CASE("a dry run ends with how many cases it has and what its columns mean", "[cli]") {

@@ -5,27 +5,26 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <cmath>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 
 #include "kernels/errors.h"
+#include "kernels/untrusted_input.h"
 
 namespace precbench {
 namespace {
 
 using Words = std::vector<std::string>;
 
+constexpr std::size_t kLongestFile = std::size_t{1} << 20;
+
 std::string text_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  const int error = !file ? errno : std::filesystem::is_directory(path) ? EISDIR : 0;
-  if (error) throw InvalidInput(fmt::format("--config: {}: {}", path, std::strerror(error)));
-  return {std::istreambuf_iterator<char>(file), {}};
+  try {
+    return read_regular_file(path, kLongestFile);
+  } catch (const InvalidInput& error) {
+    throw InvalidInput(fmt::format("--config: {}", error.what()));
+  }
 }
 
 std::string unknown_key(const std::string& key) {

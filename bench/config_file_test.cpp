@@ -97,8 +97,8 @@ TEST_CASE("a bad sweep file is refused in one line with the place", "[sweep-file
   CHECK(refusal("seq = [64 128]\n") == ":1: values of a list are separated by commas");
   CHECK(refusal("[[a]]\n") == ":1: a section is [name]");
   CHECK(refusal("[a\nseq = 64\n") == ":1: a section is [name]");
-  CHECK_THROWS_WITH(read_sweep_file("none.toml"), "--config: none.toml: No such file or directory");
-  CHECK_THROWS_WITH(read_sweep_file("/"), "--config: /: Is a directory");
+  CHECK_THROWS_WITH(read_sweep_file("none.toml"), "--config: none.toml: no such file");
+  CHECK_THROWS_WITH(read_sweep_file("/"), "--config: /: a folder, not a file");
 }
 
 TEST_CASE("what a sweep file says twice is refused, wherever it stands", "[sweep-file]") {

@@ -2,6 +2,7 @@
 #include "bench/files.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -29,6 +30,9 @@ void check_writable(const std::string& flag, const fs::path& path) {
     throw InvalidInput(
         fmt::format("{}: cannot make the folder {}: {}", flag, path.parent_path().string(), error.message()));
   const bool existed = fs::exists(path, error);
+  // What is saved replaces the file; a device would be lost, and to open a pipe waits for its reader.
+  if (fs::is_other(path, error))
+    throw InvalidInput(fmt::format("{}: {}: not a regular file", flag, path.string()));
   errno = 0;
   const bool writable = std::ofstream(path, std::ios::app).is_open();
   if (!writable)
@@ -84,7 +88,7 @@ void check_inputs(const std::vector<Case>& cases) {
         corpora.try_emplace({options.path, options.glob, options.vocab}, options).first->second;
     longest.T = std::max(longest.T, options.T);
     if (c.init_from.empty() || !checkpoints.emplace(c.init_from, c.model).second) continue;
-    if (!std::ifstream(c.init_from))
+    if (access(c.init_from.c_str(), R_OK) != 0)
       throw InvalidInput(fmt::format("--init-from: {}: {}", c.init_from, std::strerror(errno)));
     const InitialWeights complete(c.init_from, model);
   }

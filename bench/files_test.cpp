@@ -1,9 +1,17 @@
 // Files of cases before anything runs: what is refused, with what words, and what is left behind.
 #include "bench/files.h"
 
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstdint>
 #include <filesystem>
 #include <string>
+#include <vector>
 
+#include "models/parameters.h"
+#include "models/safetensors.h"
 #include "tools/catch.h"
 #include "tools/temp_directory.h"
 #include "tools/test_text.h"
@@ -53,6 +61,44 @@ TEST_CASE("a checkpoint that cannot be started from is refused before the sweep"
   Case c;
   c.init_from = directory.write("broken.safetensors", "no checkpoint");
   CHECK(refusal({c}).starts_with(c.init_from));
+}
+
+TEST_CASE("a checkpoint with a dtype that is not read is refused before the sweep", "[files]") {
+  const TempDirectory directory;
+  Case c;
+  c.init_from = directory / "weights.safetensors";
+  const Layout layout(find_model(c.model), 1);
+  std::vector<NamedTensor> tensors;
+  std::int64_t most = 0;
+  for (const Unit& unit : layout.units())
+    for (const Parameter& p : unit.parameters) {
+      tensors.push_back({p.name, "F16", p.matrix ? std::vector{p.rows, p.cols} : std::vector{p.cols}});
+      most = std::max(most, p.size());
+    }
+  const std::vector<std::uint16_t> zeros(static_cast<std::size_t>(most));
+  for (NamedTensor& tensor : tensors) tensor.data = zeros.data();
+  write_safetensors(c.init_from, tensors);
+  CHECK(refusal({c}) == "");
+  tensors[1].dtype = "F8_E4M3";
+  write_safetensors(c.init_from, tensors);
+  const std::string refused = fmt::format("{}: tensor '{}' is F8_E4M3; weights must be F32, BF16 or F16",
+                                          c.init_from, tensors[1].name);
+  CHECK(refusal({c}) == refused);
+  CHECK(refusal_of([&] { check_inputs({c}); }) == refused);  // a dry run
+}
+
+TEST_CASE("a pipe or a device is neither read nor written", "[files]") {
+  const TempDirectory directory;
+  const std::string pipe = directory / "pipe";
+  REQUIRE(mkfifo(pipe.c_str(), 0644) == 0);
+  for (std::string Case::*name : {&Case::init_from, &Case::data, &Case::save_final}) {
+    Case c;
+    c.*name = pipe;
+    CHECK(refusal({c}).find(pipe) != std::string::npos);
+  }
+  Case device;
+  device.save_final = "/dev/null";
+  CHECK(refusal({device}) == "--save-final: /dev/null: not a regular file");
 }
 
 TEST_CASE("no two outputs share a file, and none is the one that is read", "[files]") {

@@ -9,6 +9,7 @@
 
 #include "bench/environment.h"
 #include "bench/progress.h"
+#include "bench/tell.h"
 #include "results/record_file.h"
 
 namespace precbench {
@@ -50,7 +51,7 @@ void rewrite_without(const std::set<std::size_t>& dropped, const std::vector<Loc
 
 Rows read_finished_rows(const std::string& path, const std::vector<Case>& grid, bool retry_failed) {
   const RecordSet set = read_records({path});
-  for (const std::string& problem : set.problems) fmt::print(stderr, "{}\n", problem);
+  for (const std::string& problem : set.problems) tell(problem);
   std::map<std::string, const Case*> cases;
   for (const Case& c : grid) cases[case_id(c)] = &c;
   Here here;
@@ -72,7 +73,7 @@ Rows read_finished_rows(const std::string& path, const std::vector<Case>& grid, 
       continue;
     }
     const std::string missing = record.status == Status::ok ? missing_output(*wanted->second) : "";
-    if (!missing.empty()) fmt::print(stderr, "{} is not there: its finished case is run again\n", missing);
+    if (!missing.empty()) tell(missing + " is not there: its finished case is run again");
     if (!missing.empty() || (retry_failed && is_failure(record.status))) {
       dropped.insert(i);
       continue;
@@ -86,12 +87,11 @@ Rows read_finished_rows(const std::string& path, const std::vector<Case>& grid, 
   for (const auto& [id, machine] : machines)
     if (!rows.count(id)) ++elsewhere[machine];
   for (const auto& [machine, count] : elsewhere)
-    fmt::print(stderr, "{} finished on another machine, {}; run here too, and both rows stay\n",
-               count_cases(count), machine);
+    tell(fmt::format("{} finished on another machine, {}; run here too, and both rows stay",
+                     count_cases(count), machine));
   for (const auto& [host, count] : hosts)
-    fmt::print(stderr,
-               "{} finished on {}, another host of this kind, and not run again; --fresh runs all here\n",
-               count_cases(count), host);
+    tell(fmt::format("{} finished on {}, another host of this kind, and not run again; --fresh runs all here",
+                     count_cases(count), host));
   return rows;
 }
 

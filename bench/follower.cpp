@@ -3,10 +3,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <thread>
 
-#include "bench/environment.h"
+#include "bench/hello.h"
 #include "bench/sweep.h"
+#include "bench/tell.h"
 #include "kernels/cuda/device_info.h"
 #include "kernels/errors.h"
 
@@ -16,21 +18,24 @@ namespace {
 using End = ChildResult::End;
 using namespace std::chrono_literals;
 
-constexpr auto kRetry = 100ms;
+constexpr std::chrono::milliseconds kRetry = 100ms, kRetryRefused = 1s;
 
 /// A closed link after an interrupt.
-Link meet(const Nodes& nodes, const Address& address, const Patience& patience) {
+Link meet(const Nodes& nodes, const Address& address, const std::string& secret, const Patience& patience) {
   const auto end = std::chrono::steady_clock::now() + patience.meet;
-  while (!interrupted()) {
-    Link link = connect_to(address);
-    if (link.open()) {
-      link.send({{"process", nodes.index}, {"of", nodes.count}, {"host", host_name()}});
-      return link;
+  for (std::string refusal; !interrupted();) {
+    Greeting greeting = greet(nodes, address, secret, interrupted);
+    if (greeting.link.open()) return std::move(greeting.link);
+    if (!greeting.refusal.empty() && greeting.refusal != refusal) {
+      refusal = greeting.refusal;
+      tell(fmt::format("precbench: process {} of {} is still waiting for process 0 at {}: {}", nodes.index,
+                       nodes.count, to_string(address), refusal));
     }
     if (std::chrono::steady_clock::now() > end)
-      throw InvalidInput(fmt::format("process {} of {} finds no process 0 at {} within {} s", nodes.index,
-                                     nodes.count, to_string(address), patience.meet / 1.0s));
-    std::this_thread::sleep_for(kRetry);
+      throw InvalidInput(fmt::format("process {} of {} finds no process 0 at {} within {} s{}{}", nodes.index,
+                                     nodes.count, to_string(address), patience.meet / 1.0s,
+                                     refusal.empty() ? "" : "; who is there: ", refusal));
+    std::this_thread::sleep_for(greeting.refusal.empty() ? kRetry : kRetryRefused);
   }
   return {};
 }
@@ -39,6 +44,7 @@ nlohmann::ordered_json report_of(const ChildResult& result) {
   nlohmann::ordered_json report = {{"end", static_cast<int>(result.end)},
                                    {"code", result.code},
                                    {"out_of_memory", result.out_of_memory},
+                                   {"stopped_s", result.stopped_s},
                                    {"last_lines", result.last_lines}};
   if (const auto record = nlohmann::ordered_json::parse(result.record, nullptr, false); record.is_object())
     for (const char* key : {"status", "error"})
@@ -46,13 +52,21 @@ nlohmann::ordered_json report_of(const ChildResult& result) {
   return report;
 }
 
-/// One case, until its child ends or the leader does not want it any more; then the report.
-void run_part(Link& leader, const Nodes& nodes, const std::vector<std::string>& command,
-              const nlohmann::ordered_json& message, const Patience& patience) {
-  const double timeout_s = number_in(message, "timeout_s", -1);
+/// The case that a message orders, if it is one of ours: a leader has no other to give.
+const Case* ordered_case(const nlohmann::ordered_json& message, const std::vector<Case>& grid) {
   const auto fields = message.find("case");
-  if (timeout_s < 0 || fields == message.end() || !fields->is_object()) return leader.close();
-  const Case c = case_from_json(*fields);
+  if (fields == message.end() || !fields->is_object()) return nullptr;
+  try {
+    const auto found = std::find(grid.begin(), grid.end(), case_from_json(*fields));
+    return found == grid.end() ? nullptr : &*found;
+  } catch (const InvalidInput&) {
+    return nullptr;
+  }
+}
+
+/// One case, until its child ends or the leader does not want it any more; then the report.
+void run_part(Link& leader, const Nodes& nodes, const std::vector<std::string>& command, const Case& c,
+              double timeout_s, const Patience& patience) {
   const NodeShare share = share_of(nodes, static_cast<int>(c.gpus), find_gpus().count);
   // The leader ends a case in time; if it hangs itself, this process does not hang with it.
   const double limit_s = timeout_s > 0 ? timeout_s + patience.stop / 1.0s : 0;
@@ -64,26 +78,29 @@ void run_part(Link& leader, const Nodes& nodes, const std::vector<std::string>& 
 
 }  // namespace
 
-int follow(const Nodes& nodes, const Address& address, const std::vector<std::string>& command,
-           const Patience& patience) {
+int follow(const Nodes& nodes, const Address& address, const std::string& secret,
+           const std::vector<Case>& grid, const std::vector<std::string>& command, const Patience& patience) {
   const InterruptGuard guard;
-  Link leader = meet(nodes, address, patience);
+  const auto leave = [&](const char* why) {
+    tell(fmt::format("precbench: process {} of {} ends: process 0 {}", nodes.index, nodes.count, why));
+    return kLeaderGone;
+  };
+  Link leader = meet(nodes, address, secret, patience);
   if (!leader.open()) return kSweepInterrupted;
   while (!interrupted()) {
     leader.wait(kRetry);
     const auto order = leader.receive();
-    if (!order && !leader.open()) {
-      fmt::print(stderr, "precbench: process {} of {} ends: process 0 ended before the sweep did\n",
-                 nodes.index, nodes.count);
-      return kLeaderGone;
-    }
+    if (!order && !leader.open()) return leave("ended before the sweep did");
     if (!order) continue;
     const std::string what = text_in(*order, "do", "");
-    if (what == "end") return integer_in(*order, "status", kLeaderGone);
-    if (what == "run")
-      run_part(leader, nodes, command, *order, patience);
-    else if (what != "stop")  // one that crosses the report of a case that has just ended stops nothing
-      leader.close();
+    const int status = integer_in(*order, "status", kLeaderGone);
+    const double timeout_s = number_in(*order, "timeout_s", -1);
+    if (what == "end" && (status == kSweepDone || status == kSweepInterrupted)) return status;
+    if (what == "stop") continue;  // it crosses the report of a case that has just ended
+    if (what != "run" || timeout_s < 0) return leave("says what no process 0 of this version does");
+    const Case* c = ordered_case(*order, grid);
+    if (!c) return leave("has a case that is not in this process's sweep: start all with the same command");
+    run_part(leader, nodes, command, *c, timeout_s, patience);
   }
   ChildResult last;
   last.end = End::interrupted;

@@ -1,6 +1,9 @@
 // Reads /proc and the control groups of either version. See host_memory.h.
 #include "bench/host_memory.h"
 
+#include <fmt/format.h>
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <fstream>
 #include <string>
@@ -57,6 +60,20 @@ std::optional<std::int64_t> available_memory(const fs::path& root) {
     }
   }
   return least;
+}
+
+std::optional<std::string> why_too_little_address_space(int threads) {
+  // Measured with 1 to 8 threads: what a small case needs is below this, and what hangs too. A thread has a buffer of
+  // OpenBLAS's, a stack and an arena of the C library's.
+  constexpr rlim_t kMiB = 1 << 20, kProgram = 256 * kMiB, kThread = 128 * kMiB;
+  const rlim_t wanted = kProgram + kThread * static_cast<rlim_t>(threads);
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= wanted)
+    return std::nullopt;
+  return fmt::format(
+      "this process may use {} MiB of address space (ulimit -v), and needs {} with {}: raise the limit, or set "
+      "OMP_NUM_THREADS",
+      limit.rlim_cur / kMiB, wanted / kMiB, threads == 1 ? "one thread" : fmt::format("{} threads", threads));
 }
 
 }  // namespace precbench

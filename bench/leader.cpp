@@ -2,10 +2,12 @@
 #include "bench/leader.h"
 
 #include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
 #include "bench/environment.h"
+#include "bench/hello.h"
 #include "kernels/cuda/device_info.h"
 #include "kernels/errors.h"
 
@@ -16,6 +18,7 @@ using End = ChildResult::End;
 using namespace std::chrono_literals;
 
 constexpr auto kPoll = 50ms;
+constexpr std::size_t kLongestWords = 4096;  ///< of a follower's, in a row
 
 /// Status and error of a record as text; no status where it is not a record.
 std::pair<std::string, std::string> outcome_of(const std::string& record) {
@@ -63,37 +66,29 @@ bool succeeded(const ChildResult& result) {
          outcome_of(result.record).first == name_of(Status::ok);
 }
 
-Leader::Leader(const Nodes& nodes, const Address& address, const Patience& patience)
+Leader::Leader(const Nodes& nodes, const Address& address, const std::string& secret,
+               const Patience& patience)
     : nodes_(nodes), patience_(patience), visible_gpus_(find_gpus().count), host_(host_name()) {
-  Listener listener(address);
-  std::vector<Link> strangers;
+  Reception reception(nodes, address, secret);
   for (int process = 1; process < nodes.count; ++process) followers_.push_back({process, "", Link(), true});
+  const auto follower = [&](int process) -> Follower& {
+    return followers_[static_cast<std::size_t>(process) - 1];
+  };
   const auto unmet = [&] {
     return std::find_if(followers_.begin(), followers_.end(),
                         [](const Follower& f) { return !f.link.open(); });
   };
   for (const auto end = Clock::now() + patience.meet; unmet() != followers_.end();) {
     if (Clock::now() > end)
-      throw InvalidInput(fmt::format("process {} of {} has not come to {} within {} s", unmet()->process,
-                                     nodes.count, to_string(address), patience.meet / 1.0s));
-    if (Link link = listener.accept(kPoll); link.open()) strangers.push_back(std::move(link));
-    for (Link& link : strangers) {
-      const auto hello = link.receive();
-      const int process = hello ? integer_in(*hello, "process", -1) : -1;
-      const int of = hello ? integer_in(*hello, "of", -1) : -1;
-      if (hello && (process < 0 || of < 0)) link.close();
-      if (process < 0 || of < 0) continue;
-      if (of != nodes.count || process < 1 || process >= nodes.count)
-        throw InvalidInput(fmt::format("a process at {} says that it is {} of {}; this one is 0 of {}",
-                                       link.peer(), process, of, nodes.count));
-      Follower& follower = followers_[static_cast<std::size_t>(process) - 1];
-      if (follower.link.open())
-        throw InvalidInput(fmt::format("two processes say that they are {} of {}: one on {}, one on {}",
-                                       process, nodes.count, follower.host,
-                                       text_in(*hello, "host", link.peer())));
-      follower = {process, text_in(*hello, "host", link.peer()), std::move(link), true};
-    }
-    std::erase_if(strangers, [](const Link& link) { return !link.open(); });
+      throw InvalidInput(fmt::format(
+          "process {} of {} has not come to {} within {} s{}{}", unmet()->process, nodes.count,
+          to_string(address), patience.meet / 1.0s,
+          reception.last_refusal().empty() ? "" : "; refused meanwhile: ", reception.last_refusal()));
+    for (Guest& guest : reception.admit(kPoll, [&](int process) { return follower(process).link.open(); }))
+      follower(guest.process) = {guest.process, guest.host, std::move(guest.link), true};
+    // One that ends before the others have come may be started again; none has anything to say yet.
+    for (Follower& f : followers_)
+      if (f.link.receive()) f.link.close();
   }
 }
 
@@ -126,12 +121,14 @@ void Leader::listen(const Case& c) {
       result.end = static_cast<End>(end);
       result.code = integer_in(*report, "code", 0);
       result.out_of_memory = flag_in(*report, "out_of_memory", false);
-      result.last_lines = text_in(*report, "last_lines", "");
+      result.stopped_s = number_in(*report, "stopped_s", 0);
+      result.last_lines = text_in(*report, "last_lines", "", kLongestWords);
       if (const std::string status = text_in(*report, "status", ""); !status.empty()) {
         // The environment of a row is always this process's, as that of one with measurements is.
         const bool ok = status == name_of(Status::ok);
         nlohmann::ordered_json record =
-            ok ? start_record(c) : failed_record(c, Status::crashed, text_in(*report, "error", ""));
+            ok ? start_record(c)
+               : failed_record(c, Status::crashed, text_in(*report, "error", "", kLongestWords));
         record["status"] = status;
         result.record = record.dump();
       }
@@ -155,19 +152,17 @@ bool Leader::must_stop() const {
   return certain || Clock::now() - patience_.row > first_failure_;
 }
 
-void Leader::wait_for_reports(const Case& c, Clock::time_point until, bool stopped) {
-  for (listen(c); !all_reported() && Clock::now() < until; listen(c)) {
-    if (!stopped && (must_stop() || interrupted())) return;
+void Leader::wait_for_reports(const Case& c, const std::function<bool()>& give_up) {
+  for (listen(c); !all_reported() && !give_up(); listen(c))
     std::find_if(followers_.begin(), followers_.end(), [](const Follower& f) {
       return !f.reported;
     })->link.wait(kPoll);
-  }
 }
 
 void Leader::stop_others(const Case& c) {
   for (Follower& f : followers_)
     if (!f.reported) f.link.send({{"do", "stop"}});
-  wait_for_reports(c, Clock::now() + patience_.stop, true);
+  wait_for_reports(c, [&, end = Clock::now() + patience_.stop] { return Clock::now() >= end; });
 }
 
 ChildResult Leader::verdict(const Case& c) const {
@@ -214,9 +209,11 @@ ChildResult Leader::run(const std::vector<std::string>& command, const Case& c, 
       result.where = name(f.process, f.host, c);
       return result;
     }
-  const auto until = timeout_s > 0 ? Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                                        std::chrono::duration<double>(timeout_s))
-                                   : Clock::time_point::max();
+  RunningTime running;
+  const auto late = [&] {
+    const double seconds = running.seconds();  // looked at in every round
+    return timeout_s > 0 && seconds > timeout_s;
+  };
   for (Follower& f : followers_) {
     f.reported = false;
     f.link.send({{"do", "run"}, {"case", case_to_json(c)}, {"timeout_s", timeout_s}});
@@ -224,6 +221,7 @@ ChildResult Leader::run(const std::vector<std::string>& command, const Case& c, 
   const NodeShare share = share_of(nodes_, static_cast<int>(c.gpus), visible_gpus_);
   ChildResult own = run_child(command, c, share, timeout_s, [&] {
     listen(c);
+    late();
     return must_stop();
   });
   own.where = name(0, host_, c);
@@ -231,11 +229,11 @@ ChildResult Leader::run(const std::vector<std::string>& command, const Case& c, 
   if (own.end == End::exited) {
     // One that has failed by itself may only be the first to notice what another will report.
     if (failed(own)) note_failure();
-    wait_for_reports(c, until, false);
+    wait_for_reports(c, [&] { return late() || must_stop() || interrupted(); });
   }
   // An engine whose process has died interrupts the others; that is then the failure, and not the interrupt.
   if (interrupted() && first_failure_ == Clock::time_point::max()) own.end = End::interrupted;
-  const bool late = own.end == End::timed_out || (succeeded(own) && !all_reported() && !must_stop());
+  const bool timeout = own.end == End::timed_out || (succeeded(own) && !all_reported() && !must_stop());
   const std::vector<std::string> unfinished = silent(c);
   stop_others(c);
   const std::vector<std::string> gone = silent(c);
@@ -245,7 +243,7 @@ ChildResult Leader::run(const std::vector<std::string>& command, const Case& c, 
   if (own.end == End::interrupted) return own;
   // All wait for the one that hangs, so none has reported in time; afterwards one that cannot be told to stop
   // is the one, or its last words tell.
-  if (late) return timed_out(gone.empty() && succeeded(own) ? unfinished : gone);
+  if (timeout) return timed_out(gone.empty() && succeeded(own) ? unfinished : gone);
   for (const std::string& name : gone) {
     ChildResult lost;
     lost.end = End::lost;
@@ -254,6 +252,7 @@ ChildResult Leader::run(const std::vector<std::string>& command, const Case& c, 
   }
   if (!std::all_of(results_.begin(), results_.end(), succeeded)) return verdict(c);
   own.where.clear();
+  for (const ChildResult& other : results_) own.stopped_s = std::max(own.stopped_s, other.stopped_s);
   return own;
 }
 

@@ -1,13 +1,14 @@
 // Process 0 of a sweep that several processes run together. It alone decides, skips, records and prints; the
 // others (follower.h) run their ranks of each case as it tells them, over a TCP connection each.
 //
-// Messages are JSON objects. A follower greets with {"process", "of", "host"}. The leader sends
+// Messages are JSON objects. Once it has let a follower in (hello.h), the leader sends
 // {"do": "run", "case", "timeout_s"}, perhaps {"do": "stop"}, and at the end {"do": "end", "status"}. Every
-// run is answered by one report on the follower's child: {"end", "code", "out_of_memory", "last_lines",
-// "status", "error"}, the last two from its record.
+// run is answered by one report on the follower's child: {"end", "code", "out_of_memory", "stopped_s",
+// "last_lines", "status", "error"}, the last two from its record.
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -26,8 +27,9 @@ struct Patience {
 
 class Leader {
  public:
-  /// Waits for all other processes. Throws InvalidInput where one does not come.
-  Leader(const Nodes& nodes, const Address& address, const Patience& patience = {});
+  /// Waits for all other processes, which know `secret`. Throws InvalidInput where one does not come.
+  Leader(const Nodes& nodes, const Address& address, const std::string& secret,
+         const Patience& patience = {});
 
   /// Runs `command` on this process's share of `c` while the others run theirs, and waits for the end of all.
   /// The first failure of any ends the case: the result is then that one's, and `where` names it. A process
@@ -54,7 +56,8 @@ class Leader {
   std::vector<std::string> silent(const Case& c) const;
   void note_failure();
   bool must_stop() const;
-  void wait_for_reports(const Case& c, Clock::time_point until, bool stopped);
+  /// Until all have reported, `give_up` says so, or an interrupt.
+  void wait_for_reports(const Case& c, const std::function<bool()>& give_up);
   void stop_others(const Case& c);
   ChildResult timed_out(const std::vector<std::string>& suspects) const;
   ChildResult verdict(const Case& c) const;

@@ -41,6 +41,7 @@ enum Fault : std::int64_t {
   kHang,
   kFollowerIsLate,
   kRankSleeps,
+  kFollowerTakesLonger,
 };
 
 [[noreturn]] void hang() {
@@ -79,6 +80,8 @@ Record fake_part(const Case& c, const NodeShare& share, StepBoard& board) {
     if (leader) std::this_thread::sleep_for(300ms);
     record.status = Status::diverged;
     record.error = leader ? "at step 2" : "seen from afar";
+  } else if (c.seed == kFollowerTakesLonger) {
+    if (!leader) std::this_thread::sleep_for(300ms);
   } else if (c.seed == kRankSleeps) {
     run_ranks(share, board);
     hang();
@@ -93,6 +96,7 @@ struct Part {
   pid_t pid = 0;
 };
 
+constexpr const char* kSecret = "of these processes";
 constexpr Patience kShort = {.meet = 60s, .stop = 1s, .row = 5s};
 
 /// The processes of one sweep; killed at the end if the test has not waited for them.
@@ -153,8 +157,8 @@ class Together {
  private:
   int run(const Nodes& nodes) {
     errors_to(directory_ / fmt::format("stderr{}", nodes.index));
-    if (nodes.index > 0) return follow(nodes, address_, options_.child, kShort);
-    Leader leader(nodes, address_, kShort);
+    if (nodes.index > 0) return follow(nodes, address_, kSecret, grid_, options_.child, kShort);
+    Leader leader(nodes, address_, kSecret, kShort);
     options_.leader = &leader;
     const int status = run_sweep(grid_, options_);
     leader.finish(status == kSweepInterrupted ? kSweepInterrupted : kSweepDone);
@@ -308,6 +312,13 @@ TEST_CASE("the row of a hang names the rank that holds up the others", "[togethe
                     host_name(), process_1("ranks 2-3")));
 }
 
+TEST_CASE("a time limit of centuries is a limit like any other", "[together]") {
+  Together sweep(2, {kFollowerTakesLonger}, 2, 9999999999);
+  CHECK(sweep.exit_status(0) == kSweepDone);
+  CHECK(sweep.exit_status(1) == 0);
+  CHECK(sweep.rows()[kFollowerTakesLonger].status == Status::ok);
+}
+
 TEST_CASE("an interrupt of any process ends the sweep of all, and leaves no row", "[together]") {
   for (const int interrupted_one : {0, 1}) {
     Together sweep(2, {kHang, kFine}, 2, 0);
@@ -326,7 +337,7 @@ TEST_CASE("an interrupt while processes wait for the first is an interrupt", "[t
       std::this_thread::sleep_for(300ms);  // by then it waits
       kill(getpid(), SIGTERM);
     }).detach();
-    return follow({1, 2, 0, "the test"}, Address{"127.0.0.1", 1}, {"/proc/self/exe", kFakePart});
+    return follow({1, 2, 0, "the test"}, Address{"127.0.0.1", 1}, "", {}, child_command(kFakePart));
   });
   CHECK(exit_status(pid) == kSweepInterrupted);
 }
@@ -335,15 +346,15 @@ TEST_CASE("processes do not wait for ever for each other", "[together]") {
   constexpr Patience kNone = {.meet = 200ms, .stop = 1s, .row = 1s};
   const Nodes first = {0, 2, 0, "the test"}, second = {1, 2, 0, "the test"};
   const Address address = {"127.0.0.1", 1};  // where no user's program can listen
-  CHECK_THROWS_WITH(follow(second, address, child_command(kFakePart), kNone),
+  CHECK_THROWS_WITH(follow(second, address, "", {}, child_command(kFakePart), kNone),
                     "process 1 of 2 finds no process 0 at 127.0.0.1:1 within 0.2 s");
-  CHECK_THROWS_WITH(Leader(first, Address{"127.0.0.1", 0}, kNone),
+  CHECK_THROWS_WITH(Leader(first, Address{"127.0.0.1", 0}, "", kNone),
                     "process 1 of 2 has not come to 127.0.0.1:0 within 0.2 s");
 }
 
 TEST_CASE("an address that is not this host's is refused in one line", "[together]") {
   const Nodes nodes = {0, 2, 0, "the test"};
   CHECK_THROWS_WITH(
-      Leader(nodes, Address{"192.0.2.1", 29501}),
+      Leader(nodes, Address{"192.0.2.1", 29501}, ""),
       "NCCL_COMM_ID: process 0 cannot listen at 192.0.2.1:29501: Cannot assign requested address");
 }

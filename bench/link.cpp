@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdint>
@@ -17,11 +18,13 @@
 #include <utility>
 
 #include "kernels/errors.h"
+#include "kernels/untrusted_input.h"
 
 namespace precbench {
 namespace {
 
-constexpr std::size_t kLongestMessage = 1 << 20;
+/// Of a message: a case is an object of some thirty fields within another.
+constexpr std::size_t kDeepest = 4, kMostMembers = 100;
 constexpr int kConnectSeconds = 2;  ///< of one attempt, to a host that does not answer at all
 // A host that has lost its power or its cable says nothing: it is asked after 10 s of silence, and taken for
 // gone after three more questions.
@@ -71,11 +74,14 @@ Link::Link(int socket) : socket_(socket) {
 }
 
 Link::Link(Link&& other) noexcept
-    : socket_(std::exchange(other.socket_, -1)), arrived_(std::move(other.arrived_)) {}
+    : socket_(std::exchange(other.socket_, -1)),
+      arrived_(std::move(other.arrived_)),
+      longest_(other.longest_) {}
 
 Link& Link::operator=(Link&& other) noexcept {
   std::swap(socket_, other.socket_);
   std::swap(arrived_, other.arrived_);
+  std::swap(longest_, other.longest_);
   return *this;
 }
 
@@ -110,17 +116,21 @@ void Link::send(const nlohmann::ordered_json& message) {
 std::optional<nlohmann::ordered_json> Link::receive() {
   std::array<char, 65536> buffer;
   for (ssize_t got = 1; open() && got > 0;) {
-    got = recv(socket_, buffer.data(), buffer.size(), MSG_DONTWAIT);
+    got = recv(socket_, buffer.data(), std::min(buffer.size(), longest_), MSG_DONTWAIT);
     if (got > 0) arrived_.append(buffer.data(), static_cast<std::size_t>(got));
     // What came before the end of the connection is still heard.
-    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR) || arrived_.size() > kLongestMessage)
-      close();
+    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR) || arrived_.size() > longest_) close();
   }
   const std::size_t end = arrived_.find('\n');
   if (end == std::string::npos) return std::nullopt;
-  nlohmann::ordered_json message = nlohmann::ordered_json::parse(arrived_.substr(0, end), nullptr, false);
+  const std::string line = arrived_.substr(0, end);
   arrived_.erase(0, end + 1);
-  if (message.is_object()) return message;
+  try {
+    const JsonLimits limits = {.bytes = longest_, .depth = kDeepest, .members = kMostMembers};
+    auto message = parse_untrusted<nlohmann::ordered_json>(line, limits);
+    if (message.is_object()) return message;
+  } catch (const InvalidInput&) {
+  }
   close();
   arrived_.clear();
   return std::nullopt;
@@ -147,9 +157,16 @@ bool flag_in(const nlohmann::ordered_json& message, const char* key, bool otherw
   return found != message.end() && found->is_boolean() ? found->get<bool>() : otherwise;
 }
 
-std::string text_in(const nlohmann::ordered_json& message, const char* key, const std::string& otherwise) {
+std::string text_in(const nlohmann::ordered_json& message, const char* key, const std::string& otherwise,
+                    std::size_t most) {
   const auto found = message.find(key);
-  return found != message.end() && found->is_string() ? found->get<std::string>() : otherwise;
+  std::string text = found != message.end() && found->is_string() ? found->get<std::string>() : otherwise;
+  const auto inside_character = [&](std::size_t at) { return (text[at] & 0xc0) == 0x80; };
+  if (text.size() > most) {
+    while (most > 0 && inside_character(most)) --most;
+    text.resize(most);
+  }
+  return text;
 }
 
 Listener::Listener(const Address& address) {

@@ -1,5 +1,6 @@
 // A TCP connection that carries JSON objects, one per line, between the processes of a sweep. Nothing waits
-// longer than it says; a peer that is gone, silent for a while or talks nonsense closes the link.
+// longer than it says; a peer that is gone, silent for a while or talks nonsense closes the link. So does one whose
+// messages are long before it is known (hello.h), or nested, or of more keys than any of ours, ever.
 #pragma once
 
 #include <chrono>
@@ -24,6 +25,9 @@ class Link {
   void close();
   /// The peer's address as a number, for messages.
   std::string peer() const;
+  /// From here on messages may have kLongestMessage bytes, and no longer kLongestGreeting.
+  void trust() { longest_ = kLongestMessage; }
+  static constexpr std::size_t kLongestGreeting = 4096, kLongestMessage = std::size_t{1} << 20;
 
   /// Never waits: a peer that has not read for so long that the system's buffer is full closes the link.
   void send(const nlohmann::ordered_json& message);
@@ -35,6 +39,7 @@ class Link {
  private:
   int socket_ = -1;
   std::string arrived_;
+  std::size_t longest_ = kLongestGreeting;
 };
 
 /// What stands under a key of a message, which may be anybody's; `otherwise` where nothing does, or what is of
@@ -42,7 +47,9 @@ class Link {
 int integer_in(const nlohmann::ordered_json& message, const char* key, int otherwise);
 double number_in(const nlohmann::ordered_json& message, const char* key, double otherwise);
 bool flag_in(const nlohmann::ordered_json& message, const char* key, bool otherwise);
-std::string text_in(const nlohmann::ordered_json& message, const char* key, const std::string& otherwise);
+/// At most `most` bytes of it, whole characters.
+std::string text_in(const nlohmann::ordered_json& message, const char* key, const std::string& otherwise,
+                    std::size_t most = Link::kLongestMessage);
 
 /// Listens at an address of this host. Throws InvalidInput where that is not possible.
 class Listener {

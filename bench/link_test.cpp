@@ -1,6 +1,7 @@
 // Messages over a real connection of this host, and peers that misbehave.
 #include "bench/link.h"
 
+#include <fmt/format.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -9,6 +10,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <thread>
 
 #include "bench/nodes_testing.h"
 #include "tools/catch.h"
@@ -83,6 +85,49 @@ TEST_CASE("a peer that talks nonsense, never ends a line or never reads is left"
   Ends deaf;
   for (int i = 0; i < 1000 && deaf.link.open(); ++i) deaf.link.send({{"text", std::string(32768, 'x')}});
   CHECK(!deaf.link.open());
+}
+
+TEST_CASE("a message that is deep, of many keys, or long before its sender is known is nonsense", "[link]") {
+  const auto deep = [](std::size_t depth) {
+    return "{\"a\":" + std::string(depth, '[') + std::string(depth, ']') + ",\"b\":1,\"c\":2}\n";
+  };
+  const auto broad = [](int keys) {
+    std::string text = "{\"k\":0";
+    for (int i = 0; i < keys; ++i) text += fmt::format(",\"k{}\":0", i);
+    return text + "}\n";
+  };
+  const auto taken = [](const std::string& text, bool trusted) {
+    Ends ends;
+    if (trusted) ends.link.trust();
+    std::thread peer([&] {
+      for (std::size_t done = 0; done < text.size();) {
+        const ssize_t sent = ::send(ends.other, text.data() + done, text.size() - done, MSG_NOSIGNAL);
+        if (sent <= 0) return;
+        done += static_cast<std::size_t>(sent);
+      }
+    });
+    std::optional<nlohmann::ordered_json> message;
+    while (!message && ends.link.open()) {
+      ends.link.wait(10s);
+      message = ends.link.receive();
+    }
+    peer.join();
+    return message.has_value();
+  };
+  const std::string long_text = "{\"text\":\"" + std::string(8192, 'x') + "\"}\n";
+  CHECK(taken(deep(3), false));
+  CHECK(taken(broad(50), false));
+  CHECK(taken(long_text, true));
+  CHECK(!taken(long_text, false));
+  CHECK(!taken(deep(400000), true));
+  CHECK(!taken(broad(80000), true));  // an ordered object would be searched for each key
+}
+
+TEST_CASE("a text from a message is cut between characters", "[link]") {
+  const nlohmann::ordered_json message = {{"text", "ab\u00e9\u00e9"}};
+  CHECK(text_in(message, "text", "", 3) == "ab");
+  CHECK(text_in(message, "text", "", 4) == "ab\xc3\xa9");
+  CHECK(text_in(message, "text", "", 0) == "");
 }
 
 TEST_CASE("nobody at an address is no connection", "[link]") { CHECK(!connect_to(free_address()).open()); }

@@ -1,11 +1,15 @@
 // The command line of precbench. Exit status: 0 done, 1 done but something failed, 2 bad input, 130
 // ended with cases left; `check` has its own (tools/check.h).
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "bench/case.h"
 #include "bench/child.h"
 #include "bench/cli.h"
+#include "bench/environment.h"
+#include "bench/host_memory.h"
 #include "bench/session.h"
+#include "bench/tell.h"
 #include "results/record.h"
 #include "tools/check.h"
 #include "tools/report_cli.h"
@@ -26,11 +30,12 @@ std::string rerun_command(const nlohmann::ordered_json& fields) {
 
 int main(int argc, char** argv) {
   using namespace precbench;
+  keep_standard_streams();
   CLI::App app("precbench: how fast, how big and how good is each low-precision training recipe, here?",
                "precbench");
   app.footer(
-      "Exit status: 0 done, 1 done but something failed, 2 bad input, 130 interrupted. sweep and check say\n"
-      "more with --help.");
+      "Exit status: 0 done, 1 done but something failed, 2 bad input, 130 ended with cases left. sweep and\n"
+      "check say more with --help.");
   app.set_version_flag("--version", fmt::format("precbench {} (record schema {}, method {})",
                                                 PRECBENCH_VERSION, kSchemaVersion, kMethodVersion));
   SweepCommand sweep_command;
@@ -45,6 +50,13 @@ int main(int argc, char** argv) {
   CLI::App* check_sub = add_check_command(app, check_options);
   app.add_subcommand("run-case", "one case of a sweep, as bench/child.h describes")->group("");
   if (const auto status = parse_command_line(app, argc, argv)) return *status;
+  if ((*sweep_sub && !sweep_command.dry_run) || *run_sub) {
+    survive_broken_pipes();
+    if (const auto why = why_too_little_address_space(openmp_threads())) {
+      tell("precbench: " + *why);
+      _exit(kBadInputExit);  // an orderly end would wait for threads that never come back
+    }
+  }
   return exit_status_of([&] {
     if (*sweep_sub) return sweep(sweep_command);
     if (*run_sub) return run(run_command);

@@ -105,6 +105,14 @@ Address meeting_point(const Variables& environment, const Nodes& nodes) {
   return address;
 }
 
+std::string shared_secret(const Variables& environment) {
+  const auto found = environment.find("PRECBENCH_SECRET");
+  if (found == environment.end()) return "";
+  if (found->second.empty())
+    throw InvalidInput("PRECBENCH_SECRET: is set to nothing; give all processes one secret, or unset it");
+  return found->second;
+}
+
 NodeShare share_of(const Nodes& nodes, int ranks, int visible) {
   if (ranks % nodes.count != 0)
     throw InvalidInput(fmt::format(

@@ -48,6 +48,10 @@ struct Address {
 /// NCCL takes for itself, and the port after it. Throws InvalidInput.
 Address meeting_point(const Variables& environment, const Nodes& nodes);
 
+/// PRECBENCH_SECRET, by which the processes know each other (hello.h); empty where it is not set. Throws
+/// InvalidInput where it is set to nothing.
+std::string shared_secret(const Variables& environment);
+
 /// Process `index`'s ranks of a case with `ranks` in all. `visible`: GPUs it sees; processes of one host that
 /// see all GPUs take them in order, one that sees only its own takes them from the first. Throws InvalidInput
 /// where the ranks do not divide.

@@ -80,6 +80,13 @@ TEST_CASE("processes meet one port above NCCL's", "[nodes]") {
       "process 0 that all can reach, or unset them to run alone");
 }
 
+TEST_CASE("a secret is what the environment says, and not nothing", "[nodes]") {
+  CHECK(shared_secret({}) == "");
+  CHECK(shared_secret({{"PRECBENCH_SECRET", "x"}}) == "x");
+  CHECK_THROWS_WITH(shared_secret({{"PRECBENCH_SECRET", ""}}),
+                    "PRECBENCH_SECRET: is set to nothing; give all processes one secret, or unset it");
+}
+
 TEST_CASE("ranks are divided in the processes' order, GPUs in that of the processes of a host", "[nodes]") {
   // Two hosts of four GPUs, one process each.
   CHECK(share_of(nodes_of(1, 2, 0, ""), 8, 4) == NodeShare{8, 4, 4, 0});

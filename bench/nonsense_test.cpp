@@ -3,7 +3,9 @@
 #include <string>
 #include <thread>
 
+#include "bench/environment.h"
 #include "bench/follower.h"
+#include "bench/hello.h"
 #include "bench/leader.h"
 #include "bench/nodes_testing.h"
 #include "bench/sweep.h"
@@ -18,12 +20,24 @@ namespace {
 
 using Message = nlohmann::ordered_json;
 
+constexpr const char* kSecret = "of these processes";
 constexpr Patience kShort = {.meet = 20s, .stop = 1s, .row = 5s};
 const std::vector<std::string> kEndless = {"/bin/sleep", "60"};  // a case
 
+Case case_of_two() {
+  Case c;
+  c.device = "cpu";
+  c.gpus = 2;
+  return c;
+}
+
+/// A link to the leader there, which takes us for process 1 of 2.
 Link reach(const Address& address) {
   Link link;
-  eventually([&] { return (link = connect_to(address)).open(); });
+  eventually([&] {
+    link = greet({1, 2, 0, "the test"}, address, kSecret, [] { return false; }).link;
+    return link.open();
+  });
   return link;
 }
 
@@ -37,15 +51,15 @@ std::optional<Message> next(Link& link) {
 std::pair<int, std::string> answer_to(const Message& order) {
   const TempDirectory directory;
   const Address address = free_address();
-  Listener listener(address);
+  Reception reception({0, 2, 0, "the test"}, address, kSecret);
   const pid_t pid = in_background([&] {
     errors_to(directory / "stderr");
-    return follow({1, 2, 0, "the test"}, address, kEndless, kShort);
+    return follow({1, 2, 0, "the test"}, address, kSecret, {case_of_two()}, kEndless, kShort);
   });
-  Link link = listener.accept(20s);
-  const bool met = next(link).has_value();
-  CHECK(met);
-  link.send(order);
+  std::vector<Guest> guests;
+  const auto nobody = [](int) { return false; };
+  CHECK(eventually([&] { return !(guests = reception.admit(50ms, nobody)).empty(); }));
+  for (Guest& guest : guests) guest.link.send(order);
   return {exit_status(pid), file_text(directory / "stderr")};
 }
 
@@ -57,37 +71,46 @@ TEST_CASE("a follower that talks nonsense is lost, and its leader says so", "[to
     INFO(report.dump());
     const TempDirectory directory;
     const Address address = free_address();
-    Case c;
-    c.device = "cpu";
-    c.gpus = 2;
     const pid_t pid = in_background([&] {
       errors_to(directory / "stderr");
-      Leader leader({0, 2, 0, "the test"}, address, kShort);
-      const ChildResult result = leader.run(kEndless, c, 0);
+      Leader leader({0, 2, 0, "the test"}, address, kSecret, kShort);
+      const ChildResult result = leader.run(kEndless, case_of_two(), 0);
       fmt::print(stderr, "{}\n{}\n", result.where, fmt::join(leader.lost(), ", "));
       return static_cast<int>(result.end);
     });
     Link link = reach(address);
-    link.send({{"process", 1}, {"of", 2}, {"host", 5}});
     const auto order = next(link);
     CHECK(order.has_value());
     link.send(report);
     CHECK(exit_status(pid) == static_cast<int>(ChildResult::End::lost));
-    // A host that is no text is where it came from.
-    CHECK(file_text(directory / "stderr") == "process 1 (127.0.0.1, rank 1)\nprocess 1 (127.0.0.1)\n");
+    CHECK(file_text(directory / "stderr") ==
+          fmt::format("process 1 ({0}, rank 1)\nprocess 1 ({0})\n", host_name()));
   }
 }
 
 TEST_CASE("a leader that talks nonsense is left", "[together]") {
-  const Message c = case_to_json({});
+  const Message c = case_to_json(case_of_two());
   for (const Message& order :
        {Message{{"do", 5}}, Message{{"do", "dance"}}, Message{{"do", "run"}},
-        Message{{"do", "run"}, {"case", c}}, Message{{"do", "run"}, {"case", 5}, {"timeout_s", 0}},
-        Message{{"do", "run"}, {"case", c}, {"timeout_s", "x"}}}) {
+        Message{{"do", "run"}, {"case", c}}, Message{{"do", "run"}, {"case", c}, {"timeout_s", "x"}},
+        Message{{"do", "end"}, {"status", "x"}}, Message{{"do", "end"}, {"status", 3}},
+        Message{{"do", "end"}, {"status", 1}}}) {
     INFO(order.dump());
     const auto [status, said] = answer_to(order);
     CHECK(status == kLeaderGone);
-    CHECK(said == "precbench: process 1 of 2 ends: process 0 ended before the sweep did\n");
+    CHECK(said == "precbench: process 1 of 2 ends: process 0 says what no process 0 of this version does\n");
   }
-  CHECK(answer_to({{"do", "end"}, {"status", "x"}}).first == kLeaderGone);
+}
+
+TEST_CASE("a leader has no case that is not its follower's too", "[together]") {
+  Case other = case_of_two();
+  other.data = "/etc/passwd";
+  for (const Message& c : {Message(5), Message{{"seq", "x"}}, Message{{"none", 1}}, case_to_json(other)}) {
+    INFO(c.dump());
+    const auto [status, said] = answer_to({{"do", "run"}, {"case", c}, {"timeout_s", 0}});
+    CHECK(status == kLeaderGone);
+    CHECK(said ==
+          "precbench: process 1 of 2 ends: process 0 has a case that is not in this process's sweep: "
+          "start all with the same command\n");
+  }
 }

@@ -6,7 +6,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
+
+#include "bench/tell.h"
 
 namespace precbench {
 
@@ -32,7 +33,8 @@ std::string count_cases(std::size_t count) {
 }
 
 std::string describe_seconds(double seconds) {
-  const auto whole = static_cast<long long>(std::ceil(seconds));
+  constexpr double kLongest = 1e12;  // beyond any sweep; what is not finite is no whole number
+  const auto whole = static_cast<long long>(std::ceil(std::fmin(seconds, kLongest)));
   if (whole < 60) return fmt::format("{} s", whole);
   if (whole < 3600) return fmt::format("{} m {:02} s", whole / 60, whole % 60);
   return fmt::format("{} h {:02} m", whole / 3600, whole % 3600 / 60);
@@ -69,16 +71,16 @@ double Progress::seconds_of_run() const {
 void Progress::start(const Case& c) {
   case_began_ = Clock::now();
   if (quiet_ || !terminal_) return;
-  fmt::print(stderr, "[{}/{}] {} ...{}", done_ + 1, total_, labels_.of(c), remaining());
-  std::fflush(stderr);
+  tell_raw(shown(fmt::format("[{}/{}] {} ...{}", done_ + 1, total_, labels_.of(c), remaining())));
 }
 
 void Progress::first_run(const Case& c, const Record& record) {
   worked_ += 0.5;
   if (quiet_) return;
   clear_status();
-  fmt::print(stderr, "[{}/{}] {}: first of two runs: {} ({}{})\n", done_ + 1, total_, labels_.of(c),
-             describe_outcome(record), describe_seconds(seconds_of_run()), terminal_ ? "" : remaining());
+  tell(fmt::format("[{}/{}] {}: first of two runs: {} ({}{})", done_ + 1, total_, labels_.of(c),
+                   describe_outcome(record), describe_seconds(seconds_of_run()),
+                   terminal_ ? "" : remaining()));
 }
 
 void Progress::finish(const Case& c, const Record& record) {
@@ -87,18 +89,18 @@ void Progress::finish(const Case& c, const Record& record) {
   if (quiet_) return;
   clear_status();
   const bool last = done_ == total_;
-  fmt::print(stderr, "[{}/{}] {}: {} ({}{})\n", done_, total_, labels_.of(c), describe_outcome(record),
-             describe_seconds(seconds_of_run()), terminal_ || last ? "" : remaining());
+  tell(fmt::format("[{}/{}] {}: {} ({}{})", done_, total_, labels_.of(c), describe_outcome(record),
+                   describe_seconds(seconds_of_run()), terminal_ || last ? "" : remaining()));
 }
 
 void Progress::note(const std::string& line) {
   if (quiet_) return;
   clear_status();
-  fmt::print(stderr, "{}\n", line);
+  tell(line);
 }
 
 void Progress::clear_status() {
-  if (terminal_ && !quiet_) fmt::print(stderr, "\r\033[K");
+  if (terminal_ && !quiet_) tell_raw("\r\033[K");
 }
 
 }  // namespace precbench

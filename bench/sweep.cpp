@@ -1,20 +1,16 @@
 // The loop over cases, the folder it writes to, and what becomes a row.
 #include "bench/sweep.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <map>
 #include <optional>
-#include <thread>
+#include <set>
 
 #include "bench/child.h"
 #include "bench/environment.h"
@@ -22,6 +18,8 @@
 #include "bench/interleave.h"
 #include "bench/leader.h"
 #include "bench/progress.h"
+#include "bench/sweep_folder.h"
+#include "bench/tell.h"
 #include "kernels/errors.h"
 #include "results/record_file.h"
 
@@ -30,47 +28,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using End = ChildResult::End;
-
-constexpr std::chrono::milliseconds kLockPatience(500);
-
-/// The folder of one sweep, locked against a second one for as long as this lives.
-class Folder {
- public:
-  explicit Folder(const std::string& path) : path_(path) {
-    std::error_code error;
-    fs::create_directories(path_, error);
-    if (error) throw InvalidInput(fmt::format("--out: cannot make {}: {}", path, error.message()));
-    const std::string lock = (path_ / ".lock").string();
-    lock_ = open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (lock_ < 0)
-      throw InvalidInput(fmt::format("--out: cannot write to {}: {}", path, std::strerror(errno)));
-    // A sweep that was killed while it started a child leaves the lock with the child for a moment.
-    using namespace std::chrono;
-    for (const auto end = steady_clock::now() + kLockPatience;
-         flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK && steady_clock::now() < end;)
-      std::this_thread::sleep_for(milliseconds(10));
-    if (flock(lock_, LOCK_EX | LOCK_NB) != 0) {
-      const int reason = errno;
-      close(lock_);
-      throw InvalidInput(
-          reason == EWOULDBLOCK
-              ? fmt::format("--out: another sweep is writing to {}; wait for it or choose another folder",
-                            path)
-              : fmt::format("--out: cannot lock {}: {}", lock, std::strerror(reason)));
-    }
-  }
-  ~Folder() { close(lock_); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-
-  std::string records() const { return (path_ / "records.jsonl").string(); }
-  /// Of an interleaved sweep: cases whose second run is missing. Not *.jsonl: no reader takes it for records.
-  std::string first_runs() const { return records() + ".first-runs"; }
-
- private:
-  fs::path path_;
-  int lock_;
-};
 
 std::string one_line(const std::string& text) {
   std::string line;
@@ -138,27 +95,40 @@ Record row_of_one(const Case& c, const ChildResult& result, double timeout_s) {
 Record row_of(const Case& c, const ChildResult& result, double timeout_s) {
   Record record = row_of_one(c, result, timeout_s);
   if (record.error) record.error = at(result) + *record.error;
+  if (result.stopped_s > 0)
+    record.warnings.push_back(fmt::format(
+        "the case was stopped and continued (Ctrl-Z): it stood still for {:.1f} s, which its times may "
+        "hold",
+        result.stopped_s));
   return record;
 }
 
 /// Status by id of the rows that count as finished.
-Rows finished_rows(const Folder& folder, const std::vector<Case>& grid, const SweepOptions& options) {
+Rows finished_rows(const SweepFolder& folder, const std::vector<Case>& grid, const SweepOptions& options) {
   const std::string path = folder.records();
   if (options.fresh && fs::exists(path)) fs::rename(path, spare_name(path));
   if (options.fresh) fs::remove(folder.first_runs());
   if (!fs::exists(path)) return {};
-  if (const auto repaired = repair_tail(path)) fmt::print(stderr, "{}\n", *repaired);
+  if (const auto repaired = repair_tail(path)) tell(*repaired);
   return read_finished_rows(path, grid, options.retry_failed);
 }
 
 /// First runs by id of the cases that lack a row.
-std::map<std::string, Record> unpaired_runs(const Folder& folder, const Rows& rows) {
+std::map<std::string, Record> unpaired_runs(const SweepFolder& folder, const Rows& rows) {
   std::map<std::string, Record> first_runs;
   if (!fs::exists(folder.first_runs())) return first_runs;
   repair_tail(folder.first_runs());
   for (LocatedRecord& located : read_records({folder.first_runs()}).records)
     if (!rows.count(located.record.id)) first_runs[located.record.id] = std::move(located.record);
   return first_runs;
+}
+
+/// Of `rows`, drops what is not, or no longer, in the file.
+void keep_rows_in(const std::string& path, Rows& rows) {
+  std::set<std::string> ids;
+  if (std::error_code error; fs::is_regular_file(path, error))
+    for (const LocatedRecord& located : read_records({path}).records) ids.insert(located.record.id);
+  std::erase_if(rows, [&](const auto& row) { return !ids.count(row.first); });
 }
 
 std::size_t count_finished(const std::vector<Case>& grid, const Rows& rows) {
@@ -181,9 +151,13 @@ int summarize(const std::vector<Case>& grid, const Rows& rows, const SweepOption
       std::any_of(grid.begin(), grid.end(), [&](const Case& c) { return is_failure(rows.at(case_id(c))); });
   const int status = failures ? kSweepFailures : kSweepDone;
   if (options.quiet) return status;
-  fmt::print("{}: {}{}\n", count_cases(grid.size()), tally(grid, rows),
-             failures ? "; --retry-failed runs crashed and timed out ones again" : "");
-  fmt::print("records: {}/records.jsonl; compare them with: precbench report {}\n", options.out, options.out);
+  // A standard output that takes nothing is told at the end of the program (exit_status_of).
+  std::fputs(fmt::format("{}: {}{}\nrecords: {}/records.jsonl; compare them with: precbench report {}\n",
+                         count_cases(grid.size()), tally(grid, rows),
+                         failures ? "; --retry-failed runs crashed and timed out ones again" : "",
+                         shown(options.out), shown(options.out))
+                 .c_str(),
+             stdout);
   return status;
 }
 
@@ -191,7 +165,7 @@ int summarize(const std::vector<Case>& grid, const Rows& rows, const SweepOption
 struct Sweep {
   const std::vector<Case>& grid;
   const SweepOptions& options;
-  const Folder& folder;
+  SweepFolder& folder;
   Rows rows;
   std::map<std::string, Record> first_runs;  ///< by id; of cases without a row
   Progress progress;
@@ -212,7 +186,7 @@ struct Sweep {
   }
 
   void add_row(const Case& c, const Record& record) {
-    append_record(folder.records(), record);
+    folder.append_row(record);
     rows[record.id] = record.status;
     progress.finish(c, record);
   }
@@ -229,7 +203,7 @@ struct Sweep {
     } else if (paired) {
       add_row(c, pool_runs(first->second, *record));
     } else {
-      append_record(folder.first_runs(), *record);
+      folder.append_first_run(*record);
       first_runs[record->id] = *record;
       progress.first_run(c, *record);
     }
@@ -271,7 +245,7 @@ struct Sweep {
 }  // namespace
 
 int run_sweep(const std::vector<Case>& grid, const SweepOptions& options) {
-  const Folder folder(options.out);
+  SweepFolder folder(options.out);
   Rows rows = finished_rows(folder, grid, options);
   std::map<std::string, Record> first_runs;
   if (options.interleave) first_runs = unpaired_runs(folder, rows);
@@ -287,22 +261,31 @@ int run_sweep(const std::vector<Case>& grid, const SweepOptions& options) {
               Progress(grid, finished, half_finished, options.quiet)};
   if (finished)
     sweep.progress.note(fmt::format("{} of {} cases are finished already", finished, grid.size()));
-  sweep.run_all();
+  std::string why = "interrupted";
+  try {
+    sweep.run_all();
+    if (!sweep.lost.empty()) why = fmt::format("no connection to {}", fmt::join(sweep.lost, ", "));
+  } catch (const CannotKeepRow& error) {
+    why = error.what();
+  }
+  if (folder.rows_were_taken()) {
+    why = fmt::format("somebody has changed {} while the sweep was writing it", folder.records());
+    keep_rows_in(folder.records(), sweep.rows);
+  }
 
   const std::size_t done = count_finished(grid, sweep.rows);
   if (done == grid.size()) return summarize(grid, sweep.rows, options);
   sweep.progress.clear_status();
-  const std::vector<std::string>& lost = sweep.lost;
-  fmt::print(stderr, "{}: {} of {} cases are in {}; {}the same command goes on from there\n",
-             lost.empty() ? "interrupted" : fmt::format("no connection to {}", fmt::join(lost, ", ")), done,
-             grid.size(), folder.records(), lost.empty() ? "" : "start the processes again, and ");
+  tell(fmt::format("{}: {} of {} cases are in {}; {}the same command goes on from there", why, done,
+                   grid.size(), folder.records(),
+                   sweep.lost.empty() ? "" : "start the processes again, and "));
   return kSweepInterrupted;
 }
 
 void append_to_folder(const std::string& folder, const Record& record) {
-  const Folder locked(folder);
+  SweepFolder locked(folder);
   repair_tail(locked.records());
-  append_record(locked.records(), record);
+  locked.append_row(record);
 }
 
 }  // namespace precbench

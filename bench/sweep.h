@@ -35,14 +35,15 @@ struct SweepOptions {
 
 inline constexpr int kSweepDone = 0;           ///< every case has a row
 inline constexpr int kSweepFailures = 1;       ///< the same, but some rows say crashed or timeout
-inline constexpr int kSweepInterrupted = 130;  ///< some cases have no row yet; also where a process was lost
+/// Some cases have no row yet: interrupted, a process was lost, the disk is full, or somebody has taken rows away.
+inline constexpr int kSweepInterrupted = 130;
 
 /// Runs what is not finished yet and returns one of the codes above. Cases must have been validated; `device`
-/// must be resolved. Throws InvalidInput if the folder cannot be written, another sweep is writing to it, the
-/// disk runs full, or a case turns out to have bad input; finished rows stay in each of these.
+/// must be resolved. Throws InvalidInput if the folder cannot be written, another sweep is writing to it, or a
+/// case turns out to have bad input; finished rows stay in each of these.
 int run_sweep(const std::vector<Case>& grid, const SweepOptions& options);
 
-/// Appends to DIR/records.jsonl under the same lock as a sweep.
+/// Appends to DIR/records.jsonl under the same lock as a sweep. Throws InvalidInput or CannotKeepRow.
 void append_to_folder(const std::string& folder, const Record& record);
 
 }  // namespace precbench

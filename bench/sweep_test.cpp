@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 #include <signal.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -367,30 +366,6 @@ TEST_CASE("two sweeps cannot write to one folder", "[sweep]") {
   kill(first, SIGTERM);
   CHECK(exit_status(first) == kSweepInterrupted);
   CHECK(run_sweep(fine_cases(1), options) == kSweepDone);
-}
-
-TEST_CASE("a full disk ends the sweep in one line and loses nothing", "[sweep]") {
-  const TempDirectory directory;
-  const SweepOptions options = options_for(directory);
-  const auto grid = fine_cases(8);
-  const pid_t pid = in_background([&] {
-    // A limit on the size of files stands in for the disk: the write that crosses it is cut short in the same
-    // way.
-    signal(SIGXFSZ, SIG_IGN);
-    const rlimit limit = {6000, 6000};
-    setrlimit(RLIMIT_FSIZE, &limit);
-    try {
-      return run_sweep(grid, options);
-    } catch (const InvalidInput& error) {
-      return std::string(error.what()).starts_with("cannot write " + options.out + "/records.jsonl: ") ? 2
-                                                                                                       : 3;
-    }
-  });
-  CHECK(exit_status(pid) == 2);
-  const std::size_t before = rows_by_seed(options).size();
-  CHECK((before > 0 && before < grid.size()));
-  CHECK(run_sweep(grid, options) == kSweepDone);
-  CHECK(rows_by_seed(options).size() == grid.size());
 }
 
 TEST_CASE("a folder that cannot be made is refused before anything runs", "[sweep]") {

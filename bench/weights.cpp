@@ -8,6 +8,21 @@
 #include "kernels/errors.h"
 
 namespace precbench {
+namespace {
+
+/// That the values of a tensor can be had, without reading them. Throws InvalidInput with the file's name.
+void check_readable(const std::string& path, const StoredTensor& stored) {
+  StoredTensor none = stored;
+  none.shape = {0};
+  none.bytes = 0;
+  try {
+    copy_to_f32(nullptr, none);
+  } catch (const InvalidInput& error) {
+    throw InvalidInput(fmt::format("{}: {}", path, error.what()));
+  }
+}
+
+}  // namespace
 
 InitialWeights::InitialWeights(const std::string& path, const ModelConfig& model) : file_(path) {
   std::set<std::string> used;
@@ -19,6 +34,7 @@ InitialWeights::InitialWeights(const std::string& path, const ModelConfig& model
       if (stored.shape != wanted)
         throw InvalidInput(fmt::format("{}: {} has shape [{}], the model {} wants [{}]", path, p.name,
                                        fmt::join(stored.shape, ", "), model.name, fmt::join(wanted, ", ")));
+      check_readable(path, stored);
       used.insert(p.name);
     }
   std::vector<std::string> unused;
@@ -42,7 +58,10 @@ void save_weights(const std::string& path, Rank& rank, Parameters::Kind kind, co
     values.emplace_back(source, source + p.size());
     tensors.push_back({p.name, "F32", p.shape(), values.back().data()});
   });
-  if (writes) write_safetensors(path, tensors, {{"model", model_to_json(model).dump()}});
+  // A model's name may come from a folder's, which need not be UTF-8.
+  const std::string text =
+      model_to_json(model).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  if (writes) write_safetensors(path, tensors, {{"model", text}});
 }
 
 }  // namespace precbench

@@ -9,12 +9,12 @@
 
 #include <algorithm>
 #include <cctype>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "kernels/errors.h"
 #include "kernels/recipe.h"
+#include "kernels/untrusted_input.h"
 
 namespace precbench {
 namespace {
@@ -155,12 +155,9 @@ json operand_to_json(const OperandFormat& operand) {
 }
 
 Recipe read_file(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) throw InvalidInput(fmt::format("cannot read recipe file {}", path));
-  const json object = json::parse(file, nullptr, false);
-  if (object.is_discarded()) throw InvalidInput(fmt::format("{}: not valid JSON", path));
+  const std::string text = read_regular_file(path, kDescriptionLimits.bytes);
   try {
-    return recipe_from_json(object);
+    return recipe_from_json(parse_untrusted<json>(text, kDescriptionLimits));
   } catch (const InvalidInput& error) {
     throw InvalidInput(fmt::format("{}: {}", path, error.what()));
   }

@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "kernels/errors.h"
+#include "kernels/untrusted_input.h"
 #include "models/config_keys.h"
 
 namespace precbench {
@@ -87,11 +87,12 @@ ModelConfig from_own_keys(const json& object) {
 }
 
 json parse_file(const std::string& path) {
-  std::ifstream in(path);
-  if (!in) throw InvalidInput(fmt::format("cannot read model file {}", path));
-  json object = json::parse(in, nullptr, false);
-  if (object.is_discarded()) throw InvalidInput(fmt::format("{}: not valid JSON", path));
-  return object;
+  const std::string text = read_regular_file(path, kDescriptionLimits.bytes);
+  try {
+    return parse_untrusted<json>(text, kDescriptionLimits);
+  } catch (const InvalidInput& error) {
+    throw InvalidInput(fmt::format("{}: {}", path, error.what()));
+  }
 }
 
 ModelConfig llama(std::string name, std::int64_t layers, std::int64_t width, std::int64_t ffn,

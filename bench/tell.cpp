@@ -1,0 +1,65 @@
+// Standard error without exceptions, and without waiting. See tell.h.
+#include "bench/tell.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <climits>
+
+namespace precbench {
+namespace {
+
+constexpr int kPatienceMs = 1000;
+
+/// Whether `kPatienceMs` were spent in vain on the words before.
+std::atomic<bool> reader_is_stuck = false;
+
+bool writable() {
+  pollfd error_stream = {STDERR_FILENO, POLLOUT, 0};
+  const int ready = poll(&error_stream, 1, reader_is_stuck ? 0 : kPatienceMs);
+  if (ready < 0 && errno == EINTR) return true;  // a signal; its meaning is looked at elsewhere
+  reader_is_stuck = ready == 0;
+  return ready > 0;
+}
+
+}  // namespace
+
+void tell_raw(std::string_view text) {
+  while (!text.empty() && writable()) {
+    // A pipe that can be written takes so much at once.
+    const ssize_t written = write(STDERR_FILENO, text.data(), std::min<std::size_t>(text.size(), PIPE_BUF));
+    if (written > 0)
+      text.remove_prefix(static_cast<std::size_t>(written));
+    else if (errno != EINTR)
+      return;
+  }
+}
+
+std::string shown(std::string_view line) {
+  std::string text;
+  for (const char c : line) {
+    const auto byte = static_cast<unsigned char>(c);
+    text += byte < ' ' || byte == 0x7f ? fmt::format("\\x{:02x}", byte) : std::string(1, c);
+  }
+  return text;
+}
+
+void tell(std::string_view line) { tell_raw(shown(line) + '\n'); }
+
+void keep_standard_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(stream, F_GETFD) >= 0) continue;
+    // It takes the lowest number that is free, which is this one.
+    [[maybe_unused]] const int null = open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+  }
+}
+
+void survive_broken_pipes() { signal(SIGPIPE, SIG_IGN); }
+
+}  // namespace precbench
