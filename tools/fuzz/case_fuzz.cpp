@@ -7,8 +7,8 @@ using namespace precbench;
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   taken([&] {
-    const Case c = case_from_json(
-        parse_untrusted<nlohmann::ordered_json>(text_of(data, size), kDescriptionLimits));
+    const Case c =
+        case_from_json(parse_untrusted<nlohmann::ordered_json>(text_of(data, size), kDescriptionLimits));
     validate(c);
     expect(case_from_json(case_to_json(c)) == c);
   });

@@ -9,7 +9,8 @@
 using namespace precbench;
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static const bool annotated = setenv("GITHUB_ACTIONS", "true", 1) == 0 && unsetenv("GITHUB_STEP_SUMMARY") == 0;
+  static const bool annotated =
+      setenv("GITHUB_ACTIONS", "true", 1) == 0 && unsetenv("GITHUB_STEP_SUMMARY") == 0;
   expect(annotated);
   const std::string_view text = text_of(data, size);
   const std::size_t gap = text.find("\n\n");

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Three processes of one sweep, as torchrun would start them, and something goes wrong with one of them or between them.
+"""Three processes of one sweep, as torchrun would start them, and something goes wrong with one or between them.
 
     tools/fuzz/fault_storm.py [faults, default 10] [--seed N] [--program build/precbench_storm_node]
 
 Processes and their cases are killed, stopped for a while or for good; strangers send garbage to the port while the
-processes meet; the connection of one runs through a proxy that hangs up. Every sweep must end within a bound and leave no
-process. What only disturbs (a stop that ends, a stranger) must change nothing: exit status 0, all rows, and no stranger
-may cost more time than a busy machine explains. After the rest the same command must bring all rows when all three are started again. Traffic stays on 127.0.0.1. Exit status 1 if
-anything of this did not hold.
+processes meet; the connection of one runs through a proxy that hangs up. Every sweep must end within a bound and leave
+no process. What only disturbs (a stop that ends, a stranger) must change nothing: exit status 0, all rows, and no
+stranger may cost more time than a busy machine explains. After the rest the same command must bring all rows once all
+three are started again. Traffic stays on 127.0.0.1. Exit status 1 if anything of this did not hold.
 """
 import argparse
 import json
@@ -84,7 +84,9 @@ class Proxy(threading.Thread):
 
 def strange_words(chance):
     """What a stranger may say, by name."""
-    hello = lambda process, of: json.dumps({"process": process, "of": of, "host": "stranger"}).encode() + b"\n"
+    def hello(process, of):
+        return json.dumps({"process": process, "of": of, "host": "stranger"}).encode() + b"\n"
+
     depth = 100_000
     return chance.choice([
         ("silence", b""),
@@ -178,7 +180,8 @@ def all_rows(storm, folder, what):
 def disturb(storm, program, folder, chance, number, seed, usual_s):
     """One sweep with one fault. Returns its kind."""
     begin = time.monotonic()
-    kind = chance.choice(["kill", "kill", "kill a case", "stop", "stop and go on", "hang up", "strangers", "strangers"])
+    kind = chance.choice(["kill", "kill", "kill a case", "stop", "stop and go on", "hang up", "strangers",
+                          "strangers"])
     what = f"fault {number} (--seed {seed}), {kind}"
     trio = Trio(storm, program, folder, chance, proxied=kind == "hang up", hostile=kind == "strangers")
     if trio.said:

@@ -4,9 +4,9 @@
     tools/fuzz/kill_storm.py [kills, default 40] [--seed N] [--program build/precbench]
 
 A start of the sweep is hit once: the sweep itself, the process of its case, both, or the group, by SIGKILL, SIGTERM or
-SIGINT. It must end soon, leave no process, and lose no row that was there. Once all rows are there, or after some starts,
-the same command runs undisturbed; then every case must have one row, with the losses of a sweep that nobody disturbed,
-to the last digit. Every third sweep is an interleaved one. Exit status 1 if anything of this did not hold.
+SIGINT. It must end soon, leave no process, and lose or repeat no row that was there. Once all rows are there, or after
+some starts, the same command runs undisturbed; then every case must have one row, with the losses of a sweep that nobody
+disturbed, to the last digit. Every third sweep is an interleaved one. Exit status 1 if anything of this did not hold.
 """
 import argparse
 import os
@@ -23,8 +23,17 @@ SWEEP = ["sweep", "--device", "cpu", "--recipe", "bf16,tensorwise,rowwise,mxfp8"
          "--batch", "1", "--steps", "2"]
 
 
-def losses(folder):
-    return {row["id"]: row["training"]["loss"] for row in rows(folder) if row["status"] == "ok"}
+def finished(folder):
+    return {row["id"]: row for row in rows(folder) if row["status"] == "ok"}
+
+
+def losses(found):
+    return {case: row["training"]["loss"] for case, row in found.items()}
+
+
+def lost(before, now):
+    """Rows that were there and are not, or are made anew."""
+    return [case for case in before if now.get(case) != before[case]]
 
 
 def undisturbed(storm, sweep, folder, options, what):
@@ -40,7 +49,7 @@ def undisturbed(storm, sweep, folder, options, what):
     for row in found:
         if row["status"] != "ok":
             storm.violation(f"{what}: a row is {row['status']}: {row['error']}")
-    return losses(folder)
+    return finished(folder)
 
 
 def hit(storm, process, chance):
@@ -77,7 +86,8 @@ def main():
     reference, length = {}, {}
     for mode in ([], ["--interleave"]):
         start = time.monotonic()
-        reference[bool(mode)] = undisturbed(storm, sweep, os.path.join(storm.folder, f"straight{len(mode)}"), mode, "straight")
+        folder = os.path.join(storm.folder, f"straight{len(mode)}")
+        reference[bool(mode)] = undisturbed(storm, sweep, folder, mode, "straight")
         length[bool(mode)] = time.monotonic() - start
 
     kills = sweeps = starts = 0
@@ -97,19 +107,18 @@ def main():
             kills += not missed
             storm.wait([process], HANG_S, what)
             storm.no_orphans(what)
-            now = losses(folder)
-            for case in known:
-                if now.get(case) != known[case]:
-                    storm.violation(f"{what}: the row of {case} was there and is not, or is another")
+            now = finished(folder)
+            for case in lost(known, now):
+                storm.violation(f"{what}: the row of {case} was there and is not, or is another")
             known = now
         # A case whose own process was hit twice may say crashed.
         found = undisturbed(storm, sweep, folder, [*mode, "--retry-failed"], f"sweep {sweeps} (--seed {seed}), the end")
-        if found != wanted:
+        if losses(found) != losses(wanted) or lost(known, found):
             storm.violation(f"sweep {sweeps} (--seed {seed}): {len(found)} rows, {len(wanted)} wanted, or other losses")
         if os.path.exists(os.path.join(folder, "records.jsonl.first-runs")):
             storm.violation(f"sweep {sweeps} (--seed {seed}): first runs are left")
-    sys.exit(storm.finish(f"kill storm: {kills} kills in {starts} starts of {sweeps} sweeps of {len(reference[False])} cases, "
-                          f"{time.monotonic() - begin:.0f} s"))
+    sys.exit(storm.finish(f"kill storm: {kills} kills in {starts} starts of {sweeps} sweeps of {len(reference[False])} "
+                          f"cases, {time.monotonic() - begin:.0f} s"))
 
 
 if __name__ == "__main__":

@@ -16,15 +16,15 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view text = text_of(data, size);
   const std::size_t gap = text.find('\0');
   const std::string_view to_stranger = text.substr(0, gap);
-  const std::string reports =
-      R"({"process": 1, "of": 2, "host": "fuzzer"})" "\n" +
-      std::string(gap == text.npos ? "" : text.substr(gap + 1));
+  const std::string reports = R"({"process": 1, "of": 2, "host": "fuzzer"})"
+                              "\n" +
+                              std::string(gap == text.npos ? "" : text.substr(gap + 1));
   const auto speak = [](std::string_view words) {
     if (const int fd = connected_to(address.port); fd >= 0) speak_and_hang_up(fd, words);
   };
   std::thread stranger(speak, to_stranger), follower(speak, std::string_view(reports));
   taken([] {
-    Leader leader({0, 2, 0, "the fuzzer"}, address, {.meet = 200ms, .stop = 50ms, .row = 50ms});
+    Leader leader({0, 2, 0, "the fuzzer"}, address, {.meet = 100ms, .stop = 5ms, .row = 5ms});
     Case c;
     c.gpus = 2;
     leader.run({"/bin/true"}, c, 1);

@@ -41,8 +41,9 @@ fuzz() {
     sweep_file | recipe) seeds+=(bench/sweeps) ;;
   esac
   mkdir -p "build-fuzz/corpus/$target"
-  TMPDIR=$work UBSAN_OPTIONS=print_stacktrace=1 "build-fuzz/tools/fuzz/fuzz_$target" "build-fuzz/corpus/$target" "${seeds[@]}" \
-    -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=$longest -close_fd_mask=3 -print_final_stats=1 \
+  TMPDIR=$work UBSAN_OPTIONS=print_stacktrace=1 "build-fuzz/tools/fuzz/fuzz_$target" \
+    "build-fuzz/corpus/$target" "${seeds[@]}" -max_total_time="$seconds" -max_len=$longest \
+    -timeout=10 -rss_limit_mb=2048 -close_fd_mask=3 -print_final_stats=1 \
     -artifact_prefix="build-fuzz/findings/$target-" >"build-fuzz/log/$target" 2>&1
 }
 
@@ -50,10 +51,11 @@ mkdir -p build-fuzz/findings build-fuzz/log
 seconds=${1:-60}
 [[ $seconds =~ ^[0-9]+$ ]] && [ "$seconds" -gt 0 ] || die "$seconds: not a number of seconds"
 shift || true
+mapfile -t all < <(basename -s _fuzz.cpp -a tools/fuzz/*_fuzz.cpp)
 targets=("$@")
-[ $# -gt 0 ] || targets=($(basename -s _fuzz.cpp -a tools/fuzz/*_fuzz.cpp))
+[ $# -gt 0 ] || targets=("${all[@]}")
 for target in "${targets[@]}"; do
-  [ -f "tools/fuzz/${target}_fuzz.cpp" ] || die "$target: no such target; there are $(basename -s _fuzz.cpp -a tools/fuzz/*_fuzz.cpp | xargs)"
+  [ -f "tools/fuzz/${target}_fuzz.cpp" ] || die "$target: no such target; there are ${all[*]}"
 done
 
 clang=$(find_clang || true)
@@ -66,15 +68,18 @@ work=$(mktemp -d "$([ -w /dev/shm ] && echo /dev/shm || echo "${TMPDIR:-/tmp}")/
 trap 'rm -rf "$work"' EXIT
 declare -A running=()
 failed=0
+# Waits for one of those that run, and prints what it came to.
 finish_one() {
-  local pid status=0 target
+  local pid status=0 target log executions
   wait -n -p pid "${!running[@]}" || status=$?
-  target=${running[$pid]}
+  target=${running[$pid]} log=build-fuzz/log/${running[$pid]}
   unset "running[$pid]"
-  local executions
-  executions=$(sed -n 's/^stat::number_of_executed_units: *//p' "build-fuzz/log/$target" | tail -n 1)
-  printf '%-20s %12s executions%s\n' "$target" "${executions:-?}" "$([ $status -eq 0 ] || echo ", a finding (status $status): see build-fuzz/log/$target")"
-  [ $status -eq 0 ] || { failed=$((failed + 1)); grep -E '^SUMMARY|runtime error|^artifact_prefix|Test unit written' "build-fuzz/log/$target" || true; }
+  executions=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log" | tail -n 1)
+  printf '%-18s %12s executions' "$target" "${executions:-?}"
+  [ $status -eq 0 ] && { echo; return; }
+  failed=$((failed + 1))
+  echo ", and a finding (status $status, all of it in $log):"
+  grep -E '^SUMMARY|runtime error|^artifact_prefix' "$log" || tail -n 3 "$log"
 }
 for target in "${targets[@]}"; do
   [ ${#running[@]} -lt "${FUZZ_JOBS:-$(nproc)}" ] || finish_one

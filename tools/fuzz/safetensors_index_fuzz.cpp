@@ -11,7 +11,8 @@ namespace {
 void write_shards() {
   const std::array<float, 4> values = {1, 2, 3, 4};
   for (const char* name : {"a", "b"})
-    write_safetensors(scratch() / (std::string(name) + ".safetensors"), {{name, "F32", {2, 2}, values.data()}});
+    write_safetensors(scratch() / (std::string(name) + ".safetensors"),
+                      {{name, "F32", {2, 2}, values.data()}});
 }
 
 }  // namespace

@@ -22,7 +22,8 @@ class Storm:
 
     def start(self, command, log, environment={}):
         """In a group of its own, as a shell would; its output is added to a file."""
-        everything = {**os.environ, "OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": "1", **environment, MARK: self.mark}
+        threads = {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": "1"}
+        everything = {**os.environ, **threads, **environment, MARK: self.mark}
         with open(log, "ab") as output:
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=everything,
                                     start_new_session=True)
@@ -85,6 +86,7 @@ def rows(folder):
     """The whole lines of DIR/records.jsonl, parsed. A line that is cut is no row: the program says so itself."""
     try:
         with open(os.path.join(folder, "records.jsonl"), "rb") as file:
-            return [json.loads(line) for line in file.read().split(b"\n")[:-1] if line.startswith(b"{") and line.endswith(b"}")]
+            lines = file.read().split(b"\n")[:-1]
     except FileNotFoundError:
         return []
+    return [json.loads(line) for line in lines if line.startswith(b"{") and line.endswith(b"}")]

@@ -1,6 +1,6 @@
 // A process of a sweep of several for fault_storm.py: the program's own sweep, leader and follower, with cases that do
-// nothing but take their time, since it is the processes that are put to the test. Takes the flags of `precbench sweep`;
-// --device cuda, which several processes ask for, opens no GPU here.
+// nothing but take their time, since it is the processes that are put to the test. Takes the flags of
+// `precbench sweep`; --device cuda, which several processes ask for, opens no GPU here.
 #include <chrono>
 #include <thread>
 
