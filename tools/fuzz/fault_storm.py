@@ -9,10 +9,8 @@ no process. What only disturbs (a stop that ends, a stranger) must change nothin
 stranger may cost more time than a busy machine explains. After the rest the same command must bring all rows once all
 three are started again. Traffic stays on 127.0.0.1. Exit status 1 if anything of this did not hold.
 """
-import argparse
 import json
 import os
-import random
 import secrets
 import select
 import signal
@@ -21,7 +19,7 @@ import sys
 import threading
 import time
 
-from storm import REPOSITORY, Storm, kill, rows
+from storm import Storm, command_line, kill, rows
 
 PROCESSES = 3
 CASES = 5
@@ -231,21 +229,16 @@ def undisturbed(storm, program, folder, chance, what, options=()):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("faults", type=int, nargs="?", default=10)
-    parser.add_argument("--seed", type=int, default=None, help="of kinds and moments (default: by the clock)")
-    parser.add_argument("--program", default=os.path.join(REPOSITORY, "build", "precbench_storm_node"))
-    arguments = parser.parse_args()
-    seed = arguments.seed if arguments.seed is not None else time.time_ns() % 2**32
-    chance, storm = random.Random(seed), Storm()
+    faults, program, seed, chance = command_line(__doc__, "faults", 10, "precbench_storm_node")
+    storm = Storm()
     begin, kinds = time.monotonic(), {}
-    undisturbed(storm, arguments.program, os.path.join(storm.folder, "straight"), chance, "straight")
+    undisturbed(storm, program, os.path.join(storm.folder, "straight"), chance, "straight")
     usual_s = time.monotonic() - begin
-    for number in range(arguments.faults):
+    for number in range(faults):
         folder = os.path.join(storm.folder, f"sweep{number}")
-        kind = disturb(storm, arguments.program, folder, chance, number, seed, usual_s)
+        kind = disturb(storm, program, folder, chance, number, seed, usual_s)
         kinds[kind] = kinds.get(kind, 0) + 1
-        undisturbed(storm, arguments.program, folder, chance, f"fault {number} (--seed {seed}), {kind}, the restart",
+        undisturbed(storm, program, folder, chance, f"fault {number} (--seed {seed}), {kind}, the restart",
                     ["--retry-failed"])
         if len(storm.violations) >= 10:
             break

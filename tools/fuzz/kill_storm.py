@@ -8,14 +8,12 @@ SIGINT. It must end soon, leave no process, and lose or repeat no row that was t
 some starts, the same command runs undisturbed; then every case must have one row, with the losses of a sweep that nobody
 disturbed, to the last digit. Every third sweep is an interleaved one. Exit status 1 if anything of this did not hold.
 """
-import argparse
 import os
-import random
 import signal
 import sys
 import time
 
-from storm import REPOSITORY, Storm, kill, rows
+from storm import Storm, command_line, kill, rows
 
 HANG_S = 30
 STARTS = 8  # of one sweep, before it may end
@@ -71,17 +69,12 @@ def hit(storm, process, chance):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("kills", type=int, nargs="?", default=40)
-    parser.add_argument("--seed", type=int, default=None, help="of the moments and victims (default: by the clock)")
-    parser.add_argument("--program", default=os.path.join(REPOSITORY, "build", "precbench"))
-    arguments = parser.parse_args()
-    seed = arguments.seed if arguments.seed is not None else time.time_ns() % 2**32
-    chance, storm = random.Random(seed), Storm()
+    wanted_kills, program, seed, chance = command_line(__doc__, "kills", 40, "precbench")
+    storm = Storm()
     begin = time.monotonic()
 
     def sweep(folder, options):
-        return storm.start([arguments.program, *SWEEP, "--out", folder, *options], folder + ".log")
+        return storm.start([program, *SWEEP, "--out", folder, *options], folder + ".log")
 
     reference, length = {}, {}
     for mode in ([], ["--interleave"]):
@@ -91,13 +84,13 @@ def main():
         length[bool(mode)] = time.monotonic() - start
 
     kills = sweeps = starts = 0
-    while kills < arguments.kills and len(storm.violations) < 10:
+    while kills < wanted_kills and len(storm.violations) < 10:
         folder = os.path.join(storm.folder, f"sweep{sweeps}")
         mode = ["--interleave"] if sweeps % 3 == 2 else []
         sweeps += 1
         wanted, known = reference[bool(mode)], {}
         for _ in range(STARTS):
-            if kills == arguments.kills or len(known) == len(wanted):
+            if kills == wanted_kills or len(known) == len(wanted):
                 break
             process = sweep(folder, mode)
             starts += 1

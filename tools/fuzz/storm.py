@@ -1,6 +1,8 @@
 """What the storms share: processes that are found again wherever they hide, and the rows that a sweep has left."""
+import argparse
 import json
 import os
+import random
 import secrets
 import shutil
 import signal
@@ -10,6 +12,17 @@ import time
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 MARK = "PRECBENCH_STORM"
+
+
+def command_line(doc, what, default, program):
+    """How many, which program, and the seed of all that is left to chance, with its generator."""
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser.add_argument(what, type=int, nargs="?", default=default)
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 2**32,
+                        help="of kinds and moments (default: by the clock)")
+    parser.add_argument("--program", default=os.path.join(REPOSITORY, "build", program))
+    arguments = parser.parse_args()
+    return getattr(arguments, what), arguments.program, arguments.seed, random.Random(arguments.seed)
 
 
 class Storm:
