@@ -32,6 +32,9 @@ std::string nearest(const std::string& word, const std::vector<std::string>& can
   std::string best;
   int best_distance = static_cast<int>(std::max<std::size_t>(2, word.size() / 2)) + 1;
   for (const std::string& candidate : candidates) {
+    const auto lengths = std::minmax({word.size(), candidate.size()});
+    // There are at least as many edits, and a word of a file may be very long.
+    if (lengths.second - lengths.first >= static_cast<std::size_t>(best_distance)) continue;
     const int distance = edit_distance(word, candidate);
     if (distance < best_distance) {
       best_distance = distance;

@@ -83,7 +83,7 @@ HeaderTensor read_tensor(const std::string& path, const std::string& name, const
   const std::optional<std::int64_t> bytes = safetensors_bytes(*shape, known->bits);
   if (!bytes || *bytes != end - begin) {
     refuse(path, fmt::format("{}takes {} bytes, which does not fit {} of shape [{}]", subject, end - begin,
-                             dtype_name, fmt::join(*shape, ", ")));
+                             dtype_name, visible(fmt::format("{}", fmt::join(*shape, ", ")))));
   }
   return {{name, dtype_name, *shape, nullptr, *bytes}, begin, end};
 }

@@ -32,6 +32,8 @@ std::optional<std::int64_t> safetensors_bytes(const std::vector<std::int64_t>& s
 }
 
 std::string visible(std::string text) {
+  constexpr std::size_t kShown = 200;
+  if (text.size() > kShown) text = text.substr(0, kShown) + "...";
   for (char& c : text) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
   }

@@ -36,7 +36,8 @@ std::string describe_unknown_dtype(const std::string& word);
 /// whole bytes.
 std::optional<std::int64_t> safetensors_bytes(const std::vector<std::int64_t>& shape, int bits);
 
-/// `text` with control characters replaced: names come from files, and an error message is one line.
+/// `text` with control characters replaced, and without its end if it is long: names come from files, and an error
+/// message is one line.
 std::string visible(std::string text);
 
 }  // namespace precbench

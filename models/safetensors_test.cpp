@@ -186,6 +186,16 @@ TEST_CASE("corrupt and foreign files are refused with one line that says why", "
   CHECK(contains(with_tensors(R"("a":{"shape":[2],"data_offsets":[0,8]})"), "has no dtype"));
   CHECK(contains(with_tensors(R"("a":{"dtype":"f32","shape":[2],"data_offsets":[0,8]})"),
                  "unknown dtype 'f32' (did you mean F32?)"));
+  // What a file holds a million of is not quoted whole.
+  const std::string many(1'000'000, '1'),
+      long_dtype = R"("a":{"dtype":")" + many + R"(","shape":[2],"data_offsets":[0,8]})";
+  CHECK(contains(with_tensors(long_dtype), "unknown dtype '111"));
+  CHECK(with_tensors(long_dtype).size() < 1000);
+  std::string ones = "1";
+  for (int i = 0; i < 100'000; ++i) ones += ",1";
+  const std::string deep_shape = R"("a":{"dtype":"F32","shape":[)" + ones + R"(],"data_offsets":[0,8]})";
+  CHECK(contains(with_tensors(deep_shape), "does not fit F32 of shape [1, 1, "));
+  CHECK(with_tensors(deep_shape).size() < 1000);
   for (const char* shape : {"[-2]", "[2.0]", "2", "[\"2\"]", "[18446744073709551615]"}) {
     CHECK(contains(
         with_tensors(R"("a":{"dtype":"F32","shape":)" + std::string(shape) + R"(,"data_offsets":[0,8]})"),

@@ -1,0 +1,16 @@
+// A case as it stands in a record and in a message of the leader's.
+#include "bench/case.h"
+#include "kernels/untrusted_input.h"
+#include "tools/fuzz/fuzz.h"
+
+using namespace precbench;
+
+int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  taken([&] {
+    const Case c =
+        case_from_json(parse_untrusted<nlohmann::ordered_json>(text_of(data, size), kDescriptionLimits));
+    validate(c);
+    expect(case_from_json(case_to_json(c)) == c);
+  });
+  return 0;
+}

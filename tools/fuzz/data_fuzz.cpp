@@ -1,0 +1,27 @@
+// Training data. The first bytes choose kind, vocabulary and length of a sequence, the others are the file.
+#include <vector>
+
+#include "models/data.h"
+#include "tools/fuzz/fuzz.h"
+
+using namespace precbench;
+
+int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  constexpr std::size_t kChoices = 3;
+  constexpr const char* kNames[] = {"text.txt", "tokens.bin", "tokens.u16", "tokens.u32"};
+  if (size < kChoices) return 0;
+  DataOptions options;
+  options.path = scratch().write(kNames[data[0] % 4], std::string(text_of(data + kChoices, size - kChoices)));
+  options.seed = data[0];
+  options.vocab = std::int64_t{1} << data[1] % 33;
+  options.T = data[2];
+  taken([&] {
+    const auto source = open_data(options);
+    std::vector<std::int32_t> tokens(static_cast<std::size_t>(options.T) + 1);
+    for (const std::uint64_t index : {std::uint64_t{0}, std::uint64_t{1}, ~std::uint64_t{0}}) {
+      source->sequence(index, options.T, tokens.data());
+      for (const std::int32_t token : tokens) expect(token >= 0 && token < options.vocab);
+    }
+  });
+  return 0;
+}

@@ -1,0 +1,250 @@
+#!/usr/bin/env python3
+"""Three processes of one sweep, as torchrun would start them, and something goes wrong with one or between them.
+
+    tools/fuzz/fault_storm.py [faults, default 10] [--seed N] [--program build/precbench_storm_node]
+
+Processes and their cases are killed, stopped for a while or for good; strangers send garbage to the port while the
+processes meet; the connection of one runs through a proxy that hangs up. Every sweep must end within a bound and leave
+no process. What only disturbs (a stop that ends, a stranger) must change nothing: exit status 0, all rows, and no
+stranger may cost more time than a busy machine explains. After the rest the same command must bring all rows once all
+three are started again. Traffic stays on 127.0.0.1. Exit status 1 if anything of this did not hold.
+"""
+import json
+import os
+import secrets
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+
+from storm import Storm, command_line, kill, rows
+
+PROCESSES = 3
+CASES = 5
+DELAY_S = 5  # that a stranger may seem to cause
+TIMEOUT_S = 2
+BOUND_S = 30  # the longest is a process stopped for good: its case's timeout, and 10 s for its report
+SWEEP = ["sweep", "--device", "cuda", "--gpus", str(PROCESSES), "--seed", f"1-{CASES}", "--steps", "5", "--timeout",
+         str(TIMEOUT_S), "--quiet"]
+
+
+def free_port():
+    """Of two that follow each other: NCCL's, and behind it the program's own."""
+    while True:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port = first.getsockname()[1]
+            try:
+                second.bind(("127.0.0.1", port + 1))
+                return port
+            except (OSError, OverflowError):
+                continue
+
+
+class Proxy(threading.Thread):
+    """Passes bytes between one follower and the leader until it is told to drop them."""
+
+    def __init__(self, leader_port):
+        super().__init__(daemon=True)
+        self.leader_port, self.dropped = leader_port, threading.Event()
+        self.nccl_port = free_port()
+        self.listener = socket.create_server(("127.0.0.1", self.nccl_port + 1))
+        self.start()
+
+    def run(self):
+        end = time.monotonic() + BOUND_S
+        while time.monotonic() < end and not self.dropped.is_set():
+            if not select.select([self.listener], [], [], 0.05)[0]:
+                continue
+            follower = self.listener.accept()[0]
+            try:
+                leader = socket.create_connection(("127.0.0.1", self.leader_port))
+            except OSError:  # not there yet: the follower tries again
+                follower.close()
+                continue
+            with follower, leader:
+                self.pass_on({follower: leader, leader: follower}, end)
+        self.listener.close()
+
+    def pass_on(self, other, end):
+        while time.monotonic() < end and not self.dropped.is_set():
+            for ready in select.select(list(other), [], [], 0.02)[0]:
+                try:
+                    words = ready.recv(65536)
+                    other[ready].sendall(words)
+                except OSError:
+                    return
+                if not words:
+                    return
+
+
+def strange_words(chance):
+    """What a stranger may say, by name."""
+    def hello(process, of):
+        return json.dumps({"process": process, "of": of, "host": "stranger"}).encode() + b"\n"
+
+    depth = 100_000
+    return chance.choice([
+        ("silence", b""),
+        ("random bytes", chance.randbytes(chance.randrange(1, 5000))),
+        ("a line without an end", b"x" * 3_000_000),
+        ("deep nesting", b'{"a":' + b"[" * depth + b"]" * depth + b',"b":1,"c":2}\n'),
+        ("many keys", b"{" + b",".join(b'"%d":0' % i for i in range(90_000)) + b"}\n"),
+        ("a web request", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"),
+        ("empty lines", b"\n" * 10_000),
+        ("a hello of another sweep", hello(1, 5)),
+        ("a hello of nobody", hello(7, PROCESSES)),
+        ("a hello of the leader", hello(0, PROCESSES)),
+    ])
+
+
+def strangers(port, chance):
+    """Connects some, who speak as soon as somebody listens, and stay. Returns what they say and their sockets."""
+    name, words = strange_words(chance)
+    count, connected, end = chance.choice([1, 3, 40]), [], time.monotonic() + 5
+    while len(connected) < count and time.monotonic() < end:
+        try:
+            stranger = socket.create_connection(("127.0.0.1", port), timeout=0.2)
+        except OSError:
+            time.sleep(0.005)
+            continue
+        connected.append(stranger)
+        try:
+            stranger.sendall(words)
+        except OSError:
+            pass  # hung up on, as it should be
+    return name, connected
+
+
+class Trio:
+    """The three processes of a sweep."""
+
+    def __init__(self, storm, program, folder, chance, options=(), proxied=False, hostile=False):
+        self.storm, self.folder = storm, folder
+        port, self.said = free_port(), None
+        self.proxy = Proxy(port + 1) if proxied else None
+        secret = secrets.token_hex(16)
+
+        def start(rank, meeting_port):
+            engine = {"RANK": str(rank), "WORLD_SIZE": str(PROCESSES), "LOCAL_RANK": str(rank),
+                      "NCCL_COMM_ID": f"127.0.0.1:{meeting_port}", "PRECBENCH_SECRET": secret}
+            return storm.start([program, *SWEEP, "--out", folder, *options], f"{folder}.{rank}.log", engine)
+
+        self.processes = [start(0, port)]
+        guests = []
+        if hostile:
+            self.said, guests = strangers(port + 1, chance)
+        self.processes.append(start(1, port))
+        self.processes.append(start(2, self.proxy.nccl_port if self.proxy else port))
+        if hostile:
+            self.under_way(1, BOUND_S)
+        for guest in guests:
+            guest.close()
+
+    def under_way(self, count, seconds):
+        """Waits for so many rows; false if the sweep ends before."""
+        end = time.monotonic() + seconds
+        while len(rows(self.folder)) < count and time.monotonic() < end:
+            if self.processes[0].poll() is not None:
+                return False
+            time.sleep(0.01)
+        return len(rows(self.folder)) >= count
+
+    def case_of(self, rank):
+        """The process that runs a rank's share of a case now, or none."""
+        parent = self.processes[rank].pid
+        try:
+            with open(f"/proc/{parent}/task/{parent}/children") as children:
+                return [int(pid) for pid in children.read().split()]
+        except OSError:
+            return []
+
+    def end(self, what):
+        return self.storm.wait(self.processes, BOUND_S, what)
+
+
+def all_rows(storm, folder, what):
+    found = rows(folder)
+    seeds = sorted(row["case"]["seed"] for row in found)
+    if seeds != list(range(1, CASES + 1)):
+        storm.violation(f"{what}: the rows are of the cases {seeds}")
+    for row in found:
+        if row["status"] != "ok":
+            storm.violation(f"{what}: a row is {row['status']}: {row['error']}")
+
+
+def disturb(storm, program, folder, chance, number, seed, usual_s):
+    """One sweep with one fault. Returns its kind."""
+    begin = time.monotonic()
+    kind = chance.choice(["kill", "kill", "kill a case", "stop", "stop and go on", "hang up", "strangers",
+                          "strangers"])
+    what = f"fault {number} (--seed {seed}), {kind}"
+    trio = Trio(storm, program, folder, chance, proxied=kind == "hang up", hostile=kind == "strangers")
+    if trio.said:
+        what += f": {trio.said}"
+    rank = chance.randrange(PROCESSES)
+    process = trio.processes[rank].pid
+    going = kind == "strangers" or trio.under_way(1, BOUND_S)
+    time.sleep(chance.uniform(0, 0.3))
+    if not going:
+        storm.violation(f"{what}: it ended, or stood still, before there was a fault")
+    elif kind == "kill":
+        kill(process, signal.SIGKILL)
+    elif kind == "kill a case":
+        for case in trio.case_of(rank):
+            kill(case, chance.choice([signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM]))
+    elif kind == "stop":
+        rank = chance.randrange(1, PROCESSES)  # a leader that stands still is no end, but a pause
+        kill(trio.processes[rank].pid, signal.SIGSTOP)
+        what += f" of process {rank}"
+        others = [p for p in trio.processes if p is not trio.processes[rank]]
+        storm.wait(others, BOUND_S, what)
+        kill(trio.processes[rank].pid, signal.SIGCONT)
+    elif kind == "stop and go on":
+        kill(process, signal.SIGSTOP)
+        time.sleep(chance.uniform(0.1, 0.7))
+        kill(process, signal.SIGCONT)
+    elif kind == "hang up":
+        trio.proxy.dropped.set()
+    statuses = trio.end(what)
+    storm.no_orphans(what)
+    if kind in ("strangers", "stop and go on"):
+        if statuses != [0, 0, 0]:
+            storm.violation(f"{what}: exit statuses {statuses}")
+        all_rows(storm, folder, what)
+    if kind == "strangers" and time.monotonic() - begin > usual_s + DELAY_S:
+        storm.violation(f"{what}: it took {time.monotonic() - begin:.1f} s, and {usual_s:.1f} s with nobody there")
+    return kind
+
+
+def undisturbed(storm, program, folder, chance, what, options=()):
+    """All rows, whatever was there before."""
+    statuses = Trio(storm, program, folder, chance, options).end(what)
+    storm.no_orphans(what)
+    if statuses != [0, 0, 0]:
+        storm.violation(f"{what}: exit statuses {statuses}")
+    all_rows(storm, folder, what)
+
+
+def main():
+    faults, program, seed, chance = command_line(__doc__, "faults", 10, "precbench_storm_node")
+    storm = Storm()
+    begin, kinds = time.monotonic(), {}
+    undisturbed(storm, program, os.path.join(storm.folder, "straight"), chance, "straight")
+    usual_s = time.monotonic() - begin
+    for number in range(faults):
+        folder = os.path.join(storm.folder, f"sweep{number}")
+        kind = disturb(storm, program, folder, chance, number, seed, usual_s)
+        kinds[kind] = kinds.get(kind, 0) + 1
+        undisturbed(storm, program, folder, chance, f"fault {number} (--seed {seed}), {kind}, the restart",
+                    ["--retry-failed"])
+        if len(storm.violations) >= 10:
+            break
+    counts = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+    sys.exit(storm.finish(f"fault storm: {sum(kinds.values())} faults ({counts}), {time.monotonic() - begin:.0f} s"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+"""Kills a small sweep again and again, at any moment, and lets it go on: no row may be lost, doubled or different.
+
+    tools/fuzz/kill_storm.py [kills, default 40] [--seed N] [--program build/precbench]
+
+A start of the sweep is hit once: the sweep itself, the process of its case, both, or the group, by SIGKILL, SIGTERM or
+SIGINT. It must end soon, leave no process, and lose or repeat no row that was there. Once all rows are there, or after
+some starts, the same command runs undisturbed; then every case must have one row, with the losses of a sweep that nobody
+disturbed, to the last digit. Every third sweep is an interleaved one. Exit status 1 if anything of this did not hold.
+"""
+import os
+import signal
+import sys
+import time
+
+from storm import Storm, command_line, kill, rows
+
+HANG_S = 30
+STARTS = 8  # of one sweep, before it may end
+SWEEP = ["sweep", "--device", "cpu", "--recipe", "bf16,tensorwise,rowwise,mxfp8", "--seed", "1-2", "--seq", "32",
+         "--batch", "1", "--steps", "2"]
+
+
+def finished(folder):
+    return {row["id"]: row for row in rows(folder) if row["status"] == "ok"}
+
+
+def losses(found):
+    return {case: row["training"]["loss"] for case, row in found.items()}
+
+
+def lost(before, now):
+    """Rows that were there and are not, or are made anew."""
+    return [case for case in before if now.get(case) != before[case]]
+
+
+def undisturbed(storm, sweep, folder, options, what):
+    """To its end, with the rows that it leaves."""
+    status = storm.wait([sweep(folder, options)], HANG_S, what)[0]
+    if status != 0:
+        storm.violation(f"{what}: exit status {status} of the run that nobody disturbed")
+    storm.no_orphans(what)
+    found = rows(folder)
+    ids = [row["id"] for row in found]
+    if len(ids) != len(set(ids)):
+        storm.violation(f"{what}: {len(ids)} rows of {len(set(ids))} cases")
+    for row in found:
+        if row["status"] != "ok":
+            storm.violation(f"{what}: a row is {row['status']}: {row['error']}")
+    return finished(folder)
+
+
+def hit(storm, process, chance):
+    """One signal to one victim."""
+    victim = chance.choice(["sweep", "case", "both", "group"])
+    number = chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+    others = [pid for pid in storm.ours() if pid != process.pid]
+    if victim == "group":
+        try:
+            os.killpg(process.pid, number)
+        except ProcessLookupError:
+            pass
+    if victim in ("sweep", "both"):
+        kill(process.pid, number)
+    if victim in ("case", "both"):
+        for pid in others:
+            kill(pid, number)
+    return f"{signal.Signals(number).name} to {victim}"
+
+
+def main():
+    wanted_kills, program, seed, chance = command_line(__doc__, "kills", 40, "precbench")
+    storm = Storm()
+    begin = time.monotonic()
+
+    def sweep(folder, options):
+        return storm.start([program, *SWEEP, "--out", folder, *options], folder + ".log")
+
+    reference, length = {}, {}
+    for mode in ([], ["--interleave"]):
+        start = time.monotonic()
+        folder = os.path.join(storm.folder, f"straight{len(mode)}")
+        reference[bool(mode)] = undisturbed(storm, sweep, folder, mode, "straight")
+        length[bool(mode)] = time.monotonic() - start
+
+    kills = sweeps = starts = 0
+    while kills < wanted_kills and len(storm.violations) < 10:
+        folder = os.path.join(storm.folder, f"sweep{sweeps}")
+        mode = ["--interleave"] if sweeps % 3 == 2 else []
+        sweeps += 1
+        wanted, known = reference[bool(mode)], {}
+        for _ in range(STARTS):
+            if kills == wanted_kills or len(known) == len(wanted):
+                break
+            process = sweep(folder, mode)
+            starts += 1
+            time.sleep(chance.uniform(0, length[bool(mode)] * (1 - len(known) / len(wanted))))
+            missed = process.poll() is not None
+            what = f"sweep {sweeps} (--seed {seed}), {hit(storm, process, chance)}"
+            kills += not missed
+            storm.wait([process], HANG_S, what)
+            storm.no_orphans(what)
+            now = finished(folder)
+            for case in lost(known, now):
+                storm.violation(f"{what}: the row of {case} was there and is not, or is another")
+            known = now
+        # A case whose own process was hit twice may say crashed.
+        found = undisturbed(storm, sweep, folder, [*mode, "--retry-failed"], f"sweep {sweeps} (--seed {seed}), the end")
+        if losses(found) != losses(wanted) or lost(known, found):
+            storm.violation(f"sweep {sweeps} (--seed {seed}): {len(found)} rows, {len(wanted)} wanted, or other losses")
+        if os.path.exists(os.path.join(folder, "records.jsonl.first-runs")):
+            storm.violation(f"sweep {sweeps} (--seed {seed}): first runs are left")
+    sys.exit(storm.finish(f"kill storm: {kills} kills in {starts} starts of {sweeps} sweeps of {len(reference[False])} "
+                          f"cases, {time.monotonic() - begin:.0f} s"))
+
+
+if __name__ == "__main__":
+    main()

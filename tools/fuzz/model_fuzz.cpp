@@ -1,0 +1,16 @@
+// A model, in our own keys or as Hugging Face's config.json.
+#include <nlohmann/json.hpp>
+
+#include "models/config.h"
+#include "tools/fuzz/fuzz.h"
+
+using namespace precbench;
+
+int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string path = scratch().write("config.json", std::string(text_of(data, size)));
+  taken([&] {
+    const ModelConfig model = find_model(path);
+    expect(parameter_count(model) > 0);
+  });
+  return 0;
+}

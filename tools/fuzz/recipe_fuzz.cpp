@@ -1,0 +1,17 @@
+// A recipe of the user's.
+#include <nlohmann/json.hpp>
+
+#include "kernels/recipe.h"
+#include "tools/fuzz/fuzz.h"
+
+using namespace precbench;
+
+int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string path = scratch().write("recipe.json", std::string(text_of(data, size)));
+  taken([&] {
+    const Recipe recipe = find_recipe(path);
+    for (const std::int64_t tokens : {128, 96}) why_shape_unsupported(recipe, tokens, 256, 384);
+    expect(recipe_from_json(recipe_to_json(recipe)) == recipe);
+  });
+  return 0;
+}

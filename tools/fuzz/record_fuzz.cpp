@@ -1,0 +1,22 @@
+// One line of a record file against the schema: what the schema takes can be read, and written again.
+#include <nlohmann/json.hpp>
+
+#include "kernels/untrusted_input.h"
+#include "results/contradiction.h"
+#include "results/schema.h"
+#include "tools/fuzz/fuzz.h"
+
+using namespace precbench;
+
+int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using Json = nlohmann::ordered_json;
+  const std::string_view line = text_of(data, size);
+  taken([&] {
+    const Json json = parse_untrusted<Json>(line.substr(0, line.find('\n')), kDescriptionLimits);
+    if (!Schema::record().violations(json).empty()) return;
+    const Record record = json.get<Record>();
+    contradiction(record);
+    Json(record).dump();
+  });
+  return 0;
+}

@@ -1,0 +1,17 @@
+// Record files into every format of the report. Figures stay undrawn: gnuplot is another program.
+#include "tools/report.h"
+
+#include <cstdlib>
+
+#include "tools/fuzz/fuzz.h"
+
+using namespace precbench;
+
+int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static const bool without_gnuplot = setenv("PATH", "", 1) == 0;
+  expect(without_gnuplot);
+  const std::string path = scratch().write("records.jsonl", std::string(text_of(data, size)));
+  for (const char* format : {"term", "md", "html", "csv", "json"})
+    if (!taken([&] { report({{path}, format, scratch() / "report"}); })) break;
+  return 0;
+}

@@ -1,0 +1,23 @@
+// A checkpoint of one file: header and data, and the values of every tensor that has some.
+#include <vector>
+
+#include "models/safetensors.h"
+#include "tools/fuzz/fuzz.h"
+
+using namespace precbench;
+
+int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string path = scratch().write("model.safetensors", std::string(text_of(data, size)));
+  taken([&] {
+    const SafetensorsFile file(path);
+    for (const StoredTensor& tensor : file.tensors()) {
+      expect(file.find(tensor.name) != nullptr);
+      taken([&] {
+        std::vector<float> values(static_cast<std::size_t>(tensor.size()));
+        copy_to_f32(values.data(), tensor);
+      });
+    }
+    file.at("model.embed_tokens.weight");
+  });
+  return 0;
+}

@@ -1,0 +1,29 @@
+// The index of a checkpoint in shards. Beside it lie two shards that are right.
+#include <array>
+
+#include "models/safetensors.h"
+#include "tools/fuzz/fuzz.h"
+
+using namespace precbench;
+
+namespace {
+
+void write_shards() {
+  const std::array<float, 4> values = {1, 2, 3, 4};
+  for (const char* name : {"a", "b"})
+    write_safetensors(scratch() / (std::string(name) + ".safetensors"),
+                      {{name, "F32", {2, 2}, values.data()}});
+}
+
+}  // namespace
+
+int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static const bool written = (write_shards(), true);
+  expect(written);
+  scratch().write("model.safetensors.index.json", std::string(text_of(data, size)));
+  taken([] {
+    const SafetensorsFile file(scratch().path().string());
+    for (const StoredTensor& tensor : file.tensors()) expect(tensor.size() == 4);
+  });
+  return 0;
+}

@@ -1,0 +1,31 @@
+// A process of a sweep of several for fault_storm.py: the program's own sweep, leader and follower, with cases that do
+// nothing but take their time, since it is the processes that are put to the test. Takes the flags of
+// `precbench sweep`; --device cuda, which several processes ask for, opens no GPU here.
+#include <chrono>
+#include <thread>
+
+#include "bench/child.h"
+#include "bench/cli.h"
+
+namespace {
+
+constexpr std::chrono::milliseconds kStep(10);
+
+/// Says so in a record of steps x 10 ms.
+precbench::Record idle(const precbench::Case& c, const precbench::NodeShare&, precbench::StepBoard&) {
+  std::this_thread::sleep_for(c.steps * kStep);
+  return precbench::start_record(c);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using namespace precbench;
+  CLI::App app("A process of a sweep whose cases are idle.", "precbench_storm_node");
+  SweepCommand command;
+  command.options.child = {"/proc/self/exe", "run-case"};
+  const CLI::App* sweep_sub = add_sweep_command(app, command);
+  app.add_subcommand("run-case", "one idle case")->group("");
+  if (const auto status = parse_command_line(app, argc, argv)) return *status;
+  return exit_status_of([&] { return *sweep_sub ? sweep(command) : child_main(idle); });
+}

@@ -1,0 +1,11 @@
+// A sweep file: TOML, with the lists and ranges in it.
+#include "bench/config_file.h"
+#include "tools/fuzz/fuzz.h"
+
+using namespace precbench;
+
+int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string path = scratch().write("sweep.toml", std::string(text_of(data, size)));
+  taken([&] { expect(!read_sweep_file(path).grids.empty()); });
+  return 0;
+}
