@@ -166,9 +166,9 @@ TEST_CASE("a dry run refuses what the run would", "[cli]") {
 TEST_CASE("what a terminal would obey does not reach it", "[cli]") {
   const TempDirectory directory;
   const std::string file = directory.write("s.toml", "\033[31mmodel = 1\n");
-  CHECK(refused("sweep --config " + file).find(":1: unknown key \\x1b[31mmodel; ") != std::string::npos);
+  CHECK(refused("sweep --config " + file).find(":1: unknown key  [31mmodel; ") != std::string::npos);
   CHECK(refused("sweep \"$(printf '\\033[2J')\"") ==
-        "precbench: unexpected argument \\x1b[2J; --help lists what there is");
+        "precbench: unexpected argument  [2J; --help lists what there is");
 }
 
 TEST_CASE("a full standard output is told", "[cli]") {

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "bench/tell.h"
+#include "results/printable.h"
 
 namespace precbench {
 
@@ -71,7 +72,7 @@ double Progress::seconds_of_run() const {
 void Progress::start(const Case& c) {
   case_began_ = Clock::now();
   if (quiet_ || !terminal_) return;
-  tell_raw(shown(fmt::format("[{}/{}] {} ...{}", done_ + 1, total_, labels_.of(c), remaining())));
+  tell_raw(printable(fmt::format("[{}/{}] {} ...{}", done_ + 1, total_, labels_.of(c), remaining())));
 }
 
 void Progress::first_run(const Case& c, const Record& record) {

@@ -21,6 +21,7 @@
 #include "bench/sweep_folder.h"
 #include "bench/tell.h"
 #include "kernels/errors.h"
+#include "results/printable.h"
 #include "results/record_file.h"
 
 namespace precbench {
@@ -155,7 +156,7 @@ int summarize(const std::vector<Case>& grid, const Rows& rows, const SweepOption
   std::fputs(fmt::format("{}: {}{}\nrecords: {}/records.jsonl; compare them with: precbench report {}\n",
                          count_cases(grid.size()), tally(grid, rows),
                          failures ? "; --retry-failed runs crashed and timed out ones again" : "",
-                         shown(options.out), shown(options.out))
+                         printable(options.out), printable(options.out))
                  .c_str(),
              stdout);
   return status;

@@ -2,7 +2,6 @@
 #include "bench/tell.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
 #include <unistd.h>
@@ -11,6 +10,8 @@
 #include <atomic>
 #include <cerrno>
 #include <climits>
+
+#include "results/printable.h"
 
 namespace precbench {
 namespace {
@@ -41,16 +42,7 @@ void tell_raw(std::string_view text) {
   }
 }
 
-std::string shown(std::string_view line) {
-  std::string text;
-  for (const char c : line) {
-    const auto byte = static_cast<unsigned char>(c);
-    text += byte < ' ' || byte == 0x7f ? fmt::format("\\x{:02x}", byte) : std::string(1, c);
-  }
-  return text;
-}
-
-void tell(std::string_view line) { tell_raw(shown(line) + '\n'); }
+void tell(std::string_view line) { tell_raw(printable(line) + '\n'); }
 
 void keep_standard_streams() {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {

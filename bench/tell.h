@@ -2,17 +2,13 @@
 // read costs the words and never the work.
 #pragma once
 
-#include <string>
 #include <string_view>
 
 namespace precbench {
 
-/// One line, its newline added, as `shown`.
+/// One line, its newline added, as `printable`: a word of the user's, a file's or another process's in it may hold
+/// what a terminal would obey.
 void tell(std::string_view line);
-
-/// A line for a terminal: a word of the user's, a file's or another process's in it may hold what a terminal would
-/// obey.
-std::string shown(std::string_view line);
 
 /// As it is. Waits a second at most for a reader that has stopped reading, and not at all where it did so for the
 /// words before these.

@@ -96,7 +96,7 @@ std::vector<Record> merged(const RecordSet& old, const RecordSet& run) {
 int accept(const CheckOptions& options, RecordSet run) {
   std::erase_if(run.records, [&](const LocatedRecord& located) {
     const std::string why = why_no_baseline(run, located);
-    if (!why.empty()) fmt::print("{}: {}, not accepted\n", located.origin, printable(why));
+    if (!why.empty()) fmt::print("{}: {}, not accepted\n", printable(located.origin), printable(why));
     return !why.empty();
   });
   const std::size_t measured = run.records.size();
