@@ -115,10 +115,13 @@ TEST_CASE("a model or recipe that is nested without end is refused", "[cli]") {
 }
 
 TEST_CASE("a limit of address space in which OpenBLAS would hang is told at once", "[cli]") {
+  const std::string program =
+      "ulimit -v 100000; OMP_NUM_THREADS=2 timeout -s KILL 20 " PRECBENCH_BINARY_DIR "/precbench ";
+  // What trains nothing works, and ends.
+  CHECK(output_of(program + "--version").status == 0);
+  CHECK(output_of(program + "sweep --flub").status == 2);
   for (const char* command : {"run --device cpu --steps 1", "sweep --device cpu --steps 1 --out none"}) {
-    const Answer answer = output_of(
-        "ulimit -v 100000; OMP_NUM_THREADS=2 timeout -s KILL 20 " PRECBENCH_BINARY_DIR "/precbench " +
-        std::string(command));
+    const Answer answer = output_of(program + command);
     CHECK(
         refusal_in(answer) ==
         "precbench: this process may use 97 MiB of address space (ulimit -v), and needs 512 with 2 threads: raise "

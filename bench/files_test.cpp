@@ -72,7 +72,7 @@ TEST_CASE("a checkpoint with a dtype that is not read is refused before the swee
   std::int64_t most = 0;
   for (const Unit& unit : layout.units())
     for (const Parameter& p : unit.parameters) {
-      tensors.push_back({p.name, "F16", p.matrix ? std::vector{p.rows, p.cols} : std::vector{p.cols}});
+      tensors.push_back({p.name, "F16", p.shape(), nullptr});
       most = std::max(most, p.size());
     }
   const std::vector<std::uint16_t> zeros(static_cast<std::size_t>(most));

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cstdio>
+
 #include "bench/case.h"
 #include "bench/child.h"
 #include "bench/cli.h"
@@ -26,11 +28,8 @@ std::string rerun_command(const nlohmann::ordered_json& fields) {
   return precbench::rerun_with_all_flags(given);
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run_program(int argc, char** argv) {
   using namespace precbench;
-  keep_standard_streams();
   CLI::App app("precbench: how fast, how big and how good is each low-precision training recipe, here?",
                "precbench");
   app.footer(
@@ -54,7 +53,7 @@ int main(int argc, char** argv) {
     survive_broken_pipes();
     if (const auto why = why_too_little_address_space(openmp_threads())) {
       tell("precbench: " + *why);
-      _exit(kBadInputExit);  // an orderly end would wait for threads that never come back
+      return kBadInputExit;
     }
   }
   return exit_status_of([&] {
@@ -66,4 +65,17 @@ int main(int argc, char** argv) {
     return child_main(  // run-case
         [](const Case& c, const NodeShare& share, StepBoard& board) { return run_case(c, share, &board); });
   });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  precbench::keep_standard_streams();
+  const int status = run_program(argc, argv);
+  // An orderly end would wait for OpenBLAS's threads, which never come back where they got no memory.
+  if (precbench::why_too_little_address_space(precbench::openmp_threads())) {
+    std::fflush(nullptr);
+    _exit(status);
+  }
+  return status;
 }
