@@ -165,6 +165,18 @@ void add_definition(std::uint64_t& state, const std::string& name) {
   add_to_fingerprint(state, std::string(std::istreambuf_iterator<char>(file), {}));
 }
 
+/// So do a model's RoPE scaling and biases, where it has them: models went by the same names and files when neither was
+/// applied, and their rows are of other work.
+void add_model_details(std::uint64_t& state, const std::string& name) {
+  try {
+    const nlohmann::json model = model_to_json(find_model(name));
+    for (const char* key : {"rope_scaling", "qkv_bias"})
+      if (const auto value = model.value(key, nlohmann::json(false)); value != false)
+        add_to_fingerprint(state, fmt::format("{}={}\n", key, value.dump()));
+  } catch (const InvalidInput&) {  // left to validate(), too
+  }
+}
+
 /// So does that of data and first weights. It is looked at once in a process: many cases share it, and the ids
 /// of a sweep must not change under way.
 void add_content(std::uint64_t& state, const std::string& path, const std::string& glob) {
@@ -295,6 +307,7 @@ std::string case_id(const Case& c) {
       add_to_fingerprint(state, fmt::format("{}={}\n", field.name, value));
   }
   add_definition(state, c.model);
+  add_model_details(state, c.model);
   add_definition(state, c.recipe);
   if (c.data != defaults.data) add_content(state, c.data, c.glob);
   add_content(state, c.init_from, "*.safetensors*");

@@ -163,6 +163,23 @@ TEST_CASE("a model or recipe file is another case once it is edited", "[case]") 
   CHECK(case_id(c) != before);
 }
 
+TEST_CASE("a model that was plain when its records were made is another case now", "[case]") {
+  // The first record of results/h200/single.jsonl, when llama3.1-8b's RoPE was not scaled.
+  Case c;
+  c.model = "llama3.1-8b";
+  c.seq = 2048;
+  c.batch = c.gpus = 1;
+  c.device = "cuda";
+  c.seed = 42;
+  c.master = c.moments = c.grads = "bf16";
+  c.lr = 1e-5;
+  c.clip = 0;
+  c.steps = 0;
+  CHECK(case_id(c) != "ecbb2e21d4f306e5");
+  c.model = "llama3-70b";  // a plain one
+  CHECK(case_id(c) == "f9794236d117626f");
+}
+
 TEST_CASE("a record of a case that never ran is valid", "[case]") {
   Record record = start_record(with("keep_bf16", "first:1,last:1"));
   record.status = Status::crashed;

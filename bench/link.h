@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "bench/nodes.h"
 
@@ -22,6 +23,8 @@ class Link {
   ~Link() { close(); }
 
   bool open() const { return socket_ >= 0; }
+  /// Gives the socket up to the caller, who closes it: to say what no message is.
+  int release() { return std::exchange(socket_, -1); }
   void close();
   /// The peer's address as a number, for messages.
   std::string peer() const;

@@ -8,22 +8,6 @@
 #include "kernels/errors.h"
 
 namespace precbench {
-namespace {
-
-/// That the values of a tensor can be had, without reading them. Throws InvalidInput with the file's name.
-void check_readable(const std::string& path, const StoredTensor& stored) {
-  StoredTensor none = stored;
-  none.shape = {0};
-  none.bytes = 0;
-  try {
-    copy_to_f32(nullptr, none);
-  } catch (const InvalidInput& error) {
-    throw InvalidInput(fmt::format("{}: {}", path, error.what()));
-  }
-}
-
-}  // namespace
-
 InitialWeights::InitialWeights(const std::string& path, const ModelConfig& model) : file_(path) {
   std::set<std::string> used;
   const Layout layout(model, 1);
@@ -34,7 +18,11 @@ InitialWeights::InitialWeights(const std::string& path, const ModelConfig& model
       if (stored.shape != wanted)
         throw InvalidInput(fmt::format("{}: {} has shape [{}], the model {} wants [{}]", path, p.name,
                                        fmt::join(stored.shape, ", "), model.name, fmt::join(wanted, ", ")));
-      check_readable(path, stored);
+      try {
+        check_dtype(stored);
+      } catch (const InvalidInput& error) {
+        throw InvalidInput(fmt::format("{}: {}", path, error.what()));
+      }
       used.insert(p.name);
     }
   std::vector<std::string> unused;

@@ -79,9 +79,11 @@ ModelConfig from_own_keys(const json& object) {
   for (const auto& entry : kReals) read(object, entry.key, config.*entry.member);
   for (const auto& entry : kLengths) read(object, entry.key, config.*entry.member);
   if (given(object, "rope_scaling")) {
-    const auto scaling = rope_scaling_from_json(object.at("rope_scaling"), config.max_positions);
-    if (!scaling) throw InvalidInput("rope_scaling: rope_type is default, linear, llama3 or yarn");
-    config.rope_scaling = *scaling;
+    const ReadRopeScaling found = rope_scaling_from_json(object.at("rope_scaling"), config.max_positions);
+    if (!found.scaling) throw InvalidInput("rope_scaling: rope_type is default, linear, llama3 or yarn");
+    if (!found.unknown.empty())
+      throw InvalidInput(fmt::format("rope_scaling: {}: unknown key", found.unknown.front()));
+    config.rope_scaling = *found.scaling;
   }
   return config;
 }

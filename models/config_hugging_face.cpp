@@ -22,13 +22,19 @@ struct Family {
   std::int64_t max_positions;
   std::int64_t sliding_window;  ///< 0: none unless use_sliding_window
   bool qkv_bias, qk_norm;
+  std::vector<const char*> biases;  ///< keys that ask for others
 };
-constexpr Family kFamilies[] = {
-    {"llama", 0, 0, 2048, 0, false, false},
-    {"mistral", 8, 0, 131072, 4096, false, false},
-    {"qwen2", 32, 0, 32768, 0, true, false},
-    {"qwen3", 32, 128, 32768, 0, false, true},
-};
+
+const std::vector<Family>& families() {
+  static const std::vector<Family> all = {
+      {"llama", 0, 0, 2048, 0, false, false, {"attention_bias", "mlp_bias"}},
+      {"mistral", 8, 0, 131072, 4096, false, false, {}},
+      {"qwen2", 32, 0, 32768, 0, true, false, {}},
+      {"qwen3", 32, 128, 32768, 0, false, true, {"attention_bias"}},
+  };
+  return all;
+}
+
 constexpr std::int64_t kQwenWindow = 4096, kQwenFullLayers = 28;  // where use_sliding_window says no more
 
 /// Keys that change no number of a training step, or that are read here.
@@ -74,7 +80,7 @@ const Family& family_of(const json& object) {
   std::string model_type;
   read(object, "model_type", model_type);
   std::vector<const char*> names;
-  for (const Family& family : kFamilies) {
+  for (const Family& family : families()) {
     if (model_type == family.model_type) return family;
     names.push_back(family.model_type);
   }
@@ -83,12 +89,12 @@ const Family& family_of(const json& object) {
 }
 
 /// What silence would turn into the measurement of another model.
-void refuse_foreign(const json& object) {
+void refuse_foreign(const json& object, const Family& family) {
   std::string activation = "silu";
   read(object, "hidden_act", activation);
   if (activation != "silu")
     throw InvalidInput(fmt::format("hidden_act: \"{}\" is not supported, only silu", activation));
-  for (const char* key : {"attention_bias", "mlp_bias"}) {
+  for (const char* key : family.biases) {
     bool asked = false;
     read(object, key, asked);
     if (asked)
@@ -123,22 +129,25 @@ void read_rope(const json& object, ModelConfig& config) {
   read(object, "rope_theta", config.rope_theta);
   double share = 1;
   read(object, "partial_rotary_factor", share);
-  // Newer files keep all of RoPE, theta too, in rope_parameters.
-  for (const char* key : {"rope_parameters", "rope_scaling"}) {
-    if (!given(object, key)) continue;
+  // Newer files keep all of RoPE, theta too, in rope_parameters; where both are there the older one counts.
+  const auto asks = [&](const char* key) { return given(object, key) && !object.at(key).empty(); };
+  if (const char* key = asks("rope_scaling") ? "rope_scaling" : "rope_parameters"; asks(key)) {
     json rope = object.at(key);
     if (!rope.is_object())
       throw InvalidInput(fmt::format("{}: expected an object, got {}", key, shown(rope)));
-    read(rope, "rope_theta", config.rope_theta);
-    read(rope, "partial_rotary_factor", share);
     if (given(object, "original_max_position_embeddings"))
       rope["original_max_position_embeddings"] = object.at("original_max_position_embeddings");
-    if (const auto scaling = rope_scaling_from_json(rope, config.max_positions))
-      config.rope_scaling = *scaling;
+    const ReadRopeScaling found = rope_scaling_from_json(rope, config.max_positions);
+    read(rope, "rope_theta", config.rope_theta);
+    read(rope, "partial_rotary_factor", share);
+    if (found.scaling)
+      config.rope_scaling = *found.scaling;
     else
       config.not_modelled.push_back(
           fmt::format("{} {} is not applied: RoPE is plain", key,
                       shown(given(rope, "rope_type") ? rope.at("rope_type") : rope.value("type", json()))));
+    for (const std::string& unknown : found.unknown)
+      config.not_modelled.push_back(fmt::format("{}: {} is not known here and was left out", key, unknown));
   }
   if (share != 1)
     throw InvalidInput(fmt::format("partial_rotary_factor: {} is not supported, only 1", share));
@@ -172,7 +181,7 @@ void note_what_is_left_out(const json& object, ModelConfig& config) {
 
 ModelConfig from_hugging_face(const json& object) {
   const Family& family = family_of(object);
-  refuse_foreign(object);
+  refuse_foreign(object, family);
   ModelConfig config;
   // The defaults of a config.json that says nothing, not ours: they are what its checkpoint was trained with.
   config.rope_theta = 10000;

@@ -17,9 +17,24 @@ using Kind = RopeScaling::Kind;
 struct KindName {
   Kind kind;
   const char* name;
+  std::vector<const char*> keys;  // besides those of all kinds
 };
-constexpr KindName kKinds[] = {
-    {Kind::none, "default"}, {Kind::linear, "linear"}, {Kind::llama3, "llama3"}, {Kind::yarn, "yarn"}};
+
+const std::vector<KindName>& kinds() {
+  static const std::vector<KindName> all = {
+      {Kind::none, "default", {}},
+      {Kind::linear, "linear", {"factor"}},
+      {Kind::llama3,
+       "llama3",
+       {"factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"}},
+      {Kind::yarn,
+       "yarn",
+       {"factor", "original_max_position_embeddings", "beta_fast", "beta_slow", "truncate", "mscale",
+        "mscale_all_dim", "attention_factor"}}};
+  return all;
+}
+
+constexpr const char* kKeysOfAll[] = {"type", "rope_type", "rope_theta", "partial_rotary_factor"};
 
 [[noreturn]] void refuse_scaling(const char* key, const std::string& why) {
   throw InvalidInput(fmt::format("rope_scaling: {}: {}", key, why));
@@ -111,18 +126,26 @@ void read(const json& object, const char* key, std::string& to) {
   to = object.at(key).get<std::string>();
 }
 
-std::optional<RopeScaling> rope_scaling_from_json(const json& object, std::int64_t max_positions) {
+ReadRopeScaling rope_scaling_from_json(const json& object, std::int64_t max_positions) {
   if (!object.is_object())
     throw InvalidInput(fmt::format("rope_scaling: expected an object, got {}", shown(object)));
   std::string type = "default";
   read(object, "type", type);
   read(object, "rope_type", type);
   const auto found =
-      std::find_if(std::begin(kKinds), std::end(kKinds), [&](const KindName& k) { return k.name == type; });
-  if (found == std::end(kKinds)) return std::nullopt;
-  RopeScaling s;
+      std::find_if(kinds().begin(), kinds().end(), [&](const KindName& k) { return k.name == type; });
+  if (found == kinds().end()) return {};
+  ReadRopeScaling result;
+  for (const auto& [key, value] : object.items()) {
+    if (value.is_object()) refuse_scaling(key.c_str(), "angles by the type of a layer are not supported");
+    const auto is_key = [name = std::string_view(key)](const char* known) { return name == known; };
+    if (std::none_of(std::begin(kKeysOfAll), std::end(kKeysOfAll), is_key) &&
+        std::none_of(found->keys.begin(), found->keys.end(), is_key))
+      result.unknown.push_back(key);
+  }
+  RopeScaling& s = result.scaling.emplace();
   s.kind = found->kind;
-  if (s.kind == Kind::none) return s;
+  if (s.kind == Kind::none) return result;
   const std::optional<double> positions =
       max_positions ? std::optional(static_cast<double>(max_positions)) : std::nullopt;
   if (s.kind != Kind::linear)
@@ -135,12 +158,12 @@ std::optional<RopeScaling> rope_scaling_from_json(const json& object, std::int64
   if (s.factor < 1) refuse_scaling("factor", fmt::format("must be 1 or more, got {}", s.factor));
   if (s.kind == Kind::llama3) read_llama3(object, s);
   if (s.kind == Kind::yarn) read_yarn(object, s);
-  return s;
+  return result;
 }
 
 json rope_scaling_to_json(const RopeScaling& s) {
   const auto name =
-      std::find_if(std::begin(kKinds), std::end(kKinds), [&](const KindName& k) { return k.kind == s.kind; });
+      std::find_if(kinds().begin(), kinds().end(), [&](const KindName& k) { return k.kind == s.kind; });
   json object = {{"rope_type", name->name}, {"factor", s.factor}};
   if (s.kind != Kind::linear) object["original_max_position_embeddings"] = s.original_context;
   if (s.kind == Kind::llama3) {

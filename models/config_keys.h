@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "models/config.h"
 
@@ -40,10 +41,15 @@ void read(const nlohmann::json& object, const char* key, double& to);
 void read(const nlohmann::json& object, const char* key, bool& to);
 void read(const nlohmann::json& object, const char* key, std::string& to);
 
-/// The object under `rope_scaling`, in Hugging Face's keys: rope_type (or type), factor and what the type needs.
-/// `max_positions`: what an absent original_max_position_embeddings is taken for; 0: not known. None for a type that
-/// is not modelled. Throws InvalidInput that names the key.
-std::optional<RopeScaling> rope_scaling_from_json(const nlohmann::json& object, std::int64_t max_positions);
+/// What a `rope_scaling` object asks for: none for a type that is not modelled; and keys that mean nothing there.
+struct ReadRopeScaling {
+  std::optional<RopeScaling> scaling;
+  std::vector<std::string> unknown;
+};
+
+/// From Hugging Face's keys: rope_type (or type), factor and what the type needs. `max_positions`: what an absent
+/// original_max_position_embeddings is taken for; 0: not known. Throws InvalidInput that names the key.
+ReadRopeScaling rope_scaling_from_json(const nlohmann::json& object, std::int64_t max_positions);
 nlohmann::json rope_scaling_to_json(const RopeScaling& scaling);
 
 /// A Hugging Face config.json, without validate(). Throws InvalidInput.

@@ -207,6 +207,21 @@ TEST_CASE("what a config.json asks for in vain is said", "[models]") {
   CHECK(lines({{"logit_scale", 0.5}, {"embedding_multiplier", 12}}) ==
         std::vector<std::string>{
             "keys that are not known here were left out: embedding_multiplier, logit_scale"});
+  const json yarn = {{"type", "yarn"}, {"factor", 4.0}, {"beta_fsat", 7}};
+  CHECK(lines({{"rope_scaling", yarn}}) ==
+        std::vector<std::string>{"rope_scaling: beta_fsat is not known here and was left out"});
+  json complete = yarn;
+  complete["original_max_position_embeddings"] = 64;
+  CHECK(contains(error_with("rope_scaling", complete), "rope_scaling: beta_fsat: unknown key"));
+  CHECK(contains(
+      error_of(hugging_face("qwen3", {{"rope_parameters", {{"full_attention", {{"rope_theta", 5e5}}}}}})
+                   .dump()
+                   .c_str()),
+      "full_attention: angles by the type of a layer are not supported"));
+  // Biases that only some configurations have a key for.
+  CHECK(read_hugging_face("qwen2", {{"attention_bias", true}}).not_modelled.empty());
+  CHECK(
+      contains(error_of(hugging_face("qwen3", {{"attention_bias", true}}).dump().c_str()), "attention_bias"));
   CHECK(contains(error_of(hugging_face("llama", {{"partial_rotary_factor", 0.5}}).dump().c_str()),
                  "partial_rotary_factor: 0.5 is not supported"));
 }
@@ -220,6 +235,11 @@ TEST_CASE("RoPE scaling is read with its defaults, or refused by its key", "[mod
                        {"original_max_position_embeddings", 8192}};
   CHECK(scaling({{"rope_scaling", llama3}}) == find_model("llama3.1-8b").rope_scaling);
   CHECK(scaling({{"rope_parameters", llama3}}) == find_model("llama3.1-8b").rope_scaling);
+  // Of both the older key counts, unless it is empty.
+  CHECK(scaling({{"rope_scaling", llama3}, {"rope_parameters", {{"rope_type", "linear"}, {"factor", 2.0}}}})
+            .kind == RopeScaling::Kind::llama3);
+  CHECK(scaling({{"rope_scaling", json::object()}, {"rope_parameters", llama3}}).kind ==
+        RopeScaling::Kind::llama3);
   const RopeScaling yarn =
       scaling({{"max_position_embeddings", 4096}, {"rope_scaling", {{"type", "yarn"}, {"factor", 4.0}}}});
   CHECK(yarn.original_context == 4096);

@@ -238,17 +238,20 @@ float half_to_float(std::uint16_t bits) {
   return std::bit_cast<float>(sign | wide_exponent << 23 | mantissa << 13);
 }
 
+void check_dtype(const StoredTensor& tensor) {
+  if (tensor.dtype != "F32" && tensor.dtype != "BF16" && tensor.dtype != "F16")
+    throw InvalidInput(fmt::format("tensor '{}' is {}; weights must be F32, BF16 or F16",
+                                   visible(tensor.name), tensor.dtype));
+}
+
 void copy_to_f32(float* destination, const StoredTensor& tensor) {
+  check_dtype(tensor);
   const std::int64_t count = tensor.size();
   if (tensor.dtype == "F32") {
     if (count > 0) std::memcpy(destination, tensor.data, static_cast<std::size_t>(tensor.bytes));
     return;
   }
   const bool bf16 = tensor.dtype == "BF16";
-  if (!bf16 && tensor.dtype != "F16") {
-    throw InvalidInput(fmt::format("tensor '{}' is {}; weights must be F32, BF16 or F16",
-                                   visible(tensor.name), tensor.dtype));
-  }
   for (std::int64_t i = 0; i < count; ++i) {
     std::uint16_t bits = 0;
     std::memcpy(&bits, tensor.data + 2 * i, sizeof bits);

@@ -57,6 +57,9 @@ class SafetensorsFile {
 /// The exact value of an IEEE binary16; NaN keeps its sign and payload.
 float half_to_float(std::uint16_t bits);
 
+/// Throws InvalidInput that names the tensor where copy_to_f32 cannot take its dtype.
+void check_dtype(const StoredTensor& tensor);
+
 /// destination[tensor.size()] = the values of an F32, BF16 or F16 tensor, exactly; InvalidInput for other
 /// dtypes.
 void copy_to_f32(float* destination, const StoredTensor& tensor);

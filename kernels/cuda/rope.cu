@@ -88,7 +88,8 @@ __device__ inline float head_rstd(const float (&a)[8], const float (&b)[8], cons
   return 1.0f / sqrtf(sum_over_head(squares, pairs.per_head) / static_cast<float>(pairs.D) + eps);
 }
 
-struct Gains {
+/// What happens to a head before it turns.
+struct NormAndBias {
   const std::uint16_t *q = nullptr, *k = nullptr;  // [D]; null: no QK-norm
   const std::uint16_t* bias = nullptr;             // [width]; null: none
   float eps = 0;
@@ -107,7 +108,7 @@ __device__ inline void add_to_pair(float (&a)[8], float (&b)[8], const std::uint
 template <bool kNorm>
 __global__ void __launch_bounds__(kThreads)
     rope_kernel(std::uint16_t* out, const std::uint16_t* qkv, const float* table, const Pairs pairs,
-                const Gains gains) {
+                const NormAndBias before) {
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   // With QK-norm every lane takes part in its head's sums, also lanes beyond the end.
   const bool there = index < pairs.count;
@@ -118,11 +119,11 @@ __global__ void __launch_bounds__(kThreads)
   float a[8], b[8];
   unpack(a, first);
   unpack(b, second);
-  if (gains.bias) add_to_pair(a, b, gains.bias, pair, pairs.D);
+  if (before.bias) add_to_pair(a, b, before.bias, pair, pairs.D);
   if (kNorm) {
-    const float rstd = head_rstd(a, b, pairs, gains.eps);
+    const float rstd = head_rstd(a, b, pairs, before.eps);
     if (turned) {
-      const std::uint16_t* gain = (pair.head < pairs.q_heads ? gains.q : gains.k) + pair.i;
+      const std::uint16_t* gain = (pair.head < pairs.q_heads ? before.q : before.k) + pair.i;
       float w[8];
       load_vector(w, gain);
 #pragma unroll
@@ -151,7 +152,8 @@ __global__ void __launch_bounds__(kThreads)
 template <bool kNorm>
 __global__ void __launch_bounds__(kThreads)
     rope_backward_kernel(std::uint16_t* dqkv, float* partial, const std::uint16_t* dout,
-                         const std::uint16_t* qkv, const float* table, const Pairs pairs, const Gains gains) {
+                         const std::uint16_t* qkv, const float* table, const Pairs pairs,
+                         const NormAndBias before) {
   extern __shared__ float sums[];  // [warps][2 D]
   float dgain[2][16] = {};
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kThreads;
@@ -180,10 +182,10 @@ __global__ void __launch_bounds__(kThreads)
       load_vector(x, qkv + pair.at);
       load_vector(y, qkv + pair.at + pairs.D / 2);
       const bool is_q = pair.head < pairs.q_heads;
-      const std::uint16_t* gain = (is_q ? gains.q : gains.k) + pair.i;
+      const std::uint16_t* gain = (is_q ? before.q : before.k) + pair.i;
       load_vector(w, gain);
       load_vector(v, gain + pairs.D / 2);
-      const float rstd = head_rstd(x, y, pairs, gains.eps);
+      const float rstd = head_rstd(x, y, pairs, before.eps);
       float dot = 0;
 #pragma unroll
       for (int j = 0; j < 8; ++j) dot += a[j] * w[j] * x[j] + b[j] * v[j] * y[j];
@@ -288,7 +290,7 @@ Pairs pairs_of(const RopeOptions& options, bool turned_only) {
   return pairs;
 }
 
-Gains gains_of(const RopeOptions& options) {
+NormAndBias norm_and_bias_of(const RopeOptions& options) {
   return {options.q_norm.as<std::uint16_t>(), options.k_norm.as<std::uint16_t>(),
           options.bias.as<std::uint16_t>(), options.norm_eps};
 }
@@ -305,7 +307,8 @@ const float* CudaDevice::rope_table(const RopeOptions& options) {
   const RopeAngles angles = options.angles();
   for (const RopeTables::Table& table : rope_tables_->tables)
     if (table.angles == angles) return table.data;
-  if (capturing_) throw std::logic_error("rope: a new sequence length or head size inside a captured step");
+  if (capturing_)
+    throw std::logic_error("rope: angles of another length, head size or model inside a captured step");
   const std::vector<float> table = make_rope_table(angles);
   const std::int64_t bytes = angles.T * angles.D * static_cast<std::int64_t>(sizeof(float));
   auto* data = static_cast<float*>(allocate(bytes));
@@ -321,7 +324,7 @@ void CudaDevice::do_rope(const Tensor& out, const Tensor& qkv, const RopeOptions
   const float* table = rope_table(options);
   const auto kernel = options.q_norm.empty() ? rope_kernel<false> : rope_kernel<true>;
   kernel<<<blocks_of(pairs), kThreads, 0, stream()>>>(out.as<std::uint16_t>(), qkv.as<std::uint16_t>(), table,
-                                                      pairs, gains_of(options));
+                                                      pairs, norm_and_bias_of(options));
   launched("rope");
 }
 
@@ -354,7 +357,7 @@ void CudaDevice::do_rope_backward(Operand& dqkv, const Tensor& dq_norm, const Te
   const auto kernel = norm ? rope_backward_kernel<true> : rope_backward_kernel<false>;
   kernel<<<grid, kThreads, shared_bytes, stream()>>>(dqkv.value.as<std::uint16_t>(), partial,
                                                      dout.as<std::uint16_t>(), qkv.as<std::uint16_t>(), table,
-                                                     pairs, gains_of(options));
+                                                     pairs, norm_and_bias_of(options));
   if (norm) {
     sum_rows(dq_norm, partial, static_cast<int>(grid), 2 * D, accumulate, stream());
     sum_rows(dk_norm, partial + D, static_cast<int>(grid), 2 * D, accumulate, stream());

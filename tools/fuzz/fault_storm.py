@@ -80,10 +80,26 @@ class Proxy(threading.Thread):
                     return
 
 
-def strange_words(chance):
-    """What a stranger may say, by name."""
+def real_hello(storm, program, folder):
+    """The first message of a process of this program, which it sends to anybody that listens."""
+    port = free_port()
+    with socket.create_server(("127.0.0.1", port + 1)) as listener:
+        engine = {"RANK": "1", "WORLD_SIZE": str(PROCESSES), "LOCAL_RANK": "1",
+                  "NCCL_COMM_ID": f"127.0.0.1:{port}", "PRECBENCH_SECRET": secrets.token_hex(16)}
+        process = storm.start([program, *SWEEP, "--out", folder], f"{folder}.hello.log", engine)
+        listener.settimeout(BOUND_S)
+        with listener.accept()[0] as follower:
+            follower.settimeout(BOUND_S)
+            line = follower.makefile().readline()
+        kill(process.pid, signal.SIGKILL)
+        process.wait()
+    return json.loads(line)
+
+
+def strange_words(chance, real):
+    """What a stranger may say, by name. `real`: a hello of this build, whose secret it does not know."""
     def hello(process, of):
-        return json.dumps({"process": process, "of": of, "host": "stranger"}).encode() + b"\n"
+        return json.dumps(dict(real, process=process, of=of, host="stranger")).encode() + b"\n"
 
     depth = 100_000
     return chance.choice([
@@ -97,12 +113,15 @@ def strange_words(chance):
         ("a hello of another sweep", hello(1, 5)),
         ("a hello of nobody", hello(7, PROCESSES)),
         ("a hello of the leader", hello(0, PROCESSES)),
+        ("a hello without a proof", hello(1, PROCESSES)),
+        ("a hello with a wrong proof", hello(1, PROCESSES) + b'{"proof": "' + b"0" * 64 + b'"}\n'),
+        ("a hello of another build", json.dumps(dict(real, commit="0" * 40)).encode() + b"\n"),
     ])
 
 
-def strangers(port, chance):
+def strangers(port, chance, real):
     """Connects some, who speak as soon as somebody listens, and stay. Returns what they say and their sockets."""
-    name, words = strange_words(chance)
+    name, words = strange_words(chance, real)
     count, connected, end = chance.choice([1, 3, 40]), [], time.monotonic() + 5
     while len(connected) < count and time.monotonic() < end:
         try:
@@ -121,7 +140,7 @@ def strangers(port, chance):
 class Trio:
     """The three processes of a sweep."""
 
-    def __init__(self, storm, program, folder, chance, options=(), proxied=False, hostile=False):
+    def __init__(self, storm, program, folder, chance, options=(), proxied=False, hostile=None):
         self.storm, self.folder = storm, folder
         port, self.said = free_port(), None
         self.proxy = Proxy(port + 1) if proxied else None
@@ -135,7 +154,7 @@ class Trio:
         self.processes = [start(0, port)]
         guests = []
         if hostile:
-            self.said, guests = strangers(port + 1, chance)
+            self.said, guests = strangers(port + 1, chance, hostile)
         self.processes.append(start(1, port))
         self.processes.append(start(2, self.proxy.nccl_port if self.proxy else port))
         if hostile:
@@ -175,13 +194,14 @@ def all_rows(storm, folder, what):
             storm.violation(f"{what}: a row is {row['status']}: {row['error']}")
 
 
-def disturb(storm, program, folder, chance, number, seed, usual_s):
-    """One sweep with one fault. Returns its kind."""
+def disturb(storm, program, folder, chance, number, seed, usual_s, hello):
+    """One sweep with one fault. Returns its kind. `hello`: of this build, for strangers."""
     begin = time.monotonic()
     kind = chance.choice(["kill", "kill", "kill a case", "stop", "stop and go on", "hang up", "strangers",
                           "strangers"])
     what = f"fault {number} (--seed {seed}), {kind}"
-    trio = Trio(storm, program, folder, chance, proxied=kind == "hang up", hostile=kind == "strangers")
+    trio = Trio(storm, program, folder, chance, proxied=kind == "hang up",
+                hostile=hello if kind == "strangers" else None)
     if trio.said:
         what += f": {trio.said}"
     rank = chance.randrange(PROCESSES)
@@ -234,9 +254,10 @@ def main():
     begin, kinds = time.monotonic(), {}
     undisturbed(storm, program, os.path.join(storm.folder, "straight"), chance, "straight")
     usual_s = time.monotonic() - begin
+    hello = real_hello(storm, program, os.path.join(storm.folder, "stranger"))
     for number in range(faults):
         folder = os.path.join(storm.folder, f"sweep{number}")
-        kind = disturb(storm, program, folder, chance, number, seed, usual_s)
+        kind = disturb(storm, program, folder, chance, number, seed, usual_s, hello)
         kinds[kind] = kinds.get(kind, 0) + 1
         undisturbed(storm, program, folder, chance, f"fault {number} (--seed {seed}), {kind}, the restart",
                     ["--retry-failed"])

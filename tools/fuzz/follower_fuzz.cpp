@@ -1,7 +1,9 @@
-// What a leader, who may be anybody, says to a follower of a sweep of several processes. The cases that it sends run a
+// What a leader that knows the secret says to a follower of a sweep of several processes. The cases that it sends run a
 // program that does nothing.
 #include "bench/follower.h"
 
+#include "bench/hello.h"
+#include "bench/nodes_testing.h"
 #include "tools/fuzz/fuzz.h"
 #include "tools/fuzz/peer.h"
 
@@ -10,31 +12,28 @@ using namespace std::chrono_literals;
 
 namespace {
 
-struct Port {
-  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  int number = 0;
-  Port() {
-    sockaddr_in here = {};
-    here.sin_family = AF_INET;
-    here.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof here;
-    expect(bind(fd, reinterpret_cast<sockaddr*>(&here), size) == 0 && listen(fd, 8) == 0 &&
-           getsockname(fd, reinterpret_cast<sockaddr*>(&here), &size) == 0);
-    number = ntohs(here.sin_port);
-    limit_waiting(fd);
-  }
-};
+/// The two cases of the follower's own sweep.
+std::vector<Case> grid() {
+  Case one, other;
+  one.gpus = other.gpus = 2;
+  other.seq = 64;
+  return {one, other};
+}
 
 }  // namespace
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static const Port port;
+  static const Address address = free_address();
+  static const std::vector<Case> cases = grid();
+  Reception reception({0, 2, 0, "the fuzzer"}, address, kSecret);
   std::thread leader([&] {
-    if (const int fd = accept4(port.fd, nullptr, nullptr, SOCK_CLOEXEC); fd >= 0)
-      speak_and_hang_up(fd, text_of(data, size));
+    const auto end = std::chrono::steady_clock::now() + 1s;
+    while (std::chrono::steady_clock::now() < end)
+      for (Guest& guest : reception.admit(10ms, [](int) { return false; }))
+        return speak_and_hang_up(guest.link.release(), text_of(data, size));
   });
   taken([] {
-    follow({1, 2, 0, "the fuzzer"}, {"127.0.0.1", port.number}, {"/bin/true"},
+    follow({1, 2, 0, "the fuzzer"}, address, kSecret, cases, {"/bin/true"},
            {.meet = 1s, .stop = 100ms, .row = 100ms});
   });
   leader.join();

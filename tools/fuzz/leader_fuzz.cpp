@@ -2,8 +2,7 @@
 // processes meet, behind it from a follower that has been let in and runs a case.
 #include "bench/leader.h"
 
-#include <fmt/format.h>
-
+#include "bench/hello.h"
 #include "bench/nodes_testing.h"
 #include "tools/fuzz/fuzz.h"
 #include "tools/fuzz/peer.h"
@@ -11,20 +10,32 @@
 using namespace precbench;
 using namespace std::chrono_literals;
 
+namespace {
+
+/// Comes in as process 1 of 2 does, then says `reports`.
+void follow_with(const Address& address, std::string_view reports) {
+  const auto end = std::chrono::steady_clock::now() + 1s;
+  while (std::chrono::steady_clock::now() < end) {
+    Greeting greeting = greet({1, 2, 0, "the fuzzer"}, address, kSecret, [] { return false; });
+    if (greeting.link.open()) return speak_and_hang_up(greeting.link.release(), reports);
+    std::this_thread::sleep_for(1ms);
+  }
+}
+
+}  // namespace
+
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const Address address = free_address();
   const std::string_view text = text_of(data, size);
   const std::size_t gap = text.find('\0');
   const std::string_view to_stranger = text.substr(0, gap);
-  const std::string reports = R"({"process": 1, "of": 2, "host": "fuzzer"})"
-                              "\n" +
-                              std::string(gap == text.npos ? "" : text.substr(gap + 1));
-  const auto speak = [](std::string_view words) {
-    if (const int fd = connected_to(address.port); fd >= 0) speak_and_hang_up(fd, words);
-  };
-  std::thread stranger(speak, to_stranger), follower(speak, std::string_view(reports));
+  const std::string_view reports = gap == text.npos ? "" : text.substr(gap + 1);
+  std::thread stranger([&] {
+    if (const int fd = connected_to(address.port); fd >= 0) speak_and_hang_up(fd, to_stranger);
+  });
+  std::thread follower([&] { follow_with(address, reports); });
   taken([] {
-    Leader leader({0, 2, 0, "the fuzzer"}, address, {.meet = 100ms, .stop = 5ms, .row = 5ms});
+    Leader leader({0, 2, 0, "the fuzzer"}, address, kSecret, {.meet = 100ms, .stop = 5ms, .row = 5ms});
     Case c;
     c.gpus = 2;
     leader.run({"/bin/true"}, c, 1);

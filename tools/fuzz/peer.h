@@ -14,6 +14,8 @@
 
 namespace precbench {
 
+inline constexpr const char* kSecret = "the fuzzer and the program know it";
+
 /// No read, and no wait for a connection, takes longer.
 inline void limit_waiting(int socket) {
   constexpr timeval kLimit = {5, 0};

@@ -1,0 +1,39 @@
+// What a leader, who may be anybody, says to a process that wants to be let in: nobody without the secret is believed.
+#include "bench/hello.h"
+
+#include "tools/fuzz/fuzz.h"
+#include "tools/fuzz/peer.h"
+
+using namespace precbench;
+
+namespace {
+
+struct Port {
+  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  int number = 0;
+  Port() {
+    sockaddr_in here = {};
+    here.sin_family = AF_INET;
+    here.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof here;
+    expect(bind(fd, reinterpret_cast<sockaddr*>(&here), size) == 0 && listen(fd, 8) == 0 &&
+           getsockname(fd, reinterpret_cast<sockaddr*>(&here), &size) == 0);
+    number = ntohs(here.sin_port);
+    limit_waiting(fd);
+  }
+};
+
+}  // namespace
+
+int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static const Port port;
+  std::thread leader([&] {
+    if (const int fd = accept4(port.fd, nullptr, nullptr, SOCK_CLOEXEC); fd >= 0)
+      speak_and_hang_up(fd, text_of(data, size));
+  });
+  const Greeting greeting =
+      greet({1, 2, 0, "the fuzzer"}, {"127.0.0.1", port.number}, kSecret, [] { return false; });
+  expect(!greeting.link.open());
+  leader.join();
+  return 0;
+}
