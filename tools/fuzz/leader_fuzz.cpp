@@ -2,6 +2,8 @@
 // processes meet, behind it from a follower that has been let in and runs a case.
 #include "bench/leader.h"
 
+#include <atomic>
+
 #include "bench/hello.h"
 #include "bench/nodes_testing.h"
 #include "tools/fuzz/fuzz.h"
@@ -12,11 +14,10 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// Comes in as process 1 of 2 does, then says `reports`.
-void follow_with(const Address& address, std::string_view reports) {
-  const auto end = std::chrono::steady_clock::now() + 1s;
-  while (std::chrono::steady_clock::now() < end) {
-    Greeting greeting = greet({1, 2, 0, "the fuzzer"}, address, kSecret, [] { return false; });
+/// Comes in as process 1 of 2 does, unless it is `over`, then says `reports`.
+void follow_with(const Address& address, std::string_view reports, const std::atomic<bool>& over) {
+  while (!over) {
+    Greeting greeting = greet({1, 2, 0, "the fuzzer"}, address, kSecret, [&] { return over.load(); });
     if (greeting.link.open()) return speak_and_hang_up(greeting.link.release(), reports);
     std::this_thread::sleep_for(1ms);
   }
@@ -33,7 +34,8 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   std::thread stranger([&] {
     if (const int fd = connected_to(address.port); fd >= 0) speak_and_hang_up(fd, to_stranger);
   });
-  std::thread follower([&] { follow_with(address, reports); });
+  std::atomic<bool> over = false;
+  std::thread follower([&] { follow_with(address, reports, over); });
   taken([] {
     Leader leader({0, 2, 0, "the fuzzer"}, address, kSecret, {.meet = 100ms, .stop = 5ms, .row = 5ms});
     Case c;
@@ -42,6 +44,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     leader.lost();
     leader.finish(0);
   });
+  over = true;
   stranger.join();
   follower.join();
   return 0;
