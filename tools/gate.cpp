@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "kernels/errors.h"
+#include "results/host_time.h"
 #include "tools/analysis.h"
 #include "tools/distinct.h"
 #include "tools/gate_loss.h"
@@ -60,7 +61,7 @@ SpeedSample speed_sample(const Record& record) {
     sample.sm_clock_mhz = record.telemetry->sm_clock_mhz;
     sample.throttle_reasons = record.telemetry->throttle_reasons;
   }
-  sample.wall_ms = record.timing->wall_ms;
+  sample.between_ms = between_steps_ms(*record.timing);
   if (record.env.gpu) sample.power_limit_w = record.env.gpu->power_limit;
   return sample;
 }

@@ -12,14 +12,16 @@
 //
 // Speed. Three times of a step count: the median; the mean, where the slowest step counts as the second slowest, as
 // one hiccup is no trend but two are; and by the host's clock that mean and what timing.wall_ms has beyond the samples.
+// The mean's interval is 99.5% wide (Student's t), the median's 95% (McGill's notch).
 // A run is SLOWER if
-//   - its step times [min, q3] lie wholly above the baseline's, which is not noise, and its median is longer by the
-//     tolerance, to within the uncertainty of both medians; or a quarter of its steps take longer than any but one of
-//     the baseline's, and its mean is longer by more than the tolerance at the low end of its 95% interval;
+//   - its step times [min, q3] lie wholly above the baseline's, which is not noise, its median is longer by the
+//     tolerance, to within the uncertainty of both medians, and the interval of the mean's change lies above zero; or a
+//     quarter of its steps take longer than any but one of the baseline's, and its mean is longer by more than the
+//     tolerance at the low end of its interval;
 //   - and the same holds in clock cycles (time x SM clock): that is not a GPU that ran at a lower clock.
-// Else it is NOISY if one of the three is longer by the tolerance all the same, or if the 95% interval of the
-// median's or the mean's change ends above twice the tolerance. FASTER mirrors the rule of the median, where nothing
-// is SLOWER or NOISY.
+// Else it is NOISY if one of the three is longer by the tolerance all the same, or the interval of its change ends above
+// twice the tolerance, or if the mean of all steps, the slowest included and by the host's clock where both have it, is
+// longer by more than twice the tolerance. FASTER mirrors the rule of the median, where nothing is SLOWER or NOISY.
 //
 // Where nothing but the power cap held the run's clock down, at the baseline's limit, the clock follows from what
 // the program draws: a run that is NOISY for its clock may be the program's own doing then, and says so.
@@ -131,9 +133,9 @@ struct SpeedSample {
   StopReason stop_reason = StopReason::target;
   std::vector<std::string> throttle_reasons{};  ///< NVML's, seen at least once; none: unknown, or none
   std::optional<double> power_limit_w{};
-  std::optional<double> wall_ms{};  ///< the host's clock, per step
+  std::optional<double> between_ms{};  ///< between_steps_ms (results/host_time.h)
 };
-/// NOISY where a side has fewer than kFewestSamples (results/statistics.h). MISSING where the run lacks wall_ms and
+/// NOISY where a side has fewer than kFewestSamples (results/statistics.h). MISSING where the run lacks between_ms and
 /// the baseline has it, or a step takes no time.
 MetricResult judge_speed(const SpeedSample& baseline, const SpeedSample& current, double tolerance);
 
