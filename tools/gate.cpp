@@ -215,6 +215,7 @@ GateResult judge(const RecordSet& baseline, const RecordSet& current, const Gate
     if (judged.metrics.empty())
       add(Match::whole(GateVerdict::missing, "neither speed, memory nor loss can be judged"));
     add(judge_formats(of, match.current->record));
+    add(judge_updates(of, match.current->record));
     result.cases.push_back(std::move(judged));
   }
   result.notes = notes.texts;

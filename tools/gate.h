@@ -8,7 +8,7 @@
 //            step, parameters, vocabulary, the data's entropy, converted layers, or no word of what the baseline
 //            says there. A metric that the baseline has and the run lacks is MISSING by itself;
 //   NOISY    if one of the two records contradicts itself (results/contradiction.h), or if there are several of
-//            the case and nobody can say which is the newest.
+//            the case and nobody can say which is the newest. The check refuses a baseline like that.
 //
 // Speed. Three times of a step count: the median; the mean, where the slowest step counts as the second slowest, as
 // one hiccup is no trend but two are; and by the host's clock that mean and what timing.wall_ms has beyond the samples.
@@ -42,7 +42,8 @@
 // unseen. NOISY is also a curve that tells too little: of two that are not equally long, this run's has less than a
 // quarter of the baseline's steps, or one has fewer than kFewestComparedSteps.
 //
-// What the baseline quantized is WORSE in another format, and MISSING where it is not quantized now.
+// What the baseline quantized is WORSE in another format, and MISSING where it is not quantized now. A first step that
+// changes fewer parameters than the baseline's is WORSE.
 #pragma once
 
 #include <cstddef>
@@ -117,6 +118,10 @@ GateResult judge(const RecordSet& baseline, const RecordSet& current, const Gate
 
 /// What the baseline quantized and the run quantizes in another format or not at all; null where it is the same.
 std::optional<MetricResult> judge_formats(const Record& baseline, const Record& current);
+
+/// "updates": WORSE if the first step changes fewer parameters than the baseline's, MISSING where nobody knows now;
+/// null where it changes as many.
+std::optional<MetricResult> judge_updates(const Record& baseline, const Record& current);
 
 /// "first loss" and "SQNR" of one case, as far as the baseline has them, within what the CPU's kind may
 /// change. WORSE for a higher loss or more quantization noise; NOISY for less of either, which is no repeat.
