@@ -3,9 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
+#include "results/host_time.h"
 #include "results/statistics.h"
 
 namespace precbench {
@@ -15,6 +17,8 @@ using Number = std::optional<double>;
 
 /// JSON has every digit of a number, so that only the order of operations may differ.
 constexpr double kTolerance = 1e-6;
+/// By how much two clocks may differ, in parts of the time.
+constexpr double kClocks = 0.005;
 
 class Audit {
  public:
@@ -29,6 +33,13 @@ class Audit {
   void count(const char* name, std::size_t stated, const char* from, std::size_t expected) {
     if (!found && stated != expected)
       found = fmt::format("{} has {} entries, but {} says {}", name, stated, from, expected);
+  }
+
+  void finite(const char* name, const std::vector<double>& series) {
+    const auto bad =
+        std::find_if(series.begin(), series.end(), [](double value) { return !std::isfinite(value); });
+    if (!found && bad != series.end())
+      found = fmt::format("{} is null at step {}, but status is ok", name, bad - series.begin() + 1);
   }
 
   std::optional<std::string> found;
@@ -77,6 +88,11 @@ void audit_timing(Audit& audit, const Timing& timing) {
     audit_runs(audit, timing);
   audit.number("timing.min_ms", timing.min_ms, "samples_ms", statistics->min);
   audit.number("timing.iqr_ms", timing.iqr_ms, "samples_ms", statistics->iqr(), statistics->median);
+  // The host's clock runs through every sample, and between two of them.
+  const double mean = *mean_step_ms(timing);
+  if (!audit.found && timing.wall_ms && !(*timing.wall_ms >= mean * (1 - kClocks)))
+    audit.found =
+        fmt::format("timing.wall_ms is {:.8g}, but the mean of samples_ms is {:.8g}", *timing.wall_ms, mean);
 }
 
 void audit_speed(Audit& audit, const Record& record) {
@@ -108,6 +124,21 @@ void audit_curve(Audit& audit, const Record& record) {
                               record.training->loss.size(), steps);
 }
 
+/// A step whose loss or gradients are no numbers ends a run, which is not ok then.
+void audit_training(Audit& audit, const Record& record) {
+  const Training& training = *record.training;
+  if (!audit.found && training.params_changed && training.params_total &&
+      *training.params_changed > *training.params_total)
+    audit.found = fmt::format("training.params_changed is {}, but training.params_total is {}",
+                              *training.params_changed, *training.params_total);
+  if (record.status != Status::ok) return;
+  audit.finite("training.loss", training.loss);
+  audit.finite("training.grad_norm", training.grad_norm);
+  if (!audit.found && training.grad_norm.size() < training.loss.size())
+    audit.found = fmt::format("training.grad_norm has {} entries, but training.loss has {}",
+                              training.grad_norm.size(), training.loss.size());
+}
+
 }  // namespace
 
 std::optional<std::string> contradiction(const Record& record) {
@@ -121,6 +152,7 @@ std::optional<std::string> contradiction(const Record& record) {
       steps->is_number_integer() && *steps != record.training->loss.size())
     audit.found = fmt::format("training.loss has {} entries, but case.steps says {}",
                               record.training->loss.size(), steps->dump());
+  if (record.training) audit_training(audit, record);
   return audit.found;
 }
 

@@ -1,6 +1,9 @@
 // A record that was changed in one place is found out in the other.
 #include "results/contradiction.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "results/record_file.h"
 #include "results/record_samples.h"
 #include "tools/catch.h"
@@ -101,6 +104,44 @@ TEST_CASE("a run that ended well has a loss for each of its steps", "[contradict
         "training.loss has 16 entries, but timing says that 17 steps were done");
   CHECK(after(automatic(12)) == "none");  // an interleaved case's curve is its first run's
   CHECK(after(automatic(11)) == "training.loss has 11 entries, but timing says that 12 steps were done");
+}
+
+TEST_CASE("what ended well has a number for every loss and gradient norm", "[contradiction]") {
+  const double null = std::nan("");
+  CHECK(after([&](Record& r) { std::fill_n(r.training->loss.begin(), 50, null); }) ==
+        "training.loss is null at step 1, but status is ok");
+  CHECK(after([&](Record& r) { r.training->loss[3] = null; }) ==
+        "training.loss is null at step 4, but status is ok");
+  CHECK(after([&](Record& r) { r.training->grad_norm.assign(100, null); }) ==
+        "training.grad_norm is null at step 1, but status is ok");
+  CHECK(after([](Record& r) { r.training->grad_norm.clear(); }) ==
+        "training.grad_norm has 0 entries, but training.loss has 100");
+  CHECK(after([&](Record& r) { r.status = Status::diverged, r.training->loss.back() = null; }) == "none");
+}
+
+TEST_CASE("no more parameters change than there are", "[contradiction]") {
+  CHECK(after([](Record& r) { r.training->params_changed = 147; }) ==
+        "training.params_changed is 147, but training.params_total is 146");
+  CHECK(after([](Record& r) { r.training->params_changed = 0; }) == "none");
+}
+
+TEST_CASE("the host's clock sees at least the steps themselves", "[contradiction]") {
+  const auto with_wall = [](double wall_ms) { return [=](Record& r) { r.timing->wall_ms = wall_ms; }; };
+  CHECK(contains(after(with_wall(0)), "timing.wall_ms is 0, but the mean of samples_ms is 2"));
+  CHECK(contains(after_without_runs(with_wall(248)), "timing.wall_ms is 248, but"));
+  CHECK(after(with_wall(249.9)) == "none");  // two clocks
+  CHECK(after(with_wall(400)) == "none");
+  // Of an interleaved case it is the mean over both runs, however many samples each has.
+  const auto uneven = [](double wall_ms) {
+    return [=](Record& r) {
+      r.timing->samples_ms = {300, 300, 300, 300, 300, 300, 300, 300, 300, 300, 200};
+      r.timing->runs[0].samples = 10, r.timing->runs[0].median_ms = 300;
+      r.timing->runs[1].samples = 1, r.timing->runs[1].median_ms = 200;
+      r.timing->iqr_ms = 0, r.timing->min_ms = 200, r.timing->wall_ms = wall_ms;
+    };
+  };
+  CHECK(after(uneven(251)) == "none");
+  CHECK(after(uneven(245)) == "timing.wall_ms is 245, but the mean of samples_ms is 250");
 }
 
 TEST_CASE("a line that contradicts itself is kept and named", "[contradiction]") {

@@ -22,7 +22,8 @@ struct CheckOptions {
 };
 
 /// Prints the result; returns the exit status. Also appends Markdown to the file that GITHUB_STEP_SUMMARY
-/// names, and prints annotations where GITHUB_ACTIONS is "true". With `accept` the run's measured cases
+/// names, and prints annotations where GITHUB_ACTIONS is "true",
+/// with workflow commands stopped for all else. With `accept` the run's measured cases
 /// replace those of the baseline and new ones join it, but for records that contradict themselves or of which
 /// nobody knows whether they are the newest; a baseline of another kind (difference_in_kind) is replaced
 /// whole, and kept as FILE.1, FILE.2, ...; then the status is 0. Throws InvalidInput if a path

@@ -125,6 +125,16 @@ TEST_CASE("bad input of the check gets one line and exit status 2", "[check]") {
   CHECK(contains(refused("--baseline " + half + " " + s.run), "half.jsonl:4: half-written last line"));
   const std::string twice = write_records(s.directory, "twice.jsonl", {kBf16, kBf16});
   CHECK(contains(refused("--baseline " + twice + " " + s.run), "is repeated at"));
+  Record contradictory = kBf16;
+  contradictory.metrics->tokens_per_s = 1;
+  const std::string wrong = write_records(s.directory, "wrong.jsonl", {contradictory, kMxfp8});
+  CHECK(contains(refused("--baseline " + wrong + " " + s.run), "wrong.jsonl:1: contradicts itself"));
+  Record here = samples::cpu_record("bf16"), there = here;
+  there.env.cpu = "EPYC 9654";
+  const std::string machines = write_records(s.directory, "machines.jsonl", {here, there});
+  const std::string one_machine = write_records(s.directory, "machine.jsonl", {there});
+  CHECK(contains(refused("--baseline " + machines + " " + one_machine), "one case on two machines"));
+  CHECK(contains(refused("--accept --baseline " + machines + " " + one_machine), "one case on two machines"));
   CHECK(contains(refused(with_baseline + "/no/such/folder"), "no such file or folder"));
   const std::string text = s.directory.write("notes.txt", "not a record\n");
   CHECK(refused(with_baseline + s.run + " " + text) ==
@@ -218,8 +228,15 @@ TEST_CASE("the check writes for people, CI systems and programs", "[check]") {
 }
 
 TEST_CASE("texts of a record cannot break what reads the outputs", "[check]") {
-  CaseResult one{
-      "id", {{"model", "a b"}, {"data", "it's"}, {"glob", ""}, {"keep_bf16", "first:1"}}, "<&\">\x1b", {}};
+  CaseResult one{"id",
+                 {{"model", "a b"},
+                  {"x; touch pwned #", 1},
+                  {"$(id)", "x"},
+                  {"data", "it's"},
+                  {"glob", ""},
+                  {"keep_bf16", "first:1"}},
+                 "<&\">\x1b",
+                 {}};
   one.metrics.push_back({"run", "", GateVerdict::missing, {}, {}, {}, {}, "50% gone\nnext: line"});
   const GateResult result{{one}, {}};
   CHECK(rerun_with_all_flags(one.fields) ==
@@ -227,6 +244,33 @@ TEST_CASE("texts of a record cannot break what reads the outputs", "[check]") {
   CHECK(contains(gate_junit(result, rerun_with_all_flags), "name=\"&lt;&amp;&quot;&gt; \""));
   CHECK(contains(gate_annotations(result, rerun_with_all_flags),
                  "::run MISSING: 50%25 gone%0Anext: line%0Aagain: "));
+  CaseResult old_form = one;
+  old_form.label = "##[add-mask]hello";
+  old_form.metrics.front().reason = "a ##[group]b";
+  CHECK_FALSE(contains(gate_annotations({{old_form}, {}}, rerun_with_all_flags), "##["));
+}
+
+TEST_CASE("no text of a record is a workflow command", "[check]") {
+  const TempDirectory directory;
+  Record record = kMxfp8;
+  record.case_fields["model"] = "::add-mask::hello";
+  const std::string file = write_records(directory, "base.jsonl", {record, kBf16});
+  const std::string arguments = "--baseline " + file + " " + file;
+  const auto stopped = [&] {
+    const Answer answer = check_says(arguments, "GITHUB_ACTIONS=true");
+    CHECK(answer.status == 0);
+    const std::string start = "::stop-commands::";
+    REQUIRE(answer.text.rfind(start, 0) == 0);
+    const std::string word = answer.text.substr(start.size(), answer.text.find('\n') - start.size());
+    CHECK(word.size() > 30);
+    const std::size_t end = answer.text.find("\n::" + word + "::\n");
+    CHECK(end < answer.text.size());
+    CHECK(answer.text.find("::add-mask::hello") < end);
+    CHECK(answer.text.rfind("::add-mask::hello") < end);
+    return word;
+  };
+  CHECK(stopped() != stopped());
+  CHECK_FALSE(contains(check_says(arguments).text, "stop-commands"));
 }
 
 TEST_CASE("the script of GPU runners ends with 1 where tests fail, however many", "[check]") {

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "kernels/errors.h"
+#include "results/host_time.h"
 #include "tools/analysis.h"
 #include "tools/distinct.h"
 #include "tools/gate_loss.h"
@@ -60,7 +61,7 @@ SpeedSample speed_sample(const Record& record) {
     sample.sm_clock_mhz = record.telemetry->sm_clock_mhz;
     sample.throttle_reasons = record.telemetry->throttle_reasons;
   }
-  sample.wall_ms = record.timing->wall_ms;
+  sample.between_ms = between_steps_ms(*record.timing);
   if (record.env.gpu) sample.power_limit_w = record.env.gpu->power_limit;
   return sample;
 }
@@ -214,6 +215,7 @@ GateResult judge(const RecordSet& baseline, const RecordSet& current, const Gate
     if (judged.metrics.empty())
       add(Match::whole(GateVerdict::missing, "neither speed, memory nor loss can be judged"));
     add(judge_formats(of, match.current->record));
+    add(judge_updates(of, match.current->record));
     result.cases.push_back(std::move(judged));
   }
   result.notes = notes.texts;

@@ -8,18 +8,20 @@
 //            step, parameters, vocabulary, the data's entropy, converted layers, or no word of what the baseline
 //            says there. A metric that the baseline has and the run lacks is MISSING by itself;
 //   NOISY    if one of the two records contradicts itself (results/contradiction.h), or if there are several of
-//            the case and nobody can say which is the newest.
+//            the case and nobody can say which is the newest. The check refuses a baseline like that.
 //
 // Speed. Three times of a step count: the median; the mean, where the slowest step counts as the second slowest, as
 // one hiccup is no trend but two are; and by the host's clock that mean and what timing.wall_ms has beyond the samples.
+// The mean's interval is 99.5% wide (Student's t), the median's 95% (McGill's notch).
 // A run is SLOWER if
-//   - its step times [min, q3] lie wholly above the baseline's, which is not noise, and its median is longer by the
-//     tolerance, to within the uncertainty of both medians; or a quarter of its steps take longer than any but one of
-//     the baseline's, and its mean is longer by more than the tolerance at the low end of its 95% interval;
+//   - its step times [min, q3] lie wholly above the baseline's, which is not noise, its median is longer by the
+//     tolerance, to within the uncertainty of both medians, and the interval of the mean's change lies above zero; or a
+//     quarter of its steps take longer than any but one of the baseline's, and its mean is longer by more than the
+//     tolerance at the low end of its interval;
 //   - and the same holds in clock cycles (time x SM clock): that is not a GPU that ran at a lower clock.
-// Else it is NOISY if one of the three is longer by the tolerance all the same, or if the 95% interval of the
-// median's or the mean's change ends above twice the tolerance. FASTER mirrors the rule of the median, where nothing
-// is SLOWER or NOISY.
+// Else it is NOISY if one of the three is longer by the tolerance all the same, or the interval of its change ends above
+// twice the tolerance, or if the mean of all steps, the slowest included and by the host's clock where both have it, is
+// longer by more than twice the tolerance. FASTER mirrors the rule of the median, where nothing is SLOWER or NOISY.
 //
 // Where nothing but the power cap held the run's clock down, at the baseline's limit, the clock follows from what
 // the program draws: a run that is NOISY for its clock may be the program's own doing then, and says so.
@@ -40,7 +42,8 @@
 // unseen. NOISY is also a curve that tells too little: of two that are not equally long, this run's has less than a
 // quarter of the baseline's steps, or one has fewer than kFewestComparedSteps.
 //
-// What the baseline quantized is WORSE in another format, and MISSING where it is not quantized now.
+// What the baseline quantized is WORSE in another format, and MISSING where it is not quantized now. A first step that
+// changes fewer parameters than the baseline's is WORSE.
 #pragma once
 
 #include <cstddef>
@@ -116,6 +119,10 @@ GateResult judge(const RecordSet& baseline, const RecordSet& current, const Gate
 /// What the baseline quantized and the run quantizes in another format or not at all; null where it is the same.
 std::optional<MetricResult> judge_formats(const Record& baseline, const Record& current);
 
+/// "updates": WORSE if the first step changes fewer parameters than the baseline's, MISSING where nobody knows now;
+/// null where it changes as many.
+std::optional<MetricResult> judge_updates(const Record& baseline, const Record& current);
+
 /// "first loss" and "SQNR" of one case, as far as the baseline has them, within what the CPU's kind may
 /// change. WORSE for a higher loss or more quantization noise; NOISY for less of either, which is no repeat.
 std::vector<MetricResult> judge_numerics(const Record& baseline, const Record& current);
@@ -131,9 +138,9 @@ struct SpeedSample {
   StopReason stop_reason = StopReason::target;
   std::vector<std::string> throttle_reasons{};  ///< NVML's, seen at least once; none: unknown, or none
   std::optional<double> power_limit_w{};
-  std::optional<double> wall_ms{};  ///< the host's clock, per step
+  std::optional<double> between_ms{};  ///< between_steps_ms (results/host_time.h)
 };
-/// NOISY where a side has fewer than kFewestSamples (results/statistics.h). MISSING where the run lacks wall_ms and
+/// NOISY where a side has fewer than kFewestSamples (results/statistics.h). MISSING where the run lacks between_ms and
 /// the baseline has it, or a step takes no time.
 MetricResult judge_speed(const SpeedSample& baseline, const SpeedSample& current, double tolerance);
 

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <set>
 
 #include "kernels/errors.h"
@@ -122,21 +121,27 @@ std::optional<std::string> difference_in_work(const LocatedRecord& baseline, con
   return comparison.found;
 }
 
-std::vector<Match> match_cases(const RecordSet& baseline, const RecordSet& current, Distinct& notes) {
-  std::map<std::string, const LocatedRecord*> by_id;
-  for (const LocatedRecord& located : current.records) {
-    const auto [known, is_new] = by_id.emplace(located.record.id, &located);
+ById by_id(const RecordSet& set) {
+  ById records;
+  for (const LocatedRecord& located : set.records) {
+    const auto [known, is_new] = records.emplace(located.record.id, &located);
     if (!is_new)  // of one id and GPU model the reader keeps one; this is the CPU device on two kinds of CPU
       throw InvalidInput(fmt::format("{} and {} are one case on two machines: check them one after the other",
                                      known->second->origin, located.origin));
   }
+  return records;
+}
+
+std::vector<Match> match_cases(const RecordSet& baseline, const RecordSet& current, Distinct& notes) {
+  by_id(baseline);
+  ById left = by_id(current);
   Ids undecided(baseline.undecided.begin(), baseline.undecided.end());
   undecided.insert(current.undecided.begin(), current.undecided.end());
   std::vector<Match> matches;
   for (const LocatedRecord& located : baseline.records) {
-    const auto found = by_id.find(located.record.id);
-    const LocatedRecord* answer = found == by_id.end() ? nullptr : found->second;
-    if (answer) by_id.erase(found);
+    const auto found = left.find(located.record.id);
+    const LocatedRecord* answer = found == left.end() ? nullptr : found->second;
+    if (answer) left.erase(found);
     if (located.record.status != Status::ok) {
       notes.add(fmt::format("{}: case {} was {} in the baseline, so there is nothing to compare with",
                             located.origin, located.record.id, name_of(located.record.status)));
@@ -147,9 +152,9 @@ std::vector<Match> match_cases(const RecordSet& baseline, const RecordSet& curre
     match.unfit = what_is_unfit(match, undecided);
     matches.push_back(std::move(match));
   }
-  if (!by_id.empty())
-    notes.add(fmt::format("{} of this run {} no baseline", plural(by_id.size(), "case"),
-                          by_id.size() == 1 ? "has" : "have"));
+  if (!left.empty())
+    notes.add(fmt::format("{} of this run {} no baseline", plural(left.size(), "case"),
+                          left.size() == 1 ? "has" : "have"));
   return matches;
 }
 

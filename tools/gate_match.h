@@ -1,6 +1,7 @@
 // Which record of a run answers which of the baseline, and whether there is anything to judge between the two.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,8 +21,12 @@ struct Match {
   static MetricResult whole(GateVerdict verdict, std::string reason);
 };
 
+using ById = std::map<std::string, const LocatedRecord*>;
+/// Throws InvalidInput where one case is of two machines.
+ById by_id(const RecordSet& set);
+
 /// One for every measured case of the baseline, in its order. Notes name the cases that only one side has. Throws
-/// InvalidInput where the run has a case of two machines, or one that is native on one side and emulated on the other.
+/// InvalidInput where a side has a case of two machines, or one that is native on one side and emulated on the other.
 std::vector<Match> match_cases(const RecordSet& baseline, const RecordSet& current, Distinct& notes);
 
 /// The first thing in which two records are not of the same work, whatever their ids say: "case.seq is 2048 at a:1, but

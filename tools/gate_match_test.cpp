@@ -77,6 +77,28 @@ TEST_CASE("a case whose formats changed is no pass, whatever else is judged", "[
   CHECK(judge_one(kBase, run).exit_status() == 0);
 }
 
+TEST_CASE("a first step that changes fewer parameters is no pass", "[gate]") {
+  Record run = kBase;
+  run.training->params_changed = 0;
+  CHECK(metric_of(judge_one(kBase, run), "updates").verdict == GateVerdict::worse);
+  CHECK(metric_of(judge_one(kBase, run), "updates").reason ==
+        "the first step changed 146 of the parameter tensors and changes 0 now");
+  CHECK(judge_one(run, kBase).exit_status() == 0);
+  run.training->params_changed.reset();
+  CHECK(verdict_of(judge_one(kBase, run), "updates") == GateVerdict::missing);
+  CHECK(judge_one(run, kBase).exit_status() == 0);
+}
+
+TEST_CASE("one case on two machines is refused, on either side", "[gate]") {
+  const Record here = samples::cpu_record("bf16");
+  Record there = here;
+  there.env.cpu = "EPYC 9654";
+  for (const auto& [baseline, run] :
+       {std::pair{set_of({here, there}), set_of({there})}, std::pair{set_of({here}), set_of({here, there})}})
+    CHECK(contains(refusal_of([&, &b = baseline, &r = run] { judge(b, r, {}); }),
+                   "f:1 and f:2 are one case on two machines"));
+}
+
 TEST_CASE("a record that contradicts itself is NOISY, on either side", "[gate]") {
   const MetricResult result = after([](Record& r) { r.metrics->tokens_per_s = 99999999; });
   CHECK(result.verdict == GateVerdict::noisy);

@@ -44,9 +44,11 @@ Roles with_noise(const Record& record) {
   return roles;
 }
 
-std::optional<double> median_sqnr(const Record& record) {
+/// Over the roles of the baseline, as far as these have them.
+std::optional<double> median_sqnr(const Roles& baseline, const Roles& these) {
   std::vector<double> values;
-  for (const auto& [role, stats] : with_noise(record)) values.push_back(*stats->sqnr_db);
+  for (const auto& [role, stats] : these)
+    if (baseline.contains(role)) values.push_back(*stats->sqnr_db);
   const auto statistics = sample_statistics(values);
   return statistics ? std::optional(statistics->median) : std::nullopt;
 }
@@ -67,10 +69,9 @@ MetricResult compare_first_loss(double was, const std::optional<double>& is) {
   return result;
 }
 
-MetricResult compare_sqnr(const Record& baseline, const Record& current) {
-  MetricResult result{"SQNR", "dB", GateVerdict::pass, median_sqnr(baseline), median_sqnr(current), {},
+MetricResult compare_sqnr(const Roles& was, const Roles& is) {
+  MetricResult result{"SQNR", "dB", GateVerdict::pass, median_sqnr(was, was), median_sqnr(was, is), {},
                       {},     ""};
-  const Roles was = with_noise(baseline), is = with_noise(current);
   std::vector<double> changes;
   const auto complain = [&](GateVerdict verdict, std::string reason) {
     result.verdict = verdict;
@@ -115,10 +116,25 @@ std::optional<MetricResult> judge_formats(const Record& baseline, const Record& 
   return std::nullopt;
 }
 
+std::optional<MetricResult> judge_updates(const Record& baseline, const Record& current) {
+  const auto changed = [](const Record& record) {
+    return record.training ? record.training->params_changed : std::nullopt;
+  };
+  const auto was = changed(baseline), is = changed(current);
+  if (!was || (is && *is >= *was)) return std::nullopt;
+  MetricResult result{"updates", ""};
+  result.verdict = is ? GateVerdict::worse : GateVerdict::missing;
+  result.reason =
+      is ? fmt::format("the first step changed {} of the parameter tensors and changes {} now", *was, *is)
+         : "the record of this run does not say what its first step changed";
+  return result;
+}
+
 std::vector<MetricResult> judge_numerics(const Record& baseline, const Record& current) {
   std::vector<MetricResult> results;
   if (const auto was = first_loss(baseline)) results.push_back(compare_first_loss(*was, first_loss(current)));
-  if (median_sqnr(baseline)) results.push_back(compare_sqnr(baseline, current));
+  if (const Roles was = with_noise(baseline); !was.empty())
+    results.push_back(compare_sqnr(was, with_noise(current)));
   return results;
 }
 

@@ -36,7 +36,7 @@ std::string cell(const MetricResult& metric) {
   return fmt::format("{} {:+.{}f}%", name_of(metric.verdict), 100 * change, metric.unit == "nats" ? 3 : 1);
 }
 
-/// "final loss WORSE: 5.41 -> 5.52 nats, +0.1 nats; the noise band is +-0.01", one line per metric.
+/// "peak memory BIGGER, 10.00 GiB -> 10.25 GiB: +2.50%, 2.00% are allowed", one line per metric.
 std::vector<std::string> complaints(const CaseResult& result) {
   std::vector<std::string> lines;
   for (const MetricResult& metric : result.metrics) {
@@ -108,10 +108,13 @@ std::string shell_quoted(const std::string& word) {
 }
 
 std::string rerun_with_all_flags(const Json& fields) {
+  const auto of_a_flag = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+  };
   std::string command = "precbench run";
   for (const auto& item : fields.items()) {
     const std::string value = field_text(item.value());
-    if (value.empty()) continue;
+    if (value.empty() || !std::all_of(item.key().begin(), item.key().end(), of_a_flag)) continue;
     std::string flag = item.key();
     std::replace(flag.begin(), flag.end(), '_', '-');
     command += " --" + flag + " " + shell_quoted(value);
@@ -175,6 +178,9 @@ std::string gate_annotations(const GateResult& result, const RerunCommand& rerun
                         annotation_property(fmt::format("{}: {}", name_of(one.verdict()), one.label)),
                         annotation_message(joined(lines, "\n")));
   }
+  // The other form of a workflow command acts anywhere in a line.
+  const std::string_view old_form = "##[";
+  for (std::size_t at = 0; (at = text.find(old_form, at)) != std::string::npos;) text.replace(at, 3, "## [");
   return text;
 }
 

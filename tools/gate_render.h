@@ -11,8 +11,8 @@ namespace precbench {
 /// The command that runs a case again, from its fields.
 using RerunCommand = std::function<std::string(const nlohmann::ordered_json& fields)>;
 
-/// "precbench run --model tiny ...": every field as a flag. A program that knows the defaults leaves those
-/// out.
+/// "precbench run --model tiny ...": every field as a flag, but for names that no flag has. A program that knows the
+/// defaults leaves those out.
 std::string rerun_with_all_flags(const nlohmann::ordered_json& fields);
 /// `word` as a shell reads it back.
 std::string shell_quoted(const std::string& word);

@@ -12,14 +12,18 @@
 namespace precbench {
 namespace {
 
-/// The step times of one side, and by how much their middle and their mean are uncertain, in parts of these: about
-/// half a 95% interval.
+/// On each side of a mean's interval the chance that the true mean lies beyond it.
+constexpr double kBeyond = 0.0025;
+
+/// The step times of one side, and by how much their middle and their mean are uncertain, in parts of these: half a
+/// median's 95% and half a mean's 99.5% interval.
 struct StepTimes {
   SampleStatistics spread;
   double median_blur;
   double slowest;          ///< but for one
   double mean, mean_blur;  ///< the slowest step counts as the second slowest
-  double host;             ///< that mean, with what the host's clock saw beyond the device's
+  double between;          ///< what the host's clock saw beyond the device's
+  double whole;            ///< the mean of all, the slowest included, with `between`
 };
 
 /// The samples with the largest lowered to the second largest, in another order, which ends with these. At least two.
@@ -30,9 +34,11 @@ std::vector<double> with_peak_lowered(std::vector<double> samples) {
   return samples;
 }
 
-StepTimes step_times(const SpeedSample& sample) {
-  const double n = static_cast<double>(sample.step_ms.size());
-  StepTimes times{*sample_statistics(sample.step_ms), 0, 0, 0, 0, 0};
+/// `with_host`: both sides know the host's clock.
+StepTimes step_times(const SpeedSample& sample, bool with_host) {
+  const std::size_t count = sample.step_ms.size();
+  const double n = static_cast<double>(count);
+  StepTimes times{*sample_statistics(sample.step_ms), 0, 0, 0, 0, 0, 0};
   // Half the width of a median's notch (McGill, Tukey and Larsen, 1978), with q3 - min for the interquartile
   // range, which may be 0 by chance where samples are few.
   times.median_blur = 1.57 * (times.spread.q3 - times.spread.min) / times.spread.median / std::sqrt(n);
@@ -40,13 +46,14 @@ StepTimes step_times(const SpeedSample& sample) {
   const auto [mean, sd] = mean_and_spread(lowered);
   times.slowest = lowered.back();
   times.mean = mean;
-  times.mean_blur = 2 * sd / mean / std::sqrt(n);
-  const double device = std::accumulate(sample.step_ms.begin(), sample.step_ms.end(), 0.0) / n;
-  times.host = mean + std::max(0.0, sample.wall_ms.value_or(device) - device);
+  // n - 2 degrees of freedom: the lowered sample says nothing of its own.
+  times.mean_blur = student_t_quantile(1 - kBeyond, n - 2) * sd / mean / std::sqrt(n);
+  if (with_host) times.between = std::max(0.0, *sample.between_ms);
+  times.whole = std::accumulate(sample.step_ms.begin(), sample.step_ms.end(), 0.0) / n + times.between;
   return times;
 }
 
-/// How much longer one side's step takes, as a fraction, and half the 95% interval of that.
+/// How much longer one side's step takes, as a fraction, and half the interval of that.
 struct Change {
   double size, blur;
   double low() const { return size - blur; }
@@ -78,10 +85,12 @@ struct Opinion {
 
 /// Of two sides with enough samples each, whose steps take time.
 Opinion compare(const SpeedSample& baseline, const SpeedSample& current, double tolerance) {
-  const StepTimes was = step_times(baseline), is = step_times(current);
+  const bool with_host = baseline.between_ms && current.between_ms;
+  const StepTimes was = step_times(baseline, with_host), is = step_times(current, with_host);
   const Change median{is.spread.median / was.spread.median - 1, std::hypot(was.median_blur, is.median_blur)};
   const Change mean{is.mean / was.mean - 1, std::hypot(was.mean_blur, is.mean_blur)};
-  const double host = baseline.wall_ms && current.wall_ms ? is.host / was.host - 1 : 0;
+  const Change host{(is.mean + is.between) / (was.mean + was.between) - 1, mean.blur};
+  const double whole = is.whole / was.whole - 1;
   // A change of exactly the tolerance counts as one, whatever the last bit says.
   constexpr double kRounding = 1e-9;
   const double limit = tolerance - kRounding;
@@ -89,7 +98,8 @@ Opinion compare(const SpeedSample& baseline, const SpeedSample& current, double 
   const double clocks = known ? *current.sm_clock_mhz / *baseline.sm_clock_mhz : 1;
 
   const auto median_longer = [&](double factor) {
-    return is.spread.min * factor > was.spread.q3 && median.in_cycles(factor).high() >= limit;
+    return is.spread.min * factor > was.spread.q3 && median.in_cycles(factor).high() >= limit &&
+           mean.in_cycles(factor).low() > 0;
   };
   const auto mean_longer = [&](double factor) {
     return is.spread.q3 * factor > was.slowest && mean.in_cycles(factor).low() > tolerance;
@@ -118,14 +128,19 @@ Opinion compare(const SpeedSample& baseline, const SpeedSample& current, double 
             median.size};
   if (!(mean.size < limit))
     return {GateVerdict::noisy, both + ": some of the steps take longer, or it is noise", mean.size};
-  if (!(host < limit))
+  if (!(host.size < limit))
     return {
         GateVerdict::noisy,
         fmt::format("by the host's clock the mean step takes {:+.2f}%, by the device's {:+.2f}%: time passes "
                     "between the steps",
-                    100 * host, 100 * mean.size),
-        host};
-  for (const Change& change : {median, mean})
+                    100 * host.size, 100 * mean.size),
+        host.size};
+  if (!(whole <= 2 * tolerance))
+    return {GateVerdict::noisy,
+            fmt::format("with its slowest step the mean step takes {:+.2f}%: a stall, or one hiccup",
+                        100 * whole),
+            whole};
+  for (const Change& change : {median, mean, host})
     if (!(change.high() <= 2 * tolerance))
       return {GateVerdict::noisy,
               fmt::format("{}: the step times spread too far to tell; {}", both,
@@ -159,7 +174,7 @@ MetricResult judge_speed(const SpeedSample& baseline, const SpeedSample& current
                            kFewestSamples, remedy(fewer)));
   const Opinion opinion = compare(baseline, current, tolerance);
   result.change = opinion.change;
-  if (exit_status(opinion.verdict) == kCheckPassed && baseline.wall_ms && !current.wall_ms)
+  if (exit_status(opinion.verdict) == kCheckPassed && baseline.between_ms && !current.between_ms)
     return say(GateVerdict::missing, "the record of this run lacks timing.wall_ms");
   return say(opinion.verdict, opinion.reason);
 }

@@ -221,7 +221,7 @@ TEST_CASE("numerics: the first loss, the noise of each role and its format must 
   CHECK(verdict("first loss", first(1 + 4e-5)) == GateVerdict::pass);
   CHECK(verdict("first loss", first(1 + 6e-5)) == GateVerdict::worse);
   CHECK(verdict("first loss", first(1 - 6e-5)) == GateVerdict::noisy);
-  CHECK(verdict("first loss", [](Record& r) { r.training->loss[0] = std::nan(""); }) == GateVerdict::missing);
+  CHECK(verdict("run", [](Record& r) { r.training->loss[0] = std::nan(""); }) == GateVerdict::noisy);
   const auto sqnr = [](double all, double last) {
     return [=](Record& r) {
       for (QuantizationStats& stats : r.quantization) *stats.sqnr_db += all;
@@ -233,6 +233,12 @@ TEST_CASE("numerics: the first loss, the noise of each role and its format must 
   CHECK(verdict("SQNR", sqnr(0.2, 0)) == GateVerdict::noisy);
   CHECK(verdict("SQNR", sqnr(0, -3.1)) == GateVerdict::worse);
   CHECK(verdict("SQNR", [](Record& r) { r.quantization.back().sqnr_db.reset(); }) == GateVerdict::missing);
+  // A role that the baseline does not know moves no median that is shown.
+  Record more = base;
+  more.quantization.push_back({"o.x rows", "e4m3 1x32", 0.0, 0.0, 5.0});
+  const MetricResult shown = metric_of(judge_one(base, more, numerics), "SQNR");
+  CHECK(shown.verdict == GateVerdict::pass);
+  CHECK(shown.current == shown.baseline);
   CHECK(verdict("formats", [](Record& r) { r.quantization.back().format = "e5m2 1x32"; }) ==
         GateVerdict::worse);
   CHECK(verdict("formats", [](Record& r) { r.quantization.pop_back(); }) == GateVerdict::missing);
