@@ -106,7 +106,7 @@ void audit_speed(Audit& audit, const Record& record) {
                  "metrics.tokens_per_s_per_gpu times flops.per_token",
                  *metrics.tokens_per_s_per_gpu * record.flops->per_token / 1e12);
   const auto gpus = record.case_fields.find("gpus");
-  if (gpus != record.case_fields.end() && gpus->is_number() && metrics.tokens_per_s)
+  if (gpus && gpus->is_number() && metrics.tokens_per_s)
     audit.number("metrics.tokens_per_s_per_gpu", metrics.tokens_per_s_per_gpu,
                  "metrics.tokens_per_s over case.gpus", *metrics.tokens_per_s / gpus->get<double>());
 }
@@ -148,8 +148,8 @@ std::optional<std::string> contradiction(const Record& record) {
   if (record.status == Status::ok && record.timing && record.training) audit_curve(audit, record);
   // A run that ended well did all its steps: a shorter curve would be compared at another place than it says.
   const auto steps = record.case_fields.find("steps");
-  if (!audit.found && record.status == Status::ok && record.training && steps != record.case_fields.end() &&
-      steps->is_number_integer() && *steps != record.training->loss.size())
+  if (!audit.found && record.status == Status::ok && record.training && steps && steps->is_number_integer() &&
+      *steps != record.training->loss.size())
     audit.found = fmt::format("training.loss has {} entries, but case.steps says {}",
                               record.training->loss.size(), steps->dump());
   if (record.training) audit_training(audit, record);

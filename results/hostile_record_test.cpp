@@ -1,6 +1,7 @@
 // Records of somebody who means harm: each is named in one line and left out, and what is read can be computed with.
 #include <sys/stat.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "kernels/errors.h"
@@ -195,12 +196,39 @@ TEST_CASE("the last line is found whatever its length", "[record_file][hostile]"
   }
 }
 
+TEST_CASE("a whole last line that is beyond a limit stays, and is named", "[record_file][hostile]") {
+  const TempDirectory scratch;
+  std::string many = "{\"schema\":1";
+  for (int i = 0; i < 300; ++i) many += ",\"k" + std::to_string(i) + "\":1";
+  const std::string deep = "{\"a\":" + std::string(40, '[') + std::string(40, ']') + "}";
+  for (const std::string& line : {many + "}", deep})
+    for (const char* end : {"\n", ""}) {
+      const std::string path = scratch.write("r.jsonl", "{}\n" + line + end);
+      CHECK(contains(repair_tail(path).value_or(""),
+                     "the last line is whole, but cannot be read as a record: "));
+      CHECK(file_text(path) == "{}\n" + line + "\n");
+      CHECK_FALSE(std::filesystem::exists(path + ".broken"));
+    }
+  const std::string path = scratch.write("r.jsonl", "{}\n" + many);
+  CHECK(contains(repair_tail(path).value_or(""), "only half written"));
+  CHECK(file_text(path) == "{}\n");
+}
+
 TEST_CASE("the schema stops at its thousandth complaint", "[schema][hostile]") {
   Json json = samples::gpu_record("bf16", 250);
   json["training"]["loss"] = Json(std::vector<std::string>(5000, "x"));
   const auto found = Schema::record().violations(json);
   CHECK(found.size() == Schema::kMostViolations);
   CHECK(found.back() == "/training/loss/999: not number or null but string");
+  // What one object lacks, or has too much, counts as well.
+  json = samples::gpu_record("bf16", 250);
+  json["breakdown"]["ops"] = Json::array();
+  for (int i = 0; i < 3000; ++i) json["breakdown"]["ops"].push_back(Json::object());
+  CHECK(Schema::record().violations(json).size() == Schema::kMostViolations);
+  json["breakdown"]["ops"].erase(json["breakdown"]["ops"].begin() + 150, json["breakdown"]["ops"].end());
+  for (Json& op : json["breakdown"]["ops"])
+    for (int key = 0; key < 20; ++key) op["k" + std::to_string(key)] = key;
+  CHECK(Schema::record().violations(json).size() == Schema::kMostViolations);
 }
 
 TEST_CASE("no number of a valid record stops a report", "[report][hostile]") {

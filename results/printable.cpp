@@ -1,7 +1,9 @@
 // What of a text is shown. See printable.h.
 #include "results/printable.h"
 
+#include <algorithm>
 #include <cstddef>
+#include <iterator>
 
 namespace precbench {
 namespace {
@@ -31,13 +33,25 @@ Character first_of(std::string_view text) {
   return {code, bytes};
 }
 
-/// Whether a terminal or an editor acts on the character instead of showing it.
+struct Range {
+  char32_t first, last;
+};
+
+/// Characters that are not shown: Unicode's Default_Ignorable_Code_Point, which has the marks that turn the direction
+/// of writing, joiners, fillers, variation selectors and tags.
+constexpr Range kIgnorable[] = {{0x00AD, 0x00AD},  {0x034F, 0x034F}, {0x061C, 0x061C},   {0x115F, 0x1160},
+                                {0x17B4, 0x17B5},  {0x180B, 0x180F}, {0x200B, 0x200F},   {0x202A, 0x202E},
+                                {0x2060, 0x206F},  {0x3164, 0x3164}, {0xFE00, 0xFE0F},   {0xFEFF, 0xFEFF},
+                                {0xFFA0, 0xFFA0},  {0xFFF0, 0xFFFB}, {0x1BCA0, 0x1BCA3}, {0x1D173, 0x1D17A},
+                                {0xE0000, 0xE0FFF}};
+
+/// Whether a terminal or an editor acts on the character, or hides it, instead of showing it.
 bool acts(char32_t code) {
   const bool control = code < 0x20 || (code >= 0x7F && code <= 0x9F);
   const bool line_end = code == 0x2028 || code == 0x2029;
-  const bool direction = code == 0x061C || code == 0x200E || code == 0x200F ||
-                         (code >= 0x202A && code <= 0x202E) || (code >= 0x2066 && code <= 0x2069);
-  return control || line_end || direction;
+  return control || line_end || std::any_of(std::begin(kIgnorable), std::end(kIgnorable), [&](Range range) {
+           return code >= range.first && code <= range.last;
+         });
 }
 
 }  // namespace

@@ -18,6 +18,19 @@ TEST_CASE("what drives a terminal becomes spaces", "[printable]") {
   CHECK(printable("\u202eevil\u202c \u2066x\u2069\u200e\u200f\u061c") == " evil   x    ");
 }
 
+TEST_CASE("what nobody sees becomes spaces", "[printable]") {
+  for (const char* hidden :
+       {"\u00ad", "\u034f", "\u115f", "\u180e", "\u200b", "\u200c", "\u200d", "\u2060", "\u2064", "\u3164",
+        "\ufe0f", "\ufeff", "\ufff9", "\U000e0001", "\U000e0041", "\U000e01ef"}) {
+    INFO(hidden);
+    CHECK(printable("bf" + std::string(hidden) + "16") == "bf 16");
+  }
+  // The characters beside them are seen.
+  for (const char* seen :
+       {"\u00ac", "\u00ae", "\u200a", "\u2010", "\u2027", "\u2070", "\ufe10", "\ufffc", "\U000dfffd"})
+    CHECK(printable(seen) == seen);
+}
+
 TEST_CASE("bytes that are no UTF-8 become the replacement character", "[printable]") {
   const std::string r = "\uFFFD";
   CHECK(printable("a\xff"

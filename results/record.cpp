@@ -171,7 +171,8 @@ Json write_value(const T& value) {
     return name_of(value);
   } else if constexpr (std::is_floating_point_v<T>) {
     return std::isfinite(value) ? Json(value) : Json(nullptr);
-  } else if constexpr (std::is_arithmetic_v<T> || std::is_same_v<T, std::string> || std::is_same_v<T, Json>) {
+  } else if constexpr (std::is_arithmetic_v<T> || std::is_same_v<T, std::string> ||
+                       std::is_same_v<T, CaseFields>) {
     return value;
   } else {
     Json object = Json::object();
@@ -236,9 +237,9 @@ void read_value(const Json& json, const std::string& where, T& value) {
   } else if constexpr (std::is_same_v<T, std::string>) {
     if (!json.is_string()) wrong_type(where, "a string", json);
     value = json.template get<std::string>();
-  } else if constexpr (std::is_same_v<T, Json>) {
+  } else if constexpr (std::is_same_v<T, CaseFields>) {
     if (!json.is_object()) wrong_type(where, "an object", json);
-    value = json;
+    value = CaseFields(json);
   } else {
     if (!json.is_object()) wrong_type(where, "an object", json);
     each_field(value, [&](const char* key, auto& field) {

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "results/case_fields.h"
 #include "results/shared.h"
 
 namespace precbench {
@@ -210,7 +211,7 @@ struct Record {
   std::string created;  ///< ISO 8601, UTC: "2025-01-31T12:00:00Z"
   /// The fields of the case under the names of the command line; scalars, so that a reader needs no knowledge
   /// of them.
-  nlohmann::ordered_json case_fields = nlohmann::ordered_json::object();
+  CaseFields case_fields;
   Status status = Status::ok;
   std::optional<std::string> error;   ///< one line; not null unless status is ok
   std::vector<std::string> warnings;  ///< one line each: what a reader must know before trusting the numbers

@@ -78,9 +78,10 @@ std::variant<Json, std::string> parsed(const std::string& line) {
   return json;
 }
 
+/// Whether the line is a whole JSON object, of whatever size: that is told without building it.
 bool is_object(const std::string& line) {
-  const auto json = parsed(line);
-  return json.index() == 0 && std::get<Json>(json).is_object();
+  const std::size_t first = line.find_first_not_of(" \t\r");
+  return first != std::string::npos && line[first] == '{' && Json::accept(line);
 }
 
 std::vector<std::string> files_of(const std::string& path) {
@@ -149,6 +150,7 @@ class Reader {
   std::unordered_map<std::string, Environment>
       environments_;  ///< by their JSON: equal ones share their memory
   std::set<std::string> case_fields_;
+  CaseFields like_;                 ///< of a record not long ago, with which others share theirs
   std::vector<std::size_t> lines_;  ///< of each record, a hash of its text
   std::size_t not_named_ = 0;
 };
@@ -191,6 +193,7 @@ std::optional<Record> Reader::record_of(const std::string& line, std::string& pr
     return problem = fmt::format("more than {} different case fields in these records", kMostCaseFields),
            std::nullopt;
   Record record = json.get<Record>();
+  if (!record.case_fields.share_with(like_)) like_ = record.case_fields;
   record.env = environments_.try_emplace(json.at("env").dump(), record.env).first->second;
   return record;
 }
@@ -314,9 +317,11 @@ std::optional<std::string> repair_tail(const std::string& path) {
   const auto last = last_line(path);
   if (!last) return std::nullopt;
   if (is_object(last->text)) {
-    if (last->ended) return std::nullopt;
-    append_text(path, "\n");
-    return path + ": the last line had lost its newline; put back";
+    if (!last->ended) append_text(path, "\n");
+    if (const auto why = beyond(last->text, kRecordLimits))
+      return fmt::format("{}: the last line is whole, but cannot be read as a record: {}", path, *why);
+    return last->ended ? std::nullopt
+                       : std::optional(path + ": the last line had lost its newline; put back");
   }
   append_text(path + ".broken", last->text + "\n");
   std::error_code error;

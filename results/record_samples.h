@@ -16,7 +16,7 @@ inline Record gpu_record(const std::string& recipe, double median_ms, double pen
   Record r;
   r.id = "1b-" + recipe + "-" + std::to_string(seed);
   r.created = "2025-03-01T12:00:00Z";
-  r.case_fields = {
+  r.case_fields = nlohmann::ordered_json{
       {"model", "llama3.2-1b"}, {"recipe", recipe}, {"seq", 2048},      {"batch", 8},   {"gpus", 1},
       {"parallel", "ddp"},      {"seed", seed},     {"device", "cuda"}, {"steps", 100}, {"master", "fp32"},
       {"moments", "fp32"}};

@@ -174,7 +174,7 @@ const Schema::Node& Schema::compile(const Json& unresolved) {
 }
 
 void Schema::Node::check(const Json& json, const Place& place, std::vector<std::string>& found) const {
-  if (found.size() == kMostViolations) return;
+  if (found.size() >= kMostViolations) return;
   const auto report = [&](const std::string& what) {
     const std::string pointer = place.pointer();
     found.push_back((pointer.empty() ? "/" : pointer) + ": " + what);
@@ -194,8 +194,10 @@ void Schema::Node::check(const Json& json, const Place& place, std::vector<std::
 
 void Schema::Node::check_object(const Json& json, const Place& place, std::vector<std::string>& found) const {
   for (const std::string& key : required)
-    if (!json.contains(key)) found.push_back(Place{&place, &key}.pointer() + ": missing");
+    if (found.size() < kMostViolations && !json.contains(key))
+      found.push_back(Place{&place, &key}.pointer() + ": missing");
   for (const auto& item : json.items()) {
+    if (found.size() >= kMostViolations) return;
     const Place here{&place, &item.key()};
     if (const auto property = properties.find(item.key()); property != properties.end())
       property->second->check(item.value(), here, found);

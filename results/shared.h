@@ -24,8 +24,8 @@ template <>
 inline constexpr bool kIsOptional<std::nullopt_t> = true;
 
 /// Used as a std::optional<T>, of the size of a pointer and a count. What is reached through a Shared that is not
-/// const may be changed, so that it is copied first where others share it. Two threads may hold equal copies, but not
-/// use one object at a time.
+/// const may be changed, so that it is copied first where others share it. Copies that share a value belong to one
+/// thread.
 template <class T>
 class Shared {
  public:

@@ -39,7 +39,7 @@ Json fields_of(const LocatedRecord& located, const Works& works) {
                  {"cublaslt", env.cublaslt ? Json(*env.cublaslt) : Json()},
                  {"threads", threads},
                  {"method_version", record.method_version}};
-  fields.update(works.fields(&located));
+  fields.update(Json(works.fields(&located)));
   return fields;
 }
 

@@ -136,7 +136,8 @@ int accept(const CheckOptions& options, RecordSet run) {
       std::error_code error;
       fs::copy_file(options.baseline, kept, error);
       if (error) throw InvalidInput(fmt::format("cannot write {}: {}", kept, error.message()));
-      fmt::print("{}; the old one is replaced whole, and kept as {}\n", *difference, kept);
+      fmt::print("{}; the old one is replaced whole, and kept as {}\n", printable(*difference),
+                 printable(kept));
       old = {};
     }
   }
@@ -148,7 +149,7 @@ int accept(const CheckOptions& options, RecordSet run) {
   std::error_code error;
   fs::rename(beside, options.baseline, error);
   if (error) throw InvalidInput(fmt::format("cannot write {}: {}", options.baseline, error.message()));
-  fmt::print("accepted {} into {}, which has {} now\n", plural(measured, "case"), options.baseline,
+  fmt::print("accepted {} into {}, which has {} now\n", plural(measured, "case"), printable(options.baseline),
              records.size());
   return kCheckPassed;
 }

@@ -322,6 +322,14 @@ TEST_CASE("accepting makes and updates a baseline", "[check]") {
                  "they are not compared; the old one is replaced whole, and kept as " + baseline + ".1\n"));
   CHECK(read_records({baseline}).records.size() == 1);
   CHECK(read_records({baseline + ".1"}).records.size() == 2);
+  // Nor does the name of that one act on the terminal.
+  other.env.gpu->name = "NVIDIA \x1b[2J\u009b31m";
+  const std::string evil = directory / "evil.jsonl";
+  CHECK(check_says("--accept --baseline " + evil + " " + write_records(directory, "other.jsonl", {other}))
+            .status == 0);
+  const Answer shown = check_says("--accept --baseline " + evil + " " + second);
+  CHECK(shown.status == 0);
+  CHECK(contains(shown.text, "NVIDIA  [2J 31m"));
   // The CPU device is another kind of machine than any GPU.
   const std::string cpu = write_records(directory, "cpu.jsonl", {samples::cpu_record("bf16")});
   CHECK(contains(refusal_in(check_says("--baseline " + baseline + " " + cpu)), "none (the CPU device)"));

@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "results/record_samples.h"
+#include "tools/analysis.h"
 #include "tools/catch.h"
 #include "tools/report.h"
 #include "tools/temp_directory.h"
@@ -93,6 +94,24 @@ TEST_CASE("four times the records take a report about four times as long", "[rep
     INFO(kind.name << ": " << 1e3 * small << " ms, then " << 1e3 * large << " ms");
     CHECK(large < 8 * small);
   }
+}
+
+TEST_CASE("four times the versions of a file take about four times as long to tell apart", "[works][scale]") {
+  const auto set_of = [](int count) {
+    std::vector<Record> records;
+    for (int i = 0; i < count; ++i) {
+      records.push_back(samples::failed_record("bf16", Status::crashed, "gone"));
+      records.back().case_fields["model"] = "a.json";
+      records.back().id = std::to_string(i);
+    }
+    return samples::set_of(records);
+  };
+  constexpr int kFew = 1000;
+  const RecordSet few = set_of(kFew), many = set_of(4 * kFew);
+  const double small = cpu_seconds([&] { CHECK(Works(all_of(few)).notes().size() == 1); });
+  const double large = cpu_seconds([&] { CHECK(Works(all_of(many)).notes().size() == 1); });
+  INFO(1e3 * small << " ms, then " << 1e3 * large << " ms");
+  CHECK(large < 8 * small);
 }
 
 TEST_CASE("four times the lines take about four times as long to read", "[record_file][scale]") {

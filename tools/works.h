@@ -9,9 +9,8 @@
 // wrong.
 #pragma once
 
-#include <map>
-#include <nlohmann/json.hpp>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "results/record_file.h"
@@ -25,7 +24,7 @@ class Works {
   explicit Works(const RecordRefs& records);
 
   /// The fields of the case that change the work (changes_work), in the record's order; an empty text is null.
-  const nlohmann::ordered_json& fields(const LocatedRecord* record) const {
+  const CaseFields& fields(const LocatedRecord* record) const {
     const auto own = fields_.find(record);
     return own == fields_.end() ? record->record.case_fields : own->second;
   }
@@ -36,7 +35,8 @@ class Works {
  private:
   void tell_apart(const RecordRefs& by_time, const std::string& key);
 
-  std::map<const LocatedRecord*, nlohmann::ordered_json> fields_;  ///< where they are not the record's as they stand
+  std::unordered_map<const LocatedRecord*, CaseFields>
+      fields_;  ///< where they are not the record's as they stand
   std::vector<std::string> notes_;
 };
 

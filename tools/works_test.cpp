@@ -112,6 +112,20 @@ TEST_CASE("data and first weights that changed are other work, too", "[works]") 
   }
 }
 
+TEST_CASE("a note names ten versions and counts the others", "[works]") {
+  std::vector<Record> records;
+  for (int i = 0; i < 150; ++i) {
+    records.push_back(of_file("bf16", 1, std::to_string(i), 0));
+    records.back().created = "2025-03-01T12:00:00Z";
+  }
+  const RecordSet set = set_of(records);
+  CHECK(names(set, "model").back() == "mini.json (version 150)");
+  const auto notes = Works(all_of(set)).notes();
+  REQUIRE(notes.size() == 1);
+  CHECK(contains(notes[0], "version 10 from 2025-03-01T12:00:00Z, and 140 more; they are different work"));
+  CHECK_FALSE(contains(notes[0], "version 11 "));
+}
+
 TEST_CASE("presets have no versions", "[works]") {
   Record other = samples::gpu_record("bf16", 250);
   other.id += "b";

@@ -1,0 +1,113 @@
+// Fields that records share. See case_fields.h.
+#include "results/case_fields.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "kernels/errors.h"
+
+namespace precbench {
+namespace {
+
+using Json = CaseFields::Json;
+
+/// A sweep has fewer axes.
+constexpr std::size_t kMostOwn = 8;
+
+std::size_t place_of(const Json::object_t& object, std::string_view key) {
+  const auto found =
+      std::find_if(object.begin(), object.end(), [&](const auto& field) { return field.first == key; });
+  return static_cast<std::size_t>(found - object.begin());
+}
+
+/// Whether they are written alike, too: 1 equals 1.0, and 0.0 equals -0.0.
+bool same(const Json& a, const Json& b) {
+  if (a.type() != b.type() || a != b) return false;
+  return !a.is_number_float() || std::signbit(a.get<double>()) == std::signbit(b.get<double>());
+}
+
+}  // namespace
+
+CaseFields::CaseFields(Json object) {
+  if (!object.is_object()) throw InvalidInput(std::string("not an object but ") + object.type_name());
+  if (!object.empty()) shared_ = std::make_shared<const Json>(std::move(object));
+}
+
+const Json::object_t& CaseFields::shared() const {
+  static const Json kNone = Json::object();
+  return (shared_ ? *shared_ : kNone).get_ref<const Json::object_t&>();
+}
+
+const Json& CaseFields::value_at(std::size_t place) const {
+  for (const Own& own : own_)
+    if (own.place == place) return own.value;
+  return shared().data()[place].second;
+}
+
+std::vector<CaseFields::Item> CaseFields::items() const {
+  std::vector<Item> items;
+  items.reserve(shared().size());
+  for (const auto& [key, value] : shared()) items.emplace_back(key, value);
+  for (const Own& own : own_) items[own.place] = Item(items[own.place].key(), own.value);
+  return items;
+}
+
+const Json* CaseFields::find(std::string_view key) const {
+  const std::size_t place = place_of(shared(), key);
+  return place == shared().size() ? nullptr : &value_at(place);
+}
+
+Json CaseFields::value(std::string_view key, Json otherwise) const {
+  const Json* found = find(key);
+  return found ? *found : otherwise;
+}
+
+const Json& CaseFields::at(std::string_view key) const {
+  const Json* found = find(key);
+  if (!found) throw InvalidInput("no field " + std::string(key));
+  return *found;
+}
+
+Json& CaseFields::operator[](std::string_view key) {
+  const std::size_t place = place_of(shared(), key);
+  if (place == shared().size()) {
+    Json object(*this);
+    object[std::string(key)] = nullptr;
+    *this = CaseFields(std::move(object));
+  }
+  for (Own& own : own_)
+    if (own.place == place) return own.value;
+  return own_.emplace_back(Own{static_cast<std::uint32_t>(place), shared().data()[place].second}).value;
+}
+
+void CaseFields::erase(std::string_view key) {
+  Json object(*this);
+  object.erase(std::string(key));
+  *this = CaseFields(std::move(object));
+}
+
+bool CaseFields::share_with(const CaseFields& other) {
+  const Json::object_t &mine = shared(), &theirs = other.shared();
+  if (mine.size() != theirs.size()) return false;
+  std::vector<Own> own;
+  for (std::size_t place = 0; place < mine.size(); ++place) {
+    if (mine.data()[place].first != theirs.data()[place].first) return false;
+    const Json& value = value_at(place);
+    if (same(value, theirs.data()[place].second)) continue;
+    if (own.size() == kMostOwn) return false;
+    own.push_back({static_cast<std::uint32_t>(place), value});
+  }
+  own.shrink_to_fit();
+  own_ = std::move(own);
+  shared_ = other.shared_;
+  return true;
+}
+
+void to_json(Json& json, const CaseFields& fields) {
+  json = fields.shared_ ? *fields.shared_ : Json::object();
+  auto& object = json.get_ref<Json::object_t&>();
+  for (const CaseFields::Own& own : fields.own_) object.data()[own.place].second = own.value;
+}
+
+}  // namespace precbench

@@ -1,0 +1,114 @@
+// Fields that records share: what each says stays its own.
+#include "results/case_fields.h"
+
+#include "kernels/errors.h"
+#include "results/record_file.h"
+#include "results/record_samples.h"
+#include "tools/catch.h"
+#include "tools/temp_directory.h"
+
+using namespace precbench;
+using Json = nlohmann::ordered_json;
+
+namespace {
+
+const Json kCase = {{"model", "tiny"}, {"recipe", "bf16"}, {"seq", 128}, {"lr", 0.0}, {"save", nullptr}};
+
+Json with(const std::string& key, Json value) {
+  Json json = kCase;
+  json[key] = std::move(value);
+  return json;
+}
+
+/// As it is written: 1 equals 1.0 otherwise.
+std::string text(const CaseFields& fields) { return Json(fields).dump(); }
+
+}  // namespace
+
+TEST_CASE("fields are a JSON object", "[case_fields]") {
+  CaseFields fields(kCase);
+  CHECK(text(fields) == kCase.dump());
+  CHECK(fields.at("seq") == 128);
+  CHECK(fields["recipe"] == "bf16");
+  CHECK(fields.find("save")->is_null());
+  CHECK(fields.find("batch") == nullptr);
+  CHECK(fields.value("batch", 7) == 7);
+  CHECK(fields.value("seq", 7) == 128);
+  fields["batch"] = 4;
+  fields["recipe"] = "mxfp8";
+  Json expected = with("recipe", "mxfp8");
+  expected["batch"] = 4;
+  CHECK(text(fields) == expected.dump());
+  fields.erase("seq");
+  expected.erase("seq");
+  CHECK(text(fields) == expected.dump());
+  CHECK(text(CaseFields()) == "{}");
+  CHECK(CaseFields().items().empty());
+  CHECK_THROWS_AS(CaseFields(Json(3)), InvalidInput);
+  CHECK_THROWS_AS(std::as_const(fields)["seq"], InvalidInput);
+}
+
+TEST_CASE("a change of a copy is the copy's own", "[case_fields]") {
+  const CaseFields first(kCase);
+  CaseFields second = first;
+  second["recipe"] = "rowwise";
+  CHECK(text(first) == kCase.dump());
+  CHECK(text(second) == with("recipe", "rowwise").dump());
+  CHECK(&second.at("model") == &first.at("model"));
+}
+
+TEST_CASE("cases share what they have in common, and are written as before", "[case_fields]") {
+  const CaseFields first(kCase);
+  for (const Json& json :
+       {with("recipe", "rowwise"), with("seq", 128.0), with("lr", -0.0), with("save", "w"), kCase}) {
+    CaseFields fields(json);
+    CHECK(fields.share_with(first));
+    CHECK(text(fields) == json.dump());
+    CHECK(&fields.at("model") == &first.at("model"));
+    // The items are those of the fields.
+    Json object = Json::object();
+    for (const auto& item : fields.items()) object[item.key()] = item.value();
+    CHECK(object.dump() == json.dump());
+    // One that shares them may be shared with.
+    CaseFields third(with("model", "small"));
+    CHECK(third.share_with(fields));
+    CHECK(text(third) == with("model", "small").dump());
+  }
+}
+
+TEST_CASE("other keys, another order or much that differs is not shared", "[case_fields]") {
+  const CaseFields first(kCase);
+  Json less = kCase, many = kCase;
+  less.erase("lr");
+  const Json other_order = {
+      {"recipe", "bf16"}, {"model", "tiny"}, {"seq", 128}, {"lr", 0.0}, {"save", nullptr}};
+  for (const Json& json : {less, with("batch", 1), other_order, Json::object()}) {
+    CaseFields fields(json);
+    CHECK_FALSE(fields.share_with(first));
+    CHECK(text(fields) == json.dump());
+  }
+  for (int i = 0; i < 9; ++i) many["k" + std::to_string(i)] = i;
+  Json all_others = many;
+  for (int i = 0; i < 9; ++i) all_others["k" + std::to_string(i)] = -i - 1;
+  CaseFields fields(all_others);
+  CHECK_FALSE(fields.share_with(CaseFields(many)));
+  CHECK(text(fields) == all_others.dump());
+}
+
+TEST_CASE("records of a file share what their cases have in common", "[case_fields][record_file]") {
+  const TempDirectory folder;
+  std::string lines;
+  std::vector<Record> records;
+  for (int seed = 0; seed < 6; ++seed) {
+    records.push_back(samples::gpu_record(seed % 2 ? "rowwise" : "bf16", 200, 0, seed));
+    if (seed >= 4) records.back().case_fields["lr"] = 1e-4 * seed;  // from another sweep
+    lines += Json(records.back()).dump() + "\n";
+  }
+  const RecordSet set = read_records({folder.write("r.jsonl", lines)});
+  REQUIRE(set.records.size() == records.size());
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    const CaseFields& fields = set.records[i].record.case_fields;
+    CHECK(text(fields) == text(records[i].case_fields));
+    CHECK(&fields.at("model") == &set.records[i < 4 ? 0 : 4].record.case_fields.at("model"));
+  }
+}
