@@ -143,8 +143,11 @@ void Link::wait(std::chrono::milliseconds patience) const {
 int integer_in(const nlohmann::ordered_json& message, const char* key, int otherwise) {
   const auto found = message.find(key);
   if (found == message.end() || !found->is_number_integer()) return otherwise;
-  const auto value = found->get<std::int64_t>();
-  return std::in_range<int>(value) ? static_cast<int>(value) : otherwise;
+  const auto in_range = [&](auto value) {
+    return std::in_range<int>(value) ? static_cast<int>(value) : otherwise;
+  };
+  return found->is_number_unsigned() ? in_range(found->get<std::uint64_t>())
+                                     : in_range(found->get<std::int64_t>());
 }
 
 double number_in(const nlohmann::ordered_json& message, const char* key, double otherwise) {

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <thread>
 
@@ -147,16 +148,20 @@ TEST_CASE("a host that says nothing more is given up at one time, whatever is on
 }
 
 TEST_CASE("what a message has under a key is taken only if it is of the kind that is wanted", "[link]") {
-  const nlohmann::ordered_json message = {
-      {"number", 5}, {"text", "x"}, {"flag", true}, {"huge", 1e300}, {"long", std::int64_t{1} << 40}};
+  const nlohmann::ordered_json message = {{"number", 5},
+                                          {"text", "x"},
+                                          {"flag", true},
+                                          {"huge", 1e300},
+                                          {"long", std::int64_t{1} << 40},
+                                          {"longer", std::numeric_limits<std::uint64_t>::max()}};
   CHECK(integer_in(message, "number", -1) == 5);
   CHECK(number_in(message, "number", -1) == 5);
   CHECK(number_in(message, "huge", -1) == 1e300);
   CHECK(text_in(message, "text", "") == "x");
   CHECK(flag_in(message, "flag", false));
-  for (const char* key : {"text", "flag", "huge", "long", "none"}) {
+  for (const char* key : {"text", "flag", "huge", "long", "longer", "none"}) {
     INFO(key);
-    CHECK(integer_in(message, key, -1) == -1);
+    CHECK(integer_in(message, key, 7) == 7);
     if (std::string(key) != "text") CHECK(text_in(message, key, "other") == "other");
     if (std::string(key) != "flag") CHECK(flag_in(message, key, true));
   }
