@@ -124,6 +124,16 @@ TEST_CASE("a message that is deep, of many keys, or long before its sender is kn
   CHECK(!taken(broad(80000), true));  // an ordered object would be searched for each key
 }
 
+TEST_CASE("a long message may follow the last of a greeting at once", "[link]") {
+  Ends ends;
+  const std::string text(2 * Link::kLongestGreeting, 'x');
+  ends.write("{\"last\": true}\n{\"text\": \"" + text + "\"}\n");
+  CHECK(flag_in(ends.link.receive().value_or(nullptr), "last", false));
+  ends.link.trust();
+  CHECK(text_in(ends.link.receive().value_or(nullptr), "text", "") == text);
+  CHECK(ends.link.open());
+}
+
 TEST_CASE("a text from a message is cut between characters", "[link]") {
   const nlohmann::ordered_json message = {{"text", "ab\u00e9\u00e9"}};
   CHECK(text_in(message, "text", "", 3) == "ab");
