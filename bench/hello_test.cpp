@@ -241,6 +241,10 @@ TEST_CASE("strangers that hold the door do not keep it from one who comes", "[he
       if (says_hello) strangers.back().send(hello);
       door.admit();
     }
+    Link slow = connect_to(door.address);
+    door.admit();  // before it has said anything
+    slow.send(hello);
+    CHECK(door.next(slow).contains("nonce"));
     CHECK(door.attempt(kSecond, "a secret").link.open());
   }
 }
