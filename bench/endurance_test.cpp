@@ -70,25 +70,30 @@ bool stopped(pid_t pid) {
   return stat >> id >> name >> state && state == "T";
 }
 
-/// A pipe that is full and that nobody reads.
-struct FullPipe {
-  FullPipe() {
+/// A sweep of three cases in the background, whose progress goes to a pipe that is full and that nobody reads. It is
+/// killed where it waits for long.
+struct Unread {
+  Unread() {
+    options.quiet = false;
     REQUIRE(pipe(ends) == 0);
     fcntl(ends[1], F_SETFL, O_NONBLOCK);
     const std::string page(4096, 'x');
     while (write(ends[1], page.data(), page.size()) > 0) continue;
     fcntl(ends[1], F_SETFL, 0);
+    sweep = in_background([&] {
+      dup2(ends[1], STDERR_FILENO);
+      alarm(30);
+      return run_sweep(slow_cases(3, 0), options);
+    });
   }
-  ~FullPipe() {
+  ~Unread() {
     close(ends[0]);
     close(ends[1]);
   }
-  /// From here on this process's standard error. One that waits for it for long is killed.
-  void takes_errors() const {
-    dup2(ends[1], STDERR_FILENO);
-    alarm(30);
-  }
+  const TempDirectory directory;
+  SweepOptions options = sweep_into(directory, kSlowCase);
   int ends[2];
+  pid_t sweep;
 };
 
 std::size_t lines_of(const std::string& path) {
@@ -128,32 +133,18 @@ TEST_CASE("a sweep ends as usual where its progress cannot be written", "[endura
 }
 
 TEST_CASE("a reader of progress who has stopped reading holds up nothing", "[endurance]") {
-  const TempDirectory directory;
-  SweepOptions options = sweep_into(directory, kSlowCase);
-  options.quiet = false;
-  const FullPipe full;
-  const pid_t pid = in_background([&] {
-    full.takes_errors();
-    return run_sweep(slow_cases(3, 0), options);
-  });
-  CHECK(exit_status(pid) == kSweepDone);
-  CHECK(rows_by_seed(options).size() == 3);
+  const Unread unread;
+  CHECK(exit_status(unread.sweep) == kSweepDone);
+  CHECK(rows_by_seed(unread.options).size() == 3);
 }
 
 TEST_CASE("a signal while a sweep waits for the reader of its progress ends it all the same", "[endurance]") {
-  const TempDirectory directory;
-  SweepOptions options = sweep_into(directory, kSlowCase);
-  options.quiet = false;
-  const FullPipe full;
-  const pid_t pid = in_background([&] {
-    full.takes_errors();
-    return run_sweep(slow_cases(3, 0), options);
-  });
-  CHECK(eventually([&] { return lines_of(options.out + "/records.jsonl") == 1; }));
+  const Unread unread;
+  CHECK(eventually([&] { return lines_of(unread.options.out + "/records.jsonl") == 1; }));
   std::this_thread::sleep_for(200ms);  // of the second that it gives the reader for the first row's line
-  kill(pid, SIGINT);
-  CHECK(exit_status(pid) == kSweepInterrupted);
-  CHECK(rows_by_seed(options).size() == 1);
+  kill(unread.sweep, SIGINT);
+  CHECK(exit_status(unread.sweep) == kSweepInterrupted);
+  CHECK(rows_by_seed(unread.options).size() == 1);
 }
 
 TEST_CASE("what is closed of the standard streams is no file of the program's", "[cli][endurance]") {
