@@ -172,11 +172,11 @@ std::vector<Case> grid_of(const SweepCommand& command, const SweepFile& file) {
   return cases;
 }
 
-/// Whether all that was printed has been written.
-void check_standard_output() {
+/// Why not all that was printed has been written; none where it has.
+std::optional<std::string> unwritten() {
   errno = 0;
-  if (std::fflush(stdout) != 0 || std::ferror(stdout))
-    throw InvalidInput(fmt::format("cannot write standard output: {}", std::strerror(errno ? errno : EIO)));
+  if (std::fflush(stdout) == 0 && !std::ferror(stdout)) return std::nullopt;
+  return fmt::format("cannot write standard output: {}", std::strerror(errno ? errno : EIO));
 }
 
 /// One line, without the middle of a very long one.
@@ -330,15 +330,17 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv) {
   return std::nullopt;
 }
 
-int exit_status_of(const std::function<int()>& command) {
+int exit_status_of(const std::function<int()>& command, Printed printed) {
   const auto fail = [](const std::exception& error, int status) {
     print_error(error.what());
     return status;
   };
   try {
     const int status = command();
-    check_standard_output();
-    return status;
+    const auto why = unwritten();
+    if (!why) return status;
+    print_error(*why);
+    return printed == Printed::result ? 2 : status;
   } catch (const InvalidInput& error) {
     return fail(error, 2);
   } catch (const OutOfMemory& error) {  // outside a case: files that cannot be mapped

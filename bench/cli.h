@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -42,8 +43,12 @@ int list(const std::string& what);
 /// nearest valid one. Returns the exit status if the program is done (help, version, bad input).
 std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv);
 
+/// What a command prints on standard output: its result, without which it fails, or words about it.
+enum class Printed : std::uint8_t { result, words };
+
 /// The exit status of `command`. An exception becomes one line on standard error: 2 for what the user can mend
-/// in the input or the system, such as a standard output that is full, 1 for everything else.
-int exit_status_of(const std::function<int()>& command);
+/// in the input or the system, 1 for everything else. So does a standard output that cannot be written, which is 2
+/// where the result was to go there.
+int exit_status_of(const std::function<int()>& command, Printed printed = Printed::result);
 
 }  // namespace precbench

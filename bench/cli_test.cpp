@@ -219,7 +219,7 @@ TEST_CASE("process 0 says that it meets anybody where there is no secret", "[cli
     return output_of("RANK=0 WORLD_SIZE=2 " + address + variables +
                      "timeout 1 " PRECBENCH_BINARY_DIR "/precbench sweep --device cuda --gpus 2 --out none");
   };
-  const Answer open = waits(""), closed = waits("PRECBENCH_SECRET=x ");
+  const Answer open = waits(""), closed = waits("PRECBENCH_SECRET=0123456789abcdef ");
   CHECK(open.status == 124);
   CHECK(open.text.starts_with("PRECBENCH_SECRET is not set: until all 2 processes have met, any program "));
   CHECK(closed.status == 124);

@@ -70,6 +70,32 @@ bool stopped(pid_t pid) {
   return stat >> id >> name >> state && state == "T";
 }
 
+/// A sweep of three cases in the background, whose progress goes to a pipe that is full and that nobody reads. It is
+/// killed where it waits for long.
+struct Unread {
+  Unread() {
+    options.quiet = false;
+    REQUIRE(pipe(ends) == 0);
+    fcntl(ends[1], F_SETFL, O_NONBLOCK);
+    const std::string page(4096, 'x');
+    while (write(ends[1], page.data(), page.size()) > 0) continue;
+    fcntl(ends[1], F_SETFL, 0);
+    sweep = in_background([&] {
+      dup2(ends[1], STDERR_FILENO);
+      alarm(30);
+      return run_sweep(slow_cases(3, 0), options);
+    });
+  }
+  ~Unread() {
+    close(ends[0]);
+    close(ends[1]);
+  }
+  const TempDirectory directory;
+  SweepOptions options = sweep_into(directory, kSlowCase);
+  int ends[2];
+  pid_t sweep;
+};
+
 std::size_t lines_of(const std::string& path) {
   const std::string text = file_text(path);
   return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
@@ -107,24 +133,18 @@ TEST_CASE("a sweep ends as usual where its progress cannot be written", "[endura
 }
 
 TEST_CASE("a reader of progress who has stopped reading holds up nothing", "[endurance]") {
-  const TempDirectory directory;
-  SweepOptions options = sweep_into(directory, kSlowCase);
-  options.quiet = false;
-  int ends[2];
-  REQUIRE(pipe(ends) == 0);
-  fcntl(ends[1], F_SETFL, O_NONBLOCK);
-  const std::string page(4096, 'x');
-  while (write(ends[1], page.data(), page.size()) > 0) continue;
-  fcntl(ends[1], F_SETFL, 0);
-  const pid_t pid = in_background([&] {
-    dup2(ends[1], STDERR_FILENO);
-    alarm(30);
-    return run_sweep(slow_cases(3, 0), options);
-  });
-  CHECK(exit_status(pid) == kSweepDone);
-  CHECK(rows_by_seed(options).size() == 3);
-  close(ends[0]);
-  close(ends[1]);
+  const Unread unread;
+  CHECK(exit_status(unread.sweep) == kSweepDone);
+  CHECK(rows_by_seed(unread.options).size() == 3);
+}
+
+TEST_CASE("a signal while a sweep waits for the reader of its progress ends it all the same", "[endurance]") {
+  const Unread unread;
+  CHECK(eventually([&] { return lines_of(unread.options.out + "/records.jsonl") == 1; }));
+  std::this_thread::sleep_for(200ms);  // of the second that it gives the reader for the first row's line
+  kill(unread.sweep, SIGINT);
+  CHECK(exit_status(unread.sweep) == kSweepInterrupted);
+  CHECK(rows_by_seed(unread.options).size() == 1);
 }
 
 TEST_CASE("what is closed of the standard streams is no file of the program's", "[cli][endurance]") {
@@ -134,13 +154,15 @@ TEST_CASE("what is closed of the standard streams is no file of the program's", 
   CHECK(output_of("(" + program + one + " <&- >/dev/null 2>&-)").status == 0);
   CHECK(file_text(out + "/.lock").empty());
   CHECK(lines_of(out + "/records.jsonl") == 1);
-  // Standard output is where the result goes: that it is closed is told.
+  // That standard output cannot be written is told. Where the result goes there the program fails; a sweep's is in its
+  // records, and it is done.
   CHECK(refusal_in(output_of("(" + program + one + " --dry-run >&-)")) ==
         "precbench: cannot write standard output: Bad file descriptor");
   const Answer full = output_of("(" + program + one + " --seed 7 >/dev/full)");
-  CHECK(full.status == 2);
+  CHECK(full.status == 0);
   CHECK(full.text.ends_with("precbench: cannot write standard output: No space left on device\n"));
   CHECK(lines_of(out + "/records.jsonl") == 2);
+  CHECK(output_of("(" + program + "run --device cpu --batch 1 --seq 32 --steps 1 >/dev/full)").status == 2);
 }
 
 TEST_CASE("a case that ended in time while the sweep was stopped is no timeout", "[endurance]") {
@@ -215,11 +237,14 @@ TEST_CASE("rows that somebody takes away during a sweep are missing at its end",
       [](const std::string& file) { fs::rename(file, file + ".away"); },
       [](const std::string& file) { fs::resize_file(file, 0); },
   };
-  for (const auto& take : takes) {
+  for (int i = 0; i < 6; ++i) {
+    const auto& take = takes[i / 2];
+    const bool resumed = i % 2;  // the row that is taken is of an earlier start
     const TempDirectory directory;
     const SweepOptions options = sweep_into(directory, kSlowCase);
     const std::string records = options.out + "/records.jsonl";
     auto grid = slow_cases(3, 0);
+    if (resumed) CHECK(run_sweep({grid[0]}, options) == kSweepDone);
     grid[1].save_init = directory / "pid";
     grid[1].warmup = 60'000;
     const pid_t sweep = in_background([&] {

@@ -18,6 +18,8 @@ namespace {
 using End = ChildResult::End;
 using namespace std::chrono_literals;
 
+/// The leader alone times a case: it may be stopped, and a link that is lost closes soon.
+constexpr double kNoLimit = 0;
 constexpr std::chrono::milliseconds kRetry = 100ms, kRetryRefused = 1s;
 
 /// A closed link after an interrupt.
@@ -65,12 +67,9 @@ const Case* ordered_case(const nlohmann::ordered_json& message, const std::vecto
 }
 
 /// One case, until its child ends or the leader does not want it any more; then the report.
-void run_part(Link& leader, const Nodes& nodes, const std::vector<std::string>& command, const Case& c,
-              double timeout_s, const Patience& patience) {
+void run_part(Link& leader, const Nodes& nodes, const std::vector<std::string>& command, const Case& c) {
   const NodeShare share = share_of(nodes, static_cast<int>(c.gpus), find_gpus().count);
-  // The leader ends a case in time; if it hangs itself, this process does not hang with it.
-  const double limit_s = timeout_s > 0 ? timeout_s + patience.stop / 1.0s : 0;
-  leader.send(report_of(run_child(command, c, share, limit_s, [&] {
+  leader.send(report_of(run_child(command, c, share, kNoLimit, [&] {
     const auto order = leader.receive();
     return order ? text_in(*order, "do", "") == "stop" : !leader.open();
   })));
@@ -94,13 +93,12 @@ int follow(const Nodes& nodes, const Address& address, const std::string& secret
     if (!order) continue;
     const std::string what = text_in(*order, "do", "");
     const int status = integer_in(*order, "status", kLeaderGone);
-    const double timeout_s = number_in(*order, "timeout_s", -1);
     if (what == "end" && (status == kSweepDone || status == kSweepInterrupted)) return status;
     if (what == "stop") continue;  // it crosses the report of a case that has just ended
-    if (what != "run" || timeout_s < 0) return leave("says what no process 0 of this version does");
+    if (what != "run") return leave("says what no process 0 of this version does");
     const Case* c = ordered_case(*order, grid);
     if (!c) return leave("has a case that is not in this process's sweep: start all with the same command");
-    run_part(leader, nodes, command, *c, timeout_s, patience);
+    run_part(leader, nodes, command, *c);
   }
   ChildResult last;
   last.end = End::interrupted;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "bench/environment.h"
@@ -18,11 +19,12 @@ namespace {
 using namespace std::chrono_literals;
 using Message = nlohmann::ordered_json;
 
-constexpr int kProtocol = 2;
+constexpr int kProtocol = 3;
 constexpr auto kGreetingTime = 10s;  ///< from connecting to being let in
 constexpr auto kPoll = 50ms;
-constexpr std::size_t kMostStrangers = 64;
-constexpr int kMostAtOnce = 256;        ///< connections taken before anything else is looked at
+// Who has just come is heard several times before as many have come as make it the oldest.
+constexpr std::size_t kMostStrangers = 256;
+constexpr int kMostAtOnce = 32;         ///< connections taken before those that are here are heard
 constexpr auto kBetweenRefusals = 10s;  ///< that are told
 constexpr std::size_t kLongestHost = 255, kLongestWord = 80;
 constexpr std::size_t kNonceSize = 64;  ///< hex digits
@@ -61,20 +63,30 @@ Reception::Reception(const Nodes& nodes, const Address& address, const std::stri
 std::vector<Guest> Reception::admit(std::chrono::milliseconds patience,
                                     const std::function<bool(int)>& taken) {
   std::vector<Guest> guests;
-  for (Stranger& stranger : strangers_) talk(stranger, guests, taken);
+  const auto here = [&](int process) {
+    return taken(process) || std::any_of(guests.begin(), guests.end(),
+                                         [&](const Guest& guest) { return guest.process == process; });
+  };
+  for (Stranger& stranger : strangers_) talk(stranger, guests, here);
   for (int i = 0; i < kMostAtOnce; ++i) {
     Link link = listener_.accept(i == 0 ? patience : 0ms);
     if (!link.open()) break;
-    strangers_.push_back({std::move(link), Clock::now(), 0, "", ""});
-    talk(strangers_.back(), guests, taken);
-    std::erase_if(strangers_, [](const Stranger& s) { return !s.link.open(); });
-    if (strangers_.size() <= kMostStrangers) continue;
-    const auto silent =
-        std::find_if(strangers_.begin(), strangers_.end(), [](const Stranger& s) { return s.process == 0; });
-    strangers_.erase(silent == strangers_.end() ? strangers_.begin() : silent);
+    const std::string address = link.peer();
+    strangers_.push_back({std::move(link), address, Clock::now(), 0, "", "", ""});
+    talk(strangers_.back(), guests, here);
   }
   std::erase_if(strangers_, [](const Stranger& s) { return !s.link.open(); });
+  while (strangers_.size() > kMostStrangers) make_room();
   return guests;
+}
+
+void Reception::make_room() {
+  std::map<std::string, int> count;
+  for (const Stranger& stranger : strangers_) ++count[stranger.address];
+  strangers_.erase(
+      std::max_element(strangers_.begin(), strangers_.end(), [&](const Stranger& x, const Stranger& y) {
+        return count[x.address] < count[y.address];  // of equals the first, which is the oldest
+      }));
 }
 
 void Reception::talk(Stranger& stranger, std::vector<Guest>& guests, const std::function<bool(int)>& taken) {
@@ -84,12 +96,12 @@ void Reception::talk(Stranger& stranger, std::vector<Guest>& guests, const std::
       refuse(stranger, fmt::format("has not come in within {} s", kGreetingTime / 1s));
   } else if (stranger.process == 0) {
     answer(stranger, *message, taken);
-  } else if (!equal_in_constant_time(text_in(*message, "proof", ""), stranger.proof)) {
+  } else if (!equal_in_constant_time(text_in(*message, "proof", ""), stranger.its_proof)) {
     refuse(stranger, "does not know the secret (PRECBENCH_SECRET)");
   } else if (taken(stranger.process)) {
     refuse(stranger, fmt::format("is the second that says it is process {}", stranger.process));
   } else {
-    stranger.link.send({{"welcome", true}});
+    stranger.link.send({{"proof", stranger.our_proof}});
     stranger.link.trust();
     guests.push_back({stranger.process, stranger.host, std::exchange(stranger.link, Link())});
   }
@@ -99,22 +111,23 @@ void Reception::answer(Stranger& stranger, const Message& hello, const std::func
   const std::string nonce = text_in(hello, "nonce", "");
   const int process = integer_in(hello, "process", -1), of = integer_in(hello, "of", -1);
   if (describe(hello) != describe(build()) || !is_nonce(nonce))
-    return refuse(stranger,
-                  fmt::format("is another version: {}; this one is {}", describe(hello), describe(build())));
+    return refuse(stranger, fmt::format("is another version: {}", describe(hello)),
+                  fmt::format("; this one is {}", describe(build())));
   if (of != nodes_.count || process < 1 || process >= nodes_.count)
-    return refuse(stranger, fmt::format("says that it is process {} of {}; this one is 0 of {}", process, of,
-                                        nodes_.count));
+    return refuse(stranger, fmt::format("says that it is process {} of {}", process, of),
+                  fmt::format("; this one is 0 of {}", nodes_.count));
   if (taken(process))
     return refuse(stranger, fmt::format("is the second that says it is process {}", process));
   const std::string own = random_hex();
-  stranger.host = text_in(hello, "host", stranger.link.peer(), kLongestHost);
-  stranger.proof = proof_of(secret_, "follower", nonce, own, process, of);
+  stranger.host = text_in(hello, "host", stranger.address, kLongestHost);
+  stranger.its_proof = proof_of(secret_, "follower", nonce, own, process, of);
+  stranger.our_proof = proof_of(secret_, "leader", nonce, own, process, of);
   stranger.process = process;
-  stranger.link.send({{"nonce", own}, {"proof", proof_of(secret_, "leader", nonce, own, process, of)}});
+  stranger.link.send({{"nonce", own}});
 }
 
-void Reception::refuse(Stranger& stranger, const std::string& why) {
-  last_refusal_ = fmt::format("a process at {} {}", stranger.link.peer(), why);
+void Reception::refuse(Stranger& stranger, const std::string& why, const std::string& here) {
+  last_refusal_ = fmt::format("a process at {} {}{}", stranger.address, why, here);
   stranger.link.send({{"refused", why}});
   stranger.link.close();
   if (Clock::now() < quiet_until_) {
@@ -136,23 +149,23 @@ Greeting greet(const Nodes& nodes, const Address& address, const std::string& se
   hello.update({{"process", nodes.index}, {"of", nodes.count}, {"host", host_name()}, {"nonce", own}});
   link.send(hello);
   const auto end = std::chrono::steady_clock::now() + kGreetingTime;
-  for (bool proven = false; link.open() && std::chrono::steady_clock::now() < end && !give_up();) {
+  for (std::string nonce; link.open() && std::chrono::steady_clock::now() < end && !give_up();) {
     link.wait(kPoll);
     const auto message = link.receive();
     if (!message) continue;
     if (const std::string why = text_in(*message, "refused", "", Link::kLongestGreeting); !why.empty())
       return {Link(), "it refused this process, which " + why};
-    if (proven && flag_in(*message, "welcome", false)) {
-      link.trust();
-      return {std::move(link), ""};
+    if (nonce.empty()) {
+      nonce = text_in(*message, "nonce", "");
+      if (!is_nonce(nonce)) return {Link(), "it is no process 0 of this version"};
+      link.send({{"proof", proof_of(secret, "follower", own, nonce, nodes.index, nodes.count)}});
+      continue;
     }
-    const std::string nonce = text_in(*message, "nonce", "");
-    if (proven || !is_nonce(nonce) ||
-        !equal_in_constant_time(text_in(*message, "proof", ""),
+    if (!equal_in_constant_time(text_in(*message, "proof", ""),
                                 proof_of(secret, "leader", own, nonce, nodes.index, nodes.count)))
       return {Link(), "it does not know the secret (PRECBENCH_SECRET)"};
-    link.send({{"proof", proof_of(secret, "follower", own, nonce, nodes.index, nodes.count)}});
-    proven = true;
+    link.trust();
+    return {std::move(link), ""};
   }
   return {Link(), "it did not let this process in"};
 }

@@ -2,13 +2,14 @@
 // secret, which neither sends. A stranger costs a line on standard error and no time.
 //
 //   follower   {"precbench": protocol, "schema", "method", "commit", "dirty", "process", "of", "host", "nonce"}
-//   leader     {"nonce", "proof"}: HMAC-SHA256 of its role, both nonces, process and of, by the secret as key
-//   follower   {"proof"}: the same for its own role
-//   leader     {"welcome": true}
+//   leader     {"nonce"}
+//   follower   {"proof"}: HMAC-SHA256 of its role, both nonces, process and of, by the secret as key
+//   leader     {"proof"}: the same for its own role, which is the welcome
 //
-// Instead of either of its answers the leader may say {"refused": why} and close. Without a secret the key is empty:
-// then anybody with this build can come in. What follows is neither encrypted nor signed: who can change what is on
-// the wire can do so.
+// Instead of either of its answers the leader may say {"refused": why} and close. A stranger gets no proof at which it
+// could try secrets, nor what a right hello would be; only who takes the leader's place hears a follower's proof, and
+// nodes.h asks for a secret that cannot be guessed. Without one the key is empty: then anybody with this build can come
+// in. What follows is neither encrypted nor signed: who can change what is on the wire can do so.
 #pragma once
 
 #include <chrono>
@@ -28,7 +29,8 @@ struct Guest {
   Link link;
 };
 
-/// The leader's side. Whoever connects has a few seconds and a few kilobytes, and the silent make room first.
+/// The leader's side. Whoever connects has a few seconds and a few kilobytes. Of too many, the oldest of the address
+/// that has most make room: what somebody says before the proof is no merit, and one who is new needs a moment.
 class Reception {
  public:
   /// Throws InvalidInput where it cannot listen.
@@ -43,13 +45,16 @@ class Reception {
   using Clock = std::chrono::steady_clock;
   struct Stranger {
     Link link;
+    std::string address;
     Clock::time_point since;
     int process = 0;  // what its hello says; 0: it has said none
-    std::string host, proof;
+    std::string host, its_proof, our_proof;
   };
   void talk(Stranger& stranger, std::vector<Guest>& guests, const std::function<bool(int)>& taken);
   void answer(Stranger& stranger, const nlohmann::ordered_json& hello, const std::function<bool(int)>& taken);
-  void refuse(Stranger& stranger, const std::string& why);
+  /// `here`: what is not for strangers.
+  void refuse(Stranger& stranger, const std::string& why, const std::string& here = "");
+  void make_room();
 
   Nodes nodes_;
   std::string secret_;

@@ -216,7 +216,7 @@ ChildResult Leader::run(const std::vector<std::string>& command, const Case& c, 
   };
   for (Follower& f : followers_) {
     f.reported = false;
-    f.link.send({{"do", "run"}, {"case", case_to_json(c)}, {"timeout_s", timeout_s}});
+    f.link.send({{"do", "run"}, {"case", case_to_json(c)}});
   }
   const NodeShare share = share_of(nodes_, static_cast<int>(c.gpus), visible_gpus_);
   ChildResult own = run_child(command, c, share, timeout_s, [&] {

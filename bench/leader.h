@@ -2,7 +2,7 @@
 // others (follower.h) run their ranks of each case as it tells them, over a TCP connection each.
 //
 // Messages are JSON objects. Once it has let a follower in (hello.h), the leader sends
-// {"do": "run", "case", "timeout_s"}, perhaps {"do": "stop"}, and at the end {"do": "end", "status"}. Every
+// {"do": "run", "case"}, perhaps {"do": "stop"}, and at the end {"do": "end", "status"}. Every
 // run is answered by one report on the follower's child: {"end", "code", "out_of_memory", "stopped_s",
 // "last_lines", "status", "error"}, the last two from its record.
 #pragma once
@@ -32,6 +32,7 @@ class Leader {
          const Patience& patience = {});
 
   /// Runs `command` on this process's share of `c` while the others run theirs, and waits for the end of all.
+  /// `timeout_s`: as of run_child, in this process's RunningTime; the others keep no time of their own.
   /// The first failure of any ends the case: the result is then that one's, and `where` names it. A process
   /// whose connection is lost, or that does not report at all, is lost() from then on: the case ends as
   /// `lost`, and so would every later one.

@@ -42,6 +42,7 @@ enum Fault : std::int64_t {
   kFollowerIsLate,
   kRankSleeps,
   kFollowerTakesLonger,
+  kFollowerTakesSeconds,
 };
 
 [[noreturn]] void hang() {
@@ -82,6 +83,8 @@ Record fake_part(const Case& c, const NodeShare& share, StepBoard& board) {
     record.error = leader ? "at step 2" : "seen from afar";
   } else if (c.seed == kFollowerTakesLonger) {
     if (!leader) std::this_thread::sleep_for(300ms);
+  } else if (c.seed == kFollowerTakesSeconds) {
+    if (!leader) std::this_thread::sleep_for(4s);
   } else if (c.seed == kRankSleeps) {
     run_ranks(share, board);
     hang();
@@ -288,6 +291,18 @@ TEST_CASE("a follower that is stopped ends the case in time with its name", "[to
   kill(sweep.pid(1), SIGCONT);
   CHECK(sweep.exit_status(1) == kLeaderGone);
   CHECK(eventually([&] { return !sweep.any_part_alive(); }));
+}
+
+TEST_CASE("a case is in time by the clock of process 0, which stands still while that is stopped",
+          "[together]") {
+  Together sweep(2, {kFollowerTakesSeconds}, 2, 2);
+  REQUIRE(eventually([&] { return sweep.running(kFollowerTakesSeconds, 2); }));
+  kill(sweep.pid(0), SIGTSTP);
+  CHECK(eventually([&] { return !sweep.any_part_alive(); }));
+  kill(sweep.pid(0), SIGCONT);
+  CHECK(sweep.exit_status(0) == kSweepDone);
+  CHECK(sweep.exit_status(1) == 0);
+  CHECK(sweep.rows()[kFollowerTakesSeconds].status == Status::ok);
 }
 
 TEST_CASE("a part that outlasts the leader's is named once the time is up", "[together]") {

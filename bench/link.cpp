@@ -115,14 +115,18 @@ void Link::send(const nlohmann::ordered_json& message) {
 
 std::optional<nlohmann::ordered_json> Link::receive() {
   std::array<char, 65536> buffer;
-  for (ssize_t got = 1; open() && got > 0;) {
-    got = recv(socket_, buffer.data(), std::min(buffer.size(), longest_), MSG_DONTWAIT);
+  // A message that is too long shows by one byte more. What comes after a good one may wait in the system.
+  for (ssize_t got = 1; open() && got > 0 && arrived_.size() <= longest_;) {
+    got = recv(socket_, buffer.data(), std::min(buffer.size(), longest_ + 1 - arrived_.size()), MSG_DONTWAIT);
     if (got > 0) arrived_.append(buffer.data(), static_cast<std::size_t>(got));
     // What came before the end of the connection is still heard.
-    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR) || arrived_.size() > longest_) close();
+    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) close();
   }
   const std::size_t end = arrived_.find('\n');
-  if (end == std::string::npos) return std::nullopt;
+  if (end == std::string::npos) {
+    if (arrived_.size() > longest_) close();
+    return std::nullopt;
+  }
   const std::string line = arrived_.substr(0, end);
   arrived_.erase(0, end + 1);
   try {
@@ -143,8 +147,11 @@ void Link::wait(std::chrono::milliseconds patience) const {
 int integer_in(const nlohmann::ordered_json& message, const char* key, int otherwise) {
   const auto found = message.find(key);
   if (found == message.end() || !found->is_number_integer()) return otherwise;
-  const auto value = found->get<std::int64_t>();
-  return std::in_range<int>(value) ? static_cast<int>(value) : otherwise;
+  const auto in_range = [&](auto value) {
+    return std::in_range<int>(value) ? static_cast<int>(value) : otherwise;
+  };
+  return found->is_number_unsigned() ? in_range(found->get<std::uint64_t>())
+                                     : in_range(found->get<std::int64_t>());
 }
 
 double number_in(const nlohmann::ordered_json& message, const char* key, double otherwise) {

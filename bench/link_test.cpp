@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <thread>
 
@@ -123,6 +124,16 @@ TEST_CASE("a message that is deep, of many keys, or long before its sender is kn
   CHECK(!taken(broad(80000), true));  // an ordered object would be searched for each key
 }
 
+TEST_CASE("a long message may follow the last of a greeting at once", "[link]") {
+  Ends ends;
+  const std::string text(2 * Link::kLongestGreeting, 'x');
+  ends.write("{\"last\": true}\n{\"text\": \"" + text + "\"}\n");
+  CHECK(flag_in(ends.link.receive().value_or(nullptr), "last", false));
+  ends.link.trust();
+  CHECK(text_in(ends.link.receive().value_or(nullptr), "text", "") == text);
+  CHECK(ends.link.open());
+}
+
 TEST_CASE("a text from a message is cut between characters", "[link]") {
   const nlohmann::ordered_json message = {{"text", "ab\u00e9\u00e9"}};
   CHECK(text_in(message, "text", "", 3) == "ab");
@@ -147,16 +158,20 @@ TEST_CASE("a host that says nothing more is given up at one time, whatever is on
 }
 
 TEST_CASE("what a message has under a key is taken only if it is of the kind that is wanted", "[link]") {
-  const nlohmann::ordered_json message = {
-      {"number", 5}, {"text", "x"}, {"flag", true}, {"huge", 1e300}, {"long", std::int64_t{1} << 40}};
+  const nlohmann::ordered_json message = {{"number", 5},
+                                          {"text", "x"},
+                                          {"flag", true},
+                                          {"huge", 1e300},
+                                          {"long", std::int64_t{1} << 40},
+                                          {"longer", std::numeric_limits<std::uint64_t>::max()}};
   CHECK(integer_in(message, "number", -1) == 5);
   CHECK(number_in(message, "number", -1) == 5);
   CHECK(number_in(message, "huge", -1) == 1e300);
   CHECK(text_in(message, "text", "") == "x");
   CHECK(flag_in(message, "flag", false));
-  for (const char* key : {"text", "flag", "huge", "long", "none"}) {
+  for (const char* key : {"text", "flag", "huge", "long", "longer", "none"}) {
     INFO(key);
-    CHECK(integer_in(message, key, -1) == -1);
+    CHECK(integer_in(message, key, 7) == 7);
     if (std::string(key) != "text") CHECK(text_in(message, key, "other") == "other");
     if (std::string(key) != "flag") CHECK(flag_in(message, key, true));
   }

@@ -49,14 +49,15 @@ int run_program(int argc, char** argv) {
   CLI::App* check_sub = add_check_command(app, check_options);
   app.add_subcommand("run-case", "one case of a sweep, as bench/child.h describes")->group("");
   if (const auto status = parse_command_line(app, argc, argv)) return *status;
-  if ((*sweep_sub && !sweep_command.dry_run) || *run_sub) {
+  const bool sweeps = *sweep_sub && !sweep_command.dry_run;
+  if (sweeps || *run_sub) {
     survive_broken_pipes();
     if (const auto why = why_too_little_address_space(openmp_threads())) {
       tell("precbench: " + *why);
       return kBadInputExit;
     }
   }
-  return exit_status_of([&] {
+  const auto command = [&] {
     if (*sweep_sub) return sweep(sweep_command);
     if (*run_sub) return run(run_command);
     if (*list_sub) return list(list_what);
@@ -64,7 +65,8 @@ int run_program(int argc, char** argv) {
     if (*check_sub) return check(check_options, rerun_command);
     return child_main(  // run-case
         [](const Case& c, const NodeShare& share, StepBoard& board) { return run_case(c, share, &board); });
-  });
+  };
+  return exit_status_of(command, sweeps ? Printed::words : Printed::result);
 }
 
 }  // namespace

@@ -110,6 +110,10 @@ std::string shared_secret(const Variables& environment) {
   if (found == environment.end()) return "";
   if (found->second.empty())
     throw InvalidInput("PRECBENCH_SECRET: is set to nothing; give all processes one secret, or unset it");
+  if (found->second.size() < kShortestSecret)
+    throw InvalidInput(fmt::format(
+        "PRECBENCH_SECRET: is shorter than {} characters and could be guessed; openssl rand -hex 16 makes one",
+        kShortestSecret));
   return found->second;
 }
 

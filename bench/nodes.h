@@ -49,7 +49,8 @@ struct Address {
 Address meeting_point(const Variables& environment, const Nodes& nodes);
 
 /// PRECBENCH_SECRET, by which the processes know each other (hello.h); empty where it is not set. Throws
-/// InvalidInput where it is set to nothing.
+/// InvalidInput where it is set to nothing or too short.
+inline constexpr std::size_t kShortestSecret = 16;
 std::string shared_secret(const Variables& environment);
 
 /// Process `index`'s ranks of a case with `ranks` in all. `visible`: GPUs it sees; processes of one host that

@@ -80,9 +80,15 @@ TEST_CASE("processes meet one port above NCCL's", "[nodes]") {
       "process 0 that all can reach, or unset them to run alone");
 }
 
-TEST_CASE("a secret is what the environment says, and not nothing", "[nodes]") {
+TEST_CASE("a secret is what the environment says, and nothing that can be guessed", "[nodes]") {
+  const std::string secret = "0123456789abcdef";
   CHECK(shared_secret({}) == "");
-  CHECK(shared_secret({{"PRECBENCH_SECRET", "x"}}) == "x");
+  CHECK(shared_secret({{"PRECBENCH_SECRET", secret}}) == secret);
+  for (const std::string& guessable : {std::string("x"), secret.substr(1)})
+    CHECK_THROWS_WITH(
+        shared_secret({{"PRECBENCH_SECRET", guessable}}),
+        "PRECBENCH_SECRET: is shorter than 16 characters and could be guessed; openssl rand -hex "
+        "16 makes one");
   CHECK_THROWS_WITH(shared_secret({{"PRECBENCH_SECRET", ""}}),
                     "PRECBENCH_SECRET: is set to nothing; give all processes one secret, or unset it");
 }

@@ -2,7 +2,7 @@
 //
 // Ctrl-Z (SIGTSTP) stops the case with the sweep, and both go on together; the row says so, since step times may
 // hold the stop. SIGSTOP cannot be caught: the case runs on. In neither is the time of the stop part of a case's
-// --timeout.
+// --timeout. Of several processes that is so of process 0, which times the case; a stop of another is a hang to it.
 #pragma once
 
 #include <sys/types.h>

@@ -248,6 +248,7 @@ struct Sweep {
 int run_sweep(const std::vector<Case>& grid, const SweepOptions& options) {
   SweepFolder folder(options.out);
   Rows rows = finished_rows(folder, grid, options);
+  folder.rows_are_known();
   std::map<std::string, Record> first_runs;
   if (options.interleave) first_runs = unpaired_runs(folder, rows);
   const std::size_t finished = count_finished(grid, rows);

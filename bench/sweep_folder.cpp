@@ -72,7 +72,7 @@ SweepFolder::Identity SweepFolder::identity() const {
 }
 
 bool SweepFolder::rows_were_taken() {
-  taken_ = taken_ || (appended_ && identity() != last_);
+  taken_ = taken_ || identity() != last_;
   return taken_;
 }
 
@@ -80,7 +80,6 @@ void SweepFolder::append_row(const Record& record) {
   rows_were_taken();
   append(records(), record);
   last_ = identity();
-  appended_ = true;
 }
 
 void SweepFolder::append_first_run(const Record& record) const { append(first_runs(), record); }

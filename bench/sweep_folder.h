@@ -33,7 +33,9 @@ class SweepFolder {
   void append_row(const Record& record);
   void append_first_run(const Record& record) const;
 
-  /// Whether somebody else has removed, replaced or shortened records() since the first row that was appended.
+  /// Takes records() as it is now for what the caller has read of it, or mended.
+  void rows_are_known() { last_ = identity(); }
+  /// Whether somebody else has removed, replaced or changed records() since then.
   bool rows_were_taken();
 
  private:
@@ -47,8 +49,8 @@ class SweepFolder {
 
   std::filesystem::path path_;
   int lock_;
-  bool appended_ = false, taken_ = false;
-  Identity last_;  // of records() after the last append
+  bool taken_ = false;
+  Identity last_;  // of records() when it was known, or after the last append
 };
 
 }  // namespace precbench

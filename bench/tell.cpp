@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <climits>
 
 #include "results/printable.h"
@@ -22,9 +23,14 @@ constexpr int kPatienceMs = 1000;
 std::atomic<bool> reader_is_stuck = false;
 
 bool writable() {
+  using namespace std::chrono;
+  const auto end = steady_clock::now() + milliseconds(reader_is_stuck ? 0 : kPatienceMs);
   pollfd error_stream = {STDERR_FILENO, POLLOUT, 0};
-  const int ready = poll(&error_stream, 1, reader_is_stuck ? 0 : kPatienceMs);
-  if (ready < 0 && errno == EINTR) return true;  // a signal; its meaning is looked at elsewhere
+  int ready = -1;
+  do {  // again after a signal, whose meaning is looked at elsewhere: without a yes, a write may wait for ever
+    const auto left = duration_cast<milliseconds>(end - steady_clock::now());
+    ready = poll(&error_stream, 1, std::max(0, static_cast<int>(left.count())));
+  } while (ready < 0 && errno == EINTR);
   reader_is_stuck = ready == 0;
   return ready > 0;
 }
