@@ -76,17 +76,21 @@ std::vector<Guest> Reception::admit(std::chrono::milliseconds patience,
     talk(strangers_.back(), guests, here);
   }
   std::erase_if(strangers_, [](const Stranger& s) { return !s.link.open(); });
-  while (strangers_.size() > kMostStrangers) make_room();
+  make_room();
   return guests;
 }
 
 void Reception::make_room() {
   std::map<std::string, int> count;
   for (const Stranger& stranger : strangers_) ++count[stranger.address];
-  strangers_.erase(
-      std::max_element(strangers_.begin(), strangers_.end(), [&](const Stranger& x, const Stranger& y) {
-        return count[x.address] < count[y.address];  // of equals the first, which is the oldest
-      }));
+  while (strangers_.size() > kMostStrangers) {
+    const auto most = std::max_element(count.begin(), count.end(),
+                                       [](const auto& x, const auto& y) { return x.second < y.second; });
+    const auto oldest = std::find_if(strangers_.begin(), strangers_.end(),
+                                     [&](const Stranger& s) { return count[s.address] == most->second; });
+    --count[oldest->address];
+    strangers_.erase(oldest);
+  }
 }
 
 void Reception::talk(Stranger& stranger, std::vector<Guest>& guests, const std::function<bool(int)>& taken) {

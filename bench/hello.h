@@ -13,6 +13,7 @@
 #pragma once
 
 #include <chrono>
+#include <deque>
 #include <functional>
 #include <optional>
 #include <string>
@@ -54,12 +55,12 @@ class Reception {
   void answer(Stranger& stranger, const nlohmann::ordered_json& hello, const std::function<bool(int)>& taken);
   /// `here`: what is not for strangers.
   void refuse(Stranger& stranger, const std::string& why, const std::string& here = "");
-  void make_room();
+  void make_room();  // where there are too many
 
   Nodes nodes_;
   std::string secret_;
   Listener listener_;
-  std::vector<Stranger> strangers_;  // the oldest first
+  std::deque<Stranger> strangers_;  // the oldest first
   std::string last_refusal_;
   Clock::time_point quiet_until_;
   int unsaid_ = 0;  // refusals since the last line about one
