@@ -57,6 +57,7 @@ Record fake_run(const Case& c, const NodeShare&, StepBoard&) {
   timing.median_ms = ms, timing.min_ms = ms - 1, timing.iqr_ms = 1, timing.wall_ms = ms + 2;
   record.metrics.emplace().tokens_per_s = 1e6 / ms;
   record.training.emplace().loss.assign(3, std::sqrt(static_cast<double>(c.seed)));
+  record.training->grad_norm.assign(3, 1.0);
   return record;
 }
 

@@ -53,6 +53,7 @@ Record fake_run(const Case& c, const NodeShare&, StepBoard&) {
   Record record = start_record(c);
   record.training.emplace();
   record.training->loss = {std::sqrt(static_cast<double>(c.seed))};
+  record.training->grad_norm = {1};
   switch (c.seed) {
     case kAbort:
       signal(SIGABRT, SIG_DFL);  // not the test framework's handler
@@ -77,6 +78,7 @@ Record fake_run(const Case& c, const NodeShare&, StepBoard&) {
       break;
     case kNan:
       record.training->loss = {5, NAN};
+      record.training->grad_norm = {1, NAN};
       break;
     case kNoRecord:
       _exit(0);
