@@ -95,9 +95,10 @@ def main():
             process = sweep(folder, mode)
             starts += 1
             time.sleep(chance.uniform(0, length[bool(mode)] * (1 - len(known) / len(wanted))))
-            missed = process.poll() is not None
-            what = f"sweep {sweeps} (--seed {seed}), {hit(storm, process, chance)}"
-            kills += not missed
+            what = f"sweep {sweeps} (--seed {seed})"
+            if process.poll() is None:  # one that has ended is no victim: its number may be another's by now
+                what += f", {hit(storm, process, chance)}"
+                kills += 1
             storm.wait([process], HANG_S, what)
             storm.no_orphans(what)
             now = finished(folder)

@@ -33,7 +33,7 @@ find_clang() {
   ! can_fuzz clang++ || echo clang++
 }
 
-# Runs one target to its end; its log is in build-fuzz/log/.
+# Becomes one target, which ends by itself; its log is in build-fuzz/log/.
 fuzz() {
   local target=$1 seconds=$2 longest=4096 seeds=(tools/fuzz/corpus/"$1")
   case $target in
@@ -41,7 +41,7 @@ fuzz() {
     sweep_file | recipe) seeds+=(bench/sweeps) ;;
   esac
   mkdir -p "build-fuzz/corpus/$target"
-  TMPDIR=$work UBSAN_OPTIONS=print_stacktrace=1 "build-fuzz/tools/fuzz/fuzz_$target" \
+  TMPDIR=$work UBSAN_OPTIONS=print_stacktrace=1 exec "build-fuzz/tools/fuzz/fuzz_$target" \
     "build-fuzz/corpus/$target" "${seeds[@]}" -max_total_time="$seconds" -max_len=$longest \
     -timeout=10 -rss_limit_mb=2048 -close_fd_mask=3 -print_final_stats=1 \
     -artifact_prefix="build-fuzz/findings/$target-" >"build-fuzz/log/$target" 2>&1
@@ -65,8 +65,10 @@ cmake -G Ninja -B build-fuzz -DPRECBENCH_FUZZ=ON -DCMAKE_CXX_COMPILER="$clang" >
 ninja -C build-fuzz -j "$(jobs)" "${targets[@]/#/fuzz_}" || die "the targets could not be built"
 
 work=$(mktemp -d "$([ -w /dev/shm ] && echo /dev/shm || echo "${TMPDIR:-/tmp}")/precbench-fuzz-XXXXXX")
-trap 'rm -rf "$work"' EXIT
 declare -A running=()
+# Whatever ends this ends the targets with it.
+trap 'kill "${!running[@]}" 2>/dev/null || true; wait; rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
 failed=0
 # Waits for one of those that run, and prints what it came to.
 finish_one() {
