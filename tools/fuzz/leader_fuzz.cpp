@@ -18,6 +18,7 @@ namespace {
 void follow_with(const Address& address, std::string_view reports, const std::atomic<bool>& over) {
   while (!over) {
     Greeting greeting = greet({1, 2, 0, "the fuzzer"}, address, kSecret, [&] { return over.load(); });
+    greeting.link.wait(1s);  // for the case: who speaks before is turned away
     if (greeting.link.open()) return speak_and_hang_up(greeting.link.release(), reports);
     std::this_thread::sleep_for(1ms);
   }
