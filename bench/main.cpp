@@ -1,20 +1,20 @@
 // The command line of precbench. Exit status: 0 done, 1 done but something failed, 2 bad input, 130
-// ended with cases left; `check` has its own (tools/check.h).
+// ended with cases left; `check` has its own (tools/gate/check.h).
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <cstdio>
 
-#include "bench/case.h"
-#include "bench/child.h"
-#include "bench/cli.h"
-#include "bench/environment.h"
-#include "bench/host_memory.h"
-#include "bench/session.h"
-#include "bench/tell.h"
+#include "bench/case/case.h"
+#include "bench/cli/cli.h"
+#include "bench/machine/environment.h"
+#include "bench/machine/host_memory.h"
+#include "bench/measure/session.h"
+#include "bench/process/case_process.h"
+#include "bench/process/tell.h"
 #include "results/record.h"
-#include "tools/check.h"
-#include "tools/report_cli.h"
+#include "tools/gate/check.h"
+#include "tools/report/report_cli.h"
 
 namespace {
 
@@ -47,7 +47,7 @@ int run_program(int argc, char** argv) {
   CLI::App* list_sub = add_list_command(app, list_what);
   CLI::App* report_sub = add_report_command(app, report_options);
   CLI::App* check_sub = add_check_command(app, check_options);
-  app.add_subcommand("run-case", "one case of a sweep, as bench/child.h describes")->group("");
+  app.add_subcommand("run-case", "one case of a sweep, as bench/process/case_process.h describes")->group("");
   if (const auto status = parse_command_line(app, argc, argv)) return *status;
   const bool sweeps = *sweep_sub && !sweep_command.dry_run;
   if (sweeps || *run_sub) {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <utility>
 
-#include "kernels/errors.h"
+#include "kernels/base/errors.h"
 
 namespace precbench {
 namespace {

@@ -1,11 +1,11 @@
 // Fields that records share: what each says stays its own.
 #include "results/case_fields.h"
 
-#include "kernels/errors.h"
+#include "kernels/base/errors.h"
 #include "results/record_file.h"
 #include "results/record_samples.h"
-#include "tools/catch.h"
-#include "tools/temp_directory.h"
+#include "tools/testing/catch.h"
+#include "tools/testing/temp_directory.h"
 
 using namespace precbench;
 using Json = nlohmann::ordered_json;

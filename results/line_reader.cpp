@@ -7,8 +7,8 @@
 #include <cerrno>
 #include <cstring>
 
-#include "kernels/errors.h"
-#include "kernels/untrusted_input.h"
+#include "kernels/base/errors.h"
+#include "kernels/base/untrusted_input.h"
 
 namespace precbench {
 namespace {

@@ -1,7 +1,7 @@
 // What is left of hostile texts.
 #include "results/printable.h"
 
-#include "tools/catch.h"
+#include "tools/testing/catch.h"
 
 using namespace precbench;
 

@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "kernels/errors.h"
+#include "kernels/base/errors.h"
 
 namespace precbench {
 namespace {

@@ -197,8 +197,9 @@ struct Training {
 
 /// What quantization does to one tensor role, over all layers that have it.
 struct QuantizationStats {
-  std::string role;    ///< linear layer, operand (x, dy, w) and direction of its scales: "qkv.x rows", "o.w columns"
-  std::string format;  ///< "e4m3 1x128 f32"
+  std::string
+      role;  ///< linear layer, operand (x, dy, w) and direction of its scales: "qkv.x rows", "o.w columns"
+  std::string format;                        ///< "e4m3 1x128 f32"
   std::optional<double> underflow_percent;   ///< non-zero elements that became zero
   std::optional<double> saturation_percent;  ///< elements that were clamped
   std::optional<double> sqnr_db;             ///< 20 log10(|x| / |x - q|)
@@ -229,7 +230,7 @@ struct Record {
 };
 
 /// Whether a field of a case decides what work is measured. The others say what is saved and for how long a case is
-/// sampled: bench/case.cpp leaves them out of an id, and readers out of every comparison.
+/// sampled: bench/case/case.cpp leaves them out of an id, and readers out of every comparison.
 bool changes_work(const std::string& case_field);
 
 /// "NVIDIA H200", or on the CPU device the CPU's model. Speeds of different machines are never compared.

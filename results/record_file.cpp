@@ -18,7 +18,7 @@
 #include <utility>
 #include <variant>
 
-#include "kernels/errors.h"
+#include "kernels/base/errors.h"
 #include "results/contradiction.h"
 #include "results/line_reader.h"
 #include "results/schema.h"

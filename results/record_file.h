@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/untrusted_input.h"
+#include "kernels/base/untrusted_input.h"
 #include "results/record.h"
 
 namespace precbench {

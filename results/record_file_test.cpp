@@ -9,9 +9,9 @@
 #include <fstream>
 
 #include "results/record_samples.h"
-#include "tools/catch.h"
-#include "tools/temp_directory.h"
-#include "tools/test_text.h"
+#include "tools/testing/catch.h"
+#include "tools/testing/temp_directory.h"
+#include "tools/testing/text.h"
 
 using namespace precbench;
 namespace fs = std::filesystem;

@@ -3,10 +3,10 @@
 
 #include <limits>
 
-#include "kernels/errors.h"
+#include "kernels/base/errors.h"
 #include "results/record_samples.h"
 #include "results/schema.h"
-#include "tools/catch.h"
+#include "tools/testing/catch.h"
 
 using namespace precbench;
 using Json = nlohmann::ordered_json;

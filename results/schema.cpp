@@ -9,7 +9,7 @@
 #include <set>
 #include <unordered_map>
 
-#include "kernels/errors.h"
+#include "kernels/base/errors.h"
 #include "results/record_schema_text.h"
 
 namespace precbench {

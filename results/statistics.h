@@ -20,7 +20,7 @@ double quantile(const std::vector<double>& sorted, double p);
 
 /// IQR / 1.349, which is a normal's standard deviation, over the median.
 double relative_noise(const SampleStatistics& statistics);
-/// Below it, sampling may end (bench/sampler.h), and readers call a timing settled.
+/// Below it, sampling may end (bench/measure/sampler.h), and readers call a timing settled.
 inline constexpr double kTargetNoise = 0.005;
 /// Fewer samples make no quartile that means anything.
 inline constexpr std::size_t kFewestSamples = 5;

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "tools/catch.h"
+#include "tools/testing/catch.h"
 
 using namespace precbench;
 

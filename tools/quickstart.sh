@@ -7,7 +7,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-tools/setup.sh "$@"
+tools/setup/setup.sh "$@"
 sweep=quickstart
 build/precbench list devices | grep -q '^cuda' && sweep=quickstart-gpu
 status=0

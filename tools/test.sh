@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-tools/setup.sh "$@"
+tools/setup/setup.sh "$@"
 # Several tests run at once, and each has threads of its own: they must not spin while they wait for a core.
 export OMP_WAIT_POLICY=passive
 ctest --test-dir build --output-on-failure --parallel "$(nproc)" --timeout 600

@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/device.h"
-#include "kernels/tensor.h"
+#include "kernels/device/device.h"
+#include "kernels/numerics/tensor.h"
 
 namespace precbench {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/comm/comm.h"
-#include "kernels/devices.h"
+#include "kernels/device/devices.h"
 
 namespace precbench::testing {
 

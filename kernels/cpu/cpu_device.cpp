@@ -8,8 +8,8 @@
 #include <cstring>
 #include <map>
 
-#include "kernels/devices.h"
-#include "kernels/errors.h"
+#include "kernels/base/errors.h"
+#include "kernels/device/devices.h"
 
 namespace precbench {
 namespace {

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/device.h"
+#include "kernels/device/device.h"
 
 namespace precbench {
 

@@ -5,7 +5,7 @@
 
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/vector.h"
-#include "kernels/random.h"
+#include "kernels/numerics/random.h"
 
 namespace precbench {
 namespace {

@@ -10,11 +10,11 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/device.h"
-#include "kernels/devices.h"
-#include "kernels/formats.h"
-#include "kernels/random.h"
-#include "tools/catch.h"
+#include "kernels/device/device.h"
+#include "kernels/device/devices.h"
+#include "kernels/numerics/formats.h"
+#include "kernels/numerics/random.h"
+#include "tools/testing/catch.h"
 
 namespace precbench::testing {
 

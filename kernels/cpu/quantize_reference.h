@@ -7,8 +7,8 @@
 #include <limits>
 #include <vector>
 
-#include "kernels/formats.h"
-#include "kernels/scale_layout.h"
+#include "kernels/numerics/formats.h"
+#include "kernels/numerics/scale_layout.h"
 
 namespace precbench::testing {
 

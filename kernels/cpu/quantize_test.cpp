@@ -7,7 +7,7 @@
 
 #include "kernels/cpu/op_testing.h"
 #include "kernels/cpu/quantize_reference.h"
-#include "kernels/format_testing.h"
+#include "kernels/numerics/format_testing.h"
 
 using namespace precbench;
 using namespace precbench::testing;

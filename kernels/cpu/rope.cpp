@@ -8,7 +8,7 @@
 
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/vector.h"
-#include "kernels/rope_table.h"
+#include "kernels/numerics/rope_table.h"
 
 namespace precbench {
 namespace {

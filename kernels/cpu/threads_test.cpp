@@ -3,7 +3,7 @@
 #include <functional>
 
 #include "kernels/cpu/op_testing.h"
-#include "kernels/scale_layout.h"
+#include "kernels/numerics/scale_layout.h"
 
 using namespace precbench;
 using namespace precbench::testing;

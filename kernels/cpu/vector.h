@@ -6,8 +6,8 @@
 #include <cstring>
 #include <vector>
 
-#include "kernels/formats.h"
-#include "kernels/tensor.h"
+#include "kernels/numerics/formats.h"
+#include "kernels/numerics/tensor.h"
 
 namespace precbench::cpu {
 

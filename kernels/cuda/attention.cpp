@@ -9,10 +9,10 @@
 #include <algorithm>
 #include <vector>
 
+#include "kernels/base/errors.h"
 #include "kernels/cuda/attention_cudnn.h"
 #include "kernels/cuda/attention_flash.h"
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/errors.h"
 
 namespace precbench {
 

@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
+#include "kernels/base/errors.h"
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/graph.h"
-#include "kernels/errors.h"
+#include "kernels/gpu/graph.h"
 
 namespace precbench {
 namespace {

@@ -49,7 +49,7 @@ namespace fe = cudnn_frontend;
 using fe::graph::Tensor_attributes;
 
 static_assert(CUDNN_FRONTEND_VERSION >= 11300,
-              "cudnn-frontend 1.13 or newer is needed (tools/fetch_cudnn_frontend.sh)");
+              "cudnn-frontend 1.13 or newer is needed (tools/setup/fetch_cudnn_frontend.sh)");
 
 std::string one_line(std::string text) {
   for (char& c : text)

@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "kernels/device.h"
+#include "kernels/device/device.h"
 
 struct CUstream_st;
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "kernels/device.h"
+#include "kernels/device/device.h"
 
 struct CUstream_st;
 

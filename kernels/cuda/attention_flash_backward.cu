@@ -66,7 +66,7 @@ struct KeySide {
       2 * Rows::bytes(kBlockKV) + 2 * Scores::bytes(kBlockKV) + 2 * kStageBytes;
 };
 
-// For racecheck, which does not follow barriers of a pair of warps (tools/sanitize_gpu.sh): all warps meet, none skips.
+// For racecheck, which does not follow barriers of a pair of warps (tools/ci/sanitize_gpu.sh): all warps meet, none skips.
 #ifdef PRECBENCH_BLOCK_BARRIERS
 constexpr bool kBlockBarriers = true;
 #else

@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/device.h"
-#include "kernels/formats.h"
+#include "kernels/device/device.h"
+#include "kernels/numerics/formats.h"
 
 namespace precbench {
 

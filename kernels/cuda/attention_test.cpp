@@ -5,13 +5,13 @@
 #include <string>
 #include <vector>
 
+#include "kernels/base/errors.h"
 #include "kernels/cuda/attention_reference.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/gpu_testing.h"
-#include "kernels/cuda/graph.h"
-#include "kernels/errors.h"
-#include "kernels/random.h"
-#include "tools/catch.h"
+#include "kernels/gpu/graph.h"
+#include "kernels/numerics/random.h"
+#include "tools/testing/catch.h"
 
 namespace precbench {
 namespace {

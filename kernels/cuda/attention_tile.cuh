@@ -18,7 +18,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/device.h"
+#include "kernels/device/device.h"
 
 namespace precbench::flash {
 

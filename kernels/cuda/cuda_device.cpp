@@ -6,10 +6,10 @@
 
 #include <stdexcept>
 
+#include "kernels/base/errors.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/matmul_plans.h"
-#include "kernels/cuda/telemetry.h"
-#include "kernels/errors.h"
+#include "kernels/gpu/telemetry.h"
 
 #ifdef PRECBENCH_HAS_CUDNN
 #include <cudnn.h>

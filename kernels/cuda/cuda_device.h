@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/device_info.h"
-#include "kernels/device.h"
+#include "kernels/device/device.h"
+#include "kernels/gpu/device_info.h"
 
 struct CUgraphExec_st;  // cudaGraphExec_t points to it
 struct CUstream_st;     // cudaStream_t points to it
@@ -88,7 +88,7 @@ class CudaDevice final : public Device {
   // quantize.cu
   void do_quantize(Operand& x, bool make_amax) override;
   void do_quantization_error(const Tensor& out, const Tensor& value, const Form& form, bool columns) override;
-  // weight_forms.cu
+  // fp8_weights.cu
   void do_amax(const Tensor& out, const Tensor& x) override;
   void do_quantize_part(const Form& form, const Tensor& value, const Tensor& amax) override;
   void do_transpose(const Form& dst, const Form& src) override;

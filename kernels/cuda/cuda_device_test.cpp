@@ -2,11 +2,11 @@
 #include <stdexcept>
 #include <vector>
 
+#include "kernels/base/errors.h"
 #include "kernels/cuda/gpu_testing.h"
-#include "kernels/cuda/graph.h"
 #include "kernels/cuda/test_buffers.h"
-#include "kernels/errors.h"
-#include "kernels/formats.h"
+#include "kernels/gpu/graph.h"
+#include "kernels/numerics/formats.h"
 
 namespace precbench {
 namespace {

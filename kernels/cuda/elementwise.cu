@@ -1,6 +1,6 @@
 // Movement and reductions: zero, convert, add, fill, init_normal, sum, fingerprint.
 #include "kernels/cuda/elements.cuh"
-#include "kernels/random.h"
+#include "kernels/numerics/random.h"
 
 namespace precbench {
 namespace cuda {

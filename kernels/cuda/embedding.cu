@@ -7,11 +7,11 @@
 // write of every touched row.
 #include <cub/device/device_radix_sort.cuh>
 
+#include "kernels/base/errors.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/shape_limits.h"
 #include "kernels/cuda/vector.cuh"
-#include "kernels/errors.h"
+#include "kernels/gpu/shape_limits.h"
 
 namespace precbench {
 namespace cuda {

@@ -3,9 +3,9 @@
 
 #include <memory>
 
-#include "kernels/cuda/device_info.h"
-#include "kernels/devices.h"
-#include "tools/catch.h"
+#include "kernels/device/devices.h"
+#include "kernels/gpu/device_info.h"
+#include "tools/testing/catch.h"
 
 namespace precbench {
 

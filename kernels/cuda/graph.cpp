@@ -1,11 +1,11 @@
 // Step graphs and the device clock on CUDA; see graph.h.
-#include "kernels/cuda/graph.h"
+#include "kernels/gpu/graph.h"
 
 #include <vector>
 
+#include "kernels/base/errors.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/errors.h"
 
 namespace precbench {
 namespace {

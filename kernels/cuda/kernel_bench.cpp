@@ -18,11 +18,11 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/cuda/device_info.h"
-#include "kernels/cuda/graph.h"
-#include "kernels/cuda/telemetry.h"
+#include "kernels/base/errors.h"
 #include "kernels/cuda/test_buffers.h"
-#include "kernels/errors.h"
+#include "kernels/gpu/device_info.h"
+#include "kernels/gpu/graph.h"
+#include "kernels/gpu/telemetry.h"
 
 namespace precbench {
 namespace {

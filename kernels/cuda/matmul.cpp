@@ -22,11 +22,11 @@
 #include <optional>
 #include <stdexcept>
 
+#include "kernels/base/errors.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/matmul_kernels.h"
 #include "kernels/cuda/matmul_plans.h"
-#include "kernels/errors.h"
 
 namespace precbench {
 namespace {

@@ -9,7 +9,7 @@
 #include <cuda_bf16.h>
 
 #include "kernels/cuda/check.h"
-#include "kernels/cuda/forms.cuh"
+#include "kernels/cuda/gemm_operands.cuh"
 #include "kernels/cuda/matmul_kernels.h"
 
 namespace precbench {

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "kernels/device.h"
+#include "kernels/device/device.h"
 
 namespace precbench {
 

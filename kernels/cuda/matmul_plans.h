@@ -11,7 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "kernels/device.h"
+#include "kernels/device/device.h"
 
 namespace precbench {
 

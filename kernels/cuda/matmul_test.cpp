@@ -9,13 +9,13 @@
 #include <stdexcept>
 #include <vector>
 
+#include "kernels/base/errors.h"
 #include "kernels/cuda/gpu_testing.h"
-#include "kernels/cuda/graph.h"
 #include "kernels/cuda/test_buffers.h"
-#include "kernels/devices.h"
-#include "kernels/errors.h"
-#include "kernels/formats.h"
-#include "tools/catch.h"
+#include "kernels/device/devices.h"
+#include "kernels/gpu/graph.h"
+#include "kernels/numerics/formats.h"
+#include "tools/testing/catch.h"
 
 namespace precbench {
 namespace {

@@ -12,10 +12,10 @@
 
 #include "kernels/cuda/gpu_testing.h"
 #include "kernels/cuda/test_buffers.h"
-#include "kernels/devices.h"
-#include "kernels/formats.h"
-#include "kernels/random.h"
-#include "tools/catch.h"
+#include "kernels/device/devices.h"
+#include "kernels/numerics/formats.h"
+#include "kernels/numerics/random.h"
+#include "tools/testing/catch.h"
 
 namespace precbench::op_testing {
 

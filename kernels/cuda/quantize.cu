@@ -2,8 +2,8 @@
 //
 // The work is tile.cuh's: bytes per element are 2 read and 1 written per form where scales belong to blocks,
 // and 2 more read where they belong to rows or the tensor, whose amaxes need a pass of their own.
+#include "kernels/base/errors.h"
 #include "kernels/cuda/produce.cuh"
-#include "kernels/errors.h"
 
 namespace precbench {
 namespace cuda {

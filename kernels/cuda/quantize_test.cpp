@@ -1,7 +1,7 @@
 // The CUDA quantizers against the CPU device, bit for bit: every granularity, scale and rounding, in both
 // directions, on random and hostile inputs and on sizes that no tile divides.
 #include "kernels/cuda/op_testing.h"
-#include "kernels/format_testing.h"
+#include "kernels/numerics/format_testing.h"
 
 namespace precbench {
 namespace {

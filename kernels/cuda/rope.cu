@@ -9,9 +9,9 @@
 // and 2 written (v only if not in place, or with a bias), backward with QK-norm 4 read; the table stays in L2.
 #include <vector>
 
+#include "kernels/base/errors.h"
 #include "kernels/cuda/produce.cuh"
-#include "kernels/errors.h"
-#include "kernels/rope_table.h"
+#include "kernels/numerics/rope_table.h"
 
 namespace precbench {
 

@@ -6,11 +6,11 @@
 // A block has one row at a time, thread t the vectors t, t + blockDim, ... of 8 elements, kVectors at most.
 #pragma once
 
+#include "kernels/base/errors.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/shape_limits.h"
 #include "kernels/cuda/tile.cuh"
-#include "kernels/errors.h"
+#include "kernels/gpu/shape_limits.h"
 
 namespace precbench::cuda {
 

@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/device.h"
-#include "kernels/scale_layout.h"
+#include "kernels/device/device.h"
+#include "kernels/numerics/scale_layout.h"
 
 namespace precbench {
 

@@ -22,7 +22,7 @@
 //   void make(out[kOutputs], raw, column, row, col)
 #pragma once
 
-#include "kernels/cuda/forms.cuh"
+#include "kernels/cuda/gemm_operands.cuh"
 
 namespace precbench::cuda {
 

@@ -12,8 +12,8 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/formats.h"
-#include "kernels/tensor.h"
+#include "kernels/numerics/formats.h"
+#include "kernels/numerics/tensor.h"
 
 namespace precbench::cuda {
 

@@ -1,6 +1,6 @@
 // The dry device: every do_ function is empty, so running a model on it leaves only the books that Device
 // keeps (FLOPs, bytes) and the arena's (memory). Addresses are never read.
-#include "kernels/devices.h"
+#include "kernels/device/devices.h"
 
 namespace precbench {
 namespace {

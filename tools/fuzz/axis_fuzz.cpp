@@ -2,7 +2,7 @@
 #include <sstream>
 #include <vector>
 
-#include "bench/axis.h"
+#include "bench/cli/axis.h"
 #include "tools/fuzz/fuzz.h"
 
 using namespace precbench;

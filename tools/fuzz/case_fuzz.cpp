@@ -1,6 +1,6 @@
 // A case as it stands in a record and in a message of the leader's.
-#include "bench/case.h"
-#include "kernels/untrusted_input.h"
+#include "bench/case/case.h"
+#include "kernels/base/untrusted_input.h"
 #include "tools/fuzz/fuzz.h"
 
 using namespace precbench;

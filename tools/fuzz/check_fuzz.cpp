@@ -1,6 +1,6 @@
 // Record files into the regression check and all that it writes. An empty line parts the baseline from the run; without
 // one, both are the same.
-#include "tools/check.h"
+#include "tools/gate/check.h"
 
 #include <cstdlib>
 

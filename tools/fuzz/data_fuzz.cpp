@@ -1,7 +1,7 @@
 // Training data. The first bytes choose kind, vocabulary and length of a sequence, the others are the file.
 #include <vector>
 
-#include "models/data.h"
+#include "models/data/data.h"
 #include "tools/fuzz/fuzz.h"
 
 using namespace precbench;

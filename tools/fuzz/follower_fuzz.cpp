@@ -1,11 +1,11 @@
 // What a leader that knows the secret says to a follower of a sweep of several processes. The cases that it sends run a
 // program that does nothing.
-#include "bench/follower.h"
+#include "bench/process/worker.h"
 
 #include <atomic>
 
-#include "bench/hello.h"
-#include "bench/nodes_testing.h"
+#include "bench/process/handshake.h"
+#include "bench/process/rendezvous_testing.h"
 #include "tools/fuzz/fuzz.h"
 #include "tools/fuzz/peer.h"
 

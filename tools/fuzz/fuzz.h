@@ -8,8 +8,8 @@
 #include <string>
 #include <string_view>
 
-#include "kernels/errors.h"
-#include "tools/temp_directory.h"
+#include "kernels/base/errors.h"
+#include "tools/testing/temp_directory.h"
 
 namespace precbench {
 

@@ -1,5 +1,5 @@
 // What a leader, who may be anybody, says to a process that wants to be let in: nobody without the secret is believed.
-#include "bench/hello.h"
+#include "bench/process/handshake.h"
 
 #include "tools/fuzz/fuzz.h"
 #include "tools/fuzz/peer.h"

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/untrusted_input.h"
+#include "kernels/base/untrusted_input.h"
 
 extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t max_size);
 extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t max_size,

@@ -1,11 +1,11 @@
 // What comes to the leader of a sweep of several processes: up to the first null byte from a stranger while the
 // processes meet, behind it from a follower that has been let in and runs a case.
-#include "bench/leader.h"
+#include "bench/process/coordinator.h"
 
 #include <atomic>
 
-#include "bench/hello.h"
-#include "bench/nodes_testing.h"
+#include "bench/process/handshake.h"
+#include "bench/process/rendezvous_testing.h"
 #include "tools/fuzz/fuzz.h"
 #include "tools/fuzz/peer.h"
 

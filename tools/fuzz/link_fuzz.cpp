@@ -1,6 +1,6 @@
 // What arrives on a link between processes. Whatever it is, every message that comes out is an object, and reading its
 // fields throws nothing.
-#include "bench/link.h"
+#include "bench/process/link.h"
 
 #include <sys/socket.h>
 #include <unistd.h>

@@ -1,7 +1,7 @@
 // A model, in our own keys or as Hugging Face's config.json.
 #include <nlohmann/json.hpp>
 
-#include "models/config.h"
+#include "models/config/config.h"
 #include "tools/fuzz/fuzz.h"
 
 using namespace precbench;

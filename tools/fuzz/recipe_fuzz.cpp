@@ -1,7 +1,7 @@
 // A recipe of the user's.
 #include <nlohmann/json.hpp>
 
-#include "kernels/recipe.h"
+#include "kernels/numerics/recipe.h"
 #include "tools/fuzz/fuzz.h"
 
 using namespace precbench;

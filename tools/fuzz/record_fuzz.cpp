@@ -1,7 +1,7 @@
 // One line of a record file against the schema: what the schema takes can be read, and written again.
 #include <nlohmann/json.hpp>
 
-#include "kernels/untrusted_input.h"
+#include "kernels/base/untrusted_input.h"
 #include "results/contradiction.h"
 #include "results/schema.h"
 #include "tools/fuzz/fuzz.h"

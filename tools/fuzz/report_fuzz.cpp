@@ -1,5 +1,5 @@
 // Record files into every format of the report. Figures stay undrawn: gnuplot is another program.
-#include "tools/report.h"
+#include "tools/report/report.h"
 
 #include <cstdlib>
 

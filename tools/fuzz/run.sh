@@ -11,7 +11,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-. tools/packages.sh
+. tools/setup/packages.sh
 
 # Whether a compiler has all that the targets need.
 can_fuzz() {

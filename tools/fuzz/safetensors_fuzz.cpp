@@ -1,7 +1,7 @@
 // A checkpoint of one file: header and data, and the values of every tensor that has some.
 #include <vector>
 
-#include "models/safetensors.h"
+#include "models/checkpoint/safetensors.h"
 #include "tools/fuzz/fuzz.h"
 
 using namespace precbench;

@@ -1,7 +1,7 @@
 // The index of a checkpoint in shards. Beside it lie two shards that are right.
 #include <array>
 
-#include "models/safetensors.h"
+#include "models/checkpoint/safetensors.h"
 #include "tools/fuzz/fuzz.h"
 
 using namespace precbench;

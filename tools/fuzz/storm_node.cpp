@@ -4,8 +4,8 @@
 #include <chrono>
 #include <thread>
 
-#include "bench/child.h"
-#include "bench/cli.h"
+#include "bench/cli/cli.h"
+#include "bench/process/case_process.h"
 
 namespace {
 

@@ -1,5 +1,5 @@
 // A sweep file: TOML, with the lists and ranges in it.
-#include "bench/config_file.h"
+#include "bench/cli/config_file.h"
 #include "tools/fuzz/fuzz.h"
 
 using namespace precbench;

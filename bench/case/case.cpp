@@ -1,0 +1,378 @@
+// The field table, and the four directions it serves: text, JSON, id, validation.
+#include "bench/case/case.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "bench/case/fingerprint.h"
+#include "kernels/base/errors.h"
+#include "kernels/numerics/recipe.h"
+
+namespace precbench {
+namespace {
+
+using Text = std::string Case::*;
+using Integer = std::int64_t Case::*;
+using Real = double Case::*;
+
+constexpr const char* kWork = "Work";
+constexpr const char* kPrecision = "Precision and memory";
+constexpr const char* kOptimizer = "Optimizer";
+constexpr const char* kData = "Data and weights";
+constexpr const char* kMeasurement = "Measurement";
+
+constexpr bool kAxis = true;
+constexpr bool kSingle = false;
+
+Field text(const char* name, const char* group, const char* help, Text member, bool axis, Identity identity,
+           std::vector<std::string> choices = {}) {
+  return {name, group, "", help, member, std::move(choices), axis, identity, 0, ""};
+}
+
+template <class Member>
+Field number(const char* name, const char* group, const char* unit, const char* help, Member member,
+             bool axis, double minimum, const char* zero_word = "", Identity identity = Identity::always) {
+  return {name, group, unit, help, member, {}, axis, identity, minimum, zero_word};
+}
+
+std::vector<Field> make_fields() {
+  const auto always = Identity::always;
+  const auto when_set = Identity::when_set;
+  return {
+      text("model", kWork, "preset, or a JSON file", &Case::model, kAxis, always),
+      text("recipe", kWork, "low-precision recipe, or a JSON file", &Case::recipe, kAxis, always),
+      number("seq", kWork, "tokens", "sequence length", &Case::seq, kAxis, 1),
+      number("batch", kWork, "sequences", "sequences per GPU in one forward pass", &Case::batch, kAxis, 1),
+      number("accumulation", kWork, "", "forward and backward passes per optimizer step", &Case::accumulation,
+             kAxis, 1),
+      number("gpus", kWork, "", "ranks; on the CPU device each is a thread", &Case::gpus, kAxis, 1),
+      text("parallel", kWork, "how several GPUs share the model", &Case::parallel, kAxis, always,
+           {"ddp", "fsdp", "hsdp"}),
+      number("shard_group", kWork, "ranks", "hsdp: ranks that share one copy of the model",
+             &Case::shard_group, kAxis, 1, "", when_set),
+      text("gather", kWork, "what sharded ranks send each other of the blocks' weights", &Case::gather, kAxis,
+           when_set, {"bf16", "fp8"}),
+      text("reduce_amax", kWork, "scales of a tensor come from all ranks' amax", &Case::reduce_amax, kSingle,
+           when_set, {"off", "on"}),
+      text("device", kWork, "where to run; auto takes a GPU if one is visible", &Case::device, kAxis, always,
+           {"auto", "cpu", "cuda"}),
+      number("steps", kWork, "", "optimizer steps; auto: until the timing has settled", &Case::steps, kAxis,
+             0, "auto"),
+      number("seed", kWork, "", "seed of the weights, the data and its order", &Case::seed, kAxis, 0),
+
+      text("master", kPrecision, "weights the optimizer updates; sr: rounded stochastically", &Case::master,
+           kAxis, always, {"fp32", "bf16", "bf16_sr"}),
+      text("moments", kPrecision, "moments of AdamW", &Case::moments, kAxis, always, {"fp32", "bf16"}),
+      text("grads", kPrecision, "gradients", &Case::grads, kAxis, always, {"fp32", "bf16"}),
+      text("head", kPrecision, "format of lm_head", &Case::head, kAxis, always, {"bf16", "recipe"}),
+      text("keep_bf16", kPrecision, "blocks that stay in BF16: first:N,last:N", &Case::keep_bf16, kSingle,
+           when_set),
+      text("recompute", kPrecision, "activations computed again in backward", &Case::recompute, kAxis, always,
+           {"none", "block"}),
+
+      number("lr", kOptimizer, "", "peak learning rate", &Case::lr, kAxis, 0),
+      number("warmup", kOptimizer, "steps", "linear warm-up of the learning rate", &Case::warmup, kSingle, 0),
+      text("schedule", kOptimizer, "learning rate after the warm-up", &Case::schedule, kSingle, always,
+           {"constant", "cosine"}),
+      number("weight_decay", kOptimizer, "", "weight decay of matrices", &Case::weight_decay, kSingle, 0),
+      number("clip", kOptimizer, "", "global gradient norm; 0: no clipping", &Case::clip, kSingle, 0),
+
+      text("data", kData, "synthetic, a text file, a directory, or a token file (.bin)", &Case::data, kSingle,
+           always),
+      text("glob", kData, "which files of a directory --data", &Case::glob, kSingle, when_set),
+      text("init_from", kData, "start from a .safetensors file or its index", &Case::init_from, kSingle,
+           when_set),
+      text("save_init", kData, "write the first weights to a .safetensors file", &Case::save_init, kSingle,
+           always),
+      text("save_final", kData, "write the last weights likewise", &Case::save_final, kSingle, always),
+      text("save_grads", kData, "write the first step's gradients likewise", &Case::save_grads, kSingle,
+           always),
+
+      number("time_limit", kMeasurement, "s", "sampling with --steps auto ends after this time",
+             &Case::time_limit, kSingle, 0),
+      text("graph", kMeasurement, "capture the step as one CUDA graph", &Case::graph, kSingle, when_set,
+           {"on", "off"}),
+      text("deterministic", kMeasurement, "equal runs give equal bits, at some cost in speed",
+           &Case::deterministic, kSingle, when_set, {"off", "on"}),
+      text("attention", kMeasurement, "whose attention kernels: auto takes cuDNN's where it can",
+           &Case::attention, kAxis, when_set, {"auto", "cudnn", "own"}),
+  };
+}
+
+std::string kebab(std::string name) {
+  std::replace(name.begin(), name.end(), '_', '-');
+  return name;
+}
+
+/// The whole of `word` as a number, or nothing.
+template <class T>
+std::optional<T> parse(const std::string& word) {
+  T value{};
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+  if (word.empty() || error != std::errc() || end != word.data() + word.size()) return std::nullopt;
+  return value;
+}
+
+template <class T>
+T checked_number(const Field& field, const std::string& word) {
+  if (*field.zero_word && word == field.zero_word) return 0;
+  const auto value = parse<T>(word);
+  if (!value || !std::isfinite(static_cast<double>(*value)))
+    throw InvalidInput(fmt::format("{}: \"{}\" is not {}{}", flag_of(field), word,
+                                   field.is_integer() ? "a whole number" : "a number",
+                                   *field.zero_word ? fmt::format(" or {}", field.zero_word) : ""));
+  return *value;
+}
+
+void check_choice(const Field& field, const std::string& word) {
+  if (field.choices.empty() || std::count(field.choices.begin(), field.choices.end(), word)) return;
+  const std::string near = nearest(word, field.choices);
+  throw InvalidInput(fmt::format("{}: unknown value \"{}\"; {}it is one of {}", flag_of(field), word,
+                                 near.empty() ? "" : fmt::format("did you mean {}? ", near),
+                                 fmt::join(field.choices, ", ")));
+}
+
+/// A record is JSON, and holds every field: what is not UTF-8 could not be told, nor run again.
+void check_text(const Field& field, const std::string& word) {
+  try {
+    nlohmann::json(word).dump();
+  } catch (const nlohmann::json::exception&) {
+    throw InvalidInput(
+        fmt::format("{}: {} is not UTF-8, as records are; choose another name", flag_of(field), word));
+  }
+  if (word.empty() && std::string_view(field.name) == "data")
+    throw InvalidInput(fmt::format("{}: empty name", flag_of(field)));
+}
+
+/// The content of a model or recipe that is a file takes part in the id: one that was edited is another. A
+/// missing file is left to validate().
+void add_definition(std::uint64_t& state, const std::string& name) {
+  if (!std::string_view(name).ends_with(".json")) return;
+  std::ifstream file(name, std::ios::binary);
+  add_to_fingerprint(state, std::string(std::istreambuf_iterator<char>(file), {}));
+}
+
+/// So do a model's RoPE scaling and biases, where it has them: models went by the same names and files when neither was
+/// applied, and their rows are of other work.
+void add_model_details(std::uint64_t& state, const std::string& name) {
+  try {
+    const nlohmann::json model = model_to_json(find_model(name));
+    for (const char* key : {"rope_scaling", "qkv_bias"})
+      if (const auto value = model.value(key, nlohmann::json(false)); value != false)
+        add_to_fingerprint(state, fmt::format("{}={}\n", key, value.dump()));
+  } catch (const InvalidInput&) {  // left to validate(), too
+  }
+}
+
+/// So does that of data and first weights. It is looked at once in a process: many cases share it, and the ids
+/// of a sweep must not change under way.
+void add_content(std::uint64_t& state, const std::string& path, const std::string& glob) {
+  static std::mutex mutex;
+  static std::map<std::pair<std::string, std::string>, std::uint64_t> known;
+  if (std::error_code error; path.empty() || !std::filesystem::exists(path, error)) return;
+  const std::lock_guard lock(mutex);
+  const auto [content, added] = known.try_emplace({path, glob});
+  if (added) content->second = fingerprint_of(path, glob);
+  add_to_fingerprint(state, fmt::format("{:016x}\n", content->second));
+}
+
+/// That a stream opens a folder, and reads nothing, is no accident that its reader could notice.
+void refuse_folder(const Field& field, const std::string& path) {
+  if (path.ends_with(".json") && std::filesystem::is_directory(path))
+    throw InvalidInput(fmt::format("{}: {}: Is a directory", flag_of(field), path));
+}
+
+/// Above these a number is a slip, and counts of bytes and FLOPs could overflow.
+void check_size(const Case& c) {
+  if (c.accumulation > kMaxAccumulation)
+    throw InvalidInput(
+        fmt::format("--accumulation: must be at most {}, not {}", kMaxAccumulation, c.accumulation));
+  if (c.shard_group > kMaxTokensPerStep)
+    throw InvalidInput(
+        fmt::format("--shard-group: must be at most {}, not {}", kMaxTokensPerStep, c.shard_group));
+  double tokens = 1;  // the product may overflow
+  for (const std::int64_t factor : {c.batch, c.seq, c.accumulation, c.gpus})
+    tokens *= static_cast<double>(factor);
+  if (tokens > static_cast<double>(kMaxTokensPerStep))
+    throw InvalidInput(
+        fmt::format("--batch, --seq, --accumulation, --gpus: {:.3g} tokens per step; the most are {}", tokens,
+                    kMaxTokensPerStep));
+}
+
+/// A row that bears a recipe's name must be of that recipe.
+void check_converted(const Case& c, const ModelConfig& model, const Recipe& recipe) {
+  const KeepBf16 keep = parse_keep_bf16(c.keep_bf16);
+  if (recipe.quantized() && c.head != "recipe" &&
+      model.layers - std::min(keep.first, model.layers) <= keep.last)
+    throw InvalidInput(
+        fmt::format("--keep-bf16: {} leaves none of the {} blocks of {} to {}; nothing would be "
+                    "converted",
+                    c.keep_bf16, model.layers, c.model, c.recipe));
+}
+
+}  // namespace
+
+const std::vector<Field>& case_fields() {
+  static const std::vector<Field> fields = make_fields();
+  return fields;
+}
+
+const Field* find_field(const std::string& name) {
+  for (const Field& field : case_fields())
+    if (name == field.name || name == kebab(field.name)) return &field;
+  return nullptr;
+}
+
+std::string flag_of(const Field& field) { return "--" + kebab(field.name); }
+
+std::string get_text(const Case& c, const Field& field) {
+  if (const auto* member = std::get_if<Text>(&field.member)) return c.**member;
+  if (const auto* member = std::get_if<Real>(&field.member)) return fmt::format("{}", c.**member);
+  const std::int64_t value = c.*std::get<Integer>(field.member);
+  return value == 0 && *field.zero_word ? field.zero_word : fmt::format("{}", value);
+}
+
+void set_text(Case& c, const Field& field, const std::string& text) {
+  if (const auto* member = std::get_if<Text>(&field.member)) {
+    check_text(field, text);
+    check_choice(field, text);
+    c.** member = text;
+    return;
+  }
+  double value = 0;
+  if (const auto* member = std::get_if<Integer>(&field.member))
+    value = static_cast<double>(c.** member = checked_number<std::int64_t>(field, text));
+  else
+    value = c.*std::get<Real>(field.member) = checked_number<double>(field, text);
+  const bool auto_word = *field.zero_word && text == field.zero_word;
+  if (value < field.minimum || (*field.zero_word && value == 0 && !auto_word))
+    throw InvalidInput(fmt::format("{}: must be at least {}{}, not {}", flag_of(field),
+                                   *field.zero_word ? 1 : field.minimum,
+                                   *field.zero_word ? fmt::format(", or {}", field.zero_word) : "", text));
+}
+
+nlohmann::ordered_json case_to_json(const Case& c) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::object();
+  for (const Field& field : case_fields()) {
+    if (const auto* member = std::get_if<Real>(&field.member))
+      json[field.name] = c.**member;
+    else if (const auto* integer = std::get_if<Integer>(&field.member);
+             integer && !(c.**integer == 0 && *field.zero_word))
+      json[field.name] = c.**integer;
+    else
+      json[field.name] = get_text(c, field);
+  }
+  return json;
+}
+
+Case case_from_json(const nlohmann::ordered_json& json) {
+  if (!json.is_object()) throw InvalidInput("case: not a JSON object");
+  Case c;
+  for (const auto& [key, value] : json.items()) {
+    const Field* field = find_field(key);
+    if (!field) throw InvalidInput(fmt::format("case: unknown key {}", key));
+    if (value.is_string())
+      set_text(c, *field, value.get<std::string>());
+    else if (const auto* real = std::get_if<Real>(&field->member); real && value.is_number())
+      c.** real = value.get<double>();
+    else if (field->is_integer() && value.is_number_integer())
+      c.*std::get<Integer>(field->member) = value.get<std::int64_t>();
+    else
+      throw InvalidInput(fmt::format("case: {} has the wrong type: {}", key, value.dump()));
+  }
+  return c;
+}
+
+std::string case_id(const Case& c) {
+  static const Case defaults;
+  std::uint64_t state = kFingerprintStart;
+  add_to_fingerprint(state, fmt::format("method={}\n", kMethodVersion));
+  for (const Field& field : case_fields()) {
+    if (!changes_work(field.name)) continue;
+    const std::string value = get_text(c, field);
+    if (field.identity == Identity::always || value != get_text(defaults, field))
+      add_to_fingerprint(state, fmt::format("{}={}\n", field.name, value));
+  }
+  add_definition(state, c.model);
+  add_model_details(state, c.model);
+  add_definition(state, c.recipe);
+  if (c.data != defaults.data) add_content(state, c.data, c.glob);
+  add_content(state, c.init_from, "*.safetensors*");
+  return fmt::format("{:016x}", state);
+}
+
+void check_value(const Field& field, const std::string& text) {
+  Case scratch;
+  set_text(scratch, field, text);
+  const std::string_view name = field.name;
+  if (name == "keep_bf16") parse_keep_bf16(text);
+  if (name == "model" || name == "recipe") refuse_folder(field, text);
+  if (name == "model") find_model(text);
+  if (name == "recipe") find_recipe(text);
+}
+
+void validate(const Case& c) {
+  for (const Field& field : case_fields())
+    check_value(field, get_text(c, field));  // also what came from JSON
+  check_size(c);
+  check_converted(c, find_model(c.model), find_recipe(c.recipe));
+  if (c.device == "cpu" && c.attention != "auto")
+    throw InvalidInput(
+        fmt::format("--attention {}: chooses among a GPU's kernels, and --device is cpu, which has its own",
+                    c.attention));
+  if ((c.parallel == "hsdp") != (c.shard_group > 1))
+    throw InvalidInput("--shard-group: hsdp needs groups of 2 or more ranks, and only hsdp has groups");
+  if (c.lr == 0) throw InvalidInput("--lr: must be above 0: nothing would be trained");
+  if (c.schedule == "cosine" && c.steps == 0)
+    throw InvalidInput("--schedule cosine needs a number of steps: add --steps N");
+  if (c.schedule == "cosine" && c.warmup >= c.steps)
+    throw InvalidInput(
+        fmt::format("--warmup: {} steps leave none of the {} of --steps to the cosine", c.warmup, c.steps));
+}
+
+DataOptions data_options(const Case& c, const ModelConfig& model) {
+  return {c.data == "synthetic" ? "" : c.data, c.glob, static_cast<std::uint64_t>(c.seed), model.vocab,
+          c.seq};
+}
+
+Record start_record(const Case& c) {
+  Record record;
+  record.id = case_id(c);
+  record.created = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
+  record.case_fields = case_to_json(c);
+  return record;
+}
+
+KeepBf16 parse_keep_bf16(const std::string& text) {
+  KeepBf16 keep;
+  bool seen_first = false, seen_last = false;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    const std::string part = text.substr(begin, end - begin);
+    const std::size_t colon = std::min(part.find(':'), part.size());
+    const auto count = parse<std::int64_t>(part.substr(std::min(colon + 1, part.size())));
+    const std::string side = part.substr(0, colon);
+    bool* seen = side == "first" ? &seen_first : side == "last" ? &seen_last : nullptr;
+    if (!seen || *seen || !count || *count < 0 || end + 1 == text.size())
+      throw InvalidInput(fmt::format("--keep-bf16: \"{}\" is not of the form first:N,last:N", text));
+    *seen = true;
+    (seen == &seen_first ? keep.first : keep.last) = *count;
+    begin = end + 1;
+  }
+  return keep;
+}
+
+}  // namespace precbench

@@ -1,0 +1,42 @@
+// From a case to everything that a rank needs to run it: the model, the recipe of every block, options of
+// parameters, transformer and optimizer. Pure translation, shared by the run and its prediction.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "bench/case/case.h"
+#include "kernels/numerics/recipe.h"
+#include "models/transformer/optimizer.h"
+#include "models/transformer/transformer.h"
+
+namespace precbench {
+
+struct Plan {
+  ModelConfig model;
+  Recipe recipe, bf16;
+  std::vector<bool> converted;  ///< per block: in the recipe, or kept in BF16
+  bool head_converted = false;
+  ParameterOptions parameters;
+  OptimizerOptions optimizer;
+  std::int64_t B = 0, T = 0;
+  int ranks = 1, accumulation = 1;
+  bool recompute = false, reduce_amax = false, fp8_gather = false, on_cuda = false;
+  std::uint64_t seed = 0;
+
+  std::int64_t tokens_per_micro_step() const { return B * T; }
+  std::int64_t tokens_per_step() const { return B * T * ranks * accumulation; }
+  /// Points into this plan, which must outlive the transformer.
+  TransformerOptions transformer() const;
+  /// "layers.0-15.{qkv,o,gate_up,down}", "lm_head"
+  std::vector<std::string> converted_layers() const;
+  /// Why the ranks, the model's shapes or a linear layer's, which is named, cannot be had; empty if all can.
+  std::string why_unsupported() const;
+  /// What of the model is not modelled, and positions beyond those that it is made for, a line each.
+  std::vector<std::string> warnings() const;
+};
+
+/// Throws InvalidInput like validate(case).
+Plan make_plan(const Case& c);
+
+}  // namespace precbench

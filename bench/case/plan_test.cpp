@@ -1,0 +1,62 @@
+// What a model's own file makes of a case: sequences beyond its window, and what its record must warn of.
+#include "bench/case/plan.h"
+
+#include <nlohmann/json.hpp>
+
+#include "bench/measure/session.h"
+#include "tools/testing/catch.h"
+#include "tools/testing/temp_directory.h"
+#include "tools/testing/text.h"
+
+using namespace precbench;
+
+namespace {
+
+/// A config.json of a small model; `more` overrides.
+nlohmann::json config_json(const char* model_type, const nlohmann::json& more) {
+  nlohmann::json object = {{"model_type", model_type}, {"hidden_size", 32},
+                           {"intermediate_size", 64},  {"num_hidden_layers", 1},
+                           {"num_attention_heads", 2}, {"num_key_value_heads", 1},
+                           {"vocab_size", 64},         {"head_dim", 16}};
+  object.update(more);
+  return object;
+}
+
+Case case_of(const TempDirectory& folder, const nlohmann::json& config, std::int64_t seq) {
+  Case c;
+  c.model = folder.write("small/config.json", config.dump());
+  c.device = "cpu";
+  c.batch = 1;
+  c.seq = seq;
+  c.steps = 1;
+  return c;
+}
+
+}  // namespace
+
+TEST_CASE("a sequence beyond the sliding window is unsupported, with both numbers", "[plan]") {
+  const TempDirectory folder;
+  const nlohmann::json mistral = config_json("mistral", {{"sliding_window", 64}});
+  CHECK(make_plan(case_of(folder, mistral, 64)).why_unsupported() == "");
+  const Case longer = case_of(folder, mistral, 128);
+  const std::string why =
+      "seq: 128 is beyond the model's sliding window of 64, and only full attention is modelled";
+  CHECK(make_plan(longer).why_unsupported() == why);
+  const Record record = run_case(longer);
+  CHECK(record.status == Status::unsupported);
+  CHECK(record.error == why);
+}
+
+TEST_CASE("what is not modelled stands in the record", "[plan]") {
+  const TempDirectory folder;
+  const nlohmann::json config =
+      config_json("llama", {{"attention_dropout", 0.1}, {"max_position_embeddings", 32}, {"mystery", 3}});
+  CHECK(run_case(case_of(folder, config, 64)).warnings ==
+        std::vector<std::string>{"small: attention_dropout 0.1 is left out",
+                                 "small: keys that are not known here were left out: mystery",
+                                 "small: seq 64 is beyond the 32 positions that the model is made for"});
+  // A stretched context counts as far as it is stretched.
+  const nlohmann::json stretched = config_json(
+      "llama", {{"max_position_embeddings", 32}, {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 2.0}}}});
+  CHECK(run_case(case_of(folder, stretched, 64)).warnings.empty());
+}

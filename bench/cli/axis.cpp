@@ -1,0 +1,140 @@
+// Lists, ranges and their product.
+#include "bench/cli/axis.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string_view>
+
+#include "kernels/base/errors.h"
+
+namespace precbench {
+namespace {
+
+/// Takes digits from the front of `text`; nothing where it begins with none.
+std::string_view take_digits(std::string_view& text) {
+  const std::size_t count = std::min(text.find_first_not_of("0123456789"), text.size());
+  const std::string_view digits = text.substr(0, count);
+  text.remove_prefix(count);
+  return digits;
+}
+
+/// FIRST-LAST, FIRST-LAST*FACTOR or FIRST-LAST+STEP, in digits.
+struct Range {
+  std::string_view first, last, step;
+  char operation = '+';
+};
+std::optional<Range> parse_range(std::string_view text) {
+  Range range;
+  range.first = take_digits(text);
+  if (range.first.empty() || !text.starts_with('-')) return std::nullopt;
+  text.remove_prefix(1);
+  range.last = take_digits(text);
+  if (range.last.empty()) return std::nullopt;
+  if (text.empty()) return range;
+  range.operation = text.front();
+  text.remove_prefix(1);
+  range.step = take_digits(text);
+  const bool known = range.operation == '*' || range.operation == '+';
+  return known && !range.step.empty() && text.empty() ? std::optional(range) : std::nullopt;
+}
+
+void append_range(std::vector<std::string>& values, const Field& field, const std::string& text,
+                  const Range& range) {
+  const auto fail = [&](const std::string& why) {
+    throw InvalidInput(fmt::format("{}: range {} {}", flag_of(field), text, why));
+  };
+  const auto number = [&](std::string_view digits) {
+    std::int64_t value = 0;
+    if (std::from_chars(digits.data(), digits.data() + digits.size(), value).ec != std::errc())
+      fail("has a number that is too large");
+    return value;
+  };
+  const std::int64_t first = number(range.first), last = number(range.last),
+                     step = range.step.empty() ? 1 : number(range.step);
+  const bool geometric = range.operation == '*';
+  if (first > last) fail("starts above its end");
+  if (geometric ? step < 2 || first == 0 : step < 1) fail("never ends");
+  const std::size_t size_before = values.size();
+  for (std::int64_t value = first;;) {
+    values.push_back(fmt::format("{}", value));
+    if (values.size() - size_before > kMaxRange) fail(fmt::format("has more than {} values", kMaxRange));
+    // Compared before stepping, so that nothing overflows.
+    if (geometric ? value > last / step : value > last - step) break;
+    value = geometric ? value * step : value + step;
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::size_t begin = 0;
+  for (std::size_t end; (end = text.find(separator, begin)) != std::string::npos; begin = end + 1)
+    parts.push_back(text.substr(begin, end - begin));
+  parts.push_back(text.substr(begin));
+  return parts;
+}
+
+std::vector<std::string> expand_axis(const Field& field, const std::vector<std::string>& words) {
+  if (words.empty()) throw InvalidInput(fmt::format("{}: empty axis", flag_of(field)));
+  std::vector<std::string> values;
+  for (const std::string& word : words) {
+    for (const std::string& value : split(word, ',')) {
+      if (value.empty()) throw InvalidInput(fmt::format("{}: empty value in \"{}\"", flag_of(field), word));
+      const std::optional<Range> range = field.is_integer() ? parse_range(value) : std::nullopt;
+      if (range)
+        append_range(values, field, value, *range);
+      else
+        values.push_back(value);
+    }
+  }
+  return values;
+}
+
+void check_words(const Field& field, const std::vector<std::string>& words) {
+  for (const std::string& value : field.axis ? expand_axis(field, words) : words) check_value(field, value);
+}
+
+void check_count(std::size_t cases) {
+  if (cases > kMaxCases)
+    throw InvalidInput(fmt::format("more than {} cases, which is more than a sweep takes", kMaxCases));
+}
+
+std::vector<Case> expand_grid(const Case& base, const Axes& axes) {
+  std::vector<const Field*> order;
+  for (const Field& field : case_fields())
+    if (std::string(field.name) != "recipe") order.push_back(&field);
+  order.push_back(find_field("recipe"));
+
+  std::size_t cases = 1;
+  for (const auto& [name, words] : axes) {
+    cases *= expand_axis(*find_field(name), words).size();
+    check_count(cases);
+  }
+  std::vector<Case> grid = {base};
+  for (const Field* field : order) {
+    const auto axis = axes.find(field->name);
+    if (axis == axes.end()) continue;
+    const std::vector<std::string> values = expand_axis(*field, axis->second);
+    std::vector<Case> next;
+    next.reserve(grid.size() * values.size());
+    for (const Case& outer : grid) {
+      for (const std::string& value : values) {
+        next.push_back(outer);
+        set_text(next.back(), *field, value);
+      }
+    }
+    grid = std::move(next);
+  }
+  std::vector<Case> unique;
+  for (std::set<std::string> seen; Case & c : grid)
+    if (seen.insert(case_to_json(c).dump()).second) unique.push_back(std::move(c));
+  return unique;
+}
+
+}  // namespace precbench

@@ -1,0 +1,357 @@
+// Command lines made from the field table.
+#include "bench/cli/cli.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <new>
+#include <set>
+#include <stdexcept>
+#include <system_error>
+
+#include "bench/cli/config_file.h"
+#include "bench/cli/dry_run.h"
+#include "bench/cli/list.h"
+#include "bench/measure/session.h"
+#include "bench/process/tell.h"
+#include "bench/process/worker.h"
+#include "bench/sweep/case_files.h"
+#include "bench/sweep/sweep_folder.h"
+#include "kernels/base/errors.h"
+#include "kernels/gpu/device_info.h"
+
+namespace precbench {
+namespace {
+
+constexpr std::size_t kHelpColumn = 36;
+
+/// For the name of a file or folder. Why not, or nothing.
+std::string not_empty(const std::string& name) { return name.empty() ? "empty name" : ""; }
+
+/// Adds one flag per field that stores its word in `axes`. Repeats of an axis add to its list; of another
+/// field the last one counts.
+void add_fields(CLI::App& app, Axes& axes, bool sweep) {
+  static const Case defaults;
+  for (const Field& field : case_fields()) {
+    std::string help = field.help;
+    if (*field.unit) help += fmt::format(" [{}]", field.unit);
+    if (const std::string value = get_text(defaults, field); !value.empty())
+      help += fmt::format(" (default {})", value);
+    const bool several = sweep && field.axis;
+    const auto store = [&axes, &field, several](const std::string& given) {
+      axes[field.name] = several ? split(given, '\n') : std::vector{given};
+    };
+    CLI::Option* option = app.add_option_function<std::string>(flag_of(field), store, help);
+    option->group(field.group);
+    several ? option->join() : option->take_last();  // joined: a line each
+    const bool text = std::holds_alternative<std::string Case::*>(field.member);
+    const std::string type = field.choices.empty() ? (text                 ? "TEXT"
+                                                      : field.is_integer() ? "N"
+                                                                           : "X")
+                                                   : fmt::format("{}", fmt::join(field.choices, "|"));
+    option->type_name(several ? type + ",..." : type);
+  }
+}
+
+/// A case with the fields that take one value set, and the axes that are left.
+std::vector<Case> expand(const Axes& given) {
+  Case base;
+  Axes axes;
+  for (const auto& [name, words] : given) {
+    const Field& field = *find_field(name);
+    if (field.axis)
+      axes[name] = words;
+    else
+      set_text(base, field, words.front());
+  }
+  return expand_grid(base, axes);
+}
+
+void resolve_device(Case& c) {
+  if (c.device == "auto") c.device = find_gpus().count > 0 ? "cuda" : "cpu";
+}
+
+/// A sweep that several processes run, in each of them.
+int sweep_together(const std::vector<Case>& grid, SweepOptions options, const Nodes& nodes,
+                   const Variables& environment) {
+  const Address address = meeting_point(environment, nodes);
+  const std::string secret = shared_secret(environment);
+  check_spread(grid, nodes);
+  if (nodes.index > 0) return follow(nodes, address, secret, grid, options.child);
+  if (secret.empty() && !options.quiet)
+    tell(fmt::format(
+        "PRECBENCH_SECRET is not set: until all {} processes have met, any program of this version "
+        "that reaches {} can be one of them",
+        nodes.count, to_string(address)));
+  Leader leader(nodes, address, secret);
+  options.leader = &leader;
+  check_files(grid);
+  const int status = run_sweep(grid, options);
+  leader.finish(status == kSweepInterrupted ? kSweepInterrupted : kSweepDone);
+  return status;
+}
+
+/// As UTF-8, whatever the names of files and hosts in it are.
+std::string text_of(const nlohmann::ordered_json& json) {
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+/// Pretty JSON whose arrays of plain values stay on one line: a loss curve is one line, not a thousand.
+std::string pretty(const nlohmann::ordered_json& json, int indent) {
+  if (!json.is_object() || json.empty()) return text_of(json);
+  const std::string pad(static_cast<std::size_t>(indent) + 2, ' ');
+  std::string text;
+  for (const auto& [key, value] : json.items())
+    text +=
+        fmt::format("{}{}{}: {}", text.empty() ? "{\n" : ",\n", pad, text_of(key), pretty(value, indent + 2));
+  return text + "\n" + std::string(static_cast<std::size_t>(indent), ' ') + "}";
+}
+
+/// The flag or command that `word` may have been meant as.
+std::string unexpected(const CLI::App& app, const std::string& word) {
+  std::vector<std::string> valid;
+  const bool flag = word.starts_with("-");
+  if (flag) {
+    for (const CLI::Option* option : app.get_options())
+      for (const std::string& name : option->get_lnames()) valid.push_back("--" + name);
+  } else {
+    for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
+      if (!command->get_group().empty()) valid.push_back(command->get_name());
+  }
+  const std::string near = nearest(word.substr(0, word.find('=')), valid);
+  const char* kind = flag ? "unknown flag" : valid.empty() ? "unexpected argument" : "unknown command";
+  return fmt::format("{} {}{}", kind, word,
+                     near.empty() ? "; --help lists what there is" : "; did you mean " + near + "?");
+}
+
+/// Of a command without a sweep file: one grid, and no options.
+SweepFile sweep_file_of(const SweepCommand& command) {
+  SweepFile file;
+  if (command.config.empty())
+    file.grids.emplace_back();
+  else
+    file = read_sweep_file(command.config);
+  return file;
+}
+
+/// The cases of one section with the flags on top. What is wrong with them is told with the section's name.
+std::vector<Case> cases_of(const SweepCommand& command, const SweepFile::Grid& grid) {
+  Axes axes = command.axes;
+  axes.insert(grid.axes.begin(), grid.axes.end());  // keeps what the command line has set
+  try {
+    std::vector<Case> cases = expand(axes);
+    for (Case& c : cases) {
+      resolve_device(c);
+      validate(c);
+    }
+    return cases;
+  } catch (const InvalidInput& error) {
+    if (command.config.empty()) throw;
+    const std::string section = grid.section.empty() ? "" : fmt::format(" [{}]", grid.section);
+    throw InvalidInput(fmt::format("{}{}: {}", command.config, section, error.what()));
+  }
+}
+
+std::vector<Case> grid_of(const SweepCommand& command, const SweepFile& file) {
+  for (const auto& [name, words] : command.axes) check_words(*find_field(name), words);
+  std::vector<Case> cases;
+  std::set<std::string> ids;
+  for (const SweepFile::Grid& grid : file.grids) {
+    for (Case& c : cases_of(command, grid))
+      if (ids.insert(case_id(c)).second) cases.push_back(std::move(c));
+    check_count(cases.size());
+  }
+  const Case& first = cases.front();
+  for (const char* name : {"save_init", "save_final", "save_grads"})
+    if (const Field& field = *find_field(name); cases.size() > 1 && !get_text(first, field).empty())
+      throw InvalidInput(fmt::format("{}: {} cases would write the same file; choose one case",
+                                     flag_of(field), cases.size()));
+  return cases;
+}
+
+/// Why not all that was printed has been written; none where it has.
+std::optional<std::string> unwritten() {
+  errno = 0;
+  if (std::fflush(stdout) == 0 && !std::ferror(stdout)) return std::nullopt;
+  return fmt::format("cannot write standard output: {}", std::strerror(errno ? errno : EIO));
+}
+
+/// One line, without the middle of a very long one.
+void print_error(const std::string& message) {
+  constexpr std::size_t kHead = 600, kTail = 300;
+  const bool fits = message.size() <= kHead + kTail;
+  tell("precbench: " +
+       (fits ? message : message.substr(0, kHead) + " ... " + message.substr(message.size() - kTail)));
+}
+
+}  // namespace
+
+CLI::App* add_sweep_command(CLI::App& app, SweepCommand& command) {
+  CLI::App* sub =
+      app.add_subcommand("sweep", "run every combination of the given values, one process per case");
+  sub->footer(
+      "Lists: --recipe bf16,mxfp8   ranges: --seq 1024-8192*2, --seq 128-512+128, --seed 1-3\n"
+      "A second start with the same arguments goes on where the first one ended.\n"
+      "Exit status: 0 every case has its row (ok, oom, unsupported, diverged); 1 the same, but some have crashed "
+      "or\ntimed out; 2 bad input; 130 cases are left: interrupted, a process of several was lost, or the disk is "
+      "full.");
+  add_fields(*sub, command.axes, true);
+  const char* group = "Sweep";
+  sub->add_option("--config", command.config, "sweep file (TOML); flags win over it")
+      ->type_name("FILE")
+      ->check(not_empty)
+      ->group(group);
+  sub->add_option("--out", command.out, "folder for records.jsonl (default out)")
+      ->type_name("DIR")
+      ->check(not_empty)
+      ->group(group);
+  sub->add_option("--timeout", command.timeout,
+                  "a case is stopped after this time [s]; 0: never (default 3600)")
+      ->type_name("S")
+      ->group(group);
+  sub->add_flag("--dry-run", command.dry_run, "print the cases with predicted memory and FLOPs, run none")
+      ->group(group);
+  sub->add_flag("--fresh", command.options.fresh, "start over; old records are kept as records.jsonl.N")
+      ->group(group);
+  sub->add_flag("--retry-failed", command.options.retry_failed, "do crashed and timed out cases again")
+      ->group(group);
+  sub->add_flag("--interleave", command.options.interleave,
+                "run the recipes of each setting A B B A, so that drift cancels in their ratios")
+      ->group(group);
+  sub->add_flag("--quiet", command.options.quiet, "no progress")->group(group);
+  return sub;
+}
+
+std::vector<Case> grid_of(const SweepCommand& command) { return grid_of(command, sweep_file_of(command)); }
+
+int sweep(const SweepCommand& command) {
+  SweepOptions options = command.options;
+  const SweepFile file = sweep_file_of(command);
+  options.out = command.out.value_or(file.out.value_or(options.out));
+  options.timeout_s =
+      command.timeout ? parse_timeout(*command.timeout) : file.timeout_s.value_or(options.timeout_s);
+  options.interleave = options.interleave || file.interleave.value_or(false);
+  if (options.out.empty()) throw InvalidInput("--out: empty folder name");
+  const std::vector<Case> grid = grid_of(command, file);
+  const Variables environment = process_environment();
+  const Nodes nodes = find_nodes(environment);
+  if (command.dry_run) {
+    check_inputs(grid);
+    if (nodes.index == 0) print_dry_run(grid);
+    return kSweepDone;
+  }
+  if (nodes.count > 1) return sweep_together(grid, options, nodes, environment);
+  check_files(grid);
+  return run_sweep(grid, options);
+}
+
+CLI::App* add_run_command(CLI::App& app, RunCommand& command) {
+  CLI::App* sub = app.add_subcommand("run", "run one case in this process and print its record");
+  add_fields(*sub, command.axes, false);
+  sub->add_option("--out", command.out, "append the record to DIR/records.jsonl as well")
+      ->type_name("DIR")
+      ->check(not_empty);
+  return sub;
+}
+
+int run(const RunCommand& command) {
+  Case c;
+  for (const auto& [name, words] : command.axes) {
+    const Field& field = *find_field(name);
+    if (field.axis && expand_axis(field, words).size() > 1)
+      throw InvalidInput(fmt::format("{}: run takes one value, not {}; sweep takes lists and ranges",
+                                     flag_of(field), words.front()));
+    set_text(c, field, words.front());
+  }
+  resolve_device(c);
+  validate(c);
+  if (const Nodes nodes = find_nodes(process_environment()); nodes.count > 1)
+    throw InvalidInput(
+        fmt::format("{} say that this is process {} of {}, but run is for one: sweep spreads a case "
+                    "over several",
+                    nodes.source, nodes.index, nodes.count));
+  check_outputs(c);
+  if (!command.out.empty()) const SweepFolder writable(command.out);
+  const Record record = run_case(c);
+  std::fputs((pretty(record, 0) + "\n").c_str(), stdout);  // first: a full disk does not lose it
+  if (!command.out.empty()) append_to_folder(command.out, record);
+  return record.status == Status::ok ? 0 : 1;
+}
+
+CLI::App* add_list_command(CLI::App& app, std::string& what) {
+  CLI::App* sub = app.add_subcommand("list", "what there is on this machine: recipes, models or devices");
+  sub->add_option("what", what, "recipes, models or devices")->type_name("");
+  return sub;
+}
+
+int list(const std::string& what) {
+  if (what == "recipes")
+    list_recipes();
+  else if (what == "models")
+    list_models();
+  else if (what == "devices")
+    list_devices();
+  else if (what.empty())
+    throw InvalidInput("list what? recipes, models or devices");
+  else if (const std::string near = nearest(what, {"recipes", "models", "devices"}); near.empty())
+    throw InvalidInput(fmt::format("list: unknown word {}; it is one of recipes, models, devices", what));
+  else
+    throw InvalidInput(fmt::format("list: unknown word {}; did you mean {}?", what, near));
+  return 0;
+}
+
+std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv) {
+  const auto fail = [](const std::string& line) {
+    print_error(line);
+    return 2;
+  };
+  app.allow_extras();
+  app.get_formatter()->column_width(kHelpColumn);
+  for (CLI::App* command : app.get_subcommands([](CLI::App*) { return true; })) command->allow_extras();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& done) {
+    return exit_status_of([&] { return app.exit(done); });
+  } catch (const CLI::ParseError& error) {
+    return fail(error.what());
+  }
+  for (const CLI::App* command : app.get_subcommands())
+    if (command->count() > 1)
+      return fail("unexpected argument " + command->get_name() + ": it is given twice");
+  for (const CLI::App* command : app.get_subcommands())
+    if (const auto extra = command->remaining(); !extra.empty())
+      return fail(unexpected(*command, extra.front()));
+  if (const auto extra = app.remaining(); !extra.empty()) return fail(unexpected(app, extra.front()));
+  if (app.get_subcommands().size() != 1)
+    return fail("which command? sweep, run, list, report or check; --help explains them");
+  return std::nullopt;
+}
+
+int exit_status_of(const std::function<int()>& command, Printed printed) {
+  const auto fail = [](const std::exception& error, int status) {
+    print_error(error.what());
+    return status;
+  };
+  try {
+    const int status = command();
+    const auto why = unwritten();
+    if (!why) return status;
+    print_error(*why);
+    return printed == Printed::result ? 2 : status;
+  } catch (const InvalidInput& error) {
+    return fail(error, 2);
+  } catch (const OutOfMemory& error) {  // outside a case: files that cannot be mapped
+    return fail(error, 2);
+  } catch (const std::system_error& error) {
+    return fail(error, 2);
+  } catch (const std::bad_alloc&) {
+    return fail(std::runtime_error("this process can have no more memory"), 1);
+  } catch (const std::exception& error) {
+    return fail(error, 1);
+  }
+}
+
+}  // namespace precbench

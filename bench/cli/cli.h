@@ -1,0 +1,54 @@
+// The commands that make records: sweep, run and list. `report` stands in tools/, which only reads them.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/cli/axis.h"
+#include "bench/sweep/sweep.h"
+
+namespace precbench {
+
+struct SweepCommand {
+  Axes axes;           ///< what the command line gave
+  std::string config;  ///< sweep file; the command line wins over it
+  std::optional<std::string> out;
+  std::optional<std::string> timeout;
+  bool dry_run = false;
+  SweepOptions options;
+};
+CLI::App* add_sweep_command(CLI::App& app, SweepCommand& command);
+int sweep(const SweepCommand& command);
+
+/// The cases of a sweep, validated, with `device` resolved, in the order they run. Throws InvalidInput.
+std::vector<Case> grid_of(const SweepCommand& command);
+
+struct RunCommand {
+  Axes axes;
+  std::string out;  ///< folder to append the record to; empty: print it only
+};
+CLI::App* add_run_command(CLI::App& app, RunCommand& command);
+/// One case in this very process, for debuggers and profilers. Prints the record; 0 if its status is ok,
+/// else 1. Throws InvalidInput for a list or a range, which only a sweep takes.
+int run(const RunCommand& command);
+
+CLI::App* add_list_command(CLI::App& app, std::string& what);
+int list(const std::string& what);
+
+/// Parses, and ends in one line on standard error where that fails: unknown flags and commands come with the
+/// nearest valid one. Returns the exit status if the program is done (help, version, bad input).
+std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv);
+
+/// What a command prints on standard output: its result, without which it fails, or words about it.
+enum class Printed : std::uint8_t { result, words };
+
+/// The exit status of `command`. An exception becomes one line on standard error: 2 for what the user can mend
+/// in the input or the system, 1 for everything else. So does a standard output that cannot be written, which is 2
+/// where the result was to go there.
+int exit_status_of(const std::function<int()>& command, Printed printed = Printed::result);
+
+}  // namespace precbench

@@ -1,0 +1,132 @@
+// Sweep files: keys, sections, refusals.
+#include "bench/cli/config_file.h"
+
+#include "tools/testing/catch.h"
+#include "tools/testing/temp_directory.h"
+#include "tools/testing/text.h"
+
+using namespace precbench;
+
+namespace {
+
+using Words = std::vector<std::string>;
+
+SweepFile read(const std::string& text) {
+  const TempDirectory directory;
+  return read_sweep_file(directory.write("sweep.toml", text));
+}
+
+std::string refusal(const std::string& text) {
+  const TempDirectory directory;
+  const std::string path = directory.write("sweep.toml", text);
+  const std::string message = refusal_of([&] { read_sweep_file(path); });
+  REQUIRE(message.starts_with(path));
+  return message.substr(path.size());
+}
+
+}  // namespace
+
+TEST_CASE("keys of a sweep file are the fields, in either spelling", "[sweep-file]") {
+  const SweepFile file = read(
+      "# comment\n"
+      "model = \"tiny\"\n"
+      "seq = \"128-512*2\"\n"
+      "recipe = [\"bf16\", \"mxfp8\"]\n"
+      "gpus = [1, 2]  # ranks\n"
+      "keep-bf16 = \"first:1,last:1\"\n"
+      "weight_decay = 0.1\n"
+      "out = \"there\"\n"
+      "timeout = 30\n");
+  REQUIRE(file.grids.size() == 1);
+  const Axes& axes = file.grids[0].axes;
+  CHECK(axes.at("model") == Words{"tiny"});
+  CHECK(axes.at("seq") == Words{"128-512*2"});
+  CHECK(axes.at("recipe") == Words{"bf16", "mxfp8"});
+  CHECK(axes.at("gpus") == Words{"1", "2"});
+  CHECK(axes.at("weight_decay") == Words{"0.1"});
+  CHECK(file.out == "there");
+  CHECK(file.timeout_s == 30);
+  CHECK(!file.interleave);
+}
+
+TEST_CASE("a list may span lines", "[sweep-file]") {
+  CHECK(read("recipe = [\"bf16\",\n  \"mxfp8\"]\n").grids[0].axes.at("recipe") == Words{"bf16", "mxfp8"});
+}
+
+TEST_CASE("each section is a grid of its own on top of the common keys", "[sweep-file]") {
+  const SweepFile file = read(
+      "seed = 42\n"
+      "seq = 2048\n"
+      "[small-model]\n"
+      "model = \"llama3.2-1b\"\n"
+      "[large]\n"
+      "model = \"llama3.1-8b\"\n"
+      "seq = 8192\n");
+  REQUIRE(file.grids.size() == 2);
+  CHECK(file.grids[0].section == "small-model");
+  CHECK(file.grids[0].axes.at("model") == Words{"llama3.2-1b"});
+  CHECK(file.grids[0].axes.at("seq") == Words{"2048"});
+  CHECK(file.grids[1].axes.at("seq") == Words{"8192"});
+  CHECK(file.grids[1].axes.at("seed") == Words{"42"});
+}
+
+TEST_CASE("values stand bare, in either quotes or in lists of them", "[sweep-file]") {
+  const SweepFile file = read(
+      "glob = 'a\\b # no comment'#comment\r\n"
+      "data = \"a \\\"b\\\" \\\\\"\n"
+      "seq=64-256*2\n"
+      "gpus = [ 1,2, # ranks\n  '3-4',\n]\n"
+      "out = \"\"");
+  const Axes& axes = file.grids[0].axes;
+  CHECK(axes.at("glob") == Words{"a\\b # no comment"});
+  CHECK(axes.at("data") == Words{"a \"b\" \\"});
+  CHECK(axes.at("seq") == Words{"64-256*2"});
+  CHECK(axes.at("gpus") == Words{"1", "2", "3-4"});
+  CHECK(file.out == "");
+  CHECK(read("").grids.size() == 1);
+}
+
+TEST_CASE("a bad sweep file is refused in one line with the place", "[sweep-file]") {
+  CHECK(refusal("modle = \"tiny\"\n") == ":1: unknown key modle; did you mean model?");
+  CHECK(refusal("[a]\nweight-decy = 1\n") == ":2: unknown key weight-decy; did you mean weight_decay?");
+  CHECK(refusal("xyzzyxyzzyx = 1\n") ==
+        ":1: unknown key xyzzyxyzzyx; precbench sweep --help lists the fields");
+  CHECK(refusal("[a]\nout = \"x\"\n") == ":2: out belongs before the first section");
+  CHECK(refusal("seq = 64\n\nseq 128\n") == ":3: seq 128: = and a value are missing");
+  CHECK(refusal("seq = 64 128\n") == ":1: a line is [section], or key = value with a word or a [list]");
+  CHECK(refusal("seq = [64 128]\n") == ":1: values of a list are separated by commas");
+  CHECK(refusal("[[a]]\n") == ":1: a section is [name]");
+  CHECK(refusal("[a\nseq = 64\n") == ":1: a section is [name]");
+  CHECK_THROWS_WITH(read_sweep_file("none.toml"), "--config: none.toml: no such file");
+  CHECK_THROWS_WITH(read_sweep_file("/"), "--config: /: a folder, not a file");
+}
+
+TEST_CASE("what a sweep file says twice is refused, wherever it stands", "[sweep-file]") {
+  CHECK(refusal("model = tiny\nseq = 128\nmodel = 15m\n") == ":3: model is given twice, first in line 1");
+  CHECK(refusal("steps = 1\nsteps = 2\n") == ":2: steps is given twice, first in line 1");
+  CHECK(refusal("timeout = 1\ntimeout = 2\n") == ":2: timeout is given twice, first in line 1");
+  CHECK(refusal("[a]\nweight-decay = 1\nweight_decay = 0\n") ==
+        ":3: weight_decay of [a] is given twice, first in line 2");
+  CHECK(refusal("[a]\nsteps = 1\n[b]\nsteps = 1\n[ a ]\nseq = 64\n") ==
+        ":5: [a] is given twice, first in line 1");
+}
+
+TEST_CASE("a quote or a list that does not end is refused", "[sweep-file]") {
+  CHECK(refusal("seq = 64\nmodel = \"tiny\nseed = 1\n") == ":2: the quote is not closed: \"tiny");
+  CHECK(refusal("recipe = ['bf16]") == ":1: the quote is not closed: 'bf16]");
+  CHECK(refusal("recipe = [\"bf16\",\n\"mxfp8\"\n\n") == ":1: the list is not closed");
+  CHECK(refusal("data = \"C:\\new\"\n").starts_with(":1: after a backslash comes"));
+}
+
+TEST_CASE("a value that no case can have is told with its line", "[sweep-file]") {
+  CHECK(refusal("seed = 1\n[a]\nseq = 0\n") == ":3: --seq: must be at least 1, not 0");
+  CHECK(refusal("seq = []\n") == ":1: --seq: empty axis");
+  CHECK(refusal("seq =\n") == ":1: --seq: empty value in \"\"");
+  CHECK(refusal("gpus = [1, \"4-2\"]\n") == ":1: --gpus: range 4-2 starts above its end");
+  CHECK(refusal("recipe = [\"bf16\", \"mxfp9\"]\n").starts_with(":1: unknown recipe \"mxfp9\""));
+  CHECK(refusal("seq = [64,\n128,\n0]\n") == ":1: --seq: must be at least 1, not 0");  // where the key is
+  CHECK(refusal("model = tinny\n") == ":1: unknown model \"tinny\"; did you mean tiny?");
+  CHECK(refusal("warmup = [1, 2]\n") == ":1: warmup takes one value");
+  CHECK(refusal("timeout = soon\n") == ":1: --timeout: \"soon\" is not a number of seconds");
+  CHECK(refusal("interleave = maybe\n") == ":1: interleave: \"maybe\" is neither true nor false");
+}

@@ -1,0 +1,97 @@
+// The table of a dry run.
+#include "bench/cli/dry_run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "bench/cli/text_table.h"
+#include "bench/measure/predict.h"
+#include "bench/sweep/progress.h"
+#include "kernels/gpu/device_info.h"
+
+namespace precbench {
+namespace {
+
+std::string gib(std::int64_t bytes) {
+  const double value = static_cast<double>(bytes) / (1 << 30);
+  return fmt::format("{:.{}f}", value, value < 10 ? 3 : 1);
+}
+
+/// The three largest segments: "weights 14.9, moments 29.9, activations 11.2".
+std::string largest_segments(const MemorySegments& memory) {
+  std::array<std::pair<std::int64_t, Segment>, kSegments> segments = {
+      {{memory.weights, Segment::weights},
+       {memory.quantized_weights, Segment::quantized_weights},
+       {memory.master, Segment::master},
+       {memory.gradients, Segment::gradients},
+       {memory.moments, Segment::moments},
+       {memory.activations, Segment::activations},
+       {memory.workspace, Segment::workspace},
+       {memory.communication, Segment::communication},
+       {memory.other, Segment::other}}};
+  std::stable_sort(segments.begin(), segments.end(), [](auto& a, auto& b) { return a.first > b.first; });
+  std::string text;
+  for (std::size_t i = 0; i < 3 && segments[i].first > 0; ++i)
+    text += fmt::format("{}{} {}", i ? ", " : "", name_of(segments[i].second), gib(segments[i].first));
+  std::replace(text.begin(), text.end(), '_', ' ');
+  return text;
+}
+
+/// The GPU whose steps are predicted, if there is one that can be used now.
+std::unique_ptr<Device> gpu_of(const std::vector<Case>& grid) {
+  const bool wanted = std::any_of(grid.begin(), grid.end(), [](const Case& c) { return c.device == "cuda"; });
+  if (!wanted || find_gpus().count == 0) return nullptr;
+  try {
+    return make_cuda_device(0);
+  } catch (const std::runtime_error&) {
+    return nullptr;  // a GPU that another program has filled up is no reason to predict nothing
+  }
+}
+
+}  // namespace
+
+void print_dry_run(const std::vector<Case>& grid) {
+  const CaseLabels labels(grid);
+  std::vector<Prediction> predictions;
+  const std::unique_ptr<Device> device = gpu_of(grid);
+  const std::optional<KnownGpu> gpu =
+      device ? std::optional<KnownGpu>({*device, gpu_properties(0).name}) : std::nullopt;
+  for (const Case& c : grid) predictions.push_back(predict(c, c.device == "cuda" && gpu ? &*gpu : nullptr));
+  const bool timed = std::any_of(predictions.begin(), predictions.end(),
+                                 [](const Prediction& p) { return p.seconds_per_step.has_value(); });
+
+  TextRows rows(1);
+  for (const Field* field : labels.fields()) rows[0].push_back(field->name);
+  std::string alignment(rows[0].size(), 'l');
+  rows[0].insert(rows[0].end(), {"GiB/GPU", "FLOPs/token", "FLOPs/step"});
+  if (timed) rows[0].push_back("s/step at least");
+  alignment.append(rows[0].size() - alignment.size(), 'r');
+  rows[0].push_back("largest segments, GiB");
+  for (std::size_t i = 0; i < grid.size(); ++i) {
+    const Prediction& p = predictions[i];
+    std::vector<std::string> row;
+    for (const Field* field : labels.fields()) row.push_back(get_text(grid[i], *field));
+    if (p.unsupported.empty()) {
+      row.insert(row.end(), {gib(p.memory.peak), fmt::format("{:.4e}", p.flops_per_token),
+                             fmt::format("{:.4e}", p.flops_per_step)});
+      if (timed) row.push_back(p.seconds_per_step ? fmt::format("{:.4g}", *p.seconds_per_step) : "-");
+      row.push_back(largest_segments(p.memory));
+    } else {
+      row.resize(rows[0].size() - 1, "-");
+      row.push_back("unsupported: " + p.unsupported);
+    }
+    rows.push_back(std::move(row));
+  }
+  fmt::print("{}", aligned(rows, alignment));
+  fmt::print(
+      "{}; memory is the peak of the fullest GPU; model FLOPs, causal attention halved{}\n",
+      count_cases(grid.size()),
+      timed ? "; a step takes at least as long as its ops at the GPU's peaks, without collectives" : "");
+}
+
+}  // namespace precbench

@@ -1,0 +1,285 @@
+// What a sweep must outlast: an error stream that nobody reads, a stop and its end, a full disk, and somebody who
+// takes its rows away. The child of these sweeps is this test binary: the hidden test below.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "bench/machine/environment.h"
+#include "bench/process/case_process_testing.h"
+#include "bench/process/signals.h"
+#include "bench/process/tell.h"
+#include "bench/sweep/sweep.h"
+#include "kernels/base/errors.h"
+#include "results/record_file.h"
+#include "tools/testing/catch.h"
+#include "tools/testing/processes.h"
+#include "tools/testing/temp_directory.h"
+
+using namespace precbench;
+using namespace std::chrono_literals;
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kSlowCase = "one case of a sweep that takes its time";
+
+/// Leaves its process id in the file save_init, and takes `warmup` milliseconds.
+Record slow_run(const Case& c, const NodeShare&, StepBoard&) {
+  if (!c.save_init.empty()) std::ofstream(c.save_init) << getpid() << "\n";
+  std::this_thread::sleep_for(std::chrono::milliseconds(c.warmup));
+  return start_record(c);
+}
+
+std::vector<Case> slow_cases(int count, int milliseconds) {
+  std::vector<Case> cases(static_cast<std::size_t>(count));
+  for (int i = 0; i < count; ++i) {
+    cases[static_cast<std::size_t>(i)].device = "cpu";
+    cases[static_cast<std::size_t>(i)].seed = i;
+    cases[static_cast<std::size_t>(i)].warmup = milliseconds;
+  }
+  return cases;
+}
+
+/// The process of the case that writes its id there, once it runs.
+pid_t process_in(const std::string& file) {
+  REQUIRE(eventually([&] { return file_text(file).ends_with("\n"); }));
+  return std::stoi(file_text(file));
+}
+
+/// A sweep of one case in the background, and its case, which runs.
+struct Running {
+  Running(const TempDirectory& directory, const SweepOptions& options, int milliseconds) {
+    auto grid = slow_cases(1, milliseconds);
+    grid[0].save_init = directory / "pid";
+    sweep = in_background([&] { return run_sweep(grid, options); });
+    child = process_in(grid[0].save_init);
+  }
+  pid_t sweep, child;
+};
+
+bool stopped(pid_t pid) {
+  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+  std::string id, name, state;
+  return stat >> id >> name >> state && state == "T";
+}
+
+/// A sweep of three cases in the background, whose progress goes to a pipe that is full and that nobody reads. It is
+/// killed where it waits for long.
+struct Unread {
+  Unread() {
+    options.quiet = false;
+    REQUIRE(pipe(ends) == 0);
+    fcntl(ends[1], F_SETFL, O_NONBLOCK);
+    const std::string page(4096, 'x');
+    while (write(ends[1], page.data(), page.size()) > 0) continue;
+    fcntl(ends[1], F_SETFL, 0);
+    sweep = in_background([&] {
+      dup2(ends[1], STDERR_FILENO);
+      alarm(30);
+      return run_sweep(slow_cases(3, 0), options);
+    });
+  }
+  ~Unread() {
+    close(ends[0]);
+    close(ends[1]);
+  }
+  const TempDirectory directory;
+  SweepOptions options = sweep_into(directory, kSlowCase);
+  int ends[2];
+  pid_t sweep;
+};
+
+std::size_t lines_of(const std::string& path) {
+  const std::string text = file_text(path);
+  return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
+}
+
+}  // namespace
+
+TEST_CASE("one case of a sweep that takes its time", "[.]") { be_child(kSlowCase, slow_run); }
+
+TEST_CASE("a sweep ends as usual where its progress cannot be written", "[endurance]") {
+  const auto status_with = [](const std::function<void()>& spoil_errors) {
+    const TempDirectory directory;
+    SweepOptions options = sweep_into(directory, kSlowCase);
+    options.quiet = false;
+    const pid_t pid = in_background([&] {
+      survive_broken_pipes();
+      spoil_errors();
+      return run_sweep(slow_cases(3, 0), options);
+    });
+    const int status = exit_status(pid);
+    CHECK(rows_by_seed(options).size() == 3);
+    return status;
+  };
+  CHECK(status_with([] { dup2(open("/dev/full", O_WRONLY), STDERR_FILENO); }) == kSweepDone);
+  CHECK(status_with([] {
+          close(STDERR_FILENO);
+          keep_standard_streams();
+        }) == kSweepDone);
+  CHECK(status_with([] {
+          int ends[2];
+          CHECK(pipe(ends) == 0);
+          dup2(ends[1], STDERR_FILENO);
+          close(ends[0]);
+        }) == kSweepDone);
+}
+
+TEST_CASE("a reader of progress who has stopped reading holds up nothing", "[endurance]") {
+  const Unread unread;
+  CHECK(exit_status(unread.sweep) == kSweepDone);
+  CHECK(rows_by_seed(unread.options).size() == 3);
+}
+
+TEST_CASE("a signal while a sweep waits for the reader of its progress ends it all the same", "[endurance]") {
+  const Unread unread;
+  CHECK(eventually([&] { return lines_of(unread.options.out + "/records.jsonl") == 1; }));
+  std::this_thread::sleep_for(200ms);  // of the second that it gives the reader for the first row's line
+  kill(unread.sweep, SIGINT);
+  CHECK(exit_status(unread.sweep) == kSweepInterrupted);
+  CHECK(rows_by_seed(unread.options).size() == 1);
+}
+
+TEST_CASE("what is closed of the standard streams is no file of the program's", "[cli][endurance]") {
+  const TempDirectory directory;
+  const std::string out = directory / "out", program = PRECBENCH_BINARY_DIR "/precbench ",
+                    one = "sweep --device cpu --batch 1 --seq 32 --steps 1 --out " + out;
+  CHECK(output_of("(" + program + one + " <&- >/dev/null 2>&-)").status == 0);
+  CHECK(file_text(out + "/.lock").empty());
+  CHECK(lines_of(out + "/records.jsonl") == 1);
+  // That standard output cannot be written is told. Where the result goes there the program fails; a sweep's is in its
+  // records, and it is done.
+  CHECK(refusal_in(output_of("(" + program + one + " --dry-run >&-)")) ==
+        "precbench: cannot write standard output: Bad file descriptor");
+  const Answer full = output_of("(" + program + one + " --seed 7 >/dev/full)");
+  CHECK(full.status == 0);
+  CHECK(full.text.ends_with("precbench: cannot write standard output: No space left on device\n"));
+  CHECK(lines_of(out + "/records.jsonl") == 2);
+  CHECK(output_of("(" + program + "run --device cpu --batch 1 --seq 32 --steps 1 >/dev/full)").status == 2);
+}
+
+TEST_CASE("a case that ended in time while the sweep was stopped is no timeout", "[endurance]") {
+  const TempDirectory directory;
+  SweepOptions options = sweep_into(directory, kSlowCase);
+  options.timeout_s = 0.8;
+  const Running running(directory, options, 100);
+  kill(running.sweep, SIGSTOP);
+  CHECK(eventually([&] { return !alive(running.child); }));
+  std::this_thread::sleep_for(1s);
+  kill(running.sweep, SIGCONT);
+  CHECK(exit_status(running.sweep) == kSweepDone);
+  CHECK(rows_by_seed(options)[0].status == Status::ok);
+  CHECK(rows_by_seed(options)[0].warnings.empty());
+}
+
+TEST_CASE("Ctrl-Z stops the case too, and the time of the stop is not the case's", "[endurance]") {
+  const TempDirectory directory;
+  SweepOptions options = sweep_into(directory, kSlowCase);
+  options.timeout_s = 1.5;
+  const Running running(directory, options, 300);
+  kill(running.sweep, SIGTSTP);
+  CHECK(eventually([&] { return stopped(running.sweep) && stopped(running.child); }));
+  std::this_thread::sleep_for(1600ms);
+  CHECK((stopped(running.sweep) && stopped(running.child)));
+  kill(running.sweep, SIGCONT);
+  CHECK(exit_status(running.sweep) == kSweepDone);
+  const Record row = rows_by_seed(options)[0];
+  CHECK(row.status == Status::ok);
+  REQUIRE(row.warnings.size() == 1);
+  CHECK(row.warnings[0].starts_with("the case was stopped and continued (Ctrl-Z): it stood still for "));
+}
+
+TEST_CASE("a stopped sweep that is killed takes its case with it", "[endurance]") {
+  const TempDirectory directory;
+  const SweepOptions options = sweep_into(directory, kSlowCase);
+  const Running running(directory, options, 60'000);
+  kill(running.sweep, SIGTSTP);
+  CHECK(eventually([&] { return stopped(running.sweep); }));
+  kill(running.sweep, SIGKILL);
+  CHECK(exit_status(running.sweep) == -SIGKILL);
+  CHECK(eventually([&] { return !alive(running.child); }));
+}
+
+TEST_CASE("a full disk ends the sweep in one line, not as bad input, and loses nothing", "[endurance]") {
+  const TempDirectory directory;
+  const SweepOptions options = sweep_into(directory, kSlowCase);
+  const auto grid = slow_cases(8, 0);
+  const pid_t pid = in_background([&] {
+    errors_to(directory / "stderr");
+    // A limit on the size of files stands in for the disk: the write that crosses it is cut short in the same way.
+    signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit = {6000, 6000};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    return run_sweep(grid, options);
+  });
+  CHECK(exit_status(pid) == kSweepInterrupted);
+  const std::size_t before = rows_by_seed(options).size();
+  CHECK((before > 0 && before < grid.size()));
+  const std::string said = file_text(directory / "stderr"), records = options.out + "/records.jsonl";
+  INFO(said);
+  CHECK(said.starts_with("cannot write " + records + ": "));
+  CHECK(said.ends_with(
+      fmt::format(": {} of 8 cases are in {}; the same command goes on from there\n", before, records)));
+  CHECK(run_sweep(grid, options) == kSweepDone);
+  CHECK(rows_by_seed(options).size() == grid.size());
+}
+
+TEST_CASE("rows that somebody takes away during a sweep are missing at its end", "[endurance]") {
+  const std::function<void(const std::string&)> takes[] = {
+      [](const std::string& file) { fs::remove(file); },
+      [](const std::string& file) { fs::rename(file, file + ".away"); },
+      [](const std::string& file) { fs::resize_file(file, 0); },
+  };
+  for (int i = 0; i < 6; ++i) {
+    const auto& take = takes[i / 2];
+    const bool resumed = i % 2;  // the row that is taken is of an earlier start
+    const TempDirectory directory;
+    const SweepOptions options = sweep_into(directory, kSlowCase);
+    const std::string records = options.out + "/records.jsonl";
+    auto grid = slow_cases(3, 0);
+    if (resumed) CHECK(run_sweep({grid[0]}, options) == kSweepDone);
+    grid[1].save_init = directory / "pid";
+    grid[1].warmup = 60'000;
+    const pid_t sweep = in_background([&] {
+      errors_to(directory / "stderr");
+      return run_sweep(grid, options);
+    });
+    const pid_t child = process_in(grid[1].save_init);
+    take(records);
+    kill(child, SIGTERM);  // a row like any other
+    CHECK(exit_status(sweep) == kSweepInterrupted);
+    CHECK(file_text(directory / "stderr") ==
+          fmt::format(
+              "somebody has changed {0} while the sweep was writing it: 2 of 3 cases are in {0}; the same "
+              "command goes on from there\n",
+              records));
+    CHECK(rows_by_seed(options).size() == 2);
+  }
+}
+
+TEST_CASE("what has the name of the record file and is none is refused at the start", "[endurance]") {
+  const TempDirectory directory;
+  const SweepOptions options = sweep_into(directory, kSlowCase);
+  const std::string records = options.out + "/records.jsonl";
+  fs::create_directories(options.out);
+  const auto refused = [&](const std::string& why) {
+    CHECK_THROWS_WITH(run_sweep(slow_cases(1, 0), options), "--out: " + records + ": " + why);
+    fs::remove(records);
+  };
+  fs::create_directory(records);
+  refused("a folder, not a file");
+  REQUIRE(mkfifo(records.c_str(), 0644) == 0);
+  refused("not a regular file");
+  fs::create_symlink("/dev/full", records);
+  refused("not a regular file");
+  REQUIRE(mkfifo((records + ".first-runs").c_str(), 0644) == 0);
+  CHECK_THROWS_WITH(run_sweep(slow_cases(1, 0), options),
+                    "--out: " + records + ".first-runs: not a regular file");
+}

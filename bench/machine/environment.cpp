@@ -1,0 +1,128 @@
+// Reads /proc and the build's own facts. See environment.h.
+#include "bench/machine/environment.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "build_info.h"
+#include "kernels/gpu/device_info.h"
+#include "kernels/gpu/telemetry.h"
+
+namespace precbench {
+namespace {
+
+/// The text after the first "key...:" of a file of such lines.
+std::optional<std::string> value_in(const char* path, const std::string& key) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);)
+    if (line.rfind(key, 0) == 0) {
+      const std::size_t colon = line.find(':');
+      const std::size_t start = colon == std::string::npos ? colon : line.find_first_not_of(" \t", colon + 1);
+      if (start != std::string::npos) return line.substr(start);
+    }
+  return std::nullopt;
+}
+
+std::optional<std::string> known(const std::string& text) {
+  return text.empty() ? std::nullopt : std::optional(text);
+}
+
+/// NVLinks of one GPU, or between all of several.
+std::optional<std::string> nvlink_topology(int first_gpu, int gpus) {
+  std::vector<std::unique_ptr<GpuMonitor>> monitors;
+  for (int gpu = first_gpu; gpu < first_gpu + gpus; ++gpu) {
+    monitors.push_back(GpuMonitor::open(gpu_properties(gpu).pci_bus_id));
+    if (!monitors.back()) return std::nullopt;
+  }
+  if (gpus == 1) {
+    const int links = monitors.front()->active_nvlinks();
+    return links ? std::optional(fmt::format("{} links up", links)) : std::nullopt;
+  }
+  std::vector<int> links;
+  for (std::size_t i = 0; i < monitors.size(); ++i)
+    for (std::size_t k = i + 1; k < monitors.size(); ++k) {
+      const std::optional<int> between = monitors[i]->nvlinks_to(*monitors[k]);
+      if (!between) return std::nullopt;
+      links.push_back(*between);
+    }
+  return describe_links(gpus, links);
+}
+
+GpuRecord gpu_record(const GpuProperties& gpu) {
+  GpuRecord record;
+  record.name = gpu.name;
+  record.cc = fmt::format("{}.{}", gpu.compute_capability / 10, gpu.compute_capability % 10);
+  record.memory = gpu.memory_bytes;
+  record.driver = known(gpu.driver);
+  record.uuid = known(gpu.uuid);
+  if (gpu.ecc >= 0) record.ecc = gpu.ecc == 1;
+  if (gpu.power_limit_w > 0) record.power_limit = gpu.power_limit_w;
+  return record;
+}
+
+}  // namespace
+
+int openmp_threads() {
+  if (const char* text = std::getenv("OMP_NUM_THREADS"))
+    if (const int threads = std::atoi(text); threads > 0) return threads;
+  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+Environment describe_environment(int threads, int first_gpu, int gpus) {
+  Environment env;
+  env.git = known(kBuildCommit);
+  if (env.git) env.dirty = kBuildDirty;
+  env.build = kBuildFlags;
+  env.compiler = kBuildCompiler;
+  env.host = known(host_name());
+  env.cpu = value_in("/proc/cpuinfo", "model name");
+  env.threads = threads;
+  const int visible = find_gpus().count;
+  if (first_gpu < 0 || first_gpu >= visible) return env;
+  GpuProperties gpu;
+  try {
+    gpu = gpu_properties(first_gpu);
+    env.gpu = gpu_record(gpu);
+    env.gpu->nvlink = nvlink_topology(first_gpu, std::min(gpus, visible - first_gpu));
+  } catch (const std::runtime_error&) {
+    return env;
+  }
+  env.cuda = known(gpu.cuda_runtime);
+  env.cublaslt = known(gpu.cublaslt);
+  env.cudnn = known(gpu.cudnn);
+  env.nccl = known(gpu.nccl);
+  return env;
+}
+
+Record failed_record(const Case& c, Status status, const std::string& error) {
+  Record record = start_record(c);
+  const bool cuda = c.device == "cuda";
+  record.env = describe_environment(openmp_threads(), cuda ? 0 : -1, cuda ? static_cast<int>(c.gpus) : 1);
+  record.status = status;
+  record.error = error;
+  return record;
+}
+
+std::optional<std::int64_t> peak_resident_bytes() {
+  const std::optional<std::string> text = value_in("/proc/self/status", "VmHWM");
+  if (!text) return std::nullopt;
+  return std::stoll(*text) * 1024;  // given in kB
+}
+
+}  // namespace precbench

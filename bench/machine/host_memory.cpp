@@ -1,0 +1,79 @@
+// Reads /proc and the control groups of either version. See host_memory.h.
+#include "bench/machine/host_memory.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <fstream>
+#include <string>
+
+namespace precbench {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The number behind `key` in a file of words; without a key, the file's first word. Null where it is no
+/// number ("max").
+std::optional<std::int64_t> number_in(const fs::path& path, const std::string& key = "") {
+  std::ifstream file(path);
+  if (!key.empty())
+    for (std::string word; file >> word && word != key;) continue;
+  std::int64_t value = 0;
+  return file >> value ? std::optional(value) : std::nullopt;
+}
+
+/// A version of control groups: its folder and the names of its files.
+struct Groups {
+  const char *folder, *limit, *used, *cache;
+};
+constexpr Groups kVersion2 = {"sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"};
+constexpr Groups kVersion1 = {"sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
+                              "total_inactive_file"};
+
+/// Of one group; null where it has no limit.
+std::optional<std::int64_t> left_in(const fs::path& group, const Groups& names) {
+  const auto limit = number_in(group / names.limit), used = number_in(group / names.used);
+  if (!limit || !used) return std::nullopt;
+  const std::int64_t cache = number_in(group / "memory.stat", names.cache).value_or(0);
+  return std::max<std::int64_t>(0, *limit - *used + cache);
+}
+
+}  // namespace
+
+std::optional<std::int64_t> available_memory(const fs::path& root) {
+  std::optional<std::int64_t> least = number_in(root / "proc/meminfo", "MemAvailable:");
+  if (least) *least *= 1024;  // given in kB
+  // Lines are "4:memory:/a/b" of version 1, "0::/a/b" of version 2. Each group limits all those below it, and
+  // in a container the host's part of the path is not there.
+  std::ifstream groups(root / "proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    const std::size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    if (controllers != ",," && controllers.find(",memory,") == std::string::npos) continue;
+    const Groups& names = controllers == ",," ? kVersion2 : kVersion1;
+    for (fs::path group = fs::path(line.substr(second + 1)).relative_path();; group = group.parent_path()) {
+      if (const auto left = left_in(root / names.folder / group, names))
+        least = std::min(least.value_or(*left), *left);
+      if (group.empty()) break;
+    }
+  }
+  return least;
+}
+
+std::optional<std::string> why_too_little_address_space(int threads) {
+  // Measured with 1 to 8 threads: what a small case needs is below this, and what hangs too. A thread has a buffer of
+  // OpenBLAS's, a stack and an arena of the C library's.
+  constexpr rlim_t kMiB = 1 << 20, kProgram = 256 * kMiB, kThread = 128 * kMiB;
+  const rlim_t wanted = kProgram + kThread * static_cast<rlim_t>(threads);
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= wanted)
+    return std::nullopt;
+  return fmt::format(
+      "this process may use {} MiB of address space (ulimit -v), and needs {} with {}: raise the limit, or set "
+      "OMP_NUM_THREADS",
+      limit.rlim_cur / kMiB, wanted / kMiB, threads == 1 ? "one thread" : fmt::format("{} threads", threads));
+}
+
+}  // namespace precbench

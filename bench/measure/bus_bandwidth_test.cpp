@@ -1,0 +1,93 @@
+// Probing collectives between CPU ranks: between whom, with what, and what happens where there is no room.
+#include "bench/measure/bus_bandwidth.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bench/step/rank_threads_testing.h"
+#include "tools/testing/catch.h"
+
+using namespace precbench;
+
+namespace {
+
+constexpr int kRanks = 4;
+constexpr std::int64_t kRoom = 1 << 20, kGathered = 4096;
+
+struct Probed {
+  std::vector<std::optional<double>> rates;
+  std::map<std::string, CollectiveCount> step, before, after;
+  bool zeros = true;         ///< whether nothing but zeros was sent
+  std::int64_t booked = -1;  ///< bytes that the arena's books hold of it
+};
+
+std::map<std::string, CollectiveCount> by_name(const std::vector<CollectiveCount>& kinds) {
+  std::map<std::string, CollectiveCount> counts;
+  for (const CollectiveCount& kind : kinds) counts[kind.name] = kind;
+  return counts;
+}
+
+/// Every rank runs a step's collectives: all ranks reduce 8 numbers, pairs gather kGathered, and what stands
+/// in one place of each pair reduces kGathered / 2. Then all gather twice as much at once, as for weights that
+/// are saved, and probe, with `capacity` bytes to do it in.
+std::vector<Probed> probe(std::int64_t capacity) {
+  std::vector<Probed> results(kRanks);
+  run_cpu_team(all_ranks(kRanks), [&](int r, Device& device, Comm& comm) {
+    const auto pair = comm.subset({r / 2 * 2, r / 2 * 2 + 1});
+    const auto replicas = comm.subset({r % 2, r % 2 + 2});
+    std::vector<float> full(2 * kGathered), shard(kGathered / 2);
+    comm.all_reduce({full.data(), DType::f32, 1, 8});
+    pair->all_gather({full.data(), DType::f32, 1, kGathered}, {shard.data(), DType::f32, 1, kGathered / 2});
+    replicas->all_reduce({shard.data(), DType::f32, 1, kGathered / 2});
+
+    const std::vector<CollectiveCount> kinds = comm.counts();
+    comm.all_gather({full.data(), DType::f32, 1, 2 * kGathered},
+                    {shard.data(), DType::f32, 1, kGathered / 2});
+
+    std::vector<std::byte> block(kRoom);
+    Arena arena(block.data(), capacity);
+    Probed& probed = results[r];
+    probed.step = by_name(kinds);
+    probed.before = by_name(comm.counts());
+    probed.rates = bus_bandwidths(device, arena, {&comm, pair.get(), replicas.get()}, kinds);
+    probed.after = by_name(comm.counts());
+    probed.zeros = std::all_of(block.begin(), block.end(), [](std::byte b) { return b == std::byte{0}; });
+    probed.booked = arena.highest().total();
+  });
+  return results;
+}
+
+}  // namespace
+
+TEST_CASE("each kind of collective is probed between the ranks of the step's largest buffer", "[comm]") {
+  for (Probed& probed : probe(kRoom)) {
+    REQUIRE(probed.rates.size() == 2);
+    for (const auto& rate : probed.rates) CHECK(rate.value_or(0) > 0);
+    for (const auto& [name, passes] : {std::pair{"all_gather", 1}, std::pair{"all_reduce", 2}}) {
+      INFO(name);
+      const CollectiveCount &step = probed.step[name], &before = probed.before[name];
+      const CollectiveCount& after = probed.after[name];
+      CHECK(step.largest_in == (passes == 1 ? 1 : 2));
+      CHECK(step.largest_bytes == 4.0 * kGathered / passes);
+      const double calls = static_cast<double>(after.calls - before.calls);
+      CHECK(calls > 10);
+      // Two ranks of a ring send half of a buffer in each pass; four would send three quarters.
+      CHECK(after.buffer_bytes - before.buffer_bytes == calls * step.largest_bytes);
+      CHECK(after.wire_bytes - before.wire_bytes == calls * step.largest_bytes * passes / 2);
+    }
+    CHECK(!probed.zeros);
+    CHECK(probed.booked == 0);  // the books are the step's
+  }
+}
+
+TEST_CASE("a kind without room for its buffers has no rate, on every rank", "[comm]") {
+  // The gather needs the whole and a half; the reduction only its own half of that.
+  for (const Probed& probed : probe(4 * kGathered)) {
+    REQUIRE(probed.rates.size() == 2);
+    CHECK(probed.rates[0].has_value());  // all_reduce, the first that ran
+    CHECK(!probed.rates[1].has_value());
+  }
+}

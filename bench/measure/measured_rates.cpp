@@ -1,0 +1,76 @@
+// Times the two things that bound every step. See measured_rates.h.
+#include "bench/measure/measured_rates.h"
+
+#include <algorithm>
+#include <functional>
+#include <vector>
+
+#include "kernels/device/memory.h"
+#include "kernels/gpu/graph.h"
+#include "models/transformer/linear.h"
+#include "results/statistics.h"
+
+namespace precbench {
+namespace {
+
+constexpr std::int64_t kSide = 8192;
+constexpr std::int64_t kCopyElements = std::int64_t{1} << 29;  // 1 GiB of BF16
+
+/// Median seconds of one call, after warm-up (which lets a device time its GEMM candidates).
+double median_seconds(Device& device, DeviceClock& clock, const std::function<void()>& call) {
+  for (int i = 0; i < 3; ++i) call();
+  std::vector<double> samples;
+  for (int i = 0; i < 15; ++i) {
+    clock.reset();
+    const std::size_t start = clock.mark();
+    call();
+    const std::size_t stop = clock.mark();
+    device.synchronize();
+    samples.push_back(clock.milliseconds(start, stop) / 1e3);
+  }
+  return sample_statistics(samples)->median;
+}
+
+}  // namespace
+
+OpPeaks measure_ceilings(Device& device, const Recipe& recipe) {
+  constexpr std::int64_t kBytes = 2 * bytes_of(DType::bf16, kCopyElements);
+  const DeviceBlock block(device, kBytes);
+  const std::unique_ptr<DeviceClock> clock = make_device_clock(device);
+  OpPeaks peaks;
+  {
+    Arena arena(block.data(), kBytes);
+    const Tensor from = arena.push(Segment::other, DType::bf16, kSide, kCopyElements / kSide);
+    const Tensor to = arena.push(Segment::other, DType::bf16, kSide, kCopyElements / kSide);
+    device.init_normal(from, 1.0f, 1, 0);
+    peaks.bytes = static_cast<double>(from.bytes() + to.bytes()) /
+                  median_seconds(device, *clock, [&] { device.convert(to, from); });
+  }
+  Arena arena(block.data(), kBytes);
+  const Tensor d = arena.push(Segment::other, DType::bf16, kSide, kSide);
+  const Tensor values[2] = {arena.push(Segment::other, DType::bf16, kSide, kSide),
+                            arena.push(Segment::other, DType::bf16, kSide, kSide)};
+  for (int i = 0; i < 2; ++i) device.init_normal(values[i], 1.0f, i + 1, 0);
+  const double flops = 2.0 * kSide * kSide * kSide;
+  const auto rate = [&](const GemmRecipe& gemm) {
+    Operand operands[2];
+    const OperandFormat* formats[2] = {&gemm.a, &gemm.b};
+    for (int i = 0; i < 2; ++i) {
+      operands[i] = make_operand(values[i], *formats[i], {});
+      if (!formats[i]->quantized()) continue;
+      operands[i].row = push_form(arena, Segment::other, *formats[i], kSide, kSide);
+      if (formats[i]->granularity == Granularity::tensor)
+        operands[i].amax = arena.push(Segment::other, DType::f32, 1, 1);
+      device.quantize(operands[i]);
+    }
+    MatmulOptions options;
+    options.fast_accum = gemm.fast_accum;
+    return flops / median_seconds(device, *clock,
+                                  [&] { device.matmul(d, operands[0].row, operands[1].row, options); });
+  };
+  peaks.bf16_flops = rate({});
+  if (recipe.fprop.a.quantized() && recipe.fprop.b.quantized()) peaks.fp8_flops = rate(recipe.fprop);
+  return peaks;
+}
+
+}  // namespace precbench

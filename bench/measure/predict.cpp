@@ -1,0 +1,122 @@
+// Dry runs and what is read off their books. See predict.h.
+#include "bench/measure/predict.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "bench/step/rank.h"
+#include "kernels/base/errors.h"
+#include "kernels/device/devices.h"
+#include "models/transformer/flops.h"
+
+namespace precbench {
+namespace {
+
+class Books final : public OpObserver {
+ public:
+  void begin(const OpCost& cost) override { ops.push_back(cost); }
+  void end(const OpCost&) override {}
+  std::vector<OpCost> ops;
+};
+
+GemmPath path_of(const GemmSupport& support) {
+  static constexpr ExecutionPath kPaths[] = {ExecutionPath::native, ExecutionPath::emulated,
+                                             ExecutionPath::unsupported};
+  GemmPath path{kPaths[static_cast<int>(support.execution)], std::nullopt};
+  if (!support.reason.empty()) path.reason = support.reason;
+  return path;
+}
+
+}  // namespace
+
+double DryRun::model_flops() const {
+  double total = 0;
+  for (const OpCost& op : ops) total += op.flops;
+  return total;
+}
+
+DryRun dry_run(const Plan& plan, const Device* device) {
+  const std::unique_ptr<Device> dry = make_dry_device(device);
+  const std::unique_ptr<Comm> comm = make_dry_comm(0, plan.ranks);
+  constexpr std::int64_t kUnlimited = std::int64_t{1} << 55;
+  try {
+    Rank rank(*dry, *comm, plan, dry->allocate(kUnlimited), kUnlimited);
+    Books books;
+    dry->set_observer(&books);
+    comm->set_observer(&books);
+    rank.enqueue();
+    return {rank.arena().peak(), rank.arena().highest(), rank.arena().peak_extent(), std::move(books.ops)};
+  } catch (const OutOfMemory& error) {
+    throw OutOfMemory(fmt::format("{} with {} x {} tokens: a rank needs more than {} PiB", plan.model.name,
+                                  plan.B, plan.T, kUnlimited >> 50),
+                      error.bytes);
+  }
+}
+
+std::int64_t watching_bytes(const Plan& plan) {
+  // Saving gathers one unit at a time; statistics and fingerprints take a few words.
+  std::int64_t largest = 0;
+  const Layout layout(plan.model, plan.parameters.shards, plan.parameters.whole_blocks());
+  if (layout.pieces() > 1)
+    for (int u = 0; u < layout.unit_count(); ++u)
+      largest = std::max(largest, bytes_of(DType::f32, layout.shard_size(u) * layout.pieces()));
+  return largest + 64 * Arena::kAlignment;
+}
+
+MemorySegments memory_segments(const MemoryUse& highest, std::int64_t peak) {
+  const auto of = [&](Segment segment) { return highest.bytes[static_cast<int>(segment)]; };
+  MemorySegments m;
+  m.weights = of(Segment::weights);
+  m.quantized_weights = of(Segment::quantized_weights);
+  m.master = of(Segment::master);
+  m.gradients = of(Segment::gradients);
+  m.moments = of(Segment::moments);
+  m.activations = of(Segment::activations);
+  m.workspace = of(Segment::workspace);
+  m.communication = of(Segment::communication);
+  m.other = of(Segment::other);
+  m.total = highest.total();
+  m.peak = peak;
+  return m;
+}
+
+double speed_of_light(const std::vector<OpCost>& ops, const OpPeaks& peaks) {
+  double seconds = 0;
+  for (const OpCost& op : ops) {
+    if (op.op_class == OpClass::communication) continue;
+    const double rate = op.math == DType::bf16 ? peaks.bf16_flops : peaks.fp8_flops;
+    seconds += std::max(op.flops / rate, op.bytes / peaks.bytes);
+  }
+  return seconds;
+}
+
+std::optional<OpPeaks> op_peaks(const Peak& peak, const Recipe& recipe) {
+  if (recipe.quantized() && !peak.fp8_tflops) return std::nullopt;
+  return OpPeaks{peak.bf16_tflops * 1e12, peak.fp8_tflops.value_or(0) * 1e12, peak.memory_gb_per_s * 1e9};
+}
+
+Support support_of(const Recipe& recipe, const Device& device) {
+  return {path_of(device.support(recipe.fprop, GemmRole::fprop)),
+          path_of(device.support(recipe.dgrad, GemmRole::dgrad)),
+          path_of(device.support(recipe.wgrad, GemmRole::wgrad)), std::nullopt};
+}
+
+Prediction predict(const Case& c, const KnownGpu* gpu) {
+  const Plan plan = make_plan(c);
+  Prediction p;
+  const double per_token = static_cast<double>(flops_per_token(plan.model, plan.T).total());
+  p.flops_per_token = per_token;
+  p.flops_per_step = per_token * static_cast<double>(plan.tokens_per_step());
+  p.unsupported = plan.why_unsupported();
+  if (!p.unsupported.empty()) return p;
+  const DryRun books = dry_run(plan, nullptr);
+  p.memory = memory_segments(books.highest, books.peak.total());
+  if (!gpu || support_of(plan.recipe, gpu->device).path() != ExecutionPath::native) return p;
+  if (const std::optional<Peak> peak = dense_peaks(gpu->name))
+    if (const std::optional<OpPeaks> peaks = op_peaks(*peak, plan.recipe))
+      p.seconds_per_step = speed_of_light(books.ops, *peaks);
+  return p;
+}
+
+}  // namespace precbench

@@ -1,0 +1,65 @@
+// The dry run: the unchanged step on a device that touches no data, with all books kept.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/case/plan.h"
+#include "bench/machine/datasheet.h"
+#include "kernels/device/device.h"
+#include "kernels/device/memory.h"
+#include "results/record.h"
+
+namespace precbench {
+
+/// The books of one optimizer step on one rank.
+struct DryRun {
+  MemoryUse peak, highest;  ///< bytes by segment: at the moment of largest use, and each at its own highest
+  std::int64_t extent = 0;  ///< bytes the arena of a real run needs
+  std::vector<OpCost> ops;  ///< every op, collectives included, in order
+  double model_flops() const;  ///< GEMMs and attention
+};
+
+/// `device`: whose run is predicted; null for one on which everything is native. Throws OutOfMemory for a rank
+/// beyond what any machine has, 32 PiB.
+DryRun dry_run(const Plan& plan, const Device* device);
+
+/// Bytes that saving weights and quantization statistics need beyond the step's own.
+std::int64_t watching_bytes(const Plan& plan);
+
+MemorySegments memory_segments(const MemoryUse& highest, std::int64_t peak);
+
+/// Seconds that the ops take at least on hardware with these peaks (FLOP/s and bytes/s): each op at the peak
+/// of its own precision or at memory bandwidth, whichever is longer. Collectives are not counted.
+struct OpPeaks {
+  double bf16_flops = 0, fp8_flops = 0, bytes = 0;
+};
+double speed_of_light(const std::vector<OpCost>& ops, const OpPeaks& peaks);
+/// Of a GPU of the data sheet `peak`; null where the recipe needs an FP8 peak that the GPU does not have.
+std::optional<OpPeaks> op_peaks(const Peak& peak, const Recipe& recipe);
+
+/// How the three GEMMs run on a device.
+Support support_of(const Recipe& recipe, const Device& device);
+
+/// What can be said of a case without running it. Nothing is computed and no data is read.
+struct Prediction {
+  MemorySegments memory;                   ///< bytes on the rank that needs most
+  double flops_per_token = 0;              ///< model FLOPs, as in Flops
+  double flops_per_step = 0;               ///< all ranks and accumulation steps together
+  std::optional<double> seconds_per_step;  ///< at least: the speed of light, without collectives
+  std::string unsupported;                 ///< why the case cannot run; empty if it can
+};
+
+/// Whose steps are predicted.
+struct KnownGpu {
+  const Device& device;
+  std::string name;  ///< as the driver says it
+};
+
+/// Throws InvalidInput for what validate() refuses. There is a time where `gpu` runs the recipe natively and
+/// its peaks are known.
+Prediction predict(const Case& c, const KnownGpu* gpu = nullptr);
+
+}  // namespace precbench

@@ -1,0 +1,264 @@
+// The dry run against what it predicts: the closed form of the FLOPs, and the memory of a real run.
+#include "bench/measure/predict.h"
+
+#include <fmt/format.h>
+
+#include "bench/measure/session.h"
+#include "bench/step/rank_testing.h"
+#include "kernels/base/errors.h"
+#include "models/transformer/flops.h"
+
+using namespace precbench;
+
+namespace {
+
+double closed_form(const Plan& plan) {
+  return static_cast<double>(flops_per_token(plan.model, plan.T).total()) *
+         static_cast<double>(plan.tokens_per_step()) / plan.ranks;
+}
+
+/// Books are sums of integers above 2^53: doubles, added in another order than the closed form.
+bool same_flops(double x, double y) { return std::fabs(x - y) <= 1e-12 * y; }
+
+/// What the ranks of a plan have used after one optimizer step on the CPU, in blocks of `extent` bytes.
+std::vector<MemoryUse> used(const Plan& plan, std::int64_t extent, MemoryUse (Arena::*kind)() const) {
+  std::vector<MemoryUse> results(plan.ranks);
+  run_cpu_ranks(plan, extent, [&](Rank& rank, const DataSource& data) {
+    rank.prepare(data, 0, 0);  // only the tokens must be real: memory does not depend on values
+    rank.enqueue();
+    results[rank.comm().rank()] = (rank.arena().*kind)();
+  });
+  return results;
+}
+
+}  // namespace
+
+TEST_CASE("the step executes the FLOPs of the closed form", "[predict]") {
+  for (const ModelConfig& model : model_presets()) {
+    INFO(model.name);
+    Case c;
+    c.model = model.name;
+    c.batch = 3;
+    c.seq = 1024;  // the head's runs do not divide 3072 tokens
+    const Plan plan = make_plan(c);
+    CHECK(same_flops(dry_run(plan, nullptr).model_flops(), closed_form(plan)));
+    c.recipe = "mxfp8";
+    c.head = "recipe";
+    c.gpus = 4;
+    c.parallel = "fsdp";
+    c.accumulation = 2;
+    const Plan sharded = make_plan(c);
+    CHECK(same_flops(dry_run(sharded, nullptr).model_flops(), closed_form(sharded)));
+  }
+}
+
+TEST_CASE("next to the embedding's gradient lives only what it is made of", "[predict]") {
+  Case c;
+  c.model = "llama3.1-8b";
+  c.recipe = "tensorwise";
+  c.batch = 1;
+  c.seq = 4096;
+  c.master = c.moments = c.grads = "bf16";
+  const Plan plan = make_plan(c);
+  // That is the moment of largest use where activations are no larger than gradients.
+  const MemoryUse peak = dry_run(plan, nullptr).peak;
+  const auto bytes = [&](Segment segment) { return peak.bytes[static_cast<int>(segment)]; };
+  CHECK(bytes(Segment::gradients) == bytes(Segment::weights));
+  CHECK(bytes(Segment::activations) == plan.T * plan.model.width * 2);
+}
+
+TEST_CASE("recomputation executes a block's forward again but for its last product", "[predict]") {
+  Case c;
+  c.model = "llama3.2-1b";
+  c.recompute = "block";
+  const Plan plan = make_plan(c);
+  const ModelConfig& m = plan.model;
+  const double weights = static_cast<double>(m.layers * (block_matrix_parameters(m) - m.width * m.ffn));
+  const double attention = static_cast<double>(m.layers * plan.T * m.q_width());
+  const double again = 2 * (weights + attention) * static_cast<double>(plan.tokens_per_step());
+  CHECK(same_flops(dry_run(plan, nullptr).model_flops(), closed_form(plan) + again));
+}
+
+TEST_CASE("a run uses the memory that its dry run predicts, to the byte", "[predict]") {
+  for (const Recipe& recipe : builtin_recipes())
+    for (const char* recompute : {"none", "block"})
+      for (const char* parallel : {"ddp", "fsdp"})
+        for (const char* master : {"fp32", "bf16"}) {
+          INFO(recipe.name << " recompute " << recompute << " " << parallel << " master " << master);
+          Case c;
+          c.device = "cpu";
+          c.recipe = recipe.name;
+          c.recompute = recompute;
+          c.parallel = parallel;
+          c.master = master;
+          c.gpus = c.parallel == "fsdp" ? 2 : 1;
+          c.batch = 4;
+          c.seq = 32;
+          const Plan plan = make_plan(c);
+          const DryRun books = dry_run(plan, nullptr);
+          for (const MemoryUse& use : used(plan, books.extent, &Arena::peak))
+            CHECK(use.bytes == books.peak.bytes);
+        }
+}
+
+TEST_CASE("memory is predicted with every other choice too", "[predict]") {
+  struct Choice {
+    const char *recipe, *changed;
+    bool sharded = false;  ///< only sharded ranks have it
+  };
+  for (const auto& [recipe, changed, sharded] : {Choice{"tensorwise", "accumulation=2"},
+                                                 {"tensorwise", "moments=bf16"},
+                                                 {"tensorwise", "grads=bf16"},
+                                                 {"tensorwise", "head=recipe"},
+                                                 {"tensorwise", "keep_bf16=first:1"},
+                                                 {"tensorwise", "master=bf16_sr"},
+                                                 {"tensorwise", "reduce_amax=on"},
+                                                 {"tensorwise", "gather=fp8", true},
+                                                 {"blockwise", "gather=fp8", true},
+                                                 {"mxfp8", "gather=fp8", true}})
+    for (const char* parallel : {"ddp", "fsdp", "hsdp"}) {
+      if (sharded && std::string(parallel) == "ddp") continue;
+      INFO(recipe << " " << changed << " " << parallel);
+      Case c;
+      c.recipe = recipe;
+      c.batch = 2;
+      c.seq = 64;
+      c.parallel = parallel;
+      c.gpus = c.parallel == "hsdp" ? 4 : 2;
+      c.shard_group = c.parallel == "hsdp" ? 2 : 1;
+      const std::string text = changed;
+      const std::size_t equals = text.find('=');
+      set_text(c, *find_field(text.substr(0, equals)), text.substr(equals + 1));
+      const Plan plan = make_plan(c);
+      REQUIRE(plan.why_unsupported() == "");
+      const DryRun books = dry_run(plan, nullptr);
+      for (const MemoryUse& use : used(plan, books.extent, &Arena::highest))
+        CHECK(use.bytes == books.highest.bytes);
+      // And no byte less would do.
+      CHECK_THROWS_AS(used(plan, books.extent - 1, &Arena::highest), OutOfMemory);
+    }
+}
+
+TEST_CASE("a prediction says what a sharded giant needs", "[predict]") {
+  Case c;
+  c.model = "llama3.1-405b";
+  c.seq = 8192;
+  c.batch = 1;
+  c.gpus = 1024;
+  c.parallel = "fsdp";
+  const Prediction p = predict(c);
+  CHECK(p.unsupported.empty());
+  // 18 bytes a parameter (BF16 weights, FP32 master, gradients and two moments: 2 + 4 + 4 + 8) over 1,024
+  // ranks, padded to whole shards.
+  const double parameters = static_cast<double>(parameter_count(find_model(c.model)));
+  const double state =
+      static_cast<double>(p.memory.weights + p.memory.master + p.memory.gradients + p.memory.moments);
+  CHECK(state >= 18 * parameters / 1024);
+  CHECK(state <= 18 * parameters / 1024 * 1.001);
+  CHECK(p.memory.peak <= p.memory.total);
+  CHECK(p.flops_per_step == p.flops_per_token * 8192 * 1024);
+}
+
+TEST_CASE("a time is predicted where the recipe is native and the GPU's peaks are known", "[predict]") {
+  // The CPU device has BF16 products and emulates all others, like a GPU without FP8.
+  const std::unique_ptr<Device> device = make_cpu_device(1);
+  const KnownGpu known{*device, "NVIDIA H200"}, strange{*device, "NVIDIA X"};
+  Case c;
+  CHECK(!predict(c).seconds_per_step.has_value());
+  CHECK(!predict(c, &strange).seconds_per_step.has_value());
+  CHECK(predict(c, &known).seconds_per_step.value_or(0) > 0);
+  c.recipe = "mxfp8";
+  CHECK(!predict(c, &known).seconds_per_step.has_value());
+  const Peak old_gpu{312, std::nullopt, 2039, "data sheet"};
+  CHECK(op_peaks(old_gpu, find_recipe("bf16")).has_value());
+  CHECK(!op_peaks(old_gpu, find_recipe("mxfp8")).has_value());
+}
+
+TEST_CASE("a prediction of what cannot run says why", "[predict]") {
+  Case c;
+  c.recipe = "mxfp8";
+  c.seq = 100;
+  c.batch = 1;
+  CHECK(predict(c).unsupported.find("M=100") != std::string::npos);
+}
+
+TEST_CASE("an FP8 gather sends less than a BF16 gather, or is refused with the padding", "[predict]") {
+  const auto plan_of = [](const char* model, const char* recipe, int ranks, const char* gather) {
+    Case c;
+    c.device = "cuda";
+    c.model = model;
+    c.recipe = recipe;
+    c.parallel = "fsdp";
+    c.gpus = ranks;
+    c.gather = gather;
+    return make_plan(c);
+  };
+  const auto wire_bytes = [](const Plan& plan) {
+    double sum = 0;
+    for (const OpCost& op : dry_run(plan, nullptr).ops)
+      if (op.op_class == OpClass::communication) sum += op.bytes;
+    return sum;
+  };
+  int taken = 0;
+  for (const char* model : {"llama3.2-1b", "llama3.2-3b", "llama3.1-8b", "qwen2.5-7b"})
+    for (const char* recipe : {"tensorwise", "blockwise", "mxfp8"})
+      for (const int ranks : {2, 3, 4, 8, 16}) {
+        INFO(model << " " << recipe << ", " << ranks << " ranks");
+        const Plan fp8 = plan_of(model, recipe, ranks, "fp8");
+        const std::string why = fp8.why_unsupported();
+        if (why.empty()) {
+          CHECK(wire_bytes(fp8) < wire_bytes(plan_of(model, recipe, ranks, "bf16")));
+          ++taken;
+        } else {
+          CHECK(std::string(recipe) != "tensorwise");
+          CHECK(why.find("would be padded to ") != std::string::npos);
+        }
+      }
+  CHECK(taken > 40);
+  for (const char* recipe : {"blockwise", "mxfp8"}) {
+    CHECK(plan_of("llama3.1-8b", recipe, 8, "fp8").why_unsupported() == "");
+    CHECK(plan_of("llama3.1-8b", recipe, 16, "fp8").why_unsupported() ==
+          "FP8 gather: for 16 shards to end where 128 rows of a matrix end, a block would be padded to 2.31 "
+          "times its size, more than the 1.25 that pay");
+  }
+}
+
+TEST_CASE("a token that occurs again does not read or write its row again in the books", "[predict]") {
+  Case c;  // tiny: 256 tokens are known
+  const auto bytes_of_op = [&](std::int64_t batch, const std::string& name) {
+    c.batch = batch;
+    c.seq = 256;
+    const Plan plan = make_plan(c);
+    for (const OpCost& op : dry_run(plan, nullptr).ops)
+      if (op.name == name) return op.bytes;
+    return 0.0;
+  };
+  const double row = 2.0 * static_cast<double>(find_model(c.model).width), token = 4;
+  // One sequence has as many tokens as there are rows. Of eight, seven add their own part only.
+  for (const std::int64_t batch : {1, 8}) {
+    const double tokens = 256.0 * static_cast<double>(batch);
+    CHECK(bytes_of_op(batch, "embedding") == 256 * row + tokens * (row + token));
+    const double gradient_row = 2 * row;  // FP32
+    CHECK(bytes_of_op(batch, "embedding_backward") == 2 * 256 * gradient_row + tokens * (row + token));
+  }
+}
+
+TEST_CASE("a plan for GPUs knows which shapes they take, where there are none", "[predict]") {
+  const auto why = [](const char* device, auto&& change) {
+    Case c;
+    c.device = device;
+    Plan plan = make_plan(c);
+    change(plan.model);
+    return plan.why_unsupported();
+  };
+  const auto wide = [](ModelConfig& m) { m.width = 18432; };
+  const auto odd_heads = [](ModelConfig& m) { m.head_dim = 24; };
+  const auto normed = [](ModelConfig& m) { m.head_dim = 80, m.qk_norm = true; };
+  CHECK(why("cuda", [](ModelConfig&) {}) == "");
+  CHECK(why("cuda", wide).find("at most 16384, not 18432") != std::string::npos);
+  CHECK(why("cuda", odd_heads).find("multiple of 16, not 24") != std::string::npos);
+  CHECK(why("cuda", normed).find("power of two up to 512, not 80") != std::string::npos);
+  CHECK(why("cpu", wide) == "");
+  CHECK(why("cpu", odd_heads) == "");
+  CHECK(why("cpu", normed) == "");
+}

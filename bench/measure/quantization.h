@@ -1,0 +1,37 @@
+// Quantization statistics by tensor role, from one extra forward and backward pass after the run.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "bench/case/plan.h"
+#include "models/transformer/transformer.h"
+#include "results/record.h"
+
+namespace precbench {
+
+class QuantizationStatistics final : public QuantizationObserver {
+ public:
+  QuantizationStatistics(Device& device, Arena& arena, const Plan& plan)
+      : device_(device), arena_(arena), plan_(plan) {}
+
+  void observe(std::int64_t layer, const char* role, const Operand& operand) override;
+
+  /// One entry per role and direction, over all blocks: "qkv.x rows", "o.dy columns", ...
+  std::vector<QuantizationStats> result() const;
+
+ private:
+  struct Sums {
+    std::string format;
+    double signal = 0, noise = 0, nonzero = 0, underflow = 0, saturated = 0;
+  };
+  void add(const std::string& role, const Operand& operand, const Form& form, bool columns);
+
+  Device& device_;
+  Arena& arena_;
+  const Plan& plan_;
+  std::map<std::string, Sums> sums_;
+};
+
+}  // namespace precbench

@@ -1,0 +1,152 @@
+// Whole cases on a GPU: what must not change a bit, and how a record says that a case did not end well.
+#include "bench/measure/session.h"
+
+#include <stdlib.h>
+
+#include <cmath>
+
+#include "bench/process/case_process_testing.h"
+#include "bench/sweep/sweep.h"
+#include "kernels/cuda/gpu_testing.h"
+#include "kernels/cuda/test_buffers.h"
+#include "kernels/numerics/recipe.h"
+#include "results/record_file.h"
+#include "results/schema.h"
+#include "tools/testing/catch.h"
+#include "tools/testing/temp_directory.h"
+
+using namespace precbench;
+
+namespace {
+
+constexpr const char* kBadKernel = "a case whose kernel reads where nothing is";
+constexpr int kSteps = 10;
+
+Case gpu_case() {
+  Case c;
+  c.device = "cuda";
+  c.deterministic = "on";
+  c.batch = 4;
+  c.seq = 64;
+  c.steps = kSteps;
+  c.lr = 3e-3;
+  return c;
+}
+
+Record run_valid(const Case& c) {
+  const Record record = run_case(c);
+  INFO(record.error.value_or("no error"));
+  CHECK(Schema::record().violations(nlohmann::ordered_json(record)) == std::vector<std::string>{});
+  CHECK(record.env.gpu.has_value());
+  return record;
+}
+
+Record run_ok(const Case& c) {
+  const Record record = run_valid(c);
+  INFO(record.error.value_or("no error"));
+  REQUIRE(record.status == Status::ok);
+  REQUIRE(record.training->loss.size() == kSteps);
+  return record;
+}
+
+/// A token far beyond the table.
+Record read_where_nothing_is(const Case& c, const NodeShare&, StepBoard&) {
+  setenv("CUDA_LAUNCH_BLOCKING", "1", 1);  // so that the error is that of the op which made it
+  const std::unique_ptr<Device> gpu = make_cuda_device(0);
+  Buffers buffers(*gpu);
+  const std::vector<std::int32_t> tokens(64, 1 << 30);
+  const Tensor bad = buffers.tensor(DType::i32, 64, 1), table = buffers.tensor(DType::bf16, 256, 128),
+               x = buffers.tensor(DType::bf16, 64, 128);
+  gpu->upload(bad, tokens.data());
+  gpu->synchronize();
+  gpu->embedding(x, bad, table);
+  gpu->synchronize();
+  return start_record(c);
+}
+
+}  // namespace
+
+TEST_CASE("a captured step is the step, bit for bit", "[gpu]") {
+  if (!gpu_here()) return;
+  for (const Recipe& recipe : builtin_recipes()) {
+    INFO(recipe.name);
+    Case c = gpu_case();
+    c.recipe = recipe.name;
+    const Record captured = run_ok(c);
+    c.graph = "off";
+    const Record eager = run_ok(c);
+    CHECK(captured.training->loss == eager.training->loss);
+    CHECK(captured.training->grad_norm == eager.training->grad_norm);
+    CHECK(captured.training->loss.back() < captured.training->loss.front());
+  }
+}
+
+TEST_CASE("a deterministic case repeats itself, whoever runs attention", "[gpu]") {
+  if (!gpu_here()) return;
+  for (const char* attention : {"auto", "own"}) {
+    Case c = gpu_case();
+    c.attention = attention;
+    // Several blocks of keys for each query, so that backward has sums whose order could change.
+    c.batch = 2;
+    c.seq = 512;
+    const Record first = run_ok(c), second = run_ok(c);
+    INFO(first.support->attention.value_or("?"));
+    CHECK(first.training->loss == second.training->loss);
+    CHECK(first.training->grad_norm == second.training->grad_norm);
+    if (c.attention == "own") CHECK(first.support->attention == "own");
+  }
+}
+
+TEST_CASE("a run that blows up on a GPU is diverged, at its step and with the tensor", "[gpu]") {
+  if (!gpu_here()) return;
+  for (const char* graph : {"on", "off"}) {
+    Case c = gpu_case();
+    c.graph = graph;
+    c.lr = 1e30;
+    const Record record = run_valid(c);
+    INFO(record.error.value_or("no error"));
+    CHECK(record.status == Status::diverged);
+    const std::string error = record.error.value_or("");
+    CHECK(error.find(" is not finite at step 2; first bad gradient: model.") != std::string::npos);
+    REQUIRE(record.training.has_value());
+    CHECK(record.training->loss.size() == 2);
+    CHECK(!record.metrics.has_value());
+  }
+}
+
+TEST_CASE("a case that does not fit a GPU is oom, with its prediction", "[gpu]") {
+  if (!gpu_here()) return;
+  Case c = gpu_case();
+  c.model = "llama3.1-405b";
+  const Record record = run_valid(c);
+  CHECK(record.status == Status::oom);
+  INFO(record.error.value_or("no error"));
+  CHECK(record.error.value_or("").find(" GiB do not fit: ") != std::string::npos);
+  REQUIRE(record.memory.has_value());
+  REQUIRE(record.memory->predicted.has_value());
+  CHECK(record.memory->predicted->peak > *record.env.gpu->memory);
+  // The process is not lost: a case that fits runs after it.
+  run_ok(gpu_case());
+}
+
+TEST_CASE("a case whose kernel reads where nothing is", "[.]") {
+  be_child(kBadKernel, read_where_nothing_is);
+}
+
+TEST_CASE("a kernel's error is a crashed row with CUDA's words and the op, and the sweep goes on", "[gpu]") {
+  if (!gpu_here()) return;
+  const TempDirectory directory;
+  const SweepOptions options = sweep_into(directory, kBadKernel);
+  Case c = gpu_case();
+  CHECK(run_sweep({c}, options) == kSweepFailures);
+  const RecordSet set = read_records({options.out});
+  REQUIRE(set.records.size() == 1);
+  const Record& record = set.records[0].record;
+  CHECK(record.status == Status::crashed);
+  const std::string error = record.error.value_or("");
+  INFO(error);
+  CHECK(error.find("embedding: ") != std::string::npos);
+  CHECK(error.find("(CUDA error 700)") != std::string::npos);
+  CHECK(record.env.gpu.has_value());
+  run_ok(gpu_case());  // the error was the child's alone
+}

@@ -1,0 +1,51 @@
+// Sweeps of the tests run the test binary itself as their child, a hidden test that plays one case: that test,
+// the sweep's options, and its rows.
+#pragma once
+
+#include <unistd.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "bench/process/case_process.h"
+#include "bench/sweep/sweep.h"
+#include "results/record_file.h"
+#include "tools/testing/catch.h"
+#include "tools/testing/temp_directory.h"
+
+namespace precbench {
+
+/// The whole body of such a test. Where the process was started for `test` alone it becomes the child and
+/// ends; in a run of many tests, which some filters let hidden ones into, nothing happens.
+inline void be_child(const std::string& test, Record (*run)(const Case&, const NodeShare&, StepBoard&)) {
+  const std::string words = file_text("/proc/self/cmdline");  // each ends in a null character
+  const std::string last = '\0' + test + '\0';
+  // _exit: the test framework's own report must not follow.
+  if (words.ends_with(last) && words.find('\0') + last.size() == words.size()) _exit(child_main(run));
+}
+
+/// The command of a child that is such a test.
+inline std::vector<std::string> child_command(const std::string& test) { return {"/proc/self/exe", test}; }
+
+/// A sweep into the directory's "out", with such a test as its child.
+inline SweepOptions sweep_into(const TempDirectory& directory, const std::string& test) {
+  SweepOptions options;
+  options.out = directory / "out";
+  options.quiet = true;
+  options.child = child_command(test);
+  return options;
+}
+
+/// By seed, in the file as it stands; every line must be a record and every case must be there once.
+inline std::map<std::int64_t, Record> rows_by_seed(const SweepOptions& options) {
+  std::map<std::int64_t, Record> rows;
+  const RecordSet set = read_records({options.out + "/records.jsonl"});
+  CHECK(set.problems == std::vector<std::string>{});
+  for (const LocatedRecord& located : set.records)
+    rows[located.record.case_fields["seed"].get<std::int64_t>()] = located.record;
+  return rows;
+}
+
+}  // namespace precbench

@@ -1,0 +1,375 @@
+// Several processes that run a sweep together, as they are: a leader and its followers, each with a child, on
+// this host without GPUs. The children are this test binary: the hidden test below runs one part of a case
+// and misbehaves as the case's seed says. Wherever a process is killed or stopped, no other may be left.
+#include "bench/process/coordinator.h"
+
+#include <signal.h>
+
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+#include <thread>
+
+#include "bench/machine/environment.h"
+#include "bench/process/case_process_testing.h"
+#include "bench/process/rendezvous_testing.h"
+#include "bench/process/worker.h"
+#include "bench/step/rank_threads_testing.h"
+#include "bench/sweep/sweep.h"
+#include "kernels/base/errors.h"
+#include "tools/testing/catch.h"
+#include "tools/testing/processes.h"
+#include "tools/testing/temp_directory.h"
+
+using namespace precbench;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr const char* kFakePart = "one part of a case that misbehaves on request";
+
+enum Fault : std::int64_t {
+  kFine = 1000,  // and everything above
+  kFollowerAborts = 1,
+  kLeaderAborts,
+  kFollowerRefuses,
+  kFollowerNeedsMore,
+  kFollowerNeedsMoreLater,
+  kLeaderNeedsMoreLater,
+  kAllDiverge,
+  kHang,
+  kFollowerIsLate,
+  kRankSleeps,
+  kFollowerTakesLonger,
+  kFollowerTakesSeconds,
+};
+
+[[noreturn]] void hang() {
+  for (;;) pause();  // each signal that is handled ends one
+}
+
+/// Ranks that meet in every step; the last of all stays away from the third.
+void run_ranks(const NodeShare& share, StepBoard& board) {
+  run_meetings(share, 3, board, [&](int rank, int step) {
+    if (rank == share.world - 1 && step == 2) hang();
+  });
+}
+
+/// The others wait for one that has failed, as ranks in a collective may.
+Record fake_part(const Case& c, const NodeShare& share, StepBoard& board) {
+  const bool leader = share.first == 0;
+  std::ofstream(c.save_init, std::ios::app)
+      << fmt::format("{} {} {} {} {}\n", c.seed, share.first, share.local, share.first_gpu, getpid())
+      << std::flush;
+  Record record = start_record(c);
+  if (c.seed == (leader ? kLeaderAborts : kFollowerAborts)) {
+    signal(SIGABRT, SIG_DFL);  // not the test framework's handler
+    fmt::print(stderr, "the reason\n");
+    abort();
+  } else if (c.seed == kFollowerNeedsMore && !leader) {
+    record.status = Status::oom;
+    record.error = "12 GiB more";
+  } else if (c.seed == kFollowerNeedsMoreLater || c.seed == kLeaderNeedsMoreLater) {
+    if (leader == (c.seed == kFollowerNeedsMoreLater)) throw std::runtime_error("the peer is gone");
+    std::this_thread::sleep_for(300ms);
+    record.status = Status::oom;
+    record.error = "12 GiB more";
+  } else if (c.seed == kFollowerRefuses && !leader) {
+    throw InvalidInput("--data: corpus.bin: not on this host");
+  } else if (c.seed == kAllDiverge) {
+    if (leader) std::this_thread::sleep_for(300ms);
+    record.status = Status::diverged;
+    record.error = leader ? "at step 2" : "seen from afar";
+  } else if (c.seed == kFollowerTakesLonger) {
+    if (!leader) std::this_thread::sleep_for(300ms);
+  } else if (c.seed == kFollowerTakesSeconds) {
+    if (!leader) std::this_thread::sleep_for(4s);
+  } else if (c.seed == kRankSleeps) {
+    run_ranks(share, board);
+    hang();
+  } else if (c.seed < kFine && !(c.seed == kFollowerIsLate && leader)) {
+    hang();
+  }
+  return record;
+}
+
+struct Part {
+  NodeShare share;
+  pid_t pid = 0;
+};
+
+constexpr const char* kSecret = "of these processes";
+constexpr Patience kShort = {.meet = 60s, .stop = 1s, .row = 5s};
+
+/// The processes of one sweep; killed at the end if the test has not waited for them.
+class Together {
+ public:
+  Together(int count, const std::vector<std::int64_t>& seeds, int gpus, double timeout_s)
+      : address_(free_address()) {
+    for (const std::int64_t seed : seeds) {
+      Case c;
+      c.device = "cpu";
+      c.gpus = gpus;
+      c.seed = seed;
+      c.save_init = directory_ / "parts";
+      grid_.push_back(c);
+    }
+    options_.timeout_s = timeout_s;
+    for (int process = 0; process < count; ++process)
+      pids_.push_back(in_background([&] { return run({process, count, process, "the test"}); }));
+  }
+  ~Together() {
+    for (const pid_t pid : pids_)
+      if (pid > 0) {
+        kill(pid, SIGKILL);
+        ::exit_status(pid);
+      }
+  }
+  Together(const Together&) = delete;
+  Together& operator=(const Together&) = delete;
+
+  /// By seed and first rank; what every part that was started says of itself.
+  std::map<std::pair<std::int64_t, int>, Part> parts() const {
+    std::map<std::pair<std::int64_t, int>, Part> parts;
+    std::istringstream lines(file_text(directory_ / "parts"));
+    std::int64_t seed = 0;
+    for (Part part;
+         lines >> seed >> part.share.first >> part.share.local >> part.share.first_gpu >> part.pid;)
+      parts[{seed, part.share.first}] = part;
+    return parts;
+  }
+  bool running(std::int64_t seed, std::size_t count) const {
+    std::size_t found = 0;
+    for (const auto& [key, part] : parts()) found += key.first == seed;
+    return found == count;
+  }
+  bool any_part_alive() const {
+    for (const auto& [key, part] : parts())
+      if (alive(part.pid)) return true;
+    return false;
+  }
+  std::map<std::int64_t, Record> rows() const { return rows_by_seed(options_); }
+  std::string error_of(std::int64_t seed) const { return rows().at(seed).error.value_or("none"); }
+  pid_t pid(int process) const { return pids_.at(static_cast<std::size_t>(process)); }
+  int exit_status(int process) {
+    return ::exit_status(std::exchange(pids_.at(static_cast<std::size_t>(process)), -1));
+  }
+  std::string said(int process) const { return file_text(directory_ / fmt::format("stderr{}", process)); }
+
+ private:
+  int run(const Nodes& nodes) {
+    errors_to(directory_ / fmt::format("stderr{}", nodes.index));
+    if (nodes.index > 0) return follow(nodes, address_, kSecret, grid_, options_.child, kShort);
+    Leader leader(nodes, address_, kSecret, kShort);
+    options_.leader = &leader;
+    const int status = run_sweep(grid_, options_);
+    leader.finish(status == kSweepInterrupted ? kSweepInterrupted : kSweepDone);
+    return status;
+  }
+
+  TempDirectory directory_;
+  Address address_;
+  std::vector<Case> grid_;
+  SweepOptions options_ = sweep_into(directory_, kFakePart);
+  std::vector<pid_t> pids_;
+};
+
+std::string process_1(const std::string& ranks) {
+  return fmt::format("process 1 ({}, {})", host_name(), ranks);
+}
+
+}  // namespace
+
+TEST_CASE("one part of a case that misbehaves on request", "[.]") { be_child(kFakePart, fake_part); }
+
+TEST_CASE("three processes run every case, each its ranks", "[together]") {
+  Together sweep(3, {kFine, kFine + 1}, 6, 0);
+  CHECK(sweep.exit_status(0) == kSweepDone);
+  CHECK(sweep.exit_status(1) == 0);
+  CHECK(sweep.exit_status(2) == 0);
+  CHECK(sweep.said(1) == "");
+  CHECK(sweep.rows().size() == 2);
+  const auto parts = sweep.parts();
+  CHECK(parts.size() == 6);
+  for (const int first : {0, 2, 4})
+    for (const std::int64_t seed : {kFine + 0, kFine + 1}) CHECK(parts.at({seed, first}).share.local == 2);
+}
+
+TEST_CASE("a part that crashes ends the case at once with its process named, and the sweep goes on",
+          "[together]") {
+  Together sweep(2, {kFollowerAborts, kLeaderAborts, kFine}, 2, 0);
+  CHECK(sweep.exit_status(0) == kSweepFailures);
+  CHECK(sweep.exit_status(1) == 0);
+  CHECK(!sweep.any_part_alive());
+  CHECK(sweep.rows()[kFollowerAborts].status == Status::crashed);
+  CHECK(sweep.error_of(kFollowerAborts) ==
+        process_1("rank 1") + ": killed by signal 6 (Aborted); its last words: the reason");
+  CHECK(sweep.error_of(kLeaderAborts) ==
+        "process 0 (" + host_name() + ", rank 0): killed by signal 6 (Aborted); its last words: the reason");
+  CHECK(sweep.rows()[kFine].status == Status::ok);
+}
+
+TEST_CASE("what a part ends in is the case's row, and process 0's own has precedence", "[together]") {
+  Together sweep(2, {kFollowerNeedsMore, kAllDiverge, kFine}, 4, 0);
+  CHECK(sweep.exit_status(0) == kSweepDone);
+  CHECK(sweep.exit_status(1) == 0);
+  CHECK(!sweep.any_part_alive());
+  CHECK(sweep.rows()[kFollowerNeedsMore].status == Status::oom);
+  CHECK(sweep.error_of(kFollowerNeedsMore) == process_1("ranks 2-3") + ": 12 GiB more");
+  CHECK(sweep.rows()[kAllDiverge].status == Status::diverged);
+  CHECK(sweep.error_of(kAllDiverge) == "at step 2");
+  CHECK(sweep.rows()[kFine].status == Status::ok);
+}
+
+TEST_CASE("the row of another process's failure says where the sweep runs", "[together]") {
+  Together sweep(2, {kFollowerNeedsMore}, 2, 0);
+  CHECK(sweep.exit_status(0) == kSweepDone);
+  const Environment env = sweep.rows()[kFollowerNeedsMore].env;
+  CHECK(env.host == host_name());
+  CHECK(env.build.has_value());
+  CHECK(env.cpu == describe_environment(1, -1, 1).cpu);
+}
+
+TEST_CASE("a failure that follows from another's does not hide it", "[together]") {
+  Together sweep(2, {kFollowerNeedsMoreLater, kLeaderNeedsMoreLater}, 2, 0);
+  CHECK(sweep.exit_status(0) == kSweepDone);
+  CHECK(sweep.exit_status(1) == 0);
+  for (const std::int64_t seed : {kFollowerNeedsMoreLater + 0, kLeaderNeedsMoreLater + 0})
+    CHECK(sweep.rows()[seed].status == Status::oom);
+  CHECK(sweep.error_of(kFollowerNeedsMoreLater) == process_1("rank 1") + ": 12 GiB more");
+  CHECK(sweep.error_of(kLeaderNeedsMoreLater) == "12 GiB more");
+}
+
+TEST_CASE("bad input of one process ends the sweep of all", "[together]") {
+  Together sweep(2, {kFollowerRefuses, kFine}, 2, 0);
+  CHECK(sweep.exit_status(0) == 99);  // the exception
+  CHECK(sweep.exit_status(1) == kLeaderGone);
+  CHECK(!sweep.any_part_alive());
+  CHECK(sweep.said(0) == process_1("rank 1") + ": --data: corpus.bin: not on this host\n");
+}
+
+TEST_CASE("a follower that is killed ends the case at once, and the sweep", "[together]") {
+  Together sweep(3, {kFine + 1, kHang, kFine}, 3, 0);
+  REQUIRE(eventually([&] { return sweep.running(kHang, 3); }));
+  kill(sweep.pid(1), SIGKILL);
+  CHECK(sweep.exit_status(0) == kSweepInterrupted);
+  CHECK(sweep.exit_status(1) == -SIGKILL);
+  CHECK(sweep.exit_status(2) == kSweepInterrupted);
+  CHECK(eventually([&] { return !sweep.any_part_alive(); }));
+  // The case that ran has its row; what has not run has none, so that the same command does it.
+  auto rows = sweep.rows();
+  CHECK(rows.size() == 2);
+  CHECK(rows[kFine + 1].status == Status::ok);
+  CHECK(rows[kHang].status == Status::crashed);
+  CHECK(rows[kHang].error == process_1("rank 1") + ": the connection to it is lost");
+  const std::string said = sweep.said(0);
+  CHECK(said.starts_with("no connection to process 1 (" + host_name() + "): 2 of 3 cases are in "));
+  CHECK(said.ends_with("; start the processes again, and the same command goes on from there\n"));
+}
+
+TEST_CASE("followers end when their leader is killed", "[together]") {
+  Together sweep(3, {kHang, kFine}, 3, 0);
+  REQUIRE(eventually([&] { return sweep.running(kHang, 3); }));
+  kill(sweep.pid(0), SIGKILL);
+  CHECK(sweep.exit_status(0) == -SIGKILL);
+  CHECK(sweep.exit_status(1) == kLeaderGone);
+  CHECK(sweep.exit_status(2) == kLeaderGone);
+  CHECK(eventually([&] { return !sweep.any_part_alive(); }));
+  CHECK(sweep.said(2) == "precbench: process 2 of 3 ends: process 0 ended before the sweep did\n");
+}
+
+TEST_CASE("a follower that is stopped ends the case in time with its name", "[together]") {
+  Together sweep(2, {kHang, kFine}, 2, 4);
+  REQUIRE(eventually([&] { return sweep.running(kHang, 2); }));
+  kill(sweep.pid(1), SIGSTOP);
+  CHECK(sweep.exit_status(0) == kSweepInterrupted);
+  CHECK(sweep.rows()[kHang].status == Status::timeout);
+  CHECK(sweep.error_of(kHang).starts_with(process_1("rank 1") +
+                                          " did not report: still running after 4 s (--timeout)"));
+  CHECK(sweep.rows().size() == 1);
+  kill(sweep.pid(1), SIGCONT);
+  CHECK(sweep.exit_status(1) == kLeaderGone);
+  CHECK(eventually([&] { return !sweep.any_part_alive(); }));
+}
+
+TEST_CASE("a case is in time by the clock of process 0, which stands still while that is stopped",
+          "[together]") {
+  Together sweep(2, {kFollowerTakesSeconds}, 2, 2);
+  REQUIRE(eventually([&] { return sweep.running(kFollowerTakesSeconds, 2); }));
+  kill(sweep.pid(0), SIGTSTP);
+  CHECK(eventually([&] { return !sweep.any_part_alive(); }));
+  kill(sweep.pid(0), SIGCONT);
+  CHECK(sweep.exit_status(0) == kSweepDone);
+  CHECK(sweep.exit_status(1) == 0);
+  CHECK(sweep.rows()[kFollowerTakesSeconds].status == Status::ok);
+}
+
+TEST_CASE("a part that outlasts the leader's is named once the time is up", "[together]") {
+  Together sweep(2, {kFollowerIsLate, kFine}, 2, 4);
+  CHECK(sweep.exit_status(0) == kSweepFailures);
+  CHECK(sweep.exit_status(1) == 0);
+  CHECK(!sweep.any_part_alive());
+  CHECK(sweep.rows()[kFollowerIsLate].status == Status::timeout);
+  CHECK(sweep.error_of(kFollowerIsLate) ==
+        process_1("rank 1") + " did not report: still running after 4 s (--timeout)");
+  CHECK(sweep.rows()[kFine].status == Status::ok);
+}
+
+TEST_CASE("the row of a hang names the rank that holds up the others", "[together]") {
+  Together sweep(2, {kRankSleeps}, 4, 5);
+  CHECK(sweep.exit_status(0) == kSweepFailures);
+  CHECK(sweep.exit_status(1) == 0);
+  CHECK(!sweep.any_part_alive());
+  CHECK(sweep.error_of(kRankSleeps) ==
+        fmt::format("still running after 5 s (--timeout); its last words: process 0 ({}, ranks 0-1): none of "
+                    "the ranks 0-1 has begun step 4; {}: rank 3 has not enqueued step 3; the others have",
+                    host_name(), process_1("ranks 2-3")));
+}
+
+TEST_CASE("a time limit of centuries is a limit like any other", "[together]") {
+  Together sweep(2, {kFollowerTakesLonger}, 2, 9999999999);
+  CHECK(sweep.exit_status(0) == kSweepDone);
+  CHECK(sweep.exit_status(1) == 0);
+  CHECK(sweep.rows()[kFollowerTakesLonger].status == Status::ok);
+}
+
+TEST_CASE("an interrupt of any process ends the sweep of all, and leaves no row", "[together]") {
+  for (const int interrupted_one : {0, 1}) {
+    Together sweep(2, {kHang, kFine}, 2, 0);
+    REQUIRE(eventually([&] { return sweep.running(kHang, 2); }));
+    kill(sweep.pid(interrupted_one), SIGTERM);
+    CHECK(sweep.exit_status(0) == kSweepInterrupted);
+    CHECK(sweep.exit_status(1) == kSweepInterrupted);
+    CHECK(!sweep.any_part_alive());
+    CHECK(sweep.said(0).starts_with("interrupted: 0 of 2 cases are in "));
+  }
+}
+
+TEST_CASE("an interrupt while processes wait for the first is an interrupt", "[together]") {
+  const pid_t pid = in_background([] {
+    std::thread([] {
+      std::this_thread::sleep_for(300ms);  // by then it waits
+      kill(getpid(), SIGTERM);
+    }).detach();
+    return follow({1, 2, 0, "the test"}, Address{"127.0.0.1", 1}, "", {}, child_command(kFakePart));
+  });
+  CHECK(exit_status(pid) == kSweepInterrupted);
+}
+
+TEST_CASE("processes do not wait for ever for each other", "[together]") {
+  constexpr Patience kNone = {.meet = 200ms, .stop = 1s, .row = 1s};
+  const Nodes first = {0, 2, 0, "the test"}, second = {1, 2, 0, "the test"};
+  const Address address = {"127.0.0.1", 1};  // where no user's program can listen
+  CHECK_THROWS_WITH(follow(second, address, "", {}, child_command(kFakePart), kNone),
+                    "process 1 of 2 finds no process 0 at 127.0.0.1:1 within 0.2 s");
+  CHECK_THROWS_WITH(Leader(first, Address{"127.0.0.1", 0}, "", kNone),
+                    "process 1 of 2 has not come to 127.0.0.1:0 within 0.2 s");
+}
+
+TEST_CASE("an address that is not this host's is refused in one line", "[together]") {
+  const Nodes nodes = {0, 2, 0, "the test"};
+  CHECK_THROWS_WITH(
+      Leader(nodes, Address{"192.0.2.1", 29501}, ""),
+      "NCCL_COMM_ID: process 0 cannot listen at 192.0.2.1:29501: Cannot assign requested address");
+}

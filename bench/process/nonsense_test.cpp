@@ -1,0 +1,114 @@
+// Processes of a sweep whose peer is somebody else's program, or an older one: nonsense costs the connection,
+// and is told as its loss.
+#include <string>
+#include <thread>
+
+#include "bench/machine/environment.h"
+#include "bench/process/coordinator.h"
+#include "bench/process/handshake.h"
+#include "bench/process/rendezvous_testing.h"
+#include "bench/process/worker.h"
+#include "bench/sweep/sweep.h"
+#include "tools/testing/catch.h"
+#include "tools/testing/processes.h"
+#include "tools/testing/temp_directory.h"
+
+using namespace precbench;
+using namespace std::chrono_literals;
+
+namespace {
+
+using Message = nlohmann::ordered_json;
+
+constexpr const char* kSecret = "of these processes";
+constexpr Patience kShort = {.meet = 20s, .stop = 1s, .row = 5s};
+const std::vector<std::string> kEndless = {"/bin/sleep", "60"};  // a case
+
+Case case_of_two() {
+  Case c;
+  c.device = "cpu";
+  c.gpus = 2;
+  return c;
+}
+
+/// A link to the leader there, which takes us for process 1 of 2.
+Link reach(const Address& address) {
+  Link link;
+  eventually([&] {
+    link = greet({1, 2, 0, "the test"}, address, kSecret, [] { return false; }).link;
+    return link.open();
+  });
+  return link;
+}
+
+std::optional<Message> next(Link& link) {
+  std::optional<Message> message;
+  eventually([&] { return (message = link.receive()) || !link.open(); });
+  return message;
+}
+
+/// The exit status of a follower whose leader sends `order`, and what it says.
+std::pair<int, std::string> answer_to(const Message& order) {
+  const TempDirectory directory;
+  const Address address = free_address();
+  Reception reception({0, 2, 0, "the test"}, address, kSecret);
+  const pid_t pid = in_background([&] {
+    errors_to(directory / "stderr");
+    return follow({1, 2, 0, "the test"}, address, kSecret, {case_of_two()}, kEndless, kShort);
+  });
+  std::vector<Guest> guests;
+  const auto nobody = [](int) { return false; };
+  CHECK(eventually([&] { return !(guests = reception.admit(50ms, nobody)).empty(); }));
+  for (Guest& guest : guests) guest.link.send(order);
+  return {exit_status(pid), file_text(directory / "stderr")};
+}
+
+}  // namespace
+
+TEST_CASE("a follower that talks nonsense is lost, and its leader says so", "[together]") {
+  for (const Message& report :
+       {Message{{"end", "x"}}, Message{{"end", 17}}, Message{{"end", -1}}, Message{{"code", 0}}}) {
+    INFO(report.dump());
+    const TempDirectory directory;
+    const Address address = free_address();
+    const pid_t pid = in_background([&] {
+      errors_to(directory / "stderr");
+      Leader leader({0, 2, 0, "the test"}, address, kSecret, kShort);
+      const ChildResult result = leader.run(kEndless, case_of_two(), 0);
+      fmt::print(stderr, "{}\n{}\n", result.where, fmt::join(leader.lost(), ", "));
+      return static_cast<int>(result.end);
+    });
+    Link link = reach(address);
+    const auto order = next(link);
+    CHECK(order.has_value());
+    link.send(report);
+    CHECK(exit_status(pid) == static_cast<int>(ChildResult::End::lost));
+    CHECK(file_text(directory / "stderr") ==
+          fmt::format("process 1 ({0}, rank 1)\nprocess 1 ({0})\n", host_name()));
+  }
+}
+
+TEST_CASE("a leader that talks nonsense is left", "[together]") {
+  for (const Message& order :
+       {Message{{"do", 5}}, Message{{"do", "dance"}}, Message{{"do", "end"}, {"status", "x"}},
+        Message{{"do", "end"}, {"status", 3}}, Message{{"do", "end"}, {"status", 1}}}) {
+    INFO(order.dump());
+    const auto [status, said] = answer_to(order);
+    CHECK(status == kLeaderGone);
+    CHECK(said == "precbench: process 1 of 2 ends: process 0 says what no process 0 of this version does\n");
+  }
+}
+
+TEST_CASE("a leader has no case that is not its follower's too", "[together]") {
+  Case other = case_of_two();
+  other.data = "/etc/passwd";
+  for (const Message& c :
+       {Message(), Message(5), Message{{"seq", "x"}}, Message{{"none", 1}}, case_to_json(other)}) {
+    INFO(c.dump());
+    const auto [status, said] = answer_to({{"do", "run"}, {"case", c}});
+    CHECK(status == kLeaderGone);
+    CHECK(said ==
+          "precbench: process 1 of 2 ends: process 0 has a case that is not in this process's sweep: "
+          "start all with the same command\n");
+  }
+}

@@ -1,0 +1,84 @@
+// Handlers and what they leave behind. See signals.h.
+#include "bench/process/signals.h"
+
+#include <signal.h>
+#include <time.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+namespace precbench {
+namespace {
+
+// Global, because a signal handler can reach nothing else.
+volatile sig_atomic_t interrupt_signal = 0;
+volatile sig_atomic_t stopped_group = 0;  ///< that stops with us; 0: none
+volatile sig_atomic_t stopped_ms = 0;     ///< of that group
+
+void on_interrupt(int signal) { interrupt_signal = signal; }
+
+/// Only async-signal-safe calls.
+void on_stop(int) {
+  const int error = errno;
+  const pid_t group = stopped_group;
+  timespec from = {}, to = {};
+  clock_gettime(CLOCK_MONOTONIC, &from);
+  if (group > 0) kill(-group, SIGSTOP);
+  raise(SIGSTOP);  // here somebody continues us
+  if (group > 0) kill(-group, SIGCONT);
+  clock_gettime(CLOCK_MONOTONIC, &to);
+  constexpr time_t kLongest_s =
+      1'000'000;  // what an int holds as milliseconds, and longer than a case's time
+  const time_t seconds = std::min(to.tv_sec - from.tv_sec, kLongest_s);
+  stopped_ms = std::min<long>(stopped_ms + seconds * 1000L + (to.tv_nsec - from.tv_nsec) / 1'000'000L,
+                              kLongest_s * 1000L);
+  errno = error;
+}
+
+struct Handled {
+  int signal;
+  void (*handler)(int);
+};
+constexpr std::array<Handled, 4> kHandled = {
+    {{SIGINT, on_interrupt}, {SIGTERM, on_interrupt}, {SIGHUP, on_interrupt}, {SIGTSTP, on_stop}}};
+std::array<struct sigaction, kHandled.size()> former_actions;
+
+}  // namespace
+
+InterruptGuard::InterruptGuard() {
+  interrupt_signal = 0;
+  for (std::size_t i = 0; i < kHandled.size(); ++i) {
+    struct sigaction action = {};
+    action.sa_handler = kHandled[i].handler;
+    sigaction(kHandled[i].signal, &action, &former_actions[i]);
+    // What nohup or a background shell made us ignore stays ignored.
+    if (former_actions[i].sa_handler == SIG_IGN) sigaction(kHandled[i].signal, &former_actions[i], nullptr);
+  }
+}
+
+InterruptGuard::~InterruptGuard() {
+  for (std::size_t i = 0; i < kHandled.size(); ++i)
+    sigaction(kHandled[i].signal, &former_actions[i], nullptr);
+}
+
+bool interrupted() { return interrupt_signal != 0; }
+
+StopsWithUs::StopsWithUs(pid_t group) {
+  stopped_ms = 0;
+  stopped_group = group;
+}
+
+StopsWithUs::~StopsWithUs() { stopped_group = 0; }
+
+double StopsWithUs::seconds() const { return stopped_ms / 1e3; }
+
+double RunningTime::seconds() {
+  constexpr double kLongestLook = 0.5;
+  const auto now = Clock::now();
+  seconds_ += std::min(std::chrono::duration<double>(now - seen_).count(), kLongestLook);
+  seen_ = now;
+  return seconds_;
+}
+
+}  // namespace precbench

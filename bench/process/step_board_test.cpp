@@ -1,0 +1,91 @@
+// What the board says of ranks that stand, also of real ones that wait for each other.
+#include "bench/process/step_board.h"
+
+#include <atomic>
+#include <stdexcept>
+#include <thread>
+
+#include "bench/step/rank_threads_testing.h"
+#include "tools/testing/catch.h"
+#include "tools/testing/processes.h"
+
+using namespace precbench;
+using Stage = StepBoard::Stage;
+
+TEST_CASE("the board names the ranks that are behind", "[board]") {
+  StepBoard board;
+  CHECK(board.describe() == "");
+  board.open({4, 2, 2, 0});
+  CHECK(board.describe() == "none of the ranks 2-3 has begun step 1");
+  board.note(2, 0, Stage::begun);
+  CHECK(board.describe() == "rank 3 has not begun step 1; the others have");
+  for (const int rank : {2, 3})
+    for (const Stage stage : {Stage::begun, Stage::enqueued, Stage::finished}) board.note(rank, 6, stage);
+  CHECK(board.describe() == "none of the ranks 2-3 has begun step 8");
+  board.note(3, 7, Stage::begun);
+  board.note(3, 7, Stage::enqueued);
+  board.note(2, 7, Stage::begun);
+  CHECK(board.describe() == "rank 2 has not enqueued step 8; the others have");
+  board.open({4, 0, 4, 0});
+  board.note(1, 0, Stage::begun);
+  board.note(2, 0, Stage::begun);
+  CHECK(board.describe() == "ranks 0, 3 have not begun step 1; the others have");
+  board.open(all_ranks(1));
+  board.note(0, 0, Stage::enqueued);
+  CHECK(board.describe() == "rank 0 has not finished step 1");
+}
+
+TEST_CASE("the board knows what ranks do after their steps", "[board]") {
+  StepBoard board;
+  board.open(all_ranks(2));
+  for (const int rank : {0, 1}) board.note(rank, 4, Stage::enqueued);
+  board.note(0, 4, Stage::finished);
+  board.note_work(0, "the profiled step");
+  CHECK(board.describe() == "rank 1 has not finished step 5; the others have");
+  board.note(1, 4, Stage::finished);
+  CHECK(board.describe() == "rank 1 has not begun the profiled step; the others have");
+  board.note_work(1, "the profiled step");
+  CHECK(board.describe() == "none of the ranks 0-1 has finished the profiled step");
+  board.note_work(1, "the collectives alone");
+  CHECK(board.describe() == "rank 0 has not finished the profiled step; the others have");
+  board.note_work(0, "the collectives alone");
+  CHECK(board.describe() == "none of the ranks 0-1 has finished the collectives alone");
+}
+
+TEST_CASE("the board names a rank that sleeps while the others wait for it", "[board]") {
+  constexpr int kRanks = 4, kSleeper = 2, kStep = 3;
+  StepBoard board;
+  std::atomic<bool> awake = false;
+  std::thread team([&] {
+    run_meetings(all_ranks(kRanks), 5, board, [&](int rank, int step) {
+      if (rank == kSleeper && step == kStep) awake.wait(false);
+    });
+  });
+  const bool named =
+      eventually([&] { return board.describe() == "rank 2 has not enqueued step 4; the others have"; });
+  awake = true;
+  awake.notify_all();
+  team.join();
+  CHECK(named);
+  CHECK(board.describe() == "none of the ranks 0-3 has begun step 6");
+}
+
+TEST_CASE("the board names a rank that failed while another does not come back", "[board]") {
+  StepBoard board;
+  std::atomic<bool> awake = false;
+  std::thread team([&] {
+    CHECK_THROWS_WITH(run_team(
+                          all_ranks(3),
+                          [&](int rank) {
+                            if (rank == 1) throw std::runtime_error("the cable is out");
+                            if (rank == 2) awake.wait(false);
+                          },
+                          [] {}, &board),
+                      "rank 1: the cable is out");
+  });
+  const bool named = eventually([&] { return board.describe() == "rank 1 failed: the cable is out"; });
+  awake = true;
+  awake.notify_all();
+  team.join();
+  CHECK(named);
+}

@@ -1,0 +1,63 @@
+// Standard error without exceptions, and without waiting. See tell.h.
+#include "bench/process/tell.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <climits>
+
+#include "results/printable.h"
+
+namespace precbench {
+namespace {
+
+constexpr int kPatienceMs = 1000;
+
+/// Whether `kPatienceMs` were spent in vain on the words before.
+std::atomic<bool> reader_is_stuck = false;
+
+bool writable() {
+  using namespace std::chrono;
+  const auto end = steady_clock::now() + milliseconds(reader_is_stuck ? 0 : kPatienceMs);
+  pollfd error_stream = {STDERR_FILENO, POLLOUT, 0};
+  int ready = -1;
+  do {  // again after a signal, whose meaning is looked at elsewhere: without a yes, a write may wait for ever
+    const auto left = duration_cast<milliseconds>(end - steady_clock::now());
+    ready = poll(&error_stream, 1, std::max(0, static_cast<int>(left.count())));
+  } while (ready < 0 && errno == EINTR);
+  reader_is_stuck = ready == 0;
+  return ready > 0;
+}
+
+}  // namespace
+
+void tell_raw(std::string_view text) {
+  while (!text.empty() && writable()) {
+    // A pipe that can be written takes so much at once.
+    const ssize_t written = write(STDERR_FILENO, text.data(), std::min<std::size_t>(text.size(), PIPE_BUF));
+    if (written > 0)
+      text.remove_prefix(static_cast<std::size_t>(written));
+    else if (errno != EINTR)
+      return;
+  }
+}
+
+void tell(std::string_view line) { tell_raw(printable(line) + '\n'); }
+
+void keep_standard_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(stream, F_GETFD) >= 0) continue;
+    // It takes the lowest number that is free, which is this one.
+    [[maybe_unused]] const int null = open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+  }
+}
+
+void survive_broken_pipes() { signal(SIGPIPE, SIG_IGN); }
+
+}  // namespace precbench

@@ -1,0 +1,109 @@
+// Waiting for cases, running them, reporting. See worker.h and the messages in coordinator.h.
+#include "bench/process/worker.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "bench/process/handshake.h"
+#include "bench/process/sweep_status.h"
+#include "bench/process/tell.h"
+#include "kernels/base/errors.h"
+#include "kernels/gpu/device_info.h"
+
+namespace precbench {
+namespace {
+
+using End = ChildResult::End;
+using namespace std::chrono_literals;
+
+/// The leader alone times a case: it may be stopped, and a link that is lost closes soon.
+constexpr double kNoLimit = 0;
+constexpr std::chrono::milliseconds kRetry = 100ms, kRetryRefused = 1s;
+
+/// A closed link after an interrupt.
+Link meet(const Nodes& nodes, const Address& address, const std::string& secret, const Patience& patience) {
+  const auto end = std::chrono::steady_clock::now() + patience.meet;
+  for (std::string refusal; !interrupted();) {
+    Greeting greeting = greet(nodes, address, secret, interrupted);
+    if (greeting.link.open()) return std::move(greeting.link);
+    if (!greeting.refusal.empty() && greeting.refusal != refusal) {
+      refusal = greeting.refusal;
+      tell(fmt::format("precbench: process {} of {} is still waiting for process 0 at {}: {}", nodes.index,
+                       nodes.count, to_string(address), refusal));
+    }
+    if (std::chrono::steady_clock::now() > end)
+      throw InvalidInput(fmt::format("process {} of {} finds no process 0 at {} within {} s{}{}", nodes.index,
+                                     nodes.count, to_string(address), patience.meet / 1.0s,
+                                     refusal.empty() ? "" : "; who is there: ", refusal));
+    std::this_thread::sleep_for(greeting.refusal.empty() ? kRetry : kRetryRefused);
+  }
+  return {};
+}
+
+nlohmann::ordered_json report_of(const ChildResult& result) {
+  nlohmann::ordered_json report = {{"end", static_cast<int>(result.end)},
+                                   {"code", result.code},
+                                   {"out_of_memory", result.out_of_memory},
+                                   {"stopped_s", result.stopped_s},
+                                   {"last_lines", result.last_lines}};
+  if (const auto record = nlohmann::ordered_json::parse(result.record, nullptr, false); record.is_object())
+    for (const char* key : {"status", "error"})
+      if (record.contains(key) && record[key].is_string()) report[key] = record[key];
+  return report;
+}
+
+/// The case that a message orders, if it is one of ours: a leader has no other to give.
+const Case* ordered_case(const nlohmann::ordered_json& message, const std::vector<Case>& grid) {
+  const auto fields = message.find("case");
+  if (fields == message.end() || !fields->is_object()) return nullptr;
+  try {
+    const auto found = std::find(grid.begin(), grid.end(), case_from_json(*fields));
+    return found == grid.end() ? nullptr : &*found;
+  } catch (const InvalidInput&) {
+    return nullptr;
+  }
+}
+
+/// One case, until its child ends or the leader does not want it any more; then the report.
+void run_part(Link& leader, const Nodes& nodes, const std::vector<std::string>& command, const Case& c) {
+  const NodeShare share = share_of(nodes, static_cast<int>(c.gpus), find_gpus().count);
+  leader.send(report_of(run_child(command, c, share, kNoLimit, [&] {
+    const auto order = leader.receive();
+    return order ? text_in(*order, "do", "") == "stop" : !leader.open();
+  })));
+}
+
+}  // namespace
+
+int follow(const Nodes& nodes, const Address& address, const std::string& secret,
+           const std::vector<Case>& grid, const std::vector<std::string>& command, const Patience& patience) {
+  const InterruptGuard guard;
+  const auto leave = [&](const char* why) {
+    tell(fmt::format("precbench: process {} of {} ends: process 0 {}", nodes.index, nodes.count, why));
+    return kLeaderGone;
+  };
+  Link leader = meet(nodes, address, secret, patience);
+  if (!leader.open()) return kSweepInterrupted;
+  while (!interrupted()) {
+    leader.wait(kRetry);
+    const auto order = leader.receive();
+    if (!order && !leader.open()) return leave("ended before the sweep did");
+    if (!order) continue;
+    const std::string what = text_in(*order, "do", "");
+    const int status = integer_in(*order, "status", kLeaderGone);
+    if (what == "end" && (status == kSweepDone || status == kSweepInterrupted)) return status;
+    if (what == "stop") continue;  // it crosses the report of a case that has just ended
+    if (what != "run") return leave("says what no process 0 of this version does");
+    const Case* c = ordered_case(*order, grid);
+    if (!c) return leave("has a case that is not in this process's sweep: start all with the same command");
+    run_part(leader, nodes, command, *c);
+  }
+  ChildResult last;
+  last.end = End::interrupted;
+  leader.send(report_of(last));
+  return kSweepInterrupted;
+}
+
+}  // namespace precbench

@@ -1,0 +1,128 @@
+// Whole runs on a GPU follow the CPU device's. Two runs of one model drift apart whatever makes them differ
+// first, so how far they may is measured too: the same GPU run from first weights that are moved by as much
+// as one BF16 rounding, in three ways. The run that a GPU makes of the CPU's own weights may be at most twice
+// as far from the CPU's curve as the farthest of these is from it (root mean square over the steps, nats).
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <thread>
+
+#include "bench/measure/predict.h"
+#include "bench/step/rank_testing.h"
+#include "bench/step/step_runner.h"
+#include "bench/step/weights.h"
+#include "kernels/cuda/gpu_testing.h"
+
+using namespace precbench;
+using namespace precbench::testing;
+
+namespace {
+
+constexpr int kSteps = 200;
+constexpr double kBf16Roundoff = 0x1p-9;
+constexpr double kUnlimited = std::numeric_limits<double>::infinity();
+
+std::unique_ptr<Device> repeatable_gpu() {
+  return make_cuda_device(0, {.autotune = false, .deterministic = true});
+}
+
+/// Every weight times 1 + e, |e| <= one BF16 rounding.
+void disturb(Parameters& parameters, std::uint64_t seed) {
+  const Named weights = saved(parameters, Parameters::Kind::weights);
+  std::uint64_t drawn = 0;
+  parameters.load([&](const Parameter& p, float* values) {
+    const std::vector<float>& before = weights.at(p.name);
+    for (std::size_t i = 0; i < before.size(); ++i) {
+      const double uniform = 2 * (static_cast<double>(random_bits(seed, drawn++) >> 11) * 0x1p-53) - 1;
+      values[i] = static_cast<float>(before[i] * (1 + uniform * kBf16Roundoff));
+    }
+  });
+}
+
+/// Losses of kSteps steps, or of those that fit into `seconds`. disturbed_by 0: the weights as they are.
+std::vector<double> curve(Device& device, const Plan& plan, std::uint64_t disturbed_by, double seconds) {
+  const std::unique_ptr<DataSource> data = synthetic_data(plan);
+  const std::unique_ptr<CommGroup> group = make_local_group(1);
+  const std::unique_ptr<Comm> comm = group->join(0, device);
+  const std::int64_t bytes = dry_run(plan, &device).extent + watching_bytes(plan);
+  const NanBlock block(device, bytes);
+  Rank rank(device, *comm, plan, block.data(), bytes);
+  rank.parameters().initialize(plan.seed, kInitialDeviation);
+  if (disturbed_by) disturb(rank.parameters(), disturbed_by);
+  StepRunner runner(rank, *data, true);
+  std::vector<double> losses;
+  using Clock = std::chrono::steady_clock;
+  const auto start = Clock::now();
+  for (int step = 0; step < kSteps; ++step) {
+    losses.push_back(runner.run(step, 0).result.loss);
+    if (std::chrono::duration<double>(Clock::now() - start).count() > seconds) break;
+  }
+  return losses;
+}
+
+/// Over the steps that both have.
+double root_mean_square_difference(const std::vector<double>& x, const std::vector<double>& y) {
+  const std::size_t n = std::min(x.size(), y.size());
+  double squares = 0;
+  for (std::size_t i = 0; i < n; ++i) squares += (x[i] - y[i]) * (x[i] - y[i]);
+  return std::sqrt(squares / static_cast<double>(n));
+}
+
+double mean(std::vector<double>::const_iterator from, std::size_t count) {
+  double sum = 0;
+  for (std::size_t i = 0; i < count; ++i) sum += from[static_cast<std::ptrdiff_t>(i)];
+  return sum / static_cast<double>(count);
+}
+
+/// `minimum_steps`: of the CPU within `seconds`; fewer say too little.
+void check_curves(const Case& c, int cpu_threads, double seconds, std::size_t minimum_steps) {
+  const Plan plan = make_plan(c);
+  INFO(c.model << " " << c.recipe);
+  const std::vector<double> gpu = curve(*repeatable_gpu(), plan, 0, kUnlimited);
+  REQUIRE(gpu.size() == kSteps);
+  const std::vector<double> cpu = curve(*make_cpu_device(cpu_threads), plan, 0, seconds);
+  INFO(cpu.size() << " steps on the CPU");
+  CHECK(cpu.size() >= minimum_steps);
+  double band = 0;
+  for (const std::uint64_t way : {11, 12, 13}) {
+    std::vector<double> disturbed = curve(*repeatable_gpu(), plan, way, kUnlimited);
+    disturbed.resize(cpu.size());
+    band = std::max(band, root_mean_square_difference(disturbed, gpu));
+  }
+  CHECK(band > 0);
+  const double apart = root_mean_square_difference(gpu, cpu);
+  CAPTURE(apart, band);
+  CHECK(apart <= 2 * band);
+  // A curve that goes nowhere would be easy to follow.
+  constexpr std::size_t kWindow = 10;
+  CHECK(mean(gpu.end() - kWindow, kWindow) < mean(gpu.begin(), kWindow) - 20 * band);
+}
+
+}  // namespace
+
+TEST_CASE("200 steps of tiny on a GPU follow the CPU's", "[gpu]") {
+  if (!gpu_here()) return;
+  for (const char* recipe : {"bf16", "tensorwise", "rowwise", "blockwise", "mxfp8"}) {
+    Case c;
+    c.recipe = recipe;
+    c.batch = 4;
+    c.seq = 64;
+    c.lr = 1e-3;
+    c.warmup = 10;
+    check_curves(c, 4, kUnlimited, kSteps);
+  }
+}
+
+TEST_CASE("200 steps of 125m on a GPU follow the CPU's", "[gpu]") {
+  if (!gpu_here()) return;
+  Case c;
+  c.model = "125m";
+  c.batch = 1;
+  c.seq = 64;
+  c.lr = 1e-4;
+  c.warmup = 20;
+  // The CPU's share of the 200 steps in the time that a test may take; half a second each on 16 cores.
+  constexpr double kSeconds = 75;
+  check_curves(c, static_cast<int>(std::max(1u, std::thread::hardware_concurrency())), kSeconds, 50);
+}

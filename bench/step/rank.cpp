@@ -1,0 +1,74 @@
+// The training step of one rank. See rank.h.
+#include "bench/step/rank.h"
+
+#include <cmath>
+#include <cstring>
+
+namespace precbench {
+namespace {
+
+Tensor push_other(Arena& arena, DType dtype, std::int64_t rows, std::int64_t cols) {
+  return arena.push(Segment::other, dtype, rows, cols);
+}
+
+}  // namespace
+
+Rank::Rank(Device& device, Comm& comm, const Plan& plan, void* block, std::int64_t capacity)
+    : device_(device),
+      comm_(comm),
+      plan_(plan),
+      arena_(block, capacity),
+      parameters_(device, comm, arena_, plan.model, plan.parameters),
+      tokens_(push_other(arena_, DType::i32, plan.accumulation * plan.tokens_per_micro_step(), 1)),
+      targets_(push_other(arena_, DType::i32, plan.accumulation * plan.tokens_per_micro_step(), 1)),
+      report_(push_other(arena_, DType::f32, 1, 2)),
+      scalars_(push_other(arena_, DType::f32, 1, 4)),
+      norm_squared_(push_other(arena_, DType::f32, 1, 1)),
+      transformer_(device, arena_, parameters_, plan.model, plan.transformer()) {}
+
+void Rank::prepare(const DataSource& data, std::int64_t step, double signal) {
+  const std::int64_t T = plan_.T;
+  std::vector<std::int32_t> tokens, targets, sequence(T + 1);
+  for (int micro = 0; micro < plan_.accumulation; ++micro)
+    for (std::int64_t b = 0; b < plan_.B; ++b) {
+      const std::uint64_t index =
+          sequence_index(step, micro, plan_.accumulation, comm_.rank(), comm_.size(), plan_.B, b);
+      data.sequence(index, T, sequence.data());
+      tokens.insert(tokens.end(), sequence.begin(), sequence.end() - 1);
+      targets.insert(targets.end(), sequence.begin() + 1, sequence.end());
+    }
+  device_.upload(tokens_, tokens.data());
+  device_.upload(targets_, targets.data());
+  const StepScalars scalars = step_scalars(plan_.optimizer, step);
+  device_.upload(scalars_, &scalars);
+  const float report[2] = {0.0f, static_cast<float>(signal)};
+  device_.upload(report_, report);
+}
+
+void Rank::forward_backward() {
+  const std::int64_t M = plan_.tokens_per_micro_step();
+  const float scale = 1.0f / static_cast<float>(plan_.tokens_per_step());
+  const Tensor loss_sum = {report_.data, DType::f32, 1, 1};
+  parameters_.begin_step();
+  for (int micro = 0; micro < plan_.accumulation; ++micro) {
+    parameters_.begin_micro_step(micro);
+    transformer_.forward_backward(loss_sum, tokens_.slice_rows(micro * M, M),
+                                  targets_.slice_rows(micro * M, M), scale, micro == 0);
+  }
+}
+
+void Rank::enqueue() {
+  forward_backward();  // reductions may still run
+  optimizer_step(device_, parameters_, scalars_, norm_squared_, plan_.optimizer);
+  comm_.all_reduce(report_);
+}
+
+StepResult Rank::finish() {
+  float report[2] = {}, norm_squared = 0;
+  device_.download(report, report_);
+  device_.download(&norm_squared, norm_squared_);
+  return {report[0] / static_cast<double>(plan_.tokens_per_step()),
+          std::sqrt(static_cast<double>(norm_squared)), report[1]};
+}
+
+}  // namespace precbench

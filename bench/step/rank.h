@@ -1,0 +1,60 @@
+// One rank of a case: its device, its memory and its copy or shard of the model, and the training step on
+// them. The same class runs on every device; on the dry one it leaves only the books.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bench/case/plan.h"
+#include "kernels/comm/comm.h"
+#include "kernels/device/device.h"
+#include "kernels/device/memory.h"
+#include "models/data/data.h"
+#include "models/transformer/parameters.h"
+#include "models/transformer/transformer.h"
+
+namespace precbench {
+
+/// What a step tells the host.
+struct StepResult {
+  double loss = 0;       ///< mean over all tokens of all ranks, nats
+  double grad_norm = 0;  ///< before clipping
+  double signal = 0;     ///< sum of what the ranks gave to prepare's `signal`
+};
+
+class Rank {
+ public:
+  /// `block`: `capacity` bytes of the device's memory. The plan must outlive the rank.
+  Rank(Device& device, Comm& comm, const Plan& plan, void* block, std::int64_t capacity);
+
+  Device& device() { return device_; }
+  Comm& comm() { return comm_; }
+  Arena& arena() { return arena_; }
+  Parameters& parameters() { return parameters_; }
+  Transformer& transformer() { return transformer_; }
+
+  /// A step in three parts, so that the middle one, which runs without the host, can be timed and captured:
+  /// prepare uploads the step's tokens and scalars, enqueue runs the ops, finish waits and reads the result.
+  /// `signal`: any number; every rank learns the sum, which is how one rank tells all that it is enough.
+  void prepare(const DataSource& data, std::int64_t step, double signal);
+  void enqueue();
+  StepResult finish();
+
+  /// Forward and backward of the prepared tokens, without an update; parameters().complete() is the caller's.
+  void forward_backward();
+
+ private:
+  Device& device_;
+  Comm& comm_;
+  const Plan& plan_;
+  Arena arena_;
+  Parameters parameters_;
+  Tensor tokens_, targets_;  // i32 [accumulation, M]
+  Tensor report_;            // f32 [2]: sum of losses, signal
+  Tensor scalars_, norm_squared_;
+  Transformer transformer_;
+};
+
+}  // namespace precbench

@@ -1,0 +1,58 @@
+// For tests: the ranks of a plan on the CPU, or on GPUs, as a case runs them.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+
+#include "bench/step/rank.h"
+#include "bench/step/rank_threads_testing.h"
+#include "kernels/device/devices.h"
+#include "kernels/gpu/device_info.h"
+#include "models/transformer/step_testing.h"
+#include "tools/testing/catch.h"
+
+namespace precbench {
+
+/// The tokens of a case without --data.
+inline std::unique_ptr<DataSource> synthetic_data(const Plan& plan) {
+  return open_data({.path = "", .glob = "", .seed = 1, .vocab = plan.model.vocab, .T = plan.T});
+}
+
+/// body(rank, data) on every rank of the plan, each in `bytes` of memory that holds NaN.
+template <class Body>
+void run_cpu_ranks(const Plan& plan, std::int64_t bytes, Body&& body) {
+  const std::unique_ptr<DataSource> data = synthetic_data(plan);
+  run_cpu_team(all_ranks(plan.ranks), [&](int, Device& device, Comm& comm) {
+    const testing::NanBlock block(device, bytes);
+    Rank rank(device, comm, plan, block.data(), bytes);
+    body(rank, *data);
+  });
+}
+
+/// As many as there are, four at most; 0 after saying why where that is fewer than two.
+inline int gpus_or_skip() {
+  const VisibleGpus gpus = find_gpus();
+  if (gpus.count >= 2) return std::min(gpus.count, 4);
+  WARN("skipped: " << (gpus.count ? "only one GPU is visible" : gpus.reason));
+  return 0;
+}
+
+/// The same kernels whatever the number of ranks, and sums in one order.
+inline constexpr CudaOptions kRepeatable{.autotune = false, .deterministic = true};
+
+/// body(rank, device, comm) on `ranks` GPUs.
+template <class Body>
+void on_gpus(int ranks, Body&& body) {
+  const std::unique_ptr<CommGroup> group =
+      ranks > 1 ? make_nccl_group(ranks, ranks) : make_local_group(ranks);
+  run_team(
+      all_ranks(ranks),
+      [&](int rank) {
+        const std::unique_ptr<Device> device = make_cuda_device(rank, kRepeatable);
+        const std::unique_ptr<Comm> comm = group->join(rank, *device);
+        body(rank, *device, *comm);
+      },
+      [&] { group->abort(); });
+}
+
+}  // namespace precbench

@@ -1,0 +1,90 @@
+// Threads of ranks. See rank_threads.h.
+#include "bench/step/rank_threads.h"
+
+#include <fmt/format.h>
+
+#include <exception>
+#include <mutex>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "kernels/base/errors.h"
+
+namespace precbench {
+namespace {
+
+std::string message_of(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+/// Rethrows what is being handled, with the rank in front. What says the same on every rank, or has no
+/// message of its own, goes through as it is.
+[[noreturn]] void rethrow_from(int rank) {
+  try {
+    throw;
+  } catch (const OutOfMemory& error) {
+    throw OutOfMemory(fmt::format("rank {}: {}", rank, error.what()), error.bytes);
+  } catch (const InvalidInput&) {
+    throw;
+  } catch (const Unsupported&) {
+    throw;
+  } catch (const Diverged&) {
+    throw;
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw std::runtime_error(fmt::format("rank {}: {}", rank, error.what()));
+  }
+}
+
+}  // namespace
+
+void run_team(const NodeShare& share, const std::function<void(int)>& body,
+              const std::function<void()>& abort, StepBoard* board) {
+  if (board) board->open(share);
+  std::mutex mutex;
+  std::exception_ptr first;
+  int failed = 0;
+  const auto guarded = [&](int rank, const std::function<void(int)>& work) {
+    try {
+      work(rank);
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (first) return;
+      first = std::current_exception();
+      failed = rank;
+      if (board) board->note_failure(rank, message_of(first));
+      abort();
+    }
+  };
+  std::vector<std::thread> threads;
+  guarded(share.first, [&](int first_rank) {
+    for (int rank = first_rank + 1; rank < first_rank + share.local; ++rank) {
+      try {
+        threads.emplace_back(guarded, rank, std::cref(body));
+      } catch (const std::system_error& error) {
+        throw std::runtime_error(
+            fmt::format("cannot start the thread of rank {}: {}", rank, error.code().message()));
+      }
+    }
+    body(first_rank);
+  });
+  for (std::thread& thread : threads) thread.join();
+  if (!first) return;
+  try {
+    std::rethrow_exception(first);
+  } catch (...) {
+    if (share.world == 1) throw;
+    rethrow_from(failed);
+  }
+}
+
+}  // namespace precbench

@@ -1,0 +1,93 @@
+// Ranks that fail, over real CPU collectives: the others are released, and the message names the rank.
+#include "bench/step/rank_threads.h"
+
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <atomic>
+#include <fstream>
+#include <mutex>
+#include <new>
+#include <set>
+#include <stdexcept>
+
+#include "bench/step/rank_threads_testing.h"
+#include "kernels/base/errors.h"
+#include "tools/testing/catch.h"
+#include "tools/testing/processes.h"
+
+using namespace precbench;
+
+namespace {
+
+/// Four ranks meet in a collective again and again; rank 2 throws in its third round.
+template <class Failure>
+void run_with_failure(const NodeShare& share, const Failure& failure) {
+  run_cpu_team(share, [&](int rank, Device&, Comm& comm) {
+    float value = 1;
+    for (int round = 0; round < 100; ++round) {
+      if (round == 3 && rank == share.first + 2) throw failure;
+      comm.all_reduce(Tensor{&value, DType::f32, 1, 1});
+    }
+  });
+}
+
+}  // namespace
+
+TEST_CASE("a team runs the ranks of its share", "[team]") {
+  std::mutex mutex;
+  std::multiset<int> ran;
+  const auto body = [&](int rank) {
+    const std::lock_guard lock(mutex);
+    ran.insert(rank);
+  };
+  run_team({8, 4, 3, 0}, body, [] {});
+  CHECK(ran == std::multiset<int>{4, 5, 6});
+}
+
+TEST_CASE("a rank that throws ends the team, and the message names it", "[team]") {
+  CHECK_THROWS_WITH(run_with_failure(all_ranks(4), std::runtime_error("boom")), "rank 2: boom");
+  CHECK_THROWS_WITH(run_with_failure({8, 4, 4, 0}, std::runtime_error("boom")), "rank 6: boom");
+}
+
+TEST_CASE("the exceptions that become a status keep their type", "[team]") {
+  try {
+    run_with_failure(all_ranks(3), OutOfMemory("12 bytes wanted", 12));
+    FAIL("nothing was thrown");
+  } catch (const OutOfMemory& error) {
+    CHECK(std::string(error.what()) == "rank 2: 12 bytes wanted");
+    CHECK(error.bytes == 12);
+  }
+  CHECK_THROWS_AS(run_with_failure(all_ranks(3), Diverged("the loss")), Diverged);
+  CHECK_THROWS_AS(run_with_failure(all_ranks(3), Unsupported("no")), Unsupported);
+  CHECK_THROWS_AS(run_with_failure(all_ranks(3), InvalidInput("no")), InvalidInput);
+  CHECK_THROWS_AS(run_with_failure(all_ranks(3), std::bad_alloc()), std::bad_alloc);
+}
+
+TEST_CASE("a thread that cannot be started is a failure like any other", "[team]") {
+  const pid_t pid = in_background([] {
+    signal(SIGABRT, SIG_DFL);  // not the test framework's handler
+    std::size_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    const rlim_t room = pages * 4096 + (rlim_t{256} << 20);  // of stacks, of 8 MiB by default
+    const rlimit limit = {room, room};
+    setrlimit(RLIMIT_AS, &limit);
+    std::atomic<bool> released = false;
+    try {
+      run_team(
+          all_ranks(2000), [&](int) { released.wait(false); },
+          [&] {
+            released = true;
+            released.notify_all();
+          });
+    } catch (const std::runtime_error& error) {
+      const std::string message = error.what();
+      return message.starts_with("rank 0: cannot start the thread of rank ") &&
+                     message.ends_with(": Resource temporarily unavailable")
+                 ? 0
+                 : 1;
+    }
+    return 2;
+  });
+  CHECK(exit_status(pid) == 0);
+}

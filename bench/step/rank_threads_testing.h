@@ -1,0 +1,44 @@
+// For tests: teams of ranks on the CPU, with real collectives between them.
+#pragma once
+
+#include <memory>
+
+#include "bench/step/rank_threads.h"
+#include "kernels/comm/comm.h"
+#include "kernels/device/devices.h"
+
+namespace precbench {
+
+/// body(rank, device, comm) for every rank of the share as run_team does it, each with a CPU device of one
+/// thread; comm connects the share's ranks, and is aborted where one of them throws.
+template <class Body>
+void run_cpu_team(const NodeShare& share, Body&& body, StepBoard* board = nullptr) {
+  const std::unique_ptr<CommGroup> group = make_local_group(share.local);
+  run_team(
+      share,
+      [&](int rank) {
+        const std::unique_ptr<Device> device = make_cpu_device(1);
+        const std::unique_ptr<Comm> comm = group->join(rank - share.first, *device);
+        body(rank, *device, *comm);
+      },
+      [&] { group->abort(); }, board);
+}
+
+/// Ranks that meet in a collective once a step and note on the board how far they are. before_meeting(rank,
+/// step) may keep one away.
+template <class BeforeMeeting>
+void run_meetings(const NodeShare& share, int steps, StepBoard& board, BeforeMeeting&& before_meeting) {
+  const auto body = [&](int rank, Device&, Comm& comm) {
+    float value = 1;
+    for (int step = 0; step < steps; ++step) {
+      board.note(rank, step, StepBoard::Stage::begun);
+      before_meeting(rank, step);
+      board.note(rank, step, StepBoard::Stage::enqueued);
+      comm.all_reduce(Tensor{&value, DType::f32, 1, 1});
+      board.note(rank, step, StepBoard::Stage::finished);
+    }
+  };
+  run_cpu_team(share, body, &board);
+}
+
+}  // namespace precbench

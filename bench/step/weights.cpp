@@ -1,0 +1,55 @@
+// Checkpoints in and out. See weights.h.
+#include "bench/step/weights.h"
+
+#include <fmt/format.h>
+
+#include <set>
+
+#include "kernels/base/errors.h"
+
+namespace precbench {
+InitialWeights::InitialWeights(const std::string& path, const ModelConfig& model) : file_(path) {
+  std::set<std::string> used;
+  const Layout layout(model, 1);
+  for (const Unit& unit : layout.units())
+    for (const Parameter& p : unit.parameters) {
+      const StoredTensor& stored = file_.at(p.name);
+      const std::vector<std::int64_t> wanted = p.shape();
+      if (stored.shape != wanted)
+        throw InvalidInput(fmt::format("{}: {} has shape [{}], the model {} wants [{}]", path, p.name,
+                                       fmt::join(stored.shape, ", "), model.name, fmt::join(wanted, ", ")));
+      try {
+        check_dtype(stored);
+      } catch (const InvalidInput& error) {
+        throw InvalidInput(fmt::format("{}: {}", path, error.what()));
+      }
+      used.insert(p.name);
+    }
+  std::vector<std::string> unused;
+  for (const StoredTensor& stored : file_.tensors())
+    if (!used.count(stored.name)) unused.push_back(stored.name);
+  if (!unused.empty())
+    warnings_.push_back(fmt::format("{} tensors of {} are not part of the model and were left out, {} first",
+                                    unused.size(), path, unused.front()));
+}
+
+void InitialWeights::load_into(Parameters& parameters) const {
+  parameters.load([&](const Parameter& p, float* values) { copy_to_f32(values, file_.at(p.name)); });
+}
+
+void save_weights(const std::string& path, Rank& rank, Parameters::Kind kind, const ModelConfig& model) {
+  const bool writes = rank.comm().rank() == 0;
+  std::vector<std::vector<float>> values;
+  std::vector<NamedTensor> tensors;
+  rank.parameters().save(kind, [&](const Parameter& p, const float* source) {
+    if (!writes) return;
+    values.emplace_back(source, source + p.size());
+    tensors.push_back({p.name, "F32", p.shape(), values.back().data()});
+  });
+  // A model's name may come from a folder's, which need not be UTF-8.
+  const std::string text =
+      model_to_json(model).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  if (writes) write_safetensors(path, tensors, {{"model", text}});
+}
+
+}  // namespace precbench

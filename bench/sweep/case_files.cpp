@@ -1,0 +1,103 @@
+// Opens what cases will read, and tries what they will write. See case_files.h.
+#include "bench/sweep/case_files.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "bench/step/weights.h"
+#include "kernels/base/errors.h"
+
+namespace precbench {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Leaves an existing file as it is, and no new one behind.
+void check_writable(const std::string& flag, const fs::path& path) {
+  std::error_code error;
+  if (path.has_parent_path()) fs::create_directories(path.parent_path(), error);
+  if (error)
+    throw InvalidInput(
+        fmt::format("{}: cannot make the folder {}: {}", flag, path.parent_path().string(), error.message()));
+  const bool existed = fs::exists(path, error);
+  // What is saved replaces the file; a device would be lost, and to open a pipe waits for its reader.
+  if (fs::is_other(path, error))
+    throw InvalidInput(fmt::format("{}: {}: not a regular file", flag, path.string()));
+  errno = 0;
+  const bool writable = std::ofstream(path, std::ios::app).is_open();
+  if (!writable)
+    throw InvalidInput(fmt::format("{}: cannot write {}: {}", flag, path.string(), std::strerror(errno)));
+  if (!existed) fs::remove(path, error);
+}
+
+/// The same for all names of a file, also of one that is not there yet.
+fs::path normal(const std::string& path) {
+  std::error_code error;
+  const fs::path whole = fs::absolute(path, error).lexically_normal();
+  const fs::path resolved = fs::weakly_canonical(whole, error);
+  return error ? whole : resolved;
+}
+
+/// A case's outputs would overwrite each other, or what the case starts from and a second one would, too.
+void check_distinct(const Case& c) {
+  std::map<fs::path, std::string> flags;
+  for (const char* name : {"init_from", "save_init", "save_grads", "save_final"}) {
+    const Field& field = *find_field(name);
+    const std::string path = get_text(c, field);
+    if (path.empty()) continue;
+    const auto [other, fresh] = flags.emplace(normal(path), flag_of(field));
+    if (!fresh)
+      throw InvalidInput(
+          fmt::format("{}: {} is the file of {}, too; choose another", flag_of(field), path, other->second));
+  }
+}
+
+void check_saved(const Case& c) {
+  for (const char* name : {"save_init", "save_final", "save_grads"}) {
+    const Field& field = *find_field(name);
+    if (const std::string path = get_text(c, field); !path.empty()) check_writable(flag_of(field), path);
+  }
+}
+
+}  // namespace
+
+void check_outputs(const Case& c) {
+  check_distinct(c);
+  check_saved(c);
+}
+
+void check_inputs(const std::vector<Case>& cases) {
+  std::map<std::tuple<std::string, std::string, std::int64_t>, DataOptions>
+      corpora;  // by path, glob, vocabulary
+  std::set<std::pair<std::string, std::string>> checkpoints;
+  for (const Case& c : cases) {
+    check_distinct(c);
+    const ModelConfig model = find_model(c.model);
+    const DataOptions options = data_options(c, model);
+    DataOptions& longest =
+        corpora.try_emplace({options.path, options.glob, options.vocab}, options).first->second;
+    longest.T = std::max(longest.T, options.T);
+    if (c.init_from.empty() || !checkpoints.emplace(c.init_from, c.model).second) continue;
+    if (access(c.init_from.c_str(), R_OK) != 0)
+      throw InvalidInput(fmt::format("--init-from: {}: {}", c.init_from, std::strerror(errno)));
+    const InitialWeights complete(c.init_from, model);
+  }
+  for (const auto& [key, options] : corpora) open_data(options);
+}
+
+void check_files(const std::vector<Case>& cases) {
+  check_inputs(cases);
+  for (const Case& c : cases) check_saved(c);
+}
+
+}  // namespace precbench

@@ -1,0 +1,125 @@
+// Files of cases before anything runs: what is refused, with what words, and what is left behind.
+#include "bench/sweep/case_files.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "models/checkpoint/safetensors.h"
+#include "models/transformer/parameters.h"
+#include "tools/testing/catch.h"
+#include "tools/testing/temp_directory.h"
+#include "tools/testing/text.h"
+
+using namespace precbench;
+
+namespace {
+
+std::string refusal(const std::vector<Case>& cases) {
+  return refusal_of([&] { check_files(cases); });
+}
+
+}  // namespace
+
+TEST_CASE("what a sweep reads is checked before it starts", "[files]") {
+  const TempDirectory directory;
+  Case c;
+  c.data = directory.write("text.txt", std::string(200, 'x'));
+  CHECK(refusal({c}) == "");
+  Case longer = c;
+  longer.seq = 256;
+  CHECK(refusal({c, longer}).find("text.txt") != std::string::npos);
+  c.init_from = directory / "none.safetensors";
+  CHECK(refusal({c}) == "--init-from: " + c.init_from + ": No such file or directory");
+}
+
+TEST_CASE("weights are saved to where they can be written, and their folder is made", "[files]") {
+  const TempDirectory directory;
+  Case c;
+  c.save_init = directory / "new/folder/init.safetensors";
+  c.save_final = directory.write("final.safetensors", "old");
+  CHECK(refusal({c}) == "");
+  CHECK(std::filesystem::is_directory(directory / "new/folder"));
+  CHECK(!std::filesystem::exists(c.save_init));  // nothing is left of the trial
+  CHECK(std::filesystem::file_size(c.save_final) == 3);
+
+  c.save_grads = directory / "final.safetensors/grads.safetensors";
+  CHECK(refusal({c}) == "--save-grads: cannot make the folder " + c.save_final + ": Not a directory");
+  c.save_grads = directory / "new";
+  CHECK(refusal({c}) == "--save-grads: cannot write " + c.save_grads + ": Is a directory");
+  c.save_grads = "/dev/null/grads";
+  CHECK(refusal({c}).starts_with("--save-grads: cannot make the folder /dev/null: "));
+}
+
+TEST_CASE("a checkpoint that cannot be started from is refused before the sweep", "[files]") {
+  const TempDirectory directory;
+  Case c;
+  c.init_from = directory.write("broken.safetensors", "no checkpoint");
+  CHECK(refusal({c}).starts_with(c.init_from));
+}
+
+TEST_CASE("a checkpoint with a dtype that is not read is refused before the sweep", "[files]") {
+  const TempDirectory directory;
+  Case c;
+  c.init_from = directory / "weights.safetensors";
+  const Layout layout(find_model(c.model), 1);
+  std::vector<NamedTensor> tensors;
+  std::int64_t most = 0;
+  for (const Unit& unit : layout.units())
+    for (const Parameter& p : unit.parameters) {
+      tensors.push_back({p.name, "F16", p.shape(), nullptr});
+      most = std::max(most, p.size());
+    }
+  const std::vector<std::uint16_t> zeros(static_cast<std::size_t>(most));
+  for (NamedTensor& tensor : tensors) tensor.data = zeros.data();
+  write_safetensors(c.init_from, tensors);
+  CHECK(refusal({c}) == "");
+  tensors[1].dtype = "F8_E4M3";
+  write_safetensors(c.init_from, tensors);
+  const std::string refused = fmt::format("{}: tensor '{}' is F8_E4M3; weights must be F32, BF16 or F16",
+                                          c.init_from, tensors[1].name);
+  CHECK(refusal({c}) == refused);
+  CHECK(refusal_of([&] { check_inputs({c}); }) == refused);  // a dry run
+}
+
+TEST_CASE("a pipe or a device is neither read nor written", "[files]") {
+  const TempDirectory directory;
+  const std::string pipe = directory / "pipe";
+  REQUIRE(mkfifo(pipe.c_str(), 0644) == 0);
+  for (std::string Case::*name : {&Case::init_from, &Case::data, &Case::save_final}) {
+    Case c;
+    c.*name = pipe;
+    CHECK(refusal({c}).find(pipe) != std::string::npos);
+  }
+  Case device;
+  device.save_final = "/dev/null";
+  CHECK(refusal({device}) == "--save-final: /dev/null: not a regular file");
+}
+
+TEST_CASE("no two outputs share a file, and none is the one that is read", "[files]") {
+  const TempDirectory directory;
+  Case c;
+  c.save_init = directory / "w.safetensors";
+  c.save_grads = directory / "new/../w.safetensors";
+  const std::string refused =
+      "--save-grads: " + c.save_grads + " is the file of --save-init, too; choose another";
+  CHECK(refusal({c}) == refused);
+  CHECK(refusal_of([&] { check_inputs({c}); }) == refused);  // a dry run
+  CHECK(refusal_of([&] { check_outputs(c); }) == refused);
+  CHECK(!std::filesystem::exists(directory / "new"));
+  c.save_grads = "";
+  c.init_from = directory.write("start.safetensors", "old");
+  c.save_final = std::filesystem::relative(c.init_from).string();
+  CHECK(refusal_of([&] { check_outputs(c); }) ==
+        "--save-final: " + c.save_final + " is the file of --init-from, too; choose another");
+  std::filesystem::create_directory_symlink(directory.path(), directory / "link");
+  c.save_final = directory / "link/start.safetensors";
+  CHECK(refusal_of([&] { check_outputs(c); }).starts_with("--save-final: "));
+  c.save_final = directory / "link/final.safetensors";
+  CHECK(refusal_of([&] { check_outputs(c); }) == "");
+}

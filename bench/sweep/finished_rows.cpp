@@ -1,0 +1,98 @@
+// Rows against this machine and the files that cases leave. See finished_rows.h.
+#include "bench/sweep/finished_rows.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "bench/machine/environment.h"
+#include "bench/process/tell.h"
+#include "bench/sweep/progress.h"
+#include "results/record_file.h"
+
+namespace precbench {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The environment of a case that would run now, by kind of device. To ask a GPU takes time.
+class Here {
+ public:
+  const Environment& of(const std::string& device) {
+    const auto [env, added] = known_.try_emplace(device);
+    if (added) env->second = describe_environment(openmp_threads(), device == "cuda" ? 0 : -1, 1);
+    return env->second;
+  }
+
+ private:
+  std::map<std::string, Environment> known_;
+};
+
+/// The first file that the case is to write and that is not there; empty if there is none.
+std::string missing_output(const Case& c) {
+  for (const std::string& path : {c.save_init, c.save_final, c.save_grads})
+    if (!path.empty() && !fs::exists(path)) return path;
+  return "";
+}
+
+void rewrite_without(const std::set<std::size_t>& dropped, const std::vector<LocatedRecord>& records,
+                     const std::string& path) {
+  const std::string next = path + ".next";
+  std::ofstream(next, std::ios::trunc);
+  for (std::size_t i = 0; i < records.size(); ++i)
+    if (!dropped.count(i)) append_record(next, records[i].record);
+  fs::copy_file(path, spare_name(path));
+  fs::rename(next, path);
+}
+
+}  // namespace
+
+Rows read_finished_rows(const std::string& path, const std::vector<Case>& grid, bool retry_failed) {
+  const RecordSet set = read_records({path});
+  for (const std::string& problem : set.problems) tell(problem);
+  std::map<std::string, const Case*> cases;
+  for (const Case& c : grid) cases[case_id(c)] = &c;
+  Here here;
+  Rows rows;
+  std::set<std::size_t> dropped;
+  std::map<std::string, std::string> machines;  // by id, of rows made on another
+  std::map<std::string, std::size_t> hosts;     // rows that count and were made on another
+  for (std::size_t i = 0; i < set.records.size(); ++i) {
+    const auto& [record, origin, env] = set.records[i];
+    const auto wanted = cases.find(record.id);
+    if (wanted == cases.end()) {
+      rows[record.id] = record.status;
+      continue;
+    }
+    const Environment& now = here.of(wanted->second->device);
+    const bool knows_machine = env.gpu || env.cpu;
+    if (knows_machine && machine_of(env) != machine_of(now)) {
+      machines[record.id] = machine_of(env);
+      continue;
+    }
+    const std::string missing = record.status == Status::ok ? missing_output(*wanted->second) : "";
+    if (!missing.empty()) tell(missing + " is not there: its finished case is run again");
+    if (!missing.empty() || (retry_failed && is_failure(record.status))) {
+      dropped.insert(i);
+      continue;
+    }
+    rows[record.id] = record.status;
+    if (env.host && env.host != now.host) ++hosts[*env.host];
+  }
+  if (!dropped.empty()) rewrite_without(dropped, set.records, path);
+
+  std::map<std::string, std::size_t> elsewhere;  // cases by machine
+  for (const auto& [id, machine] : machines)
+    if (!rows.count(id)) ++elsewhere[machine];
+  for (const auto& [machine, count] : elsewhere)
+    tell(fmt::format("{} finished on another machine, {}; run here too, and both rows stay",
+                     count_cases(count), machine));
+  for (const auto& [host, count] : hosts)
+    tell(fmt::format("{} finished on {}, another host of this kind, and not run again; --fresh runs all here",
+                     count_cases(count), host));
+  return rows;
+}
+
+}  // namespace precbench

@@ -1,0 +1,249 @@
+// Interleaved sweeps: their order, what two runs become, and that no accident loses or doubles one. The child
+// of these sweeps is this test binary: the hidden test below writes its recipe into a log and takes longer
+// with every line that is there, as a GPU does that warms up.
+#include "bench/sweep/interleave.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <random>
+#include <thread>
+
+#include "bench/machine/environment.h"
+#include "bench/process/case_process_testing.h"
+#include "bench/sweep/sweep.h"
+#include "results/record_file.h"
+#include "results/record_samples.h"
+#include "results/schema.h"
+#include "tools/testing/catch.h"
+#include "tools/testing/temp_directory.h"
+
+using namespace precbench;
+using Words = std::vector<std::string>;
+
+namespace {
+
+constexpr const char* kFakeCase = "one case of an interleaved sweep";
+constexpr std::int64_t kCrashes = 1, kCrashesAtSecond = 2;
+constexpr double kFirstMs = 100, kDriftMs = 2;
+
+Words lines_of(const std::string& path) {
+  std::ifstream file(path);
+  Words lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  return lines;
+}
+
+/// The log is the case's save_init.
+Record fake_run(const Case& c, const NodeShare&, StepBoard&) {
+  const Words before = lines_of(c.save_init);
+  std::ofstream(c.save_init, std::ios::app) << c.recipe << "\n";
+  const auto earlier = std::count(before.begin(), before.end(), c.recipe);
+  if (c.recipe == "rowwise" && (c.seed == kCrashes || (c.seed == kCrashesAtSecond && earlier > 0))) _exit(7);
+  std::this_thread::sleep_for(std::chrono::milliseconds(3));
+  Record record = start_record(c);
+  record.env.host = host_name();
+  const double ms = kFirstMs + kDriftMs * static_cast<double>(before.size());
+  Timing& timing = record.timing.emplace();
+  timing.samples_ms = {ms - 1, ms, ms + 1};
+  timing.median_ms = ms, timing.min_ms = ms - 1, timing.iqr_ms = 1, timing.wall_ms = ms + 2;
+  record.metrics.emplace().tokens_per_s = 1e6 / ms;
+  record.training.emplace().loss.assign(3, std::sqrt(static_cast<double>(c.seed)));
+  record.training->grad_norm.assign(3, 1.0);
+  return record;
+}
+
+struct Fixture {
+  TempDirectory directory;
+  SweepOptions options = sweep_into(directory, kFakeCase);
+  std::string log = directory / "log";
+
+  Fixture() { options.interleave = true; }
+  std::vector<Case> grid(const Words& recipes, const std::vector<std::int64_t>& seeds) const {
+    std::vector<Case> cases;
+    for (const std::string& recipe : recipes)
+      for (const std::int64_t seed : seeds) {
+        Case c;
+        c.device = "cpu";
+        c.recipe = recipe;
+        c.seed = seed;
+        c.save_init = log;
+        cases.push_back(c);
+      }
+    return cases;
+  }
+  /// By recipe and seed; every row is valid and there once.
+  std::map<std::pair<std::string, std::int64_t>, Record> rows() const {
+    std::map<std::pair<std::string, std::int64_t>, Record> found;
+    const RecordSet set = read_records({options.out});
+    CHECK(set.problems == Words{});
+    for (const LocatedRecord& located : set.records) {
+      const Record& r = located.record;
+      CHECK(Schema::record().violations(nlohmann::ordered_json(r)) == Words{});
+      found[{r.case_fields["recipe"].get<std::string>(), r.case_fields["seed"].get<std::int64_t>()}] = r;
+    }
+    return found;
+  }
+  bool leaves_first_runs() const {
+    return std::filesystem::exists(options.out + "/records.jsonl.first-runs");
+  }
+};
+
+}  // namespace
+
+TEST_CASE("one case of an interleaved sweep", "[.]") { be_child(kFakeCase, fake_run); }
+
+TEST_CASE("recipes run there and back, setting by setting, and a steady drift cancels", "[interleave]") {
+  const Fixture f;
+  const auto grid = f.grid({"bf16", "rowwise", "mxfp8"}, {10, 11});
+  CHECK(run_sweep(grid, f.options) == kSweepDone);
+  const Words there_and_back = {"bf16", "rowwise", "mxfp8", "mxfp8", "rowwise", "bf16"};
+  Words twice = there_and_back;
+  twice.insert(twice.end(), there_and_back.begin(), there_and_back.end());
+  CHECK(lines_of(f.log) == twice);
+  CHECK(!f.leaves_first_runs());
+
+  auto rows = f.rows();
+  REQUIRE(rows.size() == grid.size());
+  for (const auto& [key, row] : rows) {
+    INFO(key.first << " " << key.second);
+    const Timing& timing = *row.timing;
+    const double expected = kFirstMs + kDriftMs * (key.second == 10 ? 2.5 : 8.5);
+    CHECK(timing.median_ms == expected);
+    CHECK(std::fabs(*row.metrics->tokens_per_s / (1e6 / expected) - 1) < 1e-12);
+    REQUIRE(timing.runs.size() == 2);
+    CHECK(timing.samples_ms.size() == 6);
+    const int apart = key.first == "bf16" ? 5 : key.first == "rowwise" ? 3 : 1;
+    CHECK(*timing.runs[1].median_ms - *timing.runs[0].median_ms == kDriftMs * apart);
+    CHECK(std::fabs(*timing.between_runs - kDriftMs * apart / expected) < 1e-12);
+    CHECK(timing.min_ms == *timing.runs[0].median_ms - 1);
+    CHECK(timing.wall_ms == expected + 2);
+  }
+
+  // A second start does nothing, interleaved or not.
+  SweepOptions plain = f.options;
+  plain.interleave = false;
+  CHECK(run_sweep(grid, f.options) == kSweepDone);
+  CHECK(run_sweep(grid, plain) == kSweepDone);
+  CHECK(lines_of(f.log) == twice);
+}
+
+TEST_CASE("finished cases are left out of the round", "[interleave]") {
+  const Fixture f;
+  SweepOptions plain = f.options;
+  plain.interleave = false;
+  run_sweep(f.grid({"rowwise"}, {10}), plain);
+  CHECK(run_sweep(f.grid({"bf16", "rowwise", "mxfp8"}, {10}), f.options) == kSweepDone);
+  CHECK(lines_of(f.log) == Words{"rowwise", "bf16", "mxfp8", "mxfp8", "bf16"});
+  CHECK(f.rows().at({"rowwise", 10}).timing->runs.empty());
+  CHECK(f.rows().at({"bf16", 10}).timing->runs.size() == 2);
+}
+
+TEST_CASE("a case that fails in either run is a row and is not run again", "[interleave]") {
+  for (const std::int64_t seed : {kCrashes, kCrashesAtSecond}) {
+    const Fixture f;
+    CHECK(run_sweep(f.grid({"bf16", "rowwise", "mxfp8"}, {seed}), f.options) == kSweepFailures);
+    const Words all = {"bf16", "rowwise", "mxfp8", "mxfp8", "rowwise", "bf16"};
+    const Words once = {"bf16", "rowwise", "mxfp8", "mxfp8", "bf16"};
+    CHECK(lines_of(f.log) == (seed == kCrashes ? once : all));
+    CHECK(f.rows().at({"rowwise", seed}).status == Status::crashed);
+    CHECK(f.rows().at({"mxfp8", seed}).status == Status::ok);
+    CHECK(!f.leaves_first_runs());
+  }
+}
+
+TEST_CASE("killed with SIGKILL at any moment, an interleaved sweep goes on with the run that is missing",
+          "[interleave]") {
+  const Fixture f;
+  const auto grid = f.grid({"bf16", "tensorwise", "rowwise", "mxfp8"}, {10, 11, 12, 13, 14});
+  std::mt19937 random(3);
+  int kills = 0;
+  for (bool killed = true; killed;) {
+    const pid_t pid = fork();
+    if (pid == 0) _exit(run_sweep(grid, f.options));
+    std::this_thread::sleep_for(std::chrono::milliseconds(20 + random() % 150 + 20 * kills));
+    kill(pid, SIGKILL);
+    int status = 0;
+    waitpid(pid, &status, 0);
+    killed = WIFSIGNALED(status);
+    kills += killed;
+    if (!killed) CHECK(WEXITSTATUS(status) == kSweepDone);
+  }
+  CHECK(kills > 1);
+  const auto rows = f.rows();
+  REQUIRE(rows.size() == grid.size());
+  for (const auto& [key, row] : rows) {
+    CHECK(row.timing->runs.size() == 2);
+    CHECK(row.training->loss.at(0) == std::sqrt(static_cast<double>(key.second)));
+  }
+  // At most the run in flight was lost at each kill.
+  const std::size_t runs = lines_of(f.log).size();
+  CHECK(runs >= 2 * grid.size());
+  CHECK(runs <= 2 * grid.size() + static_cast<std::size_t>(kills));
+  CHECK(!f.leaves_first_runs());
+}
+
+TEST_CASE("a first run from another machine is not pooled", "[interleave]") {
+  const Fixture f;
+  Case c = f.grid({"bf16"}, {10})[0];
+  StepBoard board;
+  Record elsewhere = fake_run(c, {}, board);
+  elsewhere.env.host = "there";
+  std::filesystem::create_directories(f.options.out);
+  append_record(f.options.out + "/records.jsonl.first-runs", elsewhere);
+  CHECK(run_sweep({c}, f.options) == kSweepDone);
+  CHECK(lines_of(f.log) == Words{"bf16", "bf16", "bf16"});
+  CHECK(f.rows().at({"bf16", 10}).timing->runs[0].median_ms == kFirstMs + kDriftMs);
+}
+
+TEST_CASE("two runs make one record", "[interleave]") {
+  Record first = samples::gpu_record("rowwise", 200), second = samples::gpu_record("rowwise", 300);
+  for (Record* r : {&first, &second}) r->timing->runs.clear(), r->timing->between_runs.reset();
+  second.timing->samples_ms.resize(5);
+  second.timing->outliers = {4};
+  second.telemetry->power_w = 600;
+  second.telemetry->temperature_c = 70;
+  second.telemetry->throttle_reasons = {"hw_slowdown", "sw_power_cap"};
+  second.metrics->energy_j_per_token = 0.016;
+  second.warnings = {"a neighbour"};
+  const Record pooled = pool_runs(first, second);
+  CHECK(Schema::record().violations(nlohmann::ordered_json(pooled)) == Words{});
+  CHECK(pooled.timing->samples_ms.size() == 16);
+  CHECK(pooled.timing->outliers == std::vector<std::int64_t>{15});
+  CHECK(pooled.timing->median_ms == 250);  // each run counts the same
+  CHECK(*pooled.timing->iqr_ms > 50);      // and what lies between them is in the spread
+  CHECK(pooled.timing->between_runs == 100.0 / 250);
+  CHECK(pooled.timing->runs[1].samples == 5);
+  for (const auto member : {&Metrics::tokens_per_s, &Metrics::tokens_per_s_per_gpu, &Metrics::tflops_per_gpu,
+                            &Metrics::mfu_bf16, &Metrics::sol, &Metrics::mfu_measured})
+    CHECK(std::fabs(*((*pooled.metrics).*member) / *((*first.metrics).*member) - 0.8) < 1e-12);
+  CHECK(std::fabs(*pooled.metrics->energy_j_per_token - 0.014) < 1e-12);
+  CHECK(pooled.telemetry->power_w == 620);
+  CHECK(pooled.telemetry->temperature_c == 70);
+  CHECK(pooled.telemetry->throttle_reasons == Words{"sw_power_cap", "hw_slowdown"});
+  CHECK(pooled.warnings == Words{"a neighbour"});
+  CHECK(pooled.training->loss == first.training->loss);
+
+  // An emulated recipe has no speed before and none after.
+  Record emulated = samples::cpu_record("mxfp8");
+  emulated.timing->runs.clear();
+  CHECK(!pool_runs(emulated, emulated).metrics->tokens_per_s.has_value());
+}
+
+TEST_CASE("cases that differ in more than the recipe are not one group", "[interleave]") {
+  std::vector<Case> grid(6);
+  grid[1].recipe = grid[3].recipe = "mxfp8";
+  grid[2].seq = grid[3].seq = 256;
+  grid[4].seed = 7;
+  grid[5].recipe = "rowwise";
+  using Group = std::vector<std::size_t>;
+  CHECK(recipe_groups(grid) == std::vector<Group>{{0, 1, 5}, {2, 3}, {4}});
+}

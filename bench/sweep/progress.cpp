@@ -1,0 +1,107 @@
+// Progress lines.
+#include "bench/sweep/progress.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "bench/process/tell.h"
+#include "results/printable.h"
+
+namespace precbench {
+
+CaseLabels::CaseLabels(const std::vector<Case>& grid) : fields_{find_field("model"), find_field("recipe")} {
+  for (const Field& field : case_fields()) {
+    const bool shown = &field == fields_[0] || &field == fields_[1];
+    const bool varies = std::any_of(grid.begin(), grid.end(), [&](const Case& c) {
+      return get_text(c, field) != get_text(grid.front(), field);
+    });
+    if (!shown && varies) fields_.push_back(&field);
+  }
+}
+
+std::string CaseLabels::of(const Case& c) const {
+  std::string label = c.model + " " + c.recipe;
+  for (std::size_t i = 2; i < fields_.size(); ++i)
+    label += fmt::format(" {}={}", fields_[i]->name, get_text(c, *fields_[i]));
+  return label;
+}
+
+std::string count_cases(std::size_t count) {
+  return fmt::format("{} {}", count, count == 1 ? "case" : "cases");
+}
+
+std::string describe_seconds(double seconds) {
+  constexpr double kLongest = 1e12;  // beyond any sweep; what is not finite is no whole number
+  const auto whole = static_cast<long long>(std::ceil(std::fmin(seconds, kLongest)));
+  if (whole < 60) return fmt::format("{} s", whole);
+  if (whole < 3600) return fmt::format("{} m {:02} s", whole / 60, whole % 60);
+  return fmt::format("{} h {:02} m", whole / 3600, whole % 3600 / 60);
+}
+
+std::string describe_outcome(const Record& record) {
+  std::string text = name_of(record.status);
+  if (record.training && !record.training->loss.empty())
+    text += fmt::format(", loss {:.4f}", record.training->loss.back());
+  if (record.metrics && record.metrics->tokens_per_s)
+    text += fmt::format(", {:.0f} tokens/s", *record.metrics->tokens_per_s);
+  if (record.error) text += ": " + *record.error;
+  return text;
+}
+
+Progress::Progress(const std::vector<Case>& grid, std::size_t finished, std::size_t half_finished, bool quiet)
+    : labels_(grid),
+      total_(grid.size()),
+      done_(finished),
+      left_(static_cast<double>(grid.size() - finished) - static_cast<double>(half_finished) / 2),
+      quiet_(quiet),
+      terminal_(isatty(STDERR_FILENO)) {}
+
+std::string Progress::remaining() const {
+  if (worked_ == 0) return "";
+  const double seconds = std::chrono::duration<double>(Clock::now() - began_).count();
+  return fmt::format(", about {} left", describe_seconds(seconds / worked_ * (left_ - worked_)));
+}
+
+double Progress::seconds_of_run() const {
+  return std::chrono::duration<double>(Clock::now() - case_began_).count();
+}
+
+void Progress::start(const Case& c) {
+  case_began_ = Clock::now();
+  if (quiet_ || !terminal_) return;
+  tell_raw(printable(fmt::format("[{}/{}] {} ...{}", done_ + 1, total_, labels_.of(c), remaining())));
+}
+
+void Progress::first_run(const Case& c, const Record& record) {
+  worked_ += 0.5;
+  if (quiet_) return;
+  clear_status();
+  tell(fmt::format("[{}/{}] {}: first of two runs: {} ({}{})", done_ + 1, total_, labels_.of(c),
+                   describe_outcome(record), describe_seconds(seconds_of_run()),
+                   terminal_ ? "" : remaining()));
+}
+
+void Progress::finish(const Case& c, const Record& record) {
+  ++done_;
+  worked_ += record.timing && !record.timing->runs.empty() ? 0.5 : 1;
+  if (quiet_) return;
+  clear_status();
+  const bool last = done_ == total_;
+  tell(fmt::format("[{}/{}] {}: {} ({}{})", done_, total_, labels_.of(c), describe_outcome(record),
+                   describe_seconds(seconds_of_run()), terminal_ || last ? "" : remaining()));
+}
+
+void Progress::note(const std::string& line) {
+  if (quiet_) return;
+  clear_status();
+  tell(line);
+}
+
+void Progress::clear_status() {
+  if (terminal_ && !quiet_) tell_raw("\r\033[K");
+}
+
+}  // namespace precbench

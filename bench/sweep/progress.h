@@ -1,0 +1,62 @@
+// What a running sweep says on standard error: one line per finished case, and on a terminal a status line
+// below them that is written over.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "bench/case/case.h"
+#include "results/record.h"
+
+namespace precbench {
+
+/// "tiny mxfp8 seq=256 gpus=2": model, recipe and every other axis that varies over the grid.
+class CaseLabels {
+ public:
+  explicit CaseLabels(const std::vector<Case>& grid);
+  std::string of(const Case& c) const;
+  /// Model and recipe first, then what varies.
+  const std::vector<const Field*>& fields() const { return fields_; }
+
+ private:
+  std::vector<const Field*> fields_;
+};
+
+/// "1 case", "32 cases"
+std::string count_cases(std::size_t count);
+
+/// "7 s", "1 m 20 s", "2 h 05 m"
+std::string describe_seconds(double seconds);
+
+/// The outcome in a few words: "ok, loss 3.214, 30100 tokens/s", "oom: 141 GiB needed ...".
+std::string describe_outcome(const Record& record);
+
+class Progress {
+ public:
+  /// `finished` of the grid's cases have been there before and are not announced; of `half_finished` the
+  /// first of two runs has.
+  Progress(const std::vector<Case>& grid, std::size_t finished, std::size_t half_finished, bool quiet);
+  void start(const Case& c);
+  void finish(const Case& c, const Record& record);
+  /// The first of two runs has ended; the case is not done yet.
+  void first_run(const Case& c, const Record& record);
+  /// A line that is not about the end of a case.
+  void note(const std::string& line);
+  /// Before anything else is printed.
+  void clear_status();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::string remaining() const;
+  double seconds_of_run() const;
+
+  CaseLabels labels_;
+  std::size_t total_, done_;
+  double left_;        ///< cases to be done at the start, half ones counted as such
+  double worked_ = 0;  ///< cases done since the start; the first of two runs is half of one
+  bool quiet_, terminal_;
+  Clock::time_point began_ = Clock::now(), case_began_ = began_;
+};
+
+}  // namespace precbench

@@ -1,0 +1,293 @@
+// The loop over cases, the folder it writes to, and what becomes a row.
+#include "bench/sweep/sweep.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "bench/machine/environment.h"
+#include "bench/process/case_process.h"
+#include "bench/process/coordinator.h"
+#include "bench/process/tell.h"
+#include "bench/sweep/finished_rows.h"
+#include "bench/sweep/interleave.h"
+#include "bench/sweep/progress.h"
+#include "bench/sweep/sweep_folder.h"
+#include "kernels/base/errors.h"
+#include "results/printable.h"
+#include "results/record_file.h"
+
+namespace precbench {
+namespace {
+
+namespace fs = std::filesystem;
+using End = ChildResult::End;
+
+std::string one_line(const std::string& text) {
+  std::string line;
+  for (const char c : text) {
+    const bool space = c == '\n' || c == '\r' || c == '\t' || c == ' ';
+    if (!space)
+      line += c;
+    else if (!line.empty() && line.back() != ' ')
+      line += ' ';
+  }
+  while (!line.empty() && line.back() == ' ') line.pop_back();
+  return line;
+}
+
+/// The last lines of what a child printed, as the end of an error message.
+std::string said(const ChildResult& result) {
+  constexpr std::size_t kShown = 400;
+  std::string text = one_line(result.last_lines);
+  if (text.size() > kShown) text = "..." + text.substr(text.size() - kShown);
+  return text.empty() ? "" : "; its last words: " + text;
+}
+
+/// Which of several processes, as the start of an error message.
+std::string at(const ChildResult& result) { return result.where.empty() ? "" : result.where + ": "; }
+
+bool killed_from_outside(const ChildResult& result) {
+  return result.end == End::signalled && result.code == SIGKILL && !result.out_of_memory;
+}
+
+ChildResult run_everywhere(const Case& c, const SweepOptions& options) {
+  return options.leader ? options.leader->run(options.child, c, options.timeout_s)
+                        : run_child(options.child, c, {}, options.timeout_s);
+}
+
+/// The row of a case whose process has ended. Throws InvalidInput if it refused its input.
+Record row_of_one(const Case& c, const ChildResult& result, double timeout_s) {
+  if (result.end == End::timed_out)
+    return failed_record(c, Status::timeout,
+                         fmt::format("still running after {} s (--timeout){}", timeout_s, said(result)));
+  if (result.end == End::lost) return failed_record(c, Status::crashed, "the connection to it is lost");
+  if (result.end == End::signalled) {
+    if (result.code == SIGKILL && result.out_of_memory)
+      return failed_record(c, Status::oom,
+                           "host memory ran out: the kernel killed the process" + said(result));
+    const std::string twice = killed_from_outside(result) ? ", twice; out of host memory?" : "";
+    return failed_record(c, Status::crashed,
+                         fmt::format("killed by signal {} ({}){}{}", result.code, strsignal(result.code),
+                                     twice, said(result)));
+  }
+  if (result.code == kBadInputExit) throw InvalidInput(at(result) + one_line(result.last_lines));
+  if (result.code != 0)
+    return failed_record(c, Status::crashed,
+                         fmt::format("ended with exit status {}{}", result.code, said(result)));
+  try {
+    Record record = nlohmann::ordered_json::parse(result.record).get<Record>();
+    if (record.id != case_id(c)) throw std::runtime_error("it is of another case, " + record.id);
+    return record;
+  } catch (const std::exception& error) {
+    return failed_record(c, Status::crashed,
+                         fmt::format("left no usable record: {}{}", error.what(), said(result)));
+  }
+}
+
+/// The same, with the process of several that it is about in front.
+Record row_of(const Case& c, const ChildResult& result, double timeout_s) {
+  Record record = row_of_one(c, result, timeout_s);
+  if (record.error) record.error = at(result) + *record.error;
+  if (result.stopped_s > 0)
+    record.warnings.push_back(fmt::format(
+        "the case was stopped and continued (Ctrl-Z): it stood still for {:.1f} s, which its times may "
+        "hold",
+        result.stopped_s));
+  return record;
+}
+
+/// Status by id of the rows that count as finished.
+Rows finished_rows(const SweepFolder& folder, const std::vector<Case>& grid, const SweepOptions& options) {
+  const std::string path = folder.records();
+  if (options.fresh && fs::exists(path)) fs::rename(path, spare_name(path));
+  if (options.fresh) fs::remove(folder.first_runs());
+  if (!fs::exists(path)) return {};
+  if (const auto repaired = repair_tail(path)) tell(*repaired);
+  return read_finished_rows(path, grid, options.retry_failed);
+}
+
+/// First runs by id of the cases that lack a row.
+std::map<std::string, Record> unpaired_runs(const SweepFolder& folder, const Rows& rows) {
+  std::map<std::string, Record> first_runs;
+  if (!fs::exists(folder.first_runs())) return first_runs;
+  repair_tail(folder.first_runs());
+  for (LocatedRecord& located : read_records({folder.first_runs()}).records)
+    if (!rows.count(located.record.id)) first_runs[located.record.id] = std::move(located.record);
+  return first_runs;
+}
+
+/// Of `rows`, drops what is not, or no longer, in the file.
+void keep_rows_in(const std::string& path, Rows& rows) {
+  std::set<std::string> ids;
+  if (std::error_code error; fs::is_regular_file(path, error))
+    for (const LocatedRecord& located : read_records({path}).records) ids.insert(located.record.id);
+  std::erase_if(rows, [&](const auto& row) { return !ids.count(row.first); });
+}
+
+std::size_t count_finished(const std::vector<Case>& grid, const Rows& rows) {
+  return static_cast<std::size_t>(
+      std::count_if(grid.begin(), grid.end(), [&](const Case& c) { return rows.count(case_id(c)) > 0; }));
+}
+
+/// "30 ok, 1 oom, 1 crashed"
+std::string tally(const std::vector<Case>& grid, const Rows& rows) {
+  std::map<Status, int> counts;
+  for (const Case& c : grid) ++counts[rows.at(case_id(c))];
+  std::string text;
+  for (const auto& [status, count] : counts)
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, name_of(status));
+  return text;
+}
+
+int summarize(const std::vector<Case>& grid, const Rows& rows, const SweepOptions& options) {
+  const bool failures =
+      std::any_of(grid.begin(), grid.end(), [&](const Case& c) { return is_failure(rows.at(case_id(c))); });
+  const int status = failures ? kSweepFailures : kSweepDone;
+  if (options.quiet) return status;
+  // A standard output that takes nothing is told at the end of the program (exit_status_of).
+  std::fputs(fmt::format("{}: {}{}\nrecords: {}/records.jsonl; compare them with: precbench report {}\n",
+                         count_cases(grid.size()), tally(grid, rows),
+                         failures ? "; --retry-failed runs crashed and timed out ones again" : "",
+                         printable(options.out), printable(options.out))
+                 .c_str(),
+             stdout);
+  return status;
+}
+
+/// What one sweep has done so far, and how it goes on.
+struct Sweep {
+  const std::vector<Case>& grid;
+  const SweepOptions& options;
+  SweepFolder& folder;
+  Rows rows;
+  std::map<std::string, Record> first_runs;  ///< by id; of cases without a row
+  Progress progress;
+  std::vector<std::string> lost = {};  ///< processes for want of which it ends; those of an interrupt are not
+
+  bool finished(const Case& c) const { return rows.count(case_id(c)) > 0; }
+
+  /// One run of a case; null if the sweep was interrupted or cannot go on.
+  std::optional<Record> run(const Case& c) {
+    if (interrupted()) return std::nullopt;
+    if (options.leader) lost = options.leader->lost();
+    if (!lost.empty()) return std::nullopt;
+    progress.start(c);
+    ChildResult result = run_everywhere(c, options);
+    if (killed_from_outside(result)) result = run_everywhere(c, options);
+    if (result.end == End::interrupted) return std::nullopt;
+    return row_of(c, result, options.timeout_s);
+  }
+
+  void add_row(const Case& c, const Record& record) {
+    folder.append_row(record);
+    rows[record.id] = record.status;
+    progress.finish(c, record);
+  }
+
+  /// One run of a case that needs two: the first is kept aside, the second makes the row, and so does a
+  /// failure at once. False if it did not run to its end.
+  bool run_one_of_two(const Case& c) {
+    const std::optional<Record> record = run(c);
+    if (!record) return false;
+    const auto first = first_runs.find(record->id);
+    const bool paired = first != first_runs.end() && same_environment(first->second, *record);
+    if (record->status != Status::ok) {
+      add_row(c, *record);
+    } else if (paired) {
+      add_row(c, pool_runs(first->second, *record));
+    } else {
+      folder.append_first_run(*record);
+      first_runs[record->id] = *record;
+      progress.first_run(c, *record);
+    }
+    return true;
+  }
+
+  /// There and back over one setting's recipes until each has its row: twice over all of it is enough, unless
+  /// a first run is left from another program or machine. False if the sweep ends here.
+  bool run_group(const std::vector<std::size_t>& group) {
+    const auto done = [&](std::size_t i) { return finished(grid[i]); };
+    for (bool there = true; !std::all_of(group.begin(), group.end(), done); there = !there)
+      for (std::size_t k = 0; k < group.size(); ++k) {
+        const Case& c = grid[there ? group[k] : group[group.size() - 1 - k]];
+        if (finished(c) || (there && first_runs.count(case_id(c)))) continue;
+        if (!run_one_of_two(c)) return false;
+      }
+    return true;
+  }
+
+  void run_all() {
+    if (options.interleave) {
+      for (const std::vector<std::size_t>& group : recipe_groups(grid))
+        if (!run_group(group)) return;
+      // Another interrupted sweep's may be among them.
+      if (std::all_of(first_runs.begin(), first_runs.end(),
+                      [&](const auto& run) { return rows.count(run.first); }))
+        fs::remove(folder.first_runs());
+      return;
+    }
+    for (const Case& c : grid) {
+      if (finished(c)) continue;
+      const std::optional<Record> record = run(c);
+      if (!record) return;
+      add_row(c, *record);
+    }
+  }
+};
+
+}  // namespace
+
+int run_sweep(const std::vector<Case>& grid, const SweepOptions& options) {
+  SweepFolder folder(options.out);
+  Rows rows = finished_rows(folder, grid, options);
+  folder.rows_are_known();
+  std::map<std::string, Record> first_runs;
+  if (options.interleave) first_runs = unpaired_runs(folder, rows);
+  const std::size_t finished = count_finished(grid, rows);
+  const auto half_finished = static_cast<std::size_t>(std::count_if(
+      grid.begin(), grid.end(), [&](const Case& c) { return first_runs.count(case_id(c)) > 0; }));
+  const InterruptGuard guard;
+  Sweep sweep{grid,
+              options,
+              folder,
+              std::move(rows),
+              std::move(first_runs),
+              Progress(grid, finished, half_finished, options.quiet)};
+  if (finished)
+    sweep.progress.note(fmt::format("{} of {} cases are finished already", finished, grid.size()));
+  std::string why = "interrupted";
+  try {
+    sweep.run_all();
+    if (!sweep.lost.empty()) why = fmt::format("no connection to {}", fmt::join(sweep.lost, ", "));
+  } catch (const CannotKeepRow& error) {
+    why = error.what();
+  }
+  if (folder.rows_were_taken()) {
+    why = fmt::format("somebody has changed {} while the sweep was writing it", folder.records());
+    keep_rows_in(folder.records(), sweep.rows);
+  }
+
+  const std::size_t done = count_finished(grid, sweep.rows);
+  if (done == grid.size()) return summarize(grid, sweep.rows, options);
+  sweep.progress.clear_status();
+  tell(fmt::format("{}: {} of {} cases are in {}; {}the same command goes on from there", why, done,
+                   grid.size(), folder.records(),
+                   sweep.lost.empty() ? "" : "start the processes again, and "));
+  return kSweepInterrupted;
+}
+
+void append_to_folder(const std::string& folder, const Record& record) {
+  SweepFolder locked(folder);
+  repair_tail(locked.records());
+  locked.append_row(record);
+}
+
+}  // namespace precbench

@@ -1,0 +1,87 @@
+// Locking, checking and appending. See sweep_folder.h.
+#include "bench/sweep/sweep_folder.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "kernels/base/errors.h"
+#include "kernels/base/untrusted_input.h"
+#include "results/record_file.h"
+
+namespace precbench {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::chrono::milliseconds kLockPatience(500);
+
+void append(const std::string& path, const Record& record) {
+  try {
+    append_record(path, record);
+  } catch (const InvalidInput& error) {
+    throw CannotKeepRow(error.what());
+  }
+}
+
+}  // namespace
+
+SweepFolder::SweepFolder(const std::string& path) : path_(path) {
+  std::error_code error;
+  fs::create_directories(path_, error);
+  if (error) throw InvalidInput(fmt::format("--out: cannot make {}: {}", path, error.message()));
+  for (const std::string& file : {records(), first_runs()}) {
+    if (!fs::exists(file, error)) continue;
+    try {
+      open_regular_file(file);
+    } catch (const InvalidInput& refusal) {
+      throw InvalidInput(fmt::format("--out: {}", refusal.what()));
+    }
+  }
+  const std::string lock = (path_ / ".lock").string();
+  lock_ = open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (lock_ < 0) throw InvalidInput(fmt::format("--out: cannot write to {}: {}", path, std::strerror(errno)));
+  // A sweep that was killed while it started a child leaves the lock with the child for a moment.
+  using namespace std::chrono;
+  for (const auto end = steady_clock::now() + kLockPatience;
+       flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK && steady_clock::now() < end;)
+    std::this_thread::sleep_for(milliseconds(10));
+  if (flock(lock_, LOCK_EX | LOCK_NB) != 0) {
+    const int reason = errno;
+    close(lock_);
+    throw InvalidInput(
+        reason == EWOULDBLOCK
+            ? fmt::format("--out: another sweep is writing to {}; wait for it or choose another folder", path)
+            : fmt::format("--out: cannot lock {}: {}", lock, std::strerror(reason)));
+  }
+}
+
+SweepFolder::~SweepFolder() { close(lock_); }
+
+SweepFolder::Identity SweepFolder::identity() const {
+  struct stat status = {};
+  if (stat(records().c_str(), &status) != 0) return {};
+  return {status.st_dev, status.st_ino, status.st_size};
+}
+
+bool SweepFolder::rows_were_taken() {
+  taken_ = taken_ || identity() != last_;
+  return taken_;
+}
+
+void SweepFolder::append_row(const Record& record) {
+  rows_were_taken();
+  append(records(), record);
+  last_ = identity();
+}
+
+void SweepFolder::append_first_run(const Record& record) const { append(first_runs(), record); }
+
+}  // namespace precbench

@@ -1,0 +1,379 @@
+// The runner against cases that really crash, hang, lie and get killed. The child of these sweeps is this
+// test binary itself: the hidden test below runs one case and misbehaves as the case's seed says.
+#include "bench/sweep/sweep.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <random>
+#include <set>
+#include <thread>
+
+#include "bench/machine/environment.h"
+#include "bench/process/case_process_testing.h"
+#include "kernels/base/errors.h"
+#include "results/record_file.h"
+#include "tools/testing/catch.h"
+#include "tools/testing/processes.h"
+#include "tools/testing/temp_directory.h"
+
+using namespace precbench;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr const char* kFakeCase = "one case of a sweep that misbehaves on request";
+
+enum Fault : std::int64_t {
+  kFine = 1000,  // and everything above
+  kAbort = 1,
+  kHang,
+  kExit7,
+  kBadInput,
+  kKilled,
+  kKilledOnce,
+  kNan,
+  kNoRecord,
+  kOrphan,
+  kChatter,
+  kOtherId,
+  kWaits,
+};
+
+Record fake_run(const Case& c, const NodeShare&, StepBoard&) {
+  if (!c.save_init.empty()) std::ofstream(c.save_init, std::ios::app) << getpid() << "\n";
+  Record record = start_record(c);
+  record.training.emplace();
+  record.training->loss = {std::sqrt(static_cast<double>(c.seed))};
+  record.training->grad_norm = {1};
+  switch (c.seed) {
+    case kAbort:
+      signal(SIGABRT, SIG_DFL);  // not the test framework's handler
+      fmt::print(stderr, "the reason\nin two lines\n");
+      abort();
+    case kHang:
+      pause();
+      break;
+    case kExit7:
+      fmt::print(stderr, "no luck\n");
+      _exit(7);
+    case kBadInput:
+      throw InvalidInput("--data: corpus.bin: bad magic");
+    case kKilled:
+      raise(SIGKILL);
+      break;
+    case kKilledOnce:
+      if (std::ofstream mark(c.save_final, std::ios::app); mark.tellp() == 0) {
+        mark << "killed" << std::flush;
+        raise(SIGKILL);
+      }
+      break;
+    case kNan:
+      record.training->loss = {5, NAN};
+      record.training->grad_norm = {1, NAN};
+      break;
+    case kNoRecord:
+      _exit(0);
+    case kOrphan:
+      if (fork() == 0) {
+        pause();
+        _exit(0);
+      }
+      break;
+    case kChatter:
+      for (int i = 0; i < 100000; ++i) fmt::print(stderr, "line {}\n", i);
+      fmt::print("on standard output\n");
+      fflush(stdout);
+      _exit(9);
+    case kOtherId:
+      record.id = "0123456789abcdef";
+      break;
+    case kWaits:
+      for (const char* name : {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"})
+        record.warnings.push_back(getenv(name) ? getenv(name) : "unset");
+      break;
+    default:
+      std::this_thread::sleep_for(3ms);
+  }
+  return record;
+}
+
+SweepOptions options_for(const TempDirectory& directory) { return sweep_into(directory, kFakeCase); }
+
+std::vector<Case> cases_of(const std::vector<std::int64_t>& seeds) {
+  std::vector<Case> cases;
+  for (const std::int64_t seed : seeds) {
+    cases.emplace_back();
+    cases.back().device = "cpu";
+    cases.back().seed = seed;
+  }
+  return cases;
+}
+
+std::vector<Case> fine_cases(int count) {
+  std::vector<std::int64_t> seeds;
+  for (int i = 0; i < count; ++i) seeds.push_back(kFine + i);
+  return cases_of(seeds);
+}
+
+}  // namespace
+
+TEST_CASE("one case of a sweep that misbehaves on request", "[.]") { be_child(kFakeCase, fake_run); }
+
+TEST_CASE("each way to fail is a row, and the sweep goes on", "[sweep]") {
+  const TempDirectory directory;
+  const SweepOptions options = options_for(directory);
+  const auto grid = cases_of({kAbort, kExit7, kKilled, kNan, kNoRecord, kOrphan, kChatter, kOtherId, kFine});
+  CHECK(run_sweep(grid, options) == kSweepFailures);
+  auto rows = rows_by_seed(options);
+  REQUIRE(rows.size() == grid.size());
+  CHECK(rows[kAbort].status == Status::crashed);
+  CHECK(rows[kAbort].error.value_or("none") ==
+        "killed by signal 6 (Aborted); its last words: the reason in two lines");
+  CHECK(rows[kExit7].error.value_or("none") == "ended with exit status 7; its last words: no luck");
+  CHECK(rows[kKilled].status == Status::crashed);
+  CHECK(rows[kKilled].error.value_or("none") == "killed by signal 9 (Killed), twice; out of host memory?");
+  CHECK(rows[kNan].status == Status::diverged);
+  CHECK(rows[kNoRecord].status == Status::crashed);
+  CHECK(rows[kOrphan].status == Status::ok);
+  CHECK(rows[kChatter].error->find("line 99999") != std::string::npos);
+  CHECK(rows[kChatter].error->ends_with(" on standard output"));
+  CHECK(rows[kChatter].error->size() < 500);
+  CHECK(rows[kOtherId].status == Status::crashed);
+  CHECK(rows[kFine].status == Status::ok);
+  // What is known of where a case ran does not depend on how it ended.
+  const auto machine = [](const Record& r) { return r.env.host.value_or("") + machine_of(r.env); };
+  CHECK(!rows[kAbort].env.host.value_or("").empty());
+  CHECK(machine(rows[kNoRecord]) == machine(rows[kAbort]));
+  CHECK(rows[kAbort].env.threads.value_or(0) > 0);
+}
+
+TEST_CASE("threads of a case spin for a while, unless the user wants it otherwise", "[sweep]") {
+  using Words = std::vector<std::string>;
+  const auto child_sees = [](const char* policy, const char* spins) {
+    const TempDirectory directory;
+    const SweepOptions options = options_for(directory);
+    const pid_t pid = in_background([&] {
+      policy ? setenv("OMP_WAIT_POLICY", policy, 1) : unsetenv("OMP_WAIT_POLICY");
+      spins ? setenv("GOMP_SPINCOUNT", spins, 1) : unsetenv("GOMP_SPINCOUNT");
+      return run_sweep(cases_of({kWaits}), options);
+    });
+    CHECK(exit_status(pid) == kSweepDone);
+    return rows_by_seed(options)[kWaits].warnings;
+  };
+  CHECK(child_sees(nullptr, nullptr) == Words{"unset", "1000"});
+  CHECK(child_sees("passive", nullptr) == Words{"passive", "unset"});
+  CHECK(child_sees(nullptr, "7") == Words{"unset", "7"});
+}
+
+TEST_CASE("whoever starts a sweep may ignore its children", "[sweep]") {
+  const TempDirectory directory;
+  const SweepOptions options = options_for(directory);
+  const pid_t pid = in_background([&] {
+    signal(SIGCHLD, SIG_IGN);
+    alarm(20);  // a sweep that waits for a child which has left no trace
+    return run_sweep(cases_of({kFine, kExit7}), options);
+  });
+  CHECK(exit_status(pid) == kSweepFailures);
+  CHECK(rows_by_seed(options)[kFine].status == Status::ok);
+  CHECK(rows_by_seed(options)[kExit7].error.value_or("none").starts_with("ended with exit status 7"));
+}
+
+TEST_CASE("a case that hangs is a row once its time is up", "[sweep]") {
+  const TempDirectory directory;
+  SweepOptions options = options_for(directory);
+  options.timeout_s = 0.5;
+  CHECK(run_sweep(cases_of({kHang}), options) == kSweepFailures);
+  CHECK(rows_by_seed(options)[kHang].status == Status::timeout);
+  CHECK(rows_by_seed(options)[kHang].error.value_or("none") == "still running after 0.5 s (--timeout)");
+}
+
+TEST_CASE("a second start does nothing, and failed rows are done again only on request", "[sweep]") {
+  const TempDirectory directory;
+  SweepOptions options = options_for(directory);
+  const auto grid = cases_of({kExit7, kFine, kFine + 1});
+  CHECK(run_sweep(grid, options) == kSweepFailures);
+  const std::string before = file_text(options.out + "/records.jsonl");
+  CHECK(run_sweep(grid, options) == kSweepFailures);
+  CHECK(file_text(options.out + "/records.jsonl") == before);
+
+  options.retry_failed = true;
+  CHECK(run_sweep(grid, options) == kSweepFailures);
+  CHECK(rows_by_seed(options).size() == 3);
+  CHECK(file_text(options.out + "/records.jsonl.1") == before);
+}
+
+TEST_CASE("a fresh start keeps the old records aside", "[sweep]") {
+  const TempDirectory directory;
+  SweepOptions options = options_for(directory);
+  run_sweep(fine_cases(2), options);
+  const std::string before = file_text(options.out + "/records.jsonl");
+  options.fresh = true;
+  run_sweep(fine_cases(1), options);
+  run_sweep(fine_cases(3), options);
+  CHECK(file_text(options.out + "/records.jsonl.1") == before);
+  CHECK(read_records({options.out + "/records.jsonl.2"}).records.size() == 1);
+  CHECK(rows_by_seed(options).size() == 3);
+}
+
+TEST_CASE("a row of another machine stays and its case runs here too", "[sweep]") {
+  const TempDirectory directory;
+  const SweepOptions options = options_for(directory);
+  const auto grid = fine_cases(2);
+  StepBoard board;
+  Record machine = fake_run(grid[0], {}, board), host = fake_run(grid[1], {}, board);
+  machine.env.cpu = "another processor";
+  host.env = describe_environment(1, -1, 1);
+  host.env.host = "node-9";
+  std::filesystem::create_directories(options.out);
+  for (const Record& record : {machine, host}) append_record(options.out + "/records.jsonl", record);
+  const auto start_says = [&](const std::string& file) {
+    const pid_t pid = in_background([&] {
+      errors_to(directory / file);
+      return run_sweep(grid, options);
+    });
+    CHECK(exit_status(pid) == kSweepDone);
+    return file_text(directory / file);
+  };
+  const std::string of_host =
+      "1 case finished on node-9, another host of this kind, and not run again; --fresh runs all here\n";
+  CHECK(start_says("first") ==
+        "1 case finished on another machine, another processor; run here too, and both rows stay\n" +
+            of_host);
+  CHECK(read_records({options.out}).records.size() == 3);
+  CHECK(start_says("second") == of_host);
+  CHECK(read_records({options.out}).records.size() == 3);
+}
+
+TEST_CASE("a finished case whose saved weights are not there is done again", "[sweep]") {
+  const TempDirectory directory;
+  const SweepOptions options = options_for(directory);
+  auto grid = fine_cases(2);
+  grid[0].save_init = directory / "weights";
+  CHECK(run_sweep(grid, options) == kSweepDone);
+  const std::string before = file_text(options.out + "/records.jsonl"),
+                    weights = file_text(grid[0].save_init);
+  CHECK(run_sweep(grid, options) == kSweepDone);
+  CHECK(file_text(grid[0].save_init) == weights);
+  std::filesystem::remove(grid[0].save_init);
+  CHECK(run_sweep(grid, options) == kSweepDone);
+  CHECK(!file_text(grid[0].save_init).empty());
+  CHECK(rows_by_seed(options).size() == 2);
+  CHECK(file_text(options.out + "/records.jsonl.1") == before);
+}
+
+TEST_CASE("a case that something outside kills once is run again", "[sweep]") {
+  const TempDirectory directory;
+  auto grid = cases_of({kKilledOnce});
+  grid[0].save_final = directory / "mark";
+  const SweepOptions options = options_for(directory);
+  CHECK(run_sweep(grid, options) == kSweepDone);
+  CHECK(rows_by_seed(options)[kKilledOnce].status == Status::ok);
+}
+
+TEST_CASE("bad input that only the case finds ends the sweep, and finished rows stay", "[sweep]") {
+  const TempDirectory directory;
+  const SweepOptions options = options_for(directory);
+  CHECK_THROWS_WITH(run_sweep(cases_of({kFine, kBadInput, kFine + 1}), options),
+                    "--data: corpus.bin: bad magic");
+  CHECK(rows_by_seed(options).size() == 1);
+}
+
+TEST_CASE("killed with SIGKILL at any moment and started again, a sweep ends with the same rows", "[sweep]") {
+  const TempDirectory directory;
+  const SweepOptions options = options_for(directory);
+  const auto grid = fine_cases(40);
+  std::mt19937 random(7);
+  int kills = 0;
+  for (int status = -SIGKILL; status == -SIGKILL;) {
+    const pid_t pid = in_background([&] { return run_sweep(grid, options); });
+    // Later each time, so that a slow machine gets to the end too.
+    std::this_thread::sleep_for(std::chrono::milliseconds(20 + random() % 150 + 20 * kills));
+    kill(pid, SIGKILL);
+    status = exit_status(pid);
+    if (status == -SIGKILL)
+      ++kills;
+    else
+      CHECK(status == kSweepDone);
+  }
+  CHECK(kills > 1);
+  const auto rows = rows_by_seed(options);
+  CHECK(rows.size() == grid.size());
+  for (const Case& c : grid) {
+    REQUIRE(rows.count(c.seed));
+    CHECK(rows.at(c.seed).training->loss.at(0) == std::sqrt(static_cast<double>(c.seed)));
+  }
+}
+
+TEST_CASE("a half-written last line is kept aside and its case done again", "[sweep]") {
+  const TempDirectory directory;
+  const SweepOptions options = options_for(directory);
+  run_sweep(fine_cases(3), options);
+  const std::string path = options.out + "/records.jsonl", whole = file_text(path);
+  std::ofstream(path, std::ios::trunc) << whole.substr(0, whole.size() - 100);
+  CHECK(run_sweep(fine_cases(3), options) == kSweepDone);
+  CHECK(rows_by_seed(options).size() == 3);
+  CHECK(file_text(path + ".broken").size() > 100);
+}
+
+TEST_CASE("no child outlives a killed sweep", "[sweep]") {
+  const TempDirectory directory;
+  const SweepOptions options = options_for(directory);
+  auto grid = cases_of({kHang});
+  grid[0].save_init = directory / "pid";
+  const pid_t sweep = in_background([&] { return run_sweep(grid, options); });
+  REQUIRE(eventually([&] { return file_text(grid[0].save_init).ends_with("\n"); }));
+  const pid_t child = std::stoi(file_text(grid[0].save_init));
+  CHECK(alive(child));
+  kill(sweep, SIGKILL);
+  exit_status(sweep);
+  CHECK(eventually([&] { return !alive(child); }));
+}
+
+TEST_CASE("Ctrl-C stops the child, keeps finished rows and exits 130", "[sweep]") {
+  const TempDirectory directory;
+  const SweepOptions options = options_for(directory);
+  auto grid = cases_of({kFine, kHang, kFine + 1});
+  grid[1].save_init = directory / "pid";
+  const pid_t sweep = in_background([&] {
+    errors_to(directory / "stderr");
+    return run_sweep(grid, options);
+  });
+  REQUIRE(eventually([&] { return file_text(grid[1].save_init).ends_with("\n"); }));
+  kill(sweep, SIGINT);
+  CHECK(exit_status(sweep) == kSweepInterrupted);
+  CHECK(!alive(std::stoi(file_text(grid[1].save_init))));
+  CHECK(rows_by_seed(options).size() == 1);
+  CHECK(file_text(directory / "stderr") == "interrupted: 1 of 3 cases are in " + options.out +
+                                               "/records.jsonl; the same command goes on from there\n");
+}
+
+TEST_CASE("two sweeps cannot write to one folder", "[sweep]") {
+  const TempDirectory directory;
+  const SweepOptions options = options_for(directory);
+  auto grid = cases_of({kHang});
+  grid[0].save_init = directory / "pid";
+  const pid_t first = in_background([&] { return run_sweep(grid, options); });
+  REQUIRE(eventually([&] { return file_text(grid[0].save_init).ends_with("\n"); }));
+  CHECK_THROWS_WITH(run_sweep(fine_cases(1), options), "--out: another sweep is writing to " + options.out +
+                                                           "; wait for it or choose another folder");
+  kill(first, SIGTERM);
+  CHECK(exit_status(first) == kSweepInterrupted);
+  CHECK(run_sweep(fine_cases(1), options) == kSweepDone);
+}
+
+TEST_CASE("a folder that cannot be made is refused before anything runs", "[sweep]") {
+  const TempDirectory directory;
+  SweepOptions options = options_for(directory);
+  options.out = directory.write("file", "") + "/out";
+  CHECK_THROWS_WITH(run_sweep(fine_cases(1), options),
+                    "--out: cannot make " + options.out + ": Not a directory");
+}

@@ -1,0 +1,65 @@
+// Limits of JSON text by one scan, and files that are files.
+#include "kernels/base/untrusted_input.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <vector>
+
+namespace precbench {
+
+namespace fs = std::filesystem;
+
+std::optional<std::string> beyond(std::string_view text, const JsonLimits& limits) {
+  if (text.size() > limits.bytes)
+    return fmt::format("{} bytes, and at most {} are read", text.size(), limits.bytes);
+  std::vector<std::size_t> members;  // of each object or array that is open
+  std::size_t values = 0;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      if (c == '"') in_string = false;
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == ',') {
+      if (++values > limits.values) return fmt::format("more than {} values", limits.values);
+    } else if (c == '{' || c == '[') {
+      if (++values > limits.values) return fmt::format("more than {} values", limits.values);
+      if (members.size() == limits.depth) return fmt::format("nested deeper than {}", limits.depth);
+      members.push_back(0);
+    } else if ((c == '}' || c == ']') && !members.empty()) {
+      members.pop_back();
+    } else if (c == ':' && !members.empty() && ++members.back() > limits.members) {
+      return fmt::format("an object of more than {} members", limits.members);
+    }
+  }
+  return std::nullopt;
+}
+
+std::ifstream open_regular_file(const std::string& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (!fs::exists(status)) throw InvalidInput(fmt::format("{}: no such file", path));
+  if (fs::is_directory(status)) throw InvalidInput(fmt::format("{}: a folder, not a file", path));
+  if (!fs::is_regular_file(status)) throw InvalidInput(fmt::format("{}: not a regular file", path));
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw InvalidInput(fmt::format("cannot read {}: {}", path, std::strerror(errno)));
+  return file;
+}
+
+std::string read_regular_file(const std::string& path, std::size_t most) {
+  std::ifstream file = open_regular_file(path);
+  const std::uintmax_t size = fs::file_size(path);
+  if (size > most) throw InvalidInput(fmt::format("{}: {} bytes, and at most {} are read", path, size, most));
+  std::string text(static_cast<std::size_t>(size), '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  return text;
+}
+
+}  // namespace precbench

@@ -1,0 +1,54 @@
+// Limits before parsing, each from both sides, and files that would hang or mislead.
+#include "kernels/base/untrusted_input.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include "tools/testing/catch.h"
+#include "tools/testing/temp_directory.h"
+#include "tools/testing/text.h"
+
+using namespace precbench;
+
+TEST_CASE("JSON beyond depth, members or bytes is refused before it is parsed", "[untrusted]") {
+  const auto nested = [](int depth) { return std::string(depth, '[') + std::string(depth, ']'); };
+  const auto object = [](int members) {
+    std::string text = "{";
+    for (int i = 0; i < members; ++i) text += fmt::format("{}\"{}\":[1,2]", i ? "," : "", i);
+    return text + "}";
+  };
+  const JsonLimits limits{200, 5, 4};
+  CHECK_FALSE(beyond(nested(5), limits));
+  CHECK(beyond(nested(6), limits) == "nested deeper than 5");
+  CHECK_FALSE(beyond(object(4), limits));
+  CHECK(beyond(object(5), limits) == "an object of more than 4 members");
+  CHECK_FALSE(beyond(std::string(200, ' '), limits));
+  CHECK(beyond(std::string(201, ' '), limits) == "201 bytes, and at most 200 are read");
+  // Inside a string nothing opens, and an escaped quote does not end it.
+  CHECK_FALSE(beyond(R"({"a\"[[[[[[[[":"{{{{{{{{::::::::","b\\":1})", limits));
+  CHECK(beyond(R"({"a\\":[[[[[[]]]]]]})", limits) == "nested deeper than 5");
+  // Members are counted in each object by itself.
+  CHECK_FALSE(beyond(R"([{"a":1,"b":2,"c":3},{"a":1,"b":2,"c":3}])", limits));
+  CHECK_FALSE(beyond("]]]]]}}}:::", limits));  // no JSON, which the parser says
+}
+
+TEST_CASE("untrusted JSON is parsed, or refused in one line", "[untrusted]") {
+  const auto parse = [](const std::string& text) {
+    return parse_untrusted<nlohmann::json>(text, kDescriptionLimits);
+  };
+  CHECK(parse(R"({"layers": 2})").at("layers") == 2);
+  CHECK(refusal_of([&] { parse("{\"layers\": "); }) == "not valid JSON");
+  CHECK(refusal_of([&] { parse(std::string(150'000, '[')); }) == "nested deeper than 32");
+}
+
+TEST_CASE("only regular files are read", "[untrusted]") {
+  const TempDirectory folder;
+  const std::string path = folder.write("text", "0123456789"), pipe = folder / "pipe";
+  CHECK(read_regular_file(path, 10) == "0123456789");
+  CHECK(refusal_of([&] { read_regular_file(path, 9); }) == path + ": 10 bytes, and at most 9 are read");
+  REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
+  CHECK(refusal_of([&] { open_regular_file(pipe); }) == pipe + ": not a regular file");
+  CHECK(refusal_of([&] { open_regular_file("/dev/zero"); }) == "/dev/zero: not a regular file");
+  CHECK(contains(refusal_of([&] { open_regular_file(folder / "none"); }), "no such file"));
+  CHECK(contains(refusal_of([&] { open_regular_file(folder / "."); }), "a folder, not a file"));
+}

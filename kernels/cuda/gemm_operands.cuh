@@ -1,0 +1,68 @@
+// A quantized form as a kernel takes it, and the scale of one of its scopes.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/vector.cuh"
+#include "kernels/device/device.h"
+#include "kernels/numerics/scale_layout.h"
+
+namespace precbench::cuda {
+
+/// `rows` vectors of length `k`, contiguous along k. For a col form these are the matrix's columns.
+struct FormArgs {
+  std::uint8_t* data = nullptr;  ///< null: the form is not wanted
+  void* scale = nullptr;
+  const float* amax = nullptr;  ///< row: [rows]; the tensor's is in TileOutput, blocks find theirs themselves
+  std::int64_t rows = 0, k = 0;
+  DType dtype = DType::e4m3;
+  Granularity granularity = Granularity::none;
+  ScaleType scale_type = ScaleType::none;
+  ScaleRounding rounding = ScaleRounding::none;
+
+  __host__ __device__ OperandFormat format() const { return {dtype, granularity, scale_type, rounding}; }
+  /// Scopes lie inside a tile of 128 x 128.
+  __host__ __device__ bool in_blocks() const {
+    return granularity != Granularity::tensor && granularity != Granularity::row;
+  }
+};
+
+/// Whether a producer has to write this form: wanted, and not an alias of the BF16 value.
+inline bool wanted(const Form& form) { return !form.empty() && form.format.quantized(); }
+
+/// Whether it is wanted with one scale for each of its rows.
+inline bool scaled_by_row(const Form& form) {
+  return wanted(form) && form.format.granularity == Granularity::row;
+}
+
+/// Arguments of a wanted form, or of none. Also clears the scale buffer where it has padding, which kernels
+/// do not write. Throws Unsupported for a format that is not made here.
+FormArgs form_args(const Form& form, cudaStream_t stream);
+
+/// Stores the scale of a scope for the GEMM and returns the factor that multiplies its elements.
+/// amax_bits: of the amax as FP32.
+__device__ inline float make_scale(const FormArgs& form, std::uint32_t amax_bits, std::int64_t index,
+                                   bool store) {
+  const float amax = __uint_as_float(amax_bits);
+  if (form.scale_type == ScaleType::ue8m0) {
+    const std::uint8_t byte = ue8m0_from_amax(amax, form.dtype, form.rounding);
+    if (store) static_cast<std::uint8_t*>(form.scale)[index] = byte;
+    return ue8m0_multiplier(byte);
+  }
+  const float multiply = multiplying_scale(amax, form.dtype, form.scale_type);
+  if (store) static_cast<float*>(form.scale)[index] = 1.0f / multiply;
+  return multiply;
+}
+
+/// The factor that a GEMM multiplies the element (row, k) of a form with.
+__device__ inline float dequantizing(const OperandFormat& format, const void* scales, std::int64_t rows,
+                                     std::int64_t length, std::int64_t row, std::int64_t k) {
+  const std::int64_t block = block_length(format.granularity);
+  const std::int64_t index = scale_index(format.granularity, rows, length, row, block ? k / block : 0);
+  return format.scale == ScaleType::ue8m0 ? ue8m0_decode(static_cast<const std::uint8_t*>(scales)[index])
+                                          : static_cast<const float*>(scales)[index];
+}
+
+}  // namespace precbench::cuda

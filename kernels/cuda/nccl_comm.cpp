@@ -1,0 +1,283 @@
+// Collectives between GPUs through NCCL: one communicator per rank, its collectives on a stream beside the
+// device's own, tied to it by events. Events work the same while a step is captured, where they become the
+// edges of the graph; so everything started in a step must be waited for in it.
+//
+// Compiled into the CUDA part of the build; NCCL reads NCCL_* from the environment itself.
+#include <fmt/format.h>
+
+#include "kernels/base/errors.h"
+#include "kernels/comm/comm.h"
+
+#ifdef PRECBENCH_HAS_NCCL
+#include <nccl.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <functional>
+#include <mutex>
+#include <set>
+#include <stdexcept>
+#include <utility>
+
+#include "kernels/cuda/check.h"
+#include "kernels/cuda/cuda_device.h"
+
+namespace precbench {
+
+inline void check(ncclResult_t status, const char* call, const char* operation) {
+  if (status == ncclSuccess) return;
+  const std::string detail = ncclGetLastError(nullptr);
+  throw_library_error("NCCL", status,
+                      (ncclGetErrorString(status) + (detail.empty() ? "" : ": " + detail)).c_str(), call,
+                      operation);
+}
+
+namespace {
+
+constexpr const char* kAnotherFailed = "another rank failed";
+/// How long an abort waits for ranks to come out of NCCL by themselves: enqueueing takes microseconds.
+constexpr std::chrono::seconds kCallPatience(2);
+
+/// The communicators of a process, so that a failing rank can end what the others wait in. Aborting frees a
+/// communicator, so no rank may start to use one afterwards, and an abort begins when no rank is using one: but
+/// for a rank that NCCL itself holds up inside a call, which only the abort releases.
+class Registry {
+ public:
+  void add(ncclComm_t comm) {
+    const std::lock_guard lock(mutex_);
+    if (aborted_) {
+      ncclCommAbort(comm);
+      throw std::runtime_error(kAnotherFailed);
+    }
+    comms_.insert(comm);
+  }
+  void remove(ncclComm_t comm) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!comms_.erase(comm)) return;
+    }
+    ncclCommDestroy(comm);  // together with the process's other ranks, so without the lock
+  }
+  void abort() {
+    std::unique_lock lock(mutex_);
+    aborted_ = true;
+    changed_.notify_all();
+    changed_.wait_for(lock, kCallPatience, [&] { return calls_ == 0; });
+    const std::set<ncclComm_t> comms = std::move(comms_);
+    comms_.clear();
+    lock.unlock();  // a rank that an abort releases leaves its call
+    for (ncclComm_t comm : comms) ncclCommAbort(comm);
+  }
+  /// Waits until every rank of this process is here: from then on none can fail before NCCL's own rendezvous,
+  /// in which the others could not be told.
+  void meet(int ranks) {
+    std::unique_lock lock(mutex_);
+    ++here_;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return aborted_ || here_ >= ranks; });
+    if (aborted_) throw std::runtime_error(kAnotherFailed);
+  }
+
+  /// While one lives its rank uses a communicator. Throws where they have been aborted.
+  class Call {
+   public:
+    explicit Call(Registry& registry) : registry_(registry) {
+      const std::lock_guard lock(registry_.mutex_);
+      if (registry_.aborted_) throw std::runtime_error(kAnotherFailed);
+      ++registry_.calls_;
+    }
+    ~Call() {
+      const std::lock_guard lock(registry_.mutex_);
+      --registry_.calls_;
+      registry_.changed_.notify_all();
+    }
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+
+   private:
+    Registry& registry_;
+  };
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::set<ncclComm_t> comms_;
+  int here_ = 0, calls_ = 0;
+  bool aborted_ = false;
+};
+
+/// The stream of a rank's collectives; shared by its communicator and that one's subsets, so that all keep
+/// one order.
+class CommStream {
+ public:
+  explicit CommStream(CudaDevice& device) : device_(device) {
+    // A collective that waits for room keeps every rank waiting, so it goes before compute.
+    int lowest = 0, highest = 0;
+    PRECBENCH_CHECK(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
+    PRECBENCH_CHECK(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, highest));
+    PRECBENCH_CHECK(cudaEventCreateWithFlags(&device_moment_, cudaEventDisableTiming));
+    for (cudaEvent_t& event : marks_)
+      PRECBENCH_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  }
+  ~CommStream() {
+    cudaEventDestroy(device_moment_);
+    for (cudaEvent_t event : marks_) cudaEventDestroy(event);
+    cudaStreamDestroy(stream_);
+  }
+  CommStream(const CommStream&) = delete;
+  CommStream& operator=(const CommStream&) = delete;
+
+  cudaStream_t get() const { return stream_; }
+  CudaDevice& device() const { return device_; }
+
+  /// What follows on the stream runs after the device's ops so far.
+  void follow_device() {
+    PRECBENCH_CHECK(cudaEventRecord(device_moment_, device_.stream()));
+    PRECBENCH_CHECK(cudaStreamWaitEvent(stream_, device_moment_, 0));
+  }
+  /// A moment after the stream's work so far.
+  std::uint64_t mark() {
+    PRECBENCH_CHECK(cudaEventRecord(marks_[++marked_ % marks_.size()], stream_));
+    return marked_;
+  }
+  /// The device's later ops run after that moment. Events are used in turn; a moment whose event has been
+  /// used again is replaced by the oldest one left, which is later and therefore safe.
+  void hold_device(std::uint64_t moment) {
+    if (marked_ - moment >= marks_.size()) moment = marked_ - marks_.size() + 1;
+    PRECBENCH_CHECK(cudaStreamWaitEvent(device_.stream(), marks_[moment % marks_.size()], 0));
+  }
+
+ private:
+  CudaDevice& device_;
+  cudaStream_t stream_ = nullptr;
+  cudaEvent_t device_moment_ = nullptr;
+  std::array<cudaEvent_t, 64> marks_{};
+  std::uint64_t marked_ = 0;
+};
+
+ncclDataType_t nccl_type(DType dtype) {
+  if (dtype == DType::f32) return ncclFloat32;
+  if (dtype == DType::bf16) return ncclBfloat16;
+  throw std::logic_error("a sum over ranks of neither f32 nor bf16");
+}
+
+class NcclComm final : public Comm {
+ public:
+  NcclComm(int rank, int size, ncclComm_t comm, std::shared_ptr<CommStream> stream,
+           std::shared_ptr<Registry> registry)
+      : Comm(rank, size), comm_(comm), stream_(std::move(stream)), registry_(std::move(registry)) {
+    registry_->add(comm_);
+  }
+  ~NcclComm() override {
+    cudaStreamSynchronize(stream_->get());
+    registry_->remove(comm_);
+  }
+
+  std::string name() const override {
+    int version = 0;
+    PRECBENCH_CHECK(ncclGetVersion(&version));
+    return fmt::format("nccl {}.{}.{}", version / 10000, version % 10000 / 100, version % 100);
+  }
+
+  void replay(const std::function<void()>& launch) override {
+    const Registry::Call call(*registry_);
+    launch();
+  }
+
+ protected:
+  bool asynchronous() const override { return true; }
+
+  std::unique_ptr<Comm> do_subset(const std::vector<int>& members, int self) override {
+    // Disjoint sets differ in their first member.
+    ncclComm_t part = nullptr;
+    const Registry::Call call(*registry_);
+    PRECBENCH_CHECK(ncclCommSplit(comm_, members.front(), self, &part, nullptr));
+    return std::make_unique<NcclComm>(self, static_cast<int>(members.size()), part, stream_, registry_);
+  }
+
+  void do_wait(Ticket ticket) override { stream_->hold_device(moments_[ticket % moments_.size()]); }
+
+  void do_all_reduce(const Tensor& x) override {
+    run("all_reduce", [&] {
+      return ncclAllReduce(x.data, x.data, x.size(), nccl_type(x.dtype), ncclSum, comm_, stream_->get());
+    });
+  }
+  void do_all_reduce_max(const Tensor& x) override {
+    // NCCL's maximum of floats drops NaNs. The bits of floats that are not negative order like the floats,
+    // and NaN comes last.
+    run("all_reduce_max",
+        [&] { return ncclAllReduce(x.data, x.data, x.size(), ncclUint32, ncclMax, comm_, stream_->get()); });
+  }
+  void do_all_gather(const Tensor& full, const Tensor& shard) override {
+    run("all_gather", [&] {
+      return ncclAllGather(shard.data, full.data, shard.bytes(), ncclUint8, comm_, stream_->get());
+    });
+  }
+  void do_reduce_scatter(const Tensor& shard, const Tensor& full) override {
+    run("reduce_scatter", [&] {
+      return ncclReduceScatter(full.data, shard.data, shard.size(), nccl_type(shard.dtype), ncclSum, comm_,
+                               stream_->get());
+    });
+  }
+
+ private:
+  template <class Body>
+  void run(const char* name, Body&& body) {
+    const Registry::Call call(*registry_);
+    stream_->follow_device();
+    check(body(), "the collective", name);
+    moments_[started() % moments_.size()] = stream_->mark();
+  }
+
+  ncclComm_t comm_;
+  std::shared_ptr<CommStream> stream_;
+  std::shared_ptr<Registry> registry_;
+  std::array<std::uint64_t, 64> moments_{};  // on the stream, of the latest tickets
+};
+
+class NcclGroup final : public CommGroup {
+ public:
+  NcclGroup(int size, int local) : size_(size), local_(local) {
+    if (local < size && !std::getenv("NCCL_COMM_ID"))
+      throw InvalidInput("NCCL_COMM_ID: set it to host:port of the first process, the same for all of them");
+    PRECBENCH_CHECK(ncclGetUniqueId(&id_));
+  }
+
+  void abort() override { registry_->abort(); }
+
+  std::unique_ptr<Comm> join(int rank, Device& device) override {
+    auto& cuda = dynamic_cast<CudaDevice&>(device);
+    registry_->meet(local_);
+    ncclComm_t comm = nullptr;
+    PRECBENCH_CHECK(ncclCommInitRank(&comm, size_, id_, rank));
+    return std::make_unique<NcclComm>(rank, size_, comm, std::make_shared<CommStream>(cuda), registry_);
+  }
+
+ private:
+  int size_, local_;
+  ncclUniqueId id_{};
+  std::shared_ptr<Registry> registry_ = std::make_shared<Registry>();
+};
+
+}  // namespace
+
+std::unique_ptr<CommGroup> make_nccl_group(int size, int local) {
+  return std::make_unique<NcclGroup>(size, local);
+}
+
+}  // namespace precbench
+
+#else
+
+namespace precbench {
+
+std::unique_ptr<CommGroup> make_nccl_group(int, int) {
+  throw Unsupported("several GPUs: this build has no NCCL; configure where nccl.h and libnccl are found");
+}
+
+}  // namespace precbench
+
+#endif

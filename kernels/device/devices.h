@@ -1,0 +1,16 @@
+// How to get a device. Callers see only device.h.
+#pragma once
+
+#include <memory>
+
+#include "kernels/device/device.h"
+
+namespace precbench {
+
+/// `threads`: OpenMP threads of this rank.
+std::unique_ptr<Device> make_cpu_device(int threads);
+
+/// Touches no data. support() answers like `like`, whose run is predicted; null: everything is native.
+std::unique_ptr<Device> make_dry_device(const Device* like);
+
+}  // namespace precbench

@@ -1,0 +1,111 @@
+// One rank's memory: an arena that is a stack, with every byte booked to a named segment.
+//
+// A training step allocates like a stack by nature: forward pushes what backward needs, backward pops it. So
+// the arena is one block with a bump pointer. Allocation costs nothing, addresses repeat from step to step (a
+// captured CUDA graph stays valid), and the dry run, which makes the same calls, knows the peak to the byte:
+// that peak is the capacity the real run asks its device for.
+//
+// The gradient buffer can be lent: it sits at the end of the block, backward fills it from its end (the head)
+// to its start (the first block), and until then its low part is free for the stack. See lend_gradients.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/numerics/tensor.h"
+
+namespace precbench {
+
+enum class Segment : std::uint8_t {
+  weights,            ///< BF16 compute weights (a shard of them under FSDP)
+  quantized_weights,  ///< weights in a recipe's forms
+  master,             ///< FP32 master weights
+  gradients,
+  moments,
+  activations,    ///< what forward keeps for backward, and every transient activation
+  workspace,      ///< scratch of libraries and kernels
+  communication,  ///< gather and reduce buffers
+  other,
+};
+inline constexpr int kSegments = 9;
+const char* name_of(Segment segment);
+
+/// Bytes by segment at one moment.
+struct MemoryUse {
+  std::array<std::int64_t, kSegments> bytes{};
+  std::int64_t total() const;
+};
+
+class Arena {
+ public:
+  /// Every allocation starts at a multiple of this (cuBLASLt wants 256 for workspaces, 16 for operands).
+  static constexpr std::int64_t kAlignment = 256;
+
+  /// `base` may be a fake address (dry device); capacity in bytes.
+  Arena(void* base, std::int64_t capacity) : base_(static_cast<std::byte*>(base)), capacity_(capacity) {}
+
+  /// A tensor on top of the stack, contents undefined. Throws OutOfMemory beyond the capacity.
+  Tensor push(Segment segment, DType dtype, std::int64_t rows, std::int64_t cols);
+  /// The same for what is no part of a training step (saving weights, probing collectives): it is in no book,
+  /// so that what the books say of the step stays true.
+  Tensor push_unbooked(DType dtype, std::int64_t rows, std::int64_t cols);
+
+  /// A tensor at the end of the block whose bytes count only once claimed; one per arena. claim_gradients
+  /// takes its elements from first_element to the end into use; what is claimed only grows, until
+  /// lend_gradients_again leaves all of it to the stack.
+  Tensor lend_gradients(DType dtype, std::int64_t elements);
+  void claim_gradients(std::int64_t first_element);
+  void lend_gradients_again();
+
+  struct Mark {
+    std::size_t allocations;
+  };
+  Mark mark() const { return {stack_.size()}; }
+  /// Pops everything pushed after `mark`.
+  void release(Mark mark);
+
+  MemoryUse current() const { return current_; }
+  /// The moment of largest total use since construction, by segment.
+  MemoryUse peak() const { return peak_; }
+  /// Every segment at its own highest.
+  MemoryUse highest() const { return highest_; }
+  /// Bytes of block that the run needs: the capacity with which a repetition fits exactly.
+  std::int64_t peak_extent() const { return peak_extent_; }
+
+ private:
+  struct Allocation {
+    Segment segment;
+    std::int64_t bytes;
+    bool booked;
+  };
+  /// The top of the stack, `bytes` of it; `what` they are for.
+  std::byte* take(const char* what, std::int64_t bytes);
+  void book(Segment segment, std::int64_t bytes);
+
+  std::byte* base_;
+  std::int64_t capacity_;
+  std::int64_t top_ = 0;      // bytes of stack in use
+  std::int64_t lent_ = 0;     // bytes of the gradient buffer
+  std::int64_t claimed_ = 0;  // bytes of it in use, counted from the end
+  int lent_element_bits_ = 32;
+  std::int64_t peak_extent_ = 0;
+  std::vector<Allocation> stack_;
+  MemoryUse current_, peak_, highest_;
+};
+
+/// Pops, on leaving a block, everything pushed inside it.
+class Scope {
+ public:
+  explicit Scope(Arena& arena) : arena_(arena), mark_(arena.mark()) {}
+  ~Scope() { arena_.release(mark_); }
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
+
+ private:
+  Arena& arena_;
+  Arena::Mark mark_;
+};
+
+}  // namespace precbench

@@ -1,0 +1,58 @@
+// Where a step's time goes: an observer that marks the beginning and end of every op on the device's clock.
+//
+// Used around one step outside the timed samples:
+//   StepProfiler profiler(device);
+//   profiler.start(); run the step; profiler.stop(); device.synchronize(); profiler.result()
+// or, which has no launch gaps in it, around the capture of a step that is then replayed and synchronized.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/device/device.h"
+#include "kernels/gpu/graph.h"
+
+namespace precbench {
+
+class StepProfiler final : public OpObserver {
+ public:
+  explicit StepProfiler(Device& device);
+  ~StepProfiler() override;
+
+  void start();  ///< forgets what came before and becomes the device's observer
+  void stop();   ///< gives back the observer that was there
+
+  void begin(const OpCost& cost) override;
+  void end(const OpCost& cost) override;
+
+  struct OpTime {
+    std::string name;
+    OpClass op_class = OpClass::other;
+    int calls = 0;
+    double ms = 0;
+    double flops = 0, bytes = 0;  ///< of all calls, as booked
+  };
+  struct Result {
+    double total_ms = 0;  ///< start() to stop()
+    double idle_ms = 0;   ///< the part of it in no op
+    std::array<double, kOpClasses> class_ms{};
+    std::vector<OpTime> ops;  ///< by name and class, longest first
+  };
+  Result result();
+
+ private:
+  struct Span {
+    OpCost cost;
+    std::size_t begin, end;
+  };
+  Device& device_;
+  std::unique_ptr<DeviceClock> clock_;
+  OpObserver* previous_ = nullptr;
+  std::vector<Span> spans_;
+  std::size_t start_ = 0, stop_ = 0;
+  bool running_ = false;
+};
+
+}  // namespace precbench

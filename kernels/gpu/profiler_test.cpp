@@ -1,0 +1,81 @@
+// The step profiler's books and the names of throttle reasons; on the CPU device, so they need no GPU.
+#include "kernels/gpu/profiler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "kernels/device/devices.h"
+#include "kernels/gpu/telemetry.h"
+#include "tools/testing/catch.h"
+
+namespace precbench {
+namespace {
+
+TEST_CASE("the profiler books every op by class and name, and the rest is idle", "[profiler]") {
+  const auto device = make_cpu_device(1);
+  std::vector<float> x(1000), y(1000), total(1);
+  const Tensor tx{x.data(), DType::f32, 10, 100}, ty{y.data(), DType::f32, 10, 100};
+  const Tensor out{total.data(), DType::f32, 1, 1};
+  struct Counter final : OpObserver {
+    void begin(const OpCost&) override { ++begun; }
+    void end(const OpCost&) override { ++ended; }
+    int begun = 0, ended = 0;
+  } counter;
+  device->set_observer(&counter);
+
+  StepProfiler profiler(*device);
+  profiler.start();
+  device->fill(tx, 2.0f);
+  device->add(ty, tx);
+  device->add(ty, tx);
+  device->sum_of_squares(out, ty, false);
+  profiler.stop();
+  device->fill(tx, 1.0f);  // after stop(): in the former observer's books only
+
+  const StepProfiler::Result result = profiler.result();
+  CHECK(device->observer() == &counter);
+  CHECK(counter.begun == 5);
+  CHECK(counter.ended == 5);
+  REQUIRE(result.ops.size() == 3);
+  const auto add =
+      std::find_if(result.ops.begin(), result.ops.end(), [](const auto& op) { return op.name == "add"; });
+  REQUIRE(add != result.ops.end());
+  CHECK(add->calls == 2);
+  CHECK(add->bytes == 2 * 3 * 4000.0);
+  CHECK(std::is_sorted(result.ops.begin(), result.ops.end(),
+                       [](const auto& a, const auto& b) { return a.ms > b.ms; }));
+  const double busy = std::accumulate(result.class_ms.begin(), result.class_ms.end(), 0.0);
+  CHECK(result.class_ms[static_cast<int>(OpClass::optimizer)] > 0);
+  CHECK(result.class_ms[static_cast<int>(OpClass::gemm)] == 0);
+  CHECK(result.idle_ms >= 0);
+  CHECK(std::fabs(busy + result.idle_ms - result.total_ms) < 1e-9 * result.total_ms);
+
+  profiler.start();  // a second step starts from nothing
+  profiler.stop();
+  CHECK(profiler.result().ops.empty());
+}
+
+TEST_CASE("a profiler that goes out of scope in a step gives the observer back", "[profiler]") {
+  const auto device = make_cpu_device(1);
+  {
+    StepProfiler profiler(*device);
+    profiler.start();
+    CHECK(device->observer() == &profiler);
+  }
+  CHECK(device->observer() == nullptr);
+}
+
+TEST_CASE("throttle reasons have names, and an idle clock is not throttled", "[telemetry]") {
+  CHECK(throttle_reason_names(0).empty());
+  CHECK(throttle_reason_names(0x1).empty());
+  CHECK(throttle_reason_names(0x44) == std::vector<std::string>{"sw_power_cap", "hw_thermal_slowdown"});
+}
+
+TEST_CASE("a GPU that is not there has no monitor", "[telemetry]") {
+  CHECK(GpuMonitor::open("ffffffff:ff:1f.0") == nullptr);
+}
+
+}  // namespace
+}  // namespace precbench

@@ -1,0 +1,243 @@
+// Number formats, bit for bit: e4m3, e5m2, e2m1 (OCP FP8 and MX), bf16, and the scales that go with them. One
+// header for host and device, so the CPU device and the CUDA kernels cannot disagree; a kernel may use the
+// hardware's conversions instead, which give the same bytes.
+//
+// A cast clamps to +-max, then rounds to nearest even. NaN stays NaN with the hardware's canonical code and
+// no sign. Everything is 32-bit integer arithmetic without branches or tables: loops over it vectorise (AVX2:
+// over 1e9 elements/s per core). FP32 subnormals must not be flushed (no -ffast-math, no -ftz): scales of
+// tiny blocks use them.
+//
+// Non-finite rule: an Inf or NaN anywhere in the scope of a scale makes the whole scope NaN, never silently
+// finite:
+//   amax NaN -> scale NaN -> every code NaN;
+//   amax Inf -> scale 0, so Inf * 0 = NaN; the finite values become 0, but their stored scale is 1/0 = Inf
+//               and 0 * Inf = NaN where they are dequantized;
+//   ue8m0    -> b = 0xFF, whose value and multiplier are both NaN.
+// It holds only if the amax propagates NaN, which fmax does not: use abs_bits.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/numerics/recipe.h"
+#include "kernels/numerics/tensor.h"
+
+#if defined(__CUDACC__)
+#define PRECBENCH_HD __host__ __device__
+#else
+#define PRECBENCH_HD
+#endif
+
+namespace precbench {
+
+inline constexpr float kE4m3Max = 448.0f;
+inline constexpr float kE5m2Max = 57344.0f;
+inline constexpr float kE2m1Max = 6.0f;
+
+/// Largest finite value of a quantized element format; 0 for the others.
+PRECBENCH_HD constexpr float format_max(DType dtype) {
+  return dtype == DType::e4m3   ? kE4m3Max
+         : dtype == DType::e5m2 ? kE5m2Max
+         : dtype == DType::e2m1 ? kE2m1Max
+                                : 0.0f;
+}
+
+/// How many half steps of the last binade the largest value of e4m3 or e5m2 is. A cast that ends there and
+/// loses more than one half step cut the value off instead of rounding it.
+PRECBENCH_HD constexpr float half_steps_of_max(DType dtype) { return dtype == DType::e4m3 ? 28.0f : 14.0f; }
+
+PRECBENCH_HD constexpr std::uint32_t float_to_bits(float x) { return __builtin_bit_cast(std::uint32_t, x); }
+PRECBENCH_HD constexpr float bits_to_float(std::uint32_t bits) { return __builtin_bit_cast(float, bits); }
+
+/// The bits of |x| as a signed integer. Their integer maximum is the amax with Inf above all numbers and NaN
+/// above Inf, so it propagates both, vectorises, and is order-independent (also as an atomicMax).
+PRECBENCH_HD constexpr std::int32_t abs_bits(float x) {
+  return static_cast<std::int32_t>(float_to_bits(x) & 0x7FFFFFFFu);
+}
+
+namespace detail {
+
+inline constexpr std::int32_t kInfBits = 0x7F800000;
+inline constexpr std::uint32_t kNanBits = 0x7FC00000;
+
+/// condition ? a : b as arithmetic. GCC makes a branch of a conditional expression with floating-point work
+/// on one side, and then does not vectorise the loop around it.
+PRECBENCH_HD constexpr std::uint32_t select(bool condition, std::uint32_t a, std::uint32_t b) {
+  const std::uint32_t mask = 0u - static_cast<std::uint32_t>(condition);
+  return (a & mask) | (b & ~mask);
+}
+
+/// The code (sign, exponent, mantissa from the top) of `x`. Normal results round in the integer domain: half
+/// an ulp minus one, plus the lsb, then truncate. Subnormal results are rounded by the FP32 adder: adding
+/// 2^23 of their ulps leaves exactly the rounded count of ulps in the low mantissa bits.
+template <int kExponentBits, int kMantissaBits, int kBias>
+PRECBENCH_HD constexpr std::uint8_t encode_minifloat(float x, float max, std::uint32_t nan_code) {
+  constexpr int kShift = 23 - kMantissaBits;
+  constexpr std::int32_t kMinNormal = (128 - kBias) << 23;
+  constexpr std::int32_t kMagic = (128 - kBias + kShift) << 23;
+  constexpr std::int32_t kRebias = (127 - kBias) << kMantissaBits;
+  const std::int32_t magnitude = abs_bits(x);
+  const std::int32_t clamped = magnitude < abs_bits(max) ? magnitude : abs_bits(max);
+  const std::int32_t lsb = (clamped >> kShift) & 1;
+  const std::int32_t normal = ((clamped + ((1 << (kShift - 1)) - 1) + lsb) >> kShift) - kRebias;
+  const std::int32_t subnormal = abs_bits(bits_to_float(clamped) + bits_to_float(kMagic)) - kMagic;
+  const std::uint32_t sign = (float_to_bits(x) >> 31) << (kExponentBits + kMantissaBits);
+  const std::uint32_t code = select(clamped < kMinNormal, subnormal, normal) | sign;
+  return static_cast<std::uint8_t>(select(magnitude > kInfBits, nan_code, code));
+}
+
+/// FP32 bits of a finite code's value. Subnormals go through an integer conversion, not through FP32
+/// subnormals, which cost a microcode assist on some CPUs.
+template <int kExponentBits, int kMantissaBits, int kBias>
+PRECBENCH_HD constexpr std::uint32_t decode_minifloat(std::uint8_t code) {
+  constexpr float kUlp = bits_to_float((128 - kBias - kMantissaBits) << 23);
+  const std::int32_t magnitude = code & ((1 << (kExponentBits + kMantissaBits)) - 1);
+  const std::int32_t normal = (magnitude << (23 - kMantissaBits)) + ((127 - kBias) << 23);
+  const std::int32_t subnormal = abs_bits(static_cast<float>(magnitude) * kUlp);
+  const std::uint32_t sign = static_cast<std::uint32_t>(code >> (kExponentBits + kMantissaBits)) << 31;
+  return select(magnitude < (1 << kMantissaBits), subnormal, normal) | sign;
+}
+
+}  // namespace detail
+
+// ---- elements ----
+
+/// Finite and infinite inputs saturate at +-448; NaN gives 0x7F.
+PRECBENCH_HD constexpr std::uint8_t e4m3_encode(float x) {
+  return detail::encode_minifloat<4, 3, 7>(x, kE4m3Max, 0x7F);
+}
+
+/// 0x7F and 0xFF are NaN; there is no infinity.
+PRECBENCH_HD constexpr float e4m3_decode(std::uint8_t code) {
+  const std::uint32_t bits = detail::decode_minifloat<4, 3, 7>(code);
+  return bits_to_float(detail::select((code & 0x7F) == 0x7F, detail::kNanBits, bits));
+}
+
+/// Finite and infinite inputs saturate at +-57344 (the infinity codes are never made); NaN gives 0x7F.
+PRECBENCH_HD constexpr std::uint8_t e5m2_encode(float x) {
+  return detail::encode_minifloat<5, 2, 15>(x, kE5m2Max, 0x7F);
+}
+
+/// 0x7C and 0xFC are +-infinity, the codes above them NaN.
+PRECBENCH_HD constexpr float e5m2_decode(std::uint8_t code) {
+  // Infinity and NaN have the top exponent, which only needs to be the top exponent of FP32 as well.
+  const std::uint32_t special = (code & 0x7F) >= 0x7C ? 0x7F800000u : 0u;
+  return bits_to_float(detail::decode_minifloat<5, 2, 15>(code) | special);
+}
+
+/// The low four bits hold the code. The format has no NaN: NaN gives +6 as the hardware does, so only the
+/// scale can carry it.
+PRECBENCH_HD constexpr std::uint8_t e2m1_encode(float x) {
+  return detail::encode_minifloat<2, 1, 1>(x, kE2m1Max, 0x7);
+}
+
+/// Looks at the low four bits only.
+PRECBENCH_HD constexpr float e2m1_decode(std::uint8_t code) {
+  return bits_to_float(detail::decode_minifloat<2, 1, 1>(code));
+}
+
+/// Round to nearest even; values above the largest bf16 become infinity; NaN gives 0x7FFF.
+PRECBENCH_HD constexpr std::uint16_t bf16_encode(float x) {
+  const std::uint32_t bits = float_to_bits(x);
+  const std::uint32_t rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
+  return static_cast<std::uint16_t>(detail::select(abs_bits(x) > detail::kInfBits, 0x7FFF, rounded));
+}
+
+/// Rounds away from zero with a probability equal to the discarded fraction: exact in expectation. `random`
+/// supplies 16 uniform bits (its low half), a new value for every element and step. Representable values
+/// never change.
+PRECBENCH_HD constexpr std::uint16_t bf16_encode_stochastic(float x, std::uint32_t random) {
+  const std::uint32_t rounded = (float_to_bits(x) + (random & 0xFFFFu)) >> 16;
+  return static_cast<std::uint16_t>(detail::select(abs_bits(x) > detail::kInfBits, 0x7FFF, rounded));
+}
+
+PRECBENCH_HD constexpr float bf16_decode(std::uint16_t code) {
+  return bits_to_float(static_cast<std::uint32_t>(code) << 16);
+}
+
+// ---- FP32 scales ----
+
+/// The multiplying scale fp32(max / max(fp64(amax), 1e-12)); the GEMM gets 1 / scale. The floor keeps it
+/// finite where max / amax would overflow FP32 (448 does below amax = 1.317e-36) and makes an all-zero
+/// scope's data 0. amax NaN gives NaN, amax Inf gives 0: see the non-finite rule above.
+PRECBENCH_HD constexpr float fp32_scale(float amax, float max) {
+  constexpr double kFloor = 1e-12;
+  const double divisor = static_cast<double>(amax) < kFloor ? kFloor : static_cast<double>(amax);
+  return static_cast<float>(static_cast<double>(max) / divisor);
+}
+
+/// A multiplying scale rounded down to a power of two, so that the scaled amax lands in (max/2, max]. 0 and
+/// NaN stay: cutting NaN's mantissa would make it Inf, and its 1/Inf a finite 0.
+PRECBENCH_HD constexpr float pow2_round_down(float scale) {
+  return abs_bits(scale) > detail::kInfBits ? scale : bits_to_float(float_to_bits(scale) & 0xFF800000u);
+}
+
+/// The multiplying FP32 scale of a scope: fp32_scale, rounded down to a power of two for f32_pow2.
+PRECBENCH_HD constexpr float multiplying_scale(float amax, DType format, ScaleType type) {
+  const float scale = fp32_scale(amax, format_max(format));
+  return type == ScaleType::f32_pow2 ? pow2_round_down(scale) : scale;
+}
+
+// ---- ue8m0 scales ----
+
+/// The value 2^(b-127) that dequantizes a block; b = 0 is the FP32 subnormal 2^-127, b = 0xFF is NaN.
+PRECBENCH_HD constexpr float ue8m0_decode(std::uint8_t b) {
+  const std::uint32_t power = b == 0 ? 0x00400000u : static_cast<std::uint32_t>(b) << 23;
+  return bits_to_float(b == 0xFF ? 0x7FC00000u : power);
+}
+
+/// The reciprocal 2^(127-b) that multiplies the elements before the cast; b = 254 gives the subnormal 2^-127.
+PRECBENCH_HD constexpr float ue8m0_multiplier(std::uint8_t b) {
+  const std::uint32_t power = b >= 254 ? 0x00400000u : static_cast<std::uint32_t>(254 - b) << 23;
+  return bits_to_float(b == 0xFF ? 0x7FC00000u : power);
+}
+
+/// The least power of two >= d, as a byte (what the hardware's cvt.rp does without satfinite): the biased
+/// exponent, plus one if mantissa bits are set. In the subnormal range 2^-127 is the mantissa 0x400000, so
+/// the increment starts above it. d > 2^127, Inf and NaN give 0xFF.
+PRECBENCH_HD constexpr std::uint8_t ue8m0_round_up(float d) {
+  const std::int32_t bits = abs_bits(d);
+  const std::int32_t mantissa = bits & 0x007FFFFF;
+  const std::int32_t exponent = bits >> 23;
+  const bool increment = exponent == 0 ? mantissa > 0x00400000 : mantissa != 0;
+  const std::int32_t b = exponent + (increment ? 1 : 0);
+  return static_cast<std::uint8_t>(b < 0xFF ? b : 0xFF);
+}
+
+/// The scale byte of a block whose largest magnitude is `amax` and whose elements are e4m3, e5m2 or e2m1.
+/// Non-finite amax gives 0xFF, zero gives 0.
+///   rceil  round_up(amax * fp32(1/max)): scaled amax in (max/2, max], never saturates (NVIDIA's recipe)
+///   floor  floor(log2 amax) - emax (OCP MX v1.0, section 6.3): scaled values above max saturate
+///   ceil   ceil(log2 amax) - emax: scaled amax in (2^(emax-1), 2^emax]
+///   even   floor, after rounding amax half up to the element's mantissa width
+/// emax is the exponent of the format's largest power of two: 8, 15, 2. The last three clamp at 2^-127.
+PRECBENCH_HD constexpr std::uint8_t ue8m0_from_amax(float amax, DType format, ScaleRounding rounding) {
+  const std::int32_t bits = abs_bits(amax);
+  if (bits >= detail::kInfBits) return 0xFF;
+  const float max = format_max(format);
+  if (rounding == ScaleRounding::rceil) return ue8m0_round_up(amax * (1.0f / max));
+  const std::int32_t emax = (abs_bits(max) >> 23) - 127;
+  const int mantissa_bits = format == DType::e4m3 ? 3 : format == DType::e5m2 ? 2 : 1;
+  const std::int32_t half_ulp = rounding == ScaleRounding::even ? 1 << (22 - mantissa_bits) : 0;
+  const std::int32_t round_up = rounding == ScaleRounding::ceil && (bits & 0x007FFFFF) != 0 ? 1 : 0;
+  const std::int32_t b = ((bits + half_ulp) >> 23) + round_up - emax;
+  return static_cast<std::uint8_t>(b > 0 ? b : 0);
+}
+
+// ---- random bits ----
+
+/// 32 uniform bits for position `index` of the stream `seed`: the SplitMix64 sequence (Steele, Lea, Flood,
+/// OOPSLA 2014) addressed by counter, from a start that is itself mixed so that neighbouring seeds do not
+/// overlap. Stateless, hence the same on every device and for every split of the work.
+PRECBENCH_HD constexpr std::uint32_t random_bits(std::uint64_t seed, std::uint64_t index) {
+  constexpr std::uint64_t kGamma = 0x9E3779B97F4A7C15u;
+  std::uint64_t z = seed + kGamma;
+  for (int round = 0; round < 2; ++round) {
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    z ^= z >> 31;
+    if (round == 0) z += (index + 1) * kGamma;
+  }
+  return static_cast<std::uint32_t>(z >> 32);
+}
+
+}  // namespace precbench

@@ -1,0 +1,307 @@
+// formats.h against kernels/numerics/golden/formats.txt (tools/goldens/make_format_goldens.py), exhaustively: every code
+// decoded, every BF16 input and every rounding threshold with both FP32 neighbours encoded; and the
+// non-finite rule, end to end.
+#include "kernels/numerics/formats.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tools/testing/catch.h"
+
+using namespace precbench;
+
+namespace {
+
+using Words = std::vector<std::uint64_t>;
+constexpr std::uint32_t kSign = 0x80000000u;
+constexpr std::uint32_t kInf = 0x7F800000u;
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+float as_float(std::uint64_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits)); }
+std::uint32_t as_bits(float x) { return std::bit_cast<std::uint32_t>(x); }
+
+/// A section of the golden file; fails if the file or the section is missing or short.
+const Words& golden(const std::string& name) {
+  static const std::map<std::string, Words> sections = [] {
+    std::ifstream file(PRECBENCH_SOURCE_DIR "/kernels/numerics/golden/formats.txt");
+    std::map<std::string, Words> found;
+    std::string section;
+    std::size_t count = 0;
+    while (file >> section >> std::dec >> count) {
+      Words& words = found[section];
+      for (std::uint64_t word; words.size() < count && file >> std::hex >> word;) words.push_back(word);
+      if (words.size() != count) FAIL("short section " << section);
+    }
+    return found;
+  }();
+  const auto it = sections.find(name);
+  if (it == sections.end()) FAIL("no section " << name);
+  return it->second;
+}
+
+bool same(float got, std::uint64_t want_bits) {
+  return std::isnan(as_float(want_bits)) ? std::isnan(got) : as_bits(got) == want_bits;
+}
+
+template <class Decode>
+void check_decode(const std::string& format, Decode decode) {
+  const Words& want = golden(format + ".decode");
+  for (std::size_t code = 0; code < want.size(); ++code) {
+    INFO(format << " code " << code);
+    CHECK(same(decode(static_cast<std::uint8_t>(code)), want[code]));
+  }
+}
+
+/// What the golden thresholds say: the last code whose first input is not above the magnitude.
+int code_by_threshold(const Words& firsts, std::uint32_t magnitude) {
+  return static_cast<int>(std::upper_bound(firsts.begin(), firsts.end(), magnitude) - firsts.begin()) - 1;
+}
+
+template <class Encode>
+void check_encode(const std::string& format, int sign_code, int nan_code, Encode encode) {
+  const Words& firsts = golden(format + ".first");
+  std::vector<float> inputs;
+  for (std::uint32_t high = 0; high < 0x10000; ++high) inputs.push_back(as_float(high << 16));
+  for (std::uint64_t first : firsts) {  // a tie is the threshold itself or the float before it
+    for (std::uint64_t bits = first < 2 ? 0 : first - 2; bits <= first + 2; ++bits) {
+      inputs.push_back(as_float(bits));
+      inputs.push_back(as_float(bits | kSign));
+    }
+  }
+  std::vector<std::uint8_t> codes(
+      inputs.size());  // one plain loop, so that the vectorised code is what is tested
+  for (std::size_t i = 0; i < inputs.size(); ++i) codes[i] = encode(inputs[i]);
+  int wrong = 0;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const std::uint32_t bits = as_bits(inputs[i]);
+    const int sign = bits & kSign ? sign_code : 0;
+    const int want = std::isnan(inputs[i]) ? nan_code : code_by_threshold(firsts, bits & ~kSign) | sign;
+    if (codes[i] != want && ++wrong < 5) UNSCOPED_INFO(inputs[i] << " gave " << +codes[i] << " not " << want);
+  }
+  CHECK(wrong == 0);
+}
+
+/// One scale over `x`: what is left of it after quantize and dequantize, as every FP32-scaled path does it.
+std::vector<float> round_trip(const std::vector<float>& x, ScaleType type) {
+  std::int32_t amax = 0;
+  for (float v : x) amax = std::max(amax, abs_bits(v));
+  const float scale = multiplying_scale(as_float(static_cast<std::uint32_t>(amax)), DType::e4m3, type);
+  std::vector<float> out;
+  for (float v : x) out.push_back(e4m3_decode(e4m3_encode(v * scale)) * (1.0f / scale));
+  return out;
+}
+
+std::vector<float> round_trip_mx(const std::vector<float>& x, ScaleRounding rounding) {
+  std::int32_t amax = 0;
+  for (float v : x) amax = std::max(amax, abs_bits(v));
+  const std::uint8_t b = ue8m0_from_amax(as_float(static_cast<std::uint32_t>(amax)), DType::e4m3, rounding);
+  std::vector<float> out;
+  for (float v : x) out.push_back(e4m3_decode(e4m3_encode(v * ue8m0_multiplier(b))) * ue8m0_decode(b));
+  return out;
+}
+
+constexpr ScaleRounding kRoundings[] = {ScaleRounding::rceil, ScaleRounding::floor, ScaleRounding::ceil,
+                                        ScaleRounding::even};
+const char* const kRoundingNames[] = {"rceil", "floor", "ceil", "even"};
+
+}  // namespace
+
+TEST_CASE("every code decodes as ml_dtypes and PyTorch say", "[formats]") {
+  check_decode("e4m3", e4m3_decode);
+  check_decode("e5m2", e5m2_decode);
+  check_decode("e2m1", e2m1_decode);
+  check_decode("ue8m0", ue8m0_decode);
+}
+
+TEST_CASE("every BF16 input and every threshold encodes as ml_dtypes and PyTorch say", "[formats]") {
+  check_encode("e4m3", 0x80, 0x7F, e4m3_encode);
+  check_encode("e5m2", 0x80, 0x7F, e5m2_encode);
+  check_encode("e2m1", 0x8, 0x7, e2m1_encode);
+}
+
+TEST_CASE("a finite code survives decode and encode", "[formats]") {
+  for (int code = 0; code < 256; ++code) {
+    const auto byte = static_cast<std::uint8_t>(code);
+    if (!std::isnan(e4m3_decode(byte))) CHECK(e4m3_encode(e4m3_decode(byte)) == byte);
+    if (std::isfinite(e5m2_decode(byte))) CHECK(e5m2_encode(e5m2_decode(byte)) == byte);
+    if (code < 16) CHECK(e2m1_encode(e2m1_decode(byte)) == byte);
+  }
+}
+
+TEST_CASE("bf16 rounds to nearest even", "[formats]") {
+  const Words& pairs = golden("bf16.encode");
+  for (std::size_t i = 0; i < pairs.size(); i += 2) CHECK(bf16_encode(as_float(pairs[i])) == pairs[i + 1]);
+
+  int wrong = 0;
+  for (std::uint32_t code = 0; code < 0x10000; ++code) {
+    const float value = bf16_decode(static_cast<std::uint16_t>(code));
+    if (std::isnan(value)) {
+      wrong += bf16_encode(value) != 0x7FFF;
+      continue;
+    }
+    wrong += as_bits(value) != code << 16 || bf16_encode(value) != code;
+    if (std::isinf(value)) continue;
+    const std::uint32_t tie = code << 16 | 0x8000;
+    wrong += bf16_encode(as_float(tie - 1)) != code;
+    wrong += bf16_encode(as_float(tie)) != code + (code & 1);
+    wrong += bf16_encode(as_float(tie + 1)) != code + 1;
+  }
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("stochastic rounding to bf16 is exact in expectation and deterministic per random value",
+          "[formats]") {
+  for (std::uint32_t bits : {0x3F801234u, 0xBF80FFFFu, 0x00000001u, 0x42F68000u, 0x7F7F0001u}) {
+    std::uint32_t up = 0;
+    bool neighbour = true;
+    for (std::uint32_t random = 0; random < 0x10000; ++random) {
+      const std::uint32_t code = bf16_encode_stochastic(as_float(bits), random);
+      up += code - (bits >> 16);
+      neighbour = neighbour && code - (bits >> 16) <= 1;
+    }
+    CHECK(neighbour);
+    CHECK(up == (bits & 0xFFFF));
+  }
+  for (std::uint32_t random : {0u, 0x8000u, 0xFFFFu, 0xFFFFFFFFu}) {
+    CHECK(bf16_encode_stochastic(1.5f, random) == bf16_encode(1.5f));
+    CHECK(bf16_encode_stochastic(-kInfinity, random) == 0xFF80);
+    CHECK(bf16_encode_stochastic(as_float(0x7F800001u), random) == 0x7FFF);
+  }
+}
+
+TEST_CASE("the counter-based random bits match the reference and are uniform", "[formats]") {
+  const Words& words = golden("random.bits");
+  for (std::size_t i = 0; i < words.size(); i += 3)
+    CHECK(random_bits(words[i], words[i + 1]) == words[i + 2]);
+
+  // 2^16 draws per bit: the count of ones has a standard deviation of 128, and six of them are allowed.
+  constexpr int kDraws = 1 << 16;
+  for (int bit = 0; bit < 32; ++bit) {
+    int ones = 0, repeats = 0;
+    for (int i = 0; i < kDraws; ++i) {
+      ones += random_bits(7, i) >> bit & 1;
+      repeats += (random_bits(7, i) ^ random_bits(8, i)) >> bit & 1;
+    }
+    CHECK(std::abs(ones - kDraws / 2) < 6 * 128);
+    CHECK(std::abs(repeats - kDraws / 2) < 6 * 128);
+  }
+}
+
+TEST_CASE("abs_bits orders numbers, infinity and NaN", "[formats]") {
+  CHECK(abs_bits(-0.0f) == 0);
+  CHECK(abs_bits(-2.0f) > abs_bits(1.0f));
+  CHECK(abs_bits(-kInfinity) > abs_bits(std::numeric_limits<float>::max()));
+  CHECK(abs_bits(-kNan) > abs_bits(kInfinity));
+}
+
+TEST_CASE("the FP32 scale equals PyTorch's, never overflows, and its pow2 form rounds down", "[formats]") {
+  for (const auto& [format, dtype] : {std::pair{"e4m3", DType::e4m3}, std::pair{"e5m2", DType::e5m2}}) {
+    const Words& scales = golden(std::string(format) + ".scale");
+    for (std::size_t i = 0; i < scales.size(); i += 2) {
+      INFO(format << " amax bits " << scales[i]);
+      CHECK(same(fp32_scale(as_float(scales[i]), format_max(dtype)), scales[i + 1]));
+      CHECK(same(multiplying_scale(as_float(scales[i]), dtype, ScaleType::f32), scales[i + 1]));
+    }
+    const Words& powers = golden(std::string(format) + ".scale_pow2");
+    for (std::size_t i = 0; i < powers.size(); i += 2)
+      CHECK(same(pow2_round_down(as_float(powers[i])), powers[i + 1]));
+  }
+  CHECK(std::isfinite(fp32_scale(1e-38f, kE4m3Max)));  // 448 / 1e-38 overflows FP32
+  CHECK(fp32_scale(0.0f, kE4m3Max) == fp32_scale(1e-12f, kE4m3Max));
+  CHECK(std::isnan(pow2_round_down(kNan)));
+  CHECK(multiplying_scale(3.0f, DType::e4m3, ScaleType::f32_pow2) == 128.0f);  // 3 * 128 = 384, in (224, 448]
+}
+
+TEST_CASE("ue8m0 bytes equal the definition at every threshold", "[formats]") {
+  for (const auto& [format, dtype] :
+       {std::pair{"e4m3", DType::e4m3}, std::pair{"e5m2", DType::e5m2}, std::pair{"e2m1", DType::e2m1}}) {
+    for (int r = 0; r < 4; ++r) {
+      const Words& firsts = golden(std::string(format) + "." + kRoundingNames[r]);
+      const auto byte_of = [&](std::uint64_t bits) {
+        return ue8m0_from_amax(as_float(bits), dtype, kRoundings[r]);
+      };
+      int wrong = 0;
+      for (std::size_t b = 0; b < firsts.size(); ++b) {
+        wrong += byte_of(firsts[b]) != b;
+        if (b > 0) wrong += byte_of(firsts[b] - 1) != b - 1;
+      }
+      for (std::uint32_t bits = 0; bits < kInf; bits += 0x8001)  // over all exponents, unaligned to them
+        wrong += byte_of(bits) != code_by_threshold(firsts, bits);
+      INFO(format << " " << kRoundingNames[r]);
+      CHECK(wrong == 0);
+      CHECK(byte_of(as_bits(0.0f)) == 0);
+      CHECK(byte_of(kInf) == 0xFF);
+      CHECK(byte_of(as_bits(kNan)) == 0xFF);
+    }
+  }
+}
+
+TEST_CASE("ue8m0 rounding up of a value, and multipliers at the edges", "[formats]") {
+  // Vectors of the value d itself, as torchao's test utilities list them.
+  CHECK(ue8m0_round_up(as_float(0x00000000u)) == 0);
+  CHECK(ue8m0_round_up(as_float(0x00400000u)) == 0);
+  CHECK(ue8m0_round_up(as_float(0x00400001u)) == 1);
+  CHECK(ue8m0_round_up(as_float(0x00800000u)) == 1);
+  CHECK(ue8m0_round_up(as_float(0x00800001u)) == 2);
+  CHECK(ue8m0_round_up(as_float(0x3F800000u)) == 127);
+  CHECK(ue8m0_round_up(as_float(0x3F800001u)) == 128);
+  CHECK(ue8m0_round_up(as_float(0x7F000000u)) == 254);
+  CHECK(ue8m0_round_up(as_float(0x7F000001u)) == 255);
+  CHECK(ue8m0_round_up(kInfinity) == 255);
+  CHECK(ue8m0_round_up(kNan) == 255);
+
+  for (int b = 0; b < 255; ++b) {
+    const auto byte = static_cast<std::uint8_t>(b);
+    CHECK(ue8m0_decode(byte) == std::ldexp(1.0f, b - 127));
+    CHECK(ue8m0_multiplier(byte) == std::ldexp(1.0f, 127 - b));
+  }
+  CHECK(std::isnan(ue8m0_decode(0xFF)));
+  CHECK(std::isnan(ue8m0_multiplier(0xFF)));
+}
+
+TEST_CASE("rceil scales the amax of a BF16 block into 224 to 448, floor saturates", "[formats]") {
+  int outside = 0;
+  for (std::uint32_t high = 0x0800; high < 0x7F80; ++high) {  // from where the byte is not clamped at 0
+    const float amax = as_float(high << 16);
+    const float scaled = amax * ue8m0_multiplier(ue8m0_from_amax(amax, DType::e4m3, ScaleRounding::rceil));
+    outside += !(scaled > 224.0f && scaled <= 448.0f);
+  }
+  CHECK(outside == 0);
+  CHECK(500.0f * ue8m0_multiplier(ue8m0_from_amax(500.0f, DType::e4m3, ScaleRounding::floor)) == 500.0f);
+}
+
+TEST_CASE("a scope with a non-finite value becomes NaN as a whole, other scopes keep their values",
+          "[formats]") {
+  for (float bad : {kInfinity, -kInfinity, kNan}) {
+    const std::vector<float> x = {1.0f, bad, 0.0f, -3.0f, 1e-30f};
+    for (ScaleType type : {ScaleType::f32, ScaleType::f32_pow2})
+      for (float v : round_trip(x, type)) CHECK(std::isnan(v));
+    for (ScaleRounding rounding : kRoundings)
+      for (float v : round_trip_mx(x, rounding)) CHECK(std::isnan(v));
+  }
+}
+
+TEST_CASE("zero, tiny and outlier scopes round-trip", "[formats]") {
+  for (ScaleType type : {ScaleType::f32, ScaleType::f32_pow2}) {
+    for (float v : round_trip({0.0f, -0.0f, 0.0f}, type)) CHECK(v == 0.0f);
+    // Below the amax floor of 1e-12 everything lies under half of e4m3's least step times 1e-12 / 448.
+    for (float v : round_trip({1e-38f, as_float(1), -1e-20f}, type)) CHECK(v == 0.0f);
+    const std::vector<float> outlier = round_trip({1024.0f, 1.0f, 1e-3f}, type);
+    CHECK(std::abs(outlier[0] - 1024.0f) < 1e-3f);
+    CHECK(std::abs(outlier[1] - 1.0f) <= 1.0f / 16);  // half an ulp of three mantissa bits
+    CHECK(outlier[2] == 0.0f);
+  }
+  for (ScaleRounding rounding : kRoundings) {
+    for (float v : round_trip_mx({0.0f, -0.0f}, rounding)) CHECK(v == 0.0f);
+    CHECK(round_trip_mx({1024.0f, 1.0f}, rounding)[0] == 1024.0f);
+    // An MX block of subnormals keeps them: 2^-127 is the least scale.
+    CHECK(round_trip_mx({as_float(0x00400000u)}, rounding)[0] == as_float(0x00400000u));
+  }
+}

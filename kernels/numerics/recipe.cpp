@@ -1,0 +1,174 @@
+// The built-in recipe table, the names of its parts, and what a recipe asks of a linear layer's shape. Rows
+// from files are read by recipe_json.cpp.
+#include "kernels/numerics/recipe.h"
+
+#include <fmt/format.h>
+
+namespace precbench {
+namespace {
+
+constexpr OperandFormat kBf16{};
+
+constexpr OperandFormat fp8(DType dtype, Granularity granularity, ScaleType scale) {
+  return {dtype, granularity, scale, ScaleRounding::none};
+}
+
+constexpr OperandFormat mx(ScaleRounding rounding) {
+  return {DType::e4m3, Granularity::block_1x32, ScaleType::ue8m0, rounding};
+}
+
+Recipe tensorwise() {
+  const OperandFormat e4m3 = fp8(DType::e4m3, Granularity::tensor, ScaleType::f32);
+  const OperandFormat e5m2 = fp8(DType::e5m2, Granularity::tensor, ScaleType::f32);
+  return {"tensorwise",
+          {e4m3, e4m3, true},
+          {e5m2, e4m3, false},
+          {e5m2, e4m3, false},
+          "torchao tensorwise; TransformerEngine Float8CurrentScaling (HYBRID)"};
+}
+
+Recipe rowwise() {
+  const OperandFormat row = fp8(DType::e4m3, Granularity::row, ScaleType::f32_pow2);
+  return {"rowwise", {row, row, true}, {row, row, false}, {row, row, false}, "torchao rowwise"};
+}
+
+Recipe rowwise_gw_hp() {
+  const OperandFormat row = fp8(DType::e4m3, Granularity::row, ScaleType::f32_pow2);
+  const OperandFormat tensor = fp8(DType::e4m3, Granularity::tensor, ScaleType::f32_pow2);
+  return {"rowwise_gw_hp",
+          {row, row, true},
+          {row, tensor, false},
+          {kBf16, kBf16, false},
+          "torchao rowwise_with_gw_hp"};
+}
+
+Recipe blockwise(const char* name, ScaleType scale, const char* reference) {
+  const OperandFormat vector = fp8(DType::e4m3, Granularity::block_1x128, scale);
+  const OperandFormat square = fp8(DType::e4m3, Granularity::block_128x128, scale);
+  return {name, {vector, square, false}, {vector, square, false}, {vector, vector, false}, reference};
+}
+
+Recipe mxfp8(const char* name, ScaleRounding rounding, const char* reference) {
+  const GemmRecipe gemm{mx(rounding), mx(rounding), false};
+  return {name, gemm, gemm, gemm, reference};
+}
+
+/// The first dimension in the way of this GEMM: `contracted` must hold whole blocks, and cuBLASLt takes FP8
+/// matrices only with all of M, N and K multiples of 16.
+std::string why_gemm_unsupported(const GemmRecipe& gemm, GemmRole role, char contracted, std::int64_t M,
+                                 std::int64_t N, std::int64_t K) {
+  if (!gemm.a.quantized() && !gemm.b.quantized()) return "";
+  const std::pair<char, std::int64_t> dimensions[] = {{'M', M}, {'N', N}, {'K', K}};
+  for (const auto& [letter, size] : dimensions) {
+    if (letter != contracted) continue;
+    for (const auto& [side, operand] : {std::pair{'a', gemm.a}, std::pair{'b', gemm.b}}) {
+      const std::int64_t block = block_length(operand.granularity);
+      if (block > 0 && size % block != 0)
+        return fmt::format("{}={} is not a multiple of {} ({}.{} {})", letter, size, block, name_of(role),
+                           side, name_of(operand.granularity));
+    }
+  }
+  for (const auto& [letter, size] : dimensions)
+    if (size % 16 != 0)
+      return fmt::format("{}={} is not a multiple of 16 ({} in {})", letter, size, name_of(role),
+                         name_of(gemm.a.dtype));
+  return "";
+}
+
+}  // namespace
+
+const std::vector<Recipe>& builtin_recipes() {
+  static const std::vector<Recipe> recipes = {
+      {"bf16", {}, {}, {}, "the baseline"},
+      tensorwise(),
+      rowwise(),
+      rowwise_gw_hp(),
+      blockwise("blockwise", ScaleType::f32, "DeepSeek-V3 (arXiv 2412.19437)"),
+      blockwise("blockwise_pow2", ScaleType::f32_pow2, "TransformerEngine Float8BlockScaling"),
+      mxfp8("mxfp8", ScaleRounding::rceil,
+            "MXFP8 pre-training recipe (arXiv 2506.08027); torchao mxfp8_rceil"),
+      mxfp8("mxfp8_floor", ScaleRounding::floor, "OCP MX v1.0 rounding, for comparison"),
+  };
+  return recipes;
+}
+
+const char* name_of(Granularity g) {
+  switch (g) {
+    case Granularity::none:
+      return "none";
+    case Granularity::tensor:
+      return "tensor";
+    case Granularity::row:
+      return "row";
+    case Granularity::block_1x128:
+      return "1x128";
+    case Granularity::block_128x128:
+      return "128x128";
+    case Granularity::block_1x32:
+      return "1x32";
+    case Granularity::block_1x16:
+      return "1x16";
+  }
+  return "?";
+}
+
+const char* name_of(ScaleType t) {
+  switch (t) {
+    case ScaleType::none:
+      return "none";
+    case ScaleType::f32:
+      return "f32";
+    case ScaleType::f32_pow2:
+      return "f32_pow2";
+    case ScaleType::ue8m0:
+      return "ue8m0";
+  }
+  return "?";
+}
+
+const char* name_of(ScaleRounding r) {
+  switch (r) {
+    case ScaleRounding::none:
+      return "none";
+    case ScaleRounding::rceil:
+      return "rceil";
+    case ScaleRounding::floor:
+      return "floor";
+    case ScaleRounding::ceil:
+      return "ceil";
+    case ScaleRounding::even:
+      return "even";
+  }
+  return "?";
+}
+
+const char* name_of(GemmRole role) {
+  switch (role) {
+    case GemmRole::fprop:
+      return "fprop";
+    case GemmRole::dgrad:
+      return "dgrad";
+    case GemmRole::wgrad:
+      return "wgrad";
+  }
+  return "?";
+}
+
+std::string describe(const OperandFormat& format) {
+  if (!format.quantized()) return name_of(format.dtype);
+  std::string text =
+      fmt::format("{} {} {}", name_of(format.dtype), name_of(format.granularity), name_of(format.scale));
+  if (format.rounding != ScaleRounding::none) text += fmt::format("/{}", name_of(format.rounding));
+  return text;
+}
+
+std::string why_shape_unsupported(const Recipe& recipe, std::int64_t M, std::int64_t N, std::int64_t K) {
+  for (GemmRole role : kGemmRoles) {
+    const char contracted = role == GemmRole::fprop ? 'K' : role == GemmRole::dgrad ? 'N' : 'M';
+    const std::string why = why_gemm_unsupported(recipe.gemm(role), role, contracted, M, N, K);
+    if (!why.empty()) return why;
+  }
+  return "";
+}
+
+}  // namespace precbench

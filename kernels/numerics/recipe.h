@@ -1,0 +1,114 @@
+// A recipe is a row of a table: for each of the three GEMMs of a linear layer and each operand, the number
+// format, the scaling granularity, the scale's type and its rounding; plus the accumulation mode. Two
+// functions of a Device interpret it, quantize and matmul. Users add rows as JSON files (recipe_from_json).
+//
+//   fprop  Y[M,N]  = X[M,K]  W[N,K]^T   contracts K   (A = X,    B = W)
+//   dgrad  dX[M,K] = dY[M,N] W[N,K]     contracts N   (A = dY,   B = W^T)
+//   wgrad  dW[N,K] = dY[M,N]^T X[M,K]   contracts M   (A = dY^T, B = X^T)
+//
+// Blocks and rows always lie along the GEMM's own contraction dimension.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/numerics/tensor.h"
+
+namespace precbench {
+
+enum class Granularity : std::uint8_t {
+  none,
+  tensor,
+  row,
+  block_1x128,
+  block_128x128,
+  block_1x32,
+  block_1x16
+};
+
+/// f32: exact MAX / amax. f32_pow2: that scale rounded down to a power of two. ue8m0: an exponent byte.
+enum class ScaleType : std::uint8_t { none, f32, f32_pow2, ue8m0 };
+
+/// How a ue8m0 scale is rounded from amax (kernels/numerics/formats.h gives the bits).
+enum class ScaleRounding : std::uint8_t { none, rceil, floor, ceil, even };
+
+/// The number format of one operand of one GEMM. The default is plain BF16.
+struct OperandFormat {
+  DType dtype = DType::bf16;
+  Granularity granularity = Granularity::none;
+  ScaleType scale = ScaleType::none;
+  ScaleRounding rounding = ScaleRounding::none;
+
+  bool quantized() const { return dtype != DType::bf16; }
+  bool operator==(const OperandFormat&) const = default;
+};
+
+/// Length of one scaling block along the contraction dimension; 0 where one scale spans all of it.
+constexpr std::int64_t block_length(Granularity g) {
+  switch (g) {
+    case Granularity::block_1x128:
+    case Granularity::block_128x128:
+      return 128;
+    case Granularity::block_1x32:
+      return 32;
+    case Granularity::block_1x16:
+      return 16;
+    default:
+      return 0;
+  }
+}
+
+/// One GEMM of a linear layer. fast_accum: FP8 partial sums stay in the tensor core's reduced accumulator.
+struct GemmRecipe {
+  OperandFormat a, b;
+  bool fast_accum = false;
+  bool operator==(const GemmRecipe&) const = default;
+};
+
+enum class GemmRole : std::uint8_t { fprop, dgrad, wgrad };
+inline constexpr GemmRole kGemmRoles[] = {GemmRole::fprop, GemmRole::dgrad, GemmRole::wgrad};
+
+struct Recipe {
+  std::string name;
+  GemmRecipe fprop, dgrad, wgrad;
+  std::string reference;  ///< where the row comes from, one line
+
+  const GemmRecipe& gemm(GemmRole role) const {
+    return role == GemmRole::fprop ? fprop : role == GemmRole::dgrad ? dgrad : wgrad;
+  }
+  bool quantized() const {
+    for (GemmRole role : kGemmRoles)
+      if (gemm(role).a.quantized() || gemm(role).b.quantized()) return true;
+    return false;
+  }
+  bool operator==(const Recipe&) const = default;
+};
+
+/// The built-in table, in the order of the documentation; bf16 is first.
+const std::vector<Recipe>& builtin_recipes();
+
+/// A built-in name, or the path of a JSON file (anything that ends in ".json").
+/// Throws InvalidInput with the nearest valid name, or with the file's bad field.
+Recipe find_recipe(const std::string& name_or_path);
+
+/// Reads and checks a user's row. Every error names the field: `wgrad.b.granularity: unknown value "1x64"
+/// ...`.
+Recipe recipe_from_json(const nlohmann::json& json);
+nlohmann::json recipe_to_json(const Recipe& recipe);
+
+const char* name_of(Granularity g);
+const char* name_of(ScaleType t);
+const char* name_of(ScaleRounding r);
+const char* name_of(GemmRole role);
+/// Short form for tables: "bf16", "e4m3 1x128 f32", "e4m3 1x32 ue8m0/rceil".
+std::string describe(const OperandFormat& format);
+
+/// Whether a linear layer of this shape can take the recipe; an empty string if so, else the reason with the
+/// dimension named: "K=96 is not a multiple of 128 (fprop.a 1x128)". M: tokens, N: out features, K: in
+/// features.
+std::string why_shape_unsupported(const Recipe& recipe, std::int64_t M, std::int64_t N, std::int64_t K);
+
+}  // namespace precbench

@@ -1,0 +1,205 @@
+// A user's own recipe row as JSON, checked so that what is accepted can be computed and what is not names its
+// field:
+//   {"name": "mine", "reference": "...",
+//    "fprop": {"a": OPERAND, "b": OPERAND, "fast_accum": false}, "dgrad": ..., "wgrad": ...}
+//   OPERAND: {"format": "bf16"}
+//         or {"format": "e4m3", "granularity": "1x32", "scale": "ue8m0", "rounding": "rceil"}
+// reference and fast_accum may be left out, and rounding of a ue8m0 scale is rceil if left out.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "kernels/base/errors.h"
+#include "kernels/base/untrusted_input.h"
+#include "kernels/numerics/recipe.h"
+
+namespace precbench {
+namespace {
+
+using nlohmann::json;
+
+// What a row can ask for. e2m1, and 1x16 blocks which belong to it, have no GEMM yet.
+constexpr DType kFormats[] = {DType::bf16, DType::e4m3, DType::e5m2};
+constexpr Granularity kGranularities[] = {Granularity::tensor, Granularity::row, Granularity::block_1x128,
+                                          Granularity::block_128x128, Granularity::block_1x32};
+constexpr ScaleType kScales[] = {ScaleType::f32, ScaleType::f32_pow2, ScaleType::ue8m0};
+constexpr ScaleRounding kRoundings[] = {ScaleRounding::rceil, ScaleRounding::floor, ScaleRounding::ceil,
+                                        ScaleRounding::even};
+
+[[noreturn]] void fail(const std::string& path, const std::string& what) {
+  throw InvalidInput(fmt::format("{}: {}", path, what));
+}
+
+/// `; did you mean X?` where a likely typo exists, and otherwise what there is.
+std::string hint(const std::string& word, const std::vector<std::string>& known) {
+  const std::string near = nearest(word, known);
+  return near.empty() ? fmt::format("; one of {}", fmt::join(known, ", "))
+                      : fmt::format("; did you mean {}?", near);
+}
+
+std::string child(const std::string& path, const std::string& key) {
+  return path.empty() ? key : path + "." + key;
+}
+
+void check_keys(const json& object, const std::string& path, const std::vector<std::string>& known) {
+  if (!object.is_object()) fail(path.empty() ? "recipe" : path, "expected a JSON object");
+  for (const auto& [key, value] : object.items())
+    if (std::find(known.begin(), known.end(), key) == known.end())
+      fail(child(path, key), "unknown key" + hint(key, known));
+}
+
+const json& require(const json& object, std::string_view path, const char* key, std::string_view why) {
+  const auto it = object.find(key);
+  if (it == object.end()) fail(child(std::string(path), key), fmt::format("missing; {}", why));
+  return *it;
+}
+
+std::string read_string(const json& value, const std::string& path) {
+  if (!value.is_string()) fail(path, "expected a string, got " + value.dump());
+  return value.get<std::string>();
+}
+
+template <class Enum, std::size_t kCount>
+Enum read_enum(const json& value, const std::string& path, const Enum (&known)[kCount]) {
+  const std::string word = read_string(value, path);
+  std::vector<std::string> names;
+  for (Enum candidate : known) {
+    if (word == name_of(candidate)) return candidate;
+    names.push_back(name_of(candidate));
+  }
+  fail(path, fmt::format("unknown value \"{}\"{}", word, hint(word, names)));
+}
+
+OperandFormat read_operand(const json& object, const std::string& path) {
+  check_keys(object, path, {"format", "granularity", "scale", "rounding"});
+  OperandFormat operand;
+  operand.dtype =
+      read_enum(require(object, path, "format", "one of bf16, e4m3, e5m2"), child(path, "format"), kFormats);
+  if (!operand.quantized()) {
+    for (const char* key : {"granularity", "scale", "rounding"})
+      if (object.contains(key)) fail(child(path, key), "bf16 has no scale; remove it");
+    return operand;
+  }
+  operand.granularity =
+      read_enum(require(object, path, "granularity", "one of tensor, row, 1x128, 128x128, 1x32"),
+                child(path, "granularity"), kGranularities);
+  operand.scale =
+      read_enum(require(object, path, "scale", "one of f32, f32_pow2, ue8m0"), child(path, "scale"), kScales);
+  const bool mx = operand.granularity == Granularity::block_1x32;
+  if (mx != (operand.scale == ScaleType::ue8m0))
+    fail(child(path, "scale"), fmt::format("granularity {} takes {}, not {}", name_of(operand.granularity),
+                                           mx ? "ue8m0" : "f32 or f32_pow2", name_of(operand.scale)));
+  if (mx) operand.rounding = ScaleRounding::rceil;
+  if (object.contains("rounding")) {
+    if (!mx)
+      fail(child(path, "rounding"),
+           fmt::format("only ue8m0 scales have a rounding, not {}; remove it", name_of(operand.scale)));
+    operand.rounding = read_enum(object.at("rounding"), child(path, "rounding"), kRoundings);
+  }
+  return operand;
+}
+
+/// Operands can be multiplied if their scales factor out of the same partial sums: the whole contraction
+/// (tensor, row), blocks of 128, or blocks of 32.
+void check_pair(const GemmRecipe& gemm, const std::string& path) {
+  const auto& [a, b, fast_accum] = gemm;
+  if (a.quantized() != b.quantized())
+    fail(child(path, a.quantized() ? "b" : "a"), "a GEMM needs both operands quantized or neither");
+  if (a.dtype == DType::e5m2 && b.dtype == DType::e5m2)
+    fail(path, "no hardware multiplies e5m2 x e5m2; make one operand e4m3");
+  if (block_length(a.granularity) != block_length(b.granularity))
+    fail(path,
+         fmt::format("{} x {} cannot be multiplied: their scales span different lengths of the contraction",
+                     name_of(a.granularity), name_of(b.granularity)));
+  if (a.granularity == Granularity::block_128x128 && b.granularity == Granularity::block_128x128)
+    fail(path, "128x128 x 128x128 has no GEMM; make one operand 1x128");
+  if (fast_accum && block_length(a.granularity) > 0)
+    fail(child(path, "fast_accum"), "blocks are promoted to FP32 one by one; only tensor and row take true");
+  if (fast_accum && !a.quantized())
+    fail(child(path, "fast_accum"), "a bf16 GEMM has no fast accumulation; remove it");
+}
+
+GemmRecipe read_gemm(const json& recipe, GemmRole role) {
+  const std::string path = name_of(role);
+  const json& object = require(recipe, "", path.c_str(), "a recipe has fprop, dgrad and wgrad");
+  check_keys(object, path, {"a", "b", "fast_accum"});
+  GemmRecipe gemm;
+  gemm.a = read_operand(require(object, path, "a", "a GEMM has operands a and b"), child(path, "a"));
+  gemm.b = read_operand(require(object, path, "b", "a GEMM has operands a and b"), child(path, "b"));
+  if (object.contains("fast_accum")) {
+    const json& value = object.at("fast_accum");
+    if (!value.is_boolean()) fail(child(path, "fast_accum"), "expected true or false, got " + value.dump());
+    gemm.fast_accum = value.get<bool>();
+  }
+  check_pair(gemm, path);
+  return gemm;
+}
+
+/// Names stand in comma-separated lists, file names and tables.
+void check_name(const std::string& name) {
+  const auto allowed = [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '-' || c == '.'; };
+  if (name.empty() || !std::all_of(name.begin(), name.end(), allowed))
+    fail("name", fmt::format("\"{}\" must be made of letters, digits, '_', '-' and '.'", name));
+}
+
+json operand_to_json(const OperandFormat& operand) {
+  json object = {{"format", name_of(operand.dtype)}};
+  if (!operand.quantized()) return object;
+  object["granularity"] = name_of(operand.granularity);
+  object["scale"] = name_of(operand.scale);
+  if (operand.rounding != ScaleRounding::none) object["rounding"] = name_of(operand.rounding);
+  return object;
+}
+
+Recipe read_file(const std::string& path) {
+  const std::string text = read_regular_file(path, kDescriptionLimits.bytes);
+  try {
+    return recipe_from_json(parse_untrusted<json>(text, kDescriptionLimits));
+  } catch (const InvalidInput& error) {
+    throw InvalidInput(fmt::format("{}: {}", path, error.what()));
+  }
+}
+
+}  // namespace
+
+Recipe recipe_from_json(const json& object) {
+  check_keys(object, "", {"name", "reference", "fprop", "dgrad", "wgrad"});
+  Recipe recipe;
+  recipe.name = read_string(require(object, "", "name", "the name it has in records"), "name");
+  check_name(recipe.name);
+  if (object.contains("reference")) recipe.reference = read_string(object.at("reference"), "reference");
+  recipe.fprop = read_gemm(object, GemmRole::fprop);
+  recipe.dgrad = read_gemm(object, GemmRole::dgrad);
+  recipe.wgrad = read_gemm(object, GemmRole::wgrad);
+  for (const Recipe& builtin : builtin_recipes())
+    if (builtin.name == recipe.name && builtin != recipe)
+      fail("name",
+           fmt::format("{} is a built-in recipe with other values; choose another name", recipe.name));
+  return recipe;
+}
+
+json recipe_to_json(const Recipe& recipe) {
+  json object = {{"name", recipe.name}};
+  if (!recipe.reference.empty()) object["reference"] = recipe.reference;
+  for (GemmRole role : kGemmRoles) {
+    const GemmRecipe& gemm = recipe.gemm(role);
+    object[name_of(role)] = {
+        {"a", operand_to_json(gemm.a)}, {"b", operand_to_json(gemm.b)}, {"fast_accum", gemm.fast_accum}};
+  }
+  return object;
+}
+
+Recipe find_recipe(const std::string& name_or_path) {
+  if (name_or_path.ends_with(".json")) return read_file(name_or_path);
+  std::vector<std::string> names;
+  for (const Recipe& recipe : builtin_recipes()) {
+    if (recipe.name == name_or_path) return recipe;
+    names.push_back(recipe.name);
+  }
+  throw InvalidInput(fmt::format("unknown recipe \"{}\"{}", name_or_path, hint(name_or_path, names)));
+}
+
+}  // namespace precbench

@@ -1,0 +1,199 @@
+// recipe.h: the built-in table as documented, users' rows with the errors they get, and the shapes a recipe
+// refuses.
+#include "kernels/numerics/recipe.h"
+
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tools/testing/catch.h"
+#include "tools/testing/text.h"
+
+using namespace precbench;
+using nlohmann::json;
+
+namespace {
+
+/// A built-in row under another name, as a user would start from one.
+json copy_of(const char* name) {
+  json row = recipe_to_json(find_recipe(name));
+  row["name"] = "mine";
+  return row;
+}
+
+std::string error_of_row(const json& row) {
+  return refusal_of([&] { recipe_from_json(row); });
+}
+
+std::string error_with(const char* base, const char* pointer, const json& value) {
+  json row = copy_of(base);
+  row[json::json_pointer(pointer)] = value;
+  return error_of_row(row);
+}
+
+std::string error_without(const char* base, const char* object, const char* key) {
+  json row = copy_of(base);
+  row[json::json_pointer(object)].erase(key);
+  return error_of_row(row);
+}
+
+std::string row_text(const char* name) {
+  const Recipe recipe = find_recipe(name);
+  std::string text;
+  for (GemmRole role : kGemmRoles) {
+    const GemmRecipe& gemm = recipe.gemm(role);
+    text += std::string(name_of(role)) + ": " + describe(gemm.a) + " x " + describe(gemm.b) +
+            (gemm.fast_accum ? " fast; " : "; ");
+  }
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("the built-in table is the documented one", "[recipe]") {
+  std::vector<std::string> names;
+  for (const Recipe& recipe : builtin_recipes()) names.push_back(recipe.name);
+  CHECK(names == std::vector<std::string>{"bf16", "tensorwise", "rowwise", "rowwise_gw_hp", "blockwise",
+                                          "blockwise_pow2", "mxfp8", "mxfp8_floor"});
+  CHECK(row_text("bf16") == "fprop: bf16 x bf16; dgrad: bf16 x bf16; wgrad: bf16 x bf16; ");
+  CHECK(row_text("tensorwise") ==
+        "fprop: e4m3 tensor f32 x e4m3 tensor f32 fast; dgrad: e5m2 tensor f32 x e4m3 tensor f32; "
+        "wgrad: e5m2 tensor f32 x e4m3 tensor f32; ");
+  CHECK(row_text("rowwise") ==
+        "fprop: e4m3 row f32_pow2 x e4m3 row f32_pow2 fast; dgrad: e4m3 row f32_pow2 x e4m3 row f32_pow2; "
+        "wgrad: e4m3 row f32_pow2 x e4m3 row f32_pow2; ");
+  CHECK(row_text("rowwise_gw_hp") ==
+        "fprop: e4m3 row f32_pow2 x e4m3 row f32_pow2 fast; dgrad: e4m3 row f32_pow2 x e4m3 tensor f32_pow2; "
+        "wgrad: bf16 x bf16; ");
+  CHECK(row_text("blockwise") ==
+        "fprop: e4m3 1x128 f32 x e4m3 128x128 f32; dgrad: e4m3 1x128 f32 x e4m3 128x128 f32; "
+        "wgrad: e4m3 1x128 f32 x e4m3 1x128 f32; ");
+  CHECK(row_text("blockwise_pow2") ==
+        "fprop: e4m3 1x128 f32_pow2 x e4m3 128x128 f32_pow2; dgrad: e4m3 1x128 f32_pow2 x e4m3 128x128 "
+        "f32_pow2; wgrad: e4m3 1x128 f32_pow2 x e4m3 1x128 f32_pow2; ");
+  for (const auto& [name, rounding] : {std::pair{"mxfp8", "rceil"}, std::pair{"mxfp8_floor", "floor"}}) {
+    const std::string operand = std::string("e4m3 1x32 ue8m0/") + rounding;
+    const std::string pair = operand + " x " + operand + "; ";
+    CHECK(row_text(name) == "fprop: " + pair + "dgrad: " + pair + "wgrad: " + pair);
+  }
+  CHECK_FALSE(find_recipe("bf16").quantized());
+  CHECK(find_recipe("rowwise_gw_hp").quantized());
+}
+
+TEST_CASE("every built-in row survives JSON", "[recipe]") {
+  for (const Recipe& recipe : builtin_recipes()) CHECK(recipe_from_json(recipe_to_json(recipe)) == recipe);
+}
+
+TEST_CASE("the example file is a row of its own", "[recipe]") {
+  const Recipe recipe = find_recipe(PRECBENCH_SOURCE_DIR "/bench/sweeps/example-recipe.json");
+  CHECK(recipe.name == "mxfp8_wgrad_bf16");
+  CHECK(recipe.fprop == find_recipe("mxfp8").fprop);
+  CHECK(recipe.dgrad == find_recipe("mxfp8").dgrad);
+  CHECK(recipe.wgrad == find_recipe("bf16").wgrad);
+}
+
+TEST_CASE("unknown recipes and unreadable files are told apart", "[recipe]") {
+  CHECK(refusal_of([] { find_recipe("mxpf8"); }) == "unknown recipe \"mxpf8\"; did you mean mxfp8?");
+  CHECK(refusal_of([] { find_recipe("zzzzzzzzzzzz"); }) ==
+        "unknown recipe \"zzzzzzzzzzzz\"; one of bf16, tensorwise, rowwise, rowwise_gw_hp, blockwise, "
+        "blockwise_pow2, mxfp8, mxfp8_floor");
+  CHECK(refusal_of([] { find_recipe("no/such.json"); }) == "no/such.json: no such file");
+
+  const std::string path = PRECBENCH_BINARY_DIR "/recipe_test.json";
+  std::ofstream(path) << "{\"name\": ";
+  CHECK(refusal_of([&] { find_recipe(path); }) == path + ": not valid JSON");
+  std::ofstream(path) << "{\"name\": \"mine\"}";
+  CHECK(refusal_of([&] { find_recipe(path); }) ==
+        path + ": fprop: missing; a recipe has fprop, dgrad and wgrad");
+  std::remove(path.c_str());
+}
+
+TEST_CASE("a bad row names its field and the nearest valid value", "[recipe]") {
+  CHECK(error_of_row(json::array()) == "recipe: expected a JSON object");
+  CHECK(error_with("mxfp8", "/fprob", 1) == "fprob: unknown key; did you mean fprop?");
+  CHECK(error_with("mxfp8", "/fprop/fast_acum", true) ==
+        "fprop.fast_acum: unknown key; did you mean fast_accum?");
+  CHECK(error_with("mxfp8", "/wgrad/b/granularty", "1x32") ==
+        "wgrad.b.granularty: unknown key; did you mean granularity?");
+  CHECK(error_with("mxfp8", "/wgrad/b/granularity", "1x64") ==
+        "wgrad.b.granularity: unknown value \"1x64\"; did you mean 1x32?");
+  CHECK(error_with("mxfp8", "/dgrad/a/format", "e4m4") ==
+        "dgrad.a.format: unknown value \"e4m4\"; did you mean e4m3?");
+  CHECK(error_with("mxfp8", "/dgrad/a/format", 8) == "dgrad.a.format: expected a string, got 8");
+  CHECK(error_with("mxfp8", "/dgrad/a/rounding", "rciel") ==
+        "dgrad.a.rounding: unknown value \"rciel\"; did you mean rceil?");
+  CHECK(error_with("mxfp8", "/dgrad/a", "e4m3") == "dgrad.a: expected a JSON object");
+  CHECK(error_with("tensorwise", "/fprop/fast_accum", 1) ==
+        "fprop.fast_accum: expected true or false, got 1");
+  CHECK(error_with("mxfp8", "/reference", 1) == "reference: expected a string, got 1");
+  CHECK(error_with("mxfp8", "/name", "a,b") ==
+        "name: \"a,b\" must be made of letters, digits, '_', '-' and '.'");
+  CHECK(error_without("mxfp8", "", "name") == "name: missing; the name it has in records");
+  CHECK(error_without("mxfp8", "/wgrad", "b") == "wgrad.b: missing; a GEMM has operands a and b");
+  CHECK(error_without("mxfp8", "/wgrad/b", "format") == "wgrad.b.format: missing; one of bf16, e4m3, e5m2");
+  CHECK(error_without("rowwise", "/wgrad/b", "scale") ==
+        "wgrad.b.scale: missing; one of f32, f32_pow2, ue8m0");
+  CHECK(error_without("rowwise", "/wgrad/b", "granularity") ==
+        "wgrad.b.granularity: missing; one of tensor, row, 1x128, 128x128, 1x32");
+}
+
+TEST_CASE("a row that nothing can compute is refused", "[recipe]") {
+  CHECK(error_with("tensorwise", "/dgrad/b/format", "e5m2") ==
+        "dgrad: no hardware multiplies e5m2 x e5m2; make one operand e4m3");
+  CHECK(error_with("blockwise", "/fprop/a/granularity", "128x128") ==
+        "fprop: 128x128 x 128x128 has no GEMM; make one operand 1x128");
+  CHECK(error_with("blockwise", "/fprop/a/granularity", "row") ==
+        "fprop: row x 128x128 cannot be multiplied: their scales span different lengths of the contraction");
+  CHECK(error_with("tensorwise", "/fprop/a/scale", "ue8m0") ==
+        "fprop.a.scale: granularity tensor takes f32 or f32_pow2, not ue8m0");
+  CHECK(error_with("mxfp8", "/fprop/a/scale", "f32") ==
+        "fprop.a.scale: granularity 1x32 takes ue8m0, not f32");
+  CHECK(error_with("rowwise", "/fprop/a/rounding", "rceil") ==
+        "fprop.a.rounding: only ue8m0 scales have a rounding, not f32_pow2; remove it");
+  CHECK(error_with("mxfp8", "/fprop/b", json{{"format", "bf16"}}) ==
+        "fprop.b: a GEMM needs both operands quantized or neither");
+  CHECK(error_with("mxfp8", "/fprop/a", json{{"format", "bf16"}}) ==
+        "fprop.a: a GEMM needs both operands quantized or neither");
+  CHECK(error_with("bf16", "/fprop/a/scale", "f32") == "fprop.a.scale: bf16 has no scale; remove it");
+  CHECK(error_with("bf16", "/wgrad/fast_accum", true) ==
+        "wgrad.fast_accum: a bf16 GEMM has no fast accumulation; remove it");
+  CHECK(error_with("blockwise", "/wgrad/fast_accum", true) ==
+        "wgrad.fast_accum: blocks are promoted to FP32 one by one; only tensor and row take true");
+  CHECK(error_with("mxfp8", "/name", "mxfp8_floor") ==
+        "name: mxfp8_floor is a built-in recipe with other values; choose another name");
+}
+
+TEST_CASE("rounding, fast_accum and reference may be left out", "[recipe]") {
+  json row = copy_of("mxfp8");
+  row.erase("reference");
+  row["fprop"].erase("fast_accum");
+  row["fprop"]["a"].erase("rounding");
+  const Recipe recipe = recipe_from_json(row);
+  CHECK(recipe.fprop == find_recipe("mxfp8").fprop);
+  CHECK(recipe.reference.empty());
+}
+
+TEST_CASE("a shape that a recipe cannot take names the dimension", "[recipe]") {
+  const auto why = [](const char* name, std::int64_t M, std::int64_t N, std::int64_t K) {
+    return why_shape_unsupported(find_recipe(name), M, N, K);
+  };
+  for (const Recipe& recipe : builtin_recipes()) CHECK(why_shape_unsupported(recipe, 256, 384, 128).empty());
+  CHECK(why("bf16", 7, 5, 3).empty());
+  CHECK(why("tensorwise", 16, 48, 80).empty());
+  CHECK(why("tensorwise", 16, 48, 100) == "K=100 is not a multiple of 16 (fprop in e4m3)");
+  CHECK(why("tensorwise", 16, 56, 96) == "N=56 is not a multiple of 16 (fprop in e4m3)");
+  CHECK(why("rowwise_gw_hp", 17, 48, 96) == "M=17 is not a multiple of 16 (fprop in e4m3)");
+  CHECK(why("blockwise", 128, 128, 96) == "K=96 is not a multiple of 128 (fprop.a 1x128)");
+  CHECK(why("blockwise", 128, 96, 128) == "N=96 is not a multiple of 128 (dgrad.a 1x128)");
+  CHECK(why("blockwise", 96, 128, 128) == "M=96 is not a multiple of 128 (wgrad.a 1x128)");
+  CHECK(why("mxfp8", 96, 96, 96).empty());
+  CHECK(why("mxfp8", 96, 96, 48) == "K=48 is not a multiple of 32 (fprop.a 1x32)");
+  CHECK(why("mxfp8", 48, 96, 96) == "M=48 is not a multiple of 32 (wgrad.a 1x32)");
+}
+
+TEST_CASE("names of dtypes", "[recipe]") {
+  CHECK(std::string(name_of(DType::f32)) == "f32");
+  CHECK(std::string(name_of(DType::bf16)) == "bf16");
+  CHECK(std::string(name_of(DType::ue8m0)) == "ue8m0");
+  CHECK(std::string(name_of(DType::i32)) == "i32");
+}

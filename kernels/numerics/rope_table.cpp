@@ -1,0 +1,74 @@
+// Frequencies, scaled or not, and the table of their angles. See rope_table.h.
+#include "kernels/numerics/rope_table.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+namespace precbench {
+namespace {
+
+constexpr double kTurn = 2 * std::numbers::pi;
+
+/// Between the two wavelengths the share that is slowed falls linearly with original context / wavelength.
+double llama3(double frequency, const RopeScaling& s) {
+  const double turns = s.original_context * frequency / kTurn;  // in the original context
+  const double kept = (turns - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
+  return frequency * std::lerp(1 / s.factor, 1.0, std::clamp(kept, 0.0, 1.0));
+}
+
+/// The pair, as a real number, that makes `turns` turns in the original context.
+double pair_of_turns(double turns, const RopeAngles& a) {
+  const double D = static_cast<double>(a.D);
+  return D * std::log(a.scaling.original_context / (turns * kTurn)) /
+         (2 * std::log(static_cast<double>(a.theta)));
+}
+
+struct Ramp {
+  double first, last;  // pairs: up to the first nothing is slowed, from the last on everything
+};
+
+Ramp yarn_ramp(const RopeAngles& a) {
+  double first = pair_of_turns(a.scaling.beta_fast, a), last = pair_of_turns(a.scaling.beta_slow, a);
+  if (a.scaling.truncate) first = std::floor(first), last = std::ceil(last);
+  first = std::max(first, 0.0);
+  last = std::min(last, static_cast<double>(a.D - 1));
+  if (first == last) last += 0.001;  // a step, as the reference has it
+  return {first, last};
+}
+
+}  // namespace
+
+std::vector<double> rope_frequencies(const RopeAngles& a) {
+  const RopeScaling& s = a.scaling;
+  const Ramp ramp = s.kind == RopeScaling::Kind::yarn ? yarn_ramp(a) : Ramp{};
+  std::vector<double> frequencies(static_cast<std::size_t>(a.D / 2));
+  for (std::int64_t i = 0; i < a.D / 2; ++i) {
+    double frequency =
+        std::pow(static_cast<double>(a.theta), -2.0 * static_cast<double>(i) / static_cast<double>(a.D));
+    if (s.kind == RopeScaling::Kind::linear) frequency /= s.factor;
+    if (s.kind == RopeScaling::Kind::llama3) frequency = llama3(frequency, s);
+    if (s.kind == RopeScaling::Kind::yarn) {
+      const double slowed =
+          std::clamp((static_cast<double>(i) - ramp.first) / (ramp.last - ramp.first), 0.0, 1.0);
+      frequency *= std::lerp(1.0, 1 / s.factor, slowed);
+    }
+    frequencies[static_cast<std::size_t>(i)] = frequency;
+  }
+  return frequencies;
+}
+
+std::vector<float> make_rope_table(const RopeAngles& a) {
+  const std::vector<double> frequencies = rope_frequencies(a);
+  std::vector<float> table(static_cast<std::size_t>(a.T * a.D));
+  for (std::int64_t i = 0; i < a.D / 2; ++i)
+    for (std::int64_t t = 0; t < a.T; ++t) {
+      const double angle = static_cast<double>(t) * frequencies[static_cast<std::size_t>(i)];
+      float* pair = table.data() + t * a.D + 2 * i;
+      pair[0] = static_cast<float>(std::cos(angle) * a.scaling.attention_factor);
+      pair[1] = static_cast<float>(std::sin(angle) * a.scaling.attention_factor);
+    }
+  return table;
+}
+
+}  // namespace precbench

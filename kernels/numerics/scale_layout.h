@@ -1,0 +1,89 @@
+// Where a scale lies in its buffer. Every device uses cuBLASLt's layouts, so that CPU and CUDA buffers
+// compare byte for byte and nothing is rearranged before a GEMM.
+//
+// The buffer belongs to a quantized form of `rows` rows whose contraction dimension (the columns) is `k`
+// long:
+//   tensor         one scale
+//   row            [rows]
+//   1x128          [k blocks][rows padded to 4]: the row index is contiguous, the block index outermost
+//   128x128        [row blocks][k blocks padded to 4]: the block index along k is contiguous
+//   1x32, 1x16     tiles of 128 rows x 4 blocks, 512 entries each, tile rows outermost; rows padded to 128,
+//                  blocks to 4. Inside a tile rows r, r+32, r+64, r+96 are neighbours, 4 entries each.
+// A cuBLASLt GEMM reads the padding too: whoever writes a buffer must fill the padded entries with zero.
+// Source: cuBLAS documentation, "Scaling factors layouts".
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/numerics/formats.h"
+#include "kernels/numerics/recipe.h"
+
+namespace precbench {
+
+namespace detail {
+PRECBENCH_HD constexpr std::int64_t blocks_of(std::int64_t length, std::int64_t block) {
+  return (length + block - 1) / block;
+}
+PRECBENCH_HD constexpr std::int64_t padded(std::int64_t length, std::int64_t multiple) {
+  return blocks_of(length, multiple) * multiple;
+}
+}  // namespace detail
+
+/// Number of scaling blocks along a contraction dimension of length `k`; 1 where one scale spans all of it.
+PRECBENCH_HD constexpr std::int64_t scale_blocks(Granularity g, std::int64_t k) {
+  switch (g) {
+    case Granularity::block_1x128:
+    case Granularity::block_128x128:
+      return detail::blocks_of(k, 128);
+    case Granularity::block_1x32:
+      return detail::blocks_of(k, 32);
+    case Granularity::block_1x16:
+      return detail::blocks_of(k, 16);
+    default:
+      return 1;
+  }
+}
+
+/// Entries (not bytes) of the scale buffer, padding included; 0 for Granularity::none.
+PRECBENCH_HD constexpr std::int64_t scale_count(Granularity g, std::int64_t rows, std::int64_t k) {
+  const std::int64_t nkb = scale_blocks(g, k);
+  switch (g) {
+    case Granularity::tensor:
+      return 1;
+    case Granularity::row:
+      return rows;
+    case Granularity::block_1x128:
+      return nkb * detail::padded(rows, 4);
+    case Granularity::block_128x128:
+      return detail::blocks_of(rows, 128) * detail::padded(nkb, 4);
+    case Granularity::block_1x32:
+    case Granularity::block_1x16:
+      return detail::padded(rows, 128) * detail::padded(nkb, 4);
+    default:
+      return 0;
+  }
+}
+
+/// Position of the scale of row `r` (an element row, also for 128x128) and block `kb` along the contraction.
+PRECBENCH_HD constexpr std::int64_t scale_index(Granularity g, std::int64_t rows, std::int64_t k,
+                                                std::int64_t r, std::int64_t kb) {
+  switch (g) {
+    case Granularity::row:
+      return r;
+    case Granularity::block_1x128:
+      return kb * detail::padded(rows, 4) + r;
+    case Granularity::block_128x128:
+      return (r / 128) * detail::padded(scale_blocks(g, k), 4) + kb;
+    case Granularity::block_1x32:
+    case Granularity::block_1x16: {
+      const std::int64_t tile_columns = detail::blocks_of(scale_blocks(g, k), 4);
+      const std::int64_t tile = (r / 128) * tile_columns + kb / 4;
+      const std::int64_t row = r % 128;
+      return tile * 512 + (row % 32) * 16 + (row / 32) * 4 + kb % 4;
+    }
+    default:
+      return 0;
+  }
+}
+
+}  // namespace precbench

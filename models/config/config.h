@@ -1,0 +1,72 @@
+// The shape of a model, the presets, and the JSON that describes a user's own.
+//
+// One family is covered: Llama (RMSNorm, RoPE with or without a stretched context, grouped-query attention, SwiGLU),
+// with Qwen2's biases on q, k and v, or Qwen3's per-head RMSNorm on queries and keys. Mistral is of it as long as a
+// sequence fits its sliding window.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "kernels/numerics/rope_table.h"
+
+namespace precbench {
+
+/// Standard deviation of freshly initialised matrices: initializer_range of the published configurations.
+inline constexpr double kInitializerRange = 0.02;
+
+struct ModelConfig {
+  std::string name;
+  std::int64_t layers = 0;    ///< L
+  std::int64_t width = 0;     ///< C, of the residual stream
+  std::int64_t ffn = 0;       ///< F, inner width of SwiGLU
+  std::int64_t heads = 0;     ///< H, query heads
+  std::int64_t kv_heads = 0;  ///< KV, key and value heads; divides H
+  std::int64_t head_dim = 0;  ///< D, even; H * D need not be C
+  std::int64_t vocab = 0;     ///< V
+  bool tied = false;          ///< lm_head is the embedding matrix
+  bool qk_norm = false;       ///< RMSNorm over D on every query and key head, before RoPE
+  bool qkv_bias = false;      ///< biases on q, k and v; not together with qk_norm
+  double rope_theta = 500000;
+  double norm_eps = 1e-5;
+  RopeScaling rope_scaling = {};
+  std::int64_t sliding_window = 0;  ///< positions that a layer's attention sees; 0: all before. None of it is
+                                    ///< modelled: longer sequences are unsupported
+  std::int64_t max_positions = 0;   ///< that the checkpoint is made for; 0: not known
+  std::vector<std::string> not_modelled =
+      {};  ///< what its file asks for and a step does without, a line each
+
+  std::int64_t q_width() const { return heads * head_dim; }
+  std::int64_t kv_width() const { return kv_heads * head_dim; }
+  bool operator==(const ModelConfig&) const = default;
+};
+
+/// All trained parameters: embedding, blocks, final norm, and lm_head unless tied.
+std::int64_t parameter_count(const ModelConfig& config);
+
+/// P_layer of numerics.md: the weights of one block's seven linear layers, norms not counted.
+std::int64_t block_matrix_parameters(const ModelConfig& config);
+
+/// Throws InvalidInput that names the field: a dimension below 1, heads % kv_heads, odd head_dim, bad eps or
+/// theta, biases beside QK-norm.
+void validate(const ModelConfig& config);
+
+/// Smallest first within each family; `tiny` is the first.
+const std::vector<ModelConfig>& model_presets();
+
+/// A preset's name, or the path of a JSON file (anything that ends in ".json").
+/// Throws InvalidInput with the nearest preset, or with the file's name and its bad field.
+ModelConfig find_model(const std::string& name_or_path);
+
+/// Reads and checks a model: our own keys (those of model_to_json), or a Hugging Face config.json of
+/// model_type llama, mistral, qwen2 or qwen3. Own keys: layers, width, ffn, heads and vocab are required; kv_heads
+/// defaults to heads, head_dim to width / heads, the rest as in ModelConfig; an unknown key is an error, with
+/// the nearest valid one. In a Hugging Face file an absent key means what its model_type's configuration says. What
+/// would make it another model is an error (another model_type or hidden_act, attention_bias, mlp_bias, a partial
+/// rotary factor); what else it asks for in vain stands in not_modelled.
+ModelConfig model_from_json(const nlohmann::json& json);
+nlohmann::json model_to_json(const ModelConfig& config);
+
+}  // namespace precbench

@@ -1,0 +1,278 @@
+// Presets against the parameter counts their authors publish, and the errors a wrong model file gets.
+#include "models/config/config.h"
+
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "kernels/base/errors.h"
+#include "tools/testing/catch.h"
+#include "tools/testing/temp_directory.h"
+#include "tools/testing/text.h"
+
+namespace precbench {
+namespace {
+
+using nlohmann::json;
+
+std::string error_of(const char* text) {
+  return refusal_of([&] { model_from_json(json::parse(text)); });
+}
+
+constexpr const char* kSmall =
+    R"({"layers": 2, "width": 64, "ffn": 96, "heads": 4, "kv_heads": 2, "vocab": 96})";
+
+json small_with(const char* key, const json& value) {
+  json object = json::parse(kSmall);
+  object[key] = value;
+  return object;
+}
+
+std::string error_with(const char* key, const json& value) {
+  return error_of(small_with(key, value).dump().c_str());
+}
+
+TEST_CASE("presets have the published number of parameters", "[models]") {
+  const std::map<std::string, std::int64_t> published = {
+      {"llama3.2-1b", 1'235'814'400},  {"llama3.2-3b", 3'212'749'824},     {"llama3.1-8b", 8'030'261'248},
+      {"llama3-70b", 70'553'706'496},  {"llama3.1-405b", 405'853'388'800}, {"qwen2.5-0.5b", 494'032'768},
+      {"qwen2.5-1.5b", 1'543'714'304}, {"qwen2.5-7b", 7'615'616'512},      {"qwen3-4b", 4'022'468'096},
+      {"qwen3-14b", 14'768'307'200},
+  };
+  for (const auto& [name, count] : published) {
+    INFO(name);
+    CHECK(parameter_count(find_model(name)) == count);
+  }
+}
+
+TEST_CASE("our own presets are what their names say", "[models]") {
+  const ModelConfig tiny = find_model("tiny");
+  CHECK(tiny == ModelConfig{.name = "tiny",
+                            .layers = 4,
+                            .width = 128,
+                            .ffn = 384,
+                            .heads = 4,
+                            .kv_heads = 2,
+                            .head_dim = 32,
+                            .vocab = 256,
+                            .tied = true});
+  // Per block q and o 128*128, k and v 64*128, three FFN matrices 384*128, two norms; then the norm and
+  // embedding.
+  CHECK(parameter_count(tiny) == 4 * (2 * 16384 + 2 * 8192 + 3 * 49152 + 256) + 128 + 256 * 128);
+  CHECK(std::abs(static_cast<double>(parameter_count(find_model("15m"))) / 15e6 - 1) < 0.06);
+  CHECK(std::abs(static_cast<double>(parameter_count(find_model("125m"))) / 125e6 - 1) < 0.02);
+  for (const char* name : {"tiny", "15m", "125m"}) {
+    const ModelConfig config = find_model(name);
+    for (std::int64_t size : {config.width, config.ffn, config.q_width(), config.vocab})
+      CHECK(size % 128 == 0);
+  }
+}
+
+TEST_CASE("every preset is valid and survives JSON", "[models]") {
+  for (const ModelConfig& preset : model_presets()) {
+    INFO(preset.name);
+    CHECK_NOTHROW(validate(preset));
+    CHECK(model_from_json(json::parse(model_to_json(preset).dump())) == preset);
+  }
+}
+
+TEST_CASE("an unknown model names the nearest", "[models]") {
+  CHECK(contains(refusal_of([] { find_model("lama3.1-8b"); }), "did you mean llama3.1-8b?"));
+}
+
+TEST_CASE("own keys: defaults", "[models]") {
+  const ModelConfig config =
+      model_from_json(json::parse(R"({"layers":1,"width":64,"ffn":96,"heads":4,"vocab":96})"));
+  CHECK(config.kv_heads == 4);
+  CHECK(config.head_dim == 16);
+  CHECK(config.rope_theta == 500000);
+  CHECK(config.norm_eps == 1e-5);
+  CHECK_FALSE(config.tied);
+  CHECK_FALSE(config.qk_norm);
+  CHECK_FALSE(config.qkv_bias);
+  CHECK(config.rope_scaling == RopeScaling{});
+}
+
+TEST_CASE("a wrong model file gets an error that names the field", "[models]") {
+  REQUIRE(error_of(kSmall).empty());
+  CHECK(contains(error_with("kv_heads", 3), "heads: 4 is not a multiple of kv_heads 3"));
+  CHECK(contains(error_with("head_dim", 15), "head_dim: 15 is odd"));
+  CHECK(contains(error_with("heads", 12), "head_dim: missing, and width 64 is not a multiple of heads 12"));
+  CHECK(contains(error_with("layers", 0), "layers: must be from 1"));
+  CHECK(contains(error_with("ffn", -128), "ffn: must be from 1"));
+  CHECK(contains(error_with("width", 64.5), "width: expected a whole number, got 64.5"));
+  CHECK(contains(error_with("vocab", 18446744073709551615ULL), "vocab: must be from 1"));
+  CHECK(contains(error_with("tied", 1), "tied: expected true or false"));
+  CHECK(contains(error_with("rope_theta", 0), "rope_theta: must be a positive number"));
+  CHECK(contains(error_with("norm_eps", "x"), "norm_eps: expected a number"));
+  CHECK(contains(error_with("vocabulary", 96), "vocabulary: unknown key; did you mean vocab?"));
+  CHECK(contains(error_of(R"({"layers":1,"width":64,"ffn":96,"heads":4})"), "vocab: missing"));
+  CHECK(contains(error_of("[1]"), "a model is a JSON object"));
+  json both = small_with("qk_norm", true);
+  both["qkv_bias"] = true;
+  CHECK(contains(error_of(both.dump().c_str()), "qkv_bias: no model has it beside qk_norm"));
+  CHECK(contains(
+      error_of(R"({"layers":16777216,"width":16777216,"ffn":16777216,"heads":2,"head_dim":2,"vocab":2})"),
+      "more than any model"));
+}
+
+constexpr const char* kHuggingFace = R"({"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3",
+  "hidden_act": "silu", "attention_bias": false, "hidden_size": 2560, "intermediate_size": 9728,
+  "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936,
+  "tie_word_embeddings": true, "rms_norm_eps": 1e-06, "rope_theta": 1000000, "rope_scaling": null,
+  "sliding_window": null, "use_sliding_window": false, "torch_dtype": "bfloat16", "use_cache": true})";
+
+TEST_CASE("a Hugging Face config.json is the same model as the preset", "[models]") {
+  ModelConfig config = model_from_json(json::parse(kHuggingFace));
+  CHECK(config.name.empty());
+  config.name = "qwen3-4b";
+  config.max_positions = 0;
+  CHECK(config == find_model("qwen3-4b"));
+
+  json newer = json::parse(kHuggingFace);
+  newer.erase("rope_theta");
+  newer["rope_parameters"] = {{"rope_theta", 5e6}, {"rope_type", "default"}};
+  CHECK(model_from_json(newer).rope_theta == 5e6);
+}
+
+TEST_CASE("a Hugging Face config.json of another family is refused", "[models]") {
+  const auto error_if = [](const char* key, const json& value) {
+    json object = json::parse(kHuggingFace);
+    object[key] = value;
+    return error_of(object.dump().c_str());
+  };
+  CHECK(contains(error_if("model_type", "gemma2"), "model_type: \"gemma2\" is not supported"));
+  CHECK(contains(error_if("hidden_act", "gelu"), "hidden_act: \"gelu\" is not supported"));
+  CHECK(contains(error_if("attention_bias", true), "attention_bias: not supported"));
+  CHECK(contains(error_if("hidden_size", nullptr), "hidden_size: missing"));
+  CHECK(contains(error_if("num_key_value_heads", 5), "heads: 32 is not a multiple of kv_heads 5"));
+}
+
+namespace {
+
+/// A config.json of a model_type with the keys that it must have, and more.
+json hugging_face(const char* model_type, const json& more = json::object()) {
+  json object = {{"model_type", model_type}, {"hidden_size", 4096},       {"intermediate_size", 8192},
+                 {"num_hidden_layers", 30},  {"num_attention_heads", 64}, {"vocab_size", 512}};
+  object.update(more);
+  return object;
+}
+
+ModelConfig read_hugging_face(const char* model_type, const json& more = json::object()) {
+  return model_from_json(hugging_face(model_type, more));
+}
+
+}  // namespace
+
+TEST_CASE("what a config.json leaves out means what its model_type says", "[models]") {
+  const auto shape = [](const ModelConfig& c) { return std::pair(c.kv_heads, c.head_dim); };
+  CHECK(shape(read_hugging_face("llama")) == std::pair<std::int64_t, std::int64_t>(64, 64));
+  CHECK(shape(read_hugging_face("mistral")) == std::pair<std::int64_t, std::int64_t>(8, 64));
+  CHECK(shape(read_hugging_face("qwen2")) == std::pair<std::int64_t, std::int64_t>(32, 64));
+  CHECK(shape(read_hugging_face("qwen3")) == std::pair<std::int64_t, std::int64_t>(32, 128));
+  // Null is not absent: as many as there are heads.
+  CHECK(read_hugging_face("qwen2", {{"num_key_value_heads", nullptr}}).kv_heads == 64);
+  CHECK(read_hugging_face("qwen2").qkv_bias);
+  for (const char* other : {"llama", "mistral", "qwen3"}) CHECK_FALSE(read_hugging_face(other).qkv_bias);
+  CHECK(read_hugging_face("llama").max_positions == 2048);
+  CHECK(read_hugging_face("qwen3", {{"max_position_embeddings", 40960}}).max_positions == 40960);
+}
+
+TEST_CASE("a sliding window is known where a layer has one", "[models]") {
+  const auto window = [](const char* model_type, const json& more) {
+    return read_hugging_face(model_type, more).sliding_window;
+  };
+  CHECK(window("mistral", json::object()) == 4096);
+  CHECK(window("mistral", {{"sliding_window", 1024}}) == 1024);
+  CHECK(window("mistral", {{"sliding_window", nullptr}}) == 0);
+  CHECK(window("qwen2", {{"sliding_window", 1024}}) == 0);
+  CHECK(window("qwen2", {{"sliding_window", 1024}, {"use_sliding_window", true}}) ==
+        1024);  // layers 28 and 29
+  CHECK(window("qwen2", {{"use_sliding_window", true}, {"max_window_layers", 30}}) == 0);
+  CHECK(window("qwen2", {{"use_sliding_window", true}, {"max_window_layers", 0}}) == 4096);
+  CHECK(window("qwen3", {{"use_sliding_window", true}, {"layer_types", {"full_attention"}}}) == 0);
+  CHECK(window("qwen3", {{"use_sliding_window", true}, {"layer_types", {"sliding_attention"}}}) == 4096);
+  CHECK(window("llama", {{"sliding_window", 64}}) == 0);
+}
+
+TEST_CASE("what a config.json asks for in vain is said", "[models]") {
+  const auto lines = [](const json& more) { return read_hugging_face("llama", more).not_modelled; };
+  CHECK(lines({{"torch_dtype", "bfloat16"}, {"use_cache", true}, {"eos_token_id", {1, 2}}}).empty());
+  CHECK(lines({{"quantization_config", nullptr}, {"embd_pdrop", 0.0}, {"is_decoder", false}}).empty());
+  CHECK(lines({{"attention_dropout", 0.1}}) == std::vector<std::string>{"attention_dropout 0.1 is left out"});
+  CHECK(lines({{"initializer_range", 0.01}}) ==
+        std::vector<std::string>{"initializer_range 0.01: fresh weights are made with 0.02"});
+  CHECK(lines({{"rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}}}) ==
+        std::vector<std::string>{"rope_scaling \"dynamic\" is not applied: RoPE is plain"});
+  CHECK(lines({{"logit_scale", 0.5}, {"embedding_multiplier", 12}}) ==
+        std::vector<std::string>{
+            "keys that are not known here were left out: embedding_multiplier, logit_scale"});
+  const json yarn = {{"type", "yarn"}, {"factor", 4.0}, {"beta_fsat", 7}};
+  CHECK(lines({{"rope_scaling", yarn}}) ==
+        std::vector<std::string>{"rope_scaling: beta_fsat is not known here and was left out"});
+  json complete = yarn;
+  complete["original_max_position_embeddings"] = 64;
+  CHECK(contains(error_with("rope_scaling", complete), "rope_scaling: beta_fsat: unknown key"));
+  CHECK(contains(
+      error_of(hugging_face("qwen3", {{"rope_parameters", {{"full_attention", {{"rope_theta", 5e5}}}}}})
+                   .dump()
+                   .c_str()),
+      "full_attention: angles by the type of a layer are not supported"));
+  // Biases that only some configurations have a key for.
+  CHECK(read_hugging_face("qwen2", {{"attention_bias", true}}).not_modelled.empty());
+  CHECK(
+      contains(error_of(hugging_face("qwen3", {{"attention_bias", true}}).dump().c_str()), "attention_bias"));
+  CHECK(contains(error_of(hugging_face("llama", {{"partial_rotary_factor", 0.5}}).dump().c_str()),
+                 "partial_rotary_factor: 0.5 is not supported"));
+}
+
+TEST_CASE("RoPE scaling is read with its defaults, or refused by its key", "[models]") {
+  const auto scaling = [](const json& more) { return read_hugging_face("llama", more).rope_scaling; };
+  const json llama3 = {{"rope_type", "llama3"},
+                       {"factor", 8.0},
+                       {"low_freq_factor", 1.0},
+                       {"high_freq_factor", 4.0},
+                       {"original_max_position_embeddings", 8192}};
+  CHECK(scaling({{"rope_scaling", llama3}}) == find_model("llama3.1-8b").rope_scaling);
+  CHECK(scaling({{"rope_parameters", llama3}}) == find_model("llama3.1-8b").rope_scaling);
+  // Of both the older key counts, unless it is empty.
+  CHECK(scaling({{"rope_scaling", llama3}, {"rope_parameters", {{"rope_type", "linear"}, {"factor", 2.0}}}})
+            .kind == RopeScaling::Kind::llama3);
+  CHECK(scaling({{"rope_scaling", json::object()}, {"rope_parameters", llama3}}).kind ==
+        RopeScaling::Kind::llama3);
+  const RopeScaling yarn =
+      scaling({{"max_position_embeddings", 4096}, {"rope_scaling", {{"type", "yarn"}, {"factor", 4.0}}}});
+  CHECK(yarn.original_context == 4096);
+  CHECK(yarn.attention_factor == 0.1 * std::log(4.0) + 1);
+  CHECK(scaling({{"max_position_embeddings", 8192},
+                 {"rope_scaling",
+                  {{"type", "yarn"}, {"factor", nullptr}, {"original_max_position_embeddings", 2048}}}})
+            .factor == 4);
+  const auto refusal = [&](const char* key, const json& value) {
+    json changed = llama3;
+    changed[key] = value;
+    return error_of(hugging_face("llama", {{"rope_scaling", changed}}).dump().c_str());
+  };
+  CHECK(contains(refusal("factor", nullptr), "rope_scaling: factor: missing"));
+  CHECK(contains(refusal("factor", 0.5), "rope_scaling: factor: must be 1 or more, got 0.5"));
+  CHECK(contains(refusal("factor", "8"), "rope_scaling: factor: expected a number"));
+  CHECK(contains(refusal("high_freq_factor", 1.0),
+                 "rope_scaling: high_freq_factor: 1 is not above low_freq_factor 1"));
+  CHECK(contains(refusal("original_max_position_embeddings", 0),
+                 "rope_scaling: original_max_position_embeddings"));
+  CHECK(
+      contains(error_of(hugging_face("llama", {{"rope_scaling", 8}}).dump().c_str()), "expected an object"));
+}
+
+TEST_CASE("a model file takes its name from its path, and an error names the file", "[models]") {
+  const TempDirectory folder;
+  CHECK(find_model(folder.write("mine.json", kSmall)).name == "mine");
+  CHECK(find_model(folder.write("Qwen3-4B/config.json", kHuggingFace)).name == "Qwen3-4B");
+  CHECK_THROWS_AS(find_model(folder.write("broken.json", "{\"layers\": 2")), InvalidInput);
+  CHECK_THROWS_AS(find_model(folder / "no_such_model.json"), InvalidInput);
+  const std::string odd = folder.write("odd.json", small_with("head_dim", 7).dump());
+  CHECK(contains(refusal_of([&] { find_model(odd); }), "odd.json: head_dim: 7 is odd"));
+}
+
+}  // namespace
+}  // namespace precbench

@@ -1,0 +1,384 @@
+// Token sources: order and sharding, the synthetic language's entropy, text, token files, and refusals.
+#include "models/data/data.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <numeric>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "models/data/files.h"
+#include "models/data/random.h"
+#include "tools/testing/catch.h"
+#include "tools/testing/temp_directory.h"
+#include "tools/testing/text.h"
+
+using namespace precbench;
+
+namespace {
+
+std::vector<std::int32_t> sequence_of(const DataSource& data, std::uint64_t index, std::int64_t T) {
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(T) + 1, -1);
+  data.sequence(index, T, tokens.data());
+  return tokens;
+}
+
+template <class Stored>
+std::string bytes_of_tokens(const std::vector<Stored>& tokens) {
+  return {reinterpret_cast<const char*>(tokens.data()), tokens.size() * sizeof(Stored)};
+}
+
+std::string bin_header(std::int32_t magic, std::int32_t version, std::int32_t count) {
+  std::vector<std::int32_t> header(256, 0);
+  header[0] = magic, header[1] = version, header[2] = count;
+  return bytes_of_tokens(header);
+}
+
+std::string refusal(const DataOptions& options) {
+  return refusal_of([&] { open_data(options); });
+}
+
+/// All tokens of a corpus in file order, put together from one epoch of windows of length T.
+std::vector<std::int32_t> whole_corpus(const DataOptions& options, std::int64_t tokens) {
+  DataOptions all = options;
+  all.T = tokens - 1;
+  return sequence_of(*open_data(all), 0, tokens - 1);
+}
+
+struct BigramCounts {
+  std::map<std::pair<std::int32_t, std::int32_t>, double> pair;
+  std::map<std::int32_t, double> first;
+  double n = 0;
+
+  BigramCounts(const DataSource& data, std::uint64_t begin, std::uint64_t end, std::int64_t T) {
+    for (std::uint64_t index = begin; index < end; ++index) {
+      const std::vector<std::int32_t> tokens = sequence_of(data, index, T);
+      for (std::int64_t t = 0; t < T; ++t) {
+        ++pair[{tokens[t], tokens[t + 1]}];
+        ++first[tokens[t]];
+        ++n;
+      }
+    }
+  }
+};
+
+}  // namespace
+
+TEST_CASE("permute is a bijection of 0 to n - 1 for every n, and keys differ", "[data]") {
+  for (std::uint64_t n = 1; n <= 300; ++n) {
+    std::set<std::uint64_t> seen;
+    for (std::uint64_t i = 0; i < n; ++i) seen.insert(permute(i, n, 42));
+    CHECK(seen.size() == n);
+    CHECK(*seen.rbegin() == n - 1);
+  }
+  // Two random permutations of n agree in one place on average; more than 20 has a chance below 1e-18.
+  int fixed = 0, agree = 0;
+  for (std::uint64_t i = 0; i < 100000; ++i) {
+    fixed += permute(i, 100000, 1) == i;
+    agree += permute(i, 100000, 1) == permute(i, 100000, 2);
+  }
+  CHECK(fixed <= 20);
+  CHECK(agree <= 20);
+}
+
+TEST_CASE("permute takes every one of the 24 orders of four about equally often", "[data]") {
+  std::map<std::vector<std::uint64_t>, int> orders;
+  const int keys = 24000;
+  for (int key = 0; key < keys; ++key) {
+    std::vector<std::uint64_t> order;
+    for (std::uint64_t i = 0; i < 4; ++i)
+      order.push_back(permute(i, 4, mix64(static_cast<std::uint64_t>(key))));
+    ++orders[order];
+  }
+  CHECK(orders.size() == 24);
+  double chi2 = 0;
+  for (const auto& [order, count] : orders) chi2 += (count - 1000.0) * (count - 1000.0) / 1000.0;
+  CHECK(chi2 < 70);  // 23 degrees of freedom: exceeded by chance once in 10^6
+}
+
+TEST_CASE("N ranks and one rank with N-fold accumulation see the same global batch", "[data]") {
+  const std::uint64_t batch = 3, steps = 4;
+  for (const std::uint64_t ranks : {1, 2, 4}) {
+    const std::uint64_t accumulation = 4 / ranks;
+    for (std::uint64_t step = 0; step < steps; ++step) {
+      std::set<std::uint64_t> seen;
+      for (std::uint64_t micro = 0; micro < accumulation; ++micro)
+        for (std::uint64_t rank = 0; rank < ranks; ++rank)
+          for (std::uint64_t b = 0; b < batch; ++b)
+            seen.insert(sequence_index(step, micro, accumulation, rank, ranks, batch, b));
+      CHECK(seen.size() == 12);
+      CHECK(*seen.begin() == step * 12);
+      CHECK(*seen.rbegin() == step * 12 + 11);
+    }
+  }
+}
+
+TEST_CASE("synthetic data has the entropy it claims, for every vocabulary", "[data]") {
+  const std::int64_t V = GENERATE(2, 3, 4, 5, 100, 256, 32000, 128256);
+  const auto data = open_data({"", "", 7, V, 64});
+  const double entropy = data->entropy_nats().value();
+  CHECK(data->vocab() == V);
+  if (V >= 4) CHECK(std::abs(entropy - 1.75 * std::log(2.0)) < 1e-12);
+  if (V == 2) CHECK(std::abs(entropy + 10 / 16. * std::log(10 / 16.) + 6 / 16. * std::log(6 / 16.)) < 1e-12);
+
+  const std::int64_t T = 1000;
+  const BigramCounts counts(*data, 0, 400, T);
+  // Conditional entropy of the counts. Each next token's log-probability has a variance below 1 nat^2 (0.33
+  // for four successors), so the mean of n has a standard error below 1/sqrt(n); the plug-in estimate is also
+  // low by (pairs - words) / 2n (Miller-Madow). Five standard errors.
+  double measured = 0;
+  for (const auto& [pair, count] : counts.pair) {
+    measured -= count / counts.n * std::log(count / counts.first.at(pair.first));
+  }
+  const double bias = static_cast<double>(counts.pair.size() - counts.first.size()) / (2 * counts.n);
+  CHECK(std::abs(measured + bias - entropy) < 5 / std::sqrt(counts.n));
+
+  const std::int64_t words = std::min<std::int64_t>(V, 256);
+  CHECK(static_cast<std::int64_t>(counts.first.size()) == words);
+  CHECK(static_cast<std::int64_t>(counts.pair.size()) == words * std::min<std::int64_t>(words, 4));
+  CHECK(counts.first.begin()->first >= 0);
+  CHECK(counts.first.rbegin()->first < V);
+  if (V > 256) CHECK(counts.first.rbegin()->first > V / 2);  // scattered, not the first 256
+}
+
+TEST_CASE("synthetic data is learnable: counted bigrams reach the floor, word frequencies do not", "[data]") {
+  const auto data = open_data({"", "", 3, 50000, 64});
+  const std::int64_t T = 1000;
+  const BigramCounts train(*data, 0, 400, T);
+  const BigramCounts test(*data, 400, 500, T);
+  double bigram = 0, unigram = 0;
+  for (const auto& [pair, count] : test.pair) {
+    REQUIRE(train.pair.count(pair) == 1);  // nothing is ever seen for the first time in the test sequences
+    bigram -= count / test.n * std::log(train.pair.at(pair) / train.first.at(pair.first));
+    unigram -= count / test.n * std::log(train.first.at(pair.second) / train.n);
+  }
+  CHECK(std::abs(bigram - data->entropy_nats().value()) < 5 / std::sqrt(test.n));
+  CHECK(std::abs(unigram - std::log(256.0)) < 0.01);
+}
+
+TEST_CASE("sequences depend on seed and index alone", "[data]") {
+  TempDirectory directory;
+  std::string text;
+  for (int i = 0; i < 5000; ++i) text += static_cast<char>(mix64(static_cast<std::uint64_t>(i)));
+  for (const std::string& path : {std::string(), directory.write("a.txt", text)}) {
+    const auto data = open_data({path, "", 1, 256, 32});
+    const auto again = open_data({path, "", 1, 256, 32});
+    const auto other = open_data({path, "", 2, 256, 32});
+    int same_as_other_seed = 0, same_as_next = 0;
+    for (std::uint64_t i = 0; i < 50; ++i) {
+      CHECK(sequence_of(*data, i, 32) == sequence_of(*again, i, 32));
+      same_as_other_seed += sequence_of(*data, i, 32) == sequence_of(*other, i, 32);
+      same_as_next += sequence_of(*data, i, 32) == sequence_of(*data, i + 1, 32);
+    }
+    CHECK(same_as_other_seed < 10);
+    CHECK(same_as_next < 10);
+  }
+}
+
+TEST_CASE("several threads read one source", "[data]") {
+  TempDirectory directory;
+  std::string text;
+  for (int i = 0; i < 2000; ++i) text += "line " + std::to_string(i) + "<|endoftext|>";
+  const auto data = open_data({directory.write("a.txt", text), "", 1, 256, 64});
+  std::vector<std::vector<std::int32_t>> alone(200), together(200);
+  for (std::uint64_t i = 0; i < 200; ++i) alone[i] = sequence_of(*data, i, 64);
+  std::vector<std::thread> threads;
+  for (std::uint64_t rank = 0; rank < 4; ++rank) {
+    threads.emplace_back([&, rank] {
+      for (std::uint64_t i = rank; i < 200; i += 4) together[i] = sequence_of(*data, i, 64);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(alone == together);
+}
+
+TEST_CASE("every epoch visits every window once, each epoch in its own order", "[data]") {
+  TempDirectory directory;
+  const std::int64_t T = 16, windows = 100;
+  std::vector<std::uint32_t> tokens(T * windows + 1 + 5);  // five tokens too few for one more window
+  std::iota(tokens.begin(), tokens.end(), 0u);
+  const auto data = open_data({directory.write("a.u32", bytes_of_tokens(tokens)), "", 9, 1 << 20, T});
+  std::vector<std::vector<std::int32_t>> orders;
+  for (std::uint64_t epoch = 0; epoch < 3; ++epoch) {
+    std::vector<std::int32_t> order;
+    for (std::uint64_t i = 0; i < windows; ++i) {
+      const auto window = sequence_of(*data, epoch * windows + i, T);
+      for (std::int64_t t = 0; t <= T; ++t) REQUIRE(window[t] == window[0] + t);
+      order.push_back(window[0]);
+    }
+    CHECK(!std::is_sorted(order.begin(), order.end()));
+    orders.push_back(order);
+    std::sort(order.begin(), order.end());
+    for (std::int64_t i = 0; i < windows; ++i) CHECK(order[i] == i * T);
+  }
+  CHECK(orders[0] != orders[1]);
+  CHECK(orders[1] != orders[2]);
+}
+
+TEST_CASE("text: bytes are tokens, the end-of-text marker and the gap between files are one token 0",
+          "[data]") {
+  TempDirectory directory;
+  directory.write("t/b.txt", "\xff<|endoftext|><|endoftext|>z");
+  directory.write("t/a.txt", "<|endoftext|>xy<|endoftext");
+  directory.write("t/c.txt", "");  // an empty file leaves no trace
+  directory.write("t/sub/d.txt", "q<|endoftext|>");
+  directory.write("t/other.h", "not this one");
+  std::vector<std::int32_t> expected = {0, 'x', 'y'};
+  for (const char c : std::string("<|endoftext")) expected.push_back(c);
+  for (const std::int32_t token : {0, 0xff, 0, 0, static_cast<int>('z'), 0, static_cast<int>('q'), 0}) {
+    expected.push_back(token);
+  }
+  const DataOptions options{directory / "t", "*.txt", 0, 256, 1};
+  CHECK(whole_corpus(options, static_cast<std::int64_t>(expected.size())) == expected);
+  DataOptions too_long = options;
+  too_long.T = static_cast<std::int64_t>(expected.size());
+  CHECK(contains(refusal(too_long), "holds 22 tokens"));
+  CHECK(contains(open_data(options)->describe(), "3 files that match '*.txt', 22 tokens"));
+  CHECK(!open_data(options)->entropy_nats());
+
+  // Short windows put together give the same corpus, wherever they begin and end.
+  for (const std::int64_t T : {1, 2, 3, 5, 7}) {
+    const auto data = open_data({directory / "t", "*.txt", 0, 256, T});
+    std::set<std::vector<std::int32_t>> seen, wanted;
+    for (std::int64_t w = 0; w < 21 / T; ++w) {
+      seen.insert(sequence_of(*data, static_cast<std::uint64_t>(w), T));
+      wanted.insert({expected.begin() + w * T, expected.begin() + w * T + T + 1});
+    }
+    CHECK(seen == wanted);
+  }
+}
+
+TEST_CASE("text: markers are found across the chunks of the opening scan", "[data]") {
+  TempDirectory directory;
+  const std::string marker = "<|endoftext|>";
+  const std::size_t chunk = std::size_t{8} << 20;
+  for (const std::size_t before : {chunk - 13, chunk - 12, chunk - 6, chunk - 1, chunk, chunk + 1}) {
+    const std::string path = directory.write("a.txt", std::string(before, 'a') + marker + "b" + marker + "c");
+    const auto tokens = whole_corpus({path, "", 0, 256, 1}, static_cast<std::int64_t>(before) + 4);
+    CHECK(std::all_of(tokens.begin(), tokens.end() - 4, [](std::int32_t token) { return token == 'a'; }));
+    CHECK(std::vector<std::int32_t>(tokens.end() - 4, tokens.end()) ==
+          std::vector<std::int32_t>{0, 'b', 0, 'c'});
+  }
+}
+
+TEST_CASE("neither opening a corpus nor reading all of it keeps it resident", "[data]") {
+  const auto resident_file_bytes = [] {
+    std::ifstream statm("/proc/self/statm");
+    std::int64_t total = 0, resident = 0, shared = 0;
+    statm >> total >> resident >> shared;
+    return shared * ::sysconf(_SC_PAGESIZE);
+  };
+  TempDirectory directory;
+  const std::int64_t size = std::int64_t{64} << 20, T = 4096;
+  const std::string path = directory.write("a.txt", std::string(static_cast<std::size_t>(size), 'a'));
+  const std::int64_t before = resident_file_bytes();
+  const auto data = open_data({path, "", 0, 256, T});
+  CHECK(resident_file_bytes() - before < size / 8);
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(T) + 1);
+  for (std::int64_t i = 0; i < size / T; ++i) data->sequence(static_cast<std::uint64_t>(i), T, tokens.data());
+  CHECK(resident_file_bytes() - before < size / 8);
+}
+
+TEST_CASE("a directory: sorted order, links, loops and unreadable files", "[data]") {
+  TempDirectory directory;
+  directory.write("t/b.h", "bb");
+  directory.write("t/a/z.h", "zz");
+  directory.write("t/a.h", "aa");
+  std::filesystem::create_directory_symlink(directory / "t", directory / "t/a/loop");
+  std::filesystem::create_directory_symlink(directory / "t/a", directory / "t/second-way");
+  std::filesystem::create_symlink(directory / "nowhere", directory / "t/dangling.h");
+  REQUIRE(::mkfifo((directory / "t/fifo.h").c_str(), 0600) == 0);
+  std::filesystem::create_directory(directory / "t/directory.h");
+  directory.write("t/directory.h/x.h", "xx");
+
+  const FoundFiles found = find_files(directory / "t", "*.h");
+  CHECK(found.paths == std::vector<std::string>{directory / "t/a/z.h", directory / "t/a.h",
+                                                directory / "t/b.h", directory / "t/directory.h/x.h"});
+  CHECK(found.skipped == 2);
+  const auto data = open_data({directory / "t", "*.h", 0, 256, 4});
+  CHECK(contains(data->describe(), "4 files"));
+  CHECK(contains(data->describe(), "11 tokens, 2 unreadable skipped"));
+}
+
+TEST_CASE("token files: llm.c's two versions, raw tokens, and directories of shards", "[data]") {
+  TempDirectory directory;
+  const std::vector<std::uint16_t> small = {0, 1, 50256, 65535, 7};
+  const std::vector<std::uint32_t> large = {0, 128255, 65536, 3, 9};
+  const std::vector<std::int32_t> small_tokens(small.begin(), small.end()),
+      large_tokens(large.begin(), large.end());
+  directory.write("gpt2/a.bin", bin_header(20240520, 1, 5) + bytes_of_tokens(small));
+  directory.write("llama/a.bin", bin_header(20240801, 7, 5) + bytes_of_tokens(large));
+  directory.write("raw/a.u16", bytes_of_tokens(small));
+  directory.write("raw/a.u32", bytes_of_tokens(large));
+  CHECK(whole_corpus({directory / "gpt2/a.bin", "", 0, 65536, 1}, 5) == small_tokens);
+  CHECK(whole_corpus({directory / "llama/a.bin", "", 0, 128256, 1}, 5) == large_tokens);
+  CHECK(whole_corpus({directory / "raw/a.u16", "", 0, 65536, 1}, 5) == small_tokens);
+  CHECK(whole_corpus({directory / "raw/a.u32", "", 0, 128256, 1}, 5) == large_tokens);
+
+  directory.write("gpt2/b.bin",
+                  bin_header(20240520, 1, 2) + bytes_of_tokens(std::vector<std::uint16_t>{8, 9}));
+  std::vector<std::int32_t> both = small_tokens;
+  both.insert(both.end(), {8, 9});
+  CHECK(whole_corpus({directory / "gpt2", "*.bin", 0, 65536, 1}, 7) == both);
+
+  CHECK(contains(refusal({directory / "raw", "", 0, 65536, 1}), "mixes uint16 tokens"));
+  CHECK(contains(refusal({directory / "raw", "*.u32", 0, 128255, 1}),
+                 "a.u32: token 128255 at position 1 is beyond the vocabulary of 128255"));
+  CHECK(contains(refusal({directory / "gpt2", "", 0, 50257, 1}),
+                 "a.bin: token 65535 at position 3 is beyond the vocabulary of 50257"));
+}
+
+TEST_CASE("a token beyond the vocabulary is found wherever it stands", "[data]") {
+  TempDirectory directory;
+  const std::size_t chunk = (std::size_t{8} << 20) / 4;
+  for (const std::size_t position : {std::size_t{0}, chunk - 1, chunk, chunk + 4}) {
+    std::vector<std::uint32_t> tokens(chunk + 5, 99);
+    tokens[position] = 0xffffffffu;
+    const std::string path = directory.write("a.u32", bytes_of_tokens(tokens));
+    CHECK(contains(refusal({path, "", 0, 100, 1}),
+                   "token 4294967295 at position " + std::to_string(position) + " is beyond"));
+  }
+}
+
+TEST_CASE("data that cannot be trained on is refused with one line that says why", "[data]") {
+  TempDirectory directory;
+  const std::string text = directory.write("hello.txt", "hello");
+  CHECK(contains(refusal({directory / "missing", "", 0, 256, 1}), "missing: cannot be read (No such file"));
+  CHECK(contains(refusal({directory.write("empty.txt", ""), "", 0, 256, 1}), "empty.txt: is empty"));
+  CHECK(contains(refusal({text, "", 0, 255, 1}), "vocabulary of at least 256 (one token per byte), not 255"));
+  CHECK(contains(refusal({text, "", 0, 256, 5}), "holds 5 tokens, but one sequence of length 5 needs 6"));
+  CHECK(refusal({text, "", 0, 256, 4}).empty());
+  CHECK(contains(refusal({text, "", 0, 256, 0}), "sequence length 0"));
+  CHECK(contains(refusal({"", "", 0, 1, 8}), "vocabulary of 1"));
+  CHECK(contains(refusal({"", "", 0, std::int64_t{1} << 31, 8}), "vocabulary of 2147483648"));
+  CHECK(contains(refusal({directory.path().string(), "*.none", 0, 256, 1}), "a name that matches '*.none'"));
+  CHECK(contains(refusal({directory.path().string(), "empty*", 0, 256, 1}), "nothing to read"));
+  CHECK(contains(refusal({"/dev/null", "", 0, 256, 1}), "is not a regular file"));
+
+  const auto refused_bin = [&](const std::string& content) {
+    return refusal({directory.write("a.bin", content), "", 0, 70000, 1});
+  };
+  const std::string five(10, '\1');
+  CHECK(contains(refused_bin("short"), "5 bytes are too few for the header"));
+  CHECK(contains(refused_bin(bin_header(1, 1, 5) + five), "bad magic 1,"));
+  CHECK(contains(refused_bin(bin_header(20240522, 1, 5) + five), "evaluation file"));
+  CHECK(contains(refused_bin(bin_header(20240520, 7, 5) + five),
+                 "version 7, but magic 20240520 goes with version 1"));
+  CHECK(contains(refused_bin(bin_header(20240520, 1, 6) + five), "truncated: its header promises 6 tokens"));
+  CHECK(contains(refused_bin(bin_header(20240801, 7, 5) + five),
+                 "truncated: its header promises 5 tokens (20 bytes)"));
+  CHECK(contains(refused_bin(bin_header(20240520, 1, 4) + five), "corrupt: its header promises 4 tokens"));
+  CHECK(contains(refused_bin(bin_header(20240520, 1, 0)), "holds no tokens"));
+  CHECK(contains(refused_bin(bin_header(20240520, 1, -5) + five), "holds no tokens"));
+  CHECK(refused_bin(bin_header(20240520, 1, 5) + five).empty());
+  CHECK(contains(refusal({directory.write("odd.u16", "abc"), "", 0, 70000, 1}),
+                 "not a whole number of 2-byte"));
+  CHECK(contains(refusal({directory.write("odd.u32", "ab"), "", 0, 70000, 1}), "holds no tokens"));
+}

@@ -1,0 +1,34 @@
+// Closed-form model FLOPs; flops.h gives the formula.
+#include "models/transformer/flops.h"
+
+namespace precbench {
+namespace {
+
+/// Two FLOPs per multiply-add, in each of the forward, dX and dW products.
+constexpr std::int64_t kFlopsPerWeight = 6;
+
+}  // namespace
+
+const char* name_of(FlopConvention convention) {
+  return convention == FlopConvention::causal ? "causal" : "torchtitan";
+}
+
+FlopCount flops_per_token(const ModelConfig& config, std::int64_t seq, FlopConvention convention) {
+  FlopCount count;
+  const std::int64_t head_weights = config.vocab * config.width;
+  count.head = kFlopsPerWeight * head_weights;
+  // Per token and block, QK^T and PV are seq x D products for each head: 2 seq D weights' worth, unmasked.
+  const std::int64_t full_attention = kFlopsPerWeight * config.layers * 2 * seq * config.q_width();
+  if (convention == FlopConvention::causal) {
+    count.gemm = kFlopsPerWeight * config.layers * block_matrix_parameters(config);
+    count.attention = full_attention / 2;
+  } else {
+    // torchtitan takes 6 N with N every parameter, less the embedding where that is not also the head.
+    const std::int64_t vocabulary_weights = (config.tied ? 1 : 2) * head_weights;
+    count.gemm = kFlopsPerWeight * (parameter_count(config) - vocabulary_weights);
+    count.attention = full_attention;
+  }
+  return count;
+}
+
+}  // namespace precbench

@@ -1,0 +1,71 @@
+// The FLOP formula against numbers that others published or that follow from their code.
+#include "models/transformer/flops.h"
+
+#include <cmath>
+
+#include "kernels/base/errors.h"
+#include "tools/testing/catch.h"
+
+namespace precbench {
+namespace {
+
+double total(const char* model, std::int64_t seq, FlopConvention convention) {
+  return static_cast<double>(flops_per_token(find_model(model), seq, convention).total());
+}
+
+// A golden with n printed digits is met when rounding to them gives it.
+bool rounds_to(double got, double want, double last_digit) { return std::abs(got - want) <= last_digit / 2; }
+
+TEST_CASE("causal FLOPs of Llama-3-8B at 8192", "[models]") {
+  const FlopCount count = flops_per_token(find_model("llama3.1-8b"), 8192);
+  CHECK(rounds_to(static_cast<double>(count.total()), 5.147e10, 1e7));
+  // By hand: 218,103,808 linear weights a block.
+  CHECK(count.gemm == 6LL * 32 * 218'103'808);
+  CHECK(count.head == 6LL * 128256 * 4096);
+  CHECK(count.attention == 6LL * 32 * 8192 * 4096);
+}
+
+TEST_CASE("causal FLOPs reproduce NVIDIA's H100 rows", "[models]") {
+  // Megatron Bridge's performance summary, 25.11, sequence 8192: TFLOP/s per GPU beside tokens/s per GPU.
+  // Both are printed as whole numbers, so the formula meets a row if it maps the one's rounding interval onto
+  // the other's.
+  struct Row {
+    const char* model;
+    double tflops, tokens_per_s;
+  };
+  for (const Row& row :
+       {Row{"llama3.1-8b", 744, 14451}, Row{"llama3-70b", 736, 1639}, Row{"llama3.1-405b", 827, 328}}) {
+    INFO(row.model);
+    const double per_token = total(row.model, 8192, FlopConvention::causal);
+    CHECK((row.tflops - 0.5) * 1e12 / per_token < row.tokens_per_s + 0.5);
+    CHECK((row.tflops + 0.5) * 1e12 / per_token > row.tokens_per_s - 0.5);
+  }
+}
+
+TEST_CASE("torchtitan's convention", "[models]") {
+  CHECK(rounds_to(total("llama3.1-8b", 8192, FlopConvention::torchtitan), 5.7914e10, 1e6));
+  CHECK(rounds_to(total("llama3.1-8b", 2048, FlopConvention::torchtitan), 4.8251e10, 1e6));
+  CHECK(rounds_to(total("llama3.2-1b", 8192, FlopConvention::torchtitan), 1.0636e10, 1e6));
+  CHECK(rounds_to(total("llama3.2-3b", 8192, FlopConvention::torchtitan), 2.7732e10, 1e6));
+  CHECK(rounds_to(total("llama3-70b", 8192, FlopConvention::torchtitan), 4.8144e11, 1e7));
+}
+
+TEST_CASE("a tied head costs what an untied one costs", "[models]") {
+  ModelConfig config = find_model("tiny");
+  const FlopCount tied = flops_per_token(config, 128);
+  config.tied = false;
+  CHECK(flops_per_token(config, 128).total() == tied.total());
+}
+
+TEST_CASE("heads need not add up to the width", "[models]") {
+  const ModelConfig config = find_model("qwen3-4b");  // 32 heads of 128 beside a width of 2560
+  CHECK(flops_per_token(config, 4096).attention == 6LL * 36 * 4096 * 32 * 128);
+}
+
+TEST_CASE("the largest preset at a million tokens does not overflow", "[models]") {
+  const FlopCount count = flops_per_token(find_model("llama3.1-405b"), 1 << 20, FlopConvention::torchtitan);
+  CHECK(count.attention == 12LL * 126 * (1 << 20) * 16384);
+}
+
+}  // namespace
+}  // namespace precbench

@@ -1,0 +1,129 @@
+// Where every parameter lies: pure arithmetic, the same on every device and rank.
+//
+// Parameters form units: one per block, and the edges (embedding; final norm and lm_head, or all three in one
+// unit when tied). A unit is what is gathered, released and reduced at a time. Inside a unit the matrices
+// come first, norm gains and biases last, so that weight decay covers one run; q|k|v and gate|up lie side by
+// side and are used as one matrix, as the biases of q|k|v are as one vector. Over the whole model the units lie
+// in the order in which backward finishes them, last to first: that lets the gradient buffer be lent to
+// activations until backward reaches it (kernels/device/memory.h).
+//
+// Under FSDP a unit is cut into `pieces` equal shards, the last ones padded or empty.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/numerics/tensor.h"
+#include "models/config/config.h"
+
+namespace precbench {
+
+/// How a parameter starts and whether weight decay applies to it.
+enum class ParameterKind : std::uint8_t {
+  matrix,  ///< starts at random; decayed
+  gain,    ///< of a norm: starts at 1
+  bias,    ///< starts at 0
+};
+
+/// A tensor under its Hugging Face name.
+struct Parameter {
+  std::string name;
+  std::int64_t offset = 0;  ///< element in its unit
+  std::int64_t rows = 0, cols = 0;
+  ParameterKind kind = ParameterKind::matrix;
+
+  std::int64_t size() const { return rows * cols; }
+  /// [rows, cols], or [cols] of a vector.
+  std::vector<std::int64_t> shape() const {
+    return kind == ParameterKind::matrix ? std::vector<std::int64_t>{rows, cols}
+                                         : std::vector<std::int64_t>{cols};
+  }
+};
+
+struct Unit {
+  std::vector<Parameter> parameters;
+  std::int64_t size = 0;  ///< elements, alignment holes included
+};
+
+/// A run of elements that the optimizer treats alike.
+struct Run {
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+  ParameterKind kind = ParameterKind::matrix;
+
+  bool decay() const { return kind == ParameterKind::matrix; }
+};
+
+/// A block's tensors as views of its unit, for weights and gradients alike.
+struct BlockTensors {
+  Tensor qkv;             ///< [(H + 2 KV) D, C]
+  Tensor o;               ///< [C, H D]
+  Tensor gate_up;         ///< [2 F, C]
+  Tensor down;            ///< [C, F]
+  Tensor norm1, norm2;    ///< [1, C]: input_layernorm, post_attention_layernorm
+  Tensor q_norm, k_norm;  ///< [1, D], empty without QK-norm
+  Tensor qkv_bias;        ///< [1, (H + 2 KV) D], empty without biases
+};
+
+class Layout {
+ public:
+  /// pieces: 1, or the ranks that share every unit. `whole_blocks`: the shards of blocks end where 128 rows
+  /// of a matrix end, and are a little larger for it.
+  Layout(const ModelConfig& config, int pieces, bool whole_blocks = false);
+
+  const std::vector<Unit>& units() const { return units_; }
+  int unit_count() const { return static_cast<int>(units_.size()); }
+  int block_unit(std::int64_t layer) const { return first_block_ + static_cast<int>(layer); }
+  int embedding_unit() const { return embedding_unit_; }
+  int head_unit() const { return unit_count() - 1; }
+  /// Units in the order in which backward completes their gradients.
+  std::vector<int> backward_order() const;
+  bool is_block(int unit) const { return unit >= first_block_ && unit < first_block_ + config_.layers; }
+
+  int pieces() const { return pieces_; }
+  /// Elements of one shard of a unit; the whole unit where pieces is 1.
+  std::int64_t shard_size(int unit) const { return shard_sizes_[unit]; }
+  /// First element of a unit in a buffer that holds one shard of every unit, and that buffer's size.
+  std::int64_t shard_offset(int unit) const { return shard_offsets_[unit]; }
+  std::int64_t local_size() const { return shard_offsets_.back(); }
+  /// First element of a unit in the unsharded model: the counter of random numbers.
+  std::int64_t model_offset(int unit) const { return model_offsets_[unit]; }
+  /// The unit's elements in the shard of `piece`, as [first, last) of the unit.
+  std::pair<std::int64_t, std::int64_t> shard_range(int unit, int piece) const;
+
+  /// The runs of a shard, without holes; offsets relative to the shard.
+  std::vector<Run> runs(int unit, int piece) const;
+
+  BlockTensors block(const Tensor& unit) const;
+  /// The four matrices of a block as linear layers use them: element in the unit, rows, columns.
+  struct Matrix {
+    std::int64_t offset, rows, cols;
+    std::int64_t size() const { return rows * cols; }
+  };
+  std::array<Matrix, 4> block_matrices() const;
+  /// First element of a block's vectors, gains and biases, which are the rest of its unit.
+  std::int64_t vectors_offset() const { return units_[first_block_].parameters[7].offset; }
+  Tensor embedding(const Tensor& unit) const;   ///< of embedding_unit: [V, C]
+  Tensor final_norm(const Tensor& unit) const;  ///< of head_unit: [1, C]
+  Tensor lm_head(const Tensor& unit) const;     ///< of head_unit: [V, C]; the embedding when tied
+
+ private:
+  void add_matrix(Unit& unit, const std::string& name, std::int64_t rows, std::int64_t cols);
+  void add_vector(Unit& unit, const std::string& name, std::int64_t size, ParameterKind kind);
+  /// More of the last parameter, under a name of its own and without a hole before it: rows of its matrix, or
+  /// elements of its vector.
+  void extend(Unit& unit, const std::string& name, std::int64_t count);
+  Unit make_block(std::int64_t layer);
+  /// The smallest shard of a block, at least its share, that ends whole wherever it ends.
+  std::int64_t whole_block_shard() const;
+
+  ModelConfig config_;
+  int pieces_;
+  int first_block_ = 0, embedding_unit_ = 0;
+  std::vector<Unit> units_;
+  std::vector<std::int64_t> shard_sizes_, shard_offsets_, model_offsets_;
+};
+
+}  // namespace precbench

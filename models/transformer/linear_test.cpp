@@ -1,0 +1,275 @@
+// A linear layer in every built-in recipe on the CPU device: how much noise its quantization adds (SQNR, with
+// random gradients), and where a non-finite value goes.
+#include "models/transformer/linear.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "kernels/cpu/op_testing.h"
+
+using namespace precbench;
+using namespace precbench::testing;
+
+namespace {
+
+constexpr std::int64_t kM = 256, kN = 256,
+                       kK = 384;  // tokens, out and in features; two blocks of 128 or more
+
+/// A device and memory for one layer's forms.
+struct Bench {
+  std::unique_ptr<Device> device = make_cpu_device(1);
+  std::vector<std::byte> memory = std::vector<std::byte>(16 << 20);
+  Arena arena{memory.data(), 16 << 20};
+
+  /// An operand with the forms that the layer takes.
+  Operand prepare(const Tensor& value, const OperandFormat& row, const OperandFormat& col) {
+    Operand x = make_operand(value, row, col);
+    if (row.quantized()) x.row = push_form(arena, Segment::activations, row, value.rows, value.cols);
+    if (col.quantized()) x.col = push_form(arena, Segment::activations, col, value.cols, value.rows);
+    if (row.granularity == Granularity::tensor || col.granularity == Granularity::tensor)
+      x.amax = arena.push(Segment::activations, DType::f32, 1, 1);
+    device->quantize(x);
+    return x;
+  }
+};
+
+struct Layer {
+  std::vector<float> y, dx, dw;
+};
+
+/// The layer in FP32 outputs, so that only quantization is measured.
+Layer run(const Recipe& recipe, const std::vector<float>& x, const std::vector<float>& w,
+          const std::vector<float>& dy) {
+  Bench bench;
+  const Linear linear(*bench.device, bench.arena, recipe);
+  const Owned X(DType::bf16, kM, kK, x), W(DType::bf16, kN, kK, w), dY(DType::bf16, kM, kN, dy);
+  const Owned y(DType::f32, kM, kN), dx(DType::f32, kM, kK), dw(DType::f32, kN, kK);
+  const Operand x_operand = bench.prepare(X, linear.x_row(), linear.x_col());
+  const Operand dy_operand = bench.prepare(dY, linear.dy_row(), linear.dy_col());
+  linear.fprop(y, x_operand, {W, {}});
+  linear.dgrad(dx, dy_operand, {W, {}});
+  linear.wgrad(dw, dy_operand, x_operand, false);
+  return {y.floats(), dx.floats(), dw.floats()};
+}
+
+/// 20 log10(|reference| / |reference - x|), in dB.
+double sqnr(const std::vector<float>& x, const std::vector<float>& reference) {
+  return -20 * std::log10(relative_error(x, {reference.begin(), reference.end()}));
+}
+
+/// The SQNR of one form of a value, from the device's own books.
+double cast_sqnr(const std::vector<float>& x, std::int64_t rows, std::int64_t cols,
+                 const OperandFormat& format, bool columns) {
+  Bench bench;
+  const Owned value(DType::bf16, rows, cols, x), error(DType::f32, 1, 5);
+  const Operand operand = columns ? bench.prepare(value, {}, format) : bench.prepare(value, format, {});
+  bench.device->quantization_error(error, value, columns ? operand.col : operand.row, columns);
+  return 10 * std::log10(error.floats()[0] / error.floats()[1]);
+}
+
+struct Data {
+  std::vector<float> x = rounded(normal(1, kM* kK));
+  std::vector<float> w = rounded(normal(2, kN* kK, 0.05f));
+  std::vector<float> dy = rounded(normal(3, kM* kN, 1e-3f));
+};
+
+}  // namespace
+
+TEST_CASE("a cast keeps the SQNR of its format", "[linear][sqnr]") {
+  const Data data;
+  for (const Recipe& recipe : builtin_recipes())
+    for (GemmRole role : kGemmRoles)
+      for (const OperandFormat& format : {recipe.gemm(role).a, recipe.gemm(role).b}) {
+        if (!format.quantized()) continue;
+        // Three mantissa bits keep 31.5 dB where few elements are subnormal or cut off, two keep 25.5.
+        const double least = format.dtype == DType::e5m2               ? 25
+                             : format.rounding == ScaleRounding::floor ? 30
+                                                                       : 31;
+        for (bool columns : {false, true}) {
+          const double got = cast_sqnr(data.x, kM, kK, format, columns);
+          INFO(recipe.name << " " << describe(format) << (columns ? " columns: " : " rows: ") << got
+                           << " dB");
+          CHECK(got >= least);
+        }
+      }
+}
+
+TEST_CASE("the three GEMMs carry the noise of their operands and no other", "[linear][sqnr]") {
+  const Data data;
+  const Layer exact = run(builtin_recipes()[0], data.x, data.w, data.dy);
+  for (const Recipe& recipe : builtin_recipes()) {
+    if (!recipe.quantized()) continue;
+    const Layer got = run(recipe, data.x, data.w, data.dy);
+    const auto noise = [](double db) { return std::pow(10, -db / 10); };
+    const auto check = [&](GemmRole role, double measured, double a_db, double b_db) {
+      const GemmRecipe& gemm = recipe.gemm(role);
+      if (!gemm.a.quantized()) return;
+      // Independent noise adds in power.
+      const double predicted = -10 * std::log10(noise(a_db) + noise(b_db));
+      // Two e4m3 operands of 31.5 dB each leave 28.5.
+      const double least = gemm.a.dtype == DType::e5m2               ? 24
+                           : gemm.a.rounding == ScaleRounding::floor ? 27
+                                                                     : 28;
+      INFO(recipe.name << " " << name_of(role) << ": " << measured << " dB, predicted " << predicted);
+      CHECK(std::fabs(measured - predicted) < 0.3);
+      CHECK(measured >= least);
+    };
+    const auto& [fprop, dgrad, wgrad] = std::tie(recipe.fprop, recipe.dgrad, recipe.wgrad);
+    check(GemmRole::fprop, sqnr(got.y, exact.y), cast_sqnr(data.x, kM, kK, fprop.a, false),
+          cast_sqnr(data.w, kN, kK, fprop.b, false));
+    check(GemmRole::dgrad, sqnr(got.dx, exact.dx), cast_sqnr(data.dy, kM, kN, dgrad.a, false),
+          cast_sqnr(data.w, kN, kK, dgrad.b, true));
+    if (wgrad.a.quantized())
+      check(GemmRole::wgrad, sqnr(got.dw, exact.dw), cast_sqnr(data.dy, kM, kN, wgrad.a, true),
+            cast_sqnr(data.x, kM, kK, wgrad.b, true));
+    else
+      CHECK(got.dw == exact.dw);
+  }
+}
+
+TEST_CASE("gradients of a plain sum quantize exactly, so only one operand is noisy", "[linear][sqnr]") {
+  // The setting behind a common gate of 30 dB on dX and dW: dY = 1 has no rounding error at all.
+  Data data;
+  data.dy.assign(data.dy.size(), 1.0f);
+  const Layer exact = run(builtin_recipes()[0], data.x, data.w, data.dy);
+  for (const char* name : {"blockwise", "blockwise_pow2", "mxfp8", "rowwise"}) {
+    const Layer got = run(find_recipe(name), data.x, data.w, data.dy);
+    INFO(name << ": dX " << sqnr(got.dx, exact.dx) << " dB, dW " << sqnr(got.dw, exact.dw) << " dB");
+    CHECK(sqnr(got.dx, exact.dx) >= 30);
+    CHECK(sqnr(got.dw, exact.dw) >= 30);
+  }
+}
+
+TEST_CASE("tokens of very different size keep their own SQNR under scales per token", "[linear][sqnr]") {
+  Data data;
+  for (std::int64_t m = 0; m < kM; ++m)
+    for (std::int64_t k = 0; k < kK; ++k) data.x[m * kK + k] = std::ldexp(data.x[m * kK + k], m % 31 - 15);
+  const Layer exact = run(builtin_recipes()[0], data.x, data.w, data.dy);
+  for (const char* name :
+       {"rowwise", "rowwise_gw_hp", "blockwise", "blockwise_pow2", "mxfp8", "mxfp8_floor"}) {
+    const Layer got = run(find_recipe(name), data.x, data.w, data.dy);
+    double least = 100;
+    for (std::int64_t m = 0; m < kM; ++m)
+      least = std::min(least, sqnr({got.y.begin() + m * kN, got.y.begin() + (m + 1) * kN},
+                                   {exact.y.begin() + m * kN, exact.y.begin() + (m + 1) * kN}));
+    INFO(name << ": " << least << " dB");
+    CHECK(least >= 25);
+  }
+}
+
+TEST_CASE("a feed-forward layer keeps more than 20 dB in output and gradients", "[linear][sqnr]") {
+  constexpr std::int64_t kF = 256;
+  const std::vector<float> x = rounded(normal(1, kM * kK)), dy = rounded(normal(4, kM * kK));
+  const float std = 1 / std::sqrt(static_cast<float>(kK));
+  const std::vector<float> gate_up = rounded(normal(2, 2 * kF * kK, std)),
+                           down = rounded(normal(3, kK * kF, std));
+  // y = swiglu(x Wgu^T) Wd^T and back; activations in FP32.
+  const auto feed_forward = [&](const Recipe& recipe) {
+    Bench bench;
+    Device& device = *bench.device;
+    const Linear linear(device, bench.arena, recipe);
+    const auto make = [&](std::int64_t rows, std::int64_t cols) { return Owned(DType::f32, rows, cols); };
+    const Owned X(DType::f32, kM, kK, x), dY(DType::f32, kM, kK, dy), Wgu(DType::f32, 2 * kF, kK, gate_up);
+    const Owned Wd(DType::f32, kK, kF, down);
+    const Owned pre = make(kM, 2 * kF), s = make(kM, kF), y = make(kM, kK), ds = make(kM, kF),
+                dpre = make(kM, 2 * kF);
+    const Owned dx = make(kM, kK), dWgu = make(2 * kF, kK), dWd = make(kK, kF);
+    const Operand x_op = bench.prepare(X, linear.x_row(), linear.x_col());
+    const Operand dy_op = bench.prepare(dY, linear.dy_row(), linear.dy_col());
+    linear.fprop(pre, x_op, {Wgu, {}});
+    Operand s_plain = operand(s), dpre_plain = operand(dpre);
+    device.swiglu(s_plain, pre);
+    const Operand s_op = bench.prepare(s, linear.x_row(), linear.x_col());
+    linear.fprop(y, s_op, {Wd, {}});
+    linear.dgrad(ds, dy_op, {Wd, {}});
+    linear.wgrad(dWd, dy_op, s_op, false);
+    device.swiglu_backward(dpre_plain, s_plain, ds, pre);
+    const Operand dpre_op = bench.prepare(dpre, linear.dy_row(), linear.dy_col());
+    linear.dgrad(dx, dpre_op, {Wgu, {}});
+    linear.wgrad(dWgu, dpre_op, x_op, false);
+    return std::vector<std::vector<float>>{y.floats(), dx.floats(), dWgu.floats(), dWd.floats()};
+  };
+  const auto exact = feed_forward(builtin_recipes()[0]);
+  for (const Recipe& recipe : builtin_recipes()) {
+    if (!recipe.quantized()) continue;
+    const auto got = feed_forward(recipe);
+    // Three GEMMs lie between the input and dX: 28.5 dB each leave 23.7, and SwiGLU's slope takes a little.
+    const double least = recipe.dgrad.a.dtype == DType::e5m2               ? 20
+                         : recipe.dgrad.a.rounding == ScaleRounding::floor ? 21.5
+                                                                           : 23;
+    const char* names[] = {"y", "dx", "dW gate|up", "dW down"};
+    for (int i = 0; i < 4; ++i) {
+      INFO(recipe.name << " " << names[i] << ": " << sqnr(got[i], exact[i]) << " dB");
+      CHECK(sqnr(got[i], exact[i]) > least);
+    }
+  }
+}
+
+TEST_CASE("a non-finite value reaches every output of its scope and no other output", "[linear]") {
+  constexpr std::int64_t kRow = 131, kCol = 200;
+  // Outputs [first, last) that share a scale with index i of n, along a dimension that is not contracted.
+  const auto scope = [](const OperandFormat& format, std::int64_t i, std::int64_t n) {
+    if (format.granularity == Granularity::tensor) return std::pair<std::int64_t, std::int64_t>{0, n};
+    if (format.granularity == Granularity::block_128x128)
+      return std::pair<std::int64_t, std::int64_t>{i / 128 * 128, std::min(n, i / 128 * 128 + 128)};
+    return std::pair<std::int64_t, std::int64_t>{i, i + 1};
+  };
+  const Data clean;
+  for (const Recipe& recipe : builtin_recipes()) {
+    const Layer before = run(recipe, clean.x, clean.w, clean.dy);
+    const auto check = [&](const char* what, const std::vector<float>& got, const std::vector<float>& was,
+                           std::int64_t cols, std::pair<std::int64_t, std::int64_t> rows_hit,
+                           std::pair<std::int64_t, std::int64_t> cols_hit) {
+      std::int64_t finite_inside = 0, changed_outside = 0;
+      for (std::int64_t i = 0; i < static_cast<std::int64_t>(got.size()); ++i) {
+        const std::int64_t r = i / cols, c = i % cols;
+        const bool inside =
+            r >= rows_hit.first && r < rows_hit.second && c >= cols_hit.first && c < cols_hit.second;
+        finite_inside += inside && std::isfinite(got[i]);
+        changed_outside += !inside && got[i] != was[i];
+      }
+      INFO(what);
+      CHECK(finite_inside == 0);
+      CHECK(changed_outside == 0);
+    };
+    for (float bad : {std::nanf(""), HUGE_VALF, -HUGE_VALF}) {
+      INFO(recipe.name << " with " << bad);
+      Data in_x, in_w, in_dy;
+      in_x.x[kRow * kK + kCol] = bad;
+      in_w.w[kRow * kK + kCol] = bad;
+      in_dy.dy[kRow * kN + kCol] = bad;
+      const Layer x = run(recipe, in_x.x, in_x.w, in_x.dy), w = run(recipe, in_w.x, in_w.w, in_w.dy);
+      const Layer dy = run(recipe, in_dy.x, in_dy.w, in_dy.dy);
+      const std::pair<std::int64_t, std::int64_t> none{0, 0}, all{0, 1 << 20};
+      check("X in Y", x.y, before.y, kN, scope(recipe.fprop.a, kRow, kM), all);
+      check("X in dX", x.dx, before.dx, kK, none, none);
+      check("X in dW", x.dw, before.dw, kK, all, scope(recipe.wgrad.b, kCol, kK));
+      check("W in Y", w.y, before.y, kN, all, scope(recipe.fprop.b, kRow, kN));
+      check("W in dX", w.dx, before.dx, kK, all, scope(recipe.dgrad.b, kCol, kK));
+      check("W in dW", w.dw, before.dw, kK, none, none);
+      check("dY in dX", dy.dx, before.dx, kK, scope(recipe.dgrad.a, kRow, kM), all);
+      check("dY in dW", dy.dw, before.dw, kK, scope(recipe.wgrad.a, kCol, kN), all);
+    }
+  }
+}
+
+TEST_CASE("values at the ends of BF16 stay finite and zeros stay zero", "[linear]") {
+  Data data;
+  for (std::int64_t k = 0; k < kK; ++k) {
+    data.x[0 * kK + k] = 0;
+    data.x[1 * kK + k] = k % 2 ? 1e-40f : 1e-38f;
+    data.x[2 * kK + k] = k % 128 == 5 ? 3e38f : 0;  // the sums of three of these with weights below 1/4 fit
+    data.x[3 * kK + k] = k == 7 ? 1e4f : 1e-4f;
+  }
+  data.x = rounded(data.x);
+  for (const Recipe& recipe : builtin_recipes()) {
+    const Layer got = run(recipe, data.x, data.w, data.dy);
+    INFO(recipe.name);
+    for (std::int64_t n = 0; n < kN; ++n) REQUIRE(got.y[n] == 0);
+    for (std::int64_t i = 0; i < 4 * kN; ++i) REQUIRE(std::isfinite(got.y[i]));
+  }
+}

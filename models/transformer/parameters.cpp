@@ -1,0 +1,307 @@
+// Flat buffers, gathering and reducing. See parameters.h.
+#include "models/transformer/parameters.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/numerics/formats.h"
+
+namespace precbench {
+Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConfig& config,
+                       const ParameterOptions& options)
+    : device_(device),
+      comm_(comm),
+      arena_(arena),
+      config_(config),
+      options_(options),
+      layout_(config, options.shards, options.whole_blocks()) {
+  const int shards = options.shards, replicas = comm.size() / shards;
+  if (shards > 1 && replicas > 1) {
+    const int group = comm.rank() / shards, place = comm.rank() % shards;
+    std::vector<int> group_members, replica_members;
+    for (int i = 0; i < shards; ++i) group_members.push_back(group * shards + i);
+    for (int i = 0; i < replicas; ++i) replica_members.push_back(i * shards + place);
+    owned_shard_comm_ = comm.subset(group_members);
+    owned_replica_comm_ = comm.subset(replica_members);
+    shard_comm_ = owned_shard_comm_.get();
+    replica_comm_ = owned_replica_comm_.get();
+  } else {
+    (shards > 1 ? shard_comm_ : replica_comm_) = &comm;
+  }
+
+  if (sharded() && options.gather_format.quantized())
+    fp8_ = std::make_unique<Fp8Weights>(device, *shard_comm_, arena, layout_, options.gather_format,
+                                        options.gather_fp8);
+  shard_tickets_.resize(layout_.unit_count());
+  replica_tickets_.resize(layout_.unit_count());
+  const std::int64_t size = layout_.local_size();
+  std::int64_t weights_size = 0;
+  for (int u = 0; u < layout_.unit_count(); ++u) {
+    const bool none = fp8_ && fp8_->has(u) && fp8_->from_master() && options.master == Master::fp32;
+    weight_offsets_.push_back(none ? -1 : weights_size);
+    if (!none) weights_size += layout_.shard_offset(u + 1) - layout_.shard_offset(u);
+  }
+  weights_ = arena.push(Segment::weights, options.weights, 1, weights_size);
+  if (options.master == Master::fp32) master_ = arena.push(Segment::master, DType::f32, 1, size);
+  m_ = arena.push(Segment::moments, options.moments, 1, size);
+  v_ = arena.push(Segment::moments, options.moments, 1, size);
+  hash_ = arena.push(Segment::other, DType::i32, 1, 2);
+  if (!sharded()) {
+    gradient_ = arena.lend_gradients(options.gradients, size).reshape(1, size);
+    lends_ = options.accumulation == 1;
+    if (!lends_) arena.claim_gradients(0);
+    return;
+  }
+  gradient_ = arena.push(Segment::gradients, options.gradients, 1, size);
+  std::int64_t largest[kBuffers] = {}, largest_shard = 0;
+  bool any_bf16[kBuffers] = {};
+  for (int u = 0; u < layout_.unit_count(); ++u) {
+    std::int64_t& buffer = largest[buffer_of(u)];
+    buffer = std::max(buffer, layout_.shard_size(u) * layout_.pieces());
+    any_bf16[buffer_of(u)] = any_bf16[buffer_of(u)] || !(fp8_ && fp8_->has(u));
+    largest_shard = std::max(largest_shard, layout_.shard_size(u));
+  }
+  for (int i = 0; i < kBuffers; ++i) {
+    if (largest[i] == 0) continue;  // one block only
+    gather_buffers_[i].weights = arena.push(
+        Segment::communication, any_bf16[i] ? options.weights : options.gather_format.dtype, 1, largest[i]);
+    if (fp8_ && fp8_->by_pass() && i != buffer_of(layout_.head_unit()))
+      gather_buffers_[i].scales =
+          arena.push(Segment::communication, DType::ue8m0, 1, largest[i] / Fp8Weights::kCodesPerScale);
+    reduce_buffers_[i].gradients = arena.push(Segment::communication, options.gradients, 1, largest[i]);
+  }
+  if (options.accumulation > 1)
+    reduced_ = arena.push(Segment::communication, options.gradients, 1, largest_shard);
+}
+
+Tensor Parameters::local(const Tensor& buffer, int unit) const {
+  return buffer.empty() ? Tensor{} : buffer.elements(layout_.shard_offset(unit), layout_.shard_size(unit));
+}
+
+void Parameters::forget_gathered() {
+  for (GatherBuffer& buffer : gather_buffers_) buffer.unit = -1;
+}
+
+Tensor Parameters::local_weights(int unit) const {
+  if (weight_offsets_[unit] < 0) return {};
+  return weights_.elements(weight_offsets_[unit], layout_.shard_size(unit));
+}
+
+Tensor Parameters::gather_shard(int unit, Pass pass) const {
+  return fp8_ && fp8_->has(unit) ? fp8_->codes(unit, pass) : local_weights(unit);
+}
+
+Tensor Parameters::gather_target(int unit) const {
+  Tensor buffer = gather_buffers_[buffer_of(unit)].weights;
+  buffer.dtype = gather_shard(unit, Pass::forward).dtype;  // a buffer for BF16 holds FP8 as well
+  return buffer.elements(0, layout_.shard_size(unit) * layout_.pieces());
+}
+
+Tensor Parameters::gathered_scales(int unit) const {
+  if (!by_pass(unit)) return {};
+  return gather_buffers_[buffer_of(unit)].scales.elements(
+      0, layout_.shard_size(unit) / Fp8Weights::kCodesPerScale * layout_.pieces());
+}
+
+void Parameters::begin_step() {
+  forget_gathered();
+  if (fp8_)
+    fp8_->refresh([&](int unit) {
+      return fp8_->from_master() && !master_.empty() ? local(master_, unit) : local_weights(unit);
+    });
+  drop_gradients();
+}
+
+void Parameters::drop_gradients() {
+  if (lends_) arena_.lend_gradients_again();
+}
+
+std::vector<Comm*> Parameters::comms() const {
+  std::vector<Comm*> all = {&comm_};
+  for (const auto& subset : {owned_shard_comm_.get(), owned_replica_comm_.get()})
+    if (subset) all.push_back(subset);
+  return all;
+}
+
+void Parameters::begin_micro_step(int micro_step) { micro_step_ = micro_step; }
+
+void Parameters::complete(int unit) {
+  if (adding_ == unit) add_reduced();
+  if (shard_comm_) shard_comm_->wait(shard_tickets_[unit]);
+  if (replica_comm_) replica_comm_->wait(replica_tickets_[unit]);
+}
+
+void Parameters::complete_all() {
+  for (const int unit : layout_.backward_order()) complete(unit);
+}
+
+void Parameters::prefetch(int unit, Pass pass) {
+  if (!sharded()) return;
+  GatherBuffer& buffer = gather_buffers_[buffer_of(unit)];
+  if (buffer.unit == unit && (buffer.pass == pass || !by_pass(unit))) return;
+  buffer.unit = unit;
+  buffer.pass = pass;
+  buffer.gathered = shard_comm_->start_all_gather(gather_target(unit), gather_shard(unit, pass));
+  if (by_pass(unit))  // whoever waits for the second has both
+    buffer.gathered = shard_comm_->start_all_gather(gathered_scales(unit), fp8_->scales(unit, pass));
+}
+
+Tensor Parameters::gather(int unit) {
+  if (!sharded()) return local_weights(unit);
+  if (gather_buffers_[buffer_of(unit)].unit != unit) prefetch(unit);
+  shard_comm_->wait(gather_buffers_[buffer_of(unit)].gathered);
+  return gather_target(unit);
+}
+
+BlockWeights Parameters::gather_block(std::int64_t layer, Pass pass) {
+  const int unit = layout_.block_unit(layer);
+  prefetch(unit, pass);
+  const Tensor weights = gather(unit);
+  if (fp8_ && fp8_->has(unit)) return fp8_->block(unit, pass, weights, gathered_scales(unit), arena_);
+  const BlockTensors t = layout_.block(weights);
+  return {{t.qkv}, {t.o}, {t.gate_up}, {t.down}, t.norm1, t.norm2, t.q_norm, t.k_norm, t.qkv_bias};
+}
+
+Tensor Parameters::gradients(int unit) {
+  if (!sharded()) return local(gradient_, unit);
+  const ReduceBuffer& buffer = reduce_buffers_[buffer_of(unit)];
+  shard_comm_->wait(buffer.reduced);
+  return buffer.gradients.elements(0, layout_.shard_size(unit) * layout_.pieces());
+}
+
+void Parameters::claim(const Tensor& gradient) {
+  if (!lends_) return;
+  const std::int64_t bytes = gradient.as<std::byte>() - gradient_.as<std::byte>();
+  arena_.claim_gradients(bytes * 8 / bits_of(gradient_.dtype));
+}
+
+void Parameters::reduce(int unit) {
+  const bool last = micro_step_ == options_.accumulation - 1;
+  if (sharded()) {
+    const Tensor full = gradients(unit);
+    ReduceBuffer& buffer = reduce_buffers_[buffer_of(unit)];
+    if (micro_step_ > 0) add_reduced();
+    const Tensor target =
+        micro_step_ == 0 ? local(gradient_, unit) : reduced_.elements(0, layout_.shard_size(unit));
+    buffer.reduced = shard_tickets_[unit] = shard_comm_->start_reduce_scatter(target, full);
+    if (micro_step_ > 0) adding_ = unit;
+  }
+  if (!last || !replica_comm_) return;
+  add_reduced();
+  replica_tickets_[unit] = replica_comm_->start_all_reduce(local(gradient_, unit));
+}
+
+/// The shard that was reduced last is added to what earlier micro-steps left. Done one unit late, so that its
+/// reduction runs beside the next block's compute.
+void Parameters::add_reduced() {
+  if (adding_ < 0) return;
+  shard_comm_->wait(shard_tickets_[adding_]);
+  const Tensor target = local(gradient_, adding_);
+  device_.add(target, reduced_.elements(0, target.size()));
+  adding_ = -1;
+}
+
+Parameters::Shard Parameters::shard(int unit) const {
+  return {local_weights(unit),
+          local(master_, unit),
+          local(m_, unit),
+          local(v_, unit),
+          local(gradient_, unit),
+          layout_.runs(unit, piece()),
+          layout_.model_offset(unit) + layout_.shard_range(unit, piece()).first};
+}
+
+void Parameters::initialize(std::uint64_t seed, float std) {
+  for (int u = 0; u < layout_.unit_count(); ++u) {
+    const Shard s = shard(u);
+    const Tensor& target = s.master.empty() ? s.weights : s.master;
+    device_.zero(target);  // the holes too, and biases
+    for (const Run& run : s.runs) {
+      const Tensor elements = target.elements(run.first, run.count);
+      if (run.kind == ParameterKind::matrix)
+        device_.init_normal(elements, std, seed, s.model_offset + run.first);
+      else if (run.kind == ParameterKind::gain)
+        device_.fill(elements, 1.0f);
+    }
+    if (!s.master.empty() && !s.weights.empty()) device_.convert(s.weights, s.master);
+  }
+  device_.zero(m_);
+  device_.zero(v_);
+  forget_gathered();
+}
+
+void Parameters::load(const std::function<void(const Parameter&, float*)>& read) {
+  for (int u = 0; u < layout_.unit_count(); ++u) {
+    const auto [first, last] = layout_.shard_range(u, piece());
+    std::vector<float> values(layout_.shard_size(u));
+    std::vector<float> whole;
+    for (const Parameter& p : layout_.units()[u].parameters) {
+      const std::int64_t begin = std::max(first, p.offset), end = std::min(last, p.offset + p.size());
+      if (begin >= end) continue;
+      whole.resize(p.size());
+      read(p, whole.data());
+      std::copy(whole.begin() + (begin - p.offset), whole.begin() + (end - p.offset),
+                values.begin() + (begin - first));
+    }
+    const Shard s = shard(u);
+    if (!s.master.empty()) device_.upload(s.master, values.data());
+    if (s.weights.empty()) continue;
+    if (s.weights.dtype == DType::f32) {
+      device_.upload(s.weights, values.data());
+      continue;
+    }
+    std::vector<std::uint16_t> rounded(values.size());
+    std::transform(values.begin(), values.end(), rounded.begin(), bf16_encode);
+    device_.upload(s.weights, rounded.data());
+  }
+  device_.zero(m_);
+  device_.zero(v_);
+  forget_gathered();
+}
+
+void Parameters::save(Kind kind, const std::function<void(const Parameter&, const float*)>& write) {
+  for (int u = 0; u < layout_.unit_count(); ++u) {
+    const Tensor mine = kind == Kind::gradients ? local(gradient_, u)
+                        : master_.empty()       ? local_weights(u)
+                                                : local(master_, u);
+    const Scope scope(arena_);
+    Tensor full = mine;
+    if (sharded()) {
+      full = arena_.push_unbooked(mine.dtype, 1, mine.size() * layout_.pieces());
+      shard_comm_->all_gather(full, mine);
+    }
+    std::vector<std::byte> bytes(full.bytes());
+    device_.download(bytes.data(), full);
+    std::vector<float> values(full.size());
+    if (full.dtype == DType::f32) {
+      std::memcpy(values.data(), bytes.data(), bytes.size());
+    } else {
+      const auto* words = reinterpret_cast<const std::uint16_t*>(bytes.data());
+      std::transform(words, words + values.size(), values.begin(), bf16_decode);
+    }
+    for (const Parameter& p : layout_.units()[u].parameters) write(p, values.data() + p.offset);
+  }
+}
+
+std::vector<std::uint64_t> Parameters::fingerprints() {
+  std::vector<std::uint64_t> result;
+  for (int u = 0; u < layout_.unit_count(); ++u) {
+    const auto [first, last] = layout_.shard_range(u, piece());
+    const Shard s = shard(u);
+    for (const Parameter& p : layout_.units()[u].parameters) {
+      const std::int64_t begin = std::max(first, p.offset), end = std::min(last, p.offset + p.size());
+      std::uint64_t hash = 0;
+      if (begin < end) {
+        device_.fingerprint(hash_,
+                            (s.master.empty() ? s.weights : s.master).elements(begin - first, end - begin));
+        std::uint32_t words[2];
+        device_.download(words, hash_);
+        hash = (std::uint64_t{words[0]} << 32) | words[1];
+      }
+      result.push_back(hash);
+    }
+  }
+  return result;
+}
+
+}  // namespace precbench

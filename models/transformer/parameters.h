@@ -1,0 +1,161 @@
+// One rank's weights, master weights, gradients and moments, as flat buffers over a Layout, and the three
+// calls by which the model uses them whatever the parallel strategy:
+//   gather(unit)     the unit's BF16 weights, whole       unsharded: a view        sharded: an all-gather
+//   gradients(unit)  where backward writes the unit's gradient
+//   reduce(unit)     that gradient is complete            unsharded: all-reduce    sharded: reduce-scatter
+// Ranks form groups that share one copy of everything (the shards); equal shards of different groups are
+// replicas, whose gradients are summed. DDP is groups of one rank, FSDP one group, HSDP anything between.
+//
+// Communication runs beside compute: prefetch(unit) starts a gather that a later gather(unit) only waits for,
+// reduce() only starts, and complete(unit) waits for a unit's gradient. Sharded blocks take turns in two
+// buffers.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/comm/comm.h"
+#include "kernels/device/device.h"
+#include "kernels/device/memory.h"
+#include "models/transformer/fp8_weights.h"
+#include "models/transformer/layout.h"
+
+namespace precbench {
+
+/// What is updated: an FP32 master that the BF16 weights are rounded from, or the BF16 weights themselves,
+/// rounded to nearest or stochastically.
+enum class Master : std::uint8_t { fp32, bf16, bf16_sr };
+
+struct ParameterOptions {
+  int shards = 1;  ///< ranks of a group; divides the ranks: 1 is DDP, all of them FSDP
+  Master master = Master::fp32;
+  DType weights = DType::bf16;  ///< f32: the FP32 reference model of the tests
+  DType moments = DType::f32;
+  DType gradients = DType::f32;
+  int accumulation = 1;  ///< micro-steps whose gradients are summed before an optimizer step
+  /// Sharded: of the blocks' weights as ranks exchange them; BF16 if not quantized.
+  OperandFormat gather_format{};
+  std::vector<bool> gather_fp8{};  ///< which blocks are exchanged in that format
+
+  /// Whether shards must end where 128 rows of a matrix end, as blocks of scales and tiles of them do.
+  bool whole_blocks() const {
+    return gather_format.granularity == Granularity::block_128x128 ||
+           gather_format.granularity == Granularity::block_1x32;
+  }
+};
+
+class Parameters {
+ public:
+  Parameters(Device& device, Comm& comm, Arena& arena, const ModelConfig& config,
+             const ParameterOptions& options);
+
+  const Layout& layout() const { return layout_; }
+  const ParameterOptions& options() const { return options_; }
+
+  // ---- for the model
+  /// To be called before the first micro-step of every optimizer step.
+  void begin_step();
+  void begin_micro_step(int micro_step);
+  /// Starts to gather a unit that is needed soon. A block takes the buffer of the last but one, which must
+  /// have been used by then.
+  void prefetch(int unit, Pass pass = Pass::forward);
+  Tensor gather(int unit);
+  /// A block's weights for one pass; may put them together in the arena's stack.
+  BlockWeights gather_block(std::int64_t layer, Pass pass);
+  Tensor gradients(int unit);
+  /// To be called before a gradient is written: takes the lent buffer back from there to its end. Backward
+  /// must finish tensors in descending order of address.
+  void claim(const Tensor& gradient);
+  /// Whether backward must add to gradients(unit) instead of overwriting it.
+  bool accumulates() const { return !sharded() && micro_step_ > 0; }
+  void reduce(int unit);
+
+  /// The unit's gradient, or this rank's shard of it, is complete for the device's later ops; after the last
+  /// micro-step. Cheapest in layout().backward_order().
+  void complete(int unit);
+  void complete_all();
+  /// Gradients have done their service: where their buffer is lent, the arena's stack may have it until the
+  /// next step.
+  void drop_gradients();
+
+  // ---- for the optimizer: this rank's part of a unit. `master` is empty where the weights are their own.
+  struct Shard {
+    Tensor weights, master, m, v, gradient;
+    std::vector<Run> runs;
+    std::int64_t model_offset = 0;  ///< of the shard's first element
+  };
+  Shard shard(int unit) const;
+  bool sharded() const { return layout_.pieces() > 1; }
+  /// All ranks, and those of this group.
+  Comm& comm() { return comm_; }
+  Comm& shard_comm() { return *shard_comm_; }
+  /// All that carry a step's collectives: all ranks, and with hsdp its group and its replicas.
+  std::vector<Comm*> comms() const;
+
+  // ---- in and out
+  /// Matrices ~ N(0, std), gains 1, biases 0, moments 0. The same numbers whatever the sharding.
+  void initialize(std::uint64_t seed, float std);
+  enum class Kind : std::uint8_t { weights, gradients };
+  /// Calls `read(parameter, values)` for every parameter that this rank holds a part of; values, all of
+  /// them, to be filled in FP32 [size]. Moments start at 0.
+  void load(const std::function<void(const Parameter&, float*)>& read);
+  /// Calls `write(parameter, values)` in FP32 for every parameter, on every rank (a collective). Weights come
+  /// from the master where there is one.
+  void save(Kind kind, const std::function<void(const Parameter&, const float*)>& write);
+
+  /// A hash of every parameter's bits on this rank (of the master where there is one), in layout order.
+  std::vector<std::uint64_t> fingerprints();
+
+ private:
+  /// A buffer for whole units, what is in it and what is under way.
+  struct GatherBuffer {
+    Tensor weights, scales;
+    int unit = -1;  // whose weights, of this step, are in it or on their way
+    Pass pass = Pass::forward;
+    Comm::Ticket gathered = 0;
+  };
+  struct ReduceBuffer {
+    Tensor gradients;
+    Comm::Ticket reduced = 0;
+  };
+  /// Blocks take turns in two buffers; embedding and head, which are needed at opposite ends of a step, do so
+  /// in a third.
+  int buffer_of(int unit) const { return layout_.is_block(unit) ? unit % 2 : 2; }
+  static constexpr int kBuffers = 3;
+  void forget_gathered();
+  void add_reduced();
+  int piece() const { return sharded() ? shard_comm_->rank() : 0; }
+  Tensor local(const Tensor& flat, int unit) const;
+  /// Of weights_; empty where ranks exchange the unit in FP8, made from the master.
+  Tensor local_weights(int unit) const;
+  /// What the others gather of this rank's unit, and the whole in its buffer.
+  Tensor gather_shard(int unit, Pass pass) const;
+  Tensor gather_target(int unit) const;
+  Tensor gathered_scales(int unit) const;
+  /// Whether each pass gathers codes of its own.
+  bool by_pass(int unit) const { return fp8_ && fp8_->has(unit) && fp8_->by_pass(); }
+
+  Device& device_;
+  Comm& comm_;
+  Arena& arena_;
+  ModelConfig config_;
+  ParameterOptions options_;
+  Layout layout_;
+  Comm *shard_comm_ = nullptr, *replica_comm_ = nullptr;  // null: this rank alone
+  std::unique_ptr<Comm> owned_shard_comm_, owned_replica_comm_;
+  Tensor weights_, master_, m_, v_, gradient_;  // flat, one shard of every unit
+  std::vector<std::int64_t> weight_offsets_;    // of a unit's shard in weights_; -1: it has none
+  std::unique_ptr<Fp8Weights> fp8_;
+  GatherBuffer gather_buffers_[kBuffers];  // sharded: whole units' weights
+  ReduceBuffer reduce_buffers_[kBuffers];  // sharded: whole units' gradients
+  Tensor hash_;      // i32 [2]: of fingerprints; here so that a run needs no more memory than its dry run
+  Tensor reduced_;   // sharded, with accumulation: a reduced shard before it is added
+  int adding_ = -1;  // the unit whose reduced shard is in it or on its way
+  std::vector<Comm::Ticket> shard_tickets_, replica_tickets_;  // of every unit's latest reductions
+  bool lends_ = false;  // the gradient buffer is lent to the arena's stack
+  int micro_step_ = 0;
+};
+
+}  // namespace precbench

@@ -1,0 +1,322 @@
+// Parameters on one rank, under DDP and under FSDP: the same numbers in, the same numbers out, the same sums.
+#include "models/transformer/parameters.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "kernels/comm/comm_testing.h"
+#include "kernels/cpu/op_testing.h"
+#include "models/transformer/step_testing.h"
+
+using namespace precbench;
+using namespace precbench::testing;
+
+namespace {
+
+/// No dimension divides another, nor a shard.
+ModelConfig awkward(bool tied) {
+  ModelConfig c;
+  c.layers = 3, c.width = 10, c.ffn = 13, c.heads = 3, c.kv_heads = 1, c.head_dim = 6, c.vocab = 101;
+  c.tied = tied, c.qk_norm = true;
+  return c;
+}
+
+struct Rank {
+  Parameters& parameters;
+  Comm& comm;
+  Arena& arena;
+};
+
+/// body on every rank of a group of CPU ranks, each with parameters in an arena of its own.
+void on_ranks(int ranks, const ModelConfig& config, const ParameterOptions& options,
+              const std::function<void(Rank&)>& body) {
+  on_cpu_ranks(ranks, [&](Device& device, Comm& comm) {
+    // NaN everywhere, so that what is never written shows.
+    std::vector<std::byte> memory(1 << 20, std::byte{0xFF});
+    Arena arena(memory.data(), 1 << 20);
+    Parameters parameters(device, comm, arena, config, options);
+    Rank rank{parameters, comm, arena};
+    body(rank);
+  });
+}
+
+/// What every rank saves after `prepare`; all ranks must agree.
+Named saved_by_all(int ranks, const ModelConfig& config, const ParameterOptions& options,
+                   Parameters::Kind kind, const std::function<void(Rank&)>& prepare) {
+  std::vector<Named> by_rank(ranks);
+  on_ranks(ranks, config, options, [&](Rank& rank) {
+    prepare(rank);
+    by_rank[rank.comm.rank()] = saved(rank.parameters, kind);
+  });
+  for (const Named& values : by_rank) CHECK(values == by_rank[0]);
+  return by_rank[0];
+}
+
+struct Setting {
+  int ranks, shards;
+};
+constexpr Setting kSettings[] = {{1, 1}, {2, 1}, {3, 1},   // DDP
+                                 {2, 2}, {3, 3},           // FSDP
+                                 {4, 2}, {6, 2}, {6, 3}};  // HSDP
+
+std::string text(const Setting& s) {
+  return std::to_string(s.ranks) + " ranks in groups of " + std::to_string(s.shards);
+}
+
+/// Values for every parameter, of its name's own stream.
+std::vector<float> values_of(const Parameter& p) {
+  return normal(std::hash<std::string>{}(p.name), p.size());
+}
+
+void load(Parameters& parameters) {
+  parameters.load([](const Parameter& p, float* to) {
+    const std::vector<float> values = values_of(p);
+    std::copy(values.begin(), values.end(), to);
+  });
+}
+
+}  // namespace
+
+TEST_CASE("initialize draws the same numbers whatever the sharding", "[parameters]") {
+  for (bool tied : {false, true})
+    for (Master master : {Master::fp32, Master::bf16, Master::bf16_sr}) {
+      const ModelConfig config = awkward(tied);
+      const auto initialize = [](Rank& rank) { rank.parameters.initialize(11, 0.5f); };
+      Named reference;
+      for (const Setting& s : kSettings) {
+        INFO(text(s) << " tied " << tied << " master " << static_cast<int>(master));
+        const Named values = saved_by_all(s.ranks, config, {.shards = s.shards, .master = master},
+                                          Parameters::Kind::weights, initialize);
+        if (reference.empty()) reference = values;
+        CHECK(values == reference);
+      }
+      std::int64_t count = 0;
+      double sum = 0, squares = 0, matrix_count = 0;
+      for (const auto& [name, v] : reference) {
+        count += static_cast<std::int64_t>(v.size());
+        if (name.find("norm") != std::string::npos) {
+          CHECK(v == std::vector<float>(v.size(), 1.0f));
+          continue;
+        }
+        for (float w : v) sum += w, squares += static_cast<double>(w) * w, ++matrix_count;
+        if (master != Master::fp32) CHECK(v == rounded(v));
+      }
+      CHECK(count == parameter_count(config));
+      // 5 standard errors of the mean and of the variance.
+      CHECK(std::fabs(sum / matrix_count) < 5 * 0.5 / std::sqrt(matrix_count));
+      CHECK(std::fabs(squares / matrix_count / 0.25 - 1) < 5 * std::sqrt(1.85 / matrix_count));
+    }
+}
+
+TEST_CASE("no two parameters share their random numbers, and seeds differ", "[parameters]") {
+  const ModelConfig config = awkward(false);
+  const auto with_seed = [&](std::uint64_t seed) {
+    return saved_by_all(1, config, {}, Parameters::Kind::weights,
+                        [&](Rank& rank) { rank.parameters.initialize(seed, 1.0f); });
+  };
+  const Named values = with_seed(1), other = with_seed(2);
+  for (const auto& [name, v] : values)
+    for (const auto& [name2, v2] : values) {
+      if (name >= name2 || name.find("norm") != std::string::npos || name2.find("norm") != std::string::npos)
+        continue;
+      INFO(name << " and " << name2);
+      CHECK(std::search(v.begin(), v.end(), v2.begin(), v2.begin() + 8) == v.end());
+      CHECK(std::search(v2.begin(), v2.end(), v.begin(), v.begin() + 8) == v2.end());
+    }
+  CHECK(values.at("model.embed_tokens.weight") != other.at("model.embed_tokens.weight"));
+}
+
+TEST_CASE("what is loaded is what is saved", "[parameters]") {
+  for (bool tied : {false, true})
+    for (Master master : {Master::fp32, Master::bf16})
+      for (const Setting& s : kSettings) {
+        INFO(text(s) << " tied " << tied << " master " << static_cast<int>(master));
+        const ModelConfig config = awkward(tied);
+        const Named values =
+            saved_by_all(s.ranks, config, {.shards = s.shards, .master = master}, Parameters::Kind::weights,
+                         [](Rank& rank) { load(rank.parameters); });
+        const Layout layout(config, 1);
+        std::size_t parameters = 0;
+        for (const Unit& unit : layout.units())
+          for (const Parameter& p : unit.parameters) {
+            INFO(p.name);
+            ++parameters;
+            CHECK(values.at(p.name) == (master == Master::fp32 ? values_of(p) : rounded(values_of(p))));
+          }
+        CHECK(values.size() == parameters);
+      }
+}
+
+TEST_CASE("gather gives a unit's weights whole, in BF16", "[parameters]") {
+  for (const Setting& s : kSettings) {
+    INFO(text(s));
+    std::vector<std::int64_t> wrong(s.ranks);
+    const ModelConfig config = awkward(false);
+    on_ranks(s.ranks, config, {.shards = s.shards}, [&](Rank& rank) {
+      load(rank.parameters);
+      const Layout& layout = rank.parameters.layout();
+      // Two units at a time stay valid, as the model needs them: a block and the next.
+      Tensor before;
+      for (int u = 0; u < layout.unit_count(); ++u) {
+        const Tensor weights = rank.parameters.gather(u);
+        for (int v = std::max(0, u - 1); v <= u; ++v)
+          for (const Parameter& p : layout.units()[v].parameters) {
+            const std::vector<float> expected = values_of(p);
+            for (std::int64_t i = 0; i < p.size(); ++i)
+              wrong[rank.comm.rank()] +=
+                  (v == u ? weights : before).as<std::uint16_t>()[p.offset + i] != bf16_encode(expected[i]);
+          }
+        before = weights;
+      }
+    });
+    CHECK(wrong == std::vector<std::int64_t>(s.ranks));
+  }
+}
+
+TEST_CASE("gradients are summed over ranks and micro-steps, under any strategy", "[parameters]") {
+  // Small integers, so that every order of summation is exact, also in BF16.
+  const auto contribution = [](int rank, int micro_step, int unit, std::int64_t i) {
+    return static_cast<float>((rank * 3 + micro_step * 5 + unit * 7 + i) % 11) - 5;
+  };
+  for (DType dtype : {DType::f32, DType::bf16})
+    for (int accumulation : {1, 2, 3})
+      for (const Setting& s : kSettings)
+        for (int steps : {1, 2}) {  // a second step must not keep anything of the first
+          INFO(text(s) << " " << name_of(dtype) << " accumulation " << accumulation << " steps " << steps);
+          const ModelConfig config = awkward(false);
+          const auto backward = [&](Rank& rank) {
+            Parameters& parameters = rank.parameters;
+            for (int step = 0; step < steps; ++step) {
+              parameters.begin_step();
+              for (int micro_step = 0; micro_step < accumulation; ++micro_step) {
+                parameters.begin_micro_step(micro_step);
+                for (int u = parameters.layout().unit_count() - 1; u >= 0; --u) {
+                  const Tensor g = parameters.gradients(u);
+                  parameters.claim(g);
+                  for (std::int64_t i = 0; i < parameters.layout().units()[u].size; ++i) {
+                    float value = contribution(rank.comm.rank(), micro_step, u, i);
+                    if (dtype == DType::f32) {
+                      if (parameters.accumulates()) value += g.as<float>()[i];
+                      g.as<float>()[i] = value;
+                    } else {
+                      if (parameters.accumulates()) value += bf16_decode(g.as<std::uint16_t>()[i]);
+                      g.as<std::uint16_t>()[i] = bf16_encode(value);
+                    }
+                  }
+                  parameters.reduce(u);
+                }
+              }
+              parameters.complete_all();
+            }
+          };
+          const Named got = saved_by_all(
+              s.ranks, config, {.shards = s.shards, .gradients = dtype, .accumulation = accumulation},
+              Parameters::Kind::gradients, backward);
+          const Layout layout(config, 1);
+          for (int u = 0; u < layout.unit_count(); ++u)
+            for (const Parameter& p : layout.units()[u].parameters) {
+              std::vector<float> expected(p.size());
+              for (int r = 0; r < s.ranks; ++r)
+                for (int m = 0; m < accumulation; ++m)
+                  for (std::int64_t i = 0; i < p.size(); ++i)
+                    expected[i] += contribution(r, m, u, p.offset + i);
+              INFO(p.name);
+              CHECK(got.at(p.name) == expected);
+            }
+        }
+}
+
+TEST_CASE("the gradient buffer is lent until backward claims a tensor", "[parameters]") {
+  on_ranks(1, awkward(false), {}, [](Rank& rank) {
+    const auto claimed = [&] { return rank.arena.current().bytes[static_cast<int>(Segment::gradients)]; };
+    const Layout& layout = rank.parameters.layout();
+    for (int step = 0; step < 2; ++step) {
+      rank.parameters.begin_step();
+      CHECK(claimed() == 0);
+      for (int u = layout.unit_count() - 1; u >= 0; --u) {
+        const Tensor gradient = rank.parameters.gradients(u);
+        const std::vector<Parameter>& parameters = layout.units()[u].parameters;
+        for (auto p = parameters.rbegin(); p != parameters.rend(); ++p) {
+          rank.parameters.claim(gradient.reshape(gradient.size(), 1).slice_rows(p->offset, p->size()));
+          const std::int64_t from = layout.shard_offset(u) + p->offset;
+          const std::int64_t needed = bytes_of(DType::f32, layout.local_size() - from);
+          CHECK(claimed() >= needed);
+          CHECK(claimed() < needed + Arena::kAlignment);
+        }
+      }
+    }
+  });
+  // Micro-steps add to it from the first: nothing to lend.
+  on_ranks(1, awkward(false), {.accumulation = 2}, [](Rank& rank) {
+    rank.parameters.begin_step();
+    CHECK(rank.arena.current().bytes[static_cast<int>(Segment::gradients)] >=
+          bytes_of(DType::f32, rank.parameters.layout().local_size()));
+  });
+}
+
+TEST_CASE("the optimizer's shards hold every element of the model once in every group", "[parameters]") {
+  for (const Setting& s : kSettings) {
+    if (s.shards == 1) continue;
+    INFO(text(s));
+    const ModelConfig config = awkward(false);
+    const Layout whole(config, 1);
+    std::vector<int> seen(whole.model_offset(whole.head_unit()) + whole.units().back().size);
+    std::mutex mutex;
+    on_ranks(s.ranks, config, {.shards = s.shards}, [&](Rank& rank) {
+      const std::lock_guard lock(mutex);
+      for (int u = 0; u < whole.unit_count(); ++u) {
+        const Parameters::Shard shard = rank.parameters.shard(u);
+        for (const Run& run : shard.runs)
+          for (std::int64_t i = 0; i < run.count; ++i) ++seen[shard.model_offset + run.first + i];
+      }
+    });
+    std::int64_t once = 0, more = 0;
+    for (int n : seen) once += n == s.ranks / s.shards, more += n > s.ranks / s.shards;
+    CHECK(once == parameter_count(config));
+    CHECK(more == 0);
+  }
+}
+
+TEST_CASE("fingerprints tell which parameters changed", "[parameters]") {
+  for (const Setting& s : kSettings) {
+    INFO(text(s));
+    const ModelConfig config = awkward(false);
+    std::vector<std::vector<bool>> changed(s.ranks);
+    std::vector<char> repeatable(s.ranks);
+    on_ranks(s.ranks, config, {.shards = s.shards}, [&](Rank& rank) {
+      const int r = rank.comm.rank();
+      rank.parameters.initialize(1, 0.02f);
+      const std::vector<std::uint64_t> before = rank.parameters.fingerprints();
+      repeatable[r] = rank.parameters.fingerprints() == before;
+      // One element of one parameter, wherever it lies: the last one of layer 1's down projection.
+      const Layout& layout = rank.parameters.layout();
+      const int unit = layout.block_unit(1);
+      const Parameter& p = layout.units()[unit].parameters[6];
+      const int piece = r % s.shards;
+      const auto [first, last] = layout.shard_range(unit, piece);
+      const std::int64_t at = p.offset + p.size() - 1;
+      if (at >= first && at < last) rank.parameters.shard(unit).master.as<float>()[at - first] *= 1.0001f;
+      const std::vector<std::uint64_t> after = rank.parameters.fingerprints();
+      for (std::size_t i = 0; i < before.size(); ++i) changed[r].push_back(before[i] != after[i]);
+    });
+    std::vector<std::string> names, expected = {"model.layers.1.mlp.down_proj.weight"};
+    const Layout layout(config, 1);
+    std::size_t index = 0;
+    for (const Unit& unit : layout.units())
+      for (const Parameter& p : unit.parameters) {
+        bool any = false;
+        for (int r = 0; r < s.ranks; ++r) any = any || changed[r][index];
+        if (any) names.push_back(p.name);
+        ++index;
+      }
+    CHECK(names == expected);
+    for (int r = 0; r < s.ranks; ++r) {
+      CHECK(changed[r].size() == index);
+      CHECK(repeatable[r]);
+    }
+  }
+}

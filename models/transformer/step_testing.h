@@ -1,0 +1,199 @@
+// What the tests of a whole training step share: a model on a device that can be given weights and tokens and
+// asked for its loss, gradients and updated weights by name, and how far two such sets lie apart.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/comm/comm.h"
+#include "kernels/device/devices.h"
+#include "kernels/numerics/random.h"
+#include "models/transformer/optimizer.h"
+#include "models/transformer/transformer.h"
+#include "tools/testing/catch.h"
+
+namespace precbench::testing {
+
+/// Tensors of a model in FP32 under their Hugging Face names.
+using Named = std::map<std::string, std::vector<float>>;
+
+inline Named saved(Parameters& parameters, Parameters::Kind kind) {
+  Named result;
+  parameters.save(kind, [&](const Parameter& p, const float* values) {
+    result[p.name].assign(values, values + p.size());
+  });
+  return result;
+}
+
+/// Memory of a device that is filled with NaN, so that what is read before it is written shows.
+class NanBlock : public DeviceBlock {
+ public:
+  NanBlock(Device& device, std::int64_t bytes) : DeviceBlock(device, bytes) {
+    const std::vector<std::uint8_t> ones(kChunk, 0xFF);
+    for (std::int64_t done = 0; done < bytes; done += kChunk)
+      device.upload(
+          {static_cast<std::uint8_t*>(data()) + done, DType::e4m3, 1, std::min(kChunk, bytes - done)},
+          ones.data());
+    device.synchronize();
+  }
+
+ private:
+  static constexpr std::int64_t kChunk = std::int64_t{1} << 20;
+};
+
+struct StepSetup {
+  ModelConfig model;
+  std::int64_t B = 1, T = 32;
+  Recipe recipe = find_recipe("bf16");
+  Recipe head = find_recipe("bf16");  ///< the recipe of lm_head
+  bool recompute = false;
+  bool reference = false;  ///< weights and activations in FP32: nothing is rounded to BF16
+  int accumulation = 1;
+};
+
+/// Forward, backward and update on one rank.
+class TestStep {
+ public:
+  explicit TestStep(const StepSetup& setup, std::unique_ptr<Device> device = make_cpu_device(1))
+      : setup_(setup),
+        device_(std::move(device)),
+        comm_(make_dry_comm(0, 1)),
+        block_(*device_, kBytes),
+        arena_(block_.data(), kBytes),
+        parameters_(*device_, *comm_, arena_, setup.model, parameter_options(setup)),
+        tokens_(arena_.push(Segment::other, DType::i32, setup.accumulation * M(), 1)),
+        targets_(arena_.push(Segment::other, DType::i32, setup.accumulation * M(), 1)),
+        loss_sum_(arena_.push(Segment::other, DType::f32, 1, 1)),
+        transformer_(*device_, arena_, parameters_, setup.model, transformer_options()) {}
+
+  std::int64_t M() const { return setup_.B * setup_.T; }
+  Device& device() { return *device_; }
+  Parameters& parameters() { return parameters_; }
+  Transformer& transformer() { return transformer_; }
+
+  void load(const Named& weights) {
+    parameters_.load([&](const Parameter& p, float* values) {
+      const std::vector<float>& source = weights.at(p.name);
+      REQUIRE(static_cast<std::int64_t>(source.size()) == p.size());
+      std::copy(source.begin(), source.end(), values);
+    });
+  }
+
+  /// Forward and backward of the micro-steps one after another; tokens and targets [accumulation * M]. The
+  /// mean loss in nats.
+  double forward_backward(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets) {
+    REQUIRE(static_cast<std::int64_t>(tokens.size()) == tokens_.size());
+    REQUIRE(tokens.size() == targets.size());
+    device_->upload(tokens_, tokens.data());
+    device_->upload(targets_, targets.data());
+    const float scale = 1.0f / static_cast<float>(tokens_.size());
+    parameters_.begin_step();
+    for (int micro = 0; micro < setup_.accumulation; ++micro) {
+      parameters_.begin_micro_step(micro);
+      transformer_.forward_backward(loss_sum_, tokens_.slice_rows(micro * M(), M()),
+                                    targets_.slice_rows(micro * M(), M()), scale, micro == 0);
+    }
+    return static_cast<double>(downloaded(loss_sum_)) / static_cast<double>(tokens_.size());
+  }
+
+  /// One AdamW step on the gradients of the last forward_backward; the gradient norm before clipping.
+  double update(const OptimizerOptions& options) {
+    const Scope scope(arena_);
+    const Tensor scalars = arena_.push(Segment::other, DType::f32, 1, 4);
+    const Tensor norm_squared = arena_.push(Segment::other, DType::f32, 1, 1);
+    const StepScalars values = step_scalars(options, 0);
+    device_->upload(scalars, &values);
+    optimizer_step(*device_, parameters_, scalars, norm_squared, options);
+    return std::sqrt(static_cast<double>(downloaded(norm_squared)));
+  }
+
+  Named gradients() { return saved(parameters_, Parameters::Kind::gradients); }
+  Named weights() { return saved(parameters_, Parameters::Kind::weights); }
+
+ private:
+  static constexpr std::int64_t kBytes = std::int64_t{48} << 20;
+
+  static ParameterOptions parameter_options(const StepSetup& setup) {
+    ParameterOptions options;
+    options.accumulation = setup.accumulation;
+    if (setup.reference) {
+      options.weights = DType::f32;
+      options.master = Master::bf16;  // no copy: the weights are their own master
+    }
+    return options;
+  }
+  TransformerOptions transformer_options() const {
+    TransformerOptions options;
+    options.B = setup_.B;
+    options.T = setup_.T;
+    options.recipes.assign(setup_.model.layers, &setup_.recipe);
+    options.head = &setup_.head;
+    options.recompute = setup_.recompute;
+    if (setup_.reference) options.activations = DType::f32;
+    return options;
+  }
+  float downloaded(const Tensor& scalar) {
+    float value = 0;
+    device_->download(&value, scalar);
+    return value;
+  }
+
+  StepSetup setup_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Comm> comm_;
+  NanBlock block_;
+  Arena arena_;
+  Parameters parameters_;
+  Tensor tokens_, targets_, loss_sum_;
+  Transformer transformer_;
+};
+
+/// n tokens below `vocab`, a stream per seed.
+inline std::vector<std::int32_t> random_tokens(std::uint64_t seed, std::int64_t n, std::int64_t vocab) {
+  std::vector<std::int32_t> tokens(n);
+  for (std::int64_t i = 0; i < n; ++i)
+    tokens[i] = static_cast<std::int32_t>(random_bits(seed, i) % static_cast<std::uint64_t>(vocab));
+  return tokens;
+}
+
+/// |x - reference| / |reference| in the 2-norm.
+inline double distance(const std::vector<float>& x, const std::vector<float>& reference) {
+  REQUIRE(x.size() == reference.size());
+  double error = 0, scale = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    error += (static_cast<double>(x[i]) - reference[i]) * (static_cast<double>(x[i]) - reference[i]);
+    scale += static_cast<double>(reference[i]) * reference[i];
+  }
+  return std::sqrt(error / scale);
+}
+
+/// The first tensor whose bits differ; empty if none does.
+inline std::string first_difference(const Named& x, const Named& y) {
+  REQUIRE(x.size() == y.size());
+  for (const auto& [name, values] : x)
+    if (std::memcmp(values.data(), y.at(name).data(), values.size() * sizeof(float)) != 0) return name;
+  return "";
+}
+
+/// The tensor whose distance is largest; NaN counts as the largest of all.
+struct Farthest {
+  std::string name;
+  double distance = 0;
+};
+inline Farthest farthest(const Named& x, const Named& reference) {
+  REQUIRE(x.size() == reference.size());
+  Farthest result;
+  for (const auto& [name, values] : reference) {
+    const double d = distance(x.at(name), values);
+    if (!(d <= result.distance) && !std::isnan(result.distance)) result = {name, d};
+  }
+  return result;
+}
+
+}  // namespace precbench::testing

@@ -1,0 +1,407 @@
+// The training step, top to bottom: construction, a block's memory, its forward, its backward, the head, the
+// step.
+#include "models/transformer/transformer.h"
+
+#include <algorithm>
+
+namespace precbench {
+namespace {
+
+bool one_scale(const OperandFormat& format) { return format.granularity == Granularity::tensor; }
+
+}  // namespace
+
+Transformer::Transformer(Device& device, Arena& arena, Parameters& parameters, const ModelConfig& config,
+                         const TransformerOptions& options)
+    : device_(device),
+      arena_(arena),
+      parameters_(parameters),
+      config_(config),
+      options_(options),
+      attention_shape_{options.B, options.T, config.heads, config.kv_heads, config.head_dim},
+      M_(options.B * options.T),
+      saved_(config.layers) {}
+
+// ---- memory
+
+void Transformer::push_shared(const Tensor& dx0) {
+  losses_ = push(DType::f32, M_, 1);
+  x0_ = push(config_.width);
+  branch_ = push(config_.width);
+  if (options_.recompute) mid_ = push(config_.width);
+  // Blocks are either in the recipe or kept in BF16, so one quantized block tells what the slots must hold.
+  const Recipe* recipe = *std::max_element(options_.recipes.begin(), options_.recipes.end(),
+                                           [](auto* a, auto* b) { return a->quantized() < b->quantized(); });
+  const Linear consumer(device_, arena_, *recipe);
+  slot_ = 0;
+  slots_[config_.layers % 2] = push_gradient(dx0, consumer);
+  slots_[1 - config_.layers % 2] = push_gradient(push(config_.width), consumer);
+}
+
+void Transformer::push_row(Operand& operand, const OperandFormat& format) {
+  if (!format.quantized()) return;
+  operand.row = push_form(arena_, Segment::activations, format, operand.value.rows, operand.value.cols);
+  if (one_scale(format) && operand.amax.empty()) operand.amax = push(DType::f32, 1, 1);
+}
+
+void Transformer::push_col(Operand& operand, const OperandFormat& format) {
+  if (!format.quantized()) return;
+  operand.col = push_form(arena_, Segment::activations, format, operand.value.cols, operand.value.rows);
+  if (one_scale(format) && operand.amax.empty()) operand.amax = push(DType::f32, 1, 1);
+}
+
+Operand Transformer::push_gradient(const Tensor& value, const Linear& consumer) {
+  Operand operand = make_operand(value, consumer.dy_row(), consumer.dy_col());
+  push_row(operand, consumer.dy_row());
+  push_col(operand, consumer.dy_col());
+  return operand;
+}
+
+Operand Transformer::gradient_in(int slot, std::int64_t consumer_layer) const {
+  const Operand& memory = slots_[slot];
+  if (consumer_layer < 0) return make_operand(memory.value, {}, {});
+  const Linear consumer = linear(consumer_layer);
+  if (!consumer.recipe().quantized()) return make_operand(memory.value, {}, {});
+  return memory;
+}
+
+/// What every block keeps from its forward to its backward, with recomputation too.
+void Transformer::push_saved(std::int64_t layer, Saved& saved) {
+  const Linear consumer = linear(layer);
+  saved.x = layer == 0 ? x0_ : push(config_.width);
+  saved.rstd1 = push(DType::f32, M_, 1);
+  // Recomputation stops before SwiGLU's forward, which makes this and which backward repeats without it.
+  if (one_scale(consumer.x_row()) || one_scale(consumer.x_col())) saved.swiglu_amax = push(DType::f32, 1, 1);
+}
+
+void Transformer::push_inner(std::int64_t layer, Saved& saved) {
+  const Linear consumer = linear(layer);
+  const std::int64_t C = config_.width;
+  const auto keep_normed = [&](Tensor& value, Form& columns) {
+    if (consumer.x_col().quantized())
+      columns = push_form(arena_, Segment::activations, consumer.x_col(), C, M_);
+    else if (!options_.remake_norms)
+      value = push(C);
+  };
+  saved.raw_qkv = push(attention_shape_.qkv_width());
+  saved.attention = push(attention_shape_.q_width());
+  saved.lse = push(DType::f32, config_.heads, M_);
+  saved.mid = options_.recompute ? mid_ : push(C);
+  saved.rstd2 = push(DType::f32, M_, 1);
+  saved.gate_up = push(2 * config_.ffn);
+  keep_normed(saved.h1, saved.h1_col);
+  keep_normed(saved.h2, saved.h2_col);
+}
+
+RopeOptions Transformer::rope_options(const BlockWeights& w) const {
+  return {.shape = attention_shape_,
+          .theta = static_cast<float>(config_.rope_theta),
+          .norm_eps = static_cast<float>(config_.norm_eps),
+          .q_norm = w.q_norm,
+          .k_norm = w.k_norm,
+          .bias = w.qkv_bias,
+          .scaling = config_.rope_scaling};
+}
+
+void Transformer::observe(std::int64_t layer, const char* role, const Operand& operand) {
+  if (quantization_observer_) quantization_observer_->observe(layer, role, operand);
+}
+
+void Transformer::observe_weight(std::int64_t layer, const char* role, const Weight& weight, bool columns) {
+  if (!quantization_observer_ || weight.value.empty()) return;
+  const Scope scope(arena_);
+  observe(layer, role, linear(layer).quantized_weight(weight, columns));
+}
+
+template <class Op>
+void Transformer::produce(Operand& x, Op&& op) {
+  if (!options_.reduce_amax || x.amax.empty()) return op(x);
+  Operand plain = x;
+  if (plain.row.format.quantized()) plain.row = {};
+  if (plain.col.format.quantized()) plain.col = {};
+  plain.keep_value = true;
+  op(plain);
+  parameters_.comm().all_reduce_max(x.amax);
+  device_.quantize(x, false);
+}
+
+// ---- forward
+
+Operand Transformer::normed(const Linear& consumer, const Tensor& value, const Form& columns) {
+  Operand h = make_operand(value.empty() ? push(config_.width) : value, consumer.x_row(), consumer.x_col());
+  push_row(h, consumer.x_row());
+  if (consumer.x_col().quantized()) {
+    h.col = columns;
+    if (one_scale(consumer.x_col()) && h.amax.empty()) h.amax = push(DType::f32, 1, 1);
+  }
+  h.keep_value = !consumer.x_row().quantized() || !value.empty() || quantization_observer_;
+  return h;
+}
+
+void Transformer::fprop(std::int64_t layer, const char* role, const Tensor& y, const Operand& x,
+                        const Weight& weight) {
+  linear(layer).fprop(y, x, weight);
+  observe_weight(layer, role, weight, false);
+}
+
+void Transformer::block_forward(std::int64_t layer, Saved& saved, const BlockWeights& w, const Tensor& x,
+                                bool again) {
+  const Linear lin = linear(layer);
+  const float eps = static_cast<float>(config_.norm_eps);
+
+  {
+    const Scope scope(arena_);
+    Operand h1 = normed(lin, saved.h1, saved.h1_col);
+    produce(h1, [&](Operand& h) {
+      if (again)
+        device_.rmsnorm_again(h, saved.x, saved.rstd1, w.norm1);
+      else
+        device_.add_rmsnorm(h, saved.x, saved.rstd1, x, layer == 0 ? Tensor{} : branch_, w.norm1, eps);
+    });
+    observe(layer, "qkv.x", h1);
+    fprop(layer, "qkv.w", saved.raw_qkv, h1, w.qkv);
+  }
+  {
+    const Scope scope(arena_);
+    // Without QK-norm RoPE is undone by its own inverse, so the rows turn in place.
+    const Tensor qkv = config_.qk_norm ? push(attention_shape_.qkv_width()) : saved.raw_qkv;
+    device_.rope(qkv, saved.raw_qkv, rope_options(w));
+    Operand out = make_operand(saved.attention, lin.x_row(), {});
+    push_row(out, lin.x_row());
+    produce(out, [&](Operand& o) { device_.attention(o, saved.lse, qkv, attention_shape_); });
+    observe(layer, "o.x", out);
+    fprop(layer, "o.w", branch_, out, w.o);
+  }
+  {
+    const Scope scope(arena_);
+    Operand h2 = normed(lin, saved.h2, saved.h2_col);
+    produce(h2, [&](Operand& h) {
+      device_.add_rmsnorm(h, saved.mid, saved.rstd2, saved.x, branch_, w.norm2, eps);
+    });
+    observe(layer, "gate_up.x", h2);
+    fprop(layer, "gate_up.w", saved.gate_up, h2, w.gate_up);
+  }
+  if (again) return;
+  const Scope scope(arena_);
+  Operand s = make_operand(push(config_.ffn), lin.x_row(), {});
+  s.amax = saved.swiglu_amax;
+  push_row(s, lin.x_row());
+  s.keep_value = !lin.x_row().quantized() || quantization_observer_;
+  produce(s, [&](Operand& out) { device_.swiglu(out, saved.gate_up); });
+  observe(layer, "down.x", s);
+  fprop(layer, "down.w", branch_, s, w.down);
+}
+
+// ---- backward
+
+void Transformer::dgrad(std::int64_t layer, const char* role, const Tensor& dx, const Operand& dy,
+                        const Weight& weight) {
+  linear(layer).dgrad(dx, dy, weight);
+  observe_weight(layer, role, weight, true);
+}
+
+void Transformer::wgrad(const Linear& lin, const Tensor& dweight, const Operand& dy, const Operand& x) {
+  parameters_.claim(dweight);
+  lin.wgrad(dweight, dy, x, parameters_.accumulates());
+}
+
+void Transformer::norm_wgrad(const Linear& lin, const Tensor& dweight, const Operand& dy, const Tensor& value,
+                             const Form& columns, const Tensor& sum, const Tensor& rstd, const Tensor& gain) {
+  const Scope scope(arena_);
+  const bool remake = value.empty() && columns.empty();
+  Operand h = make_operand(remake ? push(config_.width) : value, {}, {});
+  if (!columns.empty()) h.col = columns;
+  if (remake) device_.rmsnorm_again(h, sum, rstd, gain);
+  wgrad(lin, dweight, dy, h);
+}
+
+void Transformer::ffn_backward(std::int64_t layer, const Saved& saved, const BlockWeights& w,
+                               const BlockTensors& g, const Operand& dx, Operand& dmid) {
+  const Linear lin = linear(layer);
+  const bool accumulate = parameters_.accumulates();
+  const Scope scope(arena_);
+  Operand dgate_up = push_gradient(push(2 * config_.ffn), lin);
+  dgate_up.keep_value = !lin.dy_row().quantized() || !lin.dy_col().quantized() || quantization_observer_;
+  {
+    const Scope inner(arena_);
+    const Tensor ds = push(config_.ffn);
+    dgrad(layer, "down.w", ds, dx, w.down);
+    Operand s = make_operand(push(config_.ffn), {}, lin.x_col());
+    s.amax = saved.swiglu_amax;
+    push_col(s, lin.x_col());
+    s.keep_value = !lin.x_col().quantized() || quantization_observer_;
+    produce(dgate_up, [&](Operand& d) { device_.swiglu_backward(d, s, ds, saved.gate_up); });
+    observe(layer, "gate_up.dy", dgate_up);
+    observe(layer, "down.x", s);
+    wgrad(lin, g.down, dx, s);
+  }
+  const Tensor dh = push(config_.width);
+  dgrad(layer, "gate_up.w", dh, dgate_up, w.gate_up);
+  norm_wgrad(lin, g.gate_up, dgate_up, saved.h2, saved.h2_col, saved.mid, saved.rstd2, w.norm2);
+  produce(dmid, [&](Operand& d) {
+    device_.rmsnorm_backward(d, g.norm2, accumulate, dx.value, dh, saved.mid, saved.rstd2, w.norm2);
+  });
+  observe(layer, "o.dy", dmid);
+}
+
+void Transformer::attention_backward(std::int64_t layer, const Saved& saved, const BlockWeights& w,
+                                     const BlockTensors& g, const Operand& dmid) {
+  const Linear lin = linear(layer);
+  const bool accumulate = parameters_.accumulates();
+  const Scope scope(arena_);
+  Operand dqkv = push_gradient(push(attention_shape_.qkv_width()), lin);
+  dqkv.keep_value =
+      !lin.dy_row().quantized() || !lin.dy_col().quantized() || config_.qkv_bias || quantization_observer_;
+  {
+    const Scope inner(arena_);
+    {
+      const Scope innermost(arena_);
+      Operand out = make_operand(saved.attention, {}, lin.x_col());
+      push_col(out, lin.x_col());
+      produce(out, [&](Operand& o) { device_.quantize(o); });
+      observe(layer, "o.x", out);
+      wgrad(lin, g.o, dmid, out);
+    }
+    const Tensor dout = push(attention_shape_.q_width());
+    dgrad(layer, "o.w", dout, dmid, w.o);
+    Tensor qkv = saved.raw_qkv;
+    if (config_.qk_norm) {
+      qkv = push(attention_shape_.qkv_width());
+      device_.rope(qkv, saved.raw_qkv, rope_options(w));
+    }
+    const Tensor dturned = push(attention_shape_.qkv_width());
+    device_.attention_backward(dturned, dout, saved.attention, saved.lse, qkv, attention_shape_);
+    produce(dqkv, [&](Operand& d) {
+      device_.rope_backward(d, g.q_norm, g.k_norm, accumulate, dturned, saved.raw_qkv, rope_options(w));
+    });
+    if (config_.qkv_bias) device_.bias_backward(g.qkv_bias, accumulate, dqkv.value);
+    observe(layer, "qkv.dy", dqkv);
+  }
+  const Tensor dh = push(config_.width);
+  dgrad(layer, "qkv.w", dh, dqkv, w.qkv);
+  norm_wgrad(lin, g.qkv, dqkv, saved.h1, saved.h1_col, saved.x, saved.rstd1, w.norm1);
+  Operand below = gradient_in(1 - slot_, layer - 1);
+  produce(below, [&](Operand& d) {
+    device_.rmsnorm_backward(d, g.norm1, accumulate, dmid.value, dh, saved.x, saved.rstd1, w.norm1);
+  });
+  if (layer > 0) observe(layer - 1, "down.dy", below);
+}
+
+void Transformer::block_backward(std::int64_t layer, Saved& saved) {
+  const int unit = parameters_.layout().block_unit(layer);
+  const Scope scope(arena_);
+  const BlockWeights w = parameters_.gather_block(layer, Pass::backward);
+  if (layer > 0) parameters_.prefetch(unit - 1, Pass::backward);
+  if (options_.recompute) {
+    push_inner(layer, saved);
+    block_forward(layer, saved, w, saved.x, true);
+  }
+  const BlockTensors g = parameters_.layout().block(parameters_.gradients(unit));
+  const Linear lin = linear(layer);
+  Operand dmid = make_operand(branch_, lin.dy_row(), lin.dy_col());
+  push_row(dmid, lin.dy_row());
+  push_col(dmid, lin.dy_col());
+  ffn_backward(layer, saved, w, g, gradient_in(slot_, layer), dmid);
+  attention_backward(layer, saved, w, g, dmid);
+  slot_ = 1 - slot_;
+  parameters_.reduce(unit);
+}
+
+// ---- the head
+
+void Transformer::head(const Tensor& loss_sum, const Tensor& targets, float loss_scale,
+                       bool first_micro_step) {
+  const Scope scope(arena_);
+  const Layout& layout = parameters_.layout();
+  const Linear lin(device_, arena_, *options_.head, OpClass::head_loss);
+  const Tensor unit = parameters_.gather(layout.head_unit());
+  const Tensor weight = layout.lm_head(unit), gain = layout.final_norm(unit);
+
+  const Tensor x = push(config_.width), rstd = push(DType::f32, M_, 1), dh = push(config_.width);
+  const Tensor normed = push(config_.width);
+  Operand h = make_operand(normed, {}, {});
+  device_.add_rmsnorm(h, x, rstd, saved_.back().mid, branch_, gain, static_cast<float>(config_.norm_eps));
+
+  const Tensor gradient = parameters_.gradients(layout.head_unit());
+  parameters_.claim(gradient);
+  const Tensor dweight = layout.lm_head(gradient);
+  // A converted head's scales may span all tokens, so it is done in one run.
+  const std::int64_t run = options_.head->quantized() ? M_ : std::min(M_, kHeadRun);
+  for (std::int64_t first = 0; first < M_; first += run) {
+    const Scope inner(arena_);
+    const std::int64_t rows = std::min(run, M_ - first);
+    Operand x_run = make_operand(normed.slice_rows(first, rows), lin.x_row(), lin.x_col());
+    push_row(x_run, lin.x_row());
+    push_col(x_run, lin.x_col());
+    produce(x_run, [&](Operand& h_run) { device_.quantize(h_run); });
+    Operand logits =
+        make_operand(push(options_.activations, rows, config_.vocab), lin.dy_row(), lin.dy_col());
+    lin.fprop(logits.value, x_run, {weight, {}});
+    device_.cross_entropy(losses_.slice_rows(first, rows), logits.value, targets.slice_rows(first, rows),
+                          loss_scale);
+    push_row(logits, lin.dy_row());
+    push_col(logits, lin.dy_col());
+    produce(logits, [&](Operand& dlogits) { device_.quantize(dlogits); });
+    lin.dgrad(dh.slice_rows(first, rows), logits, {weight, {}});
+    lin.wgrad(dweight, logits, x_run, parameters_.accumulates() || first > 0);
+  }
+  device_.sum(loss_sum, losses_, !first_micro_step);
+  Operand dx = gradient_in(slot_, config_.layers - 1);
+  produce(dx, [&](Operand& d) {
+    device_.rmsnorm_backward(d, layout.final_norm(gradient), parameters_.accumulates(), {}, dh, x, rstd,
+                             gain);
+  });
+  observe(config_.layers - 1, "down.dy", dx);
+  if (!config_.tied) parameters_.reduce(layout.head_unit());
+}
+
+// ---- the step
+
+void Transformer::forward_backward(const Tensor& loss_sum, const Tensor& tokens, const Tensor& targets,
+                                   float loss_scale, bool first_micro_step) {
+  const Layout& layout = parameters_.layout();
+  // The gradient of the embedding is the last and often the largest: all but its own input is gone by then.
+  const Scope scope(arena_);
+  const Tensor dx0 = push(config_.width);
+  const Arena::Mark shared = arena_.mark();
+  push_shared(dx0);
+  const Tensor table = layout.embedding(parameters_.gather(layout.embedding_unit()));
+  parameters_.prefetch(layout.block_unit(0));
+  device_.embedding(x0_, tokens, table);
+
+  std::vector<Arena::Mark> marks;
+  Tensor x = x0_;
+  for (std::int64_t layer = 0; layer < config_.layers; ++layer) {
+    Saved& saved = saved_[layer];
+    marks.push_back(arena_.mark());
+    push_saved(layer, saved);
+    const BlockWeights w = parameters_.gather_block(layer, Pass::forward);
+    parameters_.prefetch(layer + 1 < config_.layers ? layout.block_unit(layer + 1) : layout.head_unit());
+    if (options_.recompute) {
+      const Scope forward(arena_);
+      push_inner(layer, saved);
+      block_forward(layer, saved, w, x, false);
+    } else {
+      push_inner(layer, saved);
+      block_forward(layer, saved, w, x, false);
+    }
+    x = saved.mid;
+  }
+  parameters_.prefetch(layout.block_unit(config_.layers - 1), Pass::backward);  // if it is not what is there
+  head(loss_sum, targets, loss_scale, first_micro_step);
+
+  for (std::int64_t layer = config_.layers - 1; layer >= 0; --layer) {
+    block_backward(layer, saved_[layer]);
+    arena_.release(marks[layer]);
+  }
+
+  arena_.release(shared);
+  const int unit = layout.embedding_unit();
+  const Tensor dtable = layout.embedding(parameters_.gradients(unit));
+  parameters_.claim(dtable);
+  if (!config_.tied && !parameters_.accumulates()) device_.zero(dtable);
+  device_.embedding_backward(dtable, dx0, tokens);
+  parameters_.reduce(unit);
+}
+
+}  // namespace precbench

@@ -1,0 +1,133 @@
+// The training step's forward and backward, written once for every device, recipe and rank count.
+//
+//   embedding; per block: RMSNorm, qkv, (QK-norm) RoPE, attention, o, RMSNorm, gate|up, SwiGLU, down;
+//   RMSNorm, lm_head, cross-entropy; and the same backwards.
+//
+// Of a norm's output forward keeps for backward what wgrad takes: the FP8 columns where it is quantized, else
+// the BF16 value, or with remake_norms nothing, and the norm is done again. SwiGLU's output is never kept. With
+// recompute only the residual stream at each block's input is kept.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "models/transformer/linear.h"
+#include "models/transformer/parameters.h"
+
+namespace precbench {
+
+struct TransformerOptions {
+  std::int64_t B = 1, T = 128;         ///< of one micro-step on one rank
+  std::vector<const Recipe*> recipes;  ///< per block; not owned
+  const Recipe* head = nullptr;        ///< of lm_head; not owned
+  bool recompute = false;              ///< per block
+  bool remake_norms = false;           ///< a norm's BF16 output is made again for wgrad instead of being kept
+  bool reduce_amax = false;            ///< scales of a tensor come from the amax over all ranks
+  DType activations = DType::bf16;     ///< f32: the FP32 reference model of the tests
+};
+
+/// Watches quantization: called with every operand of a block's linear layers, after its forms are made and while its
+/// BF16 value is there: activations "qkv.x", gradients "qkv.dy", weights "qkv.w" (not where ranks exchange these in
+/// FP8: nobody has their value). A form is shown once a pass; what the operand lacks then is shown at another time.
+class QuantizationObserver {
+ public:
+  virtual ~QuantizationObserver() = default;
+  virtual void observe(std::int64_t layer, const char* role, const Operand& operand) = 0;
+};
+
+class Transformer {
+ public:
+  Transformer(Device& device, Arena& arena, Parameters& parameters, const ModelConfig& config,
+              const TransformerOptions& options);
+
+  /// One micro-step: forward and backward over tokens and targets (i32 [M]), whose loss is weighted with
+  /// `loss_scale` (1 / all tokens of the optimizer step). The sum of the tokens' losses in nats goes to
+  /// loss_sum (f32 [1]), which the first micro-step overwrites and later ones add to. Reductions of gradients
+  /// over ranks are started, not ended: parameters().complete(unit) before one is read.
+  void forward_backward(const Tensor& loss_sum, const Tensor& tokens, const Tensor& targets, float loss_scale,
+                        bool first_micro_step);
+
+  void set_quantization_observer(QuantizationObserver* observer) { quantization_observer_ = observer; }
+
+ private:
+  /// What a block's forward leaves for its backward.
+  struct Saved {
+    Tensor x;             // residual stream at the block's input [M, C]
+    Tensor rstd1, rstd2;  // f32 [M]
+    Tensor raw_qkv;       // with QK-norm before it and RoPE, which backward does again; else after RoPE
+    Tensor attention;     // [M, H D]
+    Tensor lse;           // f32 [H, M]
+    Tensor mid;           // residual stream between the halves [M, C]
+    Tensor gate_up;       // [M, 2F]
+    Tensor h1, h2;        // the norms' outputs, where wgrad takes them in BF16
+    Form h1_col, h2_col;  // their columns, where it takes them quantized
+    Tensor swiglu_amax;   // f32 [1], where SwiGLU's output has one scale for the tensor
+  };
+  Linear linear(std::int64_t layer) const { return {device_, arena_, *options_.recipes[layer]}; }
+  Tensor push(std::int64_t cols) { return push(options_.activations, M_, cols); }
+  Tensor push(DType dtype, std::int64_t rows, std::int64_t cols) {
+    return arena_.push(Segment::activations, dtype, rows, cols);
+  }
+  /// Give an operand memory for the forms that its formats ask for; BF16 formats need none.
+  void push_row(Operand& operand, const OperandFormat& format);
+  void push_col(Operand& operand, const OperandFormat& format);
+  /// A gradient with memory for the forms of a linear layer's dY.
+  Operand push_gradient(const Tensor& value, const Linear& consumer);
+  /// What all blocks share in one pass; their gradients end in dx0, [M, width], that of the embedded tokens.
+  void push_shared(const Tensor& dx0);
+  /// The residual stream's gradient in a slot, with the forms that the block below (none: the embedding)
+  /// takes.
+  Operand gradient_in(int slot, std::int64_t consumer_layer) const;
+  void push_saved(std::int64_t layer, Saved& saved);
+  void push_inner(std::int64_t layer, Saved& saved);
+  RopeOptions rope_options(const BlockWeights& w) const;
+  void observe(std::int64_t layer, const char* role, const Operand& operand);
+  /// Makes one of the weight's forms again, to be watched; where a GEMM had it, so that it takes no more memory.
+  void observe_weight(std::int64_t layer, const char* role, const Weight& weight, bool columns);
+  /// Runs op(x); with reduce_amax in two parts, around the exchange of x's amax.
+  template <class Op>
+  void produce(Operand& x, Op&& op);
+
+  /// A block's fprop and dgrad. `role`: of the weight, for whoever watches quantization.
+  void fprop(std::int64_t layer, const char* role, const Tensor& y, const Operand& x, const Weight& weight);
+  void dgrad(std::int64_t layer, const char* role, const Tensor& dx, const Operand& dy, const Weight& weight);
+  /// lin.wgrad into memory that is claimed first, added to what earlier micro-steps left.
+  void wgrad(const Linear& lin, const Tensor& dweight, const Operand& dy, const Operand& x);
+  /// `again`: a recomputation inside backward, which needs neither the first sum nor the block's output.
+  void block_forward(std::int64_t layer, Saved& saved, const BlockWeights& w, const Tensor& x, bool again);
+  void block_backward(std::int64_t layer, Saved& saved);
+  void ffn_backward(std::int64_t layer, const Saved& saved, const BlockWeights& w, const BlockTensors& g,
+                    const Operand& dx, Operand& dmid);
+  void attention_backward(std::int64_t layer, const Saved& saved, const BlockWeights& w,
+                          const BlockTensors& g, const Operand& dmid);
+  /// A norm's output for fprop now and, in the form kept in `value` or `columns`, for wgrad later.
+  Operand normed(const Linear& consumer, const Tensor& value, const Form& columns);
+  /// wgrad of the linear layer behind a norm, whose output is kept, or made again from `sum` and `rstd`.
+  void norm_wgrad(const Linear& lin, const Tensor& dweight, const Operand& dy, const Tensor& value,
+                  const Form& columns, const Tensor& sum, const Tensor& rstd, const Tensor& gain);
+  /// Final norm, lm_head, loss and their backward; leaves the residual stream's gradient in slots_[slot_].
+  void head(const Tensor& loss_sum, const Tensor& targets, float loss_scale, bool first_micro_step);
+
+  Device& device_;
+  Arena& arena_;
+  Parameters& parameters_;
+  ModelConfig config_;
+  TransformerOptions options_;
+  AttentionShape attention_shape_;
+  std::int64_t M_;
+  Tensor x0_;      // the embedded tokens
+  Tensor branch_;  // what a block's half adds to the residual stream, until the next norm has added it; in
+                   // backward the residual stream's gradient between a block's halves
+  Tensor mid_;     // with recompute: every block's residual stream between its halves
+  Tensor losses_;  // f32 [M]
+  std::vector<Saved> saved_;
+  Operand slots_[2];  // the gradient of the residual stream on its way down; two take turns
+  int slot_ = 0;      // which one holds the current gradient
+  QuantizationObserver* quantization_observer_ = nullptr;
+};
+
+/// A step's tokens of the head are done in runs of this many, so that the logits never stand in memory whole; all
+/// at once where the head is quantized, whose scales may span them.
+inline constexpr std::int64_t kHeadRun = 2048;
+
+}  // namespace precbench

@@ -1,0 +1,142 @@
+// The training step on a GPU against the CPU device: loss, every gradient and the update, for every recipe.
+// The truth is the FP32 reference model; the CPU device at the recipe's own precision says how far from it
+// rounding alone may lead.
+#include "kernels/cuda/gpu_testing.h"
+#include "models/transformer/step_testing.h"
+#include "models/transformer/transformer.h"
+
+using namespace precbench;
+using namespace precbench::testing;
+
+namespace {
+
+constexpr double kRoundoff = 0x1p-24;  // of FP32
+constexpr double kBf16Roundoff = 0x1p-9;
+
+/// Equal runs give equal bits: no timing of algorithms, additions in a fixed order.
+std::unique_ptr<Device> repeatable_gpu(const std::string& attention) {
+  return make_cuda_device(0, {.autotune = false, .deterministic = true, .attention = attention});
+}
+
+bool takes(const Device& device, const Recipe& recipe) {
+  return device.support(recipe.fprop, GemmRole::fprop).execution != Execution::unsupported &&
+         device.support(recipe.dgrad, GemmRole::dgrad).execution != Execution::unsupported &&
+         device.support(recipe.wgrad, GemmRole::wgrad).execution != Execution::unsupported;
+}
+
+/// Forward and backward on fresh weights and random tokens, the same for every setup of one size.
+double random_step(TestStep& step, const StepSetup& setup) {
+  step.parameters().initialize(1, 0.02f);
+  const std::int64_t n = setup.accumulation * setup.B * setup.T;
+  return step.forward_backward(random_tokens(2, n, setup.model.vocab),
+                               random_tokens(3, n, setup.model.vocab));
+}
+
+/// Root-mean-square over the tensors of their relative distances.
+double mean_distance(const Named& x, const Named& reference) {
+  double squares = 0;
+  for (const auto& [name, values] : reference) squares += std::pow(distance(x.at(name), values), 2.0);
+  return std::sqrt(squares / static_cast<double>(reference.size()));
+}
+
+/// Gives `to` the gradients of `from`, which has the same layout.
+void copy_gradients(TestStep& to, TestStep& from) {
+  for (int unit = 0; unit < to.parameters().layout().unit_count(); ++unit) {
+    const Tensor target = to.parameters().shard(unit).gradient,
+                 source = from.parameters().shard(unit).gradient;
+    REQUIRE(target.bytes() == source.bytes());
+    std::vector<std::uint8_t> bytes(source.bytes());
+    from.device().download(bytes.data(), source);
+    to.device().upload(target, bytes.data());
+    to.device().synchronize();
+  }
+}
+
+/// One AdamW step on both from the same gradients. Every weight ends within a few FP32 roundings, of the
+/// weight and of an update no larger than about lr, of the other's.
+void check_update(TestStep& gpu, TestStep& cpu) {
+  copy_gradients(cpu, gpu);
+  OptimizerOptions options;
+  options.lr = 1e-3f;
+  options.max_norm = 0.1f;  // clips
+  const double gpu_norm = gpu.update(options), cpu_norm = cpu.update(options);
+  CHECK(cpu_norm > options.max_norm);
+  CHECK(std::fabs(gpu_norm / cpu_norm - 1) <= 16 * kRoundoff);
+  const Named weights = gpu.weights();
+  for (const auto& [name, expected] : cpu.weights()) {
+    double worst = 0;
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      worst = std::max(worst, std::fabs(weights.at(name)[i] - expected[i]) /
+                                  (std::fabs(expected[i]) + static_cast<double>(options.lr)));
+    INFO(name);
+    CHECK(worst <= 8 * kRoundoff);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a step on a GPU is the CPU's, in every recipe", "[gpu]") {
+  if (!gpu_here()) return;
+  StepSetup setup{.model = find_model("tiny"), .B = 2, .T = 128};
+  const double rounding_of_loss = kBf16Roundoff / std::sqrt(static_cast<double>(setup.B * setup.T));
+  for (const bool qk_norm : {false, true}) {
+    setup.model.qk_norm = qk_norm;
+    setup.reference = true;
+    setup.recipe = find_recipe("bf16");
+    TestStep exact(setup);
+    const double true_loss = random_step(exact, setup);
+    const Named truth = exact.gradients();
+    setup.reference = false;
+    // The mean of M tokens' losses, each with rounding errors of its own, may happen to be exact for a recipe
+    // on one device, but not for all quantized ones: the farthest tells how far they may lie.
+    double quantized_error = 0, bf16_error = 0;
+    for (const Recipe& recipe : builtin_recipes()) {
+      setup.recipe = recipe;
+      TestStep cpu(setup, make_cpu_device(2));
+      double& error = recipe.quantized() ? quantized_error : bf16_error;
+      error = std::max({error, std::fabs(random_step(cpu, setup) - true_loss), rounding_of_loss * true_loss});
+    }
+    for (const Recipe& recipe : builtin_recipes()) {
+      setup.recipe = recipe;
+      TestStep cpu(setup, make_cpu_device(2));
+      random_step(cpu, setup);
+      const Named cpu_gradients = cpu.gradients();
+      for (const char* attention : {"auto", "own"}) {
+        TestStep gpu(setup, repeatable_gpu(attention));
+        if (!takes(gpu.device(), recipe)) continue;
+        const double gpu_loss = random_step(gpu, setup);
+        const Named gradients = gpu.gradients();
+        INFO(recipe.name << (qk_norm ? " with QK-norm" : "") << ", attention by "
+                         << gpu.device().attention_name());
+        CHECK(std::fabs(gpu_loss - true_loss) <= 2 * (recipe.quantized() ? quantized_error : bf16_error));
+        for (const auto& [name, expected] : truth) {
+          INFO(name);
+          CHECK(distance(gradients.at(name), expected) <= 2 * distance(cpu_gradients.at(name), expected));
+        }
+        // The same recipe makes the same rounding errors but for values at the edge between two codes:
+        // errors of their own would lie sqrt(2) times as far from the CPU's as those from the truth.
+        CHECK(mean_distance(gradients, cpu_gradients) <= mean_distance(cpu_gradients, truth));
+        check_update(gpu, cpu);
+        random_step(cpu, setup);  // cpu's weights again for the next one
+      }
+    }
+  }
+}
+
+TEST_CASE("recomputation changes no bit on a GPU", "[gpu]") {
+  if (!gpu_here()) return;
+  for (const Recipe& recipe : builtin_recipes())
+    for (const bool qk_norm : {false, true})
+      for (const char* attention : {"auto", "own"}) {
+        StepSetup setup{.model = find_model("tiny"), .B = 2, .T = 64, .recipe = recipe};
+        setup.model.qk_norm = qk_norm;
+        TestStep kept(setup, repeatable_gpu(attention));
+        if (!takes(kept.device(), recipe)) continue;
+        INFO(recipe.name << (qk_norm ? " with QK-norm" : "") << ", attention " << attention);
+        const double loss = random_step(kept, setup);
+        setup.recompute = true;
+        TestStep again(setup, repeatable_gpu(attention));
+        CHECK(random_step(again, setup) == loss);
+        CHECK(first_difference(again.gradients(), kept.gradients()) == "");
+      }
+}

@@ -1,0 +1,335 @@
+// Grouping, aggregation over seeds, and the comparison with bf16.
+#include "tools/analysis/analysis.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <tuple>
+#include <unordered_map>
+
+#include "results/statistics.h"
+#include "tools/analysis/best_rates.h"
+
+namespace precbench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Fields that say how a recipe is applied, and their values where nothing is changed. bf16 knows none of
+/// them, so they part rows, not groups.
+const std::map<std::string, std::string> kRecipeModifiers = {
+    {"head", "bf16"}, {"keep_bf16", ""}, {"gather", "bf16"}, {"reduce_amax", "off"}};
+/// Columns that come first; others follow in the order of the record.
+const std::vector<std::string> kFirstKeys = {"machine",        "power_limit", "cublaslt", "threads",
+                                             "method_version", "model",       "seq",      "batch",
+                                             "gpus",           "parallel"};
+
+Json fields_of(const LocatedRecord& located, const Works& works) {
+  const auto& [record, origin, env] = located;
+  // The CPU device's speed depends on its threads; a GPU's does not.
+  const Json threads = env.threads && !env.gpu ? Json(*env.threads) : Json();
+  // Two GPUs of one name are two machines where they may draw different power or run another library's GEMMs.
+  const Json power_limit =
+      env.gpu && env.gpu->power_limit ? Json(fmt::format("{:.0f} W", *env.gpu->power_limit)) : Json();
+  Json fields = {{"machine", machine_of(env)},
+                 {"power_limit", power_limit},
+                 {"cublaslt", env.cublaslt ? Json(*env.cublaslt) : Json()},
+                 {"threads", threads},
+                 {"method_version", record.method_version}};
+  fields.update(Json(works.fields(&located)));
+  return fields;
+}
+
+/// One field of all records: its different values, and which of them each record has.
+struct Field {
+  std::string name;
+  std::vector<Json> values;  ///< in the order met; where all are numbers by size
+  std::vector<std::uint32_t> of_record;
+  std::unordered_map<std::string, std::uint32_t> places{};
+
+  std::uint32_t place_of(const Json& value) {
+    const auto [known, is_new] =
+        places.try_emplace(text_of(value), static_cast<std::uint32_t>(values.size()));
+    if (is_new) values.push_back(value);
+    return known->second;
+  }
+
+  void sort() {
+    if (!std::all_of(values.begin(), values.end(), [](const Json& v) { return v.is_number(); })) return;
+    std::vector<std::uint32_t> order(values.size()), rank(values.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+      return values[a].get<double>() < values[b].get<double>();
+    });
+    std::vector<Json> sorted;
+    for (std::uint32_t i = 0; i < order.size(); ++i) {
+      rank[order[i]] = i;
+      sorted.push_back(std::move(values[order[i]]));
+    }
+    values = std::move(sorted);
+    for (std::uint32_t& place : of_record) place = rank[place];
+  }
+
+ private:
+  /// Equal for equal values: 3 and 3.0 are one.
+  static std::string text_of(const Json& value) {
+    if (value.is_number_float())
+      if (const double number = value.get<double>();
+          std::floor(number) == number && std::abs(number) < 0x1p53)
+        return fmt::format("{}", static_cast<std::int64_t>(number));
+    return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  }
+};
+
+/// The fields of the records, kFirstKeys first. What a record lacks is null, as a value met last.
+std::vector<Field> fields_of(const RecordRefs& records, const Works& works) {
+  constexpr auto kMissing = static_cast<std::uint32_t>(-1);
+  std::vector<Field> fields;
+  std::unordered_map<std::string, std::size_t> by_name;
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    const Json own = fields_of(*records[i], works);
+    for (const auto& item : own.items()) {
+      const auto [known, is_new] = by_name.try_emplace(item.key(), fields.size());
+      if (is_new) fields.push_back({item.key(), {}, std::vector<std::uint32_t>(records.size(), kMissing)});
+      Field& field = fields[known->second];
+      field.of_record[i] = field.place_of(item.value());
+    }
+  }
+  for (Field& field : fields) {
+    for (std::uint32_t& place : field.of_record)
+      if (place == kMissing) place = field.place_of(nullptr);
+    field.places.clear();
+    field.sort();
+  }
+  const auto place = [](const Field& field) {
+    return std::find(kFirstKeys.begin(), kFirstKeys.end(), field.name) - kFirstKeys.begin();
+  };
+  std::stable_sort(fields.begin(), fields.end(),
+                   [&](const Field& a, const Field& b) { return place(a) < place(b); });
+  return fields;
+}
+
+std::optional<double> median(const std::vector<double>& values) {
+  const auto statistics = sample_statistics(values);
+  return statistics ? std::optional(statistics->median) : std::nullopt;
+}
+
+std::optional<double> mean(const std::vector<double>& values) {
+  if (values.empty()) return std::nullopt;
+  double sum = 0;
+  for (double value : values) sum += value;
+  return sum / static_cast<double>(values.size());
+}
+
+/// The values that `get` finds in the members.
+template <class Get>
+std::vector<double> gather(const Row& row, Get&& get) {
+  std::vector<double> values;
+  for (const LocatedRecord* member : row.members)
+    if (const std::optional<double> value = get(member->record)) values.push_back(*value);
+  return values;
+}
+
+std::vector<double> gather_metric(const Row& row, std::optional<double> Metrics::*metric) {
+  if (row.path == ExecutionPath::emulated)
+    return {};  // whatever a record says: an emulated recipe has no speed
+  return gather(row, [&](const Record& r) { return r.metrics ? (*r.metrics).*metric : std::nullopt; });
+}
+
+std::optional<double> final_loss(const Record& record) {
+  return record.training ? trailing_mean(record.training->loss) : std::nullopt;
+}
+
+/// Relative to the median of its own run, so that seeds can be pooled. One sample has no spread.
+std::optional<double> pooled_relative_iqr(const Row& row) {
+  std::vector<double> relative;
+  for (const LocatedRecord* member : row.members) {
+    if (!member->record.timing) continue;
+    const auto& samples = member->record.timing->samples_ms;
+    const auto own = median(samples);
+    if (samples.size() > 1 && own && *own > 0)
+      for (double sample : samples) relative.push_back(sample / *own);
+  }
+  const auto statistics = sample_statistics(relative);
+  return statistics ? std::optional(statistics->iqr()) : std::nullopt;
+}
+
+void aggregate(Row& row, const Ceilings& best) {
+  if (row.status != Status::ok) return;
+  row.tokens_per_s = median(gather_metric(row, &Metrics::tokens_per_s));
+  if (row.tokens_per_s) row.relative_iqr = pooled_relative_iqr(row);
+  row.tflops_per_gpu = median(gather_metric(row, &Metrics::tflops_per_gpu));
+  row.mfu_bf16 = median(gather_metric(row, &Metrics::mfu_bf16));
+  row.sol = median(gather_metric(row, &Metrics::sol));
+  if (row.path == ExecutionPath::native)
+    row.sol_measured = median(gather(row, [&](const Record& r) { return sol_at(best, r); }));
+  const auto peaks = gather(row, [](const Record& r) -> std::optional<double> {
+    if (!r.memory || !r.memory->measured) return std::nullopt;
+    return static_cast<double>(r.memory->measured->peak);
+  });
+  if (!peaks.empty()) row.peak_memory = *std::max_element(peaks.begin(), peaks.end());
+  row.final_loss = mean(gather(row, final_loss));
+  row.last_grad_norm = mean(gather(row, [](const Record& r) -> std::optional<double> {
+    if (!r.training || r.training->grad_norm.empty() || !std::isfinite(r.training->grad_norm.back()))
+      return std::nullopt;
+    return r.training->grad_norm.back();
+  }));
+}
+
+void compare(Row& row, const Row& baseline, const SeedPairs& pairs) {
+  const auto ratio = [](const std::optional<double>& a,
+                        const std::optional<double>& b) -> std::optional<double> {
+    return a && b && *b > 0 ? std::optional(*a / *b) : std::nullopt;
+  };
+  if (row.comparable() && baseline.comparable()) {
+    row.speedup = ratio(row.tokens_per_s, baseline.tokens_per_s);
+    row.memory_ratio = ratio(row.peak_memory, baseline.peak_memory);
+  }
+  if (row.status != Status::ok || baseline.status != Status::ok) return;
+  std::vector<double> deltas;
+  for (const LocatedRecord* mine : row.members) {
+    const LocatedRecord* theirs = pairs.of(*mine);
+    if (!theirs || !mine->record.training) continue;
+    const std::vector<double>&a = mine->record.training->loss, &b = theirs->record.training->loss;
+    const auto ends = trailing_means_at_equal_steps(a, b);
+    if (!ends) continue;
+    deltas.push_back(ends->first - ends->second);
+    const std::size_t steps = std::min(a.size(), b.size());
+    row.paired_steps = row.paired_steps ? std::min(row.paired_steps, steps) : steps;
+  }
+  row.loss_delta = mean(deltas);
+  row.paired_seeds = static_cast<int>(deltas.size());
+}
+
+void compare_with_bf16(Group& group) {
+  std::stable_partition(group.rows.begin(), group.rows.end(), [](const Row& row) { return row.is_bf16(); });
+  Bf16Rows bf16;
+  std::map<std::size_t, SeedPairs> seeds;
+  for (std::size_t i = 0; i < group.rows.size() && group.rows[i].is_bf16(); ++i) {
+    if (group.rows[i].status != Status::ok) continue;
+    bf16.add(i, group.rows[i].fields);
+    seeds.emplace(i, group.rows[i].members);
+  }
+  for (Row& row : group.rows)
+    if (const auto baseline = bf16.of(row.fields)) compare(row, group.rows[*baseline], seeds.at(*baseline));
+}
+
+}  // namespace
+
+std::string field_text(const Json& value) {
+  if (value.is_null()) return "";
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+bool Row::is_bf16() const { return fields.value("recipe", Json()) == "bf16"; }
+
+std::vector<std::string> modifiers_of(const Json& fields) {
+  std::vector<std::string> modifiers;
+  for (const auto& [key, unchanged] : kRecipeModifiers)
+    if (const std::string value = field_text(fields.value(key, Json())); !value.empty() && value != unchanged)
+      modifiers.push_back(key + " " + value);
+  return modifiers;
+}
+
+void Bf16Rows::add(std::size_t index, const Json& fields) {
+  by_modifiers_.try_emplace(modifiers_of(fields), index);
+  if (!first_) first_ = index;
+}
+
+std::optional<std::size_t> Bf16Rows::of(const Json& fields) const {
+  const auto same = by_modifiers_.find(modifiers_of(fields));
+  return same == by_modifiers_.end() ? first_ : same->second;
+}
+
+std::string seed_of(const Record& record) { return field_text(record.case_fields.value("seed", Json())); }
+
+SeedPairs::SeedPairs(const RecordRefs& baseline) {
+  for (const LocatedRecord* theirs : baseline)
+    if (theirs->record.training) by_seed_.try_emplace(seed_of(theirs->record), theirs);
+}
+
+const LocatedRecord* SeedPairs::of(const LocatedRecord& located) const {
+  const auto theirs = by_seed_.find(seed_of(located.record));
+  return theirs == by_seed_.end() ? nullptr : theirs->second;
+}
+
+RecordRefs all_of(const RecordSet& set) {
+  RecordRefs refs;
+  for (const LocatedRecord& located : set.records) refs.push_back(&located);
+  return refs;
+}
+
+std::vector<RecordRefs> by_machine(const RecordSet& set) {
+  std::vector<RecordRefs> parts;
+  std::unordered_map<std::string, std::size_t> places;
+  for (const LocatedRecord& located : set.records) {
+    const auto [place, is_new] = places.try_emplace(machine_of(located.env), parts.size());
+    if (is_new) parts.emplace_back();
+    parts[place->second].push_back(&located);
+  }
+  return parts;
+}
+
+Analysis analyze(const RecordRefs& records, const Works& works, RowsBy by) {
+  const std::vector<Field> fields = fields_of(records, works);
+  Analysis analysis;
+  std::vector<const Field*> group_by, row_by;
+  for (const Field& field : fields) {
+    const bool varies = field.values.size() > 1, is_seed = field.name == "seed";
+    if (!varies && field.name != "recipe") analysis.constants[field.name] = field.values.front();
+    if (!varies || (is_seed && by == RowsBy::recipe)) continue;
+    row_by.push_back(&field);
+    if (field.name == "recipe") continue;
+    if (kRecipeModifiers.count(field.name)) {
+      analysis.row_keys.push_back(field.name);
+    } else {
+      group_by.push_back(&field);
+      analysis.group_keys.push_back(field.name);
+    }
+  }
+  const auto places = [](const std::vector<const Field*>& some, std::size_t i) {
+    std::vector<std::uint32_t> result;
+    for (const Field* field : some) result.push_back(field->of_record[i]);
+    return result;
+  };
+
+  // Ordered by the places of the fields that part the groups, then rows in the order of the records.
+  std::map<std::vector<std::uint32_t>, Group> groups;
+  using RowKey = std::tuple<std::vector<std::uint32_t>, Status, std::optional<ExecutionPath>>;
+  std::map<RowKey, std::pair<Group*, std::size_t>> rows;
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    const Record& record = records[i]->record;
+    const std::optional<ExecutionPath> path =
+        record.support ? std::optional(record.support->path()) : std::nullopt;
+    const auto start_row = [&] {
+      Group& group = groups[places(group_by, i)];
+      Json own = fields_of(*records[i], works);
+      for (const Field& field : fields)
+        if (!own.contains(field.name)) own[field.name] = nullptr;
+      group.rows.push_back({{}, std::move(own), record.status, path});
+      return std::pair(&group, group.rows.size() - 1);
+    };
+    std::pair<Group*, std::size_t> row;
+    if (by == RowsBy::record) {
+      row = start_row();
+    } else {
+      const auto [known, is_new] = rows.try_emplace({places(row_by, i), record.status, path});
+      if (is_new) known->second = start_row();
+      row = known->second;
+    }
+    row.first->rows[row.second].members.push_back(records[i]);
+  }
+  std::map<std::string, Ceilings> best;
+  for (const LocatedRecord* located : records) best[machine_of(located->env)].raise_to(located->record);
+  for (auto& [place, group] : groups) {
+    for (Row& row : group.rows) aggregate(row, best.at(machine_of(row.members.front()->env)));
+    compare_with_bf16(group);
+    analysis.groups.push_back(std::move(group));
+  }
+  return analysis;
+}
+
+}  // namespace precbench

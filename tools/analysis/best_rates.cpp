@@ -1,0 +1,62 @@
+// Sums of ops at given rates. See best_rates.h.
+#include "tools/analysis/best_rates.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string>
+
+namespace precbench {
+namespace {
+
+/// The GEMMs of a recipe, and those of the head (--head recipe); a set of them is a number's bits.
+constexpr std::array kGemms = {"matmul fprop", "matmul dgrad", "matmul wgrad"};
+constexpr unsigned kSets = 1u << (kGemms.size() + 1);
+
+bool in_set(unsigned set, const OpRecord& op) {
+  if (op.flops <= 0) return false;
+  if (op.op_class == "head_loss") return set >> kGemms.size() & 1;
+  const auto gemm = std::find(kGemms.begin(), kGemms.end(), op.name);
+  return op.op_class == "gemm" && gemm != kGemms.end() && (set >> (gemm - kGemms.begin()) & 1);
+}
+
+/// Seconds of the ops, those of `set` at the FP8 rate, or null where a rate that they need is not known. The sum of
+/// bench/measure/predict.h's speed_of_light, to which all calls of an op are bound alike.
+std::optional<double> seconds(const Breakdown& breakdown, const Ceilings& rates, unsigned set) {
+  double sum = 0;
+  for (const OpRecord& op : breakdown.ops) {
+    if (op.op_class == "communication") continue;
+    const double flops = in_set(set, op) ? rates.fp8_flops : rates.bf16_flops;
+    if (flops <= 0 || rates.bytes <= 0) return std::nullopt;
+    sum += std::max(op.flops / flops, op.bytes / rates.bytes);
+  }
+  return sum;
+}
+
+}  // namespace
+
+void Ceilings::raise_to(const Record& record) {
+  if (!record.metrics || !record.metrics->peaks) return;
+  const Peaks& peaks = *record.metrics->peaks;
+  bf16_flops = std::max(bf16_flops, 1e12 * peaks.measured_bf16_tflops.value_or(0));
+  fp8_flops = std::max(fp8_flops, 1e12 * peaks.measured_fp8_tflops.value_or(0));
+  bytes = std::max(bytes, 1e9 * peaks.measured_copy_gb_per_s.value_or(0));
+}
+
+std::optional<double> sol_at(const Ceilings& ceilings, const Record& record) {
+  constexpr double kEqual = 1e-6;  // records hold all digits; where sets come this close, either will do
+  if (!record.breakdown || !record.timing || !record.metrics || !record.metrics->mfu_measured)
+    return std::nullopt;
+  const double step = record.timing->median_ms.value_or(0) / 1e3, share = *record.metrics->mfu_measured;
+  if (step <= 0 || share <= 0) return std::nullopt;
+  Ceilings own;
+  own.raise_to(record);
+  for (unsigned set = 0; set < kSets; ++set) {
+    const auto at_own = seconds(*record.breakdown, own, set);
+    if (!at_own || std::abs(*at_own / step / share - 1) > kEqual) continue;
+    if (const auto best = seconds(*record.breakdown, ceilings, set)) return *best / step;
+  }
+  return std::nullopt;
+}
+
+}  // namespace precbench

@@ -1,0 +1,340 @@
+// The verdicts on convergence: curves in, intervals and tests out.
+#include "tools/analysis/convergence.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <unordered_map>
+
+#include "results/statistics.h"
+
+namespace precbench {
+namespace {
+
+constexpr double kEmaPast = 0.9;
+constexpr double kIntervalLevel = 0.05;  // intervals are 95% ones
+/// A run that ends less than this part below ln V has not left the plateau of a model that knows nothing.
+constexpr double kLearntPart = 0.05;
+/// A run that loses again more than this part of what it had learnt has diverged, though every loss is
+/// finite.
+constexpr double kLostAgainPart = 0.5;
+/// While the learning rate rises steps are small, and so is what a recipe can do to them.
+constexpr std::size_t kFewestWarmups = 3;
+/// A loss that has hardly fallen leaves no room for a difference: after a fall of 20 margins, a recipe that
+/// learnt a twentieth less than BF16 is outside the margin.
+constexpr double kFewestMarginsFallen = 20;
+
+/// Student's t for a two-sided interval over n values.
+double two_sided_t(double level, int n) { return student_t_quantile(1 - level / 2, n - 1); }
+
+bool has_bad_loss(const LossCurve& curve) {
+  return std::any_of(curve.loss.begin(), curve.loss.end(), [](double x) { return !std::isfinite(x); });
+}
+
+bool lost_it_again(const LossCurve& curve, std::optional<double> uniform_loss) {
+  const auto end = trailing_mean(curve.loss);
+  if (!end) return false;
+  const double start = curve.loss.front();
+  if (*end > std::max(start, uniform_loss.value_or(start)) * (1 + kLearntPart)) return true;
+  const std::vector<double> smooth = ema(curve.loss);
+  const double best = *std::min_element(smooth.begin(), smooth.end());
+  return start - best > kLearntPart * start && *end > best + kLostAgainPart * (start - best);
+}
+
+bool diverged(const LossCurve& curve, std::optional<double> uniform_loss) {
+  return curve.diverged || has_bad_loss(curve) || lost_it_again(curve, uniform_loss);
+}
+
+LossCurve first_steps(const LossCurve& curve, std::size_t steps) {
+  LossCurve cut = curve;
+  cut.loss.resize(std::min(steps, curve.loss.size()));
+  return cut;
+}
+
+using Pair = std::pair<const LossCurve*, const LossCurve*>;
+
+/// The curves of both sides that have a seed in common, neither of them diverged.
+std::vector<Pair> pair_up(const std::vector<LossCurve>& recipe, const std::vector<LossCurve>& bf16,
+                          std::optional<double> uniform_loss) {
+  const auto sound = [&](const LossCurve& curve) {
+    return trailing_mean(curve.loss) && !diverged(curve, uniform_loss);
+  };
+  std::unordered_map<std::string, const LossCurve*> by_seed;
+  for (const LossCurve& theirs : bf16)
+    if (!by_seed.contains(theirs.seed) && sound(theirs)) by_seed.emplace(theirs.seed, &theirs);
+  std::vector<Pair> pairs;
+  for (const LossCurve& mine : recipe)
+    if (const auto theirs = by_seed.find(mine.seed); theirs != by_seed.end() && sound(mine))
+      pairs.emplace_back(&mine, theirs->second);
+  return pairs;
+}
+
+/// Why closeness to BF16 shows nothing after `steps` steps, in one line; empty where it does show something.
+/// `fallen`: what BF16's loss has fallen by, and `margin` the margin, both in nats.
+std::string why_unfit(const std::vector<Pair>& pairs, std::size_t steps, double fallen, double margin) {
+  std::size_t longest = steps, warmup = 0;
+  for (const auto& [mine, theirs] : pairs)
+    for (const LossCurve* curve : {mine, theirs}) {
+      longest = std::max(longest, curve->loss.size());
+      warmup = std::max(warmup, curve->warmup);
+    }
+  if (longest > steps)
+    return fmt::format("runs of {} to {} steps: the verdict needs equally long ones", steps, longest);
+  if (steps < kFewestWarmups * warmup)
+    return fmt::format("too short: {} steps, {} of them warm-up of the learning rate; at least {} are needed",
+                       steps, warmup, std::max(kFewestJudgedSteps, kFewestWarmups * warmup));
+  if (steps < kFewestJudgedSteps)
+    return fmt::format("too short: {} steps; at least {} are needed", steps, kFewestJudgedSteps);
+  if (fallen < kFewestMarginsFallen * margin)
+    return fmt::format("too short: bf16's loss has fallen by {:.4f} nats, less than {:g} times the margin",
+                       fallen, kFewestMarginsFallen);
+  return "";
+}
+
+/// The verdicts that need no comparison. They are about the whole of every curve: a seed that broke is not
+/// made up for by the others.
+bool judge_alone(RecipeConvergence& result, const std::vector<LossCurve>& curves,
+                 std::optional<double> uniform_loss) {
+  const auto count = [&](auto&& test) {
+    return static_cast<std::size_t>(std::count_if(curves.begin(), curves.end(), test));
+  };
+  const std::size_t broken = count([&](const LossCurve& c) { return diverged(c, uniform_loss); });
+  if (broken > 0) {
+    const std::size_t not_finite = count([](const LossCurve& c) { return c.diverged || has_bad_loss(c); });
+    result.verdict = ConvergenceVerdict::diverged;
+    result.reason =
+        not_finite > 0
+            ? fmt::format("{} of {} seeds left the finite numbers", not_finite, curves.size())
+            : fmt::format("{} of {} seeds lost again most of what they had learnt", broken, curves.size());
+    return true;
+  }
+  const std::size_t flat = count([&](const LossCurve& c) {
+    const auto end = trailing_mean(c.loss);
+    return end && uniform_loss && *end > *uniform_loss * (1 - kLearntPart);
+  });
+  if (flat > 0) {
+    result.verdict = ConvergenceVerdict::not_learning;
+    result.reason = fmt::format(
+        "{} of {} seeds end less than {:.0f}% below ln V = {:.4f}, the loss of a "
+        "model that knows nothing",
+        flat, curves.size(), 100 * kLearntPart, *uniform_loss);
+    return true;
+  }
+  return false;
+}
+
+void summarize(RecipeConvergence& result, const std::vector<LossCurve>& curves) {
+  std::vector<double> ends;
+  for (const LossCurve& curve : curves)
+    if (const auto end = trailing_mean(curve.loss)) ends.push_back(*end);
+  result.seeds = static_cast<int>(ends.size());
+  if (ends.empty()) return;
+  const auto [mean, sd] = mean_and_spread(ends);
+  result.final_loss = mean;
+  if (result.seeds < 2) return;
+  const double half = two_sided_t(kIntervalLevel, result.seeds) * sd / std::sqrt(result.seeds);
+  result.final_interval = {mean - half, mean + half};
+}
+
+/// 95% of further values of the same kind would lie within this many standard deviations of the mean of n.
+double prediction_half_width(int n) { return two_sided_t(kIntervalLevel, n) * std::sqrt(1 + 1.0 / n); }
+
+std::optional<NoiseBand> noise_band(const std::vector<LossCurve>& curves) {
+  const int n = static_cast<int>(curves.size());
+  if (n < kFewestSeeds) return std::nullopt;
+  NoiseBand band;
+  band.seeds = n;
+  std::vector<std::vector<double>> smooth;
+  for (const LossCurve& curve : curves) smooth.push_back(ema(curve.loss));
+  const double deviations = prediction_half_width(n);
+  for (std::size_t step = 0; step < curves.front().loss.size(); ++step) {
+    std::vector<double> here;
+    for (const auto& curve : smooth) here.push_back(curve[step]);
+    const MeanAndSpread at_step = mean_and_spread(here);
+    const double half = deviations * at_step.sd;
+    band.ema_mean.push_back(at_step.mean);
+    band.ema_low.push_back(at_step.mean - half);
+    band.ema_high.push_back(at_step.mean + half);
+  }
+  return band;
+}
+
+/// The two tests, at a given number of pairs.
+struct Tests {
+  double delta, sd, margin, level;
+
+  bool equivalent(int n) const {
+    const double half = student_t_quantile(1 - level, n - 1) * sd / std::sqrt(n);
+    return std::abs(delta) + half < margin;
+  }
+  bool different(int n) const { return std::abs(delta) > two_sided_t(level, n) * sd / std::sqrt(n); }
+  bool settled(int n) const { return equivalent(n) || different(n); }
+
+  /// Both tests gain with n, so the first n that settles is found by halving.
+  std::optional<int> seeds_to_settle(int now) const {
+    constexpr int kMost = 1000;  // beyond that nobody would run them
+    int low = std::max(now, kFewestSeeds - 1), high = kMost;
+    if (!settled(high)) return std::nullopt;
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      (settled(middle) ? high : low) = middle;
+    }
+    return high;
+  }
+};
+
+/// The larger p of the two one-sided tests of |true difference| >= margin.
+double equivalence_p(double delta, double sd, double margin, int n) {
+  if (sd == 0) return std::abs(delta) < margin ? 0 : 1;
+  return student_t_cdf((std::abs(delta) - margin) / (sd / std::sqrt(n)), n - 1);
+}
+
+void judge_delta(RecipeConvergence& result, const std::vector<double>& deltas, double level) {
+  const int n = static_cast<int>(deltas.size());
+  const auto [delta, sd] = mean_and_spread(deltas);
+  if (n < 2) {
+    result.verdict = ConvergenceVerdict::inconclusive;
+    result.seeds_to_settle = kFewestSeeds;
+    result.reason = fmt::format("one seed shows no noise; at least {} are needed", kFewestSeeds);
+    return;
+  }
+  const double half = two_sided_t(kIntervalLevel, n) * sd / std::sqrt(n);
+  result.delta_interval = {delta - half, delta + half};
+  result.equivalence_p = equivalence_p(delta, sd, *result.margin, n);
+  const Tests tests{delta, sd, *result.margin, level};
+  if (n >= kFewestSeeds && tests.equivalent(n)) {
+    result.verdict = ConvergenceVerdict::equivalent;
+    result.reason =
+        fmt::format("within +-{:.4f} nats of BF16 (p = {:.2g})", *result.margin, *result.equivalence_p);
+  } else if (n >= kFewestSeeds && tests.different(n)) {
+    result.verdict = delta > 0 ? ConvergenceVerdict::worse : ConvergenceVerdict::better;
+    result.reason = fmt::format("the interval of the difference excludes 0, and +-{:.4f} nats do not hold it",
+                                *result.margin);
+  } else {
+    result.verdict = ConvergenceVerdict::inconclusive;
+    result.seeds_to_settle = tests.seeds_to_settle(n);
+    result.reason = result.seeds_to_settle ? fmt::format("about {} more seeds would settle it, {} in all",
+                                                         *result.seeds_to_settle - n, *result.seeds_to_settle)
+                                           : "the seeds lie too far apart: not even 1000 would settle it";
+  }
+}
+
+EmaErrors compare_emas(const std::vector<Pair>& pairs, std::size_t steps) {
+  EmaErrors errors;
+  for (const auto& [mine, theirs] : pairs) {
+    const std::vector<double> a = ema(first_steps(*mine, steps).loss);
+    const std::vector<double> b = ema(first_steps(*theirs, steps).loss);
+    const double last = a.back() / b.back() - 1;
+    double largest = 0;
+    for (std::size_t i = steps / 10; i < steps; ++i) largest = std::max(largest, std::abs(a[i] / b[i] - 1));
+    ++errors.runs;
+    errors.within_last += std::abs(last) < kEmaTolerance;
+    errors.within_throughout += largest < kEmaTolerance;
+    if (std::abs(last) > std::abs(errors.last)) errors.last = last;
+    errors.largest = std::max(errors.largest, largest);
+  }
+  return errors;
+}
+
+}  // namespace
+
+const char* name_of(ConvergenceVerdict verdict) {
+  switch (verdict) {
+    case ConvergenceVerdict::equivalent:
+      return "equivalent";
+    case ConvergenceVerdict::better:
+      return "better";
+    case ConvergenceVerdict::worse:
+      return "worse";
+    case ConvergenceVerdict::diverged:
+      return "diverged";
+    case ConvergenceVerdict::not_learning:
+      return "not learning";
+    case ConvergenceVerdict::inconclusive:
+      return "inconclusive";
+  }
+  return "?";
+}
+
+std::vector<double> ema(const std::vector<double>& loss) {
+  std::vector<double> smooth;
+  double sum = 0, weight = 0;
+  for (const double value : loss) {
+    sum = kEmaPast * sum + (1 - kEmaPast) * value;
+    weight = kEmaPast * weight + (1 - kEmaPast);
+    smooth.push_back(sum / weight);
+  }
+  return smooth;
+}
+
+RecipeConvergence assess_bf16(const std::vector<LossCurve>& bf16, std::optional<double> uniform_loss) {
+  RecipeConvergence result;
+  result.is_bf16 = true;
+  std::vector<LossCurve> sound;
+  for (const LossCurve& curve : bf16)
+    if (trailing_mean(curve.loss) && !diverged(curve, uniform_loss)) sound.push_back(curve);
+  for (const LossCurve& curve : sound)
+    result.steps = result.steps ? std::min(result.steps, curve.loss.size()) : curve.loss.size();
+  for (LossCurve& curve : sound) curve = first_steps(curve, result.steps);
+  summarize(result, sound);
+  if (judge_alone(result, bf16, uniform_loss)) return result;
+  result.band = noise_band(sound);
+  if (!result.band)
+    result.reason =
+        fmt::format("{} seeds show no noise band; at least {} are needed", sound.size(), kFewestSeeds);
+  return result;
+}
+
+RecipeConvergence compare_curves(const std::vector<LossCurve>& recipe, const std::vector<LossCurve>& bf16,
+                                 std::optional<double> uniform_loss, const ConvergenceRules& rules) {
+  RecipeConvergence result;
+  const std::vector<Pair> pairs = pair_up(recipe, bf16, uniform_loss);
+  for (const auto& [mine, theirs] : pairs) {
+    const std::size_t both = std::min(mine->loss.size(), theirs->loss.size());
+    result.steps = result.steps ? std::min(result.steps, both) : both;
+  }
+  std::vector<LossCurve> mine_cut, theirs_cut;
+  for (const auto& [mine, theirs] : pairs) {
+    mine_cut.push_back(first_steps(*mine, result.steps));
+    theirs_cut.push_back(first_steps(*theirs, result.steps));
+  }
+  summarize(result, pairs.empty() ? recipe : mine_cut);
+  const bool settled = judge_alone(result, recipe, uniform_loss);
+  if (pairs.empty()) {
+    if (!settled) result.reason = "no BF16 run of the same seed to compare with";
+    return result;
+  }
+  std::vector<double> deltas, starts, baseline_ends;
+  for (std::size_t i = 0; i < pairs.size(); ++i) {
+    const auto a = trailing_mean(mine_cut[i].loss), b = trailing_mean(theirs_cut[i].loss);
+    if (!a || !b) continue;
+    deltas.push_back(*a - *b);
+    starts.push_back(theirs_cut[i].loss.front());
+    baseline_ends.push_back(*b);
+  }
+  if (deltas.empty()) return result;
+  const MeanAndSpread baseline = mean_and_spread(baseline_ends);
+  result.margin = rules.margin * baseline.mean;
+  result.delta = mean_and_spread(deltas).mean;
+  result.ema_errors = compare_emas(pairs, result.steps);
+  result.ema_errors->runs += static_cast<int>(std::count_if(
+      recipe.begin(), recipe.end(), [&](const LossCurve& c) { return diverged(c, uniform_loss); }));
+  const std::string unfit =
+      why_unfit(pairs, result.steps, mean_and_spread(starts).mean - baseline.mean, *result.margin);
+  result.fit_to_judge = unfit.empty();
+  if (settled) return result;
+  if (!result.fit_to_judge) {
+    result.verdict = ConvergenceVerdict::inconclusive;
+    result.reason = unfit;
+    return result;
+  }
+  if (const int n = static_cast<int>(deltas.size()); n >= kFewestSeeds) {
+    result.noise_half_width = prediction_half_width(n) * baseline.sd;
+    result.in_noise_band = std::abs(*result.final_loss - baseline.mean) <= *result.noise_half_width;
+  }
+  judge_delta(result, deltas, rules.level);
+  return result;
+}
+
+}  // namespace precbench

@@ -1,0 +1,394 @@
+// Verdicts on curves whose answer is known, and how often the tests err.
+#include "tools/analysis/convergence.h"
+
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "results/record_samples.h"
+#include "tools/testing/catch.h"
+
+using namespace precbench;
+
+namespace {
+
+constexpr double kLnV = 5.545;
+
+/// Falls from ln V to 2.5 + shift; the last 20 of its 200 steps average 2.5 + shift to 1e-8.
+LossCurve curve(int seed, double shift) {
+  LossCurve c{std::to_string(seed), {}, false};
+  for (int step = 0; step < 200; ++step)
+    c.loss.push_back(2.5 + shift + (kLnV - 2.5 - shift) * std::exp(-step / 10.0));
+  return c;
+}
+
+std::vector<LossCurve> curves(const std::vector<double>& shifts) {
+  std::vector<LossCurve> all;
+  for (const double shift : shifts) all.push_back(curve(static_cast<int>(all.size()), shift));
+  return all;
+}
+
+bool close(const std::optional<double>& a, double b) { return a && std::abs(*a - b) < 1e-6; }
+
+/// The seeds of BF16 lie far apart; those differences cancel in pairs.
+const std::vector<double> kBf16 = {0.0, 0.05, -0.04};
+
+RecipeConvergence compare(const std::vector<double>& deltas) {
+  std::vector<double> shifts;
+  for (std::size_t i = 0; i < deltas.size(); ++i) shifts.push_back(kBf16[i % 3] + deltas[i]);
+  std::vector<double> bf16;
+  for (std::size_t i = 0; i < deltas.size(); ++i) bf16.push_back(kBf16[i % 3]);
+  return compare_curves(curves(shifts), curves(bf16), kLnV);
+}
+
+}  // namespace
+
+TEST_CASE("an exponential average starts at the first loss", "[convergence]") {
+  CHECK(ema({}).empty());
+  const std::vector<double> smooth = ema({4, 2});
+  REQUIRE(smooth.size() == 2);
+  CHECK(std::abs(smooth[0] - 4) < 1e-12);
+  CHECK(std::abs(smooth[1] - (0.09 * 4 + 0.1 * 2) / 0.19) < 1e-12);
+}
+
+TEST_CASE("a small difference on every seed is equivalent", "[convergence]") {
+  const RecipeConvergence r = compare({0.001, 0.0012, 0.0008});
+  CHECK(r.verdict == ConvergenceVerdict::equivalent);
+  CHECK(r.seeds == 3);
+  CHECK(r.steps == 200);
+  CHECK(close(r.delta, 0.001));
+  // sd 0.0002, t(0.975, 2) = 4.30265: half width 0.000496826
+  REQUIRE(r.delta_interval);
+  CHECK(std::abs(r.delta_interval->low - (0.001 - 0.000496826)) < 1e-6);
+  CHECK(close(r.margin, 0.0025 * (2.5 + 0.01 / 3)));
+  REQUIRE(r.equivalence_p);
+  CHECK(*r.equivalence_p < 0.05);
+  REQUIRE(r.ema_errors);
+  CHECK(close(r.ema_errors->last, 0.0012 / 2.55));  // the second seed's, which is farthest off
+  CHECK(r.ema_errors->runs == 3);
+  CHECK(r.ema_errors->within_throughout == 3);
+  CHECK_FALSE(r.seeds_to_settle);
+}
+
+TEST_CASE("a difference on every seed is worse or better", "[convergence]") {
+  const RecipeConvergence worse = compare({0.030, 0.032, 0.028});
+  CHECK(worse.verdict == ConvergenceVerdict::worse);
+  CHECK(close(worse.delta, 0.03));
+  CHECK(worse.ema_errors->largest > kEmaTolerance);
+  CHECK(worse.ema_errors->within_last == 0);
+  CHECK(compare({-0.030, -0.032, -0.028}).verdict == ConvergenceVerdict::better);
+}
+
+TEST_CASE("noise as large as the difference is inconclusive and says how many seeds would do",
+          "[convergence]") {
+  const RecipeConvergence r = compare({0.02, -0.01, 0.008});
+  CHECK(r.verdict == ConvergenceVerdict::inconclusive);
+  // delta 0.006, sd 0.0150997: |delta| > t(0.975, n - 1) sd / sqrt(n) first holds for n = 27
+  // (2.0555 * 0.0150997 / sqrt(27) = 0.005973).
+  REQUIRE(r.seeds_to_settle);
+  CHECK(*r.seeds_to_settle == 27);
+  CHECK(r.reason == "about 24 more seeds would settle it, 27 in all");
+}
+
+TEST_CASE("one or two seeds settle nothing", "[convergence]") {
+  const RecipeConvergence one = compare({0.0});
+  CHECK(one.verdict == ConvergenceVerdict::inconclusive);
+  CHECK(one.seeds_to_settle == 3);
+  CHECK_FALSE(one.delta_interval);
+  const RecipeConvergence two = compare({0.001, 0.001});
+  CHECK(two.verdict == ConvergenceVerdict::inconclusive);
+  CHECK(two.seeds_to_settle == 3);
+}
+
+TEST_CASE("errors of opposite signs do not cancel: every run meets the criterion by itself",
+          "[convergence]") {
+  const EmaErrors errors = *compare({-0.026, 0.033, -0.001}).ema_errors;  // mean +0.002, less than 0.1%
+  CHECK(errors.runs == 3);
+  CHECK(errors.within_last == 1);
+  CHECK(errors.within_throughout == 1);
+  CHECK(close(errors.last, 0.033 / 2.55));
+  CHECK(errors.largest >= errors.last);
+  // A run that diverged meets nothing, however good its first steps.
+  std::vector<LossCurve> recipe = curves(kBf16);
+  recipe[0].diverged = true;
+  const RecipeConvergence broken = compare_curves(recipe, curves(kBf16), kLnV);
+  CHECK(broken.ema_errors->runs == 3);
+  CHECK(broken.ema_errors->within_last == 2);
+}
+
+TEST_CASE("whether a recipe ends in BF16's noise is said with the width of the band", "[convergence]") {
+  CHECK_FALSE(compare({0.001, 0.0012}).in_noise_band);
+  const RecipeConvergence three = compare({0.001, 0.0012, 0.0008});
+  CHECK(three.in_noise_band == true);
+  // Of 0, 0.05 and -0.04: sd 0.0450925, t(0.975, 2) = 4.30265.
+  REQUIRE(three.noise_half_width);
+  CHECK(std::abs(*three.noise_half_width - 4.30265 * 0.0450925 * std::sqrt(4.0 / 3)) < 1e-5);
+  const RecipeConvergence eight = compare(std::vector<double>(8, 0.001));
+  CHECK(eight.in_noise_band == true);
+  // BF16's eight seeds are 0, 0.05, -0.04, ...: sd 0.0379615, t(0.975, 7) = 2.36462.
+  REQUIRE(eight.noise_half_width);
+  CHECK(std::abs(*eight.noise_half_width - 2.36462 * 0.0379615 * std::sqrt(9.0 / 8)) < 1e-5);
+  CHECK(compare(std::vector<double>(8, 0.2)).in_noise_band == false);
+}
+
+namespace {
+
+/// Three seeds whose recipe is BF16 itself: as close as can be, after `steps` steps, of which `warmup` are
+/// the learning rate's.
+RecipeConvergence same_after(std::size_t steps, std::size_t warmup) {
+  std::vector<LossCurve> both = curves(kBf16);
+  for (LossCurve& c : both) {
+    c.loss.resize(steps);
+    c.warmup = warmup;
+  }
+  return compare_curves(both, both, kLnV);
+}
+
+}  // namespace
+
+TEST_CASE("runs that had no room to differ are inconclusive, however close", "[convergence]") {
+  const RecipeConvergence r = same_after(40, 30);
+  CHECK(r.verdict == ConvergenceVerdict::inconclusive);
+  CHECK(r.reason == "too short: 40 steps, 30 of them warm-up of the learning rate; at least 100 are needed");
+  CHECK_FALSE(r.fit_to_judge);
+  CHECK_FALSE(r.seeds_to_settle);
+  CHECK(same_after(99, 0).reason == "too short: 99 steps; at least 100 are needed");
+  CHECK(same_after(100, 33).verdict == ConvergenceVerdict::equivalent);
+  CHECK(same_after(199, 67).reason ==
+        "too short: 199 steps, 67 of them warm-up of the learning rate; at least 201 are needed");
+  CHECK(same_after(200, 66).verdict == ConvergenceVerdict::equivalent);
+  // A worse recipe is not called so either: at that length nothing is.
+  std::vector<LossCurve> bf16 = curves(kBf16), worse = curves({0.5, 0.55, 0.46});
+  for (std::vector<LossCurve>* all : {&bf16, &worse})
+    for (LossCurve& c : *all) c.loss.resize(60);
+  CHECK(compare_curves(worse, bf16, kLnV).verdict == ConvergenceVerdict::inconclusive);
+}
+
+TEST_CASE("a loss that has hardly fallen leaves no room to differ", "[convergence]") {
+  const auto after_a_fall_of = [](double fall) {
+    std::vector<LossCurve> both;
+    for (const char* seed : {"1", "2", "3"}) {
+      both.push_back({seed, std::vector<double>(200, 2.0), false});
+      both.back().loss.front() += fall;
+    }
+    return compare_curves(both, both, kLnV);
+  };
+  // The margin is 0.005 nats.
+  CHECK(after_a_fall_of(0.09).verdict == ConvergenceVerdict::inconclusive);
+  CHECK(after_a_fall_of(0.09).reason ==
+        "too short: bf16's loss has fallen by 0.0900 nats, less than 20 times the margin");
+  CHECK(after_a_fall_of(0.11).verdict == ConvergenceVerdict::equivalent);
+}
+
+TEST_CASE("a curve that leaves the finite numbers has diverged, however good the others", "[convergence]") {
+  std::vector<LossCurve> recipe = curves(kBf16);
+  recipe[1].loss[150] = std::numeric_limits<double>::quiet_NaN();
+  const RecipeConvergence r = compare_curves(recipe, curves(kBf16), kLnV);
+  CHECK(r.verdict == ConvergenceVerdict::diverged);
+  CHECK(r.reason == "1 of 3 seeds left the finite numbers");
+  std::vector<LossCurve> by_status = curves(kBf16);
+  by_status[0].diverged = true;
+  CHECK(compare_curves(by_status, curves(kBf16), kLnV).verdict == ConvergenceVerdict::diverged);
+}
+
+TEST_CASE("a curve that loses again what it had learnt has diverged", "[convergence]") {
+  std::vector<LossCurve> recipe = curves(kBf16);
+  for (std::size_t step = 120; step < 200; ++step) recipe[2].loss[step] = 4.5;
+  CHECK(compare_curves(recipe, curves(kBf16), kLnV).verdict == ConvergenceVerdict::diverged);
+  // A spike that heals is none.
+  recipe = curves(kBf16);
+  for (std::size_t step = 120; step < 125; ++step) recipe[2].loss[step] = 9;
+  CHECK(compare_curves(recipe, curves(kBf16), kLnV).verdict == ConvergenceVerdict::equivalent);
+}
+
+TEST_CASE("a curve that broke early does not shorten what the others are judged by", "[convergence]") {
+  std::vector<LossCurve> recipe = curves(kBf16);
+  recipe[0].diverged = true;
+  recipe[0].loss.resize(20);
+  const RecipeConvergence r = compare_curves(recipe, curves(kBf16), kLnV);
+  CHECK(r.verdict == ConvergenceVerdict::diverged);
+  CHECK(r.steps == 200);
+  CHECK(r.seeds == 2);
+  CHECK(close(r.delta, 0));
+}
+
+TEST_CASE("a plateau near ln V is not learning", "[convergence]") {
+  std::vector<LossCurve> recipe = curves(kBf16);
+  for (std::size_t step = 0; step < 200; ++step)
+    recipe[0].loss[step] = kLnV - 0.0005 * static_cast<double>(step);
+  const RecipeConvergence r = compare_curves(recipe, curves(kBf16), kLnV);
+  CHECK(r.verdict == ConvergenceVerdict::not_learning);
+  CHECK(r.reason.starts_with("1 of 3 seeds"));
+  CHECK(std::string(name_of(*r.verdict)) == "not learning");
+  CHECK(assess_bf16(recipe, kLnV).verdict == ConvergenceVerdict::not_learning);
+}
+
+TEST_CASE("runs of different lengths get no verdict after the shortest's", "[convergence]") {
+  std::vector<LossCurve> shorter = curves(kBf16);
+  shorter[1].loss.resize(120);
+  const RecipeConvergence r = compare_curves(shorter, curves(kBf16), kLnV);
+  CHECK(r.verdict == ConvergenceVerdict::inconclusive);
+  CHECK(r.reason == "runs of 120 to 200 steps: the verdict needs equally long ones");
+  CHECK_FALSE(r.fit_to_judge);
+  CHECK(r.steps == 120);
+  CHECK(close(r.delta, 0));
+}
+
+TEST_CASE("only equal seeds are paired, and a BF16 run that broke is no yardstick", "[convergence]") {
+  std::vector<LossCurve> bf16 = curves(kBf16);
+  bf16[0].seed = "17";
+  bf16[1].diverged = true;
+  const RecipeConvergence r = compare_curves(curves(kBf16), bf16, kLnV);
+  CHECK(r.seeds == 1);
+  CHECK(r.verdict == ConvergenceVerdict::inconclusive);
+  bf16[2].seed = "18";
+  const RecipeConvergence alone = compare_curves(curves(kBf16), bf16, kLnV);
+  CHECK_FALSE(alone.verdict);
+  CHECK(alone.reason == "no BF16 run of the same seed to compare with");
+  CHECK(close(alone.final_loss, 2.5 + 0.01 / 3));
+}
+
+TEST_CASE("BF16's seeds make the noise band", "[convergence]") {
+  const RecipeConvergence r = assess_bf16(curves(kBf16), kLnV);
+  CHECK_FALSE(r.verdict);
+  REQUIRE(r.band);
+  CHECK(r.band->seeds == 3);
+  // sd of (0, 0.05, -0.04) is 0.0450925; a further run lies within t(0.975, 2) sd sqrt(4 / 3).
+  const double half = 4.30265 * 0.0450925 * std::sqrt(4.0 / 3);
+  REQUIRE(r.band->ema_mean.size() == 200);
+  CHECK(std::abs(r.band->ema_mean[199] - (2.5 + 0.01 / 3)) < 1e-5);
+  CHECK(std::abs(r.band->ema_high[199] - r.band->ema_mean[199] - half) < 1e-5);
+  CHECK(std::abs(r.band->ema_mean[199] - r.band->ema_low[199] - half) < 1e-5);
+  CHECK_FALSE(assess_bf16(curves({0.0, 0.1}), kLnV).band);
+}
+
+namespace {
+
+/// How many of 1,000 simulated studies of `seeds` seeds, true difference `delta` and noise `sd` per pair, end
+/// in each verdict. Simulated by their trailing means, as that is all that the tests see of a curve.
+std::vector<int> simulate(int seeds, double delta, double sd) {
+  std::mt19937_64 engine(20240607);
+  std::normal_distribution<double> noise(0, 1);
+  std::vector<int> counts(6, 0);
+  const auto ending_in = [](double end) {
+    std::vector<double> loss(kFewestJudgedSteps, end);
+    loss[0] = 5, loss[1] = 4, loss[2] = 3;
+    return loss;
+  };
+  for (int study = 0; study < 1000; ++study) {
+    std::vector<LossCurve> recipe, bf16;
+    for (int seed = 0; seed < seeds; ++seed) {
+      const double base = 2.5 + 0.05 * noise(engine);
+      const std::string name = std::to_string(seed);
+      bf16.push_back({name, ending_in(base), false});
+      const double mine = base + delta + sd * noise(engine);
+      recipe.push_back({name, ending_in(mine), false});
+    }
+    ++counts[static_cast<std::size_t>(*compare_curves(recipe, bf16, kLnV).verdict)];
+  }
+  return counts;
+}
+
+int count_of(const std::vector<int>& counts, ConvergenceVerdict verdict) {
+  return counts[static_cast<std::size_t>(verdict)];
+}
+
+/// 99.9% of all samples of 1,000 trials at a chance of 5% have at most this many hits (binomial
+/// distribution).
+constexpr int kMostAtFivePercent = 72;
+
+}  // namespace
+
+TEST_CASE("no difference is called better or worse no more often than the level says", "[convergence]") {
+  for (const int seeds : {3, 5, 10})
+    for (const double sd : {0.002, 0.01, 0.05}) {
+      const auto counts = simulate(seeds, 0, sd);
+      CAPTURE(seeds, sd);
+      CHECK(count_of(counts, ConvergenceVerdict::worse) + count_of(counts, ConvergenceVerdict::better) <=
+            kMostAtFivePercent);
+      CHECK(count_of(counts, ConvergenceVerdict::diverged) == 0);
+    }
+}
+
+TEST_CASE("a difference as large as the margin is called equivalent no more often than the level says",
+          "[convergence]") {
+  const double margin = kEmaTolerance * 2.5;
+  for (const int seeds : {3, 5, 10})
+    for (const double sd : {0.0005, 0.002, 0.01}) {
+      CAPTURE(seeds, sd);
+      CHECK(count_of(simulate(seeds, margin, sd), ConvergenceVerdict::equivalent) <= kMostAtFivePercent);
+      CHECK(count_of(simulate(seeds, -margin, sd), ConvergenceVerdict::equivalent) <= kMostAtFivePercent);
+    }
+}
+
+TEST_CASE("quiet studies are settled rightly nearly always", "[convergence]") {
+  CHECK(count_of(simulate(3, 0, 0.001), ConvergenceVerdict::equivalent) > 950);
+  CHECK(count_of(simulate(3, 0.03, 0.003), ConvergenceVerdict::worse) > 950);
+  CHECK(count_of(simulate(3, -0.03, 0.003), ConvergenceVerdict::better) > 950);
+}
+
+TEST_CASE("the recipes of a group are judged by their records", "[convergence]") {
+  std::vector<Record> records;
+  for (const int seed : {1, 2, 3}) {
+    for (const double penalty : {0.0, 0.001, 0.2}) {
+      const char* recipe = penalty == 0 ? "bf16" : penalty < 0.1 ? "mxfp8" : "tensorwise";
+      Record r = samples::gpu_record(recipe, 250, penalty + 0.01 * seed, seed);
+      if (penalty == 0.001) r.support->fprop.path = ExecutionPath::emulated;
+      records.push_back(r);
+    }
+  }
+  Record broken = samples::gpu_record("tensorwise", 250, 0.2, 4);
+  broken.status = Status::diverged;
+  records.push_back(broken);
+  records.push_back(samples::failed_record("rowwise", Status::oom, "full"));
+  const RecordSet set = samples::set_of(records);
+  const Analysis analysis = analyze(all_of(set), Works(all_of(set)));
+  REQUIRE(analysis.groups.size() == 1);
+  const auto study = study_convergence(analysis.groups.front());
+  REQUIRE(study.size() == 3);
+  CHECK(study[0].is_bf16);
+  REQUIRE(study[0].band);
+  CHECK(study[1].fields["recipe"] == "mxfp8");
+  CHECK(study[1].verdict == ConvergenceVerdict::equivalent);
+  CHECK(study[1].baseline == 0);
+  CHECK(close(study[1].delta, 0.001));
+  CHECK(close(study[1].excess_loss, *study[1].final_loss - 2.1));
+  // The curve is 2.5 + 9.26 exp(-step / 10) and more; a batch is 8 x 2048 tokens.
+  REQUIRE(study[1].tokens_to_target);
+  CHECK(std::fmod(*study[1].tokens_to_target * 3, 8 * 2048) == 0);
+  CHECK_FALSE(study[1].seconds_to_target);  // emulated
+  REQUIRE(study[0].seconds_to_target);
+  CHECK(close(study[0].seconds_to_target, *study[0].tokens_to_target / (8 * 2048) * 0.25));
+  CHECK(study[2].verdict == ConvergenceVerdict::diverged);
+  CHECK(study[2].reason == "1 of 4 seeds left the finite numbers");
+  CHECK_FALSE(study[2].tokens_to_target);
+}
+
+TEST_CASE("the warm-up is read from the learning rates of the records", "[convergence]") {
+  const auto verdict_after = [](const std::vector<double>& lr) {
+    std::vector<Record> records;
+    for (const int seed : {1, 2, 3})
+      for (const char* recipe : {"bf16", "mxfp8"}) {
+        records.push_back(samples::gpu_record(recipe, 250, 0, seed));  // 100 steps
+        records.back().training->lr = lr;
+      }
+    const RecordSet set = samples::set_of(records);
+    return study_convergence(analyze(all_of(set), Works(all_of(set))).groups.front()).at(1).verdict;
+  };
+  std::vector<double> lr(100, 1e-3);
+  CHECK(verdict_after(lr) == ConvergenceVerdict::equivalent);
+  for (std::size_t i = 0; i < 33; ++i) lr[i] = 1e-3 * static_cast<double>(i + 1) / 33;
+  for (std::size_t i = 33; i < 100; ++i) lr[i] = 1e-3 - 1e-5 * static_cast<double>(i - 33);
+  CHECK(verdict_after(lr) == ConvergenceVerdict::equivalent);
+  for (std::size_t i = 0; i < 34; ++i) lr[i] = 1e-3 * static_cast<double>(i + 1) / 34;
+  CHECK(verdict_after(lr) == ConvergenceVerdict::inconclusive);
+  for (std::size_t i = 0; i < 100; ++i) lr[i] = 1e-5 * static_cast<double>(i);  // it never ends
+  CHECK(verdict_after(lr) == ConvergenceVerdict::inconclusive);
+}
+
+TEST_CASE("too few steps make no study", "[convergence]") {
+  Record r = samples::gpu_record("bf16", 250);
+  r.training->loss.resize(4);
+  const RecordSet set = samples::set_of({r});
+  CHECK(study_convergence(analyze(all_of(set), Works(all_of(set))).groups.front()).empty());
+}

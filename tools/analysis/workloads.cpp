@@ -1,0 +1,148 @@
+// Versions of edited files, told apart by what records contradict each other in.
+#include "tools/analysis/workloads.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+
+namespace precbench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Versions of a file among which a record's is looked for, the latest ones. Who is of an earlier one is then taken for
+/// another version: fewer ratios, none wrong.
+constexpr std::size_t kVersionsSearched = 100;
+/// Versions that a note names.
+constexpr std::size_t kVersionsNamed = 10;
+
+/// What a record says of a file. Two records with one key and different values are not of one version.
+using Traits = std::map<std::string, std::string>;
+
+struct Version {
+  Traits traits;
+  RecordRefs records;
+};
+
+bool contradict(const Traits& version, const Traits& record) {
+  return std::any_of(record.begin(), record.end(), [&](const auto& trait) {  // a version has many more
+    const auto other = version.find(trait.first);
+    return other != version.end() && other->second != trait.second;
+  });
+}
+
+/// Whether the field is the name of files, whose content takes part in the id (bench/case/case.cpp).
+bool is_file(const CaseFields& fields, const std::string& key) {
+  const Json name = fields.value(key, Json());
+  if (!name.is_string()) return false;
+  const std::string_view text = name.get_ref<const std::string&>();
+  if (key == "data") return text != "synthetic";
+  return key == "init_from" || text.ends_with(".json");
+}
+
+std::string without(Json fields, const std::vector<std::string>& keys) {
+  for (const std::string& key : keys) fields.erase(key);
+  return fields.dump();
+}
+
+Traits traits_of_model(const Record& record, const CaseFields& fields) {
+  Traits traits;
+  if (record.flops)
+    traits["FLOPs at " + fields.value("seq", Json()).dump()] = fmt::format("{}", record.flops->per_token);
+  if (record.training && record.training->params_total)
+    traits["tensors"] = fmt::format("{}", *record.training->params_total);
+  if (record.training && record.training->uniform_loss)
+    traits["ln V"] = fmt::format("{}", *record.training->uniform_loss);
+  return traits;
+}
+
+Traits traits_of_recipe(const Record& record, const CaseFields& fields) {
+  Traits traits;
+  if (record.status != Status::ok) return traits;
+  std::string all;
+  for (const QuantizationStats& stats : record.quantization) {
+    traits[stats.role] = stats.format;
+    all += stats.role + ' ' + stats.format + '\n';
+  }
+  traits["all of " + without(fields, {"seed", "model"})] = all;
+  return traits;
+}
+
+std::string file_of(const LocatedRecord& located) {
+  return located.origin.substr(0, located.origin.rfind(':'));
+}
+
+}  // namespace
+
+Works::Works(const RecordRefs& records) {
+  CaseFields like;  // of a record before, with which others share theirs
+  for (const LocatedRecord* located : records) {
+    const auto all = located->record.case_fields.items();
+    const bool as_they_stand = std::all_of(all.begin(), all.end(), [](const auto& item) {
+      return changes_work(item.key()) && item.value() != "";
+    });
+    if (as_they_stand) continue;
+    Json fields = Json::object();
+    for (const auto& item : all)
+      if (changes_work(item.key()))
+        fields.get_ref<Json::object_t&>().push_back({item.key(), item.value() == "" ? Json() : item.value()});
+    CaseFields& own = fields_[located] = CaseFields(std::move(fields));
+    if (!own.share_with(like)) like = own;
+  }
+  RecordRefs by_time = records;
+  std::stable_sort(by_time.begin(), by_time.end(), [](const LocatedRecord* a, const LocatedRecord* b) {
+    return a->record.created < b->record.created;
+  });
+  for (const char* key : {"model", "recipe", "data", "init_from"}) tell_apart(by_time, key);
+}
+
+void Works::tell_apart(const RecordRefs& by_time, const std::string& key) {
+  std::map<std::string, std::vector<Version>> files;
+  std::map<std::pair<std::string, std::string>, std::size_t> latest;  // by record file and file
+  for (const LocatedRecord* located : by_time) {
+    const CaseFields& fields = this->fields(located);
+    if (!is_file(fields, key)) continue;
+    const Record& record = located->record;
+    Traits traits;  // of data and first weights nothing but the id tells
+    if (key == "model") traits = traits_of_model(record, fields);
+    if (key == "recipe") traits = traits_of_recipe(record, fields);
+    std::string same_work = fmt::format("id by method {} of {}", record.method_version, Json(fields).dump());
+    if (key == "model" && is_file(fields, "recipe"))  // formats that changed explain another id
+      for (const auto& [role, format] : traits_of_recipe(record, fields)) same_work += role + format;
+    traits[same_work] = record.id;
+
+    const std::string name = fields.at(key).get<std::string>();
+    std::vector<Version>& versions = files[name];
+    auto [last, is_new] = latest.try_emplace({file_of(*located), name}, versions.size());
+    const auto fits = [&](std::size_t i) {
+      return i < versions.size() && !contradict(versions[i].traits, traits);
+    };
+    std::size_t chosen = is_new && !versions.empty() ? versions.size() - 1 : last->second;
+    const std::size_t oldest = versions.size() - std::min(versions.size(), kVersionsSearched);
+    for (std::size_t i = versions.size(); i-- > oldest && !fits(chosen);) chosen = i;
+    if (!fits(chosen)) chosen = versions.size(), versions.emplace_back();
+    last->second = chosen;
+    versions[chosen].traits.merge(traits);
+    versions[chosen].records.push_back(located);
+  }
+  for (const auto& [name, versions] : files) {
+    if (versions.size() < 2) continue;
+    std::vector<std::string> since;
+    for (std::size_t i = 0; i < versions.size(); ++i) {
+      if (i < kVersionsNamed)
+        since.push_back(
+            fmt::format("version {} from {}", i + 1, versions[i].records.front()->record.created));
+      for (const LocatedRecord* located : versions[i].records)
+        fields_.try_emplace(located, located->record.case_fields).first->second[key] =
+            fmt::format("{} (version {})", name, i + 1);
+    }
+    if (versions.size() > kVersionsNamed)
+      since.push_back(fmt::format("and {} more", versions.size() - kVersionsNamed));
+    notes_.push_back(
+        fmt::format("{} changed between these cases: {}; they are different work, never averaged or compared",
+                    name, fmt::join(since, ", ")));
+  }
+}
+
+}  // namespace precbench

@@ -1,0 +1,134 @@
+// Versions of a file that was edited: what shows that there are two, and which record is of which.
+#include "tools/analysis/workloads.h"
+
+#include "results/record_samples.h"
+#include "tools/analysis/analysis.h"
+#include "tools/testing/catch.h"
+#include "tools/testing/text.h"
+
+using namespace precbench;
+using samples::set_of;
+
+namespace {
+
+/// A case of mini.json with the recipe, both as they were when `version` of one of them was there.
+Record of_file(const std::string& recipe, int seed, const std::string& version, int minute) {
+  Record record = samples::gpu_record(recipe, 250, 0, seed);
+  record.case_fields["model"] = "mini.json";
+  record.id += version;
+  record.created = "2025-03-01T12:0" + std::to_string(minute) + ":00Z";
+  return record;
+}
+
+/// What the records' field is called, in their order.
+std::vector<std::string> names(const RecordSet& set, const std::string& key) {
+  const Works works(all_of(set));
+  std::vector<std::string> result;
+  for (const LocatedRecord& located : set.records) result.push_back(works.fields(&located).at(key));
+  return result;
+}
+
+using Names = std::vector<std::string>;
+const std::string kFirst = "mini.json (version 1)", kSecond = "mini.json (version 2)";
+
+}  // namespace
+
+TEST_CASE("another id of the same fields is another version, and later cases are of it", "[works]") {
+  const RecordSet set =
+      set_of({of_file("bf16", 1, "a", 1), of_file("bf16", 2, "a", 2), of_file("bf16", 1, "b", 3),
+              of_file("rowwise", 1, "b", 4), of_file("bf16", 3, "b", 5)});
+  CHECK(names(set, "model") == Names{kFirst, kFirst, kSecond, kSecond, kSecond});
+  const auto notes = Works(all_of(set)).notes();
+  REQUIRE(notes.size() == 1);
+  CHECK(contains(notes[0],
+                 "mini.json changed between these cases: version 1 from 2025-03-01T12:01:00Z, "
+                 "version 2 from 2025-03-01T12:03:00Z;"));
+}
+
+TEST_CASE("the order of the files does not matter, the time does", "[works]") {
+  const RecordSet set = set_of({of_file("bf16", 1, "b", 3), of_file("bf16", 1, "a", 1)});
+  CHECK(names(set, "model") == Names{kSecond, kFirst});
+}
+
+TEST_CASE("a model's size tells versions apart where no seed is repeated", "[works]") {
+  std::vector<Record> records = {of_file("bf16", 1, "a", 1), of_file("bf16", 2, "b", 2),
+                                 of_file("rowwise", 3, "a", 3)};
+  CHECK(names(set_of(records), "model") == Names{"mini.json", "mini.json", "mini.json"});
+  SECTION("FLOPs") { records[1].flops->per_token *= 2; }
+  SECTION("tensors") { records[1].training->params_total = 9; }
+  SECTION("vocabulary") { records[1].training->uniform_loss = 5; }
+  CHECK(names(set_of(records), "model") == Names{kFirst, kSecond, kFirst});
+}
+
+TEST_CASE("FLOPs at another length are no other model", "[works]") {
+  Record longer = of_file("bf16", 1, "b", 2);
+  longer.case_fields["seq"] = 4096;
+  longer.flops->per_token *= 2;
+  CHECK(names(set_of({of_file("bf16", 1, "a", 1), longer}), "model") == Names{"mini.json", "mini.json"});
+}
+
+TEST_CASE("two folders with a model of one name do not mix, whichever case was first", "[works]") {
+  std::vector<Record> records;
+  for (const int minute : {1, 3})
+    for (const char* folder : {"a", "b"}) {
+      records.push_back(of_file("bf16", 1, folder, minute + (*folder == 'b')));
+      records.back().case_fields["batch"] = minute;
+    }
+  RecordSet set = set_of(records);
+  for (std::size_t i = 0; i < 4; ++i) set.records[i].origin = i % 2 ? "b:1" : "a:1";
+  CHECK(names(set, "model") == Names{kFirst, kSecond, kFirst, kSecond});
+}
+
+TEST_CASE("a recipe's formats tell its versions apart, and leave the model one", "[works]") {
+  const std::string recipe = "own.json";
+  std::vector<Record> records;
+  for (const int seed : {1, 2, 3}) records.push_back(of_file(recipe, seed, seed == 1 ? "a" : "b", seed));
+  records.push_back(of_file(recipe, 1, "b", 4));
+  for (const std::size_t i : {1u, 2u, 3u}) records[i].quantization[0].format = "e5m2 tensor f32";
+  const Names versions = {"own.json (version 1)", "own.json (version 2)", "own.json (version 2)",
+                          "own.json (version 2)"};
+  CHECK(names(set_of(records), "recipe") == versions);
+  CHECK(names(set_of(records), "model") == Names(4, "mini.json"));
+  // What is no longer quantized at all has no format.
+  for (const std::size_t i : {1u, 2u, 3u}) records[i].quantization.clear();
+  CHECK(names(set_of(records), "recipe") == versions);
+  // A new id alone may be either's doing: then nothing is compared.
+  records = {of_file(recipe, 1, "a", 1), of_file(recipe, 1, "b", 2)};
+  CHECK(names(set_of(records), "model") == Names{kFirst, kSecond});
+  for (Record& record : records) record.case_fields["model"] = "tiny";
+  CHECK(names(set_of(records), "recipe") == Names{"own.json (version 1)", "own.json (version 2)"});
+}
+
+TEST_CASE("data and first weights that changed are other work, too", "[works]") {
+  for (const char* key : {"data", "init_from"}) {
+    std::vector<Record> records;
+    for (const int minute : {1, 2, 3}) {
+      records.push_back(of_file("bf16", 1, minute == 1 ? "a" : "b", minute));
+      records.back().case_fields["model"] = "tiny";
+      records.back().case_fields[key] = "own";
+    }
+    records[2].case_fields["seq"] = 4096;
+    CHECK(names(set_of(records), key) == Names{"own (version 1)", "own (version 2)", "own (version 2)"});
+  }
+}
+
+TEST_CASE("a note names ten versions and counts the others", "[works]") {
+  std::vector<Record> records;
+  for (int i = 0; i < 150; ++i) {
+    records.push_back(of_file("bf16", 1, std::to_string(i), 0));
+    records.back().created = "2025-03-01T12:00:00Z";
+  }
+  const RecordSet set = set_of(records);
+  CHECK(names(set, "model").back() == "mini.json (version 150)");
+  const auto notes = Works(all_of(set)).notes();
+  REQUIRE(notes.size() == 1);
+  CHECK(contains(notes[0], "version 10 from 2025-03-01T12:00:00Z, and 140 more; they are different work"));
+  CHECK_FALSE(contains(notes[0], "version 11 "));
+}
+
+TEST_CASE("presets have no versions", "[works]") {
+  Record other = samples::gpu_record("bf16", 250);
+  other.id += "b";
+  other.flops->per_token *= 2;
+  CHECK(names(set_of({samples::gpu_record("bf16", 250), other}), "model") == Names(2, "llama3.2-1b"));
+}

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# What a GPU runner does on every change: build, the tests that need a GPU, a short sweep, the check against a baseline,
+# a report. Any CI can call it. Exits with the check's status: 0 nothing is worse, 1 a regression, 2 bad input (no
+# baseline yet, too), 3 inconclusive; or with 1 if the build, the tests or the sweep failed.
+#
+#   tools/ci/ci-gpu.sh [BASELINE]
+#
+# BASELINE is results/baseline/<GPU>.jsonl unless given, as in nvidia-h200.jsonl. Where there is none, the script says how
+# to make one of this run. It leaves in out/regression-gpu: records.jsonl, report.html, check.md, check.json, junit.xml.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1)
+baseline=${1:-results/baseline/$(tr 'A-Z ' 'a-z-' <<<"$gpu").jsonl}
+out=out/regression-gpu
+
+tools/setup/setup.sh
+build/precbench list devices
+build/precbench_tests '[gpu]' || exit 1  # its own status is how many tests failed
+# 1: some cases failed, which the check judges.
+build/precbench sweep --config bench/sweeps/regression-gpu.toml --fresh || [ $? -eq 1 ] || exit 1
+
+status=0
+build/precbench check --baseline "$baseline" $out --markdown $out/check.md --json $out/check.json \
+  --junit $out/junit.xml || status=$?
+build/precbench report $out --format html -o $out/report.html
+[ -z "${GITHUB_STEP_SUMMARY:-}" ] || build/precbench report $out --format md >>"$GITHUB_STEP_SUMMARY"
+if [ ! -e "$baseline" ]; then
+  echo "No baseline for $gpu yet. If this run is one to hold others to:"
+  echo "  build/precbench check --accept --baseline $baseline $out"
+fi
+exit $status

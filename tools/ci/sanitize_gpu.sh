@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# The CUDA ops' tests under compute-sanitizer, on a machine with a GPU and after a build: memcheck (every address a
+# kernel touches) and racecheck (threads of a block that meet in shared memory without a barrier). Only our own kernels
+# are watched, at the small sizes of the op tests; GEMMs and cuDNN's attention are the libraries' affair. About two
+# minutes. Ends with a line per tool; exit status 1 if one found something or did not finish.
+#
+# racecheck does not follow barriers of a part of a block, by which flash_key_side_kernel's warps meet in pairs: it reports
+# even its stores and loads on either side of __syncthreads. So that kernel is left out, but in a build whose warps meet
+# all together: -DCMAKE_CUDA_FLAGS=-DPRECBENCH_BLOCK_BARRIERS, and BLOCK_BARRIERS=1 in front of this script.
+#
+#   tools/ci/sanitize_gpu.sh
+#   BUILD=build-cuda LIMIT=300 tools/ci/sanitize_gpu.sh racecheck      # one tool, seconds it may take
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+tests=${BUILD:-build}/precbench_tests
+limit=${LIMIT:-300}
+ops=("fill*" "sum*" "adamw*" "add_rmsnorm*" "swiglu*" "rope*" "embedding*" "cross_entropy*" "quantize writes*"
+     "quantization error*" "a NaN in one head*" "attention replayed*")
+
+sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null) || {
+  echo "$0: no compute-sanitizer here; it comes with the CUDA toolkit (cuda-sanitizer, cuda-sanitizer-api)" >&2
+  exit 2
+}
+if [ ! -x "$tests" ]; then
+  echo "$0: $tests is not built; run tools/setup/setup.sh, or name the build folder in BUILD" >&2
+  exit 2
+fi
+if why=$("$tests" "fill*" | grep -m 1 -E 'skipped: |No test'); then
+  echo "$0: nothing to watch: $why" >&2
+  exit 2
+fi
+
+failed=0
+[ $# -gt 0 ] || set -- memcheck racecheck
+for tool in "$@"; do
+  log=$(mktemp)
+  start=$SECONDS status=0
+  options=(--tool "$tool" --kernel-name kernel_substring=precbench --report-api-errors no)
+  [ "$tool" != racecheck ] || [ -n "${BLOCK_BARRIERS:-}" ] || options+=(--kernel-name-exclude kernel_substring=flash_key_side)
+  timeout "$limit" "$sanitizer" "${options[@]}" \
+    --error-exitcode 42 "$tests" --durations yes "$(IFS=,; echo "${ops[*]}")" >"$log" 2>&1 || status=$?
+  grep -E '^ *[0-9.]+ s: ' "$log" || true
+  case $status in
+    0) echo "$tool: clean after $((SECONDS - start)) s" ;;
+    124) echo "$tool: not finished after $limit s (LIMIT)" ;;
+    *) grep -oE 'FAILED.*|Race reported between [^(]*|Invalid [^(]*' "$log" | sort | uniq -c | sort -rn | head -n 30 || true
+       echo "$tool: failed (exit status $status); all of it: $log" ;;
+  esac
+  [ $status -eq 0 ] || failed=1
+done
+exit $failed

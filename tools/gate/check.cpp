@@ -1,0 +1,230 @@
+// Reads, judges, writes what was asked for.
+#include "tools/gate/check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+#include <random>
+#include <set>
+
+#include "kernels/base/errors.h"
+#include "results/contradiction.h"
+#include "tools/gate/gate_match.h"
+#include "tools/text/table.h"
+#include "tools/text/text.h"
+#include "tools/text/write_file.h"
+
+namespace precbench {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string environment_variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+/// While it lives, GitHub takes nothing that is printed for a workflow command. Records may hold any text, and nobody who
+/// wrote one can know the word that ends this.
+class WithoutWorkflowCommands {
+ public:
+  WithoutWorkflowCommands() { say("::stop-commands::" + word_); }
+  ~WithoutWorkflowCommands() { say("::" + word_ + "::"); }
+  WithoutWorkflowCommands(const WithoutWorkflowCommands&) = delete;
+  WithoutWorkflowCommands& operator=(const WithoutWorkflowCommands&) = delete;
+
+ private:
+  static void say(const std::string& line) {  // at once: what follows may go to stderr
+    std::puts(line.c_str());
+    std::fflush(stdout);
+  }
+  static std::string random_word() {
+    std::random_device random;
+    return fmt::format("precbench-{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
+  }
+
+  const std::string word_ = random_word();
+};
+
+/// "3%" as 0.03; null for "off".
+std::optional<double> tolerance(const char* flag, const std::string& word, const char* others) {
+  if (word == "off") return std::nullopt;
+  double percent = 0;
+  const char* end = word.data() + word.size();
+  const auto [stop, error] = std::from_chars(word.data(), end, percent);
+  const bool fits =
+      error == std::errc() && end - stop == 1 && *stop == '%' && std::isfinite(percent) && percent >= 0;
+  if (!fits)
+    throw InvalidInput(fmt::format("{}: \"{}\" is not a percentage such as 3%, nor {}", flag, word, others));
+  return percent / 100;
+}
+
+/// Every path must hold a record: a mistyped one must not end as a missing case.
+RecordSet read_run(const std::vector<std::string>& paths) {
+  RecordSet run = read_records(paths);
+  if (!run.without_record.empty()) throw InvalidInput(run.without_record.front());
+  return run;
+}
+
+/// A baseline is made by this program and kept under version control: what is wrong with it is an error,
+/// since a line that is left out would be a case that nobody checks.
+RecordSet read_baseline(const std::string& path) {
+  if (!fs::exists(path))
+    throw InvalidInput(fmt::format("--baseline {}: no such file; --accept makes it from this run", path));
+  if (fs::is_directory(path))
+    throw InvalidInput(fmt::format("--baseline {}: a folder; it takes one file", path));
+  RecordSet set = read_records({path});
+  if (!set.problems.empty())
+    throw InvalidInput("the baseline is broken, mend or remove it: " + set.problems.front());
+  const bool measured = std::any_of(set.records.begin(), set.records.end(), [](const LocatedRecord& located) {
+    return located.record.status == Status::ok;
+  });
+  if (!measured)
+    throw InvalidInput(
+        fmt::format("--baseline {}: no measured case in it; --accept makes it from this run", path));
+  return set;
+}
+
+/// Why a record cannot be what later runs are compared with; empty if it can.
+std::string why_no_baseline(const std::set<std::string>& undecided, const LocatedRecord& located) {
+  const Record& record = located.record;
+  if (record.status != Status::ok) return name_of(record.status);
+  if (const auto why = contradiction(record)) return "contradicts itself: " + *why;
+  if (undecided.contains(record.id))
+    return "one of several records of this case, whose times do not tell which is the newest";
+  return "";
+}
+
+/// The old baseline with the records that are accepted in place of its own, and behind them those it did not
+/// have.
+std::vector<Record> merged(const RecordSet& old, const RecordSet& run) {
+  by_id(old);  // throws where its records could not be told apart
+  ById fresh = by_id(run);
+  std::vector<Record> records;
+  for (const LocatedRecord& located : old.records) {
+    const auto found = fresh.find(located.record.id);
+    records.push_back(found == fresh.end() ? located.record : found->second->record);
+    if (found != fresh.end()) fresh.erase(found);
+  }
+  for (const LocatedRecord& located : run.records)
+    if (const auto found = fresh.find(located.record.id); found != fresh.end() && found->second == &located)
+      records.push_back(located.record);
+  return records;
+}
+
+int accept(const CheckOptions& options, RecordSet run) {
+  const std::set<std::string> undecided(run.undecided.begin(), run.undecided.end());
+  std::erase_if(run.records, [&](const LocatedRecord& located) {
+    const std::string why = why_no_baseline(undecided, located);
+    if (!why.empty()) fmt::print("{}: {}, not accepted\n", printable(located.origin), printable(why));
+    return !why.empty();
+  });
+  const std::size_t measured = run.records.size();
+  if (measured == 0) throw InvalidInput("nothing to accept: no case of this run was measured");
+  judge(run, run, GateRules{});  // throws where the cases of this run do not belong into one baseline
+  RecordSet old;
+  if (fs::exists(options.baseline) && !fs::is_empty(options.baseline)) old = read_baseline(options.baseline);
+  if (!old.records.empty()) {
+    if (const auto difference = difference_in_kind(old, run)) {  // nothing of it can stay beside this run
+      const std::string kept = spare_name(options.baseline);
+      std::error_code error;
+      fs::copy_file(options.baseline, kept, error);
+      if (error) throw InvalidInput(fmt::format("cannot write {}: {}", kept, error.message()));
+      fmt::print("{}; the old one is replaced whole, and kept as {}\n", printable(*difference),
+                 printable(kept));
+      old = {};
+    }
+  }
+  const std::vector<Record> records = merged(old, run);
+  const std::string beside = options.baseline + ".new";
+  std::error_code ignored;
+  fs::remove(beside, ignored);
+  for (const Record& record : records) append_record(beside, record);
+  std::error_code error;
+  fs::rename(beside, options.baseline, error);
+  if (error) throw InvalidInput(fmt::format("cannot write {}: {}", options.baseline, error.message()));
+  fmt::print("accepted {} into {}, which has {} now\n", plural(measured, "case"), printable(options.baseline),
+             records.size());
+  return kCheckPassed;
+}
+
+}  // namespace
+
+GateRules rules_of(const CheckOptions& options) {
+  GateRules rules;
+  rules.tokens_per_s = tolerance("--tokens-per-s", options.tokens_per_s, "off");
+  rules.memory = tolerance("--memory", options.memory, "off");
+  rules.loss = options.loss != "off";
+  if (rules.loss && options.loss != "auto")
+    rules.loss_tolerance = tolerance("--loss", options.loss, "off or auto");
+  rules.numerics = options.numerics;
+  if (!rules.tokens_per_s && !rules.memory && !rules.loss && !rules.numerics)
+    throw InvalidInput("--tokens-per-s, --memory and --loss are all off: nothing is left to check");
+  return rules;
+}
+
+int check(const CheckOptions& options, const RerunCommand& rerun) {
+  const GateRules rules = rules_of(options);
+  const bool on_github = environment_variable("GITHUB_ACTIONS") == "true";
+  std::optional<WithoutWorkflowCommands> quiet;
+  if (on_github) quiet.emplace();
+  RecordSet run = read_run(options.paths);
+  if (options.accept) {
+    for (const std::string& problem : run.problems) fmt::print(stderr, "{}\n", printable(problem));
+    return accept(options, std::move(run));
+  }
+  const RecordSet baseline = read_baseline(options.baseline);
+  GateResult result = judge(baseline, run, rules);
+  result.notes.insert(result.notes.begin(), run.problems.begin(), run.problems.end());
+  const int status = result.exit_status();
+
+  const std::string markdown = gate_markdown(result, options.baseline, rerun);
+  if (const std::string path = environment_variable("GITHUB_STEP_SUMMARY"); !path.empty())
+    write_file(path, markdown, true);
+  if (!options.markdown.empty()) write_file(options.markdown, markdown);
+  if (!options.junit.empty()) write_file(options.junit, gate_junit(result, rerun));
+  if (!options.json.empty())
+    write_file(options.json, gate_json(result, options.baseline, rerun)
+                                     .dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) +
+                                 "\n");
+  fmt::print("{}", gate_term(result, options.baseline, rerun));
+  quiet.reset();
+  if (on_github) fmt::print("{}", gate_annotations(result, rerun));
+  return status;
+}
+
+CLI::App* add_check_command(CLI::App& app, CheckOptions& options) {
+  CLI::App* command = app.add_subcommand("check", "compare a run with a baseline; fail where it got worse");
+  command->footer(
+      "Exit status: 0 nothing is worse, 1 a regression, 2 bad input, 3 something is missing or "
+      "inconclusive.\n"
+      "Tolerances are percentages; \"off\" leaves a metric out.");
+  command->add_option("PATH", options.paths, "records of the run: files, or folders of *.jsonl")
+      ->required()
+      ->type_name("");
+  command->add_option("--baseline", options.baseline, "record file to compare with")
+      ->required()
+      ->type_name("FILE");
+  const auto text = [&](const char* flag, std::string& value, const char* help, const char* type) {
+    command->add_option(flag, value, help)->type_name(type)->capture_default_str();
+  };
+  text("--tokens-per-s", options.tokens_per_s, "SLOWER beyond this", "X%");
+  text("--memory", options.memory, "BIGGER beyond this", "X%");
+  text("--loss", options.loss, "WORSE beyond this; auto: 0.25%, of three seeds or more their mean",
+       "X%|auto");
+  command->add_flag("--numerics", options.numerics,
+                    "first loss and quantization noise too: any change of the arithmetic (CPU device)");
+  text("--markdown", options.markdown, "write the result as Markdown", "FILE");
+  text("--junit", options.junit, "write it as JUnit XML", "FILE");
+  text("--json", options.json, "write it as JSON", "FILE");
+  command->add_flag("--accept", options.accept, "make this run's measured cases the baseline");
+  return command;
+}
+
+}  // namespace precbench

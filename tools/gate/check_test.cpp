@@ -1,0 +1,347 @@
+// precbench check as a program: what it exits with, prints and writes.
+#include "tools/gate/check.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "results/record_samples.h"
+#include "tools/testing/catch.h"
+#include "tools/testing/processes.h"
+#include "tools/testing/temp_directory.h"
+#include "tools/testing/text.h"
+#include "tools/text/table.h"
+
+using namespace precbench;
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// `variables`: "NAME=value NAME=value".
+Answer check_says(const std::string& arguments, const std::string& variables = "") {
+  return output_of("env -u GITHUB_ACTIONS -u GITHUB_STEP_SUMMARY " + variables +
+                   " " PRECBENCH_BINARY_DIR "/precbench check " + arguments);
+}
+
+std::string write_records(const TempDirectory& directory, const std::string& name,
+                          const std::vector<Record>& records) {
+  std::string text;
+  for (const Record& record : records) text += Json(record).dump() + "\n";
+  return directory.write(name, text);
+}
+
+const Record kBf16 = samples::gpu_record("bf16", 300);
+const Record kMxfp8 = samples::gpu_record("mxfp8", 250);
+
+/// A result with one regression, one case that is missing and one that passed.
+struct Sample {
+  TempDirectory directory;
+  std::string baseline =
+      write_records(directory, "base.jsonl", {kBf16, kMxfp8, samples::gpu_record("rowwise", 280)});
+  std::string run = write_records(directory, "run.jsonl", {kBf16, samples::gpu_record("mxfp8", 270)});
+};
+
+}  // namespace
+
+TEST_CASE("the exit status says what the check found", "[check]") {
+  const TempDirectory directory;
+  const std::string baseline = write_records(directory, "base.jsonl", {kBf16, kMxfp8});
+  const auto status = [&](const std::vector<Record>& run, const std::string& flags = "") {
+    return check_says("--baseline " + baseline + " " + write_records(directory, "run.jsonl", run) + " " +
+                      flags)
+        .status;
+  };
+  Record big = kMxfp8, noisy = samples::gpu_record("mxfp8", 270), bare = kMxfp8;
+  big.memory->measured->peak *= 2;
+  std::vector<double> some_as_before = noisy.timing->samples_ms;
+  std::fill_n(some_as_before.begin(), 5, 250);
+  samples::set_samples(noisy, some_as_before);
+  bare.metrics.reset();
+  CHECK(status({kBf16, kMxfp8}) == 0);
+  CHECK(status({kBf16, samples::gpu_record("mxfp8", 200)}) == 0);  // FASTER
+  CHECK(status({kBf16, samples::gpu_record("mxfp8", 270)}) == 1);  // SLOWER
+  CHECK(status({kBf16, samples::gpu_record("mxfp8", 270)}, "--tokens-per-s 10%") == 0);
+  CHECK(status({kBf16, samples::gpu_record("mxfp8", 270)}, "--tokens-per-s off") == 0);
+  CHECK(status({kBf16, big}) == 1);  // BIGGER
+  CHECK(status({kBf16, big}, "--memory off") == 0);
+  CHECK(status({kBf16, samples::gpu_record("mxfp8", 250, 0.1)}) == 1);  // WORSE
+  CHECK(status({kBf16, samples::gpu_record("mxfp8", 250, 0.1)}, "--loss 10%") == 0);
+  CHECK(status({kBf16, noisy}) == 3);                         // NOISY
+  CHECK(status({kBf16, bare}) == 3);                          // MISSING metric
+  CHECK(status({kBf16}) == 3);                                // MISSING case
+  CHECK(status({samples::gpu_record("rowwise", 250)}) == 3);  // no case matches
+  CHECK(status({kMxfp8, samples::gpu_record("bf16", 330)}) == 1);
+}
+
+TEST_CASE("what cannot be relied on does not pass", "[check]") {
+  const TempDirectory directory;
+  const std::string baseline = write_records(directory, "base.jsonl", {kMxfp8});
+  const auto answer = [&](const std::vector<Record>& run) {
+    return check_says("--baseline " + baseline + " " + write_records(directory, "run.jsonl", run));
+  };
+  Record other_seq = kMxfp8, contradictory = kMxfp8, cut = kMxfp8;
+  other_seq.case_fields["seq"] = 64;
+  CHECK(answer({other_seq}).status == 3);
+  CHECK(contains(answer({other_seq}).text, "run MISSING: other work under the same id: case.seq is 2048 at"));
+  contradictory.metrics->tokens_per_s = 99999999;
+  CHECK(answer({contradictory}).status == 3);
+  CHECK(contains(answer({contradictory}).text, "contradicts itself: metrics.tokens_per_s is 99999999, but"));
+  cut.training->loss.resize(5);
+  CHECK(answer({cut}).status == 3);
+  // Of repeated cases the newest is judged, wherever it stands, and a note says which.
+  Record slow = samples::gpu_record("mxfp8", 280), fast = kMxfp8;
+  slow.created = "2025-03-02T12:00:00Z";
+  CHECK(answer({slow, fast}).status == 1);
+  CHECK(answer({fast, slow}).status == 1);
+  CHECK(contains(answer({slow, fast}).text, "run.jsonl:1; the newer one is used"));
+  fast.created = slow.created;
+  CHECK(answer({slow, fast}).status == 3);
+  CHECK(contains(answer({slow, fast}).text, "their times do not tell which is the newest"));
+  // Nor does it become a baseline.
+  const std::string fresh = directory / "fresh.jsonl";
+  for (const std::vector<Record>& run : {std::vector{contradictory}, std::vector{slow, fast}}) {
+    const Answer accepted =
+        check_says("--accept --baseline " + fresh + " " + write_records(directory, "run.jsonl", run));
+    CHECK(accepted.status == 2);
+    CHECK_FALSE(std::filesystem::exists(fresh));
+  }
+}
+
+TEST_CASE("bad input of the check gets one line and exit status 2", "[check]") {
+  const Sample s;
+  const auto refused = [&](const std::string& arguments) {
+    INFO(arguments);
+    return refusal_in(check_says(arguments));
+  };
+  const std::string with_baseline = "--baseline " + s.baseline + " ";
+  CHECK(refused("--baseline /no/such/file " + s.run) ==
+        "precbench: --baseline /no/such/file: no such file; --accept makes it from this run");
+  const std::string empty = s.directory.write("empty.jsonl", "");
+  CHECK(contains(refused("--baseline " + empty + " " + s.run), "no measured case in it"));
+  CHECK(contains(refused("--baseline " + (s.directory / "") + " " + s.run), "a folder; it takes one file"));
+  const std::string half = s.directory.write("half.jsonl", file_text(s.baseline) + "{\"schema\": 1, \"meth");
+  CHECK(contains(refused("--baseline " + half + " " + s.run), "half.jsonl:4: half-written last line"));
+  const std::string twice = write_records(s.directory, "twice.jsonl", {kBf16, kBf16});
+  CHECK(contains(refused("--baseline " + twice + " " + s.run), "is repeated at"));
+  Record contradictory = kBf16;
+  contradictory.metrics->tokens_per_s = 1;
+  const std::string wrong = write_records(s.directory, "wrong.jsonl", {contradictory, kMxfp8});
+  CHECK(contains(refused("--baseline " + wrong + " " + s.run), "wrong.jsonl:1: contradicts itself"));
+  Record here = samples::cpu_record("bf16"), there = here;
+  there.env.cpu = "EPYC 9654";
+  const std::string machines = write_records(s.directory, "machines.jsonl", {here, there});
+  const std::string one_machine = write_records(s.directory, "machine.jsonl", {there});
+  CHECK(contains(refused("--baseline " + machines + " " + one_machine), "one case on two machines"));
+  CHECK(contains(refused("--accept --baseline " + machines + " " + one_machine), "one case on two machines"));
+  CHECK(contains(refused(with_baseline + "/no/such/folder"), "no such file or folder"));
+  const std::string text = s.directory.write("notes.txt", "not a record\n");
+  CHECK(refused(with_baseline + s.run + " " + text) ==
+        "precbench: " + text + ": no record in it (" + text + ":1: not JSON, left out)");
+  Record other = kMxfp8;
+  other.env.gpu->name = "NVIDIA B200";
+  CHECK(contains(refused(with_baseline + write_records(s.directory, "b200.jsonl", {other})), "NVIDIA B200"));
+  other = kMxfp8;
+  other.method_version = 9;
+  CHECK(contains(refused(with_baseline + write_records(s.directory, "m9.jsonl", {other})), "method version"));
+  other = kMxfp8;
+  other.support->fprop.path = ExecutionPath::emulated;
+  CHECK(contains(refused(with_baseline + write_records(s.directory, "emu.jsonl", {other})), "emulated"));
+  CHECK(refused(with_baseline + s.run + " --memory 2") ==
+        "precbench: --memory: \"2\" is not a percentage such as 3%, nor off");
+  CHECK(contains(refused(with_baseline + s.run + " --loss -1%"), "nor off or auto"));
+  CHECK(contains(refused(with_baseline + s.run + " --loss off --memory off --tokens-per-s off"),
+                 "nothing is left"));
+  CHECK(contains(refused(with_baseline + s.run + " --junit /no/such/folder/j.xml"), "cannot write"));
+  CHECK(contains(refused(s.run), "--baseline"));
+}
+
+TEST_CASE("lines that are no records are named, and their cases are missing", "[check]") {
+  const Sample s;
+  Json newer = kMxfp8;
+  newer["schema"] = 2;
+  const std::string run = s.directory.write(
+      "mixed.jsonl", Json(kBf16).dump() + "\n" + newer.dump() + "\n" + Json(kBf16).dump() + "\n{\"sche");
+  const Answer answer = check_says("--baseline " + s.baseline + " " + run);
+  CHECK(answer.status == 3);
+  CHECK(contains(answer.text, "2 MISSING"));
+  for (const char* problem : {"mixed.jsonl:2: schema version 2", "mixed.jsonl:1: case 1b-bf16-1 is repeated",
+                              "mixed.jsonl:4: half-written last line"})
+    CHECK(contains(answer.text, problem));
+}
+
+TEST_CASE("a check of many cases takes as much longer as they are more, reading and writing included",
+          "[check]") {
+  const TempDirectory directory;
+  const auto seconds = [&](int cases) {  // of the program's processor time
+    std::vector<Record> records;
+    for (int i = 0; i < cases; ++i) {
+      records.push_back(samples::gpu_record("mxfp8", 250));
+      records.back().id += std::to_string(i);
+      records.back().case_fields["lr"] = 1e-6 * i;
+    }
+    const std::string file = write_records(directory, "many.jsonl", records);
+    const auto used = [] {
+      rusage usage;
+      ::getrusage(RUSAGE_CHILDREN, &usage);
+      return static_cast<double>(usage.ru_utime.tv_sec) + 1e-6 * static_cast<double>(usage.ru_utime.tv_usec);
+    };
+    const double before = used();
+    const Answer answer =
+        check_says("--baseline " + file + " " + file + " --json " + (directory / "out.json"));
+    CHECK(answer.status == 0);
+    return used() - before;
+  };
+  const double few = seconds(500), many = seconds(2000);
+  CAPTURE(few, many);
+  CHECK(many < 8 * few + 0.1);  // four times as many; quadratic would be 16
+}
+
+TEST_CASE("the check writes for people, CI systems and programs", "[check]") {
+  const Sample s;
+  const std::string junit = s.directory / "j.xml", json = s.directory / "j.json", md = s.directory / "c.md",
+                    summary = s.directory.write("summary.md", "before\n");
+  const Answer answer = check_says("--baseline " + s.baseline + " " + s.run + " --junit " + junit +
+                                       " --json " + json + " --markdown " + md,
+                                   "GITHUB_ACTIONS=true GITHUB_STEP_SUMMARY=" + summary);
+  CHECK(answer.status == 1);
+  CHECK(contains(answer.text, "precbench check: 3 cases: 1 PASS, 1 SLOWER, 1 MISSING\n"));
+  // The case of the sample record has no defaults of the program; each value is a flag.
+  CHECK(contains(answer.text, "\n  precbench run --model llama3.2-1b --recipe mxfp8 --seq 2048"));
+  CHECK(contains(answer.text, "\n::error title=SLOWER%3A llama3.2-1b%2C mxfp8::tokens/s SLOWER, "));
+  CHECK(contains(answer.text, "\n::warning title=MISSING%3A llama3.2-1b%2C rowwise::run MISSING"));
+  CHECK(file_text(summary) == "before\n" + file_text(md));
+  CHECK(contains(file_text(md), "| llama3.2-1b, mxfp8   | SLOWER  | SLOWER -7.4% |"));
+  CHECK(contains(file_text(md), "```sh\nprecbench run "));
+  CHECK(contains(file_text(junit),
+                 "<testsuite name=\"precbench check\" tests=\"3\" failures=\"1\" errors=\"1\">"));
+  CHECK(contains(file_text(junit), "<failure type=\"SLOWER\" message=\"tokens/s SLOWER, "));
+  const Json parsed = Json::parse(file_text(json));
+  CHECK(parsed["exit"] == 1);
+  CHECK(parsed["cases"].size() == 3);
+  CHECK(parsed["cases"][1]["verdict"] == "SLOWER");
+  CHECK(parsed["cases"][1]["metrics"][0]["tolerance"] == 0.03);
+  CHECK(parsed["cases"][2]["metrics"][0]["current"].is_null());
+  // Nothing is written that was not asked for.
+  CHECK_FALSE(contains(check_says("--baseline " + s.baseline + " " + s.run).text, "::error"));
+}
+
+TEST_CASE("texts of a record cannot break what reads the outputs", "[check]") {
+  CaseResult one{"id",
+                 {{"model", "a b"},
+                  {"x; touch pwned #", 1},
+                  {"$(id)", "x"},
+                  {"data", "it's"},
+                  {"glob", ""},
+                  {"keep_bf16", "first:1"}},
+                 "<&\">\x1b",
+                 {}};
+  one.metrics.push_back({"run", "", GateVerdict::missing, {}, {}, {}, {}, "50% gone\nnext: line"});
+  const GateResult result{{one}, {}};
+  CHECK(rerun_with_all_flags(one.fields) ==
+        "precbench run --model 'a b' --data 'it'\\''s' --keep-bf16 first:1");
+  CHECK(contains(gate_junit(result, rerun_with_all_flags), "name=\"&lt;&amp;&quot;&gt; \""));
+  CHECK(contains(gate_annotations(result, rerun_with_all_flags),
+                 "::run MISSING: 50%25 gone%0Anext: line%0Aagain: "));
+  CaseResult old_form = one;
+  old_form.label = "##[add-mask]hello";
+  old_form.metrics.front().reason = "a ##[group]b";
+  CHECK_FALSE(contains(gate_annotations({{old_form}, {}}, rerun_with_all_flags), "##["));
+}
+
+TEST_CASE("no text of a record is a workflow command", "[check]") {
+  const TempDirectory directory;
+  Record record = kMxfp8;
+  record.case_fields["model"] = "::add-mask::hello";
+  const std::string file = write_records(directory, "base.jsonl", {record, kBf16});
+  const std::string arguments = "--baseline " + file + " " + file;
+  const auto stopped = [&] {
+    const Answer answer = check_says(arguments, "GITHUB_ACTIONS=true");
+    CHECK(answer.status == 0);
+    const std::string start = "::stop-commands::";
+    REQUIRE(answer.text.rfind(start, 0) == 0);
+    const std::string word = answer.text.substr(start.size(), answer.text.find('\n') - start.size());
+    CHECK(word.size() > 30);
+    const std::size_t end = answer.text.find("\n::" + word + "::\n");
+    CHECK(end < answer.text.size());
+    CHECK(answer.text.find("::add-mask::hello") < end);
+    CHECK(answer.text.rfind("::add-mask::hello") < end);
+    return word;
+  };
+  CHECK(stopped() != stopped());
+  CHECK_FALSE(contains(check_says(arguments).text, "stop-commands"));
+}
+
+TEST_CASE("the script of GPU runners ends with 1 where tests fail, however many", "[check]") {
+  namespace fs = std::filesystem;
+  const TempDirectory directory;
+  const auto program = [&](const std::string& name, const std::string& text) {
+    fs::permissions(directory.write(name, "#!/bin/sh\n" + text + "\n"), fs::perms::owner_all);
+  };
+  program("bin/nvidia-smi", "echo NVIDIA H200");
+  program("tools/setup/setup.sh", "");
+  program("build/precbench", "case $1 in check) exit 3;; esac");
+  fs::copy(PRECBENCH_SOURCE_DIR "/tools/ci/ci-gpu.sh", directory.path() / "tools");
+  const std::string command = "PATH=" + (directory / "bin") + ":$PATH " + (directory / "tools/ci/ci-gpu.sh");
+  program("build/precbench_tests", "exit 42");
+  CHECK(output_of(command).status == 1);
+  program("build/precbench_tests", "");
+  CHECK(output_of(command).status == 3);  // the check's
+}
+
+TEST_CASE("accepting makes and updates a baseline", "[check]") {
+  const TempDirectory directory;
+  const std::string baseline = directory / "base.jsonl";
+  const std::string first =
+      write_records(directory, "first.jsonl", {kBf16, samples::failed_record("mxfp8", Status::oom, "full")});
+  const Answer made = check_says("--accept --baseline " + baseline + " " + first);
+  CHECK(made.status == 0);
+  CHECK(contains(made.text, "first.jsonl:2: oom, not accepted"));
+  CHECK(contains(made.text, "accepted 1 case into " + baseline + ", which has 1 now"));
+  const std::string second =
+      write_records(directory, "second.jsonl", {kMxfp8, samples::gpu_record("bf16", 330)});
+  CHECK(check_says("--baseline " + baseline + " " + second).status == 1);
+  CHECK(check_says("--accept --baseline " + baseline + " " + second).status == 0);
+  CHECK(check_says("--baseline " + baseline + " " + second).status == 0);
+  // Cases that this run did not have stay, in their place.
+  CHECK(
+      check_says("--accept --baseline " + baseline + " " + write_records(directory, "third.jsonl", {kMxfp8}))
+          .status == 0);
+  const RecordSet kept = read_records({baseline});
+  REQUIRE(kept.records.size() == 2);
+  CHECK(kept.records[0].record.timing->median_ms == 330);
+  CHECK(kept.records[1].record.case_fields["recipe"] == "mxfp8");
+  // Another GPU's run takes the whole place.
+  Record other = kMxfp8;
+  other.env.gpu->name = "NVIDIA B200";
+  const Answer replaced =
+      check_says("--accept --baseline " + baseline + " " + write_records(directory, "b200.jsonl", {other}));
+  CHECK(replaced.status == 0);
+  CHECK(contains(replaced.text,
+                 "they are not compared; the old one is replaced whole, and kept as " + baseline + ".1\n"));
+  CHECK(read_records({baseline}).records.size() == 1);
+  CHECK(read_records({baseline + ".1"}).records.size() == 2);
+  // Nor does the name of that one act on the terminal.
+  other.env.gpu->name = "NVIDIA \x1b[2J\u009b31m";
+  const std::string evil = directory / "evil.jsonl";
+  CHECK(check_says("--accept --baseline " + evil + " " + write_records(directory, "other.jsonl", {other}))
+            .status == 0);
+  const Answer shown = check_says("--accept --baseline " + evil + " " + second);
+  CHECK(shown.status == 0);
+  CHECK(contains(shown.text, "NVIDIA  [2J 31m"));
+  // The CPU device is another kind of machine than any GPU.
+  const std::string cpu = write_records(directory, "cpu.jsonl", {samples::cpu_record("bf16")});
+  CHECK(contains(refusal_in(check_says("--baseline " + baseline + " " + cpu)), "none (the CPU device)"));
+  CHECK(check_says("--accept --baseline " + baseline + " " + cpu).status == 0);
+  CHECK(read_records({baseline}).records.size() == 1);
+  CHECK(read_records({baseline + ".2"}).records.size() == 1);
+  const std::string both = write_records(directory, "both.jsonl", {kBf16, samples::cpu_record("bf16")});
+  CHECK(contains(refusal_in(check_says("--accept --baseline " + baseline + " " + both)), "mixes GPU models"));
+  // Nothing measured, nothing changed.
+  const std::string before = file_text(baseline);
+  const std::string failed =
+      write_records(directory, "failed.jsonl", {samples::failed_record("mxfp8", Status::oom, "full")});
+  CHECK(check_says("--accept --baseline " + baseline + " " + failed).status == 2);
+  CHECK(file_text(baseline) == before);
+}

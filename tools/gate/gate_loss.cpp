@@ -1,0 +1,151 @@
+// The verdict on the final loss, of a case by itself or among its seeds.
+#include "tools/gate/gate_loss.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "results/statistics.h"
+
+namespace precbench {
+namespace {
+
+/// Chance that the mean change of repeats of one commit leaves its interval, both sides together.
+constexpr double kLossLevel = 0.01;
+
+constexpr std::size_t kFewestTogether = kFewestSeeds;
+
+const char* const kLower = ". Lower, but no repeat of the same computation; --accept it if it is meant";
+
+using Curve = std::vector<double>;
+
+const Curve* curve_of(const LocatedRecord* located) {
+  return located && located->record.training ? &located->record.training->loss : nullptr;
+}
+
+/// Why two curves tell too little, in one line; empty where they do not. How many steps a case does within its time
+/// differs from run to run; repeats of results/h200 have at least 0.45 of each other's.
+std::string too_short(std::size_t baseline, std::size_t current) {
+  const std::size_t common = std::min(baseline, current);
+  if (baseline == current || (4 * current >= baseline && common >= kFewestComparedSteps)) return "";
+  return fmt::format("{} steps here and {} in the baseline tell too little: raise --time-limit", current,
+                     baseline);
+}
+
+/// Null where a curve has no end to speak of.
+std::optional<std::pair<double, double>> ends_of(const Match& match) {
+  const Curve *was = curve_of(match.baseline), *is = curve_of(match.current);
+  return was && is ? trailing_means_at_equal_steps(*was, *is) : std::nullopt;
+}
+
+/// In parts of the baseline's loss, of matches that can be compared; null for others.
+std::optional<double> change_of(const Match& match) {
+  if (match.unfit) return std::nullopt;
+  const auto ends = ends_of(match);
+  if (!ends || !too_short(curve_of(match.baseline)->size(), curve_of(match.current)->size()).empty())
+    return std::nullopt;
+  return ends->second / ends->first - 1;
+}
+
+/// Half the 99% interval of the mean of n values with this spread, or of one more value where `further`.
+double half_interval(double sd, std::size_t n, bool further) {
+  const double count = static_cast<double>(n);
+  return student_t_quantile(1 - kLossLevel / 2, count - 1) * sd * std::sqrt(1 / count + (further ? 1 : 0));
+}
+
+/// Where 99% of further seeds would be, above `own`'s rest. `changes` holds `own`.
+double highest_of_further_seeds(std::vector<double> changes, double own) {
+  changes.erase(std::find(changes.begin(), changes.end(), own));
+  const auto [mean, sd] = mean_and_spread(changes);
+  return mean + half_interval(sd, changes.size(), true);
+}
+
+void say(MetricResult& result, GateVerdict verdict, std::string reason) {
+  result.verdict = verdict;
+  result.reason = std::move(reason);
+}
+
+}  // namespace
+
+LossJudge::LossJudge(const std::vector<Match>& matches, const Works& works,
+                     const std::optional<double>& tolerance)
+    : works_(works), tolerance_(tolerance.value_or(kEmaTolerance)), together_(!tolerance) {
+  if (!together_) return;
+  for (const Match& match : matches)
+    if (const auto change = change_of(match)) seeds_[work_of(match)].changes.push_back(*change);
+  for (auto& [work, seeds] : seeds_) {
+    if (seeds.changes.size() < kFewestTogether) continue;
+    const auto [mean, sd] = mean_and_spread(seeds.changes);
+    seeds.mean = mean;
+    seeds.half_interval = half_interval(sd, seeds.changes.size(), false);
+  }
+}
+
+std::string LossJudge::work_of(const Match& match) const {
+  nlohmann::ordered_json fields = works_.fields(match.baseline);
+  fields.erase("seed");
+  return fields.dump();
+}
+
+std::optional<MetricResult> LossJudge::judge(const Match& match) const {
+  const Curve *was = curve_of(match.baseline), *is = curve_of(match.current);
+  if (!was || !trailing_mean(*was)) return std::nullopt;
+  MetricResult result{"final loss", "nats"};
+  result.baseline = trailing_mean(*was);
+  result.tolerance = tolerance_;
+  const auto ends = ends_of(match);
+  if (!ends) {
+    say(result, GateVerdict::missing, "the record of this run lacks it");
+    return result;
+  }
+  result.baseline = ends->first;
+  result.current = ends->second;
+  if (const std::string why = too_short(was->size(), is->size()); !why.empty()) {
+    say(result, GateVerdict::noisy, why);
+    return result;
+  }
+  result.change = ends->second / ends->first - 1;
+  const auto seeds = together_ ? seeds_.find(work_of(match)) : seeds_.end();
+  if (seeds != seeds_.end() && seeds->second.changes.size() >= kFewestTogether)
+    judge_with(seeds->second, result);
+  else
+    judge_alone(result);
+  return result;
+}
+
+void LossJudge::judge_alone(MetricResult& result) const {
+  const double change = *result.change;
+  const std::string size = fmt::format("{:+.3f}%, {:.3g}% are allowed", 100 * change, 100 * tolerance_);
+  if (change > tolerance_)
+    say(result, GateVerdict::worse, size);
+  else if (!(change >= -tolerance_))
+    say(result, GateVerdict::noisy, size + kLower);
+}
+
+void LossJudge::judge_with(const Seeds& seeds, MetricResult& result) const {
+  const double own = *result.change, mean = seeds.mean, half = seeds.half_interval;
+  const std::string of_all = fmt::format("{:+.3f}% +-{:.3f}%, the mean over {} seeds and its 99% interval",
+                                         100 * mean, 100 * half, seeds.changes.size());
+  const std::string allowed = fmt::format("; {:.3g}% are allowed", 100 * tolerance_);
+  result.change = mean;
+  if (mean > tolerance_ && mean > half) {
+    say(result, GateVerdict::worse, of_all + allowed);
+  } else if (own > 2 * tolerance_ && own > highest_of_further_seeds(seeds.changes, own)) {
+    result.change = own;
+    say(result, GateVerdict::worse,
+        fmt::format("{:+.3f}% with this seed alone, more than the {} others explain{}", 100 * own,
+                    seeds.changes.size() - 1, allowed));
+  } else if (!(std::abs(mean) <= tolerance_)) {
+    say(result, GateVerdict::noisy,
+        of_all + allowed + (mean < 0 ? kLower : ", but the seeds lie too far apart to call it WORSE"));
+  } else if (!(std::abs(mean) + half <= 2 * tolerance_)) {
+    say(result, GateVerdict::noisy,
+        of_all + allowed + ", and the seeds lie too far apart to tell: more seeds");
+  } else if (!(std::abs(own) <= 2 * tolerance_)) {
+    result.change = own;
+    say(result, GateVerdict::noisy, fmt::format("{:+.3f}% with this seed{}", 100 * own, allowed));
+  }
+}
+
+}  // namespace precbench

@@ -1,0 +1,39 @@
+// Is the loss of a run still the baseline's? The rules stand in gate.h.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/analysis/workloads.h"
+#include "tools/gate/gate_match.h"
+
+namespace precbench {
+
+class LossJudge {
+ public:
+  /// Of all matches those count that can be judged. `works`: of the baseline's records. `tolerance`: a fraction; null:
+  /// kEmaTolerance, and seeds are judged together.
+  LossJudge(const std::vector<Match>& matches, const Works& works, const std::optional<double>& tolerance);
+
+  /// "final loss" of one of the matches. Null where the baseline has none.
+  std::optional<MetricResult> judge(const Match& match) const;
+
+ private:
+  /// The cases whose work differs in the seed at most.
+  struct Seeds {
+    std::vector<double> changes{};
+    double mean = 0, half_interval = 0;  ///< of the changes
+  };
+  std::string work_of(const Match& match) const;
+  void judge_alone(MetricResult& result) const;
+  void judge_with(const Seeds& seeds, MetricResult& result) const;
+
+  const Works& works_;
+  double tolerance_;
+  bool together_;
+  std::map<std::string, Seeds> seeds_;  ///< by work_of
+};
+
+}  // namespace precbench

@@ -1,0 +1,118 @@
+// How often the gate is wrong on losses and on memory. Planted regressions, none of which may pass, and repeats without
+// a change, of which fewer than one in a hundred may fail, with the noise of records that are committed here.
+#include <cmath>
+
+#include "results/statistics.h"
+#include "tools/gate/gate_simulation.h"
+
+using namespace precbench;
+using namespace precbench::gate_testing;
+using samples::set_of;
+
+namespace {
+
+const std::string kResults = PRECBENCH_SOURCE_DIR "/results/";
+
+/// How far the losses of committed repeats lie apart after equal numbers of steps, as fractions: 0.017% in the root
+/// mean square, 0.046% at most.
+std::vector<double> loss_noise() {
+  std::vector<double> noise;
+  for (const auto& [a, b] : committed_repeats(kResults)) {
+    const auto ends = trailing_means_at_equal_steps(a.training->loss, b.training->loss);
+    noise.push_back(ends->second / ends->first - 1);
+  }
+  return noise;
+}
+
+/// How many of the cases of one check pass, whose seeds' losses change by these fractions.
+int passing(const std::vector<double>& changes) {
+  static const std::vector<Record> kSeeds = [] {
+    std::vector<Record> records;
+    for (int seed = 0; seed < 8; ++seed) records.push_back(samples::gpu_record("mxfp8", 250, 0, seed));
+    return records;
+  }();
+  const std::vector<Record> baseline(kSeeds.begin(),
+                                     kSeeds.begin() + static_cast<std::ptrdiff_t>(changes.size()));
+  std::vector<Record> current = baseline;
+  for (std::size_t i = 0; i < changes.size(); ++i)
+    for (double& loss : current[i].training->loss) loss *= 1 + changes[i];
+  const GateResult result = judge(set_of(baseline), set_of(current), {});
+  return static_cast<int>(std::count_if(result.cases.begin(), result.cases.end(), [](const CaseResult& one) {
+    return exit_status(one.verdict()) == kCheckPassed;
+  }));
+}
+
+/// Regressions that are `size` in the mean of the seeds, and reach each in another measure.
+std::vector<double> planted_losses(int seeds, double size, Dice& dice) {
+  std::vector<double> changes;
+  for (int i = 0; i < seeds; ++i) changes.push_back(dice.between(0.5, 1.5));
+  const double mean = mean_and_spread(changes).mean;
+  for (double& change : changes) change *= size / mean;
+  return changes;
+}
+
+}  // namespace
+
+TEST_CASE("of 1,000 planted losses above twice the tolerance none passes, of 1,000 repeats 99% do",
+          "[gate][simulation]") {
+  const int seeds = GENERATE(1, 3, 8);
+  CAPTURE(seeds);
+  Dice dice(2026 + static_cast<std::uint64_t>(seeds));
+  const std::vector<double> noise = loss_noise();
+  int missed = 0, false_alarms = 0;
+  for (int trial = 0; trial < kTrials; ++trial) {
+    // From just above twice the tolerance to a hundred times of it, small ones as often as large ones.
+    std::vector<double> worse =
+        planted_losses(seeds, kEmaTolerance * 2.001 * std::pow(50, dice.between(0, 1)), dice);
+    std::vector<double> repeat(worse.size());
+    for (double& change : worse) change += dice.one_of(noise);
+    for (double& change : repeat) change = dice.one_of(noise);
+    missed += passing(worse) > 0;
+    false_alarms += passing(repeat) < seeds;
+  }
+  CHECK(missed == 0);
+  CHECK(false_alarms * 100 < kTrials);
+}
+
+TEST_CASE("with ten times the noise between seeds a loss above twice the tolerance does not pass either",
+          "[gate][simulation]") {
+  const int seeds = GENERATE(3, 8);
+  CAPTURE(seeds);
+  Dice dice(10);
+  const std::vector<double> noise = loss_noise();
+  int missed = 0;
+  for (int trial = 0; trial < kTrials; ++trial) {
+    std::vector<double> changes(static_cast<std::size_t>(seeds));
+    for (double& change : changes) change = 2.001 * kEmaTolerance + 10 * dice.one_of(noise);
+    missed += passing(changes) > 0;
+  }
+  CHECK(missed * 200 <= kTrials);  // the interval's level: 0.5% on one side
+}
+
+TEST_CASE("committed repeats pass as they are", "[gate][simulation]") {
+  for (const auto& [a, b] : committed_repeats(kResults)) {
+    const GateResult result = judge_one(a, b);
+    CAPTURE(a.id);
+    CHECK(result.exit_status() == 0);
+    CHECK(result.cases.at(0).metrics.size() >= 2);
+  }
+}
+
+TEST_CASE("of 1,000 planted peaks above twice the tolerance none passes, and no repeat is BIGGER",
+          "[gate][simulation]") {
+  Dice dice(5);
+  const auto repeats = committed_repeats(kResults);
+  GateRules rules;
+  rules.tokens_per_s.reset();
+  rules.loss = false;
+  int missed = 0;
+  for (int trial = 0; trial < kTrials; ++trial) {
+    auto [baseline, current] = dice.one_of(repeats);
+    CHECK(verdict_on(baseline, current, rules) == GateVerdict::pass);  // allocations do not vary
+    std::int64_t& peak = current.memory->measured->peak;
+    peak = static_cast<std::int64_t>(static_cast<double>(peak) *
+                                     (1 + 2.001 * *rules.memory * std::pow(50, dice.between(0, 1))));
+    missed += verdict_on(baseline, current, rules) != GateVerdict::bigger;
+  }
+  CHECK(missed == 0);
+}

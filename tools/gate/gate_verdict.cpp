@@ -1,0 +1,75 @@
+// What the gate's verdicts are called, and what they make of a case and of a check.
+#include <algorithm>
+
+#include "tools/gate/gate.h"
+
+namespace precbench {
+namespace {
+
+int gravity(GateVerdict verdict) {
+  switch (exit_status(verdict)) {
+    case kCheckRegression:
+      return 3;
+    case kCheckInconclusive:
+      return 2;
+    default:
+      return verdict == GateVerdict::faster ? 1 : 0;
+  }
+}
+
+}  // namespace
+
+const char* name_of(GateVerdict verdict) {
+  switch (verdict) {
+    case GateVerdict::pass:
+      return "PASS";
+    case GateVerdict::faster:
+      return "FASTER";
+    case GateVerdict::slower:
+      return "SLOWER";
+    case GateVerdict::bigger:
+      return "BIGGER";
+    case GateVerdict::worse:
+      return "WORSE";
+    case GateVerdict::noisy:
+      return "NOISY";
+    case GateVerdict::missing:
+      return "MISSING";
+  }
+  return "?";
+}
+
+int exit_status(GateVerdict verdict) {
+  switch (verdict) {
+    case GateVerdict::pass:
+    case GateVerdict::faster:
+      return kCheckPassed;
+    case GateVerdict::slower:
+    case GateVerdict::bigger:
+    case GateVerdict::worse:
+      return kCheckRegression;
+    case GateVerdict::noisy:
+    case GateVerdict::missing:
+      return kCheckInconclusive;
+  }
+  return kCheckInconclusive;
+}
+
+GateVerdict CaseResult::verdict() const {
+  GateVerdict gravest = GateVerdict::pass;
+  for (const MetricResult& result : metrics)
+    if (gravity(result.verdict) > gravity(gravest)) gravest = result.verdict;
+  return gravest;
+}
+
+int GateResult::exit_status() const {
+  int status = cases.empty() ? kCheckInconclusive : kCheckPassed;
+  for (const CaseResult& result : cases) {
+    const int one = precbench::exit_status(result.verdict());
+    if (one == kCheckRegression) return one;
+    status = std::max(status, one);
+  }
+  return status;
+}
+
+}  // namespace precbench

@@ -1,0 +1,283 @@
+#!/usr/bin/env python3
+"""Makes models/transformer/golden/step_NAME.safetensors: one training step of small models, by PyTorch autograd.
+
+    python3 tools/goldens/make_step_goldens.py [NAME...]  # needs torch (CPU), transformers, safetensors; only to remake files
+
+Each file holds the weights (BF16, under their Hugging Face names), `tokens` [B, T+1], and the step on them, twice:
+  loss, grad.NAME, grad_norm, after.NAME                       plain autograd in float64, stored as float32;
+                                                               of llama3.2 and qwen2.5 by Hugging Face's own model
+  bf16.loss, bf16.grad.NAME, bf16.grad_norm, bf16.after.NAME   rounded to BF16 wherever precbench's `bf16` recipe
+                                                               rounds (kernels/device/device.h), forward and backward
+The first says what the right answer is; the second is what a correct implementation must hit closely. `loss` is the mean
+cross-entropy in nats, `grad_norm` the global norm before clipping, `after` the weights after one clipped AdamW step in
+float32 whose constants stand in the metadata beside the model (`optimizer`, `config`). Tied models have no lm_head.
+"""
+import json
+import math
+import pathlib
+import sys
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+
+B, T = 2, 24
+OPTIMIZER = dict(lr=1e-3, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1, max_norm=1.0)
+SHAPE = dict(layers=2, width=64, ffn=96, heads=4, kv_heads=2, head_dim=16, vocab=96)
+LLAMA = dict(SHAPE, tied=False, qk_norm=False, rope_theta=500000.0, norm_eps=1e-5)
+MODELS = {
+    "llama": LLAMA,
+    "tied": dict(LLAMA, tied=True),
+    "qwen3": dict(LLAMA, qk_norm=True, rope_theta=1000000.0, norm_eps=1e-6),
+}
+# As their config.json says it. Three quarters of the positions lie beyond the original context.
+HUGGING_FACE_SHAPE = dict(num_hidden_layers=2, hidden_size=64, intermediate_size=96, num_attention_heads=4,
+                          num_key_value_heads=2, vocab_size=96, hidden_act="silu")
+HUGGING_FACE = {
+    "llama3.2": dict(HUGGING_FACE_SHAPE, model_type="llama", head_dim=16, tie_word_embeddings=True, rms_norm_eps=1e-5,
+                     rope_theta=500000.0, max_position_embeddings=96, attention_bias=False, mlp_bias=False,
+                     rope_scaling=dict(rope_type="llama3", factor=16.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                                       original_max_position_embeddings=6)),
+    "qwen2.5": dict(HUGGING_FACE_SHAPE, model_type="qwen2", tie_word_embeddings=False, rms_norm_eps=1e-6,
+                    rope_theta=1000000.0, max_position_embeddings=6, use_sliding_window=False, sliding_window=4,
+                    max_window_layers=2, rope_scaling=dict(type="yarn", factor=4.0, original_max_position_embeddings=6)),
+}
+
+
+class RoundBoth(torch.autograd.Function):
+    """The value that an op writes in BF16, and the gradient of it, which arrives summed over all its uses."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return bf16(x)
+
+    @staticmethod
+    def backward(ctx, dx):
+        return bf16(dx)
+
+
+class Attention(torch.autograd.Function):
+    """Causal attention whose backward takes the output as it was stored: delta = rowsum(dout * rounded out)."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, rounding):
+        scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+        future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        p = scores.masked_fill(future, -torch.inf).softmax(-1)
+        out = rounding(p @ v)
+        ctx.save_for_backward(q, k, v, p, out)
+        return out
+
+    @staticmethod
+    def backward(ctx, dout):
+        q, k, v, p, out = ctx.saved_tensors
+        delta = (dout * out).sum(-1, keepdim=True)
+        dscores = p * (dout @ v.transpose(-1, -2) - delta) / math.sqrt(q.shape[-1])
+        return dscores @ k, dscores.transpose(-1, -2) @ q, p.transpose(-1, -2) @ dout, None
+
+
+def bf16(x):
+    return x.to(torch.bfloat16).to(x.dtype)
+
+
+class Plain:
+    """PyTorch's own ops, nothing rounded."""
+
+    stored = staticmethod(lambda x: x)
+    attention = staticmethod(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True))
+
+
+class Bf16:
+    """What precbench's bf16 recipe stores between ops."""
+
+    stored = RoundBoth.apply
+    attention = staticmethod(lambda q, k, v: RoundBoth.apply(Attention.apply(q, k, v, bf16)))
+
+
+class Unrounded:
+    """Our attention without rounding: shows that its backward is PyTorch's."""
+
+    stored = staticmethod(lambda x: x)
+    attention = staticmethod(lambda q, k, v: Attention.apply(q, k, v, lambda x: x))
+
+
+def rope(x, config):
+    """Rotate-half on [B, heads, T, D]."""
+    half = x.shape[-1] // 2
+    if "rotary" in config:
+        cos, sin = config["rotary"]
+    else:
+        frequency = config["rope_theta"] ** (-torch.arange(half, dtype=x.dtype) / half)
+        angle = torch.outer(torch.arange(x.shape[-2], dtype=x.dtype), frequency)
+        cos, sin = angle.cos(), angle.sin()
+    a, b = x.split(half, -1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+
+
+def loss_of(config, w, tokens, mode):
+    """The step's forward. Linears that share an input are one product, so that its gradient is rounded once."""
+    stored, D = mode.stored, config["head_dim"]
+    norm = lambda x, name: F.rms_norm(x, (x.shape[-1],), w[name], config["norm_eps"])
+    heads = lambda x: x.unflatten(-1, (-1, D)).transpose(1, 2)
+
+    def linear(x, *names):
+        weights = [w[name] for name in names]
+        return stored(x @ torch.cat(weights).T).split([len(weight) for weight in weights], -1)
+
+    x = stored(F.embedding(tokens[:, :-1].long(), w["model.embed_tokens.weight"]))
+    for layer in range(config["layers"]):
+        at = f"model.layers.{layer}."
+        h = stored(norm(x, at + "input_layernorm.weight"))
+        q, k, v = map(heads, linear(h, *(f"{at}self_attn.{p}_proj.weight" for p in "qkv")))
+        if config.get("qkv_bias"):  # one op with RoPE, too
+            q, k, v = (x + heads(w[f"{at}self_attn.{p}_proj.bias"].expand(B, T, -1)) for p, x in zip("qkv", (q, k, v)))
+            v = stored(v)
+        if config["qk_norm"]:  # one op with RoPE: nothing is stored between them
+            q, k = norm(q, at + "self_attn.q_norm.weight"), norm(k, at + "self_attn.k_norm.weight")
+        q, k = (stored(rope(head, config)) for head in (q, k))
+        group = config["heads"] // config["kv_heads"]
+        out = mode.attention(q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1))
+        (branch,) = linear(out.transpose(1, 2).flatten(2), at + "self_attn.o_proj.weight")
+        x = stored(x + branch)
+        h = stored(norm(x, at + "post_attention_layernorm.weight"))
+        gate, up = linear(h, at + "mlp.gate_proj.weight", at + "mlp.up_proj.weight")
+        (branch,) = linear(stored(F.silu(gate) * up), at + "mlp.down_proj.weight")
+        x = stored(x + branch)
+    h = stored(norm(x, "model.norm.weight"))
+    (logits,) = linear(h, "model.embed_tokens.weight" if config["tied"] else "lm_head.weight")
+    return F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten().long())
+
+
+def random_weights(config, generator):
+    """Weights that BF16 holds exactly; gains away from 1, so that a forgotten gain shows."""
+    weights = {}
+
+    def matrix(name, rows, cols, std):
+        weights[name] = (torch.randn(rows, cols, generator=generator) * std).to(torch.bfloat16)
+
+    def gain(name, size):
+        weights[name] = (1 + 0.1 * torch.randn(size, generator=generator)).to(torch.bfloat16)
+
+    C, N = config["width"], config["ffn"]
+    q_width, kv_width = (config[h] * config["head_dim"] for h in ("heads", "kv_heads"))
+    matrix("model.embed_tokens.weight", config["vocab"], C, 0.25)
+    for layer in range(config["layers"]):
+        at = f"model.layers.{layer}."
+        gain(at + "input_layernorm.weight", C)
+        for name, rows in (("q", q_width), ("k", kv_width), ("v", kv_width)):
+            matrix(f"{at}self_attn.{name}_proj.weight", rows, C, C**-0.5)
+        matrix(at + "self_attn.o_proj.weight", C, q_width, q_width**-0.5)
+        if config.get("qkv_bias"):
+            for name, size in (("q", q_width), ("k", kv_width), ("v", kv_width)):
+                weights[f"{at}self_attn.{name}_proj.bias"] = (
+                    torch.randn(size, generator=generator) * 0.5).to(torch.bfloat16)
+        if config["qk_norm"]:
+            gain(at + "self_attn.q_norm.weight", config["head_dim"])
+            gain(at + "self_attn.k_norm.weight", config["head_dim"])
+        gain(at + "post_attention_layernorm.weight", C)
+        matrix(at + "mlp.gate_proj.weight", N, C, C**-0.5)
+        matrix(at + "mlp.up_proj.weight", N, C, C**-0.5)
+        matrix(at + "mlp.down_proj.weight", C, N, N**-0.5)
+    gain("model.norm.weight", C)
+    if not config["tied"]:
+        matrix("lm_head.weight", config["vocab"], C, C**-0.5)
+    return weights
+
+
+def gradients(config, weights, tokens, mode):
+    leaves = {name: weight.double().requires_grad_() for name, weight in weights.items()}
+    loss = loss_of(config, leaves, tokens, mode)
+    loss.backward()
+    return loss.detach(), {name: leaf.grad for name, leaf in leaves.items()}
+
+
+def adamw_step(weights, grads):
+    """Weights after one step, and the gradient norm before clipping."""
+    params = {name: torch.nn.Parameter(weight.float()) for name, weight in weights.items()}
+    for name, param in params.items():
+        param.grad = grads[name].float()
+    norm = torch.nn.utils.clip_grad_norm_(params.values(), OPTIMIZER["max_norm"])
+    groups = [
+        dict(params=[p for p in params.values() if p.ndim == 2], weight_decay=OPTIMIZER["weight_decay"]),
+        dict(params=[p for p in params.values() if p.ndim == 1], weight_decay=0.0),
+    ]
+    betas = (OPTIMIZER["beta1"], OPTIMIZER["beta2"])
+    torch.optim.AdamW(groups, lr=OPTIMIZER["lr"], betas=betas, eps=OPTIMIZER["eps"]).step()
+    return {name: param.detach() for name, param in params.items()}, norm
+
+
+def check_same(what, ours, theirs, limit):
+    """Two computations of the plain step agree to within their rounding."""
+    for name, want in theirs.items():
+        error = (ours[name] - want).norm() / want.norm()
+        assert error < limit, f"{name}: {what} is off by {error:.1e}"
+
+
+def check_attention(config, weights, tokens, plain):
+    """Without rounding our attention must be PyTorch's, to what float64 leaves."""
+    check_same("our attention's gradient", gradients(config, weights, tokens, Unrounded)[1], plain, 1e-12)
+
+
+class HuggingFace:
+    """The library's own model in float64, but for what it always does in float32: RoPE's angles, norms, softmax."""
+
+    def __init__(self, description):
+        from transformers import AutoConfig, AutoModelForCausalLM
+
+        c = AutoConfig.for_model(**json.loads(json.dumps(description)))  # a copy: it rewrites what it is given
+        self.model = AutoModelForCausalLM.from_config(c, attn_implementation="eager", dtype=torch.float64)
+        cos, sin = self.model.model.rotary_emb(torch.zeros(1, dtype=torch.float64), torch.arange(T)[None])
+        half = cos.shape[-1] // 2
+        self.ours = dict(layers=c.num_hidden_layers, width=c.hidden_size, ffn=c.intermediate_size,
+                         heads=c.num_attention_heads, kv_heads=c.num_key_value_heads, head_dim=2 * half,
+                         vocab=c.vocab_size, tied=c.tie_word_embeddings, qk_norm=False,
+                         qkv_bias=description["model_type"] == "qwen2", norm_eps=c.rms_norm_eps,
+                         rotary=(cos[0, :, :half], sin[0, :, :half]))
+
+    def gradients(self, weights, tokens):
+        missing, unexpected = self.model.load_state_dict({name: w.double() for name, w in weights.items()}, strict=False)
+        assert not unexpected and set(missing) <= {"lm_head.weight"}, (missing, unexpected)
+        logits = self.model(tokens[:, :-1].long()).logits
+        loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten().long())
+        loss.backward()
+        return loss.detach(), {name: p.grad for name, p in self.model.named_parameters()}
+
+
+def main():
+    folder = pathlib.Path(__file__).resolve().parents[2] / "models" / "transformer" / "golden"
+    folder.mkdir(parents=True, exist_ok=True)
+    for seed, (name, config) in enumerate({**MODELS, **HUGGING_FACE}.items()):
+        if len(sys.argv) > 1 and name not in sys.argv[1:]:
+            continue
+        description, library = dict(config, name=name), None
+        if name in HUGGING_FACE:
+            description, library = config, HuggingFace(config)
+            config = library.ours
+        generator = torch.Generator().manual_seed(seed)
+        weights = random_weights(config, generator)
+        tokens = torch.randint(0, config["vocab"], (B, T + 1), generator=generator, dtype=torch.int32)
+        tensors = dict(weights, tokens=tokens)
+        norms = {}
+        for prefix, mode in (("", Plain), ("bf16.", Bf16)):
+            loss, grads = gradients(config, weights, tokens, mode)
+            if mode is Plain:
+                check_attention(config, weights, tokens, grads)
+            if mode is Plain and library:
+                ours = grads
+                loss, grads = library.gradients(weights, tokens)
+                check_same("our own step", ours, grads, 32 * 2**-24)
+            after, norms[prefix] = adamw_step(weights, grads)
+            tensors[prefix + "loss"] = loss.float().reshape(1)
+            tensors[prefix + "grad_norm"] = norms[prefix].reshape(1)
+            tensors.update({f"{prefix}grad.{key}": grad.float() for key, grad in grads.items()})
+            tensors.update({f"{prefix}after.{key}": weight for key, weight in after.items()})
+        metadata = dict(config=json.dumps(description), optimizer=json.dumps(OPTIMIZER))
+        path = folder / f"step_{name}.safetensors"
+        save_file({key: value.contiguous() for key, value in tensors.items()}, path, metadata=metadata)
+        plain, rounded = tensors["loss"].item(), tensors["bf16.loss"].item()
+        print(f"{path.name}: {path.stat().st_size} bytes, loss {plain:.6f} (bf16 {rounded:.6f}), "
+              f"gradient norm {norms[''].item():.4f} (bf16 {norms['bf16.'].item():.4f})")
+
+
+if __name__ == "__main__":
+    main()

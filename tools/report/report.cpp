@@ -1,0 +1,136 @@
+// precbench report: reads the records, writes the report; CSV and JSON, which are for programs.
+#include "tools/report/report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+
+#include "kernels/base/errors.h"
+#include "results/printable.h"
+#include "results/schema.h"
+#include "tools/analysis/analysis.h"
+#include "tools/analysis/columns.h"
+#include "tools/text/distinct.h"
+#include "tools/text/gnuplot.h"
+#include "tools/text/write_file.h"
+
+namespace precbench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// A column of the CSV: a scalar of the record, or by its key a field of the case, which may be named anyhow.
+struct CsvField {
+  std::string title;
+  std::string case_key;  ///< empty for a scalar of the record
+  Json::json_pointer place{};
+
+  std::string text_of(const Json& record) const {
+    if (!case_key.empty()) return field_text(record.at("case").value(case_key, Json()));
+    return field_text(record.contains(place) ? record.at(place) : Json());
+  }
+};
+
+/// Paths need not be UTF-8, and JSON must.
+std::string text_of(const Json& json) {
+  return json.dump(1, ' ', false, Json::error_handler_t::replace) + '\n';
+}
+
+/// What a reader must be told of the records before any number.
+std::vector<std::string> problems_of(const RecordSet& set, const Works& works) {
+  std::vector<std::string> problems = set.problems;
+  problems.insert(problems.end(), works.notes().begin(), works.notes().end());
+  return problems;
+}
+
+}  // namespace
+
+Table make_csv(const RecordSet& set) {
+  const auto heading = [](std::string name, const std::string& unit) {
+    std::replace(name.begin(), name.end(), '/', '.');
+    return unit.empty() ? name : name + " [" + unit + "]";
+  };
+  // The schema names the fields and units of a record; the fields of a case are those of the records.
+  std::vector<CsvField> fields;
+  for (const SchemaField& field : Schema::record().scalar_fields()) {
+    const bool of_case = field.pointer.rfind("/case/", 0) == 0;
+    if (!of_case)
+      fields.push_back({heading(field.pointer.substr(1), field.unit), "", Json::json_pointer(field.pointer)});
+    if (field.pointer != "/created") continue;
+    Distinct keys;
+    for (const auto& [record, origin, env] : set.records)
+      for (const auto& item : record.case_fields.items()) keys.add(item.key());
+    for (const std::string& key : keys.texts) fields.push_back({heading("case." + key, case_unit(key)), key});
+  }
+  Table table;
+  for (const CsvField& field : fields) table.columns.push_back({field.title});
+  for (const Column& column : report_columns())
+    if (column.derived) table.columns.push_back({heading(column.key, column.unit)});
+  table.columns.push_back({"origin"});
+
+  const Works works(all_of(set));
+  const Analysis analysis = analyze(all_of(set), works, RowsBy::record);
+  std::map<const LocatedRecord*, const Row*> rows;
+  for (const Group& group : analysis.groups)
+    for (const Row& row : group.rows) rows[row.members.front()] = &row;
+  for (const LocatedRecord& located : set.records) {
+    const Json json = located.record;
+    std::vector<std::string> line;
+    for (const CsvField& field : fields) line.push_back(field.text_of(json));
+    for (const Column& column : report_columns())
+      if (column.derived) line.push_back(field_text(column.value(*rows.at(&located))));
+    line.push_back(located.origin);
+    table.rows.push_back(std::move(line));
+  }
+  return table;
+}
+
+nlohmann::ordered_json make_json(const RecordSet& set) {
+  Json cases = Json::array();
+  const Works works(all_of(set));
+  for (const RecordRefs& records : by_machine(set)) {
+    const Analysis analysis = analyze(records, works);
+    for (const Group& group : analysis.groups)
+      for (const Row& row : group.rows) {
+        Json one = {{"case", row.fields}};
+        for (const Column& column : report_columns()) one[column.key] = column.value(row);
+        for (const LocatedRecord* member : row.members) one["ids"].push_back(member->record.id);
+        cases.push_back(std::move(one));
+      }
+  }
+  Json units = Json::object();
+  for (const Column& column : report_columns())
+    if (*column.unit) units[column.key] = column.unit;
+  return {{"units", units}, {"cases", cases}, {"problems", problems_of(set, works)}};
+}
+
+int report(const ReportOptions& options) {
+  const RecordSet set = read_records(options.paths);
+  if (set.records.empty())
+    throw InvalidInput(fmt::format("{}: no record in it{}", fmt::join(options.paths, ", "),
+                                   set.problems.empty() ? "" : " (" + set.problems.front() + ")"));
+  make_folder(std::filesystem::path(options.output).parent_path());
+  const auto write = [&](const std::string& text) {
+    options.output.empty() ? write_standard_output(text) : write_file(options.output, text);
+  };
+  if (options.format == "csv" || options.format == "json") {
+    for (const std::string& problem : problems_of(set, Works(all_of(set))))
+      fmt::print(stderr, "{}\n", printable(problem));
+    write(options.format == "csv" ? render_csv(make_csv(set)) : text_of(make_json(set)));
+    return 0;
+  }
+  if (options.format != "md" && options.format != "term" && options.format != "html")
+    throw InvalidInput("--format: unknown value \"" + options.format +
+                       "\"; it is one of term, md, html, csv, json");
+  Document document = make_report(set);
+  if (options.format == "html" || !options.plots.empty())
+    draw_figures(document, options.plots, options.output);
+  write(options.format == "html" ? render_html(document)
+        : options.format == "md" ? render_markdown(document)
+                                 : render_term(document));
+  return 0;
+}
+
+}  // namespace precbench

@@ -1,0 +1,14 @@
+// The command line of precbench report.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include "tools/report/report.h"
+
+namespace precbench {
+
+/// Mounts `report PATH... [--format F] [-o FILE] [--plots DIR]`; parsing fills `options`, which must outlive
+/// the app. The caller then runs report(options).
+CLI::App* add_report_command(CLI::App& app, ReportOptions& options);
+
+}  // namespace precbench

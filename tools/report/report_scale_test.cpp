@@ -1,0 +1,141 @@
+// The time that a report takes goes with the number of its records, whatever they differ in.
+#include <ctime>
+
+#include <algorithm>
+#include <functional>
+
+#include "results/record_samples.h"
+#include "tools/analysis/analysis.h"
+#include "tools/report/report.h"
+#include "tools/testing/catch.h"
+#include "tools/testing/temp_directory.h"
+#include "tools/testing/text.h"
+
+using namespace precbench;
+
+namespace {
+
+/// CPU time of this thread, the least of three runs: what else the machine does hardly shows.
+double cpu_seconds(const std::function<void()>& action) {
+  const auto now = [] {
+    timespec time{};
+    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  };
+  double least = 1e9;
+  for (int run = 0; run < 3; ++run) {
+    const double begin = now();
+    action();
+    least = std::min(least, now() - begin);
+  }
+  return least;
+}
+
+/// A record with a curve long enough to be judged, and little else.
+Record small_record(const std::string& recipe, int number) {
+  Record r = samples::gpu_record(recipe, 200, 1e-3 * (number % 7));
+  r.id = recipe + std::to_string(number);
+  r.case_fields["seed"] = number;
+  r.breakdown->ops.resize(1);
+  return r;
+}
+
+struct Kind {
+  const char* name;
+  void (*change)(Record& record, int number);
+};
+
+const Kind kKinds[] = {
+    {"seeds", [](Record&, int) {}},
+    {"warnings", [](Record& r, int n) { r.warnings = {"warning " + std::to_string(n)}; }},
+    {"machines", [](Record& r, int n) { r.env.gpu->name = "GPU " + std::to_string(n / 2); }},
+    {"environments", [](Record& r, int n) { r.env.host = "host" + std::to_string(n); }},
+    {"sequence lengths", [](Record& r, int n) { r.case_fields["seq"] = 16 * (n / 2 + 1); }},
+    {"models", [](Record& r, int n) { r.case_fields["model"] = "model-" + std::to_string(n / 2); }},
+    {"recipes",
+     [](Record& r, int n) {
+       r.case_fields["seed"] = 1;
+       if (n > 0) r.case_fields["recipe"] = "recipe" + std::to_string(n);
+     }},
+    {"bf16 with other modifiers",
+     [](Record& r, int n) {
+       r.case_fields["seed"] = 1;
+       r.case_fields["keep_bf16"] = "first:" + std::to_string(n / 2);
+     }},
+    {"GPU counts", [](Record& r, int n) { r.case_fields["gpus"] = n / 2 + 1; }},
+    {"settings on several GPUs",
+     [](Record& r, int n) {
+       r.case_fields["gpus"] = n % 4 < 2 ? 1 : 4;
+       r.case_fields["batch"] = n / 4 + 1;
+     }},
+    {"failures", [](Record& r, int n) {
+       if (n > 0) r.status = Status::crashed, r.error = "signal " + std::to_string(n);
+     }}};
+
+RecordSet set_of(const Kind& kind, int count) {
+  std::vector<Record> records;
+  for (int i = 0; i < count; ++i) {
+    records.push_back(small_record(i % 2 == 0 ? "bf16" : "mxfp8", i / 2));
+    kind.change(records.back(), i);
+  }
+  return samples::set_of(records);
+}
+
+}  // namespace
+
+TEST_CASE("four times the records take a report about four times as long", "[report][scale]") {
+  constexpr int kFew = 300;
+  for (const Kind& kind : kKinds) {
+    const RecordSet few = set_of(kind, kFew), many = set_of(kind, 4 * kFew);
+    const auto report = [](const RecordSet& set) {
+      return [&set] { CHECK(!render_term(make_report(set)).empty()); };
+    };
+    const double small = cpu_seconds(report(few)), large = cpu_seconds(report(many));
+    INFO(kind.name << ": " << 1e3 * small << " ms, then " << 1e3 * large << " ms");
+    CHECK(large < 8 * small);
+  }
+}
+
+TEST_CASE("four times the versions of a file take about four times as long to tell apart", "[works][scale]") {
+  const auto set_of = [](int count) {
+    std::vector<Record> records;
+    for (int i = 0; i < count; ++i) {
+      records.push_back(samples::failed_record("bf16", Status::crashed, "gone"));
+      records.back().case_fields["model"] = "a.json";
+      records.back().id = std::to_string(i);
+    }
+    return samples::set_of(records);
+  };
+  constexpr int kFew = 1000;
+  const RecordSet few = set_of(kFew), many = set_of(4 * kFew);
+  const double small = cpu_seconds([&] { CHECK(Works(all_of(few)).notes().size() == 1); });
+  const double large = cpu_seconds([&] { CHECK(Works(all_of(many)).notes().size() == 1); });
+  INFO(1e3 * small << " ms, then " << 1e3 * large << " ms");
+  CHECK(large < 8 * small);
+}
+
+TEST_CASE("four times the lines take about four times as long to read", "[record_file][scale]") {
+  const TempDirectory folder;
+  const auto write = [&](const std::string& name, const auto& line_of, int count) {
+    std::string text;
+    for (int i = 0; i < count; ++i) text += nlohmann::ordered_json(line_of(i)).dump() + "\n";
+    return folder.write(name, text);
+  };
+  const auto failed = [](int i) {  // each looks for a neighbour that knows its machine, and there is none
+    Record r = samples::failed_record("rowwise", Status::crashed, "gone");
+    r.id = std::to_string(i);
+    r.env = Environment{};
+    return r;
+  };
+  const auto repeated = [](int) { return samples::failed_record("rowwise", Status::crashed, "gone"); };
+  constexpr int kFew = 1000;
+  const auto check = [&](const char* name, const auto& line_of) {
+    const std::string few = write("few", line_of, kFew), many = write("many", line_of, 4 * kFew);
+    const double small = cpu_seconds([&] { read_records({few}); });
+    const double large = cpu_seconds([&] { read_records({many}); });
+    INFO(name << ": " << 1e3 * small << " ms, then " << 1e3 * large << " ms");
+    CHECK(large < 8 * small);
+  };
+  check("failures", failed);
+  check("repeated", repeated);
+}

@@ -1,0 +1,170 @@
+// What the numbers of a report mean, and where they were made.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <unordered_map>
+
+#include "tools/analysis/columns.h"
+#include "tools/report/sections.h"
+#include "tools/text/distinct.h"
+
+namespace precbench {
+namespace {
+
+/// "1450 to 1905 MHz"
+std::string span_text(const std::vector<double>& values, const char* unit) {
+  const auto [low, high] = std::minmax_element(values.begin(), values.end());
+  const std::string a = fmt::format("{:.0f}", *low), b = fmt::format("{:.0f}", *high);
+  return a == b ? fmt::format("{} {}", a, unit) : fmt::format("{} to {} {}", a, b, unit);
+}
+
+/// What the GPUs said while the samples were taken, and how well interleaved runs agree.
+void add_telemetry(Section& section, const Part& part) {
+  std::vector<double> medians, ends, power, temperature, apart;
+  std::map<std::string, std::size_t> throttled;
+  std::size_t told = 0;
+  std::int64_t ecc_errors = 0;
+  const auto add = [](std::vector<double>& to, const std::optional<double>& value) {
+    if (value) to.push_back(*value);
+  };
+  for (const LocatedRecord* located : part.records) {
+    const Record& record = located->record;
+    if (record.timing) add(apart, record.timing->between_runs);
+    if (!record.telemetry) continue;
+    ++told;
+    add(medians, record.telemetry->sm_clock_mhz);
+    add(ends, record.telemetry->sm_clock_min_mhz);
+    add(ends, record.telemetry->sm_clock_max_mhz);
+    add(power, record.telemetry->power_max_w);
+    add(temperature, record.telemetry->temperature_c);
+    for (const std::string& reason : record.telemetry->throttle_reasons) ++throttled[reason];
+    ecc_errors += record.telemetry->ecc_errors.value_or(0);
+  }
+  Distinct texts;
+  if (!ends.empty()) texts.add("SM clock " + span_text(ends, "MHz"));
+  if (!medians.empty()) texts.add("a case's median " + span_text(medians, "MHz"));
+  if (!power.empty())
+    texts.add(fmt::format("power up to {:.0f} W", *std::max_element(power.begin(), power.end())));
+  if (!temperature.empty())
+    texts.add(fmt::format("up to {:.0f} C", *std::max_element(temperature.begin(), temperature.end())));
+  for (const auto& [reason, times] : throttled)
+    texts.add(fmt::format("throttled ({}) in {} of {}", reason, times, plural(told, "case")));
+  if (told > 0 && throttled.empty()) texts.add("never throttled");
+  if (ecc_errors > 0) texts.add(plural(static_cast<std::size_t>(ecc_errors), "uncorrected ECC error"));
+  if (!texts.texts.empty())
+    section.lines.push_back(fmt::format("{} while sampling: {}", part.machine, texts.joined()));
+  if (!apart.empty())
+    section.lines.push_back(fmt::format(
+        "{} on {} ran twice, A B B A: the two medians lie at most {:.2f}% apart",
+        plural(apart.size(), "case"), part.machine, 100 * *std::max_element(apart.begin(), apart.end())));
+}
+
+/// Settings in which cases of different environments are compared.
+std::size_t mixed_settings(const Part& part) {
+  return static_cast<std::size_t>(
+      std::count_if(part.analysis.groups.begin(), part.analysis.groups.end(), [&](const Group& group) {
+        std::set<std::size_t> environments;
+        bool compared = false;
+        for (const Row& row : group.rows) {
+          compared = compared || ((row.speedup || row.memory_ratio || row.loss_delta) && !row.is_bf16());
+          for (const LocatedRecord* member : row.members) environments.insert(part.environment_of.at(member));
+        }
+        return compared && environments.size() > 1;
+      }));
+}
+
+/// What all environments of a part have in common, and under a letter what each has of its own.
+void add_environments(Section& section, const Part& part) {
+  std::vector<std::vector<std::string>> details;
+  for (const Environment& env : part.environments) details.push_back(details_of(env));
+  std::unordered_map<std::string, std::size_t> counts_of;  // environments that have a detail
+  for (const auto& some : details)
+    for (const std::string& text : std::set<std::string>(some.begin(), some.end())) ++counts_of[text];
+  const auto in_all = [&](const std::string& text) { return counts_of.at(text) == details.size(); };
+  const auto chosen = [&](const std::vector<std::string>& some, bool common) {
+    Distinct texts;
+    for (const std::string& text : some)
+      if (in_all(text) == common) texts.add(text);
+    return texts.joined();
+  };
+  const std::string common = chosen(details.front(), true);
+  section.lines.push_back(common.empty() ? part.machine : fmt::format("{} ({})", part.machine, common));
+  if (details.size() < 2) return;
+  std::vector<std::size_t> counts(details.size(), 0);
+  for (const auto& [located, index] : part.environment_of) ++counts[index];
+  for (std::size_t i = 0; i < details.size(); ++i)
+    section.lines.push_back(fmt::format("{}, {}: {}", name_of_environment(i), plural(counts[i], "case"),
+                                        chosen(details[i], false)));
+  const std::size_t mixed = mixed_settings(part);
+  section.lines.push_back(
+      fmt::format("{}: builds, boards, hosts or settings differ; {}", part.machine,
+                  mixed == 0 ? "each setting is of one of them, so no ratio includes that difference"
+                             : "the ratios of " + plural(mixed, "setting") + " include that difference"));
+}
+
+}  // namespace
+
+std::vector<std::string> details_of(const Environment& env) {
+  constexpr std::size_t kShortHash = 12, kShortBoard = 12;
+  std::vector<std::string> details;
+  const auto add = [&](const char* before, const std::optional<std::string>& text) {
+    if (text) details.push_back(before + *text);
+  };
+  if (env.gpu) {
+    const GpuRecord& gpu = *env.gpu;
+    add("compute capability ", gpu.cc);
+    if (gpu.memory) details.push_back(bytes_text(static_cast<double>(*gpu.memory)));
+    if (gpu.power_limit) details.push_back(fmt::format("power limit {:.0f} W", *gpu.power_limit));
+    if (gpu.ecc) details.push_back(*gpu.ecc ? "ECC on" : "ECC off");
+    add("driver ", gpu.driver);
+    add("", gpu.nvlink);
+    if (gpu.uuid) details.push_back("board " + gpu.uuid->substr(0, kShortBoard));
+  } else if (env.threads) {
+    details.push_back(plural(static_cast<std::size_t>(*env.threads), "thread"));
+  }
+  add("host ", env.host);
+  if (env.git)
+    details.push_back("precbench " + env.git->substr(0, kShortHash) +
+                      (env.dirty.value_or(false) ? " with uncommitted changes" : ""));
+  add("", env.build);
+  add("", env.compiler);
+  add("CUDA ", env.cuda);
+  add("cuBLASLt ", env.cublaslt);
+  add("cuDNN ", env.cudnn);
+  add("NCCL ", env.nccl);
+  return details;
+}
+
+Section environment_section(const ReportInput& input) {
+  Section section{"Environment", {}, {}, {}};
+  for (const Part& part : input.parts) {
+    add_environments(section, part);
+    add_telemetry(section, part);
+  }
+  return section;
+}
+
+/// What the columns mean, and the denominators and conventions that the records name.
+Section legend_section(const ReportInput& input) {
+  Distinct legends, conventions;
+  for (const Part& part : input.parts) {
+    const bool judged = !part.studies.empty();  // the section on convergence says then what its losses are
+    for (const Column& column : report_columns())
+      if (*column.legend && worth_showing(column, part) && !(judged && column.topic == Topic::loss))
+        legends.add(fmt::format("{}: {}", title_of(column, part.rank), column.legend));
+    for (const LocatedRecord* located : part.records) {
+      const Record& record = located->record;
+      if (!record.metrics) continue;
+      if (record.flops && record.metrics->tflops_per_gpu)
+        conventions.add("FLOP convention for attention: " + record.flops->convention);
+    }
+  }
+  Section section{"What the numbers mean", {}, {}, {}};
+  if (!legends.texts.empty()) section.lines.push_back(fmt::format("{}", fmt::join(legends.texts, "; ")));
+  section.lines.insert(section.lines.end(), conventions.texts.begin(), conventions.texts.end());
+  return section;
+}
+
+}  // namespace precbench

@@ -1,0 +1,303 @@
+// Scaling over GPUs: each recipe on several GPUs against itself on one.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "tools/analysis/columns.h"
+#include "tools/analysis/step_prediction.h"
+#include "tools/report/sections.h"
+#include "tools/text/distinct.h"
+#include "tools/text/figure_data.h"
+
+namespace precbench {
+namespace {
+
+double gpus_of(const Row& row) { return number_of(row, "gpus").value_or(1); }
+
+/// One recipe in one setting on several GPU counts.
+struct Line {
+  std::string setting;           ///< all that differs between groups but the GPU count
+  std::string recipe;            ///< label_of its rows
+  std::vector<const Row*> rows;  ///< by GPU count
+  const Row* single = nullptr;   ///< on one GPU; null if that was not measured
+};
+
+using Work = std::pair<std::string, std::string>;  ///< a recipe and its setting
+
+/// One GPU needs no strategy and gathers nothing, so its case may have been run under any.
+Work work_on_one_gpu(const Part& part, const Row& row) {
+  return {text_of(row, "recipe"), setting_of(part, row, {"gpus", "parallel", "shard_group", "gather"})};
+}
+
+/// Rows on one GPU that ran the same work, by their strategy: the first of them, and of each strategy the last.
+struct SingleRows {
+  const Row* first = nullptr;
+  std::map<std::string, const Row*> last{};
+};
+
+std::vector<Line> lines_of(const Part& part) {
+  std::vector<const Row*> several;
+  std::map<Work, SingleRows> singles;
+  for (const Group& group : part.analysis.groups)
+    for (const Row& row : group.rows) {
+      if (!row.comparable() || !row.tokens_per_s) continue;
+      if (gpus_of(row) > 1) several.push_back(&row);
+      if (gpus_of(row) != 1 || text_of(row, "gather") == "fp8") continue;
+      SingleRows& some = singles[work_on_one_gpu(part, row)];
+      if (!some.first) some.first = &row;
+      some.last[text_of(row, "parallel")] = &row;
+    }
+  std::vector<Line> lines;
+  std::map<Work, std::size_t> places;
+  for (const Row* row : several) {
+    const std::string setting = setting_of(part, *row, {"gpus"}), recipe = label_of(*row);
+    const auto [place, is_new] = places.try_emplace({recipe, setting}, lines.size());
+    if (is_new) {
+      Line& line = lines.emplace_back(Line{setting, recipe, {}, nullptr});
+      if (const auto some = singles.find(work_on_one_gpu(part, *row)); some != singles.end()) {
+        const auto same = some->second.last.find(text_of(*row, "parallel"));
+        line.single = same != some->second.last.end() ? same->second : some->second.first;
+        line.rows.push_back(line.single);
+      }
+    }
+    lines[place->second].rows.push_back(row);
+  }
+  for (Line& line : lines)
+    std::sort(line.rows.begin(), line.rows.end(),
+              [](const Row* a, const Row* b) { return gpus_of(*a) < gpus_of(*b); });
+  std::stable_sort(lines.begin(), lines.end(),
+                   [](const Line& a, const Line& b) { return a.setting < b.setting; });
+  return lines;
+}
+
+/// Rate per GPU over that of one GPU.
+std::optional<double> efficiency(const Line& line, const Row& row) {
+  if (!line.single || *line.single->tokens_per_s <= 0) return std::nullopt;
+  return *row.tokens_per_s / gpus_of(row) / *line.single->tokens_per_s;
+}
+
+/// The measured one-GPU steps of a part, by recipe and precision.
+class SingleSteps {
+ public:
+  explicit SingleSteps(const Part& part) : part_(part) {
+    for (const Group& group : part.analysis.groups)
+      for (const Row& row : group.rows)
+        if (row.comparable() && gpus_of(row) == 1) rows_[precision_of(row)].push_back(&row);
+  }
+
+  /// Those of a row's recipe and precision, but of other shapes. More than so many tell nothing new.
+  std::vector<const Record*> of_other_shapes(const Row& row) const {
+    constexpr std::size_t kEnough = 200;
+    std::vector<const Record*> others;
+    const auto some = rows_.find(precision_of(row));
+    if (some == rows_.end()) return others;
+    for (const Row* other : some->second) {
+      const bool same_shape = text_of(*other, "model") == text_of(row, "model") &&
+                              text_of(*other, "seq") == text_of(row, "seq") &&
+                              text_of(*other, "batch") == text_of(row, "batch");
+      if (!same_shape) others.push_back(&other->record());
+      if (others.size() == kEnough) break;
+    }
+    return others;
+  }
+
+ private:
+  Work precision_of(const Row& row) const {
+    return {text_of(row, "recipe"),
+            setting_of(part_, row, {"model", "seq", "batch", "gpus", "parallel", "shard_group", "gather"})};
+  }
+
+  const Part& part_;
+  std::map<Work, std::vector<const Row*>> rows_;
+};
+
+std::optional<ScaledStep> predicted_step(const SingleSteps& steps, const Line& line, const Row& row) {
+  if (gpus_of(row) == 1) {
+    const auto ms = predicted_on_one_gpu(row.record(), steps.of_other_shapes(row));
+    return ms ? std::optional(ScaledStep{*ms, 0}) : std::nullopt;
+  }
+  if (!line.single) return std::nullopt;
+  const std::string parallel = text_of(row, "parallel");
+  const double shards = parallel == "fsdp"   ? gpus_of(row)
+                        : parallel == "hsdp" ? number_of(row, "shard_group").value_or(1)
+                                             : 1;
+  return predicted_on_several_gpus(row.record(), line.single->record(), std::max(shards, 1.0));
+}
+
+/// Step times and what is known of communication, which one GPU has none of.
+void add_step(std::vector<std::string>& cells, const SingleSteps& steps, const Line& line, const Row& row) {
+  const auto& communication = row.record().communication;
+  const auto& timing = row.record().timing;
+  const double measured = timing ? timing->median_ms.value_or(0) : 0;
+  const auto prediction = predicted_step(steps, line, row);
+  cells.push_back(measured > 0 ? fmt::format("{:.1f}", measured) : "-");
+  std::string predicted = prediction ? fmt::format("{:.1f}", prediction->ms) : "-";
+  if (prediction && measured > 0)
+    predicted += fmt::format(" ({:+.1f}%)", 100 * (prediction->ms / measured - 1));
+  cells.push_back(predicted);
+  cells.push_back(communication ? wire_text(communication->wire_bytes) : "-");
+  cells.push_back(prediction && communication ? fmt::format("{:.1f}", prediction->communication_ms) : "-");
+  cells.push_back(communication && row.record().breakdown
+                      ? fmt::format("{:.1f}", row.record().breakdown->communication_ms)
+                      : "-");
+}
+
+std::vector<Figure> figures_of(const ReportInput& input, const Part& part, const std::vector<Line>& lines) {
+  std::map<std::string, std::vector<Series>> by_setting;
+  std::map<std::string, std::set<double>> counts;
+  for (const Line& line : lines) {
+    Series series{line.recipe, input.styles.at(line.recipe), {}};
+    for (const Row* row : line.rows) {
+      const double gpus = gpus_of(*row);
+      counts[line.setting].insert(gpus);
+      // Without one GPU's rate the thin line starts at the fewest GPUs there are.
+      const Row& base = line.single ? *line.single : *line.rows.front();
+      series.points.push_back({gpus, {*row->tokens_per_s / gpus, *base.tokens_per_s / gpus_of(base)}});
+    }
+    by_setting[line.setting].push_back(std::move(series));
+  }
+  std::vector<Figure> figures;
+  for (const auto& [setting, series] : by_setting) {
+    const std::set<double>& some = counts.at(setting);
+    if (some.size() < 2) continue;
+    std::string ticks;
+    for (double count : some) ticks += fmt::format("{:.0f} ", count);
+    const Axis axis = axis_of(series);
+    figures.push_back(
+        {file_name(fmt::format("scaling {} {}", part.machine, setting)), "scaling",
+         figure_heading(part, setting),
+         "Tokens/s per GPU against the number of GPUs, by recipe. Thin and dotted: the rate with the fewest "
+         "GPUs, on which a line stays that loses nothing." +
+             axis.remark(),
+         plot_text("ticks", ticks) + plot_number("low", *some.begin() / 1.2) +
+             plot_number("high", *some.rbegin() * 1.2) + axis.plot() + plot_series(series)});
+  }
+  return figures;
+}
+
+/// For each setting what is fastest over bf16 where the most GPUs are: "llama3.1-8b, seq 4096, parallel fsdp, 4
+/// GPUs: 1.39x over bf16 with tensorwise + gather fp8; efficiency 105.5%, bf16's 97.1%".
+std::vector<std::string> highlights_of(const Part& part, const std::vector<Line>& lines) {
+  struct Best {
+    const Line* line;
+    const Row* row;
+  };
+  std::map<std::string, Best> best;
+  std::map<std::string, std::string> bf16;
+  for (const Line& line : lines)
+    for (const Row* row : line.rows) {
+      if (!row->speedup || gpus_of(*row) <= 1) continue;
+      const std::string setting = setting_of(part, *row);
+      const auto share = efficiency(line, *row);
+      if (row->is_bf16() && share) bf16.emplace(setting, fmt::format("{:.1f}%", 100 * *share));
+      if (row->is_bf16()) continue;
+      const auto [known, is_new] = best.emplace(line.setting, Best{&line, row});
+      if (is_new) continue;
+      const Row& other = *known->second.row;
+      if (gpus_of(*row) > gpus_of(other) ||
+          (gpus_of(*row) == gpus_of(other) && *row->speedup > *other.speedup))
+        known->second = {&line, row};
+    }
+  std::vector<std::string> texts;
+  for (const auto& [setting, one] : best) {
+    std::string text = fmt::format("{}, {}: {:.2f}x over bf16 with {}", setting,
+                                   plural(static_cast<std::size_t>(gpus_of(*one.row)), part.rank),
+                                   *one.row->speedup, one.line->recipe);
+    if (const auto share = efficiency(*one.line, *one.row)) {
+      text += fmt::format("; efficiency {:.1f}%", 100 * *share);
+      if (const auto theirs = bf16.find(setting_of(part, *one.row)); theirs != bf16.end())
+        text += ", bf16's " + theirs->second;
+    }
+    texts.push_back(text);
+  }
+  return texts;
+}
+
+/// "Bus bandwidth of all_gather on 4 GPUs: 310 to 325 GB/s", over the cases with buffers large enough to show
+/// it.
+std::vector<std::string> bus_bandwidths_of(const Part& part, const std::vector<Line>& lines) {
+  constexpr double kLargeBuffer = 16e6;
+  std::map<std::pair<std::string, double>, std::pair<double, double>> ranges;
+  for (const Line& line : lines)
+    for (const Row* row : line.rows) {
+      if (!row->record().communication) continue;
+      for (const CollectiveRecord& c : row->record().communication->collectives) {
+        if (!c.bus_gb_per_s || c.buffer_bytes < kLargeBuffer * static_cast<double>(c.calls)) continue;
+        const auto [range, is_new] =
+            ranges.try_emplace({c.name, gpus_of(*row)}, *c.bus_gb_per_s, *c.bus_gb_per_s);
+        auto& [low, high] = range->second;
+        low = std::min(low, *c.bus_gb_per_s);
+        high = std::max(high, *c.bus_gb_per_s);
+      }
+    }
+  std::vector<std::string> texts;
+  for (const auto& [key, range] : ranges)
+    texts.push_back(fmt::format("Bus bandwidth of {} on {}: {:.0f} to {:.0f} GB/s.", key.first,
+                                plural(static_cast<std::size_t>(key.second), part.rank), range.first,
+                                range.second));
+  return texts;
+}
+
+}  // namespace
+
+Section scaling_section(const ReportInput& input, const Part& part) {
+  Section section{title_on(input, part, "Scaling over GPUs"), {}, {}, {}};
+  const std::vector<Line> lines = lines_of(part);
+  if (lines.empty()) return section;
+  section.lines = highlights_of(part, lines);
+  RowTable result(part);
+  const std::string per_rank = fmt::format(" per {}", part.rank), predicted = "predicted step (ms)",
+                    speedup = "speed-up over bf16", exposed = "exposed communication (ms)";
+  for (const std::string& title :
+       {fmt::format("tokens/s, all {}s", part.rank), "tokens/s" + per_rank, std::string("efficiency"),
+        speedup, "peak memory" + per_rank, std::string("step (ms)"), predicted, "sent" + per_rank,
+        std::string("communication alone (ms)"), exposed})
+    result.table.columns.push_back({title});
+  const SingleSteps steps(part);
+  for (const Line& line : lines) {
+    if (!result.table.rows.empty()) result.table.group_starts.push_back(result.table.rows.size());
+    for (const Row* row : line.rows) {
+      // One GPU gathers nothing: its row stands with the recipe as it is, not again with each gather.
+      if (row == line.single && label_of(*row) != line.recipe) continue;
+      std::vector<std::string>& cells = result.begin(*row);
+      const auto share = efficiency(line, *row);
+      cells.push_back(rate_text(*row->tokens_per_s));
+      cells.push_back(rate_text(*row->tokens_per_s / gpus_of(*row)));
+      cells.push_back(share ? fmt::format("{:.1f}%", 100 * *share) : "-");
+      cells.push_back(row->speedup ? fmt::format("{:.2f}x", *row->speedup) : "-");
+      cells.push_back(row->peak_memory ? bytes_text(*row->peak_memory) : "-");
+      add_step(cells, steps, line, *row);
+    }
+  }
+  section.figures = figures_of(input, part, lines);
+  const auto explain = [&](const std::string& title, const std::string& note) {
+    if (says_something(result.table, title)) section.notes.push_back(note);
+  };
+  explain(
+      "efficiency",
+      fmt::format("Efficiency: tokens/s per {0} over the tokens/s of one {0} with the same recipe, model, "
+                  "sequence length and batch per {0}.",
+                  part.rank));
+  explain(speedup, fmt::format("Speed-up: over bf16 on the same number of {}s.", part.rank));
+  explain(
+      predicted,
+      fmt::format(
+          "Predicted on one {}: the FLOPs and bytes of the step's ops, as the dry run counts them, "
+          "at the rates that these ops reach in the recipe's other cases on one, and the gap that those have "
+          "between two ops.",
+          part.rank));
+  explain(
+      predicted,
+      fmt::format("Predicted on several: the measured step of one, its optimizer shared by the ranks of a "
+                  "group, plus {} of the time that the step's collectives take alone (bytes sent over each "
+                  "one's measured bus bandwidth).",
+                  kHiddenCost));
+  explain(exposed, "Exposed communication: the part of it that no compute hides, in the profiled step.");
+  result.move_to(section);
+  for (const std::string& bandwidth : bus_bandwidths_of(part, lines)) section.notes.push_back(bandwidth);
+  return section;
+}
+
+}  // namespace precbench

@@ -1,0 +1,147 @@
+// The summary: three sentences.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "tools/analysis/columns.h"
+#include "tools/report/sections.h"
+#include "tools/text/distinct.h"
+
+namespace precbench {
+namespace {
+
+struct Best {
+  const Part* part = nullptr;
+  const Row* row = nullptr;
+};
+
+using Verdicts = std::map<std::pair<std::string, std::string>, ConvergenceVerdict>;
+
+/// By model and label_of the recipe, from whatever machine: what a recipe does to the loss does not depend on it. Of
+/// several settings the worst verdict counts.
+Verdicts verdicts_of(const ReportInput& input) {
+  Verdicts verdicts;
+  const auto severity = [](ConvergenceVerdict verdict) {
+    switch (verdict) {
+      case ConvergenceVerdict::better:
+        return 0;
+      case ConvergenceVerdict::equivalent:
+        return 1;
+      case ConvergenceVerdict::inconclusive:
+        return 2;
+      case ConvergenceVerdict::worse:
+        return 3;
+      case ConvergenceVerdict::not_learning:
+        return 4;
+      case ConvergenceVerdict::diverged:
+        return 5;
+    }
+    return 5;
+  };
+  for (const Part& part : input.parts)
+    for (const Study& study : part.studies)
+      for (const RecipeConvergence& recipe : study.recipes) {
+        if (recipe.is_bf16 || !recipe.verdict) continue;
+        const Row row = row_of(recipe);
+        const auto [known, is_new] =
+            verdicts.emplace(std::pair(text_of(row, "model"), label_of(row)), *recipe.verdict);
+        if (!is_new && severity(*recipe.verdict) > severity(known->second)) known->second = *recipe.verdict;
+      }
+  return verdicts;
+}
+
+bool is_good(ConvergenceVerdict verdict) {
+  return verdict == ConvergenceVerdict::equivalent || verdict == ConvergenceVerdict::better;
+}
+
+/// The row with the highest speed-up for each machine and model, bf16 left out. Where convergence of the
+/// model was judged, only recipes that passed.
+std::vector<Best> fastest(const ReportInput& input, const Verdicts& verdicts) {
+  std::vector<Best> best;
+  std::map<std::pair<const Part*, std::string>, std::size_t> places;  // by part and model
+  const auto judged = [&](const std::string& model) {
+    const auto first = verdicts.lower_bound({model, ""});
+    return first != verdicts.end() && first->first.first == model;
+  };
+  for (const Part& part : input.parts)
+    for (const Group& group : part.analysis.groups)
+      for (const Row& row : group.rows) {
+        if (!row.speedup || row.is_bf16()) continue;
+        const std::string model = text_of(row, "model");
+        const auto verdict = verdicts.find({model, label_of(row)});
+        if (judged(model) && (verdict == verdicts.end() || !is_good(verdict->second))) continue;
+        const auto [place, is_new] = places.try_emplace({&part, model}, best.size());
+        if (is_new)
+          best.push_back({&part, &row});
+        else if (*row.speedup > *best[place->second].row->speedup)
+          best[place->second].row = &row;
+      }
+  return best;
+}
+
+std::string coverage(const ReportInput& input) {
+  Distinct models, machines;
+  std::size_t emulated = 0, failed = 0;
+  for (const Part& part : input.parts) {
+    machines.add(part.machine);
+    for (const Group& group : part.analysis.groups)
+      for (const Row& row : group.rows) {
+        models.add(text_of(row, "model"));
+        if (row.status != Status::ok)
+          failed += row.members.size();
+        else if (row.path == ExecutionPath::emulated)
+          emulated += row.members.size();
+      }
+  }
+  std::string text = fmt::format("{} of {} on {}", plural(input.set.records.size(), "case"), models.joined(),
+                                 machines.joined());
+  if (emulated > 0) text += fmt::format(", {} of them emulated (losses only, no speed)", emulated);
+  return text + (failed > 0 ? fmt::format(", {} failed.", failed) : ", none failed.");
+}
+
+std::string speed(const ReportInput& input, const Verdicts& verdicts) {
+  Distinct texts;
+  for (const Best& best : fastest(input, verdicts)) {
+    const Row& row = *best.row;
+    std::string text = fmt::format("{} {:.2f}x with {} ({}", text_of(row, "model"), *row.speedup,
+                                   label_of(row), setting_of(*best.part, row, {"model"}));
+    if (text.back() != '(') text += "; ";
+    text += fmt::format("{} tokens/s", rate_text(*row.tokens_per_s));
+    if (row.memory_ratio) text += fmt::format(", {:.2f}x its memory", *row.memory_ratio);
+    texts.add(text + (input.several_machines() ? ", on " + best.part->machine + ")" : ")"));
+  }
+  if (texts.texts.empty())
+    return verdicts.empty() ? "No recipe ran natively beside bf16, so there is no speed-up to report."
+                            : "No recipe ran natively beside bf16 with a loss shown to be as good, so there "
+                              "is no speed-up to report.";
+  return fmt::format(
+      "The highest speed-up over bf16 of each model, of recipes not known to harm its loss: {}.",
+      fmt::join(texts.texts, "; "));
+}
+
+std::string convergence(const ReportInput& input, const Verdicts& verdicts) {
+  if (verdicts.empty())
+    return "These records do not show whether any recipe converges as bf16 does: that takes runs of the same "
+           "number of steps with at least 3 seeds.";
+  std::map<std::pair<std::string, std::string>, Distinct> recipes;
+  for (const auto& [key, verdict] : verdicts) recipes[{key.first, name_of(verdict)}].add(key.second);
+  Distinct texts;
+  for (const auto& [key, names] : recipes)
+    texts.add(fmt::format("{} {} for {}", names.joined(), key.second, key.first));
+  Distinct open;
+  for (const Best& best : fastest(input, verdicts))
+    if (!verdicts.count({text_of(*best.row, "model"), label_of(*best.row)}))
+      open.add(text_of(*best.row, "model"));
+  return fmt::format("Loss beside bf16's: {}{}.", fmt::join(texts.texts, "; "),
+                     open.texts.empty() ? "" : "; not judged for " + open.joined());
+}
+
+}  // namespace
+
+Section summary_section(const ReportInput& input) {
+  const Verdicts verdicts = verdicts_of(input);
+  return {"Summary", {coverage(input), speed(input, verdicts), convergence(input, verdicts)}, {}, {}};
+}
+
+}  // namespace precbench

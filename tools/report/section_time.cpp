@@ -1,0 +1,100 @@
+// Where the time of a step goes.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tools/report/sections.h"
+#include "tools/text/figure_data.h"
+
+namespace precbench {
+namespace {
+
+struct OpClass {
+  const char* title;
+  double Breakdown::*ms;
+};
+
+constexpr OpClass kClasses[] = {{"GEMM", &Breakdown::gemm_ms},
+                                {"quantize", &Breakdown::quantize_ms},
+                                {"attention", &Breakdown::attention_ms},
+                                {"norm and elementwise", &Breakdown::norm_elementwise_ms},
+                                {"head and loss", &Breakdown::head_loss_ms},
+                                {"optimizer", &Breakdown::optimizer_ms},
+                                {"communication", &Breakdown::communication_ms},
+                                {"idle", &Breakdown::idle_ms}};
+
+double total(const Breakdown& breakdown) {
+  double sum = 0;
+  for (const OpClass& one : kClasses) sum += breakdown.*one.ms;
+  return sum;
+}
+
+/// Of the first seed that has one. An emulated recipe has no speed, so it has no profile either.
+const Breakdown* breakdown_of(const Row& row) {
+  if (!row.comparable()) return nullptr;
+  for (const LocatedRecord* member : row.members)
+    if (member->record.breakdown && total(*member->record.breakdown) > 0) return &*member->record.breakdown;
+  return nullptr;
+}
+
+std::vector<Figure> figures_of(const Part& part) {
+  std::vector<Figure> figures;
+  std::vector<std::string> titles;
+  for (const OpClass& one : kClasses) titles.push_back(one.title);
+  for (const Group* group : typical_groups(part)) {
+    std::vector<std::string> labels;
+    std::vector<std::vector<double>> values;
+    for (const Row& row : group->rows) {
+      const Breakdown* breakdown = breakdown_of(row);
+      if (!breakdown) continue;
+      labels.push_back(fmt::format("{}: {:.1f} ms", label_of(row), total(*breakdown)));
+      std::vector<double>& bar = values.emplace_back();
+      for (const OpClass& one : kClasses) bar.push_back(breakdown->*one.ms);
+    }
+    if (labels.empty()) continue;
+    const std::string setting = setting_of(part, group->rows.front());
+    figures.push_back(
+        {file_name(fmt::format("time {} {}", part.machine, setting)), "time", figure_heading(part, setting),
+         "Time of one profiled optimizer step by class of operation.", plot_bars(labels, titles, values)});
+  }
+  return figures;
+}
+
+}  // namespace
+
+Section time_section(const ReportInput& input, const Part& part) {
+  Section section{title_on(input, part, "Where the time goes"), {}, {}, {}, {}, true};
+  std::vector<std::pair<const Row*, const Breakdown*>> rows;
+  std::vector<std::size_t> starts;
+  for (const Group& group : part.analysis.groups) {
+    const std::size_t before = rows.size();
+    for (const Row& row : group.rows)
+      if (const Breakdown* breakdown = breakdown_of(row)) rows.emplace_back(&row, breakdown);
+    if (before > 0 && rows.size() > before) starts.push_back(before);
+  }
+  if (rows.empty()) return section;
+  std::vector<const OpClass*> shown;
+  for (const OpClass& one : kClasses)
+    if (std::any_of(rows.begin(), rows.end(), [&](const auto& row) { return row.second->*one.ms > 0; }))
+      shown.push_back(&one);
+  RowTable result(part);
+  result.table.columns.push_back({"profiled step (ms)"});
+  for (const OpClass* one : shown) result.table.columns.push_back({fmt::format("{} (ms)", one->title)});
+  result.table.columns.push_back({"GEMM share"});
+  for (const auto& [row, breakdown] : rows) {
+    std::vector<std::string>& line = result.begin(*row);
+    line.push_back(fmt::format("{:.2f}", total(*breakdown)));
+    for (const OpClass* one : shown) line.push_back(fmt::format("{:.2f}", breakdown->*(one->ms)));
+    line.push_back(fmt::format("{:.1f}%", 100 * breakdown->gemm_ms / total(*breakdown)));
+  }
+  result.table.group_starts = starts;
+  result.move_to(section);
+  section.figures = figures_of(part);
+  section.notes = {
+      "From device timestamps of one profiled step outside the timed samples. GEMM: those of the blocks' "
+      "linear layers. Head and loss: the output projection with its three GEMMs, and the cross-entropy. "
+      "Quantize: what is not fused into the operation before it."};
+  return section;
+}
+
+}  // namespace precbench

@@ -1,0 +1,173 @@
+// What the sections of a report share.
+#include "tools/report/sections.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <unordered_map>
+
+#include "tools/analysis/columns.h"
+#include "tools/text/distinct.h"
+
+namespace precbench {
+
+using Json = nlohmann::ordered_json;
+
+namespace {
+
+/// Hands out the line types: bf16 is 1, the other recipes follow as they are met.
+class Styles {
+ public:
+  int of(const Row& row) {
+    const int recipe = row.is_bf16() ? 0 : 1 + place(recipes_, recipe_of(row)) % (kRecipeStyles - 1);
+    const auto modifiers = modifiers_of(row.fields);
+    const int way = modifiers.empty() ? 0
+                                      : 1 + place(modifiers_, fmt::format("{}", fmt::join(modifiers, ", "))) %
+                                                (kModifierStyles - 1);
+    return 1 + recipe + kRecipeStyles * way;
+  }
+
+ private:
+  using Places = std::unordered_map<std::string, int>;
+
+  static int place(Places& known, const std::string& text) {
+    return known.try_emplace(text, static_cast<int>(known.size())).first->second;
+  }
+
+  Places recipes_, modifiers_;
+};
+
+void add_environments(Part& part) {
+  std::map<std::vector<std::string>, std::size_t> known;
+  for (const LocatedRecord* located : part.records) {
+    const auto [place, is_new] = known.try_emplace(details_of(located->env), known.size());
+    if (is_new) part.environments.push_back(located->env);
+    part.environment_of[located] = place->second;
+  }
+}
+
+}  // namespace
+
+ReportInput make_input(const RecordSet& set) {
+  ReportInput input{set, Works(all_of(set)), {}, {}};
+  Styles styles;
+  for (const RecordRefs& records : by_machine(set)) {
+    Part part{records, analyze(records, input.works), machine_of(records.front()->env)};
+    if (!records.front()->env.gpu) part.rank = "rank";
+    for (const LocatedRecord* located : records)
+      part.all_ok = part.all_ok && located->record.status == Status::ok;
+    for (const Group& group : part.analysis.groups)
+      for (const Row& row : group.rows) input.styles.emplace(label_of(row), styles.of(row));
+    add_environments(part);
+    part.studies = studies_of(part);
+    input.parts.push_back(std::move(part));
+  }
+  return input;
+}
+
+std::optional<double> number_of(const Row& row, const std::string& key) {
+  const Json value = row.fields.value(key, Json());
+  return value.is_number() ? std::optional(value.get<double>()) : std::nullopt;
+}
+
+std::string text_of(const Row& row, const std::string& key) {
+  return field_text(row.fields.value(key, Json()));
+}
+
+std::string recipe_of(const Row& row) { return text_of(row, "recipe"); }
+
+std::string label_of(const Row& row) {
+  std::string label = recipe_of(row);
+  for (const std::string& modifier : modifiers_of(row.fields)) label += " + " + modifier;
+  return label;
+}
+
+std::string name_of_environment(std::size_t index) {
+  return std::string(1, static_cast<char>('A' + index % 26)) + (index < 26 ? "" : std::to_string(index / 26));
+}
+
+Row row_of(const RecipeConvergence& recipe) {
+  Row row;
+  row.fields = recipe.fields;
+  return row;
+}
+
+std::string setting_of(const Part& part, const Row& row, const std::vector<std::string>& without) {
+  const auto named = [&](const std::string& key) {
+    return std::find(without.begin(), without.end(), key) == without.end();
+  };
+  struct Field {
+    std::string keys, value;
+  };
+  std::vector<Field> fields;
+  for (const std::string& key : part.analysis.group_keys) {
+    const std::string value = text_of(row, key);
+    if (!named(key) || value.empty() || key == "model") continue;
+    if (key == "steps" && value == "auto") continue;  // says only how the timing ended
+    // Neighbours with one value stand together, but for numbers, which mean different things.
+    if (!fields.empty() && fields.back().value == value && !number_of(row, key))
+      fields.back().keys += "/" + key;
+    else
+      fields.push_back({key, value});
+  }
+  Distinct names;
+  if (named("model")) names.add(text_of(row, "model"));
+  for (const Field& field : fields) names.add(field.keys + " " + field.value);
+  return names.joined();
+}
+
+std::vector<const Group*> typical_groups(const Part& part) {
+  const auto merit = [](const Group& group) {
+    const Row& row = group.rows.front();
+    const auto ran = std::count_if(group.rows.begin(), group.rows.end(),
+                                   [](const Row& r) { return r.status == Status::ok; });
+    const double tokens = number_of(row, "seq").value_or(0) * number_of(row, "batch").value_or(1);
+    return std::tuple(ran, tokens, -number_of(row, "gpus").value_or(1));
+  };
+  std::vector<const Group*> chosen;
+  std::unordered_map<std::string, std::size_t> places;  // by model
+  for (const Group& group : part.analysis.groups) {
+    const auto [place, is_new] = places.try_emplace(text_of(group.rows.front(), "model"), chosen.size());
+    if (is_new)
+      chosen.push_back(&group);
+    else if (merit(group) > merit(*chosen[place->second]))
+      chosen[place->second] = &group;
+  }
+  return chosen;
+}
+
+std::string title_on(const ReportInput& input, const Part& part, const std::string& title) {
+  return input.several_machines() ? title + " on " + part.machine : title;
+}
+
+std::string figure_heading(const Part& part, const std::string& setting) {
+  return setting + ", " + part.machine;
+}
+
+RowTable::RowTable(const Part& part) : keys(part.analysis.group_keys) {
+  keys.push_back("recipe");
+  keys.insert(keys.end(), part.analysis.row_keys.begin(), part.analysis.row_keys.end());
+  for (const std::string& key : keys) {
+    const std::string unit = case_unit(key);
+    table.columns.push_back({unit.empty() ? key : fmt::format("{} ({})", key, unit), true});
+  }
+}
+
+std::vector<std::string>& RowTable::begin(const Row& row) {
+  std::vector<std::string>& line = table.rows.emplace_back();
+  for (const std::string& key : keys) {
+    const std::string text = text_of(row, key);
+    line.push_back(text.empty() ? std::string("-") : text);
+  }
+  return line;
+}
+
+void RowTable::move_to(Section& section) {
+  const std::string constants = take_constants(table, {"recipe", "verdict"});
+  if (!constants.empty()) section.lines.push_back("In all rows: " + constants);
+  section.table = std::move(table);
+}
+
+}  // namespace precbench

@@ -1,0 +1,395 @@
+// The sections of a report: what they compare, whom they name, and what they leave out.
+#include "tools/report/sections.h"
+
+#include <cmath>
+#include <regex>
+#include <set>
+
+#include "results/record_samples.h"
+#include "tools/report/report.h"
+#include "tools/testing/catch.h"
+#include "tools/testing/text.h"
+
+using namespace precbench;
+
+namespace {
+
+Record with(Record record, const std::string& key, const nlohmann::ordered_json& value) {
+  record.case_fields[key] = value;
+  return record;
+}
+
+/// The section of that title as a terminal shows it, its wrapped lines whole; empty if the report has none.
+std::string section_of(const std::vector<Record>& records, const std::string& title) {
+  const RecordSet set = samples::set_of(records);
+  for (Section& section : make_report(set).sections)
+    if (section.title == title)
+      return std::regex_replace(render_term(Document{"", {std::move(section)}}), std::regex("\n    "), " ");
+  return "";
+}
+
+/// The lines that hold a text.
+std::vector<std::string> lines_with(const std::string& text, const std::string& part) {
+  std::istringstream stream(text);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(stream, line);)
+    if (contains(line, part)) lines.push_back(line);
+  return lines;
+}
+
+/// bf16, and a recipe with either gather, on one and on two GPUs.
+std::vector<Record> two_gathers(const std::string& recipe) {
+  std::vector<Record> records;
+  for (const int gpus : {1, 2}) {
+    const auto add = [&](const char* name, const char* gather, double ms) {
+      records.push_back(with(with(samples::gpu_record(name, ms), "gpus", gpus), "gather", gather));
+    };
+    add("bf16", "bf16", 250);
+    if (gpus == 2) add(recipe.c_str(), "fp8", 100);
+    add(recipe.c_str(), "bf16", 200);
+  }
+  return records;
+}
+
+}  // namespace
+
+TEST_CASE("a recipe has one name in every part, and its plain ways are not named", "[sections]") {
+  Row row;
+  row.fields = {{"recipe", "tensorwise"}, {"gather", "bf16"}, {"reduce_amax", "off"}, {"head", "bf16"}};
+  CHECK(label_of(row) == "tensorwise");
+  row.fields["gather"] = "fp8";
+  CHECK(label_of(row) == "tensorwise + gather fp8");
+  row.fields["keep_bf16"] = "first:1";
+  CHECK(label_of(row) == "tensorwise + gather fp8 + keep_bf16 first:1");
+}
+
+TEST_CASE("neighbouring fields of one value are named together, numbers are not", "[sections]") {
+  std::vector<Record> records;
+  for (const char* format : {"bf16", "fp32"})
+    for (const int gpus : {1, 2})
+      records.push_back(with(
+          with(with(with(samples::gpu_record("bf16", 250), "batch", gpus), "gpus", gpus), "master", format),
+          "moments", format));
+  const RecordSet set = samples::set_of(records);
+  const Part part = make_input(set).parts.front();
+  CHECK(setting_of(part, part.analysis.groups.front().rows.front()) ==
+        "llama3.2-1b, batch 1, gpus 1, master/moments bf16");
+}
+
+TEST_CASE("published figures stand beside recipes whose gather varies", "[sections]") {
+  const std::string text = section_of(two_gathers("rowwise"), "Published beside measured");
+  const auto lines = lines_with(text, "1.10x");
+  INFO(text);
+  REQUIRE(lines.size() == 1);
+  // Of the two gathers on as many GPUs, the recipe as it is; the other ran 2.50x as fast.
+  CHECK(contains(lines.front(), "1.25x"));
+  CHECK_FALSE(contains(text, "2.50x"));
+  // Where there is only the other, it is named.
+  std::vector<Record> modified = {samples::gpu_record("bf16", 250),
+                                  with(samples::gpu_record("rowwise", 100), "head", "recipe")};
+  CHECK(contains(section_of(modified, "Published beside measured"), "llama3.2-1b, head recipe"));
+}
+
+TEST_CASE("a published model's nearest neighbour is one of known size", "[sections]") {
+  std::vector<Record> records;
+  const auto add = [&](const char* model, double ms) {
+    records.push_back(with(samples::gpu_record("bf16", 250), "model", model));
+    records.push_back(with(samples::gpu_record("rowwise", ms), "model", model));
+  };
+  add("tiny", 125);
+  add("mini-125m", 100);
+  add("own/config.json", 50);
+  add("llama3.2-1b", 200);
+  const auto lines = lines_with(section_of(records, "Published beside measured"), "1.10x");
+  REQUIRE(lines.size() == 1);
+  CHECK(contains(lines.front(), "model llama3-8b, here llama3.2-1b"));
+}
+
+TEST_CASE("a verdict from one machine counts for the recipe on another", "[sections]") {
+  std::vector<Record> records;
+  for (const int seed : {1, 2, 3})
+    for (const char* recipe : {"bf16", "blockwise"})
+      records.push_back(with(samples::cpu_record(recipe, 1e-4 * seed, seed), "model", "llama3.2-1b"));
+  for (const Record& record : two_gathers("blockwise")) records.push_back(with(record, "steps", "auto"));
+  const std::string text = section_of(records, "Summary");
+  INFO(text);
+  CHECK(contains(text, "blockwise equivalent for llama3.2-1b"));
+  CHECK(contains(text, "1.25x with blockwise ("));
+  CHECK_FALSE(contains(text, "2.50x"));  // nobody has judged the loss with that gather
+}
+
+TEST_CASE("recipes keep their line types, whatever else varies and however many there are", "[sections]") {
+  RecordSet set = samples::set_of(two_gathers("rowwise"));
+  std::map<std::string, int> styles = make_input(set).styles;
+  CHECK(styles.at("bf16") == 1);
+  CHECK(styles.at("rowwise") == 2);
+  CHECK(styles.at("rowwise + gather fp8") == 2 + kRecipeStyles);
+  std::vector<Record> many = {samples::gpu_record("bf16", 250)};
+  for (int i = 0; i < 20; ++i)
+    for (const char* gather : {"bf16", "fp8", "e5m2", "e2m1"})
+      many.push_back(with(samples::gpu_record("recipe" + std::to_string(i), 200), "gather", gather));
+  set = samples::set_of(many);
+  styles = make_input(set).styles;
+  std::set<int> others;
+  for (const auto& [label, style] : styles) {
+    CHECK(style >= 1);
+    CHECK(style <= kRecipeStyles * kModifierStyles);
+    if (label != "bf16") others.insert(style);
+  }
+  CHECK(others.count(1) == 0);
+  CHECK(others.size() == (kRecipeStyles - 1) * kModifierStyles);
+}
+
+TEST_CASE("scaling: the one-GPU row stands once, constants stand above, and the fastest is named",
+          "[sections]") {
+  const std::string text = section_of(two_gathers("tensorwise"), "Scaling over GPUs");
+  INFO(text);
+  CHECK(contains(text, "llama3.2-1b, 2 GPUs: 2.50x over bf16 with tensorwise + gather fp8"));
+  CHECK(lines_with(text, "tensorwise  ").size() == 3);  // 1 and 2 GPUs with one gather, 2 with the other
+  CHECK_FALSE(contains(text, "gather bf16"));
+  CHECK(contains(text, "step (ms)"));
+  CHECK(contains(text, "exposed communication (ms)"));
+  CHECK_FALSE(std::regex_search(text, std::regex("batch \\(sequences\\)  ")));  // no column
+}
+
+TEST_CASE("scaling: small volumes keep their digits, and only columns that are there are explained",
+          "[sections]") {
+  std::vector<Record> records = two_gathers("tensorwise");
+  const std::string text = section_of(records, "Scaling over GPUs");
+  INFO(text);
+  CHECK(contains(text, "sent per GPU 3 MB"));
+  CHECK(contains(text, "Predicted on several"));
+  for (Record& record : records) record.breakdown.reset();
+  const std::string bare = section_of(records, "Scaling over GPUs");
+  INFO(bare);
+  CHECK_FALSE(contains(bare, "Predicted"));
+  CHECK_FALSE(contains(bare, "Exposed"));
+  CHECK(contains(bare, "Efficiency: "));
+  CHECK(wire_text(5'420'000'000) == "5.42 GB");
+  CHECK(wire_text(1500) == "1.5 kB");
+}
+
+TEST_CASE("SOL measured is against the best rates of all cases, whatever a case's own", "[sections]") {
+  const auto measured = [](const char* recipe, double bf16, double fp8) {
+    Record record = samples::gpu_record(recipe, 100);
+    record.breakdown->ops = {{"matmul fprop", "gemm", 1, 20, 20e12, 1},
+                             {"matmul wgrad", "gemm", 1, 20, 20e12, 1},
+                             {"adamw", "optimizer", 1, 20, 0, 4e10}};
+    record.metrics->peaks->measured_bf16_tflops = bf16;
+    record.metrics->peaks->measured_fp8_tflops = fp8 > 0 ? std::optional(fp8) : std::nullopt;
+    record.metrics->peaks->measured_copy_gb_per_s = 4000;
+    return record;
+  };
+  Record bf16 = measured("bf16", 500, 0), wide = measured("rowwise_gw_hp", 800, 1000),
+         rowwise = measured("rowwise", 400, 800), mixed = measured("blockwise", 800, 1000);
+  // Of their 100 ms: 10 of AdamW, and the GEMMs at each one's own rates.
+  bf16.metrics->mfu_measured = (10 + 40 + 40) / 100.0;
+  wide.metrics->mfu_measured = (10 + 20 + 25) / 100.0;
+  rowwise.metrics->mfu_measured = (10 + 25 + 25) / 100.0;
+  mixed.metrics->mfu_measured = 0.52;  // what its ops at no choice of rates give
+  const std::string text = section_of({bf16, wide, rowwise, mixed}, "Results");
+  INFO(text);
+  CHECK(contains(text, "SOL measured"));
+  CHECK_FALSE(contains(text, "MFU measured"));
+  CHECK(contains(lines_with(text, "bf16  ").front(), " 60.0% "));
+  CHECK(contains(lines_with(text, "rowwise_gw_hp ").front(), " 55.0% "));
+  CHECK(contains(lines_with(text, "rowwise  ").front(), " 50.0% "));
+  CHECK(std::regex_search(lines_with(text, "blockwise ").front(), std::regex("blockwise +- ")));
+}
+
+TEST_CASE("the committed records hold enough for SOL measured", "[sections]") {
+  const RecordSet set = read_records({PRECBENCH_SOURCE_DIR "/results/h200/single.jsonl"});
+  const ReportInput input = make_input(set);
+  for (const Group& group : input.parts.at(0).analysis.groups)
+    for (const Row& row : group.rows)
+      if (row.comparable()) {
+        REQUIRE(row.sol_measured);
+        CHECK(*row.sol_measured <= *row.record().metrics->mfu_measured * (1 + 1e-9));
+      }
+}
+
+TEST_CASE("whether a curve is within the field's criterion is said in words", "[sections]") {
+  std::vector<Record> records;
+  for (const int seed : {1, 2, 3})
+    for (const auto& [recipe, penalty] : {std::pair{"bf16", 0.0}, std::pair{"blockwise", 0.001},
+                                          std::pair{"tensorwise", 0.1}, std::pair{"rowwise", 0.0}}) {
+      records.push_back(samples::gpu_record(recipe, 250, penalty, seed));
+      if (std::string(recipe) != "rowwise") continue;
+      for (std::size_t step = 20; step < 30; ++step) records.back().training->loss[step] += 1;
+    }
+  const std::string text = section_of(records, "Convergence");
+  INFO(text);
+  CHECK(contains(
+      text,
+      "an EMA(0.9) loss within 0.25% of bf16's of the same seed: 6 of 9 runs met it at the last step, "
+      "3 at every step after the first tenth. A recipe meets it if all its runs do: 2 of 3 recipes at "
+      "the last step, 1 throughout."));
+  CHECK(contains(text, "runs with EMA error below 0.25%"));
+  CHECK(contains(lines_with(text, "blockwise").front(), "3 of 3 at the end, 3 throughout"));
+  CHECK(contains(lines_with(text, "rowwise").front(), "3 of 3 at the end, 0 throughout"));
+  CHECK(contains(lines_with(text, "tensorwise").front(), "0 of 3 at the end, 0 throughout"));
+}
+
+TEST_CASE("a study too short to judge is shown without a verdict or a criterion met", "[sections]") {
+  std::vector<Record> records;
+  for (const int seed : {1, 2, 3})
+    for (const char* recipe : {"bf16", "blockwise"}) {
+      Record record = with(samples::gpu_record(recipe, 250, 0, seed), "steps", 40);
+      record.training->loss.resize(40);
+      record.training->lr.resize(40);
+      records.push_back(record);
+    }
+  const std::string text = section_of(records, "Convergence");
+  INFO(text);
+  CHECK(std::regex_search(text, std::regex("blockwise +inconclusive")));
+  CHECK(contains(text, "too short: 40 steps; at least 100 are needed"));
+  CHECK_FALSE(contains(text, "criterion"));
+  CHECK_FALSE(contains(text, "at the end"));
+}
+
+TEST_CASE("bf16's noise is shown with its width, and from three seeds on", "[sections]") {
+  const auto text_of_seeds = [](int seeds) {
+    std::vector<Record> records;
+    for (int seed = 1; seed <= seeds; ++seed)
+      for (const char* recipe : {"bf16", "blockwise"})
+        records.push_back(samples::gpu_record(recipe, 250, 0.01 * (seed % 3), seed));
+    return section_of(records, "Convergence");
+  };
+  CHECK_FALSE(contains(text_of_seeds(2), "in bf16's noise"));
+  // Of 0.01, 0.02 and 0 the sd is 0.01; 4.30265 sd sqrt(4 / 3) is 0.0497.
+  CHECK(contains(text_of_seeds(3), "yes, +-0.0497 nats"));
+  // Of 8 penalties 0.01, 0.02, 0, ... the sd is 0.00834523; 2.36462 sd sqrt(9 / 8) is 0.0209.
+  CHECK(contains(text_of_seeds(8), "yes, +-0.0209 nats"));
+}
+
+TEST_CASE("a model that was edited between sweeps is two in the report, and a warning", "[sections]") {
+  std::vector<Record> records;
+  for (const char* version : {"a", "b"})
+    for (const int seed : {1, 2}) {
+      records.push_back(with(samples::gpu_record("bf16", 250, 0, seed), "model", "out/mini.json"));
+      records.back().id += version;
+    }
+  const std::string text = section_of(records, "Results");
+  INFO(text);
+  CHECK(lines_with(text, "out/mini.json (version ").size() == 2);
+  CHECK(
+      contains(section_of(records, "Warnings"), "out/mini.json changed between these cases: version 1 from"));
+}
+
+TEST_CASE("scaling of records without step times has tables all the same", "[sections]") {
+  std::vector<Record> records = two_gathers("rowwise");
+  for (Record& record : records)
+    if (record.case_fields["gpus"] == 2) record.timing.reset();
+  std::string text = section_of(records, "Scaling over GPUs");
+  CHECK(contains(text, "rowwise"));
+  CHECK_FALSE(contains(text, "%)"));  // nothing to hold a predicted step against
+  for (Record& record : records)
+    if (record.case_fields["gpus"] == 2) {
+      record.timing = Timing{};
+      record.timing->median_ms = 0;
+    }
+  CHECK(section_of(records, "Scaling over GPUs") == text);
+}
+
+TEST_CASE("runs of different lengths show no loss that cannot be compared", "[sections]") {
+  Record bf16 = with(samples::gpu_record("bf16", 250), "steps", "auto");
+  Record rowwise = with(samples::gpu_record("rowwise", 200, 0.25), "steps", "auto");
+  rowwise.training->loss.resize(20);
+  const std::string text = section_of({bf16, rowwise}, "Convergence");
+  INFO(text);
+  CHECK_FALSE(contains(text, "final loss"));
+  CHECK_FALSE(contains(text, "grad norm"));
+  const auto lines = lines_with(text, "rowwise");
+  REQUIRE(lines.size() == 1);
+  CHECK(std::regex_search(lines.front(), std::regex("\\+0\\.2500 +20$")));
+}
+
+TEST_CASE("on the CPU device the columns do not speak of GPUs", "[sections]") {
+  const std::string text = section_of({samples::cpu_record("bf16"), samples::cpu_record("mxfp8")}, "Results");
+  CHECK_FALSE(contains(text, "GPU"));
+  CHECK_FALSE(contains(text, "speed-up"));  // only bf16 has one, and it is 1
+}
+
+TEST_CASE("the environment tells clocks, power, temperature and why they were held back", "[sections]") {
+  Record bf16 = samples::gpu_record("bf16", 250), rowwise = samples::gpu_record("rowwise", 200);
+  rowwise.telemetry->sm_clock_min_mhz = 1410;
+  rowwise.telemetry->temperature_c = 71;
+  rowwise.telemetry->throttle_reasons = {"sw_power_cap", "hw_thermal"};
+  rowwise.timing->between_runs = 0.004;
+  bf16.timing->between_runs.reset();
+  const std::string text =
+      std::regex_replace(section_of({bf16, rowwise}, "Environment"), std::regex("\n +"), " ");
+  INFO(text);
+  CHECK(contains(
+      text,
+      "NVIDIA H200 while sampling: SM clock 1410 to 1980 MHz, a case's median 1980 MHz, power up to "
+      "690 W, up to 71 C, throttled (hw_thermal) in 1 of 2 cases, throttled (sw_power_cap) in 2 of 2 "
+      "cases"));
+  CHECK(contains(text, "1 case on NVIDIA H200 ran twice, A B B A: the two medians lie at most 0.40% apart"));
+  CHECK(contains(text, "board GPU-1, host node7"));
+  CHECK_FALSE(contains(section_of({samples::cpu_record("bf16")}, "Environment"), "while sampling"));
+}
+
+TEST_CASE("cases of several boards or builds are told apart", "[sections]") {
+  std::vector<Record> records = {samples::gpu_record("bf16", 250), samples::gpu_record("rowwise", 200),
+                                 samples::gpu_record("blockwise", 210)};
+  records[1].env.gpu->uuid = "GPU-2";
+  records[2].env.gpu->uuid = "GPU-2";
+  std::string text = section_of(records, "Environment");
+  INFO(text);
+  CHECK(contains(text, "A, 1 case: board GPU-1\n"));
+  CHECK(contains(text, "B, 2 cases: board GPU-2\n"));
+  CHECK(contains(text, "the ratios of 1 setting include that difference"));
+  const std::string table = section_of(records, "Results");
+  CHECK(std::regex_search(table, std::regex("\nbf16 .* A\n")));
+  CHECK(std::regex_search(table, std::regex("\nrowwise .* B\n")));
+  // Another setting on the other board is compared with nothing of this one.
+  for (std::size_t i : {1u, 2u}) records[i] = with(records[i], "seq", 4096);
+  CHECK(contains(section_of(records, "Environment"), "so no ratio includes that difference"));
+  CHECK_FALSE(contains(section_of({records[0]}, "Results"), "made in"));
+}
+
+TEST_CASE("warnings name their cases, and why weights did not move", "[sections]") {
+  std::vector<Record> records;
+  for (const char* master : {"bf16", "fp32"})
+    for (const int seq : {2048, 4096})
+      records.push_back(with(with(samples::gpu_record("bf16", 250), "master", master), "seq", seq));
+  for (const std::size_t i : {0u, 1u})
+    records[i].warnings = {"33 of 146 parameter tensors did not change in the first step"};
+  records[2].warnings = {"another process uses the GPU"};
+  const std::string text = section_of(records, "Warnings");
+  INFO(text);
+  CHECK(contains(text, "2 of 4 cases (master bf16): 33 of 146 parameter tensors"));
+  CHECK(contains(text, "1 of 4 cases (seq 2048, master fp32): another process uses the GPU"));
+  CHECK(contains(text, "take --master fp32 or a higher --lr"));
+  records[0].warnings = records[1].warnings = {};
+  CHECK_FALSE(contains(section_of(records, "Warnings"), "--lr"));
+}
+
+TEST_CASE("an unsupported case is sent to what its reason names", "[sections]") {
+  const Record gather =
+      samples::failed_record("rowwise", Status::unsupported, "FP8 gather: only sharded ranks gather weights");
+  const std::string text =
+      section_of({samples::gpu_record("bf16", 250), gather}, "Failed cases (in no ratio)");
+  INFO(text);
+  CHECK(contains(text, "against unsupported, try: another value of what the reason names"));
+}
+
+TEST_CASE("a recipe whose runs broke early does not cost the others their verdicts", "[sections]") {
+  std::vector<Record> records;
+  for (const int seed : {1, 2, 3})
+    for (const char* recipe : {"bf16", "blockwise", "tensorwise"})
+      records.push_back(samples::gpu_record(recipe, 250, 1e-4 * seed, seed));
+  for (Record& record : records) {
+    if (record.case_fields["recipe"] != "tensorwise") continue;
+    record.status = Status::diverged;
+    record.error = "the loss is not finite at step 21";
+    record.training->loss.resize(20);
+  }
+  const std::string text = section_of(records, "Convergence");
+  INFO(text);
+  CHECK(std::regex_search(text, std::regex("blockwise +equivalent")));
+  CHECK(std::regex_search(text, std::regex("tensorwise +diverged")));
+  CHECK(contains(text, "tokens to target"));
+  CHECK(contains(text, "above entropy (nats)"));
+}

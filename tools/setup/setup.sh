@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Brings a fresh Debian 12/13 or Ubuntu 22.04/24.04 to a finished build in build/: installs the packages that are
+# missing, configures, builds. Called by quickstart.sh and test.sh; does nothing that is done already.
+#
+#   tools/setup/setup.sh [cmake options]         e.g. -DPRECBENCH_WERROR=ON
+#
+# Where nvidia-smi shows a GPU the CUDA device is built too, if a CUDA toolkit (nvcc) is installed. Elsewhere it is
+# left out, because its kernels take minutes to compile; -DPRECBENCH_CUDA=ON builds it all the same.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+. tools/setup/packages.sh
+
+# Prints the packages that are not installed. A tool that is there need not have come from a package.
+missing_packages() {
+  local tool package
+  for tool in cmake ninja:ninja-build g++ git; do
+    command -v "${tool%:*}" >/dev/null || echo "${tool#*:}"
+  done
+  for package in ca-certificates nlohmann-json3-dev libcli11-dev libfmt-dev catch2 libopenblas-dev; do
+    [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || echo "$package"
+  done
+}
+
+if command -v apt-get >/dev/null && command -v dpkg-query >/dev/null; then
+  mapfile -t missing < <(missing_packages)
+  [ ${#missing[@]} -eq 0 ] || install_packages "${missing[@]}"
+else
+  echo "No apt-get here: cmake, ninja, g++, nlohmann_json, CLI11, fmt, Catch2 and OpenBLAS must be installed already"
+fi
+
+cuda=OFF
+if nvidia-smi -L 2>/dev/null | grep -q '^GPU'; then
+  cuda=ON
+  if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
+    tools/setup/fetch_cudnn_frontend.sh || true  # attention has its own kernels
+  else
+    echo "There is a GPU but no CUDA toolkit: building for the CPU only. Install CUDA 12.4 or newer to use the GPU"
+  fi
+fi
+
+generator=()
+[ -f build/CMakeCache.txt ] || generator=(-G Ninja)
+cmake "${generator[@]}" -B build -DPRECBENCH_CUDA=$cuda "$@" || die "CMake could not configure the build"
+cmake --build build --parallel "$(jobs)" || die "the build failed"

@@ -1,0 +1,81 @@
+// Tables as text, to the character.
+#include "tools/text/table.h"
+
+#include "tools/testing/catch.h"
+#include "tools/testing/text.h"
+#include "tools/text/document.h"
+
+using namespace precbench;
+
+namespace {
+const Table kTable{
+    {{"recipe", true}, {"tokens/s"}}, {{"bf16", "1,234"}, {"a|b, \"c\"", "-"}, {"größer", "5"}}, {1}};
+}
+
+TEST_CASE("a terminal table aligns and separates groups", "[table]") {
+  CHECK(render_term(kTable) ==
+        "recipe    tokens/s\n"
+        "--------  --------\n"
+        "bf16         1,234\n"
+        "\n"
+        "a|b, \"c\"         -\n"
+        "größer           5\n");
+}
+
+TEST_CASE("a Markdown table escapes its bars", "[table]") {
+  CHECK(render_markdown(kTable) ==
+        "| recipe    | tokens/s |\n"
+        "| :-------- | -------: |\n"
+        "| bf16      |    1,234 |\n"
+        "| a\\|b, \"c\" |        - |\n"
+        "| größer    |        5 |\n");
+}
+
+TEST_CASE("CSV quotes what needs it", "[table]") {
+  CHECK(render_csv(kTable) == "recipe,tokens/s\nbf16,\"1,234\"\n\"a|b, \"\"c\"\"\",-\ngrößer,5\n");
+}
+
+TEST_CASE("no text of a file drives the terminal or breaks a line", "[table]") {
+  const Table evil{{{"note", true}}, {{"\x1b[2Jline\nbreak\r\x7f"}}, {}};
+  for (const std::string& text : {render_term(evil), render_markdown(evil), render_csv(evil)}) {
+    CHECK(text.find('\x1b') == std::string::npos);
+    CHECK(text.find('\r') == std::string::npos);
+    CHECK(text.find("line break") != std::string::npos);
+  }
+}
+
+TEST_CASE("shorten and wrap count characters, not bytes", "[table]") {
+  CHECK(shorten("größer", 6) == "größer");
+  CHECK(shorten("größeres", 6) == "grö...");
+  CHECK(wrap("aa bb cc dd", 5, "  ") == "aa bb\n  cc\n  dd");
+  CHECK(wrap("äö üß", 5, "") == "äö üß");
+  CHECK(wrap("unbreakable", 5, "  ") == "unbreakable");
+  CHECK(wrap("", 5, "  ").empty());
+}
+
+TEST_CASE("a document keeps foreign text from being Markdown or HTML", "[table]") {
+  const Document document{"title", {{"Section", {"<b> a_b *c* `d`"}, kTable, {"a note"}}}};
+  const std::string text = render_markdown(document);
+  CHECK(text.find("- &lt;b> a_b \\*c\\* \\`d\\`\n\n| recipe") != std::string::npos);
+  CHECK(text.find("\n\n- a note\n") != std::string::npos);
+  CHECK(render_term(document).find("title\n\nSection\n  <b> a_b *c* `d`\n\nrecipe") == 0);
+}
+
+TEST_CASE("columns that say the same in all rows leave the table", "[table]") {
+  Table table{{{"recipe", true}, {"batch"}, {"other"}, {"master", true}, {"tokens/s"}},
+              {{"bf16", "1", "-", "fp32", "10"}, {"bf16", "1", "-", "fp32", "20"}},
+              {1}};
+  CHECK(take_constants(table, {"recipe"}) == "batch 1, master fp32");
+  CHECK(render_csv(table) == "recipe,tokens/s\nbf16,10\nbf16,20\n");
+  Table single{{{"recipe", true}, {"batch"}, {"other"}}, {{"bf16", "1", "-"}}, {}};
+  CHECK(take_constants(single, {"recipe"}).empty());  // of one row only what is empty
+  CHECK(render_csv(single) == "recipe,batch\nbf16,1\n");
+}
+
+TEST_CASE("Markdown headings have one blank line, and links of any path hold", "[table]") {
+  Section section{"Figures", {}, kTable, {}};
+  CHECK(contains(render_markdown(Document{"t", {section}}), "# t\n\n## Figures\n\n| recipe"));
+  section.figures.push_back({"name", "script", "8B", "what it shows", "", "", "my plots (1)/a%b#c.svg"});
+  CHECK(contains(render_markdown(Document{"t", {section}}),
+                 "## Figures\n\n![8B: what it shows](my%20plots%20%281%29/a%25b%23c.svg)\n\n| recipe"));
+}

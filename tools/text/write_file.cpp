@@ -1,0 +1,43 @@
+// Whole files, written with every error told.
+#include "tools/text/write_file.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+#include "kernels/base/errors.h"
+
+namespace precbench {
+namespace {
+
+[[noreturn]] void cannot_write(const std::string& path, int error) {
+  throw InvalidInput(fmt::format("cannot write {}: {}", path, std::strerror(error)));
+}
+
+}  // namespace
+
+void write_file(const std::string& path, const std::string& text, bool append) {
+  std::FILE* file = std::fopen(path.c_str(), append ? "ab" : "wb");
+  if (!file) cannot_write(path, errno);
+  const bool written =
+      std::fwrite(text.data(), 1, text.size(), file) == text.size() && std::fflush(file) == 0;
+  const int error = errno;
+  const bool closed = std::fclose(file) == 0;
+  if (!written || !closed) cannot_write(path, written ? errno : error);
+}
+
+void make_folder(const std::string& path) {
+  std::error_code error;
+  if (!path.empty()) std::filesystem::create_directories(path, error);
+  if (error) throw InvalidInput(fmt::format("cannot make {}: {}", path, error.message()));
+}
+
+void write_standard_output(const std::string& text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
+    cannot_write("standard output", errno);
+}
+
+}  // namespace precbench
