@@ -61,7 +61,7 @@ void each_field(S& s, F&& f) {
   f("runs", s.runs), f("between_runs", s.between_runs);
 }
 
-template <Is<Peaks> S, class F>
+template <Is<DeviceRates> S, class F>
 void each_field(S& s, F&& f) {
   f("bf16_tflops", s.bf16_tflops), f("fp8_tflops", s.fp8_tflops), f("memory_gb_per_s", s.memory_gb_per_s);
   f("source", s.source), f("measured_bf16_tflops", s.measured_bf16_tflops);

@@ -100,7 +100,7 @@ struct Timing {
 };
 
 /// The denominators of the metrics.
-struct Peaks {
+struct DeviceRates {
   std::optional<double> bf16_tflops;           ///< dense peak, of mfu_bf16; null for an unknown GPU
   std::optional<double> fp8_tflops;            ///< dense peak
   std::optional<double> memory_gb_per_s;       ///< data-sheet bandwidth
@@ -119,7 +119,7 @@ struct Metrics {
   std::optional<double> sol;                 ///< fraction of the speed of light, 0..1
   std::optional<double> mfu_measured;        ///< fraction of the rates measured in this run, 0..1
   std::optional<double> energy_j_per_token;  ///< all GPUs together; null where several processes drive them
-  std::optional<Peaks> peaks;
+  std::optional<DeviceRates> peaks;
 };
 
 /// Bytes by segment on the rank that needs most. A segment that a case does not have is 0.

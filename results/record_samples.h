@@ -55,7 +55,7 @@ inline Record gpu_record(const std::string& recipe, double median_ms, double pen
   metrics.sol = 0.7;
   metrics.mfu_measured = 0.8;
   metrics.energy_j_per_token = 0.012;
-  metrics.peaks = Peaks{989, 1979, 4800, "NVIDIA H200 data sheet, dense", 768, 1351, 4100};
+  metrics.peaks = DeviceRates{989, 1979, 4800, "NVIDIA H200 data sheet, dense", 768, 1351, 4100};
   r.metrics = metrics;
   MemorySegments memory;
   memory.weights = 2'471'628'800;

@@ -73,7 +73,7 @@ TransformerOptions Plan::transformer() const {
   options.head = head_converted ? &recipe : &bf16;
   options.recompute = recompute;
   // Sharding is chosen for want of memory, and remaking a norm costs two passes over the residual stream.
-  options.remake_norms = parameters.shards > 1;
+  options.recompute_norms = parameters.shards > 1;
   options.reduce_amax = reduce_amax && ranks > 1;
   return options;
 }

@@ -77,20 +77,20 @@ void resolve_device(Case& c) {
 /// A sweep that several processes run, in each of them.
 int sweep_together(const std::vector<Case>& grid, SweepOptions options, const Nodes& nodes,
                    const Variables& environment) {
-  const Address address = meeting_point(environment, nodes);
+  const Address address = rendezvous_address(environment, nodes);
   const std::string secret = shared_secret(environment);
   check_spread(grid, nodes);
-  if (nodes.index > 0) return follow(nodes, address, secret, grid, options.child);
+  if (nodes.index > 0) return run_worker(nodes, address, secret, grid, options.child);
   if (secret.empty() && !options.quiet)
     tell(fmt::format(
         "PRECBENCH_SECRET is not set: until all {} processes have met, any program of this version "
         "that reaches {} can be one of them",
         nodes.count, to_string(address)));
-  Leader leader(nodes, address, secret);
-  options.leader = &leader;
+  Coordinator coordinator(nodes, address, secret);
+  options.coordinator = &coordinator;
   check_files(grid);
   const int status = run_sweep(grid, options);
-  leader.finish(status == kSweepInterrupted ? kSweepInterrupted : kSweepDone);
+  coordinator.finish(status == kSweepInterrupted ? kSweepInterrupted : kSweepDone);
   return status;
 }
 

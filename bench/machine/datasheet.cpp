@@ -6,12 +6,12 @@ namespace {
 
 struct Row {
   const char* name;
-  Peak peak;
+  DatasheetRates peak;
 };
 
 }  // namespace
 
-std::optional<Peak> dense_peaks(const std::string& gpu_name) {
+std::optional<DatasheetRates> datasheet_rates(const std::string& gpu_name) {
   // Names as cudaGetDeviceProperties gives them. Rates are the data sheets', halved where they are for 2:4
   // sparsity.
   static const char* const kA100 = "NVIDIA A100 data sheet";

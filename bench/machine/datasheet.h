@@ -8,7 +8,7 @@
 
 namespace precbench {
 
-struct Peak {
+struct DatasheetRates {
   double bf16_tflops = 0;            ///< dense, FP32 accumulation
   std::optional<double> fp8_tflops;  ///< dense; none before compute capability 8.9
   double memory_gb_per_s = 0;        ///< 10^9 bytes a second
@@ -18,6 +18,6 @@ struct Peak {
 /// The peaks of a GPU under the exact name that its driver reports, e.g. "NVIDIA H100 80GB HBM3". A name that
 /// is not in the table, a MIG slice among them, gives nullopt: a guessed denominator would make every ratio
 /// of it a guess.
-std::optional<Peak> dense_peaks(const std::string& gpu_name);
+std::optional<DatasheetRates> datasheet_rates(const std::string& gpu_name);
 
 }  // namespace precbench

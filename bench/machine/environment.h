@@ -23,7 +23,7 @@ Environment describe_environment(int threads, int first_gpu, int gpus);
 /// The row of a case that did not get as far as making its own. It ran where we are.
 Record failed_record(const Case& c, Status status, const std::string& error);
 
-/// Peak resident set of this process in bytes; null where the system does not tell.
+/// DatasheetRates resident set of this process in bytes; null where the system does not tell.
 std::optional<std::int64_t> peak_resident_bytes();
 
 }  // namespace precbench

@@ -42,8 +42,8 @@ std::optional<double> bus_bandwidth(Device& device, Arena& arena, Comm& comm, co
       1, static_cast<std::int64_t>(kind.largest_bytes) / bytes_of(DType::f32, comm.size()));
   Tensor full, shard;
   try {
-    full = arena.push_unbooked(DType::f32, 1, shard_size * comm.size());
-    if (has_shard(kind.name)) shard = arena.push_unbooked(DType::f32, 1, shard_size);
+    full = arena.push_uncounted(DType::f32, 1, shard_size * comm.size());
+    if (has_shard(kind.name)) shard = arena.push_uncounted(DType::f32, 1, shard_size);
   } catch (const OutOfMemory&) {
     return std::nullopt;  // on every rank, so that none waits for the others
   }

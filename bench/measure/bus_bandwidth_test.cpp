@@ -20,8 +20,8 @@ constexpr std::int64_t kRoom = 1 << 20, kGathered = 4096;
 struct Probed {
   std::vector<std::optional<double>> rates;
   std::map<std::string, CollectiveCount> step, before, after;
-  bool zeros = true;         ///< whether nothing but zeros was sent
-  std::int64_t booked = -1;  ///< bytes that the arena's books hold of it
+  bool zeros = true;          ///< whether nothing but zeros was sent
+  std::int64_t counted = -1;  ///< bytes that the arena accounts for it
 };
 
 std::map<std::string, CollectiveCount> by_name(const std::vector<CollectiveCount>& kinds) {
@@ -35,7 +35,7 @@ std::map<std::string, CollectiveCount> by_name(const std::vector<CollectiveCount
 /// are saved, and probe, with `capacity` bytes to do it in.
 std::vector<Probed> probe(std::int64_t capacity) {
   std::vector<Probed> results(kRanks);
-  run_cpu_team(all_ranks(kRanks), [&](int r, Device& device, Comm& comm) {
+  run_cpu_rank_threads(all_ranks(kRanks), [&](int r, Device& device, Comm& comm) {
     const auto pair = comm.subset({r / 2 * 2, r / 2 * 2 + 1});
     const auto replicas = comm.subset({r % 2, r % 2 + 2});
     std::vector<float> full(2 * kGathered), shard(kGathered / 2);
@@ -55,7 +55,7 @@ std::vector<Probed> probe(std::int64_t capacity) {
     probed.rates = bus_bandwidths(device, arena, {&comm, pair.get(), replicas.get()}, kinds);
     probed.after = by_name(comm.counts());
     probed.zeros = std::all_of(block.begin(), block.end(), [](std::byte b) { return b == std::byte{0}; });
-    probed.booked = arena.highest().total();
+    probed.counted = arena.highest().total();
   });
   return results;
 }
@@ -79,7 +79,7 @@ TEST_CASE("each kind of collective is probed between the ranks of the step's lar
       CHECK(after.wire_bytes - before.wire_bytes == calls * step.largest_bytes * passes / 2);
     }
     CHECK(!probed.zeros);
-    CHECK(probed.booked == 0);  // the books are the step's
+    CHECK(probed.counted == 0);  // the accounts are the step's
   }
 }
 

@@ -33,11 +33,11 @@ double median_seconds(Device& device, DeviceClock& clock, const std::function<vo
 
 }  // namespace
 
-OpPeaks measure_ceilings(Device& device, const Recipe& recipe) {
+OpRates measure_rates(Device& device, const Recipe& recipe) {
   constexpr std::int64_t kBytes = 2 * bytes_of(DType::bf16, kCopyElements);
   const DeviceBlock block(device, kBytes);
   const std::unique_ptr<DeviceClock> clock = make_device_clock(device);
-  OpPeaks peaks;
+  OpRates peaks;
   {
     Arena arena(block.data(), kBytes);
     const Tensor from = arena.push(Segment::other, DType::bf16, kSide, kCopyElements / kSide);
@@ -53,20 +53,21 @@ OpPeaks measure_ceilings(Device& device, const Recipe& recipe) {
   for (int i = 0; i < 2; ++i) device.init_normal(values[i], 1.0f, i + 1, 0);
   const double flops = 2.0 * kSide * kSide * kSide;
   const auto rate = [&](const GemmRecipe& gemm) {
-    Operand operands[2];
-    const OperandFormat* formats[2] = {&gemm.a, &gemm.b};
+    QuantizedTensor operands[2];
+    const QuantFormat* formats[2] = {&gemm.a, &gemm.b};
     for (int i = 0; i < 2; ++i) {
-      operands[i] = make_operand(values[i], *formats[i], {});
+      operands[i] = make_quantized_tensor(values[i], *formats[i], {});
       if (!formats[i]->quantized()) continue;
-      operands[i].row = push_form(arena, Segment::other, *formats[i], kSide, kSide);
+      operands[i].rowwise = push_gemm_operand(arena, Segment::other, *formats[i], kSide, kSide);
       if (formats[i]->granularity == Granularity::tensor)
         operands[i].amax = arena.push(Segment::other, DType::f32, 1, 1);
       device.quantize(operands[i]);
     }
     MatmulOptions options;
     options.fast_accum = gemm.fast_accum;
-    return flops / median_seconds(device, *clock,
-                                  [&] { device.matmul(d, operands[0].row, operands[1].row, options); });
+    return flops / median_seconds(device, *clock, [&] {
+             device.matmul(d, operands[0].rowwise, operands[1].rowwise, options);
+           });
   };
   peaks.bf16_flops = rate({});
   if (recipe.fprop.a.quantized() && recipe.fprop.b.quantized()) peaks.fp8_flops = rate(recipe.fprop);

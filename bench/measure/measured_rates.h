@@ -10,6 +10,6 @@ namespace precbench {
 
 /// Runs 8192^3 products and 1 GiB copies of random data, about a quarter of a second in all. fp8_flops is 0
 /// for a recipe without a quantized fprop. The device must have 2 GiB free.
-OpPeaks measure_ceilings(Device& device, const Recipe& recipe);
+OpRates measure_rates(Device& device, const Recipe& recipe);
 
 }  // namespace precbench

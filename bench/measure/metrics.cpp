@@ -16,7 +16,7 @@ void fail(Record& record, Status status, const std::string& error) {
 }
 
 void fill_metrics(Record& record, const Plan& plan, const std::vector<OpCost>& ops,
-                  const std::optional<OpPeaks>& measured, std::optional<double> energy_j_per_token) {
+                  const std::optional<OpRates>& measured, std::optional<double> energy_j_per_token) {
   Metrics& metrics = record.metrics.emplace();
   if (record.support->path() != ExecutionPath::native || !record.timing->median_ms) return;
   const double seconds = *record.timing->median_ms / 1e3;
@@ -25,21 +25,21 @@ void fill_metrics(Record& record, const Plan& plan, const std::vector<OpCost>& o
   metrics.tokens_per_s_per_gpu = *metrics.tokens_per_s / plan.ranks;
   metrics.tflops_per_gpu = *metrics.tokens_per_s_per_gpu * record.flops->per_token / 1e12;
   if (!record.env.gpu) return;
-  Peaks& peaks = metrics.peaks.emplace();
+  DeviceRates& peaks = metrics.peaks.emplace();
   if (measured) {
     peaks.measured_bf16_tflops = measured->bf16_flops / 1e12;
     if (measured->fp8_flops > 0) peaks.measured_fp8_tflops = measured->fp8_flops / 1e12;
     peaks.measured_copy_gb_per_s = measured->bytes / 1e9;
     metrics.mfu_measured = speed_of_light(ops, *measured) / seconds;
   }
-  const std::optional<Peak> peak = dense_peaks(record.env.gpu->name);
+  const std::optional<DatasheetRates> peak = datasheet_rates(record.env.gpu->name);
   if (!peak) return;
   peaks.bf16_tflops = peak->bf16_tflops;
   peaks.fp8_tflops = peak->fp8_tflops;
   peaks.memory_gb_per_s = peak->memory_gb_per_s;
   peaks.source = peak->source;
   metrics.mfu_bf16 = *metrics.tflops_per_gpu / peak->bf16_tflops;
-  if (const std::optional<OpPeaks> sheet = op_peaks(*peak, plan.recipe))
+  if (const std::optional<OpRates> sheet = op_rates(*peak, plan.recipe))
     metrics.sol = speed_of_light(ops, *sheet) / seconds;
   for (const auto& [name, share] : {std::pair{"mfu_bf16", metrics.mfu_bf16}, std::pair{"sol", metrics.sol}})
     if (share > 1.0)

@@ -14,7 +14,7 @@ namespace precbench {
 /// the data sheet above 1 means that the measurement is wrong: the status becomes crashed, and of the record
 /// only the metrics are dropped.
 void fill_metrics(Record& record, const Plan& plan, const std::vector<OpCost>& ops,
-                  const std::optional<OpPeaks>& measured, std::optional<double> energy_j_per_token);
+                  const std::optional<OpRates>& measured, std::optional<double> energy_j_per_token);
 
 /// A case that could not finish keeps what was known; its series stay for the reader, its metrics do not.
 void fail(Record& record, Status status, const std::string& error);

@@ -37,7 +37,7 @@ TEST_CASE("metrics carry their denominators", "[metrics]") {
   Record record = measured_record(c, 100);
   // A tenth of the step's time at the peak rate.
   const std::vector<OpCost> ops = {{"matmul", OpClass::gemm, 989e10, 0, DType::bf16}};
-  fill_metrics(record, make_plan(c), ops, OpPeaks{494.5e12, 0, 4e12}, 0.5);
+  fill_metrics(record, make_plan(c), ops, OpRates{494.5e12, 0, 4e12}, 0.5);
   CHECK(record.status == Status::ok);
   const Metrics& m = *record.metrics;
   CHECK(std::fabs(*m.tokens_per_s - 80000) < 1e-6);

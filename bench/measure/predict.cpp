@@ -1,4 +1,4 @@
-// Dry runs and what is read off their books. See predict.h.
+// Dry runs and what is read off their accounts. See predict.h.
 #include "bench/measure/predict.h"
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 namespace precbench {
 namespace {
 
-class Books final : public OpObserver {
+class StepAccounts final : public OpObserver {
  public:
   void begin(const OpCost& cost) override { ops.push_back(cost); }
   void end(const OpCost&) override {}
@@ -42,11 +42,11 @@ DryRun dry_run(const Plan& plan, const Device* device) {
   constexpr std::int64_t kUnlimited = std::int64_t{1} << 55;
   try {
     Rank rank(*dry, *comm, plan, dry->allocate(kUnlimited), kUnlimited);
-    Books books;
-    dry->set_observer(&books);
-    comm->set_observer(&books);
+    StepAccounts accounts;
+    dry->set_observer(&accounts);
+    comm->set_observer(&accounts);
     rank.enqueue();
-    return {rank.arena().peak(), rank.arena().highest(), rank.arena().peak_extent(), std::move(books.ops)};
+    return {rank.arena().peak(), rank.arena().highest(), rank.arena().peak_extent(), std::move(accounts.ops)};
   } catch (const OutOfMemory& error) {
     throw OutOfMemory(fmt::format("{} with {} x {} tokens: a rank needs more than {} PiB", plan.model.name,
                                   plan.B, plan.T, kUnlimited >> 50),
@@ -58,9 +58,9 @@ std::int64_t watching_bytes(const Plan& plan) {
   // Saving gathers one unit at a time; statistics and fingerprints take a few words.
   std::int64_t largest = 0;
   const Layout layout(plan.model, plan.parameters.shards, plan.parameters.whole_blocks());
-  if (layout.pieces() > 1)
+  if (layout.shards() > 1)
     for (int u = 0; u < layout.unit_count(); ++u)
-      largest = std::max(largest, bytes_of(DType::f32, layout.shard_size(u) * layout.pieces()));
+      largest = std::max(largest, bytes_of(DType::f32, layout.shard_size(u) * layout.shards()));
   return largest + 64 * Arena::kAlignment;
 }
 
@@ -81,7 +81,7 @@ MemorySegments memory_segments(const MemoryUse& highest, std::int64_t peak) {
   return m;
 }
 
-double speed_of_light(const std::vector<OpCost>& ops, const OpPeaks& peaks) {
+double speed_of_light(const std::vector<OpCost>& ops, const OpRates& peaks) {
   double seconds = 0;
   for (const OpCost& op : ops) {
     if (op.op_class == OpClass::communication) continue;
@@ -91,9 +91,9 @@ double speed_of_light(const std::vector<OpCost>& ops, const OpPeaks& peaks) {
   return seconds;
 }
 
-std::optional<OpPeaks> op_peaks(const Peak& peak, const Recipe& recipe) {
+std::optional<OpRates> op_rates(const DatasheetRates& peak, const Recipe& recipe) {
   if (recipe.quantized() && !peak.fp8_tflops) return std::nullopt;
-  return OpPeaks{peak.bf16_tflops * 1e12, peak.fp8_tflops.value_or(0) * 1e12, peak.memory_gb_per_s * 1e9};
+  return OpRates{peak.bf16_tflops * 1e12, peak.fp8_tflops.value_or(0) * 1e12, peak.memory_gb_per_s * 1e9};
 }
 
 Support support_of(const Recipe& recipe, const Device& device) {
@@ -110,12 +110,12 @@ Prediction predict(const Case& c, const KnownGpu* gpu) {
   p.flops_per_step = per_token * static_cast<double>(plan.tokens_per_step());
   p.unsupported = plan.why_unsupported();
   if (!p.unsupported.empty()) return p;
-  const DryRun books = dry_run(plan, nullptr);
-  p.memory = memory_segments(books.highest, books.peak.total());
+  const DryRun accounts = dry_run(plan, nullptr);
+  p.memory = memory_segments(accounts.highest, accounts.peak.total());
   if (!gpu || support_of(plan.recipe, gpu->device).path() != ExecutionPath::native) return p;
-  if (const std::optional<Peak> peak = dense_peaks(gpu->name))
-    if (const std::optional<OpPeaks> peaks = op_peaks(*peak, plan.recipe))
-      p.seconds_per_step = speed_of_light(books.ops, *peaks);
+  if (const std::optional<DatasheetRates> peak = datasheet_rates(gpu->name))
+    if (const std::optional<OpRates> peaks = op_rates(*peak, plan.recipe))
+      p.seconds_per_step = speed_of_light(accounts.ops, *peaks);
   return p;
 }
 

@@ -1,4 +1,4 @@
-// The dry run: the unchanged step on a device that touches no data, with all books kept.
+// The dry run: the unchanged step on a device that touches no data, with everything accounted for.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@
 
 namespace precbench {
 
-/// The books of one optimizer step on one rank.
+/// The accounts of one optimizer step on one rank.
 struct DryRun {
   MemoryUse peak, highest;  ///< bytes by segment: at the moment of largest use, and each at its own highest
   std::int64_t extent = 0;  ///< bytes the arena of a real run needs
@@ -33,12 +33,12 @@ MemorySegments memory_segments(const MemoryUse& highest, std::int64_t peak);
 
 /// Seconds that the ops take at least on hardware with these peaks (FLOP/s and bytes/s): each op at the peak
 /// of its own precision or at memory bandwidth, whichever is longer. Collectives are not counted.
-struct OpPeaks {
+struct OpRates {
   double bf16_flops = 0, fp8_flops = 0, bytes = 0;
 };
-double speed_of_light(const std::vector<OpCost>& ops, const OpPeaks& peaks);
+double speed_of_light(const std::vector<OpCost>& ops, const OpRates& peaks);
 /// Of a GPU of the data sheet `peak`; null where the recipe needs an FP8 peak that the GPU does not have.
-std::optional<OpPeaks> op_peaks(const Peak& peak, const Recipe& recipe);
+std::optional<OpRates> op_rates(const DatasheetRates& peak, const Recipe& recipe);
 
 /// How the three GEMMs run on a device.
 Support support_of(const Recipe& recipe, const Device& device);

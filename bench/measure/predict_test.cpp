@@ -95,9 +95,9 @@ TEST_CASE("a run uses the memory that its dry run predicts, to the byte", "[pred
           c.batch = 4;
           c.seq = 32;
           const Plan plan = make_plan(c);
-          const DryRun books = dry_run(plan, nullptr);
-          for (const MemoryUse& use : used(plan, books.extent, &Arena::peak))
-            CHECK(use.bytes == books.peak.bytes);
+          const DryRun accounts = dry_run(plan, nullptr);
+          for (const MemoryUse& use : used(plan, accounts.extent, &Arena::peak))
+            CHECK(use.bytes == accounts.peak.bytes);
         }
 }
 
@@ -131,11 +131,11 @@ TEST_CASE("memory is predicted with every other choice too", "[predict]") {
       set_text(c, *find_field(text.substr(0, equals)), text.substr(equals + 1));
       const Plan plan = make_plan(c);
       REQUIRE(plan.why_unsupported() == "");
-      const DryRun books = dry_run(plan, nullptr);
-      for (const MemoryUse& use : used(plan, books.extent, &Arena::highest))
-        CHECK(use.bytes == books.highest.bytes);
+      const DryRun accounts = dry_run(plan, nullptr);
+      for (const MemoryUse& use : used(plan, accounts.extent, &Arena::highest))
+        CHECK(use.bytes == accounts.highest.bytes);
       // And no byte less would do.
-      CHECK_THROWS_AS(used(plan, books.extent - 1, &Arena::highest), OutOfMemory);
+      CHECK_THROWS_AS(used(plan, accounts.extent - 1, &Arena::highest), OutOfMemory);
     }
 }
 
@@ -169,9 +169,9 @@ TEST_CASE("a time is predicted where the recipe is native and the GPU's peaks ar
   CHECK(predict(c, &known).seconds_per_step.value_or(0) > 0);
   c.recipe = "mxfp8";
   CHECK(!predict(c, &known).seconds_per_step.has_value());
-  const Peak old_gpu{312, std::nullopt, 2039, "data sheet"};
-  CHECK(op_peaks(old_gpu, find_recipe("bf16")).has_value());
-  CHECK(!op_peaks(old_gpu, find_recipe("mxfp8")).has_value());
+  const DatasheetRates old_gpu{312, std::nullopt, 2039, "data sheet"};
+  CHECK(op_rates(old_gpu, find_recipe("bf16")).has_value());
+  CHECK(!op_rates(old_gpu, find_recipe("mxfp8")).has_value());
 }
 
 TEST_CASE("a prediction of what cannot run says why", "[predict]") {
@@ -223,7 +223,7 @@ TEST_CASE("an FP8 gather sends less than a BF16 gather, or is refused with the p
   }
 }
 
-TEST_CASE("a token that occurs again does not read or write its row again in the books", "[predict]") {
+TEST_CASE("a token that occurs again does not read or write its row again in the accounts", "[predict]") {
   Case c;  // tiny: 256 tokens are known
   const auto bytes_of_op = [&](std::int64_t batch, const std::string& name) {
     c.batch = batch;

@@ -6,14 +6,14 @@
 
 namespace precbench {
 
-void QuantizationStatistics::observe(std::int64_t layer, const char* role, const Operand& operand) {
+void QuantizationStatistics::observe(std::int64_t layer, const char* role, const QuantizedTensor& operand) {
   if (!plan_.converted[layer]) return;
-  add(std::string(role) + " rows", operand, operand.row, false);
-  add(std::string(role) + " columns", operand, operand.col, true);
+  add(std::string(role) + " rows", operand, operand.rowwise, false);
+  add(std::string(role) + " columns", operand, operand.columnwise, true);
 }
 
-void QuantizationStatistics::add(const std::string& role, const Operand& operand, const Form& form,
-                                 bool columns) {
+void QuantizationStatistics::add(const std::string& role, const QuantizedTensor& operand,
+                                 const GemmOperand& form, bool columns) {
   if (form.empty() || !form.format.quantized()) return;
   const Scope scope(arena_);
   const Tensor out = arena_.push(Segment::other, DType::f32, 1, 5);

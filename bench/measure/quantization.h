@@ -16,7 +16,7 @@ class QuantizationStatistics final : public QuantizationObserver {
   QuantizationStatistics(Device& device, Arena& arena, const Plan& plan)
       : device_(device), arena_(arena), plan_(plan) {}
 
-  void observe(std::int64_t layer, const char* role, const Operand& operand) override;
+  void observe(std::int64_t layer, const char* role, const QuantizedTensor& operand) override;
 
   /// One entry per role and direction, over all blocks: "qkv.x rows", "o.dy columns", ...
   std::vector<QuantizationStats> result() const;
@@ -26,7 +26,7 @@ class QuantizationStatistics final : public QuantizationObserver {
     std::string format;
     double signal = 0, noise = 0, nonzero = 0, underflow = 0, saturated = 0;
   };
-  void add(const std::string& role, const Operand& operand, const Form& form, bool columns);
+  void add(const std::string& role, const QuantizedTensor& operand, const GemmOperand& form, bool columns);
 
   Device& device_;
   Arena& arena_;

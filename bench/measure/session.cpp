@@ -145,7 +145,7 @@ void Session::run() {
   const std::unique_ptr<CommGroup> group = case_.device == "cuda" && plan_.ranks > 1
                                                ? make_nccl_group(share_.world, share_.local)
                                                : make_local_group(plan_.ranks);
-  run_team(
+  run_rank_threads(
       share_, [&](int rank) { run_rank(rank, *group); }, [&] { group->abort(); }, board_);
   // What rank 0 has measured is the case's; other processes only say that their part is done.
   if (share_.first == 0) measure();
@@ -278,7 +278,7 @@ void Session::note_changed_parameters(const std::vector<std::uint64_t>& before,
 /// A kind of collective whose buffers do not fit stays without a rate: what was measured before is worth more.
 void Session::probe_collectives(Rank& rank, const std::vector<CollectiveCount>& collectives) {
   note_work(rank.comm().rank(), "the collectives alone");
-  rank.parameters().drop_gradients();
+  rank.parameters().release_gradients();
   const auto rates = bus_bandwidths(rank.device(), rank.arena(), rank.parameters().comms(), collectives);
   if (rank.comm().rank() != 0) return;
   for (std::size_t i = 0; i < rates.size(); ++i) {
@@ -341,12 +341,12 @@ void Session::measure() {
     record_.warnings.push_back(fmt::format("{} of {} parameter tensors did not change in the first step",
                                            *training.params_total - *training.params_changed,
                                            *training.params_total));
-  std::optional<OpPeaks> ceilings;
+  std::optional<OpRates> ceilings;
   if (record_.env.gpu && record_.support->path() == ExecutionPath::native) {
     for (int rank = share_.first; rank < share_.first + share_.local; ++rank)
       note_work(rank, "the GPU's rates");
     try {
-      ceilings = measure_ceilings(*make_cuda_device(share_.first_gpu), plan_.recipe);
+      ceilings = measure_rates(*make_cuda_device(share_.first_gpu), plan_.recipe);
     } catch (const OutOfMemory& error) {
       record_.warnings.push_back(fmt::format("the GPU's own rates were not measured: {}", error.what()));
     }

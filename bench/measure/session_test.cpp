@@ -85,7 +85,7 @@ std::set<std::string> roles_of(const Record& record) {
 
 /// Every operand of every linear layer, in the direction of each GEMM that takes it quantized.
 std::set<std::string> expected_roles(const Recipe& recipe) {
-  const std::pair<const char*, OperandFormat> operands[] = {
+  const std::pair<const char*, QuantFormat> operands[] = {
       {"x rows", recipe.fprop.a}, {"x columns", recipe.wgrad.b},  {"dy rows", recipe.dgrad.a},
       {"w rows", recipe.fprop.b}, {"dy columns", recipe.wgrad.a}, {"w columns", recipe.dgrad.b}};
   std::set<std::string> roles;

@@ -154,8 +154,9 @@ NodeShare share_from_json(const nlohmann::ordered_json& json) {
 
 }  // namespace
 
-ChildResult run_child(const std::vector<std::string>& command, const Case& c, const NodeShare& share,
-                      double timeout_s, const std::function<bool()>& stop) {
+CaseProcessResult run_case_process(const std::vector<std::string>& command, const Case& c,
+                                   const NodeShare& share, double timeout_s,
+                                   const std::function<bool()>& stop) {
   using Clock = std::chrono::steady_clock;
   Fd input = memory_file(task_to_json(c, share).dump());
   Pipe record, output;
@@ -176,7 +177,7 @@ ChildResult run_child(const std::vector<std::string>& command, const Case& c, co
   record.write.close();
   output.write.close();
 
-  ChildResult result;
+  CaseProcessResult result;
   const StopsWithUs stops_with_us(pid);
   RunningTime running;
   std::array<pollfd, 2> polled = {pollfd{record.read.get(), POLLIN, 0}, pollfd{output.read.get(), POLLIN, 0}};
@@ -203,9 +204,9 @@ ChildResult run_child(const std::vector<std::string>& command, const Case& c, co
     if (!interrupted() && !late && !(stop && stop())) continue;
     // One that has ended by itself before anybody looked, as while this process was stopped, was in time.
     if (late && !interrupted() && ended()) break;
-    result.end = interrupted() ? ChildResult::End::interrupted
-                 : late        ? ChildResult::End::timed_out
-                               : ChildResult::End::stopped;
+    result.end = interrupted() ? CaseProcessResult::End::interrupted
+                 : late        ? CaseProcessResult::End::timed_out
+                               : CaseProcessResult::End::stopped;
     kill(-pid, SIGTERM);
     told = now;
   }
@@ -215,8 +216,8 @@ ChildResult run_child(const std::vector<std::string>& command, const Case& c, co
   drain(output.read, result.last_lines, kLastBytes);
   while (result.last_lines.ends_with('\n')) result.last_lines.pop_back();
   result.out_of_memory = kernel_oom_kills() > oom_kills_before;
-  if (result.end != ChildResult::End::exited) return result;
-  if (WIFSIGNALED(status)) result.end = ChildResult::End::signalled;
+  if (result.end != CaseProcessResult::End::exited) return result;
+  if (WIFSIGNALED(status)) result.end = CaseProcessResult::End::signalled;
   result.code = WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status);
   return result;
 }

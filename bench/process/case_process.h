@@ -26,7 +26,7 @@ namespace precbench {
 inline constexpr int kRecordFd = 3;
 inline constexpr int kBadInputExit = 2;
 
-struct ChildResult {
+struct CaseProcessResult {
   enum class End {
     exited,
     signalled,
@@ -46,8 +46,9 @@ struct ChildResult {
 /// Runs `command` on this process's `share` of `c` and waits for its end, for `timeout_s` RunningTime (0: for
 /// ever), for interrupted(), or until `stop`, which is asked ten times a second. Throws std::system_error
 /// where no process can be started.
-ChildResult run_child(const std::vector<std::string>& command, const Case& c, const NodeShare& share,
-                      double timeout_s, const std::function<bool()>& stop = {});
+CaseProcessResult run_case_process(const std::vector<std::string>& command, const Case& c,
+                                   const NodeShare& share, double timeout_s,
+                                   const std::function<bool()>& stop = {});
 
 /// The child's side: reads the case, runs `run`, writes the record. Returns the exit status.
 /// `run` is a parameter so that the runner can be tested with cases that crash on request.

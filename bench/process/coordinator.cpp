@@ -1,4 +1,4 @@
-// Meeting the followers, running a case with them, and finding out who was the first to fail. See coordinator.h.
+// Meeting the workers, running a case with them, and finding out who was the first to fail. See coordinator.h.
 #include "bench/process/coordinator.h"
 
 #include <fmt/format.h>
@@ -14,11 +14,11 @@
 namespace precbench {
 namespace {
 
-using End = ChildResult::End;
+using End = CaseProcessResult::End;
 using namespace std::chrono_literals;
 
 constexpr auto kPoll = 50ms;
-constexpr std::size_t kLongestWords = 4096;  ///< of a follower's, in a row
+constexpr std::size_t kLongestWords = 4096;  ///< of a worker's, in a row
 
 /// Status and error of a record as text; no status where it is not a record.
 std::pair<std::string, std::string> outcome_of(const std::string& record) {
@@ -29,11 +29,11 @@ std::pair<std::string, std::string> outcome_of(const std::string& record) {
 }
 
 /// Ended by itself with a row, whatever its status.
-bool has_row(const ChildResult& result) {
+bool has_row(const CaseProcessResult& result) {
   return result.end == End::exited && result.code == 0 && !outcome_of(result.record).first.empty();
 }
 
-bool failed(const ChildResult& result) { return result.end != End::stopped && !succeeded(result); }
+bool failed(const CaseProcessResult& result) { return result.end != End::stopped && !succeeded(result); }
 
 /// A process with a status to report ends by itself, and its row has the measurements, so it is given the
 /// time.
@@ -41,7 +41,7 @@ constexpr int kRowWeight = 2;
 
 /// Of failures that come together, the cause is the heaviest: a process that dies takes the others'
 /// collectives with it, and those then fail in ways of their own.
-int weight(const ChildResult& result) {
+int weight(const CaseProcessResult& result) {
   switch (result.end) {
     case End::interrupted:
       return 6;
@@ -61,59 +61,56 @@ int weight(const ChildResult& result) {
 
 }  // namespace
 
-bool succeeded(const ChildResult& result) {
+bool succeeded(const CaseProcessResult& result) {
   return result.end == End::exited && result.code == 0 &&
          outcome_of(result.record).first == name_of(Status::ok);
 }
 
-Leader::Leader(const Nodes& nodes, const Address& address, const std::string& secret,
-               const Patience& patience)
-    : nodes_(nodes), patience_(patience), visible_gpus_(find_gpus().count), host_(host_name()) {
+Coordinator::Coordinator(const Nodes& nodes, const Address& address, const std::string& secret,
+                         const Timeouts& timeouts)
+    : nodes_(nodes), timeouts_(timeouts), visible_gpus_(find_gpus().count), host_(host_name()) {
   Reception reception(nodes, address, secret);
-  for (int process = 1; process < nodes.count; ++process) followers_.push_back({process, "", Link(), true});
-  const auto follower = [&](int process) -> Follower& {
-    return followers_[static_cast<std::size_t>(process) - 1];
-  };
+  for (int process = 1; process < nodes.count; ++process) workers_.push_back({process, "", Link(), true});
+  const auto worker = [&](int process) -> Worker& { return workers_[static_cast<std::size_t>(process) - 1]; };
   const auto unmet = [&] {
-    return std::find_if(followers_.begin(), followers_.end(),
-                        [](const Follower& f) { return !f.link.open(); });
+    return std::find_if(workers_.begin(), workers_.end(), [](const Worker& f) { return !f.link.open(); });
   };
-  for (const auto end = Clock::now() + patience.meet; unmet() != followers_.end();) {
+  for (const auto end = Clock::now() + timeouts.meet; unmet() != workers_.end();) {
     if (Clock::now() > end)
       throw InvalidInput(fmt::format(
           "process {} of {} has not come to {} within {} s{}{}", unmet()->process, nodes.count,
-          to_string(address), patience.meet / 1.0s,
+          to_string(address), timeouts.meet / 1.0s,
           reception.last_refusal().empty() ? "" : "; refused meanwhile: ", reception.last_refusal()));
-    for (Guest& guest : reception.admit(kPoll, [&](int process) { return follower(process).link.open(); }))
-      follower(guest.process) = {guest.process, guest.host, std::move(guest.link), true};
+    for (Guest& guest : reception.admit(kPoll, [&](int process) { return worker(process).link.open(); }))
+      worker(guest.process) = {guest.process, guest.host, std::move(guest.link), true};
     // One that ends before the others have come may be started again; none has anything to say yet.
-    for (Follower& f : followers_)
+    for (Worker& f : workers_)
       if (f.link.receive()) f.link.close();
   }
 }
 
-std::string Leader::name(int process, const std::string& host, const Case& c) const {
+std::string Coordinator::name(int process, const std::string& host, const Case& c) const {
   const int local = static_cast<int>(c.gpus) / nodes_.count, first = process * local;
   const std::string ranks =
       local > 1 ? fmt::format("ranks {}-{}", first, first + local - 1) : fmt::format("rank {}", first);
   return fmt::format("process {} ({}, {})", process, host, ranks);
 }
 
-bool Leader::all_reported() const {
-  return std::all_of(followers_.begin(), followers_.end(), [](const Follower& f) { return f.reported; });
+bool Coordinator::all_reported() const {
+  return std::all_of(workers_.begin(), workers_.end(), [](const Worker& f) { return f.reported; });
 }
 
-std::vector<std::string> Leader::silent(const Case& c) const {
+std::vector<std::string> Coordinator::silent(const Case& c) const {
   std::vector<std::string> names;
-  for (const Follower& f : followers_)
+  for (const Worker& f : workers_)
     if (!f.reported) names.push_back(name(f.process, f.host, c));
   return names;
 }
 
-void Leader::listen(const Case& c) {
-  for (Follower& f : followers_) {
+void Coordinator::listen(const Case& c) {
+  for (Worker& f : workers_) {
     if (f.reported) continue;
-    ChildResult result;
+    CaseProcessResult result;
     result.where = name(f.process, f.host, c);
     const auto report = f.link.receive();
     if (const int end = report ? integer_in(*report, "end", -1) : -1;
@@ -144,53 +141,54 @@ void Leader::listen(const Case& c) {
   }
 }
 
-void Leader::note_failure() { first_failure_ = std::min(first_failure_, Clock::now()); }
+void Coordinator::note_failure() { first_failure_ = std::min(first_failure_, Clock::now()); }
 
-bool Leader::must_stop() const {
-  const bool certain = std::any_of(results_.begin(), results_.end(),
-                                   [](const ChildResult& r) { return failed(r) && weight(r) > kRowWeight; });
-  return certain || Clock::now() - patience_.row > first_failure_;
+bool Coordinator::must_stop() const {
+  const bool certain = std::any_of(results_.begin(), results_.end(), [](const CaseProcessResult& r) {
+    return failed(r) && weight(r) > kRowWeight;
+  });
+  return certain || Clock::now() - timeouts_.row > first_failure_;
 }
 
-void Leader::wait_for_reports(const Case& c, const std::function<bool()>& give_up) {
+void Coordinator::wait_for_reports(const Case& c, const std::function<bool()>& give_up) {
   for (listen(c); !all_reported() && !give_up(); listen(c))
-    std::find_if(followers_.begin(), followers_.end(), [](const Follower& f) {
+    std::find_if(workers_.begin(), workers_.end(), [](const Worker& f) {
       return !f.reported;
     })->link.wait(kPoll);
 }
 
-void Leader::stop_others(const Case& c) {
-  for (Follower& f : followers_)
+void Coordinator::stop_others(const Case& c) {
+  for (Worker& f : workers_)
     if (!f.reported) f.link.send({{"do", "stop"}});
-  wait_for_reports(c, [&, end = Clock::now() + patience_.stop] { return Clock::now() >= end; });
+  wait_for_reports(c, [&, end = Clock::now() + timeouts_.stop] { return Clock::now() >= end; });
 }
 
-ChildResult Leader::verdict(const Case& c) const {
+CaseProcessResult Coordinator::verdict(const Case& c) const {
   // Of equal rows, this process's own has the measurements.
   const std::string here = name(0, host_, c);
-  const auto key_of = [&](const ChildResult& r) {
+  const auto key_of = [&](const CaseProcessResult& r) {
     return std::pair(weight(r), has_row(r) && r.where == here);
   };
-  const auto cause =
-      std::max_element(results_.begin(), results_.end(),
-                       [&](const ChildResult& x, const ChildResult& y) { return key_of(x) < key_of(y); });
-  ChildResult result = *cause;
+  const auto cause = std::max_element(
+      results_.begin(), results_.end(),
+      [&](const CaseProcessResult& x, const CaseProcessResult& y) { return key_of(x) < key_of(y); });
+  CaseProcessResult result = *cause;
   if (has_row(result)) {
     if (result.where == here) result.where.clear();  // a row like any other
     return result;
   }
-  for (const ChildResult& other : results_)
+  for (const CaseProcessResult& other : results_)
     if (&other != &*cause && failed(other) && !other.last_lines.empty())
       result.last_lines += fmt::format("; {}: {}", other.where, other.last_lines);
   return result;
 }
 
-ChildResult Leader::timed_out(const std::vector<std::string>& suspects) const {
-  ChildResult result;
+CaseProcessResult Coordinator::timed_out(const std::vector<std::string>& suspects) const {
+  CaseProcessResult result;
   result.end = End::timed_out;
   if (!suspects.empty()) result.where = fmt::format("{} did not report", fmt::join(suspects, ", "));
   // Asked to end, a process's ranks say how far they are; those that cannot are where it hangs.
-  for (const ChildResult& r : results_) {
+  for (const CaseProcessResult& r : results_) {
     const bool named = std::find(suspects.begin(), suspects.end(), r.where) != suspects.end();
     if (succeeded(r) || (named && r.last_lines.empty())) continue;
     result.last_lines += fmt::format("{}{}: {}", result.last_lines.empty() ? "" : "; ", r.where,
@@ -199,12 +197,12 @@ ChildResult Leader::timed_out(const std::vector<std::string>& suspects) const {
   return result;
 }
 
-ChildResult Leader::run(const std::vector<std::string>& command, const Case& c, double timeout_s) {
+CaseProcessResult Coordinator::run(const std::vector<std::string>& command, const Case& c, double timeout_s) {
   results_.clear();
   first_failure_ = Clock::time_point::max();
-  for (const Follower& f : followers_)
+  for (const Worker& f : workers_)
     if (!f.link.open()) {
-      ChildResult result;
+      CaseProcessResult result;
       result.end = End::lost;
       result.where = name(f.process, f.host, c);
       return result;
@@ -214,12 +212,12 @@ ChildResult Leader::run(const std::vector<std::string>& command, const Case& c, 
     const double seconds = running.seconds();  // looked at in every round
     return timeout_s > 0 && seconds > timeout_s;
   };
-  for (Follower& f : followers_) {
+  for (Worker& f : workers_) {
     f.reported = false;
     f.link.send({{"do", "run"}, {"case", case_to_json(c)}});
   }
   const NodeShare share = share_of(nodes_, static_cast<int>(c.gpus), visible_gpus_);
-  ChildResult own = run_child(command, c, share, timeout_s, [&] {
+  CaseProcessResult own = run_case_process(command, c, share, timeout_s, [&] {
     listen(c);
     late();
     return must_stop();
@@ -237,7 +235,7 @@ ChildResult Leader::run(const std::vector<std::string>& command, const Case& c, 
   const std::vector<std::string> unfinished = silent(c);
   stop_others(c);
   const std::vector<std::string> gone = silent(c);
-  for (Follower& f : followers_)
+  for (Worker& f : workers_)
     if (!f.reported) f.link.close();
 
   if (own.end == End::interrupted) return own;
@@ -245,26 +243,26 @@ ChildResult Leader::run(const std::vector<std::string>& command, const Case& c, 
   // is the one, or its last words tell.
   if (timeout) return timed_out(gone.empty() && succeeded(own) ? unfinished : gone);
   for (const std::string& name : gone) {
-    ChildResult lost;
+    CaseProcessResult lost;
     lost.end = End::lost;
     lost.where = name;
     results_.push_back(lost);
   }
   if (!std::all_of(results_.begin(), results_.end(), succeeded)) return verdict(c);
   own.where.clear();
-  for (const ChildResult& other : results_) own.stopped_s = std::max(own.stopped_s, other.stopped_s);
+  for (const CaseProcessResult& other : results_) own.stopped_s = std::max(own.stopped_s, other.stopped_s);
   return own;
 }
 
-std::vector<std::string> Leader::lost() const {
+std::vector<std::string> Coordinator::lost() const {
   std::vector<std::string> names;
-  for (const Follower& f : followers_)
+  for (const Worker& f : workers_)
     if (!f.link.open()) names.push_back(fmt::format("process {} ({})", f.process, f.host));
   return names;
 }
 
-void Leader::finish(int status) {
-  for (Follower& f : followers_) f.link.send({{"do", "end"}, {"status", status}});
+void Coordinator::finish(int status) {
+  for (Worker& f : workers_) f.link.send({{"do", "end"}, {"status", status}});
 }
 
 }  // namespace precbench

@@ -1,4 +1,4 @@
-// Several processes that run a sweep together, as they are: a leader and its followers, each with a child, on
+// Several processes that run a sweep together, as they are: a coordinator and its workers, each with a child, on
 // this host without GPUs. The children are this test binary: the hidden test below runs one part of a case
 // and misbehaves as the case's seed says. Wherever a process is killed or stopped, no other may be left.
 #include "bench/process/coordinator.h"
@@ -58,37 +58,37 @@ void run_ranks(const NodeShare& share, StepBoard& board) {
 
 /// The others wait for one that has failed, as ranks in a collective may.
 Record fake_part(const Case& c, const NodeShare& share, StepBoard& board) {
-  const bool leader = share.first == 0;
+  const bool coordinator = share.first == 0;
   std::ofstream(c.save_init, std::ios::app)
       << fmt::format("{} {} {} {} {}\n", c.seed, share.first, share.local, share.first_gpu, getpid())
       << std::flush;
   Record record = start_record(c);
-  if (c.seed == (leader ? kLeaderAborts : kFollowerAborts)) {
+  if (c.seed == (coordinator ? kLeaderAborts : kFollowerAborts)) {
     signal(SIGABRT, SIG_DFL);  // not the test framework's handler
     fmt::print(stderr, "the reason\n");
     abort();
-  } else if (c.seed == kFollowerNeedsMore && !leader) {
+  } else if (c.seed == kFollowerNeedsMore && !coordinator) {
     record.status = Status::oom;
     record.error = "12 GiB more";
   } else if (c.seed == kFollowerNeedsMoreLater || c.seed == kLeaderNeedsMoreLater) {
-    if (leader == (c.seed == kFollowerNeedsMoreLater)) throw std::runtime_error("the peer is gone");
+    if (coordinator == (c.seed == kFollowerNeedsMoreLater)) throw std::runtime_error("the peer is gone");
     std::this_thread::sleep_for(300ms);
     record.status = Status::oom;
     record.error = "12 GiB more";
-  } else if (c.seed == kFollowerRefuses && !leader) {
+  } else if (c.seed == kFollowerRefuses && !coordinator) {
     throw InvalidInput("--data: corpus.bin: not on this host");
   } else if (c.seed == kAllDiverge) {
-    if (leader) std::this_thread::sleep_for(300ms);
+    if (coordinator) std::this_thread::sleep_for(300ms);
     record.status = Status::diverged;
-    record.error = leader ? "at step 2" : "seen from afar";
+    record.error = coordinator ? "at step 2" : "seen from afar";
   } else if (c.seed == kFollowerTakesLonger) {
-    if (!leader) std::this_thread::sleep_for(300ms);
+    if (!coordinator) std::this_thread::sleep_for(300ms);
   } else if (c.seed == kFollowerTakesSeconds) {
-    if (!leader) std::this_thread::sleep_for(4s);
+    if (!coordinator) std::this_thread::sleep_for(4s);
   } else if (c.seed == kRankSleeps) {
     run_ranks(share, board);
     hang();
-  } else if (c.seed < kFine && !(c.seed == kFollowerIsLate && leader)) {
+  } else if (c.seed < kFine && !(c.seed == kFollowerIsLate && coordinator)) {
     hang();
   }
   return record;
@@ -100,7 +100,7 @@ struct Part {
 };
 
 constexpr const char* kSecret = "of these processes";
-constexpr Patience kShort = {.meet = 60s, .stop = 1s, .row = 5s};
+constexpr Timeouts kShort = {.meet = 60s, .stop = 1s, .row = 5s};
 
 /// The processes of one sweep; killed at the end if the test has not waited for them.
 class Together {
@@ -160,11 +160,11 @@ class Together {
  private:
   int run(const Nodes& nodes) {
     errors_to(directory_ / fmt::format("stderr{}", nodes.index));
-    if (nodes.index > 0) return follow(nodes, address_, kSecret, grid_, options_.child, kShort);
-    Leader leader(nodes, address_, kSecret, kShort);
-    options_.leader = &leader;
+    if (nodes.index > 0) return run_worker(nodes, address_, kSecret, grid_, options_.child, kShort);
+    Coordinator coordinator(nodes, address_, kSecret, kShort);
+    options_.coordinator = &coordinator;
     const int status = run_sweep(grid_, options_);
-    leader.finish(status == kSweepInterrupted ? kSweepInterrupted : kSweepDone);
+    coordinator.finish(status == kSweepInterrupted ? kSweepInterrupted : kSweepDone);
     return status;
   }
 
@@ -244,12 +244,12 @@ TEST_CASE("a failure that follows from another's does not hide it", "[together]"
 TEST_CASE("bad input of one process ends the sweep of all", "[together]") {
   Together sweep(2, {kFollowerRefuses, kFine}, 2, 0);
   CHECK(sweep.exit_status(0) == 99);  // the exception
-  CHECK(sweep.exit_status(1) == kLeaderGone);
+  CHECK(sweep.exit_status(1) == kCoordinatorGone);
   CHECK(!sweep.any_part_alive());
   CHECK(sweep.said(0) == process_1("rank 1") + ": --data: corpus.bin: not on this host\n");
 }
 
-TEST_CASE("a follower that is killed ends the case at once, and the sweep", "[together]") {
+TEST_CASE("a worker that is killed ends the case at once, and the sweep", "[together]") {
   Together sweep(3, {kFine + 1, kHang, kFine}, 3, 0);
   REQUIRE(eventually([&] { return sweep.running(kHang, 3); }));
   kill(sweep.pid(1), SIGKILL);
@@ -268,18 +268,18 @@ TEST_CASE("a follower that is killed ends the case at once, and the sweep", "[to
   CHECK(said.ends_with("; start the processes again, and the same command goes on from there\n"));
 }
 
-TEST_CASE("followers end when their leader is killed", "[together]") {
+TEST_CASE("workers end when their coordinator is killed", "[together]") {
   Together sweep(3, {kHang, kFine}, 3, 0);
   REQUIRE(eventually([&] { return sweep.running(kHang, 3); }));
   kill(sweep.pid(0), SIGKILL);
   CHECK(sweep.exit_status(0) == -SIGKILL);
-  CHECK(sweep.exit_status(1) == kLeaderGone);
-  CHECK(sweep.exit_status(2) == kLeaderGone);
+  CHECK(sweep.exit_status(1) == kCoordinatorGone);
+  CHECK(sweep.exit_status(2) == kCoordinatorGone);
   CHECK(eventually([&] { return !sweep.any_part_alive(); }));
   CHECK(sweep.said(2) == "precbench: process 2 of 3 ends: process 0 ended before the sweep did\n");
 }
 
-TEST_CASE("a follower that is stopped ends the case in time with its name", "[together]") {
+TEST_CASE("a worker that is stopped ends the case in time with its name", "[together]") {
   Together sweep(2, {kHang, kFine}, 2, 4);
   REQUIRE(eventually([&] { return sweep.running(kHang, 2); }));
   kill(sweep.pid(1), SIGSTOP);
@@ -289,7 +289,7 @@ TEST_CASE("a follower that is stopped ends the case in time with its name", "[to
                                           " did not report: still running after 4 s (--timeout)"));
   CHECK(sweep.rows().size() == 1);
   kill(sweep.pid(1), SIGCONT);
-  CHECK(sweep.exit_status(1) == kLeaderGone);
+  CHECK(sweep.exit_status(1) == kCoordinatorGone);
   CHECK(eventually([&] { return !sweep.any_part_alive(); }));
 }
 
@@ -305,7 +305,7 @@ TEST_CASE("a case is in time by the clock of process 0, which stands still while
   CHECK(sweep.rows()[kFollowerTakesSeconds].status == Status::ok);
 }
 
-TEST_CASE("a part that outlasts the leader's is named once the time is up", "[together]") {
+TEST_CASE("a part that outlasts the coordinator's is named once the time is up", "[together]") {
   Together sweep(2, {kFollowerIsLate, kFine}, 2, 4);
   CHECK(sweep.exit_status(0) == kSweepFailures);
   CHECK(sweep.exit_status(1) == 0);
@@ -352,24 +352,24 @@ TEST_CASE("an interrupt while processes wait for the first is an interrupt", "[t
       std::this_thread::sleep_for(300ms);  // by then it waits
       kill(getpid(), SIGTERM);
     }).detach();
-    return follow({1, 2, 0, "the test"}, Address{"127.0.0.1", 1}, "", {}, child_command(kFakePart));
+    return run_worker({1, 2, 0, "the test"}, Address{"127.0.0.1", 1}, "", {}, child_command(kFakePart));
   });
   CHECK(exit_status(pid) == kSweepInterrupted);
 }
 
 TEST_CASE("processes do not wait for ever for each other", "[together]") {
-  constexpr Patience kNone = {.meet = 200ms, .stop = 1s, .row = 1s};
+  constexpr Timeouts kNone = {.meet = 200ms, .stop = 1s, .row = 1s};
   const Nodes first = {0, 2, 0, "the test"}, second = {1, 2, 0, "the test"};
   const Address address = {"127.0.0.1", 1};  // where no user's program can listen
-  CHECK_THROWS_WITH(follow(second, address, "", {}, child_command(kFakePart), kNone),
+  CHECK_THROWS_WITH(run_worker(second, address, "", {}, child_command(kFakePart), kNone),
                     "process 1 of 2 finds no process 0 at 127.0.0.1:1 within 0.2 s");
-  CHECK_THROWS_WITH(Leader(first, Address{"127.0.0.1", 0}, "", kNone),
+  CHECK_THROWS_WITH(Coordinator(first, Address{"127.0.0.1", 0}, "", kNone),
                     "process 1 of 2 has not come to 127.0.0.1:0 within 0.2 s");
 }
 
 TEST_CASE("an address that is not this host's is refused in one line", "[together]") {
   const Nodes nodes = {0, 2, 0, "the test"};
   CHECK_THROWS_WITH(
-      Leader(nodes, Address{"192.0.2.1", 29501}, ""),
+      Coordinator(nodes, Address{"192.0.2.1", 29501}, ""),
       "NCCL_COMM_ID: process 0 cannot listen at 192.0.2.1:29501: Cannot assign requested address");
 }

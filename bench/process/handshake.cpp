@@ -49,10 +49,10 @@ bool is_nonce(const std::string& text) {
   return text.size() == kNonceSize && text.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
-std::string proof_of(const std::string& secret, const char* role, const std::string& follower_nonce,
-                     const std::string& leader_nonce, int process, int of) {
+std::string proof_of(const std::string& secret, const char* role, const std::string& worker_nonce,
+                     const std::string& coordinator_nonce, int process, int of) {
   return hex(
-      hmac_sha256(secret, fmt::format("{} {} {} {} {}", role, follower_nonce, leader_nonce, process, of)));
+      hmac_sha256(secret, fmt::format("{} {} {} {} {}", role, worker_nonce, coordinator_nonce, process, of)));
 }
 
 }  // namespace
@@ -60,7 +60,7 @@ std::string proof_of(const std::string& secret, const char* role, const std::str
 Reception::Reception(const Nodes& nodes, const Address& address, const std::string& secret)
     : nodes_(nodes), secret_(secret), listener_(address) {}
 
-std::vector<Guest> Reception::admit(std::chrono::milliseconds patience,
+std::vector<Guest> Reception::admit(std::chrono::milliseconds timeouts,
                                     const std::function<bool(int)>& taken) {
   std::vector<Guest> guests;
   const auto here = [&](int process) {
@@ -69,7 +69,7 @@ std::vector<Guest> Reception::admit(std::chrono::milliseconds patience,
   };
   for (Stranger& stranger : strangers_) talk(stranger, guests, here);
   for (int i = 0; i < kMostAtOnce; ++i) {
-    Link link = listener_.accept(i == 0 ? patience : 0ms);
+    Link link = listener_.accept(i == 0 ? timeouts : 0ms);
     if (!link.open()) break;
     const std::string address = link.peer();
     strangers_.push_back({std::move(link), address, Clock::now(), 0, "", "", ""});
@@ -124,8 +124,8 @@ void Reception::answer(Stranger& stranger, const Message& hello, const std::func
     return refuse(stranger, fmt::format("is the second that says it is process {}", process));
   const std::string own = random_hex();
   stranger.host = text_in(hello, "host", stranger.address, kLongestHost);
-  stranger.its_proof = proof_of(secret_, "follower", nonce, own, process, of);
-  stranger.our_proof = proof_of(secret_, "leader", nonce, own, process, of);
+  stranger.its_proof = proof_of(secret_, "worker", nonce, own, process, of);
+  stranger.our_proof = proof_of(secret_, "coordinator", nonce, own, process, of);
   stranger.process = process;
   stranger.link.send({{"nonce", own}});
 }
@@ -162,11 +162,11 @@ Greeting greet(const Nodes& nodes, const Address& address, const std::string& se
     if (nonce.empty()) {
       nonce = text_in(*message, "nonce", "");
       if (!is_nonce(nonce)) return {Link(), "it is no process 0 of this version"};
-      link.send({{"proof", proof_of(secret, "follower", own, nonce, nodes.index, nodes.count)}});
+      link.send({{"proof", proof_of(secret, "worker", own, nonce, nodes.index, nodes.count)}});
       continue;
     }
     if (!equal_in_constant_time(text_in(*message, "proof", ""),
-                                proof_of(secret, "leader", own, nonce, nodes.index, nodes.count)))
+                                proof_of(secret, "coordinator", own, nonce, nodes.index, nodes.count)))
       return {Link(), "it does not know the secret (PRECBENCH_SECRET)"};
     link.trust();
     return {std::move(link), ""};

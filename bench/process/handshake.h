@@ -1,13 +1,13 @@
 // How the processes of a sweep let each other in: the same build, a process that is wanted, and the knowledge of one
 // secret, which neither sends. A stranger costs a line on standard error and no time.
 //
-//   follower   {"precbench": protocol, "schema", "method", "commit", "dirty", "process", "of", "host", "nonce"}
-//   leader     {"nonce"}
-//   follower   {"proof"}: HMAC-SHA256 of its role, both nonces, process and of, by the secret as key
-//   leader     {"proof"}: the same for its own role, which is the welcome
+//   worker   {"precbench": protocol, "schema", "method", "commit", "dirty", "process", "of", "host", "nonce"}
+//   coordinator     {"nonce"}
+//   worker   {"proof"}: HMAC-SHA256 of its role, both nonces, process and of, by the secret as key
+//   coordinator     {"proof"}: the same for its own role, which is the welcome
 //
-// Instead of either of its answers the leader may say {"refused": why} and close. A stranger gets no proof at which it
-// could try secrets, nor what a right hello would be; only who takes the leader's place hears a follower's proof, and
+// Instead of either of its answers the coordinator may say {"refused": why} and close. A stranger gets no proof at which it
+// could try secrets, nor what a right hello would be; only who takes the coordinator's place hears a worker's proof, and
 // rendezvous.h asks for a secret that cannot be guessed. Without one the key is empty: then anybody with this build can come
 // in. What follows is neither encrypted nor signed: who can change what is on the wire can do so.
 #pragma once
@@ -30,15 +30,15 @@ struct Guest {
   Link link;
 };
 
-/// The leader's side. Whoever connects has a few seconds and a few kilobytes. Of too many, the oldest of the address
+/// The coordinator's side. Whoever connects has a few seconds and a few kilobytes. Of too many, the oldest of the address
 /// that has most make room: what somebody says before the proof is no merit, and one who is new needs a moment.
 class Reception {
  public:
   /// Throws InvalidInput where it cannot listen.
   Reception(const Nodes& nodes, const Address& address, const std::string& secret);
 
-  /// Those who have been let in since the last call; waits for `patience` at most. `taken`: processes that are here.
-  std::vector<Guest> admit(std::chrono::milliseconds patience, const std::function<bool(int)>& taken);
+  /// Those who have been let in since the last call; waits for `timeouts` at most. `taken`: processes that are here.
+  std::vector<Guest> admit(std::chrono::milliseconds timeouts, const std::function<bool(int)>& taken);
   /// Who was refused last, and why; empty where nobody was.
   const std::string& last_refusal() const { return last_refusal_; }
 
@@ -66,7 +66,7 @@ class Reception {
   int unsaid_ = 0;  // refusals since the last line about one
 };
 
-/// The follower's side, one attempt: an open link once it is let in.
+/// The worker's side, one attempt: an open link once it is let in.
 struct Greeting {
   Link link;
   std::string refusal;  ///< why not, where somebody answered

@@ -28,12 +28,12 @@ using Message = nlohmann::ordered_json;
 
 const Nodes kLeader = {0, 3, 0, "the test"}, kSecond = {1, 3, 0, "the test"}, kThird = {2, 3, 0, "the test"};
 
-/// What the leader says then, and all that it says.
+/// What the coordinator says then, and all that it says.
 const Message kNotKnown = {{"refused", "does not know the secret (PRECBENCH_SECRET)"}};
 
 bool never() { return false; }
 
-/// A leader's door, and who has come in by it.
+/// A coordinator's door, and who has come in by it.
 struct Door {
   explicit Door(const std::string& secret) : reception(kLeader, address, secret) {}
   void admit() {
@@ -42,7 +42,7 @@ struct Door {
     };
     for (Guest& guest : reception.admit(10ms, here)) guests.push_back(std::move(guest));
   }
-  /// What this follower makes of one attempt.
+  /// What this worker makes of one attempt.
   Greeting attempt(const Nodes& nodes, const std::string& secret) {
     auto greeting = std::async(std::launch::async, [&] { return greet(nodes, address, secret, never); });
     while (greeting.wait_for(0s) != std::future_status::ready) admit();
@@ -62,29 +62,29 @@ struct Door {
   std::vector<Guest> guests;
 };
 
-/// Somebody between a follower and the leader, who hears and passes on all that they say.
+/// Somebody between a worker and the coordinator, who hears and passes on all that they say.
 struct Between {
   Between(Door& to, const Nodes& nodes, const std::string& secret)
       : door(to), greeting(std::async(std::launch::async, [this, nodes, secret] {
           return greet(nodes, address, secret, never);
         })) {
-    follower = listener.accept(10s);
-    hello = door.next(follower);
+    worker = listener.accept(10s);
+    hello = door.next(worker);
   }
   /// The hello goes on with these changes.
   void pass_on(const Message& changes = Message::object()) {
-    Link leader = connect_to(door.address);
+    Link coordinator = connect_to(door.address);
     hello.update(changes);
-    leader.send(hello);
-    follower.send(nonce = door.next(leader));
-    leader.send(follower_proof = door.next(follower));
-    follower.send(leader_proof = door.next(leader));
+    coordinator.send(hello);
+    worker.send(nonce = door.next(coordinator));
+    coordinator.send(worker_proof = door.next(worker));
+    worker.send(coordinator_proof = door.next(coordinator));
   }
   Door& door;
   Address address = free_address();
   Listener listener{address};
-  Link follower;
-  Message hello, nonce, follower_proof, leader_proof;
+  Link worker;
+  Message hello, nonce, worker_proof, coordinator_proof;
   std::future<Greeting> greeting;
 };
 
@@ -149,7 +149,7 @@ TEST_CASE("who does not know the secret is not let in and hears no proof", "[hel
   Between stranger(door, kSecond, "another");
   stranger.pass_on();
   CHECK(stranger.nonce.size() == 1);
-  CHECK(stranger.leader_proof == kNotKnown);
+  CHECK(stranger.coordinator_proof == kNotKnown);
   CHECK(door.guests.empty());
   CHECK(door.reception.last_refusal() ==
         "a process at 127.0.0.1 does not know the secret (PRECBENCH_SECRET)");
@@ -167,22 +167,22 @@ TEST_CASE("a proof is good for one connection, one process, one number of proces
   Link replay = connect_to(door.address);
   replay.send(heard.hello);
   CHECK(door.next(replay) != heard.nonce);
-  replay.send(heard.follower_proof);
+  replay.send(heard.worker_proof);
   CHECK(door.next(replay) == kNotKnown);
 
   Between third(door, kThird, "a secret");
   third.pass_on({{"process", 1}});
-  CHECK(third.leader_proof == kNotKnown);
+  CHECK(third.coordinator_proof == kNotKnown);
   Between of_four(door, {1, 4, 0, "the test"}, "a secret");
   of_four.pass_on({{"of", 3}});
-  CHECK(of_four.leader_proof == kNotKnown);
+  CHECK(of_four.coordinator_proof == kNotKnown);
 
-  // To a follower, by one that has heard a leader, or says what the follower has just said.
+  // To a worker, by one that has heard a coordinator, or says what the worker has just said.
   for (const bool reflects : {false, true}) {
     Between again(door, kSecond, "a secret");
-    again.follower.send(heard.nonce);
-    const Message proof = door.next(again.follower);
-    again.follower.send(reflects ? proof : heard.leader_proof);
+    again.worker.send(heard.nonce);
+    const Message proof = door.next(again.worker);
+    again.worker.send(reflects ? proof : heard.coordinator_proof);
     CHECK(again.greeting.get().refusal == "it does not know the secret (PRECBENCH_SECRET)");
   }
   CHECK(door.guests.empty());
@@ -209,7 +209,7 @@ TEST_CASE("another build, a number that is not wanted and a second process of on
     link.send(hello);
     const std::string why = text_in(door.next(link), "refused", "");
     CHECK(why.starts_with("is another version: protocol "));
-    CHECK(why.find("this one is") == std::string::npos);  // that is for the leader's own error stream
+    CHECK(why.find("this one is") == std::string::npos);  // that is for the coordinator's own error stream
     CHECK(door.reception.last_refusal().find("; this one is protocol ") != std::string::npos);
   }
 }
@@ -268,9 +268,9 @@ TEST_CASE("strangers cost the processes that meet no second and a line at most",
   const TempDirectory directory;
   const Address address = free_address();
   const Nodes first = {0, 2, 0, "the test"}, second = {1, 2, 0, "the test"};
-  const pid_t leader = in_background([&] {
+  const pid_t coordinator = in_background([&] {
     errors_to(directory / "stderr");
-    const Leader met(first, address, "a secret", {.meet = 60s});
+    const Coordinator met(first, address, "a secret", {.meet = 60s});
     return 0;
   });
   CHECK(eventually([&] { return connect_to(address).open(); }));
@@ -303,7 +303,7 @@ TEST_CASE("strangers cost the processes that meet no second and a line at most",
   CHECK(eventually([&] { return (link = greet(second, address, "a secret", never).link).open(); }));
   // Measured without load it is a tenth of a second; five are for a machine that others use too.
   CHECK(std::chrono::steady_clock::now() - begin < 5s);
-  CHECK(exit_status(leader) == 0);
+  CHECK(exit_status(coordinator) == 0);
   for (const int stranger : sockets) close(stranger);
   const std::string said = file_text(directory / "stderr");
   INFO(said);
@@ -311,7 +311,7 @@ TEST_CASE("strangers cost the processes that meet no second and a line at most",
   CHECK(std::count(said.begin(), said.end(), '\n') == 1);
 }
 
-TEST_CASE("a leader that nobody joins says whom it refused", "[together]") {
+TEST_CASE("a coordinator that nobody joins says whom it refused", "[together]") {
   const Address address = free_address();
   auto refused = std::async(std::launch::async, [&] {
     Greeting greeting;
@@ -325,7 +325,7 @@ TEST_CASE("a leader that nobody joins says whom it refused", "[together]") {
     return greeting.refusal;
   });
   CHECK_THROWS_WITH(
-      Leader({0, 2, 0, "the test"}, address, "a secret", {.meet = 1500ms}),
+      Coordinator({0, 2, 0, "the test"}, address, "a secret", {.meet = 1500ms}),
       Catch::Matchers::StartsWith(fmt::format(
           "process 1 of 2 has not come to {} within 1.5 s; refused meanwhile: a process at 127.0.0.1 is "
           "another version: protocol 0",

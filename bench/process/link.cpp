@@ -48,9 +48,9 @@ void set(int socket, int level, int option, int value) {
   setsockopt(socket, level, option, &value, sizeof value);
 }
 
-bool readable(int socket, std::chrono::milliseconds patience) {
+bool readable(int socket, std::chrono::milliseconds timeouts) {
   pollfd polled = {socket, POLLIN, 0};
-  return poll(&polled, 1, static_cast<int>(patience.count())) > 0;
+  return poll(&polled, 1, static_cast<int>(timeouts.count())) > 0;
 }
 
 /// A port from which nobody listens can be given to the very socket that wants to reach it.
@@ -140,8 +140,8 @@ std::optional<nlohmann::ordered_json> Link::receive() {
   return std::nullopt;
 }
 
-void Link::wait(std::chrono::milliseconds patience) const {
-  if (open() && arrived_.find('\n') == std::string::npos) readable(socket_, patience);
+void Link::wait(std::chrono::milliseconds timeouts) const {
+  if (open() && arrived_.find('\n') == std::string::npos) readable(socket_, timeouts);
 }
 
 int integer_in(const nlohmann::ordered_json& message, const char* key, int otherwise) {
@@ -191,8 +191,8 @@ Listener::Listener(const Address& address) {
 
 Listener::~Listener() { ::close(socket_); }
 
-Link Listener::accept(std::chrono::milliseconds patience) {
-  if (!readable(socket_, patience)) return Link();
+Link Listener::accept(std::chrono::milliseconds timeouts) {
+  if (!readable(socket_, timeouts)) return Link();
   const int connected = accept4(socket_, nullptr, nullptr, SOCK_CLOEXEC);
   return connected < 0 ? Link() : Link(connected);
 }

@@ -36,8 +36,8 @@ class Link {
   void send(const nlohmann::ordered_json& message);
   /// The next message that has arrived; none, at once, if there is none.
   std::optional<nlohmann::ordered_json> receive();
-  /// Returns when something may have arrived, or after `patience`.
-  void wait(std::chrono::milliseconds patience) const;
+  /// Returns when something may have arrived, or after `timeouts`.
+  void wait(std::chrono::milliseconds timeouts) const;
 
  private:
   int socket_ = -1;
@@ -61,8 +61,8 @@ class Listener {
   ~Listener();
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
-  /// A new connection; a closed link if none comes within `patience`.
-  Link accept(std::chrono::milliseconds patience);
+  /// A new connection; a closed link if none comes within `timeouts`.
+  Link accept(std::chrono::milliseconds timeouts);
 
  private:
   int socket_ = -1;

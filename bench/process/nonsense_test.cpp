@@ -21,7 +21,7 @@ namespace {
 using Message = nlohmann::ordered_json;
 
 constexpr const char* kSecret = "of these processes";
-constexpr Patience kShort = {.meet = 20s, .stop = 1s, .row = 5s};
+constexpr Timeouts kShort = {.meet = 20s, .stop = 1s, .row = 5s};
 const std::vector<std::string> kEndless = {"/bin/sleep", "60"};  // a case
 
 Case case_of_two() {
@@ -31,7 +31,7 @@ Case case_of_two() {
   return c;
 }
 
-/// A link to the leader there, which takes us for process 1 of 2.
+/// A link to the coordinator there, which takes us for process 1 of 2.
 Link reach(const Address& address) {
   Link link;
   eventually([&] {
@@ -47,14 +47,14 @@ std::optional<Message> next(Link& link) {
   return message;
 }
 
-/// The exit status of a follower whose leader sends `order`, and what it says.
+/// The exit status of a worker whose coordinator sends `order`, and what it says.
 std::pair<int, std::string> answer_to(const Message& order) {
   const TempDirectory directory;
   const Address address = free_address();
   Reception reception({0, 2, 0, "the test"}, address, kSecret);
   const pid_t pid = in_background([&] {
     errors_to(directory / "stderr");
-    return follow({1, 2, 0, "the test"}, address, kSecret, {case_of_two()}, kEndless, kShort);
+    return run_worker({1, 2, 0, "the test"}, address, kSecret, {case_of_two()}, kEndless, kShort);
   });
   std::vector<Guest> guests;
   const auto nobody = [](int) { return false; };
@@ -65,7 +65,7 @@ std::pair<int, std::string> answer_to(const Message& order) {
 
 }  // namespace
 
-TEST_CASE("a follower that talks nonsense is lost, and its leader says so", "[together]") {
+TEST_CASE("a worker that talks nonsense is lost, and its coordinator says so", "[together]") {
   for (const Message& report :
        {Message{{"end", "x"}}, Message{{"end", 17}}, Message{{"end", -1}}, Message{{"code", 0}}}) {
     INFO(report.dump());
@@ -73,40 +73,40 @@ TEST_CASE("a follower that talks nonsense is lost, and its leader says so", "[to
     const Address address = free_address();
     const pid_t pid = in_background([&] {
       errors_to(directory / "stderr");
-      Leader leader({0, 2, 0, "the test"}, address, kSecret, kShort);
-      const ChildResult result = leader.run(kEndless, case_of_two(), 0);
-      fmt::print(stderr, "{}\n{}\n", result.where, fmt::join(leader.lost(), ", "));
+      Coordinator coordinator({0, 2, 0, "the test"}, address, kSecret, kShort);
+      const CaseProcessResult result = coordinator.run(kEndless, case_of_two(), 0);
+      fmt::print(stderr, "{}\n{}\n", result.where, fmt::join(coordinator.lost(), ", "));
       return static_cast<int>(result.end);
     });
     Link link = reach(address);
     const auto order = next(link);
     CHECK(order.has_value());
     link.send(report);
-    CHECK(exit_status(pid) == static_cast<int>(ChildResult::End::lost));
+    CHECK(exit_status(pid) == static_cast<int>(CaseProcessResult::End::lost));
     CHECK(file_text(directory / "stderr") ==
           fmt::format("process 1 ({0}, rank 1)\nprocess 1 ({0})\n", host_name()));
   }
 }
 
-TEST_CASE("a leader that talks nonsense is left", "[together]") {
+TEST_CASE("a coordinator that talks nonsense is left", "[together]") {
   for (const Message& order :
        {Message{{"do", 5}}, Message{{"do", "dance"}}, Message{{"do", "end"}, {"status", "x"}},
         Message{{"do", "end"}, {"status", 3}}, Message{{"do", "end"}, {"status", 1}}}) {
     INFO(order.dump());
     const auto [status, said] = answer_to(order);
-    CHECK(status == kLeaderGone);
+    CHECK(status == kCoordinatorGone);
     CHECK(said == "precbench: process 1 of 2 ends: process 0 says what no process 0 of this version does\n");
   }
 }
 
-TEST_CASE("a leader has no case that is not its follower's too", "[together]") {
+TEST_CASE("a coordinator has no case that is not its worker's too", "[together]") {
   Case other = case_of_two();
   other.data = "/etc/passwd";
   for (const Message& c :
        {Message(), Message(5), Message{{"seq", "x"}}, Message{{"none", 1}}, case_to_json(other)}) {
     INFO(c.dump());
     const auto [status, said] = answer_to({{"do", "run"}, {"case", c}});
-    CHECK(status == kLeaderGone);
+    CHECK(status == kCoordinatorGone);
     CHECK(said ==
           "precbench: process 1 of 2 ends: process 0 has a case that is not in this process's sweep: "
           "start all with the same command\n");

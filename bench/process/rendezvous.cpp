@@ -80,7 +80,7 @@ Nodes find_nodes(const Variables& environment) {
   return found.value_or(Nodes());
 }
 
-Address meeting_point(const Variables& environment, const Nodes& nodes) {
+Address rendezvous_address(const Variables& environment, const Nodes& nodes) {
   const auto found = environment.find("NCCL_COMM_ID");
   if (found == environment.end())
     throw InvalidInput(fmt::format(

@@ -46,7 +46,7 @@ struct Address {
 
 /// Where process 0 listens for the others: the host of NCCL_COMM_ID (HOST:PORT or [IPv6]:PORT), whose port
 /// NCCL takes for itself, and the port after it. Throws InvalidInput.
-Address meeting_point(const Variables& environment, const Nodes& nodes);
+Address rendezvous_address(const Variables& environment, const Nodes& nodes);
 
 /// PRECBENCH_SECRET, by which the processes know each other (handshake.h); empty where it is not set. Throws
 /// InvalidInput where it is set to nothing or too short.

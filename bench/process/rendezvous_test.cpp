@@ -66,7 +66,7 @@ TEST_CASE("numbers that cannot be are refused", "[nodes]") {
 
 TEST_CASE("processes meet one port above NCCL's", "[nodes]") {
   const Nodes nodes = nodes_of(1, 2, 0, "RANK and WORLD_SIZE");
-  const auto meet = [&](const char* id) { return meeting_point({{"NCCL_COMM_ID", id}}, nodes); };
+  const auto meet = [&](const char* id) { return rendezvous_address({{"NCCL_COMM_ID", id}}, nodes); };
   CHECK(meet("node-1:29500").host == "node-1");
   CHECK(meet("node-1:29500").port == 29501);
   CHECK(meet("[fe80::1]:1").host == "fe80::1");
@@ -75,7 +75,7 @@ TEST_CASE("processes meet one port above NCCL's", "[nodes]") {
     CHECK_THROWS_WITH(
         meet(bad), "NCCL_COMM_ID: \"" + std::string(bad) + "\" is not HOST:PORT with a port of 1 to 65534");
   CHECK_THROWS_WITH(
-      meeting_point({}, nodes),
+      rendezvous_address({}, nodes),
       "RANK and WORLD_SIZE say that this is process 1 of 2: set NCCL_COMM_ID=HOST:PORT, an address of "
       "process 0 that all can reach, or unset them to run alone");
 }

@@ -56,7 +56,7 @@ TEST_CASE("the board names a rank that sleeps while the others wait for it", "[b
   constexpr int kRanks = 4, kSleeper = 2, kStep = 3;
   StepBoard board;
   std::atomic<bool> awake = false;
-  std::thread team([&] {
+  std::thread ranks([&] {
     run_meetings(all_ranks(kRanks), 5, board, [&](int rank, int step) {
       if (rank == kSleeper && step == kStep) awake.wait(false);
     });
@@ -65,7 +65,7 @@ TEST_CASE("the board names a rank that sleeps while the others wait for it", "[b
       eventually([&] { return board.describe() == "rank 2 has not enqueued step 4; the others have"; });
   awake = true;
   awake.notify_all();
-  team.join();
+  ranks.join();
   CHECK(named);
   CHECK(board.describe() == "none of the ranks 0-3 has begun step 6");
 }
@@ -73,8 +73,8 @@ TEST_CASE("the board names a rank that sleeps while the others wait for it", "[b
 TEST_CASE("the board names a rank that failed while another does not come back", "[board]") {
   StepBoard board;
   std::atomic<bool> awake = false;
-  std::thread team([&] {
-    CHECK_THROWS_WITH(run_team(
+  std::thread ranks([&] {
+    CHECK_THROWS_WITH(run_rank_threads(
                           all_ranks(3),
                           [&](int rank) {
                             if (rank == 1) throw std::runtime_error("the cable is out");
@@ -86,6 +86,6 @@ TEST_CASE("the board names a rank that failed while another does not come back",
   const bool named = eventually([&] { return board.describe() == "rank 1 failed: the cable is out"; });
   awake = true;
   awake.notify_all();
-  team.join();
+  ranks.join();
   CHECK(named);
 }

@@ -15,16 +15,16 @@
 namespace precbench {
 namespace {
 
-using End = ChildResult::End;
+using End = CaseProcessResult::End;
 using namespace std::chrono_literals;
 
-/// The leader alone times a case: it may be stopped, and a link that is lost closes soon.
+/// The coordinator alone times a case: it may be stopped, and a link that is lost closes soon.
 constexpr double kNoLimit = 0;
 constexpr std::chrono::milliseconds kRetry = 100ms, kRetryRefused = 1s;
 
 /// A closed link after an interrupt.
-Link meet(const Nodes& nodes, const Address& address, const std::string& secret, const Patience& patience) {
-  const auto end = std::chrono::steady_clock::now() + patience.meet;
+Link meet(const Nodes& nodes, const Address& address, const std::string& secret, const Timeouts& timeouts) {
+  const auto end = std::chrono::steady_clock::now() + timeouts.meet;
   for (std::string refusal; !interrupted();) {
     Greeting greeting = greet(nodes, address, secret, interrupted);
     if (greeting.link.open()) return std::move(greeting.link);
@@ -35,14 +35,14 @@ Link meet(const Nodes& nodes, const Address& address, const std::string& secret,
     }
     if (std::chrono::steady_clock::now() > end)
       throw InvalidInput(fmt::format("process {} of {} finds no process 0 at {} within {} s{}{}", nodes.index,
-                                     nodes.count, to_string(address), patience.meet / 1.0s,
+                                     nodes.count, to_string(address), timeouts.meet / 1.0s,
                                      refusal.empty() ? "" : "; who is there: ", refusal));
     std::this_thread::sleep_for(greeting.refusal.empty() ? kRetry : kRetryRefused);
   }
   return {};
 }
 
-nlohmann::ordered_json report_of(const ChildResult& result) {
+nlohmann::ordered_json report_of(const CaseProcessResult& result) {
   nlohmann::ordered_json report = {{"end", static_cast<int>(result.end)},
                                    {"code", result.code},
                                    {"out_of_memory", result.out_of_memory},
@@ -54,7 +54,7 @@ nlohmann::ordered_json report_of(const ChildResult& result) {
   return report;
 }
 
-/// The case that a message orders, if it is one of ours: a leader has no other to give.
+/// The case that a message orders, if it is one of ours: a coordinator has no other to give.
 const Case* ordered_case(const nlohmann::ordered_json& message, const std::vector<Case>& grid) {
   const auto fields = message.find("case");
   if (fields == message.end() || !fields->is_object()) return nullptr;
@@ -66,43 +66,44 @@ const Case* ordered_case(const nlohmann::ordered_json& message, const std::vecto
   }
 }
 
-/// One case, until its child ends or the leader does not want it any more; then the report.
-void run_part(Link& leader, const Nodes& nodes, const std::vector<std::string>& command, const Case& c) {
+/// One case, until its child ends or the coordinator does not want it any more; then the report.
+void run_part(Link& coordinator, const Nodes& nodes, const std::vector<std::string>& command, const Case& c) {
   const NodeShare share = share_of(nodes, static_cast<int>(c.gpus), find_gpus().count);
-  leader.send(report_of(run_child(command, c, share, kNoLimit, [&] {
-    const auto order = leader.receive();
-    return order ? text_in(*order, "do", "") == "stop" : !leader.open();
+  coordinator.send(report_of(run_case_process(command, c, share, kNoLimit, [&] {
+    const auto order = coordinator.receive();
+    return order ? text_in(*order, "do", "") == "stop" : !coordinator.open();
   })));
 }
 
 }  // namespace
 
-int follow(const Nodes& nodes, const Address& address, const std::string& secret,
-           const std::vector<Case>& grid, const std::vector<std::string>& command, const Patience& patience) {
+int run_worker(const Nodes& nodes, const Address& address, const std::string& secret,
+               const std::vector<Case>& grid, const std::vector<std::string>& command,
+               const Timeouts& timeouts) {
   const InterruptGuard guard;
   const auto leave = [&](const char* why) {
     tell(fmt::format("precbench: process {} of {} ends: process 0 {}", nodes.index, nodes.count, why));
-    return kLeaderGone;
+    return kCoordinatorGone;
   };
-  Link leader = meet(nodes, address, secret, patience);
-  if (!leader.open()) return kSweepInterrupted;
+  Link coordinator = meet(nodes, address, secret, timeouts);
+  if (!coordinator.open()) return kSweepInterrupted;
   while (!interrupted()) {
-    leader.wait(kRetry);
-    const auto order = leader.receive();
-    if (!order && !leader.open()) return leave("ended before the sweep did");
+    coordinator.wait(kRetry);
+    const auto order = coordinator.receive();
+    if (!order && !coordinator.open()) return leave("ended before the sweep did");
     if (!order) continue;
     const std::string what = text_in(*order, "do", "");
-    const int status = integer_in(*order, "status", kLeaderGone);
+    const int status = integer_in(*order, "status", kCoordinatorGone);
     if (what == "end" && (status == kSweepDone || status == kSweepInterrupted)) return status;
     if (what == "stop") continue;  // it crosses the report of a case that has just ended
     if (what != "run") return leave("says what no process 0 of this version does");
     const Case* c = ordered_case(*order, grid);
     if (!c) return leave("has a case that is not in this process's sweep: start all with the same command");
-    run_part(leader, nodes, command, *c);
+    run_part(coordinator, nodes, command, *c);
   }
-  ChildResult last;
+  CaseProcessResult last;
   last.end = End::interrupted;
-  leader.send(report_of(last));
+  coordinator.send(report_of(last));
   return kSweepInterrupted;
 }
 

@@ -1,5 +1,5 @@
 // One rank of a case: its device, its memory and its copy or shard of the model, and the training step on
-// them. The same class runs on every device; on the dry one it leaves only the books.
+// them. The same class runs on every device; on the dry one it leaves only the accounts.
 #pragma once
 
 #include <cstdint>

@@ -22,7 +22,7 @@ inline std::unique_ptr<DataSource> synthetic_data(const Plan& plan) {
 template <class Body>
 void run_cpu_ranks(const Plan& plan, std::int64_t bytes, Body&& body) {
   const std::unique_ptr<DataSource> data = synthetic_data(plan);
-  run_cpu_team(all_ranks(plan.ranks), [&](int, Device& device, Comm& comm) {
+  run_cpu_rank_threads(all_ranks(plan.ranks), [&](int, Device& device, Comm& comm) {
     const testing::NanBlock block(device, bytes);
     Rank rank(device, comm, plan, block.data(), bytes);
     body(rank, *data);
@@ -45,7 +45,7 @@ template <class Body>
 void on_gpus(int ranks, Body&& body) {
   const std::unique_ptr<CommGroup> group =
       ranks > 1 ? make_nccl_group(ranks, ranks) : make_local_group(ranks);
-  run_team(
+  run_rank_threads(
       all_ranks(ranks),
       [&](int rank) {
         const std::unique_ptr<Device> device = make_cuda_device(rank, kRepeatable);

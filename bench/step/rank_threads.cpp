@@ -47,8 +47,8 @@ std::string message_of(const std::exception_ptr& failure) {
 
 }  // namespace
 
-void run_team(const NodeShare& share, const std::function<void(int)>& body,
-              const std::function<void()>& abort, StepBoard* board) {
+void run_rank_threads(const NodeShare& share, const std::function<void(int)>& body,
+                      const std::function<void()>& abort, StepBoard* board) {
   if (board) board->open(share);
   std::mutex mutex;
   std::exception_ptr first;

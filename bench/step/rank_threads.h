@@ -14,7 +14,7 @@ namespace precbench {
 /// exceptions do not cover names the one that failed, and so does OutOfMemory's.
 /// A thread that cannot be started is a failure of the first rank.
 /// The failure is noted on `board` at once, for the case that another rank does not come back.
-void run_team(const NodeShare& share, const std::function<void(int)>& body,
-              const std::function<void()>& abort, StepBoard* board = nullptr);
+void run_rank_threads(const NodeShare& share, const std::function<void(int)>& body,
+                      const std::function<void()>& abort, StepBoard* board = nullptr);
 
 }  // namespace precbench

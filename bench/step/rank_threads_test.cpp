@@ -23,7 +23,7 @@ namespace {
 /// Four ranks meet in a collective again and again; rank 2 throws in its third round.
 template <class Failure>
 void run_with_failure(const NodeShare& share, const Failure& failure) {
-  run_cpu_team(share, [&](int rank, Device&, Comm& comm) {
+  run_cpu_rank_threads(share, [&](int rank, Device&, Comm& comm) {
     float value = 1;
     for (int round = 0; round < 100; ++round) {
       if (round == 3 && rank == share.first + 2) throw failure;
@@ -34,23 +34,23 @@ void run_with_failure(const NodeShare& share, const Failure& failure) {
 
 }  // namespace
 
-TEST_CASE("a team runs the ranks of its share", "[team]") {
+TEST_CASE("rank threads run the ranks of its share", "[rank_threads]") {
   std::mutex mutex;
   std::multiset<int> ran;
   const auto body = [&](int rank) {
     const std::lock_guard lock(mutex);
     ran.insert(rank);
   };
-  run_team({8, 4, 3, 0}, body, [] {});
+  run_rank_threads({8, 4, 3, 0}, body, [] {});
   CHECK(ran == std::multiset<int>{4, 5, 6});
 }
 
-TEST_CASE("a rank that throws ends the team, and the message names it", "[team]") {
+TEST_CASE("a rank that throws ends the others, and the message names it", "[rank_threads]") {
   CHECK_THROWS_WITH(run_with_failure(all_ranks(4), std::runtime_error("boom")), "rank 2: boom");
   CHECK_THROWS_WITH(run_with_failure({8, 4, 4, 0}, std::runtime_error("boom")), "rank 6: boom");
 }
 
-TEST_CASE("the exceptions that become a status keep their type", "[team]") {
+TEST_CASE("the exceptions that become a status keep their type", "[rank_threads]") {
   try {
     run_with_failure(all_ranks(3), OutOfMemory("12 bytes wanted", 12));
     FAIL("nothing was thrown");
@@ -64,7 +64,7 @@ TEST_CASE("the exceptions that become a status keep their type", "[team]") {
   CHECK_THROWS_AS(run_with_failure(all_ranks(3), std::bad_alloc()), std::bad_alloc);
 }
 
-TEST_CASE("a thread that cannot be started is a failure like any other", "[team]") {
+TEST_CASE("a thread that cannot be started is a failure like any other", "[rank_threads]") {
   const pid_t pid = in_background([] {
     signal(SIGABRT, SIG_DFL);  // not the test framework's handler
     std::size_t pages = 0;
@@ -74,7 +74,7 @@ TEST_CASE("a thread that cannot be started is a failure like any other", "[team]
     setrlimit(RLIMIT_AS, &limit);
     std::atomic<bool> released = false;
     try {
-      run_team(
+      run_rank_threads(
           all_ranks(2000), [&](int) { released.wait(false); },
           [&] {
             released = true;

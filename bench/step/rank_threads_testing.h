@@ -1,4 +1,4 @@
-// For tests: teams of ranks on the CPU, with real collectives between them.
+// For tests: rank threads on the CPU, with real collectives between them.
 #pragma once
 
 #include <memory>
@@ -9,12 +9,12 @@
 
 namespace precbench {
 
-/// body(rank, device, comm) for every rank of the share as run_team does it, each with a CPU device of one
+/// body(rank, device, comm) for every rank of the share as run_rank_threads does it, each with a CPU device of one
 /// thread; comm connects the share's ranks, and is aborted where one of them throws.
 template <class Body>
-void run_cpu_team(const NodeShare& share, Body&& body, StepBoard* board = nullptr) {
+void run_cpu_rank_threads(const NodeShare& share, Body&& body, StepBoard* board = nullptr) {
   const std::unique_ptr<CommGroup> group = make_local_group(share.local);
-  run_team(
+  run_rank_threads(
       share,
       [&](int rank) {
         const std::unique_ptr<Device> device = make_cpu_device(1);
@@ -38,7 +38,7 @@ void run_meetings(const NodeShare& share, int steps, StepBoard& board, BeforeMee
       board.note(rank, step, StepBoard::Stage::finished);
     }
   };
-  run_cpu_team(share, body, &board);
+  run_cpu_rank_threads(share, body, &board);
 }
 
 }  // namespace precbench

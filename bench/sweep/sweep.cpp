@@ -28,7 +28,7 @@ namespace precbench {
 namespace {
 
 namespace fs = std::filesystem;
-using End = ChildResult::End;
+using End = CaseProcessResult::End;
 
 std::string one_line(const std::string& text) {
   std::string line;
@@ -44,7 +44,7 @@ std::string one_line(const std::string& text) {
 }
 
 /// The last lines of what a child printed, as the end of an error message.
-std::string said(const ChildResult& result) {
+std::string said(const CaseProcessResult& result) {
   constexpr std::size_t kShown = 400;
   std::string text = one_line(result.last_lines);
   if (text.size() > kShown) text = "..." + text.substr(text.size() - kShown);
@@ -52,19 +52,19 @@ std::string said(const ChildResult& result) {
 }
 
 /// Which of several processes, as the start of an error message.
-std::string at(const ChildResult& result) { return result.where.empty() ? "" : result.where + ": "; }
+std::string at(const CaseProcessResult& result) { return result.where.empty() ? "" : result.where + ": "; }
 
-bool killed_from_outside(const ChildResult& result) {
+bool killed_from_outside(const CaseProcessResult& result) {
   return result.end == End::signalled && result.code == SIGKILL && !result.out_of_memory;
 }
 
-ChildResult run_everywhere(const Case& c, const SweepOptions& options) {
-  return options.leader ? options.leader->run(options.child, c, options.timeout_s)
-                        : run_child(options.child, c, {}, options.timeout_s);
+CaseProcessResult run_everywhere(const Case& c, const SweepOptions& options) {
+  return options.coordinator ? options.coordinator->run(options.child, c, options.timeout_s)
+                             : run_case_process(options.child, c, {}, options.timeout_s);
 }
 
 /// The row of a case whose process has ended. Throws InvalidInput if it refused its input.
-Record row_of_one(const Case& c, const ChildResult& result, double timeout_s) {
+Record row_of_one(const Case& c, const CaseProcessResult& result, double timeout_s) {
   if (result.end == End::timed_out)
     return failed_record(c, Status::timeout,
                          fmt::format("still running after {} s (--timeout){}", timeout_s, said(result)));
@@ -93,7 +93,7 @@ Record row_of_one(const Case& c, const ChildResult& result, double timeout_s) {
 }
 
 /// The same, with the process of several that it is about in front.
-Record row_of(const Case& c, const ChildResult& result, double timeout_s) {
+Record row_of(const Case& c, const CaseProcessResult& result, double timeout_s) {
   Record record = row_of_one(c, result, timeout_s);
   if (record.error) record.error = at(result) + *record.error;
   if (result.stopped_s > 0)
@@ -177,10 +177,10 @@ struct Sweep {
   /// One run of a case; null if the sweep was interrupted or cannot go on.
   std::optional<Record> run(const Case& c) {
     if (interrupted()) return std::nullopt;
-    if (options.leader) lost = options.leader->lost();
+    if (options.coordinator) lost = options.coordinator->lost();
     if (!lost.empty()) return std::nullopt;
     progress.start(c);
-    ChildResult result = run_everywhere(c, options);
+    CaseProcessResult result = run_everywhere(c, options);
     if (killed_from_outside(result)) result = run_everywhere(c, options);
     if (result.end == End::interrupted) return std::nullopt;
     return row_of(c, result, options.timeout_s);

@@ -21,7 +21,7 @@
 
 namespace precbench {
 
-class Leader;
+class Coordinator;
 
 struct SweepOptions {
   std::string out = "out";    ///< folder of records.jsonl; made if missing
@@ -32,7 +32,8 @@ struct SweepOptions {
   double timeout_s = 3600;    ///< of one case; 0: none
   std::vector<std::string> child = {"/proc/self/exe",
                                     "run-case"};  ///< the command that case_process.h describes
-  Leader* leader = nullptr;  ///< of several processes that take part in every case; null: this one alone
+  Coordinator* coordinator =
+      nullptr;  ///< of several processes that take part in every case; null: this one alone
 };
 
 /// Runs what is not finished yet and returns how it ended (sweep_status.h). Cases must have been validated; `device`

@@ -1,4 +1,4 @@
-// The books of the collectives, and the comm of the dry device.
+// What the collectives cost, and the comm of the dry device.
 #include "kernels/comm/comm.h"
 
 #include <algorithm>

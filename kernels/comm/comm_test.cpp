@@ -1,4 +1,4 @@
-// Collectives between CPU ranks that are threads: values against sums made in the test, the books, and the
+// Collectives between CPU ranks that are threads: values against sums made in the test, the accounts, and the
 // way out when a rank fails.
 #include "kernels/comm/comm.h"
 
@@ -208,7 +208,7 @@ TEST_CASE("many collectives in a row do not run into each other", "[comm]") {
   CHECK(wrong == std::vector<std::int64_t>(kRanks));
 }
 
-TEST_CASE("the books count what a ring sends", "[comm]") {
+TEST_CASE("the accounts count what a ring sends", "[comm]") {
   class Counter final : public OpObserver {
    public:
     void begin(const OpCost&) override { ++open; }

@@ -1,4 +1,4 @@
-// For tests below the benchmark's teams: ranks that are threads, joined by real collectives on the CPU.
+// For tests below bench: ranks that are threads, joined by real collectives on the CPU.
 #pragma once
 
 #include <exception>

@@ -53,7 +53,8 @@ void block_scores(float* scores, const float* q, const float* k, std::int64_t fi
 
 }  // namespace
 
-void CpuDevice::do_attention(Operand& out, const Tensor& lse, const Tensor& qkv, const AttentionShape& s) {
+void CpuDevice::do_attention(QuantizedTensor& out, const Tensor& lse, const Tensor& qkv,
+                             const AttentionShape& s) {
   const std::int64_t T = s.T, D = s.head_dim, group = s.heads / s.kv_heads;
   const std::int64_t floats = 4 * T * D + kBlock * T;
   cpu::for_rows(threads_, s.B * s.kv_heads, floats, [&](std::int64_t task, float* buffer) {

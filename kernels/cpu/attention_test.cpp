@@ -60,7 +60,7 @@ Run run(Device& device, const AttentionShape& s, const Tensor& qkv, const Tensor
   Run r{{qkv.dtype, s.tokens(), s.q_width()},
         {DType::f32, s.heads, s.tokens()},
         {qkv.dtype, s.tokens(), s.qkv_width()}};
-  Operand out = operand(r.out);
+  QuantizedTensor out = operand(r.out);
   device.attention(out, r.lse, qkv, s);
   device.attention_backward(r.dqkv, dout, saved_out.empty() ? r.out.tensor() : saved_out, r.lse, qkv, s);
   return r;

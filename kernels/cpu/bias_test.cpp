@@ -41,7 +41,7 @@ TEST_CASE("a scaled turn's gradient is its transpose", "[cpu][rope]") {
     options.scaling = scaling;
     device->rope(y, x, options);
     CHECK(relative_error(y.floats(), plain.doubles()) > 0.1);
-    Operand gradient = operand(dx);
+    QuantizedTensor gradient = operand(dx);
     device->rope_backward(gradient, {}, {}, false, dout, {}, options);
     // <dout, R x> = <R^T dout, x>
     CHECK(std::fabs(dot(y.doubles(), dout.floats()) / dot(dx.doubles(), x.floats()) - 1) < 64 * kFp32Error);

@@ -9,7 +9,8 @@
 
 namespace precbench {
 
-void CpuDevice::do_matmul(const Tensor& d, const Form& a, const Form& b, const MatmulOptions& options) {
+void CpuDevice::do_matmul(const Tensor& d, const GemmOperand& a, const GemmOperand& b,
+                          const MatmulOptions& options) {
   const std::int64_t M = d.rows, N = d.cols, K = a.k();
   const float* A = widen(0, a);
   const float* B = widen(1, b);

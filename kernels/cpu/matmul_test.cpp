@@ -15,8 +15,8 @@ constexpr Problem kProblems[] = {{1, 1, 1},     {1, 9, 5},     {7, 1, 33},
                                  {129, 40, 17}, {1100, 31, 6}, {130, 2100, 3}};
 
 /// A [rows, k] matrix as a form, stored transposed on request. `storage` gives it memory.
-Form form_of(Owned& storage, DType dtype, const std::vector<float>& values, std::int64_t rows, std::int64_t k,
-             bool transposed) {
+GemmOperand form_of(Owned& storage, DType dtype, const std::vector<float>& values, std::int64_t rows,
+                    std::int64_t k, bool transposed) {
   if (!transposed) {
     storage = Owned(dtype, rows, k, values);
     return {{}, storage, {}, false};
@@ -61,8 +61,8 @@ TEST_CASE("matmul is exact on integers however its forms are stored", "[cpu][mat
           INFO("M " << p.M << " N " << p.N << " K " << p.K << " " << name_of(in) << " to " << name_of(out)
                     << " variant " << variant);
           Owned a_storage, b_storage;
-          const Form A = form_of(a_storage, in, a, p.M, p.K, turn_a);
-          const Form B = form_of(b_storage, in, b, p.N, p.K, turn_b);
+          const GemmOperand A = form_of(a_storage, in, a, p.M, p.K, turn_a);
+          const GemmOperand B = form_of(b_storage, in, b, p.N, p.K, turn_b);
           // Without accumulation D holds NaN before, and must not after.
           const Owned d = accumulate ? Owned(out, p.M, p.N, before) : Owned(out, p.M, p.N);
           device->matmul(d, A, B, {.accumulate = accumulate});
@@ -81,8 +81,8 @@ TEST_CASE("matmul is at most twice as far from FP64 as a naive FP32 product", "[
       const std::vector<float> a = normal(1, p.M * p.K), b = normal(2, p.N * p.K);
       const std::vector<double> reference = naive<double>(p, a, b);
       Owned a_storage, b_storage;
-      const Form A = form_of(a_storage, DType::f32, a, p.M, p.K, variant & 1);
-      const Form B = form_of(b_storage, DType::f32, b, p.N, p.K, variant & 2);
+      const GemmOperand A = form_of(a_storage, DType::f32, a, p.M, p.K, variant & 1);
+      const GemmOperand B = form_of(b_storage, DType::f32, b, p.N, p.K, variant & 2);
       const Owned wide(DType::f32, p.M, p.N), narrow(DType::bf16, p.M, p.N);
       device->matmul(wide, A, B, {});
       device->matmul(narrow, A, B, {});
@@ -105,8 +105,8 @@ TEST_CASE("a NaN or Inf in a row of A reaches that row of D and no other", "[cpu
       std::vector<float> a = normal(1, p.M * p.K);
       a[531 * p.K + 30] = bad;
       Owned a_storage, b_storage;
-      const Form A = form_of(a_storage, DType::bf16, a, p.M, p.K, variant & 1);
-      const Form B = form_of(b_storage, DType::bf16, normal(2, p.N * p.K), p.N, p.K, variant & 2);
+      const GemmOperand A = form_of(a_storage, DType::bf16, a, p.M, p.K, variant & 1);
+      const GemmOperand B = form_of(b_storage, DType::bf16, normal(2, p.N * p.K), p.N, p.K, variant & 2);
       const Owned d(DType::f32, p.M, p.N);
       device->matmul(d, A, B, {});
       const std::vector<float> values = d.floats();

@@ -80,7 +80,9 @@ inline std::vector<float> rounded(std::vector<float> values) {
   return values;
 }
 
-inline Operand operand(const Tensor& value) { return {.value = value, .row = {}, .col = {}, .amax = {}}; }
+inline QuantizedTensor operand(const Tensor& value) {
+  return {.value = value, .rowwise = {}, .columnwise = {}, .amax = {}};
+}
 
 /// sqrt(mean((x - reference)^2) / mean(reference^2)).
 template <class Value>

@@ -28,7 +28,7 @@ struct Scale {
   std::uint8_t byte;  // the same as ue8m0
 };
 
-Scale scale_of(float amax, const OperandFormat& format) {
+Scale scale_of(float amax, const QuantFormat& format) {
   if (format.scale == ScaleType::ue8m0) {
     const std::uint8_t byte = ue8m0_from_amax(amax, format.dtype, format.rounding);
     return {ue8m0_multiplier(byte), ue8m0_decode(byte), byte};
@@ -58,8 +58,8 @@ struct Rows {
   const float* row(std::int64_t r) const { return data + r * k; }
 };
 
-void quantize_rows(int threads, const Form& form, const Rows& source, float tensor_amax) {
-  const OperandFormat& format = form.format;
+void quantize_rows(int threads, const GemmOperand& form, const Rows& source, float tensor_amax) {
+  const QuantFormat& format = form.format;
   const Granularity g = format.granularity;
   const std::int64_t block = block_length(g) ? block_length(g) : source.k;
   const std::int64_t scope_rows = g == Granularity::block_128x128 ? 128 : 1;
@@ -101,7 +101,7 @@ void CpuDevice::do_amax(const Tensor& out, const Tensor& x) {
   *out.as<float>() = amax_of(widen(0, {{}, x, {}, false}), x.size());
 }
 
-void CpuDevice::do_quantize_part(const Form& form, const Tensor& value, const Tensor& amax) {
+void CpuDevice::do_quantize_with_amax(const GemmOperand& form, const Tensor& value, const Tensor& amax) {
   const Scale scale = scale_of(*amax.as<float>(), form.format);
   store_scale(form.scale, 0, scale);
   if (value.empty()) return;
@@ -109,7 +109,7 @@ void CpuDevice::do_quantize_part(const Form& form, const Tensor& value, const Te
        form.format.dtype);
 }
 
-void CpuDevice::do_transpose(const Form& dst, const Form& src) {
+void CpuDevice::do_transpose(const GemmOperand& dst, const GemmOperand& src) {
   const std::int64_t rows = src.data.rows, k = src.data.cols;
   transpose_matrix(threads_, dst.data.as<std::uint8_t>(), src.data.as<std::uint8_t>(), rows, k);
   std::memset(dst.scale.data, 0, dst.scale.bytes());
@@ -121,16 +121,16 @@ void CpuDevice::do_transpose(const Form& dst, const Form& src) {
           src.scale.as<float>()[scale_index(g, rows, k, r, c / block)];
 }
 
-void CpuDevice::do_place(const Tensor& dst, std::int64_t first, const Tensor& src) {
+void CpuDevice::do_copy_columns(const Tensor& dst, std::int64_t first, const Tensor& src) {
   for (std::int64_t r = 0; r < src.rows; ++r)
     std::memcpy(dst.as<std::uint8_t>() + r * dst.cols + first, src.as<std::uint8_t>() + r * src.cols,
                 src.cols);
 }
 
-void CpuDevice::do_quantize(Operand& x, bool make_amax) {
+void CpuDevice::do_quantize(QuantizedTensor& x, bool make_amax) {
   const std::int64_t rows = x.value.rows, cols = x.value.cols;
-  const bool want_row = !x.row.empty() && x.row.format.quantized();
-  const bool want_col = !x.col.empty() && x.col.format.quantized();
+  const bool want_row = !x.rowwise.empty() && x.rowwise.format.quantized();
+  const bool want_col = !x.columnwise.empty() && x.columnwise.format.quantized();
   if (!want_row && !want_col && x.amax.empty()) return;
 
   const float* source = widen(0, {{}, x.value, {}, false});
@@ -141,15 +141,15 @@ void CpuDevice::do_quantize(Operand& x, bool make_amax) {
     *x.amax.as<float>() = amax_of(by_row.data(), rows);
   }
   const float amax = x.amax.empty() ? 0.0f : *x.amax.as<float>();
-  if (want_row) quantize_rows(threads_, x.row, {source, rows, cols}, amax);
+  if (want_row) quantize_rows(threads_, x.rowwise, {source, rows, cols}, amax);
   if (want_col) {
     float* transposed = scratch(1, rows * cols);
     transpose_matrix(threads_, transposed, source, rows, cols);
-    quantize_rows(threads_, x.col, {transposed, cols, rows}, amax);
+    quantize_rows(threads_, x.columnwise, {transposed, cols, rows}, amax);
   }
 }
 
-const float* CpuDevice::widen(int slot, const Form& form) {
+const float* CpuDevice::widen(int slot, const GemmOperand& form) {
   const Tensor& data = form.data;
   if (data.dtype == DType::f32) return data.as<float>();
   float* out = scratch(slot, data.size());
@@ -179,7 +179,7 @@ const float* CpuDevice::widen(int slot, const Form& form) {
   return out;
 }
 
-void CpuDevice::do_quantization_error(const Tensor& out, const Tensor& value, const Form& form,
+void CpuDevice::do_quantization_error(const Tensor& out, const Tensor& value, const GemmOperand& form,
                                       bool columns) {
   const float* source = widen(0, {{}, value, {}, false});
   const float* quantized = widen(1, form);

@@ -30,7 +30,7 @@ struct ReferenceScale {
   float multiply, dequantize;
 };
 
-inline ReferenceScale scale_of_scope(float amax, const OperandFormat& format) {
+inline ReferenceScale scale_of_scope(float amax, const QuantFormat& format) {
   const double max = max_of(format.dtype);
   if (format.scale != ScaleType::ue8m0) {
     float multiply = static_cast<float>(max / std::max(static_cast<double>(amax), 1e-12));
@@ -70,7 +70,7 @@ struct ReferenceForm {
 
 /// The row form of a [rows, k] matrix.
 inline ReferenceForm quantize_reference(const std::vector<float>& x, std::int64_t rows, std::int64_t k,
-                                        const OperandFormat& format) {
+                                        const QuantFormat& format) {
   const Granularity g = format.granularity;
   const std::int64_t tall = g == Granularity::tensor ? rows : g == Granularity::block_128x128 ? 128 : 1;
   const std::int64_t wide = block_length(g) ? block_length(g) : k;

@@ -57,17 +57,17 @@ std::vector<float> values(Data data, const Shape& s) {
 /// An operand with both quantized forms, and the memory under it.
 struct Quantized {
   Owned value, row_data, row_scale, col_data, col_scale, amax;
-  Operand operand;
+  QuantizedTensor operand;
 
-  Quantized(DType dtype, const std::vector<float>& x, const Shape& s, const OperandFormat& format)
+  Quantized(DType dtype, const std::vector<float>& x, const Shape& s, const QuantFormat& format)
       : value(dtype, s.rows, s.cols, x),
         row_data(format.dtype, s.rows, s.cols),
         row_scale(scale_type(format), 1, scale_count(format.granularity, s.rows, s.cols)),
         col_data(format.dtype, s.cols, s.rows),
         col_scale(scale_type(format), 1, scale_count(format.granularity, s.cols, s.rows)),
         operand{.value = value,
-                .row = {format, row_data, row_scale, false},
-                .col = {format, col_data, col_scale, false},
+                .rowwise = {format, row_data, row_scale, false},
+                .columnwise = {format, col_data, col_scale, false},
                 .amax = {}} {
     if (format.granularity != Granularity::tensor) return;
     amax = Owned(DType::f32, 1, 1);
@@ -75,7 +75,7 @@ struct Quantized {
   }
   Quantized(const Quantized&) = delete;
 
-  static DType scale_type(const OperandFormat& format) {
+  static DType scale_type(const QuantFormat& format) {
     return format.scale == ScaleType::ue8m0 ? DType::ue8m0 : DType::f32;
   }
 };
@@ -84,7 +84,7 @@ float decode(std::uint8_t code, DType dtype) {
   return dtype == DType::e4m3 ? e4m3_decode(code) : e5m2_decode(code);
 }
 
-float scale_at(const Form& form, std::int64_t r, std::int64_t i) {
+float scale_at(const GemmOperand& form, std::int64_t r, std::int64_t i) {
   const Granularity g = form.format.granularity;
   const std::int64_t block = block_length(g) ? block_length(g) : form.data.cols;
   const std::int64_t at = scale_index(g, form.data.rows, form.data.cols, r, i / block);
@@ -93,7 +93,7 @@ float scale_at(const Form& form, std::int64_t r, std::int64_t i) {
 }
 
 /// Elements of `form` that are not what the reference says, in code or scale.
-std::int64_t mismatches(const Form& form, const ReferenceForm& want) {
+std::int64_t mismatches(const GemmOperand& form, const ReferenceForm& want) {
   std::int64_t count = 0;
   const std::int64_t k = form.data.cols;
   for (std::int64_t i = 0; i < form.data.size(); ++i) {
@@ -105,7 +105,7 @@ std::int64_t mismatches(const Form& form, const ReferenceForm& want) {
 }
 
 /// Entries of the scale buffer that belong to no scope and are not zero.
-std::int64_t dirty_padding(const Form& form) {
+std::int64_t dirty_padding(const GemmOperand& form) {
   const Granularity g = form.format.granularity;
   const std::int64_t rows = form.data.rows, k = form.data.cols;
   const std::int64_t bytes = form.scale.bytes() / form.scale.size();
@@ -130,7 +130,7 @@ std::vector<float> transposed(const std::vector<float>& x, const Shape& s) {
 
 TEST_CASE("both forms of every format are the reference's, code for code", "[cpu][quantize]") {
   const auto device = make_cpu_device(1);
-  for (const OperandFormat& format : quantized_formats())
+  for (const QuantFormat& format : quantized_formats())
     for (const Shape& s : kShapes)
       for (Data data : {Data::normal, Data::imbalanced, Data::outlier, Data::adversarial}) {
         INFO(describe(format) << ", " << s.rows << " x " << s.cols << ", data " << static_cast<int>(data));
@@ -140,10 +140,10 @@ TEST_CASE("both forms of every format are the reference's, code for code", "[cpu
         for (DType dtype : {DType::bf16, DType::f32}) {
           Quantized q(dtype, x, s, format);
           device->quantize(q.operand);
-          CHECK(mismatches(q.operand.row, row) == 0);
-          CHECK(mismatches(q.operand.col, col) == 0);
-          CHECK(dirty_padding(q.operand.row) == 0);
-          CHECK(dirty_padding(q.operand.col) == 0);
+          CHECK(mismatches(q.operand.rowwise, row) == 0);
+          CHECK(mismatches(q.operand.columnwise, col) == 0);
+          CHECK(dirty_padding(q.operand.rowwise) == 0);
+          CHECK(dirty_padding(q.operand.columnwise) == 0);
           if (format.granularity != Granularity::tensor) continue;
           float amax = 0;
           for (float v : x) amax = std::max(amax, std::fabs(v));
@@ -155,12 +155,12 @@ TEST_CASE("both forms of every format are the reference's, code for code", "[cpu
 TEST_CASE("a form that is not wanted is not written, and its absence changes nothing", "[cpu][quantize]") {
   const auto device = make_cpu_device(1);
   const Shape s{130, 200};
-  const OperandFormat format{DType::e4m3, Granularity::row, ScaleType::f32};
+  const QuantFormat format{DType::e4m3, Granularity::row, ScaleType::f32};
   const std::vector<float> x = values(Data::normal, s);
   Quantized both(DType::bf16, x, s, format), row_only(DType::bf16, x, s, format),
       untouched(DType::bf16, x, s, format);
   device->quantize(both.operand);
-  row_only.operand.col = {};
+  row_only.operand.columnwise = {};
   device->quantize(row_only.operand);
   CHECK(row_only.row_data.bytes() == both.row_data.bytes());
   CHECK(row_only.row_scale.bytes() == both.row_scale.bytes());
@@ -172,17 +172,18 @@ TEST_CASE("amax is made where it is asked for, also when no form needs it yet", 
   const auto device = make_cpu_device(1);
   const Owned gate_up(DType::bf16, 40, 60, normal(1, 40 * 60)), ds(DType::bf16, 40, 30, normal(2, 40 * 30));
   const Owned s(DType::bf16, 40, 30), amax(DType::f32, 1, 1), dgate_up(DType::bf16, 40, 60);
-  Operand out{.value = s, .row = {}, .col = {}, .amax = amax};
+  QuantizedTensor out{.value = s, .rowwise = {}, .columnwise = {}, .amax = amax};
   device->swiglu(out, gate_up);
   float largest = 0;
   for (float v : s.floats()) largest = std::max(largest, std::fabs(v));
   CHECK(amax.floats()[0] == largest);
 
   // Backward makes the forms with the amax that forward left; a wrong one on purpose shows that it is read.
-  const OperandFormat format{DType::e4m3, Granularity::tensor, ScaleType::f32};
+  const QuantFormat format{DType::e4m3, Granularity::tensor, ScaleType::f32};
   const Owned data(DType::e4m3, 30, 40), scale(DType::f32, 1, 1), doubled(DType::f32, 1, 1, {2 * largest});
-  Operand again{.value = s, .row = {}, .col = {format, data, scale, false}, .amax = doubled};
-  Operand gradient = operand(dgate_up);
+  QuantizedTensor again{
+      .value = s, .rowwise = {}, .columnwise = {format, data, scale, false}, .amax = doubled};
+  QuantizedTensor gradient = operand(dgate_up);
   device->swiglu_backward(gradient, again, ds, gate_up);
   CHECK(doubled.floats()[0] == 2 * largest);
   CHECK(scale.floats()[0] == 1.0f / static_cast<float>(448.0 / (2.0 * largest)));
@@ -211,7 +212,7 @@ TEST_CASE("amax is the largest magnitude, of nothing 0, and NaN where a value is
 TEST_CASE("parts quantized one by one are the matrix quantized at once", "[cpu][quantize]") {
   const auto device = make_cpu_device(2);
   const Shape s{37, 130};
-  for (const OperandFormat& format : quantized_formats()) {
+  for (const QuantFormat& format : quantized_formats()) {
     if (format.granularity != Granularity::tensor) continue;
     for (Data data : {Data::normal, Data::imbalanced, Data::outlier, Data::adversarial})
       for (DType dtype : {DType::bf16, DType::f32}) {
@@ -222,7 +223,7 @@ TEST_CASE("parts quantized one by one are the matrix quantized at once", "[cpu][
         const std::int64_t ends[] = {0, 1, 1, 4096,
                                      s.rows * s.cols};  // one element, none, whole vectors, a rest
         for (int i = 0; i < 4; ++i)
-          device->quantize_part(
+          device->quantize_with_amax(
               {format, codes.tensor().elements(ends[i], ends[i + 1] - ends[i]), scale, false},
               whole.value.tensor().elements(ends[i], ends[i + 1] - ends[i]), whole.amax);
         CHECK(codes.bytes() == whole.row_data.bytes());
@@ -233,7 +234,7 @@ TEST_CASE("parts quantized one by one are the matrix quantized at once", "[cpu][
 
 TEST_CASE("a form transposed is the transposed matrix's form", "[cpu][quantize]") {
   const auto device = make_cpu_device(2);
-  for (const OperandFormat& format : quantized_formats()) {
+  for (const QuantFormat& format : quantized_formats()) {
     const Granularity g = format.granularity;
     if (g != Granularity::tensor && g != Granularity::block_128x128) continue;
     for (const Shape& s : {Shape{16, 16}, Shape{144, 400}, Shape{256, 128}}) {
@@ -241,7 +242,7 @@ TEST_CASE("a form transposed is the transposed matrix's form", "[cpu][quantize]"
       Quantized q(DType::bf16, values(Data::imbalanced, s), s, format);
       device->quantize(q.operand);
       const Owned data(format.dtype, s.cols, s.rows), scale(DType::f32, 1, scale_count(g, s.cols, s.rows));
-      device->transpose({format, data, scale, false}, q.operand.row);
+      device->transpose({format, data, scale, false}, q.operand.rowwise);
       CHECK(data.bytes() == q.col_data.bytes());
       CHECK(scale.bytes() == q.col_scale.bytes());
     }
@@ -257,20 +258,21 @@ TEST_CASE("parts that are placed side by side make the whole", "[cpu][quantize]"
     std::vector<std::uint8_t> part;
     for (std::int64_t r = 0; r < kRows; ++r)
       part.insert(part.end(), &whole[r * kCols + first], &whole[r * kCols + first] + cols);
-    device->place({got.data(), DType::e4m3, kRows, kCols}, first, {part.data(), DType::e4m3, kRows, cols});
+    device->copy_columns({got.data(), DType::e4m3, kRows, kCols}, first,
+                         {part.data(), DType::e4m3, kRows, cols});
   }
   CHECK(got == whole);
 }
 
 TEST_CASE("a GEMM with the identity gives back the dequantized values", "[cpu][quantize][matmul]") {
   const auto device = make_cpu_device(1);
-  for (const OperandFormat& format : quantized_formats())
+  for (const QuantFormat& format : quantized_formats())
     for (const Shape& s : kShapes) {
       INFO(describe(format) << ", " << s.rows << " x " << s.cols);
       Quantized q(DType::bf16, values(Data::imbalanced, s), s, format);
       device->quantize(q.operand);
       for (bool column : {false, true}) {
-        const Form& form = column ? q.operand.col : q.operand.row;
+        const GemmOperand& form = column ? q.operand.columnwise : q.operand.rowwise;
         std::vector<float> identity(form.k() * form.k()), expected;
         for (std::int64_t i = 0; i < form.k(); ++i) identity[i * form.k() + i] = 1;
         for (std::int64_t i = 0; i < form.data.size(); ++i)
@@ -286,7 +288,7 @@ TEST_CASE("a GEMM with the identity gives back the dequantized values", "[cpu][q
 TEST_CASE("quantization_error counts what the form lost", "[cpu][quantize]") {
   const auto device = make_cpu_device(1);
   double saturations = 0, underflows = 0;
-  for (const OperandFormat& format : quantized_formats())
+  for (const QuantFormat& format : quantized_formats())
     for (const Shape& s : kShapes)
       for (Data data : {Data::normal, Data::imbalanced, Data::outlier, Data::adversarial})
         for (bool column : {false, true}) {
@@ -297,7 +299,7 @@ TEST_CASE("quantization_error counts what the form lost", "[cpu][quantize]") {
           Quantized q(DType::bf16, x, s, format);
           device->quantize(q.operand);
           const Owned out(DType::f32, 1, 5);
-          device->quantization_error(out, q.value, column ? q.operand.col : q.operand.row, column);
+          device->quantization_error(out, q.value, column ? q.operand.columnwise : q.operand.rowwise, column);
 
           const std::vector<float> source = column ? transposed(x, s) : x;
           const ReferenceForm want =

@@ -10,7 +10,7 @@
 
 namespace precbench {
 
-void CpuDevice::do_add_rmsnorm(Operand& h, const Tensor& sum, const Tensor& rstd, const Tensor& x,
+void CpuDevice::do_add_rmsnorm(QuantizedTensor& h, const Tensor& sum, const Tensor& rstd, const Tensor& x,
                                const Tensor& branch, const Tensor& weight, float eps) {
   const std::int64_t C = x.cols;
   cpu::for_rows(threads_, x.rows, 2 * C, [&](std::int64_t r, float* buffer) {
@@ -25,10 +25,11 @@ void CpuDevice::do_add_rmsnorm(Operand& h, const Tensor& sum, const Tensor& rstd
         cpu::lane_sum(C, [&](std::int64_t c) { return row[c] * row[c]; }) / static_cast<float>(C);
     rstd.as<float>()[r] = 1.0f / std::sqrt(mean + eps);
   });
-  do_rmsnorm_again(h, branch.empty() ? x : sum, rstd, weight);
+  do_recompute_rmsnorm(h, branch.empty() ? x : sum, rstd, weight);
 }
 
-void CpuDevice::do_rmsnorm_again(Operand& h, const Tensor& sum, const Tensor& rstd, const Tensor& weight) {
+void CpuDevice::do_recompute_rmsnorm(QuantizedTensor& h, const Tensor& sum, const Tensor& rstd,
+                                     const Tensor& weight) {
   const std::int64_t C = sum.cols;
   std::vector<float> gain_buffer(C);
   const float* gain = cpu::load(weight, 0, C, gain_buffer.data());
@@ -42,7 +43,7 @@ void CpuDevice::do_rmsnorm_again(Operand& h, const Tensor& sum, const Tensor& rs
   do_quantize(h, true);
 }
 
-void CpuDevice::do_rmsnorm_backward(Operand& dx, const Tensor& dweight, bool accumulate,
+void CpuDevice::do_rmsnorm_backward(QuantizedTensor& dx, const Tensor& dweight, bool accumulate,
                                     const Tensor& dresidual, const Tensor& dh, const Tensor& x,
                                     const Tensor& rstd, const Tensor& weight) {
   const std::int64_t C = x.cols, M = x.rows;

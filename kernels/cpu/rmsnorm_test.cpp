@@ -62,7 +62,7 @@ TEST_CASE("add_rmsnorm is the sum, its norm and the norm's scale", "[cpu][rmsnor
       INFO("M " << s.M << " C " << s.C << " branch " << with_branch);
       const Inputs in = inputs(DType::f32, s, with_branch);
       const Owned sum(DType::f32, s.M, s.C), rstd(DType::f32, s.M, 1), h(DType::f32, s.M, s.C);
-      Operand out = operand(h);
+      QuantizedTensor out = operand(h);
       device->add_rmsnorm(out, sum, rstd, in.x, in.branch, in.weight, kEps);
 
       const Reference want = rmsnorm(s, in.x.doubles(), in.branch.doubles(), in.weight.doubles());
@@ -74,8 +74,8 @@ TEST_CASE("add_rmsnorm is the sum, its norm and the norm's scale", "[cpu][rmsnor
         CHECK(sum.bytes() == Owned(DType::f32, s.M, s.C).bytes());  // not written
 
       const Owned again(DType::f32, s.M, s.C);
-      Operand out_again = operand(again);
-      device->rmsnorm_again(out_again, with_branch ? sum : in.x, rstd, in.weight);
+      QuantizedTensor out_again = operand(again);
+      device->recompute_rmsnorm(out_again, with_branch ? sum : in.x, rstd, in.weight);
       CHECK(again.bytes() == h.bytes());
     }
 }
@@ -87,13 +87,13 @@ TEST_CASE("rmsnorm_backward is the derivative of add_rmsnorm", "[cpu][rmsnorm]")
       INFO("M " << s.M << " C " << s.C << " residual " << with_residual);
       const Inputs in = inputs(DType::f32, s, false);
       const Owned rstd(DType::f32, s.M, 1), h(DType::f32, s.M, s.C);
-      Operand out = operand(h);
+      QuantizedTensor out = operand(h);
       device->add_rmsnorm(out, {}, rstd, in.x, {}, in.weight, kEps);
 
       const Owned dh(DType::f32, s.M, s.C, normal(4, s.M * s.C));
       const Owned dresidual(DType::f32, s.M, s.C, normal(5, s.M * s.C));
       const Owned dx(DType::f32, s.M, s.C), dweight(DType::f32, 1, s.C);
-      Operand gradient = operand(dx);
+      QuantizedTensor gradient = operand(dx);
       const Tensor residual = with_residual ? dresidual.tensor() : Tensor{};
       device->rmsnorm_backward(gradient, dweight, false, residual, dh, in.x, rstd, in.weight);
 
@@ -136,7 +136,7 @@ TEST_CASE("rmsnorm in BF16 is FP32 rounded once", "[cpu][rmsnorm]") {
   const Owned sum32(DType::f32, s.M, s.C), sum16(DType::bf16, s.M, s.C);
   const Owned rstd32(DType::f32, s.M, 1), rstd16(DType::f32, s.M, 1);
   const Owned h32(DType::f32, s.M, s.C), h16(DType::bf16, s.M, s.C);
-  Operand out32 = operand(h32), out16 = operand(h16);
+  QuantizedTensor out32 = operand(h32), out16 = operand(h16);
   device->add_rmsnorm(out16, sum16, rstd16, narrow.x, narrow.branch, narrow.weight, kEps);
   device->add_rmsnorm(out32, sum32, rstd32, wide.x, wide.branch, wide.weight, kEps);
   CHECK(sum16.floats() == rounded(sum32.floats()));
@@ -153,7 +153,7 @@ TEST_CASE("rmsnorm in BF16 is FP32 rounded once", "[cpu][rmsnorm]") {
   const Owned dres32(DType::f32, s.M, s.C, residuals), dres16(DType::bf16, s.M, s.C, residuals);
   const Owned dx32(DType::f32, s.M, s.C), dx16(DType::bf16, s.M, s.C);
   const Owned dw32(DType::f32, 1, s.C), dw16(DType::bf16, 1, s.C);
-  Operand back32 = operand(dx32), back16 = operand(dx16);
+  QuantizedTensor back32 = operand(dx32), back16 = operand(dx16);
   device->rmsnorm_backward(back32, dw32, false, dres32, dh32, kept, rstd32, wide.weight);
   device->rmsnorm_backward(back16, dw16, false, dres16, dh16, sum16, rstd16, narrow.weight);
   CHECK(dx16.floats() == rounded(dx32.floats()));

@@ -79,8 +79,9 @@ void CpuDevice::do_rope(const Tensor& out, const Tensor& qkv, const RopeOptions&
   });
 }
 
-void CpuDevice::do_rope_backward(Operand& dqkv, const Tensor& dq_norm, const Tensor& dk_norm, bool accumulate,
-                                 const Tensor& dout, const Tensor& qkv, const RopeOptions& options) {
+void CpuDevice::do_rope_backward(QuantizedTensor& dqkv, const Tensor& dq_norm, const Tensor& dk_norm,
+                                 bool accumulate, const Tensor& dout, const Tensor& qkv,
+                                 const RopeOptions& options) {
   const AttentionShape& s = options.shape;
   const std::int64_t D = s.head_dim, W = s.qkv_width(), M = s.tokens(), turned = s.heads + s.kv_heads;
   const std::vector<float>& table = rope_table(options);

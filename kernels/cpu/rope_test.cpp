@@ -77,7 +77,7 @@ TEST_CASE("rope_backward is the derivative of rope", "[cpu][rope]") {
       const Owned dout(DType::f32, s.tokens(), W, normal(4, size));
       const Owned dqkv(DType::f32, s.tokens(), W), dq_norm(DType::f32, 1, D), dk_norm(DType::f32, 1, D);
       const RopeOptions options = with_norm ? options_of(s, q_norm, k_norm) : options_of(s, {}, {});
-      Operand gradient = operand(dqkv);
+      QuantizedTensor gradient = operand(dqkv);
       if (with_norm)
         device->rope_backward(gradient, dq_norm, dk_norm, false, dout, qkv, options);
       else
@@ -128,7 +128,7 @@ TEST_CASE("rope in BF16 is FP32 rounded once", "[cpu][rope]") {
     dk_norm.emplace_back(dtype, 1, D);
     const RopeOptions options = options_of(s, q_norm, k_norm);
     device->rope(out.back(), qkv, options);
-    Operand gradient = operand(dqkv.back());
+    QuantizedTensor gradient = operand(dqkv.back());
     device->rope_backward(gradient, dq_norm.back(), dk_norm.back(), false, dout, qkv, options);
   }
   for (const auto* pair : {&out, &dqkv, &dq_norm, &dk_norm})

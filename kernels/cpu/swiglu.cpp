@@ -11,7 +11,7 @@ inline float sigmoid(float x) { return 1.0f / (1.0f + cpu::exp(-x)); }
 
 }  // namespace
 
-void CpuDevice::do_swiglu(Operand& s, const Tensor& gate_up) {
+void CpuDevice::do_swiglu(QuantizedTensor& s, const Tensor& gate_up) {
   const std::int64_t F = s.value.cols;
   cpu::for_rows(threads_, s.value.rows, 3 * F, [&](std::int64_t r, float* buffer) {
     const float* gate = cpu::load(gate_up, r * 2 * F, 2 * F, buffer);
@@ -24,7 +24,8 @@ void CpuDevice::do_swiglu(Operand& s, const Tensor& gate_up) {
   do_quantize(s, true);
 }
 
-void CpuDevice::do_swiglu_backward(Operand& dgate_up, Operand& s, const Tensor& ds, const Tensor& gate_up) {
+void CpuDevice::do_swiglu_backward(QuantizedTensor& dgate_up, QuantizedTensor& s, const Tensor& ds,
+                                   const Tensor& gate_up) {
   const std::int64_t F = ds.cols;
   cpu::for_rows(threads_, ds.rows, 6 * F, [&](std::int64_t r, float* buffer) {
     const float* gate = cpu::load(gate_up, r * 2 * F, 2 * F, buffer);

@@ -26,7 +26,7 @@ Run run(Device& device, DType dtype, std::int64_t M, std::int64_t F, const std::
         const std::vector<float>& ds) {
   const Owned in(dtype, M, 2 * F, gate_up), gradient(dtype, M, F, ds);
   Run r{{dtype, M, F}, {dtype, M, F}, {dtype, M, 2 * F}};
-  Operand s = operand(r.s), again = operand(r.again), dgate_up = operand(r.dgate_up);
+  QuantizedTensor s = operand(r.s), again = operand(r.again), dgate_up = operand(r.dgate_up);
   device.swiglu(s, in);
   device.swiglu_backward(dgate_up, again, gradient, in);
   return r;

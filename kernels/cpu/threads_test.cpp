@@ -57,22 +57,22 @@ Outputs matmul(Device& device) {
 Outputs quantize(Device& device) {
   const Owned x = random(1, DType::bf16, kM, kC);
   Outputs out;
-  for (const OperandFormat& format :
-       {OperandFormat{DType::e4m3, Granularity::tensor, ScaleType::f32},
-        OperandFormat{DType::e5m2, Granularity::row, ScaleType::f32_pow2},
-        OperandFormat{DType::e4m3, Granularity::block_1x128, ScaleType::f32},
-        OperandFormat{DType::e4m3, Granularity::block_128x128, ScaleType::f32},
-        OperandFormat{DType::e4m3, Granularity::block_1x32, ScaleType::ue8m0, ScaleRounding::rceil}}) {
+  for (const QuantFormat& format :
+       {QuantFormat{DType::e4m3, Granularity::tensor, ScaleType::f32},
+        QuantFormat{DType::e5m2, Granularity::row, ScaleType::f32_pow2},
+        QuantFormat{DType::e4m3, Granularity::block_1x128, ScaleType::f32},
+        QuantFormat{DType::e4m3, Granularity::block_128x128, ScaleType::f32},
+        QuantFormat{DType::e4m3, Granularity::block_1x32, ScaleType::ue8m0, ScaleRounding::rceil}}) {
     const DType scale = format.scale == ScaleType::ue8m0 ? DType::ue8m0 : DType::f32;
     Outputs made = {{format.dtype, kM, kC}, {scale, 1, scale_count(format.granularity, kM, kC)},
                     {format.dtype, kC, kM}, {scale, 1, scale_count(format.granularity, kC, kM)},
                     {DType::f32, 1, 1},     {DType::f32, 1, 5}};
-    Operand operand{.value = x,
-                    .row = {format, made[0], made[1], false},
-                    .col = {format, made[2], made[3], false},
-                    .amax = made[4]};
+    QuantizedTensor operand{.value = x,
+                            .rowwise = {format, made[0], made[1], false},
+                            .columnwise = {format, made[2], made[3], false},
+                            .amax = made[4]};
     device.quantize(operand);
-    device.quantization_error(made[5], x, operand.col, true);
+    device.quantization_error(made[5], x, operand.columnwise, true);
     out.insert(out.end(), made.begin(), made.end());
   }
   return out;
@@ -96,7 +96,7 @@ Outputs rmsnorm(Device& device) {
                  {DType::f32, kM, 1},
                  {DType::bf16, kM, kC},
                  {DType::f32, 1, kC}};
-  Operand h = operand(out[0]), dx = operand(out[3]);
+  QuantizedTensor h = operand(out[0]), dx = operand(out[3]);
   device.add_rmsnorm(h, out[1], out[2], x, branch, weight, 1e-5f);
   device.rmsnorm_backward(dx, out[4], false, branch, dh, out[1], out[2], weight);
   return out;
@@ -111,7 +111,7 @@ Outputs attention(Device& device) {
   Outputs out = {{DType::bf16, M, W}, {DType::bf16, M, s.q_width()}, {DType::f32, s.heads, M},
                  {DType::bf16, M, W}, {DType::bf16, M, W},           {DType::f32, 1, D},
                  {DType::f32, 1, D}};
-  Operand attended = operand(out[1]), draw = operand(out[4]);
+  QuantizedTensor attended = operand(out[1]), draw = operand(out[4]);
   device.rope(out[0], raw, rope);
   device.attention(attended, out[2], out[0], s);
   device.attention_backward(out[3], dout, out[1], out[2], out[0], s);
@@ -126,7 +126,7 @@ Outputs feed_forward_and_loss(Device& device) {
                  {DType::bf16, kM, kC},
                  {DType::f32, kM, 1},
                  random(3, DType::bf16, kM, kC)};
-  Operand s = operand(out[0]), dgate_up = operand(out[1]), again = operand(out[2]);
+  QuantizedTensor s = operand(out[0]), dgate_up = operand(out[1]), again = operand(out[2]);
   device.swiglu(s, gate_up);
   device.swiglu_backward(dgate_up, again, ds, gate_up);
   device.cross_entropy(out[3], out[4], Owned(std::vector<std::int32_t>(kM, 5)), 0.01f);

@@ -87,7 +87,7 @@ std::string CudaDevice::attention_name() const {
   return fmt::format("{} forward, {} backward", forward, backward);
 }
 
-void CudaDevice::do_attention(Operand& out, const Tensor& lse, const Tensor& qkv,
+void CudaDevice::do_attention(QuantizedTensor& out, const Tensor& lse, const Tensor& qkv,
                               const AttentionShape& shape) {
   AttentionState& state = attention_state();
   const auto* plan = choose(

@@ -56,7 +56,7 @@ void run(CudaDevice& device, const AttentionShape& s, const std::string& which, 
   try {
     device.set_attention(which);
     device.set_deterministic(deterministic);
-    Operand operand;
+    QuantizedTensor operand;
     operand.value = out.tensor;
     const double forward =
         median_milliseconds(device, [&] { device.attention(operand, lse.tensor, qkv.tensor, s); });

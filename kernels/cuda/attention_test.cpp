@@ -90,7 +90,7 @@ class Problem {
 
  private:
   Tensor qkv_, dqkv_, dout_, lse_;
-  Operand out_;
+  QuantizedTensor out_;
 };
 
 struct Part {
@@ -267,7 +267,7 @@ TEST_CASE("a NaN in one head's keys reaches that head's later rows only", "[gpu]
     values[poisoned * s.qkv_width() + (s.heads + 1) * s.head_dim] = 0x7FC0;  // key of head 1
     Tensor qkv{device.allocate(values.size() * 2), DType::bf16, s.tokens(), s.qkv_width()};
     Tensor lse{device.allocate(s.tokens() * s.heads * 4), DType::f32, s.heads, s.tokens()};
-    Operand out;
+    QuantizedTensor out;
     out.value = {device.allocate(s.tokens() * s.q_width() * 2), DType::bf16, s.tokens(), s.q_width()};
     device.upload(qkv, values.data());
     device.attention(out, lse, qkv, s);

@@ -56,7 +56,7 @@ TEST_CASE("rope with a bias and a stretched context on a GPU", "[gpu]") {
       const Tensor dout = host.random(DType::bf16, M, W, 1.0f);
       const auto on_cpu = [&](DType dtype, bool backward) {
         const RopeOptions o{.shape = shape, .bias = host.converted(bias, dtype), .scaling = scaling};
-        Operand result;
+        QuantizedTensor result;
         result.value = host.tensor(dtype, M, W);
         if (backward)
           b.cpu->rope_backward(result, {}, {}, false, host.converted(dout, dtype), {}, o);
@@ -70,7 +70,7 @@ TEST_CASE("rope with a bias and a stretched context on a GPU", "[gpu]") {
       b.gpu().rope(in_place, in_place, options);
       b.check("out", out, on_cpu(DType::bf16, false), on_cpu(DType::f32, false));
       CHECK(same_bits(b.fetch(in_place), b.fetch(out)));
-      Operand gradient;
+      QuantizedTensor gradient;
       gradient.value = b.gpu_output(DType::bf16, M, W);
       b.gpu().rope_backward(gradient, {}, {}, false, b.on_gpu(dout), {}, options);
       b.check("dqkv", gradient.value, on_cpu(DType::bf16, true), on_cpu(DType::f32, true));

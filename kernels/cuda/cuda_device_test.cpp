@@ -37,7 +37,7 @@ TEST_CASE("capture refuses what a graph cannot hold, and the device works on", "
   if (!device) return;
   std::vector<std::uint16_t> ones(128 * 128, bf16_encode(1.0f));
   Buffers buffers(*device);
-  const Form form{{}, buffers.copy_of(Tensor{ones.data(), DType::bf16, 128, 128}), {}, false};
+  const GemmOperand form{{}, buffers.copy_of(Tensor{ones.data(), DType::bf16, 128, 128}), {}, false};
   const Tensor d = buffers.tensor(DType::f32, 128, 128);
   std::vector<float> host(128 * 128);
   CHECK_THROWS_AS(capture_step(*device, [&] { device->matmul(d, form, form, {}); }), std::logic_error);

@@ -37,8 +37,8 @@ __global__ void __launch_bounds__(kElementThreads)
 
 template <class T>
 __global__ void __launch_bounds__(kElementThreads)
-    quantize_part_kernel(const FormArgs form, const T* value, const std::uint32_t* amax, std::int64_t size,
-                         bool vectors) {
+    quantize_with_amax_kernel(const FormArgs form, const T* value, const std::uint32_t* amax,
+                              std::int64_t size, bool vectors) {
   const float multiply = make_scale(form, *amax, 0, blockIdx.x == 0 && threadIdx.x == 0);
   const std::int64_t i = first_element();
   if (i >= size) return;
@@ -121,7 +121,7 @@ void CudaDevice::do_amax(const Tensor& out, const Tensor& x) {
   launched("amax");
 }
 
-void CudaDevice::do_quantize_part(const Form& form, const Tensor& value, const Tensor& amax) {
+void CudaDevice::do_quantize_with_amax(const GemmOperand& form, const Tensor& value, const Tensor& amax) {
   using namespace cuda;
   FormArgs args;
   args.data = form.data.as<std::uint8_t>();
@@ -131,13 +131,13 @@ void CudaDevice::do_quantize_part(const Form& form, const Tensor& value, const T
   const std::int64_t size = value.size();
   const bool vectors = aligned(value) && aligned(form.data);
   with_type(value.dtype, [&](auto type) {
-    quantize_part_kernel<<<std::max(1u, element_blocks(size)), kElementThreads, 0, stream()>>>(
+    quantize_with_amax_kernel<<<std::max(1u, element_blocks(size)), kElementThreads, 0, stream()>>>(
         args, value.as<decltype(type)>(), amax.as<std::uint32_t>(), size, vectors);
   });
-  launched("quantize_part");
+  launched("quantize_with_amax");
 }
 
-void CudaDevice::do_transpose(const Form& dst, const Form& src) {
+void CudaDevice::do_transpose(const GemmOperand& dst, const GemmOperand& src) {
   using namespace cuda;
   const std::int64_t rows = src.data.rows, k = src.data.cols;
   const bool blocks = src.format.granularity == Granularity::block_128x128;
@@ -151,7 +151,7 @@ void CudaDevice::do_transpose(const Form& dst, const Form& src) {
   launched("transpose");
 }
 
-void CudaDevice::do_place(const Tensor& dst, std::int64_t first, const Tensor& src) {
+void CudaDevice::do_copy_columns(const Tensor& dst, std::int64_t first, const Tensor& src) {
   PRECBENCH_CHECK(cudaMemcpy2DAsync(dst.as<std::uint8_t>() + first, dst.cols, src.data, src.cols, src.cols,
                                     src.rows, cudaMemcpyDeviceToDevice, stream()));
   launched("place");

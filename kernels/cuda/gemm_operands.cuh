@@ -22,7 +22,7 @@ struct FormArgs {
   ScaleType scale_type = ScaleType::none;
   ScaleRounding rounding = ScaleRounding::none;
 
-  __host__ __device__ OperandFormat format() const { return {dtype, granularity, scale_type, rounding}; }
+  __host__ __device__ QuantFormat format() const { return {dtype, granularity, scale_type, rounding}; }
   /// Scopes lie inside a tile of 128 x 128.
   __host__ __device__ bool in_blocks() const {
     return granularity != Granularity::tensor && granularity != Granularity::row;
@@ -30,16 +30,16 @@ struct FormArgs {
 };
 
 /// Whether a producer has to write this form: wanted, and not an alias of the BF16 value.
-inline bool wanted(const Form& form) { return !form.empty() && form.format.quantized(); }
+inline bool wanted(const GemmOperand& form) { return !form.empty() && form.format.quantized(); }
 
 /// Whether it is wanted with one scale for each of its rows.
-inline bool scaled_by_row(const Form& form) {
+inline bool scaled_by_row(const GemmOperand& form) {
   return wanted(form) && form.format.granularity == Granularity::row;
 }
 
 /// Arguments of a wanted form, or of none. Also clears the scale buffer where it has padding, which kernels
 /// do not write. Throws Unsupported for a format that is not made here.
-FormArgs form_args(const Form& form, cudaStream_t stream);
+FormArgs form_args(const GemmOperand& form, cudaStream_t stream);
 
 /// Stores the scale of a scope for the GEMM and returns the factor that multiplies its elements.
 /// amax_bits: of the amax as FP32.
@@ -57,7 +57,7 @@ __device__ inline float make_scale(const FormArgs& form, std::uint32_t amax_bits
 }
 
 /// The factor that a GEMM multiplies the element (row, k) of a form with.
-__device__ inline float dequantizing(const OperandFormat& format, const void* scales, std::int64_t rows,
+__device__ inline float dequantizing(const QuantFormat& format, const void* scales, std::int64_t rows,
                                      std::int64_t length, std::int64_t row, std::int64_t k) {
   const std::int64_t block = block_length(format.granularity);
   const std::int64_t index = scale_index(format.granularity, rows, length, row, block ? k / block : 0);

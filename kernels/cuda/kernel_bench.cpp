@@ -31,7 +31,7 @@ constexpr int kRuns = 9;
 constexpr double kSampleMs = 0.5;
 constexpr int kMostInner = 16;
 
-/// Remembers the cost of the last op, which Device books for every device alike.
+/// Remembers the cost of the last op, which Device accounts for every device alike.
 class LastCost final : public OpObserver {
  public:
   void begin(const OpCost& op) override { cost = op; }
@@ -78,16 +78,16 @@ class Bench {
   LastCost cost_;
 };
 
-OperandFormat fp8(DType dtype, Granularity granularity, ScaleType scale = ScaleType::f32) {
+QuantFormat fp8(DType dtype, Granularity granularity, ScaleType scale = ScaleType::f32) {
   return {dtype, granularity, scale, ScaleRounding::none};
 }
 
-const OperandFormat kTensor = fp8(DType::e4m3, Granularity::tensor);
-const OperandFormat kTensorE5m2 = fp8(DType::e5m2, Granularity::tensor);
-const OperandFormat kRow = fp8(DType::e4m3, Granularity::row, ScaleType::f32_pow2);
-const OperandFormat kVector = fp8(DType::e4m3, Granularity::block_1x128);
-const OperandFormat kSquare = fp8(DType::e4m3, Granularity::block_128x128);
-const OperandFormat kMx{DType::e4m3, Granularity::block_1x32, ScaleType::ue8m0, ScaleRounding::rceil};
+const QuantFormat kTensor = fp8(DType::e4m3, Granularity::tensor);
+const QuantFormat kTensorE5m2 = fp8(DType::e5m2, Granularity::tensor);
+const QuantFormat kRow = fp8(DType::e4m3, Granularity::row, ScaleType::f32_pow2);
+const QuantFormat kVector = fp8(DType::e4m3, Granularity::block_1x128);
+const QuantFormat kSquare = fp8(DType::e4m3, Granularity::block_128x128);
+const QuantFormat kMx{DType::e4m3, Granularity::block_1x32, ScaleType::ue8m0, ScaleRounding::rceil};
 
 Tensor random_bf16(Buffers& buffers, Device& device, std::int64_t rows, std::int64_t cols,
                    std::uint64_t seed) {
@@ -97,12 +97,13 @@ Tensor random_bf16(Buffers& buffers, Device& device, std::int64_t rows, std::int
 }
 
 /// The row form of a random matrix in any format.
-Form random_form(Buffers& buffers, Device& device, const OperandFormat& format, const Tensor& value) {
+GemmOperand random_form(Buffers& buffers, Device& device, const QuantFormat& format, const Tensor& value) {
   if (!format.quantized()) return {format, value, {}, false};
-  Operand operand{.value = value, .row = buffers.form(format, value.rows, value.cols), .col = {}, .amax = {}};
+  QuantizedTensor operand{
+      .value = value, .rowwise = buffers.form(format, value.rows, value.cols), .columnwise = {}, .amax = {}};
   if (format.granularity == Granularity::tensor) operand.amax = buffers.tensor(DType::f32, 1, 1);
   device.quantize(operand);
-  return operand.row;
+  return operand.rowwise;
 }
 
 // ---- GEMMs ----
@@ -155,7 +156,7 @@ void bench_matmul(Bench& bench) {
       const bool accumulate = std::string_view(mode.name).find("+=") != std::string_view::npos;
       const Tensor d = buffers.tensor(accumulate ? DType::f32 : DType::bf16, shape.tokens, shape.out);
       if (accumulate) bench.device.zero(d);
-      Form a, b;
+      GemmOperand a, b;
       {
         const Tensor x = random_bf16(buffers, bench.device, shape.tokens, shape.in, 1);
         const Tensor w = random_bf16(buffers, bench.device, shape.out, shape.in, 2);
@@ -194,10 +195,11 @@ void report(Bench& bench, double ceiling, const std::string& name, const std::fu
 }
 
 /// The forms a recipe asks of an activation: row for fprop or dgrad, col for wgrad.
-Operand wanted(Buffers& buffers, const Tensor& value, const OperandFormat& row, const OperandFormat& col) {
-  Operand operand{.value = value, .row = {}, .col = {}, .amax = {}};
-  if (row.quantized()) operand.row = buffers.form(row, value.rows, value.cols);
-  if (col.quantized()) operand.col = buffers.form(col, value.cols, value.rows);
+QuantizedTensor wanted(Buffers& buffers, const Tensor& value, const QuantFormat& row,
+                       const QuantFormat& col) {
+  QuantizedTensor operand{.value = value, .rowwise = {}, .columnwise = {}, .amax = {}};
+  if (row.quantized()) operand.rowwise = buffers.form(row, value.rows, value.cols);
+  if (col.quantized()) operand.columnwise = buffers.form(col, value.cols, value.rows);
   if (row.granularity == Granularity::tensor || col.granularity == Granularity::tensor)
     operand.amax = buffers.tensor(DType::f32, 1, 1);
   return operand;
@@ -205,7 +207,7 @@ Operand wanted(Buffers& buffers, const Tensor& value, const OperandFormat& row, 
 
 struct FormSet {
   const char* name;
-  OperandFormat row, col;
+  QuantFormat row, col;
 };
 
 void bench_quantize(Bench& bench, double ceiling, std::int64_t M, std::int64_t C) {
@@ -224,9 +226,10 @@ void bench_quantize(Bench& bench, double ceiling, std::int64_t M, std::int64_t C
   report(bench, ceiling, fmt::format("copy {}x{}", M, C), [&] { bench.device.convert(copy, x[turn ^= 1]); });
   for (const FormSet& set : sets) {
     Buffers forms(bench.device);
-    Operand operand = wanted(forms, x[0], set.row, set.col);
+    QuantizedTensor operand = wanted(forms, x[0], set.rowwise, set.columnwise);
     // The tensor's and the columns' amaxes must be known before anything is cast: the value is read twice.
-    const bool twice = set.col.granularity == Granularity::tensor || set.col.granularity == Granularity::row;
+    const bool twice =
+        set.columnwise.granularity == Granularity::tensor || set.columnwise.granularity == Granularity::row;
     report(
         bench, ceiling, fmt::format("quantize {} {}x{}", set.name, M, C),
         [&] {
@@ -250,17 +253,19 @@ void bench_block_ops(Bench& bench, double ceiling) {
   for (const FormSet& set : {FormSet{"bf16", {}, {}}, FormSet{"tensor", kTensor, kTensor},
                              FormSet{"row", kRow, kRow}, FormSet{"1x128", kVector, kVector}}) {
     Buffers forms(device);
-    Operand out = wanted(forms, h, set.row, set.col), dx = wanted(forms, h, set.row, set.col);
-    Operand act = wanted(forms, s, set.row, set.col), dact = wanted(forms, dgate_up, set.row, set.col);
+    QuantizedTensor out = wanted(forms, h, set.rowwise, set.columnwise),
+                    dx = wanted(forms, h, set.rowwise, set.columnwise);
+    QuantizedTensor act = wanted(forms, s, set.rowwise, set.columnwise),
+                    dact = wanted(forms, dgate_up, set.rowwise, set.columnwise);
     // A recipe's consumers read only the forms.
-    out.keep_value = act.keep_value = dact.keep_value = !set.row.quantized();
+    out.keep_value = act.keep_value = dact.keep_value = !set.rowwise.quantized();
     report(bench, ceiling, fmt::format("add_rmsnorm -> {}", set.name),
            [&] { device.add_rmsnorm(out, sum, rstd, x, branch, weight, 1e-5f); });
     report(bench, ceiling, fmt::format("rmsnorm_backward -> {}", set.name),
            [&] { device.rmsnorm_backward(dx, dweight, true, branch, x, sum, rstd, weight); });
     report(bench, ceiling, fmt::format("swiglu -> {}", set.name), [&] { device.swiglu(act, gate_up); });
-    Operand again = act;
-    again.row = {};  // backward needs s again for wgrad only
+    QuantizedTensor again = act;
+    again.rowwise = {};  // backward needs s again for wgrad only
     report(bench, ceiling, fmt::format("swiglu_backward -> {}", set.name),
            [&] { device.swiglu_backward(dact, again, ds, gate_up); });
   }
@@ -276,7 +281,10 @@ void bench_attention(Bench& bench, double ceiling) {
     const Tensor dout = random_bf16(buffers, device, M, shape.q_width(), 2);
     const Tensor lse = buffers.tensor(DType::f32, shape.heads, M),
                  dqkv = buffers.tensor(DType::bf16, M, shape.qkv_width());
-    Operand out{.value = buffers.tensor(DType::bf16, M, shape.q_width()), .row = {}, .col = {}, .amax = {}};
+    QuantizedTensor out{.value = buffers.tensor(DType::bf16, M, shape.q_width()),
+                        .rowwise = {},
+                        .columnwise = {},
+                        .amax = {}};
     const std::string name =
         fmt::format("B{} T{} H{}/{} D{}", shape.B, shape.T, shape.heads, shape.kv_heads, shape.head_dim);
     const RopeOptions rope{.shape = shape, .q_norm = {}, .k_norm = {}};

@@ -35,7 +35,7 @@ namespace {
 constexpr std::int64_t kProbeSize = 2048;
 
 /// The mode for a format; nullopt where cuBLASLt has none for it.
-std::optional<ScaleMode> scale_mode(const OperandFormat& format) {
+std::optional<ScaleMode> scale_mode(const QuantFormat& format) {
   if (!format.quantized()) return ScaleMode::none;
   if (format.dtype != DType::e4m3 && format.dtype != DType::e5m2) return std::nullopt;
   const bool exponent = format.scale == ScaleType::ue8m0;
@@ -60,7 +60,7 @@ struct Modes {
 };
 
 /// The modes of a pair; nullopt where no pair of modes expresses it.
-std::optional<Modes> scale_modes(const OperandFormat& a, const OperandFormat& b) {
+std::optional<Modes> scale_modes(const QuantFormat& a, const QuantFormat& b) {
   const auto mode_a = scale_mode(a), mode_b = scale_mode(b);
   if (!mode_a || !mode_b || a.quantized() != b.quantized()) return std::nullopt;
   Modes modes{*mode_a, *mode_b};
@@ -71,7 +71,7 @@ std::optional<Modes> scale_modes(const OperandFormat& a, const OperandFormat& b)
 }
 
 /// What a pair of formats needs, for a user whose GPU or library refuses it.
-std::string needs_of(const OperandFormat& a, const OperandFormat& b) {
+std::string needs_of(const QuantFormat& a, const QuantFormat& b) {
   const auto modes = scale_modes(a, b);
   if (!modes) return "is no mode of cuBLASLt";
   if (a.dtype == DType::e5m2 && b.dtype == DType::e5m2) return "is no mode of cuBLASLt";
@@ -95,7 +95,8 @@ std::int32_t alignment_of(const void* a, const void* b, const void* d) {
   return 1 << std::countr_zero(bits);
 }
 
-PlanKey plan_key(const Tensor& d, const Form& a, const Form& b, Modes modes, const MatmulOptions& options) {
+PlanKey plan_key(const Tensor& d, const GemmOperand& a, const GemmOperand& b, Modes modes,
+                 const MatmulOptions& options) {
   return {.M = a.rows(),
           .N = b.rows(),
           .K = a.k(),
@@ -140,7 +141,7 @@ bool MatmulPlans::has_candidates(const PlanKey& key) const {
 }
 
 GemmSupport MatmulPlans::probe(const GemmRecipe& gemm, GemmRole role) {
-  for (const OperandFormat* format : {&gemm.a, &gemm.b})
+  for (const QuantFormat* format : {&gemm.a, &gemm.b})
     if (format->dtype != DType::bf16 && format->dtype != DType::e4m3 && format->dtype != DType::e5m2)
       return {Execution::unsupported,
               fmt::format("the cuda device has no {} operands", name_of(format->dtype))};
@@ -168,7 +169,8 @@ GemmSupport MatmulPlans::probe(const GemmRecipe& gemm, GemmRole role) {
 
 // ---- running ----
 
-void MatmulPlans::matmul(const Tensor& d, const Form& a, const Form& b, const MatmulOptions& options) {
+void MatmulPlans::matmul(const Tensor& d, const GemmOperand& a, const GemmOperand& b,
+                         const MatmulOptions& options) {
   const bool plain = !a.format.quantized() && !b.format.quantized();
   if (plain) return run_native(d, a, b, options);
   const GemmSupport how = support({a.format, b.format, options.fast_accum}, options.role);
@@ -182,14 +184,15 @@ std::byte* MatmulPlans::behind_workspace(std::int64_t bytes) {
          kWorkspaceBytes;
 }
 
-void MatmulPlans::run_native(const Tensor& d, const Form& a, const Form& b, const MatmulOptions& options) {
+void MatmulPlans::run_native(const Tensor& d, const GemmOperand& a, const GemmOperand& b,
+                             const MatmulOptions& options) {
   const Modes modes = *scale_modes(a.format, b.format);
   const void* a_scale = a.scale.data;
   const void* b_scale = b.scale.data;
   const bool widen_a = modes.a == ScaleMode::row && a.format.granularity == Granularity::tensor;
   const bool widen_b = modes.b == ScaleMode::row && b.format.granularity == Granularity::tensor;
   if (widen_a || widen_b) {
-    const Form& scalar = widen_a ? a : b;
+    const GemmOperand& scalar = widen_a ? a : b;
     auto* vector = reinterpret_cast<float*>(behind_workspace(scalar.rows() * std::int64_t{sizeof(float)}));
     launch_broadcast(vector, scalar.scale.as<float>(), scalar.rows(), device_.stream());
     (widen_a ? a_scale : b_scale) = vector;
@@ -212,22 +215,24 @@ void MatmulPlans::run_native(const Tensor& d, const Form& a, const Form& b, cons
   device_.launched("matmul");
 }
 
-void MatmulPlans::run_emulated(const Tensor& d, const Form& a, const Form& b, const MatmulOptions& options) {
-  const auto bytes_for = [](const Form& form) {
+void MatmulPlans::run_emulated(const Tensor& d, const GemmOperand& a, const GemmOperand& b,
+                               const MatmulOptions& options) {
+  const auto bytes_for = [](const GemmOperand& form) {
     return form.format.quantized() ? (form.data.size() * 2 + kAlignment - 1) / kAlignment * kAlignment
                                    : std::int64_t{0};
   };
   std::byte* copies = behind_workspace(bytes_for(a) + bytes_for(b));
-  const auto plain = [&](const Form& form, std::byte* to) {
+  const auto plain = [&](const GemmOperand& form, std::byte* to) {
     if (!form.format.quantized()) return form;
     launch_dequantize(to, form, device_.stream());
-    return Form{
+    return GemmOperand{
         .format = {}, .data = {to, DType::bf16, form.rows(), form.k()}, .scale = {}, .transposed = false};
   };
   run_native(d, plain(a, copies), plain(b, copies + bytes_for(a)), options);
 }
 
-void CudaDevice::do_matmul(const Tensor& d, const Form& a, const Form& b, const MatmulOptions& options) {
+void CudaDevice::do_matmul(const Tensor& d, const GemmOperand& a, const GemmOperand& b,
+                           const MatmulOptions& options) {
   plans_->matmul(d, a, b, options);
 }
 

@@ -25,7 +25,7 @@ __global__ void broadcast_kernel(float* out, const float* value, std::int64_t co
 
 /// Rows whose length is no multiple of 16 are read code by code; the recipes' own shapes never are.
 __global__ void dequantize_kernel(__nv_bfloat16* out, const std::uint8_t* data, const void* scales,
-                                  OperandFormat format, std::int64_t rows, std::int64_t k) {
+                                  QuantFormat format, std::int64_t rows, std::int64_t k) {
   const std::int64_t chunks = (k + kCodesPerThread - 1) / kCodesPerThread;
   const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= rows * chunks) return;
@@ -59,7 +59,7 @@ void launch_broadcast(float* out, const float* value, std::int64_t count, cudaSt
   PRECBENCH_CHECK(cudaGetLastError());
 }
 
-void launch_dequantize(void* out, const Form& form, cudaStream_t stream) {
+void launch_dequantize(void* out, const GemmOperand& form, cudaStream_t stream) {
   const std::int64_t chunks = (form.k() + kCodesPerThread - 1) / kCodesPerThread;
   dequantize_kernel<<<blocks_for(form.rows() * chunks), kThreads, 0, stream>>>(
       static_cast<__nv_bfloat16*>(out), form.data.as<std::uint8_t>(), form.scale.data, form.format,

@@ -14,6 +14,6 @@ void launch_broadcast(float* out, const float* value, std::int64_t count, cudaSt
 
 /// out (BF16 [rows, k]) = data * scale of a quantized form, in FP32 and rounded once; exact for power-of-two
 /// scales.
-void launch_dequantize(void* out, const Form& form, cudaStream_t stream);
+void launch_dequantize(void* out, const GemmOperand& form, cudaStream_t stream);
 
 }  // namespace precbench

@@ -101,11 +101,12 @@ class MatmulPlans {
   void set_autotune(bool on) { autotune_ = on; }
 
   GemmSupport support(const GemmRecipe& gemm, GemmRole role);
-  void matmul(const Tensor& d, const Form& a, const Form& b, const MatmulOptions& options);
+  void matmul(const Tensor& d, const GemmOperand& a, const GemmOperand& b, const MatmulOptions& options);
 
  private:
-  void run_native(const Tensor& d, const Form& a, const Form& b, const MatmulOptions& options);
-  void run_emulated(const Tensor& d, const Form& a, const Form& b, const MatmulOptions& options);
+  void run_native(const Tensor& d, const GemmOperand& a, const GemmOperand& b, const MatmulOptions& options);
+  void run_emulated(const Tensor& d, const GemmOperand& a, const GemmOperand& b,
+                    const MatmulOptions& options);
   /// Scratch for a GEMM's operands, until the next op.
   std::byte* behind_workspace(std::int64_t bytes);
   bool has_candidates(const PlanKey& key) const;

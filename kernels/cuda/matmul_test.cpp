@@ -30,12 +30,13 @@ struct HostOperand {
   std::vector<std::byte> scales;
   std::vector<double> values;  // what the GPU is given, exactly: [rows, k]
   std::vector<double> norms;   // of the rows
-  Form form;
+  GemmOperand form;
   std::int64_t rows, k;
 };
 
-double dequantized(const Form& form, std::int64_t rows, std::int64_t k, std::int64_t r, std::int64_t c) {
-  const OperandFormat& format = form.format;
+double dequantized(const GemmOperand& form, std::int64_t rows, std::int64_t k, std::int64_t r,
+                   std::int64_t c) {
+  const QuantFormat& format = form.format;
   const std::int64_t block = block_length(format.granularity);
   const std::int64_t at = scale_index(format.granularity, rows, k, r, block ? c / block : 0);
   const double scale = format.scale == ScaleType::ue8m0 ? ue8m0_decode(form.scale.as<std::uint8_t>()[at])
@@ -44,8 +45,8 @@ double dequantized(const Form& form, std::int64_t rows, std::int64_t k, std::int
   return scale * (format.dtype == DType::e4m3 ? e4m3_decode(code) : e5m2_decode(code));
 }
 
-HostOperand make_operand(const OperandFormat& format, std::int64_t rows, std::int64_t k, bool transposed,
-                         unsigned seed) {
+HostOperand make_quantized_tensor(const QuantFormat& format, std::int64_t rows, std::int64_t k,
+                                  bool transposed, unsigned seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
   std::uniform_int_distribution<int> exponent(-4, 4);
@@ -71,7 +72,8 @@ HostOperand make_operand(const OperandFormat& format, std::int64_t rows, std::in
     operand.form.data = {operand.codes.data(), format.dtype, rows, k};
     operand.form.scale = {operand.scales.data(), exponent_bytes ? DType::ue8m0 : DType::f32, 1, scales};
     float amax = 0;
-    Operand source{.value = value, .row = operand.form, .col = {}, .amax = {&amax, DType::f32, 1, 1}};
+    QuantizedTensor source{
+        .value = value, .rowwise = operand.form, .columnwise = {}, .amax = {&amax, DType::f32, 1, 1}};
     make_cpu_device(1)->quantize(source);
   }
   operand.values.resize(operand.bf16.size());
@@ -141,7 +143,7 @@ struct Errors {
 Errors errors_of(Device& device, const HostOperand& a, const HostOperand& b, const Output& output,
                  const MatmulOptions& options, bool emulated) {
   Buffers buffers(device);
-  const Form device_a = buffers.copy_of(a.form), device_b = buffers.copy_of(b.form);
+  const GemmOperand device_a = buffers.copy_of(a.form), device_b = buffers.copy_of(b.form);
   const std::int64_t M = a.rows, N = b.rows, K = a.k;
 
   std::vector<double> before(static_cast<std::size_t>(M * N));
@@ -200,7 +202,8 @@ Errors errors_of(Device& device, const HostOperand& a, const HostOperand& b, con
 
 void check_gemm(Device& device, const GemmRecipe& gemm, GemmRole role, const Output& output) {
   const GemmSupport support = device.support(gemm, role);
-  const HostOperand a = make_operand(gemm.a, kM, kK, false, 1), b = make_operand(gemm.b, kN, kK, false, 2);
+  const HostOperand a = make_quantized_tensor(gemm.a, kM, kK, false, 1),
+                    b = make_quantized_tensor(gemm.b, kN, kK, false, 2);
   const Errors errors = errors_of(
       device, a, b, output, {.role = role, .fast_accum = gemm.fast_accum, .accumulate = output.accumulate},
       support.execution == Execution::emulated);
@@ -216,7 +219,7 @@ std::vector<Output> outputs_of(GemmRole role) {
   return {{DType::f32, false}, {DType::f32, true}, {DType::bf16, false}, {DType::bf16, true}};
 }
 
-OperandFormat fp8(DType dtype, Granularity granularity, ScaleType scale = ScaleType::f32) {
+QuantFormat fp8(DType dtype, Granularity granularity, ScaleType scale = ScaleType::f32) {
   return {dtype, granularity, scale, ScaleRounding::none};
 }
 
@@ -243,11 +246,11 @@ TEST_CASE("matmul: every GEMM of every recipe is as exact as its precision", "[g
 TEST_CASE("matmul: FP32 output shows the accumulator of each FP8 mode", "[gpu][matmul]") {
   const auto device = gpu_or_skip();
   if (!device) return;
-  const OperandFormat e4m3 = fp8(DType::e4m3, Granularity::tensor),
-                      e5m2 = fp8(DType::e5m2, Granularity::tensor);
-  const OperandFormat row = fp8(DType::e4m3, Granularity::row);
-  const OperandFormat vector = fp8(DType::e4m3, Granularity::block_1x128);
-  const OperandFormat square = fp8(DType::e4m3, Granularity::block_128x128);
+  const QuantFormat e4m3 = fp8(DType::e4m3, Granularity::tensor),
+                    e5m2 = fp8(DType::e5m2, Granularity::tensor);
+  const QuantFormat row = fp8(DType::e4m3, Granularity::row);
+  const QuantFormat vector = fp8(DType::e4m3, Granularity::block_1x128);
+  const QuantFormat square = fp8(DType::e4m3, Granularity::block_128x128);
   const GemmRecipe gemms[] = {{e4m3, e4m3, true},  {e4m3, e4m3, false}, {e5m2, e4m3, false},
                               {e4m3, e5m2, false}, {row, row, true},    {row, row, false},
                               {row, e4m3, false},  {e4m3, row, false},  {vector, square},
@@ -258,9 +261,9 @@ TEST_CASE("matmul: FP32 output shows the accumulator of each FP8 mode", "[gpu][m
 TEST_CASE("matmul: what no GPU mode takes is emulated in BF16", "[gpu][matmul]") {
   const auto device = gpu_or_skip();
   if (!device) return;
-  const OperandFormat odd = fp8(DType::e4m3, Granularity::block_1x32);
-  const OperandFormat vector = fp8(DType::e4m3, Granularity::block_1x128);
-  const OperandFormat wide = fp8(DType::e5m2, Granularity::tensor);
+  const QuantFormat odd = fp8(DType::e4m3, Granularity::block_1x32);
+  const QuantFormat vector = fp8(DType::e4m3, Granularity::block_1x128);
+  const QuantFormat wide = fp8(DType::e5m2, Granularity::tensor);
   for (const GemmRecipe& gemm : {GemmRecipe{odd, odd}, GemmRecipe{wide, wide}, GemmRecipe{vector, wide},
                                  GemmRecipe{vector, {}}, GemmRecipe{{}, vector}}) {
     CHECK(device->support(gemm, GemmRole::fprop).execution == Execution::emulated);
@@ -276,8 +279,8 @@ TEST_CASE("matmul: BF16 operands stored either way", "[gpu][matmul]") {
   for (bool a_transposed : {false, true})
     for (bool b_transposed : {false, true})
       for (const Output& output : outputs_of(GemmRole::wgrad)) {
-        const HostOperand a = make_operand({}, kM, kK, a_transposed, 1);
-        const HostOperand b = make_operand({}, kN, kK, b_transposed, 2);
+        const HostOperand a = make_quantized_tensor({}, kM, kK, a_transposed, 1);
+        const HostOperand b = make_quantized_tensor({}, kN, kK, b_transposed, 2);
         const Errors errors = errors_of(*device, a, b, output, {.accumulate = output.accumulate}, false);
         INFO(a_transposed << b_transposed << " " << name_of(output.dtype) << " " << output.accumulate << ": "
                           << errors.gpu << ", naive " << errors.naive);
@@ -288,14 +291,15 @@ TEST_CASE("matmul: BF16 operands stored either way", "[gpu][matmul]") {
 TEST_CASE("matmul: BF16 views that are 16-byte aligned only", "[gpu][matmul]") {
   const auto device = gpu_or_skip();
   if (!device) return;
-  const HostOperand a = make_operand({}, 40, 72, false, 1), b = make_operand({}, 24, 72, false, 2);
+  const HostOperand a = make_quantized_tensor({}, 40, 72, false, 1),
+                    b = make_quantized_tensor({}, 24, 72, false, 2);
   const Errors errors = errors_of(*device, a, b, {DType::bf16, false}, {}, false);
   CHECK(errors.gpu <= 2 * errors.naive);
 
   // The last 32 rows of A begin 8 * 72 * 2 bytes into it; their product is that part of the whole product.
   Buffers buffers(*device);
-  const Form whole_a = buffers.copy_of(a.form), form_b = buffers.copy_of(b.form);
-  Form part_a = whole_a;
+  const GemmOperand whole_a = buffers.copy_of(a.form), form_b = buffers.copy_of(b.form);
+  GemmOperand part_a = whole_a;
   part_a.data = whole_a.data.slice_rows(8, 32);
   const Tensor whole = buffers.tensor(DType::f32, 40, 24), part = buffers.tensor(DType::f32, 32, 24);
   device->matmul(whole, whole_a, form_b, {});
@@ -316,9 +320,9 @@ TEST_CASE("matmul: BF16 views that are 16-byte aligned only", "[gpu][matmul]") {
 TEST_CASE("matmul: a NaN scale makes its own row NaN and no other", "[gpu][matmul]") {
   const auto device = gpu_or_skip();
   if (!device) return;
-  const OperandFormat row = fp8(DType::e4m3, Granularity::row);
-  HostOperand a = make_operand(row, kM, kK, false, 1);
-  const HostOperand b = make_operand(row, kN, kK, false, 2);
+  const QuantFormat row = fp8(DType::e4m3, Granularity::row);
+  HostOperand a = make_quantized_tensor(row, kM, kK, false, 1);
+  const HostOperand b = make_quantized_tensor(row, kN, kK, false, 2);
   a.form.scale.as<float>()[5] = NAN;
   Buffers buffers(*device);
   const Tensor d = buffers.tensor(DType::f32, kM, kN);
@@ -331,14 +335,14 @@ TEST_CASE("matmul: a NaN scale makes its own row NaN and no other", "[gpu][matmu
 TEST_CASE("matmul: repeated and replayed products have the same bits", "[gpu][matmul][graph]") {
   const auto device = gpu_or_skip();
   if (!device) return;
-  const OperandFormat row = fp8(DType::e4m3, Granularity::row),
-                      tensor = fp8(DType::e4m3, Granularity::tensor);
-  const OperandFormat mx{DType::e4m3, Granularity::block_1x32, ScaleType::ue8m0, ScaleRounding::rceil};
+  const QuantFormat row = fp8(DType::e4m3, Granularity::row), tensor = fp8(DType::e4m3, Granularity::tensor);
+  const QuantFormat mx{DType::e4m3, Granularity::block_1x32, ScaleType::ue8m0, ScaleRounding::rceil};
   for (const GemmRecipe& gemm : {GemmRecipe{}, GemmRecipe{row, row, true}, GemmRecipe{row, tensor, false},
                                  GemmRecipe{mx, mx, false}}) {
-    const HostOperand a = make_operand(gemm.a, kM, kK, false, 1), b = make_operand(gemm.b, kN, kK, false, 2);
+    const HostOperand a = make_quantized_tensor(gemm.a, kM, kK, false, 1),
+                      b = make_quantized_tensor(gemm.b, kN, kK, false, 2);
     Buffers buffers(*device);
-    const Form form_a = buffers.copy_of(a.form), form_b = buffers.copy_of(b.form);
+    const GemmOperand form_a = buffers.copy_of(a.form), form_b = buffers.copy_of(b.form);
     const Tensor d = buffers.tensor(DType::f32, kM, kN);
     const std::vector<float> nothing(kM * kN, NAN);
     std::vector<float> once(kM * kN), again(kM * kN), replayed(kM * kN);
@@ -373,8 +377,8 @@ TEST_CASE("matmul: choosing an algorithm leaves the sum alone, with room for ano
     const auto device = gpu_or_skip();
     if (!device) return;
     Buffers buffers(*device);
-    const Form form_a{{}, buffers.copy_of(Tensor{a.data(), DType::bf16, kM, kK}), {}, false};
-    const Form form_b{{}, buffers.copy_of(Tensor{b.data(), DType::bf16, kN, kK}), {}, false};
+    const GemmOperand form_a{{}, buffers.copy_of(Tensor{a.data(), DType::bf16, kM, kK}), {}, false};
+    const GemmOperand form_b{{}, buffers.copy_of(Tensor{b.data(), DType::bf16, kN, kK}), {}, false};
     const Tensor d = buffers.copy_of(Tensor{before.data(), DType::f32, kM, kN});
     device->matmul(buffers.tensor(DType::bf16, kM, kN), form_a, form_b, {});  // makes the library's workspace
     std::unique_ptr<DeviceBlock> filler;

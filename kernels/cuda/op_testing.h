@@ -116,15 +116,16 @@ inline void check_twice(const std::string& what, const Tensor& result, const Ten
 
 /// Forms of one op's output on the GPU, with everything that it may leave unwritten set to NaN before.
 struct OperandFormats {
-  OperandFormat row, col;
+  QuantFormat row, col;
 };
 
-inline Form gpu_form(Buffers& buffers, Device& gpu, const OperandFormat& format, std::int64_t rows,
-                     std::int64_t k) {
+inline GemmOperand gpu_form(Buffers& buffers, Device& gpu, const QuantFormat& format, std::int64_t rows,
+                            std::int64_t k) {
   if (!format.quantized()) return {};
   const std::int64_t scales = scale_count(format.granularity, rows, k);
-  Form form{format, buffers.tensor(format.dtype, rows, k),
-            buffers.tensor(format.scale == ScaleType::ue8m0 ? DType::ue8m0 : DType::f32, 1, scales), false};
+  GemmOperand form{format, buffers.tensor(format.dtype, rows, k),
+                   buffers.tensor(format.scale == ScaleType::ue8m0 ? DType::ue8m0 : DType::f32, 1, scales),
+                   false};
   const std::vector<std::uint8_t> ones(std::max(form.data.bytes(), form.scale.bytes()), 0xFF);
   gpu.upload(form.data, ones.data());
   gpu.upload(form.scale, ones.data());
@@ -132,48 +133,48 @@ inline Form gpu_form(Buffers& buffers, Device& gpu, const OperandFormat& format,
   return form;
 }
 
-inline Form host_form(HostMemory& host, const OperandFormat& format, std::int64_t rows, std::int64_t k) {
+inline GemmOperand host_form(HostMemory& host, const QuantFormat& format, std::int64_t rows, std::int64_t k) {
   if (!format.quantized()) return {};
   const std::int64_t scales = scale_count(format.granularity, rows, k);
   return {format, host.tensor(format.dtype, rows, k),
           host.tensor(format.scale == ScaleType::ue8m0 ? DType::ue8m0 : DType::f32, 1, scales), false};
 }
 
-inline bool one_scale(const OperandFormat& f) { return f.granularity == Granularity::tensor; }
+inline bool one_scale(const QuantFormat& f) { return f.granularity == Granularity::tensor; }
 
-inline Operand gpu_operand(Buffers& buffers, Device& gpu, const OperandFormats& formats, std::int64_t rows,
-                           std::int64_t cols) {
-  Operand x;
+inline QuantizedTensor gpu_operand(Buffers& buffers, Device& gpu, const OperandFormats& formats,
+                                   std::int64_t rows, std::int64_t cols) {
+  QuantizedTensor x;
   x.value = buffers.tensor(DType::bf16, rows, cols);
-  x.row = gpu_form(buffers, gpu, formats.row, rows, cols);
-  x.col = gpu_form(buffers, gpu, formats.col, cols, rows);
-  if (one_scale(formats.row) || one_scale(formats.col)) x.amax = buffers.tensor(DType::f32, 1, 1);
+  x.rowwise = gpu_form(buffers, gpu, formats.rowwise, rows, cols);
+  x.columnwise = gpu_form(buffers, gpu, formats.columnwise, cols, rows);
+  if (one_scale(formats.rowwise) || one_scale(formats.columnwise)) x.amax = buffers.tensor(DType::f32, 1, 1);
   return x;
 }
 
 /// A CPU operand of the same formats whose value is given.
-inline Operand host_operand(HostMemory& host, const OperandFormats& formats, const Tensor& value) {
-  Operand x;
+inline QuantizedTensor host_operand(HostMemory& host, const OperandFormats& formats, const Tensor& value) {
+  QuantizedTensor x;
   x.value = value;
-  x.row = host_form(host, formats.row, value.rows, value.cols);
-  x.col = host_form(host, formats.col, value.cols, value.rows);
-  if (one_scale(formats.row) || one_scale(formats.col)) x.amax = host.tensor(DType::f32, 1, 1);
+  x.rowwise = host_form(host, formats.rowwise, value.rows, value.cols);
+  x.columnwise = host_form(host, formats.columnwise, value.cols, value.rows);
+  if (one_scale(formats.rowwise) || one_scale(formats.columnwise)) x.amax = host.tensor(DType::f32, 1, 1);
   return x;
 }
 
 /// The forms and amax on the GPU are, bit for bit, what the CPU device makes of `value`.
 inline void check_forms(const std::string& what, HostMemory& host, Device& gpu, Device& cpu,
-                        const Operand& result, const Tensor& value) {
+                        const QuantizedTensor& result, const Tensor& value) {
   INFO(what);
-  Operand expected = host_operand(host, {result.row.format, result.col.format}, value);
+  QuantizedTensor expected = host_operand(host, {result.rowwise.format, result.columnwise.format}, value);
   cpu.quantize(expected);
-  if (!result.row.empty()) {
-    CHECK(same_bits(fetched(host, gpu, result.row.data), expected.row.data));
-    CHECK(same_scales(fetched(host, gpu, result.row.scale), expected.row.scale));
+  if (!result.rowwise.empty()) {
+    CHECK(same_bits(fetched(host, gpu, result.rowwise.data), expected.rowwise.data));
+    CHECK(same_scales(fetched(host, gpu, result.rowwise.scale), expected.rowwise.scale));
   }
-  if (!result.col.empty()) {
-    CHECK(same_bits(fetched(host, gpu, result.col.data), expected.col.data));
-    CHECK(same_scales(fetched(host, gpu, result.col.scale), expected.col.scale));
+  if (!result.columnwise.empty()) {
+    CHECK(same_bits(fetched(host, gpu, result.columnwise.data), expected.columnwise.data));
+    CHECK(same_scales(fetched(host, gpu, result.columnwise.scale), expected.columnwise.scale));
   }
   if (!result.amax.empty()) CHECK(same_bits(fetched(host, gpu, result.amax), expected.amax));
 }
@@ -206,19 +207,19 @@ struct Bench {
 
 // ---- the formats that recipes use
 
-inline constexpr OperandFormat kTensorE4m3{DType::e4m3, Granularity::tensor, ScaleType::f32,
-                                           ScaleRounding::none};
-inline constexpr OperandFormat kTensorE5m2{DType::e5m2, Granularity::tensor, ScaleType::f32,
-                                           ScaleRounding::none};
-inline constexpr OperandFormat kRow{DType::e4m3, Granularity::row, ScaleType::f32_pow2, ScaleRounding::none};
-inline constexpr OperandFormat kRowExact{DType::e5m2, Granularity::row, ScaleType::f32, ScaleRounding::none};
-inline constexpr OperandFormat kBlock{DType::e4m3, Granularity::block_1x128, ScaleType::f32,
-                                      ScaleRounding::none};
-inline constexpr OperandFormat kBlockPow2{DType::e4m3, Granularity::block_1x128, ScaleType::f32_pow2,
-                                          ScaleRounding::none};
-inline constexpr OperandFormat kSquare{DType::e4m3, Granularity::block_128x128, ScaleType::f32,
-                                       ScaleRounding::none};
-inline constexpr OperandFormat kMx{DType::e4m3, Granularity::block_1x32, ScaleType::ue8m0,
-                                   ScaleRounding::rceil};
+inline constexpr QuantFormat kTensorE4m3{DType::e4m3, Granularity::tensor, ScaleType::f32,
+                                         ScaleRounding::none};
+inline constexpr QuantFormat kTensorE5m2{DType::e5m2, Granularity::tensor, ScaleType::f32,
+                                         ScaleRounding::none};
+inline constexpr QuantFormat kRow{DType::e4m3, Granularity::row, ScaleType::f32_pow2, ScaleRounding::none};
+inline constexpr QuantFormat kRowExact{DType::e5m2, Granularity::row, ScaleType::f32, ScaleRounding::none};
+inline constexpr QuantFormat kBlock{DType::e4m3, Granularity::block_1x128, ScaleType::f32,
+                                    ScaleRounding::none};
+inline constexpr QuantFormat kBlockPow2{DType::e4m3, Granularity::block_1x128, ScaleType::f32_pow2,
+                                        ScaleRounding::none};
+inline constexpr QuantFormat kSquare{DType::e4m3, Granularity::block_128x128, ScaleType::f32,
+                                     ScaleRounding::none};
+inline constexpr QuantFormat kMx{DType::e4m3, Granularity::block_1x32, ScaleType::ue8m0,
+                                 ScaleRounding::rceil};
 
 }  // namespace precbench::op_testing

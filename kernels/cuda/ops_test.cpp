@@ -33,8 +33,8 @@ Tensor check_operand(Bench& b, const std::string& what, std::int64_t rows, std::
   Tensor first;
   for (const OperandFormats& formats : all_operands())
     for (const bool keep : {true, false}) {
-      if (!keep && !formats.row.quantized() && !formats.col.quantized()) continue;
-      Operand x = gpu_operand(*b.buffers, b.gpu(), formats, rows, cols);
+      if (!keep && !formats.rowwise.quantized() && !formats.columnwise.quantized()) continue;
+      QuantizedTensor x = gpu_operand(*b.buffers, b.gpu(), formats, rows, cols);
       x.keep_value = keep;
       op(x);
       if (keep) {
@@ -42,8 +42,8 @@ Tensor check_operand(Bench& b, const std::string& what, std::int64_t rows, std::
         if (first.empty()) first = value;
         CHECK(same_bits(value, first));
       }
-      check_forms(what + ", row " + describe(formats.row) + ", col " + describe(formats.col), *b.host,
-                  b.gpu(), *b.cpu, x, first);
+      check_forms(what + ", row " + describe(formats.rowwise) + ", col " + describe(formats.columnwise),
+                  *b.host, b.gpu(), *b.cpu, x, first);
     }
   return first;
 }
@@ -73,7 +73,7 @@ std::vector<double> true_dgains(const AttentionShape& s, const Tensor& qkv, cons
 
 }  // namespace
 
-TEST_CASE("add_rmsnorm, rmsnorm_again and rmsnorm_backward", "[gpu]") {
+TEST_CASE("add_rmsnorm, recompute_rmsnorm and rmsnorm_backward", "[gpu]") {
   Bench b;
   if (!b) return;
   // Whole tiles; one vector per thread missing; several vectors; a width that needs four vectors per thread; one
@@ -90,7 +90,7 @@ TEST_CASE("add_rmsnorm, rmsnorm_again and rmsnorm_backward", "[gpu]") {
       for (std::int64_t c = 0; c < C; ++c) HostMemory::set(x, 3 % M * C + c, 0.0f);  // a row that eps decides
 
       const auto forward = [&](DType dtype, Tensor& sum, Tensor& rstd) {
-        Operand h;
+        QuantizedTensor h;
         h.value = host.tensor(dtype, M, C);
         sum = branched ? host.tensor(dtype, M, C) : host.converted(x, dtype);
         rstd = host.tensor(DType::f32, M, 1);
@@ -105,7 +105,7 @@ TEST_CASE("add_rmsnorm, rmsnorm_again and rmsnorm_backward", "[gpu]") {
       const Tensor gpu_x = b.on_gpu(x), gpu_branch = b.on_gpu(branch), gpu_weight = b.on_gpu(weight);
       const Tensor sum = branched ? b.gpu_output(DType::bf16, M, C) : gpu_x;
       const Tensor rstd = b.gpu_output(DType::f32, M, 1);
-      const Tensor h = check_operand(b, "h", M, C, [&](Operand& out) {
+      const Tensor h = check_operand(b, "h", M, C, [&](QuantizedTensor& out) {
         b.gpu().add_rmsnorm(out, sum, rstd, gpu_x, gpu_branch, gpu_weight, kEps);
       });
       CHECK(same_bits(b.fetch(sum), cpu_sum));
@@ -119,8 +119,9 @@ TEST_CASE("add_rmsnorm, rmsnorm_again and rmsnorm_backward", "[gpu]") {
       }
       check_twice("rstd", b.fetch(rstd), cpu_rstd, exact);
 
-      const Tensor again = check_operand(
-          b, "h again", M, C, [&](Operand& out) { b.gpu().rmsnorm_again(out, sum, rstd, gpu_weight); });
+      const Tensor again = check_operand(b, "h again", M, C, [&](QuantizedTensor& out) {
+        b.gpu().recompute_rmsnorm(out, sum, rstd, gpu_weight);
+      });
       CHECK(same_bits(again, h));
 
       const Tensor dh = host.random(DType::bf16, M, C, 1.0f);
@@ -130,7 +131,7 @@ TEST_CASE("add_rmsnorm, rmsnorm_again and rmsnorm_backward", "[gpu]") {
           INFO("dweight " << name_of(grad) << (accumulate ? " +=" : " ="));
           const Tensor before = host.random(grad, 1, C, 1.0f);
           const auto backward = [&](DType dtype, DType gradient, Tensor& dweight) {
-            Operand dx;
+            QuantizedTensor dx;
             dx.value = host.tensor(dtype, M, C);
             dweight = host.converted(before, gradient);
             b.cpu->rmsnorm_backward(dx, dweight, accumulate, host.converted(dresidual, dtype),
@@ -151,7 +152,7 @@ TEST_CASE("add_rmsnorm, rmsnorm_again and rmsnorm_backward", "[gpu]") {
           const Tensor gpu_dh = b.on_gpu(dh), gpu_sum = b.on_gpu(cpu_sum), gpu_rstd = b.on_gpu(cpu_rstd);
           const Tensor gpu_residual = b.on_gpu(dresidual), gpu_before = b.on_gpu(before);
           const Tensor dweight = b.gpu_output(grad, 1, C);
-          const Tensor dx = check_operand(b, "dx", M, C, [&](Operand& out) {
+          const Tensor dx = check_operand(b, "dx", M, C, [&](QuantizedTensor& out) {
             b.gpu().convert(dweight, gpu_before);
             b.gpu().rmsnorm_backward(out, dweight, accumulate, gpu_residual, gpu_dh, gpu_sum, gpu_rstd,
                                      gpu_weight);
@@ -176,7 +177,7 @@ TEST_CASE("swiglu and swiglu_backward", "[gpu]") {
     HostMemory::set(gate_up, 0, -1000.0f);  // e^1000 overflows
     HostMemory::set(gate_up, 1, 1000.0f);
     const auto cpu_run = [&](DType dtype, Tensor& dgate_up) {
-      Operand s, d;
+      QuantizedTensor s, d;
       s.value = host.tensor(dtype, M, F);
       dgate_up = d.value = host.tensor(dtype, M, 2 * F);
       b.cpu->swiglu_backward(d, s, host.converted(ds, dtype), host.converted(gate_up, dtype));
@@ -185,13 +186,13 @@ TEST_CASE("swiglu and swiglu_backward", "[gpu]") {
     Tensor naive_d, true_d;
     const Tensor naive = cpu_run(DType::bf16, naive_d), truth = cpu_run(DType::f32, true_d);
     const Tensor gpu_in = b.on_gpu(gate_up), gpu_ds = b.on_gpu(ds);
-    const Tensor s = check_operand(b, "s", M, F, [&](Operand& out) { b.gpu().swiglu(out, gpu_in); });
+    const Tensor s = check_operand(b, "s", M, F, [&](QuantizedTensor& out) { b.gpu().swiglu(out, gpu_in); });
     check_twice("s", s, naive, HostMemory::values(truth));
     // Forward keeps the amax for backward also where its own forms have no use for it.
     float amax = 0;
     for (double v : HostMemory::values(s)) amax = std::max(amax, static_cast<float>(std::fabs(v)));
-    for (const OperandFormat& row : {OperandFormat{}, kRow, kBlock}) {
-      Operand out = gpu_operand(*b.buffers, b.gpu(), {row, {}}, M, F);
+    for (const QuantFormat& row : {QuantFormat{}, kRow, kBlock}) {
+      QuantizedTensor out = gpu_operand(*b.buffers, b.gpu(), {row, {}}, M, F);
       out.amax = b.gpu_output(DType::f32, 1, 1);
       out.keep_value = !row.quantized();
       b.gpu().swiglu(out, gpu_in);
@@ -199,12 +200,12 @@ TEST_CASE("swiglu and swiglu_backward", "[gpu]") {
     }
 
     for (const OperandFormats& again : {OperandFormats{}, {{}, kTensorE4m3}, {kBlock, kRow}, {{}, kMx}}) {
-      Operand gpu_s;
-      const Tensor d = check_operand(b, "dgate_up", M, 2 * F, [&](Operand& out) {
+      QuantizedTensor gpu_s;
+      const Tensor d = check_operand(b, "dgate_up", M, 2 * F, [&](QuantizedTensor& out) {
         gpu_s = gpu_operand(*b.buffers, b.gpu(), again, M, F);
         gpu_s.keep_value = out.keep_value;
         b.gpu().swiglu(gpu_s, gpu_in);  // makes the amax, as forward does
-        for (const Tensor& t : {gpu_s.row.data, gpu_s.col.data, gpu_s.value})
+        for (const Tensor& t : {gpu_s.rowwise.data, gpu_s.columnwise.data, gpu_s.value})
           if (!t.empty()) b.gpu().upload(t, host.tensor(t.dtype, t.rows, t.cols).data);
         b.gpu().synchronize();
         b.gpu().swiglu_backward(out, gpu_s, gpu_ds, gpu_in);
@@ -238,7 +239,7 @@ TEST_CASE("rope and rope_backward, with and without QK-norm", "[gpu]") {
         const Tensor in = host.converted(qkv, dtype);
         out = host.tensor(dtype, M, W);
         b.cpu->rope(out, in, o);
-        Operand d;
+        QuantizedTensor d;
         d.value = host.tensor(dtype, M, W);
         for (int i = 0; i < 2; ++i) dgain[i] = norm ? host.converted(gains[i], grad) : Tensor{};
         b.cpu->rope_backward(d, dgain[0], dgain[1], accumulate, host.converted(dout, dtype), in, o);
@@ -257,7 +258,7 @@ TEST_CASE("rope and rope_backward, with and without QK-norm", "[gpu]") {
           Tensor dgain[2];
           for (Tensor& t : dgain)
             if (norm) t = b.gpu_output(grad, 1, D);
-          const Tensor d = check_operand(b, "dqkv", M, W, [&](Operand& x) {
+          const Tensor d = check_operand(b, "dqkv", M, W, [&](QuantizedTensor& x) {
             for (int i = 0; norm && i < 2; ++i)
               b.gpu().upload(dgain[i], host.converted(gains[i], grad).data), b.gpu().synchronize();
             b.gpu().rope_backward(x, dgain[0], dgain[1], accumulate, gpu_dout, gpu_qkv, gpu_options);
@@ -273,9 +274,9 @@ TEST_CASE("rope and rope_backward, with and without QK-norm", "[gpu]") {
       if (norm) continue;
       b.gpu().rope(gpu_qkv, gpu_qkv, gpu_options);
       CHECK(same_bits(b.fetch(gpu_qkv), b.fetch(out)));
-      Operand in_place = gpu_operand(*b.buffers, b.gpu(), {kRow, kRow}, M, W);
+      QuantizedTensor in_place = gpu_operand(*b.buffers, b.gpu(), {kRow, kRow}, M, W);
       in_place.value = b.on_gpu(dout);
-      Operand apart = gpu_operand(*b.buffers, b.gpu(), {}, M, W);
+      QuantizedTensor apart = gpu_operand(*b.buffers, b.gpu(), {}, M, W);
       b.gpu().rope_backward(apart, {}, {}, false, gpu_dout, gpu_qkv, gpu_options);
       b.gpu().rope_backward(in_place, {}, {}, false, in_place.value, gpu_qkv, gpu_options);
       CHECK(same_bits(b.fetch(in_place.value), b.fetch(apart.value)));

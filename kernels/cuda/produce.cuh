@@ -1,4 +1,4 @@
-// From an Operand to the launches that make it: which passes are needed, and in what order.
+// From an QuantizedTensor to the launches that make it: which passes are needed, and in what order.
 //
 //   scales of blocks            cast_tiles
 //   a row form alone, by rows   one row kernel, which reads its input once
@@ -12,11 +12,12 @@
 namespace precbench::cuda {
 
 /// Scratch for the amaxes on the way to an operand's scales.
-std::size_t amax_scratch_bytes(const CudaDevice& device, const Operand& x);
+std::size_t amax_scratch_bytes(const CudaDevice& device, const QuantizedTensor& x);
 
 /// The output that makes all of an operand's wanted forms, with its value if `write_value`, and x.amax if
 /// `make_amax` (else that is read). `scratch`: amax_scratch_bytes. Clears scale buffers that have padding.
-TileOutput tile_output(CudaDevice& device, const Operand& x, bool write_value, bool make_amax, void* scratch);
+TileOutput tile_output(CudaDevice& device, const QuantizedTensor& x, bool write_value, bool make_amax,
+                       void* scratch);
 
 /// Zeroes what an amax pass raises.
 void zero_amaxes(const TileOutput& output, cudaStream_t stream);
@@ -75,8 +76,8 @@ void produce(CudaDevice& device, const Source& source, TileOutputs<Source::kOutp
   }
   if constexpr (kOutputs == 1) {
     const TileOutput& out = outputs.of[0];
-    if (out.row.granularity == Granularity::row && !out.col.data && !out.tensor.result && source.vectors() &&
-        fits_row(source.cols)) {
+    if (out.rowwise.granularity == Granularity::row && !out.columnwise.data && !out.tensor.result &&
+        source.vectors() && fits_row(source.cols)) {
       const RowShape shape = row_shape(source.cols);
       with_vectors(shape, [&](auto vectors) {
         const auto kernel = produce_rows<Source, vectors>;

@@ -11,8 +11,8 @@ namespace cuda {
 namespace {
 
 /// Throws Unsupported for a format that no kernel here makes.
-FormArgs read_form(const Form& form) {
-  const OperandFormat& f = form.format;
+FormArgs read_form(const GemmOperand& form) {
+  const QuantFormat& f = form.format;
   if (f.dtype != DType::e4m3 && f.dtype != DType::e5m2)
     throw Unsupported(std::string("the CUDA device does not quantize to ") + name_of(f.dtype));
   if (f.granularity == Granularity::block_1x16)
@@ -31,7 +31,7 @@ FormArgs read_form(const Form& form) {
 
 }  // namespace
 
-FormArgs form_args(const Form& form, cudaStream_t stream) {
+FormArgs form_args(const GemmOperand& form, cudaStream_t stream) {
   if (!wanted(form)) return {};
   const FormArgs args = read_form(form);
   const Granularity g = args.granularity;
@@ -74,18 +74,18 @@ std::size_t parts_bytes(const CudaDevice& device) { return device.sm_count() * 6
 
 }  // namespace
 
-std::size_t amax_scratch_bytes(const CudaDevice& device, const Operand& x) {
-  const std::int64_t rows = scaled_by_row(x.row) ? x.row.data.rows : 0;
-  const std::int64_t cols = scaled_by_row(x.col) ? x.col.data.rows : 0;
+std::size_t amax_scratch_bytes(const CudaDevice& device, const QuantizedTensor& x) {
+  const std::int64_t rows = scaled_by_row(x.rowwise) ? x.rowwise.data.rows : 0;
+  const std::int64_t cols = scaled_by_row(x.columnwise) ? x.columnwise.data.rows : 0;
   return (x.amax.empty() ? 0 : parts_bytes(device)) + static_cast<std::size_t>(rows + cols) * sizeof(float);
 }
 
-TileOutput tile_output(CudaDevice& device, const Operand& x, bool write_value, bool make_amax,
+TileOutput tile_output(CudaDevice& device, const QuantizedTensor& x, bool write_value, bool make_amax,
                        void* scratch) {
   TileOutput out;
   if (write_value) out.value = matrix(x.value);
-  out.row = form_args(x.row, device.stream());
-  out.col = form_args(x.col, device.stream());
+  out.rowwise = form_args(x.rowwise, device.stream());
+  out.columnwise = form_args(x.columnwise, device.stream());
   auto* free = static_cast<std::byte*>(scratch);
   if (!x.amax.empty() && make_amax) {
     out.tensor.parts = reinterpret_cast<std::uint32_t*>(free);
@@ -96,14 +96,14 @@ TileOutput tile_output(CudaDevice& device, const Operand& x, bool write_value, b
     out.tensor.count = 1;
   }
   auto* amaxes = reinterpret_cast<std::int32_t*>(free);
-  if (scaled_by_row(x.row)) {
+  if (scaled_by_row(x.rowwise)) {
     out.row_amax = amaxes;
-    out.row.amax = reinterpret_cast<float*>(amaxes);
-    amaxes += out.row.rows;
+    out.rowwise.amax = reinterpret_cast<float*>(amaxes);
+    amaxes += out.rowwise.rows;
   }
-  if (scaled_by_row(x.col)) {
+  if (scaled_by_row(x.columnwise)) {
     out.col_amax = amaxes;
-    out.col.amax = reinterpret_cast<float*>(amaxes);
+    out.columnwise.amax = reinterpret_cast<float*>(amaxes);
   }
   return out;
 }
@@ -111,7 +111,7 @@ TileOutput tile_output(CudaDevice& device, const Operand& x, bool write_value, b
 void zero_amaxes(const TileOutput& output, cudaStream_t stream) {
   std::int32_t* first = output.row_amax ? output.row_amax : output.col_amax;
   const std::int64_t count =
-      (output.row_amax ? output.row.rows : 0) + (output.col_amax ? output.col.rows : 0);
+      (output.row_amax ? output.rowwise.rows : 0) + (output.col_amax ? output.columnwise.rows : 0);
   if (count > 0) PRECBENCH_CHECK(cudaMemsetAsync(first, 0, count * sizeof(std::int32_t), stream));
 }
 
@@ -183,14 +183,14 @@ __global__ void __launch_bounds__(kErrorTerms* kWarp)
 
 }  // namespace cuda
 
-void CudaDevice::do_quantize(Operand& x, bool make_amax) {
+void CudaDevice::do_quantize(QuantizedTensor& x, bool make_amax) {
   void* amaxes = scratch(cuda::amax_scratch_bytes(*this, x));
   const cuda::TileOutput output = cuda::tile_output(*this, x, false, make_amax, amaxes);
   cuda::cast_value(*this, x.value, output);
   launched("quantize");
 }
 
-void CudaDevice::do_quantization_error(const Tensor& out, const Tensor& value, const Form& form,
+void CudaDevice::do_quantization_error(const Tensor& out, const Tensor& value, const GemmOperand& form,
                                        bool columns) {
   using namespace cuda;
   const int blocks = 4 * sm_count();

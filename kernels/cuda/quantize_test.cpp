@@ -65,10 +65,10 @@ void check_quantize(Device& gpu, Device& cpu, const OperandFormats& formats, Inp
   HostMemory host;
   Buffers buffers(gpu);
   const Tensor value = make_input(host, input, shape.rows, shape.cols);
-  Operand x = gpu_operand(buffers, gpu, formats, shape.rows, shape.cols);
+  QuantizedTensor x = gpu_operand(buffers, gpu, formats, shape.rows, shape.cols);
   x.value = buffers.copy_of(value);
   gpu.quantize(x);
-  check_forms("row " + describe(formats.row) + ", col " + describe(formats.col) + ", input " +
+  check_forms("row " + describe(formats.rowwise) + ", col " + describe(formats.columnwise) + ", input " +
                   std::to_string(static_cast<int>(input)) + ", " + std::to_string(shape.rows) + " x " +
                   std::to_string(shape.cols),
               host, gpu, cpu, x, value);
@@ -81,7 +81,7 @@ TEST_CASE("quantize is bit-exact in every format", "[gpu]") {
   const auto gpu = gpu_or_skip();
   if (!gpu) return;
   const auto cpu = make_cpu_device(2);
-  for (const OperandFormat& format : testing::quantized_formats())
+  for (const QuantFormat& format : testing::quantized_formats())
     for (Input input : kInputs)
       for (const Shape& shape : kShapes) check_quantize(*gpu, *cpu, {format, format}, input, shape);
 }
@@ -90,9 +90,9 @@ TEST_CASE("quantize writes only the forms that are wanted, in any mixture", "[gp
   const auto gpu = gpu_or_skip();
   if (!gpu) return;
   const auto cpu = make_cpu_device(2);
-  const OperandFormat formats[] = {{}, kTensorE4m3, kTensorE5m2, kRow, kRowExact, kBlock, kSquare, kMx};
-  for (const OperandFormat& row : formats)
-    for (const OperandFormat& col : formats)
+  const QuantFormat formats[] = {{}, kTensorE4m3, kTensorE5m2, kRow, kRowExact, kBlock, kSquare, kMx};
+  for (const QuantFormat& row : formats)
+    for (const QuantFormat& col : formats)
       for (const Shape& shape : {Shape{128, 256}, Shape{144, 72}, Shape{3, 9000}})
         check_quantize(*gpu, *cpu, {row, col}, Input::imbalanced, shape);
 }
@@ -101,7 +101,7 @@ TEST_CASE("amax and the quantization of parts are bit-exact", "[gpu]") {
   const auto gpu = gpu_or_skip();
   if (!gpu) return;
   const auto cpu = make_cpu_device(2);
-  for (const OperandFormat& format : {kTensorE4m3, kTensorE5m2})
+  for (const QuantFormat& format : {kTensorE4m3, kTensorE5m2})
     for (Input input : kInputs)
       for (DType dtype : {DType::bf16, DType::f32})
         for (const Shape& shape : {Shape{256, 384}, Shape{133, 101}, Shape{7, 3}}) {
@@ -112,25 +112,25 @@ TEST_CASE("amax and the quantization of parts are bit-exact", "[gpu]") {
           const Tensor value = host.converted(make_input(host, input, shape.rows, shape.cols), dtype);
           const std::int64_t size = value.size();
           const Tensor amax = host.tensor(DType::f32, 1, 1);
-          const Form expected{format, host.tensor(format.dtype, 1, size), host.tensor(DType::f32, 1, 1),
-                              false};
+          const GemmOperand expected{format, host.tensor(format.dtype, 1, size),
+                                     host.tensor(DType::f32, 1, 1), false};
           cpu->amax(amax, value);
-          cpu->quantize_part(expected, value, amax);
+          cpu->quantize_with_amax(expected, value, amax);
 
           const Tensor gpu_value = buffers.copy_of(value), gpu_amax = buffers.tensor(DType::f32, 1, 1);
-          const Form form = gpu_form(buffers, *gpu, format, 1, size);
+          const GemmOperand form = gpu_form(buffers, *gpu, format, 1, size);
           gpu->amax(gpu_amax, gpu_value);
           // One element, so that the next part starts beside every vector; none; and the rest.
           const std::int64_t ends[] = {0, 1, 1, size};
           for (int i = 0; i < 3; ++i)
-            gpu->quantize_part(
+            gpu->quantize_with_amax(
                 {format, form.data.elements(ends[i], ends[i + 1] - ends[i]), form.scale, false},
                 gpu_value.elements(ends[i], ends[i + 1] - ends[i]), gpu_amax);
           CHECK(same_scales(fetched(host, *gpu, gpu_amax), amax));
           CHECK(same_scales(fetched(host, *gpu, form.scale), expected.scale));
           CHECK(same_bits(fetched(host, *gpu, form.data), expected.data));
           // And in one piece, on the kernel's path of whole vectors.
-          gpu->quantize_part(form, gpu_value, gpu_amax);
+          gpu->quantize_with_amax(form, gpu_value, gpu_amax);
           CHECK(same_bits(fetched(host, *gpu, form.data), expected.data));
         }
 }
@@ -146,8 +146,8 @@ TEST_CASE("parts are placed as the CPU places them", "[gpu]") {
     part.as<std::uint8_t>()[i] = static_cast<std::uint8_t>(random_bits(1, i));
   const Tensor gpu_whole = buffers.copy_of(whole);
   for (const std::int64_t first : {0, 72, 128}) {
-    gpu->place(gpu_whole, first, buffers.copy_of(part));
-    cpu->place(whole, first, part);
+    gpu->copy_columns(gpu_whole, first, buffers.copy_of(part));
+    cpu->copy_columns(whole, first, part);
     CHECK(same_bits(fetched(host, *gpu, gpu_whole), whole));
   }
 }
@@ -156,18 +156,18 @@ TEST_CASE("the transposition of forms is bit-exact", "[gpu]") {
   const auto gpu = gpu_or_skip();
   if (!gpu) return;
   const auto cpu = make_cpu_device(2);
-  for (const OperandFormat& format : {kTensorE5m2, kSquare})
+  for (const QuantFormat& format : {kTensorE5m2, kSquare})
     for (const Shape& shape : {Shape{16, 16}, Shape{144, 400}, Shape{128, 256}, Shape{1040, 528}}) {
       INFO(describe(format) << ", " << shape.rows << " x " << shape.cols);
       HostMemory host;
       Buffers buffers(*gpu);
       const Tensor value = make_input(host, Input::imbalanced, shape.rows, shape.cols);
-      Operand x = host_operand(host, {format, format}, value);
+      QuantizedTensor x = host_operand(host, {format, format}, value);
       cpu->quantize(x);
-      const Form form = gpu_form(buffers, *gpu, format, shape.cols, shape.rows);
-      gpu->transpose(form, buffers.copy_of(x.row));
-      CHECK(same_bits(fetched(host, *gpu, form.data), x.col.data));
-      CHECK(same_bits(fetched(host, *gpu, form.scale), x.col.scale));
+      const GemmOperand form = gpu_form(buffers, *gpu, format, shape.cols, shape.rows);
+      gpu->transpose(form, buffers.copy_of(x.rowwise));
+      CHECK(same_bits(fetched(host, *gpu, form.data), x.columnwise.data));
+      CHECK(same_bits(fetched(host, *gpu, form.scale), x.columnwise.scale));
     }
 }
 
@@ -175,8 +175,8 @@ TEST_CASE("quantization error is the CPU's", "[gpu]") {
   const auto gpu = gpu_or_skip();
   if (!gpu) return;
   const auto cpu = make_cpu_device(2);
-  const OperandFormat floor{DType::e4m3, Granularity::block_1x32, ScaleType::ue8m0, ScaleRounding::floor};
-  for (const OperandFormat& format : {kTensorE5m2, kRow, kBlock, kSquare, kMx, floor})
+  const QuantFormat floor{DType::e4m3, Granularity::block_1x32, ScaleType::ue8m0, ScaleRounding::floor};
+  for (const QuantFormat& format : {kTensorE5m2, kRow, kBlock, kSquare, kMx, floor})
     for (const bool columns : {false, true}) {
       INFO(describe(format) << (columns ? " columns" : " rows"));
       HostMemory host;
@@ -184,10 +184,10 @@ TEST_CASE("quantization error is the CPU's", "[gpu]") {
       const Tensor value = make_input(host, Input::hostile, 133, 101);
       for (std::int64_t i = 0; i < value.size(); ++i)  // sums of squares must stay finite
         if (std::fabs(HostMemory::get(value, i)) > 1e10f) HostMemory::set(value, i, 1e4f);
-      Operand x =
+      QuantizedTensor x =
           host_operand(host, columns ? OperandFormats{{}, format} : OperandFormats{format, {}}, value);
       cpu->quantize(x);
-      const Form& form = columns ? x.col : x.row;
+      const GemmOperand& form = columns ? x.columnwise : x.rowwise;
       const Tensor expected = host.tensor(DType::f32, 1, 5), out = buffers.tensor(DType::f32, 1, 5);
       cpu->quantization_error(expected, value, form, columns);
       gpu->quantization_error(out, buffers.copy_of(value), buffers.copy_of(form), columns);

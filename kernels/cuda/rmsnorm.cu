@@ -181,7 +181,7 @@ __global__ void __launch_bounds__(kRowThreads, kVectors == 2 ? 2 : 1)
 }  // namespace
 }  // namespace cuda
 
-void CudaDevice::do_add_rmsnorm(Operand& h, const Tensor& sum, const Tensor& rstd, const Tensor& x,
+void CudaDevice::do_add_rmsnorm(QuantizedTensor& h, const Tensor& sum, const Tensor& rstd, const Tensor& x,
                                 const Tensor& branch, const Tensor& weight, float eps) {
   using namespace cuda;
   void* amaxes = scratch(amax_scratch_bytes(*this, h));
@@ -209,15 +209,16 @@ void CudaDevice::do_add_rmsnorm(Operand& h, const Tensor& sum, const Tensor& rst
   launched("add_rmsnorm");
 }
 
-void CudaDevice::do_rmsnorm_again(Operand& h, const Tensor& sum, const Tensor& rstd, const Tensor& weight) {
+void CudaDevice::do_recompute_rmsnorm(QuantizedTensor& h, const Tensor& sum, const Tensor& rstd,
+                                      const Tensor& weight) {
   using namespace cuda;
   void* amaxes = scratch(amax_scratch_bytes(*this, h));
   const TileOutput output = tile_output(*this, h, h.keep_value, true, amaxes);
   produce(*this, NormSource{matrix(sum), matrix(weight), rstd.as<float>()}, TileOutputs<1>{{output}});
-  launched("rmsnorm_again");
+  launched("recompute_rmsnorm");
 }
 
-void CudaDevice::do_rmsnorm_backward(Operand& dx, const Tensor& dweight, bool accumulate,
+void CudaDevice::do_rmsnorm_backward(QuantizedTensor& dx, const Tensor& dweight, bool accumulate,
                                      const Tensor& dresidual, const Tensor& dh, const Tensor& x,
                                      const Tensor& rstd, const Tensor& weight) {
   using namespace cuda;

@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(kThreads)
     if (!there) return;
   }
   if (turned) {
-    const Angles angles(table + pair.row % pairs.T * pairs.D + 2 * pair.i);
+    const Angles angles(table + pair.rowwise % pairs.T * pairs.D + 2 * pair.i);
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       const float x = a[j];
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(kThreads)
     load_vector(b, dout + pair.at + pairs.D / 2);
     const bool turned = pair.head < pairs.turned_heads;
     if (turned) {
-      const Angles angles(table + pair.row % pairs.T * pairs.D + 2 * pair.i);
+      const Angles angles(table + pair.rowwise % pairs.T * pairs.D + 2 * pair.i);
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
         const float x = a[j];
@@ -328,7 +328,7 @@ void CudaDevice::do_rope(const Tensor& out, const Tensor& qkv, const RopeOptions
   launched("rope");
 }
 
-void CudaDevice::do_rope_backward(Operand& dqkv, const Tensor& dq_norm, const Tensor& dk_norm,
+void CudaDevice::do_rope_backward(QuantizedTensor& dqkv, const Tensor& dq_norm, const Tensor& dk_norm,
                                   bool accumulate, const Tensor& dout, const Tensor& qkv,
                                   const RopeOptions& options) {
   using namespace cuda;
@@ -337,7 +337,7 @@ void CudaDevice::do_rope_backward(Operand& dqkv, const Tensor& dq_norm, const Te
   const Pairs pairs = pairs_of(options, in_place && !norm);
   const float* table = rope_table(options);
   const std::int64_t D = pairs.D;
-  const bool forms = wanted(dqkv.row) || wanted(dqkv.col);
+  const bool forms = wanted(dqkv.rowwise) || wanted(dqkv.columnwise);
   if (forms && !norm && !in_place) {
     void* amaxes = scratch(amax_scratch_bytes(*this, dqkv));
     const TileOutput output = tile_output(*this, dqkv, dqkv.keep_value, true, amaxes);

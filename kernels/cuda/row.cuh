@@ -1,5 +1,5 @@
 // The other engine: kernels that hold a whole row in registers, because they reduce over it. What such a
-// kernel can write of its Operand on the spot, it does: the value, a row form whose scales belong to rows or
+// kernel can write of its QuantizedTensor on the spot, it does: the value, a row form whose scales belong to rows or
 // to blocks inside one, and the amax of the tensor. The rest, everything about columns, is left to amax_tiles
 // and cast_tiles (tile.cuh).
 //
@@ -33,18 +33,18 @@ struct SplitOutput {
 inline SplitOutput split(const TileOutput& all) {
   SplitOutput parts{all, all};
   parts.now.row_amax = nullptr;  // a row's amax stays in the kernel
-  parts.now.col = {};
+  parts.now.columnwise = {};
   parts.later.value = {};
   parts.later.row_amax = nullptr;
   parts.now.col_amax = nullptr;
-  switch (all.row.granularity) {
+  switch (all.rowwise.granularity) {
     case Granularity::row:
     case Granularity::block_1x128:
     case Granularity::block_1x32:
-      parts.later.row = {};
+      parts.later.rowwise = {};
       break;
     default:
-      parts.now.row = {};
+      parts.now.rowwise = {};
   }
   return parts;
 }
@@ -87,7 +87,7 @@ class RowWriter {
         store_vector(out_.value.data + row * out_.value.pitch + col(v), x[v]);
     }
     tensor_max_ = max(tensor_max_, of_row);
-    const FormArgs& form = out_.row;
+    const FormArgs& form = out_.rowwise;
     if (!form.data) return;
     float s = 0;
     if (form.granularity == Granularity::row)

@@ -84,7 +84,7 @@ struct SwigluBackwardSource {
 }  // namespace
 }  // namespace cuda
 
-void CudaDevice::do_swiglu(Operand& s, const Tensor& gate_up) {
+void CudaDevice::do_swiglu(QuantizedTensor& s, const Tensor& gate_up) {
   using namespace cuda;
   const std::int64_t F = s.value.cols;
   void* amaxes = scratch(amax_scratch_bytes(*this, s));
@@ -93,7 +93,8 @@ void CudaDevice::do_swiglu(Operand& s, const Tensor& gate_up) {
   launched("swiglu");
 }
 
-void CudaDevice::do_swiglu_backward(Operand& dgate_up, Operand& s, const Tensor& ds, const Tensor& gate_up) {
+void CudaDevice::do_swiglu_backward(QuantizedTensor& dgate_up, QuantizedTensor& s, const Tensor& ds,
+                                    const Tensor& gate_up) {
   using namespace cuda;
   const std::int64_t F = ds.cols;
   const std::size_t amax_bytes = amax_scratch_bytes(*this, dgate_up);

@@ -30,8 +30,8 @@ class Buffers {
   }
 
   /// A quantized form of `rows` vectors of length k, data and scales undefined but the scales' padding zero.
-  Form form(const OperandFormat& format, std::int64_t rows, std::int64_t k) {
-    Form form{format, tensor(format.dtype, rows, k), {}, false};
+  GemmOperand form(const QuantFormat& format, std::int64_t rows, std::int64_t k) {
+    GemmOperand form{format, tensor(format.dtype, rows, k), {}, false};
     if (!format.quantized()) return form;
     const std::int64_t scales = scale_count(format.granularity, rows, k);
     form.scale = tensor(format.scale == ScaleType::ue8m0 ? DType::ue8m0 : DType::f32, 1, scales);
@@ -41,8 +41,8 @@ class Buffers {
     return form;
   }
 
-  Form copy_of(const Form& host) {
-    Form copy{host.format, copy_of(host.data), {}, host.transposed};
+  GemmOperand copy_of(const GemmOperand& host) {
+    GemmOperand copy{host.format, copy_of(host.data), {}, host.transposed};
     if (!host.scale.empty()) copy.scale = copy_of(host.scale);
     return copy;
   }

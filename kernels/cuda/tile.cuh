@@ -1,4 +1,4 @@
-// The engine that turns what an op computes into its Operand: the BF16 value, amaxes, and row and column
+// The engine that turns what an op computes into its QuantizedTensor: the BF16 value, amaxes, and row and column
 // forms.
 //
 // An op that works on elements is a Source: it loads raw inputs at (row, col .. col + 8) and makes 8 BF16 of
@@ -163,7 +163,7 @@ template <bool kFull>
 __device__ inline void cast_tile(Bf16x8 (&square)[kSquare], const TileOutput& out, std::int64_t row0,
                                  std::int64_t col0, TileShared& shared) {
   const ThreadPlace at;
-  const FormArgs &row_form = out.row, &col_form = out.col;
+  const FormArgs &row_form = out.rowwise, &col_form = out.columnwise;
   if (out.tensor.parts) {
     std::uint32_t amax = 0;
     for (int i = threadIdx.x; i < out.tensor.count; i += kTileThreads) amax = max(amax, out.tensor.parts[i]);
@@ -380,14 +380,14 @@ __global__ void __launch_bounds__(kTileThreads, Source::kOutputs == 1 ? 3 : 2)
       if (outputs.of[o].value.data) store<kFull>(outputs.of[o].value, row + i, col, made[o]);
       if (o == 0)
         square[i] = made[0], stay_packed(square[i]);
-      else if (outputs.of[o].row.data || outputs.of[o].col.data)
+      else if (outputs.of[o].rowwise.data || outputs.of[o].columnwise.data)
         store_vector(&stash[((o - 1) * kSquare + i) * kTileThreads + threadIdx.x], made[o]);
     }
   });
 #pragma unroll 1  // three casts side by side are more code than the instruction cache holds
   for (int o = 0; o < kOutputs; ++o) {
     const TileOutput& out = outputs.of[o];
-    if (!out.row.data && !out.col.data && !out.tensor.result) continue;
+    if (!out.rowwise.data && !out.columnwise.data && !out.tensor.result) continue;
     if (o > 0) {
 #pragma unroll
       for (int i = 0; i < kSquare; ++i)

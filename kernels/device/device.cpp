@@ -1,4 +1,4 @@
-// The books of the op vocabulary: what each op costs at least, then the call of the device's own function.
+// The accounting of the op vocabulary: what each op costs at least, then the call of the device's own function.
 // bytes counts every input read once and every output written once; flops counts matrix multiply-adds as 2.
 #include "kernels/device/device.h"
 
@@ -7,13 +7,13 @@ namespace {
 
 double bytes(const Tensor& t) { return t.empty() ? 0.0 : static_cast<double>(t.bytes()); }
 
-double quantized_bytes(const Form& form) {
+double quantized_bytes(const GemmOperand& form) {
   return form.format.quantized() ? bytes(form.data) + bytes(form.scale) : 0.0;
 }
 
 /// What a producer writes: the value, unless nobody reads it, and the quantized forms.
-double written_bytes(const Operand& x) {
-  return (x.keep_value ? bytes(x.value) : 0.0) + quantized_bytes(x.row) + quantized_bytes(x.col);
+double written_bytes(const QuantizedTensor& x) {
+  return (x.keep_value ? bytes(x.value) : 0.0) + quantized_bytes(x.rowwise) + quantized_bytes(x.columnwise);
 }
 
 OpCost cost(const char* name, OpClass op_class, double byte_count, double flops = 0,
@@ -60,8 +60,8 @@ void Device::fill(const Tensor& x, float value) {
   run(cost("fill", OpClass::other, bytes(x)), [&] { do_fill(x, value); });
 }
 
-void Device::quantize(Operand& x, bool make_amax) {
-  const double written = quantized_bytes(x.row) + quantized_bytes(x.col);
+void Device::quantize(QuantizedTensor& x, bool make_amax) {
+  const double written = quantized_bytes(x.rowwise) + quantized_bytes(x.columnwise);
   if (written == 0 && (x.amax.empty() || !make_amax)) return;
   run(cost("quantize", OpClass::quantize, bytes(x.value) + written), [&] { do_quantize(x, make_amax); });
 }
@@ -70,21 +70,22 @@ void Device::amax(const Tensor& out, const Tensor& x) {
   run(cost("amax", OpClass::quantize, bytes(x)), [&] { do_amax(out, x); });
 }
 
-void Device::quantize_part(const Form& form, const Tensor& value, const Tensor& amax) {
-  run(cost("quantize_part", OpClass::quantize, bytes(value) + bytes(form.data)),
-      [&] { do_quantize_part(form, value, amax); });
+void Device::quantize_with_amax(const GemmOperand& form, const Tensor& value, const Tensor& amax) {
+  run(cost("quantize_with_amax", OpClass::quantize, bytes(value) + bytes(form.data)),
+      [&] { do_quantize_with_amax(form, value, amax); });
 }
 
-void Device::transpose(const Form& dst, const Form& src) {
+void Device::transpose(const GemmOperand& dst, const GemmOperand& src) {
   run(cost("transpose", OpClass::quantize, bytes(src.data) + bytes(dst.data)),
       [&] { do_transpose(dst, src); });
 }
 
-void Device::place(const Tensor& dst, std::int64_t first, const Tensor& src) {
-  run(cost("place", OpClass::quantize, 2 * bytes(src)), [&] { do_place(dst, first, src); });
+void Device::copy_columns(const Tensor& dst, std::int64_t first, const Tensor& src) {
+  run(cost("copy_columns", OpClass::quantize, 2 * bytes(src)), [&] { do_copy_columns(dst, first, src); });
 }
 
-void Device::matmul(const Tensor& d, const Form& a, const Form& b, const MatmulOptions& options) {
+void Device::matmul(const Tensor& d, const GemmOperand& a, const GemmOperand& b,
+                    const MatmulOptions& options) {
   const double byte_count = bytes(a.data) + bytes(a.scale) + bytes(b.data) + bytes(b.scale) +
                             bytes(d) * (options.accumulate ? 2 : 1);
   const double flops =
@@ -108,7 +109,7 @@ void Device::embedding_backward(const Tensor& dtable, const Tensor& dx, const Te
       [&] { do_embedding_backward(dtable, dx, tokens); });
 }
 
-void Device::add_rmsnorm(Operand& h, const Tensor& sum, const Tensor& rstd, const Tensor& x,
+void Device::add_rmsnorm(QuantizedTensor& h, const Tensor& sum, const Tensor& rstd, const Tensor& x,
                          const Tensor& branch, const Tensor& weight, float eps) {
   const double byte_count = bytes(x) + (branch.empty() ? 0.0 : bytes(branch) + bytes(sum)) + bytes(rstd) +
                             bytes(weight) + written_bytes(h);
@@ -116,14 +117,16 @@ void Device::add_rmsnorm(Operand& h, const Tensor& sum, const Tensor& rstd, cons
       [&] { do_add_rmsnorm(h, sum, rstd, x, branch, weight, eps); });
 }
 
-void Device::rmsnorm_again(Operand& h, const Tensor& sum, const Tensor& rstd, const Tensor& weight) {
-  run(cost("rmsnorm_again", OpClass::norm_elementwise,
+void Device::recompute_rmsnorm(QuantizedTensor& h, const Tensor& sum, const Tensor& rstd,
+                               const Tensor& weight) {
+  run(cost("recompute_rmsnorm", OpClass::norm_elementwise,
            bytes(sum) + bytes(rstd) + bytes(weight) + written_bytes(h)),
-      [&] { do_rmsnorm_again(h, sum, rstd, weight); });
+      [&] { do_recompute_rmsnorm(h, sum, rstd, weight); });
 }
 
-void Device::rmsnorm_backward(Operand& dx, const Tensor& dweight, bool accumulate, const Tensor& dresidual,
-                              const Tensor& dh, const Tensor& x, const Tensor& rstd, const Tensor& weight) {
+void Device::rmsnorm_backward(QuantizedTensor& dx, const Tensor& dweight, bool accumulate,
+                              const Tensor& dresidual, const Tensor& dh, const Tensor& x, const Tensor& rstd,
+                              const Tensor& weight) {
   const double byte_count = bytes(dresidual) + bytes(dh) + bytes(x) + bytes(rstd) + bytes(weight) +
                             bytes(dweight) * (accumulate ? 2 : 1) + written_bytes(dx);
   run(cost("rmsnorm_backward", OpClass::norm_elementwise, byte_count),
@@ -140,8 +143,9 @@ void Device::rope(const Tensor& out, const Tensor& qkv, const RopeOptions& optio
       [&] { do_rope(out, qkv, options); });
 }
 
-void Device::rope_backward(Operand& dqkv, const Tensor& dq_norm, const Tensor& dk_norm, bool accumulate,
-                           const Tensor& dout, const Tensor& qkv, const RopeOptions& options) {
+void Device::rope_backward(QuantizedTensor& dqkv, const Tensor& dq_norm, const Tensor& dk_norm,
+                           bool accumulate, const Tensor& dout, const Tensor& qkv,
+                           const RopeOptions& options) {
   const double byte_count = bytes(dout) + (options.q_norm.empty() ? 0.0 : bytes(qkv)) + written_bytes(dqkv);
   run(cost("rope_backward", OpClass::norm_elementwise, byte_count),
       [&] { do_rope_backward(dqkv, dq_norm, dk_norm, accumulate, dout, qkv, options); });
@@ -152,7 +156,8 @@ void Device::bias_backward(const Tensor& dbias, bool accumulate, const Tensor& d
       [&] { do_bias_backward(dbias, accumulate, dy); });
 }
 
-void Device::attention(Operand& out, const Tensor& lse, const Tensor& qkv, const AttentionShape& shape) {
+void Device::attention(QuantizedTensor& out, const Tensor& lse, const Tensor& qkv,
+                       const AttentionShape& shape) {
   run(cost("attention", OpClass::attention, bytes(qkv) + bytes(lse) + written_bytes(out),
            attention_flops(shape, 2)),
       [&] { do_attention(out, lse, qkv, shape); });
@@ -166,12 +171,13 @@ void Device::attention_backward(const Tensor& dqkv, const Tensor& dout, const Te
       [&] { do_attention_backward(dqkv, dout, out, lse, qkv, shape); });
 }
 
-void Device::swiglu(Operand& s, const Tensor& gate_up) {
+void Device::swiglu(QuantizedTensor& s, const Tensor& gate_up) {
   run(cost("swiglu", OpClass::norm_elementwise, bytes(gate_up) + written_bytes(s)),
       [&] { do_swiglu(s, gate_up); });
 }
 
-void Device::swiglu_backward(Operand& dgate_up, Operand& s, const Tensor& ds, const Tensor& gate_up) {
+void Device::swiglu_backward(QuantizedTensor& dgate_up, QuantizedTensor& s, const Tensor& ds,
+                             const Tensor& gate_up) {
   run(cost("swiglu_backward", OpClass::norm_elementwise,
            bytes(ds) + bytes(gate_up) + written_bytes(dgate_up) + written_bytes(s)),
       [&] { do_swiglu_backward(dgate_up, s, ds, gate_up); });
@@ -203,7 +209,8 @@ void Device::fingerprint(const Tensor& out, const Tensor& x) {
   run(cost("fingerprint", OpClass::other, bytes(x)), [&] { do_fingerprint(out, x); });
 }
 
-void Device::quantization_error(const Tensor& out, const Tensor& value, const Form& form, bool columns) {
+void Device::quantization_error(const Tensor& out, const Tensor& value, const GemmOperand& form,
+                                bool columns) {
   run(cost("quantization_error", OpClass::other, bytes(value) + bytes(form.data) + bytes(form.scale)),
       [&] { do_quantization_error(out, value, form, columns); });
 }

@@ -4,8 +4,8 @@
 //   cuda  the fast one; its files have the names of the cpu files so that the two can be read side by side
 //   dry   touches no data; with the cost of every op known here, it predicts FLOPs, bytes, memory and time
 //
-// The public functions book the op with its cost (FLOPs, bytes, class) and then call the device's do_
-// function, so the books are the same on every device. Destinations come first, then sources, then shapes and
+// The public functions report the op with its cost (FLOPs, bytes, class) and then call the device's do_
+// function, so the accounts are the same on every device. Destinations come first, then sources, then shapes and
 // constants. Matrices are row-major; M counts tokens (B sequences of T); activations are BF16; "quantized"
 // data is in the formats of recipe.h. Unless said otherwise an op reads BF16, computes in FP32 and rounds
 // once to BF16.
@@ -26,8 +26,8 @@ namespace precbench {
 /// Quantized: data is [rows, k] in format.dtype, K-contiguous, and scale holds the dequantization factors in
 /// cuBLASLt's layout (scale_layout.h): value = data * scale.
 /// BF16: data is the matrix itself, [rows, k], or [k, rows] where `transposed` is set; no scale.
-struct Form {
-  OperandFormat format;
+struct GemmOperand {
+  QuantFormat format;
   Tensor data;
   Tensor scale;
   bool transposed = false;
@@ -41,9 +41,9 @@ struct Form {
 /// `row` contracts over cols (fprop's X, dgrad's dY), `col` over rows (wgrad's X and dY) and is stored
 /// transposed. Forms whose data is empty are not wanted. BF16 forms alias the value, so there is nothing to
 /// write for them.
-struct Operand {
+struct QuantizedTensor {
   Tensor value;
-  Form row, col;
+  GemmOperand rowwise, columnwise;
   Tensor amax;  ///< f32 [1], present when a form has one scale for the tensor: max |value|
   bool keep_value =
       true;  ///< false: nobody reads the value after the forms are made; a device may skip writing it
@@ -171,21 +171,21 @@ class Device {
   // ---- linear layers
   /// Writes the wanted forms of `x` from x.value, and x.amax where present; `make_amax` false: x.amax is
   /// read.
-  void quantize(Operand& x, bool make_amax = true);
+  void quantize(QuantizedTensor& x, bool make_amax = true);
   /// D[M,N] = A[M,k] B[N,k]^T into BF16 or FP32 (added to D with options.accumulate).
-  void matmul(const Tensor& d, const Form& a, const Form& b, const MatmulOptions& options);
+  void matmul(const Tensor& d, const GemmOperand& a, const GemmOperand& b, const MatmulOptions& options);
 
   // ---- weights that ranks exchange in FP8
   /// out[0] = max |x|, NaN where x has one, 0 without elements; out f32, x f32 or bf16.
   void amax(const Tensor& out, const Tensor& x);
   /// One rank's part of a matrix that has one scale: form.data = value * scale, and form.scale; the scale is
   /// derived from `amax`, f32 [1], alone. value f32 or bf16, as many elements as form.data, possibly none.
-  void quantize_part(const Form& form, const Tensor& value, const Tensor& amax);
+  void quantize_with_amax(const GemmOperand& form, const Tensor& value, const Tensor& amax);
   /// dst[k, rows] = src[rows, k] with its scales, which belong to the tensor or to 128x128 blocks, so that
   /// weights in fprop's form serve dgrad. rows and k are multiples of 16.
-  void transpose(const Form& dst, const Form& src);
+  void transpose(const GemmOperand& dst, const GemmOperand& src);
   /// dst[r, first + c] = src[r, c]: a matrix of codes or scales, a byte each, put together from its parts.
-  void place(const Tensor& dst, std::int64_t first, const Tensor& src);
+  void copy_columns(const Tensor& dst, std::int64_t first, const Tensor& src);
 
   // ---- model ops
   /// x[M,C] = table[tokens[M]]; tokens i32.
@@ -193,31 +193,32 @@ class Device {
   /// dtable[V,C] += dx[M,C] scattered by token, in token order (deterministic); dtable f32 or bf16.
   void embedding_backward(const Tensor& dtable, const Tensor& dx, const Tensor& tokens);
   /// sum = x + branch (branch empty: sum is x and is not written); rstd[M] f32; h = sum * rstd * weight.
-  void add_rmsnorm(Operand& h, const Tensor& sum, const Tensor& rstd, const Tensor& x, const Tensor& branch,
-                   const Tensor& weight, float eps);
+  void add_rmsnorm(QuantizedTensor& h, const Tensor& sum, const Tensor& rstd, const Tensor& x,
+                   const Tensor& branch, const Tensor& weight, float eps);
   /// h again from a saved sum and rstd, bit for bit what add_rmsnorm wrote.
-  void rmsnorm_again(Operand& h, const Tensor& sum, const Tensor& rstd, const Tensor& weight);
+  void recompute_rmsnorm(QuantizedTensor& h, const Tensor& sum, const Tensor& rstd, const Tensor& weight);
   /// dx = dresidual + gradient through the norm (dresidual empty: without it); dweight[C] = or += (f32 or
   /// bf16).
-  void rmsnorm_backward(Operand& dx, const Tensor& dweight, bool accumulate, const Tensor& dresidual,
+  void rmsnorm_backward(QuantizedTensor& dx, const Tensor& dweight, bool accumulate, const Tensor& dresidual,
                         const Tensor& dh, const Tensor& x, const Tensor& rstd, const Tensor& weight);
   /// out = rope(norm(qkv + bias)) on the q and k heads, v + bias; out may be qkv itself without QK-norm.
   void rope(const Tensor& out, const Tensor& qkv, const RopeOptions& options);
   /// dqkv from dout (both [M, qkv_width]); with QK-norm, dq_norm and dk_norm [1, head_dim] = or += and qkv is
   /// the unrotated input, else they are empty.
-  void rope_backward(Operand& dqkv, const Tensor& dq_norm, const Tensor& dk_norm, bool accumulate,
+  void rope_backward(QuantizedTensor& dqkv, const Tensor& dq_norm, const Tensor& dk_norm, bool accumulate,
                      const Tensor& dout, const Tensor& qkv, const RopeOptions& options);
   /// dbias[N] = or += the sum over the rows of dy[M,N], in a fixed order; dbias f32 or bf16.
   void bias_backward(const Tensor& dbias, bool accumulate, const Tensor& dy);
   /// Causal softmax(q k^T / sqrt(head_dim)) v; out[M, q_width]; lse[heads, M] f32: log sum exp of the scaled
   /// scores, index (b * heads + h) * T + t.
-  void attention(Operand& out, const Tensor& lse, const Tensor& qkv, const AttentionShape& shape);
+  void attention(QuantizedTensor& out, const Tensor& lse, const Tensor& qkv, const AttentionShape& shape);
   void attention_backward(const Tensor& dqkv, const Tensor& dout, const Tensor& out, const Tensor& lse,
                           const Tensor& qkv, const AttentionShape& shape);
   /// s[M,F] = silu(gate) * up, gate_up[M, 2F] = [gate | up].
-  void swiglu(Operand& s, const Tensor& gate_up);
+  void swiglu(QuantizedTensor& s, const Tensor& gate_up);
   /// dgate_up from ds; also writes s again (value and wanted forms; s.amax is read, not made) for wgrad.
-  void swiglu_backward(Operand& dgate_up, Operand& s, const Tensor& ds, const Tensor& gate_up);
+  void swiglu_backward(QuantizedTensor& dgate_up, QuantizedTensor& s, const Tensor& ds,
+                       const Tensor& gate_up);
   /// loss[M] f32 = -log softmax(logits)[target] in nats; logits become dlogits = (softmax - onehot) * scale.
   void cross_entropy(const Tensor& loss, const Tensor& logits, const Tensor& targets, float scale);
   /// out[0] = or += sum of x (f32), in a fixed order.
@@ -239,7 +240,7 @@ class Device {
   void fingerprint(const Tensor& out, const Tensor& x);
   /// out f32 [5] = {sum v^2, sum (v-q)^2, nonzero elements, of them quantized to 0, saturated} of a form of
   /// `value`; `columns`: the form is the col form.
-  void quantization_error(const Tensor& out, const Tensor& value, const Form& form, bool columns);
+  void quantization_error(const Tensor& out, const Tensor& value, const GemmOperand& form, bool columns);
 
  protected:
   virtual void do_zero(const Tensor& x) = 0;
@@ -247,30 +248,34 @@ class Device {
   virtual void do_add(const Tensor& dst, const Tensor& src) = 0;
   virtual void do_init_normal(const Tensor& x, float std, std::uint64_t seed, std::int64_t first_index) = 0;
   virtual void do_fill(const Tensor& x, float value) = 0;
-  virtual void do_quantize(Operand& x, bool make_amax) = 0;
+  virtual void do_quantize(QuantizedTensor& x, bool make_amax) = 0;
   virtual void do_amax(const Tensor& out, const Tensor& x) = 0;
-  virtual void do_quantize_part(const Form& form, const Tensor& value, const Tensor& amax) = 0;
-  virtual void do_transpose(const Form& dst, const Form& src) = 0;
-  virtual void do_place(const Tensor& dst, std::int64_t first, const Tensor& src) = 0;
-  virtual void do_matmul(const Tensor& d, const Form& a, const Form& b, const MatmulOptions& options) = 0;
+  virtual void do_quantize_with_amax(const GemmOperand& form, const Tensor& value, const Tensor& amax) = 0;
+  virtual void do_transpose(const GemmOperand& dst, const GemmOperand& src) = 0;
+  virtual void do_copy_columns(const Tensor& dst, std::int64_t first, const Tensor& src) = 0;
+  virtual void do_matmul(const Tensor& d, const GemmOperand& a, const GemmOperand& b,
+                         const MatmulOptions& options) = 0;
   virtual void do_embedding(const Tensor& x, const Tensor& tokens, const Tensor& table) = 0;
   virtual void do_embedding_backward(const Tensor& dtable, const Tensor& dx, const Tensor& tokens) = 0;
-  virtual void do_add_rmsnorm(Operand& h, const Tensor& sum, const Tensor& rstd, const Tensor& x,
+  virtual void do_add_rmsnorm(QuantizedTensor& h, const Tensor& sum, const Tensor& rstd, const Tensor& x,
                               const Tensor& branch, const Tensor& weight, float eps) = 0;
-  virtual void do_rmsnorm_again(Operand& h, const Tensor& sum, const Tensor& rstd, const Tensor& weight) = 0;
-  virtual void do_rmsnorm_backward(Operand& dx, const Tensor& dweight, bool accumulate,
+  virtual void do_recompute_rmsnorm(QuantizedTensor& h, const Tensor& sum, const Tensor& rstd,
+                                    const Tensor& weight) = 0;
+  virtual void do_rmsnorm_backward(QuantizedTensor& dx, const Tensor& dweight, bool accumulate,
                                    const Tensor& dresidual, const Tensor& dh, const Tensor& x,
                                    const Tensor& rstd, const Tensor& weight) = 0;
   virtual void do_rope(const Tensor& out, const Tensor& qkv, const RopeOptions& options) = 0;
-  virtual void do_rope_backward(Operand& dqkv, const Tensor& dq_norm, const Tensor& dk_norm, bool accumulate,
-                                const Tensor& dout, const Tensor& qkv, const RopeOptions& options) = 0;
+  virtual void do_rope_backward(QuantizedTensor& dqkv, const Tensor& dq_norm, const Tensor& dk_norm,
+                                bool accumulate, const Tensor& dout, const Tensor& qkv,
+                                const RopeOptions& options) = 0;
   virtual void do_bias_backward(const Tensor& dbias, bool accumulate, const Tensor& dy) = 0;
-  virtual void do_attention(Operand& out, const Tensor& lse, const Tensor& qkv,
+  virtual void do_attention(QuantizedTensor& out, const Tensor& lse, const Tensor& qkv,
                             const AttentionShape& shape) = 0;
   virtual void do_attention_backward(const Tensor& dqkv, const Tensor& dout, const Tensor& out,
                                      const Tensor& lse, const Tensor& qkv, const AttentionShape& shape) = 0;
-  virtual void do_swiglu(Operand& s, const Tensor& gate_up) = 0;
-  virtual void do_swiglu_backward(Operand& dgate_up, Operand& s, const Tensor& ds, const Tensor& gate_up) = 0;
+  virtual void do_swiglu(QuantizedTensor& s, const Tensor& gate_up) = 0;
+  virtual void do_swiglu_backward(QuantizedTensor& dgate_up, QuantizedTensor& s, const Tensor& ds,
+                                  const Tensor& gate_up) = 0;
   virtual void do_cross_entropy(const Tensor& loss, const Tensor& logits, const Tensor& targets,
                                 float scale) = 0;
   virtual void do_sum(const Tensor& out, const Tensor& x, bool accumulate) = 0;
@@ -279,7 +284,7 @@ class Device {
                         const Tensor& gradient, const Tensor& scalars, const Tensor& norm_squared,
                         const AdamwOptions& options) = 0;
   virtual void do_fingerprint(const Tensor& out, const Tensor& x) = 0;
-  virtual void do_quantization_error(const Tensor& out, const Tensor& value, const Form& form,
+  virtual void do_quantization_error(const Tensor& out, const Tensor& value, const GemmOperand& form,
                                      bool columns) = 0;
 
  private:

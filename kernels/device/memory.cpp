@@ -1,4 +1,4 @@
-// The arena: a stack with books. See memory.h.
+// The arena: a stack that accounts for every byte. See memory.h.
 #include "kernels/device/memory.h"
 
 #include <fmt/format.h>
@@ -26,18 +26,18 @@ const char* name_of(Segment segment) {
 
 std::int64_t MemoryUse::total() const { return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0}); }
 
-void Arena::book(Segment segment, std::int64_t bytes) {
+void Arena::account(Segment segment, std::int64_t bytes) {
   const int index = static_cast<int>(segment);
   current_.bytes[index] += bytes;
   highest_.bytes[index] = std::max(highest_.bytes[index], current_.bytes[index]);
   if (current_.total() > peak_.total()) peak_ = current_;
-  peak_extent_ = std::max(peak_extent_, top_ + claimed_);
+  peak_extent_ = std::max(peak_extent_, top_ + committed_);
 }
 
 std::byte* Arena::take(const char* what, std::int64_t bytes) {
-  if (top_ + claimed_ + bytes > capacity_)
+  if (top_ + committed_ + bytes > capacity_)
     throw OutOfMemory(fmt::format("{} needs {:.1f} MiB more than the {:.1f} MiB this run planned for", what,
-                                  (top_ + claimed_ + bytes - capacity_) / 1048576.0, capacity_ / 1048576.0),
+                                  (top_ + committed_ + bytes - capacity_) / 1048576.0, capacity_ / 1048576.0),
                       bytes);
   std::byte* start = base_ + top_;
   top_ += bytes;
@@ -48,48 +48,48 @@ Tensor Arena::push(Segment segment, DType dtype, std::int64_t rows, std::int64_t
   const std::int64_t bytes = align_up(bytes_of(dtype, rows * cols));
   const Tensor tensor{take(name_of(segment), bytes), dtype, rows, cols};
   stack_.push_back({segment, bytes, true});
-  book(segment, bytes);
+  account(segment, bytes);
   return tensor;
 }
 
-Tensor Arena::push_unbooked(DType dtype, std::int64_t rows, std::int64_t cols) {
+Tensor Arena::push_uncounted(DType dtype, std::int64_t rows, std::int64_t cols) {
   const std::int64_t bytes = align_up(bytes_of(dtype, rows * cols));
   const Tensor tensor{take("a buffer beside the step", bytes), dtype, rows, cols};
   stack_.push_back({Segment::other, bytes, false});
   return tensor;
 }
 
-Tensor Arena::lend_gradients(DType dtype, std::int64_t elements) {
+Tensor Arena::overlay_gradients(DType dtype, std::int64_t elements) {
   // Whole alignment units, so that the buffer's last byte is the block's last byte.
-  lent_ = align_up(bytes_of(dtype, elements));
-  lent_element_bits_ = bits_of(dtype);
+  overlay_ = align_up(bytes_of(dtype, elements));
+  overlay_element_bits_ = bits_of(dtype);
   // The dry run's capacity is unbounded; there the address only has to be distinct.
-  const std::int64_t start = capacity_ / kAlignment * kAlignment - lent_;
+  const std::int64_t start = capacity_ / kAlignment * kAlignment - overlay_;
   return {base_ + start, dtype, elements, 1};
 }
 
-void Arena::claim_gradients(std::int64_t first_element) {
-  const std::int64_t wanted = lent_ - first_element * lent_element_bits_ / 8 / kAlignment * kAlignment;
-  if (wanted <= claimed_) return;
-  const std::int64_t growth = wanted - claimed_;
+void Arena::commit_gradients(std::int64_t first_element) {
+  const std::int64_t wanted = overlay_ - first_element * overlay_element_bits_ / 8 / kAlignment * kAlignment;
+  if (wanted <= committed_) return;
+  const std::int64_t growth = wanted - committed_;
   if (top_ + wanted > capacity_)
     throw OutOfMemory(fmt::format("gradients and activations need {:.1f} MiB, {:.1f} MiB were planned",
                                   (top_ + wanted) / 1048576.0, capacity_ / 1048576.0),
                       growth);
-  claimed_ = wanted;
-  book(Segment::gradients, growth);
+  committed_ = wanted;
+  account(Segment::gradients, growth);
 }
 
-void Arena::lend_gradients_again() {
-  current_.bytes[static_cast<int>(Segment::gradients)] -= claimed_;
-  claimed_ = 0;
+void Arena::release_gradients() {
+  current_.bytes[static_cast<int>(Segment::gradients)] -= committed_;
+  committed_ = 0;
 }
 
 void Arena::release(Mark mark) {
   while (stack_.size() > mark.allocations) {
     const Allocation& last = stack_.back();
     top_ -= last.bytes;
-    if (last.booked) current_.bytes[static_cast<int>(last.segment)] -= last.bytes;
+    if (last.counted) current_.bytes[static_cast<int>(last.segment)] -= last.bytes;
     stack_.pop_back();
   }
 }

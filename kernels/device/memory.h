@@ -1,12 +1,12 @@
-// One rank's memory: an arena that is a stack, with every byte booked to a named segment.
+// One rank's memory: an arena that is a stack, with every byte counted in a named segment.
 //
 // A training step allocates like a stack by nature: forward pushes what backward needs, backward pops it. So
 // the arena is one block with a bump pointer. Allocation costs nothing, addresses repeat from step to step (a
 // captured CUDA graph stays valid), and the dry run, which makes the same calls, knows the peak to the byte:
 // that peak is the capacity the real run asks its device for.
 //
-// The gradient buffer can be lent: it sits at the end of the block, backward fills it from its end (the head)
-// to its start (the first block), and until then its low part is free for the stack. See lend_gradients.
+// The gradient buffer may overlay the stack: it sits at the end of the block, backward fills it from its end (the
+// head) to its start (the first block), and until then its low part is free for the stack. See overlay_gradients.
 #pragma once
 
 #include <array>
@@ -48,16 +48,16 @@ class Arena {
 
   /// A tensor on top of the stack, contents undefined. Throws OutOfMemory beyond the capacity.
   Tensor push(Segment segment, DType dtype, std::int64_t rows, std::int64_t cols);
-  /// The same for what is no part of a training step (saving weights, probing collectives): it is in no book,
-  /// so that what the books say of the step stays true.
-  Tensor push_unbooked(DType dtype, std::int64_t rows, std::int64_t cols);
+  /// The same for what is no part of a training step (saving weights, probing collectives): it is not
+  /// counted, so that the accounts of the step stay true.
+  Tensor push_uncounted(DType dtype, std::int64_t rows, std::int64_t cols);
 
-  /// A tensor at the end of the block whose bytes count only once claimed; one per arena. claim_gradients
-  /// takes its elements from first_element to the end into use; what is claimed only grows, until
-  /// lend_gradients_again leaves all of it to the stack.
-  Tensor lend_gradients(DType dtype, std::int64_t elements);
-  void claim_gradients(std::int64_t first_element);
-  void lend_gradients_again();
+  /// A tensor at the end of the block whose bytes count only once committed; one per arena. commit_gradients
+  /// takes its elements from first_element to the end into use; what is committed only grows, until
+  /// release_gradients leaves all of it to the stack.
+  Tensor overlay_gradients(DType dtype, std::int64_t elements);
+  void commit_gradients(std::int64_t first_element);
+  void release_gradients();
 
   struct Mark {
     std::size_t allocations;
@@ -78,18 +78,18 @@ class Arena {
   struct Allocation {
     Segment segment;
     std::int64_t bytes;
-    bool booked;
+    bool counted;
   };
   /// The top of the stack, `bytes` of it; `what` they are for.
   std::byte* take(const char* what, std::int64_t bytes);
-  void book(Segment segment, std::int64_t bytes);
+  void account(Segment segment, std::int64_t bytes);
 
   std::byte* base_;
   std::int64_t capacity_;
-  std::int64_t top_ = 0;      // bytes of stack in use
-  std::int64_t lent_ = 0;     // bytes of the gradient buffer
-  std::int64_t claimed_ = 0;  // bytes of it in use, counted from the end
-  int lent_element_bits_ = 32;
+  std::int64_t top_ = 0;        // bytes of stack in use
+  std::int64_t overlay_ = 0;    // bytes of the gradient buffer
+  std::int64_t committed_ = 0;  // bytes of it in use, counted from the end
+  int overlay_element_bits_ = 32;
   std::int64_t peak_extent_ = 0;
   std::vector<Allocation> stack_;
   MemoryUse current_, peak_, highest_;

@@ -1,4 +1,4 @@
-// The arena's books and addresses: what the dry run predicts must be what the real run needs, to the byte.
+// The arena's accounts and addresses: what the dry run predicts must be what the real run needs, to the byte.
 #include "kernels/device/memory.h"
 
 #include <algorithm>
@@ -32,14 +32,14 @@ struct Block {
 
 std::int64_t offset(Block& block, const Tensor& t) { return t.as<std::byte>() - block.base(); }
 
-/// A training step in small: weights, a lent gradient buffer, activations pushed forward and popped backward
-/// while the gradients are claimed from the end. Sizes are random and never whole units.
+/// A training step in small: weights, a gradient buffer over the stack, activations pushed forward and popped backward
+/// while the gradients are committed from the end. Sizes are random and never whole units.
 void step(Arena& arena, std::uint64_t seed, DType gradient_type) {
   constexpr int kLayers = 5;
   const auto size = [&](int i) { return 50 + random_bits(seed, i) % 3000; };
   arena.push(Segment::weights, DType::bf16, 1, size(100));
   const std::int64_t per_layer = size(101);
-  arena.lend_gradients(gradient_type, kLayers * per_layer);
+  arena.overlay_gradients(gradient_type, kLayers * per_layer);
   std::vector<Arena::Mark> marks;
   for (int layer = 0; layer < kLayers; ++layer) {
     marks.push_back(arena.mark());
@@ -48,12 +48,12 @@ void step(Arena& arena, std::uint64_t seed, DType gradient_type) {
     arena.push(Segment::workspace, DType::f32, 1, size(200 + layer));
   }
   for (int layer = kLayers - 1; layer >= 0; --layer) {
-    arena.claim_gradients(layer * per_layer);
+    arena.commit_gradients(layer * per_layer);
     const Scope transient(arena);
     arena.push(Segment::activations, DType::f32, 1, size(300 + layer));
     arena.release(marks[layer]);
   }
-  arena.lend_gradients_again();
+  arena.release_gradients();
 }
 
 }  // namespace
@@ -75,7 +75,7 @@ TEST_CASE("the arena is a stack with aligned tensors", "[memory]") {
   CHECK(offset(block, arena.push(Segment::communication, DType::f32, 1, 1)) == 3 * kUnit);
 }
 
-TEST_CASE("every byte is booked to its segment, and the peak is one moment", "[memory]") {
+TEST_CASE("every byte is counted in its segment, and the peak is one moment", "[memory]") {
   Block block(64 * kUnit);
   Arena arena(block.base(), block.size);
   arena.push(Segment::weights, DType::f32, 1, 64);  // 1 unit
@@ -116,15 +116,15 @@ TEST_CASE("an allocation beyond the capacity is OutOfMemory and changes nothing"
   CHECK(offset(block, arena.push(Segment::activations, DType::e4m3, 1, 2 * kUnit)) == 2 * kUnit);
 }
 
-TEST_CASE("what is no part of a step takes room and leaves the books alone", "[memory]") {
+TEST_CASE("what is no part of a step takes room and leaves the accounts alone", "[memory]") {
   Block block(4 * kUnit);
   Arena arena(block.base(), block.size);
   arena.push(Segment::weights, DType::e4m3, 1, kUnit);
   {
     const Scope scope(arena);
-    CHECK(offset(block, arena.push_unbooked(DType::f32, 1, kUnit / 4)) == kUnit);
-    CHECK(offset(block, arena.push_unbooked(DType::e4m3, 1, 1)) == 2 * kUnit);
-    CHECK_THROWS_AS(arena.push_unbooked(DType::e4m3, 2, kUnit), OutOfMemory);
+    CHECK(offset(block, arena.push_uncounted(DType::f32, 1, kUnit / 4)) == kUnit);
+    CHECK(offset(block, arena.push_uncounted(DType::e4m3, 1, 1)) == 2 * kUnit);
+    CHECK_THROWS_AS(arena.push_uncounted(DType::e4m3, 2, kUnit), OutOfMemory);
   }
   CHECK(arena.current().total() == kUnit);
   CHECK(arena.highest().total() == kUnit);
@@ -144,14 +144,14 @@ TEST_CASE("a repetition fits into the peak extent and not into a byte less", "[m
       CHECK(exact.peak_extent() == dry.peak_extent());
       CHECK(exact.peak().bytes == dry.peak().bytes);
       // The block is never larger than the bytes that were in use at once: nothing lies between the stack and
-      // the claimed gradients at that moment.
+      // the committed gradients at that moment.
       CHECK(dry.peak_extent() == dry.peak().total());
       Arena small(block.base(), dry.peak_extent() - 1);
       CHECK_THROWS_AS(step(small, seed, gradient_type), OutOfMemory);
     }
 }
 
-TEST_CASE("claimed gradients hold every element asked for and never meet the stack", "[memory]") {
+TEST_CASE("committed gradients hold every element asked for and never meet the stack", "[memory]") {
   for (DType dtype : {DType::f32, DType::bf16})
     for (std::int64_t elements : {1, 127, 128, 129, 1000})
       for (std::int64_t slack : {std::int64_t{0}, std::int64_t{100}, kUnit}) {
@@ -159,9 +159,9 @@ TEST_CASE("claimed gradients hold every element asked for and never meet the sta
         for (std::int64_t first = 0; first < elements; ++first) {
           Block block(capacity);
           Arena arena(block.base(), capacity);
-          const Tensor gradients = arena.lend_gradients(dtype, elements);
+          const Tensor gradients = arena.overlay_gradients(dtype, elements);
           REQUIRE(gradients.size() == elements);
-          arena.claim_gradients(first);
+          arena.commit_gradients(first);
           // Fill the stack to the last byte that the arena gives.
           std::int64_t stack_end = 0;
           try {
@@ -182,15 +182,15 @@ TEST_CASE("claimed gradients hold every element asked for and never meet the sta
 TEST_CASE("a claim counts once, grows only, and is given back whole", "[memory]") {
   Block block(40 * kUnit);
   Arena arena(block.base(), block.size);
-  arena.lend_gradients(DType::bf16, 10 * 128);  // 10 units
+  arena.overlay_gradients(DType::bf16, 10 * 128);  // 10 units
   CHECK(arena.current().total() == 0);
-  arena.claim_gradients(7 * 128);
+  arena.commit_gradients(7 * 128);
   CHECK(bytes(arena.current(), Segment::gradients) == 3 * kUnit);
-  arena.claim_gradients(8 * 128);  // inside what is claimed
+  arena.commit_gradients(8 * 128);  // inside what is committed
   CHECK(bytes(arena.current(), Segment::gradients) == 3 * kUnit);
-  arena.claim_gradients(0);
+  arena.commit_gradients(0);
   CHECK(bytes(arena.current(), Segment::gradients) == 10 * kUnit);
-  arena.lend_gradients_again();
+  arena.release_gradients();
   CHECK(arena.current().total() == 0);
   CHECK(bytes(arena.peak(), Segment::gradients) == 10 * kUnit);
 }
@@ -198,9 +198,9 @@ TEST_CASE("a claim counts once, grows only, and is given back whole", "[memory]"
 TEST_CASE("gradients that meet the stack are OutOfMemory", "[memory]") {
   Block block(10 * kUnit);
   Arena arena(block.base(), block.size);
-  arena.lend_gradients(DType::f32, 6 * 64);
+  arena.overlay_gradients(DType::f32, 6 * 64);
   arena.push(Segment::activations, DType::e4m3, 1, 6 * kUnit);
-  arena.claim_gradients(2 * 64);  // 4 units: exactly full
-  CHECK_THROWS_AS(arena.claim_gradients(1 * 64), OutOfMemory);
+  arena.commit_gradients(2 * 64);  // 4 units: exactly full
+  CHECK_THROWS_AS(arena.commit_gradients(1 * 64), OutOfMemory);
   CHECK(arena.current().total() == 10 * kUnit);
 }

@@ -32,7 +32,7 @@ class StepProfiler final : public OpObserver {
     OpClass op_class = OpClass::other;
     int calls = 0;
     double ms = 0;
-    double flops = 0, bytes = 0;  ///< of all calls, as booked
+    double flops = 0, bytes = 0;  ///< of all calls, as accounted
   };
   struct Result {
     double total_ms = 0;  ///< start() to stop()

@@ -1,4 +1,4 @@
-// The step profiler's books and the names of throttle reasons; on the CPU device, so they need no GPU.
+// The step profiler's accounts and the names of throttle reasons; on the CPU device, so they need no GPU.
 #include "kernels/gpu/profiler.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace precbench {
 namespace {
 
-TEST_CASE("the profiler books every op by class and name, and the rest is idle", "[profiler]") {
+TEST_CASE("the profiler counts every op by class and name, and the rest is idle", "[profiler]") {
   const auto device = make_cpu_device(1);
   std::vector<float> x(1000), y(1000), total(1);
   const Tensor tx{x.data(), DType::f32, 10, 100}, ty{y.data(), DType::f32, 10, 100};
@@ -32,7 +32,7 @@ TEST_CASE("the profiler books every op by class and name, and the rest is idle",
   device->add(ty, tx);
   device->sum_of_squares(out, ty, false);
   profiler.stop();
-  device->fill(tx, 1.0f);  // after stop(): in the former observer's books only
+  device->fill(tx, 1.0f);  // after stop(): in the former observer's accounts only
 
   const StepProfiler::Result result = profiler.result();
   CHECK(device->observer() == &counter);

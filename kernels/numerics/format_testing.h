@@ -7,8 +7,8 @@
 
 namespace precbench::testing {
 
-inline std::vector<OperandFormat> quantized_formats() {
-  std::vector<OperandFormat> all;
+inline std::vector<QuantFormat> quantized_formats() {
+  std::vector<QuantFormat> all;
   for (DType dtype : {DType::e4m3, DType::e5m2}) {
     for (Granularity g :
          {Granularity::tensor, Granularity::row, Granularity::block_1x128, Granularity::block_128x128})

@@ -7,19 +7,19 @@
 namespace precbench {
 namespace {
 
-constexpr OperandFormat kBf16{};
+constexpr QuantFormat kBf16{};
 
-constexpr OperandFormat fp8(DType dtype, Granularity granularity, ScaleType scale) {
+constexpr QuantFormat fp8(DType dtype, Granularity granularity, ScaleType scale) {
   return {dtype, granularity, scale, ScaleRounding::none};
 }
 
-constexpr OperandFormat mx(ScaleRounding rounding) {
+constexpr QuantFormat mx(ScaleRounding rounding) {
   return {DType::e4m3, Granularity::block_1x32, ScaleType::ue8m0, rounding};
 }
 
 Recipe tensorwise() {
-  const OperandFormat e4m3 = fp8(DType::e4m3, Granularity::tensor, ScaleType::f32);
-  const OperandFormat e5m2 = fp8(DType::e5m2, Granularity::tensor, ScaleType::f32);
+  const QuantFormat e4m3 = fp8(DType::e4m3, Granularity::tensor, ScaleType::f32);
+  const QuantFormat e5m2 = fp8(DType::e5m2, Granularity::tensor, ScaleType::f32);
   return {"tensorwise",
           {e4m3, e4m3, true},
           {e5m2, e4m3, false},
@@ -28,13 +28,13 @@ Recipe tensorwise() {
 }
 
 Recipe rowwise() {
-  const OperandFormat row = fp8(DType::e4m3, Granularity::row, ScaleType::f32_pow2);
+  const QuantFormat row = fp8(DType::e4m3, Granularity::row, ScaleType::f32_pow2);
   return {"rowwise", {row, row, true}, {row, row, false}, {row, row, false}, "torchao rowwise"};
 }
 
 Recipe rowwise_gw_hp() {
-  const OperandFormat row = fp8(DType::e4m3, Granularity::row, ScaleType::f32_pow2);
-  const OperandFormat tensor = fp8(DType::e4m3, Granularity::tensor, ScaleType::f32_pow2);
+  const QuantFormat row = fp8(DType::e4m3, Granularity::row, ScaleType::f32_pow2);
+  const QuantFormat tensor = fp8(DType::e4m3, Granularity::tensor, ScaleType::f32_pow2);
   return {"rowwise_gw_hp",
           {row, row, true},
           {row, tensor, false},
@@ -43,8 +43,8 @@ Recipe rowwise_gw_hp() {
 }
 
 Recipe blockwise(const char* name, ScaleType scale, const char* reference) {
-  const OperandFormat vector = fp8(DType::e4m3, Granularity::block_1x128, scale);
-  const OperandFormat square = fp8(DType::e4m3, Granularity::block_128x128, scale);
+  const QuantFormat vector = fp8(DType::e4m3, Granularity::block_1x128, scale);
+  const QuantFormat square = fp8(DType::e4m3, Granularity::block_128x128, scale);
   return {name, {vector, square, false}, {vector, square, false}, {vector, vector, false}, reference};
 }
 
@@ -154,7 +154,7 @@ const char* name_of(GemmRole role) {
   return "?";
 }
 
-std::string describe(const OperandFormat& format) {
+std::string describe(const QuantFormat& format) {
   if (!format.quantized()) return name_of(format.dtype);
   std::string text =
       fmt::format("{} {} {}", name_of(format.dtype), name_of(format.granularity), name_of(format.scale));

@@ -36,14 +36,14 @@ enum class ScaleType : std::uint8_t { none, f32, f32_pow2, ue8m0 };
 enum class ScaleRounding : std::uint8_t { none, rceil, floor, ceil, even };
 
 /// The number format of one operand of one GEMM. The default is plain BF16.
-struct OperandFormat {
+struct QuantFormat {
   DType dtype = DType::bf16;
   Granularity granularity = Granularity::none;
   ScaleType scale = ScaleType::none;
   ScaleRounding rounding = ScaleRounding::none;
 
   bool quantized() const { return dtype != DType::bf16; }
-  bool operator==(const OperandFormat&) const = default;
+  bool operator==(const QuantFormat&) const = default;
 };
 
 /// Length of one scaling block along the contraction dimension; 0 where one scale spans all of it.
@@ -63,7 +63,7 @@ constexpr std::int64_t block_length(Granularity g) {
 
 /// One GEMM of a linear layer. fast_accum: FP8 partial sums stay in the tensor core's reduced accumulator.
 struct GemmRecipe {
-  OperandFormat a, b;
+  QuantFormat a, b;
   bool fast_accum = false;
   bool operator==(const GemmRecipe&) const = default;
 };
@@ -104,7 +104,7 @@ const char* name_of(ScaleType t);
 const char* name_of(ScaleRounding r);
 const char* name_of(GemmRole role);
 /// Short form for tables: "bf16", "e4m3 1x128 f32", "e4m3 1x32 ue8m0/rceil".
-std::string describe(const OperandFormat& format);
+std::string describe(const QuantFormat& format);
 
 /// Whether a linear layer of this shape can take the recipe; an empty string if so, else the reason with the
 /// dimension named: "K=96 is not a multiple of 128 (fprop.a 1x128)". M: tokens, N: out features, K: in

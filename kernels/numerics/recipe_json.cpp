@@ -73,9 +73,9 @@ Enum read_enum(const json& value, const std::string& path, const Enum (&known)[k
   fail(path, fmt::format("unknown value \"{}\"{}", word, hint(word, names)));
 }
 
-OperandFormat read_operand(const json& object, const std::string& path) {
+QuantFormat read_operand(const json& object, const std::string& path) {
   check_keys(object, path, {"format", "granularity", "scale", "rounding"});
-  OperandFormat operand;
+  QuantFormat operand;
   operand.dtype =
       read_enum(require(object, path, "format", "one of bf16, e4m3, e5m2"), child(path, "format"), kFormats);
   if (!operand.quantized()) {
@@ -145,7 +145,7 @@ void check_name(const std::string& name) {
     fail("name", fmt::format("\"{}\" must be made of letters, digits, '_', '-' and '.'", name));
 }
 
-json operand_to_json(const OperandFormat& operand) {
+json operand_to_json(const QuantFormat& operand) {
   json object = {{"format", name_of(operand.dtype)}};
   if (!operand.quantized()) return object;
   object["granularity"] = name_of(operand.granularity);

@@ -9,7 +9,7 @@
 
 namespace precbench {
 std::string why_not_fp8_weights(const Recipe& recipe, const ModelConfig& model, bool recompute) {
-  const OperandFormat& f = recipe.fprop.b;
+  const QuantFormat& f = recipe.fprop.b;
   if (!f.quantized()) return "FP8 gather: the recipe keeps weights in BF16";
   if (!(f == recipe.dgrad.b))
     return "FP8 gather: the recipe takes weights in different formats in fprop and dgrad";
@@ -31,7 +31,7 @@ std::string why_not_fp8_weights(const Recipe& recipe, const ModelConfig& model, 
 }
 
 Fp8Weights::Fp8Weights(Device& device, Comm& comm, Arena& arena, const Layout& layout,
-                       const OperandFormat& format, const std::vector<bool>& layers)
+                       const QuantFormat& format, const std::vector<bool>& layers)
     : device_(device), comm_(comm), layout_(layout), format_(format), layers_(layers) {
   const auto blocks = static_cast<std::int64_t>(layers.size());
   const std::array<Layout::Matrix, kMatrices> matrices = layout.block_matrices();
@@ -55,8 +55,9 @@ Fp8Weights::Fp8Weights(Device& device, Comm& comm, Arena& arena, const Layout& l
   vectors_ = arena.push(Segment::weights, DType::bf16, blocks, vectors_per_block_);
 }
 
-std::pair<std::int64_t, std::int64_t> Fp8Weights::range(int unit, int piece, const Layout::Matrix& m) const {
-  const auto [first, last] = layout_.shard_range(unit, piece);
+std::pair<std::int64_t, std::int64_t> Fp8Weights::range(int unit, int shard_rank,
+                                                        const Layout::Matrix& m) const {
+  const auto [first, last] = layout_.shard_range(unit, shard_rank);
   return {std::max(first, m.offset), std::min(last, m.offset + m.size())};
 }
 
@@ -68,20 +69,20 @@ Tensor Fp8Weights::scales(int unit, Pass pass) const {
   return by_pass() ? beside_[static_cast<int>(pass)].slice_rows(layer_of(unit), 1) : Tensor{};
 }
 
-Form Fp8Weights::columns(int unit, const Layout::Matrix& m, const Tensor& codes, const Tensor& scales,
-                         Arena& arena) const {
-  const Form form = push_form(arena, Segment::quantized_weights, format_, m.cols, m.rows);
+GemmOperand Fp8Weights::columns(int unit, const Layout::Matrix& m, const Tensor& codes, const Tensor& scales,
+                                Arena& arena) const {
+  const GemmOperand form = push_gemm_operand(arena, Segment::quantized_weights, format_, m.cols, m.rows);
   // A line of scale tiles belongs to 128 of the form's rows: 4 bytes for each of the 128 columns of a tile.
   const std::int64_t lines = m.cols / 128, per_row = 128 / kCodesPerScale;
   const Tensor form_scale = form.scale.reshape(lines, m.rows * per_row);
-  for (int piece = 0; piece < layout_.pieces(); ++piece) {
-    const auto [first, last] = range(unit, piece, m);
+  for (int shard_rank = 0; shard_rank < layout_.shards(); ++shard_rank) {
+    const auto [first, last] = range(unit, shard_rank, m);
     if (first >= last) continue;
     const std::int64_t row = (first - m.offset) / m.cols, rows = (last - first) / m.cols;
-    device_.place(form.data, row, codes.elements(first, last - first).reshape(m.cols, rows));
-    device_.place(form_scale, row * per_row,
-                  scales.elements(first / kCodesPerScale, (last - first) / kCodesPerScale)
-                      .reshape(lines, rows * per_row));
+    device_.copy_columns(form.data, row, codes.elements(first, last - first).reshape(m.cols, rows));
+    device_.copy_columns(form_scale, row * per_row,
+                         scales.elements(first / kCodesPerScale, (last - first) / kCodesPerScale)
+                             .reshape(lines, rows * per_row));
   }
   return form;
 }
@@ -125,8 +126,8 @@ void Fp8Weights::refresh(const std::function<Tensor(int)>& shard_of) {
     comm_.all_reduce_max(amaxes_);
     each_part([&](int unit, int i, const Layout::Matrix&, std::int64_t, auto&& mine) {
       const Tensor scale = scales_.elements(first_scale(unit, i), 1);
-      device_.quantize_part({format_, mine(codes(unit, Pass::forward)), scale, false}, mine(shard_of(unit)),
-                            amax(unit, i));
+      device_.quantize_with_amax({format_, mine(codes(unit, Pass::forward)), scale, false},
+                                 mine(shard_of(unit)), amax(unit, i));
     });
   } else {
     each_part([&](int unit, int i, const Layout::Matrix& m, std::int64_t first, auto&& mine) {
@@ -138,12 +139,12 @@ void Fp8Weights::refresh(const std::function<Tensor(int)>& shard_of) {
         const std::int64_t at = scale_index(format_.granularity, m.rows, m.cols, first / m.cols, 0);
         const Tensor scale = by_pass() ? mine(scales(unit, pass), kCodesPerScale)
                                        : scales_.elements(first_scale(unit, i) + at, count);
-        return Form{format_, mine(codes(unit, pass)).reshape(form_rows, k), scale, false};
+        return GemmOperand{format_, mine(codes(unit, pass)).reshape(form_rows, k), scale, false};
       };
-      Operand operand;
+      QuantizedTensor operand;
       operand.value = value.reshape(rows, m.cols);
-      operand.row = form(Pass::forward, rows, m.cols);
-      if (by_pass()) operand.col = form(Pass::backward, m.cols, rows);
+      operand.rowwise = form(Pass::forward, rows, m.cols);
+      if (by_pass()) operand.columnwise = form(Pass::backward, m.cols, rows);
       device_.quantize(operand);
     });
     if (!by_pass()) comm_.all_reduce(scales_);

@@ -41,7 +41,7 @@ std::string why_not_fp8_weights(const Recipe& recipe, const ModelConfig& model, 
 class Fp8Weights {
  public:
   /// `format`: of the weights; `comm`: the ranks of a group; `layers`: which blocks.
-  Fp8Weights(Device& device, Comm& comm, Arena& arena, const Layout& layout, const OperandFormat& format,
+  Fp8Weights(Device& device, Comm& comm, Arena& arena, const Layout& layout, const QuantFormat& format,
              const std::vector<bool>& layers);
 
   bool has(int unit) const { return layout_.is_block(unit) && layers_[layer_of(unit)]; }
@@ -71,15 +71,15 @@ class Fp8Weights {
   Weight weight(int unit, int matrix, Pass pass, const Tensor& codes, const Tensor& scales,
                 Arena& arena) const;
   /// A matrix's column form from gathered shards, each of which holds that of its rows.
-  Form columns(int unit, const Layout::Matrix& matrix, const Tensor& codes, const Tensor& scales,
-               Arena& arena) const;
+  GemmOperand columns(int unit, const Layout::Matrix& matrix, const Tensor& codes, const Tensor& scales,
+                      Arena& arena) const;
   /// A shard's elements of a matrix, as [first, last) of the unit; empty where first >= last.
-  std::pair<std::int64_t, std::int64_t> range(int unit, int piece, const Layout::Matrix& matrix) const;
+  std::pair<std::int64_t, std::int64_t> range(int unit, int shard_rank, const Layout::Matrix& matrix) const;
 
   Device& device_;
   Comm& comm_;
   const Layout& layout_;
-  OperandFormat format_;
+  QuantFormat format_;
   std::vector<bool> layers_;
   int scale_offsets_[kMatrices] = {}, scales_per_block_ = 0;
   std::int64_t vectors_per_block_ = 0;

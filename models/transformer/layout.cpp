@@ -68,7 +68,7 @@ Unit Layout::make_block(std::int64_t layer) {
   return unit;
 }
 
-Layout::Layout(const ModelConfig& config, int pieces, bool whole_blocks) : config_(config), pieces_(pieces) {
+Layout::Layout(const ModelConfig& config, int shards, bool whole_blocks) : config_(config), shards_(shards) {
   Unit embedding;
   add_matrix(embedding, "model.embed_tokens.weight", config.vocab, config.width);
   if (!config.tied) {
@@ -83,9 +83,9 @@ Layout::Layout(const ModelConfig& config, int pieces, bool whole_blocks) : confi
   embedding_unit_ = config.tied ? head_unit() : 0;
 
   for (int u = 0; u < unit_count(); ++u)
-    shard_sizes_.push_back(pieces == 1 ? units_[u].size
-                                       : align_up((units_[u].size + pieces - 1) / pieces, kShardAlign));
-  if (whole_blocks && pieces > 1)
+    shard_sizes_.push_back(shards == 1 ? units_[u].size
+                                       : align_up((units_[u].size + shards - 1) / shards, kShardAlign));
+  if (whole_blocks && shards > 1)
     std::fill_n(shard_sizes_.begin() + first_block_, config.layers, whole_block_shard());
 
   shard_offsets_.assign(1, 0);
@@ -113,21 +113,22 @@ std::int64_t Layout::whole_block_shard() const {
   std::int64_t step = 0;  // between candidates: what 128 rows of all the matrices have in common
   for (const Matrix& m : block_matrices()) step = std::gcd(step, 128 * m.cols);
   const std::int64_t size = units_[first_block_].size;
-  for (std::int64_t shard = align_up((size + pieces_ - 1) / pieces_, step);; shard += step) {
+  for (std::int64_t shard = align_up((size + shards_ - 1) / shards_, step);; shard += step) {
     bool whole = true;
-    for (int piece = 1; piece < pieces_; ++piece) whole = whole && ends_whole(piece * shard);
+    for (int shard_rank = 1; shard_rank < shards_; ++shard_rank)
+      whole = whole && ends_whole(shard_rank * shard);
     if (whole) return shard;  // at the latest when one shard holds all
   }
 }
 
-std::pair<std::int64_t, std::int64_t> Layout::shard_range(int unit, int piece) const {
+std::pair<std::int64_t, std::int64_t> Layout::shard_range(int unit, int shard_rank) const {
   const std::int64_t size = units_[unit].size;
-  const std::int64_t first = std::min(size, piece * shard_size(unit));
+  const std::int64_t first = std::min(size, shard_rank * shard_size(unit));
   return {first, std::min(size, first + shard_size(unit))};
 }
 
-std::vector<Run> Layout::runs(int unit, int piece) const {
-  const auto [first, last] = shard_range(unit, piece);
+std::vector<Run> Layout::runs(int unit, int shard_rank) const {
+  const auto [first, last] = shard_range(unit, shard_rank);
   std::vector<Run> runs;
   for (const Parameter& p : units_[unit].parameters) {
     const std::int64_t begin = std::max(first, p.offset), end = std::min(last, p.offset + p.size());

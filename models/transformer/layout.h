@@ -4,10 +4,10 @@
 // unit when tied). A unit is what is gathered, released and reduced at a time. Inside a unit the matrices
 // come first, norm gains and biases last, so that weight decay covers one run; q|k|v and gate|up lie side by
 // side and are used as one matrix, as the biases of q|k|v are as one vector. Over the whole model the units lie
-// in the order in which backward finishes them, last to first: that lets the gradient buffer be lent to
-// activations until backward reaches it (kernels/device/memory.h).
+// in the order in which backward finishes them, last to first: that lets the gradient buffer overlay
+// the activations until backward reaches it (kernels/device/memory.h).
 //
-// Under FSDP a unit is cut into `pieces` equal shards, the last ones padded or empty.
+// Under FSDP a unit is cut into `shards` equal shards, the last ones padded or empty.
 #pragma once
 
 #include <array>
@@ -69,9 +69,9 @@ struct BlockTensors {
 
 class Layout {
  public:
-  /// pieces: 1, or the ranks that share every unit. `whole_blocks`: the shards of blocks end where 128 rows
+  /// shards: 1, or the ranks that share every unit. `whole_blocks`: the shards of blocks end where 128 rows
   /// of a matrix end, and are a little larger for it.
-  Layout(const ModelConfig& config, int pieces, bool whole_blocks = false);
+  Layout(const ModelConfig& config, int shards, bool whole_blocks = false);
 
   const std::vector<Unit>& units() const { return units_; }
   int unit_count() const { return static_cast<int>(units_.size()); }
@@ -82,19 +82,19 @@ class Layout {
   std::vector<int> backward_order() const;
   bool is_block(int unit) const { return unit >= first_block_ && unit < first_block_ + config_.layers; }
 
-  int pieces() const { return pieces_; }
-  /// Elements of one shard of a unit; the whole unit where pieces is 1.
+  int shards() const { return shards_; }
+  /// Elements of one shard of a unit; the whole unit where shards is 1.
   std::int64_t shard_size(int unit) const { return shard_sizes_[unit]; }
   /// First element of a unit in a buffer that holds one shard of every unit, and that buffer's size.
   std::int64_t shard_offset(int unit) const { return shard_offsets_[unit]; }
   std::int64_t local_size() const { return shard_offsets_.back(); }
   /// First element of a unit in the unsharded model: the counter of random numbers.
   std::int64_t model_offset(int unit) const { return model_offsets_[unit]; }
-  /// The unit's elements in the shard of `piece`, as [first, last) of the unit.
-  std::pair<std::int64_t, std::int64_t> shard_range(int unit, int piece) const;
+  /// The unit's elements in the shard of `shard_rank`, as [first, last) of the unit.
+  std::pair<std::int64_t, std::int64_t> shard_range(int unit, int shard_rank) const;
 
   /// The runs of a shard, without holes; offsets relative to the shard.
-  std::vector<Run> runs(int unit, int piece) const;
+  std::vector<Run> runs(int unit, int shard_rank) const;
 
   BlockTensors block(const Tensor& unit) const;
   /// The four matrices of a block as linear layers use them: element in the unit, rows, columns.
@@ -120,7 +120,7 @@ class Layout {
   std::int64_t whole_block_shard() const;
 
   ModelConfig config_;
-  int pieces_;
+  int shards_;
   int first_block_ = 0, embedding_unit_ = 0;
   std::vector<Unit> units_;
   std::vector<std::int64_t> shard_sizes_, shard_offsets_, model_offsets_;

@@ -58,9 +58,9 @@ TEST_CASE("the units hold every parameter of every preset", "[layout]") {
 
 TEST_CASE("shards and units lie behind each other without overlap, aligned", "[layout]") {
   for (const ModelConfig& config : configs())
-    for (int pieces : {1, 2, 3, 5}) {
-      INFO(config.name << " tied " << config.tied << " qk_norm " << config.qk_norm << " pieces " << pieces);
-      const Layout layout(config, pieces);
+    for (int shards : {1, 2, 3, 5}) {
+      INFO(config.name << " tied " << config.tied << " qk_norm " << config.qk_norm << " shards " << shards);
+      const Layout layout(config, shards);
       std::int64_t local = 0, model = 0;
       for (int u = 0; u < layout.unit_count(); ++u) {
         CHECK(layout.shard_offset(u) >= local);
@@ -68,10 +68,10 @@ TEST_CASE("shards and units lie behind each other without overlap, aligned", "[l
         local = layout.shard_offset(u) + layout.shard_size(u);
         CHECK(layout.model_offset(u) >= model);
         model = layout.model_offset(u) + layout.units()[u].size;
-        CHECK(layout.shard_size(u) * pieces >= layout.units()[u].size);
+        CHECK(layout.shard_size(u) * shards >= layout.units()[u].size);
         std::int64_t next = 0;
-        for (int piece = 0; piece < pieces; ++piece) {
-          const auto [first, last] = layout.shard_range(u, piece);
+        for (int shard_rank = 0; shard_rank < shards; ++shard_rank) {
+          const auto [first, last] = layout.shard_range(u, shard_rank);
           CHECK(first == next);
           CHECK(last - first <= layout.shard_size(u));
           next = last;
@@ -84,9 +84,9 @@ TEST_CASE("shards and units lie behind each other without overlap, aligned", "[l
 
 TEST_CASE("runs cover every element of every parameter once, with its decay, and nothing else", "[layout]") {
   for (const ModelConfig& config : configs())
-    for (int pieces : {1, 2, 3, 5}) {
-      INFO(config.name << " tied " << config.tied << " qk_norm " << config.qk_norm << " pieces " << pieces);
-      const Layout layout(config, pieces);
+    for (int shards : {1, 2, 3, 5}) {
+      INFO(config.name << " tied " << config.tied << " qk_norm " << config.qk_norm << " shards " << shards);
+      const Layout layout(config, shards);
       for (int u = 0; u < layout.unit_count(); ++u) {
         const Unit& unit = layout.units()[u];
         enum : char { kHole, kVector, kMatrix };
@@ -95,9 +95,9 @@ TEST_CASE("runs cover every element of every parameter once, with its decay, and
           std::fill_n(expected.begin() + p.offset, p.size(),
                       p.kind == ParameterKind::matrix ? kMatrix : kVector);
         std::int64_t twice = 0, outside = 0;
-        for (int piece = 0; piece < pieces; ++piece) {
-          const auto [first, last] = layout.shard_range(u, piece);
-          for (const Run& run : layout.runs(u, piece))
+        for (int shard_rank = 0; shard_rank < shards; ++shard_rank) {
+          const auto [first, last] = layout.shard_range(u, shard_rank);
+          for (const Run& run : layout.runs(u, shard_rank))
             for (std::int64_t i = run.first; i < run.first + run.count; ++i) {
               if (i < 0 || first + i >= last) {
                 ++outside;

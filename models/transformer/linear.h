@@ -8,19 +8,20 @@
 
 namespace precbench {
 
-/// Memory for a quantized form of a [rows, k] matrix; BF16 forms need none (see make_operand).
-Form push_form(Arena& arena, Segment segment, const OperandFormat& format, std::int64_t rows, std::int64_t k);
+/// Memory for a quantized form of a [rows, k] matrix; BF16 forms need none (see make_quantized_tensor).
+GemmOperand push_gemm_operand(Arena& arena, Segment segment, const QuantFormat& format, std::int64_t rows,
+                              std::int64_t k);
 
 /// An operand around an existing value, without quantized forms yet: BF16 forms alias the value.
 /// `row` and `col` are the formats of the GEMMs that contract over its columns and over its rows.
-Operand make_operand(const Tensor& value, const OperandFormat& row, const OperandFormat& col);
+QuantizedTensor make_quantized_tensor(const Tensor& value, const QuantFormat& row, const QuantFormat& col);
 
 /// A weight matrix [N, K] as a linear layer takes it: its BF16 value, which is quantized where it is used,
 /// or, where ranks exchange it in FP8, the row form, which serves dgrad once it is transposed, or what serves
 /// the pass at hand: the row form in forward, the column form in backward.
 struct Weight {
   Tensor value;
-  Form row = {}, col = {};
+  GemmOperand rowwise = {}, columnwise = {};
 };
 
 /// Bound to a device and an arena; stateless otherwise. Weights are quantized into transient memory: a
@@ -31,23 +32,24 @@ class Linear {
       : device_(device), arena_(arena), recipe_(recipe), op_class_(op_class) {}
 
   const Recipe& recipe() const { return recipe_; }
-  const OperandFormat& x_row() const { return recipe_.fprop.a; }
-  const OperandFormat& x_col() const { return recipe_.wgrad.b; }
-  const OperandFormat& dy_row() const { return recipe_.dgrad.a; }
-  const OperandFormat& dy_col() const { return recipe_.wgrad.a; }
+  const QuantFormat& x_rowwise() const { return recipe_.fprop.a; }
+  const QuantFormat& x_columnwise() const { return recipe_.wgrad.b; }
+  const QuantFormat& dy_rowwise() const { return recipe_.dgrad.a; }
+  const QuantFormat& dy_columnwise() const { return recipe_.wgrad.a; }
 
-  /// Y[M,N] = X[M,K] W[N,K]^T; reads x.row.
-  void fprop(const Tensor& y, const Operand& x, const Weight& weight) const;
-  /// dX[M,K] = dY[M,N] W[N,K]; reads dy.row.
-  void dgrad(const Tensor& dx, const Operand& dy, const Weight& weight) const;
+  /// Y[M,N] = X[M,K] W[N,K]^T; reads x.rowwise.
+  void fprop(const Tensor& y, const QuantizedTensor& x, const Weight& weight) const;
+  /// dX[M,K] = dY[M,N] W[N,K]; reads dy.rowwise.
+  void dgrad(const Tensor& dx, const QuantizedTensor& dy, const Weight& weight) const;
   /// The weight with the form that fprop takes, or with `columns` dgrad, in the arena's stack.
-  Operand quantized_weight(const Weight& weight, bool columns) const;
-  /// dW[N,K] = or += dY[M,N]^T X[M,K]; reads dy.col and x.col.
-  void wgrad(const Tensor& dweight, const Operand& dy, const Operand& x, bool accumulate) const;
+  QuantizedTensor quantized_weight(const Weight& weight, bool columns) const;
+  /// dW[N,K] = or += dY[M,N]^T X[M,K]; reads dy.columnwise and x.columnwise.
+  void wgrad(const Tensor& dweight, const QuantizedTensor& dy, const QuantizedTensor& x,
+             bool accumulate) const;
 
  private:
   /// The form of a weight that a GEMM takes, in transient memory; `columns`: for dgrad.
-  Form quantized(const Weight& weight, const OperandFormat& format, bool columns) const;
+  GemmOperand quantized(const Weight& weight, const QuantFormat& format, bool columns) const;
 
   Device& device_;
   Arena& arena_;

@@ -26,10 +26,12 @@ struct Bench {
   Arena arena{memory.data(), 16 << 20};
 
   /// An operand with the forms that the layer takes.
-  Operand prepare(const Tensor& value, const OperandFormat& row, const OperandFormat& col) {
-    Operand x = make_operand(value, row, col);
-    if (row.quantized()) x.row = push_form(arena, Segment::activations, row, value.rows, value.cols);
-    if (col.quantized()) x.col = push_form(arena, Segment::activations, col, value.cols, value.rows);
+  QuantizedTensor prepare(const Tensor& value, const QuantFormat& row, const QuantFormat& col) {
+    QuantizedTensor x = make_quantized_tensor(value, row, col);
+    if (row.quantized())
+      x.rowwise = push_gemm_operand(arena, Segment::activations, row, value.rows, value.cols);
+    if (col.quantized())
+      x.columnwise = push_gemm_operand(arena, Segment::activations, col, value.cols, value.rows);
     if (row.granularity == Granularity::tensor || col.granularity == Granularity::tensor)
       x.amax = arena.push(Segment::activations, DType::f32, 1, 1);
     device->quantize(x);
@@ -48,8 +50,8 @@ Layer run(const Recipe& recipe, const std::vector<float>& x, const std::vector<f
   const Linear linear(*bench.device, bench.arena, recipe);
   const Owned X(DType::bf16, kM, kK, x), W(DType::bf16, kN, kK, w), dY(DType::bf16, kM, kN, dy);
   const Owned y(DType::f32, kM, kN), dx(DType::f32, kM, kK), dw(DType::f32, kN, kK);
-  const Operand x_operand = bench.prepare(X, linear.x_row(), linear.x_col());
-  const Operand dy_operand = bench.prepare(dY, linear.dy_row(), linear.dy_col());
+  const QuantizedTensor x_operand = bench.prepare(X, linear.x_rowwise(), linear.x_columnwise());
+  const QuantizedTensor dy_operand = bench.prepare(dY, linear.dy_rowwise(), linear.dy_columnwise());
   linear.fprop(y, x_operand, {W, {}});
   linear.dgrad(dx, dy_operand, {W, {}});
   linear.wgrad(dw, dy_operand, x_operand, false);
@@ -61,13 +63,14 @@ double sqnr(const std::vector<float>& x, const std::vector<float>& reference) {
   return -20 * std::log10(relative_error(x, {reference.begin(), reference.end()}));
 }
 
-/// The SQNR of one form of a value, from the device's own books.
-double cast_sqnr(const std::vector<float>& x, std::int64_t rows, std::int64_t cols,
-                 const OperandFormat& format, bool columns) {
+/// The SQNR of one form of a value, by the device's own count.
+double cast_sqnr(const std::vector<float>& x, std::int64_t rows, std::int64_t cols, const QuantFormat& format,
+                 bool columns) {
   Bench bench;
   const Owned value(DType::bf16, rows, cols, x), error(DType::f32, 1, 5);
-  const Operand operand = columns ? bench.prepare(value, {}, format) : bench.prepare(value, format, {});
-  bench.device->quantization_error(error, value, columns ? operand.col : operand.row, columns);
+  const QuantizedTensor operand =
+      columns ? bench.prepare(value, {}, format) : bench.prepare(value, format, {});
+  bench.device->quantization_error(error, value, columns ? operand.columnwise : operand.rowwise, columns);
   return 10 * std::log10(error.floats()[0] / error.floats()[1]);
 }
 
@@ -83,7 +86,7 @@ TEST_CASE("a cast keeps the SQNR of its format", "[linear][sqnr]") {
   const Data data;
   for (const Recipe& recipe : builtin_recipes())
     for (GemmRole role : kGemmRoles)
-      for (const OperandFormat& format : {recipe.gemm(role).a, recipe.gemm(role).b}) {
+      for (const QuantFormat& format : {recipe.gemm(role).a, recipe.gemm(role).b}) {
         if (!format.quantized()) continue;
         // Three mantissa bits keep 31.5 dB where few elements are subnormal or cut off, two keep 25.5.
         const double least = format.dtype == DType::e5m2               ? 25
@@ -178,17 +181,17 @@ TEST_CASE("a feed-forward layer keeps more than 20 dB in output and gradients", 
     const Owned pre = make(kM, 2 * kF), s = make(kM, kF), y = make(kM, kK), ds = make(kM, kF),
                 dpre = make(kM, 2 * kF);
     const Owned dx = make(kM, kK), dWgu = make(2 * kF, kK), dWd = make(kK, kF);
-    const Operand x_op = bench.prepare(X, linear.x_row(), linear.x_col());
-    const Operand dy_op = bench.prepare(dY, linear.dy_row(), linear.dy_col());
+    const QuantizedTensor x_op = bench.prepare(X, linear.x_rowwise(), linear.x_columnwise());
+    const QuantizedTensor dy_op = bench.prepare(dY, linear.dy_rowwise(), linear.dy_columnwise());
     linear.fprop(pre, x_op, {Wgu, {}});
-    Operand s_plain = operand(s), dpre_plain = operand(dpre);
+    QuantizedTensor s_plain = operand(s), dpre_plain = operand(dpre);
     device.swiglu(s_plain, pre);
-    const Operand s_op = bench.prepare(s, linear.x_row(), linear.x_col());
+    const QuantizedTensor s_op = bench.prepare(s, linear.x_rowwise(), linear.x_columnwise());
     linear.fprop(y, s_op, {Wd, {}});
     linear.dgrad(ds, dy_op, {Wd, {}});
     linear.wgrad(dWd, dy_op, s_op, false);
     device.swiglu_backward(dpre_plain, s_plain, ds, pre);
-    const Operand dpre_op = bench.prepare(dpre, linear.dy_row(), linear.dy_col());
+    const QuantizedTensor dpre_op = bench.prepare(dpre, linear.dy_rowwise(), linear.dy_columnwise());
     linear.dgrad(dx, dpre_op, {Wgu, {}});
     linear.wgrad(dWgu, dpre_op, x_op, false);
     return std::vector<std::vector<float>>{y.floats(), dx.floats(), dWgu.floats(), dWd.floats()};
@@ -212,7 +215,7 @@ TEST_CASE("a feed-forward layer keeps more than 20 dB in output and gradients", 
 TEST_CASE("a non-finite value reaches every output of its scope and no other output", "[linear]") {
   constexpr std::int64_t kRow = 131, kCol = 200;
   // Outputs [first, last) that share a scale with index i of n, along a dimension that is not contracted.
-  const auto scope = [](const OperandFormat& format, std::int64_t i, std::int64_t n) {
+  const auto scope = [](const QuantFormat& format, std::int64_t i, std::int64_t n) {
     if (format.granularity == Granularity::tensor) return std::pair<std::int64_t, std::int64_t>{0, n};
     if (format.granularity == Granularity::block_128x128)
       return std::pair<std::int64_t, std::int64_t>{i / 128 * 128, std::min(n, i / 128 * 128 + 128)};

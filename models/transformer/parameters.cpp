@@ -47,9 +47,9 @@ Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConf
   v_ = arena.push(Segment::moments, options.moments, 1, size);
   hash_ = arena.push(Segment::other, DType::i32, 1, 2);
   if (!sharded()) {
-    gradient_ = arena.lend_gradients(options.gradients, size).reshape(1, size);
-    lends_ = options.accumulation == 1;
-    if (!lends_) arena.claim_gradients(0);
+    gradient_ = arena.overlay_gradients(options.gradients, size).reshape(1, size);
+    overlays_ = options.accumulation == 1;
+    if (!overlays_) arena.commit_gradients(0);
     return;
   }
   gradient_ = arena.push(Segment::gradients, options.gradients, 1, size);
@@ -57,7 +57,7 @@ Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConf
   bool any_bf16[kBuffers] = {};
   for (int u = 0; u < layout_.unit_count(); ++u) {
     std::int64_t& buffer = largest[buffer_of(u)];
-    buffer = std::max(buffer, layout_.shard_size(u) * layout_.pieces());
+    buffer = std::max(buffer, layout_.shard_size(u) * layout_.shards());
     any_bf16[buffer_of(u)] = any_bf16[buffer_of(u)] || !(fp8_ && fp8_->has(u));
     largest_shard = std::max(largest_shard, layout_.shard_size(u));
   }
@@ -94,13 +94,13 @@ Tensor Parameters::gather_shard(int unit, Pass pass) const {
 Tensor Parameters::gather_target(int unit) const {
   Tensor buffer = gather_buffers_[buffer_of(unit)].weights;
   buffer.dtype = gather_shard(unit, Pass::forward).dtype;  // a buffer for BF16 holds FP8 as well
-  return buffer.elements(0, layout_.shard_size(unit) * layout_.pieces());
+  return buffer.elements(0, layout_.shard_size(unit) * layout_.shards());
 }
 
 Tensor Parameters::gathered_scales(int unit) const {
   if (!by_pass(unit)) return {};
   return gather_buffers_[buffer_of(unit)].scales.elements(
-      0, layout_.shard_size(unit) / Fp8Weights::kCodesPerScale * layout_.pieces());
+      0, layout_.shard_size(unit) / Fp8Weights::kCodesPerScale * layout_.shards());
 }
 
 void Parameters::begin_step() {
@@ -109,11 +109,11 @@ void Parameters::begin_step() {
     fp8_->refresh([&](int unit) {
       return fp8_->from_master() && !master_.empty() ? local(master_, unit) : local_weights(unit);
     });
-  drop_gradients();
+  release_gradients();
 }
 
-void Parameters::drop_gradients() {
-  if (lends_) arena_.lend_gradients_again();
+void Parameters::release_gradients() {
+  if (overlays_) arena_.release_gradients();
 }
 
 std::vector<Comm*> Parameters::comms() const {
@@ -166,13 +166,13 @@ Tensor Parameters::gradients(int unit) {
   if (!sharded()) return local(gradient_, unit);
   const ReduceBuffer& buffer = reduce_buffers_[buffer_of(unit)];
   shard_comm_->wait(buffer.reduced);
-  return buffer.gradients.elements(0, layout_.shard_size(unit) * layout_.pieces());
+  return buffer.gradients.elements(0, layout_.shard_size(unit) * layout_.shards());
 }
 
-void Parameters::claim(const Tensor& gradient) {
-  if (!lends_) return;
+void Parameters::commit(const Tensor& gradient) {
+  if (!overlays_) return;
   const std::int64_t bytes = gradient.as<std::byte>() - gradient_.as<std::byte>();
-  arena_.claim_gradients(bytes * 8 / bits_of(gradient_.dtype));
+  arena_.commit_gradients(bytes * 8 / bits_of(gradient_.dtype));
 }
 
 void Parameters::reduce(int unit) {
@@ -207,8 +207,8 @@ Parameters::Shard Parameters::shard(int unit) const {
           local(m_, unit),
           local(v_, unit),
           local(gradient_, unit),
-          layout_.runs(unit, piece()),
-          layout_.model_offset(unit) + layout_.shard_range(unit, piece()).first};
+          layout_.runs(unit, shard_rank()),
+          layout_.model_offset(unit) + layout_.shard_range(unit, shard_rank()).first};
 }
 
 void Parameters::initialize(std::uint64_t seed, float std) {
@@ -232,7 +232,7 @@ void Parameters::initialize(std::uint64_t seed, float std) {
 
 void Parameters::load(const std::function<void(const Parameter&, float*)>& read) {
   for (int u = 0; u < layout_.unit_count(); ++u) {
-    const auto [first, last] = layout_.shard_range(u, piece());
+    const auto [first, last] = layout_.shard_range(u, shard_rank());
     std::vector<float> values(layout_.shard_size(u));
     std::vector<float> whole;
     for (const Parameter& p : layout_.units()[u].parameters) {
@@ -267,7 +267,7 @@ void Parameters::save(Kind kind, const std::function<void(const Parameter&, cons
     const Scope scope(arena_);
     Tensor full = mine;
     if (sharded()) {
-      full = arena_.push_unbooked(mine.dtype, 1, mine.size() * layout_.pieces());
+      full = arena_.push_uncounted(mine.dtype, 1, mine.size() * layout_.shards());
       shard_comm_->all_gather(full, mine);
     }
     std::vector<std::byte> bytes(full.bytes());
@@ -286,7 +286,7 @@ void Parameters::save(Kind kind, const std::function<void(const Parameter&, cons
 std::vector<std::uint64_t> Parameters::fingerprints() {
   std::vector<std::uint64_t> result;
   for (int u = 0; u < layout_.unit_count(); ++u) {
-    const auto [first, last] = layout_.shard_range(u, piece());
+    const auto [first, last] = layout_.shard_range(u, shard_rank());
     const Shard s = shard(u);
     for (const Parameter& p : layout_.units()[u].parameters) {
       const std::int64_t begin = std::max(first, p.offset), end = std::min(last, p.offset + p.size());

@@ -36,7 +36,7 @@ struct ParameterOptions {
   DType gradients = DType::f32;
   int accumulation = 1;  ///< micro-steps whose gradients are summed before an optimizer step
   /// Sharded: of the blocks' weights as ranks exchange them; BF16 if not quantized.
-  OperandFormat gather_format{};
+  QuantFormat gather_format{};
   std::vector<bool> gather_fp8{};  ///< which blocks are exchanged in that format
 
   /// Whether shards must end where 128 rows of a matrix end, as blocks of scales and tiles of them do.
@@ -65,9 +65,9 @@ class Parameters {
   /// A block's weights for one pass; may put them together in the arena's stack.
   BlockWeights gather_block(std::int64_t layer, Pass pass);
   Tensor gradients(int unit);
-  /// To be called before a gradient is written: takes the lent buffer back from there to its end. Backward
+  /// To be called before a gradient is written: takes the overlaid buffer into use from there to its end. Backward
   /// must finish tensors in descending order of address.
-  void claim(const Tensor& gradient);
+  void commit(const Tensor& gradient);
   /// Whether backward must add to gradients(unit) instead of overwriting it.
   bool accumulates() const { return !sharded() && micro_step_ > 0; }
   void reduce(int unit);
@@ -76,9 +76,9 @@ class Parameters {
   /// micro-step. Cheapest in layout().backward_order().
   void complete(int unit);
   void complete_all();
-  /// Gradients have done their service: where their buffer is lent, the arena's stack may have it until the
+  /// Gradients have done their service: where their buffer overlays the stack, that may have it until the
   /// next step.
-  void drop_gradients();
+  void release_gradients();
 
   // ---- for the optimizer: this rank's part of a unit. `master` is empty where the weights are their own.
   struct Shard {
@@ -87,7 +87,7 @@ class Parameters {
     std::int64_t model_offset = 0;  ///< of the shard's first element
   };
   Shard shard(int unit) const;
-  bool sharded() const { return layout_.pieces() > 1; }
+  bool sharded() const { return layout_.shards() > 1; }
   /// All ranks, and those of this group.
   Comm& comm() { return comm_; }
   Comm& shard_comm() { return *shard_comm_; }
@@ -126,7 +126,7 @@ class Parameters {
   static constexpr int kBuffers = 3;
   void forget_gathered();
   void add_reduced();
-  int piece() const { return sharded() ? shard_comm_->rank() : 0; }
+  int shard_rank() const { return sharded() ? shard_comm_->rank() : 0; }
   Tensor local(const Tensor& flat, int unit) const;
   /// Of weights_; empty where ranks exchange the unit in FP8, made from the master.
   Tensor local_weights(int unit) const;
@@ -154,7 +154,7 @@ class Parameters {
   Tensor reduced_;   // sharded, with accumulation: a reduced shard before it is added
   int adding_ = -1;  // the unit whose reduced shard is in it or on its way
   std::vector<Comm::Ticket> shard_tickets_, replica_tickets_;  // of every unit's latest reductions
-  bool lends_ = false;  // the gradient buffer is lent to the arena's stack
+  bool overlays_ = false;  // the gradient buffer overlays the arena's stack
   int micro_step_ = 0;
 };
 

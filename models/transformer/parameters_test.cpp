@@ -196,7 +196,7 @@ TEST_CASE("gradients are summed over ranks and micro-steps, under any strategy",
                 parameters.begin_micro_step(micro_step);
                 for (int u = parameters.layout().unit_count() - 1; u >= 0; --u) {
                   const Tensor g = parameters.gradients(u);
-                  parameters.claim(g);
+                  parameters.commit(g);
                   for (std::int64_t i = 0; i < parameters.layout().units()[u].size; ++i) {
                     float value = contribution(rank.comm.rank(), micro_step, u, i);
                     if (dtype == DType::f32) {
@@ -230,22 +230,22 @@ TEST_CASE("gradients are summed over ranks and micro-steps, under any strategy",
         }
 }
 
-TEST_CASE("the gradient buffer is lent until backward claims a tensor", "[parameters]") {
+TEST_CASE("the gradient buffer overlays the stack until backward commits a tensor", "[parameters]") {
   on_ranks(1, awkward(false), {}, [](Rank& rank) {
-    const auto claimed = [&] { return rank.arena.current().bytes[static_cast<int>(Segment::gradients)]; };
+    const auto committed = [&] { return rank.arena.current().bytes[static_cast<int>(Segment::gradients)]; };
     const Layout& layout = rank.parameters.layout();
     for (int step = 0; step < 2; ++step) {
       rank.parameters.begin_step();
-      CHECK(claimed() == 0);
+      CHECK(committed() == 0);
       for (int u = layout.unit_count() - 1; u >= 0; --u) {
         const Tensor gradient = rank.parameters.gradients(u);
         const std::vector<Parameter>& parameters = layout.units()[u].parameters;
         for (auto p = parameters.rbegin(); p != parameters.rend(); ++p) {
-          rank.parameters.claim(gradient.reshape(gradient.size(), 1).slice_rows(p->offset, p->size()));
+          rank.parameters.commit(gradient.reshape(gradient.size(), 1).slice_rows(p->offset, p->size()));
           const std::int64_t from = layout.shard_offset(u) + p->offset;
           const std::int64_t needed = bytes_of(DType::f32, layout.local_size() - from);
-          CHECK(claimed() >= needed);
-          CHECK(claimed() < needed + Arena::kAlignment);
+          CHECK(committed() >= needed);
+          CHECK(committed() < needed + Arena::kAlignment);
         }
       }
     }
@@ -296,8 +296,8 @@ TEST_CASE("fingerprints tell which parameters changed", "[parameters]") {
       const Layout& layout = rank.parameters.layout();
       const int unit = layout.block_unit(1);
       const Parameter& p = layout.units()[unit].parameters[6];
-      const int piece = r % s.shards;
-      const auto [first, last] = layout.shard_range(unit, piece);
+      const int shard_rank = r % s.shards;
+      const auto [first, last] = layout.shard_range(unit, shard_rank);
       const std::int64_t at = p.offset + p.size() - 1;
       if (at >= first && at < last) rank.parameters.shard(unit).master.as<float>()[at - first] *= 1.0001f;
       const std::vector<std::uint64_t> after = rank.parameters.fingerprints();

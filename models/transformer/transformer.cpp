@@ -7,7 +7,7 @@
 namespace precbench {
 namespace {
 
-bool one_scale(const OperandFormat& format) { return format.granularity == Granularity::tensor; }
+bool one_scale(const QuantFormat& format) { return format.granularity == Granularity::tensor; }
 
 }  // namespace
 
@@ -38,30 +38,32 @@ void Transformer::push_shared(const Tensor& dx0) {
   slots_[1 - config_.layers % 2] = push_gradient(push(config_.width), consumer);
 }
 
-void Transformer::push_row(Operand& operand, const OperandFormat& format) {
+void Transformer::push_row(QuantizedTensor& operand, const QuantFormat& format) {
   if (!format.quantized()) return;
-  operand.row = push_form(arena_, Segment::activations, format, operand.value.rows, operand.value.cols);
+  operand.rowwise =
+      push_gemm_operand(arena_, Segment::activations, format, operand.value.rows, operand.value.cols);
   if (one_scale(format) && operand.amax.empty()) operand.amax = push(DType::f32, 1, 1);
 }
 
-void Transformer::push_col(Operand& operand, const OperandFormat& format) {
+void Transformer::push_col(QuantizedTensor& operand, const QuantFormat& format) {
   if (!format.quantized()) return;
-  operand.col = push_form(arena_, Segment::activations, format, operand.value.cols, operand.value.rows);
+  operand.columnwise =
+      push_gemm_operand(arena_, Segment::activations, format, operand.value.cols, operand.value.rows);
   if (one_scale(format) && operand.amax.empty()) operand.amax = push(DType::f32, 1, 1);
 }
 
-Operand Transformer::push_gradient(const Tensor& value, const Linear& consumer) {
-  Operand operand = make_operand(value, consumer.dy_row(), consumer.dy_col());
-  push_row(operand, consumer.dy_row());
-  push_col(operand, consumer.dy_col());
+QuantizedTensor Transformer::push_gradient(const Tensor& value, const Linear& consumer) {
+  QuantizedTensor operand = make_quantized_tensor(value, consumer.dy_rowwise(), consumer.dy_columnwise());
+  push_row(operand, consumer.dy_rowwise());
+  push_col(operand, consumer.dy_columnwise());
   return operand;
 }
 
-Operand Transformer::gradient_in(int slot, std::int64_t consumer_layer) const {
-  const Operand& memory = slots_[slot];
-  if (consumer_layer < 0) return make_operand(memory.value, {}, {});
+QuantizedTensor Transformer::gradient_in(int slot, std::int64_t consumer_layer) const {
+  const QuantizedTensor& memory = slots_[slot];
+  if (consumer_layer < 0) return make_quantized_tensor(memory.value, {}, {});
   const Linear consumer = linear(consumer_layer);
-  if (!consumer.recipe().quantized()) return make_operand(memory.value, {}, {});
+  if (!consumer.recipe().quantized()) return make_quantized_tensor(memory.value, {}, {});
   return memory;
 }
 
@@ -71,16 +73,17 @@ void Transformer::push_saved(std::int64_t layer, Saved& saved) {
   saved.x = layer == 0 ? x0_ : push(config_.width);
   saved.rstd1 = push(DType::f32, M_, 1);
   // Recomputation stops before SwiGLU's forward, which makes this and which backward repeats without it.
-  if (one_scale(consumer.x_row()) || one_scale(consumer.x_col())) saved.swiglu_amax = push(DType::f32, 1, 1);
+  if (one_scale(consumer.x_rowwise()) || one_scale(consumer.x_columnwise()))
+    saved.swiglu_amax = push(DType::f32, 1, 1);
 }
 
 void Transformer::push_inner(std::int64_t layer, Saved& saved) {
   const Linear consumer = linear(layer);
   const std::int64_t C = config_.width;
-  const auto keep_normed = [&](Tensor& value, Form& columns) {
-    if (consumer.x_col().quantized())
-      columns = push_form(arena_, Segment::activations, consumer.x_col(), C, M_);
-    else if (!options_.remake_norms)
+  const auto keep_normed = [&](Tensor& value, GemmOperand& columns) {
+    if (consumer.x_columnwise().quantized())
+      columns = push_gemm_operand(arena_, Segment::activations, consumer.x_columnwise(), C, M_);
+    else if (!options_.recompute_norms)
       value = push(C);
   };
   saved.raw_qkv = push(attention_shape_.qkv_width());
@@ -103,7 +106,7 @@ RopeOptions Transformer::rope_options(const BlockWeights& w) const {
           .scaling = config_.rope_scaling};
 }
 
-void Transformer::observe(std::int64_t layer, const char* role, const Operand& operand) {
+void Transformer::observe(std::int64_t layer, const char* role, const QuantizedTensor& operand) {
   if (quantization_observer_) quantization_observer_->observe(layer, role, operand);
 }
 
@@ -114,11 +117,11 @@ void Transformer::observe_weight(std::int64_t layer, const char* role, const Wei
 }
 
 template <class Op>
-void Transformer::produce(Operand& x, Op&& op) {
+void Transformer::produce(QuantizedTensor& x, Op&& op) {
   if (!options_.reduce_amax || x.amax.empty()) return op(x);
-  Operand plain = x;
-  if (plain.row.format.quantized()) plain.row = {};
-  if (plain.col.format.quantized()) plain.col = {};
+  QuantizedTensor plain = x;
+  if (plain.rowwise.format.quantized()) plain.rowwise = {};
+  if (plain.columnwise.format.quantized()) plain.columnwise = {};
   plain.keep_value = true;
   op(plain);
   parameters_.comm().all_reduce_max(x.amax);
@@ -127,18 +130,19 @@ void Transformer::produce(Operand& x, Op&& op) {
 
 // ---- forward
 
-Operand Transformer::normed(const Linear& consumer, const Tensor& value, const Form& columns) {
-  Operand h = make_operand(value.empty() ? push(config_.width) : value, consumer.x_row(), consumer.x_col());
-  push_row(h, consumer.x_row());
-  if (consumer.x_col().quantized()) {
-    h.col = columns;
-    if (one_scale(consumer.x_col()) && h.amax.empty()) h.amax = push(DType::f32, 1, 1);
+QuantizedTensor Transformer::normed(const Linear& consumer, const Tensor& value, const GemmOperand& columns) {
+  QuantizedTensor h = make_quantized_tensor(value.empty() ? push(config_.width) : value, consumer.x_rowwise(),
+                                            consumer.x_columnwise());
+  push_row(h, consumer.x_rowwise());
+  if (consumer.x_columnwise().quantized()) {
+    h.columnwise = columns;
+    if (one_scale(consumer.x_columnwise()) && h.amax.empty()) h.amax = push(DType::f32, 1, 1);
   }
-  h.keep_value = !consumer.x_row().quantized() || !value.empty() || quantization_observer_;
+  h.keep_value = !consumer.x_rowwise().quantized() || !value.empty() || quantization_observer_;
   return h;
 }
 
-void Transformer::fprop(std::int64_t layer, const char* role, const Tensor& y, const Operand& x,
+void Transformer::fprop(std::int64_t layer, const char* role, const Tensor& y, const QuantizedTensor& x,
                         const Weight& weight) {
   linear(layer).fprop(y, x, weight);
   observe_weight(layer, role, weight, false);
@@ -151,10 +155,10 @@ void Transformer::block_forward(std::int64_t layer, Saved& saved, const BlockWei
 
   {
     const Scope scope(arena_);
-    Operand h1 = normed(lin, saved.h1, saved.h1_col);
-    produce(h1, [&](Operand& h) {
+    QuantizedTensor h1 = normed(lin, saved.h1, saved.h1_col);
+    produce(h1, [&](QuantizedTensor& h) {
       if (again)
-        device_.rmsnorm_again(h, saved.x, saved.rstd1, w.norm1);
+        device_.recompute_rmsnorm(h, saved.x, saved.rstd1, w.norm1);
       else
         device_.add_rmsnorm(h, saved.x, saved.rstd1, x, layer == 0 ? Tensor{} : branch_, w.norm1, eps);
     });
@@ -166,16 +170,16 @@ void Transformer::block_forward(std::int64_t layer, Saved& saved, const BlockWei
     // Without QK-norm RoPE is undone by its own inverse, so the rows turn in place.
     const Tensor qkv = config_.qk_norm ? push(attention_shape_.qkv_width()) : saved.raw_qkv;
     device_.rope(qkv, saved.raw_qkv, rope_options(w));
-    Operand out = make_operand(saved.attention, lin.x_row(), {});
-    push_row(out, lin.x_row());
-    produce(out, [&](Operand& o) { device_.attention(o, saved.lse, qkv, attention_shape_); });
+    QuantizedTensor out = make_quantized_tensor(saved.attention, lin.x_rowwise(), {});
+    push_row(out, lin.x_rowwise());
+    produce(out, [&](QuantizedTensor& o) { device_.attention(o, saved.lse, qkv, attention_shape_); });
     observe(layer, "o.x", out);
     fprop(layer, "o.w", branch_, out, w.o);
   }
   {
     const Scope scope(arena_);
-    Operand h2 = normed(lin, saved.h2, saved.h2_col);
-    produce(h2, [&](Operand& h) {
+    QuantizedTensor h2 = normed(lin, saved.h2, saved.h2_col);
+    produce(h2, [&](QuantizedTensor& h) {
       device_.add_rmsnorm(h, saved.mid, saved.rstd2, saved.x, branch_, w.norm2, eps);
     });
     observe(layer, "gate_up.x", h2);
@@ -183,54 +187,57 @@ void Transformer::block_forward(std::int64_t layer, Saved& saved, const BlockWei
   }
   if (again) return;
   const Scope scope(arena_);
-  Operand s = make_operand(push(config_.ffn), lin.x_row(), {});
+  QuantizedTensor s = make_quantized_tensor(push(config_.ffn), lin.x_rowwise(), {});
   s.amax = saved.swiglu_amax;
-  push_row(s, lin.x_row());
-  s.keep_value = !lin.x_row().quantized() || quantization_observer_;
-  produce(s, [&](Operand& out) { device_.swiglu(out, saved.gate_up); });
+  push_row(s, lin.x_rowwise());
+  s.keep_value = !lin.x_rowwise().quantized() || quantization_observer_;
+  produce(s, [&](QuantizedTensor& out) { device_.swiglu(out, saved.gate_up); });
   observe(layer, "down.x", s);
   fprop(layer, "down.w", branch_, s, w.down);
 }
 
 // ---- backward
 
-void Transformer::dgrad(std::int64_t layer, const char* role, const Tensor& dx, const Operand& dy,
+void Transformer::dgrad(std::int64_t layer, const char* role, const Tensor& dx, const QuantizedTensor& dy,
                         const Weight& weight) {
   linear(layer).dgrad(dx, dy, weight);
   observe_weight(layer, role, weight, true);
 }
 
-void Transformer::wgrad(const Linear& lin, const Tensor& dweight, const Operand& dy, const Operand& x) {
-  parameters_.claim(dweight);
+void Transformer::wgrad(const Linear& lin, const Tensor& dweight, const QuantizedTensor& dy,
+                        const QuantizedTensor& x) {
+  parameters_.commit(dweight);
   lin.wgrad(dweight, dy, x, parameters_.accumulates());
 }
 
-void Transformer::norm_wgrad(const Linear& lin, const Tensor& dweight, const Operand& dy, const Tensor& value,
-                             const Form& columns, const Tensor& sum, const Tensor& rstd, const Tensor& gain) {
+void Transformer::norm_wgrad(const Linear& lin, const Tensor& dweight, const QuantizedTensor& dy,
+                             const Tensor& value, const GemmOperand& columns, const Tensor& sum,
+                             const Tensor& rstd, const Tensor& gain) {
   const Scope scope(arena_);
   const bool remake = value.empty() && columns.empty();
-  Operand h = make_operand(remake ? push(config_.width) : value, {}, {});
-  if (!columns.empty()) h.col = columns;
-  if (remake) device_.rmsnorm_again(h, sum, rstd, gain);
+  QuantizedTensor h = make_quantized_tensor(remake ? push(config_.width) : value, {}, {});
+  if (!columns.empty()) h.columnwise = columns;
+  if (remake) device_.recompute_rmsnorm(h, sum, rstd, gain);
   wgrad(lin, dweight, dy, h);
 }
 
 void Transformer::ffn_backward(std::int64_t layer, const Saved& saved, const BlockWeights& w,
-                               const BlockTensors& g, const Operand& dx, Operand& dmid) {
+                               const BlockTensors& g, const QuantizedTensor& dx, QuantizedTensor& dmid) {
   const Linear lin = linear(layer);
   const bool accumulate = parameters_.accumulates();
   const Scope scope(arena_);
-  Operand dgate_up = push_gradient(push(2 * config_.ffn), lin);
-  dgate_up.keep_value = !lin.dy_row().quantized() || !lin.dy_col().quantized() || quantization_observer_;
+  QuantizedTensor dgate_up = push_gradient(push(2 * config_.ffn), lin);
+  dgate_up.keep_value =
+      !lin.dy_rowwise().quantized() || !lin.dy_columnwise().quantized() || quantization_observer_;
   {
     const Scope inner(arena_);
     const Tensor ds = push(config_.ffn);
     dgrad(layer, "down.w", ds, dx, w.down);
-    Operand s = make_operand(push(config_.ffn), {}, lin.x_col());
+    QuantizedTensor s = make_quantized_tensor(push(config_.ffn), {}, lin.x_columnwise());
     s.amax = saved.swiglu_amax;
-    push_col(s, lin.x_col());
-    s.keep_value = !lin.x_col().quantized() || quantization_observer_;
-    produce(dgate_up, [&](Operand& d) { device_.swiglu_backward(d, s, ds, saved.gate_up); });
+    push_col(s, lin.x_columnwise());
+    s.keep_value = !lin.x_columnwise().quantized() || quantization_observer_;
+    produce(dgate_up, [&](QuantizedTensor& d) { device_.swiglu_backward(d, s, ds, saved.gate_up); });
     observe(layer, "gate_up.dy", dgate_up);
     observe(layer, "down.x", s);
     wgrad(lin, g.down, dx, s);
@@ -238,27 +245,27 @@ void Transformer::ffn_backward(std::int64_t layer, const Saved& saved, const Blo
   const Tensor dh = push(config_.width);
   dgrad(layer, "gate_up.w", dh, dgate_up, w.gate_up);
   norm_wgrad(lin, g.gate_up, dgate_up, saved.h2, saved.h2_col, saved.mid, saved.rstd2, w.norm2);
-  produce(dmid, [&](Operand& d) {
+  produce(dmid, [&](QuantizedTensor& d) {
     device_.rmsnorm_backward(d, g.norm2, accumulate, dx.value, dh, saved.mid, saved.rstd2, w.norm2);
   });
   observe(layer, "o.dy", dmid);
 }
 
 void Transformer::attention_backward(std::int64_t layer, const Saved& saved, const BlockWeights& w,
-                                     const BlockTensors& g, const Operand& dmid) {
+                                     const BlockTensors& g, const QuantizedTensor& dmid) {
   const Linear lin = linear(layer);
   const bool accumulate = parameters_.accumulates();
   const Scope scope(arena_);
-  Operand dqkv = push_gradient(push(attention_shape_.qkv_width()), lin);
-  dqkv.keep_value =
-      !lin.dy_row().quantized() || !lin.dy_col().quantized() || config_.qkv_bias || quantization_observer_;
+  QuantizedTensor dqkv = push_gradient(push(attention_shape_.qkv_width()), lin);
+  dqkv.keep_value = !lin.dy_rowwise().quantized() || !lin.dy_columnwise().quantized() || config_.qkv_bias ||
+                    quantization_observer_;
   {
     const Scope inner(arena_);
     {
       const Scope innermost(arena_);
-      Operand out = make_operand(saved.attention, {}, lin.x_col());
-      push_col(out, lin.x_col());
-      produce(out, [&](Operand& o) { device_.quantize(o); });
+      QuantizedTensor out = make_quantized_tensor(saved.attention, {}, lin.x_columnwise());
+      push_col(out, lin.x_columnwise());
+      produce(out, [&](QuantizedTensor& o) { device_.quantize(o); });
       observe(layer, "o.x", out);
       wgrad(lin, g.o, dmid, out);
     }
@@ -271,7 +278,7 @@ void Transformer::attention_backward(std::int64_t layer, const Saved& saved, con
     }
     const Tensor dturned = push(attention_shape_.qkv_width());
     device_.attention_backward(dturned, dout, saved.attention, saved.lse, qkv, attention_shape_);
-    produce(dqkv, [&](Operand& d) {
+    produce(dqkv, [&](QuantizedTensor& d) {
       device_.rope_backward(d, g.q_norm, g.k_norm, accumulate, dturned, saved.raw_qkv, rope_options(w));
     });
     if (config_.qkv_bias) device_.bias_backward(g.qkv_bias, accumulate, dqkv.value);
@@ -280,8 +287,8 @@ void Transformer::attention_backward(std::int64_t layer, const Saved& saved, con
   const Tensor dh = push(config_.width);
   dgrad(layer, "qkv.w", dh, dqkv, w.qkv);
   norm_wgrad(lin, g.qkv, dqkv, saved.h1, saved.h1_col, saved.x, saved.rstd1, w.norm1);
-  Operand below = gradient_in(1 - slot_, layer - 1);
-  produce(below, [&](Operand& d) {
+  QuantizedTensor below = gradient_in(1 - slot_, layer - 1);
+  produce(below, [&](QuantizedTensor& d) {
     device_.rmsnorm_backward(d, g.norm1, accumulate, dmid.value, dh, saved.x, saved.rstd1, w.norm1);
   });
   if (layer > 0) observe(layer - 1, "down.dy", below);
@@ -298,9 +305,9 @@ void Transformer::block_backward(std::int64_t layer, Saved& saved) {
   }
   const BlockTensors g = parameters_.layout().block(parameters_.gradients(unit));
   const Linear lin = linear(layer);
-  Operand dmid = make_operand(branch_, lin.dy_row(), lin.dy_col());
-  push_row(dmid, lin.dy_row());
-  push_col(dmid, lin.dy_col());
+  QuantizedTensor dmid = make_quantized_tensor(branch_, lin.dy_rowwise(), lin.dy_columnwise());
+  push_row(dmid, lin.dy_rowwise());
+  push_col(dmid, lin.dy_columnwise());
   ffn_backward(layer, saved, w, g, gradient_in(slot_, layer), dmid);
   attention_backward(layer, saved, w, g, dmid);
   slot_ = 1 - slot_;
@@ -319,35 +326,36 @@ void Transformer::head(const Tensor& loss_sum, const Tensor& targets, float loss
 
   const Tensor x = push(config_.width), rstd = push(DType::f32, M_, 1), dh = push(config_.width);
   const Tensor normed = push(config_.width);
-  Operand h = make_operand(normed, {}, {});
+  QuantizedTensor h = make_quantized_tensor(normed, {}, {});
   device_.add_rmsnorm(h, x, rstd, saved_.back().mid, branch_, gain, static_cast<float>(config_.norm_eps));
 
   const Tensor gradient = parameters_.gradients(layout.head_unit());
-  parameters_.claim(gradient);
+  parameters_.commit(gradient);
   const Tensor dweight = layout.lm_head(gradient);
   // A converted head's scales may span all tokens, so it is done in one run.
   const std::int64_t run = options_.head->quantized() ? M_ : std::min(M_, kHeadRun);
   for (std::int64_t first = 0; first < M_; first += run) {
     const Scope inner(arena_);
     const std::int64_t rows = std::min(run, M_ - first);
-    Operand x_run = make_operand(normed.slice_rows(first, rows), lin.x_row(), lin.x_col());
-    push_row(x_run, lin.x_row());
-    push_col(x_run, lin.x_col());
-    produce(x_run, [&](Operand& h_run) { device_.quantize(h_run); });
-    Operand logits =
-        make_operand(push(options_.activations, rows, config_.vocab), lin.dy_row(), lin.dy_col());
+    QuantizedTensor x_run =
+        make_quantized_tensor(normed.slice_rows(first, rows), lin.x_rowwise(), lin.x_columnwise());
+    push_row(x_run, lin.x_rowwise());
+    push_col(x_run, lin.x_columnwise());
+    produce(x_run, [&](QuantizedTensor& h_run) { device_.quantize(h_run); });
+    QuantizedTensor logits = make_quantized_tensor(push(options_.activations, rows, config_.vocab),
+                                                   lin.dy_rowwise(), lin.dy_columnwise());
     lin.fprop(logits.value, x_run, {weight, {}});
     device_.cross_entropy(losses_.slice_rows(first, rows), logits.value, targets.slice_rows(first, rows),
                           loss_scale);
-    push_row(logits, lin.dy_row());
-    push_col(logits, lin.dy_col());
-    produce(logits, [&](Operand& dlogits) { device_.quantize(dlogits); });
+    push_row(logits, lin.dy_rowwise());
+    push_col(logits, lin.dy_columnwise());
+    produce(logits, [&](QuantizedTensor& dlogits) { device_.quantize(dlogits); });
     lin.dgrad(dh.slice_rows(first, rows), logits, {weight, {}});
     lin.wgrad(dweight, logits, x_run, parameters_.accumulates() || first > 0);
   }
   device_.sum(loss_sum, losses_, !first_micro_step);
-  Operand dx = gradient_in(slot_, config_.layers - 1);
-  produce(dx, [&](Operand& d) {
+  QuantizedTensor dx = gradient_in(slot_, config_.layers - 1);
+  produce(dx, [&](QuantizedTensor& d) {
     device_.rmsnorm_backward(d, layout.final_norm(gradient), parameters_.accumulates(), {}, dh, x, rstd,
                              gain);
   });
@@ -398,7 +406,7 @@ void Transformer::forward_backward(const Tensor& loss_sum, const Tensor& tokens,
   arena_.release(shared);
   const int unit = layout.embedding_unit();
   const Tensor dtable = layout.embedding(parameters_.gradients(unit));
-  parameters_.claim(dtable);
+  parameters_.commit(dtable);
   if (!config_.tied && !parameters_.accumulates()) device_.zero(dtable);
   device_.embedding_backward(dtable, dx0, tokens);
   parameters_.reduce(unit);

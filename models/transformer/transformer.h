@@ -4,7 +4,7 @@
 //   RMSNorm, lm_head, cross-entropy; and the same backwards.
 //
 // Of a norm's output forward keeps for backward what wgrad takes: the FP8 columns where it is quantized, else
-// the BF16 value, or with remake_norms nothing, and the norm is done again. SwiGLU's output is never kept. With
+// the BF16 value, or with recompute_norms nothing, and the norm is done again. SwiGLU's output is never kept. With
 // recompute only the residual stream at each block's input is kept.
 #pragma once
 
@@ -21,7 +21,7 @@ struct TransformerOptions {
   std::vector<const Recipe*> recipes;  ///< per block; not owned
   const Recipe* head = nullptr;        ///< of lm_head; not owned
   bool recompute = false;              ///< per block
-  bool remake_norms = false;           ///< a norm's BF16 output is made again for wgrad instead of being kept
+  bool recompute_norms = false;        ///< a norm's BF16 output is made again for wgrad instead of being kept
   bool reduce_amax = false;            ///< scales of a tensor come from the amax over all ranks
   DType activations = DType::bf16;     ///< f32: the FP32 reference model of the tests
 };
@@ -32,7 +32,7 @@ struct TransformerOptions {
 class QuantizationObserver {
  public:
   virtual ~QuantizationObserver() = default;
-  virtual void observe(std::int64_t layer, const char* role, const Operand& operand) = 0;
+  virtual void observe(std::int64_t layer, const char* role, const QuantizedTensor& operand) = 0;
 };
 
 class Transformer {
@@ -60,8 +60,8 @@ class Transformer {
     Tensor mid;           // residual stream between the halves [M, C]
     Tensor gate_up;       // [M, 2F]
     Tensor h1, h2;        // the norms' outputs, where wgrad takes them in BF16
-    Form h1_col, h2_col;  // their columns, where it takes them quantized
-    Tensor swiglu_amax;   // f32 [1], where SwiGLU's output has one scale for the tensor
+    GemmOperand h1_col, h2_col;  // their columns, where it takes them quantized
+    Tensor swiglu_amax;          // f32 [1], where SwiGLU's output has one scale for the tensor
   };
   Linear linear(std::int64_t layer) const { return {device_, arena_, *options_.recipes[layer]}; }
   Tensor push(std::int64_t cols) { return push(options_.activations, M_, cols); }
@@ -69,42 +69,44 @@ class Transformer {
     return arena_.push(Segment::activations, dtype, rows, cols);
   }
   /// Give an operand memory for the forms that its formats ask for; BF16 formats need none.
-  void push_row(Operand& operand, const OperandFormat& format);
-  void push_col(Operand& operand, const OperandFormat& format);
+  void push_row(QuantizedTensor& operand, const QuantFormat& format);
+  void push_col(QuantizedTensor& operand, const QuantFormat& format);
   /// A gradient with memory for the forms of a linear layer's dY.
-  Operand push_gradient(const Tensor& value, const Linear& consumer);
+  QuantizedTensor push_gradient(const Tensor& value, const Linear& consumer);
   /// What all blocks share in one pass; their gradients end in dx0, [M, width], that of the embedded tokens.
   void push_shared(const Tensor& dx0);
   /// The residual stream's gradient in a slot, with the forms that the block below (none: the embedding)
   /// takes.
-  Operand gradient_in(int slot, std::int64_t consumer_layer) const;
+  QuantizedTensor gradient_in(int slot, std::int64_t consumer_layer) const;
   void push_saved(std::int64_t layer, Saved& saved);
   void push_inner(std::int64_t layer, Saved& saved);
   RopeOptions rope_options(const BlockWeights& w) const;
-  void observe(std::int64_t layer, const char* role, const Operand& operand);
+  void observe(std::int64_t layer, const char* role, const QuantizedTensor& operand);
   /// Makes one of the weight's forms again, to be watched; where a GEMM had it, so that it takes no more memory.
   void observe_weight(std::int64_t layer, const char* role, const Weight& weight, bool columns);
   /// Runs op(x); with reduce_amax in two parts, around the exchange of x's amax.
   template <class Op>
-  void produce(Operand& x, Op&& op);
+  void produce(QuantizedTensor& x, Op&& op);
 
   /// A block's fprop and dgrad. `role`: of the weight, for whoever watches quantization.
-  void fprop(std::int64_t layer, const char* role, const Tensor& y, const Operand& x, const Weight& weight);
-  void dgrad(std::int64_t layer, const char* role, const Tensor& dx, const Operand& dy, const Weight& weight);
-  /// lin.wgrad into memory that is claimed first, added to what earlier micro-steps left.
-  void wgrad(const Linear& lin, const Tensor& dweight, const Operand& dy, const Operand& x);
+  void fprop(std::int64_t layer, const char* role, const Tensor& y, const QuantizedTensor& x,
+             const Weight& weight);
+  void dgrad(std::int64_t layer, const char* role, const Tensor& dx, const QuantizedTensor& dy,
+             const Weight& weight);
+  /// lin.wgrad into memory that is committed first, added to what earlier micro-steps left.
+  void wgrad(const Linear& lin, const Tensor& dweight, const QuantizedTensor& dy, const QuantizedTensor& x);
   /// `again`: a recomputation inside backward, which needs neither the first sum nor the block's output.
   void block_forward(std::int64_t layer, Saved& saved, const BlockWeights& w, const Tensor& x, bool again);
   void block_backward(std::int64_t layer, Saved& saved);
   void ffn_backward(std::int64_t layer, const Saved& saved, const BlockWeights& w, const BlockTensors& g,
-                    const Operand& dx, Operand& dmid);
+                    const QuantizedTensor& dx, QuantizedTensor& dmid);
   void attention_backward(std::int64_t layer, const Saved& saved, const BlockWeights& w,
-                          const BlockTensors& g, const Operand& dmid);
+                          const BlockTensors& g, const QuantizedTensor& dmid);
   /// A norm's output for fprop now and, in the form kept in `value` or `columns`, for wgrad later.
-  Operand normed(const Linear& consumer, const Tensor& value, const Form& columns);
+  QuantizedTensor normed(const Linear& consumer, const Tensor& value, const GemmOperand& columns);
   /// wgrad of the linear layer behind a norm, whose output is kept, or made again from `sum` and `rstd`.
-  void norm_wgrad(const Linear& lin, const Tensor& dweight, const Operand& dy, const Tensor& value,
-                  const Form& columns, const Tensor& sum, const Tensor& rstd, const Tensor& gain);
+  void norm_wgrad(const Linear& lin, const Tensor& dweight, const QuantizedTensor& dy, const Tensor& value,
+                  const GemmOperand& columns, const Tensor& sum, const Tensor& rstd, const Tensor& gain);
   /// Final norm, lm_head, loss and their backward; leaves the residual stream's gradient in slots_[slot_].
   void head(const Tensor& loss_sum, const Tensor& targets, float loss_scale, bool first_micro_step);
 
@@ -121,8 +123,8 @@ class Transformer {
   Tensor mid_;     // with recompute: every block's residual stream between its halves
   Tensor losses_;  // f32 [M]
   std::vector<Saved> saved_;
-  Operand slots_[2];  // the gradient of the residual stream on its way down; two take turns
-  int slot_ = 0;      // which one holds the current gradient
+  QuantizedTensor slots_[2];  // the gradient of the residual stream on its way down; two take turns
+  int slot_ = 0;              // which one holds the current gradient
   QuantizationObserver* quantization_observer_ = nullptr;
 };
 

@@ -27,7 +27,7 @@ const std::vector<std::string> kFirstKeys = {"machine",        "power_limit", "c
                                              "method_version", "model",       "seq",      "batch",
                                              "gpus",           "parallel"};
 
-Json fields_of(const LocatedRecord& located, const Works& works) {
+Json fields_of(const LocatedRecord& located, const Workloads& workloads) {
   const auto& [record, origin, env] = located;
   // The CPU device's speed depends on its threads; a GPU's does not.
   const Json threads = env.threads && !env.gpu ? Json(*env.threads) : Json();
@@ -39,7 +39,7 @@ Json fields_of(const LocatedRecord& located, const Works& works) {
                  {"cublaslt", env.cublaslt ? Json(*env.cublaslt) : Json()},
                  {"threads", threads},
                  {"method_version", record.method_version}};
-  fields.update(Json(works.fields(&located)));
+  fields.update(Json(workloads.fields(&located)));
   return fields;
 }
 
@@ -85,12 +85,12 @@ struct Field {
 };
 
 /// The fields of the records, kFirstKeys first. What a record lacks is null, as a value met last.
-std::vector<Field> fields_of(const RecordRefs& records, const Works& works) {
+std::vector<Field> fields_of(const RecordRefs& records, const Workloads& workloads) {
   constexpr auto kMissing = static_cast<std::uint32_t>(-1);
   std::vector<Field> fields;
   std::unordered_map<std::string, std::size_t> by_name;
   for (std::size_t i = 0; i < records.size(); ++i) {
-    const Json own = fields_of(*records[i], works);
+    const Json own = fields_of(*records[i], workloads);
     for (const auto& item : own.items()) {
       const auto [known, is_new] = by_name.try_emplace(item.key(), fields.size());
       if (is_new) fields.push_back({item.key(), {}, std::vector<std::uint32_t>(records.size(), kMissing)});
@@ -157,7 +157,7 @@ std::optional<double> pooled_relative_iqr(const Row& row) {
   return statistics ? std::optional(statistics->iqr()) : std::nullopt;
 }
 
-void aggregate(Row& row, const Ceilings& best) {
+void aggregate(Row& row, const BestRates& best) {
   if (row.status != Status::ok) return;
   row.tokens_per_s = median(gather_metric(row, &Metrics::tokens_per_s));
   if (row.tokens_per_s) row.relative_iqr = pooled_relative_iqr(row);
@@ -273,8 +273,8 @@ std::vector<RecordRefs> by_machine(const RecordSet& set) {
   return parts;
 }
 
-Analysis analyze(const RecordRefs& records, const Works& works, RowsBy by) {
-  const std::vector<Field> fields = fields_of(records, works);
+Analysis analyze(const RecordRefs& records, const Workloads& workloads, RowsBy by) {
+  const std::vector<Field> fields = fields_of(records, workloads);
   Analysis analysis;
   std::vector<const Field*> group_by, row_by;
   for (const Field& field : fields) {
@@ -306,7 +306,7 @@ Analysis analyze(const RecordRefs& records, const Works& works, RowsBy by) {
         record.support ? std::optional(record.support->path()) : std::nullopt;
     const auto start_row = [&] {
       Group& group = groups[places(group_by, i)];
-      Json own = fields_of(*records[i], works);
+      Json own = fields_of(*records[i], workloads);
       for (const Field& field : fields)
         if (!own.contains(field.name)) own[field.name] = nullptr;
       group.rows.push_back({{}, std::move(own), record.status, path});
@@ -322,7 +322,7 @@ Analysis analyze(const RecordRefs& records, const Works& works, RowsBy by) {
     }
     row.first->rows[row.second].members.push_back(records[i]);
   }
-  std::map<std::string, Ceilings> best;
+  std::map<std::string, BestRates> best;
   for (const LocatedRecord* located : records) best[machine_of(located->env)].raise_to(located->record);
   for (auto& [place, group] : groups) {
     for (Row& row : group.rows) aggregate(row, best.at(machine_of(row.members.front()->env)));

@@ -63,8 +63,8 @@ struct Analysis {
   std::vector<Group> groups;
 };
 
-/// The analysis points to the records, which must outlive it. `works`: of these records, and maybe of more.
-Analysis analyze(const RecordRefs& records, const Works& works, RowsBy by = RowsBy::recipe);
+/// The analysis points to the records, which must outlive it. `workloads`: of these records, and maybe of more.
+Analysis analyze(const RecordRefs& records, const Workloads& workloads, RowsBy by = RowsBy::recipe);
 
 /// What is changed of how a recipe is applied, in words, "gather fp8"; empty where nothing is: lm_head and
 /// gathers in BF16, no block kept in BF16, no amax shared.

@@ -12,7 +12,7 @@ using samples::set_of;
 namespace {
 
 Analysis analyze(const RecordSet& set, RowsBy by = RowsBy::recipe) {
-  return analyze(all_of(set), Works(all_of(set)), by);
+  return analyze(all_of(set), Workloads(all_of(set)), by);
 }
 
 bool near(const std::optional<double>& value, double expected) {

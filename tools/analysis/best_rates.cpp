@@ -22,7 +22,7 @@ bool in_set(unsigned set, const OpRecord& op) {
 
 /// Seconds of the ops, those of `set` at the FP8 rate, or null where a rate that they need is not known. The sum of
 /// bench/measure/predict.h's speed_of_light, to which all calls of an op are bound alike.
-std::optional<double> seconds(const Breakdown& breakdown, const Ceilings& rates, unsigned set) {
+std::optional<double> seconds(const Breakdown& breakdown, const BestRates& rates, unsigned set) {
   double sum = 0;
   for (const OpRecord& op : breakdown.ops) {
     if (op.op_class == "communication") continue;
@@ -35,26 +35,26 @@ std::optional<double> seconds(const Breakdown& breakdown, const Ceilings& rates,
 
 }  // namespace
 
-void Ceilings::raise_to(const Record& record) {
+void BestRates::raise_to(const Record& record) {
   if (!record.metrics || !record.metrics->peaks) return;
-  const Peaks& peaks = *record.metrics->peaks;
+  const DeviceRates& peaks = *record.metrics->peaks;
   bf16_flops = std::max(bf16_flops, 1e12 * peaks.measured_bf16_tflops.value_or(0));
   fp8_flops = std::max(fp8_flops, 1e12 * peaks.measured_fp8_tflops.value_or(0));
   bytes = std::max(bytes, 1e9 * peaks.measured_copy_gb_per_s.value_or(0));
 }
 
-std::optional<double> sol_at(const Ceilings& ceilings, const Record& record) {
+std::optional<double> sol_at(const BestRates& rates, const Record& record) {
   constexpr double kEqual = 1e-6;  // records hold all digits; where sets come this close, either will do
   if (!record.breakdown || !record.timing || !record.metrics || !record.metrics->mfu_measured)
     return std::nullopt;
   const double step = record.timing->median_ms.value_or(0) / 1e3, share = *record.metrics->mfu_measured;
   if (step <= 0 || share <= 0) return std::nullopt;
-  Ceilings own;
+  BestRates own;
   own.raise_to(record);
   for (unsigned set = 0; set < kSets; ++set) {
     const auto at_own = seconds(*record.breakdown, own, set);
     if (!at_own || std::abs(*at_own / step / share - 1) > kEqual) continue;
-    if (const auto best = seconds(*record.breakdown, ceilings, set)) return *best / step;
+    if (const auto best = seconds(*record.breakdown, rates, set)) return *best / step;
   }
   return std::nullopt;
 }

@@ -11,7 +11,7 @@
 
 namespace precbench {
 
-struct Ceilings {
+struct BestRates {
   double bf16_flops = 0, fp8_flops = 0, bytes = 0;  ///< per second; 0 where not measured
 
   /// Takes over what a record measured higher.
@@ -21,6 +21,6 @@ struct Ceilings {
 /// The time that the profiled step's ops take at least at these rates, over the median step. Null where the record
 /// does not hold enough: which GEMMs ran at the FP8 rate is not in it, and is found as that which gives the record's
 /// own mfu_measured from its own rates; an op with blocks of both (keep_bf16) fits neither.
-std::optional<double> sol_at(const Ceilings& ceilings, const Record& record);
+std::optional<double> sol_at(const BestRates& rates, const Record& record);
 
 }  // namespace precbench

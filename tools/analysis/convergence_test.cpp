@@ -342,7 +342,7 @@ TEST_CASE("the recipes of a group are judged by their records", "[convergence]")
   records.push_back(broken);
   records.push_back(samples::failed_record("rowwise", Status::oom, "full"));
   const RecordSet set = samples::set_of(records);
-  const Analysis analysis = analyze(all_of(set), Works(all_of(set)));
+  const Analysis analysis = analyze(all_of(set), Workloads(all_of(set)));
   REQUIRE(analysis.groups.size() == 1);
   const auto study = study_convergence(analysis.groups.front());
   REQUIRE(study.size() == 3);
@@ -373,7 +373,7 @@ TEST_CASE("the warm-up is read from the learning rates of the records", "[conver
         records.back().training->lr = lr;
       }
     const RecordSet set = samples::set_of(records);
-    return study_convergence(analyze(all_of(set), Works(all_of(set))).groups.front()).at(1).verdict;
+    return study_convergence(analyze(all_of(set), Workloads(all_of(set))).groups.front()).at(1).verdict;
   };
   std::vector<double> lr(100, 1e-3);
   CHECK(verdict_after(lr) == ConvergenceVerdict::equivalent);
@@ -390,5 +390,5 @@ TEST_CASE("too few steps make no study", "[convergence]") {
   Record r = samples::gpu_record("bf16", 250);
   r.training->loss.resize(4);
   const RecordSet set = samples::set_of({r});
-  CHECK(study_convergence(analyze(all_of(set), Works(all_of(set))).groups.front()).empty());
+  CHECK(study_convergence(analyze(all_of(set), Workloads(all_of(set))).groups.front()).empty());
 }

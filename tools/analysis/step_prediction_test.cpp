@@ -64,8 +64,8 @@ TEST_CASE("predictions for the committed records are within a tenth of the measu
   const RecordSet set = read_records({PRECBENCH_SOURCE_DIR "/results/h200x4"});
   int predictions = 0;
   const ReportInput input = make_input(set);
-  for (const Part& part : input.parts) {
-    const Section section = scaling_section(input, part);
+  for (const MachineRecords& machine : input.machines) {
+    const Section section = scaling_section(input, machine);
     REQUIRE(section.table);
     const auto& columns = section.table->columns;
     const auto column = std::find_if(columns.begin(), columns.end(),

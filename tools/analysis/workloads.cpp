@@ -75,7 +75,7 @@ std::string file_of(const LocatedRecord& located) {
 
 }  // namespace
 
-Works::Works(const RecordRefs& records) {
+Workloads::Workloads(const RecordRefs& records) {
   CaseFields like;  // of a record before, with which others share theirs
   for (const LocatedRecord* located : records) {
     const auto all = located->record.case_fields.items();
@@ -97,7 +97,7 @@ Works::Works(const RecordRefs& records) {
   for (const char* key : {"model", "recipe", "data", "init_from"}) tell_apart(by_time, key);
 }
 
-void Works::tell_apart(const RecordRefs& by_time, const std::string& key) {
+void Workloads::tell_apart(const RecordRefs& by_time, const std::string& key) {
   std::map<std::string, std::vector<Version>> files;
   std::map<std::pair<std::string, std::string>, std::size_t> latest;  // by record file and file
   for (const LocatedRecord* located : by_time) {

@@ -19,9 +19,9 @@ namespace precbench {
 
 using RecordRefs = std::vector<const LocatedRecord*>;
 
-class Works {
+class Workloads {
  public:
-  explicit Works(const RecordRefs& records);
+  explicit Workloads(const RecordRefs& records);
 
   /// The fields of the case that change the work (changes_work), in the record's order; an empty text is null.
   const CaseFields& fields(const LocatedRecord* record) const {

@@ -22,9 +22,9 @@ Record of_file(const std::string& recipe, int seed, const std::string& version, 
 
 /// What the records' field is called, in their order.
 std::vector<std::string> names(const RecordSet& set, const std::string& key) {
-  const Works works(all_of(set));
+  const Workloads workloads(all_of(set));
   std::vector<std::string> result;
-  for (const LocatedRecord& located : set.records) result.push_back(works.fields(&located).at(key));
+  for (const LocatedRecord& located : set.records) result.push_back(workloads.fields(&located).at(key));
   return result;
 }
 
@@ -38,7 +38,7 @@ TEST_CASE("another id of the same fields is another version, and later cases are
       set_of({of_file("bf16", 1, "a", 1), of_file("bf16", 2, "a", 2), of_file("bf16", 1, "b", 3),
               of_file("rowwise", 1, "b", 4), of_file("bf16", 3, "b", 5)});
   CHECK(names(set, "model") == Names{kFirst, kFirst, kSecond, kSecond, kSecond});
-  const auto notes = Works(all_of(set)).notes();
+  const auto notes = Workloads(all_of(set)).notes();
   REQUIRE(notes.size() == 1);
   CHECK(contains(notes[0],
                  "mini.json changed between these cases: version 1 from 2025-03-01T12:01:00Z, "
@@ -120,7 +120,7 @@ TEST_CASE("a note names ten versions and counts the others", "[works]") {
   }
   const RecordSet set = set_of(records);
   CHECK(names(set, "model").back() == "mini.json (version 150)");
-  const auto notes = Works(all_of(set)).notes();
+  const auto notes = Workloads(all_of(set)).notes();
   REQUIRE(notes.size() == 1);
   CHECK(contains(notes[0], "version 10 from 2025-03-01T12:00:00Z, and 140 more; they are different work"));
   CHECK_FALSE(contains(notes[0], "version 11 "));

@@ -1,4 +1,4 @@
-// A case as it stands in a record and in a message of the leader's.
+// A case as it stands in a record and in a message of the coordinator's.
 #include "bench/case/case.h"
 #include "kernels/base/untrusted_input.h"
 #include "tools/fuzz/fuzz.h"

@@ -1,4 +1,4 @@
-// A process of a sweep of several for fault_storm.py: the program's own sweep, leader and follower, with cases that do
+// A process of a sweep of several for fault_storm.py: the program's own sweep, coordinator and worker, with cases that do
 // nothing but take their time, since it is the processes that are put to the test. Takes the flags of
 // `precbench sweep`; --device cuda, which several processes ask for, opens no GPU here.
 #include <chrono>

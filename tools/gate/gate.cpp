@@ -125,13 +125,13 @@ std::optional<MetricResult> gate_memory(const Match& match, double tolerance) {
 }
 
 /// The fields in which the cases' work differs, recipe first; the model and recipe if none does.
-std::vector<std::string> labels_of(const std::vector<Match>& matches, const Works& works) {
+std::vector<std::string> labels_of(const std::vector<Match>& matches, const Workloads& workloads) {
   std::vector<std::string> keys = {"model", "recipe"};
   for (const Match& match : matches)
-    for (const auto& item : works.fields(match.baseline).items())
+    for (const auto& item : workloads.fields(match.baseline).items())
       if (!std::count(keys.begin(), keys.end(), item.key())) keys.push_back(item.key());
   const auto value = [&](const Match& match, const std::string& key) {
-    return works.fields(match.baseline).value(key, Json());
+    return workloads.fields(match.baseline).value(key, Json());
   };
   std::vector<std::string> labels(matches.size());
   for (const std::string& key : keys) {
@@ -189,10 +189,10 @@ GateResult judge(const RecordSet& baseline, const RecordSet& current, const Gate
   const std::vector<Match> matches = match_cases(baseline, current, notes);
   const bool any = std::any_of(matches.begin(), matches.end(), [](const Match& m) { return m.current; });
   if (!any) notes.add("no case of the baseline was measured in this run");
-  const Works works(all_of(baseline));
-  for (const std::string& note : works.notes()) notes.add("in the baseline " + note);
-  const std::vector<std::string> labels = labels_of(matches, works);
-  const LossJudge losses(matches, works, rules.loss_tolerance);
+  const Workloads workloads(all_of(baseline));
+  for (const std::string& note : workloads.notes()) notes.add("in the baseline " + note);
+  const std::vector<std::string> labels = labels_of(matches, workloads);
+  const LossJudge losses(matches, workloads, rules.loss_tolerance);
   GateResult result;
   for (std::size_t i = 0; i < matches.size(); ++i) {
     const Match& match = matches[i];

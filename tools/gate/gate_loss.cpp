@@ -68,9 +68,9 @@ void say(MetricResult& result, GateVerdict verdict, std::string reason) {
 
 }  // namespace
 
-LossJudge::LossJudge(const std::vector<Match>& matches, const Works& works,
+LossJudge::LossJudge(const std::vector<Match>& matches, const Workloads& workloads,
                      const std::optional<double>& tolerance)
-    : works_(works), tolerance_(tolerance.value_or(kEmaTolerance)), together_(!tolerance) {
+    : workloads_(workloads), tolerance_(tolerance.value_or(kEmaTolerance)), together_(!tolerance) {
   if (!together_) return;
   for (const Match& match : matches)
     if (const auto change = change_of(match)) seeds_[work_of(match)].changes.push_back(*change);
@@ -83,7 +83,7 @@ LossJudge::LossJudge(const std::vector<Match>& matches, const Works& works,
 }
 
 std::string LossJudge::work_of(const Match& match) const {
-  nlohmann::ordered_json fields = works_.fields(match.baseline);
+  nlohmann::ordered_json fields = workloads_.fields(match.baseline);
   fields.erase("seed");
   return fields.dump();
 }

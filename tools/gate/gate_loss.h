@@ -13,9 +13,10 @@ namespace precbench {
 
 class LossJudge {
  public:
-  /// Of all matches those count that can be judged. `works`: of the baseline's records. `tolerance`: a fraction; null:
+  /// Of all matches those count that can be judged. `workloads`: of the baseline's records. `tolerance`: a fraction; null:
   /// kEmaTolerance, and seeds are judged together.
-  LossJudge(const std::vector<Match>& matches, const Works& works, const std::optional<double>& tolerance);
+  LossJudge(const std::vector<Match>& matches, const Workloads& workloads,
+            const std::optional<double>& tolerance);
 
   /// "final loss" of one of the matches. Null where the baseline has none.
   std::optional<MetricResult> judge(const Match& match) const;
@@ -30,7 +31,7 @@ class LossJudge {
   void judge_alone(MetricResult& result) const;
   void judge_with(const Seeds& seeds, MetricResult& result) const;
 
-  const Works& works_;
+  const Workloads& workloads_;
   double tolerance_;
   bool together_;
   std::map<std::string, Seeds> seeds_;  ///< by work_of

@@ -92,8 +92,9 @@ TEST_CASE("a case's field may have any name in CSV", "[report][hostile]") {
   record.case_fields["~1"] = "both";
   record.case_fields["=1+1"] = "formula, \"quoted\"";
   const std::string csv = render_csv(make_csv(samples::set_of({record})));
-  for (const char* part : {",case.a~b,case.c.d,case.~1,", ",tilde,slash,both,\"formula, \"\"quoted\"\"\","})
-    CHECK(contains(csv, part));
+  for (const char* machine :
+       {",case.a~b,case.c.d,case.~1,", ",tilde,slash,both,\"formula, \"\"quoted\"\"\","})
+    CHECK(contains(csv, machine));
 }
 
 TEST_CASE("a report as JSON names files whose names are not UTF-8", "[report][hostile]") {

@@ -39,9 +39,9 @@ std::string text_of(const Json& json) {
 }
 
 /// What a reader must be told of the records before any number.
-std::vector<std::string> problems_of(const RecordSet& set, const Works& works) {
+std::vector<std::string> problems_of(const RecordSet& set, const Workloads& workloads) {
   std::vector<std::string> problems = set.problems;
-  problems.insert(problems.end(), works.notes().begin(), works.notes().end());
+  problems.insert(problems.end(), workloads.notes().begin(), workloads.notes().end());
   return problems;
 }
 
@@ -70,8 +70,8 @@ Table make_csv(const RecordSet& set) {
     if (column.derived) table.columns.push_back({heading(column.key, column.unit)});
   table.columns.push_back({"origin"});
 
-  const Works works(all_of(set));
-  const Analysis analysis = analyze(all_of(set), works, RowsBy::record);
+  const Workloads workloads(all_of(set));
+  const Analysis analysis = analyze(all_of(set), workloads, RowsBy::record);
   std::map<const LocatedRecord*, const Row*> rows;
   for (const Group& group : analysis.groups)
     for (const Row& row : group.rows) rows[row.members.front()] = &row;
@@ -89,9 +89,9 @@ Table make_csv(const RecordSet& set) {
 
 nlohmann::ordered_json make_json(const RecordSet& set) {
   Json cases = Json::array();
-  const Works works(all_of(set));
+  const Workloads workloads(all_of(set));
   for (const RecordRefs& records : by_machine(set)) {
-    const Analysis analysis = analyze(records, works);
+    const Analysis analysis = analyze(records, workloads);
     for (const Group& group : analysis.groups)
       for (const Row& row : group.rows) {
         Json one = {{"case", row.fields}};
@@ -103,7 +103,7 @@ nlohmann::ordered_json make_json(const RecordSet& set) {
   Json units = Json::object();
   for (const Column& column : report_columns())
     if (*column.unit) units[column.key] = column.unit;
-  return {{"units", units}, {"cases", cases}, {"problems", problems_of(set, works)}};
+  return {{"units", units}, {"cases", cases}, {"problems", problems_of(set, workloads)}};
 }
 
 int report(const ReportOptions& options) {
@@ -116,7 +116,7 @@ int report(const ReportOptions& options) {
     options.output.empty() ? write_standard_output(text) : write_file(options.output, text);
   };
   if (options.format == "csv" || options.format == "json") {
-    for (const std::string& problem : problems_of(set, Works(all_of(set))))
+    for (const std::string& problem : problems_of(set, Workloads(all_of(set))))
       fmt::print(stderr, "{}\n", printable(problem));
     write(options.format == "csv" ? render_csv(make_csv(set)) : text_of(make_json(set)));
     return 0;

@@ -20,16 +20,16 @@ Document make_report(const RecordSet& set) {
   const auto add = [&](Section section) {
     if (!section.lines.empty() || section.table) document.sections.push_back(std::move(section));
   };
-  const auto add_for_each_part = [&](Section (*section)(const ReportInput&, const Part&)) {
-    for (const Part& part : input.parts) add(section(input, part));
+  const auto add_for_each_machine = [&](Section (*section)(const ReportInput&, const MachineRecords&)) {
+    for (const MachineRecords& machine : input.machines) add(section(input, machine));
   };
   add(summary_section(input));
   add({"Problems in the record files", set.problems, {}, {}});
-  add_for_each_part(speed_section);
-  add_for_each_part(scaling_section);
-  add_for_each_part(memory_section);
-  add_for_each_part(time_section);
-  add_for_each_part(convergence_section);
+  add_for_each_machine(speed_section);
+  add_for_each_machine(scaling_section);
+  add_for_each_machine(memory_section);
+  add_for_each_machine(time_section);
+  add_for_each_machine(convergence_section);
   add(published_section(input));
   add(emulated_section(input));
   add(failures_section(input));

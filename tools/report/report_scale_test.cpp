@@ -108,8 +108,8 @@ TEST_CASE("four times the versions of a file take about four times as long to te
   };
   constexpr int kFew = 1000;
   const RecordSet few = set_of(kFew), many = set_of(4 * kFew);
-  const double small = cpu_seconds([&] { CHECK(Works(all_of(few)).notes().size() == 1); });
-  const double large = cpu_seconds([&] { CHECK(Works(all_of(many)).notes().size() == 1); });
+  const double small = cpu_seconds([&] { CHECK(Workloads(all_of(few)).notes().size() == 1); });
+  const double large = cpu_seconds([&] { CHECK(Workloads(all_of(many)).notes().size() == 1); });
   INFO(1e3 * small << " ms, then " << 1e3 * large << " ms");
   CHECK(large < 8 * small);
 }

@@ -103,7 +103,7 @@ std::size_t common_steps(const std::vector<RecipeConvergence>& study) {
   return steps;
 }
 
-void add_figures(std::vector<Figure>& figures, const ReportInput& input, const Part& part,
+void add_figures(std::vector<Figure>& figures, const ReportInput& input, const MachineRecords& machine,
                  const Study& study) {
   const std::size_t steps = common_steps(study.recipes);
   const RecipeConvergence& first = study.recipes.front();
@@ -117,14 +117,14 @@ void add_figures(std::vector<Figure>& figures, const ReportInput& input, const P
       differences.push_back(
           series_of(name, style, mean_curve(recipe, &study.recipes[recipe.baseline], steps)));
   }
-  const std::string setting = setting_of(part, study.group->rows.front());
+  const std::string setting = setting_of(machine, study.group->rows.front());
   const double shown = static_cast<double>(std::min(steps, kMostPoints));
   const std::string common = plot_number("every", std::ceil(shown / 8));
   const auto add = [&](const std::string& name, const char* script, const std::string& caption,
                        const std::string& more, const std::vector<Series>& series) {
     if (std::all_of(series.begin(), series.end(), [](const Series& s) { return s.points.empty(); })) return;
-    figures.push_back({file_name(fmt::format("{} {} {}", name, part.machine, setting)), script,
-                       figure_heading(part, setting), caption, common + more + plot_series(series)});
+    figures.push_back({file_name(fmt::format("{} {} {}", name, machine.name, setting)), script,
+                       figure_heading(machine, setting), caption, common + more + plot_series(series)});
   };
   const char* band = has_band(first, steps) ? " The band is where 95% of bf16's seeds would lie." : "";
   add("loss", "loss", fmt::format("Training loss (EMA 0.9) by recipe, mean over the seeds.{}", band),
@@ -135,7 +135,7 @@ void add_figures(std::vector<Figure>& figures, const ReportInput& input, const P
 }
 
 /// What a recipe gains and what it costs, of those that ran natively and were judged over enough seeds.
-void add_tradeoff(std::vector<Figure>& figures, const ReportInput& input, const Part& part,
+void add_tradeoff(std::vector<Figure>& figures, const ReportInput& input, const MachineRecords& machine,
                   const Study& study) {
   std::vector<Series> series;
   std::unordered_map<const LocatedRecord*, const Row*> rows;
@@ -151,9 +151,9 @@ void add_tradeoff(std::vector<Figure>& figures, const ReportInput& input, const 
          {{*row.speedup, {*recipe.delta, recipe.delta_interval->low, recipe.delta_interval->high}}}});
   }
   if (series.empty()) return;
-  const std::string setting = setting_of(part, study.group->rows.front());
-  figures.push_back({file_name(fmt::format("tradeoff {} {}", part.machine, setting)), "tradeoff",
-                     figure_heading(part, setting),
+  const std::string setting = setting_of(machine, study.group->rows.front());
+  figures.push_back({file_name(fmt::format("tradeoff {} {}", machine.name, setting)), "tradeoff",
+                     figure_heading(machine, setting),
                      "Speed-up over bf16 against final loss minus bf16's, with its 95% interval.",
                      plot_series(series)});
 }
@@ -213,8 +213,8 @@ std::string noise_text(const RecipeConvergence& recipe) {
   return fmt::format("{}, +-{:.4f} nats", *recipe.in_noise_band ? "yes" : "no", *recipe.noise_half_width);
 }
 
-RowTable verdicts_of(const Part& part, const std::vector<Study>& studies) {
-  RowTable result(part);
+RowTable verdicts_of(const MachineRecords& machine, const std::vector<Study>& studies) {
+  RowTable result(machine);
   result.table.columns.push_back({"verdict", true});
   for (const char* title : {"final loss (nats)", "95% interval (nats)", "loss - bf16 (nats)",
                             "95% interval (nats)", "margin (nats)", "EMA error, last", "EMA error, largest"})
@@ -252,11 +252,11 @@ RowTable verdicts_of(const Part& part, const std::vector<Study>& studies) {
 
 }  // namespace
 
-Section convergence_section(const ReportInput& input, const Part& part) {
-  Section section{title_on(input, part, "Convergence"), {}, {}, {}, {}, true};
-  const std::vector<Study>& studies = part.studies;
+Section convergence_section(const ReportInput& input, const MachineRecords& machine) {
+  Section section{title_on(input, machine, "Convergence"), {}, {}, {}, {}, true};
+  const std::vector<Study>& studies = machine.studies;
   if (studies.empty()) {
-    if (std::any_of(part.analysis.groups.begin(), part.analysis.groups.end(), [](const Group& group) {
+    if (std::any_of(machine.analysis.groups.begin(), machine.analysis.groups.end(), [](const Group& group) {
           return std::any_of(group.rows.begin(), group.rows.end(),
                              [](const Row& row) { return row.loss_delta && !row.is_bf16(); });
         })) {
@@ -265,13 +265,13 @@ Section convergence_section(const ReportInput& input, const Part& part) {
           "least that is judged): the losses only show that training went the same way. Runs end "
           "after different numbers of steps, so each is compared after as many as both have done.",
           kFewestJudgedSteps)};
-      add_table(section, part, Topic::loss);
+      add_table(section, machine, Topic::loss);
     }
     return section;
   }
-  for (const Study& study : studies) add_figures(section.figures, input, part, study);
-  for (const Study& study : studies) add_tradeoff(section.figures, input, part, study);
-  RowTable verdicts = verdicts_of(part, studies);
+  for (const Study& study : studies) add_figures(section.figures, input, machine, study);
+  for (const Study& study : studies) add_tradeoff(section.figures, input, machine, study);
+  RowTable verdicts = verdicts_of(machine, studies);
   const bool targets = says_something(verdicts.table, "tokens to target"),
              noise = says_something(verdicts.table, "in bf16's noise");
   verdicts.move_to(section);
@@ -291,9 +291,9 @@ Section convergence_section(const ReportInput& input, const Part& part) {
   return section;
 }
 
-std::vector<Study> studies_of(const Part& part) {
+std::vector<Study> studies_of(const MachineRecords& machine) {
   std::vector<Study> studies;
-  for (const Group& group : part.analysis.groups) {
+  for (const Group& group : machine.analysis.groups) {
     Study study{&group, study_convergence(group)};
     // Without a number of steps a run only times its recipe.
     const bool timed = text_of(group.rows.front(), "steps") == "auto";

@@ -21,7 +21,7 @@ std::string span_text(const std::vector<double>& values, const char* unit) {
 }
 
 /// What the GPUs said while the samples were taken, and how well interleaved runs agree.
-void add_telemetry(Section& section, const Part& part) {
+void add_telemetry(Section& section, const MachineRecords& machine) {
   std::vector<double> medians, ends, power, temperature, apart;
   std::map<std::string, std::size_t> throttled;
   std::size_t told = 0;
@@ -29,7 +29,7 @@ void add_telemetry(Section& section, const Part& part) {
   const auto add = [](std::vector<double>& to, const std::optional<double>& value) {
     if (value) to.push_back(*value);
   };
-  for (const LocatedRecord* located : part.records) {
+  for (const LocatedRecord* located : machine.records) {
     const Record& record = located->record;
     if (record.timing) add(apart, record.timing->between_runs);
     if (!record.telemetry) continue;
@@ -54,31 +54,32 @@ void add_telemetry(Section& section, const Part& part) {
   if (told > 0 && throttled.empty()) texts.add("never throttled");
   if (ecc_errors > 0) texts.add(plural(static_cast<std::size_t>(ecc_errors), "uncorrected ECC error"));
   if (!texts.texts.empty())
-    section.lines.push_back(fmt::format("{} while sampling: {}", part.machine, texts.joined()));
+    section.lines.push_back(fmt::format("{} while sampling: {}", machine.name, texts.joined()));
   if (!apart.empty())
     section.lines.push_back(fmt::format(
         "{} on {} ran twice, A B B A: the two medians lie at most {:.2f}% apart",
-        plural(apart.size(), "case"), part.machine, 100 * *std::max_element(apart.begin(), apart.end())));
+        plural(apart.size(), "case"), machine.name, 100 * *std::max_element(apart.begin(), apart.end())));
 }
 
 /// Settings in which cases of different environments are compared.
-std::size_t mixed_settings(const Part& part) {
+std::size_t mixed_settings(const MachineRecords& machine) {
   return static_cast<std::size_t>(
-      std::count_if(part.analysis.groups.begin(), part.analysis.groups.end(), [&](const Group& group) {
+      std::count_if(machine.analysis.groups.begin(), machine.analysis.groups.end(), [&](const Group& group) {
         std::set<std::size_t> environments;
         bool compared = false;
         for (const Row& row : group.rows) {
           compared = compared || ((row.speedup || row.memory_ratio || row.loss_delta) && !row.is_bf16());
-          for (const LocatedRecord* member : row.members) environments.insert(part.environment_of.at(member));
+          for (const LocatedRecord* member : row.members)
+            environments.insert(machine.environment_of.at(member));
         }
         return compared && environments.size() > 1;
       }));
 }
 
 /// What all environments of a part have in common, and under a letter what each has of its own.
-void add_environments(Section& section, const Part& part) {
+void add_environments(Section& section, const MachineRecords& machine) {
   std::vector<std::vector<std::string>> details;
-  for (const Environment& env : part.environments) details.push_back(details_of(env));
+  for (const Environment& env : machine.environments) details.push_back(details_of(env));
   std::unordered_map<std::string, std::size_t> counts_of;  // environments that have a detail
   for (const auto& some : details)
     for (const std::string& text : std::set<std::string>(some.begin(), some.end())) ++counts_of[text];
@@ -90,16 +91,16 @@ void add_environments(Section& section, const Part& part) {
     return texts.joined();
   };
   const std::string common = chosen(details.front(), true);
-  section.lines.push_back(common.empty() ? part.machine : fmt::format("{} ({})", part.machine, common));
+  section.lines.push_back(common.empty() ? machine.name : fmt::format("{} ({})", machine.name, common));
   if (details.size() < 2) return;
   std::vector<std::size_t> counts(details.size(), 0);
-  for (const auto& [located, index] : part.environment_of) ++counts[index];
+  for (const auto& [located, index] : machine.environment_of) ++counts[index];
   for (std::size_t i = 0; i < details.size(); ++i)
     section.lines.push_back(fmt::format("{}, {}: {}", name_of_environment(i), plural(counts[i], "case"),
                                         chosen(details[i], false)));
-  const std::size_t mixed = mixed_settings(part);
+  const std::size_t mixed = mixed_settings(machine);
   section.lines.push_back(
-      fmt::format("{}: builds, boards, hosts or settings differ; {}", part.machine,
+      fmt::format("{}: builds, boards, hosts or settings differ; {}", machine.name,
                   mixed == 0 ? "each setting is of one of them, so no ratio includes that difference"
                              : "the ratios of " + plural(mixed, "setting") + " include that difference"));
 }
@@ -139,9 +140,9 @@ std::vector<std::string> details_of(const Environment& env) {
 
 Section environment_section(const ReportInput& input) {
   Section section{"Environment", {}, {}, {}};
-  for (const Part& part : input.parts) {
-    add_environments(section, part);
-    add_telemetry(section, part);
+  for (const MachineRecords& machine : input.machines) {
+    add_environments(section, machine);
+    add_telemetry(section, machine);
   }
   return section;
 }
@@ -149,12 +150,12 @@ Section environment_section(const ReportInput& input) {
 /// What the columns mean, and the denominators and conventions that the records name.
 Section legend_section(const ReportInput& input) {
   Distinct legends, conventions;
-  for (const Part& part : input.parts) {
-    const bool judged = !part.studies.empty();  // the section on convergence says then what its losses are
+  for (const MachineRecords& machine : input.machines) {
+    const bool judged = !machine.studies.empty();  // the section on convergence says then what its losses are
     for (const Column& column : report_columns())
-      if (*column.legend && worth_showing(column, part) && !(judged && column.topic == Topic::loss))
-        legends.add(fmt::format("{}: {}", title_of(column, part.rank), column.legend));
-    for (const LocatedRecord* located : part.records) {
+      if (*column.legend && worth_showing(column, machine) && !(judged && column.topic == Topic::loss))
+        legends.add(fmt::format("{}: {}", title_of(column, machine.rank), column.legend));
+    for (const LocatedRecord* located : machine.records) {
       const Record& record = located->record;
       if (!record.metrics) continue;
       if (record.flops && record.metrics->tflops_per_gpu)

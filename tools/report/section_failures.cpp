@@ -16,25 +16,25 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 /// The fields that tell a row from the others: "rowwise, seq 4096".
-std::string name_of_row(const Part& part, const Row& row, bool several_machines) {
+std::string name_of_row(const MachineRecords& machine, const Row& row, bool several_machines) {
   Distinct names;
   names.add(label_of(row));
-  const bool one_model = part.analysis.constants.contains("model");
+  const bool one_model = machine.analysis.constants.contains("model");
   names.add(
-      setting_of(part, row, one_model ? std::vector<std::string>{"model"} : std::vector<std::string>{}));
-  if (several_machines) names.add("on " + part.machine);
+      setting_of(machine, row, one_model ? std::vector<std::string>{"model"} : std::vector<std::string>{}));
+  if (several_machines) names.add("on " + machine.name);
   return names.joined();
 }
 
 /// How many values each field has that parts the rows.
-std::map<std::string, std::size_t> counts_of_values(const Part& part) {
-  std::vector<std::string> keys = part.analysis.group_keys;
+std::map<std::string, std::size_t> counts_of_values(const MachineRecords& machine) {
+  std::vector<std::string> keys = machine.analysis.group_keys;
   keys.push_back("recipe");
-  keys.insert(keys.end(), part.analysis.row_keys.begin(), part.analysis.row_keys.end());
+  keys.insert(keys.end(), machine.analysis.row_keys.begin(), machine.analysis.row_keys.end());
   std::map<std::string, std::size_t> counts;
   for (const std::string& key : keys) {
     Distinct all;
-    for (const Group& group : part.analysis.groups)
+    for (const Group& group : machine.analysis.groups)
       for (const Row& row : group.rows) all.add(text_of(row, key));
     counts[key] = all.texts.size();
   }
@@ -97,9 +97,9 @@ const char* what_to_try(Status status) {
 Section failures_section(const ReportInput& input) {
   Section section{"Failed cases (in no ratio)", {}, {}, {}};
   std::set<Status> statuses;
-  const auto add = [&](const Part& part, const Row& row, const Record& record) {
+  const auto add = [&](const MachineRecords& machine, const Row& row, const Record& record) {
     std::string line =
-        fmt::format("{}: {}", name_of(row.status), name_of_row(part, row, input.several_machines()));
+        fmt::format("{}: {}", name_of(row.status), name_of_row(machine, row, input.several_machines()));
     if (row.members.size() > 1) line += ", seed " + field_text(record.case_fields.value("seed", Json()));
     line += ": " + record.error.value_or("no reason recorded");
     if (row.status == Status::oom && record.memory && record.memory->predicted)
@@ -109,12 +109,12 @@ Section failures_section(const ReportInput& input) {
       line += fmt::format(", the GPU has {}", bytes_text(static_cast<double>(*record.env.gpu->memory)));
     section.lines.push_back(line);
   };
-  for (const Part& part : input.parts)
-    for (const Group& group : part.analysis.groups)
+  for (const MachineRecords& machine : input.machines)
+    for (const Group& group : machine.analysis.groups)
       for (const Row& row : group.rows) {
         if (row.status == Status::ok) continue;
         statuses.insert(row.status);
-        for (const LocatedRecord* member : row.members) add(part, row, member->record);
+        for (const LocatedRecord* member : row.members) add(machine, row, member->record);
       }
   for (Status status : statuses)
     section.notes.push_back(fmt::format("against {}, try: {}", name_of(status), what_to_try(status)));
@@ -124,9 +124,9 @@ Section failures_section(const ReportInput& input) {
 /// Which recipes were emulated, by reason.
 Section emulated_section(const ReportInput& input) {
   Section section{"Emulated recipes (losses only, no speed)", {}, {}, {}};
-  for (const Part& part : input.parts) {
+  for (const MachineRecords& machine : input.machines) {
     std::map<std::string, Distinct> recipes_by_reason;
-    for (const Group& group : part.analysis.groups)
+    for (const Group& group : machine.analysis.groups)
       for (const Row& row : group.rows) {
         if (row.status != Status::ok || row.path != ExecutionPath::emulated) continue;
         const Support& support = *row.record().support;
@@ -136,23 +136,23 @@ Section emulated_section(const ReportInput& input) {
       }
     for (const auto& [reason, recipes] : recipes_by_reason)
       section.lines.push_back(fmt::format("{}{}: {}", recipes.joined(),
-                                          input.several_machines() ? " on " + part.machine : "", reason));
+                                          input.several_machines() ? " on " + machine.name : "", reason));
   }
   return section;
 }
 
 /// Each warning with the settings of its cases, as far as they are not those of every case.
 Section warnings_section(const ReportInput& input) {
-  Section section{"Warnings", input.works.notes(), {}, {}};
+  Section section{"Warnings", input.workloads.notes(), {}, {}};
   bool rounded_away = false;
-  for (const Part& part : input.parts) {
+  for (const MachineRecords& machine : input.machines) {
     struct Cases {
       std::size_t count = 0;
       std::vector<const Row*> rows;
     };
     std::vector<std::pair<std::string, Cases>> warnings;
     std::unordered_map<std::string, std::size_t> places;  // by text
-    for (const Group& group : part.analysis.groups)
+    for (const Group& group : machine.analysis.groups)
       for (const Row& row : group.rows)
         for (const LocatedRecord* member : row.members)
           for (const std::string& text : warnings_of(row, member->record)) {
@@ -164,18 +164,18 @@ Section warnings_section(const ReportInput& input) {
             const bool unchanged = text.find("did not change in the first step") != std::string::npos;
             rounded_away = rounded_away || (unchanged && has_narrow_master(row));
           }
-    const auto counts = counts_of_values(part);
+    const auto counts = counts_of_values(machine);
     const auto values = [&](const Cases& cases, const std::string& key) {
       return values_of(cases.rows, key, counts.at(key));
     };
     for (const auto& [text, cases] : warnings) {
       Distinct where;
-      for (const std::string& key : part.analysis.group_keys) where.add(values(cases, key));
+      for (const std::string& key : machine.analysis.group_keys) where.add(values(cases, key));
       where.add(values(cases, "recipe"));
-      for (const std::string& key : part.analysis.row_keys) where.add(values(cases, key));
+      for (const std::string& key : machine.analysis.row_keys) where.add(values(cases, key));
       section.lines.push_back(fmt::format("{} of {}{}{}: {}", cases.count,
-                                          plural(part.records.size(), "case"),
-                                          input.several_machines() ? " on " + part.machine : "",
+                                          plural(machine.records.size(), "case"),
+                                          input.several_machines() ? " on " + machine.name : "",
                                           where.texts.empty() ? "" : " (" + where.joined() + ")", text));
     }
   }

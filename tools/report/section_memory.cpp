@@ -77,9 +77,9 @@ Unit unit_of(const std::vector<const Row*>& rows) {
   return static_cast<double>(highest) >= kGiB ? Unit{} : Unit{"MiB", 1 << 20};
 }
 
-std::vector<Figure> figures_of(const Part& part) {
+std::vector<Figure> figures_of(const MachineRecords& machine) {
   std::vector<Figure> figures;
-  for (const Group* group : typical_groups(part)) {
+  for (const Group* group : typical_groups(machine)) {
     std::vector<std::string> labels, titles;
     std::vector<std::vector<double>> values, predicted, measured;
     const std::vector<const Row*> rows = rows_with_memory(*group);
@@ -99,10 +99,10 @@ std::vector<Figure> figures_of(const Part& part) {
     }
     if (labels.empty() || predicted.empty()) continue;
     for (const Segment& segment : kSegments) titles.push_back(segment.title);
-    const std::string setting = setting_of(part, group->rows.front());
+    const std::string setting = setting_of(machine, group->rows.front());
     figures.push_back(
-        {file_name(fmt::format("memory {} {}", part.machine, setting)), "memory",
-         figure_heading(part, setting),
+        {file_name(fmt::format("memory {} {}", machine.name, setting)), "memory",
+         figure_heading(machine, setting),
          "Memory by segment, each at its own highest, so a bar may be longer than the peak, the most that is alive "
          "at one time. The marks are the peak.",
          plot_text("unit", unit.name) + plot_bars(labels, titles, values) +
@@ -113,11 +113,11 @@ std::vector<Figure> figures_of(const Part& part) {
 
 }  // namespace
 
-Section memory_section(const ReportInput& input, const Part& part) {
-  Section section{title_on(input, part, "Memory by segment"), {}, {}, {}, {}, true};
+Section memory_section(const ReportInput& input, const MachineRecords& machine) {
+  Section section{title_on(input, machine, "Memory by segment"), {}, {}, {}, {}, true};
   std::vector<const Row*> rows;
   std::vector<std::size_t> starts;
-  for (const Group& group : part.analysis.groups) {
+  for (const Group& group : machine.analysis.groups) {
     const auto some = rows_with_memory(group);
     if (!rows.empty() && !some.empty()) starts.push_back(rows.size());
     rows.insert(rows.end(), some.begin(), some.end());
@@ -132,7 +132,7 @@ Section memory_section(const ReportInput& input, const Part& part) {
                  (memory.predicted && amount((*memory.predicted).*segment.bytes, unit) != "0");
         }))
       shown.push_back(&segment);
-  RowTable result(part);
+  RowTable result(machine);
   const auto add_column = [&](const std::string& title) {
     result.table.columns.push_back({fmt::format("{} ({})", title, unit.name)});
   };
@@ -152,7 +152,7 @@ Section memory_section(const ReportInput& input, const Part& part) {
   }
   result.table.group_starts = starts;
   result.move_to(section);
-  section.figures = figures_of(part);
+  section.figures = figures_of(machine);
   section.notes = {
       "Segments are measured, each at its own highest, on the rank that needs most; in brackets the "
       "prediction, where it differs by more than 0.1% of the peak. The peak is the most that is alive at "

@@ -21,7 +21,7 @@ using Json = nlohmann::ordered_json;
 constexpr double kSameSize = 1.3;
 
 struct Case {
-  const Part* part = nullptr;
+  const MachineRecords* machine = nullptr;
   const Row* row = nullptr;
   std::optional<double> billions{};  ///< of parameters, as the model's name says
 };
@@ -73,13 +73,13 @@ using CasesByRecipe = std::map<std::string, std::vector<Case>>;
 CasesByRecipe cases_by_recipe(const ReportInput& input) {
   CasesByRecipe cases;
   std::map<std::string, std::optional<double>> sizes;
-  for (const Part& part : input.parts)
-    for (const Group& group : part.analysis.groups)
+  for (const MachineRecords& machine : input.machines)
+    for (const Group& group : machine.analysis.groups)
       for (const Row& row : group.rows) {
         if (row.status != Status::ok) continue;
         const auto [size, is_new] = sizes.try_emplace(text_of(row, "model"));
         if (is_new) size->second = billions(size->first);
-        cases[recipe_of(row)].push_back({&part, &row, size->second});
+        cases[recipe_of(row)].push_back({&machine, &row, size->second});
       }
   return cases;
 }
@@ -120,7 +120,7 @@ std::string differences(const Json& source, const Json& claim, const Case& ours)
       texts.add(fmt::format("{} {}, here {}", what, theirs, mine));
   };
   add("hardware", claim.contains("hardware") ? string_at(claim, "hardware") : string_at(source, "hardware"),
-      ours.part->machine);
+      ours.machine->name);
   add("model", string_at(claim, "model"), text_of(row, "model"));
   add("GPUs", string_at(claim, "gpus"), text_of(row, "gpus"));
   add("seq", string_at(claim, "seq"), text_of(row, "seq"));
@@ -182,17 +182,17 @@ class PublishedTable {
       const RecipeConvergence* judged = nullptr;
       Row nearest_row;
       Rank best;
-      for (const Part& part : input_.parts)
-        for (const Study& study : part.studies)
+      for (const MachineRecords& machine : input_.machines)
+        for (const Study& study : machine.studies)
           for (const RecipeConvergence& recipe : study.recipes) {
             const Row row = row_of(recipe);
             if (recipe_of(row) != string_at(claim, "recipe") || !recipe.verdict) continue;
-            const Rank its_rank = rank(claim, {&part, &row, billions(text_of(row, "model"))});
+            const Rank its_rank = rank(claim, {&machine, &row, billions(text_of(row, "model"))});
             if (judged && its_rank >= best) continue;
             best = its_rank;
             judged = &recipe;
             nearest_row = row;
-            ours = {&part, &nearest_row, {}};
+            ours = {&machine, &nearest_row, {}};
           }
       if (!judged) {
         leave_out(claim);
@@ -222,7 +222,7 @@ class PublishedTable {
     sources.add(fmt::format("{}: {}{}", string_at(source, "name"), string_at(source, "title"),
                             caveat.empty() ? "" : ". " + caveat));
     Distinct setting;
-    setting.add(setting_of(*ours.part, *ours.row));
+    setting.add(setting_of(*ours.machine, *ours.row));
     for (const std::string& modifier : modifiers_of(ours.row->fields)) setting.add(modifier);
     table.rows.push_back({string_at(source, "name"), figure, string_at(claim, "recipe"), theirs, mine,
                           setting.joined(), differences(source, claim, ours)});

@@ -27,8 +27,8 @@ struct Line {
 using Work = std::pair<std::string, std::string>;  ///< a recipe and its setting
 
 /// One GPU needs no strategy and gathers nothing, so its case may have been run under any.
-Work work_on_one_gpu(const Part& part, const Row& row) {
-  return {text_of(row, "recipe"), setting_of(part, row, {"gpus", "parallel", "shard_group", "gather"})};
+Work work_on_one_gpu(const MachineRecords& machine, const Row& row) {
+  return {text_of(row, "recipe"), setting_of(machine, row, {"gpus", "parallel", "shard_group", "gather"})};
 }
 
 /// Rows on one GPU that ran the same work, by their strategy: the first of them, and of each strategy the last.
@@ -37,26 +37,26 @@ struct SingleRows {
   std::map<std::string, const Row*> last{};
 };
 
-std::vector<Line> lines_of(const Part& part) {
+std::vector<Line> lines_of(const MachineRecords& machine) {
   std::vector<const Row*> several;
   std::map<Work, SingleRows> singles;
-  for (const Group& group : part.analysis.groups)
+  for (const Group& group : machine.analysis.groups)
     for (const Row& row : group.rows) {
       if (!row.comparable() || !row.tokens_per_s) continue;
       if (gpus_of(row) > 1) several.push_back(&row);
       if (gpus_of(row) != 1 || text_of(row, "gather") == "fp8") continue;
-      SingleRows& some = singles[work_on_one_gpu(part, row)];
+      SingleRows& some = singles[work_on_one_gpu(machine, row)];
       if (!some.first) some.first = &row;
       some.last[text_of(row, "parallel")] = &row;
     }
   std::vector<Line> lines;
   std::map<Work, std::size_t> places;
   for (const Row* row : several) {
-    const std::string setting = setting_of(part, *row, {"gpus"}), recipe = label_of(*row);
+    const std::string setting = setting_of(machine, *row, {"gpus"}), recipe = label_of(*row);
     const auto [place, is_new] = places.try_emplace({recipe, setting}, lines.size());
     if (is_new) {
       Line& line = lines.emplace_back(Line{setting, recipe, {}, nullptr});
-      if (const auto some = singles.find(work_on_one_gpu(part, *row)); some != singles.end()) {
+      if (const auto some = singles.find(work_on_one_gpu(machine, *row)); some != singles.end()) {
         const auto same = some->second.last.find(text_of(*row, "parallel"));
         line.single = same != some->second.last.end() ? same->second : some->second.first;
         line.rows.push_back(line.single);
@@ -81,8 +81,8 @@ std::optional<double> efficiency(const Line& line, const Row& row) {
 /// The measured one-GPU steps of a part, by recipe and precision.
 class SingleSteps {
  public:
-  explicit SingleSteps(const Part& part) : part_(part) {
-    for (const Group& group : part.analysis.groups)
+  explicit SingleSteps(const MachineRecords& machine) : machine_(machine) {
+    for (const Group& group : machine.analysis.groups)
       for (const Row& row : group.rows)
         if (row.comparable() && gpus_of(row) == 1) rows_[precision_of(row)].push_back(&row);
   }
@@ -105,11 +105,12 @@ class SingleSteps {
 
  private:
   Work precision_of(const Row& row) const {
-    return {text_of(row, "recipe"),
-            setting_of(part_, row, {"model", "seq", "batch", "gpus", "parallel", "shard_group", "gather"})};
+    return {
+        text_of(row, "recipe"),
+        setting_of(machine_, row, {"model", "seq", "batch", "gpus", "parallel", "shard_group", "gather"})};
   }
 
-  const Part& part_;
+  const MachineRecords& machine_;
   std::map<Work, std::vector<const Row*>> rows_;
 };
 
@@ -144,7 +145,8 @@ void add_step(std::vector<std::string>& cells, const SingleSteps& steps, const L
                       : "-");
 }
 
-std::vector<Figure> figures_of(const ReportInput& input, const Part& part, const std::vector<Line>& lines) {
+std::vector<Figure> figures_of(const ReportInput& input, const MachineRecords& machine,
+                               const std::vector<Line>& lines) {
   std::map<std::string, std::vector<Series>> by_setting;
   std::map<std::string, std::set<double>> counts;
   for (const Line& line : lines) {
@@ -166,8 +168,8 @@ std::vector<Figure> figures_of(const ReportInput& input, const Part& part, const
     for (double count : some) ticks += fmt::format("{:.0f} ", count);
     const Axis axis = axis_of(series);
     figures.push_back(
-        {file_name(fmt::format("scaling {} {}", part.machine, setting)), "scaling",
-         figure_heading(part, setting),
+        {file_name(fmt::format("scaling {} {}", machine.name, setting)), "scaling",
+         figure_heading(machine, setting),
          "Tokens/s per GPU against the number of GPUs, by recipe. Thin and dotted: the rate with the fewest "
          "GPUs, on which a line stays that loses nothing." +
              axis.remark(),
@@ -179,7 +181,7 @@ std::vector<Figure> figures_of(const ReportInput& input, const Part& part, const
 
 /// For each setting what is fastest over bf16 where the most GPUs are: "llama3.1-8b, seq 4096, parallel fsdp, 4
 /// GPUs: 1.39x over bf16 with tensorwise + gather fp8; efficiency 105.5%, bf16's 97.1%".
-std::vector<std::string> highlights_of(const Part& part, const std::vector<Line>& lines) {
+std::vector<std::string> highlights_of(const MachineRecords& machine, const std::vector<Line>& lines) {
   struct Best {
     const Line* line;
     const Row* row;
@@ -189,7 +191,7 @@ std::vector<std::string> highlights_of(const Part& part, const std::vector<Line>
   for (const Line& line : lines)
     for (const Row* row : line.rows) {
       if (!row->speedup || gpus_of(*row) <= 1) continue;
-      const std::string setting = setting_of(part, *row);
+      const std::string setting = setting_of(machine, *row);
       const auto share = efficiency(line, *row);
       if (row->is_bf16() && share) bf16.emplace(setting, fmt::format("{:.1f}%", 100 * *share));
       if (row->is_bf16()) continue;
@@ -203,11 +205,11 @@ std::vector<std::string> highlights_of(const Part& part, const std::vector<Line>
   std::vector<std::string> texts;
   for (const auto& [setting, one] : best) {
     std::string text = fmt::format("{}, {}: {:.2f}x over bf16 with {}", setting,
-                                   plural(static_cast<std::size_t>(gpus_of(*one.row)), part.rank),
+                                   plural(static_cast<std::size_t>(gpus_of(*one.row)), machine.rank),
                                    *one.row->speedup, one.line->recipe);
     if (const auto share = efficiency(*one.line, *one.row)) {
       text += fmt::format("; efficiency {:.1f}%", 100 * *share);
-      if (const auto theirs = bf16.find(setting_of(part, *one.row)); theirs != bf16.end())
+      if (const auto theirs = bf16.find(setting_of(machine, *one.row)); theirs != bf16.end())
         text += ", bf16's " + theirs->second;
     }
     texts.push_back(text);
@@ -217,7 +219,7 @@ std::vector<std::string> highlights_of(const Part& part, const std::vector<Line>
 
 /// "Bus bandwidth of all_gather on 4 GPUs: 310 to 325 GB/s", over the cases with buffers large enough to show
 /// it.
-std::vector<std::string> bus_bandwidths_of(const Part& part, const std::vector<Line>& lines) {
+std::vector<std::string> bus_bandwidths_of(const MachineRecords& machine, const std::vector<Line>& lines) {
   constexpr double kLargeBuffer = 16e6;
   std::map<std::pair<std::string, double>, std::pair<double, double>> ranges;
   for (const Line& line : lines)
@@ -235,27 +237,27 @@ std::vector<std::string> bus_bandwidths_of(const Part& part, const std::vector<L
   std::vector<std::string> texts;
   for (const auto& [key, range] : ranges)
     texts.push_back(fmt::format("Bus bandwidth of {} on {}: {:.0f} to {:.0f} GB/s.", key.first,
-                                plural(static_cast<std::size_t>(key.second), part.rank), range.first,
+                                plural(static_cast<std::size_t>(key.second), machine.rank), range.first,
                                 range.second));
   return texts;
 }
 
 }  // namespace
 
-Section scaling_section(const ReportInput& input, const Part& part) {
-  Section section{title_on(input, part, "Scaling over GPUs"), {}, {}, {}};
-  const std::vector<Line> lines = lines_of(part);
+Section scaling_section(const ReportInput& input, const MachineRecords& machine) {
+  Section section{title_on(input, machine, "Scaling over GPUs"), {}, {}, {}};
+  const std::vector<Line> lines = lines_of(machine);
   if (lines.empty()) return section;
-  section.lines = highlights_of(part, lines);
-  RowTable result(part);
-  const std::string per_rank = fmt::format(" per {}", part.rank), predicted = "predicted step (ms)",
+  section.lines = highlights_of(machine, lines);
+  RowTable result(machine);
+  const std::string per_rank = fmt::format(" per {}", machine.rank), predicted = "predicted step (ms)",
                     speedup = "speed-up over bf16", exposed = "exposed communication (ms)";
   for (const std::string& title :
-       {fmt::format("tokens/s, all {}s", part.rank), "tokens/s" + per_rank, std::string("efficiency"),
+       {fmt::format("tokens/s, all {}s", machine.rank), "tokens/s" + per_rank, std::string("efficiency"),
         speedup, "peak memory" + per_rank, std::string("step (ms)"), predicted, "sent" + per_rank,
         std::string("communication alone (ms)"), exposed})
     result.table.columns.push_back({title});
-  const SingleSteps steps(part);
+  const SingleSteps steps(machine);
   for (const Line& line : lines) {
     if (!result.table.rows.empty()) result.table.group_starts.push_back(result.table.rows.size());
     for (const Row* row : line.rows) {
@@ -271,7 +273,7 @@ Section scaling_section(const ReportInput& input, const Part& part) {
       add_step(cells, steps, line, *row);
     }
   }
-  section.figures = figures_of(input, part, lines);
+  section.figures = figures_of(input, machine, lines);
   const auto explain = [&](const std::string& title, const std::string& note) {
     if (says_something(result.table, title)) section.notes.push_back(note);
   };
@@ -279,15 +281,15 @@ Section scaling_section(const ReportInput& input, const Part& part) {
       "efficiency",
       fmt::format("Efficiency: tokens/s per {0} over the tokens/s of one {0} with the same recipe, model, "
                   "sequence length and batch per {0}.",
-                  part.rank));
-  explain(speedup, fmt::format("Speed-up: over bf16 on the same number of {}s.", part.rank));
+                  machine.rank));
+  explain(speedup, fmt::format("Speed-up: over bf16 on the same number of {}s.", machine.rank));
   explain(
       predicted,
       fmt::format(
           "Predicted on one {}: the FLOPs and bytes of the step's ops, as the dry run counts them, "
           "at the rates that these ops reach in the recipe's other cases on one, and the gap that those have "
           "between two ops.",
-          part.rank));
+          machine.rank));
   explain(
       predicted,
       fmt::format("Predicted on several: the measured step of one, its optimizer shared by the ranks of a "
@@ -296,7 +298,7 @@ Section scaling_section(const ReportInput& input, const Part& part) {
                   kHiddenCost));
   explain(exposed, "Exposed communication: the part of it that no compute hides, in the profiled step.");
   result.move_to(section);
-  for (const std::string& bandwidth : bus_bandwidths_of(part, lines)) section.notes.push_back(bandwidth);
+  for (const std::string& bandwidth : bus_bandwidths_of(machine, lines)) section.notes.push_back(bandwidth);
   return section;
 }
 

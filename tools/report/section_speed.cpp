@@ -16,17 +16,17 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 /// What all cases of a part have in common: "All cases: status ok, model tiny, seq 128 tokens".
-std::string constants_text(const Part& part) {
+std::string constants_text(const MachineRecords& machine) {
   Distinct constants;
-  if (part.all_ok) constants.add("status ok");
-  for (const auto& item : part.analysis.constants.items()) {
+  if (machine.all_ok) constants.add("status ok");
+  for (const auto& item : machine.analysis.constants.items()) {
     const std::string value = field_text(item.value()), unit = case_unit(item.key());
     if (item.key() == "machine" || item.key() == "power_limit" || item.key() == "cublaslt" ||
         item.key() == "threads" || value.empty())
       continue;  // Where it ran stands under Environment.
     constants.add(fmt::format("{} {}{}{}", item.key(), value, unit.empty() ? "" : " ", unit));
   }
-  return (part.records.size() == 1 ? "The case: " : "All cases: ") + constants.joined();
+  return (machine.records.size() == 1 ? "The case: " : "All cases: ") + constants.joined();
 }
 
 /// Rows that a figure against sequence length may connect: equal in all but recipe and sequence length.
@@ -35,11 +35,11 @@ struct Panel {
   std::vector<const Row*> rows;
 };
 
-std::vector<Panel> panels_of(const Part& part) {
+std::vector<Panel> panels_of(const MachineRecords& machine) {
   std::vector<Panel> panels;
   std::unordered_map<std::string, std::size_t> places;  // by setting
-  for (const Group& group : part.analysis.groups) {
-    const std::string setting = setting_of(part, group.rows.front(), {"seq"});
+  for (const Group& group : machine.analysis.groups) {
+    const std::string setting = setting_of(machine, group.rows.front(), {"seq"});
     const auto [place, is_new] = places.try_emplace(setting, panels.size());
     if (is_new) panels.push_back({setting, {}});
     for (const Row& row : group.rows)
@@ -50,9 +50,9 @@ std::vector<Panel> panels_of(const Part& part) {
 }
 
 /// The dense BF16 peak of a part, if all its records agree on one.
-std::optional<double> one_peak(const Part& part) {
+std::optional<double> one_peak(const MachineRecords& machine) {
   std::set<double> peaks;
-  for (const LocatedRecord* located : part.records) {
+  for (const LocatedRecord* located : machine.records) {
     const auto& metrics = located->record.metrics;
     if (metrics && metrics->mfu_bf16 && metrics->peaks && metrics->peaks->bf16_tflops)
       peaks.insert(*metrics->peaks->bf16_tflops);
@@ -76,10 +76,10 @@ std::vector<Series> curves(const ReportInput& input, const Panel& panel, std::op
   return series;
 }
 
-std::vector<Figure> figures_of(const ReportInput& input, const Part& part) {
+std::vector<Figure> figures_of(const ReportInput& input, const MachineRecords& machine) {
   std::vector<Figure> figures;
-  const auto peak = one_peak(part);
-  for (const Panel& panel : panels_of(part)) {
+  const auto peak = one_peak(machine);
+  for (const Panel& panel : panels_of(machine)) {
     std::set<double> lengths;
     for (const Row* row : panel.rows) lengths.insert(*number_of(*row, "seq"));
     if (lengths.size() < 2) continue;
@@ -92,15 +92,16 @@ std::vector<Figure> figures_of(const ReportInput& input, const Part& part) {
       const std::vector<Series> series = curves(input, panel, value);
       if (series.empty()) return;
       const Axis vertical = axis_of(series);
-      figures.push_back({file_name(fmt::format("{} {} {}", script, part.machine, panel.setting)), script,
-                         figure_heading(part, panel.setting), what + vertical.remark(),
+      figures.push_back({file_name(fmt::format("{} {} {}", script, machine.name, panel.setting)), script,
+                         figure_heading(machine, panel.setting), what + vertical.remark(),
                          axis + vertical.plot() + more + plot_series(series)});
     };
     add("tflops",
-        fmt::format("Model TFLOP/s per {} against sequence length, by recipe.{}", part.rank,
+        fmt::format("Model TFLOP/s per {} against sequence length, by recipe.{}", machine.rank,
                     peak ? fmt::format(" MFU: of {:g} TFLOP/s, dense BF16.", *peak) : ""),
         &Row::tflops_per_gpu, peak ? plot_number("peak", *peak) : "");
-    add("tokens", fmt::format("Tokens/s of all {}s together against sequence length, by recipe.", part.rank),
+    add("tokens",
+        fmt::format("Tokens/s of all {}s together against sequence length, by recipe.", machine.rank),
         &Row::tokens_per_s, "");
   }
   return figures;
@@ -114,18 +115,18 @@ std::string range_text(const std::vector<double>& values, const char* unit) {
 }
 
 /// The denominators of the percentages.
-std::vector<std::string> denominators(const Part& part) {
+std::vector<std::string> denominators(const MachineRecords& machine) {
   Distinct lines;
   std::vector<double> bf16, fp8, copy;
-  for (const LocatedRecord* located : part.records) {
+  for (const LocatedRecord* located : machine.records) {
     const Record& record = located->record;
     if (!record.metrics || !record.metrics->peaks) continue;
-    const Peaks& peaks = *record.metrics->peaks;
+    const DeviceRates& peaks = *record.metrics->peaks;
     if (record.metrics->mfu_bf16 && peaks.bf16_tflops)
-      lines.add(fmt::format("MFU bf16 of {}: {:g} TFLOP/s ({})", part.machine, *peaks.bf16_tflops,
+      lines.add(fmt::format("MFU bf16 of {}: {:g} TFLOP/s ({})", machine.name, *peaks.bf16_tflops,
                             peaks.source.value_or("source unknown")));
     if (record.metrics->sol && peaks.bf16_tflops && peaks.fp8_tflops && peaks.memory_gb_per_s)
-      lines.add(fmt::format("SOL of {}: {:g} TFLOP/s in BF16, {:g} in FP8, {:g} GB/s ({})", part.machine,
+      lines.add(fmt::format("SOL of {}: {:g} TFLOP/s in BF16, {:g} in FP8, {:g} GB/s ({})", machine.name,
                             *peaks.bf16_tflops, *peaks.fp8_tflops, *peaks.memory_gb_per_s,
                             peaks.source.value_or("source unknown")));
     if (!record.metrics->mfu_measured) continue;
@@ -141,16 +142,16 @@ std::vector<std::string> denominators(const Part& part) {
     lines.add(fmt::format(
         "SOL measured of {}: the best of what its cases measured, each in its own run: {}. A record's mfu_measured is "
         "against its own run's alone, so two records' are no comparison",
-        part.machine, measured.joined()));
+        machine.name, measured.joined()));
   return lines.texts;
 }
 
 }  // namespace
 
-bool worth_showing(const Column& column, const Part& part) {
+bool worth_showing(const Column& column, const MachineRecords& machine) {
   if (column.topic == Topic::none) return false;
-  if (std::string(column.key) == kStatusKey && part.all_ok) return false;  // the header says it
-  for (const Group& group : part.analysis.groups)
+  if (std::string(column.key) == kStatusKey && machine.all_ok) return false;  // the header says it
+  for (const Group& group : machine.analysis.groups)
     for (const Row& row : group.rows) {
       if (column.relative && row.is_bf16()) continue;
       const std::string text = column.text(row);
@@ -159,17 +160,17 @@ bool worth_showing(const Column& column, const Part& part) {
   return false;
 }
 
-void add_table(Section& section, const Part& part, Topic topic) {
-  RowTable result(part);
+void add_table(Section& section, const MachineRecords& machine, Topic topic) {
+  RowTable result(machine);
   std::vector<const Column*> columns;
   for (const Column& column : report_columns())
-    if ((column.topic == topic || column.topic == Topic::all) && worth_showing(column, part)) {
+    if ((column.topic == topic || column.topic == Topic::all) && worth_showing(column, machine)) {
       columns.push_back(&column);
-      result.table.columns.push_back({title_of(column, part.rank), column.left});
+      result.table.columns.push_back({title_of(column, machine.rank), column.left});
     }
-  const bool several = topic == Topic::speed && part.environments.size() > 1;
+  const bool several = topic == Topic::speed && machine.environments.size() > 1;
   if (several) result.table.columns.push_back({"made in", true});
-  const auto& groups = part.analysis.groups;
+  const auto& groups = machine.analysis.groups;
   const bool blocks =
       std::any_of(groups.begin(), groups.end(), [](const Group& group) { return group.rows.size() > 1; });
   for (const Group& group : groups) {
@@ -183,17 +184,17 @@ void add_table(Section& section, const Part& part, Topic topic) {
       if (!several) continue;
       Distinct environments;
       for (const LocatedRecord* member : row.members)
-        environments.add(name_of_environment(part.environment_of.at(member)));
+        environments.add(name_of_environment(machine.environment_of.at(member)));
       line.push_back(environments.joined());
     }
   }
   result.move_to(section);
 }
 
-Section speed_section(const ReportInput& input, const Part& part) {
-  Section section{title_on(input, part, "Results"), {constants_text(part)}, {}, denominators(part)};
-  add_table(section, part, Topic::speed);
-  section.figures = figures_of(input, part);
+Section speed_section(const ReportInput& input, const MachineRecords& machine) {
+  Section section{title_on(input, machine, "Results"), {constants_text(machine)}, {}, denominators(machine)};
+  add_table(section, machine, Topic::speed);
+  section.figures = figures_of(input, machine);
   return section;
 }
 

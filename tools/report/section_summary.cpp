@@ -12,7 +12,7 @@ namespace precbench {
 namespace {
 
 struct Best {
-  const Part* part = nullptr;
+  const MachineRecords* machine = nullptr;
   const Row* row = nullptr;
 };
 
@@ -39,8 +39,8 @@ Verdicts verdicts_of(const ReportInput& input) {
     }
     return 5;
   };
-  for (const Part& part : input.parts)
-    for (const Study& study : part.studies)
+  for (const MachineRecords& machine : input.machines)
+    for (const Study& study : machine.studies)
       for (const RecipeConvergence& recipe : study.recipes) {
         if (recipe.is_bf16 || !recipe.verdict) continue;
         const Row row = row_of(recipe);
@@ -59,21 +59,21 @@ bool is_good(ConvergenceVerdict verdict) {
 /// model was judged, only recipes that passed.
 std::vector<Best> fastest(const ReportInput& input, const Verdicts& verdicts) {
   std::vector<Best> best;
-  std::map<std::pair<const Part*, std::string>, std::size_t> places;  // by part and model
+  std::map<std::pair<const MachineRecords*, std::string>, std::size_t> places;  // by part and model
   const auto judged = [&](const std::string& model) {
     const auto first = verdicts.lower_bound({model, ""});
     return first != verdicts.end() && first->first.first == model;
   };
-  for (const Part& part : input.parts)
-    for (const Group& group : part.analysis.groups)
+  for (const MachineRecords& machine : input.machines)
+    for (const Group& group : machine.analysis.groups)
       for (const Row& row : group.rows) {
         if (!row.speedup || row.is_bf16()) continue;
         const std::string model = text_of(row, "model");
         const auto verdict = verdicts.find({model, label_of(row)});
         if (judged(model) && (verdict == verdicts.end() || !is_good(verdict->second))) continue;
-        const auto [place, is_new] = places.try_emplace({&part, model}, best.size());
+        const auto [place, is_new] = places.try_emplace({&machine, model}, best.size());
         if (is_new)
-          best.push_back({&part, &row});
+          best.push_back({&machine, &row});
         else if (*row.speedup > *best[place->second].row->speedup)
           best[place->second].row = &row;
       }
@@ -81,11 +81,11 @@ std::vector<Best> fastest(const ReportInput& input, const Verdicts& verdicts) {
 }
 
 std::string coverage(const ReportInput& input) {
-  Distinct models, machines;
+  Distinct models, names;
   std::size_t emulated = 0, failed = 0;
-  for (const Part& part : input.parts) {
-    machines.add(part.machine);
-    for (const Group& group : part.analysis.groups)
+  for (const MachineRecords& machine : input.machines) {
+    names.add(machine.name);
+    for (const Group& group : machine.analysis.groups)
       for (const Row& row : group.rows) {
         models.add(text_of(row, "model"));
         if (row.status != Status::ok)
@@ -95,7 +95,7 @@ std::string coverage(const ReportInput& input) {
       }
   }
   std::string text = fmt::format("{} of {} on {}", plural(input.set.records.size(), "case"), models.joined(),
-                                 machines.joined());
+                                 names.joined());
   if (emulated > 0) text += fmt::format(", {} of them emulated (losses only, no speed)", emulated);
   return text + (failed > 0 ? fmt::format(", {} failed.", failed) : ", none failed.");
 }
@@ -105,11 +105,11 @@ std::string speed(const ReportInput& input, const Verdicts& verdicts) {
   for (const Best& best : fastest(input, verdicts)) {
     const Row& row = *best.row;
     std::string text = fmt::format("{} {:.2f}x with {} ({}", text_of(row, "model"), *row.speedup,
-                                   label_of(row), setting_of(*best.part, row, {"model"}));
+                                   label_of(row), setting_of(*best.machine, row, {"model"}));
     if (text.back() != '(') text += "; ";
     text += fmt::format("{} tokens/s", rate_text(*row.tokens_per_s));
     if (row.memory_ratio) text += fmt::format(", {:.2f}x its memory", *row.memory_ratio);
-    texts.add(text + (input.several_machines() ? ", on " + best.part->machine + ")" : ")"));
+    texts.add(text + (input.several_machines() ? ", on " + best.machine->name + ")" : ")"));
   }
   if (texts.texts.empty())
     return verdicts.empty() ? "No recipe ran natively beside bf16, so there is no speed-up to report."

@@ -37,11 +37,11 @@ const Breakdown* breakdown_of(const Row& row) {
   return nullptr;
 }
 
-std::vector<Figure> figures_of(const Part& part) {
+std::vector<Figure> figures_of(const MachineRecords& machine) {
   std::vector<Figure> figures;
   std::vector<std::string> titles;
   for (const OpClass& one : kClasses) titles.push_back(one.title);
-  for (const Group* group : typical_groups(part)) {
+  for (const Group* group : typical_groups(machine)) {
     std::vector<std::string> labels;
     std::vector<std::vector<double>> values;
     for (const Row& row : group->rows) {
@@ -52,21 +52,22 @@ std::vector<Figure> figures_of(const Part& part) {
       for (const OpClass& one : kClasses) bar.push_back(breakdown->*one.ms);
     }
     if (labels.empty()) continue;
-    const std::string setting = setting_of(part, group->rows.front());
-    figures.push_back(
-        {file_name(fmt::format("time {} {}", part.machine, setting)), "time", figure_heading(part, setting),
-         "Time of one profiled optimizer step by class of operation.", plot_bars(labels, titles, values)});
+    const std::string setting = setting_of(machine, group->rows.front());
+    figures.push_back({file_name(fmt::format("time {} {}", machine.name, setting)), "time",
+                       figure_heading(machine, setting),
+                       "Time of one profiled optimizer step by class of operation.",
+                       plot_bars(labels, titles, values)});
   }
   return figures;
 }
 
 }  // namespace
 
-Section time_section(const ReportInput& input, const Part& part) {
-  Section section{title_on(input, part, "Where the time goes"), {}, {}, {}, {}, true};
+Section time_section(const ReportInput& input, const MachineRecords& machine) {
+  Section section{title_on(input, machine, "Where the time goes"), {}, {}, {}, {}, true};
   std::vector<std::pair<const Row*, const Breakdown*>> rows;
   std::vector<std::size_t> starts;
-  for (const Group& group : part.analysis.groups) {
+  for (const Group& group : machine.analysis.groups) {
     const std::size_t before = rows.size();
     for (const Row& row : group.rows)
       if (const Breakdown* breakdown = breakdown_of(row)) rows.emplace_back(&row, breakdown);
@@ -77,7 +78,7 @@ Section time_section(const ReportInput& input, const Part& part) {
   for (const OpClass& one : kClasses)
     if (std::any_of(rows.begin(), rows.end(), [&](const auto& row) { return row.second->*one.ms > 0; }))
       shown.push_back(&one);
-  RowTable result(part);
+  RowTable result(machine);
   result.table.columns.push_back({"profiled step (ms)"});
   for (const OpClass* one : shown) result.table.columns.push_back({fmt::format("{} (ms)", one->title)});
   result.table.columns.push_back({"GEMM share"});
@@ -89,7 +90,7 @@ Section time_section(const ReportInput& input, const Part& part) {
   }
   result.table.group_starts = starts;
   result.move_to(section);
-  section.figures = figures_of(part);
+  section.figures = figures_of(machine);
   section.notes = {
       "From device timestamps of one profiled step outside the timed samples. GEMM: those of the blocks' "
       "linear layers. Head and loss: the output projection with its three GEMMs, and the cross-entropy. "

@@ -39,30 +39,30 @@ class Styles {
   Places recipes_, modifiers_;
 };
 
-void add_environments(Part& part) {
+void add_environments(MachineRecords& machine) {
   std::map<std::vector<std::string>, std::size_t> known;
-  for (const LocatedRecord* located : part.records) {
+  for (const LocatedRecord* located : machine.records) {
     const auto [place, is_new] = known.try_emplace(details_of(located->env), known.size());
-    if (is_new) part.environments.push_back(located->env);
-    part.environment_of[located] = place->second;
+    if (is_new) machine.environments.push_back(located->env);
+    machine.environment_of[located] = place->second;
   }
 }
 
 }  // namespace
 
 ReportInput make_input(const RecordSet& set) {
-  ReportInput input{set, Works(all_of(set)), {}, {}};
+  ReportInput input{set, Workloads(all_of(set)), {}, {}};
   Styles styles;
   for (const RecordRefs& records : by_machine(set)) {
-    Part part{records, analyze(records, input.works), machine_of(records.front()->env)};
-    if (!records.front()->env.gpu) part.rank = "rank";
+    MachineRecords machine{records, analyze(records, input.workloads), machine_of(records.front()->env)};
+    if (!records.front()->env.gpu) machine.rank = "rank";
     for (const LocatedRecord* located : records)
-      part.all_ok = part.all_ok && located->record.status == Status::ok;
-    for (const Group& group : part.analysis.groups)
+      machine.all_ok = machine.all_ok && located->record.status == Status::ok;
+    for (const Group& group : machine.analysis.groups)
       for (const Row& row : group.rows) input.styles.emplace(label_of(row), styles.of(row));
-    add_environments(part);
-    part.studies = studies_of(part);
-    input.parts.push_back(std::move(part));
+    add_environments(machine);
+    machine.studies = studies_of(machine);
+    input.machines.push_back(std::move(machine));
   }
   return input;
 }
@@ -94,7 +94,8 @@ Row row_of(const RecipeConvergence& recipe) {
   return row;
 }
 
-std::string setting_of(const Part& part, const Row& row, const std::vector<std::string>& without) {
+std::string setting_of(const MachineRecords& machine, const Row& row,
+                       const std::vector<std::string>& without) {
   const auto named = [&](const std::string& key) {
     return std::find(without.begin(), without.end(), key) == without.end();
   };
@@ -102,7 +103,7 @@ std::string setting_of(const Part& part, const Row& row, const std::vector<std::
     std::string keys, value;
   };
   std::vector<Field> fields;
-  for (const std::string& key : part.analysis.group_keys) {
+  for (const std::string& key : machine.analysis.group_keys) {
     const std::string value = text_of(row, key);
     if (!named(key) || value.empty() || key == "model") continue;
     if (key == "steps" && value == "auto") continue;  // says only how the timing ended
@@ -118,7 +119,7 @@ std::string setting_of(const Part& part, const Row& row, const std::vector<std::
   return names.joined();
 }
 
-std::vector<const Group*> typical_groups(const Part& part) {
+std::vector<const Group*> typical_groups(const MachineRecords& machine) {
   const auto merit = [](const Group& group) {
     const Row& row = group.rows.front();
     const auto ran = std::count_if(group.rows.begin(), group.rows.end(),
@@ -128,7 +129,7 @@ std::vector<const Group*> typical_groups(const Part& part) {
   };
   std::vector<const Group*> chosen;
   std::unordered_map<std::string, std::size_t> places;  // by model
-  for (const Group& group : part.analysis.groups) {
+  for (const Group& group : machine.analysis.groups) {
     const auto [place, is_new] = places.try_emplace(text_of(group.rows.front(), "model"), chosen.size());
     if (is_new)
       chosen.push_back(&group);
@@ -138,17 +139,17 @@ std::vector<const Group*> typical_groups(const Part& part) {
   return chosen;
 }
 
-std::string title_on(const ReportInput& input, const Part& part, const std::string& title) {
-  return input.several_machines() ? title + " on " + part.machine : title;
+std::string title_on(const ReportInput& input, const MachineRecords& machine, const std::string& title) {
+  return input.several_machines() ? title + " on " + machine.name : title;
 }
 
-std::string figure_heading(const Part& part, const std::string& setting) {
-  return setting + ", " + part.machine;
+std::string figure_heading(const MachineRecords& machine, const std::string& setting) {
+  return setting + ", " + machine.name;
 }
 
-RowTable::RowTable(const Part& part) : keys(part.analysis.group_keys) {
+RowTable::RowTable(const MachineRecords& machine) : keys(machine.analysis.group_keys) {
   keys.push_back("recipe");
-  keys.insert(keys.end(), part.analysis.row_keys.begin(), part.analysis.row_keys.end());
+  keys.insert(keys.end(), machine.analysis.row_keys.begin(), machine.analysis.row_keys.end());
   for (const std::string& key : keys) {
     const std::string unit = case_unit(key);
     table.columns.push_back({unit.empty() ? key : fmt::format("{} ({})", key, unit), true});

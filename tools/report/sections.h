@@ -22,10 +22,10 @@ struct Study {
 };
 
 /// The records of one machine. Machines are never compared, so each has tables of its own.
-struct Part {
+struct MachineRecords {
   RecordRefs records;
   Analysis analysis;
-  std::string machine;
+  std::string name;
   bool all_ok = true;
   const char* rank = "GPU";  ///< what a rank is here: "GPU", or "rank" on the CPU device
   /// What the records say of hardware, host and software, each different one once, and whose is which.
@@ -36,11 +36,11 @@ struct Part {
 
 struct ReportInput {
   const RecordSet& set;
-  Works works;
-  std::vector<Part> parts;
+  Workloads workloads;
+  std::vector<MachineRecords> machines;
   std::map<std::string, int> styles;  ///< label_of a row to its line type, the same in all figures
 
-  bool several_machines() const { return parts.size() > 1; }
+  bool several_machines() const { return machines.size() > 1; }
 };
 
 /// Line types of plots/style.gp: kRecipeStyles looks for recipes, the first for bf16 alone, then as many again
@@ -51,11 +51,11 @@ inline constexpr int kRecipeStyles = 13, kModifierStyles = 3;
 ReportInput make_input(const RecordSet& set);
 
 Section summary_section(const ReportInput& input);
-Section speed_section(const ReportInput& input, const Part& part);
-Section scaling_section(const ReportInput& input, const Part& part);
-Section memory_section(const ReportInput& input, const Part& part);
-Section time_section(const ReportInput& input, const Part& part);
-Section convergence_section(const ReportInput& input, const Part& part);
+Section speed_section(const ReportInput& input, const MachineRecords& machine);
+Section scaling_section(const ReportInput& input, const MachineRecords& machine);
+Section memory_section(const ReportInput& input, const MachineRecords& machine);
+Section time_section(const ReportInput& input, const MachineRecords& machine);
+Section convergence_section(const ReportInput& input, const MachineRecords& machine);
 Section published_section(const ReportInput& input);
 Section failures_section(const ReportInput& input);
 Section emulated_section(const ReportInput& input);
@@ -66,7 +66,7 @@ Section environment_section(const ReportInput& input);
 // What several of them need.
 
 /// Points into the part's analysis. Empty where the runs of a part only time the recipes.
-std::vector<Study> studies_of(const Part& part);
+std::vector<Study> studies_of(const MachineRecords& machine);
 
 /// A field of a row; null if the row has none or it is no number.
 std::optional<double> number_of(const Row& row, const std::string& key);
@@ -84,30 +84,31 @@ std::string name_of_environment(std::size_t index);
 
 /// The model and the fields that tell a group from the others of its part, but for those in `without`:
 /// "llama3.2-1b, seq 2048, batch 8, master/moments bf16".
-std::string setting_of(const Part& part, const Row& row, const std::vector<std::string>& without = {});
+std::string setting_of(const MachineRecords& machine, const Row& row,
+                       const std::vector<std::string>& without = {});
 
 /// For each model the group that shows a recipe's effect best: most recipes that ran, then the most tokens
 /// per GPU, then the fewest GPUs. For figures with a bar per recipe.
-std::vector<const Group*> typical_groups(const Part& part);
+std::vector<const Group*> typical_groups(const MachineRecords& machine);
 
 /// "Memory" or, where there are several machines, "Memory on NVIDIA H200".
-std::string title_on(const ReportInput& input, const Part& part, const std::string& title);
+std::string title_on(const ReportInput& input, const MachineRecords& machine, const std::string& title);
 
 /// What stands above a figure: "llama3.2-1b, batch 8, NVIDIA H200".
-std::string figure_heading(const Part& part, const std::string& setting);
+std::string figure_heading(const MachineRecords& machine, const std::string& setting);
 
 /// False for a column that no table shows, that has nothing to say of any row, or what the header says.
-bool worth_showing(const Column& column, const Part& part);
+bool worth_showing(const Column& column, const MachineRecords& machine);
 
 /// Gives `section` the columns of `topic` that are worth showing, a line per row of the analysis.
-void add_table(Section& section, const Part& part, Topic topic);
+void add_table(Section& section, const MachineRecords& machine, Topic topic);
 
 /// Starts a table with columns that name a row: the fields that vary, then the recipe and its modifiers.
 struct RowTable {
   Table table;
   std::vector<std::string> keys;
 
-  explicit RowTable(const Part& part);
+  explicit RowTable(const MachineRecords& machine);
   /// Begins a line with the cells that name `row`; the caller adds the others.
   std::vector<std::string>& begin(const Row& row);
   /// Gives the table to a section. Columns that say the same in all rows become a line above it.

@@ -29,11 +29,11 @@ std::string section_of(const std::vector<Record>& records, const std::string& ti
 }
 
 /// The lines that hold a text.
-std::vector<std::string> lines_with(const std::string& text, const std::string& part) {
+std::vector<std::string> lines_with(const std::string& text, const std::string& machine) {
   std::istringstream stream(text);
   std::vector<std::string> lines;
   for (std::string line; std::getline(stream, line);)
-    if (contains(line, part)) lines.push_back(line);
+    if (contains(line, machine)) lines.push_back(line);
   return lines;
 }
 
@@ -71,8 +71,8 @@ TEST_CASE("neighbouring fields of one value are named together, numbers are not"
           with(with(with(samples::gpu_record("bf16", 250), "batch", gpus), "gpus", gpus), "master", format),
           "moments", format));
   const RecordSet set = samples::set_of(records);
-  const Part part = make_input(set).parts.front();
-  CHECK(setting_of(part, part.analysis.groups.front().rows.front()) ==
+  const MachineRecords machine = make_input(set).machines.front();
+  CHECK(setting_of(machine, machine.analysis.groups.front().rows.front()) ==
         "llama3.2-1b, batch 1, gpus 1, master/moments bf16");
 }
 
@@ -200,7 +200,7 @@ TEST_CASE("SOL measured is against the best rates of all cases, whatever a case'
 TEST_CASE("the committed records hold enough for SOL measured", "[sections]") {
   const RecordSet set = read_records({PRECBENCH_SOURCE_DIR "/results/h200/single.jsonl"});
   const ReportInput input = make_input(set);
-  for (const Group& group : input.parts.at(0).analysis.groups)
+  for (const Group& group : input.machines.at(0).analysis.groups)
     for (const Row& row : group.rows)
       if (row.comparable()) {
         REQUIRE(row.sol_measured);

@@ -1,5 +1,5 @@
-// What comes to the leader of a sweep of several processes: up to the first null byte from a stranger while the
-// processes meet, behind it from a follower that has been let in and runs a case.
+// What comes to the coordinator of a sweep of several processes: up to the first null byte from a stranger while the
+// processes meet, behind it from a worker that has been let in and runs a case.
 #include "bench/process/coordinator.h"
 
 #include <atomic>
@@ -36,17 +36,18 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     if (const int fd = connected_to(address.port); fd >= 0) speak_and_hang_up(fd, to_stranger);
   });
   std::atomic<bool> over = false;
-  std::thread follower([&] { follow_with(address, reports, over); });
+  std::thread worker([&] { follow_with(address, reports, over); });
   taken([] {
-    Leader leader({0, 2, 0, "the fuzzer"}, address, kSecret, {.meet = 100ms, .stop = 5ms, .row = 5ms});
+    Coordinator coordinator({0, 2, 0, "the fuzzer"}, address, kSecret,
+                            {.meet = 100ms, .stop = 5ms, .row = 5ms});
     Case c;
     c.gpus = 2;
-    leader.run({"/bin/true"}, c, 1);
-    leader.lost();
-    leader.finish(0);
+    coordinator.run({"/bin/true"}, c, 1);
+    coordinator.lost();
+    coordinator.finish(0);
   });
   over = true;
   stranger.join();
-  follower.join();
+  worker.join();
   return 0;
 }

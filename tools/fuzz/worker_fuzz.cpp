@@ -1,4 +1,4 @@
-// What a leader that knows the secret says to a follower of a sweep of several processes. The cases that it sends run a
+// What a coordinator that knows the secret says to a worker of a sweep of several processes. The cases that it sends run a
 // program that does nothing.
 #include "bench/process/worker.h"
 
@@ -14,7 +14,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// The two cases of the follower's own sweep.
+/// The two cases of the worker's own sweep.
 std::vector<Case> grid() {
   Case one, other;
   one.gpus = other.gpus = 2;
@@ -29,16 +29,16 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const std::vector<Case> cases = grid();
   Reception reception({0, 2, 0, "the fuzzer"}, address, kSecret);
   std::atomic<bool> over = false;
-  std::thread leader([&] {
+  std::thread coordinator([&] {
     while (!over)
       for (Guest& guest : reception.admit(10ms, [](int) { return false; }))
         return speak_and_hang_up(guest.link.release(), text_of(data, size));
   });
   taken([] {
-    follow({1, 2, 0, "the fuzzer"}, address, kSecret, cases, {"/bin/true"},
-           {.meet = 1s, .stop = 100ms, .row = 100ms});
+    run_worker({1, 2, 0, "the fuzzer"}, address, kSecret, cases, {"/bin/true"},
+               {.meet = 1s, .stop = 100ms, .row = 100ms});
   });
   over = true;
-  leader.join();
+  coordinator.join();
   return 0;
 }

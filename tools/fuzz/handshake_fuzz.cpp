@@ -1,4 +1,4 @@
-// What a leader, who may be anybody, says to a process that wants to be let in: nobody without the secret is believed.
+// What a coordinator, who may be anybody, says to a process that wants to be let in: nobody without the secret is believed.
 #include "bench/process/handshake.h"
 
 #include "tools/fuzz/fuzz.h"
@@ -27,13 +27,13 @@ struct Port {
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const Port port;
-  std::thread leader([&] {
+  std::thread coordinator([&] {
     if (const int fd = accept4(port.fd, nullptr, nullptr, SOCK_CLOEXEC); fd >= 0)
       speak_and_hang_up(fd, text_of(data, size));
   });
   const Greeting greeting =
       greet({1, 2, 0, "the fuzzer"}, {"127.0.0.1", port.number}, kSecret, [] { return false; });
   expect(!greeting.link.open());
-  leader.join();
+  coordinator.join();
   return 0;
 }

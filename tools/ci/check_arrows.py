@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""Holds every #include against the rooms that CMake declares (precbench_room in */CMakeLists.txt).
+
+A file may include its own room, the rooms that its room LINKs, and theirs in turn. Tests, and what serves them
+(*_testing.h), may include the rooms of TEST_LINK besides, and tools/testing. bench/main.cpp, above all rooms, may include
+any. Every folder with sources must be a room and have a README.md, and no room may lead back to itself.
+
+Usage: tools/ci/check_arrows.py     prints each include against the arrows; exit status 1 if there is one.
+"""
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TOPS = ("bench", "kernels", "models", "results", "tools")
+SOURCES = {".h", ".cpp", ".cu", ".cuh"}
+# Programs that stand outside the rooms: fuzz targets open every door, and what the build itself compiles.
+OUTSIDE = {"tools/fuzz", "tools/setup", "tools/testing"}
+TESTING = "tools/testing"
+
+
+def declared_rooms():
+    """Room to (LINK, TEST_LINK)."""
+    rooms = {}
+    for top in TOPS:
+        text = re.sub(r"#.*", "", (ROOT / top / "CMakeLists.txt").read_text())
+        for call in re.findall(r"precbench_room\(([^)]*)\)", text):
+            name, *words = call.split()
+            lists = {"LINK": [], "TEST_LINK": [], "LIBRARIES": []}
+            for word in words:
+                if word in lists:
+                    current = lists[word]
+                else:
+                    current.append(word)
+            rooms[name] = lists["LINK"], lists["TEST_LINK"]
+    return rooms
+
+
+def reachable(rooms, start):
+    """The rooms that `start` links, directly or not."""
+    found, open_ends = set(), list(rooms[start][0])
+    while open_ends:
+        room = open_ends.pop()
+        if room not in rooms:
+            sys.exit(f"{start}: links {room}, which is no room")
+        if room not in found:
+            found.add(room)
+            open_ends += rooms[room][0]
+    return found
+
+
+def main():
+    rooms = declared_rooms()
+    faults = [f"{room}: leads back to itself" for room in rooms if room in reachable(rooms, room)]
+    files = [f for top in TOPS for f in sorted((ROOT / top).rglob("*")) if f.suffix in SOURCES]
+    for room in sorted({str(f.parent.relative_to(ROOT)) for f in files} | set(TOPS)):
+        if not (ROOT / room / "README.md").exists():
+            faults.append(f"{room}: has no README.md")
+    for file in files:
+        room, name = str(file.parent.relative_to(ROOT)), file.relative_to(ROOT)
+        if room in OUTSIDE or str(name) == "bench/main.cpp":
+            continue
+        if room not in rooms:
+            faults.append(f"{name}: {room} is no room")
+            continue
+        allowed = {room} | reachable(rooms, room)
+        if file.stem.endswith(("_test", "_testing")):
+            for extra in rooms[room][1]:
+                allowed |= {extra} | reachable(rooms, extra)
+            allowed.add(TESTING)
+        for number, line in enumerate(file.read_text().splitlines(), 1):
+            include = re.match(r'#include "(.+)/[^/]+"', line)
+            if include and include[1] not in allowed:
+                faults.append(f"{name}:{number}: {room} may not include {include[1]}")
+    print("\n".join(faults) or f"{len(files)} files of {len(rooms)} rooms include along the arrows")
+    return bool(faults)
+
+
+sys.exit(main())
