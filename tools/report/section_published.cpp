@@ -125,6 +125,7 @@ class PublishedTable {
       const bool emulated = cases_.only_emulated_on_gpu(*claim);
       if (emulated || (any && cases_.ran(*claim)))
         add_without(*claim, figure.title, claimed(*claim, figure.key, figure.unit, figure.digits),
+                    "no counterpart",
                     emulated ? "emulated here: it has a loss, but no speed" : figure.none_here);
       else
         leave_out(*claim);
@@ -159,7 +160,7 @@ class PublishedTable {
       Distinct remarks;
       remarks.add(text_in(claim, "setting"));
       remarks.add(text_in(claim, "check"));
-      add_without(claim, text_in(claim, "figure"), text_in(claim, "published"),
+      add_without(claim, text_in(claim, "figure"), text_in(claim, "published"), "not compared",
                   fmt::format("{}", fmt::join(remarks.texts, "; ")));
     }
   }
@@ -200,10 +201,10 @@ class PublishedTable {
                           differences(source, claim, ours)});
   }
 
-  void add_without(const Claim& claim, const std::string& figure, const std::string& theirs,
+  void add_without(const Claim& claim, const std::string& figure, const std::string& theirs, const char* mine,
                    const std::string& why) {
     table.rows.push_back(
-        {text_in(source_of(claim), "name"), figure, recipe_text(claim), theirs, "no counterpart", "-", why});
+        {text_in(source_of(claim), "name"), figure, recipe_text(claim), theirs, mine, "-", why});
   }
 
   static std::string recipe_text(const Claim& claim) {
@@ -234,8 +235,9 @@ Section published_section(const ReportInput& input) {
   section.notes = {
       "The nearest case is that of the same recipe whose model size, then sequence length, then batch and GPU "
       "count are nearest; of losses, one from a GPU before one from a CPU. Throughput and MFU are shown only for "
-      "models of about the same size; our MFU is of the dense BF16 peak. No counterpart: these records have "
-      "nothing to put beside the figure. A number here neither confirms nor refutes one from other hardware."};
+      "models of about the same size; our MFU is of the dense BF16 peak. No counterpart: no case here has the "
+      "figure. Not compared: it is of several cases, or of none. A number here neither confirms nor refutes one "
+      "from other hardware."};
   section.notes.insert(section.notes.end(), published.sources.texts.begin(), published.sources.texts.end());
   if (published.left_out > 0)
     section.notes.push_back(fmt::format("{} without such a case in these records (recipes: {}).",
