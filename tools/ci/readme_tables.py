@@ -229,6 +229,7 @@ FIGURES = {"host-clock": host_clock, "repeats": repeats, "between-tables": betwe
            "seeds-apart": seeds_apart, "criterion-end": lambda: criterion(0), "criterion-runs": lambda: criterion(1),
            "criterion-throughout": lambda: criterion(2)}
 TABLE = re.compile(r"^<!-- table (\S+) -->\n(.*?)^<!-- end -->$", re.S | re.M)
+MARK = re.compile(r"<!-- (?:table|figure) ")
 FIGURE = re.compile(r"<!-- figure (\S+) -->(.*?)<!-- end -->", re.S)
 
 
@@ -254,6 +255,8 @@ def filled(page, text, found, wrong):
         return fill
     fenced = re.split(r"(^```.*?^```$)", text, flags=re.S | re.M)  # what shows how to write one is none
     for i in range(0, len(fenced), 2):
+        if len(MARK.findall(fenced[i])) != len(TABLE.findall(fenced[i])) + len(FIGURE.findall(fenced[i])):
+            sys.exit(f"{page.relative_to(ROOT)}: a table or a figure has no <!-- end -->, of a table on a line of its own")
         fenced[i] = TABLE.sub(place("table", TABLES, "<!-- table {} -->\n", "\n<!-- end -->"), fenced[i])
         fenced[i] = FIGURE.sub(place("figure", FIGURES, "<!-- figure {} -->", "<!-- end -->"), fenced[i])
     return "".join(fenced)
