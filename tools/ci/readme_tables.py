@@ -237,7 +237,7 @@ def pages():
     """Every Markdown file that git knows, or would."""
     listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "*.md"], cwd=ROOT, check=True,
                             capture_output=True, text=True).stdout
-    return [ROOT / name for name in listed.splitlines() if (ROOT / name).exists()]
+    return [ROOT / name for name in sorted(set(listed.splitlines())) if (ROOT / name).exists()]
 
 
 def filled(page, text, found, wrong):
@@ -255,6 +255,8 @@ def filled(page, text, found, wrong):
         return fill
     fenced = re.split(r"(^```.*?^```$)", text, flags=re.S | re.M)  # what shows how to write one is none
     for i in range(0, len(fenced), 2):
+        if re.search(r"^\W*<!-- figure ", fenced[i], re.M):
+            sys.exit(f"{page.relative_to(ROOT)}: a figure begins a line, and Markdown takes such a line for HTML")
         if len(MARK.findall(fenced[i])) != len(TABLE.findall(fenced[i])) + len(FIGURE.findall(fenced[i])):
             sys.exit(f"{page.relative_to(ROOT)}: a table or a figure has no <!-- end -->, of a table on a line of its own")
         fenced[i] = TABLE.sub(place("table", TABLES, "<!-- table {} -->\n", "\n<!-- end -->"), fenced[i])
