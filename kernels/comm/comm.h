@@ -1,10 +1,10 @@
 // Collectives between ranks. A rank is a thread with a device of its own. `LocalComm` joins CPU ranks,
 // `NcclComm` GPUs, also of several processes; `DryComm` only counts.
 //
-// Every rank calls the same collectives in the same order (send_recv: those that it names). One that is started runs beside the device's later
-// ops, after its earlier ones and after collectives started before it; its buffers are the collective's until
-// wait(). Sums are made in FP32 and rounded once (NCCL rounds BF16 at every hop). One rank alone moves
-// nothing: its shard is the full buffer, and callers hold them as one.
+// Every rank calls the same collectives in the same order (send_recv: those that it names). One that is
+// started runs beside the device's later ops, after its earlier ones and after collectives started before it;
+// its buffers are the collective's until wait(). Sums are made in FP32 and rounded once (NCCL rounds BF16 at
+// every hop). One rank alone moves nothing: its shard is the full buffer, and callers hold them as one.
 #pragma once
 
 #include <cstdint>
