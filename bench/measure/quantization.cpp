@@ -6,10 +6,12 @@
 
 namespace precbench {
 
-void QuantizationStatistics::observe(std::int64_t layer, const char* role, const QuantizedTensor& operand) {
+void QuantizationStatistics::observe(std::int64_t layer, LinearRole role, LinearOperand operand,
+                                     const QuantizedTensor& values) {
   if (!plan_.converted[layer]) return;
-  add(std::string(role) + " rows", operand, operand.rowwise, false);
-  add(std::string(role) + " columns", operand, operand.columnwise, true);
+  const std::string name = std::string(name_of(role)) + "." + name_of(operand);
+  add(name + " rows", values, values.rowwise, false);
+  add(name + " columns", values, values.columnwise, true);
 }
 
 void QuantizationStatistics::add(const std::string& role, const QuantizedTensor& operand,

@@ -335,7 +335,7 @@ void Session::measure() {
   Training& training = *record_.training;
   training.params_total = static_cast<std::int64_t>(changed_.size());
   // Unknown where some shards are in other processes only.
-  if (plan_.parameters.shards <= share_.local)
+  if (plan_.parameters.parallel.shard <= share_.local)
     training.params_changed = std::count(changed_.begin(), changed_.end(), true);
   if (training.params_changed && training.params_changed != training.params_total)
     record_.warnings.push_back(fmt::format("{} of {} parameter tensors did not change in the first step",
