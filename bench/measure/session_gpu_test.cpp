@@ -7,7 +7,7 @@
 
 #include "bench/process/case_process_testing.h"
 #include "bench/sweep/sweep.h"
-#include "kernels/cuda/gpu_testing.h"
+#include "kernels/gpu/gpu_testing.h"
 #include "kernels/cuda/test_buffers.h"
 #include "kernels/numerics/recipe.h"
 #include "results/record_file.h"

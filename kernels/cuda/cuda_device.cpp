@@ -8,7 +8,7 @@
 
 #include "kernels/base/errors.h"
 #include "kernels/cuda/check.h"
-#include "kernels/cuda/matmul_plans.h"
+#include "kernels/cuda/gemm/matmul_plans.h"
 #include "kernels/gpu/telemetry.h"
 
 #ifdef PRECBENCH_HAS_CUDNN

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/gpu_testing.h"
+#include "kernels/gpu/gpu_testing.h"
 #include "kernels/cuda/test_buffers.h"
 #include "kernels/device/devices.h"
 #include "kernels/numerics/formats.h"

@@ -40,6 +40,18 @@ inline unsigned element_blocks(std::int64_t size) {
   return static_cast<unsigned>((size + kElementThreads * 8 - 1) / (kElementThreads * 8));
 }
 
+/// use(v) for every eight elements that are the thread's in a grid of any size, in order; those behind the end are 0.
+template <class T, class Use>
+__device__ inline void for_elements(const T* x, std::int64_t size, bool vectors, Use&& use) {
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kElementThreads * 8;
+#pragma unroll 4
+  for (std::int64_t i = first_element(); i < size; i += stride) {
+    float v[8];
+    load_elements(v, x, i, size, vectors);
+    use(v);
+  }
+}
+
 // Sums go in two stages of a fixed order: a fixed number of blocks, each thread over every gridDim-th run of
 // eight elements in FP64, then one block over the blocks.
 inline constexpr int kSumBlocksPerSm = 4;
@@ -49,15 +61,11 @@ __global__ void __launch_bounds__(kElementThreads)
     sum_stage1(double* partial, const T* x, std::int64_t size, bool vectors, Term term) {
   __shared__ double buffer[kWarp];
   double sum = 0;
-  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kElementThreads * 8;
-#pragma unroll 4
-  for (std::int64_t i = first_element(); i < size; i += stride) {
-    float v[8];
-    load_elements(v, x, i, size, vectors);
+  for_elements(x, size, vectors, [&](float(&v)[8]) {
 #pragma unroll
     for (int j = 0; j < 8; ++j) v[j] = term(v[j]);
     sum += ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
-  }
+  });
   sum = block_sum(sum, buffer);
   if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }

@@ -8,7 +8,7 @@
 
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/matmul_plans.h"
+#include "kernels/cuda/gemm/matmul_plans.h"
 
 namespace precbench {
 namespace {

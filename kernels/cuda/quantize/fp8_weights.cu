@@ -7,8 +7,8 @@
 // vectors.
 #include <algorithm>
 
-#include "kernels/cuda/elements.cuh"
-#include "kernels/cuda/gemm_operands.cuh"
+#include "kernels/cuda/elementwise/elements.cuh"
+#include "kernels/cuda/quantize/gemm_operands.cuh"
 
 namespace precbench {
 namespace cuda {
@@ -23,14 +23,10 @@ __global__ void __launch_bounds__(kElementThreads)
     amax_kernel(std::uint32_t* out, const T* x, std::int64_t size, bool vectors) {
   __shared__ std::uint32_t buffer[kWarp];
   std::uint32_t largest = 0;
-  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kElementThreads * 8;
-#pragma unroll 4
-  for (std::int64_t i = first_element(); i < size; i += stride) {
-    float v[8];
-    load_elements(v, x, i, size, vectors);
+  for_elements(x, size, vectors, [&](const float(&v)[8]) {
 #pragma unroll
     for (int j = 0; j < 8; ++j) largest = max(largest, __float_as_uint(v[j]) & 0x7FFFFFFFu);
-  }
+  });
   largest = block_max(largest, buffer);
   if (threadIdx.x == 0) atomicMax(out, largest);
 }

@@ -1,5 +1,5 @@
 // Movement and reductions: zero, convert, add, fill, init_normal, sum, fingerprint.
-#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/elementwise/elements.cuh"
 #include "kernels/numerics/random.h"
 
 namespace precbench {

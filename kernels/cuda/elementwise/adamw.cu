@@ -4,7 +4,7 @@
 // 6 written; with FP32 master, moments and gradient: 16 read and 14 written.
 #include <algorithm>
 
-#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/elementwise/elements.cuh"
 
 namespace precbench {
 namespace cuda {

@@ -9,7 +9,7 @@
 #include "kernels/base/errors.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/tile.cuh"
+#include "kernels/cuda/quantize/tile.cuh"
 #include "kernels/gpu/shape_limits.h"
 
 namespace precbench::cuda {

@@ -5,7 +5,7 @@
 // depends on the shape and the GPU alone. Bytes per element: 2 read; the runs' sums are small beside it.
 #include <algorithm>
 
-#include "kernels/cuda/row.cuh"
+#include "kernels/cuda/quantize/row.cuh"
 
 namespace precbench {
 namespace cuda {

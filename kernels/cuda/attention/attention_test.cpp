@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "kernels/base/errors.h"
-#include "kernels/cuda/attention_reference.h"
+#include "kernels/cuda/attention/attention_reference.h"
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/gpu_testing.h"
+#include "kernels/gpu/gpu_testing.h"
 #include "kernels/gpu/graph.h"
 #include "kernels/numerics/random.h"
 #include "tools/testing/catch.h"

@@ -25,8 +25,8 @@
 #include "kernels/base/errors.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/matmul_kernels.h"
-#include "kernels/cuda/matmul_plans.h"
+#include "kernels/cuda/gemm/matmul_kernels.h"
+#include "kernels/cuda/gemm/matmul_plans.h"
 
 namespace precbench {
 namespace {

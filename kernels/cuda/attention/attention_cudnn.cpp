@@ -10,7 +10,7 @@
 // A graph execution launches kernels on the handle's stream and allocates nothing, so it can be captured.
 // Where T is no multiple of 128, cuDNN up to 9.15 masks the tail by lengths that the frontend copies in from
 // host memory, which it keeps alive for as long as a captured graph needs it.
-#include "kernels/cuda/attention_cudnn.h"
+#include "kernels/cuda/attention/attention_cudnn.h"
 
 #ifdef PRECBENCH_HAS_CUDNN
 

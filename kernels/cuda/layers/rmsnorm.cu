@@ -6,7 +6,7 @@
 // cast_tiles, from h where somebody reads it and it is written anyway, else from h made again from the kept
 // sum. Bytes per element: forward 4 read (2 without a branch) and 2 written for the sum, backward 6 read
 // and 2 written; plus the forms, 2 read per further pass.
-#include "kernels/cuda/produce.cuh"
+#include "kernels/cuda/quantize/produce.cuh"
 
 namespace precbench {
 namespace cuda {

@@ -110,8 +110,9 @@ __device__ __forceinline__ void accumulators_to_operand(std::uint32_t (&a)[4], c
   a[3] = pack_bf16(right[2], right[3]);
 }
 
-template <int kCols>
+template <int kCols_>
 struct Tile {
+  static constexpr int kCols = kCols_;
   static_assert(kCols % 32 == 0, "a row is whole groups of four chunks");
   static constexpr int kChunks = kCols / 8;
   static constexpr int kRowBytes = kCols * 2;
@@ -161,6 +162,87 @@ struct Tile {
   }
 };
 
+// ---- a warp's products: 32 rows of `a`, so that a fragment of `b` serves two row blocks. c[m][n] are the accumulators
+// of rows 16 m.., columns 8 n..; a tile's row or 16-column block that a product starts at is named `first`.
+
+/// c += a b^T over the tiles' columns, of rows first_a.. of a with rows first_b.. of b: q k^T, dout v^T, or the same
+/// transposed.
+template <class Rows, int kBlocks>
+__device__ __forceinline__ void multiply_rows(float (&c)[2][kBlocks][4], std::uint32_t a_tile, int first_a,
+                                              std::uint32_t b_tile, int first_b) {
+#pragma unroll
+  for (int d = 0; d < Rows::kCols / 16; ++d) {
+    std::uint32_t a[2][4];
+#pragma unroll
+    for (int m = 0; m < 2; ++m) Rows::load_a(a[m], a_tile, first_a + 16 * m, d);
+#pragma unroll
+    for (int n = 0; n < kBlocks / 2; ++n) {
+      std::uint32_t b[4];
+      Rows::load_b(b, b_tile, first_b + 16 * n, d);
+#pragma unroll
+      for (int m = 0; m < 2; ++m) {
+        multiply_add(c[m][2 * n], a[m], b[0], b[1]);
+        multiply_add(c[m][2 * n + 1], a[m], b[2], b[3]);
+      }
+    }
+  }
+}
+
+/// c += a b of one block of 16 of the sum: rows 16 k.. of b, columns from the block first_b on.
+template <class Rows, int kBlocks>
+__device__ __forceinline__ void multiply_columns(float (&c)[2][kBlocks][4], const std::uint32_t (&a)[2][4],
+                                                 std::uint32_t b_tile, int k, int first_b) {
+#pragma unroll
+  for (int d = 0; d < kBlocks / 2; ++d) {
+    std::uint32_t b[4];
+    Rows::load_b_transposed(b, b_tile, 16 * k, first_b + d);
+#pragma unroll
+    for (int m = 0; m < 2; ++m) {
+      multiply_add(c[m][2 * d], a[m], b[0], b[1]);
+      multiply_add(c[m][2 * d + 1], a[m], b[2], b[3]);
+    }
+  }
+}
+
+/// c += p b, p rounded to BF16 where a product before left it: p v, ds k.
+template <class Rows, int kKeyBlocks, int kBlocks>
+__device__ __forceinline__ void multiply_scores(float (&c)[2][kBlocks][4], const float (&p)[2][kKeyBlocks][4],
+                                                std::uint32_t b_tile) {
+#pragma unroll
+  for (int k = 0; k < kKeyBlocks / 2; ++k) {
+    std::uint32_t a[2][4];
+#pragma unroll
+    for (int m = 0; m < 2; ++m) accumulators_to_operand(a[m], p[m][2 * k], p[m][2 * k + 1]);
+    multiply_columns<Rows>(c, a, b_tile, k, 0);
+  }
+}
+
+/// Row and column of element e of the accumulators c[m][n].
+__device__ __forceinline__ int row_in_product(int m, int e) {
+  const int lane = threadIdx.x % 32;
+  return 16 * m + lane / 4 + e / 2 * 8;
+}
+__device__ __forceinline__ int column_in_product(int n, int e) {
+  const int lane = threadIdx.x % 32;
+  return 8 * n + lane % 4 * 2 + e % 2;
+}
+
+/// Causality: sets the elements of keys behind their query. first_row and first_column: the product's place in the
+/// sequence; its rows are the queries, or the keys.
+template <bool kRowsAreKeys, int kBlocks>
+__device__ __forceinline__ void mask_later_keys(float (&x)[2][kBlocks][4], int first_row, int first_column,
+                                                float value) {
+#pragma unroll
+  for (int m = 0; m < 2; ++m)
+#pragma unroll
+    for (int n = 0; n < kBlocks; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int row = first_row + row_in_product(m, e), column = first_column + column_in_product(n, e);
+        if (kRowsAreKeys ? row > column : column > row) x[m][n][e] = value;
+      }
+}
+
 /// Shape and strides as the kernels take them.
 struct FlashShape {
   int T, heads, kv_heads, head_dim;
@@ -174,6 +256,17 @@ struct FlashShape {
   __device__ int k_column(int kv_head) const { return (heads + kv_head) * head_dim; }
   __device__ int v_column(int kv_head) const { return (heads + kv_heads + kv_head) * head_dim; }
 };
+
+/// Starts copying kRows rows of a sequence's K, from row `first` on, and behind them the same rows of its V. `fused`: the
+/// sequence's fused rows.
+template <class Rows, int kRows, int kThreads>
+__device__ __forceinline__ void fetch_kv(std::uint32_t tile, const __nv_bfloat16* fused, int kv_head,
+                                         int first, const FlashShape& shape) {
+  Rows::template fetch<kRows, kThreads>(tile, fused + shape.k_column(kv_head), shape.qkv_stride, first,
+                                        shape.T, shape.head_dim);
+  Rows::template fetch<kRows, kThreads>(tile + Rows::bytes(kRows), fused + shape.v_column(kv_head),
+                                        shape.qkv_stride, first, shape.T, shape.head_dim);
+}
 
 constexpr double kLog2E = 1.4426950408889634;
 

@@ -1,5 +1,5 @@
 // What row kernels share on the host, and the second stage of their sums over rows.
-#include "kernels/cuda/row.cuh"
+#include "kernels/cuda/quantize/row.cuh"
 
 namespace precbench::cuda {
 

@@ -9,8 +9,8 @@
 #include <cuda_bf16.h>
 
 #include "kernels/cuda/check.h"
-#include "kernels/cuda/gemm_operands.cuh"
-#include "kernels/cuda/matmul_kernels.h"
+#include "kernels/cuda/quantize/gemm_operands.cuh"
+#include "kernels/cuda/gemm/matmul_kernels.h"
 
 namespace precbench {
 namespace {

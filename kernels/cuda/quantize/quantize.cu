@@ -3,7 +3,7 @@
 // The work is tile.cuh's: bytes per element are 2 read and 1 written per form where scales belong to blocks,
 // and 2 more read where they belong to rows or the tensor, whose amaxes need a pass of their own.
 #include "kernels/base/errors.h"
-#include "kernels/cuda/produce.cuh"
+#include "kernels/cuda/quantize/produce.cuh"
 
 namespace precbench {
 namespace cuda {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "kernels/base/errors.h"
-#include "kernels/cuda/produce.cuh"
+#include "kernels/cuda/quantize/produce.cuh"
 #include "kernels/numerics/rope_table.h"
 
 namespace precbench {

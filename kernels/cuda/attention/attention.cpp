@@ -1,6 +1,6 @@
 // Attention on the CUDA device: which implementation runs an op, and what the record says about it.
 //
-// "auto" asks cuDNN first, per shape and direction, and takes our own kernels (attention_flash.h) where cuDNN
+// "auto" asks cuDNN first, per shape and direction, and takes our own kernels (flash.h) where cuDNN
 // is not there or refuses. The two write the same `lse`, so the forward pass of one may be followed by the
 // backward of the other. cuDNN's deterministic backward may keep a [B, heads, T, T] matrix: "auto" lets it
 // have kDeterministicWorkspace and takes ours, which is always deterministic and needs none, beyond that.
@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "kernels/base/errors.h"
-#include "kernels/cuda/attention_cudnn.h"
-#include "kernels/cuda/attention_flash.h"
+#include "kernels/cuda/attention/attention_cudnn.h"
+#include "kernels/cuda/attention/flash.h"
 #include "kernels/cuda/cuda_device.h"
 
 namespace precbench {

@@ -7,7 +7,8 @@
 //                               in L2
 #pragma once
 
-#include "kernels/cuda/row.cuh"
+#include "kernels/cuda/quantize/row.cuh"
+#include "kernels/cuda/quantize/tile_kernels.cuh"
 
 namespace precbench::cuda {
 

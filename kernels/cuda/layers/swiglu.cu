@@ -5,7 +5,7 @@
 // of s: forward 4 read, backward 6 read; plus what is written, and one more read where a scale needs an amax
 // pass. For backward that costs less than writing dgate_up in BF16 and casting it (12 + forms against 6 + 4 +
 // 4 + forms).
-#include "kernels/cuda/produce.cuh"
+#include "kernels/cuda/quantize/produce.cuh"
 
 namespace precbench {
 namespace cuda {
