@@ -17,6 +17,6 @@ inline bool gpu_here() {
 }
 
 /// The first GPU; null, with the warning, where there is none.
-inline std::unique_ptr<Device> gpu_or_skip() { return gpu_here() ? make_cuda_device(0) : nullptr; }
+inline std::unique_ptr<Device> gpu_or_skip() { return gpu_here() ? make_gpu_device(0) : nullptr; }
 
 }  // namespace precbench

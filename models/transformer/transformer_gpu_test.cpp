@@ -15,7 +15,7 @@ constexpr double kBf16Roundoff = 0x1p-9;
 
 /// Equal runs give equal bits: no timing of algorithms, additions in a fixed order.
 std::unique_ptr<Device> repeatable_gpu(const std::string& attention) {
-  return make_cuda_device(0, {.autotune = false, .deterministic = true, .attention = attention});
+  return make_gpu_device(0, {.autotune = false, .deterministic = true, .attention = attention});
 }
 
 bool takes(const Device& device, const Recipe& recipe) {

@@ -18,9 +18,12 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/cuda/vector.cuh"
 #include "kernels/device/device.h"
 
 namespace precbench::flash {
+
+using cuda::exp2_approx;
 
 __device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
@@ -66,13 +69,6 @@ __device__ __forceinline__ void multiply_add(float (&c)[4], const std::uint32_t 
       "{%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-/// 2^x, within 2 ulp; 2^-inf is 0.
-__device__ __forceinline__ float exp2_approx(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
 }
 
 /// Two values rounded to BF16 in one word, the first in its low half.

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "kernels/base/errors.h"
-#include "kernels/gpu/gpu_testing.h"
-#include "kernels/cuda/test_buffers.h"
 #include "kernels/device/devices.h"
+#include "kernels/device/test_buffers.h"
+#include "kernels/gpu/gpu_testing.h"
 #include "kernels/gpu/graph.h"
 #include "kernels/numerics/formats.h"
 #include "tools/testing/catch.h"

@@ -18,12 +18,6 @@ constexpr int kMaxThreads = 1024;
 constexpr int kBatch = 4;  // vectors in flight per thread
 constexpr float kLog2E = 1.4426950408889634f;
 
-__device__ inline float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 /// Sum of e^(x - max) over some elements. Empty: max -inf, sum 0.
 struct Running {
   float max = -INFINITY;
@@ -32,7 +26,7 @@ struct Running {
   __device__ void join(float other_max, float other_sum) {
     const float largest = fmaxf(max, other_max);
     if (largest == -INFINITY) return;
-    sum = sum * exp2_fast((max - largest) * kLog2E) + other_sum * exp2_fast((other_max - largest) * kLog2E);
+    sum = sum * exp2_approx((max - largest) * kLog2E) + other_sum * exp2_approx((other_max - largest) * kLog2E);
     max = largest;
   }
   /// `valid`: how many of the eight belong to the row.
@@ -42,13 +36,13 @@ struct Running {
     for (int j = 0; j < 8; ++j)
       if (j < valid) largest = fmaxf(largest, x[j]);
     if (largest != max) {
-      sum *= exp2_fast((max - largest) * kLog2E);
+      sum *= exp2_approx((max - largest) * kLog2E);
       max = largest;
     }
     const float offset = largest == -INFINITY ? 0.0f : largest * kLog2E;
 #pragma unroll
     for (int j = 0; j < 8; ++j)
-      if (j < valid) sum += exp2_fast(x[j] * kLog2E - offset);
+      if (j < valid) sum += exp2_approx(x[j] * kLog2E - offset);
   }
 };
 
@@ -144,7 +138,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) cross_entropy_kernel(const Arg
         unpack(x, mine[k]);
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
-          x[j] = exp2_fast(x[j] * kLog2E - offset) * factor;
+          x[j] = exp2_approx(x[j] * kLog2E - offset) * factor;
           if (col + j == target) x[j] -= a.scale;
         }
         const Bf16x8 out = pack(x);

@@ -15,6 +15,10 @@
 // codes is one 8-byte store, and the 16-byte chunks of a shared row are permuted so that neither side has
 // bank conflicts.
 //
+// Loads of 64 to 98 KB are in flight per multiprocessor, where an H200's latency and bandwidth ask for 22. Amax is an
+// unsigned maximum of two BF16 at a time. Scales are made once per tile and scope: made by every thread they would cost 5
+// instructions per element, half of a whole cast of both forms.
+//
 // A Source has: kOutputs; kBatch, the rows whose loads are in flight together; Raw and Column types; rows,
 // cols and vectors() (16-byte loads everywhere);
 //   Column column<kFull>(col)            what depends on the column alone
@@ -32,7 +36,8 @@ inline constexpr int kTileWarps = kTileThreads / kWarp;
 inline constexpr int kSquare = 8;  ///< rows and columns of one thread
 
 /// The amax of a tensor on its way: every block of an amax pass leaves its own maximum, and every block of
-/// the cast pass takes the maximum of those, so that nothing has to be zeroed before.
+/// the cast pass takes the maximum of those, so that nothing has to be zeroed before: a memset would be a graph
+/// node of its own, about 1 us in a step of a small model where an op takes 5.
 struct TensorAmax {
   std::uint32_t* parts = nullptr;   ///< bits of FP32; null: no scale or amax of the tensor is wanted
   int count = 0;                    ///< of parts that the cast pass reads
