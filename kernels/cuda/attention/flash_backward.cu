@@ -103,23 +103,15 @@ __global__ __launch_bounds__(Block::kThreads, 2) void flash_query_side_kernel(Ba
 
   const QueryValues rows(block, data, shape);
   float dq[2][Rows::kCols / 8][4] = {};
-  for (int tile = 0; tile < block.tiles; ++tile) {
-    wait_for_copies();
-    __syncthreads();  // the tile is there, and nobody reads the other one any more
-    if (tile + 1 < block.tiles) block.fetch_kv(kv_tiles, fused, tile + 1, shape);
-    const int first_kv = tile * kBlockKV;
-    if (first_kv > block.warp_q + 31) continue;  // all of it after this warp's rows
-    const std::uint32_t k_tile = kv_tiles + tile % 2 * Block::kStageBytes;
-    const std::uint32_t v_tile = k_tile + Rows::bytes(kBlockKV);
-
+  block.walk(kv_tiles, fused, shape, [&](int first_kv, std::uint32_t k_tile, std::uint32_t v_tile) {
     float p[2][kBlockKV / 8][4] = {}, dp[2][kBlockKV / 8][4] = {};
     multiply_rows<Rows>(p, q_tile, 32 * block.warp, k_tile, 0);
     multiply_rows<Rows>(dp, dout_tile, 32 * block.warp, v_tile, 0);
     rows.exponentiate(p, shape.scale_log2);
-    if (first_kv + kBlockKV - 1 > block.warp_q) mask_later_keys<false>(p, block.warp_q, first_kv, 0);
+    if (block.masks(first_kv)) mask_later_keys<false>(p, block.warp_q, first_kv, 0);
     rows.differentiate(p, dp);
     multiply_scores<Rows>(dq, p, k_tile);
-  }
+  });
 
 #pragma unroll
   for (int m = 0; m < 2; ++m)

@@ -123,21 +123,13 @@ __global__ __launch_bounds__(Queries<kHeadDim>::kThreads,
   block.fetch_kv(kv_tiles, fused, 0, shape);
 
   OnlineSoftmax<kHeadDim> softmax;
-  for (int tile = 0; tile < block.tiles; ++tile) {
-    wait_for_copies();
-    __syncthreads();  // the tile is there, and nobody reads the other one any more
-    if (tile + 1 < block.tiles) block.fetch_kv(kv_tiles, fused, tile + 1, shape);
-    const int first_kv = tile * kBlockKV;
-    if (first_kv > block.warp_q + 31) continue;  // all of it after this warp's rows
-    const std::uint32_t k_tile = kv_tiles + tile % 2 * Queries<kHeadDim>::kStageBytes;
-    const std::uint32_t v_tile = k_tile + Rows::bytes(kBlockKV);
-
+  block.walk(kv_tiles, fused, shape, [&](int first_kv, std::uint32_t k_tile, std::uint32_t v_tile) {
     float s[2][kBlockKV / 8][4] = {};
     multiply_rows<Rows>(s, q_tile, 32 * block.warp, k_tile, 0);
-    if (first_kv + kBlockKV - 1 > block.warp_q) mask_later_keys<false>(s, block.warp_q, first_kv, -INFINITY);
+    if (block.masks(first_kv)) mask_later_keys<false>(s, block.warp_q, first_kv, -INFINITY);
     softmax.take(s, shape.scale_log2);
     multiply_scores<Rows>(softmax.o, s, v_tile);
-  }
+  });
 
   softmax.finish(lse + static_cast<std::int64_t>(blockIdx.x) * shape.T, q_tile, block, shape);
   block.store_rows(out + block.first_token * shape.out_stride + block.head * shape.head_dim, shape.out_stride,

@@ -43,6 +43,24 @@ struct QueryBlock {
     commit_copies();
   }
 
+  /// step(first_kv, k_tile, v_tile) for every tile that the warp's rows see, in order; tile 0 is being fetched already.
+  template <class Step>
+  __device__ __forceinline__ void walk(std::uint32_t kv_tiles, const __nv_bfloat16* fused,
+                                       const FlashShape& shape, Step&& step) const {
+    for (int tile = 0; tile < tiles; ++tile) {
+      wait_for_copies();
+      __syncthreads();  // the tile is there, and nobody reads the other one any more
+      if (tile + 1 < tiles) fetch_kv(kv_tiles, fused, tile + 1, shape);
+      const int first_kv = tile * kBlockKV;
+      if (first_kv > warp_q + 31) continue;  // all of it after this warp's rows
+      const std::uint32_t k_tile = kv_tiles + tile % 2 * kStageBytes;
+      step(first_kv, k_tile, k_tile + Rows::bytes(kBlockKV));
+    }
+  }
+
+  /// Whether a tile has keys behind one of the warp's queries.
+  __device__ __forceinline__ bool masks(int first_kv) const { return first_kv + kBlockKV - 1 > warp_q; }
+
   /// Writes the warp's rows of a tile, where it has left its result, in whole chunks.
   __device__ __forceinline__ void store_rows(__nv_bfloat16* matrix, std::int64_t stride, std::uint32_t tile,
                                              const FlashShape& shape) const {
