@@ -207,7 +207,7 @@ QuantizedTensor wanted(Buffers& buffers, const Tensor& value, const QuantFormat&
 
 struct FormSet {
   const char* name;
-  QuantFormat row, col;
+  QuantFormat rowwise, columnwise;
 };
 
 void bench_quantize(Bench& bench, double ceiling, std::int64_t M, std::int64_t C) {
