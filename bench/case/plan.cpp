@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "kernels/gpu/shape_limits.h"
+#include "kernels/gpu/device_info.h"
 
 namespace precbench {
 namespace {
@@ -39,7 +39,7 @@ Plan make_plan(const Case& c) {
     plan.parameters.gather_fp8 = plan.converted;
   }
   plan.reduce_amax = c.reduce_amax == "on";
-  plan.on_cuda = c.device == "cuda";
+  plan.device = c.device;
   plan.parameters.master = master_of(c.master);
   plan.parameters.moments = dtype_of(c.moments);
   plan.parameters.gradients = dtype_of(c.grads);
@@ -122,10 +122,8 @@ std::string Plan::why_unsupported() const {
     return fmt::format(
         "seq: {} is beyond the model's sliding window of {}, and only full attention is modelled", T,
         m.sliding_window);
-  if (on_cuda) {
-    for (const std::string& why : {cuda::why_no_width(m.width), cuda::why_no_head_dim(m.head_dim, m.qk_norm)})
-      if (!why.empty()) return why;
-  }
+  if (const std::string why = why_gpu_refuses(device, m.width, m.head_dim, m.qk_norm); !why.empty())
+    return why;
   std::vector<LinearSpec> linears;
   if (std::find(converted.begin(), converted.end(), true) != converted.end())
     linears = dense_block(m).linears;

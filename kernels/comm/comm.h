@@ -148,11 +148,6 @@ class CommGroup {
 /// Ranks on the CPU device.
 std::unique_ptr<CommGroup> make_local_group(int size);
 
-/// `local` of `size` ranks, on CUDA devices; the ranks that join are numbered over all processes. Where local
-/// < size every process makes such a group, and NCCL_COMM_ID (host:port) tells them where the first one is.
-/// Throws Unsupported in a build without NCCL.
-std::unique_ptr<CommGroup> make_nccl_group(int size, int local);
-
 /// Counts bytes and moves none.
 std::unique_ptr<Comm> make_dry_comm(int rank, int size);
 

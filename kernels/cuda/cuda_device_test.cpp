@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "kernels/base/errors.h"
-#include "kernels/cuda/gpu_testing.h"
-#include "kernels/cuda/test_buffers.h"
+#include "kernels/device/test_buffers.h"
+#include "kernels/gpu/gpu_testing.h"
 #include "kernels/gpu/graph.h"
 #include "kernels/numerics/formats.h"
 
@@ -18,7 +18,7 @@ TEST_CASE("there is a GPU or a reason why there is none", "[cuda]") {
     CHECK(gpu_properties(0).compute_capability >= 80);
     CHECK_THROWS_AS(gpu_properties(gpus.count), InvalidInput);
   } else {
-    CHECK_THROWS_AS(make_cuda_device(0), Unsupported);
+    CHECK_THROWS_AS(make_gpu_device(0), Unsupported);
   }
 }
 

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "kernels/base/errors.h"
-#include "kernels/cuda/test_buffers.h"
+#include "kernels/device/test_buffers.h"
 #include "kernels/gpu/device_info.h"
 #include "kernels/gpu/graph.h"
 #include "kernels/gpu/telemetry.h"
@@ -207,7 +207,7 @@ QuantizedTensor wanted(Buffers& buffers, const Tensor& value, const QuantFormat&
 
 struct FormSet {
   const char* name;
-  QuantFormat row, col;
+  QuantFormat rowwise, columnwise;
 };
 
 void bench_quantize(Bench& bench, double ceiling, std::int64_t M, std::int64_t C) {
@@ -367,7 +367,7 @@ int run(const std::string& part) {
                monitor->other_processes());
   if (monitor) monitor->start();
   {
-    const auto device = make_cuda_device(0);
+    const auto device = make_gpu_device(0);
     Bench bench(*device);
     if (part.empty() || part == "matmul") bench_matmul(bench);
     if (part.empty() || part == "ops") bench_ops(bench);

@@ -7,6 +7,7 @@
 
 #include "kernels/base/errors.h"
 #include "kernels/comm/comm.h"
+#include "kernels/gpu/device_info.h"
 
 #ifdef PRECBENCH_HAS_NCCL
 #include <nccl.h>
@@ -303,7 +304,7 @@ class NcclGroup final : public CommGroup {
 
 }  // namespace
 
-std::unique_ptr<CommGroup> make_nccl_group(int size, int local) {
+std::unique_ptr<CommGroup> make_gpu_group(int size, int local) {
   return std::make_unique<NcclGroup>(size, local);
 }
 
@@ -313,7 +314,7 @@ std::unique_ptr<CommGroup> make_nccl_group(int size, int local) {
 
 namespace precbench {
 
-std::unique_ptr<CommGroup> make_nccl_group(int, int) {
+std::unique_ptr<CommGroup> make_gpu_group(int, int) {
   throw Unsupported("several GPUs: this build has no NCCL; configure where nccl.h and libnccl are found");
 }
 

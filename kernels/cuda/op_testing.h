@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/gpu_testing.h"
-#include "kernels/cuda/test_buffers.h"
 #include "kernels/device/devices.h"
+#include "kernels/device/test_buffers.h"
+#include "kernels/gpu/gpu_testing.h"
 #include "kernels/numerics/formats.h"
 #include "kernels/numerics/random.h"
 #include "tools/testing/catch.h"
@@ -116,7 +116,7 @@ inline void check_twice(const std::string& what, const Tensor& result, const Ten
 
 /// Forms of one op's output on the GPU, with everything that it may leave unwritten set to NaN before.
 struct OperandFormats {
-  QuantFormat row, col;
+  QuantFormat rowwise, columnwise;
 };
 
 inline GemmOperand gpu_form(Buffers& buffers, Device& gpu, const QuantFormat& format, std::int64_t rows,
