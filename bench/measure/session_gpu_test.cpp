@@ -7,8 +7,8 @@
 
 #include "bench/process/case_process_testing.h"
 #include "bench/sweep/sweep.h"
-#include "kernels/cuda/gpu_testing.h"
-#include "kernels/cuda/test_buffers.h"
+#include "kernels/device/test_buffers.h"
+#include "kernels/gpu/gpu_testing.h"
 #include "kernels/numerics/recipe.h"
 #include "results/record_file.h"
 #include "results/schema.h"
@@ -59,7 +59,7 @@ Record read_where_nothing_is(const Case& c, const NodeShare&, StepBoard&) {
                x = buffers.tensor(DType::bf16, 64, 128);
   gpu->upload(bad, tokens.data());
   gpu->synchronize();
-  gpu->embedding(x, bad, table);
+  gpu->embedding({x, bad, table});
   gpu->synchronize();
   return start_record(c);
 }

@@ -12,7 +12,7 @@
 #include "bench/step/rank_testing.h"
 #include "bench/step/step_runner.h"
 #include "bench/step/weights.h"
-#include "kernels/cuda/gpu_testing.h"
+#include "kernels/gpu/gpu_testing.h"
 
 using namespace precbench;
 using namespace precbench::testing;

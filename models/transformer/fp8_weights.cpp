@@ -79,10 +79,10 @@ GemmOperand Fp8Weights::columns(int unit, const Layout::Matrix& m, const Tensor&
     const auto [first, last] = range(unit, shard_rank, m);
     if (first >= last) continue;
     const std::int64_t row = (first - m.offset) / m.cols, rows = (last - first) / m.cols;
-    device_.copy_columns(form.data, row, codes.elements(first, last - first).reshape(m.cols, rows));
-    device_.copy_columns(form_scale, row * per_row,
-                         scales.elements(first / kCodesPerScale, (last - first) / kCodesPerScale)
-                             .reshape(lines, rows * per_row));
+    device_.copy_columns({form.data, row, codes.elements(first, last - first).reshape(m.cols, rows)});
+    device_.copy_columns({form_scale, row * per_row,
+                          scales.elements(first / kCodesPerScale, (last - first) / kCodesPerScale)
+                              .reshape(lines, rows * per_row)});
   }
   return form;
 }
@@ -114,20 +114,20 @@ void Fp8Weights::refresh(const std::function<Tensor(int)>& shard_of) {
       }
     }
   };
-  if (!by_pass()) device_.zero(scales_);
+  if (!by_pass()) device_.zero({scales_});
   if (from_master()) {
     const auto amax = [&](int unit, int matrix) {
       return amaxes_.elements(layer_of(unit) * kMatrices + matrix, 1);
     };
-    device_.zero(amaxes_);
+    device_.zero({amaxes_});
     each_part([&](int unit, int i, const Layout::Matrix&, std::int64_t, auto&& mine) {
-      if (const Tensor value = mine(shard_of(unit)); !value.empty()) device_.amax(amax(unit, i), value);
+      if (const Tensor value = mine(shard_of(unit)); !value.empty()) device_.amax({amax(unit, i), value});
     });
     comm_.all_reduce_max(amaxes_);
     each_part([&](int unit, int i, const Layout::Matrix&, std::int64_t, auto&& mine) {
       const Tensor scale = scales_.elements(first_scale(unit, i), 1);
-      device_.quantize_with_amax({format_, mine(codes(unit, Pass::forward)), scale, false},
-                                 mine(shard_of(unit)), amax(unit, i));
+      device_.quantize_with_amax(
+          {{format_, mine(codes(unit, Pass::forward)), scale, false}, mine(shard_of(unit)), amax(unit, i)});
     });
   } else {
     each_part([&](int unit, int i, const Layout::Matrix& m, std::int64_t first, auto&& mine) {
@@ -145,21 +145,21 @@ void Fp8Weights::refresh(const std::function<Tensor(int)>& shard_of) {
       operand.value = value.reshape(rows, m.cols);
       operand.rowwise = form(Pass::forward, rows, m.cols);
       if (by_pass()) operand.columnwise = form(Pass::backward, m.cols, rows);
-      device_.quantize(operand);
+      device_.quantize({operand});
     });
     if (!by_pass()) comm_.all_reduce(scales_);
   }
-  device_.zero(vectors_);
+  device_.zero({vectors_});
   for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
     if (!layers_[layer]) continue;
     const int unit = layout_.block_unit(static_cast<std::int64_t>(layer));
     const auto [first, last] = layout_.shard_range(unit, comm_.rank());
     const std::int64_t begin = std::max(first, layout_.vectors_offset());
     if (begin >= last) continue;
-    device_.convert(vectors_.elements(static_cast<std::int64_t>(layer) * vectors_per_block_ + begin -
-                                          layout_.vectors_offset(),
-                                      last - begin),
-                    shard_of(unit).elements(begin - first, last - begin));
+    device_.convert({vectors_.elements(static_cast<std::int64_t>(layer) * vectors_per_block_ + begin -
+                                           layout_.vectors_offset(),
+                                       last - begin),
+                     shard_of(unit).elements(begin - first, last - begin)});
   }
   comm_.all_reduce(vectors_);
 }

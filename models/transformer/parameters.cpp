@@ -197,7 +197,7 @@ void Parameters::add_reduced() {
   if (adding_ < 0) return;
   shard_comm_->wait(shard_tickets_[adding_]);
   const Tensor target = local(gradient_, adding_);
-  device_.add(target, reduced_.elements(0, target.size()));
+  device_.add({target, reduced_.elements(0, target.size())});
   adding_ = -1;
 }
 
@@ -215,18 +215,18 @@ void Parameters::initialize(std::uint64_t seed, float std) {
   for (int u = 0; u < layout_.unit_count(); ++u) {
     const Shard s = shard(u);
     const Tensor& target = s.master.empty() ? s.weights : s.master;
-    device_.zero(target);  // the holes too, and biases
+    device_.zero({target});  // the holes too, and biases
     for (const Run& run : s.runs) {
       const Tensor elements = target.elements(run.first, run.count);
       if (run.kind == ParameterKind::matrix)
-        device_.init_normal(elements, std, seed, s.model_offset + run.first);
+        device_.init_normal({elements, std, seed, s.model_offset + run.first});
       else if (run.kind == ParameterKind::gain)
-        device_.fill(elements, 1.0f);
+        device_.fill({elements, 1.0f});
     }
-    if (!s.master.empty() && !s.weights.empty()) device_.convert(s.weights, s.master);
+    if (!s.master.empty() && !s.weights.empty()) device_.convert({s.weights, s.master});
   }
-  device_.zero(m_);
-  device_.zero(v_);
+  device_.zero({m_});
+  device_.zero({v_});
   forget_gathered();
 }
 
@@ -254,8 +254,8 @@ void Parameters::load(const std::function<void(const Parameter&, float*)>& read)
     std::transform(values.begin(), values.end(), rounded.begin(), bf16_encode);
     device_.upload(s.weights, rounded.data());
   }
-  device_.zero(m_);
-  device_.zero(v_);
+  device_.zero({m_});
+  device_.zero({v_});
   forget_gathered();
 }
 
@@ -292,8 +292,8 @@ std::vector<std::uint64_t> Parameters::fingerprints() {
       const std::int64_t begin = std::max(first, p.offset), end = std::min(last, p.offset + p.size());
       std::uint64_t hash = 0;
       if (begin < end) {
-        device_.fingerprint(hash_,
-                            (s.master.empty() ? s.weights : s.master).elements(begin - first, end - begin));
+        device_.fingerprint(
+            {hash_, (s.master.empty() ? s.weights : s.master).elements(begin - first, end - begin)});
         std::uint32_t words[2];
         device_.download(words, hash_);
         hash = (std::uint64_t{words[0]} << 32) | words[1];

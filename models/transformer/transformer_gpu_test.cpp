@@ -1,7 +1,7 @@
 // The training step on a GPU against the CPU device: loss, every gradient and the update, for every recipe.
 // The truth is the FP32 reference model; the CPU device at the recipe's own precision says how far from it
 // rounding alone may lead.
-#include "kernels/cuda/gpu_testing.h"
+#include "kernels/gpu/gpu_testing.h"
 #include "models/transformer/step_testing.h"
 #include "models/transformer/transformer.h"
 
