@@ -45,7 +45,7 @@ struct TensorAmax {
 /// Where one output of a Source goes.
 struct TileOutput {
   Matrix value;  ///< data null: not written
-  FormArgs row, col;
+  FormArgs rowwise, columnwise;
   std::int64_t first_col = 0;  ///< of this output in the forms' matrix, a multiple of 128
   TensorAmax tensor;
   // Bits of FP32 amaxes by row and column of the forms, which the amax pass raises from zero; null: not
@@ -54,7 +54,7 @@ struct TileOutput {
   std::int32_t* col_amax = nullptr;
 
   bool wants_amax() const { return tensor.on_its_way() || row_amax || col_amax; }
-  bool wants_cast() const { return value.data || row.data || col.data; }
+  bool wants_cast() const { return value.data || rowwise.data || columnwise.data; }
 };
 
 template <int kOutputs>
