@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(kThreads)
     if (!there) return;
   }
   if (turned) {
-    const Angles angles(table + pair.rowwise % pairs.T * pairs.D + 2 * pair.i);
+    const Angles angles(table + pair.row % pairs.T * pairs.D + 2 * pair.i);
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       const float x = a[j];
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(kThreads)
     load_vector(b, dout + pair.at + pairs.D / 2);
     const bool turned = pair.head < pairs.turned_heads;
     if (turned) {
-      const Angles angles(table + pair.rowwise % pairs.T * pairs.D + 2 * pair.i);
+      const Angles angles(table + pair.row % pairs.T * pairs.D + 2 * pair.i);
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
         const float x = a[j];
