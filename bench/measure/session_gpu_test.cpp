@@ -59,7 +59,7 @@ Record read_where_nothing_is(const Case& c, const NodeShare&, StepBoard&) {
                x = buffers.tensor(DType::bf16, 64, 128);
   gpu->upload(bad, tokens.data());
   gpu->synchronize();
-  gpu->embedding(x, bad, table);
+  gpu->embedding({x, bad, table});
   gpu->synchronize();
   return start_record(c);
 }

@@ -109,11 +109,11 @@ TEST_CASE("NCCL's collectives", "[gpu][comm]") {
     const Tensor x = put(n, [&](std::int64_t i) { return value(r, i); });
     const Tensor low = arena.push(Segment::other, DType::bf16, 1, n);
     const Tensor back = arena.push(Segment::other, DType::f32, 1, n);
-    device.convert(low, x);
+    device.convert({low, x});
     comm.all_reduce(x);
     check(x, sum);
     comm.all_reduce(low);
-    device.convert(back, low);
+    device.convert({back, low});
     check(back, sum);
 
     const Tensor shard = put(n, [&](std::int64_t i) { return value(r, i); });
@@ -213,7 +213,7 @@ TEST_CASE("a GPU whose rank fails does not keep the others waiting", "[gpu][comm
       on_gpus(ranks, [&](int r, Device& device, Comm& comm) {
         const DeviceBlock block(device, 1 << 20);
         const Tensor x{block.data(), DType::f32, 1, (1 << 20) / 4};
-        device.zero(x);
+        device.zero({x});
         for (int round = 0; round < 100; ++round) {
           if (round == failing_round && r == 1) throw std::runtime_error("boom");
           comm.all_reduce(x);
@@ -240,13 +240,13 @@ TEST_CASE("a collective in flight leaves what the device does meanwhile alone", 
                  b = arena.push(Segment::other, DType::f32, 1, n);
     std::vector<float> got(n);
     for (int round = 0; round < 100; ++round) {  // more than the events that are used in turn
-      device.fill(a, 1.0f);
+      device.fill({a, 1.0f});
       const Comm::Ticket first = comm.start_all_reduce(a);
-      device.fill(b, 2.0f);
+      device.fill({b, 2.0f});
       const Comm::Ticket second = comm.start_all_reduce(b);
       comm.wait(second);  // and with it the first
       comm.wait(first);
-      device.add(b, a);
+      device.add({b, a});
     }
     device.download(got.data(), b);
     for (const float v : got) wrong[r] += v != 3.0f * static_cast<float>(ranks);

@@ -78,10 +78,10 @@ GemmOperand Fp8Weights::columns(int unit, const LinearMatrix& m, const Tensor& c
     const auto [first, last] = range(unit, shard_rank, m);
     if (first >= last) continue;
     const std::int64_t row = (first - m.offset) / m.cols, rows = (last - first) / m.cols;
-    device_.copy_columns(form.data, row, codes.elements(first, last - first).reshape(m.cols, rows));
-    device_.copy_columns(form_scale, row * per_row,
-                         scales.elements(first / kCodesPerScale, (last - first) / kCodesPerScale)
-                             .reshape(lines, rows * per_row));
+    device_.copy_columns({form.data, row, codes.elements(first, last - first).reshape(m.cols, rows)});
+    device_.copy_columns({form_scale, row * per_row,
+                          scales.elements(first / kCodesPerScale, (last - first) / kCodesPerScale)
+                              .reshape(lines, rows * per_row)});
   }
   return form;
 }
@@ -111,7 +111,7 @@ void Fp8Weights::for_each_part(Body&& body) const {
 }
 
 void Fp8Weights::refresh(const std::function<Tensor(int)>& shard_of) {
-  if (!by_pass()) device_.zero(scales_);
+  if (!by_pass()) device_.zero({scales_});
   if (from_master())
     cast_with_common_amax(shard_of);
   else
@@ -123,15 +123,16 @@ void Fp8Weights::cast_with_common_amax(const std::function<Tensor(int)>& shard_o
   const auto amax = [&](const Part& part) {
     return amaxes_.elements(layer_of(part.unit) * amaxes_.cols + static_cast<std::int64_t>(part.linear), 1);
   };
-  device_.zero(amaxes_);
+  device_.zero({amaxes_});
   for_each_part([&](const Part& part) {
-    if (part.count > 0) device_.amax(amax(part), part.of(shard_of(part.unit)));
+    if (part.count > 0) device_.amax({amax(part), part.of(shard_of(part.unit))});
   });
   comm_.all_reduce_max(amaxes_);
   for_each_part([&](const Part& part) {
     const Tensor scale = scales_.elements(first_scale(part.unit, part.linear), 1);
-    device_.quantize_with_amax({format_, part.of(codes(part.unit, Pass::forward)), scale, false},
-                               part.of(shard_of(part.unit)), amax(part));
+    device_.quantize_with_amax({{format_, part.of(codes(part.unit, Pass::forward)), scale, false},
+                                part.of(shard_of(part.unit)),
+                                amax(part)});
   });
 }
 
@@ -151,13 +152,13 @@ void Fp8Weights::quantize_own_rows(const std::function<Tensor(int)>& shard_of) {
     operand.value = part.of(shard_of(part.unit)).reshape(rows, m.cols);
     operand.rowwise = form(Pass::forward, rows, m.cols);
     if (by_pass()) operand.columnwise = form(Pass::backward, m.cols, rows);
-    device_.quantize(operand);
+    device_.quantize({operand});
   });
   if (!by_pass()) comm_.all_reduce(scales_);
 }
 
 void Fp8Weights::exchange_vectors(const std::function<Tensor(int)>& shard_of) {
-  device_.zero(vectors_);
+  device_.zero({vectors_});
   for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
     if (!layers_[layer]) continue;
     const int unit = layout_.block_unit(static_cast<std::int64_t>(layer));
@@ -165,8 +166,8 @@ void Fp8Weights::exchange_vectors(const std::function<Tensor(int)>& shard_of) {
     const std::int64_t begin = std::max(first, layout_.vectors_offset());
     if (begin >= last) continue;
     const Tensor block_vectors = vectors_.slice_rows(static_cast<std::int64_t>(layer), 1);
-    device_.convert(block_vectors.elements(begin - layout_.vectors_offset(), last - begin),
-                    shard_of(unit).elements(begin - first, last - begin));
+    device_.convert({block_vectors.elements(begin - layout_.vectors_offset(), last - begin),
+                     shard_of(unit).elements(begin - first, last - begin)});
   }
   comm_.all_reduce(vectors_);
 }

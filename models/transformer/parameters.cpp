@@ -207,7 +207,7 @@ void Parameters::add_reduced() {
   if (adding_ < 0) return;
   shard_comm_.comm->wait(shard_tickets_[adding_]);
   const Tensor target = local(gradient_, adding_);
-  device_.add(target, reduced_.elements(0, target.size()));
+  device_.add({target, reduced_.elements(0, target.size())});
   adding_ = -1;
 }
 
@@ -223,13 +223,13 @@ Parameters::Shard Parameters::shard(int unit) const {
 
 void Parameters::zero_state() {
   for (const Tensor& flat : {weights_, master_, m_, v_})
-    if (!flat.empty()) device_.zero(flat);
+    if (!flat.empty()) device_.zero({flat});
 }
 
 void Parameters::derive_weights() {
   for (int u = 0; u < layout_.unit_count(); ++u)
     if (const Shard s = shard(u); !s.master.empty() && !s.weights.empty())
-      device_.convert(s.weights, s.master);
+      device_.convert({s.weights, s.master});
   forget_gathered();
 }
 
@@ -240,9 +240,9 @@ void Parameters::initialize(std::uint64_t seed, float std) {
     for (const Run& run : s.runs) {
       const Tensor elements = local_leading(u).elements(run.first, run.count);
       if (run.kind == ParameterKind::matrix)
-        device_.init_normal(elements, std, seed, s.model_offset + run.first);
+        device_.init_normal({elements, std, seed, s.model_offset + run.first});
       else if (run.kind == ParameterKind::gain)
-        device_.fill(elements, 1.0f);
+        device_.fill({elements, 1.0f});
     }
   }
   derive_weights();
@@ -338,7 +338,7 @@ std::vector<std::uint64_t> Parameters::fingerprints() {
   for (const StateTensor& tensor : weights_state()) {
     std::uint32_t words[2] = {};
     if (!tensor.values.empty()) {
-      device_.fingerprint(hash_, tensor.values);
+      device_.fingerprint({hash_, tensor.values});
       device_.download(words, hash_);
     }
     result.push_back((std::uint64_t{words[0]} << 32) | words[1]);

@@ -10,7 +10,7 @@
 
 #include "kernels/base/errors.h"
 #include "kernels/comm/comm_testing.h"
-#include "kernels/cpu/op_testing.h"
+#include "kernels/device/op_testing.h"
 #include "models/transformer/step_testing.h"
 
 using namespace precbench;

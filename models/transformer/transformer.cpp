@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 namespace precbench {
 namespace {
@@ -60,14 +61,15 @@ void Transformer::push_row(QuantizedTensor& operand, const QuantFormat& format) 
   if (!format.quantized()) return;
   operand.rowwise =
       push_gemm_operand(arena_, Segment::activations, format, operand.value.rows, operand.value.cols);
-  if (one_scale(format) && operand.amax.empty()) operand.amax = push(DType::f32, 1, 1);
+  if (one_scale(format) && operand.amax_out.empty()) operand.amax_out = push(DType::f32, 1, 1);
 }
 
 void Transformer::push_col(QuantizedTensor& operand, const QuantFormat& format) {
   if (!format.quantized()) return;
   operand.columnwise =
       push_gemm_operand(arena_, Segment::activations, format, operand.value.cols, operand.value.rows);
-  if (one_scale(format) && operand.amax.empty()) operand.amax = push(DType::f32, 1, 1);
+  if (one_scale(format) && operand.amax_out.empty() && operand.amax_in.empty())
+    operand.amax_out = push(DType::f32, 1, 1);
 }
 
 QuantizedTensor Transformer::push_gradient(const Tensor& value, const Linear& consumer) {
@@ -137,14 +139,16 @@ void Transformer::observe_weight(std::int64_t layer, Role role, const Weight& we
 
 template <class Op>
 void Transformer::produce(QuantizedTensor& x, Op&& op) {
-  if (!options_.reduce_amax || x.amax.empty()) return op(x);
+  if (!options_.reduce_amax || x.amax_out.empty()) return op(x);
   QuantizedTensor plain = x;
   if (plain.rowwise.format.quantized()) plain.rowwise = {};
   if (plain.columnwise.format.quantized()) plain.columnwise = {};
   plain.keep_value = true;
   op(plain);
-  parameters_.comm().all_reduce_max(x.amax);
-  device_.quantize(x, false);
+  parameters_.comm().all_reduce_max(x.amax_out);
+  QuantizedTensor scaled = x;
+  scaled.amax_in = std::exchange(scaled.amax_out, {});
+  device_.quantize({scaled});
 }
 
 // ---- forward
@@ -155,7 +159,7 @@ QuantizedTensor Transformer::normed(const Linear& consumer, const Tensor& value,
   push_row(h, consumer.x_rowwise());
   if (consumer.x_columnwise().quantized()) {
     h.columnwise = columns;
-    if (one_scale(consumer.x_columnwise()) && h.amax.empty()) h.amax = push(DType::f32, 1, 1);
+    if (one_scale(consumer.x_columnwise()) && h.amax_out.empty()) h.amax_out = push(DType::f32, 1, 1);
   }
   h.keep_value = !consumer.x_rowwise().quantized() || !value.empty() || quantization_observer_;
   return h;
@@ -176,9 +180,15 @@ void Transformer::block_forward(std::int64_t layer, Saved& saved, const BlockWei
     QuantizedTensor h1 = normed(linear(layer, Role::qkv), saved.h1, saved.h1_col);
     produce(h1, [&](QuantizedTensor& h) {
       if (again)
-        device_.recompute_rmsnorm(h, saved.x, saved.rstd1, w.norm1);
+        device_.recompute_rmsnorm({h, saved.x, saved.rstd1, w.norm1});
       else
-        device_.add_rmsnorm(h, saved.x, saved.rstd1, x, layer == 0 ? Tensor{} : branch_, w.norm1, eps);
+        device_.add_rmsnorm({.h = h,
+                             .sum = saved.x,
+                             .rstd = saved.rstd1,
+                             .x = x,
+                             .branch = layer == 0 ? Tensor{} : branch_,
+                             .weight = w.norm1,
+                             .eps = eps});
     });
     observe(layer, Role::qkv, LinearOperand::x, h1);
     fprop(layer, Role::qkv, saved.raw_qkv, h1, w);
@@ -187,11 +197,11 @@ void Transformer::block_forward(std::int64_t layer, Saved& saved, const BlockWei
     const Scope scope(arena_);
     // Without QK-norm RoPE is undone by its own inverse, so the rows turn in place.
     const Tensor qkv = config_.qk_norm ? push(attention_shape_.qkv_width()) : saved.raw_qkv;
-    device_.rope(qkv, saved.raw_qkv, rope_options(w));
+    device_.rope({qkv, saved.raw_qkv, rope_options(w)});
     const Linear lin = linear(layer, Role::o);
     QuantizedTensor out = make_quantized_tensor(saved.attention, lin.x_rowwise(), {});
     push_row(out, lin.x_rowwise());
-    produce(out, [&](QuantizedTensor& o) { device_.attention(o, saved.lse, qkv, attention_shape_); });
+    produce(out, [&](QuantizedTensor& o) { device_.attention({o, saved.lse, qkv, attention_shape_}); });
     observe(layer, Role::o, LinearOperand::x, out);
     fprop(layer, Role::o, branch_, out, w);
   }
@@ -199,7 +209,7 @@ void Transformer::block_forward(std::int64_t layer, Saved& saved, const BlockWei
     const Scope scope(arena_);
     QuantizedTensor h2 = normed(linear(layer, Role::gate_up), saved.h2, saved.h2_col);
     produce(h2, [&](QuantizedTensor& h) {
-      device_.add_rmsnorm(h, saved.mid, saved.rstd2, saved.x, branch_, w.norm2, eps);
+      device_.add_rmsnorm({h, saved.mid, saved.rstd2, saved.x, branch_, w.norm2, eps});
     });
     observe(layer, Role::gate_up, LinearOperand::x, h2);
     fprop(layer, Role::gate_up, saved.gate_up, h2, w);
@@ -208,10 +218,10 @@ void Transformer::block_forward(std::int64_t layer, Saved& saved, const BlockWei
   const Scope scope(arena_);
   const Linear lin = linear(layer, Role::down);
   QuantizedTensor s = make_quantized_tensor(push(config_.ffn), lin.x_rowwise(), {});
-  s.amax = saved.swiglu_amax;
+  s.amax_out = saved.swiglu_amax;
   push_row(s, lin.x_rowwise());
   s.keep_value = !lin.x_rowwise().quantized() || quantization_observer_;
-  produce(s, [&](QuantizedTensor& out) { device_.swiglu(out, saved.gate_up); });
+  produce(s, [&](QuantizedTensor& out) { device_.swiglu({out, saved.gate_up}); });
   observe(layer, Role::down, LinearOperand::x, s);
   fprop(layer, Role::down, branch_, s, w);
 }
@@ -237,7 +247,7 @@ void Transformer::norm_wgrad(std::int64_t layer, Role role, const BlockTensors& 
   const bool remake = value.empty() && columns.empty();
   QuantizedTensor h = make_quantized_tensor(remake ? push(config_.width) : value, {}, {});
   if (!columns.empty()) h.columnwise = columns;
-  if (remake) device_.recompute_rmsnorm(h, sum, rstd, gain);
+  if (remake) device_.recompute_rmsnorm({h, sum, rstd, gain});
   wgrad(layer, role, g, dy, h);
 }
 
@@ -254,10 +264,10 @@ void Transformer::ffn_backward(std::int64_t layer, const Saved& saved, const Blo
     const Tensor ds = push(config_.ffn);
     dgrad(layer, Role::down, ds, dx, w);
     QuantizedTensor s = make_quantized_tensor(push(config_.ffn), {}, down.x_columnwise());
-    s.amax = saved.swiglu_amax;
+    s.amax_in = saved.swiglu_amax;
     push_col(s, down.x_columnwise());
     s.keep_value = !down.x_columnwise().quantized() || quantization_observer_;
-    produce(dgate_up, [&](QuantizedTensor& d) { device_.swiglu_backward(d, s, ds, saved.gate_up); });
+    produce(dgate_up, [&](QuantizedTensor& d) { device_.swiglu_backward({d, s, ds, saved.gate_up}); });
     observe(layer, Role::gate_up, LinearOperand::dy, dgate_up);
     observe(layer, Role::down, LinearOperand::x, s);
     wgrad(layer, Role::down, g, dx, s);
@@ -266,7 +276,14 @@ void Transformer::ffn_backward(std::int64_t layer, const Saved& saved, const Blo
   dgrad(layer, Role::gate_up, dh, dgate_up, w);
   norm_wgrad(layer, Role::gate_up, g, dgate_up, saved.h2, saved.h2_col, saved.mid, saved.rstd2, w.norm2);
   produce(dmid, [&](QuantizedTensor& d) {
-    device_.rmsnorm_backward(d, g.norm2, accumulate, dx.value, dh, saved.mid, saved.rstd2, w.norm2);
+    device_.rmsnorm_backward({.dx = d,
+                              .dweight = g.norm2,
+                              .accumulate = accumulate,
+                              .dresidual = dx.value,
+                              .dh = dh,
+                              .x = saved.mid,
+                              .rstd = saved.rstd2,
+                              .weight = w.norm2});
   });
   observe(layer, Role::o, LinearOperand::dy, dmid);
 }
@@ -286,7 +303,7 @@ void Transformer::attention_backward(std::int64_t layer, const Saved& saved, con
       const QuantFormat& format = linear(layer, Role::o).x_columnwise();
       QuantizedTensor out = make_quantized_tensor(saved.attention, {}, format);
       push_col(out, format);
-      produce(out, [&](QuantizedTensor& o) { device_.quantize(o); });
+      produce(out, [&](QuantizedTensor& o) { device_.quantize({o}); });
       observe(layer, Role::o, LinearOperand::x, out);
       wgrad(layer, Role::o, g, dmid, out);
     }
@@ -295,14 +312,14 @@ void Transformer::attention_backward(std::int64_t layer, const Saved& saved, con
     Tensor qkv = saved.raw_qkv;
     if (config_.qk_norm) {
       qkv = push(attention_shape_.qkv_width());
-      device_.rope(qkv, saved.raw_qkv, rope_options(w));
+      device_.rope({qkv, saved.raw_qkv, rope_options(w)});
     }
     const Tensor dturned = push(attention_shape_.qkv_width());
-    device_.attention_backward(dturned, dout, saved.attention, saved.lse, qkv, attention_shape_);
+    device_.attention_backward({dturned, dout, saved.attention, saved.lse, qkv, attention_shape_});
     produce(dqkv, [&](QuantizedTensor& d) {
-      device_.rope_backward(d, g.q_norm, g.k_norm, accumulate, dturned, saved.raw_qkv, rope_options(w));
+      device_.rope_backward({d, g.q_norm, g.k_norm, accumulate, dturned, saved.raw_qkv, rope_options(w)});
     });
-    if (config_.qkv_bias) device_.bias_backward(g.qkv_bias, accumulate, dqkv.value);
+    if (config_.qkv_bias) device_.bias_backward({g.qkv_bias, accumulate, dqkv.value});
     observe(layer, Role::qkv, LinearOperand::dy, dqkv);
   }
   const Tensor dh = push(config_.width);
@@ -310,7 +327,14 @@ void Transformer::attention_backward(std::int64_t layer, const Saved& saved, con
   norm_wgrad(layer, Role::qkv, g, dqkv, saved.h1, saved.h1_col, saved.x, saved.rstd1, w.norm1);
   QuantizedTensor below = gradient_in(1 - slot_, layer - 1);
   produce(below, [&](QuantizedTensor& d) {
-    device_.rmsnorm_backward(d, g.norm1, accumulate, dmid.value, dh, saved.x, saved.rstd1, w.norm1);
+    device_.rmsnorm_backward({.dx = d,
+                              .dweight = g.norm1,
+                              .accumulate = accumulate,
+                              .dresidual = dmid.value,
+                              .dh = dh,
+                              .x = saved.x,
+                              .rstd = saved.rstd1,
+                              .weight = w.norm1});
   });
   if (layer > 0) observe(layer - 1, Role::down, LinearOperand::dy, below);
 }
@@ -346,7 +370,7 @@ void Transformer::head(const Tensor& loss_sum, const Tensor& targets, float loss
   const Tensor x = push(config_.width), rstd = push(DType::f32, M_, 1), dh = push(config_.width);
   const Tensor normed = push(config_.width);
   QuantizedTensor h = make_quantized_tensor(normed, {}, {});
-  device_.add_rmsnorm(h, x, rstd, saved_.back().mid, branch_, gain, static_cast<float>(config_.norm_eps));
+  device_.add_rmsnorm({h, x, rstd, saved_.back().mid, branch_, gain, static_cast<float>(config_.norm_eps)});
 
   const Tensor gradient = parameters_.gradients(layout.head_unit());
   parameters_.commit(gradient);
@@ -360,23 +384,23 @@ void Transformer::head(const Tensor& loss_sum, const Tensor& targets, float loss
         make_quantized_tensor(normed.slice_rows(first, rows), lin.x_rowwise(), lin.x_columnwise());
     push_row(x_run, lin.x_rowwise());
     push_col(x_run, lin.x_columnwise());
-    produce(x_run, [&](QuantizedTensor& h_run) { device_.quantize(h_run); });
+    produce(x_run, [&](QuantizedTensor& h_run) { device_.quantize({h_run}); });
     QuantizedTensor logits = make_quantized_tensor(push(options_.activations, rows, config_.vocab),
                                                    lin.dy_rowwise(), lin.dy_columnwise());
     lin.fprop(logits.value, x_run, {weight, {}});
-    device_.cross_entropy(losses_.slice_rows(first, rows), logits.value, targets.slice_rows(first, rows),
-                          loss_scale);
+    device_.cross_entropy(
+        {losses_.slice_rows(first, rows), logits.value, targets.slice_rows(first, rows), loss_scale});
     push_row(logits, lin.dy_rowwise());
     push_col(logits, lin.dy_columnwise());
-    produce(logits, [&](QuantizedTensor& dlogits) { device_.quantize(dlogits); });
+    produce(logits, [&](QuantizedTensor& dlogits) { device_.quantize({dlogits}); });
     lin.dgrad(dh.slice_rows(first, rows), logits, {weight, {}});
     lin.wgrad(dweight, logits, x_run, parameters_.accumulates() || first > 0);
   }
-  device_.sum(loss_sum, losses_, !first_micro_step);
+  device_.sum({loss_sum, losses_, !first_micro_step});
   QuantizedTensor dx = gradient_in(slot_, config_.layers - 1);
   produce(dx, [&](QuantizedTensor& d) {
-    device_.rmsnorm_backward(d, layout.final_norm(gradient), parameters_.accumulates(), {}, dh, x, rstd,
-                             gain);
+    device_.rmsnorm_backward(
+        {d, layout.final_norm(gradient), parameters_.accumulates(), {}, dh, x, rstd, gain});
   });
   observe(config_.layers - 1, Role::down, LinearOperand::dy, dx);
   if (!config_.tied) parameters_.reduce(layout.head_unit());
@@ -394,7 +418,7 @@ void Transformer::forward_backward(const Tensor& loss_sum, const Tensor& tokens,
   push_shared(dx0);
   const Tensor table = layout.embedding(parameters_.gather(layout.embedding_unit()));
   parameters_.prefetch(layout.block_unit(0));
-  device_.embedding(x0_, tokens, table);
+  device_.embedding({x0_, tokens, table});
 
   std::vector<Arena::Mark> marks;
   Tensor x = x0_;
@@ -426,8 +450,8 @@ void Transformer::forward_backward(const Tensor& loss_sum, const Tensor& tokens,
   const int unit = layout.embedding_unit();
   const Tensor dtable = layout.embedding(parameters_.gradients(unit));
   parameters_.commit(dtable);
-  if (!config_.tied && !parameters_.accumulates()) device_.zero(dtable);
-  device_.embedding_backward(dtable, dx0, tokens);
+  if (!config_.tied && !parameters_.accumulates()) device_.zero({dtable});
+  device_.embedding_backward({dtable, dx0, tokens});
   parameters_.reduce(unit);
 }
 

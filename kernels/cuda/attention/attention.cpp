@@ -35,6 +35,11 @@ constexpr std::int64_t kDeterministicWorkspace = std::int64_t{1} << 30;
 template <class MakePlan>
 const CudnnAttention::Plan* choose(AttentionState& state, const AttentionShape& shape,
                                    std::int64_t workspace_limit, MakePlan&& make_plan) {
+  if (!shape.square())
+    throw Unsupported(fmt::format(
+        "attention of {} queries to {} keys at an offset of {}: the cuda device takes as many keys as "
+        "queries, and no offset",
+        shape.T, shape.keys(), shape.offset));
   std::string no_cudnn = state.no_cudnn;
   if (state.cudnn && state.choice != AttentionState::Choice::own) {
     const CudnnAttention::Plan& plan = make_plan();
@@ -52,6 +57,25 @@ const CudnnAttention::Plan* choose(AttentionState& state, const AttentionShape& 
 }
 
 constexpr std::int64_t kNoLimit = INT64_MAX;
+
+const CudnnAttention::Plan* choose_forward(AttentionState& state, const AttentionShape& shape) {
+  return choose(
+      state, shape, kNoLimit, [&]() -> const auto& { return state.cudnn->forward_plan(shape); });
+}
+
+const CudnnAttention::Plan* choose_backward(AttentionState& state, const AttentionShape& shape,
+                                            bool deterministic) {
+  return choose(
+      state, shape, deterministic ? kDeterministicWorkspace : kNoLimit, [&]() -> const auto& {
+        return state.cudnn->backward_plan(shape, deterministic);
+      });
+}
+
+/// Throws Unsupported for keys and values in rows of their own.
+void check_fused(const Tensor& kv) {
+  if (!kv.empty())
+    throw Unsupported("attention: the cuda device takes keys and values from the fused rows only");
+}
 
 }  // namespace
 
@@ -87,35 +111,42 @@ std::string CudaDevice::attention_name() const {
   return fmt::format("{} forward, {} backward", forward, backward);
 }
 
-void CudaDevice::do_attention(QuantizedTensor& out, const Tensor& lse, const Tensor& qkv,
-                              const AttentionShape& shape) {
+std::string CudaDevice::attention_refusal(const AttentionShape& shape) {
+  try {
+    choose_forward(attention_state(), shape);
+    choose_backward(attention_state(), shape, deterministic());
+  } catch (const Unsupported& refusal) {
+    return refusal.what();
+  }
+  return {};
+}
+
+void CudaDevice::do_attention(const ops::Attention& op) {
+  check_fused(op.kv);
   AttentionState& state = attention_state();
-  const auto* plan = choose(
-      state, shape, kNoLimit, [&]() -> const auto& { return state.cudnn->forward_plan(shape); });
+  const auto* plan = choose_forward(state, op.shape);
   if (plan) {
-    state.cudnn->forward(out.value, lse, qkv, shape, scratch(plan->workspace_bytes));
+    state.cudnn->forward(op.out.value, op.lse, op.qkv, op.shape, scratch(plan->workspace_bytes));
     state.forward_name = state.cudnn_name();
   } else {
-    flash_attention(out.value, lse, qkv, shape, stream());
+    flash_attention(op.out.value, op.lse, op.qkv, op.shape, stream());
     state.forward_name = "own";
   }
   launched("attention");
-  do_quantize(out, true);
+  do_quantize({op.out});
 }
 
-void CudaDevice::do_attention_backward(const Tensor& dqkv, const Tensor& dout, const Tensor& out,
-                                       const Tensor& lse, const Tensor& qkv, const AttentionShape& shape) {
+void CudaDevice::do_attention_backward(const ops::AttentionBackward& op) {
+  check_fused(op.kv);
   AttentionState& state = attention_state();
-  const auto* plan = choose(
-      state, shape, deterministic() ? kDeterministicWorkspace : kNoLimit, [&]() -> const auto& {
-        return state.cudnn->backward_plan(shape, deterministic());
-      });
+  const auto* plan = choose_backward(state, op.shape, deterministic());
   if (plan) {
-    state.cudnn->backward(dqkv, dout, out, lse, qkv, shape, deterministic(), scratch(plan->workspace_bytes));
+    state.cudnn->backward(op.dqkv, op.dout, op.out, op.lse, op.qkv, op.shape, deterministic(),
+                          scratch(plan->workspace_bytes));
     state.backward_name = state.cudnn_name();
   } else {
-    flash_attention_backward(dqkv, dout, out, lse, qkv, shape, scratch(flash_attention_workspace(shape)),
-                             stream());
+    flash_attention_backward(op.dqkv, op.dout, op.out, op.lse, op.qkv, op.shape,
+                             scratch(flash_attention_workspace(op.shape)), stream());
     state.backward_name = "own";
   }
   launched("attention_backward");

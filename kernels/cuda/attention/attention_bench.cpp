@@ -49,8 +49,8 @@ void run(CudaDevice& device, const AttentionShape& s, const std::string& which, 
   Buffer out(device, DType::bf16, s.tokens(), s.q_width()),
       dout(device, DType::bf16, s.tokens(), s.q_width());
   Buffer lse(device, DType::f32, s.heads, s.tokens());
-  device.init_normal(qkv.tensor, 1.0f, 1, 0);
-  device.init_normal(dout.tensor, 1.0f, 2, 0);
+  device.init_normal({qkv.tensor, 1.0f, 1, 0});
+  device.init_normal({dout.tensor, 1.0f, 2, 0});
   std::string line = fmt::format("{:<14} B{} T{:<5} H{} KV{} D{:<4}", which + (deterministic ? " det." : ""),
                                  s.B, s.T, s.heads, s.kv_heads, s.head_dim);
   try {
@@ -58,10 +58,11 @@ void run(CudaDevice& device, const AttentionShape& s, const std::string& which, 
     device.set_deterministic(deterministic);
     QuantizedTensor operand;
     operand.value = out.tensor;
-    const double forward =
-        median_milliseconds(device, [&] { device.attention(operand, lse.tensor, qkv.tensor, s); });
+    const double forward = median_milliseconds(device, [&] {
+      device.attention({operand, lse.tensor, qkv.tensor, s});
+    });
     const double backward = median_milliseconds(device, [&] {
-      device.attention_backward(dqkv.tensor, dout.tensor, out.tensor, lse.tensor, qkv.tensor, s);
+      device.attention_backward({dqkv.tensor, dout.tensor, out.tensor, lse.tensor, qkv.tensor, s});
     });
     const double flops = 2.0 * s.B * s.T * s.T * s.heads * s.head_dim;
     fmt::print(

@@ -32,7 +32,7 @@ class CudnnAttention {
   /// it with a workspace of 2 B H T^2 bytes (cudnn-frontend, sdpa_backward).
   virtual const Plan& backward_plan(const AttentionShape& shape, bool deterministic) = 0;
 
-  /// Contracts of Device::attention and Device::attention_backward; the plan must not be a refusal.
+  /// Contracts of ops::Attention and ops::AttentionBackward; the plan must not be a refusal.
   virtual void forward(const Tensor& out, const Tensor& lse, const Tensor& qkv, const AttentionShape& shape,
                        void* workspace) = 0;
   virtual void backward(const Tensor& dqkv, const Tensor& dout, const Tensor& out, const Tensor& lse,

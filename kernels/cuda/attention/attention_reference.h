@@ -13,7 +13,7 @@
 
 namespace precbench {
 
-/// All that attention computes, with the layouts of Device::attention. Gradients are in fused rows.
+/// All that attention computes, with the layouts of ops::Attention. Gradients are in fused rows.
 struct AttentionResult {
   std::vector<double> out, lse, dqkv;
 };

@@ -50,8 +50,8 @@ class Problem {
       device_.upload(x, ones.data());
     }
   }
-  void forward() { device_.attention(out_, lse_, qkv_, shape_); }
-  void backward() { device_.attention_backward(dqkv_, dout_, out_.value, lse_, qkv_, shape_); }
+  void forward() { device_.attention({out_, lse_, qkv_, shape_}); }
+  void backward() { device_.attention_backward({dqkv_, dout_, out_.value, lse_, qkv_, shape_}); }
 
   AttentionResult result() {
     AttentionResult r;
@@ -270,7 +270,7 @@ TEST_CASE("a NaN in one head's keys reaches that head's later rows only", "[gpu]
     QuantizedTensor out;
     out.value = {device.allocate(s.tokens() * s.q_width() * 2), DType::bf16, s.tokens(), s.q_width()};
     device.upload(qkv, values.data());
-    device.attention(out, lse, qkv, s);
+    device.attention({out, lse, qkv, s});
     std::vector<std::uint16_t> got(s.tokens() * s.q_width());
     device.download(got.data(), out.value);
     bool as_expected = true;

@@ -1,6 +1,6 @@
 // Our own attention on tensor cores, for builds without cuDNN and shapes it refuses: flash attention (Dao
-// 2023, arXiv:2307.08691) in plain CUDA for compute capability 8.0 and newer. Contracts of Device::attention
-// and Device::attention_backward. Every sum is in a fixed order, so results are the same from run to run.
+// 2023, arXiv:2307.08691) in plain CUDA for compute capability 8.0 and newer. Contracts of ops::Attention
+// and ops::AttentionBackward. Every sum is in a fixed order, so results are the same from run to run.
 #pragma once
 
 #include <cstdint>

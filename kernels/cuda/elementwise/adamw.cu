@@ -94,38 +94,36 @@ __global__ void __launch_bounds__(kElementThreads)
 }  // namespace
 }  // namespace cuda
 
-void CudaDevice::do_sum_of_squares(const Tensor& out, const Tensor& x, bool accumulate) {
-  cuda::sum_of(*this, out, x, accumulate, cuda::Square());
+void CudaDevice::do_sum_of_squares(const ops::SumOfSquares& op) {
+  cuda::sum_of(*this, op.out, op.x, op.accumulate, cuda::Square());
   launched("sum_of_squares");
 }
 
-void CudaDevice::do_adamw(const Tensor& weights, const Tensor& master, const Tensor& m, const Tensor& v,
-                          const Tensor& gradient, const Tensor& scalars, const Tensor& norm_squared,
-                          const AdamwOptions& options) {
+void CudaDevice::do_adamw(const ops::Adamw& op) {
   using namespace cuda;
-  const std::int64_t size = m.size();
-  const bool vectors = aligned(weights) && aligned(master) && aligned(m) && aligned(v) && aligned(gradient);
-  const AdamwArgs args{weights.as<std::uint16_t>(),
-                       master.as<float>(),
-                       scalars.as<StepScalars>(),
-                       norm_squared.as<float>(),
-                       options,
+  const std::int64_t size = op.m.size();
+  const bool vectors = aligned(op.weights) && aligned(op.master) && aligned(op.m) && aligned(op.v) && aligned(op.gradient);
+  const AdamwArgs args{op.weights.as<std::uint16_t>(),
+                       op.master.as<float>(),
+                       op.scalars.as<StepScalars>(),
+                       op.norm_squared.as<float>(),
+                       op.options,
                        size,
                        vectors};
   const unsigned blocks = std::min(element_blocks(size), static_cast<unsigned>(sm_count() * kBlocksPerSm));
-  double* partial = options.max_norm > 0 ? nullptr : static_cast<double*>(scratch(blocks * sizeof(double)));
+  double* partial = op.options.max_norm > 0 ? nullptr : static_cast<double*>(scratch(blocks * sizeof(double)));
   if (size > 0) {
-    with_type(m.dtype, [&](auto moment) {
-      with_type(gradient.dtype, [&](auto grad) {
+    with_type(op.m.dtype, [&](auto moment) {
+      with_type(op.gradient.dtype, [&](auto grad) {
         using Moment = decltype(moment);
         using Gradient = decltype(grad);
         const auto kernel =
-            master.empty() ? adamw_kernel<Moment, Gradient, false> : adamw_kernel<Moment, Gradient, true>;
-        kernel<<<blocks, kElementThreads, 0, stream()>>>(args, m.as<Moment>(), v.as<Moment>(),
-                                                         gradient.as<Gradient>(), partial);
+            op.master.empty() ? adamw_kernel<Moment, Gradient, false> : adamw_kernel<Moment, Gradient, true>;
+        kernel<<<blocks, kElementThreads, 0, stream()>>>(args, op.m.as<Moment>(), op.v.as<Moment>(),
+                                                         op.gradient.as<Gradient>(), partial);
       });
     });
-    if (partial) sum_stage2(norm_squared.as<float>(), partial, static_cast<int>(blocks), true, stream());
+    if (partial) sum_stage2(op.norm_squared.as<float>(), partial, static_cast<int>(blocks), true, stream());
   }
   launched("adamw");
 }

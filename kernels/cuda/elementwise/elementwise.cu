@@ -91,67 +91,67 @@ void sum_stage2(float* out, const double* partial, int count, bool accumulate, c
 
 }  // namespace cuda
 
-void CudaDevice::do_zero(const Tensor& x) {
-  PRECBENCH_CHECK(cudaMemsetAsync(x.data, 0, x.bytes(), stream()));
+void CudaDevice::do_zero(const ops::Zero& op) {
+  PRECBENCH_CHECK(cudaMemsetAsync(op.x.data, 0, op.x.bytes(), stream()));
   launched("zero");
 }
 
-void CudaDevice::do_convert(const Tensor& dst, const Tensor& src) {
-  if (dst.dtype == src.dtype) {
-    if (dst.data != src.data)
-      PRECBENCH_CHECK(cudaMemcpyAsync(dst.data, src.data, src.bytes(), cudaMemcpyDeviceToDevice, stream()));
-  } else if (const std::int64_t size = dst.size()) {
-    const bool vectors = cuda::aligned(dst) && cuda::aligned(src);
-    cuda::with_type(dst.dtype, [&](auto to) {
-      cuda::with_type(src.dtype, [&](auto from) {
+void CudaDevice::do_convert(const ops::Convert& op) {
+  if (op.dst.dtype == op.src.dtype) {
+    if (op.dst.data != op.src.data)
+      PRECBENCH_CHECK(cudaMemcpyAsync(op.dst.data, op.src.data, op.src.bytes(), cudaMemcpyDeviceToDevice, stream()));
+  } else if (const std::int64_t size = op.dst.size()) {
+    const bool vectors = cuda::aligned(op.dst) && cuda::aligned(op.src);
+    cuda::with_type(op.dst.dtype, [&](auto to) {
+      cuda::with_type(op.src.dtype, [&](auto from) {
         cuda::convert_kernel<<<cuda::element_blocks(size), cuda::kElementThreads, 0, stream()>>>(
-            dst.as<decltype(to)>(), src.as<decltype(from)>(), size, vectors);
+            op.dst.as<decltype(to)>(), op.src.as<decltype(from)>(), size, vectors);
       });
     });
   }
   launched("convert");
 }
 
-void CudaDevice::do_add(const Tensor& dst, const Tensor& src) {
-  if (const std::int64_t size = dst.size()) {
-    const bool vectors = cuda::aligned(dst) && cuda::aligned(src);
-    cuda::with_type(dst.dtype, [&](auto to) {
-      cuda::with_type(src.dtype, [&](auto from) {
+void CudaDevice::do_add(const ops::Add& op) {
+  if (const std::int64_t size = op.dst.size()) {
+    const bool vectors = cuda::aligned(op.dst) && cuda::aligned(op.src);
+    cuda::with_type(op.dst.dtype, [&](auto to) {
+      cuda::with_type(op.src.dtype, [&](auto from) {
         cuda::add_kernel<<<cuda::element_blocks(size), cuda::kElementThreads, 0, stream()>>>(
-            dst.as<decltype(to)>(), src.as<decltype(from)>(), size, vectors);
+            op.dst.as<decltype(to)>(), op.src.as<decltype(from)>(), size, vectors);
       });
     });
   }
   launched("add");
 }
 
-void CudaDevice::do_fill(const Tensor& x, float value) {
-  if (const std::int64_t size = x.size())
-    cuda::with_type(x.dtype, [&](auto type) {
+void CudaDevice::do_fill(const ops::Fill& op) {
+  if (const std::int64_t size = op.x.size())
+    cuda::with_type(op.x.dtype, [&](auto type) {
       cuda::fill_kernel<<<cuda::element_blocks(size), cuda::kElementThreads, 0, stream()>>>(
-          x.as<decltype(type)>(), value, size, cuda::aligned(x));
+          op.x.as<decltype(type)>(), op.value, size, cuda::aligned(op.x));
     });
   launched("fill");
 }
 
-void CudaDevice::do_init_normal(const Tensor& x, float std, std::uint64_t seed, std::int64_t first_index) {
-  if (const std::int64_t size = x.size())
-    cuda::with_type(x.dtype, [&](auto type) {
+void CudaDevice::do_init_normal(const ops::InitNormal& op) {
+  if (const std::int64_t size = op.x.size())
+    cuda::with_type(op.x.dtype, [&](auto type) {
       cuda::init_normal_kernel<<<cuda::element_blocks(size), cuda::kElementThreads, 0, stream()>>>(
-          x.as<decltype(type)>(), std, seed, first_index, size, cuda::aligned(x));
+          op.x.as<decltype(type)>(), op.std, op.seed, op.first_index, size, cuda::aligned(op.x));
     });
   launched("init_normal");
 }
 
-void CudaDevice::do_sum(const Tensor& out, const Tensor& x, bool accumulate) {
-  cuda::sum_of(*this, out, x, accumulate, cuda::Itself());
+void CudaDevice::do_sum(const ops::Sum& op) {
+  cuda::sum_of(*this, op.out, op.x, op.accumulate, cuda::Itself());
   launched("sum");
 }
 
-void CudaDevice::do_fingerprint(const Tensor& out, const Tensor& x) {
-  PRECBENCH_CHECK(cudaMemsetAsync(out.data, 0, out.bytes(), stream()));
+void CudaDevice::do_fingerprint(const ops::Fingerprint& op) {
+  PRECBENCH_CHECK(cudaMemsetAsync(op.out.data, 0, op.out.bytes(), stream()));
   cuda::fingerprint_kernel<<<sm_count() * cuda::kSumBlocksPerSm, cuda::kElementThreads, 0, stream()>>>(
-      out.as<std::uint32_t>(), x.as<std::uint16_t>(), x.bytes() / 2);
+      op.out.as<std::uint32_t>(), op.x.as<std::uint16_t>(), op.x.bytes() / 2);
   launched("fingerprint");
 }
 

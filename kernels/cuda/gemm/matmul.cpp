@@ -231,9 +231,6 @@ void MatmulPlans::run_emulated(const Tensor& d, const GemmOperand& a, const Gemm
   run_native(d, plain(a, copies), plain(b, copies + bytes_for(a)), options);
 }
 
-void CudaDevice::do_matmul(const Tensor& d, const GemmOperand& a, const GemmOperand& b,
-                           const MatmulOptions& options) {
-  plans_->matmul(d, a, b, options);
-}
+void CudaDevice::do_matmul(const ops::Matmul& op) { plans_->matmul(op.d, op.a, op.b, op.options); }
 
 }  // namespace precbench

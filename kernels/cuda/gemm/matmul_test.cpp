@@ -72,9 +72,8 @@ HostOperand make_quantized_tensor(const QuantFormat& format, std::int64_t rows, 
     operand.form.data = {operand.codes.data(), format.dtype, rows, k};
     operand.form.scale = {operand.scales.data(), exponent_bytes ? DType::ue8m0 : DType::f32, 1, scales};
     float amax = 0;
-    QuantizedTensor source{
-        .value = value, .rowwise = operand.form, .columnwise = {}, .amax = {&amax, DType::f32, 1, 1}};
-    make_cpu_device(1)->quantize(source);
+    make_cpu_device(1)->quantize(
+        {{.value = value, .rowwise = operand.form, .amax_out = {&amax, DType::f32, 1, 1}}});
   }
   operand.values.resize(operand.bf16.size());
   operand.norms.resize(static_cast<std::size_t>(rows));
@@ -161,7 +160,7 @@ Errors errors_of(Device& device, const HostOperand& a, const HostOperand& b, con
   const bool wide = output.dtype == DType::f32;
   const Tensor host{wide ? static_cast<void*>(d32.data()) : d16.data(), output.dtype, M, N};
   const Tensor d = buffers.copy_of(host);
-  device.matmul(d, device_a, device_b, options);
+  device.matmul({d, device_a, device_b, options});
   device.download(host.data, d);
 
   const Accumulator accumulator = a.form.format.quantized() && b.form.format.quantized() && !emulated
@@ -302,8 +301,8 @@ TEST_CASE("matmul: BF16 views that are 16-byte aligned only", "[gpu][matmul]") {
   GemmOperand part_a = whole_a;
   part_a.data = whole_a.data.slice_rows(8, 32);
   const Tensor whole = buffers.tensor(DType::f32, 40, 24), part = buffers.tensor(DType::f32, 32, 24);
-  device->matmul(whole, whole_a, form_b, {});
-  device->matmul(part, part_a, form_b, {});
+  device->matmul({whole, whole_a, form_b, {}});
+  device->matmul({part, part_a, form_b, {}});
   std::vector<float> expected(40 * 24), got(32 * 24);
   device->download(expected.data(), whole);
   device->download(got.data(), part);
@@ -326,7 +325,7 @@ TEST_CASE("matmul: a NaN scale makes its own row NaN and no other", "[gpu][matmu
   a.form.scale.as<float>()[5] = NAN;
   Buffers buffers(*device);
   const Tensor d = buffers.tensor(DType::f32, kM, kN);
-  device->matmul(d, buffers.copy_of(a.form), buffers.copy_of(b.form), {});
+  device->matmul({d, buffers.copy_of(a.form), buffers.copy_of(b.form), {}});
   std::vector<float> got(kM * kN);
   device->download(got.data(), d);
   for (std::int64_t i = 0; i < kM; ++i) CHECK(std::isnan(got[i * kN + 3]) == (i == 5));
@@ -346,7 +345,7 @@ TEST_CASE("matmul: repeated and replayed products have the same bits", "[gpu][ma
     const Tensor d = buffers.tensor(DType::f32, kM, kN);
     const std::vector<float> nothing(kM * kN, NAN);
     std::vector<float> once(kM * kN), again(kM * kN), replayed(kM * kN);
-    const auto step = [&] { device->matmul(d, form_a, form_b, {.fast_accum = gemm.fast_accum}); };
+    const auto step = [&] { device->matmul({d, form_a, form_b, {.fast_accum = gemm.fast_accum}}); };
     step();
     device->download(once.data(), d);
     device->upload(d, nothing.data());
@@ -380,11 +379,12 @@ TEST_CASE("matmul: choosing an algorithm leaves the sum alone, with room for ano
     const GemmOperand form_a{{}, buffers.copy_of(Tensor{a.data(), DType::bf16, kM, kK}), {}, false};
     const GemmOperand form_b{{}, buffers.copy_of(Tensor{b.data(), DType::bf16, kN, kK}), {}, false};
     const Tensor d = buffers.copy_of(Tensor{before.data(), DType::f32, kM, kN});
-    device->matmul(buffers.tensor(DType::bf16, kM, kN), form_a, form_b, {});  // makes the library's workspace
+    device->matmul(
+        {buffers.tensor(DType::bf16, kM, kN), form_a, form_b, {}});  // makes the library's workspace
     std::unique_ptr<DeviceBlock> filler;
     constexpr std::int64_t kLeft = std::int64_t{256} << 20;
     if (!room) filler = std::make_unique<DeviceBlock>(*device, gpu_memory(0).free_bytes - kLeft);
-    device->matmul(d, form_a, form_b, {.accumulate = true});
+    device->matmul({d, form_a, form_b, {.accumulate = true}});
     device->download(got.data(), d);
     std::int64_t wrong = 0;
     for (std::int64_t i = 0; i < kM; ++i)

@@ -45,10 +45,10 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 }  // namespace
 }  // namespace cuda
 
-void CudaDevice::do_bias_backward(const Tensor& dbias, bool accumulate, const Tensor& dy) {
+void CudaDevice::do_bias_backward(const ops::BiasBackward& op) {
   using namespace cuda;
   static_assert(kWarps * kWarp == kColumns);
-  const std::int64_t M = dy.rows, N = dy.cols;
+  const std::int64_t M = op.dy.rows, N = op.dy.cols;
   if (N % kVector != 0) throw Unsupported("a bias of a number of elements that is no multiple of 8");
   const std::int64_t across = (N + kColumns - 1) / kColumns;
   // About four blocks for each multiprocessor.
@@ -57,9 +57,9 @@ void CudaDevice::do_bias_backward(const Tensor& dbias, bool accumulate, const Te
   const std::int64_t runs = (M + rows_per_run - 1) / rows_per_run;
   auto* partial = static_cast<float*>(scratch(static_cast<std::size_t>(runs * N) * sizeof(float)));
   const dim3 grid(static_cast<unsigned>(across), static_cast<unsigned>(runs));
-  bias_backward_kernel<<<grid, kWarps * kWarp, 0, stream()>>>(partial, dy.as<std::uint16_t>(), M, N,
+  bias_backward_kernel<<<grid, kWarps * kWarp, 0, stream()>>>(partial, op.dy.as<std::uint16_t>(), M, N,
                                                               rows_per_run);
-  sum_rows(dbias, partial, static_cast<int>(runs), N, accumulate, stream());
+  sum_rows(op.dbias, partial, static_cast<int>(runs), N, op.accumulate, stream());
   launched("bias_backward");
 }
 

@@ -161,11 +161,10 @@ __global__ void __launch_bounds__(kMaxThreads, 1) cross_entropy_kernel(const Arg
 }  // namespace
 }  // namespace cuda
 
-void CudaDevice::do_cross_entropy(const Tensor& loss, const Tensor& logits, const Tensor& targets,
-                                  float scale) {
+void CudaDevice::do_cross_entropy(const ops::CrossEntropy& op) {
   using namespace cuda;
-  if (logits.rows == 0) return;
-  const int cols = static_cast<int>(logits.cols);
+  if (op.logits.rows == 0) return;
+  const int cols = static_cast<int>(op.logits.cols);
   const int vectors = (cols + 7) / 8;
   const int threads = std::min(kMaxThreads, (vectors + kWarp - 1) / kWarp * kWarp);
   const int slots = (vectors + threads - 1) / threads;
@@ -180,15 +179,15 @@ void CudaDevice::do_cross_entropy(const Tensor& loss, const Tensor& logits, cons
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kept * slot_bytes));
   int per_sm = 0;
   PRECBENCH_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel, threads, kept * slot_bytes));
-  const int grid = static_cast<int>(std::min<std::int64_t>(logits.rows, per_sm * sm_count()));
-  const Args args{loss.as<float>(),
-                  logits.as<std::uint16_t>(),
-                  targets.as<std::int32_t>(),
-                  logits.rows,
+  const int grid = static_cast<int>(std::min<std::int64_t>(op.logits.rows, per_sm * sm_count()));
+  const Args args{op.loss.as<float>(),
+                  op.logits.as<std::uint16_t>(),
+                  op.targets.as<std::int32_t>(),
+                  op.logits.rows,
                   cols,
                   slots,
                   kept,
-                  scale};
+                  op.scale};
   kernel<<<grid, threads, kept * slot_bytes, stream()>>>(args);
   launched("cross_entropy");
 }

@@ -78,25 +78,25 @@ std::size_t aligned(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 }  // namespace
 }  // namespace cuda
 
-void CudaDevice::do_embedding(const Tensor& x, const Tensor& tokens, const Tensor& table) {
+void CudaDevice::do_embedding(const ops::Embedding& op) {
   using namespace cuda;
-  check_width(x);
-  const std::int64_t count = x.size() / 8;
+  check_width(op.x);
+  const std::int64_t count = op.x.size() / 8;
   const unsigned blocks = static_cast<unsigned>((count + kThreads - 1) / kThreads);
   gather_rows_kernel<<<blocks, kThreads, 0, stream()>>>(
-      x.as<uint4>(), tokens.as<std::int32_t>(), table.as<uint4>(), count, static_cast<int>(x.cols / 8));
+      op.x.as<uint4>(), op.tokens.as<std::int32_t>(), op.table.as<uint4>(), count, static_cast<int>(op.x.cols / 8));
   launched("embedding");
 }
 
-void CudaDevice::do_embedding_backward(const Tensor& dtable, const Tensor& dx, const Tensor& tokens) {
+void CudaDevice::do_embedding_backward(const ops::EmbeddingBackward& op) {
   using namespace cuda;
-  check_width(dx);
-  const std::int32_t count = static_cast<std::int32_t>(dx.rows);
+  check_width(op.dx);
+  const std::int32_t count = static_cast<std::int32_t>(op.dx.rows);
   int bits = 1;
-  while ((std::int64_t{1} << bits) < dtable.rows) ++bits;
+  while ((std::int64_t{1} << bits) < op.dtable.rows) ++bits;
   const auto sort = [&](void* temporary, std::size_t& bytes, std::int32_t* sorted, std::int32_t* numbers,
                         std::int32_t* positions) {
-    PRECBENCH_CHECK(cub::DeviceRadixSort::SortPairs(temporary, bytes, tokens.as<std::int32_t>(), sorted,
+    PRECBENCH_CHECK(cub::DeviceRadixSort::SortPairs(temporary, bytes, op.tokens.as<std::int32_t>(), sorted,
                                                     numbers, positions, count, 0, bits, stream()));
   };
   std::size_t sort_bytes = 0;
@@ -108,11 +108,11 @@ void CudaDevice::do_embedding_backward(const Tensor& dtable, const Tensor& dx, c
   auto* positions = reinterpret_cast<std::int32_t*>(block + 2 * list_bytes);
   number_kernel<<<(count + kThreads - 1) / kThreads, kThreads, 0, stream()>>>(numbers, count);
   sort(block + 3 * list_bytes, sort_bytes, sorted, numbers, positions);
-  const dim3 grid(count, static_cast<unsigned>((dx.cols / 8 + kThreads - 1) / kThreads));
-  with_type(dtable.dtype, [&](auto type) {
+  const dim3 grid(count, static_cast<unsigned>((op.dx.cols / 8 + kThreads - 1) / kThreads));
+  with_type(op.dtable.dtype, [&](auto type) {
     using T = decltype(type);
-    add_rows_kernel<<<grid, kThreads, 0, stream()>>>(dtable.as<T>(), dx.as<std::uint16_t>(), sorted,
-                                                     positions, count, dx.cols);
+    add_rows_kernel<<<grid, kThreads, 0, stream()>>>(op.dtable.as<T>(), op.dx.as<std::uint16_t>(), sorted,
+                                                     positions, count, op.dx.cols);
   });
   launched("embedding_backward");
 }

@@ -181,70 +181,66 @@ __global__ void __launch_bounds__(kRowThreads, kVectors == 2 ? 2 : 1)
 }  // namespace
 }  // namespace cuda
 
-void CudaDevice::do_add_rmsnorm(QuantizedTensor& h, const Tensor& sum, const Tensor& rstd, const Tensor& x,
-                                const Tensor& branch, const Tensor& weight, float eps) {
+void CudaDevice::do_add_rmsnorm(const ops::AddRmsnorm& op) {
   using namespace cuda;
-  void* amaxes = scratch(amax_scratch_bytes(*this, h));
-  SplitOutput output = split(tile_output(*this, h, h.keep_value, true, amaxes));
-  const NormArgs args{x.as<std::uint16_t>(),
-                      branch.as<std::uint16_t>(),
-                      weight.as<std::uint16_t>(),
-                      branch.empty() ? nullptr : sum.as<std::uint16_t>(),
-                      rstd.as<float>(),
-                      x.rows,
-                      x.cols,
-                      eps};
-  const RowShape shape = row_shape(x.cols);
+  void* amaxes = scratch(amax_scratch_bytes(*this, op.h));
+  SplitOutput output = split(tile_output(*this, op.h, op.h.keep_value, amaxes));
+  const NormArgs args{op.x.as<std::uint16_t>(),
+                      op.branch.as<std::uint16_t>(),
+                      op.weight.as<std::uint16_t>(),
+                      op.branch.empty() ? nullptr : op.sum.as<std::uint16_t>(),
+                      op.rstd.as<float>(),
+                      op.x.rows,
+                      op.x.cols,
+                      op.eps};
+  const RowShape shape = row_shape(op.x.cols);
   with_vectors(shape, [&](auto vectors) {
     const auto kernel = add_rmsnorm_kernel<vectors>;
-    const int grid = row_grid(*this, kernel, shape.threads, 0, x.rows);
+    const int grid = row_grid(*this, kernel, shape.threads, 0, op.x.rows);
     if (output.later.tensor.result) output.later.tensor.count = grid;
     kernel<<<grid, shape.threads, 0, stream()>>>(args, output.now);
   });
-  const NormSource source{matrix(branch.empty() ? x : sum), matrix(weight), rstd.as<float>()};
-  if (h.keep_value)
-    cast_value(*this, h.value, output.later);
+  const NormSource source{matrix(op.branch.empty() ? op.x : op.sum), matrix(op.weight), op.rstd.as<float>()};
+  if (op.h.keep_value)
+    cast_value(*this, op.h.value, output.later);
   else
     produce(*this, source, TileOutputs<1>{{output.later}});
   launched("add_rmsnorm");
 }
 
-void CudaDevice::do_recompute_rmsnorm(QuantizedTensor& h, const Tensor& sum, const Tensor& rstd,
-                                      const Tensor& weight) {
+void CudaDevice::do_recompute_rmsnorm(const ops::RecomputeRmsnorm& op) {
   using namespace cuda;
-  void* amaxes = scratch(amax_scratch_bytes(*this, h));
-  const TileOutput output = tile_output(*this, h, h.keep_value, true, amaxes);
-  produce(*this, NormSource{matrix(sum), matrix(weight), rstd.as<float>()}, TileOutputs<1>{{output}});
+  void* amaxes = scratch(amax_scratch_bytes(*this, op.h));
+  const TileOutput output = tile_output(*this, op.h, op.h.keep_value, amaxes);
+  produce(*this, NormSource{matrix(op.sum), matrix(op.weight), op.rstd.as<float>()}, TileOutputs<1>{{output}});
   launched("recompute_rmsnorm");
 }
 
-void CudaDevice::do_rmsnorm_backward(QuantizedTensor& dx, const Tensor& dweight, bool accumulate,
-                                     const Tensor& dresidual, const Tensor& dh, const Tensor& x,
-                                     const Tensor& rstd, const Tensor& weight) {
+void CudaDevice::do_rmsnorm_backward(const ops::RmsnormBackward& op) {
   using namespace cuda;
-  const RowShape shape = row_shape(x.cols);
+  const RowShape shape = row_shape(op.x.cols);
   // Partial sums of dweight: 16 rows or more per block keep them below a tenth of the bytes.
-  const std::int64_t grid_limit = (x.rows + 15) / 16;
+  const std::int64_t grid_limit = (op.x.rows + 15) / 16;
   with_vectors(shape, [&](auto vectors) {
     const auto kernel = rmsnorm_backward_kernel<vectors>;
     const std::size_t shared_bytes = 2 * vectors * shape.threads * sizeof(float4);
     const int grid = row_grid(*this, kernel, shape.threads, shared_bytes, grid_limit);
-    const std::size_t partial_bytes = static_cast<std::size_t>(grid) * x.cols * sizeof(float);
-    auto* partial = static_cast<float*>(scratch(partial_bytes + amax_scratch_bytes(*this, dx)));
-    SplitOutput output = split(tile_output(*this, dx, dx.keep_value, true, partial + grid * x.cols));
+    const std::size_t partial_bytes = static_cast<std::size_t>(grid) * op.x.cols * sizeof(float);
+    auto* partial = static_cast<float*>(scratch(partial_bytes + amax_scratch_bytes(*this, op.dx)));
+    SplitOutput output = split(tile_output(*this, op.dx, op.dx.keep_value, partial + grid * op.x.cols));
     if (output.later.tensor.result) output.later.tensor.count = grid;
-    if (output.later.wants_cast()) output.now.value = matrix(dx.value);
-    const NormBackwardArgs args{dresidual.as<std::uint16_t>(),
-                                dh.as<std::uint16_t>(),
-                                x.as<std::uint16_t>(),
-                                weight.as<std::uint16_t>(),
-                                rstd.as<float>(),
+    if (output.later.wants_cast()) output.now.value = matrix(op.dx.value);
+    const NormBackwardArgs args{op.dresidual.as<std::uint16_t>(),
+                                op.dh.as<std::uint16_t>(),
+                                op.x.as<std::uint16_t>(),
+                                op.weight.as<std::uint16_t>(),
+                                op.rstd.as<float>(),
                                 partial,
-                                x.rows,
-                                x.cols};
+                                op.x.rows,
+                                op.x.cols};
     kernel<<<grid, shape.threads, shared_bytes, stream()>>>(args, output.now);
-    sum_rows(dweight, partial, grid, x.cols, accumulate, stream());
-    cast_value(*this, dx.value, output.later);
+    sum_rows(op.dweight, partial, grid, op.x.cols, op.accumulate, stream());
+    cast_value(*this, op.dx.value, output.later);
   });
   launched("rmsnorm_backward");
 }

@@ -318,30 +318,28 @@ const float* CudaDevice::rope_table(const RopeOptions& options) {
   return data;
 }
 
-void CudaDevice::do_rope(const Tensor& out, const Tensor& qkv, const RopeOptions& options) {
+void CudaDevice::do_rope(const ops::Rope& op) {
   using namespace cuda;
-  const Pairs pairs = pairs_of(options, out.data == qkv.data && options.bias.empty());
-  const float* table = rope_table(options);
-  const auto kernel = options.q_norm.empty() ? rope_kernel<false> : rope_kernel<true>;
-  kernel<<<blocks_of(pairs), kThreads, 0, stream()>>>(out.as<std::uint16_t>(), qkv.as<std::uint16_t>(), table,
-                                                      pairs, norm_and_bias_of(options));
+  const Pairs pairs = pairs_of(op.options, op.out.data == op.qkv.data && op.options.bias.empty());
+  const float* table = rope_table(op.options);
+  const auto kernel = op.options.q_norm.empty() ? rope_kernel<false> : rope_kernel<true>;
+  kernel<<<blocks_of(pairs), kThreads, 0, stream()>>>(op.out.as<std::uint16_t>(), op.qkv.as<std::uint16_t>(), table,
+                                                      pairs, norm_and_bias_of(op.options));
   launched("rope");
 }
 
-void CudaDevice::do_rope_backward(QuantizedTensor& dqkv, const Tensor& dq_norm, const Tensor& dk_norm,
-                                  bool accumulate, const Tensor& dout, const Tensor& qkv,
-                                  const RopeOptions& options) {
+void CudaDevice::do_rope_backward(const ops::RopeBackward& op) {
   using namespace cuda;
-  const bool norm = !options.q_norm.empty();
-  const bool in_place = dqkv.value.data == dout.data;
-  const Pairs pairs = pairs_of(options, in_place && !norm);
-  const float* table = rope_table(options);
+  const bool norm = !op.options.q_norm.empty();
+  const bool in_place = op.dqkv.value.data == op.dout.data;
+  const Pairs pairs = pairs_of(op.options, in_place && !norm);
+  const float* table = rope_table(op.options);
   const std::int64_t D = pairs.D;
-  const bool forms = wanted(dqkv.rowwise) || wanted(dqkv.columnwise);
+  const bool forms = wanted(op.dqkv.rowwise) || wanted(op.dqkv.columnwise);
   if (forms && !norm && !in_place) {
-    void* amaxes = scratch(amax_scratch_bytes(*this, dqkv));
-    const TileOutput output = tile_output(*this, dqkv, dqkv.keep_value, true, amaxes);
-    const RopeBackwardSource source{matrix(dout), table, pairs.T, D, pairs.turned_heads * D};
+    void* amaxes = scratch(amax_scratch_bytes(*this, op.dqkv));
+    const TileOutput output = tile_output(*this, op.dqkv, op.dqkv.keep_value, amaxes);
+    const RopeBackwardSource source{matrix(op.dout), table, pairs.T, D, pairs.turned_heads * D};
     produce(*this, source, TileOutputs<1>{{output}});
     launched("rope_backward");
     return;
@@ -353,17 +351,17 @@ void CudaDevice::do_rope_backward(QuantizedTensor& dqkv, const Tensor& dq_norm, 
     grid = row_grid(*this, rope_backward_kernel<true>, kThreads, shared_bytes, grid);
     partial_bytes = grid * 2 * D * sizeof(float);
   }
-  auto* partial = static_cast<float*>(scratch(partial_bytes + amax_scratch_bytes(*this, dqkv)));
+  auto* partial = static_cast<float*>(scratch(partial_bytes + amax_scratch_bytes(*this, op.dqkv)));
   const auto kernel = norm ? rope_backward_kernel<true> : rope_backward_kernel<false>;
-  kernel<<<grid, kThreads, shared_bytes, stream()>>>(dqkv.value.as<std::uint16_t>(), partial,
-                                                     dout.as<std::uint16_t>(), qkv.as<std::uint16_t>(), table,
-                                                     pairs, norm_and_bias_of(options));
+  kernel<<<grid, kThreads, shared_bytes, stream()>>>(op.dqkv.value.as<std::uint16_t>(), partial,
+                                                     op.dout.as<std::uint16_t>(), op.qkv.as<std::uint16_t>(), table,
+                                                     pairs, norm_and_bias_of(op.options));
   if (norm) {
-    sum_rows(dq_norm, partial, static_cast<int>(grid), 2 * D, accumulate, stream());
-    sum_rows(dk_norm, partial + D, static_cast<int>(grid), 2 * D, accumulate, stream());
+    sum_rows(op.dq_norm, partial, static_cast<int>(grid), 2 * D, op.accumulate, stream());
+    sum_rows(op.dk_norm, partial + D, static_cast<int>(grid), 2 * D, op.accumulate, stream());
   }
-  const TileOutput output = tile_output(*this, dqkv, false, true, partial + partial_bytes / sizeof(float));
-  cast_value(*this, dqkv.value, output);
+  const TileOutput output = tile_output(*this, op.dqkv, false, partial + partial_bytes / sizeof(float));
+  cast_value(*this, op.dqkv.value, output);
   launched("rope_backward");
 }
 

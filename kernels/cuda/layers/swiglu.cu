@@ -84,38 +84,37 @@ struct SwigluBackwardSource {
 }  // namespace
 }  // namespace cuda
 
-void CudaDevice::do_swiglu(QuantizedTensor& s, const Tensor& gate_up) {
+void CudaDevice::do_swiglu(const ops::Swiglu& op) {
   using namespace cuda;
-  const std::int64_t F = s.value.cols;
-  void* amaxes = scratch(amax_scratch_bytes(*this, s));
-  const TileOutput output = tile_output(*this, s, s.keep_value, true, amaxes);
-  produce(*this, SwigluSource{matrix(gate_up, 0, F), matrix(gate_up, F, F)}, TileOutputs<1>{{output}});
+  const std::int64_t F = op.s.value.cols;
+  void* amaxes = scratch(amax_scratch_bytes(*this, op.s));
+  const TileOutput output = tile_output(*this, op.s, op.s.keep_value, amaxes);
+  produce(*this, SwigluSource{matrix(op.gate_up, 0, F), matrix(op.gate_up, F, F)}, TileOutputs<1>{{output}});
   launched("swiglu");
 }
 
-void CudaDevice::do_swiglu_backward(QuantizedTensor& dgate_up, QuantizedTensor& s, const Tensor& ds,
-                                    const Tensor& gate_up) {
+void CudaDevice::do_swiglu_backward(const ops::SwigluBackward& op) {
   using namespace cuda;
-  const std::int64_t F = ds.cols;
-  const std::size_t amax_bytes = amax_scratch_bytes(*this, dgate_up);
-  auto* amaxes = static_cast<std::byte*>(scratch(amax_bytes + amax_scratch_bytes(*this, s)));
+  const std::int64_t F = op.ds.cols;
+  const std::size_t amax_bytes = amax_scratch_bytes(*this, op.dgate_up);
+  auto* amaxes = static_cast<std::byte*>(scratch(amax_bytes + amax_scratch_bytes(*this, op.s)));
   // Tiles of dup line up with the scopes of dgate_up's scales only if F is a multiple of a tile; elsewhere
   // the values are written first and cast from memory.
   const bool aligned = F % kTile == 0;
-  const TileOutput both = tile_output(*this, dgate_up, false, true, amaxes);
-  const TileOutput again = tile_output(*this, s, false, false, amaxes + amax_bytes);  // its amax is forward's
+  const TileOutput both = tile_output(*this, op.dgate_up, false, amaxes);
+  const TileOutput again = tile_output(*this, op.s, false, amaxes + amax_bytes);
   TileOutputs<3> outputs;
   if (aligned) outputs = {{both, both, again}};
   outputs.of[1].first_col = F;
-  if (dgate_up.keep_value || !aligned) {
-    outputs.of[0].value = matrix(dgate_up.value, 0, F);
-    outputs.of[1].value = matrix(dgate_up.value, F, F);
+  if (op.dgate_up.keep_value || !aligned) {
+    outputs.of[0].value = matrix(op.dgate_up.value, 0, F);
+    outputs.of[1].value = matrix(op.dgate_up.value, F, F);
   }
-  if (s.keep_value || !aligned) outputs.of[2].value = matrix(s.value);
-  produce(*this, SwigluBackwardSource{matrix(gate_up, 0, F), matrix(gate_up, F, F), matrix(ds)}, outputs);
+  if (op.s.keep_value || !aligned) outputs.of[2].value = matrix(op.s.value);
+  produce(*this, SwigluBackwardSource{matrix(op.gate_up, 0, F), matrix(op.gate_up, F, F), matrix(op.ds)}, outputs);
   if (!aligned) {
-    cast_value(*this, dgate_up.value, both);
-    cast_value(*this, s.value, again);
+    cast_value(*this, op.dgate_up.value, both);
+    cast_value(*this, op.s.value, again);
   }
   launched("swiglu_backward");
 }

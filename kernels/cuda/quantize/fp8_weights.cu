@@ -103,53 +103,53 @@ __global__ void __launch_bounds__(kTransposeThreads)
 }  // namespace
 }  // namespace cuda
 
-void CudaDevice::do_amax(const Tensor& out, const Tensor& x) {
+void CudaDevice::do_amax(const ops::Amax& op) {
   using namespace cuda;
-  PRECBENCH_CHECK(cudaMemsetAsync(out.data, 0, sizeof(float), stream()));
-  if (const std::int64_t size = x.size()) {
+  PRECBENCH_CHECK(cudaMemsetAsync(op.out.data, 0, sizeof(float), stream()));
+  if (const std::int64_t size = op.x.size()) {
     const unsigned blocks =
         std::min(element_blocks(size), static_cast<unsigned>(sm_count() * kAmaxBlocksPerSm));
-    with_type(x.dtype, [&](auto type) {
-      amax_kernel<<<blocks, kElementThreads, 0, stream()>>>(out.as<std::uint32_t>(), x.as<decltype(type)>(),
-                                                            size, aligned(x));
+    with_type(op.x.dtype, [&](auto type) {
+      amax_kernel<<<blocks, kElementThreads, 0, stream()>>>(op.out.as<std::uint32_t>(), op.x.as<decltype(type)>(),
+                                                            size, aligned(op.x));
     });
   }
   launched("amax");
 }
 
-void CudaDevice::do_quantize_with_amax(const GemmOperand& form, const Tensor& value, const Tensor& amax) {
+void CudaDevice::do_quantize_with_amax(const ops::QuantizeWithAmax& op) {
   using namespace cuda;
   FormArgs args;
-  args.data = form.data.as<std::uint8_t>();
-  args.scale = form.scale.data;
-  args.dtype = form.format.dtype;
-  args.scale_type = form.format.scale;
-  const std::int64_t size = value.size();
-  const bool vectors = aligned(value) && aligned(form.data);
-  with_type(value.dtype, [&](auto type) {
+  args.data = op.form.data.as<std::uint8_t>();
+  args.scale = op.form.scale.data;
+  args.dtype = op.form.format.dtype;
+  args.scale_type = op.form.format.scale;
+  const std::int64_t size = op.value.size();
+  const bool vectors = aligned(op.value) && aligned(op.form.data);
+  with_type(op.value.dtype, [&](auto type) {
     quantize_with_amax_kernel<<<std::max(1u, element_blocks(size)), kElementThreads, 0, stream()>>>(
-        args, value.as<decltype(type)>(), amax.as<std::uint32_t>(), size, vectors);
+        args, op.value.as<decltype(type)>(), op.amax.as<std::uint32_t>(), size, vectors);
   });
   launched("quantize_with_amax");
 }
 
-void CudaDevice::do_transpose(const GemmOperand& dst, const GemmOperand& src) {
+void CudaDevice::do_transpose(const ops::Transpose& op) {
   using namespace cuda;
-  const std::int64_t rows = src.data.rows, k = src.data.cols;
-  const bool blocks = src.format.granularity == Granularity::block_128x128;
+  const std::int64_t rows = op.src.data.rows, k = op.src.data.cols;
+  const bool blocks = op.src.format.granularity == Granularity::block_128x128;
   if (blocks)
-    PRECBENCH_CHECK(cudaMemsetAsync(dst.scale.data, 0, dst.scale.bytes(), stream()));  // its padding
+    PRECBENCH_CHECK(cudaMemsetAsync(op.dst.scale.data, 0, op.dst.scale.bytes(), stream()));  // its padding
   const dim3 grid(static_cast<unsigned>((k + kSide - 1) / kSide),
                   static_cast<unsigned>((rows + kSide - 1) / kSide));
   transpose_kernel<<<grid, kTransposeThreads, 0, stream()>>>(
-      dst.data.as<std::uint8_t>(), dst.scale.as<float>(), src.data.as<std::uint8_t>(), src.scale.as<float>(),
+      op.dst.data.as<std::uint8_t>(), op.dst.scale.as<float>(), op.src.data.as<std::uint8_t>(), op.src.scale.as<float>(),
       rows, k, blocks);
   launched("transpose");
 }
 
-void CudaDevice::do_copy_columns(const Tensor& dst, std::int64_t first, const Tensor& src) {
-  PRECBENCH_CHECK(cudaMemcpy2DAsync(dst.as<std::uint8_t>() + first, dst.cols, src.data, src.cols, src.cols,
-                                    src.rows, cudaMemcpyDeviceToDevice, stream()));
+void CudaDevice::do_copy_columns(const ops::CopyColumns& op) {
+  PRECBENCH_CHECK(cudaMemcpy2DAsync(op.dst.as<std::uint8_t>() + op.first, op.dst.cols, op.src.data, op.src.cols, op.src.cols,
+                                    op.src.rows, cudaMemcpyDeviceToDevice, stream()));
   launched("place");
 }
 

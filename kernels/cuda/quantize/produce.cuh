@@ -15,10 +15,10 @@ namespace precbench::cuda {
 /// Scratch for the amaxes on the way to an operand's scales.
 std::size_t amax_scratch_bytes(const CudaDevice& device, const QuantizedTensor& x);
 
-/// The output that makes all of an operand's wanted forms, with its value if `write_value`, and x.amax if
-/// `make_amax` (else that is read). `scratch`: amax_scratch_bytes. Clears scale buffers that have padding.
-TileOutput tile_output(CudaDevice& device, const QuantizedTensor& x, bool write_value, bool make_amax,
-                       void* scratch);
+/// The output that makes all of an operand's wanted forms and amax_out, with its value if `write_value`. `scratch`:
+/// amax_scratch_bytes. Clears scale buffers that have padding. Throws Unsupported where the tensor's scale is to come from
+/// amax_in while amax_out is wanted.
+TileOutput tile_output(CudaDevice& device, const QuantizedTensor& x, bool write_value, void* scratch);
 
 /// Zeroes what an amax pass raises.
 void zero_amaxes(const TileOutput& output, cudaStream_t stream);

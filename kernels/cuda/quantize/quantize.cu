@@ -77,22 +77,23 @@ std::size_t parts_bytes(const CudaDevice& device) { return device.sm_count() * 6
 std::size_t amax_scratch_bytes(const CudaDevice& device, const QuantizedTensor& x) {
   const std::int64_t rows = scaled_by_row(x.rowwise) ? x.rowwise.data.rows : 0;
   const std::int64_t cols = scaled_by_row(x.columnwise) ? x.columnwise.data.rows : 0;
-  return (x.amax.empty() ? 0 : parts_bytes(device)) + static_cast<std::size_t>(rows + cols) * sizeof(float);
+  return (x.amax_out.empty() ? 0 : parts_bytes(device)) + static_cast<std::size_t>(rows + cols) * sizeof(float);
 }
 
-TileOutput tile_output(CudaDevice& device, const QuantizedTensor& x, bool write_value, bool make_amax,
-                       void* scratch) {
+TileOutput tile_output(CudaDevice& device, const QuantizedTensor& x, bool write_value, void* scratch) {
+  if (!x.amax_in.empty() && !x.amax_out.empty())
+    throw Unsupported("the cuda device has no scale from amax_in in the op that makes amax_out");
   TileOutput out;
   if (write_value) out.value = matrix(x.value);
   out.rowwise = form_args(x.rowwise, device.stream());
   out.columnwise = form_args(x.columnwise, device.stream());
   auto* free = static_cast<std::byte*>(scratch);
-  if (!x.amax.empty() && make_amax) {
+  if (!x.amax_out.empty()) {
     out.tensor.parts = reinterpret_cast<std::uint32_t*>(free);
-    out.tensor.result = x.amax.as<std::uint32_t>();
+    out.tensor.result = x.amax_out.as<std::uint32_t>();
     free += parts_bytes(device);
-  } else if (!x.amax.empty()) {
-    out.tensor.parts = x.amax.as<std::uint32_t>();
+  } else if (!x.amax_in.empty()) {
+    out.tensor.parts = x.amax_in.as<std::uint32_t>();
     out.tensor.count = 1;
   }
   auto* amaxes = reinterpret_cast<std::int32_t*>(free);
@@ -183,21 +184,20 @@ __global__ void __launch_bounds__(kErrorTerms* kWarp)
 
 }  // namespace cuda
 
-void CudaDevice::do_quantize(QuantizedTensor& x, bool make_amax) {
-  void* amaxes = scratch(cuda::amax_scratch_bytes(*this, x));
-  const cuda::TileOutput output = cuda::tile_output(*this, x, false, make_amax, amaxes);
-  cuda::cast_value(*this, x.value, output);
+void CudaDevice::do_quantize(const ops::Quantize& op) {
+  void* amaxes = scratch(cuda::amax_scratch_bytes(*this, op.x));
+  const cuda::TileOutput output = cuda::tile_output(*this, op.x, false, amaxes);
+  cuda::cast_value(*this, op.x.value, output);
   launched("quantize");
 }
 
-void CudaDevice::do_quantization_error(const Tensor& out, const Tensor& value, const GemmOperand& form,
-                                       bool columns) {
+void CudaDevice::do_quantization_error(const ops::QuantizationError& op) {
   using namespace cuda;
   const int blocks = 4 * sm_count();
   auto* partial = static_cast<double*>(scratch(blocks * kErrorTerms * sizeof(double)));
-  quantization_error_kernel<<<blocks, kErrorThreads, 0, stream()>>>(partial, matrix(value), read_form(form),
-                                                                    columns);
-  quantization_error_total<<<1, kErrorTerms * kWarp, 0, stream()>>>(out.as<float>(), partial, blocks);
+  quantization_error_kernel<<<blocks, kErrorThreads, 0, stream()>>>(partial, matrix(op.value), read_form(op.form),
+                                                                    op.columns);
+  quantization_error_total<<<1, kErrorTerms * kWarp, 0, stream()>>>(op.out.as<float>(), partial, blocks);
   launched("quantization_error");
 }
 

@@ -1,7 +1,8 @@
 // Movement, sums, fingerprints and the weight initialisation on the CPU device.
 #include <set>
 
-#include "kernels/cpu/op_testing.h"
+#include "kernels/device/compare_testing.h"
+#include "kernels/device/op_testing.h"
 
 using namespace precbench;
 using namespace precbench::testing;
@@ -20,18 +21,18 @@ TEST_CASE("zero, fill, convert and add", "[cpu][elementwise]") {
     for (DType dst : {DType::f32, DType::bf16}) {
       const auto as_dst = [&](const std::vector<float>& x) { return dst == DType::f32 ? x : rounded(x); };
       const Owned x(dst, 1, n);
-      device->zero(x);
+      device->zero({x});
       CHECK(x.floats() == std::vector<float>(n));
-      device->fill(x, 1.0f / 3);
+      device->fill({x, 1.0f / 3});
       CHECK(x.floats() == as_dst(std::vector<float>(n, 1.0f / 3)));
       for (DType src : {DType::f32, DType::bf16}) {
         const Owned source(src, 1, n, a), target(dst, 1, n, b);
-        device->convert(x, source);
+        device->convert({x, source});
         CHECK(x.floats() == as_dst(source.floats()));
         std::vector<float> sum = target.floats();
         const std::vector<float> added = source.floats();
         for (std::int64_t i = 0; i < n; ++i) sum[i] += added[i];
-        device->add(target, source);
+        device->add({target, source});
         CHECK(target.floats() == as_dst(sum));
       }
     }
@@ -44,7 +45,7 @@ TEST_CASE("convert between equal types copies every bit", "[cpu][elementwise]") 
     const Owned source(dtype, 3, 5);
     Owned target(dtype, 3, 5);
     for (std::int64_t i = 0; i < source.tensor().bytes(); ++i) source.tensor().as<std::uint8_t>()[i] = 37 * i;
-    device->convert(target, source);
+    device->convert({target, source});
     CHECK(target.bytes() == source.bytes());
   }
 }
@@ -63,8 +64,8 @@ TEST_CASE("sums are right to FP32's worst case, and add up", "[cpu][elementwise]
         const float before = accumulate ? 3.25f : std::nanf("");
         const double start = accumulate ? 3.25 : 0;
         const Owned total(DType::f32, 1, 1, {before}), total_squares(DType::f32, 1, 1, {before});
-        device->sum(total, x, accumulate);
-        device->sum_of_squares(total_squares, x, accumulate);
+        device->sum({total, x, accumulate});
+        device->sum_of_squares({total_squares, x, accumulate});
         CHECK(std::fabs(total.floats()[0] - (start + sum)) <= kBound * (magnitude + start));
         CHECK(std::fabs(total_squares.floats()[0] - (start + squares)) <= kBound * (squares + start));
       }
@@ -80,9 +81,9 @@ TEST_CASE("sums of integers are exact", "[cpu][elementwise]") {
     sum += values[i], squares += values[i] * values[i];
   }
   const Owned x(DType::f32, 1, 40001, values), out(DType::f32, 1, 1);
-  device->sum(out, x, false);
+  device->sum({out, x, false});
   CHECK(out.floats()[0] == sum);
-  device->sum_of_squares(out, x, false);
+  device->sum_of_squares({out, x, false});
   CHECK(out.floats()[0] == squares);
 }
 
@@ -90,7 +91,7 @@ TEST_CASE("a fingerprint changes with any bit and any exchange of elements", "[c
   const auto device = make_cpu_device(1);
   const auto fingerprint = [&](const Owned& x) {
     const Owned out(DType::i32, 1, 2);
-    device->fingerprint(out, x);
+    device->fingerprint({out, x});
     return std::pair(out.tensor().as<std::uint32_t>()[0], out.tensor().as<std::uint32_t>()[1]);
   };
   for (DType dtype : {DType::f32, DType::bf16}) {
@@ -118,7 +119,7 @@ TEST_CASE("init_normal has the moments it says, and one value per place", "[cpu]
   constexpr std::int64_t kCount = 400000;
   constexpr float kStd = 0.02f;
   const Owned x(DType::f32, 1, kCount);
-  device->init_normal(x, kStd, 42, 1000);
+  device->init_normal({x, kStd, 42, 1000});
   double sum = 0, squares = 0, neighbours = 0;
   const std::vector<double> values = x.doubles();
   for (std::int64_t i = 0; i < kCount; ++i) {
@@ -135,17 +136,96 @@ TEST_CASE("init_normal has the moments it says, and one value per place", "[cpu]
   for (const auto& [first, count] :
        {std::pair<std::int64_t, std::int64_t>{0, 1}, {16383, 2}, {77777, 30001}}) {
     const Owned part(DType::f32, 1, count), narrow(DType::bf16, 1, count);
-    device->init_normal(part, kStd, 42, 1000 + first);
-    device->init_normal(narrow, kStd, 42, 1000 + first);
+    device->init_normal({part, kStd, 42, 1000 + first});
+    device->init_normal({narrow, kStd, 42, 1000 + first});
     const std::vector<float> all = x.floats();
     const std::vector<float> expected(all.begin() + first, all.begin() + first + count);
     CHECK(part.floats() == expected);
     CHECK(narrow.floats() == rounded(expected));
   }
   const Owned other(DType::f32, 1, kCount);
-  device->init_normal(other, kStd, 43, 1000);
+  device->init_normal({other, kStd, 43, 1000});
   double product = 0;
   for (std::int64_t i = 0; i < kCount; ++i)
     product += values[i] / kStd * other.tensor().as<float>()[i] / kStd;
   CHECK(std::fabs(product / kCount) < 5 / std::sqrt(double{kCount}));  // another seed is another stream
+}
+
+// ---- any device against the CPU device
+
+namespace {
+
+constexpr std::int64_t kFlatSizes[] = {1, 7, 4096, 100003};
+
+/// The tensor without its first `skip` elements: an address that is not 16-byte aligned.
+Tensor tail(const Tensor& t, std::int64_t skip) {
+  return t.reshape(t.size(), 1).slice_rows(skip, t.size() - skip);
+}
+
+}  // namespace
+
+PRECBENCH_OP_TEST(movement_on, "fill, zero, convert and add") {
+  for (const std::int64_t size : kFlatSizes)
+    for (const std::int64_t skip : {std::int64_t{0}, std::int64_t{1}})
+      for (const DType a : {DType::f32, DType::bf16})
+        for (const DType other : {DType::f32, DType::bf16}) {
+          INFO(size << " elements from " << skip << ", " << name_of(a) << " and " << name_of(other));
+          b.start();
+          HostMemory& host = b.host();
+          const Tensor x = tail(host.random(a, size + skip, 1, 1.0f), skip);
+          const Tensor y = tail(host.random(other, size + skip, 1, 3.0f), skip);
+          const auto placed = [&](const Tensor& t) {
+            const Tensor place = tail(b.output(t.dtype, size + skip, 1), skip);
+            b.device().upload(place, t.data);
+            b.device().synchronize();
+            return place;
+          };
+          const Tensor dev_x = placed(x), dev_y = placed(y);
+          b.device().add({dev_x, dev_y});
+          b.cpu().add({x, y});
+          CHECK(same_bits(b.fetch(dev_x), x));
+          b.device().convert({dev_x, dev_y});
+          b.cpu().convert({x, y});
+          CHECK(same_bits(b.fetch(dev_x), x));
+          b.device().fill({dev_x, 1.7f});
+          b.cpu().fill({x, 1.7f});
+          CHECK(same_bits(b.fetch(dev_x), x));
+          b.device().zero({dev_x});
+          b.cpu().zero({x});
+          CHECK(same_bits(b.fetch(dev_x), x));
+          const std::uint64_t seed = 0x123456789ABCDEF0u;
+          b.device().init_normal({dev_x, 0.02f, seed, (std::int64_t{1} << 33) + 5});
+          b.cpu().init_normal({x, 0.02f, seed, (std::int64_t{1} << 33) + 5});
+          CHECK(same_bits(b.fetch(dev_x), x));
+        }
+}
+
+PRECBENCH_OP_TEST(sums_on, "sum, sum_of_squares and fingerprint") {
+  for (const std::int64_t size : kFlatSizes)
+    for (const DType dtype : {DType::f32, DType::bf16})
+      for (const bool accumulate : {false, true}) {
+        INFO(size << " " << name_of(dtype) << (accumulate ? " +=" : " ="));
+        b.start();
+        HostMemory& host = b.host();
+        const Tensor x = host.random(dtype, size, 1, 1.0f), dev_x = b.put(x);
+        double sum = accumulate ? 0.5 : 0.0, squares = sum;
+        for (double v : HostMemory::values(x)) sum += v, squares += v * v;
+        for (const bool squared : {false, true}) {
+          const Tensor naive = host.tensor(DType::f32, 1, 1);
+          naive.as<float>()[0] = 0.5f;
+          const Tensor out = b.put(naive);
+          if (squared) {
+            b.device().sum_of_squares({out, dev_x, accumulate});
+            b.cpu().sum_of_squares({naive, x, accumulate});
+          } else {
+            b.device().sum({out, dev_x, accumulate});
+            b.cpu().sum({naive, x, accumulate});
+          }
+          check_twice(squared ? "squares" : "sum", b.fetch(out), naive, {squared ? squares : sum});
+        }
+        const Tensor words = host.tensor(DType::i32, 1, 2), dev_words = b.output(DType::i32, 1, 2);
+        b.cpu().fingerprint({words, x});
+        b.device().fingerprint({dev_words, dev_x});
+        CHECK(same_bits(b.fetch(dev_words), words));
+      }
 }

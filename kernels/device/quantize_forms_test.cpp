@@ -1,12 +1,12 @@
-// The CUDA quantizers against the CPU device, bit for bit: every granularity, scale and rounding, in both
+// The quantizers of any device against the CPU device, bit for bit: every granularity, scale and rounding, in both
 // directions, on random and hostile inputs and on sizes that no tile divides.
-#include "kernels/cuda/op_testing.h"
+#include "kernels/device/compare_testing.h"
 #include "kernels/numerics/format_testing.h"
 
-namespace precbench {
-namespace {
+using namespace precbench;
+using namespace precbench::testing;
 
-using namespace op_testing;
+namespace {
 
 enum class Input { random, imbalanced, hostile, infinite, nan };
 constexpr Input kInputs[] = {Input::random, Input::imbalanced, Input::hostile, Input::infinite, Input::nan};
@@ -61,138 +61,120 @@ struct Shape {
 // Whole tiles; whole vectors but not tiles; nothing whole; less than anything.
 constexpr Shape kShapes[] = {{256, 384}, {144, 208}, {133, 101}, {1, 16}, {40, 8}, {7, 3}};
 
-void check_quantize(Device& gpu, Device& cpu, const OperandFormats& formats, Input input, Shape shape) {
-  HostMemory host;
-  Buffers buffers(gpu);
-  const Tensor value = make_input(host, input, shape.rows, shape.cols);
-  QuantizedTensor x = gpu_operand(buffers, gpu, formats, shape.rows, shape.cols);
-  x.value = buffers.copy_of(value);
-  gpu.quantize(x);
-  check_forms("row " + describe(formats.rowwise) + ", col " + describe(formats.columnwise) + ", input " +
-                  std::to_string(static_cast<int>(input)) + ", " + std::to_string(shape.rows) + " x " +
-                  std::to_string(shape.cols),
-              host, gpu, cpu, x, value);
-  CHECK(same_bits(fetched(host, gpu, x.value), value));
+void check_quantize(OpTest& b, const OutputFormats& formats, Input input, Shape shape) {
+  b.start();
+  const Tensor value = make_input(b.host(), input, shape.rows, shape.cols);
+  QuantizedTensor x = b.operand(formats, shape.rows, shape.cols);
+  x.value = b.put(value);
+  b.device().quantize({x});
+  b.check_forms("row " + describe(formats.rowwise) + ", col " + describe(formats.columnwise) + ", input " +
+                    std::to_string(static_cast<int>(input)) + ", " + std::to_string(shape.rows) + " x " +
+                    std::to_string(shape.cols),
+                x, value);
+  CHECK(same_bits(b.fetch(x.value), value));
 }
 
 }  // namespace
 
-TEST_CASE("quantize is bit-exact in every format", "[gpu]") {
-  const auto gpu = gpu_or_skip();
-  if (!gpu) return;
-  const auto cpu = make_cpu_device(2);
-  for (const QuantFormat& format : testing::quantized_formats())
+PRECBENCH_OP_TEST(every_format_on, "quantize is bit-exact in every format") {
+  for (const QuantFormat& format : quantized_formats())
     for (Input input : kInputs)
-      for (const Shape& shape : kShapes) check_quantize(*gpu, *cpu, {format, format}, input, shape);
+      for (const Shape& shape : kShapes) check_quantize(b, {format, format}, input, shape);
 }
 
-TEST_CASE("quantize writes only the forms that are wanted, in any mixture", "[gpu]") {
-  const auto gpu = gpu_or_skip();
-  if (!gpu) return;
-  const auto cpu = make_cpu_device(2);
+PRECBENCH_OP_TEST(mixtures_on, "quantize writes only the forms that are wanted, in any mixture") {
   const QuantFormat formats[] = {{}, kTensorE4m3, kTensorE5m2, kRow, kRowExact, kBlock, kSquare, kMx};
   for (const QuantFormat& row : formats)
     for (const QuantFormat& col : formats)
       for (const Shape& shape : {Shape{128, 256}, Shape{144, 72}, Shape{3, 9000}})
-        check_quantize(*gpu, *cpu, {row, col}, Input::imbalanced, shape);
+        check_quantize(b, {row, col}, Input::imbalanced, shape);
 }
 
-TEST_CASE("amax and the quantization of parts are bit-exact", "[gpu]") {
-  const auto gpu = gpu_or_skip();
-  if (!gpu) return;
-  const auto cpu = make_cpu_device(2);
+PRECBENCH_OP_TEST(parts_on, "amax and the quantization of parts are bit-exact") {
   for (const QuantFormat& format : {kTensorE4m3, kTensorE5m2})
     for (Input input : kInputs)
       for (DType dtype : {DType::bf16, DType::f32})
         for (const Shape& shape : {Shape{256, 384}, Shape{133, 101}, Shape{7, 3}}) {
           INFO(describe(format) << ", input " << static_cast<int>(input) << ", " << name_of(dtype) << ", "
                                 << shape.rows << " x " << shape.cols);
-          HostMemory host;
-          Buffers buffers(*gpu);
+          b.start();
+          HostMemory& host = b.host();
           const Tensor value = host.converted(make_input(host, input, shape.rows, shape.cols), dtype);
           const std::int64_t size = value.size();
           const Tensor amax = host.tensor(DType::f32, 1, 1);
           const GemmOperand expected{format, host.tensor(format.dtype, 1, size),
                                      host.tensor(DType::f32, 1, 1), false};
-          cpu->amax(amax, value);
-          cpu->quantize_with_amax(expected, value, amax);
+          b.cpu().amax({amax, value});
+          b.cpu().quantize_with_amax({expected, value, amax});
 
-          const Tensor gpu_value = buffers.copy_of(value), gpu_amax = buffers.tensor(DType::f32, 1, 1);
-          const GemmOperand form = gpu_form(buffers, *gpu, format, 1, size);
-          gpu->amax(gpu_amax, gpu_value);
+          const Tensor dev_value = b.put(value), dev_amax = b.output(DType::f32, 1, 1);
+          const GemmOperand form = b.form(format, 1, size);
+          b.device().amax({dev_amax, dev_value});
           // One element, so that the next part starts beside every vector; none; and the rest.
           const std::int64_t ends[] = {0, 1, 1, size};
           for (int i = 0; i < 3; ++i)
-            gpu->quantize_with_amax(
-                {format, form.data.elements(ends[i], ends[i + 1] - ends[i]), form.scale, false},
-                gpu_value.elements(ends[i], ends[i + 1] - ends[i]), gpu_amax);
-          CHECK(same_scales(fetched(host, *gpu, gpu_amax), amax));
-          CHECK(same_scales(fetched(host, *gpu, form.scale), expected.scale));
-          CHECK(same_bits(fetched(host, *gpu, form.data), expected.data));
+            b.device().quantize_with_amax(
+                {{format, form.data.elements(ends[i], ends[i + 1] - ends[i]), form.scale, false},
+                 dev_value.elements(ends[i], ends[i + 1] - ends[i]),
+                 dev_amax});
+          CHECK(same_scales(b.fetch(dev_amax), amax));
+          CHECK(same_scales(b.fetch(form.scale), expected.scale));
+          CHECK(same_bits(b.fetch(form.data), expected.data));
           // And in one piece, on the kernel's path of whole vectors.
-          gpu->quantize_with_amax(form, gpu_value, gpu_amax);
-          CHECK(same_bits(fetched(host, *gpu, form.data), expected.data));
+          b.device().quantize_with_amax({form, dev_value, dev_amax});
+          CHECK(same_bits(b.fetch(form.data), expected.data));
         }
 }
 
-TEST_CASE("parts are placed as the CPU places them", "[gpu]") {
-  const auto gpu = gpu_or_skip();
-  if (!gpu) return;
-  const auto cpu = make_cpu_device(2);
-  HostMemory host;
-  Buffers buffers(*gpu);
+PRECBENCH_OP_TEST(columns_on, "parts are placed as the CPU places them") {
+  b.start();
+  HostMemory& host = b.host();
   const Tensor whole = host.tensor(DType::e4m3, 37, 200), part = host.tensor(DType::e4m3, 37, 72);
   for (std::int64_t i = 0; i < part.size(); ++i)
     part.as<std::uint8_t>()[i] = static_cast<std::uint8_t>(random_bits(1, i));
-  const Tensor gpu_whole = buffers.copy_of(whole);
+  const Tensor dev_whole = b.put(whole);
   for (const std::int64_t first : {0, 72, 128}) {
-    gpu->copy_columns(gpu_whole, first, buffers.copy_of(part));
-    cpu->copy_columns(whole, first, part);
-    CHECK(same_bits(fetched(host, *gpu, gpu_whole), whole));
+    b.device().copy_columns({dev_whole, first, b.put(part)});
+    b.cpu().copy_columns({whole, first, part});
+    CHECK(same_bits(b.fetch(dev_whole), whole));
   }
 }
 
-TEST_CASE("the transposition of forms is bit-exact", "[gpu]") {
-  const auto gpu = gpu_or_skip();
-  if (!gpu) return;
-  const auto cpu = make_cpu_device(2);
+PRECBENCH_OP_TEST(transpose_on, "the transposition of forms is bit-exact") {
   for (const QuantFormat& format : {kTensorE5m2, kSquare})
     for (const Shape& shape : {Shape{16, 16}, Shape{144, 400}, Shape{128, 256}, Shape{1040, 528}}) {
       INFO(describe(format) << ", " << shape.rows << " x " << shape.cols);
-      HostMemory host;
-      Buffers buffers(*gpu);
+      b.start();
+      HostMemory& host = b.host();
       const Tensor value = make_input(host, Input::imbalanced, shape.rows, shape.cols);
-      QuantizedTensor x = host_operand(host, {format, format}, value);
-      cpu->quantize(x);
-      const GemmOperand form = gpu_form(buffers, *gpu, format, shape.cols, shape.rows);
-      gpu->transpose(form, buffers.copy_of(x.rowwise));
-      CHECK(same_bits(fetched(host, *gpu, form.data), x.columnwise.data));
-      CHECK(same_bits(fetched(host, *gpu, form.scale), x.columnwise.scale));
+      QuantizedTensor x = b.host_operand({format, format}, value);
+      b.cpu().quantize({x});
+      const GemmOperand form = b.form(format, shape.cols, shape.rows);
+      b.device().transpose({form, b.put(x.rowwise)});
+      CHECK(same_bits(b.fetch(form.data), x.columnwise.data));
+      CHECK(same_bits(b.fetch(form.scale), x.columnwise.scale));
     }
 }
 
-TEST_CASE("quantization error is the CPU's", "[gpu]") {
-  const auto gpu = gpu_or_skip();
-  if (!gpu) return;
-  const auto cpu = make_cpu_device(2);
+PRECBENCH_OP_TEST(error_on, "quantization error is the CPU's") {
   const QuantFormat floor{DType::e4m3, Granularity::block_1x32, ScaleType::ue8m0, ScaleRounding::floor};
   for (const QuantFormat& format : {kTensorE5m2, kRow, kBlock, kSquare, kMx, floor})
     for (const bool columns : {false, true}) {
       INFO(describe(format) << (columns ? " columns" : " rows"));
-      HostMemory host;
-      Buffers buffers(*gpu);
+      b.start();
+      HostMemory& host = b.host();
       const Tensor value = make_input(host, Input::hostile, 133, 101);
       for (std::int64_t i = 0; i < value.size(); ++i)  // sums of squares must stay finite
         if (std::fabs(HostMemory::get(value, i)) > 1e10f) HostMemory::set(value, i, 1e4f);
       QuantizedTensor x =
-          host_operand(host, columns ? OperandFormats{{}, format} : OperandFormats{format, {}}, value);
-      cpu->quantize(x);
+          b.host_operand(columns ? OutputFormats{{}, format} : OutputFormats{format, {}}, value);
+      b.cpu().quantize({x});
       const GemmOperand& form = columns ? x.columnwise : x.rowwise;
-      const Tensor expected = host.tensor(DType::f32, 1, 5), out = buffers.tensor(DType::f32, 1, 5);
-      cpu->quantization_error(expected, value, form, columns);
-      gpu->quantization_error(out, buffers.copy_of(value), buffers.copy_of(form), columns);
+      const Tensor expected = host.tensor(DType::f32, 1, 5), out = b.output(DType::f32, 1, 5);
+      b.cpu().quantization_error({expected, value, form, columns});
+      b.device().quantization_error({out, b.put(value), b.put(form), columns});
       // Sums in FP64 rounded once: only where the exact sum lies between two floats may they differ, by one.
-      const Tensor result = fetched(host, *gpu, out);
+      const Tensor result = b.fetch(out);
       for (int i = 0; i < 5; ++i) {
         INFO(i);
         const float e = expected.as<float>()[i], r = result.as<float>()[i];
@@ -201,4 +183,19 @@ TEST_CASE("quantization error is the CPU's", "[gpu]") {
     }
 }
 
-}  // namespace precbench
+PRECBENCH_OP_TEST(known_amax_on, "an amax that is known before sets the tensor's scale") {
+  b.start();
+  const Tensor value = b.host().random(DType::bf16, 64, 48, 1.0f), amax = b.host().tensor(DType::f32, 1, 1);
+  amax.as<float>()[0] = 64.0f;
+  const OutputFormats formats{kTensorE4m3, kTensorE5m2};
+  QuantizedTensor x = b.operand(formats, 64, 48), expected = b.host_operand(formats, value);
+  x.value = b.put(value);
+  x.amax_in = b.put(amax), expected.amax_in = amax;
+  x.amax_out = expected.amax_out = {};
+  b.device().quantize({x});
+  b.cpu().quantize({expected});
+  CHECK(same_bits(b.fetch(x.rowwise.data), expected.rowwise.data));
+  CHECK(same_bits(b.fetch(x.columnwise.data), expected.columnwise.data));
+  CHECK(b.fetch(x.rowwise.scale).as<float>()[0] == 64.0f / 448.0f);
+  CHECK(b.fetch(x.columnwise.scale).as<float>()[0] == 64.0f / 57344.0f);
+}

@@ -2,7 +2,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/cpu/op_testing.h"
+#include "kernels/device/compare_testing.h"
+#include "kernels/device/op_testing.h"
 
 using namespace precbench;
 using namespace precbench::testing;
@@ -38,7 +39,7 @@ float step(Device& device, const State& s, const StepScalars& scalars, float nor
   Owned words(DType::f32, 1, 4);
   std::memcpy(words.tensor().data, &scalars, sizeof scalars);
   const Owned squared(DType::f32, 1, 1, {norm * norm});
-  device.adamw(s.weights, s.master, s.m, s.v, s.gradient, words, squared, options);
+  device.adamw({s.weights, s.master, s.m, s.v, s.gradient, words, squared, options});
   return squared.floats()[0];
 }
 
@@ -181,8 +182,14 @@ TEST_CASE("stochastic rounding depends on an element's place in the model, not o
     const auto cut = [&, first = first, count = count](const Owned& t) {
       return t.tensor().reshape(kSize, 1).slice_rows(first, count);
     };
-    device->adamw(cut(parts.weights), {}, cut(parts.m), cut(parts.v), cut(parts.gradient), words,
-                  Owned(DType::f32, 1, 1, {4.0f}), part);
+    device->adamw({cut(parts.weights),
+                   {},
+                   cut(parts.m),
+                   cut(parts.v),
+                   cut(parts.gradient),
+                   words,
+                   Owned(DType::f32, 1, 1, {4.0f}),
+                   part});
   }
   CHECK(parts.weights.bytes() == whole.weights.bytes());
   CHECK(parts.m.bytes() == whole.m.bytes());
@@ -197,4 +204,117 @@ TEST_CASE("a step of nothing changes no weight, also under stochastic rounding",
   scalars.lr = 0;
   step(*device, s, scalars, 2.0f, {.stochastic_rounding = true});
   CHECK(s.weights.bytes() == before.weights.bytes());
+}
+
+// ---- any device against the CPU device
+
+namespace {
+
+constexpr std::int64_t kFlatSizes[] = {1, 7, 4096, 100003};
+
+}  // namespace
+
+PRECBENCH_OP_TEST(adamw_on, "adamw in every combination of types") {
+  for (const std::int64_t size : kFlatSizes)
+    for (const bool with_master : {false, true})
+      for (const DType moments : {DType::f32, DType::bf16})
+        for (const DType grads : {DType::f32, DType::bf16})
+          for (const float max_norm : {0.0f, 1.0f}) {
+            INFO(size << (with_master ? ", master" : "") << ", moments " << name_of(moments) << ", gradients "
+                      << name_of(grads) << ", max norm " << max_norm);
+            b.start();
+            HostMemory& host = b.host();
+            const Tensor w = host.random(DType::bf16, size, 1, 0.1f);
+            const Tensor master = with_master ? host.converted(w, DType::f32) : Tensor{};
+            const Tensor m = host.random(moments, size, 1, 0.01f), v = host.random(moments, size, 1, 0.01f);
+            for (std::int64_t i = 0; i < size; ++i)
+              HostMemory::set(v, i, std::pow(HostMemory::get(v, i), 2.0f));
+            const Tensor g = host.random(grads, size, 1, 0.1f);
+            const Tensor norm = host.tensor(DType::f32, 1, 1), scalars = host.tensor(DType::i32, 1, 4);
+            norm.as<float>()[0] = 9.0f;
+            const StepScalars step{
+                .lr = 0.01f, .bias_correction1 = 0.3f, .bias_correction2 = 0.1f, .seed = 5};
+            std::memcpy(scalars.data, &step, sizeof step);
+            const AdamwOptions options{.max_norm = max_norm};
+            // In FP64.
+            const double clip = max_norm > 0 ? max_norm / (3.0 + 1e-6) : 1.0;
+            std::vector<double> true_w(size), true_m(size), true_v(size);
+            for (std::int64_t i = 0; i < size; ++i) {
+              const double grad = HostMemory::get(g, i) * clip, w0 = HostMemory::get(w, i);
+              true_m[i] =
+                  static_cast<double>(options.beta1) * HostMemory::get(m, i) + (1.0 - options.beta1) * grad;
+              true_v[i] = static_cast<double>(options.beta2) * HostMemory::get(v, i) +
+                          (1.0 - options.beta2) * grad * grad;
+              const double update = true_m[i] / step.bias_correction1 /
+                                    (std::sqrt(true_v[i] / step.bias_correction2) + options.eps);
+              true_w[i] = w0 - step.lr * (update + options.weight_decay * w0);
+            }
+            const auto copy = [&](const Tensor& t) { return t.empty() ? Tensor{} : b.put(t); };
+            const Tensor dev_w = copy(w), dev_master = copy(master), dev_m = copy(m), dev_v = copy(v);
+            const Tensor dev_norm = copy(norm), lone_norm = copy(norm);
+            const Tensor lone_master = copy(master), lone_m = copy(m), lone_v = copy(v);
+            double true_norm = 9;
+            if (max_norm == 0)
+              for (const double grad : HostMemory::values(g)) true_norm += grad * grad;
+            b.device().adamw({dev_w, dev_master, dev_m, dev_v, copy(g), copy(scalars), dev_norm, options});
+            b.cpu().adamw({w, master, m, v, g, scalars, norm, options});
+            check_twice("weights", b.fetch(dev_w), w, true_w);
+            check_twice("m", b.fetch(dev_m), m, true_m);
+            check_twice("v", b.fetch(dev_v), v, true_v);
+            if (with_master) check_twice("master", b.fetch(dev_master), master, true_w);
+            check_twice("norm", b.fetch(dev_norm), norm, {true_norm});
+            if (!with_master) continue;
+            // Where nobody reads the weights, the rest is the same.
+            b.device().adamw({{}, lone_master, lone_m, lone_v, copy(g), copy(scalars), lone_norm, options});
+            CHECK(same_bits(b.fetch(lone_master), b.fetch(dev_master)));
+            CHECK(same_bits(b.fetch(lone_m), b.fetch(dev_m)));
+            CHECK(same_bits(b.fetch(lone_v), b.fetch(dev_v)));
+          }
+}
+
+PRECBENCH_OP_TEST(overflow_on, "adamw leaves a weight whose second moment overflows, as the CPU does") {
+  b.start();
+  HostMemory& host = b.host();
+  constexpr std::int64_t kSize = 8;
+  const Tensor w = host.random(DType::f32, kSize, 1, 0.1f), g = host.random(DType::f32, kSize, 1, 0.1f);
+  const Tensor m = host.tensor(DType::f32, kSize, 1), v = host.tensor(DType::f32, kSize, 1);
+  std::fill_n(m.as<float>(), kSize, 0.0f), std::fill_n(v.as<float>(), kSize, 0.0f);
+  v.as<float>()[3] = std::numeric_limits<float>::infinity();
+  const Tensor norm = host.tensor(DType::f32, 1, 1), scalars = host.tensor(DType::i32, 1, 4);
+  norm.as<float>()[0] = 0;
+  const StepScalars step{.lr = 0.01f, .bias_correction1 = 0.3f, .bias_correction2 = 0.1f, .seed = 5};
+  std::memcpy(scalars.data, &step, sizeof step);
+  const Tensor dev_w = b.put(w);
+  const float before = w.as<float>()[3];
+  const AdamwOptions options{.weight_decay = 0};
+  b.device().adamw({{}, dev_w, b.put(m), b.put(v), b.put(g), b.put(scalars), b.put(norm), options});
+  b.cpu().adamw({{}, w, m, v, g, scalars, norm, options});
+  CHECK(w.as<float>()[3] == before);
+  CHECK(b.fetch(dev_w).as<float>()[3] == before);
+}
+
+PRECBENCH_OP_TEST(stochastic_on, "adamw rounds stochastically by the element's place in the model") {
+  constexpr std::int64_t kSize = 20000;
+  b.start();
+  HostMemory& host = b.host();
+  const Tensor w = host.random(DType::bf16, kSize, 1, 1.0f);
+  const Tensor m = host.tensor(DType::f32, kSize, 1), v = host.tensor(DType::f32, kSize, 1);
+  const Tensor g = host.tensor(DType::f32, kSize, 1), norm = host.tensor(DType::f32, 1, 1);
+  for (const Tensor& t : {m, v, g, norm}) b.cpu().fill({t, 1.0f});
+  // An update of w * 2^-10 alone, exact in FP32 and below the last place of BF16: without chance nothing
+  // moves.
+  const StepScalars step{.lr = 0x1p-10f, .seed = 11};
+  const Tensor scalars = host.tensor(DType::i32, 1, 4);
+  std::memcpy(scalars.data, &step, sizeof step);
+  b.cpu().zero({m});
+  b.cpu().zero({g});
+  const AdamwOptions options{.weight_decay = 1.0f,
+                             .max_norm = 0,
+                             .stochastic_rounding = true,
+                             .first_index = (std::int64_t{1} << 34) + 3};
+  const Tensor before = host.converted(w, DType::bf16), dev_w = b.put(w);
+  b.device().adamw({dev_w, {}, b.put(m), b.put(v), b.put(g), b.put(scalars), b.put(norm), options});
+  b.cpu().adamw({w, {}, m, v, g, scalars, norm, options});
+  CHECK(same_bits(b.fetch(dev_w), w));
+  CHECK(!same_bits(w, before));
 }

@@ -80,9 +80,7 @@ inline std::vector<float> rounded(std::vector<float> values) {
   return values;
 }
 
-inline QuantizedTensor operand(const Tensor& value) {
-  return {.value = value, .rowwise = {}, .columnwise = {}, .amax = {}};
-}
+inline QuantizedTensor operand(const Tensor& value) { return {.value = value}; }
 
 /// sqrt(mean((x - reference)^2) / mean(reference^2)).
 template <class Value>

@@ -1,6 +1,6 @@
 // The CPU device's GEMM on BF16 and FP32 forms: exact on small integers for every way to store and add,
 // within the 2x rule on random values, and non-finite values stay where they belong.
-#include "kernels/cpu/op_testing.h"
+#include "kernels/device/op_testing.h"
 
 using namespace precbench;
 using namespace precbench::testing;
@@ -65,7 +65,7 @@ TEST_CASE("matmul is exact on integers however its forms are stored", "[cpu][mat
           const GemmOperand B = form_of(b_storage, in, b, p.N, p.K, turn_b);
           // Without accumulation D holds NaN before, and must not after.
           const Owned d = accumulate ? Owned(out, p.M, p.N, before) : Owned(out, p.M, p.N);
-          device->matmul(d, A, B, {.accumulate = accumulate});
+          device->matmul({d, A, B, {.accumulate = accumulate}});
           std::vector<float> expected(product.begin(), product.end());
           for (std::size_t i = 0; accumulate && i < expected.size(); ++i) expected[i] += before[i];
           CHECK(d.floats() == (out == DType::f32 ? expected : rounded(expected)));
@@ -84,15 +84,15 @@ TEST_CASE("matmul is at most twice as far from FP64 as a naive FP32 product", "[
       const GemmOperand A = form_of(a_storage, DType::f32, a, p.M, p.K, variant & 1);
       const GemmOperand B = form_of(b_storage, DType::f32, b, p.N, p.K, variant & 2);
       const Owned wide(DType::f32, p.M, p.N), narrow(DType::bf16, p.M, p.N);
-      device->matmul(wide, A, B, {});
-      device->matmul(narrow, A, B, {});
+      device->matmul({wide, A, B, {}});
+      device->matmul({narrow, A, B, {}});
       CHECK(relative_error(wide.floats(), reference) <= 2 * relative_error(naive<float>(p, a, b), reference));
       CHECK(narrow.floats() == rounded(wide.floats()));
 
       const std::vector<float> before = rounded(normal(3, p.M * p.N));
       const Owned sum32(DType::f32, p.M, p.N, before), sum16(DType::bf16, p.M, p.N, before);
-      device->matmul(sum32, A, B, {.accumulate = true});
-      device->matmul(sum16, A, B, {.accumulate = true});
+      device->matmul({sum32, A, B, {.accumulate = true}});
+      device->matmul({sum16, A, B, {.accumulate = true}});
       CHECK(sum16.floats() == rounded(sum32.floats()));
     }
 }
@@ -108,7 +108,7 @@ TEST_CASE("a NaN or Inf in a row of A reaches that row of D and no other", "[cpu
       const GemmOperand A = form_of(a_storage, DType::bf16, a, p.M, p.K, variant & 1);
       const GemmOperand B = form_of(b_storage, DType::bf16, normal(2, p.N * p.K), p.N, p.K, variant & 2);
       const Owned d(DType::f32, p.M, p.N);
-      device->matmul(d, A, B, {});
+      device->matmul({d, A, B, {}});
       const std::vector<float> values = d.floats();
       for (std::int64_t m = 0; m < p.M; ++m)
         for (std::int64_t n = 0; n < p.N; ++n) REQUIRE(std::isfinite(values[m * p.N + n]) == (m != 531));

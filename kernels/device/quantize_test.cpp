@@ -5,8 +5,8 @@
 #include <iterator>
 #include <vector>
 
-#include "kernels/cpu/op_testing.h"
 #include "kernels/cpu/quantize_reference.h"
+#include "kernels/device/op_testing.h"
 #include "kernels/numerics/format_testing.h"
 
 using namespace precbench;
@@ -67,11 +67,10 @@ struct Quantized {
         col_scale(scale_type(format), 1, scale_count(format.granularity, s.cols, s.rows)),
         operand{.value = value,
                 .rowwise = {format, row_data, row_scale, false},
-                .columnwise = {format, col_data, col_scale, false},
-                .amax = {}} {
+                .columnwise = {format, col_data, col_scale, false}} {
     if (format.granularity != Granularity::tensor) return;
     amax = Owned(DType::f32, 1, 1);
-    operand.amax = amax;
+    operand.amax_out = amax;
   }
   Quantized(const Quantized&) = delete;
 
@@ -139,7 +138,7 @@ TEST_CASE("both forms of every format are the reference's, code for code", "[cpu
         const ReferenceForm col = quantize_reference(transposed(x, s), s.cols, s.rows, format);
         for (DType dtype : {DType::bf16, DType::f32}) {
           Quantized q(dtype, x, s, format);
-          device->quantize(q.operand);
+          device->quantize({q.operand});
           CHECK(mismatches(q.operand.rowwise, row) == 0);
           CHECK(mismatches(q.operand.columnwise, col) == 0);
           CHECK(dirty_padding(q.operand.rowwise) == 0);
@@ -159,9 +158,9 @@ TEST_CASE("a form that is not wanted is not written, and its absence changes not
   const std::vector<float> x = values(Data::normal, s);
   Quantized both(DType::bf16, x, s, format), row_only(DType::bf16, x, s, format),
       untouched(DType::bf16, x, s, format);
-  device->quantize(both.operand);
+  device->quantize({both.operand});
   row_only.operand.columnwise = {};
-  device->quantize(row_only.operand);
+  device->quantize({row_only.operand});
   CHECK(row_only.row_data.bytes() == both.row_data.bytes());
   CHECK(row_only.row_scale.bytes() == both.row_scale.bytes());
   CHECK(row_only.col_data.bytes() == untouched.col_data.bytes());
@@ -172,8 +171,8 @@ TEST_CASE("amax is made where it is asked for, also when no form needs it yet", 
   const auto device = make_cpu_device(1);
   const Owned gate_up(DType::bf16, 40, 60, normal(1, 40 * 60)), ds(DType::bf16, 40, 30, normal(2, 40 * 30));
   const Owned s(DType::bf16, 40, 30), amax(DType::f32, 1, 1), dgate_up(DType::bf16, 40, 60);
-  QuantizedTensor out{.value = s, .rowwise = {}, .columnwise = {}, .amax = amax};
-  device->swiglu(out, gate_up);
+  QuantizedTensor out{.value = s, .amax_out = amax};
+  device->swiglu({out, gate_up});
   float largest = 0;
   for (float v : s.floats()) largest = std::max(largest, std::fabs(v));
   CHECK(amax.floats()[0] == largest);
@@ -181,19 +180,28 @@ TEST_CASE("amax is made where it is asked for, also when no form needs it yet", 
   // Backward makes the forms with the amax that forward left; a wrong one on purpose shows that it is read.
   const QuantFormat format{DType::e4m3, Granularity::tensor, ScaleType::f32};
   const Owned data(DType::e4m3, 30, 40), scale(DType::f32, 1, 1), doubled(DType::f32, 1, 1, {2 * largest});
-  QuantizedTensor again{
-      .value = s, .rowwise = {}, .columnwise = {format, data, scale, false}, .amax = doubled};
+  QuantizedTensor again{.value = s, .columnwise = {format, data, scale, false}, .amax_in = doubled};
   QuantizedTensor gradient = operand(dgate_up);
-  device->swiglu_backward(gradient, again, ds, gate_up);
+  device->swiglu_backward({gradient, again, ds, gate_up});
   CHECK(doubled.floats()[0] == 2 * largest);
   CHECK(scale.floats()[0] == 1.0f / static_cast<float>(448.0 / (2.0 * largest)));
+}
+
+TEST_CASE("a scale from an earlier amax does not keep the new one from being made", "[cpu][quantize]") {
+  const auto device = make_cpu_device(2);
+  const QuantFormat format{DType::e4m3, Granularity::tensor, ScaleType::f32};
+  const Owned value(DType::bf16, 1, 4, {1, -3, 2, 0}), data(DType::e4m3, 1, 4), scale(DType::f32, 1, 1);
+  const Owned earlier(DType::f32, 1, 1, {448.0f}), now(DType::f32, 1, 1);
+  device->quantize({{.value = value, .rowwise = {format, data, scale}, .amax_out = now, .amax_in = earlier}});
+  CHECK(now.floats()[0] == 3);
+  CHECK(scale.floats()[0] == 1);
 }
 
 TEST_CASE("amax is the largest magnitude, of nothing 0, and NaN where a value is", "[cpu][quantize]") {
   const auto device = make_cpu_device(2);
   const auto amax = [&](DType dtype, const std::vector<float>& x) {
     const Owned out(DType::f32, 1, 1), value(dtype, 1, static_cast<std::int64_t>(x.size()), x);
-    device->amax(out, value);
+    device->amax({out, value});
     return out.floats()[0];
   };
   for (DType dtype : {DType::f32, DType::bf16}) {
@@ -218,14 +226,15 @@ TEST_CASE("parts quantized one by one are the matrix quantized at once", "[cpu][
       for (DType dtype : {DType::bf16, DType::f32}) {
         INFO(describe(format) << ", data " << static_cast<int>(data) << ", " << name_of(dtype));
         Quantized whole(dtype, values(data, s), s, format);
-        device->quantize(whole.operand);
+        device->quantize({whole.operand});
         const Owned codes(format.dtype, 1, s.rows * s.cols), scale(DType::f32, 1, 1);
         const std::int64_t ends[] = {0, 1, 1, 4096,
                                      s.rows * s.cols};  // one element, none, whole vectors, a rest
         for (int i = 0; i < 4; ++i)
           device->quantize_with_amax(
-              {format, codes.tensor().elements(ends[i], ends[i + 1] - ends[i]), scale, false},
-              whole.value.tensor().elements(ends[i], ends[i + 1] - ends[i]), whole.amax);
+              {{format, codes.tensor().elements(ends[i], ends[i + 1] - ends[i]), scale, false},
+               whole.value.tensor().elements(ends[i], ends[i + 1] - ends[i]),
+               whole.amax});
         CHECK(codes.bytes() == whole.row_data.bytes());
         CHECK(scale.bytes() == whole.row_scale.bytes());
       }
@@ -240,9 +249,9 @@ TEST_CASE("a form transposed is the transposed matrix's form", "[cpu][quantize]"
     for (const Shape& s : {Shape{16, 16}, Shape{144, 400}, Shape{256, 128}}) {
       INFO(describe(format) << ", " << s.rows << " x " << s.cols);
       Quantized q(DType::bf16, values(Data::imbalanced, s), s, format);
-      device->quantize(q.operand);
+      device->quantize({q.operand});
       const Owned data(format.dtype, s.cols, s.rows), scale(DType::f32, 1, scale_count(g, s.cols, s.rows));
-      device->transpose({format, data, scale, false}, q.operand.rowwise);
+      device->transpose({{format, data, scale, false}, q.operand.rowwise});
       CHECK(data.bytes() == q.col_data.bytes());
       CHECK(scale.bytes() == q.col_scale.bytes());
     }
@@ -258,8 +267,8 @@ TEST_CASE("parts that are placed side by side make the whole", "[cpu][quantize]"
     std::vector<std::uint8_t> part;
     for (std::int64_t r = 0; r < kRows; ++r)
       part.insert(part.end(), &whole[r * kCols + first], &whole[r * kCols + first] + cols);
-    device->copy_columns({got.data(), DType::e4m3, kRows, kCols}, first,
-                         {part.data(), DType::e4m3, kRows, cols});
+    device->copy_columns(
+        {{got.data(), DType::e4m3, kRows, kCols}, first, {part.data(), DType::e4m3, kRows, cols}});
   }
   CHECK(got == whole);
 }
@@ -270,7 +279,7 @@ TEST_CASE("a GEMM with the identity gives back the dequantized values", "[cpu][q
     for (const Shape& s : kShapes) {
       INFO(describe(format) << ", " << s.rows << " x " << s.cols);
       Quantized q(DType::bf16, values(Data::imbalanced, s), s, format);
-      device->quantize(q.operand);
+      device->quantize({q.operand});
       for (bool column : {false, true}) {
         const GemmOperand& form = column ? q.operand.columnwise : q.operand.rowwise;
         std::vector<float> identity(form.k() * form.k()), expected;
@@ -279,7 +288,7 @@ TEST_CASE("a GEMM with the identity gives back the dequantized values", "[cpu][q
           expected.push_back(decode(form.data.as<std::uint8_t>()[i], format.dtype) *
                              scale_at(form, i / form.k(), i % form.k()));
         const Owned eye(DType::f32, form.k(), form.k(), identity), d(DType::f32, form.rows(), form.k());
-        device->matmul(d, form, {{}, eye, {}, false}, {});
+        device->matmul({d, form, {{}, eye, {}, false}, {}});
         CHECK(d.floats() == expected);
       }
     }
@@ -297,9 +306,10 @@ TEST_CASE("quantization_error counts what the form lost", "[cpu][quantize]") {
           std::vector<float> x = values(data, s);
           for (float& v : x) v = std::fabs(v) > 1e18f ? 512.0f : v;
           Quantized q(DType::bf16, x, s, format);
-          device->quantize(q.operand);
+          device->quantize({q.operand});
           const Owned out(DType::f32, 1, 5);
-          device->quantization_error(out, q.value, column ? q.operand.columnwise : q.operand.rowwise, column);
+          device->quantization_error(
+              {out, q.value, column ? q.operand.columnwise : q.operand.rowwise, column});
 
           const std::vector<float> source = column ? transposed(x, s) : x;
           const ReferenceForm want =
