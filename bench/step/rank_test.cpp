@@ -230,10 +230,10 @@ TEST_CASE("MXFP8 weights come in the form that each pass takes, a byte and a 32n
     if (rank.comm().rank() != 0) return;
     elements = 2.0 * static_cast<double>(parameters.layout().shard_size(parameters.layout().block_unit(1)));
     for (const CollectiveCount& kind : rank.comm().counts()) gathered += kind.buffer_bytes;
-    wrong +=
-        !forward.value.empty() || !forward.columnwise.empty() || !backward.value.empty() || !backward.rowwise.empty();
-    wrong += forward.row.rows() != 128 || forward.row.k() != 256;  // [N, K]
-    wrong += backward.col.rows() != 256 || backward.col.k() != 128;
+    wrong += !forward.value.empty() || !forward.columnwise.empty() || !backward.value.empty() ||
+             !backward.rowwise.empty();
+    wrong += forward.rowwise.rows() != 128 || forward.rowwise.k() != 256;  // [N, K]
+    wrong += backward.columnwise.rows() != 256 || backward.columnwise.k() != 128;
   });
   CHECK(wrong == 0);
   CHECK(elements > 0);
