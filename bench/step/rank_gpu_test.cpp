@@ -169,18 +169,18 @@ TEST_CASE("NCCL's all_to_all and send_recv", "[gpu][comm]") {
       seen[r] += size(want);
     };
     for (int round = 0; round < 20; ++round) {
-      device.fill(recv, -1.0f);
+      device.fill({recv, -1.0f});
       comm.all_to_all(recv, from, send, to);
       check(recv, expected);
     }
     // Round the ring, one neighbour at a time, started and awaited like any collective.
     const Tensor token = arena.push(Segment::other, DType::f32, 1, 1021);
     const Tensor next = arena.push(Segment::other, DType::f32, 1, 1021);
-    device.fill(token, static_cast<float>(r));
+    device.fill({token, static_cast<float>(r)});
     for (int step = 1; step <= ranks; ++step) {
       comm.wait(comm.start_send_recv(next, (r + ranks - 1) % ranks, token, (r + 1) % ranks));
       check(next, std::vector<float>(1021, static_cast<float>((r + ranks - step) % ranks)));
-      device.convert(token, next);
+      device.convert({token, next});
     }
     // From the first to the last alone.
     if (r == 0) comm.send(token, ranks - 1);
