@@ -1,13 +1,11 @@
 // What others have published, beside the nearest case of these records.
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
-#include <map>
-#include <regex>
-#include <tuple>
+#include <set>
+#include <utility>
 
 #include "tools/analysis/columns.h"
+#include "tools/report/published_claims.h"
 #include "tools/report/sections.h"
 #include "tools/text/distinct.h"
 #include "tools/text/embedded_text.h"
@@ -15,198 +13,155 @@
 namespace precbench {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-/// Tokens/s of models whose sizes differ by more than this say nothing of each other.
-constexpr double kSameSize = 1.3;
-
-struct Case {
-  const MachineRecords* machine = nullptr;
-  const Row* row = nullptr;
-  std::optional<double> billions{};  ///< of parameters, as the model's name says
+/// A figure that claims and rows have alike.
+struct ComparedFigure {
+  const char* list;   ///< of the claims
+  const char* topic;  ///< of the statements that belong beside it
+  const char* key;    ///< in the claim
+  const char* title;
+  const char* unit;
+  int digits;             ///< behind the point; 0: in groups of three
+  bool same_size;         ///< says nothing of a model of another size
+  const char* none_here;  ///< why a recipe that ran natively has none
+  std::optional<double> (*ours)(const Row& row);
 };
 
-std::string string_at(const Json& json, const char* key) { return field_text(json.value(key, Json())); }
+constexpr const char* kNoBf16 = "no bf16 case beside it";
+constexpr const char* kNoSuchSize = "no model of about that size";
 
-std::optional<double> number_at(const Json& json, const char* key) {
-  const Json value = json.value(key, Json());
-  return value.is_number() ? std::optional(value.get<double>()) : std::nullopt;
+std::optional<double> native_tokens_per_s(const Row& row) {
+  return row.comparable() ? row.tokens_per_s : std::nullopt;
 }
 
-/// Billions of parameters as the model's name says, "llama3.1-8b" 8 and "mini-125m" 0.125; null if it says
-/// none.
-std::optional<double> billions(const std::string& model) {
-  static const std::regex size("([0-9]{1,6}(\\.[0-9]{1,6})?)([bm])($|[^a-z0-9])");
-  std::smatch match;
-  if (!std::regex_search(model, match, size)) return std::nullopt;
-  return std::stod(match[1]) * (match[3] == "m" ? 1e-3 : 1);
-}
+const ComparedFigure kFigures[] = {
+    {"speedups", "speed", "speedup", "speed-up over BF16", "x", 2, false, kNoBf16,
+     [](const Row& row) { return row.speedup; }},
+    {"throughput", "speed", "tflops_per_gpu", "TFLOP/s per GPU", "", 0, true, kNoSuchSize,
+     [](const Row& row) { return row.comparable() ? row.tflops_per_gpu : std::nullopt; }},
+    {"throughput", "speed", "tokens_per_s", "tokens/s, all GPUs", "", 0, true, kNoSuchSize,
+     native_tokens_per_s},
+    {"throughput", "speed", "tokens_per_s_per_gpu", "tokens/s per GPU", "", 0, true, kNoSuchSize,
+     [](const Row& row) {
+       const auto all = native_tokens_per_s(row);
+       return all ? std::optional(*all / number_of(row, "gpus").value_or(1)) : std::nullopt;
+     }},
+    {"utilization", "speed", "mfu_percent", "MFU", "%", 1, true, kNoSuchSize,
+     [](const Row& row) {
+       return row.comparable() && row.mfu_bf16 ? std::optional(*row.mfu_bf16 * 100) : std::nullopt;
+     }},
+    {"memory", "memory", "memory_ratio", "memory over BF16's", "x", 2, false, kNoBf16,
+     [](const Row& row) { return row.memory_ratio; }},
+};
 
-/// How many times ours is theirs, as the distance of logarithms. 0 where nothing is claimed; where ours is
-/// unknown farther than any that is known.
-double distance(const std::optional<double>& theirs, const std::optional<double>& ours) {
-  constexpr double kUnknown = 1e3;
-  if (!theirs || *theirs <= 0) return 0;
-  return ours && *ours > 0 ? std::abs(std::log2(*ours / *theirs)) : kUnknown;
-}
+/// A verdict over seeds, as the counterpart of a claim about the loss.
+struct Judged {
+  const MachineRecords* machine;
+  const RecipeConvergence* recipe;
+  Row row;
+};
 
-double distance(const Json& claim, const Case& ours) {
-  const Row& row = *ours.row;
-  // Model size matters most, sequence length next, GPU count least: all act on the share of GEMMs in the
-  // step.
-  return 4 * distance(billions(string_at(claim, "model")), ours.billions) +
-         2 * distance(number_at(claim, "seq"), number_of(row, "seq")) +
-         distance(number_at(claim, "gpus"), number_of(row, "gpus"));
-}
-
-/// How near a row is to a claim; the lower, the nearer. Of equally distant rows one whose recipe is applied as
-/// it stands, then that with the most tokens.
-using Rank = std::tuple<double, std::size_t, double>;
-Rank rank(const Json& claim, const Case& ours) {
-  const Row& row = *ours.row;
-  return {distance(claim, ours), modifiers_of(row.fields).size(),
-          -number_of(row, "seq").value_or(0) * number_of(row, "batch").value_or(1)};
-}
-
-using CasesByRecipe = std::map<std::string, std::vector<Case>>;
-
-CasesByRecipe cases_by_recipe(const ReportInput& input) {
-  CasesByRecipe cases;
-  std::map<std::string, std::optional<double>> sizes;
+std::vector<Judged> judged_recipes(const ReportInput& input) {
+  std::vector<Judged> all;
   for (const MachineRecords& machine : input.machines)
-    for (const Group& group : machine.analysis.groups)
-      for (const Row& row : group.rows) {
-        if (row.status != Status::ok) continue;
-        const auto [size, is_new] = sizes.try_emplace(text_of(row, "model"));
-        if (is_new) size->second = billions(size->first);
-        cases[recipe_of(row)].push_back({&machine, &row, size->second});
-      }
-  return cases;
-}
-
-/// The nearest row of the claim's recipe that `usable` accepts.
-template <class Usable>
-Case nearest(const CasesByRecipe& cases, const Json& claim, Usable&& usable) {
-  Case best;
-  Rank best_rank;
-  const auto some = cases.find(string_at(claim, "recipe"));
-  if (some == cases.end()) return best;
-  for (const Case& ours : some->second) {
-    if (!usable(ours)) continue;
-    const Rank its_rank = rank(claim, ours);
-    if (best.row && its_rank >= best_rank) continue;
-    best = ours;
-    best_rank = its_rank;
-  }
-  return best;
-}
-
-/// "1.28 to 1.37x" or "1.25x"; empty if the claim has neither.
-std::string claimed(const Json& claim, const std::string& key, const std::string& unit, int digits) {
-  const auto text = [&](double value) {
-    return digits > 0 ? fmt::format("{:.{}f}", value, digits) : rate_text(value);
-  };
-  if (const auto value = number_at(claim, key.c_str())) return text(*value) + unit;
-  const auto low = number_at(claim, (key + "_min").c_str()), high = number_at(claim, (key + "_max").c_str());
-  return low && high ? fmt::format("{} to {}{}", text(*low), text(*high), unit) : "";
+    for (const Study& study : machine.studies)
+      for (const RecipeConvergence& recipe : study.recipes)
+        if (recipe.verdict) all.push_back({&machine, &recipe, row_of(recipe)});
+  return all;
 }
 
 /// What stands between the two numbers.
-std::string differences(const Json& source, const Json& claim, const Case& ours) {
+std::string differences(const Claim& source, const Claim& claim, const Counterpart& ours) {
   Distinct texts;
   const Row& row = *ours.row;
   const auto add = [&](const char* what, const std::string& theirs, const std::string& mine) {
     if (!theirs.empty() && !mine.empty() && theirs != mine)
       texts.add(fmt::format("{} {}, here {}", what, theirs, mine));
   };
-  add("hardware", claim.contains("hardware") ? string_at(claim, "hardware") : string_at(source, "hardware"),
+  add("hardware", claim.contains("hardware") ? text_in(claim, "hardware") : text_in(source, "hardware"),
       ours.machine->name);
-  add("model", string_at(claim, "model"), text_of(row, "model"));
-  add("GPUs", string_at(claim, "gpus"), text_of(row, "gpus"));
-  add("seq", string_at(claim, "seq"), text_of(row, "seq"));
-  add("parallel", string_at(claim, "parallel"),
+  for (const auto& [key, title] :
+       {std::pair{"model", "model"}, {"gpus", "GPUs"}, {"seq", "seq"}, {"batch", "batch"}})
+    add(title, text_in(claim, key), text_of(row, key));
+  add("parallel", text_in(claim, "parallel"),
       number_of(row, "gpus") == 1.0 ? "one GPU" : text_of(row, "parallel"));
-  if (!string_at(claim, "metric").empty()) texts.add("measured there: " + string_at(claim, "metric"));
-  texts.add(string_at(claim, "caveat"));
+  if (!text_in(claim, "metric").empty()) texts.add("measured there: " + text_in(claim, "metric"));
+  texts.add(text_in(claim, "caveat"));
   return fmt::format("{}", fmt::join(texts.texts, "; "));
+}
+
+/// "worse: +0.0123 nats (3 seeds, 300 steps)"
+std::string verdict_text(const RecipeConvergence& judged) {
+  if (!judged.delta) return fmt::format("{}: {}", name_of(*judged.verdict), judged.reason);
+  return fmt::format("{}: {:+.4f} nats ({}, {} steps)", name_of(*judged.verdict), *judged.delta,
+                     plural(static_cast<std::size_t>(judged.seeds), "seed"), judged.steps);
 }
 
 class PublishedTable {
  public:
   explicit PublishedTable(const ReportInput& input)
-      : input_(input), cases_(cases_by_recipe(input)), json_(Json::parse(kPublishedText)) {
+      : cases_(input), judged_(judged_recipes(input)), json_(Claim::parse(kPublishedText)) {
     for (const char* title : {"published by", "figure", "recipe"}) table.columns.push_back({title, true});
-    for (const char* title : {"published", "measured here"}) table.columns.push_back({title, true, true});
-    table.columns.push_back({"our nearest case", true, true});
-    table.columns.push_back({"what differs", true, true});
+    for (const char* title : {"published", "measured here", "our nearest case", "what differs"})
+      table.columns.push_back({title, true, true});
   }
 
-  void add_speedups() {
-    for (const Json& claim : json_.at("speedups")) {
-      const std::string text = claimed(claim, "speedup", "x", 2);
-      const Case ours = nearest(cases_, claim, [](const Case& one) { return one.row->speedup.has_value(); });
-      if (text.empty() || !ours.row)
-        leave_out(claim);
+  void add_figure(const ComparedFigure& figure) {
+    std::vector<const Claim*> without;
+    const std::size_t before = table.rows.size();
+    for (const Claim& claim : json_.at(figure.list)) {
+      const std::string text = claimed(claim, figure.key, figure.unit, figure.digits);
+      if (text.empty()) continue;
+      const Counterpart ours = cases_.nearest(claim, [&](const Counterpart& one) {
+        return figure.ours(*one.row).has_value() && (!figure.same_size || about_as_large(claim, one));
+      });
+      if (ours.row)
+        add(claim, figure.topic, figure.title, text,
+            figure_text(*figure.ours(*ours.row), figure.digits) + figure.unit, ours);
       else
-        add(claim, "speed-up over BF16", text, fmt::format("{:.2f}x", *ours.row->speedup), ours);
+        without.push_back(&claim);
     }
-  }
-
-  void add_throughput() {
-    for (const Json& claim : json_.at("throughput")) {
-      const std::optional<double> size = billions(string_at(claim, "model"));
-      const auto near_enough = [&](const Case& one) {
-        return one.row->comparable() && one.row->tokens_per_s && size &&
-               distance(size, one.billions) <= std::log2(kSameSize);
-      };
-      const Case ours = nearest(cases_, claim, near_enough);
-      if (!ours.row) {
-        leave_out(claim);
-        continue;
-      }
-      const Row& row = *ours.row;
-      const double gpus = number_of(row, "gpus").value_or(1);
-      const std::string tflops = claimed(claim, "tflops_per_gpu", "", 0),
-                        all = claimed(claim, "tokens_per_s", "", 0),
-                        each = claimed(claim, "tokens_per_s_per_gpu", "", 0);
-      if (!tflops.empty() && row.tflops_per_gpu)
-        add(claim, "TFLOP/s per GPU", tflops, rate_text(*row.tflops_per_gpu), ours);
-      if (!all.empty()) add(claim, "tokens/s, all GPUs", all, rate_text(*row.tokens_per_s), ours);
-      if (!each.empty()) add(claim, "tokens/s per GPU", each, rate_text(*row.tokens_per_s / gpus), ours);
+    const bool any = table.rows.size() > before;
+    for (const Claim* claim : without) {
+      const bool emulated = cases_.only_emulated_on_gpu(*claim);
+      if (emulated || (any && cases_.ran(*claim)))
+        add_without(*claim, figure.title, claimed(*claim, figure.key, figure.unit, figure.digits),
+                    "no counterpart",
+                    emulated ? "emulated here: it has a loss, but no speed" : figure.none_here);
+      else
+        leave_out(*claim);
     }
   }
 
   void add_convergence() {
-    for (const Json& claim : json_.at("convergence")) {
-      Case ours;
-      const RecipeConvergence* judged = nullptr;
-      Row nearest_row;
-      Rank best;
-      for (const MachineRecords& machine : input_.machines)
-        for (const Study& study : machine.studies)
-          for (const RecipeConvergence& recipe : study.recipes) {
-            const Row row = row_of(recipe);
-            if (recipe_of(row) != string_at(claim, "recipe") || !recipe.verdict) continue;
-            const Rank its_rank = rank(claim, {&machine, &row, billions(text_of(row, "model"))});
-            if (judged && its_rank >= best) continue;
-            best = its_rank;
-            judged = &recipe;
-            nearest_row = row;
-            ours = {&machine, &nearest_row, {}};
-          }
-      if (!judged) {
+    for (const Claim& claim : json_.at("convergence")) {
+      const Judged* nearest = nullptr;
+      for (const Judged& one : judged_)
+        if (recipes_in(claim) == std::vector{recipe_of(one.row)} &&
+            (!nearest || is_nearer(claim, one, *nearest)))
+          nearest = &one;
+      if (!nearest) {
         leave_out(claim);
         continue;
       }
-      std::string text = string_at(claim, "claim");
-      const auto theirs = number_at(claim, "final_loss"), bf16 = number_at(claim, "bf16_final_loss");
+      std::string text = text_in(claim, "claim");
+      const auto theirs = number_in(claim, "final_loss"), bf16 = number_in(claim, "bf16_final_loss");
       if (theirs && bf16) text += fmt::format("{}{:+.1f} nats", text.empty() ? "" : ": ", *theirs - *bf16);
-      add(claim, "final loss - bf16's", text,
-          judged->delta
-              ? fmt::format("{}: {:+.4f} nats ({}, {} steps)", name_of(*judged->verdict), *judged->delta,
-                            plural(static_cast<std::size_t>(judged->seeds), "seed"), judged->steps)
-              : fmt::format("{}: {}", name_of(*judged->verdict), judged->reason),
-          ours);
+      if (const std::string steps = text_in(claim, "steps"); !steps.empty())
+        text += fmt::format(" ({} steps)", steps);
+      add(claim, "loss", "final loss - bf16's", text, verdict_text(*nearest->recipe), counterpart(*nearest));
+    }
+  }
+
+  /// What else the sources say of what was compared above.
+  void add_statements() {
+    for (const Claim& claim : json_.at("statements")) {
+      if (!compared_.contains({text_in(claim, "source"), text_in(claim, "topic")}) || !cases_.ran(claim))
+        continue;
+      Distinct remarks;
+      remarks.add(text_in(claim, "setting"));
+      remarks.add(text_in(claim, "check"));
+      add_without(claim, text_in(claim, "figure"), text_in(claim, "published"), "not compared",
+                  fmt::format("{}", fmt::join(remarks.texts, "; ")));
     }
   }
 
@@ -215,27 +170,56 @@ class PublishedTable {
   std::size_t left_out = 0;
 
  private:
-  void add(const Json& claim, const char* figure, const std::string& theirs, const std::string& mine,
-           const Case& ours) {
-    const Json& source = json_.at("sources").at(string_at(claim, "source"));
-    const std::string caveat = string_at(source, "caveat");
-    sources.add(fmt::format("{}: {}{}", string_at(source, "name"), string_at(source, "title"),
+  static Counterpart counterpart(const Judged& one) {
+    return {one.machine, &one.row, billions_of(text_of(one.row, "model"))};
+  }
+
+  /// What was trained on a GPU is nearer to anything published than what a CPU had the time for.
+  static bool is_nearer(const Claim& claim, const Judged& one, const Judged& other) {
+    const bool gpu = text_of(one.row, "device") == "cuda", other_gpu = text_of(other.row, "device") == "cuda";
+    return gpu != other_gpu ? gpu : nearness(claim, counterpart(one)) < nearness(claim, counterpart(other));
+  }
+
+  /// Notes the source below the table.
+  const Claim& source_of(const Claim& claim) {
+    const Claim& source = json_.at("sources").at(text_in(claim, "source"));
+    const std::string caveat = text_in(source, "caveat");
+    sources.add(fmt::format("{}: {}{}", text_in(source, "name"), text_in(source, "title"),
                             caveat.empty() ? "" : ". " + caveat));
+    return source;
+  }
+
+  void add(const Claim& claim, const char* topic, const char* figure, const std::string& theirs,
+           const std::string& mine, const Counterpart& ours) {
+    const Claim& source = source_of(claim);
+    compared_.insert({text_in(claim, "source"), topic});
     Distinct setting;
     setting.add(setting_of(*ours.machine, *ours.row));
+    if (recipes_in(claim).size() > 1) setting.add(recipe_of(*ours.row));
     for (const std::string& modifier : modifiers_of(ours.row->fields)) setting.add(modifier);
-    table.rows.push_back({string_at(source, "name"), figure, string_at(claim, "recipe"), theirs, mine,
-                          setting.joined(), differences(source, claim, ours)});
+    table.rows.push_back({text_in(source, "name"), figure, recipe_text(claim), theirs, mine, setting.joined(),
+                          differences(source, claim, ours)});
   }
 
-  void leave_out(const Json& claim) {
+  void add_without(const Claim& claim, const std::string& figure, const std::string& theirs, const char* mine,
+                   const std::string& why) {
+    table.rows.push_back(
+        {text_in(source_of(claim), "name"), figure, recipe_text(claim), theirs, mine, "-", why});
+  }
+
+  static std::string recipe_text(const Claim& claim) {
+    return fmt::format("{}", fmt::join(recipes_in(claim), ", "));
+  }
+
+  void leave_out(const Claim& claim) {
     ++left_out;
-    missing.add(string_at(claim, "recipe"));
+    for (const std::string& recipe : recipes_in(claim)) missing.add(recipe);
   }
 
-  const ReportInput& input_;
   CasesByRecipe cases_;
-  Json json_;
+  std::vector<Judged> judged_;
+  Claim json_;
+  std::set<std::pair<std::string, std::string>> compared_;  ///< sources and topics that have a counterpart
 };
 
 }  // namespace
@@ -243,15 +227,17 @@ class PublishedTable {
 Section published_section(const ReportInput& input) {
   Section section{"Published beside measured", {}, {}, {}};
   PublishedTable published(input);
-  published.add_speedups();
-  published.add_throughput();
+  for (const ComparedFigure& figure : kFigures) published.add_figure(figure);
   published.add_convergence();
+  published.add_statements();
   if (published.table.rows.empty()) return section;
   section.table = std::move(published.table);
   section.notes = {
-      "The nearest case is that of the same recipe whose model size, then sequence length, then GPU count "
-      "is nearest. Throughput is shown only for models of about the same size. A number here neither "
-      "confirms nor refutes one from other hardware."};
+      "The nearest case is that of the same recipe whose model size, then sequence length, then batch and GPU "
+      "count are nearest; of losses, one from a GPU before one from a CPU. Throughput and MFU are shown only for "
+      "models of about the same size; our MFU is of the dense BF16 peak. No counterpart: no case here has the "
+      "figure. Not compared: it is of several cases, or of none. A number here neither confirms nor refutes one "
+      "from other hardware."};
   section.notes.insert(section.notes.end(), published.sources.texts.begin(), published.sources.texts.end());
   if (published.left_out > 0)
     section.notes.push_back(fmt::format("{} without such a case in these records (recipes: {}).",

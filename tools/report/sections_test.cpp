@@ -5,53 +5,11 @@
 #include <regex>
 #include <set>
 
-#include "results/record_samples.h"
-#include "tools/report/report.h"
+#include "tools/report/sections_testing.h"
 #include "tools/testing/catch.h"
 #include "tools/testing/text.h"
 
 using namespace precbench;
-
-namespace {
-
-Record with(Record record, const std::string& key, const nlohmann::ordered_json& value) {
-  record.case_fields[key] = value;
-  return record;
-}
-
-/// The section of that title as a terminal shows it, its wrapped lines whole; empty if the report has none.
-std::string section_of(const std::vector<Record>& records, const std::string& title) {
-  const RecordSet set = samples::set_of(records);
-  for (Section& section : make_report(set).sections)
-    if (section.title == title)
-      return std::regex_replace(render_term(Document{"", {std::move(section)}}), std::regex("\n    "), " ");
-  return "";
-}
-
-/// The lines that hold a text.
-std::vector<std::string> lines_with(const std::string& text, const std::string& machine) {
-  std::istringstream stream(text);
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(stream, line);)
-    if (contains(line, machine)) lines.push_back(line);
-  return lines;
-}
-
-/// bf16, and a recipe with either gather, on one and on two GPUs.
-std::vector<Record> two_gathers(const std::string& recipe) {
-  std::vector<Record> records;
-  for (const int gpus : {1, 2}) {
-    const auto add = [&](const char* name, const char* gather, double ms) {
-      records.push_back(with(with(samples::gpu_record(name, ms), "gpus", gpus), "gather", gather));
-    };
-    add("bf16", "bf16", 250);
-    if (gpus == 2) add(recipe.c_str(), "fp8", 100);
-    add(recipe.c_str(), "bf16", 200);
-  }
-  return records;
-}
-
-}  // namespace
 
 TEST_CASE("a recipe has one name in every part, and its plain ways are not named", "[sections]") {
   Row row;
@@ -74,35 +32,6 @@ TEST_CASE("neighbouring fields of one value are named together, numbers are not"
   const MachineRecords machine = make_input(set).machines.front();
   CHECK(setting_of(machine, machine.analysis.groups.front().rows.front()) ==
         "llama3.2-1b, batch 1, gpus 1, master/moments bf16");
-}
-
-TEST_CASE("published figures stand beside recipes whose gather varies", "[sections]") {
-  const std::string text = section_of(two_gathers("rowwise"), "Published beside measured");
-  const auto lines = lines_with(text, "1.10x");
-  INFO(text);
-  REQUIRE(lines.size() == 1);
-  // Of the two gathers on as many GPUs, the recipe as it is; the other ran 2.50x as fast.
-  CHECK(contains(lines.front(), "1.25x"));
-  CHECK_FALSE(contains(text, "2.50x"));
-  // Where there is only the other, it is named.
-  std::vector<Record> modified = {samples::gpu_record("bf16", 250),
-                                  with(samples::gpu_record("rowwise", 100), "head", "recipe")};
-  CHECK(contains(section_of(modified, "Published beside measured"), "llama3.2-1b, head recipe"));
-}
-
-TEST_CASE("a published model's nearest neighbour is one of known size", "[sections]") {
-  std::vector<Record> records;
-  const auto add = [&](const char* model, double ms) {
-    records.push_back(with(samples::gpu_record("bf16", 250), "model", model));
-    records.push_back(with(samples::gpu_record("rowwise", ms), "model", model));
-  };
-  add("tiny", 125);
-  add("mini-125m", 100);
-  add("own/config.json", 50);
-  add("llama3.2-1b", 200);
-  const auto lines = lines_with(section_of(records, "Published beside measured"), "1.10x");
-  REQUIRE(lines.size() == 1);
-  CHECK(contains(lines.front(), "model llama3-8b, here llama3.2-1b"));
 }
 
 TEST_CASE("a verdict from one machine counts for the recipe on another", "[sections]") {

@@ -1,0 +1,82 @@
+// The sweep files of the repository: all of them are valid, and those that repeat a published study are that study.
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "bench/cli/cli.h"
+#include "bench/measure/predict.h"
+#include "tools/testing/catch.h"
+
+using namespace precbench;
+
+namespace {
+
+std::vector<Case> grid_of_file(const std::string& name) {
+  SweepCommand command;
+  command.config = PRECBENCH_SOURCE_DIR "/bench/sweeps/" + name;
+  return grid_of(command);
+}
+
+/// Bytes of the largest GPU memory that a case asks for; every case has to be one that can run.
+std::int64_t largest_peak(const std::vector<Case>& grid) {
+  std::int64_t largest = 0;
+  for (const Case& c : grid) {
+    INFO(c.model << " " << c.recipe << " seq " << c.seq << " gpus " << c.gpus << " gather " << c.gather);
+    const Prediction prediction = predict(c);
+    CHECK(prediction.unsupported == "");
+    largest = std::max(largest, prediction.memory.peak);
+  }
+  return largest;
+}
+
+constexpr std::int64_t kB200 = 180'000'000'000;  ///< bytes, as the sources say of theirs
+
+}  // namespace
+
+TEST_CASE("the sweep files of the repository are valid", "[sweep-file]") {
+  int seen = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(PRECBENCH_SOURCE_DIR "/bench/sweeps")) {
+    if (entry.path().extension() != ".toml") continue;
+    INFO(entry.path());
+    CHECK(grid_of_file(entry.path().filename()).size() > 1);
+    ++seen;
+  }
+  CHECK(seen >= 4);
+}
+
+TEST_CASE("the grid of the B200 study is its 78 cases, trained as there", "[sweep-file]") {
+  const auto grid = grid_of_file("b200-blog.toml");
+  // Four models on 1, 2 and 4 GPUs, the fifth on 4 alone; each at 3 lengths in 2 precisions.
+  CHECK(grid.size() == (4 * 3 + 1) * 3 * 2);
+  std::set<std::string> different;
+  for (const Case& c : grid) {
+    different.insert(c.model + c.recipe + std::to_string(c.seq) + "x" + std::to_string(c.gpus));
+    CHECK((c.lr == 1e-5 && c.seed == 42 && c.batch == 1 && c.clip == 0));
+    CHECK((c.parallel == "fsdp" && c.master == "bf16" && c.data != "synthetic"));
+    CHECK((c.gather == "fp8") == (c.recipe == "tensorwise" && c.gpus > 1));
+    CHECK((c.model != "qwen3-14b" || c.gpus == 4));
+  }
+  CHECK(different.size() == grid.size());
+  CHECK(largest_peak(grid) < kB200);
+}
+
+TEST_CASE("the one-GPU study varies recipe, weights, batch and GPUs, and nothing else", "[sweep-file]") {
+  const auto grid = grid_of_file("one-gpu-plateau.toml");
+  CHECK(grid.size() == 3 * 3 * 4 * 2 * 3 + 3 * 3);
+  std::set<std::string> rest;
+  for (const Case& c : grid)
+    if (c.model == "llama3.2-1b") rest.insert(c.gather + c.moments + c.grads + c.head + c.parallel);
+  CHECK(rest.size() == 1);
+  CHECK(largest_peak(grid) < 141'000'000'000);
+}
+
+TEST_CASE("the 70B grid has the published ends and runs, in shards that fit", "[sweep-file]") {
+  const auto grid = grid_of_file("crusoe.toml");
+  CHECK(grid.size() == 2 * 2 + 2 * 2);
+  std::set<int> gpus;
+  for (const Case& c : grid) gpus.insert(static_cast<int>(c.gpus));
+  CHECK(gpus == std::set<int>{32, 1504, 1856});
+  CHECK(largest_peak(grid) < kB200);
+}

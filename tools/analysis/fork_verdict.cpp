@@ -1,0 +1,241 @@
+// Tests over trunks, Holm's correction, and the words of a verdict. See fork_verdict.h.
+#include "tools/analysis/fork_verdict.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "results/statistics.h"
+
+namespace precbench {
+namespace {
+
+double mean_of(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+std::vector<double> trunk_means(const AgeDifferences& age) {
+  std::vector<double> means;
+  for (const std::vector<double>& forks : age.by_trunk) means.push_back(mean_of(forks));
+  return means;
+}
+
+/// The chance of a mean at least as far above `bound` (sign +1: of one below -bound, sign -1) if the truth were there:
+/// the p-value of "the truth is beyond", seen from inside.
+double p_of_beyond(const std::vector<double>& means, double bound, int sign) {
+  const MeanAndSpread m = mean_and_spread(means);
+  const double n = static_cast<double>(means.size()), error = m.sd / std::sqrt(n);
+  const double distance = sign * m.mean - bound;  // negative: inside
+  if (error == 0) return distance < 0 ? 0 : 1;
+  return student_t_cdf(distance / error, n - 1);
+}
+
+bool enough_trunks(const ForkEvidence& evidence) {
+  return !evidence.ages.empty() &&
+         std::all_of(evidence.ages.begin(), evidence.ages.end(),
+                     [](const AgeDifferences& age) { return age.by_trunk.size() >= kFewestTrunks; });
+}
+
+/// Of both one-sided tests at every age: all must hold, so the largest p is the p of all.
+double equivalence_p(const ForkEvidence& evidence, double bound) {
+  double p = 0;
+  for (const AgeDifferences& age : evidence.ages) {
+    const std::vector<double> means = trunk_means(age);
+    p = std::max({p, p_of_beyond(means, bound, +1), p_of_beyond(means, bound, -1)});
+  }
+  return p;
+}
+
+/// Of "no worse at any age" (sign +1) or "no better" (-1): one age is enough, so Bonferroni's correction over them.
+double difference_p(const ForkEvidence& evidence, int sign) {
+  double p = 1;
+  for (const AgeDifferences& age : evidence.ages)
+    p = std::min(p, p_of_beyond(trunk_means(age), 0, -sign) * static_cast<double>(evidence.ages.size()));
+  return std::min(p, 1.0);
+}
+
+/// Holm (1979): which of the hypotheses are rejected at `level` for all together.
+std::vector<bool> holm(const std::vector<double>& p, double level) {
+  std::vector<std::size_t> order(p.size());
+  std::iota(order.begin(), order.end(), 0u);
+  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return p[a] < p[b]; });
+  std::vector<bool> rejected(p.size(), false);
+  for (std::size_t i = 0; i < order.size() && p[order[i]] <= level / static_cast<double>(p.size() - i); ++i)
+    rejected[order[i]] = true;
+  return rejected;
+}
+
+/// How many trunks with this spread would put an interval of this mean inside the bound; none within reason.
+std::optional<int> trunks_to_settle(const std::vector<double>& means, double bound, double level) {
+  const MeanAndSpread m = mean_and_spread(means);
+  const auto settle = [&](int n) {
+    return std::abs(m.mean) + student_t_quantile(1 - level, n - 1) * m.sd / std::sqrt(n) < bound;
+  };
+  int few = static_cast<int>(means.size()), enough = 1000;
+  if (!settle(enough)) return std::nullopt;
+  while (enough - few > 1) {
+    const int middle = (few + enough) / 2;
+    (settle(middle) ? enough : few) = middle;
+  }
+  return enough;
+}
+
+std::string in_nats(const MeanInterval& d) {
+  return fmt::format("{:+.5f} nats [{:+.5f}, {:+.5f}]", d.mean, d.low, d.high);
+}
+
+/// The slope of each trunk's difference over log2 of the length: lengths 1/4, 1/2 and 1 are -2, -1 and 0, whose
+/// least-squares slope is half of the last minus the first.
+std::optional<MeanInterval> trend_of(const ForkEvidence& evidence) {
+  std::vector<double> slopes;
+  for (const std::vector<double>& lengths : evidence.by_length)
+    if (lengths.size() == 3) slopes.push_back((lengths[2] - lengths[0]) / 2);
+  return interval_over_trunks(slopes);
+}
+
+/// Everything of a verdict that no test decides.
+ForkVerdict describe(const ForkEvidence& evidence) {
+  ForkVerdict verdict;
+  verdict.recipe = evidence.recipe;
+  std::size_t trunks = SIZE_MAX, seeds = SIZE_MAX;
+  for (const AgeDifferences& age : evidence.ages) {
+    trunks = std::min(trunks, age.by_trunk.size());
+    for (const std::vector<double>& forks : age.by_trunk) seeds = std::min(seeds, forks.size());
+    const auto interval = interval_over_trunks(trunk_means(age));
+    if (!interval || (verdict.difference && std::abs(interval->mean) <= std::abs(verdict.difference->mean)))
+      continue;
+    verdict.difference = interval;
+    verdict.age = age.age;
+  }
+  verdict.trunks = trunks == SIZE_MAX ? 0 : static_cast<int>(trunks);
+  verdict.seeds = seeds == SIZE_MAX ? 0 : static_cast<int>(seeds);
+  verdict.trend = trend_of(evidence);
+  return verdict;
+}
+
+/// Why a study cannot call anything equivalent; empty if it can.
+std::string blind(std::optional<double> floor, int controls, const std::vector<std::string>& missed,
+                  const ForkRules& rules) {
+  if (controls == 0)
+    return "no positive control was run, so the study cannot say that it would have seen harm";
+  if (!missed.empty())
+    return fmt::format("the positive control {} was not found: the study could not have seen harm",
+                       fmt::join(missed, ", "));
+  if (!floor) return "the noise floor was not measured";
+  if (*floor > rules.largest_floor())
+    return fmt::format("the noise floor of {:.5f} nats is above a tenth of the margin of {:.5f}", *floor,
+                       rules.margin);
+  return {};
+}
+
+std::string why_inconclusive(const ForkEvidence& evidence, const std::string& why_blind,
+                             const ForkRules& rules) {
+  if (!why_blind.empty()) return why_blind;
+  for (const AgeDifferences& age : evidence.ages) {
+    const std::vector<double> means = trunk_means(age);
+    if (std::max(p_of_beyond(means, rules.bound(), +1), p_of_beyond(means, rules.bound(), -1)) <= rules.level)
+      continue;
+    const auto trunks = trunks_to_settle(means, rules.bound(), rules.level);
+    return fmt::format("at age {} {} is not inside +-{:.5f}; {}", age.age,
+                       in_nats(*interval_over_trunks(means)), rules.bound(),
+                       trunks ? fmt::format("about {} trunks would settle it", *trunks)
+                              : std::string("no number of trunks would at this mean"));
+  }
+  return "inside the bound by itself, but not with the correction for several recipes: one more trunk may settle it";
+}
+
+}  // namespace
+
+const char* name_of(ForkOutcome outcome) {
+  static constexpr const char* kNames[] = {"equivalent", "worse", "better", "diverged", "inconclusive"};
+  return kNames[static_cast<int>(outcome)];
+}
+
+std::optional<MeanInterval> interval_over_trunks(const std::vector<double>& means, double level) {
+  if (means.size() < 2) return std::nullopt;
+  const MeanAndSpread m = mean_and_spread(means);
+  const double n = static_cast<double>(means.size());
+  const double half = student_t_quantile(1 - level / 2, n - 1) * m.sd / std::sqrt(n);
+  return MeanInterval{m.mean, m.mean - half, m.mean + half};
+}
+
+std::optional<double> noise_floor(const ForkEvidence& neutral) {
+  std::optional<double> floor;
+  for (const AgeDifferences& age : neutral.ages) {
+    const auto interval = interval_over_trunks(trunk_means(age));
+    if (!interval) return std::nullopt;
+    floor = std::max({floor.value_or(0), std::abs(interval->low), std::abs(interval->high)});
+  }
+  return floor;
+}
+
+bool told_apart(const ForkEvidence& control, const ForkEvidence& recipe, double level) {
+  if (control.diverged > 0 && recipe.diverged == 0) return true;
+  ForkEvidence apart;
+  for (const AgeDifferences& age : control.ages) {
+    const auto same = std::find_if(recipe.ages.begin(), recipe.ages.end(),
+                                   [&](const AgeDifferences& other) { return other.age == age.age; });
+    if (same == recipe.ages.end() || same->by_trunk.size() != age.by_trunk.size()) continue;
+    const std::vector<double> a = trunk_means(age), b = trunk_means(*same);
+    apart.ages.push_back({age.age, {}});
+    for (std::size_t t = 0; t < a.size(); ++t) apart.ages.back().by_trunk.push_back({a[t] - b[t]});
+  }
+  return enough_trunks(apart) && std::min(difference_p(apart, +1), difference_p(apart, -1)) <= level / 2;
+}
+
+bool breaks_margin(const ForkEvidence& control, const ForkRules& rules) {
+  if (control.diverged > 0) return true;
+  return std::any_of(control.ages.begin(), control.ages.end(), [&](const AgeDifferences& age) {
+    const auto interval = interval_over_trunks(trunk_means(age), rules.level);
+    return interval && interval->mean > rules.margin && interval->low > 0;
+  });
+}
+
+std::vector<ForkVerdict> judge_forks(const std::vector<ForkEvidence>& recipes, std::optional<double> floor,
+                                     int controls, const std::vector<std::string>& missed,
+                                     const ForkRules& rules) {
+  std::vector<ForkVerdict> verdicts;
+  std::vector<std::size_t> judged;
+  std::vector<double> same, apart;
+  for (const ForkEvidence& evidence : recipes) {
+    verdicts.push_back(describe(evidence));
+    if (evidence.diverged > 0 || !enough_trunks(evidence)) continue;
+    judged.push_back(verdicts.size() - 1);
+    same.push_back(equivalence_p(evidence, rules.bound()));
+    apart.push_back(difference_p(evidence, +1));
+    apart.push_back(difference_p(evidence, -1));
+  }
+  const std::vector<bool> is_same = holm(same, rules.level), is_apart = holm(apart, rules.level);
+  const std::string why_blind = blind(floor, controls, missed, rules);
+  for (std::size_t i = 0; i < recipes.size(); ++i) {
+    ForkVerdict& verdict = verdicts[i];
+    const auto place = std::find(judged.begin(), judged.end(), i);
+    if (recipes[i].diverged > 0) {
+      verdict.outcome = ForkOutcome::diverged;
+      verdict.reason = fmt::format("{} of its forks diverged, and BF16's did not", recipes[i].diverged);
+      continue;
+    }
+    if (place == judged.end()) {
+      verdict.reason =
+          fmt::format("{} trunks; {} are the fewest that settle anything", verdict.trunks, kFewestTrunks);
+      continue;
+    }
+    const auto k = static_cast<std::size_t>(place - judged.begin());
+    const bool beyond_floor = std::abs(verdict.difference->mean) > floor.value_or(0);
+    if (is_same[k] && why_blind.empty()) {
+      verdict.outcome = ForkOutcome::equivalent;
+      verdict.reason = fmt::format("{} at most, inside +-{:.5f} at every age", in_nats(*verdict.difference),
+                                   rules.bound());
+    } else if (!is_same[k] && beyond_floor && (is_apart[2 * k] || is_apart[2 * k + 1])) {
+      verdict.outcome = is_apart[2 * k] ? ForkOutcome::worse : ForkOutcome::better;
+      verdict.reason = fmt::format("{} at age {}", in_nats(*verdict.difference), verdict.age);
+    } else {
+      verdict.reason = why_inconclusive(recipes[i], why_blind, rules);
+    }
+  }
+  return verdicts;
+}
+
+}  // namespace precbench

@@ -1,0 +1,84 @@
+// Does a recipe train as BF16 does? Judged by forks: runs that continue a BF16 trunk's state with the recipe, each
+// minus the BF16 fork of the same state and data. The trunk is the unit of every test: forks of one trunk share its
+// state, so that their mean counts once, whatever their number (Student's t over the trunks' means).
+//
+// Equivalent is a recipe that two one-sided tests (Schuirmann, 1987) put inside the bound at every age of the trunk,
+// with Holm's correction over the recipes, in a study that has shown that it could see harm: its positive controls
+// were found, and its noise floor is below a tenth of the margin. The bound is half of the margin, since a fork is
+// short and the difference grows with its length, about twofold from 150 to 1,000 steps.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace precbench {
+
+/// A 95% interval unless said otherwise, in the unit of what it belongs to.
+struct MeanInterval {
+  double mean = 0, low = 0, high = 0;
+};
+
+/// Differences of one recipe's forks at one age: loss minus the BF16 fork's of the same trunk and seed, nats.
+struct AgeDifferences {
+  std::int64_t age = 0;                       ///< steps of the trunk before the fork
+  std::vector<std::vector<double>> by_trunk;  ///< each trunk's forks, one a data seed; none is empty
+};
+
+/// What a study has measured of one recipe.
+struct ForkEvidence {
+  std::string recipe;
+  std::vector<AgeDifferences> ages;
+  /// The differences of the first 1/4, 1/2 and all of the forks' steps, by trunk (mean over its forks and ages), to be
+  /// fitted over log2 of the steps.
+  std::vector<std::vector<double>> by_length;
+  int diverged = 0;  ///< forks whose loss ended, while BF16's of the same trunk and seed did not
+};
+
+struct ForkRules {
+  double margin = 0;  ///< nats; a difference as large as this matters
+  double level =
+      0.05;  ///< chance of any wrong "equivalent", and of any wrong "worse" or "better", in a study
+  double bound() const { return margin / 2; }
+  double largest_floor() const { return margin / 10; }
+};
+
+/// Fewer trunks settle nothing.
+inline constexpr std::size_t kFewestTrunks = 3;
+
+enum class ForkOutcome : std::uint8_t { equivalent, worse, better, diverged, inconclusive };
+const char* name_of(ForkOutcome outcome);
+
+struct ForkVerdict {
+  std::string recipe;
+  ForkOutcome outcome = ForkOutcome::inconclusive;
+  std::string reason;  ///< one line: what decided, or what is missing and would settle it
+  std::optional<MeanInterval>
+      difference;                     ///< nats, at the age where it is largest; none with fewer than 2 trunks
+  std::int64_t age = 0;               ///< that age
+  std::optional<MeanInterval> trend;  ///< nats for each doubling of the fork's length; from 2 trunks on
+  int trunks = 0, seeds = 0;          ///< of the age with the fewest
+};
+
+/// Student's t over the trunks' means; none with fewer than two.
+std::optional<MeanInterval> interval_over_trunks(const std::vector<double>& means, double level = 0.05);
+
+/// The largest magnitude that the interval of any age reaches: what forks differ by that differ in nothing that
+/// matters. None where an age has fewer than two trunks.
+std::optional<double> noise_floor(const ForkEvidence& neutral);
+
+/// Whether a control's difference from the recipe that it is a variant of is not zero (both one-sided tests at
+/// level / 2) at some age. Bonferroni over the ages.
+bool told_apart(const ForkEvidence& control, const ForkEvidence& recipe, double level = 0.05);
+
+/// Whether a control is beyond the margin: its mean is, and zero is outside its interval, at some age; or it diverged.
+bool breaks_margin(const ForkEvidence& control, const ForkRules& rules);
+
+/// One verdict a recipe, in their order. `floor`: none, where it was not measured. `missed`: a name of each positive
+/// control that was not found; where there is one, or no control at all (`controls` 0), nothing is equivalent.
+std::vector<ForkVerdict> judge_forks(const std::vector<ForkEvidence>& recipes, std::optional<double> floor,
+                                     int controls, const std::vector<std::string>& missed,
+                                     const ForkRules& rules);
+
+}  // namespace precbench

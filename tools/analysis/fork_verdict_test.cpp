@@ -1,0 +1,194 @@
+// Verdicts on forks, by simulated studies whose truth is known: how often a rule is wrong, and what it can see.
+#include "tools/analysis/fork_verdict.h"
+
+#include <cmath>
+#include <random>
+
+#include "tools/testing/catch.h"
+#include "tools/testing/text.h"
+
+using namespace precbench;
+
+namespace {
+
+constexpr int kStudies = 2000;
+constexpr ForkRules kRules{.margin = 0.0073};
+/// As measured on an H200 with 36 M parameters: forks of a trunk scatter by this, and trunks by as much.
+constexpr double kForkSpread = 0.0002, kTrunkSpread = 0.0002;
+
+/// Nested as studies are: a trunk's own deviation is shared by its ages and forks.
+class Studies {
+ public:
+  explicit Studies(unsigned seed, double trunk_spread = kTrunkSpread, double fork_spread = kForkSpread)
+      : random_(seed), trunk_spread_(trunk_spread), fork_spread_(fork_spread) {}
+
+  /// `truth`: the true difference at each age. by_length grows by `growth` with each doubling.
+  ForkEvidence recipe(const std::vector<double>& truth, int trunks = 3, int seeds = 4, double growth = 0) {
+    ForkEvidence evidence{"r", {}, {}, 0};
+    for (std::size_t a = 0; a < truth.size(); ++a)
+      evidence.ages.push_back({static_cast<std::int64_t>(100 * (a + 1)), {}});
+    for (int t = 0; t < trunks; ++t) {
+      const double own = trunk_spread_ * normal_(random_);
+      for (std::size_t a = 0; a < truth.size(); ++a) {
+        evidence.ages[a].by_trunk.emplace_back();
+        for (int s = 0; s < seeds; ++s)
+          evidence.ages[a].by_trunk.back().push_back(truth[a] + own + fork_spread_ * normal_(random_));
+      }
+      const double slope = growth + trunk_spread_ * normal_(random_);
+      evidence.by_length.push_back({truth[0] - 2 * slope, truth[0] - slope, truth[0]});
+    }
+    return evidence;
+  }
+
+ private:
+  std::mt19937_64 random_;
+  std::normal_distribution<double> normal_;
+  double trunk_spread_, fork_spread_;
+};
+
+/// The share of studies of `count` such recipes in which any has this outcome.
+double share(ForkOutcome outcome, unsigned seed, int count, const std::vector<double>& truth,
+             double trunk_spread = kTrunkSpread, int trunks = 3) {
+  Studies studies(seed, trunk_spread);
+  int found = 0;
+  for (int i = 0; i < kStudies; ++i) {
+    std::vector<ForkEvidence> recipes;
+    for (int r = 0; r < count; ++r) recipes.push_back(studies.recipe(truth, trunks));
+    bool any = false;
+    for (const ForkVerdict& verdict : judge_forks(recipes, 2e-5, 3, {}, kRules))
+      any = any || verdict.outcome == outcome;
+    found += any;
+  }
+  return static_cast<double>(found) / kStudies;
+}
+
+/// Three standard errors above the level that is promised.
+const double kNominal = 0.05 + 3 * std::sqrt(0.05 * 0.95 / kStudies);
+
+}  // namespace
+
+TEST_CASE("a harm of half the margin is called equivalent no more often than promised", "[fork_verdict]") {
+  CHECK(share(ForkOutcome::equivalent, 1, 1, {kRules.bound()}) <= kNominal);
+  // At one age of three, and for any of five recipes.
+  CHECK(share(ForkOutcome::equivalent, 2, 1, {0, kRules.bound(), 0}) <= kNominal);
+  CHECK(share(ForkOutcome::equivalent, 3, 5, {kRules.bound()}) <= kNominal);
+  CHECK(share(ForkOutcome::equivalent, 4, 5, {0, -kRules.bound(), 0}) <= kNominal);
+  CHECK(share(ForkOutcome::equivalent, 5, 5, {kRules.margin}) == 0);
+  // Where trunks scatter widely, three of them must not become twelve forks.
+  CHECK(share(ForkOutcome::equivalent, 6, 1, {kRules.bound()}, 0.002) <= kNominal);
+}
+
+TEST_CASE("forks that count as if each were a trunk would be wrong far more often", "[fork_verdict]") {
+  // What the simulation must be able to show: the same rule with twelve trunks of one fork, whose own deviations
+  // come in fours.
+  Studies studies(7, 0.002);
+  int wrong = 0;
+  for (int i = 0; i < kStudies; ++i) {
+    ForkEvidence evidence = studies.recipe({kRules.bound()});
+    std::vector<std::vector<double>> each;
+    for (const auto& forks : evidence.ages[0].by_trunk)
+      for (double d : forks) each.push_back({d});
+    evidence.ages[0].by_trunk = each;
+    wrong += judge_forks({evidence}, 2e-5, 3, {}, kRules)[0].outcome == ForkOutcome::equivalent;
+  }
+  CHECK(wrong > 4 * 0.05 * kStudies);
+}
+
+TEST_CASE("no difference is called worse or better no more often than promised", "[fork_verdict]") {
+  // Trunks that scatter so much that nothing is equivalent, or every study would end there.
+  for (const int recipes : {1, 5}) {
+    const double worse = share(ForkOutcome::worse, 8, recipes, {0, 0, 0}, 0.02),
+                 better = share(ForkOutcome::better, 8, recipes, {0, 0, 0}, 0.02);
+    CHECK(worse + better <= kNominal);
+  }
+}
+
+TEST_CASE("studies have the power that they are for", "[fork_verdict]") {
+  // Differences as measured of recipes that train are inside the bound; a third above the margin is found.
+  CHECK(share(ForkOutcome::equivalent, 9, 1, {0.0012, 0.0012, 0.0012}) > 0.99);
+  CHECK(share(ForkOutcome::worse, 10, 1, {1.33 * kRules.margin}) > 0.99);
+  // Where trunks scatter widely, more of them help.
+  const double three = share(ForkOutcome::equivalent, 11, 1, {0.0012}, 0.002),
+               six = share(ForkOutcome::equivalent, 11, 1, {0.0012}, 0.002, 6);
+  CHECK(three < 0.7);
+  CHECK(six > three + 0.2);
+}
+
+TEST_CASE("the interval covers the truth as often as it says, and so does the trend's", "[fork_verdict]") {
+  Studies studies(12);
+  int covered = 0, trend_covered = 0;
+  constexpr double kTruth = 0.0012, kGrowth = 0.0004;
+  for (int i = 0; i < kStudies; ++i) {
+    const ForkVerdict verdict =
+        judge_forks({studies.recipe({kTruth}, 3, 4, kGrowth)}, 2e-5, 3, {}, kRules)[0];
+    covered += verdict.difference->low <= kTruth && kTruth <= verdict.difference->high;
+    trend_covered += verdict.trend->low <= kGrowth && kGrowth <= verdict.trend->high;
+  }
+  const double slack = 3 * std::sqrt(0.05 * 0.95 / kStudies);
+  CHECK(std::abs(covered / double{kStudies} - 0.95) < slack);
+  CHECK(std::abs(trend_covered / double{kStudies} - 0.95) < slack);
+}
+
+TEST_CASE("a study that could not have seen harm calls nothing equivalent", "[fork_verdict]") {
+  Studies studies(13);
+  const std::vector<ForkEvidence> recipes = {studies.recipe({0.0001, 0.0001})};
+  CHECK(judge_forks(recipes, 2e-5, 3, {}, kRules)[0].outcome == ForkOutcome::equivalent);
+  const auto reason = [&](std::optional<double> floor, int controls, const std::vector<std::string>& missed) {
+    const ForkVerdict verdict = judge_forks(recipes, floor, controls, missed, kRules)[0];
+    CHECK(verdict.outcome == ForkOutcome::inconclusive);
+    return verdict.reason;
+  };
+  CHECK(contains(reason(2e-5, 3, {"bits"}), "control bits was not found"));
+  CHECK(contains(reason(2e-5, 0, {}), "no positive control"));
+  CHECK(contains(reason(std::nullopt, 3, {}), "floor was not measured"));
+  CHECK(contains(reason(kRules.margin / 9, 3, {}), "above a tenth of the margin"));
+}
+
+TEST_CASE("few trunks settle nothing, and a fork that diverged settles it", "[fork_verdict]") {
+  Studies studies(14);
+  const ForkVerdict two = judge_forks({studies.recipe({0.0}, 2)}, 2e-5, 3, {}, kRules)[0];
+  CHECK(two.outcome == ForkOutcome::inconclusive);
+  CHECK(contains(two.reason, "2 trunks; 3 are the fewest"));
+  ForkEvidence broken = studies.recipe({0.0});
+  broken.diverged = 1;
+  CHECK(judge_forks({broken}, 2e-5, 3, {}, kRules)[0].outcome == ForkOutcome::diverged);
+  CHECK(breaks_margin(broken, kRules));
+}
+
+TEST_CASE("what would settle a study is said", "[fork_verdict]") {
+  const ForkEvidence wide{"r", {{100, {{0.001}, {-0.004}, {0.004}}}}, {}, 0};
+  const ForkVerdict verdict = judge_forks({wide}, 2e-5, 3, {}, kRules)[0];
+  CHECK(verdict.outcome == ForkOutcome::inconclusive);
+  CHECK(contains(verdict.reason, "trunks would settle it"));
+  CHECK(verdict.seeds == 1);
+}
+
+TEST_CASE("controls: told apart, and beyond the margin", "[fork_verdict]") {
+  Studies studies(15);
+  int found = 0, false_alarms = 0, broken = 0;
+  for (int i = 0; i < kStudies; ++i) {
+    // FLOOR against RCEIL as measured, 0.0008 nats apart, over the same trunks.
+    ForkEvidence rceil = studies.recipe({0.0012, 0.0012}), floor = rceil, same = rceil;
+    const ForkEvidence noise = studies.recipe({0, 0});
+    for (std::size_t a = 0; a < 2; ++a)
+      for (std::size_t t = 0; t < 3; ++t)
+        for (std::size_t s = 0; s < 4; ++s) {
+          floor.ages[a].by_trunk[t][s] += 0.0008 + noise.ages[a].by_trunk[t][s] / 4;
+          same.ages[a].by_trunk[t][s] += noise.ages[a].by_trunk[t][s];
+        }
+    found += told_apart(floor, rceil);
+    false_alarms += told_apart(same, rceil);
+    broken += breaks_margin(studies.recipe({2 * kRules.margin}), kRules);
+  }
+  CHECK(found > 0.99 * kStudies);
+  CHECK(false_alarms <= kNominal * kStudies);
+  CHECK(broken > 0.99 * kStudies);
+  CHECK_FALSE(breaks_margin(studies.recipe({kRules.bound()}), kRules));
+}
+
+TEST_CASE("the noise floor is the farthest that neutral forks reach", "[fork_verdict]") {
+  const ForkEvidence neutral{"ulp", {{100, {{1e-5}, {2e-5}, {3e-5}}}, {200, {{-1e-5}, {0}, {1e-5}}}}, {}, 0};
+  // 2e-5 +- 4.3027 x 1e-5 / sqrt 3.
+  CHECK(std::abs(*noise_floor(neutral) - (2e-5 + 4.3027e-5 / std::sqrt(3))) < 1e-9);
+  CHECK_FALSE(noise_floor({"ulp", {{100, {{1e-5}}}}, {}, 0}));
+}

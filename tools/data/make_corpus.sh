@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# A corpus of real size from text that Debian ships: the sources and documentation of Linux 6.1 (about 1.3 GB), as tokens
+# of a BPE that is trained on it. Deterministic for one version of the package; checksums are printed and kept.
+#
+#   tools/data/make_corpus.sh OUT [tokens, default all]      writes OUT/linux.u16, OUT/linux.eval.u16 (1% of the files),
+#                                                            OUT/linux.json and OUT/tokenizer.json
+#
+# VOCAB=16384 sets the vocabulary, PYTHON the interpreter; without one, a virtual environment is made in OUT/.venv.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+[ $# -ge 1 ] || { sed -n '2,9p' "$0" >&2; exit 2; }
+mkdir -p "$1"
+out=$(cd "$1" && pwd)
+limit=()
+[ -z "${2:-}" ] || limit=(--tokens "$2")
+
+if [ -z "${PYTHON:-}" ]; then
+  [ -x "$out/.venv/bin/python" ] || python3 -m venv "$out/.venv"
+  PYTHON=$out/.venv/bin/python
+  "$PYTHON" -c 'import tokenizers' 2>/dev/null || "$PYTHON" -m pip install --quiet tokenizers
+fi
+
+work=$out/.work
+mkdir -p "$work"
+cd "$work"
+if [ ! -d source ]; then
+  command -v apt-get >/dev/null || { echo "$0: needs apt-get, which fetches linux-source-6.1" >&2; exit 2; }
+  ls linux-source-6.1_*.deb >/dev/null 2>&1 || apt-get download linux-source-6.1
+  rm -rf package unpacked && mkdir package unpacked
+  dpkg-deb --extract linux-source-6.1_*.deb package
+  tar -xf package/usr/src/linux-source-6.1.tar.xz -C unpacked
+  mv unpacked source
+  rm -rf package
+fi
+# Prose and code in an order that mixes the folders and depends on the names alone.
+(cd source && find . -type f \( -name '*.c' -o -name '*.h' -o -name '*.rst' -o -name '*.txt' -o -name '*.S' -o -name '*.py' \
+  -o -name '*.dts' -o -name '*.dtsi' -o -name 'Kconfig*' -o -name '*.yaml' \) -size -512k -print0) |
+  tr "\0" "\n" | LC_ALL=C sort >names
+"$PYTHON" - "$work" >list <<'PYTHON'
+import hashlib, pathlib, sys
+work = pathlib.Path(sys.argv[1])
+names = (work / "names").read_text().splitlines()
+names.sort(key=lambda name: hashlib.sha256(name.encode()).digest())
+print("\n".join(str(work / "source" / name) for name in names))
+PYTHON
+[ -f "$out/tokenizer.json" ] || "$PYTHON" "$here/train_bpe.py" --vocab "${VOCAB:-16384}" --out "$out/tokenizer.json" @list
+"$PYTHON" "$here/tokenize_text.py" --tokenizer "$out/tokenizer.json" --out "$out/linux" "${limit[@]}" @list
+sha256sum "$out/tokenizer.json" "$out/linux.u16" "$out/linux.eval.u16"

@@ -1,0 +1,190 @@
+#!/usr/bin/env python3
+"""Text to token files that `precbench --data FILE` reads: PREFIX.u16 (vocabulary up to 65,536) or PREFIX.u32, raw and
+little-endian, and held-out documents in PREFIX.eval.u16 / .u32 for --eval-data. PREFIX.json says what is in them.
+
+  tools/data/tokenize_text.py --tokenizer TOKENIZER --out PREFIX INPUT...
+
+INPUT is a text file (one document), a .jsonl or .parquet file (one document a row, its text in --field), a folder (every
+file below it, in sorted order), or @LIST, a file with one such path a line. TOKENIZER is a tokenizer.json, a folder that
+has one, or a name on the Hugging Face hub where there is a network. Documents are separated by --separator, which must be
+a token of the tokenizer. Nothing is held in memory but one batch. The same input gives the same bytes.
+
+Needs: pip install tokenizers (and pyarrow for .parquet).
+"""
+import argparse
+import array
+import hashlib
+import json
+import os
+import pathlib
+import sys
+
+SEPARATORS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<|im_end|>", "<eos>")
+BATCH_BYTES = 16 << 20
+
+
+def fail(message):
+    sys.exit(f"{sys.argv[0]}: {message}")
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("inputs", nargs="+", metavar="INPUT")
+    parser.add_argument("--tokenizer", required=True)
+    parser.add_argument("--out", required=True, metavar="PREFIX")
+    parser.add_argument("--field", default="text", help="of a .jsonl or .parquet row (default: text)")
+    parser.add_argument("--separator", help="token after each document (default: the tokenizer's end of text)")
+    parser.add_argument("--held-out", type=float, default=0.01, metavar="FRACTION",
+                        help="of the documents, chosen by a hash of their text (default: 0.01)")
+    parser.add_argument("--tokens", type=int, metavar="N", help="end after the document that reaches N tokens")
+    arguments = parser.parse_args()
+    if not 0 <= arguments.held_out < 1:
+        fail(f"--held-out {arguments.held_out}: not a fraction from 0 to below 1")
+    if arguments.tokens is not None and arguments.tokens < 1:
+        fail(f"--tokens {arguments.tokens}: not a number of tokens")
+    return arguments
+
+
+def load_tokenizer(name):
+    try:
+        import tokenizers
+    except ImportError:
+        fail("needs the Python package tokenizers: pip install tokenizers")
+    path = pathlib.Path(name)
+    if path.is_dir():
+        path = path / "tokenizer.json"
+    try:
+        if path.is_file():
+            return tokenizers.Tokenizer.from_file(str(path))
+        if path.suffix == ".json" or path.exists():
+            fail(f"--tokenizer {path}: no such file")
+        return tokenizers.Tokenizer.from_pretrained(name)
+    except Exception as error:  # the library raises plain Exception
+        fail(f"--tokenizer {name}: {error}")
+
+
+def separator_of(tokenizer, wanted):
+    for token in (wanted,) if wanted else SEPARATORS:
+        number = tokenizer.token_to_id(token)
+        if number is not None:
+            return token, number
+    fail(f"--separator: the tokenizer has no token {wanted or ' or '.join(SEPARATORS)}")
+
+
+def files_of(inputs):
+    for name in inputs:
+        if name.startswith("@"):
+            try:
+                listed = pathlib.Path(name[1:]).read_text().splitlines()
+            except OSError as error:
+                fail(f"{name}: {error.strerror}")
+            yield from files_of(listed)
+        elif os.path.isdir(name):
+            yield from sorted(str(path) for path in pathlib.Path(name).rglob("*") if path.is_file())
+        else:
+            yield name
+
+
+def documents_of(path, field):
+    """The texts of a file, in its order."""
+    if path.endswith(".parquet"):
+        try:
+            import pyarrow.parquet
+        except ImportError:
+            fail(f"{path}: needs the Python package pyarrow: pip install pyarrow")
+        table = pyarrow.parquet.ParquetFile(path)
+        if field not in table.schema_arrow.names:
+            fail(f"{path}: has no column {field}; it has {', '.join(table.schema_arrow.names)}")
+        for batch in table.iter_batches(columns=[field]):
+            yield from (value for value in batch.column(0).to_pylist() if value)
+    elif path.endswith(".jsonl"):
+        with open(path, encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                if not line.strip():
+                    continue
+                try:
+                    yield json.loads(line)[field]
+                except (ValueError, KeyError, TypeError) as error:
+                    fail(f"{path}:{number}: {type(error).__name__}: no JSON object with {field}")
+    else:
+        with open(path, "rb") as file:
+            yield file.read().decode("utf-8", errors="replace")
+
+
+def batches_of(inputs, field):
+    """Documents, some megabytes at a time."""
+    batch, size = [], 0
+    for path in files_of(inputs):
+        try:
+            for text in documents_of(path, field):
+                batch.append(text)
+                size += len(text)
+                if size >= BATCH_BYTES:
+                    yield batch
+                    batch, size = [], 0
+        except OSError as error:
+            fail(f"{path}: {error.strerror}")
+    if batch:
+        yield batch
+
+
+def is_held_out(text, fraction):
+    number = int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "little")
+    return number < fraction * 2**64
+
+
+class TokenFile:
+    """Written beside its name, and renamed once it is whole."""
+
+    def __init__(self, path, typecode):
+        self.path, self.typecode = path, typecode
+        self.file = open(path + ".tmp", "wb")
+        self.hash, self.tokens, self.documents = hashlib.sha256(), 0, 0
+
+    def add(self, tokens):
+        values = array.array(self.typecode, tokens)
+        if sys.byteorder == "big":
+            values.byteswap()
+        data = values.tobytes()
+        self.file.write(data)
+        self.hash.update(data)
+        self.tokens += len(tokens)
+        self.documents += 1
+
+    def finish(self):
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        self.file.close()
+        os.rename(self.path + ".tmp", self.path)
+        return {"file": os.path.basename(self.path), "documents": self.documents, "tokens": self.tokens,
+                "sha256": self.hash.hexdigest()}
+
+
+def main():
+    arguments = parse_arguments()
+    tokenizer = load_tokenizer(arguments.tokenizer)
+    separator, separator_id = separator_of(tokenizer, arguments.separator)
+    vocabulary = tokenizer.get_vocab_size()
+    suffix, typecode = (".u16", "H") if vocabulary <= 65536 else (".u32", "I")
+    pathlib.Path(arguments.out).parent.mkdir(parents=True, exist_ok=True)
+    training = TokenFile(arguments.out + suffix, typecode)
+    held_out = TokenFile(arguments.out + ".eval" + suffix, typecode)
+    for batch in batches_of(arguments.inputs, arguments.field):
+        for text, encoding in zip(batch, tokenizer.encode_batch(batch, add_special_tokens=False)):
+            if arguments.tokens is None or training.tokens < arguments.tokens:
+                target = held_out if is_held_out(text, arguments.held_out) else training
+                target.add(encoding.ids + [separator_id])
+        print(f"\r{training.tokens:,} tokens", end="", file=sys.stderr, flush=True)
+        if arguments.tokens is not None and training.tokens >= arguments.tokens:
+            break
+    print(file=sys.stderr)
+    if training.tokens == 0:
+        fail("the input has no document")
+    manifest = {"tokenizer": os.path.basename(os.path.normpath(arguments.tokenizer)), "vocab": vocabulary,
+                "separator": separator, "training": training.finish(), "held_out": held_out.finish()}
+    text = json.dumps(manifest, indent=2) + "\n"
+    pathlib.Path(arguments.out + ".json").write_text(text)
+    print(text, end="")
+
+
+main()

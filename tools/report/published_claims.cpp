@@ -1,0 +1,124 @@
+// What a published figure says, and how near a case is to it.
+#include "tools/report/published_claims.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <regex>
+
+#include "tools/analysis/columns.h"
+
+namespace precbench {
+namespace {
+
+/// Tokens/s of models whose sizes differ by more than this say nothing of each other.
+constexpr double kSameSize = 1.3;
+
+/// How many times ours is theirs, as the distance of logarithms. 0 where nothing is claimed; where ours is
+/// unknown farther than any that is known.
+double distance(const std::optional<double>& theirs, const std::optional<double>& ours) {
+  constexpr double kUnknown = 1e3;
+  if (!theirs || *theirs <= 0) return 0;
+  return ours && *ours > 0 ? std::abs(std::log2(*ours / *theirs)) : kUnknown;
+}
+
+double distance(const Claim& claim, const Counterpart& ours) {
+  const Row& row = *ours.row;
+  const auto of = [&](const char* key) { return distance(number_in(claim, key), number_of(row, key)); };
+  // Model size matters most, sequence length next, batch and GPU count least: all act on the share of GEMMs in
+  // the step.
+  return 4 * distance(billions_of(text_in(claim, "model")), ours.billions) + 2 * of("seq") + of("batch") +
+         of("gpus");
+}
+
+}  // namespace
+
+std::string text_in(const Claim& claim, const char* key) { return field_text(claim.value(key, Claim())); }
+
+std::optional<double> number_in(const Claim& claim, const char* key) {
+  const Claim value = claim.value(key, Claim());
+  return value.is_number() ? std::optional(value.get<double>()) : std::nullopt;
+}
+
+std::vector<std::string> recipes_in(const Claim& claim) {
+  const Claim value = claim.value("recipe", Claim());
+  if (value.is_array()) return value.get<std::vector<std::string>>();
+  return value.is_string() ? std::vector{value.get<std::string>()} : std::vector<std::string>();
+}
+
+std::string figure_text(double value, int digits) {
+  return digits > 0 ? fmt::format("{:.{}f}", value, digits) : rate_text(value);
+}
+
+std::string claimed(const Claim& claim, const std::string& key, const std::string& unit, int digits) {
+  if (const auto value = number_in(claim, key.c_str())) return figure_text(*value, digits) + unit;
+  const auto low = number_in(claim, (key + "_min").c_str()), high = number_in(claim, (key + "_max").c_str());
+  return low && high ? fmt::format("{} to {}{}", figure_text(*low, digits), figure_text(*high, digits), unit)
+                     : "";
+}
+
+std::optional<double> billions_of(const std::string& model) {
+  static const std::regex size("([0-9]{1,6}(\\.[0-9]{1,6})?)([bm])($|[^a-z0-9])");
+  std::smatch match;
+  if (!std::regex_search(model, match, size)) return std::nullopt;
+  return std::stod(match[1]) * (match[3] == "m" ? 1e-3 : 1);
+}
+
+bool about_as_large(const Claim& claim, const Counterpart& ours) {
+  const auto size = billions_of(text_in(claim, "model"));
+  return size && distance(size, ours.billions) <= std::log2(kSameSize);
+}
+
+Nearness nearness(const Claim& claim, const Counterpart& ours) {
+  const Row& row = *ours.row;
+  return {distance(claim, ours), modifiers_of(row.fields).size(),
+          -number_of(row, "seq").value_or(0) * number_of(row, "batch").value_or(1)};
+}
+
+CasesByRecipe::CasesByRecipe(const ReportInput& input) {
+  std::map<std::string, std::optional<double>> sizes;
+  for (const MachineRecords& machine : input.machines)
+    for (const Group& group : machine.analysis.groups)
+      for (const Row& row : group.rows) {
+        if (row.status != Status::ok) continue;
+        const auto [size, is_new] = sizes.try_emplace(text_of(row, "model"));
+        if (is_new) size->second = billions_of(size->first);
+        cases_[recipe_of(row)].push_back({&machine, &row, size->second});
+      }
+}
+
+std::vector<const std::vector<Counterpart>*> CasesByRecipe::of(const Claim& claim) const {
+  std::vector<const std::vector<Counterpart>*> lists;
+  for (const std::string& recipe : recipes_in(claim))
+    if (const auto some = cases_.find(recipe); some != cases_.end()) lists.push_back(&some->second);
+  return lists;
+}
+
+Counterpart CasesByRecipe::nearest(const Claim& claim,
+                                   const std::function<bool(const Counterpart&)>& usable) const {
+  Counterpart best;
+  Nearness best_nearness;
+  for (const std::vector<Counterpart>* cases : of(claim))
+    for (const Counterpart& ours : *cases) {
+      if (!usable(ours)) continue;
+      const Nearness its_own = nearness(claim, ours);
+      if (best.row && its_own >= best_nearness) continue;
+      best = ours;
+      best_nearness = its_own;
+    }
+  return best;
+}
+
+bool CasesByRecipe::ran(const Claim& claim) const { return !of(claim).empty(); }
+
+bool CasesByRecipe::only_emulated_on_gpu(const Claim& claim) const {
+  bool on_gpu = false;
+  for (const std::vector<Counterpart>* cases : of(claim))
+    for (const Counterpart& ours : *cases) {
+      if (ours.row->path != ExecutionPath::emulated) return false;
+      on_gpu |= text_of(*ours.row, "device") == "cuda";
+    }
+  return on_gpu;
+}
+
+}  // namespace precbench

@@ -1,0 +1,66 @@
+// Published figures (results/published/published.json), and which case of these records is nearest to one.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "tools/report/sections.h"
+
+namespace precbench {
+
+using Claim = nlohmann::ordered_json;
+
+/// What a claim says, as text; empty where it does not.
+std::string text_in(const Claim& claim, const char* key);
+std::optional<double> number_in(const Claim& claim, const char* key);
+/// Of which the figure is: one, several or none.
+std::vector<std::string> recipes_in(const Claim& claim);
+
+/// "1.28 to 1.37x" or "1.25x", of KEY or of KEY_min and KEY_max; empty if the claim has neither.
+std::string claimed(const Claim& claim, const std::string& key, const std::string& unit, int digits);
+/// `digits` behind the point; 0: in groups of three.
+std::string figure_text(double value, int digits);
+
+/// A row of these records as the counterpart of a claim.
+struct Counterpart {
+  const MachineRecords* machine = nullptr;
+  const Row* row = nullptr;          ///< null: there is none
+  std::optional<double> billions{};  ///< of parameters, as the model's name says
+};
+
+/// Billions of parameters as a model's name says, "llama3.1-8b" 8 and "mini-125m" 0.125; null if it says none.
+std::optional<double> billions_of(const std::string& model);
+/// Whether tokens/s and utilization of the two models say something of each other.
+bool about_as_large(const Claim& claim, const Counterpart& ours);
+
+/// How near a case is to a claim; the lower, the nearer: in model size above all, then in sequence length, then in
+/// batch and GPU count. Of equally near ones that whose recipe is applied as it stands, then that with the most
+/// tokens.
+using Nearness = std::tuple<double, std::size_t, double>;
+Nearness nearness(const Claim& claim, const Counterpart& ours);
+
+/// The cases that finished, by recipe.
+class CasesByRecipe {
+ public:
+  explicit CasesByRecipe(const ReportInput& input);
+
+  /// The nearest that `usable` accepts, of the claim's recipes.
+  Counterpart nearest(const Claim& claim, const std::function<bool(const Counterpart&)>& usable) const;
+  /// Whether one of the claim's recipes ran here.
+  bool ran(const Claim& claim) const;
+  /// Whether they did, but nowhere natively, and on a GPU. On a CPU no recipe has a speed to compare.
+  bool only_emulated_on_gpu(const Claim& claim) const;
+
+ private:
+  /// One list for each of the claim's recipes that ran.
+  std::vector<const std::vector<Counterpart>*> of(const Claim& claim) const;
+
+  std::map<std::string, std::vector<Counterpart>> cases_;
+};
+
+}  // namespace precbench
