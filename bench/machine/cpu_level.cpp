@@ -6,6 +6,13 @@
 #include <unistd.h>
 
 namespace precbench {
+const char* missing_feature(const CpuFeature* features, int count) {
+  for (int i = 0; i < count; ++i)
+    if (!features[i].present) return features[i].name;
+  return nullptr;
+}
+
+#ifdef PRECBENCH_NEEDS_X86_64_V3
 namespace {
 
 constexpr int kOldCpuExit = 2;  // bad input, as everywhere
@@ -17,18 +24,8 @@ void say(const char* text) {
 
 }  // namespace
 
-const char* missing_feature(const CpuFeature* features, int count) {
-  for (int i = 0; i < count; ++i)
-    if (!features[i].present) return features[i].name;
-  return nullptr;
-}
-
-#ifdef PRECBENCH_NEEDS_X86_64_V3
 // 101: the first priority that is not the compiler's own.
-[[gnu::constructor(101)]]
-#endif
-void refuse_old_cpu() {
-#ifdef PRECBENCH_NEEDS_X86_64_V3
+[[gnu::constructor(101)]] void refuse_old_cpu() {
   __builtin_cpu_init();
   // What came with x86-64-v3 and can be asked for by every compiler; no CPU has these and lacks the others.
   const CpuFeature features[] = {{"AVX2", __builtin_cpu_supports("avx2") != 0},
@@ -38,10 +35,11 @@ void refuse_old_cpu() {
   if (!missing) return;
   say("precbench: this CPU has no ");
   say(missing);
-  say(", and the program was compiled for x86-64-v3 (about 2013 and later); build it here with "
-      "-DPRECBENCH_CPU_ARCH=\n");
+  say(", and the program was compiled for x86-64-v3; build it here with -DPRECBENCH_CPU_ARCH=\n");
   _exit(kOldCpuExit);
-#endif
 }
+#else
+void refuse_old_cpu() {}
+#endif
 
 }  // namespace precbench
