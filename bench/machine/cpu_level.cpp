@@ -24,8 +24,7 @@ void say(const char* text) {
 
 }  // namespace
 
-// 101: the first priority that is not the compiler's own.
-[[gnu::constructor(101)]] void refuse_old_cpu() {
+void refuse_old_cpu() {
   __builtin_cpu_init();
   // What came with x86-64-v3 and can be asked for by every compiler; no CPU has these and lacks the others.
   const CpuFeature features[] = {{"AVX2", __builtin_cpu_supports("avx2") != 0},
@@ -38,6 +37,10 @@ void say(const char* text) {
   say(", and the program was compiled for x86-64-v3; build it here with -DPRECBENCH_CPU_ARCH=\n");
   _exit(kOldCpuExit);
 }
+
+// 101: the first priority that is not the compiler's own. Not on refuse_old_cpu itself: after a declaration without it
+// GCC drops the priority.
+[[gnu::constructor(101)]] static void refuse_at_start() { refuse_old_cpu(); }
 #else
 void refuse_old_cpu() {}
 #endif
