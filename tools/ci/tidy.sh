@@ -30,4 +30,5 @@ for file in "${files[@]}"; do
 done
 echo "$tidy over ${#known[@]} files, ${#files[@]} named"
 [ ${#known[@]} -gt 0 ] || exit 0
-printf '%s\0' "${known[@]}" | xargs -0 -n 1 -P "$(jobs)" "$tidy" --quiet -p "$build"
+printf '%s\0' "${known[@]}" | xargs -0 -n 1 -P "$(jobs)" "$tidy" --quiet -p "$build" \
+  --extra-arg=-Wno-unknown-warning-option  # the command is the compiler's, perhaps GCC
