@@ -19,6 +19,7 @@
 
 #include "bench/case/fingerprint.h"
 #include "kernels/base/errors.h"
+#include "kernels/gpu/device_info.h"
 #include "kernels/numerics/recipe.h"
 
 namespace precbench {
@@ -36,6 +37,12 @@ constexpr const char* kMeasurement = "Measurement";
 
 constexpr bool kAxis = true;
 constexpr bool kSingle = false;
+
+std::vector<std::string> device_choices() {
+  std::vector<std::string> names = {"auto", "cpu"};
+  for (const std::string& gpu : gpu_device_names()) names.push_back(gpu);
+  return names;
+}
 
 Field text(const char* name, const char* group, const char* help, Text member, bool axis, Identity identity,
            std::vector<std::string> choices = {}) {
@@ -68,7 +75,7 @@ std::vector<Field> make_fields() {
       text("reduce_amax", kWork, "scales of a tensor come from all ranks' amax", &Case::reduce_amax, kSingle,
            when_set, {"off", "on"}),
       text("device", kWork, "where to run; auto takes a GPU if one is visible", &Case::device, kAxis, always,
-           {"auto", "cpu", "cuda"}),
+           device_choices()),
       number("steps", kWork, "", "optimizer steps; auto: until the timing has settled", &Case::steps, kAxis,
              0, "auto"),
       number("seed", kWork, "", "seed of the weights, the data and its order", &Case::seed, kAxis, 0),
@@ -103,7 +110,7 @@ std::vector<Field> make_fields() {
 
       number("time_limit", kMeasurement, "s", "sampling with --steps auto ends after this time",
              &Case::time_limit, kSingle, 0),
-      text("graph", kMeasurement, "capture the step as one CUDA graph", &Case::graph, kSingle, when_set,
+      text("graph", kMeasurement, "capture the step as one graph, on a GPU", &Case::graph, kSingle, when_set,
            {"on", "off"}),
       text("deterministic", kMeasurement, "equal runs give equal bits, at some cost in speed",
            &Case::deterministic, kSingle, when_set, {"off", "on"}),

@@ -3,7 +3,9 @@
 
 #include <fmt/format.h>
 
-#include "kernels/gpu/shape_limits.h"
+#include <algorithm>
+
+#include "kernels/gpu/device_info.h"
 
 namespace precbench {
 namespace {
@@ -13,12 +15,6 @@ Master master_of(const std::string& name) {
 }
 
 DType dtype_of(const std::string& name) { return name == "fp32" ? DType::f32 : DType::bf16; }
-
-/// Weights of a linear layer, [N, K], with the field's name for it.
-struct LinearShape {
-  const char* name;
-  std::int64_t N, K;
-};
 
 }  // namespace
 
@@ -33,16 +29,17 @@ Plan make_plan(const Case& c) {
                              layer < plan.model.layers - keep.last);
   plan.head_converted = plan.recipe.quantized() && c.head == "recipe";
 
-  plan.parameters.shards = static_cast<int>(c.parallel == "ddp"    ? 1
-                                            : c.parallel == "fsdp" ? c.gpus
-                                                                   : c.shard_group);
+  const auto shards = static_cast<int>(c.parallel == "ddp"    ? 1
+                                       : c.parallel == "fsdp" ? c.gpus
+                                                              : c.shard_group);
+  plan.parameters.parallel = {.data = static_cast<int>(c.gpus) / shards, .shard = shards};
   plan.fp8_gather = c.gather == "fp8";
   if (plan.fp8_gather && plan.recipe.quantized()) {
     plan.parameters.gather_format = plan.recipe.fprop.b;
     plan.parameters.gather_fp8 = plan.converted;
   }
   plan.reduce_amax = c.reduce_amax == "on";
-  plan.on_cuda = c.device == "cuda";
+  plan.device = c.device;
   plan.parameters.master = master_of(c.master);
   plan.parameters.moments = dtype_of(c.moments);
   plan.parameters.gradients = dtype_of(c.grads);
@@ -69,11 +66,12 @@ TransformerOptions Plan::transformer() const {
   TransformerOptions options;
   options.B = B;
   options.T = T;
-  for (const bool in_recipe : converted) options.recipes.push_back(in_recipe ? &recipe : &bf16);
-  options.head = head_converted ? &recipe : &bf16;
+  options.recipe_of = [this](std::int64_t layer, LinearRole role) -> const Recipe& {
+    return (role == LinearRole::head ? head_converted : converted[layer]) ? recipe : bf16;
+  };
   options.recompute = recompute;
   // Sharding is chosen for want of memory, and remaking a norm costs two passes over the residual stream.
-  options.recompute_norms = parameters.shards > 1;
+  options.recompute_norms = parameters.parallel.shard > 1;
   options.reduce_amax = reduce_amax && ranks > 1;
   return options;
 }
@@ -83,8 +81,10 @@ std::vector<std::string> Plan::converted_layers() const {
   std::int64_t first = 0, last = model.layers - 1;
   while (first <= last && !converted[first]) ++first;
   while (last >= first && !converted[last]) --last;
-  if (first <= last) layers.push_back(fmt::format("layers.{}-{}.{{qkv,o,gate_up,down}}", first, last));
-  if (head_converted) layers.push_back("lm_head");
+  std::vector<std::string> roles;
+  for (const LinearSpec& linear : dense_block(model).linears) roles.emplace_back(name_of(linear.role));
+  if (first <= last) layers.push_back(fmt::format("layers.{}-{}.{{{}}}", first, last, fmt::join(roles, ",")));
+  if (head_converted) layers.emplace_back(name_of(LinearRole::head));
   return layers;
 }
 
@@ -100,44 +100,37 @@ std::vector<std::string> Plan::warnings() const {
 }
 
 std::string Plan::why_unsupported() const {
-  if (const int shards = parameters.shards; ranks % shards != 0)
+  if (const int shards = parameters.parallel.shard; ranks % shards != 0)
     return fmt::format("--shard-group: {} does not divide {} ranks", shards, ranks);
   if (fp8_gather) {
-    if (parameters.shards == 1) return "FP8 gather: only sharded ranks (fsdp, hsdp) gather weights";
+    const int shards = parameters.parallel.shard;
+    if (shards == 1) return "FP8 gather: only sharded ranks (fsdp, hsdp) gather weights";
     if (const std::string why = why_not_fp8_weights(recipe, model, recompute); !why.empty()) return why;
-    const Layout layout(model, parameters.shards, parameters.whole_blocks());
+    const Layout layout(model, shards, parameters.whole_blocks());
     const int unit = layout.block_unit(0);
-    const double padded = static_cast<double>(layout.shard_size(unit) * parameters.shards) /
+    const double padded = static_cast<double>(layout.shard_size(unit) * shards) /
                           static_cast<double>(layout.units()[unit].size);
     // Padding is gathered, reduced and kept like weights: much more of it, and FP8 saves nothing.
     if (constexpr double kMostPadded = 1.25; parameters.whole_blocks() && padded > kMostPadded)
       return fmt::format(
           "FP8 gather: for {} shards to end where 128 rows of a matrix end, a block would be padded to "
           "{:.2f} times its size, more than the {} that pay",
-          parameters.shards, padded, kMostPadded);
+          shards, padded, kMostPadded);
   }
   const ModelConfig& m = model;
   if (m.sliding_window > 0 && T > m.sliding_window)
     return fmt::format(
         "seq: {} is beyond the model's sliding window of {}, and only full attention is modelled", T,
         m.sliding_window);
-  if (on_cuda) {
-    for (const std::string& why : {cuda::why_no_width(m.width), cuda::why_no_head_dim(m.head_dim, m.qk_norm)})
-      if (!why.empty()) return why;
-  }
-  std::vector<LinearShape> shapes;
-  for (const bool in_recipe : converted)
-    if (in_recipe) {
-      shapes = {{"qkv", m.q_width() + 2 * m.kv_width(), m.width},
-                {"o", m.width, m.q_width()},
-                {"gate_up", 2 * m.ffn, m.width},
-                {"down", m.width, m.ffn}};
-      break;
-    }
-  if (head_converted) shapes.push_back({"lm_head", m.vocab, m.width});
-  for (const LinearShape& s : shapes) {
-    const std::string why = why_shape_unsupported(recipe, tokens_per_micro_step(), s.N, s.K);
-    if (!why.empty()) return fmt::format("{}: {}", s.name, why);
+  if (const std::string why = why_gpu_refuses(device, m.width, m.head_dim, m.qk_norm); !why.empty())
+    return why;
+  std::vector<LinearSpec> linears;
+  if (std::find(converted.begin(), converted.end(), true) != converted.end())
+    linears = dense_block(m).linears;
+  if (head_converted) linears.push_back(head_linear(m));
+  for (const LinearSpec& linear : linears) {
+    const std::string why = why_shape_unsupported(recipe, tokens_per_micro_step(), linear.out(), linear.in);
+    if (!why.empty()) return fmt::format("{}: {}", name_of(linear.role), why);
   }
   return "";
 }

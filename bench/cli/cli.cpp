@@ -71,7 +71,7 @@ std::vector<Case> expand(const Axes& given) {
 }
 
 void resolve_device(Case& c) {
-  if (c.device == "auto") c.device = find_gpus().count > 0 ? "cuda" : "cpu";
+  if (c.device == "auto") c.device = best_device();
 }
 
 /// A sweep that several processes run, in each of them.

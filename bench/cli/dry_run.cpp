@@ -44,10 +44,10 @@ std::string largest_segments(const MemorySegments& memory) {
 
 /// The GPU whose steps are predicted, if there is one that can be used now.
 std::unique_ptr<Device> gpu_of(const std::vector<Case>& grid) {
-  const bool wanted = std::any_of(grid.begin(), grid.end(), [](const Case& c) { return c.device == "cuda"; });
+  const bool wanted = std::any_of(grid.begin(), grid.end(), [](const Case& c) { return is_gpu(c.device); });
   if (!wanted || find_gpus().count == 0) return nullptr;
   try {
-    return make_cuda_device(0);
+    return make_gpu_device(0);
   } catch (const std::runtime_error&) {
     return nullptr;  // a GPU that another program has filled up is no reason to predict nothing
   }
@@ -61,7 +61,7 @@ void print_dry_run(const std::vector<Case>& grid) {
   const std::unique_ptr<Device> device = gpu_of(grid);
   const std::optional<KnownGpu> gpu =
       device ? std::optional<KnownGpu>({*device, gpu_properties(0).name}) : std::nullopt;
-  for (const Case& c : grid) predictions.push_back(predict(c, c.device == "cuda" && gpu ? &*gpu : nullptr));
+  for (const Case& c : grid) predictions.push_back(predict(c, is_gpu(c.device) && gpu ? &*gpu : nullptr));
   const bool timed = std::any_of(predictions.begin(), predictions.end(),
                                  [](const Prediction& p) { return p.seconds_per_step.has_value(); });
 

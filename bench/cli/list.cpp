@@ -24,7 +24,7 @@ struct Named {
 std::vector<Named> devices() {
   std::vector<Named> all;
   all.push_back({"cpu", make_cpu_device(1)});
-  if (find_gpus().count > 0) all.push_back({gpu_properties(0).name, make_cuda_device(0)});
+  if (find_gpus().count > 0) all.push_back({gpu_properties(0).name, make_gpu_device(0)});
   return all;
 }
 
@@ -110,12 +110,8 @@ void list_devices() {
   add("cpu", "this machine's processor", *make_cpu_device(1));
   const VisibleGpus gpus = find_gpus();
   for (int ordinal = 0; ordinal < gpus.count; ++ordinal) {
-    const GpuProperties gpu = gpu_properties(ordinal);
-    add(fmt::format("cuda {}", ordinal),
-        fmt::format("{}, compute capability {}.{}, {:.0f} GiB, cuBLASLt {}", gpu.name,
-                    gpu.compute_capability / 10, gpu.compute_capability % 10,
-                    static_cast<double>(gpu.memory_bytes) / (1 << 30), gpu.cublaslt),
-        *make_cuda_device(ordinal));
+    add(fmt::format("{} {}", gpus.device, ordinal), gpu_properties(ordinal).description,
+        *make_gpu_device(ordinal));
   }
   fmt::print("{}", aligned(rows));
   if (gpus.count == 0) fmt::print("\nno GPU: {}\n", gpus.reason);

@@ -37,25 +37,12 @@ std::optional<std::string> known(const std::string& text) {
   return text.empty() ? std::nullopt : std::optional(text);
 }
 
-/// NVLinks of one GPU, or between all of several.
-std::optional<std::string> nvlink_topology(int first_gpu, int gpus) {
-  std::vector<std::unique_ptr<GpuMonitor>> monitors;
-  for (int gpu = first_gpu; gpu < first_gpu + gpus; ++gpu) {
-    monitors.push_back(GpuMonitor::open(gpu_properties(gpu).pci_bus_id));
-    if (!monitors.back()) return std::nullopt;
-  }
-  if (gpus == 1) {
-    const int links = monitors.front()->active_nvlinks();
-    return links ? std::optional(fmt::format("{} links up", links)) : std::nullopt;
-  }
-  std::vector<int> links;
-  for (std::size_t i = 0; i < monitors.size(); ++i)
-    for (std::size_t k = i + 1; k < monitors.size(); ++k) {
-      const std::optional<int> between = monitors[i]->nvlinks_to(*monitors[k]);
-      if (!between) return std::nullopt;
-      links.push_back(*between);
-    }
-  return describe_links(gpus, links);
+/// Of GPUs [first_gpu, first_gpu + gpus).
+std::optional<std::string> links_of(int first_gpu, int gpus) {
+  std::vector<std::string> pci_bus_ids;
+  for (int gpu = first_gpu; gpu < first_gpu + gpus; ++gpu)
+    pci_bus_ids.push_back(gpu_properties(gpu).pci_bus_id);
+  return link_topology(pci_bus_ids);
 }
 
 GpuRecord gpu_record(const GpuProperties& gpu) {
@@ -99,7 +86,7 @@ Environment describe_environment(int threads, int first_gpu, int gpus) {
   try {
     gpu = gpu_properties(first_gpu);
     env.gpu = gpu_record(gpu);
-    env.gpu->nvlink = nvlink_topology(first_gpu, std::min(gpus, visible - first_gpu));
+    env.gpu->nvlink = links_of(first_gpu, std::min(gpus, visible - first_gpu));
   } catch (const std::runtime_error&) {
     return env;
   }
@@ -112,8 +99,8 @@ Environment describe_environment(int threads, int first_gpu, int gpus) {
 
 Record failed_record(const Case& c, Status status, const std::string& error) {
   Record record = start_record(c);
-  const bool cuda = c.device == "cuda";
-  record.env = describe_environment(openmp_threads(), cuda ? 0 : -1, cuda ? static_cast<int>(c.gpus) : 1);
+  const bool gpu = is_gpu(c.device);
+  record.env = describe_environment(openmp_threads(), gpu ? 0 : -1, gpu ? static_cast<int>(c.gpus) : 1);
   record.status = status;
   record.error = error;
   return record;

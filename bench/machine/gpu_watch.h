@@ -38,7 +38,7 @@ class GpuWatch {
 
  private:
   int count_;
-  std::vector<std::unique_ptr<GpuMonitor>> monitors_;  // of the GPUs that NVML knows
+  std::vector<std::unique_ptr<GpuMonitor>> monitors_;  // of the GPUs that tell of themselves
   std::vector<std::string> warnings_;
 };
 

@@ -47,8 +47,8 @@ std::optional<double> bus_bandwidth(Device& device, Arena& arena, Comm& comm, co
   } catch (const OutOfMemory&) {
     return std::nullopt;  // on every rank, so that none waits for the others
   }
-  device.init_normal(full, kDeviation, 1, 0);
-  if (!shard.empty()) device.init_normal(shard, kDeviation, 2, 0);
+  device.init_normal({full, kDeviation, 1, 0});
+  if (!shard.empty()) device.init_normal({shard, kDeviation, 2, 0});
   const double sent_before = wire_bytes(comm, kind.name);
   const std::unique_ptr<DeviceClock> clock = make_device_clock(device);
   for (int i = 0; i < kWarmUp; ++i) run(comm, kind.name, full, shard);

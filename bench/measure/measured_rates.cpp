@@ -42,15 +42,16 @@ OpRates measure_rates(Device& device, const Recipe& recipe) {
     Arena arena(block.data(), kBytes);
     const Tensor from = arena.push(Segment::other, DType::bf16, kSide, kCopyElements / kSide);
     const Tensor to = arena.push(Segment::other, DType::bf16, kSide, kCopyElements / kSide);
-    device.init_normal(from, 1.0f, 1, 0);
-    peaks.bytes = static_cast<double>(from.bytes() + to.bytes()) /
-                  median_seconds(device, *clock, [&] { device.convert(to, from); });
+    device.init_normal({from, 1.0f, 1, 0});
+    peaks.bytes = static_cast<double>(from.bytes() + to.bytes()) / median_seconds(device, *clock, [&] {
+                    device.convert({to, from});
+                  });
   }
   Arena arena(block.data(), kBytes);
   const Tensor d = arena.push(Segment::other, DType::bf16, kSide, kSide);
   const Tensor values[2] = {arena.push(Segment::other, DType::bf16, kSide, kSide),
                             arena.push(Segment::other, DType::bf16, kSide, kSide)};
-  for (int i = 0; i < 2; ++i) device.init_normal(values[i], 1.0f, i + 1, 0);
+  for (int i = 0; i < 2; ++i) device.init_normal({values[i], 1.0f, static_cast<std::uint64_t>(i + 1), 0});
   const double flops = 2.0 * kSide * kSide * kSide;
   const auto rate = [&](const GemmRecipe& gemm) {
     QuantizedTensor operands[2];
@@ -60,13 +61,13 @@ OpRates measure_rates(Device& device, const Recipe& recipe) {
       if (!formats[i]->quantized()) continue;
       operands[i].rowwise = push_gemm_operand(arena, Segment::other, *formats[i], kSide, kSide);
       if (formats[i]->granularity == Granularity::tensor)
-        operands[i].amax = arena.push(Segment::other, DType::f32, 1, 1);
-      device.quantize(operands[i]);
+        operands[i].amax_out = arena.push(Segment::other, DType::f32, 1, 1);
+      device.quantize({operands[i]});
     }
     MatmulOptions options;
     options.fast_accum = gemm.fast_accum;
     return flops / median_seconds(device, *clock, [&] {
-             device.matmul(d, operands[0].rowwise, operands[1].rowwise, options);
+             device.matmul({d, operands[0].rowwise, operands[1].rowwise, options});
            });
   };
   peaks.bf16_flops = rate({});

@@ -57,7 +57,7 @@ DryRun dry_run(const Plan& plan, const Device* device) {
 std::int64_t watching_bytes(const Plan& plan) {
   // Saving gathers one unit at a time; statistics and fingerprints take a few words.
   std::int64_t largest = 0;
-  const Layout layout(plan.model, plan.parameters.shards, plan.parameters.whole_blocks());
+  const Layout layout(plan.model, plan.parameters.parallel.shard, plan.parameters.whole_blocks());
   if (layout.shards() > 1)
     for (int u = 0; u < layout.unit_count(); ++u)
       largest = std::max(largest, bytes_of(DType::f32, layout.shard_size(u) * layout.shards()));

@@ -6,10 +6,12 @@
 
 namespace precbench {
 
-void QuantizationStatistics::observe(std::int64_t layer, const char* role, const QuantizedTensor& operand) {
+void QuantizationStatistics::observe(std::int64_t layer, LinearRole role, LinearOperand operand,
+                                     const QuantizedTensor& values) {
   if (!plan_.converted[layer]) return;
-  add(std::string(role) + " rows", operand, operand.rowwise, false);
-  add(std::string(role) + " columns", operand, operand.columnwise, true);
+  const std::string name = std::string(name_of(role)) + "." + name_of(operand);
+  add(name + " rows", values, values.rowwise, false);
+  add(name + " columns", values, values.columnwise, true);
 }
 
 void QuantizationStatistics::add(const std::string& role, const QuantizedTensor& operand,
@@ -17,7 +19,7 @@ void QuantizationStatistics::add(const std::string& role, const QuantizedTensor&
   if (form.empty() || !form.format.quantized()) return;
   const Scope scope(arena_);
   const Tensor out = arena_.push(Segment::other, DType::f32, 1, 5);
-  device_.quantization_error(out, operand.value, form, columns);
+  device_.quantization_error({out, operand.value, form, columns});
   float values[5];
   device_.download(values, out);
   Sums& sums = sums_[role];

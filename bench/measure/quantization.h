@@ -16,7 +16,8 @@ class QuantizationStatistics final : public QuantizationObserver {
   QuantizationStatistics(Device& device, Arena& arena, const Plan& plan)
       : device_(device), arena_(arena), plan_(plan) {}
 
-  void observe(std::int64_t layer, const char* role, const QuantizedTensor& operand) override;
+  void observe(std::int64_t layer, LinearRole role, LinearOperand operand,
+               const QuantizedTensor& values) override;
 
   /// One entry per role and direction, over all blocks: "qkv.x rows", "o.dy columns", ...
   std::vector<QuantizationStats> result() const;

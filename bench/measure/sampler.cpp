@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/gpu/device_info.h"
+
 namespace precbench {
 namespace {
 
@@ -18,7 +20,7 @@ double median(std::vector<double> values) { return sample_statistics(std::move(v
 
 SamplerOptions sampler_options(const std::string& device) {
   SamplerOptions options;
-  if (device == "cuda") options.min_warmup_s = 1, options.min_time_s = 2;
+  if (is_gpu(device)) options.min_warmup_s = 1, options.min_time_s = 2;
   return options;
 }
 

@@ -33,7 +33,7 @@ struct SamplerOptions {
   double target_noise = kTargetNoise;
 };
 
-/// The rules' defaults for a kind of device, "cpu" or "cuda".
+/// The rules' defaults for a device of this name.
 SamplerOptions sampler_options(const std::string& device);
 
 class Sampler {

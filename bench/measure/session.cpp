@@ -48,12 +48,13 @@ class Session {
   void run();
 
  private:
+  bool on_gpu() const { return is_gpu(case_.device); }
   std::unique_ptr<Device> make_device(int rank) const {
-    return case_.device == "cuda" ? make_cuda_device(share_.first_gpu + rank - share_.first, cuda_options())
-                                  : make_cpu_device(std::max(1, threads_ / share_.local));
+    return on_gpu() ? make_gpu_device(share_.first_gpu + rank - share_.first, gpu_options())
+                    : make_cpu_device(std::max(1, threads_ / share_.local));
   }
   /// Equal bits need equal algorithms, which timing them does not promise.
-  CudaOptions cuda_options() const {
+  GpuOptions gpu_options() const {
     const bool deterministic = case_.deterministic == "on";
     return {.autotune = !deterministic, .deterministic = deterministic, .attention = case_.attention};
   }
@@ -127,11 +128,11 @@ void Session::check_host_memory() const {
 }
 
 void Session::run() {
-  if (case_.device == "cuda" && find_gpus().count < share_.first_gpu + share_.local)
+  if (on_gpu() && find_gpus().count < share_.first_gpu + share_.local)
     throw Unsupported(
         fmt::format("{} GPUs wanted, {}", share_.local,
                     find_gpus().count ? fmt::format("{} visible", find_gpus().count) : find_gpus().reason));
-  if (case_.device == "cuda") {
+  if (on_gpu()) {
     gpus_.emplace(share_.first_gpu, share_.local);  // before any device is opened
     warn(gpus_->warnings());
   }
@@ -142,8 +143,8 @@ void Session::run() {
   describe(*make_device(share_.first));
   check_host_memory();
   if (initial_) warn(initial_->warnings());
-  const std::unique_ptr<CommGroup> group = case_.device == "cuda" && plan_.ranks > 1
-                                               ? make_nccl_group(share_.world, share_.local)
+  const std::unique_ptr<CommGroup> group = on_gpu() && plan_.ranks > 1
+                                               ? make_gpu_group(share_.world, share_.local)
                                                : make_local_group(plan_.ranks);
   run_rank_threads(
       share_, [&](int rank) { run_rank(rank, *group); }, [&] { group->abort(); }, board_);
@@ -295,7 +296,7 @@ void Session::afterwards(Rank& rank, StepRunner& runner, std::int64_t step,
                          const std::vector<CollectiveCount>& collectives) {
   note_work(rank.comm().rank(), "the profiled step");
   const StepProfiler::Result result = runner.profile(step);
-  if (plan_.ranks > 1 && case_.device == "cuda") probe_collectives(rank, collectives);
+  if (plan_.ranks > 1 && on_gpu()) probe_collectives(rank, collectives);
   QuantizationStatistics statistics(rank.device(), rank.arena(), plan_);
   rank.transformer().set_quantization_observer(&statistics);
   if (plan_.recipe.quantized()) {
@@ -335,7 +336,7 @@ void Session::measure() {
   Training& training = *record_.training;
   training.params_total = static_cast<std::int64_t>(changed_.size());
   // Unknown where some shards are in other processes only.
-  if (plan_.parameters.shards <= share_.local)
+  if (plan_.parameters.parallel.shard <= share_.local)
     training.params_changed = std::count(changed_.begin(), changed_.end(), true);
   if (training.params_changed && training.params_changed != training.params_total)
     record_.warnings.push_back(fmt::format("{} of {} parameter tensors did not change in the first step",
@@ -346,7 +347,7 @@ void Session::measure() {
     for (int rank = share_.first; rank < share_.first + share_.local; ++rank)
       note_work(rank, "the GPU's rates");
     try {
-      ceilings = measure_rates(*make_cuda_device(share_.first_gpu), plan_.recipe);
+      ceilings = measure_rates(*make_gpu_device(share_.first_gpu), plan_.recipe);
     } catch (const OutOfMemory& error) {
       record_.warnings.push_back(fmt::format("the GPU's own rates were not measured: {}", error.what()));
     }
@@ -359,7 +360,7 @@ void Session::measure() {
 Record run_case(const Case& c, const NodeShare& share, StepBoard* board) {
   Record record = start_record(c);
   const int local = share.world > 0 ? share.local : static_cast<int>(c.gpus);
-  record.env = describe_environment(openmp_threads(), c.device == "cuda" ? share.first_gpu : -1, local);
+  record.env = describe_environment(openmp_threads(), is_gpu(c.device) ? share.first_gpu : -1, local);
   const Plan plan = make_plan(c);
   if (const std::string why = plan.why_unsupported(); !why.empty()) {
     fail(record, Status::unsupported, why);

@@ -7,8 +7,8 @@
 
 #include "bench/process/case_process_testing.h"
 #include "bench/sweep/sweep.h"
-#include "kernels/cuda/gpu_testing.h"
-#include "kernels/cuda/test_buffers.h"
+#include "kernels/device/test_buffers.h"
+#include "kernels/gpu/gpu_testing.h"
 #include "kernels/numerics/recipe.h"
 #include "results/record_file.h"
 #include "results/schema.h"
@@ -52,14 +52,14 @@ Record run_ok(const Case& c) {
 /// A token far beyond the table.
 Record read_where_nothing_is(const Case& c, const NodeShare&, StepBoard&) {
   setenv("CUDA_LAUNCH_BLOCKING", "1", 1);  // so that the error is that of the op which made it
-  const std::unique_ptr<Device> gpu = make_cuda_device(0);
+  const std::unique_ptr<Device> gpu = make_gpu_device(0);
   Buffers buffers(*gpu);
   const std::vector<std::int32_t> tokens(64, 1 << 30);
   const Tensor bad = buffers.tensor(DType::i32, 64, 1), table = buffers.tensor(DType::bf16, 256, 128),
                x = buffers.tensor(DType::bf16, 64, 128);
   gpu->upload(bad, tokens.data());
   gpu->synchronize();
-  gpu->embedding(x, bad, table);
+  gpu->embedding({x, bad, table});
   gpu->synchronize();
   return start_record(c);
 }

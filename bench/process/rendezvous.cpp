@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "kernels/base/errors.h"
+#include "kernels/gpu/device_info.h"
 
 namespace precbench {
 namespace {
@@ -128,7 +129,7 @@ NodeShare share_of(const Nodes& nodes, int ranks, int visible) {
 
 void check_spread(const std::vector<Case>& cases, const Nodes& nodes) {
   for (const Case& c : cases) {
-    if (c.device != "cuda")
+    if (!is_gpu(c.device))
       throw InvalidInput(fmt::format(
           "--device {}: its ranks live in one process, and this is one of {} ({}); start it alone", c.device,
           nodes.count, nodes.source));

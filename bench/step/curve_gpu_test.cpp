@@ -12,7 +12,7 @@
 #include "bench/step/rank_testing.h"
 #include "bench/step/step_runner.h"
 #include "bench/step/weights.h"
-#include "kernels/cuda/gpu_testing.h"
+#include "kernels/gpu/gpu_testing.h"
 
 using namespace precbench;
 using namespace precbench::testing;
@@ -24,7 +24,7 @@ constexpr double kBf16Roundoff = 0x1p-9;
 constexpr double kUnlimited = std::numeric_limits<double>::infinity();
 
 std::unique_ptr<Device> repeatable_gpu() {
-  return make_cuda_device(0, {.autotune = false, .deterministic = true});
+  return make_gpu_device(0, {.autotune = false, .deterministic = true});
 }
 
 /// Every weight times 1 + e, |e| <= one BF16 rounding.

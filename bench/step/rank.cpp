@@ -1,8 +1,11 @@
 // The training step of one rank. See rank.h.
 #include "bench/step/rank.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
-#include <cstring>
+
+#include "kernels/base/errors.h"
 
 namespace precbench {
 namespace {
@@ -28,11 +31,12 @@ Rank::Rank(Device& device, Comm& comm, const Plan& plan, void* block, std::int64
 
 void Rank::prepare(const DataSource& data, std::int64_t step, double signal) {
   const std::int64_t T = plan_.T;
+  const ParallelDims& dims = plan_.parameters.parallel;
   std::vector<std::int32_t> tokens, targets, sequence(T + 1);
   for (int micro = 0; micro < plan_.accumulation; ++micro)
     for (std::int64_t b = 0; b < plan_.B; ++b) {
-      const std::uint64_t index =
-          sequence_index(step, micro, plan_.accumulation, comm_.rank(), comm_.size(), plan_.B, b);
+      const std::uint64_t index = sequence_index(
+          step, micro, plan_.accumulation, dims.batch_rank(comm_.rank()), dims.batch_ranks(), plan_.B, b);
       data.sequence(index, T, sequence.data());
       tokens.insert(tokens.end(), sequence.begin(), sequence.end() - 1);
       targets.insert(targets.end(), sequence.begin() + 1, sequence.end());
@@ -61,6 +65,23 @@ void Rank::enqueue() {
   forward_backward();  // reductions may still run
   optimizer_step(device_, parameters_, scalars_, norm_squared_, plan_.optimizer);
   comm_.all_reduce(report_);
+}
+
+RunPosition Rank::position(std::int64_t step) const {
+  return {step, step * plan_.accumulation * plan_.parameters.parallel.batch_ranks() * plan_.B, plan_.seed};
+}
+
+std::int64_t Rank::continue_from(const RunPosition& saved, const StateReader& read) {
+  const RunPosition here = position(saved.step);
+  if (saved.seed != here.seed)
+    throw InvalidInput(
+        fmt::format("state: it was saved by a run of seed {}, this one has {}", saved.seed, here.seed));
+  if (saved.sequences != here.sequences)
+    throw InvalidInput(
+        fmt::format("state: its {} steps have read {} sequences, this run's would have read {}", saved.step,
+                    saved.sequences, here.sequences));
+  parameters_.load_state(read);
+  return saved.step;
 }
 
 StepResult Rank::finish() {

@@ -42,6 +42,12 @@ class Rank {
   void enqueue();
   StepResult finish();
 
+  /// Where a run of this plan stands that has done so many steps; parameters().save_state() has the tensors.
+  RunPosition position(std::int64_t step) const;
+  /// Loads what a run saved there, and returns the step to go on with. Throws InvalidInput where that run's seed or
+  /// its place in the data is another.
+  std::int64_t continue_from(const RunPosition& saved, const StateReader& read);
+
   /// Forward and backward of the prepared tokens, without an update; parameters().complete() is the caller's.
   void forward_backward();
 

@@ -109,11 +109,11 @@ TEST_CASE("NCCL's collectives", "[gpu][comm]") {
     const Tensor x = put(n, [&](std::int64_t i) { return value(r, i); });
     const Tensor low = arena.push(Segment::other, DType::bf16, 1, n);
     const Tensor back = arena.push(Segment::other, DType::f32, 1, n);
-    device.convert(low, x);
+    device.convert({low, x});
     comm.all_reduce(x);
     check(x, sum);
     comm.all_reduce(low);
-    device.convert(back, low);
+    device.convert({back, low});
     check(back, sum);
 
     const Tensor shard = put(n, [&](std::int64_t i) { return value(r, i); });
@@ -137,6 +137,73 @@ TEST_CASE("NCCL's collectives", "[gpu][comm]") {
   CHECK(wrong == std::vector<int>(ranks));
 }
 
+TEST_CASE("NCCL's all_to_all and send_recv", "[gpu][comm]") {
+  const int ranks = gpus_or_skip();
+  if (!ranks) return;
+  // Some pairs exchange nothing; the lengths of runs are no multiples of what a GPU likes.
+  const auto share = [](int from, int to) { return std::int64_t{1021} * ((3 * from + 5 * to) % 7); };
+  const auto value = [](int from, int to, std::int64_t i) {
+    return static_cast<float>(1000000 * from + 100000 * to + i);
+  };
+  std::vector<std::int64_t> wrong(ranks), seen(ranks);
+  std::vector<std::string> refused(ranks);
+  on_gpus(ranks, [&](int r, Device& device, Comm& comm) {
+    const DeviceBlock block(device, 1 << 22);
+    Arena arena(block.data(), 1 << 22);
+    std::vector<std::int64_t> to, from;
+    std::vector<float> mine, expected;
+    for (int other = 0; other < ranks; ++other) {
+      to.push_back(share(r, other));
+      from.push_back(share(other, r));
+      for (std::int64_t i = 0; i < to[other]; ++i) mine.push_back(value(r, other, i));
+      for (std::int64_t i = 0; i < from[other]; ++i) expected.push_back(value(other, r, i));
+    }
+    const auto size = [](const std::vector<float>& x) { return static_cast<std::int64_t>(x.size()); };
+    const Tensor send = arena.push(Segment::other, DType::f32, 1, size(mine));
+    const Tensor recv = arena.push(Segment::other, DType::f32, 1, size(expected));
+    device.upload(send, mine.data());
+    const auto check = [&](const Tensor& x, const std::vector<float>& want) {
+      std::vector<float> got(want.size(), -1);
+      device.download(got.data(), x);
+      for (std::size_t i = 0; i < want.size(); ++i) wrong[r] += got[i] != want[i];
+      seen[r] += size(want);
+    };
+    for (int round = 0; round < 20; ++round) {
+      device.fill(recv, -1.0f);
+      comm.all_to_all(recv, from, send, to);
+      check(recv, expected);
+    }
+    // Round the ring, one neighbour at a time, started and awaited like any collective.
+    const Tensor token = arena.push(Segment::other, DType::f32, 1, 1021);
+    const Tensor next = arena.push(Segment::other, DType::f32, 1, 1021);
+    device.fill(token, static_cast<float>(r));
+    for (int step = 1; step <= ranks; ++step) {
+      comm.wait(comm.start_send_recv(next, (r + ranks - 1) % ranks, token, (r + 1) % ranks));
+      check(next, std::vector<float>(1021, static_cast<float>((r + ranks - step) % ranks)));
+      device.convert(token, next);
+    }
+    // From the first to the last alone.
+    if (r == 0) comm.send(token, ranks - 1);
+    if (r == ranks - 1) {
+      comm.recv(next, 0);
+      check(next, std::vector<float>(1021, 0.0f));
+    }
+    try {
+      to[0] += 1;
+      comm.all_to_all(recv, from, send, to);
+    } catch (const std::invalid_argument& error) {
+      refused[r] = error.what();
+    }
+    comm.all_reduce(token);  // the communicator is whole
+    device.synchronize();
+  });
+  CHECK(wrong == std::vector<std::int64_t>(ranks));
+  for (int r = 0; r < ranks; ++r) {
+    CHECK(seen[r] > 0);
+    CHECK(refused[r].find("all_to_all: rank " + std::to_string(r)) == 0);
+  }
+}
+
 TEST_CASE("a GPU whose rank fails does not keep the others waiting", "[gpu][comm]") {
   const int ranks = gpus_or_skip();
   if (!ranks) return;
@@ -146,7 +213,7 @@ TEST_CASE("a GPU whose rank fails does not keep the others waiting", "[gpu][comm
       on_gpus(ranks, [&](int r, Device& device, Comm& comm) {
         const DeviceBlock block(device, 1 << 20);
         const Tensor x{block.data(), DType::f32, 1, (1 << 20) / 4};
-        device.zero(x);
+        device.zero({x});
         for (int round = 0; round < 100; ++round) {
           if (round == failing_round && r == 1) throw std::runtime_error("boom");
           comm.all_reduce(x);
@@ -173,13 +240,13 @@ TEST_CASE("a collective in flight leaves what the device does meanwhile alone", 
                  b = arena.push(Segment::other, DType::f32, 1, n);
     std::vector<float> got(n);
     for (int round = 0; round < 100; ++round) {  // more than the events that are used in turn
-      device.fill(a, 1.0f);
+      device.fill({a, 1.0f});
       const Comm::Ticket first = comm.start_all_reduce(a);
-      device.fill(b, 2.0f);
+      device.fill({b, 2.0f});
       const Comm::Ticket second = comm.start_all_reduce(b);
       comm.wait(second);  // and with it the first
       comm.wait(first);
-      device.add(b, a);
+      device.add({b, a});
     }
     device.download(got.data(), b);
     for (const float v : got) wrong[r] += v != 3.0f * static_cast<float>(ranks);
@@ -233,8 +300,8 @@ TEST_CASE("GPUs gather the FP8 weights that CPU ranks gather, bit for bit", "[gp
       std::vector<std::vector<std::uint8_t>> bytes;
       for (std::int64_t layer = 0; layer < plan.model.layers; ++layer) {
         const BlockWeights w = rank.parameters().gather_block(layer, Pass::forward);
-        for (const Weight* weight : {&w.qkv, &w.o, &w.gate_up, &w.down})
-          for (const Tensor& t : {weight->rowwise.data, weight->rowwise.scale}) {
+        for (const LinearMatrix& linear : rank.parameters().layout().block_linears())
+          for (const Tensor& t : {w[linear.role].rowwise.data, w[linear.role].rowwise.scale}) {
             bytes.emplace_back(t.bytes());
             rank.device().download(bytes.back().data(), t);
           }

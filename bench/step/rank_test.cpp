@@ -225,8 +225,8 @@ TEST_CASE("MXFP8 weights come in the form that each pass takes, a byte and a 32n
     parameters.begin_step();
     const Scope scope(rank.arena());
     rank.comm().reset_counts();
-    const Weight forward = parameters.gather_block(1, Pass::forward).down;
-    const Weight backward = parameters.gather_block(1, Pass::backward).down;
+    const Weight forward = parameters.gather_block(1, Pass::forward)[LinearRole::down];
+    const Weight backward = parameters.gather_block(1, Pass::backward)[LinearRole::down];
     if (rank.comm().rank() != 0) return;
     elements = 2.0 * static_cast<double>(parameters.layout().shard_size(parameters.layout().block_unit(1)));
     for (const CollectiveCount& kind : rank.comm().counts()) gathered += kind.buffer_bytes;
@@ -254,9 +254,9 @@ TEST_CASE("a gather in FP8 rounds an FP32 master once instead of twice", "[rank]
     float amax = 0;
     for (const float v : values) amax = std::max(amax, std::fabs(v));
     const float scale = multiplying_scale(amax, DType::e4m3, ScaleType::f32);
-    wrong += *w.down.rowwise.scale.as<float>() != 1.0f / scale;
+    wrong += *w[LinearRole::down].rowwise.scale.as<float>() != 1.0f / scale;
     const float bf16_scale = multiplying_scale(bf16_decode(bf16_encode(amax)), DType::e4m3, ScaleType::f32);
-    const std::uint8_t* got = w.down.rowwise.data.as<std::uint8_t>();
+    const std::uint8_t* got = w[LinearRole::down].rowwise.data.as<std::uint8_t>();
     for (std::size_t i = 0; i < values.size(); ++i) {
       ++codes;
       wrong += got[i] != e4m3_encode(values[i] * scale);

@@ -38,17 +38,16 @@ inline int gpus_or_skip() {
 }
 
 /// The same kernels whatever the number of ranks, and sums in one order.
-inline constexpr CudaOptions kRepeatable{.autotune = false, .deterministic = true};
+inline constexpr GpuOptions kRepeatable{.autotune = false, .deterministic = true};
 
 /// body(rank, device, comm) on `ranks` GPUs.
 template <class Body>
 void on_gpus(int ranks, Body&& body) {
-  const std::unique_ptr<CommGroup> group =
-      ranks > 1 ? make_nccl_group(ranks, ranks) : make_local_group(ranks);
+  const std::unique_ptr<CommGroup> group = ranks > 1 ? make_gpu_group(ranks, ranks) : make_local_group(ranks);
   run_rank_threads(
       all_ranks(ranks),
       [&](int rank) {
-        const std::unique_ptr<Device> device = make_cuda_device(rank, kRepeatable);
+        const std::unique_ptr<Device> device = make_gpu_device(rank, kRepeatable);
         const std::unique_ptr<Comm> comm = group->join(rank, *device);
         body(rank, *device, *comm);
       },

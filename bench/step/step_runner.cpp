@@ -6,7 +6,7 @@ namespace precbench {
 StepRunner::StepRunner(Rank& rank, const DataSource& data, bool graph, StepBoard* board)
     : rank_(rank),
       data_(data),
-      graph_(graph && rank.device().name() == "cuda"),
+      graph_(graph && has_graphs(rank.device())),
       board_(board),
       clock_(make_device_clock(rank.device())) {}
 

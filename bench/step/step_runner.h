@@ -1,5 +1,5 @@
-// Runs training steps on one rank as fast as its device allows, and times them on the device's clock. On CUDA
-// the first step runs op by op (plans and workspaces are made there), the second is captured as a graph, and
+// Runs training steps on one rank as fast as its device allows, and times them on the device's clock. Where the device
+// has graphs the first step runs op by op (plans and workspaces are made there), the second is captured as a graph, and
 // from then on the graph is replayed: the host does nothing while a step runs.
 #pragma once
 

@@ -10,6 +10,7 @@
 #include "bench/machine/environment.h"
 #include "bench/process/tell.h"
 #include "bench/sweep/progress.h"
+#include "kernels/gpu/device_info.h"
 #include "results/record_file.h"
 
 namespace precbench {
@@ -22,7 +23,7 @@ class Here {
  public:
   const Environment& of(const std::string& device) {
     const auto [env, added] = known_.try_emplace(device);
-    if (added) env->second = describe_environment(openmp_threads(), device == "cuda" ? 0 : -1, 1);
+    if (added) env->second = describe_environment(openmp_threads(), is_gpu(device) ? 0 : -1, 1);
     return env->second;
   }
 

@@ -1,10 +1,10 @@
 // Collectives between ranks. A rank is a thread with a device of its own. `LocalComm` joins CPU ranks,
 // `NcclComm` GPUs, also of several processes; `DryComm` only counts.
 //
-// Every rank calls the same collectives in the same order. One that is started runs beside the device's later
-// ops, after its earlier ones and after collectives started before it; its buffers are the collective's until
-// wait(). Sums are made in FP32 and rounded once (NCCL rounds BF16 at every hop). One rank alone moves
-// nothing: its shard is the full buffer, and callers hold them as one.
+// Every rank calls the same collectives in the same order (send_recv: those that it names). One that is
+// started runs beside the device's later ops, after its earlier ones and after collectives started before it;
+// its buffers are the collective's until wait(). Sums are made in FP32 and rounded once (NCCL rounds BF16 at
+// every hop). One rank alone moves nothing: its shard is the full buffer, and callers hold them as one.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +22,12 @@ namespace precbench {
 struct CollectiveCount {
   std::string name;  ///< "all_gather", ...
   std::int64_t calls = 0;
-  double buffer_bytes = 0;   ///< of the full buffers, summed over the calls
+  double buffer_bytes = 0;   ///< of the full buffers, the larger of two, summed over the calls
   double largest_bytes = 0;  ///< of one call's full buffer
   int largest_in = 0;        ///< number() of the Comm that made that call
-  double wire_bytes = 0;     ///< by the ring algorithms' count: (n-1)/n of a buffer per pass, rounded up
+  /// What went between this rank and others. Reductions and gathers: by the ring algorithms' count, (n-1)/n of a
+  /// buffer per pass, rounded up. all_to_all and send_recv: sent or received, whichever is more.
+  double wire_bytes = 0;
 };
 
 class Comm {
@@ -48,6 +50,17 @@ class Comm {
   [[nodiscard]] Ticket start_all_gather(const Tensor& full, const Tensor& shard);
   /// shard = this rank's part of the sum over ranks of full; f32 or bf16.
   [[nodiscard]] Ticket start_reduce_scatter(const Tensor& shard, const Tensor& full);
+  /// Every rank's part for every other. `send` is size() runs of elements, one behind the other: send_counts[r] for
+  /// rank r. `recv` takes recv_counts[r] from rank r likewise. Any dtype of whole bytes; the buffers do not overlap.
+  /// Throws std::invalid_argument where the counts do not fit the buffers; where one rank sends what the other does
+  /// not expect, the CPU's ranks throw it too, and GPUs may wait for ever.
+  [[nodiscard]] Ticket start_all_to_all(const Tensor& recv, const std::vector<std::int64_t>& recv_counts,
+                                        const Tensor& send, const std::vector<std::int64_t>& send_counts);
+  /// Sends one buffer and receives another, both at once, so that ranks may pass data on in a ring; either is left out
+  /// where its rank is kNobody. Only the ranks that are named take part, each pair in the same order. Throws
+  /// std::invalid_argument for a rank that is none, or oneself.
+  [[nodiscard]] Ticket start_send_recv(const Tensor& recv, int from, const Tensor& send, int to);
+  static constexpr int kNobody = -1;
   /// The device's later ops run after this collective and all that were started before it.
   void wait(Ticket ticket);
 
@@ -55,6 +68,15 @@ class Comm {
   void all_reduce_max(const Tensor& x) { wait(start_all_reduce_max(x)); }
   void all_gather(const Tensor& full, const Tensor& shard) { wait(start_all_gather(full, shard)); }
   void reduce_scatter(const Tensor& shard, const Tensor& full) { wait(start_reduce_scatter(shard, full)); }
+  void all_to_all(const Tensor& recv, const std::vector<std::int64_t>& recv_counts, const Tensor& send,
+                  const std::vector<std::int64_t>& send_counts) {
+    wait(start_all_to_all(recv, recv_counts, send, send_counts));
+  }
+  void send_recv(const Tensor& recv, int from, const Tensor& send, int to) {
+    wait(start_send_recv(recv, from, send, to));
+  }
+  void send(const Tensor& x, int to) { send_recv({}, kNobody, x, to); }
+  void recv(const Tensor& x, int from) { send_recv(x, from, {}, kNobody); }
 
   /// Runs `launch`, which starts collectives of this Comm or its subsets that were captured earlier. Throws
   /// like a collective where another rank has failed.
@@ -83,12 +105,21 @@ class Comm {
   virtual void do_all_reduce_max(const Tensor& x) = 0;
   virtual void do_all_gather(const Tensor& full, const Tensor& shard) = 0;
   virtual void do_reduce_scatter(const Tensor& shard, const Tensor& full) = 0;
+  virtual void do_all_to_all(const Tensor& recv, const std::vector<std::int64_t>& recv_counts,
+                             const Tensor& send, const std::vector<std::int64_t>& send_counts) = 0;
+  virtual void do_send_recv(const Tensor& recv, int from, const Tensor& send, int to) = 0;
   /// The number of the collective that is being started.
   Ticket started() const { return started_; }
 
  private:
+  /// A collective of so many bytes, of which so many go over the wire.
   template <class Body>
-  Ticket start(const char* name, const Tensor& buffer, int passes, Body&& body);
+  Ticket start(const char* name, std::int64_t buffer_bytes, std::int64_t wire_bytes, Body&& body);
+  /// One that passes a buffer round the ring so many times.
+  template <class Body>
+  Ticket start_ring(const char* name, const Tensor& buffer, int passes, Body&& body);
+  void check_counts(const char* verb, const Tensor& buffer, const std::vector<std::int64_t>& counts) const;
+  void check_peer(const char* verb, int rank, const Tensor& buffer) const;
   void count(const OpCost& cost, double buffer_bytes);
 
   int rank_, size_, number_ = 0;
@@ -116,11 +147,6 @@ class CommGroup {
 
 /// Ranks on the CPU device.
 std::unique_ptr<CommGroup> make_local_group(int size);
-
-/// `local` of `size` ranks, on CUDA devices; the ranks that join are numbered over all processes. Where local
-/// < size every process makes such a group, and NCCL_COMM_ID (host:port) tells them where the first one is.
-/// Throws Unsupported in a build without NCCL.
-std::unique_ptr<CommGroup> make_nccl_group(int size, int local);
 
 /// Counts bytes and moves none.
 std::unique_ptr<Comm> make_dry_comm(int rank, int size);

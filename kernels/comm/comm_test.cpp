@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "kernels/comm/comm_testing.h"
-#include "kernels/cpu/op_testing.h"
+#include "kernels/device/op_testing.h"
 
 using namespace precbench;
 using namespace precbench::testing;

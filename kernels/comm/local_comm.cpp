@@ -1,17 +1,23 @@
 // Collectives between threads of one process, on host memory: every rank publishes its buffer, waits, reads
 // the others' and waits again. Each rank sums one slice over all ranks in rank order, so results are
-// deterministic and the same on every rank.
+// deterministic and the same on every rank. What one rank sends another alone is mail: posted, copied by the
+// receiver, done.
 //
 // A failure elsewhere is noticed at the first wait of a collective only: either no rank gets past it or all do,
 // and then all come to the end, because between the waits nothing throws. Until then others may read a
 // rank's buffer, and it must not leave.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <condition_variable>
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <numeric>
+#include <optional>
 #include <stdexcept>
+#include <utility>
 
 #include "kernels/comm/comm.h"
 #include "kernels/cpu/vector.h"
@@ -19,8 +25,22 @@
 namespace precbench {
 namespace {
 
+constexpr const char* kAnotherFailed = "another rank failed";
+
+/// What one rank sends another; the receiver copies it.
+struct Mail {
+  enum class State : std::uint8_t { none, posted, being_read, read, refused };
+  State state = State::none;
+  Tensor values;
+};
+
+/// What one rank brings to an all-to-all.
+struct Counts {
+  const std::vector<std::int64_t>*recv = nullptr, *send = nullptr;
+};
+
 struct Shared final : CommGroup {
-  explicit Shared(int n) : size(n), buffers(n) {}
+  explicit Shared(int n) : size(n), buffers(n), counts(n), mail(n, std::vector<Mail>(n)) {}
 
   void abort() override {
     std::lock_guard lock(mutex);
@@ -44,7 +64,7 @@ struct Shared final : CommGroup {
   void open() {
     std::unique_lock lock(mutex);
     // A rank that has thrown still counts as waiting: whoever comes later must not take it for present.
-    if (aborted || !arrive(lock, true)) throw std::runtime_error("another rank failed");
+    if (aborted || !arrive(lock, true)) throw std::runtime_error(kAnotherFailed);
   }
   /// The same between ranks that all got through open(), so that all come.
   void meet_again() {
@@ -65,9 +85,47 @@ struct Shared final : CommGroup {
     return generation != mine;
   }
 
+  void post(int from, int to, const Tensor& values) {
+    const std::lock_guard lock(mutex);
+    if (aborted) throw std::runtime_error(kAnotherFailed);
+    mail[from][to] = {Mail::State::posted, values};
+    arrived.notify_all();
+  }
+  /// Waits for the mail and copies it. False where it is of another size, which the sender learns too.
+  bool receive(int from, int to, const Tensor& into) {
+    std::unique_lock lock(mutex);
+    Mail& letter = mail[from][to];
+    arrived.wait(lock, [&] { return letter.state == Mail::State::posted || aborted; });
+    if (aborted) throw std::runtime_error(kAnotherFailed);
+    const bool fits = letter.values.bytes() == into.bytes();
+    if (fits) {
+      letter.state = Mail::State::being_read;
+      lock.unlock();
+      std::memcpy(into.data, letter.values.data, into.bytes());
+      lock.lock();
+    }
+    letter.state = fits ? Mail::State::read : Mail::State::refused;
+    arrived.notify_all();
+    return fits;
+  }
+  /// Waits until the mail has been read; false where it was refused. `withdraw`: or until nobody reads it.
+  bool finish_post(int from, int to, bool withdraw) {
+    std::unique_lock lock(mutex);
+    Mail& letter = mail[from][to];
+    arrived.wait(lock, [&] {
+      return letter.state == Mail::State::read || letter.state == Mail::State::refused ||
+             (letter.state == Mail::State::posted && (withdraw || aborted));
+    });
+    const Mail::State state = std::exchange(letter, {}).state;
+    if (state == Mail::State::posted && !withdraw) throw std::runtime_error(kAnotherFailed);
+    return state != Mail::State::refused;
+  }
+
   const int size;
-  std::vector<Tensor> buffers;  // what each rank has published
-  std::vector<float> staging;   // sums on their way back to the ranks
+  std::vector<Tensor> buffers;          // what each rank has published
+  std::vector<Counts> counts;           // of it, in an all-to-all
+  std::vector<std::vector<Mail>> mail;  // [from][to]
+  std::vector<float> staging;           // sums on their way back to the ranks
   std::map<std::vector<int>, std::unique_ptr<Shared>> subsets;
   std::mutex mutex;
   std::condition_variable arrived;
@@ -125,7 +183,69 @@ class LocalComm final : public Comm {
     cpu::store(shard, 0, shard.size(), total.data());
   }
 
+  void do_all_to_all(const Tensor& recv, const std::vector<std::int64_t>& recv_counts, const Tensor& send,
+                     const std::vector<std::int64_t>& send_counts) override {
+    shared_.counts[rank()] = {&recv_counts, &send_counts};
+    publish(send);
+    // Every rank looks at all counts, so that all of them refuse or none does.
+    const std::optional<Disagreement> disagree = disagreement();
+    std::int64_t into = 0;
+    for (int r = 0; r < size() && !disagree; ++r) {
+      const std::vector<std::int64_t>& theirs = *shared_.counts[r].send;
+      const std::int64_t from = std::accumulate(theirs.begin(), theirs.begin() + rank(), std::int64_t{0});
+      const Tensor target = recv.elements(into, recv_counts[r]);
+      if (target.size() > 0)
+        std::memcpy(target.data, shared_.buffers[r].elements(from, recv_counts[r]).data, target.bytes());
+      into += recv_counts[r];
+    }
+    shared_.meet_again();
+    if (disagree)
+      throw std::invalid_argument(fmt::format(
+          "all_to_all: rank {} sends rank {} {} {}, which expects {} {}", disagree->from, disagree->to,
+          disagree->sent, name_of(disagree->sent_as), disagree->expected, name_of(disagree->expected_as)));
+  }
+
+  void do_send_recv(const Tensor& recv, int from, const Tensor& send, int to) override {
+    bool received = true;
+    if (to != kNobody) shared_.post(rank(), to, send);
+    try {
+      if (from != kNobody) received = shared_.receive(from, rank(), recv);
+    } catch (...) {
+      if (to != kNobody) shared_.finish_post(rank(), to, true);
+      throw;
+    }
+    const bool sent = to == kNobody || shared_.finish_post(rank(), to, false);
+    if (!received)
+      throw std::invalid_argument(
+          fmt::format("send_recv: rank {} of {} receives {} bytes from rank {}, which sends another number",
+                      rank(), size(), recv.bytes(), from));
+    if (!sent)
+      throw std::invalid_argument(
+          fmt::format("send_recv: rank {} of {} sends {} bytes to rank {}, which receives another number",
+                      rank(), size(), send.bytes(), to));
+  }
+
  private:
+  /// A sender and a receiver of an all-to-all whose counts or dtypes differ.
+  struct Disagreement {
+    int from, to;
+    std::int64_t sent, expected;
+    DType sent_as, expected_as;
+  };
+  std::optional<Disagreement> disagreement() const {
+    for (int from = 0; from < size(); ++from)
+      for (int to = 0; to < size(); ++to) {
+        const Disagreement pair{from,
+                                to,
+                                (*shared_.counts[from].send)[to],
+                                (*shared_.counts[to].recv)[from],
+                                shared_.buffers[from].dtype,
+                                shared_.buffers[to].dtype};
+        if (pair.sent != pair.expected || pair.sent_as != pair.expected_as) return pair;
+      }
+    return std::nullopt;
+  }
+
   /// From here to the last wait of the collective nothing may throw; so memory is taken before.
   void publish(const Tensor& buffer) {
     shared_.buffers[rank()] = buffer;

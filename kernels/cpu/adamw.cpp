@@ -12,14 +12,13 @@
 
 namespace precbench {
 
-void CpuDevice::do_adamw(const Tensor& weights, const Tensor& master, const Tensor& m, const Tensor& v,
-                         const Tensor& gradient, const Tensor& scalars, const Tensor& norm_squared,
-                         const AdamwOptions& o) {
+void CpuDevice::do_adamw(const ops::Adamw& op) {
+  const AdamwOptions& o = op.options;
   StepScalars step;
-  std::memcpy(&step, scalars.data, sizeof step);
-  const float norm = std::sqrt(*norm_squared.as<float>());
+  std::memcpy(&step, op.scalars.data, sizeof step);
+  const float norm = std::sqrt(*op.norm_squared.as<float>());
   const float clip = o.max_norm > 0 ? std::min(1.0f, o.max_norm / (norm + 1e-6f)) : 1.0f;
-  const Tensor& source = master.empty() ? weights : master;
+  const Tensor& source = op.master.empty() ? op.weights : op.master;
   constexpr std::int64_t kChunk = 4096;
   const std::int64_t size = source.size();
   const std::int64_t chunks = (size + kChunk - 1) / kChunk;
@@ -29,9 +28,9 @@ void CpuDevice::do_adamw(const Tensor& weights, const Tensor& master, const Tens
     float *w = buffer, *mean = w + kChunk, *square = mean + kChunk;
     // Sources that are FP32 already are read where they lie; the updates go through the buffers.
     const float* w0 = cpu::load(source, first, n, w);
-    const float* m0 = cpu::load(m, first, n, mean);
-    const float* v0 = cpu::load(v, first, n, square);
-    const float* g0 = cpu::load(gradient, first, n, square + kChunk);
+    const float* m0 = cpu::load(op.m, first, n, mean);
+    const float* v0 = cpu::load(op.v, first, n, square);
+    const float* g0 = cpu::load(op.gradient, first, n, square + kChunk);
     if (o.max_norm <= 0) squares[chunk] = cpu::lane_sum(n, [&](std::int64_t i) { return g0[i] * g0[i]; });
       // What is read where it lies is written only below, so no iteration sees another's results.
 #pragma omp simd
@@ -43,20 +42,20 @@ void CpuDevice::do_adamw(const Tensor& weights, const Tensor& master, const Tens
           mean[i] / step.bias_correction1 / (std::sqrt(square[i] / step.bias_correction2) + o.eps);
       w[i] = w0[i] - step.lr * (update + o.weight_decay * w0[i]);
     }
-    cpu::store(m, first, n, mean);
-    cpu::store(v, first, n, square);
-    if (!master.empty()) cpu::store(master, first, n, w);
-    if (weights.empty()) return;
+    cpu::store(op.m, first, n, mean);
+    cpu::store(op.v, first, n, square);
+    if (!op.master.empty()) cpu::store(op.master, first, n, w);
+    if (op.weights.empty()) return;
     if (!o.stochastic_rounding) {
-      cpu::store(weights, first, n, w);
+      cpu::store(op.weights, first, n, w);
       return;
     }
     for (std::int64_t i = 0; i < n; ++i)
-      weights.as<std::uint16_t>()[first + i] =
+      op.weights.as<std::uint16_t>()[first + i] =
           bf16_encode_stochastic(w[i], random_bits(step.seed, o.first_index + first + i));
   });
   if (o.max_norm <= 0)
-    *norm_squared.as<float>() += static_cast<float>(std::accumulate(squares.begin(), squares.end(), 0.0));
+    *op.norm_squared.as<float>() += static_cast<float>(std::accumulate(squares.begin(), squares.end(), 0.0));
 }
 
 }  // namespace precbench

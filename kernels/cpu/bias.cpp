@@ -7,23 +7,23 @@
 
 namespace precbench {
 
-void CpuDevice::do_bias_backward(const Tensor& dbias, bool accumulate, const Tensor& dy) {
+void CpuDevice::do_bias_backward(const ops::BiasBackward& op) {
   // Runs of rows add up by themselves, then in their order: no sum depends on the number of threads.
   constexpr std::int64_t kRun = 64;
-  const std::int64_t M = dy.rows, N = dy.cols, runs = (M + kRun - 1) / kRun;
+  const std::int64_t M = op.dy.rows, N = op.dy.cols, runs = (M + kRun - 1) / kRun;
   std::vector<float> partial(runs * N);
   cpu::for_rows(threads_, runs, N, [&](std::int64_t run, float* buffer) {
     float* sum = partial.data() + run * N;
     for (std::int64_t row = run * kRun; row < std::min(M, (run + 1) * kRun); ++row) {
-      const float* in = cpu::load(dy, row * N, N, buffer);
+      const float* in = cpu::load(op.dy, row * N, N, buffer);
       for (std::int64_t i = 0; i < N; ++i) sum[i] += in[i];
     }
   });
   std::vector<float> total(N);
-  if (accumulate) std::copy_n(cpu::load(dbias, 0, N, total.data()), N, total.begin());
+  if (op.accumulate) std::copy_n(cpu::load(op.dbias, 0, N, total.data()), N, total.begin());
   for (std::int64_t run = 0; run < runs; ++run)
     for (std::int64_t i = 0; i < N; ++i) total[i] += partial[run * N + i];
-  cpu::store(dbias, 0, N, total.data());
+  cpu::store(op.dbias, 0, N, total.data());
 }
 
 }  // namespace precbench

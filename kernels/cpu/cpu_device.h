@@ -25,49 +25,47 @@ class CpuDevice final : public Device {
   void synchronize() override {}
   std::int64_t workspace_bytes() const override;
 
- protected:
-  void do_zero(const Tensor& x) override;
-  void do_convert(const Tensor& dst, const Tensor& src) override;
-  void do_add(const Tensor& dst, const Tensor& src) override;
-  void do_init_normal(const Tensor& x, float std, std::uint64_t seed, std::int64_t first_index) override;
-  void do_fill(const Tensor& x, float value) override;
-  void do_quantize(QuantizedTensor& x, bool make_amax) override;
-  void do_amax(const Tensor& out, const Tensor& x) override;
-  void do_quantize_with_amax(const GemmOperand& form, const Tensor& value, const Tensor& amax) override;
-  void do_transpose(const GemmOperand& dst, const GemmOperand& src) override;
-  void do_copy_columns(const Tensor& dst, std::int64_t first, const Tensor& src) override;
-  void do_matmul(const Tensor& d, const GemmOperand& a, const GemmOperand& b,
-                 const MatmulOptions& options) override;
-  void do_embedding(const Tensor& x, const Tensor& tokens, const Tensor& table) override;
-  void do_embedding_backward(const Tensor& dtable, const Tensor& dx, const Tensor& tokens) override;
-  void do_add_rmsnorm(QuantizedTensor& h, const Tensor& sum, const Tensor& rstd, const Tensor& x,
-                      const Tensor& branch, const Tensor& weight, float eps) override;
-  void do_recompute_rmsnorm(QuantizedTensor& h, const Tensor& sum, const Tensor& rstd,
-                            const Tensor& weight) override;
-  void do_rmsnorm_backward(QuantizedTensor& dx, const Tensor& dweight, bool accumulate,
-                           const Tensor& dresidual, const Tensor& dh, const Tensor& x, const Tensor& rstd,
-                           const Tensor& weight) override;
-  void do_rope(const Tensor& out, const Tensor& qkv, const RopeOptions& options) override;
-  void do_rope_backward(QuantizedTensor& dqkv, const Tensor& dq_norm, const Tensor& dk_norm, bool accumulate,
-                        const Tensor& dout, const Tensor& qkv, const RopeOptions& options) override;
-  void do_bias_backward(const Tensor& dbias, bool accumulate, const Tensor& dy) override;
-  void do_attention(QuantizedTensor& out, const Tensor& lse, const Tensor& qkv,
-                    const AttentionShape& shape) override;
-  void do_attention_backward(const Tensor& dqkv, const Tensor& dout, const Tensor& out, const Tensor& lse,
-                             const Tensor& qkv, const AttentionShape& shape) override;
-  void do_swiglu(QuantizedTensor& s, const Tensor& gate_up) override;
-  void do_swiglu_backward(QuantizedTensor& dgate_up, QuantizedTensor& s, const Tensor& ds,
-                          const Tensor& gate_up) override;
-  void do_cross_entropy(const Tensor& loss, const Tensor& logits, const Tensor& targets,
-                        float scale) override;
-  void do_sum(const Tensor& out, const Tensor& x, bool accumulate) override;
-  void do_sum_of_squares(const Tensor& out, const Tensor& x, bool accumulate) override;
-  void do_adamw(const Tensor& weights, const Tensor& master, const Tensor& m, const Tensor& v,
-                const Tensor& gradient, const Tensor& scalars, const Tensor& norm_squared,
-                const AdamwOptions& options) override;
-  void do_fingerprint(const Tensor& out, const Tensor& x) override;
-  void do_quantization_error(const Tensor& out, const Tensor& value, const GemmOperand& form,
-                             bool columns) override;
+  OpSet supported_ops() const override { return bodies_of<CpuDevice>(); }
+  // elementwise.cpp
+  void do_zero(const ops::Zero& op) override;
+  void do_convert(const ops::Convert& op) override;
+  void do_add(const ops::Add& op) override;
+  void do_init_normal(const ops::InitNormal& op) override;
+  void do_fill(const ops::Fill& op) override;
+  void do_sum(const ops::Sum& op) override;
+  void do_sum_of_squares(const ops::SumOfSquares& op) override;
+  void do_fingerprint(const ops::Fingerprint& op) override;
+  // quantize.cpp
+  void do_quantize(const ops::Quantize& op) override;
+  void do_quantization_error(const ops::QuantizationError& op) override;
+  void do_amax(const ops::Amax& op) override;
+  void do_quantize_with_amax(const ops::QuantizeWithAmax& op) override;
+  void do_transpose(const ops::Transpose& op) override;
+  void do_copy_columns(const ops::CopyColumns& op) override;
+  // matmul.cpp
+  void do_matmul(const ops::Matmul& op) override;
+  // embedding.cpp
+  void do_embedding(const ops::Embedding& op) override;
+  void do_embedding_backward(const ops::EmbeddingBackward& op) override;
+  // rmsnorm.cpp
+  void do_add_rmsnorm(const ops::AddRmsnorm& op) override;
+  void do_recompute_rmsnorm(const ops::RecomputeRmsnorm& op) override;
+  void do_rmsnorm_backward(const ops::RmsnormBackward& op) override;
+  // rope.cpp
+  void do_rope(const ops::Rope& op) override;
+  void do_rope_backward(const ops::RopeBackward& op) override;
+  // bias.cpp
+  void do_bias_backward(const ops::BiasBackward& op) override;
+  // attention.cpp
+  void do_attention(const ops::Attention& op) override;
+  void do_attention_backward(const ops::AttentionBackward& op) override;
+  // swiglu.cpp
+  void do_swiglu(const ops::Swiglu& op) override;
+  void do_swiglu_backward(const ops::SwigluBackward& op) override;
+  // cross_entropy.cpp
+  void do_cross_entropy(const ops::CrossEntropy& op) override;
+  // adamw.cpp
+  void do_adamw(const ops::Adamw& op) override;
 
  private:
   /// FP32 scratch number `slot`, at least `size` floats, kept from call to call; contents undefined.

@@ -7,22 +7,21 @@
 
 namespace precbench {
 
-void CpuDevice::do_cross_entropy(const Tensor& loss, const Tensor& logits, const Tensor& targets,
-                                 float scale) {
-  const std::int64_t V = logits.cols;
-  cpu::for_rows(threads_, logits.rows, 2 * V, [&](std::int64_t r, float* buffer) {
-    const float* row = cpu::load(logits, r * V, V, buffer);
+void CpuDevice::do_cross_entropy(const ops::CrossEntropy& op) {
+  const std::int64_t V = op.logits.cols;
+  cpu::for_rows(threads_, op.logits.rows, 2 * V, [&](std::int64_t r, float* buffer) {
+    const float* row = cpu::load(op.logits, r * V, V, buffer);
     float* e = buffer + V;
     float largest = row[0];
     for (std::int64_t v = 1; v < V; ++v) largest = std::max(largest, row[v]);
     for (std::int64_t v = 0; v < V; ++v) e[v] = cpu::exp(row[v] - largest);
     const float total = cpu::lane_sum(V, [&](std::int64_t v) { return e[v]; });
-    const std::int32_t target = targets.as<std::int32_t>()[r];
-    loss.as<float>()[r] = std::log(total) + largest - row[target];
-    const float factor = scale / total;
+    const std::int32_t target = op.targets.as<std::int32_t>()[r];
+    op.loss.as<float>()[r] = std::log(total) + largest - row[target];
+    const float factor = op.scale / total;
     for (std::int64_t v = 0; v < V; ++v) e[v] *= factor;
-    e[target] -= scale;
-    cpu::store(logits, r * V, V, e);
+    e[target] -= op.scale;
+    cpu::store(op.logits, r * V, V, e);
   });
 }
 

@@ -37,66 +37,67 @@ double chunked_sum(int threads, const Tensor& x, Term&& term) {
 
 }  // namespace
 
-void CpuDevice::do_zero(const Tensor& x) { std::memset(x.data, 0, x.bytes()); }
+void CpuDevice::do_zero(const ops::Zero& op) { std::memset(op.x.data, 0, op.x.bytes()); }
 
-void CpuDevice::do_convert(const Tensor& dst, const Tensor& src) {
-  if (dst.dtype == src.dtype) {
-    std::memmove(dst.data, src.data, src.bytes());
+void CpuDevice::do_convert(const ops::Convert& op) {
+  if (op.dst.dtype == op.src.dtype) {
+    std::memmove(op.dst.data, op.src.data, op.src.bytes());
     return;
   }
-  for_chunks(threads_, dst.size(), [&](std::int64_t first, std::int64_t n, float* buffer) {
-    cpu::store(dst, first, n, cpu::load(src, first, n, buffer));
+  for_chunks(threads_, op.dst.size(), [&](std::int64_t first, std::int64_t n, float* buffer) {
+    cpu::store(op.dst, first, n, cpu::load(op.src, first, n, buffer));
   });
 }
 
-void CpuDevice::do_add(const Tensor& dst, const Tensor& src) {
-  for_chunks(threads_, dst.size(), [&](std::int64_t first, std::int64_t n, float* buffer) {
-    const float* a = cpu::load(dst, first, n, buffer);
-    const float* b = cpu::load(src, first, n, buffer + kChunk);
+void CpuDevice::do_add(const ops::Add& op) {
+  for_chunks(threads_, op.dst.size(), [&](std::int64_t first, std::int64_t n, float* buffer) {
+    const float* a = cpu::load(op.dst, first, n, buffer);
+    const float* b = cpu::load(op.src, first, n, buffer + kChunk);
     for (std::int64_t i = 0; i < n; ++i) buffer[i] = a[i] + b[i];
-    cpu::store(dst, first, n, buffer);
+    cpu::store(op.dst, first, n, buffer);
   });
 }
 
-void CpuDevice::do_fill(const Tensor& x, float value) {
-  for_chunks(threads_, x.size(), [&](std::int64_t first, std::int64_t n, float* buffer) {
-    std::fill(buffer, buffer + n, value);
-    cpu::store(x, first, n, buffer);
+void CpuDevice::do_fill(const ops::Fill& op) {
+  for_chunks(threads_, op.x.size(), [&](std::int64_t first, std::int64_t n, float* buffer) {
+    std::fill(buffer, buffer + n, op.value);
+    cpu::store(op.x, first, n, buffer);
   });
 }
 
-void CpuDevice::do_init_normal(const Tensor& x, float std, std::uint64_t seed, std::int64_t first_index) {
-  for_chunks(threads_, x.size(), [&](std::int64_t first, std::int64_t n, float* buffer) {
-    for (std::int64_t i = 0; i < n; ++i) buffer[i] = std * irwin_hall_normal(seed, first_index + first + i);
-    cpu::store(x, first, n, buffer);
+void CpuDevice::do_init_normal(const ops::InitNormal& op) {
+  for_chunks(threads_, op.x.size(), [&](std::int64_t first, std::int64_t n, float* buffer) {
+    for (std::int64_t i = 0; i < n; ++i)
+      buffer[i] = op.std * irwin_hall_normal(op.seed, op.first_index + first + i);
+    cpu::store(op.x, first, n, buffer);
   });
 }
 
-void CpuDevice::do_sum(const Tensor& out, const Tensor& x, bool accumulate) {
-  const double total = chunked_sum(threads_, x, [](float v) { return v; });
-  float& target = *out.as<float>();
-  target = static_cast<float>(total + (accumulate ? target : 0.0f));
+void CpuDevice::do_sum(const ops::Sum& op) {
+  const double total = chunked_sum(threads_, op.x, [](float v) { return v; });
+  float& target = *op.out.as<float>();
+  target = static_cast<float>(total + (op.accumulate ? target : 0.0f));
 }
 
-void CpuDevice::do_sum_of_squares(const Tensor& out, const Tensor& x, bool accumulate) {
-  const double total = chunked_sum(threads_, x, [](float v) { return v * v; });
-  float& target = *out.as<float>();
-  target = static_cast<float>(total + (accumulate ? target : 0.0f));
+void CpuDevice::do_sum_of_squares(const ops::SumOfSquares& op) {
+  const double total = chunked_sum(threads_, op.x, [](float v) { return v * v; });
+  float& target = *op.out.as<float>();
+  target = static_cast<float>(total + (op.accumulate ? target : 0.0f));
 }
 
-void CpuDevice::do_fingerprint(const Tensor& out, const Tensor& x) {
+void CpuDevice::do_fingerprint(const ops::Fingerprint& op) {
   // Two sums modulo 2^32 over all 16-bit halves, one of them weighted by position: neither depends on the
   // order.
   std::uint32_t plain = 0, weighted = 0;
-  const std::uint16_t* words = x.as<std::uint16_t>();
-  const std::int64_t count = x.bytes() / 2;
+  const std::uint16_t* words = op.x.as<std::uint16_t>();
+  const std::int64_t count = op.x.bytes() / 2;
 #pragma omp parallel for num_threads(threads_) reduction(+ : plain, weighted) schedule(static)
   for (std::int64_t i = 0; i < count; ++i) {
     plain += words[i];
     weighted += words[i] * (static_cast<std::uint32_t>(i) * 2654435761u + 1u);
   }
-  out.as<std::uint32_t>()[0] = plain;
-  out.as<std::uint32_t>()[1] = weighted;
+  op.out.as<std::uint32_t>()[0] = plain;
+  op.out.as<std::uint32_t>()[1] = weighted;
 }
 
 }  // namespace precbench

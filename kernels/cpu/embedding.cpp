@@ -8,34 +8,34 @@
 
 namespace precbench {
 
-void CpuDevice::do_embedding(const Tensor& x, const Tensor& tokens, const Tensor& table) {
-  const std::int64_t C = x.cols;
-  cpu::for_rows(threads_, x.rows, C, [&](std::int64_t r, float* buffer) {
-    cpu::store(x, r * C, C, cpu::load(table, tokens.as<std::int32_t>()[r] * C, C, buffer));
+void CpuDevice::do_embedding(const ops::Embedding& op) {
+  const std::int64_t C = op.x.cols;
+  cpu::for_rows(threads_, op.x.rows, C, [&](std::int64_t r, float* buffer) {
+    cpu::store(op.x, r * C, C, cpu::load(op.table, op.tokens.as<std::int32_t>()[r] * C, C, buffer));
   });
 }
 
-void CpuDevice::do_embedding_backward(const Tensor& dtable, const Tensor& dx, const Tensor& tokens) {
-  const std::int64_t C = dx.cols, M = dx.rows;
+void CpuDevice::do_embedding_backward(const ops::EmbeddingBackward& op) {
+  const std::int64_t C = op.dx.cols, M = op.dx.rows;
   // Threads share the work by table row: a list of each token's occurrences lets one thread sum them in token
   // order, in FP32, and round once.
-  std::vector<std::int64_t> next(M, -1), head(dtable.rows, -1), order;
+  std::vector<std::int64_t> next(M, -1), head(op.dtable.rows, -1), order;
   for (std::int64_t r = M - 1; r >= 0; --r) {
-    std::int64_t& first = head[tokens.as<std::int32_t>()[r]];
+    std::int64_t& first = head[op.tokens.as<std::int32_t>()[r]];
     next[r] = first;
     first = r;
   }
-  for (std::int64_t v = 0; v < dtable.rows; ++v)
+  for (std::int64_t v = 0; v < op.dtable.rows; ++v)
     if (head[v] >= 0) order.push_back(v);
   cpu::for_rows(threads_, static_cast<std::int64_t>(order.size()), 2 * C, [&](std::int64_t i, float* buffer) {
     const std::int64_t v = order[i];
-    const float* before = cpu::load(dtable, v * C, C, buffer + C);
+    const float* before = cpu::load(op.dtable, v * C, C, buffer + C);
     std::copy(before, before + C, buffer);
     for (std::int64_t r = head[v]; r >= 0; r = next[r]) {
-      const float* grad = cpu::load(dx, r * C, C, buffer + C);
+      const float* grad = cpu::load(op.dx, r * C, C, buffer + C);
       for (std::int64_t c = 0; c < C; ++c) buffer[c] += grad[c];
     }
-    cpu::store(dtable, v * C, C, buffer);
+    cpu::store(op.dtable, v * C, C, buffer);
   });
 }
 

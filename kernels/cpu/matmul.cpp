@@ -9,11 +9,10 @@
 
 namespace precbench {
 
-void CpuDevice::do_matmul(const Tensor& d, const GemmOperand& a, const GemmOperand& b,
-                          const MatmulOptions& options) {
-  const std::int64_t M = d.rows, N = d.cols, K = a.k();
-  const float* A = widen(0, a);
-  const float* B = widen(1, b);
+void CpuDevice::do_matmul(const ops::Matmul& op) {
+  const std::int64_t M = op.d.rows, N = op.d.cols, K = op.a.k();
+  const float* A = widen(0, op.a);
+  const float* B = widen(1, op.b);
   // Rows of D that one BLAS call makes: enough for its packing of B to pay, few enough for the FP32 tile to
   // stay in L2, and an equal share for each of several threads. Their number does not depend on the threads, nor
   // then does any sum.
@@ -23,19 +22,19 @@ void CpuDevice::do_matmul(const Tensor& d, const GemmOperand& a, const GemmOpera
   const std::int64_t shares = divide(divide(M, largest), kShares) * kShares;
   const std::int64_t tile_rows = std::max(divide(divide(M, shares), 16) * 16, kMinRows);
   const std::int64_t tiles = divide(M, tile_rows);
-  const bool direct = d.dtype == DType::f32;
+  const bool direct = op.d.dtype == DType::f32;
   cpu::for_rows(threads_, tiles, direct ? 0 : tile_rows * N, [&](std::int64_t tile, float* buffer) {
     const std::int64_t first = tile * tile_rows;
     const std::int64_t rows = std::min(tile_rows, M - first);
-    float* target = direct ? d.as<float>() + first * N : buffer;
-    const float* A_tile = a.transposed ? A + first : A + first * K;
-    if (!direct && options.accumulate) cpu::load(d, first * N, rows * N, buffer);
-    cblas_sgemm(CblasRowMajor, a.transposed ? CblasTrans : CblasNoTrans,
-                b.transposed ? CblasNoTrans : CblasTrans, static_cast<int>(rows), static_cast<int>(N),
-                static_cast<int>(K), 1.0f, A_tile, static_cast<int>(a.transposed ? M : K), B,
-                static_cast<int>(b.transposed ? N : K), options.accumulate ? 1.0f : 0.0f, target,
+    float* target = direct ? op.d.as<float>() + first * N : buffer;
+    const float* A_tile = op.a.transposed ? A + first : A + first * K;
+    if (!direct && op.options.accumulate) cpu::load(op.d, first * N, rows * N, buffer);
+    cblas_sgemm(CblasRowMajor, op.a.transposed ? CblasTrans : CblasNoTrans,
+                op.b.transposed ? CblasNoTrans : CblasTrans, static_cast<int>(rows), static_cast<int>(N),
+                static_cast<int>(K), 1.0f, A_tile, static_cast<int>(op.a.transposed ? M : K), B,
+                static_cast<int>(op.b.transposed ? N : K), op.options.accumulate ? 1.0f : 0.0f, target,
                 static_cast<int>(N));
-    cpu::store(d, first * N, rows * N, target);
+    cpu::store(op.d, first * N, rows * N, target);
   });
 }
 

@@ -97,50 +97,52 @@ void transpose_matrix(int threads, T* out, const T* in, std::int64_t rows, std::
 
 }  // namespace
 
-void CpuDevice::do_amax(const Tensor& out, const Tensor& x) {
-  *out.as<float>() = amax_of(widen(0, {{}, x, {}, false}), x.size());
+void CpuDevice::do_amax(const ops::Amax& op) {
+  *op.out.as<float>() = amax_of(widen(0, {{}, op.x, {}, false}), op.x.size());
 }
 
-void CpuDevice::do_quantize_with_amax(const GemmOperand& form, const Tensor& value, const Tensor& amax) {
-  const Scale scale = scale_of(*amax.as<float>(), form.format);
-  store_scale(form.scale, 0, scale);
-  if (value.empty()) return;
-  cast(form.data.as<std::uint8_t>(), widen(0, {{}, value, {}, false}), value.size(), scale.multiply,
-       form.format.dtype);
+void CpuDevice::do_quantize_with_amax(const ops::QuantizeWithAmax& op) {
+  const Scale scale = scale_of(*op.amax.as<float>(), op.form.format);
+  store_scale(op.form.scale, 0, scale);
+  if (op.value.empty()) return;
+  cast(op.form.data.as<std::uint8_t>(), widen(0, {{}, op.value, {}, false}), op.value.size(), scale.multiply,
+       op.form.format.dtype);
 }
 
-void CpuDevice::do_transpose(const GemmOperand& dst, const GemmOperand& src) {
-  const std::int64_t rows = src.data.rows, k = src.data.cols;
-  transpose_matrix(threads_, dst.data.as<std::uint8_t>(), src.data.as<std::uint8_t>(), rows, k);
-  std::memset(dst.scale.data, 0, dst.scale.bytes());
-  const Granularity g = src.format.granularity;
+void CpuDevice::do_transpose(const ops::Transpose& op) {
+  const std::int64_t rows = op.src.data.rows, k = op.src.data.cols;
+  transpose_matrix(threads_, op.dst.data.as<std::uint8_t>(), op.src.data.as<std::uint8_t>(), rows, k);
+  std::memset(op.dst.scale.data, 0, op.dst.scale.bytes());
+  const Granularity g = op.src.format.granularity;
   const std::int64_t block = block_length(g) ? block_length(g) : std::max(rows, k);
   for (std::int64_t r = 0; r < rows; r += block)
     for (std::int64_t c = 0; c < k; c += block)
-      dst.scale.as<float>()[scale_index(g, k, rows, c, r / block)] =
-          src.scale.as<float>()[scale_index(g, rows, k, r, c / block)];
+      op.dst.scale.as<float>()[scale_index(g, k, rows, c, r / block)] =
+          op.src.scale.as<float>()[scale_index(g, rows, k, r, c / block)];
 }
 
-void CpuDevice::do_copy_columns(const Tensor& dst, std::int64_t first, const Tensor& src) {
-  for (std::int64_t r = 0; r < src.rows; ++r)
-    std::memcpy(dst.as<std::uint8_t>() + r * dst.cols + first, src.as<std::uint8_t>() + r * src.cols,
-                src.cols);
+void CpuDevice::do_copy_columns(const ops::CopyColumns& op) {
+  for (std::int64_t r = 0; r < op.src.rows; ++r)
+    std::memcpy(op.dst.as<std::uint8_t>() + r * op.dst.cols + op.first,
+                op.src.as<std::uint8_t>() + r * op.src.cols, op.src.cols);
 }
 
-void CpuDevice::do_quantize(QuantizedTensor& x, bool make_amax) {
+void CpuDevice::do_quantize(const ops::Quantize& op) {
+  const QuantizedTensor& x = op.x;
   const std::int64_t rows = x.value.rows, cols = x.value.cols;
   const bool want_row = !x.rowwise.empty() && x.rowwise.format.quantized();
   const bool want_col = !x.columnwise.empty() && x.columnwise.format.quantized();
-  if (!want_row && !want_col && x.amax.empty()) return;
+  if (!want_row && !want_col && x.amax_out.empty()) return;
 
   const float* source = widen(0, {{}, x.value, {}, false});
-  if (make_amax && !x.amax.empty()) {
+  if (!x.amax_out.empty()) {
     std::vector<float> by_row(rows);
     cpu::for_rows(threads_, rows, 0,
                   [&](std::int64_t r, float*) { by_row[r] = amax_of(source + r * cols, cols); });
-    *x.amax.as<float>() = amax_of(by_row.data(), rows);
+    *x.amax_out.as<float>() = amax_of(by_row.data(), rows);
   }
-  const float amax = x.amax.empty() ? 0.0f : *x.amax.as<float>();
+  const Tensor& scaled_by = x.amax_in.empty() ? x.amax_out : x.amax_in;
+  const float amax = scaled_by.empty() ? 0.0f : *scaled_by.as<float>();
   if (want_row) quantize_rows(threads_, x.rowwise, {source, rows, cols}, amax);
   if (want_col) {
     float* transposed = scratch(1, rows * cols);
@@ -179,19 +181,18 @@ const float* CpuDevice::widen(int slot, const GemmOperand& form) {
   return out;
 }
 
-void CpuDevice::do_quantization_error(const Tensor& out, const Tensor& value, const GemmOperand& form,
-                                      bool columns) {
-  const float* source = widen(0, {{}, value, {}, false});
-  const float* quantized = widen(1, form);
-  const std::int64_t rows = value.rows, cols = value.cols;
-  const std::uint8_t* codes = form.data.as<std::uint8_t>();
+void CpuDevice::do_quantization_error(const ops::QuantizationError& op) {
+  const float* source = widen(0, {{}, op.value, {}, false});
+  const float* quantized = widen(1, op.form);
+  const std::int64_t rows = op.value.rows, cols = op.value.cols;
+  const std::uint8_t* codes = op.form.data.as<std::uint8_t>();
   const std::uint8_t max_code =
-      form.format.dtype == DType::e4m3 ? e4m3_encode(kE4m3Max) : e5m2_encode(kE5m2Max);
-  const float half_steps = half_steps_of_max(form.format.dtype);
+      op.form.format.dtype == DType::e4m3 ? e4m3_encode(kE4m3Max) : e5m2_encode(kE5m2Max);
+  const float half_steps = half_steps_of_max(op.form.format.dtype);
   double signal = 0, noise = 0, nonzero = 0, underflow = 0, saturated = 0;
   for (std::int64_t r = 0; r < rows; ++r)
     for (std::int64_t c = 0; c < cols; ++c) {
-      const std::int64_t at = columns ? c * rows + r : r * cols + c;
+      const std::int64_t at = op.columns ? c * rows + r : r * cols + c;
       const float v = source[r * cols + c], q = quantized[at];
       signal += static_cast<double>(v) * v;
       noise += (static_cast<double>(v) - q) * (static_cast<double>(v) - q);
@@ -203,7 +204,7 @@ void CpuDevice::do_quantization_error(const Tensor& out, const Tensor& value, co
       saturated += (codes[at] & 0x7F) == max_code && std::fabs(v) > magnitude + magnitude / half_steps;
     }
   const double values[] = {signal, noise, nonzero, underflow, saturated};
-  for (int i = 0; i < 5; ++i) out.as<float>()[i] = static_cast<float>(values[i]);
+  for (int i = 0; i < 5; ++i) op.out.as<float>()[i] = static_cast<float>(values[i]);
 }
 
 }  // namespace precbench

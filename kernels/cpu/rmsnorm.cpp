@@ -10,53 +10,49 @@
 
 namespace precbench {
 
-void CpuDevice::do_add_rmsnorm(QuantizedTensor& h, const Tensor& sum, const Tensor& rstd, const Tensor& x,
-                               const Tensor& branch, const Tensor& weight, float eps) {
-  const std::int64_t C = x.cols;
-  cpu::for_rows(threads_, x.rows, 2 * C, [&](std::int64_t r, float* buffer) {
-    const float* row = cpu::load(x, r * C, C, buffer);
-    if (!branch.empty()) {
-      const float* added = cpu::load(branch, r * C, C, buffer + C);
+void CpuDevice::do_add_rmsnorm(const ops::AddRmsnorm& op) {
+  const std::int64_t C = op.x.cols;
+  cpu::for_rows(threads_, op.x.rows, 2 * C, [&](std::int64_t r, float* buffer) {
+    const float* row = cpu::load(op.x, r * C, C, buffer);
+    if (!op.branch.empty()) {
+      const float* added = cpu::load(op.branch, r * C, C, buffer + C);
       for (std::int64_t c = 0; c < C; ++c) buffer[c] = row[c] + added[c];
-      cpu::store(sum, r * C, C, buffer);
-      row = cpu::load(sum, r * C, C, buffer);  // the norm sees the residual stream as it is kept
+      cpu::store(op.sum, r * C, C, buffer);
+      row = cpu::load(op.sum, r * C, C, buffer);  // the norm sees the residual stream as it is kept
     }
     const float mean =
         cpu::lane_sum(C, [&](std::int64_t c) { return row[c] * row[c]; }) / static_cast<float>(C);
-    rstd.as<float>()[r] = 1.0f / std::sqrt(mean + eps);
+    op.rstd.as<float>()[r] = 1.0f / std::sqrt(mean + op.eps);
   });
-  do_recompute_rmsnorm(h, branch.empty() ? x : sum, rstd, weight);
+  do_recompute_rmsnorm({op.h, op.branch.empty() ? op.x : op.sum, op.rstd, op.weight});
 }
 
-void CpuDevice::do_recompute_rmsnorm(QuantizedTensor& h, const Tensor& sum, const Tensor& rstd,
-                                     const Tensor& weight) {
-  const std::int64_t C = sum.cols;
+void CpuDevice::do_recompute_rmsnorm(const ops::RecomputeRmsnorm& op) {
+  const std::int64_t C = op.sum.cols;
   std::vector<float> gain_buffer(C);
-  const float* gain = cpu::load(weight, 0, C, gain_buffer.data());
-  cpu::for_rows(threads_, sum.rows, 2 * C, [&](std::int64_t r, float* buffer) {
-    const float* row = cpu::load(sum, r * C, C, buffer);
-    const float scale = rstd.as<float>()[r];
+  const float* gain = cpu::load(op.weight, 0, C, gain_buffer.data());
+  cpu::for_rows(threads_, op.sum.rows, 2 * C, [&](std::int64_t r, float* buffer) {
+    const float* row = cpu::load(op.sum, r * C, C, buffer);
+    const float scale = op.rstd.as<float>()[r];
     float* out = buffer + C;
     for (std::int64_t c = 0; c < C; ++c) out[c] = row[c] * scale * gain[c];
-    cpu::store(h.value, r * C, C, out);
+    cpu::store(op.h.value, r * C, C, out);
   });
-  do_quantize(h, true);
+  do_quantize({op.h});
 }
 
-void CpuDevice::do_rmsnorm_backward(QuantizedTensor& dx, const Tensor& dweight, bool accumulate,
-                                    const Tensor& dresidual, const Tensor& dh, const Tensor& x,
-                                    const Tensor& rstd, const Tensor& weight) {
-  const std::int64_t C = x.cols, M = x.rows;
+void CpuDevice::do_rmsnorm_backward(const ops::RmsnormBackward& op) {
+  const std::int64_t C = op.x.cols, M = op.x.rows;
   constexpr std::int64_t kRun = 64;
   const std::int64_t runs = (M + kRun - 1) / kRun;
   std::vector<float> gain_buffer(C), partial(runs * C);
-  const float* gain = cpu::load(weight, 0, C, gain_buffer.data());
+  const float* gain = cpu::load(op.weight, 0, C, gain_buffer.data());
   cpu::for_rows(threads_, runs, 4 * C, [&](std::int64_t run, float* buffer) {
     float* dgain = partial.data() + run * C;
     for (std::int64_t r = run * kRun; r < std::min(M, (run + 1) * kRun); ++r) {
-      const float* row = cpu::load(x, r * C, C, buffer);
-      const float* grad = cpu::load(dh, r * C, C, buffer + C);
-      const float scale = rstd.as<float>()[r];
+      const float* row = cpu::load(op.x, r * C, C, buffer);
+      const float* grad = cpu::load(op.dh, r * C, C, buffer + C);
+      const float scale = op.rstd.as<float>()[r];
       const float mean = cpu::lane_sum(C, [&](std::int64_t c) { return grad[c] * gain[c] * row[c]; }) *
                          scale / static_cast<float>(C);
       float* out = buffer + 2 * C;
@@ -65,22 +61,22 @@ void CpuDevice::do_rmsnorm_backward(QuantizedTensor& dx, const Tensor& dweight, 
         dgain[c] += grad[c] * normed;
         out[c] = scale * (grad[c] * gain[c] - normed * mean);
       }
-      if (!dresidual.empty()) {
-        const float* residual = cpu::load(dresidual, r * C, C, buffer + 3 * C);
+      if (!op.dresidual.empty()) {
+        const float* residual = cpu::load(op.dresidual, r * C, C, buffer + 3 * C);
         for (std::int64_t c = 0; c < C; ++c) out[c] += residual[c];
       }
-      cpu::store(dx.value, r * C, C, out);
+      cpu::store(op.dx.value, r * C, C, out);
     }
   });
   std::vector<float> total(C);
-  if (accumulate) {
-    const float* before = cpu::load(dweight, 0, C, gain_buffer.data());
+  if (op.accumulate) {
+    const float* before = cpu::load(op.dweight, 0, C, gain_buffer.data());
     total.assign(before, before + C);
   }
   for (std::int64_t run = 0; run < runs; ++run)
     for (std::int64_t c = 0; c < C; ++c) total[c] += partial[run * C + c];
-  cpu::store(dweight, 0, C, total.data());
-  do_quantize(dx, true);
+  cpu::store(op.dweight, 0, C, total.data());
+  do_quantize({op.dx});
 }
 
 }  // namespace precbench

@@ -53,54 +53,53 @@ const std::vector<float>& CpuDevice::rope_table(const RopeOptions& options) {
   return rope_table_;
 }
 
-void CpuDevice::do_rope(const Tensor& out, const Tensor& qkv, const RopeOptions& options) {
-  const AttentionShape& s = options.shape;
+void CpuDevice::do_rope(const ops::Rope& op) {
+  const AttentionShape& s = op.options.shape;
   const std::int64_t D = s.head_dim, W = s.qkv_width(), turned = s.heads + s.kv_heads;
-  const std::vector<float>& table = rope_table(options);
-  const std::vector<float> gains = gains_of(options);
+  const std::vector<float>& table = rope_table(op.options);
+  const std::vector<float> gains = gains_of(op.options);
   std::vector<float> bias_buffer(W);
-  const float* bias = options.bias.empty() ? nullptr : cpu::load(options.bias, 0, W, bias_buffer.data());
-  const bool copies_v = out.data != qkv.data || bias;
+  const float* bias =
+      op.options.bias.empty() ? nullptr : cpu::load(op.options.bias, 0, W, bias_buffer.data());
+  const bool copies_v = op.out.data != op.qkv.data || bias;
   cpu::for_rows(threads_, s.tokens(), 2 * W, [&](std::int64_t row, float* buffer) {
-    const float* in = cpu::load(qkv, row * W, W, buffer);
+    const float* in = cpu::load(op.qkv, row * W, W, buffer);
     float* values = buffer + W;
     std::copy(in, in + W, values);
     for (std::int64_t i = 0; bias && i < W; ++i) values[i] += bias[i];
     for (std::int64_t h = 0; h < turned; ++h) {
       float* head = values + h * D;
       if (!gains.empty()) {
-        const float scale = rstd_of(head, D, options.norm_eps);
+        const float scale = rstd_of(head, D, op.options.norm_eps);
         const float* gain = gains.data() + (h < s.heads ? 0 : D);
         for (std::int64_t i = 0; i < D; ++i) head[i] *= scale * gain[i];
       }
       turn(head, table.data() + row % s.T * D, D, 1.0f);
     }
-    cpu::store(out, row * W, copies_v ? W : turned * D, values);
+    cpu::store(op.out, row * W, copies_v ? W : turned * D, values);
   });
 }
 
-void CpuDevice::do_rope_backward(QuantizedTensor& dqkv, const Tensor& dq_norm, const Tensor& dk_norm,
-                                 bool accumulate, const Tensor& dout, const Tensor& qkv,
-                                 const RopeOptions& options) {
-  const AttentionShape& s = options.shape;
+void CpuDevice::do_rope_backward(const ops::RopeBackward& op) {
+  const AttentionShape& s = op.options.shape;
   const std::int64_t D = s.head_dim, W = s.qkv_width(), M = s.tokens(), turned = s.heads + s.kv_heads;
-  const std::vector<float>& table = rope_table(options);
-  const std::vector<float> gains = gains_of(options);
+  const std::vector<float>& table = rope_table(op.options);
+  const std::vector<float> gains = gains_of(op.options);
   constexpr std::int64_t kRun = 64;
   const std::int64_t runs = (M + kRun - 1) / kRun;
   std::vector<float> partial(gains.empty() ? 0 : runs * 2 * D);
   cpu::for_rows(threads_, runs, 3 * W, [&](std::int64_t run, float* buffer) {
     for (std::int64_t row = run * kRun; row < std::min(M, (run + 1) * kRun); ++row) {
-      const float* in = cpu::load(dout, row * W, W, buffer);
+      const float* in = cpu::load(op.dout, row * W, W, buffer);
       float* grad = buffer + W;
       std::copy(in, in + W, grad);
-      const float* before = gains.empty() ? nullptr : cpu::load(qkv, row * W, W, buffer + 2 * W);
+      const float* before = gains.empty() ? nullptr : cpu::load(op.qkv, row * W, W, buffer + 2 * W);
       for (std::int64_t h = 0; h < turned; ++h) {
         float* head = grad + h * D;
         turn(head, table.data() + row % s.T * D, D, -1.0f);
         if (gains.empty()) continue;
         const float* x = before + h * D;
-        const float scale = rstd_of(x, D, options.norm_eps);
+        const float scale = rstd_of(x, D, op.options.norm_eps);
         const std::int64_t which = h < s.heads ? 0 : D;
         const float* gain = gains.data() + which;
         float* dgain = partial.data() + run * 2 * D + which;
@@ -112,21 +111,21 @@ void CpuDevice::do_rope_backward(QuantizedTensor& dqkv, const Tensor& dq_norm, c
           head[i] = scale * (head[i] * gain[i] - normed * mean);
         }
       }
-      cpu::store(dqkv.value, row * W, W, grad);
+      cpu::store(op.dqkv.value, row * W, W, grad);
     }
   });
   if (!gains.empty()) {
-    const Tensor* targets[] = {&dq_norm, &dk_norm};
+    const Tensor* targets[] = {&op.dq_norm, &op.dk_norm};
     std::vector<float> total(D);
     for (int which = 0; which < 2; ++which) {
       std::fill(total.begin(), total.end(), 0.0f);
-      if (accumulate) std::copy_n(cpu::load(*targets[which], 0, D, total.data()), D, total.begin());
+      if (op.accumulate) std::copy_n(cpu::load(*targets[which], 0, D, total.data()), D, total.begin());
       for (std::int64_t run = 0; run < runs; ++run)
         for (std::int64_t i = 0; i < D; ++i) total[i] += partial[(run * 2 + which) * D + i];
       cpu::store(*targets[which], 0, D, total.data());
     }
   }
-  do_quantize(dqkv, true);
+  do_quantize({op.dqkv});
 }
 
 }  // namespace precbench

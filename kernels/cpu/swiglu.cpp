@@ -11,26 +11,25 @@ inline float sigmoid(float x) { return 1.0f / (1.0f + cpu::exp(-x)); }
 
 }  // namespace
 
-void CpuDevice::do_swiglu(QuantizedTensor& s, const Tensor& gate_up) {
-  const std::int64_t F = s.value.cols;
-  cpu::for_rows(threads_, s.value.rows, 3 * F, [&](std::int64_t r, float* buffer) {
-    const float* gate = cpu::load(gate_up, r * 2 * F, 2 * F, buffer);
+void CpuDevice::do_swiglu(const ops::Swiglu& op) {
+  const std::int64_t F = op.s.value.cols;
+  cpu::for_rows(threads_, op.s.value.rows, 3 * F, [&](std::int64_t r, float* buffer) {
+    const float* gate = cpu::load(op.gate_up, r * 2 * F, 2 * F, buffer);
     const float* up = gate + F;
     float* out = buffer + 2 * F;
 #pragma omp simd
     for (std::int64_t i = 0; i < F; ++i) out[i] = gate[i] * sigmoid(gate[i]) * up[i];
-    cpu::store(s.value, r * F, F, out);
+    cpu::store(op.s.value, r * F, F, out);
   });
-  do_quantize(s, true);
+  do_quantize({op.s});
 }
 
-void CpuDevice::do_swiglu_backward(QuantizedTensor& dgate_up, QuantizedTensor& s, const Tensor& ds,
-                                   const Tensor& gate_up) {
-  const std::int64_t F = ds.cols;
-  cpu::for_rows(threads_, ds.rows, 6 * F, [&](std::int64_t r, float* buffer) {
-    const float* gate = cpu::load(gate_up, r * 2 * F, 2 * F, buffer);
+void CpuDevice::do_swiglu_backward(const ops::SwigluBackward& op) {
+  const std::int64_t F = op.ds.cols;
+  cpu::for_rows(threads_, op.ds.rows, 6 * F, [&](std::int64_t r, float* buffer) {
+    const float* gate = cpu::load(op.gate_up, r * 2 * F, 2 * F, buffer);
     const float* up = gate + F;
-    const float* grad = cpu::load(ds, r * F, F, buffer + 2 * F);
+    const float* grad = cpu::load(op.ds, r * F, F, buffer + 2 * F);
     float* dgate = buffer + 3 * F;
     float* dup = buffer + 4 * F;
     float* again = buffer + 5 * F;
@@ -41,11 +40,11 @@ void CpuDevice::do_swiglu_backward(QuantizedTensor& dgate_up, QuantizedTensor& s
       dup[i] = grad[i] * gate[i] * sigma;
       dgate[i] = grad[i] * up[i] * sigma * (1.0f + gate[i] * (1.0f - sigma));
     }
-    cpu::store(dgate_up.value, r * 2 * F, 2 * F, dgate);
-    cpu::store(s.value, r * F, F, again);
+    cpu::store(op.dgate_up.value, r * 2 * F, 2 * F, dgate);
+    cpu::store(op.s.value, r * F, F, again);
   });
-  do_quantize(dgate_up, true);
-  do_quantize(s, false);  // its amax is forward's
+  do_quantize({op.dgate_up});
+  do_quantize({op.s});
 }
 
 }  // namespace precbench

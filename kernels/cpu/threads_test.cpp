@@ -2,7 +2,7 @@
 #include <cstring>
 #include <functional>
 
-#include "kernels/cpu/op_testing.h"
+#include "kernels/device/op_testing.h"
 #include "kernels/numerics/scale_layout.h"
 
 using namespace precbench;
@@ -33,13 +33,13 @@ Outputs elementwise(Device& device) {
                  {DType::i32, 1, 2},
                  {DType::bf16, kM, kC},
                  {DType::f32, kM, kC}};
-  device.add(out[0], y);
-  device.convert(out[1], x);
-  device.sum(out[2], x, false);
-  device.sum_of_squares(out[3], x, false);
-  device.fingerprint(out[4], x);
-  device.fill(out[5], 0.1f);
-  device.init_normal(out[6], 1.0f, 3, 0);
+  device.add({out[0], y});
+  device.convert({out[1], x});
+  device.sum({out[2], x, false});
+  device.sum_of_squares({out[3], x, false});
+  device.fingerprint({out[4], x});
+  device.fill({out[5], 0.1f});
+  device.init_normal({out[6], 1.0f, 3, 0});
   return out;
 }
 
@@ -49,8 +49,8 @@ Outputs matmul(Device& device) {
   const Owned a = random(1, DType::bf16, kM, kC), b = random(2, DType::f32, kN, kC);
   const Owned c = random(3, DType::bf16, kC, kM);
   Outputs out = {{DType::f32, kM, kN}, {DType::bf16, kM, kN}};
-  device.matmul(out[0], {{}, a, {}, false}, {{}, b, {}, false}, {});
-  device.matmul(out[1], {{}, c, {}, true}, {{}, b, {}, false}, {});
+  device.matmul({out[0], {{}, a, {}, false}, {{}, b, {}, false}, {}});
+  device.matmul({out[1], {{}, c, {}, true}, {{}, b, {}, false}, {}});
   return out;
 }
 
@@ -70,9 +70,9 @@ Outputs quantize(Device& device) {
     QuantizedTensor operand{.value = x,
                             .rowwise = {format, made[0], made[1], false},
                             .columnwise = {format, made[2], made[3], false},
-                            .amax = made[4]};
-    device.quantize(operand);
-    device.quantization_error(made[5], x, operand.columnwise, true);
+                            .amax_out = made[4]};
+    device.quantize({operand});
+    device.quantization_error({made[5], x, operand.columnwise, true});
     out.insert(out.end(), made.begin(), made.end());
   }
   return out;
@@ -83,8 +83,8 @@ Outputs embedding(Device& device) {
   for (std::int64_t m = 0; m < kM; ++m) tokens[m] = static_cast<std::int32_t>(m * m % 37);
   const Owned table = random(1, DType::bf16, 40, kC), dx = random(2, DType::bf16, kM, kC);
   Outputs out = {{DType::bf16, kM, kC}, random(3, DType::bf16, 40, kC)};
-  device.embedding(out[0], Owned(tokens), table);
-  device.embedding_backward(out[1], dx, Owned(tokens));
+  device.embedding({out[0], Owned(tokens), table});
+  device.embedding_backward({out[1], dx, Owned(tokens)});
   return out;
 }
 
@@ -97,8 +97,8 @@ Outputs rmsnorm(Device& device) {
                  {DType::bf16, kM, kC},
                  {DType::f32, 1, kC}};
   QuantizedTensor h = operand(out[0]), dx = operand(out[3]);
-  device.add_rmsnorm(h, out[1], out[2], x, branch, weight, 1e-5f);
-  device.rmsnorm_backward(dx, out[4], false, branch, dh, out[1], out[2], weight);
+  device.add_rmsnorm({h, out[1], out[2], x, branch, weight, 1e-5f});
+  device.rmsnorm_backward({dx, out[4], false, branch, dh, out[1], out[2], weight});
   return out;
 }
 
@@ -112,10 +112,10 @@ Outputs attention(Device& device) {
                  {DType::bf16, M, W}, {DType::bf16, M, W},           {DType::f32, 1, D},
                  {DType::f32, 1, D}};
   QuantizedTensor attended = operand(out[1]), draw = operand(out[4]);
-  device.rope(out[0], raw, rope);
-  device.attention(attended, out[2], out[0], s);
-  device.attention_backward(out[3], dout, out[1], out[2], out[0], s);
-  device.rope_backward(draw, out[5], out[6], false, out[3], raw, rope);
+  device.rope({out[0], raw, rope});
+  device.attention({attended, out[2], out[0], s});
+  device.attention_backward({out[3], dout, out[1], out[2], out[0], s});
+  device.rope_backward({draw, out[5], out[6], false, out[3], raw, rope});
   return out;
 }
 
@@ -127,9 +127,9 @@ Outputs feed_forward_and_loss(Device& device) {
                  {DType::f32, kM, 1},
                  random(3, DType::bf16, kM, kC)};
   QuantizedTensor s = operand(out[0]), dgate_up = operand(out[1]), again = operand(out[2]);
-  device.swiglu(s, gate_up);
-  device.swiglu_backward(dgate_up, again, ds, gate_up);
-  device.cross_entropy(out[3], out[4], Owned(std::vector<std::int32_t>(kM, 5)), 0.01f);
+  device.swiglu({s, gate_up});
+  device.swiglu_backward({dgate_up, again, ds, gate_up});
+  device.cross_entropy({out[3], out[4], Owned(std::vector<std::int32_t>(kM, 5)), 0.01f});
   return out;
 }
 
@@ -141,7 +141,7 @@ Outputs adamw(Device& device) {
   Owned words(DType::f32, 1, 4);
   const StepScalars scalars{.lr = 0.01f, .seed = 5};
   std::memcpy(words.tensor().data, &scalars, sizeof scalars);
-  device.adamw(out[0], {}, out[1], out[2], gradient, words, squared, {.stochastic_rounding = true});
+  device.adamw({out[0], {}, out[1], out[2], gradient, words, squared, {.stochastic_rounding = true}});
   return out;
 }
 

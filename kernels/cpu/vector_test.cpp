@@ -1,7 +1,7 @@
 // The claims of vector.h about its exp and its sums.
 #include "kernels/cpu/vector.h"
 
-#include "kernels/cpu/op_testing.h"
+#include "kernels/device/op_testing.h"
 
 using namespace precbench;
 

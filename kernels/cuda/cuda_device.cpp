@@ -8,7 +8,7 @@
 
 #include "kernels/base/errors.h"
 #include "kernels/cuda/check.h"
-#include "kernels/cuda/matmul_plans.h"
+#include "kernels/cuda/gemm/matmul_plans.h"
 #include "kernels/gpu/telemetry.h"
 
 #ifdef PRECBENCH_HAS_CUDNN
@@ -107,7 +107,7 @@ void throw_cuda_error(cudaError_t status, const char* call, const char* operatio
 
 VisibleGpus find_gpus() {
   const UsableGpus usable = usable_gpus();
-  return {static_cast<int>(usable.ordinals.size()), usable.reason};
+  return {static_cast<int>(usable.ordinals.size()), usable.reason, "cuda"};
 }
 
 GpuProperties gpu_properties(int ordinal) {
@@ -132,6 +132,8 @@ GpuProperties gpu_properties(int ordinal) {
 #ifdef PRECBENCH_HAS_NCCL
   if (ncclGetVersion(&version) == ncclSuccess) gpu.nccl = library_version(version, 10000);
 #endif
+  gpu.description = fmt::format("{}, compute capability {}.{}, {:.0f} GiB, cuBLASLt {}", gpu.name, prop.major,
+                                prop.minor, static_cast<double>(gpu.memory_bytes) / kGiB, gpu.cublaslt);
   if (const auto nvml = GpuMonitor::open(gpu.pci_bus_id)) {
     gpu.driver = nvml->driver_version();
     gpu.ecc = nvml->ecc_mode();
@@ -150,7 +152,7 @@ GpuMemory gpu_memory(int ordinal) {
   return {static_cast<std::int64_t>(free), static_cast<std::int64_t>(total)};
 }
 
-std::unique_ptr<Device> make_cuda_device(int ordinal, const CudaOptions& options) {
+std::unique_ptr<Device> make_gpu_device(int ordinal, const GpuOptions& options) {
   auto device = std::make_unique<CudaDevice>(ordinal);
   device->set_autotune(options.autotune);
   device->set_deterministic(options.deterministic);

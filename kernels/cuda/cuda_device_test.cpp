@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "kernels/base/errors.h"
-#include "kernels/cuda/gpu_testing.h"
-#include "kernels/cuda/test_buffers.h"
+#include "kernels/device/test_buffers.h"
+#include "kernels/gpu/gpu_testing.h"
 #include "kernels/gpu/graph.h"
 #include "kernels/numerics/formats.h"
 
@@ -18,7 +18,7 @@ TEST_CASE("there is a GPU or a reason why there is none", "[cuda]") {
     CHECK(gpu_properties(0).compute_capability >= 80);
     CHECK_THROWS_AS(gpu_properties(gpus.count), InvalidInput);
   } else {
-    CHECK_THROWS_AS(make_cuda_device(0), Unsupported);
+    CHECK_THROWS_AS(make_gpu_device(0), Unsupported);
   }
 }
 
@@ -40,11 +40,11 @@ TEST_CASE("capture refuses what a graph cannot hold, and the device works on", "
   const GemmOperand form{{}, buffers.copy_of(Tensor{ones.data(), DType::bf16, 128, 128}), {}, false};
   const Tensor d = buffers.tensor(DType::f32, 128, 128);
   std::vector<float> host(128 * 128);
-  CHECK_THROWS_AS(capture_step(*device, [&] { device->matmul(d, form, form, {}); }), std::logic_error);
+  CHECK_THROWS_AS(capture_step(*device, [&] { device->matmul({d, form, form, {}}); }), std::logic_error);
   CHECK_THROWS_AS(capture_step(*device, [&] { device->upload(d, host.data()); }), std::logic_error);
   CHECK_THROWS_AS(capture_step(*device, [&] { device->download(host.data(), d); }), std::logic_error);
   CHECK_THROWS_AS(capture_step(*device, [&] { device->synchronize(); }), std::logic_error);
-  device->matmul(d, form, form, {});
+  device->matmul({d, form, form, {}});
   device->download(host.data(), d);
   CHECK(host == std::vector<float>(128 * 128, 128.0f));
 }

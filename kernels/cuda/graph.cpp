@@ -62,6 +62,8 @@ class EventClock final : public DeviceClock {
 
 }  // namespace
 
+bool has_graphs(const Device& device) { return dynamic_cast<const CudaDevice*>(&device) != nullptr; }
+
 std::unique_ptr<StepGraph> capture_step(Device& device, const std::function<void()>& step) {
   auto* cuda = dynamic_cast<CudaDevice*>(&device);
   if (!cuda) throw Unsupported("the " + device.name() + " device has no graphs");

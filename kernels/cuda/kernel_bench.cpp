@@ -19,10 +19,11 @@
 #include <vector>
 
 #include "kernels/base/errors.h"
-#include "kernels/cuda/test_buffers.h"
+#include "kernels/device/test_buffers.h"
 #include "kernels/gpu/device_info.h"
 #include "kernels/gpu/graph.h"
 #include "kernels/gpu/telemetry.h"
+#include "kernels/numerics/format_testing.h"
 
 namespace precbench {
 namespace {
@@ -78,31 +79,22 @@ class Bench {
   LastCost cost_;
 };
 
-QuantFormat fp8(DType dtype, Granularity granularity, ScaleType scale = ScaleType::f32) {
-  return {dtype, granularity, scale, ScaleRounding::none};
-}
-
-const QuantFormat kTensor = fp8(DType::e4m3, Granularity::tensor);
-const QuantFormat kTensorE5m2 = fp8(DType::e5m2, Granularity::tensor);
-const QuantFormat kRow = fp8(DType::e4m3, Granularity::row, ScaleType::f32_pow2);
-const QuantFormat kVector = fp8(DType::e4m3, Granularity::block_1x128);
-const QuantFormat kSquare = fp8(DType::e4m3, Granularity::block_128x128);
-const QuantFormat kMx{DType::e4m3, Granularity::block_1x32, ScaleType::ue8m0, ScaleRounding::rceil};
+using testing::kBlock, testing::kMx, testing::kRow, testing::kSquare, testing::kTensorE4m3,
+    testing::kTensorE5m2;
 
 Tensor random_bf16(Buffers& buffers, Device& device, std::int64_t rows, std::int64_t cols,
                    std::uint64_t seed) {
   const Tensor x = buffers.tensor(DType::bf16, rows, cols);
-  device.init_normal(x, 1.0f, seed, 0);
+  device.init_normal({x, 1.0f, seed, 0});
   return x;
 }
 
 /// The row form of a random matrix in any format.
 GemmOperand random_form(Buffers& buffers, Device& device, const QuantFormat& format, const Tensor& value) {
   if (!format.quantized()) return {format, value, {}, false};
-  QuantizedTensor operand{
-      .value = value, .rowwise = buffers.form(format, value.rows, value.cols), .columnwise = {}, .amax = {}};
-  if (format.granularity == Granularity::tensor) operand.amax = buffers.tensor(DType::f32, 1, 1);
-  device.quantize(operand);
+  QuantizedTensor operand{.value = value, .rowwise = buffers.form(format, value.rows, value.cols)};
+  if (format.granularity == Granularity::tensor) operand.amax_out = buffers.tensor(DType::f32, 1, 1);
+  device.quantize({operand});
   return operand.rowwise;
 }
 
@@ -124,14 +116,14 @@ constexpr Shape kShapes[] = {{8192, 8192, 8192},  {4096, 8192, 4096},  {6144, 81
 
 void bench_matmul(Bench& bench) {
   const Mode modes[] = {{"bf16", {}},
-                        {"tensor fast", {kTensor, kTensor, true}},
-                        {"tensor", {kTensor, kTensor, false}},
-                        {"e5m2 x e4m3", {kTensorE5m2, kTensor, false}},
+                        {"tensor fast", {kTensorE4m3, kTensorE4m3, true}},
+                        {"tensor", {kTensorE4m3, kTensorE4m3, false}},
+                        {"e5m2 x e4m3", {kTensorE5m2, kTensorE4m3, false}},
                         {"row fast", {kRow, kRow, true}},
                         {"row", {kRow, kRow, false}},
-                        {"row x tensor", {kRow, kTensor, false}},
-                        {"1x128x128x128", {kVector, kSquare, false}},
-                        {"1x128 f32+=", {kVector, kVector, false}},
+                        {"row x tensor", {kRow, kTensorE4m3, false}},
+                        {"1x128x128x128", {kBlock, kSquare, false}},
+                        {"1x128 f32+=", {kBlock, kBlock, false}},
                         {"mx", {kMx, kMx, false}}};
   fmt::print(
       "\nGEMM, dense TFLOP/s (first column) and times bf16; D[tokens, out] BF16, the f32+= column FP32 "
@@ -155,7 +147,7 @@ void bench_matmul(Bench& bench) {
       Buffers buffers(bench.device);
       const bool accumulate = std::string_view(mode.name).find("+=") != std::string_view::npos;
       const Tensor d = buffers.tensor(accumulate ? DType::f32 : DType::bf16, shape.tokens, shape.out);
-      if (accumulate) bench.device.zero(d);
+      if (accumulate) bench.device.zero({d});
       GemmOperand a, b;
       {
         const Tensor x = random_bf16(buffers, bench.device, shape.tokens, shape.in, 1);
@@ -164,7 +156,7 @@ void bench_matmul(Bench& bench) {
         b = random_form(buffers, bench.device, mode.gemm.b, w);
       }
       const MatmulOptions options{.fast_accum = mode.gemm.fast_accum, .accumulate = accumulate};
-      const double ms = bench.median_ms([&] { bench.device.matmul(d, a, b, options); });
+      const double ms = bench.median_ms([&] { bench.device.matmul({d, a, b, options}); });
       const double tflops = bench.cost().flops / ms / 1e9;
       if (bf16 == 0) bf16 = tflops;
       fmt::print(" {:>13}", fmt::format("{:.0f} {:.2f}x", tflops, tflops / bf16));
@@ -197,33 +189,35 @@ void report(Bench& bench, double ceiling, const std::string& name, const std::fu
 /// The forms a recipe asks of an activation: row for fprop or dgrad, col for wgrad.
 QuantizedTensor wanted(Buffers& buffers, const Tensor& value, const QuantFormat& row,
                        const QuantFormat& col) {
-  QuantizedTensor operand{.value = value, .rowwise = {}, .columnwise = {}, .amax = {}};
+  QuantizedTensor operand{.value = value};
   if (row.quantized()) operand.rowwise = buffers.form(row, value.rows, value.cols);
   if (col.quantized()) operand.columnwise = buffers.form(col, value.cols, value.rows);
   if (row.granularity == Granularity::tensor || col.granularity == Granularity::tensor)
-    operand.amax = buffers.tensor(DType::f32, 1, 1);
+    operand.amax_out = buffers.tensor(DType::f32, 1, 1);
   return operand;
 }
 
 struct FormSet {
   const char* name;
-  QuantFormat row, col;
+  QuantFormat rowwise, columnwise;
 };
 
 void bench_quantize(Bench& bench, double ceiling, std::int64_t M, std::int64_t C) {
-  const FormSet sets[] = {{"tensor row+col", kTensor, kTensor},
+  const FormSet sets[] = {{"tensor row+col", kTensorE4m3, kTensorE4m3},
                           {"row row+col", kRow, kRow},
-                          {"1x128 row+col", kVector, kVector},
+                          {"1x128 row+col", kBlock, kBlock},
                           {"128x128 row+col", kSquare, kSquare},
                           {"mx row+col", kMx, kMx},
                           {"row row", kRow, {}},
-                          {"1x128 row", kVector, {}}};
+                          {"1x128 row", kBlock, {}}};
   Buffers buffers(bench.device);
   const Tensor x[2] = {random_bf16(buffers, bench.device, M, C, 1),
                        random_bf16(buffers, bench.device, M, C, 2)};
   const Tensor copy = buffers.tensor(DType::bf16, M, C);
   int turn = 0;  // values take turns, so that none is in L2 when it is read
-  report(bench, ceiling, fmt::format("copy {}x{}", M, C), [&] { bench.device.convert(copy, x[turn ^= 1]); });
+  report(bench, ceiling, fmt::format("copy {}x{}", M, C), [&] {
+    bench.device.convert({copy, x[turn ^= 1]});
+  });
   for (const FormSet& set : sets) {
     Buffers forms(bench.device);
     QuantizedTensor operand = wanted(forms, x[0], set.rowwise, set.columnwise);
@@ -234,7 +228,7 @@ void bench_quantize(Bench& bench, double ceiling, std::int64_t M, std::int64_t C
         bench, ceiling, fmt::format("quantize {} {}x{}", set.name, M, C),
         [&] {
           operand.value = x[turn ^= 1];
-          bench.device.quantize(operand);
+          bench.device.quantize({operand});
         },
         twice ? static_cast<double>(x[0].bytes()) : 0.0);
   }
@@ -250,8 +244,8 @@ void bench_block_ops(Bench& bench, double ceiling) {
   const Tensor rstd = buffers.tensor(DType::f32, M, 1);
   const Tensor gate_up = random_bf16(buffers, device, M, 2 * F, 4), s = buffers.tensor(DType::bf16, M, F);
   const Tensor ds = random_bf16(buffers, device, M, F, 5), dgate_up = buffers.tensor(DType::bf16, M, 2 * F);
-  for (const FormSet& set : {FormSet{"bf16", {}, {}}, FormSet{"tensor", kTensor, kTensor},
-                             FormSet{"row", kRow, kRow}, FormSet{"1x128", kVector, kVector}}) {
+  for (const FormSet& set : {FormSet{"bf16", {}, {}}, FormSet{"tensor", kTensorE4m3, kTensorE4m3},
+                             FormSet{"row", kRow, kRow}, FormSet{"1x128", kBlock, kBlock}}) {
     Buffers forms(device);
     QuantizedTensor out = wanted(forms, h, set.rowwise, set.columnwise),
                     dx = wanted(forms, h, set.rowwise, set.columnwise);
@@ -259,15 +253,18 @@ void bench_block_ops(Bench& bench, double ceiling) {
                     dact = wanted(forms, dgate_up, set.rowwise, set.columnwise);
     // A recipe's consumers read only the forms.
     out.keep_value = act.keep_value = dact.keep_value = !set.rowwise.quantized();
-    report(bench, ceiling, fmt::format("add_rmsnorm -> {}", set.name),
-           [&] { device.add_rmsnorm(out, sum, rstd, x, branch, weight, 1e-5f); });
-    report(bench, ceiling, fmt::format("rmsnorm_backward -> {}", set.name),
-           [&] { device.rmsnorm_backward(dx, dweight, true, branch, x, sum, rstd, weight); });
-    report(bench, ceiling, fmt::format("swiglu -> {}", set.name), [&] { device.swiglu(act, gate_up); });
+    report(bench, ceiling, fmt::format("add_rmsnorm -> {}", set.name), [&] {
+      device.add_rmsnorm({out, sum, rstd, x, branch, weight, 1e-5f});
+    });
+    report(bench, ceiling, fmt::format("rmsnorm_backward -> {}", set.name), [&] {
+      device.rmsnorm_backward({dx, dweight, true, branch, x, sum, rstd, weight});
+    });
+    report(bench, ceiling, fmt::format("swiglu -> {}", set.name), [&] { device.swiglu({act, gate_up}); });
     QuantizedTensor again = act;
     again.rowwise = {};  // backward needs s again for wgrad only
-    report(bench, ceiling, fmt::format("swiglu_backward -> {}", set.name),
-           [&] { device.swiglu_backward(dact, again, ds, gate_up); });
+    report(bench, ceiling, fmt::format("swiglu_backward -> {}", set.name), [&] {
+      device.swiglu_backward({dact, again, ds, gate_up});
+    });
   }
 }
 
@@ -281,17 +278,15 @@ void bench_attention(Bench& bench, double ceiling) {
     const Tensor dout = random_bf16(buffers, device, M, shape.q_width(), 2);
     const Tensor lse = buffers.tensor(DType::f32, shape.heads, M),
                  dqkv = buffers.tensor(DType::bf16, M, shape.qkv_width());
-    QuantizedTensor out{.value = buffers.tensor(DType::bf16, M, shape.q_width()),
-                        .rowwise = {},
-                        .columnwise = {},
-                        .amax = {}};
+    const QuantizedTensor out{.value = buffers.tensor(DType::bf16, M, shape.q_width())};
     const std::string name =
         fmt::format("B{} T{} H{}/{} D{}", shape.B, shape.T, shape.heads, shape.kv_heads, shape.head_dim);
     const RopeOptions rope{.shape = shape, .q_norm = {}, .k_norm = {}};
-    report(bench, ceiling, "rope " + name, [&] { device.rope(dqkv, qkv, rope); });
-    report(bench, ceiling, "attention " + name, [&] { device.attention(out, lse, qkv, shape); });
-    report(bench, ceiling, "attention_backward " + name,
-           [&] { device.attention_backward(dqkv, dout, out.value, lse, qkv, shape); });
+    report(bench, ceiling, "rope " + name, [&] { device.rope({dqkv, qkv, rope}); });
+    report(bench, ceiling, "attention " + name, [&] { device.attention({out, lse, qkv, shape}); });
+    report(bench, ceiling, "attention_backward " + name, [&] {
+      device.attention_backward({dqkv, dout, out.value, lse, qkv, shape});
+    });
   }
 }
 
@@ -307,11 +302,11 @@ void bench_head_and_optimizer(Bench& bench, double ceiling) {
     const Tensor tokens = buffers.copy_of(Tensor{ids.data(), DType::i32, kTokens, 1});
     const Tensor table = random_bf16(buffers, device, V, C, 2), x = buffers.tensor(DType::bf16, kTokens, C);
     const Tensor dtable = buffers.tensor(DType::f32, V, C);
-    device.zero(dtable);
-    report(bench, ceiling, "embedding", [&] { device.embedding(x, tokens, table); });
-    report(bench, ceiling, "embedding_backward", [&] { device.embedding_backward(dtable, x, tokens); });
+    device.zero({dtable});
+    report(bench, ceiling, "embedding", [&] { device.embedding({x, tokens, table}); });
+    report(bench, ceiling, "embedding_backward", [&] { device.embedding_backward({dtable, x, tokens}); });
     const Tensor targets = tokens.slice_rows(0, M);
-    report(bench, ceiling, "cross_entropy", [&] { device.cross_entropy(loss, logits, targets, 1.0f / M); });
+    report(bench, ceiling, "cross_entropy", [&] { device.cross_entropy({loss, logits, targets, 1.0f / M}); });
   }
   Buffers buffers(device);
   const Tensor weights = random_bf16(buffers, device, kParameters, 1, 1);
@@ -322,14 +317,16 @@ void bench_head_and_optimizer(Bench& bench, double ceiling) {
   const Tensor norm = buffers.tensor(DType::f32, 1, 1);
   StepScalars now{.lr = 1e-5f, .bias_correction1 = 0.1f, .bias_correction2 = 0.05f, .seed = 1};
   const Tensor scalars = buffers.copy_of(Tensor{&now, DType::f32, 1, 4});
-  device.zero(m);
-  device.zero(v);
-  device.convert(master, weights);
-  report(bench, ceiling, "sum_of_squares", [&] { device.sum_of_squares(norm, gradient, false); });
-  report(bench, ceiling, "adamw bf16 weights, moments, gradients",
-         [&] { device.adamw(weights, {}, m, v, gradient, scalars, norm, {}); });
-  report(bench, ceiling, "adamw f32 master",
-         [&] { device.adamw(weights, master, m, v, gradient, scalars, norm, {}); });
+  device.zero({m});
+  device.zero({v});
+  device.convert({master, weights});
+  report(bench, ceiling, "sum_of_squares", [&] { device.sum_of_squares({norm, gradient, false}); });
+  report(bench, ceiling, "adamw bf16 weights, moments, gradients", [&] {
+    device.adamw({weights, {}, m, v, gradient, scalars, norm, {}});
+  });
+  report(bench, ceiling, "adamw f32 master", [&] {
+    device.adamw({weights, master, m, v, gradient, scalars, norm, {}});
+  });
 }
 
 void bench_ops(Bench& bench) {
@@ -338,7 +335,7 @@ void bench_ops(Bench& bench) {
     Buffers buffers(bench.device);
     const Tensor from = random_bf16(buffers, bench.device, 32768, 32768, 1);
     const Tensor to = buffers.tensor(DType::bf16, 32768, 32768);
-    const double ms = bench.median_ms([&] { bench.device.convert(to, from); });
+    const double ms = bench.median_ms([&] { bench.device.convert({to, from}); });
     ceiling = bench.cost().bytes / ms / 1e6;
     fmt::print(
         "\nCopy ceiling, 2 GiB read and 2 GiB written: {:.0f} GB/s. Bytes are each operand's, once; quantize "
@@ -367,7 +364,7 @@ int run(const std::string& part) {
                monitor->other_processes());
   if (monitor) monitor->start();
   {
-    const auto device = make_cuda_device(0);
+    const auto device = make_gpu_device(0);
     Bench bench(*device);
     if (part.empty() || part == "matmul") bench_matmul(bench);
     if (part.empty() || part == "ops") bench_ops(bench);

@@ -7,6 +7,7 @@
 
 #include "kernels/base/errors.h"
 #include "kernels/comm/comm.h"
+#include "kernels/gpu/device_info.h"
 
 #ifdef PRECBENCH_HAS_NCCL
 #include <nccl.h>
@@ -222,8 +223,47 @@ class NcclComm final : public Comm {
                                stream_->get());
     });
   }
+  void do_all_to_all(const Tensor& recv, const std::vector<std::int64_t>& recv_counts, const Tensor& send,
+                     const std::vector<std::int64_t>& send_counts) override {
+    run_group("all_to_all", [&] {
+      std::int64_t sent = 0, received = 0;
+      for (int r = 0; r < size(); ++r) {
+        if (send_counts[r] > 0) start_send(send.elements(sent, send_counts[r]), r);
+        if (recv_counts[r] > 0) start_recv(recv.elements(received, recv_counts[r]), r);
+        sent += send_counts[r];
+        received += recv_counts[r];
+      }
+    });
+  }
+  void do_send_recv(const Tensor& recv, int from, const Tensor& send, int to) override {
+    run_group("send_recv", [&] {
+      if (to != kNobody) start_send(send, to);
+      if (from != kNobody) start_recv(recv, from);
+    });
+  }
 
  private:
+  void start_send(const Tensor& x, int to) {
+    check(ncclSend(x.data, x.bytes(), ncclUint8, to, comm_, stream_->get()), "ncclSend", "a group");
+  }
+  void start_recv(const Tensor& x, int from) {
+    check(ncclRecv(x.data, x.bytes(), ncclUint8, from, comm_, stream_->get()), "ncclRecv", "a group");
+  }
+  /// Sends and receives that go on at once.
+  template <class Body>
+  void run_group(const char* name, Body&& body) {
+    run(name, [&] {
+      check(ncclGroupStart(), "ncclGroupStart", name);
+      try {
+        body();
+      } catch (...) {
+        ncclGroupEnd();
+        throw;
+      }
+      return ncclGroupEnd();
+    });
+  }
+
   template <class Body>
   void run(const char* name, Body&& body) {
     const Registry::Call call(*registry_);
@@ -264,7 +304,7 @@ class NcclGroup final : public CommGroup {
 
 }  // namespace
 
-std::unique_ptr<CommGroup> make_nccl_group(int size, int local) {
+std::unique_ptr<CommGroup> make_gpu_group(int size, int local) {
   return std::make_unique<NcclGroup>(size, local);
 }
 
@@ -274,7 +314,7 @@ std::unique_ptr<CommGroup> make_nccl_group(int size, int local) {
 
 namespace precbench {
 
-std::unique_ptr<CommGroup> make_nccl_group(int, int) {
+std::unique_ptr<CommGroup> make_gpu_group(int, int) {
   throw Unsupported("several GPUs: this build has no NCCL; configure where nccl.h and libnccl are found");
 }
 

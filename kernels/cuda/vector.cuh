@@ -136,6 +136,13 @@ __device__ inline void store(const Matrix& m, std::int64_t row, std::int64_t col
     if (col + j < m.cols) p[j] = static_cast<std::uint16_t>(v.pair[j / 2] >> (16 * (j % 2)));
 }
 
+/// 2^x, within 2 ulp; 2^-inf is 0.
+__device__ inline float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // ---- amax on bits ----
 
 inline constexpr std::uint32_t kNoSigns = 0x7FFF7FFFu;

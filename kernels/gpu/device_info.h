@@ -1,20 +1,33 @@
-// What the rest of the program may know about NVIDIA GPUs without including CUDA's headers: which are there,
-// what they are, and how to open one. In a build without CUDA the same functions exist and say so
-// (without_cuda.cpp).
+// What the rest of the program may know about GPUs, whoever makes them: which device a case means, which GPUs are there,
+// what they are, and how to open one. A vendor's room (kernels/cuda) defines the functions that ask the machine; in a
+// build without one they say so (without_cuda.cpp).
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "kernels/comm/comm.h"
 #include "kernels/device/device.h"
 
 namespace precbench {
+
+/// The GPU devices that a case may name, whether or not this build has them: "cuda".
+std::vector<std::string> gpu_device_names();
+bool is_gpu(const std::string& device);
+/// What "auto" stands for on this machine: the device of its GPUs, "cpu" where there is none.
+std::string best_device();
+/// Why a GPU device does not take a model of these sizes; empty if it does, and for other devices. Needs no GPU. What
+/// attention takes is known only where it runs.
+std::string why_gpu_refuses(const std::string& device, std::int64_t width, std::int64_t head_dim,
+                            bool qk_norm);
 
 /// One GPU and the libraries that drive it; fields of the record's environment. Unknown strings are empty.
 struct GpuProperties {
   int ordinal = 0;
   std::string name;            ///< "NVIDIA H200"
+  std::string description;     ///< for people: name, compute capability, memory, the library of its GEMMs
   int compute_capability = 0;  ///< 10 * major + minor: 90
   int sm_count = 0;
   std::int64_t memory_bytes = 0;  ///< of the device in all
@@ -32,6 +45,7 @@ struct GpuProperties {
 struct VisibleGpus {
   int count = 0;
   std::string reason;  ///< empty when count > 0
+  std::string device;  ///< their name in a case: "cuda"; empty in a build without any
 };
 VisibleGpus find_gpus();
 
@@ -44,7 +58,7 @@ struct GpuMemory {
 GpuProperties gpu_properties(int ordinal);
 GpuMemory gpu_memory(int ordinal);
 
-struct CudaOptions {
+struct GpuOptions {
   /// GEMM candidates are timed at first use; off: the heuristic's first answer. Timing may choose differently
   /// from run to run, and another algorithm adds in another order: off where runs must agree bit for bit.
   bool autotune = true;
@@ -53,7 +67,12 @@ struct CudaOptions {
 };
 /// The calling thread's current device from now on: a device is used by the thread that made it. Throws
 /// Unsupported with find_gpus().reason, or where `attention` asks for what this build has not; InvalidInput for an
-/// ordinal that is not there or an unknown attention; std::runtime_error for what CUDA or cuBLASLt refuse.
-std::unique_ptr<Device> make_cuda_device(int ordinal, const CudaOptions& options = {});
+/// ordinal that is not there or an unknown attention; std::runtime_error for what the GPU's libraries refuse.
+std::unique_ptr<Device> make_gpu_device(int ordinal, const GpuOptions& options = {});
+
+/// `local` of `size` ranks, on GPUs; the ranks that join are numbered over all processes. Where local < size every
+/// process makes such a group, and NCCL_COMM_ID (host:port) tells them where the first one is. Throws Unsupported in a
+/// build without NCCL.
+std::unique_ptr<CommGroup> make_gpu_group(int size, int local);
 
 }  // namespace precbench

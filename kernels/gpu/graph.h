@@ -19,13 +19,16 @@ class StepGraph {
   virtual void replay() = 0;  ///< asynchronous, in order with the device's other work
 };
 
+/// Whether capture_step works on this device.
+bool has_graphs(const Device& device);
+
 /// Captures what `step` runs on the device (collectives on its stream too) without executing it. The same
 /// step must have run once before, so that plans and scratch exist. `step` may not allocate, upload, download
 /// or synchronize. Throws Unsupported where the device has no graphs; an exception of `step` ends the capture
 /// and passes through.
 std::unique_ptr<StepGraph> capture_step(Device& device, const std::function<void()>& step);
 
-/// Moments in the order of a device's work. CUDA: events, also inside a captured graph, where they are taken
+/// Moments in the order of a device's work. On a GPU: events, also inside a captured graph, where they are taken
 /// anew at every replay. Elsewhere: the host's clock after synchronize().
 class DeviceClock {
  public:

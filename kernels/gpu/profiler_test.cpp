@@ -27,12 +27,12 @@ TEST_CASE("the profiler counts every op by class and name, and the rest is idle"
 
   StepProfiler profiler(*device);
   profiler.start();
-  device->fill(tx, 2.0f);
-  device->add(ty, tx);
-  device->add(ty, tx);
-  device->sum_of_squares(out, ty, false);
+  device->fill({tx, 2.0f});
+  device->add({ty, tx});
+  device->add({ty, tx});
+  device->sum_of_squares({out, ty, false});
   profiler.stop();
-  device->fill(tx, 1.0f);  // after stop(): in the former observer's accounts only
+  device->fill({tx, 1.0f});  // after stop(): in the former observer's accounts only
 
   const StepProfiler::Result result = profiler.result();
   CHECK(device->observer() == &counter);

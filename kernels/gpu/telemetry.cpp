@@ -157,6 +157,26 @@ std::string describe_links(int gpus, const std::vector<int>& links) {
   return fmt::format("{} GPUs, pairs: {}", gpus, text);
 }
 
+std::optional<std::string> link_topology(const std::vector<std::string>& pci_bus_ids) {
+  std::vector<std::unique_ptr<GpuMonitor>> monitors;
+  for (const std::string& id : pci_bus_ids) {
+    monitors.push_back(GpuMonitor::open(id));
+    if (!monitors.back()) return std::nullopt;
+  }
+  if (monitors.size() == 1) {
+    const int links = monitors.front()->active_nvlinks();
+    return links ? std::optional(fmt::format("{} links up", links)) : std::nullopt;
+  }
+  std::vector<int> links;
+  for (std::size_t i = 0; i < monitors.size(); ++i)
+    for (std::size_t k = i + 1; k < monitors.size(); ++k) {
+      const std::optional<int> between = monitors[i]->nvlinks_to(*monitors[k]);
+      if (!between) return std::nullopt;
+      links.push_back(*between);
+    }
+  return describe_links(static_cast<int>(monitors.size()), links);
+}
+
 std::unique_ptr<GpuMonitor> GpuMonitor::open(const std::string& pci_bus_id) {
   auto nvml = Nvml::load();
   NvmlDevice device = nullptr;

@@ -38,6 +38,10 @@ std::vector<std::string> throttle_reason_names(std::uint64_t bits);
 /// ..., 1-2, ...
 std::string describe_links(int gpus, const std::vector<int>& links);
 
+/// The links of one GPU, "18 links up", or between all of several, as describe_links has them; by PCI bus ids. Empty if
+/// unknown, or where there are none of one.
+std::optional<std::string> link_topology(const std::vector<std::string>& pci_bus_ids);
+
 class GpuMonitor {
  public:
   /// The GPU with this PCI bus id ("00000000:18:00.0"); null without NVML or where it does not know the GPU.

@@ -1,24 +1,27 @@
-// The CUDA device's doors in a build without CUDA: there is no GPU, and the answer says why.
+// The doors to GPUs in a build without CUDA: there is no GPU, and the answer says why.
 #include "kernels/base/errors.h"
-#include "kernels/comm/comm.h"
 #include "kernels/gpu/device_info.h"
 #include "kernels/gpu/graph.h"
 
 namespace precbench {
 
-VisibleGpus find_gpus() { return {0, "this build has no CUDA: configure with a CUDA toolkit on the PATH"}; }
+VisibleGpus find_gpus() {
+  return {0, "this build has no CUDA: configure with a CUDA toolkit on the PATH", ""};
+}
 
 GpuProperties gpu_properties(int) { throw Unsupported(find_gpus().reason); }
 
 GpuMemory gpu_memory(int) { throw Unsupported(find_gpus().reason); }
 
-std::unique_ptr<Device> make_cuda_device(int, const CudaOptions&) { throw Unsupported(find_gpus().reason); }
+std::unique_ptr<Device> make_gpu_device(int, const GpuOptions&) { throw Unsupported(find_gpus().reason); }
+
+bool has_graphs(const Device&) { return false; }
 
 std::unique_ptr<StepGraph> capture_step(Device& device, const std::function<void()>&) {
   throw Unsupported("the " + device.name() + " device has no graphs");
 }
 
-std::unique_ptr<CommGroup> make_nccl_group(int, int) { throw Unsupported(find_gpus().reason); }
+std::unique_ptr<CommGroup> make_gpu_group(int, int) { throw Unsupported(find_gpus().reason); }
 
 std::unique_ptr<DeviceClock> make_device_clock(Device& device) { return make_host_clock(device); }
 

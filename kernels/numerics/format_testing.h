@@ -1,4 +1,4 @@
-// For tests of quantizers: every FP8 format that an operand can have.
+// For tests and benchmarks of quantizers: the formats that recipes use by name, and every FP8 format there is.
 #pragma once
 
 #include <vector>
@@ -6,6 +6,16 @@
 #include "kernels/numerics/recipe.h"
 
 namespace precbench::testing {
+
+inline constexpr QuantFormat kTensorE4m3{DType::e4m3, Granularity::tensor, ScaleType::f32};
+inline constexpr QuantFormat kTensorE5m2{DType::e5m2, Granularity::tensor, ScaleType::f32};
+inline constexpr QuantFormat kRow{DType::e4m3, Granularity::row, ScaleType::f32_pow2};
+inline constexpr QuantFormat kRowExact{DType::e5m2, Granularity::row, ScaleType::f32};
+inline constexpr QuantFormat kBlock{DType::e4m3, Granularity::block_1x128, ScaleType::f32};
+inline constexpr QuantFormat kBlockPow2{DType::e4m3, Granularity::block_1x128, ScaleType::f32_pow2};
+inline constexpr QuantFormat kSquare{DType::e4m3, Granularity::block_128x128, ScaleType::f32};
+inline constexpr QuantFormat kMx{DType::e4m3, Granularity::block_1x32, ScaleType::ue8m0,
+                                 ScaleRounding::rceil};
 
 inline std::vector<QuantFormat> quantized_formats() {
   std::vector<QuantFormat> all;

@@ -63,7 +63,7 @@ std::vector<float> make_rope_table(const RopeAngles& a) {
   std::vector<float> table(static_cast<std::size_t>(a.T * a.D));
   for (std::int64_t i = 0; i < a.D / 2; ++i)
     for (std::int64_t t = 0; t < a.T; ++t) {
-      const double angle = static_cast<double>(t) * frequencies[static_cast<std::size_t>(i)];
+      const double angle = static_cast<double>(a.first + t) * frequencies[static_cast<std::size_t>(i)];
       float* pair = table.data() + t * a.D + 2 * i;
       pair[0] = static_cast<float>(std::cos(angle) * a.scaling.attention_factor);
       pair[1] = static_cast<float>(std::sin(angle) * a.scaling.attention_factor);

@@ -29,9 +29,10 @@ struct RopeScaling {
 
 /// What a table of angles depends on.
 struct RopeAngles {
-  std::int64_t T = 0, D = 0;  ///< positions from 0; elements of a head, even
+  std::int64_t T = 0, D = 0;  ///< positions; elements of a head, even
   float theta = 500000.0f;
   RopeScaling scaling = {};
+  std::int64_t first = 0;  ///< position of row 0
 
   bool operator==(const RopeAngles&) const = default;
 };

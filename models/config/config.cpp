@@ -11,6 +11,7 @@
 
 #include "kernels/base/errors.h"
 #include "kernels/base/untrusted_input.h"
+#include "models/config/block.h"
 #include "models/config/config_keys.h"
 
 namespace precbench {
@@ -159,16 +160,12 @@ const std::vector<ModelConfig>& model_presets() {
   return presets;
 }
 
-std::int64_t block_matrix_parameters(const ModelConfig& c) {
-  const std::int64_t attention = 2 * c.width * c.q_width() + 2 * c.width * c.kv_width();
-  return attention + 3 * c.width * c.ffn;
-}
+std::int64_t block_matrix_parameters(const ModelConfig& c) { return dense_block(c).linear_parameters(); }
 
 std::int64_t parameter_count(const ModelConfig& c) {
-  const std::int64_t norms = 2 * c.width + (c.qk_norm ? 2 * c.head_dim : 0);
-  const std::int64_t biases = c.qkv_bias ? c.q_width() + 2 * c.kv_width() : 0;
-  return c.layers * (block_matrix_parameters(c) + norms + biases) + c.width +
-         (c.tied ? 1 : 2) * c.vocab * c.width;
+  const BlockSpec block = dense_block(c);
+  return c.layers * (block.linear_parameters() + block.vector_parameters()) + c.width +
+         (c.tied ? 1 : 2) * head_linear(c).size();
 }
 
 void validate(const ModelConfig& config) {

@@ -1,6 +1,8 @@
 // Closed-form model FLOPs; flops.h gives the formula.
 #include "models/transformer/flops.h"
 
+#include "models/config/block.h"
+
 namespace precbench {
 namespace {
 
@@ -15,7 +17,7 @@ const char* name_of(FlopConvention convention) {
 
 FlopCount flops_per_token(const ModelConfig& config, std::int64_t seq, FlopConvention convention) {
   FlopCount count;
-  const std::int64_t head_weights = config.vocab * config.width;
+  const std::int64_t head_weights = head_linear(config).size();
   count.head = kFlopsPerWeight * head_weights;
   // Per token and block, QK^T and PV are seq x D products for each head: 2 seq D weights' worth, unmasked.
   const std::int64_t full_attention = kFlopsPerWeight * config.layers * 2 * seq * config.q_width();

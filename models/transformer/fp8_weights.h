@@ -1,15 +1,16 @@
-// Blocks' weights as ranks exchange them in FP8: before every optimizer step's first gather each rank quantizes
-// its shards, and what is gathered is bytes, half of BF16's.
+// Blocks' weights as ranks exchange them in FP8. Before the first gather of an optimizer step every rank quantizes its
+// shards. What is gathered then is bytes, half of what BF16 takes.
 //
-//   one scale per matrix   every rank casts its part of the master (FP32 where there is one: one rounding,
-//                          where BF16 weights would have been rounded twice) with the amax over all ranks
-//   128x128 blocks         every rank quantizes its rows of the BF16 weights; shards end where blocks end
-//   1x32 blocks            so too, but along each GEMM's own direction, from the BF16 value both times: fprop's
-//                          codes are gathered for forward, dgrad's for backward, each with their scales
-// Other scales, norm gains and biases are small: every rank has all of them, summed from ranks that hold zeros elsewhere.
+//   one scale per matrix   Every rank casts its part of the master with the amax over all ranks. An FP32 master is
+//                          rounded once so; by way of BF16 weights it would be rounded twice.
+//   128x128 blocks         Every rank quantizes its rows of the BF16 weights. Shards end where blocks end.
+//   1x32 blocks            The same, but each pass gathers codes of its own with their scales: those of fprop in
+//                          forward, those of dgrad in backward. Both come from the BF16 value.
 //
-// It needs a recipe that takes weights in one format in fprop and dgrad, and scales of which each belongs to one
-// rank's rows in both.
+// Other scales, norm gains and biases are small, and every rank has all of them: they are summed over ranks, each of
+// which holds its own and zeros elsewhere.
+//
+// The recipe must take weights in one format in fprop and dgrad. In both, every scale must belong to one rank's rows.
 #pragma once
 
 #include <functional>
@@ -23,13 +24,8 @@
 
 namespace precbench {
 
-/// A block's weights as the model uses them.
-struct BlockWeights {
-  Weight qkv, o, gate_up, down;
-  Tensor norm1, norm2;    ///< BF16 [1, C]
-  Tensor q_norm, k_norm;  ///< BF16 [1, D], empty without QK-norm
-  Tensor qkv_bias;        ///< BF16 [1, (H + 2 KV) D], empty without biases
-};
+/// A block's weights as the model uses them; vectors in BF16.
+using BlockWeights = BlockOf<Weight>;
 
 /// The half of a step that a block's weights are gathered for.
 enum class Pass : std::uint8_t { forward, backward };
@@ -63,30 +59,53 @@ class Fp8Weights {
   BlockWeights block(int unit, Pass pass, const Tensor& codes, const Tensor& scales, Arena& arena) const;
 
  private:
-  static constexpr int kMatrices = 4;
+  /// This rank's part of a linear layer's matrix.
+  struct Part {
+    int unit;
+    std::size_t linear;  // which of the block's
+    const LinearMatrix& matrix;
+    std::int64_t first;  // element of the matrix
+    std::int64_t at;     // element of the shard
+    std::int64_t count;  // of elements; may be 0
+
+    /// Its elements of a shard in which `per` of them share one; a tensor without data where there is none.
+    Tensor of(const Tensor& shard, std::int64_t per = 1) const {
+      return count ? shard.elements(at / per, count / per) : Tensor{nullptr, shard.dtype, 0, 0};
+    }
+  };
+  /// body(part) for every exchanged block's matrices, on which this rank may have no part.
+  template <class Body>
+  void for_each_part(Body&& body) const;
+  /// The steps of refresh: codes and scales, one way or the other, then gains and biases.
+  void cast_with_common_amax(const std::function<Tensor(int)>& shard);
+  void quantize_own_rows(const std::function<Tensor(int)>& shard);
+  void exchange_vectors(const std::function<Tensor(int)>& shard);
+
   int layer_of(int unit) const { return unit - layout_.block_unit(0); }
-  int first_scale(int unit, int matrix) const {
-    return layer_of(unit) * scales_per_block_ + scale_offsets_[matrix];
+  /// Of the block's i-th linear layer.
+  std::int64_t first_scale(int unit, std::size_t i) const {
+    return layer_of(unit) * scales_per_block_ + scale_offsets_[i];
   }
-  Weight weight(int unit, int matrix, Pass pass, const Tensor& codes, const Tensor& scales,
+  Weight weight(int unit, std::size_t i, Pass pass, const Tensor& codes, const Tensor& scales,
                 Arena& arena) const;
   /// A matrix's column form from gathered shards, each of which holds that of its rows.
-  GemmOperand columns(int unit, const Layout::Matrix& matrix, const Tensor& codes, const Tensor& scales,
+  GemmOperand columns(int unit, const LinearMatrix& matrix, const Tensor& codes, const Tensor& scales,
                       Arena& arena) const;
   /// A shard's elements of a matrix, as [first, last) of the unit; empty where first >= last.
-  std::pair<std::int64_t, std::int64_t> range(int unit, int shard_rank, const Layout::Matrix& matrix) const;
+  std::pair<std::int64_t, std::int64_t> range(int unit, int shard_rank, const LinearMatrix& matrix) const;
 
   Device& device_;
   Comm& comm_;
   const Layout& layout_;
   QuantFormat format_;
   std::vector<bool> layers_;
-  int scale_offsets_[kMatrices] = {}, scales_per_block_ = 0;
+  std::vector<std::int64_t> scale_offsets_;  // of every linear layer in a block's scales
+  std::int64_t scales_per_block_ = 0;
   std::int64_t vectors_per_block_ = 0;
   Tensor codes_[2];   // e4m3: one shard of every block, for each pass where by_pass()
   Tensor beside_[2];  // ue8m0: their scales, where by_pass()
   Tensor scales_;     // f32 [layers, scales of a block], else
-  Tensor amaxes_;     // f32 [layers, 4], with one scale per matrix
+  Tensor amaxes_;     // f32 [layers, linear layers of a block], with one scale per matrix
   Tensor vectors_;    // bf16 [layers, gains and biases of a block]
 };
 

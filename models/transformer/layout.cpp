@@ -22,63 +22,57 @@ Tensor view(const Tensor& unit, std::int64_t offset, std::int64_t rows, std::int
   return unit.elements(offset, rows * cols).reshape(rows, cols);
 }
 
+/// Appends parameters that are used as one tensor: only before the first there may be a hole. A part is so many
+/// rows of a matrix with `cols` columns, or so many elements of a vector.
+void append(Unit& unit, const std::string& prefix, const std::vector<ParameterPart>& parts,
+            ParameterKind kind, std::int64_t cols = 0) {
+  unit.size = align_up(unit.size, kAlign);
+  for (const ParameterPart& part : parts) {
+    const bool matrix = kind == ParameterKind::matrix;
+    unit.parameters.push_back(
+        {prefix + part.name, unit.size, matrix ? part.size : 1, matrix ? cols : part.size, kind});
+    unit.size += unit.parameters.back().size();
+  }
+}
+
 }  // namespace
 
-void Layout::add_matrix(Unit& unit, const std::string& name, std::int64_t rows, std::int64_t cols) {
-  unit.parameters.push_back({name, align_up(unit.size, kAlign), rows, cols, ParameterKind::matrix});
-  unit.size = unit.parameters.back().offset + rows * cols;
-}
-
-void Layout::add_vector(Unit& unit, const std::string& name, std::int64_t size, ParameterKind kind) {
-  unit.parameters.push_back({name, align_up(unit.size, kAlign), 1, size, kind});
-  unit.size = unit.parameters.back().offset + size;
-}
-
-void Layout::extend(Unit& unit, const std::string& name, std::int64_t count) {
-  Parameter more = unit.parameters.back();
-  (more.kind == ParameterKind::matrix ? more.rows : more.cols) = count;
-  more.name = name;
-  more.offset = unit.size;
-  unit.size += more.size();
-  unit.parameters.push_back(std::move(more));
-}
-
-Unit Layout::make_block(std::int64_t layer) {
-  const ModelConfig& c = config_;
+Unit Layout::make_block(std::int64_t layer) const {
   const std::string prefix = fmt::format("model.layers.{}.", layer);
   Unit unit;
-  add_matrix(unit, prefix + "self_attn.q_proj.weight", c.q_width(), c.width);
-  extend(unit, prefix + "self_attn.k_proj.weight", c.kv_width());
-  extend(unit, prefix + "self_attn.v_proj.weight", c.kv_width());
-  add_matrix(unit, prefix + "self_attn.o_proj.weight", c.width, c.q_width());
-  add_matrix(unit, prefix + "mlp.gate_proj.weight", c.ffn, c.width);
-  extend(unit, prefix + "mlp.up_proj.weight", c.ffn);
-  add_matrix(unit, prefix + "mlp.down_proj.weight", c.width, c.ffn);
-  add_vector(unit, prefix + "input_layernorm.weight", c.width, ParameterKind::gain);
-  add_vector(unit, prefix + "post_attention_layernorm.weight", c.width, ParameterKind::gain);
-  if (c.qk_norm) {
-    add_vector(unit, prefix + "self_attn.q_norm.weight", c.head_dim, ParameterKind::gain);
-    add_vector(unit, prefix + "self_attn.k_norm.weight", c.head_dim, ParameterKind::gain);
-  }
-  if (c.qkv_bias) {
-    add_vector(unit, prefix + "self_attn.q_proj.bias", c.q_width(), ParameterKind::bias);
-    extend(unit, prefix + "self_attn.k_proj.bias", c.kv_width());
-    extend(unit, prefix + "self_attn.v_proj.bias", c.kv_width());
-  }
+  for (const LinearSpec& linear : block_.linears)
+    append(unit, prefix, linear.parts, ParameterKind::matrix, linear.in);
+  for (const VectorSpec& vector : block_.vectors) append(unit, prefix, vector.parts, vector.kind);
   return unit;
 }
 
-Layout::Layout(const ModelConfig& config, int shards, bool whole_blocks) : config_(config), shards_(shards) {
+void Layout::find_block_tensors() {
+  auto parameter = units_[first_block_].parameters.begin();
+  for (const LinearSpec& linear : block_.linears) {
+    linears_.push_back({linear.role, parameter->offset, linear.out(), linear.in});
+    parameter += static_cast<std::ptrdiff_t>(linear.parts.size());
+  }
+  vectors_offset_ = parameter->offset;
+  for (const VectorSpec& vector : block_.vectors) {
+    vector_offsets_.push_back(parameter->offset);
+    parameter += static_cast<std::ptrdiff_t>(vector.parts.size());
+  }
+}
+
+Layout::Layout(const ModelConfig& config, int shards, bool whole_blocks)
+    : config_(config), block_(dense_block(config)), shards_(shards) {
   Unit embedding;
-  add_matrix(embedding, "model.embed_tokens.weight", config.vocab, config.width);
+  append(embedding, "", {{"model.embed_tokens.weight", config.vocab}}, ParameterKind::matrix, config.width);
   if (!config.tied) {
     units_.push_back(std::move(embedding));
     first_block_ = 1;
   }
   for (std::int64_t layer = 0; layer < config.layers; ++layer) units_.push_back(make_block(layer));
+  find_block_tensors();
   Unit head = config.tied ? std::move(embedding) : Unit{};
-  if (!config.tied) add_matrix(head, "lm_head.weight", config.vocab, config.width);
-  add_vector(head, "model.norm.weight", config.width, ParameterKind::gain);
+  if (!config.tied) append(head, "", head_linear(config).parts, ParameterKind::matrix, config.width);
+  append(head, "", {{"model.norm.weight", config.width}}, ParameterKind::gain);
+  final_norm_offset_ = head.parameters.back().offset;
   units_.push_back(std::move(head));
   embedding_unit_ = config.tied ? head_unit() : 0;
 
@@ -106,12 +100,12 @@ std::vector<int> Layout::backward_order() const {
 
 std::int64_t Layout::whole_block_shard() const {
   const auto ends_whole = [&](std::int64_t end) {
-    for (const Matrix& m : block_matrices())
+    for (const LinearMatrix& m : linears_)
       if (end > m.offset && end < m.offset + m.size()) return (end - m.offset) % (128 * m.cols) == 0;
     return true;
   };
   std::int64_t step = 0;  // between candidates: what 128 rows of all the matrices have in common
-  for (const Matrix& m : block_matrices()) step = std::gcd(step, 128 * m.cols);
+  for (const LinearMatrix& m : linears_) step = std::gcd(step, 128 * m.cols);
   const std::int64_t size = units_[first_block_].size;
   for (std::int64_t shard = align_up((size + shards_ - 1) / shards_, step);; shard += step) {
     bool whole = true;
@@ -141,34 +135,17 @@ std::vector<Run> Layout::runs(int unit, int shard_rank) const {
   return runs;
 }
 
-std::array<Layout::Matrix, 4> Layout::block_matrices() const {
-  const ModelConfig& c = config_;
-  const std::vector<Parameter>& p = units_[first_block_].parameters;
-  return {{{p[0].offset, c.q_width() + 2 * c.kv_width(), c.width},
-           {p[3].offset, c.width, c.q_width()},
-           {p[4].offset, 2 * c.ffn, c.width},
-           {p[6].offset, c.width, c.ffn}}};
+BlockTensors Layout::block(const Tensor& unit) const {
+  BlockTensors t{block_vectors(unit.elements(vectors_offset_, units_[first_block_].size - vectors_offset_))};
+  for (const LinearMatrix& m : linears_) t[m.role] = view(unit, m.offset, m.rows, m.cols);
+  return t;
 }
 
-BlockTensors Layout::block(const Tensor& unit) const {
-  const ModelConfig& c = config_;
-  const std::vector<Parameter>& p = units_[first_block_].parameters;  // all blocks are alike
-  BlockTensors t;
-  const std::array<Matrix, 4> matrices = block_matrices();
-  const auto matrix = [&](const Matrix& m) { return view(unit, m.offset, m.rows, m.cols); };
-  t.qkv = matrix(matrices[0]);
-  t.o = matrix(matrices[1]);
-  t.gate_up = matrix(matrices[2]);
-  t.down = matrix(matrices[3]);
-  std::size_t next = 7;
-  const auto vector = [&](std::int64_t size) { return view(unit, p[next++].offset, 1, size); };
-  t.norm1 = vector(c.width);
-  t.norm2 = vector(c.width);
-  if (c.qk_norm) {
-    t.q_norm = vector(c.head_dim);
-    t.k_norm = vector(c.head_dim);
-  }
-  if (c.qkv_bias) t.qkv_bias = vector(c.q_width() + 2 * c.kv_width());
+BlockVectors Layout::block_vectors(const Tensor& vectors) const {
+  BlockVectors t;
+  for (std::size_t i = 0; i < block_.vectors.size(); ++i)
+    t.*block_.vectors[i].tensor =
+        vectors.elements(vector_offsets_[i] - vectors_offset_, block_.vectors[i].size());
   return t;
 }
 
@@ -177,7 +154,7 @@ Tensor Layout::embedding(const Tensor& unit) const { return view(unit, 0, config
 Tensor Layout::lm_head(const Tensor& unit) const { return view(unit, 0, config_.vocab, config_.width); }
 
 Tensor Layout::final_norm(const Tensor& unit) const {
-  return view(unit, units_.back().parameters[1].offset, 1, config_.width);
+  return view(unit, final_norm_offset_, 1, config_.width);
 }
 
 }  // namespace precbench

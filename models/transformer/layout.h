@@ -10,22 +10,15 @@
 // Under FSDP a unit is cut into `shards` equal shards, the last ones padded or empty.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "kernels/numerics/tensor.h"
+#include "models/config/block.h"
 #include "models/config/config.h"
 
 namespace precbench {
-
-/// How a parameter starts and whether weight decay applies to it.
-enum class ParameterKind : std::uint8_t {
-  matrix,  ///< starts at random; decayed
-  gain,    ///< of a norm: starts at 1
-  bias,    ///< starts at 0
-};
 
 /// A tensor under its Hugging Face name.
 struct Parameter {
@@ -56,16 +49,16 @@ struct Run {
   bool decay() const { return kind == ParameterKind::matrix; }
 };
 
-/// A block's tensors as views of its unit, for weights and gradients alike.
-struct BlockTensors {
-  Tensor qkv;             ///< [(H + 2 KV) D, C]
-  Tensor o;               ///< [C, H D]
-  Tensor gate_up;         ///< [2 F, C]
-  Tensor down;            ///< [C, F]
-  Tensor norm1, norm2;    ///< [1, C]: input_layernorm, post_attention_layernorm
-  Tensor q_norm, k_norm;  ///< [1, D], empty without QK-norm
-  Tensor qkv_bias;        ///< [1, (H + 2 KV) D], empty without biases
+/// A linear layer's matrix in a block's unit: its first element, its rows and columns.
+struct LinearMatrix {
+  LinearRole role;
+  std::int64_t offset, rows, cols;
+
+  std::int64_t size() const { return rows * cols; }
 };
+
+/// A block's tensors as views of its unit, for weights and gradients alike: matrices [out, in].
+using BlockTensors = BlockOf<Tensor>;
 
 class Layout {
  public:
@@ -97,32 +90,31 @@ class Layout {
   std::vector<Run> runs(int unit, int shard_rank) const;
 
   BlockTensors block(const Tensor& unit) const;
-  /// The four matrices of a block as linear layers use them: element in the unit, rows, columns.
-  struct Matrix {
-    std::int64_t offset, rows, cols;
-    std::int64_t size() const { return rows * cols; }
-  };
-  std::array<Matrix, 4> block_matrices() const;
+  /// The matrices of a block's linear layers, in the order of the declaration; all blocks are alike.
+  const std::vector<LinearMatrix>& block_linears() const { return linears_; }
   /// First element of a block's vectors, gains and biases, which are the rest of its unit.
-  std::int64_t vectors_offset() const { return units_[first_block_].parameters[7].offset; }
+  std::int64_t vectors_offset() const { return vectors_offset_; }
+  /// The vectors alone, from that part of a unit: [1, unit size - vectors_offset()].
+  BlockVectors block_vectors(const Tensor& vectors) const;
   Tensor embedding(const Tensor& unit) const;   ///< of embedding_unit: [V, C]
   Tensor final_norm(const Tensor& unit) const;  ///< of head_unit: [1, C]
   Tensor lm_head(const Tensor& unit) const;     ///< of head_unit: [V, C]; the embedding when tied
 
  private:
-  void add_matrix(Unit& unit, const std::string& name, std::int64_t rows, std::int64_t cols);
-  void add_vector(Unit& unit, const std::string& name, std::int64_t size, ParameterKind kind);
-  /// More of the last parameter, under a name of its own and without a hole before it: rows of its matrix, or
-  /// elements of its vector.
-  void extend(Unit& unit, const std::string& name, std::int64_t count);
-  Unit make_block(std::int64_t layer);
+  Unit make_block(std::int64_t layer) const;
+  /// Notes where a block's matrices and vectors lie.
+  void find_block_tensors();
   /// The smallest shard of a block, at least its share, that ends whole wherever it ends.
   std::int64_t whole_block_shard() const;
 
   ModelConfig config_;
+  BlockSpec block_;
   int shards_;
   int first_block_ = 0, embedding_unit_ = 0;
   std::vector<Unit> units_;
+  std::vector<LinearMatrix> linears_;
+  std::vector<std::int64_t> vector_offsets_;  // of every declared vector in its unit
+  std::int64_t vectors_offset_ = 0, final_norm_offset_ = 0;
   std::vector<std::int64_t> shard_sizes_, shard_offsets_, model_offsets_;
 };
 

@@ -157,10 +157,10 @@ TEST_CASE("a block's fused matrices are its parameters, row behind row", "[layou
         }
       CHECK(row == whole.rows);
     };
-    check(t.qkv, {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"});
-    check(t.o, {"self_attn.o_proj"});
-    check(t.gate_up, {"mlp.gate_proj", "mlp.up_proj"});
-    check(t.down, {"mlp.down_proj"});
+    check(t[LinearRole::qkv], {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"});
+    check(t[LinearRole::o], {"self_attn.o_proj"});
+    check(t[LinearRole::gate_up], {"mlp.gate_proj", "mlp.up_proj"});
+    check(t[LinearRole::down], {"mlp.down_proj"});
     check(t.norm1, {"input_layernorm"});
     check(t.norm2, {"post_attention_layernorm"});
     CHECK(t.q_norm.empty() != config.qk_norm);
@@ -181,7 +181,8 @@ TEST_CASE("a block's fused matrices are its parameters, row behind row", "[layou
       CHECK((t.qkv_bias.as<float>() - memory.data()) % 8 == 0);
     }
     // 16 bytes in BF16, which matrix and vector loads want of every tensor's start.
-    for (const Tensor& whole : {t.qkv, t.o, t.gate_up, t.down, t.norm1, t.norm2})
+    for (const Tensor& whole : {t[LinearRole::qkv], t[LinearRole::o], t[LinearRole::gate_up],
+                                t[LinearRole::down], t.norm1, t.norm2})
       CHECK((whole.as<float>() - memory.data()) % 8 == 0);
   }
 }

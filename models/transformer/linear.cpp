@@ -32,26 +32,27 @@ GemmOperand Linear::quantized(const Weight& weight, const QuantFormat& format, b
       push_gemm_operand(arena_, Segment::quantized_weights, format, columns ? shape.cols : shape.rows,
                         columns ? shape.rows : shape.cols);
   if (!weight.rowwise.empty()) {
-    device_.transpose(form, weight.rowwise);
+    device_.transpose({form, weight.rowwise});
     return form;
   }
   QuantizedTensor w = make_quantized_tensor(weight.value, {}, {});
   (columns ? w.columnwise : w.rowwise) = form;
-  if (format.granularity == Granularity::tensor) w.amax = arena_.push(Segment::workspace, DType::f32, 1, 1);
-  device_.quantize(w);
+  if (format.granularity == Granularity::tensor)
+    w.amax_out = arena_.push(Segment::workspace, DType::f32, 1, 1);
+  device_.quantize({w});
   return form;
 }
 
 void Linear::fprop(const Tensor& y, const QuantizedTensor& x, const Weight& weight) const {
   const Scope scope(arena_);
   const GemmOperand w = quantized(weight, recipe_.fprop.b, false);
-  device_.matmul(y, x.rowwise, w, {GemmRole::fprop, recipe_.fprop.fast_accum, false, op_class_});
+  device_.matmul({y, x.rowwise, w, {GemmRole::fprop, recipe_.fprop.fast_accum, false, op_class_}});
 }
 
 void Linear::dgrad(const Tensor& dx, const QuantizedTensor& dy, const Weight& weight) const {
   const Scope scope(arena_);
   const GemmOperand w = quantized(weight, recipe_.dgrad.b, true);
-  device_.matmul(dx, dy.rowwise, w, {GemmRole::dgrad, recipe_.dgrad.fast_accum, false, op_class_});
+  device_.matmul({dx, dy.rowwise, w, {GemmRole::dgrad, recipe_.dgrad.fast_accum, false, op_class_}});
 }
 
 QuantizedTensor Linear::quantized_weight(const Weight& weight, bool columns) const {
@@ -63,8 +64,10 @@ QuantizedTensor Linear::quantized_weight(const Weight& weight, bool columns) con
 
 void Linear::wgrad(const Tensor& dweight, const QuantizedTensor& dy, const QuantizedTensor& x,
                    bool accumulate) const {
-  device_.matmul(dweight, dy.columnwise, x.columnwise,
-                 {GemmRole::wgrad, recipe_.wgrad.fast_accum, accumulate, op_class_});
+  device_.matmul({dweight,
+                  dy.columnwise,
+                  x.columnwise,
+                  {GemmRole::wgrad, recipe_.wgrad.fast_accum, accumulate, op_class_}});
 }
 
 }  // namespace precbench

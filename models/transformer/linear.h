@@ -16,16 +16,18 @@ GemmOperand push_gemm_operand(Arena& arena, Segment segment, const QuantFormat& 
 /// `row` and `col` are the formats of the GEMMs that contract over its columns and over its rows.
 QuantizedTensor make_quantized_tensor(const Tensor& value, const QuantFormat& row, const QuantFormat& col);
 
-/// A weight matrix [N, K] as a linear layer takes it: its BF16 value, which is quantized where it is used,
-/// or, where ranks exchange it in FP8, the row form, which serves dgrad once it is transposed, or what serves
-/// the pass at hand: the row form in forward, the column form in backward.
+/// A weight matrix [N, K] as a linear layer takes it, in one of three ways:
+///   value       BF16; each GEMM quantizes it where it uses it
+///   rowwise     quantized, of the form that fprop takes; for dgrad it is transposed
+///   columnwise  quantized, of the form that dgrad takes; backward has it where each pass has a form of its own
+/// Ranks that exchange weights in FP8 have no value.
 struct Weight {
   Tensor value;
   GemmOperand rowwise = {}, columnwise = {};
 };
 
-/// Bound to a device and an arena; stateless otherwise. Weights are quantized into transient memory: a
-/// training step changes them every time.
+/// A linear layer without its weight: a recipe, bound to a device and an arena. Weights are quantized into transient
+/// memory, because every training step changes them.
 class Linear {
  public:
   Linear(Device& device, Arena& arena, const Recipe& recipe, OpClass op_class = OpClass::gemm)

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cpu/op_testing.h"
+#include "kernels/device/op_testing.h"
 
 using namespace precbench;
 using namespace precbench::testing;
@@ -33,8 +33,8 @@ struct Bench {
     if (col.quantized())
       x.columnwise = push_gemm_operand(arena, Segment::activations, col, value.cols, value.rows);
     if (row.granularity == Granularity::tensor || col.granularity == Granularity::tensor)
-      x.amax = arena.push(Segment::activations, DType::f32, 1, 1);
-    device->quantize(x);
+      x.amax_out = arena.push(Segment::activations, DType::f32, 1, 1);
+    device->quantize({x});
     return x;
   }
 };
@@ -70,7 +70,7 @@ double cast_sqnr(const std::vector<float>& x, std::int64_t rows, std::int64_t co
   const Owned value(DType::bf16, rows, cols, x), error(DType::f32, 1, 5);
   const QuantizedTensor operand =
       columns ? bench.prepare(value, {}, format) : bench.prepare(value, format, {});
-  bench.device->quantization_error(error, value, columns ? operand.columnwise : operand.rowwise, columns);
+  bench.device->quantization_error({error, value, columns ? operand.columnwise : operand.rowwise, columns});
   return 10 * std::log10(error.floats()[0] / error.floats()[1]);
 }
 
@@ -185,12 +185,12 @@ TEST_CASE("a feed-forward layer keeps more than 20 dB in output and gradients", 
     const QuantizedTensor dy_op = bench.prepare(dY, linear.dy_rowwise(), linear.dy_columnwise());
     linear.fprop(pre, x_op, {Wgu, {}});
     QuantizedTensor s_plain = operand(s), dpre_plain = operand(dpre);
-    device.swiglu(s_plain, pre);
+    device.swiglu({s_plain, pre});
     const QuantizedTensor s_op = bench.prepare(s, linear.x_rowwise(), linear.x_columnwise());
     linear.fprop(y, s_op, {Wd, {}});
     linear.dgrad(ds, dy_op, {Wd, {}});
     linear.wgrad(dWd, dy_op, s_op, false);
-    device.swiglu_backward(dpre_plain, s_plain, ds, pre);
+    device.swiglu_backward({dpre_plain, s_plain, ds, pre});
     const QuantizedTensor dpre_op = bench.prepare(dpre, linear.dy_rowwise(), linear.dy_columnwise());
     linear.dgrad(dx, dpre_op, {Wgu, {}});
     linear.wgrad(dWgu, dpre_op, x_op, false);

@@ -44,14 +44,14 @@ void optimizer_step(Device& device, Parameters& parameters, const Tensor& scalar
     for (int u = 0; u < parameters.layout().unit_count(); ++u) {
       const Parameters::Shard shard = parameters.shard(u);
       for (const Run& run : shard.runs) {
-        device.sum_of_squares(norm_squared, part(shard.gradient, run), accumulate);
+        device.sum_of_squares({norm_squared, part(shard.gradient, run), accumulate});
         accumulate = true;
       }
     }
-    if (!accumulate) device.zero(norm_squared);  // more ranks than elements
+    if (!accumulate) device.zero({norm_squared});  // more ranks than elements
     if (parameters.sharded()) parameters.shard_comm().all_reduce(norm_squared);
   } else {
-    device.zero(norm_squared);
+    device.zero({norm_squared});
   }
 
   for (const int u : parameters.layout().backward_order()) {
@@ -61,8 +61,14 @@ void optimizer_step(Device& device, Parameters& parameters, const Tensor& scalar
       AdamwOptions options{o.beta1, o.beta2, o.eps, run.decay() ? o.weight_decay : 0.0f, o.max_norm};
       options.stochastic_rounding = parameters.options().master == Master::bf16_sr;
       options.first_index = shard.model_offset + run.first;
-      device.adamw(part(shard.weights, run), part(shard.master, run), part(shard.m, run), part(shard.v, run),
-                   part(shard.gradient, run), scalars, norm_squared, options);
+      device.adamw({.weights = part(shard.weights, run),
+                    .master = part(shard.master, run),
+                    .m = part(shard.m, run),
+                    .v = part(shard.v, run),
+                    .gradient = part(shard.gradient, run),
+                    .scalars = scalars,
+                    .norm_squared = norm_squared,
+                    .options = options});
     }
   }
   if (o.max_norm <= 0 && parameters.sharded()) parameters.shard_comm().all_reduce(norm_squared);

@@ -1,9 +1,13 @@
 // Flat buffers, gathering and reducing. See parameters.h.
 #include "models/transformer/parameters.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
+#include <stdexcept>
 
+#include "kernels/base/errors.h"
 #include "kernels/numerics/formats.h"
 
 namespace precbench {
@@ -14,45 +18,49 @@ Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConf
       arena_(arena),
       config_(config),
       options_(options),
-      layout_(config, options.shards, options.whole_blocks()) {
-  const int shards = options.shards, replicas = comm.size() / shards;
-  if (shards > 1 && replicas > 1) {
-    const int group = comm.rank() / shards, place = comm.rank() % shards;
-    std::vector<int> group_members, replica_members;
-    for (int i = 0; i < shards; ++i) group_members.push_back(group * shards + i);
-    for (int i = 0; i < replicas; ++i) replica_members.push_back(i * shards + place);
-    owned_shard_comm_ = comm.subset(group_members);
-    owned_replica_comm_ = comm.subset(replica_members);
-    shard_comm_ = owned_shard_comm_.get();
-    replica_comm_ = owned_replica_comm_.get();
-  } else {
-    (shards > 1 ? shard_comm_ : replica_comm_) = &comm;
-  }
-
+      layout_(config, options.parallel.shard, options.whole_blocks()) {
+  const ParallelDims& dims = options.parallel;
+  if (dims.ranks() != comm.size())
+    throw std::invalid_argument(
+        fmt::format("parameters: {} ranks, but the axes have {}", comm.size(), dims.ranks()));
+  if (dims.ranks() != dims.data * dims.shard)
+    throw Unsupported("parameters are shared along the data and shard axes only");
+  shard_comm_ = comm_along(comm, dims, {Axis::shard});
+  replica_comm_ = comm_along(comm, dims, {Axis::data});
   if (sharded() && options.gather_format.quantized())
-    fp8_ = std::make_unique<Fp8Weights>(device, *shard_comm_, arena, layout_, options.gather_format,
+    fp8_ = std::make_unique<Fp8Weights>(device, *shard_comm_.comm, arena, layout_, options.gather_format,
                                         options.gather_fp8);
   shard_tickets_.resize(layout_.unit_count());
   replica_tickets_.resize(layout_.unit_count());
+  allocate_state();
+  if (sharded()) {
+    allocate_communication();
+    return;
+  }
+  gradient_ =
+      arena.overlay_gradients(options.gradients, layout_.local_size()).reshape(1, layout_.local_size());
+  overlays_ = options.accumulation == 1;
+  if (!overlays_) arena.commit_gradients(0);
+}
+
+void Parameters::allocate_state() {
   const std::int64_t size = layout_.local_size();
   std::int64_t weights_size = 0;
   for (int u = 0; u < layout_.unit_count(); ++u) {
-    const bool none = fp8_ && fp8_->has(u) && fp8_->from_master() && options.master == Master::fp32;
+    const bool none = fp8_ && fp8_->has(u) && fp8_->from_master() && options_.master == Master::fp32;
     weight_offsets_.push_back(none ? -1 : weights_size);
     if (!none) weights_size += layout_.shard_offset(u + 1) - layout_.shard_offset(u);
   }
-  weights_ = arena.push(Segment::weights, options.weights, 1, weights_size);
-  if (options.master == Master::fp32) master_ = arena.push(Segment::master, DType::f32, 1, size);
-  m_ = arena.push(Segment::moments, options.moments, 1, size);
-  v_ = arena.push(Segment::moments, options.moments, 1, size);
-  hash_ = arena.push(Segment::other, DType::i32, 1, 2);
-  if (!sharded()) {
-    gradient_ = arena.overlay_gradients(options.gradients, size).reshape(1, size);
-    overlays_ = options.accumulation == 1;
-    if (!overlays_) arena.commit_gradients(0);
-    return;
-  }
-  gradient_ = arena.push(Segment::gradients, options.gradients, 1, size);
+  weights_ = arena_.push(Segment::weights, options_.weights, 1, weights_size);
+  if (options_.master == Master::fp32) master_ = arena_.push(Segment::master, DType::f32, 1, size);
+  m_ = arena_.push(Segment::moments, options_.moments, 1, size);
+  v_ = arena_.push(Segment::moments, options_.moments, 1, size);
+  hash_ = arena_.push(Segment::other, DType::i32, 1, 2);
+}
+
+/// The shard's gradient, and the buffers through which whole units are gathered and reduced.
+void Parameters::allocate_communication() {
+  gradient_ = arena_.push(Segment::gradients, options_.gradients, 1, layout_.local_size());
   std::int64_t largest[kBuffers] = {}, largest_shard = 0;
   bool any_bf16[kBuffers] = {};
   for (int u = 0; u < layout_.unit_count(); ++u) {
@@ -63,15 +71,15 @@ Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConf
   }
   for (int i = 0; i < kBuffers; ++i) {
     if (largest[i] == 0) continue;  // one block only
-    gather_buffers_[i].weights = arena.push(
-        Segment::communication, any_bf16[i] ? options.weights : options.gather_format.dtype, 1, largest[i]);
+    const DType dtype = any_bf16[i] ? options_.weights : options_.gather_format.dtype;
+    gather_buffers_[i].weights = arena_.push(Segment::communication, dtype, 1, largest[i]);
     if (fp8_ && fp8_->by_pass() && i != buffer_of(layout_.head_unit()))
       gather_buffers_[i].scales =
-          arena.push(Segment::communication, DType::ue8m0, 1, largest[i] / Fp8Weights::kCodesPerScale);
-    reduce_buffers_[i].gradients = arena.push(Segment::communication, options.gradients, 1, largest[i]);
+          arena_.push(Segment::communication, DType::ue8m0, 1, largest[i] / Fp8Weights::kCodesPerScale);
+    reduce_buffers_[i].gradients = arena_.push(Segment::communication, options_.gradients, 1, largest[i]);
   }
-  if (options.accumulation > 1)
-    reduced_ = arena.push(Segment::communication, options.gradients, 1, largest_shard);
+  if (options_.accumulation > 1)
+    reduced_ = arena_.push(Segment::communication, options_.gradients, 1, largest_shard);
 }
 
 Tensor Parameters::local(const Tensor& buffer, int unit) const {
@@ -118,8 +126,8 @@ void Parameters::release_gradients() {
 
 std::vector<Comm*> Parameters::comms() const {
   std::vector<Comm*> all = {&comm_};
-  for (const auto& subset : {owned_shard_comm_.get(), owned_replica_comm_.get()})
-    if (subset) all.push_back(subset);
+  for (const AxisComm* axis : {&shard_comm_, &replica_comm_})
+    if (axis->owned) all.push_back(axis->comm);
   return all;
 }
 
@@ -127,8 +135,8 @@ void Parameters::begin_micro_step(int micro_step) { micro_step_ = micro_step; }
 
 void Parameters::complete(int unit) {
   if (adding_ == unit) add_reduced();
-  if (shard_comm_) shard_comm_->wait(shard_tickets_[unit]);
-  if (replica_comm_) replica_comm_->wait(replica_tickets_[unit]);
+  if (shard_comm_.comm) shard_comm_.comm->wait(shard_tickets_[unit]);
+  if (replica_comm_.comm) replica_comm_.comm->wait(replica_tickets_[unit]);
 }
 
 void Parameters::complete_all() {
@@ -141,15 +149,15 @@ void Parameters::prefetch(int unit, Pass pass) {
   if (buffer.unit == unit && (buffer.pass == pass || !by_pass(unit))) return;
   buffer.unit = unit;
   buffer.pass = pass;
-  buffer.gathered = shard_comm_->start_all_gather(gather_target(unit), gather_shard(unit, pass));
+  buffer.gathered = shard_comm_.comm->start_all_gather(gather_target(unit), gather_shard(unit, pass));
   if (by_pass(unit))  // whoever waits for the second has both
-    buffer.gathered = shard_comm_->start_all_gather(gathered_scales(unit), fp8_->scales(unit, pass));
+    buffer.gathered = shard_comm_.comm->start_all_gather(gathered_scales(unit), fp8_->scales(unit, pass));
 }
 
 Tensor Parameters::gather(int unit) {
   if (!sharded()) return local_weights(unit);
   if (gather_buffers_[buffer_of(unit)].unit != unit) prefetch(unit);
-  shard_comm_->wait(gather_buffers_[buffer_of(unit)].gathered);
+  shard_comm_.comm->wait(gather_buffers_[buffer_of(unit)].gathered);
   return gather_target(unit);
 }
 
@@ -159,13 +167,15 @@ BlockWeights Parameters::gather_block(std::int64_t layer, Pass pass) {
   const Tensor weights = gather(unit);
   if (fp8_ && fp8_->has(unit)) return fp8_->block(unit, pass, weights, gathered_scales(unit), arena_);
   const BlockTensors t = layout_.block(weights);
-  return {{t.qkv}, {t.o}, {t.gate_up}, {t.down}, t.norm1, t.norm2, t.q_norm, t.k_norm, t.qkv_bias};
+  BlockWeights block{t};
+  for (const LinearMatrix& m : layout_.block_linears()) block[m.role].value = t[m.role];
+  return block;
 }
 
 Tensor Parameters::gradients(int unit) {
   if (!sharded()) return local(gradient_, unit);
   const ReduceBuffer& buffer = reduce_buffers_[buffer_of(unit)];
-  shard_comm_->wait(buffer.reduced);
+  shard_comm_.comm->wait(buffer.reduced);
   return buffer.gradients.elements(0, layout_.shard_size(unit) * layout_.shards());
 }
 
@@ -183,21 +193,21 @@ void Parameters::reduce(int unit) {
     if (micro_step_ > 0) add_reduced();
     const Tensor target =
         micro_step_ == 0 ? local(gradient_, unit) : reduced_.elements(0, layout_.shard_size(unit));
-    buffer.reduced = shard_tickets_[unit] = shard_comm_->start_reduce_scatter(target, full);
+    buffer.reduced = shard_tickets_[unit] = shard_comm_.comm->start_reduce_scatter(target, full);
     if (micro_step_ > 0) adding_ = unit;
   }
-  if (!last || !replica_comm_) return;
+  if (!last || !replica_comm_.comm) return;
   add_reduced();
-  replica_tickets_[unit] = replica_comm_->start_all_reduce(local(gradient_, unit));
+  replica_tickets_[unit] = replica_comm_.comm->start_all_reduce(local(gradient_, unit));
 }
 
 /// The shard that was reduced last is added to what earlier micro-steps left. Done one unit late, so that its
 /// reduction runs beside the next block's compute.
 void Parameters::add_reduced() {
   if (adding_ < 0) return;
-  shard_comm_->wait(shard_tickets_[adding_]);
+  shard_comm_.comm->wait(shard_tickets_[adding_]);
   const Tensor target = local(gradient_, adding_);
-  device_.add(target, reduced_.elements(0, target.size()));
+  device_.add({target, reduced_.elements(0, target.size())});
   adding_ = -1;
 }
 
@@ -211,64 +221,104 @@ Parameters::Shard Parameters::shard(int unit) const {
           layout_.model_offset(unit) + layout_.shard_range(unit, shard_rank()).first};
 }
 
-void Parameters::initialize(std::uint64_t seed, float std) {
-  for (int u = 0; u < layout_.unit_count(); ++u) {
-    const Shard s = shard(u);
-    const Tensor& target = s.master.empty() ? s.weights : s.master;
-    device_.zero(target);  // the holes too, and biases
-    for (const Run& run : s.runs) {
-      const Tensor elements = target.elements(run.first, run.count);
-      if (run.kind == ParameterKind::matrix)
-        device_.init_normal(elements, std, seed, s.model_offset + run.first);
-      else if (run.kind == ParameterKind::gain)
-        device_.fill(elements, 1.0f);
-    }
-    if (!s.master.empty() && !s.weights.empty()) device_.convert(s.weights, s.master);
-  }
-  device_.zero(m_);
-  device_.zero(v_);
+void Parameters::zero_state() {
+  for (const Tensor& flat : {weights_, master_, m_, v_})
+    if (!flat.empty()) device_.zero({flat});
+}
+
+void Parameters::derive_weights() {
+  for (int u = 0; u < layout_.unit_count(); ++u)
+    if (const Shard s = shard(u); !s.master.empty() && !s.weights.empty())
+      device_.convert({s.weights, s.master});
   forget_gathered();
 }
 
-void Parameters::load(const std::function<void(const Parameter&, float*)>& read) {
+void Parameters::initialize(std::uint64_t seed, float std) {
+  zero_state();  // biases too
+  for (int u = 0; u < layout_.unit_count(); ++u) {
+    const Shard s = shard(u);
+    for (const Run& run : s.runs) {
+      const Tensor elements = local_leading(u).elements(run.first, run.count);
+      if (run.kind == ParameterKind::matrix)
+        device_.init_normal({elements, std, seed, s.model_offset + run.first});
+      else if (run.kind == ParameterKind::gain)
+        device_.fill({elements, 1.0f});
+    }
+  }
+  derive_weights();
+}
+
+void Parameters::append_state(std::vector<StateTensor>& state, const char* kind,
+                              const std::function<Tensor(int unit)>& local_of) const {
   for (int u = 0; u < layout_.unit_count(); ++u) {
     const auto [first, last] = layout_.shard_range(u, shard_rank());
-    std::vector<float> values(layout_.shard_size(u));
-    std::vector<float> whole;
+    const Tensor mine = local_of(u);
     for (const Parameter& p : layout_.units()[u].parameters) {
       const std::int64_t begin = std::max(first, p.offset), end = std::min(last, p.offset + p.size());
-      if (begin >= end) continue;
+      StateTensor tensor{.name = fmt::format("{}/{}", kind, p.name), .shape = p.shape()};
+      if (begin < end) {
+        tensor.first = begin - p.offset;
+        tensor.values = mine.elements(begin - first, end - begin);
+      }
+      state.push_back(std::move(tensor));
+    }
+  }
+}
+
+std::vector<StateTensor> Parameters::weights_state() const {
+  std::vector<StateTensor> state;
+  append_state(state, "weights", [&](int u) { return local_leading(u); });
+  return state;
+}
+
+std::vector<StateTensor> Parameters::state() const {
+  std::vector<StateTensor> state = weights_state();
+  append_state(state, "m", [&](int u) { return local(m_, u); });
+  append_state(state, "v", [&](int u) { return local(v_, u); });
+  return state;
+}
+
+void Parameters::save_state(const StateWriter& write) const {
+  precbench::save_state(device_, state(), write);
+}
+
+void Parameters::load_state(const StateReader& read) {
+  zero_state();
+  precbench::load_state(device_, state(), read);
+  derive_weights();
+}
+
+void Parameters::load(const std::function<void(const Parameter&, float*)>& read) {
+  zero_state();
+  const std::vector<StateTensor> weights = weights_state();
+  auto tensor = weights.begin();
+  std::vector<float> whole;
+  for (const Unit& unit : layout_.units())
+    for (const Parameter& p : unit.parameters) {
+      const StateTensor& part = *tensor++;
+      if (part.values.empty()) continue;
       whole.resize(p.size());
       read(p, whole.data());
-      std::copy(whole.begin() + (begin - p.offset), whole.begin() + (end - p.offset),
-                values.begin() + (begin - first));
+      const float* values = whole.data() + part.first;
+      if (part.values.dtype == DType::f32) {
+        device_.upload(part.values, values);
+        continue;
+      }
+      std::vector<std::uint16_t> rounded(part.values.size());
+      std::transform(values, values + part.values.size(), rounded.begin(), bf16_encode);
+      device_.upload(part.values, rounded.data());
     }
-    const Shard s = shard(u);
-    if (!s.master.empty()) device_.upload(s.master, values.data());
-    if (s.weights.empty()) continue;
-    if (s.weights.dtype == DType::f32) {
-      device_.upload(s.weights, values.data());
-      continue;
-    }
-    std::vector<std::uint16_t> rounded(values.size());
-    std::transform(values.begin(), values.end(), rounded.begin(), bf16_encode);
-    device_.upload(s.weights, rounded.data());
-  }
-  device_.zero(m_);
-  device_.zero(v_);
-  forget_gathered();
+  derive_weights();
 }
 
 void Parameters::save(Kind kind, const std::function<void(const Parameter&, const float*)>& write) {
   for (int u = 0; u < layout_.unit_count(); ++u) {
-    const Tensor mine = kind == Kind::gradients ? local(gradient_, u)
-                        : master_.empty()       ? local_weights(u)
-                                                : local(master_, u);
+    const Tensor mine = kind == Kind::gradients ? local(gradient_, u) : local_leading(u);
     const Scope scope(arena_);
     Tensor full = mine;
     if (sharded()) {
       full = arena_.push_uncounted(mine.dtype, 1, mine.size() * layout_.shards());
-      shard_comm_->all_gather(full, mine);
+      shard_comm_.comm->all_gather(full, mine);
     }
     std::vector<std::byte> bytes(full.bytes());
     device_.download(bytes.data(), full);
@@ -285,21 +335,13 @@ void Parameters::save(Kind kind, const std::function<void(const Parameter&, cons
 
 std::vector<std::uint64_t> Parameters::fingerprints() {
   std::vector<std::uint64_t> result;
-  for (int u = 0; u < layout_.unit_count(); ++u) {
-    const auto [first, last] = layout_.shard_range(u, shard_rank());
-    const Shard s = shard(u);
-    for (const Parameter& p : layout_.units()[u].parameters) {
-      const std::int64_t begin = std::max(first, p.offset), end = std::min(last, p.offset + p.size());
-      std::uint64_t hash = 0;
-      if (begin < end) {
-        device_.fingerprint(hash_,
-                            (s.master.empty() ? s.weights : s.master).elements(begin - first, end - begin));
-        std::uint32_t words[2];
-        device_.download(words, hash_);
-        hash = (std::uint64_t{words[0]} << 32) | words[1];
-      }
-      result.push_back(hash);
+  for (const StateTensor& tensor : weights_state()) {
+    std::uint32_t words[2] = {};
+    if (!tensor.values.empty()) {
+      device_.fingerprint({hash_, tensor.values});
+      device_.download(words, hash_);
     }
+    result.push_back((std::uint64_t{words[0]} << 32) | words[1]);
   }
   return result;
 }

@@ -1,14 +1,13 @@
-// One rank's weights, master weights, gradients and moments, as flat buffers over a Layout, and the three
-// calls by which the model uses them whatever the parallel strategy:
+// One rank's weights, gradients and optimizer state: flat buffers over a Layout. The model uses them by three calls,
+// whatever the parallel strategy:
 //   gather(unit)     the unit's BF16 weights, whole       unsharded: a view        sharded: an all-gather
 //   gradients(unit)  where backward writes the unit's gradient
 //   reduce(unit)     that gradient is complete            unsharded: all-reduce    sharded: reduce-scatter
-// Ranks form groups that share one copy of everything (the shards); equal shards of different groups are
-// replicas, whose gradients are summed. DDP is groups of one rank, FSDP one group, HSDP anything between.
+// Ranks along the shard axis share one copy of everything. Ranks along the data axis are replicas, whose gradients
+// are summed (kernels/comm/parallel_dims.h).
 //
-// Communication runs beside compute: prefetch(unit) starts a gather that a later gather(unit) only waits for,
-// reduce() only starts, and complete(unit) waits for a unit's gradient. Sharded blocks take turns in two
-// buffers.
+// Communication runs beside compute. prefetch(unit) starts a gather, and a later gather(unit) only waits for it.
+// reduce(unit) only starts, and complete(unit) waits for the gradient. Sharded blocks take turns in two buffers.
 #pragma once
 
 #include <functional>
@@ -17,10 +16,12 @@
 #include <vector>
 
 #include "kernels/comm/comm.h"
+#include "kernels/comm/parallel_dims.h"
 #include "kernels/device/device.h"
 #include "kernels/device/memory.h"
 #include "models/transformer/fp8_weights.h"
 #include "models/transformer/layout.h"
+#include "models/transformer/state.h"
 
 namespace precbench {
 
@@ -29,7 +30,7 @@ namespace precbench {
 enum class Master : std::uint8_t { fp32, bf16, bf16_sr };
 
 struct ParameterOptions {
-  int shards = 1;  ///< ranks of a group; divides the ranks: 1 is DDP, all of them FSDP
+  ParallelDims parallel = {};  ///< of all ranks; data and shard only
   Master master = Master::fp32;
   DType weights = DType::bf16;  ///< f32: the FP32 reference model of the tests
   DType moments = DType::f32;
@@ -48,6 +49,8 @@ struct ParameterOptions {
 
 class Parameters {
  public:
+  /// comm: of all ranks. Throws Unsupported for ranks along other axes than data and shard, std::invalid_argument for
+  /// another number of ranks than the dims have.
   Parameters(Device& device, Comm& comm, Arena& arena, const ModelConfig& config,
              const ParameterOptions& options);
 
@@ -88,10 +91,10 @@ class Parameters {
   };
   Shard shard(int unit) const;
   bool sharded() const { return layout_.shards() > 1; }
-  /// All ranks, and those of this group.
+  /// All ranks, and those along the shard axis.
   Comm& comm() { return comm_; }
-  Comm& shard_comm() { return *shard_comm_; }
-  /// All that carry a step's collectives: all ranks, and with hsdp its group and its replicas.
+  Comm& shard_comm() { return *shard_comm_.comm; }
+  /// All that carry a step's collectives: all ranks, and with hsdp those along each axis.
   std::vector<Comm*> comms() const;
 
   // ---- in and out
@@ -104,6 +107,13 @@ class Parameters {
   /// Calls `write(parameter, values)` in FP32 for every parameter, on every rank (a collective). Weights come
   /// from the master where there is one.
   void save(Kind kind, const std::function<void(const Parameter&, const float*)>& write);
+
+  /// What the optimizer keeps from step to step, parameter by parameter in layout order: "weights/NAME" (the master
+  /// where there is one), "m/NAME", "v/NAME".
+  std::vector<StateTensor> state() const;
+  /// Of this rank's part, as save_state and load_state do it (state.h). What is loaded counts from the next step on.
+  void save_state(const StateWriter& write) const;
+  void load_state(const StateReader& read);
 
   /// A hash of every parameter's bits on this rank (of the master where there is one), in layout order.
   std::vector<std::uint64_t> fingerprints();
@@ -124,10 +134,25 @@ class Parameters {
   /// in a third.
   int buffer_of(int unit) const { return layout_.is_block(unit) ? unit % 2 : 2; }
   static constexpr int kBuffers = 3;
+  void allocate_state();
+  void allocate_communication();
   void forget_gathered();
   void add_reduced();
-  int shard_rank() const { return sharded() ? shard_comm_->rank() : 0; }
+  int shard_rank() const { return sharded() ? shard_comm_.comm->rank() : 0; }
   Tensor local(const Tensor& flat, int unit) const;
+  /// This rank's part of a unit in what the optimizer updates: the master, or the weights themselves.
+  Tensor local_leading(int unit) const {
+    return master_.empty() ? local_weights(unit) : local(master_, unit);
+  }
+  /// The part of state() that the optimizer updates.
+  std::vector<StateTensor> weights_state() const;
+  /// One kind of state; local_of(unit): this rank's part of a unit.
+  void append_state(std::vector<StateTensor>& state, const char* kind,
+                    const std::function<Tensor(int unit)>& local_of) const;
+  /// Zeros all state and the weights; holes and padding stay so.
+  void zero_state();
+  /// Makes the BF16 weights from their master, and forgets what was gathered.
+  void derive_weights();
   /// Of weights_; empty where ranks exchange the unit in FP8, made from the master.
   Tensor local_weights(int unit) const;
   /// What the others gather of this rank's unit, and the whole in its buffer.
@@ -143,8 +168,7 @@ class Parameters {
   ModelConfig config_;
   ParameterOptions options_;
   Layout layout_;
-  Comm *shard_comm_ = nullptr, *replica_comm_ = nullptr;  // null: this rank alone
-  std::unique_ptr<Comm> owned_shard_comm_, owned_replica_comm_;
+  AxisComm shard_comm_, replica_comm_;
   Tensor weights_, master_, m_, v_, gradient_;  // flat, one shard of every unit
   std::vector<std::int64_t> weight_offsets_;    // of a unit's shard in weights_; -1: it has none
   std::unique_ptr<Fp8Weights> fp8_;

@@ -8,8 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "kernels/base/errors.h"
 #include "kernels/comm/comm_testing.h"
-#include "kernels/cpu/op_testing.h"
+#include "kernels/device/op_testing.h"
 #include "models/transformer/step_testing.h"
 
 using namespace precbench;
@@ -63,6 +64,8 @@ constexpr Setting kSettings[] = {{1, 1}, {2, 1}, {3, 1},   // DDP
                                  {2, 2}, {3, 3},           // FSDP
                                  {4, 2}, {6, 2}, {6, 3}};  // HSDP
 
+ParallelDims dims_of(const Setting& s) { return {.data = s.ranks / s.shards, .shard = s.shards}; }
+
 std::string text(const Setting& s) {
   return std::to_string(s.ranks) + " ranks in groups of " + std::to_string(s.shards);
 }
@@ -89,7 +92,7 @@ TEST_CASE("initialize draws the same numbers whatever the sharding", "[parameter
       Named reference;
       for (const Setting& s : kSettings) {
         INFO(text(s) << " tied " << tied << " master " << static_cast<int>(master));
-        const Named values = saved_by_all(s.ranks, config, {.shards = s.shards, .master = master},
+        const Named values = saved_by_all(s.ranks, config, {.parallel = dims_of(s), .master = master},
                                           Parameters::Kind::weights, initialize);
         if (reference.empty()) reference = values;
         CHECK(values == reference);
@@ -137,8 +140,8 @@ TEST_CASE("what is loaded is what is saved", "[parameters]") {
         INFO(text(s) << " tied " << tied << " master " << static_cast<int>(master));
         const ModelConfig config = awkward(tied);
         const Named values =
-            saved_by_all(s.ranks, config, {.shards = s.shards, .master = master}, Parameters::Kind::weights,
-                         [](Rank& rank) { load(rank.parameters); });
+            saved_by_all(s.ranks, config, {.parallel = dims_of(s), .master = master},
+                         Parameters::Kind::weights, [](Rank& rank) { load(rank.parameters); });
         const Layout layout(config, 1);
         std::size_t parameters = 0;
         for (const Unit& unit : layout.units())
@@ -156,7 +159,7 @@ TEST_CASE("gather gives a unit's weights whole, in BF16", "[parameters]") {
     INFO(text(s));
     std::vector<std::int64_t> wrong(s.ranks);
     const ModelConfig config = awkward(false);
-    on_ranks(s.ranks, config, {.shards = s.shards}, [&](Rank& rank) {
+    on_ranks(s.ranks, config, {.parallel = dims_of(s)}, [&](Rank& rank) {
       load(rank.parameters);
       const Layout& layout = rank.parameters.layout();
       // Two units at a time stay valid, as the model needs them: a block and the next.
@@ -214,7 +217,7 @@ TEST_CASE("gradients are summed over ranks and micro-steps, under any strategy",
             }
           };
           const Named got = saved_by_all(
-              s.ranks, config, {.shards = s.shards, .gradients = dtype, .accumulation = accumulation},
+              s.ranks, config, {.parallel = dims_of(s), .gradients = dtype, .accumulation = accumulation},
               Parameters::Kind::gradients, backward);
           const Layout layout(config, 1);
           for (int u = 0; u < layout.unit_count(); ++u)
@@ -266,7 +269,7 @@ TEST_CASE("the optimizer's shards hold every element of the model once in every 
     const Layout whole(config, 1);
     std::vector<int> seen(whole.model_offset(whole.head_unit()) + whole.units().back().size);
     std::mutex mutex;
-    on_ranks(s.ranks, config, {.shards = s.shards}, [&](Rank& rank) {
+    on_ranks(s.ranks, config, {.parallel = dims_of(s)}, [&](Rank& rank) {
       const std::lock_guard lock(mutex);
       for (int u = 0; u < whole.unit_count(); ++u) {
         const Parameters::Shard shard = rank.parameters.shard(u);
@@ -287,7 +290,7 @@ TEST_CASE("fingerprints tell which parameters changed", "[parameters]") {
     const ModelConfig config = awkward(false);
     std::vector<std::vector<bool>> changed(s.ranks);
     std::vector<char> repeatable(s.ranks);
-    on_ranks(s.ranks, config, {.shards = s.shards}, [&](Rank& rank) {
+    on_ranks(s.ranks, config, {.parallel = dims_of(s)}, [&](Rank& rank) {
       const int r = rank.comm.rank();
       rank.parameters.initialize(1, 0.02f);
       const std::vector<std::uint64_t> before = rank.parameters.fingerprints();
@@ -319,4 +322,17 @@ TEST_CASE("fingerprints tell which parameters changed", "[parameters]") {
       CHECK(repeatable[r]);
     }
   }
+}
+
+TEST_CASE("axes that the parameters do not know, or that are not the ranks, are refused", "[parameters]") {
+  const auto device = make_cpu_device(1);
+  std::vector<std::byte> memory(1 << 20);
+  const auto make = [&](int ranks, const ParallelDims& dims) {
+    const auto comm = make_dry_comm(0, ranks);
+    Arena arena(memory.data(), 1 << 20);
+    Parameters(*device, *comm, arena, awkward(false), {.parallel = dims});
+  };
+  CHECK_NOTHROW(make(6, {.data = 3, .shard = 2}));
+  CHECK_THROWS_WITH(make(6, {.data = 2, .shard = 2}), "parameters: 6 ranks, but the axes have 4");
+  CHECK_THROWS_AS(make(4, {.data = 2, .tensor = 2}), Unsupported);
 }

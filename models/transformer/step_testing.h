@@ -51,6 +51,8 @@ struct StepSetup {
   ModelConfig model;
   std::int64_t B = 1, T = 32;
   Recipe recipe = find_recipe("bf16");
+  /// Which linear layers of the blocks are in the recipe; the others are in BF16.
+  std::vector<LinearRole> roles = {LinearRole::qkv, LinearRole::o, LinearRole::gate_up, LinearRole::down};
   Recipe head = find_recipe("bf16");  ///< the recipe of lm_head
   bool recompute = false;
   bool reference = false;  ///< weights and activations in FP32: nothing is rounded to BF16
@@ -132,8 +134,11 @@ class TestStep {
     TransformerOptions options;
     options.B = setup_.B;
     options.T = setup_.T;
-    options.recipes.assign(setup_.model.layers, &setup_.recipe);
-    options.head = &setup_.head;
+    options.recipe_of = [this](std::int64_t, LinearRole role) -> const Recipe& {
+      if (role == LinearRole::head) return setup_.head;
+      const bool in_recipe = std::find(setup_.roles.begin(), setup_.roles.end(), role) != setup_.roles.end();
+      return in_recipe ? setup_.recipe : bf16_;
+    };
     options.recompute = setup_.recompute;
     if (setup_.reference) options.activations = DType::f32;
     return options;
@@ -145,6 +150,7 @@ class TestStep {
   }
 
   StepSetup setup_;
+  Recipe bf16_ = find_recipe("bf16");
   std::unique_ptr<Device> device_;
   std::unique_ptr<Comm> comm_;
   NanBlock block_;

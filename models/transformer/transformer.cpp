@@ -2,7 +2,11 @@
 // step.
 #include "models/transformer/transformer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <stdexcept>
+#include <utility>
 
 namespace precbench {
 namespace {
@@ -10,6 +14,11 @@ namespace {
 bool one_scale(const QuantFormat& format) { return format.granularity == Granularity::tensor; }
 
 }  // namespace
+
+const char* name_of(LinearOperand operand) {
+  static constexpr const char* kNames[] = {"x", "dy", "w"};
+  return kNames[static_cast<int>(operand)];
+}
 
 Transformer::Transformer(Device& device, Arena& arena, Parameters& parameters, const ModelConfig& config,
                          const TransformerOptions& options)
@@ -20,7 +29,17 @@ Transformer::Transformer(Device& device, Arena& arena, Parameters& parameters, c
       options_(options),
       attention_shape_{options.B, options.T, config.heads, config.kv_heads, config.head_dim},
       M_(options.B * options.T),
-      saved_(config.layers) {}
+      saved_(config.layers) {
+  const Recipe* first = nullptr;
+  for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+    const Recipe& recipe = options_.recipe_of(layer, Role::down);
+    if (!recipe.quantized()) continue;
+    if (first && !(recipe == *first))
+      throw std::invalid_argument(fmt::format("transformer: the down layers are in two recipes, {} and {}",
+                                              first->name, recipe.name));
+    first = &recipe;
+  }
+}
 
 // ---- memory
 
@@ -29,10 +48,10 @@ void Transformer::push_shared(const Tensor& dx0) {
   x0_ = push(config_.width);
   branch_ = push(config_.width);
   if (options_.recompute) mid_ = push(config_.width);
-  // Blocks are either in the recipe or kept in BF16, so one quantized block tells what the slots must hold.
-  const Recipe* recipe = *std::max_element(options_.recipes.begin(), options_.recipes.end(),
-                                           [](auto* a, auto* b) { return a->quantized() < b->quantized(); });
-  const Linear consumer(device_, arena_, *recipe);
+  // The slots' gradients go into the down layers, so one of these that is quantized tells what they must hold.
+  std::int64_t layer = 0;
+  while (layer + 1 < config_.layers && !options_.recipe_of(layer, Role::down).quantized()) ++layer;
+  const Linear consumer = linear(layer, Role::down);
   slot_ = 0;
   slots_[config_.layers % 2] = push_gradient(dx0, consumer);
   slots_[1 - config_.layers % 2] = push_gradient(push(config_.width), consumer);
@@ -42,14 +61,15 @@ void Transformer::push_row(QuantizedTensor& operand, const QuantFormat& format) 
   if (!format.quantized()) return;
   operand.rowwise =
       push_gemm_operand(arena_, Segment::activations, format, operand.value.rows, operand.value.cols);
-  if (one_scale(format) && operand.amax.empty()) operand.amax = push(DType::f32, 1, 1);
+  if (one_scale(format) && operand.amax_out.empty()) operand.amax_out = push(DType::f32, 1, 1);
 }
 
 void Transformer::push_col(QuantizedTensor& operand, const QuantFormat& format) {
   if (!format.quantized()) return;
   operand.columnwise =
       push_gemm_operand(arena_, Segment::activations, format, operand.value.cols, operand.value.rows);
-  if (one_scale(format) && operand.amax.empty()) operand.amax = push(DType::f32, 1, 1);
+  if (one_scale(format) && operand.amax_out.empty() && operand.amax_in.empty())
+    operand.amax_out = push(DType::f32, 1, 1);
 }
 
 QuantizedTensor Transformer::push_gradient(const Tensor& value, const Linear& consumer) {
@@ -62,14 +82,14 @@ QuantizedTensor Transformer::push_gradient(const Tensor& value, const Linear& co
 QuantizedTensor Transformer::gradient_in(int slot, std::int64_t consumer_layer) const {
   const QuantizedTensor& memory = slots_[slot];
   if (consumer_layer < 0) return make_quantized_tensor(memory.value, {}, {});
-  const Linear consumer = linear(consumer_layer);
+  const Linear consumer = linear(consumer_layer, Role::down);
   if (!consumer.recipe().quantized()) return make_quantized_tensor(memory.value, {}, {});
   return memory;
 }
 
 /// What every block keeps from its forward to its backward, with recomputation too.
 void Transformer::push_saved(std::int64_t layer, Saved& saved) {
-  const Linear consumer = linear(layer);
+  const Linear consumer = linear(layer, Role::down);
   saved.x = layer == 0 ? x0_ : push(config_.width);
   saved.rstd1 = push(DType::f32, M_, 1);
   // Recomputation stops before SwiGLU's forward, which makes this and which backward repeats without it.
@@ -78,9 +98,9 @@ void Transformer::push_saved(std::int64_t layer, Saved& saved) {
 }
 
 void Transformer::push_inner(std::int64_t layer, Saved& saved) {
-  const Linear consumer = linear(layer);
   const std::int64_t C = config_.width;
-  const auto keep_normed = [&](Tensor& value, GemmOperand& columns) {
+  const auto keep_normed = [&](Role role, Tensor& value, GemmOperand& columns) {
+    const Linear consumer = linear(layer, role);
     if (consumer.x_columnwise().quantized())
       columns = push_gemm_operand(arena_, Segment::activations, consumer.x_columnwise(), C, M_);
     else if (!options_.recompute_norms)
@@ -92,8 +112,8 @@ void Transformer::push_inner(std::int64_t layer, Saved& saved) {
   saved.mid = options_.recompute ? mid_ : push(C);
   saved.rstd2 = push(DType::f32, M_, 1);
   saved.gate_up = push(2 * config_.ffn);
-  keep_normed(saved.h1, saved.h1_col);
-  keep_normed(saved.h2, saved.h2_col);
+  keep_normed(Role::qkv, saved.h1, saved.h1_col);
+  keep_normed(Role::gate_up, saved.h2, saved.h2_col);
 }
 
 RopeOptions Transformer::rope_options(const BlockWeights& w) const {
@@ -106,26 +126,29 @@ RopeOptions Transformer::rope_options(const BlockWeights& w) const {
           .scaling = config_.rope_scaling};
 }
 
-void Transformer::observe(std::int64_t layer, const char* role, const QuantizedTensor& operand) {
-  if (quantization_observer_) quantization_observer_->observe(layer, role, operand);
+void Transformer::observe(std::int64_t layer, Role role, LinearOperand operand,
+                          const QuantizedTensor& values) {
+  if (quantization_observer_) quantization_observer_->observe(layer, role, operand, values);
 }
 
-void Transformer::observe_weight(std::int64_t layer, const char* role, const Weight& weight, bool columns) {
+void Transformer::observe_weight(std::int64_t layer, Role role, const Weight& weight, bool columns) {
   if (!quantization_observer_ || weight.value.empty()) return;
   const Scope scope(arena_);
-  observe(layer, role, linear(layer).quantized_weight(weight, columns));
+  observe(layer, role, LinearOperand::w, linear(layer, role).quantized_weight(weight, columns));
 }
 
 template <class Op>
 void Transformer::produce(QuantizedTensor& x, Op&& op) {
-  if (!options_.reduce_amax || x.amax.empty()) return op(x);
+  if (!options_.reduce_amax || x.amax_out.empty()) return op(x);
   QuantizedTensor plain = x;
   if (plain.rowwise.format.quantized()) plain.rowwise = {};
   if (plain.columnwise.format.quantized()) plain.columnwise = {};
   plain.keep_value = true;
   op(plain);
-  parameters_.comm().all_reduce_max(x.amax);
-  device_.quantize(x, false);
+  parameters_.comm().all_reduce_max(x.amax_out);
+  QuantizedTensor scaled = x;
+  scaled.amax_in = std::exchange(scaled.amax_out, {});
+  device_.quantize({scaled});
 }
 
 // ---- forward
@@ -136,124 +159,138 @@ QuantizedTensor Transformer::normed(const Linear& consumer, const Tensor& value,
   push_row(h, consumer.x_rowwise());
   if (consumer.x_columnwise().quantized()) {
     h.columnwise = columns;
-    if (one_scale(consumer.x_columnwise()) && h.amax.empty()) h.amax = push(DType::f32, 1, 1);
+    if (one_scale(consumer.x_columnwise()) && h.amax_out.empty()) h.amax_out = push(DType::f32, 1, 1);
   }
   h.keep_value = !consumer.x_rowwise().quantized() || !value.empty() || quantization_observer_;
   return h;
 }
 
-void Transformer::fprop(std::int64_t layer, const char* role, const Tensor& y, const QuantizedTensor& x,
-                        const Weight& weight) {
-  linear(layer).fprop(y, x, weight);
-  observe_weight(layer, role, weight, false);
+void Transformer::fprop(std::int64_t layer, Role role, const Tensor& y, const QuantizedTensor& x,
+                        const BlockWeights& w) {
+  linear(layer, role).fprop(y, x, w[role]);
+  observe_weight(layer, role, w[role], false);
 }
 
 void Transformer::block_forward(std::int64_t layer, Saved& saved, const BlockWeights& w, const Tensor& x,
                                 bool again) {
-  const Linear lin = linear(layer);
   const float eps = static_cast<float>(config_.norm_eps);
 
   {
     const Scope scope(arena_);
-    QuantizedTensor h1 = normed(lin, saved.h1, saved.h1_col);
+    QuantizedTensor h1 = normed(linear(layer, Role::qkv), saved.h1, saved.h1_col);
     produce(h1, [&](QuantizedTensor& h) {
       if (again)
-        device_.recompute_rmsnorm(h, saved.x, saved.rstd1, w.norm1);
+        device_.recompute_rmsnorm({h, saved.x, saved.rstd1, w.norm1});
       else
-        device_.add_rmsnorm(h, saved.x, saved.rstd1, x, layer == 0 ? Tensor{} : branch_, w.norm1, eps);
+        device_.add_rmsnorm({.h = h,
+                             .sum = saved.x,
+                             .rstd = saved.rstd1,
+                             .x = x,
+                             .branch = layer == 0 ? Tensor{} : branch_,
+                             .weight = w.norm1,
+                             .eps = eps});
     });
-    observe(layer, "qkv.x", h1);
-    fprop(layer, "qkv.w", saved.raw_qkv, h1, w.qkv);
+    observe(layer, Role::qkv, LinearOperand::x, h1);
+    fprop(layer, Role::qkv, saved.raw_qkv, h1, w);
   }
   {
     const Scope scope(arena_);
     // Without QK-norm RoPE is undone by its own inverse, so the rows turn in place.
     const Tensor qkv = config_.qk_norm ? push(attention_shape_.qkv_width()) : saved.raw_qkv;
-    device_.rope(qkv, saved.raw_qkv, rope_options(w));
+    device_.rope({qkv, saved.raw_qkv, rope_options(w)});
+    const Linear lin = linear(layer, Role::o);
     QuantizedTensor out = make_quantized_tensor(saved.attention, lin.x_rowwise(), {});
     push_row(out, lin.x_rowwise());
-    produce(out, [&](QuantizedTensor& o) { device_.attention(o, saved.lse, qkv, attention_shape_); });
-    observe(layer, "o.x", out);
-    fprop(layer, "o.w", branch_, out, w.o);
+    produce(out, [&](QuantizedTensor& o) { device_.attention({o, saved.lse, qkv, attention_shape_}); });
+    observe(layer, Role::o, LinearOperand::x, out);
+    fprop(layer, Role::o, branch_, out, w);
   }
   {
     const Scope scope(arena_);
-    QuantizedTensor h2 = normed(lin, saved.h2, saved.h2_col);
+    QuantizedTensor h2 = normed(linear(layer, Role::gate_up), saved.h2, saved.h2_col);
     produce(h2, [&](QuantizedTensor& h) {
-      device_.add_rmsnorm(h, saved.mid, saved.rstd2, saved.x, branch_, w.norm2, eps);
+      device_.add_rmsnorm({h, saved.mid, saved.rstd2, saved.x, branch_, w.norm2, eps});
     });
-    observe(layer, "gate_up.x", h2);
-    fprop(layer, "gate_up.w", saved.gate_up, h2, w.gate_up);
+    observe(layer, Role::gate_up, LinearOperand::x, h2);
+    fprop(layer, Role::gate_up, saved.gate_up, h2, w);
   }
   if (again) return;
   const Scope scope(arena_);
+  const Linear lin = linear(layer, Role::down);
   QuantizedTensor s = make_quantized_tensor(push(config_.ffn), lin.x_rowwise(), {});
-  s.amax = saved.swiglu_amax;
+  s.amax_out = saved.swiglu_amax;
   push_row(s, lin.x_rowwise());
   s.keep_value = !lin.x_rowwise().quantized() || quantization_observer_;
-  produce(s, [&](QuantizedTensor& out) { device_.swiglu(out, saved.gate_up); });
-  observe(layer, "down.x", s);
-  fprop(layer, "down.w", branch_, s, w.down);
+  produce(s, [&](QuantizedTensor& out) { device_.swiglu({out, saved.gate_up}); });
+  observe(layer, Role::down, LinearOperand::x, s);
+  fprop(layer, Role::down, branch_, s, w);
 }
 
 // ---- backward
 
-void Transformer::dgrad(std::int64_t layer, const char* role, const Tensor& dx, const QuantizedTensor& dy,
-                        const Weight& weight) {
-  linear(layer).dgrad(dx, dy, weight);
-  observe_weight(layer, role, weight, true);
+void Transformer::dgrad(std::int64_t layer, Role role, const Tensor& dx, const QuantizedTensor& dy,
+                        const BlockWeights& w) {
+  linear(layer, role).dgrad(dx, dy, w[role]);
+  observe_weight(layer, role, w[role], true);
 }
 
-void Transformer::wgrad(const Linear& lin, const Tensor& dweight, const QuantizedTensor& dy,
+void Transformer::wgrad(std::int64_t layer, Role role, const BlockTensors& g, const QuantizedTensor& dy,
                         const QuantizedTensor& x) {
-  parameters_.commit(dweight);
-  lin.wgrad(dweight, dy, x, parameters_.accumulates());
+  parameters_.commit(g[role]);
+  linear(layer, role).wgrad(g[role], dy, x, parameters_.accumulates());
 }
 
-void Transformer::norm_wgrad(const Linear& lin, const Tensor& dweight, const QuantizedTensor& dy,
+void Transformer::norm_wgrad(std::int64_t layer, Role role, const BlockTensors& g, const QuantizedTensor& dy,
                              const Tensor& value, const GemmOperand& columns, const Tensor& sum,
                              const Tensor& rstd, const Tensor& gain) {
   const Scope scope(arena_);
   const bool remake = value.empty() && columns.empty();
   QuantizedTensor h = make_quantized_tensor(remake ? push(config_.width) : value, {}, {});
   if (!columns.empty()) h.columnwise = columns;
-  if (remake) device_.recompute_rmsnorm(h, sum, rstd, gain);
-  wgrad(lin, dweight, dy, h);
+  if (remake) device_.recompute_rmsnorm({h, sum, rstd, gain});
+  wgrad(layer, role, g, dy, h);
 }
 
 void Transformer::ffn_backward(std::int64_t layer, const Saved& saved, const BlockWeights& w,
                                const BlockTensors& g, const QuantizedTensor& dx, QuantizedTensor& dmid) {
-  const Linear lin = linear(layer);
+  const Linear gate_up = linear(layer, Role::gate_up), down = linear(layer, Role::down);
   const bool accumulate = parameters_.accumulates();
   const Scope scope(arena_);
-  QuantizedTensor dgate_up = push_gradient(push(2 * config_.ffn), lin);
+  QuantizedTensor dgate_up = push_gradient(push(2 * config_.ffn), gate_up);
   dgate_up.keep_value =
-      !lin.dy_rowwise().quantized() || !lin.dy_columnwise().quantized() || quantization_observer_;
+      !gate_up.dy_rowwise().quantized() || !gate_up.dy_columnwise().quantized() || quantization_observer_;
   {
     const Scope inner(arena_);
     const Tensor ds = push(config_.ffn);
-    dgrad(layer, "down.w", ds, dx, w.down);
-    QuantizedTensor s = make_quantized_tensor(push(config_.ffn), {}, lin.x_columnwise());
-    s.amax = saved.swiglu_amax;
-    push_col(s, lin.x_columnwise());
-    s.keep_value = !lin.x_columnwise().quantized() || quantization_observer_;
-    produce(dgate_up, [&](QuantizedTensor& d) { device_.swiglu_backward(d, s, ds, saved.gate_up); });
-    observe(layer, "gate_up.dy", dgate_up);
-    observe(layer, "down.x", s);
-    wgrad(lin, g.down, dx, s);
+    dgrad(layer, Role::down, ds, dx, w);
+    QuantizedTensor s = make_quantized_tensor(push(config_.ffn), {}, down.x_columnwise());
+    s.amax_in = saved.swiglu_amax;
+    push_col(s, down.x_columnwise());
+    s.keep_value = !down.x_columnwise().quantized() || quantization_observer_;
+    produce(dgate_up, [&](QuantizedTensor& d) { device_.swiglu_backward({d, s, ds, saved.gate_up}); });
+    observe(layer, Role::gate_up, LinearOperand::dy, dgate_up);
+    observe(layer, Role::down, LinearOperand::x, s);
+    wgrad(layer, Role::down, g, dx, s);
   }
   const Tensor dh = push(config_.width);
-  dgrad(layer, "gate_up.w", dh, dgate_up, w.gate_up);
-  norm_wgrad(lin, g.gate_up, dgate_up, saved.h2, saved.h2_col, saved.mid, saved.rstd2, w.norm2);
+  dgrad(layer, Role::gate_up, dh, dgate_up, w);
+  norm_wgrad(layer, Role::gate_up, g, dgate_up, saved.h2, saved.h2_col, saved.mid, saved.rstd2, w.norm2);
   produce(dmid, [&](QuantizedTensor& d) {
-    device_.rmsnorm_backward(d, g.norm2, accumulate, dx.value, dh, saved.mid, saved.rstd2, w.norm2);
+    device_.rmsnorm_backward({.dx = d,
+                              .dweight = g.norm2,
+                              .accumulate = accumulate,
+                              .dresidual = dx.value,
+                              .dh = dh,
+                              .x = saved.mid,
+                              .rstd = saved.rstd2,
+                              .weight = w.norm2});
   });
-  observe(layer, "o.dy", dmid);
+  observe(layer, Role::o, LinearOperand::dy, dmid);
 }
 
 void Transformer::attention_backward(std::int64_t layer, const Saved& saved, const BlockWeights& w,
                                      const BlockTensors& g, const QuantizedTensor& dmid) {
-  const Linear lin = linear(layer);
+  const Linear lin = linear(layer, Role::qkv);
   const bool accumulate = parameters_.accumulates();
   const Scope scope(arena_);
   QuantizedTensor dqkv = push_gradient(push(attention_shape_.qkv_width()), lin);
@@ -263,35 +300,43 @@ void Transformer::attention_backward(std::int64_t layer, const Saved& saved, con
     const Scope inner(arena_);
     {
       const Scope innermost(arena_);
-      QuantizedTensor out = make_quantized_tensor(saved.attention, {}, lin.x_columnwise());
-      push_col(out, lin.x_columnwise());
-      produce(out, [&](QuantizedTensor& o) { device_.quantize(o); });
-      observe(layer, "o.x", out);
-      wgrad(lin, g.o, dmid, out);
+      const QuantFormat& format = linear(layer, Role::o).x_columnwise();
+      QuantizedTensor out = make_quantized_tensor(saved.attention, {}, format);
+      push_col(out, format);
+      produce(out, [&](QuantizedTensor& o) { device_.quantize({o}); });
+      observe(layer, Role::o, LinearOperand::x, out);
+      wgrad(layer, Role::o, g, dmid, out);
     }
     const Tensor dout = push(attention_shape_.q_width());
-    dgrad(layer, "o.w", dout, dmid, w.o);
+    dgrad(layer, Role::o, dout, dmid, w);
     Tensor qkv = saved.raw_qkv;
     if (config_.qk_norm) {
       qkv = push(attention_shape_.qkv_width());
-      device_.rope(qkv, saved.raw_qkv, rope_options(w));
+      device_.rope({qkv, saved.raw_qkv, rope_options(w)});
     }
     const Tensor dturned = push(attention_shape_.qkv_width());
-    device_.attention_backward(dturned, dout, saved.attention, saved.lse, qkv, attention_shape_);
+    device_.attention_backward({dturned, dout, saved.attention, saved.lse, qkv, attention_shape_});
     produce(dqkv, [&](QuantizedTensor& d) {
-      device_.rope_backward(d, g.q_norm, g.k_norm, accumulate, dturned, saved.raw_qkv, rope_options(w));
+      device_.rope_backward({d, g.q_norm, g.k_norm, accumulate, dturned, saved.raw_qkv, rope_options(w)});
     });
-    if (config_.qkv_bias) device_.bias_backward(g.qkv_bias, accumulate, dqkv.value);
-    observe(layer, "qkv.dy", dqkv);
+    if (config_.qkv_bias) device_.bias_backward({g.qkv_bias, accumulate, dqkv.value});
+    observe(layer, Role::qkv, LinearOperand::dy, dqkv);
   }
   const Tensor dh = push(config_.width);
-  dgrad(layer, "qkv.w", dh, dqkv, w.qkv);
-  norm_wgrad(lin, g.qkv, dqkv, saved.h1, saved.h1_col, saved.x, saved.rstd1, w.norm1);
+  dgrad(layer, Role::qkv, dh, dqkv, w);
+  norm_wgrad(layer, Role::qkv, g, dqkv, saved.h1, saved.h1_col, saved.x, saved.rstd1, w.norm1);
   QuantizedTensor below = gradient_in(1 - slot_, layer - 1);
   produce(below, [&](QuantizedTensor& d) {
-    device_.rmsnorm_backward(d, g.norm1, accumulate, dmid.value, dh, saved.x, saved.rstd1, w.norm1);
+    device_.rmsnorm_backward({.dx = d,
+                              .dweight = g.norm1,
+                              .accumulate = accumulate,
+                              .dresidual = dmid.value,
+                              .dh = dh,
+                              .x = saved.x,
+                              .rstd = saved.rstd1,
+                              .weight = w.norm1});
   });
-  if (layer > 0) observe(layer - 1, "down.dy", below);
+  if (layer > 0) observe(layer - 1, Role::down, LinearOperand::dy, below);
 }
 
 void Transformer::block_backward(std::int64_t layer, Saved& saved) {
@@ -304,10 +349,7 @@ void Transformer::block_backward(std::int64_t layer, Saved& saved) {
     block_forward(layer, saved, w, saved.x, true);
   }
   const BlockTensors g = parameters_.layout().block(parameters_.gradients(unit));
-  const Linear lin = linear(layer);
-  QuantizedTensor dmid = make_quantized_tensor(branch_, lin.dy_rowwise(), lin.dy_columnwise());
-  push_row(dmid, lin.dy_rowwise());
-  push_col(dmid, lin.dy_columnwise());
+  QuantizedTensor dmid = push_gradient(branch_, linear(layer, Role::o));
   ffn_backward(layer, saved, w, g, gradient_in(slot_, layer), dmid);
   attention_backward(layer, saved, w, g, dmid);
   slot_ = 1 - slot_;
@@ -320,20 +362,21 @@ void Transformer::head(const Tensor& loss_sum, const Tensor& targets, float loss
                        bool first_micro_step) {
   const Scope scope(arena_);
   const Layout& layout = parameters_.layout();
-  const Linear lin(device_, arena_, *options_.head, OpClass::head_loss);
+  const Recipe& recipe = options_.recipe_of(config_.layers, Role::head);
+  const Linear lin(device_, arena_, recipe, OpClass::head_loss);
   const Tensor unit = parameters_.gather(layout.head_unit());
   const Tensor weight = layout.lm_head(unit), gain = layout.final_norm(unit);
 
   const Tensor x = push(config_.width), rstd = push(DType::f32, M_, 1), dh = push(config_.width);
   const Tensor normed = push(config_.width);
   QuantizedTensor h = make_quantized_tensor(normed, {}, {});
-  device_.add_rmsnorm(h, x, rstd, saved_.back().mid, branch_, gain, static_cast<float>(config_.norm_eps));
+  device_.add_rmsnorm({h, x, rstd, saved_.back().mid, branch_, gain, static_cast<float>(config_.norm_eps)});
 
   const Tensor gradient = parameters_.gradients(layout.head_unit());
   parameters_.commit(gradient);
   const Tensor dweight = layout.lm_head(gradient);
   // A converted head's scales may span all tokens, so it is done in one run.
-  const std::int64_t run = options_.head->quantized() ? M_ : std::min(M_, kHeadRun);
+  const std::int64_t run = recipe.quantized() ? M_ : std::min(M_, kHeadRun);
   for (std::int64_t first = 0; first < M_; first += run) {
     const Scope inner(arena_);
     const std::int64_t rows = std::min(run, M_ - first);
@@ -341,25 +384,25 @@ void Transformer::head(const Tensor& loss_sum, const Tensor& targets, float loss
         make_quantized_tensor(normed.slice_rows(first, rows), lin.x_rowwise(), lin.x_columnwise());
     push_row(x_run, lin.x_rowwise());
     push_col(x_run, lin.x_columnwise());
-    produce(x_run, [&](QuantizedTensor& h_run) { device_.quantize(h_run); });
+    produce(x_run, [&](QuantizedTensor& h_run) { device_.quantize({h_run}); });
     QuantizedTensor logits = make_quantized_tensor(push(options_.activations, rows, config_.vocab),
                                                    lin.dy_rowwise(), lin.dy_columnwise());
     lin.fprop(logits.value, x_run, {weight, {}});
-    device_.cross_entropy(losses_.slice_rows(first, rows), logits.value, targets.slice_rows(first, rows),
-                          loss_scale);
+    device_.cross_entropy(
+        {losses_.slice_rows(first, rows), logits.value, targets.slice_rows(first, rows), loss_scale});
     push_row(logits, lin.dy_rowwise());
     push_col(logits, lin.dy_columnwise());
-    produce(logits, [&](QuantizedTensor& dlogits) { device_.quantize(dlogits); });
+    produce(logits, [&](QuantizedTensor& dlogits) { device_.quantize({dlogits}); });
     lin.dgrad(dh.slice_rows(first, rows), logits, {weight, {}});
     lin.wgrad(dweight, logits, x_run, parameters_.accumulates() || first > 0);
   }
-  device_.sum(loss_sum, losses_, !first_micro_step);
+  device_.sum({loss_sum, losses_, !first_micro_step});
   QuantizedTensor dx = gradient_in(slot_, config_.layers - 1);
   produce(dx, [&](QuantizedTensor& d) {
-    device_.rmsnorm_backward(d, layout.final_norm(gradient), parameters_.accumulates(), {}, dh, x, rstd,
-                             gain);
+    device_.rmsnorm_backward(
+        {d, layout.final_norm(gradient), parameters_.accumulates(), {}, dh, x, rstd, gain});
   });
-  observe(config_.layers - 1, "down.dy", dx);
+  observe(config_.layers - 1, Role::down, LinearOperand::dy, dx);
   if (!config_.tied) parameters_.reduce(layout.head_unit());
 }
 
@@ -375,7 +418,7 @@ void Transformer::forward_backward(const Tensor& loss_sum, const Tensor& tokens,
   push_shared(dx0);
   const Tensor table = layout.embedding(parameters_.gather(layout.embedding_unit()));
   parameters_.prefetch(layout.block_unit(0));
-  device_.embedding(x0_, tokens, table);
+  device_.embedding({x0_, tokens, table});
 
   std::vector<Arena::Mark> marks;
   Tensor x = x0_;
@@ -407,8 +450,8 @@ void Transformer::forward_backward(const Tensor& loss_sum, const Tensor& tokens,
   const int unit = layout.embedding_unit();
   const Tensor dtable = layout.embedding(parameters_.gradients(unit));
   parameters_.commit(dtable);
-  if (!config_.tied && !parameters_.accumulates()) device_.zero(dtable);
-  device_.embedding_backward(dtable, dx0, tokens);
+  if (!config_.tied && !parameters_.accumulates()) device_.zero({dtable});
+  device_.embedding_backward({dtable, dx0, tokens});
   parameters_.reduce(unit);
 }
 

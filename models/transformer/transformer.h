@@ -8,7 +8,7 @@
 // recompute only the residual stream at each block's input is kept.
 #pragma once
 
-#include <string>
+#include <functional>
 #include <vector>
 
 #include "models/transformer/linear.h"
@@ -17,22 +17,29 @@
 namespace precbench {
 
 struct TransformerOptions {
-  std::int64_t B = 1, T = 128;         ///< of one micro-step on one rank
-  std::vector<const Recipe*> recipes;  ///< per block; not owned
-  const Recipe* head = nullptr;        ///< of lm_head; not owned
-  bool recompute = false;              ///< per block
-  bool recompute_norms = false;        ///< a norm's BF16 output is made again for wgrad instead of being kept
-  bool reduce_amax = false;            ///< scales of a tensor come from the amax over all ranks
-  DType activations = DType::bf16;     ///< f32: the FP32 reference model of the tests
+  std::int64_t B = 1, T = 128;  ///< of one micro-step on one rank
+  /// The recipe of a linear layer, which must outlive the transformer. `layer`: its block, or config.layers for
+  /// lm_head. The down layers of all blocks are in one recipe or in BF16.
+  std::function<const Recipe&(std::int64_t layer, LinearRole role)> recipe_of;
+  bool recompute = false;           ///< per block
+  bool recompute_norms = false;     ///< a norm's BF16 output is made again for wgrad instead of being kept
+  bool reduce_amax = false;         ///< scales of a tensor come from the amax over all ranks
+  DType activations = DType::bf16;  ///< f32: the FP32 reference model of the tests
 };
 
+/// Which operand of a linear layer, for whoever watches quantization.
+enum class LinearOperand : std::uint8_t { x, dy, w };
+/// "x", "dy", "w"
+const char* name_of(LinearOperand operand);
+
 /// Watches quantization: called with every operand of a block's linear layers, after its forms are made and while its
-/// BF16 value is there: activations "qkv.x", gradients "qkv.dy", weights "qkv.w" (not where ranks exchange these in
-/// FP8: nobody has their value). A form is shown once a pass; what the operand lacks then is shown at another time.
+/// BF16 value is there. Weights that ranks exchange in FP8 are not shown: nobody has their value. A form is shown once
+/// a pass; what the operand lacks then is shown at another time.
 class QuantizationObserver {
  public:
   virtual ~QuantizationObserver() = default;
-  virtual void observe(std::int64_t layer, const char* role, const QuantizedTensor& operand) = 0;
+  virtual void observe(std::int64_t layer, LinearRole role, LinearOperand operand,
+                       const QuantizedTensor& values) = 0;
 };
 
 class Transformer {
@@ -50,6 +57,8 @@ class Transformer {
   void set_quantization_observer(QuantizationObserver* observer) { quantization_observer_ = observer; }
 
  private:
+  using Role = LinearRole;
+
   /// What a block's forward leaves for its backward.
   struct Saved {
     Tensor x;             // residual stream at the block's input [M, C]
@@ -63,7 +72,9 @@ class Transformer {
     GemmOperand h1_col, h2_col;  // their columns, where it takes them quantized
     Tensor swiglu_amax;          // f32 [1], where SwiGLU's output has one scale for the tensor
   };
-  Linear linear(std::int64_t layer) const { return {device_, arena_, *options_.recipes[layer]}; }
+  Linear linear(std::int64_t layer, Role role) const {
+    return {device_, arena_, options_.recipe_of(layer, role)};
+  }
   Tensor push(std::int64_t cols) { return push(options_.activations, M_, cols); }
   Tensor push(DType dtype, std::int64_t rows, std::int64_t cols) {
     return arena_.push(Segment::activations, dtype, rows, cols);
@@ -81,20 +92,20 @@ class Transformer {
   void push_saved(std::int64_t layer, Saved& saved);
   void push_inner(std::int64_t layer, Saved& saved);
   RopeOptions rope_options(const BlockWeights& w) const;
-  void observe(std::int64_t layer, const char* role, const QuantizedTensor& operand);
+  void observe(std::int64_t layer, Role role, LinearOperand operand, const QuantizedTensor& values);
   /// Makes one of the weight's forms again, to be watched; where a GEMM had it, so that it takes no more memory.
-  void observe_weight(std::int64_t layer, const char* role, const Weight& weight, bool columns);
+  void observe_weight(std::int64_t layer, Role role, const Weight& weight, bool columns);
   /// Runs op(x); with reduce_amax in two parts, around the exchange of x's amax.
   template <class Op>
   void produce(QuantizedTensor& x, Op&& op);
 
-  /// A block's fprop and dgrad. `role`: of the weight, for whoever watches quantization.
-  void fprop(std::int64_t layer, const char* role, const Tensor& y, const QuantizedTensor& x,
-             const Weight& weight);
-  void dgrad(std::int64_t layer, const char* role, const Tensor& dx, const QuantizedTensor& dy,
-             const Weight& weight);
-  /// lin.wgrad into memory that is committed first, added to what earlier micro-steps left.
-  void wgrad(const Linear& lin, const Tensor& dweight, const QuantizedTensor& dy, const QuantizedTensor& x);
+  /// The GEMMs of a block's linear layer, by its role.
+  void fprop(std::int64_t layer, Role role, const Tensor& y, const QuantizedTensor& x, const BlockWeights& w);
+  void dgrad(std::int64_t layer, Role role, const Tensor& dx, const QuantizedTensor& dy,
+             const BlockWeights& w);
+  /// Into memory that is committed first, added to what earlier micro-steps left.
+  void wgrad(std::int64_t layer, Role role, const BlockTensors& g, const QuantizedTensor& dy,
+             const QuantizedTensor& x);
   /// `again`: a recomputation inside backward, which needs neither the first sum nor the block's output.
   void block_forward(std::int64_t layer, Saved& saved, const BlockWeights& w, const Tensor& x, bool again);
   void block_backward(std::int64_t layer, Saved& saved);
@@ -105,8 +116,9 @@ class Transformer {
   /// A norm's output for fprop now and, in the form kept in `value` or `columns`, for wgrad later.
   QuantizedTensor normed(const Linear& consumer, const Tensor& value, const GemmOperand& columns);
   /// wgrad of the linear layer behind a norm, whose output is kept, or made again from `sum` and `rstd`.
-  void norm_wgrad(const Linear& lin, const Tensor& dweight, const QuantizedTensor& dy, const Tensor& value,
-                  const GemmOperand& columns, const Tensor& sum, const Tensor& rstd, const Tensor& gain);
+  void norm_wgrad(std::int64_t layer, Role role, const BlockTensors& g, const QuantizedTensor& dy,
+                  const Tensor& value, const GemmOperand& columns, const Tensor& sum, const Tensor& rstd,
+                  const Tensor& gain);
   /// Final norm, lm_head, loss and their backward; leaves the residual stream's gradient in slots_[slot_].
   void head(const Tensor& loss_sum, const Tensor& targets, float loss_scale, bool first_micro_step);
 

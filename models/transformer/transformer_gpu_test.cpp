@@ -1,7 +1,7 @@
 // The training step on a GPU against the CPU device: loss, every gradient and the update, for every recipe.
 // The truth is the FP32 reference model; the CPU device at the recipe's own precision says how far from it
 // rounding alone may lead.
-#include "kernels/cuda/gpu_testing.h"
+#include "kernels/gpu/gpu_testing.h"
 #include "models/transformer/step_testing.h"
 #include "models/transformer/transformer.h"
 
@@ -15,7 +15,7 @@ constexpr double kBf16Roundoff = 0x1p-9;
 
 /// Equal runs give equal bits: no timing of algorithms, additions in a fixed order.
 std::unique_ptr<Device> repeatable_gpu(const std::string& attention) {
-  return make_cuda_device(0, {.autotune = false, .deterministic = true, .attention = attention});
+  return make_gpu_device(0, {.autotune = false, .deterministic = true, .attention = attention});
 }
 
 bool takes(const Device& device, const Recipe& recipe) {

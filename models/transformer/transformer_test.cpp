@@ -3,6 +3,8 @@
 // BF16.
 #include "models/transformer/transformer.h"
 
+#include <set>
+
 #include "models/transformer/step_golden.h"
 
 using namespace precbench;
@@ -162,4 +164,58 @@ TEST_CASE("every recipe's gradients are BF16's, up to its precision", "[transfor
         CHECK(std::fabs(likeness.norm_ratio - 1) <= (saturates ? 0.28 : 0.13));
       }
     }
+}
+
+TEST_CASE("each linear layer of a block is in the recipe of its role", "[transformer]") {
+  // What is seen quantized: role and operand.
+  class Seen final : public QuantizationObserver {
+   public:
+    void observe(std::int64_t, LinearRole role, LinearOperand operand,
+                 const QuantizedTensor& values) override {
+      for (const GemmOperand* form : {&values.rowwise, &values.columnwise})
+        if (!form->empty() && form->format.quantized())
+          names.insert(std::string(name_of(role)) + "." + name_of(operand));
+    }
+    std::set<std::string> names;
+  };
+  const ModelConfig model = model_presets().front();
+  const std::vector<std::int32_t> tokens = random_tokens(2, 32, model.vocab),
+                                  targets = random_tokens(3, 32, model.vocab);
+  const auto step_with = [&](const char* recipe, const std::vector<LinearRole>& roles, Seen* seen) {
+    TestStep step({.model = model, .recipe = find_recipe(recipe), .roles = roles});
+    step.parameters().initialize(1, 0.02f);
+    step.transformer().set_quantization_observer(seen);
+    const double loss = step.forward_backward(tokens, targets);
+    return Result{loss, step.gradients()};
+  };
+  const Result bf16 = step_with("bf16", {}, nullptr);
+  check_close(step_with("tensorwise", {}, nullptr), bf16, 0, 0);
+  for (const LinearRole role : {LinearRole::qkv, LinearRole::o, LinearRole::gate_up, LinearRole::down}) {
+    INFO(name_of(role));
+    Seen seen;
+    const Result one = step_with("tensorwise", {role}, &seen);
+    const std::string name = name_of(role);
+    CHECK(seen.names == std::set<std::string>{name + ".x", name + ".dy", name + ".w"});
+    // All gradients differ from BF16's, by no more than FP8 explains.
+    const Farthest gradient = farthest(one.gradients, bf16.gradients);
+    CHECK(gradient.distance > 0.001);
+    CHECK(gradient.distance < 0.2);
+  }
+}
+
+TEST_CASE("down layers in two recipes are refused", "[transformer]") {
+  const std::unique_ptr<Device> device = make_dry_device(nullptr);
+  const std::unique_ptr<Comm> comm = make_dry_comm(0, 1);
+  Arena arena(device->allocate(1), std::int64_t{1} << 30);
+  const ModelConfig model = model_presets().front();
+  Parameters parameters(*device, *comm, arena, model, {});
+  const Recipe one = find_recipe("tensorwise"), other = find_recipe("rowwise"), bf16 = find_recipe("bf16");
+  TransformerOptions options;
+  const auto make = [&] { Transformer(*device, arena, parameters, model, options); };
+  options.recipe_of = [&](std::int64_t layer, LinearRole) -> const Recipe& { return layer % 2 ? one : bf16; };
+  CHECK_NOTHROW(make());
+  options.recipe_of = [&](std::int64_t layer, LinearRole) -> const Recipe& {
+    return layer % 2 ? one : other;
+  };
+  CHECK_THROWS_WITH(make(), "transformer: the down layers are in two recipes, rowwise and tensorwise");
 }

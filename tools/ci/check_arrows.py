@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Holds every #include against the rooms that CMake declares (precbench_room in */CMakeLists.txt).
 
-A file may include its own room, the rooms that its room LINKs, and theirs in turn. Tests, and what serves them
-(*_testing.h), may include the rooms of TEST_LINK besides, and tools/testing. bench/main.cpp, above all rooms, may include
-any. Every folder with sources must be a room and have a README.md, and no room may lead back to itself.
+A file may include its own room, the rooms that its room LINKs, and theirs in turn. Of a room with FOLDERS, a folder may
+include the room's own folder and the folders named before it; the room's own folder, all of them. Tests, and what serves
+them (*_testing.h), may include the rooms of TEST_LINK besides, and tools/testing. bench/main.cpp, above all rooms, may
+include any. Every folder with sources must belong to a room and have a README.md, and no room may lead back to itself.
 
 Usage: tools/ci/check_arrows.py     prints each include against the arrows; exit status 1 if there is one.
 """
@@ -20,20 +21,23 @@ TESTING = "tools/testing"
 
 
 def declared_rooms():
-    """Room to (LINK, TEST_LINK)."""
-    rooms = {}
+    """Room to (LINK, TEST_LINK), and folder to the folders of its room that it may include, itself among them."""
+    rooms, folders = {}, {}
     for top in TOPS:
         text = re.sub(r"#.*", "", (ROOT / top / "CMakeLists.txt").read_text())
         for call in re.findall(r"precbench_room\(([^)]*)\)", text):
             name, *words = call.split()
-            lists = {"COLD": [], "LINK": [], "TEST_LINK": [], "LIBRARIES": []}
+            lists = {"COLD": [], "LINK": [], "TEST_LINK": [], "FOLDERS": [], "LIBRARIES": []}
             for word in words:
                 if word in lists:
                     current = lists[word]
                 else:
                     current.append(word)
             rooms[name] = lists["LINK"], lists["TEST_LINK"]
-    return rooms
+            parts = [name] + [f"{name}/{folder}" for folder in lists["FOLDERS"]]
+            for place, part in enumerate(parts):
+                folders[part] = name, set(parts[:place + 1] if place else parts)
+    return rooms, folders
 
 
 def reachable(rooms, start):
@@ -50,20 +54,21 @@ def reachable(rooms, start):
 
 
 def main():
-    rooms = declared_rooms()
+    rooms, folders = declared_rooms()
     faults = [f"{room}: leads back to itself" for room in rooms if room in reachable(rooms, room)]
     files = [f for top in TOPS for f in sorted((ROOT / top).rglob("*")) if f.suffix in SOURCES]
     for room in sorted({str(f.parent.relative_to(ROOT)) for f in files} | set(TOPS)):
         if not (ROOT / room / "README.md").exists():
             faults.append(f"{room}: has no README.md")
     for file in files:
-        room, name = str(file.parent.relative_to(ROOT)), file.relative_to(ROOT)
-        if room in OUTSIDE or str(name) == "bench/main.cpp":
+        folder, name = str(file.parent.relative_to(ROOT)), file.relative_to(ROOT)
+        if folder in OUTSIDE or str(name) == "bench/main.cpp":
             continue
-        if room not in rooms:
-            faults.append(f"{name}: {room} is no room")
+        if folder not in folders:
+            faults.append(f"{name}: {folder} belongs to no room")
             continue
-        allowed = {room} | reachable(rooms, room)
+        room, own = folders[folder]
+        allowed = own | reachable(rooms, room)
         if file.stem.endswith(("_test", "_testing")):
             for extra in rooms[room][1]:
                 allowed |= {extra} | reachable(rooms, extra)
@@ -71,7 +76,7 @@ def main():
         for number, line in enumerate(file.read_text().splitlines(), 1):
             include = re.match(r'#include "(.+)/[^/]+"', line)
             if include and include[1] not in allowed:
-                faults.append(f"{name}:{number}: {room} may not include {include[1]}")
+                faults.append(f"{name}:{number}: {folder} may not include {include[1]}")
     print("\n".join(faults) or f"{len(files)} files of {len(rooms)} rooms include along the arrows")
     return bool(faults)
 

@@ -1,15 +1,22 @@
 #!/usr/bin/env python3
-"""The README's tables of measurements, made from the committed records, so that neither can drift from the other.
+"""The tables and figures of measurements in the pages, made from the committed records, so that neither can drift from the
+other. A page is any Markdown file that git knows. It has a place for a table between two lines, or for a figure within a
+line; the same one may stand on several pages, and each must stand on one at least:
 
-  tools/ci/readme_tables.py            # writes the tables into README.md, each between its two marks
-  tools/ci/readme_tables.py --check    # exit status 1, and which, where README.md says something else
+  <!-- table single -->                  <!-- figure repeats -->1.1%<!-- end -->
+  <!-- end -->
+
+  tools/ci/readme_tables.py            # writes them into the pages
+  tools/ci/readme_tables.py --check    # exit status 1, and where which, where a page says something else
   tools/ci/readme_tables.py --beside-peer out/beside-peer     # prints that table of what tools/peer/bench_gpu_peer.sh left there
 """
-import json, pathlib, re, sys
+import json, math, pathlib, re, subprocess, sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
 SINGLE_RECIPES = ["tensorwise", "rowwise", "rowwise_gw_hp", "blockwise"]
+FRONT_SHAPES = [("llama3.1-8b", 1, 8192), ("llama3.1-8b", 1, 2048), ("llama3.2-3b", 1, 4096), ("llama3.2-1b", 8, 2048),
+                ("llama3.2-1b", 1, 2048)]
 PEER_MODELS = {"8b": "llama3.1-8b", "3b": "llama3.2-3b", "1b": "llama3.2-1b"}
 
 
@@ -114,25 +121,162 @@ def scaling_peer():
                   "precbench peak GiB"], rows)
 
 
+def front_single():
+    """A few rows of single() in short, for the front page: ratios alone."""
+    cases = measured("h200/single.jsonl", "model", "batch", "seq", "recipe")
+    rows = []
+    for shape in FRONT_SHAPES:
+        bf16 = rate(cases[*shape, "bf16"])
+        rows.append([shape[0], f"{shape[1]} x {shape[2]}", f"{bf16:,.0f}"] +
+                    [f"{rate(cases[*shape, other]) / bf16:.2f}x" for other in SINGLE_RECIPES])
+    return table(["model", "batch x seq", "bf16 tokens/s", *SINGLE_RECIPES], rows)
+
+
+def front_scaling():
+    cases = measured("h200x4/scaling.jsonl", "model", "seq", "parallel", "recipe", "gather", "gpus")
+    rows = []
+    for recipe, gather in [("bf16", "bf16"), ("tensorwise", "bf16"), ("tensorwise", "fp8"), ("blockwise", "fp8")]:
+        four = cases["llama3.1-8b", 4096, "fsdp", recipe, gather, 4]
+        one = cases["llama3.1-8b", 4096, "fsdp", recipe, "bf16", 1]
+        bf16 = cases["llama3.1-8b", 4096, "fsdp", "bf16", "bf16", 4]
+        rows.append([recipe, gather, f"{rate(four):,.0f}", f"{rate(four) / rate(bf16):.2f}x",
+                     f"{100 * rate(four) / 4 / rate(one):.0f}%", f"{gib(four):.1f}"])
+    return table(["recipe", "weights gathered in", "tokens/s", "over bf16", "efficiency", "peak GiB per GPU"], rows)
+
+
+def convergence_rows():
+    """The table of results/cpu/convergence-tiny.md, which .ci/run holds against `precbench report`: recipe to its cells."""
+    rows, header = {}, None
+    for line in (RESULTS / "cpu/convergence-tiny.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if cells[:2] == ["recipe", "verdict"]:
+            header = cells
+        elif header and not line.startswith("|"):
+            break
+        elif header and not cells[0].startswith(":"):
+            rows[cells[0]] = dict(zip(header, cells))  # of two 95% intervals the last, that of the difference
+    return rows
+
+
+def convergence():
+    return table(["recipe", "final loss, nats", "loss - bf16, nats", "95% interval", "verdict"],
+                 [[recipe, row["final loss (nats)"], row["loss - bf16 (nats)"],
+                   row["95% interval (nats)"] if recipe != "bf16" else "-", row["verdict"]]
+                  for recipe, row in convergence_rows().items()])
+
+
+def percent_at_most(value):
+    return f"{math.ceil(1000 * value) / 10:.1f}%"
+
+
+def host_clock():
+    """By how much a step is longer by the host's clock, at most."""
+    timings = [record["timing"] for record in lines("h200/beside-peer/records.jsonl")]
+    return percent_at_most(max(t["wall_ms"] * len(t["samples_ms"]) / sum(t["samples_ms"]) - 1 for t in timings))
+
+
+def repeats():
+    """How far the two runs of a case of an interleaved sweep lie apart, at most."""
+    return percent_at_most(max(record["timing"]["between_runs"] for record in lines("h200/interleaved/records.jsonl")))
+
+
+def between_tables():
+    """How far a case's speed in the table of the peer lies from that in the table of one GPU, at most."""
+    keys = "model", "batch", "seq", "recipe"
+    first, second = measured("h200/single.jsonl", *keys), measured("h200/beside-peer/records.jsonl", *keys)
+    return percent_at_most(max(abs(rate(second[key]) / rate(first[key]) - 1) for key in second))
+
+
+def speedups(recipe):
+    """The least and the largest of a recipe over BF16 on one GPU."""
+    cases = measured("h200/single.jsonl", "model", "batch", "seq", "recipe")
+    ratios = [rate(record) / rate(cases[*key[:3], "bf16"]) for key, record in cases.items() if key[3] == recipe]
+    return f"{min(ratios):.2f}x to {max(ratios):.2f}x"
+
+
+def over_peer(recipe):
+    cases = measured("h200/beside-peer/records.jsonl", "model", "batch", "seq", "recipe")
+    theirs = peers("h200/beside-peer/peer.ndjson")
+    ratios = [rate(record) / theirs[key]["tokens_per_s"] for key, record in cases.items() if key[3] == recipe]
+    return f"{min(ratios):.2f}x to {max(ratios):.2f}x"
+
+
+def loss_differences():
+    values = [float(row["loss - bf16 (nats)"]) for recipe, row in convergence_rows().items() if recipe != "bf16"]
+    return f"{min(values):+.3f} to {max(values):+.3f} nats"
+
+
+def seeds_apart():
+    """Of BF16's final losses, each the mean of the last tenth of a run."""
+    curves = [r["training"]["loss"] for r in lines("cpu/convergence-tiny.jsonl") if r["case"]["recipe"] == "bf16"]
+    final = [sum(curve[-(len(curve) // 10):]) / (len(curve) // 10) for curve in curves]
+    return f"{max(final) - min(final):.2f} nats"
+
+
+def criterion(column):
+    """Runs that meet the criterion at the end (0) or throughout (1), of all: "0 of 3 at the end, 0 throughout"."""
+    cells = [row["runs with EMA error below 0.25%"] for recipe, row in convergence_rows().items() if recipe != "bf16"]
+    counts = [re.fullmatch(r"(\d+) of (\d+) at the end, (\d+) throughout", cell).groups() for cell in cells]
+    return str(sum(int(count[column]) for count in counts))
+
+
+TABLES = {"single": single, "beside-peer": beside_peer, "scaling": scaling, "scaling-peer": scaling_peer,
+          "front-single": front_single, "front-scaling": front_scaling, "convergence": convergence}
+FIGURES = {"host-clock": host_clock, "repeats": repeats, "between-tables": between_tables,
+           "speedups-tensorwise": lambda: speedups("tensorwise"), "speedups-blockwise": lambda: speedups("blockwise"),
+           "over-peer-bf16": lambda: over_peer("bf16"), "over-peer-tensorwise": lambda: over_peer("tensorwise"),
+           "over-peer-rowwise": lambda: over_peer("rowwise"), "loss-differences": loss_differences,
+           "seeds-apart": seeds_apart, "criterion-end": lambda: criterion(0), "criterion-runs": lambda: criterion(1),
+           "criterion-throughout": lambda: criterion(2)}
+TABLE = re.compile(r"^<!-- table (\S+) -->\n(.*?)^<!-- end -->$", re.S | re.M)
+MARK = re.compile(r"<!-- (?:table|figure) ")
+FIGURE = re.compile(r"<!-- figure (\S+) -->(.*?)<!-- end -->", re.S)
+
+
+def pages():
+    """Every Markdown file that git knows, or would."""
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "*.md"], cwd=ROOT, check=True,
+                            capture_output=True, text=True).stdout
+    return [ROOT / name for name in sorted(set(listed.splitlines())) if (ROOT / name).exists()]
+
+
+def filled(page, text, found, wrong):
+    """The page with its places filled; adds the names of all to `found`, and where one was wrong to `wrong`."""
+    def place(kind, makers, before, after):
+        def fill(match):
+            name = match[1]
+            if name not in makers:
+                sys.exit(f"{page.relative_to(ROOT)}: no {kind} is called {name}; one of {', '.join(makers)}")
+            found.add(name)
+            new = before.format(name) + makers[name]() + after
+            if new != match[0]:
+                wrong.append(f"{page.relative_to(ROOT)}: {kind} {name}")
+            return new
+        return fill
+    fenced = re.split(r"(^```.*?^```$)", text, flags=re.S | re.M)  # what shows how to write one is none
+    for i in range(0, len(fenced), 2):
+        if re.search(r"^\W*<!-- figure ", fenced[i], re.M):
+            sys.exit(f"{page.relative_to(ROOT)}: a figure begins a line, and Markdown takes such a line for HTML")
+        if len(MARK.findall(fenced[i])) != len(TABLE.findall(fenced[i])) + len(FIGURE.findall(fenced[i])):
+            sys.exit(f"{page.relative_to(ROOT)}: a table or a figure has no <!-- end -->, of a table on a line of its own")
+        fenced[i] = TABLE.sub(place("table", TABLES, "<!-- table {} -->\n", "\n<!-- end -->"), fenced[i])
+        fenced[i] = FIGURE.sub(place("figure", FIGURES, "<!-- figure {} -->", "<!-- end -->"), fenced[i])
+    return "".join(fenced)
+
+
 def main():
     if sys.argv[1:2] == ["--beside-peer"]:
         return print(beside_peer(pathlib.Path(sys.argv[2]).resolve()))
-    readme = ROOT / "README.md"
-    text = old = readme.read_text()
-    wrong = []
-    for name, make in {"single": single, "beside-peer": beside_peer, "scaling": scaling,
-                       "scaling-peer": scaling_peer}.items():
-        marks = re.compile(rf"(<!-- table {name} -->\n).*?(\n<!-- end -->)", re.S)
-        if not marks.search(text):
-            sys.exit(f"README.md has no place for the table {name}: <!-- table {name} -->, <!-- end -->")
-        new = marks.sub(lambda m: m[1] + make() + m[2], text)
-        if new != text:
-            wrong.append(name)
-        text = new
-    if "--check" not in sys.argv[1:]:
-        readme.write_text(text)
-    elif text != old:
-        sys.exit(f"README.md: not what the records say: {', '.join(wrong)}; tools/ci/readme_tables.py writes the tables")
+    found, wrong = set(), []
+    for page in pages():
+        old = page.read_text()
+        new = filled(page, old, found, wrong)
+        if new != old and "--check" not in sys.argv[1:]:
+            page.write_text(new)
+    if lost := [name for name in [*TABLES, *FIGURES] if name not in found]:
+        sys.exit(f"on no page: {', '.join(lost)}")
+    if wrong and "--check" in sys.argv[1:]:
+        sys.exit("\n".join(wrong) + "\nnot what the records say; tools/ci/readme_tables.py writes them")
 
 
 if __name__ == "__main__":

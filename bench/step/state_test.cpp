@@ -1,0 +1,197 @@
+// A run that is saved and goes on in fresh objects is the run that was never interrupted.
+#include "models/transformer/state.h"
+
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "bench/measure/predict.h"
+#include "bench/step/rank_testing.h"
+#include "bench/step/weights.h"
+#include "kernels/base/errors.h"
+#include "tools/testing/temp_directory.h"
+
+using namespace precbench;
+using namespace precbench::testing;
+
+namespace {
+
+struct Setup {
+  int ranks = 1;
+  std::string parallel = "ddp";
+  int shard_group = 1;
+  std::string master = "fp32", moments = "fp32", recipe = "tensorwise";
+  std::string gather = "bf16";
+  std::int64_t seed = 7, batch = 1;
+};
+
+/// No dimension is a whole number of shards for two or three ranks.
+Plan plan_of(const Setup& setup) {
+  const TempDirectory directory;
+  Case c;
+  c.model = directory.write("uneven.json", R"({"layers": 2, "width": 32, "ffn": 96, "heads": 2, "kv_heads": 1,
+                                              "head_dim": 16, "vocab": 100, "qk_norm": true})");
+  c.recipe = setup.recipe;
+  c.seq = 32;
+  c.batch = setup.batch;
+  c.gpus = setup.ranks;
+  c.parallel = setup.parallel;
+  c.shard_group = setup.shard_group;
+  c.master = setup.master;
+  c.moments = setup.moments;
+  c.gather = setup.gather;
+  c.seed = setup.seed;
+  c.clip = 0;  // the norm is the one sum whose order depends on the sharding
+  c.lr = 1e-3;
+  return make_plan(c);
+}
+
+/// A run's state on the host: whole tensors, put together from what the ranks have.
+struct Checkpoint {
+  RunPosition position;
+  std::map<std::string, std::vector<std::byte>> tensors;
+  std::map<std::string, std::int64_t> elements;  // that the ranks have brought
+};
+
+std::int64_t element_bytes(const StateTensor& tensor) { return bits_of(tensor.values.dtype) / 8; }
+
+std::int64_t whole_size(const StateTensor& tensor) {
+  std::int64_t size = 1;
+  for (const std::int64_t n : tensor.shape) size *= n;
+  return size;
+}
+
+void save(Rank& rank, std::int64_t step, Checkpoint& checkpoint, std::mutex& mutex) {
+  // Replicas have the same, so those of one place on the data axis are enough.
+  const int me = rank.comm().rank();
+  if (rank.parameters().options().parallel.place_of(me).data != 0) return;
+  rank.parameters().save_state([&](const StateTensor& tensor, const std::vector<std::byte>& bytes) {
+    const std::lock_guard lock(mutex);
+    std::vector<std::byte>& whole = checkpoint.tensors[tensor.name];
+    whole.resize(whole_size(tensor) * element_bytes(tensor));
+    std::memcpy(whole.data() + tensor.first * element_bytes(tensor), bytes.data(), bytes.size());
+    checkpoint.elements[tensor.name] += tensor.values.size();
+  });
+  if (me == 0) checkpoint.position = rank.position(step);
+}
+
+std::int64_t load(Rank& rank, const Checkpoint& checkpoint) {
+  return rank.continue_from(
+      checkpoint.position, [&](const StateTensor& tensor, std::vector<std::byte>& bytes) {
+        const std::vector<std::byte>& whole = checkpoint.tensors.at(tensor.name);
+        std::memcpy(bytes.data(), whole.data() + tensor.first * element_bytes(tensor), bytes.size());
+      });
+}
+
+struct Trained {
+  std::vector<double> losses;
+  Checkpoint end;
+};
+
+/// Steps up to `last`, from the first weights or from where a checkpoint was written.
+Trained run(const Setup& setup, std::int64_t last, const Checkpoint* from = nullptr) {
+  const Plan plan = plan_of(setup);
+  Trained result;
+  std::mutex mutex;
+  run_cpu_ranks(plan, dry_run(plan, nullptr).extent, [&](Rank& rank, const DataSource& data) {
+    std::int64_t step = 0;
+    if (from)
+      step = load(rank, *from);
+    else
+      rank.parameters().initialize(plan.seed, kInitialDeviation);
+    for (; step < last; ++step) {
+      rank.prepare(data, step, 0);
+      rank.enqueue();
+      const StepResult one = rank.finish();
+      if (rank.comm().rank() == 0) result.losses.push_back(one.loss);
+    }
+    save(rank, step, result.end, mutex);
+  });
+  return result;
+}
+
+std::string first_difference(const Checkpoint& x, const Checkpoint& y) {
+  REQUIRE(x.tensors.size() == y.tensors.size());
+  for (const auto& [name, bytes] : x.tensors)
+    if (bytes != y.tensors.at(name)) return name;
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("a run that is saved and loaded goes on as if nothing had been", "[state]") {
+  const Setup layouts[] = {
+      {}, {.ranks = 2}, {.ranks = 2, .parallel = "fsdp"}, {.ranks = 4, .parallel = "hsdp", .shard_group = 2}};
+  for (Setup setup : layouts)
+    for (const char* master : {"fp32", "bf16", "bf16_sr"})
+      for (const char* moments : {"fp32", "bf16"}) {
+        if (setup.ranks == 4 && moments == std::string("bf16")) continue;
+        setup.master = master, setup.moments = moments;
+        INFO(setup.ranks << " ranks " << setup.parallel << ", master " << master << ", moments " << moments);
+        const Trained straight = run(setup, 3), half = run(setup, 2);
+        const Trained rest = run(setup, 3, &half.end);
+        REQUIRE(rest.losses.size() == 1);
+        CHECK(rest.losses[0] == straight.losses[2]);
+        CHECK(first_difference(rest.end, straight.end) == "");
+        CHECK(rest.end.position == straight.end.position);
+        CHECK(first_difference(half.end, straight.end) != "");
+      }
+}
+
+TEST_CASE("what one sharding saves another goes on with", "[state]") {
+  for (const char* master : {"fp32", "bf16_sr"}) {
+    const Setup ddp{.ranks = 2, .master = master}, fsdp{.ranks = 2, .parallel = "fsdp", .master = master};
+    const Trained whole = run(ddp, 3);
+    const Trained sharded = run(fsdp, 2);
+    const Trained rest = run(ddp, 3, &sharded.end);
+    CHECK(rest.losses[0] == whole.losses[2]);
+    CHECK(first_difference(rest.end, whole.end) == "");
+    const Trained back = run(ddp, 2);
+    CHECK(first_difference(run(fsdp, 3, &back.end).end, whole.end) == "");
+  }
+}
+
+TEST_CASE("weights that are exchanged in FP8 go on too", "[state]") {
+  const Setup setup{.ranks = 2, .parallel = "fsdp", .gather = "fp8"};
+  const Trained straight = run(setup, 3), half = run(setup, 2);
+  const Trained rest = run(setup, 3, &half.end);
+  CHECK(rest.losses[0] == straight.losses[2]);
+  CHECK(first_difference(rest.end, straight.end) == "");
+}
+
+TEST_CASE("the state is every parameter's weight and moments, once over the shards", "[state]") {
+  for (const Setup& setup : {Setup{}, {.ranks = 3, .parallel = "fsdp"}}) {
+    const Plan plan = plan_of(setup);
+    const Trained one = run(setup, 1);
+    std::int64_t elements = 0, bytes = 0;
+    for (const auto& [name, values] : one.end.tensors) {
+      bytes += static_cast<std::int64_t>(values.size());
+      elements += one.end.elements.at(name);
+    }
+    CHECK(elements == 3 * parameter_count(plan.model));
+    CHECK(bytes == 3 * 4 * parameter_count(plan.model));
+    CHECK(one.end.tensors.count("weights/model.layers.1.mlp.down_proj.weight") == 1);
+    CHECK(one.end.tensors.count("v/model.norm.weight") == 1);
+    CHECK(one.end.position == RunPosition{1, setup.ranks, 7});
+    // The accounts hold the same, but for alignment.
+    const MemoryUse use = dry_run(plan, nullptr).highest;
+    const auto kept = static_cast<double>(use.bytes[static_cast<int>(Segment::master)] +
+                                          use.bytes[static_cast<int>(Segment::moments)]);
+    CHECK(kept * setup.ranks >= static_cast<double>(bytes));
+    CHECK(kept * setup.ranks <= 1.05 * static_cast<double>(bytes));
+  }
+}
+
+TEST_CASE("a state of another run is refused", "[state]") {
+  const Trained half = run({}, 2);
+  const auto refusal = [&](const Setup& setup) -> std::string {
+    try {
+      run(setup, 3, &half.end);
+    } catch (const InvalidInput& error) {
+      return error.what();
+    }
+    return "";
+  };
+  CHECK(refusal({.seed = 8}) == "state: it was saved by a run of seed 7, this one has 8");
+  CHECK(refusal({.ranks = 2}) == "state: its 2 steps have read 2 sequences, this run's would have read 4");
+}

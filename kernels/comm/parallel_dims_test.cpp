@@ -1,0 +1,100 @@
+// Ranks and their places on the axes.
+#include "kernels/comm/parallel_dims.h"
+
+#include <algorithm>
+#include <set>
+#include <vector>
+
+#include "kernels/comm/comm_testing.h"
+#include "tools/testing/catch.h"
+
+using namespace precbench;
+using namespace precbench::testing;
+
+TEST_CASE("every rank has a place of its own, and every place a rank", "[comm]") {
+  const ParallelDims dims{.data = 2, .shard = 3, .context = 2, .expert = 2, .tensor = 4};
+  REQUIRE(dims.ranks() == 96);
+  for (int rank = 0; rank < dims.ranks(); ++rank) {
+    const ParallelDims place = dims.place_of(rank);
+    CHECK(dims.rank_at(place) == rank);
+    CHECK(rank ==
+          (((place.data * 3 + place.shard) * 2 + place.context) * 2 + place.expert) * 4 + place.tensor);
+    for (const Axis axis : {Axis::data, Axis::shard, Axis::context, Axis::expert, Axis::tensor})
+      CHECK((place.along(axis) >= 0 && place.along(axis) < dims.along(axis)));
+  }
+}
+
+TEST_CASE("groups along axes divide the ranks", "[comm]") {
+  const ParallelDims dims{.data = 2, .shard = 3, .context = 1, .expert = 2, .tensor = 2};
+  const std::vector<std::vector<Axis>> choices = {{Axis::data},
+                                                  {Axis::shard},
+                                                  {Axis::context},
+                                                  {Axis::expert},
+                                                  {Axis::tensor},
+                                                  {Axis::data, Axis::shard},
+                                                  {Axis::tensor, Axis::shard},
+                                                  {}};
+  for (const std::vector<Axis>& axes : choices) {
+    int size = 1;
+    for (const Axis axis : axes) size *= dims.along(axis);
+    std::set<std::vector<int>> groups;
+    std::set<int> seen;
+    for (int rank = 0; rank < dims.ranks(); ++rank) {
+      const std::vector<int> group = dims.group_of(rank, axes);
+      CHECK(static_cast<int>(group.size()) == size);
+      CHECK(std::is_sorted(group.begin(), group.end()));
+      CHECK(std::find(group.begin(), group.end(), rank) != group.end());
+      groups.insert(group);
+      seen.insert(group.begin(), group.end());
+      for (const int member : group)
+        for (const Axis axis : {Axis::data, Axis::shard, Axis::context, Axis::expert, Axis::tensor})
+          if (std::find(axes.begin(), axes.end(), axis) == axes.end())
+            CHECK(dims.place_of(member).along(axis) == dims.place_of(rank).along(axis));
+    }
+    CHECK(static_cast<int>(groups.size()) == dims.ranks() / size);
+    CHECK(static_cast<int>(seen.size()) == dims.ranks());
+  }
+}
+
+TEST_CASE("ddp, fsdp and hsdp are axes of consecutive ranks", "[comm]") {
+  const ParallelDims hsdp{.data = 3, .shard = 2};
+  CHECK(hsdp.group_of(3, {Axis::shard}) == std::vector<int>{2, 3});
+  CHECK(hsdp.group_of(3, {Axis::data}) == std::vector<int>{1, 3, 5});
+  for (int rank = 0; rank < 6; ++rank) CHECK(hsdp.batch_rank(rank) == rank);
+  CHECK(hsdp.batch_ranks() == 6);
+  // Ranks that share a sequence or a matrix have one place in the batch.
+  const ParallelDims mixed{.data = 2, .shard = 2, .context = 2, .tensor = 2};
+  CHECK(mixed.batch_ranks() == 4);
+  for (int rank = 0; rank < 16; ++rank) CHECK(mixed.batch_rank(rank) == rank / 4);
+}
+
+TEST_CASE("communicators along axes join the groups", "[comm]") {
+  const ParallelDims dims{.data = 2, .shard = 2, .tensor = 2};
+  std::vector<std::vector<float>> sums(dims.ranks());
+  std::vector<int> odd(dims.ranks());
+  on_cpu_ranks(dims.ranks(), [&](Device&, Comm& comm) {
+    const int rank = comm.rank();
+    for (const std::vector<Axis>& axes :
+         {std::vector{Axis::data}, {Axis::shard}, {Axis::tensor}, {Axis::data, Axis::tensor}}) {
+      const AxisComm along = comm_along(comm, dims, axes);
+      float value = static_cast<float>(1 << rank);
+      along.comm->all_reduce({&value, DType::f32, 1, 1});
+      sums[rank].push_back(value);
+      odd[rank] += along.comm != along.owned.get();
+    }
+    odd[rank] += comm_along(comm, dims, {Axis::context}).comm != nullptr;
+    const AxisComm all = comm_along(comm, dims, {Axis::tensor, Axis::shard, Axis::data});
+    odd[rank] += all.comm != &comm || all.owned;
+  });
+  for (int rank = 0; rank < dims.ranks(); ++rank) {
+    CHECK(odd[rank] == 0);
+    std::vector<float> expected;
+    for (const std::vector<Axis>& axes :
+         {std::vector{Axis::data}, {Axis::shard}, {Axis::tensor}, {Axis::data, Axis::tensor}}) {
+      float sum = 0;
+      for (const int member : dims.group_of(rank, axes)) sum += static_cast<float>(1 << member);
+      expected.push_back(sum);
+    }
+    CHECK(sums[rank] == expected);
+  }
+}

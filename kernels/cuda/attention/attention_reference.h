@@ -1,0 +1,107 @@
+// Attention by its definition, on the host, for the tests: in FP64, and as a plain program in BF16 would
+// compute it (the score matrix whole, in FP32; probabilities and their gradients rounded to BF16 before the
+// second product). The distance of the second from the first is the yardstick for the GPU's: at most twice as
+// far.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/device/device.h"
+#include "kernels/numerics/formats.h"
+
+namespace precbench {
+
+/// All that attention computes, with the layouts of ops::Attention. Gradients are in fused rows.
+struct AttentionResult {
+  std::vector<double> out, lse, dqkv;
+};
+
+/// T is the type of all arithmetic: double for the truth, float for the yardstick, which then also rounds.
+template <class T>
+AttentionResult attention_reference(const AttentionShape& s, const std::vector<std::uint16_t>& qkv,
+                                    const std::vector<std::uint16_t>& dout) {
+  const auto rounded = [](T x) {
+    if constexpr (sizeof(T) == sizeof(double)) return x;
+    return static_cast<T>(bf16_decode(bf16_encode(static_cast<float>(x))));
+  };
+  const std::int64_t D = s.head_dim, W = s.qkv_width(), C = s.q_width(), group = s.heads / s.kv_heads;
+  const T scale = 1 / std::sqrt(static_cast<T>(D));
+  AttentionResult result;
+  result.out.resize(s.tokens() * C);
+  result.lse.resize(s.tokens() * s.heads);
+  result.dqkv.resize(s.tokens() * W);
+  for (std::int64_t b = 0; b < s.B; ++b)
+    for (std::int64_t kv = 0; kv < s.kv_heads; ++kv) {
+      std::vector<T> dk(s.T * D), dv(s.T * D);  // summed over the group before they are rounded
+      for (std::int64_t head = kv * group; head < (kv + 1) * group; ++head) {
+        const auto at = [&](std::int64_t column, std::int64_t t, std::int64_t d) {
+          return (b * s.T + t) * W + column * D + d;
+        };
+        const auto q = [&](std::int64_t t, std::int64_t d) {
+          return static_cast<T>(bf16_decode(qkv[at(head, t, d)]));
+        };
+        const auto k = [&](std::int64_t t, std::int64_t d) {
+          return static_cast<T>(bf16_decode(qkv[at(s.heads + kv, t, d)]));
+        };
+        const auto v = [&](std::int64_t t, std::int64_t d) {
+          return static_cast<T>(bf16_decode(qkv[at(s.heads + s.kv_heads + kv, t, d)]));
+        };
+        std::vector<T> p(s.T), o(D), dq(D);
+        for (std::int64_t i = 0; i < s.T; ++i) {
+          T top = -INFINITY, sum = 0, delta = 0;
+          for (std::int64_t j = 0; j <= i; ++j) {
+            p[j] = 0;
+            for (std::int64_t d = 0; d < D; ++d) p[j] += q(i, d) * k(j, d);
+            p[j] *= scale;
+            top = std::fmax(top, p[j]);
+          }
+          for (std::int64_t j = 0; j <= i; ++j) sum += p[j] = std::exp(p[j] - top);
+          for (std::int64_t j = 0; j <= i; ++j) p[j] /= sum;
+          result.lse[(b * s.heads + head) * s.T + i] = top + std::log(sum);
+          o.assign(D, 0);
+          for (std::int64_t j = 0; j <= i; ++j)
+            for (std::int64_t d = 0; d < D; ++d) o[d] += rounded(p[j]) * v(j, d);
+          const std::int64_t row = (b * s.T + i) * C + head * D;
+          const auto g = [&](std::int64_t d) { return static_cast<T>(bf16_decode(dout[row + d])); };
+          for (std::int64_t d = 0; d < D; ++d) {
+            o[d] = rounded(o[d]);
+            result.out[row + d] = o[d];
+            delta += g(d) * o[d];
+          }
+          dq.assign(D, 0);
+          for (std::int64_t j = 0; j <= i; ++j) {
+            T dp = 0;
+            for (std::int64_t d = 0; d < D; ++d) dp += g(d) * v(j, d);
+            const T ds = rounded(p[j] * (dp - delta)), weight = rounded(p[j]);
+            for (std::int64_t d = 0; d < D; ++d) {
+              dv[j * D + d] += weight * g(d);
+              dk[j * D + d] += ds * q(i, d);
+              dq[d] += ds * k(j, d);
+            }
+          }
+          for (std::int64_t d = 0; d < D; ++d) result.dqkv[at(head, i, d)] = rounded(scale * dq[d]);
+        }
+      }
+      for (std::int64_t t = 0; t < s.T; ++t)
+        for (std::int64_t d = 0; d < D; ++d) {
+          const std::int64_t row = (b * s.T + t) * W + d;
+          result.dqkv[row + (s.heads + kv) * D] = rounded(scale * dk[t * D + d]);
+          result.dqkv[row + (s.heads + s.kv_heads + kv) * D] = rounded(dv[t * D + d]);
+        }
+    }
+  return result;
+}
+
+/// Root mean square of x - y over columns [first, first + count) of rows of `width`.
+inline double rms_difference(const std::vector<double>& x, const std::vector<double>& y, std::int64_t width,
+                             std::int64_t first, std::int64_t count) {
+  double sum = 0;
+  for (std::size_t row = 0; row < x.size(); row += width)
+    for (std::int64_t c = first; c < first + count; ++c)
+      sum += (x[row + c] - y[row + c]) * (x[row + c] - y[row + c]);
+  return std::sqrt(sum / (static_cast<double>(x.size() / width) * count));
+}
+
+}  // namespace precbench

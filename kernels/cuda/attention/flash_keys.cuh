@@ -1,0 +1,223 @@
+// The backward kernel of dk and dv: a block owns 128 K and V rows and walks over the query blocks that see them, for all
+// query heads of the group in turn. Warps work in pairs on 32 K rows: each computes p and ds (transposed, keys as rows)
+// for half of a query tile, the halves are exchanged through shared memory as BF16, and each accumulates half of the
+// columns of dk and dv. So each fragment loaded from shared memory serves two products.
+#pragma once
+
+#include "kernels/cuda/attention/flash_tile.cuh"
+
+namespace precbench::flash {
+
+/// What the backward kernels read and write.
+struct BackwardData {
+  __nv_bfloat16* dqkv;
+  const __nv_bfloat16 *dout, *out, *qkv;
+  const float* lse;
+  float* delta;  ///< [B, heads, T], as lse
+};
+
+/// Tile sizes of the dk, dv kernel: kBlockKV K and V rows a block, query tiles of kBlockQ.
+template <int kHeadDim_, int kBlockKV_, int kBlockQ_>
+struct KeySide {
+  static constexpr int kHeadDim = kHeadDim_, kBlockKV = kBlockKV_, kBlockQ = kBlockQ_;
+  static constexpr int kHalfQ = kBlockQ / 2, kHalfDim = kHeadDim / 2;  // of a warp of a pair
+  static constexpr int kThreads = 2 * kBlockKV;                        // two warps for 32 rows
+  using Rows = Tile<kHeadDim>;
+  using Scores = Tile<kBlockQ>;  // p and ds, transposed: [kBlockKV, kBlockQ]
+  static constexpr int kStageBytes = 2 * Rows::bytes(kBlockQ) + 2 * kBlockQ * 4;  // q, dout, lse, delta
+  static constexpr int kSharedBytes =
+      2 * Rows::bytes(kBlockKV) + 2 * Scores::bytes(kBlockKV) + 2 * kStageBytes;
+};
+
+// For racecheck, which does not follow barriers of a pair of warps (tools/ci/sanitize_gpu.sh): all warps meet, none skips.
+#ifdef PRECBENCH_BLOCK_BARRIERS
+inline constexpr bool kBlockBarriers = true;
+#else
+inline constexpr bool kBlockBarriers = false;
+#endif
+
+/// The block's place, and the walk over its steps: query tiles of one head from the first that sees this block to the
+/// last, then those of the group's next head.
+template <class Sizes>
+struct KeyBlock {
+  using Rows = typename Sizes::Rows;
+  static constexpr int kBlockKV = Sizes::kBlockKV, kBlockQ = Sizes::kBlockQ, kThreads = Sizes::kThreads;
+
+  const int batch, kv_head;
+  const int first_kv;  ///< row of the sequence
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int warp_kv = warp / 2 * 32;  ///< row of the block
+  const int half = warp % 2;          ///< of the queries, and of the columns of dk and dv
+  const std::int64_t first_token;
+  const int first_tile, tiles, steps;
+
+  __device__ __forceinline__ explicit KeyBlock(const FlashShape& shape)
+      : batch(blockIdx.x / shape.kv_heads),
+        kv_head(blockIdx.x % shape.kv_heads),
+        first_kv(blockIdx.y * kBlockKV),
+        first_token(static_cast<std::int64_t>(batch) * shape.T),
+        first_tile(first_kv / kBlockQ),
+        tiles((shape.T + kBlockQ - 1) / kBlockQ - first_tile),
+        steps(tiles * shape.group()) {}
+
+  __device__ __forceinline__ int first_q(int step) const { return (first_tile + step % tiles) * kBlockQ; }
+  /// First of the two neighbouring queries, of a step's, that the thread has in the products' columns 8 n...
+  __device__ __forceinline__ int query(int n) const { return half * Sizes::kHalfQ + 8 * n + lane % 4 * 2; }
+
+  /// Starts copying the q, dout, lse and delta of a step.
+  __device__ __forceinline__ void fetch_queries(std::uint32_t stages, int step, const BackwardData& data,
+                                                const FlashShape& shape) const {
+    static_assert(2 * kBlockQ <= kThreads, "one thread per lse and delta");
+    const int head = kv_head * shape.group() + step / tiles;
+    const int first = first_q(step);
+    const std::uint32_t q_tile = stages + step % 2 * Sizes::kStageBytes;
+    const __nv_bfloat16* fused = data.qkv + first_token * shape.qkv_stride;
+    Rows::template fetch<kBlockQ, kThreads>(q_tile, fused + shape.q_column(head), shape.qkv_stride, first,
+                                            shape.T, shape.head_dim);
+    const std::uint32_t dout_tile = q_tile + Rows::bytes(kBlockQ);
+    Rows::template fetch<kBlockQ, kThreads>(
+        dout_tile, data.dout + first_token * shape.out_stride + head * shape.head_dim, shape.out_stride,
+        first, shape.T, shape.head_dim);
+    const std::uint32_t row_values = dout_tile + Rows::bytes(kBlockQ);
+    if (threadIdx.x < 2 * kBlockQ) {
+      const int row = threadIdx.x % kBlockQ;
+      const bool valid = first + row < shape.T;
+      const float* from = (threadIdx.x < kBlockQ ? data.lse : data.delta) + first_token * shape.heads +
+                          static_cast<std::int64_t>(head) * shape.T;
+      copy_async_4(row_values + threadIdx.x * 4, from + (valid ? first + row : 0), valid);
+    }
+    commit_copies();
+  }
+};
+
+/// Scores of the warp's 32 keys with its half of the queries become probabilities.
+template <class Sizes>
+__device__ __forceinline__ void exponentiate(float (&s)[2][Sizes::kHalfQ / 8][4],
+                                             const KeyBlock<Sizes>& block, std::uint32_t lse_values,
+                                             float scale_log2) {
+#pragma unroll
+  for (int n = 0; n < Sizes::kHalfQ / 8; ++n) {
+    const float2 lse = load_pair(lse_values + block.query(n) * 4);
+    const float shift[2] = {lse.x * static_cast<float>(kLog2E), lse.y * static_cast<float>(kLog2E)};
+#pragma unroll
+    for (int m = 0; m < 2; ++m)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) s[m][n][e] = exp2_approx(s[m][n][e] * scale_log2 - shift[e % 2]);
+  }
+}
+
+/// Leaves p and ds in shared memory, where the pair's other warp finds them.
+template <class Sizes>
+__device__ __forceinline__ void store_probabilities(std::uint32_t p_tile, std::uint32_t ds_tile,
+                                                    const float (&p)[2][Sizes::kHalfQ / 8][4],
+                                                    const float (&dp)[2][Sizes::kHalfQ / 8][4],
+                                                    const KeyBlock<Sizes>& block,
+                                                    std::uint32_t delta_values) {
+#pragma unroll
+  for (int n = 0; n < Sizes::kHalfQ / 8; ++n) {
+    const float2 delta = load_pair(delta_values + block.query(n) * 4);
+#pragma unroll
+    for (int m = 0; m < 2; ++m)
+#pragma unroll
+      for (int e = 0; e < 4; e += 2) {
+        const int row = block.warp_kv + 16 * m + block.lane / 4 + e / 2 * 8;
+        const std::uint32_t at = Sizes::Scores::offset(row, block.query(n) / 8) + block.lane % 4 * 4;
+        const float p0 = p[m][n][e], p1 = p[m][n][e + 1];
+        store_word(p_tile + at, pack_bf16(p0, p1));
+        store_word(ds_tile + at, pack_bf16(p0 * (dp[m][n][e] - delta.x), p1 * (dp[m][n][e + 1] - delta.y)));
+      }
+  }
+}
+
+/// c += a b, [32 keys, half of the columns], over all queries of a step: a is p^T or ds^T, b dout or q.
+template <class Sizes, int kBlocks>
+__device__ __forceinline__ void accumulate(float (&c)[2][kBlocks][4], std::uint32_t scores,
+                                           std::uint32_t queries, const KeyBlock<Sizes>& block) {
+#pragma unroll
+  for (int k = 0; k < Sizes::kBlockQ / 16; ++k) {
+    std::uint32_t a[2][4];
+#pragma unroll
+    for (int m = 0; m < 2; ++m) Sizes::Scores::load_a(a[m], scores, block.warp_kv + 16 * m, k);
+    multiply_columns<typename Sizes::Rows>(c, a, queries, k, block.half * (kBlocks / 2));
+  }
+}
+
+/// Writes dk and dv through the tiles of k and v, which nobody reads any more.
+template <class Sizes, int kBlocks>
+__device__ __forceinline__ void store_gradients(const float (&dk)[2][kBlocks][4],
+                                                const float (&dv)[2][kBlocks][4], std::uint32_t k_tile,
+                                                std::uint32_t v_tile, const KeyBlock<Sizes>& block,
+                                                const BackwardData& data, const FlashShape& shape) {
+  using Rows = typename Sizes::Rows;
+  __syncthreads();
+#pragma unroll
+  for (int m = 0; m < 2; ++m)
+#pragma unroll
+    for (int n = 0; n < kBlocks; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; e += 2) {
+        const int row = block.warp_kv + 16 * m + block.lane / 4 + e / 2 * 8;
+        const int at = Rows::offset(row, block.half * kBlocks + n) + block.lane % 4 * 4;
+        store_word(k_tile + at, pack_bf16(dk[m][n][e] * shape.scale, dk[m][n][e + 1] * shape.scale));
+        store_word(v_tile + at, pack_bf16(dv[m][n][e], dv[m][n][e + 1]));
+      }
+  __syncthreads();
+  __nv_bfloat16* gradient = data.dqkv + block.first_token * shape.qkv_stride;
+  for (int index = threadIdx.x; index < Sizes::kBlockKV * Rows::kChunks; index += Sizes::kThreads) {
+    const int row = index / Rows::kChunks, chunk = index % Rows::kChunks;
+    if (block.first_kv + row >= shape.T || chunk * 8 >= shape.head_dim) continue;
+    __nv_bfloat16* to = gradient + (block.first_kv + row) * shape.qkv_stride + chunk * 8;
+    *reinterpret_cast<uint4*>(to + shape.k_column(block.kv_head)) =
+        load_chunk(k_tile + Rows::offset(row, chunk));
+    *reinterpret_cast<uint4*>(to + shape.v_column(block.kv_head)) =
+        load_chunk(v_tile + Rows::offset(row, chunk));
+  }
+}
+
+template <class Sizes>
+__global__ __launch_bounds__(Sizes::kThreads, 1) void flash_key_side_kernel(BackwardData data,
+                                                                            FlashShape shape) {
+  using Rows = typename Sizes::Rows;
+  extern __shared__ __align__(1024) unsigned char shared_memory[];
+  const std::uint32_t k_tile = shared_address(shared_memory);
+  const std::uint32_t v_tile = k_tile + Rows::bytes(Sizes::kBlockKV);
+  const std::uint32_t p_tile = v_tile + Rows::bytes(Sizes::kBlockKV);
+  const std::uint32_t ds_tile = p_tile + Sizes::Scores::bytes(Sizes::kBlockKV);
+  const std::uint32_t stages = ds_tile + Sizes::Scores::bytes(Sizes::kBlockKV);
+
+  const KeyBlock<Sizes> block(shape);
+  fetch_kv<Rows, Sizes::kBlockKV, Sizes::kThreads>(k_tile, data.qkv + block.first_token * shape.qkv_stride,
+                                                   block.kv_head, block.first_kv, shape);
+  block.fetch_queries(stages, 0, data, shape);
+
+  float dk[2][Sizes::kHalfDim / 8][4] = {}, dv[2][Sizes::kHalfDim / 8][4] = {};
+  for (int step = 0; step < block.steps; ++step) {
+    wait_for_copies();
+    __syncthreads();  // the stage is there; nobody reads the other one, p or ds of the last step any more
+    if (step + 1 < block.steps) block.fetch_queries(stages, step + 1, data, shape);
+    const int first_q = block.first_q(step);
+    if (!kBlockBarriers && first_q + Sizes::kBlockQ - 1 < block.first_kv + block.warp_kv)
+      continue;  // all queries before this pair's keys
+    const std::uint32_t q_tile = stages + step % 2 * Sizes::kStageBytes;
+    const std::uint32_t dout_tile = q_tile + Rows::bytes(Sizes::kBlockQ);
+    const std::uint32_t lse_values = dout_tile + Rows::bytes(Sizes::kBlockQ);
+
+    // k q^T and v dout^T, both [32 keys, kHalfQ queries]
+    float p[2][Sizes::kHalfQ / 8][4] = {}, dp[2][Sizes::kHalfQ / 8][4] = {};
+    multiply_rows<Rows>(p, k_tile, block.warp_kv, q_tile, block.half * Sizes::kHalfQ);
+    multiply_rows<Rows>(dp, v_tile, block.warp_kv, dout_tile, block.half * Sizes::kHalfQ);
+    exponentiate(p, block, lse_values, shape.scale_log2);
+    const int warp_kv = block.first_kv + block.warp_kv;
+    if (first_q < warp_kv + 31) mask_later_keys<true>(p, warp_kv, first_q + block.half * Sizes::kHalfQ, 0);
+    store_probabilities(p_tile, ds_tile, p, dp, block, lse_values + Sizes::kBlockQ * 4);
+    if (kBlockBarriers)
+      __syncthreads();
+    else
+      named_barrier(1 + block.warp / 2, 64);  // the pair has both halves of p and ds
+    accumulate(dv, p_tile, dout_tile, block);
+    accumulate(dk, ds_tile, q_tile, block);
+  }
+  store_gradients(dk, dv, k_tile, v_tile, block, data, shape);
+}
+
+}  // namespace precbench::flash

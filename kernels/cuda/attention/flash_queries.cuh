@@ -1,0 +1,79 @@
+// What the forward kernel and that of dq have in common: a block of four warps owns 128 query rows of one head, 32 per
+// warp, and walks over the K and V tiles that these may see, two of them in shared memory. The grid is
+// [B heads, query blocks], the longest (last) query blocks first.
+#pragma once
+
+#include "kernels/cuda/attention/flash_tile.cuh"
+
+namespace precbench::flash {
+
+template <int kHeadDim, int kBlockKV_>
+struct QueryBlock {
+  using Rows = Tile<kHeadDim>;
+  static constexpr int kBlockKV = kBlockKV_;
+  static constexpr int kWarps = 4, kThreads = 32 * kWarps, kBlockQ = 32 * kWarps;
+  static constexpr int kTileBytes = Rows::bytes(kBlockQ), kStageBytes = 2 * Rows::bytes(kBlockKV);
+
+  const int batch, head, kv_head;
+  const int first_q;  ///< row of the sequence
+  const int tiles;    ///< of K and V that the last row sees
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int warp_q = first_q + 32 * warp;
+  const std::int64_t first_token;
+
+  __device__ __forceinline__ explicit QueryBlock(const FlashShape& shape)
+      : batch(blockIdx.x / shape.heads),
+        head(blockIdx.x % shape.heads),
+        kv_head(head / shape.group()),
+        first_q((gridDim.y - 1 - blockIdx.y) * kBlockQ),
+        tiles((min(first_q + kBlockQ, shape.T) + kBlockKV - 1) / kBlockKV),
+        first_token(static_cast<std::int64_t>(batch) * shape.T) {}
+
+  /// Starts copying the block's rows of a matrix, from the head's first column on.
+  __device__ __forceinline__ void fetch_rows(std::uint32_t tile, const __nv_bfloat16* matrix,
+                                             std::int64_t stride, const FlashShape& shape) const {
+    Rows::template fetch<kBlockQ, kThreads>(tile, matrix, stride, first_q, shape.T, shape.head_dim);
+  }
+
+  /// Starts copying a tile of K and V, from the sequence's fused rows, into its stage of kv_tiles (K0 V0 K1 V1).
+  __device__ __forceinline__ void fetch_kv(std::uint32_t kv_tiles, const __nv_bfloat16* fused, int tile,
+                                           const FlashShape& shape) const {
+    flash::fetch_kv<Rows, kBlockKV, kThreads>(kv_tiles + tile % 2 * kStageBytes, fused, kv_head,
+                                              tile * kBlockKV, shape);
+    commit_copies();
+  }
+
+  /// step(first_kv, k_tile, v_tile) for every tile that the warp's rows see, in order; tile 0 is being fetched already.
+  template <class Step>
+  __device__ __forceinline__ void walk(std::uint32_t kv_tiles, const __nv_bfloat16* fused,
+                                       const FlashShape& shape, Step&& step) const {
+    for (int tile = 0; tile < tiles; ++tile) {
+      wait_for_copies();
+      __syncthreads();  // the tile is there, and nobody reads the other one any more
+      if (tile + 1 < tiles) fetch_kv(kv_tiles, fused, tile + 1, shape);
+      const int first_kv = tile * kBlockKV;
+      if (first_kv > warp_q + 31) continue;  // all of it after this warp's rows
+      const std::uint32_t k_tile = kv_tiles + tile % 2 * kStageBytes;
+      step(first_kv, k_tile, k_tile + Rows::bytes(kBlockKV));
+    }
+  }
+
+  /// Whether a tile has keys behind one of the warp's queries.
+  __device__ __forceinline__ bool masks(int first_kv) const { return first_kv + kBlockKV - 1 > warp_q; }
+
+  /// Writes the warp's rows of a tile, where it has left its result, in whole chunks.
+  __device__ __forceinline__ void store_rows(__nv_bfloat16* matrix, std::int64_t stride, std::uint32_t tile,
+                                             const FlashShape& shape) const {
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < Rows::kChunks; ++i) {
+      const int index = lane + 32 * i;
+      const int row = 32 * warp + index / Rows::kChunks, chunk = index % Rows::kChunks;
+      if (first_q + row < shape.T && chunk * 8 < shape.head_dim)
+        *reinterpret_cast<uint4*>(matrix + (first_q + row) * stride + chunk * 8) =
+            load_chunk(tile + Rows::offset(row, chunk));
+    }
+  }
+};
+
+}  // namespace precbench::flash

@@ -1,0 +1,293 @@
+// What the flash attention kernels are made of: tiles of BF16 in shared memory, and the warp's tensor-core
+// instructions (PTX, compute capability 8.0 and newer) under readable names.
+//
+// A tile is [rows, kCols] with its 16-byte chunks permuted within each row, so that the eight rows of one
+// ldmatrix matrix lie in different banks. A fragment load takes the 16 x 16 block at row r, column c as four
+// 8 x 8 matrices, one register each; which matrix is which register is chosen so that a product finds its
+// operands in neighbouring registers (PTX ISA, mma.m16n8k16):
+//   load_a             A of rows r.., k = c..:                 registers 0 to 3
+//   load_b             B of k = c.., n = r.. and n = r + 8..:  registers 0 1 and 2 3
+//   load_b_transposed  B of k = r.., n = c.. and n = c + 8..:  registers 0 1 and 2 3
+// An accumulator holds, in lane l, row l / 4 (elements 0 1) and row l / 4 + 8 (2 3), columns 2 (l % 4) and
+// the next.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/cuda/vector.cuh"
+#include "kernels/device/device.h"
+
+namespace precbench::flash {
+
+using cuda::exp2_approx;
+
+__device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+/// 16 bytes from global to shared memory without passing through registers; zeros where not `valid`.
+__device__ __forceinline__ void copy_async_16(std::uint32_t to, const void* from, bool valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0)
+               : "memory");
+}
+
+__device__ __forceinline__ void copy_async_4(std::uint32_t to, const void* from, bool valid) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(valid ? 4 : 0)
+               : "memory");
+}
+
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
+
+/// Barrier of `threads` threads of the block; barrier 0 is __syncthreads'.
+__device__ __forceinline__ void named_barrier(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+__device__ __forceinline__ void load_matrices(std::uint32_t (&r)[4], std::uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
+}
+
+__device__ __forceinline__ void load_matrices_transposed(std::uint32_t (&r)[4], std::uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
+}
+
+/// c[16,8] += a[16,16] b[16,8], BF16 in, FP32 sums.
+__device__ __forceinline__ void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                             std::uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/// Two values rounded to BF16 in one word, the first in its low half.
+__device__ __forceinline__ std::uint32_t pack_bf16(float low, float high) {
+  std::uint32_t packed;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+
+__device__ __forceinline__ void store_word(std::uint32_t address, std::uint32_t word) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
+}
+
+__device__ __forceinline__ uint4 load_chunk(std::uint32_t address) {
+  uint4 chunk;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(chunk.x), "=r"(chunk.y), "=r"(chunk.z), "=r"(chunk.w)
+               : "r"(address)
+               : "memory");
+  return chunk;
+}
+
+__device__ __forceinline__ float2 load_pair(std::uint32_t address) {
+  float2 pair;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(pair.x), "=f"(pair.y) : "r"(address) : "memory");
+  return pair;
+}
+
+/// The accumulators of two neighbouring 8-column blocks as the A operand of a product over those 16 columns.
+__device__ __forceinline__ void accumulators_to_operand(std::uint32_t (&a)[4], const float (&left)[4],
+                                                        const float (&right)[4]) {
+  a[0] = pack_bf16(left[0], left[1]);
+  a[1] = pack_bf16(left[2], left[3]);
+  a[2] = pack_bf16(right[0], right[1]);
+  a[3] = pack_bf16(right[2], right[3]);
+}
+
+template <int kCols_>
+struct Tile {
+  static constexpr int kCols = kCols_;
+  static_assert(kCols % 32 == 0, "a row is whole groups of four chunks");
+  static constexpr int kChunks = kCols / 8;
+  static constexpr int kRowBytes = kCols * 2;
+
+  __host__ __device__ static constexpr int bytes(int rows) { return rows * kRowBytes; }
+
+  __device__ static int swizzle(int row) { return kCols % 64 == 0 ? row & 7 : row >> 1 & 3; }
+  __device__ static int offset(int row, int chunk) { return row * kRowBytes + (chunk ^ swizzle(row)) * 16; }
+
+  __device__ static void load_a(std::uint32_t (&r)[4], std::uint32_t tile, int row, int block) {
+    const int lane = threadIdx.x & 31;
+    load_matrices(r, block_address(tile, row, block, lane & 15, lane >> 4));
+  }
+  __device__ static void load_b(std::uint32_t (&r)[4], std::uint32_t tile, int row, int block) {
+    const int lane = threadIdx.x & 31;
+    load_matrices(r, block_address(tile, row, block, (lane & 7) + (lane >> 4) * 8, lane >> 3 & 1));
+  }
+  __device__ static void load_b_transposed(std::uint32_t (&r)[4], std::uint32_t tile, int row, int block) {
+    const int lane = threadIdx.x & 31;
+    load_matrices_transposed(r, block_address(tile, row, block, lane & 15, lane >> 4));
+  }
+
+  /// Address of one chunk in the 16 x 16 block at row `row` (a multiple of 16), columns 16 * block. Only the
+  /// low bits of a chunk's number are permuted: the rest, and the row, stay plain sums that unrolled loops
+  /// keep in the instruction.
+  __device__ static std::uint32_t block_address(std::uint32_t tile, int row, int block, int lane_row,
+                                                int lane_chunk) {
+    constexpr int kPermuted = kCols % 64 == 0 ? 4 : 2;  // blocks
+    const int permuted = (block % kPermuted * 32) ^ ((lane_chunk ^ swizzle(lane_row)) * 16);
+    return tile + lane_row * kRowBytes + permuted + block / kPermuted * kPermuted * 32 + row * kRowBytes;
+  }
+
+  /// Starts copying rows [first, first + kRows) of a matrix with `limit` rows and `cols` columns; zeros
+  /// beyond both.
+  template <int kRows, int kThreads>
+  __device__ static void fetch(std::uint32_t tile, const __nv_bfloat16* matrix, std::int64_t stride,
+                               int first, int limit, int cols) {
+    static_assert(kRows * kChunks % kThreads == 0, "every thread copies as many chunks");
+#pragma unroll
+    for (int i = 0; i < kRows * kChunks / kThreads; ++i) {
+      const int index = threadIdx.x + i * kThreads;
+      const int row = index / kChunks, chunk = index % kChunks;
+      const bool valid = first + row < limit && chunk * 8 < cols;
+      const __nv_bfloat16* from = matrix + (valid ? (first + row) * stride + chunk * 8 : 0);
+      copy_async_16(tile + offset(row, chunk), from, valid);
+    }
+  }
+};
+
+// ---- a warp's products: 32 rows of `a`, so that a fragment of `b` serves two row blocks. c[m][n] are the accumulators
+// of rows 16 m.., columns 8 n..; a tile's row or 16-column block that a product starts at is named `first`.
+
+/// c += a b^T over the tiles' columns, of rows first_a.. of a with rows first_b.. of b: q k^T, dout v^T, or the same
+/// transposed.
+template <class Rows, int kBlocks>
+__device__ __forceinline__ void multiply_rows(float (&c)[2][kBlocks][4], std::uint32_t a_tile, int first_a,
+                                              std::uint32_t b_tile, int first_b) {
+#pragma unroll
+  for (int d = 0; d < Rows::kCols / 16; ++d) {
+    std::uint32_t a[2][4];
+#pragma unroll
+    for (int m = 0; m < 2; ++m) Rows::load_a(a[m], a_tile, first_a + 16 * m, d);
+#pragma unroll
+    for (int n = 0; n < kBlocks / 2; ++n) {
+      std::uint32_t b[4];
+      Rows::load_b(b, b_tile, first_b + 16 * n, d);
+#pragma unroll
+      for (int m = 0; m < 2; ++m) {
+        multiply_add(c[m][2 * n], a[m], b[0], b[1]);
+        multiply_add(c[m][2 * n + 1], a[m], b[2], b[3]);
+      }
+    }
+  }
+}
+
+/// c += a b of one block of 16 of the sum: rows 16 k.. of b, columns from the block first_b on.
+template <class Rows, int kBlocks>
+__device__ __forceinline__ void multiply_columns(float (&c)[2][kBlocks][4], const std::uint32_t (&a)[2][4],
+                                                 std::uint32_t b_tile, int k, int first_b) {
+#pragma unroll
+  for (int d = 0; d < kBlocks / 2; ++d) {
+    std::uint32_t b[4];
+    Rows::load_b_transposed(b, b_tile, 16 * k, first_b + d);
+#pragma unroll
+    for (int m = 0; m < 2; ++m) {
+      multiply_add(c[m][2 * d], a[m], b[0], b[1]);
+      multiply_add(c[m][2 * d + 1], a[m], b[2], b[3]);
+    }
+  }
+}
+
+/// c += p b, p rounded to BF16 where a product before left it: p v, ds k.
+template <class Rows, int kKeyBlocks, int kBlocks>
+__device__ __forceinline__ void multiply_scores(float (&c)[2][kBlocks][4], const float (&p)[2][kKeyBlocks][4],
+                                                std::uint32_t b_tile) {
+#pragma unroll
+  for (int k = 0; k < kKeyBlocks / 2; ++k) {
+    std::uint32_t a[2][4];
+#pragma unroll
+    for (int m = 0; m < 2; ++m) accumulators_to_operand(a[m], p[m][2 * k], p[m][2 * k + 1]);
+    multiply_columns<Rows>(c, a, b_tile, k, 0);
+  }
+}
+
+/// Row and column of element e of the accumulators c[m][n].
+__device__ __forceinline__ int row_in_product(int m, int e) {
+  const int lane = threadIdx.x % 32;
+  return 16 * m + lane / 4 + e / 2 * 8;
+}
+__device__ __forceinline__ int column_in_product(int n, int e) {
+  const int lane = threadIdx.x % 32;
+  return 8 * n + lane % 4 * 2 + e % 2;
+}
+
+/// Causality: sets the elements of keys behind their query. first_row and first_column: the product's place in the
+/// sequence; its rows are the queries, or the keys.
+template <bool kRowsAreKeys, int kBlocks>
+__device__ __forceinline__ void mask_later_keys(float (&x)[2][kBlocks][4], int first_row, int first_column,
+                                                float value) {
+#pragma unroll
+  for (int m = 0; m < 2; ++m)
+#pragma unroll
+    for (int n = 0; n < kBlocks; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int row = first_row + row_in_product(m, e), column = first_column + column_in_product(n, e);
+        if (kRowsAreKeys ? row > column : column > row) x[m][n][e] = value;
+      }
+}
+
+/// Shape and strides as the kernels take them.
+struct FlashShape {
+  int T, heads, kv_heads, head_dim;
+  std::int64_t qkv_stride, out_stride;  ///< elements from token to token
+  float scale;                          ///< of the scores: 1 / sqrt(head_dim)
+  float scale_log2;                     ///< the same for powers of two: scale * log2(e)
+
+  __device__ int group() const { return heads / kv_heads; }
+  /// Column of the first element of a head in the fused rows.
+  __device__ int q_column(int head) const { return head * head_dim; }
+  __device__ int k_column(int kv_head) const { return (heads + kv_head) * head_dim; }
+  __device__ int v_column(int kv_head) const { return (heads + kv_heads + kv_head) * head_dim; }
+};
+
+/// Starts copying kRows rows of a sequence's K, from row `first` on, and behind them the same rows of its V. `fused`: the
+/// sequence's fused rows.
+template <class Rows, int kRows, int kThreads>
+__device__ __forceinline__ void fetch_kv(std::uint32_t tile, const __nv_bfloat16* fused, int kv_head,
+                                         int first, const FlashShape& shape) {
+  Rows::template fetch<kRows, kThreads>(tile, fused + shape.k_column(kv_head), shape.qkv_stride, first,
+                                        shape.T, shape.head_dim);
+  Rows::template fetch<kRows, kThreads>(tile + Rows::bytes(kRows), fused + shape.v_column(kv_head),
+                                        shape.qkv_stride, first, shape.T, shape.head_dim);
+}
+
+constexpr double kLog2E = 1.4426950408889634;
+
+inline FlashShape flash_shape(const AttentionShape& s) {
+  const double scale = 1 / std::sqrt(static_cast<double>(s.head_dim));
+  return {static_cast<int>(s.T),
+          static_cast<int>(s.heads),
+          static_cast<int>(s.kv_heads),
+          static_cast<int>(s.head_dim),
+          s.qkv_width(),
+          s.q_width(),
+          static_cast<float>(scale),
+          static_cast<float>(scale * kLog2E)};
+}
+
+constexpr int kMaxHeadDim = 128;
+
+/// Calls body with the width of the tiles (an integral_constant) that hold a head_dim; the columns between
+/// are zeros.
+template <class Body>
+void with_tile_width(std::int64_t head_dim, Body&& body) {
+  if (head_dim <= 32) return body(std::integral_constant<int, 32>());
+  if (head_dim <= 64) return body(std::integral_constant<int, 64>());
+  if (head_dim <= 96) return body(std::integral_constant<int, 96>());
+  body(std::integral_constant<int, kMaxHeadDim>());
+}
+
+}  // namespace precbench::flash

@@ -1,0 +1,236 @@
+// matmul on CUDA: D[M,N] = A[M,k] B[N,k]^T through cuBLASLt, one scale mode per operand.
+//
+//   formats of A x B                          cuBLASLt               native on
+//   bf16 x bf16, either side transposed                              8.0 and newer
+//   tensor x tensor                           SCALAR_32F             8.9 and newer
+//   row x row; row x tensor, tensor x row     OUTER_VEC_32F          9.0
+//   1x128 x 128x128, 1x128 x 1x128            VEC128_32F, BLK128x128 9.0
+//   1x32 x 1x32, ue8m0                        VEC32_UE8M0            10.0 and newer
+//
+// The last column is documentation only: what runs natively is what cuBLASLt's heuristic accepts (probe()).
+// Anything else is emulated: both operands are dequantized to BF16, then multiplied. With power-of-two scales
+// that is the exact product up to the order of additions; FP32 scales round each operand to BF16 once.
+//
+// cuBLASLt is column-major: a row-major D[M,N] is its D^T[N,M] = B A^T. So its "A" is our B, stored [N,k]
+// row-major, which is k x N to it, taken transposed; its "B" is our A, k x M, taken as it is: the TN layout
+// that FP8 needs on 9.0.
+//
+// Scales are dequantization factors in cuBLASLt's own layouts (scale_layout.h) and are passed on untouched.
+#include <fmt/format.h>
+
+#include <bit>
+#include <optional>
+#include <stdexcept>
+
+#include "kernels/base/errors.h"
+#include "kernels/cuda/check.h"
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/gemm/matmul_kernels.h"
+#include "kernels/cuda/gemm/matmul_plans.h"
+
+namespace precbench {
+namespace {
+
+/// Side of the product that the probe asks about: every scaling block divides it.
+constexpr std::int64_t kProbeSize = 2048;
+
+/// The mode for a format; nullopt where cuBLASLt has none for it.
+std::optional<ScaleMode> scale_mode(const QuantFormat& format) {
+  if (!format.quantized()) return ScaleMode::none;
+  if (format.dtype != DType::e4m3 && format.dtype != DType::e5m2) return std::nullopt;
+  const bool exponent = format.scale == ScaleType::ue8m0;
+  switch (format.granularity) {
+    case Granularity::tensor:
+      return exponent ? std::nullopt : std::optional(ScaleMode::tensor);
+    case Granularity::row:
+      return exponent ? std::nullopt : std::optional(ScaleMode::row);
+    case Granularity::block_1x128:
+      return exponent ? std::nullopt : std::optional(ScaleMode::block_1x128);
+    case Granularity::block_128x128:
+      return exponent ? std::nullopt : std::optional(ScaleMode::block_128x128);
+    case Granularity::block_1x32:
+      return exponent ? std::optional(ScaleMode::block_1x32_ue8m0) : std::nullopt;
+    default:
+      return std::nullopt;
+  }
+}
+
+struct Modes {
+  ScaleMode a, b;
+};
+
+/// The modes of a pair; nullopt where no pair of modes expresses it.
+std::optional<Modes> scale_modes(const QuantFormat& a, const QuantFormat& b) {
+  const auto mode_a = scale_mode(a), mode_b = scale_mode(b);
+  if (!mode_a || !mode_b || a.quantized() != b.quantized()) return std::nullopt;
+  Modes modes{*mode_a, *mode_b};
+  // A scalar beside a vector goes in as a vector of equal entries.
+  if (modes.a == ScaleMode::row && modes.b == ScaleMode::tensor) modes.b = ScaleMode::row;
+  if (modes.b == ScaleMode::row && modes.a == ScaleMode::tensor) modes.a = ScaleMode::row;
+  return modes;
+}
+
+/// What a pair of formats needs, for a user whose GPU or library refuses it.
+std::string needs_of(const QuantFormat& a, const QuantFormat& b) {
+  const auto modes = scale_modes(a, b);
+  if (!modes) return "is no mode of cuBLASLt";
+  if (a.dtype == DType::e5m2 && b.dtype == DType::e5m2) return "is no mode of cuBLASLt";
+  switch (modes->a) {
+    case ScaleMode::tensor:
+      return "needs compute capability 8.9 or newer and cuBLASLt 11.8";
+    case ScaleMode::row:
+    case ScaleMode::block_1x128:
+    case ScaleMode::block_128x128:
+      return "needs compute capability 9.0 and cuBLASLt 12.9";
+    case ScaleMode::block_1x32_ue8m0:
+      return "needs compute capability 10.0 or newer and cuBLASLt 12.8";
+    default:
+      return "needs compute capability 8.0";
+  }
+}
+
+std::int32_t alignment_of(const void* a, const void* b, const void* d) {
+  const auto bits = reinterpret_cast<std::uintptr_t>(a) | reinterpret_cast<std::uintptr_t>(b) |
+                    reinterpret_cast<std::uintptr_t>(d) | 256u;
+  return 1 << std::countr_zero(bits);
+}
+
+PlanKey plan_key(const Tensor& d, const GemmOperand& a, const GemmOperand& b, Modes modes,
+                 const MatmulOptions& options) {
+  return {.M = a.rows(),
+          .N = b.rows(),
+          .K = a.k(),
+          .a = {a.data.dtype, modes.a, a.transposed},
+          .b = {b.data.dtype, modes.b, b.transposed},
+          .d = d.dtype,
+          .accumulate = options.accumulate,
+          .fast_accum = options.fast_accum && modes.a != ScaleMode::none,
+          .alignment = alignment_of(a.data.data, b.data.data, d.data)};
+}
+
+std::string describe(const PlanKey& key) {
+  return fmt::format("M={} N={} K={}, {} x {} into {}{}", key.M, key.N, key.K, name_of(key.a.dtype),
+                     name_of(key.b.dtype), name_of(key.d), key.accumulate ? ", accumulated" : "");
+}
+
+}  // namespace
+
+MatmulPlans::MatmulPlans(CudaDevice& device) : device_(device) { PRECBENCH_CHECK(cublasLtCreate(&handle_)); }
+
+MatmulPlans::~MatmulPlans() { cublasLtDestroy(handle_); }
+
+// ---- what runs how ----
+
+GemmSupport MatmulPlans::support(const GemmRecipe& gemm, GemmRole role) {
+  for (const Answer& answer : answers_)
+    if (answer.gemm == gemm && answer.role == role) return answer.support;
+  answers_.push_back({gemm, role, probe(gemm, role)});
+  return answers_.back().support;
+}
+
+bool MatmulPlans::has_candidates(const PlanKey& key) const {
+  void* some = device_.scratch(kAlignment);
+  try {
+    MatmulPlan plan(key);
+    // The heuristic reads no scales, but wants to see that there are some.
+    plan.set_scales(some, some);
+    return !plan.candidates(handle_, kWorkspaceBytes).empty();
+  } catch (const std::runtime_error&) {
+    return false;  // a library that does not know the scale modes refuses to set them
+  }
+}
+
+GemmSupport MatmulPlans::probe(const GemmRecipe& gemm, GemmRole role) {
+  for (const QuantFormat* format : {&gemm.a, &gemm.b})
+    if (format->dtype != DType::bf16 && format->dtype != DType::e4m3 && format->dtype != DType::e5m2)
+      return {Execution::unsupported,
+              fmt::format("the cuda device has no {} operands", name_of(format->dtype))};
+  if (const auto modes = scale_modes(gemm.a, gemm.b)) {
+    PlanKey key{.M = kProbeSize,
+                .N = kProbeSize,
+                .K = kProbeSize,
+                .a = {gemm.a.dtype, modes->a, false},
+                .b = {gemm.b.dtype, modes->b, false},
+                .fast_accum = gemm.fast_accum && modes->a != ScaleMode::none};
+    bool native = has_candidates(key);
+    if (role == GemmRole::wgrad && native) {  // the gradient buffer is FP32 or BF16, and may be added to
+      key.d = DType::f32;
+      key.accumulate = true;
+      native = has_candidates(key);
+    }
+    if (native) return {};
+  }
+  const int cc = device_.compute_capability();
+  return {Execution::emulated,
+          fmt::format("{} x {} {} (here: {}.{}, cuBLASLt {})", precbench::describe(gemm.a),
+                      precbench::describe(gemm.b), needs_of(gemm.a, gemm.b), cc / 10, cc % 10,
+                      device_.properties().cublaslt)};
+}
+
+// ---- running ----
+
+void MatmulPlans::matmul(const Tensor& d, const GemmOperand& a, const GemmOperand& b,
+                         const MatmulOptions& options) {
+  const bool plain = !a.format.quantized() && !b.format.quantized();
+  if (plain) return run_native(d, a, b, options);
+  const GemmSupport how = support({a.format, b.format, options.fast_accum}, options.role);
+  if (how.execution == Execution::native) return run_native(d, a, b, options);
+  if (how.execution == Execution::emulated) return run_emulated(d, a, b, options);
+  throw Unsupported(how.reason);
+}
+
+std::byte* MatmulPlans::behind_workspace(std::int64_t bytes) {
+  return static_cast<std::byte*>(device_.scratch(kWorkspaceBytes + static_cast<std::size_t>(bytes))) +
+         kWorkspaceBytes;
+}
+
+void MatmulPlans::run_native(const Tensor& d, const GemmOperand& a, const GemmOperand& b,
+                             const MatmulOptions& options) {
+  const Modes modes = *scale_modes(a.format, b.format);
+  const void* a_scale = a.scale.data;
+  const void* b_scale = b.scale.data;
+  const bool widen_a = modes.a == ScaleMode::row && a.format.granularity == Granularity::tensor;
+  const bool widen_b = modes.b == ScaleMode::row && b.format.granularity == Granularity::tensor;
+  if (widen_a || widen_b) {
+    const GemmOperand& scalar = widen_a ? a : b;
+    auto* vector = reinterpret_cast<float*>(behind_workspace(scalar.rows() * std::int64_t{sizeof(float)}));
+    launch_broadcast(vector, scalar.scale.as<float>(), scalar.rows(), device_.stream());
+    (widen_a ? a_scale : b_scale) = vector;
+  }
+  const LtRun with{handle_, device_.scratch(kWorkspaceBytes), kWorkspaceBytes, device_.stream()};
+  const PlanKey key = plan_key(d, a, b, modes, options);
+  auto found = plans_.find(key);
+  if (found == plans_.end()) {
+    if (device_.capturing())
+      throw std::logic_error(
+          fmt::format("matmul {} was not run before the step was captured", describe(key)));
+    found = plans_.try_emplace(key, key).first;
+    found->second.set_scales(a_scale, b_scale);
+    found->second.choose(with, d.data, a.data.data, b.data.data, autotune_);
+  }
+  MatmulPlan& plan = found->second;
+  if (!plan.found) throw Unsupported(fmt::format("cuBLASLt has no kernel for matmul {}", describe(key)));
+  plan.set_scales(a_scale, b_scale);
+  PRECBENCH_CHECK(plan.run(with, d.data, a.data.data, b.data.data));
+  device_.launched("matmul");
+}
+
+void MatmulPlans::run_emulated(const Tensor& d, const GemmOperand& a, const GemmOperand& b,
+                               const MatmulOptions& options) {
+  const auto bytes_for = [](const GemmOperand& form) {
+    return form.format.quantized() ? (form.data.size() * 2 + kAlignment - 1) / kAlignment * kAlignment
+                                   : std::int64_t{0};
+  };
+  std::byte* copies = behind_workspace(bytes_for(a) + bytes_for(b));
+  const auto plain = [&](const GemmOperand& form, std::byte* to) {
+    if (!form.format.quantized()) return form;
+    launch_dequantize(to, form, device_.stream());
+    return GemmOperand{
+        .format = {}, .data = {to, DType::bf16, form.rows(), form.k()}, .scale = {}, .transposed = false};
+  };
+  run_native(d, plain(a, copies), plain(b, copies + bytes_for(a)), options);
+}
+
+void CudaDevice::do_matmul(const ops::Matmul& op) { plans_->matmul(op.d, op.a, op.b, op.options); }
+
+}  // namespace precbench

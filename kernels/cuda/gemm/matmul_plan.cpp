@@ -1,0 +1,245 @@
+// One cuBLASLt plan: descriptor, layouts, candidates, and the choice among them by timing. See
+// matmul_plans.h.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <stdexcept>
+
+#include "kernels/cuda/check.h"
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/gemm/matmul_plans.h"
+
+namespace precbench {
+namespace {
+
+// Attributes of cuBLAS 12.8 by their documented numbers: an older library refuses them when they are set.
+constexpr auto kAScaleMode = static_cast<cublasLtMatmulDescAttributes_t>(31);
+constexpr auto kBScaleMode = static_cast<cublasLtMatmulDescAttributes_t>(32);
+
+constexpr int kCandidates = 16;
+constexpr int kFinalists = 4;
+constexpr int kRunsEach = 3;
+/// A later candidate must be this much faster to displace an earlier one, so that noise does not choose.
+constexpr float kMargin = 0.99f;
+/// Left free when a scratch output for timing is allocated.
+constexpr std::size_t kSpareBytes = std::size_t{512} << 20;
+
+cudaDataType cuda_type(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return CUDA_R_32F;
+    case DType::bf16:
+      return CUDA_R_16BF;
+    case DType::e4m3:
+      return CUDA_R_8F_E4M3;
+    case DType::e5m2:
+      return CUDA_R_8F_E5M2;
+    default:
+      throw std::logic_error(fmt::format("no GEMM takes {}", name_of(dtype)));
+  }
+}
+
+template <class T>
+void set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t attribute, const T& value) {
+  PRECBENCH_CHECK(cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof value));
+}
+
+/// A row-major [rows, cols] matrix in column-major eyes: cols x rows, leading dimension cols.
+LtLayout make_layout(DType dtype, std::int64_t rows, std::int64_t cols) {
+  cublasLtMatrixLayout_t layout = nullptr;
+  PRECBENCH_CHECK(cublasLtMatrixLayoutCreate(&layout, cuda_type(dtype), cols, rows, cols));
+  return LtLayout(layout);
+}
+
+LtLayout make_layout(const PlanOperand& operand, std::int64_t rows, std::int64_t k) {
+  return operand.transposed ? make_layout(operand.dtype, k, rows) : make_layout(operand.dtype, rows, k);
+}
+
+/// A pair of events.
+class Stopwatch {
+ public:
+  explicit Stopwatch(cudaStream_t stream) : stream_(stream) {
+    PRECBENCH_CHECK(cudaEventCreate(&begin_));
+    PRECBENCH_CHECK(cudaEventCreate(&end_));
+  }
+  ~Stopwatch() {
+    cudaEventDestroy(begin_);
+    cudaEventDestroy(end_);
+  }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+  void begin() { PRECBENCH_CHECK(cudaEventRecord(begin_, stream_)); }
+  float end() {
+    PRECBENCH_CHECK(cudaEventRecord(end_, stream_));
+    PRECBENCH_CHECK(cudaEventSynchronize(end_));
+    float ms = 0;
+    PRECBENCH_CHECK(cudaEventElapsedTime(&ms, begin_, end_));
+    return ms;
+  }
+
+ private:
+  cudaStream_t stream_;
+  cudaEvent_t begin_ = nullptr, end_ = nullptr;
+};
+
+/// Device memory for the length of a block; empty where it does not fit with kSpareBytes to spare.
+class TemporaryBlock {
+ public:
+  explicit TemporaryBlock(std::size_t bytes) {
+    std::size_t free = 0, total = 0;
+    PRECBENCH_CHECK(cudaMemGetInfo(&free, &total));
+    if (free >= bytes + kSpareBytes && cudaMalloc(&block_, bytes) != cudaSuccess) block_ = nullptr;
+    cudaGetLastError();
+  }
+  ~TemporaryBlock() { cudaFree(block_); }
+  TemporaryBlock(const TemporaryBlock&) = delete;
+  TemporaryBlock& operator=(const TemporaryBlock&) = delete;
+  void* get() const { return block_; }
+
+ private:
+  void* block_ = nullptr;
+};
+
+}  // namespace
+
+std::size_t PlanKeyHash::operator()(const PlanKey& key) const {
+  std::uint64_t hash = 0;
+  const auto mix = [&hash](std::uint64_t value) {
+    hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
+    hash ^= hash >> 29;
+  };
+  const auto pack = [](const PlanOperand& o) {
+    return static_cast<std::uint64_t>(o.dtype) << 9 |
+           static_cast<std::uint64_t>(static_cast<std::uint8_t>(o.mode)) << 1 |
+           static_cast<std::uint64_t>(o.transposed);
+  };
+  mix(static_cast<std::uint64_t>(key.M));
+  mix(static_cast<std::uint64_t>(key.N));
+  mix(static_cast<std::uint64_t>(key.K));
+  mix(pack(key.a) << 32 | pack(key.b));
+  mix(static_cast<std::uint64_t>(key.alignment) << 16 | static_cast<std::uint64_t>(key.d) << 8 |
+      static_cast<std::uint64_t>(key.accumulate) << 1 | static_cast<std::uint64_t>(key.fast_accum));
+  return hash;
+}
+
+MatmulPlan::MatmulPlan(const PlanKey& k) : key(k) {
+  cublasLtMatmulDesc_t operation = nullptr;
+  PRECBENCH_CHECK(cublasLtMatmulDescCreate(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+  operation_.reset(operation);
+  set(operation, CUBLASLT_MATMUL_DESC_TRANSA, key.b.transposed ? CUBLAS_OP_N : CUBLAS_OP_T);
+  set(operation, CUBLASLT_MATMUL_DESC_TRANSB, key.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+  if (key.a.mode != ScaleMode::none) {
+    set(operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<std::int8_t>(key.fast_accum));
+    // Tensor scales are the default, also of libraries that do not know the attribute.
+    if (key.a.mode != ScaleMode::tensor || key.b.mode != ScaleMode::tensor) {
+      set(operation, kAScaleMode, static_cast<std::int32_t>(key.b.mode));
+      set(operation, kBScaleMode, static_cast<std::int32_t>(key.a.mode));
+    }
+  }
+  a_ = make_layout(key.a, key.M, key.K);
+  b_ = make_layout(key.b, key.N, key.K);
+  d_ = make_layout(key.d, key.M, key.N);
+}
+
+void MatmulPlan::set_scales(const void* a_scale, const void* b_scale) {
+  if (key.a.mode == ScaleMode::none) return;
+  set(operation_.get(), CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, b_scale);
+  set(operation_.get(), CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, a_scale);
+}
+
+std::vector<cublasLtMatmulAlgo_t> MatmulPlan::candidates(cublasLtHandle_t handle,
+                                                         std::size_t workspace_bytes) const {
+  cublasLtMatmulPreference_t preference = nullptr;
+  PRECBENCH_CHECK(cublasLtMatmulPreferenceCreate(&preference));
+  const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
+    cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value);
+  };
+  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes);
+  const auto alignment = static_cast<std::uint32_t>(key.alignment);
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment);
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment);
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment);
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment);
+  cublasLtMatmulHeuristicResult_t results[kCandidates];
+  int count = 0;
+  // A problem it cannot run is "not supported" or an empty list; either means no candidates.
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(handle, operation_.get(), b_.get(), a_.get(), d_.get(), d_.get(),
+                                     preference, kCandidates, results, &count);
+  cublasLtMatmulPreferenceDestroy(preference);
+  std::vector<cublasLtMatmulAlgo_t> algorithms;
+  if (status != CUBLAS_STATUS_SUCCESS) return algorithms;
+  for (int i = 0; i < count; ++i)
+    if (results[i].state == CUBLAS_STATUS_SUCCESS && results[i].workspaceSize <= workspace_bytes)
+      algorithms.push_back(results[i].algo);
+  return algorithms;
+}
+
+cublasStatus_t MatmulPlan::run(const LtRun& with, void* d, const void* a, const void* b) const {
+  const float alpha = 1, beta = key.accumulate ? 1 : 0;
+  return cublasLtMatmul(with.handle, operation_.get(), &alpha, b, b_.get(), a, a_.get(), &beta, d, d_.get(),
+                        d, d_.get(), &algorithm, with.workspace, with.workspace_bytes, with.stream);
+}
+
+void MatmulPlan::choose(const LtRun& with, void* d, const void* a, const void* b, bool by_timing) {
+  const std::vector<cublasLtMatmulAlgo_t> all = candidates(with.handle, with.workspace_bytes);
+  found = !all.empty();
+  if (!found) return;
+  algorithm = all.front();
+  if (!by_timing || all.size() == 1) return;
+
+  // D of a plain product is about to be overwritten anyway. One that accumulates may not be touched: its
+  // candidates write elsewhere or, where the GPU has no room for that, D waits in host memory meanwhile.
+  const auto sum_bytes = static_cast<std::size_t>(key.accumulate ? bytes_of(key.d, key.M * key.N) : 0);
+  const TemporaryBlock elsewhere(sum_bytes);
+  std::vector<std::byte> kept;
+  void* const sum = d;
+  if (key.accumulate) {
+    if (elsewhere.get()) {
+      d = elsewhere.get();
+    } else {
+      kept.resize(sum_bytes);
+      PRECBENCH_CHECK(cudaMemcpyAsync(kept.data(), sum, sum_bytes, cudaMemcpyDeviceToHost, with.stream));
+      PRECBENCH_CHECK(cudaStreamSynchronize(with.stream));
+    }
+    PRECBENCH_CHECK(cudaMemsetAsync(d, 0, sum_bytes, with.stream));
+  }
+
+  struct Entry {
+    std::size_t index;
+    float ms;
+  };
+  std::vector<Entry> entries;
+  Stopwatch watch(with.stream);
+  const auto time = [&](std::size_t index) {
+    algorithm = all[index];
+    // In a step the weights come from memory. Overwriting the workspace drives most of what the run before
+    // left out of the L2 cache.
+    PRECBENCH_CHECK(cudaMemsetAsync(with.workspace, 0, with.workspace_bytes, with.stream));
+    watch.begin();
+    const cublasStatus_t status = run(with, d, a, b);
+    const float ms = watch.end();
+    return status == CUBLAS_STATUS_SUCCESS ? ms : std::numeric_limits<float>::infinity();
+  };
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    time(i);  // loads the kernel
+    entries.push_back({i, time(i)});
+  }
+  const auto faster = [](const Entry& x, const Entry& y) { return x.ms < y.ms; };
+  std::stable_sort(entries.begin(), entries.end(), faster);
+  if (entries.size() > kFinalists) entries.resize(kFinalists);
+  for (int run_number = 1; run_number < kRunsEach; ++run_number)
+    for (Entry& entry : entries) entry.ms = std::min(entry.ms, time(entry.index));
+  std::sort(entries.begin(), entries.end(), [](const Entry& x, const Entry& y) { return x.index < y.index; });
+  Entry best = entries.front();
+  for (const Entry& entry : entries)
+    if (entry.ms < kMargin * best.ms) best = entry;
+  algorithm = all[best.index];
+  found = best.ms < std::numeric_limits<float>::infinity();
+  if (kept.empty()) return;
+  PRECBENCH_CHECK(cudaMemcpyAsync(sum, kept.data(), sum_bytes, cudaMemcpyHostToDevice, with.stream));
+  PRECBENCH_CHECK(cudaStreamSynchronize(with.stream));
+}
+
+}  // namespace precbench

@@ -1,0 +1,66 @@
+// The gradient of a bias, dbias[N] = or += sum over the rows of dy[M,N], in two stages without atomics.
+//
+// A block has 256 columns, eight to a lane, and a run of rows, of which each of its eight warps takes every eighth;
+// the warps are added in their order in shared memory. sum_rows then adds the runs. So the order of all additions
+// depends on the shape and the GPU alone. Bytes per element: 2 read; the runs' sums are small beside it.
+#include <algorithm>
+
+#include "kernels/cuda/quantize/row.cuh"
+
+namespace precbench {
+namespace cuda {
+namespace {
+
+constexpr int kWarps = 8, kVector = 8, kColumns = kWarp * kVector;
+constexpr std::int64_t kFewestRows = 8 * kWarps;  // of a run: fewer do not pay for its own sums
+
+__global__ void __launch_bounds__(kWarps* kWarp)
+    bias_backward_kernel(float* partial, const std::uint16_t* dy, std::int64_t rows, std::int64_t cols,
+                         std::int64_t rows_per_run) {
+  alignas(16) __shared__ float sums[kWarps][kColumns];
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const std::int64_t col = static_cast<std::int64_t>(blockIdx.x) * kColumns + lane * kVector;
+  const std::int64_t first = blockIdx.y * rows_per_run;
+  const std::int64_t last = first + rows_per_run < rows ? first + rows_per_run : rows;
+  float sum[kVector] = {};
+  if (col < cols) {
+#pragma unroll 4
+    for (std::int64_t row = first + warp; row < last; row += kWarps) {
+      float x[kVector];
+      load_vector(x, dy + row * cols + col);
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) sum[j] += x[j];
+    }
+  }
+  store_vector(&sums[warp][lane * kVector], sum);
+  __syncthreads();
+  const std::int64_t mine = static_cast<std::int64_t>(blockIdx.x) * kColumns + threadIdx.x;
+  if (mine >= cols) return;
+  float total = 0;
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) total += sums[w][threadIdx.x];
+  partial[blockIdx.y * cols + mine] = total;
+}
+
+}  // namespace
+}  // namespace cuda
+
+void CudaDevice::do_bias_backward(const ops::BiasBackward& op) {
+  using namespace cuda;
+  static_assert(kWarps * kWarp == kColumns);
+  const std::int64_t M = op.dy.rows, N = op.dy.cols;
+  if (N % kVector != 0) throw Unsupported("a bias of a number of elements that is no multiple of 8");
+  const std::int64_t across = (N + kColumns - 1) / kColumns;
+  // About four blocks for each multiprocessor.
+  const std::int64_t wanted = std::max<std::int64_t>(1, 4 * sm_count() / across);
+  const std::int64_t rows_per_run = std::max(kFewestRows, (M + wanted - 1) / wanted);
+  const std::int64_t runs = (M + rows_per_run - 1) / rows_per_run;
+  auto* partial = static_cast<float*>(scratch(static_cast<std::size_t>(runs * N) * sizeof(float)));
+  const dim3 grid(static_cast<unsigned>(across), static_cast<unsigned>(runs));
+  bias_backward_kernel<<<grid, kWarps * kWarp, 0, stream()>>>(partial, op.dy.as<std::uint16_t>(), M, N,
+                                                              rows_per_run);
+  sum_rows(op.dbias, partial, static_cast<int>(runs), N, op.accumulate, stream());
+  launched("bias_backward");
+}
+
+}  // namespace precbench

@@ -1,0 +1,195 @@
+// Softmax cross-entropy and its gradient, in place over BF16 logits [M, V], in FP32.
+//
+// A row is read once from device memory and written once, 4 bytes per element. A persistent block has one row
+// at a time in shared memory; every thread keeps to its own vectors of it, so that rows need no barriers but
+// those that join maxima and sums and guard the target's logit. The loop that writes a row's gradient loads
+// the next row into the places it frees and updates that row's running maximum and sum, so reads and writes
+// overlap all the time. Of rows longer than shared memory (114,688 elements on compute capability 9.0) the
+// rest is read twice, the second time from L2.
+#include "kernels/cuda/check.h"
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/vector.cuh"
+
+namespace precbench {
+namespace cuda {
+namespace {
+
+constexpr int kMaxThreads = 1024;
+constexpr int kBatch = 4;  // vectors in flight per thread
+constexpr float kLog2E = 1.4426950408889634f;
+
+/// Sum of e^(x - max) over some elements. Empty: max -inf, sum 0.
+struct Running {
+  float max = -INFINITY;
+  float sum = 0;
+
+  __device__ void join(float other_max, float other_sum) {
+    const float largest = fmaxf(max, other_max);
+    if (largest == -INFINITY) return;
+    sum = sum * exp2_approx((max - largest) * kLog2E) + other_sum * exp2_approx((other_max - largest) * kLog2E);
+    max = largest;
+  }
+  /// `valid`: how many of the eight belong to the row.
+  __device__ void add(const float (&x)[8], int valid) {
+    float largest = max;
+#pragma unroll
+    for (int j = 0; j < 8; ++j)
+      if (j < valid) largest = fmaxf(largest, x[j]);
+    if (largest != max) {
+      sum *= exp2_approx((max - largest) * kLog2E);
+      max = largest;
+    }
+    const float offset = largest == -INFINITY ? 0.0f : largest * kLog2E;
+#pragma unroll
+    for (int j = 0; j < 8; ++j)
+      if (j < valid) sum += exp2_approx(x[j] * kLog2E - offset);
+  }
+};
+
+/// The block's, in every thread; in the order of lanes and warps. Two barriers.
+__device__ inline Running join_block(Running mine, float2* buffer /* [32] */) {
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2)
+    mine.join(__shfl_xor_sync(kAllLanes, mine.max, step), __shfl_xor_sync(kAllLanes, mine.sum, step));
+  __syncthreads();
+  if (threadIdx.x % kWarp == 0) buffer[threadIdx.x / kWarp] = make_float2(mine.max, mine.sum);
+  __syncthreads();
+  Running all;
+  for (unsigned w = 0; w < blockDim.x / kWarp; ++w) all.join(buffer[w].x, buffer[w].y);
+  return all;
+}
+
+struct Args {
+  float* loss;
+  std::uint16_t* logits;
+  const std::int32_t* targets;
+  std::int64_t rows;
+  int cols;
+  int slots;  // vectors per thread and row
+  int kept;   // of them in shared memory
+  float scale;
+};
+
+template <bool kVectors>
+__device__ inline Bf16x8 load_logits(const Args& a, std::int64_t row, int col) {
+  Bf16x8 v = {};
+  if (col >= a.cols) return v;
+  const std::uint16_t* p = a.logits + row * a.cols + col;
+  if constexpr (kVectors) {
+    v = load_vector(p);
+  } else {
+    for (int j = 0; j < 8 && col + j < a.cols; ++j)
+      v.pair[j / 2] |= static_cast<std::uint32_t>(p[j]) << (16 * (j % 2));
+  }
+  return v;
+}
+
+template <bool kVectors>
+__global__ void __launch_bounds__(kMaxThreads, 1) cross_entropy_kernel(const Args a) {
+  extern __shared__ uint4 kept[];  // [slot][thread]
+  __shared__ float2 buffer[kWarp];
+  const auto col_of = [&](int slot) {
+    return (slot * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * 8;
+  };
+  const auto valid = [&](int col) { return kVectors ? 8 : min(8, a.cols - col); };
+
+  Running next;
+  for (int slot = 0; slot < a.slots; slot += kBatch) {
+    Bf16x8 v[kBatch];
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k)
+      v[k] = slot + k < a.slots ? load_logits<kVectors>(a, blockIdx.x, col_of(slot + k)) : Bf16x8{};
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) {
+      const int col = col_of(slot + k);
+      if (slot + k >= a.slots || col >= a.cols) continue;
+      if (slot + k < a.kept) store_vector(&kept[(slot + k) * blockDim.x + threadIdx.x], v[k]);
+      float x[8];
+      unpack(x, v[k]);
+      next.add(x, valid(col));
+    }
+  }
+
+  for (std::int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
+    const Running all = join_block(next, buffer);
+    const int target = a.targets[row];
+    if (threadIdx.x == 0) a.loss[row] = logf(all.sum) + all.max - low(a.logits[row * a.cols + target]);
+    __syncthreads();  // the target's logit is read before its thread overwrites it
+    const float offset = all.max * kLog2E;
+    const float factor = a.scale / all.sum;
+    const std::int64_t next_row = row + gridDim.x;
+    next = {};
+    for (int slot = 0; slot < a.slots; slot += kBatch) {
+      Bf16x8 mine[kBatch], ahead[kBatch];
+#pragma unroll
+      for (int k = 0; k < kBatch; ++k) {
+        const int col = col_of(slot + k);
+        const bool there = slot + k < a.slots && col < a.cols;
+        ahead[k] = there && next_row < a.rows ? load_logits<kVectors>(a, next_row, col) : Bf16x8{};
+        if (!there) continue;
+        mine[k] = slot + k < a.kept ? load_vector(&kept[(slot + k) * blockDim.x + threadIdx.x])
+                                    : load_logits<kVectors>(a, row, col);
+      }
+#pragma unroll
+      for (int k = 0; k < kBatch; ++k) {
+        const int col = col_of(slot + k);
+        if (slot + k >= a.slots || col >= a.cols) continue;
+        float x[8];
+        unpack(x, mine[k]);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+          x[j] = exp2_approx(x[j] * kLog2E - offset) * factor;
+          if (col + j == target) x[j] -= a.scale;
+        }
+        const Bf16x8 out = pack(x);
+        std::uint16_t* p = a.logits + row * a.cols + col;
+        if (kVectors) {
+          store_vector(p, out);
+        } else {
+          for (int j = 0; j < valid(col); ++j)
+            p[j] = static_cast<std::uint16_t>(out.pair[j / 2] >> (16 * (j % 2)));
+        }
+        if (next_row >= a.rows) continue;
+        if (slot + k < a.kept) store_vector(&kept[(slot + k) * blockDim.x + threadIdx.x], ahead[k]);
+        unpack(x, ahead[k]);
+        next.add(x, valid(col));
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cuda
+
+void CudaDevice::do_cross_entropy(const ops::CrossEntropy& op) {
+  using namespace cuda;
+  if (op.logits.rows == 0) return;
+  const int cols = static_cast<int>(op.logits.cols);
+  const int vectors = (cols + 7) / 8;
+  const int threads = std::min(kMaxThreads, (vectors + kWarp - 1) / kWarp * kWarp);
+  const int slots = (vectors + threads - 1) / threads;
+  int device = 0, shared_limit = 0;
+  PRECBENCH_CHECK(cudaGetDevice(&device));
+  PRECBENCH_CHECK(cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  const int slot_bytes = threads * 16;
+  const int kept = std::min(slots, (shared_limit - static_cast<int>(kWarp * sizeof(float2))) / slot_bytes);
+  const bool aligned = cols % 8 == 0;
+  const auto kernel = aligned ? cross_entropy_kernel<true> : cross_entropy_kernel<false>;
+  PRECBENCH_CHECK(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kept * slot_bytes));
+  int per_sm = 0;
+  PRECBENCH_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel, threads, kept * slot_bytes));
+  const int grid = static_cast<int>(std::min<std::int64_t>(op.logits.rows, per_sm * sm_count()));
+  const Args args{op.loss.as<float>(),
+                  op.logits.as<std::uint16_t>(),
+                  op.targets.as<std::int32_t>(),
+                  op.logits.rows,
+                  cols,
+                  slots,
+                  kept,
+                  op.scale};
+  kernel<<<grid, threads, kept * slot_bytes, stream()>>>(args);
+  launched("cross_entropy");
+}
+
+}  // namespace precbench

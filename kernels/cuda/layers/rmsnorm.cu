@@ -1,0 +1,248 @@
+// RMSNorm: h = x * rstd * weight with the residual addition before it, forward, again, and backward.
+//
+// Forward and backward reduce over a row, so a block holds one row in registers (row.cuh) and its grid is
+// persistent: the gains are loaded once, and dweight is summed in shared memory over the block's rows, then
+// over blocks in their order. Forms that need more than a row (columns, the tensor's scale) are cast by
+// cast_tiles, from h where somebody reads it and it is written anyway, else from h made again from the kept
+// sum. Bytes per element: forward 4 read (2 without a branch) and 2 written for the sum, backward 6 read
+// and 2 written; plus the forms, 2 read per further pass.
+#include "kernels/cuda/quantize/produce.cuh"
+
+namespace precbench {
+namespace cuda {
+
+namespace {
+
+/// The one definition of h, so that it is the same in every pass.
+__device__ inline Bf16x8 normalize(const Bf16x8& x, float rstd, const Bf16x8& weight) {
+  Bf16x8 h;
+#pragma unroll
+  for (int p = 0; p < 4; ++p)
+    h.pair[p] =
+        pack(low(x.pair[p]) * rstd * low(weight.pair[p]), high(x.pair[p]) * rstd * high(weight.pair[p]));
+  return h;
+}
+
+struct NormSource {
+  static constexpr int kOutputs = 1, kBatch = 4;
+  struct Column {
+    Bf16x8 weight;
+  };
+  struct Raw {
+    Bf16x8 x;
+    float rstd;
+  };
+  Matrix sum, weight;
+  const float* rstd;
+  std::int64_t rows = sum.rows, cols = sum.cols;
+
+  bool vectors() const { return sum.vectors && weight.vectors; }
+  template <bool kFull>
+  __device__ Column column(std::int64_t col) const {
+    return {load<kFull>(weight, 0, col)};
+  }
+  template <bool kFull>
+  __device__ Raw fetch(std::int64_t row, std::int64_t col) const {
+    return {load<kFull>(sum, row, col), kFull || row < rows ? rstd[row] : 0.0f};
+  }
+  __device__ void make(Bf16x8 (&out)[1], const Raw& raw, const Column& column, std::int64_t,
+                       std::int64_t) const {
+    out[0] = normalize(raw.x, raw.rstd, column.weight);
+  }
+};
+
+struct NormArgs {
+  const std::uint16_t *x, *branch, *weight;  // branch may be null
+  std::uint16_t* sum;                        // written where there is a branch
+  float* rstd;
+  std::int64_t rows, cols;
+  float eps;
+};
+
+template <int kVectors>
+__global__ void __launch_bounds__(kRowThreads, kVectors == 2 ? 2 : 1)
+    add_rmsnorm_kernel(const NormArgs a, const TileOutput out) {
+  __shared__ float sums[2][kWarp];
+  __shared__ std::uint32_t maxima[kWarp];
+  RowWriter<kVectors> writer(out, a.cols);
+  Bf16x8 weight[kVectors] = {};
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v)
+    if (writer.col(v) < a.cols) weight[v] = load_vector(a.weight + writer.col(v));
+  int turn = 0;
+  for (std::int64_t row = blockIdx.x; row < a.rows; row += gridDim.x, turn ^= 1) {
+    const std::int64_t first = row * a.cols;
+    Bf16x8 x[kVectors] = {}, branch[kVectors] = {};
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      if (writer.col(v) >= a.cols) continue;
+      x[v] = load_vector(a.x + first + writer.col(v));
+      if (a.branch) branch[v] = load_vector(a.branch + first + writer.col(v));
+    }
+    float squares = 0;
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      if (a.branch) {
+#pragma unroll
+        for (int p = 0; p < 4; ++p)
+          x[v].pair[p] =
+              pack(low(x[v].pair[p]) + low(branch[v].pair[p]), high(x[v].pair[p]) + high(branch[v].pair[p]));
+        if (writer.col(v) < a.cols) store_vector(a.sum + first + writer.col(v), x[v]);
+      }
+#pragma unroll
+      for (int p = 0; p < 4; ++p)
+        squares += low(x[v].pair[p]) * low(x[v].pair[p]) + high(x[v].pair[p]) * high(x[v].pair[p]);
+    }
+    const float mean = block_sum(squares, sums[turn]) / static_cast<float>(a.cols);
+    const float rstd = 1.0f / sqrtf(mean + a.eps);
+    if (threadIdx.x == 0) a.rstd[row] = rstd;
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) stay_packed(x[v]), stay_packed(weight[v]);
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) x[v] = normalize(x[v], rstd, weight[v]);
+    writer.write(row, x, maxima);
+  }
+  writer.finish(maxima);
+}
+
+struct NormBackwardArgs {
+  const std::uint16_t *dresidual, *dh, *x, *weight;  // dresidual may be null
+  const float* rstd;
+  float* dweight;  // [blocks, cols] partial sums
+  std::int64_t rows, cols;
+};
+
+template <int kVectors>
+__global__ void __launch_bounds__(kRowThreads, kVectors == 2 ? 2 : 1)
+    rmsnorm_backward_kernel(const NormBackwardArgs a, const TileOutput out) {
+  __shared__ float dots[2][kWarp];
+  __shared__ std::uint32_t maxima[kWarp];
+  // dweight's sums, which registers have no room for, [2 kVectors][threads] of 4 elements, each thread's own.
+  extern __shared__ float4 shared[];
+  float4* sums = shared + threadIdx.x;
+  RowWriter<kVectors> writer(out, a.cols);
+  Bf16x8 weight[kVectors] = {};
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    sums[2 * v * blockDim.x] = sums[(2 * v + 1) * blockDim.x] = make_float4(0, 0, 0, 0);
+    if (writer.col(v) < a.cols) weight[v] = load_vector(a.weight + writer.col(v));
+  }
+  int turn = 0;
+  for (std::int64_t row = blockIdx.x; row < a.rows; row += gridDim.x, turn ^= 1) {
+    const std::int64_t first = row * a.cols;
+    Bf16x8 dh[kVectors] = {}, x[kVectors] = {}, residual[kVectors] = {};
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      if (writer.col(v) >= a.cols) continue;
+      dh[v] = load_vector(a.dh + first + writer.col(v));
+      x[v] = load_vector(a.x + first + writer.col(v));
+      if (a.dresidual) residual[v] = load_vector(a.dresidual + first + writer.col(v));
+    }
+    const float rstd = a.rstd[row];
+    float dot = 0;
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v)
+#pragma unroll
+      for (int p = 0; p < 4; ++p)
+        dot += low(dh[v].pair[p]) * low(weight[v].pair[p]) * low(x[v].pair[p]) +
+               high(dh[v].pair[p]) * high(weight[v].pair[p]) * high(x[v].pair[p]);
+    const float mean = block_sum(dot, dots[turn]) * rstd / static_cast<float>(a.cols);
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) stay_packed(x[v]), stay_packed(dh[v]), stay_packed(weight[v]);
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float4& sum = sums[(2 * v + half) * blockDim.x];
+        float4 total = sum;
+#pragma unroll
+        for (int p = 2 * half; p < 2 * half + 2; ++p) {
+          const float n0 = low(x[v].pair[p]) * rstd, n1 = high(x[v].pair[p]) * rstd;
+          const float g0 = low(dh[v].pair[p]), g1 = high(dh[v].pair[p]);
+          (p % 2 ? total.z : total.x) += g0 * n0;
+          (p % 2 ? total.w : total.y) += g1 * n1;
+          x[v].pair[p] = pack(low(residual[v].pair[p]) + rstd * (g0 * low(weight[v].pair[p]) - n0 * mean),
+                              high(residual[v].pair[p]) + rstd * (g1 * high(weight[v].pair[p]) - n1 * mean));
+        }
+        sum = total;
+      }
+    writer.write(row, x, maxima);
+  }
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v)
+    if (writer.col(v) < a.cols) {
+      auto* dweight = reinterpret_cast<float4*>(a.dweight + blockIdx.x * a.cols + writer.col(v));
+      dweight[0] = sums[2 * v * blockDim.x];
+      dweight[1] = sums[(2 * v + 1) * blockDim.x];
+    }
+  writer.finish(maxima);
+}
+
+}  // namespace
+}  // namespace cuda
+
+void CudaDevice::do_add_rmsnorm(const ops::AddRmsnorm& op) {
+  using namespace cuda;
+  void* amaxes = scratch(amax_scratch_bytes(*this, op.h));
+  SplitOutput output = split(tile_output(*this, op.h, op.h.keep_value, amaxes));
+  const NormArgs args{op.x.as<std::uint16_t>(),
+                      op.branch.as<std::uint16_t>(),
+                      op.weight.as<std::uint16_t>(),
+                      op.branch.empty() ? nullptr : op.sum.as<std::uint16_t>(),
+                      op.rstd.as<float>(),
+                      op.x.rows,
+                      op.x.cols,
+                      op.eps};
+  const RowShape shape = row_shape(op.x.cols);
+  with_vectors(shape, [&](auto vectors) {
+    const auto kernel = add_rmsnorm_kernel<vectors>;
+    const int grid = row_grid(*this, kernel, shape.threads, 0, op.x.rows);
+    if (output.later.tensor.result) output.later.tensor.count = grid;
+    kernel<<<grid, shape.threads, 0, stream()>>>(args, output.now);
+  });
+  const NormSource source{matrix(op.branch.empty() ? op.x : op.sum), matrix(op.weight), op.rstd.as<float>()};
+  if (op.h.keep_value)
+    cast_value(*this, op.h.value, output.later);
+  else
+    produce(*this, source, TileOutputs<1>{{output.later}});
+  launched("add_rmsnorm");
+}
+
+void CudaDevice::do_recompute_rmsnorm(const ops::RecomputeRmsnorm& op) {
+  using namespace cuda;
+  void* amaxes = scratch(amax_scratch_bytes(*this, op.h));
+  const TileOutput output = tile_output(*this, op.h, op.h.keep_value, amaxes);
+  produce(*this, NormSource{matrix(op.sum), matrix(op.weight), op.rstd.as<float>()}, TileOutputs<1>{{output}});
+  launched("recompute_rmsnorm");
+}
+
+void CudaDevice::do_rmsnorm_backward(const ops::RmsnormBackward& op) {
+  using namespace cuda;
+  const RowShape shape = row_shape(op.x.cols);
+  // Partial sums of dweight: 16 rows or more per block keep them below a tenth of the bytes.
+  const std::int64_t grid_limit = (op.x.rows + 15) / 16;
+  with_vectors(shape, [&](auto vectors) {
+    const auto kernel = rmsnorm_backward_kernel<vectors>;
+    const std::size_t shared_bytes = 2 * vectors * shape.threads * sizeof(float4);
+    const int grid = row_grid(*this, kernel, shape.threads, shared_bytes, grid_limit);
+    const std::size_t partial_bytes = static_cast<std::size_t>(grid) * op.x.cols * sizeof(float);
+    auto* partial = static_cast<float*>(scratch(partial_bytes + amax_scratch_bytes(*this, op.dx)));
+    SplitOutput output = split(tile_output(*this, op.dx, op.dx.keep_value, partial + grid * op.x.cols));
+    if (output.later.tensor.result) output.later.tensor.count = grid;
+    if (output.later.wants_cast()) output.now.value = matrix(op.dx.value);
+    const NormBackwardArgs args{op.dresidual.as<std::uint16_t>(),
+                                op.dh.as<std::uint16_t>(),
+                                op.x.as<std::uint16_t>(),
+                                op.weight.as<std::uint16_t>(),
+                                op.rstd.as<float>(),
+                                partial,
+                                op.x.rows,
+                                op.x.cols};
+    kernel<<<grid, shape.threads, shared_bytes, stream()>>>(args, output.now);
+    sum_rows(op.dweight, partial, grid, op.x.cols, op.accumulate, stream());
+    cast_value(*this, op.dx.value, output.later);
+  });
+  launched("rmsnorm_backward");
+}
+
+}  // namespace precbench

@@ -1,0 +1,368 @@
+// Rotary position embedding, with or without QK-norm, forward and backward, over rows [q heads | k heads | v
+// heads].
+//
+// The turning kernels give a thread the two vectors of 8 elements that turn together, i..i+7 and i + D/2.. of
+// one head, so they work in place, and D / 16 neighbouring lanes have a head, which reduce QK-norm's sums by
+// shuffles. Backward without QK-norm is also a Source of tile.cuh, so that forms are cast from registers;
+// there a thread loads its partner vector as well, from the same cache lines as its neighbours. cos and sin
+// come from a table made once in FP64 on the host, so that they are the CPU device's. Bytes per element: 2 read
+// and 2 written (v only if not in place, or with a bias), backward with QK-norm 4 read; the table stays in L2.
+#include <vector>
+
+#include "kernels/base/errors.h"
+#include "kernels/cuda/quantize/produce.cuh"
+#include "kernels/numerics/rope_table.h"
+
+namespace precbench {
+
+/// Tables on the device; they stay as long as the device, because captured graphs hold their addresses.
+struct RopeTables {
+  struct Table {
+    RopeAngles angles;
+    float* data;  // [T, D / 2] pairs of cos, sin
+  };
+  std::vector<Table> tables;
+
+  RopeTables() = default;
+  RopeTables(const RopeTables&) = delete;
+  RopeTables& operator=(const RopeTables&) = delete;
+  ~RopeTables() {
+    for (const Table& table : tables) cudaFree(table.data);
+  }
+};
+
+namespace cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+/// cos and sin of eight neighbouring pairs.
+struct Angles {
+  float cos[8], sin[8];
+
+  __device__ Angles(const float* table) {
+#pragma unroll
+    for (int q = 0; q < 4; ++q) {
+      const float4 two = __ldg(reinterpret_cast<const float4*>(table) + q);
+      cos[2 * q] = two.x, sin[2 * q] = two.y;
+      cos[2 * q + 1] = two.z, sin[2 * q + 1] = two.w;
+    }
+  }
+};
+
+/// A thread's work in a turning kernel: one pair of vectors of one head of one row.
+struct Pairs {
+  std::int64_t count;  ///< in all rows
+  int per_row;         ///< of the heads that take part, D / 16 each
+  int per_head;
+  int turned_heads;  ///< q and k; heads behind them are copied
+  int q_heads;
+  std::int64_t T, D, width;
+};
+
+struct Pair {
+  std::int64_t row;
+  int head;
+  std::int64_t i;   ///< of the first element inside the head
+  std::int64_t at;  ///< of the first element in the matrix; its partner is D / 2 further
+
+  __device__ Pair(const Pairs& pairs, std::int64_t index) {
+    row = index / pairs.per_row;
+    const int of_row = static_cast<int>(index - row * pairs.per_row);
+    head = of_row / pairs.per_head;
+    i = (of_row - head * pairs.per_head) * 8;
+    at = row * pairs.width + head * pairs.D + i;
+  }
+};
+
+__device__ inline float sum_over_head(float x, int lanes) {
+  for (int step = 1; step < lanes; step *= 2) x += __shfl_xor_sync(kAllLanes, x, step);
+  return x;
+}
+
+/// 1 / rms of a head from one thread's 16 elements of it.
+__device__ inline float head_rstd(const float (&a)[8], const float (&b)[8], const Pairs& pairs, float eps) {
+  float squares = 0;
+#pragma unroll
+  for (int j = 0; j < 8; ++j) squares += a[j] * a[j] + b[j] * b[j];
+  return 1.0f / sqrtf(sum_over_head(squares, pairs.per_head) / static_cast<float>(pairs.D) + eps);
+}
+
+/// What happens to a head before it turns.
+struct NormAndBias {
+  const std::uint16_t *q = nullptr, *k = nullptr;  // [D]; null: no QK-norm
+  const std::uint16_t* bias = nullptr;             // [width]; null: none
+  float eps = 0;
+};
+
+/// a and b, the two vectors of a pair, plus theirs of a row.
+__device__ inline void add_to_pair(float (&a)[8], float (&b)[8], const std::uint16_t* row, const Pair& pair,
+                                   std::int64_t D) {
+  float x[8], y[8];
+  load_vector(x, row + pair.head * D + pair.i);
+  load_vector(y, row + pair.head * D + pair.i + D / 2);
+#pragma unroll
+  for (int j = 0; j < 8; ++j) a[j] += x[j], b[j] += y[j];
+}
+
+template <bool kNorm>
+__global__ void __launch_bounds__(kThreads)
+    rope_kernel(std::uint16_t* out, const std::uint16_t* qkv, const float* table, const Pairs pairs,
+                const NormAndBias before) {
+  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  // With QK-norm every lane takes part in its head's sums, also lanes beyond the end.
+  const bool there = index < pairs.count;
+  if (!kNorm && !there) return;
+  const Pair pair(pairs, there ? index : 0);
+  const Bf16x8 first = load_vector(qkv + pair.at), second = load_vector(qkv + pair.at + pairs.D / 2);
+  const bool turned = pair.head < pairs.turned_heads;
+  float a[8], b[8];
+  unpack(a, first);
+  unpack(b, second);
+  if (before.bias) add_to_pair(a, b, before.bias, pair, pairs.D);
+  if (kNorm) {
+    const float rstd = head_rstd(a, b, pairs, before.eps);
+    if (turned) {
+      const std::uint16_t* gain = (pair.head < pairs.q_heads ? before.q : before.k) + pair.i;
+      float w[8];
+      load_vector(w, gain);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) a[j] *= rstd * w[j];
+      load_vector(w, gain + pairs.D / 2);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) b[j] *= rstd * w[j];
+    }
+    if (!there) return;
+  }
+  if (turned) {
+    const Angles angles(table + pair.row % pairs.T * pairs.D + 2 * pair.i);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float x = a[j];
+      a[j] = x * angles.cos[j] - b[j] * angles.sin[j];
+      b[j] = b[j] * angles.cos[j] + x * angles.sin[j];
+    }
+  }
+  store_vector(out + pair.at, a);
+  store_vector(out + pair.at + pairs.D / 2, b);
+}
+
+/// partial: [blocks, 2 D], dq_norm and dk_norm of the block's pairs. kThreads is a multiple of the lanes of a
+/// head, so a thread has the same elements of every head that it visits.
+template <bool kNorm>
+__global__ void __launch_bounds__(kThreads)
+    rope_backward_kernel(std::uint16_t* dqkv, float* partial, const std::uint16_t* dout,
+                         const std::uint16_t* qkv, const float* table, const Pairs pairs,
+                         const NormAndBias before) {
+  extern __shared__ float sums[];  // [warps][2 D]
+  float dgain[2][16] = {};
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kThreads;
+  const std::int64_t rounds = (pairs.count + stride - 1) / stride;
+  for (std::int64_t round = 0; round < rounds; ++round) {
+    const std::int64_t index =
+        round * stride + static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+    const bool there = index < pairs.count;
+    if (!kNorm && !there) continue;
+    const Pair pair(pairs, there ? index : 0);
+    float a[8], b[8];
+    load_vector(a, dout + pair.at);
+    load_vector(b, dout + pair.at + pairs.D / 2);
+    const bool turned = pair.head < pairs.turned_heads;
+    if (turned) {
+      const Angles angles(table + pair.row % pairs.T * pairs.D + 2 * pair.i);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        const float x = a[j];
+        a[j] = x * angles.cos[j] + b[j] * angles.sin[j];
+        b[j] = b[j] * angles.cos[j] - x * angles.sin[j];
+      }
+    }
+    if (kNorm) {
+      float x[8], y[8], w[8], v[8];
+      load_vector(x, qkv + pair.at);
+      load_vector(y, qkv + pair.at + pairs.D / 2);
+      const bool is_q = pair.head < pairs.q_heads;
+      const std::uint16_t* gain = (is_q ? before.q : before.k) + pair.i;
+      load_vector(w, gain);
+      load_vector(v, gain + pairs.D / 2);
+      const float rstd = head_rstd(x, y, pairs, before.eps);
+      float dot = 0;
+#pragma unroll
+      for (int j = 0; j < 8; ++j) dot += a[j] * w[j] * x[j] + b[j] * v[j] * y[j];
+      const float mean = sum_over_head(dot, pairs.per_head) * rstd / static_cast<float>(pairs.D);
+      if (turned && there) {
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+          x[j] *= rstd;
+          y[j] *= rstd;
+          dgain[0][j] += is_q ? a[j] * x[j] : 0.0f;
+          dgain[0][8 + j] += is_q ? b[j] * y[j] : 0.0f;
+          dgain[1][j] += is_q ? 0.0f : a[j] * x[j];
+          dgain[1][8 + j] += is_q ? 0.0f : b[j] * y[j];
+          a[j] = rstd * (a[j] * w[j] - x[j] * mean);
+          b[j] = rstd * (b[j] * v[j] - y[j] * mean);
+        }
+      }
+    }
+    if (there) {
+      store_vector(dqkv + pair.at, a);
+      store_vector(dqkv + pair.at + pairs.D / 2, b);
+    }
+  }
+  if (!kNorm) return;
+  // Lanes of a warp with the same elements, then warps in their order.
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const std::int64_t D = pairs.D;
+#pragma unroll
+  for (int which = 0; which < 2; ++which)
+#pragma unroll
+    for (int j = 0; j < 16; ++j) {
+      float x = dgain[which][j];
+      for (int step = pairs.per_head; step < kWarp; step *= 2) x += __shfl_xor_sync(kAllLanes, x, step);
+      if (lane < pairs.per_head) sums[warp * 2 * D + which * D + lane * 8 + j % 8 + (j < 8 ? 0 : D / 2)] = x;
+    }
+  __syncthreads();
+  for (std::int64_t c = threadIdx.x; c < 2 * D; c += kThreads) {
+    float total = 0;
+    for (int w = 0; w < kThreads / kWarp; ++w) total += sums[w * 2 * D + c];
+    partial[blockIdx.x * 2 * D + c] = total;
+  }
+}
+
+/// Backward without QK-norm, element by element.
+struct RopeBackwardSource {
+  static constexpr int kOutputs = 1, kBatch = 4;
+  struct Column {
+    std::int64_t partner;  // column of the vector that turns with this one
+    std::int64_t angles;   // place of the angles in a table row
+    float sign;            // of the sine
+    bool turned;
+  };
+  struct Raw {
+    Bf16x8 x, partner;
+  };
+  Matrix dout;
+  const float* table;
+  std::int64_t T, D, turned_cols;
+  std::int64_t rows = dout.rows, cols = dout.cols;
+
+  bool vectors() const { return dout.vectors; }
+  template <bool kFull>
+  __device__ Column column(std::int64_t col) const {
+    const int i = static_cast<int>(col) % static_cast<int>(D), half = static_cast<int>(D) / 2;
+    if (col >= turned_cols) return {col, 0, 0.0f, false};
+    return i < half ? Column{col + half, 2 * i, 1.0f, true} : Column{col - half, 2 * (i - half), -1.0f, true};
+  }
+  template <bool kFull>
+  __device__ Raw fetch(std::int64_t row, std::int64_t col) const {
+    const Column column = this->template column<kFull>(col);
+    Raw raw{load<kFull>(dout, row, col), {}};
+    if (column.turned) raw.partner = load<kFull>(dout, row, column.partner);
+    return raw;
+  }
+  __device__ void make(Bf16x8 (&out)[1], const Raw& raw, const Column& column, std::int64_t row,
+                       std::int64_t) const {
+    out[0] = raw.x;
+    if (!column.turned) return;
+    const Angles angles(table + static_cast<int>(row) % static_cast<int>(T) * D + column.angles);
+    float x[8], y[8];
+    unpack(x, raw.x);
+    unpack(y, raw.partner);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) x[j] = x[j] * angles.cos[j] + column.sign * y[j] * angles.sin[j];
+    out[0] = pack(x);
+  }
+};
+
+Pairs pairs_of(const RopeOptions& options, bool turned_only) {
+  const AttentionShape& s = options.shape;
+  if (const std::string why = why_no_head_dim(s.head_dim, !options.q_norm.empty()); !why.empty())
+    throw Unsupported(why);
+  Pairs pairs;
+  pairs.per_head = static_cast<int>(s.head_dim / 16);
+  pairs.turned_heads = static_cast<int>(s.heads + s.kv_heads);
+  pairs.per_row = static_cast<int>(pairs.turned_heads + (turned_only ? 0 : s.kv_heads)) * pairs.per_head;
+  pairs.count = s.tokens() * pairs.per_row;
+  pairs.q_heads = static_cast<int>(s.heads);
+  pairs.T = s.T;
+  pairs.D = s.head_dim;
+  pairs.width = s.qkv_width();
+  return pairs;
+}
+
+NormAndBias norm_and_bias_of(const RopeOptions& options) {
+  return {options.q_norm.as<std::uint16_t>(), options.k_norm.as<std::uint16_t>(),
+          options.bias.as<std::uint16_t>(), options.norm_eps};
+}
+
+unsigned blocks_of(const Pairs& pairs) {
+  return static_cast<unsigned>((pairs.count + kThreads - 1) / kThreads);
+}
+
+}  // namespace
+}  // namespace cuda
+
+const float* CudaDevice::rope_table(const RopeOptions& options) {
+  if (!rope_tables_) rope_tables_ = std::make_shared<RopeTables>();
+  const RopeAngles angles = options.angles();
+  for (const RopeTables::Table& table : rope_tables_->tables)
+    if (table.angles == angles) return table.data;
+  if (capturing_)
+    throw std::logic_error("rope: angles of another length, head size or model inside a captured step");
+  const std::vector<float> table = make_rope_table(angles);
+  const std::int64_t bytes = angles.T * angles.D * static_cast<std::int64_t>(sizeof(float));
+  auto* data = static_cast<float*>(allocate(bytes));
+  rope_tables_->tables.push_back({angles, data});
+  rope_table_bytes_ += bytes;
+  upload({data, DType::f32, angles.T, angles.D}, table.data());
+  return data;
+}
+
+void CudaDevice::do_rope(const ops::Rope& op) {
+  using namespace cuda;
+  const Pairs pairs = pairs_of(op.options, op.out.data == op.qkv.data && op.options.bias.empty());
+  const float* table = rope_table(op.options);
+  const auto kernel = op.options.q_norm.empty() ? rope_kernel<false> : rope_kernel<true>;
+  kernel<<<blocks_of(pairs), kThreads, 0, stream()>>>(op.out.as<std::uint16_t>(), op.qkv.as<std::uint16_t>(), table,
+                                                      pairs, norm_and_bias_of(op.options));
+  launched("rope");
+}
+
+void CudaDevice::do_rope_backward(const ops::RopeBackward& op) {
+  using namespace cuda;
+  const bool norm = !op.options.q_norm.empty();
+  const bool in_place = op.dqkv.value.data == op.dout.data;
+  const Pairs pairs = pairs_of(op.options, in_place && !norm);
+  const float* table = rope_table(op.options);
+  const std::int64_t D = pairs.D;
+  const bool forms = wanted(op.dqkv.rowwise) || wanted(op.dqkv.columnwise);
+  if (forms && !norm && !in_place) {
+    void* amaxes = scratch(amax_scratch_bytes(*this, op.dqkv));
+    const TileOutput output = tile_output(*this, op.dqkv, op.dqkv.keep_value, amaxes);
+    const RopeBackwardSource source{matrix(op.dout), table, pairs.T, D, pairs.turned_heads * D};
+    produce(*this, source, TileOutputs<1>{{output}});
+    launched("rope_backward");
+    return;
+  }
+  unsigned grid = blocks_of(pairs);
+  std::size_t partial_bytes = 0, shared_bytes = 0;
+  if (norm) {
+    shared_bytes = kThreads / kWarp * 2 * D * sizeof(float);
+    grid = row_grid(*this, rope_backward_kernel<true>, kThreads, shared_bytes, grid);
+    partial_bytes = grid * 2 * D * sizeof(float);
+  }
+  auto* partial = static_cast<float*>(scratch(partial_bytes + amax_scratch_bytes(*this, op.dqkv)));
+  const auto kernel = norm ? rope_backward_kernel<true> : rope_backward_kernel<false>;
+  kernel<<<grid, kThreads, shared_bytes, stream()>>>(op.dqkv.value.as<std::uint16_t>(), partial,
+                                                     op.dout.as<std::uint16_t>(), op.qkv.as<std::uint16_t>(), table,
+                                                     pairs, norm_and_bias_of(op.options));
+  if (norm) {
+    sum_rows(op.dq_norm, partial, static_cast<int>(grid), 2 * D, op.accumulate, stream());
+    sum_rows(op.dk_norm, partial + D, static_cast<int>(grid), 2 * D, op.accumulate, stream());
+  }
+  const TileOutput output = tile_output(*this, op.dqkv, false, partial + partial_bytes / sizeof(float));
+  cast_value(*this, op.dqkv.value, output);
+  launched("rope_backward");
+}
+
+}  // namespace precbench

@@ -1,0 +1,122 @@
+// SwiGLU: s = silu(gate) * up from gate_up [M, 2F] = [gate | up], and its backward, which makes s again.
+//
+// Both are Sources of tile.cuh, so that forms are cast from registers. Backward has three outputs, dgate, dup
+// and s, from one read of gate, up and ds; dgate and dup lie side by side in one operand. Bytes per element
+// of s: forward 4 read, backward 6 read; plus what is written, and one more read where a scale needs an amax
+// pass. For backward that costs less than writing dgate_up in BF16 and casting it (12 + forms against 6 + 4 +
+// 4 + forms).
+#include "kernels/cuda/quantize/produce.cuh"
+
+namespace precbench {
+namespace cuda {
+namespace {
+
+__device__ inline float sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
+
+/// The one definition of s, so that it is the same forward and backward.
+__device__ inline float gated(float gate, float sigma, float up) { return gate * sigma * up; }
+
+struct SwigluSource {
+  static constexpr int kOutputs = 1, kBatch = 4;
+  struct Column {};
+  struct Raw {
+    Bf16x8 gate, up;
+  };
+  Matrix gate, up;
+  std::int64_t rows = gate.rows, cols = gate.cols;
+
+  bool vectors() const { return gate.vectors && up.vectors; }
+  template <bool kFull>
+  __device__ Column column(std::int64_t) const {
+    return {};
+  }
+  template <bool kFull>
+  __device__ Raw fetch(std::int64_t row, std::int64_t col) const {
+    return {load<kFull>(gate, row, col), load<kFull>(up, row, col)};
+  }
+  __device__ void make(Bf16x8 (&out)[1], const Raw& raw, const Column&, std::int64_t, std::int64_t) const {
+    float g[8], u[8];
+    unpack(g, raw.gate);
+    unpack(u, raw.up);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) g[j] = gated(g[j], sigmoid(g[j]), u[j]);
+    out[0] = pack(g);
+  }
+};
+
+struct SwigluBackwardSource {
+  static constexpr int kOutputs = 3, kBatch = 4;  // dgate, dup, s
+  struct Column {};
+  struct Raw {
+    Bf16x8 gate, up, ds;
+  };
+  Matrix gate, up, ds;
+  std::int64_t rows = gate.rows, cols = gate.cols;
+
+  bool vectors() const { return gate.vectors && up.vectors && ds.vectors; }
+  template <bool kFull>
+  __device__ Column column(std::int64_t) const {
+    return {};
+  }
+  template <bool kFull>
+  __device__ Raw fetch(std::int64_t row, std::int64_t col) const {
+    return {load<kFull>(gate, row, col), load<kFull>(up, row, col), load<kFull>(ds, row, col)};
+  }
+  __device__ void make(Bf16x8 (&out)[3], const Raw& raw, const Column&, std::int64_t, std::int64_t) const {
+    float g[8], u[8], d[8], s[8];
+    unpack(g, raw.gate);
+    unpack(u, raw.up);
+    unpack(d, raw.ds);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float sigma = sigmoid(g[j]);
+      s[j] = gated(g[j], sigma, u[j]);
+      const float dgate = d[j] * u[j] * sigma * (1.0f + g[j] * (1.0f - sigma));
+      u[j] = d[j] * g[j] * sigma;
+      g[j] = dgate;
+    }
+    out[0] = pack(g);
+    out[1] = pack(u);
+    out[2] = pack(s);
+  }
+};
+
+}  // namespace
+}  // namespace cuda
+
+void CudaDevice::do_swiglu(const ops::Swiglu& op) {
+  using namespace cuda;
+  const std::int64_t F = op.s.value.cols;
+  void* amaxes = scratch(amax_scratch_bytes(*this, op.s));
+  const TileOutput output = tile_output(*this, op.s, op.s.keep_value, amaxes);
+  produce(*this, SwigluSource{matrix(op.gate_up, 0, F), matrix(op.gate_up, F, F)}, TileOutputs<1>{{output}});
+  launched("swiglu");
+}
+
+void CudaDevice::do_swiglu_backward(const ops::SwigluBackward& op) {
+  using namespace cuda;
+  const std::int64_t F = op.ds.cols;
+  const std::size_t amax_bytes = amax_scratch_bytes(*this, op.dgate_up);
+  auto* amaxes = static_cast<std::byte*>(scratch(amax_bytes + amax_scratch_bytes(*this, op.s)));
+  // Tiles of dup line up with the scopes of dgate_up's scales only if F is a multiple of a tile; elsewhere
+  // the values are written first and cast from memory.
+  const bool aligned = F % kTile == 0;
+  const TileOutput both = tile_output(*this, op.dgate_up, false, amaxes);
+  const TileOutput again = tile_output(*this, op.s, false, amaxes + amax_bytes);
+  TileOutputs<3> outputs;
+  if (aligned) outputs = {{both, both, again}};
+  outputs.of[1].first_col = F;
+  if (op.dgate_up.keep_value || !aligned) {
+    outputs.of[0].value = matrix(op.dgate_up.value, 0, F);
+    outputs.of[1].value = matrix(op.dgate_up.value, F, F);
+  }
+  if (op.s.keep_value || !aligned) outputs.of[2].value = matrix(op.s.value);
+  produce(*this, SwigluBackwardSource{matrix(op.gate_up, 0, F), matrix(op.gate_up, F, F), matrix(op.ds)}, outputs);
+  if (!aligned) {
+    cast_value(*this, op.dgate_up.value, both);
+    cast_value(*this, op.s.value, again);
+  }
+  launched("swiglu_backward");
+}
+
+}  // namespace precbench

@@ -1,0 +1,188 @@
+// The cast of one tile: from the squares that a block's threads hold to scales, row form and column form. Warps leave
+// their maxima, half of the threads make the scales of a form, then all multiply and convert.
+#pragma once
+
+#include "kernels/cuda/quantize/tile.cuh"
+
+namespace precbench::cuda {
+
+/// Makes the scales of one form in this tile. `maxima`: [parts][kTile] partial amaxes, 128 / parts elements
+/// of the contraction each; row0 and k0: the tile's place in the form. Half of the block's threads work, from
+/// thread `turn` on, each for one row of the form.
+__device__ inline void tile_scales(float (&scale)[4][kTile], const FormArgs& form,
+                                   const std::uint16_t (*maxima)[kTile], int parts,
+                                   const std::uint32_t (&warp_maxima)[kTileWarps], std::uint32_t tensor_amax,
+                                   std::int64_t row0, std::int64_t k0, int turn) {
+  const int v = static_cast<int>((threadIdx.x + turn) % kTileThreads);
+  if (v >= kTile) return;
+  const std::int64_t row = row0 + v;
+  if (form.granularity == Granularity::block_1x32) {
+    // The tile's scales lie together, the four of a row in one word, which saves three addresses of 64 bits; 0 where the
+    // form ends (scale_layout.h).
+    const std::int64_t kb = k0 / 32, kbs = row < form.rows ? scale_blocks(form.granularity, form.k) : 0;
+    const int n = parts / 4;
+    std::uint32_t word = 0;
+#pragma unroll
+    for (int block = 0; block < 4; ++block) {
+      std::uint32_t amax = maxima[block * n][v];
+      for (int i = 1; i < n; ++i) amax = max(amax, static_cast<std::uint32_t>(maxima[block * n + i][v]));
+      const std::uint8_t byte = ue8m0_from_amax(__uint_as_float(amax << 16), form.dtype, form.rounding);
+      if (kb + block < kbs) word |= static_cast<std::uint32_t>(byte) << (8 * block);
+      scale[block][v] = ue8m0_multiplier(byte);
+    }
+    auto* bytes = static_cast<std::uint8_t*>(form.scale);
+    *reinterpret_cast<std::uint32_t*>(
+        bytes + scale_index(Granularity::block_1x32, form.rows, form.k, row, kb)) = word;
+    return;
+  }
+  const std::int64_t kb = k0 / 128;
+  std::uint32_t amax = 0;
+  bool store = row < form.rows;
+  switch (form.granularity) {
+    case Granularity::tensor:
+      amax = tensor_amax;
+      store = row == 0 && k0 == 0;
+      break;
+    case Granularity::row:
+      if (row < form.rows) amax = __float_as_uint(form.amax[row]);
+      store = store && k0 == 0;
+      break;
+    case Granularity::block_128x128:
+#pragma unroll
+      for (int w = 0; w < kTileWarps; ++w) amax = max(amax, warp_maxima[w] << 16);
+      store = v == 0;
+      break;
+    default:
+      for (int part = 0; part < parts; ++part)
+        amax = max(amax, static_cast<std::uint32_t>(maxima[part][v]) << 16);
+  }
+  scale[0][v] = make_scale(form, amax, scale_index(form.granularity, form.rows, form.k, row, kb), store);
+}
+
+/// The first step of a cast: every warp leaves what the scales of its forms need.
+__device__ __forceinline__ void leave_maxima(TileShared& shared, const Bf16x8 (&square)[kSquare],
+                                             const TileOutput& out, const ThreadPlace& at) {
+  if (out.tensor.parts) {
+    std::uint32_t amax = 0;
+    for (int i = threadIdx.x; i < out.tensor.count; i += kTileThreads) amax = max(amax, out.tensor.parts[i]);
+    amax = __reduce_max_sync(kAllLanes, amax);
+    if (threadIdx.x % kWarp == 0) shared.tensor_max[at.warp] = amax;
+  }
+  const FormArgs &row_form = out.rowwise, &col_form = out.columnwise;
+  if ((row_form.data && row_form.in_blocks()) || (col_form.data && col_form.in_blocks())) {
+    std::uint32_t rows[4];
+    row_maxima(rows, square);
+#pragma unroll
+    for (int p = 0; p < 4; ++p) {
+      rows[p] = max_of_pairs(rows[p], __shfl_xor_sync(kAllLanes, rows[p], 1));
+      rows[p] = max_of_pairs(rows[p], __shfl_xor_sync(kAllLanes, rows[p], 2));
+    }
+    if (at.lane % 4 == 0)
+      store_vector(&shared.row_max[at.lane / 4][at.row()], {{rows[0], rows[1], rows[2], rows[3]}});
+    Bf16x8 cols;
+    warp_col_maxima(cols, square);
+    if (at.half == 0) store_vector(&shared.col_max[at.warp][at.col()], cols);
+    const std::uint32_t all = warp_max(cols);
+    if (threadIdx.x % kWarp == 0) shared.warp_max[at.warp] = all;
+  }
+}
+
+/// The second: the scales of both forms, from the maxima of all warps.
+__device__ __forceinline__ void leave_scales(TileShared& shared, const TileOutput& out, std::int64_t row0,
+                                             std::int64_t col0) {
+  std::uint32_t tensor_amax = 0;
+  if (out.tensor.parts) {
+#pragma unroll
+    for (int w = 0; w < kTileWarps; ++w) tensor_amax = max(tensor_amax, shared.tensor_max[w]);
+    if (out.tensor.result && row0 == 0 && col0 == 0 && threadIdx.x == 0) *out.tensor.result = tensor_amax;
+  }
+  if (out.rowwise.data)
+    tile_scales(shared.row_scale, out.rowwise, shared.row_max, 4, shared.warp_max, tensor_amax, row0, col0,
+                0);
+  if (out.columnwise.data)
+    tile_scales(shared.col_scale, out.columnwise, shared.col_max, kTileWarps, shared.warp_max, tensor_amax,
+                col0, row0, kTile);
+}
+
+/// Writes the row form: eight codes of each of the square's rows.
+template <bool kFull>
+__device__ __forceinline__ void cast_rows(const Bf16x8 (&square)[kSquare], const FormArgs& form,
+                                          std::int64_t row0, std::int64_t col0, const TileShared& shared,
+                                          const ThreadPlace& at) {
+  const int block = form.granularity == Granularity::block_1x32 ? at.lane / 4 : 0;
+  const std::int64_t col = col0 + at.col();
+  with_fp8(form.dtype, [&](auto dtype) {
+#pragma unroll
+    for (int i = 0; i < kSquare; ++i) {
+      const float s = shared.row_scale[block][at.row() + i];
+      float x[8];
+      unpack(x, square[i]);
+      const uint2 codes = make_uint2(fp8x4(x[0] * s, x[1] * s, x[2] * s, x[3] * s, dtype),
+                                     fp8x4(x[4] * s, x[5] * s, x[6] * s, x[7] * s, dtype));
+      const std::int64_t row = row0 + at.row() + i;
+      std::uint8_t* p = form.data + row * form.k + col;
+      if (kFull || (row < form.rows && col + 8 <= form.k && form.k % 8 == 0)) {
+        *reinterpret_cast<uint2*>(p) = codes;
+      } else if (row < form.rows) {
+        for (int j = 0; j < 8; ++j)
+          if (col + j < form.k)
+            p[j] = static_cast<std::uint8_t>((j < 4 ? codes.x : codes.y) >> (8 * (j % 4)));
+      }
+    }
+  });
+}
+
+/// Writes the column form, through shared memory.
+template <bool kFull>
+__device__ __forceinline__ void cast_cols(const Bf16x8 (&square)[kSquare], const FormArgs& form,
+                                          std::int64_t row0, std::int64_t col0, TileShared& shared,
+                                          const ThreadPlace& at) {
+  const int block = form.granularity == Granularity::block_1x32 ? at.warp / 2 : 0;
+  float s[8];
+  load_vector(s, &shared.col_scale[block][at.col()]);
+  with_fp8(form.dtype, [&](auto dtype) {
+#pragma unroll
+    for (int j = 0; j < kSquare; ++j) {
+      float x[kSquare];
+#pragma unroll
+      for (int i = 0; i < kSquare; ++i)
+        x[i] = (j % 2 ? high(square[i].pair[j / 2]) : low(square[i].pair[j / 2])) * s[j];
+      const int chunk = at.warp ^ (at.lane % 8);
+      std::uint8_t* p = shared.transposed + (at.col() + j) * kTile + chunk * 16 + at.half * 8;
+      *reinterpret_cast<uint2*>(p) =
+          make_uint2(fp8x4(x[0], x[1], x[2], x[3], dtype), fp8x4(x[4], x[5], x[6], x[7], dtype));
+    }
+  });
+  __syncthreads();
+#pragma unroll
+  for (int n = 0; n < kTile * kTile / 16 / kTileThreads; ++n) {
+    const int e = threadIdx.x + n * kTileThreads;
+    const int c = e / 8, chunk = e % 8;
+    const Bf16x8 codes = load_vector(shared.transposed + c * kTile + (chunk ^ (c / kSquare % 8)) * 16);
+    const std::int64_t col = col0 + c, row = row0 + chunk * 16;
+    std::uint8_t* p = form.data + col * form.k + row;
+    if (kFull || (col < form.rows && row + 16 <= form.k && form.k % 16 == 0)) {
+      store_vector(p, codes);
+    } else if (col < form.rows) {
+      for (int j = 0; j < 16; ++j)
+        if (row + j < form.k) p[j] = static_cast<std::uint8_t>(codes.pair[j / 4] >> (8 * (j % 4)));
+    }
+  }
+}
+
+/// Writes the forms of one tile from the threads' squares. Every thread of the block calls it.
+template <bool kFull>
+__device__ inline void cast_tile(Bf16x8 (&square)[kSquare], const TileOutput& out, std::int64_t row0,
+                                 std::int64_t col0, TileShared& shared) {
+  const ThreadPlace at;
+  leave_maxima(shared, square, out, at);
+  __syncthreads();
+  leave_scales(shared, out, row0, col0);
+  __syncthreads();
+  if (out.rowwise.data) cast_rows<kFull>(square, out.rowwise, row0, col0, shared, at);
+#pragma unroll
+  for (int i = 0; i < kSquare; ++i) stay_packed(square[i]);
+  if (out.columnwise.data) cast_cols<kFull>(square, out.columnwise, row0, col0, shared, at);
+}
+
+}  // namespace precbench::cuda

@@ -1,0 +1,146 @@
+// The two kernels that run over any Source in tiles (tile.cuh).
+#pragma once
+
+#include "kernels/cuda/quantize/cast_tile.cuh"
+
+namespace precbench::cuda {
+
+/// use(i, outputs of the square's row i) for all rows, loads in batches.
+template <bool kFull, class Source, class Use>
+__device__ inline void for_square(const Source& source, std::int64_t row, std::int64_t col, Use&& use) {
+  const typename Source::Column column = source.template column<kFull>(col);
+#pragma unroll
+  for (int first = 0; first < kSquare; first += Source::kBatch) {
+    typename Source::Raw raw[Source::kBatch];
+#pragma unroll
+    for (int i = 0; i < Source::kBatch; ++i) raw[i] = source.template fetch<kFull>(row + first + i, col);
+#pragma unroll
+    for (int i = 0; i < Source::kBatch; ++i) {
+      Bf16x8 made[Source::kOutputs];
+      source.make(made, raw[i], column, row + first + i, col);
+      // Rows outside are 0 whatever the columns' constants are, so that they raise no amax.
+      if (!kFull && row + first + i >= source.rows)
+        for (Bf16x8& m : made) m = Bf16x8{};
+      use(first + i, made);
+    }
+  }
+}
+
+/// A persistent grid: block b has the tiles b, b + gridDim, ...
+template <class Source, bool kFull>
+__global__ void __launch_bounds__(kTileThreads, Source::kOutputs == 1 ? 4 : 2)
+    amax_tiles(const Source source, const TileOutputs<Source::kOutputs> outputs, int col_tiles, int tiles) {
+  constexpr int kOutputs = Source::kOutputs;
+  __shared__ alignas(16) std::uint16_t row_max[kOutputs][kTile];
+  __shared__ alignas(16) std::uint16_t col_max[kOutputs][kTileWarps][kTile];
+  __shared__ std::uint32_t tensor_max[kOutputs][kWarp];
+  const ThreadPlace at;
+  std::uint32_t largest[kOutputs] = {};  // over all tiles, of each half
+  for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    const std::int64_t row0 = static_cast<std::int64_t>(tile / col_tiles) * kTile;
+    const std::int64_t col0 = static_cast<std::int64_t>(tile % col_tiles) * kTile;
+    std::uint32_t rows[kOutputs][4] = {};
+    Bf16x8 cols[kOutputs] = {};
+    for_square<kFull>(source, row0 + at.row(), col0 + at.col(), [&](int i, const Bf16x8(&made)[kOutputs]) {
+#pragma unroll
+      for (int o = 0; o < kOutputs; ++o) {
+        const std::uint32_t of_row = max_of_pairs(made[o]);
+        largest[o] = max_of_pairs(largest[o], of_row);
+        if (outputs.of[o].row_amax) rows[o][i / 2] |= max_half(of_row) << (16 * (i % 2));
+        if (outputs.of[o].col_amax) {
+#pragma unroll
+          for (int p = 0; p < 4; ++p)
+            cols[o].pair[p] = max_of_pairs(cols[o].pair[p], made[o].pair[p] & kNoSigns);
+        }
+      }
+    });
+    bool of_tile = false;  // the same in every thread
+#pragma unroll
+    for (int o = 0; o < kOutputs; ++o) {
+      of_tile = of_tile || outputs.of[o].row_amax || outputs.of[o].col_amax;
+      if (outputs.of[o].row_amax) {
+#pragma unroll
+        for (int p = 0; p < 4; ++p)
+#pragma unroll
+          for (int step = 1; step < 16; step *= 2)
+            rows[o][p] = max_of_pairs(rows[o][p], __shfl_xor_sync(kAllLanes, rows[o][p], step));
+        if (at.lane == 0)
+          store_vector(&row_max[o][at.row()], {{rows[o][0], rows[o][1], rows[o][2], rows[o][3]}});
+      }
+      if (outputs.of[o].col_amax) {
+#pragma unroll
+        for (int p = 0; p < 4; ++p)
+          cols[o].pair[p] = max_of_pairs(cols[o].pair[p], __shfl_xor_sync(kAllLanes, cols[o].pair[p], 16));
+        if (at.half == 0) store_vector(&col_max[o][at.warp][at.col()], cols[o]);
+      }
+    }
+    if (!of_tile) continue;
+    __syncthreads();
+    const int t = threadIdx.x % kTile;
+#pragma unroll
+    for (int o = 0; o < kOutputs; ++o) {
+      const TileOutput& out = outputs.of[o];
+      if (out.row_amax && threadIdx.x < kTile && (kFull || row0 + t < source.rows))
+        atomicMax(out.row_amax + row0 + t, static_cast<std::int32_t>(row_max[o][t]) << 16);
+      if (out.col_amax && threadIdx.x >= kTile && (kFull || col0 + t < source.cols)) {
+        std::uint32_t all = 0;
+#pragma unroll
+        for (int w = 0; w < kTileWarps; ++w) all = max(all, static_cast<std::uint32_t>(col_max[o][w][t]));
+        atomicMax(out.col_amax + out.first_col + col0 + t, static_cast<std::int32_t>(all << 16));
+      }
+    }
+    __syncthreads();
+  }
+#pragma unroll
+  for (int o = 0; o < kOutputs; ++o) {
+    const TensorAmax& tensor = outputs.of[o].tensor;
+    if (!tensor.result) continue;
+    const std::uint32_t all = block_max(max_half(largest[o]), tensor_max[o]);
+    if (threadIdx.x == 0) tensor.parts[tensor.first + blockIdx.x] = all << 16;
+  }
+}
+
+/// Squares of the second and later outputs wait in dynamic shared memory, 16 bytes per thread and row: 64 KB for the three of
+/// swiglu_backward, so that two blocks fit a multiprocessor. With three blocks that make the third output again their
+/// inputs, 38 MB on an H200, would be more than L2 keeps.
+template <int kOutputs>
+inline constexpr int kStashBytes = (kOutputs - 1) * kSquare* kTileThreads * 16;
+
+template <class Source, bool kFull>
+__global__ void __launch_bounds__(kTileThreads, Source::kOutputs == 1 ? 3 : 2)
+    cast_tiles(const Source source, const TileOutputs<Source::kOutputs> outputs, int col_tiles,
+               bool reverse) {
+  constexpr int kOutputs = Source::kOutputs;
+  __shared__ TileShared shared;
+  extern __shared__ uint4 stash[];
+  const ThreadPlace at;
+  const unsigned tile = reverse ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
+  const std::int64_t row0 = static_cast<std::int64_t>(tile / col_tiles) * kTile;
+  const std::int64_t col0 = static_cast<std::int64_t>(tile % col_tiles) * kTile;
+  const std::int64_t row = row0 + at.row(), col = col0 + at.col();
+
+  Bf16x8 square[kSquare];
+  for_square<kFull>(source, row, col, [&](int i, const Bf16x8(&made)[kOutputs]) {
+#pragma unroll
+    for (int o = 0; o < kOutputs; ++o) {
+      if (outputs.of[o].value.data) store<kFull>(outputs.of[o].value, row + i, col, made[o]);
+      if (o == 0)
+        square[i] = made[0], stay_packed(square[i]);
+      else if (outputs.of[o].rowwise.data || outputs.of[o].columnwise.data)
+        store_vector(&stash[((o - 1) * kSquare + i) * kTileThreads + threadIdx.x], made[o]);
+    }
+  });
+#pragma unroll 1  // three casts side by side are more code than the instruction cache holds
+  for (int o = 0; o < kOutputs; ++o) {
+    const TileOutput& out = outputs.of[o];
+    if (!out.rowwise.data && !out.columnwise.data && !out.tensor.result) continue;
+    if (o > 0) {
+#pragma unroll
+      for (int i = 0; i < kSquare; ++i)
+        square[i] = load_vector(&stash[((o - 1) * kSquare + i) * kTileThreads + threadIdx.x]);
+    }
+    cast_tile<kFull>(square, out, row0, out.first_col + col0, shared);
+  }
+}
+
+}  // namespace precbench::cuda

@@ -1,0 +1,271 @@
+// Causal grouped-query attention on the CPU device against a naive FP64 softmax, and its gradient against
+// finite differences of that. Sequence lengths lie around the 64 queries that the device takes at a time.
+#include <algorithm>
+#include <limits>
+
+#include "kernels/base/errors.h"
+#include "kernels/device/compare_testing.h"
+#include "kernels/device/op_testing.h"
+
+using namespace precbench;
+using namespace precbench::testing;
+
+namespace {
+
+struct Reference {
+  std::vector<double> out, lse;
+};
+
+/// `kv` [B * keys, kv_width]: keys and values of their own; empty: those of qkv.
+Reference attention(const AttentionShape& s, const std::vector<double>& qkv,
+                    const std::vector<double>& kv = {}) {
+  const std::int64_t D = s.head_dim, W = s.qkv_width(), group = s.heads / s.kv_heads, K = s.keys();
+  const std::int64_t pitch = kv.empty() ? W : s.kv_width();
+  const double* keys = kv.empty() ? qkv.data() + s.heads * D : kv.data();
+  Reference r{std::vector<double>(s.tokens() * s.q_width()), std::vector<double>(s.heads * s.tokens())};
+  std::vector<double> p(K);
+  for (std::int64_t b = 0; b < s.B; ++b)
+    for (std::int64_t h = 0; h < s.heads; ++h)
+      for (std::int64_t t = 0; t < s.T; ++t) {
+        const double* q = qkv.data() + (b * s.T + t) * W + h * D;
+        const double* k = keys + b * K * pitch + h / group * D;
+        const double* v = k + s.kv_heads * D;
+        const std::int64_t visible = std::clamp<std::int64_t>(t + s.offset + 1, 0, K);
+        double largest = -std::numeric_limits<double>::infinity(), total = 0;
+        for (std::int64_t j = 0; j < visible; ++j) {
+          p[j] = 0;
+          for (std::int64_t c = 0; c < D; ++c) p[j] += q[c] * k[j * pitch + c];
+          p[j] /= std::sqrt(static_cast<double>(D));
+          largest = std::max(largest, p[j]);
+        }
+        for (std::int64_t j = 0; j < visible; ++j) total += p[j] = std::exp(p[j] - largest);
+        r.lse[(b * s.heads + h) * s.T + t] = largest + std::log(total);
+        double* out = r.out.data() + (b * s.T + t) * s.q_width() + h * D;
+        for (std::int64_t j = 0; j < visible; ++j)
+          for (std::int64_t c = 0; c < D; ++c) out[c] += p[j] / total * v[j * pitch + c];
+      }
+  return r;
+}
+
+std::vector<AttentionShape> shapes() {
+  std::vector<AttentionShape> all;
+  for (std::int64_t T : {1, 63, 65, 130}) {
+    all.push_back({2, T, 2, 2, 6});  // groups of 1, 2 and 4
+    all.push_back({2, T, 4, 2, 4});
+    all.push_back({2, T, 4, 1, 4});
+  }
+  return all;
+}
+
+struct Run {
+  Owned out, lse, dqkv;
+};
+
+/// Forward and backward; the backward's `out` may be given, so that both dtypes see the same one.
+Run run(Device& device, const AttentionShape& s, const Tensor& qkv, const Tensor& dout,
+        const Tensor& saved_out = {}) {
+  Run r{{qkv.dtype, s.tokens(), s.q_width()},
+        {DType::f32, s.heads, s.tokens()},
+        {qkv.dtype, s.tokens(), s.qkv_width()}};
+  QuantizedTensor out = operand(r.out);
+  device.attention({out, r.lse, qkv, s});
+  device.attention_backward({r.dqkv, dout, saved_out.empty() ? r.out.tensor() : saved_out, r.lse, qkv, s});
+  return r;
+}
+
+}  // namespace
+
+TEST_CASE("attention is the causal softmax over the keys of the head's group", "[cpu][attention]") {
+  const auto device = make_cpu_device(2);
+  for (const AttentionShape& s : shapes()) {
+    INFO("T " << s.T << " heads " << s.heads << "/" << s.kv_heads);
+    const Owned qkv(DType::f32, s.tokens(), s.qkv_width(), normal(1, s.tokens() * s.qkv_width()));
+    const Owned dout(DType::f32, s.tokens(), s.q_width(), normal(2, s.tokens() * s.q_width()));
+    const Run got = run(*device, s, qkv, dout);
+    const Reference want = attention(s, qkv.doubles());
+    CHECK(relative_error(got.out.floats(), want.out) < kFp32Error);
+    CHECK(relative_error(got.lse.floats(), want.lse) < kFp32Error);
+
+    const std::size_t size = got.dqkv.floats().size();
+    const std::size_t stride = size < 100 ? 1 : size / 40 | 1;  // odd: visits q, k and v of every head
+    check_gradient(
+        [&](const std::vector<double>& moved) { return dot(attention(s, moved).out, dout.floats()); },
+        qkv.doubles(), got.dqkv.floats(), stride);
+  }
+}
+
+TEST_CASE("attention does not see the future", "[cpu][attention]") {
+  const auto device = make_cpu_device(2);
+  const AttentionShape s{1, 130, 4, 2, 8};
+  std::vector<float> values = normal(1, s.tokens() * s.qkv_width());
+  const Owned dout(DType::f32, s.tokens(), s.q_width(), normal(2, s.tokens() * s.q_width()));
+  const Run before = run(*device, s, Owned(DType::f32, s.tokens(), s.qkv_width(), values), dout);
+  const std::int64_t changed = 100;
+  for (std::size_t i = changed * s.qkv_width(); i < values.size(); ++i) values[i] += 3.0f;
+  const Run after = run(*device, s, Owned(DType::f32, s.tokens(), s.qkv_width(), values), dout);
+  const std::vector<float> a = before.out.floats(), b = after.out.floats();
+  const auto first = changed * s.q_width();
+  CHECK(std::equal(a.begin(), a.begin() + first, b.begin()));
+  CHECK_FALSE(std::equal(a.begin() + first, a.end(), b.begin() + first));
+}
+
+TEST_CASE("attention is stable at scores far beyond exp's range", "[cpu][attention]") {
+  const auto device = make_cpu_device(2);
+  const AttentionShape s{1, 70, 2, 1, 8};
+  const Owned qkv(DType::f32, s.tokens(), s.qkv_width(), normal(1, s.tokens() * s.qkv_width(), 100.0f));
+  const Owned dout(DType::f32, s.tokens(), s.q_width(), normal(2, s.tokens() * s.q_width()));
+  const Run got = run(*device, s, qkv, dout);
+  const Reference want = attention(s, qkv.doubles());
+  CHECK(*std::max_element(want.lse.begin(), want.lse.end()) > 1e4);
+  // A score of 1e4 has an absolute error of 1e4 roundoffs, which is the relative error of its exponential.
+  CHECK(relative_error(got.out.floats(), want.out) < 1e4 * kFp32Error);
+  CHECK(relative_error(got.lse.floats(), want.lse) < kFp32Error);
+  for (float g : got.dqkv.floats()) REQUIRE(std::isfinite(g));
+}
+
+TEST_CASE("attention in BF16 is FP32 rounded once", "[cpu][attention]") {
+  const auto device = make_cpu_device(2);
+  const AttentionShape s{2, 65, 4, 2, 8};
+  const std::vector<float> values = rounded(normal(1, s.tokens() * s.qkv_width()));
+  const std::vector<float> grads = rounded(normal(2, s.tokens() * s.q_width()));
+  const Owned qkv16(DType::bf16, s.tokens(), s.qkv_width(), values),
+      dout16(DType::bf16, s.tokens(), s.q_width(), grads);
+  const Owned qkv32(DType::f32, s.tokens(), s.qkv_width(), values),
+      dout32(DType::f32, s.tokens(), s.q_width(), grads);
+  const Run narrow = run(*device, s, qkv16, dout16);
+  const Owned kept(DType::f32, s.tokens(), s.q_width(), narrow.out.floats());
+  const Run wide = run(*device, s, qkv32, dout32, kept);
+  CHECK(narrow.out.floats() == rounded(wide.out.floats()));
+  CHECK(narrow.lse.bytes() == wide.lse.bytes());
+  CHECK(narrow.dqkv.floats() == rounded(wide.dqkv.floats()));
+}
+
+// ---- as many keys as there are, at an offset
+
+namespace {
+
+/// Queries among, behind and before their keys; blocks of 64 queries that see all, some and no keys.
+std::vector<AttentionShape> uneven_shapes() {
+  return {{2, 5, 4, 2, 4, 9, 4},      {1, 70, 2, 2, 6, 200, 130}, {2, 65, 2, 1, 4, 130, 0},
+          {1, 130, 2, 1, 4, 130, -3}, {1, 130, 2, 1, 4, 7, -70},  {2, 70, 2, 2, 4, 3, 0},
+          {1, 3, 2, 1, 4, 66, 100},   {1, 4, 2, 1, 4, 5, -4}};
+}
+
+std::string text(const AttentionShape& s) {
+  return std::to_string(s.T) + " queries, " + std::to_string(s.keys()) + " keys, offset " +
+         std::to_string(s.offset);
+}
+
+/// qkv's gradient with zeros in the columns of keys and values, which must be untouched.
+std::vector<float> query_gradient(const AttentionShape& s, const Owned& dqkv) {
+  std::vector<float> gradient = dqkv.floats();
+  for (std::size_t i = 0; i < gradient.size(); ++i)
+    if (static_cast<std::int64_t>(i) % s.qkv_width() >= s.q_width()) {
+      REQUIRE(std::isnan(gradient[i]));
+      gradient[i] = 0;
+    }
+  return gradient;
+}
+
+}  // namespace
+
+TEST_CASE("attention to keys of their own, as many as there are, at an offset", "[cpu][attention]") {
+  const auto device = make_cpu_device(2);
+  for (const AttentionShape& s : uneven_shapes()) {
+    INFO(text(s));
+    const std::int64_t M = s.tokens(), W = s.qkv_width(), rows = s.B * s.keys(), width = s.kv_width();
+    const Owned qkv(DType::f32, M, W, normal(1, M * W)), kv(DType::f32, rows, width, normal(2, rows * width));
+    const Owned dout(DType::f32, M, s.q_width(), normal(3, M * s.q_width()));
+    const Owned out(DType::f32, M, s.q_width()), lse(DType::f32, s.heads, M);
+    const Owned dqkv(DType::f32, M, W), dkv(DType::f32, rows, width);
+    device->attention({operand(out), lse, qkv, s, kv});
+    device->attention_backward({dqkv, dout, out, lse, qkv, s, kv, dkv});
+
+    const Reference want = attention(s, qkv.doubles(), kv.doubles());
+    CHECK(relative_error(out.floats(), want.out) < kFp32Error);
+    const std::vector<float> got_lse = lse.floats();
+    for (std::size_t i = 0; i < got_lse.size(); ++i)
+      REQUIRE((got_lse[i] == want.lse[i] ||
+               std::fabs(got_lse[i] - want.lse[i]) <= 4 * kFp32Error * (1 + std::fabs(want.lse[i]))));
+    const auto loss = [&](const std::vector<double>& q, const std::vector<double>& keys) {
+      return dot(attention(s, q, keys).out, dout.floats());
+    };
+    const auto stride = [](const Owned& x) { return x.floats().size() / 40 | 1; };
+    check_gradient([&](const std::vector<double>& moved) { return loss(moved, kv.doubles()); }, qkv.doubles(),
+                   query_gradient(s, dqkv), stride(dqkv));
+    check_gradient([&](const std::vector<double>& moved) { return loss(qkv.doubles(), moved); }, kv.doubles(),
+                   dkv.floats(), stride(dkv));
+  }
+}
+
+TEST_CASE("attention to a copy of the fused keys is the same to the bit", "[cpu][attention]") {
+  const auto device = make_cpu_device(2);
+  const AttentionShape s{2, 70, 4, 2, 8};
+  const std::int64_t M = s.tokens(), W = s.qkv_width(), C = s.q_width(), width = s.kv_width();
+  const Owned qkv(DType::bf16, M, W, normal(1, M * W)), dout(DType::bf16, M, C, normal(2, M * C));
+  const auto keys_of = [&](const Owned& fused) {
+    const std::vector<float> all = fused.floats();
+    std::vector<float> keys;
+    for (std::int64_t m = 0; m < M; ++m)
+      keys.insert(keys.end(), all.begin() + m * W + C, all.begin() + (m + 1) * W);
+    return keys;
+  };
+  const Run fused = run(*device, s, qkv, dout);
+  const Owned kv(DType::bf16, M, width, keys_of(qkv)), out(DType::bf16, M, C), lse(DType::f32, s.heads, M);
+  const Owned dqkv(DType::bf16, M, W), dkv(DType::bf16, M, width);
+  device->attention({operand(out), lse, qkv, s, kv});
+  device->attention_backward({dqkv, dout, out, lse, qkv, s, kv, dkv});
+  CHECK(out.bytes() == fused.out.bytes());
+  CHECK(lse.bytes() == fused.lse.bytes());
+  CHECK(dkv.floats() == keys_of(fused.dqkv));
+  const std::vector<float> dq = query_gradient(s, dqkv), both = fused.dqkv.floats();
+  for (std::size_t i = 0; i < dq.size(); ++i)
+    if (static_cast<std::int64_t>(i) % W < C) REQUIRE(dq[i] == both[i]);
+}
+
+PRECBENCH_OP_TEST(uneven_attention_on, "attention to keys of their own") {
+  for (AttentionShape s : uneven_shapes()) {
+    s.head_dim = 64;
+    INFO(text(s));
+    b.start();
+    HostMemory& host = b.host();
+    const std::int64_t M = s.tokens(), rows = s.B * s.keys();
+    const Tensor qkv = host.random(DType::bf16, M, s.qkv_width(), 1.0f);
+    const Tensor kv = host.random(DType::bf16, rows, s.kv_width(), 1.0f);
+    const Tensor dout = host.random(DType::bf16, M, s.q_width(), 1.0f);
+    const auto run_on = [&](Device& device, auto&& output, auto&& input, auto&& fetch, DType dtype) {
+      const ops::Attention op{.out = operand(output(dtype, M, s.q_width())),
+                              .lse = output(DType::f32, s.heads, M),
+                              .qkv = input(qkv),
+                              .shape = s,
+                              .kv = input(kv)};
+      const Tensor dqkv = output(dtype, M, s.qkv_width()), dkv = output(dtype, rows, s.kv_width());
+      device.attention(op);
+      device.attention_backward({dqkv, input(dout), op.out.value, op.lse, op.qkv, s, op.kv, dkv});
+      const Tensor fused = fetch(dqkv), dq = host.tensor(dtype, M, s.q_width());
+      for (std::int64_t i = 0; i < dq.size(); ++i)
+        HostMemory::set(dq, i, HostMemory::get(fused, i / dq.cols * fused.cols + i % dq.cols));
+      return std::vector<Tensor>{fetch(op.out.value), dq, fetch(dkv), fetch(op.lse)};
+    };
+    const auto on_device = [&] {
+      return run_on(
+          b.device(), [&](auto... shape) { return b.output(shape...); },
+          [&](const Tensor& t) { return b.put(t); }, [&](const Tensor& t) { return b.fetch(t); },
+          DType::bf16);
+    };
+    if (!b.device().attention_refusal(s).empty()) {
+      CHECK_THROWS_AS(on_device(), Unsupported);
+      continue;
+    }
+    const auto on_cpu = [&](DType dtype) {
+      return run_on(
+          b.cpu(), [&](auto... shape) { return host.tensor(shape...); },
+          [&](const Tensor& t) { return host.converted(t, dtype); }, [](const Tensor& t) { return t; },
+          dtype);
+    };
+    const std::vector<Tensor> got = on_device(), naive = on_cpu(DType::bf16), truth = on_cpu(DType::f32);
+    const char* names[] = {"out", "dq", "dkv", "lse"};
+    const int checked = s.offset < 0 ? 3 : 4;  // a query that sees no key has lse -inf
+    for (int i = 0; i < checked; ++i) check_twice(names[i], got[i], naive[i], HostMemory::values(truth[i]));
+  }
+}

@@ -1,0 +1,265 @@
+// An op of any device against the CPU device: host tensors that the CPU computes on in place, their copies on the device
+// under test, and the two comparisons: bit for bit, and at most twice as far from the truth.
+//
+//   PRECBENCH_OP_TEST(swiglu_on, "swiglu and swiglu_backward") { ... b.device() ... }
+//
+// makes two test cases: the CPU device, with other threads than the one it is compared with, and the first GPU.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/device/devices.h"
+#include "kernels/device/test_buffers.h"
+#include "kernels/gpu/gpu_testing.h"
+#include "kernels/numerics/format_testing.h"
+#include "kernels/numerics/formats.h"
+#include "kernels/numerics/random.h"
+#include "tools/testing/catch.h"
+
+namespace precbench::testing {
+
+/// Host memory for tensors; every byte starts as 0xFF (NaN), so that what is not written shows.
+class HostMemory {
+ public:
+  Tensor tensor(DType dtype, std::int64_t rows, std::int64_t cols) {
+    blocks_.emplace_back((static_cast<std::size_t>(bytes_of(dtype, rows * cols)) + 3) / 4, 0xFFFFFFFFu);
+    return {blocks_.back().data(), dtype, rows, cols};
+  }
+  /// Normal with the given deviation, at a place of its own in the stream.
+  Tensor random(DType dtype, std::int64_t rows, std::int64_t cols, float deviation) {
+    const Tensor t = tensor(dtype, rows, cols);
+    for (std::int64_t i = 0; i < t.size(); ++i) set(t, i, deviation * irwin_hall_normal(7, drawn_++));
+    return t;
+  }
+  /// In [0, limit).
+  Tensor tokens(std::int64_t count, std::int64_t limit) {
+    const Tensor t = tensor(DType::i32, count, 1);
+    for (std::int64_t i = 0; i < count; ++i)
+      t.as<std::int32_t>()[i] = static_cast<std::int32_t>(random_bits(8, drawn_++) % limit);
+    return t;
+  }
+  Tensor converted(const Tensor& from, DType dtype) {
+    if (from.empty()) return {};
+    const Tensor t = tensor(dtype, from.rows, from.cols);
+    for (std::int64_t i = 0; i < t.size(); ++i) set(t, i, get(from, i));
+    return t;
+  }
+
+  static float get(const Tensor& t, std::int64_t i) {
+    return t.dtype == DType::f32 ? t.as<float>()[i] : bf16_decode(t.as<std::uint16_t>()[i]);
+  }
+  static void set(const Tensor& t, std::int64_t i, float x) {
+    if (t.dtype == DType::f32)
+      t.as<float>()[i] = x;
+    else
+      t.as<std::uint16_t>()[i] = bf16_encode(x);
+  }
+  static std::vector<double> values(const Tensor& t) {
+    std::vector<double> x(t.size());
+    for (std::int64_t i = 0; i < t.size(); ++i) x[i] = get(t, i);
+    return x;
+  }
+
+ private:
+  std::list<std::vector<std::uint32_t>> blocks_;
+  std::uint64_t drawn_ = 0;
+};
+
+inline bool same_bits(const Tensor& a, const Tensor& b) {
+  return a.bytes() == b.bytes() && std::memcmp(a.data, b.data, a.bytes()) == 0;
+}
+
+/// Equal bits, or NaN in both: a NaN made by arithmetic carries other bits on a CPU than on a GPU.
+inline bool same_scales(const Tensor& a, const Tensor& b) {
+  if (a.dtype != DType::f32) return same_bits(a, b);
+  for (std::int64_t i = 0; i < a.size(); ++i) {
+    const float x = a.as<float>()[i], y = b.as<float>()[i];
+    if (float_to_bits(x) != float_to_bits(y) && !(std::isnan(x) && std::isnan(y))) return false;
+  }
+  return a.size() == b.size();
+}
+
+/// The 2x rule: root-mean-square and largest error of `result` are at most twice those of `naive`, the CPU
+/// device at the same precision, or of the truth itself rounded to the result's type where `naive` is closer
+/// than that.
+inline void check_twice(const std::string& what, const Tensor& result, const Tensor& naive,
+                        const std::vector<double>& truth) {
+  INFO(what);
+  REQUIRE(result.size() == static_cast<std::int64_t>(truth.size()));
+  double sums[3] = {}, largest[3] = {};
+  for (std::int64_t i = 0; i < result.size(); ++i) {
+    const float exact = static_cast<float>(truth[i]);
+    const double rounded = result.dtype == DType::f32 ? exact : bf16_decode(bf16_encode(exact));
+    const double errors[3] = {HostMemory::get(result, i) - truth[i], HostMemory::get(naive, i) - truth[i],
+                              rounded - truth[i]};
+    for (int k = 0; k < 3; ++k) {
+      sums[k] += errors[k] * errors[k];
+      largest[k] = std::max(largest[k], std::isnan(errors[k]) ? INFINITY : std::fabs(errors[k]));
+    }
+  }
+  // One value of few has no root-mean-square to speak of: one last place of the largest is always allowed.
+  double last_place = 0;
+  for (double t : truth)
+    last_place = std::max(last_place, std::fabs(t) * (result.dtype == DType::f32 ? 0x1p-24 : 0x1p-9));
+  CHECK(std::sqrt(sums[0] / truth.size()) <=
+        2 * std::sqrt(std::max({sums[1], sums[2], last_place * last_place}) / truth.size()));
+  CHECK(largest[0] <= 2 * std::max({largest[1], largest[2], last_place}));
+}
+
+/// Formats of an op's output; plain ones are not wanted.
+struct OutputFormats {
+  QuantFormat rowwise, columnwise;
+
+  bool one_scale() const {
+    return rowwise.granularity == Granularity::tensor || columnwise.granularity == Granularity::tensor;
+  }
+};
+
+/// The formats of the recipes' outputs, and none.
+inline std::vector<OutputFormats> output_formats() {
+  return {{},
+          {kTensorE4m3, kTensorE4m3},
+          {kTensorE5m2, {}},
+          {kRow, kRow},
+          {{}, kRow},
+          {kBlock, kBlockPow2},
+          {kMx, kMx},
+          {kRow, kTensorE4m3},
+          {kTensorE4m3, kRow},
+          {kSquare, {}}};
+}
+
+/// Rows and columns.
+struct Size {
+  std::int64_t M, C;
+};
+
+/// The device under test, the CPU device, and the memory of one comparison. Memory starts as NaN, so that what is not
+/// written shows.
+class OpTest {
+ public:
+  explicit OpTest(Device& device) : device_(device) { start(); }
+
+  Device& device() { return device_; }
+  Device& cpu() { return *cpu_; }
+  HostMemory& host() { return *host_; }
+  bool on_cpu() const { return device_.name() == "cpu"; }
+
+  /// Forgets all tensors.
+  void start() {
+    host_ = std::make_unique<HostMemory>();
+    buffers_ = std::make_unique<Buffers>(device_);
+  }
+
+  /// A host tensor's, or form's, copy on the device.
+  Tensor put(const Tensor& t) { return t.empty() ? Tensor{} : buffers_->copy_of(t); }
+  GemmOperand put(const GemmOperand& form) { return buffers_->copy_of(form); }
+  /// A tensor of the device as a host tensor.
+  Tensor fetch(const Tensor& t) {
+    const Tensor copy = host_->tensor(t.dtype, t.rows, t.cols);
+    device_.download(copy.data, t);
+    return copy;
+  }
+
+  /// An output on the device.
+  Tensor output(DType dtype, std::int64_t rows, std::int64_t cols) {
+    return put(host_->tensor(dtype, rows, cols));
+  }
+  GemmOperand form(const QuantFormat& format, std::int64_t rows, std::int64_t k) {
+    const GemmOperand on_host = host_form(format, rows, k);
+    return on_host.empty() ? on_host : put(on_host);
+  }
+  QuantizedTensor operand(const OutputFormats& formats, std::int64_t rows, std::int64_t cols) {
+    QuantizedTensor x{.value = output(DType::bf16, rows, cols),
+                      .rowwise = form(formats.rowwise, rows, cols),
+                      .columnwise = form(formats.columnwise, cols, rows)};
+    if (formats.one_scale()) x.amax_out = output(DType::f32, 1, 1);
+    return x;
+  }
+  /// The CPU's output of the same formats; its value is given.
+  QuantizedTensor host_operand(const OutputFormats& formats, const Tensor& value) {
+    QuantizedTensor x{.value = value,
+                      .rowwise = host_form(formats.rowwise, value.rows, value.cols),
+                      .columnwise = host_form(formats.columnwise, value.cols, value.rows)};
+    if (formats.one_scale()) x.amax_out = host_->tensor(DType::f32, 1, 1);
+    return x;
+  }
+
+  /// A device output, checked by the 2x rule against the CPU's outputs of BF16 and FP32 inputs.
+  void check(const std::string& what, const Tensor& result, const Tensor& naive, const Tensor& truth) {
+    check_twice(what, fetch(result), naive, HostMemory::values(truth));
+  }
+
+  /// The forms and amax_out on the device are, bit for bit, what the CPU device makes of `value`.
+  void check_forms(const std::string& what, const QuantizedTensor& result, const Tensor& value) {
+    INFO(what);
+    const QuantizedTensor expected = host_operand({result.rowwise.format, result.columnwise.format}, value);
+    cpu().quantize({expected});
+    for (const auto form : {&QuantizedTensor::rowwise, &QuantizedTensor::columnwise}) {
+      if ((result.*form).empty()) continue;
+      CHECK(same_bits(fetch((result.*form).data), (expected.*form).data));
+      CHECK(same_scales(fetch((result.*form).scale), (expected.*form).scale));
+    }
+    if (!result.amax_out.empty()) CHECK(same_bits(fetch(result.amax_out), expected.amax_out));
+  }
+
+  /// Runs `op(operand)` for every set of forms, once with the value kept and once without. The kept value must be the
+  /// same bits whatever the forms are, and the forms those of that value. Returns the value.
+  template <class Op>
+  Tensor check_operand(const std::string& what, std::int64_t rows, std::int64_t cols, Op&& op) {
+    Tensor first;
+    for (const OutputFormats& formats : output_formats())
+      for (const bool keep : {true, false}) {
+        if (!keep && !formats.rowwise.quantized() && !formats.columnwise.quantized()) continue;
+        QuantizedTensor x = operand(formats, rows, cols);
+        x.keep_value = keep;
+        op(x);
+        if (keep) {
+          const Tensor value = fetch(x.value);
+          if (first.empty()) first = value;
+          CHECK(same_bits(value, first));
+        }
+        check_forms(what + ", row " + describe(formats.rowwise) + ", col " + describe(formats.columnwise), x,
+                    first);
+      }
+    return first;
+  }
+
+ private:
+  GemmOperand host_form(const QuantFormat& format, std::int64_t rows, std::int64_t k) {
+    if (!format.quantized()) return {};
+    return {format, host_->tensor(format.dtype, rows, k),
+            host_->tensor(format.scale == ScaleType::ue8m0 ? DType::ue8m0 : DType::f32, 1,
+                          scale_count(format.granularity, rows, k)),
+            false};
+  }
+
+  Device& device_;
+  std::unique_ptr<Device> cpu_ = make_cpu_device(2);
+  std::unique_ptr<HostMemory> host_;
+  std::unique_ptr<Buffers> buffers_;
+};
+
+}  // namespace precbench::testing
+
+/// A test of an op on every device there is: a function of OpTest& b.
+#define PRECBENCH_OP_TEST(function, name)              \
+  static void function(precbench::testing::OpTest& b); \
+  TEST_CASE(name " on the CPU device", "[cpu][op]") {  \
+    const auto device = precbench::make_cpu_device(3); \
+    precbench::testing::OpTest test(*device);          \
+    function(test);                                    \
+  }                                                    \
+  TEST_CASE(name " on a GPU", "[gpu][op]") {           \
+    const auto device = precbench::gpu_or_skip();      \
+    if (!device) return;                               \
+    precbench::testing::OpTest test(*device);          \
+    function(test);                                    \
+  }                                                    \
+  static void function(precbench::testing::OpTest& b)

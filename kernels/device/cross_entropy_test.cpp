@@ -1,0 +1,117 @@
+// Softmax cross-entropy on the CPU device: values against FP64, gradient against finite differences.
+#include <algorithm>
+
+#include "kernels/device/compare_testing.h"
+#include "kernels/device/op_testing.h"
+
+using namespace precbench;
+using namespace precbench::testing;
+
+namespace {
+
+double row_loss(const double* logits, std::int64_t V, std::int32_t target) {
+  double largest = logits[0], total = 0;
+  for (std::int64_t v = 1; v < V; ++v) largest = std::max(largest, logits[v]);
+  for (std::int64_t v = 0; v < V; ++v) total += std::exp(logits[v] - largest);
+  return largest + std::log(total) - logits[target];
+}
+
+std::vector<std::int32_t> targets_of(std::int64_t M, std::int64_t V) {
+  std::vector<std::int32_t> targets(M);
+  for (std::int64_t m = 0; m < M; ++m) targets[m] = static_cast<std::int32_t>((m * 7 + V - 1) % V);
+  return targets;
+}
+
+}  // namespace
+
+TEST_CASE("cross_entropy is the loss in nats, and leaves its scaled gradient", "[cpu][cross_entropy]") {
+  const auto device = make_cpu_device(2);
+  for (const auto& [M, V] : {std::pair<std::int64_t, std::int64_t>{1, 1}, {5, 2}, {9, 50}, {3, 257}}) {
+    INFO("M " << M << " V " << V);
+    constexpr float kScale = 0.125f;
+    const std::vector<float> values = normal(1, M * V, 2.0f);
+    const std::vector<std::int32_t> targets = targets_of(M, V);
+    const Owned logits(DType::f32, M, V, values), loss(DType::f32, M, 1);
+    device->cross_entropy({loss, logits, Owned(targets), kScale});
+    const std::vector<float> gradient = logits.floats();
+    for (std::int64_t m = 0; m < M; ++m) {
+      const std::vector<double> row(values.begin() + m * V, values.begin() + (m + 1) * V);
+      // Against the size of what is subtracted from each other, not of the difference, which may be near 0.
+      const double size = 1 + std::fabs(row[targets[m]]) + std::log(static_cast<double>(V));
+      CHECK(std::fabs(loss.floats()[m] - row_loss(row.data(), V, targets[m])) < kFp32Error * size);
+      if (V == 1) {
+        CHECK(gradient[0] == 0);
+        continue;
+      }
+      check_gradient([&](const std::vector<double>& x) { return kScale * row_loss(x.data(), V, targets[m]); },
+                     row, {gradient.begin() + m * V, gradient.begin() + (m + 1) * V});
+    }
+  }
+}
+
+TEST_CASE("cross_entropy takes logits beyond exp's range", "[cpu][cross_entropy]") {
+  const auto device = make_cpu_device(1);
+  const Owned logits(DType::f32, 3, 2, {1e4f, -1e4f, 1e4f, -1e4f, -3e38f, -3e38f}), loss(DType::f32, 3, 1);
+  device->cross_entropy({loss, logits, Owned(std::vector<std::int32_t>{0, 1, 1}), 1.0f});
+  CHECK(loss.floats()[0] == 0.0f);
+  CHECK(loss.floats()[1] == 2e4f);
+  CHECK(logits.floats() == std::vector<float>{0, 0, 1, -1, 0.5f, -0.5f});
+}
+
+TEST_CASE("a row with a NaN has no finite loss, and its neighbours have theirs", "[cpu][cross_entropy]") {
+  const auto device = make_cpu_device(1);
+  for (std::size_t at : {0, 3, 17}) {
+    std::vector<float> values = normal(1, 3 * 18);
+    values[18 + at] = std::nanf("");
+    const Owned logits(DType::f32, 3, 18, values), loss(DType::f32, 3, 1);
+    device->cross_entropy({loss, logits, Owned(std::vector<std::int32_t>{1, 2, 3}), 1.0f});
+    CHECK(std::isfinite(loss.floats()[0]));
+    CHECK_FALSE(std::isfinite(loss.floats()[1]));
+    CHECK(std::isfinite(loss.floats()[2]));
+  }
+}
+
+TEST_CASE("cross_entropy in BF16 is FP32 rounded once", "[cpu][cross_entropy]") {
+  const auto device = make_cpu_device(2);
+  const std::vector<float> values = rounded(normal(1, 20 * 77));
+  const Owned wide(DType::f32, 20, 77, values), narrow(DType::bf16, 20, 77, values);
+  const Owned loss32(DType::f32, 20, 1), loss16(DType::f32, 20, 1), targets(targets_of(20, 77));
+  device->cross_entropy({loss32, wide, targets, 0.05f});
+  device->cross_entropy({loss16, narrow, targets, 0.05f});
+  CHECK(loss32.bytes() == loss16.bytes());
+  CHECK(narrow.floats() == rounded(wide.floats()));
+}
+
+// ---- any device against the CPU device
+
+PRECBENCH_OP_TEST(cross_entropy_on, "cross_entropy, loss and gradient") {
+  // The last two are longer than the shared memory of a block; odd widths have no aligned rows.
+  for (const Size& size : {Size{300, 256}, Size{17, 1001}, Size{3, 128256}, Size{2, 121001}}) {
+    b.start();
+    HostMemory& host = b.host();
+    const auto [M, V] = size;
+    INFO(M << " x " << V);
+    const Tensor logits = host.random(DType::bf16, M, V, 3.0f), targets = host.tokens(M, V);
+    HostMemory::set(logits, V / 2, 80.0f);  // takes the whole probability of row 0
+    targets.as<std::int32_t>()[M - 1] = static_cast<std::int32_t>(V - 1);
+    std::vector<double> true_loss(M), true_gradient(M * V);
+    constexpr float kScale = 1.0f / 1024;
+    for (std::int64_t r = 0; r < M; ++r) {
+      double largest = -INFINITY, sum = 0;
+      for (std::int64_t v = 0; v < V; ++v)
+        largest = std::max<double>(largest, HostMemory::get(logits, r * V + v));
+      for (std::int64_t v = 0; v < V; ++v) sum += std::exp(HostMemory::get(logits, r * V + v) - largest);
+      const std::int32_t target = targets.as<std::int32_t>()[r];
+      true_loss[r] = std::log(sum) + largest - HostMemory::get(logits, r * V + target);
+      for (std::int64_t v = 0; v < V; ++v)
+        true_gradient[r * V + v] =
+            (std::exp(HostMemory::get(logits, r * V + v) - largest) / sum - (v == target)) * kScale;
+    }
+    const Tensor loss = host.tensor(DType::f32, M, 1), dev_loss = b.output(DType::f32, M, 1);
+    const Tensor dev_logits = b.put(logits);
+    b.device().cross_entropy({dev_loss, dev_logits, b.put(targets), kScale});
+    b.cpu().cross_entropy({loss, logits, targets, kScale});
+    check_twice("loss", b.fetch(dev_loss), loss, true_loss);
+    check_twice("dlogits", b.fetch(dev_logits), logits, true_gradient);
+  }
+}

@@ -1,0 +1,107 @@
+// What the ops of a device take: matrices in a GEMM's format, a value with its quantized forms, shapes and options.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/numerics/recipe.h"
+#include "kernels/numerics/rope_table.h"
+#include "kernels/numerics/tensor.h"
+
+namespace precbench {
+
+/// A matrix as one GEMM takes it: `rows` vectors of length `k`, contracted over k.
+/// Quantized: data is [rows, k] in format.dtype, K-contiguous, and scale holds the dequantization factors in
+/// cuBLASLt's layout (scale_layout.h): value = data * scale.
+/// BF16: data is the matrix itself, [rows, k], or [k, rows] where `transposed` is set; no scale.
+struct GemmOperand {
+  QuantFormat format;
+  Tensor data;
+  Tensor scale;
+  bool transposed = false;
+
+  bool empty() const { return data.empty(); }
+  std::int64_t rows() const { return transposed ? data.cols : data.rows; }
+  std::int64_t k() const { return transposed ? data.rows : data.cols; }
+};
+
+/// What a producer op writes: the BF16 value [rows, cols] and the quantized forms its consumers asked for.
+/// A form that is empty, or BF16 and so an alias of the value, is not written.
+struct QuantizedTensor {
+  Tensor value;
+  GemmOperand rowwise = {};     ///< contracts over cols: fprop's X, dgrad's dY
+  GemmOperand columnwise = {};  ///< contracts over rows: wgrad's X and dY; stored transposed
+  /// Both f32 [1]. A form with one scale for the tensor needs one of them: its scale comes from amax_in where that
+  /// is present, else from amax_out.
+  Tensor amax_out = {};    ///< written: max |value|
+  Tensor amax_in = {};     ///< read: an amax known before the op, this tensor's own or another step's
+  bool keep_value = true;  ///< false: only the forms are read later; a device may skip writing the value
+};
+
+/// Multi-head attention over fused rows [q heads | k heads | v heads], each head_dim wide.
+struct AttentionShape {
+  std::int64_t B = 0, T = 0;  ///< sequences; queries of each
+  std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  std::int64_t T_k = 0;     ///< keys of each sequence; 0: T
+  std::int64_t offset = 0;  ///< query t sees the keys up to t + offset
+
+  std::int64_t keys() const { return T_k ? T_k : T; }
+  /// Every query sees the keys up to its own, and there are as many of both.
+  bool square() const { return keys() == T && offset == 0; }
+  std::int64_t tokens() const { return B * T; }
+  std::int64_t q_width() const { return heads * head_dim; }
+  std::int64_t kv_width() const { return 2 * kv_heads * head_dim; }
+  std::int64_t qkv_width() const { return q_width() + kv_width(); }
+};
+
+/// Rotary position embedding, rotate-half, position = offset + row % T; with QK-norm each q and k head is first
+/// RMS-normed; a bias is added to q, k and v before anything else.
+struct RopeOptions {
+  AttentionShape shape;
+  float theta = 500000.0f;
+  float norm_eps = 1e-5f;
+  Tensor q_norm = {}, k_norm = {};  ///< BF16 [1, head_dim] gains; empty: no QK-norm
+  Tensor bias = {};                 ///< BF16 [1, qkv_width]; empty: none. Not together with QK-norm
+  RopeScaling scaling = {};
+  std::int64_t offset = 0;  ///< position of each sequence's first row
+
+  RopeAngles angles() const { return {shape.T, shape.head_dim, theta, scaling, offset}; }
+};
+
+/// Scalars of one optimizer step, in device memory so that a captured graph can replay with new ones.
+struct StepScalars {
+  float lr = 0;
+  float bias_correction1 = 1;  ///< 1 - beta1^t
+  float bias_correction2 = 1;  ///< 1 - beta2^t
+  std::uint32_t seed = 0;      ///< of stochastic rounding
+};
+
+struct AdamwOptions {
+  float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
+  float weight_decay = 0.1f;         ///< decoupled, times lr
+  float max_norm = 1.0f;             ///< clip to this global gradient norm; 0: no clipping, see ops::Adamw
+  bool stochastic_rounding = false;  ///< of BF16 weights without a master
+  std::int64_t first_index = 0;  ///< position of element 0 in the whole model: the random numbers' counter
+};
+
+/// Classes of the time breakdown, in the record's order.
+enum class OpClass : std::uint8_t {
+  gemm,
+  quantize,
+  attention,
+  norm_elementwise,
+  head_loss,
+  optimizer,
+  communication,
+  other
+};
+inline constexpr int kOpClasses = 8;
+const char* name_of(OpClass op_class);
+
+struct MatmulOptions {
+  GemmRole role = GemmRole::fprop;
+  bool fast_accum = false;
+  bool accumulate = false;  ///< D += A B^T instead of D = A B^T
+  OpClass op_class = OpClass::gemm;
+};
+
+}  // namespace precbench

@@ -1,0 +1,197 @@
+// What each op costs at least, and the name that observers see. bytes counts every input read once and every output
+// written once; flops counts matrix multiply-adds as 2.
+#include "kernels/device/ops.h"
+
+#include <algorithm>
+
+namespace precbench {
+
+const char* name_of(OpClass op_class) {
+  static constexpr const char* kNames[kOpClasses] = {
+      "gemm",      "quantize",  "attention",     "norm_elementwise",
+      "head_loss", "optimizer", "communication", "other"};
+  return kNames[static_cast<int>(op_class)];
+}
+
+const char* name_of(OpKind kind) {
+  static constexpr const char* kNames[] = {
+#define PRECBENCH_NAME(Op, name) #name,
+      PRECBENCH_OPS(PRECBENCH_NAME)
+#undef PRECBENCH_NAME
+  };
+  return kNames[static_cast<int>(kind)];
+}
+
+namespace ops {
+namespace {
+
+double bytes(const Tensor& t) { return t.empty() ? 0.0 : static_cast<double>(t.bytes()); }
+
+double quantized_bytes(const GemmOperand& form) {
+  return form.format.quantized() ? bytes(form.data) + bytes(form.scale) : 0.0;
+}
+
+double form_bytes(const QuantizedTensor& x) {
+  return quantized_bytes(x.rowwise) + quantized_bytes(x.columnwise);
+}
+
+/// What a producer writes: the value, unless nobody reads it, and the quantized forms.
+double written_bytes(const QuantizedTensor& x) {
+  return (x.keep_value ? bytes(x.value) : 0.0) + quantized_bytes(x.rowwise) + quantized_bytes(x.columnwise);
+}
+
+/// A destination that is added to is read as well.
+double updated_bytes(const Tensor& t, bool accumulate) { return bytes(t) * (accumulate ? 2 : 1); }
+
+OpCost of(const char* name, OpClass op_class, double byte_count, double flops = 0, DType math = DType::bf16) {
+  return {name, op_class, flops, byte_count, math};
+}
+
+/// Twice the area under the causal diagonal of T x keys scores: T^2 where queries and keys are the same rows.
+double doubled_area(const AttentionShape& s) {
+  const double keys = static_cast<double>(s.keys());
+  const auto below = [keys](double t) {  // twice the area of the rows before t
+    return t <= 0 ? 0.0 : t <= keys ? t * t : keys * (2 * t - keys);
+  };
+  const double offset = static_cast<double>(s.offset);
+  return below(static_cast<double>(s.T) + offset) - below(offset);
+}
+
+/// `products` matrix products over the visible scores, head_dim multiply-adds each.
+double attention_flops(const AttentionShape& s, double products) {
+  return products * static_cast<double>(s.B) * s.heads * doubled_area(s) * s.head_dim;
+}
+
+/// q, k and v as attention reads them, or their gradients as it writes them.
+double qkv_bytes(const Tensor& qkv, const Tensor& kv, const AttentionShape& s) {
+  return kv.empty() ? bytes(qkv)
+                    : static_cast<double>(bytes_of(qkv.dtype, s.tokens() * s.q_width())) + bytes(kv);
+}
+
+}  // namespace
+
+OpCost Zero::cost() const { return of("zero", OpClass::other, bytes(x)); }
+
+OpCost Convert::cost() const { return of("convert", OpClass::other, bytes(dst) + bytes(src)); }
+
+OpCost Add::cost() const { return of("add", OpClass::other, 2 * bytes(dst) + bytes(src)); }
+
+OpCost InitNormal::cost() const { return of("init_normal", OpClass::other, bytes(x)); }
+
+OpCost Fill::cost() const { return of("fill", OpClass::other, bytes(x)); }
+
+OpCost Quantize::cost() const { return of("quantize", OpClass::quantize, bytes(x.value) + form_bytes(x)); }
+
+bool Quantize::idle() const { return form_bytes(x) == 0 && x.amax_out.empty(); }
+
+OpCost Matmul::cost() const {
+  static constexpr const char* kNames[] = {"matmul fprop", "matmul dgrad", "matmul wgrad"};
+  const double byte_count =
+      bytes(a.data) + bytes(a.scale) + bytes(b.data) + bytes(b.scale) + updated_bytes(d, options.accumulate);
+  const double flops =
+      2.0 * static_cast<double>(d.rows) * static_cast<double>(d.cols) * static_cast<double>(a.k());
+  return of(kNames[static_cast<int>(options.role)], options.op_class, byte_count, flops,
+            a.format.quantized() && b.format.quantized() ? DType::e4m3 : DType::bf16);
+}
+
+OpCost Amax::cost() const { return of("amax", OpClass::quantize, bytes(x)); }
+
+OpCost QuantizeWithAmax::cost() const {
+  return of("quantize_with_amax", OpClass::quantize, bytes(value) + bytes(form.data));
+}
+
+OpCost Transpose::cost() const {
+  return of("transpose", OpClass::quantize, bytes(src.data) + bytes(dst.data));
+}
+
+OpCost CopyColumns::cost() const { return of("copy_columns", OpClass::quantize, 2 * bytes(src)); }
+
+OpCost Embedding::cost() const {
+  // Tokens that occur again find their row in a cache.
+  const double rows = bytes_of(table.dtype, std::min(x.rows, table.rows) * x.cols);
+  return of("embedding", OpClass::norm_elementwise, rows + bytes(x) + bytes(tokens));
+}
+
+OpCost EmbeddingBackward::cost() const {
+  const double touched = 2.0 * bytes_of(dtable.dtype, std::min(dx.rows, dtable.rows) * dx.cols);
+  return of("embedding_backward", OpClass::norm_elementwise, touched + bytes(dx) + bytes(tokens));
+}
+
+OpCost AddRmsnorm::cost() const {
+  return of("add_rmsnorm", OpClass::norm_elementwise,
+            bytes(x) + (branch.empty() ? 0.0 : bytes(branch) + bytes(sum)) + bytes(rstd) + bytes(weight) +
+                written_bytes(h));
+}
+
+OpCost RecomputeRmsnorm::cost() const {
+  return of("recompute_rmsnorm", OpClass::norm_elementwise,
+            bytes(sum) + bytes(rstd) + bytes(weight) + written_bytes(h));
+}
+
+OpCost RmsnormBackward::cost() const {
+  return of("rmsnorm_backward", OpClass::norm_elementwise,
+            bytes(dresidual) + bytes(dh) + bytes(x) + bytes(rstd) + bytes(weight) +
+                updated_bytes(dweight, accumulate) + written_bytes(dx));
+}
+
+OpCost Rope::cost() const {
+  // In place and without a bias, v is neither read nor written.
+  const AttentionShape& s = options.shape;
+  const double share = out.data == qkv.data && options.bias.empty()
+                           ? static_cast<double>(s.heads + s.kv_heads) / (s.heads + 2 * s.kv_heads)
+                           : 1.0;
+  return of("rope", OpClass::norm_elementwise, share * (bytes(out) + bytes(qkv)));
+}
+
+OpCost RopeBackward::cost() const {
+  return of("rope_backward", OpClass::norm_elementwise,
+            bytes(dout) + (options.q_norm.empty() ? 0.0 : bytes(qkv)) + written_bytes(dqkv));
+}
+
+OpCost BiasBackward::cost() const {
+  return of("bias_backward", OpClass::norm_elementwise, bytes(dy) + updated_bytes(dbias, accumulate));
+}
+
+OpCost Attention::cost() const {
+  return of("attention", OpClass::attention, qkv_bytes(qkv, kv, shape) + bytes(lse) + written_bytes(out),
+            attention_flops(shape, 2));
+}
+
+OpCost AttentionBackward::cost() const {
+  // dV, dP, dQ, dK: the model's FLOPs. The scores, recomputed by every fused implementation, are not counted.
+  return of("attention_backward", OpClass::attention,
+            qkv_bytes(qkv, kv, shape) + qkv_bytes(dqkv, dkv, shape) + bytes(dout) + bytes(out) + bytes(lse),
+            attention_flops(shape, 4));
+}
+
+OpCost Swiglu::cost() const {
+  return of("swiglu", OpClass::norm_elementwise, bytes(gate_up) + written_bytes(s));
+}
+
+OpCost SwigluBackward::cost() const {
+  return of("swiglu_backward", OpClass::norm_elementwise,
+            bytes(ds) + bytes(gate_up) + written_bytes(dgate_up) + written_bytes(s));
+}
+
+OpCost CrossEntropy::cost() const {
+  return of("cross_entropy", OpClass::head_loss, 2 * bytes(logits) + bytes(loss) + bytes(targets));
+}
+
+OpCost Sum::cost() const { return of("sum", OpClass::head_loss, bytes(x)); }
+
+OpCost SumOfSquares::cost() const { return of("sum_of_squares", OpClass::optimizer, bytes(x)); }
+
+OpCost Adamw::cost() const {
+  // Weights are read only where they are their own master.
+  const double weight_bytes = master.empty() ? 2 * bytes(weights) : bytes(weights) + 2 * bytes(master);
+  return of("adamw", OpClass::optimizer, weight_bytes + 2 * bytes(m) + 2 * bytes(v) + bytes(gradient));
+}
+
+OpCost Fingerprint::cost() const { return of("fingerprint", OpClass::other, bytes(x)); }
+
+OpCost QuantizationError::cost() const {
+  return of("quantization_error", OpClass::other, bytes(value) + bytes(form.data) + bytes(form.scale));
+}
+
+}  // namespace ops
+}  // namespace precbench

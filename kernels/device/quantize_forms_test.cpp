@@ -1,0 +1,201 @@
+// The quantizers of any device against the CPU device, bit for bit: every granularity, scale and rounding, in both
+// directions, on random and hostile inputs and on sizes that no tile divides.
+#include "kernels/device/compare_testing.h"
+#include "kernels/numerics/format_testing.h"
+
+using namespace precbench;
+using namespace precbench::testing;
+
+namespace {
+
+enum class Input { random, imbalanced, hostile, infinite, nan };
+constexpr Input kInputs[] = {Input::random, Input::imbalanced, Input::hostile, Input::infinite, Input::nan};
+
+/// Bit patterns that quantizers get wrong: zeros, subnormals, the ends of the range, and values near 1e-38.
+constexpr std::uint16_t kHostile[] = {0x0000, 0x8000, 0x0001, 0x8001, 0x007F, 0x0080, 0x8080, 0x006C, 0x0300,
+                                      0x0D80, 0x7F7F, 0xFF7F, 0x3F80, 0xBF80, 0x43E0, 0x4760, 0x3E2B, 0xC2C8};
+
+Tensor make_input(HostMemory& host, Input input, std::int64_t rows, std::int64_t cols) {
+  const Tensor x = host.random(DType::bf16, rows, cols, 1.0f);
+  const auto at = [&](std::int64_t r, std::int64_t c) -> std::uint16_t& {
+    return x.as<std::uint16_t>()[r % rows * cols + c % cols];
+  };
+  switch (input) {
+    case Input::random:
+      break;
+    case Input::imbalanced:  // sizes over 2^±30 by row and by column, some of either zero, one outlier
+      for (std::int64_t r = 0; r < rows; ++r)
+        for (std::int64_t c = 0; c < cols; ++c) {
+          const int size = static_cast<int>(r * 7 % 31) - 15 + static_cast<int>(c * 5 % 31) - 15;
+          const bool zero = r % 11 == 3 || c % 13 == 5;
+          at(r, c) = zero ? 0 : bf16_encode(std::ldexp(bf16_decode(at(r, c)), size));
+        }
+      at(rows / 2, cols / 3) = bf16_encode(3e38f);
+      break;
+    case Input::hostile:  // whole rows of one tiny size, then anything anywhere
+      for (std::int64_t r = 0; r < rows; ++r)
+        for (std::int64_t c = 0; c < cols; ++c)
+          if (r % 4 == 0)
+            at(r, c) = static_cast<std::uint16_t>(1 + (r + c) % 200);
+          else if (r % 4 == 1)
+            at(r, c) = kHostile[random_bits(1, r * cols + c) % std::size(kHostile)];
+          else if (r % 4 == 2)
+            at(r, c) = 0;
+      break;
+    case Input::infinite:
+      at(rows / 3, cols / 2) = 0x7F80;
+      at(rows - 1, cols - 1) = 0xFF80;
+      break;
+    case Input::nan:
+      at(rows / 3, cols / 2) = 0x7FC1;
+      at(rows - 1, 0) = 0xFF81;
+      at(0, cols - 1) = 0x7F80;
+      break;
+  }
+  return x;
+}
+
+struct Shape {
+  std::int64_t rows, cols;
+};
+// Whole tiles; whole vectors but not tiles; nothing whole; less than anything.
+constexpr Shape kShapes[] = {{256, 384}, {144, 208}, {133, 101}, {1, 16}, {40, 8}, {7, 3}};
+
+void check_quantize(OpTest& b, const OutputFormats& formats, Input input, Shape shape) {
+  b.start();
+  const Tensor value = make_input(b.host(), input, shape.rows, shape.cols);
+  QuantizedTensor x = b.operand(formats, shape.rows, shape.cols);
+  x.value = b.put(value);
+  b.device().quantize({x});
+  b.check_forms("row " + describe(formats.rowwise) + ", col " + describe(formats.columnwise) + ", input " +
+                    std::to_string(static_cast<int>(input)) + ", " + std::to_string(shape.rows) + " x " +
+                    std::to_string(shape.cols),
+                x, value);
+  CHECK(same_bits(b.fetch(x.value), value));
+}
+
+}  // namespace
+
+PRECBENCH_OP_TEST(every_format_on, "quantize is bit-exact in every format") {
+  for (const QuantFormat& format : quantized_formats())
+    for (Input input : kInputs)
+      for (const Shape& shape : kShapes) check_quantize(b, {format, format}, input, shape);
+}
+
+PRECBENCH_OP_TEST(mixtures_on, "quantize writes only the forms that are wanted, in any mixture") {
+  const QuantFormat formats[] = {{}, kTensorE4m3, kTensorE5m2, kRow, kRowExact, kBlock, kSquare, kMx};
+  for (const QuantFormat& row : formats)
+    for (const QuantFormat& col : formats)
+      for (const Shape& shape : {Shape{128, 256}, Shape{144, 72}, Shape{3, 9000}})
+        check_quantize(b, {row, col}, Input::imbalanced, shape);
+}
+
+PRECBENCH_OP_TEST(parts_on, "amax and the quantization of parts are bit-exact") {
+  for (const QuantFormat& format : {kTensorE4m3, kTensorE5m2})
+    for (Input input : kInputs)
+      for (DType dtype : {DType::bf16, DType::f32})
+        for (const Shape& shape : {Shape{256, 384}, Shape{133, 101}, Shape{7, 3}}) {
+          INFO(describe(format) << ", input " << static_cast<int>(input) << ", " << name_of(dtype) << ", "
+                                << shape.rows << " x " << shape.cols);
+          b.start();
+          HostMemory& host = b.host();
+          const Tensor value = host.converted(make_input(host, input, shape.rows, shape.cols), dtype);
+          const std::int64_t size = value.size();
+          const Tensor amax = host.tensor(DType::f32, 1, 1);
+          const GemmOperand expected{format, host.tensor(format.dtype, 1, size),
+                                     host.tensor(DType::f32, 1, 1), false};
+          b.cpu().amax({amax, value});
+          b.cpu().quantize_with_amax({expected, value, amax});
+
+          const Tensor dev_value = b.put(value), dev_amax = b.output(DType::f32, 1, 1);
+          const GemmOperand form = b.form(format, 1, size);
+          b.device().amax({dev_amax, dev_value});
+          // One element, so that the next part starts beside every vector; none; and the rest.
+          const std::int64_t ends[] = {0, 1, 1, size};
+          for (int i = 0; i < 3; ++i)
+            b.device().quantize_with_amax(
+                {{format, form.data.elements(ends[i], ends[i + 1] - ends[i]), form.scale, false},
+                 dev_value.elements(ends[i], ends[i + 1] - ends[i]),
+                 dev_amax});
+          CHECK(same_scales(b.fetch(dev_amax), amax));
+          CHECK(same_scales(b.fetch(form.scale), expected.scale));
+          CHECK(same_bits(b.fetch(form.data), expected.data));
+          // And in one piece, on the kernel's path of whole vectors.
+          b.device().quantize_with_amax({form, dev_value, dev_amax});
+          CHECK(same_bits(b.fetch(form.data), expected.data));
+        }
+}
+
+PRECBENCH_OP_TEST(columns_on, "parts are placed as the CPU places them") {
+  b.start();
+  HostMemory& host = b.host();
+  const Tensor whole = host.tensor(DType::e4m3, 37, 200), part = host.tensor(DType::e4m3, 37, 72);
+  for (std::int64_t i = 0; i < part.size(); ++i)
+    part.as<std::uint8_t>()[i] = static_cast<std::uint8_t>(random_bits(1, i));
+  const Tensor dev_whole = b.put(whole);
+  for (const std::int64_t first : {0, 72, 128}) {
+    b.device().copy_columns({dev_whole, first, b.put(part)});
+    b.cpu().copy_columns({whole, first, part});
+    CHECK(same_bits(b.fetch(dev_whole), whole));
+  }
+}
+
+PRECBENCH_OP_TEST(transpose_on, "the transposition of forms is bit-exact") {
+  for (const QuantFormat& format : {kTensorE5m2, kSquare})
+    for (const Shape& shape : {Shape{16, 16}, Shape{144, 400}, Shape{128, 256}, Shape{1040, 528}}) {
+      INFO(describe(format) << ", " << shape.rows << " x " << shape.cols);
+      b.start();
+      HostMemory& host = b.host();
+      const Tensor value = make_input(host, Input::imbalanced, shape.rows, shape.cols);
+      QuantizedTensor x = b.host_operand({format, format}, value);
+      b.cpu().quantize({x});
+      const GemmOperand form = b.form(format, shape.cols, shape.rows);
+      b.device().transpose({form, b.put(x.rowwise)});
+      CHECK(same_bits(b.fetch(form.data), x.columnwise.data));
+      CHECK(same_bits(b.fetch(form.scale), x.columnwise.scale));
+    }
+}
+
+PRECBENCH_OP_TEST(error_on, "quantization error is the CPU's") {
+  const QuantFormat floor{DType::e4m3, Granularity::block_1x32, ScaleType::ue8m0, ScaleRounding::floor};
+  for (const QuantFormat& format : {kTensorE5m2, kRow, kBlock, kSquare, kMx, floor})
+    for (const bool columns : {false, true}) {
+      INFO(describe(format) << (columns ? " columns" : " rows"));
+      b.start();
+      HostMemory& host = b.host();
+      const Tensor value = make_input(host, Input::hostile, 133, 101);
+      for (std::int64_t i = 0; i < value.size(); ++i)  // sums of squares must stay finite
+        if (std::fabs(HostMemory::get(value, i)) > 1e10f) HostMemory::set(value, i, 1e4f);
+      QuantizedTensor x =
+          b.host_operand(columns ? OutputFormats{{}, format} : OutputFormats{format, {}}, value);
+      b.cpu().quantize({x});
+      const GemmOperand& form = columns ? x.columnwise : x.rowwise;
+      const Tensor expected = host.tensor(DType::f32, 1, 5), out = b.output(DType::f32, 1, 5);
+      b.cpu().quantization_error({expected, value, form, columns});
+      b.device().quantization_error({out, b.put(value), b.put(form), columns});
+      // Sums in FP64 rounded once: only where the exact sum lies between two floats may they differ, by one.
+      const Tensor result = b.fetch(out);
+      for (int i = 0; i < 5; ++i) {
+        INFO(i);
+        const float e = expected.as<float>()[i], r = result.as<float>()[i];
+        CHECK((r == e || r == std::nextafter(e, r)));
+      }
+    }
+}
+
+PRECBENCH_OP_TEST(known_amax_on, "an amax that is known before sets the tensor's scale") {
+  b.start();
+  const Tensor value = b.host().random(DType::bf16, 64, 48, 1.0f), amax = b.host().tensor(DType::f32, 1, 1);
+  amax.as<float>()[0] = 64.0f;
+  const OutputFormats formats{kTensorE4m3, kTensorE5m2};
+  QuantizedTensor x = b.operand(formats, 64, 48), expected = b.host_operand(formats, value);
+  x.value = b.put(value);
+  x.amax_in = b.put(amax), expected.amax_in = amax;
+  x.amax_out = expected.amax_out = {};
+  b.device().quantize({x});
+  b.cpu().quantize({expected});
+  CHECK(same_bits(b.fetch(x.rowwise.data), expected.rowwise.data));
+  CHECK(same_bits(b.fetch(x.columnwise.data), expected.columnwise.data));
+  CHECK(b.fetch(x.rowwise.scale).as<float>()[0] == 64.0f / 448.0f);
+  CHECK(b.fetch(x.columnwise.scale).as<float>()[0] == 64.0f / 57344.0f);
+}

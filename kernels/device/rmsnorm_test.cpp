@@ -1,0 +1,252 @@
+// RMSNorm on the CPU device: values against FP64, gradients against finite differences, one rounding to BF16.
+#include <algorithm>
+
+#include "kernels/device/compare_testing.h"
+#include "kernels/device/op_testing.h"
+
+using namespace precbench;
+using namespace precbench::testing;
+
+namespace {
+
+constexpr float kEps = 1e-5f;
+
+struct Shape {
+  std::int64_t M, C;
+};
+// Rows below, at and above the 64 of a weight gradient's partial sum; columns that fill no vector register.
+constexpr Shape kShapes[] = {{1, 16}, {3, 7}, {64, 20}, {65, 33}, {130, 5}};
+
+struct Reference {
+  std::vector<double> sum, rstd, h;
+};
+
+Reference rmsnorm(const Shape& s, const std::vector<double>& x, const std::vector<double>& branch,
+                  const std::vector<double>& weight) {
+  Reference r{x, std::vector<double>(s.M), x};
+  for (std::int64_t m = 0; m < s.M; ++m) {
+    double squares = 0;
+    for (std::int64_t c = 0; c < s.C; ++c) {
+      if (!branch.empty()) r.sum[m * s.C + c] += branch[m * s.C + c];
+      squares += r.sum[m * s.C + c] * r.sum[m * s.C + c];
+    }
+    r.rstd[m] = 1 / std::sqrt(squares / static_cast<double>(s.C) + kEps);
+    for (std::int64_t c = 0; c < s.C; ++c) r.h[m * s.C + c] = r.sum[m * s.C + c] * r.rstd[m] * weight[c];
+  }
+  return r;
+}
+
+/// Rows of usual size, and some so small that eps rules their norm.
+std::vector<float> stream(std::uint64_t seed, const Shape& s) {
+  std::vector<float> x = normal(seed, s.M * s.C);
+  for (std::int64_t m = 0; m < s.M; m += 3)
+    for (std::int64_t c = 0; c < s.C; ++c) x[m * s.C + c] *= 0x1p-9f;
+  return x;
+}
+
+struct Inputs {
+  Owned x, branch, weight;
+};
+
+Inputs inputs(DType dtype, const Shape& s, bool with_branch) {
+  Inputs in{{dtype, s.M, s.C, rounded(stream(1, s))}, {}, {dtype, 1, s.C, rounded(normal(3, s.C))}};
+  if (with_branch) in.branch = {dtype, s.M, s.C, rounded(stream(2, s))};
+  return in;
+}
+
+}  // namespace
+
+TEST_CASE("add_rmsnorm is the sum, its norm and the norm's scale", "[cpu][rmsnorm]") {
+  const auto device = make_cpu_device(2);
+  for (const Shape& s : kShapes)
+    for (bool with_branch : {false, true}) {
+      INFO("M " << s.M << " C " << s.C << " branch " << with_branch);
+      const Inputs in = inputs(DType::f32, s, with_branch);
+      const Owned sum(DType::f32, s.M, s.C), rstd(DType::f32, s.M, 1), h(DType::f32, s.M, s.C);
+      QuantizedTensor out = operand(h);
+      device->add_rmsnorm({out, sum, rstd, in.x, in.branch, in.weight, kEps});
+
+      const Reference want = rmsnorm(s, in.x.doubles(), in.branch.doubles(), in.weight.doubles());
+      CHECK(relative_error(h.floats(), want.h) < kFp32Error);
+      CHECK(relative_error(rstd.floats(), want.rstd) < kFp32Error);
+      if (with_branch)
+        CHECK(relative_error(sum.floats(), want.sum) < kFp32Error);
+      else
+        CHECK(sum.bytes() == Owned(DType::f32, s.M, s.C).bytes());  // not written
+
+      const Owned again(DType::f32, s.M, s.C);
+      QuantizedTensor out_again = operand(again);
+      device->recompute_rmsnorm({out_again, with_branch ? sum : in.x, rstd, in.weight});
+      CHECK(again.bytes() == h.bytes());
+    }
+}
+
+TEST_CASE("rmsnorm_backward is the derivative of add_rmsnorm", "[cpu][rmsnorm]") {
+  const auto device = make_cpu_device(2);
+  for (const Shape& s : kShapes)
+    for (bool with_residual : {false, true}) {
+      INFO("M " << s.M << " C " << s.C << " residual " << with_residual);
+      const Inputs in = inputs(DType::f32, s, false);
+      const Owned rstd(DType::f32, s.M, 1), h(DType::f32, s.M, s.C);
+      QuantizedTensor out = operand(h);
+      device->add_rmsnorm({out, {}, rstd, in.x, {}, in.weight, kEps});
+
+      const Owned dh(DType::f32, s.M, s.C, normal(4, s.M * s.C));
+      const Owned dresidual(DType::f32, s.M, s.C, normal(5, s.M * s.C));
+      const Owned dx(DType::f32, s.M, s.C), dweight(DType::f32, 1, s.C);
+      QuantizedTensor gradient = operand(dx);
+      const Tensor residual = with_residual ? dresidual.tensor() : Tensor{};
+      device->rmsnorm_backward({gradient, dweight, false, residual, dh, in.x, rstd, in.weight});
+
+      const auto loss = [&](const std::vector<double>& x, const std::vector<double>& weight) {
+        const Reference r = rmsnorm(s, x, {}, weight);
+        return dot(r.h, dh.floats()) + (with_residual ? dot(r.sum, dresidual.floats()) : 0);
+      };
+      const std::vector<double> x = in.x.doubles(), weight = in.weight.doubles();
+      // A row that eps rules has gradients of another size than its neighbours: each row is its own scale.
+      for (std::int64_t m = 0; m < s.M; m += 13) {
+        const std::vector<double> row(x.begin() + m * s.C, x.begin() + (m + 1) * s.C);
+        const std::vector<float> all = dx.floats();
+        check_gradient(
+            [&](const std::vector<double>& moved) {
+              std::vector<double> other = x;
+              std::copy(moved.begin(), moved.end(), other.begin() + m * s.C);
+              return loss(other, weight);
+            },
+            row, {all.begin() + m * s.C, all.begin() + (m + 1) * s.C});
+      }
+      check_gradient([&](const std::vector<double>& moved) { return loss(x, moved); }, weight,
+                     dweight.floats());
+
+      // Accumulation adds the very same gradient, in FP32 and in BF16.
+      for (DType dtype : {DType::f32, DType::bf16}) {
+        const Owned before(dtype, 1, s.C, rounded(normal(6, s.C)));
+        const Owned total = before;
+        device->rmsnorm_backward({gradient, total, true, residual, dh, in.x, rstd, in.weight});
+        std::vector<double> expected = before.doubles();
+        for (std::int64_t c = 0; c < s.C; ++c) expected[c] += dweight.floats()[c];
+        CHECK(relative_error(total.floats(), expected) < (dtype == DType::f32 ? kFp32Error : 0x1p-8));
+      }
+    }
+}
+
+TEST_CASE("rmsnorm in BF16 is FP32 rounded once", "[cpu][rmsnorm]") {
+  const auto device = make_cpu_device(2);
+  const Shape s{65, 33};
+  const Inputs wide = inputs(DType::f32, s, true), narrow = inputs(DType::bf16, s, true);
+  const Owned sum32(DType::f32, s.M, s.C), sum16(DType::bf16, s.M, s.C);
+  const Owned rstd32(DType::f32, s.M, 1), rstd16(DType::f32, s.M, 1);
+  const Owned h32(DType::f32, s.M, s.C), h16(DType::bf16, s.M, s.C);
+  QuantizedTensor out32 = operand(h32), out16 = operand(h16);
+  device->add_rmsnorm({out16, sum16, rstd16, narrow.x, narrow.branch, narrow.weight, kEps});
+  device->add_rmsnorm({out32, sum32, rstd32, wide.x, wide.branch, wide.weight, kEps});
+  CHECK(sum16.floats() == rounded(sum32.floats()));
+
+  // The norm sees the sum as it is kept: rounded.
+  const Owned kept(DType::f32, s.M, s.C, sum16.floats());
+  device->add_rmsnorm({out32, {}, rstd32, kept, {}, wide.weight, kEps});
+  CHECK(rstd16.bytes() == rstd32.bytes());
+  CHECK(h16.floats() == rounded(h32.floats()));
+
+  const std::vector<float> gradients = rounded(normal(4, s.M * s.C)),
+                           residuals = rounded(normal(5, s.M * s.C));
+  const Owned dh32(DType::f32, s.M, s.C, gradients), dh16(DType::bf16, s.M, s.C, gradients);
+  const Owned dres32(DType::f32, s.M, s.C, residuals), dres16(DType::bf16, s.M, s.C, residuals);
+  const Owned dx32(DType::f32, s.M, s.C), dx16(DType::bf16, s.M, s.C);
+  const Owned dw32(DType::f32, 1, s.C), dw16(DType::bf16, 1, s.C);
+  QuantizedTensor back32 = operand(dx32), back16 = operand(dx16);
+  device->rmsnorm_backward({back32, dw32, false, dres32, dh32, kept, rstd32, wide.weight});
+  device->rmsnorm_backward({back16, dw16, false, dres16, dh16, sum16, rstd16, narrow.weight});
+  CHECK(dx16.floats() == rounded(dx32.floats()));
+  CHECK(dw16.floats() == rounded(dw32.floats()));
+}
+
+// ---- any device against the CPU device
+
+PRECBENCH_OP_TEST(rmsnorm_on, "add_rmsnorm, recompute_rmsnorm and rmsnorm_backward") {
+  // Whole tiles; one vector per thread missing; several vectors; a width that needs four vectors per thread; one
+  // for which rmsnorm_backward needs exactly the shared memory that a block may have unasked.
+  for (const Size& size : {Size{256, 256}, Size{37, 264}, Size{130, 2560}, Size{5, 8200}, Size{5, 12288}})
+    for (const bool branched : {true, false}) {
+      b.start();
+      HostMemory& host = b.host();
+      const auto [M, C] = size;
+      INFO(M << " x " << C << (branched ? " with" : " without") << " a branch");
+      constexpr float kEps = 1e-5f;
+      const Tensor x = host.random(DType::bf16, M, C, 2.0f), weight = host.random(DType::bf16, 1, C, 1.0f);
+      const Tensor branch = branched ? host.random(DType::bf16, M, C, 1.0f) : Tensor{};
+      for (std::int64_t c = 0; c < C; ++c) HostMemory::set(x, 3 % M * C + c, 0.0f);  // a row that eps decides
+
+      const auto forward = [&](DType dtype, Tensor& sum, Tensor& rstd) {
+        QuantizedTensor h;
+        h.value = host.tensor(dtype, M, C);
+        sum = branched ? host.tensor(dtype, M, C) : host.converted(x, dtype);
+        rstd = host.tensor(DType::f32, M, 1);
+        b.cpu().add_rmsnorm({h, sum, rstd, host.converted(x, dtype), host.converted(branch, dtype),
+                             host.converted(weight, dtype), kEps});
+        return h.value;
+      };
+      Tensor cpu_sum, cpu_rstd, true_sum, true_rstd;
+      const Tensor naive = forward(DType::bf16, cpu_sum, cpu_rstd);
+      const Tensor truth = forward(DType::f32, true_sum, true_rstd);
+
+      const Tensor dev_x = b.put(x), dev_branch = b.put(branch), dev_weight = b.put(weight);
+      const Tensor sum = branched ? b.output(DType::bf16, M, C) : dev_x;
+      const Tensor rstd = b.output(DType::f32, M, 1);
+      const Tensor h = b.check_operand("h", M, C, [&](QuantizedTensor& out) {
+        b.device().add_rmsnorm({out, sum, rstd, dev_x, dev_branch, dev_weight, kEps});
+      });
+      CHECK(same_bits(b.fetch(sum), cpu_sum));
+      check_twice("h", h, naive, HostMemory::values(truth));
+      // rstd of the kept BF16 sum, in FP64.
+      std::vector<double> exact(M);
+      for (std::int64_t r = 0; r < M; ++r) {
+        double squares = 0;
+        for (std::int64_t c = 0; c < C; ++c) squares += std::pow(HostMemory::get(cpu_sum, r * C + c), 2.0);
+        exact[r] = 1.0 / std::sqrt(squares / C + kEps);
+      }
+      check_twice("rstd", b.fetch(rstd), cpu_rstd, exact);
+
+      const Tensor again = b.check_operand("h again", M, C, [&](QuantizedTensor& out) {
+        b.device().recompute_rmsnorm({out, sum, rstd, dev_weight});
+      });
+      CHECK(same_bits(again, h));
+
+      const Tensor dh = host.random(DType::bf16, M, C, 1.0f);
+      const Tensor dresidual = branched ? host.random(DType::bf16, M, C, 1.0f) : Tensor{};
+      for (const DType grad : {DType::f32, DType::bf16})
+        for (const bool accumulate : {true, false}) {
+          INFO("dweight " << name_of(grad) << (accumulate ? " +=" : " ="));
+          const Tensor before = host.random(grad, 1, C, 1.0f);
+          const auto backward = [&](DType dtype, DType gradient, Tensor& dweight) {
+            QuantizedTensor dx;
+            dx.value = host.tensor(dtype, M, C);
+            dweight = host.converted(before, gradient);
+            b.cpu().rmsnorm_backward({dx, dweight, accumulate, host.converted(dresidual, dtype),
+                                      host.converted(dh, dtype), host.converted(cpu_sum, dtype), cpu_rstd,
+                                      host.converted(weight, dtype)});
+            return dx.value;
+          };
+          Tensor cpu_dweight, unused;
+          const Tensor naive_dx = backward(DType::bf16, grad, cpu_dweight);
+          const Tensor true_dx = backward(DType::f32, DType::f32, unused);
+          std::vector<double> true_dweight(C);
+          for (std::int64_t c = 0; c < C; ++c) {
+            true_dweight[c] = accumulate ? HostMemory::get(before, c) : 0.0;
+            for (std::int64_t r = 0; r < M; ++r)
+              true_dweight[c] += static_cast<double>(HostMemory::get(dh, r * C + c)) *
+                                 HostMemory::get(cpu_sum, r * C + c) * cpu_rstd.as<float>()[r];
+          }
+          const Tensor dev_dh = b.put(dh), dev_sum = b.put(cpu_sum), dev_rstd = b.put(cpu_rstd);
+          const Tensor dev_residual = b.put(dresidual), dev_before = b.put(before);
+          const Tensor dweight = b.output(grad, 1, C);
+          const Tensor dx = b.check_operand("dx", M, C, [&](QuantizedTensor& out) {
+            b.device().convert({dweight, dev_before});
+            b.device().rmsnorm_backward(
+                {out, dweight, accumulate, dev_residual, dev_dh, dev_sum, dev_rstd, dev_weight});
+          });
+          check_twice("dx", dx, naive_dx, HostMemory::values(true_dx));
+          check_twice("dweight", b.fetch(dweight), cpu_dweight, true_dweight);
+        }
+    }
+}

@@ -1,0 +1,290 @@
+// RoPE with and without QK-norm on the CPU device: values against FP64, gradients against finite differences.
+#include "kernels/device/compare_testing.h"
+#include "kernels/device/op_testing.h"
+
+using namespace precbench;
+using namespace precbench::testing;
+
+namespace {
+
+// 66 and more tokens cross the 64 rows of a gain gradient's partial sum; B = 2 restarts the positions.
+constexpr AttentionShape kShapes[] = {{1, 1, 1, 1, 2}, {2, 5, 4, 2, 6}, {2, 33, 4, 1, 10}, {1, 130, 2, 2, 4}};
+
+/// qkv [M, width] and gains [2, D] (q's, k's; empty: no QK-norm) to the turned rows.
+std::vector<double> rope(const AttentionShape& s, double theta, double eps, const std::vector<double>& qkv,
+                         const std::vector<double>& gains) {
+  std::vector<double> out = qkv;
+  const std::int64_t D = s.head_dim;
+  for (std::int64_t row = 0; row < s.tokens(); ++row)
+    for (std::int64_t h = 0; h < s.heads + s.kv_heads; ++h) {
+      double* head = out.data() + row * s.qkv_width() + h * D;
+      double squares = 0;
+      for (std::int64_t i = 0; i < D; ++i) squares += head[i] * head[i];
+      for (std::int64_t i = 0; !gains.empty() && i < D; ++i)
+        head[i] *= gains[(h < s.heads ? 0 : D) + i] / std::sqrt(squares / static_cast<double>(D) + eps);
+      for (std::int64_t i = 0; i < D / 2; ++i) {
+        const double angle = static_cast<double>(row % s.T) / std::pow(theta, 2.0 * i / D);
+        const double a = head[i], b = head[i + D / 2];
+        head[i] = a * std::cos(angle) - b * std::sin(angle);
+        head[i + D / 2] = a * std::sin(angle) + b * std::cos(angle);
+      }
+    }
+  return out;
+}
+
+RopeOptions options_of(const AttentionShape& s, const Tensor& q_norm, const Tensor& k_norm) {
+  return {.shape = s, .theta = 10000.0f, .norm_eps = 1e-5f, .q_norm = q_norm, .k_norm = k_norm};
+}
+
+}  // namespace
+
+TEST_CASE("rope turns q and k by position and leaves v", "[cpu][rope]") {
+  const auto device = make_cpu_device(2);
+  for (const AttentionShape& s : kShapes)
+    for (bool with_norm : {false, true}) {
+      INFO("B " << s.B << " T " << s.T << " heads " << s.heads << " norm " << with_norm);
+      const std::int64_t D = s.head_dim, W = s.qkv_width();
+      const Owned qkv(DType::f32, s.tokens(), W, normal(1, s.tokens() * W));
+      const Owned q_norm(DType::f32, 1, D, normal(2, D)), k_norm(DType::f32, 1, D, normal(3, D));
+      RopeOptions options = with_norm ? options_of(s, q_norm, k_norm) : options_of(s, {}, {});
+      std::vector<double> gains;
+      if (with_norm) {
+        gains = q_norm.doubles();
+        for (double g : k_norm.doubles()) gains.push_back(g);
+      }
+      // A second theta on the same device: nothing of the first may be left over.
+      for (float theta : {10000.0f, 500000.0f}) {
+        options.theta = theta;
+        const Owned out(DType::f32, s.tokens(), W);
+        device->rope({out, qkv, options});
+        CHECK(relative_error(out.floats(), rope(s, theta, options.norm_eps, qkv.doubles(), gains)) <
+              kFp32Error);
+        if (with_norm) continue;
+        const Owned in_place = qkv;
+        device->rope({in_place, in_place, options});
+        CHECK(in_place.bytes() == out.bytes());
+      }
+    }
+}
+
+TEST_CASE("rope_backward is the derivative of rope", "[cpu][rope]") {
+  const auto device = make_cpu_device(2);
+  for (const AttentionShape& s : kShapes)
+    for (bool with_norm : {false, true}) {
+      INFO("B " << s.B << " T " << s.T << " heads " << s.heads << " norm " << with_norm);
+      const std::int64_t D = s.head_dim, W = s.qkv_width(), size = s.tokens() * W;
+      const Owned qkv(DType::f32, s.tokens(), W, normal(1, size));
+      const Owned q_norm(DType::f32, 1, D, normal(2, D)), k_norm(DType::f32, 1, D, normal(3, D));
+      const Owned dout(DType::f32, s.tokens(), W, normal(4, size));
+      const Owned dqkv(DType::f32, s.tokens(), W), dq_norm(DType::f32, 1, D), dk_norm(DType::f32, 1, D);
+      const RopeOptions options = with_norm ? options_of(s, q_norm, k_norm) : options_of(s, {}, {});
+      QuantizedTensor gradient = operand(dqkv);
+      if (with_norm)
+        device->rope_backward({gradient, dq_norm, dk_norm, false, dout, qkv, options});
+      else
+        device->rope_backward({gradient, {}, {}, false, dout, {}, options});
+
+      std::vector<double> gains;
+      if (with_norm) {
+        gains = q_norm.doubles();
+        for (double g : k_norm.doubles()) gains.push_back(g);
+      }
+      const std::vector<double> x = qkv.doubles();
+      const auto loss = [&](const std::vector<double>& moved, const std::vector<double>& gain) {
+        return dot(rope(s, options.theta, options.norm_eps, moved, gain), dout.floats());
+      };
+      check_gradient([&](const std::vector<double>& moved) { return loss(moved, gains); }, x, dqkv.floats(),
+                     size > 500 ? 41 : 1);
+      if (!with_norm) continue;
+      std::vector<float> dgains = dq_norm.floats();
+      for (float g : dk_norm.floats()) dgains.push_back(g);
+      check_gradient([&](const std::vector<double>& moved) { return loss(x, moved); }, gains, dgains);
+
+      const Owned q_before(DType::f32, 1, D, normal(5, D)), k_before(DType::f32, 1, D, normal(6, D));
+      const Owned q_total = q_before, k_total = k_before;
+      device->rope_backward({gradient, q_total, k_total, true, dout, qkv, options});
+      std::vector<double> q_expected = q_before.doubles(), k_expected = k_before.doubles();
+      for (std::int64_t i = 0; i < D; ++i) {
+        q_expected[i] += dq_norm.floats()[i];
+        k_expected[i] += dk_norm.floats()[i];
+      }
+      CHECK(relative_error(q_total.floats(), q_expected) < kFp32Error);
+      CHECK(relative_error(k_total.floats(), k_expected) < kFp32Error);
+    }
+}
+
+TEST_CASE("rope in BF16 is FP32 rounded once", "[cpu][rope]") {
+  const auto device = make_cpu_device(2);
+  const AttentionShape s{2, 33, 4, 2, 8};
+  const std::int64_t D = s.head_dim, W = s.qkv_width(), M = s.tokens();
+  const std::vector<float> values = rounded(normal(1, M * W)), grads = rounded(normal(4, M * W));
+  const std::vector<float> q_gain = rounded(normal(2, D)), k_gain = rounded(normal(3, D));
+  std::vector<Owned> out, dqkv, dq_norm, dk_norm;
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    const Owned qkv(dtype, M, W, values), dout(dtype, M, W, grads);
+    const Owned q_norm(dtype, 1, D, q_gain), k_norm(dtype, 1, D, k_gain);
+    out.emplace_back(dtype, M, W);
+    dqkv.emplace_back(dtype, M, W);
+    dq_norm.emplace_back(dtype, 1, D);
+    dk_norm.emplace_back(dtype, 1, D);
+    const RopeOptions options = options_of(s, q_norm, k_norm);
+    device->rope({out.back(), qkv, options});
+    QuantizedTensor gradient = operand(dqkv.back());
+    device->rope_backward({gradient, dq_norm.back(), dk_norm.back(), false, dout, qkv, options});
+  }
+  for (const auto* pair : {&out, &dqkv, &dq_norm, &dk_norm})
+    CHECK((*pair)[1].floats() == rounded((*pair)[0].floats()));
+}
+
+// ---- any device against the CPU device
+
+namespace {
+
+/// The gradient of q's (which 0) or k's (1) gain in FP64: dout turned back, times the normed input, over all
+/// heads.
+std::vector<double> true_dgains(const AttentionShape& s, const Tensor& qkv, const Tensor& dout,
+                                const RopeOptions& o, int which) {
+  const std::int64_t D = s.head_dim, W = s.qkv_width();
+  std::vector<double> dgain(D);
+  for (std::int64_t row = 0; row < s.tokens(); ++row)
+    for (std::int64_t h = which ? s.heads : 0; h < s.heads + (which ? s.kv_heads : 0); ++h) {
+      const auto x = [&](std::int64_t i) -> double { return HostMemory::get(qkv, row * W + h * D + i); };
+      const auto dy = [&](std::int64_t i) -> double { return HostMemory::get(dout, row * W + h * D + i); };
+      double squares = 0;
+      for (std::int64_t i = 0; i < D; ++i) squares += x(i) * x(i);
+      const double rstd = 1.0 / std::sqrt(squares / D + o.norm_eps);
+      for (std::int64_t i = 0; i < D / 2; ++i) {
+        const double angle = row % s.T * std::pow(static_cast<double>(o.theta), -2.0 * i / D);
+        const double cos = static_cast<float>(std::cos(angle)), sin = static_cast<float>(std::sin(angle));
+        dgain[i] += (dy(i) * cos + dy(i + D / 2) * sin) * x(i) * rstd;
+        dgain[i + D / 2] += (dy(i + D / 2) * cos - dy(i) * sin) * x(i + D / 2) * rstd;
+      }
+    }
+  return dgain;
+}
+
+}  // namespace
+
+PRECBENCH_OP_TEST(rope_on, "rope and rope_backward, with and without QK-norm") {
+  for (const AttentionShape& shape : {AttentionShape{2, 64, 4, 2, 64}, AttentionShape{1, 40, 3, 1, 32},
+                                      AttentionShape{3, 7, 2, 2, 128}, AttentionShape{1, 33, 5, 5, 16}})
+    for (const bool norm : {false, true}) {
+      b.start();
+      HostMemory& host = b.host();
+      const std::int64_t M = shape.tokens(), W = shape.qkv_width(), D = shape.head_dim;
+      INFO("T " << shape.T << ", D " << D << (norm ? ", QK-norm" : ""));
+      const Tensor qkv = host.random(DType::bf16, M, W, 1.0f), dout = host.random(DType::bf16, M, W, 1.0f);
+      const Tensor gains[2] = {host.random(DType::bf16, 1, D, 1.0f), host.random(DType::bf16, 1, D, 1.0f)};
+      const auto options = [&](auto&& place) {
+        RopeOptions o{.shape = shape, .q_norm = {}, .k_norm = {}};
+        if (norm) o.q_norm = place(gains[0]), o.k_norm = place(gains[1]);
+        return o;
+      };
+      const auto run = [&](DType dtype, DType grad, Tensor& out, Tensor(&dgain)[2], bool accumulate) {
+        const RopeOptions o = options([&](const Tensor& t) { return host.converted(t, dtype); });
+        const Tensor in = host.converted(qkv, dtype);
+        out = host.tensor(dtype, M, W);
+        b.cpu().rope({out, in, o});
+        QuantizedTensor d;
+        d.value = host.tensor(dtype, M, W);
+        for (int i = 0; i < 2; ++i) dgain[i] = norm ? host.converted(gains[i], grad) : Tensor{};
+        b.cpu().rope_backward({d, dgain[0], dgain[1], accumulate, host.converted(dout, dtype), in, o});
+        return d.value;
+      };
+      const RopeOptions dev_options = options([&](const Tensor& t) { return b.put(t); });
+      const Tensor dev_qkv = b.put(qkv), dev_dout = b.put(dout);
+      const Tensor out = b.output(DType::bf16, M, W);
+      b.device().rope({out, dev_qkv, dev_options});
+      for (const DType grad : {DType::f32, DType::bf16})
+        for (const bool accumulate : {false, true}) {
+          Tensor naive_out, true_out, naive_dgain[2], unused[2];
+          const Tensor naive_d = run(DType::bf16, grad, naive_out, naive_dgain, accumulate);
+          const Tensor true_d = run(DType::f32, DType::f32, true_out, unused, accumulate);
+          b.check("out", out, naive_out, true_out);
+          Tensor dgain[2];
+          for (Tensor& t : dgain)
+            if (norm) t = b.output(grad, 1, D);
+          const Tensor d = b.check_operand("dqkv", M, W, [&](QuantizedTensor& x) {
+            for (int i = 0; norm && i < 2; ++i)
+              b.device().upload(dgain[i], host.converted(gains[i], grad).data), b.device().synchronize();
+            b.device().rope_backward({x, dgain[0], dgain[1], accumulate, dev_dout, dev_qkv, dev_options});
+          });
+          check_twice("dqkv", d, naive_d, HostMemory::values(true_d));
+          for (int i = 0; norm && i < 2; ++i) {
+            std::vector<double> truth =
+                true_dgains(shape, qkv, dout, options([](const Tensor& t) { return t; }), i);
+            for (std::int64_t c = 0; accumulate && c < D; ++c) truth[c] += HostMemory::get(gains[i], c);
+            check_twice(i ? "dk_norm" : "dq_norm", b.fetch(dgain[i]), naive_dgain[i], truth);
+          }
+        }
+      if (norm) continue;
+      b.device().rope({dev_qkv, dev_qkv, dev_options});
+      CHECK(same_bits(b.fetch(dev_qkv), b.fetch(out)));
+      QuantizedTensor in_place = b.operand({kRow, kRow}, M, W);
+      in_place.value = b.put(dout);
+      QuantizedTensor apart = b.operand({}, M, W);
+      b.device().rope_backward({apart, {}, {}, false, dev_dout, dev_qkv, dev_options});
+      b.device().rope_backward({in_place, {}, {}, false, in_place.value, dev_qkv, dev_options});
+      CHECK(same_bits(b.fetch(in_place.value), b.fetch(apart.value)));
+      b.check_forms("in place", in_place, b.fetch(apart.value));
+    }
+}
+
+PRECBENCH_OP_TEST(scaled_rope_on, "rope with a bias and a stretched context") {
+  const RopeScaling scalings[] = {
+      {},
+      {.kind = RopeScaling::Kind::linear, .factor = 4},
+      {.kind = RopeScaling::Kind::llama3, .factor = 8, .original_context = 16},
+      {.kind = RopeScaling::Kind::yarn, .factor = 4, .original_context = 16, .attention_factor = 1.14}};
+  for (const AttentionShape& shape : {AttentionShape{2, 64, 4, 2, 64}, AttentionShape{1, 40, 3, 1, 16}})
+    for (const RopeScaling& scaling : scalings) {
+      b.start();
+      HostMemory& host = b.host();
+      const std::int64_t M = shape.tokens(), W = shape.qkv_width();
+      INFO("D " << shape.head_dim << ", scaling " << static_cast<int>(scaling.kind));
+      const Tensor qkv = host.random(DType::bf16, M, W, 1.0f), bias = host.random(DType::bf16, 1, W, 4.0f);
+      const Tensor dout = host.random(DType::bf16, M, W, 1.0f);
+      const auto on_cpu = [&](DType dtype, bool backward) {
+        const RopeOptions o{.shape = shape, .bias = host.converted(bias, dtype), .scaling = scaling};
+        QuantizedTensor result;
+        result.value = host.tensor(dtype, M, W);
+        if (backward)
+          b.cpu().rope_backward({result, {}, {}, false, host.converted(dout, dtype), {}, o});
+        else
+          b.cpu().rope({result.value, host.converted(qkv, dtype), o});
+        return result.value;
+      };
+      const RopeOptions options{.shape = shape, .bias = b.put(bias), .scaling = scaling};
+      const Tensor out = b.output(DType::bf16, M, W), in_place = b.put(qkv);
+      b.device().rope({out, b.put(qkv), options});
+      b.device().rope({in_place, in_place, options});
+      b.check("out", out, on_cpu(DType::bf16, false), on_cpu(DType::f32, false));
+      CHECK(same_bits(b.fetch(in_place), b.fetch(out)));
+      QuantizedTensor gradient;
+      gradient.value = b.output(DType::bf16, M, W);
+      b.device().rope_backward({gradient, {}, {}, false, b.put(dout), {}, options});
+      b.check("dqkv", gradient.value, on_cpu(DType::bf16, true), on_cpu(DType::f32, true));
+    }
+}
+
+PRECBENCH_OP_TEST(rope_offset_on, "rope at an offset is the later rows of rope") {
+  b.start();
+  constexpr std::int64_t kBefore = 19, kRows = 23;
+  const AttentionShape whole{1, kBefore + kRows, 4, 2, 16}, part{1, kRows, 4, 2, 16};
+  const std::int64_t W = whole.qkv_width();
+  const Tensor qkv = b.put(b.host().random(DType::bf16, whole.T, W, 1.0f));
+  const auto turned = [&](const Tensor& in, const RopeOptions& options, bool backward) {
+    const Tensor out = b.output(DType::bf16, in.rows, W);
+    if (backward)
+      b.device().rope_backward({operand(out), {}, {}, false, in, {}, options});
+    else
+      b.device().rope({out, in, options});
+    return b.fetch(out);
+  };
+  for (const bool backward : {false, true}) {
+    const Tensor all = turned(qkv, {.shape = whole}, backward);
+    const Tensor later = turned(qkv.slice_rows(kBefore, kRows), {.shape = part, .offset = kBefore}, backward);
+    CHECK(same_bits(later, all.slice_rows(kBefore, kRows)));
+    CHECK_FALSE(same_bits(turned(qkv.slice_rows(kBefore, kRows), {.shape = part}, backward), later));
+  }
+}

@@ -1,0 +1,48 @@
+// The GPU devices by name: the one place that lists them. See device_info.h.
+#include "kernels/gpu/device_info.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "kernels/gpu/shape_limits.h"
+
+namespace precbench {
+namespace {
+
+/// A vendor's device: its name in cases and records, and the shapes that its kernels take.
+struct GpuKind {
+  const char* name;
+  std::string (*why_no_width)(std::int64_t width);
+  std::string (*why_no_head_dim)(std::int64_t head_dim, bool qk_norm);
+};
+constexpr GpuKind kKinds[] = {{"cuda", cuda::why_no_width, cuda::why_no_head_dim}};
+
+const GpuKind* find_kind(const std::string& device) {
+  const auto* kind =
+      std::find_if(std::begin(kKinds), std::end(kKinds), [&](const GpuKind& k) { return device == k.name; });
+  return kind == std::end(kKinds) ? nullptr : kind;
+}
+
+}  // namespace
+
+std::vector<std::string> gpu_device_names() {
+  std::vector<std::string> names;
+  for (const GpuKind& kind : kKinds) names.emplace_back(kind.name);
+  return names;
+}
+
+bool is_gpu(const std::string& device) { return find_kind(device) != nullptr; }
+
+std::string best_device() {
+  const VisibleGpus gpus = find_gpus();
+  return gpus.count > 0 ? gpus.device : "cpu";
+}
+
+std::string why_gpu_refuses(const std::string& device, std::int64_t width, std::int64_t head_dim, bool qk_norm) {
+  const GpuKind* kind = find_kind(device);
+  if (!kind) return "";
+  const std::string why = kind->why_no_width(width);
+  return why.empty() ? kind->why_no_head_dim(head_dim, qk_norm) : why;
+}
+
+}  // namespace precbench

@@ -1,0 +1,35 @@
+// GPU devices by name, where no GPU is needed.
+#include "kernels/gpu/device_info.h"
+
+#include "kernels/device/devices.h"
+#include "kernels/gpu/graph.h"
+#include "tools/testing/catch.h"
+
+namespace precbench {
+namespace {
+
+TEST_CASE("every GPU device has a name that a case may hold, and no other device has one of them",
+          "[gpu_names]") {
+  CHECK(gpu_device_names() == std::vector<std::string>{"cuda"});
+  for (const std::string& name : gpu_device_names()) CHECK(is_gpu(name));
+  for (const char* name : {"cpu", "auto", "dry", "", "cud", "cuda "}) CHECK_FALSE(is_gpu(name));
+}
+
+TEST_CASE("the best device is a GPU where one can be used", "[gpu_names]") {
+  const VisibleGpus gpus = find_gpus();
+  CHECK(is_gpu(best_device()) == (gpus.count > 0));
+  CHECK((gpus.count > 0 || best_device() == "cpu"));
+  CHECK(gpus.reason.empty() == (gpus.count > 0));
+}
+
+TEST_CASE("a GPU device refuses what its kernels do not take, another device nothing", "[gpu_names]") {
+  CHECK(why_gpu_refuses("cuda", 4096, 128, true) == "");
+  CHECK(why_gpu_refuses("cuda", 16392, 128, false).find("at most 16384, not 16392") != std::string::npos);
+  CHECK(why_gpu_refuses("cuda", 4096, 24, false).find("multiple of 16, not 24") != std::string::npos);
+  CHECK(why_gpu_refuses("cpu", 16392, 24, true) == "");
+}
+
+TEST_CASE("the CPU has no graphs", "[gpu_names]") { CHECK_FALSE(has_graphs(*make_cpu_device(1))); }
+
+}  // namespace
+}  // namespace precbench

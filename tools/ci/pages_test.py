@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""Tests of the scripts that hold the pages: each makes one thing wrong and sees it found.
+
+Usage: tools/ci/pages_test.py
+"""
+import unittest
+
+from check_links import fault
+from readme_tables import ROOT, filled
+
+README = ROOT / "README.md"
+FINDINGS = ROOT / "results/findings.md"
+
+
+def faults_of(page, text):
+    """What readme_tables.py --check says of the page if it read so."""
+    wrong = []
+    filled(page, text, set(), wrong)
+    return wrong
+
+
+class Tables(unittest.TestCase):
+    def changed(self, page, old, new):
+        text = page.read_text()
+        self.assertIn(old, text)
+        return faults_of(page, text.replace(old, new, 1))
+
+    def test_a_page_as_it_stands_is_right(self):
+        for page in README, FINDINGS:
+            self.assertEqual(faults_of(page, page.read_text()), [])
+
+    def test_a_changed_digit_is_found_wherever_it_stands(self):
+        self.assertEqual(self.changed(README, "| 1.36x |", "| 1.37x |"), ["README.md: table front-single"])
+        self.assertEqual(self.changed(FINDINGS, "135.3 / 97.0", "135.3 / 79.0"), ["results/findings.md: table scaling"])
+        self.assertEqual(self.changed(FINDINGS, "1.1%<!-- end -->", "1.0%<!-- end -->"),
+                         ["results/findings.md: figure repeats"])
+
+    def test_a_wrong_place_is_written_anew(self):
+        text = README.read_text()
+        self.assertEqual(filled(README, text.replace("| 1.36x |", "| 9 |"), set(), []), text)
+
+    def test_what_is_in_a_fence_is_no_place(self):
+        self.assertEqual(faults_of(README, "```\n<!-- table single -->\n<!-- end -->\n```\n"), [])
+
+    def test_broken_marks_end_the_check(self):
+        for text in ("<!-- table single -->\n", "<!-- table nothing -->\n<!-- end -->\n", "a <!-- figure nothing -->1<!-- end -->",
+                     "so are\n  <!-- figure repeats -->1.1%<!-- end -->",
+                     "<!-- table single -->\n<!-- table scaling -->\n<!-- end -->\n"):
+            with self.assertRaises(SystemExit):
+                faults_of(README, text)
+
+
+class Links(unittest.TestCase):
+    def test_good_ones(self):
+        for text, link in [("x", "bench/README.md"), ("x", "plots"), ("x", "https://example.org/nothing"), ("x", "#the-manual"),
+                           ("x", "results/findings.md#does-it-converge"), ("`run_sweep`", "bench/sweep/sweep.cpp")]:
+            self.assertIsNone(fault(README, text, link), link)
+
+    def test_bad_ones(self):
+        for text, link in [("x", "bench/nothing.md"), ("x", "../elsewhere.md"), ("x", "#no-such-heading"),
+                           ("x", "results/findings.md#no-such-heading"), ("x", "bench/main.cpp#part"),
+                           ("`run_sweeps`", "bench/sweep/sweep.cpp"), ("`no_such()`", "bench/main.cpp")]:
+            self.assertIsNotNone(fault(README, text, link), link)
+
+
+if __name__ == "__main__":
+    unittest.main()
