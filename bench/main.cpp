@@ -7,6 +7,7 @@
 
 #include "bench/case/case.h"
 #include "bench/cli/cli.h"
+#include "bench/machine/cpu_level.h"
 #include "bench/machine/environment.h"
 #include "bench/machine/host_memory.h"
 #include "bench/measure/session.h"
@@ -72,6 +73,7 @@ int run_program(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  precbench::refuse_old_cpu();
   precbench::keep_standard_streams();
   const int status = run_program(argc, argv);
   // An orderly end would wait for OpenBLAS's threads, which never come back where they got no memory.

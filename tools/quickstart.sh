@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# From a fresh clone to the first table: sets up and builds (setup.sh), runs a short sweep over all recipes, prints
-# its report. On a GPU the sweep trains Llama 3.2 1B, elsewhere the tiny model on the CPU, for about a minute.
+# From a fresh clone to the first table: sets up and builds the program (setup.sh), runs a short sweep over all recipes,
+# prints its report. On a GPU the sweep trains Llama 3.2 1B, elsewhere the tiny model on the CPU, for about a minute.
 # A second start repeats nothing that is finished.
 #
 #   tools/quickstart.sh [cmake options]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-tools/setup/setup.sh "$@"
+tools/setup/setup.sh --program "$@"
 sweep=quickstart
 build/precbench list devices | grep -q '^cuda' && sweep=quickstart-gpu
 status=0

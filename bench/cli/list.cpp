@@ -29,7 +29,7 @@ std::vector<Named> devices() {
 }
 
 /// The weakest of the three GEMMs, and why it is not native.
-GemmSupport support_of(const Recipe& recipe, const Device& device) {
+GemmSupport gemm_support_of(const Recipe& recipe, const Device& device) {
   GemmSupport weakest;
   for (const GemmRole role : kGemmRoles) {
     const GemmSupport support = device.support(recipe.gemm(role), role);
@@ -63,7 +63,7 @@ void list_recipes() {
     }
     row.push_back(fast);
     for (const Named& d : all) {
-      const GemmSupport support = support_of(recipe, *d.device);
+      const GemmSupport support = gemm_support_of(recipe, *d.device);
       row.push_back(name_of(support.execution));
       if (!support.reason.empty())
         notes.push_back(
@@ -100,7 +100,7 @@ void list_devices() {
   const auto add = [&](const std::string& name, const std::string& what, const Device& device) {
     std::vector<std::string> row = {name, what, "", "", ""};
     for (const Recipe& recipe : builtin_recipes()) {
-      std::string& cell = row[2 + static_cast<int>(support_of(recipe, device).execution)];
+      std::string& cell = row[2 + static_cast<int>(gemm_support_of(recipe, device).execution)];
       cell += (cell.empty() ? "" : " ") + recipe.name;
     }
     for (std::string& cell : row)

@@ -17,7 +17,7 @@ namespace {
 using End = CaseProcessResult::End;
 using namespace std::chrono_literals;
 
-constexpr auto kPoll = 50ms;
+constexpr auto kWorkerPoll = 50ms;
 constexpr std::size_t kLongestWords = 4096;  ///< of a worker's, in a row
 
 /// Status and error of a record as text; no status where it is not a record.
@@ -81,7 +81,8 @@ Coordinator::Coordinator(const Nodes& nodes, const Address& address, const std::
           "process {} of {} has not come to {} within {} s{}{}", unmet()->process, nodes.count,
           to_string(address), timeouts.meet / 1.0s,
           reception.last_refusal().empty() ? "" : "; refused meanwhile: ", reception.last_refusal()));
-    for (Guest& guest : reception.admit(kPoll, [&](int process) { return worker(process).link.open(); }))
+    for (Guest& guest :
+         reception.admit(kWorkerPoll, [&](int process) { return worker(process).link.open(); }))
       worker(guest.process) = {guest.process, guest.host, std::move(guest.link), true};
     // One that ends before the others have come may be started again; none has anything to say yet.
     for (Worker& f : workers_)
@@ -154,7 +155,7 @@ void Coordinator::wait_for_reports(const Case& c, const std::function<bool()>& g
   for (listen(c); !all_reported() && !give_up(); listen(c))
     std::find_if(workers_.begin(), workers_.end(), [](const Worker& f) {
       return !f.reported;
-    })->link.wait(kPoll);
+    })->link.wait(kWorkerPoll);
 }
 
 void Coordinator::stop_others(const Case& c) {

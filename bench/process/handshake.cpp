@@ -21,7 +21,7 @@ using Message = nlohmann::ordered_json;
 
 constexpr int kProtocol = 3;
 constexpr auto kGreetingTime = 10s;  ///< from connecting to being let in
-constexpr auto kPoll = 50ms;
+constexpr auto kGreetingPoll = 50ms;
 // Who has just come is heard several times before as many have come as make it the oldest.
 constexpr std::size_t kMostStrangers = 256;
 constexpr int kMostAtOnce = 32;         ///< connections taken before those that are here are heard
@@ -154,7 +154,7 @@ Greeting greet(const Nodes& nodes, const Address& address, const std::string& se
   link.send(hello);
   const auto end = std::chrono::steady_clock::now() + kGreetingTime;
   for (std::string nonce; link.open() && std::chrono::steady_clock::now() < end && !give_up();) {
-    link.wait(kPoll);
+    link.wait(kGreetingPoll);
     const auto message = link.receive();
     if (!message) continue;
     if (const std::string why = text_in(*message, "refused", "", Link::kLongestGreeting); !why.empty())

@@ -77,7 +77,7 @@ Unit unit_of(const std::vector<const Row*>& rows) {
   return static_cast<double>(highest) >= kGiB ? Unit{} : Unit{"MiB", 1 << 20};
 }
 
-std::vector<Figure> figures_of(const MachineRecords& machine) {
+std::vector<Figure> memory_figures(const MachineRecords& machine) {
   std::vector<Figure> figures;
   for (const Group* group : typical_groups(machine)) {
     std::vector<std::string> labels, titles;
@@ -152,7 +152,7 @@ Section memory_section(const ReportInput& input, const MachineRecords& machine) 
   }
   result.table.group_starts = starts;
   result.move_to(section);
-  section.figures = figures_of(machine);
+  section.figures = memory_figures(machine);
   section.notes = {
       "Segments are measured, each at its own highest, on the rank that needs most; in brackets the "
       "prediction, where it differs by more than 0.1% of the peak. The peak is the most that is alive at "

@@ -145,8 +145,8 @@ void add_step(std::vector<std::string>& cells, const SingleSteps& steps, const L
                       : "-");
 }
 
-std::vector<Figure> figures_of(const ReportInput& input, const MachineRecords& machine,
-                               const std::vector<Line>& lines) {
+std::vector<Figure> scaling_figures(const ReportInput& input, const MachineRecords& machine,
+                                    const std::vector<Line>& lines) {
   std::map<std::string, std::vector<Series>> by_setting;
   std::map<std::string, std::set<double>> counts;
   for (const Line& line : lines) {
@@ -273,7 +273,7 @@ Section scaling_section(const ReportInput& input, const MachineRecords& machine)
       add_step(cells, steps, line, *row);
     }
   }
-  section.figures = figures_of(input, machine, lines);
+  section.figures = scaling_figures(input, machine, lines);
   const auto explain = [&](const std::string& title, const std::string& note) {
     if (says_something(result.table, title)) section.notes.push_back(note);
   };

@@ -76,7 +76,7 @@ std::vector<Series> curves(const ReportInput& input, const Panel& panel, std::op
   return series;
 }
 
-std::vector<Figure> figures_of(const ReportInput& input, const MachineRecords& machine) {
+std::vector<Figure> speed_figures(const ReportInput& input, const MachineRecords& machine) {
   std::vector<Figure> figures;
   const auto peak = one_peak(machine);
   for (const Panel& panel : panels_of(machine)) {
@@ -194,7 +194,7 @@ void add_table(Section& section, const MachineRecords& machine, Topic topic) {
 Section speed_section(const ReportInput& input, const MachineRecords& machine) {
   Section section{title_on(input, machine, "Results"), {constants_text(machine)}, {}, denominators(machine)};
   add_table(section, machine, Topic::speed);
-  section.figures = figures_of(input, machine);
+  section.figures = speed_figures(input, machine);
   return section;
 }
 

@@ -37,7 +37,7 @@ const Breakdown* breakdown_of(const Row& row) {
   return nullptr;
 }
 
-std::vector<Figure> figures_of(const MachineRecords& machine) {
+std::vector<Figure> time_figures(const MachineRecords& machine) {
   std::vector<Figure> figures;
   std::vector<std::string> titles;
   for (const OpClass& one : kClasses) titles.push_back(one.title);
@@ -90,7 +90,7 @@ Section time_section(const ReportInput& input, const MachineRecords& machine) {
   }
   result.table.group_starts = starts;
   result.move_to(section);
-  section.figures = figures_of(machine);
+  section.figures = time_figures(machine);
   section.notes = {
       "From device timestamps of one profiled step outside the timed samples. GEMM: those of the blocks' "
       "linear layers. Head and loss: the output projection with its three GEMMs, and the cross-entropy. "

@@ -2,14 +2,19 @@
 # Brings a fresh Debian 12/13 or Ubuntu 22.04/24.04 to a finished build in build/: installs the packages that are
 # missing, configures, builds. Called by quickstart.sh and test.sh; does nothing that is done already.
 #
-#   tools/setup/setup.sh [cmake options]         e.g. -DPRECBENCH_WERROR=ON
+#   tools/setup/setup.sh [--program] [cmake options]         e.g. -DPRECBENCH_WERROR=ON
 #
+# --program builds precbench alone, without the tests, which take as long again. A build folder made here compiles the
+# rooms that nothing is timed in as one file each (PRECBENCH_UNITY), which is the shortest way from nothing.
 # Where nvidia-smi shows a GPU the CUDA device is built too, if a CUDA toolkit (nvcc) is installed. Elsewhere it is
 # left out, because its kernels take minutes to compile; -DPRECBENCH_CUDA=ON builds it all the same.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 . tools/setup/packages.sh
+
+target=all
+[ "${1:-}" != --program ] || { target=precbench; shift; }
 
 # Prints the packages that are not installed. A tool that is there need not have come from a package.
 missing_packages() {
@@ -40,6 +45,6 @@ if nvidia-smi -L 2>/dev/null | grep -q '^GPU'; then
 fi
 
 generator=()
-[ -f build/CMakeCache.txt ] || generator=(-G Ninja)
+[ -f build/CMakeCache.txt ] || generator=(-G Ninja -DPRECBENCH_UNITY=ON)
 cmake "${generator[@]}" -B build -DPRECBENCH_CUDA=$cuda "$@" || die "CMake could not configure the build"
-cmake --build build --parallel "$(jobs)" || die "the build failed"
+cmake --build build --parallel "$(jobs)" --target "$target" || die "the build failed"

@@ -1,0 +1,22 @@
+// Which instruction set of an older CPU is named, and that this one's is accepted.
+#include "bench/machine/cpu_level.h"
+
+#include <string>
+
+#include "tools/testing/catch.h"
+
+using namespace precbench;
+
+TEST_CASE("an older CPU is refused by the first instruction set that it lacks") {
+  const CpuFeature nehalem[] = {{"AVX2", false}, {"FMA", false}};
+  const CpuFeature without_fma[] = {{"AVX2", true}, {"FMA", false}};
+  const CpuFeature haswell[] = {{"AVX2", true}, {"FMA", true}};
+  CHECK(std::string(missing_feature(nehalem, 2)) == "AVX2");
+  CHECK(std::string(missing_feature(without_fma, 2)) == "FMA");
+  CHECK(missing_feature(haswell, 2) == nullptr);
+}
+
+TEST_CASE("the CPU that runs the tests is not refused") {
+  refuse_old_cpu();  // would end the program
+  SUCCEED();
+}

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Builds program and tests with a sanitizer into build-SANITIZER/ and runs the tests, which must be clean.
+#
+#   tools/ci/sanitize.sh address|thread [test names, tags or patterns of Catch2...]
+#
+# address is AddressSanitizer, LeakSanitizer and UndefinedBehaviorSanitizer. thread is ThreadSanitizer: the ranks of a case
+# are threads. Its build is without OpenMP, whose barriers it does not know and would report at every parallel loop; the
+# threads of OpenBLAS are off in both, since that library is not compiled with them.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+. tools/setup/packages.sh
+
+sanitizer=${1:-}
+[[ $sanitizer =~ ^(address|thread)$ ]] || { echo "usage: $0 address|thread [tests]" >&2; exit 2; }
+shift
+build=build-$sanitizer
+export OPENBLAS_NUM_THREADS=1 OMP_WAIT_POLICY=passive
+export UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=second_deadlock_stack=1
+
+generator=()
+[ -f "$build/CMakeCache.txt" ] || generator=(-G Ninja)
+cmake "${generator[@]}" -B "$build" -DPRECBENCH_CUDA=OFF -DPRECBENCH_SANITIZE="$sanitizer" ||
+  die "CMake could not configure the build"
+cmake --build "$build" --parallel "$(jobs)" || die "the build failed"
+if [ $# -gt 0 ]; then
+  "$build/precbench_tests" "$@"
+else
+  ctest --test-dir "$build" --output-on-failure --parallel "$(nproc)" --timeout 1200
+fi
