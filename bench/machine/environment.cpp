@@ -110,10 +110,9 @@ Environment describe_environment(int threads, int first_gpu, int gpus) {
   return env;
 }
 
-Record failed_record(const Case& c, Status status, const std::string& error) {
-  Record record = start_record(c);
-  const bool cuda = c.device == "cuda";
-  record.env = describe_environment(openmp_threads(), cuda ? 0 : -1, cuda ? static_cast<int>(c.gpus) : 1);
+Record failed_record(const Plan& plan, Status status, const std::string& error) {
+  Record record = start_record(plan);
+  record.env = describe_environment(openmp_threads(), plan.on_cuda ? 0 : -1, plan.on_cuda ? plan.ranks : 1);
   record.status = status;
   record.error = error;
   return record;
