@@ -234,7 +234,7 @@ TEST_CASE("GPUs gather the FP8 weights that CPU ranks gather, bit for bit", "[gp
       for (std::int64_t layer = 0; layer < plan.model.layers; ++layer) {
         const BlockWeights w = rank.parameters().gather_block(layer, Pass::forward);
         for (const Weight* weight : {&w.qkv, &w.o, &w.gate_up, &w.down})
-          for (const Tensor& t : {weight->row.data, weight->row.scale}) {
+          for (const Tensor& t : {weight->rowwise.data, weight->rowwise.scale}) {
             bytes.emplace_back(t.bytes());
             rank.device().download(bytes.back().data(), t);
           }

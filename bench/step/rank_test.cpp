@@ -230,10 +230,10 @@ TEST_CASE("MXFP8 weights come in the form that each pass takes, a byte and a 32n
     if (rank.comm().rank() != 0) return;
     elements = 2.0 * static_cast<double>(parameters.layout().shard_size(parameters.layout().block_unit(1)));
     for (const CollectiveCount& kind : rank.comm().counts()) gathered += kind.buffer_bytes;
-    wrong +=
-        !forward.value.empty() || !forward.col.empty() || !backward.value.empty() || !backward.row.empty();
-    wrong += forward.row.rows() != 128 || forward.row.k() != 256;  // [N, K]
-    wrong += backward.col.rows() != 256 || backward.col.k() != 128;
+    wrong += !forward.value.empty() || !forward.columnwise.empty() || !backward.value.empty() ||
+             !backward.rowwise.empty();
+    wrong += forward.rowwise.rows() != 128 || forward.rowwise.k() != 256;  // [N, K]
+    wrong += backward.columnwise.rows() != 256 || backward.columnwise.k() != 128;
   });
   CHECK(wrong == 0);
   CHECK(elements > 0);
@@ -254,9 +254,9 @@ TEST_CASE("a gather in FP8 rounds an FP32 master once instead of twice", "[rank]
     float amax = 0;
     for (const float v : values) amax = std::max(amax, std::fabs(v));
     const float scale = multiplying_scale(amax, DType::e4m3, ScaleType::f32);
-    wrong += *w.down.row.scale.as<float>() != 1.0f / scale;
+    wrong += *w.down.rowwise.scale.as<float>() != 1.0f / scale;
     const float bf16_scale = multiplying_scale(bf16_decode(bf16_encode(amax)), DType::e4m3, ScaleType::f32);
-    const std::uint8_t* got = w.down.row.data.as<std::uint8_t>();
+    const std::uint8_t* got = w.down.rowwise.data.as<std::uint8_t>();
     for (std::size_t i = 0; i < values.size(); ++i) {
       ++codes;
       wrong += got[i] != e4m3_encode(values[i] * scale);
