@@ -16,8 +16,7 @@ void add_values(const std::string& name, const Json& json, Values& values) {
   if (json.is_object()) {
     for (const auto& item : json.items()) add_values(name + "." + item.key(), item.value(), values);
   } else if (json.is_array()) {
-    for (std::size_t i = 0; i < json.size(); ++i)
-      add_values(name + "." + std::to_string(i), json[i], values);
+    for (std::size_t i = 0; i < json.size(); ++i) add_values(name + "." + std::to_string(i), json[i], values);
   } else if (name != "recipe.reference") {
     const std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
     values.emplace_back(name, json.is_string() ? text.substr(1, text.size() - 2) : text);

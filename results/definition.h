@@ -23,7 +23,7 @@ std::string canonical_text(const DefinitionRecord& definition);
 
 /// The first value that two definitions do not share.
 struct DefinitionDifference {
-  std::string field;                 ///< "recipe.fprop.a.scale_rounding"
+  std::string field;                  ///< "recipe.fprop.a.scale_rounding"
   std::string baseline{}, current{};  ///< "none" where one does not have it
 };
 std::optional<DefinitionDifference> first_difference(const DefinitionRecord& baseline,

@@ -20,8 +20,8 @@ std::optional<DefinitionDifference> difference_to(const Record& record) {
 
 TEST_CASE("the first value in which two definitions differ is named", "[definition]") {
   CHECK(!difference_to(kBase));
-  const auto rounding = difference_to(
-      redefined(kBase, &DefinitionRecord::recipe, "/fprop/a/scale_rounding", "floor"));
+  const auto rounding =
+      difference_to(redefined(kBase, &DefinitionRecord::recipe, "/fprop/a/scale_rounding", "floor"));
   REQUIRE(rounding);
   CHECK(rounding->field == "recipe.fprop.a.scale_rounding");
   CHECK((rounding->baseline == "rceil" && rounding->current == "floor"));
@@ -37,7 +37,8 @@ TEST_CASE("where a recipe comes from is no part of the work", "[definition]") {
   CHECK(canonical_text(*renamed.definition) == canonical_text(*kBase.definition));
 }
 
-TEST_CASE("a definition's text does not depend on the order of its keys, and on every value", "[definition]") {
+TEST_CASE("a definition's text does not depend on the order of its keys, and on every value",
+          "[definition]") {
   const auto text = [](nlohmann::ordered_json model) {
     DefinitionRecord definition = *kBase.definition;
     definition.model = std::make_shared<const nlohmann::ordered_json>(std::move(model));

@@ -158,8 +158,7 @@ struct IsVector : std::false_type {};
 template <class T>
 struct IsVector<std::vector<T>> : std::true_type {};
 
-constexpr EnumNames<Status, 6> kStatusNames{
-    {"ok", "oom", "unsupported", "timeout", "crashed", "diverged"}};
+constexpr EnumNames<Status, 6> kStatusNames{{"ok", "oom", "unsupported", "timeout", "crashed", "diverged"}};
 constexpr EnumNames<ExecutionPath, 3> kPathNames{{"native", "emulated", "unsupported"}};
 constexpr EnumNames<StopReason, 4> kStopReasonNames{{"target", "stable_noise", "time_limit", "fixed_steps"}};
 
@@ -240,8 +239,7 @@ void read_value(const Json& json, const std::string& where, T& value) {
   } else if constexpr (std::is_enum_v<T>) {
     if (!json.is_string()) wrong_type(where, "a name", json);
     const auto found = names_of<T>().find(json.template get_ref<const std::string&>());
-    if (!found)
-      throw InvalidInput(where + ": unknown value \"" + json.template get<std::string>() + "\"");
+    if (!found) throw InvalidInput(where + ": unknown value \"" + json.template get<std::string>() + "\"");
     value = *found;
   } else if constexpr (std::is_same_v<T, bool>) {
     if (!json.is_boolean()) wrong_type(where, "true or false", json);
@@ -301,8 +299,7 @@ void to_json(nlohmann::ordered_json& json, const Record& record) {
 
 void from_json(const nlohmann::ordered_json& json, Record& record) {
   read_value(json, "", record);
-  if (!record.definition && record.schema > 1)
-    throw InvalidInput("/definition: missing");
+  if (!record.definition && record.schema > 1) throw InvalidInput("/definition: missing");
 }
 
 }  // namespace precbench

@@ -285,8 +285,9 @@ void Reader::drop_superseded() {
     for (const LocatedRecord* found : index.like(old.record))
       if (kept[i] && machine_of(found->env) == machine_of(old.env)) {
         kept[i] = false;
-        add_problem(fmt::format("{}: case {} is of record schema 1, and its fields are those of {}, which is used",
-                                old.origin, old.record.id, found->origin));
+        add_problem(
+            fmt::format("{}: case {} is of record schema 1, and its fields are those of {}, which is used",
+                        old.origin, old.record.id, found->origin));
       }
   }
   keep(kept);

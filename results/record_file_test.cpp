@@ -131,7 +131,8 @@ TEST_CASE("reading names each problem and keeps the good records", "[record_file
   CHECK(set.problems.size() == 8);
   for (const std::string& part : std::vector<std::string>{
            ":2: not JSON, left out", ":3: not a record but a JSON array",
-           ":4: not a record: it has no schema version", ":7: schema version 99, but this program reads 1 to 2",
+           ":4: not a record: it has no schema version",
+           ":7: schema version 99, but this program reads 1 to 2",
            ":8: not a valid record: /metrics/mfu_bf16: 1.5 is above 1",
            ":10: half-written last line, left out", ":1: case 1b-bf16-1 is repeated at",
            "method versions " + std::to_string(kMethodVersion) + ", " + std::to_string(kMethodVersion + 1)})
@@ -247,8 +248,9 @@ TEST_CASE("a row of schema 1 gives way to one of today of equal fields on its ma
   REQUIRE(set.records.size() == 3);
   CHECK(set.records[0].record.case_fields["recipe"] == "rowwise");
   REQUIRE(set.problems.size() == 1);
-  CHECK(set.problems[0] == file + ":1: case of another algorithm is of record schema 1, and its fields are those of " +
-                               file + ":3, which is used");
+  CHECK(set.problems[0] ==
+        file + ":1: case of another algorithm is of record schema 1, and its fields are those of " + file +
+            ":3, which is used");
 }
 
 TEST_CASE("a row of today without its definition is left out", "[record_file]") {
@@ -259,5 +261,6 @@ TEST_CASE("a row of today without its definition is left out", "[record_file]") 
   append(file, json.dump() + "\n");
   const RecordSet set = read_records({file});
   CHECK(set.records.empty());
-  CHECK(set.problems == std::vector<std::string>{file + ":1: not a valid record: /definition: missing, left out"});
+  CHECK(set.problems ==
+        std::vector<std::string>{file + ":1: not a valid record: /definition: missing, left out"});
 }

@@ -16,20 +16,28 @@ namespace precbench::samples {
 inline DefinitionRecord definition(const std::string& recipe, int seed) {
   using Json = nlohmann::ordered_json;
   const auto part = [](Json json) { return std::make_shared<const Json>(std::move(json)); };
-  const Json operand = recipe == "bf16" ? Json{{"format", "bf16"}}
-                                        : Json{{"format", "e4m3"},
-                                               {"granularity", "1x32"},
-                                               {"scale", "ue8m0"},
-                                               {"scale_rounding", "rceil"}};
+  const Json operand =
+      recipe == "bf16"
+          ? Json{{"format", "bf16"}}
+          : Json{
+                {"format", "e4m3"}, {"granularity", "1x32"}, {"scale", "ue8m0"}, {"scale_rounding", "rceil"}};
   const Json gemm = {{"a", operand}, {"b", operand}, {"fast_accum", false}};
-  return {part({{"name", "llama3.2-1b"}, {"layers", 16},
-                {"width", 2048},         {"ffn", 8192},
-                {"heads", 32},           {"kv_heads", 8},
-                {"head_dim", 64},        {"vocab", 128256},
-                {"tied", true},          {"qk_norm", false},
-                {"qkv_bias", false},     {"rope_theta", 500000.0},
-                {"norm_eps", 1e-5},      {"sliding_window", 131072},
-                {"max_positions", 131072}, {"rope_scaling", {{"rope_type", "llama3"}, {"factor", 32.0}}}}),
+  return {part({{"name", "llama3.2-1b"},
+                {"layers", 16},
+                {"width", 2048},
+                {"ffn", 8192},
+                {"heads", 32},
+                {"kv_heads", 8},
+                {"head_dim", 64},
+                {"vocab", 128256},
+                {"tied", true},
+                {"qk_norm", false},
+                {"qkv_bias", false},
+                {"rope_theta", 500000.0},
+                {"norm_eps", 1e-5},
+                {"sliding_window", 131072},
+                {"max_positions", 131072},
+                {"rope_scaling", {{"rope_type", "llama3"}, {"factor", 32.0}}}}),
           part({{"name", recipe},
                 {"reference", "a paper"},
                 {"fprop", gemm},

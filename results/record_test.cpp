@@ -39,11 +39,13 @@ bool is_writers_own(const std::string& place) {
 /// Keys that a record may be without: see the last tests, and a definition says only what there is.
 bool may_be_missing(const std::string& place, const std::string& key) {
   static const std::set<std::string> kTiming = {"wall_ms", "runs", "between_runs"},
-                                     kDefinition = {"reference",   "sliding_window", "max_positions", "rope_scaling",
-                                                    "granularity", "scale",          "scale_rounding"};
+                                     kDefinition = {"reference",     "sliding_window", "max_positions",
+                                                    "rope_scaling",  "granularity",    "scale",
+                                                    "scale_rounding"};
   if (place == "/timing") return kTiming.contains(key);
   if (place.empty()) return key == "definition";
-  return place.rfind("/definition/", 0) == 0 && (kDefinition.contains(key) || place.ends_with("/rope_scaling"));
+  return place.rfind("/definition/", 0) == 0 &&
+         (kDefinition.contains(key) || place.ends_with("/rope_scaling"));
 }
 
 }  // namespace

@@ -155,7 +155,8 @@ DefinitionRecord definition_record(const Definition& definition) {
 
 std::string case_id(const Case& c, const Definition& definition) {
   static const Case defaults;
-  static const std::set<std::string_view> covered = {"model", "recipe", "keep_bf16", "data", "glob", "init_from"};
+  static const std::set<std::string_view> covered = {"model", "recipe", "keep_bf16",
+                                                     "data",  "glob",   "init_from"};
   std::uint64_t state = kFingerprintStart;
   add_to_fingerprint(state, fmt::format("method={}\n", kMethodVersion));
   add_to_fingerprint(state, canonical_text(definition_record(definition)));

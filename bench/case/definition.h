@@ -17,8 +17,9 @@ namespace precbench {
 
 /// Where the tokens come from.
 struct DataDefinition {
-  std::string kind;                        ///< "synthetic", "text", or a token file's ending: "bin", "u16", "u32"
-  std::optional<std::uint64_t> fingerprint;  ///< of the files (fingerprint.h); null: synthetic, or no such file
+  std::string kind;  ///< "synthetic", "text", or a token file's ending: "bin", "u16", "u32"
+  std::optional<std::uint64_t>
+      fingerprint;  ///< of the files (fingerprint.h); null: synthetic, or no such file
   std::int64_t seed = 0;
 };
 

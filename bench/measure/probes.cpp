@@ -7,7 +7,7 @@
 #include "bench/measure/measured_rates.h"
 #include "bench/measure/quantization.h"
 #include "kernels/base/errors.h"
-#include "kernels/device/devices.h"
+#include "kernels/gpu/device_info.h"
 
 namespace precbench {
 

@@ -115,8 +115,8 @@ void RecordBuilder::add_bus_rates(const std::vector<std::optional<double>>& rate
       if (rates[i])
         collective.bus_gb_per_s = *rates[i] / 1e9;
       else
-        without.push_back(fmt::format("the bandwidth of {} was not measured: no memory for its buffers",
-                                      collective.name));
+        without.push_back(
+            fmt::format("the bandwidth of {} was not measured: no memory for its buffers", collective.name));
     }
   }
   warn(without);

@@ -116,8 +116,7 @@ void Session::run() {
   run_rank_threads(
       share_, [&](int rank) { run_rank(rank, *group); }, [&] { group->abort(); }, board_);
   // What rank 0 has measured is the case's; other processes only say that their part is done.
-  if (share_.first == 0)
-    builder_.finish(accounts_, probe_gpu(plan_, share_, record_, builder_, board_));
+  if (share_.first == 0) builder_.finish(accounts_, probe_gpu(plan_, share_, record_, builder_, board_));
 }
 
 void Session::run_rank(int index, CommGroup& group) {
@@ -149,8 +148,7 @@ void Session::train(Rank& rank) {
   for (std::int64_t step = 0;; ++step) {
     const StepRunner::Timed timed = runner.run(step, enough);
     const StepResult& result = timed.result;
-    if (first_rank)
-      builder_.add_step(result.loss, result.grad_norm, learning_rate(plan_.optimizer, step));
+    if (first_rank) builder_.add_step(result.loss, result.grad_norm, learning_rate(plan_.optimizer, step));
     if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) throw_diverged(rank, step, result);
     if (step == 0) {
       collectives = rank.comm().counts();

@@ -197,7 +197,8 @@ CaseProcessResult Coordinator::timed_out(const std::vector<std::string>& suspect
   return result;
 }
 
-CaseProcessResult Coordinator::run(const std::vector<std::string>& command, const Plan& plan, double timeout_s) {
+CaseProcessResult Coordinator::run(const std::vector<std::string>& command, const Plan& plan,
+                                   double timeout_s) {
   results_.clear();
   first_failure_ = Clock::time_point::max();
   for (const Worker& f : workers_)

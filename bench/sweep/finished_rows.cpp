@@ -65,9 +65,10 @@ void tell_of_older_rows(const RecordSet& set, const std::vector<Plan>& grid) {
       again.insert(found.begin(), found.end());
     }
   if (!again.empty())
-    tell(fmt::format("{} finished by an earlier version of this program, whose records (schema 1) do not say what "
-                     "models, recipes and data were; run again, and the old rows stay",
-                     count_cases(again.size())));
+    tell(fmt::format(
+        "{} finished by an earlier version of this program, whose records (schema 1) do not say what "
+        "models, recipes and data were; run again, and the old rows stay",
+        count_cases(again.size())));
 }
 
 }  // namespace

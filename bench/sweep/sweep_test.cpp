@@ -270,9 +270,10 @@ TEST_CASE("a finished row of schema 1 stays, and its case is run again", "[sweep
     return run_sweep(grid, options);
   });
   CHECK(exit_status(pid) == kSweepDone);
-  CHECK(file_text(directory / "said") ==
-        "1 case finished by an earlier version of this program, whose records (schema 1) do not say what models, "
-        "recipes and data were; run again, and the old rows stay\n");
+  CHECK(
+      file_text(directory / "said") ==
+      "1 case finished by an earlier version of this program, whose records (schema 1) do not say what models, "
+      "recipes and data were; run again, and the old rows stay\n");
   std::ifstream file(options.out + "/records.jsonl");
   std::string line;
   int lines = 0;

@@ -149,7 +149,8 @@ void Workloads::tell_apart(const RecordRefs& by_time, const std::string& key) {
       // Of one folder, several globs take different files.
       traits["definition" + (key == "data" ? fields.value("glob", Json()).dump() : "")] = text_of(record);
     } else {
-      std::string same_work = fmt::format("id by method {} of {}", record.method_version, Json(fields).dump());
+      std::string same_work =
+          fmt::format("id by method {} of {}", record.method_version, Json(fields).dump());
       if (key == "model" && is_file(fields, "recipe"))  // formats that changed explain another id
         for (const auto& [role, format] : traits_of_recipe(record, fields)) same_work += role + format;
       traits[same_work] = record.id;

@@ -137,7 +137,8 @@ TEST_CASE("what is built in and changed has a name for each of its definitions",
   using samples::redefined;
   const Record bf16 = samples::gpu_record("bf16", 250), mxfp8 = samples::gpu_record("mxfp8", 250);
   const Record edited = redefined(mxfp8, &DefinitionRecord::recipe, "/fprop/a/scale_rounding", "floor");
-  CHECK(names(set_of({bf16, mxfp8, edited}), "recipe") == Names{"bf16", "mxfp8 (version 1)", "mxfp8 (version 2)"});
+  CHECK(names(set_of({bf16, mxfp8, edited}), "recipe") ==
+        Names{"bf16", "mxfp8 (version 1)", "mxfp8 (version 2)"});
   const Record longer = redefined(bf16, &DefinitionRecord::model, "/layers", 17);
   CHECK(names(set_of({bf16, longer, mxfp8}), "model") ==
         Names{"llama3.2-1b (version 1)", "llama3.2-1b (version 2)", "llama3.2-1b (version 1)"});

@@ -26,7 +26,8 @@ GateRules rules() {
 
 /// MXFP8 as the built-in recipe is.
 Json mxfp8() {
-  const Json mx = {{"format", "e4m3"}, {"granularity", "1x32"}, {"scale", "ue8m0"}, {"scale_rounding", "rceil"}};
+  const Json mx = {
+      {"format", "e4m3"}, {"granularity", "1x32"}, {"scale", "ue8m0"}, {"scale_rounding", "rceil"}};
   Json recipe = {{"name", "mxfp8_from_a_file"}, {"reference", "test"}};
   for (const char* gemm : {"fprop", "dgrad", "wgrad"}) recipe[gemm] = {{"a", mx}, {"b", mx}};
   return recipe;

@@ -42,10 +42,10 @@ std::optional<MetricResult> what_is_unfit(const Match& match, const Ids& undecid
                                     match.current->origin));
   if (match.current->record.status != Status::ok) return without_measurement(match.current->record);
   if (const auto difference = difference_in_work(*match.baseline, *match.current))
-    return Match::whole(GateVerdict::missing,
-                        fmt::format("other work under the same {}: {}",
-                                    match.baseline->record.id == match.current->record.id ? "id" : "names",
-                                    *difference));
+    return Match::whole(
+        GateVerdict::missing,
+        fmt::format("other work under the same {}: {}",
+                    match.baseline->record.id == match.current->record.id ? "id" : "names", *difference));
   for (const LocatedRecord* located : {match.baseline, match.current})
     if (const auto why = contradiction(located->record))
       return Match::whole(GateVerdict::noisy,

@@ -66,7 +66,8 @@ bool is_defined(const std::string& field) {
 }
 
 /// Where one of the two has no definition, its id may tell what its fields do not.
-void compare_schema_1(WorkComparison& comparison, const LocatedRecord& baseline, const LocatedRecord& current) {
+void compare_schema_1(WorkComparison& comparison, const LocatedRecord& baseline,
+                      const LocatedRecord& current) {
   for (const auto& [old, other] : {std::pair{&baseline, &current}, std::pair{&current, &baseline}})
     if (!comparison.found && !old->record.definition && other->record.definition)
       if (const auto why = why_other_model(old->record, *other->record.definition->model))

@@ -55,12 +55,14 @@ const nlohmann::ordered_json kStretched = {{"rope_scaling",
 
 TEST_CASE("a case whose definition was edited is refused, and the field named", "[gate]") {
   const Record floor = redefined(kBase, &DefinitionRecord::recipe, "/fprop/a/scale_rounding", "floor");
-  const std::string difference = "definition.recipe.fprop.a.scale_rounding: rceil here, floor in the baseline";
+  const std::string difference =
+      "definition.recipe.fprop.a.scale_rounding: rceil here, floor in the baseline";
   const MetricResult by_fields = metric_of(judge_one(edited(floor), kBase), "run");
   CHECK(by_fields.verdict == GateVerdict::missing);
   CHECK(by_fields.reason == "other work under the same names: " + difference);
   CHECK(metric_of(judge_one(floor, kBase), "run").reason == "other work under the same id: " + difference);
-  CHECK(metric_of(judge_one(edited(redefined(kBase, &DefinitionRecord::model, "/layers", 17)), kBase), "run").reason ==
+  CHECK(metric_of(judge_one(edited(redefined(kBase, &DefinitionRecord::model, "/layers", 17)), kBase), "run")
+            .reason ==
         "other work under the same names: definition.model.layers: 16 here, 17 in the baseline");
 }
 
@@ -101,7 +103,8 @@ TEST_CASE("baselines of schema 1 are answered by their fields", "[gate]") {
   }
 }
 
-TEST_CASE("a record of schema 1 of a model whose RoPE was plain is not compared with the stretched one", "[gate]") {
+TEST_CASE("a record of schema 1 of a model whose RoPE was plain is not compared with the stretched one",
+          "[gate]") {
   const RecordSet old = committed("h200/single.jsonl", "llama3.2-1b");
   const GateResult result = judge(old, of_today(old, kStretched), {});
   CHECK(result.exit_status() == 3);

@@ -27,8 +27,8 @@ std::string word_of(const Json& value) {
 
 bool names_files(const CaseFields& fields) {
   const auto word = [&](const char* key) { return word_of(fields.value(key, "")); };
-  return word("model").ends_with(".json") || word("recipe").ends_with(".json") || word("data") != "synthetic" ||
-         !word("init_from").empty();
+  return word("model").ends_with(".json") || word("recipe").ends_with(".json") ||
+         word("data") != "synthetic" || !word("init_from").empty();
 }
 
 /// `details`: the model's keys that take part.
