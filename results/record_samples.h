@@ -207,7 +207,7 @@ inline Record of_schema_1(Record r) {
 /// With another value at a place of a part of its definition, "/fprop/a/scale_rounding".
 inline Record redefined(Record r, DefinitionPart DefinitionRecord::*part, const std::string& place,
                         const nlohmann::ordered_json& value) {
-  nlohmann::ordered_json json = *(*r.definition).*part;
+  nlohmann::ordered_json json = *((*r.definition).*part);
   json[nlohmann::ordered_json::json_pointer(place)] = value;
   (*r.definition).*part = std::make_shared<const nlohmann::ordered_json>(std::move(json));
   return r;

@@ -262,7 +262,6 @@ TEST_CASE("a finished row of schema 1 stays, and its case is run again", "[sweep
   old.schema = 1;
   old.id = "of another algorithm";
   old.definition.reset();
-  old.env = describe_environment(1, -1, 1);
   std::filesystem::create_directories(options.out);
   append_record(options.out + "/records.jsonl", old);
   const pid_t pid = in_background([&] {

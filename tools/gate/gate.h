@@ -6,7 +6,8 @@
 //   MISSING  if it was not measured (out of memory is BIGGER, diverged is WORSE), or if the two records are of other
 //            work in spite of their one id or their equal fields: another definition (an edited recipe, preset or
 //            file), another value of a field of the case, of FLOPs per token, tokens per step, parameters,
-//            vocabulary, the data's entropy, converted layers, or no word of what the baseline says there. A metric that the baseline has and the run lacks is MISSING by itself;
+//            vocabulary, the data's entropy, converted layers, or no word of what the baseline says there. A metric that
+//            the baseline has and the run lacks is MISSING by itself;
 //   NOISY    if one of the two records contradicts itself (results/contradiction.h), or if there are several of
 //            the case and nobody can say which is the newest. The check refuses a baseline like that.
 //
