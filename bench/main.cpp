@@ -65,7 +65,9 @@ int run_program(int argc, char** argv) {
     if (*report_sub) return report(report_options);
     if (*check_sub) return check(check_options, rerun_command);
     return child_main(  // run-case
-        [](const Case& c, const NodeShare& share, StepBoard& board) { return run_case(c, share, &board); });
+        [](const Case& c, const NodeShare& share, StepBoard& board) {
+          return run_case(resolve(c), share, &board);
+        });
   };
   return exit_status_of(command, sweeps ? Printed::words : Printed::result);
 }

@@ -9,6 +9,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "kernels/base/enum_names.h"
 #include "kernels/base/errors.h"
 
 namespace precbench {
@@ -18,6 +19,11 @@ using Json = nlohmann::ordered_json;
 
 template <class Self, class Struct>
 concept Is = std::is_same_v<std::remove_const_t<Self>, Struct>;
+
+template <Is<DefinitionRecord> S, class F>
+void each_field(S& s, F&& f) {
+  f("model", s.model), f("recipe", s.recipe), f("data", s.data), f("init", s.init);
+}
 
 template <Is<GpuRecord> S, class F>
 void each_field(S& s, F&& f) {
@@ -139,7 +145,8 @@ void each_field(S& s, F&& f) {
 template <Is<Record> S, class F>
 void each_field(S& s, F&& f) {
   f("schema", s.schema), f("method_version", s.method_version), f("id", s.id), f("created", s.created);
-  f("case", s.case_fields), f("status", s.status), f("error", s.error), f("warnings", s.warnings);
+  f("case", s.case_fields), f("definition", s.definition), f("status", s.status), f("error", s.error);
+  f("warnings", s.warnings);
   f("env", s.env), f("support", s.support), f("flops", s.flops), f("timing", s.timing);
   f("metrics", s.metrics), f("memory", s.memory), f("breakdown", s.breakdown);
   f("communication", s.communication), f("telemetry", s.telemetry);
@@ -151,12 +158,18 @@ struct IsVector : std::false_type {};
 template <class T>
 struct IsVector<std::vector<T>> : std::true_type {};
 
-/// Enumerators in order, so that a name can be looked up.
-template <class E>
-constexpr E last_of() {
-  if constexpr (std::is_same_v<E, Status>) return Status::diverged;
-  if constexpr (std::is_same_v<E, ExecutionPath>) return ExecutionPath::unsupported;
-  if constexpr (std::is_same_v<E, StopReason>) return StopReason::fixed_steps;
+constexpr EnumNames<Status, 6> kStatusNames{{"ok", "oom", "unsupported", "timeout", "crashed", "diverged"}};
+constexpr EnumNames<ExecutionPath, 3> kPathNames{{"native", "emulated", "unsupported"}};
+constexpr EnumNames<StopReason, 4> kStopReasonNames{{"target", "stable_noise", "time_limit", "fixed_steps"}};
+
+template <class Enum>
+constexpr const auto& names_of() {
+  if constexpr (std::is_same_v<Enum, Status>)
+    return kStatusNames;
+  else if constexpr (std::is_same_v<Enum, ExecutionPath>)
+    return kPathNames;
+  else
+    return kStopReasonNames;
 }
 
 template <class T>
@@ -174,6 +187,8 @@ Json write_value(const T& value) {
   } else if constexpr (std::is_arithmetic_v<T> || std::is_same_v<T, std::string> ||
                        std::is_same_v<T, CaseFields>) {
     return value;
+  } else if constexpr (std::is_same_v<T, DefinitionPart>) {
+    return value ? *value : Json::object();
   } else {
     Json object = Json::object();
     each_field(value, [&](const char* key, const auto& field) { object[key] = write_value(field); });
@@ -187,6 +202,7 @@ Json write_value(const T& value) {
 
 /// Keys that records from before they existed lack; their default says so.
 bool added_later(const std::string& where, std::string_view key) {
+  if (where.empty()) return key == "definition";
   return where == "/timing" && (key == "wall_ms" || key == "runs" || key == "between_runs");
 }
 
@@ -222,10 +238,9 @@ void read_value(const Json& json, const std::string& where, T& value) {
     }
   } else if constexpr (std::is_enum_v<T>) {
     if (!json.is_string()) wrong_type(where, "a name", json);
-    for (int i = 0; i <= static_cast<int>(last_of<T>()); ++i)
-      if (json.template get<std::string>() == name_of(static_cast<T>(i)))
-        return void(value = static_cast<T>(i));
-    throw InvalidInput(where + ": unknown value \"" + json.template get<std::string>() + "\"");
+    const auto found = names_of<T>().find(json.template get_ref<const std::string&>());
+    if (!found) throw InvalidInput(where + ": unknown value \"" + json.template get<std::string>() + "\"");
+    value = *found;
   } else if constexpr (std::is_same_v<T, bool>) {
     if (!json.is_boolean()) wrong_type(where, "true or false", json);
     value = json.template get<bool>();
@@ -240,6 +255,9 @@ void read_value(const Json& json, const std::string& where, T& value) {
   } else if constexpr (std::is_same_v<T, CaseFields>) {
     if (!json.is_object()) wrong_type(where, "an object", json);
     value = CaseFields(json);
+  } else if constexpr (std::is_same_v<T, DefinitionPart>) {
+    if (!json.is_object()) wrong_type(where, "an object", json);
+    value = std::make_shared<const Json>(json);
   } else {
     if (!json.is_object()) wrong_type(where, "an object", json);
     each_field(value, [&](const char* key, auto& field) {
@@ -253,49 +271,9 @@ void read_value(const Json& json, const std::string& where, T& value) {
 
 }  // namespace
 
-const char* name_of(Status status) {
-  switch (status) {
-    case Status::ok:
-      return "ok";
-    case Status::oom:
-      return "oom";
-    case Status::unsupported:
-      return "unsupported";
-    case Status::timeout:
-      return "timeout";
-    case Status::crashed:
-      return "crashed";
-    case Status::diverged:
-      return "diverged";
-  }
-  return "?";
-}
-
-const char* name_of(ExecutionPath path) {
-  switch (path) {
-    case ExecutionPath::native:
-      return "native";
-    case ExecutionPath::emulated:
-      return "emulated";
-    case ExecutionPath::unsupported:
-      return "unsupported";
-  }
-  return "?";
-}
-
-const char* name_of(StopReason reason) {
-  switch (reason) {
-    case StopReason::target:
-      return "target";
-    case StopReason::stable_noise:
-      return "stable_noise";
-    case StopReason::time_limit:
-      return "time_limit";
-    case StopReason::fixed_steps:
-      return "fixed_steps";
-  }
-  return "?";
-}
+const char* name_of(Status status) { return kStatusNames.of(status); }
+const char* name_of(ExecutionPath path) { return kPathNames.of(path); }
+const char* name_of(StopReason reason) { return kStopReasonNames.of(reason); }
 
 ExecutionPath Support::path() const { return std::max({fprop.path, dgrad.path, wgrad.path}); }
 
@@ -310,6 +288,7 @@ std::string machine_of(const Environment& env) {
 
 void to_json(nlohmann::ordered_json& json, const Record& record) {
   json = write_value(record);
+  if (!record.definition) json.erase("definition");
   if (record.status != Status::ok || !record.training) return;
   const auto& loss = record.training->loss;
   const auto bad = std::find_if(loss.begin(), loss.end(), [](double x) { return !std::isfinite(x); });
@@ -318,6 +297,9 @@ void to_json(nlohmann::ordered_json& json, const Record& record) {
   if (!record.error) json["error"] = "the loss is not finite at step " + std::to_string(bad - loss.begin());
 }
 
-void from_json(const nlohmann::ordered_json& json, Record& record) { read_value(json, "", record); }
+void from_json(const nlohmann::ordered_json& json, Record& record) {
+  read_value(json, "", record);
+  if (!record.definition && record.schema > 1) throw InvalidInput("/definition: missing");
+}
 
 }  // namespace precbench

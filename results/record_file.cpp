@@ -20,6 +20,7 @@
 
 #include "kernels/base/errors.h"
 #include "results/contradiction.h"
+#include "results/field_index.h"
 #include "results/line_reader.h"
 #include "results/schema.h"
 
@@ -145,10 +146,14 @@ class Reader {
   void add_problem(std::string text);
   std::optional<Record> record_of(const std::string& line, std::string& problem);
   bool has_room_for(const Json& case_fields);
+  void share_definition(Record& record);
   void drop_repeated();
+  void drop_superseded();
+  void keep(const std::vector<bool>& kept);
 
   std::unordered_map<std::string, Environment>
       environments_;  ///< by their JSON: equal ones share their memory
+  std::unordered_map<std::string, DefinitionPart> definition_parts_;  ///< likewise
   std::set<std::string> case_fields_;
   CaseFields like_;                 ///< of a record not long ago, with which others share theirs
   std::vector<std::size_t> lines_;  ///< of each record, a hash of its text
@@ -169,6 +174,15 @@ bool Reader::has_room_for(const Json& case_fields) {
   return true;
 }
 
+void Reader::share_definition(Record& record) {
+  if (!record.definition) return;
+  for (const auto part : {&DefinitionRecord::model, &DefinitionRecord::recipe, &DefinitionRecord::data,
+                          &DefinitionRecord::init}) {
+    DefinitionPart& own = (*record.definition).*part;
+    own = definition_parts_.try_emplace(own->dump(), own).first->second;
+  }
+}
+
 /// The record of a line, or why it is none.
 std::optional<Record> Reader::record_of(const std::string& line, std::string& problem) {
   const auto result = parsed(line);
@@ -179,9 +193,9 @@ std::optional<Record> Reader::record_of(const std::string& line, std::string& pr
   const auto schema = json.find("schema");
   if (schema == json.end() || !schema->is_number_integer())
     return problem = "not a record: it has no schema version", std::nullopt;
-  if (*schema != kSchemaVersion)
-    return problem =
-               fmt::format("schema version {}, but this program reads {}", schema->dump(), kSchemaVersion),
+  if (*schema < 1 || *schema > kSchemaVersion)
+    return problem = fmt::format("schema version {}, but this program reads 1 to {}", schema->dump(),
+                                 kSchemaVersion),
            std::nullopt;
   const auto violations = Schema::record().violations(json);
   if (!violations.empty()) {
@@ -192,7 +206,10 @@ std::optional<Record> Reader::record_of(const std::string& line, std::string& pr
   if (!has_room_for(json.at("case")))
     return problem = fmt::format("more than {} different case fields in these records", kMostCaseFields),
            std::nullopt;
+  if (*schema > 1 && !json.contains("definition"))
+    return problem = "not a valid record: /definition: missing", std::nullopt;
   Record record = json.get<Record>();
+  share_definition(record);
   if (!record.case_fields.share_with(like_)) like_ = record.case_fields;
   record.env = environments_.try_emplace(json.at("env").dump(), record.env).first->second;
   return record;
@@ -251,6 +268,33 @@ void Reader::drop_repeated() {
     }
     add_problem(fmt::format("{}: case {} is repeated at {}; {}", origin, record.id, winner.origin, which));
   }
+  keep(kept);
+}
+
+/// A case of schema 1 that has a row of today is not counted twice, though their ids differ.
+void Reader::drop_superseded() {
+  std::vector<const LocatedRecord*> later;
+  for (const LocatedRecord& located : set.records)
+    if (located.record.schema > 1) later.push_back(&located);
+  if (later.empty() || later.size() == set.records.size()) return;
+  FieldIndex index(later);
+  std::vector<bool> kept(set.records.size(), true);
+  for (std::size_t i = 0; i < kept.size(); ++i) {
+    const LocatedRecord& old = set.records[i];
+    if (old.record.schema > 1) continue;
+    for (const LocatedRecord* found : index.like(old.record))
+      if (kept[i] && machine_of(found->env) == machine_of(old.env)) {
+        kept[i] = false;
+        add_problem(
+            fmt::format("{}: case {} is of record schema 1, and its fields are those of {}, which is used",
+                        old.origin, old.record.id, found->origin));
+      }
+  }
+  keep(kept);
+}
+
+void Reader::keep(const std::vector<bool>& kept) {
+  std::vector<LocatedRecord>& records = set.records;
   std::size_t count = 0;
   for (std::size_t i = 0; i < records.size(); ++i)
     if (kept[i] && count++ != i) records[count - 1] = std::move(records[i]);
@@ -259,6 +303,7 @@ void Reader::drop_repeated() {
 
 RecordSet Reader::finish() {
   drop_repeated();
+  drop_superseded();
   std::set<int> methods;
   for (const LocatedRecord& located : set.records) methods.insert(located.record.method_version);
   if (methods.size() > 1)

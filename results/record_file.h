@@ -44,9 +44,9 @@ struct LocatedRecord {
 struct RecordSet {
   std::vector<LocatedRecord> records;
   /// What a reader must be told, one line each, with the place named: lines that are no records, a last line
-  /// that was only half written, records of another schema (all left out); a case that is repeated (the newest by
-  /// `created` is kept); records that contradict themselves (contradiction.h) or are of several method
-  /// versions (all kept). Beyond kMostProblems they are counted in a last line.
+  /// that was only half written, records of an unknown schema (all left out); a case that is repeated (the newest by
+  /// `created` is kept, and of equal fields that of schema 2); records that contradict themselves (contradiction.h)
+  /// or are of several method versions (all kept). Beyond kMostProblems they are counted in a last line.
   std::vector<std::string> problems;
   /// Ids of cases of which two different records are there and their times do not tell which is newer. The one
   /// that stands later is kept, but nobody should rely on it.

@@ -131,7 +131,8 @@ TEST_CASE("reading names each problem and keeps the good records", "[record_file
   CHECK(set.problems.size() == 8);
   for (const std::string& part : std::vector<std::string>{
            ":2: not JSON, left out", ":3: not a record but a JSON array",
-           ":4: not a record: it has no schema version", ":7: schema version 99, but this program reads 1",
+           ":4: not a record: it has no schema version",
+           ":7: schema version 99, but this program reads 1 to 2",
            ":8: not a valid record: /metrics/mfu_bf16: 1.5 is above 1",
            ":10: half-written last line, left out", ":1: case 1b-bf16-1 is repeated at",
            "method versions " + std::to_string(kMethodVersion) + ", " + std::to_string(kMethodVersion + 1)})
@@ -227,4 +228,39 @@ TEST_CASE("a path that cannot hold records", "[record_file]") {
   append(scratch / "secret.jsonl", "{}\n");
   fs::permissions(scratch / "secret.jsonl", fs::perms::none);
   CHECK(contains(refusal_of([&] { read_records({scratch / "secret.jsonl"}); }), "Permission denied"));
+}
+
+TEST_CASE("a row of schema 1 gives way to one of today of equal fields on its machine", "[record_file]") {
+  const TempDirectory scratch;
+  const std::string file = scratch / "records.jsonl";
+  Record old = samples::of_schema_1(samples::gpu_record("bf16", 250));
+  old.id = "of another algorithm";
+  append_record(file, old);
+  append_record(file, samples::of_schema_1(samples::gpu_record("rowwise", 225)));
+  Record today = samples::gpu_record("bf16", 240);
+  today.case_fields["younger"] = "default";
+  append_record(file, today);
+  Record elsewhere = today;
+  elsewhere.id = "elsewhere";
+  elsewhere.env.gpu->name = "NVIDIA B200";
+  append_record(file, elsewhere);
+  const RecordSet set = read_records({file});
+  REQUIRE(set.records.size() == 3);
+  CHECK(set.records[0].record.case_fields["recipe"] == "rowwise");
+  REQUIRE(set.problems.size() == 1);
+  CHECK(set.problems[0] ==
+        file + ":1: case of another algorithm is of record schema 1, and its fields are those of " + file +
+            ":3, which is used");
+}
+
+TEST_CASE("a row of today without its definition is left out", "[record_file]") {
+  const TempDirectory scratch;
+  const std::string file = scratch / "records.jsonl";
+  nlohmann::ordered_json json = samples::gpu_record("bf16", 250);
+  json.erase("definition");
+  append(file, json.dump() + "\n");
+  const RecordSet set = read_records({file});
+  CHECK(set.records.empty());
+  CHECK(set.problems ==
+        std::vector<std::string>{file + ":1: not a valid record: /definition: missing, left out"});
 }

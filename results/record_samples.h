@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,43 @@
 #include "results/statistics.h"
 
 namespace precbench::samples {
+
+/// Of llama3.2-1b and a recipe whose operands are all of one format. Every field that a definition may have is there.
+inline DefinitionRecord definition(const std::string& recipe, int seed) {
+  using Json = nlohmann::ordered_json;
+  const auto part = [](Json json) { return std::make_shared<const Json>(std::move(json)); };
+  const Json operand =
+      recipe == "bf16"
+          ? Json{{"format", "bf16"}}
+          : Json{
+                {"format", "e4m3"}, {"granularity", "1x32"}, {"scale", "ue8m0"}, {"scale_rounding", "rceil"}};
+  const Json gemm = {{"a", operand}, {"b", operand}, {"fast_accum", false}};
+  return {part({{"name", "llama3.2-1b"},
+                {"layers", 16},
+                {"width", 2048},
+                {"ffn", 8192},
+                {"heads", 32},
+                {"kv_heads", 8},
+                {"head_dim", 64},
+                {"vocab", 128256},
+                {"tied", true},
+                {"qk_norm", false},
+                {"qkv_bias", false},
+                {"rope_theta", 500000.0},
+                {"norm_eps", 1e-5},
+                {"sliding_window", 131072},
+                {"max_positions", 131072},
+                {"rope_scaling", {{"rope_type", "llama3"}, {"factor", 32.0}}}}),
+          part({{"name", recipe},
+                {"reference", "a paper"},
+                {"fprop", gemm},
+                {"dgrad", gemm},
+                {"wgrad", gemm},
+                {"blocks", recipe == "bf16" ? "none" : "0-15"},
+                {"head", false}}),
+          part({{"kind", "synthetic"}, {"fingerprint", nullptr}, {"seed", seed}}),
+          part({{"kind", "normal"}, {"fingerprint", nullptr}, {"deviation", 0.02}, {"seed", seed}})};
+}
 
 /// Llama-3.2-1B on one H200. `median_ms` is the step time; the loss falls from ln V towards 2.5 + `penalty`.
 inline Record gpu_record(const std::string& recipe, double median_ms, double penalty = 0, int seed = 1) {
@@ -20,6 +58,7 @@ inline Record gpu_record(const std::string& recipe, double median_ms, double pen
       {"model", "llama3.2-1b"}, {"recipe", recipe}, {"seq", 2048},      {"batch", 8},   {"gpus", 1},
       {"parallel", "ddp"},      {"seed", seed},     {"device", "cuda"}, {"steps", 100}, {"master", "fp32"},
       {"moments", "fp32"}};
+  r.definition = definition(recipe, seed);
   r.env.git = "0123abc";
   r.env.dirty = false;
   r.env.build = "Release";
@@ -155,6 +194,22 @@ inline Record failed_record(const std::string& recipe, Status status, const std:
   r.quantization.clear();
   r.memory->measured.reset();
   r.memory->driver.reset();
+  return r;
+}
+
+/// As an earlier version of the program wrote it, without a definition.
+inline Record of_schema_1(Record r) {
+  r.schema = 1;
+  r.definition.reset();
+  return r;
+}
+
+/// With another value at a place of a part of its definition, "/fprop/a/scale_rounding".
+inline Record redefined(Record r, DefinitionPart DefinitionRecord::*part, const std::string& place,
+                        const nlohmann::ordered_json& value) {
+  nlohmann::ordered_json json = *((*r.definition).*part);
+  json[nlohmann::ordered_json::json_pointer(place)] = value;
+  (*r.definition).*part = std::make_shared<const nlohmann::ordered_json>(std::move(json));
   return r;
 }
 

@@ -1,7 +1,9 @@
 // The record and its schema agree, in both directions and down to each field.
 #include "results/record.h"
 
+#include <algorithm>
 #include <limits>
+#include <set>
 
 #include "kernels/base/errors.h"
 #include "results/record_samples.h"
@@ -28,12 +30,31 @@ bool blamed(const std::vector<std::string>& violations, const std::string& point
   return false;
 }
 
+/// The fields of a case and what stands in the parts of a definition: reading takes them as they are.
+bool is_writers_own(const std::string& place) {
+  if (place.rfind("/case/", 0) == 0) return true;
+  return place.rfind("/definition/", 0) == 0 && std::count(place.begin(), place.end(), '/') > 2;
+}
+
+/// Keys that a record may be without: see the last tests, and a definition says only what there is.
+bool may_be_missing(const std::string& place, const std::string& key) {
+  static const std::set<std::string> kTiming = {"wall_ms", "runs", "between_runs"},
+                                     kDefinition = {"reference",     "sliding_window", "max_positions",
+                                                    "rope_scaling",  "granularity",    "scale",
+                                                    "scale_rounding"};
+  if (place == "/timing") return kTiming.contains(key);
+  if (place.empty()) return key == "definition";
+  return place.rfind("/definition/", 0) == 0 &&
+         (kDefinition.contains(key) || place.ends_with("/rope_scaling"));
+}
+
 }  // namespace
 
 TEST_CASE("records of every status satisfy the schema and survive the round trip", "[record]") {
   std::vector<Record> records = {samples::gpu_record("bf16", 250), samples::gpu_record("blockwise", 200),
                                  samples::cpu_record("bf16"), samples::cpu_record("mxfp8"), Record{}};
   records.back().case_fields = samples::gpu_record("bf16", 250).case_fields;
+  records.back().definition = samples::definition("bf16", 1);
   for (Status status : {Status::oom, Status::unsupported, Status::timeout, Status::crashed, Status::diverged})
     records.push_back(samples::failed_record("rowwise", status, "because"));
   for (const Record& record : records) {
@@ -56,8 +77,7 @@ TEST_CASE("the schema catches a wrong type at every place of a full record", "[r
     INFO(place);
     const auto found = Schema::record().violations(bad);
     CHECK((blamed(found, place) || blamed(found, place + "/0")));
-    // The fields of a case are the writer's own; reading takes them as they are.
-    if (place.rfind("/case/", 0) != 0) CHECK_THROWS_AS(bad.get<Record>(), InvalidInput);
+    if (!is_writers_own(place)) CHECK_THROWS_AS(bad.get<Record>(), InvalidInput);
   }
 }
 
@@ -75,15 +95,12 @@ TEST_CASE("the schema catches every missing key and an extra key in every object
     CHECK(blamed(Schema::record().violations(extra), place + "/not_a_field"));
     if (place == "/case") continue;
     for (const auto& item : good[Json::json_pointer(place)].items()) {
-      // Older records lack these; see the last test.
-      if (place == "/timing" &&
-          (item.key() == "wall_ms" || item.key() == "runs" || item.key() == "between_runs"))
-        continue;
+      if (may_be_missing(place, item.key())) continue;
       Json missing = good;
       missing[Json::json_pointer(place)].erase(item.key());
       INFO(item.key());
       CHECK(blamed(Schema::record().violations(missing), place + "/" + item.key()));
-      CHECK_THROWS_AS(missing.get<Record>(), InvalidInput);
+      if (!is_writers_own(place + "/" + item.key())) CHECK_THROWS_AS(missing.get<Record>(), InvalidInput);
     }
   }
 }
@@ -91,7 +108,7 @@ TEST_CASE("the schema catches every missing key and an extra key in every object
 TEST_CASE("the schema catches values out of range", "[record]") {
   const Json good = samples::gpu_record("bf16", 250);
   const std::vector<std::pair<std::string, Json>> wrong = {{"/status", "fine"},
-                                                           {"/schema", 2},
+                                                           {"/schema", 3},
                                                            {"/case/seq", 0},
                                                            {"/case/gpus", 1.5},
                                                            {"/metrics/mfu_bf16", 1.01},
@@ -187,4 +204,16 @@ TEST_CASE("records from before interleaving are read", "[record]") {
   CHECK(record.timing->runs.empty());
   CHECK(!record.timing->between_runs.has_value());
   CHECK(record.timing->median_ms == 250);
+}
+
+TEST_CASE("records of schema 1 are read without a definition, and written as they were", "[record]") {
+  const Record old = samples::of_schema_1(samples::gpu_record("mxfp8", 250));
+  const Json json = old;
+  CHECK(!json.contains("definition"));
+  CHECK(Schema::record().violations(json) == std::vector<std::string>{});
+  CHECK(json.get<Record>().schema == 1);
+  CHECK(Json(json.get<Record>()).dump() == json.dump());
+  Json young = json;
+  young["schema"] = 2;
+  CHECK_THROWS_AS(young.get<Record>(), InvalidInput);
 }

@@ -1,23 +1,15 @@
-// The field table, and the four directions it serves: text, JSON, id, validation.
+// The field table, and the directions it serves: text and JSON, in and out.
 #include "bench/case/case.h"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <ctime>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <map>
-#include <mutex>
 #include <optional>
 #include <string_view>
 #include <utility>
 
-#include "bench/case/fingerprint.h"
 #include "kernels/base/errors.h"
 #include "kernels/gpu/device_info.h"
 #include "kernels/numerics/recipe.h"
@@ -164,72 +156,6 @@ void check_text(const Field& field, const std::string& word) {
     throw InvalidInput(fmt::format("{}: empty name", flag_of(field)));
 }
 
-/// The content of a model or recipe that is a file takes part in the id: one that was edited is another. A
-/// missing file is left to validate().
-void add_definition(std::uint64_t& state, const std::string& name) {
-  if (!std::string_view(name).ends_with(".json")) return;
-  std::ifstream file(name, std::ios::binary);
-  add_to_fingerprint(state, std::string(std::istreambuf_iterator<char>(file), {}));
-}
-
-/// So do a model's RoPE scaling and biases, where it has them: models went by the same names and files when neither was
-/// applied, and their rows are of other work.
-void add_model_details(std::uint64_t& state, const std::string& name) {
-  try {
-    const nlohmann::json model = model_to_json(find_model(name));
-    for (const char* key : {"rope_scaling", "qkv_bias"})
-      if (const auto value = model.value(key, nlohmann::json(false)); value != false)
-        add_to_fingerprint(state, fmt::format("{}={}\n", key, value.dump()));
-  } catch (const InvalidInput&) {  // left to validate(), too
-  }
-}
-
-/// So does that of data and first weights. It is looked at once in a process: many cases share it, and the ids
-/// of a sweep must not change under way.
-void add_content(std::uint64_t& state, const std::string& path, const std::string& glob) {
-  static std::mutex mutex;
-  static std::map<std::pair<std::string, std::string>, std::uint64_t> known;
-  if (std::error_code error; path.empty() || !std::filesystem::exists(path, error)) return;
-  const std::lock_guard lock(mutex);
-  const auto [content, added] = known.try_emplace({path, glob});
-  if (added) content->second = fingerprint_of(path, glob);
-  add_to_fingerprint(state, fmt::format("{:016x}\n", content->second));
-}
-
-/// That a stream opens a folder, and reads nothing, is no accident that its reader could notice.
-void refuse_folder(const Field& field, const std::string& path) {
-  if (path.ends_with(".json") && std::filesystem::is_directory(path))
-    throw InvalidInput(fmt::format("{}: {}: Is a directory", flag_of(field), path));
-}
-
-/// Above these a number is a slip, and counts of bytes and FLOPs could overflow.
-void check_size(const Case& c) {
-  if (c.accumulation > kMaxAccumulation)
-    throw InvalidInput(
-        fmt::format("--accumulation: must be at most {}, not {}", kMaxAccumulation, c.accumulation));
-  if (c.shard_group > kMaxTokensPerStep)
-    throw InvalidInput(
-        fmt::format("--shard-group: must be at most {}, not {}", kMaxTokensPerStep, c.shard_group));
-  double tokens = 1;  // the product may overflow
-  for (const std::int64_t factor : {c.batch, c.seq, c.accumulation, c.gpus})
-    tokens *= static_cast<double>(factor);
-  if (tokens > static_cast<double>(kMaxTokensPerStep))
-    throw InvalidInput(
-        fmt::format("--batch, --seq, --accumulation, --gpus: {:.3g} tokens per step; the most are {}", tokens,
-                    kMaxTokensPerStep));
-}
-
-/// A row that bears a recipe's name must be of that recipe.
-void check_converted(const Case& c, const ModelConfig& model, const Recipe& recipe) {
-  const KeepBf16 keep = parse_keep_bf16(c.keep_bf16);
-  if (recipe.quantized() && c.head != "recipe" &&
-      model.layers - std::min(keep.first, model.layers) <= keep.last)
-    throw InvalidInput(
-        fmt::format("--keep-bf16: {} leaves none of the {} blocks of {} to {}; nothing would be "
-                    "converted",
-                    c.keep_bf16, model.layers, c.model, c.recipe));
-}
-
 }  // namespace
 
 const std::vector<Field>& case_fields() {
@@ -301,85 +227,6 @@ Case case_from_json(const nlohmann::ordered_json& json) {
       throw InvalidInput(fmt::format("case: {} has the wrong type: {}", key, value.dump()));
   }
   return c;
-}
-
-std::string case_id(const Case& c) {
-  static const Case defaults;
-  std::uint64_t state = kFingerprintStart;
-  add_to_fingerprint(state, fmt::format("method={}\n", kMethodVersion));
-  for (const Field& field : case_fields()) {
-    if (!changes_work(field.name)) continue;
-    const std::string value = get_text(c, field);
-    if (field.identity == Identity::always || value != get_text(defaults, field))
-      add_to_fingerprint(state, fmt::format("{}={}\n", field.name, value));
-  }
-  add_definition(state, c.model);
-  add_model_details(state, c.model);
-  add_definition(state, c.recipe);
-  if (c.data != defaults.data) add_content(state, c.data, c.glob);
-  add_content(state, c.init_from, "*.safetensors*");
-  return fmt::format("{:016x}", state);
-}
-
-void check_value(const Field& field, const std::string& text) {
-  Case scratch;
-  set_text(scratch, field, text);
-  const std::string_view name = field.name;
-  if (name == "keep_bf16") parse_keep_bf16(text);
-  if (name == "model" || name == "recipe") refuse_folder(field, text);
-  if (name == "model") find_model(text);
-  if (name == "recipe") find_recipe(text);
-}
-
-void validate(const Case& c) {
-  for (const Field& field : case_fields())
-    check_value(field, get_text(c, field));  // also what came from JSON
-  check_size(c);
-  check_converted(c, find_model(c.model), find_recipe(c.recipe));
-  if (c.device == "cpu" && c.attention != "auto")
-    throw InvalidInput(
-        fmt::format("--attention {}: chooses among a GPU's kernels, and --device is cpu, which has its own",
-                    c.attention));
-  if ((c.parallel == "hsdp") != (c.shard_group > 1))
-    throw InvalidInput("--shard-group: hsdp needs groups of 2 or more ranks, and only hsdp has groups");
-  if (c.lr == 0) throw InvalidInput("--lr: must be above 0: nothing would be trained");
-  if (c.schedule == "cosine" && c.steps == 0)
-    throw InvalidInput("--schedule cosine needs a number of steps: add --steps N");
-  if (c.schedule == "cosine" && c.warmup >= c.steps)
-    throw InvalidInput(
-        fmt::format("--warmup: {} steps leave none of the {} of --steps to the cosine", c.warmup, c.steps));
-}
-
-DataOptions data_options(const Case& c, const ModelConfig& model) {
-  return {c.data == "synthetic" ? "" : c.data, c.glob, static_cast<std::uint64_t>(c.seed), model.vocab,
-          c.seq};
-}
-
-Record start_record(const Case& c) {
-  Record record;
-  record.id = case_id(c);
-  record.created = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
-  record.case_fields = case_to_json(c);
-  return record;
-}
-
-KeepBf16 parse_keep_bf16(const std::string& text) {
-  KeepBf16 keep;
-  bool seen_first = false, seen_last = false;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    const std::string part = text.substr(begin, end - begin);
-    const std::size_t colon = std::min(part.find(':'), part.size());
-    const auto count = parse<std::int64_t>(part.substr(std::min(colon + 1, part.size())));
-    const std::string side = part.substr(0, colon);
-    bool* seen = side == "first" ? &seen_first : side == "last" ? &seen_last : nullptr;
-    if (!seen || *seen || !count || *count < 0 || end + 1 == text.size())
-      throw InvalidInput(fmt::format("--keep-bf16: \"{}\" is not of the form first:N,last:N", text));
-    *seen = true;
-    (seen == &seen_first ? keep.first : keep.last) = *count;
-    begin = end + 1;
-  }
-  return keep;
 }
 
 }  // namespace precbench

@@ -9,8 +9,6 @@
 #include <variant>
 #include <vector>
 
-#include "models/config/config.h"
-#include "models/data/data.h"
 #include "results/record.h"
 
 namespace precbench {
@@ -95,35 +93,5 @@ nlohmann::ordered_json case_to_json(const Case& c);
 
 /// Throws InvalidInput on an unknown key or a wrong type. A missing key keeps its default.
 Case case_from_json(const nlohmann::ordered_json& json);
-
-/// 16 hex digits: FNV-1a over the method version, the fields that define the work, and what is in the files
-/// behind them: a model or recipe of the user's, data, first weights (fingerprint.h says how those are
-/// sampled). Two cases of one id do the same work on the same kind of device.
-std::string case_id(const Case& c);
-
-/// Throws InvalidInput for a value that is wrong whatever the other fields say: a number below its minimum, an
-/// unknown choice, model or recipe.
-void check_value(const Field& field, const std::string& text);
-
-/// Throws InvalidInput for what can never run: such a value, a step of absurd size, a
-/// cosine schedule without a number of steps. Shapes that a recipe cannot take pass: they become rows
-/// "unsupported". Reads models and recipes; the other files are check_files' (case_files.h).
-void validate(const Case& c);
-
-/// What open_data needs to know.
-DataOptions data_options(const Case& c, const ModelConfig& model);
-
-/// The record of a case that has not run yet: id, case and the time of this call.
-Record start_record(const Case& c);
-
-/// The most tokens of one optimizer step, and the most passes that it may have.
-inline constexpr std::int64_t kMaxTokensPerStep = (std::int64_t{1} << 31) - 1;
-inline constexpr std::int64_t kMaxAccumulation = 16384;
-
-/// "first:N,last:N" in either order, each at most once; throws InvalidInput.
-struct KeepBf16 {
-  std::int64_t first = 0, last = 0;  ///< blocks that stay in BF16
-};
-KeepBf16 parse_keep_bf16(const std::string& text);
 
 }  // namespace precbench

@@ -1,9 +1,8 @@
-// The field table in each of its directions, ids, and what is refused before anything runs.
+// The field table in each of its directions, and what is refused before anything runs.
 #include "bench/case/case.h"
 
-#include <set>
-
-#include "results/schema.h"
+#include "bench/case/case_limits.h"
+#include "bench/case/plan.h"
 #include "tools/testing/catch.h"
 #include "tools/testing/temp_directory.h"
 #include "tools/testing/text.h"
@@ -74,24 +73,24 @@ TEST_CASE("bad values are refused by name", "[case]") {
 }
 
 TEST_CASE("what can never run is refused before anything runs", "[case]") {
-  CHECK(refusal_of([] { validate(Case{}); }) == "");
-  CHECK(refusal_of([] { validate(with("model", "llama3.2-1c")); }).find("llama3.2-1b") != std::string::npos);
-  CHECK(refusal_of([] { validate(with("recipe", "mxfp9")); }).find("mxfp8") != std::string::npos);
-  CHECK(refusal_of([] { validate(with("lr", "0")); }) == "--lr: must be above 0: nothing would be trained");
-  CHECK(refusal_of([] { validate(with("schedule", "cosine")); }) ==
+  CHECK(refusal_of([] { resolve(Case{}); }) == "");
+  CHECK(refusal_of([] { resolve(with("model", "llama3.2-1c")); }).find("llama3.2-1b") != std::string::npos);
+  CHECK(refusal_of([] { resolve(with("recipe", "mxfp9")); }).find("mxfp8") != std::string::npos);
+  CHECK(refusal_of([] { resolve(with("lr", "0")); }) == "--lr: must be above 0: nothing would be trained");
+  CHECK(refusal_of([] { resolve(with("schedule", "cosine")); }) ==
         "--schedule cosine needs a number of steps: add --steps N");
   CHECK(refusal_of([] {
           Case c = with("schedule", "cosine");
           c.steps = 10;
           c.warmup = 10;
-          validate(c);
+          resolve(c);
         }) == "--warmup: 10 steps leave none of the 10 of --steps to the cosine");
-  CHECK(refusal_of([] { validate(case_from_json({{"gpus", -2}})); }) == "--gpus: must be at least 1, not -2");
+  CHECK(refusal_of([] { resolve(case_from_json({{"gpus", -2}})); }) == "--gpus: must be at least 1, not -2");
 }
 
 TEST_CASE("a step of absurd size is refused", "[case]") {
   const auto refused = [](const nlohmann::ordered_json& fields) {
-    return refusal_of([&] { validate(case_from_json(fields)); });
+    return refusal_of([&] { resolve(case_from_json(fields)); });
   };
   const std::string most = " tokens per step; the most are 2147483647";
   CHECK(refused({{"batch", 1}, {"seq", 2147483647}}) == "");
@@ -107,7 +106,7 @@ TEST_CASE("a step of absurd size is refused", "[case]") {
 TEST_CASE("a recipe that no layer is left to is refused, unless it has the head", "[case]") {
   const auto refused = [](const char* keep, const char* recipe, const char* head) {
     return refusal_of([&] {
-      validate(case_from_json({{"keep_bf16", keep}, {"recipe", recipe}, {"head", head}}));
+      resolve(case_from_json({{"keep_bf16", keep}, {"recipe", recipe}, {"head", head}}));
     });
   };
   const std::string none = " leaves none of the 4 blocks of tiny to mxfp8; nothing would be converted";
@@ -122,9 +121,9 @@ TEST_CASE("a recipe that no layer is left to is refused, unless it has the head"
 TEST_CASE("the CPU has no choice of attention kernels", "[case]") {
   Case c = with("attention", "own");
   c.device = "cuda";
-  CHECK(refusal_of([&] { validate(c); }) == "");
+  CHECK(refusal_of([&] { resolve(c); }) == "");
   c.device = "cpu";
-  CHECK(refusal_of([&] { validate(c); }).starts_with("--attention own: "));
+  CHECK(refusal_of([&] { resolve(c); }).starts_with("--attention own: "));
 }
 
 TEST_CASE("first:N,last:N", "[case]") {
@@ -136,54 +135,4 @@ TEST_CASE("first:N,last:N", "[case]") {
     CHECK(refusal_of([&] { parse_keep_bf16(bad); }) ==
           "--keep-bf16: \"" + std::string(bad) + "\" is not of the form first:N,last:N");
   }
-}
-
-TEST_CASE("the id follows the work and nothing else", "[case]") {
-  // Pinned: a change here makes every record and baseline that exists a stranger. It needs a new method
-  // version.
-  CHECK(case_id(Case{}) == "e6a6660ea2023fd3");
-  std::set<std::string> ids = {case_id(Case{})};
-  for (const Field& field : case_fields()) {
-    INFO(field.name);
-    const bool number = !std::holds_alternative<std::string Case::*>(field.member);
-    const std::string id = case_id(with(field.name, number                  ? "37"
-                                                    : field.choices.empty() ? "some,text"
-                                                                            : field.choices.back()));
-    CHECK(ids.insert(id).second == changes_work(field.name));
-  }
-}
-
-TEST_CASE("a model or recipe file is another case once it is edited", "[case]") {
-  const TempDirectory directory;
-  Case c;
-  c.recipe = directory.write("own.json", "{}");
-  const std::string before = case_id(c);
-  CHECK(case_id(c) == before);
-  directory.write("own.json", "{ }");
-  CHECK(case_id(c) != before);
-}
-
-TEST_CASE("a model that was plain when its records were made is another case now", "[case]") {
-  // The first record of results/h200/single.jsonl, when llama3.1-8b's RoPE was not scaled.
-  Case c;
-  c.model = "llama3.1-8b";
-  c.seq = 2048;
-  c.batch = c.gpus = 1;
-  c.device = "cuda";
-  c.seed = 42;
-  c.master = c.moments = c.grads = "bf16";
-  c.lr = 1e-5;
-  c.clip = 0;
-  c.steps = 0;
-  CHECK(case_id(c) != "ecbb2e21d4f306e5");
-  c.model = "llama3-70b";  // a plain one
-  CHECK(case_id(c) == "f9794236d117626f");
-}
-
-TEST_CASE("a record of a case that never ran is valid", "[case]") {
-  Record record = start_record(with("keep_bf16", "first:1,last:1"));
-  record.status = Status::crashed;
-  record.error = "signal 11";
-  CHECK(Schema::record().violations(record) == std::vector<std::string>{});
-  CHECK(record.id == case_id(with("keep_bf16", "first:1,last:1")));
 }

@@ -35,11 +35,6 @@ void add_file(std::uint64_t& state, const std::string& name, const fs::path& pat
 
 }  // namespace
 
-void add_to_fingerprint(std::uint64_t& state, std::string_view bytes) {
-  constexpr std::uint64_t kPrime = 0x100000001b3u;
-  for (const char byte : bytes) state = (state ^ static_cast<unsigned char>(byte)) * kPrime;
-}
-
 std::uint64_t fingerprint_of(const std::string& path, const std::string& glob) {
   std::uint64_t state = kFingerprintStart;
   std::error_code error;

@@ -1,4 +1,4 @@
-// Case to plan: names become enums, "first:N,last:N" becomes a flag per block.
+// What follows from a plan: the transformer's options, and why the case cannot run.
 #include "bench/case/plan.h"
 
 #include <fmt/format.h>
@@ -8,59 +8,6 @@
 #include "kernels/gpu/device_info.h"
 
 namespace precbench {
-namespace {
-
-Master master_of(const std::string& name) {
-  return name == "fp32" ? Master::fp32 : name == "bf16" ? Master::bf16 : Master::bf16_sr;
-}
-
-DType dtype_of(const std::string& name) { return name == "fp32" ? DType::f32 : DType::bf16; }
-
-}  // namespace
-
-Plan make_plan(const Case& c) {
-  Plan plan;
-  plan.model = find_model(c.model);
-  plan.recipe = find_recipe(c.recipe);
-  plan.bf16 = find_recipe("bf16");
-  const KeepBf16 keep = parse_keep_bf16(c.keep_bf16);
-  for (std::int64_t layer = 0; layer < plan.model.layers; ++layer)
-    plan.converted.push_back(plan.recipe.quantized() && layer >= keep.first &&
-                             layer < plan.model.layers - keep.last);
-  plan.head_converted = plan.recipe.quantized() && c.head == "recipe";
-
-  const auto shards = static_cast<int>(c.parallel == "ddp"    ? 1
-                                       : c.parallel == "fsdp" ? c.gpus
-                                                              : c.shard_group);
-  plan.parameters.parallel = {.data = static_cast<int>(c.gpus) / shards, .shard = shards};
-  plan.fp8_gather = c.gather == "fp8";
-  if (plan.fp8_gather && plan.recipe.quantized()) {
-    plan.parameters.gather_format = plan.recipe.fprop.b;
-    plan.parameters.gather_fp8 = plan.converted;
-  }
-  plan.reduce_amax = c.reduce_amax == "on";
-  plan.device = c.device;
-  plan.parameters.master = master_of(c.master);
-  plan.parameters.moments = dtype_of(c.moments);
-  plan.parameters.gradients = dtype_of(c.grads);
-  plan.parameters.accumulation = static_cast<int>(c.accumulation);
-
-  plan.optimizer.lr = static_cast<float>(c.lr);
-  plan.optimizer.warmup = c.warmup;
-  plan.optimizer.schedule = c.schedule == "cosine" ? Schedule::cosine : Schedule::constant;
-  plan.optimizer.total_steps = c.steps;
-  plan.optimizer.weight_decay = static_cast<float>(c.weight_decay);
-  plan.optimizer.max_norm = static_cast<float>(c.clip);
-  plan.optimizer.seed = static_cast<std::uint64_t>(c.seed);
-
-  plan.B = c.batch;
-  plan.T = c.seq;
-  plan.ranks = static_cast<int>(c.gpus);
-  plan.accumulation = static_cast<int>(c.accumulation);
-  plan.recompute = c.recompute == "block";
-  plan.seed = static_cast<std::uint64_t>(c.seed);
-  return plan;
-}
 
 TransformerOptions Plan::transformer() const {
   TransformerOptions options;
@@ -122,7 +69,7 @@ std::string Plan::why_unsupported() const {
     return fmt::format(
         "seq: {} is beyond the model's sliding window of {}, and only full attention is modelled", T,
         m.sliding_window);
-  if (const std::string why = why_gpu_refuses(device, m.width, m.head_dim, m.qk_norm); !why.empty())
+  if (const std::string why = why_gpu_refuses(fields.device, m.width, m.head_dim, m.qk_norm); !why.empty())
     return why;
   std::vector<LinearSpec> linears;
   if (std::find(converted.begin(), converted.end(), true) != converted.end())

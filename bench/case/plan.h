@@ -1,22 +1,23 @@
-// From a case to everything that a rank needs to run it: the model, the recipe of every block, options of
-// parameters, transformer and optimizer. Pure translation, shared by the run and its prediction.
+// From a case to everything that a rank needs to run it: its definition, options of parameters, transformer and
+// optimizer. Shared by the run and its prediction.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "bench/case/case.h"
+#include "bench/case/definition.h"
 #include "kernels/numerics/recipe.h"
 #include "models/transformer/optimizer.h"
 #include "models/transformer/transformer.h"
 
 namespace precbench {
 
-struct Plan {
-  ModelConfig model;
-  Recipe recipe, bf16;
-  std::vector<bool> converted;  ///< per block: in the recipe, or kept in BF16
-  bool head_converted = false;
+/// A case, resolved: `fields` as the user gave them, and what they stand for.
+struct Plan : Definition {
+  Case fields;
+  std::string id;  ///< case_id()
+  Recipe bf16;
   ParameterOptions parameters;
   OptimizerOptions optimizer;
   std::int64_t B = 0, T = 0;
@@ -37,7 +38,11 @@ struct Plan {
   std::vector<std::string> warnings() const;
 };
 
-/// Throws InvalidInput like validate(case).
-Plan make_plan(const Case& c);
+/// Throws InvalidInput like define(). The one place in which a case is resolved; everything behind it takes the plan.
+Plan resolve(const Case& c);
+std::vector<Plan> resolve(const std::vector<Case>& cases);
+
+/// The record of a case that has not run yet: id, case, definition and the time of this call.
+Record start_record(const Plan& plan);
 
 }  // namespace precbench

@@ -37,12 +37,12 @@ Case case_of(const TempDirectory& folder, const nlohmann::json& config, std::int
 TEST_CASE("a sequence beyond the sliding window is unsupported, with both numbers", "[plan]") {
   const TempDirectory folder;
   const nlohmann::json mistral = config_json("mistral", {{"sliding_window", 64}});
-  CHECK(make_plan(case_of(folder, mistral, 64)).why_unsupported() == "");
+  CHECK(resolve(case_of(folder, mistral, 64)).why_unsupported() == "");
   const Case longer = case_of(folder, mistral, 128);
   const std::string why =
       "seq: 128 is beyond the model's sliding window of 64, and only full attention is modelled";
-  CHECK(make_plan(longer).why_unsupported() == why);
-  const Record record = run_case(longer);
+  CHECK(resolve(longer).why_unsupported() == why);
+  const Record record = run_case(resolve(longer));
   CHECK(record.status == Status::unsupported);
   CHECK(record.error == why);
 }
@@ -51,12 +51,12 @@ TEST_CASE("what is not modelled stands in the record", "[plan]") {
   const TempDirectory folder;
   const nlohmann::json config =
       config_json("llama", {{"attention_dropout", 0.1}, {"max_position_embeddings", 32}, {"mystery", 3}});
-  CHECK(run_case(case_of(folder, config, 64)).warnings ==
+  CHECK(run_case(resolve(case_of(folder, config, 64))).warnings ==
         std::vector<std::string>{"small: attention_dropout 0.1 is left out",
                                  "small: keys that are not known here were left out: mystery",
                                  "small: seq 64 is beyond the 32 positions that the model is made for"});
   // A stretched context counts as far as it is stretched.
   const nlohmann::json stretched = config_json(
       "llama", {{"max_position_embeddings", 32}, {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 2.0}}}});
-  CHECK(run_case(case_of(folder, stretched, 64)).warnings.empty());
+  CHECK(run_case(resolve(case_of(folder, stretched, 64))).warnings.empty());
 }

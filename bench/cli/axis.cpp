@@ -10,6 +10,7 @@
 #include <set>
 #include <string_view>
 
+#include "bench/case/definition.h"
 #include "kernels/base/errors.h"
 
 namespace precbench {

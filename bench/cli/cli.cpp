@@ -70,17 +70,19 @@ std::vector<Case> expand(const Axes& given) {
   return expand_grid(base, axes);
 }
 
-void resolve_device(Case& c) {
+void choose_device(Case& c) {
   if (c.device == "auto") c.device = best_device();
 }
 
 /// A sweep that several processes run, in each of them.
-int sweep_together(const std::vector<Case>& grid, SweepOptions options, const Nodes& nodes,
+int sweep_together(const std::vector<Plan>& grid, SweepOptions options, const Nodes& nodes,
                    const Variables& environment) {
   const Address address = rendezvous_address(environment, nodes);
   const std::string secret = shared_secret(environment);
-  check_spread(grid, nodes);
-  if (nodes.index > 0) return run_worker(nodes, address, secret, grid, options.child);
+  std::vector<Case> cases;
+  for (const Plan& plan : grid) cases.push_back(plan.fields);
+  check_spread(cases, nodes);
+  if (nodes.index > 0) return run_worker(nodes, address, secret, cases, options.child);
   if (secret.empty() && !options.quiet)
     tell(fmt::format(
         "PRECBENCH_SECRET is not set: until all {} processes have met, any program of this version "
@@ -138,16 +140,13 @@ SweepFile sweep_file_of(const SweepCommand& command) {
 }
 
 /// The cases of one section with the flags on top. What is wrong with them is told with the section's name.
-std::vector<Case> cases_of(const SweepCommand& command, const SweepFile::Grid& grid) {
+std::vector<Plan> cases_of(const SweepCommand& command, const SweepFile::Grid& grid) {
   Axes axes = command.axes;
   axes.insert(grid.axes.begin(), grid.axes.end());  // keeps what the command line has set
   try {
     std::vector<Case> cases = expand(axes);
-    for (Case& c : cases) {
-      resolve_device(c);
-      validate(c);
-    }
-    return cases;
+    for (Case& c : cases) choose_device(c);
+    return resolve(cases);
   } catch (const InvalidInput& error) {
     if (command.config.empty()) throw;
     const std::string section = grid.section.empty() ? "" : fmt::format(" [{}]", grid.section);
@@ -155,16 +154,16 @@ std::vector<Case> cases_of(const SweepCommand& command, const SweepFile::Grid& g
   }
 }
 
-std::vector<Case> grid_of(const SweepCommand& command, const SweepFile& file) {
+std::vector<Plan> grid_of(const SweepCommand& command, const SweepFile& file) {
   for (const auto& [name, words] : command.axes) check_words(*find_field(name), words);
-  std::vector<Case> cases;
+  std::vector<Plan> cases;
   std::set<std::string> ids;
   for (const SweepFile::Grid& grid : file.grids) {
-    for (Case& c : cases_of(command, grid))
-      if (ids.insert(case_id(c)).second) cases.push_back(std::move(c));
+    for (Plan& plan : cases_of(command, grid))
+      if (ids.insert(plan.id).second) cases.push_back(std::move(plan));
     check_count(cases.size());
   }
-  const Case& first = cases.front();
+  const Case& first = cases.front().fields;
   for (const char* name : {"save_init", "save_final", "save_grads"})
     if (const Field& field = *find_field(name); cases.size() > 1 && !get_text(first, field).empty())
       throw InvalidInput(fmt::format("{}: {} cases would write the same file; choose one case",
@@ -225,7 +224,7 @@ CLI::App* add_sweep_command(CLI::App& app, SweepCommand& command) {
   return sub;
 }
 
-std::vector<Case> grid_of(const SweepCommand& command) { return grid_of(command, sweep_file_of(command)); }
+std::vector<Plan> grid_of(const SweepCommand& command) { return grid_of(command, sweep_file_of(command)); }
 
 int sweep(const SweepCommand& command) {
   SweepOptions options = command.options;
@@ -235,7 +234,7 @@ int sweep(const SweepCommand& command) {
       command.timeout ? parse_timeout(*command.timeout) : file.timeout_s.value_or(options.timeout_s);
   options.interleave = options.interleave || file.interleave.value_or(false);
   if (options.out.empty()) throw InvalidInput("--out: empty folder name");
-  const std::vector<Case> grid = grid_of(command, file);
+  const std::vector<Plan> grid = grid_of(command, file);
   const Variables environment = process_environment();
   const Nodes nodes = find_nodes(environment);
   if (command.dry_run) {
@@ -266,16 +265,16 @@ int run(const RunCommand& command) {
                                      flag_of(field), words.front()));
     set_text(c, field, words.front());
   }
-  resolve_device(c);
-  validate(c);
+  choose_device(c);
+  const Plan plan = resolve(c);
   if (const Nodes nodes = find_nodes(process_environment()); nodes.count > 1)
     throw InvalidInput(
         fmt::format("{} say that this is process {} of {}, but run is for one: sweep spreads a case "
                     "over several",
                     nodes.source, nodes.index, nodes.count));
-  check_outputs(c);
+  check_outputs(plan);
   if (!command.out.empty()) const SweepFolder writable(command.out);
-  const Record record = run_case(c);
+  const Record record = run_case(plan);
   std::fputs((pretty(record, 0) + "\n").c_str(), stdout);  // first: a full disk does not lose it
   if (!command.out.empty()) append_to_folder(command.out, record);
   return record.status == Status::ok ? 0 : 1;

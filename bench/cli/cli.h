@@ -24,8 +24,8 @@ struct SweepCommand {
 CLI::App* add_sweep_command(CLI::App& app, SweepCommand& command);
 int sweep(const SweepCommand& command);
 
-/// The cases of a sweep, validated, with `device` resolved, in the order they run. Throws InvalidInput.
-std::vector<Case> grid_of(const SweepCommand& command);
+/// The cases of a sweep, resolved, in the order they run. Throws InvalidInput.
+std::vector<Plan> grid_of(const SweepCommand& command);
 
 struct RunCommand {
   Axes axes;

@@ -332,7 +332,7 @@ TEST_CASE("a repeated flag appends to its axis", "[cli]") {
   CHECK(!parse_command_line(app, static_cast<int>(argv.size()), argv.data()));
   const auto grid = grid_of(command);
   REQUIRE(grid.size() == 3);
-  CHECK((grid[2].recipe == "rowwise" && grid[2].lr == 1e-5 && grid[2].warmup == 2));
+  CHECK((grid[2].fields.recipe == "rowwise" && grid[2].fields.lr == 1e-5 && grid[2].fields.warmup == 2));
 }
 
 TEST_CASE("flags win over the sweep file, in every section", "[sweep-file]") {
@@ -346,8 +346,8 @@ TEST_CASE("flags win over the sweep file, in every section", "[sweep-file]") {
   command.axes["seq"] = {"32,256"};
   const auto grid = grid_of(command);
   REQUIRE(grid.size() == 4);
-  for (const Case& c : grid) CHECK(c.recipe == "rowwise");
-  CHECK((grid[0].seq == 32 && grid[1].seq == 256 && grid[2].lr == 0.5));
+  for (const Plan& plan : grid) CHECK(plan.fields.recipe == "rowwise");
+  CHECK((grid[0].fields.seq == 32 && grid[1].fields.seq == 256 && grid[2].fields.lr == 0.5));
   command.axes["lr"] = {"0.5"};
   CHECK(grid_of(command).size() == 2);  // the two sections have become the same grid
 }

@@ -43,8 +43,8 @@ std::string largest_segments(const MemorySegments& memory) {
 }
 
 /// The GPU whose steps are predicted, if there is one that can be used now.
-std::unique_ptr<Device> gpu_of(const std::vector<Case>& grid) {
-  const bool wanted = std::any_of(grid.begin(), grid.end(), [](const Case& c) { return is_gpu(c.device); });
+std::unique_ptr<Device> gpu_of(const std::vector<Plan>& grid) {
+  const bool wanted = std::any_of(grid.begin(), grid.end(), [](const Plan& plan) { return plan.on_gpu; });
   if (!wanted || find_gpus().count == 0) return nullptr;
   try {
     return make_gpu_device(0);
@@ -55,13 +55,13 @@ std::unique_ptr<Device> gpu_of(const std::vector<Case>& grid) {
 
 }  // namespace
 
-void print_dry_run(const std::vector<Case>& grid) {
+void print_dry_run(const std::vector<Plan>& grid) {
   const CaseLabels labels(grid);
   std::vector<Prediction> predictions;
   const std::unique_ptr<Device> device = gpu_of(grid);
   const std::optional<KnownGpu> gpu =
       device ? std::optional<KnownGpu>({*device, gpu_properties(0).name}) : std::nullopt;
-  for (const Case& c : grid) predictions.push_back(predict(c, is_gpu(c.device) && gpu ? &*gpu : nullptr));
+  for (const Plan& plan : grid) predictions.push_back(predict(plan, plan.on_gpu && gpu ? &*gpu : nullptr));
   const bool timed = std::any_of(predictions.begin(), predictions.end(),
                                  [](const Prediction& p) { return p.seconds_per_step.has_value(); });
 
@@ -75,7 +75,7 @@ void print_dry_run(const std::vector<Case>& grid) {
   for (std::size_t i = 0; i < grid.size(); ++i) {
     const Prediction& p = predictions[i];
     std::vector<std::string> row;
-    for (const Field* field : labels.fields()) row.push_back(get_text(grid[i], *field));
+    for (const Field* field : labels.fields()) row.push_back(get_text(grid[i].fields, *field));
     if (p.unsupported.empty()) {
       row.insert(row.end(), {gib(p.memory.peak), fmt::format("{:.4e}", p.flops_per_token),
                              fmt::format("{:.4e}", p.flops_per_step)});

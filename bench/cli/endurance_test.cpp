@@ -34,7 +34,7 @@ constexpr const char* kSlowCase = "one case of a sweep that takes its time";
 Record slow_run(const Case& c, const NodeShare&, StepBoard&) {
   if (!c.save_init.empty()) std::ofstream(c.save_init) << getpid() << "\n";
   std::this_thread::sleep_for(std::chrono::milliseconds(c.warmup));
-  return start_record(c);
+  return start_record(resolve(c));
 }
 
 std::vector<Case> slow_cases(int count, int milliseconds) {

@@ -13,18 +13,19 @@ using namespace precbench;
 
 namespace {
 
-std::vector<Case> grid_of_file(const std::string& name) {
+std::vector<Plan> grid_of_file(const std::string& name) {
   SweepCommand command;
   command.config = PRECBENCH_SOURCE_DIR "/bench/sweeps/" + name;
   return grid_of(command);
 }
 
 /// Bytes of the largest GPU memory that a case asks for; every case has to be one that can run.
-std::int64_t largest_peak(const std::vector<Case>& grid) {
+std::int64_t largest_peak(const std::vector<Plan>& grid) {
   std::int64_t largest = 0;
-  for (const Case& c : grid) {
+  for (const Plan& plan : grid) {
+    const Case& c = plan.fields;
     INFO(c.model << " " << c.recipe << " seq " << c.seq << " gpus " << c.gpus << " gather " << c.gather);
-    const Prediction prediction = predict(c);
+    const Prediction prediction = predict(plan);
     CHECK(prediction.unsupported == "");
     largest = std::max(largest, prediction.memory.peak);
   }
@@ -51,7 +52,8 @@ TEST_CASE("the grid of the B200 study is its 78 cases, trained as there", "[swee
   // Four models on 1, 2 and 4 GPUs, the fifth on 4 alone; each at 3 lengths in 2 precisions.
   CHECK(grid.size() == (4 * 3 + 1) * 3 * 2);
   std::set<std::string> different;
-  for (const Case& c : grid) {
+  for (const Plan& plan : grid) {
+    const Case& c = plan.fields;
     different.insert(c.model + c.recipe + std::to_string(c.seq) + "x" + std::to_string(c.gpus));
     CHECK((c.lr == 1e-5 && c.seed == 42 && c.batch == 1 && c.clip == 0));
     CHECK((c.parallel == "fsdp" && c.master == "bf16" && c.data != "synthetic"));
@@ -66,8 +68,9 @@ TEST_CASE("the one-GPU study varies recipe, weights, batch and GPUs, and nothing
   const auto grid = grid_of_file("one-gpu-plateau.toml");
   CHECK(grid.size() == 3 * 3 * 4 * 2 * 3 + 3 * 3);
   std::set<std::string> rest;
-  for (const Case& c : grid)
-    if (c.model == "llama3.2-1b") rest.insert(c.gather + c.moments + c.grads + c.head + c.parallel);
+  for (const Plan& plan : grid)
+    if (const Case& c = plan.fields; c.model == "llama3.2-1b")
+      rest.insert(c.gather + c.moments + c.grads + c.head + c.parallel);
   CHECK(rest.size() == 1);
   CHECK(largest_peak(grid) < 141'000'000'000);
 }
@@ -76,7 +79,7 @@ TEST_CASE("the 70B grid has the published ends and runs, in shards that fit", "[
   const auto grid = grid_of_file("crusoe.toml");
   CHECK(grid.size() == 2 * 2 + 2 * 2);
   std::set<int> gpus;
-  for (const Case& c : grid) gpus.insert(static_cast<int>(c.gpus));
+  for (const Plan& plan : grid) gpus.insert(plan.ranks);
   CHECK(gpus == std::set<int>{32, 1504, 1856});
   CHECK(largest_peak(grid) < kB200);
 }

@@ -97,10 +97,9 @@ Environment describe_environment(int threads, int first_gpu, int gpus) {
   return env;
 }
 
-Record failed_record(const Case& c, Status status, const std::string& error) {
-  Record record = start_record(c);
-  const bool gpu = is_gpu(c.device);
-  record.env = describe_environment(openmp_threads(), gpu ? 0 : -1, gpu ? static_cast<int>(c.gpus) : 1);
+Record failed_record(const Plan& plan, Status status, const std::string& error) {
+  Record record = start_record(plan);
+  record.env = describe_environment(openmp_threads(), plan.on_gpu ? 0 : -1, plan.on_gpu ? plan.ranks : 1);
   record.status = status;
   record.error = error;
   return record;

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "bench/case/case.h"
+#include "bench/case/plan.h"
 #include "results/record.h"
 
 namespace precbench {
@@ -21,7 +21,7 @@ std::string host_name();
 Environment describe_environment(int threads, int first_gpu, int gpus);
 
 /// The row of a case that did not get as far as making its own. It ran where we are.
-Record failed_record(const Case& c, Status status, const std::string& error);
+Record failed_record(const Plan& plan, Status status, const std::string& error);
 
 /// DatasheetRates resident set of this process in bytes; null where the system does not tell.
 std::optional<std::int64_t> peak_resident_bytes();

@@ -10,7 +10,7 @@ namespace {
 
 /// As a session leaves it, on a GPU of known peaks: 989 BF16 TFLOP/s.
 Record measured_record(const Case& c, double median_ms) {
-  Record record = start_record(c);
+  Record record = start_record(resolve(c));
   record.env.gpu.emplace().name = "NVIDIA H200";
   record.support.emplace();
   record.flops = Flops{1e9, "causal"};
@@ -37,7 +37,7 @@ TEST_CASE("metrics carry their denominators", "[metrics]") {
   Record record = measured_record(c, 100);
   // A tenth of the step's time at the peak rate.
   const std::vector<OpCost> ops = {{"matmul", OpClass::gemm, 989e10, 0, DType::bf16}};
-  fill_metrics(record, make_plan(c), ops, OpRates{494.5e12, 0, 4e12}, 0.5);
+  fill_metrics(record, resolve(c), ops, OpRates{494.5e12, 0, 4e12}, 0.5);
   CHECK(record.status == Status::ok);
   const Metrics& m = *record.metrics;
   CHECK(std::fabs(*m.tokens_per_s - 80000) < 1e-6);
@@ -53,7 +53,7 @@ TEST_CASE("metrics carry their denominators", "[metrics]") {
 TEST_CASE("rates that were not measured leave only their own ratio out", "[metrics]") {
   const Case c = one_gpu();
   Record record = measured_record(c, 100);
-  fill_metrics(record, make_plan(c), {}, std::nullopt, std::nullopt);
+  fill_metrics(record, resolve(c), {}, std::nullopt, std::nullopt);
   CHECK(record.status == Status::ok);
   CHECK(record.metrics->mfu_bf16.has_value());
   CHECK(!record.metrics->mfu_measured.has_value());
@@ -63,7 +63,7 @@ TEST_CASE("rates that were not measured leave only their own ratio out", "[metri
 TEST_CASE("a speed above the GPU's peak is a crashed row with everything but the metrics", "[metrics]") {
   const Case c = one_gpu();
   Record record = measured_record(c, 1);  // 8000 TFLOP/s
-  fill_metrics(record, make_plan(c), {}, std::nullopt, std::nullopt);
+  fill_metrics(record, resolve(c), {}, std::nullopt, std::nullopt);
   CHECK(record.status == Status::crashed);
   CHECK(record.error == "mfu_bf16 is 8.09: more than the GPU can do, so the measurement is wrong");
   CHECK(!record.metrics.has_value());
@@ -76,7 +76,7 @@ TEST_CASE("what does not run natively has no metrics", "[metrics]") {
   const Case c = one_gpu();
   Record record = measured_record(c, 1);
   record.support->dgrad.path = ExecutionPath::emulated;
-  fill_metrics(record, make_plan(c), {}, std::nullopt, 0.5);
+  fill_metrics(record, resolve(c), {}, std::nullopt, 0.5);
   CHECK(record.status == Status::ok);
   CHECK(!record.metrics->tokens_per_s.has_value());
   CHECK(!record.metrics->energy_j_per_token.has_value());

@@ -102,8 +102,7 @@ Support support_of(const Recipe& recipe, const Device& device) {
           path_of(device.support(recipe.wgrad, GemmRole::wgrad)), std::nullopt};
 }
 
-Prediction predict(const Case& c, const KnownGpu* gpu) {
-  const Plan plan = make_plan(c);
+Prediction predict(const Plan& plan, const KnownGpu* gpu) {
   Prediction p;
   const double per_token = static_cast<double>(flops_per_token(plan.model, plan.T).total());
   p.flops_per_token = per_token;

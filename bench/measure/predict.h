@@ -58,8 +58,7 @@ struct KnownGpu {
   std::string name;  ///< as the driver says it
 };
 
-/// Throws InvalidInput for what validate() refuses. There is a time where `gpu` runs the recipe natively and
-/// its peaks are known.
-Prediction predict(const Case& c, const KnownGpu* gpu = nullptr);
+/// There is a time where `gpu` runs the recipe natively and its peaks are known.
+Prediction predict(const Plan& plan, const KnownGpu* gpu = nullptr);
 
 }  // namespace precbench

@@ -40,14 +40,14 @@ TEST_CASE("the step executes the FLOPs of the closed form", "[predict]") {
     c.model = model.name;
     c.batch = 3;
     c.seq = 1024;  // the head's runs do not divide 3072 tokens
-    const Plan plan = make_plan(c);
+    const Plan plan = resolve(c);
     CHECK(same_flops(dry_run(plan, nullptr).model_flops(), closed_form(plan)));
     c.recipe = "mxfp8";
     c.head = "recipe";
     c.gpus = 4;
     c.parallel = "fsdp";
     c.accumulation = 2;
-    const Plan sharded = make_plan(c);
+    const Plan sharded = resolve(c);
     CHECK(same_flops(dry_run(sharded, nullptr).model_flops(), closed_form(sharded)));
   }
 }
@@ -59,7 +59,7 @@ TEST_CASE("next to the embedding's gradient lives only what it is made of", "[pr
   c.batch = 1;
   c.seq = 4096;
   c.master = c.moments = c.grads = "bf16";
-  const Plan plan = make_plan(c);
+  const Plan plan = resolve(c);
   // That is the moment of largest use where activations are no larger than gradients.
   const MemoryUse peak = dry_run(plan, nullptr).peak;
   const auto bytes = [&](Segment segment) { return peak.bytes[static_cast<int>(segment)]; };
@@ -71,7 +71,7 @@ TEST_CASE("recomputation executes a block's forward again but for its last produ
   Case c;
   c.model = "llama3.2-1b";
   c.recompute = "block";
-  const Plan plan = make_plan(c);
+  const Plan plan = resolve(c);
   const ModelConfig& m = plan.model;
   const double weights = static_cast<double>(m.layers * (block_matrix_parameters(m) - m.width * m.ffn));
   const double attention = static_cast<double>(m.layers * plan.T * m.q_width());
@@ -94,7 +94,7 @@ TEST_CASE("a run uses the memory that its dry run predicts, to the byte", "[pred
           c.gpus = c.parallel == "fsdp" ? 2 : 1;
           c.batch = 4;
           c.seq = 32;
-          const Plan plan = make_plan(c);
+          const Plan plan = resolve(c);
           const DryRun accounts = dry_run(plan, nullptr);
           for (const MemoryUse& use : used(plan, accounts.extent, &Arena::peak))
             CHECK(use.bytes == accounts.peak.bytes);
@@ -129,7 +129,7 @@ TEST_CASE("memory is predicted with every other choice too", "[predict]") {
       const std::string text = changed;
       const std::size_t equals = text.find('=');
       set_text(c, *find_field(text.substr(0, equals)), text.substr(equals + 1));
-      const Plan plan = make_plan(c);
+      const Plan plan = resolve(c);
       REQUIRE(plan.why_unsupported() == "");
       const DryRun accounts = dry_run(plan, nullptr);
       for (const MemoryUse& use : used(plan, accounts.extent, &Arena::highest))
@@ -146,7 +146,7 @@ TEST_CASE("a prediction says what a sharded giant needs", "[predict]") {
   c.batch = 1;
   c.gpus = 1024;
   c.parallel = "fsdp";
-  const Prediction p = predict(c);
+  const Prediction p = predict(resolve(c));
   CHECK(p.unsupported.empty());
   // 18 bytes a parameter (BF16 weights, FP32 master, gradients and two moments: 2 + 4 + 4 + 8) over 1,024
   // ranks, padded to whole shards.
@@ -164,11 +164,11 @@ TEST_CASE("a time is predicted where the recipe is native and the GPU's peaks ar
   const std::unique_ptr<Device> device = make_cpu_device(1);
   const KnownGpu known{*device, "NVIDIA H200"}, strange{*device, "NVIDIA X"};
   Case c;
-  CHECK(!predict(c).seconds_per_step.has_value());
-  CHECK(!predict(c, &strange).seconds_per_step.has_value());
-  CHECK(predict(c, &known).seconds_per_step.value_or(0) > 0);
+  CHECK(!predict(resolve(c)).seconds_per_step.has_value());
+  CHECK(!predict(resolve(c), &strange).seconds_per_step.has_value());
+  CHECK(predict(resolve(c), &known).seconds_per_step.value_or(0) > 0);
   c.recipe = "mxfp8";
-  CHECK(!predict(c, &known).seconds_per_step.has_value());
+  CHECK(!predict(resolve(c), &known).seconds_per_step.has_value());
   const DatasheetRates old_gpu{312, std::nullopt, 2039, "data sheet"};
   CHECK(op_rates(old_gpu, find_recipe("bf16")).has_value());
   CHECK(!op_rates(old_gpu, find_recipe("mxfp8")).has_value());
@@ -179,7 +179,7 @@ TEST_CASE("a prediction of what cannot run says why", "[predict]") {
   c.recipe = "mxfp8";
   c.seq = 100;
   c.batch = 1;
-  CHECK(predict(c).unsupported.find("M=100") != std::string::npos);
+  CHECK(predict(resolve(c)).unsupported.find("M=100") != std::string::npos);
 }
 
 TEST_CASE("an FP8 gather sends less than a BF16 gather, or is refused with the padding", "[predict]") {
@@ -191,7 +191,7 @@ TEST_CASE("an FP8 gather sends less than a BF16 gather, or is refused with the p
     c.parallel = "fsdp";
     c.gpus = ranks;
     c.gather = gather;
-    return make_plan(c);
+    return resolve(c);
   };
   const auto wire_bytes = [](const Plan& plan) {
     double sum = 0;
@@ -228,7 +228,7 @@ TEST_CASE("a token that occurs again does not read or write its row again in the
   const auto bytes_of_op = [&](std::int64_t batch, const std::string& name) {
     c.batch = batch;
     c.seq = 256;
-    const Plan plan = make_plan(c);
+    const Plan plan = resolve(c);
     for (const OpCost& op : dry_run(plan, nullptr).ops)
       if (op.name == name) return op.bytes;
     return 0.0;
@@ -247,7 +247,7 @@ TEST_CASE("a plan for GPUs knows which shapes they take, where there are none", 
   const auto why = [](const char* device, auto&& change) {
     Case c;
     c.device = device;
-    Plan plan = make_plan(c);
+    Plan plan = resolve(c);
     change(plan.model);
     return plan.why_unsupported();
   };

@@ -1,7 +1,7 @@
 // One case inside its process.
 #pragma once
 
-#include "bench/case/case.h"
+#include "bench/case/plan.h"
 #include "bench/process/rendezvous.h"
 #include "bench/process/step_board.h"
 #include "results/record.h"
@@ -12,6 +12,6 @@ namespace precbench {
 /// are, and fills every part of the record. What the case itself can end in (unsupported, oom, diverged) is a
 /// status, with what was measured until then; throws InvalidInput for bad input that only reading it shows,
 /// such as a text shorter than one sequence.
-Record run_case(const Case& c, const NodeShare& share = {}, StepBoard* board = nullptr);
+Record run_case(const Plan& plan, const NodeShare& share = {}, StepBoard* board = nullptr);
 
 }  // namespace precbench

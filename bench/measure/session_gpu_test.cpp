@@ -34,7 +34,7 @@ Case gpu_case() {
 }
 
 Record run_valid(const Case& c) {
-  const Record record = run_case(c);
+  const Record record = run_case(resolve(c));
   INFO(record.error.value_or("no error"));
   CHECK(Schema::record().violations(nlohmann::ordered_json(record)) == std::vector<std::string>{});
   CHECK(record.env.gpu.has_value());
@@ -61,7 +61,7 @@ Record read_where_nothing_is(const Case& c, const NodeShare&, StepBoard&) {
   gpu->synchronize();
   gpu->embedding({x, bad, table});
   gpu->synchronize();
-  return start_record(c);
+  return start_record(resolve(c));
 }
 
 }  // namespace

@@ -108,7 +108,7 @@ TEST_CASE("every recipe trains, and its record is whole", "[session]") {
     Case c = tiny_case();
     c.recipe = recipe.name;
     c.data = text;
-    const Record record = run_case(c);
+    const Record record = run_case(resolve(c));
     check_complete(record, c);
     const std::vector<double>& loss = record.training->loss;
     CHECK(loss.back() < loss.front() - 2);  // from 256 letters to some frequent ones
@@ -116,7 +116,7 @@ TEST_CASE("every recipe trains, and its record is whole", "[session]") {
     if (!recipe.quantized()) bf16_loss = loss.back();
     CHECK(std::fabs(loss.back() - bf16_loss) < 0.02);
     CHECK(record.warnings == std::vector<std::string>{});
-    CHECK(record.id == case_id(c));
+    CHECK(record.id == resolve(c).id);
     // What does not run natively has no speed.
     CHECK(record.metrics->tokens_per_s.has_value() == !recipe.quantized());
     CHECK(roles_of(record) == expected_roles(recipe));
@@ -155,7 +155,7 @@ TEST_CASE("ranks leave one record", "[session]") {
     c.reduce_amax = gpus % 3 == 0 ? "on" : "off";
     c.accumulation = 2;
     c.steps = 3;
-    const Record record = run_case(c);
+    const Record record = run_case(resolve(c));
     check_complete(record, c);
     const bool sharded = c.parallel != "ddp";
     CHECK(record.breakdown->communication_ms > 0);
@@ -195,7 +195,7 @@ TEST_CASE("the stop rules end a case of all ranks at one step", "[session]") {
   c.steps = 0;
   c.gpus = 2;
   c.time_limit = 0.2;
-  const Record record = run_case(c);
+  const Record record = run_case(resolve(c));
   CHECK(record.status == Status::ok);
   REQUIRE(record.timing.has_value());
   CHECK(record.timing->stop_reason != StopReason::fixed_steps);
@@ -207,7 +207,7 @@ TEST_CASE("a case repeats itself", "[session]") {
   Case c = tiny_case();
   c.recipe = "mxfp8";
   c.steps = 3;
-  const Record first = run_case(c), second = run_case(c);
+  const Record first = run_case(resolve(c)), second = run_case(resolve(c));
   CHECK(first.training->loss == second.training->loss);
   CHECK(first.training->grad_norm == second.training->grad_norm);
 }
@@ -215,7 +215,7 @@ TEST_CASE("a case repeats itself", "[session]") {
 TEST_CASE("a run that blows up is diverged, at its step", "[session]") {
   Case c = tiny_case();
   c.lr = 1e30;
-  const Record record = run_case(c);
+  const Record record = run_case(resolve(c));
   INFO(record.error.value_or("no error"));
   CHECK(record.status == Status::diverged);
   CHECK(record.error.value_or("").find("at step 2") != std::string::npos);
@@ -230,7 +230,7 @@ TEST_CASE("a shape that a recipe cannot take is unsupported, with the dimension"
   c.recipe = "mxfp8";
   c.seq = 100;
   c.batch = 1;
-  const Record record = run_case(c);
+  const Record record = run_case(resolve(c));
   CHECK(record.status == Status::unsupported);
   INFO(record.error.value_or("no error"));
   CHECK(record.error.value_or("").find("qkv: M=100 is not a multiple of 16") != std::string::npos);
@@ -248,7 +248,7 @@ TEST_CASE("saving does not show in the memory of the step", "[session]") {
   c.save_init = directory / "init.safetensors";
   c.save_final = directory / "final.safetensors";
   c.save_grads = directory / "grads.safetensors";
-  check_complete(run_case(c), c);
+  check_complete(run_case(resolve(c)), c);
 }
 
 TEST_CASE("a training whose last weights cannot be written keeps its row", "[session]") {
@@ -256,7 +256,7 @@ TEST_CASE("a training whose last weights cannot be written keeps its row", "[ses
   Case c = tiny_case();
   c.steps = 2;
   c.save_final = directory / "gone/final.safetensors";
-  const Record record = run_case(c);
+  const Record record = run_case(resolve(c));
   check_complete(record, c);
   REQUIRE(record.warnings.size() == 1);
   CHECK(record.warnings[0].starts_with("--save-final: " + c.save_final + ": cannot be written"));
@@ -269,7 +269,7 @@ TEST_CASE("data that was not read whole is a warning", "[session]") {
   Case c = tiny_case();
   c.steps = 2;
   c.data = directory.path();
-  const Record record = run_case(c);
+  const Record record = run_case(resolve(c));
   CHECK(record.status == Status::ok);
   REQUIRE(record.warnings.size() == 1);
   CHECK(record.warnings[0].starts_with("not all of the data was read: text: " + c.data));
@@ -283,14 +283,14 @@ TEST_CASE("weights go out and come in", "[session]") {
   c.save_init = directory / "init.safetensors";
   c.save_final = directory / "final.safetensors";
   c.save_grads = directory / "grads.safetensors";
-  const Record first = run_case(c);
+  const Record first = run_case(resolve(c));
   CHECK(first.status == Status::ok);
 
   Case again = tiny_case();
   again.steps = 2;
   again.seed = c.seed;
   again.init_from = c.save_init;
-  CHECK(run_case(again).training->loss == first.training->loss);
+  CHECK(run_case(resolve(again)).training->loss == first.training->loss);
 
   // The gradients are the first step's: its norm is theirs.
   double squares = 0;
@@ -306,6 +306,6 @@ TEST_CASE("weights go out and come in", "[session]") {
   // A checkpoint of another model is refused with what does not fit.
   again.model = "15m";
   again.init_from = c.save_final;
-  CHECK(contains(refusal_of([&] { run_case(again); }),
+  CHECK(contains(refusal_of([&] { run_case(resolve(again)); }),
                  "q_proj.weight has shape [128, 128], the model 15m wants [512, 512]"));
 }

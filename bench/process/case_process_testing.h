@@ -38,6 +38,11 @@ inline SweepOptions sweep_into(const TempDirectory& directory, const std::string
   return options;
 }
 
+/// The sweep of these cases, resolved.
+inline int run_sweep(const std::vector<Case>& grid, const SweepOptions& options) {
+  return run_sweep(resolve(grid), options);
+}
+
 /// By seed, in the file as it stands; every line must be a record and every case must be there once.
 inline std::map<std::int64_t, Record> rows_by_seed(const SweepOptions& options) {
   std::map<std::int64_t, Record> rows;

@@ -90,8 +90,8 @@ Coordinator::Coordinator(const Nodes& nodes, const Address& address, const std::
   }
 }
 
-std::string Coordinator::name(int process, const std::string& host, const Case& c) const {
-  const int local = static_cast<int>(c.gpus) / nodes_.count, first = process * local;
+std::string Coordinator::name(int process, const std::string& host, const Plan& plan) const {
+  const int local = plan.ranks / nodes_.count, first = process * local;
   const std::string ranks =
       local > 1 ? fmt::format("ranks {}-{}", first, first + local - 1) : fmt::format("rank {}", first);
   return fmt::format("process {} ({}, {})", process, host, ranks);
@@ -101,18 +101,18 @@ bool Coordinator::all_reported() const {
   return std::all_of(workers_.begin(), workers_.end(), [](const Worker& f) { return f.reported; });
 }
 
-std::vector<std::string> Coordinator::silent(const Case& c) const {
+std::vector<std::string> Coordinator::silent(const Plan& plan) const {
   std::vector<std::string> names;
   for (const Worker& f : workers_)
-    if (!f.reported) names.push_back(name(f.process, f.host, c));
+    if (!f.reported) names.push_back(name(f.process, f.host, plan));
   return names;
 }
 
-void Coordinator::listen(const Case& c) {
+void Coordinator::listen(const Plan& plan) {
   for (Worker& f : workers_) {
     if (f.reported) continue;
     CaseProcessResult result;
-    result.where = name(f.process, f.host, c);
+    result.where = name(f.process, f.host, plan);
     const auto report = f.link.receive();
     if (const int end = report ? integer_in(*report, "end", -1) : -1;
         end >= 0 && end < static_cast<int>(End::lost)) {
@@ -125,8 +125,8 @@ void Coordinator::listen(const Case& c) {
         // The environment of a row is always this process's, as that of one with measurements is.
         const bool ok = status == name_of(Status::ok);
         nlohmann::ordered_json record =
-            ok ? start_record(c)
-               : failed_record(c, Status::crashed, text_in(*report, "error", "", kLongestWords));
+            ok ? start_record(plan)
+               : failed_record(plan, Status::crashed, text_in(*report, "error", "", kLongestWords));
         record["status"] = status;
         result.record = record.dump();
       }
@@ -151,22 +151,22 @@ bool Coordinator::must_stop() const {
   return certain || Clock::now() - timeouts_.row > first_failure_;
 }
 
-void Coordinator::wait_for_reports(const Case& c, const std::function<bool()>& give_up) {
-  for (listen(c); !all_reported() && !give_up(); listen(c))
+void Coordinator::wait_for_reports(const Plan& plan, const std::function<bool()>& give_up) {
+  for (listen(plan); !all_reported() && !give_up(); listen(plan))
     std::find_if(workers_.begin(), workers_.end(), [](const Worker& f) {
       return !f.reported;
     })->link.wait(kWorkerPoll);
 }
 
-void Coordinator::stop_others(const Case& c) {
+void Coordinator::stop_others(const Plan& plan) {
   for (Worker& f : workers_)
     if (!f.reported) f.link.send({{"do", "stop"}});
-  wait_for_reports(c, [&, end = Clock::now() + timeouts_.stop] { return Clock::now() >= end; });
+  wait_for_reports(plan, [&, end = Clock::now() + timeouts_.stop] { return Clock::now() >= end; });
 }
 
-CaseProcessResult Coordinator::verdict(const Case& c) const {
+CaseProcessResult Coordinator::verdict(const Plan& plan) const {
   // Of equal rows, this process's own has the measurements.
-  const std::string here = name(0, host_, c);
+  const std::string here = name(0, host_, plan);
   const auto key_of = [&](const CaseProcessResult& r) {
     return std::pair(weight(r), has_row(r) && r.where == here);
   };
@@ -198,14 +198,15 @@ CaseProcessResult Coordinator::timed_out(const std::vector<std::string>& suspect
   return result;
 }
 
-CaseProcessResult Coordinator::run(const std::vector<std::string>& command, const Case& c, double timeout_s) {
+CaseProcessResult Coordinator::run(const std::vector<std::string>& command, const Plan& plan,
+                                   double timeout_s) {
   results_.clear();
   first_failure_ = Clock::time_point::max();
   for (const Worker& f : workers_)
     if (!f.link.open()) {
       CaseProcessResult result;
       result.end = End::lost;
-      result.where = name(f.process, f.host, c);
+      result.where = name(f.process, f.host, plan);
       return result;
     }
   RunningTime running;
@@ -215,27 +216,27 @@ CaseProcessResult Coordinator::run(const std::vector<std::string>& command, cons
   };
   for (Worker& f : workers_) {
     f.reported = false;
-    f.link.send({{"do", "run"}, {"case", case_to_json(c)}});
+    f.link.send({{"do", "run"}, {"case", case_to_json(plan.fields)}});
   }
-  const NodeShare share = share_of(nodes_, static_cast<int>(c.gpus), visible_gpus_);
-  CaseProcessResult own = run_case_process(command, c, share, timeout_s, [&] {
-    listen(c);
+  const NodeShare share = share_of(nodes_, plan.ranks, visible_gpus_);
+  CaseProcessResult own = run_case_process(command, plan.fields, share, timeout_s, [&] {
+    listen(plan);
     late();
     return must_stop();
   });
-  own.where = name(0, host_, c);
+  own.where = name(0, host_, plan);
   results_.push_back(own);
   if (own.end == End::exited) {
     // One that has failed by itself may only be the first to notice what another will report.
     if (failed(own)) note_failure();
-    wait_for_reports(c, [&] { return late() || must_stop() || interrupted(); });
+    wait_for_reports(plan, [&] { return late() || must_stop() || interrupted(); });
   }
   // An engine whose process has died interrupts the others; that is then the failure, and not the interrupt.
   if (interrupted() && first_failure_ == Clock::time_point::max()) own.end = End::interrupted;
   const bool timeout = own.end == End::timed_out || (succeeded(own) && !all_reported() && !must_stop());
-  const std::vector<std::string> unfinished = silent(c);
-  stop_others(c);
-  const std::vector<std::string> gone = silent(c);
+  const std::vector<std::string> unfinished = silent(plan);
+  stop_others(plan);
+  const std::vector<std::string> gone = silent(plan);
   for (Worker& f : workers_)
     if (!f.reported) f.link.close();
 
@@ -249,7 +250,7 @@ CaseProcessResult Coordinator::run(const std::vector<std::string>& command, cons
     lost.where = name;
     results_.push_back(lost);
   }
-  if (!std::all_of(results_.begin(), results_.end(), succeeded)) return verdict(c);
+  if (!std::all_of(results_.begin(), results_.end(), succeeded)) return verdict(plan);
   own.where.clear();
   for (const CaseProcessResult& other : results_) own.stopped_s = std::max(own.stopped_s, other.stopped_s);
   return own;

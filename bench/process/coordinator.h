@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/case/plan.h"
 #include "bench/process/case_process.h"
 #include "bench/process/link.h"
 #include "bench/process/rendezvous.h"
@@ -31,12 +32,12 @@ class Coordinator {
   Coordinator(const Nodes& nodes, const Address& address, const std::string& secret,
               const Timeouts& timeouts = {});
 
-  /// Runs `command` on this process's share of `c` while the others run theirs, and waits for the end of all.
+  /// Runs `command` on this process's share of the case while the others run theirs, and waits for the end of all.
   /// `timeout_s`: as of run_case_process, in this process's RunningTime; the others keep no time of their own.
   /// The first failure of any ends the case: the result is then that one's, and `where` names it. A process
   /// whose connection is lost, or that does not report at all, is lost() from then on: the case ends as
   /// `lost`, and so would every later one.
-  CaseProcessResult run(const std::vector<std::string>& command, const Case& c, double timeout_s);
+  CaseProcessResult run(const std::vector<std::string>& command, const Plan& plan, double timeout_s);
 
   /// The processes without which no further case can run, "process 1 (node-2)" each.
   std::vector<std::string> lost() const;
@@ -52,17 +53,17 @@ class Coordinator {
     Link link;
     bool reported = true;  // what the running case's child came to
   };
-  void listen(const Case& c);
+  void listen(const Plan& plan);
   bool all_reported() const;
-  std::vector<std::string> silent(const Case& c) const;
+  std::vector<std::string> silent(const Plan& plan) const;
   void note_failure();
   bool must_stop() const;
   /// Until all have reported, `give_up` says so, or an interrupt.
-  void wait_for_reports(const Case& c, const std::function<bool()>& give_up);
-  void stop_others(const Case& c);
+  void wait_for_reports(const Plan& plan, const std::function<bool()>& give_up);
+  void stop_others(const Plan& plan);
   CaseProcessResult timed_out(const std::vector<std::string>& suspects) const;
-  CaseProcessResult verdict(const Case& c) const;
-  std::string name(int process, const std::string& host, const Case& c) const;
+  CaseProcessResult verdict(const Plan& plan) const;
+  std::string name(int process, const std::string& host, const Plan& plan) const;
 
   Nodes nodes_;
   Timeouts timeouts_;

@@ -62,7 +62,7 @@ Record fake_part(const Case& c, const NodeShare& share, StepBoard& board) {
   std::ofstream(c.save_init, std::ios::app)
       << fmt::format("{} {} {} {} {}\n", c.seed, share.first, share.local, share.first_gpu, getpid())
       << std::flush;
-  Record record = start_record(c);
+  Record record = start_record(resolve(c));
   if (c.seed == (coordinator ? kLeaderAborts : kFollowerAborts)) {
     signal(SIGABRT, SIG_DFL);  // not the test framework's handler
     fmt::print(stderr, "the reason\n");

@@ -74,7 +74,7 @@ TEST_CASE("a worker that talks nonsense is lost, and its coordinator says so", "
     const pid_t pid = in_background([&] {
       errors_to(directory / "stderr");
       Coordinator coordinator({0, 2, 0, "the test"}, address, kSecret, kShort);
-      const CaseProcessResult result = coordinator.run(kEndless, case_of_two(), 0);
+      const CaseProcessResult result = coordinator.run(kEndless, resolve(case_of_two()), 0);
       fmt::print(stderr, "{}\n{}\n", result.where, fmt::join(coordinator.lost(), ", "));
       return static_cast<int>(result.end);
     });

@@ -77,7 +77,7 @@ double mean(std::vector<double>::const_iterator from, std::size_t count) {
 
 /// `minimum_steps`: of the CPU within `seconds`; fewer say too little.
 void check_curves(const Case& c, int cpu_threads, double seconds, std::size_t minimum_steps) {
-  const Plan plan = make_plan(c);
+  const Plan plan = resolve(c);
   INFO(c.model << " " << c.recipe);
   const std::vector<double> gpu = curve(*repeatable_gpu(), plan, 0, kUnlimited);
   REQUIRE(gpu.size() == kSteps);

@@ -35,7 +35,7 @@ Plan plan_of(const Golden& golden, int ranks, const char* parallel) {
   c.parallel = parallel;
   c.batch = golden.B / ranks;
   c.seq = golden.T;
-  Plan plan = make_plan(c);
+  Plan plan = resolve(c);
   plan.model = golden.model;
   plan.converted.assign(static_cast<std::size_t>(plan.model.layers), false);
   plan.optimizer = golden.optimizer;

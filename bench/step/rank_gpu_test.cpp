@@ -49,7 +49,7 @@ Plan plan_of(const std::string& recipe, const Setting& setting) {
   c.master = setting.master;
   c.gather = setting.gather;
   c.lr = 1e-3;
-  return make_plan(c);
+  return resolve(c);
 }
 
 Trained train(const std::string& recipe, const Setting& setting) {

@@ -63,7 +63,7 @@ Plan plan_of(const Setup& setup) {
   c.moments = setup.moments;
   c.recompute = setup.recompute ? "block" : "none";
   c.lr = 1e-3;
-  return make_plan(c);
+  return resolve(c);
 }
 
 /// Runs body(rank, data) on every rank of the plan, in memory that is no larger than predicted.

@@ -43,7 +43,7 @@ Plan plan_of(const Setup& setup) {
   c.seed = setup.seed;
   c.clip = 0;  // the norm is the one sum whose order depends on the sharding
   c.lr = 1e-3;
-  return make_plan(c);
+  return resolve(c);
 }
 
 /// A run's state on the host: whole tensors, put together from what the ranks have.

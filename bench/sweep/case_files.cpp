@@ -71,33 +71,33 @@ void check_saved(const Case& c) {
 
 }  // namespace
 
-void check_outputs(const Case& c) {
-  check_distinct(c);
-  check_saved(c);
+void check_outputs(const Plan& plan) {
+  check_distinct(plan.fields);
+  check_saved(plan.fields);
 }
 
-void check_inputs(const std::vector<Case>& cases) {
+void check_inputs(const std::vector<Plan>& cases) {
   std::map<std::tuple<std::string, std::string, std::int64_t>, DataOptions>
       corpora;  // by path, glob, vocabulary
   std::set<std::pair<std::string, std::string>> checkpoints;
-  for (const Case& c : cases) {
+  for (const Plan& plan : cases) {
+    const Case& c = plan.fields;
     check_distinct(c);
-    const ModelConfig model = find_model(c.model);
-    const DataOptions options = data_options(c, model);
+    const DataOptions options = data_options(c, plan.model);
     DataOptions& longest =
         corpora.try_emplace({options.path, options.glob, options.vocab}, options).first->second;
     longest.T = std::max(longest.T, options.T);
     if (c.init_from.empty() || !checkpoints.emplace(c.init_from, c.model).second) continue;
     if (access(c.init_from.c_str(), R_OK) != 0)
       throw InvalidInput(fmt::format("--init-from: {}: {}", c.init_from, std::strerror(errno)));
-    const InitialWeights complete(c.init_from, model);
+    const InitialWeights complete(c.init_from, plan.model);
   }
   for (const auto& [key, options] : corpora) open_data(options);
 }
 
-void check_files(const std::vector<Case>& cases) {
+void check_files(const std::vector<Plan>& cases) {
   check_inputs(cases);
-  for (const Case& c : cases) check_saved(c);
+  for (const Plan& plan : cases) check_saved(plan.fields);
 }
 
 }  // namespace precbench

@@ -21,7 +21,7 @@ using namespace precbench;
 namespace {
 
 std::string refusal(const std::vector<Case>& cases) {
-  return refusal_of([&] { check_files(cases); });
+  return refusal_of([&] { check_files(resolve(cases)); });
 }
 
 }  // namespace
@@ -84,7 +84,7 @@ TEST_CASE("a checkpoint with a dtype that is not read is refused before the swee
   const std::string refused = fmt::format("{}: tensor '{}' is F8_E4M3; weights must be F32, BF16 or F16",
                                           c.init_from, tensors[1].name);
   CHECK(refusal({c}) == refused);
-  CHECK(refusal_of([&] { check_inputs({c}); }) == refused);  // a dry run
+  CHECK(refusal_of([&] { check_inputs({resolve(c)}); }) == refused);  // a dry run
 }
 
 TEST_CASE("a pipe or a device is neither read nor written", "[files]") {
@@ -109,17 +109,17 @@ TEST_CASE("no two outputs share a file, and none is the one that is read", "[fil
   const std::string refused =
       "--save-grads: " + c.save_grads + " is the file of --save-init, too; choose another";
   CHECK(refusal({c}) == refused);
-  CHECK(refusal_of([&] { check_inputs({c}); }) == refused);  // a dry run
-  CHECK(refusal_of([&] { check_outputs(c); }) == refused);
+  CHECK(refusal_of([&] { check_inputs({resolve(c)}); }) == refused);  // a dry run
+  CHECK(refusal_of([&] { check_outputs(resolve(c)); }) == refused);
   CHECK(!std::filesystem::exists(directory / "new"));
   c.save_grads = "";
   c.init_from = directory.write("start.safetensors", "old");
   c.save_final = std::filesystem::relative(c.init_from).string();
-  CHECK(refusal_of([&] { check_outputs(c); }) ==
+  CHECK(refusal_of([&] { check_outputs(resolve(c)); }) ==
         "--save-final: " + c.save_final + " is the file of --init-from, too; choose another");
   std::filesystem::create_directory_symlink(directory.path(), directory / "link");
   c.save_final = directory / "link/start.safetensors";
-  CHECK(refusal_of([&] { check_outputs(c); }).starts_with("--save-final: "));
+  CHECK(refusal_of([&] { check_outputs(resolve(c)); }).starts_with("--save-final: "));
   c.save_final = directory / "link/final.safetensors";
-  CHECK(refusal_of([&] { check_outputs(c); }) == "");
+  CHECK(refusal_of([&] { check_outputs(resolve(c)); }) == "");
 }

@@ -11,6 +11,7 @@
 #include "bench/process/tell.h"
 #include "bench/sweep/progress.h"
 #include "kernels/gpu/device_info.h"
+#include "results/field_index.h"
 #include "results/record_file.h"
 
 namespace precbench {
@@ -48,13 +49,37 @@ void rewrite_without(const std::set<std::size_t>& dropped, const std::vector<Loc
   fs::rename(next, path);
 }
 
+/// Cases of the grid that have a row of schema 1 and none of today.
+void tell_of_older_rows(const RecordSet& set, const std::vector<Plan>& grid) {
+  std::set<std::string> ids;
+  for (const LocatedRecord& located : set.records) ids.insert(located.record.id);
+  std::vector<LocatedRecord> wanted;
+  for (const Plan& plan : grid)
+    if (!ids.contains(plan.id)) wanted.push_back({start_record(plan), "", {}});
+  std::vector<const LocatedRecord*> places;
+  for (const LocatedRecord& one : wanted) places.push_back(&one);
+  FieldIndex index(std::move(places));
+  std::set<const LocatedRecord*> again;
+  for (const LocatedRecord& located : set.records)
+    if (located.record.schema == 1) {
+      const auto& found = index.like(located.record);
+      again.insert(found.begin(), found.end());
+    }
+  if (!again.empty())
+    tell(fmt::format(
+        "{} finished by an earlier version of this program, whose records (schema 1) do not say what "
+        "models, recipes and data were; run again, and the old rows stay",
+        count_cases(again.size())));
+}
+
 }  // namespace
 
-Rows read_finished_rows(const std::string& path, const std::vector<Case>& grid, bool retry_failed) {
+Rows read_finished_rows(const std::string& path, const std::vector<Plan>& grid, bool retry_failed) {
   const RecordSet set = read_records({path});
   for (const std::string& problem : set.problems) tell(problem);
+  tell_of_older_rows(set, grid);
   std::map<std::string, const Case*> cases;
-  for (const Case& c : grid) cases[case_id(c)] = &c;
+  for (const Plan& plan : grid) cases[plan.id] = &plan.fields;
   Here here;
   Rows rows;
   std::set<std::size_t> dropped;

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/case/case.h"
+#include "bench/case/plan.h"
 
 namespace precbench {
 
@@ -16,8 +16,8 @@ inline bool is_failure(Status status) { return status == Status::crashed || stat
 
 /// The rows of the file `path` that are answers to the grid's cases, and all those of other cases. Rows to be
 /// replaced leave the file: of cases whose saved weights are gone, with `retry_failed` of those that failed;
-/// the file as it was is then at spare_name(path). What the user must know of the others goes to standard
-/// error, a line each.
-Rows read_finished_rows(const std::string& path, const std::vector<Case>& grid, bool retry_failed);
+/// the file as it was is then at spare_name(path). Rows of record schema 1 answer nothing: their ids do not say what
+/// the names of the case stood for. What the user must know of the others goes to standard error, a line each.
+Rows read_finished_rows(const std::string& path, const std::vector<Plan>& grid, bool retry_failed);
 
 }  // namespace precbench

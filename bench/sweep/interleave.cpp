@@ -72,11 +72,11 @@ Telemetry pool(const Telemetry& a, const Telemetry& b) {
 
 }  // namespace
 
-std::vector<std::vector<std::size_t>> recipe_groups(const std::vector<Case>& grid) {
+std::vector<std::vector<std::size_t>> recipe_groups(const std::vector<Plan>& grid) {
   std::vector<std::vector<std::size_t>> groups;
   std::map<std::string, std::size_t> group_of;
   for (std::size_t i = 0; i < grid.size(); ++i) {
-    Case rest = grid[i];
+    Case rest = grid[i].fields;
     rest.recipe.clear();
     const auto [place, added] = group_of.emplace(case_to_json(rest).dump(), groups.size());
     if (added) groups.emplace_back();

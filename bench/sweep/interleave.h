@@ -9,13 +9,13 @@
 #include <cstddef>
 #include <vector>
 
-#include "bench/case/case.h"
+#include "bench/case/plan.h"
 #include "results/record.h"
 
 namespace precbench {
 
 /// Indices of cases that differ in nothing but the recipe, in the grid's order.
-std::vector<std::vector<std::size_t>> recipe_groups(const std::vector<Case>& grid);
+std::vector<std::vector<std::size_t>> recipe_groups(const std::vector<Plan>& grid);
 
 /// Whether two runs were made by the same program on the same machine, so that they may be pooled.
 bool same_environment(const Record& first, const Record& second);

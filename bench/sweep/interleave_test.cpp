@@ -49,7 +49,7 @@ Record fake_run(const Case& c, const NodeShare&, StepBoard&) {
   const auto earlier = std::count(before.begin(), before.end(), c.recipe);
   if (c.recipe == "rowwise" && (c.seed == kCrashes || (c.seed == kCrashesAtSecond && earlier > 0))) _exit(7);
   std::this_thread::sleep_for(std::chrono::milliseconds(3));
-  Record record = start_record(c);
+  Record record = start_record(resolve(c));
   record.env.host = host_name();
   const double ms = kFirstMs + kDriftMs * static_cast<double>(before.size());
   Timing& timing = record.timing.emplace();
@@ -245,5 +245,5 @@ TEST_CASE("cases that differ in more than the recipe are not one group", "[inter
   grid[4].seed = 7;
   grid[5].recipe = "rowwise";
   using Group = std::vector<std::size_t>;
-  CHECK(recipe_groups(grid) == std::vector<Group>{{0, 1, 5}, {2, 3}, {4}});
+  CHECK(recipe_groups(resolve(grid)) == std::vector<Group>{{0, 1, 5}, {2, 3}, {4}});
 }

@@ -12,17 +12,18 @@
 
 namespace precbench {
 
-CaseLabels::CaseLabels(const std::vector<Case>& grid) : fields_{find_field("model"), find_field("recipe")} {
+CaseLabels::CaseLabels(const std::vector<Plan>& grid) : fields_{find_field("model"), find_field("recipe")} {
   for (const Field& field : case_fields()) {
     const bool shown = &field == fields_[0] || &field == fields_[1];
-    const bool varies = std::any_of(grid.begin(), grid.end(), [&](const Case& c) {
-      return get_text(c, field) != get_text(grid.front(), field);
+    const bool varies = std::any_of(grid.begin(), grid.end(), [&](const Plan& plan) {
+      return get_text(plan.fields, field) != get_text(grid.front().fields, field);
     });
     if (!shown && varies) fields_.push_back(&field);
   }
 }
 
-std::string CaseLabels::of(const Case& c) const {
+std::string CaseLabels::of(const Plan& plan) const {
+  const Case& c = plan.fields;
   std::string label = c.model + " " + c.recipe;
   for (std::size_t i = 2; i < fields_.size(); ++i)
     label += fmt::format(" {}={}", fields_[i]->name, get_text(c, *fields_[i]));
@@ -51,7 +52,7 @@ std::string describe_outcome(const Record& record) {
   return text;
 }
 
-Progress::Progress(const std::vector<Case>& grid, std::size_t finished, std::size_t half_finished, bool quiet)
+Progress::Progress(const std::vector<Plan>& grid, std::size_t finished, std::size_t half_finished, bool quiet)
     : labels_(grid),
       total_(grid.size()),
       done_(finished),
@@ -69,28 +70,28 @@ double Progress::seconds_of_run() const {
   return std::chrono::duration<double>(Clock::now() - case_began_).count();
 }
 
-void Progress::start(const Case& c) {
+void Progress::start(const Plan& plan) {
   case_began_ = Clock::now();
   if (quiet_ || !terminal_) return;
-  tell_raw(printable(fmt::format("[{}/{}] {} ...{}", done_ + 1, total_, labels_.of(c), remaining())));
+  tell_raw(printable(fmt::format("[{}/{}] {} ...{}", done_ + 1, total_, labels_.of(plan), remaining())));
 }
 
-void Progress::first_run(const Case& c, const Record& record) {
+void Progress::first_run(const Plan& plan, const Record& record) {
   worked_ += 0.5;
   if (quiet_) return;
   clear_status();
-  tell(fmt::format("[{}/{}] {}: first of two runs: {} ({}{})", done_ + 1, total_, labels_.of(c),
+  tell(fmt::format("[{}/{}] {}: first of two runs: {} ({}{})", done_ + 1, total_, labels_.of(plan),
                    describe_outcome(record), describe_seconds(seconds_of_run()),
                    terminal_ ? "" : remaining()));
 }
 
-void Progress::finish(const Case& c, const Record& record) {
+void Progress::finish(const Plan& plan, const Record& record) {
   ++done_;
   worked_ += record.timing && !record.timing->runs.empty() ? 0.5 : 1;
   if (quiet_) return;
   clear_status();
   const bool last = done_ == total_;
-  tell(fmt::format("[{}/{}] {}: {} ({}{})", done_, total_, labels_.of(c), describe_outcome(record),
+  tell(fmt::format("[{}/{}] {}: {} ({}{})", done_, total_, labels_.of(plan), describe_outcome(record),
                    describe_seconds(seconds_of_run()), terminal_ || last ? "" : remaining()));
 }
 

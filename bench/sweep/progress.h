@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/case/case.h"
+#include "bench/case/plan.h"
 #include "results/record.h"
 
 namespace precbench {
@@ -14,8 +14,8 @@ namespace precbench {
 /// "tiny mxfp8 seq=256 gpus=2": model, recipe and every other axis that varies over the grid.
 class CaseLabels {
  public:
-  explicit CaseLabels(const std::vector<Case>& grid);
-  std::string of(const Case& c) const;
+  explicit CaseLabels(const std::vector<Plan>& grid);
+  std::string of(const Plan& plan) const;
   /// Model and recipe first, then what varies.
   const std::vector<const Field*>& fields() const { return fields_; }
 
@@ -36,11 +36,11 @@ class Progress {
  public:
   /// `finished` of the grid's cases have been there before and are not announced; of `half_finished` the
   /// first of two runs has.
-  Progress(const std::vector<Case>& grid, std::size_t finished, std::size_t half_finished, bool quiet);
-  void start(const Case& c);
-  void finish(const Case& c, const Record& record);
+  Progress(const std::vector<Plan>& grid, std::size_t finished, std::size_t half_finished, bool quiet);
+  void start(const Plan& plan);
+  void finish(const Plan& plan, const Record& record);
   /// The first of two runs has ended; the case is not done yet.
-  void first_run(const Case& c, const Record& record);
+  void first_run(const Plan& plan, const Record& record);
   /// A line that is not about the end of a case.
   void note(const std::string& line);
   /// Before anything else is printed.

@@ -58,43 +58,43 @@ bool killed_from_outside(const CaseProcessResult& result) {
   return result.end == End::signalled && result.code == SIGKILL && !result.out_of_memory;
 }
 
-CaseProcessResult run_everywhere(const Case& c, const SweepOptions& options) {
-  return options.coordinator ? options.coordinator->run(options.child, c, options.timeout_s)
-                             : run_case_process(options.child, c, {}, options.timeout_s);
+CaseProcessResult run_everywhere(const Plan& plan, const SweepOptions& options) {
+  return options.coordinator ? options.coordinator->run(options.child, plan, options.timeout_s)
+                             : run_case_process(options.child, plan.fields, {}, options.timeout_s);
 }
 
 /// The row of a case whose process has ended. Throws InvalidInput if it refused its input.
-Record row_of_one(const Case& c, const CaseProcessResult& result, double timeout_s) {
+Record row_of_one(const Plan& plan, const CaseProcessResult& result, double timeout_s) {
   if (result.end == End::timed_out)
-    return failed_record(c, Status::timeout,
+    return failed_record(plan, Status::timeout,
                          fmt::format("still running after {} s (--timeout){}", timeout_s, said(result)));
-  if (result.end == End::lost) return failed_record(c, Status::crashed, "the connection to it is lost");
+  if (result.end == End::lost) return failed_record(plan, Status::crashed, "the connection to it is lost");
   if (result.end == End::signalled) {
     if (result.code == SIGKILL && result.out_of_memory)
-      return failed_record(c, Status::oom,
+      return failed_record(plan, Status::oom,
                            "host memory ran out: the kernel killed the process" + said(result));
     const std::string twice = killed_from_outside(result) ? ", twice; out of host memory?" : "";
-    return failed_record(c, Status::crashed,
+    return failed_record(plan, Status::crashed,
                          fmt::format("killed by signal {} ({}){}{}", result.code, strsignal(result.code),
                                      twice, said(result)));
   }
   if (result.code == kBadInputExit) throw InvalidInput(at(result) + one_line(result.last_lines));
   if (result.code != 0)
-    return failed_record(c, Status::crashed,
+    return failed_record(plan, Status::crashed,
                          fmt::format("ended with exit status {}{}", result.code, said(result)));
   try {
     Record record = nlohmann::ordered_json::parse(result.record).get<Record>();
-    if (record.id != case_id(c)) throw std::runtime_error("it is of another case, " + record.id);
+    if (record.id != plan.id) throw std::runtime_error("it is of another case, " + record.id);
     return record;
   } catch (const std::exception& error) {
-    return failed_record(c, Status::crashed,
+    return failed_record(plan, Status::crashed,
                          fmt::format("left no usable record: {}{}", error.what(), said(result)));
   }
 }
 
 /// The same, with the process of several that it is about in front.
-Record row_of(const Case& c, const CaseProcessResult& result, double timeout_s) {
-  Record record = row_of_one(c, result, timeout_s);
+Record row_of(const Plan& plan, const CaseProcessResult& result, double timeout_s) {
+  Record record = row_of_one(plan, result, timeout_s);
   if (record.error) record.error = at(result) + *record.error;
   if (result.stopped_s > 0)
     record.warnings.push_back(fmt::format(
@@ -105,7 +105,7 @@ Record row_of(const Case& c, const CaseProcessResult& result, double timeout_s) 
 }
 
 /// Status by id of the rows that count as finished.
-Rows finished_rows(const SweepFolder& folder, const std::vector<Case>& grid, const SweepOptions& options) {
+Rows finished_rows(const SweepFolder& folder, const std::vector<Plan>& grid, const SweepOptions& options) {
   const std::string path = folder.records();
   if (options.fresh && fs::exists(path)) fs::rename(path, spare_name(path));
   if (options.fresh) fs::remove(folder.first_runs());
@@ -132,24 +132,24 @@ void keep_rows_in(const std::string& path, Rows& rows) {
   std::erase_if(rows, [&](const auto& row) { return !ids.count(row.first); });
 }
 
-std::size_t count_finished(const std::vector<Case>& grid, const Rows& rows) {
+std::size_t count_finished(const std::vector<Plan>& grid, const Rows& rows) {
   return static_cast<std::size_t>(
-      std::count_if(grid.begin(), grid.end(), [&](const Case& c) { return rows.count(case_id(c)) > 0; }));
+      std::count_if(grid.begin(), grid.end(), [&](const Plan& plan) { return rows.count(plan.id) > 0; }));
 }
 
 /// "30 ok, 1 oom, 1 crashed"
-std::string tally(const std::vector<Case>& grid, const Rows& rows) {
+std::string tally(const std::vector<Plan>& grid, const Rows& rows) {
   std::map<Status, int> counts;
-  for (const Case& c : grid) ++counts[rows.at(case_id(c))];
+  for (const Plan& plan : grid) ++counts[rows.at(plan.id)];
   std::string text;
   for (const auto& [status, count] : counts)
     text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, name_of(status));
   return text;
 }
 
-int summarize(const std::vector<Case>& grid, const Rows& rows, const SweepOptions& options) {
+int summarize(const std::vector<Plan>& grid, const Rows& rows, const SweepOptions& options) {
   const bool failures =
-      std::any_of(grid.begin(), grid.end(), [&](const Case& c) { return is_failure(rows.at(case_id(c))); });
+      std::any_of(grid.begin(), grid.end(), [&](const Plan& plan) { return is_failure(rows.at(plan.id)); });
   const int status = failures ? kSweepFailures : kSweepDone;
   if (options.quiet) return status;
   // A standard output that takes nothing is told at the end of the program (exit_status_of).
@@ -164,7 +164,7 @@ int summarize(const std::vector<Case>& grid, const Rows& rows, const SweepOption
 
 /// What one sweep has done so far, and how it goes on.
 struct Sweep {
-  const std::vector<Case>& grid;
+  const std::vector<Plan>& grid;
   const SweepOptions& options;
   SweepFolder& folder;
   Rows rows;
@@ -172,41 +172,41 @@ struct Sweep {
   Progress progress;
   std::vector<std::string> lost = {};  ///< processes for want of which it ends; those of an interrupt are not
 
-  bool finished(const Case& c) const { return rows.count(case_id(c)) > 0; }
+  bool finished(const Plan& plan) const { return rows.count(plan.id) > 0; }
 
   /// One run of a case; null if the sweep was interrupted or cannot go on.
-  std::optional<Record> run(const Case& c) {
+  std::optional<Record> run(const Plan& plan) {
     if (interrupted()) return std::nullopt;
     if (options.coordinator) lost = options.coordinator->lost();
     if (!lost.empty()) return std::nullopt;
-    progress.start(c);
-    CaseProcessResult result = run_everywhere(c, options);
-    if (killed_from_outside(result)) result = run_everywhere(c, options);
+    progress.start(plan);
+    CaseProcessResult result = run_everywhere(plan, options);
+    if (killed_from_outside(result)) result = run_everywhere(plan, options);
     if (result.end == End::interrupted) return std::nullopt;
-    return row_of(c, result, options.timeout_s);
+    return row_of(plan, result, options.timeout_s);
   }
 
-  void add_row(const Case& c, const Record& record) {
+  void add_row(const Plan& plan, const Record& record) {
     folder.append_row(record);
     rows[record.id] = record.status;
-    progress.finish(c, record);
+    progress.finish(plan, record);
   }
 
   /// One run of a case that needs two: the first is kept aside, the second makes the row, and so does a
   /// failure at once. False if it did not run to its end.
-  bool run_one_of_two(const Case& c) {
-    const std::optional<Record> record = run(c);
+  bool run_one_of_two(const Plan& plan) {
+    const std::optional<Record> record = run(plan);
     if (!record) return false;
     const auto first = first_runs.find(record->id);
     const bool paired = first != first_runs.end() && same_environment(first->second, *record);
     if (record->status != Status::ok) {
-      add_row(c, *record);
+      add_row(plan, *record);
     } else if (paired) {
-      add_row(c, pool_runs(first->second, *record));
+      add_row(plan, pool_runs(first->second, *record));
     } else {
       folder.append_first_run(*record);
       first_runs[record->id] = *record;
-      progress.first_run(c, *record);
+      progress.first_run(plan, *record);
     }
     return true;
   }
@@ -217,9 +217,9 @@ struct Sweep {
     const auto done = [&](std::size_t i) { return finished(grid[i]); };
     for (bool there = true; !std::all_of(group.begin(), group.end(), done); there = !there)
       for (std::size_t k = 0; k < group.size(); ++k) {
-        const Case& c = grid[there ? group[k] : group[group.size() - 1 - k]];
-        if (finished(c) || (there && first_runs.count(case_id(c)))) continue;
-        if (!run_one_of_two(c)) return false;
+        const Plan& plan = grid[there ? group[k] : group[group.size() - 1 - k]];
+        if (finished(plan) || (there && first_runs.count(plan.id))) continue;
+        if (!run_one_of_two(plan)) return false;
       }
     return true;
   }
@@ -234,18 +234,18 @@ struct Sweep {
         fs::remove(folder.first_runs());
       return;
     }
-    for (const Case& c : grid) {
-      if (finished(c)) continue;
-      const std::optional<Record> record = run(c);
+    for (const Plan& plan : grid) {
+      if (finished(plan)) continue;
+      const std::optional<Record> record = run(plan);
       if (!record) return;
-      add_row(c, *record);
+      add_row(plan, *record);
     }
   }
 };
 
 }  // namespace
 
-int run_sweep(const std::vector<Case>& grid, const SweepOptions& options) {
+int run_sweep(const std::vector<Plan>& grid, const SweepOptions& options) {
   SweepFolder folder(options.out);
   Rows rows = finished_rows(folder, grid, options);
   folder.rows_are_known();
@@ -253,7 +253,7 @@ int run_sweep(const std::vector<Case>& grid, const SweepOptions& options) {
   if (options.interleave) first_runs = unpaired_runs(folder, rows);
   const std::size_t finished = count_finished(grid, rows);
   const auto half_finished = static_cast<std::size_t>(std::count_if(
-      grid.begin(), grid.end(), [&](const Case& c) { return first_runs.count(case_id(c)) > 0; }));
+      grid.begin(), grid.end(), [&](const Plan& plan) { return first_runs.count(plan.id) > 0; }));
   const InterruptGuard guard;
   Sweep sweep{grid,
               options,

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/case/case.h"
+#include "bench/case/plan.h"
 #include "bench/process/sweep_status.h"
 
 namespace precbench {
@@ -36,10 +36,10 @@ struct SweepOptions {
       nullptr;  ///< of several processes that take part in every case; null: this one alone
 };
 
-/// Runs what is not finished yet and returns how it ended (sweep_status.h). Cases must have been validated; `device`
-/// must be resolved. Throws InvalidInput if the folder cannot be written, another sweep is writing to it, or a
+/// Runs what is not finished yet and returns how it ended (sweep_status.h). `device` must be
+/// chosen: not auto. Throws InvalidInput if the folder cannot be written, another sweep is writing to it, or a
 /// case turns out to have bad input; finished rows stay in each of these.
-int run_sweep(const std::vector<Case>& grid, const SweepOptions& options);
+int run_sweep(const std::vector<Plan>& grid, const SweepOptions& options);
 
 /// Appends to DIR/records.jsonl under the same lock as a sweep. Throws InvalidInput or CannotKeepRow.
 void append_to_folder(const std::string& folder, const Record& record);

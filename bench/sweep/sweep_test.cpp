@@ -50,7 +50,7 @@ enum Fault : std::int64_t {
 
 Record fake_run(const Case& c, const NodeShare&, StepBoard&) {
   if (!c.save_init.empty()) std::ofstream(c.save_init, std::ios::app) << getpid() << "\n";
-  Record record = start_record(c);
+  Record record = start_record(resolve(c));
   record.training.emplace();
   record.training->loss = {std::sqrt(static_cast<double>(c.seed))};
   record.training->grad_norm = {1};
@@ -251,6 +251,34 @@ TEST_CASE("a row of another machine stays and its case runs here too", "[sweep]"
   CHECK(read_records({options.out}).records.size() == 3);
   CHECK(start_says("second") == of_host);
   CHECK(read_records({options.out}).records.size() == 3);
+}
+
+TEST_CASE("a finished row of schema 1 stays, and its case is run again", "[sweep]") {
+  const TempDirectory directory;
+  const SweepOptions options = options_for(directory);
+  const auto grid = fine_cases(2);
+  StepBoard board;
+  Record old = fake_run(grid[0], {}, board);
+  old.schema = 1;
+  old.id = "of another algorithm";
+  old.definition.reset();
+  std::filesystem::create_directories(options.out);
+  append_record(options.out + "/records.jsonl", old);
+  const pid_t pid = in_background([&] {
+    errors_to(directory / "said");
+    return run_sweep(grid, options);
+  });
+  CHECK(exit_status(pid) == kSweepDone);
+  CHECK(
+      file_text(directory / "said") ==
+      "1 case finished by an earlier version of this program, whose records (schema 1) do not say what models, "
+      "recipes and data were; run again, and the old rows stay\n");
+  std::ifstream file(options.out + "/records.jsonl");
+  std::string line;
+  int lines = 0;
+  while (std::getline(file, line)) ++lines;
+  CHECK(lines == 3);
+  CHECK(read_records({options.out}).records.size() == 2);  // the newer row counts
 }
 
 TEST_CASE("a finished case whose saved weights are not there is done again", "[sweep]") {

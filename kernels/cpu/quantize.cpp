@@ -30,7 +30,7 @@ struct Scale {
 
 Scale scale_of(float amax, const QuantFormat& format) {
   if (format.scale == ScaleType::ue8m0) {
-    const std::uint8_t byte = ue8m0_from_amax(amax, format.dtype, format.rounding);
+    const std::uint8_t byte = ue8m0_from_amax(amax, format.dtype, format.scale_rounding);
     return {ue8m0_multiplier(byte), ue8m0_decode(byte), byte};
   }
   const float multiply = multiplying_scale(amax, format.dtype, format.scale);

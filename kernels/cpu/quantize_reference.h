@@ -42,7 +42,7 @@ inline ReferenceScale scale_of_scope(float amax, const QuantFormat& format) {
   int exponent = -127;
   if (amax != 0) {
     const double target = static_cast<double>(amax * (1.0f / static_cast<float>(max)));
-    switch (format.rounding) {
+    switch (format.scale_rounding) {
       case ScaleRounding::rceil:
         while (std::ldexp(1.0, exponent) < target) ++exponent;
         break;

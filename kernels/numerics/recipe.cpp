@@ -4,8 +4,16 @@
 
 #include <fmt/format.h>
 
+#include "kernels/base/enum_names.h"
+
 namespace precbench {
 namespace {
+
+constexpr EnumNames<Granularity, 7> kGranularityNames{
+    {"none", "tensor", "row", "1x128", "128x128", "1x32", "1x16"}};
+constexpr EnumNames<ScaleType, 4> kScaleNames{{"none", "f32", "f32_pow2", "ue8m0"}};
+constexpr EnumNames<ScaleRounding, 5> kScaleRoundingNames{{"none", "rceil", "floor", "ceil", "even"}};
+constexpr EnumNames<GemmRole, 3> kRoleNames{{"fprop", "dgrad", "wgrad"}};
 
 constexpr QuantFormat kBf16{};
 
@@ -92,73 +100,17 @@ const std::vector<Recipe>& builtin_recipes() {
   return recipes;
 }
 
-const char* name_of(Granularity g) {
-  switch (g) {
-    case Granularity::none:
-      return "none";
-    case Granularity::tensor:
-      return "tensor";
-    case Granularity::row:
-      return "row";
-    case Granularity::block_1x128:
-      return "1x128";
-    case Granularity::block_128x128:
-      return "128x128";
-    case Granularity::block_1x32:
-      return "1x32";
-    case Granularity::block_1x16:
-      return "1x16";
-  }
-  return "?";
-}
-
-const char* name_of(ScaleType t) {
-  switch (t) {
-    case ScaleType::none:
-      return "none";
-    case ScaleType::f32:
-      return "f32";
-    case ScaleType::f32_pow2:
-      return "f32_pow2";
-    case ScaleType::ue8m0:
-      return "ue8m0";
-  }
-  return "?";
-}
-
-const char* name_of(ScaleRounding r) {
-  switch (r) {
-    case ScaleRounding::none:
-      return "none";
-    case ScaleRounding::rceil:
-      return "rceil";
-    case ScaleRounding::floor:
-      return "floor";
-    case ScaleRounding::ceil:
-      return "ceil";
-    case ScaleRounding::even:
-      return "even";
-  }
-  return "?";
-}
-
-const char* name_of(GemmRole role) {
-  switch (role) {
-    case GemmRole::fprop:
-      return "fprop";
-    case GemmRole::dgrad:
-      return "dgrad";
-    case GemmRole::wgrad:
-      return "wgrad";
-  }
-  return "?";
-}
+const char* name_of(Granularity g) { return kGranularityNames.of(g); }
+const char* name_of(ScaleType t) { return kScaleNames.of(t); }
+const char* name_of(ScaleRounding r) { return kScaleRoundingNames.of(r); }
+const char* name_of(GemmRole role) { return kRoleNames.of(role); }
 
 std::string describe(const QuantFormat& format) {
   if (!format.quantized()) return name_of(format.dtype);
   std::string text =
       fmt::format("{} {} {}", name_of(format.dtype), name_of(format.granularity), name_of(format.scale));
-  if (format.rounding != ScaleRounding::none) text += fmt::format("/{}", name_of(format.rounding));
+  if (format.scale_rounding != ScaleRounding::none)
+    text += fmt::format("/{}", name_of(format.scale_rounding));
   return text;
 }
 

@@ -40,7 +40,7 @@ struct QuantFormat {
   DType dtype = DType::bf16;
   Granularity granularity = Granularity::none;
   ScaleType scale = ScaleType::none;
-  ScaleRounding rounding = ScaleRounding::none;
+  ScaleRounding scale_rounding = ScaleRounding::none;
 
   bool quantized() const { return dtype != DType::bf16; }
   bool operator==(const QuantFormat&) const = default;

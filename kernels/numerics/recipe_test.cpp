@@ -120,8 +120,8 @@ TEST_CASE("a bad row names its field and the nearest valid value", "[recipe]") {
   CHECK(error_with("mxfp8", "/dgrad/a/format", "e4m4") ==
         "dgrad.a.format: unknown value \"e4m4\"; did you mean e4m3?");
   CHECK(error_with("mxfp8", "/dgrad/a/format", 8) == "dgrad.a.format: expected a string, got 8");
-  CHECK(error_with("mxfp8", "/dgrad/a/rounding", "rciel") ==
-        "dgrad.a.rounding: unknown value \"rciel\"; did you mean rceil?");
+  CHECK(error_with("mxfp8", "/dgrad/a/scale_rounding", "rciel") ==
+        "dgrad.a.scale_rounding: unknown value \"rciel\"; did you mean rceil?");
   CHECK(error_with("mxfp8", "/dgrad/a", "e4m3") == "dgrad.a: expected a JSON object");
   CHECK(error_with("tensorwise", "/fprop/fast_accum", 1) ==
         "fprop.fast_accum: expected true or false, got 1");
@@ -148,8 +148,8 @@ TEST_CASE("a row that nothing can compute is refused", "[recipe]") {
         "fprop.a.scale: granularity tensor takes f32 or f32_pow2, not ue8m0");
   CHECK(error_with("mxfp8", "/fprop/a/scale", "f32") ==
         "fprop.a.scale: granularity 1x32 takes ue8m0, not f32");
-  CHECK(error_with("rowwise", "/fprop/a/rounding", "rceil") ==
-        "fprop.a.rounding: only ue8m0 scales have a rounding, not f32_pow2; remove it");
+  CHECK(error_with("rowwise", "/fprop/a/scale_rounding", "rceil") ==
+        "fprop.a.scale_rounding: only ue8m0 scales have a rounding, not f32_pow2; remove it");
   CHECK(error_with("mxfp8", "/fprop/b", json{{"format", "bf16"}}) ==
         "fprop.b: a GEMM needs both operands quantized or neither");
   CHECK(error_with("mxfp8", "/fprop/a", json{{"format", "bf16"}}) ==
@@ -163,11 +163,25 @@ TEST_CASE("a row that nothing can compute is refused", "[recipe]") {
         "name: mxfp8_floor is a built-in recipe with other values; choose another name");
 }
 
-TEST_CASE("rounding, fast_accum and reference may be left out", "[recipe]") {
+TEST_CASE("the rounding of scales is read under its older name, but not under both", "[recipe]") {
+  json row = recipe_to_json(find_recipe("mxfp8_floor"));
+  for (const char* gemm : {"fprop", "dgrad", "wgrad"})
+    for (const char* operand : {"a", "b"}) {
+      row[gemm][operand]["rounding"] = row[gemm][operand]["scale_rounding"];
+      row[gemm][operand].erase("scale_rounding");
+    }
+  CHECK(recipe_from_json(row) == find_recipe("mxfp8_floor"));
+  CHECK(error_with("mxfp8", "/dgrad/a/rounding", "rceil") ==
+        "dgrad.a.rounding: the older name of scale_rounding, which is there too; remove it");
+  CHECK(error_with("rowwise", "/fprop/a/rounding", "rceil") ==
+        "fprop.a.rounding: only ue8m0 scales have a rounding, not f32_pow2; remove it");
+}
+
+TEST_CASE("scale_rounding, fast_accum and reference may be left out", "[recipe]") {
   json row = copy_of("mxfp8");
   row.erase("reference");
   row["fprop"].erase("fast_accum");
-  row["fprop"]["a"].erase("rounding");
+  row["fprop"]["a"].erase("scale_rounding");
   const Recipe recipe = recipe_from_json(row);
   CHECK(recipe.fprop == find_recipe("mxfp8").fprop);
   CHECK(recipe.reference.empty());

@@ -89,9 +89,9 @@ TEST_CASE("a cast keeps the SQNR of its format", "[linear][sqnr]") {
       for (const QuantFormat& format : {recipe.gemm(role).a, recipe.gemm(role).b}) {
         if (!format.quantized()) continue;
         // Three mantissa bits keep 31.5 dB where few elements are subnormal or cut off, two keep 25.5.
-        const double least = format.dtype == DType::e5m2               ? 25
-                             : format.rounding == ScaleRounding::floor ? 30
-                                                                       : 31;
+        const double least = format.dtype == DType::e5m2                     ? 25
+                             : format.scale_rounding == ScaleRounding::floor ? 30
+                                                                             : 31;
         for (bool columns : {false, true}) {
           const double got = cast_sqnr(data.x, kM, kK, format, columns);
           INFO(recipe.name << " " << describe(format) << (columns ? " columns: " : " rows: ") << got
@@ -114,9 +114,9 @@ TEST_CASE("the three GEMMs carry the noise of their operands and no other", "[li
       // Independent noise adds in power.
       const double predicted = -10 * std::log10(noise(a_db) + noise(b_db));
       // Two e4m3 operands of 31.5 dB each leave 28.5.
-      const double least = gemm.a.dtype == DType::e5m2               ? 24
-                           : gemm.a.rounding == ScaleRounding::floor ? 27
-                                                                     : 28;
+      const double least = gemm.a.dtype == DType::e5m2                     ? 24
+                           : gemm.a.scale_rounding == ScaleRounding::floor ? 27
+                                                                           : 28;
       INFO(recipe.name << " " << name_of(role) << ": " << measured << " dB, predicted " << predicted);
       CHECK(std::fabs(measured - predicted) < 0.3);
       CHECK(measured >= least);
@@ -201,9 +201,9 @@ TEST_CASE("a feed-forward layer keeps more than 20 dB in output and gradients", 
     if (!recipe.quantized()) continue;
     const auto got = feed_forward(recipe);
     // Three GEMMs lie between the input and dX: 28.5 dB each leave 23.7, and SwiGLU's slope takes a little.
-    const double least = recipe.dgrad.a.dtype == DType::e5m2               ? 20
-                         : recipe.dgrad.a.rounding == ScaleRounding::floor ? 21.5
-                                                                           : 23;
+    const double least = recipe.dgrad.a.dtype == DType::e5m2                     ? 20
+                         : recipe.dgrad.a.scale_rounding == ScaleRounding::floor ? 21.5
+                                                                                 : 23;
     const char* names[] = {"y", "dx", "dW gate|up", "dW down"};
     for (int i = 0; i < 4; ++i) {
       INFO(recipe.name << " " << names[i] << ": " << sqnr(got[i], exact[i]) << " dB");

@@ -155,7 +155,7 @@ TEST_CASE("every recipe's gradients are BF16's, up to its precision", "[transfor
       // (3 bits); norm 6%, but 14% in mxfp8_floor's lm_head, whose one large gradient per token lies just
       // below a power of two and saturates; loss 4e-4.
       const bool e5m2 = recipe.dgrad.a.dtype == DType::e5m2;
-      const bool saturates = convert_head && recipe.dgrad.a.rounding == ScaleRounding::floor;
+      const bool saturates = convert_head && recipe.dgrad.a.scale_rounding == ScaleRounding::floor;
       CHECK(std::fabs(result.loss / reference.loss - 1) <= 1e-3);
       for (const auto& [name, expected] : reference.gradients) {
         INFO(name);

@@ -153,7 +153,8 @@ TEST_CASE("a model that was edited is another, in averages and in ratios", "[ana
   for (const int version : {1, 2})
     for (const char* recipe : {"bf16", "rowwise"})
       for (const int seed : {1, 2}) {
-        all.push_back(with(samples::gpu_record(recipe, 100 * version, version, seed), "model", "mini.json"));
+        const Record record = samples::gpu_record(recipe, 100 * version, version, seed);
+        all.push_back(with(samples::of_schema_1(record), "model", "mini.json"));
         all.back().id += version == 1 ? "a" : "b";
       }
   const auto records = set_of(all);

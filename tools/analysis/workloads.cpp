@@ -1,4 +1,4 @@
-// Versions of edited files, told apart by what records contradict each other in.
+// Versions of what cases name, told apart by definitions, and where there are none by what records contradict each other in.
 #include "tools/analysis/workloads.h"
 
 #include <fmt/format.h>
@@ -69,6 +69,32 @@ Traits traits_of_recipe(const Record& record, const CaseFields& fields) {
   return traits;
 }
 
+/// The part of a definition that a field of the case names.
+DefinitionPart DefinitionRecord::*part_of(const std::string& key) {
+  if (key == "model") return &DefinitionRecord::model;
+  if (key == "recipe") return &DefinitionRecord::recipe;
+  return key == "data" ? &DefinitionRecord::data : &DefinitionRecord::init;
+}
+
+/// What of a part no other field of the case says, as text; looked up for each part that records share.
+class PartTexts {
+ public:
+  const std::string& of(const DefinitionPart& part) {
+    const auto [known, is_new] = texts_.try_emplace(part.get());
+    if (is_new) known->second = without(*part, {"reference", "blocks", "head", "seed"});
+    return known->second;
+  }
+
+ private:
+  std::unordered_map<const Json*, std::string> texts_;
+};
+
+/// What the case calls it; the field's own name where it says nothing.
+std::string name_in(const CaseFields& fields, const std::string& key) {
+  const Json* word = fields.find(key);
+  return word && word->is_string() && *word != "" ? word->get<std::string>() : key;
+}
+
 std::string file_of(const LocatedRecord& located) {
   return located.origin.substr(0, located.origin.rfind(':'));
 }
@@ -100,19 +126,37 @@ Workloads::Workloads(const RecordRefs& records) {
 void Workloads::tell_apart(const RecordRefs& by_time, const std::string& key) {
   std::map<std::string, std::vector<Version>> files;
   std::map<std::pair<std::string, std::string>, std::size_t> latest;  // by record file and file
+  PartTexts texts;
+  const auto text_of = [&](const Record& record) -> const std::string& {
+    return texts.of((*record.definition).*part_of(key));
+  };
+  // Mostly nothing that is built in has changed, and then its many records are left alone.
+  std::unordered_map<std::string, const std::string*> built_in;
+  const bool changed = std::any_of(by_time.begin(), by_time.end(), [&](const LocatedRecord* located) {
+    const CaseFields& fields = this->fields(located);
+    if (!located->record.definition || is_file(fields, key)) return false;
+    const std::string& text = text_of(located->record);
+    return *built_in.try_emplace(name_in(fields, key), &text).first->second != text;
+  });
   for (const LocatedRecord* located : by_time) {
     const CaseFields& fields = this->fields(located);
-    if (!is_file(fields, key)) continue;
     const Record& record = located->record;
+    if (!is_file(fields, key) && !(changed && record.definition)) continue;
     Traits traits;  // of data and first weights nothing but the id tells
-    if (key == "model") traits = traits_of_model(record, fields);
-    if (key == "recipe") traits = traits_of_recipe(record, fields);
-    std::string same_work = fmt::format("id by method {} of {}", record.method_version, Json(fields).dump());
-    if (key == "model" && is_file(fields, "recipe"))  // formats that changed explain another id
-      for (const auto& [role, format] : traits_of_recipe(record, fields)) same_work += role + format;
-    traits[same_work] = record.id;
+    if (is_file(fields, key) && key == "model") traits = traits_of_model(record, fields);
+    if (is_file(fields, key) && key == "recipe") traits = traits_of_recipe(record, fields);
+    if (record.definition) {
+      // Of one folder, several globs take different files.
+      traits["definition" + (key == "data" ? fields.value("glob", Json()).dump() : "")] = text_of(record);
+    } else {
+      std::string same_work =
+          fmt::format("id by method {} of {}", record.method_version, Json(fields).dump());
+      if (key == "model" && is_file(fields, "recipe"))  // formats that changed explain another id
+        for (const auto& [role, format] : traits_of_recipe(record, fields)) same_work += role + format;
+      traits[same_work] = record.id;
+    }
 
-    const std::string name = fields.at(key).get<std::string>();
+    const std::string name = name_in(fields, key);
     std::vector<Version>& versions = files[name];
     auto [last, is_new] = latest.try_emplace({file_of(*located), name}, versions.size());
     const auto fits = [&](std::size_t i) {

@@ -1,12 +1,15 @@
 // The work that each record measured, in fields that tell it from other work.
 //
-// A model or a recipe that is a JSON file, data or first weights may change between two sweeps. Cases before and
-// after have equal fields, and only the record tells them apart: by the id, into which bench hashes what the file
-// holds, by the model's FLOPs, tensors and vocabulary, and by the formats of what was quantized. Such a file goes by
-// a name for each of its versions here, "mini.json (version 2)", so that whoever groups, pairs or labels by fields
-// never takes two for one. Where nothing shows which version a record is of, it is the one before it in its own file
-// of records, by time. A new id that several files may have caused is laid to the model first: fewer ratios, none
-// wrong.
+// A model, a recipe, data or first weights may change between two sweeps: a file, or what is built in. Cases before and
+// after have equal fields, and only the record tells them apart, by its definition. What has changed goes by a name for
+// each of its versions here, "mini.json (version 2)", so that whoever groups, pairs or labels by fields never takes two
+// for one.
+//
+// Records of schema 1 have no definition, and of their files a version is guessed: by the id, into which bench hashed
+// what the file held, by the model's FLOPs, tensors and vocabulary, and by the formats of what was quantized. Where
+// nothing shows which version a record is of, it is the one before it in its own file of records, by time. A new id that
+// several files may have caused is laid to the model first: fewer ratios, none wrong. What is built in counts as
+// unchanged.
 #pragma once
 
 #include <string>
@@ -29,7 +32,7 @@ class Workloads {
     return own == fields_.end() ? record->record.case_fields : own->second;
   }
 
-  /// One line for each file that has several versions.
+  /// One line for each name that has several versions.
   const std::vector<std::string>& notes() const { return notes_; }
 
  private:

@@ -11,9 +11,9 @@ using samples::set_of;
 
 namespace {
 
-/// A case of mini.json with the recipe, both as they were when `version` of one of them was there.
+/// A case of schema 1 of mini.json with the recipe, both as they were when `version` of one of them was there.
 Record of_file(const std::string& recipe, int seed, const std::string& version, int minute) {
-  Record record = samples::gpu_record(recipe, 250, 0, seed);
+  Record record = samples::of_schema_1(samples::gpu_record(recipe, 250, 0, seed));
   record.case_fields["model"] = "mini.json";
   record.id += version;
   record.created = "2025-03-01T12:0" + std::to_string(minute) + ":00Z";
@@ -126,9 +126,33 @@ TEST_CASE("a note names ten versions and counts the others", "[works]") {
   CHECK_FALSE(contains(notes[0], "version 11 "));
 }
 
-TEST_CASE("presets have no versions", "[works]") {
-  Record other = samples::gpu_record("bf16", 250);
+TEST_CASE("presets of schema 1 have no versions", "[works]") {
+  Record other = samples::of_schema_1(samples::gpu_record("bf16", 250));
   other.id += "b";
   other.flops->per_token *= 2;
   CHECK(names(set_of({samples::gpu_record("bf16", 250), other}), "model") == Names(2, "llama3.2-1b"));
+}
+
+TEST_CASE("what is built in and changed has a name for each of its definitions", "[works]") {
+  using samples::redefined;
+  const Record bf16 = samples::gpu_record("bf16", 250), mxfp8 = samples::gpu_record("mxfp8", 250);
+  const Record edited = redefined(mxfp8, &DefinitionRecord::recipe, "/fprop/a/scale_rounding", "floor");
+  CHECK(names(set_of({bf16, mxfp8, edited}), "recipe") ==
+        Names{"bf16", "mxfp8 (version 1)", "mxfp8 (version 2)"});
+  const Record longer = redefined(bf16, &DefinitionRecord::model, "/layers", 17);
+  CHECK(names(set_of({bf16, longer, mxfp8}), "model") ==
+        Names{"llama3.2-1b (version 1)", "llama3.2-1b (version 2)", "llama3.2-1b (version 1)"});
+  const Record wider = redefined(bf16, &DefinitionRecord::init, "/deviation", 0.03);
+  CHECK(names(set_of({bf16, wider}), "init_from") == Names{"init_from (version 1)", "init_from (version 2)"});
+}
+
+TEST_CASE("seeds, kept blocks and comments make no versions, and schema 1 joins the only one", "[works]") {
+  using samples::redefined;
+  const Record base = samples::gpu_record("mxfp8", 250);
+  const Record kept = redefined(base, &DefinitionRecord::recipe, "/blocks", "1-15"),
+               cited = redefined(base, &DefinitionRecord::recipe, "/reference", "another paper"),
+               seed = samples::gpu_record("mxfp8", 250, 0, 2);
+  const RecordSet set = set_of({base, kept, cited, seed, samples::of_schema_1(base)});
+  CHECK(names(set, "recipe") == Names(5, "mxfp8"));
+  CHECK(Workloads(all_of(set)).notes().empty());
 }

@@ -1,6 +1,7 @@
 // A case as it stands in a record and in a message of the coordinator's.
-#include "bench/case/case.h"
+#include "bench/case/plan.h"
 #include "kernels/base/untrusted_input.h"
+#include "results/schema.h"
 #include "tools/fuzz/fuzz.h"
 
 using namespace precbench;
@@ -9,8 +10,10 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   taken([&] {
     const Case c =
         case_from_json(parse_untrusted<nlohmann::ordered_json>(text_of(data, size), kDescriptionLimits));
-    validate(c);
+    const Plan plan = resolve(c);
     expect(case_from_json(case_to_json(c)) == c);
+    expect(plan.id == case_id(c, define(c)));
+    expect(Schema::record().violations(start_record(plan)).empty());
   });
   return 0;
 }

@@ -42,7 +42,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
                             {.meet = 100ms, .stop = 5ms, .row = 5ms});
     Case c;
     c.gpus = 2;
-    coordinator.run({"/bin/true"}, c, 1);
+    coordinator.run({"/bin/true"}, resolve(c), 1);
     coordinator.lost();
     coordinator.finish(0);
   });

@@ -14,7 +14,7 @@ constexpr std::chrono::milliseconds kStep(10);
 /// Says so in a record of steps x 10 ms.
 precbench::Record idle(const precbench::Case& c, const precbench::NodeShare&, precbench::StepBoard&) {
   std::this_thread::sleep_for(c.steps * kStep);
-  return precbench::start_record(c);
+  return precbench::start_record(precbench::resolve(c));
 }
 
 }  // namespace

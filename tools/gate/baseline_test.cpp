@@ -26,7 +26,8 @@ GateRules rules() {
 
 /// MXFP8 as the built-in recipe is.
 Json mxfp8() {
-  const Json mx = {{"format", "e4m3"}, {"granularity", "1x32"}, {"scale", "ue8m0"}, {"rounding", "rceil"}};
+  const Json mx = {
+      {"format", "e4m3"}, {"granularity", "1x32"}, {"scale", "ue8m0"}, {"scale_rounding", "rceil"}};
   Json recipe = {{"name", "mxfp8_from_a_file"}, {"reference", "test"}};
   for (const char* gemm : {"fprop", "dgrad", "wgrad"}) recipe[gemm] = {{"a", mx}, {"b", mx}};
   return recipe;
@@ -82,10 +83,10 @@ TEST_CASE("this build repeats the CPU baseline", "[baseline]") {
 
 TEST_CASE("a wrong rounding of scales is no repeat of the CPU baseline", "[baseline]") {
   Json recipe = mxfp8();
-  recipe["fprop"]["a"]["rounding"] = "floor";
+  recipe["fprop"]["a"]["scale_rounding"] = "floor";
   CHECK(exit_status(verdict_on(recipe)) != kCheckPassed);
   for (const char* gemm : {"fprop", "dgrad", "wgrad"})
-    for (const char* operand : {"a", "b"}) recipe[gemm][operand]["rounding"] = "floor";
+    for (const char* operand : {"a", "b"}) recipe[gemm][operand]["scale_rounding"] = "floor";
   CHECK(verdict_on(recipe) == GateVerdict::worse);
 }
 

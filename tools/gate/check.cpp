@@ -104,17 +104,16 @@ std::string why_no_baseline(const std::set<std::string>& undecided, const Locate
 /// The old baseline with the records that are accepted in place of its own, and behind them those it did not
 /// have.
 std::vector<Record> merged(const RecordSet& old, const RecordSet& run) {
-  by_id(old);  // throws where its records could not be told apart
-  ById fresh = by_id(run);
+  const Answers found = answers(old, run);  // throws where records could not be told apart
+  std::set<const LocatedRecord*> placed;
   std::vector<Record> records;
   for (const LocatedRecord& located : old.records) {
-    const auto found = fresh.find(located.record.id);
-    records.push_back(found == fresh.end() ? located.record : found->second->record);
-    if (found != fresh.end()) fresh.erase(found);
+    const auto answer = found.find(&located);
+    records.push_back(answer == found.end() ? located.record : answer->second->record);
+    if (answer != found.end()) placed.insert(answer->second);
   }
   for (const LocatedRecord& located : run.records)
-    if (const auto found = fresh.find(located.record.id); found != fresh.end() && found->second == &located)
-      records.push_back(located.record);
+    if (!placed.contains(&located)) records.push_back(located.record);
   return records;
 }
 

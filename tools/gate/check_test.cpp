@@ -160,13 +160,13 @@ TEST_CASE("bad input of the check gets one line and exit status 2", "[check]") {
 TEST_CASE("lines that are no records are named, and their cases are missing", "[check]") {
   const Sample s;
   Json newer = kMxfp8;
-  newer["schema"] = 2;
+  newer["schema"] = 3;
   const std::string run = s.directory.write(
       "mixed.jsonl", Json(kBf16).dump() + "\n" + newer.dump() + "\n" + Json(kBf16).dump() + "\n{\"sche");
   const Answer answer = check_says("--baseline " + s.baseline + " " + run);
   CHECK(answer.status == 3);
   CHECK(contains(answer.text, "2 MISSING"));
-  for (const char* problem : {"mixed.jsonl:2: schema version 2", "mixed.jsonl:1: case 1b-bf16-1 is repeated",
+  for (const char* problem : {"mixed.jsonl:2: schema version 3", "mixed.jsonl:1: case 1b-bf16-1 is repeated",
                               "mixed.jsonl:4: half-written last line"})
     CHECK(contains(answer.text, problem));
 }

@@ -1,12 +1,13 @@
-// The regression gate's judgement: the records of a run beside those of a baseline, case by case (equal id),
-// metric by metric. No input, no output; check.h has those.
+// The regression gate's judgement: the records of a run beside those of a baseline, case by case (equal id;
+// gate_work.h says what else answers a baseline), metric by metric. No input, no output; check.h has those.
 //
 // PASS says that a metric was judged and is within its tolerance, and, where it has a spread, that the spread leaves
 // no room for twice the tolerance. What cannot be judged is never PASS. Before any metric a case as a whole is
 //   MISSING  if it was not measured (out of memory is BIGGER, diverged is WORSE), or if the two records are of other
-//            work in spite of their one id: another value of a field of the case, of FLOPs per token, tokens per
-//            step, parameters, vocabulary, the data's entropy, converted layers, or no word of what the baseline
-//            says there. A metric that the baseline has and the run lacks is MISSING by itself;
+//            work in spite of their one id or their equal fields: another definition (an edited recipe, preset or
+//            file), another value of a field of the case, of FLOPs per token, tokens per step, parameters,
+//            vocabulary, the data's entropy, converted layers, or no word of what the baseline says there. A metric that
+//            the baseline has and the run lacks is MISSING by itself;
 //   NOISY    if one of the two records contradicts itself (results/contradiction.h), or if there are several of
 //            the case and nobody can say which is the newest. The check refuses a baseline like that.
 //

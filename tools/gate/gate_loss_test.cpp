@@ -108,7 +108,7 @@ TEST_CASE("seeds of a model before and after an edit are not pooled", "[gate]") 
   std::vector<Record> baseline;
   for (const int version : {1, 2})
     for (const int seed : {1, 2}) {
-      baseline.push_back(samples::gpu_record("mxfp8", 250, version, seed));
+      baseline.push_back(samples::of_schema_1(samples::gpu_record("mxfp8", 250, version, seed)));
       baseline.back().case_fields["model"] = "mini.json";
       baseline.back().id += version == 1 ? "a" : "b";
     }

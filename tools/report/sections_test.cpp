@@ -195,7 +195,8 @@ TEST_CASE("a model that was edited between sweeps is two in the report, and a wa
   std::vector<Record> records;
   for (const char* version : {"a", "b"})
     for (const int seed : {1, 2}) {
-      records.push_back(with(samples::gpu_record("bf16", 250, 0, seed), "model", "out/mini.json"));
+      records.push_back(
+          with(samples::of_schema_1(samples::gpu_record("bf16", 250, 0, seed)), "model", "out/mini.json"));
       records.back().id += version;
     }
   const std::string text = section_of(records, "Results");

@@ -25,7 +25,7 @@ FormArgs read_form(const GemmOperand& form) {
   args.dtype = f.dtype;
   args.granularity = f.granularity;
   args.scale_type = f.scale;
-  args.rounding = f.rounding;
+  args.rounding = f.scale_rounding;
   return args;
 }
 

@@ -1,0 +1,30 @@
+// What no case may be, as far as its own fields tell, without a look at models, recipes and files.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "bench/case/case.h"
+
+namespace precbench {
+
+/// The most tokens of one optimizer step, and the most passes that it may have.
+inline constexpr std::int64_t kMaxTokensPerStep = (std::int64_t{1} << 31) - 1;
+inline constexpr std::int64_t kMaxAccumulation = 16384;
+
+// Each throws InvalidInput that names the flag.
+
+/// A word that the field cannot have, whatever the others say.
+void check_word(const Field& field, const std::string& text);
+/// A step of absurd size.
+void check_size(const Case& c);
+/// Fields that do not go together.
+void check_combinations(const Case& c);
+
+/// "first:N,last:N" in either order, each at most once.
+struct KeepBf16 {
+  std::int64_t first = 0, last = 0;  ///< blocks that stay in BF16
+};
+KeepBf16 parse_keep_bf16(const std::string& text);
+
+}  // namespace precbench

@@ -1,0 +1,183 @@
+// From the names of a case to what they stand for, to its record, and to the case's id. See definition.h.
+#include "bench/case/definition.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "bench/case/case_limits.h"
+#include "bench/case/fingerprint.h"
+#include "kernels/base/errors.h"
+#include "models/data/files.h"
+
+namespace precbench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kSynthetic = "synthetic";
+constexpr const char* kCheckpointFiles = "*.safetensors*";
+
+/// A file stream opens a folder without a word and then reads nothing from it.
+void refuse_folder(const Field& field, const std::string& path) {
+  if (path.ends_with(".json") && std::filesystem::is_directory(path))
+    throw InvalidInput(fmt::format("{}: {}: Is a directory", flag_of(field), path));
+}
+
+ModelConfig model_of(const std::string& name) {
+  refuse_folder(*find_field("model"), name);
+  return find_model(name);
+}
+
+Recipe recipe_of(const std::string& name) {
+  refuse_folder(*find_field("recipe"), name);
+  return find_recipe(name);
+}
+
+/// "text", or the ending of a token file.
+std::string kind_of(const std::string& file) {
+  for (const std::string_view ending : {".bin", ".u16", ".u32"})
+    if (file.ends_with(ending)) return std::string(ending.substr(1));
+  return "text";
+}
+
+struct Content {
+  std::uint64_t fingerprint = 0;
+  std::string kind;
+};
+
+/// Of a file or a folder; null where there is none.
+std::optional<Content> content_of(const std::string& path, const std::string& glob) {
+  static std::mutex mutex;
+  static std::map<std::pair<std::string, std::string>, Content> known;
+  std::error_code error;
+  if (path.empty() || !std::filesystem::exists(path, error)) return std::nullopt;
+  const std::lock_guard lock(mutex);
+  const auto [content, added] = known.try_emplace({path, glob});
+  if (added) {
+    const bool folder = std::filesystem::is_directory(path, error);
+    const auto files = folder ? find_files(path, glob).paths : std::vector<std::string>{path};
+    content->second = {fingerprint_of(path, glob), files.empty() ? "text" : kind_of(files.front())};
+  }
+  return content->second;
+}
+
+DataDefinition data_of(const Case& c) {
+  if (c.data == kSynthetic) return {kSynthetic, std::nullopt, c.seed};
+  const auto content = content_of(c.data, c.glob);
+  if (!content) return {kind_of(c.data), std::nullopt, c.seed};
+  return {content->kind, content->fingerprint, c.seed};
+}
+
+InitDefinition init_of(const Case& c) {
+  InitDefinition init;
+  init.drawn = c.init_from.empty();
+  init.seed = c.seed;
+  if (const auto content = content_of(c.init_from, kCheckpointFiles)) init.fingerprint = content->fingerprint;
+  return init;
+}
+
+/// A row that bears a recipe's name must be of that recipe.
+void check_converted(const Case& c, const Definition& definition) {
+  const bool any = definition.head_converted ||
+                   std::count(definition.converted.begin(), definition.converted.end(), true) > 0;
+  if (definition.recipe.quantized() && !any)
+    throw InvalidInput(
+        fmt::format("--keep-bf16: {} leaves none of the {} blocks of {} to {}; nothing would be "
+                    "converted",
+                    c.keep_bf16, definition.model.layers, c.model, c.recipe));
+}
+
+Json hex(const std::optional<std::uint64_t>& fingerprint) {
+  return fingerprint ? Json(fmt::format("{:016x}", *fingerprint)) : Json();
+}
+
+/// "0-2,5-7"; "none".
+std::string ranges_of(const std::vector<bool>& converted) {
+  std::string text;
+  for (std::size_t begin = 0; begin < converted.size(); ++begin) {
+    if (!converted[begin]) continue;
+    std::size_t end = begin;
+    while (end + 1 < converted.size() && converted[end + 1]) ++end;
+    text += fmt::format("{}{}-{}", text.empty() ? "" : ",", begin, end);
+    begin = end;
+  }
+  return text.empty() ? "none" : text;
+}
+
+DefinitionPart part_of(Json json) { return std::make_shared<const Json>(std::move(json)); }
+
+}  // namespace
+
+Definition define(const Case& c) {
+  for (const Field& field : case_fields()) check_word(field, get_text(c, field));  // also what came from JSON
+  Definition definition;
+  definition.model = model_of(c.model);
+  definition.recipe = recipe_of(c.recipe);
+  check_size(c);
+  const KeepBf16 keep = parse_keep_bf16(c.keep_bf16);
+  const std::int64_t layers = definition.model.layers;
+  const bool quantized = definition.recipe.quantized();
+  for (std::int64_t layer = 0; layer < layers; ++layer)
+    definition.converted.push_back(quantized && layer >= keep.first && layer < layers - keep.last);
+  definition.head_converted = quantized && c.head == "recipe";
+  check_converted(c, definition);
+  check_combinations(c);
+  definition.data = data_of(c);
+  definition.init = init_of(c);
+  return definition;
+}
+
+DefinitionRecord definition_record(const Definition& definition) {
+  Json model = {{"name", definition.model.name}};
+  model.update(Json(model_to_json(definition.model)));
+  const Json row = recipe_to_json(definition.recipe);
+  Json recipe = Json::object();
+  for (const char* key : {"name", "reference", "fprop", "dgrad", "wgrad"})
+    if (row.contains(key)) recipe[key] = row.at(key);
+  recipe["blocks"] = ranges_of(definition.converted);
+  recipe["head"] = definition.head_converted;
+  const DataDefinition& data = definition.data;
+  const InitDefinition& init = definition.init;
+  return {part_of(std::move(model)), part_of(std::move(recipe)),
+          part_of({{"kind", data.kind}, {"fingerprint", hex(data.fingerprint)}, {"seed", data.seed}}),
+          part_of({{"kind", init.drawn ? "normal" : "checkpoint"},
+                   {"fingerprint", hex(init.fingerprint)},
+                   {"deviation", init.drawn ? Json(init.deviation) : Json()},
+                   {"seed", init.drawn ? Json(init.seed) : Json()}})};
+}
+
+std::string case_id(const Case& c, const Definition& definition) {
+  static const Case defaults;
+  static const std::set<std::string_view> covered = {"model", "recipe", "keep_bf16",
+                                                     "data",  "glob",   "init_from"};
+  std::uint64_t state = kFingerprintStart;
+  add_to_fingerprint(state, fmt::format("method={}\n", kMethodVersion));
+  add_to_fingerprint(state, canonical_text(definition_record(definition)));
+  for (const Field& field : case_fields()) {
+    if (!changes_work(field.name) || covered.contains(field.name)) continue;
+    const std::string value = get_text(c, field);
+    if (field.identity == Identity::always || value != get_text(defaults, field))
+      add_to_fingerprint(state, fmt::format("{}={}\n", field.name, value));
+  }
+  return fmt::format("{:016x}", state);
+}
+
+void check_value(const Field& field, const std::string& text) {
+  check_word(field, text);
+  const std::string_view name = field.name;
+  if (name == "model") model_of(text);
+  if (name == "recipe") recipe_of(text);
+}
+
+DataOptions data_options(const Case& c, const ModelConfig& model) {
+  return {c.data == kSynthetic ? "" : c.data, c.glob, static_cast<std::uint64_t>(c.seed), model.vocab, c.seq};
+}
+
+}  // namespace precbench

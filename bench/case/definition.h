@@ -1,0 +1,64 @@
+// What a case's names stand for: a definition is data, written out in full in every record, and the id of a case hashes
+// it. Here alone models and recipes are looked up by name.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/case/case.h"
+#include "kernels/numerics/recipe.h"
+#include "models/config/config.h"
+#include "models/data/data.h"
+#include "results/definition.h"
+
+namespace precbench {
+
+/// Where the tokens come from.
+struct DataDefinition {
+  std::string kind;  ///< "synthetic", "text", or a token file's ending: "bin", "u16", "u32"
+  std::optional<std::uint64_t>
+      fingerprint;  ///< of the files (fingerprint.h); null: synthetic, or no such file
+  std::int64_t seed = 0;
+};
+
+/// The first weights.
+struct InitDefinition {
+  std::optional<std::uint64_t> fingerprint;  ///< of the checkpoint; null: drawn, or no such file
+  double deviation = kInitializerRange;      ///< of drawn matrices
+  std::int64_t seed = 0;                     ///< of drawn matrices
+  bool drawn = true;
+};
+
+struct Definition {
+  ModelConfig model;
+  Recipe recipe;
+  std::vector<bool> converted;  ///< per block: in the recipe, or kept in BF16
+  bool head_converted = false;  ///< lm_head, too
+  DataDefinition data;
+  InitDefinition init;
+};
+
+/// Looks everything up: files of models and recipes are read, data and checkpoints are sampled for their fingerprints,
+/// once in a process, since many cases share them and ids must not change under way. Throws InvalidInput for what can
+/// never run: a value that check_value refuses, an unknown model or recipe, a step of absurd size, a cosine schedule
+/// without a number of steps. Shapes that a recipe cannot take pass: they become rows "unsupported". Data and
+/// checkpoints are opened later (case_files.h).
+Definition define(const Case& c);
+
+/// `definition` of a record.
+DefinitionRecord definition_record(const Definition& definition);
+
+/// 16 hex digits: FNV-1a over the method version, the definition, and the fields that change the work and that the
+/// definition does not cover. Two cases of one id do the same work on the same kind of device.
+std::string case_id(const Case& c, const Definition& definition);
+
+/// Throws InvalidInput for a word that no case can have, whatever its other fields say: a number below its minimum, an
+/// unknown choice, model or recipe.
+void check_value(const Field& field, const std::string& text);
+
+/// What open_data needs to know.
+DataOptions data_options(const Case& c, const ModelConfig& model);
+
+}  // namespace precbench

@@ -1,0 +1,167 @@
+// What a case stands for, how its record says so, and that the id follows it.
+#include "bench/case/definition.h"
+
+#include <map>
+#include <set>
+
+#include "bench/case/plan.h"
+#include "results/schema.h"
+#include "tools/testing/catch.h"
+#include "tools/testing/temp_directory.h"
+#include "tools/testing/text.h"
+
+using namespace precbench;
+
+namespace {
+
+Case with(const std::string& name, const std::string& text) {
+  Case c;
+  set_text(c, *find_field(name), text);
+  return c;
+}
+
+std::string id_of(const Case& c) { return resolve(c).id; }
+
+/// The id that the case would have if its names stood for something else.
+template <class Change>
+std::string id_after(const Case& c, Change&& change) {
+  Definition definition = define(c);
+  change(definition);
+  return case_id(c, definition);
+}
+
+}  // namespace
+
+TEST_CASE("ids are pinned", "[definition]") {
+  // A change here makes every record and baseline that exists a stranger. It needs a new method version.
+  CHECK(id_of(Case{}) == "be6f8a161ea79863");
+  CHECK(id_of(with("recipe", "mxfp8")) == "e35a33c739bcf1fa");
+  CHECK(id_of(with("model", "llama3.1-8b")) == "444475be6547b74e");
+}
+
+TEST_CASE("the id follows the work and nothing else", "[definition]") {
+  const TempDirectory directory;
+  const std::map<std::string, std::string> others = {
+      {"model", "15m"},
+      {"recipe", "mxfp8"},
+      {"data", directory.write("data.txt", "text")},
+      {"init_from", directory.write("w.safetensors", "weights")},
+      {"head", "recipe"},
+      {"warmup", "37"},
+      {"keep_bf16", "first:1"},
+      {"glob", "*.c"}};
+  Case base = with("recipe", "rowwise");  // of bf16 no block is kept, and no head converted
+  std::set<std::string> ids = {id_of(base)};
+  for (const Field& field : case_fields()) {
+    INFO(field.name);
+    const std::string name = field.name;
+    const bool number = !std::holds_alternative<std::string Case::*>(field.member);
+    const auto other = others.find(name);
+    Case c = base;
+    set_text(c, field,
+             other != others.end()   ? other->second
+             : number                ? "37"
+             : field.choices.empty() ? "some,text"
+                                     : field.choices.back());
+    if (name == "parallel" || name == "shard_group")
+      c.parallel = "hsdp", c.shard_group = name == "parallel" ? 2 : 37;
+    if (name == "schedule") c.steps = 10;
+    if (name == "attention") c.device = "cuda";
+    // A glob only says which files of a folder are the data.
+    CHECK(ids.insert(id_of(c)).second == (changes_work(name) && name != "glob"));
+  }
+}
+
+TEST_CASE("an edited preset is another case", "[definition]") {
+  const Case c = with("model", "llama3.1-8b");
+  const std::string id = id_of(c);
+  CHECK(id_after(c, [](Definition&) {}) == id);
+  std::set<std::string> ids = {id};
+  const auto other = [&](auto&& change) { return ids.insert(id_after(c, change)).second; };
+  CHECK(other([](Definition& d) { d.model.layers += 1; }));
+  CHECK(other([](Definition& d) { d.model.ffn += 128; }));
+  CHECK(other([](Definition& d) { d.model.rope_theta *= 2; }));
+  CHECK(other([](Definition& d) { d.model.norm_eps = 1e-6; }));
+  CHECK(other([](Definition& d) { d.model.rope_scaling = {}; }));
+  CHECK(other([](Definition& d) { d.model.rope_scaling.factor = 32; }));
+  CHECK(other([](Definition& d) { d.model.tied = true; }));
+  CHECK(other([](Definition& d) { d.model.qk_norm = true; }));
+  CHECK(other([](Definition& d) { d.model.qkv_bias = true; }));
+  CHECK(other([](Definition& d) { d.model.sliding_window = 4096; }));
+}
+
+TEST_CASE("an edited recipe is another case, but not one that is cited otherwise", "[definition]") {
+  const Case c = with("recipe", "mxfp8");
+  std::set<std::string> ids = {id_of(c)};
+  const auto other = [&](auto&& change) { return ids.insert(id_after(c, change)).second; };
+  CHECK(other([](Definition& d) { d.recipe.fprop.a.scale_rounding = ScaleRounding::floor; }));
+  CHECK(other([](Definition& d) { d.recipe.dgrad.b.dtype = DType::e5m2; }));
+  CHECK(other([](Definition& d) { d.recipe.wgrad.a = QuantFormat{}; }));
+  CHECK(other([](Definition& d) { d.recipe.wgrad.fast_accum = true; }));
+  CHECK(other([](Definition& d) { d.converted[0] = false; }));
+  CHECK(other([](Definition& d) { d.head_converted = true; }));
+  CHECK(other([](Definition& d) { d.init.deviation = 0.03; }));
+  CHECK(!other([](Definition& d) { d.recipe.reference = "another paper"; }));
+}
+
+TEST_CASE("a model or recipe file is another case once what it says was edited, not how", "[definition]") {
+  const TempDirectory directory;
+  nlohmann::json row = recipe_to_json(find_recipe("mxfp8"));
+  row["name"] = "own";
+  Case c;
+  c.recipe = directory.write("own.json", row.dump());
+  const std::string before = id_of(c);
+  directory.write("own.json", row.dump(2));
+  CHECK(id_of(c) == before);
+  Case copy = c;
+  copy.recipe = directory.write("copy.json", row.dump());
+  CHECK(id_of(copy) == before);
+  row["wgrad"]["a"]["scale_rounding"] = "even";
+  directory.write("own.json", row.dump());
+  CHECK(id_of(c) != before);
+}
+
+TEST_CASE("data is known by its kind and by what it holds, wherever it lies", "[definition]") {
+  const TempDirectory a, b;
+  const auto data_of = [](const std::string& path) { return define(with("data", path)).data; };
+  const DataDefinition text = data_of(a.write("one.txt", "some text"));
+  CHECK(text.kind == "text");
+  CHECK(text.fingerprint.has_value());
+  CHECK(id_of(with("data", a / "one.txt")) == id_of(with("data", b.write("two.txt", "some text"))));
+  CHECK(id_of(with("data", a / "one.txt")) != id_of(with("data", b.write("three.txt", "other text"))));
+  const DataDefinition tokens = data_of(b.write("one.u16", "some text"));
+  CHECK((tokens.kind == "u16" && tokens.fingerprint == text.fingerprint));
+  CHECK(id_of(with("data", b / "one.u16")) != id_of(with("data", a / "one.txt")));
+  CHECK((data_of("synthetic").kind == "synthetic" && !data_of("synthetic").fingerprint));
+}
+
+TEST_CASE("a record's definition says it all", "[definition]") {
+  Case c = with("recipe", "mxfp8_floor");
+  c.keep_bf16 = "first:1,last:1";
+  Record record = start_record(resolve(c));
+  record.status = Status::crashed;
+  record.error = "signal 11";
+  CHECK(Schema::record().violations(record) == std::vector<std::string>{});
+  const nlohmann::ordered_json json = nlohmann::ordered_json(record).at("definition");
+  CHECK(model_from_json(nlohmann::json(json.at("model"))) == find_model("tiny"));
+  nlohmann::json row = json.at("recipe");
+  CHECK(row.at("blocks") == "1-2");
+  CHECK(row.at("head") == false);
+  row.erase("blocks"), row.erase("head");
+  CHECK(recipe_from_json(row) == find_recipe("mxfp8_floor"));
+  CHECK(json.at("data").dump() == R"({"kind":"synthetic","fingerprint":null,"seed":42})");
+  CHECK(json.at("init").dump() == R"({"kind":"normal","fingerprint":null,"deviation":0.02,"seed":42})");
+}
+
+TEST_CASE("every preset and recipe is resolved, and a plan is of its case", "[definition]") {
+  std::set<std::string> ids;
+  for (const ModelConfig& model : model_presets())
+    for (const Recipe& recipe : builtin_recipes()) {
+      Case c = with("model", model.name);
+      c.recipe = recipe.name;
+      const Plan plan = resolve(c);
+      CHECK((plan.model == model && plan.recipe == recipe && plan.fields == c));
+      CHECK(ids.insert(plan.id).second);
+      CHECK(Schema::record().violations(start_record(plan)) == std::vector<std::string>{});
+    }
+}

@@ -1,0 +1,75 @@
+// Case to plan: names become what they stand for, and words become enums.
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <ctime>
+
+#include "bench/case/plan.h"
+#include "kernels/gpu/device_info.h"
+
+namespace precbench {
+namespace {
+
+Master master_of(const std::string& name) {
+  return name == "fp32" ? Master::fp32 : name == "bf16" ? Master::bf16 : Master::bf16_sr;
+}
+
+DType dtype_of(const std::string& name) { return name == "fp32" ? DType::f32 : DType::bf16; }
+
+}  // namespace
+
+Plan resolve(const Case& c) {
+  Plan plan;
+  static_cast<Definition&>(plan) = define(c);
+  plan.fields = c;
+  plan.id = case_id(c, plan);
+  plan.bf16 = builtin_recipes().front();
+  const auto shards = static_cast<int>(c.parallel == "ddp"    ? 1
+                                       : c.parallel == "fsdp" ? c.gpus
+                                                              : c.shard_group);
+  plan.parameters.parallel = {.data = static_cast<int>(c.gpus) / shards, .shard = shards};
+  plan.fp8_gather = c.gather == "fp8";
+  if (plan.fp8_gather && plan.recipe.quantized()) {
+    plan.parameters.gather_format = plan.recipe.fprop.b;
+    plan.parameters.gather_fp8 = plan.converted;
+  }
+  plan.reduce_amax = c.reduce_amax == "on";
+  plan.on_gpu = is_gpu(c.device);
+  plan.parameters.master = master_of(c.master);
+  plan.parameters.moments = dtype_of(c.moments);
+  plan.parameters.gradients = dtype_of(c.grads);
+  plan.parameters.accumulation = static_cast<int>(c.accumulation);
+
+  plan.optimizer.lr = static_cast<float>(c.lr);
+  plan.optimizer.warmup = c.warmup;
+  plan.optimizer.schedule = c.schedule == "cosine" ? Schedule::cosine : Schedule::constant;
+  plan.optimizer.total_steps = c.steps;
+  plan.optimizer.weight_decay = static_cast<float>(c.weight_decay);
+  plan.optimizer.max_norm = static_cast<float>(c.clip);
+  plan.optimizer.seed = static_cast<std::uint64_t>(c.seed);
+
+  plan.B = c.batch;
+  plan.T = c.seq;
+  plan.ranks = static_cast<int>(c.gpus);
+  plan.accumulation = static_cast<int>(c.accumulation);
+  plan.recompute = c.recompute == "block";
+  plan.seed = static_cast<std::uint64_t>(c.seed);
+  return plan;
+}
+
+std::vector<Plan> resolve(const std::vector<Case>& cases) {
+  std::vector<Plan> plans;
+  for (const Case& c : cases) plans.push_back(resolve(c));
+  return plans;
+}
+
+Record start_record(const Plan& plan) {
+  Record record;
+  record.id = plan.id;
+  record.created = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
+  record.case_fields = case_to_json(plan.fields);
+  record.definition = definition_record(plan);
+  return record;
+}
+
+}  // namespace precbench

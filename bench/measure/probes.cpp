@@ -1,0 +1,54 @@
+// The probes, one after the other. See probes.h.
+#include "bench/measure/probes.h"
+
+#include <fmt/format.h>
+
+#include "bench/measure/bus_bandwidth.h"
+#include "bench/measure/measured_rates.h"
+#include "bench/measure/quantization.h"
+#include "kernels/base/errors.h"
+#include "kernels/gpu/device_info.h"
+
+namespace precbench {
+
+void run_probes(Rank& rank, StepRunner& runner, std::int64_t step, const Plan& plan,
+                const std::vector<CollectiveCount>& collectives, RecordBuilder& builder, StepBoard* board) {
+  const bool first = rank.comm().rank() == 0;
+  const auto note = [&](const char* what) {
+    if (board) board->note_work(rank.comm().rank(), what);
+  };
+  note("the profiled step");
+  const StepProfiler::Result profile = runner.profile(step);
+  if (plan.ranks > 1 && plan.on_gpu) {
+    note("the collectives alone");
+    rank.parameters().release_gradients();
+    const auto rates = bus_bandwidths(rank.device(), rank.arena(), rank.parameters().comms(), collectives);
+    if (first) builder.add_bus_rates(rates);
+  }
+  QuantizationStatistics statistics(rank.device(), rank.arena(), plan);
+  if (plan.recipe.quantized()) {
+    rank.transformer().set_quantization_observer(&statistics);
+    note("the quantization statistics");
+    rank.forward_backward();
+    rank.parameters().complete_all();
+    rank.transformer().set_quantization_observer(nullptr);
+  }
+  if (!first) return;
+  builder.add_breakdown(profile);
+  builder.add_quantization(statistics.result());
+}
+
+std::optional<OpRates> probe_gpu(const Plan& plan, const NodeShare& share, const Record& record,
+                                 RecordBuilder& builder, StepBoard* board) {
+  if (!record.env.gpu || record.support->path() != ExecutionPath::native) return std::nullopt;
+  for (int rank = share.first; board && rank < share.first + share.local; ++rank)
+    board->note_work(rank, "the GPU's rates");
+  try {
+    return measure_rates(*make_gpu_device(share.first_gpu), plan.recipe);
+  } catch (const OutOfMemory& error) {
+    builder.warn({fmt::format("the GPU's own rates were not measured: {}", error.what())});
+    return std::nullopt;
+  }
+}
+
+}  // namespace precbench

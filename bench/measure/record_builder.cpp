@@ -1,0 +1,142 @@
+// Measurements into the sections of a record. See record_builder.h.
+#include "bench/measure/record_builder.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+#include <utility>
+
+#include "bench/measure/metrics.h"
+#include "kernels/base/errors.h"
+#include "models/transformer/flops.h"
+
+namespace precbench {
+
+void RecordBuilder::describe(const Device& device, const DataSource& data, const DryRun& accounts) {
+  record_.support = support_of(plan_.recipe, device);
+  Training& training = record_.training.emplace();
+  training.tokens_per_step = plan_.tokens_per_step();
+  training.converted_layers = plan_.converted_layers();
+  training.entropy_floor = data.entropy_nats();
+  training.uniform_loss = std::log(static_cast<double>(plan_.model.vocab));
+  record_.flops = Flops{static_cast<double>(flops_per_token(plan_.model, plan_.T).total()),
+                        name_of(FlopConvention::causal)};
+  record_.memory =
+      Memory{memory_segments(accounts.highest, accounts.peak.total()), std::nullopt, std::nullopt};
+  if (record_.support->path() == ExecutionPath::unsupported)
+    for (const GemmPath* path : {&record_.support->fprop, &record_.support->dgrad, &record_.support->wgrad})
+      if (path->path == ExecutionPath::unsupported)
+        throw Unsupported(path->reason.value_or("not on this device"));
+}
+
+void RecordBuilder::warn(const std::vector<std::string>& lines) {
+  const std::lock_guard lock(mutex_);
+  record_.warnings.insert(record_.warnings.end(), lines.begin(), lines.end());
+}
+
+void RecordBuilder::add_step(double loss, double grad_norm, double learning_rate) {
+  const std::lock_guard lock(mutex_);
+  record_.training->loss.push_back(loss);
+  record_.training->grad_norm.push_back(grad_norm);
+  record_.training->lr.push_back(learning_rate);
+}
+
+void RecordBuilder::add_communication(const Comm& comm, const DryRun& accounts) {
+  const std::lock_guard lock(mutex_);
+  Communication& record = record_.communication.emplace();
+  record.backend = comm.name();
+  for (const CollectiveCount& c : comm.counts()) {
+    record.collectives.push_back({c.name, c.calls, c.buffer_bytes, c.wire_bytes, std::nullopt});
+    record.wire_bytes += c.wire_bytes;
+  }
+  for (const OpCost& op : accounts.ops)
+    if (op.op_class == OpClass::communication) record.predicted_wire_bytes += op.bytes;
+  for (char** variable = environ; *variable; ++variable)
+    if (std::string_view(*variable).starts_with("NCCL_")) record.environment.emplace_back(*variable);
+  std::sort(record.environment.begin(), record.environment.end());
+}
+
+void RecordBuilder::add_parameters(const std::vector<std::uint64_t>& before,
+                                   const std::vector<std::uint64_t>& after) {
+  const std::lock_guard lock(mutex_);
+  changed_.resize(before.size());
+  for (std::size_t i = 0; i < before.size(); ++i) changed_[i] = changed_[i] || before[i] != after[i];
+}
+
+void RecordBuilder::add_timing(Timing timing, const SamplingMeasurement& sampling) {
+  const std::lock_guard lock(mutex_);
+  timing.wall_ms = sampling.wall_ms;
+  record_.timing = std::move(timing);
+  record_.telemetry = sampling.telemetry;
+  energy_j_per_token_ = sampling.energy_j_per_token;
+}
+
+void RecordBuilder::add_memory(const MemorySegments& arena, std::int64_t workspace,
+                               std::optional<std::int64_t> driver) {
+  const std::lock_guard lock(mutex_);
+  MemorySegments measured = arena;
+  measured.workspace += workspace;
+  measured.total += workspace;
+  measured.peak += workspace;
+  record_.memory->measured = measured;
+  record_.memory->driver = driver;
+}
+
+void RecordBuilder::add_attention(const std::string& kernels) {
+  const std::lock_guard lock(mutex_);
+  record_.support->attention = kernels;
+}
+
+void RecordBuilder::add_breakdown(const StepProfiler::Result& profile) {
+  const std::lock_guard lock(mutex_);
+  const auto of = [&](OpClass op_class) { return profile.class_ms[static_cast<int>(op_class)]; };
+  record_.breakdown = Breakdown{of(OpClass::gemm),
+                                of(OpClass::quantize),
+                                of(OpClass::attention),
+                                of(OpClass::norm_elementwise) + of(OpClass::other),
+                                of(OpClass::head_loss),
+                                of(OpClass::optimizer),
+                                of(OpClass::communication),
+                                profile.idle_ms,
+                                {}};
+  for (const StepProfiler::OpTime& op : profile.ops)
+    record_.breakdown->ops.push_back({op.name, name_of(op.op_class), op.calls, op.ms, op.flops, op.bytes});
+}
+
+void RecordBuilder::add_bus_rates(const std::vector<std::optional<double>>& rates) {
+  std::vector<std::string> without;
+  {
+    const std::lock_guard lock(mutex_);
+    for (std::size_t i = 0; i < rates.size(); ++i) {
+      CollectiveRecord& collective = record_.communication->collectives[i];
+      if (rates[i])
+        collective.bus_gb_per_s = *rates[i] / 1e9;
+      else
+        without.push_back(
+            fmt::format("the bandwidth of {} was not measured: no memory for its buffers", collective.name));
+    }
+  }
+  warn(without);
+}
+
+void RecordBuilder::add_quantization(std::vector<QuantizationStats> statistics) {
+  const std::lock_guard lock(mutex_);
+  record_.quantization = std::move(statistics);
+}
+
+void RecordBuilder::finish(const DryRun& accounts, const std::optional<OpRates>& rates) {
+  Training& training = *record_.training;
+  training.params_total = static_cast<std::int64_t>(changed_.size());
+  // Unknown where some shards are in other processes only.
+  if (plan_.parameters.parallel.shard <= share_.local)
+    training.params_changed = std::count(changed_.begin(), changed_.end(), true);
+  if (training.params_changed && training.params_changed != training.params_total)
+    warn({fmt::format("{} of {} parameter tensors did not change in the first step",
+                      *training.params_total - *training.params_changed, *training.params_total)});
+  fill_metrics(record_, plan_, accounts.ops, rates, energy_j_per_token_);
+}
+
+}  // namespace precbench

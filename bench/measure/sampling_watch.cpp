@@ -1,0 +1,41 @@
+// Watching from the first sample to the last. See sampling_watch.h.
+#include "bench/measure/sampling_watch.h"
+
+#include "bench/machine/environment.h"
+
+namespace precbench {
+
+SamplingWatch::SamplingWatch(const Plan& plan, const NodeShare& share) : plan_(plan), share_(share) {
+  if (plan.on_gpu) gpus_.emplace(share.first_gpu, share.local);
+}
+
+std::vector<std::string> SamplingWatch::warnings() const {
+  return gpus_ ? gpus_->warnings() : std::vector<std::string>();
+}
+
+std::optional<std::int64_t> SamplingWatch::used_bytes() const {
+  return gpus_ ? gpus_->used_bytes() : peak_resident_bytes();
+}
+
+void SamplingWatch::after_step(std::size_t steps, bool sampling, bool last) {
+  if (!watching_ && sampling) {
+    if (gpus_) gpus_->start();
+    watching_ = true;
+    from_ = steps;
+    since_ = Clock::now();
+    return;
+  }
+  if (!watching_ || !last) return;
+  const std::chrono::duration<double> watched_s = Clock::now() - since_;
+  const double count = static_cast<double>(steps - from_);
+  result_.wall_ms = watched_s.count() * 1e3 / count;
+  if (!gpus_) return;
+  const GpuWatch::Result watched = gpus_->stop();
+  result_.telemetry = watched.telemetry;
+  // The energy counter moves in steps too coarse for less. Of GPUs of other processes nothing is known.
+  constexpr double kShortestForEnergy_s = 2;
+  if (watched.energy_j && watched_s.count() >= kShortestForEnergy_s && share_.local == share_.world)
+    result_.energy_j_per_token = *watched.energy_j / (count * static_cast<double>(plan_.tokens_per_step()));
+}
+
+}  // namespace precbench

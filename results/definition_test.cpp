@@ -1,0 +1,50 @@
+// What makes two definitions differ, and how the difference is told.
+#include "results/definition.h"
+
+#include "results/record_samples.h"
+#include "tools/testing/catch.h"
+#include "tools/testing/text.h"
+
+using namespace precbench;
+using samples::redefined;
+
+namespace {
+
+const Record kBase = samples::gpu_record("mxfp8", 250);
+
+std::optional<DefinitionDifference> difference_to(const Record& record) {
+  return first_difference(*kBase.definition, *record.definition);
+}
+
+}  // namespace
+
+TEST_CASE("the first value in which two definitions differ is named", "[definition]") {
+  CHECK(!difference_to(kBase));
+  const auto rounding =
+      difference_to(redefined(kBase, &DefinitionRecord::recipe, "/fprop/a/scale_rounding", "floor"));
+  REQUIRE(rounding);
+  CHECK(rounding->field == "recipe.fprop.a.scale_rounding");
+  CHECK((rounding->baseline == "rceil" && rounding->current == "floor"));
+  const auto younger = difference_to(redefined(kBase, &DefinitionRecord::model, "/experts", 8));
+  REQUIRE(younger);
+  CHECK((younger->field == "model.experts" && younger->baseline == "none" && younger->current == "8"));
+  CHECK(difference_to(samples::gpu_record("mxfp8", 250, 0, 2))->field == "data.seed");
+}
+
+TEST_CASE("where a recipe comes from is no part of the work", "[definition]") {
+  const Record renamed = redefined(kBase, &DefinitionRecord::recipe, "/reference", "another paper");
+  CHECK(!difference_to(renamed));
+  CHECK(canonical_text(*renamed.definition) == canonical_text(*kBase.definition));
+}
+
+TEST_CASE("a definition's text does not depend on the order of its keys, and on every value",
+          "[definition]") {
+  const auto text = [](nlohmann::ordered_json model) {
+    DefinitionRecord definition = *kBase.definition;
+    definition.model = std::make_shared<const nlohmann::ordered_json>(std::move(model));
+    return canonical_text(definition);
+  };
+  CHECK(text({{"layers", 2}, {"width", 4}}) == text({{"width", 4}, {"layers", 2}}));
+  CHECK(text({{"layers", 2}, {"width", 4}}) != text({{"layers", 2}, {"width", 5}}));
+  CHECK(contains(text({{"layers", 2}}), "model.layers=2\n"));
+}

@@ -1,0 +1,140 @@
+// Records of one case, and what parts them although their ids or fields are equal. See gate_work.h.
+#include "tools/gate/gate_work.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "kernels/base/errors.h"
+#include "results/field_index.h"
+#include "tools/analysis/analysis.h"
+#include "tools/gate/schema_1.h"
+
+namespace precbench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Looks for the first difference between two records of one id.
+class WorkComparison {
+ public:
+  WorkComparison(const LocatedRecord& baseline, const LocatedRecord& current)
+      : baseline_(baseline), current_(current) {}
+
+  void texts(const std::string& name, const std::string& was, const std::string& is) {
+    if (!found && was != is)
+      found = fmt::format("{} is {} at {}, but {} at {}", name, was.empty() ? "none" : was, baseline_.origin,
+                          is.empty() ? "none" : is, current_.origin);
+  }
+  /// Numbers that every build computes alike, but for the order of its sums.
+  void numbers(const std::string& name, const std::optional<double>& was, const std::optional<double>& is) {
+    constexpr double kRounding = 1e-9;
+    if (!was || (is && std::abs(*is - *was) <= kRounding * std::abs(*was))) return;
+    texts(name, fmt::format("{:.10g}", *was), is ? fmt::format("{:.10g}", *is) : "unknown");
+  }
+
+  std::optional<std::string> found;
+
+ private:
+  const LocatedRecord &baseline_, &current_;
+};
+
+std::optional<double> number(const std::optional<std::int64_t>& value) {
+  return value ? std::optional(static_cast<double>(*value)) : std::nullopt;
+}
+
+/// What the model, the data and the layers in the recipe's formats make of the fields.
+void compare_training(WorkComparison& comparison, const Training& was, const Training& is) {
+  comparison.numbers("training.tokens_per_step", number(was.tokens_per_step), number(is.tokens_per_step));
+  comparison.numbers("training.params_total", number(was.params_total), number(is.params_total));
+  comparison.numbers("training.uniform_loss", was.uniform_loss, is.uniform_loss);
+  comparison.numbers("training.entropy_floor", was.entropy_floor, is.entropy_floor);
+  const auto &before = was.converted_layers, &now = is.converted_layers;
+  const auto [a, b] = std::mismatch(before.begin(), before.end(), now.begin(), now.end());
+  comparison.texts("training.converted_layers", a == before.end() ? "" : *a, b == now.end() ? "" : *b);
+}
+
+/// Fields that the definition says what they stand for: the same work may go by another name, and the same name may
+/// be another's.
+bool is_defined(const std::string& field) {
+  static const std::set<std::string> kDefined = {"model", "recipe", "keep_bf16", "data", "glob", "init_from"};
+  return kDefined.contains(field);
+}
+
+/// Where one of the two has no definition, its id may tell what its fields do not.
+void compare_schema_1(WorkComparison& comparison, const LocatedRecord& baseline,
+                      const LocatedRecord& current) {
+  for (const auto& [old, other] : {std::pair{&baseline, &current}, std::pair{&current, &baseline}})
+    if (!comparison.found && !old->record.definition && other->record.definition)
+      if (const auto why = why_other_model(old->record, *other->record.definition->model))
+        comparison.found = fmt::format("{} has {} at {}", old->origin, *why, other->origin);
+}
+
+}  // namespace
+
+std::optional<ExecutionPath> path_of(const Record& record) {
+  return record.support ? std::optional(record.support->path()) : std::nullopt;
+}
+
+std::optional<std::string> difference_in_work(const LocatedRecord& baseline, const LocatedRecord& current) {
+  const Record &was = baseline.record, &is = current.record;
+  const bool defined = was.definition && is.definition;
+  if (defined)
+    if (const auto difference = first_difference(*was.definition, *is.definition))
+      return fmt::format("definition.{}: {} here, {} in the baseline", difference->field, difference->current,
+                         difference->baseline);
+  WorkComparison comparison(baseline, current);
+  // A field that only the run knows is a younger one: the id has it where it is not at its default.
+  for (const auto& field : was.case_fields.items())
+    if (const Json now = is.case_fields.value(field.key(), Json());
+        changes_work(field.key()) && !(defined && is_defined(field.key())) && now != field.value())
+      comparison.texts("case." + field.key(), field_text(field.value()), field_text(now));
+  if (path_of(was) && !path_of(is)) comparison.texts("support", name_of(*path_of(was)), "");
+  if (was.flops)
+    comparison.numbers("flops.per_token", was.flops->per_token,
+                       is.flops ? std::optional(is.flops->per_token) : std::nullopt);
+  static const Training kUnknown;
+  if (was.training) compare_training(comparison, *was.training, is.training ? *is.training : kUnknown);
+  if (was.id != is.id) compare_schema_1(comparison, baseline, current);
+  return comparison.found;
+}
+
+ById by_id(const RecordSet& set) {
+  ById records;
+  for (const LocatedRecord& located : set.records) {
+    const auto [known, is_new] = records.emplace(located.record.id, &located);
+    if (!is_new)  // of one id and GPU model the reader keeps one; this is the CPU device on two kinds of CPU
+      throw InvalidInput(fmt::format("{} and {} are one case on two machines: check them one after the other",
+                                     known->second->origin, located.origin));
+  }
+  return records;
+}
+
+Answers answers(const RecordSet& baseline, const RecordSet& current) {
+  by_id(baseline);
+  ById left = by_id(current);
+  Answers found;
+  std::vector<const LocatedRecord*> unanswered, without_place;
+  for (const LocatedRecord& located : baseline.records) {
+    const auto same = left.find(located.record.id);
+    if (same == left.end()) {
+      unanswered.push_back(&located);
+      continue;
+    }
+    found[&located] = same->second;
+    left.erase(same);
+  }
+  for (const auto& [id, located] : left) without_place.push_back(located);
+  FieldIndex run(without_place), rivals(unanswered);
+  for (const LocatedRecord* located : unanswered) {
+    const auto& like = run.like(located->record);
+    if (like.size() == 1 && rivals.like(located->record).size() == 1) found[located] = like.front();
+  }
+  return found;
+}
+
+}  // namespace precbench

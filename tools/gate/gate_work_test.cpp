@@ -1,0 +1,148 @@
+// Which record answers which of a baseline, of today and of schema 1, and what parts two of one name.
+#include "tools/gate/gate_work.h"
+
+#include "tools/gate/check.h"
+#include "tools/gate/gate_testing.h"
+#include "tools/testing/temp_directory.h"
+#include "tools/testing/text.h"
+
+using namespace precbench;
+using namespace precbench::gate_testing;
+using samples::redefined;
+using samples::set_of;
+
+namespace {
+
+const Record kBase = samples::gpu_record("mxfp8", 250);
+
+/// As another definition makes it: another id, too.
+Record edited(Record record) {
+  record.id += "-edited";
+  return record;
+}
+
+/// The records of a committed file that are of one model.
+RecordSet committed(const std::string& path, const std::string& model) {
+  RecordSet set = read_records({PRECBENCH_SOURCE_DIR "/results/" + path});
+  std::erase_if(set.records,
+                [&](const LocatedRecord& located) { return located.record.case_fields["model"] != model; });
+  REQUIRE(!set.records.empty());
+  return set;
+}
+
+/// The same cases as they would be written today.
+RecordSet of_today(RecordSet set, const nlohmann::ordered_json& model) {
+  for (LocatedRecord& located : set.records) {
+    Record& record = located.record;
+    record.schema = 2;
+    record.id += " of today";
+    record.definition = samples::definition("mxfp8", 42);
+    (*record.definition).model = std::make_shared<const nlohmann::ordered_json>(model);
+  }
+  return set;
+}
+
+/// A definition's model with these keys in place of RoPE scaling.
+nlohmann::ordered_json model_with(const nlohmann::ordered_json& keys) {
+  nlohmann::ordered_json model = *samples::definition("mxfp8", 42).model;
+  model.erase("rope_scaling");
+  model.update(keys);
+  return model;
+}
+
+const nlohmann::ordered_json kPlain = model_with(nlohmann::ordered_json::object());
+/// As llama3.2-1b is.
+const nlohmann::ordered_json kStretched = model_with({{"rope_scaling",
+                                                       {{"factor", 32.0},
+                                                        {"high_freq_factor", 4.0},
+                                                        {"low_freq_factor", 1.0},
+                                                        {"original_max_position_embeddings", 8192.0},
+                                                        {"rope_type", "llama3"}}}});
+
+/// What does not depend on how long a record is.
+GateRules memory_only() {
+  GateRules rules;
+  rules.tokens_per_s.reset();
+  rules.loss = false;
+  return rules;
+}
+
+}  // namespace
+
+TEST_CASE("a case whose definition was edited is refused, and the field named", "[gate]") {
+  const Record floor = redefined(kBase, &DefinitionRecord::recipe, "/fprop/a/scale_rounding", "floor");
+  const std::string difference =
+      "definition.recipe.fprop.a.scale_rounding: rceil here, floor in the baseline";
+  const MetricResult by_fields = metric_of(judge_one(edited(floor), kBase), "run");
+  CHECK(by_fields.verdict == GateVerdict::missing);
+  CHECK(by_fields.reason == "other work under the same names: " + difference);
+  CHECK(metric_of(judge_one(floor, kBase), "run").reason == "other work under the same id: " + difference);
+  CHECK(metric_of(judge_one(edited(redefined(kBase, &DefinitionRecord::model, "/layers", 17)), kBase), "run")
+            .reason ==
+        "other work under the same names: definition.model.layers: 16 here, 17 in the baseline");
+}
+
+TEST_CASE("an edited case that is emulated now is refused like any other", "[gate]") {
+  Record run = edited(redefined(kBase, &DefinitionRecord::recipe, "/fprop/a/scale_rounding", "floor"));
+  run.support->fprop.path = ExecutionPath::emulated;
+  run.metrics = Metrics{};
+  CHECK(verdict_of(judge_one(kBase, run), "run") == GateVerdict::missing);
+  run.id = kBase.id, run.definition = kBase.definition;
+  CHECK(contains(refusal_of([&] { judge_one(kBase, run); }), "they are not compared"));
+}
+
+TEST_CASE("the same definition by another name is the same case", "[gate]") {
+  Record run = kBase;
+  run.case_fields["model"] = "copies/llama.json";
+  CHECK(judge_one(kBase, run).exit_status() == 0);
+  run.case_fields["seq"] = 4096;
+  CHECK(judge_one(kBase, run).exit_status() == 3);
+}
+
+TEST_CASE("fields that several records have answer for none of them", "[gate]") {
+  const RecordSet two = set_of({edited(kBase), edited(edited(kBase))});
+  CHECK(answers(set_of({kBase}), two).empty());
+  CHECK(answers(two, set_of({kBase})).empty());
+  CHECK(answers(set_of({kBase}), set_of({edited(kBase)})).size() == 1);
+}
+
+TEST_CASE("baselines of schema 1 are answered by their fields", "[gate]") {
+  for (const auto& [path, model, definition] :
+       {std::tuple{"baseline/cpu-tiny.jsonl", "tiny", kPlain},
+        std::tuple{"baseline/nvidia-h200.jsonl", "llama3.2-1b", kStretched}}) {
+    INFO(path);
+    const RecordSet baseline = committed(path, model), run = of_today(baseline, definition);
+    CHECK(answers(baseline, run).size() == baseline.records.size());
+    CHECK(judge(baseline, run, memory_only()).exit_status() == 0);
+    CHECK(judge(run, baseline, memory_only()).exit_status() == 0);
+    const RecordSet biased = of_today(baseline, model_with({{"qkv_bias", true}}));
+    CHECK(judge(baseline, biased, memory_only()).exit_status() == 3);
+  }
+}
+
+TEST_CASE("a record of schema 1 of a model whose RoPE was plain is not compared with the stretched one",
+          "[gate]") {
+  const RecordSet old = committed("h200/single.jsonl", "llama3.2-1b");
+  const GateResult result = judge(old, of_today(old, kStretched), memory_only());
+  CHECK(result.exit_status() == 3);
+  CHECK(contains(result.cases.at(0).metrics.at(0).reason,
+                 "a model without RoPE scaling or biases by its id, but definition.model has them"));
+  CHECK(judge(old, of_today(old, kPlain), memory_only()).exit_status() == 0);
+}
+
+TEST_CASE("accepting a run replaces what it answers of an older baseline", "[gate]") {
+  const TempDirectory directory;
+  const std::string baseline = directory / "baseline.jsonl", run = directory / "run.jsonl";
+  const RecordSet old = committed("baseline/cpu-tiny.jsonl", "tiny");
+  for (const LocatedRecord& located : old.records) append_record(baseline, located.record);
+  for (const LocatedRecord& located : of_today(old, kPlain).records) append_record(run, located.record);
+  CheckOptions options;
+  options.baseline = baseline;
+  options.paths = {run};
+  options.accept = true;
+  CHECK(check(options, [](const nlohmann::ordered_json&) { return std::string(); }) == 0);
+  const RecordSet now = read_records({baseline});
+  CHECK(now.problems.empty());
+  REQUIRE(now.records.size() == old.records.size());
+  for (const LocatedRecord& located : now.records) CHECK(located.record.schema == 2);
+}
