@@ -282,7 +282,8 @@ TEST_CASE("the script of GPU runners ends with 1 where tests fail, however many"
   program("bin/nvidia-smi", "echo NVIDIA H200");
   program("tools/setup/setup.sh", "");
   program("build/precbench", "case $1 in check) exit 3;; esac");
-  fs::copy(PRECBENCH_SOURCE_DIR "/tools/ci/ci-gpu.sh", directory.path() / "tools");
+  fs::create_directory(directory.path() / "tools/ci");
+  fs::copy(PRECBENCH_SOURCE_DIR "/tools/ci/ci-gpu.sh", directory.path() / "tools/ci");
   const std::string command = "PATH=" + (directory / "bin") + ":$PATH " + (directory / "tools/ci/ci-gpu.sh");
   program("build/precbench_tests", "exit 42");
   CHECK(output_of(command).status == 1);
