@@ -23,7 +23,7 @@ struct Plan : Definition {
   std::int64_t B = 0, T = 0;
   int ranks = 1, accumulation = 1;
   bool recompute = false, reduce_amax = false, fp8_gather = false;
-  std::string device = "cpu";  ///< as the case names it
+  bool on_gpu = false;
   std::uint64_t seed = 0;
 
   std::int64_t tokens_per_micro_step() const { return B * T; }

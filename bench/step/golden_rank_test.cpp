@@ -115,7 +115,7 @@ TEST_CASE("a step of Hugging Face's Llama 3.2 and Qwen2.5 on one and two GPUs is
       INFO(name << " on " << ranks << ", " << parallel);
       const Golden golden(PRECBENCH_SOURCE_DIR "/models/transformer/golden", name);
       Plan plan = plan_of(golden, ranks, parallel);
-      plan.device = find_gpus().device;
+      plan.on_gpu = true;
       std::vector<StepOutcome> outcomes(static_cast<std::size_t>(ranks));
       on_gpus(ranks, [&](int index, Device& device, Comm& comm) {
         const std::int64_t bytes = dry_run(plan, &device).extent + watching_bytes(plan);
