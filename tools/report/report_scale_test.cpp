@@ -97,21 +97,26 @@ TEST_CASE("four times the records take a report about four times as long", "[rep
 }
 
 TEST_CASE("four times the versions of a file take about four times as long to tell apart", "[works][scale]") {
-  const auto set_of = [](int count) {
+  const auto set_of = [](int count, bool defined) {
     std::vector<Record> records;
     for (int i = 0; i < count; ++i) {
-      records.push_back(samples::failed_record("bf16", Status::crashed, "gone"));
-      records.back().case_fields["model"] = "a.json";
-      records.back().id = std::to_string(i);
+      Record record = samples::failed_record("bf16", Status::crashed, "gone");
+      record.case_fields["model"] = "a.json";
+      record.id = std::to_string(i);
+      records.push_back(defined
+                            ? samples::redefined(std::move(record), &DefinitionRecord::model, "/layers", i)
+                            : samples::of_schema_1(std::move(record)));
     }
     return samples::set_of(records);
   };
   constexpr int kFew = 1000;
-  const RecordSet few = set_of(kFew), many = set_of(4 * kFew);
-  const double small = cpu_seconds([&] { CHECK(Workloads(all_of(few)).notes().size() == 1); });
-  const double large = cpu_seconds([&] { CHECK(Workloads(all_of(many)).notes().size() == 1); });
-  INFO(1e3 * small << " ms, then " << 1e3 * large << " ms");
-  CHECK(large < 8 * small);
+  for (const bool defined : {true, false}) {
+    const RecordSet few = set_of(kFew, defined), many = set_of(4 * kFew, defined);
+    const double small = cpu_seconds([&] { CHECK(Workloads(all_of(few)).notes().size() == 1); });
+    const double large = cpu_seconds([&] { CHECK(Workloads(all_of(many)).notes().size() == 1); });
+    INFO("defined " << defined << ": " << 1e3 * small << " ms, then " << 1e3 * large << " ms");
+    CHECK(large < 8 * small);
+  }
 }
 
 TEST_CASE("four times the lines take about four times as long to read", "[record_file][scale]") {
