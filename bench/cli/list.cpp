@@ -82,7 +82,8 @@ void list_recipes() {
   print_table("recipe", "reference", builtin_recipes());
   print_table("control", "known to be worse, for studies that must find that", control_recipes());
   fmt::print("fast: fast accumulation in fprop, dgrad, wgrad. An emulated recipe has a loss but no speed.\n");
-  fmt::print("A recipe of your own may also ask for e4m2, e4m1 (e4m3 with mantissa bits taken away) and e5m1.\n");
+  fmt::print(
+      "A recipe of your own may also ask for e4m2, e4m1 (e4m3 with mantissa bits taken away) and e5m1.\n");
   for (const std::string& note : notes) fmt::print("{}\n", note);
 }
 

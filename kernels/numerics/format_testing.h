@@ -10,6 +10,9 @@ namespace precbench::testing {
 
 inline constexpr QuantFormat kTensorE4m3{DType::e4m3, Granularity::tensor, ScaleType::f32};
 inline constexpr QuantFormat kTensorE5m2{DType::e5m2, Granularity::tensor, ScaleType::f32};
+inline constexpr QuantFormat kTensorE4m1{DType::e4m3, Granularity::tensor, ScaleType::f32,
+                                         ScaleRounding::none, 2};
+inline constexpr QuantFormat kRowE4m2{DType::e4m3, Granularity::row, ScaleType::f32, ScaleRounding::none, 1};
 inline constexpr QuantFormat kRow{DType::e4m3, Granularity::row, ScaleType::f32_pow2};
 inline constexpr QuantFormat kRowExact{DType::e5m2, Granularity::row, ScaleType::f32};
 inline constexpr QuantFormat kBlock{DType::e4m3, Granularity::block_1x128, ScaleType::f32};

@@ -37,7 +37,9 @@ inline constexpr float kE2m1Max = 6.0f;
 /// Largest finite value of a quantized element format, `dropped_bits` narrower than dtype; 0 for the others. With four
 /// exponent bits the code of ones alone is NaN: e4m2 ends at 1.5 * 2^8, e4m1 at 2^8. e5m1 keeps e5m2's infinity.
 PRECBENCH_HD constexpr float format_max(DType dtype, int dropped_bits = 0) {
-  return dtype == DType::e4m3   ? (dropped_bits == 0 ? kE4m3Max : dropped_bits == 1 ? 384.0f : 256.0f)
+  return dtype == DType::e4m3   ? (dropped_bits == 0   ? kE4m3Max
+                                   : dropped_bits == 1 ? 384.0f
+                                                       : 256.0f)
          : dtype == DType::e5m2 ? (dropped_bits == 0 ? kE5m2Max : 49152.0f)
          : dtype == DType::e2m1 ? kE2m1Max
                                 : 0.0f;
@@ -51,7 +53,9 @@ PRECBENCH_HD constexpr int mantissa_bits_of(DType dtype, int dropped_bits = 0) {
 /// How many half steps of the last binade the largest value of e4m3, e5m2 or a narrower format is. A cast that ends
 /// there and loses more than one half step cut the value off instead of rounding it.
 PRECBENCH_HD constexpr float half_steps_of_max(DType dtype, int dropped_bits = 0) {
-  return dtype == DType::e4m3 ? (dropped_bits == 0 ? 28.0f : dropped_bits == 1 ? 12.0f : 4.0f)
+  return dtype == DType::e4m3 ? (dropped_bits == 0   ? 28.0f
+                                 : dropped_bits == 1 ? 12.0f
+                                                     : 4.0f)
                               : (dropped_bits == 0 ? 14.0f : 6.0f);
 }
 
@@ -143,7 +147,8 @@ PRECBENCH_HD constexpr float round_to_narrower(float x, DType dtype, int dropped
   const std::int32_t magnitude = abs_bits(x);
   const std::int32_t clamped = magnitude < max ? magnitude : max;
   const std::int32_t binade = clamped & detail::kInfBits;
-  const std::int32_t steps = (binade < least ? least : binade) + ((23 - mantissa_bits_of(dtype, dropped_bits)) << 23);
+  const std::int32_t steps =
+      (binade < least ? least : binade) + ((23 - mantissa_bits_of(dtype, dropped_bits)) << 23);
   const float rounded = (bits_to_float(clamped) + bits_to_float(steps)) - bits_to_float(steps);
   const std::uint32_t sign = float_to_bits(x) & 0x80000000u;
   return bits_to_float(
@@ -198,7 +203,8 @@ PRECBENCH_HD constexpr float pow2_round_down(float scale) {
 }
 
 /// The multiplying FP32 scale of a scope: fp32_scale, rounded down to a power of two for f32_pow2.
-PRECBENCH_HD constexpr float multiplying_scale(float amax, DType format, ScaleType type, int dropped_bits = 0) {
+PRECBENCH_HD constexpr float multiplying_scale(float amax, DType format, ScaleType type,
+                                               int dropped_bits = 0) {
   const float scale = fp32_scale(amax, format_max(format, dropped_bits));
   return type == ScaleType::f32_pow2 ? pow2_round_down(scale) : scale;
 }

@@ -134,9 +134,9 @@ TEST_CASE("e4m2, e4m1 and e5m1 round every input once, to the nearest of their o
     double max;
   };
   // Counted from the definitions: e4m2 has 16 binades of 4 values less NaN, e4m1 of 2, e5m1 31 of 2.
-  for (const Narrower& f : {Narrower{"e4m2", DType::e4m3, 1, 2, 7, 63, 384},
-                            Narrower{"e4m1", DType::e4m3, 2, 1, 7, 31, 256},
-                            Narrower{"e5m1", DType::e5m2, 1, 1, 15, 62, 49152}}) {
+  for (const Narrower& f :
+       {Narrower{"e4m2", DType::e4m3, 1, 2, 7, 63, 384}, Narrower{"e4m1", DType::e4m3, 2, 1, 7, 31, 256},
+        Narrower{"e5m1", DType::e5m2, 1, 1, 15, 62, 49152}}) {
     INFO(f.name);
     const bool e4 = f.dtype == DType::e4m3;
     const auto encode = [&](float x) { return e4 ? e4m3_encode(x) : e5m2_encode(x); };
@@ -165,14 +165,16 @@ TEST_CASE("e4m2, e4m1 and e5m1 round every input once, to the nearest of their o
         continue;
       }
       const double magnitude = std::min<double>(std::fabs(x), f.max);
-      auto code = static_cast<std::size_t>(std::lower_bound(values.begin(), values.end(), magnitude) - values.begin());
+      auto code = static_cast<std::size_t>(std::lower_bound(values.begin(), values.end(), magnitude) -
+                                           values.begin());
       if (code > 0) {
         const double below = magnitude - values[code - 1], above = values[code] - magnitude;
         if (below < above || (below == above && code % 2 == 1)) --code;
       }
       const int sign = std::signbit(x) ? 0x80 : 0;
       const bool right = got == std::copysign(values[code], x) && std::signbit(got) == std::signbit(x) &&
-                         encode(got) == (static_cast<int>(code << f.dropped) | sign) && decode(encode(got)) == got;
+                         encode(got) == (static_cast<int>(code << f.dropped) | sign) &&
+                         decode(encode(got)) == got;
       if (!right && ++wrong < 5) UNSCOPED_INFO(x << " gave " << got << ", not " << values[code]);
       twice_differs += round_to_narrower(decode(encode(x)), f.dtype, f.dropped) != got;
     }

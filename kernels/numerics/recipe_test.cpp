@@ -100,7 +100,8 @@ TEST_CASE("the controls are rowwise but for what they are known for", "[recipe]"
 TEST_CASE("a row may ask for formats with mantissa bits taken away, at every scale", "[recipe]") {
   for (const auto& [word, dtype, dropped] :
        {std::tuple{"e4m2", DType::e4m3, 1}, {"e4m1", DType::e4m3, 2}, {"e5m1", DType::e5m2, 1}})
-    for (const char* base : {"tensorwise", "rowwise", "blockwise", "blockwise_pow2", "mxfp8", "mxfp8_floor"}) {
+    for (const char* base :
+         {"tensorwise", "rowwise", "blockwise", "blockwise_pow2", "mxfp8", "mxfp8_floor"}) {
       json row = copy_of(base);
       row["wgrad"]["b"]["format"] = word;
       const Recipe recipe = recipe_from_json(row);
@@ -159,7 +160,8 @@ TEST_CASE("a bad row names its field and the nearest valid value", "[recipe]") {
         "name: \"a,b\" must be made of letters, digits, '_', '-' and '.'");
   CHECK(error_without("mxfp8", "", "name") == "name: missing; the name it has in records");
   CHECK(error_without("mxfp8", "/wgrad", "b") == "wgrad.b: missing; a GEMM has operands a and b");
-  CHECK(error_without("mxfp8", "/wgrad/b", "format") == "wgrad.b.format: missing; one of bf16, e4m3, e5m2, e4m2, e4m1, e5m1");
+  CHECK(error_without("mxfp8", "/wgrad/b", "format") ==
+        "wgrad.b.format: missing; one of bf16, e4m3, e5m2, e4m2, e4m1, e5m1");
   CHECK(error_without("rowwise", "/wgrad/b", "scale") ==
         "wgrad.b.scale: missing; one of f32, f32_pow2, ue8m0");
   CHECK(error_without("rowwise", "/wgrad/b", "granularity") ==
