@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdlib>
 #include <string_view>
 #include <system_error>
 
@@ -17,12 +16,10 @@ namespace {
 
 constexpr EnumNames<StressKind, 3> kKindNames{{"ffn", "norm", "vo"}};
 
-/// The whole of `word` as a number, or nothing.
-std::optional<std::int64_t> number(std::string_view word) {
-  std::int64_t value = 0;
+/// Whether the whole of `word` is a number, which is then the value.
+bool read_number(std::int64_t& value, std::string_view word) {
   const char* const stop = word.data() + word.size();
-  const bool whole = std::from_chars(word.data(), stop, value) == std::from_chars_result{stop, std::errc()};
-  return whole ? std::optional(value) : std::nullopt;
+  return std::from_chars(word.data(), stop, value) == std::from_chars_result{stop, std::errc()};
 }
 
 }  // namespace
@@ -32,17 +29,17 @@ std::optional<Stress> parse_stress(const std::string& text) {
   const std::size_t first = std::min(text.find(':'), text.size());
   const std::size_t second = std::min(text.find(':', first + 1), text.size());
   const std::string_view all = text;
-  const auto exponent =
-      first < text.size() ? number(all.substr(first + 1, second - first - 1)) : std::nullopt;
-  const auto channels =
-      second < text.size() ? number(all.substr(second + 1)) : std::optional(Stress{}.channels);
+  std::int64_t exponent = 0, channels = Stress{}.channels;
+  const bool numbers = first < text.size() &&
+                       read_number(exponent, all.substr(first + 1, second - first - 1)) &&
+                       (second == text.size() || read_number(channels, all.substr(second + 1)));
   const auto kind = kKindNames.find(all.substr(0, first));
-  if (!kind || !exponent || !channels || *channels < 1)
+  if (!kind || !numbers || channels < 1)
     throw InvalidInput(fmt::format(
         "--stress: \"{}\" is not none, ffn:S, norm:S or vo:S, perhaps with :CHANNELS behind", text));
-  if (std::abs(*exponent) > kMaxStress)
+  if (exponent < -kMaxStress || exponent > kMaxStress)
     throw InvalidInput(fmt::format("--stress: {}: S is from -{} to {}", text, kMaxStress, kMaxStress));
-  return Stress{*kind, static_cast<int>(*exponent), *channels};
+  return Stress{*kind, static_cast<int>(exponent), channels};
 }
 
 std::string to_text(const Stress& stress) {

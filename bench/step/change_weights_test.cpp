@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <functional>
 #include <set>
 
 #include "bench/measure/predict.h"
@@ -61,9 +62,9 @@ Outcome outcome_of(const Setup& setup, int steps = 1) {
   run_cpu_ranks(
       plan, dry_run(plan, nullptr).extent + watching_bytes(plan), [&](Rank& rank, const DataSource& data) {
         Parameters& parameters = rank.parameters();
-        std::uint64_t stream = 0;
         parameters.load([&](const Parameter& p, float* values) {
-          ++stream;
+          const std::uint64_t stream =
+              std::hash<std::string>{}(p.name);  // ranks load what they have a part of
           for (std::int64_t i = 0; i < p.size(); ++i)
             values[i] = 0.1f * irwin_hall_normal(stream, i) + (p.kind == ParameterKind::gain ? 1.0f : 0.0f);
         });
@@ -189,7 +190,7 @@ TEST_CASE("a perturbation is one unit of BF16 in one weight of the head, and the
       const Outcome moved = outcome_of({.perturb = "ulp", .master = master, .tied = tied}, 4);
       CHECK(plain.losses == outcome_of({.master = master, .tied = tied}, 4).losses);
       CHECK(moved.losses != plain.losses);
-      CHECK(std::fabs(moved.losses.back() - plain.losses.back()) < 1e-3);
+      CHECK(std::fabs(moved.losses[0] - plain.losses[0]) < 1e-4);
       int changed = 0;
       for (const auto& [name, values] : moved.first)
         for (std::size_t i = 0; i < values.size(); ++i) {
