@@ -45,6 +45,7 @@ struct Case {
   std::string data = "synthetic";
   std::string glob = "*";
   std::string init_from;
+  std::string perturb = "none", stress = "none";
   std::string save_init, save_final, save_grads;
 
   double time_limit = 60;

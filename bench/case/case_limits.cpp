@@ -8,6 +8,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "bench/case/stress.h"
 #include "kernels/base/errors.h"
 
 namespace precbench {
@@ -15,7 +16,9 @@ namespace precbench {
 void check_word(const Field& field, const std::string& text) {
   Case scratch;
   set_text(scratch, field, text);
-  if (std::string_view(field.name) == "keep_bf16") parse_keep_bf16(text);
+  const std::string_view name = field.name;
+  if (name == "keep_bf16") parse_keep_bf16(text);
+  if (name == "stress") parse_stress(text);
 }
 
 // Above these a number is a slip, and counts of bytes and FLOPs could overflow.

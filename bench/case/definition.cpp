@@ -79,6 +79,8 @@ InitDefinition init_of(const Case& c) {
   InitDefinition init;
   init.drawn = c.init_from.empty();
   init.seed = c.seed;
+  init.perturbed = c.perturb == "ulp";
+  init.stress = parse_stress(c.stress);
   if (const auto content = content_of(c.init_from, kCheckpointFiles)) init.fingerprint = content->fingerprint;
   return init;
 }
@@ -96,6 +98,17 @@ void check_converted(const Case& c, const Definition& definition) {
 
 Json hex(const std::optional<std::uint64_t>& fingerprint) {
   return fingerprint ? Json(fmt::format("{:016x}", *fingerprint)) : Json();
+}
+
+/// How the first weights were changed stands there only where they were.
+Json init_record(const InitDefinition& init) {
+  Json json = {{"kind", init.drawn ? "normal" : "checkpoint"},
+               {"fingerprint", hex(init.fingerprint)},
+               {"deviation", init.drawn ? Json(init.deviation) : Json()},
+               {"seed", init.drawn ? Json(init.seed) : Json()}};
+  if (init.stress) json["stress"] = to_text(*init.stress);
+  if (init.perturbed) json["perturb"] = "ulp";
+  return json;
 }
 
 /// "0-2,5-7"; "none".
@@ -131,6 +144,7 @@ Definition define(const Case& c) {
   check_combinations(c);
   definition.data = data_of(c);
   definition.init = init_of(c);
+  if (definition.init.stress) check_stress(*definition.init.stress, definition.model);
   return definition;
 }
 
@@ -144,19 +158,15 @@ DefinitionRecord definition_record(const Definition& definition) {
   recipe["blocks"] = ranges_of(definition.converted);
   recipe["head"] = definition.head_converted;
   const DataDefinition& data = definition.data;
-  const InitDefinition& init = definition.init;
   return {part_of(std::move(model)), part_of(std::move(recipe)),
           part_of({{"kind", data.kind}, {"fingerprint", hex(data.fingerprint)}, {"seed", data.seed}}),
-          part_of({{"kind", init.drawn ? "normal" : "checkpoint"},
-                   {"fingerprint", hex(init.fingerprint)},
-                   {"deviation", init.drawn ? Json(init.deviation) : Json()},
-                   {"seed", init.drawn ? Json(init.seed) : Json()}})};
+          part_of(init_record(definition.init))};
 }
 
 std::string case_id(const Case& c, const Definition& definition) {
   static const Case defaults;
-  static const std::set<std::string_view> covered = {"model", "recipe", "keep_bf16",
-                                                     "data",  "glob",   "init_from"};
+  static const std::set<std::string_view> covered = {"model", "recipe",    "keep_bf16", "data",
+                                                     "glob",  "init_from", "perturb",   "stress"};
   std::uint64_t state = kFingerprintStart;
   add_to_fingerprint(state, fmt::format("method={}\n", kMethodVersion));
   add_to_fingerprint(state, canonical_text(definition_record(definition)));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bench/case/case.h"
+#include "bench/case/stress.h"
 #include "kernels/numerics/recipe.h"
 #include "models/config/config.h"
 #include "models/data/data.h"
@@ -29,6 +30,8 @@ struct InitDefinition {
   double deviation = kInitializerRange;      ///< of drawn matrices
   std::int64_t seed = 0;                     ///< of drawn matrices
   bool drawn = true;
+  bool perturbed = false;        ///< then by a unit in the last place of one weight
+  std::optional<Stress> stress;  ///< before that
 };
 
 struct Definition {

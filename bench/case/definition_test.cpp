@@ -48,6 +48,7 @@ TEST_CASE("the id follows the work and nothing else", "[definition]") {
       {"init_from", directory.write("w.safetensors", "weights")},
       {"head", "recipe"},
       {"warmup", "37"},
+      {"stress", "vo:2"},
       {"keep_bf16", "first:1"},
       {"glob", "*.c"}};
   Case base = with("recipe", "rowwise");  // of bf16 no block is kept, and no head converted

@@ -38,6 +38,28 @@ GemmSupport gemm_support_of(const Recipe& recipe, const Device& device) {
   return weakest;
 }
 
+/// A recipe's line, and a note for each device that does not run it natively.
+std::vector<std::string> row_of(const Recipe& recipe, const std::vector<Named>& all,
+                                std::vector<std::string>& notes) {
+  std::vector<std::string> row = {recipe.name};
+  std::string fast;
+  for (const GemmRole role : kGemmRoles) {
+    const GemmRecipe& gemm = recipe.gemm(role);
+    row.push_back(gemm.a == gemm.b ? describe(gemm.a) : describe(gemm.a) + ", " + describe(gemm.b));
+    fast += gemm.fast_accum ? "+" : "-";
+  }
+  row.push_back(fast);
+  for (const Named& d : all) {
+    const GemmSupport support = gemm_support_of(recipe, *d.device);
+    row.push_back(name_of(support.execution));
+    if (!support.reason.empty())
+      notes.push_back(
+          fmt::format("{} on {}: {}: {}", recipe.name, d.name, name_of(support.execution), support.reason));
+  }
+  row.push_back(recipe.reference);
+  return row;
+}
+
 constexpr std::int64_t kListedLength = 8192;
 
 std::string gigaflops_per_token(const ModelConfig& model, FlopConvention convention) {
@@ -49,32 +71,19 @@ std::string gigaflops_per_token(const ModelConfig& model, FlopConvention convent
 
 void list_recipes() {
   const std::vector<Named> all = devices();
-  TextRows rows = {{"recipe", "fprop X, W", "dgrad dY, W", "wgrad dY, X", "fast"}};
-  for (const Named& d : all) rows[0].push_back("on " + d.name);
-  rows[0].push_back("reference");
   std::vector<std::string> notes;
-  for (const Recipe& recipe : builtin_recipes()) {
-    std::vector<std::string> row = {recipe.name};
-    std::string fast;
-    for (const GemmRole role : kGemmRoles) {
-      const GemmRecipe& gemm = recipe.gemm(role);
-      row.push_back(gemm.a == gemm.b ? describe(gemm.a) : describe(gemm.a) + ", " + describe(gemm.b));
-      fast += gemm.fast_accum ? "+" : "-";
-    }
-    row.push_back(fast);
-    for (const Named& d : all) {
-      const GemmSupport support = gemm_support_of(recipe, *d.device);
-      row.push_back(name_of(support.execution));
-      if (!support.reason.empty())
-        notes.push_back(
-            fmt::format("{} on {}: {}: {}", recipe.name, d.name, name_of(support.execution), support.reason));
-    }
-    row.push_back(recipe.reference);
-    rows.push_back(row);
-  }
-  fmt::print("{}", aligned(rows));
+  const auto print_table = [&](const char* heading, const char* last, const std::vector<Recipe>& recipes) {
+    TextRows rows = {{heading, "fprop X, W", "dgrad dY, W", "wgrad dY, X", "fast"}};
+    for (const Named& d : all) rows[0].push_back("on " + d.name);
+    rows[0].push_back(last);
+    for (const Recipe& recipe : recipes) rows.push_back(row_of(recipe, all, notes));
+    fmt::print("{}\n", aligned(rows));
+  };
+  print_table("recipe", "reference", builtin_recipes());
+  print_table("control", "known to be worse, for studies that must find that", control_recipes());
+  fmt::print("fast: fast accumulation in fprop, dgrad, wgrad. An emulated recipe has a loss but no speed.\n");
   fmt::print(
-      "\nfast: fast accumulation in fprop, dgrad, wgrad. An emulated recipe has a loss but no speed.\n");
+      "A recipe of your own may also ask for e4m2, e4m1 (e4m3 with mantissa bits taken away) and e5m1.\n");
   for (const std::string& note : notes) fmt::print("{}\n", note);
 }
 

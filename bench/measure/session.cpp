@@ -20,6 +20,7 @@
 #include "bench/measure/record_builder.h"
 #include "bench/measure/sampler.h"
 #include "bench/measure/sampling_watch.h"
+#include "bench/step/change_weights.h"
 #include "bench/step/rank.h"
 #include "bench/step/rank_threads.h"
 #include "bench/step/step_runner.h"
@@ -130,6 +131,7 @@ void Session::run_rank(int index, CommGroup& group) {
     initial_->load_into(rank.parameters());
   else
     rank.parameters().initialize(plan_.seed, kInitialDeviation);
+  change_weights(rank.parameters(), plan_.model, plan_.init);
   if (!case_.save_init.empty()) save_weights(case_.save_init, rank, Parameters::Kind::weights, plan_.model);
   train(rank);
 }

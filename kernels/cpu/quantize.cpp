@@ -30,10 +30,10 @@ struct Scale {
 
 Scale scale_of(float amax, const QuantFormat& format) {
   if (format.scale == ScaleType::ue8m0) {
-    const std::uint8_t byte = ue8m0_from_amax(amax, format.dtype, format.scale_rounding);
+    const std::uint8_t byte = ue8m0_from_amax(amax, format.dtype, format.scale_rounding, format.dropped_bits);
     return {ue8m0_multiplier(byte), ue8m0_decode(byte), byte};
   }
-  const float multiply = multiplying_scale(amax, format.dtype, format.scale);
+  const float multiply = multiplying_scale(amax, format.dtype, format.scale, format.dropped_bits);
   return {multiply, 1.0f / multiply, 0};
 }
 
@@ -44,8 +44,14 @@ void store_scale(const Tensor& scales, std::int64_t index, const Scale& scale) {
     scales.as<float>()[index] = scale.dequantize;
 }
 
-void cast(std::uint8_t* q, const float* x, std::int64_t n, float multiply, DType dtype) {
-  if (dtype == DType::e4m3)
+void cast(std::uint8_t* q, const float* x, std::int64_t n, float multiply, const QuantFormat& format) {
+  const DType dtype = format.dtype;
+  if (const int dropped = format.dropped_bits)
+    for (std::int64_t i = 0; i < n; ++i) {
+      const float value = round_to_narrower(x[i] * multiply, dtype, dropped);
+      q[i] = dtype == DType::e4m3 ? e4m3_encode(value) : e5m2_encode(value);
+    }
+  else if (dtype == DType::e4m3)
     for (std::int64_t i = 0; i < n; ++i) q[i] = e4m3_encode(x[i] * multiply);
   else
     for (std::int64_t i = 0; i < n; ++i) q[i] = e5m2_encode(x[i] * multiply);
@@ -79,7 +85,7 @@ void quantize_rows(int threads, const GemmOperand& form, const Rows& source, flo
       if (g != Granularity::tensor || (first == 0 && kb == 0))
         store_scale(form.scale, scale_index(g, source.rows, source.k, first, kb), scale);
       for (std::int64_t r = first; r < last; ++r)
-        cast(q + r * source.k + k0, source.row(r) + k0, n, scale.multiply, format.dtype);
+        cast(q + r * source.k + k0, source.row(r) + k0, n, scale.multiply, format);
     }
   });
 }
@@ -106,7 +112,7 @@ void CpuDevice::do_quantize_with_amax(const ops::QuantizeWithAmax& op) {
   store_scale(op.form.scale, 0, scale);
   if (op.value.empty()) return;
   cast(op.form.data.as<std::uint8_t>(), widen(0, {{}, op.value, {}, false}), op.value.size(), scale.multiply,
-       op.form.format.dtype);
+       op.form.format);
 }
 
 void CpuDevice::do_transpose(const ops::Transpose& op) {
@@ -186,9 +192,10 @@ void CpuDevice::do_quantization_error(const ops::QuantizationError& op) {
   const float* quantized = widen(1, op.form);
   const std::int64_t rows = op.value.rows, cols = op.value.cols;
   const std::uint8_t* codes = op.form.data.as<std::uint8_t>();
-  const std::uint8_t max_code =
-      op.form.format.dtype == DType::e4m3 ? e4m3_encode(kE4m3Max) : e5m2_encode(kE5m2Max);
-  const float half_steps = half_steps_of_max(op.form.format.dtype);
+  const QuantFormat& format = op.form.format;
+  const float max = format_max(format.dtype, format.dropped_bits);
+  const std::uint8_t max_code = format.dtype == DType::e4m3 ? e4m3_encode(max) : e5m2_encode(max);
+  const float half_steps = half_steps_of_max(format.dtype, format.dropped_bits);
   double signal = 0, noise = 0, nonzero = 0, underflow = 0, saturated = 0;
   for (std::int64_t r = 0; r < rows; ++r)
     for (std::int64_t c = 0; c < cols; ++c) {

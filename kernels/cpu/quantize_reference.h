@@ -12,13 +12,21 @@
 
 namespace precbench::testing {
 
-inline double max_of(DType dtype) { return dtype == DType::e4m3 ? 448 : 57344; }
+/// Of the elements: with four exponent bits ones alone are NaN, so the largest mantissa of the last binade is missing;
+/// with five that binade holds infinity and NaN, and the one before it is whole.
+inline int mantissa_bits_of(const QuantFormat& format) {
+  return (format.dtype == DType::e4m3 ? 3 : 2) - format.dropped_bits;
+}
+inline double max_of(const QuantFormat& format) {
+  const bool e4 = format.dtype == DType::e4m3;
+  return std::ldexp(2 - std::ldexp(e4 ? 2.0 : 1.0, -mantissa_bits_of(format)), e4 ? 8 : 15);
+}
 
 /// The nearest value of the format, ties to the even mantissa, beyond the ends the ends.
-inline double cast_value(double x, DType dtype) {
+inline double cast_value(double x, const QuantFormat& format) {
   if (std::isnan(x)) return x;
-  const int mantissa_bits = dtype == DType::e4m3 ? 3 : 2, least_exponent = dtype == DType::e4m3 ? -6 : -14;
-  const double max = max_of(dtype);
+  const int mantissa_bits = mantissa_bits_of(format), least_exponent = format.dtype == DType::e4m3 ? -6 : -14;
+  const double max = max_of(format);
   if (std::fabs(x) >= max) return std::copysign(max, x);
   const int exponent = x == 0 ? least_exponent : std::max(least_exponent, std::ilogb(x));
   const double step = std::ldexp(1.0, exponent - mantissa_bits);
@@ -31,14 +39,14 @@ struct ReferenceScale {
 };
 
 inline ReferenceScale scale_of_scope(float amax, const QuantFormat& format) {
-  const double max = max_of(format.dtype);
+  const double max = max_of(format);
   if (format.scale != ScaleType::ue8m0) {
     float multiply = static_cast<float>(max / std::max(static_cast<double>(amax), 1e-12));
     if (format.scale == ScaleType::f32_pow2) multiply = std::ldexp(1.0f, std::ilogb(multiply));
     return {multiply, 1.0f / multiply};
   }
   // Exponents of the dequantizing power of two; 2^-127 is the least there is.
-  const int emax = format.dtype == DType::e4m3 ? 8 : 15, mantissa_bits = format.dtype == DType::e4m3 ? 3 : 2;
+  const int emax = format.dtype == DType::e4m3 ? 8 : 15, mantissa_bits = mantissa_bits_of(format);
   int exponent = -127;
   if (amax != 0) {
     const double target = static_cast<double>(amax * (1.0f / static_cast<float>(max)));
@@ -91,7 +99,7 @@ inline ReferenceForm quantize_reference(const std::vector<float>& x, std::int64_
           finite ? scale_of_scope(amax, format) : ReferenceScale{std::nanf(""), std::nanf("")};
       each([&](std::int64_t i) {
         form.scaled[i] = x[i] * scale.multiply;
-        form.cast[i] = cast_value(form.scaled[i], format.dtype);
+        form.cast[i] = cast_value(form.scaled[i], format);
         form.dequantize[i] = scale.dequantize;
       });
     }

@@ -176,11 +176,24 @@ __device__ inline std::uint32_t fp8x4(float a, float b, float c, float d, DType 
 #endif
 }
 
+/// FP8 with mantissa bits left out (QuantFormat::dropped_bits).
+struct NarrowerFp8 {
+  DType dtype;
+  int dropped_bits;
+};
+
+__device__ inline std::uint32_t fp8x4(float a, float b, float c, float d, NarrowerFp8 to) {
+  const auto rounded = [to](float x) { return round_to_narrower(x, to.dtype, to.dropped_bits); };
+  return fp8x4(rounded(a), rounded(b), rounded(c), rounded(d), to.dtype);
+}
+
 /// body(std::integral_constant<DType, dtype>()): a choice made once, where every conversion would be issued for
-/// both types.
+/// both types. body(NarrowerFp8) where bits are dropped, which is for controls and need not be fast.
 template <class Body>
-__device__ inline void with_fp8(DType dtype, Body&& body) {
-  if (dtype == DType::e4m3)
+__device__ inline void with_fp8(DType dtype, int dropped_bits, Body&& body) {
+  if (dropped_bits > 0)
+    body(NarrowerFp8{dtype, dropped_bits});
+  else if (dtype == DType::e4m3)
     body(std::integral_constant<DType, DType::e4m3>());
   else
     body(std::integral_constant<DType, DType::e5m2>());

@@ -121,7 +121,7 @@ struct OutputFormats {
   }
 };
 
-/// The formats of the recipes' outputs, and none.
+/// The formats of the recipes' outputs, two with fewer mantissa bits, and none.
 inline std::vector<OutputFormats> output_formats() {
   return {{},
           {kTensorE4m3, kTensorE4m3},
@@ -132,6 +132,7 @@ inline std::vector<OutputFormats> output_formats() {
           {kMx, kMx},
           {kRow, kTensorE4m3},
           {kTensorE4m3, kRow},
+          {kRowE4m2, kTensorE4m1},
           {kSquare, {}}};
 }
 

@@ -91,7 +91,7 @@ PRECBENCH_OP_TEST(mixtures_on, "quantize writes only the forms that are wanted, 
 }
 
 PRECBENCH_OP_TEST(parts_on, "amax and the quantization of parts are bit-exact") {
-  for (const QuantFormat& format : {kTensorE4m3, kTensorE5m2})
+  for (const QuantFormat& format : {kTensorE4m3, kTensorE5m2, kTensorE4m1})
     for (Input input : kInputs)
       for (DType dtype : {DType::bf16, DType::f32})
         for (const Shape& shape : {Shape{256, 384}, Shape{133, 101}, Shape{7, 3}}) {

@@ -1,4 +1,5 @@
-// For tests and benchmarks of quantizers: the formats that recipes use by name, and every FP8 format there is.
+// For tests and benchmarks of quantizers: the formats that recipes use by name, every FP8 format there is, and those
+// narrower.
 #pragma once
 
 #include <vector>
@@ -9,6 +10,9 @@ namespace precbench::testing {
 
 inline constexpr QuantFormat kTensorE4m3{DType::e4m3, Granularity::tensor, ScaleType::f32};
 inline constexpr QuantFormat kTensorE5m2{DType::e5m2, Granularity::tensor, ScaleType::f32};
+inline constexpr QuantFormat kTensorE4m1{DType::e4m3, Granularity::tensor, ScaleType::f32,
+                                         ScaleRounding::none, 2};
+inline constexpr QuantFormat kRowE4m2{DType::e4m3, Granularity::row, ScaleType::f32, ScaleRounding::none, 1};
 inline constexpr QuantFormat kRow{DType::e4m3, Granularity::row, ScaleType::f32_pow2};
 inline constexpr QuantFormat kRowExact{DType::e5m2, Granularity::row, ScaleType::f32};
 inline constexpr QuantFormat kBlock{DType::e4m3, Granularity::block_1x128, ScaleType::f32};
@@ -17,15 +21,24 @@ inline constexpr QuantFormat kSquare{DType::e4m3, Granularity::block_128x128, Sc
 inline constexpr QuantFormat kMx{DType::e4m3, Granularity::block_1x32, ScaleType::ue8m0,
                                  ScaleRounding::rceil};
 
+/// e4m3, e5m2 and what is left of them without some mantissa bits: e4m2, e4m1, e5m1.
+struct ElementFormat {
+  DType dtype;
+  std::uint8_t dropped_bits;
+};
+inline constexpr ElementFormat kElements[] = {
+    {DType::e4m3, 0}, {DType::e5m2, 0}, {DType::e4m3, 1}, {DType::e4m3, 2}, {DType::e5m2, 1}};
+
 inline std::vector<QuantFormat> quantized_formats() {
   std::vector<QuantFormat> all;
-  for (DType dtype : {DType::e4m3, DType::e5m2}) {
+  for (const auto& [dtype, dropped] : kElements) {
     for (Granularity g :
          {Granularity::tensor, Granularity::row, Granularity::block_1x128, Granularity::block_128x128})
-      for (ScaleType scale : {ScaleType::f32, ScaleType::f32_pow2}) all.push_back({dtype, g, scale});
+      for (ScaleType scale : {ScaleType::f32, ScaleType::f32_pow2})
+        all.push_back({dtype, g, scale, ScaleRounding::none, dropped});
     for (ScaleRounding rounding :
          {ScaleRounding::rceil, ScaleRounding::floor, ScaleRounding::ceil, ScaleRounding::even})
-      all.push_back({dtype, Granularity::block_1x32, ScaleType::ue8m0, rounding});
+      all.push_back({dtype, Granularity::block_1x32, ScaleType::ue8m0, rounding, dropped});
   }
   return all;
 }

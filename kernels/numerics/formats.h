@@ -1,4 +1,5 @@
-// Number formats, bit for bit: e4m3, e5m2, e2m1 (OCP FP8 and MX), bf16, and the scales that go with them. One
+// Number formats, bit for bit: e4m3, e5m2, e2m1 (OCP FP8 and MX), e4m3 and e5m2 with fewer mantissa bits (e4m2,
+// e4m1, e5m1), bf16, and the scales that go with them. One
 // header for host and device, so the CPU device and the CUDA kernels cannot disagree; a kernel may use the
 // hardware's conversions instead, which give the same bytes.
 //
@@ -33,17 +34,30 @@ inline constexpr float kE4m3Max = 448.0f;
 inline constexpr float kE5m2Max = 57344.0f;
 inline constexpr float kE2m1Max = 6.0f;
 
-/// Largest finite value of a quantized element format; 0 for the others.
-PRECBENCH_HD constexpr float format_max(DType dtype) {
-  return dtype == DType::e4m3   ? kE4m3Max
-         : dtype == DType::e5m2 ? kE5m2Max
+/// Largest finite value of a quantized element format, `dropped_bits` narrower than dtype; 0 for the others. With four
+/// exponent bits the code of ones alone is NaN: e4m2 ends at 1.5 * 2^8, e4m1 at 2^8. e5m1 keeps e5m2's infinity.
+PRECBENCH_HD constexpr float format_max(DType dtype, int dropped_bits = 0) {
+  return dtype == DType::e4m3   ? (dropped_bits == 0   ? kE4m3Max
+                                   : dropped_bits == 1 ? 384.0f
+                                                       : 256.0f)
+         : dtype == DType::e5m2 ? (dropped_bits == 0 ? kE5m2Max : 49152.0f)
          : dtype == DType::e2m1 ? kE2m1Max
                                 : 0.0f;
 }
 
-/// How many half steps of the last binade the largest value of e4m3 or e5m2 is. A cast that ends there and
-/// loses more than one half step cut the value off instead of rounding it.
-PRECBENCH_HD constexpr float half_steps_of_max(DType dtype) { return dtype == DType::e4m3 ? 28.0f : 14.0f; }
+/// Mantissa bits of a quantized element format.
+PRECBENCH_HD constexpr int mantissa_bits_of(DType dtype, int dropped_bits = 0) {
+  return (dtype == DType::e4m3 ? 3 : dtype == DType::e5m2 ? 2 : 1) - dropped_bits;
+}
+
+/// How many half steps of the last binade the largest value of e4m3, e5m2 or a narrower format is. A cast that ends
+/// there and loses more than one half step cut the value off instead of rounding it.
+PRECBENCH_HD constexpr float half_steps_of_max(DType dtype, int dropped_bits = 0) {
+  return dtype == DType::e4m3 ? (dropped_bits == 0   ? 28.0f
+                                 : dropped_bits == 1 ? 12.0f
+                                                     : 4.0f)
+                              : (dropped_bits == 0 ? 14.0f : 6.0f);
+}
 
 PRECBENCH_HD constexpr std::uint32_t float_to_bits(float x) { return __builtin_bit_cast(std::uint32_t, x); }
 PRECBENCH_HD constexpr float bits_to_float(std::uint32_t bits) { return __builtin_bit_cast(float, bits); }
@@ -124,6 +138,23 @@ PRECBENCH_HD constexpr float e5m2_decode(std::uint8_t code) {
   return bits_to_float(detail::decode_minifloat<5, 2, 15>(code) | special);
 }
 
+/// The value nearest to `x` of e4m3 or e5m2 without `dropped_bits` of its mantissa: ties to even, beyond the ends the
+/// ends, NaN stays. It is one of dtype's values, so that encoding it rounds nothing again. The FP32 adder rounds: 2^23
+/// steps of x's binade leave the count of steps in the low mantissa bits.
+PRECBENCH_HD constexpr float round_to_narrower(float x, DType dtype, int dropped_bits) {
+  const std::int32_t least = (dtype == DType::e4m3 ? 127 - 6 : 127 - 14) << 23;  // smallest normal
+  const std::int32_t max = abs_bits(format_max(dtype, dropped_bits));
+  const std::int32_t magnitude = abs_bits(x);
+  const std::int32_t clamped = magnitude < max ? magnitude : max;
+  const std::int32_t binade = clamped & detail::kInfBits;
+  const std::int32_t steps =
+      (binade < least ? least : binade) + ((23 - mantissa_bits_of(dtype, dropped_bits)) << 23);
+  const float rounded = (bits_to_float(clamped) + bits_to_float(steps)) - bits_to_float(steps);
+  const std::uint32_t sign = float_to_bits(x) & 0x80000000u;
+  return bits_to_float(
+      detail::select(magnitude > detail::kInfBits, float_to_bits(x), float_to_bits(rounded) | sign));
+}
+
 /// The low four bits hold the code. The format has no NaN: NaN gives +6 as the hardware does, so only the
 /// scale can carry it.
 PRECBENCH_HD constexpr std::uint8_t e2m1_encode(float x) {
@@ -172,8 +203,9 @@ PRECBENCH_HD constexpr float pow2_round_down(float scale) {
 }
 
 /// The multiplying FP32 scale of a scope: fp32_scale, rounded down to a power of two for f32_pow2.
-PRECBENCH_HD constexpr float multiplying_scale(float amax, DType format, ScaleType type) {
-  const float scale = fp32_scale(amax, format_max(format));
+PRECBENCH_HD constexpr float multiplying_scale(float amax, DType format, ScaleType type,
+                                               int dropped_bits = 0) {
+  const float scale = fp32_scale(amax, format_max(format, dropped_bits));
   return type == ScaleType::f32_pow2 ? pow2_round_down(scale) : scale;
 }
 
@@ -203,20 +235,22 @@ PRECBENCH_HD constexpr std::uint8_t ue8m0_round_up(float d) {
   return static_cast<std::uint8_t>(b < 0xFF ? b : 0xFF);
 }
 
-/// The scale byte of a block whose largest magnitude is `amax` and whose elements are e4m3, e5m2 or e2m1.
+/// The scale byte of a block whose largest magnitude is `amax` and whose elements are e4m3, e5m2 or e2m1, or a format
+/// `dropped_bits` narrower.
 /// Non-finite amax gives 0xFF, zero gives 0.
 ///   rceil  round_up(amax * fp32(1/max)): scaled amax in (max/2, max], never saturates (NVIDIA's recipe)
 ///   floor  floor(log2 amax) - emax (OCP MX v1.0, section 6.3): scaled values above max saturate
 ///   ceil   ceil(log2 amax) - emax: scaled amax in (2^(emax-1), 2^emax]
 ///   even   floor, after rounding amax half up to the element's mantissa width
 /// emax is the exponent of the format's largest power of two: 8, 15, 2. The last three clamp at 2^-127.
-PRECBENCH_HD constexpr std::uint8_t ue8m0_from_amax(float amax, DType format, ScaleRounding rounding) {
+PRECBENCH_HD constexpr std::uint8_t ue8m0_from_amax(float amax, DType format, ScaleRounding rounding,
+                                                    int dropped_bits = 0) {
   const std::int32_t bits = abs_bits(amax);
   if (bits >= detail::kInfBits) return 0xFF;
-  const float max = format_max(format);
+  const float max = format_max(format, dropped_bits);
   if (rounding == ScaleRounding::rceil) return ue8m0_round_up(amax * (1.0f / max));
   const std::int32_t emax = (abs_bits(max) >> 23) - 127;
-  const int mantissa_bits = format == DType::e4m3 ? 3 : format == DType::e5m2 ? 2 : 1;
+  const int mantissa_bits = mantissa_bits_of(format, dropped_bits);
   const std::int32_t half_ulp = rounding == ScaleRounding::even ? 1 << (22 - mantissa_bits) : 0;
   const std::int32_t round_up = rounding == ScaleRounding::ceil && (bits & 0x007FFFFF) != 0 ? 1 : 0;
   const std::int32_t b = ((bits + half_ulp) >> 23) + round_up - emax;

@@ -126,6 +126,63 @@ TEST_CASE("every BF16 input and every threshold encodes as ml_dtypes and PyTorch
   check_encode("e2m1", 0x8, 0x7, e2m1_encode);
 }
 
+TEST_CASE("e4m2, e4m1 and e5m1 round every input once, to the nearest of their own values", "[formats]") {
+  struct Narrower {
+    const char* name;
+    DType dtype;
+    int dropped, mantissa_bits, bias, codes;  // codes: of the finite values that are not negative
+    double max;
+  };
+  // Counted from the definitions: e4m2 has 16 binades of 4 values less NaN, e4m1 of 2, e5m1 31 of 2.
+  for (const Narrower& f :
+       {Narrower{"e4m2", DType::e4m3, 1, 2, 7, 63, 384}, Narrower{"e4m1", DType::e4m3, 2, 1, 7, 31, 256},
+        Narrower{"e5m1", DType::e5m2, 1, 1, 15, 62, 49152}}) {
+    INFO(f.name);
+    const bool e4 = f.dtype == DType::e4m3;
+    const auto encode = [&](float x) { return e4 ? e4m3_encode(x) : e5m2_encode(x); };
+    const auto decode = [&](std::uint8_t code) { return e4 ? e4m3_decode(code) : e5m2_decode(code); };
+    std::vector<double> values;
+    for (int code = 0; code < f.codes; ++code) {
+      const int exponent = code >> f.mantissa_bits, mantissa = code & ((1 << f.mantissa_bits) - 1);
+      const double fraction = std::ldexp(mantissa, -f.mantissa_bits);
+      values.push_back(std::ldexp(exponent == 0 ? fraction : 1 + fraction, std::max(exponent, 1) - f.bias));
+    }
+    CHECK(values.back() == f.max);
+    CHECK(format_max(f.dtype, f.dropped) == f.max);
+
+    std::vector<float> inputs;
+    for (std::uint32_t high = 0; high < 0x10000; ++high) inputs.push_back(as_float(high << 16));
+    for (std::size_t i = 0; i + 1 < values.size(); ++i) {
+      const auto middle = static_cast<float>((values[i] + values[i + 1]) / 2);
+      for (const float x : {std::nextafter(middle, 0.0f), middle, std::nextafter(middle, kInfinity)})
+        inputs.insert(inputs.end(), {x, -x});
+    }
+    int wrong = 0, twice_differs = 0;
+    for (const float x : inputs) {
+      const float got = round_to_narrower(x, f.dtype, f.dropped);
+      if (std::isnan(x)) {
+        wrong += !std::isnan(got) || encode(got) != 0x7F;
+        continue;
+      }
+      const double magnitude = std::min<double>(std::fabs(x), f.max);
+      auto code = static_cast<std::size_t>(std::lower_bound(values.begin(), values.end(), magnitude) -
+                                           values.begin());
+      if (code > 0) {
+        const double below = magnitude - values[code - 1], above = values[code] - magnitude;
+        if (below < above || (below == above && code % 2 == 1)) --code;
+      }
+      const int sign = std::signbit(x) ? 0x80 : 0;
+      const bool right = got == std::copysign(values[code], x) && std::signbit(got) == std::signbit(x) &&
+                         encode(got) == (static_cast<int>(code << f.dropped) | sign) &&
+                         decode(encode(got)) == got;
+      if (!right && ++wrong < 5) UNSCOPED_INFO(x << " gave " << got << ", not " << values[code]);
+      twice_differs += round_to_narrower(decode(encode(x)), f.dtype, f.dropped) != got;
+    }
+    CHECK(wrong == 0);
+    CHECK(twice_differs > 0);  // so a cast of e4m3 or e5m2 codes would show
+  }
+}
+
 TEST_CASE("a finite code survives decode and encode", "[formats]") {
   for (int code = 0; code < 256; ++code) {
     const auto byte = static_cast<std::uint8_t>(code);

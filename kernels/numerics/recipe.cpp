@@ -61,6 +61,24 @@ Recipe mxfp8(const char* name, ScaleRounding rounding, const char* reference) {
   return {name, gemm, gemm, gemm, reference};
 }
 
+/// `rowwise` with two mantissa bits taken away from every operand.
+Recipe rowwise_e4m1() {
+  QuantFormat row = fp8(DType::e4m3, Granularity::row, ScaleType::f32_pow2);
+  row.dropped_bits = 2;
+  return {"rowwise_e4m1", {row, row, true}, {row, row, false}, {row, row, false}, "must break every margin"};
+}
+
+/// `rowwise` with E5M2 where TransformerEngine's HYBRID has it and for X. wgrad's E5M2 x E5M2 is emulated everywhere.
+Recipe rowwise_e5m2() {
+  const QuantFormat e4m3 = fp8(DType::e4m3, Granularity::row, ScaleType::f32_pow2);
+  const QuantFormat e5m2 = fp8(DType::e5m2, Granularity::row, ScaleType::f32_pow2);
+  return {"rowwise_e5m2",
+          {e5m2, e4m3, true},
+          {e5m2, e4m3, false},
+          {e5m2, e5m2, false},
+          "must be told apart from rowwise"};
+}
+
 /// The first dimension in the way of this GEMM: `contracted` must hold whole blocks, and cuBLASLt takes FP8
 /// matrices only with all of M, N and K multiples of 16.
 std::string why_gemm_unsupported(const GemmRecipe& gemm, GemmRole role, char contracted, std::int64_t M,
@@ -79,7 +97,7 @@ std::string why_gemm_unsupported(const GemmRecipe& gemm, GemmRole role, char con
   for (const auto& [letter, size] : dimensions)
     if (size % 16 != 0)
       return fmt::format("{}={} is not a multiple of 16 ({} in {})", letter, size, name_of(role),
-                         name_of(gemm.a.dtype));
+                         element_name(gemm.a));
   return "";
 }
 
@@ -100,15 +118,25 @@ const std::vector<Recipe>& builtin_recipes() {
   return recipes;
 }
 
+const std::vector<Recipe>& control_recipes() {
+  static const std::vector<Recipe> recipes = {rowwise_e5m2(), rowwise_e4m1()};
+  return recipes;
+}
+
 const char* name_of(Granularity g) { return kGranularityNames.of(g); }
 const char* name_of(ScaleType t) { return kScaleNames.of(t); }
 const char* name_of(ScaleRounding r) { return kScaleRoundingNames.of(r); }
 const char* name_of(GemmRole role) { return kRoleNames.of(role); }
 
+const char* element_name(const QuantFormat& format) {
+  if (format.dropped_bits == 0) return name_of(format.dtype);
+  return format.dtype == DType::e5m2 ? "e5m1" : format.dropped_bits == 1 ? "e4m2" : "e4m1";
+}
+
 std::string describe(const QuantFormat& format) {
   if (!format.quantized()) return name_of(format.dtype);
   std::string text =
-      fmt::format("{} {} {}", name_of(format.dtype), name_of(format.granularity), name_of(format.scale));
+      fmt::format("{} {} {}", element_name(format), name_of(format.granularity), name_of(format.scale));
   if (format.scale_rounding != ScaleRounding::none)
     text += fmt::format("/{}", name_of(format.scale_rounding));
   return text;

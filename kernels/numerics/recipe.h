@@ -37,10 +37,13 @@ enum class ScaleRounding : std::uint8_t { none, rceil, floor, ceil, even };
 
 /// The number format of one operand of one GEMM. The default is plain BF16.
 struct QuantFormat {
-  DType dtype = DType::bf16;
+  DType dtype = DType::bf16;  ///< of the codes in memory
   Granularity granularity = Granularity::none;
   ScaleType scale = ScaleType::none;
   ScaleRounding scale_rounding = ScaleRounding::none;
+  /// Mantissa bits of e4m3 (2 at most) or e5m2 (1) that elements do without: e4m2 and e4m1, e5m1. Their values are
+  /// some of dtype's, so only the cast and the scale's MAX differ, and every GEMM of dtype takes them.
+  std::uint8_t dropped_bits = 0;
 
   bool quantized() const { return dtype != DType::bf16; }
   bool operator==(const QuantFormat&) const = default;
@@ -89,8 +92,10 @@ struct Recipe {
 
 /// The built-in table, in the order of the documentation; bf16 is first.
 const std::vector<Recipe>& builtin_recipes();
+/// Rows that are known to be worse, for studies that must be able to find that (positive controls).
+const std::vector<Recipe>& control_recipes();
 
-/// A built-in name, or the path of a JSON file (anything that ends in ".json").
+/// A built-in or control name, or the path of a JSON file (anything that ends in ".json").
 /// Throws InvalidInput with the nearest valid name, or with the file's bad field.
 Recipe find_recipe(const std::string& name_or_path);
 
@@ -103,6 +108,8 @@ const char* name_of(Granularity g);
 const char* name_of(ScaleType t);
 const char* name_of(ScaleRounding r);
 const char* name_of(GemmRole role);
+/// "bf16", "e4m3", "e4m2": the dtype's name, or that of the narrower format whose values the codes are.
+const char* element_name(const QuantFormat& format);
 /// Short form for tables: "bf16", "e4m3 1x128 f32", "e4m3 1x32 ue8m0/rceil".
 std::string describe(const QuantFormat& format);
 

@@ -22,8 +22,17 @@ namespace {
 
 using nlohmann::json;
 
+/// A format of elements as it stands in a file.
+struct Element {
+  DType dtype;
+  std::uint8_t dropped_bits;
+};
+const char* name_of(Element e) { return element_name({.dtype = e.dtype, .dropped_bits = e.dropped_bits}); }
+
 // What a row can ask for. e2m1, and 1x16 blocks which belong to it, have no GEMM yet.
-constexpr DType kFormats[] = {DType::bf16, DType::e4m3, DType::e5m2};
+constexpr Element kFormats[] = {{DType::bf16, 0}, {DType::e4m3, 0}, {DType::e5m2, 0},
+                                {DType::e4m3, 1}, {DType::e4m3, 2}, {DType::e5m2, 1}};
+constexpr const char* kFormatNames = "one of bf16, e4m3, e5m2, e4m2, e4m1, e5m1";
 constexpr Granularity kGranularities[] = {Granularity::tensor, Granularity::row, Granularity::block_1x128,
                                           Granularity::block_128x128, Granularity::block_1x32};
 constexpr ScaleType kScales[] = {ScaleType::f32, ScaleType::f32_pow2, ScaleType::ue8m0};
@@ -86,8 +95,10 @@ const char* scale_rounding_key(const json& object, const std::string& path) {
 QuantFormat read_operand(const json& object, const std::string& path) {
   check_keys(object, path, {"format", "granularity", "scale", "scale_rounding", "rounding"});
   QuantFormat operand;
-  operand.dtype =
-      read_enum(require(object, path, "format", "one of bf16, e4m3, e5m2"), child(path, "format"), kFormats);
+  const Element element =
+      read_enum(require(object, path, "format", kFormatNames), child(path, "format"), kFormats);
+  operand.dtype = element.dtype;
+  operand.dropped_bits = element.dropped_bits;
   const char* rounding = scale_rounding_key(object, path);
   if (!operand.quantized()) {
     for (const char* key : {"granularity", "scale", rounding})
@@ -119,8 +130,6 @@ void check_pair(const GemmRecipe& gemm, const std::string& path) {
   const auto& [a, b, fast_accum] = gemm;
   if (a.quantized() != b.quantized())
     fail(child(path, a.quantized() ? "b" : "a"), "a GEMM needs both operands quantized or neither");
-  if (a.dtype == DType::e5m2 && b.dtype == DType::e5m2)
-    fail(path, "no hardware multiplies e5m2 x e5m2; make one operand e4m3");
   if (block_length(a.granularity) != block_length(b.granularity))
     fail(path,
          fmt::format("{} x {} cannot be multiplied: their scales span different lengths of the contraction",
@@ -157,7 +166,7 @@ void check_name(const std::string& name) {
 }
 
 json operand_to_json(const QuantFormat& operand) {
-  json object = {{"format", name_of(operand.dtype)}};
+  json object = {{"format", element_name(operand)}};
   if (!operand.quantized()) return object;
   object["granularity"] = name_of(operand.granularity);
   object["scale"] = name_of(operand.scale);
@@ -186,10 +195,11 @@ Recipe recipe_from_json(const json& object) {
   recipe.fprop = read_gemm(object, GemmRole::fprop);
   recipe.dgrad = read_gemm(object, GemmRole::dgrad);
   recipe.wgrad = read_gemm(object, GemmRole::wgrad);
-  for (const Recipe& builtin : builtin_recipes())
-    if (builtin.name == recipe.name && builtin != recipe)
-      fail("name",
-           fmt::format("{} is a built-in recipe with other values; choose another name", recipe.name));
+  for (const auto* table : {&builtin_recipes(), &control_recipes()})
+    for (const Recipe& builtin : *table)
+      if (builtin.name == recipe.name && builtin != recipe)
+        fail("name",
+             fmt::format("{} is a built-in recipe with other values; choose another name", recipe.name));
   return recipe;
 }
 
@@ -207,10 +217,11 @@ json recipe_to_json(const Recipe& recipe) {
 Recipe find_recipe(const std::string& name_or_path) {
   if (name_or_path.ends_with(".json")) return read_file(name_or_path);
   std::vector<std::string> names;
-  for (const Recipe& recipe : builtin_recipes()) {
-    if (recipe.name == name_or_path) return recipe;
-    names.push_back(recipe.name);
-  }
+  for (const auto* table : {&builtin_recipes(), &control_recipes()})
+    for (const Recipe& recipe : *table) {
+      if (recipe.name == name_or_path) return recipe;
+      names.push_back(recipe.name);
+    }
   throw InvalidInput(fmt::format("unknown recipe \"{}\"{}", name_or_path, hint(name_or_path, names)));
 }
 

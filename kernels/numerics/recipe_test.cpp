@@ -82,6 +82,36 @@ TEST_CASE("the built-in table is the documented one", "[recipe]") {
 
 TEST_CASE("every built-in row survives JSON", "[recipe]") {
   for (const Recipe& recipe : builtin_recipes()) CHECK(recipe_from_json(recipe_to_json(recipe)) == recipe);
+  for (const Recipe& recipe : control_recipes()) CHECK(recipe_from_json(recipe_to_json(recipe)) == recipe);
+}
+
+TEST_CASE("the controls are rowwise but for what they are known for", "[recipe]") {
+  std::vector<std::string> names;
+  for (const Recipe& recipe : control_recipes()) names.push_back(recipe.name);
+  CHECK(names == std::vector<std::string>{"rowwise_e5m2", "rowwise_e4m1"});
+  CHECK(row_text("rowwise_e5m2") ==
+        "fprop: e5m2 row f32_pow2 x e4m3 row f32_pow2 fast; dgrad: e5m2 row f32_pow2 x e4m3 row f32_pow2; "
+        "wgrad: e5m2 row f32_pow2 x e5m2 row f32_pow2; ");
+  CHECK(row_text("rowwise_e4m1") ==
+        "fprop: e4m1 row f32_pow2 x e4m1 row f32_pow2 fast; dgrad: e4m1 row f32_pow2 x e4m1 row f32_pow2; "
+        "wgrad: e4m1 row f32_pow2 x e4m1 row f32_pow2; ");
+}
+
+TEST_CASE("a row may ask for formats with mantissa bits taken away, at every scale", "[recipe]") {
+  for (const auto& [word, dtype, dropped] :
+       {std::tuple{"e4m2", DType::e4m3, 1}, {"e4m1", DType::e4m3, 2}, {"e5m1", DType::e5m2, 1}})
+    for (const char* base :
+         {"tensorwise", "rowwise", "blockwise", "blockwise_pow2", "mxfp8", "mxfp8_floor"}) {
+      json row = copy_of(base);
+      row["wgrad"]["b"]["format"] = word;
+      const Recipe recipe = recipe_from_json(row);
+      QuantFormat want = find_recipe(base).wgrad.b;
+      want.dtype = dtype;
+      want.dropped_bits = static_cast<std::uint8_t>(dropped);
+      CHECK(recipe.wgrad.b == want);
+      CHECK(recipe_from_json(recipe_to_json(recipe)) == recipe);
+      CHECK(describe(recipe.wgrad.b).rfind(word, 0) == 0);
+    }
 }
 
 TEST_CASE("the example file is a row of its own", "[recipe]") {
@@ -96,7 +126,7 @@ TEST_CASE("unknown recipes and unreadable files are told apart", "[recipe]") {
   CHECK(refusal_of([] { find_recipe("mxpf8"); }) == "unknown recipe \"mxpf8\"; did you mean mxfp8?");
   CHECK(refusal_of([] { find_recipe("zzzzzzzzzzzz"); }) ==
         "unknown recipe \"zzzzzzzzzzzz\"; one of bf16, tensorwise, rowwise, rowwise_gw_hp, blockwise, "
-        "blockwise_pow2, mxfp8, mxfp8_floor");
+        "blockwise_pow2, mxfp8, mxfp8_floor, rowwise_e5m2, rowwise_e4m1");
   CHECK(refusal_of([] { find_recipe("no/such.json"); }) == "no/such.json: no such file");
 
   const std::string path = PRECBENCH_BINARY_DIR "/recipe_test.json";
@@ -130,7 +160,8 @@ TEST_CASE("a bad row names its field and the nearest valid value", "[recipe]") {
         "name: \"a,b\" must be made of letters, digits, '_', '-' and '.'");
   CHECK(error_without("mxfp8", "", "name") == "name: missing; the name it has in records");
   CHECK(error_without("mxfp8", "/wgrad", "b") == "wgrad.b: missing; a GEMM has operands a and b");
-  CHECK(error_without("mxfp8", "/wgrad/b", "format") == "wgrad.b.format: missing; one of bf16, e4m3, e5m2");
+  CHECK(error_without("mxfp8", "/wgrad/b", "format") ==
+        "wgrad.b.format: missing; one of bf16, e4m3, e5m2, e4m2, e4m1, e5m1");
   CHECK(error_without("rowwise", "/wgrad/b", "scale") ==
         "wgrad.b.scale: missing; one of f32, f32_pow2, ue8m0");
   CHECK(error_without("rowwise", "/wgrad/b", "granularity") ==
@@ -138,8 +169,6 @@ TEST_CASE("a bad row names its field and the nearest valid value", "[recipe]") {
 }
 
 TEST_CASE("a row that nothing can compute is refused", "[recipe]") {
-  CHECK(error_with("tensorwise", "/dgrad/b/format", "e5m2") ==
-        "dgrad: no hardware multiplies e5m2 x e5m2; make one operand e4m3");
   CHECK(error_with("blockwise", "/fprop/a/granularity", "128x128") ==
         "fprop: 128x128 x 128x128 has no GEMM; make one operand 1x128");
   CHECK(error_with("blockwise", "/fprop/a/granularity", "row") ==
@@ -159,8 +188,9 @@ TEST_CASE("a row that nothing can compute is refused", "[recipe]") {
         "wgrad.fast_accum: a bf16 GEMM has no fast accumulation; remove it");
   CHECK(error_with("blockwise", "/wgrad/fast_accum", true) ==
         "wgrad.fast_accum: blocks are promoted to FP32 one by one; only tensor and row take true");
-  CHECK(error_with("mxfp8", "/name", "mxfp8_floor") ==
-        "name: mxfp8_floor is a built-in recipe with other values; choose another name");
+  for (const char* taken : {"mxfp8_floor", "rowwise_e4m1"})
+    CHECK(error_with("mxfp8", "/name", taken) ==
+          std::string("name: ") + taken + " is a built-in recipe with other values; choose another name");
 }
 
 TEST_CASE("the rounding of scales is read under its older name, but not under both", "[recipe]") {

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <stdexcept>
 
 #include "kernels/base/errors.h"
@@ -299,16 +298,43 @@ void Parameters::load(const std::function<void(const Parameter&, float*)>& read)
       if (part.values.empty()) continue;
       whole.resize(p.size());
       read(p, whole.data());
-      const float* values = whole.data() + part.first;
-      if (part.values.dtype == DType::f32) {
-        device_.upload(part.values, values);
-        continue;
-      }
-      std::vector<std::uint16_t> rounded(part.values.size());
-      std::transform(values, values + part.values.size(), rounded.begin(), bf16_encode);
-      device_.upload(part.values, rounded.data());
+      upload_rounded(part.values, whole.data() + part.first);
     }
   derive_weights();
+}
+
+void Parameters::change(const std::function<ElementChange(const Parameter&)>& change_of) {
+  const std::vector<StateTensor> weights = weights_state();
+  auto tensor = weights.begin();
+  for (const Unit& unit : layout_.units())
+    for (const Parameter& p : unit.parameters) {
+      const StateTensor& part = *tensor++;
+      const ElementChange changed = part.values.empty() ? ElementChange() : change_of(p);
+      if (!changed) continue;
+      std::vector<float> values = download_widened(part.values);
+      for (std::int64_t i = 0; i < part.values.size(); ++i) values[i] = changed(part.first + i, values[i]);
+      upload_rounded(part.values, values.data());
+    }
+  derive_weights();
+}
+
+void Parameters::upload_rounded(const Tensor& target, const float* values) {
+  if (target.dtype == DType::f32) return device_.upload(target, values);
+  std::vector<std::uint16_t> rounded(target.size());
+  std::transform(values, values + target.size(), rounded.begin(), bf16_encode);
+  device_.upload(target, rounded.data());
+}
+
+std::vector<float> Parameters::download_widened(const Tensor& source) {
+  std::vector<float> values(source.size());
+  if (source.dtype == DType::f32) {
+    device_.download(values.data(), source);
+    return values;
+  }
+  std::vector<std::uint16_t> words(source.size());
+  device_.download(words.data(), source);
+  std::transform(words.begin(), words.end(), values.begin(), bf16_decode);
+  return values;
 }
 
 void Parameters::save(Kind kind, const std::function<void(const Parameter&, const float*)>& write) {
@@ -320,15 +346,7 @@ void Parameters::save(Kind kind, const std::function<void(const Parameter&, cons
       full = arena_.push_uncounted(mine.dtype, 1, mine.size() * layout_.shards());
       shard_comm_.comm->all_gather(full, mine);
     }
-    std::vector<std::byte> bytes(full.bytes());
-    device_.download(bytes.data(), full);
-    std::vector<float> values(full.size());
-    if (full.dtype == DType::f32) {
-      std::memcpy(values.data(), bytes.data(), bytes.size());
-    } else {
-      const auto* words = reinterpret_cast<const std::uint16_t*>(bytes.data());
-      std::transform(words, words + values.size(), values.begin(), bf16_decode);
-    }
+    const std::vector<float> values = download_widened(full);
     for (const Parameter& p : layout_.units()[u].parameters) write(p, values.data() + p.offset);
   }
 }

@@ -100,6 +100,11 @@ class Parameters {
   // ---- in and out
   /// Matrices ~ N(0, std), gains 1, biases 0, moments 0. The same numbers whatever the sharding.
   void initialize(std::uint64_t seed, float std);
+  /// The new value of element `index` of a parameter.
+  using ElementChange = std::function<float(std::int64_t index, float value)>;
+  /// Changes weights (the master, where there is one) of this rank's part: change_of(parameter) says how, or is
+  /// nothing. Collective only in that every rank must ask for the same.
+  void change(const std::function<ElementChange(const Parameter&)>& change_of);
   enum class Kind : std::uint8_t { weights, gradients };
   /// Calls `read(parameter, values)` for every parameter that this rank holds a part of; values, all of
   /// them, to be filled in FP32 [size]. Moments start at 0.
@@ -144,6 +149,8 @@ class Parameters {
   Tensor local_leading(int unit) const {
     return master_.empty() ? local_weights(unit) : local(master_, unit);
   }
+  void upload_rounded(const Tensor& target, const float* values);
+  std::vector<float> download_widened(const Tensor& source);
   /// The part of state() that the optimizer updates.
   std::vector<StateTensor> weights_state() const;
   /// One kind of state; local_of(unit): this rank's part of a unit.

@@ -230,16 +230,17 @@ TEST_CASE("matmul: every GEMM of every recipe is as exact as its precision", "[g
     bool wgrad;
   };
   std::vector<Done> done;  // recipes share GEMMs
-  for (const Recipe& recipe : builtin_recipes())
-    for (GemmRole role : kGemmRoles) {
-      const GemmRecipe& gemm = recipe.gemm(role);
-      const bool wgrad = role == GemmRole::wgrad;
-      if (std::any_of(done.begin(), done.end(),
-                      [&](const Done& d) { return d.gemm == gemm && d.wgrad == wgrad; }))
-        continue;
-      done.push_back({gemm, wgrad});
-      for (const Output& output : outputs_of(role)) check_gemm(*device, gemm, role, output);
-    }
+  for (const auto* table : {&builtin_recipes(), &control_recipes()})
+    for (const Recipe& recipe : *table)
+      for (GemmRole role : kGemmRoles) {
+        const GemmRecipe& gemm = recipe.gemm(role);
+        const bool wgrad = role == GemmRole::wgrad;
+        if (std::any_of(done.begin(), done.end(),
+                        [&](const Done& d) { return d.gemm == gemm && d.wgrad == wgrad; }))
+          continue;
+        done.push_back({gemm, wgrad});
+        for (const Output& output : outputs_of(role)) check_gemm(*device, gemm, role, output);
+      }
 }
 
 TEST_CASE("matmul: FP32 output shows the accumulator of each FP8 mode", "[gpu][matmul]") {
@@ -411,6 +412,17 @@ TEST_CASE("matmul: support names what a mode needs where it is not native", "[gp
       const bool exponents = recipe.gemm(role).a.scale == ScaleType::ue8m0;
       if (gpu.compute_capability == 90)  // what an H100 or H200 is known to run
         CHECK(support.execution == (exponents ? Execution::emulated : Execution::native));
+    }
+  // The controls: fewer mantissa bits are the same GEMM, and nobody multiplies e5m2 x e5m2.
+  for (const Recipe& recipe : control_recipes())
+    for (GemmRole role : kGemmRoles) {
+      const GemmRecipe& gemm = recipe.gemm(role);
+      const GemmSupport support = device->support(gemm, role);
+      INFO(recipe.name << " " << name_of(role) << ": " << support.reason);
+      const bool none = gemm.a.dtype == DType::e5m2 && gemm.b.dtype == DType::e5m2;
+      if (none) CHECK(support.reason.find("is no mode of cuBLASLt") != std::string::npos);
+      if (none || gpu.compute_capability == 90)
+        CHECK(support.execution == (none ? Execution::emulated : Execution::native));
     }
 }
 

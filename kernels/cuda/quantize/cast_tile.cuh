@@ -26,7 +26,8 @@ __device__ inline void tile_scales(float (&scale)[4][kTile], const FormArgs& for
     for (int block = 0; block < 4; ++block) {
       std::uint32_t amax = maxima[block * n][v];
       for (int i = 1; i < n; ++i) amax = max(amax, static_cast<std::uint32_t>(maxima[block * n + i][v]));
-      const std::uint8_t byte = ue8m0_from_amax(__uint_as_float(amax << 16), form.dtype, form.rounding);
+      const std::uint8_t byte =
+          ue8m0_from_amax(__uint_as_float(amax << 16), form.dtype, form.rounding, form.dropped_bits);
       if (kb + block < kbs) word |= static_cast<std::uint32_t>(byte) << (8 * block);
       scale[block][v] = ue8m0_multiplier(byte);
     }
@@ -111,7 +112,7 @@ __device__ __forceinline__ void cast_rows(const Bf16x8 (&square)[kSquare], const
                                           const ThreadPlace& at) {
   const int block = form.granularity == Granularity::block_1x32 ? at.lane / 4 : 0;
   const std::int64_t col = col0 + at.col();
-  with_fp8(form.dtype, [&](auto dtype) {
+  with_fp8(form.dtype, form.dropped_bits, [&](auto dtype) {
 #pragma unroll
     for (int i = 0; i < kSquare; ++i) {
       const float s = shared.row_scale[block][at.row() + i];
@@ -140,7 +141,7 @@ __device__ __forceinline__ void cast_cols(const Bf16x8 (&square)[kSquare], const
   const int block = form.granularity == Granularity::block_1x32 ? at.warp / 2 : 0;
   float s[8];
   load_vector(s, &shared.col_scale[block][at.col()]);
-  with_fp8(form.dtype, [&](auto dtype) {
+  with_fp8(form.dtype, form.dropped_bits, [&](auto dtype) {
 #pragma unroll
     for (int j = 0; j < kSquare; ++j) {
       float x[kSquare];

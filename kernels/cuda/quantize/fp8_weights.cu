@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kElementThreads)
 #pragma unroll
   for (int j = 0; j < 8; ++j) v[j] *= multiply;
   std::uint32_t low = 0, high = 0;
-  with_fp8(form.dtype, [&](auto dtype) {
+  with_fp8(form.dtype, form.dropped_bits, [&](auto dtype) {
     low = fp8x4(v[0], v[1], v[2], v[3], dtype);
     high = fp8x4(v[4], v[5], v[6], v[7], dtype);
   });
@@ -124,6 +124,7 @@ void CudaDevice::do_quantize_with_amax(const ops::QuantizeWithAmax& op) {
   args.scale = op.form.scale.data;
   args.dtype = op.form.format.dtype;
   args.scale_type = op.form.format.scale;
+  args.dropped_bits = op.form.format.dropped_bits;
   const std::int64_t size = op.value.size();
   const bool vectors = aligned(op.value) && aligned(op.form.data);
   with_type(op.value.dtype, [&](auto type) {

@@ -21,8 +21,11 @@ struct FormArgs {
   Granularity granularity = Granularity::none;
   ScaleType scale_type = ScaleType::none;
   ScaleRounding rounding = ScaleRounding::none;
+  std::uint8_t dropped_bits = 0;
 
-  __host__ __device__ QuantFormat format() const { return {dtype, granularity, scale_type, rounding}; }
+  __host__ __device__ QuantFormat format() const {
+    return {dtype, granularity, scale_type, rounding, dropped_bits};
+  }
   /// Scopes lie inside a tile of 128 x 128.
   __host__ __device__ bool in_blocks() const {
     return granularity != Granularity::tensor && granularity != Granularity::row;
@@ -47,11 +50,11 @@ __device__ inline float make_scale(const FormArgs& form, std::uint32_t amax_bits
                                    bool store) {
   const float amax = __uint_as_float(amax_bits);
   if (form.scale_type == ScaleType::ue8m0) {
-    const std::uint8_t byte = ue8m0_from_amax(amax, form.dtype, form.rounding);
+    const std::uint8_t byte = ue8m0_from_amax(amax, form.dtype, form.rounding, form.dropped_bits);
     if (store) static_cast<std::uint8_t*>(form.scale)[index] = byte;
     return ue8m0_multiplier(byte);
   }
-  const float multiply = multiplying_scale(amax, form.dtype, form.scale_type);
+  const float multiply = multiplying_scale(amax, form.dtype, form.scale_type, form.dropped_bits);
   if (store) static_cast<float*>(form.scale)[index] = 1.0f / multiply;
   return multiply;
 }

@@ -26,6 +26,7 @@ FormArgs read_form(const GemmOperand& form) {
   args.granularity = f.granularity;
   args.scale_type = f.scale;
   args.rounding = f.scale_rounding;
+  args.dropped_bits = f.dropped_bits;
   return args;
 }
 
@@ -133,8 +134,9 @@ __global__ void __launch_bounds__(kErrorThreads)
   __shared__ std::uint16_t tile[kErrorTile][kErrorTile + 2];
   __shared__ double buffers[kErrorTerms][kWarp];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const std::uint8_t max_code = form.dtype == DType::e4m3 ? e4m3_encode(kE4m3Max) : e5m2_encode(kE5m2Max);
-  const float half_steps = half_steps_of_max(form.dtype);
+  const float max = format_max(form.dtype, form.dropped_bits);
+  const std::uint8_t max_code = form.dtype == DType::e4m3 ? e4m3_encode(max) : e5m2_encode(max);
+  const float half_steps = half_steps_of_max(form.dtype, form.dropped_bits);
   const std::int64_t col_tiles = (value.cols + kErrorTile - 1) / kErrorTile;
   const std::int64_t tiles = (value.rows + kErrorTile - 1) / kErrorTile * col_tiles;
   double sums[kErrorTerms] = {};

@@ -105,7 +105,7 @@ class RowWriter {
       if (col(v) >= cols_) continue;
       float f[8];
       unpack(f, x[v]);
-      with_fp8(form.dtype, [&](auto dtype) {
+      with_fp8(form.dtype, form.dropped_bits, [&](auto dtype) {
         *reinterpret_cast<uint2*>(form.data + row * form.k + col(v)) =
             make_uint2(fp8x4(f[0] * s, f[1] * s, f[2] * s, f[3] * s, dtype),
                        fp8x4(f[4] * s, f[5] * s, f[6] * s, f[7] * s, dtype));

@@ -1,0 +1,60 @@
+// The words of --stress. See stress.h.
+#include "bench/case/stress.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+#include <system_error>
+
+#include "kernels/base/enum_names.h"
+#include "kernels/base/errors.h"
+
+namespace precbench {
+namespace {
+
+constexpr EnumNames<StressKind, 3> kKindNames{{"ffn", "norm", "vo"}};
+
+/// Whether the whole of `word` is a number, which is then the value.
+bool read_number(std::int64_t& value, std::string_view word) {
+  const char* const stop = word.data() + word.size();
+  return std::from_chars(word.data(), stop, value) == std::from_chars_result{stop, std::errc()};
+}
+
+}  // namespace
+
+std::optional<Stress> parse_stress(const std::string& text) {
+  if (text == "none") return std::nullopt;
+  const std::size_t first = std::min(text.find(':'), text.size());
+  const std::size_t second = std::min(text.find(':', first + 1), text.size());
+  const std::string_view all = text;
+  std::int64_t exponent = 0, channels = Stress{}.channels;
+  const bool numbers = first < text.size() &&
+                       read_number(exponent, all.substr(first + 1, second - first - 1)) &&
+                       (second == text.size() || read_number(channels, all.substr(second + 1)));
+  const auto kind = kKindNames.find(all.substr(0, first));
+  if (!kind || !numbers || channels < 1)
+    throw InvalidInput(fmt::format(
+        "--stress: \"{}\" is not none, ffn:S, norm:S or vo:S, perhaps with :CHANNELS behind", text));
+  if (exponent < -kMaxStress || exponent > kMaxStress)
+    throw InvalidInput(fmt::format("--stress: {}: S is from -{} to {}", text, kMaxStress, kMaxStress));
+  return Stress{*kind, static_cast<int>(exponent), channels};
+}
+
+std::string to_text(const Stress& stress) {
+  return fmt::format("{}:{}:{}", kKindNames.of(stress.kind), stress.exponent, stress.channels);
+}
+
+std::int64_t channels_of(StressKind kind, const ModelConfig& model) {
+  return kind == StressKind::ffn ? model.ffn : kind == StressKind::norm ? model.width : model.kv_width();
+}
+
+void check_stress(const Stress& stress, const ModelConfig& model) {
+  const std::int64_t most = channels_of(stress.kind, model);
+  if (stress.channels > most)
+    throw InvalidInput(fmt::format("--stress: {} channels wanted, {} of a block has {}", stress.channels,
+                                   kKindNames.of(stress.kind), most));
+}
+
+}  // namespace precbench

@@ -1,0 +1,67 @@
+// stress.h: what --stress says, and how a case's definition and id follow it.
+#include "bench/case/stress.h"
+
+#include "bench/case/plan.h"
+#include "tools/testing/catch.h"
+#include "tools/testing/text.h"
+
+using namespace precbench;
+
+namespace {
+
+Case stressed(const std::string& stress, const std::string& perturb = "none") {
+  Case c;
+  c.stress = stress;
+  c.perturb = perturb;
+  return c;
+}
+
+std::string refused(const std::string& stress) {
+  return refusal_of([&] { resolve(stressed(stress)); });
+}
+
+}  // namespace
+
+TEST_CASE("a stress is read as it is written", "[stress]") {
+  CHECK_FALSE(parse_stress("none"));
+  CHECK(parse_stress("ffn:8") == Stress{StressKind::ffn, 8, 4});
+  CHECK(parse_stress("norm:-3:16") == Stress{StressKind::norm, -3, 16});
+  CHECK(parse_stress("vo:0:1") == Stress{StressKind::vo, 0, 1});
+  for (const char* text : {"ffn:8:4", "norm:-30:16", "vo:30:1"}) CHECK(to_text(*parse_stress(text)) == text);
+}
+
+TEST_CASE("a stress that nothing can be is refused with its flag", "[stress]") {
+  for (const std::string bad : {"", "ffn", "ffn:", "fnn:8", "ffn:8:", "ffn:8:0", "ffn:8:-1", "ffn:8:4:2",
+                                "ffn:8.5", "ffn:+8", "8", ":8", "ffn:99999999999999999999"}) {
+    INFO(bad);
+    CHECK(refused(bad) ==
+          "--stress: \"" + bad + "\" is not none, ffn:S, norm:S or vo:S, perhaps with :CHANNELS behind");
+  }
+  CHECK(refused("ffn:31") == "--stress: ffn:31: S is from -30 to 30");
+  CHECK(refused("vo:-31:2") == "--stress: vo:-31:2: S is from -30 to 30");
+  const ModelConfig tiny = find_model("tiny");
+  const auto most = [&](const char* kind, std::int64_t channels) {
+    CHECK(refused(kind + std::string(":1:") + std::to_string(channels)) == "");
+    const std::string more = std::to_string(channels + 1);
+    CHECK(refused(kind + std::string(":1:") + more) ==
+          "--stress: " + more + " channels wanted, " + kind + " of a block has " + std::to_string(channels));
+  };
+  most("ffn", tiny.ffn);
+  most("norm", tiny.width);
+  most("vo", tiny.kv_width());
+}
+
+TEST_CASE("what changes the first weights stands in the definition, where it is, and in the id", "[stress]") {
+  const auto init_of = [](const Case& c) { return *definition_record(define(c)).init; };
+  const auto id_of = [](const Case& c) { return resolve(c).id; };
+  CHECK_FALSE(init_of(Case{}).contains("stress"));
+  CHECK_FALSE(init_of(Case{}).contains("perturb"));
+  CHECK(init_of(stressed("ffn:8"))["stress"] == "ffn:8:4");
+  CHECK(init_of(stressed("none", "ulp"))["perturb"] == "ulp");
+  CHECK(id_of(stressed("none")) == id_of(Case{}));
+  CHECK(id_of(stressed("ffn:8")) == id_of(stressed("ffn:8:4")));
+  const std::string ids[] = {id_of(Case{}), id_of(stressed("ffn:8")), id_of(stressed("ffn:8", "ulp")),
+                             id_of(stressed("ffn:9")), id_of(stressed("none", "ulp"))};
+  for (std::size_t i = 0; i < std::size(ids); ++i)
+    for (std::size_t j = 0; j < i; ++j) CHECK(ids[i] != ids[j]);
+}

@@ -1,0 +1,91 @@
+// Changes of the first weights. See change_weights.h.
+#include "bench/step/change_weights.h"
+
+#include <cmath>
+#include <string_view>
+#include <vector>
+
+#include "kernels/numerics/formats.h"
+
+namespace precbench {
+namespace {
+
+/// Which channels grow: the middles of equal parts, so that neither the first nor the last block of scales has them all.
+std::vector<bool> spread(std::int64_t channels, std::int64_t all) {
+  std::vector<bool> grows(all);
+  for (std::int64_t i = 0; i < channels; ++i) grows[(2 * i + 1) * all / (2 * channels)] = true;
+  return grows;
+}
+
+/// O reads the heads side by side; those of a group read the same channels of V.
+std::vector<bool> columns_of_o(const std::vector<bool>& v_channels, const ModelConfig& model) {
+  std::vector<bool> grows;
+  for (std::int64_t head = 0; head < model.heads; ++head)
+    for (std::int64_t d = 0; d < model.head_dim; ++d)
+      grows.push_back(v_channels[head / (model.heads / model.kv_heads) * model.head_dim + d]);
+  return grows;
+}
+
+enum class Side : std::uint8_t { none, makes, reads };
+
+/// Whether a parameter makes the channels (rows of a matrix, elements of a vector) or reads them (columns).
+Side side_of(StressKind kind, const Parameter& p) {
+  struct Ends {
+    StressKind kind;
+    Side side;
+    std::string_view name;
+  };
+  constexpr Ends kEnds[] = {
+      {StressKind::ffn, Side::makes, "mlp.up_proj.weight"},
+      {StressKind::ffn, Side::reads, "mlp.down_proj.weight"},
+      {StressKind::norm, Side::makes, "input_layernorm.weight"},
+      {StressKind::norm, Side::reads, "self_attn.q_proj.weight"},
+      {StressKind::norm, Side::reads, "self_attn.k_proj.weight"},
+      {StressKind::norm, Side::reads, "self_attn.v_proj.weight"},
+      {StressKind::norm, Side::makes, "post_attention_layernorm.weight"},
+      {StressKind::norm, Side::reads, "mlp.gate_proj.weight"},
+      {StressKind::norm, Side::reads, "mlp.up_proj.weight"},
+      {StressKind::vo, Side::makes, "self_attn.v_proj.weight"},
+      {StressKind::vo, Side::makes, "self_attn.v_proj.bias"},
+      {StressKind::vo, Side::reads, "self_attn.o_proj.weight"},
+  };
+  for (const Ends& ends : kEnds)
+    if (ends.kind == kind && p.name.ends_with(ends.name)) return ends.side;
+  return Side::none;
+}
+
+void stress_weights(Parameters& parameters, const ModelConfig& model, const Stress& stress) {
+  const std::vector<bool> made = spread(stress.channels, channels_of(stress.kind, model));
+  const std::vector<bool> read = stress.kind == StressKind::vo ? columns_of_o(made, model) : made;
+  const float larger = std::ldexp(1.0f, stress.exponent), smaller = std::ldexp(1.0f, -stress.exponent);
+  parameters.change([&](const Parameter& p) -> Parameters::ElementChange {
+    const Side side = side_of(stress.kind, p);
+    if (side == Side::none) return nullptr;
+    if (side == Side::reads)
+      return [&, cols = p.cols](std::int64_t i, float x) { return read[i % cols] ? x * smaller : x; };
+    const std::int64_t length = p.kind == ParameterKind::matrix ? p.cols : 1;
+    return [&, length](std::int64_t i, float x) { return made[i / length] ? x * larger : x; };
+  });
+}
+
+/// A unit of BF16, away from zero: one of an FP32 master would vanish in the BF16 weights that GEMMs read, and a floor
+/// that is measured so would be nothing. The weight is one of the head's, which recipes leave in BF16.
+void perturb_weights(Parameters& parameters, const ModelConfig& model) {
+  const std::string_view name = model.tied ? "model.embed_tokens.weight" : "lm_head.weight";
+  parameters.change([&](const Parameter& p) -> Parameters::ElementChange {
+    if (p.name != name) return nullptr;
+    return [middle = p.size() / 2](std::int64_t i, float x) {
+      constexpr std::uint32_t kUnit = 1u << 16;
+      return i == middle ? bits_to_float(float_to_bits(x) + kUnit) : x;
+    };
+  });
+}
+
+}  // namespace
+
+void change_weights(Parameters& parameters, const ModelConfig& model, const InitDefinition& init) {
+  if (init.stress) stress_weights(parameters, model, *init.stress);
+  if (init.perturbed) perturb_weights(parameters, model);
+}
+
+}  // namespace precbench

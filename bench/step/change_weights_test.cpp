@@ -1,0 +1,220 @@
+// Stress leaves BF16's loss as it was, bit for bit, and moves a recipe's gradient; a perturbation is one weight's last
+// bit; and ranks change what one rank would.
+#include "bench/step/change_weights.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <functional>
+#include <set>
+
+#include "bench/measure/predict.h"
+#include "bench/step/rank_testing.h"
+#include "bench/step/weights.h"
+#include "kernels/numerics/random.h"
+#include "tools/testing/temp_directory.h"
+
+using namespace precbench;
+using namespace precbench::testing;
+
+namespace {
+
+constexpr std::int64_t kLayers = 2, kWidth = 64, kFfn = 160;
+
+struct Setup {
+  std::string recipe = "bf16", stress = "none", perturb = "none";
+  int ranks = 1;
+  std::string parallel = "ddp", master = "fp32";
+  bool biases = false;  ///< of q, k and v, instead of norms of q and k
+  bool tied = false;
+};
+
+/// Groups of two query heads, so that O has two columns for each channel of V.
+Plan plan_of(const Setup& setup) {
+  const TempDirectory directory;
+  Case c;
+  c.model = directory.write(
+      "model.json",
+      fmt::format(R"({{"layers": {}, "width": {}, "ffn": {}, "heads": 4, "kv_heads": 2, "head_dim": 16,
+                                    "vocab": 96, "tied": {}, "qk_norm": {}, "qkv_bias": {}}})",
+                  kLayers, kWidth, kFfn, setup.tied, !setup.biases, setup.biases));
+  c.recipe = setup.recipe;
+  c.stress = setup.stress;
+  c.perturb = setup.perturb;
+  c.seq = 32;
+  c.batch = 2 / setup.ranks;
+  c.gpus = setup.ranks;
+  c.parallel = setup.parallel;
+  c.master = setup.master;
+  c.lr = 1e-3;
+  return resolve(c);
+}
+
+struct Outcome {
+  Named first, gradients;  ///< weights before the first step, its gradients
+  std::vector<double> losses;
+};
+
+/// From weights, biases too, that are far from equal.
+Outcome outcome_of(const Setup& setup, int steps = 1) {
+  const Plan plan = plan_of(setup);
+  Outcome outcome;
+  run_cpu_ranks(
+      plan, dry_run(plan, nullptr).extent + watching_bytes(plan), [&](Rank& rank, const DataSource& data) {
+        Parameters& parameters = rank.parameters();
+        parameters.load([&](const Parameter& p, float* values) {
+          const std::uint64_t stream =
+              std::hash<std::string>{}(p.name);  // ranks load what they have a part of
+          for (std::int64_t i = 0; i < p.size(); ++i)
+            values[i] = 0.1f * irwin_hall_normal(stream, i) + (p.kind == ParameterKind::gain ? 1.0f : 0.0f);
+        });
+        change_weights(parameters, plan.model, plan.init);
+        const Named first = saved(parameters, Parameters::Kind::weights);
+        std::vector<double> losses;
+        for (int i = 0; i < steps; ++i) {
+          rank.prepare(data, i, 0);
+          rank.enqueue();
+          losses.push_back(rank.finish().loss);
+        }
+        const Named gradients = saved(parameters, Parameters::Kind::gradients);
+        if (rank.comm().rank() == 0) outcome = {first, gradients, losses};
+      });
+  return outcome;
+}
+
+/// |a - b| / |b| over the tensors that the stress scales in neither.
+double distance(const Named& a, const Named& b, const Named& like_a, const Named& like_b) {
+  double difference = 0, size = 0;
+  for (const auto& [name, values] : a) {
+    if (like_a.at(name) != like_b.at(name)) continue;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const double other = b.at(name)[i];
+      difference += (values[i] - other) * (values[i] - other);
+      size += other * other;
+    }
+  }
+  return std::sqrt(difference / size);
+}
+
+/// The elements of a name's end that differ, and the factor by which all of them do.
+struct Scaled {
+  std::int64_t count = 0;
+  std::set<float> factors;
+};
+
+std::map<std::string, Scaled> scaled_parts(const Named& now, const Named& before) {
+  std::map<std::string, Scaled> parts;
+  for (const auto& [name, values] : now)
+    for (std::size_t i = 0; i < values.size(); ++i)
+      if (values[i] != before.at(name)[i]) {
+        Scaled& part = parts[name.substr(name.find('.', std::string("model.layers.").size()) + 1)];
+        ++part.count;
+        part.factors.insert(values[i] / before.at(name)[i]);
+      }
+  return parts;
+}
+
+}  // namespace
+
+TEST_CASE("a stress scales the channels that it names by exact powers of two", "[stress]") {
+  const Named before = outcome_of({.biases = true}, 0).first;
+  const auto changed = [&](const char* stress) {
+    return scaled_parts(outcome_of({.stress = stress, .biases = true}, 0).first, before);
+  };
+  const auto check = [](const std::map<std::string, Scaled>& got, const char* name, std::int64_t count,
+                        float factor) {
+    INFO(name);
+    REQUIRE(got.count(name) == 1);
+    CHECK(got.at(name).count == kLayers * count);
+    CHECK(got.at(name).factors == std::set<float>{factor});
+  };
+  const auto ffn = changed("ffn:5");
+  CHECK(ffn.size() == 2);
+  check(ffn, "mlp.up_proj.weight", 4 * kWidth, 32);
+  check(ffn, "mlp.down_proj.weight", 4 * kWidth, 1.0f / 32);
+  const auto norm = changed("norm:-2:3");
+  CHECK(norm.size() == 7);
+  for (const char* name : {"input_layernorm.weight", "post_attention_layernorm.weight"})
+    check(norm, name, 3, 0.25f);
+  for (const char* name : {"self_attn.k_proj.weight", "self_attn.v_proj.weight"})
+    check(norm, name, 3 * 32, 4);
+  check(norm, "self_attn.q_proj.weight", 3 * 64, 4);
+  for (const char* name : {"mlp.gate_proj.weight", "mlp.up_proj.weight"}) check(norm, name, 3 * kFfn, 4);
+  const auto vo = changed("vo:1:5");
+  CHECK(vo.size() == 3);
+  check(vo, "self_attn.v_proj.weight", 5 * kWidth, 2);
+  check(vo, "self_attn.v_proj.bias", 5, 2);
+  check(vo, "self_attn.o_proj.weight", 5 * 2 * kWidth, 0.5f);  // two heads of a group read a channel
+}
+
+TEST_CASE("BF16 computes the same under every stress, bit for bit", "[stress]") {
+  for (const bool biases : {false, true}) {
+    const Outcome plain = outcome_of({.biases = biases});
+    for (const char* kind : {"ffn", "norm", "vo"})
+      for (int exponent = -16; exponent <= 16; exponent += exponent < 0 ? 8 : 1) {
+        const Outcome hard = outcome_of({.stress = fmt::format("{}:{}:7", kind, exponent), .biases = biases});
+        INFO(kind << ":" << exponent << (biases ? " with biases" : ""));
+        CHECK(hard.losses == plain.losses);
+        CHECK((hard.first == plain.first) == (exponent == 0));
+        // What no stress scales has the same gradient, too; the rest has one that is scaled the other way.
+        CHECK(distance(hard.gradients, plain.gradients, hard.first, plain.first) == 0);
+        const auto parts = scaled_parts(hard.gradients, plain.gradients);
+        const std::set<float> powers = {std::ldexp(1.0f, exponent), std::ldexp(1.0f, -exponent)};
+        for (const auto& [name, part] : parts)
+          for (const float factor : part.factors) CHECK(powers.count(factor) == 1);
+      }
+  }
+}
+
+TEST_CASE("a recipe with little range does not", "[stress]") {
+  const Outcome exact = outcome_of({});
+  for (const char* recipe : {"tensorwise", "rowwise", "mxfp8"})
+    for (const char* kind : {"ffn", "norm"}) {
+      const auto error = [&](int exponent) {
+        const Outcome got = outcome_of({.recipe = recipe, .stress = fmt::format("{}:{}", kind, exponent)});
+        return distance(got.gradients, exact.gradients, got.first, exact.first);
+      };
+      const double calm = error(0), hard = error(16);
+      INFO(recipe << " under " << kind << ": " << calm << ", then " << hard);
+      CHECK(calm > 0);
+      CHECK(hard > 1.05 * calm);
+      if (std::string(recipe) == "tensorwise") CHECK(hard > 2 * calm);
+    }
+}
+
+TEST_CASE("a perturbation is one unit of BF16 in one weight of the head, and the losses tell", "[stress]") {
+  for (const bool tied : {false, true})
+    for (const char* master : {"fp32", "bf16"}) {
+      INFO("master " << master << (tied ? ", tied" : ""));
+      const Outcome plain = outcome_of({.master = master, .tied = tied}, 4);
+      const Outcome moved = outcome_of({.perturb = "ulp", .master = master, .tied = tied}, 4);
+      CHECK(plain.losses == outcome_of({.master = master, .tied = tied}, 4).losses);
+      CHECK(moved.losses != plain.losses);
+      CHECK(std::fabs(moved.losses[0] - plain.losses[0]) < 1e-4);
+      int changed = 0;
+      for (const auto& [name, values] : moved.first)
+        for (std::size_t i = 0; i < values.size(); ++i) {
+          const float was = plain.first.at(name)[i];
+          if (values[i] == was) continue;
+          ++changed;
+          CHECK(name == (tied ? "model.embed_tokens.weight" : "lm_head.weight"));
+          CHECK(bf16_encode(values[i]) == bf16_encode(was) + 1);
+        }
+      CHECK(changed == 1);
+    }
+}
+
+TEST_CASE("ranks start from the weights of one", "[stress]") {
+  for (const char* stress : {"none", "ffn:9:7", "norm:9:7", "vo:9:7"})
+    for (const char* master : {"fp32", "bf16"}) {
+      const Named alone = outcome_of({.stress = stress, .perturb = "ulp", .master = master}, 0).first;
+      for (const char* parallel : {"ddp", "fsdp"}) {
+        INFO(stress << ", master " << master << ", " << parallel);
+        const Named shared =
+            outcome_of(
+                {.stress = stress, .perturb = "ulp", .ranks = 2, .parallel = parallel, .master = master}, 0)
+                .first;
+        CHECK(first_difference(shared, alone) == "");
+      }
+    }
+}
