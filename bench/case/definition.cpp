@@ -77,9 +77,11 @@ DataDefinition data_of(const Case& c) {
 
 InitDefinition init_of(const Case& c) {
   InitDefinition init;
-  init.drawn = c.init_from.empty();
+  init.forked = !c.fork_from.empty();
+  init.drawn = c.init_from.empty() && !init.forked;
   init.seed = c.seed;
-  if (const auto content = content_of(c.init_from, kCheckpointFiles)) init.fingerprint = content->fingerprint;
+  if (const auto content = content_of(init.forked ? c.fork_from : c.init_from, kCheckpointFiles))
+    init.fingerprint = content->fingerprint;
   return init;
 }
 
@@ -147,7 +149,9 @@ DefinitionRecord definition_record(const Definition& definition) {
   const InitDefinition& init = definition.init;
   return {part_of(std::move(model)), part_of(std::move(recipe)),
           part_of({{"kind", data.kind}, {"fingerprint", hex(data.fingerprint)}, {"seed", data.seed}}),
-          part_of({{"kind", init.drawn ? "normal" : "checkpoint"},
+          part_of({{"kind", init.forked  ? "fork"
+                            : init.drawn ? "normal"
+                                         : "checkpoint"},
                    {"fingerprint", hex(init.fingerprint)},
                    {"deviation", init.drawn ? Json(init.deviation) : Json()},
                    {"seed", init.drawn ? Json(init.seed) : Json()}})};
@@ -155,8 +159,8 @@ DefinitionRecord definition_record(const Definition& definition) {
 
 std::string case_id(const Case& c, const Definition& definition) {
   static const Case defaults;
-  static const std::set<std::string_view> covered = {"model", "recipe", "keep_bf16",
-                                                     "data",  "glob",   "init_from"};
+  static const std::set<std::string_view> covered = {"model", "recipe",    "keep_bf16", "data",
+                                                     "glob",  "init_from", "fork_from"};
   std::uint64_t state = kFingerprintStart;
   add_to_fingerprint(state, fmt::format("method={}\n", kMethodVersion));
   add_to_fingerprint(state, canonical_text(definition_record(definition)));

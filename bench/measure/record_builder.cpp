@@ -44,6 +44,14 @@ void RecordBuilder::add_step(double loss, double grad_norm, double learning_rate
   record_.training->lr.push_back(learning_rate);
 }
 
+void RecordBuilder::continue_curve(const TrainingCurve& curve, const std::string& path) {
+  record_.training->loss = curve.loss;
+  record_.training->grad_norm = curve.grad_norm;
+  record_.training->lr = curve.lr;
+  warn({fmt::format("went on from the checkpoint {}: times are of the steps after its {}", path,
+                    curve.loss.size())});
+}
+
 void RecordBuilder::add_communication(const Comm& comm, const DryRun& accounts) {
   const std::lock_guard lock(mutex_);
   Communication& record = record_.communication.emplace();

@@ -38,7 +38,7 @@ bool is_file(const CaseFields& fields, const std::string& key) {
   if (!name.is_string()) return false;
   const std::string_view text = name.get_ref<const std::string&>();
   if (key == "data") return text != "synthetic";
-  return key == "init_from" || text.ends_with(".json");
+  return key == "init_from" || key == "fork_from" || text.ends_with(".json");
 }
 
 std::string without(Json fields, const std::vector<std::string>& keys) {
@@ -120,7 +120,7 @@ Workloads::Workloads(const RecordRefs& records) {
   std::stable_sort(by_time.begin(), by_time.end(), [](const LocatedRecord* a, const LocatedRecord* b) {
     return a->record.created < b->record.created;
   });
-  for (const char* key : {"model", "recipe", "data", "init_from"}) tell_apart(by_time, key);
+  for (const char* key : {"model", "recipe", "data", "init_from", "fork_from"}) tell_apart(by_time, key);
 }
 
 void Workloads::tell_apart(const RecordRefs& by_time, const std::string& key) {
