@@ -62,6 +62,7 @@ class RecordBuilder {
   std::mutex mutex_;           // of what ranks write
   std::vector<bool> changed_;  // per parameter: on any rank of this process
   std::optional<double> energy_j_per_token_;
+  bool continued_ = false;
 };
 
 }  // namespace precbench

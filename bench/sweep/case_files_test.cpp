@@ -98,7 +98,7 @@ TEST_CASE("checkpoints need a folder that can be written", "[files]") {
   CHECK(refusal({c}) == "");
   CHECK(std::filesystem::is_empty(c.checkpoint_dir));
   c.checkpoint_dir = directory.write("file", "x");
-  CHECK(refusal({c}) == "--checkpoint-dir: cannot make the folder " + c.checkpoint_dir + ": File exists");
+  CHECK(refusal({c}) == "--checkpoint-dir: cannot make the folder " + c.checkpoint_dir + ": Not a directory");
 }
 
 TEST_CASE("a pipe or a device is neither read nor written", "[files]") {
