@@ -155,13 +155,15 @@ void Checkpoint::check_forks(const Plan& plan) const {
 StateReader Checkpoint::reader() const {
   return [this](const StateTensor& part, std::vector<std::byte>& bytes) {
     const auto [kind, name] = kind_and_name(part.name);
-    const StoredTensor& stored = files_.at(kind).at(name);
+    const SafetensorsFile& file = files_.at(kind);
+    const StoredTensor& stored = file.at(name);
     const bool bf16 = stored.dtype == "BF16";
     const std::byte* from = stored.data + part.first * (bf16 ? 2 : 4);
     if (bf16 == (part.values.dtype == DType::bf16))
       std::memcpy(bytes.data(), from, bytes.size());
     else
       convert(bytes, from, bf16);
+    file.forget(from, part.values.size() * (bf16 ? 2 : 4));
   };
 }
 
