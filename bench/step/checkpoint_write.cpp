@@ -22,6 +22,9 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 using Layouts = std::map<std::string, SafetensorsLayout>;
 
+/// What names of checkpoints end in that are being written, and that make way for another.
+constexpr const char *kPartial = ".partial", *kReplaced = ".replaced";
+
 [[noreturn]] void cannot_write(const std::string& path) {
   throw InvalidInput(fmt::format("{}: cannot be written ({})", path, std::generic_category().message(errno)));
 }
@@ -40,9 +43,16 @@ Layouts layouts_of(const std::vector<StateTensor>& state, std::int64_t optimizer
   return layouts;
 }
 
+/// What a start that was killed while it wrote has left goes first: it takes room.
 void make_files(const std::string& folder, const Layouts& layouts) {
-  fs::remove_all(folder);
-  fs::create_directories(folder);
+  const fs::path parent = fs::path(folder).parent_path();
+  fs::create_directories(parent);
+  std::vector<fs::path> left;
+  for (const fs::directory_entry& entry : fs::directory_iterator(parent))
+    if (const fs::path end = entry.path().extension(); end == kPartial || end == kReplaced)
+      left.push_back(entry.path());
+  for (const fs::path& path : left) fs::remove_all(path);
+  fs::create_directory(folder);
   for (const auto& [kind, layout] : layouts) PartFile::make(file_of_kind(folder, kind), layout);
 }
 
@@ -118,7 +128,7 @@ Json state_json(const Plan& plan, const RunPosition& position, const TrainingCur
 
 /// What is there under the name, from an earlier start of the case, makes way; others stay until this one is whole.
 void give_name(const std::string& partial, const std::string& name) {
-  const std::string replaced = name + ".replaced";
+  const std::string replaced = name + kReplaced;
   sync_folder(partial);
   fs::remove_all(replaced);
   if (fs::exists(name)) fs::rename(name, replaced);
@@ -135,7 +145,7 @@ std::string write_checkpoint(Rank& rank, const Plan& plan, std::int64_t step, co
   const bool has_parts = plan.parameters.parallel.place_of(rank.comm().rank()).data == 0;
   const std::string folder = checkpoint_folder(plan);
   const std::string name = (fs::path(folder) / fmt::format("step-{:06}", step)).string();
-  const std::string partial = name + ".partial";
+  const std::string partial = name + kPartial;
   const RunPosition position = rank.position(step);
   const Layouts layouts =
       layouts_of(rank.parameters().state(), position.optimizer_steps_before + position.step);
