@@ -278,7 +278,9 @@ const char* name_of(StopReason reason) { return kStopReasonNames.of(reason); }
 ExecutionPath Support::path() const { return std::max({fprop.path, dgrad.path, wgrad.path}); }
 
 bool changes_work(const std::string& case_field) {
-  static const std::set<std::string> kNotWork = {"save_init", "save_final", "save_grads", "time_limit"};
+  static const std::set<std::string> kNotWork = {"save_init",      "save_final",       "save_grads",
+                                                 "time_limit",     "checkpoint_every", "checkpoint_dir",
+                                                 "checkpoint_keep"};
   return !kNotWork.contains(case_field);
 }
 

@@ -44,9 +44,11 @@ struct Case {
 
   std::string data = "synthetic";
   std::string glob = "*";
-  std::string init_from;
+  std::string init_from, fork_from;
   std::string perturb = "none", stress = "none";
   std::string save_init, save_final, save_grads;
+  std::int64_t checkpoint_every = 0;
+  std::string checkpoint_dir, checkpoint_keep = "last";
 
   double time_limit = 60;
   std::string graph = "on";

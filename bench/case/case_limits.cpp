@@ -51,6 +51,10 @@ void check_combinations(const Case& c) {
   if (c.schedule == "cosine" && c.warmup >= c.steps)
     throw InvalidInput(
         fmt::format("--warmup: {} steps leave none of the {} of --steps to the cosine", c.warmup, c.steps));
+  if (!c.init_from.empty() && !c.fork_from.empty())
+    throw InvalidInput("--fork-from and --init-from: the first weights come from one of them; choose one");
+  if (c.checkpoint_every > 0 && c.steps == 0)
+    throw InvalidInput("--checkpoint-every needs a number of steps: add --steps N");
 }
 
 KeepBf16 parse_keep_bf16(const std::string& text) {

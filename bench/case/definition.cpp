@@ -77,11 +77,13 @@ DataDefinition data_of(const Case& c) {
 
 InitDefinition init_of(const Case& c) {
   InitDefinition init;
-  init.drawn = c.init_from.empty();
+  init.forked = !c.fork_from.empty();
+  init.drawn = c.init_from.empty() && !init.forked;
   init.seed = c.seed;
   init.perturbed = c.perturb == "ulp";
   init.stress = parse_stress(c.stress);
-  if (const auto content = content_of(c.init_from, kCheckpointFiles)) init.fingerprint = content->fingerprint;
+  if (const auto content = content_of(init.forked ? c.fork_from : c.init_from, kCheckpointFiles))
+    init.fingerprint = content->fingerprint;
   return init;
 }
 
@@ -102,7 +104,9 @@ Json hex(const std::optional<std::uint64_t>& fingerprint) {
 
 /// How the first weights were changed stands there only where they were.
 Json init_record(const InitDefinition& init) {
-  Json json = {{"kind", init.drawn ? "normal" : "checkpoint"},
+  Json json = {{"kind", init.forked  ? "fork"
+                        : init.drawn ? "normal"
+                                     : "checkpoint"},
                {"fingerprint", hex(init.fingerprint)},
                {"deviation", init.drawn ? Json(init.deviation) : Json()},
                {"seed", init.drawn ? Json(init.seed) : Json()}};
@@ -165,8 +169,8 @@ DefinitionRecord definition_record(const Definition& definition) {
 
 std::string case_id(const Case& c, const Definition& definition) {
   static const Case defaults;
-  static const std::set<std::string_view> covered = {"model", "recipe",    "keep_bf16", "data",
-                                                     "glob",  "init_from", "perturb",   "stress"};
+  static const std::set<std::string_view> covered = {"model",     "recipe",    "keep_bf16", "data",  "glob",
+                                                     "init_from", "fork_from", "perturb",   "stress"};
   std::uint64_t state = kFingerprintStart;
   add_to_fingerprint(state, fmt::format("method={}\n", kMethodVersion));
   add_to_fingerprint(state, canonical_text(definition_record(definition)));

@@ -30,6 +30,7 @@ struct InitDefinition {
   double deviation = kInitializerRange;      ///< of drawn matrices
   std::int64_t seed = 0;                     ///< of drawn matrices
   bool drawn = true;
+  bool forked = false;           ///< the checkpoint is a run's whole state, not weights alone
   bool perturbed = false;        ///< then by a unit in the last place of one weight
   std::optional<Stress> stress;  ///< before that
 };

@@ -46,13 +46,16 @@ TEST_CASE("the id follows the work and nothing else", "[definition]") {
       {"recipe", "mxfp8"},
       {"data", directory.write("data.txt", "text")},
       {"init_from", directory.write("w.safetensors", "weights")},
+      {"fork_from", directory.write("trunk/weights.safetensors", "others")},
       {"head", "recipe"},
       {"warmup", "37"},
       {"stress", "vo:2"},
       {"keep_bf16", "first:1"},
       {"glob", "*.c"}};
   Case base = with("recipe", "rowwise");  // of bf16 no block is kept, and no head converted
-  std::set<std::string> ids = {id_of(base)};
+  Case ten_steps = base;
+  ten_steps.steps = 10;
+  std::set<std::string> ids = {id_of(base), id_of(ten_steps)};
   for (const Field& field : case_fields()) {
     INFO(field.name);
     const std::string name = field.name;
@@ -66,7 +69,7 @@ TEST_CASE("the id follows the work and nothing else", "[definition]") {
                                      : field.choices.back());
     if (name == "parallel" || name == "shard_group")
       c.parallel = "hsdp", c.shard_group = name == "parallel" ? 2 : 37;
-    if (name == "schedule") c.steps = 10;
+    if (name == "schedule" || name == "checkpoint_every") c.steps = 10;
     if (name == "attention") c.device = "cuda";
     // A glob only says which files of a folder are the data.
     CHECK(ids.insert(id_of(c)).second == (changes_work(name) && name != "glob"));

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <new>
 #include <set>
 #include <stdexcept>
@@ -72,6 +73,12 @@ std::vector<Case> expand(const Axes& given) {
 
 void choose_device(Case& c) {
   if (c.device == "auto") c.device = best_device();
+}
+
+/// Checkpoints lie beside the records, unless the user has said where.
+void place_checkpoints(Case& c, const std::string& out) {
+  if (c.checkpoint_every > 0 && c.checkpoint_dir.empty() && !out.empty())
+    c.checkpoint_dir = (std::filesystem::path(out) / "checkpoints").string();
 }
 
 /// A sweep that several processes run, in each of them.
@@ -234,7 +241,13 @@ int sweep(const SweepCommand& command) {
       command.timeout ? parse_timeout(*command.timeout) : file.timeout_s.value_or(options.timeout_s);
   options.interleave = options.interleave || file.interleave.value_or(false);
   if (options.out.empty()) throw InvalidInput("--out: empty folder name");
-  const std::vector<Plan> grid = grid_of(command, file);
+  std::vector<Plan> grid = grid_of(command, file);
+  for (Plan& plan : grid) {
+    place_checkpoints(plan.fields, options.out);
+    if (options.interleave && plan.fields.checkpoint_every > 0)
+      throw InvalidInput(
+          "--interleave runs every case twice, which --checkpoint-every would go on from; choose one");
+  }
   const Variables environment = process_environment();
   const Nodes nodes = find_nodes(environment);
   if (command.dry_run) {
@@ -266,6 +279,7 @@ int run(const RunCommand& command) {
     set_text(c, field, words.front());
   }
   choose_device(c);
+  place_checkpoints(c, command.out);
   const Plan plan = resolve(c);
   if (const Nodes nodes = find_nodes(process_environment()); nodes.count > 1)
     throw InvalidInput(

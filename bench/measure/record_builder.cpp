@@ -44,6 +44,15 @@ void RecordBuilder::add_step(double loss, double grad_norm, double learning_rate
   record_.training->lr.push_back(learning_rate);
 }
 
+void RecordBuilder::continue_curve(const TrainingCurve& curve, const std::string& path) {
+  record_.training->loss = curve.loss;
+  record_.training->grad_norm = curve.grad_norm;
+  record_.training->lr = curve.lr;
+  continued_ = true;
+  warn({fmt::format("went on from the checkpoint {}: times are of the steps after its {}", path,
+                    curve.loss.size())});
+}
+
 void RecordBuilder::add_communication(const Comm& comm, const DryRun& accounts) {
   const std::lock_guard lock(mutex_);
   Communication& record = record_.communication.emplace();
@@ -130,8 +139,8 @@ void RecordBuilder::add_quantization(std::vector<QuantizationStats> statistics) 
 void RecordBuilder::finish(const DryRun& accounts, const std::optional<OpRates>& rates) {
   Training& training = *record_.training;
   training.params_total = static_cast<std::int64_t>(changed_.size());
-  // Unknown where some shards are in other processes only.
-  if (plan_.parameters.parallel.shard <= share_.local)
+  // Unknown where some shards are in other processes only, or the first step was an earlier start's.
+  if (!continued_ && plan_.parameters.parallel.shard <= share_.local)
     training.params_changed = std::count(changed_.begin(), changed_.end(), true);
   if (training.params_changed && training.params_changed != training.params_total)
     warn({fmt::format("{} of {} parameter tensors did not change in the first step",

@@ -9,6 +9,7 @@
 #include "bench/case/plan.h"
 #include "bench/measure/predict.h"
 #include "bench/process/rendezvous.h"
+#include "bench/step/checkpoint.h"
 #include "kernels/comm/comm.h"
 #include "kernels/gpu/profiler.h"
 #include "models/data/data.h"
@@ -36,6 +37,8 @@ class RecordBuilder {
 
   void warn(const std::vector<std::string>& lines);
   void add_step(double loss, double grad_norm, double learning_rate);
+  /// What an earlier start of the case had done when it wrote the checkpoint at `path`.
+  void continue_curve(const TrainingCurve& curve, const std::string& path);
   /// After the first step, in which every collective has run once, whether later steps are replayed or not.
   void add_communication(const Comm& comm, const DryRun& accounts);
   /// Fingerprints of this rank's part of every parameter, before and after the first step.
@@ -59,6 +62,7 @@ class RecordBuilder {
   std::mutex mutex_;           // of what ranks write
   std::vector<bool> changed_;  // per parameter: on any rank of this process
   std::optional<double> energy_j_per_token_;
+  bool continued_ = false;
 };
 
 }  // namespace precbench

@@ -26,6 +26,8 @@ class SamplingWatch {
 
   /// After every step: how many were done, whether the next one is a sample, and whether this was the last.
   void after_step(std::size_t steps, bool sampling, bool last);
+  /// Between two steps something else took so long. Its energy cannot be told from theirs, so that there is none.
+  void add_pause(double seconds);
   const SamplingMeasurement& result() const { return result_; }
 
  private:
@@ -37,6 +39,7 @@ class SamplingWatch {
   bool watching_ = false;
   std::size_t from_ = 0;
   Clock::time_point since_;
+  double paused_s_ = 0;
   SamplingMeasurement result_;
 };
 

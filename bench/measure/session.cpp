@@ -1,6 +1,7 @@
 // One case inside its process: builds the ranks, trains and takes samples. In order:
-//   before   data and weights opened, prediction, support, environment: known before anything runs
-//   train    every rank in its thread: steps until the sampler has enough, loss and gradient norm of each
+//   before   data, weights and checkpoints opened, prediction, support, environment: known before anything runs
+//   train    every rank in its thread: steps until the sampler has enough, loss and gradient norm of each, and
+//            checkpoints on the way
 //   after    weights out, then the probes (probes.h)
 // What is measured goes to the record builder.
 #include "bench/measure/session.h"
@@ -8,9 +9,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "bench/machine/environment.h"
 #include "bench/machine/host_memory.h"
@@ -21,6 +25,7 @@
 #include "bench/measure/sampler.h"
 #include "bench/measure/sampling_watch.h"
 #include "bench/step/change_weights.h"
+#include "bench/step/checkpoint.h"
 #include "bench/step/rank.h"
 #include "bench/step/rank_threads.h"
 #include "bench/step/step_runner.h"
@@ -56,9 +61,12 @@ class Session {
   }
   void check_gpus() const;
   void check_host_memory() const;
+  void open_checkpoints();
   void run_rank(int rank, CommGroup& group);
-  void train(Rank& rank);
-  void first_step_done(Rank& rank, const std::vector<std::uint64_t>& before);
+  std::int64_t set_state(Rank& rank);
+  void train(Rank& rank, std::int64_t begin);
+  void first_step_done(Rank& rank, std::int64_t step, const std::vector<std::uint64_t>& before);
+  void save_checkpoint(Rank& rank, std::int64_t steps);
   void finish_training(Rank& rank, const Sampler& sampler);
   [[noreturn]] void throw_diverged(Rank& rank, std::int64_t step, const StepResult& result);
 
@@ -71,6 +79,8 @@ class Session {
   int threads_ = openmp_threads();
   std::unique_ptr<DataSource> data_;
   std::unique_ptr<InitialWeights> initial_;
+  std::unique_ptr<Checkpoint> trunk_, last_;  // to fork from, and to go on from
+  bool told_of_checkpoint_ = false;           // rank 0's: a warning that one could not be written
   DryRun accounts_;
   std::optional<SamplingWatch> watch_;
 };
@@ -103,6 +113,7 @@ void Session::run() {
   if (data_->skipped() > 0)
     builder_.warn({fmt::format("not all of the data was read: {}", data_->describe())});
   if (!case_.init_from.empty()) initial_ = std::make_unique<InitialWeights>(case_.init_from, plan_.model);
+  open_checkpoints();
   builder_.warn(plan_.warnings());
   {
     const std::unique_ptr<Device> device = make_device(share_.first);
@@ -110,6 +121,7 @@ void Session::run() {
     builder_.describe(*device, *data_, accounts_);
   }
   check_host_memory();
+  if (last_) builder_.continue_curve(last_->curve(), last_->path());
   if (initial_) builder_.warn(initial_->warnings());
   const std::unique_ptr<CommGroup> group = plan_.on_gpu && plan_.ranks > 1
                                                ? make_gpu_group(share_.world, share_.local)
@@ -120,6 +132,20 @@ void Session::run() {
   if (share_.first == 0) builder_.finish(accounts_, probe_gpu(plan_, share_, record_, builder_, board_));
 }
 
+/// What a run begins with: another's state, and of an earlier start of this case the last one and its losses.
+void Session::open_checkpoints() {
+  if (!case_.fork_from.empty()) {
+    trunk_ = std::make_unique<Checkpoint>(case_.fork_from);
+    trunk_->check_forks(plan_);
+  }
+  // A run that goes on writes none of what belongs to its first step.
+  for (const std::string& path : {case_.save_init, case_.save_grads})
+    if (!path.empty() && !std::filesystem::exists(path)) return;
+  std::vector<std::string> problems;
+  last_ = last_checkpoint(plan_, problems);
+  builder_.warn(problems);
+}
+
 void Session::run_rank(int index, CommGroup& group) {
   const std::unique_ptr<Device> device = make_device(index);
   const std::unique_ptr<Comm> comm = group.join(index, *device);
@@ -127,19 +153,32 @@ void Session::run_rank(int index, CommGroup& group) {
   const std::int64_t capacity = accounts_.extent + watching_bytes(plan_);
   const DeviceBlock block(*device, capacity);
   Rank rank(*device, *comm, plan_, block.data(), capacity);
-  if (initial_)
+  train(rank, set_state(rank));
+}
+
+/// Returns the step to begin with.
+std::int64_t Session::set_state(Rank& rank) {
+  const std::int64_t begin = last_ ? last_->position().step : 0;
+  // Each process looks for itself.
+  if (share_.local < share_.world &&
+      rank.sum_over_ranks(static_cast<double>(begin)) != static_cast<double>(begin * share_.world))
+    throw InvalidInput("--checkpoint-dir: the processes see different checkpoints there; they must share it");
+  if (last_) return rank.continue_from(last_->position(), last_->reader());
+  if (trunk_)
+    rank.fork_from(trunk_->position(), trunk_->reader());
+  else if (initial_)
     initial_->load_into(rank.parameters());
   else
     rank.parameters().initialize(plan_.seed, kInitialDeviation);
   change_weights(rank.parameters(), plan_.model, plan_.init);
   if (!case_.save_init.empty()) save_weights(case_.save_init, rank, Parameters::Kind::weights, plan_.model);
-  train(rank);
+  return begin;
 }
 
-void Session::train(Rank& rank) {
+void Session::train(Rank& rank, std::int64_t begin) {
   const bool first_rank = rank.comm().rank() == 0;
   SamplerOptions options = sampler_options(case_.device);
-  options.steps = case_.steps;
+  options.steps = case_.steps == 0 ? 0 : case_.steps - begin;
   options.time_limit_s = case_.time_limit;
   Sampler sampler(options);
   StepRunner runner(rank, *data_, case_.graph == "on", board_);
@@ -147,20 +186,22 @@ void Session::train(Rank& rank) {
   rank.comm().reset_counts();
   std::vector<CollectiveCount> collectives;  // of a step; saving weights makes others
   double enough = 0;                         // rank 0 sets it, every rank learns it with the next step's loss
-  for (std::int64_t step = 0;; ++step) {
+  for (std::int64_t step = begin;; ++step) {
     const StepRunner::Timed timed = runner.run(step, enough);
     const StepResult& result = timed.result;
     if (first_rank) builder_.add_step(result.loss, result.grad_norm, learning_rate(plan_.optimizer, step));
     if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) throw_diverged(rank, step, result);
-    if (step == 0) {
+    if (step == begin) {
       collectives = rank.comm().counts();
-      first_step_done(rank, before);
+      first_step_done(rank, step, before);
     }
     const bool last = case_.steps > 0 ? step + 1 >= case_.steps : result.signal > 0;
     if (first_rank) {
       if (sampler.add(timed.ms)) enough = 1;
       watch_->after_step(static_cast<std::size_t>(step) + 1, sampler.warmed_up(), last);
     }
+    if (case_.checkpoint_every > 0 && (step + 1) % case_.checkpoint_every == 0)
+      save_checkpoint(rank, step + 1);
     if (!last) continue;
     finish_training(rank, sampler);
     run_probes(rank, runner, step + 1, plan_, collectives, builder_, board_);
@@ -168,11 +209,24 @@ void Session::train(Rank& rank) {
   }
 }
 
-void Session::first_step_done(Rank& rank, const std::vector<std::uint64_t>& before) {
+void Session::first_step_done(Rank& rank, std::int64_t step, const std::vector<std::uint64_t>& before) {
   if (rank.comm().rank() == 0 && plan_.ranks > 1) builder_.add_communication(rank.comm(), accounts_);
   builder_.add_parameters(before, rank.parameters().fingerprints());
-  if (!case_.save_grads.empty())
+  if (step == 0 && !case_.save_grads.empty())
     save_weights(case_.save_grads, rank, Parameters::Kind::gradients, plan_.model);
+}
+
+/// A disk that is full costs the checkpoint and not the run.
+void Session::save_checkpoint(Rank& rank, std::int64_t steps) {
+  const auto since = std::chrono::steady_clock::now();
+  const bool first_rank = rank.comm().rank() == 0;
+  TrainingCurve curve;
+  if (first_rank) curve = {record_.training->loss, record_.training->grad_norm, record_.training->lr};
+  const std::string why = write_checkpoint(rank, plan_, steps, curve);
+  if (!first_rank) return;
+  if (!why.empty() && !std::exchange(told_of_checkpoint_, true))
+    builder_.warn({fmt::format("no checkpoint after step {}: {}", steps, why)});
+  watch_->add_pause(std::chrono::duration<double>(std::chrono::steady_clock::now() - since).count());
 }
 
 void Session::finish_training(Rank& rank, const Sampler& sampler) {

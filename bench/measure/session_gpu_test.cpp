@@ -4,8 +4,11 @@
 #include <stdlib.h>
 
 #include <cmath>
+#include <filesystem>
+#include <map>
 
 #include "bench/process/case_process_testing.h"
+#include "bench/step/checkpoint.h"
 #include "bench/sweep/sweep.h"
 #include "kernels/device/test_buffers.h"
 #include "kernels/gpu/gpu_testing.h"
@@ -149,4 +152,40 @@ TEST_CASE("a kernel's error is a crashed row with CUDA's words and the op, and t
   CHECK(error.find("(CUDA error 700)") != std::string::npos);
   CHECK(record.env.gpu.has_value());
   run_ok(gpu_case());  // the error was the child's alone
+}
+
+TEST_CASE("a case on GPUs goes on from its checkpoint to the same bits", "[checkpoint][gpu]") {
+  if (!gpu_here()) return;
+  const auto check = [](Case c) {
+    INFO(c.gpus << " GPUs " << c.parallel << ", master " << c.master << ", moments " << c.moments);
+    const TempDirectory directory;
+    const Record straight = run_ok(c);
+    c.checkpoint_every = kSteps / 2;
+    c.checkpoint_dir = directory / "checkpoints";
+    const std::string end = checkpoint_folder(resolve(c)) + "/step-000010";
+    CHECK(run_ok(c).training->loss == straight.training->loss);
+    std::map<std::string, std::string> files;
+    for (const char* kind : {"weights", "m", "v"}) files[kind] = file_text(end + "/" + kind + ".safetensors");
+    std::filesystem::remove_all(end);  // as if it had been killed in the last step
+    const Record rest = run_ok(c);
+    CHECK(rest.training->loss == straight.training->loss);
+    CHECK(rest.warnings.size() == straight.warnings.size() + 1);
+    for (const auto& [kind, bytes] : files) {
+      INFO(kind);
+      CHECK(!bytes.empty());
+      CHECK(file_text(end + "/" + kind + ".safetensors") == bytes);
+    }
+  };
+  Case c = gpu_case();
+  for (const char* master : {"fp32", "bf16", "bf16_sr"})
+    for (const char* moments : {"fp32", "bf16"}) {
+      c.master = master, c.moments = moments;
+      check(c);
+    }
+  if (find_gpus().count < 2) return;
+  c.gpus = 2;
+  for (const char* parallel : {"ddp", "fsdp"}) {
+    c.parallel = parallel;
+    check(c);
+  }
 }

@@ -43,7 +43,7 @@ void Rank::prepare(const DataSource& data, std::int64_t step, double signal) {
     }
   device_.upload(tokens_, tokens.data());
   device_.upload(targets_, targets.data());
-  const StepScalars scalars = step_scalars(plan_.optimizer, step);
+  const StepScalars scalars = step_scalars(plan_.optimizer, step, optimizer_steps_before_);
   device_.upload(scalars_, &scalars);
   const float report[2] = {0.0f, static_cast<float>(signal)};
   device_.upload(report_, report);
@@ -68,7 +68,8 @@ void Rank::enqueue() {
 }
 
 RunPosition Rank::position(std::int64_t step) const {
-  return {step, step * plan_.accumulation * plan_.parameters.parallel.batch_ranks() * plan_.B, plan_.seed};
+  return {step, step * plan_.accumulation * plan_.parameters.parallel.batch_ranks() * plan_.B, plan_.seed,
+          optimizer_steps_before_};
 }
 
 std::int64_t Rank::continue_from(const RunPosition& saved, const StateReader& read) {
@@ -81,7 +82,21 @@ std::int64_t Rank::continue_from(const RunPosition& saved, const StateReader& re
         fmt::format("state: its {} steps have read {} sequences, this run's would have read {}", saved.step,
                     saved.sequences, here.sequences));
   parameters_.load_state(read);
+  optimizer_steps_before_ = saved.optimizer_steps_before;
   return saved.step;
+}
+
+void Rank::fork_from(const RunPosition& saved, const StateReader& read) {
+  parameters_.load_state(read);
+  optimizer_steps_before_ = saved.optimizer_steps_before + saved.step;
+}
+
+double Rank::sum_over_ranks(double value) {
+  float report[2] = {static_cast<float>(value), 0};
+  device_.upload(report_, report);
+  comm_.all_reduce(report_);
+  device_.download(report, report_);
+  return report[0];
 }
 
 StepResult Rank::finish() {

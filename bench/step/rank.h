@@ -47,6 +47,12 @@ class Rank {
   /// Loads what a run saved there, and returns the step to go on with. Throws InvalidInput where that run's seed or
   /// its place in the data is another.
   std::int64_t continue_from(const RunPosition& saved, const StateReader& read);
+  /// Loads another run's weights and moments as the first of this one, which begins at step 0. Of its position only
+  /// AdamW's step count goes on.
+  void fork_from(const RunPosition& saved, const StateReader& read);
+
+  /// What all ranks give, added up; a collective between steps.
+  double sum_over_ranks(double value);
 
   /// Forward and backward of the prepared tokens, without an update; parameters().complete() is the caller's.
   void forward_backward();
@@ -60,6 +66,7 @@ class Rank {
   Tensor tokens_, targets_;  // i32 [accumulation, M]
   Tensor report_;            // f32 [2]: sum of losses, signal
   Tensor scalars_, norm_squared_;
+  std::int64_t optimizer_steps_before_ = 0;
   Transformer transformer_;
 };
 

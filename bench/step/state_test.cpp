@@ -151,6 +151,35 @@ TEST_CASE("what one sharding saves another goes on with", "[state]") {
   }
 }
 
+TEST_CASE("a state goes through a buffer of any size", "[state]") {
+  const Plan plan = plan_of({});
+  run_cpu_ranks(plan, dry_run(plan, nullptr).extent, [&](Rank& rank, const DataSource&) {
+    rank.parameters().initialize(plan.seed, kInitialDeviation);
+    const std::vector<StateTensor> state = rank.parameters().state();
+    const auto saved = [&](std::int64_t staging) {
+      std::map<std::string, std::vector<std::byte>> tensors;
+      const auto write = [&](const StateTensor& part, std::vector<std::byte>& bytes) {
+        CHECK(static_cast<std::int64_t>(bytes.size()) <= staging);
+        CHECK(part.values.bytes() == static_cast<std::int64_t>(bytes.size()));
+        std::vector<std::byte>& whole = tensors[part.name];
+        REQUIRE(part.first * element_bytes(part) == static_cast<std::int64_t>(whole.size()));
+        whole.insert(whole.end(), bytes.begin(), bytes.end());
+      };
+      save_state(rank.device(), state, write, staging);
+      return tensors;
+    };
+    const auto whole = saved(kStagingBytes);
+    CHECK(saved(100) == whole);
+    rank.parameters().initialize(plan.seed + 1, kInitialDeviation);
+    CHECK(saved(100) != whole);
+    const auto read = [&](const StateTensor& part, std::vector<std::byte>& bytes) {
+      std::memcpy(bytes.data(), whole.at(part.name).data() + part.first * element_bytes(part), bytes.size());
+    };
+    load_state(rank.device(), state, read, 52);
+    CHECK(saved(kStagingBytes) == whole);
+  });
+}
+
 TEST_CASE("weights that are exchanged in FP8 go on too", "[state]") {
   const Setup setup{.ranks = 2, .parallel = "fsdp", .gather = "fp8"};
   const Trained straight = run(setup, 3), half = run(setup, 2);

@@ -14,6 +14,7 @@
 #include <tuple>
 #include <utility>
 
+#include "bench/step/checkpoint.h"
 #include "bench/step/weights.h"
 #include "kernels/base/errors.h"
 
@@ -62,11 +63,23 @@ void check_distinct(const Case& c) {
   }
 }
 
+/// What cases fork from, or would go on from. Many fork from one.
+void check_checkpoints(const std::vector<Plan>& cases) {
+  std::map<std::string, Checkpoint> trunks;
+  for (const Plan& plan : cases) {
+    if (const std::string& path = plan.fields.fork_from; !path.empty())
+      trunks.try_emplace(path, path).first->second.check_forks(plan);
+    std::vector<std::string> passed_over;
+    last_checkpoint(plan, passed_over);
+  }
+}
+
 void check_saved(const Case& c) {
   for (const char* name : {"save_init", "save_final", "save_grads"}) {
     const Field& field = *find_field(name);
     if (const std::string path = get_text(c, field); !path.empty()) check_writable(flag_of(field), path);
   }
+  if (c.checkpoint_every > 0) check_writable("--checkpoint-dir", fs::path(c.checkpoint_dir) / ".try");
 }
 
 }  // namespace
@@ -93,6 +106,7 @@ void check_inputs(const std::vector<Plan>& cases) {
     const InitialWeights complete(c.init_from, plan.model);
   }
   for (const auto& [key, options] : corpora) open_data(options);
+  check_checkpoints(cases);
 }
 
 void check_files(const std::vector<Plan>& cases) {

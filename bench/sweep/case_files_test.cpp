@@ -87,6 +87,20 @@ TEST_CASE("a checkpoint with a dtype that is not read is refused before the swee
   CHECK(refusal_of([&] { check_inputs({resolve(c)}); }) == refused);  // a dry run
 }
 
+TEST_CASE("checkpoints need a folder that can be written", "[files]") {
+  const TempDirectory directory;
+  Case c;
+  c.checkpoint_every = 2;
+  CHECK(refusal({c}) == "--checkpoint-every needs a number of steps: add --steps N");
+  c.steps = 4;
+  CHECK(refusal({c}) == "--checkpoint-every: where? add --checkpoint-dir DIR, or --out DIR");
+  c.checkpoint_dir = directory / "new/checkpoints";
+  CHECK(refusal({c}) == "");
+  CHECK(std::filesystem::is_empty(c.checkpoint_dir));
+  c.checkpoint_dir = directory.write("file", "x");
+  CHECK(refusal({c}) == "--checkpoint-dir: cannot make the folder " + c.checkpoint_dir + ": Not a directory");
+}
+
 TEST_CASE("a pipe or a device is neither read nor written", "[files]") {
   const TempDirectory directory;
   const std::string pipe = directory / "pipe";

@@ -16,6 +16,7 @@
 #include "bench/process/case_process.h"
 #include "bench/process/coordinator.h"
 #include "bench/process/tell.h"
+#include "bench/step/checkpoint.h"
 #include "bench/sweep/finished_rows.h"
 #include "bench/sweep/interleave.h"
 #include "bench/sweep/progress.h"
@@ -109,6 +110,9 @@ Rows finished_rows(const SweepFolder& folder, const std::vector<Plan>& grid, con
   const std::string path = folder.records();
   if (options.fresh && fs::exists(path)) fs::rename(path, spare_name(path));
   if (options.fresh) fs::remove(folder.first_runs());
+  for (const Plan& plan : grid)  // a case that starts over must not go on from an old checkpoint
+    if (options.fresh && plan.fields.checkpoint_every > 0)
+      if (const std::string old = checkpoint_folder(plan); fs::exists(old)) fs::rename(old, spare_name(old));
   if (!fs::exists(path)) return {};
   if (const auto repaired = repair_tail(path)) tell(*repaired);
   return read_finished_rows(path, grid, options.retry_failed);

@@ -225,6 +225,12 @@ const StoredTensor& SafetensorsFile::at(const std::string& name) const {
                     (near.empty() ? "" : "; the nearest is '" + visible(near) + "'"));
 }
 
+void SafetensorsFile::forget(const std::byte* data, std::int64_t bytes) const {
+  for (const MappedFile& file : files_)
+    if (const std::int64_t begin = data - file.data(); begin >= 0 && begin < file.size())
+      file.forget(begin, begin + bytes);
+}
+
 float half_to_float(std::uint16_t bits) {
   const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000) << 16;
   const std::uint32_t exponent = (bits >> 10) & 31;

@@ -40,6 +40,9 @@ class SafetensorsFile {
   const StoredTensor* find(const std::string& name) const;
   /// The tensor of that name; InvalidInput names the missing one and the nearest there is.
   const StoredTensor& at(const std::string& name) const;
+  /// Takes bytes of a tensor out of this process, as MappedFile::forget: of one that is larger than memory, what was
+  /// read need not stay.
+  void forget(const std::byte* data, std::int64_t bytes) const;
   /// The __metadata__ of the file; for shards, what they say together.
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "kernels/base/errors.h"
+#include "models/checkpoint/safetensors_parts.h"
 #include "models/data/random.h"
 #include "tools/testing/catch.h"
 #include "tools/testing/temp_directory.h"
@@ -94,6 +95,26 @@ TEST_CASE("what is written is byte for byte what the reference implementation wr
   write_safetensors(directory / "model.safetensors", {});
   CHECK(SafetensorsFile(directory / "model.safetensors").tensors().empty());
   CHECK(std::distance(std::filesystem::directory_iterator(directory.path()), {}) == 1);
+}
+
+TEST_CASE("a file that is written in parts is the same", "[safetensors]") {
+  const TempDirectory directory;
+  const std::string path = directory / "parts.safetensors";
+  const SafetensorsLayout layout = lay_out_safetensors(reference_tensors(), {{"format", "pt"}});
+  PartFile::make(path, layout);
+  CHECK(file_text(path).size() == file_text(kReference).size());
+  CHECK(file_text(path) != file_text(kReference));
+  const PartFile one(path), two(path);
+  for (const NamedTensor& tensor : reference_tensors()) {
+    const std::int64_t bytes = SafetensorsFile(kReference).at(tensor.name).bytes, half = bytes / 2;
+    const auto* data = static_cast<const std::byte*>(tensor.data);
+    const std::int64_t offset = layout.offsets.at(tensor.name);
+    two.write(offset + half, data + half, bytes - half);
+    one.write(offset, data, half);
+  }
+  one.sync();
+  CHECK(file_text(path) == file_text(kReference));
+  CHECK(contains(refusal_of([&] { PartFile(directory / "none"); }), "none: cannot be written (No such file"));
 }
 
 TEST_CASE("half_to_float is exact for all 65,536 halves", "[safetensors]") {

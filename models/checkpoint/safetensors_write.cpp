@@ -15,6 +15,7 @@
 #include "kernels/base/errors.h"
 #include "models/checkpoint/safetensors.h"
 #include "models/checkpoint/safetensors_format.h"
+#include "models/checkpoint/safetensors_parts.h"
 
 namespace precbench {
 namespace {
@@ -49,8 +50,8 @@ std::vector<Placed> place(const std::vector<NamedTensor>& tensors) {
   return placed;
 }
 
-std::string make_header(const std::vector<Placed>& placed,
-                        const std::map<std::string, std::string>& metadata) {
+/// With the length in front.
+std::string make_head(const std::vector<Placed>& placed, const std::map<std::string, std::string>& metadata) {
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   if (!metadata.empty()) header[kSafetensorsMetadata] = metadata;
   std::int64_t offset = 0;
@@ -69,7 +70,8 @@ std::string make_header(const std::vector<Placed>& placed,
     throw InvalidInput("cannot store tensors: a name or metadata value is not valid UTF-8");
   }
   text.append((8 - text.size() % 8) % 8, ' ');  // the data then begins 8-byte aligned
-  return text;
+  const std::uint64_t bytes = text.size();
+  return std::string(reinterpret_cast<const char*>(&bytes), sizeof bytes) + text;
 }
 
 /// A file under a temporary name, removed unless committed.
@@ -118,13 +120,23 @@ class PendingFile {
 void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
                        const std::map<std::string, std::string>& metadata) {
   const std::vector<Placed> placed = place(tensors);
-  const std::string header = make_header(placed, metadata);
-  const std::uint64_t header_bytes = header.size();
+  const std::string head = make_head(placed, metadata);
   PendingFile file(path);
-  file.write(&header_bytes, sizeof header_bytes);
-  file.write(header.data(), static_cast<std::int64_t>(header.size()));
+  file.write(head.data(), static_cast<std::int64_t>(head.size()));
   for (const Placed& next : placed) file.write(next.tensor->data, next.bytes);
   file.commit();
+}
+
+SafetensorsLayout lay_out_safetensors(const std::vector<NamedTensor>& tensors,
+                                      const std::map<std::string, std::string>& metadata) {
+  const std::vector<Placed> placed = place(tensors);
+  SafetensorsLayout layout{.head = make_head(placed, metadata), .offsets = {}, .bytes = 0};
+  layout.bytes = static_cast<std::int64_t>(layout.head.size());
+  for (const Placed& next : placed) {
+    layout.offsets[next.tensor->name] = layout.bytes;
+    layout.bytes += next.bytes;
+  }
+  return layout;
 }
 
 }  // namespace precbench

@@ -26,8 +26,8 @@ float learning_rate(const OptimizerOptions& o, std::int64_t step) {
   return static_cast<float>(o.lr * (0.55 + 0.45 * std::cos(std::numbers::pi * progress)));
 }
 
-StepScalars step_scalars(const OptimizerOptions& o, std::int64_t step) {
-  const double t = static_cast<double>(step + 1);
+StepScalars step_scalars(const OptimizerOptions& o, std::int64_t step, std::int64_t before) {
+  const double t = static_cast<double>(before + step + 1);
   return {learning_rate(o, step), static_cast<float>(1 - std::pow(o.beta1, t)),
           static_cast<float>(1 - std::pow(o.beta2, t)),
           random_bits(o.seed, static_cast<std::uint64_t>(step))};

@@ -25,8 +25,9 @@ struct OptimizerOptions {
 /// The learning rate of a step, counted from 0.
 float learning_rate(const OptimizerOptions& options, std::int64_t step);
 
-/// The device-side scalars of a step, counted from 0; upload before the step runs.
-StepScalars step_scalars(const OptimizerOptions& options, std::int64_t step);
+/// The device-side scalars of a step, counted from 0; upload before the step runs. `before`: steps that the moments had
+/// seen before step 0.
+StepScalars step_scalars(const OptimizerOptions& options, std::int64_t step, std::int64_t before = 0);
 
 /// Sums the squares of all gradients (over all ranks) into norm_squared, f32 [1], and updates every run.
 void optimizer_step(Device& device, Parameters& parameters, const Tensor& scalars, const Tensor& norm_squared,

@@ -255,6 +255,7 @@ void Parameters::append_state(std::vector<StateTensor>& state, const char* kind,
     for (const Parameter& p : layout_.units()[u].parameters) {
       const std::int64_t begin = std::max(first, p.offset), end = std::min(last, p.offset + p.size());
       StateTensor tensor{.name = fmt::format("{}/{}", kind, p.name), .shape = p.shape()};
+      tensor.values.dtype = mine.dtype;
       if (begin < end) {
         tensor.first = begin - p.offset;
         tensor.values = mine.elements(begin - first, end - begin);

@@ -1,26 +1,44 @@
 // State between host and device. See state.h.
 #include "models/transformer/state.h"
 
-namespace precbench {
+#include <algorithm>
 
-void save_state(Device& device, const std::vector<StateTensor>& state, const StateWriter& write) {
+namespace precbench {
+namespace {
+
+/// move(part, bytes) for what this rank has, piece by piece; `bytes` has the piece's size.
+template <class Move>
+void for_each_part(const std::vector<StateTensor>& state, std::int64_t staging, Move&& move) {
   std::vector<std::byte> bytes;
   for (const StateTensor& tensor : state) {
     if (tensor.values.empty()) continue;
-    bytes.resize(tensor.values.bytes());
-    device.download(bytes.data(), tensor.values);
-    write(tensor, bytes);
+    const std::int64_t most = std::max<std::int64_t>(1, staging / bytes_of(tensor.values.dtype, 1));
+    StateTensor part = tensor;
+    for (std::int64_t done = 0; done < tensor.values.size(); done += most) {
+      part.first = tensor.first + done;
+      part.values = tensor.values.elements(done, std::min(most, tensor.values.size() - done));
+      bytes.resize(static_cast<std::size_t>(part.values.bytes()));
+      move(part, bytes);
+    }
   }
 }
 
-void load_state(Device& device, const std::vector<StateTensor>& state, const StateReader& read) {
-  std::vector<std::byte> bytes;
-  for (const StateTensor& tensor : state) {
-    if (tensor.values.empty()) continue;
-    bytes.resize(tensor.values.bytes());
-    read(tensor, bytes);
-    device.upload(tensor.values, bytes.data());
-  }
+}  // namespace
+
+void save_state(Device& device, const std::vector<StateTensor>& state, const StateWriter& write,
+                std::int64_t staging) {
+  for_each_part(state, staging, [&](const StateTensor& part, std::vector<std::byte>& bytes) {
+    device.download(bytes.data(), part.values);
+    write(part, bytes);
+  });
+}
+
+void load_state(Device& device, const std::vector<StateTensor>& state, const StateReader& read,
+                std::int64_t staging) {
+  for_each_part(state, staging, [&](const StateTensor& part, std::vector<std::byte>& bytes) {
+    read(part, bytes);
+    device.upload(part.values, bytes.data());
+  });
 }
 
 }  // namespace precbench

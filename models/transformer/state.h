@@ -21,7 +21,7 @@ struct StateTensor {
   std::string name;                 ///< "weights/model.norm.weight", "m/...", "v/..."
   std::vector<std::int64_t> shape;  ///< of the whole
   std::int64_t first = 0;
-  Tensor values = {};  ///< on the rank's device; empty where other ranks have it all
+  Tensor values = {};  ///< on the rank's device; empty, but for its dtype, where other ranks have it all
 };
 
 /// Where a run stands beside its tensors.
@@ -29,16 +29,24 @@ struct RunPosition {
   std::int64_t step = 0;       ///< optimizer steps done
   std::int64_t sequences = 0;  ///< of the data's order that they have read, on all ranks
   std::uint64_t seed = 0;      ///< of the first weights and of stochastic rounding
+  /// That AdamW's moments had seen before the run began: of a fork those of the run that it comes from.
+  std::int64_t optimizer_steps_before = 0;
 
   bool operator==(const RunPosition&) const = default;
 };
 
-/// Takes the values of a tensor, and fills them in: `bytes`, of the values' size.
-using StateWriter = std::function<void(const StateTensor& tensor, const std::vector<std::byte>& bytes)>;
-using StateReader = std::function<void(const StateTensor& tensor, std::vector<std::byte>& bytes)>;
+/// Takes the values of a tensor's part, and fills them in: `bytes`, of the part's size. A writer may keep what is in
+/// `bytes` by swapping it for a buffer of its own.
+using StateWriter = std::function<void(const StateTensor& part, std::vector<std::byte>& bytes)>;
+using StateReader = std::function<void(const StateTensor& part, std::vector<std::byte>& bytes)>;
 
-/// Calls write, or read, for every tensor of which this rank has a part.
-void save_state(Device& device, const std::vector<StateTensor>& state, const StateWriter& write);
-void load_state(Device& device, const std::vector<StateTensor>& state, const StateReader& read);
+/// The most that is on its way between host and device at a time, so that a state of any size needs no second copy.
+inline constexpr std::int64_t kStagingBytes = std::int64_t{32} << 20;
+
+/// Calls write, or read, for every tensor of which this rank has a part, in parts of at most `staging` bytes.
+void save_state(Device& device, const std::vector<StateTensor>& state, const StateWriter& write,
+                std::int64_t staging = kStagingBytes);
+void load_state(Device& device, const std::vector<StateTensor>& state, const StateReader& read,
+                std::int64_t staging = kStagingBytes);
 
 }  // namespace precbench

@@ -38,7 +38,7 @@ bool is_file(const CaseFields& fields, const std::string& key) {
   if (!name.is_string()) return false;
   const std::string_view text = name.get_ref<const std::string&>();
   if (key == "data") return text != "synthetic";
-  return key == "init_from" || text.ends_with(".json");
+  return key == "init_from" || key == "fork_from" || text.ends_with(".json");
 }
 
 std::string without(Json fields, const std::vector<std::string>& keys) {
@@ -95,6 +95,12 @@ std::string name_in(const CaseFields& fields, const std::string& key) {
   return word && word->is_string() && *word != "" ? word->get<std::string>() : key;
 }
 
+/// Whether the field is what names its part of the definition: the first weights have two that could.
+bool names_its_part(const CaseFields& fields, const std::string& key) {
+  const bool forked = name_in(fields, "fork_from") != "fork_from";
+  return key == "init_from" ? !forked : key != "fork_from" || forked;
+}
+
 std::string file_of(const LocatedRecord& located) {
   return located.origin.substr(0, located.origin.rfind(':'));
 }
@@ -120,7 +126,7 @@ Workloads::Workloads(const RecordRefs& records) {
   std::stable_sort(by_time.begin(), by_time.end(), [](const LocatedRecord* a, const LocatedRecord* b) {
     return a->record.created < b->record.created;
   });
-  for (const char* key : {"model", "recipe", "data", "init_from"}) tell_apart(by_time, key);
+  for (const char* key : {"model", "recipe", "data", "init_from", "fork_from"}) tell_apart(by_time, key);
 }
 
 void Workloads::tell_apart(const RecordRefs& by_time, const std::string& key) {
@@ -134,13 +140,14 @@ void Workloads::tell_apart(const RecordRefs& by_time, const std::string& key) {
   std::unordered_map<std::string, const std::string*> built_in;
   const bool changed = std::any_of(by_time.begin(), by_time.end(), [&](const LocatedRecord* located) {
     const CaseFields& fields = this->fields(located);
-    if (!located->record.definition || is_file(fields, key)) return false;
+    if (!located->record.definition || is_file(fields, key) || !names_its_part(fields, key)) return false;
     const std::string& text = text_of(located->record);
     return *built_in.try_emplace(name_in(fields, key), &text).first->second != text;
   });
   for (const LocatedRecord* located : by_time) {
     const CaseFields& fields = this->fields(located);
     const Record& record = located->record;
+    if (!names_its_part(fields, key)) continue;
     if (!is_file(fields, key) && !(changed && record.definition)) continue;
     Traits traits;  // of data and first weights nothing but the id tells
     if (is_file(fields, key) && key == "model") traits = traits_of_model(record, fields);

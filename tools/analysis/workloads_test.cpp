@@ -100,7 +100,7 @@ TEST_CASE("a recipe's formats tell its versions apart, and leave the model one",
 }
 
 TEST_CASE("data and first weights that changed are other work, too", "[works]") {
-  for (const char* key : {"data", "init_from"}) {
+  for (const char* key : {"data", "init_from", "fork_from"}) {
     std::vector<Record> records;
     for (const int minute : {1, 2, 3}) {
       records.push_back(of_file("bf16", 1, minute == 1 ? "a" : "b", minute));
@@ -144,6 +144,27 @@ TEST_CASE("what is built in and changed has a name for each of its definitions",
         Names{"llama3.2-1b (version 1)", "llama3.2-1b (version 2)", "llama3.2-1b (version 1)"});
   const Record wider = redefined(bf16, &DefinitionRecord::init, "/deviation", 0.03);
   CHECK(names(set_of({bf16, wider}), "init_from") == Names{"init_from (version 1)", "init_from (version 2)"});
+}
+
+TEST_CASE("a fork has its first weights from where it says, and other runs keep theirs", "[works]") {
+  using samples::redefined;
+  Record drawn = samples::gpu_record("bf16", 250);
+  drawn.case_fields["fork_from"] = "";
+  std::vector<Record> records = {drawn};
+  for (const char* fingerprint : {"1", "2"}) {
+    Record fork = redefined(redefined(drawn, &DefinitionRecord::init, "/kind", "fork"),
+                            &DefinitionRecord::init, "/fingerprint", fingerprint);
+    fork.case_fields["fork_from"] = "trunk";
+    records.push_back(fork);
+  }
+  const RecordSet set = set_of(records);
+  const Workloads workloads(all_of(set));
+  const nlohmann::ordered_json none, names[] = {none, "trunk (version 1)", "trunk (version 2)"};
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    const CaseFields& fields = workloads.fields(&set.records[i]);
+    CHECK(fields.value("init_from", none) == none);
+    CHECK(fields.value("fork_from", none) == names[i]);
+  }
 }
 
 TEST_CASE("seeds, kept blocks and comments make no versions, and schema 1 joins the only one", "[works]") {

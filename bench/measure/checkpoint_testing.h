@@ -1,0 +1,61 @@
+// For tests: small cases on the CPU that write checkpoints into a directory of the test.
+#pragma once
+
+#include <stdlib.h>
+
+#include <filesystem>
+#include <string>
+
+#include "bench/measure/session.h"
+#include "bench/step/checkpoint.h"
+#include "tools/testing/catch.h"
+#include "tools/testing/temp_directory.h"
+
+namespace precbench {
+
+/// Some steps of a model of which no dimension is a whole number of shards for two ranks.
+inline Case small_case(const TempDirectory& directory) {
+  setenv("OMP_NUM_THREADS", "1", 1);
+  Case c;
+  c.device = "cpu";
+  c.model = directory.write("small.json", R"({"layers": 2, "width": 32, "ffn": 96, "heads": 2, "kv_heads": 1,
+                                             "head_dim": 16, "vocab": 256, "qk_norm": true})");
+  c.recipe = "tensorwise";
+  c.seq = 32;
+  c.batch = 1;
+  c.steps = 6;
+  c.lr = 3e-3;
+  return c;
+}
+
+inline Case with_checkpoints(Case c, const std::string& folder, std::int64_t every) {
+  c.checkpoint_every = every;
+  c.checkpoint_dir = folder;
+  return c;
+}
+
+/// The folder of a case's checkpoint after so many steps.
+inline std::string checkpoint_at(const Case& c, int step) {
+  return checkpoint_folder(resolve(c)) + "/step-00000" + std::to_string(step);
+}
+
+inline Record run_ok(const Case& c) {
+  const Record record = run_case(resolve(c));
+  INFO(record.error.value_or("no error"));
+  REQUIRE(record.status == Status::ok);
+  REQUIRE(static_cast<std::int64_t>(record.training->loss.size()) == c.steps);
+  return record;
+}
+
+/// The bytes of a checkpoint's tensors.
+inline std::string tensors_of(const std::string& checkpoint) {
+  std::string bytes;
+  for (const char* kind : {"weights", "m", "v"}) {
+    const std::string file = file_text(checkpoint + "/" + kind + ".safetensors");
+    REQUIRE(!file.empty());
+    bytes += file;
+  }
+  return bytes;
+}
+
+}  // namespace precbench

@@ -1,0 +1,181 @@
+// A case that was ended goes on from its last whole checkpoint, and nothing tells it from one that was not.
+#include <signal.h>
+#include <sys/resource.h>
+
+#include "bench/measure/checkpoint_testing.h"
+#include "bench/process/case_process_testing.h"
+#include "bench/sweep/case_files.h"
+#include "results/schema.h"
+#include "tools/testing/text.h"
+
+using namespace precbench;
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kRealCase = "a case that writes checkpoints until it is ended";
+
+void check_same_training(const Record& a, const Record& b) {
+  CHECK(a.training->loss == b.training->loss);
+  CHECK(a.training->grad_norm == b.training->grad_norm);
+  CHECK(a.training->lr == b.training->lr);
+}
+
+/// Files of this process can be no longer while it lives.
+class ShortFiles {
+ public:
+  explicit ShortFiles(rlim_t bytes) : signal_(signal(SIGXFSZ, SIG_IGN)) {
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~ShortFiles() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    signal(SIGXFSZ, signal_);
+  }
+
+ private:
+  sighandler_t signal_;
+  rlimit before_{};
+};
+
+}  // namespace
+
+TEST_CASE("a case goes on from its checkpoint to the same bits", "[checkpoint]") {
+  struct Layout {
+    int gpus;
+    const char* parallel;
+  };
+  for (const Layout& layout : {Layout{1, "ddp"}, {2, "ddp"}, {2, "fsdp"}})
+    for (const char* master : {"fp32", "bf16", "bf16_sr"})
+      for (const char* moments : {"fp32", "bf16"}) {
+        INFO(layout.gpus << " ranks " << layout.parallel << ", master " << master << ", moments " << moments);
+        const TempDirectory directory;
+        Case c = small_case(directory);
+        c.gpus = layout.gpus, c.parallel = layout.parallel;
+        c.master = master, c.moments = moments;
+        c.schedule = "cosine", c.warmup = 2;
+        const Record straight = run_ok(c);
+        c = with_checkpoints(c, directory / "checkpoints", 3);
+        const Record whole = run_ok(c);
+        CHECK(whole.id == straight.id);
+        CHECK(whole.warnings == straight.warnings);
+        check_same_training(whole, straight);
+        const std::string end = tensors_of(checkpoint_at(c, 6));
+        CHECK(end != tensors_of(checkpoint_at(c, 3)));
+        // As if it had been killed after the last step.
+        fs::remove_all(checkpoint_at(c, 6));
+        const Record rest = run_ok(c);
+        check_same_training(rest, straight);
+        CHECK(tensors_of(checkpoint_at(c, 6)) == end);
+        REQUIRE(rest.warnings.size() == 1);
+        CHECK(rest.warnings[0] ==
+              "went on from the checkpoint " + checkpoint_at(c, 3) + ": times are of the steps after its 3");
+        CHECK(rest.timing->warmup + static_cast<std::int64_t>(rest.timing->samples_ms.size()) == 3);
+        CHECK(!rest.training->params_changed);  // the first step was another process's
+        CHECK(Schema::record().violations(nlohmann::ordered_json(rest)).empty());
+      }
+}
+
+TEST_CASE("ranks write the same files however they share the model", "[checkpoint]") {
+  const TempDirectory directory;
+  Case c = with_checkpoints(small_case(directory), directory / "checkpoints", 6);
+  c.gpus = 2;
+  c.clip = 0;  // the norm is the one sum whose order depends on the sharding
+  Case sharded = c;
+  sharded.parallel = "fsdp";
+  run_ok(c);
+  run_ok(sharded);
+  CHECK(checkpoint_at(c, 6) != checkpoint_at(sharded, 6));
+  CHECK(tensors_of(checkpoint_at(c, 6)) == tensors_of(checkpoint_at(sharded, 6)));
+}
+
+TEST_CASE("the checkpoint before stays until the next one is whole", "[checkpoint]") {
+  const TempDirectory directory;
+  Case c = with_checkpoints(small_case(directory), directory / "checkpoints", 2);
+  run_ok(c);
+  CHECK(!fs::exists(checkpoint_at(c, 2)));
+  CHECK(fs::exists(checkpoint_at(c, 4)));
+  CHECK(fs::exists(checkpoint_at(c, 6)));
+  c.checkpoint_keep = "all";
+  c.seed = 3;
+  directory.write("checkpoints/" + resolve(c).id + "/step-000003.partial/m.safetensors", "half");
+  run_ok(c);
+  for (const int step : {2, 4, 6}) CHECK(Checkpoint(checkpoint_at(c, step)).position().step == step);
+  for (const fs::directory_entry& entry : fs::directory_iterator(checkpoint_folder(resolve(c))))
+    CHECK(!entry.path().has_extension());  // nothing half-written is left
+}
+
+TEST_CASE("a full disk costs the checkpoint and not the run", "[checkpoint]") {
+  const TempDirectory directory;
+  const Case c = with_checkpoints(small_case(directory), directory / "checkpoints", 2);
+  const Record straight = run_ok(c);
+  fs::remove_all(checkpoint_at(c, 6));
+  const std::string before = tensors_of(checkpoint_at(c, 4));
+  Record full;
+  {
+    const ShortFiles limit(10000);
+    full = run_ok(c);
+  }
+  check_same_training(full, straight);
+  REQUIRE(full.warnings.size() == 2);
+  CHECK(full.warnings[1].starts_with("no checkpoint after step 6: " + checkpoint_at(c, 6) + ".partial/"));
+  CHECK(full.warnings[1].ends_with(": cannot be written (File too large)"));
+  CHECK(!fs::exists(checkpoint_at(c, 6)));
+  CHECK(!fs::exists(checkpoint_at(c, 6) + ".partial"));
+  CHECK(tensors_of(checkpoint_at(c, 4)) == before);
+}
+
+TEST_CASE("a checkpoint that is not whole is passed over, and a newer version's is not touched",
+          "[checkpoint]") {
+  const TempDirectory directory;
+  Case c = with_checkpoints(small_case(directory), directory / "checkpoints", 2);
+  c.checkpoint_keep = "all";
+  const Record straight = run_ok(c);
+  fs::resize_file(checkpoint_at(c, 4) + "/m.safetensors", 5000);
+  const Record rest = run_ok(c);
+  check_same_training(rest, straight);
+  REQUIRE(rest.warnings.size() == 2);
+  CHECK(rest.warnings[0].starts_with("a checkpoint is passed over: " + checkpoint_at(c, 4) +
+                                     "/m.safetensors: truncated"));
+  CHECK(contains(rest.warnings[1], checkpoint_at(c, 2)));
+
+  const std::string state = checkpoint_at(c, 4) + "/state.json";
+  const std::string text = file_text(state);
+  REQUIRE(text.starts_with(R"({"format":1,)"));
+  std::ofstream(state) << R"({"format":2,)" << text.substr(12);
+  const std::string refused = state +
+                              ": written by a newer version of this program: checkpoint format 2, and "
+                              "this one knows 1";
+  CHECK(refusal_of([&] { check_files({resolve(c)}); }) == refused);
+  CHECK(refusal_of([&] { run_case(resolve(c)); }) == refused);
+  CHECK(file_text(state).starts_with(R"({"format":2,)"));
+}
+
+TEST_CASE(kRealCase, "[.]") {
+  be_child(kRealCase, [](const Case& c, const NodeShare& share, StepBoard& board) {
+    return run_case(resolve(c), share, &board);
+  });
+}
+
+TEST_CASE("a case whose process is ended goes on where it was", "[checkpoint]") {
+  const TempDirectory directory;
+  Case c = small_case(directory);
+  c.model = "tiny", c.recipe = "bf16";
+  c.seq = 64, c.batch = 2, c.steps = 60;
+  const Record straight = run_ok(c);
+  c = with_checkpoints(c, directory / "checkpoints", 3);
+  const std::string first = checkpoint_at(c, 3);
+  bool begun = false;
+  const CaseProcessResult ended = run_case_process(child_command(kRealCase), c, {}, 0, [&] {
+    std::vector<std::string> problems;
+    begun = begun || last_checkpoint(resolve(c), problems) != nullptr;
+    return begun;
+  });
+  REQUIRE(ended.end == CaseProcessResult::End::stopped);
+  CHECK(ended.record.empty());
+  const Record rest = run_ok(c);
+  check_same_training(rest, straight);
+  REQUIRE(rest.warnings.size() == 1);
+  CHECK(rest.warnings[0].starts_with("went on from the checkpoint "));
+}

@@ -1,0 +1,173 @@
+// Forks: what they take from another run's checkpoint, what is their own, and what is refused.
+#include <set>
+
+#include "bench/measure/checkpoint_testing.h"
+#include "bench/sweep/case_files.h"
+#include "tools/testing/text.h"
+
+using namespace precbench;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// A text of one sequence: every step of every run reads the same, so that a fork can go on like its trunk.
+Case one_sequence(const TempDirectory& directory) {
+  Case c = small_case(directory);
+  c.recipe = "bf16";
+  c.data = directory.write("text.txt", "the quick brown fox jumps over the");
+  fs::resize_file(c.data, static_cast<std::uintmax_t>(c.seq) + 1);
+  return c;
+}
+
+/// The case, with checkpoints after 3 and 6 steps, run.
+Record run_trunk(Case& c, const TempDirectory& directory) {
+  c = with_checkpoints(c, directory / "trunk", 3);
+  c.checkpoint_keep = "all";
+  return run_ok(c);
+}
+
+Case fork_of(Case c, const std::string& checkpoint, std::int64_t steps) {
+  c.checkpoint_every = 0;
+  c.fork_from = checkpoint;
+  c.steps = steps;
+  return c;
+}
+
+std::string refusal(const Case& c) {
+  const std::string why = refusal_of([&] { check_files({resolve(c)}); });
+  CHECK(refusal_of([&] { run_case(resolve(c)); }) == why);
+  return why;
+}
+
+}  // namespace
+
+TEST_CASE("a fork takes weights, moments and AdamW's step count along", "[checkpoint]") {
+  for (const char* format : {"fp32", "bf16"}) {
+    const TempDirectory directory;
+    Case c = one_sequence(directory);
+    c.master = c.moments = format;
+    const Record trunk = run_trunk(c, directory);
+    const std::vector<double>& loss = trunk.training->loss;
+    const Record fork = run_ok(fork_of(c, checkpoint_at(c, 3), 3));
+    CHECK(fork.training->loss == std::vector<double>(loss.begin() + 3, loss.end()));
+    CHECK((*fork.definition->init)["kind"] == "fork");
+
+    // The same weights alone give the same first loss, and other updates.
+    Case weights = fork_of(c, "", 3);
+    weights.init_from = checkpoint_at(c, 3) + "/weights.safetensors";
+    const Record other = run_ok(weights);
+    CHECK(other.training->loss[0] == fork.training->loss[0]);
+    CHECK(other.training->loss[1] != fork.training->loss[1]);
+    CHECK(other.id != fork.id);
+  }
+}
+
+TEST_CASE("a fork of a fork, ended on the way, counts AdamW's steps on", "[checkpoint]") {
+  const TempDirectory directory;
+  Case c = one_sequence(directory);
+  c.steps = 9;
+  const Record trunk = run_trunk(c, directory);
+  const std::vector<double>& loss = trunk.training->loss;
+  Case fork = with_checkpoints(fork_of(c, checkpoint_at(c, 3), 6), directory / "fork", 3);
+  run_ok(fork);
+  CHECK(Checkpoint(checkpoint_at(fork, 3)).position().optimizer_steps_before == 3);
+  fs::remove_all(checkpoint_at(fork, 6));
+  const Record rest = run_ok(fork);
+  CHECK(rest.training->loss == std::vector<double>(loss.begin() + 3, loss.end()));
+  const Record second = run_ok(fork_of(c, checkpoint_at(fork, 3), 3));
+  CHECK(second.training->loss == std::vector<double>(loss.begin() + 6, loss.end()));
+}
+
+TEST_CASE("schedule, data and recipe are the fork's own", "[checkpoint]") {
+  const TempDirectory directory;
+  Case c = small_case(directory);
+  run_trunk(c, directory);
+  Case fork = fork_of(c, checkpoint_at(c, 6), 4);
+  fork.seed = 7;
+  fork.recipe = "rowwise";
+  fork.lr = 1e-3, fork.warmup = 2;
+  fork.gpus = 2, fork.parallel = "fsdp";
+  const Record record = run_ok(fork);
+  Case fresh = fork;
+  fresh.fork_from = "";
+  CHECK(record.training->lr == run_ok(fresh).training->lr);
+  CHECK(record.training->lr.front() < record.training->lr.back());
+  // Its data is that of step 0 and seed 7: what the trunk's weights alone say of it is the first loss.
+  Case weights = fresh;
+  weights.init_from = checkpoint_at(c, 6) + "/weights.safetensors";
+  CHECK(run_ok(weights).training->loss[0] == record.training->loss[0]);
+  std::set<std::string> ids = {record.id};
+  fork.fork_from = checkpoint_at(c, 3);
+  CHECK(ids.insert(resolve(fork).id).second);
+  CHECK(ids.insert(resolve(fresh).id).second);
+}
+
+TEST_CASE("a fork may keep its state in other formats", "[checkpoint]") {
+  const TempDirectory directory;
+  Case c = one_sequence(directory);
+  const Record trunk = run_trunk(c, directory);
+  Case fork = fork_of(c, checkpoint_at(c, 3), 2);
+  fork.master = fork.moments = "bf16";  // the step works with BF16 weights anyway
+  CHECK(run_ok(fork).training->loss[0] == trunk.training->loss[3]);
+
+  Case narrow = one_sequence(directory);
+  narrow.master = narrow.moments = "bf16";
+  narrow.seed = 9;
+  const Record bf16 = run_trunk(narrow, directory);
+  Case wide = fork_of(narrow, checkpoint_at(narrow, 3), 3);
+  wide.master = wide.moments = "fp32";
+  const Record record = run_ok(wide);
+  CHECK(record.training->loss[0] == bf16.training->loss[3]);
+  CHECK(record.training->loss[2] !=
+        bf16.training->loss[5]);  // its second update begins where the first ended
+}
+
+TEST_CASE("what cannot be forked from is refused in one line", "[checkpoint]") {
+  const TempDirectory directory;
+  Case c = small_case(directory);
+  run_trunk(c, directory);
+  const std::string path = checkpoint_at(c, 3), state = path + "/state.json";
+  const Case fork = fork_of(c, path, 2);
+  CHECK(refusal(fork) == "");
+
+  Case other = fork;
+  other.model = "tiny";
+  CHECK(refusal(other) == path + ": its model \"small\" has ffn 96, the model tiny has 384");
+  other = fork;
+  other.fork_from = directory / "nowhere";
+  CHECK(refusal(other) == directory / "nowhere/state.json" + ": no such file");
+  other = fork;
+  other.init_from = path + "/weights.safetensors";
+  CHECK(refusal_of([&] { resolve(other); }) ==
+        "--fork-from and --init-from: the first weights come from one of them; choose one");
+
+  const std::string text = file_text(state);
+  const auto with_state = [&](const std::string& damaged) {
+    std::ofstream(state) << damaged;
+    const std::string why = refusal(fork);
+    std::ofstream(state) << text;
+    return why;
+  };
+  CHECK(with_state(text.substr(0, 300)) == state + ": not valid JSON");
+  CHECK(with_state("[]") == state + ": not the state of a checkpoint, or damaged");
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string changed = text;
+    REQUIRE(changed.find(from) != std::string::npos);
+    return with_state(changed.replace(changed.find(from), from.size(), to));
+  };
+  CHECK(with(R"("format":1)", R"("format":2)") ==
+        state + ": written by a newer version of this program: checkpoint format 2, and this one knows 1");
+  CHECK(with(R"("step":3)", R"("step":2)") == state + ": damaged: loss has 3 entries after 2 steps");
+  CHECK(with(R"("files":["m")", R"("files":["amax","m")") ==
+        state + ": its state has amax, which this program does not keep");
+  CHECK(with(R"("files":["m",)", R"("files":[)") == state + ": its state lacks m");
+
+  const std::string weights = path + "/weights.safetensors";
+  const std::string whole = file_text(weights);
+  fs::resize_file(weights, whole.size() - 100);
+  CHECK(refusal(fork).starts_with(weights + ": truncated: "));
+  fs::remove(weights);
+  CHECK(refusal(fork).starts_with(weights + ": cannot be read"));
+  std::ofstream(weights, std::ios::binary) << whole;
+  CHECK(refusal(fork) == "");
+}

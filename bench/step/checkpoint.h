@@ -1,0 +1,76 @@
+// The whole state of a run on disk: a folder that the ranks write and read together, whatever their number.
+//   step-000100/weights.safetensors    the master where there is one, under Hugging Face names
+//   step-000100/m.safetensors, v....   AdamW's moments, likewise
+//   step-000100/state.json             where the run stands, what it is, who wrote it, and its losses so far
+// It is written beside, as step-000100.partial, and renamed once all of it is on the disk: what has the name is whole.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bench/step/rank.h"
+#include "kernels/base/errors.h"
+#include "models/checkpoint/safetensors.h"
+
+namespace precbench {
+
+/// Of state.json; raised when an older program would read it wrongly.
+inline constexpr int kCheckpointFormat = 1;
+
+/// What a run has said of each of its steps.
+struct TrainingCurve {
+  std::vector<double> loss, grad_norm, lr;
+};
+
+/// A version of this program has written it that knows more than this one.
+struct NewerCheckpoint : InvalidInput {
+  using InvalidInput::InvalidInput;
+};
+
+/// A checkpoint, open. All errors are InvalidInput with one line that names the file.
+class Checkpoint {
+ public:
+  /// Everything but the tensors' values is read and checked here. Throws NewerCheckpoint, too.
+  explicit Checkpoint(const std::string& folder);
+
+  const std::string& path() const { return path_; }
+  const std::string& id() const { return id_; }  ///< of the case that it is of
+  const RunPosition& position() const { return position_; }
+  const TrainingCurve& curve() const { return curve_; }
+
+  /// Throws where it is not of this very case, or in other formats.
+  void check_continues(const Plan& plan) const;
+  /// Throws where it is of another model. Weights and moments may be in other formats: FP32 is rounded to the nearest
+  /// BF16, and BF16 is FP32 exactly.
+  void check_forks(const Plan& plan) const;
+
+  /// What check_continues or check_forks has passed, part by part, in the formats of the rank that asks. The
+  /// checkpoint must outlive it; ranks may read at the same time.
+  StateReader reader() const;
+
+ private:
+  void read_state(const std::string& path);
+  void check_tensors(const Plan& plan, bool same_formats) const;
+
+  std::string path_, id_;
+  nlohmann::ordered_json model_;  // of the definition
+  RunPosition position_;
+  TrainingCurve curve_;
+  std::map<std::string, SafetensorsFile> files_;  // by kind: "weights", "m", "v"
+};
+
+/// The folder of a case's checkpoints, --checkpoint-dir/ID. Throws InvalidInput where there is no --checkpoint-dir.
+std::string checkpoint_folder(const Plan& plan);
+
+/// The newest whole checkpoint that the case can go on from, with steps left to do; null if there is none. Of those
+/// that cannot be read `problems` gets a line each. Throws NewerCheckpoint, which must not be written over.
+std::unique_ptr<Checkpoint> last_checkpoint(const Plan& plan, std::vector<std::string>& problems);
+
+/// A collective, after `step` steps; rank 0 has the curve. Returns why it could not be written, on every rank; empty if
+/// it was. Older ones stay until it is whole; then, with --checkpoint-keep last, they go, but for the one before the
+/// last step's: from there a run goes on that is killed before its record is written.
+std::string write_checkpoint(Rank& rank, const Plan& plan, std::int64_t step, const TrainingCurve& curve);
+
+}  // namespace precbench

@@ -1,0 +1,181 @@
+// Writing checkpoints: rank 0 lays the files out, every rank fills in its parts, rank 0 gives them their name.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <future>
+#include <system_error>
+
+#include "bench/machine/environment.h"
+#include "bench/step/checkpoint.h"
+#include "bench/step/checkpoint_files.h"
+#include "kernels/base/errors.h"
+#include "models/checkpoint/safetensors_parts.h"
+
+namespace precbench {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+using Layouts = std::map<std::string, SafetensorsLayout>;
+
+/// What names of checkpoints end in that are being written, and that make way for another.
+constexpr const char *kPartial = ".partial", *kReplaced = ".replaced";
+
+[[noreturn]] void cannot_write(const std::string& path) {
+  throw InvalidInput(fmt::format("{}: cannot be written ({})", path, std::generic_category().message(errno)));
+}
+
+/// By kind; the same on every rank. The step is in the header, so that the fingerprint of a checkpoint has it.
+Layouts layouts_of(const std::vector<StateTensor>& state, std::int64_t optimizer_steps) {
+  std::map<std::string, std::vector<NamedTensor>> tensors;
+  for (const StateTensor& tensor : state) {
+    const auto [kind, name] = kind_and_name(tensor.name);
+    tensors[kind].push_back(
+        {name, tensor.values.dtype == DType::bf16 ? "BF16" : "F32", tensor.shape, nullptr});
+  }
+  Layouts layouts;
+  for (const auto& [kind, list] : tensors)
+    layouts[kind] = lay_out_safetensors(list, {{"optimizer_steps", fmt::format("{}", optimizer_steps)}});
+  return layouts;
+}
+
+/// What a start that was killed while it wrote has left goes first: it takes room.
+void make_files(const std::string& folder, const Layouts& layouts) {
+  const fs::path parent = fs::path(folder).parent_path();
+  fs::create_directories(parent);
+  std::vector<fs::path> left;
+  for (const fs::directory_entry& entry : fs::directory_iterator(parent))
+    if (const fs::path end = entry.path().extension(); end == kPartial || end == kReplaced)
+      left.push_back(entry.path());
+  for (const fs::path& path : left) fs::remove_all(path);
+  fs::create_directory(folder);
+  for (const auto& [kind, layout] : layouts) PartFile::make(file_of_kind(folder, kind), layout);
+}
+
+/// The disk takes one part while the next comes from the device.
+void write_parts(const Parameters& parameters, const std::string& folder, const Layouts& layouts) {
+  std::map<std::string, PartFile> files;
+  for (const auto& [kind, layout] : layouts) files.try_emplace(kind, file_of_kind(folder, kind));
+  std::vector<std::byte> written;
+  std::future<void> writing;
+  parameters.save_state([&](const StateTensor& part, std::vector<std::byte>& bytes) {
+    if (writing.valid()) writing.get();
+    written.swap(bytes);
+    const auto [kind, name] = kind_and_name(part.name);
+    const std::int64_t offset = layouts.at(kind).offsets.at(name) + bytes_of(part.values.dtype, part.first);
+    writing = std::async(std::launch::async, [&written, offset, file = &files.at(kind)] {
+      file->write(offset, written.data(), static_cast<std::int64_t>(written.size()));
+    });
+  });
+  if (writing.valid()) writing.get();
+  for (const auto& [kind, file] : files) file.sync();
+}
+
+/// An entry of a folder is on the disk once the folder is.
+void sync_folder(const std::string& folder) {
+  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const bool synced = descriptor >= 0 && (::fsync(descriptor) == 0 || errno == EINVAL);
+  const int reason = errno;
+  if (descriptor >= 0) ::close(descriptor);
+  errno = reason;
+  if (!synced) cannot_write(folder);
+}
+
+void write_state_file(const std::string& folder, const Json& json) {
+  const std::string path = (fs::path(folder) / kStateFile).string();
+  // Names of models and paths need not be UTF-8.
+  const std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  std::FILE* file = std::fopen(path.c_str(), "wb");
+  if (!file) cannot_write(path);
+  const bool whole = std::fwrite(text.data(), 1, text.size(), file) == text.size() &&
+                     std::fflush(file) == 0 && ::fsync(::fileno(file)) == 0;
+  const int reason = errno;
+  const bool closed = std::fclose(file) == 0;
+  if (!whole) errno = reason;
+  if (!whole || !closed) cannot_write(path);
+}
+
+Json state_json(const Plan& plan, const RunPosition& position, const TrainingCurve& curve) {
+  const DefinitionRecord definition = definition_record(plan);
+  const Environment here = describe_environment(openmp_threads(), -1, 0);
+  Json json = {{"format", kCheckpointFormat},
+               {"program",
+                {{"schema", kSchemaVersion},
+                 {"method", kMethodVersion},
+                 {"git", here.git ? Json(*here.git) : Json()},
+                 {"dirty", here.dirty ? Json(*here.dirty) : Json()}}},
+               {"id", plan.id},
+               {"case", case_to_json(plan.fields)},
+               {"definition",
+                {{"model", *definition.model},
+                 {"recipe", *definition.recipe},
+                 {"data", *definition.data},
+                 {"init", *definition.init}}},
+               {"step", position.step},
+               {"sequences", position.sequences},
+               {"seed", position.seed},
+               {"optimizer_steps", position.optimizer_steps_before + position.step},
+               {"files", std::vector<std::string>(std::begin(kKinds), std::end(kKinds))},
+               {"loss", curve.loss},
+               {"grad_norm", curve.grad_norm},
+               {"lr", curve.lr}};
+  return json;
+}
+
+/// What is there under the name, from an earlier start of the case, makes way; others stay until this one is whole.
+void give_name(const std::string& partial, const std::string& name) {
+  const std::string replaced = name + kReplaced;
+  sync_folder(partial);
+  fs::remove_all(replaced);
+  if (fs::exists(name)) fs::rename(name, replaced);
+  fs::rename(partial, name);
+  sync_folder(fs::path(name).parent_path().string());
+  fs::remove_all(replaced);
+}
+
+}  // namespace
+
+std::string write_checkpoint(Rank& rank, const Plan& plan, std::int64_t step, const TrainingCurve& curve) {
+  const bool first = rank.comm().rank() == 0;
+  // Replicas have the same.
+  const bool has_parts = plan.parameters.parallel.place_of(rank.comm().rank()).data == 0;
+  const std::string folder = checkpoint_folder(plan);
+  const std::string name = (fs::path(folder) / fmt::format("step-{:06}", step)).string();
+  const std::string partial = name + kPartial;
+  const RunPosition position = rank.position(step);
+  const Layouts layouts =
+      layouts_of(rank.parameters().state(), position.optimizer_steps_before + position.step);
+  std::string why;
+  // Whether the work went well on every rank.
+  const auto together = [&](bool mine, const auto& work) {
+    try {
+      if (mine) work();
+    } catch (const InvalidInput& error) {
+      why = error.what();
+    } catch (const std::system_error& error) {  // the file system's, too
+      why = error.what();
+    }
+    return rank.sum_over_ranks(why.empty() ? 0 : 1) == 0;
+  };
+  const bool whole = together(first, [&] { make_files(partial, layouts); }) &&
+                     together(has_parts, [&] { write_parts(rank.parameters(), partial, layouts); }) &&
+                     together(first, [&] {
+                       write_state_file(partial, state_json(plan, position, curve));
+                       give_name(partial, name);
+                     });
+  std::error_code ignored;
+  if (!whole) {
+    if (first) fs::remove_all(partial, ignored);
+    return why.empty() ? "another rank could not write its part" : why;
+  }
+  if (first && plan.fields.checkpoint_keep == "last" && step < plan.fields.steps)
+    for (const auto& [older, path] : checkpoints_in(folder))
+      if (older < step) fs::remove_all(path, ignored);
+  return "";
+}
+
+}  // namespace precbench
