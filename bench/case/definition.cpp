@@ -131,6 +131,7 @@ Definition define(const Case& c) {
   check_combinations(c);
   definition.data = data_of(c);
   definition.init = init_of(c);
+  if (const auto content = content_of(c.eval_data, c.glob)) definition.held_out = content->fingerprint;
   return definition;
 }
 
@@ -155,8 +156,8 @@ DefinitionRecord definition_record(const Definition& definition) {
 
 std::string case_id(const Case& c, const Definition& definition) {
   static const Case defaults;
-  static const std::set<std::string_view> covered = {"model", "recipe", "keep_bf16",
-                                                     "data",  "glob",   "init_from"};
+  static const std::set<std::string_view> covered = {"model", "recipe",    "keep_bf16", "data",
+                                                     "glob",  "init_from", "eval_data"};
   std::uint64_t state = kFingerprintStart;
   add_to_fingerprint(state, fmt::format("method={}\n", kMethodVersion));
   add_to_fingerprint(state, canonical_text(definition_record(definition)));
@@ -166,6 +167,9 @@ std::string case_id(const Case& c, const Definition& definition) {
     if (field.identity == Identity::always || value != get_text(defaults, field))
       add_to_fingerprint(state, fmt::format("{}={}\n", field.name, value));
   }
+  if (!c.eval_data.empty())
+    add_to_fingerprint(
+        state, fmt::format("held_out={} tokens={}\n", hex(definition.held_out).dump(), c.eval_tokens));
   return fmt::format("{:016x}", state);
 }
 
@@ -178,6 +182,10 @@ void check_value(const Field& field, const std::string& text) {
 
 DataOptions data_options(const Case& c, const ModelConfig& model) {
   return {c.data == kSynthetic ? "" : c.data, c.glob, static_cast<std::uint64_t>(c.seed), model.vocab, c.seq};
+}
+
+DataOptions held_out_options(const Case& c, const ModelConfig& model) {
+  return {c.eval_data, c.glob, 0, model.vocab, c.seq};
 }
 
 }  // namespace precbench

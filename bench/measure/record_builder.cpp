@@ -44,6 +44,11 @@ void RecordBuilder::add_step(double loss, double grad_norm, double learning_rate
   record_.training->lr.push_back(learning_rate);
 }
 
+void RecordBuilder::add_evaluation(const Evaluation& evaluation) {
+  const std::lock_guard lock(mutex_);
+  record_.training->evaluations.push_back(evaluation);
+}
+
 void RecordBuilder::add_communication(const Comm& comm, const DryRun& accounts) {
   const std::lock_guard lock(mutex_);
   Communication& record = record_.communication.emplace();

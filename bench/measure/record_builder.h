@@ -36,6 +36,7 @@ class RecordBuilder {
 
   void warn(const std::vector<std::string>& lines);
   void add_step(double loss, double grad_norm, double learning_rate);
+  void add_evaluation(const Evaluation& evaluation);
   /// After the first step, in which every collective has run once, whether later steps are replayed or not.
   void add_communication(const Comm& comm, const DryRun& accounts);
   /// Fingerprints of this rank's part of every parameter, before and after the first step.

@@ -34,8 +34,16 @@ void SamplingWatch::after_step(std::size_t steps, bool sampling, bool last) {
   result_.telemetry = watched.telemetry;
   // The energy counter moves in steps too coarse for less. Of GPUs of other processes nothing is known.
   constexpr double kShortestForEnergy_s = 2;
-  if (watched.energy_j && watched_s.count() >= kShortestForEnergy_s && share_.local == share_.world)
+  if (watched.energy_j && !left_out_ && watched_s.count() >= kShortestForEnergy_s &&
+      share_.local == share_.world)
     result_.energy_j_per_token = *watched.energy_j / (count * static_cast<double>(plan_.tokens_per_step()));
+}
+
+void SamplingWatch::leave_out(const std::function<void()>& work) {
+  const Clock::time_point begin = Clock::now();
+  work();
+  since_ += Clock::now() - begin;
+  left_out_ = left_out_ || watching_;
 }
 
 }  // namespace precbench

@@ -1,6 +1,7 @@
 // One case inside its process: builds the ranks, trains and takes samples. In order:
 //   before   data and weights opened, prediction, support, environment: known before anything runs
-//   train    every rank in its thread: steps until the sampler has enough, loss and gradient norm of each
+//   train    every rank in its thread: steps until the sampler has enough, loss and gradient norm of each; between
+//            steps the held-out loss
 //   after    weights out, then the probes (probes.h)
 // What is measured goes to the record builder.
 #include "bench/measure/session.h"
@@ -20,6 +21,7 @@
 #include "bench/measure/record_builder.h"
 #include "bench/measure/sampler.h"
 #include "bench/measure/sampling_watch.h"
+#include "bench/step/held_out.h"
 #include "bench/step/rank.h"
 #include "bench/step/rank_threads.h"
 #include "bench/step/step_runner.h"
@@ -57,6 +59,8 @@ class Session {
   void check_host_memory() const;
   void run_rank(int rank, CommGroup& group);
   void train(Rank& rank);
+  /// The held-out loss after so many steps, where it is wanted then.
+  void evaluate(Rank& rank, std::int64_t steps, bool last);
   void first_step_done(Rank& rank, const std::vector<std::uint64_t>& before);
   void finish_training(Rank& rank, const Sampler& sampler);
   [[noreturn]] void throw_diverged(Rank& rank, std::int64_t step, const StepResult& result);
@@ -69,6 +73,7 @@ class Session {
   RecordBuilder builder_;
   int threads_ = openmp_threads();
   std::unique_ptr<DataSource> data_;
+  std::optional<HeldOut> held_out_;
   std::unique_ptr<InitialWeights> initial_;
   DryRun accounts_;
   std::optional<SamplingWatch> watch_;
@@ -101,6 +106,7 @@ void Session::run() {
   data_ = open_data(data_options(case_, plan_.model));
   if (data_->skipped() > 0)
     builder_.warn({fmt::format("not all of the data was read: {}", data_->describe())});
+  if (!case_.eval_data.empty()) held_out_.emplace(plan_);
   if (!case_.init_from.empty()) initial_ = std::make_unique<InitialWeights>(case_.init_from, plan_.model);
   builder_.warn(plan_.warnings());
   {
@@ -116,7 +122,9 @@ void Session::run() {
   run_rank_threads(
       share_, [&](int rank) { run_rank(rank, *group); }, [&] { group->abort(); }, board_);
   // What rank 0 has measured is the case's; other processes only say that their part is done.
-  if (share_.first == 0) builder_.finish(accounts_, probe_gpu(plan_, share_, record_, builder_, board_));
+  if (share_.first != 0) return;
+  if (held_out_) builder_.warn(held_out_->overlap(*data_, record_.training->loss.size()));
+  builder_.finish(accounts_, probe_gpu(plan_, share_, record_, builder_, board_));
 }
 
 void Session::run_rank(int index, CommGroup& group) {
@@ -159,11 +167,26 @@ void Session::train(Rank& rank) {
       if (sampler.add(timed.ms)) enough = 1;
       watch_->after_step(static_cast<std::size_t>(step) + 1, sampler.warmed_up(), last);
     }
+    evaluate(rank, step + 1, last);
     if (!last) continue;
     finish_training(rank, sampler);
     run_probes(rank, runner, step + 1, plan_, collectives, builder_, board_);
     return;
   }
+}
+
+void Session::evaluate(Rank& rank, std::int64_t steps, bool last) {
+  if (!held_out_ || !(last || (case_.eval_every > 0 && steps % case_.eval_every == 0))) return;
+  const bool first_rank = rank.comm().rank() == 0;
+  if (board_) board_->note_work(rank.comm().rank(), "the held-out loss");
+  const auto work = [&] {
+    const Evaluation evaluation = held_out_->evaluate(rank, steps);
+    if (first_rank) builder_.add_evaluation(evaluation);
+  };
+  if (first_rank)
+    watch_->leave_out(work);
+  else
+    work();
 }
 
 void Session::first_step_done(Rank& rank, const std::vector<std::uint64_t>& before) {
