@@ -31,6 +31,8 @@ std::string tokens_of(int sequences) {
 }
 
 class HeldOutFiles {
+  TempDirectory directory_;
+
  public:
   std::string tokens = directory_.write("held.u16", tokens_of(12));
 
@@ -49,9 +51,6 @@ class HeldOutFiles {
     c.eval_tokens = 7 * kT;
     return c;
   }
-
- private:
-  TempDirectory directory_;
 };
 
 /// Of the first weights, on every rank, in memory that is no larger than a step's.
@@ -171,15 +170,17 @@ TEST_CASE("what of the held-out text was trained on is counted", "[held_out]") {
   const TempDirectory directory;
   Case c = files.case_of("bf16", 1, "ddp");
   const std::string all = tokens_of(12);
+  int files_written = 0;  // a name is looked at once in a process
   const auto overlap = [&](const std::string& training, std::size_t steps) {
-    c.data = directory.write("train.u16", training);
+    c.data = directory.write(fmt::format("{}.u16", ++files_written), training);
     const Plan plan = resolve(c);
     return HeldOut(plan).overlap(*open_data(data_options(plan.fields, plan.model)), steps);
   };
   CHECK(overlap(all, 1) ==
         std::vector<std::string>{"--eval-data: holds what --data holds: its loss is one of "
                                  "text that was trained on"});
-  const std::string more(2 * kT, '\1');  // so that it is another file
+  std::string more;  // so that it is another file
+  for (int i = 0; i < kT; ++i) more += {'\1', '\0'};
   CHECK(overlap(all + more, 6).size() == 1);
   CHECK(overlap(more + all + more, 7)[0] ==
         "--eval-data: 7 of 7 sequences begin with 16 tokens in a row that were trained on");

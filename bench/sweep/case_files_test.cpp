@@ -45,7 +45,7 @@ TEST_CASE("held-out text that is missing or too short is refused before the swee
   c.eval_every = 10;
   CHECK(refusal({c}) == "--eval-every: needs held-out text: add --eval-data FILE");
   c.eval_data = directory / "none.u16";
-  CHECK(refusal({c}) == "--eval-data: " + c.eval_data + ": No such file or directory");
+  CHECK(refusal({c}) == "--eval-data: " + c.eval_data + ": cannot be read (No such file or directory)");
   c.eval_data =
       directory.write("held.txt", std::string(129 + 128, 'x'));  // 2 sequences of 128 tokens and a next one
   c.eval_tokens = 256;

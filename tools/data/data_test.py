@@ -149,7 +149,7 @@ class Data(unittest.TestCase):
                                "--steps", "3", "--data", self.path / "read.u16", "--eval-data", self.path / "read.eval.u16",
                                "--eval-tokens", "128", "--out", self.path / "out"], capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        records = [json.loads(line) for file in (self.path / "out").rglob("*.jsonl") for line in file.open()]
+        records = [json.loads(line) for file in (self.path / "out").rglob("*.jsonl") for line in file.read_text().splitlines()]
         self.assertEqual([record["status"] for record in records], ["ok"])
         evaluation, = records[0]["training"]["evaluations"]
         self.assertEqual((evaluation["step"], evaluation["tokens"]), (3, 128))
