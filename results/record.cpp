@@ -128,12 +128,18 @@ void each_field(S& s, F&& f) {
   f("throttle_reasons", s.throttle_reasons), f("ecc_errors", s.ecc_errors);
 }
 
+template <Is<Evaluation> S, class F>
+void each_field(S& s, F&& f) {
+  f("step", s.step), f("tokens", s.tokens), f("loss", s.loss), f("loss_error", s.loss_error);
+  f("bf16_loss", s.bf16_loss);
+}
+
 template <Is<Training> S, class F>
 void each_field(S& s, F&& f) {
   f("loss", s.loss), f("grad_norm", s.grad_norm), f("lr", s.lr), f("tokens_per_step", s.tokens_per_step);
   f("params_changed", s.params_changed), f("params_total", s.params_total);
   f("converted_layers", s.converted_layers), f("entropy_floor", s.entropy_floor);
-  f("uniform_loss", s.uniform_loss);
+  f("uniform_loss", s.uniform_loss), f("evaluations", s.evaluations);
 }
 
 template <Is<QuantizationStats> S, class F>
@@ -203,6 +209,7 @@ Json write_value(const T& value) {
 /// Keys that records from before they existed lack; their default says so.
 bool added_later(const std::string& where, std::string_view key) {
   if (where.empty()) return key == "definition";
+  if (where == "/training") return key == "evaluations";
   return where == "/timing" && (key == "wall_ms" || key == "runs" || key == "between_runs");
 }
 
@@ -278,9 +285,9 @@ const char* name_of(StopReason reason) { return kStopReasonNames.of(reason); }
 ExecutionPath Support::path() const { return std::max({fprop.path, dgrad.path, wgrad.path}); }
 
 bool changes_work(const std::string& case_field) {
-  static const std::set<std::string> kNotWork = {"save_init",      "save_final",       "save_grads",
-                                                 "time_limit",     "checkpoint_every", "checkpoint_dir",
-                                                 "checkpoint_keep"};
+  static const std::set<std::string> kNotWork = {"save_init",       "save_final",       "save_grads",
+                                                 "time_limit",      "checkpoint_every", "checkpoint_dir",
+                                                 "checkpoint_keep", "eval_every",       "eval_tokens"};
   return !kNotWork.contains(case_field);
 }
 

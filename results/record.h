@@ -184,6 +184,15 @@ struct Telemetry {
   std::optional<std::int64_t> ecc_errors;  ///< uncorrected, new during the run
 };
 
+/// The loss of held-out text after a number of steps, nats. Null where it is not finite.
+struct Evaluation {
+  std::int64_t step = 0;    ///< steps done
+  std::int64_t tokens = 0;  ///< whole sequences
+  std::optional<double> loss;
+  std::optional<double> loss_error;  ///< standard error of that mean, by sequence; null of a single one
+  std::optional<double> bf16_loss;   ///< of the same weights in BF16; null where ranks exchange them in FP8
+};
+
 /// Series have one entry per optimizer step. A null of the JSON is NaN here.
 struct Training {
   std::vector<double> loss;       ///< mean token cross-entropy, nats
@@ -195,6 +204,7 @@ struct Training {
   std::vector<std::string> converted_layers;    ///< linear layers that run in the recipe's formats
   std::optional<double> entropy_floor;          ///< nats per token, of a source whose entropy is known
   std::optional<double> uniform_loss;           ///< ln V: the loss of a model that has learnt nothing, nats
+  std::vector<Evaluation> evaluations;          ///< in the order of their steps; none without --eval-data
 };
 
 /// What quantization does to one tensor role, over all layers that have it.
@@ -232,8 +242,8 @@ struct Record {
   std::vector<QuantizationStats> quantization;
 };
 
-/// Whether a field of a case decides what work is measured. The others say what is saved and for how long a case is
-/// sampled: bench/case/case.cpp leaves them out of an id, and readers out of every comparison.
+/// Whether a field of a case decides what work is measured. The others say what is saved, for how long a case is sampled
+/// and how much of it is looked at: bench/case/case.cpp leaves them out of an id, and readers out of every comparison.
 bool changes_work(const std::string& case_field);
 
 /// "NVIDIA H200", or on the CPU device the CPU's model. Speeds of different machines are never compared.

@@ -43,6 +43,7 @@ bool may_be_missing(const std::string& place, const std::string& key) {
                                                     "rope_scaling",  "granularity",    "scale",
                                                     "scale_rounding"};
   if (place == "/timing") return kTiming.contains(key);
+  if (place == "/training") return key == "evaluations";
   if (place.empty()) return key == "definition";
   return place.rfind("/definition/", 0) == 0 &&
          (kDefinition.contains(key) || place.ends_with("/rope_scaling"));
@@ -204,6 +205,22 @@ TEST_CASE("records from before interleaving are read", "[record]") {
   CHECK(record.timing->runs.empty());
   CHECK(!record.timing->between_runs.has_value());
   CHECK(record.timing->median_ms == 250);
+}
+
+TEST_CASE("records from before held-out losses are read, and one that is not finite is null", "[record]") {
+  Record record = samples::gpu_record("bf16", 250);
+  Json old = record;
+  old["training"].erase("evaluations");
+  CHECK(Schema::record().violations(old) == std::vector<std::string>{});
+  CHECK(old.get<Record>().training->evaluations.empty());
+  record.training->evaluations = {{20, 128, 2.5, std::nullopt, std::nullopt},
+                                  {40, 128, std::numeric_limits<double>::quiet_NaN(), 0.1, 2.25}};
+  const Json json = record;
+  CHECK(json["training"]["evaluations"].dump() ==
+        R"([{"step":20,"tokens":128,"loss":2.5,"loss_error":null,"bf16_loss":null},)"
+        R"({"step":40,"tokens":128,"loss":null,"loss_error":0.1,"bf16_loss":2.25}])");
+  CHECK(Schema::record().violations(json) == std::vector<std::string>{});
+  CHECK(!json.get<Record>().training->evaluations[1].loss.has_value());
 }
 
 TEST_CASE("records of schema 1 are read without a definition, and written as they were", "[record]") {

@@ -149,6 +149,7 @@ Definition define(const Case& c) {
   definition.data = data_of(c);
   definition.init = init_of(c);
   if (definition.init.stress) check_stress(*definition.init.stress, definition.model);
+  if (const auto content = content_of(c.eval_data, c.glob)) definition.held_out = content->fingerprint;
   return definition;
 }
 
@@ -169,8 +170,9 @@ DefinitionRecord definition_record(const Definition& definition) {
 
 std::string case_id(const Case& c, const Definition& definition) {
   static const Case defaults;
-  static const std::set<std::string_view> covered = {"model",     "recipe",    "keep_bf16", "data",  "glob",
-                                                     "init_from", "fork_from", "perturb",   "stress"};
+  static const std::set<std::string_view> covered = {"model",  "recipe",    "keep_bf16", "data",
+                                                     "glob",   "init_from", "fork_from", "perturb",
+                                                     "stress", "eval_data"};
   std::uint64_t state = kFingerprintStart;
   add_to_fingerprint(state, fmt::format("method={}\n", kMethodVersion));
   add_to_fingerprint(state, canonical_text(definition_record(definition)));
@@ -180,6 +182,9 @@ std::string case_id(const Case& c, const Definition& definition) {
     if (field.identity == Identity::always || value != get_text(defaults, field))
       add_to_fingerprint(state, fmt::format("{}={}\n", field.name, value));
   }
+  if (!c.eval_data.empty())
+    add_to_fingerprint(
+        state, fmt::format("held_out={} tokens={}\n", hex(definition.held_out).dump(), c.eval_tokens));
   return fmt::format("{:016x}", state);
 }
 
@@ -192,6 +197,10 @@ void check_value(const Field& field, const std::string& text) {
 
 DataOptions data_options(const Case& c, const ModelConfig& model) {
   return {c.data == kSynthetic ? "" : c.data, c.glob, static_cast<std::uint64_t>(c.seed), model.vocab, c.seq};
+}
+
+DataOptions held_out_options(const Case& c, const ModelConfig& model) {
+  return {c.eval_data, c.glob, 0, model.vocab, c.seq};
 }
 
 }  // namespace precbench

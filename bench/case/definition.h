@@ -42,6 +42,7 @@ struct Definition {
   bool head_converted = false;  ///< lm_head, too
   DataDefinition data;
   InitDefinition init;
+  std::optional<std::uint64_t> held_out;  ///< fingerprint of --eval-data; null: none, or no such file
 };
 
 /// Looks everything up: files of models and recipes are read, data and checkpoints are sampled for their fingerprints,
@@ -54,15 +55,16 @@ Definition define(const Case& c);
 /// `definition` of a record.
 DefinitionRecord definition_record(const Definition& definition);
 
-/// 16 hex digits: FNV-1a over the method version, the definition, and the fields that change the work and that the
-/// definition does not cover. Two cases of one id do the same work on the same kind of device.
+/// 16 hex digits: FNV-1a over the method version, the definition, the fields that change the work and that the
+/// definition does not cover, and what is held out. Two cases of one id do the same work on the same kind of device.
 std::string case_id(const Case& c, const Definition& definition);
 
 /// Throws InvalidInput for a word that no case can have, whatever its other fields say: a number below its minimum, an
 /// unknown choice, model or recipe.
 void check_value(const Field& field, const std::string& text);
 
-/// What open_data needs to know.
+/// What open_data needs to know: of the training data, and of what is held out, whose order is one for all seeds.
 DataOptions data_options(const Case& c, const ModelConfig& model);
+DataOptions held_out_options(const Case& c, const ModelConfig& model);
 
 }  // namespace precbench

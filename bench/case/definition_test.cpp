@@ -139,6 +139,21 @@ TEST_CASE("data is known by its kind and by what it holds, wherever it lies", "[
   CHECK((data_of("synthetic").kind == "synthetic" && !data_of("synthetic").fingerprint));
 }
 
+TEST_CASE("another held-out text or more of it is another case, how often it is read is none",
+          "[definition]") {
+  const TempDirectory directory;
+  Case c = with("eval_data", directory.write("held.txt", "some text"));
+  const std::string id = id_of(c);
+  CHECK(id != id_of(Case{}));
+  CHECK(define(c).held_out.has_value());
+  CHECK(id_of(with("eval_data", directory.write("copy.txt", "some text"))) == id);
+  CHECK(id_of(with("eval_data", directory.write("other.txt", "other text"))) != id);
+  c.eval_every = 10;
+  CHECK(id_of(c) == id);
+  c.eval_tokens = 128;
+  CHECK(id_of(c) != id);
+}
+
 TEST_CASE("a record's definition says it all", "[definition]") {
   Case c = with("recipe", "mxfp8_floor");
   c.keep_bf16 = "first:1,last:1";

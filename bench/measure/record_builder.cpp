@@ -48,9 +48,15 @@ void RecordBuilder::continue_curve(const TrainingCurve& curve, const std::string
   record_.training->loss = curve.loss;
   record_.training->grad_norm = curve.grad_norm;
   record_.training->lr = curve.lr;
+  record_.training->evaluations = curve.evaluations;
   continued_ = true;
   warn({fmt::format("went on from the checkpoint {}: times are of the steps after its {}", path,
                     curve.loss.size())});
+}
+
+void RecordBuilder::add_evaluation(const Evaluation& evaluation) {
+  const std::lock_guard lock(mutex_);
+  record_.training->evaluations.push_back(evaluation);
 }
 
 void RecordBuilder::add_communication(const Comm& comm, const DryRun& accounts) {

@@ -17,10 +17,6 @@ std::optional<std::int64_t> SamplingWatch::used_bytes() const {
   return gpus_ ? gpus_->used_bytes() : peak_resident_bytes();
 }
 
-void SamplingWatch::add_pause(double seconds) {
-  if (watching_) paused_s_ += seconds;
-}
-
 void SamplingWatch::after_step(std::size_t steps, bool sampling, bool last) {
   if (!watching_ && sampling) {
     if (gpus_) gpus_->start();
@@ -32,15 +28,22 @@ void SamplingWatch::after_step(std::size_t steps, bool sampling, bool last) {
   if (!watching_ || !last) return;
   const std::chrono::duration<double> watched_s = Clock::now() - since_;
   const double count = static_cast<double>(steps - from_);
-  result_.wall_ms = (watched_s.count() - paused_s_) * 1e3 / count;
+  result_.wall_ms = watched_s.count() * 1e3 / count;
   if (!gpus_) return;
   const GpuWatch::Result watched = gpus_->stop();
   result_.telemetry = watched.telemetry;
   // The energy counter moves in steps too coarse for less. Of GPUs of other processes nothing is known.
   constexpr double kShortestForEnergy_s = 2;
-  if (watched.energy_j && paused_s_ == 0 && watched_s.count() >= kShortestForEnergy_s &&
+  if (watched.energy_j && !left_out_ && watched_s.count() >= kShortestForEnergy_s &&
       share_.local == share_.world)
     result_.energy_j_per_token = *watched.energy_j / (count * static_cast<double>(plan_.tokens_per_step()));
+}
+
+void SamplingWatch::leave_out(const std::function<void()>& work) {
+  const Clock::time_point begin = Clock::now();
+  work();
+  since_ += Clock::now() - begin;
+  left_out_ = left_out_ || watching_;
 }
 
 }  // namespace precbench

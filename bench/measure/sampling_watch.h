@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,8 +27,8 @@ class SamplingWatch {
 
   /// After every step: how many were done, whether the next one is a sample, and whether this was the last.
   void after_step(std::size_t steps, bool sampling, bool last);
-  /// Between two steps something else took so long. Its energy cannot be told from theirs, so that there is none.
-  void add_pause(double seconds);
+  /// What runs between two steps is no part of the host's clock, and GPUs do not tell its energy from the steps'.
+  void leave_out(const std::function<void()>& work);
   const SamplingMeasurement& result() const { return result_; }
 
  private:
@@ -38,8 +39,8 @@ class SamplingWatch {
   std::optional<GpuWatch> gpus_;  // this process's; null on the CPU
   bool watching_ = false;
   std::size_t from_ = 0;
+  bool left_out_ = false;
   Clock::time_point since_;
-  double paused_s_ = 0;
   SamplingMeasurement result_;
 };
 

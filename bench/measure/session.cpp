@@ -1,7 +1,7 @@
 // One case inside its process: builds the ranks, trains and takes samples. In order:
 //   before   data, weights and checkpoints opened, prediction, support, environment: known before anything runs
-//   train    every rank in its thread: steps until the sampler has enough, loss and gradient norm of each, and
-//            checkpoints on the way
+//   train    every rank in its thread: steps until the sampler has enough, loss and gradient norm of each; between
+//            steps the held-out loss and checkpoints
 //   after    weights out, then the probes (probes.h)
 // What is measured goes to the record builder.
 #include "bench/measure/session.h"
@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -26,6 +27,7 @@
 #include "bench/measure/sampling_watch.h"
 #include "bench/step/change_weights.h"
 #include "bench/step/checkpoint.h"
+#include "bench/step/held_out.h"
 #include "bench/step/rank.h"
 #include "bench/step/rank_threads.h"
 #include "bench/step/step_runner.h"
@@ -65,6 +67,10 @@ class Session {
   void run_rank(int rank, CommGroup& group);
   std::int64_t set_state(Rank& rank);
   void train(Rank& rank, std::int64_t begin);
+  /// What is between two steps and no part of them, on the host's clock too; `what` a rank is then said to do.
+  void between_steps(Rank& rank, const char* what, const std::function<void()>& work);
+  /// The held-out loss after so many steps, where it is wanted then.
+  void evaluate(Rank& rank, std::int64_t steps, bool last);
   void first_step_done(Rank& rank, std::int64_t step, const std::vector<std::uint64_t>& before);
   void save_checkpoint(Rank& rank, std::int64_t steps);
   void finish_training(Rank& rank, const Sampler& sampler);
@@ -78,6 +84,7 @@ class Session {
   RecordBuilder builder_;
   int threads_ = openmp_threads();
   std::unique_ptr<DataSource> data_;
+  std::optional<HeldOut> held_out_;
   std::unique_ptr<InitialWeights> initial_;
   std::unique_ptr<Checkpoint> trunk_, last_;  // to fork from, and to go on from
   bool told_of_checkpoint_ = false;           // rank 0's: a warning that one could not be written
@@ -112,6 +119,7 @@ void Session::run() {
   data_ = open_data(data_options(case_, plan_.model));
   if (data_->skipped() > 0)
     builder_.warn({fmt::format("not all of the data was read: {}", data_->describe())});
+  if (!case_.eval_data.empty()) held_out_.emplace(plan_);
   if (!case_.init_from.empty()) initial_ = std::make_unique<InitialWeights>(case_.init_from, plan_.model);
   open_checkpoints();
   builder_.warn(plan_.warnings());
@@ -129,7 +137,9 @@ void Session::run() {
   run_rank_threads(
       share_, [&](int rank) { run_rank(rank, *group); }, [&] { group->abort(); }, board_);
   // What rank 0 has measured is the case's; other processes only say that their part is done.
-  if (share_.first == 0) builder_.finish(accounts_, probe_gpu(plan_, share_, record_, builder_, board_));
+  if (share_.first != 0) return;
+  if (held_out_) builder_.warn(held_out_->overlap(*data_, record_.training->loss.size()));
+  builder_.finish(accounts_, probe_gpu(plan_, share_, record_, builder_, board_));
 }
 
 /// What a run begins with: another's state, and of an earlier start of this case the last one and its losses.
@@ -200,6 +210,7 @@ void Session::train(Rank& rank, std::int64_t begin) {
       if (sampler.add(timed.ms)) enough = 1;
       watch_->after_step(static_cast<std::size_t>(step) + 1, sampler.warmed_up(), last);
     }
+    evaluate(rank, step + 1, last);
     if (case_.checkpoint_every > 0 && (step + 1) % case_.checkpoint_every == 0)
       save_checkpoint(rank, step + 1);
     if (!last) continue;
@@ -207,6 +218,22 @@ void Session::train(Rank& rank, std::int64_t begin) {
     run_probes(rank, runner, step + 1, plan_, collectives, builder_, board_);
     return;
   }
+}
+
+void Session::between_steps(Rank& rank, const char* what, const std::function<void()>& work) {
+  if (board_) board_->note_work(rank.comm().rank(), what);
+  if (rank.comm().rank() == 0)
+    watch_->leave_out(work);
+  else
+    work();
+}
+
+void Session::evaluate(Rank& rank, std::int64_t steps, bool last) {
+  if (!held_out_ || !(last || (case_.eval_every > 0 && steps % case_.eval_every == 0))) return;
+  between_steps(rank, "the held-out loss", [&] {
+    const Evaluation evaluation = held_out_->evaluate(rank, steps);
+    if (rank.comm().rank() == 0) builder_.add_evaluation(evaluation);
+  });
 }
 
 void Session::first_step_done(Rank& rank, std::int64_t step, const std::vector<std::uint64_t>& before) {
@@ -218,15 +245,17 @@ void Session::first_step_done(Rank& rank, std::int64_t step, const std::vector<s
 
 /// A disk that is full costs the checkpoint and not the run.
 void Session::save_checkpoint(Rank& rank, std::int64_t steps) {
-  const auto since = std::chrono::steady_clock::now();
-  const bool first_rank = rank.comm().rank() == 0;
-  TrainingCurve curve;
-  if (first_rank) curve = {record_.training->loss, record_.training->grad_norm, record_.training->lr};
-  const std::string why = write_checkpoint(rank, plan_, steps, curve);
-  if (!first_rank) return;
-  if (!why.empty() && !std::exchange(told_of_checkpoint_, true))
-    builder_.warn({fmt::format("no checkpoint after step {}: {}", steps, why)});
-  watch_->add_pause(std::chrono::duration<double>(std::chrono::steady_clock::now() - since).count());
+  between_steps(rank, "a checkpoint", [&] {
+    const bool first_rank = rank.comm().rank() == 0;
+    TrainingCurve curve;
+    if (first_rank) {
+      const Training& training = *record_.training;
+      curve = {training.loss, training.grad_norm, training.lr, training.evaluations};
+    }
+    const std::string why = write_checkpoint(rank, plan_, steps, curve);
+    if (first_rank && !why.empty() && !std::exchange(told_of_checkpoint_, true))
+      builder_.warn({fmt::format("no checkpoint after step {}: {}", steps, why)});
+  });
 }
 
 void Session::finish_training(Rank& rank, const Sampler& sampler) {

@@ -69,6 +69,32 @@ Record read_where_nothing_is(const Case& c, const NodeShare&, StepBoard&) {
 
 }  // namespace
 
+TEST_CASE("held-out losses between replayed steps change no bit of the training", "[gpu][held_out]") {
+  if (!gpu_here()) return;
+  const TempDirectory directory;
+  std::string text;
+  for (int i = 0; i < 2000; ++i) text += static_cast<char>('a' + i * i % 23);
+  for (const char* recipe : {"bf16", "tensorwise", "blockwise", "mxfp8"})
+    for (const char* graph : {"on", "off"}) {
+      INFO(recipe << ", graph " << graph);
+      Case c = gpu_case();
+      c.recipe = recipe;
+      c.graph = graph;
+      const Record plain = run_ok(c);
+      c.eval_data = directory.write("held.txt", text);
+      c.eval_tokens = 1280;
+      c.eval_every = 3;
+      const Record record = run_ok(c);
+      CHECK(record.training->loss == plain.training->loss);
+      CHECK(record.training->grad_norm == plain.training->grad_norm);
+      CHECK(record.memory->measured->activations == plain.memory->measured->activations);
+      REQUIRE(record.training->evaluations.size() == 4);
+      const Evaluation& last = record.training->evaluations.back();
+      CHECK((last.step == kSteps && last.tokens == 1280));
+      CHECK(std::fabs(*last.loss - *last.bf16_loss) < 0.02);
+    }
+}
+
 TEST_CASE("a captured step is the step, bit for bit", "[gpu]") {
   if (!gpu_here()) return;
   for (const Recipe& recipe : builtin_recipes()) {

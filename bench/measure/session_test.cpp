@@ -262,6 +262,78 @@ TEST_CASE("a training whose last weights cannot be written keeps its row", "[ses
   CHECK(record.warnings[0].starts_with("--save-final: " + c.save_final + ": cannot be written"));
 }
 
+TEST_CASE("held-out losses change nothing of the training, its memory or its steps", "[session][held_out]") {
+  const TempDirectory directory;
+  const std::string held_out = directory.write("held.u16", []() {
+    std::string bytes;
+    for (int i = 0; i < 32 * 11 + 1; ++i) bytes += {static_cast<char>(i * i % 251), '\0'};
+    return bytes;
+  }());
+  std::map<std::string, std::vector<double>> losses;  // by recipe
+  for (const char* recipe : {"bf16", "mxfp8"})
+    for (const auto& [gpus, parallel] : {std::pair{1, "ddp"}, {2, "ddp"}, {2, "fsdp"}}) {
+      INFO(recipe << ", " << gpus << " ranks, " << parallel);
+      Case c = tiny_case();
+      c.recipe = recipe;
+      c.gpus = gpus;
+      c.parallel = parallel;
+      c.batch = 4 / gpus;
+      c.steps = 5;
+      c.save_final = directory / "plain.safetensors";
+      const Record plain = run_case(resolve(c));
+      CHECK(plain.training->evaluations.empty());
+      c.eval_data = held_out;
+      c.eval_tokens = 32 * 9 + 1;
+      c.eval_every = 2;
+      const std::string weights = file_text(c.save_final);
+      c.save_final = directory / "evaluated.safetensors";
+      const Record record = run_case(resolve(c));
+      check_complete(record, c);
+      CHECK(record.training->loss == plain.training->loss);
+      CHECK(record.training->grad_norm == plain.training->grad_norm);
+      CHECK(!weights.empty());
+      CHECK(file_text(c.save_final) == weights);
+      CHECK(record.warnings == std::vector<std::string>{});
+      std::vector<std::int64_t> steps;
+      for (const Evaluation& evaluation : record.training->evaluations) {
+        steps.push_back(evaluation.step);
+        CHECK(evaluation.tokens == 32 * 10);
+        CHECK(evaluation.loss_error.value_or(0) > 0);
+        CHECK((evaluation.loss == evaluation.bf16_loss) == (c.recipe == "bf16"));
+        CHECK(std::fabs(*evaluation.loss - *evaluation.bf16_loss) < 0.02);
+      }
+      CHECK(steps == std::vector<std::int64_t>{2, 4, 5});
+    }
+}
+
+TEST_CASE("held-out text that was trained on is a warning", "[session][held_out]") {
+  const TempDirectory directory;
+  std::string text, other;
+  for (int i = 0; i < 4000; ++i) {
+    text += static_cast<char>('a' + (i * 7919 + i * i * 31 + i / 26) % 26);
+    other += static_cast<char>('A' + (i * 104729 + i * i * 17 + i / 26) % 26);
+  }
+  Case c = tiny_case();
+  c.steps = 40;  // 160 sequences: all of the 124 that the text has
+  c.data = directory.write("text.txt", text);
+  c.eval_tokens = 320;
+  const auto warnings = [&](const std::string& held_out) {
+    c.eval_data = directory.write(fmt::format("{}.txt", held_out.substr(0, 8)), held_out);
+    const Record record = run_case(resolve(c));
+    CHECK(record.status == Status::ok);
+    return record.warnings;
+  };
+  CHECK(warnings(other) == std::vector<std::string>{});
+  CHECK(warnings(text) ==
+        std::vector<std::string>{
+            "--eval-data: holds what --data holds: its loss is one of text that was trained on"});
+  // A part of it that begins anywhere.
+  const auto part = warnings(text.substr(1234, 600));
+  REQUIRE(part.size() == 1);
+  CHECK(part[0].starts_with("--eval-data: "));
+  CHECK(part[0].ends_with(" of 10 sequences begin with 16 tokens in a row that were trained on"));
+}
+
 TEST_CASE("data that was not read whole is a warning", "[session]") {
   const TempDirectory directory;
   directory.write("a.txt", std::string(400, 'x'));

@@ -97,6 +97,13 @@ void Checkpoint::read_state(const std::string& path) {
       throw InvalidInput(fmt::format("{}: damaged: {} has {} entries after {} steps", path, key,
                                      series->size(), position_.step));
   }
+  for (const Json& e : json.at("evaluations")) {
+    const auto number = [&](const char* key) {
+      return e.at(key).is_null() ? std::nullopt : std::optional(e.at(key).get<double>());
+    };
+    curve_.evaluations.push_back({e.at("step").get<std::int64_t>(), e.at("tokens").get<std::int64_t>(),
+                                  number("loss"), number("loss_error"), number("bf16_loss")});
+  }
   const auto kinds = json.at("files").get<std::vector<std::string>>();
   for (const std::string& kind : kinds)
     if (std::find(std::begin(kKinds), std::end(kKinds), kind) == std::end(kKinds))

@@ -13,15 +13,17 @@
 #include "bench/step/rank.h"
 #include "kernels/base/errors.h"
 #include "models/checkpoint/safetensors.h"
+#include "results/record.h"
 
 namespace precbench {
 
 /// Of state.json; raised when an older program would read it wrongly.
 inline constexpr int kCheckpointFormat = 1;
 
-/// What a run has said of each of its steps.
+/// What a run has said of each of its steps, and of its held-out text.
 struct TrainingCurve {
   std::vector<double> loss, grad_norm, lr;
+  std::vector<Evaluation> evaluations;
 };
 
 /// A version of this program has written it that knows more than this one.

@@ -99,6 +99,18 @@ void write_state_file(const std::string& folder, const Json& json) {
   if (!whole || !closed) cannot_write(path);
 }
 
+Json evaluations_json(const std::vector<Evaluation>& evaluations) {
+  const auto number = [](const std::optional<double>& value) { return value ? Json(*value) : Json(); };
+  Json all = Json::array();
+  for (const Evaluation& e : evaluations)
+    all.push_back({{"step", e.step},
+                   {"tokens", e.tokens},
+                   {"loss", number(e.loss)},
+                   {"loss_error", number(e.loss_error)},
+                   {"bf16_loss", number(e.bf16_loss)}});
+  return all;
+}
+
 Json state_json(const Plan& plan, const RunPosition& position, const TrainingCurve& curve) {
   const DefinitionRecord definition = definition_record(plan);
   const Environment here = describe_environment(openmp_threads(), -1, 0);
@@ -122,7 +134,8 @@ Json state_json(const Plan& plan, const RunPosition& position, const TrainingCur
                {"files", std::vector<std::string>(std::begin(kKinds), std::end(kKinds))},
                {"loss", curve.loss},
                {"grad_norm", curve.grad_norm},
-               {"lr", curve.lr}};
+               {"lr", curve.lr},
+               {"evaluations", evaluations_json(curve.evaluations)}};
   return json;
 }
 

@@ -18,6 +18,9 @@ class GoldenData final : public DataSource {
   std::int64_t vocab() const override { return golden_.model.vocab; }
   std::optional<double> entropy_nats() const override { return std::nullopt; }
   std::int64_t skipped() const override { return 0; }
+  std::int64_t sequences(std::int64_t T) const override {
+    return static_cast<std::int64_t>(golden_.tokens.size()) / T;
+  }
   void sequence(std::uint64_t index, std::int64_t T, std::int32_t* out) const override {
     const auto first = golden_.tokens.begin() + static_cast<std::ptrdiff_t>(index) * T;
     std::copy(first, first + T, out);

@@ -29,20 +29,28 @@ Rank::Rank(Device& device, Comm& comm, const Plan& plan, void* block, std::int64
       norm_squared_(push_other(arena_, DType::f32, 1, 1)),
       transformer_(device, arena_, parameters_, plan.model, plan.transformer()) {}
 
-void Rank::prepare(const DataSource& data, std::int64_t step, double signal) {
+std::int64_t Rank::upload(const DataSource& data, const std::vector<std::uint64_t>& sequences) {
   const std::int64_t T = plan_.T;
-  const ParallelDims& dims = plan_.parameters.parallel;
   std::vector<std::int32_t> tokens, targets, sequence(T + 1);
+  for (const std::uint64_t index : sequences) {
+    data.sequence(index, T, sequence.data());
+    tokens.insert(tokens.end(), sequence.begin(), sequence.end() - 1);
+    targets.insert(targets.end(), sequence.begin() + 1, sequence.end());
+  }
+  const auto count = static_cast<std::int64_t>(tokens.size());
+  device_.upload(tokens_.slice_rows(0, count), tokens.data());
+  device_.upload(targets_.slice_rows(0, count), targets.data());
+  return count;
+}
+
+void Rank::prepare(const DataSource& data, std::int64_t step, double signal) {
+  const ParallelDims& dims = plan_.parameters.parallel;
+  std::vector<std::uint64_t> sequences;
   for (int micro = 0; micro < plan_.accumulation; ++micro)
-    for (std::int64_t b = 0; b < plan_.B; ++b) {
-      const std::uint64_t index = sequence_index(
-          step, micro, plan_.accumulation, dims.batch_rank(comm_.rank()), dims.batch_ranks(), plan_.B, b);
-      data.sequence(index, T, sequence.data());
-      tokens.insert(tokens.end(), sequence.begin(), sequence.end() - 1);
-      targets.insert(targets.end(), sequence.begin() + 1, sequence.end());
-    }
-  device_.upload(tokens_, tokens.data());
-  device_.upload(targets_, targets.data());
+    for (std::int64_t b = 0; b < plan_.B; ++b)
+      sequences.push_back(sequence_index(step, micro, plan_.accumulation, dims.batch_rank(comm_.rank()),
+                                         dims.batch_ranks(), plan_.B, b));
+  upload(data, sequences);
   const StepScalars scalars = step_scalars(plan_.optimizer, step, optimizer_steps_before_);
   device_.upload(scalars_, &scalars);
   const float report[2] = {0.0f, static_cast<float>(signal)};
@@ -59,6 +67,17 @@ void Rank::forward_backward() {
     transformer_.forward_backward(loss_sum, tokens_.slice_rows(micro * M, M),
                                   targets_.slice_rows(micro * M, M), scale, micro == 0);
   }
+}
+
+std::vector<float> Rank::token_losses(Transformer& transformer, const DataSource& data,
+                                      const std::vector<std::uint64_t>& sequences) {
+  const std::int64_t count = upload(data, sequences);
+  const Scope scope(arena_);
+  const Tensor losses = arena_.push(Segment::activations, DType::f32, count, 1);
+  transformer.forward(losses, tokens_.slice_rows(0, count), targets_.slice_rows(0, count));
+  std::vector<float> values(count);
+  device_.download(values.data(), losses);
+  return values;
 }
 
 void Rank::enqueue() {

@@ -54,10 +54,19 @@ class Rank {
   /// What all ranks give, added up; a collective between steps.
   double sum_over_ranks(double value);
 
+  /// Forward alone of sequences of the data, B of them: every token's loss in nats, [B, T]. `transformer`: of this
+  /// rank's parameters and the plan's shapes. Every rank calls it, after parameters().begin_step(). Takes the place of
+  /// the prepared tokens.
+  std::vector<float> token_losses(Transformer& transformer, const DataSource& data,
+                                  const std::vector<std::uint64_t>& sequences);
+
   /// Forward and backward of the prepared tokens, without an update; parameters().complete() is the caller's.
   void forward_backward();
 
  private:
+  /// To the front of tokens_ and targets_; returns how many.
+  std::int64_t upload(const DataSource& data, const std::vector<std::uint64_t>& sequences);
+
   Device& device_;
   Comm& comm_;
   const Plan& plan_;

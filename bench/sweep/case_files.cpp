@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "bench/step/checkpoint.h"
+#include "bench/step/held_out.h"
 #include "bench/step/weights.h"
 #include "kernels/base/errors.h"
 
@@ -92,6 +93,8 @@ void check_outputs(const Plan& plan) {
 void check_inputs(const std::vector<Plan>& cases) {
   std::map<std::tuple<std::string, std::string, std::int64_t>, DataOptions>
       corpora;  // by path, glob, vocabulary
+  std::set<std::tuple<std::string, std::string, std::int64_t, std::int64_t, std::int64_t>>
+      held_out;  // and by length of a sequence, and tokens
   std::set<std::pair<std::string, std::string>> checkpoints;
   for (const Plan& plan : cases) {
     const Case& c = plan.fields;
@@ -100,6 +103,11 @@ void check_inputs(const std::vector<Plan>& cases) {
     DataOptions& longest =
         corpora.try_emplace({options.path, options.glob, options.vocab}, options).first->second;
     longest.T = std::max(longest.T, options.T);
+    if (c.eval_data.empty() && c.eval_every > 0)
+      throw InvalidInput("--eval-every: needs held-out text: add --eval-data FILE");
+    if (!c.eval_data.empty() &&
+        held_out.emplace(c.eval_data, c.glob, options.vocab, c.seq, c.eval_tokens).second)
+      HeldOut checked(plan);
     if (c.init_from.empty() || !checkpoints.emplace(c.init_from, c.model).second) continue;
     if (access(c.init_from.c_str(), R_OK) != 0)
       throw InvalidInput(fmt::format("--init-from: {}: {}", c.init_from, std::strerror(errno)));

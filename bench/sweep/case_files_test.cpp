@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,24 @@ TEST_CASE("what a sweep reads is checked before it starts", "[files]") {
   CHECK(refusal({c, longer}).find("text.txt") != std::string::npos);
   c.init_from = directory / "none.safetensors";
   CHECK(refusal({c}) == "--init-from: " + c.init_from + ": No such file or directory");
+}
+
+TEST_CASE("held-out text that is missing or too short is refused before the sweep", "[files][held_out]") {
+  const TempDirectory directory;
+  Case c;
+  c.eval_every = 10;
+  CHECK(refusal({c}) == "--eval-every: needs held-out text: add --eval-data FILE");
+  c.eval_data = directory / "none.u16";
+  CHECK(refusal({c}) == "--eval-data: " + c.eval_data + ": cannot be read (No such file or directory)");
+  c.eval_data =
+      directory.write("held.txt", std::string(129 + 128, 'x'));  // 2 sequences of 128 tokens and a next one
+  c.eval_tokens = 256;
+  CHECK(refusal({c}) == "");
+  c.eval_tokens = 257;
+  CHECK(refusal({c}) ==
+        "--eval-data: " + c.eval_data + ": holds 2 sequences of 128 tokens, --eval-tokens 257 needs 3");
+  c.eval_tokens = std::numeric_limits<std::int64_t>::max();
+  CHECK(refusal({c}).ends_with("--eval-tokens 9223372036854775807 needs 72057594037927936"));
 }
 
 TEST_CASE("weights are saved to where they can be written, and their folder is made", "[files]") {

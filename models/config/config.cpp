@@ -135,14 +135,16 @@ ModelConfig qwen(std::string name, std::int64_t layers, std::int64_t width, std:
 }  // namespace
 
 const std::vector<ModelConfig>& model_presets() {
-  // `tiny` is the peer script's model. 15m and 125m are ours: every dimension is a multiple of 128, so that
-  // every recipe takes them. 15m reads bytes. 125m has GPT-2 small's shape with SwiGLU at 8/3 of the width
-  // and GPT-2's vocabulary padded to a multiple of 128, so that llm.c's token files fit it.
+  // `tiny` is the peer script's model. 15m, 36m and 125m are ours: every dimension is a multiple of 128, so
+  // that every recipe takes them. 15m reads bytes, and 36m the tokens that tools/data makes. 125m has GPT-2
+  // small's shape with SwiGLU at 8/3 of the width and GPT-2's vocabulary padded to a multiple of 128, so that
+  // llm.c's token files fit it.
   static const std::vector<ModelConfig> presets = {
       // clang-format off
       //                    layers  width    ffn  heads kv   D   vocab  tied
       llama("tiny",              4,   128,   384,   4,  2,  32,    256, true),
       llama("15m",               6,   512,  1280,   8,  2,  64,    256, true),
+      llama("36m",               8,   512,  1536,   8,  8,  64,  16384, true),
       llama("125m",             12,   768,  2048,  12, 12,  64,  50304, true),
       stretched(llama("llama3.2-1b",    16,  2048,  8192,  32,  8,  64, 128256, true), 32),
       stretched(llama("llama3.2-3b",    28,  3072,  8192,  24,  8, 128, 128256, true), 32),

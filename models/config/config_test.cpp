@@ -61,7 +61,10 @@ TEST_CASE("our own presets are what their names say", "[models]") {
   CHECK(parameter_count(tiny) == 4 * (2 * 16384 + 2 * 8192 + 3 * 49152 + 256) + 128 + 256 * 128);
   CHECK(std::abs(static_cast<double>(parameter_count(find_model("15m"))) / 15e6 - 1) < 0.06);
   CHECK(std::abs(static_cast<double>(parameter_count(find_model("125m"))) / 125e6 - 1) < 0.02);
-  for (const char* name : {"tiny", "15m", "125m"}) {
+  // Four attention matrices 512*512, three FFN matrices 1536*512, two norms; the norm and the tied embedding.
+  CHECK(parameter_count(find_model("36m")) ==
+        8 * (4 * 262144 + 3 * 786432 + 1024) + 512 + 16384 * 512);  // 35,660,288
+  for (const char* name : {"tiny", "15m", "36m", "125m"}) {
     const ModelConfig config = find_model(name);
     for (std::int64_t size : {config.width, config.ffn, config.q_width(), config.vocab})
       CHECK(size % 128 == 0);

@@ -41,7 +41,7 @@ void Corpus::add_span(const std::byte* data, std::int64_t count) {
 std::int64_t Corpus::tokens() const { return spans_.empty() ? 0 : end_ - separator(); }
 
 void Corpus::sequence(std::uint64_t index, std::int64_t T, std::int32_t* tokens) const {
-  const auto windows = static_cast<std::uint64_t>((this->tokens() - 1) / T);
+  const auto windows = static_cast<std::uint64_t>(sequences(T));
   const std::uint64_t epoch = index / windows;
   const std::uint64_t window = permute(index % windows, windows, mix64(seed_, epoch));
   copy(static_cast<std::int64_t>(window) * T, T + 1, tokens);

@@ -36,6 +36,7 @@ class Corpus final : public DataSource {
   std::int64_t vocab() const override { return vocab_; }
   /// Windows of T + 1 tokens start every T tokens; an epoch visits each once, and the next in another order.
   void sequence(std::uint64_t index, std::int64_t T, std::int32_t* tokens) const override;
+  std::int64_t sequences(std::int64_t T) const override { return (tokens() - 1) / T; }
   std::optional<double> entropy_nats() const override { return std::nullopt; }
   std::string describe() const override { return description_; }
   std::int64_t skipped() const override { return skipped_; }

@@ -21,6 +21,9 @@ class DataSource {
   /// Writes sequence `index` as T + 1 tokens: inputs are tokens [0, T), targets are tokens [1, T + 1).
   virtual void sequence(std::uint64_t index, std::int64_t T, std::int32_t* tokens) const = 0;
 
+  /// How many different sequences of T + 1 tokens there are: the first so many have none twice.
+  virtual std::int64_t sequences(std::int64_t T) const = 0;
+
   /// The lowest mean next-token cross-entropy, in nats, that any model can reach; known for synthetic data
   /// only.
   virtual std::optional<double> entropy_nats() const = 0;

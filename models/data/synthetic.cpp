@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "models/data/random.h"
@@ -57,6 +58,8 @@ class SyntheticData final : public DataSource {
       bits >>= 4;
     }
   }
+
+  std::int64_t sequences(std::int64_t) const override { return std::numeric_limits<std::int64_t>::max(); }
 
   std::optional<double> entropy_nats() const override { return entropy_; }
 

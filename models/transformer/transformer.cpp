@@ -1,5 +1,5 @@
-// The training step, top to bottom: construction, a block's forward, its backward, the head, the step. What it keeps
-// between them is in transformer_memory.cpp.
+// The training step, top to bottom: construction, a block's forward, its backward, the step. What it keeps between them is
+// in transformer_memory.cpp, the head in head.cpp.
 #include "models/transformer/transformer.h"
 
 #include <fmt/format.h>
@@ -57,8 +57,7 @@ void Transformer::observe_weight(std::int64_t layer, Role role, const Weight& we
   observe(layer, role, LinearOperand::w, linear(layer, role).quantized_weight(weight, columns));
 }
 
-template <class Op>
-void Transformer::produce(QuantizedTensor& x, Op&& op) {
+void Transformer::produce(QuantizedTensor& x, const std::function<void(QuantizedTensor&)>& op) {
   if (!options_.reduce_amax || x.amax_out.empty()) return op(x);
   QuantizedTensor plain = x;
   if (plain.rowwise.format.quantized()) plain.rowwise = {};
@@ -264,57 +263,14 @@ void Transformer::block_backward(std::int64_t layer, Saved& saved) {
   parameters_.reduce(unit);
 }
 
-// ---- the head
-
-void Transformer::head(const Tensor& loss_sum, const Tensor& targets, float loss_scale,
-                       bool first_micro_step) {
-  const Scope scope(arena_);
-  const Layout& layout = parameters_.layout();
-  const Recipe& recipe = options_.recipe_of(config_.layers, Role::head);
-  const Linear lin(device_, arena_, recipe, OpClass::head_loss);
-  const Tensor unit = parameters_.gather(layout.head_unit());
-  const Tensor weight = layout.lm_head(unit), gain = layout.final_norm(unit);
-
-  const Tensor x = push(config_.width), rstd = push(DType::f32, M_, 1), dh = push(config_.width);
-  const Tensor normed = push(config_.width);
-  QuantizedTensor h = make_quantized_tensor(normed, {}, {});
-  device_.add_rmsnorm({h, x, rstd, saved_.back().mid, branch_, gain, static_cast<float>(config_.norm_eps)});
-
-  const Tensor gradient = parameters_.gradients(layout.head_unit());
-  parameters_.commit(gradient);
-  const Tensor dweight = layout.lm_head(gradient);
-  // A converted head's scales may span all tokens, so it is done in one run.
-  const std::int64_t run = recipe.quantized() ? M_ : std::min(M_, kHeadRun);
-  for (std::int64_t first = 0; first < M_; first += run) {
-    const Scope inner(arena_);
-    const std::int64_t rows = std::min(run, M_ - first);
-    QuantizedTensor x_run =
-        make_quantized_tensor(normed.slice_rows(first, rows), lin.x_rowwise(), lin.x_columnwise());
-    push_row(x_run, lin.x_rowwise());
-    push_col(x_run, lin.x_columnwise());
-    produce(x_run, [&](QuantizedTensor& h_run) { device_.quantize({h_run}); });
-    QuantizedTensor logits = make_quantized_tensor(push(options_.activations, rows, config_.vocab),
-                                                   lin.dy_rowwise(), lin.dy_columnwise());
-    lin.fprop(logits.value, x_run, {weight, {}});
-    device_.cross_entropy(
-        {losses_.slice_rows(first, rows), logits.value, targets.slice_rows(first, rows), loss_scale});
-    push_row(logits, lin.dy_rowwise());
-    push_col(logits, lin.dy_columnwise());
-    produce(logits, [&](QuantizedTensor& dlogits) { device_.quantize({dlogits}); });
-    lin.dgrad(dh.slice_rows(first, rows), logits, {weight, {}});
-    lin.wgrad(dweight, logits, x_run, parameters_.accumulates() || first > 0);
-  }
-  device_.sum({loss_sum, losses_, !first_micro_step});
-  QuantizedTensor dx = gradient_in(slot_, config_.layers - 1);
-  produce(dx, [&](QuantizedTensor& d) {
-    device_.rmsnorm_backward(
-        {d, layout.final_norm(gradient), parameters_.accumulates(), {}, dh, x, rstd, gain});
-  });
-  observe(config_.layers - 1, Role::down, LinearOperand::dy, dx);
-  if (!config_.tied) parameters_.reduce(layout.head_unit());
-}
-
 // ---- the step
+
+void Transformer::embed(const Tensor& tokens) {
+  const Layout& layout = parameters_.layout();
+  const Tensor table = layout.embedding(parameters_.gather(layout.embedding_unit()));
+  parameters_.prefetch(layout.block_unit(0));
+  device_.embedding({x0_, tokens, table});
+}
 
 void Transformer::forward_backward(const Tensor& loss_sum, const Tensor& tokens, const Tensor& targets,
                                    float loss_scale, bool first_micro_step) {
@@ -324,9 +280,7 @@ void Transformer::forward_backward(const Tensor& loss_sum, const Tensor& tokens,
   const Tensor dx0 = push(config_.width);
   const Arena::Mark shared = arena_.mark();
   push_shared(dx0);
-  const Tensor table = layout.embedding(parameters_.gather(layout.embedding_unit()));
-  parameters_.prefetch(layout.block_unit(0));
-  device_.embedding({x0_, tokens, table});
+  embed(tokens);
 
   std::vector<Arena::Mark> marks;
   Tensor x = x0_;
@@ -361,6 +315,31 @@ void Transformer::forward_backward(const Tensor& loss_sum, const Tensor& tokens,
   if (!config_.tied && !parameters_.accumulates()) device_.zero({dtable});
   device_.embedding_backward({dtable, dx0, tokens});
   parameters_.reduce(unit);
+}
+
+void Transformer::forward(const Tensor& losses, const Tensor& tokens, const Tensor& targets) {
+  const Layout& layout = parameters_.layout();
+  const Scope scope(arena_);
+  losses_ = losses;
+  x0_ = push(config_.width);
+  branch_ = push(config_.width);
+  mid_ = push(config_.width);
+  embed(tokens);
+  for (std::int64_t layer = 0; layer < config_.layers; ++layer) {
+    const Scope block(arena_);
+    Saved passing;
+    push_saved(layer, passing);
+    const BlockWeights w = parameters_.gather_block(layer, Pass::forward);
+    parameters_.prefetch(layer + 1 < config_.layers ? layout.block_unit(layer + 1) : layout.head_unit());
+    push_inner(layer, passing);
+    block_forward(layer, passing, w, layer == 0 ? x0_ : mid_, false);
+  }
+  const Head head = begin_head(mid_);
+  for (std::int64_t first = 0; first < M_; first += head_run(head)) {
+    const Scope run(arena_);
+    QuantizedTensor x;
+    head_forward(head, first, targets, 1.0f, x);
+  }
 }
 
 }  // namespace precbench

@@ -5,9 +5,11 @@
 //
 // Of a norm's output forward keeps for backward what wgrad takes: the FP8 columns where it is quantized, else
 // the BF16 value, or with recompute_norms nothing, and the norm is done again. SwiGLU's output is never kept. With
-// recompute only the residual stream at each block's input is kept.
+// recompute only the residual stream at each block's input is kept. Forward alone keeps nothing from block to block but
+// the residual stream.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <vector>
 
@@ -42,6 +44,10 @@ class QuantizationObserver {
                        const QuantizedTensor& values) = 0;
 };
 
+/// A step's tokens of the head are done in runs of this many, so that the logits never stand in memory whole; all
+/// at once where the head is quantized, whose scales may span them.
+inline constexpr std::int64_t kHeadRun = 2048;
+
 class Transformer {
  public:
   Transformer(Device& device, Arena& arena, Parameters& parameters, const ModelConfig& config,
@@ -53,6 +59,10 @@ class Transformer {
   /// over ranks are started, not ended: parameters().complete(unit) before one is read.
   void forward_backward(const Tensor& loss_sum, const Tensor& tokens, const Tensor& targets, float loss_scale,
                         bool first_micro_step);
+
+  /// Forward alone, with the training step's arithmetic: every token's loss in nats goes to `losses` (f32 [M]). Takes
+  /// no more memory than a training step with these or coarser formats. After parameters().begin_step().
+  void forward(const Tensor& losses, const Tensor& tokens, const Tensor& targets);
 
   void set_quantization_observer(QuantizationObserver* observer) { quantization_observer_ = observer; }
 
@@ -96,8 +106,7 @@ class Transformer {
   /// Makes one of the weight's forms again, to be watched; where a GEMM had it, so that it takes no more memory.
   void observe_weight(std::int64_t layer, Role role, const Weight& weight, bool columns);
   /// Runs op(x); with reduce_amax in two parts, around the exchange of x's amax.
-  template <class Op>
-  void produce(QuantizedTensor& x, Op&& op);
+  void produce(QuantizedTensor& x, const std::function<void(QuantizedTensor&)>& op);
 
   /// The GEMMs of a block's linear layer, by its role.
   void fprop(std::int64_t layer, Role role, const Tensor& y, const QuantizedTensor& x, const BlockWeights& w);
@@ -119,6 +128,22 @@ class Transformer {
   void norm_wgrad(std::int64_t layer, Role role, const BlockTensors& g, const QuantizedTensor& dy,
                   const Tensor& value, const GemmOperand& columns, const Tensor& sum, const Tensor& rstd,
                   const Tensor& gain);
+  /// x0_ = the tokens' rows of the embedding; starts to gather the first block.
+  void embed(const Tensor& tokens);
+  /// What the runs of the head share: lm_head, the residual stream at its input and its norm.
+  struct Head {
+    Linear linear;
+    Weight weight;
+    Tensor gain, x, rstd, normed;
+  };
+  Head begin_head(const Tensor& mid);
+  /// A converted head's scales may span all tokens, so it is done in one run.
+  std::int64_t head_run(const Head& head) const {
+    return head.linear.recipe().quantized() ? M_ : std::min(M_, kHeadRun);
+  }
+  /// A run of tokens from `first`: losses_ and, in the memory of the logits, their gradients. `x` gets the run's input.
+  QuantizedTensor head_forward(const Head& head, std::int64_t first, const Tensor& targets, float loss_scale,
+                               QuantizedTensor& x);
   /// Final norm, lm_head, loss and their backward; leaves the residual stream's gradient in slots_[slot_].
   void head(const Tensor& loss_sum, const Tensor& targets, float loss_scale, bool first_micro_step);
 
@@ -132,16 +157,12 @@ class Transformer {
   Tensor x0_;      // the embedded tokens
   Tensor branch_;  // what a block's half adds to the residual stream, until the next norm has added it; in
                    // backward the residual stream's gradient between a block's halves
-  Tensor mid_;     // with recompute: every block's residual stream between its halves
+  Tensor mid_;     // every block's residual stream between its halves, where blocks do not keep their own
   Tensor losses_;  // f32 [M]
   std::vector<Saved> saved_;
   QuantizedTensor slots_[2];  // the gradient of the residual stream on its way down; two take turns
   int slot_ = 0;              // which one holds the current gradient
   QuantizationObserver* quantization_observer_ = nullptr;
 };
-
-/// A step's tokens of the head are done in runs of this many, so that the logits never stand in memory whole; all
-/// at once where the head is quantized, whose scales may span them.
-inline constexpr std::int64_t kHeadRun = 2048;
 
 }  // namespace precbench

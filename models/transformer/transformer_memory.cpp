@@ -13,7 +13,7 @@ void Transformer::push_shared(const Tensor& dx0) {
   losses_ = push(DType::f32, M_, 1);
   x0_ = push(config_.width);
   branch_ = push(config_.width);
-  if (options_.recompute) mid_ = push(config_.width);
+  mid_ = options_.recompute ? push(config_.width) : Tensor{};
   // The slots' gradients go into the down layers, so one of these that is quantized tells what they must hold.
   std::int64_t layer = 0;
   while (layer + 1 < config_.layers && !options_.recipe_of(layer, Role::down).quantized()) ++layer;
@@ -75,7 +75,7 @@ void Transformer::push_inner(std::int64_t layer, Saved& saved) {
   saved.raw_qkv = push(attention_shape_.qkv_width());
   saved.attention = push(attention_shape_.q_width());
   saved.lse = push(DType::f32, config_.heads, M_);
-  saved.mid = options_.recompute ? mid_ : push(C);
+  saved.mid = mid_.empty() ? push(C) : mid_;
   saved.rstd2 = push(DType::f32, M_, 1);
   saved.gate_up = push(2 * config_.ffn);
   keep_normed(Role::qkv, saved.h1, saved.h1_col);

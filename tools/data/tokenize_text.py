@@ -4,7 +4,7 @@ little-endian, and held-out documents in PREFIX.eval.u16 / .u32 for --eval-data.
 
   tools/data/tokenize_text.py --tokenizer TOKENIZER --out PREFIX INPUT...
 
-INPUT is a text file (one document), a .jsonl or .parquet file (one document a row, its text in --field), a folder (every
+INPUT is a text file (the separator divides it into documents), a .jsonl or .parquet file (one document a row, its text in --field), a folder (every
 file below it, in sorted order), or @LIST, a file with one such path a line. TOKENIZER is a tokenizer.json, a folder that
 has one, or a name on the Hugging Face hub where there is a network. Documents are separated by --separator, which must be
 a token of the tokenizer. Nothing is held in memory but one batch. The same input gives the same bytes.
@@ -24,7 +24,8 @@ BATCH_BYTES = 16 << 20
 
 
 def fail(message):
-    sys.exit(f"{sys.argv[0]}: {message}")
+    print(f"{sys.argv[0]}: {message}", file=sys.stderr)
+    sys.exit(2)
 
 
 def parse_arguments():
@@ -78,45 +79,62 @@ def files_of(inputs):
                 listed = pathlib.Path(name[1:]).read_text().splitlines()
             except OSError as error:
                 fail(f"{name}: {error.strerror}")
-            yield from files_of(listed)
+            yield from files_of(line for line in listed if line)
         elif os.path.isdir(name):
             yield from sorted(str(path) for path in pathlib.Path(name).rglob("*") if path.is_file())
         else:
             yield name
 
 
-def documents_of(path, field):
+def parts_of(file, separator):
+    """Of an open text file, in its order."""
+    rest = ""
+    while chunk := file.read(BATCH_BYTES):
+        *whole, rest = (rest + chunk).split(separator)
+        yield from whole
+    yield rest
+
+
+def documents_of(path, field, separator):
     """The texts of a file, in its order."""
     if path.endswith(".parquet"):
         try:
             import pyarrow.parquet
         except ImportError:
             fail(f"{path}: needs the Python package pyarrow: pip install pyarrow")
-        table = pyarrow.parquet.ParquetFile(path)
+        try:
+            table = pyarrow.parquet.ParquetFile(path)
+        except pyarrow.ArrowException as error:
+            fail(f"{path}: {error}")
         if field not in table.schema_arrow.names:
             fail(f"{path}: has no column {field}; it has {', '.join(table.schema_arrow.names)}")
         for batch in table.iter_batches(columns=[field]):
-            yield from (value for value in batch.column(0).to_pylist() if value)
+            yield from (value for value in batch.column(0).to_pylist() if value is not None)
     elif path.endswith(".jsonl"):
-        with open(path, encoding="utf-8") as lines:
+        with open(path, encoding="utf-8", errors="replace") as lines:
             for number, line in enumerate(lines, 1):
                 if not line.strip():
                     continue
                 try:
-                    yield json.loads(line)[field]
-                except (ValueError, KeyError, TypeError) as error:
-                    fail(f"{path}:{number}: {type(error).__name__}: no JSON object with {field}")
+                    text = json.loads(line)[field]
+                except (ValueError, KeyError, TypeError):
+                    text = None
+                if not isinstance(text, str):
+                    fail(f"{path}:{number}: not a JSON object with a text named {field}")
+                yield text
     else:
-        with open(path, "rb") as file:
-            yield file.read().decode("utf-8", errors="replace")
+        with open(path, encoding="utf-8", errors="replace", newline="") as file:
+            yield from parts_of(file, separator)
 
 
-def batches_of(inputs, field):
-    """Documents, some megabytes at a time."""
+def batches_of(inputs, field, separator):
+    """Documents that are not empty, some megabytes at a time."""
     batch, size = [], 0
     for path in files_of(inputs):
         try:
-            for text in documents_of(path, field):
+            for text in documents_of(path, field, separator):
+                if not text:
+                    continue
                 batch.append(text)
                 size += len(text)
                 if size >= BATCH_BYTES:
@@ -151,6 +169,10 @@ class TokenFile:
         self.tokens += len(tokens)
         self.documents += 1
 
+    def discard(self):
+        self.file.close()
+        os.remove(self.path + ".tmp")
+
     def finish(self):
         self.file.flush()
         os.fsync(self.file.fileno())
@@ -164,12 +186,15 @@ def main():
     arguments = parse_arguments()
     tokenizer = load_tokenizer(arguments.tokenizer)
     separator, separator_id = separator_of(tokenizer, arguments.separator)
-    vocabulary = tokenizer.get_vocab_size()
+    vocabulary = max(tokenizer.get_vocab().values()) + 1  # there may be holes
     suffix, typecode = (".u16", "H") if vocabulary <= 65536 else (".u32", "I")
-    pathlib.Path(arguments.out).parent.mkdir(parents=True, exist_ok=True)
-    training = TokenFile(arguments.out + suffix, typecode)
-    held_out = TokenFile(arguments.out + ".eval" + suffix, typecode)
-    for batch in batches_of(arguments.inputs, arguments.field):
+    try:
+        pathlib.Path(arguments.out).parent.mkdir(parents=True, exist_ok=True)
+        training = TokenFile(arguments.out + suffix, typecode)
+        held_out = TokenFile(arguments.out + ".eval" + suffix, typecode)
+    except OSError as error:
+        fail(f"--out {arguments.out}: {error.strerror}")
+    for batch in batches_of(arguments.inputs, arguments.field, separator):
         for text, encoding in zip(batch, tokenizer.encode_batch(batch, add_special_tokens=False)):
             if arguments.tokens is None or training.tokens < arguments.tokens:
                 target = held_out if is_held_out(text, arguments.held_out) else training
@@ -179,7 +204,10 @@ def main():
             break
     print(file=sys.stderr)
     if training.tokens == 0:
-        fail("the input has no document")
+        training.discard(), held_out.discard()
+        fail("the input has no document to train on")
+    if held_out.tokens == 0:
+        print("no document was held out: of few, choose a larger part (--held-out)", file=sys.stderr)
     manifest = {"tokenizer": os.path.basename(os.path.normpath(arguments.tokenizer)), "vocab": vocabulary,
                 "separator": separator, "training": training.finish(), "held_out": held_out.finish()}
     text = json.dumps(manifest, indent=2) + "\n"

@@ -8,13 +8,22 @@ Needs: pip install tokenizers.
 """
 import argparse
 import pathlib
+import sys
 
 import tokenizers
 
 
+def fail(message):
+    print(f"{sys.argv[0]}: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
 def texts(names, most):
     for name in names:
-        text = pathlib.Path(name).read_bytes()[:most]
+        try:
+            text = pathlib.Path(name).read_bytes()[:most]
+        except OSError as error:
+            fail(f"{name}: {error.strerror}")
         most -= len(text)
         yield text.decode("utf-8", errors="replace")
         if most <= 0:
@@ -28,7 +37,10 @@ def main():
     parser.add_argument("--megabytes", type=int, default=64)
     parser.add_argument("--out", required=True)
     arguments = parser.parse_args()
-    names = pathlib.Path(arguments.list.lstrip("@")).read_text().splitlines()
+    try:
+        names = pathlib.Path(arguments.list.lstrip("@")).read_text().splitlines()
+    except OSError as error:
+        fail(f"{arguments.list}: {error.strerror}")
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = tokenizers.decoders.ByteLevel()

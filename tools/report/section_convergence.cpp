@@ -5,6 +5,7 @@
 #include <cmath>
 #include <unordered_map>
 
+#include "results/statistics.h"
 #include "tools/analysis/columns.h"
 #include "tools/analysis/convergence.h"
 #include "tools/report/sections.h"
@@ -213,11 +214,27 @@ std::string noise_text(const RecipeConvergence& recipe) {
   return fmt::format("{}, +-{:.4f} nats", *recipe.in_noise_band ? "yes" : "no", *recipe.noise_half_width);
 }
 
+/// Mean over the seeds of a held-out loss at the end. Its error is that of one seed: all read the same text.
+std::string held_out_text(const RecipeConvergence& recipe, std::optional<double> Evaluation::*loss) {
+  std::vector<double> losses, errors;
+  for (const LocatedRecord* member : recipe.members) {
+    const std::vector<Evaluation>& evaluations = member->record.training->evaluations;
+    if (evaluations.empty() || !(evaluations.back().*loss)) continue;
+    losses.push_back(*(evaluations.back().*loss));
+    if (evaluations.back().loss_error) errors.push_back(*evaluations.back().loss_error);
+  }
+  if (losses.empty()) return "-";
+  return fmt::format("{:.4f}{}", mean_and_spread(losses).mean,
+                     errors.empty() ? "" : fmt::format(" +-{:.4f}", mean_and_spread(errors).mean));
+}
+
 RowTable verdicts_of(const MachineRecords& machine, const std::vector<Study>& studies) {
   RowTable result(machine);
   result.table.columns.push_back({"verdict", true});
   for (const char* title : {"final loss (nats)", "95% interval (nats)", "loss - bf16 (nats)",
                             "95% interval (nats)", "margin (nats)", "EMA error, last", "EMA error, largest"})
+    result.table.columns.push_back({title});
+  for (const char* title : {"held-out loss (nats)", "of its weights in bf16 (nats)"})
     result.table.columns.push_back({title});
   result.table.columns.push_back({fmt::format("runs with EMA error below {:g}%", 100 * kEmaTolerance), true});
   for (const char* title : {"above entropy (nats)", "tokens to target", "time to target", "seeds", "steps"})
@@ -237,6 +254,8 @@ RowTable verdicts_of(const MachineRecords& machine, const std::vector<Study>& st
       const auto& errors = recipe.ema_errors;
       line.push_back(errors ? fmt::format("{:+.3f}%", 100 * errors->last) : "-");
       line.push_back(errors ? fmt::format("{:.3f}%", 100 * errors->largest) : "-");
+      line.push_back(held_out_text(recipe, &Evaluation::loss));
+      line.push_back(held_out_text(recipe, &Evaluation::bf16_loss));
       line.push_back(within_text(recipe));
       line.push_back(number_text(recipe.excess_loss, "{:.4f}"));
       line.push_back(recipe.tokens_to_target ? rate_text(*recipe.tokens_to_target) : "-");
@@ -273,7 +292,8 @@ Section convergence_section(const ReportInput& input, const MachineRecords& mach
   for (const Study& study : studies) add_tradeoff(section.figures, input, machine, study);
   RowTable verdicts = verdicts_of(machine, studies);
   const bool targets = says_something(verdicts.table, "tokens to target"),
-             noise = says_something(verdicts.table, "in bf16's noise");
+             noise = says_something(verdicts.table, "in bf16's noise"),
+             held_out = says_something(verdicts.table, "held-out loss (nats)");
   verdicts.move_to(section);
   if (const std::string criterion = criterion_of(studies); !criterion.empty())
     section.lines.insert(section.lines.begin(), criterion);
@@ -282,10 +302,14 @@ Section convergence_section(const ReportInput& input, const MachineRecords& mach
       "one-sided tests at the 5% level put the difference inside the margin, {:g}% of bf16's "
       "final loss, over at least {} seeds. EMA error: of the EMA(0.9) curve relative to "
       "bf16's of the same seed; last: at the last step, of the run that is farthest off; largest: in "
-      "magnitude, after the first tenth of the steps, of any run. {}{}"
+      "magnitude, after the first tenth of the steps, of any run. {}{}{}"
       "Each verdict holds at its own level: among twenty recipes one may be called worse or "
       "better by chance.",
       100 * ConvergenceRules{}.margin, kFewestSeeds,
+      held_out
+          ? "Held-out loss: of text that training did not see, after the last step, over the seeds; +- is the "
+            "standard error over its sequences, which are the same in every run. "
+          : "",
       noise ? "In bf16's noise: whether the final loss is where 95% of further bf16 seeds would end. " : "",
       targets ? "Target: the EMA loss is within the margin of where bf16 ended with the same seed. " : "")};
   return section;

@@ -1,0 +1,146 @@
+// Held-out text forward, in the recipe and in BF16. See held_out.h.
+#include "bench/step/held_out.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <unordered_set>
+#include <utility>
+
+#include "kernels/base/errors.h"
+#include "results/statistics.h"
+
+namespace precbench {
+namespace {
+
+/// Of a run of tokens that is `length` long, as it moves on: sum of (token + 1) * kBase^place, modulo 2^64.
+class RollingHash {
+ public:
+  explicit RollingHash(std::int64_t length) {
+    for (std::int64_t i = 0; i < length; ++i) leaving_ *= kBase;
+  }
+  void add(std::int32_t token) { value_ = value_ * kBase + number(token); }
+  void drop(std::int32_t token) { value_ -= leaving_ * number(token); }
+  std::uint64_t value() const { return value_; }
+
+ private:
+  static constexpr std::uint64_t kBase = 0x9e3779b97f4a7c15u;
+  static std::uint64_t number(std::int32_t token) { return static_cast<std::uint64_t>(token) + 1; }
+  std::uint64_t value_ = 0, leaving_ = 1;
+};
+
+/// The BF16 model of a plan's weights.
+TransformerOptions in_bf16(const Plan& plan) {
+  TransformerOptions options = plan.transformer();
+  options.recipe_of = [&plan](std::int64_t, LinearRole) -> const Recipe& { return plan.bf16; };
+  options.recompute_norms = true;  // so that forward keeps none
+  return options;
+}
+
+double mean_of(const float* losses, std::int64_t count) {
+  return std::accumulate(losses, losses + count, 0.0) / static_cast<double>(count);
+}
+
+std::optional<double> finite(double value) {
+  return std::isfinite(value) ? std::optional(value) : std::nullopt;
+}
+
+}  // namespace
+
+HeldOut::HeldOut(const Plan& plan)
+    : plan_(plan), sequences_((plan.fields.eval_tokens - 1) / plan.T + 1) {
+  const std::string& path = plan.fields.eval_data;
+  try {
+    data_ = open_data(held_out_options(plan.fields, plan.model));
+  } catch (const InvalidInput& error) {
+    throw InvalidInput(fmt::format("--eval-data: {}", error.what()));
+  }
+  if (const std::int64_t whole = data_->sequences(plan.T); whole < sequences_)
+    throw InvalidInput(
+        fmt::format("--eval-data: {}: holds {} sequences of {} tokens, --eval-tokens {} needs {}", path,
+                    whole, plan.T, plan.fields.eval_tokens, sequences_));
+}
+
+std::vector<double> HeldOut::sequence_losses(Rank& rank, Transformer& transformer) const {
+  const std::int64_t B = plan_.B, ranks = rank.comm().size(), round = B * ranks;
+  std::vector<double> losses;
+  while (static_cast<std::int64_t>(losses.size()) < sequences_) {
+    const std::int64_t begin = rank.comm().rank() * B;  // of this rank's batch in the round
+    std::vector<std::uint64_t> batch;  // filled up from the start; what it has too much is cut off below
+    for (std::int64_t b = 0; b < B; ++b)
+      batch.push_back((losses.size() + static_cast<std::uint64_t>(begin + b)) %
+                      static_cast<std::uint64_t>(sequences_));
+    const std::vector<float> tokens = rank.token_losses(transformer, *data_, batch);
+    std::vector<float> means(round, 0.0f);
+    for (std::int64_t b = 0; b < B; ++b)
+      means[begin + b] = static_cast<float>(mean_of(tokens.data() + b * plan_.T, plan_.T));
+    if (ranks > 1) {  // each is one rank's and the others' zeros, so that the sum is exact in any order
+      const Scope scope(rank.arena());
+      const Tensor all = rank.arena().push_uncounted(DType::f32, 1, round);
+      rank.device().upload(all, means.data());
+      rank.comm().all_reduce(all);
+      rank.device().download(means.data(), all);
+    }
+    losses.insert(losses.end(), means.begin(), means.end());
+  }
+  losses.resize(sequences_);
+  return losses;
+}
+
+Evaluation HeldOut::evaluate(Rank& rank, std::int64_t step) const {
+  rank.parameters().begin_step();
+  const std::vector<double> losses = sequence_losses(rank, rank.transformer());
+  const auto [mean, sd] = mean_and_spread(losses);
+  Evaluation result{step, sequences_ * plan_.T, finite(mean), std::nullopt, std::nullopt};
+  if (sequences_ > 1) result.loss_error = finite(sd / std::sqrt(static_cast<double>(sequences_)));
+  if (!plan_.recipe.quantized()) {
+    result.bf16_loss = result.loss;
+  } else if (!plan_.fp8_gather) {
+    Transformer bf16(rank.device(), rank.arena(), rank.parameters(), plan_.model, in_bf16(plan_));
+    result.bf16_loss = finite(mean_and_spread(sequence_losses(rank, bf16)).mean);
+  }
+  return result;
+}
+
+std::size_t HeldOut::seen(const DataSource& training, std::size_t steps, std::int64_t passage) const {
+  const std::int64_t T = plan_.T;
+  std::vector<std::int32_t> tokens(T + 1);
+  std::unordered_set<std::uint64_t> wanted;
+  std::vector<bool> maybe(std::size_t{1} << 20);  // a look at this first, at nearly every token, is enough
+  const auto place = [](std::uint64_t hash) { return hash >> 44; };
+  for (std::int64_t i = 0; i < sequences_; ++i) {
+    data_->sequence(static_cast<std::uint64_t>(i), T, tokens.data());
+    RollingHash hash(passage);
+    for (std::int64_t t = 0; t < passage; ++t) hash.add(tokens[t]);
+    wanted.insert(hash.value());
+    maybe[place(hash.value())] = true;
+  }
+  const std::size_t all = wanted.size();
+  const std::uint64_t trained = steps * static_cast<std::uint64_t>(plan_.tokens_per_step() / T);
+  for (std::uint64_t i = 0; i < trained && !wanted.empty(); ++i) {
+    training.sequence(i, T, tokens.data());
+    RollingHash hash(passage);
+    for (std::int64_t t = 0; t <= T; ++t) {
+      hash.add(tokens[t]);
+      if (t >= passage) hash.drop(tokens[t - passage]);
+      if (t + 1 >= passage && maybe[place(hash.value())]) wanted.erase(hash.value());
+    }
+  }
+  return all - wanted.size();
+}
+
+std::vector<std::string> HeldOut::overlap(const DataSource& training, std::size_t steps) const {
+  if (plan_.held_out && plan_.held_out == plan_.data.fingerprint)
+    return {"--eval-data: holds what --data holds: its loss is one of text that was trained on"};
+  // Half a sequence: shorter ones are the same by chance, and a longer one seldom lies in one window of training.
+  const std::int64_t passage = std::max<std::int64_t>(1, plan_.T / 2);
+  const std::size_t found = seen(training, steps, passage);
+  if (constexpr std::size_t kPercent = 100; found * kPercent <= static_cast<std::size_t>(sequences_))
+    return {};
+  return {fmt::format("--eval-data: {} of {} sequences begin with {} tokens in a row that were trained on",
+                      found, sequences_, passage)};
+}
+
+}  // namespace precbench

@@ -1,0 +1,191 @@
+// The held-out loss: what it is, that no rank count, recipe or sharding changes what is asked, and in what memory.
+#include "bench/step/held_out.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <map>
+#include <optional>
+
+#include "bench/measure/predict.h"
+#include "bench/step/rank_testing.h"
+#include "bench/step/weights.h"
+#include "tools/testing/temp_directory.h"
+
+using namespace precbench;
+using namespace precbench::testing;
+
+namespace {
+
+constexpr int kT = 32;
+
+/// Tokens of a vocabulary of 100 that repeat themselves nowhere.
+std::string tokens_of(int sequences) {
+  std::string bytes;
+  std::uint32_t state = 7;
+  for (int i = 0; i <= sequences * kT; ++i) {
+    state = state * 1664525u + 1013904223u;
+    bytes += {static_cast<char>((state >> 16) % 100), '\0'};
+  }
+  return bytes;
+}
+
+class HeldOutFiles {
+  TempDirectory directory_;
+
+ public:
+  std::string tokens = directory_.write("held.u16", tokens_of(12));
+
+  /// Dimensions that every recipe takes; 7 sequences are held out, in batches of 2.
+  Case case_of(const std::string& recipe, int ranks, const std::string& parallel) {
+    Case c;
+    c.model = directory_.write("small.json", R"({"layers": 2, "width": 128, "ffn": 256, "heads": 2,
+        "kv_heads": 1, "head_dim": 64, "vocab": 100, "qk_norm": true})");
+    c.recipe = recipe;
+    c.seq = kT;
+    c.batch = 2;
+    c.gpus = ranks;
+    c.parallel = parallel;
+    c.shard_group = parallel == "hsdp" ? 2 : 1;
+    c.eval_data = tokens;
+    c.eval_tokens = 7 * kT;
+    return c;
+  }
+};
+
+/// Of the first weights, on every rank, in memory that is no larger than a step's.
+Evaluation evaluated(const Plan& plan) {
+  const HeldOut held_out(plan);
+  const DryRun accounts = dry_run(plan, nullptr);
+  std::vector<Evaluation> results(plan.ranks);
+  std::vector<MemoryUse> highest(plan.ranks);
+  run_cpu_ranks(plan, accounts.extent, [&](Rank& rank, const DataSource&) {
+    rank.parameters().initialize(plan.seed, kInitialDeviation);
+    results[rank.comm().rank()] = held_out.evaluate(rank, 1);
+    highest[rank.comm().rank()] = rank.arena().highest();
+  });
+  for (const Evaluation& other : results) {
+    CHECK(other.loss == results[0].loss);
+    CHECK(other.bf16_loss == results[0].bf16_loss);
+  }
+  for (const MemoryUse& use : highest)
+    for (int segment = 0; segment < kSegments; ++segment) {
+      INFO(name_of(static_cast<Segment>(segment)));
+      CHECK(use.bytes[segment] <= accounts.highest.bytes[segment]);
+    }
+  return results[0];
+}
+
+}  // namespace
+
+TEST_CASE("the held-out loss is that of a training step on its sequences", "[held_out]") {
+  HeldOutFiles files;
+  for (const char* recipe : {"bf16", "tensorwise", "blockwise", "mxfp8"})
+    for (const char* recompute : {"none", "block"})
+      for (const char* head : {"bf16", "recipe"}) {
+        INFO(recipe << ", recompute " << recompute << ", head " << head);
+        Case c = files.case_of(recipe, 1, "ddp");
+        c.recompute = recompute;
+        c.model = "tiny";  // a vocabulary that a converted head takes
+        c.head = head;
+        c.eval_tokens = 2 * kT;  // one batch
+        const Plan plan = resolve(c);
+        const Evaluation evaluation = evaluated(plan);
+        CHECK((evaluation.step == 1 && evaluation.tokens == 2 * kT));
+        const std::unique_ptr<DataSource> data = open_data(held_out_options(plan.fields, plan.model));
+        double loss = 0;
+        run_cpu_ranks(plan, dry_run(plan, nullptr).extent, [&](Rank& rank, const DataSource&) {
+          rank.parameters().initialize(plan.seed, kInitialDeviation);
+          rank.prepare(*data, 0, 0);
+          rank.enqueue();
+          loss = rank.finish().loss;
+        });
+        CHECK(std::fabs(*evaluation.loss - loss) < 1e-6);  // a sum in another order
+        // Of the same weights in BF16: what the recipe bf16 says of them.
+        c.recipe = "bf16", c.head = "bf16";
+        CHECK(evaluation.bf16_loss == evaluated(resolve(c)).loss);
+        CHECK((evaluation.bf16_loss == evaluation.loss) == (std::string(recipe) == "bf16"));
+      }
+}
+
+TEST_CASE("the held-out loss changes no bit with the number of ranks and how they share", "[held_out]") {
+  HeldOutFiles files;
+  for (const char* recipe : {"bf16", "tensorwise", "mxfp8"}) {
+    const Evaluation one = evaluated(resolve(files.case_of(recipe, 1, "ddp")));
+    CHECK(one.tokens == 7 * kT);
+    for (const auto& [ranks, parallel] :
+         {std::pair{2, "ddp"}, {2, "fsdp"}, {3, "ddp"}, {3, "fsdp"}, {4, "hsdp"}, {8, "ddp"}}) {
+      INFO(recipe << ", " << ranks << " ranks, " << parallel);
+      const Evaluation many = evaluated(resolve(files.case_of(recipe, ranks, parallel)));
+      CHECK(many.tokens == one.tokens);
+      CHECK(many.loss == one.loss);
+      CHECK(many.loss_error == one.loss_error);
+      CHECK(many.bf16_loss == one.bf16_loss);
+    }
+  }
+}
+
+TEST_CASE("every seed and recipe reads the same held-out sequences", "[held_out]") {
+  HeldOutFiles files;
+  Case c = files.case_of("bf16", 1, "ddp");
+  const auto first_tokens = [&] {
+    const Plan plan = resolve(c);
+    std::vector<std::int32_t> tokens(kT + 1);
+    open_data(held_out_options(plan.fields, plan.model))->sequence(0, kT, tokens.data());
+    return tokens;
+  };
+  const std::vector<std::int32_t> tokens = first_tokens();
+  c.seed = 4711;
+  c.recipe = "mxfp8";
+  CHECK(first_tokens() == tokens);
+}
+
+TEST_CASE("the error of a held-out loss is over its sequences", "[held_out]") {
+  HeldOutFiles files;
+  Case c = files.case_of("bf16", 1, "ddp");
+  c.eval_tokens = 1;  // a whole sequence
+  const Evaluation one = evaluated(resolve(c));
+  CHECK(one.tokens == kT);
+  CHECK(!one.loss_error.has_value());
+  c.eval_tokens = kT + 1;
+  const Evaluation two = evaluated(resolve(c));
+  CHECK(two.tokens == 2 * kT);
+  // Of two values the standard error is half their distance, and their mean is that far from each.
+  REQUIRE(two.loss_error.has_value());
+  CHECK(std::fabs(*two.loss_error - std::fabs(*two.loss - *one.loss)) < 1e-9);
+  CHECK(*two.loss_error > 1e-4);
+}
+
+TEST_CASE("weights that ranks exchange in FP8 have no held-out loss in BF16", "[held_out]") {
+  HeldOutFiles files;
+  Case c = files.case_of("tensorwise", 2, "fsdp");
+  c.gather = "fp8";
+  const Evaluation evaluation = evaluated(resolve(c));
+  CHECK(evaluation.loss.has_value());
+  CHECK(!evaluation.bf16_loss.has_value());
+}
+
+TEST_CASE("what of the held-out text was trained on is counted", "[held_out]") {
+  HeldOutFiles files;
+  const TempDirectory directory;
+  Case c = files.case_of("bf16", 1, "ddp");
+  const std::string all = tokens_of(12);
+  int files_written = 0;  // a name is looked at once in a process
+  const auto overlap = [&](const std::string& training, std::size_t steps) {
+    c.data = directory.write(fmt::format("{}.u16", ++files_written), training);
+    const Plan plan = resolve(c);
+    return HeldOut(plan).overlap(*open_data(data_options(plan.fields, plan.model)), steps);
+  };
+  CHECK(overlap(all, 1) ==
+        std::vector<std::string>{"--eval-data: holds what --data holds: its loss is one of "
+                                 "text that was trained on"});
+  std::string more;  // so that it is another file
+  for (int i = 0; i < kT; ++i) more += {'\1', '\0'};
+  CHECK(overlap(all + more, 6).size() == 1);
+  CHECK(overlap(more + all + more, 7)[0] ==
+        "--eval-data: 7 of 7 sequences begin with 16 tokens in a row that were trained on");
+  CHECK(overlap(more + all + more, 0).empty());
+  std::string reversed(all.rbegin(), all.rend());
+  reversed.erase(0, 1), reversed += '\0';
+  CHECK(overlap(reversed, 6).empty());
+}

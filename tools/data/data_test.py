@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+"""Tests of the scripts that make token files, with a tokenizer that is trained here on made-up text.
+
+Usage: tools/data/data_test.py [PRECBENCH, default build/precbench, which must read what the scripts write]
+
+Skipped where Python has no package tokenizers, as the program itself needs none.
+"""
+import array
+import json
+import pathlib
+import random
+import subprocess
+import sys
+import tempfile
+import unittest
+
+try:
+    import tokenizers
+except ImportError:
+    print("tools/data/data_test.py: skipped: Python has no package tokenizers (pip install tokenizers)")
+    sys.exit(0)
+
+HERE = pathlib.Path(__file__).resolve().parent
+PRECBENCH = HERE.parents[1] / "build/precbench"
+SEPARATOR = "<|endoftext|>"
+
+
+def documents(count):
+    words = "the a kernel\tlock page of waits for frees über schließt ε 🙂 while (i < n)\r\n { }".split(" ")
+    chosen = random.Random(7)
+    return [f"{i}: " + " ".join(chosen.choice(words) for _ in range(40)) for i in range(count)]
+
+
+def run(script, *arguments):
+    return subprocess.run([sys.executable, HERE / script, *map(str, arguments)], capture_output=True, text=True)
+
+
+class Data(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.path = pathlib.Path(cls.folder.name)
+        cls.documents = documents(120)
+        (cls.path / "texts").mkdir()
+        for i, text in enumerate(cls.documents):
+            (cls.path / f"texts/{i:03}.txt").write_bytes(text.encode())
+        (cls.path / "list").write_text("\n".join(str(path) for path in sorted((cls.path / "texts").iterdir())))
+        cls.tokenizer = cls.path / "tokenizer.json"
+        cls.train(cls.tokenizer)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    @classmethod
+    def train(cls, out):
+        trained = run("train_bpe.py", "--vocab", 320, "--out", out, f"@{cls.path}/list")
+        assert trained.returncode == 0, trained.stderr
+
+    def tokenize(self, name, *arguments):
+        """The manifest, and the training and held-out files' bytes."""
+        prefix = self.path / name
+        done = run("tokenize_text.py", "--tokenizer", self.tokenizer, "--out", prefix, "--held-out", 0.2, *arguments)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        manifest = json.loads(prefix.with_name(prefix.name + ".json").read_text())
+        self.assertEqual(list(prefix.parent.glob("*.tmp")), [])
+        return manifest, *((prefix.parent / manifest[part]["file"]).read_bytes() for part in ("training", "held_out"))
+
+    def texts_of(self, data):
+        tokens = array.array("H", data)
+        if sys.byteorder == "big":
+            tokens.byteswap()
+        tokenizer = tokenizers.Tokenizer.from_file(str(self.tokenizer))
+        texts, document = [], []
+        for token in tokens:
+            if token != tokenizer.token_to_id(SEPARATOR):
+                document.append(token)
+                continue
+            texts.append(tokenizer.decode(document))
+            document = []
+        self.assertEqual(document, [], "the last document has its separator, too")
+        return texts
+
+    def refused(self, word, *arguments):
+        done = run("tokenize_text.py", "--out", self.path / "refused", *arguments)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        line = done.stderr.strip().splitlines()[-1]
+        self.assertIn(word, line)
+        self.assertNotIn("Traceback", done.stderr)
+
+    def test_twice_gives_the_same_bytes(self):
+        self.train(self.path / "again.json")
+        self.assertEqual((self.path / "again.json").read_bytes(), self.tokenizer.read_bytes())
+        self.assertEqual(self.tokenize("first/same", self.path / "texts"), self.tokenize("second/same", self.path / "texts"))
+
+    def test_every_document_is_either_trained_on_or_held_out_and_comes_back(self):
+        manifest, training, held_out = self.tokenize("corpus", self.path / "texts")
+        trained, held = self.texts_of(training), self.texts_of(held_out)
+        self.assertEqual(sorted(trained + held), sorted(self.documents))
+        self.assertFalse(set(trained) & set(held))
+        self.assertTrue(5 < len(held) < 60)  # a fifth of 120, by a hash
+        self.assertEqual((manifest["training"]["documents"], manifest["held_out"]["documents"]), (len(trained), len(held)))
+        self.assertEqual((manifest["training"]["tokens"], manifest["vocab"]), (len(training) // 2, 320))
+
+    def test_the_same_documents_however_they_come(self):
+        def write(name, text):
+            (self.path / name).write_bytes(text.encode())
+            return self.path / name
+        expected = self.tokenize("folder", self.path / "texts")[1:]
+        lines = "\n".join(json.dumps({"text": text, "id": 1}) for text in self.documents)
+        self.assertEqual(self.tokenize("list", f"@{self.path}/list")[1:], expected)
+        self.assertEqual(self.tokenize("lines", write("d.jsonl", lines + "\n\n"))[1:], expected)
+        self.assertEqual(self.tokenize("one", write("one.txt", SEPARATOR.join(self.documents)))[1:], expected)
+
+    def test_a_limit_ends_with_a_whole_document(self):
+        _, whole, _ = self.tokenize("whole", self.path / "texts")
+        _, part, _ = self.tokenize("part", "--tokens", 1000, self.path / "texts")
+        self.assertTrue(whole.startswith(part))
+        self.assertTrue(1000 <= len(part) // 2 < 1300)
+        self.texts_of(part)
+
+    def test_a_large_vocabulary_takes_four_bytes(self):
+        tokenizer = tokenizers.Tokenizer.from_file(str(self.tokenizer))
+        tokenizer.add_tokens([f"<extra {i}>" for i in range(66000)])
+        tokenizer.save(str(self.path / "large.json"))
+        manifest, training, _ = self.tokenize("large", "--tokenizer", self.path / "large.json", self.path / "texts")
+        self.assertEqual((manifest["training"]["file"], manifest["vocab"]), ("large.u32", 66320))
+        self.assertEqual(len(training), 4 * manifest["training"]["tokens"])
+
+    def test_bad_input_is_one_line(self):
+        text = self.path / "texts/000.txt"
+        (self.path / "bad.jsonl").write_text('{"text": "good"}\n{"text": 7}\n')
+        self.refused("none.json: no such file", "--tokenizer", self.path / "none.json", text)
+        self.refused("bad.jsonl:2: not a JSON object", "--tokenizer", self.tokenizer, self.path / "bad.jsonl")
+        self.refused("none.txt: No such file", "--tokenizer", self.tokenizer, self.path / "none.txt")
+        self.refused("no token </s>", "--tokenizer", self.tokenizer, "--separator", "</s>", text)
+        self.refused("--held-out 1.0", "--tokenizer", self.tokenizer, "--held-out", 1, text)
+        (self.path / "empty.txt").write_text("")
+        self.refused("no document", "--tokenizer", self.tokenizer, self.path / "empty.txt")
+        self.assertEqual(list(self.path.glob("refused*")), [])
+
+    def test_precbench_trains_on_one_file_and_evaluates_on_the_other(self):
+        if not PRECBENCH.exists():
+            self.skipTest(f"{PRECBENCH} is not built")
+        self.tokenize("read", self.path / "texts")
+        model = self.path / "model.json"
+        model.write_text(json.dumps({"layers": 1, "width": 64, "ffn": 128, "heads": 2, "vocab": 320}))
+        done = subprocess.run([PRECBENCH, "sweep", "--model", model, "--device", "cpu", "--seq", "32", "--batch", "2",
+                               "--steps", "3", "--data", self.path / "read.u16", "--eval-data", self.path / "read.eval.u16",
+                               "--eval-tokens", "128", "--out", self.path / "out"], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        records = [json.loads(line) for file in (self.path / "out").rglob("*.jsonl") for line in file.read_text().splitlines()]
+        self.assertEqual([record["status"] for record in records], ["ok"])
+        evaluation, = records[0]["training"]["evaluations"]
+        self.assertEqual((evaluation["step"], evaluation["tokens"]), (3, 128))
+        self.assertTrue(5 < evaluation["loss"] < 6.5)  # ln 320 = 5.77
+        self.assertEqual(records[0]["definition"]["data"]["kind"], "u16")
+
+
+if len(sys.argv) > 1:
+    PRECBENCH = pathlib.Path(sys.argv.pop(1)).resolve()
+unittest.main()
