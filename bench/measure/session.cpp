@@ -170,7 +170,7 @@ void Session::run_rank(int index, CommGroup& group) {
 std::int64_t Session::set_state(Rank& rank) {
   const std::int64_t begin = last_ ? last_->position().step : 0;
   // Each process looks for itself.
-  if (share_.local < share_.world &&
+  if (case_.checkpoint_every > 0 && share_.local < share_.world &&
       rank.sum_over_ranks(static_cast<double>(begin)) != static_cast<double>(begin * share_.world))
     throw InvalidInput("--checkpoint-dir: the processes see different checkpoints there; they must share it");
   if (last_) return rank.continue_from(last_->position(), last_->reader());
