@@ -49,8 +49,7 @@ std::optional<double> finite(double value) {
 
 }  // namespace
 
-HeldOut::HeldOut(const Plan& plan)
-    : plan_(plan), sequences_((plan.fields.eval_tokens - 1) / plan.T + 1) {
+HeldOut::HeldOut(const Plan& plan) : plan_(plan), sequences_((plan.fields.eval_tokens - 1) / plan.T + 1) {
   const std::string& path = plan.fields.eval_data;
   try {
     data_ = open_data(held_out_options(plan.fields, plan.model));
