@@ -18,12 +18,11 @@ Names names_of_work(const Record& record) {
 
 /// The values of these fields as one text; null where the record lacks one.
 std::optional<std::string> values_of(const Record& record, const Names& names) {
-  using Json = CaseFields::Json;
   std::string text;
   for (const std::string& name : names) {
-    const Json* value = record.case_fields.find(name);
+    const CaseFields::Json* value = record.case_fields.find(name);
     if (!value) return std::nullopt;
-    text += value->dump(-1, ' ', false, Json::error_handler_t::replace) + '\n';
+    text += value->dump(-1, ' ', false, CaseFields::Json::error_handler_t::replace) + '\n';
   }
   return text;
 }

@@ -35,6 +35,7 @@ class CpuDevice final : public Device {
   void do_sum(const ops::Sum& op) override;
   void do_sum_of_squares(const ops::SumOfSquares& op) override;
   void do_fingerprint(const ops::Fingerprint& op) override;
+  void do_correlate(const ops::Correlate& op) override;
   // quantize.cpp
   void do_quantize(const ops::Quantize& op) override;
   void do_quantization_error(const ops::QuantizationError& op) override;

@@ -1,5 +1,6 @@
-// Movement and reductions: zero, convert, add, fill, init_normal, sum, sum_of_squares, fingerprint.
+// Movement and reductions: zero, convert, add, fill, init_normal, sum, sum_of_squares, fingerprint, correlate.
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <vector>
 
@@ -98,6 +99,26 @@ void CpuDevice::do_fingerprint(const ops::Fingerprint& op) {
   }
   op.out.as<std::uint32_t>()[0] = plain;
   op.out.as<std::uint32_t>()[1] = weighted;
+}
+
+void CpuDevice::do_correlate(const ops::Correlate& op) {
+  std::vector<std::array<double, 4>> partial((op.x.size() + kChunk - 1) / kChunk);
+  for_chunks(threads_, op.x.size(), [&](std::int64_t first, std::int64_t n, float* buffer) {
+    const float* x = cpu::load(op.x, first, n, buffer);
+    const float* y = cpu::load(op.y, first, n, buffer + kChunk);
+    partial[first / kChunk] = {
+        cpu::lane_sum(n, [&](std::int64_t i) { return x[i] * y[i]; }),
+        cpu::lane_sum(n, [&](std::int64_t i) { return x[i] * x[i]; }),
+        cpu::lane_sum(n, [&](std::int64_t i) { return y[i] * y[i]; }),
+        cpu::lane_sum(n, [&](std::int64_t i) { return (x[i] - y[i]) * (x[i] - y[i]); }),
+    };
+  });
+  for (int k = 0; k < 4; ++k) {
+    double total = 0;
+    for (const auto& p : partial) total += p[k];
+    float& target = op.out.as<float>()[k];
+    target = static_cast<float>(total + (op.accumulate ? target : 0.0f));
+  }
 }
 
 }  // namespace precbench

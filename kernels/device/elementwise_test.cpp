@@ -229,3 +229,33 @@ PRECBENCH_OP_TEST(sums_on, "sum, sum_of_squares and fingerprint") {
         CHECK(same_bits(b.fetch(dev_words), words));
       }
 }
+
+PRECBENCH_OP_TEST(correlate_on, "correlate") {
+  for (const std::int64_t size : kFlatSizes)
+    for (const auto& [x_type, y_type] :
+         {std::pair(DType::f32, DType::f32), std::pair(DType::f32, DType::bf16),
+          std::pair(DType::bf16, DType::bf16)})
+      for (const bool accumulate : {false, true}) {
+        INFO(size << " " << name_of(x_type) << ", " << name_of(y_type) << (accumulate ? " +=" : " ="));
+        b.start();
+        HostMemory& host = b.host();
+        const Tensor x = host.random(x_type, size, 1, 1.0f), y = host.random(y_type, size, 1, 0.5f);
+        const std::vector<double> xs = HostMemory::values(x), ys = HostMemory::values(y);
+        const double start = accumulate ? 0.5 : 0.0;
+        std::vector<double> sums(4, start);
+        for (std::size_t i = 0; i < xs.size(); ++i) {
+          sums[0] += xs[i] * ys[i];
+          sums[1] += xs[i] * xs[i];
+          sums[2] += ys[i] * ys[i];
+          sums[3] += (xs[i] - ys[i]) * (xs[i] - ys[i]);
+        }
+        const Tensor naive = host.tensor(DType::f32, 1, 4);
+        std::fill_n(naive.as<float>(), 4, 0.5f);
+        const Tensor out = b.put(naive);
+        b.device().correlate({out, b.put(x), b.put(y), accumulate});
+        b.cpu().correlate({naive, x, y, accumulate});
+        check_twice("sums", b.fetch(out), naive, sums);
+        for (int k = 0; k < 4; ++k)  // FP32 terms and lanes of a chunk, FP64 between chunks
+          CHECK(std::fabs(naive.as<float>()[k] - sums[k]) <= 1e-5 * (sums[1] + sums[2] + start));
+      }
+}

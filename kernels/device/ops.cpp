@@ -189,6 +189,8 @@ OpCost Adamw::cost() const {
 
 OpCost Fingerprint::cost() const { return of("fingerprint", OpClass::other, bytes(x)); }
 
+OpCost Correlate::cost() const { return of("correlate", OpClass::other, bytes(x) + bytes(y)); }
+
 OpCost QuantizationError::cost() const {
   return of("quantization_error", OpClass::other, bytes(value) + bytes(form.data) + bytes(form.scale));
 }

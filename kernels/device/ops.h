@@ -254,6 +254,14 @@ struct Fingerprint {
   OpCost cost() const;
 };
 
+/// out f32 [4] = or += {sum x y, sum x^2, sum y^2, sum (x-y)^2}, by which two gradients are compared; x and y f32 or bf16
+/// each, of equal sizes, possibly none.
+struct Correlate {
+  Tensor out, x, y;
+  bool accumulate;
+  OpCost cost() const;
+};
+
 /// out f32 [5] = {sum v^2, sum (v-q)^2, nonzero elements, of them quantized to 0, saturated} of a form of `value`.
 struct QuantizationError {
   Tensor out, value;
@@ -294,6 +302,7 @@ struct QuantizationError {
   OP(SumOfSquares, sum_of_squares)          \
   OP(Adamw, adamw)                          \
   OP(Fingerprint, fingerprint)              \
+  OP(Correlate, correlate)                  \
   OP(QuantizationError, quantization_error)
 
 namespace precbench {

@@ -1,4 +1,4 @@
-// Movement and reductions: zero, convert, add, fill, init_normal, sum, fingerprint.
+// Movement and reductions: zero, convert, add, fill, init_normal, sum, fingerprint, correlate.
 #include "kernels/cuda/elementwise/elements.cuh"
 #include "kernels/numerics/random.h"
 
@@ -83,6 +83,33 @@ __global__ void __launch_bounds__(kElementThreads)
   atomicAdd(out + 1, weighted);
 }
 
+/// partial [4, gridDim.x]: each block's share of the four sums of Correlate.
+template <class X, class Y>
+__global__ void __launch_bounds__(kElementThreads)
+    correlate_kernel(double* partial, const X* x, const Y* y, std::int64_t size, bool vectors) {
+  __shared__ double buffers[4][kWarp];
+  double sums[4] = {};
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kElementThreads * 8;
+  for (std::int64_t i = first_element(); i < size; i += stride) {
+    float a[8], b[8];
+    load_elements(a, x, i, size, vectors);
+    load_elements(b, y, i, size, vectors);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float difference = a[j] - b[j];
+      sums[0] += a[j] * b[j];
+      sums[1] += a[j] * a[j];
+      sums[2] += b[j] * b[j];
+      sums[3] += difference * difference;
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const double sum = block_sum(sums[k], buffers[k]);
+    if (threadIdx.x == 0) partial[k * gridDim.x + blockIdx.x] = sum;
+  }
+}
+
 }  // namespace
 
 void sum_stage2(float* out, const double* partial, int count, bool accumulate, cudaStream_t stream) {
@@ -99,7 +126,8 @@ void CudaDevice::do_zero(const ops::Zero& op) {
 void CudaDevice::do_convert(const ops::Convert& op) {
   if (op.dst.dtype == op.src.dtype) {
     if (op.dst.data != op.src.data)
-      PRECBENCH_CHECK(cudaMemcpyAsync(op.dst.data, op.src.data, op.src.bytes(), cudaMemcpyDeviceToDevice, stream()));
+      PRECBENCH_CHECK(
+          cudaMemcpyAsync(op.dst.data, op.src.data, op.src.bytes(), cudaMemcpyDeviceToDevice, stream()));
   } else if (const std::int64_t size = op.dst.size()) {
     const bool vectors = cuda::aligned(op.dst) && cuda::aligned(op.src);
     cuda::with_type(op.dst.dtype, [&](auto to) {
@@ -153,6 +181,23 @@ void CudaDevice::do_fingerprint(const ops::Fingerprint& op) {
   cuda::fingerprint_kernel<<<sm_count() * cuda::kSumBlocksPerSm, cuda::kElementThreads, 0, stream()>>>(
       op.out.as<std::uint32_t>(), op.x.as<std::uint16_t>(), op.x.bytes() / 2);
   launched("fingerprint");
+}
+
+void CudaDevice::do_correlate(const ops::Correlate& op) {
+  using namespace cuda;
+  const int blocks = sm_count() * kSumBlocksPerSm;
+  auto* partial = static_cast<double*>(scratch(4 * blocks * sizeof(double)));
+  with_type(op.x.dtype, [&](auto x) {
+    with_type(op.y.dtype, [&](auto y) {
+      using X = decltype(x);
+      using Y = decltype(y);
+      correlate_kernel<<<blocks, kElementThreads, 0, stream()>>>(partial, op.x.as<X>(), op.y.as<Y>(),
+                                                                 op.x.size(), aligned(op.x) && aligned(op.y));
+    });
+  });
+  for (int k = 0; k < 4; ++k)
+    sum_stage2(op.out.as<float>() + k, partial + k * blocks, blocks, op.accumulate, stream());
+  launched("correlate");
 }
 
 }  // namespace precbench

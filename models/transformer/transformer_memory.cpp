@@ -1,0 +1,97 @@
+// What a training step keeps: gradients between blocks, what a block saves from its forward for its backward, and the
+// quantized forms of both.
+#include "models/transformer/transformer.h"
+
+namespace precbench {
+namespace {
+
+bool one_scale(const QuantFormat& format) { return format.granularity == Granularity::tensor; }
+
+}  // namespace
+
+void Transformer::push_shared(const Tensor& dx0) {
+  losses_ = push(DType::f32, M_, 1);
+  x0_ = push(config_.width);
+  branch_ = push(config_.width);
+  mid_ = options_.recompute ? push(config_.width) : Tensor{};
+  // The slots' gradients go into the down layers, so one of these that is quantized tells what they must hold.
+  std::int64_t layer = 0;
+  while (layer + 1 < config_.layers && !options_.recipe_of(layer, Role::down).quantized()) ++layer;
+  const Linear consumer = linear(layer, Role::down);
+  slot_ = 0;
+  slots_[config_.layers % 2] = push_gradient(dx0, consumer);
+  slots_[1 - config_.layers % 2] = push_gradient(push(config_.width), consumer);
+}
+
+void Transformer::push_row(QuantizedTensor& operand, const QuantFormat& format) {
+  if (!format.quantized()) return;
+  operand.rowwise =
+      push_gemm_operand(arena_, Segment::activations, format, operand.value.rows, operand.value.cols);
+  if (one_scale(format) && operand.amax_out.empty()) operand.amax_out = push(DType::f32, 1, 1);
+}
+
+void Transformer::push_col(QuantizedTensor& operand, const QuantFormat& format) {
+  if (!format.quantized()) return;
+  operand.columnwise =
+      push_gemm_operand(arena_, Segment::activations, format, operand.value.cols, operand.value.rows);
+  if (one_scale(format) && operand.amax_out.empty() && operand.amax_in.empty())
+    operand.amax_out = push(DType::f32, 1, 1);
+}
+
+QuantizedTensor Transformer::push_gradient(const Tensor& value, const Linear& consumer) {
+  QuantizedTensor operand = make_quantized_tensor(value, consumer.dy_rowwise(), consumer.dy_columnwise());
+  push_row(operand, consumer.dy_rowwise());
+  push_col(operand, consumer.dy_columnwise());
+  return operand;
+}
+
+QuantizedTensor Transformer::gradient_in(int slot, std::int64_t consumer_layer) const {
+  const QuantizedTensor& memory = slots_[slot];
+  if (consumer_layer < 0) return make_quantized_tensor(memory.value, {}, {});
+  const Linear consumer = linear(consumer_layer, Role::down);
+  if (!consumer.recipe().quantized()) return make_quantized_tensor(memory.value, {}, {});
+  return memory;
+}
+
+/// What every block keeps from its forward to its backward, with recomputation too.
+void Transformer::push_saved(std::int64_t layer, Saved& saved) {
+  const Linear consumer = linear(layer, Role::down);
+  saved.x = layer == 0 ? x0_ : push(config_.width);
+  saved.rstd1 = push(DType::f32, M_, 1);
+  // Recomputation stops before SwiGLU's forward, which makes this and which backward repeats without it.
+  if (one_scale(consumer.x_rowwise()) || one_scale(consumer.x_columnwise()))
+    saved.swiglu_amax = push(DType::f32, 1, 1);
+}
+
+void Transformer::push_inner(std::int64_t layer, Saved& saved) {
+  const std::int64_t C = config_.width;
+  const auto keep_normed = [&](Role role, Tensor& value, GemmOperand& columns) {
+    const Linear consumer = linear(layer, role);
+    if (consumer.x_columnwise().quantized())
+      columns = push_gemm_operand(arena_, Segment::activations, consumer.x_columnwise(), C, M_);
+    else if (!options_.recompute_norms)
+      value = push(C);
+  };
+  saved.raw_qkv = push(attention_shape_.qkv_width());
+  saved.attention = push(attention_shape_.q_width());
+  saved.lse = push(DType::f32, config_.heads, M_);
+  saved.mid = mid_.empty() ? push(C) : mid_;
+  saved.rstd2 = push(DType::f32, M_, 1);
+  saved.gate_up = push(2 * config_.ffn);
+  keep_normed(Role::qkv, saved.h1, saved.h1_col);
+  keep_normed(Role::gate_up, saved.h2, saved.h2_col);
+}
+
+QuantizedTensor Transformer::normed(const Linear& consumer, const Tensor& value, const GemmOperand& columns) {
+  QuantizedTensor h = make_quantized_tensor(value.empty() ? push(config_.width) : value, consumer.x_rowwise(),
+                                            consumer.x_columnwise());
+  push_row(h, consumer.x_rowwise());
+  if (consumer.x_columnwise().quantized()) {
+    h.columnwise = columns;
+    if (one_scale(consumer.x_columnwise()) && h.amax_out.empty()) h.amax_out = push(DType::f32, 1, 1);
+  }
+  h.keep_value = !consumer.x_rowwise().quantized() || !value.empty() || quantization_observer_;
+  return h;
+}
+
+}  // namespace precbench
