@@ -1,5 +1,5 @@
-// The training step, top to bottom: construction, a block's forward, its backward, the step. What it keeps between them is
-// in transformer_memory.cpp, the head in head.cpp.
+// The training step, top to bottom: construction, a block's forward, its backward, the step. What it keeps between
+// them is in transformer_memory.cpp, the head in head.cpp.
 #include "models/transformer/transformer.h"
 
 #include <fmt/format.h>
