@@ -77,6 +77,26 @@ TEST_CASE("a case goes on from its checkpoint to the same bits", "[checkpoint]")
       }
 }
 
+TEST_CASE("held-out losses from before the checkpoint are not lost", "[checkpoint]") {
+  const TempDirectory directory;
+  Case c = with_checkpoints(small_case(directory), directory / "checkpoints", 3);
+  std::string text;
+  for (int i = 0; i < 200; ++i) text += "line " + std::to_string(i) + "\n";
+  c.eval_data = directory.write("held_out.txt", text);
+  c.eval_every = 2;
+  c.eval_tokens = 64;
+  const auto evaluations = [](const Record& r) {
+    return nlohmann::ordered_json(r)["training"]["evaluations"];
+  };
+  const Record whole = run_ok(c);
+  REQUIRE(evaluations(whole).size() == 3);
+  CHECK(evaluations(whole)[0]["step"] == 2);
+  fs::remove_all(checkpoint_at(c, 6));
+  const Record rest = run_ok(c);
+  CHECK(rest.warnings != whole.warnings);  // it did go on
+  CHECK(evaluations(rest) == evaluations(whole));
+}
+
 TEST_CASE("ranks write the same files however they share the model", "[checkpoint]") {
   const TempDirectory directory;
   Case c = with_checkpoints(small_case(directory), directory / "checkpoints", 6);
