@@ -5,7 +5,7 @@
 // Equivalent is a recipe that two one-sided tests (Schuirmann, 1987) put inside the bound at every age of the trunk,
 // with Holm's correction over the recipes, in a study that has shown that it could see harm: its positive controls
 // were found, and its noise floor is below a tenth of the margin. The bound is half of the margin, since a fork is
-// short and the difference grows with its length, about twofold from 150 to 1,000 steps.
+// short and its difference may grow with its length.
 #pragma once
 
 #include <cstdint>

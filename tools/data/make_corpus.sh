@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A corpus of real size from text that Debian ships: the sources and documentation of Linux 6.1 (about 1.3 GB), as tokens
+# A corpus of real size from text that Debian ships: the sources and documentation of Linux 6.1, as tokens
 # of a BPE that is trained on it. Deterministic for one version of the package; checksums are printed and kept.
 #
 #   tools/data/make_corpus.sh OUT [tokens, default all]      writes OUT/linux.u16, OUT/linux.eval.u16 (1% of the files),
