@@ -12,10 +12,13 @@
 #include "bench/machine/host_memory.h"
 #include "bench/measure/session.h"
 #include "bench/process/case_process.h"
+#include "bench/process/sweep_status.h"
 #include "bench/process/tell.h"
+#include "bench/study/study.h"
 #include "results/record.h"
 #include "tools/gate/check.h"
 #include "tools/report/report_cli.h"
+#include "tools/report/study_command.h"
 
 namespace {
 
@@ -39,11 +42,13 @@ int run_program(int argc, char** argv) {
   app.set_version_flag("--version", fmt::format("precbench {} (record schema {}, method {})",
                                                 PRECBENCH_VERSION, kSchemaVersion, kMethodVersion));
   SweepCommand sweep_command;
+  StudyCommand study_command;
   RunCommand run_command;
   ReportOptions report_options;
   CheckOptions check_options;
   std::string list_what;
   CLI::App* sweep_sub = add_sweep_command(app, sweep_command);
+  CLI::App* study_sub = add_study_command(app, study_command);
   CLI::App* run_sub = add_run_command(app, run_command);
   CLI::App* list_sub = add_list_command(app, list_what);
   CLI::App* report_sub = add_report_command(app, report_options);
@@ -51,7 +56,8 @@ int run_program(int argc, char** argv) {
   app.add_subcommand("run-case", "one case of a sweep, as bench/process/case_process.h describes")->group("");
   if (const auto status = parse_command_line(app, argc, argv)) return *status;
   const bool sweeps = *sweep_sub && !sweep_command.dry_run;
-  if (sweeps || *run_sub) {
+  const bool studies = *study_sub && !study_command.dry_run;
+  if (sweeps || studies || *run_sub) {
     survive_broken_pipes();
     if (const auto why = why_too_little_address_space(openmp_threads())) {
       tell("precbench: " + *why);
@@ -60,6 +66,11 @@ int run_program(int argc, char** argv) {
   }
   const auto command = [&] {
     if (*sweep_sub) return sweep(sweep_command);
+    if (*study_sub) {
+      const int status = study(study_command);
+      if (studies && status != kSweepInterrupted) finish_study(study_command.out);
+      return status;
+    }
     if (*run_sub) return run(run_command);
     if (*list_sub) return list(list_what);
     if (*report_sub) return report(report_options);
@@ -69,7 +80,7 @@ int run_program(int argc, char** argv) {
           return run_case(resolve(c), share, &board);
         });
   };
-  return exit_status_of(command, sweeps ? Printed::words : Printed::result);
+  return exit_status_of(command, sweeps || studies ? Printed::words : Printed::result);
 }
 
 }  // namespace

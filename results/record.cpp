@@ -148,6 +148,13 @@ void each_field(S& s, F&& f) {
   f("saturation_percent", s.saturation_percent), f("sqnr_db", s.sqnr_db);
 }
 
+template <Is<StudyPlace> S, class F>
+void each_field(S& s, F&& f) {
+  f("study", s.study), f("part", s.part), f("trunk", s.trunk), f("age", s.age), f("seed", s.seed);
+  f("rung", s.rung), f("base", s.base), f("asked", s.asked), f("apart_from", s.apart_from);
+  f("breaks", s.breaks), f("margin", s.margin), f("level", s.level);
+}
+
 template <Is<Record> S, class F>
 void each_field(S& s, F&& f) {
   f("schema", s.schema), f("method_version", s.method_version), f("id", s.id), f("created", s.created);
@@ -156,7 +163,7 @@ void each_field(S& s, F&& f) {
   f("env", s.env), f("support", s.support), f("flops", s.flops), f("timing", s.timing);
   f("metrics", s.metrics), f("memory", s.memory), f("breakdown", s.breakdown);
   f("communication", s.communication), f("telemetry", s.telemetry);
-  f("training", s.training), f("quantization", s.quantization);
+  f("training", s.training), f("quantization", s.quantization), f("study", s.study);
 }
 
 template <class T>
@@ -166,6 +173,7 @@ struct IsVector<std::vector<T>> : std::true_type {};
 
 constexpr EnumNames<Status, 6> kStatusNames{{"ok", "oom", "unsupported", "timeout", "crashed", "diverged"}};
 constexpr EnumNames<ExecutionPath, 3> kPathNames{{"native", "emulated", "unsupported"}};
+constexpr EnumNames<StudyPart, 5> kPartNames{{"trunk", "fork", "learning_rate", "bits", "batch"}};
 constexpr EnumNames<StopReason, 4> kStopReasonNames{{"target", "stable_noise", "time_limit", "fixed_steps"}};
 
 template <class Enum>
@@ -174,6 +182,8 @@ constexpr const auto& names_of() {
     return kStatusNames;
   else if constexpr (std::is_same_v<Enum, ExecutionPath>)
     return kPathNames;
+  else if constexpr (std::is_same_v<Enum, StudyPart>)
+    return kPartNames;
   else
     return kStopReasonNames;
 }
@@ -208,7 +218,7 @@ Json write_value(const T& value) {
 
 /// Keys that records from before they existed lack; their default says so.
 bool added_later(const std::string& where, std::string_view key) {
-  if (where.empty()) return key == "definition";
+  if (where.empty()) return key == "definition" || key == "study";
   if (where == "/training") return key == "evaluations";
   return where == "/timing" && (key == "wall_ms" || key == "runs" || key == "between_runs");
 }
@@ -280,6 +290,7 @@ void read_value(const Json& json, const std::string& where, T& value) {
 
 const char* name_of(Status status) { return kStatusNames.of(status); }
 const char* name_of(ExecutionPath path) { return kPathNames.of(path); }
+const char* name_of(StudyPart part) { return kPartNames.of(part); }
 const char* name_of(StopReason reason) { return kStopReasonNames.of(reason); }
 
 ExecutionPath Support::path() const { return std::max({fprop.path, dgrad.path, wgrad.path}); }
@@ -298,6 +309,7 @@ std::string machine_of(const Environment& env) {
 void to_json(nlohmann::ordered_json& json, const Record& record) {
   json = write_value(record);
   if (!record.definition) json.erase("definition");
+  if (!record.study) json.erase("study");
   if (record.status != Status::ok || !record.training) return;
   const auto& loss = record.training->loss;
   const auto bad = std::find_if(loss.begin(), loss.end(), [](double x) { return !std::isfinite(x); });

@@ -14,6 +14,7 @@
 #include "results/case_fields.h"
 #include "results/definition.h"
 #include "results/shared.h"
+#include "results/study.h"
 
 namespace precbench {
 
@@ -240,6 +241,7 @@ struct Record {
   Shared<Telemetry> telemetry;
   Shared<Training> training;
   std::vector<QuantizationStats> quantization;
+  Shared<StudyPlace> study;  ///< null unless a study made the row
 };
 
 /// Whether a field of a case decides what work is measured. The others say what is saved, for how long a case is sampled

@@ -2,6 +2,7 @@
 // optimizer. Shared by the run and its prediction.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,7 @@ struct Plan : Definition {
   bool recompute = false, reduce_amax = false, fp8_gather = false;
   bool on_gpu = false;
   std::uint64_t seed = 0;
+  std::optional<StudyPlace> study;  ///< of a case that a study runs; it goes into the row and is no part of the id
 
   std::int64_t tokens_per_micro_step() const { return B * T; }
   std::int64_t tokens_per_step() const { return B * T * ranks * accumulation; }

@@ -32,31 +32,6 @@ constexpr std::size_t kHelpColumn = 36;
 /// For the name of a file or folder. Why not, or nothing.
 std::string not_empty(const std::string& name) { return name.empty() ? "empty name" : ""; }
 
-/// Adds one flag per field that stores its word in `axes`. Repeats of an axis add to its list; of another
-/// field the last one counts.
-void add_fields(CLI::App& app, Axes& axes, bool sweep) {
-  static const Case defaults;
-  for (const Field& field : case_fields()) {
-    std::string help = field.help;
-    if (*field.unit) help += fmt::format(" [{}]", field.unit);
-    if (const std::string value = get_text(defaults, field); !value.empty())
-      help += fmt::format(" (default {})", value);
-    const bool several = sweep && field.axis;
-    const auto store = [&axes, &field, several](const std::string& given) {
-      axes[field.name] = several ? split(given, '\n') : std::vector{given};
-    };
-    CLI::Option* option = app.add_option_function<std::string>(flag_of(field), store, help);
-    option->group(field.group);
-    several ? option->join() : option->take_last();  // joined: a line each
-    const bool text = std::holds_alternative<std::string Case::*>(field.member);
-    const std::string type = field.choices.empty() ? (text                 ? "TEXT"
-                                                      : field.is_integer() ? "N"
-                                                                           : "X")
-                                                   : fmt::format("{}", fmt::join(field.choices, "|"));
-    option->type_name(several ? type + ",..." : type);
-  }
-}
-
 /// A case with the fields that take one value set, and the axes that are left.
 std::vector<Case> expand(const Axes& given) {
   Case base;
@@ -194,6 +169,29 @@ void print_error(const std::string& message) {
 }
 
 }  // namespace
+
+void add_fields(CLI::App& app, Axes& axes, bool sweep) {
+  static const Case defaults;
+  for (const Field& field : case_fields()) {
+    std::string help = field.help;
+    if (*field.unit) help += fmt::format(" [{}]", field.unit);
+    if (const std::string value = get_text(defaults, field); !value.empty())
+      help += fmt::format(" (default {})", value);
+    const bool several = sweep && field.axis;
+    const auto store = [&axes, &field, several](const std::string& given) {
+      axes[field.name] = several ? split(given, '\n') : std::vector{given};
+    };
+    CLI::Option* option = app.add_option_function<std::string>(flag_of(field), store, help);
+    option->group(field.group);
+    several ? option->join() : option->take_last();  // joined: a line each
+    const bool text = std::holds_alternative<std::string Case::*>(field.member);
+    const std::string type = field.choices.empty() ? (text                 ? "TEXT"
+                                                      : field.is_integer() ? "N"
+                                                                           : "X")
+                                                   : fmt::format("{}", fmt::join(field.choices, "|"));
+    option->type_name(several ? type + ",..." : type);
+  }
+}
 
 CLI::App* add_sweep_command(CLI::App& app, SweepCommand& command) {
   CLI::App* sub =

@@ -13,6 +13,10 @@
 
 namespace precbench {
 
+/// One flag per field, whose words go to `axes`. `sweep`: axes take lists, and repeats add to them; of another field the
+/// last one counts.
+void add_fields(CLI::App& app, Axes& axes, bool sweep);
+
 struct SweepCommand {
   Axes axes;           ///< what the command line gave
   std::string config;  ///< sweep file; the command line wins over it

@@ -31,6 +31,9 @@ struct SweepFile {
 /// that is given twice; and "--config: FILE: why" for a file that cannot be read.
 SweepFile read_sweep_file(const std::string& path);
 
+/// The text of a file that --config names. Throws InvalidInput, "--config: FILE: why".
+std::string config_text(const std::string& path);
+
 /// The seconds of --timeout and of the file's `timeout`. Throws InvalidInput.
 double parse_timeout(const std::string& text);
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 
 namespace precbench {
@@ -13,20 +14,24 @@ namespace {
 
 // Global, because a signal handler can reach nothing else.
 volatile sig_atomic_t interrupt_signal = 0;
-volatile sig_atomic_t stopped_group = 0;  ///< that stops with us; 0: none
-volatile sig_atomic_t stopped_ms = 0;     ///< of that group
+std::array<std::atomic<pid_t>, kMostStopped> stopped_groups = {};  ///< that stop with us; 0: a free place
+static_assert(std::atomic<pid_t>::is_always_lock_free);
+volatile sig_atomic_t stopped_ms = 0;  ///< since the program began
 
 void on_interrupt(int signal) { interrupt_signal = signal; }
 
 /// Only async-signal-safe calls.
 void on_stop(int) {
   const int error = errno;
-  const pid_t group = stopped_group;
+  std::array<pid_t, kMostStopped> groups = {};
+  for (std::size_t i = 0; i < groups.size(); ++i) groups[i] = stopped_groups[i];
   timespec from = {}, to = {};
   clock_gettime(CLOCK_MONOTONIC, &from);
-  if (group > 0) kill(-group, SIGSTOP);
+  for (const pid_t group : groups)
+    if (group > 0) kill(-group, SIGSTOP);
   raise(SIGSTOP);  // here somebody continues us
-  if (group > 0) kill(-group, SIGCONT);
+  for (const pid_t group : groups)
+    if (group > 0) kill(-group, SIGCONT);
   clock_gettime(CLOCK_MONOTONIC, &to);
   constexpr time_t kLongest_s =
       1'000'000;  // what an int holds as milliseconds, and longer than a case's time
@@ -64,14 +69,16 @@ InterruptGuard::~InterruptGuard() {
 
 bool interrupted() { return interrupt_signal != 0; }
 
-StopsWithUs::StopsWithUs(pid_t group) {
-  stopped_ms = 0;
-  stopped_group = group;
+StopsWithUs::StopsWithUs(pid_t group) : slot_(-1), before_ms_(stopped_ms) {
+  for (int i = 0; i < kMostStopped && slot_ < 0; ++i)
+    if (pid_t free = 0; stopped_groups[i].compare_exchange_strong(free, group)) slot_ = i;
 }
 
-StopsWithUs::~StopsWithUs() { stopped_group = 0; }
+StopsWithUs::~StopsWithUs() {
+  if (slot_ >= 0) stopped_groups[slot_] = 0;
+}
 
-double StopsWithUs::seconds() const { return stopped_ms / 1e3; }
+double StopsWithUs::seconds() const { return (stopped_ms - before_ms_) / 1e3; }
 
 double RunningTime::seconds() {
   constexpr double kLongestLook = 0.5;

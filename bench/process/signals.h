@@ -22,7 +22,10 @@ class InterruptGuard {
 };
 bool interrupted();
 
-/// While this lives, the process group `group` is stopped and continued with this process. One at a time.
+/// As many of these may live at one time, in any threads; a case beyond them would run on while we are stopped.
+inline constexpr int kMostStopped = 64;
+
+/// While this lives, the process group `group` is stopped and continued with this process.
 class StopsWithUs {
  public:
   explicit StopsWithUs(pid_t group);
@@ -31,6 +34,10 @@ class StopsWithUs {
   StopsWithUs& operator=(const StopsWithUs&) = delete;
   /// How long it was stopped so far.
   double seconds() const;
+
+ private:
+  int slot_;       // among those that live; -1: none was free
+  int before_ms_;  // of stops before it began to live
 };
 
 /// The time in which this process has been running, by being looked at ten times a second: where nobody looked

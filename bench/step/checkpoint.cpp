@@ -180,6 +180,10 @@ std::string checkpoint_folder(const Plan& plan) {
   return (fs::path(plan.fields.checkpoint_dir) / plan.id).string();
 }
 
+std::string checkpoint_at(const Plan& plan, std::int64_t step) {
+  return (fs::path(checkpoint_folder(plan)) / fmt::format("step-{:06}", step)).string();
+}
+
 std::unique_ptr<Checkpoint> last_checkpoint(const Plan& plan, std::vector<std::string>& problems) {
   if (plan.fields.checkpoint_every == 0) return nullptr;
   const std::map<std::int64_t, std::string> found = checkpoints_in(checkpoint_folder(plan));

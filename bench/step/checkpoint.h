@@ -65,6 +65,8 @@ class Checkpoint {
 
 /// The folder of a case's checkpoints, --checkpoint-dir/ID. Throws InvalidInput where there is no --checkpoint-dir.
 std::string checkpoint_folder(const Plan& plan);
+/// Of the state after `step` steps: in that folder, step-000100.
+std::string checkpoint_at(const Plan& plan, std::int64_t step);
 
 /// The newest whole checkpoint that the case can go on from, with steps left to do; null if there is none. Of those
 /// that cannot be read `problems` gets a line each. Throws NewerCheckpoint, which must not be written over.

@@ -157,7 +157,7 @@ std::string write_checkpoint(Rank& rank, const Plan& plan, std::int64_t step, co
   // Replicas have the same.
   const bool has_parts = plan.parameters.parallel.place_of(rank.comm().rank()).data == 0;
   const std::string folder = checkpoint_folder(plan);
-  const std::string name = (fs::path(folder) / fmt::format("step-{:06}", step)).string();
+  const std::string name = checkpoint_at(plan, step);
   const std::string partial = name + kPartial;
   const RunPosition position = rank.position(step);
   const Layouts layouts =

@@ -9,6 +9,7 @@
 
 #include "bench/machine/environment.h"
 #include "bench/process/tell.h"
+#include "bench/step/checkpoint.h"
 #include "bench/sweep/progress.h"
 #include "kernels/gpu/device_info.h"
 #include "results/field_index.h"
@@ -32,9 +33,15 @@ class Here {
   std::map<std::string, Environment> known_;
 };
 
-/// The first file that the case is to write and that is not there; empty if there is none.
-std::string missing_output(const Case& c) {
-  for (const std::string& path : {c.save_init, c.save_final, c.save_grads})
+/// The first file that the case is to write and that is not there; empty if there is none. A trunk's checkpoints are what
+/// its study forks from.
+std::string missing_output(const Plan& plan) {
+  const Case& c = plan.fields;
+  std::vector<std::string> paths = {c.save_init, c.save_final, c.save_grads};
+  if (plan.study && plan.study->part == StudyPart::trunk)
+    for (std::int64_t step = c.checkpoint_every; step <= c.steps; step += c.checkpoint_every)
+      paths.push_back(checkpoint_at(plan, step));
+  for (const std::string& path : paths)
     if (!path.empty() && !fs::exists(path)) return path;
   return "";
 }
@@ -74,12 +81,26 @@ void tell_of_older_rows(const RecordSet& set, const std::vector<Plan>& grid) {
 
 }  // namespace
 
+/// Gives rows the place in a study that the grid has now for them: whoever asks for one more recipe may find its rows
+/// there, made as a control's. Returns whether any has changed.
+bool move_places(RecordSet& set, const std::map<std::string, const Plan*>& cases) {
+  bool moved = false;
+  for (LocatedRecord& located : set.records) {
+    const auto wanted = cases.find(located.record.id);
+    if (wanted == cases.end() || !wanted->second->study || located.record.study == *wanted->second->study) continue;
+    located.record.study = *wanted->second->study;
+    moved = true;
+  }
+  return moved;
+}
+
 Rows read_finished_rows(const std::string& path, const std::vector<Plan>& grid, bool retry_failed) {
-  const RecordSet set = read_records({path});
+  RecordSet set = read_records({path});
   for (const std::string& problem : set.problems) tell(problem);
   tell_of_older_rows(set, grid);
-  std::map<std::string, const Case*> cases;
-  for (const Plan& plan : grid) cases[plan.id] = &plan.fields;
+  std::map<std::string, const Plan*> cases;
+  for (const Plan& plan : grid) cases[plan.id] = &plan;
+  const bool moved = move_places(set, cases);
   Here here;
   Rows rows;
   std::set<std::size_t> dropped;
@@ -92,7 +113,7 @@ Rows read_finished_rows(const std::string& path, const std::vector<Plan>& grid, 
       rows[record.id] = record.status;
       continue;
     }
-    const Environment& now = here.of(wanted->second->device);
+    const Environment& now = here.of(wanted->second->fields.device);
     const bool knows_machine = env.gpu || env.cpu;
     if (knows_machine && machine_of(env) != machine_of(now)) {
       machines[record.id] = machine_of(env);
@@ -107,7 +128,7 @@ Rows read_finished_rows(const std::string& path, const std::vector<Plan>& grid, 
     rows[record.id] = record.status;
     if (env.host && env.host != now.host) ++hosts[*env.host];
   }
-  if (!dropped.empty()) rewrite_without(dropped, set.records, path);
+  if (moved || !dropped.empty()) rewrite_without(dropped, set.records, path);
 
   std::map<std::string, std::size_t> elsewhere;  // cases by machine
   for (const auto& [id, machine] : machines)

@@ -66,12 +66,12 @@ std::string Progress::remaining() const {
   return fmt::format(", about {} left", describe_seconds(seconds / worked_ * (left_ - worked_)));
 }
 
-double Progress::seconds_of_run() const {
-  return std::chrono::duration<double>(Clock::now() - case_began_).count();
+double Progress::seconds_of_run(const Plan& plan) const {
+  return std::chrono::duration<double>(Clock::now() - cases_began_.at(plan.id)).count();
 }
 
 void Progress::start(const Plan& plan) {
-  case_began_ = Clock::now();
+  cases_began_[plan.id] = Clock::now();
   if (quiet_ || !terminal_) return;
   tell_raw(printable(fmt::format("[{}/{}] {} ...{}", done_ + 1, total_, labels_.of(plan), remaining())));
 }
@@ -81,7 +81,7 @@ void Progress::first_run(const Plan& plan, const Record& record) {
   if (quiet_) return;
   clear_status();
   tell(fmt::format("[{}/{}] {}: first of two runs: {} ({}{})", done_ + 1, total_, labels_.of(plan),
-                   describe_outcome(record), describe_seconds(seconds_of_run()),
+                   describe_outcome(record), describe_seconds(seconds_of_run(plan)),
                    terminal_ ? "" : remaining()));
 }
 
@@ -92,7 +92,7 @@ void Progress::finish(const Plan& plan, const Record& record) {
   clear_status();
   const bool last = done_ == total_;
   tell(fmt::format("[{}/{}] {}: {} ({}{})", done_, total_, labels_.of(plan), describe_outcome(record),
-                   describe_seconds(seconds_of_run()), terminal_ || last ? "" : remaining()));
+                   describe_seconds(seconds_of_run(plan)), terminal_ || last ? "" : remaining()));
 }
 
 void Progress::note(const std::string& line) {

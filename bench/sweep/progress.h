@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -49,14 +50,15 @@ class Progress {
  private:
   using Clock = std::chrono::steady_clock;
   std::string remaining() const;
-  double seconds_of_run() const;
+  double seconds_of_run(const Plan& plan) const;
 
   CaseLabels labels_;
   std::size_t total_, done_;
   double left_;        ///< cases to be done at the start, half ones counted as such
   double worked_ = 0;  ///< cases done since the start; the first of two runs is half of one
   bool quiet_, terminal_;
-  Clock::time_point began_ = Clock::now(), case_began_ = began_;
+  Clock::time_point began_ = Clock::now();
+  std::map<std::string, Clock::time_point> cases_began_;  // by id
 };
 
 }  // namespace precbench

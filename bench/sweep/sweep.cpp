@@ -7,10 +7,14 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <filesystem>
+#include <functional>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <set>
+#include <thread>
 
 #include "bench/machine/environment.h"
 #include "bench/process/case_process.h"
@@ -59,9 +63,13 @@ bool killed_from_outside(const CaseProcessResult& result) {
   return result.end == End::signalled && result.code == SIGKILL && !result.out_of_memory;
 }
 
-CaseProcessResult run_everywhere(const Plan& plan, const SweepOptions& options) {
-  return options.coordinator ? options.coordinator->run(options.child, plan, options.timeout_s)
-                             : run_case_process(options.child, plan.fields, {}, options.timeout_s);
+/// `place`: of the cases that run at one time.
+CaseProcessResult run_everywhere(const Plan& plan, const SweepOptions& options, int place,
+                                 const std::function<bool()>& stop) {
+  if (options.coordinator) return options.coordinator->run(options.child, plan, options.timeout_s);
+  NodeShare share = all_ranks(plan.ranks);
+  share.first_gpu = place % options.gpus;
+  return run_case_process(options.child, plan.fields, share, options.timeout_s, stop);
 }
 
 /// The row of a case whose process has ended. Throws InvalidInput if it refused its input.
@@ -93,10 +101,16 @@ Record row_of_one(const Plan& plan, const CaseProcessResult& result, double time
   }
 }
 
-/// The same, with the process of several that it is about in front.
-Record row_of(const Plan& plan, const CaseProcessResult& result, double timeout_s) {
-  Record record = row_of_one(plan, result, timeout_s);
+/// The same, with the process of several that it is about in front, and what the sweep knows of its case.
+Record row_of(const Plan& plan, const CaseProcessResult& result, const SweepOptions& options) {
+  Record record = row_of_one(plan, result, options.timeout_s);
+  record.study = plan.study;
   if (record.error) record.error = at(result) + *record.error;
+  if (options.at_once > 1 && record.metrics) {
+    record.metrics = Metrics{};
+    record.warnings.push_back(fmt::format(
+        "up to {} cases ran at one time: its step times say nothing of the recipe's speed", options.at_once));
+  }
   if (result.stopped_s > 0)
     record.warnings.push_back(fmt::format(
         "the case was stopped and continued (Ctrl-Z): it stood still for {:.1f} s, which its times may "
@@ -155,7 +169,7 @@ int summarize(const std::vector<Plan>& grid, const Rows& rows, const SweepOption
   const bool failures =
       std::any_of(grid.begin(), grid.end(), [&](const Plan& plan) { return is_failure(rows.at(plan.id)); });
   const int status = failures ? kSweepFailures : kSweepDone;
-  if (options.quiet) return status;
+  if (options.quiet || !options.summary) return status;
   // A standard output that takes nothing is told at the end of the program (exit_status_of).
   std::fputs(fmt::format("{}: {}{}\nrecords: {}/records.jsonl; compare them with: precbench report {}\n",
                          count_cases(grid.size()), tally(grid, rows),
@@ -166,7 +180,8 @@ int summarize(const std::vector<Plan>& grid, const Rows& rows, const SweepOption
   return status;
 }
 
-/// What one sweep has done so far, and how it goes on.
+/// What one sweep has done so far, and how it goes on. Everything below `mutex` is read and changed under it while cases
+/// run at one time.
 struct Sweep {
   const std::vector<Plan>& grid;
   const SweepOptions& options;
@@ -175,19 +190,28 @@ struct Sweep {
   std::map<std::string, Record> first_runs;  ///< by id; of cases without a row
   Progress progress;
   std::vector<std::string> lost = {};  ///< processes for want of which it ends; those of an interrupt are not
+  std::mutex mutex = {};
+  std::exception_ptr failure = {};  ///< of one of the cases at one time: ends the others
+  std::size_t next = 0;             ///< of the grid: the first case that nobody has looked at
 
   bool finished(const Plan& plan) const { return rows.count(plan.id) > 0; }
 
+  auto locked(const auto& work) {
+    const std::lock_guard lock(mutex);
+    return work();
+  }
+
   /// One run of a case; null if the sweep was interrupted or cannot go on.
-  std::optional<Record> run(const Plan& plan) {
+  std::optional<Record> run(const Plan& plan, int place = 0) {
     if (interrupted()) return std::nullopt;
     if (options.coordinator) lost = options.coordinator->lost();
     if (!lost.empty()) return std::nullopt;
-    progress.start(plan);
-    CaseProcessResult result = run_everywhere(plan, options);
-    if (killed_from_outside(result)) result = run_everywhere(plan, options);
-    if (result.end == End::interrupted) return std::nullopt;
-    return row_of(plan, result, options.timeout_s);
+    locked([&] { progress.start(plan); });
+    const auto stop = [&] { return locked([&] { return failure != nullptr; }); };
+    CaseProcessResult result = run_everywhere(plan, options, place, stop);
+    if (killed_from_outside(result)) result = run_everywhere(plan, options, place, stop);
+    if (result.end == End::interrupted || result.end == End::stopped) return std::nullopt;
+    return row_of(plan, result, options);
   }
 
   void add_row(const Plan& plan, const Record& record) {
@@ -238,11 +262,29 @@ struct Sweep {
         fs::remove(folder.first_runs());
       return;
     }
-    for (const Plan& plan : grid) {
-      if (finished(plan)) continue;
-      const std::optional<Record> record = run(plan);
-      if (!record) return;
-      add_row(plan, *record);
+    std::vector<std::thread> others;
+    for (int place = 1; place < options.at_once; ++place)
+      others.emplace_back([=, this] { run_in_turn(place); });
+    run_in_turn(0);
+    for (std::thread& other : others) other.join();
+    if (failure) std::rethrow_exception(failure);
+  }
+
+  /// Takes the next case that nobody has taken, until there is none or the sweep ends.
+  void run_in_turn(int place) {
+    try {
+      for (;;) {
+        const Plan* plan = locked([&] {
+          while (next < grid.size() && finished(grid[next])) ++next;
+          return failure || next == grid.size() ? nullptr : &grid[next++];
+        });
+        if (!plan) return;
+        const std::optional<Record> record = run(*plan, place);
+        if (!record) return;
+        locked([&] { add_row(*plan, *record); });
+      }
+    } catch (...) {
+      locked([&] { failure = failure ? failure : std::current_exception(); });
     }
   }
 };

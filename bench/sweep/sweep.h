@@ -28,8 +28,12 @@ struct SweepOptions {
   bool fresh = false;         ///< move the old records aside (records.jsonl.1, .2, ...) and do every case
   bool retry_failed = false;  ///< do cases again whose row says crashed or timeout
   bool quiet = false;         ///< no progress lines
+  bool summary = true;        ///< on standard output, how many cases ended how
   bool interleave = false;    ///< run the recipes of a setting A B B A; see interleave.h
   double timeout_s = 3600;    ///< of one case; 0: none
+  /// Cases at one time, where losses are wanted and no speeds: their rows have none. Cases of one rank each, which take
+  /// turns on `gpus` GPUs. Not with interleave or a coordinator.
+  int at_once = 1, gpus = 1;
   std::vector<std::string> child = {"/proc/self/exe",
                                     "run-case"};  ///< the command that case_process.h describes
   Coordinator* coordinator =

@@ -262,13 +262,13 @@ RecordRefs all_of(const RecordSet& set) {
   return refs;
 }
 
-std::vector<RecordRefs> by_machine(const RecordSet& set) {
+std::vector<RecordRefs> by_machine(const RecordRefs& records) {
   std::vector<RecordRefs> parts;
   std::unordered_map<std::string, std::size_t> places;
-  for (const LocatedRecord& located : set.records) {
-    const auto [place, is_new] = places.try_emplace(machine_of(located.env), parts.size());
+  for (const LocatedRecord* located : records) {
+    const auto [place, is_new] = places.try_emplace(machine_of(located->env), parts.size());
     if (is_new) parts.emplace_back();
-    parts[place->second].push_back(&located);
+    parts[place->second].push_back(located);
   }
   return parts;
 }

@@ -100,7 +100,7 @@ class SeedPairs {
 RecordRefs all_of(const RecordSet& set);
 
 /// Records parted by machine, in the order in which the machines appear.
-std::vector<RecordRefs> by_machine(const RecordSet& set);
+std::vector<RecordRefs> by_machine(const RecordRefs& records);
 
 /// A field's value as a user would type it; empty for null.
 std::string field_text(const nlohmann::ordered_json& value);

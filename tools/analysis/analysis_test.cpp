@@ -130,7 +130,7 @@ TEST_CASE("CPU threads part groups on the CPU device only", "[analysis]") {
 TEST_CASE("records part by machine in the order of appearance", "[analysis]") {
   const auto set =
       set_of({samples::cpu_record("bf16"), samples::gpu_record("bf16", 250), samples::cpu_record("mxfp8")});
-  const auto parts = by_machine(set);
+  const auto parts = by_machine(all_of(set));
   REQUIRE(parts.size() == 2);
   CHECK(parts[0] == RecordRefs{&set.records[0], &set.records[2]});
   CHECK(parts[1] == RecordRefs{&set.records[1]});

@@ -82,13 +82,13 @@ std::optional<int> trunks_to_settle(const std::vector<double>& means, double bou
   return enough;
 }
 
-std::string in_nats(const MeanInterval& d) {
+std::string in_nats(const DifferenceInterval& d) {
   return fmt::format("{:+.5f} nats [{:+.5f}, {:+.5f}]", d.mean, d.low, d.high);
 }
 
 /// The slope of each trunk's difference over log2 of the length: lengths 1/4, 1/2 and 1 are -2, -1 and 0, whose
 /// least-squares slope is half of the last minus the first.
-std::optional<MeanInterval> trend_of(const ForkEvidence& evidence) {
+std::optional<DifferenceInterval> trend_of(const ForkEvidence& evidence) {
   std::vector<double> slopes;
   for (const std::vector<double>& lengths : evidence.by_length)
     if (lengths.size() == 3) slopes.push_back((lengths[2] - lengths[0]) / 2);
@@ -153,12 +153,12 @@ const char* name_of(ForkOutcome outcome) {
   return kNames[static_cast<int>(outcome)];
 }
 
-std::optional<MeanInterval> interval_over_trunks(const std::vector<double>& means, double level) {
+std::optional<DifferenceInterval> interval_over_trunks(const std::vector<double>& means, double level) {
   if (means.size() < 2) return std::nullopt;
   const MeanAndSpread m = mean_and_spread(means);
   const double n = static_cast<double>(means.size());
   const double half = student_t_quantile(1 - level / 2, n - 1) * m.sd / std::sqrt(n);
-  return MeanInterval{m.mean, m.mean - half, m.mean + half};
+  return DifferenceInterval{m.mean, m.mean - half, m.mean + half};
 }
 
 std::optional<double> noise_floor(const ForkEvidence& neutral) {

@@ -90,7 +90,7 @@ Table make_csv(const RecordSet& set) {
 nlohmann::ordered_json make_json(const RecordSet& set) {
   Json cases = Json::array();
   const Workloads workloads(all_of(set));
-  for (const RecordRefs& records : by_machine(set)) {
+  for (const RecordRefs& records : by_machine(all_of(set))) {
     const Analysis analysis = analyze(records, workloads);
     for (const Group& group : analysis.groups)
       for (const Row& row : group.rows) {

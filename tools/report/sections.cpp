@@ -51,9 +51,12 @@ void add_environments(MachineRecords& machine) {
 }  // namespace
 
 ReportInput make_input(const RecordSet& set) {
-  ReportInput input{set, Workloads(all_of(set)), {}, {}};
+  RecordRefs of_studies, others;
+  for (const LocatedRecord* located : all_of(set))
+    (located->record.study ? of_studies : others).push_back(located);
+  ReportInput input{set, Workloads(others), {}, study_cards(of_studies), {}};
   Styles styles;
-  for (const RecordRefs& records : by_machine(set)) {
+  for (const RecordRefs& records : by_machine(others)) {
     MachineRecords machine{records, analyze(records, input.workloads), machine_of(records.front()->env)};
     if (!records.front()->env.gpu) machine.rank = "rank";
     for (const LocatedRecord* located : records)

@@ -10,6 +10,7 @@
 #include "tools/analysis/analysis.h"
 #include "tools/analysis/columns.h"
 #include "tools/analysis/convergence.h"
+#include "tools/analysis/study_cards.h"
 #include "tools/text/document.h"
 #include "tools/text/text.h"
 
@@ -38,6 +39,7 @@ struct ReportInput {
   const RecordSet& set;
   Workloads workloads;
   std::vector<MachineRecords> machines;
+  std::vector<StudyCard> cards;       ///< of the records that studies made, which are in no part
   std::map<std::string, int> styles;  ///< label_of a row to its line type, the same in all figures
 
   bool several_machines() const { return machines.size() > 1; }
@@ -56,6 +58,8 @@ Section scaling_section(const ReportInput& input, const MachineRecords& machine)
 Section memory_section(const ReportInput& input, const MachineRecords& machine);
 Section time_section(const ReportInput& input, const MachineRecords& machine);
 Section convergence_section(const ReportInput& input, const MachineRecords& machine);
+Section study_section(const std::vector<StudyCard>& cards);
+Section ladders_section(const std::vector<StudyCard>& cards);
 Section published_section(const ReportInput& input);
 Section failures_section(const ReportInput& input);
 Section emulated_section(const ReportInput& input);

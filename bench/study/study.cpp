@@ -1,0 +1,256 @@
+// The study command: settings, phases, and how many cases run at one time. See study.h.
+#include "bench/study/study.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <iterator>
+#include <map>
+
+#include "bench/cli/cli.h"
+#include "bench/cli/config_file.h"
+#include "bench/cli/text_table.h"
+#include "bench/machine/environment.h"
+#include "bench/machine/host_memory.h"
+#include "bench/measure/predict.h"
+#include "bench/process/rendezvous.h"
+#include "bench/process/sweep_status.h"
+#include "bench/process/tell.h"
+#include "bench/study/study_plan.h"
+#include "bench/study/study_settings.h"
+#include "bench/study/study_time.h"
+#include "bench/sweep/case_files.h"
+#include "bench/sweep/progress.h"
+#include "kernels/base/errors.h"
+#include "kernels/gpu/device_info.h"
+#include "models/config/config.h"
+#include "results/printable.h"
+#include "results/record_file.h"
+
+namespace precbench {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The embedded settings with the file and the flags on top; the device is chosen.
+StudySettings settings_of(const StudyCommand& command) {
+  Axes flags = command.axes;
+  for (const auto& [name, words] : flags) {
+    check_study_field(name);
+    check_words(*find_field(name), words);
+  }
+  StudySettings given;  // to learn the device, which chooses the defaults
+  if (!command.config.empty()) read_study_file(command.config, given);
+  flags.insert(given.work.begin(), given.work.end());
+  Case c;
+  if (const auto device = flags.find("device"); device != flags.end())
+    set_text(c, *find_field("device"), device->second.front());
+  if (c.device == "auto") c.device = best_device();
+  StudySettings settings = default_study(is_gpu(c.device));
+  if (!command.config.empty()) read_study_file(command.config, settings);
+  for (const auto& [name, words] : flags) settings.work[name] = words;
+  settings.work["device"] = {c.device};
+  return settings;
+}
+
+std::vector<std::string> models_of(const StudySettings& settings) {
+  const auto models = settings.work.find("model");
+  return models == settings.work.end() ? std::vector<std::string>{Case{}.model}
+                                       : expand_axis(*find_field("model"), models->second);
+}
+
+/// A study of several models is one of each.
+std::vector<StudyPlan> plans_of(const StudySettings& settings, const std::string& out) {
+  std::vector<StudyPlan> plans;
+  for (const std::string& model : models_of(settings)) plans.emplace_back(settings, model, out);
+  return plans;
+}
+
+template <class Cases>
+void append(Cases& cases, Cases more) {
+  cases.insert(cases.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+}
+
+/// How many cases fit beside each other, and on how many GPUs.
+struct Room {
+  int at_once = 1, gpus = 1;
+};
+
+/// On the CPU one for each thread, on every GPU a few, which hides the start of their processes: as many as memory has
+/// room for, where a quarter of it stays free.
+Room room_for(const std::vector<Plan>& plans, int wanted) {
+  constexpr std::int64_t kMostOnGpu = 3;
+  constexpr std::int64_t kContext = std::int64_t{1} << 30;  // bytes of a process that the arena does not have
+  std::int64_t largest = 0;
+  for (const Plan& plan : plans) {
+    if (plan.ranks > 1 || !plan.why_unsupported().empty()) return {};
+    largest = std::max(largest, predict(plan).memory.peak + kContext);
+  }
+  Room room;
+  std::int64_t fit = openmp_threads();
+  if (plans.front().on_gpu) {
+    if (find_gpus().count == 0) return {};
+    room.gpus = find_gpus().count;
+    fit = room.gpus * std::clamp(gpu_memory(0).free_bytes * 3 / 4 / largest, std::int64_t{1}, kMostOnGpu);
+  } else if (const auto left = available_memory()) {
+    fit = std::min(fit, *left * 3 / 4 / largest);
+  }
+  room.at_once = static_cast<int>(std::max(std::int64_t{1}, wanted > 0 ? std::int64_t{wanted} : fit));
+  return room;
+}
+
+/// Cases at one time share the CPU's threads; bits do not depend on how many a case has.
+void share_threads(int at_once) {
+  const int each = std::max(1, openmp_threads() / at_once);
+  setenv("OMP_NUM_THREADS", std::to_string(each).c_str(), 1);
+}
+
+/// What each part of the study costs, and all of it.
+void print_plan(const std::vector<StudyCase>& cases, const StudyPace* pace, const Room& room,
+                const std::string& head) {
+  static const std::map<StudyPart, const char*> kWords = {
+      {StudyPart::trunk, "trunks, BF16"},
+      {StudyPart::fork, "forks"},
+      {StudyPart::learning_rate, "ladder of learning rates"},
+      {StudyPart::bits, "ladder of mantissa bits"},
+      {StudyPart::batch, "ladder of batches"}};
+  fmt::print("{}\n", printable(head));
+  TextRows rows = {{"part", "cases", "steps", "about"}};
+  const auto line = [&](const std::string& words, const std::vector<StudyCase>& part) {
+    std::int64_t steps = 0;
+    for (const StudyCase& one : part) steps += one.fields.steps;
+    rows.push_back({words, std::to_string(part.size()), std::to_string(steps),
+                    pace ? describe_seconds(pace->seconds(part, room.at_once)) : "-"});
+  };
+  for (const auto& [part, words] : kWords) {
+    std::vector<StudyCase> of_part;
+    std::copy_if(cases.begin(), cases.end(), std::back_inserter(of_part),
+                 [p = part](const StudyCase& one) { return one.place.part == p; });
+    if (!of_part.empty()) line(words, of_part);
+  }
+  line("all", cases);
+  fmt::print("{}", aligned(rows, "lrrr"));
+}
+
+/// "study of tiny on cpu: 3 trunks, forks of 60 steps after 100 and 200, checkpoints of 0.1 GiB in out/study"
+std::string head_of(const StudySettings& settings, const std::vector<Plan>& trunks, const Room& room,
+                    const std::string& out) {
+  double bytes = 0;
+  for (const Plan& trunk : trunks)
+    bytes +=
+        12.0 * static_cast<double>(parameter_count(trunk.model)) * static_cast<double>(settings.ages.size());
+  return fmt::format(
+      "study of {} on {}: {} trunks, forks of {} steps after {}; {} at a time; checkpoints of {:.2g} GB and rows in {}",
+      fmt::join(models_of(settings), ", "), trunks.front().fields.device, settings.trunks,
+      settings.fork_steps, fmt::join(settings.ages, ", "),
+      count_cases(static_cast<std::size_t>(room.at_once)), bytes / 1e9, out);
+}
+
+/// Why the forks cannot begin: a trunk did not get through. Empty if all did.
+std::string why_no_forks(const std::string& records, const std::vector<Plan>& trunks) {
+  std::map<std::string, const Record*> rows;
+  const RecordSet set = read_records({records});
+  for (const LocatedRecord& located : set.records) rows[located.record.id] = &located.record;
+  for (const Plan& trunk : trunks) {
+    const auto row = rows.find(trunk.id);
+    if (row == rows.end() || row->second->status != Status::ok)
+      return fmt::format("trunk {} of {} has no states to fork: {}", trunk.study->trunk, trunk.fields.model,
+                         row == rows.end() ? "its row is gone" : describe_outcome(*row->second));
+  }
+  return "";
+}
+
+void check_data(const StudySettings& settings) {
+  const std::string& path = settings.work.at("data").front();
+  if (path == "synthetic")
+    throw InvalidInput(
+        "--data: a study needs text: the synthetic language of another seed is another language");
+  if (std::error_code error; !fs::exists(path, error))
+    throw InvalidInput(
+        fmt::format("--data: {} is not there; name a folder of text or a file of tokens", path));
+}
+
+}  // namespace
+
+CLI::App* add_study_command(CLI::App& app, StudyCommand& command) {
+  CLI::App* sub = app.add_subcommand(
+      "study", "does a recipe train? trunks, paired forks, ladders and positive controls; a card per recipe");
+  sub->footer(
+      "The defaults are those of bench/study/cpu.toml and gpu.toml; --config FILE changes any of them.\n"
+      "A second start with the same arguments goes on where the first one ended.\n"
+      "Exit status: 0 the study has finished; 1 the same, but cases have crashed or timed out; 2 bad input; 130 cases "
+      "are left.");
+  add_fields(*sub, command.axes, true);
+  const char* group = "Study";
+  sub->add_option("--config", command.config, "study file (TOML); flags win over it")
+      ->type_name("FILE")
+      ->group(group);
+  sub->add_option("--out", command.out,
+                  "folder for records.jsonl, cards.json and checkpoints (default out/study)")
+      ->type_name("DIR")
+      ->group(group);
+  sub->add_option("--timeout", command.timeout,
+                  "a case is stopped after this time [s]; 0: never (default 3600)")
+      ->type_name("S")
+      ->group(group);
+  sub->add_option("--at-once", command.at_once, "cases at one time (default: as many as fit)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 64))
+      ->group(group);
+  sub->add_flag("--dry-run", command.dry_run,
+                "print the plan with an estimate of its time, run no case of it")
+      ->group(group);
+  sub->add_flag("--retry-failed", command.options.retry_failed, "do crashed and timed out cases again")
+      ->group(group);
+  sub->add_flag("--quiet", command.options.quiet, "no progress")->group(group);
+  return sub;
+}
+
+int study(const StudyCommand& command) {
+  if (command.out.empty()) throw InvalidInput("--out: empty folder name");
+  const StudySettings settings = settings_of(command);
+  check_data(settings);
+  const std::vector<StudyPlan> models = plans_of(settings, command.out);
+  std::vector<StudyCase> all;
+  std::vector<Plan> trunks;
+  for (const StudyPlan& model : models) {
+    const std::vector<Plan> own = resolve(model.trunks());
+    append(all, model.trunks());
+    append(all, model.forks(own));
+    append(trunks, own);
+  }
+  SweepOptions options = command.options;
+  options.out = command.out;
+  options.timeout_s = command.timeout ? parse_timeout(*command.timeout) : options.timeout_s;
+  options.summary = false;
+  const Room room = room_for(trunks, command.at_once);
+  options.at_once = room.at_once, options.gpus = room.gpus;
+  if (!trunks.front().on_gpu) share_threads(room.at_once);
+
+  check_inputs(trunks);
+  const StudyPace pace =
+      measure_pace(options.child, models.front().trunks().front().fields, settings.work.at("recipe").front());
+  print_plan(all, &pace, room, head_of(settings, trunks, room, command.out));
+  if (command.dry_run) return kSweepDone;
+
+  check_files(trunks);
+  if (const int status = run_sweep(trunks, options); status == kSweepInterrupted) return status;
+  if (const std::string why = why_no_forks(command.out + "/records.jsonl", trunks); !why.empty()) {
+    tell("precbench: " + why);
+    return kSweepFailures;
+  }
+  std::vector<Plan> forks;
+  for (std::size_t i = 0; i < models.size(); ++i) {
+    models[i].write_recipes();
+    const auto begin =
+        trunks.begin() + static_cast<std::ptrdiff_t>(i * static_cast<std::size_t>(settings.trunks));
+    append(forks, resolve(models[i].forks({begin, begin + settings.trunks})));
+  }
+  check_files(forks);
+  return run_sweep(forks, options);
+}
+
+}  // namespace precbench

@@ -1,0 +1,204 @@
+// Which cases a study is made of. See study_plan.h.
+#include "bench/study/study_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <utility>
+
+#include "bench/case/fingerprint.h"
+#include "bench/step/checkpoint.h"
+#include "kernels/base/errors.h"
+
+namespace precbench {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kReference = "bf16";
+
+void set_fields(Case& c, const Axes& axes) {
+  for (const auto& [name, words] : axes)
+    if (name != "model" && name != "recipe") set_text(c, *find_field(name), words.front());
+}
+
+/// What makes forks of two rows comparable: everything of trunk and fork but their number, seeds and recipes.
+std::string study_id(const Case& trunk, const Case& fork) {
+  std::uint64_t state = kFingerprintStart;
+  for (const Case& c : {trunk, fork}) add_to_fingerprint(state, case_to_json(c).dump());
+  return fmt::format("{:016x}", state);
+}
+
+/// Mantissa bits that a quantized operand can lose: E4M3 two and E5M2 one.
+int bits_to_lose(const QuantFormat& format) {
+  const int all = format.dtype == DType::e4m3 ? 2 : format.dtype == DType::e5m2 ? 1 : 0;
+  return all - format.dropped_bits;
+}
+
+/// `bits` taken away from every operand, or as many as it has; null where none has so many.
+std::optional<Recipe> without_bits(const Recipe& recipe, int bits) {
+  Recipe poorer = recipe;
+  bool possible = false;
+  for (GemmRecipe* gemm : {&poorer.fprop, &poorer.dgrad, &poorer.wgrad})
+    for (QuantFormat* operand : {&gemm->a, &gemm->b}) {
+      possible = possible || bits_to_lose(*operand) >= bits;
+      operand->dropped_bits += static_cast<std::uint8_t>(std::clamp(bits_to_lose(*operand), 0, bits));
+    }
+  poorer.name = fmt::format("{}_minus{}", recipe.name, bits);
+  poorer.reference = fmt::format("{} without {} mantissa {}", recipe.name, bits, bits == 1 ? "bit" : "bits");
+  return possible ? std::optional(poorer) : std::nullopt;
+}
+
+/// "ffn:8:4 ffn:12:4 norm:8:4"
+std::string stress_words(const StudySettings& settings) {
+  std::string words;
+  for (const auto& [kind, exponents] :
+       {std::pair("ffn", &settings.outlier_ffn), std::pair("norm", &settings.outlier_norm)})
+    for (const std::int64_t exponent : *exponents)
+      words += fmt::format("{}{}:{}:{}", words.empty() ? "" : " ", kind, exponent, settings.channels);
+  return words;
+}
+
+}  // namespace
+
+StudyPlan::StudyPlan(const StudySettings& settings, const std::string& model, std::string out)
+    : settings_(settings), out_(std::move(out)) {
+  set_fields(base_, settings.work);
+  base_.model = model;
+  base_.recipe = kReference;
+  Case trunk = base_;
+  set_fields(trunk, settings.trunk);
+  trunk.steps = settings.ages.back();
+  trunk.checkpoint_every = settings.ages.front();
+  trunk.checkpoint_keep = "all";
+  fork_base_ = base_;
+  set_fields(fork_base_, settings.fork);
+  fork_base_.init_from.clear();
+  fork_base_.steps = settings.fork_steps;
+  study_ = study_id(trunk, fork_base_);
+  trunk.checkpoint_dir = (fs::path(out_) / "checkpoints").string();
+  for (std::int64_t number = 1; number <= settings.trunks; ++number) {
+    trunk.seed = number;
+    StudyPlace place;
+    place.study = study_, place.part = StudyPart::trunk, place.trunk = number;
+    place.margin = settings.margin, place.level = settings.level;
+    trunks_.push_back({trunk, place});
+  }
+  const auto asked = settings.work.find("recipe");
+  choose_variants(asked == settings.work.end() ? std::vector<std::string>{}
+                                               : expand_axis(*find_field("recipe"), asked->second));
+  make_rungs();
+}
+
+StudyPlan::Variant& StudyPlan::variant(const std::string& recipe) {
+  const auto known = std::find_if(variants_.begin(), variants_.end(),
+                                  [&](const Variant& v) { return v.recipe == recipe && !v.perturbed; });
+  return known != variants_.end() ? *known : variants_.emplace_back(Variant{recipe});
+}
+
+void StudyPlan::choose_variants(const std::vector<std::string>& asked) {
+  variants_ = {{.recipe = kReference}, {.recipe = kReference, .perturbed = true}};
+  for (const std::string& recipe : asked)
+    if (find_recipe(recipe).quantized()) variant(recipe).asked = true;
+  if (variants_.size() == 2)
+    throw InvalidInput("--recipe: a study compares recipes with bf16: name at least one other");
+  for (const auto& [control, other] : settings_.apart) {
+    variant(other);
+    variant(control).apart_from = find_recipe(other).name;
+  }
+  for (const std::string& control : settings_.breaks) variant(control).breaks = true;
+}
+
+void StudyPlan::make_rungs() {
+  for (const Variant& variant : variants_)
+    for (int bits = 1; variant.asked && bits <= settings_.bits; ++bits)
+      if (const Recipe full = find_recipe(variant.recipe); auto poorer = without_bits(full, bits)) {
+        const std::string path = (fs::path(out_) / "recipes" / (poorer->name + ".json")).string();
+        rungs_.push_back({path, full.name, *std::move(poorer), bits});
+      }
+}
+
+void StudyPlan::write_recipes() const {
+  for (const Rung& rung : rungs_) {
+    std::error_code error;
+    fs::create_directories(fs::path(rung.path).parent_path(), error);
+    std::ofstream file(rung.path, std::ios::trunc);
+    file << recipe_to_json(rung.recipe).dump(1) << "\n";
+    if (!file.flush()) throw InvalidInput(fmt::format("--out: cannot write {}", rung.path));
+  }
+}
+
+StudyCase StudyPlan::fork(const std::string& checkpoint, StudyPart part, std::int64_t trunk, std::int64_t age,
+                          std::int64_t seed, const Variant& variant) const {
+  constexpr std::int64_t kSeedsOfTrunk = 1000;  // the data of no two forks is the same, nor a trunk's
+  Case c = fork_base_;
+  c.recipe = variant.recipe;
+  c.perturb = variant.perturbed ? "ulp" : "none";
+  c.fork_from = checkpoint;
+  c.seed = kSeedsOfTrunk * trunk + seed;
+  StudyPlace place;
+  place.study = study_, place.part = part, place.trunk = trunk, place.age = age, place.seed = seed;
+  place.asked = variant.asked, place.apart_from = variant.apart_from, place.breaks = variant.breaks;
+  place.margin = settings_.margin, place.level = settings_.level;
+  return {c, place};
+}
+
+void StudyPlan::add_forks(const Plan& trunk, std::int64_t number, std::vector<StudyCase>& cases) const {
+  for (const std::int64_t age : settings_.ages)
+    for (std::int64_t seed = 1; seed <= settings_.seeds; ++seed)
+      for (const Variant& variant : variants_) {
+        StudyCase one = fork(checkpoint_at(trunk, age), StudyPart::fork, number, age, seed, variant);
+        if (seed == 1 && variant.recipe != kReference) {
+          one.fields.fidelity_batches = settings_.fidelity_batches;
+          const bool stressed = settings_.fidelity_batches > 0 && variant.asked &&
+                                age == settings_.ages.back() && number <= settings_.ladder_trunks;
+          if (stressed) one.fields.fidelity_stress = stress_words(settings_);
+        }
+        cases.push_back(std::move(one));
+      }
+}
+
+void StudyPlan::add_ladders(const Plan& trunk, std::int64_t number, std::vector<StudyCase>& cases) const {
+  const std::int64_t age = settings_.ages.back();
+  const auto add = [&](StudyPart part, double rung, const Variant& variant, const auto& change) {
+    StudyCase one = fork(checkpoint_at(trunk, age), part, number, age, 1, variant);
+    one.place.rung = rung;
+    change(one);
+    cases.push_back(std::move(one));
+  };
+  for (const Variant& variant : variants_) {
+    if (!variant.asked && (variant.perturbed || variant.recipe != kReference)) continue;
+    for (const double factor : settings_.learning_rate)
+      add(StudyPart::learning_rate, factor, variant, [&](StudyCase& one) { one.fields.lr *= factor; });
+    for (const std::int64_t batch : settings_.batch)
+      add(StudyPart::batch, static_cast<double>(batch), variant,
+          [&](StudyCase& one) { one.fields.batch = batch; });
+  }
+  for (const Rung& rung : rungs_)
+    add(StudyPart::bits, rung.bits, {.recipe = rung.path},
+        [&](StudyCase& one) { one.place.base = rung.base; });
+}
+
+std::vector<StudyCase> StudyPlan::forks(const std::vector<Plan>& trunks) const {
+  std::vector<StudyCase> cases;
+  for (std::size_t i = 0; i < trunks.size(); ++i) {
+    const auto number = static_cast<std::int64_t>(i) + 1;
+    add_forks(trunks[i], number, cases);
+    if (number <= settings_.ladder_trunks) add_ladders(trunks[i], number, cases);
+  }
+  return cases;
+}
+
+std::vector<Plan> resolve(const std::vector<StudyCase>& cases) {
+  std::vector<Plan> plans;
+  for (const StudyCase& one : cases) {
+    plans.push_back(resolve(one.fields));
+    plans.back().study = one.place;
+  }
+  return plans;
+}
+
+}  // namespace precbench

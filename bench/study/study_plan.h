@@ -1,0 +1,66 @@
+// The cases of a study. Trunks come first; forks can be resolved only once the states are there that they fork from.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "bench/case/plan.h"
+#include "bench/study/study_settings.h"
+
+namespace precbench {
+
+/// A case with its place, before it is resolved.
+struct StudyCase {
+  Case fields;
+  StudyPlace place;
+};
+
+class StudyPlan {
+ public:
+  /// One model of the settings, and the recipes asked for; the device must be chosen. Throws InvalidInput where these
+  /// are none, or BF16 alone.
+  StudyPlan(const StudySettings& settings, const std::string& model, std::string out);
+
+  const std::string& model() const { return base_.model; }
+  const std::vector<StudyCase>& trunks() const { return trunks_; }
+  /// All that is no trunk, trunk by trunk. `trunks`: those above, resolved.
+  std::vector<StudyCase> forks(const std::vector<Plan>& trunks) const;
+  /// Writes the recipes of the ladder of bits to OUT/recipes/. Throws InvalidInput where it cannot.
+  void write_recipes() const;
+
+ private:
+  /// A way to compute a fork.
+  struct Variant {
+    std::string recipe;
+    bool perturbed = false;  ///< BF16 with one weight changed: the noise floor
+    bool asked = false;
+    std::optional<std::string> apart_from = std::nullopt;
+    bool breaks = false;
+  };
+  /// A recipe with bits taken away.
+  struct Rung {
+    std::string path, base;
+    Recipe recipe;
+    int bits = 0;
+  };
+
+  void choose_variants(const std::vector<std::string>& asked);
+  Variant& variant(const std::string& recipe);
+  void make_rungs();
+  StudyCase fork(const std::string& checkpoint, StudyPart part, std::int64_t trunk, std::int64_t age,
+                 std::int64_t seed, const Variant& variant) const;
+  void add_forks(const Plan& trunk, std::int64_t number, std::vector<StudyCase>& cases) const;
+  void add_ladders(const Plan& trunk, std::int64_t number, std::vector<StudyCase>& cases) const;
+
+  const StudySettings& settings_;
+  std::string out_, study_;
+  Case base_, fork_base_;
+  std::vector<Variant> variants_;
+  std::vector<Rung> rungs_;
+  std::vector<StudyCase> trunks_;
+};
+
+/// With their places. Throws like resolve().
+std::vector<Plan> resolve(const std::vector<StudyCase>& cases);
+
+}  // namespace precbench

@@ -1,0 +1,198 @@
+// Study files: what their keys mean, and which fields of a case they may set. See study_settings.h.
+#include "bench/study/study_settings.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <set>
+#include <type_traits>
+
+#include "bench/cli/config_file.h"
+#include "bench/cli/toml.h"
+#include "kernels/base/errors.h"
+#include "study/defaults_text.h"
+
+namespace precbench {
+namespace {
+
+using Words = std::vector<std::string>;
+
+constexpr std::int64_t kMost = 1'000'000'000;
+
+/// Throws InvalidInput unless it is a number in [low, high].
+template <class T>
+T number_in(const std::string& word, T low, T high) {
+  T value{};
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+  if (word.empty() || error != std::errc() || end != word.data() + word.size())
+    throw InvalidInput(fmt::format("\"{}\" is not a {}number", word, std::is_integral_v<T> ? "whole " : ""));
+  if (!(value >= low && value <= high))
+    throw InvalidInput(fmt::format("{} is not in [{}, {}]", word, low, high));
+  return value;
+}
+
+/// One number, into `member`.
+template <class T>
+auto one(T StudySettings::*member, T low, T high) {
+  return [=](StudySettings& settings, const Words& words) {
+    if (words.size() != 1) throw InvalidInput("takes one value");
+    settings.*member = number_in<T>(words.front(), low, high);
+  };
+}
+
+/// A list of numbers; an empty one where nothing is left out by it.
+template <class T>
+auto several(std::vector<T> StudySettings::*member, T low, T high) {
+  return [=](StudySettings& settings, const Words& words) {
+    std::vector<T> values;
+    for (const std::string& word : words) values.push_back(number_in<T>(word, low, high));
+    std::sort(values.begin(), values.end());
+    values.erase(std::unique(values.begin(), values.end()), values.end());
+    settings.*member = std::move(values);
+  };
+}
+
+void set_ages(StudySettings& settings, const Words& words) {
+  several(&StudySettings::ages, std::int64_t{1}, kMost)(settings, words);
+  if (settings.ages.empty()) throw InvalidInput("no age: forks begin after some steps of a trunk");
+  for (const std::int64_t age : settings.ages)
+    if (age % settings.ages.front() != 0)
+      throw InvalidInput(fmt::format("{} is not a multiple of the first, {}", age, settings.ages.front()));
+}
+
+void set_apart(StudySettings& settings, const Words& words) {
+  settings.apart.clear();
+  for (const std::string& word : words) {
+    const Words pair = split(word, ':');
+    if (pair.size() != 2 || pair[0].empty() || pair[1].empty())
+      throw InvalidInput(fmt::format("\"{}\" is not CONTROL:RECIPE", word));
+    settings.apart.emplace_back(pair[0], pair[1]);
+  }
+}
+
+void set_breaks(StudySettings& settings, const Words& words) { settings.breaks = words; }
+
+using Setter = std::function<void(StudySettings&, const Words&)>;
+
+/// By section; a section's own keys.
+const std::map<std::string, std::map<std::string, Setter>>& study_keys() {
+  using S = StudySettings;
+  constexpr std::int64_t kOne = 1, kNone = 0;
+  static const std::map<std::string, std::map<std::string, Setter>> keys = {
+      {"work", {}},
+      {"trunk", {{"trunks", one(&S::trunks, kOne, std::int64_t{1000})}, {"ages", set_ages}}},
+      {"fork",
+       {{"steps", one(&S::fork_steps, std::int64_t{12}, kMost)},
+        {"seeds", one(&S::seeds, kOne, std::int64_t{1000})}}},
+      {"fidelity", {{"batches", one(&S::fidelity_batches, kNone, std::int64_t{10000})}}},
+      {"ladder",
+       {{"trunks", one(&S::ladder_trunks, kOne, std::int64_t{1000})},
+        {"channels", one(&S::channels, kOne, kMost)},
+        {"outlier_ffn", several(&S::outlier_ffn, std::int64_t{-30}, std::int64_t{30})},
+        {"outlier_norm", several(&S::outlier_norm, std::int64_t{-30}, std::int64_t{30})},
+        {"learning_rate", several(&S::learning_rate, 1e-6, 1e6)},
+        {"bits", one(&S::bits, kNone, std::int64_t{2})},
+        {"batch", several(&S::batch, kOne, kMost)}}},
+      {"control", {{"apart", set_apart}, {"break", set_breaks}}},
+      {"verdict", {{"margin", one(&S::margin, 1e-6, 1.0)}, {"level", one(&S::level, 1e-6, 0.5)}}},
+  };
+  return keys;
+}
+
+/// Where fields of a case may stand; null for other sections.
+Axes* fields_of(StudySettings& settings, const std::string& section) {
+  return section == "work"    ? &settings.work
+         : section == "trunk" ? &settings.trunk
+         : section == "fork"  ? &settings.fork
+                              : nullptr;
+}
+
+/// Of a trunk and of a fork these are apart.
+bool of_schedule(const std::string& name) { return name == "lr" || name == "warmup" || name == "schedule"; }
+
+std::string known_key(const std::string& section, const std::string& key) {
+  const auto own = study_keys().find(section);
+  if (own == study_keys().end())
+    throw InvalidInput(key + " belongs in a section: [work] has what all runs share");
+  if (own->second.contains(key)) return key;
+  StudySettings unused;
+  const Field* field = fields_of(unused, section) ? find_field(key) : nullptr;
+  if (field) return field->name;
+  std::vector<std::string> valid;
+  for (const auto& [name, setter] : own->second) valid.push_back(name);
+  if (fields_of(unused, section))
+    for (const Field& one_field : case_fields()) valid.push_back(one_field.name);
+  const std::string near = nearest(key, valid);
+  throw InvalidInput(fmt::format("unknown key {} in [{}]{}", key, section,
+                                 near.empty() ? "" : "; did you mean " + near + "?"));
+}
+
+void read_study(const std::string& name, const std::string& text, StudySettings& settings) {
+  TomlHandler handler;
+  handler.section = [](const std::string& section) {
+    if (study_keys().contains(section)) return;
+    std::vector<std::string> valid;
+    for (const auto& [known, keys] : study_keys()) valid.push_back(known);
+    throw InvalidInput(fmt::format("unknown section [{}]; there are {}", section, fmt::join(valid, ", ")));
+  };
+  handler.known = known_key;
+  handler.key = [&](const std::string& section, const std::string& key, const Words& words) {
+    if (const auto own = study_keys().at(section).find(key); own != study_keys().at(section).end()) {
+      try {
+        return own->second(settings, words);
+      } catch (const InvalidInput& error) {
+        throw InvalidInput(fmt::format("{}: {}", key, error.what()));
+      }
+    }
+    const Field& field = *find_field(key);
+    const bool names = section == "work" && (key == "model" || key == "recipe");
+    if (section == "work" || !of_schedule(key)) check_study_field(key);
+    check_words(field, words);
+    if (!names && (words.size() != 1 || (field.axis && expand_axis(field, words).size() != 1)))
+      throw InvalidInput(key + " takes one value");
+    (*fields_of(settings, section))[key] = words;
+  };
+  read_toml(name, text, handler);
+}
+
+}  // namespace
+
+void check_study_field(const std::string& name) {
+  static const std::set<std::string> kItsOwn = {"steps",
+                                                "seed",
+                                                "lr",
+                                                "warmup",
+                                                "schedule",
+                                                "fork_from",
+                                                "perturb",
+                                                "stress",
+                                                "save_init",
+                                                "save_final",
+                                                "save_grads",
+                                                "checkpoint_every",
+                                                "checkpoint_dir",
+                                                "checkpoint_keep",
+                                                "fidelity_batches",
+                                                "fidelity_stress"};
+  if (!kItsOwn.contains(name)) return;
+  const char* where = of_schedule(name) || name == "steps" ? "see [trunk] and [fork] of its --config"
+                      : name == "seed"                     ? "see trunks and seeds of its --config"
+                                                           : "a study sets it itself";
+  throw InvalidInput(fmt::format("{}: not of a study: {}", flag_of(*find_field(name)), where));
+}
+
+StudySettings default_study(bool on_gpu) {
+  StudySettings settings;
+  read_study(on_gpu ? "gpu.toml" : "cpu.toml", on_gpu ? kGpuStudyText : kCpuStudyText, settings);
+  return settings;
+}
+
+void read_study_file(const std::string& path, StudySettings& settings) {
+  read_study(path, config_text(path), settings);
+}
+
+}  // namespace precbench

@@ -1,0 +1,46 @@
+// What a study does: a file in TOML with everything in it, of which users give what they want otherwise. cpu.toml and
+// gpu.toml, which this program has inside it, are the whole of it and explain the keys.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bench/cli/axis.h"
+
+namespace precbench {
+
+struct StudySettings {
+  Axes work;         ///< fields of every case, one word each but for model and recipe
+  Axes trunk, fork;  ///< fields of theirs alone
+  std::int64_t trunks = 0;
+  std::vector<std::int64_t> ages;  ///< steps, ascending, multiples of the first
+  std::int64_t fork_steps = 0;
+  std::int64_t seeds = 0;
+  std::int64_t fidelity_batches = 0;  ///< 0: no gradients are compared
+
+  std::int64_t ladder_trunks = 0, channels = 0;
+  std::vector<std::int64_t> outlier_ffn, outlier_norm;  ///< exponents of two
+  std::vector<double> learning_rate;                    ///< factors
+  std::int64_t bits = 0;
+  std::vector<std::int64_t> batch;  ///< sequences a rank
+
+  std::vector<std::pair<std::string, std::string>>
+      apart;                        ///< a control, and the recipe that it must differ from
+  std::vector<std::string> breaks;  ///< controls that must be beyond the margin
+  double margin = 0;                ///< fraction of BF16's loss
+  double level = 0;                 ///< chance of any wrong verdict
+};
+
+/// Of this program, for a CPU or a GPU.
+StudySettings default_study(bool on_gpu);
+
+/// Sets what the file at `path` says. Throws InvalidInput, "FILE:LINE: why", for what sweep files are refused for, for a
+/// field that a study sets itself, and for numbers outside their range.
+void read_study_file(const std::string& path, StudySettings& settings);
+
+/// Throws InvalidInput where a study sets this field itself: --steps, --seed, --fork-from and the like.
+void check_study_field(const std::string& name);
+
+}  // namespace precbench

@@ -1,0 +1,61 @@
+// Timing a few steps. See study_time.h.
+#include "bench/study/study_time.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "bench/process/case_process.h"
+#include "kernels/base/errors.h"
+
+namespace precbench {
+namespace {
+
+/// Steps that the fidelity probe is worth: for every batch and stress a gradient of BF16 and one of the recipe.
+double gradients_of(const Case& c) {
+  const auto stresses =
+      std::count(c.fidelity_stress.begin(), c.fidelity_stress.end(), ' ') + !c.fidelity_stress.empty();
+  return 2.0 * static_cast<double>(c.fidelity_batches * (1 + stresses));
+}
+
+struct Timed {
+  double process_s = 0, step_s = 0;
+};
+
+Timed time_steps(const std::vector<std::string>& child, Case c, const std::string& recipe) {
+  constexpr std::int64_t kSteps = 8;
+  c.recipe = recipe;
+  c.steps = kSteps;
+  c.warmup = 0;
+  const auto begin = std::chrono::steady_clock::now();
+  const CaseProcessResult result = run_case_process(child, c, all_ranks(static_cast<int>(c.gpus)), 0);
+  const std::chrono::duration<double> all = std::chrono::steady_clock::now() - begin;
+  const auto why = [&](const std::string& text) {
+    return InvalidInput(fmt::format("{} {} does not run here: {}", c.model, recipe, text));
+  };
+  if (result.end != CaseProcessResult::End::exited || result.code != 0) throw why(result.last_lines);
+  const Record record = nlohmann::ordered_json::parse(result.record).get<Record>();
+  if (record.status != Status::ok) throw why(record.error.value_or(name_of(record.status)));
+  const double step_s = record.timing->wall_ms.value_or(record.timing->median_ms.value_or(0)) / 1e3;
+  return {std::max(0.0, all.count() - kSteps * step_s), step_s};
+}
+
+}  // namespace
+
+double StudyPace::seconds(const std::vector<StudyCase>& cases, int at_once) const {
+  double seconds = 0;
+  for (const auto& [fields, place] : cases) {
+    const double step_s = fields.recipe == "bf16" ? bf16_step_s : recipe_step_s;
+    const double larger = static_cast<double>(fields.batch) / static_cast<double>(batch);
+    seconds += startup_s + (static_cast<double>(fields.steps) + gradients_of(fields)) * step_s * larger;
+  }
+  return seconds / std::max(1, at_once);
+}
+
+StudyPace measure_pace(const std::vector<std::string>& child, const Case& like, const std::string& recipe) {
+  const Timed bf16 = time_steps(child, like, "bf16"), other = time_steps(child, like, recipe);
+  return {(bf16.process_s + other.process_s) / 2, bf16.step_s, other.step_s, like.batch};
+}
+
+}  // namespace precbench

@@ -1,0 +1,60 @@
+// What the rows of a study say: one card for each recipe that it asks about.
+//
+// Forks are compared by their trailing loss, the mean over the last third of their steps, minus that of the BF16 fork of
+// the same trunk, age and seed, which had the same state and the same data.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/analysis/analysis.h"
+#include "tools/analysis/fork_verdict.h"
+
+namespace precbench {
+
+/// The gradient of a recipe against BF16's at one age: means over trunks.
+struct CardFidelity {
+  std::int64_t age = 0;
+  double error = 0, cosine = 0, bias = 0;
+};
+
+/// A stress, raised. `value` is what breaks the recipe when it grows.
+struct LadderRung {
+  double at = 0;  ///< exponent of two, factor, bits, sequences
+  std::optional<double>
+      value{};  ///< gradient error of an outlier ladder, else loss minus BF16's at the same rung, nats; null: diverged
+  bool holds = false;
+};
+struct Ladder {
+  std::vector<LadderRung> rungs;         ///< ascending; none: not climbed
+  std::optional<double> holds() const;   ///< the highest rung below which all hold; null: not even the first
+  std::optional<double> breaks() const;  ///< the first that does not hold; null: none of those tried
+};
+
+struct ControlResult {
+  std::string name;           ///< "rowwise_e5m2 apart from rowwise"
+  std::optional<bool> found;  ///< null: it did not run
+};
+
+struct StudyCard {
+  std::string model;
+  ForkVerdict verdict;          ///< and the recipe's name
+  std::optional<double> floor;  ///< nats
+  double margin = 0;            ///< nats
+  double bf16_loss = 0;         ///< nats, mean over its forks
+  std::int64_t fork_steps = 0;
+  std::vector<CardFidelity> fidelity;
+  Ladder outlier_ffn, outlier_norm, learning_rate, bits, batch;
+  std::optional<double> bf16_learning_rate;  ///< the highest factor of the rate at which BF16 still trains
+  std::vector<ControlResult> controls;       ///< of the study, the same in all its cards
+};
+
+/// In the order of the records; none where no record belongs to a study.
+std::vector<StudyCard> study_cards(const RecordRefs& records);
+
+/// What cards.json holds.
+nlohmann::ordered_json cards_to_json(const std::vector<StudyCard>& cards);
+
+}  // namespace precbench

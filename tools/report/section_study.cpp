@@ -1,0 +1,125 @@
+// Does it train? The cards of a study: verdicts of its forks in a table and in words, and how far each recipe is from
+// breaking.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tools/analysis/study_cards.h"
+#include "tools/report/sections.h"
+
+namespace precbench {
+namespace {
+
+using Number = std::optional<double>;
+
+std::string nats(const Number& value) { return value ? fmt::format("{:+.5f}", *value) : "-"; }
+
+std::string interval(const std::optional<DifferenceInterval>& value) {
+  return value ? fmt::format("{:+.5f} [{:+.5f}, {:+.5f}]", value->mean, value->low, value->high) : "-";
+}
+
+/// "6.4%" of the oldest age.
+std::string percent(const StudyCard& card, double CardFidelity::*member) {
+  return card.fidelity.empty() ? "-" : fmt::format("{:.2f}%", 100 * card.fidelity.back().*member);
+}
+
+/// "holds 12, breaks 16"; what was tried says how far a ladder went.
+std::string ladder_words(const Ladder& ladder, const char* before) {
+  if (ladder.rungs.empty()) return "-";
+  const Number holds = ladder.holds(), breaks = ladder.breaks();
+  if (!breaks) return fmt::format("holds {}{:g}", before, *holds);
+  return holds ? fmt::format("{0}{1:g}, breaks {0}{2:g}", before, *holds, *breaks)
+               : fmt::format("breaks {}{:g}", before, *breaks);
+}
+
+/// One sentence on whether the difference grows with the fork.
+std::string trend_words(const StudyCard& card) {
+  const auto& trend = card.verdict.trend;
+  if (!trend) return "";
+  if (trend->low > 0)
+    return fmt::format("; it grows by {:.5f} with each doubling of the fork's length", trend->mean);
+  if (trend->high < 0)
+    return fmt::format("; it shrinks by {:.5f} with each doubling of the fork's length", -trend->mean);
+  return "; no trend with the fork's length is seen";
+}
+
+std::string sentence(const StudyCard& card) {
+  const ForkVerdict& verdict = card.verdict;
+  return fmt::format("{} on {}: {}: {}{}.", verdict.recipe, card.model, name_of(verdict.outcome),
+                     verdict.reason, trend_words(card));
+}
+
+/// "positive controls: rowwise_e5m2 apart from rowwise found, ..."
+std::string controls_words(const StudyCard& card) {
+  std::string words;
+  for (const ControlResult& control : card.controls)
+    words += fmt::format("{}{} {}", words.empty() ? "" : ", ", control.name,
+                         control.found ? *control.found ? "found" : "NOT FOUND" : "did not run");
+  return words.empty() ? "none" : words;
+}
+
+std::string setting_words(const StudyCard& card) {
+  return fmt::format(
+      "{}: forks of {} steps from {} trunks, BF16 at {:.4f} nats; margin {:.5f} nats, noise floor {}. Positive "
+      "controls: {}.",
+      card.model, card.fork_steps, card.verdict.trunks, card.bf16_loss, card.margin,
+      card.floor ? fmt::format("{:.5f}", *card.floor) : "not measured", controls_words(card));
+}
+
+bool first_of_model(const std::vector<StudyCard>& cards, std::size_t i) {
+  return i == 0 || cards[i - 1].model != cards[i].model || cards[i - 1].margin != cards[i].margin;
+}
+
+}  // namespace
+
+Section study_section(const std::vector<StudyCard>& cards) {
+  Section section{"Does it train?", {}, {}, {}};
+  if (cards.empty()) return section;
+  for (std::size_t i = 0; i < cards.size(); ++i) {
+    if (first_of_model(cards, i)) section.lines.push_back(setting_words(cards[i]));
+    section.lines.push_back(sentence(cards[i]));
+  }
+  Table table;
+  table.columns = {{"model", true},        {"recipe", true},   {"verdict", true}, {"difference [95%], nats"},
+                   {"per doubling [95%]"}, {"gradient error"}, {"bias"}};
+  for (const StudyCard& card : cards)
+    table.rows.push_back({card.model, card.verdict.recipe, name_of(card.verdict.outcome),
+                          interval(card.verdict.difference), interval(card.verdict.trend),
+                          percent(card, &CardFidelity::error), percent(card, &CardFidelity::bias)});
+  section.table = std::move(table);
+  section.notes = {
+      "Difference: loss of the recipe's forks minus BF16's of the same state and data, at the age of the trunk where it "
+      "is largest; the trunk is the unit of the interval. Gradient error and bias: against BF16's gradient of the same "
+      "weights and tokens, at the oldest age."};
+  return section;
+}
+
+Section ladders_section(const std::vector<StudyCard>& cards) {
+  Section section{"How far from breaking?", {}, {}, {}};
+  const auto climbed = [](const StudyCard& card) {
+    return !card.outlier_ffn.rungs.empty() || !card.outlier_norm.rungs.empty() ||
+           !card.learning_rate.rungs.empty() || !card.bits.rungs.empty() || !card.batch.rungs.empty();
+  };
+  if (std::none_of(cards.begin(), cards.end(), climbed)) return section;
+  Table table;
+  table.columns = {
+      {"model", true},         {"recipe", true},     {"outliers in FFN", true}, {"outliers in norms", true},
+      {"learning rate", true}, {"bits fewer", true}, {"sequences", true}};
+  for (const StudyCard& card : cards)
+    table.rows.push_back({card.model, card.verdict.recipe, ladder_words(card.outlier_ffn, "2^"),
+                          ladder_words(card.outlier_norm, "2^"), ladder_words(card.learning_rate, "x"),
+                          ladder_words(card.bits, "-"), ladder_words(card.batch, "")});
+  section.lines = {
+      "The highest rung at which a recipe holds, and the first at which it breaks: an outlier, when its gradient error is "
+      "twice that without; a learning rate or batch, when its loss is beyond the margin of BF16's at the same; a bit "
+      "taken away, when its loss is beyond the margin."};
+  for (std::size_t i = 0; i < cards.size(); ++i)
+    if (first_of_model(cards, i) && cards[i].bf16_learning_rate)
+      section.lines.push_back(
+          fmt::format("BF16 itself trains on {} at up to {:g} times the fork's learning rate.",
+                      cards[i].model, *cards[i].bf16_learning_rate));
+  section.table = std::move(table);
+  return section;
+}
+
+}  // namespace precbench

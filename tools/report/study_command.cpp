@@ -1,0 +1,30 @@
+// Cards to a file and to the terminal. See study_command.h.
+#include "tools/report/study_command.h"
+
+#include <filesystem>
+
+#include "results/record_file.h"
+#include "tools/analysis/study_cards.h"
+#include "tools/report/sections.h"
+#include "tools/text/write_file.h"
+
+namespace precbench {
+
+void finish_study(const std::string& folder) {
+  const std::filesystem::path path(folder);
+  const RecordSet set = read_records({(path / "records.jsonl").string()});
+  const std::vector<StudyCard> cards = study_cards(all_of(set));
+  // Written beside and renamed: who reads it meanwhile finds one or the other.
+  const std::string cards_file = (path / "cards.json").string(), next = cards_file + ".next";
+  write_file(
+      next,
+      cards_to_json(cards).dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+  std::filesystem::rename(next, cards_file);
+  Document document;
+  document.title = "precbench study: " + folder;
+  document.sections = {study_section(cards), ladders_section(cards)};
+  document.notice = "cards: " + cards_file;
+  write_standard_output(render_term(document));
+}
+
+}  // namespace precbench
