@@ -131,6 +131,12 @@ std::vector<Field> make_fields() {
            &Case::deterministic, kSingle, when_set, {"off", "on"}),
       text("attention", kMeasurement, "whose attention kernels: auto takes cuDNN's where it can",
            &Case::attention, kAxis, when_set, {"auto", "cudnn", "own"}),
+      number("fidelity_batches", kMeasurement, "batches",
+             "before the first step: the recipe's gradient against BF16's, of the first so many batches",
+             &Case::fidelity_batches, kSingle, 0, "", when_set),
+      text("fidelity_stress", kMeasurement,
+           "the same under each of these stresses, \"ffn:8 ffn:16 norm:8\", which are then undone",
+           &Case::fidelity_stress, kSingle, when_set),
   };
 }
 

@@ -57,6 +57,8 @@ struct Case {
   std::string graph = "on";
   std::string deterministic = "off";
   std::string attention = "auto";
+  std::int64_t fidelity_batches = 0;
+  std::string fidelity_stress;
 
   bool operator==(const Case&) const = default;
 };
