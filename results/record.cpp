@@ -155,6 +155,27 @@ void each_field(S& s, F&& f) {
   f("breaks", s.breaks), f("margin", s.margin), f("level", s.level);
 }
 
+template <Is<MeanInterval> S, class F>
+void each_field(S& s, F&& f) {
+  f("mean", s.mean), f("low", s.low), f("high", s.high);
+}
+
+template <Is<GradientFidelity> S, class F>
+void each_field(S& s, F&& f) {
+  f("name", s.name), f("error", s.error), f("cosine", s.cosine), f("bias", s.bias);
+}
+
+template <Is<WholeFidelity> S, class F>
+void each_field(S& s, F&& f) {
+  f("error", s.error), f("cosine", s.cosine), f("bias", s.bias);
+}
+
+template <Is<Fidelity> S, class F>
+void each_field(S& s, F&& f) {
+  f("stress", s.stress), f("batches", s.batches), f("loss_bf16", s.loss_bf16);
+  f("loss_difference", s.loss_difference), f("whole", s.whole), f("roles", s.roles), f("layers", s.layers);
+}
+
 template <Is<Record> S, class F>
 void each_field(S& s, F&& f) {
   f("schema", s.schema), f("method_version", s.method_version), f("id", s.id), f("created", s.created);
@@ -163,7 +184,8 @@ void each_field(S& s, F&& f) {
   f("env", s.env), f("support", s.support), f("flops", s.flops), f("timing", s.timing);
   f("metrics", s.metrics), f("memory", s.memory), f("breakdown", s.breakdown);
   f("communication", s.communication), f("telemetry", s.telemetry);
-  f("training", s.training), f("quantization", s.quantization), f("study", s.study);
+  f("training", s.training), f("quantization", s.quantization), f("fidelity", s.fidelity);
+  f("study", s.study);
 }
 
 template <class T>
@@ -218,7 +240,7 @@ Json write_value(const T& value) {
 
 /// Keys that records from before they existed lack; their default says so.
 bool added_later(const std::string& where, std::string_view key) {
-  if (where.empty()) return key == "definition" || key == "study";
+  if (where.empty()) return key == "definition" || key == "fidelity" || key == "study";
   if (where == "/training") return key == "evaluations";
   return where == "/timing" && (key == "wall_ms" || key == "runs" || key == "between_runs");
 }

@@ -218,6 +218,35 @@ struct QuantizationStats {
   std::optional<double> sqnr_db;             ///< 20 log10(|x| / |x - q|)
 };
 
+/// A mean with its 95% interval by Student's t. Null where it is not finite; the bounds of a single value too.
+struct MeanInterval {
+  std::optional<double> mean, low, high;
+};
+
+/// How far a gradient in the recipe, r, is from the BF16 one, g, of the same weights and tokens. Mean over batches; null
+/// where it is not finite.
+struct GradientFidelity {
+  std::string name;             ///< what of the model: "qkv", "norm", a block's index
+  std::optional<double> error;  ///< |r - g| / |g|
+  std::optional<double> cosine;
+  std::optional<double> bias;  ///< <r - g, g> / <g, g>: below 0 the recipe shrinks the gradient
+};
+
+struct WholeFidelity {
+  MeanInterval error, cosine, bias;  ///< as in GradientFidelity, over batches
+};
+
+/// The fidelity probe of one state of the weights.
+struct Fidelity {
+  std::string stress;               ///< "none", or the one they bore for it: "ffn:8:4"
+  std::int64_t batches = 0;         ///< a training step's tokens each
+  std::optional<double> loss_bf16;  ///< mean, nats
+  MeanInterval loss_difference;     ///< recipe minus BF16, nats
+  WholeFidelity whole;
+  std::vector<GradientFidelity> roles;  ///< linear layers, "norm", "embedding", "lm_head"; together the whole
+  std::vector<GradientFidelity> layers;  ///< the blocks, first to last
+};
+
 struct Record {
   int schema = kSchemaVersion;
   int method_version = kMethodVersion;
@@ -241,6 +270,8 @@ struct Record {
   Shared<Telemetry> telemetry;
   Shared<Training> training;
   std::vector<QuantizationStats> quantization;
+  std::vector<Fidelity>
+      fidelity;  ///< the first weights, then under each stress; none without --fidelity-batches
   Shared<StudyPlace> study;  ///< null unless a study made the row
 };
 

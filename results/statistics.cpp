@@ -42,6 +42,10 @@ double incomplete_beta(double a, double b, double x) {
 
 }  // namespace
 
+std::optional<double> finite(double value) {
+  return std::isfinite(value) ? std::optional(value) : std::nullopt;
+}
+
 double quantile(const std::vector<double>& sorted, double p) {
   const double position = p * static_cast<double>(sorted.size() - 1);
   const auto below = static_cast<std::size_t>(position);

@@ -14,6 +14,9 @@ struct SampleStatistics {
   double iqr() const { return q3 - q1; }
 };
 
+/// Nothing for NaN and infinity.
+std::optional<double> finite(double value);
+
 /// The p-quantile (0 <= p <= 1), interpolated linearly between order statistics (type 7 of Hyndman and Fan,
 /// 1996: what NumPy and R do). `sorted` must be ascending and not empty.
 double quantile(const std::vector<double>& sorted, double p);

@@ -19,6 +19,7 @@ void check_word(const Field& field, const std::string& text) {
   const std::string_view name = field.name;
   if (name == "keep_bf16") parse_keep_bf16(text);
   if (name == "stress") parse_stress(text);
+  if (name == "fidelity_stress") parse_fidelity_stress(text);
 }
 
 // Above these a number is a slip, and counts of bytes and FLOPs could overflow.
@@ -55,6 +56,8 @@ void check_combinations(const Case& c) {
     throw InvalidInput("--fork-from and --init-from: the first weights come from one of them; choose one");
   if (c.checkpoint_every > 0 && c.steps == 0)
     throw InvalidInput("--checkpoint-every needs a number of steps: add --steps N");
+  if (!c.fidelity_stress.empty() && c.fidelity_batches == 0)
+    throw InvalidInput("--fidelity-stress needs batches to compare gradients of: add --fidelity-batches K");
 }
 
 KeepBf16 parse_keep_bf16(const std::string& text) {

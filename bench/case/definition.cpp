@@ -149,6 +149,9 @@ Definition define(const Case& c) {
   definition.data = data_of(c);
   definition.init = init_of(c);
   if (definition.init.stress) check_stress(*definition.init.stress, definition.model);
+  definition.fidelity_stresses = parse_fidelity_stress(c.fidelity_stress);
+  for (const Stress& stress : definition.fidelity_stresses)
+    check_stress(stress, definition.model, "--fidelity-stress");
   if (const auto content = content_of(c.eval_data, c.glob)) definition.held_out = content->fingerprint;
   return definition;
 }
@@ -170,9 +173,9 @@ DefinitionRecord definition_record(const Definition& definition) {
 
 std::string case_id(const Case& c, const Definition& definition) {
   static const Case defaults;
-  static const std::set<std::string_view> covered = {"model",  "recipe",    "keep_bf16", "data",
-                                                     "glob",   "init_from", "fork_from", "perturb",
-                                                     "stress", "eval_data"};
+  static const std::set<std::string_view> covered = {"model",  "recipe",    "keep_bf16",      "data",
+                                                     "glob",   "init_from", "fork_from",      "perturb",
+                                                     "stress", "eval_data", "fidelity_stress"};
   std::uint64_t state = kFingerprintStart;
   add_to_fingerprint(state, fmt::format("method={}\n", kMethodVersion));
   add_to_fingerprint(state, canonical_text(definition_record(definition)));
@@ -185,6 +188,8 @@ std::string case_id(const Case& c, const Definition& definition) {
   if (!c.eval_data.empty())
     add_to_fingerprint(
         state, fmt::format("held_out={} tokens={}\n", hex(definition.held_out).dump(), c.eval_tokens));
+  for (const Stress& stress : definition.fidelity_stresses)
+    add_to_fingerprint(state, fmt::format("fidelity_stress={}\n", to_text(stress)));
   return fmt::format("{:016x}", state);
 }
 

@@ -43,6 +43,7 @@ struct Definition {
   DataDefinition data;
   InitDefinition init;
   std::optional<std::uint64_t> held_out;  ///< fingerprint of --eval-data; null: none, or no such file
+  std::vector<Stress> fidelity_stresses;
 };
 
 /// Looks everything up: files of models and recipes are read, data and checkpoints are sampled for their fingerprints,

@@ -23,6 +23,13 @@ TransformerOptions Plan::transformer() const {
   return options;
 }
 
+TransformerOptions Plan::bf16_transformer() const {
+  TransformerOptions options = transformer();
+  options.recipe_of = [this](std::int64_t, LinearRole) -> const Recipe& { return bf16; };
+  options.recompute_norms = true;  // the same bits, and none is kept
+  return options;
+}
+
 std::vector<std::string> Plan::converted_layers() const {
   std::vector<std::string> layers;
   std::int64_t first = 0, last = model.layers - 1;
@@ -64,6 +71,8 @@ std::string Plan::why_unsupported() const {
           "{:.2f} times its size, more than the {} that pay",
           shards, padded, kMostPadded);
   }
+  if (fp8_gather && recipe.quantized() && fields.fidelity_batches > 0)
+    return "fidelity: ranks that exchange weights in FP8 have none in BF16 to compare with";
   const ModelConfig& m = model;
   if (m.sliding_window > 0 && T > m.sliding_window)
     return fmt::format(

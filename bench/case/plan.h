@@ -32,6 +32,8 @@ struct Plan : Definition {
   std::int64_t tokens_per_step() const { return B * T * ranks * accumulation; }
   /// Points into this plan, which must outlive the transformer.
   TransformerOptions transformer() const;
+  /// The same model in BF16, for a look beside the training: what it takes is no more than a training step in BF16 does.
+  TransformerOptions bf16_transformer() const;
   /// "layers.0-15.{qkv,o,gate_up,down}", "lm_head"
   std::vector<std::string> converted_layers() const;
   /// Why the ranks, the model's shapes or a linear layer's, which is named, cannot be had; empty if all can.

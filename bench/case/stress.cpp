@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <sstream>
 #include <string_view>
 #include <system_error>
 
@@ -13,6 +14,8 @@
 
 namespace precbench {
 namespace {
+
+constexpr const char* kFidelityFlag = "--fidelity-stress";
 
 constexpr EnumNames<StressKind, 3> kKindNames{{"ffn", "norm", "vo"}};
 
@@ -24,7 +27,7 @@ bool read_number(std::int64_t& value, std::string_view word) {
 
 }  // namespace
 
-std::optional<Stress> parse_stress(const std::string& text) {
+std::optional<Stress> parse_stress(const std::string& text, const char* flag) {
   if (text == "none") return std::nullopt;
   const std::size_t first = std::min(text.find(':'), text.size());
   const std::size_t second = std::min(text.find(':', first + 1), text.size());
@@ -36,10 +39,22 @@ std::optional<Stress> parse_stress(const std::string& text) {
   const auto kind = kKindNames.find(all.substr(0, first));
   if (!kind || !numbers || channels < 1)
     throw InvalidInput(fmt::format(
-        "--stress: \"{}\" is not none, ffn:S, norm:S or vo:S, perhaps with :CHANNELS behind", text));
+        "{}: \"{}\" is not none, ffn:S, norm:S or vo:S, perhaps with :CHANNELS behind", flag, text));
   if (exponent < -kMaxStress || exponent > kMaxStress)
-    throw InvalidInput(fmt::format("--stress: {}: S is from -{} to {}", text, kMaxStress, kMaxStress));
+    throw InvalidInput(fmt::format("{}: {}: S is from -{} to {}", flag, text, kMaxStress, kMaxStress));
   return Stress{*kind, static_cast<int>(exponent), channels};
+}
+
+std::vector<Stress> parse_fidelity_stress(const std::string& text) {
+  std::vector<Stress> all;
+  std::istringstream words(text);
+  for (std::string word; words >> word;) {
+    const std::optional<Stress> stress = parse_stress(word, kFidelityFlag);
+    if (!stress)
+      throw InvalidInput(fmt::format("{}: none: leave it out, it is measured first", kFidelityFlag));
+    all.push_back(*stress);
+  }
+  return all;
 }
 
 std::string to_text(const Stress& stress) {
@@ -50,10 +65,10 @@ std::int64_t channels_of(StressKind kind, const ModelConfig& model) {
   return kind == StressKind::ffn ? model.ffn : kind == StressKind::norm ? model.width : model.kv_width();
 }
 
-void check_stress(const Stress& stress, const ModelConfig& model) {
+void check_stress(const Stress& stress, const ModelConfig& model, const char* flag) {
   const std::int64_t most = channels_of(stress.kind, model);
   if (stress.channels > most)
-    throw InvalidInput(fmt::format("--stress: {} channels wanted, {} of a block has {}", stress.channels,
+    throw InvalidInput(fmt::format("{}: {} channels wanted, {} of a block has {}", flag, stress.channels,
                                    kKindNames.of(stress.kind), most));
 }
 

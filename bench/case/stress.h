@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "models/config/config.h"
 
@@ -28,13 +29,15 @@ struct Stress {
 };
 
 /// "ffn:8", "norm:-3:16"; nothing for "none". Throws InvalidInput that names the flag.
-std::optional<Stress> parse_stress(const std::string& text);
+std::optional<Stress> parse_stress(const std::string& text, const char* flag = "--stress");
+/// Of --fidelity-stress: any number of them with spaces between, "ffn:8 norm:-3:16". "none" is none of them.
+std::vector<Stress> parse_fidelity_stress(const std::string& text);
 /// In full: "ffn:8:4".
 std::string to_text(const Stress& stress);
 
 /// Channels of a block that the stress chooses from.
 std::int64_t channels_of(StressKind kind, const ModelConfig& model);
 /// Throws InvalidInput where the model has fewer than the stress wants.
-void check_stress(const Stress& stress, const ModelConfig& model);
+void check_stress(const Stress& stress, const ModelConfig& model, const char* flag = "--stress");
 
 }  // namespace precbench

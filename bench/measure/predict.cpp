@@ -28,6 +28,36 @@ GemmPath path_of(const GemmSupport& support) {
   return path;
 }
 
+DryRun dry_run_with(const Plan& plan, const Device* device, ReferencePlace place) {
+  const std::unique_ptr<Device> dry = make_dry_device(device);
+  const std::unique_ptr<Comm> comm = make_dry_comm(0, plan.ranks);
+  constexpr std::int64_t kUnlimited = std::int64_t{1} << 55;
+  try {
+    Rank rank(*dry, *comm, plan, dry->allocate(kUnlimited), kUnlimited);
+    Arena& arena = rank.arena();
+    StepAccounts accounts;
+    dry->set_observer(&accounts);
+    comm->set_observer(&accounts);
+    rank.enqueue();
+    DryRun run;
+    run.peak = arena.peak();
+    run.highest = arena.highest();
+    run.ops = std::move(accounts.ops);
+    if (plan.fields.fidelity_batches > 0) {
+      arena.restart_accounts();
+      compare_gradients(rank, plan, place);
+      run.probe = arena.peak().total();
+      run.reference = place;
+    }
+    run.extent = arena.peak_extent();
+    return run;
+  } catch (const OutOfMemory& error) {
+    throw OutOfMemory(fmt::format("{} with {} x {} tokens: a rank needs more than {} PiB", plan.model.name,
+                                  plan.B, plan.T, kUnlimited >> 50),
+                      error.bytes);
+  }
+}
+
 }  // namespace
 
 double DryRun::model_flops() const {
@@ -36,22 +66,10 @@ double DryRun::model_flops() const {
   return total;
 }
 
-DryRun dry_run(const Plan& plan, const Device* device) {
-  const std::unique_ptr<Device> dry = make_dry_device(device);
-  const std::unique_ptr<Comm> comm = make_dry_comm(0, plan.ranks);
-  constexpr std::int64_t kUnlimited = std::int64_t{1} << 55;
-  try {
-    Rank rank(*dry, *comm, plan, dry->allocate(kUnlimited), kUnlimited);
-    StepAccounts accounts;
-    dry->set_observer(&accounts);
-    comm->set_observer(&accounts);
-    rank.enqueue();
-    return {rank.arena().peak(), rank.arena().highest(), rank.arena().peak_extent(), std::move(accounts.ops)};
-  } catch (const OutOfMemory& error) {
-    throw OutOfMemory(fmt::format("{} with {} x {} tokens: a rank needs more than {} PiB", plan.model.name,
-                                  plan.B, plan.T, kUnlimited >> 50),
-                      error.bytes);
-  }
+DryRun dry_run(const Plan& plan, const Device* device, std::optional<std::int64_t> room) {
+  DryRun run = dry_run_with(plan, device, ReferencePlace::device);
+  if (run.probe > 0 && room && run.extent > *room) run = dry_run_with(plan, device, ReferencePlace::host);
+  return run;
 }
 
 std::int64_t watching_bytes(const Plan& plan) {
@@ -110,7 +128,7 @@ Prediction predict(const Plan& plan, const KnownGpu* gpu) {
   p.unsupported = plan.why_unsupported();
   if (!p.unsupported.empty()) return p;
   const DryRun accounts = dry_run(plan, nullptr);
-  p.memory = memory_segments(accounts.highest, accounts.peak.total());
+  p.memory = memory_segments(accounts.highest, accounts.most());
   if (!gpu || support_of(plan.recipe, gpu->device).path() != ExecutionPath::native) return p;
   if (const std::optional<DatasheetRates> peak = datasheet_rates(gpu->name))
     if (const std::optional<OpRates> peaks = op_rates(*peak, plan.recipe))

@@ -1,6 +1,7 @@
 // The dry run: the unchanged step on a device that touches no data, with everything accounted for.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <string>
@@ -8,6 +9,7 @@
 
 #include "bench/case/plan.h"
 #include "bench/machine/datasheet.h"
+#include "bench/step/fidelity.h"
 #include "kernels/device/device.h"
 #include "kernels/device/memory.h"
 #include "results/record.h"
@@ -17,14 +19,19 @@ namespace precbench {
 /// The accounts of one optimizer step on one rank.
 struct DryRun {
   MemoryUse peak, highest;  ///< bytes by segment: at the moment of largest use, and each at its own highest
-  std::int64_t extent = 0;  ///< bytes the arena of a real run needs
+  std::int64_t extent = 0;  ///< bytes the arena of a real run needs, a fidelity probe included
   std::vector<OpCost> ops;  ///< every op, collectives included, in order
+  std::int64_t probe = 0;   ///< bytes at the fidelity probe's moment of largest use; 0: there is none
+  ReferencePlace reference = ReferencePlace::device;  ///< of the fidelity probe
+  /// The most that is in use at one time.
+  std::int64_t most() const { return std::max(peak.total(), probe); }
   double model_flops() const;  ///< GEMMs and attention
 };
 
-/// `device`: whose run is predicted; null for one on which everything is native. Throws OutOfMemory for a rank
-/// beyond what any machine has, 32 PiB.
-DryRun dry_run(const Plan& plan, const Device* device);
+/// `device`: whose run is predicted; null for one on which everything is native. `room`: bytes that it has for the arena,
+/// beyond which a fidelity probe leaves its reference on the host; null: any number. Throws OutOfMemory for a rank beyond
+/// what any machine has, 32 PiB.
+DryRun dry_run(const Plan& plan, const Device* device, std::optional<std::int64_t> room = std::nullopt);
 
 /// Bytes that saving weights and quantization statistics need beyond the step's own.
 std::int64_t watching_bytes(const Plan& plan);

@@ -3,6 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <limits>
+#include <utility>
+
 #include "bench/measure/bus_bandwidth.h"
 #include "bench/measure/measured_rates.h"
 #include "bench/measure/quantization.h"
@@ -10,6 +14,25 @@
 #include "kernels/gpu/device_info.h"
 
 namespace precbench {
+
+std::optional<std::int64_t> room_for_arena(const Plan& plan, const NodeShare& share) {
+  if (!plan.on_gpu || plan.fields.fidelity_batches == 0) return std::nullopt;
+  constexpr std::int64_t kLibraries = std::int64_t{4}
+                                      << 30;  // NCCL's buffers and cuBLASLt's kernels, at most
+  std::int64_t least = std::numeric_limits<std::int64_t>::max();
+  for (int i = 0; i < share.local; ++i) least = std::min(least, gpu_memory(share.first_gpu + i).free_bytes);
+  return least - kLibraries;
+}
+
+void probe_fidelity(Rank& rank, const Plan& plan, const DataSource& data, ReferencePlace place,
+                    RecordBuilder& builder, StepBoard* board) {
+  if (plan.fields.fidelity_batches == 0) return;
+  if (board) board->note_work(rank.comm().rank(), "the fidelity probe");
+  std::vector<Fidelity> fidelity = measure_fidelity(rank, plan, data, place);
+  rank.parameters().release_gradients();
+  rank.arena().restart_accounts();
+  if (rank.comm().rank() == 0) builder.add_fidelity(std::move(fidelity));
+}
 
 void run_probes(Rank& rank, StepRunner& runner, std::int64_t step, const Plan& plan,
                 const std::vector<CollectiveCount>& collectives, RecordBuilder& builder, StepBoard* board) {

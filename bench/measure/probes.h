@@ -1,4 +1,5 @@
-// What is measured of a case once its samples are taken: from here on the model is trained further, unseen.
+// What is measured of a case beside its samples: the fidelity probe before the first step, and once the samples are
+// taken, while the model is trained further unseen, all the others.
 #pragma once
 
 #include <optional>
@@ -13,6 +14,14 @@
 #include "results/record.h"
 
 namespace precbench {
+
+/// What the fullest of a process's GPUs has left for an arena, where a fidelity probe may have to know; else null.
+std::optional<std::int64_t> room_for_arena(const Plan& plan, const NodeShare& share);
+
+/// Before the first step, of the weights that it will start from: the fidelity probe, where the plan asks for it. Accounts
+/// of memory begin after it.
+void probe_fidelity(Rank& rank, const Plan& plan, const DataSource& data, ReferencePlace place,
+                    RecordBuilder& builder, StepBoard* board);
 
 /// One profiled step, the bandwidth of each kind of collective alone, and what quantization does to each tensor, into
 /// the record. Every rank calls it after the same `step`. `collectives`: what counts() was after one step. `board`: where

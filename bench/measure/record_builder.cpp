@@ -59,6 +59,11 @@ void RecordBuilder::add_evaluation(const Evaluation& evaluation) {
   record_.training->evaluations.push_back(evaluation);
 }
 
+void RecordBuilder::add_fidelity(std::vector<Fidelity> fidelity) {
+  const std::lock_guard lock(mutex_);
+  record_.fidelity = std::move(fidelity);
+}
+
 void RecordBuilder::add_communication(const Comm& comm, const DryRun& accounts) {
   const std::lock_guard lock(mutex_);
   Communication& record = record_.communication.emplace();

@@ -40,6 +40,7 @@ class RecordBuilder {
   /// What an earlier start of the case had done when it wrote the checkpoint at `path`.
   void continue_curve(const TrainingCurve& curve, const std::string& path);
   void add_evaluation(const Evaluation& evaluation);
+  void add_fidelity(std::vector<Fidelity> fidelity);
   /// After the first step, in which every collective has run once, whether later steps are replayed or not.
   void add_communication(const Comm& comm, const DryRun& accounts);
   /// Fingerprints of this rank's part of every parameter, before and after the first step.

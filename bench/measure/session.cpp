@@ -103,7 +103,7 @@ void Session::check_gpus() const {
 void Session::check_host_memory() const {
   if (case_.device != "cpu") return;
   constexpr double kGiB = 1 << 30;
-  const std::int64_t wanted = accounts_.peak.total() * share_.local;
+  const std::int64_t wanted = accounts_.most() * share_.local;
   if (const auto left = available_memory(); left && wanted > *left)
     throw OutOfMemory(fmt::format("{:.2f} GiB are predicted for {} on the CPU, {:.2f} GiB are available",
                                   static_cast<double>(wanted) / kGiB,
@@ -125,7 +125,7 @@ void Session::run() {
   builder_.warn(plan_.warnings());
   {
     const std::unique_ptr<Device> device = make_device(share_.first);
-    accounts_ = dry_run(plan_, device.get());
+    accounts_ = dry_run(plan_, device.get(), room_for_arena(plan_, share_));
     builder_.describe(*device, *data_, accounts_);
   }
   check_host_memory();
@@ -173,14 +173,17 @@ std::int64_t Session::set_state(Rank& rank) {
   if (case_.checkpoint_every > 0 && share_.local < share_.world &&
       rank.sum_over_ranks(static_cast<double>(begin)) != static_cast<double>(begin * share_.world))
     throw InvalidInput("--checkpoint-dir: the processes see different checkpoints there; they must share it");
+  if (!last_ || case_.fidelity_batches > 0) {  // the probe is of the first weights
+    if (trunk_)
+      rank.fork_from(trunk_->position(), trunk_->reader());
+    else if (initial_)
+      initial_->load_into(rank.parameters());
+    else
+      rank.parameters().initialize(plan_.seed, kInitialDeviation);
+    change_weights(rank.parameters(), plan_.model, plan_.init);
+    probe_fidelity(rank, plan_, *data_, accounts_.reference, builder_, board_);
+  }
   if (last_) return rank.continue_from(last_->position(), last_->reader());
-  if (trunk_)
-    rank.fork_from(trunk_->position(), trunk_->reader());
-  else if (initial_)
-    initial_->load_into(rank.parameters());
-  else
-    rank.parameters().initialize(plan_.seed, kInitialDeviation);
-  change_weights(rank.parameters(), plan_.model, plan_.init);
   if (!case_.save_init.empty()) save_weights(case_.save_init, rank, Parameters::Kind::weights, plan_.model);
   return begin;
 }

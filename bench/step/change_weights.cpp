@@ -54,18 +54,20 @@ Side side_of(StressKind kind, const Parameter& p) {
   return Side::none;
 }
 
-void stress_weights(Parameters& parameters, const ModelConfig& model, const Stress& stress) {
+void stress_weights(Parameters& parameters, const ModelConfig& model, const Stress& stress,
+                    Parameters::Replaced* replaced = nullptr) {
   const std::vector<bool> made = spread(stress.channels, channels_of(stress.kind, model));
   const std::vector<bool> read = stress.kind == StressKind::vo ? columns_of_o(made, model) : made;
   const float larger = std::ldexp(1.0f, stress.exponent), smaller = std::ldexp(1.0f, -stress.exponent);
-  parameters.change([&](const Parameter& p) -> Parameters::ElementChange {
+  const auto stressed = [&](const Parameter& p) -> Parameters::ElementChange {
     const Side side = side_of(stress.kind, p);
     if (side == Side::none) return nullptr;
     if (side == Side::reads)
       return [&, cols = p.cols](std::int64_t i, float x) { return read[i % cols] ? x * smaller : x; };
     const std::int64_t length = p.kind == ParameterKind::matrix ? p.cols : 1;
     return [&, length](std::int64_t i, float x) { return made[i / length] ? x * larger : x; };
-  });
+  };
+  parameters.change(stressed, replaced);
 }
 
 /// A unit of BF16, away from zero: one of an FP32 master would vanish in the BF16 weights that GEMMs read, and a floor
@@ -86,6 +88,14 @@ void perturb_weights(Parameters& parameters, const ModelConfig& model) {
 void change_weights(Parameters& parameters, const ModelConfig& model, const InitDefinition& init) {
   if (init.stress) stress_weights(parameters, model, *init.stress);
   if (init.perturbed) perturb_weights(parameters, model);
+}
+
+void under_stress(Parameters& parameters, const ModelConfig& model, const Stress& stress,
+                  const std::function<void()>& body) {
+  Parameters::Replaced replaced;
+  stress_weights(parameters, model, stress, &replaced);
+  body();
+  parameters.restore(replaced);
 }
 
 }  // namespace precbench

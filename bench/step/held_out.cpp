@@ -31,20 +31,8 @@ class RollingHash {
   std::uint64_t value_ = 0, leaving_ = 1;
 };
 
-/// The BF16 model of a plan's weights.
-TransformerOptions in_bf16(const Plan& plan) {
-  TransformerOptions options = plan.transformer();
-  options.recipe_of = [&plan](std::int64_t, LinearRole) -> const Recipe& { return plan.bf16; };
-  options.recompute_norms = true;  // so that forward keeps none
-  return options;
-}
-
 double mean_of(const float* losses, std::int64_t count) {
   return std::accumulate(losses, losses + count, 0.0) / static_cast<double>(count);
-}
-
-std::optional<double> finite(double value) {
-  return std::isfinite(value) ? std::optional(value) : std::nullopt;
 }
 
 }  // namespace
@@ -97,7 +85,7 @@ Evaluation HeldOut::evaluate(Rank& rank, std::int64_t step) const {
   if (!plan_.recipe.quantized()) {
     result.bf16_loss = result.loss;
   } else if (!plan_.fp8_gather) {
-    Transformer bf16(rank.device(), rank.arena(), rank.parameters(), plan_.model, in_bf16(plan_));
+    Transformer bf16(rank.device(), rank.arena(), rank.parameters(), plan_.model, plan_.bf16_transformer());
     result.bf16_loss = finite(mean_and_spread(sequence_losses(rank, bf16)).mean);
   }
   return result;

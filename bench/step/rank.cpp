@@ -57,16 +57,23 @@ void Rank::prepare(const DataSource& data, std::int64_t step, double signal) {
   device_.upload(report_, report);
 }
 
-void Rank::forward_backward() {
+void Rank::forward_backward(Transformer& transformer) {
   const std::int64_t M = plan_.tokens_per_micro_step();
   const float scale = 1.0f / static_cast<float>(plan_.tokens_per_step());
   const Tensor loss_sum = {report_.data, DType::f32, 1, 1};
   parameters_.begin_step();
   for (int micro = 0; micro < plan_.accumulation; ++micro) {
     parameters_.begin_micro_step(micro);
-    transformer_.forward_backward(loss_sum, tokens_.slice_rows(micro * M, M),
-                                  targets_.slice_rows(micro * M, M), scale, micro == 0);
+    transformer.forward_backward(loss_sum, tokens_.slice_rows(micro * M, M),
+                                 targets_.slice_rows(micro * M, M), scale, micro == 0);
   }
+}
+
+double Rank::loss() {
+  comm_.all_reduce(report_);
+  float report[2] = {};
+  device_.download(report, report_);
+  return report[0] / static_cast<double>(plan_.tokens_per_step());
 }
 
 std::vector<float> Rank::token_losses(Transformer& transformer, const DataSource& data,

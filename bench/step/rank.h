@@ -61,7 +61,11 @@ class Rank {
                                   const std::vector<std::uint64_t>& sequences);
 
   /// Forward and backward of the prepared tokens, without an update; parameters().complete() is the caller's.
-  void forward_backward();
+  void forward_backward() { forward_backward(transformer_); }
+  /// The same by another transformer of this rank's parameters and the plan's shapes.
+  void forward_backward(Transformer& transformer);
+  /// Their loss, the mean over all tokens of all ranks; a collective, once after each.
+  double loss();
 
  private:
   /// To the front of tokens_ and targets_; returns how many.

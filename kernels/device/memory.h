@@ -66,8 +66,11 @@ class Arena {
   /// Pops everything pushed after `mark`.
   void release(Mark mark);
 
+  /// peak() and highest() begin anew with what is in use now; peak_extent() stays.
+  void restart_accounts() { peak_ = highest_ = current_; }
+
   MemoryUse current() const { return current_; }
-  /// The moment of largest total use since construction, by segment.
+  /// The moment of largest total use, by segment.
   MemoryUse peak() const { return peak_; }
   /// Every segment at its own highest.
   MemoryUse highest() const { return highest_; }

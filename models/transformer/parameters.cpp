@@ -271,6 +271,23 @@ std::vector<StateTensor> Parameters::weights_state() const {
   return state;
 }
 
+std::vector<StateTensor> Parameters::gradient_parts() const {
+  std::vector<StateTensor> parts;
+  append_state(parts, "gradients", [&](int u) { return local(gradient_, u); });
+  return parts;
+}
+
+void Parameters::for_weights(
+    const std::function<void(std::size_t, const Parameter&, const StateTensor&)>& visit) const {
+  const std::vector<StateTensor> parts = weights_state();
+  std::size_t index = 0;
+  for (const Unit& unit : layout_.units())
+    for (const Parameter& p : unit.parameters) {
+      if (!parts[index].values.empty()) visit(index, p, parts[index]);
+      ++index;
+    }
+}
+
 std::vector<StateTensor> Parameters::state() const {
   std::vector<StateTensor> state = weights_state();
   append_state(state, "m", [&](int u) { return local(m_, u); });
@@ -290,32 +307,33 @@ void Parameters::load_state(const StateReader& read) {
 
 void Parameters::load(const std::function<void(const Parameter&, float*)>& read) {
   zero_state();
-  const std::vector<StateTensor> weights = weights_state();
-  auto tensor = weights.begin();
   std::vector<float> whole;
-  for (const Unit& unit : layout_.units())
-    for (const Parameter& p : unit.parameters) {
-      const StateTensor& part = *tensor++;
-      if (part.values.empty()) continue;
-      whole.resize(p.size());
-      read(p, whole.data());
-      upload_rounded(part.values, whole.data() + part.first);
-    }
+  for_weights([&](std::size_t, const Parameter& p, const StateTensor& part) {
+    whole.resize(p.size());
+    read(p, whole.data());
+    upload_rounded(part.values, whole.data() + part.first);
+  });
   derive_weights();
 }
 
-void Parameters::change(const std::function<ElementChange(const Parameter&)>& change_of) {
-  const std::vector<StateTensor> weights = weights_state();
-  auto tensor = weights.begin();
-  for (const Unit& unit : layout_.units())
-    for (const Parameter& p : unit.parameters) {
-      const StateTensor& part = *tensor++;
-      const ElementChange changed = part.values.empty() ? ElementChange() : change_of(p);
-      if (!changed) continue;
-      std::vector<float> values = download_widened(part.values);
-      for (std::int64_t i = 0; i < part.values.size(); ++i) values[i] = changed(part.first + i, values[i]);
-      upload_rounded(part.values, values.data());
-    }
+void Parameters::change(const std::function<ElementChange(const Parameter&)>& change_of, Replaced* replaced) {
+  for_weights([&](std::size_t index, const Parameter& p, const StateTensor& part) {
+    if (replaced) replaced->resize(index + 1);
+    const ElementChange changed = change_of(p);
+    if (!changed) return;
+    std::vector<float> values = download_widened(part.values);
+    if (replaced) replaced->back() = values;
+    for (std::int64_t i = 0; i < part.values.size(); ++i) values[i] = changed(part.first + i, values[i]);
+    upload_rounded(part.values, values.data());
+  });
+  derive_weights();
+}
+
+void Parameters::restore(const Replaced& replaced) {
+  for_weights([&](std::size_t index, const Parameter&, const StateTensor& part) {
+    if (index < replaced.size() && !replaced[index].empty())
+      upload_rounded(part.values, replaced[index].data());
+  });
   derive_weights();
 }
 

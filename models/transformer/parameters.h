@@ -102,9 +102,13 @@ class Parameters {
   void initialize(std::uint64_t seed, float std);
   /// The new value of element `index` of a parameter.
   using ElementChange = std::function<float(std::int64_t index, float value)>;
+  /// What a change has replaced, by parameter in layout order; empty for one that it left alone.
+  using Replaced = std::vector<std::vector<float>>;
   /// Changes weights (the master, where there is one) of this rank's part: change_of(parameter) says how, or is
   /// nothing. Collective only in that every rank must ask for the same.
-  void change(const std::function<ElementChange(const Parameter&)>& change_of);
+  void change(const std::function<ElementChange(const Parameter&)>& change_of, Replaced* replaced = nullptr);
+  /// Takes a change back, to the bit.
+  void restore(const Replaced& replaced);
   enum class Kind : std::uint8_t { weights, gradients };
   /// Calls `read(parameter, values)` for every parameter that this rank holds a part of; values, all of
   /// them, to be filled in FP32 [size]. Moments start at 0.
@@ -116,6 +120,8 @@ class Parameters {
   /// What the optimizer keeps from step to step, parameter by parameter in layout order: "weights/NAME" (the master
   /// where there is one), "m/NAME", "v/NAME".
   std::vector<StateTensor> state() const;
+  /// This rank's part of every parameter's gradient, in layout order; once complete.
+  std::vector<StateTensor> gradient_parts() const;
   /// Of this rank's part, as save_state and load_state do it (state.h). What is loaded counts from the next step on.
   void save_state(const StateWriter& write) const;
   void load_state(const StateReader& read);
@@ -156,6 +162,9 @@ class Parameters {
   /// One kind of state; local_of(unit): this rank's part of a unit.
   void append_state(std::vector<StateTensor>& state, const char* kind,
                     const std::function<Tensor(int unit)>& local_of) const;
+  /// visit(index, parameter, part) for every parameter, in layout order, of whose weights this rank has a part.
+  void for_weights(
+      const std::function<void(std::size_t index, const Parameter&, const StateTensor& part)>& visit) const;
   /// Zeros all state and the weights; holes and padding stay so.
   void zero_state();
   /// Makes the BF16 weights from their master, and forgets what was gathered.

@@ -1,0 +1,26 @@
+// The fidelity probe: how far a recipe's gradient is from BF16's, of the same weights and tokens. Sums are made on the
+// device, parameter by parameter; no gradient is written to a file.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "bench/case/plan.h"
+#include "bench/step/fidelity_summary.h"
+#include "bench/step/rank.h"
+
+namespace precbench {
+
+/// Where the BF16 gradient waits while the recipe's is computed.
+enum class ReferencePlace : std::uint8_t { device, host };
+
+/// Both gradients of a rank's prepared tokens, with the weights as they are; a collective. Weights, moments and random
+/// numbers of the training are not touched, its gradients are.
+BatchFidelity compare_gradients(Rank& rank, const Plan& plan, ReferencePlace place);
+
+/// What the plan asks for: of the first --fidelity-batches steps' tokens, first with the weights as they are, then
+/// under each stress, which is taken back. A collective; the same on every rank.
+std::vector<Fidelity> measure_fidelity(Rank& rank, const Plan& plan, const DataSource& data,
+                                       ReferencePlace place);
+
+}  // namespace precbench

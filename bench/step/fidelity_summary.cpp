@@ -1,0 +1,116 @@
+// Errors, cosines and biases. See fidelity_summary.h.
+#include "bench/step/fidelity_summary.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "results/statistics.h"
+
+namespace precbench {
+namespace {
+
+constexpr double kLevel = 0.95;
+
+double error_of(const GradientSums& s) { return std::sqrt(s.difference / s.gg); }
+/// The sums are rounded to FP32, which may make it a little more than 1.
+double cosine_of(const GradientSums& s) { return std::clamp(s.rg / std::sqrt(s.rr * s.gg), -1.0, 1.0); }
+double bias_of(const GradientSums& s) { return (s.rg - s.gg) / s.gg; }
+
+MeanInterval interval_of(const std::vector<double>& values) {
+  const auto [mean, sd] = mean_and_spread(values);
+  MeanInterval result{finite(mean), std::nullopt, std::nullopt};
+  if (!result.mean || values.size() < 2) return result;
+  const auto n = static_cast<double>(values.size());
+  const double half = student_t_quantile((1 + kLevel) / 2, n - 1) * sd / std::sqrt(n);
+  result.low = finite(mean - half);
+  result.high = finite(mean + half);
+  return result;
+}
+
+template <class Value>
+std::vector<double> values_of(const std::vector<GradientSums>& batches, Value&& value) {
+  std::vector<double> values;
+  for (const GradientSums& sums : batches) values.push_back(value(sums));
+  return values;
+}
+
+/// A part of the model: its sums in every batch.
+struct Part {
+  std::string name;
+  std::vector<GradientSums> batches;
+};
+
+/// In a list of parts, in the order in which they came up first.
+void add(std::vector<Part>& parts, const std::string& name, std::size_t batches, std::size_t batch,
+         const GradientSums& sums) {
+  auto part = std::find_if(parts.begin(), parts.end(), [&](const Part& p) { return p.name == name; });
+  if (part == parts.end()) part = parts.insert(parts.end(), {name, std::vector<GradientSums>(batches)});
+  part->batches[batch] += sums;
+}
+
+std::vector<GradientFidelity> summaries(const std::vector<Part>& parts) {
+  std::vector<GradientFidelity> result;
+  for (const Part& part : parts) {
+    const auto mean = [&](auto value) {
+      return finite(mean_and_spread(values_of(part.batches, value)).mean);
+    };
+    result.push_back({part.name, mean(error_of), mean(cosine_of), mean(bias_of)});
+  }
+  return result;
+}
+
+/// "qkv", with the biases of q, k and v; "norm"; "embedding", which a tied head is; "lm_head".
+std::string role_of(const Layout& layout, int unit, const Parameter& p) {
+  if (p.kind == ParameterKind::gain) return "norm";
+  if (p.kind == ParameterKind::bias) return name_of(LinearRole::qkv);
+  if (unit == layout.embedding_unit() && p.name == "model.embed_tokens.weight") return "embedding";
+  for (const LinearMatrix& matrix : layout.block_linears())
+    if (layout.is_block(unit) && p.offset >= matrix.offset && p.offset < matrix.offset + matrix.size())
+      return name_of(matrix.role);
+  return name_of(LinearRole::head);
+}
+
+}  // namespace
+
+GradientSums& GradientSums::operator+=(const GradientSums& other) {
+  rg += other.rg;
+  rr += other.rr;
+  gg += other.gg;
+  difference += other.difference;
+  return *this;
+}
+
+Fidelity summarize(const std::string& stress, const Layout& layout,
+                   const std::vector<BatchFidelity>& batches) {
+  const std::size_t count = batches.size();
+  std::vector<GradientSums> whole(count);
+  std::vector<Part> roles, layers;
+  std::vector<double> bf16_losses, differences;
+  for (std::size_t batch = 0; batch < count; ++batch) {
+    bf16_losses.push_back(batches[batch].bf16_loss);
+    differences.push_back(batches[batch].loss - batches[batch].bf16_loss);
+    auto sums = batches[batch].parameters.begin();
+    for (int unit = 0; unit < layout.unit_count(); ++unit)
+      for (const Parameter& p : layout.units()[unit].parameters) {
+        whole[batch] += *sums;
+        add(roles, role_of(layout, unit, p), count, batch, *sums);
+        if (layout.is_block(unit))
+          add(layers, std::to_string(unit - layout.block_unit(0)), count, batch, *sums);
+        ++sums;
+      }
+  }
+  Fidelity result;
+  result.stress = stress;
+  result.batches = static_cast<std::int64_t>(count);
+  result.loss_bf16 = finite(mean_and_spread(bf16_losses).mean);
+  result.loss_difference = interval_of(differences);
+  result.whole = {interval_of(values_of(whole, error_of)), interval_of(values_of(whole, cosine_of)),
+                  interval_of(values_of(whole, bias_of))};
+  result.roles = summaries(roles);
+  result.layers = summaries(layers);
+  return result;
+}
+
+}  // namespace precbench
