@@ -232,7 +232,7 @@ int study(const StudyCommand& command) {
 
   check_inputs(trunks);
   const StudyPace pace =
-      measure_pace(options.child, models.front().trunks().front().fields, settings.work.at("recipe").front());
+      measure_pace(options.child, models.front().trunks().front().fields, models.front().first_recipe());
   print_plan(all, &pace, room, head_of(settings, trunks, room, command.out));
   if (command.dry_run) return kSweepDone;
 

@@ -112,6 +112,10 @@ void StudyPlan::choose_variants(const std::vector<std::string>& asked) {
   for (const std::string& control : settings_.breaks) variant(control).breaks = true;
 }
 
+const std::string& StudyPlan::first_recipe() const {
+  return std::find_if(variants_.begin(), variants_.end(), [](const Variant& v) { return v.asked; })->recipe;
+}
+
 void StudyPlan::make_rungs() {
   for (const Variant& variant : variants_)
     for (int bits = 1; variant.asked && bits <= settings_.bits; ++bits)

@@ -23,6 +23,8 @@ class StudyPlan {
 
   const std::string& model() const { return base_.model; }
   const std::vector<StudyCase>& trunks() const { return trunks_; }
+  /// The first recipe that is asked for.
+  const std::string& first_recipe() const;
   /// All that is no trunk, trunk by trunk. `trunks`: those above, resolved.
   std::vector<StudyCase> forks(const std::vector<Plan>& trunks) const;
   /// Writes the recipes of the ladder of bits to OUT/recipes/. Throws InvalidInput where it cannot.

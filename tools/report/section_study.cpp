@@ -12,8 +12,6 @@ namespace {
 
 using Number = std::optional<double>;
 
-std::string nats(const Number& value) { return value ? fmt::format("{:+.5f}", *value) : "-"; }
-
 std::string interval(const std::optional<DifferenceInterval>& value) {
   return value ? fmt::format("{:+.5f} [{:+.5f}, {:+.5f}]", value->mean, value->low, value->high) : "-";
 }
