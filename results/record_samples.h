@@ -133,6 +133,9 @@ inline Record gpu_record(const std::string& recipe, double median_ms, double pen
   training.evaluations = {{100, 65536, 2.6 + penalty, 0.02, 2.6}};
   r.training = training;
   if (recipe != "bf16") r.quantization = {{"fprop.a", "e4m3 1x128 f32", 0.01, 0.0, 31.5}};
+  const GradientFidelity part{"qkv", 0.07, 0.998, -0.001};
+  const WholeFidelity whole{{0.07, 0.06, 0.08}, {0.998, 0.997, 0.999}, {-0.001, -0.002, 0.0}};
+  if (recipe != "bf16") r.fidelity = {{"none", 2, 2.5, {0.001, 0.0, 0.002}, whole, {part}, {part}}};
   return r;
 }
 
@@ -193,6 +196,7 @@ inline Record failed_record(const std::string& recipe, Status status, const std:
   r.telemetry.reset();
   r.training.reset();
   r.quantization.clear();
+  r.fidelity.clear();
   r.memory->measured.reset();
   r.memory->driver.reset();
   return r;

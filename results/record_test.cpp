@@ -44,7 +44,7 @@ bool may_be_missing(const std::string& place, const std::string& key) {
                                                     "scale_rounding"};
   if (place == "/timing") return kTiming.contains(key);
   if (place == "/training") return key == "evaluations";
-  if (place.empty()) return key == "definition";
+  if (place.empty()) return key == "definition" || key == "fidelity";
   return place.rfind("/definition/", 0) == 0 &&
          (kDefinition.contains(key) || place.ends_with("/rope_scaling"));
 }
@@ -221,6 +221,38 @@ TEST_CASE("records from before held-out losses are read, and one that is not fin
         R"({"step":40,"tokens":128,"loss":null,"loss_error":0.1,"bf16_loss":2.25}])");
   CHECK(Schema::record().violations(json) == std::vector<std::string>{});
   CHECK(!json.get<Record>().training->evaluations[1].loss.has_value());
+}
+
+TEST_CASE("records from before fidelity probes are read, and what is not finite is null", "[record]") {
+  Record record = samples::gpu_record("mxfp8", 250);
+  REQUIRE(record.fidelity.size() == 1);
+  Json old = record;
+  old.erase("fidelity");
+  CHECK(Schema::record().violations(old) == std::vector<std::string>{});
+  CHECK(old.get<Record>().fidelity.empty());
+  Fidelity& probe = record.fidelity[0];
+  probe.whole.error = {std::numeric_limits<double>::infinity(), std::nullopt, std::nullopt};
+  probe.roles = {{"norm", std::nullopt, 0.5, 0.25}};
+  probe.layers.clear();
+  const Json json = record;
+  CHECK(
+      json["fidelity"][0].dump() ==
+      R"({"stress":"none","batches":2,"loss_bf16":2.5,"loss_difference":{"mean":0.001,"low":0.0,"high":0.002},)"
+      R"("whole":{"error":{"mean":null,"low":null,"high":null},"cosine":{"mean":0.998,"low":0.997,"high":0.999},)"
+      R"("bias":{"mean":-0.001,"low":-0.002,"high":0.0}},"roles":[{"name":"norm","error":null,"cosine":0.5,)"
+      R"("bias":0.25}],"layers":[]})");
+  CHECK(Schema::record().violations(json) == std::vector<std::string>{});
+  CHECK(!json.get<Record>().fidelity[0].whole.error.mean.has_value());
+  for (const auto& [place, value] : {std::pair<const char*, Json>{"/fidelity/0/batches", 0},
+                                     {"/fidelity/0/whole/error", 0.5},
+                                     {"/fidelity/0/roles/0/cosine", 1.5},
+                                     {"/fidelity/0/roles/0/name", nullptr},
+                                     {"/fidelity/0/layers", nullptr}}) {
+    INFO(place);
+    Json bad = json;
+    bad[Json::json_pointer(place)] = value;
+    CHECK(Schema::record().violations(bad).size() == 1);
+  }
 }
 
 TEST_CASE("records of schema 1 are read without a definition, and written as they were", "[record]") {

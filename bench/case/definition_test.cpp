@@ -50,6 +50,7 @@ TEST_CASE("the id follows the work and nothing else", "[definition]") {
       {"head", "recipe"},
       {"warmup", "37"},
       {"stress", "vo:2"},
+      {"fidelity_stress", "vo:2"},
       {"keep_bf16", "first:1"},
       {"glob", "*.c"}};
   Case base = with("recipe", "rowwise");  // of bf16 no block is kept, and no head converted
@@ -71,6 +72,7 @@ TEST_CASE("the id follows the work and nothing else", "[definition]") {
       c.parallel = "hsdp", c.shard_group = name == "parallel" ? 2 : 37;
     if (name == "schedule" || name == "checkpoint_every") c.steps = 10;
     if (name == "attention") c.device = "cuda";
+    if (name == "fidelity_stress") c.fidelity_batches = 1;
     // A glob only says which files of a folder are the data.
     CHECK(ids.insert(id_of(c)).second == (changes_work(name) && name != "glob"));
   }

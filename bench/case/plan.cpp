@@ -71,7 +71,7 @@ std::string Plan::why_unsupported() const {
           "{:.2f} times its size, more than the {} that pay",
           shards, padded, kMostPadded);
   }
-  if (fp8_gather && recipe.quantized() && fields.fidelity_batches > 0)
+  if (fp8_gather && fields.fidelity_batches > 0)
     return "fidelity: ranks that exchange weights in FP8 have none in BF16 to compare with";
   const ModelConfig& m = model;
   if (m.sliding_window > 0 && T > m.sliding_window)

@@ -51,6 +51,39 @@ TEST_CASE("a stress that nothing can be is refused with its flag", "[stress]") {
   most("vo", tiny.kv_width());
 }
 
+TEST_CASE("stresses of the fidelity probe are read like one, and stand in the id as what they are",
+          "[stress]") {
+  const auto probed = [](const std::string& stresses, std::int64_t batches = 2) {
+    Case c;
+    c.fidelity_batches = batches;
+    c.fidelity_stress = stresses;
+    return c;
+  };
+  const auto why = [&](const std::string& stresses, std::int64_t batches = 2) {
+    return refusal_of([&] { resolve(probed(stresses, batches)); });
+  };
+  CHECK(why("") == "");
+  CHECK(why("", 0) == "");
+  CHECK(define(probed(" ffn:8  norm:-3:16 ")).fidelity_stresses ==
+        std::vector<Stress>{{StressKind::ffn, 8, 4}, {StressKind::norm, -3, 16}});
+  CHECK(why("ffn:8", 0) ==
+        "--fidelity-stress needs batches to compare gradients of: add --fidelity-batches K");
+  CHECK(why("ffn:8,vo:8") ==
+        "--fidelity-stress: \"ffn:8,vo:8\" is not none, ffn:S, norm:S or vo:S, perhaps "
+        "with :CHANNELS behind");
+  CHECK(why("ffn:8 none") == "--fidelity-stress: none: leave it out, it is measured first");
+  CHECK(why("vo:31") == "--fidelity-stress: vo:31: S is from -30 to 30");
+  CHECK(why("vo:1 norm:1:129") == "--fidelity-stress: 129 channels wanted, norm of a block has 128");
+  CHECK(why("", -1) == "--fidelity-batches: must be at least 0, not -1");
+
+  const auto id_of = [](const Case& c) { return resolve(c).id; };
+  CHECK(id_of(probed("ffn:8")) == id_of(probed(" ffn:8:4")));
+  const std::string ids[] = {id_of(Case{}),          id_of(probed("", 1)),        id_of(probed("")),
+                             id_of(probed("ffn:8")), id_of(probed("ffn:8 vo:8")), id_of(stressed("ffn:8"))};
+  for (std::size_t i = 0; i < std::size(ids); ++i)
+    for (std::size_t j = 0; j < i; ++j) CHECK(ids[i] != ids[j]);
+}
+
 TEST_CASE("what changes the first weights stands in the definition, where it is, and in the id", "[stress]") {
   const auto init_of = [](const Case& c) { return *definition_record(define(c)).init; };
   const auto id_of = [](const Case& c) { return resolve(c).id; };

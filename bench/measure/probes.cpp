@@ -17,8 +17,8 @@ namespace precbench {
 
 std::optional<std::int64_t> room_for_arena(const Plan& plan, const NodeShare& share) {
   if (!plan.on_gpu || plan.fields.fidelity_batches == 0) return std::nullopt;
-  constexpr std::int64_t kLibraries = std::int64_t{4}
-                                      << 30;  // NCCL's buffers and cuBLASLt's kernels, at most
+  // NCCL's buffers and cuBLASLt's kernels, at most.
+  constexpr std::int64_t kLibraries = std::int64_t{4} << 30;
   std::int64_t least = std::numeric_limits<std::int64_t>::max();
   for (int i = 0; i < share.local; ++i) least = std::min(least, gpu_memory(share.first_gpu + i).free_bytes);
   return least - kLibraries;

@@ -25,7 +25,6 @@
 #include "bench/measure/record_builder.h"
 #include "bench/measure/sampler.h"
 #include "bench/measure/sampling_watch.h"
-#include "bench/step/change_weights.h"
 #include "bench/step/checkpoint.h"
 #include "bench/step/held_out.h"
 #include "bench/step/rank.h"
@@ -174,13 +173,7 @@ std::int64_t Session::set_state(Rank& rank) {
       rank.sum_over_ranks(static_cast<double>(begin)) != static_cast<double>(begin * share_.world))
     throw InvalidInput("--checkpoint-dir: the processes see different checkpoints there; they must share it");
   if (!last_ || case_.fidelity_batches > 0) {  // the probe is of the first weights
-    if (trunk_)
-      rank.fork_from(trunk_->position(), trunk_->reader());
-    else if (initial_)
-      initial_->load_into(rank.parameters());
-    else
-      rank.parameters().initialize(plan_.seed, kInitialDeviation);
-    change_weights(rank.parameters(), plan_.model, plan_.init);
+    set_first_weights(rank, plan_, trunk_.get(), initial_.get());
     probe_fidelity(rank, plan_, *data_, accounts_.reference, builder_, board_);
   }
   if (last_) return rank.continue_from(last_->position(), last_->reader());

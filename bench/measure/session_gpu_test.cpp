@@ -95,6 +95,35 @@ TEST_CASE("held-out losses between replayed steps change no bit of the training"
     }
 }
 
+TEST_CASE("a fidelity probe on a GPU changes no bit of the training, and finds what the CPU finds",
+          "[gpu][fidelity]") {
+  if (!gpu_here()) return;
+  for (const char* recipe : {"bf16", "tensorwise", "blockwise", "mxfp8"}) {
+    INFO(recipe);
+    Case c = gpu_case();
+    c.recipe = recipe;
+    const Record plain = run_ok(c);
+    c.fidelity_batches = 2;
+    c.fidelity_stress = "ffn:16";
+    const Record record = run_ok(c);
+    CHECK(record.training->loss == plain.training->loss);
+    CHECK(record.training->grad_norm == plain.training->grad_norm);
+    CHECK(record.memory->measured->activations == plain.memory->measured->activations);
+    c.device = "cpu";
+    c.steps = 1;
+    const Record cpu = run_case(resolve(c));
+    REQUIRE(record.fidelity.size() == 2);
+    for (std::size_t i = 0; i < 2; ++i) {
+      const Fidelity &here = record.fidelity[i], &there = cpu.fidelity.at(i);
+      INFO(here.stress);
+      CHECK(std::fabs(*here.loss_bf16 - *there.loss_bf16) < 1e-3);
+      CHECK((here.whole.error.mean == 0) == (c.recipe == "bf16"));
+      // Activations are rounded elsewhere, so that the quantization errors are others of the same size.
+      CHECK(std::fabs(*here.whole.error.mean - *there.whole.error.mean) <= 0.15 * *there.whole.error.mean);
+    }
+  }
+}
+
 TEST_CASE("a captured step is the step, bit for bit", "[gpu]") {
   if (!gpu_here()) return;
   for (const Recipe& recipe : builtin_recipes()) {

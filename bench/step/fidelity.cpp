@@ -13,41 +13,41 @@ namespace {
 
 constexpr std::int64_t kSums = 4;  // that ops::Correlate makes
 
-/// A copy of this rank's gradient, to compare a later one with.
+/// A copy of this rank's gradient, to compare a later one with. All ranks take as much memory for it.
 class KeptGradient {
  public:
   /// Takes room for it in the arena, or on the host, from where it comes back in pieces.
-  KeptGradient(Rank& rank, ReferencePlace place)
-      : device_(rank.device()), parts_(rank.parameters().gradient_parts()) {
-    std::int64_t bytes = 0, largest = 0;
-    for (const StateTensor& part : parts_) {
-      bytes += part.values.bytes();
-      largest = std::max(largest, part.values.size());
-    }
-    const DType dtype = parts_.front().values.dtype;
+  KeptGradient(Rank& rank, ReferencePlace place) : device_(rank.device()) {
+    const Parameters& parameters = rank.parameters();
     const auto push = [&](std::int64_t size) {
-      return rank.arena().push(Segment::gradients, dtype, 1, size);
+      return rank.arena().push(Segment::gradients, parameters.options().gradients, 1, size);
     };
-    if (place == ReferencePlace::host) {
-      staging_ = push(std::min(largest, kStagingBytes / bytes_of(dtype, 1)));
-      host_ = std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(bytes));
-    } else {
-      for (const StateTensor& part : parts_)
-        copies_.push_back(part.values.empty() ? part.values : push(part.values.size()));
+    std::int64_t bytes = 0, largest = 0;
+    auto part = (parts_ = parameters.gradient_parts()).begin();
+    for (int u = 0; u < parameters.layout().unit_count(); ++u) {
+      const Tensor unit = parameters.shard(u).gradient;
+      const Tensor copy = place == ReferencePlace::device ? push(unit.size()) : Tensor{};
+      for (std::size_t i = 0; i < parameters.layout().units()[u].parameters.size(); ++i, ++part)
+        copies_.push_back(part->values.empty() ? Tensor{} : same_place(copy, unit, part->values));
+      bytes += unit.bytes();
+      largest = std::max(largest, unit.size());
     }
+    if (place == ReferencePlace::device) return;
+    staging_ = push(std::min(largest, kStagingBytes * 8 / bits_of(parameters.options().gradients)));
+    host_ = std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(bytes));
   }
 
   void keep() {
-    if (!host_) {
-      for (std::size_t i = 0; i < parts_.size(); ++i)
-        if (!parts_[i].values.empty()) device_.convert({copies_[i], parts_[i].values});
-      return;
-    }
     std::byte* waiting = host_.get();
-    for (const StateTensor& part : parts_) {
-      if (part.values.empty()) continue;
-      device_.download(waiting, part.values);
-      waiting += part.values.bytes();
+    for (std::size_t i = 0; i < parts_.size(); ++i) {
+      const Tensor& now = parts_[i].values;
+      if (now.empty()) continue;
+      if (!host_) {
+        device_.convert({copies_[i], now});
+      } else {
+        device_.download(waiting, now);
+        waiting += now.bytes();
+      }
     }
   }
 
@@ -73,10 +73,17 @@ class KeptGradient {
   }
 
  private:
+  /// Where in the copy of a unit the elements are that `part` is in the unit.
+  static Tensor same_place(const Tensor& copy, const Tensor& unit, const Tensor& part) {
+    if (copy.empty()) return {};
+    const std::int64_t bytes = part.as<std::byte>() - unit.as<std::byte>();
+    return copy.elements(bytes * 8 / bits_of(unit.dtype), part.size());
+  }
+
   Device& device_;
-  std::vector<StateTensor> parts_;
-  std::vector<Tensor> copies_;         // on the device
-  std::unique_ptr<std::byte[]> host_;  // or one behind the other on the host
+  std::vector<StateTensor> parts_;     // of the gradient, parameter by parameter
+  std::vector<Tensor> copies_;         // of them on the device
+  std::unique_ptr<std::byte[]> host_;  // or on the host, one behind the other
   Tensor staging_;
 };
 

@@ -5,6 +5,8 @@
 
 #include <set>
 
+#include "bench/step/change_weights.h"
+#include "bench/step/checkpoint.h"
 #include "kernels/base/errors.h"
 
 namespace precbench {
@@ -35,6 +37,16 @@ InitialWeights::InitialWeights(const std::string& path, const ModelConfig& model
 
 void InitialWeights::load_into(Parameters& parameters) const {
   parameters.load([&](const Parameter& p, float* values) { copy_to_f32(values, file_.at(p.name)); });
+}
+
+void set_first_weights(Rank& rank, const Plan& plan, const Checkpoint* trunk, const InitialWeights* file) {
+  if (trunk)
+    rank.fork_from(trunk->position(), trunk->reader());
+  else if (file)
+    file->load_into(rank.parameters());
+  else
+    rank.parameters().initialize(plan.seed, kInitialDeviation);
+  change_weights(rank.parameters(), plan.model, plan.init);
 }
 
 void save_weights(const std::string& path, Rank& rank, Parameters::Kind kind, const ModelConfig& model) {

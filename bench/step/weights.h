@@ -29,6 +29,12 @@ class InitialWeights {
   std::vector<std::string> warnings_;
 };
 
+class Checkpoint;
+
+/// What a run begins with: a trunk's whole state, weights of a file, or drawn ones, changed as the plan says. Of trunk and
+/// file at most one is there; the others are null.
+void set_first_weights(Rank& rank, const Plan& plan, const Checkpoint* trunk, const InitialWeights* file);
+
 /// Writes weights (of the master, where there is one) or gradients in FP32. A collective: every rank calls
 /// it, rank 0 writes.
 void save_weights(const std::string& path, Rank& rank, Parameters::Kind kind, const ModelConfig& model);

@@ -1,0 +1,236 @@
+// The fidelity probe on ranks: its numbers are those of two runs' gradients, whatever the sharding; BF16 has no error; a
+// known order of recipes; and weights and memory are what they would be without it.
+#include "bench/step/fidelity.h"
+
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include "bench/measure/predict.h"
+#include "bench/step/change_weights.h"
+#include "bench/step/rank_testing.h"
+#include "bench/step/weights.h"
+#include "tools/testing/temp_directory.h"
+
+using namespace precbench;
+using namespace precbench::testing;
+
+namespace {
+
+/// Dimensions that every recipe takes; the micro-batches of a step are together the same, however ranks share them.
+Case case_of(const std::string& recipe, int ranks = 1, const std::string& parallel = "ddp") {
+  static const TempDirectory directory;
+  Case c;
+  c.model = directory.write("small.json", R"({"layers": 2, "width": 128, "ffn": 256, "heads": 2,
+      "kv_heads": 1, "head_dim": 64, "vocab": 128, "qk_norm": true})");
+  c.recipe = recipe;
+  c.seq = 64;
+  c.batch = 4 / ranks;
+  c.gpus = ranks;
+  c.parallel = parallel;
+  c.shard_group = parallel == "hsdp" ? 2 : 1;
+  c.fidelity_batches = 2;
+  return c;
+}
+
+/// Of the first weights, in no more memory than predicted; every rank says the same.
+std::vector<Fidelity> measured(const Plan& plan, ReferencePlace place = ReferencePlace::device) {
+  const DryRun accounts =
+      dry_run(plan, nullptr, place == ReferencePlace::host ? std::optional(0) : std::nullopt);
+  CHECK(accounts.reference == place);
+  std::vector<std::vector<Fidelity>> results(plan.ranks);
+  run_cpu_ranks(plan, accounts.extent, [&](Rank& rank, const DataSource& data) {
+    Parameters& parameters = rank.parameters();
+    parameters.initialize(plan.seed, kInitialDeviation);
+    const std::vector<std::uint64_t> before = parameters.fingerprints();
+    results[rank.comm().rank()] = measure_fidelity(rank, plan, data, place);
+    CHECK(parameters.fingerprints() == before);
+    CHECK(rank.arena().peak().total() == accounts.probe);
+  });
+  for (const auto& other : results) {
+    REQUIRE(other.size() == 1 + plan.fidelity_stresses.size());
+    CHECK(other[0].whole.error.mean == results[0][0].whole.error.mean);
+    CHECK(other[0].loss_difference.mean == results[0][0].loss_difference.mean);
+  }
+  return results[0];
+}
+
+double error_of(const Case& c, std::size_t state = 0) {
+  return measured(resolve(c)).at(state).whole.error.mean.value_or(NAN);
+}
+
+/// The gradient and loss of a step of a plan, under the plan's own stress.
+std::pair<Named, double> gradient_of(const Plan& plan, std::int64_t step) {
+  std::pair<Named, double> result;
+  run_cpu_ranks(plan, dry_run(plan, nullptr).extent, [&](Rank& rank, const DataSource& data) {
+    rank.parameters().initialize(plan.seed, kInitialDeviation);
+    change_weights(rank.parameters(), plan.model, plan.init);
+    rank.prepare(data, step, 0);
+    rank.enqueue();
+    result = {saved(rank.parameters(), Parameters::Kind::gradients), rank.finish().loss};
+  });
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("the probe's numbers are those of the gradients of two runs", "[fidelity]") {
+  for (const char* recipe : {"tensorwise", "blockwise", "mxfp8"}) {
+    Case c = case_of(recipe);
+    c.fidelity_stress = "ffn:9 norm:-9";
+    const std::vector<Fidelity> probe = measured(resolve(c));
+    c.fidelity_batches = 0, c.fidelity_stress = "";
+    for (const Fidelity& f : probe) {
+      INFO(recipe << ", stress " << f.stress);
+      c.stress = f.stress;
+      double error = 0, cosine = 0, bias = 0, loss = 0, bf16_loss = 0;
+      for (std::int64_t step = 0; step < 2; ++step) {
+        c.recipe = recipe;
+        const auto [r, recipe_loss] = gradient_of(resolve(c), step);
+        c.recipe = "bf16";
+        const auto [g, reference_loss] = gradient_of(resolve(c), step);
+        double rg = 0, rr = 0, gg = 0, dd = 0;
+        for (const auto& [name, values] : g)
+          for (std::size_t i = 0; i < values.size(); ++i) {
+            const double x = r.at(name)[i], y = values[i];
+            rg += x * y, rr += x * x, gg += y * y, dd += (x - y) * (x - y);
+          }
+        error += std::sqrt(dd / gg) / 2, cosine += rg / std::sqrt(rr * gg) / 2, bias += (rg - gg) / gg / 2;
+        loss += recipe_loss / 2, bf16_loss += reference_loss / 2;
+      }
+      CHECK(error > 0.02);
+      CHECK(std::fabs(*f.whole.error.mean - error) < 1e-5 * error);
+      CHECK(std::fabs(*f.whole.cosine.mean - cosine) < 1e-6);
+      CHECK(std::fabs(*f.whole.bias.mean - bias) < 1e-6);
+      CHECK(*f.loss_bf16 == bf16_loss);
+      CHECK(std::fabs(*f.loss_difference.mean - (loss - bf16_loss)) < 1e-12);
+      CHECK(*f.whole.error.low < *f.whole.error.mean);
+      CHECK(*f.whole.error.mean < *f.whole.error.high);
+    }
+  }
+}
+
+TEST_CASE("BF16 against itself has no error, to the bit", "[fidelity]") {
+  for (const auto& [ranks, parallel] : {std::pair{1, "ddp"}, {2, "ddp"}, {2, "fsdp"}, {4, "hsdp"}})
+    for (const char* changed : {"clip=1", "accumulation=2", "grads=bf16", "recompute=block", "master=bf16"}) {
+      INFO(ranks << " " << parallel << " " << changed);
+      Case c = case_of("bf16", ranks, parallel);
+      const std::string text = changed;
+      set_text(c, *find_field(text.substr(0, text.find('='))), text.substr(text.find('=') + 1));
+      c.fidelity_stress = "ffn:16";
+      for (const Fidelity& f : measured(resolve(c))) {
+        CHECK((f.whole.error.mean == 0 && f.whole.cosine.mean == 1 && f.whole.bias.mean == 0));
+        CHECK(f.loss_difference.mean == 0);
+        CHECK(f.layers.size() == 2);
+        for (const GradientFidelity& part : f.roles) CHECK(part.error == 0);
+      }
+    }
+}
+
+TEST_CASE("recipes have the errors that are known of them", "[fidelity]") {
+  const auto stressed = [](const char* recipe) {
+    Case c = case_of(recipe);
+    c.fidelity_batches = 4;
+    c.fidelity_stress = "ffn:16";
+    return measured(resolve(c));
+  };
+  const auto tensorwise = stressed("tensorwise"), mxfp8 = stressed("mxfp8");
+  CHECK(*tensorwise[1].whole.error.low > *mxfp8[1].whole.error.high);
+  CHECK(*tensorwise[1].whole.error.mean > 2 * *tensorwise[0].whole.error.mean);
+  CHECK(error_of(case_of("rowwise_e5m2")) > 1.2 * error_of(case_of("rowwise")));
+  CHECK(error_of(case_of("rowwise_e4m1")) > 2 * error_of(case_of("rowwise")));
+  Case kept = case_of("rowwise");  // of two blocks the first stays in BF16
+  kept.keep_bf16 = "first:1";
+  CHECK(error_of(kept) < error_of(case_of("rowwise")));
+}
+
+TEST_CASE("ranks have the numbers of one", "[fidelity]") {
+  // Scales of 32 values: no rank's share of the tokens cuts through one.
+  const std::vector<Fidelity> one = measured(resolve(case_of("mxfp8")));
+  for (const auto& [ranks, parallel] :
+       {std::pair{2, "ddp"}, {2, "fsdp"}, {4, "ddp"}, {4, "fsdp"}, {4, "hsdp"}}) {
+    INFO(ranks << " " << parallel);
+    const Fidelity many = measured(resolve(case_of("mxfp8", ranks, parallel)))[0], &alone = one[0];
+    // Sums in another order round the BF16 activations' gradients nowhere else, but gradients in FP32.
+    const auto same = [](double a, double b) { return std::fabs(a - b) < 1e-5; };
+    CHECK(same(*many.whole.error.mean, *alone.whole.error.mean));
+    CHECK(same(*many.whole.cosine.mean, *alone.whole.cosine.mean));
+    CHECK(same(*many.whole.bias.mean, *alone.whole.bias.mean));
+    CHECK(same(*many.loss_difference.mean, *alone.loss_difference.mean));
+    REQUIRE(many.roles.size() == alone.roles.size());
+    for (std::size_t i = 0; i < many.roles.size(); ++i) {
+      CHECK(many.roles[i].name == alone.roles[i].name);
+      CHECK(same(*many.roles[i].error, *alone.roles[i].error));
+    }
+  }
+}
+
+TEST_CASE("accumulated gradients are compared as a whole", "[fidelity]") {
+  Case c = case_of("mxfp8");
+  c.batch = 2, c.accumulation = 2;
+  CHECK(std::fabs(error_of(c) - error_of(case_of("mxfp8"))) < 1e-5);
+}
+
+TEST_CASE("where the reference waits changes the order of sums alone, and on the host it takes less memory",
+          "[fidelity]") {
+  const TempDirectory directory;  // of a model whose embedding is larger than what is on its way at a time
+  const std::string wide = directory.write("wide.json", R"({"layers": 1, "width": 128, "ffn": 128,
+      "heads": 2, "kv_heads": 1, "head_dim": 64, "vocab": 66048, "tied": true})");
+  CHECK(66048 * 128 * 4 > kStagingBytes);
+  struct Choice {
+    int ranks;
+    const char *parallel, *grads;
+    bool wide;
+  };
+  for (const auto& [ranks, parallel, grads, pieces] : {Choice{1, "ddp", "fp32", true},
+                                                       {1, "ddp", "bf16", false},
+                                                       {2, "fsdp", "fp32", false},
+                                                       {2, "fsdp", "bf16", false}}) {
+    INFO(ranks << " " << parallel << ", gradients " << grads);
+    Case c = case_of("mxfp8", ranks, parallel);
+    if (pieces) c.model = wide, c.seq = 32, c.batch = 1;
+    c.fidelity_batches = 1;
+    c.grads = grads;
+    const Plan plan = resolve(c);
+    const DryRun device = dry_run(plan, nullptr), host = dry_run(plan, nullptr, 0);
+    CHECK(host.extent < device.extent);
+    CHECK(host.peak.bytes == device.peak.bytes);
+    CHECK(dry_run(plan, nullptr, device.extent).reference == ReferencePlace::device);
+    CHECK(dry_run(plan, nullptr, device.extent - 1).reference == ReferencePlace::host);
+    const Fidelity a = measured(plan)[0], b = measured(plan, ReferencePlace::host)[0];
+    CHECK(*a.whole.error.mean > 0);
+    CHECK(std::fabs(*b.whole.error.mean - *a.whole.error.mean) < 1e-6 * *a.whole.error.mean);
+    CHECK(std::fabs(*b.whole.bias.mean - *a.whole.bias.mean) < 1e-6);
+    CHECK(a.loss_difference.mean == b.loss_difference.mean);
+  }
+}
+
+TEST_CASE("a stress is taken back to the bit, also where it made weights vanish", "[fidelity][stress]") {
+  for (const char* master : {"fp32", "bf16"})
+    for (const auto& [ranks, parallel] : {std::pair{1, "ddp"}, {2, "fsdp"}})
+      for (const char* kind : {"ffn:30:7", "norm:-30:7", "vo:30:7"}) {
+        INFO("master " << master << ", " << ranks << " ranks, " << kind);
+        Case c = case_of("bf16", ranks, parallel);
+        c.master = master;
+        const Plan plan = resolve(c);
+        const Stress stress = *parse_stress(kind);
+        const Stress inverse{stress.kind, -stress.exponent, stress.channels};
+        run_cpu_ranks(plan, dry_run(plan, nullptr).extent + watching_bytes(plan),
+                      [&](Rank& rank, const DataSource&) {
+                        Parameters& parameters = rank.parameters();
+                        const auto weights = [&] { return saved(parameters, Parameters::Kind::weights); };
+                        parameters.load([](const Parameter& p, float* values) {
+                          for (std::int64_t i = 0; i < p.size(); ++i)
+                            values[i] = std::ldexp(1.0f + (i % 3 ? 0x1p-7f : 0x1p-20f), -110);
+                        });
+                        const Named before = weights();
+                        under_stress(parameters, plan.model, stress, [&] { CHECK(weights() != before); });
+                        CHECK(weights() == before);
+                        // The inverse stress would not have done that.
+                        under_stress(parameters, plan.model, stress, [&] {
+                          under_stress(parameters, plan.model, inverse, [&] { CHECK(weights() != before); });
+                        });
+                        CHECK(weights() == before);
+                      });
+      }
+}
