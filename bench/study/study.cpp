@@ -77,6 +77,7 @@ void append(Cases& cases, Cases more) {
 /// How many cases fit beside each other, and on how many GPUs.
 struct Room {
   int at_once = 1, gpus = 1;
+  bool on_gpu = false;
 };
 
 /// On the CPU one for each thread, on every GPU a few, which hides the start of their processes: as many as memory has
@@ -90,8 +91,9 @@ Room room_for(const std::vector<Plan>& plans, int wanted) {
     largest = std::max(largest, predict(plan).memory.peak + kContext);
   }
   Room room;
+  room.on_gpu = plans.front().on_gpu;
   std::int64_t fit = openmp_threads();
-  if (plans.front().on_gpu) {
+  if (room.on_gpu) {
     if (find_gpus().count == 0) return {};
     room.gpus = find_gpus().count;
     fit = room.gpus * std::clamp(gpu_memory(0).free_bytes * 3 / 4 / largest, std::int64_t{1}, kMostOnGpu);
@@ -123,7 +125,7 @@ void print_plan(const std::vector<StudyCase>& cases, const StudyPace* pace, cons
     std::int64_t steps = 0;
     for (const StudyCase& one : part) steps += one.fields.steps;
     rows.push_back({words, std::to_string(part.size()), std::to_string(steps),
-                    pace ? describe_seconds(pace->seconds(part, room.at_once)) : "-"});
+                    pace ? describe_seconds(pace->seconds(part, room.at_once, room.on_gpu ? room.gpus : 0)) : "-"});
   };
   for (const auto& [part, words] : kWords) {
     std::vector<StudyCase> of_part;

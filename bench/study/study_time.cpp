@@ -43,14 +43,15 @@ Timed time_steps(const std::vector<std::string>& child, Case c, const std::strin
 
 }  // namespace
 
-double StudyPace::seconds(const std::vector<StudyCase>& cases, int at_once) const {
-  double seconds = 0;
+double StudyPace::seconds(const std::vector<StudyCase>& cases, int at_once, int gpus) const {
+  double steps_s = 0;
   for (const auto& [fields, place] : cases) {
     const double step_s = fields.recipe == "bf16" ? bf16_step_s : recipe_step_s;
     const double larger = static_cast<double>(fields.batch) / static_cast<double>(batch);
-    seconds += startup_s + (static_cast<double>(fields.steps) + gradients_of(fields)) * step_s * larger;
+    steps_s += (static_cast<double>(fields.steps) + gradients_of(fields)) * step_s * larger;
   }
-  return seconds / std::max(1, at_once);
+  const double startups_s = startup_s * static_cast<double>(cases.size());
+  return std::max((startups_s + steps_s) / at_once, gpus > 0 ? steps_s / gpus : 0);
 }
 
 StudyPace measure_pace(const std::vector<std::string>& child, const Case& like, const std::string& recipe) {

@@ -15,8 +15,8 @@ struct StudyPace {
   double bf16_step_s = 0, recipe_step_s = 0;
   std::int64_t batch = 1;  ///< sequences of those steps
 
-  /// Of the cases, `at_once` at a time.
-  double seconds(const std::vector<StudyCase>& cases, int at_once) const;
+  /// Of the cases, `at_once` at a time, whose steps take turns on `gpus` GPUs (0: a CPU, which they share already).
+  double seconds(const std::vector<StudyCase>& cases, int at_once, int gpus) const;
 };
 
 /// `child`: the command that case_process.h describes. `like`: a case of the study, whose model and shapes are timed.

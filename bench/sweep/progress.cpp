@@ -22,8 +22,19 @@ CaseLabels::CaseLabels(const std::vector<Plan>& grid) : fields_{find_field("mode
   }
 }
 
+/// "trunk 2, age 100, seed 1, learning_rate 3"
+std::string words_of(const StudyPlace& place) {
+  std::string words = fmt::format("trunk {}", place.trunk);
+  if (place.part != StudyPart::trunk) words += fmt::format(", age {}, seed {}", place.age, place.seed);
+  if (place.rung > 0) words += fmt::format(", {} {:g}", name_of(place.part), place.rung);
+  return words;
+}
+
 std::string CaseLabels::of(const Plan& plan) const {
   const Case& c = plan.fields;
+  if (plan.study)
+    return fmt::format("{} {}{}, {}", c.model, plan.recipe.name, plan.init.perturbed ? " perturbed" : "",
+                       words_of(*plan.study));
   std::string label = c.model + " " + c.recipe;
   for (std::size_t i = 2; i < fields_.size(); ++i)
     label += fmt::format(" {}={}", fields_[i]->name, get_text(c, *fields_[i]));

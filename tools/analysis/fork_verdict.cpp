@@ -173,14 +173,16 @@ std::optional<double> noise_floor(const ForkEvidence& neutral) {
 
 bool told_apart(const ForkEvidence& control, const ForkEvidence& recipe, double level) {
   if (control.diverged > 0 && recipe.diverged == 0) return true;
-  ForkEvidence apart;
+  ForkEvidence apart{control.recipe, {{0, {}}}, {}, 0};  // one age: a trunk's differences at all ages are its forks
+  std::vector<std::vector<double>>& by_trunk = apart.ages.front().by_trunk;
   for (const AgeDifferences& age : control.ages) {
     const auto same = std::find_if(recipe.ages.begin(), recipe.ages.end(),
                                    [&](const AgeDifferences& other) { return other.age == age.age; });
     if (same == recipe.ages.end() || same->by_trunk.size() != age.by_trunk.size()) continue;
     const std::vector<double> a = trunk_means(age), b = trunk_means(*same);
-    apart.ages.push_back({age.age, {}});
-    for (std::size_t t = 0; t < a.size(); ++t) apart.ages.back().by_trunk.push_back({a[t] - b[t]});
+    if (by_trunk.empty()) by_trunk.resize(a.size());
+    if (by_trunk.size() != a.size()) continue;
+    for (std::size_t t = 0; t < a.size(); ++t) by_trunk[t].push_back(a[t] - b[t]);
   }
   return enough_trunks(apart) && std::min(difference_p(apart, +1), difference_p(apart, -1)) <= level / 2;
 }

@@ -68,8 +68,8 @@ std::optional<DifferenceInterval> interval_over_trunks(const std::vector<double>
 /// matters. None where an age has fewer than two trunks.
 std::optional<double> noise_floor(const ForkEvidence& neutral);
 
-/// Whether a control's difference from the recipe that it is a variant of is not zero (both one-sided tests at
-/// level / 2) at some age. Bonferroni over the ages.
+/// Whether a control's difference from the recipe that it is a variant of, mean over the ages that both have, is not zero
+/// (both one-sided tests at level / 2).
 bool told_apart(const ForkEvidence& control, const ForkEvidence& recipe, double level = 0.05);
 
 /// Whether a control is beyond the margin: its mean is, and zero is outside its interval, at some age; or it diverged.

@@ -32,10 +32,10 @@ bool is_perturbed(const Record& record) {
   return record.definition && record.definition->init && record.definition->init->contains("perturb");
 }
 
-/// The mean over the last third of the first `steps` losses; null where one is not finite, or there are fewer.
+/// The mean over the last half of the first `steps` losses; null where one is not finite, or there are fewer.
 Number trailing_loss(const Record& record, std::size_t steps) {
-  if (!record.training || record.training->loss.size() < steps || steps < 3) return std::nullopt;
-  const std::size_t first = steps - steps / 3;
+  if (!record.training || record.training->loss.size() < steps || steps < 2) return std::nullopt;
+  const std::size_t first = steps - steps / 2;
   double sum = 0;
   for (std::size_t i = first; i < steps; ++i) sum += record.training->loss[i];
   return std::isfinite(sum) ? Number(sum / static_cast<double>(steps - first)) : std::nullopt;

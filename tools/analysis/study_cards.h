@@ -1,6 +1,6 @@
 // What the rows of a study say: one card for each recipe that it asks about.
 //
-// Forks are compared by their trailing loss, the mean over the last third of their steps, minus that of the BF16 fork of
+// Forks are compared by their trailing loss, the mean over the last half of their steps, minus that of the BF16 fork of
 // the same trunk, age and seed, which had the same state and the same data.
 #pragma once
 

@@ -1,0 +1,183 @@
+// A study's settings, the cases that it is made of, and its run: with real cases of a small model in child processes that
+// are this test binary.
+#include "bench/study/study.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include "bench/measure/session.h"
+#include "bench/process/case_process_testing.h"
+#include "bench/process/sweep_status.h"
+#include "bench/study/study_plan.h"
+#include "bench/study/study_settings.h"
+#include "tools/testing/catch.h"
+#include "tools/testing/text.h"
+
+using namespace precbench;
+
+namespace {
+
+constexpr const char* kRealCase = "one case of a study";
+
+StudySettings read(const std::string& text) {
+  const TempDirectory directory;
+  StudySettings settings = default_study(false);
+  read_study_file(directory.write("study.toml", text), settings);
+  return settings;
+}
+
+std::string refusal(const std::string& text) {
+  const std::string message = refusal_of([&] { read(text); });
+  const std::size_t place = message.find("study.toml");
+  return place == std::string::npos ? message : message.substr(place + std::string("study.toml").size());
+}
+
+/// Of tiny with these recipes, on the CPU, where no checkpoint is yet.
+StudyPlan plan_of(StudySettings& settings, const std::string& recipes) {
+  settings.work["recipe"] = {recipes};
+  settings.work["device"] = {"cpu"};
+  return StudyPlan(settings, "tiny", "out");
+}
+
+/// By part.
+std::map<StudyPart, int> counts(const std::vector<StudyCase>& cases) {
+  std::map<StudyPart, int> counts;
+  for (const StudyCase& one : cases) ++counts[one.place.part];
+  return counts;
+}
+
+}  // namespace
+
+TEST_CASE("one case of a study", "[.]") {
+  be_child(kRealCase, [](const Case& c, const NodeShare& share, StepBoard& board) {
+    return run_case(resolve(c), share, &board);
+  });
+}
+
+TEST_CASE("a study file changes what it says and leaves the rest", "[study]") {
+  const StudySettings settings = read(
+      "[work]\nmodel = \"15m\"\nseq = 64\n[trunk]\nages = [30, 60, 90]\nlr = 2e-3\n[fork]\nsteps = 40\n"
+      "[ladder]\noutlier_ffn = []\nbits = 1\n[control]\nbreak = []\napart = [\"mxfp8_floor:mxfp8\"]\n"
+      "[verdict]\nmargin = 0.01\n");
+  const StudySettings defaults = default_study(false);
+  CHECK(settings.work.at("seq").front() == "64");
+  CHECK(settings.work.at("batch") == defaults.work.at("batch"));
+  CHECK(settings.ages == std::vector<std::int64_t>{30, 60, 90});
+  CHECK(settings.trunk.at("lr").front() == "2e-3");
+  CHECK(settings.fork.at("lr") == defaults.fork.at("lr"));
+  CHECK(settings.fork_steps == 40);
+  CHECK(settings.outlier_ffn.empty());
+  CHECK(settings.outlier_norm == defaults.outlier_norm);
+  CHECK(settings.apart.size() == 1);
+  CHECK(settings.breaks.empty());
+  CHECK(settings.margin == 0.01);
+}
+
+TEST_CASE("what a study file cannot say is refused with its line", "[study]") {
+  CHECK(refusal("[trunks]\n").starts_with(":1: unknown section [trunks]"));
+  CHECK(refusal("seq = 3\n").starts_with(":1: seq belongs in a section"));
+  CHECK(refusal("[fork]\nstep = 3\n") == ":2: unknown key step in [fork]; did you mean steps?");
+  CHECK(refusal("[work]\nsteps = 3\n").starts_with(":2: --steps: not of a study"));
+  CHECK(refusal("[work]\nseed = 3\n").starts_with(":2: --seed: not of a study"));
+  CHECK(refusal("[work]\nlr = 1e-3\n").starts_with(":2: --lr: not of a study"));
+  CHECK(refusal("[fork]\nsteps = 3\n") == ":2: steps: 3 is not in [12, 1000000000]");
+  CHECK(refusal("[trunk]\nages = [10, 25]\n") == ":2: ages: 25 is not a multiple of the first, 10");
+  CHECK(refusal("[trunk]\nages = []\n").starts_with(":2: ages: no age"));
+  CHECK(refusal("[verdict]\nmargin = much\n") == ":2: margin: \"much\" is not a number");
+  CHECK(refusal("[control]\napart = [\"mxfp8\"]\n") == ":2: apart: \"mxfp8\" is not CONTROL:RECIPE");
+  CHECK(refusal("[work]\nbatch = [1, 2]\n") == ":2: batch takes one value");
+}
+
+TEST_CASE("a study is its trunks, and for each of their states every recipe, BF16 and the controls",
+          "[study]") {
+  StudySettings settings = default_study(false);
+  settings.trunks = 3, settings.ages = {10, 20}, settings.seeds = 2;
+  settings.learning_rate = {3, 10}, settings.bits = 2, settings.batch = {1}, settings.ladder_trunks = 1;
+  const StudyPlan plan = plan_of(settings, "blockwise,mxfp8_floor");
+  REQUIRE(plan.trunks().size() == 3);
+  const std::vector<Plan> trunks = resolve(plan.trunks());
+  for (const Plan& trunk : trunks) {
+    CHECK((trunk.fields.recipe == "bf16" && trunk.fields.steps == 20 && trunk.fields.checkpoint_every == 10));
+    CHECK(trunk.fields.checkpoint_keep == "all");
+  }
+  const std::vector<StudyCase> forks = plan.forks(trunks);
+  auto parts = counts(forks);
+  // bf16, bf16 perturbed, blockwise, mxfp8_floor; rowwise_e5m2 and rowwise, mxfp8, rowwise_e4m1
+  CHECK(parts[StudyPart::fork] == 3 * 2 * 2 * 8);
+  CHECK(parts[StudyPart::learning_rate] == 2 * 3);
+  CHECK(parts[StudyPart::batch] == 3);
+  CHECK(parts[StudyPart::bits] == 2 * 2);
+
+  std::set<std::int64_t> seeds, trunk_seeds;
+  for (const Plan& trunk : trunks) trunk_seeds.insert(trunk.fields.seed);
+  std::map<std::string, std::set<std::string>> by_data;  // recipes
+  for (const auto& [fields, place] : forks) {
+    CHECK(!trunk_seeds.contains(fields.seed));  // forks see text in another order than any trunk has
+    CHECK(fields.fork_from == checkpoint_at(trunks[static_cast<std::size_t>(place.trunk - 1)], place.age));
+    if (place.part != StudyPart::fork) continue;
+    seeds.insert(fields.seed);
+    by_data[fields.fork_from + std::to_string(fields.seed)].insert(fields.recipe + fields.perturb);
+  }
+  CHECK(seeds.size() == 3 * 2);
+  CHECK(by_data.size() == 3 * 2 * 2);
+  for (const auto& [data, recipes] : by_data) CHECK(recipes.size() == 8);
+}
+
+TEST_CASE("a control that is asked for is one row with both roles", "[study]") {
+  StudySettings settings = default_study(false);
+  const StudyPlan plan = plan_of(settings, "mxfp8_floor");
+  const auto forks = plan.forks(resolve(plan.trunks()));
+  const auto floor = std::find_if(forks.begin(), forks.end(), [](const StudyCase& one) {
+    return one.fields.recipe == "mxfp8_floor" && one.place.part == StudyPart::fork;
+  });
+  REQUIRE(floor != forks.end());
+  CHECK(floor->place.asked);
+  CHECK(floor->place.apart_from == "mxfp8");
+  CHECK_THROWS_AS(plan_of(settings, "bf16"), InvalidInput);
+}
+
+TEST_CASE("a study that is cut off and started again ends as one that was not", "[study]") {
+  const TempDirectory directory;
+  const std::string model = directory.write(
+      "small.json", R"({"layers":1,"width":32,"ffn":64,"heads":2,"kv_heads":2,"vocab":256,"tied":true})");
+  const std::string config = directory.write(
+      "study.toml",
+      "[work]\nseq = 32\nbatch = 1\n[trunk]\ntrunks = 2\nages = [2, 4]\n[fork]\nsteps = 12\n[fidelity]\nbatches = 1\n"
+      "[ladder]\noutlier_ffn = [8]\noutlier_norm = []\nlearning_rate = [3]\nbits = 1\nchannels = 1\n"
+      "[control]\napart = [\"rowwise_e5m2:rowwise\"]\nbreak = []\n");
+  StudyCommand command;
+  command.axes = {{"model", {model}}, {"recipe", {"rowwise"}}, {"device", {"cpu"}}};
+  command.config = config;
+  command.out = directory / "whole";
+  command.options.quiet = true;
+  command.options.child = child_command(kRealCase);
+  REQUIRE(study(command) == kSweepDone);
+  const auto rows_in = [&](const std::string& out) {
+    std::map<std::string, nlohmann::ordered_json> rows;
+    for (const LocatedRecord& located : read_records({out + "/records.jsonl"}).records) {
+      const Record& r = located.record;
+      REQUIRE(r.study);
+      CHECK(r.status == Status::ok);
+      if (!r.training) continue;
+      const nlohmann::ordered_json json = r;
+      rows[r.id] = {{"loss", json.at("training").at("loss")},
+                    {"fidelity", json.at("fidelity")},
+                    {"study", json.at("study")}};
+    }
+    return rows;
+  };
+  const auto whole = rows_in(command.out);
+  // 2 trunks; at 2 ages bf16, perturbed, rowwise, rowwise_e5m2; 2 rungs of rates and 1 of bits
+  CHECK(whole.size() == 2 + 2 * 2 * 4 + 2 + 1);
+
+  // The same rows without their last half, as a kill leaves them, and without the second trunk's states.
+  const std::string records = command.out + "/records.jsonl", text = file_text(records);
+  std::filesystem::resize_file(records, text.size() / 2);
+  for (const auto& entry : std::filesystem::directory_iterator(command.out + "/checkpoints"))
+    if (text.substr(0, text.find('\n')).find(entry.path().filename().string()) == std::string::npos)
+      std::filesystem::remove_all(entry.path());
+  REQUIRE(study(command) == kSweepDone);
+  CHECK(rows_in(command.out) == whole);
+}
