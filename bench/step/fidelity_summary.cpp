@@ -31,8 +31,8 @@ MeanInterval interval_of(const std::vector<double>& values) {
 
 template <class Value>
 std::vector<double> values_of(const std::vector<GradientSums>& batches, Value&& value) {
-  std::vector<double> values;
-  for (const GradientSums& sums : batches) values.push_back(value(sums));
+  std::vector<double> values(batches.size());
+  std::transform(batches.begin(), batches.end(), values.begin(), value);
   return values;
 }
 
