@@ -17,6 +17,7 @@
 #include "bench/cli/dry_run.h"
 #include "bench/cli/list.h"
 #include "bench/measure/session.h"
+#include "bench/process/signals.h"
 #include "bench/process/tell.h"
 #include "bench/process/worker.h"
 #include "bench/sweep/case_files.h"
@@ -54,6 +55,18 @@ void choose_device(Case& c) {
 void place_checkpoints(Case& c, const std::string& out) {
   if (c.checkpoint_every > 0 && c.checkpoint_dir.empty() && !out.empty())
     c.checkpoint_dir = (std::filesystem::path(out) / "checkpoints").string();
+}
+
+/// Throws InvalidInput where cases cannot run at one time.
+void run_at_once(const std::vector<Plan>& grid, const Nodes& nodes, SweepOptions& options) {
+  if (options.interleave || nodes.count > 1)
+    throw InvalidInput("--at-once: not with --interleave, nor over several processes");
+  for (const Plan& plan : grid)
+    if (plan.ranks > 1)
+      throw InvalidInput(
+          fmt::format("--at-once: takes cases of one rank, and one has --gpus {}", plan.ranks));
+  options.gpus = std::max(1, find_gpus().count);
+  if (!grid.front().on_gpu) share_threads(options.at_once);
 }
 
 /// A sweep that several processes run, in each of them.
@@ -225,6 +238,11 @@ CLI::App* add_sweep_command(CLI::App& app, SweepCommand& command) {
   sub->add_flag("--interleave", command.options.interleave,
                 "run the recipes of each setting A B B A, so that drift cancels in their ratios")
       ->group(group);
+  sub->add_option("--at-once", command.options.at_once,
+                  "cases of one rank at one time, for losses: their rows have no speed (default 1)")
+      ->type_name("N")
+      ->check(CLI::Range(1, kMostStopped))
+      ->group(group);
   sub->add_flag("--quiet", command.options.quiet, "no progress")->group(group);
   return sub;
 }
@@ -248,6 +266,7 @@ int sweep(const SweepCommand& command) {
   }
   const Variables environment = process_environment();
   const Nodes nodes = find_nodes(environment);
+  if (options.at_once > 1) run_at_once(grid, nodes, options);
   if (command.dry_run) {
     check_inputs(grid);
     if (nodes.index == 0) print_dry_run(grid);
@@ -337,7 +356,7 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv) {
       return fail(unexpected(*command, extra.front()));
   if (const auto extra = app.remaining(); !extra.empty()) return fail(unexpected(app, extra.front()));
   if (app.get_subcommands().size() != 1)
-    return fail("which command? sweep, run, list, report or check; --help explains them");
+    return fail("which command? sweep, study, run, list, report or check; --help explains them");
   return std::nullopt;
 }
 

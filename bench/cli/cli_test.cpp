@@ -37,9 +37,19 @@ TEST_CASE("bad input gets one line and exit status 2", "[cli]") {
         "precbench: unknown flag --xyzzyxyzzyxyzzy; --help lists what there is");
   CHECK(refused("swep --recipe bf16") == "precbench: unknown command swep; did you mean sweep?");
   CHECK(refused("sweep tiny") == "precbench: unexpected argument tiny; --help lists what there is");
-  CHECK(refused("") == "precbench: which command? sweep, run, list, report or check; --help explains them");
+  CHECK(refused("") ==
+        "precbench: which command? sweep, study, run, list, report or check; --help explains them");
   CHECK(refused("list") == "precbench: list what? recipes, models or devices");
   CHECK(refused("list modles") == "precbench: list: unknown word modles; did you mean models?");
+  CHECK(refused("sweep --device cpu --at-once 2 --gpus 2") ==
+        "precbench: --at-once: takes cases of one rank, and one has --gpus 2");
+  CHECK(refused("sweep --device cpu --at-once 2 --interleave") ==
+        "precbench: --at-once: not with --interleave, nor over several processes");
+  CHECK(refused("study --recipe bf16 --device cpu") ==
+        "precbench: --recipe: a study compares recipes with bf16: name at least one other");
+  CHECK(refused("study --recipe mxfp8 --steps 10").starts_with("precbench: --steps: not of a study"));
+  CHECK(refused("study --recipe mxfp8 --device cpu --data /nowhere") ==
+        "precbench: --data: /nowhere is not there; name a folder of text or a file of tokens");
   CHECK(refused("sweep --device cpu --seq 0") == "precbench: --seq: must be at least 1, not 0");
   CHECK(refused("sweep --device cpu --batch 0") == "precbench: --batch: must be at least 1, not 0");
   CHECK(refused("sweep --device cpu --seq ''") == "precbench: --seq: empty value in \"\"");

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <iterator>
@@ -17,6 +16,7 @@
 #include "bench/machine/host_memory.h"
 #include "bench/measure/predict.h"
 #include "bench/process/rendezvous.h"
+#include "bench/process/signals.h"
 #include "bench/process/sweep_status.h"
 #include "bench/process/tell.h"
 #include "bench/study/study_plan.h"
@@ -104,12 +104,6 @@ Room room_for(const std::vector<Plan>& plans, int wanted) {
   return room;
 }
 
-/// Cases at one time share the CPU's threads; bits do not depend on how many a case has.
-void share_threads(int at_once) {
-  const int each = std::max(1, openmp_threads() / at_once);
-  setenv("OMP_NUM_THREADS", std::to_string(each).c_str(), 1);
-}
-
 /// What each part of the study costs, and all of it.
 void print_plan(const std::vector<StudyCase>& cases, const StudyPace* pace, const Room& room,
                 const std::string& head) {
@@ -124,8 +118,9 @@ void print_plan(const std::vector<StudyCase>& cases, const StudyPace* pace, cons
   const auto line = [&](const std::string& words, const std::vector<StudyCase>& part) {
     std::int64_t steps = 0;
     for (const StudyCase& one : part) steps += one.fields.steps;
-    rows.push_back({words, std::to_string(part.size()), std::to_string(steps),
-                    pace ? describe_seconds(pace->seconds(part, room.at_once, room.on_gpu ? room.gpus : 0)) : "-"});
+    rows.push_back(
+        {words, std::to_string(part.size()), std::to_string(steps),
+         pace ? describe_seconds(pace->seconds(part, room.at_once, room.on_gpu ? room.gpus : 0)) : "-"});
   };
   for (const auto& [part, words] : kWords) {
     std::vector<StudyCase> of_part;
@@ -200,7 +195,7 @@ CLI::App* add_study_command(CLI::App& app, StudyCommand& command) {
       ->group(group);
   sub->add_option("--at-once", command.at_once, "cases at one time (default: as many as fit)")
       ->type_name("N")
-      ->check(CLI::Range(1, 64))
+      ->check(CLI::Range(1, kMostStopped))
       ->group(group);
   sub->add_flag("--dry-run", command.dry_run,
                 "print the plan with an estimate of its time, run no case of it")

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <filesystem>
@@ -328,6 +329,10 @@ int run_sweep(const std::vector<Plan>& grid, const SweepOptions& options) {
                    grid.size(), folder.records(),
                    sweep.lost.empty() ? "" : "start the processes again, and "));
   return kSweepInterrupted;
+}
+
+void share_threads(int at_once) {
+  setenv("OMP_NUM_THREADS", std::to_string(std::max(1, openmp_threads() / at_once)).c_str(), 1);
 }
 
 void append_to_folder(const std::string& folder, const Record& record) {

@@ -45,6 +45,10 @@ struct SweepOptions {
 /// case turns out to have bad input; finished rows stay in each of these.
 int run_sweep(const std::vector<Plan>& grid, const SweepOptions& options);
 
+/// Gives each of so many cases at one time its part of the CPU's threads, by OMP_NUM_THREADS of this process and those that
+/// it starts; bits do not depend on how many a case has.
+void share_threads(int at_once);
+
 /// Appends to DIR/records.jsonl under the same lock as a sweep. Throws InvalidInput or CannotKeepRow.
 void append_to_folder(const std::string& folder, const Record& record);
 

@@ -71,6 +71,8 @@ class StudyRows {
   std::vector<ControlResult> controls(const ForkRules& rules, std::vector<std::string>& missed,
                                       int& run) const;
   std::vector<CardFidelity> fidelity(const std::string& recipe) const;
+  std::vector<CardLayer> layers(const std::string& recipe) const;
+  std::vector<StepDifference> curve(const std::string& recipe) const;
   Ladder outliers(const std::string& recipe, const std::string& kind) const;
   Ladder beside_bf16(StudyPart part, const std::string& recipe, double margin) const;
   Ladder lost_bits(const std::string& recipe, double margin) const;
@@ -188,6 +190,52 @@ std::vector<CardFidelity> StudyRows::fidelity(const std::string& recipe) const {
     fidelity.push_back(mean);
   }
   return fidelity;
+}
+
+std::vector<CardLayer> StudyRows::layers(const std::string& recipe) const {
+  const Cells& cells = of(StudyPart::fork, recipe);
+  std::int64_t oldest = 0;
+  for (const auto& [cell, record] : cells) oldest = std::max(oldest, cell.age);
+  std::map<std::size_t, std::pair<std::vector<double>, std::vector<double>>> values;  // errors and biases
+  for (const auto& [cell, record] : cells) {
+    if (cell.age != oldest || record->fidelity.empty() || record->fidelity.front().stress != "none") continue;
+    const std::vector<GradientFidelity>& layers = record->fidelity.front().layers;
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      if (!layers[i].error || !layers[i].bias) continue;
+      values[i].first.push_back(*layers[i].error);
+      values[i].second.push_back(*layers[i].bias);
+    }
+  }
+  std::vector<CardLayer> result;
+  for (const auto& [layer, pair] : values)
+    result.push_back({static_cast<std::int64_t>(layer), mean_of(pair.first), mean_of(pair.second)});
+  return result;
+}
+
+std::vector<StepDifference> StudyRows::curve(const std::string& recipe) const {
+  constexpr std::size_t kPoints = 10;
+  const Cells& reference = of(StudyPart::fork, "bf16");
+  std::map<std::size_t, std::map<std::int64_t, std::vector<double>>> differences;  // by last step and trunk
+  for (const auto& [cell, record] : of(StudyPart::fork, recipe)) {
+    const auto other = reference.find(cell);
+    if (other == reference.end() || !trailing_loss(*record) || !trailing_loss(*other->second)) continue;
+    const std::vector<double>&ours = record->training->loss, &theirs = other->second->training->loss;
+    const std::size_t steps = std::min(ours.size(), theirs.size());
+    for (std::size_t k = 0; k < kPoints; ++k) {
+      const std::size_t begin = steps * k / kPoints, end = steps * (k + 1) / kPoints;
+      double sum = 0;
+      for (std::size_t i = begin; i < end; ++i) sum += ours[i] - theirs[i];
+      if (end > begin) differences[end][cell.trunk].push_back(sum / static_cast<double>(end - begin));
+    }
+  }
+  std::vector<StepDifference> curve;
+  for (const auto& [step, trunks] : differences) {
+    std::vector<double> means;
+    for (const auto& [trunk, values] : trunks) means.push_back(mean_of(values));
+    if (const auto interval = interval_over_trunks(means))
+      curve.push_back({static_cast<double>(step), *interval});
+  }
+  return curve;
 }
 
 /// "ffn:8:4" to 8 where the kind is ffn.
@@ -311,7 +359,7 @@ std::vector<StudyCard> StudyRows::cards() const {
     StudyCard& card = cards.emplace_back();
     card.model = model_, card.verdict = verdict, card.floor = floor, card.margin = rules.margin;
     card.bf16_loss = bf16, card.fork_steps = static_cast<std::int64_t>(steps);
-    card.fidelity = fidelity(recipe);
+    card.fidelity = fidelity(recipe), card.layers = layers(recipe), card.curve = curve(recipe);
     card.outlier_ffn = outliers(recipe, "ffn"), card.outlier_norm = outliers(recipe, "norm");
     card.learning_rate = beside_bf16(StudyPart::learning_rate, recipe, rules.margin);
     card.batch = beside_bf16(StudyPart::batch, recipe, rules.margin);
@@ -397,7 +445,7 @@ std::vector<StudyCard> study_cards(const RecordRefs& records) {
     const Record& record = located->record;
     if (!record.study || !record.definition) continue;
     const std::string key =
-        record.study->study + " " + name_in(record.definition->model) + " " + machine_of(record.env);
+        record.study->study + " " + name_in(record.definition->model) + " " + machine_of(located->env);
     keys.add(key);
     studies[key].add(record);
   }

@@ -20,6 +20,18 @@ struct CardFidelity {
   double error = 0, cosine = 0, bias = 0;
 };
 
+/// The same of one block, at the oldest age.
+struct CardLayer {
+  std::int64_t layer = 0;
+  double error = 0, bias = 0;
+};
+
+/// How a recipe's difference grows with the fork: its mean over a tenth of the steps.
+struct StepDifference {
+  double step = 0;  ///< the last of that tenth
+  DifferenceInterval difference;
+};
+
 /// A stress, raised. `value` is what breaks the recipe when it grows.
 struct LadderRung {
   double at = 0;  ///< exponent of two, factor, bits, sequences
@@ -46,6 +58,8 @@ struct StudyCard {
   double bf16_loss = 0;         ///< nats, mean over its forks
   std::int64_t fork_steps = 0;
   std::vector<CardFidelity> fidelity;
+  std::vector<CardLayer> layers;
+  std::vector<StepDifference> curve;
   Ladder outlier_ffn, outlier_norm, learning_rate, bits, batch;
   std::optional<double> bf16_learning_rate;  ///< the highest factor of the rate at which BF16 still trains
   std::vector<ControlResult> controls;       ///< of the study, the same in all its cards

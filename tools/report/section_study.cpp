@@ -6,6 +6,7 @@
 
 #include "tools/analysis/study_cards.h"
 #include "tools/report/sections.h"
+#include "tools/text/figure_data.h"
 
 namespace precbench {
 namespace {
@@ -68,6 +69,94 @@ bool first_of_model(const std::vector<StudyCard>& cards, std::size_t i) {
   return i == 0 || cards[i - 1].model != cards[i].model || cards[i - 1].margin != cards[i].margin;
 }
 
+/// One figure of a model's cards: a line for each recipe, of the points that `points` gives.
+template <class Points>
+void add_figure(std::vector<Figure>& figures, const std::vector<StudyCard>& cards, const std::string& name,
+                const std::string& caption, const std::string& axes, const Points& points) {
+  std::vector<Series> series;
+  for (std::size_t i = 0; i < cards.size(); ++i)
+    if (std::vector<Point> own = points(cards[i]); !own.empty())
+      series.push_back(
+          {cards[i].verdict.recipe, static_cast<int>(i % (kRecipeStyles - 1)) + 2, std::move(own)});
+  if (series.empty()) return;
+  const StudyCard& first = cards.front();
+  figures.push_back({file_name(fmt::format("study-{} {}", name, first.model)), "lines",
+                     fmt::format("{}, forks of {} steps", first.model, first.fork_steps), caption,
+                     axes + plot_series(series)});
+}
+
+std::string axes(const char* x, const char* y) { return plot_text("xtext", x) + plot_text("ytext", y); }
+
+std::vector<Point> rungs_of(const Ladder& ladder, double first) {
+  std::vector<Point> points;
+  for (const LadderRung& rung : ladder.rungs)
+    if (rung.value && rung.at >= first) points.push_back({rung.at, {*rung.value}});
+  return points;
+}
+
+void add_difference_figures(std::vector<Figure>& figures, const std::vector<StudyCard>& cards) {
+  const std::string floor = cards.front().floor ? plot_number("floor", *cards.front().floor) : "";
+  add_figure(
+      figures, cards, "difference",
+      "Loss of a recipe's forks minus BF16's of the same state and data, mean over trunks and ages by tenths of the "
+      "fork. The band is the noise floor.",
+      floor + axes("step of the fork", "loss - bf16's (nats per token)"), [](const StudyCard& card) {
+        std::vector<Point> points;
+        for (const StepDifference& one : card.curve) points.push_back({one.step, {one.difference.mean}});
+        return points;
+      });
+  add_figure(figures, cards, "gradient-error",
+             "Error of the gradient of each block against BF16's, at the oldest age.",
+             axes("block", "|g - bf16's| / |bf16's|"), [](const StudyCard& card) {
+               std::vector<Point> points;
+               for (const CardLayer& one : card.layers)
+                 points.push_back({static_cast<double>(one.layer), {one.error}});
+               return points;
+             });
+  add_figure(figures, cards, "gradient-bias",
+             "Bias of the gradient of each block, at the oldest age: below 0 the recipe shrinks it.",
+             axes("block", "<g - bf16's, bf16's> / |bf16's|^2"), [](const StudyCard& card) {
+               std::vector<Point> points;
+               for (const CardLayer& one : card.layers)
+                 points.push_back({static_cast<double>(one.layer), {one.bias}});
+               return points;
+             });
+}
+
+void add_ladder_figures(std::vector<Figure>& figures, const std::vector<StudyCard>& cards) {
+  const std::string log_y = plot_number("log_y", 1), log_x = plot_number("log_x", 1);
+  const auto outliers = [&](const char* name, const char* where, Ladder StudyCard::*ladder) {
+    add_figure(
+        figures, cards, name,
+        fmt::format(
+            "Error of the gradient against BF16's while some channels of {} grow by a power of two and "
+            "what reads them shrinks by the same: BF16's loss stays as it was.",
+            where),
+        log_y + axes("exponent of two", "|g - bf16's| / |bf16's|"), [=](const StudyCard& card) {
+          std::vector<Point> points = rungs_of(card.*ladder, -1e9);
+          if (!points.empty() && !card.fidelity.empty())
+            points.insert(points.begin(), Point{0, {card.fidelity.back().error}});
+          return points;
+        });
+  };
+  outliers("outliers-ffn", "the FFN", &StudyCard::outlier_ffn);
+  outliers("outliers-norm", "the norms", &StudyCard::outlier_norm);
+  add_figure(figures, cards, "learning-rate",
+             "Loss of a recipe's forks minus BF16's at the same learning rate, where BF16 trains.",
+             log_x + axes("factor of the learning rate", "loss - bf16's (nats per token)"),
+             [](const StudyCard& card) { return rungs_of(card.learning_rate, 0); });
+}
+
+/// The cards of one model and study after the other.
+template <class Visit>
+void for_each_study(const std::vector<StudyCard>& cards, const Visit& visit) {
+  for (std::size_t begin = 0, end = 0; begin < cards.size(); begin = end) {
+    for (end = begin + 1; end < cards.size() && !first_of_model(cards, end);) ++end;
+    visit(std::vector<StudyCard>(cards.begin() + static_cast<std::ptrdiff_t>(begin),
+                                 cards.begin() + static_cast<std::ptrdiff_t>(end)));
+  }
+}
+
 }  // namespace
 
 Section study_section(const std::vector<StudyCard>& cards) {
@@ -85,6 +174,8 @@ Section study_section(const std::vector<StudyCard>& cards) {
                           interval(card.verdict.difference), interval(card.verdict.trend),
                           percent(card, &CardFidelity::error), percent(card, &CardFidelity::bias)});
   section.table = std::move(table);
+  for_each_study(
+      cards, [&](const std::vector<StudyCard>& study) { add_difference_figures(section.figures, study); });
   section.notes = {
       "Difference: loss of the recipe's forks minus BF16's of the same state and data, at the age of the trunk where it "
       "is largest; the trunk is the unit of the interval. Gradient error and bias: against BF16's gradient of the same "
@@ -117,6 +208,8 @@ Section ladders_section(const std::vector<StudyCard>& cards) {
           fmt::format("BF16 itself trains on {} at up to {:g} times the fork's learning rate.",
                       cards[i].model, *cards[i].bf16_learning_rate));
   section.table = std::move(table);
+  for_each_study(cards,
+                 [&](const std::vector<StudyCard>& study) { add_ladder_figures(section.figures, study); });
   return section;
 }
 

@@ -1,0 +1,14 @@
+# Lines over a number, one for each recipe, whose meaning the data give: `xtext`, `ytext`, and where they stand `log_x`,
+# `log_y` (logarithmic axes) and `floor` (a band around zero within which nothing is a difference).
+load data
+load "plots/style.gp"
+set xlabel xtext
+set ylabel ytext
+if (exists("log_x")) { set logscale x }
+if (exists("log_y")) { set logscale y }
+if (exists("floor")) {
+  set xzeroaxis lt 1 lw 1
+  set object 1 rectangle from graph 0, first -floor to graph 1, first floor behind fillcolor rgb "#dddddd" fillstyle solid noborder
+}
+plot for [i=1:words(styles)] $series index i - 1 using 1:2 with linespoints lt int(word(styles, i)) lw 1.4 \
+  title columnheader(1)
