@@ -57,6 +57,12 @@ TEST_CASE("bad input gets one line and exit status 2", "[cli]") {
         "precbench: --out: cannot make /dev/null/x: Not a directory");
 }
 
+TEST_CASE("a refusal is no command to GitHub Actions, whatever the file's name", "[cli]") {
+  CHECK(refused("sweep --config '##[error]x.toml'") == "precbench: --config: ## [error]x.toml: no such file");
+  CHECK(refused("check out --baseline '::stop-commands::x'").find(" ::") == std::string::npos);
+  CHECK(refused("report '::error::x.jsonl'").find(": :error::x.jsonl") != std::string::npos);
+}
+
 TEST_CASE("run takes one value of a field, and says who takes more", "[cli]") {
   CHECK(refused("run --recipe bf16,rowwise") ==
         "precbench: --recipe: run takes one value, not bf16,rowwise; sweep takes lists and ranges");
