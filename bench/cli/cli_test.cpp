@@ -120,7 +120,7 @@ TEST_CASE("a model or recipe that is nested without end is refused", "[cli]") {
   CHECK(refused("sweep --dry-run --recipe " + file) == "precbench: " + file + ": nested deeper than 32");
 }
 
-TEST_CASE("a limit of address space in which OpenBLAS would hang is told at once", "[cli]") {
+TEST_CASE("a limit of address space in which OpenBLAS would hang is told at once", "[cli][address-space]") {
   const std::string program =
       "ulimit -v 100000; OMP_NUM_THREADS=2 timeout -s KILL 20 " PRECBENCH_BINARY_DIR "/precbench ";
   // What trains nothing works, and ends.
@@ -270,7 +270,8 @@ TEST_CASE("files that cannot be mapped are refused in one line", "[cli]") {
   CHECK(refusal.find("raise vm.max_map_count") != std::string::npos);
 }
 
-TEST_CASE("a case that this machine's memory cannot hold is oom before it takes any", "[cli]") {
+TEST_CASE("a case that this machine's memory cannot hold is oom before it takes any",
+          "[cli][address-space]") {
   // The limit is the machine's protection, should the program not do as it must.
   const Answer answer = output_of("ulimit -v 16000000; " PRECBENCH_BINARY_DIR
                                   "/precbench run --device cpu --model llama3.1-405b --steps 1");
