@@ -54,6 +54,16 @@ bool acts(char32_t code) {
          });
 }
 
+/// Whether `next` after `shown` is the last character of what a log's reader at GitHub Actions would obey.
+bool completes_command(std::string_view shown, char next) {
+  if (next == '[') return shown.ends_with("##");
+  if (next != ':' || !shown.ends_with(':')) return false;
+  shown.remove_suffix(1);
+  // White space beyond ASCII begins a line there too; a word that ends beyond ASCII is parted with it.
+  const auto before = static_cast<unsigned char>(shown.empty() ? ' ' : shown.back());
+  return before <= ' ' || before >= 0x80;
+}
+
 }  // namespace
 
 std::string printable(std::string_view text) {
@@ -67,7 +77,7 @@ std::string printable(std::string_view text) {
     else if (none)
       result += "\xEF\xBF\xBD";
     else
-      result += text.substr(0, character.bytes);
+      result.append(completes_command(result, text.front()) ? " " : "").append(text, 0, character.bytes);
     text.remove_prefix(character.bytes);
   }
   return result;

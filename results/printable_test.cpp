@@ -18,6 +18,21 @@ TEST_CASE("what drives a terminal becomes spaces", "[printable]") {
   CHECK(printable("\u202eevil\u202c \u2066x\u2069\u200e\u200f\u061c") == " evil   x    ");
 }
 
+TEST_CASE("what GitHub Actions would obey in a log is parted", "[printable]") {
+  CHECK(printable("##[error]x ##[group]") == "## [error]x ## [group]");
+  CHECK(printable("###[##[#[") == "### [## [#[");
+  CHECK(printable("::error file=a::x") == ": :error file=a::x");
+  CHECK(printable("cannot read ::stop-commands::t") == "cannot read : :stop-commands::t");
+  CHECK(printable("\t::warning::") == " : :warning::");
+  CHECK(printable("\u3000::debug::x") == "\u3000: :debug::x");
+  CHECK(printable("::::error::x") == ": : : :error::x");
+  for (const char* text : {"std::vector", "a: b", "fe80::1", "# [x]", "##x[1]", ":", "[::1]:29501"})
+    CHECK(printable(text) == text);
+  // What is hidden or no character does not put it together again.
+  CHECK(printable("#\u200b#[x] :\u200b:x") == "# #[x] : :x");
+  CHECK(printable("##\xff[x]") == "##\uFFFD[x]");
+}
+
 TEST_CASE("what nobody sees becomes spaces", "[printable]") {
   for (const char* hidden :
        {"\u00ad", "\u034f", "\u115f", "\u180e", "\u200b", "\u200c", "\u200d", "\u2060", "\u2064", "\u3164",

@@ -67,6 +67,12 @@ TEST_CASE("bad input gets one line and exit status 2", "[cli]") {
         "precbench: --out: cannot make /dev/null/x: Not a directory");
 }
 
+TEST_CASE("a refusal is no command to GitHub Actions, whatever the file's name", "[cli]") {
+  CHECK(refused("sweep --config '##[error]x.toml'") == "precbench: --config: ## [error]x.toml: no such file");
+  CHECK(refused("check out --baseline '::stop-commands::x'").find(" ::") == std::string::npos);
+  CHECK(refused("report '::error::x.jsonl'").find(": :error::x.jsonl") != std::string::npos);
+}
+
 TEST_CASE("run takes one value of a field, and says who takes more", "[cli]") {
   CHECK(refused("run --recipe bf16,rowwise") ==
         "precbench: --recipe: run takes one value, not bf16,rowwise; sweep takes lists and ranges");
@@ -124,7 +130,7 @@ TEST_CASE("a model or recipe that is nested without end is refused", "[cli]") {
   CHECK(refused("sweep --dry-run --recipe " + file) == "precbench: " + file + ": nested deeper than 32");
 }
 
-TEST_CASE("a limit of address space in which OpenBLAS would hang is told at once", "[cli]") {
+TEST_CASE("a limit of address space in which OpenBLAS would hang is told at once", "[cli][address-space]") {
   const std::string program =
       "ulimit -v 100000; OMP_NUM_THREADS=2 timeout -s KILL 20 " PRECBENCH_BINARY_DIR "/precbench ";
   // What trains nothing works, and ends.
@@ -274,7 +280,8 @@ TEST_CASE("files that cannot be mapped are refused in one line", "[cli]") {
   CHECK(refusal.find("raise vm.max_map_count") != std::string::npos);
 }
 
-TEST_CASE("a case that this machine's memory cannot hold is oom before it takes any", "[cli]") {
+TEST_CASE("a case that this machine's memory cannot hold is oom before it takes any",
+          "[cli][address-space]") {
   // The limit is the machine's protection, should the program not do as it must.
   const Answer answer = output_of("ulimit -v 16000000; " PRECBENCH_BINARY_DIR
                                   "/precbench run --device cpu --model llama3.1-405b --steps 1");

@@ -64,7 +64,7 @@ TEST_CASE("the exceptions that become a status keep their type", "[rank_threads]
   CHECK_THROWS_AS(run_with_failure(all_ranks(3), std::bad_alloc()), std::bad_alloc);
 }
 
-TEST_CASE("a thread that cannot be started is a failure like any other", "[rank_threads]") {
+TEST_CASE("a thread that cannot be started is a failure like any other", "[rank_threads][address-space]") {
   const pid_t pid = in_background([] {
     signal(SIGABRT, SIG_DFL);  // not the test framework's handler
     std::size_t pages = 0;

@@ -33,7 +33,7 @@ inline void store(const Tensor& t, std::int64_t first, std::int64_t n, const flo
 /// body(row, buffers) for every row in [0, rows), contiguous runs of rows by thread. `buffers` is the
 /// thread's own scratch of buffer_floats floats.
 template <class Body>
-void for_rows(int threads, std::int64_t rows, std::int64_t buffer_floats, Body&& body) {
+void for_rows([[maybe_unused]] int threads, std::int64_t rows, std::int64_t buffer_floats, Body&& body) {
 #pragma omp parallel num_threads(threads) if (rows > 1)
   {
     std::vector<float> buffer(buffer_floats);

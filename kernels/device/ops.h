@@ -313,7 +313,7 @@ enum class OpKind : std::uint8_t {
 #undef PRECBENCH_KIND
 };
 
-#define PRECBENCH_COUNT(Op, name) +1
+#define PRECBENCH_COUNT(Op, name) +1  // NOLINT(bugprone-macro-parentheses): terms of one sum
 inline constexpr int kOpKinds = PRECBENCH_OPS(PRECBENCH_COUNT);
 #undef PRECBENCH_COUNT
 

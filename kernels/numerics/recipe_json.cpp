@@ -4,8 +4,7 @@
 //    "fprop": {"a": OPERAND, "b": OPERAND, "fast_accum": false}, "dgrad": ..., "wgrad": ...}
 //   OPERAND: {"format": "bf16"}
 //         or {"format": "e4m3", "granularity": "1x32", "scale": "ue8m0", "scale_rounding": "rceil"}
-// reference and fast_accum may be left out, and scale_rounding of a ue8m0 scale is rceil if left out. "rounding" is its
-// name in older files.
+// reference and fast_accum may be left out, and scale_rounding of a ue8m0 scale is rceil if left out.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -83,26 +82,18 @@ Enum read_enum(const json& value, const std::string& path, const Enum (&known)[k
   fail(path, fmt::format("unknown value \"{}\"{}", word, hint(word, names)));
 }
 
-/// The key that an operand's rounding of scales stands under; null where it is left out.
-const char* scale_rounding_key(const json& object, const std::string& path) {
-  const bool is_old = object.contains("rounding");
-  if (is_old && object.contains("scale_rounding"))
-    fail(child(path, "rounding"), "the older name of scale_rounding, which is there too; remove it");
-  if (is_old) return "rounding";
-  return object.contains("scale_rounding") ? "scale_rounding" : nullptr;
-}
-
 QuantFormat read_operand(const json& object, const std::string& path) {
-  check_keys(object, path, {"format", "granularity", "scale", "scale_rounding", "rounding"});
+  if (object.is_object() && object.contains("rounding"))
+    fail(child(path, "rounding"), "is called scale_rounding now");
+  check_keys(object, path, {"format", "granularity", "scale", "scale_rounding"});
   QuantFormat operand;
   const Element element =
       read_enum(require(object, path, "format", kFormatNames), child(path, "format"), kFormats);
   operand.dtype = element.dtype;
   operand.dropped_bits = element.dropped_bits;
-  const char* rounding = scale_rounding_key(object, path);
   if (!operand.quantized()) {
-    for (const char* key : {"granularity", "scale", rounding})
-      if (key && object.contains(key)) fail(child(path, key), "bf16 has no scale; remove it");
+    for (const char* key : {"granularity", "scale", "scale_rounding"})
+      if (object.contains(key)) fail(child(path, key), "bf16 has no scale; remove it");
     return operand;
   }
   operand.granularity =
@@ -115,11 +106,12 @@ QuantFormat read_operand(const json& object, const std::string& path) {
     fail(child(path, "scale"), fmt::format("granularity {} takes {}, not {}", name_of(operand.granularity),
                                            mx ? "ue8m0" : "f32 or f32_pow2", name_of(operand.scale)));
   if (mx) operand.scale_rounding = ScaleRounding::rceil;
-  if (rounding) {
+  if (object.contains("scale_rounding")) {
     if (!mx)
-      fail(child(path, rounding),
+      fail(child(path, "scale_rounding"),
            fmt::format("only ue8m0 scales have a rounding, not {}; remove it", name_of(operand.scale)));
-    operand.scale_rounding = read_enum(object.at(rounding), child(path, rounding), kRoundings);
+    operand.scale_rounding =
+        read_enum(object.at("scale_rounding"), child(path, "scale_rounding"), kRoundings);
   }
   return operand;
 }

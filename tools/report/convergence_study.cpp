@@ -101,14 +101,6 @@ std::vector<RecipeConvergence> entries_of(const Group& group) {
   return entries;
 }
 
-/// The runs of the baseline that those of an entry are paired with.
-std::vector<LossCurve> partners_of(const RecipeConvergence& entry, const SeedPairs& bf16) {
-  std::vector<LossCurve> curves;
-  for (const LocatedRecord* member : entry.members)
-    if (const LocatedRecord* theirs = bf16.of(*member)) curves.push_back(curve_of(*theirs));
-  return curves;
-}
-
 }  // namespace
 
 std::vector<RecipeConvergence> study_convergence(const Group& group, const ConvergenceRules& rules) {
@@ -121,14 +113,11 @@ std::vector<RecipeConvergence> study_convergence(const Group& group, const Conve
   for (std::size_t i = 0; i < entries.size(); ++i) {
     RecipeConvergence& entry = entries[i];
     const std::size_t baseline = bf16.of(entry.fields).value_or(i);
-    const auto pairs = seeds.find(baseline);
     const std::vector<LossCurve> curves = curves_of(entry);
-    RecipeConvergence judged =
-        entry.is_bf16
-            ? assess_bf16(curves, uniform_loss)
-            : compare_curves(
-                  curves, pairs == seeds.end() ? std::vector<LossCurve>{} : partners_of(entry, pairs->second),
-                  uniform_loss, rules);
+    std::vector<LossCurve> theirs;
+    if (baseline != i) theirs = curves_of(entries[baseline]);
+    RecipeConvergence judged = entry.is_bf16 ? assess_bf16(curves, uniform_loss)
+                                             : compare_curves(curves, theirs, uniform_loss, rules);
     judged.fields = entry.fields;
     judged.members = entry.members;
     judged.is_bf16 = entry.is_bf16;

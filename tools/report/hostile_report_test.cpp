@@ -19,8 +19,9 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-/// An escape sequence, its C1 form, a mark that turns the direction, markup, a noncharacter and a break of a row.
-const std::string kEvil = "\x1b[2J\u009b31m\u202e</td><script>\uFFFE\\|`x`";
+/// An escape sequence, its C1 form, a mark that turns the direction, markup, a noncharacter, a break of a row, and
+/// two commands to GitHub Actions.
+const std::string kEvil = "\x1b[2J\u009b31m\u202e</td><script>\uFFFE\\|`x`##[error]y\n::error::z";
 
 RecordSet evil_set() {
   std::vector<Record> records;
@@ -74,11 +75,13 @@ TEST_CASE("no text of a record drives the reader's terminal or page", "[report][
 
 TEST_CASE("a check's outputs hold hostile texts", "[gate][hostile]") {
   const GateResult result = evil_result();
-  for (const std::string& text :
-       {gate_term(result, "base" + kEvil, rerun_with_all_flags),
-        gate_markdown(result, "base" + kEvil, rerun_with_all_flags), gate_junit(result, rerun_with_all_flags),
-        gate_annotations(result, rerun_with_all_flags)})
+  for (const std::string& text : {gate_term(result, "base" + kEvil, rerun_with_all_flags),
+                                  gate_markdown(result, "base" + kEvil, rerun_with_all_flags),
+                                  gate_junit(result, rerun_with_all_flags)})
     CHECK(is_printable(text));
+  const std::string annotations = gate_annotations(result, rerun_with_all_flags);
+  REQUIRE(annotations.starts_with("::"));  // commands of our own, and no others
+  CHECK(is_printable(annotations.substr(2)));
   const std::string xml = gate_junit(result, rerun_with_all_flags);
   CHECK_FALSE(contains(xml, "\uFFFE"));
   CHECK_FALSE(contains(xml, "<script>"));

@@ -259,6 +259,23 @@ TEST_CASE("every figure is drawn as SVG and PNG beside its data", "[page]") {
   }
 }
 
+TEST_CASE("a figure of a model whose name no file could have is drawn and linked", "[page][hostile]") {
+  if (!gnuplot_is_there()) return;
+  const TempDirectory folder;
+  std::vector<Record> records = two_lengths("mxfp8");
+  for (Record& record : records) record.case_fields["model"] = "m" + std::string(5000, 'x');
+  const std::string text = run_report(folder, records, "md", folder / "plots");
+  CHECK_FALSE(contains(text, "could not draw"));
+  std::size_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder / "plots")) {
+    ++files;
+    const std::string name = entry.path().filename().string();
+    CHECK(name.size() <= 124);
+    if (entry.path().extension() == ".svg") CHECK(contains(text, "](plots/" + name + ")"));
+  }
+  CHECK(files >= 6);  // speed and time, each three times
+}
+
 TEST_CASE("scaling is against one GPU with the same work", "[page]") {
   const TempDirectory folder;
   std::vector<Record> records;

@@ -18,7 +18,7 @@ std::string refusal_of(Action&& action) {
   try {
     action();
   } catch (const InvalidInput& error) {
-    const std::string message = error.what();
+    std::string message = error.what();
     INFO(message);
     CHECK(!contains(message, "\n"));
     return message;

@@ -75,9 +75,9 @@ TEST_CASE("a cell of CSV is one cell and no formula", "[escape]") {
 }
 
 TEST_CASE("an annotation is one command", "[escape]") {
-  CHECK(annotation_property("WORSE: a,b 5%\n::error::x") == "WORSE%3A a%2Cb 5%25 %3A%3Aerror%3A%3Ax");
+  CHECK(annotation_property("WORSE: a,b 5%\n::error::x") == "WORSE%3A a%2Cb 5%25 %3A %3Aerror%3A%3Ax");
   CHECK(annotation_message("5% more\r::error::x\nagain: run \x1b[2J") ==
-        "5%25 more ::error::x%0Aagain: run  [2J");
+        "5%25 more : :error::x%0Aagain: run  [2J");
 }
 
 TEST_CASE("a link holds any path", "[escape]") {

@@ -3,7 +3,17 @@
 
 #include <fmt/format.h>
 
+#include <cstdint>
+
+#include "kernels/base/fnv1a.h"
+
 namespace precbench {
+namespace {
+
+/// A file's name may have 255 bytes in most file systems, its ending among them.
+constexpr std::size_t kMostLetters = 120;
+
+}  // namespace
 
 std::string plural(std::size_t count, const char* noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
@@ -17,7 +27,11 @@ std::string file_name(const std::string& text) {
     if (kept || (!result.empty() && result.back() != '-')) result += kept ? c : '-';
   }
   while (!result.empty() && result.back() == '-') result.pop_back();
-  return result;
+  if (result.size() <= kMostLetters) return result;
+  std::uint64_t hash = kFingerprintStart;
+  add_to_fingerprint(hash, text);
+  const std::string end = fmt::format("-{:016x}", hash);
+  return result.substr(0, kMostLetters - end.size()) + end;
 }
 
 }  // namespace precbench

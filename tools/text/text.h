@@ -8,7 +8,8 @@ namespace precbench {
 /// "3 cases"
 std::string plural(std::size_t count, const char* noun);
 
-/// "speed-nvidia-h200-llama3.1-8b": letters, digits, '-' and '.'; for files and for places in a page.
+/// "speed-nvidia-h200-llama3.1-8b": letters, digits, '-' and '.', 120 at most; for files and for places in a page. Of a
+/// longer one the end is a hash of the text, so that texts that begin alike keep names of their own.
 std::string file_name(const std::string& text);
 
 }  // namespace precbench
