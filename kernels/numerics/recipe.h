@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/numerics/selection.h"
 #include "kernels/numerics/tensor.h"
 
 namespace precbench {
@@ -78,6 +79,8 @@ struct Recipe {
   std::string name;
   GemmRecipe fprop, dgrad, wgrad;
   std::string reference;  ///< where the row comes from, one line
+  KeepBf16 keep_bf16{};   ///< the layers that it leaves out where a case does not say otherwise
+  std::vector<RecipeSwitch> schedule{};  ///< what follows it in a run, likewise
 
   const GemmRecipe& gemm(GemmRole role) const {
     return role == GemmRole::fprop ? fprop : role == GemmRole::dgrad ? dgrad : wgrad;

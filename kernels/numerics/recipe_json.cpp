@@ -5,8 +5,11 @@
 //   OPERAND: {"format": "bf16"}
 //         or {"format": "e4m3", "granularity": "1x32", "scale": "ue8m0", "scale_rounding": "rceil"}
 // reference and fast_accum may be left out, and scale_rounding of a ue8m0 scale is rceil if left out. "rounding" is its
-// name in older files.
+// name in older files. Beside the GEMMs may stand, in the words of selection.h,
+//   "layers": {"keep_bf16": ["first:1", "last:0.15", "o"]}    which linear layers stay in BF16
+//   "schedule": ["bf16@0.82"]                                 another recipe from a step on
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cctype>
@@ -158,6 +161,30 @@ GemmRecipe read_gemm(const json& recipe, GemmRole role) {
   return gemm;
 }
 
+/// An array of words, as the command line has them with commas between, in what `parse` makes of it.
+template <class Parse>
+auto read_words(const json& value, const std::string& path, Parse&& parse) {
+  if (!value.is_array()) fail(path, "expected an array of words, got " + value.dump());
+  std::vector<std::string> words;
+  for (std::size_t i = 0; i < value.size(); ++i)
+    words.push_back(read_string(value[i], fmt::format("{}.{}", path, i)));
+  try {
+    return parse(fmt::format("{}", fmt::join(words, ",")));
+  } catch (const InvalidInput& error) {
+    fail(path, error.what());
+  }
+}
+
+void read_layers_and_schedule(const json& object, Recipe& recipe) {
+  if (const auto layers = object.find("layers"); layers != object.end()) {
+    check_keys(*layers, "layers", {"keep_bf16"});
+    if (layers->contains("keep_bf16"))
+      recipe.keep_bf16 = read_words(layers->at("keep_bf16"), "layers.keep_bf16", parse_keep_bf16);
+  }
+  if (const auto schedule = object.find("schedule"); schedule != object.end())
+    recipe.schedule = read_words(*schedule, "schedule", parse_switches);
+}
+
 /// Names stand in comma-separated lists, file names and tables.
 void check_name(const std::string& name) {
   const auto allowed = [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '-' || c == '.'; };
@@ -187,7 +214,7 @@ Recipe read_file(const std::string& path) {
 }  // namespace
 
 Recipe recipe_from_json(const json& object) {
-  check_keys(object, "", {"name", "reference", "fprop", "dgrad", "wgrad"});
+  check_keys(object, "", {"name", "reference", "fprop", "dgrad", "wgrad", "layers", "schedule"});
   Recipe recipe;
   recipe.name = read_string(require(object, "", "name", "the name it has in records"), "name");
   check_name(recipe.name);
@@ -195,6 +222,7 @@ Recipe recipe_from_json(const json& object) {
   recipe.fprop = read_gemm(object, GemmRole::fprop);
   recipe.dgrad = read_gemm(object, GemmRole::dgrad);
   recipe.wgrad = read_gemm(object, GemmRole::wgrad);
+  read_layers_and_schedule(object, recipe);
   for (const auto* table : {&builtin_recipes(), &control_recipes()})
     for (const Recipe& builtin : *table)
       if (builtin.name == recipe.name && builtin != recipe)
@@ -211,6 +239,8 @@ json recipe_to_json(const Recipe& recipe) {
     object[name_of(role)] = {
         {"a", operand_to_json(gemm.a)}, {"b", operand_to_json(gemm.b)}, {"fast_accum", gemm.fast_accum}};
   }
+  if (const auto words = words_of(recipe.keep_bf16); !words.empty()) object["layers"]["keep_bf16"] = words;
+  for (const RecipeSwitch& change : recipe.schedule) object["schedule"].push_back(to_text(change));
   return object;
 }
 

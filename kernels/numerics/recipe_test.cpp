@@ -207,6 +207,28 @@ TEST_CASE("the rounding of scales is read under its older name, but not under bo
         "fprop.a.rounding: only ue8m0 scales have a rounding, not f32_pow2; remove it");
 }
 
+TEST_CASE("a row may say which layers it leaves out, and what follows it", "[recipe]") {
+  json row = copy_of("rowwise");
+  row["layers"] = {{"keep_bf16", {"first:1", "last:0.15", "head"}}};
+  row["schedule"] = {"bf16@0.82"};
+  const Recipe recipe = recipe_from_json(row);
+  CHECK(recipe.keep_bf16 == parse_keep_bf16("first:1,last:0.15,head"));
+  CHECK(recipe.schedule == parse_switches("bf16@0.82"));
+  CHECK(recipe_from_json(recipe_to_json(recipe)) == recipe);
+  CHECK(!recipe_to_json(find_recipe("rowwise")).contains("layers"));
+  CHECK(error_with("rowwise", "/layers", 1) == "layers: expected a JSON object");
+  CHECK(error_with("rowwise", "/layers/keep", 1) == "layers.keep: unknown key; one of keep_bf16");
+  CHECK(error_with("rowwise", "/layers/keep_bf16", "o") ==
+        "layers.keep_bf16: expected an array of words, got \"o\"");
+  CHECK(error_with("rowwise", "/layers/keep_bf16", {1}) == "layers.keep_bf16.0: expected a string, got 1");
+  CHECK(error_with("rowwise", "/layers/keep_bf16", {"up"})
+            .starts_with("layers.keep_bf16: \"up\": \"up\" is none of"));
+  CHECK(error_with("rowwise", "/schedule", {"bf16"})
+            .starts_with("schedule: \"bf16\" is not of the form RECIPE@STEP"));
+  row["name"] = "rowwise";
+  CHECK(error_of_row(row) == "name: rowwise is a built-in recipe with other values; choose another name");
+}
+
 TEST_CASE("scale_rounding, fast_accum and reference may be left out", "[recipe]") {
   json row = copy_of("mxfp8");
   row.erase("reference");

@@ -56,6 +56,7 @@ QuantizedTensor Transformer::gradient_in(int slot, std::int64_t consumer_layer) 
 /// What every block keeps from its forward to its backward, with recomputation too.
 void Transformer::push_saved(std::int64_t layer, Saved& saved) {
   const Linear consumer = linear(layer, Role::down);
+  saved = {};  // the recipe may be another than in the step before
   saved.x = layer == 0 ? x0_ : push(config_.width);
   saved.rstd1 = push(DType::f32, M_, 1);
   // Recomputation stops before SwiGLU's forward, which makes this and which backward repeats without it.
