@@ -68,7 +68,9 @@ void quantize_rows(int threads, const GemmOperand& form, const Rows& source, flo
   const QuantFormat& format = form.format;
   const Granularity g = format.granularity;
   const std::int64_t block = block_length(g) ? block_length(g) : source.k;
-  const std::int64_t scope_rows = g == Granularity::block_128x128 ? 128 : 1;
+  const std::int64_t scope_rows = g == Granularity::block_128x128 ? 128
+                                  : g == Granularity::block_32x32 ? 32
+                                                                  : 1;
   // Padding entries of the scale buffer are defined too, so that buffers compare and copy byte for byte.
   std::memset(form.scale.data, 0, form.scale.bytes());
   std::uint8_t* q = form.data.as<std::uint8_t>();
@@ -84,6 +86,8 @@ void quantize_rows(int threads, const GemmOperand& form, const Rows& source, flo
       const Scale scale = scale_of(amax, format);
       if (g != Granularity::tensor || (first == 0 && kb == 0))
         store_scale(form.scale, scale_index(g, source.rows, source.k, first, kb), scale);
+      for (std::int64_t r = first + 1; g == Granularity::block_32x32 && r < last; ++r)
+        store_scale(form.scale, scale_index(g, source.rows, source.k, r, kb), scale);
       for (std::int64_t r = first; r < last; ++r)
         cast(q + r * source.k + k0, source.row(r) + k0, n, scale.multiply, format);
     }

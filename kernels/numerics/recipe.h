@@ -27,7 +27,8 @@ enum class Granularity : std::uint8_t {
   block_1x128,
   block_128x128,
   block_1x32,
-  block_1x16
+  block_1x16,
+  block_32x32
 };
 
 /// f32: exact MAX / amax. f32_pow2: that scale rounded down to a power of two. ue8m0: an exponent byte.
@@ -35,6 +36,21 @@ enum class ScaleType : std::uint8_t { none, f32, f32_pow2, ue8m0 };
 
 /// How a ue8m0 scale is rounded from amax (kernels/numerics/formats.h gives the bits).
 enum class ScaleRounding : std::uint8_t { none, rceil, floor, ceil, even };
+
+/// Which of the amaxes of earlier steps a scale comes from.
+enum class HistoryAlgorithm : std::uint8_t { max, most_recent };
+/// The scale before there is any history: from the tensor's own amax, or 1.
+enum class FirstScale : std::uint8_t { current, one };
+
+/// Delayed scaling: the scale of a step is known before it, from the amaxes of `length` steps before.
+struct History {
+  std::uint16_t length = 0;  ///< 0: no history, the scale comes from the tensor's own amax
+  HistoryAlgorithm algorithm = HistoryAlgorithm::max;
+  FirstScale first = FirstScale::current;
+  std::uint8_t margin = 0;  ///< powers of two that the scale stays below the format's end
+
+  bool operator==(const History&) const = default;
+};
 
 /// The number format of one operand of one GEMM. The default is plain BF16.
 struct QuantFormat {
@@ -45,8 +61,10 @@ struct QuantFormat {
   /// Mantissa bits of e4m3 (2 at most) or e5m2 (1) that elements do without: e4m2 and e4m1, e5m1. Their values are
   /// some of dtype's, so only the cast and the scale's MAX differ, and every GEMM of dtype takes them.
   std::uint8_t dropped_bits = 0;
+  History history = {};  ///< of a scale of the tensor
 
   bool quantized() const { return dtype != DType::bf16; }
+  bool delayed() const { return history.length > 0; }
   bool operator==(const QuantFormat&) const = default;
 };
 
@@ -57,6 +75,7 @@ constexpr std::int64_t block_length(Granularity g) {
     case Granularity::block_128x128:
       return 128;
     case Granularity::block_1x32:
+    case Granularity::block_32x32:
       return 32;
     case Granularity::block_1x16:
       return 16;
@@ -93,7 +112,13 @@ struct Recipe {
   bool operator==(const Recipe&) const = default;
 };
 
-/// The built-in table, in the order of the documentation; bf16 is first.
+/// Rows of the built-in table that have much in common.
+struct RecipeGroup {
+  const char* name;
+  std::vector<Recipe> recipes;
+};
+const std::vector<RecipeGroup>& recipe_groups();
+/// The built-in table, in the order of the groups; bf16 is first.
 const std::vector<Recipe>& builtin_recipes();
 /// Rows that are known to be worse, for studies that must be able to find that (positive controls).
 const std::vector<Recipe>& control_recipes();

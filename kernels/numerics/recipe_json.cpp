@@ -4,8 +4,7 @@
 //    "fprop": {"a": OPERAND, "b": OPERAND, "fast_accum": false}, "dgrad": ..., "wgrad": ...}
 //   OPERAND: {"format": "bf16"}
 //         or {"format": "e4m3", "granularity": "1x32", "scale": "ue8m0", "scale_rounding": "rceil"}
-// reference and fast_accum may be left out, and scale_rounding of a ue8m0 scale is rceil if left out. "rounding" is its
-// name in older files. Beside the GEMMs may stand, in the words of selection.h,
+// reference and fast_accum may be left out, and scale_rounding of a ue8m0 scale is rceil if left out. Beside the GEMMs may stand, in the words of selection.h,
 //   "layers": {"keep_bf16": ["first:1", "last:0.15", "o"]}    which linear layers stay in BF16
 //   "schedule": ["bf16@0.82"]                                 another recipe from a step on
 #include <fmt/format.h>
@@ -36,8 +35,9 @@ const char* name_of(Element e) { return element_name({.dtype = e.dtype, .dropped
 constexpr Element kFormats[] = {{DType::bf16, 0}, {DType::e4m3, 0}, {DType::e5m2, 0},
                                 {DType::e4m3, 1}, {DType::e4m3, 2}, {DType::e5m2, 1}};
 constexpr const char* kFormatNames = "one of bf16, e4m3, e5m2, e4m2, e4m1, e5m1";
-constexpr Granularity kGranularities[] = {Granularity::tensor, Granularity::row, Granularity::block_1x128,
-                                          Granularity::block_128x128, Granularity::block_1x32};
+constexpr Granularity kGranularities[] = {Granularity::tensor,      Granularity::row,
+                                          Granularity::block_1x128, Granularity::block_128x128,
+                                          Granularity::block_1x32,  Granularity::block_32x32};
 constexpr ScaleType kScales[] = {ScaleType::f32, ScaleType::f32_pow2, ScaleType::ue8m0};
 constexpr ScaleRounding kRoundings[] = {ScaleRounding::rceil, ScaleRounding::floor, ScaleRounding::ceil,
                                         ScaleRounding::even};
@@ -86,39 +86,32 @@ Enum read_enum(const json& value, const std::string& path, const Enum (&known)[k
   fail(path, fmt::format("unknown value \"{}\"{}", word, hint(word, names)));
 }
 
-/// The key that an operand's rounding of scales stands under; null where it is left out.
-const char* scale_rounding_key(const json& object, const std::string& path) {
-  const bool is_old = object.contains("rounding");
-  if (is_old && object.contains("scale_rounding"))
-    fail(child(path, "rounding"), "the older name of scale_rounding, which is there too; remove it");
-  if (is_old) return "rounding";
-  return object.contains("scale_rounding") ? "scale_rounding" : nullptr;
-}
-
 QuantFormat read_operand(const json& object, const std::string& path) {
-  check_keys(object, path, {"format", "granularity", "scale", "scale_rounding", "rounding"});
+  if (object.is_object() && object.contains("rounding"))
+    fail(child(path, "rounding"), "is called scale_rounding now: rename the key");
+  check_keys(object, path, {"format", "granularity", "scale", "scale_rounding"});
   QuantFormat operand;
   const Element element =
       read_enum(require(object, path, "format", kFormatNames), child(path, "format"), kFormats);
   operand.dtype = element.dtype;
   operand.dropped_bits = element.dropped_bits;
-  const char* rounding = scale_rounding_key(object, path);
+  const char* rounding = "scale_rounding";
   if (!operand.quantized()) {
     for (const char* key : {"granularity", "scale", rounding})
-      if (key && object.contains(key)) fail(child(path, key), "bf16 has no scale; remove it");
+      if (object.contains(key)) fail(child(path, key), "bf16 has no scale; remove it");
     return operand;
   }
   operand.granularity =
-      read_enum(require(object, path, "granularity", "one of tensor, row, 1x128, 128x128, 1x32"),
+      read_enum(require(object, path, "granularity", "one of tensor, row, 1x128, 128x128, 1x32, 32x32"),
                 child(path, "granularity"), kGranularities);
   operand.scale =
       read_enum(require(object, path, "scale", "one of f32, f32_pow2, ue8m0"), child(path, "scale"), kScales);
-  const bool mx = operand.granularity == Granularity::block_1x32;
+  const bool mx = block_length(operand.granularity) == 32;
   if (mx != (operand.scale == ScaleType::ue8m0))
     fail(child(path, "scale"), fmt::format("granularity {} takes {}, not {}", name_of(operand.granularity),
                                            mx ? "ue8m0" : "f32 or f32_pow2", name_of(operand.scale)));
   if (mx) operand.scale_rounding = ScaleRounding::rceil;
-  if (rounding) {
+  if (object.contains(rounding)) {
     if (!mx)
       fail(child(path, rounding),
            fmt::format("only ue8m0 scales have a rounding, not {}; remove it", name_of(operand.scale)));

@@ -54,7 +54,8 @@ TEST_CASE("the built-in table is the documented one", "[recipe]") {
   std::vector<std::string> names;
   for (const Recipe& recipe : builtin_recipes()) names.push_back(recipe.name);
   CHECK(names == std::vector<std::string>{"bf16", "tensorwise", "rowwise", "rowwise_gw_hp", "blockwise",
-                                          "blockwise_pow2", "mxfp8", "mxfp8_floor"});
+                                          "blockwise_pow2", "mxfp8", "mxfp8_floor", "mxfp8_ceil",
+                                          "mxfp8_even", "mxfp8_e5m2", "mxfp8_wgrad_hp", "mxfp8_w2d"});
   CHECK(row_text("bf16") == "fprop: bf16 x bf16; dgrad: bf16 x bf16; wgrad: bf16 x bf16; ");
   CHECK(row_text("tensorwise") ==
         "fprop: e4m3 tensor f32 x e4m3 tensor f32 fast; dgrad: e5m2 tensor f32 x e4m3 tensor f32; "
@@ -71,11 +72,21 @@ TEST_CASE("the built-in table is the documented one", "[recipe]") {
   CHECK(row_text("blockwise_pow2") ==
         "fprop: e4m3 1x128 f32_pow2 x e4m3 128x128 f32_pow2; dgrad: e4m3 1x128 f32_pow2 x e4m3 128x128 "
         "f32_pow2; wgrad: e4m3 1x128 f32_pow2 x e4m3 1x128 f32_pow2; ");
-  for (const auto& [name, rounding] : {std::pair{"mxfp8", "rceil"}, std::pair{"mxfp8_floor", "floor"}}) {
+  for (const auto& [name, rounding] : {std::pair{"mxfp8", "rceil"}, std::pair{"mxfp8_floor", "floor"},
+                                       std::pair{"mxfp8_ceil", "ceil"}, std::pair{"mxfp8_even", "even"}}) {
     const std::string operand = std::string("e4m3 1x32 ue8m0/") + rounding;
     const std::string pair = operand + " x " + operand + "; ";
     CHECK(row_text(name) == "fprop: " + pair + "dgrad: " + pair + "wgrad: " + pair);
   }
+  CHECK(row_text("mxfp8_e5m2") ==
+        "fprop: e4m3 1x32 ue8m0/rceil x e4m3 1x32 ue8m0/rceil; dgrad: e5m2 1x32 ue8m0/rceil x e4m3 1x32 "
+        "ue8m0/rceil; wgrad: e5m2 1x32 ue8m0/rceil x e4m3 1x32 ue8m0/rceil; ");
+  CHECK(row_text("mxfp8_wgrad_hp") ==
+        "fprop: e4m3 1x32 ue8m0/rceil x e4m3 1x32 ue8m0/rceil; dgrad: e4m3 1x32 ue8m0/rceil x e4m3 1x32 "
+        "ue8m0/rceil; wgrad: bf16 x bf16; ");
+  CHECK(row_text("mxfp8_w2d") ==
+        "fprop: e4m3 1x32 ue8m0/rceil x e4m3 32x32 ue8m0/rceil; dgrad: e4m3 1x32 ue8m0/rceil x e4m3 32x32 "
+        "ue8m0/rceil; wgrad: e4m3 1x32 ue8m0/rceil x e4m3 1x32 ue8m0/rceil; ");
   CHECK_FALSE(find_recipe("bf16").quantized());
   CHECK(find_recipe("rowwise_gw_hp").quantized());
 }
@@ -126,7 +137,8 @@ TEST_CASE("unknown recipes and unreadable files are told apart", "[recipe]") {
   CHECK(refusal_of([] { find_recipe("mxpf8"); }) == "unknown recipe \"mxpf8\"; did you mean mxfp8?");
   CHECK(refusal_of([] { find_recipe("zzzzzzzzzzzz"); }) ==
         "unknown recipe \"zzzzzzzzzzzz\"; one of bf16, tensorwise, rowwise, rowwise_gw_hp, blockwise, "
-        "blockwise_pow2, mxfp8, mxfp8_floor, rowwise_e5m2, rowwise_e4m1");
+        "blockwise_pow2, mxfp8, mxfp8_floor, mxfp8_ceil, mxfp8_even, mxfp8_e5m2, mxfp8_wgrad_hp, mxfp8_w2d, "
+        "rowwise_e5m2, rowwise_e4m1");
   CHECK(refusal_of([] { find_recipe("no/such.json"); }) == "no/such.json: no such file");
 
   const std::string path = PRECBENCH_BINARY_DIR "/recipe_test.json";
@@ -165,7 +177,7 @@ TEST_CASE("a bad row names its field and the nearest valid value", "[recipe]") {
   CHECK(error_without("rowwise", "/wgrad/b", "scale") ==
         "wgrad.b.scale: missing; one of f32, f32_pow2, ue8m0");
   CHECK(error_without("rowwise", "/wgrad/b", "granularity") ==
-        "wgrad.b.granularity: missing; one of tensor, row, 1x128, 128x128, 1x32");
+        "wgrad.b.granularity: missing; one of tensor, row, 1x128, 128x128, 1x32, 32x32");
 }
 
 TEST_CASE("a row that nothing can compute is refused", "[recipe]") {
@@ -193,18 +205,9 @@ TEST_CASE("a row that nothing can compute is refused", "[recipe]") {
           std::string("name: ") + taken + " is a built-in recipe with other values; choose another name");
 }
 
-TEST_CASE("the rounding of scales is read under its older name, but not under both", "[recipe]") {
-  json row = recipe_to_json(find_recipe("mxfp8_floor"));
-  for (const char* gemm : {"fprop", "dgrad", "wgrad"})
-    for (const char* operand : {"a", "b"}) {
-      row[gemm][operand]["rounding"] = row[gemm][operand]["scale_rounding"];
-      row[gemm][operand].erase("scale_rounding");
-    }
-  CHECK(recipe_from_json(row) == find_recipe("mxfp8_floor"));
+TEST_CASE("the older name of scale_rounding is told", "[recipe]") {
   CHECK(error_with("mxfp8", "/dgrad/a/rounding", "rceil") ==
-        "dgrad.a.rounding: the older name of scale_rounding, which is there too; remove it");
-  CHECK(error_with("rowwise", "/fprop/a/rounding", "rceil") ==
-        "fprop.a.rounding: only ue8m0 scales have a rounding, not f32_pow2; remove it");
+        "dgrad.a.rounding: is called scale_rounding now: rename the key");
 }
 
 TEST_CASE("a row may say which layers it leaves out, and what follows it", "[recipe]") {

@@ -26,6 +26,9 @@ struct FormArgs {
   __host__ __device__ QuantFormat format() const {
     return {dtype, granularity, scale_type, rounding, dropped_bits};
   }
+  __host__ __device__ bool in_blocks_of_32() const {
+    return granularity == Granularity::block_1x32 || granularity == Granularity::block_32x32;
+  }
   /// Scopes lie inside a tile of 128 x 128.
   __host__ __device__ bool in_blocks() const {
     return granularity != Granularity::tensor && granularity != Granularity::row;
