@@ -84,6 +84,13 @@ bool ConvertedLayers::converts_block(std::int64_t layer) const {
   return count_in(converted[layer]) == kBlockRoles;
 }
 
+std::int64_t first_delayed_step(const Definition& definition) {
+  if (definition.recipe.delayed()) return 0;
+  for (const LaterLayers& later : definition.later)
+    if (later.recipe.delayed()) return later.from;
+  return -1;
+}
+
 const ConvertedLayers& layers_at(const Definition& definition, std::int64_t step) {
   const ConvertedLayers* layers = &definition;
   for (const LaterLayers& later : definition.later)

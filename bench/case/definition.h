@@ -74,6 +74,8 @@ struct Definition : ConvertedLayers {
 /// checkpoints are opened later (case_files.h).
 Definition define(const Case& c);
 
+/// The first step by a recipe with delayed scaling, which has no history yet; -1 where there is none.
+std::int64_t first_delayed_step(const Definition& definition);
 /// The layers that run by a recipe at this step.
 const ConvertedLayers& layers_at(const Definition& definition, std::int64_t step);
 

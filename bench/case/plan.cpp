@@ -27,6 +27,11 @@ std::vector<std::string> names_of(const ConvertedLayers& layers, const ModelConf
   return names;
 }
 
+/// Whether two recipes with delayed scaling may go on with each other's amaxes.
+bool same_scales(const Recipe& a, const Recipe& b) {
+  return a.fprop.a == b.fprop.a && a.fprop.b == b.fprop.b && a.dgrad.a == b.dgrad.a;
+}
+
 /// Why a converted layer's shape does not fit its recipe.
 std::string why_shapes_unsupported(const ConvertedLayers& layers, const ModelConfig& model,
                                    std::int64_t tokens) {
@@ -84,6 +89,10 @@ std::vector<std::string> Plan::warnings() const {
 }
 
 std::string Plan::why_unsupported() const {
+  for (const LaterLayers& next : later)
+    if (next.recipe.delayed() && !same_scales(next.recipe, parameters.delayed))
+      return fmt::format("{} and {}: one run has one kind of delayed scaling", parameters.delayed.name,
+                         next.recipe.name);
   if (const int shards = parameters.parallel.shard; ranks % shards != 0)
     return fmt::format("--shard-group: {} does not divide {} ranks", shards, ranks);
   if (fp8_gather) {

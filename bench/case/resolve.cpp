@@ -34,6 +34,8 @@ Plan resolve(const Case& c) {
     for (std::int64_t layer = 0; layer < plan.model.layers; ++layer)
       plan.parameters.gather_fp8.push_back(plan.converts_block(layer));
   }
+  if (const std::int64_t first = first_delayed_step(plan); first >= 0)
+    plan.parameters.delayed = layers_at(plan, first).recipe;
   plan.reduce_amax = c.reduce_amax == "on";
   plan.on_gpu = is_gpu(c.device);
   plan.parameters.master = master_of(c.master);

@@ -41,7 +41,13 @@ TransformerOptions Rank::transformer_options() const {
 
 bool Rank::use_layers_of(std::int64_t step) {
   const ConvertedLayers* now = &layers_at(plan_, step);
-  return std::exchange(layers_, now) != now;
+  bool other = std::exchange(layers_, now) != now;
+  if (DelayedScaling* delayed = parameters_.delayed()) {
+    const bool was = delayed->current();
+    delayed->set_current(layers_->recipe.delayed() && step == first_delayed_step(plan_));
+    other = other || delayed->current() != was;
+  }
+  return other;
 }
 
 std::int64_t Rank::upload(const DataSource& data, const std::vector<std::uint64_t>& sequences) {
@@ -99,6 +105,7 @@ std::vector<float> Rank::token_losses(Transformer& transformer, const DataSource
 void Rank::enqueue() {
   forward_backward();  // reductions may still run
   optimizer_step(device_, parameters_, scalars_, norm_squared_, plan_.optimizer);
+  if (DelayedScaling* delayed = parameters_.delayed()) delayed->update(comm_);
   comm_.all_reduce(report_);
 }
 
@@ -122,7 +129,7 @@ std::int64_t Rank::continue_from(const RunPosition& saved, const StateReader& re
 }
 
 void Rank::fork_from(const RunPosition& saved, const StateReader& read) {
-  parameters_.load_state(read);
+  parameters_.load_state(read, false);
   optimizer_steps_before_ = saved.optimizer_steps_before + saved.step;
 }
 

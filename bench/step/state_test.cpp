@@ -177,6 +177,34 @@ TEST_CASE("a recipe that follows another goes on where that one's checkpoint sta
     }
 }
 
+TEST_CASE("the amaxes of delayed scaling go on too", "[state]") {
+  for (const char* recipe : {"tensorwise_delayed", "tensorwise_delayed_recent"})
+    for (Setup setup : {Setup{},
+                        {.ranks = 2},
+                        {.ranks = 2, .parallel = "fsdp"},
+                        {.ranks = 2, .parallel = "fsdp", .gather = "fp8"}}) {
+      setup.recipe = recipe;
+      INFO(recipe << ", " << setup.ranks << " ranks " << setup.parallel << " " << setup.gather);
+      const Trained straight = run(setup, 4), half = run(setup, 2);
+      const Trained rest = run(setup, 4, &half.end);
+      CHECK(rest.losses[1] == straight.losses[3]);
+      CHECK(first_difference(rest.end, straight.end) == "");
+      CHECK(half.end.tensors.contains("scales/known"));
+    }
+}
+
+TEST_CASE("delayed scaling begins where its recipe does", "[state]") {
+  Setup setup{.recipe = "bf16"};
+  setup.switch_recipe = "tensorwise_delayed@2";
+  const Trained delayed = run(setup, 4), first = run(setup, 2);
+  const Trained rest = run(setup, 4, &first.end);
+  CHECK(first_difference(rest.end, delayed.end) == "");
+  setup.switch_recipe = "tensorwise@2";
+  const Trained current = run(setup, 4);
+  CHECK(current.losses[2] == delayed.losses[2]);  // of its first step, which has no history
+  CHECK(current.losses[3] != delayed.losses[3]);
+}
+
 TEST_CASE("a state goes through a buffer of any size", "[state]") {
   const Plan plan = plan_of({});
   run_cpu_ranks(plan, dry_run(plan, nullptr).extent, [&](Rank& rank, const DataSource&) {

@@ -3,7 +3,9 @@
 // form is the transposed matrix's row form; both come from the high-precision value, never from each other.
 // And the way back.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/vector.h"
@@ -33,7 +35,10 @@ Scale scale_of(float amax, const QuantFormat& format) {
     const std::uint8_t byte = ue8m0_from_amax(amax, format.dtype, format.scale_rounding, format.dropped_bits);
     return {ue8m0_multiplier(byte), ue8m0_decode(byte), byte};
   }
-  const float multiply = multiplying_scale(amax, format.dtype, format.scale, format.dropped_bits);
+  const float multiply =
+      format.delayed()
+          ? delayed_scale(amax, format_max(format.dtype, format.dropped_bits), format.history.margin)
+          : multiplying_scale(amax, format.dtype, format.scale, format.dropped_bits);
   return {multiply, 1.0f / multiply, 0};
 }
 
@@ -119,6 +124,20 @@ void CpuDevice::do_quantize_with_amax(const ops::QuantizeWithAmax& op) {
        op.form.format);
 }
 
+void CpuDevice::do_update_history(const ops::UpdateHistory& op) {
+  const std::int64_t length = op.history.empty() ? 0 : op.history.cols;
+  for (std::int64_t slot = 0; slot < op.known.size(); ++slot) {
+    const float amax = std::exchange(op.staged.as<float>()[slot], 0.0f);
+    if (!(amax > 0) || !std::isfinite(amax)) continue;
+    float* history = op.history.as<float>() + slot * length;
+    const float largest = std::max(amax, length ? *std::max_element(history, history + length) : 0.0f);
+    op.known.as<float>()[slot] = op.most_recent ? amax : largest;
+    if (length == 0) continue;
+    std::copy(history + 1, history + length, history);
+    history[length - 1] = amax;
+  }
+}
+
 void CpuDevice::do_transpose(const ops::Transpose& op) {
   const std::int64_t rows = op.src.data.rows, k = op.src.data.cols;
   transpose_matrix(threads_, op.dst.data.as<std::uint8_t>(), op.src.data.as<std::uint8_t>(), rows, k);
@@ -149,7 +168,8 @@ void CpuDevice::do_quantize(const ops::Quantize& op) {
     std::vector<float> by_row(rows);
     cpu::for_rows(threads_, rows, 0,
                   [&](std::int64_t r, float*) { by_row[r] = amax_of(source + r * cols, cols); });
-    *x.amax_out.as<float>() = amax_of(by_row.data(), rows);
+    float& amax = *x.amax_out.as<float>();
+    amax = amax_of(by_row.data(), rows, x.amax_in.empty() ? 0.0f : amax);
   }
   const Tensor& scaled_by = x.amax_in.empty() ? x.amax_out : x.amax_in;
   const float amax = scaled_by.empty() ? 0.0f : *scaled_by.as<float>();

@@ -13,6 +13,8 @@ constexpr EnumNames<Granularity, 8> kGranularityNames{
     {"none", "tensor", "row", "1x128", "128x128", "1x32", "1x16", "32x32"}};
 constexpr EnumNames<ScaleType, 4> kScaleNames{{"none", "f32", "f32_pow2", "ue8m0"}};
 constexpr EnumNames<ScaleRounding, 5> kScaleRoundingNames{{"none", "rceil", "floor", "ceil", "even"}};
+constexpr EnumNames<HistoryAlgorithm, 2> kAlgorithmNames{{"max", "most_recent"}};
+constexpr EnumNames<FirstScale, 2> kFirstNames{{"current", "one"}};
 constexpr EnumNames<GemmRole, 3> kRoleNames{{"fprop", "dgrad", "wgrad"}};
 
 constexpr QuantFormat kBf16{};
@@ -34,6 +36,18 @@ Recipe tensorwise() {
           {e5m2, e4m3, false},
           "torchao tensorwise; TransformerEngine Float8CurrentScaling (HYBRID)"};
 }
+
+/// tensorwise with scales from the steps before. `gradients`: the format of dY.
+Recipe tensorwise_delayed(const char* name, const History& history, DType gradients, const char* reference) {
+  QuantFormat p = fp8(DType::e4m3, Granularity::tensor, ScaleType::f32);
+  p.history = history;
+  QuantFormat g = p;
+  g.dtype = gradients;
+  return {name, {p, p, true}, {g, p, false}, {g, p, false}, reference};
+}
+
+constexpr History kTransformerEngineHistory{.length = 1024};
+constexpr History kMegatronHistory{.length = 1, .algorithm = HistoryAlgorithm::most_recent};
 
 Recipe rowwise() {
   const QuantFormat row = fp8(DType::e4m3, Granularity::row, ScaleType::f32_pow2);
@@ -135,6 +149,13 @@ const std::vector<RecipeGroup>& recipe_groups() {
   static const std::vector<RecipeGroup> groups = {
       {"BF16", {{"bf16", {}, {}, {}, "the baseline"}}},
       {"FP8, scales of tensors and rows", {tensorwise(), rowwise(), rowwise_gw_hp()}},
+      {"FP8, scales of tensors from the steps before (delayed scaling)",
+       {tensorwise_delayed("tensorwise_delayed", kTransformerEngineHistory, DType::e5m2,
+                           "TransformerEngine DelayedScaling (HYBRID)"),
+        tensorwise_delayed("tensorwise_delayed_recent", kMegatronHistory, DType::e5m2,
+                           "Megatron-LM's defaults of delayed scaling"),
+        tensorwise_delayed("tensorwise_delayed_e4m3", kTransformerEngineHistory, DType::e4m3,
+                           "TransformerEngine DelayedScaling (E4M3)")}},
       {"FP8, scales of blocks of 128",
        {blockwise("blockwise", ScaleType::f32, "DeepSeek-V3 (arXiv 2412.19437)"),
         blockwise("blockwise_pow2", ScaleType::f32_pow2, "TransformerEngine Float8BlockScaling")}},
@@ -167,6 +188,8 @@ const std::vector<Recipe>& control_recipes() {
 const char* name_of(Granularity g) { return kGranularityNames.of(g); }
 const char* name_of(ScaleType t) { return kScaleNames.of(t); }
 const char* name_of(ScaleRounding r) { return kScaleRoundingNames.of(r); }
+const char* name_of(HistoryAlgorithm a) { return kAlgorithmNames.of(a); }
+const char* name_of(FirstScale f) { return kFirstNames.of(f); }
 const char* name_of(GemmRole role) { return kRoleNames.of(role); }
 
 const char* element_name(const QuantFormat& format) {
@@ -180,6 +203,8 @@ std::string describe(const QuantFormat& format) {
       fmt::format("{} {} {}", element_name(format), name_of(format.granularity), name_of(format.scale));
   if (format.scale_rounding != ScaleRounding::none)
     text += fmt::format("/{}", name_of(format.scale_rounding));
+  if (format.delayed())
+    text += fmt::format(" {} of {}", name_of(format.history.algorithm), format.history.length);
   return text;
 }
 

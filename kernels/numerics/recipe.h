@@ -109,6 +109,8 @@ struct Recipe {
       if (gemm(role).a.quantized() || gemm(role).b.quantized()) return true;
     return false;
   }
+  /// Whether its scales come from the steps before; all of them then.
+  bool delayed() const { return fprop.a.delayed(); }
   bool operator==(const Recipe&) const = default;
 };
 
@@ -135,10 +137,12 @@ nlohmann::json recipe_to_json(const Recipe& recipe);
 const char* name_of(Granularity g);
 const char* name_of(ScaleType t);
 const char* name_of(ScaleRounding r);
+const char* name_of(HistoryAlgorithm a);
+const char* name_of(FirstScale f);
 const char* name_of(GemmRole role);
 /// "bf16", "e4m3", "e4m2": the dtype's name, or that of the narrower format whose values the codes are.
 const char* element_name(const QuantFormat& format);
-/// Short form for tables: "bf16", "e4m3 1x128 f32", "e4m3 1x32 ue8m0/rceil".
+/// Short form for tables: "bf16", "e4m3 1x128 f32", "e4m3 1x32 ue8m0/rceil", "e4m3 tensor f32 max of 1024".
 std::string describe(const QuantFormat& format);
 
 /// Whether a linear layer of this shape can take the recipe; an empty string if so, else the reason with the

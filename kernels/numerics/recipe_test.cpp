@@ -53,9 +53,11 @@ std::string row_text(const char* name) {
 TEST_CASE("the built-in table is the documented one", "[recipe]") {
   std::vector<std::string> names;
   for (const Recipe& recipe : builtin_recipes()) names.push_back(recipe.name);
-  CHECK(names == std::vector<std::string>{"bf16", "tensorwise", "rowwise", "rowwise_gw_hp", "blockwise",
-                                          "blockwise_pow2", "mxfp8", "mxfp8_floor", "mxfp8_ceil",
-                                          "mxfp8_even", "mxfp8_e5m2", "mxfp8_wgrad_hp", "mxfp8_w2d"});
+  CHECK(names == std::vector<std::string>{"bf16", "tensorwise", "rowwise", "rowwise_gw_hp",
+                                          "tensorwise_delayed", "tensorwise_delayed_recent",
+                                          "tensorwise_delayed_e4m3", "blockwise", "blockwise_pow2", "mxfp8",
+                                          "mxfp8_floor", "mxfp8_ceil", "mxfp8_even", "mxfp8_e5m2",
+                                          "mxfp8_wgrad_hp", "mxfp8_w2d"});
   CHECK(row_text("bf16") == "fprop: bf16 x bf16; dgrad: bf16 x bf16; wgrad: bf16 x bf16; ");
   CHECK(row_text("tensorwise") ==
         "fprop: e4m3 tensor f32 x e4m3 tensor f32 fast; dgrad: e5m2 tensor f32 x e4m3 tensor f32; "
@@ -135,10 +137,12 @@ TEST_CASE("the example file is a row of its own", "[recipe]") {
 
 TEST_CASE("unknown recipes and unreadable files are told apart", "[recipe]") {
   CHECK(refusal_of([] { find_recipe("mxpf8"); }) == "unknown recipe \"mxpf8\"; did you mean mxfp8?");
-  CHECK(refusal_of([] { find_recipe("zzzzzzzzzzzz"); }) ==
-        "unknown recipe \"zzzzzzzzzzzz\"; one of bf16, tensorwise, rowwise, rowwise_gw_hp, blockwise, "
-        "blockwise_pow2, mxfp8, mxfp8_floor, mxfp8_ceil, mxfp8_even, mxfp8_e5m2, mxfp8_wgrad_hp, mxfp8_w2d, "
-        "rowwise_e5m2, rowwise_e4m1");
+  CHECK(
+      refusal_of([] { find_recipe("zzzzzzzzzzzz"); }) ==
+      "unknown recipe \"zzzzzzzzzzzz\"; one of bf16, tensorwise, rowwise, rowwise_gw_hp, tensorwise_delayed, "
+      "tensorwise_delayed_recent, tensorwise_delayed_e4m3, blockwise, "
+      "blockwise_pow2, mxfp8, mxfp8_floor, mxfp8_ceil, mxfp8_even, mxfp8_e5m2, mxfp8_wgrad_hp, mxfp8_w2d, "
+      "rowwise_e5m2, rowwise_e4m1");
   CHECK(refusal_of([] { find_recipe("no/such.json"); }) == "no/such.json: no such file");
 
   const std::string path = PRECBENCH_BINARY_DIR "/recipe_test.json";
@@ -203,6 +207,57 @@ TEST_CASE("a row that nothing can compute is refused", "[recipe]") {
   for (const char* taken : {"mxfp8_floor", "rowwise_e4m1"})
     CHECK(error_with("mxfp8", "/name", taken) ==
           std::string("name: ") + taken + " is a built-in recipe with other values; choose another name");
+}
+
+TEST_CASE("delayed scaling has TransformerEngine's and Megatron's defaults", "[recipe]") {
+  CHECK(
+      row_text("tensorwise_delayed") ==
+      "fprop: e4m3 tensor f32 max of 1024 x e4m3 tensor f32 max of 1024 fast; dgrad: e5m2 tensor f32 max of "
+      "1024 x e4m3 tensor f32 max of 1024; wgrad: e5m2 tensor f32 max of 1024 x e4m3 tensor f32 max of 1024; ");
+  CHECK(
+      row_text("tensorwise_delayed_recent") ==
+      "fprop: e4m3 tensor f32 most_recent of 1 x e4m3 tensor f32 most_recent of 1 fast; dgrad: e5m2 tensor f32 "
+      "most_recent of 1 x e4m3 tensor f32 most_recent of 1; wgrad: e5m2 tensor f32 most_recent of 1 x e4m3 "
+      "tensor f32 most_recent of 1; ");
+  CHECK(find_recipe("tensorwise_delayed_e4m3").dgrad.a == find_recipe("tensorwise_delayed").fprop.a);
+}
+
+TEST_CASE("a history is read, and refused where nothing can be made of it", "[recipe]") {
+  json row = copy_of("tensorwise_delayed");
+  for (const char* gemm : {"fprop", "dgrad", "wgrad"})
+    for (const char* operand : {"a", "b"})
+      row[gemm][operand]["history"] = {
+          {"length", 16}, {"algorithm", "most_recent"}, {"first", "one"}, {"margin", 2}};
+  const Recipe recipe = recipe_from_json(row);
+  CHECK(recipe.wgrad.b.history == History{16, HistoryAlgorithm::most_recent, FirstScale::one, 2});
+  CHECK(recipe_from_json(recipe_to_json(recipe)) == recipe);
+  row = copy_of("tensorwise_delayed");
+  row["fprop"]["a"]["history"] = {{"length", 1024}};
+  CHECK(recipe_from_json(row).fprop == find_recipe("tensorwise_delayed").fprop);
+
+  const json some = {{"length", 4}};
+  CHECK(error_with("rowwise", "/fprop/a/history", some) ==
+        "fprop.a.history: only a tensor's f32 scale can come from the steps before; remove it");
+  CHECK(error_with("bf16", "/fprop/a/history", some) == "fprop.a.history: bf16 has no scale; remove it");
+  CHECK(error_with("tensorwise", "/dgrad/b/history", some) ==
+        "dgrad.b.history: another than that of fprop.a; a recipe has one kind of history, or none");
+  CHECK(error_with("tensorwise_delayed", "/wgrad/a/format", "e4m3") ==
+        "wgrad.a: another format than dgrad.a, which is the same matrix with the same scale");
+  const auto broken = [](const char* key, const json& value) {
+    json history = {{"length", 4}};
+    history[key] = value;
+    return error_with("tensorwise_delayed", "/fprop/a/history", history);
+  };
+  CHECK(broken("lenght", 4) == "fprop.a.history.lenght: unknown key; did you mean length?");
+  CHECK(broken("length", 0) == "fprop.a.history.length: expected a whole number from 1 to 8192, got 0");
+  CHECK(broken("length", 1.5) == "fprop.a.history.length: expected a whole number from 1 to 8192, got 1.5");
+  CHECK(broken("length", 9000) == "fprop.a.history.length: expected a whole number from 1 to 8192, got 9000");
+  CHECK(broken("margin", 16) == "fprop.a.history.margin: expected a whole number from 0 to 15, got 16");
+  CHECK(broken("algorithm", "mean") ==
+        "fprop.a.history.algorithm: unknown value \"mean\"; did you mean max?");
+  CHECK(broken("first", 1) == "fprop.a.history.first: expected a string, got 1");
+  CHECK(error_with("tensorwise_delayed", "/fprop/a/history", json::object()) ==
+        "fprop.a.history.length: missing; the steps that it looks back on");
 }
 
 TEST_CASE("the older name of scale_rounding is told", "[recipe]") {

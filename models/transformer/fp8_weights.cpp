@@ -112,9 +112,11 @@ void Fp8Weights::for_each_part(Body&& body) const {
   }
 }
 
-void Fp8Weights::refresh(const std::function<Tensor(int)>& shard_of) {
+void Fp8Weights::refresh(const std::function<Tensor(int)>& shard_of, const DelayedScaling* delayed) {
   if (!by_pass()) device_.zero({scales_});
-  if (from_master())
+  if (delayed && format_.delayed())
+    cast_with_known_amax(shard_of, *delayed);
+  else if (from_master())
     cast_with_common_amax(shard_of);
   else
     quantize_own_rows(shard_of);
@@ -135,6 +137,25 @@ void Fp8Weights::cast_with_common_amax(const std::function<Tensor(int)>& shard_o
     device_.quantize_with_amax({{format_, part.of(codes(part.unit, Pass::forward)), scale, false},
                                 part.of(shard_of(part.unit)),
                                 amax(part)});
+  });
+}
+
+void Fp8Weights::cast_with_known_amax(const std::function<Tensor(int)>& shard_of,
+                                      const DelayedScaling& delayed) {
+  const auto slot = [&](const Part& part) { return delayed.slots(layer_of(part.unit), part.matrix.role).w; };
+  for_each_part([&](const Part& part) {
+    if (part.count > 0 && !slot(part).staged.empty())
+      device_.amax({slot(part).staged, part.of(shard_of(part.unit))});
+  });
+  if (delayed.current()) {
+    comm_.all_reduce_max(delayed.staged());
+    for_each_part([&](const Part& part) { device_.convert({slot(part).known, slot(part).staged}); });
+  }
+  for_each_part([&](const Part& part) {
+    const Tensor scale = scales_.elements(first_scale(part.unit, part.linear), 1);
+    device_.quantize_with_amax({{format_, part.of(codes(part.unit, Pass::forward)), scale, false},
+                                part.of(shard_of(part.unit)),
+                                slot(part).known});
   });
 }
 

@@ -90,6 +90,17 @@ __device__ __forceinline__ void leave_maxima(TileShared& shared, const Bf16x8 (&
   }
 }
 
+/// Raises an amax that no scale of this pass comes from. After the first tiles hardly any is above it, and then a read is
+/// all that it costs.
+__device__ __forceinline__ void raise_amax(std::uint32_t* amax, const Bf16x8 (&square)[kSquare]) {
+  std::uint32_t largest = 0;
+#pragma unroll
+  for (int i = 0; i < kSquare; ++i) largest = max_of_pairs(largest, max_of_pairs(square[i]));
+  largest = __reduce_max_sync(kAllLanes, max_half(largest)) << 16;
+  if (threadIdx.x % kWarp == 0 && largest > *static_cast<volatile std::uint32_t*>(amax))
+    atomicMax(amax, largest);
+}
+
 /// The second: the scales of both forms, from the maxima of all warps.
 __device__ __forceinline__ void leave_scales(TileShared& shared, const TileOutput& out, std::int64_t row0,
                                              std::int64_t col0) {
@@ -178,6 +189,7 @@ template <bool kFull>
 __device__ inline void cast_tile(Bf16x8 (&square)[kSquare], const TileOutput& out, std::int64_t row0,
                                  std::int64_t col0, TileShared& shared) {
   const ThreadPlace at;
+  if (out.tensor.raised) raise_amax(out.tensor.raised, square);
   leave_maxima(shared, square, out, at);
   __syncthreads();
   leave_scales(shared, out, row0, col0);
