@@ -4,10 +4,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "bench/cli/text_table.h"
@@ -65,8 +67,11 @@ std::vector<std::string> row_of(const Recipe& recipe, const std::vector<Named>& 
   return row;
 }
 
-/// At once: fmt throws where a part cannot be written, and what could not be is told in the end.
-void put(const std::string& text) { std::fputs(text.c_str(), stdout); }
+/// Longer than the stream's buffer: why a part could not be written is known only at once.
+void put(const std::string& text) {
+  if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0)
+    throw std::system_error(errno, std::generic_category(), "cannot write standard output");
+}
 
 constexpr std::int64_t kListedLength = 8192;
 

@@ -19,7 +19,9 @@ DelayedScaling::DelayedScaling(Device& device, Arena& arena, const Recipe& recip
     : device_(device), linears_(slots_of(layers) / kOperands) {
   formats_[static_cast<int>(LinearOperand::x)] = recipe.fprop.a;
   formats_[static_cast<int>(LinearOperand::w)] = recipe.fprop.b;
-  formats_[static_cast<int>(LinearOperand::dy)] = recipe.dgrad.a;
+  for (const QuantFormat& dy :
+       {recipe.fprop.a, recipe.wgrad.a, recipe.dgrad.a})  // one that is BF16 has no scale
+    if (dy.quantized()) formats_[static_cast<int>(LinearOperand::dy)] = dy;
   const History& history = recipe.fprop.a.history;
   algorithm_ = history.algorithm;
   first_ = history.first;
