@@ -46,11 +46,11 @@ int run_program(int argc, char** argv) {
   RunCommand run_command;
   ReportOptions report_options;
   CheckOptions check_options;
-  std::string list_what;
+  ListCommand list_command;
   CLI::App* sweep_sub = add_sweep_command(app, sweep_command);
   CLI::App* study_sub = add_study_command(app, study_command);
   CLI::App* run_sub = add_run_command(app, run_command);
-  CLI::App* list_sub = add_list_command(app, list_what);
+  CLI::App* list_sub = add_list_command(app, list_command);
   CLI::App* report_sub = add_report_command(app, report_options);
   CLI::App* check_sub = add_check_command(app, check_options);
   app.add_subcommand("run-case", "one case of a sweep, as bench/process/case_process.h describes")->group("");
@@ -72,7 +72,7 @@ int run_program(int argc, char** argv) {
       return status;
     }
     if (*run_sub) return run(run_command);
-    if (*list_sub) return list(list_what);
+    if (*list_sub) return list(list_command);
     if (*report_sub) return report(report_options);
     if (*check_sub) return check(check_options, rerun_command);
     return child_main(  // run-case

@@ -44,6 +44,7 @@ inline DefinitionRecord definition(const std::string& recipe, int seed) {
                 {"dgrad", gemm},
                 {"wgrad", gemm},
                 {"blocks", recipe == "bf16" ? "none" : "0-15"},
+                {"linears", {{"qkv", "0-15"}}},
                 {"head", false}}),
           part({{"kind", "synthetic"}, {"fingerprint", nullptr}, {"seed", seed}}),
           part({{"kind", "normal"}, {"fingerprint", nullptr}, {"deviation", 0.02}, {"seed", seed}})};

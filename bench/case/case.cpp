@@ -77,8 +77,15 @@ std::vector<Field> make_fields() {
       text("moments", kPrecision, "moments of AdamW", &Case::moments, kAxis, always, {"fp32", "bf16"}),
       text("grads", kPrecision, "gradients", &Case::grads, kAxis, always, {"fp32", "bf16"}),
       text("head", kPrecision, "format of lm_head", &Case::head, kAxis, always, {"bf16", "recipe"}),
-      text("keep_bf16", kPrecision, "blocks that stay in BF16: first:N,last:N", &Case::keep_bf16, kSingle,
-           when_set),
+      text("keep_bf16", kPrecision,
+           "linear layers that stay in BF16: first:N,last:N (blocks), qkv, o, gate_up, down, head, "
+           "first_linear, last_linear, torchao_auto; none: not even the recipe's own",
+           &Case::keep_bf16, kSingle, when_set),
+      text(
+          "switch_recipe", kPrecision,
+          "another recipe from a step on: NAME@STEP, or NAME@0.8 for that part of --steps; none: not even the "
+          "recipe's own",
+          &Case::switch_recipe, kSingle, when_set),
       text("recompute", kPrecision, "activations computed again in backward", &Case::recompute, kAxis, always,
            {"none", "block"}),
 

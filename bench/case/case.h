@@ -34,6 +34,7 @@ struct Case {
   std::string grads = "fp32";
   std::string head = "bf16";
   std::string keep_bf16;
+  std::string switch_recipe;
   std::string recompute = "none";
 
   double lr = 3e-4;

@@ -3,13 +3,11 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <charconv>
 #include <string_view>
-#include <system_error>
 
 #include "bench/case/stress.h"
 #include "kernels/base/errors.h"
+#include "kernels/numerics/selection.h"
 
 namespace precbench {
 
@@ -17,9 +15,14 @@ void check_word(const Field& field, const std::string& text) {
   Case scratch;
   set_text(scratch, field, text);
   const std::string_view name = field.name;
-  if (name == "keep_bf16") parse_keep_bf16(text);
   if (name == "stress") parse_stress(text);
   if (name == "fidelity_stress") parse_fidelity_stress(text);
+  try {
+    if (name == "keep_bf16") parse_keep_bf16(text);
+    if (name == "switch_recipe") parse_switches(text);
+  } catch (const InvalidInput& error) {
+    throw InvalidInput(fmt::format("{}: {}", flag_of(field), error.what()));
+  }
 }
 
 // Above these a number is a slip, and counts of bytes and FLOPs could overflow.
@@ -58,27 +61,6 @@ void check_combinations(const Case& c) {
     throw InvalidInput("--checkpoint-every needs a number of steps: add --steps N");
   if (!c.fidelity_stress.empty() && c.fidelity_batches == 0)
     throw InvalidInput("--fidelity-stress needs batches to compare gradients of: add --fidelity-batches K");
-}
-
-KeepBf16 parse_keep_bf16(const std::string& text) {
-  KeepBf16 keep;
-  bool seen_first = false, seen_last = false;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    const std::string part = text.substr(begin, end - begin);
-    const std::size_t colon = std::min(part.find(':'), part.size());
-    std::int64_t count = -1;
-    const char *digits = part.data() + std::min(colon + 1, part.size()), *stop = part.data() + part.size();
-    const bool whole = std::from_chars(digits, stop, count) == std::from_chars_result{stop, std::errc()};
-    const std::string side = part.substr(0, colon);
-    bool* seen = side == "first" ? &seen_first : side == "last" ? &seen_last : nullptr;
-    if (!seen || *seen || !whole || count < 0 || end + 1 == text.size())
-      throw InvalidInput(fmt::format("--keep-bf16: \"{}\" is not of the form first:N,last:N", text));
-    *seen = true;
-    (seen == &seen_first ? keep.first : keep.last) = count;
-    begin = end + 1;
-  }
-  return keep;
 }
 
 }  // namespace precbench

@@ -21,10 +21,4 @@ void check_size(const Case& c);
 /// Fields that do not go together.
 void check_combinations(const Case& c);
 
-/// "first:N,last:N" in either order, each at most once.
-struct KeepBf16 {
-  std::int64_t first = 0, last = 0;  ///< blocks that stay in BF16
-};
-KeepBf16 parse_keep_bf16(const std::string& text);
-
 }  // namespace precbench

@@ -126,13 +126,15 @@ TEST_CASE("the CPU has no choice of attention kernels", "[case]") {
   CHECK(refusal_of([&] { resolve(c); }).starts_with("--attention own: "));
 }
 
-TEST_CASE("first:N,last:N", "[case]") {
-  CHECK(parse_keep_bf16("").first == 0);
-  CHECK((parse_keep_bf16("first:1,last:2").first == 1 && parse_keep_bf16("last:2,first:1").last == 2));
-  for (const char* bad :
-       {"first", "first:", "first:x", "first:-1", "middle:1", "first:1,first:2", "first:1,", ","}) {
-    INFO(bad);
-    CHECK(refusal_of([&] { parse_keep_bf16(bad); }) ==
-          "--keep-bf16: \"" + std::string(bad) + "\" is not of the form first:N,last:N");
-  }
+TEST_CASE("words about layers and steps are refused by the flag", "[case]") {
+  const auto refused = [](const char* flag, const char* word) {
+    return refusal_of([&] { check_word(*find_field(flag), word); });
+  };
+  CHECK(refused("keep_bf16", "first:1,o") == "");
+  CHECK(refused("keep_bf16", "none") == "");
+  CHECK(refused("keep_bf16", "middle:1")
+            .starts_with("--keep-bf16: \"middle:1\": \"middle:1\" is none of first:N"));
+  CHECK(refused("switch_recipe", "bf16@8") == "");
+  CHECK(refused("switch_recipe", "bf16")
+            .starts_with("--switch-recipe: \"bf16\" is not of the form RECIPE@STEP"));
 }

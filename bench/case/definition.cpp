@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "bench/case/case_limits.h"
+#include "bench/case/choose_layers.h"
 #include "bench/case/fingerprint.h"
 #include "kernels/base/errors.h"
 #include "models/data/files.h"
@@ -87,17 +88,6 @@ InitDefinition init_of(const Case& c) {
   return init;
 }
 
-/// A row that bears a recipe's name must be of that recipe.
-void check_converted(const Case& c, const Definition& definition) {
-  const bool any = definition.head_converted ||
-                   std::count(definition.converted.begin(), definition.converted.end(), true) > 0;
-  if (definition.recipe.quantized() && !any)
-    throw InvalidInput(
-        fmt::format("--keep-bf16: {} leaves none of the {} blocks of {} to {}; nothing would be "
-                    "converted",
-                    c.keep_bf16, definition.model.layers, c.model, c.recipe));
-}
-
 Json hex(const std::optional<std::uint64_t>& fingerprint) {
   return fingerprint ? Json(fmt::format("{:016x}", *fingerprint)) : Json();
 }
@@ -115,19 +105,6 @@ Json init_record(const InitDefinition& init) {
   return json;
 }
 
-/// "0-2,5-7"; "none".
-std::string ranges_of(const std::vector<bool>& converted) {
-  std::string text;
-  for (std::size_t begin = 0; begin < converted.size(); ++begin) {
-    if (!converted[begin]) continue;
-    std::size_t end = begin;
-    while (end + 1 < converted.size() && converted[end + 1]) ++end;
-    text += fmt::format("{}{}-{}", text.empty() ? "" : ",", begin, end);
-    begin = end;
-  }
-  return text.empty() ? "none" : text;
-}
-
 DefinitionPart part_of(Json json) { return std::make_shared<const Json>(std::move(json)); }
 
 }  // namespace
@@ -138,13 +115,7 @@ Definition define(const Case& c) {
   definition.model = model_of(c.model);
   definition.recipe = recipe_of(c.recipe);
   check_size(c);
-  const KeepBf16 keep = parse_keep_bf16(c.keep_bf16);
-  const std::int64_t layers = definition.model.layers;
-  const bool quantized = definition.recipe.quantized();
-  for (std::int64_t layer = 0; layer < layers; ++layer)
-    definition.converted.push_back(quantized && layer >= keep.first && layer < layers - keep.last);
-  definition.head_converted = quantized && c.head == "recipe";
-  check_converted(c, definition);
+  choose_layers(c, definition);
   check_combinations(c);
   definition.data = data_of(c);
   definition.init = init_of(c);
@@ -159,12 +130,12 @@ Definition define(const Case& c) {
 DefinitionRecord definition_record(const Definition& definition) {
   Json model = {{"name", definition.model.name}};
   model.update(Json(model_to_json(definition.model)));
-  const Json row = recipe_to_json(definition.recipe);
-  Json recipe = Json::object();
-  for (const char* key : {"name", "reference", "fprop", "dgrad", "wgrad"})
-    if (row.contains(key)) recipe[key] = row.at(key);
-  recipe["blocks"] = ranges_of(definition.converted);
-  recipe["head"] = definition.head_converted;
+  Json recipe = layers_record(definition);
+  for (const LaterLayers& later : definition.later) {
+    Json json = {{"from", later.from}};
+    json.update(layers_record(later));
+    recipe["schedule"].push_back(std::move(json));
+  }
   const DataDefinition& data = definition.data;
   return {part_of(std::move(model)), part_of(std::move(recipe)),
           part_of({{"kind", data.kind}, {"fingerprint", hex(data.fingerprint)}, {"seed", data.seed}}),
@@ -173,9 +144,9 @@ DefinitionRecord definition_record(const Definition& definition) {
 
 std::string case_id(const Case& c, const Definition& definition) {
   static const Case defaults;
-  static const std::set<std::string_view> covered = {"model",  "recipe",    "keep_bf16",      "data",
-                                                     "glob",   "init_from", "fork_from",      "perturb",
-                                                     "stress", "eval_data", "fidelity_stress"};
+  static const std::set<std::string_view> covered = {
+      "model",     "recipe",    "keep_bf16", "switch_recipe", "data",      "glob",
+      "init_from", "fork_from", "perturb",   "stress",        "eval_data", "fidelity_stress"};
   std::uint64_t state = kFingerprintStart;
   add_to_fingerprint(state, fmt::format("method={}\n", kMethodVersion));
   add_to_fingerprint(state, canonical_text(definition_record(definition)));

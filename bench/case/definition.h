@@ -2,6 +2,7 @@
 // it. Here alone models and recipes are looked up by name.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -35,11 +36,32 @@ struct InitDefinition {
   std::optional<Stress> stress;  ///< before that
 };
 
-struct Definition {
-  ModelConfig model;
+/// A recipe, and the linear layers that run by it; the others run in BF16.
+struct ConvertedLayers {
+  using Roles = std::array<bool, kLinearRoles>;
+
   Recipe recipe;
-  std::vector<bool> converted;  ///< per block: in the recipe, or kept in BF16
-  bool head_converted = false;  ///< lm_head, too
+  std::vector<Roles> converted;  ///< per block, which of its linear layers
+  bool head_converted = false;   ///< lm_head, too
+
+  /// `layer`: a block, or any for the head.
+  bool converts(std::int64_t layer, LinearRole role) const {
+    return role == LinearRole::head ? head_converted : converted[layer][static_cast<int>(role)];
+  }
+  bool any() const;
+  /// Whether all linear layers of the block are.
+  bool converts_block(std::int64_t layer) const;
+};
+
+/// Other layers, or another recipe, from a step on.
+struct LaterLayers : ConvertedLayers {
+  std::int64_t from = 0;  ///< steps of the run before it
+};
+
+/// What the run begins with, and what it stands for.
+struct Definition : ConvertedLayers {
+  ModelConfig model;
+  std::vector<LaterLayers> later;  ///< rising in `from`
   DataDefinition data;
   InitDefinition init;
   std::optional<std::uint64_t> held_out;  ///< fingerprint of --eval-data; null: none, or no such file
@@ -52,6 +74,11 @@ struct Definition {
 /// without a number of steps. Shapes that a recipe cannot take pass: they become rows "unsupported". Data and
 /// checkpoints are opened later (case_files.h).
 Definition define(const Case& c);
+
+/// The first step by a recipe with delayed scaling, which has no history yet; -1 where there is none.
+std::int64_t first_delayed_step(const Definition& definition);
+/// The layers that run by a recipe at this step.
+const ConvertedLayers& layers_at(const Definition& definition, std::int64_t step);
 
 /// `definition` of a record.
 DefinitionRecord definition_record(const Definition& definition);

@@ -52,6 +52,7 @@ TEST_CASE("the id follows the work and nothing else", "[definition]") {
       {"stress", "vo:2"},
       {"fidelity_stress", "vo:2"},
       {"keep_bf16", "first:1"},
+      {"switch_recipe", "bf16@5"},
       {"glob", "*.c"}};
   Case base = with("recipe", "rowwise");  // of bf16 no block is kept, and no head converted
   Case ten_steps = base;
@@ -70,7 +71,7 @@ TEST_CASE("the id follows the work and nothing else", "[definition]") {
                                      : field.choices.back());
     if (name == "parallel" || name == "shard_group")
       c.parallel = "hsdp", c.shard_group = name == "parallel" ? 2 : 37;
-    if (name == "schedule" || name == "checkpoint_every") c.steps = 10;
+    if (name == "schedule" || name == "checkpoint_every" || name == "switch_recipe") c.steps = 10;
     if (name == "attention") c.device = "cuda";
     if (name == "fidelity_stress") c.fidelity_batches = 1;
     // A glob only says which files of a folder are the data.
@@ -104,7 +105,7 @@ TEST_CASE("an edited recipe is another case, but not one that is cited otherwise
   CHECK(other([](Definition& d) { d.recipe.dgrad.b.dtype = DType::e5m2; }));
   CHECK(other([](Definition& d) { d.recipe.wgrad.a = QuantFormat{}; }));
   CHECK(other([](Definition& d) { d.recipe.wgrad.fast_accum = true; }));
-  CHECK(other([](Definition& d) { d.converted[0] = false; }));
+  CHECK(other([](Definition& d) { d.converted[0] = {}; }));
   CHECK(other([](Definition& d) { d.head_converted = true; }));
   CHECK(other([](Definition& d) { d.init.deviation = 0.03; }));
   CHECK(!other([](Definition& d) { d.recipe.reference = "another paper"; }));

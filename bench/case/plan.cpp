@@ -8,13 +8,54 @@
 #include "kernels/gpu/device_info.h"
 
 namespace precbench {
+namespace {
+
+/// Blocks in a row with the same converted layers stand together.
+std::vector<std::string> names_of(const ConvertedLayers& layers, const ModelConfig& model) {
+  std::vector<std::string> names;
+  const std::vector<ConvertedLayers::Roles>& converted = layers.converted;
+  for (std::size_t first = 0, last = 0; first < converted.size(); first = last + 1) {
+    for (last = first; last + 1 < converted.size() && converted[last + 1] == converted[first];) ++last;
+    std::vector<std::string> roles;
+    for (const LinearSpec& linear : dense_block(model).linears)
+      if (layers.converts(static_cast<std::int64_t>(first), linear.role))
+        roles.emplace_back(name_of(linear.role));
+    if (!roles.empty())
+      names.push_back(fmt::format("layers.{}-{}.{{{}}}", first, last, fmt::join(roles, ",")));
+  }
+  if (layers.head_converted) names.emplace_back(name_of(LinearRole::head));
+  return names;
+}
+
+/// Whether two recipes with delayed scaling may go on with each other's amaxes.
+bool same_scales(const Recipe& a, const Recipe& b) {
+  return a.fprop.a == b.fprop.a && a.fprop.b == b.fprop.b && a.dgrad.a == b.dgrad.a;
+}
+
+/// Why a converted layer's shape does not fit its recipe.
+std::string why_shapes_unsupported(const ConvertedLayers& layers, const ModelConfig& model,
+                                   std::int64_t tokens) {
+  std::vector<LinearSpec> linears = dense_block(model).linears;
+  linears.push_back(head_linear(model));
+  for (const LinearSpec& linear : linears) {
+    bool converted = linear.role == LinearRole::head && layers.head_converted;
+    for (std::int64_t layer = 0; linear.role != LinearRole::head && layer < model.layers; ++layer)
+      converted = converted || layers.converts(layer, linear.role);
+    if (!converted) continue;
+    const std::string why = why_shape_unsupported(layers.recipe, tokens, linear.out(), linear.in);
+    if (!why.empty()) return fmt::format("{}: {}", name_of(linear.role), why);
+  }
+  return "";
+}
+
+}  // namespace
 
 TransformerOptions Plan::transformer() const {
   TransformerOptions options;
   options.B = B;
   options.T = T;
   options.recipe_of = [this](std::int64_t layer, LinearRole role) -> const Recipe& {
-    return (role == LinearRole::head ? head_converted : converted[layer]) ? recipe : bf16;
+    return recipe_of(*this, layer, role);
   };
   options.recompute = recompute;
   // Sharding is chosen for want of memory, and remaking a norm costs two passes over the residual stream.
@@ -31,15 +72,13 @@ TransformerOptions Plan::bf16_transformer() const {
 }
 
 std::vector<std::string> Plan::converted_layers() const {
-  std::vector<std::string> layers;
-  std::int64_t first = 0, last = model.layers - 1;
-  while (first <= last && !converted[first]) ++first;
-  while (last >= first && !converted[last]) --last;
-  std::vector<std::string> roles;
-  for (const LinearSpec& linear : dense_block(model).linears) roles.emplace_back(name_of(linear.role));
-  if (first <= last) layers.push_back(fmt::format("layers.{}-{}.{{{}}}", first, last, fmt::join(roles, ",")));
-  if (head_converted) layers.emplace_back(name_of(LinearRole::head));
-  return layers;
+  std::vector<std::string> names = names_of(*this, model);
+  for (const LaterLayers& next : later) {
+    const std::vector<std::string> then = names_of(next, model);
+    names.push_back(fmt::format("from step {} {}: {}", next.from, next.recipe.name,
+                                then.empty() ? "none" : fmt::format("{}", fmt::join(then, ", "))));
+  }
+  return names;
 }
 
 std::vector<std::string> Plan::warnings() const {
@@ -50,16 +89,26 @@ std::vector<std::string> Plan::warnings() const {
   if (model.max_positions > 0 && T > model.max_positions && static_cast<double>(T) > stretched)
     lines.push_back(fmt::format("{}: seq {} is beyond the {} positions that the model is made for",
                                 model.name, T, model.max_positions));
+  for (const LaterLayers& next : later)
+    lines.push_back(fmt::format("{} from step {} on: times are of the steps of both recipes",
+                                next.recipe.name, next.from));
   return lines;
 }
 
 std::string Plan::why_unsupported() const {
+  for (const LaterLayers& next : later)
+    if (next.recipe.delayed() && !same_scales(next.recipe, parameters.delayed))
+      return fmt::format("{} and {}: one run has one kind of delayed scaling", parameters.delayed.name,
+                         next.recipe.name);
   if (const int shards = parameters.parallel.shard; ranks % shards != 0)
     return fmt::format("--shard-group: {} does not divide {} ranks", shards, ranks);
   if (fp8_gather) {
     const int shards = parameters.parallel.shard;
     if (shards == 1) return "FP8 gather: only sharded ranks (fsdp, hsdp) gather weights";
     if (const std::string why = why_not_fp8_weights(recipe, model, recompute); !why.empty()) return why;
+    if (!later.empty()) return "FP8 gather: the recipe changes, and with it what would be gathered";
+    if (std::count(parameters.gather_fp8.begin(), parameters.gather_fp8.end(), true) == 0)
+      return "FP8 gather: no block has all of its linear layers in the recipe";
     const Layout layout(model, shards, parameters.whole_blocks());
     const int unit = layout.block_unit(0);
     const double padded = static_cast<double>(layout.shard_size(unit) * shards) /
@@ -80,15 +129,10 @@ std::string Plan::why_unsupported() const {
         m.sliding_window);
   if (const std::string why = why_gpu_refuses(fields.device, m.width, m.head_dim, m.qk_norm); !why.empty())
     return why;
-  std::vector<LinearSpec> linears;
-  if (std::find(converted.begin(), converted.end(), true) != converted.end())
-    linears = dense_block(m).linears;
-  if (head_converted) linears.push_back(head_linear(m));
-  for (const LinearSpec& linear : linears) {
-    const std::string why = why_shape_unsupported(recipe, tokens_per_micro_step(), linear.out(), linear.in);
-    if (!why.empty()) return fmt::format("{}: {}", name_of(linear.role), why);
-  }
-  return "";
+  std::string why = why_shapes_unsupported(*this, m, tokens_per_micro_step());
+  for (const LaterLayers& next : later)
+    if (why.empty()) why = why_shapes_unsupported(next, m, tokens_per_micro_step());
+  return why;
 }
 
 }  // namespace precbench

@@ -30,11 +30,15 @@ struct Plan : Definition {
 
   std::int64_t tokens_per_micro_step() const { return B * T; }
   std::int64_t tokens_per_step() const { return B * T * ranks * accumulation; }
-  /// Points into this plan, which must outlive the transformer.
+  /// recipe_of is that of the first step, and points into this plan, which must outlive the transformer.
   TransformerOptions transformer() const;
   /// The same model in BF16, for a look beside the training: what it takes is no more than a training step in BF16 does.
   TransformerOptions bf16_transformer() const;
-  /// "layers.0-15.{qkv,o,gate_up,down}", "lm_head"
+  /// The recipe of a linear layer where these layers are converted.
+  const Recipe& recipe_of(const ConvertedLayers& layers, std::int64_t layer, LinearRole role) const {
+    return layers.converts(layer, role) ? layers.recipe : bf16;
+  }
+  /// "layers.0-15.{qkv,o,gate_up,down}", "lm_head"; of a later recipe "from step 82 bf16: none"
   std::vector<std::string> converted_layers() const;
   /// Why the ranks, the model's shapes or a linear layer's, which is named, cannot be had; empty if all can.
   std::string why_unsupported() const;

@@ -31,8 +31,11 @@ Plan resolve(const Case& c) {
   plan.fp8_gather = c.gather == "fp8";
   if (plan.fp8_gather && plan.recipe.quantized()) {
     plan.parameters.gather_format = plan.recipe.fprop.b;
-    plan.parameters.gather_fp8 = plan.converted;
+    for (std::int64_t layer = 0; layer < plan.model.layers; ++layer)
+      plan.parameters.gather_fp8.push_back(plan.converts_block(layer));
   }
+  if (const std::int64_t first = first_delayed_step(plan); first >= 0)
+    plan.parameters.delayed = layers_at(plan, first).recipe;
   plan.reduce_amax = c.reduce_amax == "on";
   plan.on_gpu = is_gpu(c.device);
   plan.parameters.master = master_of(c.master);

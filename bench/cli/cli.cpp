@@ -311,14 +311,22 @@ int run(const RunCommand& command) {
   return record.status == Status::ok ? 0 : 1;
 }
 
-CLI::App* add_list_command(CLI::App& app, std::string& what) {
+CLI::App* add_list_command(CLI::App& app, ListCommand& command) {
   CLI::App* sub = app.add_subcommand("list", "what there is on this machine: recipes, models or devices");
-  sub->add_option("what", what, "recipes, models or devices")->type_name("");
+  sub->add_option("what", command.what, "recipes, models or devices")->type_name("");
+  sub->add_option("--recipe", command.recipe, "list recipes: only this one, in full; a name, or a JSON file")
+      ->type_name("NAME")
+      ->check(not_empty);
   return sub;
 }
 
-int list(const std::string& what) {
-  if (what == "recipes")
+int list(const ListCommand& command) {
+  const std::string& what = command.what;
+  if (!command.recipe.empty() && what != "recipes")
+    throw InvalidInput("list: --recipe belongs to list recipes");
+  if (!command.recipe.empty())
+    list_recipe(command.recipe);
+  else if (what == "recipes")
     list_recipes();
   else if (what == "models")
     list_models();

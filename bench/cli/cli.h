@@ -40,8 +40,12 @@ CLI::App* add_run_command(CLI::App& app, RunCommand& command);
 /// else 1. Throws InvalidInput for a list or a range, which only a sweep takes.
 int run(const RunCommand& command);
 
-CLI::App* add_list_command(CLI::App& app, std::string& what);
-int list(const std::string& what);
+struct ListCommand {
+  std::string what;    ///< "recipes", "models" or "devices"
+  std::string recipe;  ///< of recipes only this one, in full; empty: all
+};
+CLI::App* add_list_command(CLI::App& app, ListCommand& command);
+int list(const ListCommand& command);
 
 /// Parses, and ends in one line on standard error where that fails: unknown flags and commands come with the
 /// nearest valid one. Returns the exit status if the program is done (help, version, bad input).

@@ -13,6 +13,7 @@
 #include "tools/testing/catch.h"
 #include "tools/testing/processes.h"
 #include "tools/testing/temp_directory.h"
+#include "tools/testing/text.h"
 
 using namespace precbench;
 
@@ -190,8 +191,18 @@ TEST_CASE("what a terminal would obey does not reach it", "[cli]") {
         "precbench: unexpected argument  [2J; --help lists what there is");
 }
 
+TEST_CASE("one recipe is listed in full", "[cli]") {
+  const Answer answer = output_of(PRECBENCH_BINARY_DIR "/precbench list recipes --recipe mxfp8_w2d");
+  CHECK(contains(answer.text, "\"reference\": \"TransformerEngine enable_2d_quantization\""));
+  CHECK(contains(answer.text, "32x32"));
+  CHECK(contains(answer.text, "wgrad"));
+  CHECK(refused("list recipes --recipe mxpf8") == "precbench: unknown recipe \"mxpf8\"; did you mean mxfp8?");
+  CHECK(refused("list models --recipe mxfp8") == "precbench: list: --recipe belongs to list recipes");
+}
+
 TEST_CASE("a full standard output is told", "[cli]") {
-  for (const char* command : {"list recipes", "sweep --dry-run --device cpu", "--help"}) {
+  for (const char* command :
+       {"list recipes", "list recipes --recipe mxfp8", "sweep --dry-run --device cpu", "--help"}) {
     INFO(command);
     const Answer answer =
         output_of("(" PRECBENCH_BINARY_DIR "/precbench " + std::string(command) + " >/dev/full)");

@@ -2,8 +2,14 @@
 #include "bench/cli/list.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <cerrno>
+#include <cstdio>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "bench/cli/text_table.h"
@@ -38,9 +44,11 @@ GemmSupport gemm_support_of(const Recipe& recipe, const Device& device) {
   return weakest;
 }
 
+/// Why recipes do not run natively, and which.
+using Notes = std::map<std::string, std::vector<std::string>>;
+
 /// A recipe's line, and a note for each device that does not run it natively.
-std::vector<std::string> row_of(const Recipe& recipe, const std::vector<Named>& all,
-                                std::vector<std::string>& notes) {
+std::vector<std::string> row_of(const Recipe& recipe, const std::vector<Named>& all, Notes& notes) {
   std::vector<std::string> row = {recipe.name};
   std::string fast;
   for (const GemmRole role : kGemmRoles) {
@@ -53,11 +61,16 @@ std::vector<std::string> row_of(const Recipe& recipe, const std::vector<Named>& 
     const GemmSupport support = gemm_support_of(recipe, *d.device);
     row.push_back(name_of(support.execution));
     if (!support.reason.empty())
-      notes.push_back(
-          fmt::format("{} on {}: {}: {}", recipe.name, d.name, name_of(support.execution), support.reason));
+      notes[fmt::format("{} on {}: {}", name_of(support.execution), d.name, support.reason)].push_back(
+          recipe.name);
   }
-  row.push_back(recipe.reference);
   return row;
+}
+
+/// Longer than the stream's buffer: why a part could not be written is known only at once.
+void put(const std::string& text) {
+  if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0)
+    throw std::system_error(errno, std::generic_category(), "cannot write standard output");
 }
 
 constexpr std::int64_t kListedLength = 8192;
@@ -71,20 +84,47 @@ std::string gigaflops_per_token(const ModelConfig& model, FlopConvention convent
 
 void list_recipes() {
   const std::vector<Named> all = devices();
-  std::vector<std::string> notes;
-  const auto print_table = [&](const char* heading, const char* last, const std::vector<Recipe>& recipes) {
-    TextRows rows = {{heading, "fprop X, W", "dgrad dY, W", "wgrad dY, X", "fast"}};
+  std::string text;
+  Notes notes;
+  const auto print_table = [&](const char* heading, const std::vector<Recipe>& recipes) {
+    TextRows rows = {{"recipe", "fprop X, W", "dgrad dY, W", "wgrad dY, X", "fast"}};
     for (const Named& d : all) rows[0].push_back("on " + d.name);
-    rows[0].push_back(last);
     for (const Recipe& recipe : recipes) rows.push_back(row_of(recipe, all, notes));
-    fmt::print("{}\n", aligned(rows));
+    text += fmt::format("{}\n{}\n", heading, aligned(rows));
   };
-  print_table("recipe", "reference", builtin_recipes());
-  print_table("control", "known to be worse, for studies that must find that", control_recipes());
-  fmt::print("fast: fast accumulation in fprop, dgrad, wgrad. An emulated recipe has a loss but no speed.\n");
-  fmt::print(
-      "A recipe of your own may also ask for e4m2, e4m1 (e4m3 with mantissa bits taken away) and e5m1.\n");
-  for (const std::string& note : notes) fmt::print("{}\n", note);
+  for (const RecipeGroup& group : recipe_groups()) print_table(group.name, group.recipes);
+  print_table("Controls, known to be worse", control_recipes());
+  text +=
+      "fast: fast accumulation in fprop, dgrad, wgrad. An emulated recipe has a loss but no speed.\n"
+      "A recipe of your own may also ask for e4m2, e4m1 (e4m3 with mantissa bits taken away) and e5m1.\n"
+      "list recipes --recipe NAME shows one in full, with its source, in the form of such a file.\n";
+  for (const auto& [why, which] : notes) text += fmt::format("{}\n  ({})\n", why, fmt::join(which, ", "));
+  put(text);
+}
+
+void list_recipe(const std::string& name) {
+  const Recipe recipe = find_recipe(name);
+  TextRows rows = {{"GEMM", "a", "b", "fast"}};
+  const std::vector<Named> all = devices();
+  std::string text = recipe_to_json(recipe).dump(2) + "\n\n";
+  for (const Named& d : all) rows[0].push_back("on " + d.name);
+  std::vector<std::string> notes;
+  for (const GemmRole role : kGemmRoles) {
+    const GemmRecipe& gemm = recipe.gemm(role);
+    std::vector<std::string> row = {name_of(role), describe(gemm.a), describe(gemm.b),
+                                    gemm.fast_accum ? "yes" : "no"};
+    for (const Named& d : all) {
+      const GemmSupport support = d.device->support(gemm, role);
+      row.emplace_back(name_of(support.execution));
+      if (!support.reason.empty())
+        notes.push_back(fmt::format("{} on {}: {}", name_of(role), d.name, support.reason));
+    }
+    rows.push_back(row);
+  }
+  text += aligned(rows);
+  for (const std::string& note : notes) text += fmt::format("\n{}", note);
+  if (!notes.empty()) text += "\n";
+  put(text);
 }
 
 void list_models() {

@@ -1,11 +1,15 @@
 // What `precbench list` prints on standard output: one aligned table each, and notes below it.
 #pragma once
 
+#include <string>
+
 namespace precbench {
 
-/// Every built-in recipe: the formats of its three GEMMs, and native, emulated or unsupported on the CPU and on
+/// Every built-in recipe, in groups: the formats of its three GEMMs, and native, emulated or unsupported on the CPU and on
 /// the first GPU, if there is one.
 void list_recipes();
+/// One row in full, a built-in one or a file's: as JSON, and how each GEMM runs. Throws InvalidInput as find_recipe does.
+void list_recipe(const std::string& name);
 /// Every preset: its shape, its parameter count, and the FLOPs of a token in both conventions.
 void list_models();
 /// The CPU device and every GPU: what it has and which GEMM modes it runs natively.

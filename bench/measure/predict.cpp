@@ -40,9 +40,14 @@ DryRun dry_run_with(const Plan& plan, const Device* device, ReferencePlace place
     comm->set_observer(&accounts);
     rank.enqueue();
     DryRun run;
+    run.ops = accounts.ops;
+    for (const LaterLayers& later : plan.later) {  // memory must do for all recipes of the run
+      rank.use_layers_of(later.from);
+      rank.enqueue();
+    }
+    rank.use_layers_of(0);
     run.peak = arena.peak();
     run.highest = arena.highest();
-    run.ops = std::move(accounts.ops);
     if (plan.fields.fidelity_batches > 0) {
       arena.restart_accounts();
       compare_gradients(rank, plan, place);
@@ -114,10 +119,16 @@ std::optional<OpRates> op_rates(const DatasheetRates& peak, const Recipe& recipe
   return OpRates{peak.bf16_tflops * 1e12, peak.fp8_tflops.value_or(0) * 1e12, peak.memory_gb_per_s * 1e9};
 }
 
-Support support_of(const Recipe& recipe, const Device& device) {
-  return {path_of(device.support(recipe.fprop, GemmRole::fprop)),
-          path_of(device.support(recipe.dgrad, GemmRole::dgrad)),
-          path_of(device.support(recipe.wgrad, GemmRole::wgrad)), std::nullopt};
+Support support_of(const Plan& plan, const Device& device) {
+  const auto path = [&](GemmRole role) {
+    GemmPath weakest = path_of(device.support(plan.recipe.gemm(role), role));
+    for (const LaterLayers& later : plan.later)
+      if (const GemmPath next = path_of(device.support(later.recipe.gemm(role), role));
+          next.path > weakest.path)
+        weakest = next;
+    return weakest;
+  };
+  return {path(GemmRole::fprop), path(GemmRole::dgrad), path(GemmRole::wgrad), std::nullopt};
 }
 
 Prediction predict(const Plan& plan, const KnownGpu* gpu) {
@@ -129,7 +140,7 @@ Prediction predict(const Plan& plan, const KnownGpu* gpu) {
   if (!p.unsupported.empty()) return p;
   const DryRun accounts = dry_run(plan, nullptr);
   p.memory = memory_segments(accounts.highest, accounts.most());
-  if (!gpu || support_of(plan.recipe, gpu->device).path() != ExecutionPath::native) return p;
+  if (!gpu || support_of(plan, gpu->device).path() != ExecutionPath::native) return p;
   if (const std::optional<DatasheetRates> peak = datasheet_rates(gpu->name))
     if (const std::optional<OpRates> peaks = op_rates(*peak, plan.recipe))
       p.seconds_per_step = speed_of_light(accounts.ops, *peaks);

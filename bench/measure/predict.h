@@ -47,8 +47,8 @@ double speed_of_light(const std::vector<OpCost>& ops, const OpRates& peaks);
 /// Of a GPU of the data sheet `peak`; null where the recipe needs an FP8 peak that the GPU does not have.
 std::optional<OpRates> op_rates(const DatasheetRates& peak, const Recipe& recipe);
 
-/// How the three GEMMs run on a device.
-Support support_of(const Recipe& recipe, const Device& device);
+/// How the three GEMMs run on a device; of several recipes of a run the weakest.
+Support support_of(const Plan& plan, const Device& device);
 
 /// What can be said of a case without running it. Nothing is computed and no data is read.
 struct Prediction {

@@ -52,6 +52,7 @@ void run_probes(Rank& rank, StepRunner& runner, std::int64_t step, const Plan& p
   if (plan.recipe.quantized()) {
     rank.transformer().set_quantization_observer(&statistics);
     note("the quantization statistics");
+    rank.use_layers_of(plan.later.empty() ? step : plan.later.front().from - 1);  // of the first recipe
     rank.forward_backward();
     rank.parameters().complete_all();
     rank.transformer().set_quantization_observer(nullptr);

@@ -8,7 +8,7 @@ namespace precbench {
 
 void QuantizationStatistics::observe(std::int64_t layer, LinearRole role, LinearOperand operand,
                                      const QuantizedTensor& values) {
-  if (!plan_.converted[layer]) return;
+  if (!plan_.converts(layer, role)) return;
   const std::string name = std::string(name_of(role)) + "." + name_of(operand);
   add(name + " rows", values, values.rowwise, false);
   add(name + " columns", values, values.columnwise, true);

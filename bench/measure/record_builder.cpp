@@ -16,7 +16,7 @@
 namespace precbench {
 
 void RecordBuilder::describe(const Device& device, const DataSource& data, const DryRun& accounts) {
-  record_.support = support_of(plan_.recipe, device);
+  record_.support = support_of(plan_, device);
   Training& training = record_.training.emplace();
   training.tokens_per_step = plan_.tokens_per_step();
   training.converted_layers = plan_.converted_layers();

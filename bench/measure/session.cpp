@@ -189,17 +189,21 @@ void Session::train(Rank& rank, std::int64_t begin) {
   Sampler sampler(options);
   StepRunner runner(rank, *data_, case_.graph == "on", board_);
   const std::vector<std::uint64_t> before = rank.parameters().fingerprints();
-  rank.comm().reset_counts();
+  // Without a history a step of delayed scaling exchanges its amaxes one by one, as no later step does.
+  const std::int64_t typical =
+      begin == first_delayed_step(plan_) && case_.steps != begin + 1 ? begin + 1 : begin;
   std::vector<CollectiveCount> collectives;  // of a step; saving weights makes others
   double enough = 0;                         // rank 0 sets it, every rank learns it with the next step's loss
   for (std::int64_t step = begin;; ++step) {
+    if (step <= typical) rank.comm().reset_counts();
     const StepRunner::Timed timed = runner.run(step, enough);
     const StepResult& result = timed.result;
     if (first_rank) builder_.add_step(result.loss, result.grad_norm, learning_rate(plan_.optimizer, step));
     if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) throw_diverged(rank, step, result);
-    if (step == begin) {
+    if (step == begin) first_step_done(rank, step, before);
+    if (step == typical) {
       collectives = rank.comm().counts();
-      first_step_done(rank, step, before);
+      if (first_rank && plan_.ranks > 1) builder_.add_communication(rank.comm(), accounts_);
     }
     const bool last = case_.steps > 0 ? step + 1 >= case_.steps : result.signal > 0;
     if (first_rank) {
@@ -233,7 +237,6 @@ void Session::evaluate(Rank& rank, std::int64_t steps, bool last) {
 }
 
 void Session::first_step_done(Rank& rank, std::int64_t step, const std::vector<std::uint64_t>& before) {
-  if (rank.comm().rank() == 0 && plan_.ranks > 1) builder_.add_communication(rank.comm(), accounts_);
   builder_.add_parameters(before, rank.parameters().fingerprints());
   if (step == 0 && !case_.save_grads.empty())
     save_weights(case_.save_grads, rank, Parameters::Kind::gradients, plan_.model);

@@ -132,6 +132,26 @@ TEST_CASE("every recipe trains, and its record is whole", "[session]") {
   }
 }
 
+TEST_CASE("the collectives of delayed scaling are those of a step with a history", "[session][delayed]") {
+  for (const auto& [parallel, gather] : {std::pair{"ddp", "bf16"}, {"fsdp", "fp8"}}) {
+    INFO(parallel << " " << gather);
+    Case c = tiny_case();
+    c.recipe = "tensorwise_delayed";
+    c.gpus = 2;
+    c.parallel = parallel;
+    c.gather = gather;
+    c.steps = 3;
+    const Record record = run_case(resolve(c));
+    check_complete(record, c);
+    REQUIRE(record.communication.has_value());
+    CHECK(record.communication->wire_bytes == record.communication->predicted_wire_bytes);
+    std::int64_t maxima = 0;
+    for (const CollectiveRecord& kind : record.communication->collectives)
+      if (kind.name == "all_reduce_max") maxima = kind.calls;
+    CHECK(maxima == 1);  // of all amaxes together
+  }
+}
+
 TEST_CASE("ranks leave one record", "[session]") {
   struct Setting {
     std::int64_t gpus, group;  ///< ranks that share the model

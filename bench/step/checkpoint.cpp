@@ -106,18 +106,21 @@ void Checkpoint::read_state(const std::string& path) {
   }
   const auto kinds = json.at("files").get<std::vector<std::string>>();
   for (const std::string& kind : kinds)
-    if (std::find(std::begin(kKinds), std::end(kKinds), kind) == std::end(kKinds))
+    if (kind != kScales && std::find(std::begin(kKinds), std::end(kKinds), kind) == std::end(kKinds))
       throw InvalidInput(fmt::format("{}: its state has {}, which this program does not keep", path, kind));
   for (const char* kind : kKinds) {
     if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end())
       throw InvalidInput(fmt::format("{}: its state lacks {}", path, kind));
     files_.emplace(kind, SafetensorsFile(file_of_kind(path_, kind)));
   }
+  if (std::find(kinds.begin(), kinds.end(), kScales) != kinds.end())
+    files_.emplace(kScales, SafetensorsFile(file_of_kind(path_, kScales)));
 }
 
 void Checkpoint::check_tensors(const Plan& plan, bool same_formats) const {
   const Layout layout(plan.model, 1);
   for (const auto& [kind, file] : files_) {
+    if (kind == kScales) continue;
     const std::string path = file_of_kind(path_, kind);
     const bool f32 =
         kind == "weights" ? plan.parameters.master == Master::fp32 : plan.parameters.moments == DType::f32;
@@ -137,10 +140,26 @@ void Checkpoint::check_tensors(const Plan& plan, bool same_formats) const {
   }
 }
 
+void Checkpoint::check_scales(const Plan& plan) const {
+  if (!plan.parameters.delayed.delayed()) return;
+  const std::string path = file_of_kind(path_, kScales);
+  const auto file = files_.find(kScales);
+  if (file == files_.end()) throw InvalidInput(fmt::format("{}: its state lacks {}", path_, kScales));
+  const std::int64_t slots = DelayedScaling::slots_of(plan.model.layers);
+  const std::int64_t kept = plan.parameters.delayed.fprop.a.history.length - 1;
+  std::map<std::string, std::vector<std::int64_t>> wanted = {{"known", {slots}}};
+  if (kept > 0) wanted["history"] = {slots, kept};
+  for (const auto& [name, shape] : wanted)
+    if (const StoredTensor& stored = file->second.at(name); stored.shape != shape || stored.dtype != "F32")
+      throw InvalidInput(fmt::format("{}: {} is {} [{}], the case wants F32 [{}]", path, name, stored.dtype,
+                                     fmt::join(stored.shape, ", "), fmt::join(shape, ", ")));
+}
+
 void Checkpoint::check_continues(const Plan& plan) const {
   if (id_ != plan.id)
     throw InvalidInput(fmt::format("{}: it is of the case {}, not of {}", path_, id_, plan.id));
   check_tensors(plan, true);
+  check_scales(plan);
 }
 
 void Checkpoint::check_forks(const Plan& plan) const {

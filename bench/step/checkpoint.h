@@ -1,6 +1,7 @@
 // The whole state of a run on disk: a folder that the ranks write and read together, whatever their number.
 //   step-000100/weights.safetensors    the master where there is one, under Hugging Face names
 //   step-000100/m.safetensors, v....   AdamW's moments, likewise
+//   step-000100/scales.safetensors     with delayed scaling: amaxes of the steps before
 //   step-000100/state.json             where the run stands, what it is, who wrote it, and its losses so far
 // It is written beside, as step-000100.partial, and renamed once all of it is on the disk: what has the name is whole.
 #pragma once
@@ -55,12 +56,14 @@ class Checkpoint {
  private:
   void read_state(const std::string& path);
   void check_tensors(const Plan& plan, bool same_formats) const;
+  /// Where the case has delayed scaling, that its amaxes are there.
+  void check_scales(const Plan& plan) const;
 
   std::string path_, id_;
   nlohmann::ordered_json model_;  // of the definition
   RunPosition position_;
   TrainingCurve curve_;
-  std::map<std::string, SafetensorsFile> files_;  // by kind: "weights", "m", "v"
+  std::map<std::string, SafetensorsFile> files_;  // by kind: "weights", "m", "v", "scales"
 };
 
 /// The folder of a case's checkpoints, --checkpoint-dir/ID. Throws InvalidInput where there is no --checkpoint-dir.

@@ -12,6 +12,8 @@ namespace precbench {
 inline constexpr const char* kStateFile = "state.json";
 /// Of tensors, a file each: what stands before the slash in a StateTensor's name.
 inline constexpr const char* kKinds[] = {"m", "v", "weights"};
+/// Where a recipe of the run has delayed scaling.
+inline constexpr const char* kScales = "scales";
 
 inline std::string file_of_kind(const std::string& folder, const std::string& kind) {
   return (std::filesystem::path(folder) / (kind + ".safetensors")).string();

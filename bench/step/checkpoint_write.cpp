@@ -111,6 +111,12 @@ Json evaluations_json(const std::vector<Evaluation>& evaluations) {
   return all;
 }
 
+std::vector<std::string> kinds_of(const Plan& plan) {
+  std::vector<std::string> kinds(std::begin(kKinds), std::end(kKinds));
+  if (plan.parameters.delayed.delayed()) kinds.emplace_back(kScales);
+  return kinds;
+}
+
 Json state_json(const Plan& plan, const RunPosition& position, const TrainingCurve& curve) {
   const DefinitionRecord definition = definition_record(plan);
   const Environment here = describe_environment(openmp_threads(), -1, 0);
@@ -131,7 +137,7 @@ Json state_json(const Plan& plan, const RunPosition& position, const TrainingCur
                {"sequences", position.sequences},
                {"seed", position.seed},
                {"optimizer_steps", position.optimizer_steps_before + position.step},
-               {"files", std::vector<std::string>(std::begin(kKinds), std::end(kKinds))},
+               {"files", kinds_of(plan)},
                {"loss", curve.loss},
                {"grad_norm", curve.grad_norm},
                {"lr", curve.lr},

@@ -40,7 +40,7 @@ Plan plan_of(const Golden& golden, int ranks, const char* parallel) {
   c.seq = golden.T;
   Plan plan = resolve(c);
   plan.model = golden.model;
-  plan.converted.assign(static_cast<std::size_t>(plan.model.layers), false);
+  plan.converted.assign(static_cast<std::size_t>(plan.model.layers), ConvertedLayers::Roles{});
   plan.optimizer = golden.optimizer;
   return plan;
 }

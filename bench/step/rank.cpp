@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <utility>
 
 #include "kernels/base/errors.h"
 
@@ -20,6 +21,7 @@ Rank::Rank(Device& device, Comm& comm, const Plan& plan, void* block, std::int64
     : device_(device),
       comm_(comm),
       plan_(plan),
+      layers_(&plan),
       arena_(block, capacity),
       parameters_(device, comm, arena_, plan.model, plan.parameters),
       tokens_(push_other(arena_, DType::i32, plan.accumulation * plan.tokens_per_micro_step(), 1)),
@@ -27,7 +29,26 @@ Rank::Rank(Device& device, Comm& comm, const Plan& plan, void* block, std::int64
       report_(push_other(arena_, DType::f32, 1, 2)),
       scalars_(push_other(arena_, DType::f32, 1, 4)),
       norm_squared_(push_other(arena_, DType::f32, 1, 1)),
-      transformer_(device, arena_, parameters_, plan.model, plan.transformer()) {}
+      transformer_(device, arena_, parameters_, plan.model, transformer_options()) {}
+
+TransformerOptions Rank::transformer_options() const {
+  TransformerOptions options = plan_.transformer();
+  options.recipe_of = [this](std::int64_t layer, LinearRole role) -> const Recipe& {
+    return plan_.recipe_of(*layers_, layer, role);
+  };
+  return options;
+}
+
+bool Rank::use_layers_of(std::int64_t step) {
+  const ConvertedLayers* now = &layers_at(plan_, step);
+  bool other = std::exchange(layers_, now) != now;
+  if (DelayedScaling* delayed = parameters_.delayed()) {
+    const bool was = delayed->current();
+    delayed->set_current(layers_->recipe.delayed() && step == first_delayed_step(plan_));
+    other = other || delayed->current() != was;
+  }
+  return other;
+}
 
 std::int64_t Rank::upload(const DataSource& data, const std::vector<std::uint64_t>& sequences) {
   const std::int64_t T = plan_.T;
@@ -44,6 +65,7 @@ std::int64_t Rank::upload(const DataSource& data, const std::vector<std::uint64_
 }
 
 void Rank::prepare(const DataSource& data, std::int64_t step, double signal) {
+  use_layers_of(step);
   const ParallelDims& dims = plan_.parameters.parallel;
   std::vector<std::uint64_t> sequences;
   for (int micro = 0; micro < plan_.accumulation; ++micro)
@@ -90,6 +112,7 @@ std::vector<float> Rank::token_losses(Transformer& transformer, const DataSource
 void Rank::enqueue() {
   forward_backward();  // reductions may still run
   optimizer_step(device_, parameters_, scalars_, norm_squared_, plan_.optimizer);
+  if (DelayedScaling* delayed = parameters_.delayed()) delayed->update(comm_);
   comm_.all_reduce(report_);
 }
 
@@ -113,7 +136,7 @@ std::int64_t Rank::continue_from(const RunPosition& saved, const StateReader& re
 }
 
 void Rank::fork_from(const RunPosition& saved, const StateReader& read) {
-  parameters_.load_state(read);
+  parameters_.load_state(read, false);
   optimizer_steps_before_ = saved.optimizer_steps_before + saved.step;
 }
 

@@ -28,6 +28,7 @@ class Rank {
  public:
   /// `block`: `capacity` bytes of the device's memory. The plan must outlive the rank.
   Rank(Device& device, Comm& comm, const Plan& plan, void* block, std::int64_t capacity);
+  Rank(const Rank&) = delete;
 
   Device& device() { return device_; }
   Comm& comm() { return comm_; }
@@ -39,6 +40,8 @@ class Rank {
   /// prepare uploads the step's tokens and scalars, enqueue runs the ops, finish waits and reads the result.
   /// `signal`: any number; every rank learns the sum, which is how one rank tells all that it is enough.
   void prepare(const DataSource& data, std::int64_t step, double signal);
+  /// Chooses the recipes of this step, as prepare does; whether they are others than before.
+  bool use_layers_of(std::int64_t step);
   void enqueue();
   StepResult finish();
 
@@ -48,7 +51,7 @@ class Rank {
   /// its place in the data is another.
   std::int64_t continue_from(const RunPosition& saved, const StateReader& read);
   /// Loads another run's weights and moments as the first of this one, which begins at step 0. Of its position only
-  /// AdamW's step count goes on.
+  /// AdamW's step count goes on, and of the state all but the amaxes of delayed scaling.
   void fork_from(const RunPosition& saved, const StateReader& read);
 
   /// What all ranks give, added up; a collective between steps.
@@ -70,10 +73,13 @@ class Rank {
  private:
   /// To the front of tokens_ and targets_; returns how many.
   std::int64_t upload(const DataSource& data, const std::vector<std::uint64_t>& sequences);
+  /// The plan's, in the recipes of the present step.
+  TransformerOptions transformer_options() const;
 
   Device& device_;
   Comm& comm_;
   const Plan& plan_;
+  const ConvertedLayers* layers_;  // those of the present step
   Arena arena_;
   Parameters parameters_;
   Tensor tokens_, targets_;  // i32 [accumulation, M]

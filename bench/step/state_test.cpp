@@ -23,6 +23,7 @@ struct Setup {
   std::string master = "fp32", moments = "fp32", recipe = "tensorwise";
   std::string gather = "bf16";
   std::int64_t seed = 7, batch = 1;
+  std::string keep_bf16 = "", switch_recipe = "";
 };
 
 /// No dimension is a whole number of shards for two or three ranks.
@@ -43,6 +44,9 @@ Plan plan_of(const Setup& setup) {
   c.seed = setup.seed;
   c.clip = 0;  // the norm is the one sum whose order depends on the sharding
   c.lr = 1e-3;
+  c.keep_bf16 = setup.keep_bf16;
+  c.switch_recipe = setup.switch_recipe;
+  if (!setup.switch_recipe.empty()) c.steps = 4;
   return resolve(c);
 }
 
@@ -149,6 +153,56 @@ TEST_CASE("what one sharding saves another goes on with", "[state]") {
     const Trained back = run(ddp, 2);
     CHECK(first_difference(run(fsdp, 3, &back.end).end, whole.end) == "");
   }
+}
+
+TEST_CASE("a recipe that follows another goes on where that one's checkpoint stands", "[state]") {
+  for (Setup setup : {Setup{}, {.ranks = 2, .parallel = "fsdp"}})
+    for (const char* next : {"rowwise", "bf16"}) {
+      INFO(setup.ranks << " ranks, tensorwise then " << next);
+      setup.keep_bf16 = "first_linear,down";
+      Setup switching = setup, second = setup;
+      switching.switch_recipe = next + std::string("@2");
+      second.recipe = next;
+      const Trained whole = run(switching, 4), first = run(setup, 2), rest = run(second, 4, &first.end);
+      REQUIRE(whole.losses.size() == 4);
+      CHECK(std::vector(whole.losses.begin(), whole.losses.begin() + 2) == first.losses);
+      CHECK(std::vector(whole.losses.begin() + 2, whole.losses.end()) == rest.losses);
+      CHECK(first_difference(whole.end, rest.end) == "");
+      CHECK(first_difference(whole.end, run(setup, 4).end) != "");
+      // Taken up at the switch and behind it.
+      for (const std::int64_t at : {2, 3}) {
+        const Trained half = run(switching, at);
+        CHECK(first_difference(run(switching, 4, &half.end).end, whole.end) == "");
+      }
+    }
+}
+
+TEST_CASE("the amaxes of delayed scaling go on too", "[state]") {
+  for (const char* recipe : {"tensorwise_delayed", "tensorwise_delayed_recent"})
+    for (Setup setup : {Setup{},
+                        {.ranks = 2},
+                        {.ranks = 2, .parallel = "fsdp"},
+                        {.ranks = 2, .parallel = "fsdp", .gather = "fp8"}}) {
+      setup.recipe = recipe;
+      INFO(recipe << ", " << setup.ranks << " ranks " << setup.parallel << " " << setup.gather);
+      const Trained straight = run(setup, 4), half = run(setup, 2);
+      const Trained rest = run(setup, 4, &half.end);
+      CHECK(rest.losses[1] == straight.losses[3]);
+      CHECK(first_difference(rest.end, straight.end) == "");
+      CHECK(half.end.tensors.contains("scales/known"));
+    }
+}
+
+TEST_CASE("delayed scaling begins where its recipe does", "[state]") {
+  Setup setup{.recipe = "bf16"};
+  setup.switch_recipe = "tensorwise_delayed@2";
+  const Trained delayed = run(setup, 4), first = run(setup, 2);
+  const Trained rest = run(setup, 4, &first.end);
+  CHECK(first_difference(rest.end, delayed.end) == "");
+  setup.switch_recipe = "tensorwise@2";
+  const Trained current = run(setup, 4);
+  CHECK(current.losses[2] == delayed.losses[2]);  // of its first step, which has no history
+  CHECK(current.losses[3] != delayed.losses[3]);
 }
 
 TEST_CASE("a state goes through a buffer of any size", "[state]") {

@@ -16,6 +16,10 @@ void StepRunner::note(std::int64_t step, StepBoard::Stage stage) {
 
 StepRunner::Timed StepRunner::run(std::int64_t step, double signal) {
   note(step, StepBoard::Stage::begun);
+  if (rank_.use_layers_of(step)) {  // other kernels: their plans are made in a step that runs op by op, too
+    captured_.reset();
+    warm_ = false;
+  }
   if (graph_ && warm_ && !captured_) captured_ = capture_step(rank_.device(), [&] { rank_.enqueue(); });
   rank_.prepare(data_, step, signal);
   clock_->reset();

@@ -41,6 +41,7 @@ class CpuDevice final : public Device {
   void do_quantization_error(const ops::QuantizationError& op) override;
   void do_amax(const ops::Amax& op) override;
   void do_quantize_with_amax(const ops::QuantizeWithAmax& op) override;
+  void do_update_history(const ops::UpdateHistory& op) override;
   void do_transpose(const ops::Transpose& op) override;
   void do_copy_columns(const ops::CopyColumns& op) override;
   // matmul.cpp

@@ -3,7 +3,9 @@
 // form is the transposed matrix's row form; both come from the high-precision value, never from each other.
 // And the way back.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/vector.h"
@@ -33,7 +35,10 @@ Scale scale_of(float amax, const QuantFormat& format) {
     const std::uint8_t byte = ue8m0_from_amax(amax, format.dtype, format.scale_rounding, format.dropped_bits);
     return {ue8m0_multiplier(byte), ue8m0_decode(byte), byte};
   }
-  const float multiply = multiplying_scale(amax, format.dtype, format.scale, format.dropped_bits);
+  const float multiply =
+      format.delayed()
+          ? delayed_scale(amax, format_max(format.dtype, format.dropped_bits), format.history.margin)
+          : multiplying_scale(amax, format.dtype, format.scale, format.dropped_bits);
   return {multiply, 1.0f / multiply, 0};
 }
 
@@ -68,7 +73,9 @@ void quantize_rows(int threads, const GemmOperand& form, const Rows& source, flo
   const QuantFormat& format = form.format;
   const Granularity g = format.granularity;
   const std::int64_t block = block_length(g) ? block_length(g) : source.k;
-  const std::int64_t scope_rows = g == Granularity::block_128x128 ? 128 : 1;
+  const std::int64_t scope_rows = g == Granularity::block_128x128 ? 128
+                                  : g == Granularity::block_32x32 ? 32
+                                                                  : 1;
   // Padding entries of the scale buffer are defined too, so that buffers compare and copy byte for byte.
   std::memset(form.scale.data, 0, form.scale.bytes());
   std::uint8_t* q = form.data.as<std::uint8_t>();
@@ -84,6 +91,8 @@ void quantize_rows(int threads, const GemmOperand& form, const Rows& source, flo
       const Scale scale = scale_of(amax, format);
       if (g != Granularity::tensor || (first == 0 && kb == 0))
         store_scale(form.scale, scale_index(g, source.rows, source.k, first, kb), scale);
+      for (std::int64_t r = first + 1; g == Granularity::block_32x32 && r < last; ++r)
+        store_scale(form.scale, scale_index(g, source.rows, source.k, r, kb), scale);
       for (std::int64_t r = first; r < last; ++r)
         cast(q + r * source.k + k0, source.row(r) + k0, n, scale.multiply, format);
     }
@@ -113,6 +122,20 @@ void CpuDevice::do_quantize_with_amax(const ops::QuantizeWithAmax& op) {
   if (op.value.empty()) return;
   cast(op.form.data.as<std::uint8_t>(), widen(0, {{}, op.value, {}, false}), op.value.size(), scale.multiply,
        op.form.format);
+}
+
+void CpuDevice::do_update_history(const ops::UpdateHistory& op) {
+  const std::int64_t length = op.history.empty() ? 0 : op.history.cols;
+  for (std::int64_t slot = 0; slot < op.known.size(); ++slot) {
+    const float amax = std::exchange(op.staged.as<float>()[slot], 0.0f);
+    if (!(amax > 0) || !std::isfinite(amax)) continue;
+    float* history = op.history.as<float>() + slot * length;
+    const float largest = std::max(amax, length ? *std::max_element(history, history + length) : 0.0f);
+    op.known.as<float>()[slot] = op.most_recent ? amax : largest;
+    if (length == 0) continue;
+    std::copy(history + 1, history + length, history);
+    history[length - 1] = amax;
+  }
 }
 
 void CpuDevice::do_transpose(const ops::Transpose& op) {
@@ -145,7 +168,8 @@ void CpuDevice::do_quantize(const ops::Quantize& op) {
     std::vector<float> by_row(rows);
     cpu::for_rows(threads_, rows, 0,
                   [&](std::int64_t r, float*) { by_row[r] = amax_of(source + r * cols, cols); });
-    *x.amax_out.as<float>() = amax_of(by_row.data(), rows);
+    float& amax = *x.amax_out.as<float>();
+    amax = amax_of(by_row.data(), rows, x.amax_in.empty() ? 0.0f : amax);
   }
   const Tensor& scaled_by = x.amax_in.empty() ? x.amax_out : x.amax_in;
   const float amax = scaled_by.empty() ? 0.0f : *scaled_by.as<float>();

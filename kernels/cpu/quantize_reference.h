@@ -80,7 +80,10 @@ struct ReferenceForm {
 inline ReferenceForm quantize_reference(const std::vector<float>& x, std::int64_t rows, std::int64_t k,
                                         const QuantFormat& format) {
   const Granularity g = format.granularity;
-  const std::int64_t tall = g == Granularity::tensor ? rows : g == Granularity::block_128x128 ? 128 : 1;
+  const std::int64_t tall = g == Granularity::tensor          ? rows
+                            : g == Granularity::block_128x128 ? 128
+                            : g == Granularity::block_32x32   ? 32
+                                                              : 1;
   const std::int64_t wide = block_length(g) ? block_length(g) : k;
   ReferenceForm form{x, std::vector<double>(x.size()), x};
   for (std::int64_t r0 = 0; r0 < rows; r0 += tall)

@@ -93,6 +93,7 @@ class CudaDevice final : public Device {
   // fp8_weights.cu
   void do_amax(const ops::Amax& op) override;
   void do_quantize_with_amax(const ops::QuantizeWithAmax& op) override;
+  void do_update_history(const ops::UpdateHistory& op) override;
   void do_transpose(const ops::Transpose& op) override;
   void do_copy_columns(const ops::CopyColumns& op) override;
   // matmul.cpp

@@ -187,14 +187,25 @@ void report(Bench& bench, double ceiling, const std::string& name, const std::fu
 }
 
 /// The forms a recipe asks of an activation: row for fprop or dgrad, col for wgrad.
-QuantizedTensor wanted(Buffers& buffers, const Tensor& value, const QuantFormat& row,
+QuantizedTensor wanted(Device& device, Buffers& buffers, const Tensor& value, const QuantFormat& row,
                        const QuantFormat& col) {
   QuantizedTensor operand{.value = value};
   if (row.quantized()) operand.rowwise = buffers.form(row, value.rows, value.cols);
   if (col.quantized()) operand.columnwise = buffers.form(col, value.cols, value.rows);
   if (row.granularity == Granularity::tensor || col.granularity == Granularity::tensor)
     operand.amax_out = buffers.tensor(DType::f32, 1, 1);
+  if (row.delayed() || col.delayed()) {
+    operand.amax_in = buffers.tensor(DType::f32, 1, 1);
+    device.fill({operand.amax_in, 4.0f});
+    device.zero({operand.amax_out});
+  }
   return operand;
+}
+
+/// A scale that is known before.
+QuantFormat delayed(QuantFormat format) {
+  format.history.length = 1;
+  return format;
 }
 
 struct FormSet {
@@ -203,7 +214,9 @@ struct FormSet {
 };
 
 void bench_quantize(Bench& bench, double ceiling, std::int64_t M, std::int64_t C) {
+  Device& device = bench.device;
   const FormSet sets[] = {{"tensor row+col", kTensorE4m3, kTensorE4m3},
+                          {"delayed row+col", delayed(kTensorE4m3), delayed(kTensorE4m3)},
                           {"row row+col", kRow, kRow},
                           {"1x128 row+col", kBlock, kBlock},
                           {"128x128 row+col", kSquare, kSquare},
@@ -220,10 +233,10 @@ void bench_quantize(Bench& bench, double ceiling, std::int64_t M, std::int64_t C
   });
   for (const FormSet& set : sets) {
     Buffers forms(bench.device);
-    QuantizedTensor operand = wanted(forms, x[0], set.rowwise, set.columnwise);
-    // The tensor's and the columns' amaxes must be known before anything is cast: the value is read twice.
-    const bool twice =
-        set.columnwise.granularity == Granularity::tensor || set.columnwise.granularity == Granularity::row;
+    QuantizedTensor operand = wanted(device, forms, x[0], set.rowwise, set.columnwise);
+    // The tensor's and the columns' own amaxes must be known before anything is cast: the value is read twice.
+    const bool twice = (set.columnwise.granularity == Granularity::tensor && !set.columnwise.delayed()) ||
+                       set.columnwise.granularity == Granularity::row;
     report(
         bench, ceiling, fmt::format("quantize {} {}x{}", set.name, M, C),
         [&] {
@@ -245,12 +258,13 @@ void bench_block_ops(Bench& bench, double ceiling) {
   const Tensor gate_up = random_bf16(buffers, device, M, 2 * F, 4), s = buffers.tensor(DType::bf16, M, F);
   const Tensor ds = random_bf16(buffers, device, M, F, 5), dgate_up = buffers.tensor(DType::bf16, M, 2 * F);
   for (const FormSet& set : {FormSet{"bf16", {}, {}}, FormSet{"tensor", kTensorE4m3, kTensorE4m3},
+                             FormSet{"delayed", delayed(kTensorE4m3), delayed(kTensorE4m3)},
                              FormSet{"row", kRow, kRow}, FormSet{"1x128", kBlock, kBlock}}) {
     Buffers forms(device);
-    QuantizedTensor out = wanted(forms, h, set.rowwise, set.columnwise),
-                    dx = wanted(forms, h, set.rowwise, set.columnwise);
-    QuantizedTensor act = wanted(forms, s, set.rowwise, set.columnwise),
-                    dact = wanted(forms, dgate_up, set.rowwise, set.columnwise);
+    QuantizedTensor out = wanted(device, forms, h, set.rowwise, set.columnwise),
+                    dx = wanted(device, forms, h, set.rowwise, set.columnwise);
+    QuantizedTensor act = wanted(device, forms, s, set.rowwise, set.columnwise),
+                    dact = wanted(device, forms, dgate_up, set.rowwise, set.columnwise);
     // A recipe's consumers read only the forms.
     out.keep_value = act.keep_value = dact.keep_value = !set.rowwise.quantized();
     report(bench, ceiling, fmt::format("add_rmsnorm -> {}", set.name), [&] {

@@ -100,6 +100,10 @@ OpCost QuantizeWithAmax::cost() const {
   return of("quantize_with_amax", OpClass::quantize, bytes(value) + bytes(form.data));
 }
 
+OpCost UpdateHistory::cost() const {
+  return of("update_history", OpClass::quantize, bytes(known) + 2 * bytes(history) + 2 * bytes(staged));
+}
+
 OpCost Transpose::cost() const {
   return of("transpose", OpClass::quantize, bytes(src.data) + bytes(dst.data));
 }

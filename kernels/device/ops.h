@@ -95,6 +95,17 @@ struct QuantizeWithAmax {
   OpCost cost() const;
 };
 
+/// The end of a step with delayed scaling, slot by slot. a = staged[slot], which becomes 0. Where a is above 0 and
+/// finite, known[slot] = a with `most_recent`, else the maximum of a and the slot's history, which then moves on: its
+/// first entry leaves, a is its last.
+struct UpdateHistory {
+  Tensor known;    ///< f32 [1, slots]
+  Tensor history;  ///< f32 [slots, steps kept], oldest first; may be empty
+  Tensor staged;   ///< f32 [1, slots]
+  bool most_recent;
+  OpCost cost() const;
+};
+
 /// dst[k, rows] = src[rows, k] with its scales, which belong to the tensor or to 128x128 blocks: weights in fprop's form
 /// then serve dgrad. rows and k are multiples of 16.
 struct Transpose {
@@ -283,6 +294,7 @@ struct QuantizationError {
   OP(Matmul, matmul)                        \
   OP(Amax, amax)                            \
   OP(QuantizeWithAmax, quantize_with_amax)  \
+  OP(UpdateHistory, update_history)         \
   OP(Transpose, transpose)                  \
   OP(CopyColumns, copy_columns)             \
   OP(Embedding, embedding)                  \

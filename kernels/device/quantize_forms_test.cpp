@@ -83,7 +83,8 @@ PRECBENCH_OP_TEST(every_format_on, "quantize is bit-exact in every format") {
 }
 
 PRECBENCH_OP_TEST(mixtures_on, "quantize writes only the forms that are wanted, in any mixture") {
-  const QuantFormat formats[] = {{}, kTensorE4m3, kTensorE5m2, kRow, kRowExact, kBlock, kSquare, kMx};
+  const QuantFormat formats[] = {{},     kTensorE4m3, kTensorE5m2, kRow,     kRowExact,
+                                 kBlock, kSquare,     kMx,         kMxSquare};
   for (const QuantFormat& row : formats)
     for (const QuantFormat& col : formats)
       for (const Shape& shape : {Shape{128, 256}, Shape{144, 72}, Shape{3, 9000}})

@@ -187,13 +187,16 @@ TEST_CASE("amax is made where it is asked for, also when no form needs it yet", 
   CHECK(scale.floats()[0] == 1.0f / static_cast<float>(448.0 / (2.0 * largest)));
 }
 
-TEST_CASE("a scale from an earlier amax does not keep the new one from being made", "[cpu][quantize]") {
+TEST_CASE("a scale from an earlier amax does not keep the new one from being raised", "[cpu][quantize]") {
   const auto device = make_cpu_device(2);
   const QuantFormat format{DType::e4m3, Granularity::tensor, ScaleType::f32};
   const Owned value(DType::bf16, 1, 4, {1, -3, 2, 0}), data(DType::e4m3, 1, 4), scale(DType::f32, 1, 1);
-  const Owned earlier(DType::f32, 1, 1, {448.0f}), now(DType::f32, 1, 1);
-  device->quantize({{.value = value, .rowwise = {format, data, scale}, .amax_out = now, .amax_in = earlier}});
-  CHECK(now.floats()[0] == 3);
+  const Owned earlier(DType::f32, 1, 1, {448.0f}), lower(DType::f32, 1, 1, {2.0f}),
+      higher(DType::f32, 1, 1, {5.0f});
+  for (const Owned* now : {&lower, &higher})
+    device->quantize(
+        {{.value = value, .rowwise = {format, data, scale}, .amax_out = *now, .amax_in = earlier}});
+  CHECK((lower.floats()[0] == 3 && higher.floats()[0] == 5));
   CHECK(scale.floats()[0] == 1);
 }
 

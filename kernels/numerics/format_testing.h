@@ -21,6 +21,9 @@ inline constexpr QuantFormat kSquare{DType::e4m3, Granularity::block_128x128, Sc
 inline constexpr QuantFormat kMx{DType::e4m3, Granularity::block_1x32, ScaleType::ue8m0,
                                  ScaleRounding::rceil};
 
+inline constexpr QuantFormat kMxSquare{DType::e4m3, Granularity::block_32x32, ScaleType::ue8m0,
+                                       ScaleRounding::rceil};
+
 /// e4m3, e5m2 and what is left of them without some mantissa bits: e4m2, e4m1, e5m1.
 struct ElementFormat {
   DType dtype;
@@ -38,7 +41,8 @@ inline std::vector<QuantFormat> quantized_formats() {
         all.push_back({dtype, g, scale, ScaleRounding::none, dropped});
     for (ScaleRounding rounding :
          {ScaleRounding::rceil, ScaleRounding::floor, ScaleRounding::ceil, ScaleRounding::even})
-      all.push_back({dtype, Granularity::block_1x32, ScaleType::ue8m0, rounding, dropped});
+      for (Granularity g : {Granularity::block_1x32, Granularity::block_32x32})
+        all.push_back({dtype, g, ScaleType::ue8m0, rounding, dropped});
   }
   return all;
 }

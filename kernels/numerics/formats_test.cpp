@@ -6,19 +6,18 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <fstream>
 #include <limits>
-#include <map>
 #include <string>
 #include <vector>
 
+#include "kernels/numerics/golden_testing.h"
 #include "tools/testing/catch.h"
 
 using namespace precbench;
 
 namespace {
 
-using Words = std::vector<std::uint64_t>;
+using Words = testing::GoldenWords;
 constexpr std::uint32_t kSign = 0x80000000u;
 constexpr std::uint32_t kInf = 0x7F800000u;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -29,18 +28,8 @@ std::uint32_t as_bits(float x) { return std::bit_cast<std::uint32_t>(x); }
 
 /// A section of the golden file; fails if the file or the section is missing or short.
 const Words& golden(const std::string& name) {
-  static const std::map<std::string, Words> sections = [] {
-    std::ifstream file(PRECBENCH_SOURCE_DIR "/kernels/numerics/golden/formats.txt");
-    std::map<std::string, Words> found;
-    std::string section;
-    std::size_t count = 0;
-    while (file >> section >> std::dec >> count) {
-      Words& words = found[section];
-      for (std::uint64_t word; words.size() < count && file >> std::hex >> word;) words.push_back(word);
-      if (words.size() != count) FAIL("short section " << section);
-    }
-    return found;
-  }();
+  static const auto sections =
+      testing::golden_sections(PRECBENCH_SOURCE_DIR "/kernels/numerics/golden/formats.txt");
   const auto it = sections.find(name);
   if (it == sections.end()) FAIL("no section " << name);
   return it->second;

@@ -9,10 +9,12 @@
 namespace precbench {
 namespace {
 
-constexpr EnumNames<Granularity, 7> kGranularityNames{
-    {"none", "tensor", "row", "1x128", "128x128", "1x32", "1x16"}};
+constexpr EnumNames<Granularity, 8> kGranularityNames{
+    {"none", "tensor", "row", "1x128", "128x128", "1x32", "1x16", "32x32"}};
 constexpr EnumNames<ScaleType, 4> kScaleNames{{"none", "f32", "f32_pow2", "ue8m0"}};
 constexpr EnumNames<ScaleRounding, 5> kScaleRoundingNames{{"none", "rceil", "floor", "ceil", "even"}};
+constexpr EnumNames<HistoryAlgorithm, 2> kAlgorithmNames{{"max", "most_recent"}};
+constexpr EnumNames<FirstScale, 2> kFirstNames{{"current", "one"}};
 constexpr EnumNames<GemmRole, 3> kRoleNames{{"fprop", "dgrad", "wgrad"}};
 
 constexpr QuantFormat kBf16{};
@@ -21,8 +23,8 @@ constexpr QuantFormat fp8(DType dtype, Granularity granularity, ScaleType scale)
   return {dtype, granularity, scale, ScaleRounding::none};
 }
 
-constexpr QuantFormat mx(ScaleRounding rounding) {
-  return {DType::e4m3, Granularity::block_1x32, ScaleType::ue8m0, rounding};
+constexpr QuantFormat mx(ScaleRounding rounding, DType dtype = DType::e4m3) {
+  return {dtype, Granularity::block_1x32, ScaleType::ue8m0, rounding};
 }
 
 Recipe tensorwise() {
@@ -34,6 +36,18 @@ Recipe tensorwise() {
           {e5m2, e4m3, false},
           "torchao tensorwise; TransformerEngine Float8CurrentScaling (HYBRID)"};
 }
+
+/// tensorwise with scales from the steps before. `gradients`: the format of dY.
+Recipe tensorwise_delayed(const char* name, const History& history, DType gradients, const char* reference) {
+  QuantFormat p = fp8(DType::e4m3, Granularity::tensor, ScaleType::f32);
+  p.history = history;
+  QuantFormat g = p;
+  g.dtype = gradients;
+  return {name, {p, p, true}, {g, p, false}, {g, p, false}, reference};
+}
+
+constexpr History kTransformerEngineHistory{.length = 1024};
+constexpr History kMegatronHistory{.length = 1, .algorithm = HistoryAlgorithm::most_recent};
 
 Recipe rowwise() {
   const QuantFormat row = fp8(DType::e4m3, Granularity::row, ScaleType::f32_pow2);
@@ -59,6 +73,34 @@ Recipe blockwise(const char* name, ScaleType scale, const char* reference) {
 Recipe mxfp8(const char* name, ScaleRounding rounding, const char* reference) {
   const GemmRecipe gemm{mx(rounding), mx(rounding), false};
   return {name, gemm, gemm, gemm, reference};
+}
+
+/// E5M2 for dY, as in tensorwise.
+Recipe mxfp8_e5m2() {
+  const QuantFormat p = mx(ScaleRounding::rceil), g = mx(ScaleRounding::rceil, DType::e5m2);
+  return {"mxfp8_e5m2",
+          {p, p, false},
+          {g, p, false},
+          {g, p, false},
+          "TransformerEngine MXFP8BlockScaling (HYBRID)"};
+}
+
+Recipe mxfp8_wgrad_hp() {
+  const QuantFormat p = mx(ScaleRounding::rceil);
+  return {"mxfp8_wgrad_hp",
+          {p, p, false},
+          {p, p, false},
+          {kBf16, kBf16, false},
+          "torchao mxfp8_rceil_wgrad_with_hp"};
+}
+
+/// Weights have one scale for 32 x 32, so that their codes are the same in both directions.
+Recipe mxfp8_w2d() {
+  const QuantFormat p = mx(ScaleRounding::rceil);
+  QuantFormat w = p;
+  w.granularity = Granularity::block_32x32;
+  return {
+      "mxfp8_w2d", {p, w, false}, {p, w, false}, {p, p, false}, "TransformerEngine enable_2d_quantization"};
 }
 
 /// `rowwise` with two mantissa bits taken away from every operand.
@@ -103,18 +145,38 @@ std::string why_gemm_unsupported(const GemmRecipe& gemm, GemmRole role, char con
 
 }  // namespace
 
-const std::vector<Recipe>& builtin_recipes() {
-  static const std::vector<Recipe> recipes = {
-      {"bf16", {}, {}, {}, "the baseline"},
-      tensorwise(),
-      rowwise(),
-      rowwise_gw_hp(),
-      blockwise("blockwise", ScaleType::f32, "DeepSeek-V3 (arXiv 2412.19437)"),
-      blockwise("blockwise_pow2", ScaleType::f32_pow2, "TransformerEngine Float8BlockScaling"),
-      mxfp8("mxfp8", ScaleRounding::rceil,
-            "MXFP8 pre-training recipe (arXiv 2506.08027); torchao mxfp8_rceil"),
-      mxfp8("mxfp8_floor", ScaleRounding::floor, "OCP MX v1.0 rounding, for comparison"),
+const std::vector<RecipeGroup>& recipe_groups() {
+  static const std::vector<RecipeGroup> groups = {
+      {"BF16", {{"bf16", {}, {}, {}, "the baseline"}}},
+      {"FP8, scales of tensors and rows", {tensorwise(), rowwise(), rowwise_gw_hp()}},
+      {"FP8, scales of tensors from the steps before (delayed scaling)",
+       {tensorwise_delayed("tensorwise_delayed", kTransformerEngineHistory, DType::e5m2,
+                           "TransformerEngine DelayedScaling (HYBRID)"),
+        tensorwise_delayed("tensorwise_delayed_recent", kMegatronHistory, DType::e5m2,
+                           "Megatron-LM's defaults of delayed scaling"),
+        tensorwise_delayed("tensorwise_delayed_e4m3", kTransformerEngineHistory, DType::e4m3,
+                           "TransformerEngine DelayedScaling (E4M3)")}},
+      {"FP8, scales of blocks of 128",
+       {blockwise("blockwise", ScaleType::f32, "DeepSeek-V3 (arXiv 2412.19437)"),
+        blockwise("blockwise_pow2", ScaleType::f32_pow2, "TransformerEngine Float8BlockScaling")}},
+      {"MXFP8, exponents of blocks of 32",
+       {mxfp8("mxfp8", ScaleRounding::rceil,
+              "MXFP8 pre-training recipe (arXiv 2506.08027); torchao mxfp8_rceil"),
+        mxfp8("mxfp8_floor", ScaleRounding::floor, "OCP MX v1.0 rounding, for comparison"),
+        mxfp8("mxfp8_ceil", ScaleRounding::ceil, "torchao ScaleCalculationMode.CEIL"),
+        mxfp8("mxfp8_even", ScaleRounding::even, "torchao ScaleCalculationMode.EVEN"), mxfp8_e5m2(),
+        mxfp8_wgrad_hp(), mxfp8_w2d()}},
   };
+  return groups;
+}
+
+const std::vector<Recipe>& builtin_recipes() {
+  static const std::vector<Recipe> recipes = [] {
+    std::vector<Recipe> all;
+    for (const RecipeGroup& group : recipe_groups())
+      all.insert(all.end(), group.recipes.begin(), group.recipes.end());
+    return all;
+  }();
   return recipes;
 }
 
@@ -126,6 +188,8 @@ const std::vector<Recipe>& control_recipes() {
 const char* name_of(Granularity g) { return kGranularityNames.of(g); }
 const char* name_of(ScaleType t) { return kScaleNames.of(t); }
 const char* name_of(ScaleRounding r) { return kScaleRoundingNames.of(r); }
+const char* name_of(HistoryAlgorithm a) { return kAlgorithmNames.of(a); }
+const char* name_of(FirstScale f) { return kFirstNames.of(f); }
 const char* name_of(GemmRole role) { return kRoleNames.of(role); }
 
 const char* element_name(const QuantFormat& format) {
@@ -139,6 +203,8 @@ std::string describe(const QuantFormat& format) {
       fmt::format("{} {} {}", element_name(format), name_of(format.granularity), name_of(format.scale));
   if (format.scale_rounding != ScaleRounding::none)
     text += fmt::format("/{}", name_of(format.scale_rounding));
+  if (format.delayed())
+    text += fmt::format(" {} of {}", name_of(format.history.algorithm), format.history.length);
   return text;
 }
 

@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/numerics/selection.h"
 #include "kernels/numerics/tensor.h"
 
 namespace precbench {
@@ -26,7 +27,8 @@ enum class Granularity : std::uint8_t {
   block_1x128,
   block_128x128,
   block_1x32,
-  block_1x16
+  block_1x16,
+  block_32x32
 };
 
 /// f32: exact MAX / amax. f32_pow2: that scale rounded down to a power of two. ue8m0: an exponent byte.
@@ -34,6 +36,21 @@ enum class ScaleType : std::uint8_t { none, f32, f32_pow2, ue8m0 };
 
 /// How a ue8m0 scale is rounded from amax (kernels/numerics/formats.h gives the bits).
 enum class ScaleRounding : std::uint8_t { none, rceil, floor, ceil, even };
+
+/// Which of the amaxes of earlier steps a scale comes from.
+enum class HistoryAlgorithm : std::uint8_t { max, most_recent };
+/// The scale before there is any history: from the tensor's own amax, or 1.
+enum class FirstScale : std::uint8_t { current, one };
+
+/// Delayed scaling: the scale of a step is known before it, from the amaxes of `length` steps before.
+struct History {
+  std::uint16_t length = 0;  ///< 0: no history, the scale comes from the tensor's own amax
+  HistoryAlgorithm algorithm = HistoryAlgorithm::max;
+  FirstScale first = FirstScale::current;
+  std::uint8_t margin = 0;  ///< powers of two that the scale stays below the format's end
+
+  bool operator==(const History&) const = default;
+};
 
 /// The number format of one operand of one GEMM. The default is plain BF16.
 struct QuantFormat {
@@ -44,8 +61,10 @@ struct QuantFormat {
   /// Mantissa bits of e4m3 (2 at most) or e5m2 (1) that elements do without: e4m2 and e4m1, e5m1. Their values are
   /// some of dtype's, so only the cast and the scale's MAX differ, and every GEMM of dtype takes them.
   std::uint8_t dropped_bits = 0;
+  History history = {};  ///< of a scale of the tensor
 
   bool quantized() const { return dtype != DType::bf16; }
+  bool delayed() const { return history.length > 0; }
   bool operator==(const QuantFormat&) const = default;
 };
 
@@ -56,6 +75,7 @@ constexpr std::int64_t block_length(Granularity g) {
     case Granularity::block_128x128:
       return 128;
     case Granularity::block_1x32:
+    case Granularity::block_32x32:
       return 32;
     case Granularity::block_1x16:
       return 16;
@@ -78,6 +98,8 @@ struct Recipe {
   std::string name;
   GemmRecipe fprop, dgrad, wgrad;
   std::string reference;  ///< where the row comes from, one line
+  KeepBf16 keep_bf16{};   ///< the layers that it leaves out where a case does not say otherwise
+  std::vector<RecipeSwitch> schedule{};  ///< what follows it in a run, likewise
 
   const GemmRecipe& gemm(GemmRole role) const {
     return role == GemmRole::fprop ? fprop : role == GemmRole::dgrad ? dgrad : wgrad;
@@ -87,10 +109,18 @@ struct Recipe {
       if (gemm(role).a.quantized() || gemm(role).b.quantized()) return true;
     return false;
   }
+  /// Whether its scales come from the steps before; all of them then.
+  bool delayed() const { return fprop.a.delayed(); }
   bool operator==(const Recipe&) const = default;
 };
 
-/// The built-in table, in the order of the documentation; bf16 is first.
+/// Rows of the built-in table that have much in common.
+struct RecipeGroup {
+  const char* name;
+  std::vector<Recipe> recipes;
+};
+const std::vector<RecipeGroup>& recipe_groups();
+/// The built-in table, in the order of the groups; bf16 is first.
 const std::vector<Recipe>& builtin_recipes();
 /// Rows that are known to be worse, for studies that must be able to find that (positive controls).
 const std::vector<Recipe>& control_recipes();
@@ -107,10 +137,12 @@ nlohmann::json recipe_to_json(const Recipe& recipe);
 const char* name_of(Granularity g);
 const char* name_of(ScaleType t);
 const char* name_of(ScaleRounding r);
+const char* name_of(HistoryAlgorithm a);
+const char* name_of(FirstScale f);
 const char* name_of(GemmRole role);
 /// "bf16", "e4m3", "e4m2": the dtype's name, or that of the narrower format whose values the codes are.
 const char* element_name(const QuantFormat& format);
-/// Short form for tables: "bf16", "e4m3 1x128 f32", "e4m3 1x32 ue8m0/rceil".
+/// Short form for tables: "bf16", "e4m3 1x128 f32", "e4m3 1x32 ue8m0/rceil", "e4m3 tensor f32 max of 1024".
 std::string describe(const QuantFormat& format);
 
 /// Whether a linear layer of this shape can take the recipe; an empty string if so, else the reason with the

@@ -4,8 +4,15 @@
 //    "fprop": {"a": OPERAND, "b": OPERAND, "fast_accum": false}, "dgrad": ..., "wgrad": ...}
 //   OPERAND: {"format": "bf16"}
 //         or {"format": "e4m3", "granularity": "1x32", "scale": "ue8m0", "scale_rounding": "rceil"}
-// reference and fast_accum may be left out, and scale_rounding of a ue8m0 scale is rceil if left out.
+//         or {"format": "e4m3", "granularity": "tensor", "scale": "f32",
+//             "history": {"length": 1024, "algorithm": "max", "first": "current", "margin": 0}}
+// reference and fast_accum may be left out, and scale_rounding of a ue8m0 scale is rceil if left out. Beside the GEMMs
+// may stand, in the words of selection.h,
+//   "layers": {"keep_bf16": ["first:1", "last:0.15", "o"]}    which linear layers stay in BF16
+//   "schedule": ["bf16@0.82"]                                 another recipe from a step on
+// recipe.schema.json is the same for editors.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cctype>
@@ -32,11 +39,16 @@ const char* name_of(Element e) { return element_name({.dtype = e.dtype, .dropped
 constexpr Element kFormats[] = {{DType::bf16, 0}, {DType::e4m3, 0}, {DType::e5m2, 0},
                                 {DType::e4m3, 1}, {DType::e4m3, 2}, {DType::e5m2, 1}};
 constexpr const char* kFormatNames = "one of bf16, e4m3, e5m2, e4m2, e4m1, e5m1";
-constexpr Granularity kGranularities[] = {Granularity::tensor, Granularity::row, Granularity::block_1x128,
-                                          Granularity::block_128x128, Granularity::block_1x32};
+constexpr Granularity kGranularities[] = {Granularity::tensor,      Granularity::row,
+                                          Granularity::block_1x128, Granularity::block_128x128,
+                                          Granularity::block_1x32,  Granularity::block_32x32};
 constexpr ScaleType kScales[] = {ScaleType::f32, ScaleType::f32_pow2, ScaleType::ue8m0};
 constexpr ScaleRounding kRoundings[] = {ScaleRounding::rceil, ScaleRounding::floor, ScaleRounding::ceil,
                                         ScaleRounding::even};
+
+constexpr HistoryAlgorithm kAlgorithms[] = {HistoryAlgorithm::max, HistoryAlgorithm::most_recent};
+constexpr FirstScale kFirsts[] = {FirstScale::current, FirstScale::one};
+constexpr int kLongestHistory = 8192, kLargestMargin = 15;
 
 [[noreturn]] void fail(const std::string& path, const std::string& what) {
   throw InvalidInput(fmt::format("{}: {}", path, what));
@@ -82,26 +94,55 @@ Enum read_enum(const json& value, const std::string& path, const Enum (&known)[k
   fail(path, fmt::format("unknown value \"{}\"{}", word, hint(word, names)));
 }
 
+template <class Number>
+Number read_whole(const json& value, const std::string& path, Number least, Number most) {
+  if (!value.is_number_integer() || value < least || value > most)
+    fail(path, fmt::format("expected a whole number from {} to {}, got {}", least, most, value.dump()));
+  return value.get<Number>();
+}
+
+/// Of an operand with one FP32 scale for the tensor.
+History read_history(const json& object, const std::string& path) {
+  check_keys(object, path, {"length", "algorithm", "first", "margin"});
+  History history;
+  const auto at = [&](const char* key) { return child(path, key); };
+  history.length = read_whole<std::uint16_t>(
+      require(object, path, "length", "the steps that it looks back on"), at("length"), 1, kLongestHistory);
+  if (object.contains("algorithm"))
+    history.algorithm = read_enum(object.at("algorithm"), at("algorithm"), kAlgorithms);
+  if (object.contains("first")) history.first = read_enum(object.at("first"), at("first"), kFirsts);
+  if (object.contains("margin"))
+    history.margin = read_whole<std::uint8_t>(object.at("margin"), at("margin"), 0, kLargestMargin);
+  return history;
+}
+
+json history_to_json(const History& history) {
+  return {{"length", history.length},
+          {"algorithm", name_of(history.algorithm)},
+          {"first", name_of(history.first)},
+          {"margin", history.margin}};
+}
+
 QuantFormat read_operand(const json& object, const std::string& path) {
   if (object.is_object() && object.contains("rounding"))
-    fail(child(path, "rounding"), "is called scale_rounding now");
-  check_keys(object, path, {"format", "granularity", "scale", "scale_rounding"});
+    fail(child(path, "rounding"), "is called scale_rounding now: rename the key");
+  check_keys(object, path, {"format", "granularity", "scale", "scale_rounding", "history"});
   QuantFormat operand;
   const Element element =
       read_enum(require(object, path, "format", kFormatNames), child(path, "format"), kFormats);
   operand.dtype = element.dtype;
   operand.dropped_bits = element.dropped_bits;
-  if (!operand.quantized()) {
-    for (const char* key : {"granularity", "scale", "scale_rounding"})
+    if (!operand.quantized()) {
+    for (const char* key : {"granularity", "scale", "scale_rounding", "history"})
       if (object.contains(key)) fail(child(path, key), "bf16 has no scale; remove it");
     return operand;
   }
   operand.granularity =
-      read_enum(require(object, path, "granularity", "one of tensor, row, 1x128, 128x128, 1x32"),
+      read_enum(require(object, path, "granularity", "one of tensor, row, 1x128, 128x128, 1x32, 32x32"),
                 child(path, "granularity"), kGranularities);
   operand.scale =
       read_enum(require(object, path, "scale", "one of f32, f32_pow2, ue8m0"), child(path, "scale"), kScales);
-  const bool mx = operand.granularity == Granularity::block_1x32;
+  const bool mx = block_length(operand.granularity) == 32;
   if (mx != (operand.scale == ScaleType::ue8m0))
     fail(child(path, "scale"), fmt::format("granularity {} takes {}, not {}", name_of(operand.granularity),
                                            mx ? "ue8m0" : "f32 or f32_pow2", name_of(operand.scale)));
@@ -112,6 +153,11 @@ QuantFormat read_operand(const json& object, const std::string& path) {
            fmt::format("only ue8m0 scales have a rounding, not {}; remove it", name_of(operand.scale)));
     operand.scale_rounding =
         read_enum(object.at("scale_rounding"), child(path, "scale_rounding"), kRoundings);
+  }
+  if (object.contains("history")) {
+    if (operand.granularity != Granularity::tensor || operand.scale != ScaleType::f32)
+      fail(child(path, "history"), "only a tensor's f32 scale can come from the steps before; remove it");
+    operand.history = read_history(object.at("history"), child(path, "history"));
   }
   return operand;
 }
@@ -150,6 +196,49 @@ GemmRecipe read_gemm(const json& recipe, GemmRole role) {
   return gemm;
 }
 
+/// One operand has one scale in both GEMMs that take it, and a recipe one kind of history.
+void check_histories(const Recipe& recipe) {
+  const History& history = recipe.fprop.a.history;
+  for (const GemmRole role : kGemmRoles)
+    for (const auto& [side, operand] :
+         {std::pair{"a", recipe.gemm(role).a}, std::pair{"b", recipe.gemm(role).b}})
+      if (operand.quantized() && !(operand.history == history))
+        fail(fmt::format("{}.{}.history", name_of(role), side),
+             "another than that of fprop.a; a recipe has one kind of history, or none");
+  if (history.length == 0) return;
+  const auto same = [](const char* path, const QuantFormat& is, const char* other, const QuantFormat& was) {
+    if (is.quantized() && was.quantized() && !(is == was))
+      fail(path, fmt::format("another format than {}, which is the same matrix with the same scale", other));
+  };
+  same("dgrad.b", recipe.dgrad.b, "fprop.b", recipe.fprop.b);
+  same("wgrad.a", recipe.wgrad.a, "dgrad.a", recipe.dgrad.a);
+  same("wgrad.b", recipe.wgrad.b, "fprop.a", recipe.fprop.a);
+}
+
+/// An array of words, as the command line has them with commas between, in what `parse` makes of it.
+template <class Parse>
+auto read_words(const json& value, const std::string& path, Parse&& parse) {
+  if (!value.is_array()) fail(path, "expected an array of words, got " + value.dump());
+  std::vector<std::string> words;
+  for (std::size_t i = 0; i < value.size(); ++i)
+    words.push_back(read_string(value[i], fmt::format("{}.{}", path, i)));
+  try {
+    return parse(fmt::format("{}", fmt::join(words, ",")));
+  } catch (const InvalidInput& error) {
+    fail(path, error.what());
+  }
+}
+
+void read_layers_and_schedule(const json& object, Recipe& recipe) {
+  if (const auto layers = object.find("layers"); layers != object.end()) {
+    check_keys(*layers, "layers", {"keep_bf16"});
+    if (layers->contains("keep_bf16"))
+      recipe.keep_bf16 = read_words(layers->at("keep_bf16"), "layers.keep_bf16", parse_keep_bf16);
+  }
+  if (const auto schedule = object.find("schedule"); schedule != object.end())
+    recipe.schedule = read_words(*schedule, "schedule", parse_switches);
+}
+
 /// Names stand in comma-separated lists, file names and tables.
 void check_name(const std::string& name) {
   const auto allowed = [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '-' || c == '.'; };
@@ -164,6 +253,7 @@ json operand_to_json(const QuantFormat& operand) {
   object["scale"] = name_of(operand.scale);
   if (operand.scale_rounding != ScaleRounding::none)
     object["scale_rounding"] = name_of(operand.scale_rounding);
+  if (operand.delayed()) object["history"] = history_to_json(operand.history);
   return object;
 }
 
@@ -179,7 +269,7 @@ Recipe read_file(const std::string& path) {
 }  // namespace
 
 Recipe recipe_from_json(const json& object) {
-  check_keys(object, "", {"name", "reference", "fprop", "dgrad", "wgrad"});
+  check_keys(object, "", {"name", "reference", "fprop", "dgrad", "wgrad", "layers", "schedule"});
   Recipe recipe;
   recipe.name = read_string(require(object, "", "name", "the name it has in records"), "name");
   check_name(recipe.name);
@@ -187,6 +277,8 @@ Recipe recipe_from_json(const json& object) {
   recipe.fprop = read_gemm(object, GemmRole::fprop);
   recipe.dgrad = read_gemm(object, GemmRole::dgrad);
   recipe.wgrad = read_gemm(object, GemmRole::wgrad);
+  check_histories(recipe);
+  read_layers_and_schedule(object, recipe);
   for (const auto* table : {&builtin_recipes(), &control_recipes()})
     for (const Recipe& builtin : *table)
       if (builtin.name == recipe.name && builtin != recipe)
@@ -203,6 +295,8 @@ json recipe_to_json(const Recipe& recipe) {
     object[name_of(role)] = {
         {"a", operand_to_json(gemm.a)}, {"b", operand_to_json(gemm.b)}, {"fast_accum", gemm.fast_accum}};
   }
+  if (const auto words = words_of(recipe.keep_bf16); !words.empty()) object["layers"]["keep_bf16"] = words;
+  for (const RecipeSwitch& change : recipe.schedule) object["schedule"].push_back(to_text(change));
   return object;
 }
 

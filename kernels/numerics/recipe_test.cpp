@@ -53,8 +53,11 @@ std::string row_text(const char* name) {
 TEST_CASE("the built-in table is the documented one", "[recipe]") {
   std::vector<std::string> names;
   for (const Recipe& recipe : builtin_recipes()) names.push_back(recipe.name);
-  CHECK(names == std::vector<std::string>{"bf16", "tensorwise", "rowwise", "rowwise_gw_hp", "blockwise",
-                                          "blockwise_pow2", "mxfp8", "mxfp8_floor"});
+  CHECK(names == std::vector<std::string>{"bf16", "tensorwise", "rowwise", "rowwise_gw_hp",
+                                          "tensorwise_delayed", "tensorwise_delayed_recent",
+                                          "tensorwise_delayed_e4m3", "blockwise", "blockwise_pow2", "mxfp8",
+                                          "mxfp8_floor", "mxfp8_ceil", "mxfp8_even", "mxfp8_e5m2",
+                                          "mxfp8_wgrad_hp", "mxfp8_w2d"});
   CHECK(row_text("bf16") == "fprop: bf16 x bf16; dgrad: bf16 x bf16; wgrad: bf16 x bf16; ");
   CHECK(row_text("tensorwise") ==
         "fprop: e4m3 tensor f32 x e4m3 tensor f32 fast; dgrad: e5m2 tensor f32 x e4m3 tensor f32; "
@@ -71,11 +74,21 @@ TEST_CASE("the built-in table is the documented one", "[recipe]") {
   CHECK(row_text("blockwise_pow2") ==
         "fprop: e4m3 1x128 f32_pow2 x e4m3 128x128 f32_pow2; dgrad: e4m3 1x128 f32_pow2 x e4m3 128x128 "
         "f32_pow2; wgrad: e4m3 1x128 f32_pow2 x e4m3 1x128 f32_pow2; ");
-  for (const auto& [name, rounding] : {std::pair{"mxfp8", "rceil"}, std::pair{"mxfp8_floor", "floor"}}) {
+  for (const auto& [name, rounding] : {std::pair{"mxfp8", "rceil"}, std::pair{"mxfp8_floor", "floor"},
+                                       std::pair{"mxfp8_ceil", "ceil"}, std::pair{"mxfp8_even", "even"}}) {
     const std::string operand = std::string("e4m3 1x32 ue8m0/") + rounding;
     const std::string pair = operand + " x " + operand + "; ";
     CHECK(row_text(name) == "fprop: " + pair + "dgrad: " + pair + "wgrad: " + pair);
   }
+  CHECK(row_text("mxfp8_e5m2") ==
+        "fprop: e4m3 1x32 ue8m0/rceil x e4m3 1x32 ue8m0/rceil; dgrad: e5m2 1x32 ue8m0/rceil x e4m3 1x32 "
+        "ue8m0/rceil; wgrad: e5m2 1x32 ue8m0/rceil x e4m3 1x32 ue8m0/rceil; ");
+  CHECK(row_text("mxfp8_wgrad_hp") ==
+        "fprop: e4m3 1x32 ue8m0/rceil x e4m3 1x32 ue8m0/rceil; dgrad: e4m3 1x32 ue8m0/rceil x e4m3 1x32 "
+        "ue8m0/rceil; wgrad: bf16 x bf16; ");
+  CHECK(row_text("mxfp8_w2d") ==
+        "fprop: e4m3 1x32 ue8m0/rceil x e4m3 32x32 ue8m0/rceil; dgrad: e4m3 1x32 ue8m0/rceil x e4m3 32x32 "
+        "ue8m0/rceil; wgrad: e4m3 1x32 ue8m0/rceil x e4m3 1x32 ue8m0/rceil; ");
   CHECK_FALSE(find_recipe("bf16").quantized());
   CHECK(find_recipe("rowwise_gw_hp").quantized());
 }
@@ -124,9 +137,12 @@ TEST_CASE("the example file is a row of its own", "[recipe]") {
 
 TEST_CASE("unknown recipes and unreadable files are told apart", "[recipe]") {
   CHECK(refusal_of([] { find_recipe("mxpf8"); }) == "unknown recipe \"mxpf8\"; did you mean mxfp8?");
-  CHECK(refusal_of([] { find_recipe("zzzzzzzzzzzz"); }) ==
-        "unknown recipe \"zzzzzzzzzzzz\"; one of bf16, tensorwise, rowwise, rowwise_gw_hp, blockwise, "
-        "blockwise_pow2, mxfp8, mxfp8_floor, rowwise_e5m2, rowwise_e4m1");
+  CHECK(
+      refusal_of([] { find_recipe("zzzzzzzzzzzz"); }) ==
+      "unknown recipe \"zzzzzzzzzzzz\"; one of bf16, tensorwise, rowwise, rowwise_gw_hp, tensorwise_delayed, "
+      "tensorwise_delayed_recent, tensorwise_delayed_e4m3, blockwise, "
+      "blockwise_pow2, mxfp8, mxfp8_floor, mxfp8_ceil, mxfp8_even, mxfp8_e5m2, mxfp8_wgrad_hp, mxfp8_w2d, "
+      "rowwise_e5m2, rowwise_e4m1");
   CHECK(refusal_of([] { find_recipe("no/such.json"); }) == "no/such.json: no such file");
 
   const std::string path = PRECBENCH_BINARY_DIR "/recipe_test.json";
@@ -165,7 +181,7 @@ TEST_CASE("a bad row names its field and the nearest valid value", "[recipe]") {
   CHECK(error_without("rowwise", "/wgrad/b", "scale") ==
         "wgrad.b.scale: missing; one of f32, f32_pow2, ue8m0");
   CHECK(error_without("rowwise", "/wgrad/b", "granularity") ==
-        "wgrad.b.granularity: missing; one of tensor, row, 1x128, 128x128, 1x32");
+        "wgrad.b.granularity: missing; one of tensor, row, 1x128, 128x128, 1x32, 32x32");
 }
 
 TEST_CASE("a row that nothing can compute is refused", "[recipe]") {
@@ -193,10 +209,82 @@ TEST_CASE("a row that nothing can compute is refused", "[recipe]") {
           std::string("name: ") + taken + " is a built-in recipe with other values; choose another name");
 }
 
-TEST_CASE("the older name of scale_rounding is refused with the new one", "[recipe]") {
-  for (const char* recipe : {"mxfp8", "rowwise"})
-    CHECK(error_with(recipe, "/dgrad/a/rounding", "rceil") ==
-          "dgrad.a.rounding: is called scale_rounding now");
+TEST_CASE("delayed scaling has TransformerEngine's and Megatron's defaults", "[recipe]") {
+  CHECK(
+      row_text("tensorwise_delayed") ==
+      "fprop: e4m3 tensor f32 max of 1024 x e4m3 tensor f32 max of 1024 fast; dgrad: e5m2 tensor f32 max of "
+      "1024 x e4m3 tensor f32 max of 1024; wgrad: e5m2 tensor f32 max of 1024 x e4m3 tensor f32 max of 1024; ");
+  CHECK(
+      row_text("tensorwise_delayed_recent") ==
+      "fprop: e4m3 tensor f32 most_recent of 1 x e4m3 tensor f32 most_recent of 1 fast; dgrad: e5m2 tensor f32 "
+      "most_recent of 1 x e4m3 tensor f32 most_recent of 1; wgrad: e5m2 tensor f32 most_recent of 1 x e4m3 "
+      "tensor f32 most_recent of 1; ");
+  CHECK(find_recipe("tensorwise_delayed_e4m3").dgrad.a == find_recipe("tensorwise_delayed").fprop.a);
+}
+
+TEST_CASE("a history is read, and refused where nothing can be made of it", "[recipe]") {
+  json row = copy_of("tensorwise_delayed");
+  for (const char* gemm : {"fprop", "dgrad", "wgrad"})
+    for (const char* operand : {"a", "b"})
+      row[gemm][operand]["history"] = {
+          {"length", 16}, {"algorithm", "most_recent"}, {"first", "one"}, {"margin", 2}};
+  const Recipe recipe = recipe_from_json(row);
+  CHECK(recipe.wgrad.b.history == History{16, HistoryAlgorithm::most_recent, FirstScale::one, 2});
+  CHECK(recipe_from_json(recipe_to_json(recipe)) == recipe);
+  row = copy_of("tensorwise_delayed");
+  row["fprop"]["a"]["history"] = {{"length", 1024}};
+  CHECK(recipe_from_json(row).fprop == find_recipe("tensorwise_delayed").fprop);
+
+  const json some = {{"length", 4}};
+  CHECK(error_with("rowwise", "/fprop/a/history", some) ==
+        "fprop.a.history: only a tensor's f32 scale can come from the steps before; remove it");
+  CHECK(error_with("bf16", "/fprop/a/history", some) == "fprop.a.history: bf16 has no scale; remove it");
+  CHECK(error_with("tensorwise", "/dgrad/b/history", some) ==
+        "dgrad.b.history: another than that of fprop.a; a recipe has one kind of history, or none");
+  CHECK(error_with("tensorwise_delayed", "/wgrad/a/format", "e4m3") ==
+        "wgrad.a: another format than dgrad.a, which is the same matrix with the same scale");
+  const auto broken = [](const char* key, const json& value) {
+    json history = {{"length", 4}};
+    history[key] = value;
+    return error_with("tensorwise_delayed", "/fprop/a/history", history);
+  };
+  CHECK(broken("lenght", 4) == "fprop.a.history.lenght: unknown key; did you mean length?");
+  CHECK(broken("length", 0) == "fprop.a.history.length: expected a whole number from 1 to 8192, got 0");
+  CHECK(broken("length", 1.5) == "fprop.a.history.length: expected a whole number from 1 to 8192, got 1.5");
+  CHECK(broken("length", 9000) == "fprop.a.history.length: expected a whole number from 1 to 8192, got 9000");
+  CHECK(broken("margin", 16) == "fprop.a.history.margin: expected a whole number from 0 to 15, got 16");
+  CHECK(broken("algorithm", "mean") ==
+        "fprop.a.history.algorithm: unknown value \"mean\"; did you mean max?");
+  CHECK(broken("first", 1) == "fprop.a.history.first: expected a string, got 1");
+  CHECK(error_with("tensorwise_delayed", "/fprop/a/history", json::object()) ==
+        "fprop.a.history.length: missing; the steps that it looks back on");
+}
+
+TEST_CASE("the older name of scale_rounding is told", "[recipe]") {
+  CHECK(error_with("mxfp8", "/dgrad/a/rounding", "rceil") ==
+        "dgrad.a.rounding: is called scale_rounding now: rename the key");
+}
+
+TEST_CASE("a row may say which layers it leaves out, and what follows it", "[recipe]") {
+  json row = copy_of("rowwise");
+  row["layers"] = {{"keep_bf16", {"first:1", "last:0.15", "head"}}};
+  row["schedule"] = {"bf16@0.82"};
+  const Recipe recipe = recipe_from_json(row);
+  CHECK(recipe.keep_bf16 == parse_keep_bf16("first:1,last:0.15,head"));
+  CHECK(recipe.schedule == parse_switches("bf16@0.82"));
+  CHECK(recipe_from_json(recipe_to_json(recipe)) == recipe);
+  CHECK(!recipe_to_json(find_recipe("rowwise")).contains("layers"));
+  CHECK(error_with("rowwise", "/layers", 1) == "layers: expected a JSON object");
+  CHECK(error_with("rowwise", "/layers/keep", 1) == "layers.keep: unknown key; one of keep_bf16");
+  CHECK(error_with("rowwise", "/layers/keep_bf16", "o") ==
+        "layers.keep_bf16: expected an array of words, got \"o\"");
+  CHECK(error_with("rowwise", "/layers/keep_bf16", {1}) == "layers.keep_bf16.0: expected a string, got 1");
+  CHECK(error_with("rowwise", "/layers/keep_bf16", {"up"})
+            .starts_with("layers.keep_bf16: \"up\": \"up\" is none of"));
+  CHECK(error_with("rowwise", "/schedule", {"bf16"})
+            .starts_with("schedule: \"bf16\" is not of the form RECIPE@STEP"));
+  row["name"] = "rowwise";
+  CHECK(error_of_row(row) == "name: rowwise is a built-in recipe with other values; choose another name");
 }
 
 TEST_CASE("scale_rounding, fast_accum and reference may be left out", "[recipe]") {

@@ -19,11 +19,6 @@ std::int64_t total_size(const std::vector<Spec>& specs) {
 
 }  // namespace
 
-const char* name_of(LinearRole role) {
-  static constexpr const char* kNames[kLinearRoles] = {"qkv", "o", "gate_up", "down", "lm_head"};
-  return kNames[static_cast<int>(role)];
-}
-
 std::int64_t LinearSpec::out() const { return total(parts); }
 std::int64_t VectorSpec::size() const { return total(parts); }
 std::int64_t BlockSpec::linear_parameters() const { return total_size(linears); }

@@ -1,22 +1,17 @@
 // What a block is made of: its linear layers, each with its role, and its norm gains and biases. Layout, FLOPs,
 // recipes, FP8 weights and reports read this one declaration. A new kind of block is another function like
-// dense_block, and a role for each kind of linear layer that is new with it.
+// dense_block, and a role (linear_role.h) for each kind of linear layer that is new with it.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <vector>
 
+#include "kernels/numerics/linear_role.h"
 #include "kernels/numerics/tensor.h"
 #include "models/config/config.h"
 
 namespace precbench {
-
-/// A linear layer by what it does: recipes are chosen by it, and records and messages name layers by it.
-enum class LinearRole : std::uint8_t { qkv, o, gate_up, down, head };
-inline constexpr int kLinearRoles = 5;
-/// "qkv", "o", "gate_up", "down", "lm_head"
-const char* name_of(LinearRole role);
 
 /// How a parameter starts and whether weight decay applies to it.
 enum class ParameterKind : std::uint8_t {

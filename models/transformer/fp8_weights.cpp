@@ -13,6 +13,8 @@ std::string why_not_fp8_weights(const Recipe& recipe, const ModelConfig& model, 
   if (!f.quantized()) return "FP8 gather: the recipe keeps weights in BF16";
   if (!(f == recipe.dgrad.b))
     return "FP8 gather: the recipe takes weights in different formats in fprop and dgrad";
+  if (f.granularity == Granularity::block_32x32)
+    return "FP8 gather: weights in 32x32 blocks are not exchanged";
   if (f.granularity != Granularity::tensor && f.granularity != Granularity::block_128x128 &&
       f.granularity != Granularity::block_1x32)
     return "FP8 gather: the recipe scales whole rows and columns of weights, so that no rank has what a "
@@ -110,9 +112,11 @@ void Fp8Weights::for_each_part(Body&& body) const {
   }
 }
 
-void Fp8Weights::refresh(const std::function<Tensor(int)>& shard_of) {
+void Fp8Weights::refresh(const std::function<Tensor(int)>& shard_of, const DelayedScaling* delayed) {
   if (!by_pass()) device_.zero({scales_});
-  if (from_master())
+  if (delayed && format_.delayed())
+    cast_with_known_amax(shard_of, *delayed);
+  else if (from_master())
     cast_with_common_amax(shard_of);
   else
     quantize_own_rows(shard_of);
@@ -133,6 +137,25 @@ void Fp8Weights::cast_with_common_amax(const std::function<Tensor(int)>& shard_o
     device_.quantize_with_amax({{format_, part.of(codes(part.unit, Pass::forward)), scale, false},
                                 part.of(shard_of(part.unit)),
                                 amax(part)});
+  });
+}
+
+void Fp8Weights::cast_with_known_amax(const std::function<Tensor(int)>& shard_of,
+                                      const DelayedScaling& delayed) {
+  const auto slot = [&](const Part& part) { return delayed.slots(layer_of(part.unit), part.matrix.role).w; };
+  for_each_part([&](const Part& part) {
+    if (part.count > 0 && !slot(part).staged.empty())
+      device_.amax({slot(part).staged, part.of(shard_of(part.unit))});
+  });
+  if (delayed.current()) {
+    comm_.all_reduce_max(delayed.staged());
+    for_each_part([&](const Part& part) { device_.convert({slot(part).known, slot(part).staged}); });
+  }
+  for_each_part([&](const Part& part) {
+    const Tensor scale = scales_.elements(first_scale(part.unit, part.linear), 1);
+    device_.quantize_with_amax({{format_, part.of(codes(part.unit, Pass::forward)), scale, false},
+                                part.of(shard_of(part.unit)),
+                                slot(part).known});
   });
 }
 

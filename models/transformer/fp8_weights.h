@@ -3,6 +3,7 @@
 //
 //   one scale per matrix   Every rank casts its part of the master with the amax over all ranks. An FP32 master is
 //                          rounded once so; by way of BF16 weights it would be rounded twice.
+//                          With delayed scaling that amax is one of steps before, and nothing is exchanged first.
 //   128x128 blocks         Every rank quantizes its rows of the BF16 weights. Shards end where blocks end.
 //   1x32 blocks            The same, but each pass gathers codes of its own with their scales: those of fprop in
 //                          forward, those of dgrad in backward. Both come from the BF16 value.
@@ -19,6 +20,7 @@
 
 #include "kernels/comm/comm.h"
 #include "kernels/device/memory.h"
+#include "models/transformer/delayed_scaling.h"
 #include "models/transformer/layout.h"
 #include "models/transformer/linear.h"
 
@@ -48,7 +50,8 @@ class Fp8Weights {
 
   /// Quantizes this rank's shards and exchanges scales, gains and biases. `shard(unit)`: this rank's part of a unit,
   /// FP32 or BF16, BF16 unless from_master().
-  void refresh(const std::function<Tensor(int)>& shard);
+  /// `delayed`: where scales are known before; the amaxes of the shards are noted there. May be null.
+  void refresh(const std::function<Tensor(int)>& shard, const DelayedScaling* delayed = nullptr);
   /// This rank's codes of a unit, e4m3 [1, shard size], and where by_pass() their scales, ue8m0 [1, shard size /
   /// kCodesPerScale].
   Tensor codes(int unit, Pass pass) const;
@@ -78,6 +81,7 @@ class Fp8Weights {
   void for_each_part(Body&& body) const;
   /// The steps of refresh: codes and scales, one way or the other, then gains and biases.
   void cast_with_common_amax(const std::function<Tensor(int)>& shard);
+  void cast_with_known_amax(const std::function<Tensor(int)>& shard, const DelayedScaling& delayed);
   void quantize_own_rows(const std::function<Tensor(int)>& shard);
   void exchange_vectors(const std::function<Tensor(int)>& shard);
 

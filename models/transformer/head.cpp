@@ -8,7 +8,7 @@ namespace precbench {
 Transformer::Head Transformer::begin_head(const Tensor& mid) {
   const Layout& layout = parameters_.layout();
   const Tensor unit = parameters_.gather(layout.head_unit());
-  const Head head{{device_, arena_, options_.recipe_of(config_.layers, Role::head), OpClass::head_loss},
+  const Head head{linear(config_.layers, Role::head),
                   {layout.lm_head(unit)},
                   layout.final_norm(unit),
                   push(config_.width),
@@ -24,6 +24,7 @@ QuantizedTensor Transformer::head_forward(const Head& head, std::int64_t first, 
   const Linear& lin = head.linear;
   const std::int64_t rows = std::min(head_run(head), M_ - first);
   x = make_quantized_tensor(head.normed.slice_rows(first, rows), lin.x_rowwise(), lin.x_columnwise());
+  use_slot(x, lin.slots().x);
   push_row(x, lin.x_rowwise());
   push_col(x, lin.x_columnwise());
   produce(x, [&](QuantizedTensor& x_run) { device_.quantize({x_run}); });
@@ -50,6 +51,7 @@ void Transformer::head(const Tensor& loss_sum, const Tensor& targets, float loss
     const Scope inner(arena_);
     QuantizedTensor x;
     QuantizedTensor logits = head_forward(head, first, targets, loss_scale, x);
+    use_slot(logits, lin.slots().dy);
     push_row(logits, lin.dy_rowwise());
     push_col(logits, lin.dy_columnwise());
     produce(logits, [&](QuantizedTensor& dlogits) { device_.quantize({dlogits}); });

@@ -5,6 +5,11 @@
 
 namespace precbench {
 
+const char* name_of(LinearOperand operand) {
+  static constexpr const char* kNames[] = {"x", "dy", "w"};
+  return kNames[static_cast<int>(operand)];
+}
+
 GemmOperand push_gemm_operand(Arena& arena, Segment segment, const QuantFormat& format, std::int64_t rows,
                               std::int64_t k) {
   GemmOperand form;
@@ -37,7 +42,11 @@ GemmOperand Linear::quantized(const Weight& weight, const QuantFormat& format, b
   }
   QuantizedTensor w = make_quantized_tensor(weight.value, {}, {});
   (columns ? w.columnwise : w.rowwise) = form;
-  if (format.granularity == Granularity::tensor)
+  if (format.delayed() && !slots_.w.known.empty()) {
+    w.amax_in = slots_.w.known;
+    if (slots_.current) device_.quantize({{.value = weight.value, .amax_out = slots_.w.known}});
+    if (!columns) w.amax_out = slots_.w.staged;  // both passes see the same weights
+  } else if (format.granularity == Granularity::tensor)
     w.amax_out = arena_.push(Segment::workspace, DType::f32, 1, 1);
   device_.quantize({w});
   return form;

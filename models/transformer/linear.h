@@ -26,14 +26,31 @@ struct Weight {
   GemmOperand rowwise = {}, columnwise = {};
 };
 
+/// Which operand of a linear layer.
+enum class LinearOperand : std::uint8_t { x, dy, w };
+/// "x", "dy", "w"
+const char* name_of(LinearOperand operand);
+
+/// Delayed scaling's amaxes of an operand, f32 [1] each: what its scale comes from, and what this step's own raises.
+/// Empty where the scale is not delayed; `staged` alone where nothing is to be noted.
+struct AmaxSlot {
+  Tensor known = {}, staged = {};
+};
+struct LinearSlots {
+  AmaxSlot x = {}, w = {}, dy = {};
+  bool current = false;  ///< nothing is known yet: `known` is first made from the operand itself
+};
+
 /// A linear layer without its weight: a recipe, bound to a device and an arena. Weights are quantized into transient
 /// memory, because every training step changes them.
 class Linear {
  public:
-  Linear(Device& device, Arena& arena, const Recipe& recipe, OpClass op_class = OpClass::gemm)
-      : device_(device), arena_(arena), recipe_(recipe), op_class_(op_class) {}
+  Linear(Device& device, Arena& arena, const Recipe& recipe, OpClass op_class = OpClass::gemm,
+         const LinearSlots& slots = {})
+      : device_(device), arena_(arena), recipe_(recipe), op_class_(op_class), slots_(slots) {}
 
   const Recipe& recipe() const { return recipe_; }
+  const LinearSlots& slots() const { return slots_; }
   const QuantFormat& x_rowwise() const { return recipe_.fprop.a; }
   const QuantFormat& x_columnwise() const { return recipe_.wgrad.b; }
   const QuantFormat& dy_rowwise() const { return recipe_.dgrad.a; }
@@ -57,6 +74,7 @@ class Linear {
   Arena& arena_;
   const Recipe& recipe_;
   OpClass op_class_;
+  LinearSlots slots_;
 };
 
 }  // namespace precbench

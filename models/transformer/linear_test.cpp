@@ -224,9 +224,11 @@ TEST_CASE("a feed-forward layer keeps more than 20 dB in output and gradients", 
   for (const Recipe& recipe : builtin_recipes()) {
     if (!recipe.quantized()) continue;
     const auto got = feed_forward(recipe);
-    // Three GEMMs lie between the input and dX: 28.5 dB each leave 23.7, and SwiGLU's slope takes a little.
+    // Three GEMMs lie between the input and dX: 28.5 dB each leave 23.7, and SwiGLU's slope takes a little. Scales that
+    // are rounded down cut elements off: with floor up to half of a binade, with even a sixteenth.
     const double least = recipe.dgrad.a.dtype == DType::e5m2                     ? 20
                          : recipe.dgrad.a.scale_rounding == ScaleRounding::floor ? 21.5
+                         : recipe.dgrad.a.scale_rounding == ScaleRounding::even  ? 22.5
                                                                                  : 23;
     const char* names[] = {"y", "dx", "dW gate|up", "dW down"};
     for (int i = 0; i < 4; ++i) {
@@ -236,6 +238,33 @@ TEST_CASE("a feed-forward layer keeps more than 20 dB in output and gradients", 
   }
 }
 
+TEST_CASE("a product that a recipe leaves in BF16 is BF16's, bit for bit", "[linear]") {
+  const Data data;
+  const Layer exact = run(builtin_recipes()[0], data.x, data.w, data.dy);
+  for (const char* name : {"mxfp8_wgrad_hp", "rowwise_gw_hp"}) {
+    const Layer got = run(find_recipe(name), data.x, data.w, data.dy);
+    CHECK(got.dw == exact.dw);
+    CHECK((got.y != exact.y && got.dx != exact.dx));
+  }
+}
+
+TEST_CASE("weights in 32x32 blocks are the same numbers in both products", "[linear]") {
+  // Rows of the identity are exact in every format, so that Y and dX are the weights as the products see them.
+  Data data;  // weights of many sizes, so that scales along rows and along columns send others to 0
+  for (std::int64_t i = 0; i < kN * kK; ++i) data.w[i] = std::ldexp(data.w[i], -static_cast<int>(i % kK % 20));
+  std::vector<float> x(kM * kK), dy(kM * kN);
+  for (std::int64_t i = 0; i < kM; ++i) x[i * kK + i] = dy[i * kN + i] = 1;
+  const auto differences = [&](const char* recipe) {
+    const Layer got = run(find_recipe(recipe), x, data.w, dy);
+    std::int64_t count = 0;
+    for (std::int64_t n = 0; n < kN; ++n)
+      for (std::int64_t k = 0; k < kM; ++k) count += got.dx[n * kK + k] != got.y[k * kN + n];
+    return count;
+  };
+  CHECK(differences("mxfp8_w2d") == 0);
+  CHECK(differences("mxfp8") > 0);
+}
+
 TEST_CASE("a non-finite value reaches every output of its scope and no other output", "[linear]") {
   constexpr std::int64_t kRow = 131, kCol = 200;
   // Outputs [first, last) that share a scale with index i of n, along a dimension that is not contracted.
@@ -243,6 +272,8 @@ TEST_CASE("a non-finite value reaches every output of its scope and no other out
     if (format.granularity == Granularity::tensor) return std::pair<std::int64_t, std::int64_t>{0, n};
     if (format.granularity == Granularity::block_128x128)
       return std::pair<std::int64_t, std::int64_t>{i / 128 * 128, std::min(n, i / 128 * 128 + 128)};
+    if (format.granularity == Granularity::block_32x32)
+      return std::pair<std::int64_t, std::int64_t>{i / 32 * 32, std::min(n, i / 32 * 32 + 32)};
     return std::pair<std::int64_t, std::int64_t>{i, i + 1};
   };
   const Data clean;

@@ -26,6 +26,8 @@ Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConf
     throw Unsupported("parameters are shared along the data and shard axes only");
   shard_comm_ = comm_along(comm, dims, {Axis::shard});
   replica_comm_ = comm_along(comm, dims, {Axis::data});
+  if (options.delayed.delayed())
+    delayed_ = std::make_unique<DelayedScaling>(device, arena, options.delayed, config.layers);
   if (sharded() && options.gather_format.quantized())
     fp8_ = std::make_unique<Fp8Weights>(device, *shard_comm_.comm, arena, layout_, options.gather_format,
                                         options.gather_fp8);
@@ -113,9 +115,11 @@ Tensor Parameters::gathered_scales(int unit) const {
 void Parameters::begin_step() {
   forget_gathered();
   if (fp8_)
-    fp8_->refresh([&](int unit) {
-      return fp8_->from_master() && !master_.empty() ? local(master_, unit) : local_weights(unit);
-    });
+    fp8_->refresh(
+        [&](int unit) {
+          return fp8_->from_master() && !master_.empty() ? local(master_, unit) : local_weights(unit);
+        },
+        delayed_.get());
   release_gradients();
 }
 
@@ -223,6 +227,7 @@ Parameters::Shard Parameters::shard(int unit) const {
 void Parameters::zero_state() {
   for (const Tensor& flat : {weights_, master_, m_, v_})
     if (!flat.empty()) device_.zero({flat});
+  if (delayed_) delayed_->reset();
 }
 
 void Parameters::derive_weights() {
@@ -288,10 +293,20 @@ void Parameters::for_weights(
     }
 }
 
-std::vector<StateTensor> Parameters::state() const {
+std::vector<StateTensor> Parameters::trained_state() const {
   std::vector<StateTensor> state = weights_state();
   append_state(state, "m", [&](int u) { return local(m_, u); });
   append_state(state, "v", [&](int u) { return local(v_, u); });
+  return state;
+}
+
+std::vector<StateTensor> Parameters::state() const {
+  std::vector<StateTensor> state = trained_state();
+  if (!delayed_) return state;
+  for (StateTensor tensor : delayed_->state()) {
+    if (shard_rank() > 0) tensor.values = {nullptr, tensor.values.dtype, 0, 0};  // the first has it for all
+    state.push_back(std::move(tensor));
+  }
   return state;
 }
 
@@ -299,9 +314,10 @@ void Parameters::save_state(const StateWriter& write) const {
   precbench::save_state(device_, state(), write);
 }
 
-void Parameters::load_state(const StateReader& read) {
+void Parameters::load_state(const StateReader& read, bool histories) {
   zero_state();
-  precbench::load_state(device_, state(), read);
+  precbench::load_state(device_, trained_state(), read);
+  if (delayed_ && histories) precbench::load_state(device_, delayed_->state(), read);
   derive_weights();
 }
 

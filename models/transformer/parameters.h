@@ -19,6 +19,7 @@
 #include "kernels/comm/parallel_dims.h"
 #include "kernels/device/device.h"
 #include "kernels/device/memory.h"
+#include "models/transformer/delayed_scaling.h"
 #include "models/transformer/fp8_weights.h"
 #include "models/transformer/layout.h"
 #include "models/transformer/state.h"
@@ -39,6 +40,9 @@ struct ParameterOptions {
   /// Sharded: of the blocks' weights as ranks exchange them; BF16 if not quantized.
   QuantFormat gather_format{};
   std::vector<bool> gather_fp8{};  ///< which blocks are exchanged in that format
+
+  /// The recipe with delayed scales of the run; none of it without a history.
+  Recipe delayed = {};
 
   /// Whether shards must end where 128 rows of a matrix end, as blocks of scales and tiles of them do.
   bool whole_blocks() const {
@@ -97,6 +101,9 @@ class Parameters {
   /// All that carry a step's collectives: all ranks, and with hsdp those along each axis.
   std::vector<Comm*> comms() const;
 
+  /// The amaxes of delayed scaling; null where no recipe of the run has it.
+  DelayedScaling* delayed() { return delayed_.get(); }
+
   // ---- in and out
   /// Matrices ~ N(0, std), gains 1, biases 0, moments 0. The same numbers whatever the sharding.
   void initialize(std::uint64_t seed, float std);
@@ -118,13 +125,14 @@ class Parameters {
   void save(Kind kind, const std::function<void(const Parameter&, const float*)>& write);
 
   /// What the optimizer keeps from step to step, parameter by parameter in layout order: "weights/NAME" (the master
-  /// where there is one), "m/NAME", "v/NAME".
+  /// where there is one), "m/NAME", "v/NAME"; then what delayed scaling keeps.
   std::vector<StateTensor> state() const;
   /// This rank's part of every parameter's gradient, in layout order; once complete.
   std::vector<StateTensor> gradient_parts() const;
   /// Of this rank's part, as save_state and load_state do it (state.h). What is loaded counts from the next step on.
   void save_state(const StateWriter& write) const;
-  void load_state(const StateReader& read);
+  /// `histories`: those of delayed scaling too; else they begin anew.
+  void load_state(const StateReader& read, bool histories = true);
 
   /// A hash of every parameter's bits on this rank (of the master where there is one), in layout order.
   std::vector<std::uint64_t> fingerprints();
@@ -157,8 +165,9 @@ class Parameters {
   }
   void upload_rounded(const Tensor& target, const float* values);
   std::vector<float> download_widened(const Tensor& source);
-  /// The part of state() that the optimizer updates.
+  /// The part of state() that the optimizer updates, and this with its moments.
   std::vector<StateTensor> weights_state() const;
+  std::vector<StateTensor> trained_state() const;
   /// One kind of state; local_of(unit): this rank's part of a unit.
   void append_state(std::vector<StateTensor>& state, const char* kind,
                     const std::function<Tensor(int unit)>& local_of) const;
@@ -187,6 +196,7 @@ class Parameters {
   AxisComm shard_comm_, replica_comm_;
   Tensor weights_, master_, m_, v_, gradient_;  // flat, one shard of every unit
   std::vector<std::int64_t> weight_offsets_;    // of a unit's shard in weights_; -1: it has none
+  std::unique_ptr<DelayedScaling> delayed_;
   std::unique_ptr<Fp8Weights> fp8_;
   GatherBuffer gather_buffers_[kBuffers];  // sharded: whole units' weights
   ReduceBuffer reduce_buffers_[kBuffers];  // sharded: whole units' gradients

@@ -10,11 +10,6 @@
 
 namespace precbench {
 
-const char* name_of(LinearOperand operand) {
-  static constexpr const char* kNames[] = {"x", "dy", "w"};
-  return kNames[static_cast<int>(operand)];
-}
-
 Transformer::Transformer(Device& device, Arena& arena, Parameters& parameters, const ModelConfig& config,
                          const TransformerOptions& options)
     : device_(device),
@@ -57,16 +52,26 @@ void Transformer::observe_weight(std::int64_t layer, Role role, const Weight& we
   observe(layer, role, LinearOperand::w, linear(layer, role).quantized_weight(weight, columns));
 }
 
+Linear Transformer::linear(std::int64_t layer, Role role) const {
+  const Recipe& recipe = options_.recipe_of(layer, role);
+  const OpClass op_class = role == Role::head ? OpClass::head_loss : OpClass::gemm;
+  const DelayedScaling* delayed = recipe.delayed() ? parameters_.delayed() : nullptr;
+  return {device_, arena_, recipe, op_class, delayed ? delayed->slots(layer, role) : LinearSlots{}};
+}
+
 void Transformer::produce(QuantizedTensor& x, const std::function<void(QuantizedTensor&)>& op) {
-  if (!options_.reduce_amax || x.amax_out.empty()) return op(x);
+  const bool delayed = !x.amax_in.empty() && !x.amax_out.empty();
+  const bool first = delayed && parameters_.delayed()->current();
+  if (!first && (delayed || !options_.reduce_amax || x.amax_out.empty())) return op(x);
   QuantizedTensor plain = x;
+  if (delayed) plain.amax_out = std::exchange(plain.amax_in, {});
   if (plain.rowwise.format.quantized()) plain.rowwise = {};
   if (plain.columnwise.format.quantized()) plain.columnwise = {};
   plain.keep_value = true;
   op(plain);
-  parameters_.comm().all_reduce_max(x.amax_out);
+  if (parameters_.comm().size() > 1) parameters_.comm().all_reduce_max(plain.amax_out);
   QuantizedTensor scaled = x;
-  scaled.amax_in = std::exchange(scaled.amax_out, {});
+  if (!delayed) scaled.amax_in = std::exchange(scaled.amax_out, {});
   device_.quantize({scaled});
 }
 
@@ -107,6 +112,7 @@ void Transformer::block_forward(std::int64_t layer, Saved& saved, const BlockWei
     device_.rope({qkv, saved.raw_qkv, rope_options(w)});
     const Linear lin = linear(layer, Role::o);
     QuantizedTensor out = make_quantized_tensor(saved.attention, lin.x_rowwise(), {});
+    use_slot(out, lin.slots().x);
     push_row(out, lin.x_rowwise());
     produce(out, [&](QuantizedTensor& o) { device_.attention({o, saved.lse, qkv, attention_shape_}); });
     observe(layer, Role::o, LinearOperand::x, out);
@@ -126,6 +132,7 @@ void Transformer::block_forward(std::int64_t layer, Saved& saved, const BlockWei
   const Linear lin = linear(layer, Role::down);
   QuantizedTensor s = make_quantized_tensor(push(config_.ffn), lin.x_rowwise(), {});
   s.amax_out = saved.swiglu_amax;
+  use_slot(s, lin.slots().x);
   push_row(s, lin.x_rowwise());
   s.keep_value = !lin.x_rowwise().quantized() || quantization_observer_;
   produce(s, [&](QuantizedTensor& out) { device_.swiglu({out, saved.gate_up}); });
@@ -171,7 +178,7 @@ void Transformer::ffn_backward(std::int64_t layer, const Saved& saved, const Blo
     const Tensor ds = push(config_.ffn);
     dgrad(layer, Role::down, ds, dx, w);
     QuantizedTensor s = make_quantized_tensor(push(config_.ffn), {}, down.x_columnwise());
-    s.amax_in = saved.swiglu_amax;
+    s.amax_in = saved.swiglu_amax.empty() ? down.slots().x.known : saved.swiglu_amax;
     push_col(s, down.x_columnwise());
     s.keep_value = !down.x_columnwise().quantized() || quantization_observer_;
     produce(dgate_up, [&](QuantizedTensor& d) { device_.swiglu_backward({d, s, ds, saved.gate_up}); });
@@ -207,8 +214,10 @@ void Transformer::attention_backward(std::int64_t layer, const Saved& saved, con
     const Scope inner(arena_);
     {
       const Scope innermost(arena_);
-      const QuantFormat& format = linear(layer, Role::o).x_columnwise();
+      const Linear o_lin = linear(layer, Role::o);
+      const QuantFormat& format = o_lin.x_columnwise();
       QuantizedTensor out = make_quantized_tensor(saved.attention, {}, format);
+      use_slot(out, o_lin.slots().x);
       push_col(out, format);
       produce(out, [&](QuantizedTensor& o) { device_.quantize({o}); });
       observe(layer, Role::o, LinearOperand::x, out);
@@ -320,6 +329,7 @@ void Transformer::forward_backward(const Tensor& loss_sum, const Tensor& tokens,
 void Transformer::forward(const Tensor& losses, const Tensor& tokens, const Tensor& targets) {
   const Layout& layout = parameters_.layout();
   const Scope scope(arena_);
+  if (DelayedScaling* delayed = parameters_.delayed()) delayed->set_watching(true);
   losses_ = losses;
   x0_ = push(config_.width);
   branch_ = push(config_.width);
@@ -340,6 +350,7 @@ void Transformer::forward(const Tensor& losses, const Tensor& tokens, const Tens
     QuantizedTensor x;
     head_forward(head, first, targets, 1.0f, x);
   }
+  if (DelayedScaling* delayed = parameters_.delayed()) delayed->set_watching(false);
 }
 
 }  // namespace precbench

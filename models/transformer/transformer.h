@@ -29,11 +29,6 @@ struct TransformerOptions {
   DType activations = DType::bf16;  ///< f32: the FP32 reference model of the tests
 };
 
-/// Which operand of a linear layer, for whoever watches quantization.
-enum class LinearOperand : std::uint8_t { x, dy, w };
-/// "x", "dy", "w"
-const char* name_of(LinearOperand operand);
-
 /// Watches quantization: called with every operand of a block's linear layers, after its forms are made and while its
 /// BF16 value is there. Weights that ranks exchange in FP8 are not shown: nobody has their value. A form is shown once
 /// a pass; what the operand lacks then is shown at another time.
@@ -82,15 +77,16 @@ class Transformer {
     GemmOperand h1_col, h2_col;  // their columns, where it takes them quantized
     Tensor swiglu_amax;          // f32 [1], where SwiGLU's output has one scale for the tensor
   };
-  Linear linear(std::int64_t layer, Role role) const {
-    return {device_, arena_, options_.recipe_of(layer, role)};
-  }
+  Linear linear(std::int64_t layer, Role role) const;
   Tensor push(std::int64_t cols) { return push(options_.activations, M_, cols); }
   Tensor push(DType dtype, std::int64_t rows, std::int64_t cols) {
     return arena_.push(Segment::activations, dtype, rows, cols);
   }
+  /// Has the operand's scale from the slot, where there is one, and its amax noted there.
+  static void use_slot(QuantizedTensor& operand, const AmaxSlot& slot);
   /// Give an operand memory for the forms that its formats ask for; BF16 formats need none.
   void push_row(QuantizedTensor& operand, const QuantFormat& format);
+  void push_amax(QuantizedTensor& operand, const QuantFormat& format);
   void push_col(QuantizedTensor& operand, const QuantFormat& format);
   /// A gradient with memory for the forms of a linear layer's dY.
   QuantizedTensor push_gradient(const Tensor& value, const Linear& consumer);
@@ -105,7 +101,7 @@ class Transformer {
   void observe(std::int64_t layer, Role role, LinearOperand operand, const QuantizedTensor& values);
   /// Makes one of the weight's forms again, to be watched; where a GEMM had it, so that it takes no more memory.
   void observe_weight(std::int64_t layer, Role role, const Weight& weight, bool columns);
-  /// Runs op(x); with reduce_amax in two parts, around the exchange of x's amax.
+  /// Runs op(x); in two parts around the exchange of x's amax with reduce_amax, and where a delayed scale has no history.
   void produce(QuantizedTensor& x, const std::function<void(QuantizedTensor&)>& op);
 
   /// The GEMMs of a block's linear layer, by its role.

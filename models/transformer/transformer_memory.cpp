@@ -27,19 +27,30 @@ void Transformer::push_row(QuantizedTensor& operand, const QuantFormat& format) 
   if (!format.quantized()) return;
   operand.rowwise =
       push_gemm_operand(arena_, Segment::activations, format, operand.value.rows, operand.value.cols);
-  if (one_scale(format) && operand.amax_out.empty()) operand.amax_out = push(DType::f32, 1, 1);
+  push_amax(operand, format);
 }
 
 void Transformer::push_col(QuantizedTensor& operand, const QuantFormat& format) {
   if (!format.quantized()) return;
   operand.columnwise =
       push_gemm_operand(arena_, Segment::activations, format, operand.value.cols, operand.value.rows);
+  push_amax(operand, format);
+}
+
+void Transformer::push_amax(QuantizedTensor& operand, const QuantFormat& format) {
   if (one_scale(format) && operand.amax_out.empty() && operand.amax_in.empty())
     operand.amax_out = push(DType::f32, 1, 1);
 }
 
+void Transformer::use_slot(QuantizedTensor& operand, const AmaxSlot& slot) {
+  if (slot.known.empty()) return;
+  operand.amax_in = slot.known;
+  operand.amax_out = slot.staged;
+}
+
 QuantizedTensor Transformer::push_gradient(const Tensor& value, const Linear& consumer) {
   QuantizedTensor operand = make_quantized_tensor(value, consumer.dy_rowwise(), consumer.dy_columnwise());
+  use_slot(operand, consumer.slots().dy);
   push_row(operand, consumer.dy_rowwise());
   push_col(operand, consumer.dy_columnwise());
   return operand;
@@ -50,16 +61,20 @@ QuantizedTensor Transformer::gradient_in(int slot, std::int64_t consumer_layer) 
   if (consumer_layer < 0) return make_quantized_tensor(memory.value, {}, {});
   const Linear consumer = linear(consumer_layer, Role::down);
   if (!consumer.recipe().quantized()) return make_quantized_tensor(memory.value, {}, {});
-  return memory;
+  QuantizedTensor gradient = memory;
+  use_slot(gradient, consumer.slots().dy);
+  return gradient;
 }
 
 /// What every block keeps from its forward to its backward, with recomputation too.
 void Transformer::push_saved(std::int64_t layer, Saved& saved) {
   const Linear consumer = linear(layer, Role::down);
+  saved = {};  // the recipe may be another than in the step before
   saved.x = layer == 0 ? x0_ : push(config_.width);
   saved.rstd1 = push(DType::f32, M_, 1);
   // Recomputation stops before SwiGLU's forward, which makes this and which backward repeats without it.
-  if (one_scale(consumer.x_rowwise()) || one_scale(consumer.x_columnwise()))
+  if (consumer.slots().x.known.empty() &&
+      (one_scale(consumer.x_rowwise()) || one_scale(consumer.x_columnwise())))
     saved.swiglu_amax = push(DType::f32, 1, 1);
 }
 
@@ -85,10 +100,11 @@ void Transformer::push_inner(std::int64_t layer, Saved& saved) {
 QuantizedTensor Transformer::normed(const Linear& consumer, const Tensor& value, const GemmOperand& columns) {
   QuantizedTensor h = make_quantized_tensor(value.empty() ? push(config_.width) : value, consumer.x_rowwise(),
                                             consumer.x_columnwise());
+  use_slot(h, consumer.slots().x);
   push_row(h, consumer.x_rowwise());
   if (consumer.x_columnwise().quantized()) {
     h.columnwise = columns;
-    if (one_scale(consumer.x_columnwise()) && h.amax_out.empty()) h.amax_out = push(DType::f32, 1, 1);
+    push_amax(h, consumer.x_columnwise());
   }
   h.keep_value = !consumer.x_rowwise().quantized() || !value.empty() || quantization_observer_;
   return h;

@@ -81,7 +81,7 @@ class PartTexts {
  public:
   const std::string& of(const DefinitionPart& part) {
     const auto [known, is_new] = texts_.try_emplace(part.get());
-    if (is_new) known->second = without(*part, {"reference", "blocks", "head", "seed"});
+    if (is_new) known->second = without(*part, {"reference", "blocks", "linears", "head", "schedule", "seed"});
     return known->second;
   }
 

@@ -171,9 +171,10 @@ TEST_CASE("seeds, kept blocks and comments make no versions, and schema 1 joins 
   using samples::redefined;
   const Record base = samples::gpu_record("mxfp8", 250);
   const Record kept = redefined(base, &DefinitionRecord::recipe, "/blocks", "1-15"),
+               parts = redefined(base, &DefinitionRecord::recipe, "/linears/qkv", "1-15"),
                cited = redefined(base, &DefinitionRecord::recipe, "/reference", "another paper"),
                seed = samples::gpu_record("mxfp8", 250, 0, 2);
-  const RecordSet set = set_of({base, kept, cited, seed, samples::of_schema_1(base)});
-  CHECK(names(set, "recipe") == Names(5, "mxfp8"));
+  const RecordSet set = set_of({base, kept, parts, cited, seed, samples::of_schema_1(base)});
+  CHECK(names(set, "recipe") == Names(6, "mxfp8"));
   CHECK(Workloads(all_of(set)).notes().empty());
 }

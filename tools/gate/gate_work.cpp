@@ -61,8 +61,9 @@ void compare_training(WorkComparison& comparison, const Training& was, const Tra
 /// Fields that the definition says what they stand for: the same work may go by another name, and the same name may
 /// be another's.
 bool is_defined(const std::string& field) {
-  static const std::set<std::string> kDefined = {"model",     "recipe",    "keep_bf16", "data",  "glob",
-                                                 "init_from", "fork_from", "perturb",   "stress"};
+  static const std::set<std::string> kDefined = {"model",   "recipe", "keep_bf16", "switch_recipe",
+                                                 "data",    "glob",   "init_from", "fork_from",
+                                                 "perturb", "stress"};
   return kDefined.contains(field);
 }
 

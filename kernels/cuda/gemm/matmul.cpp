@@ -5,7 +5,7 @@
 //   tensor x tensor                           SCALAR_32F             8.9 and newer
 //   row x row; row x tensor, tensor x row     OUTER_VEC_32F          9.0
 //   1x128 x 128x128, 1x128 x 1x128            VEC128_32F, BLK128x128 9.0
-//   1x32 x 1x32, ue8m0                        VEC32_UE8M0            10.0 and newer
+//   1x32 or 32x32 on either side, ue8m0       VEC32_UE8M0            10.0 and newer
 //
 // The last column is documentation only: what runs natively is what cuBLASLt's heuristic accepts (probe()).
 // Anything else is emulated: both operands are dequantized to BF16, then multiplied. With power-of-two scales
@@ -49,6 +49,7 @@ std::optional<ScaleMode> scale_mode(const QuantFormat& format) {
     case Granularity::block_128x128:
       return exponent ? std::nullopt : std::optional(ScaleMode::block_128x128);
     case Granularity::block_1x32:
+    case Granularity::block_32x32:
       return exponent ? std::optional(ScaleMode::block_1x32_ue8m0) : std::nullopt;
     default:
       return std::nullopt;

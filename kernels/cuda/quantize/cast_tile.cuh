@@ -16,7 +16,7 @@ __device__ inline void tile_scales(float (&scale)[4][kTile], const FormArgs& for
   const int v = static_cast<int>((threadIdx.x + turn) % kTileThreads);
   if (v >= kTile) return;
   const std::int64_t row = row0 + v;
-  if (form.granularity == Granularity::block_1x32) {
+  if (form.in_blocks_of_32()) {
     // The tile's scales lie together, the four of a row in one word, which saves three addresses of 64 bits; 0 where the
     // form ends (scale_layout.h).
     const std::int64_t kb = k0 / 32, kbs = row < form.rows ? scale_blocks(form.granularity, form.k) : 0;
@@ -26,6 +26,8 @@ __device__ inline void tile_scales(float (&scale)[4][kTile], const FormArgs& for
     for (int block = 0; block < 4; ++block) {
       std::uint32_t amax = maxima[block * n][v];
       for (int i = 1; i < n; ++i) amax = max(amax, static_cast<std::uint32_t>(maxima[block * n + i][v]));
+      // A warp has 32 rows that begin where a block does; those beyond the form are 0.
+      if (form.granularity == Granularity::block_32x32) amax = __reduce_max_sync(kAllLanes, amax);
       const std::uint8_t byte =
           ue8m0_from_amax(__uint_as_float(amax << 16), form.dtype, form.rounding, form.dropped_bits);
       if (kb + block < kbs) word |= static_cast<std::uint32_t>(byte) << (8 * block);
@@ -88,6 +90,17 @@ __device__ __forceinline__ void leave_maxima(TileShared& shared, const Bf16x8 (&
   }
 }
 
+/// Raises an amax that no scale of this pass comes from. After the first tiles hardly any is above it, and then a read is
+/// all that it costs.
+__device__ __forceinline__ void raise_amax(std::uint32_t* amax, const Bf16x8 (&square)[kSquare]) {
+  std::uint32_t largest = 0;
+#pragma unroll
+  for (int i = 0; i < kSquare; ++i) largest = max_of_pairs(largest, max_of_pairs(square[i]));
+  largest = __reduce_max_sync(kAllLanes, max_half(largest)) << 16;
+  if (threadIdx.x % kWarp == 0 && largest > *static_cast<volatile std::uint32_t*>(amax))
+    atomicMax(amax, largest);
+}
+
 /// The second: the scales of both forms, from the maxima of all warps.
 __device__ __forceinline__ void leave_scales(TileShared& shared, const TileOutput& out, std::int64_t row0,
                                              std::int64_t col0) {
@@ -110,7 +123,7 @@ template <bool kFull>
 __device__ __forceinline__ void cast_rows(const Bf16x8 (&square)[kSquare], const FormArgs& form,
                                           std::int64_t row0, std::int64_t col0, const TileShared& shared,
                                           const ThreadPlace& at) {
-  const int block = form.granularity == Granularity::block_1x32 ? at.lane / 4 : 0;
+  const int block = form.in_blocks_of_32() ? at.lane / 4 : 0;
   const std::int64_t col = col0 + at.col();
   with_fp8(form.dtype, form.dropped_bits, [&](auto dtype) {
 #pragma unroll
@@ -138,7 +151,7 @@ template <bool kFull>
 __device__ __forceinline__ void cast_cols(const Bf16x8 (&square)[kSquare], const FormArgs& form,
                                           std::int64_t row0, std::int64_t col0, TileShared& shared,
                                           const ThreadPlace& at) {
-  const int block = form.granularity == Granularity::block_1x32 ? at.warp / 2 : 0;
+  const int block = form.in_blocks_of_32() ? at.warp / 2 : 0;
   float s[8];
   load_vector(s, &shared.col_scale[block][at.col()]);
   with_fp8(form.dtype, form.dropped_bits, [&](auto dtype) {
@@ -176,6 +189,7 @@ template <bool kFull>
 __device__ inline void cast_tile(Bf16x8 (&square)[kSquare], const TileOutput& out, std::int64_t row0,
                                  std::int64_t col0, TileShared& shared) {
   const ThreadPlace at;
+  if (out.tensor.raised) raise_amax(out.tensor.raised, square);
   leave_maxima(shared, square, out, at);
   __syncthreads();
   leave_scales(shared, out, row0, col0);

@@ -125,6 +125,8 @@ void CudaDevice::do_quantize_with_amax(const ops::QuantizeWithAmax& op) {
   args.dtype = op.form.format.dtype;
   args.scale_type = op.form.format.scale;
   args.dropped_bits = op.form.format.dropped_bits;
+  args.delayed = op.form.format.delayed();
+  args.margin = op.form.format.history.margin;
   const std::int64_t size = op.value.size();
   const bool vectors = aligned(op.value) && aligned(op.form.data);
   with_type(op.value.dtype, [&](auto type) {

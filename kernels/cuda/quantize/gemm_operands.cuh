@@ -22,9 +22,14 @@ struct FormArgs {
   ScaleType scale_type = ScaleType::none;
   ScaleRounding rounding = ScaleRounding::none;
   std::uint8_t dropped_bits = 0;
+  bool delayed = false;
+  std::uint8_t margin = 0;  ///< of a delayed scale
 
   __host__ __device__ QuantFormat format() const {
     return {dtype, granularity, scale_type, rounding, dropped_bits};
+  }
+  __host__ __device__ bool in_blocks_of_32() const {
+    return granularity == Granularity::block_1x32 || granularity == Granularity::block_32x32;
   }
   /// Scopes lie inside a tile of 128 x 128.
   __host__ __device__ bool in_blocks() const {
@@ -54,7 +59,9 @@ __device__ inline float make_scale(const FormArgs& form, std::uint32_t amax_bits
     if (store) static_cast<std::uint8_t*>(form.scale)[index] = byte;
     return ue8m0_multiplier(byte);
   }
-  const float multiply = multiplying_scale(amax, form.dtype, form.scale_type, form.dropped_bits);
+  const float multiply = form.delayed
+                             ? delayed_scale(amax, format_max(form.dtype, form.dropped_bits), form.margin)
+                             : multiplying_scale(amax, form.dtype, form.scale_type, form.dropped_bits);
   if (store) static_cast<float*>(form.scale)[index] = 1.0f / multiply;
   return multiply;
 }

@@ -1,6 +1,7 @@
 // From an QuantizedTensor to the launches that make it: which passes are needed, and in what order.
 //
-//   scales of blocks            cast_tiles
+//   scales of blocks, or of a tensor whose amax is known before
+//                               cast_tiles
 //   a row form alone, by rows   one row kernel, which reads its input once
 //   scales of the tensor, of rows or of columns
 //                               amax_tiles, then cast_tiles in the reverse order, whose first tiles are still
@@ -16,8 +17,7 @@ namespace precbench::cuda {
 std::size_t amax_scratch_bytes(const CudaDevice& device, const QuantizedTensor& x);
 
 /// The output that makes all of an operand's wanted forms and amax_out, with its value if `write_value`. `scratch`:
-/// amax_scratch_bytes. Clears scale buffers that have padding. Throws Unsupported where the tensor's scale is to come from
-/// amax_in while amax_out is wanted.
+/// amax_scratch_bytes. Clears scale buffers that have padding.
 TileOutput tile_output(CudaDevice& device, const QuantizedTensor& x, bool write_value, void* scratch);
 
 /// Zeroes what an amax pass raises.

@@ -27,6 +27,8 @@ FormArgs read_form(const GemmOperand& form) {
   args.scale_type = f.scale;
   args.rounding = f.scale_rounding;
   args.dropped_bits = f.dropped_bits;
+  args.delayed = f.delayed();
+  args.margin = f.history.margin;
   return args;
 }
 
@@ -78,24 +80,24 @@ std::size_t parts_bytes(const CudaDevice& device) { return device.sm_count() * 6
 std::size_t amax_scratch_bytes(const CudaDevice& device, const QuantizedTensor& x) {
   const std::int64_t rows = scaled_by_row(x.rowwise) ? x.rowwise.data.rows : 0;
   const std::int64_t cols = scaled_by_row(x.columnwise) ? x.columnwise.data.rows : 0;
-  return (x.amax_out.empty() ? 0 : parts_bytes(device)) + static_cast<std::size_t>(rows + cols) * sizeof(float);
+  return (x.amax_out.empty() || !x.amax_in.empty() ? 0 : parts_bytes(device)) +
+         static_cast<std::size_t>(rows + cols) * sizeof(float);
 }
 
 TileOutput tile_output(CudaDevice& device, const QuantizedTensor& x, bool write_value, void* scratch) {
-  if (!x.amax_in.empty() && !x.amax_out.empty())
-    throw Unsupported("the cuda device has no scale from amax_in in the op that makes amax_out");
   TileOutput out;
   if (write_value) out.value = matrix(x.value);
   out.rowwise = form_args(x.rowwise, device.stream());
   out.columnwise = form_args(x.columnwise, device.stream());
   auto* free = static_cast<std::byte*>(scratch);
-  if (!x.amax_out.empty()) {
+  if (!x.amax_out.empty() && x.amax_in.empty()) {
     out.tensor.parts = reinterpret_cast<std::uint32_t*>(free);
     out.tensor.result = x.amax_out.as<std::uint32_t>();
     free += parts_bytes(device);
   } else if (!x.amax_in.empty()) {
     out.tensor.parts = x.amax_in.as<std::uint32_t>();
     out.tensor.count = 1;
+    if (!x.amax_out.empty()) out.tensor.raised = x.amax_out.as<std::uint32_t>();
   }
   auto* amaxes = reinterpret_cast<std::int32_t*>(free);
   if (scaled_by_row(x.rowwise)) {

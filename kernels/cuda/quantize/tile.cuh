@@ -44,6 +44,9 @@ struct TensorAmax {
   int first = 0;                    ///< part of the amax pass's block 0
   std::uint32_t* result = nullptr;  ///< where the cast pass stores the maximum; null: it was known before
 
+  /// What the cast pass raises to the maximum of the values, where it has its scales from another amax; null: nothing.
+  std::uint32_t* raised = nullptr;
+
   bool on_its_way() const { return result && count == 0; }
 };
 
@@ -59,7 +62,7 @@ struct TileOutput {
   std::int32_t* col_amax = nullptr;
 
   bool wants_amax() const { return tensor.on_its_way() || row_amax || col_amax; }
-  bool wants_cast() const { return value.data || rowwise.data || columnwise.data; }
+  bool wants_cast() const { return value.data || rowwise.data || columnwise.data || tensor.raised; }
 };
 
 template <int kOutputs>

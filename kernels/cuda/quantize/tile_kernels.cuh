@@ -126,14 +126,14 @@ __global__ void __launch_bounds__(kTileThreads, Source::kOutputs == 1 ? 3 : 2)
       if (outputs.of[o].value.data) store<kFull>(outputs.of[o].value, row + i, col, made[o]);
       if (o == 0)
         square[i] = made[0], stay_packed(square[i]);
-      else if (outputs.of[o].rowwise.data || outputs.of[o].columnwise.data)
+      else if (outputs.of[o].rowwise.data || outputs.of[o].columnwise.data || outputs.of[o].tensor.raised)
         store_vector(&stash[((o - 1) * kSquare + i) * kTileThreads + threadIdx.x], made[o]);
     }
   });
 #pragma unroll 1  // three casts side by side are more code than the instruction cache holds
   for (int o = 0; o < kOutputs; ++o) {
     const TileOutput& out = outputs.of[o];
-    if (!out.rowwise.data && !out.columnwise.data && !out.tensor.result) continue;
+    if (!out.rowwise.data && !out.columnwise.data && !out.tensor.result && !out.tensor.raised) continue;
     if (o > 0) {
 #pragma unroll
       for (int i = 0; i < kSquare; ++i)

@@ -1,0 +1,157 @@
+// What a case and its recipe say of layers and steps becomes layers, an id and lines of a record.
+#include "bench/case/choose_layers.h"
+
+#include "bench/case/plan.h"
+#include "results/schema.h"
+#include "tools/testing/catch.h"
+#include "tools/testing/temp_directory.h"
+#include "tools/testing/text.h"
+
+using namespace precbench;
+
+namespace {
+
+Case tensorwise(const char* keep, const char* change = "") {
+  Case c;  // tiny has four blocks
+  c.recipe = "tensorwise";
+  c.keep_bf16 = keep;
+  c.switch_recipe = change;
+  c.steps = 100;
+  return c;
+}
+
+std::vector<std::string> layers_of(const Case& c) { return resolve(c).converted_layers(); }
+
+std::string recipe_text(const Case& c) { return definition_record(define(c)).recipe->dump(); }
+
+/// A file of tensorwise with more to it.
+std::string file(const TempDirectory& directory, const nlohmann::json& more) {
+  nlohmann::json row = recipe_to_json(find_recipe("tensorwise"));
+  row["name"] = "own";
+  row.update(more);
+  return directory.write("own.json", row.dump());
+}
+
+using Lines = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("the record names the layers that are converted", "[layers]") {
+  CHECK(layers_of(tensorwise("")) == Lines{"layers.0-3.{qkv,o,gate_up,down}"});
+  CHECK(layers_of(tensorwise("first:1,last:1")) == Lines{"layers.1-2.{qkv,o,gate_up,down}"});
+  CHECK(layers_of(tensorwise("last:0.3,o")) == Lines{"layers.0-1.{qkv,gate_up,down}"});
+  CHECK(layers_of(tensorwise("first_linear")) ==
+        Lines{"layers.0-0.{o,gate_up,down}", "layers.1-3.{qkv,o,gate_up,down}"});
+  Case head = tensorwise("qkv,o,gate_up");
+  head.head = "recipe";
+  CHECK(layers_of(head) == Lines{"layers.0-3.{down}", "lm_head"});
+  head.keep_bf16 = "head";
+  CHECK(layers_of(head) == Lines{"layers.0-3.{qkv,o,gate_up,down}"});
+}
+
+TEST_CASE("torchao's rule is asked of the layers as they are multiplied here", "[layers]") {
+  Case c = tensorwise("torchao_auto");
+  c.model = "llama3.2-1b";  // fused: qkv has 3072 rows
+  CHECK(layers_of(c) == Lines{"layers.0-15.{qkv,o,gate_up,down}"});
+  c.recipe = "rowwise";
+  CHECK(layers_of(c) == Lines{"layers.0-15.{gate_up}"});
+  c.recipe = "mxfp8";
+  CHECK(refusal_of([&] { resolve(c); }).starts_with("--keep-bf16: torchao_auto: "));
+  c.recipe = "bf16";
+  CHECK(layers_of(c) == Lines{});
+}
+
+TEST_CASE("the definition says only what was chosen apart", "[layers]") {
+  const std::string whole = recipe_text(tensorwise(""));
+  CHECK(whole.ends_with(R"("blocks":"0-3","head":false})"));
+  CHECK(recipe_text(tensorwise("first:1,last:1")).ends_with(R"("blocks":"1-2","head":false})"));
+  CHECK(recipe_text(tensorwise("first_linear,o"))
+            .ends_with(R"("blocks":"0-3","linears":{"qkv":"1-3","o":"none","gate_up":"0-3","down":"0-3"},)"
+                       R"("head":false})"));
+  CHECK(recipe_text(tensorwise("none", "none")) == whole);
+  CHECK(recipe_text(tensorwise("", "tensorwise@50")) == whole);
+  const std::string change = recipe_text(tensorwise("", "bf16@0.82"));
+  CHECK(contains(change, R"("head":false,"schedule":[{"from":82,"name":"bf16",)"));
+  CHECK(change.ends_with(R"("blocks":"none","head":false}]})"));
+  Record record = start_record(resolve(tensorwise("first_linear", "bf16@50")));
+  record.status = Status::crashed;
+  CHECK(Schema::record().violations(record) == Lines{});
+}
+
+TEST_CASE("other layers or another schedule are another case", "[layers]") {
+  const auto id = [](const char* keep, const char* change) { return resolve(tensorwise(keep, change)).id; };
+  const std::string plain = id("", "");
+  CHECK(id("none", "none") == plain);
+  CHECK(id("o", "") != plain);
+  CHECK(id("o", "") != id("down", ""));
+  CHECK(id("first:1,o", "") != id("first:1", ""));
+  CHECK(id("", "bf16@50") != plain);
+  CHECK(id("", "bf16@50") == id("", "bf16@0.5"));
+  CHECK(id("", "bf16@50") != id("", "bf16@51"));
+  CHECK(id("", "bf16@50") != id("", "rowwise@50"));
+  Case bf16 = tensorwise("o", "bf16@50");
+  bf16.recipe = "bf16";
+  Case alone = bf16;
+  alone.keep_bf16 = alone.switch_recipe = "";
+  CHECK(resolve(bf16).id == resolve(alone).id);
+}
+
+TEST_CASE("a recipe's file says which layers and what follows, and the case overrides it", "[layers]") {
+  const TempDirectory directory;
+  Case c = tensorwise("");
+  c.recipe =
+      file(directory, {{"layers", {{"keep_bf16", {"last:0.5"}}}}, {"schedule", {"rowwise@10", "bf16@0.82"}}});
+  CHECK(layers_of(c) == Lines{"layers.0-1.{qkv,o,gate_up,down}",
+                              "from step 10 rowwise: layers.0-3.{qkv,o,gate_up,down}",
+                              "from step 82 bf16: none"});
+  c.keep_bf16 = "down";  // of every recipe of the run
+  c.switch_recipe = "rowwise@20";
+  CHECK(layers_of(c) ==
+        Lines{"layers.0-3.{qkv,o,gate_up}", "from step 20 rowwise: layers.0-3.{qkv,o,gate_up}"});
+  c.keep_bf16 = c.switch_recipe = "none";
+  CHECK(layers_of(c) == Lines{"layers.0-3.{qkv,o,gate_up,down}"});
+  c.keep_bf16 = "";
+  c.recipe = file(directory, {{"layers", {{"keep_bf16", {"first:4"}}}}});
+  CHECK(refusal_of([&] { resolve(c); }).starts_with("own: layers: it leaves none of the 4 blocks of tiny"));
+}
+
+TEST_CASE("a schedule that cannot be is refused", "[layers]") {
+  const auto refused = [](const char* change, std::int64_t steps = 100) {
+    Case c = tensorwise("", change);
+    c.steps = steps;
+    return refusal_of([&] { resolve(c); });
+  };
+  CHECK(refused("bf16@50") == "");
+  CHECK(refused("bf16@50", 0) == "--switch-recipe: needs a number of steps: add --steps N");
+  CHECK(refused("bf16@100") == "--switch-recipe: bf16@100: step 100 is not between 0 and 100, the last");
+  CHECK(refused("rowwise@50,bf16@50") ==
+        "--switch-recipe: bf16@50: step 50 is not between 50 and 100, the last");
+  CHECK(refused("bf17@50") == "--switch-recipe: unknown recipe \"bf17\"; did you mean bf16?");
+  const TempDirectory directory;
+  const std::string path = file(directory, {{"schedule", {"bf16@5"}}});
+  CHECK(refused((path + "@50").c_str()) == "--switch-recipe: " + path + "@50: it has a schedule of its own");
+}
+
+TEST_CASE("a layer's shape matters where it is converted, in every recipe of the run", "[layers]") {
+  Case c = tensorwise("", "blockwise@50");
+  c.batch = 1;
+  c.seq = 96;  // no multiple of blockwise's 128
+  CHECK(resolve(c).why_unsupported() == "qkv: M=96 is not a multiple of 128 (wgrad.a 1x128)");
+  c.switch_recipe = "rowwise@50";
+  CHECK(resolve(c).why_unsupported() == "");
+  CHECK(resolve(c).warnings() == Lines{"rowwise from step 50 on: times are of the steps of both recipes"});
+}
+
+TEST_CASE("blocks are gathered in FP8 where all their layers are converted", "[layers]") {
+  Case c = tensorwise("first_linear");
+  c.gpus = 2;
+  c.parallel = "fsdp";
+  c.gather = "fp8";
+  CHECK(resolve(c).parameters.gather_fp8 == std::vector<bool>{false, true, true, true});
+  CHECK(resolve(c).why_unsupported() == "");
+  c.keep_bf16 = "o";
+  CHECK(resolve(c).why_unsupported() == "FP8 gather: no block has all of its linear layers in the recipe");
+  c.keep_bf16 = "";
+  c.switch_recipe = "bf16@50";
+  CHECK(resolve(c).why_unsupported() == "FP8 gather: the recipe changes, and with it what would be gathered");
+}

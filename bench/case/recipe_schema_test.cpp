@@ -1,0 +1,77 @@
+// kernels/numerics/recipe.schema.json says what the program reads: every row is valid by it, and what it allows for an
+// operand's keys is read, what it does not allow is refused.
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "kernels/numerics/recipe.h"
+#include "results/schema.h"
+#include "tools/testing/catch.h"
+#include "tools/testing/text.h"
+
+using namespace precbench;
+using nlohmann::json;
+
+namespace {
+
+std::string text_of_schema() {
+  std::ifstream file(PRECBENCH_SOURCE_DIR "/kernels/numerics/recipe.schema.json");
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::vector<std::string> violations(const json& row) {
+  static const Schema schema(text_of_schema());
+  return schema.violations(nlohmann::ordered_json(row));
+}
+
+/// A row whose first operand has another value, and its partner whatever goes with it.
+json row_with(const char* key, const std::string& value) {
+  const bool mx =
+      value == "1x32" || value == "32x32" || value == "ue8m0" || std::string(key) == "scale_rounding";
+  const char* base = value == "bf16"                          ? "bf16"
+                     : mx                                     ? "mxfp8"
+                     : value == "1x128" || value == "128x128" ? "blockwise"
+                     : value == "tensor"                      ? "tensorwise"
+                                                              : "rowwise";
+  json row = recipe_to_json(find_recipe(base));
+  row["name"] = "mine";
+  row["fprop"]["a"][key] = value;
+  if (value == "128x128") row["fprop"]["b"]["granularity"] = "1x128";
+  return row;
+}
+
+}  // namespace
+
+TEST_CASE("every built-in row is valid by the schema of recipes", "[recipe]") {
+  for (const auto* table : {&builtin_recipes(), &control_recipes()})
+    for (const Recipe& recipe : *table)
+      CHECK(violations(recipe_to_json(recipe)) == std::vector<std::string>{});
+  json row = recipe_to_json(find_recipe("rowwise"));
+  row["layers"] = {{"keep_bf16", {"first:1"}}};
+  row["schedule"] = {"bf16@0.82"};
+  CHECK(violations(row) == std::vector<std::string>{});
+  row["layers"]["keep"] = 1;
+  CHECK(violations(row).size() == 1);
+}
+
+TEST_CASE("the schema of recipes lists the values that are read, and no others", "[recipe]") {
+  const json operand = json::parse(text_of_schema()).at("$defs").at("operand").at("properties");
+  for (const auto& [key, allowed] : operand.items()) {
+    if (!allowed.contains("enum")) continue;
+    std::string listed;
+    for (const json& value : allowed.at("enum")) {
+      INFO(key << " " << value);
+      CHECK(refusal_of([&] { recipe_from_json(row_with(key.c_str(), value)); }) == "");
+      listed += (listed.empty() ? "" : ", ") + value.get<std::string>();
+    }
+    // An unlikely word is answered with all the likely ones.
+    const std::string why = refusal_of([&] {
+      json row = recipe_to_json(find_recipe("mxfp8"));
+      row["name"] = "mine";
+      row["fprop"]["a"][key] = "zzzzzzzzzzzzzzzz";
+      recipe_from_json(row);
+    });
+    CHECK(why == "fprop.a." + key + ": unknown value \"zzzzzzzzzzzzzzzz\"; one of " + listed);
+    CHECK(violations(row_with(key.c_str(), "zzzz")).size() == 1);
+  }
+}

@@ -1,0 +1,91 @@
+// Checkpoints of runs with delayed scaling: the amaxes of earlier steps are on the disk, and a run goes on with them.
+#include <fstream>
+
+#include "bench/measure/checkpoint_testing.h"
+#include "tools/testing/text.h"
+
+using namespace precbench;
+namespace fs = std::filesystem;
+
+namespace {
+
+Case delayed_case(const TempDirectory& directory) {
+  Case c = small_case(directory);
+  c.recipe = "tensorwise_delayed";
+  return with_checkpoints(c, directory / "checkpoints", 3);
+}
+
+std::string scales_at(const Case& c, int step) { return checkpoint_at(c, step) + "/scales.safetensors"; }
+
+}  // namespace
+
+TEST_CASE("a case with delayed scaling goes on from its checkpoint to the same bits",
+          "[checkpoint][delayed]") {
+  for (const char* gather : {"none", "bf16", "fp8"}) {
+    INFO("gather " << gather);
+    const TempDirectory directory;
+    Case c = delayed_case(directory);
+    if (gather != std::string("none")) c.gpus = 2, c.parallel = "fsdp", c.gather = gather;
+    const Record whole = run_ok(c);
+    const std::string end = tensors_of(checkpoint_at(c, 6)), scales = file_text(scales_at(c, 6));
+    CHECK(file_text(scales_at(c, 3)) != scales);
+    fs::remove_all(checkpoint_at(c, 6));
+    const Record rest = run_ok(c);
+    CHECK(rest.training->loss == whole.training->loss);
+    CHECK(tensors_of(checkpoint_at(c, 6)) == end);
+    CHECK(file_text(scales_at(c, 6)) == scales);
+  }
+}
+
+TEST_CASE("a checkpoint whose amaxes are not those of the case is passed over", "[checkpoint][delayed]") {
+  const TempDirectory directory;
+  const Case c = delayed_case(directory);
+  const Record whole = run_ok(c);
+  const std::string scales = file_text(scales_at(c, 3));
+  const auto passed_over = [&](const std::string& contents) {
+    fs::remove_all(checkpoint_at(c, 6));
+    std::ofstream(scales_at(c, 3), std::ios::binary) << contents;
+    const Record again = run_ok(c);
+    CHECK(again.training->loss == whole.training->loss);
+    return again.warnings.empty() ? "" : again.warnings[0];
+  };
+  CHECK(passed_over(scales).starts_with("went on from the checkpoint"));
+  std::string other = scales;
+  const std::size_t shape = other.find("[27,1023]");
+  REQUIRE(shape != std::string::npos);
+  other.replace(shape, 9, "[1023,27]");
+  CHECK(contains(passed_over(other),
+                 "scales.safetensors: history is F32 [1023, 27], the case wants F32 [27, 1023]"));
+  CHECK(contains(passed_over(scales.substr(0, scales.size() / 2)), "scales.safetensors"));
+
+  const std::string state = checkpoint_at(c, 3) + "/state.json";
+  std::string text = file_text(state);
+  const std::size_t kind = text.find(",\"scales\"");
+  REQUIRE(kind != std::string::npos);
+  std::ofstream(state) << text.erase(kind, 9);
+  CHECK(contains(passed_over(scales), "its state lacks scales"));
+}
+
+TEST_CASE("a fork begins without a history, whatever its trunk had", "[checkpoint][delayed]") {
+  const TempDirectory directory;
+  Case trunk = delayed_case(directory);
+  run_ok(trunk);
+  const auto fork_losses = [&](const char* recipe) {
+    Case fork = small_case(directory);
+    fork.recipe = recipe;
+    fork.fork_from = checkpoint_at(trunk, 6);
+    fork.steps = 3;
+    return run_ok(fork).training->loss;
+  };
+  const std::vector<double> delayed = fork_losses("tensorwise_delayed"), current = fork_losses("tensorwise");
+  CHECK(delayed[0] == current[0]);
+  CHECK(delayed[2] != current[2]);
+  Case other =
+      with_checkpoints(small_case(directory), directory / "checkpoints", 3);  // tensorwise, without amaxes
+  run_ok(other);
+  CHECK(!fs::exists(scales_at(other, 6)));
+  Case fork = small_case(directory);
+  fork.recipe = "tensorwise_delayed_recent";
+  fork.fork_from = checkpoint_at(other, 6);
+  run_ok(fork);
+}

@@ -1,0 +1,215 @@
+// Delayed scaling in a run: where it begins it is current scaling, its state is one over ranks, accumulation and
+// recomputation, it is saved and goes on, and nothing beside training touches it.
+#include "models/transformer/delayed_scaling.h"
+
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "bench/measure/predict.h"
+#include "bench/step/rank_testing.h"
+#include "bench/step/weights.h"
+#include "tools/testing/temp_directory.h"
+
+using namespace precbench;
+using namespace precbench::testing;
+
+namespace {
+
+struct Setup {
+  std::string recipe = "tensorwise_delayed";
+  int ranks = 1;
+  std::int64_t batch = 2, accumulation = 1;
+  std::string parallel = "ddp", gather = "bf16", recompute = "none", head = "recipe";
+  float lr = 1e-3f;
+};
+
+Plan plan_of(const Setup& setup) {
+  const TempDirectory directory;
+  Case c;
+  c.model = directory.write("small.json", R"({"layers": 2, "width": 32, "ffn": 96, "heads": 2, "kv_heads": 1,
+                                             "head_dim": 16, "vocab": 112, "qk_norm": true})");
+  c.recipe = setup.recipe;
+  c.seq = 32;
+  c.batch = setup.batch;
+  c.gpus = setup.ranks;
+  c.accumulation = setup.accumulation;
+  c.parallel = setup.parallel;
+  c.gather = setup.gather;
+  c.recompute = setup.recompute;
+  c.head = setup.head;
+  c.clip = 0;
+  c.lr = 1e-3;
+  Plan plan = resolve(c);
+  REQUIRE(plan.why_unsupported() == "");
+  plan.optimizer.lr = setup.lr;
+  return plan;
+}
+
+using State = std::map<std::string, std::vector<float>>;
+
+/// Of the delayed scales, from this rank.
+State scales_of(Rank& rank) {
+  State state;
+  for (const StateTensor& tensor : rank.parameters().delayed()->state()) {
+    std::vector<float>& values = state[tensor.name];
+    values.resize(static_cast<std::size_t>(tensor.values.size()));
+    rank.device().download(values.data(), tensor.values);
+  }
+  return state;
+}
+
+struct Outcome {
+  std::vector<double> losses;
+  State scales;  ///< of rank 0
+};
+
+/// body(rank, data, step) after every step.
+template <class Body>
+Outcome run(const Plan& plan, int steps, Body&& body) {
+  Outcome outcome;
+  run_cpu_ranks(plan, dry_run(plan, nullptr).extent, [&](Rank& rank, const DataSource& data) {
+    rank.parameters().initialize(plan.seed, kInitialDeviation);
+    for (int step = 0; step < steps; ++step) {
+      rank.prepare(data, step, 0);
+      rank.enqueue();
+      const StepResult result = rank.finish();
+      if (rank.comm().rank() == 0) outcome.losses.push_back(result.loss);
+      body(rank, data, step);
+    }
+    if (rank.comm().rank() == 0 && rank.parameters().delayed()) outcome.scales = scales_of(rank);
+  });
+  return outcome;
+}
+
+Outcome run(const Setup& setup, int steps) {
+  return run(plan_of(setup), steps, [](Rank&, const DataSource&, int) {});
+}
+
+/// The same sequences in every step.
+class Repeated final : public DataSource {
+ public:
+  Repeated(const DataSource& data, std::int64_t sequences) : data_(data), sequences_(sequences) {}
+  std::int64_t vocab() const override { return data_.vocab(); }
+  std::int64_t sequences(std::int64_t T) const override { return data_.sequences(T); }
+  std::int64_t skipped() const override { return data_.skipped(); }
+  void sequence(std::uint64_t index, std::int64_t T, std::int32_t* tokens) const override {
+    data_.sequence(index % static_cast<std::uint64_t>(sequences_), T, tokens);
+  }
+  std::optional<double> entropy_nats() const override { return data_.entropy_nats(); }
+  std::string describe() const override { return data_.describe(); }
+
+ private:
+  const DataSource& data_;
+  std::int64_t sequences_;
+};
+
+}  // namespace
+
+TEST_CASE("without change from step to step delayed scaling is current scaling", "[delayed]") {
+  const auto repeated = [](const char* recipe, const char* gather) {
+    Setup setup{.recipe = recipe, .lr = 0};
+    if (gather == std::string("fp8")) setup.ranks = 2, setup.parallel = "fsdp", setup.gather = gather;
+    const Plan plan = plan_of(setup);
+    std::vector<double> results;
+    run_cpu_ranks(plan, dry_run(plan, nullptr).extent, [&](Rank& rank, const DataSource& data) {
+      rank.parameters().initialize(plan.seed, kInitialDeviation);
+      const Repeated same(data, setup.batch * setup.ranks);
+      for (int step = 0; step < 4; ++step) {
+        rank.prepare(same, step, 0);
+        rank.enqueue();
+        const StepResult result = rank.finish();
+        if (rank.comm().rank() == 0) results.push_back(result.loss), results.push_back(result.grad_norm);
+      }
+    });
+    return results;
+  };
+  for (const char* gather : {"bf16", "fp8"}) {
+    const std::vector<double> delayed = repeated("tensorwise_delayed", gather);
+    CHECK((delayed[0] == delayed[2] && delayed[1] == delayed[7]));
+    CHECK(repeated("tensorwise_delayed_recent", gather) == delayed);
+    // Ranks of tensorwise have scales of their own tensors, those of delayed scaling one for all.
+    if (gather == std::string("bf16")) CHECK(repeated("tensorwise", gather) == delayed);
+    CHECK(repeated("bf16", "bf16") != delayed);
+  }
+}
+
+TEST_CASE("the first step is tensorwise's, the second is not", "[delayed]") {
+  const Outcome current = run({.recipe = "tensorwise"}, 2), delayed = run({}, 2);
+  CHECK(current.losses[0] == delayed.losses[0]);
+  CHECK(current.losses[1] != delayed.losses[1]);
+}
+
+TEST_CASE("a step's amaxes are one over ranks and accumulation", "[delayed]") {
+  const Outcome one = run(Setup{.batch = 4}, 1);
+  REQUIRE(one.scales.at("scales/known").size() == static_cast<std::size_t>(DelayedScaling::slots_of(2)));
+  for (const Setup& other : {Setup{.ranks = 2, .batch = 2},
+                             {.ranks = 4, .batch = 1},
+                             {.ranks = 2, .batch = 2, .parallel = "fsdp"}}) {
+    INFO(other.ranks << " ranks, " << other.parallel);
+    CHECK(run(other, 1).scales == one.scales);
+  }
+  // Micro-steps have scales of their own in the first step, so that what they see differs by rounding; but not the input
+  // of the first layer, and not the weights.
+  const std::vector<float> parts = run(Setup{.batch = 2, .accumulation = 2}, 1).scales.at("scales/known"),
+                           &whole = one.scales.at("scales/known");
+  const std::size_t linears = whole.size() / 3;
+  CHECK(parts[0] == whole[0]);
+  for (std::size_t slot = 0; slot < linears; ++slot) {
+    CHECK(parts[2 * linears + slot] == whole[2 * linears + slot]);
+    CHECK(std::fabs(parts[slot] / whole[slot] - 1) < 0.1);
+  }
+}
+
+TEST_CASE("every rank has the same amaxes in every step", "[delayed]") {
+  for (const Setup& setup : {Setup{.ranks = 2, .batch = 1},
+                             {.ranks = 2, .parallel = "fsdp"},
+                             {.ranks = 2, .parallel = "fsdp", .gather = "fp8"}}) {
+    INFO(setup.parallel << " " << setup.gather);
+    std::mutex mutex;
+    std::map<int, std::vector<State>> seen;
+    run(plan_of(setup), 3, [&](Rank& rank, const DataSource&, int step) {
+      State scales = scales_of(rank);
+      const std::lock_guard lock(mutex);
+      seen[step].push_back(std::move(scales));
+    });
+    for (const auto& [step, states] : seen) CHECK(states.at(0) == states.at(1));
+    CHECK(seen[0][0] != seen[1][0]);
+  }
+}
+
+TEST_CASE("recomputation has the scales of the step", "[delayed]") {
+  const Outcome plain = run({}, 3), again = run({.recompute = "block"}, 3);
+  CHECK(plain.losses == again.losses);
+  CHECK(plain.scales == again.scales);
+}
+
+TEST_CASE("held-out text leaves no trace in the amaxes", "[delayed]") {
+  const Plan plan = plan_of({});
+  const Outcome plain = run({}, 4);
+  const Outcome watched = run(plan, 4, [](Rank& rank, const DataSource& data, int) {
+    rank.parameters().begin_step();
+    rank.token_losses(rank.transformer(), data, {100, 101});
+  });
+  CHECK(watched.losses == plain.losses);
+  CHECK(watched.scales == plain.scales);
+}
+
+TEST_CASE("the most recent amax is of the step before, the maximum of all", "[delayed]") {
+  std::vector<State> recent, largest;
+  run(plan_of({.recipe = "tensorwise_delayed_recent"}), 3,
+      [&](Rank& rank, const DataSource&, int) { recent.push_back(scales_of(rank)); });
+  CHECK(recent[0].count("scales/history") == 0);
+  run(plan_of({}), 3, [&](Rank& rank, const DataSource&, int) { largest.push_back(scales_of(rank)); });
+  const std::vector<float>& known = largest[2].at("scales/known");
+  const std::vector<float>& history = largest[2].at("scales/history");
+  const std::size_t kept = history.size() / known.size();
+  REQUIRE(kept == 1023);
+  for (std::size_t slot = 0; slot < known.size(); ++slot) {
+    const float* end = history.data() + (slot + 1) * kept;
+    CHECK(known[slot] == std::max({end[-1], end[-2], end[-3]}));
+    CHECK(end[-4] == 0);
+    CHECK(end[-3] == largest[0].at("scales/known")[slot]);
+  }
+}

@@ -1,0 +1,44 @@
+// A run that changes its recipe on a GPU: each recipe's step is captured as a graph of its own, and gives the bits of
+// steps that run op by op.
+#include "bench/measure/predict.h"
+#include "bench/step/rank_testing.h"
+#include "bench/step/step_runner.h"
+#include "bench/step/weights.h"
+#include "kernels/gpu/gpu_testing.h"
+
+using namespace precbench;
+using namespace precbench::testing;
+
+namespace {
+
+std::vector<double> losses_of(const Plan& plan, bool graph) {
+  std::vector<double> losses;
+  on_gpus(1, [&](int, Device& device, Comm& comm) {
+    const std::unique_ptr<DataSource> data = synthetic_data(plan);
+    const std::int64_t bytes = dry_run(plan, &device).extent + watching_bytes(plan);
+    const NanBlock block(device, bytes);
+    Rank rank(device, comm, plan, block.data(), bytes);
+    rank.parameters().initialize(plan.seed, kInitialDeviation);
+    StepRunner runner(rank, *data, graph);
+    for (std::int64_t step = 0; step < plan.fields.steps; ++step)
+      losses.push_back(runner.run(step, 0).result.loss);
+  });
+  return losses;
+}
+
+}  // namespace
+
+TEST_CASE("a GPU changes the recipe between two graphs", "[gpu][rank]") {
+  if (!gpu_here()) return;
+  Case c;
+  c.recipe = "tensorwise";
+  c.batch = 2;
+  c.steps = 8;
+  c.lr = 1e-3;
+  const std::vector<double> alone = losses_of(resolve(c), true);
+  c.switch_recipe = "rowwise@3,bf16@6";
+  const std::vector<double> graphs = losses_of(resolve(c), true);
+  CHECK(graphs == losses_of(resolve(c), false));
+  CHECK(std::vector(graphs.begin(), graphs.begin() + 3) == std::vector(alone.begin(), alone.begin() + 3));
+  CHECK(graphs[3] != alone[3]);
+}

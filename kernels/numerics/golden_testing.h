@@ -1,0 +1,30 @@
+// For tests: the sections of a golden file, "name count" and then so many words in hexadecimal.
+#pragma once
+
+#include <cstdint>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tools/testing/catch.h"
+
+namespace precbench::testing {
+
+using GoldenWords = std::vector<std::uint64_t>;
+
+/// By name; fails the test where a section is short.
+inline std::map<std::string, GoldenWords> golden_sections(const std::string& path) {
+  std::ifstream file(path);
+  std::map<std::string, GoldenWords> found;
+  std::string section;
+  std::size_t count = 0;
+  while (file >> section >> std::dec >> count) {
+    GoldenWords& words = found[section];
+    for (std::uint64_t word; words.size() < count && file >> std::hex >> word;) words.push_back(word);
+    if (words.size() != count) FAIL("short section " << section);
+  }
+  return found;
+}
+
+}  // namespace precbench::testing

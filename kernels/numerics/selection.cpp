@@ -1,0 +1,152 @@
+// Words for layers and steps, and torchao's rule. See selection.h.
+#include "kernels/numerics/selection.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <optional>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "kernels/base/errors.h"
+#include "kernels/numerics/recipe.h"
+
+namespace precbench {
+namespace {
+
+constexpr const char* kNothing = "none";
+constexpr const char* kKeepWords =
+    "first:N, last:N, qkv, o, gate_up, down, head, first_linear, last_linear, torchao_auto";
+
+/// A role as one chooses it; records call the head by the name of its matrix.
+const char* word_of(LinearRole role) { return role == LinearRole::head ? "head" : name_of(role); }
+
+template <class T>
+std::optional<T> number_in(std::string_view text) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+/// "3", or a number between 0 and 1 that is written with a point.
+std::optional<Share> share_in(std::string_view text) {
+  if (text.find('.') == std::string_view::npos) {
+    const auto count = number_in<std::int64_t>(text);
+    return count && *count >= 0 ? std::optional(Share{*count, 0}) : std::nullopt;
+  }
+  const auto part = number_in<double>(text);
+  return part && *part > 0 && *part < 1 ? std::optional(Share{0, *part}) : std::nullopt;
+}
+
+std::string to_text(const Share& share) {
+  return share.part > 0 ? fmt::format("{}", share.part) : fmt::format("{}", share.count);
+}
+
+/// What stands between commas. Nothing for "" and "none"; an empty word between commas is one.
+std::vector<std::string> words_in(const std::string& text) {
+  std::vector<std::string> words;
+  if (text.empty() || text == kNothing) return words;
+  std::size_t begin = 0;
+  for (std::size_t end; (end = text.find(',', begin)) != std::string::npos; begin = end + 1)
+    words.push_back(text.substr(begin, end - begin));
+  words.push_back(text.substr(begin));
+  return words;
+}
+
+/// Takes a word in; whether it is one, for the first time.
+bool add_word(KeepBf16& keep, const std::string& word) {
+  const auto once = [](bool& seen) { return !std::exchange(seen, true); };
+  for (int role = 0; role < kLinearRoles; ++role)
+    if (word == word_of(static_cast<LinearRole>(role))) return once(keep.roles[role]);
+  if (word == "last_linear") return once(keep.roles[static_cast<int>(LinearRole::head)]);
+  if (word == "first_linear") return once(keep.first_linear);
+  if (word == "torchao_auto") return once(keep.small);
+  for (const auto& [side, share] : {std::pair{"first:", &keep.first}, std::pair{"last:", &keep.last}}) {
+    if (!word.starts_with(side)) continue;
+    const auto read = share_in(std::string_view(word).substr(std::string_view(side).size()));
+    if (!read || !(*share == Share{})) return false;
+    *share = *read;
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+const char* name_of(LinearRole role) {
+  static constexpr const char* kNames[kLinearRoles] = {"qkv", "o", "gate_up", "down", "lm_head"};
+  return kNames[static_cast<int>(role)];
+}
+
+std::int64_t Share::of(std::int64_t all) const {
+  constexpr double kRounding = 1e-9;  // 0.07 of 100 is 7
+  return part > 0 ? static_cast<std::int64_t>(std::ceil(part * static_cast<double>(all) - kRounding)) : count;
+}
+
+KeepBf16 parse_keep_bf16(const std::string& text) {
+  KeepBf16 keep;
+  for (const std::string& word : words_in(text))
+    if (!add_word(keep, word))
+      throw InvalidInput(fmt::format("\"{}\": \"{}\" is none of {}, or there twice", text, word, kKeepWords));
+  return keep;
+}
+
+std::vector<std::string> words_of(const KeepBf16& keep) {
+  std::vector<std::string> words;
+  if (!(keep.first == Share{})) words.push_back("first:" + to_text(keep.first));
+  if (!(keep.last == Share{})) words.push_back("last:" + to_text(keep.last));
+  for (int role = 0; role < kLinearRoles; ++role)
+    if (keep.roles[role]) words.emplace_back(word_of(static_cast<LinearRole>(role)));
+  if (keep.first_linear) words.emplace_back("first_linear");
+  if (keep.small) words.emplace_back("torchao_auto");
+  return words;
+}
+
+bool is_too_small(const Recipe& recipe, std::int64_t out, std::int64_t in) {
+  std::optional<Granularity> one;
+  bool same = true;
+  for (const GemmRole role : kGemmRoles)
+    for (const QuantFormat& operand : {recipe.gemm(role).a, recipe.gemm(role).b}) {
+      same = same && (!one || *one == operand.granularity);
+      one = operand.granularity;
+    }
+  if (!same || (one != Granularity::tensor && one != Granularity::row))
+    throw InvalidInput(fmt::format(
+        "torchao_auto: torchao has the rule for recipes of tensor or of row scales throughout, and "
+        "{} is neither",
+        recipe.name));
+  if (out % 16 != 0 || in % 16 != 0) return true;
+  if (one == Granularity::tensor) return in <= 4096 && out <= 1024;
+  return out <= 2048 || in <= 1024 || (out <= 4096 && in <= 2048);
+}
+
+bool KeepBf16::keeps(const Recipe& recipe, LinearRole role, std::int64_t layer, std::int64_t layers,
+                     std::int64_t out, std::int64_t in) const {
+  if (roles[static_cast<int>(role)]) return true;
+  if (small && is_too_small(recipe, out, in)) return true;
+  if (role == LinearRole::head) return false;
+  // From either end, so that a count beyond all blocks does not overflow.
+  return layer < first.of(layers) || layers - 1 - layer < last.of(layers) ||
+         (first_linear && layer == 0 && role == LinearRole::qkv);
+}
+
+std::vector<RecipeSwitch> parse_switches(const std::string& text) {
+  std::vector<RecipeSwitch> switches;
+  for (const std::string& word : words_in(text)) {
+    const std::size_t at = std::min(word.rfind('@'), word.size());
+    const auto from = at < word.size() ? share_in(std::string_view(word).substr(at + 1)) : std::nullopt;
+    if (at == 0 || !from || *from == Share{})
+      throw InvalidInput(fmt::format(
+          "\"{}\" is not of the form RECIPE@STEP, or RECIPE@0.8 for that part of all steps", word));
+    switches.push_back({word.substr(0, at), *from});
+  }
+  return switches;
+}
+
+std::string to_text(const RecipeSwitch& change) { return change.recipe + "@" + to_text(change.from); }
+
+}  // namespace precbench

@@ -1,0 +1,116 @@
+// selection.h: words for layers and steps, and torchao's rule against its own tests.
+#include "kernels/numerics/selection.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <limits>
+
+#include "kernels/numerics/recipe.h"
+#include "tools/testing/catch.h"
+#include "tools/testing/text.h"
+
+using namespace precbench;
+
+namespace {
+
+std::string again(const char* text) {
+  return fmt::format("{}", fmt::join(words_of(parse_keep_bf16(text)), ","));
+}
+
+/// Blocks of `layers` whose o stays in BF16: "x" where it does.
+std::string kept(const char* text, std::int64_t layers) {
+  const Recipe recipe = find_recipe("rowwise");
+  const KeepBf16 keep = parse_keep_bf16(text);
+  std::string blocks;
+  for (std::int64_t layer = 0; layer < layers; ++layer)
+    blocks += keep.keeps(recipe, LinearRole::o, layer, layers, 64, 64) ? 'x' : '.';
+  return blocks;
+}
+
+}  // namespace
+
+TEST_CASE("words for layers are read and written", "[selection]") {
+  CHECK(parse_keep_bf16("") == KeepBf16{});
+  CHECK(parse_keep_bf16("none") == KeepBf16{});
+  CHECK(again("last:2,first:1") == "first:1,last:2");
+  CHECK(again("last:0.15") == "last:0.15");
+  CHECK(again("down,qkv,first_linear,torchao_auto") == "qkv,down,first_linear,torchao_auto");
+  CHECK(again("last_linear") == "head");
+  for (const char* bad : {"first", "first:", "first:x", "first:-1", "middle:1", "first:1,first:2", "first:1,",
+                          ",", "first:1.5", "first:0.0", "last:1.0", "last:nan", "last:0.5x", "lm_head",
+                          "o,o", "head,last_linear", "none,o", "first:99999999999999999999"}) {
+    INFO(bad);
+    CHECK(contains(refusal_of([&] { parse_keep_bf16(bad); }), "is none of first:N, last:N, qkv, o, gate_up"));
+  }
+}
+
+TEST_CASE("blocks are counted from either end, and parts of them are rounded up", "[selection]") {
+  CHECK(kept("first:1,last:2", 6) == "x...xx");
+  CHECK(kept("first:0", 3) == "...");
+  CHECK(kept("last:0.15", 20) ==
+        ".................xxx");  // of the NVFP4 recipe's 1.2B model, half a block each
+  CHECK(kept("first:0.07", 100).find('.') == 7);
+  CHECK(kept("last:0.15", 4) == "...x");
+  CHECK(kept("first:9223372036854775807,last:9223372036854775807", 3) == "xxx");
+  CHECK(kept("o", 3) == "xxx");
+  CHECK(kept("qkv,gate_up,down,head,first_linear", 3) == "...");
+}
+
+TEST_CASE("roles and the first and last linear layer", "[selection]") {
+  const Recipe recipe = find_recipe("mxfp8");
+  const auto keeps = [&](const char* text, LinearRole role, std::int64_t layer) {
+    return parse_keep_bf16(text).keeps(recipe, role, layer, 2, 64, 64);
+  };
+  CHECK(keeps("gate_up", LinearRole::gate_up, 1));
+  CHECK(!keeps("gate_up", LinearRole::down, 1));
+  CHECK(keeps("first_linear", LinearRole::qkv, 0));
+  CHECK(!keeps("first_linear", LinearRole::qkv, 1));
+  CHECK(!keeps("first_linear", LinearRole::o, 0));
+  CHECK(keeps("last_linear", LinearRole::head, 0));
+  CHECK(!keeps("first:2,last:2", LinearRole::head, 0));  // the head is no block's
+}
+
+TEST_CASE("torchao's rule gives what its own tests say", "[selection]") {
+  const auto small = [](const char* recipe, std::int64_t in, std::int64_t out) {
+    return is_too_small(find_recipe(recipe), out, in);
+  };
+  // test/float8/test_auto_filter.py: in_features, out_features
+  CHECK(!small("tensorwise", 8192, 2048));
+  CHECK(small("tensorwise", 4096, 1024));
+  CHECK(!small("rowwise", 4096, 8192));
+  CHECK(small("rowwise", 2048, 4096));
+  CHECK(small("rowwise", 4096, 2048));
+  CHECK(small("rowwise", 1024, 4112));
+  // One past each edge, and what no FP8 GEMM takes.
+  CHECK(!small("tensorwise", 4112, 1024));
+  CHECK(!small("tensorwise", 4096, 1040));
+  CHECK(!small("rowwise", 2064, 4096));
+  CHECK(!small("rowwise", 2048, 4112));
+  CHECK(!small("rowwise", 1040, 4112));
+  CHECK(small("tensorwise", 8192, 2040));
+  CHECK(small("rowwise", 8200, 8192));
+  // Llama 3.1 8B: k and v; Llama 3.2 1B: k and v, by rows all but gate and up.
+  CHECK((small("tensorwise", 4096, 1024) && !small("tensorwise", 4096, 4096)));
+  CHECK((small("rowwise", 4096, 1024) && !small("rowwise", 4096, 4096) && !small("rowwise", 14336, 4096)));
+  CHECK((small("tensorwise", 2048, 512) && !small("tensorwise", 2048, 2048)));
+  CHECK((small("rowwise", 2048, 2048) && small("rowwise", 8192, 2048) && !small("rowwise", 2048, 8192)));
+  for (const char* recipe : {"blockwise", "mxfp8", "rowwise_gw_hp"})
+    CHECK(refusal_of([&] { small(recipe, 64, 64); }) ==
+          "torchao_auto: torchao has the rule for recipes of tensor or of row scales throughout, and " +
+              std::string(recipe) + " is neither");
+}
+
+TEST_CASE("words for a schedule are read and written", "[selection]") {
+  CHECK(parse_switches("").empty());
+  CHECK(parse_switches("none").empty());
+  const std::vector<RecipeSwitch> two = parse_switches("my/own@1.json@100,bf16@0.82");
+  REQUIRE(two.size() == 2);
+  CHECK((two[0] == RecipeSwitch{"my/own@1.json", {100, 0}} && two[1] == RecipeSwitch{"bf16", {0, 0.82}}));
+  CHECK(to_text(two[0]) + "," + to_text(two[1]) == "my/own@1.json@100,bf16@0.82");
+  CHECK((two[0].from.of(1000) == 100 && two[1].from.of(100) == 82 && two[1].from.of(101) == 83));
+  for (const char* bad : {"bf16", "bf16@", "@5", "bf16@0", "bf16@-1", "bf16@1.5", "bf16@5,", "bf16@x"}) {
+    INFO(bad);
+    CHECK(contains(refusal_of([&] { parse_switches(bad); }), "is not of the form RECIPE@STEP"));
+  }
+}

@@ -1,0 +1,46 @@
+#!/usr/bin/env python3
+"""Makes kernels/device/golden/mx.txt, the reference that kernels/device/mx_golden_test.cpp holds the quantizers against.
+
+Needs torch and torchao; they are needed only to remake the file. Usage: tools/goldens/make_mx_goldens.py > kernels/device/golden/mx.txt
+
+torchao's to_mx quantizes blocks of 32 with every rounding of scales that it has, to E4M3 and to E5M2. Sections: a name, a
+count, and hexadecimal words. "input": BF16 bits, [32, 64]; "FORMAT.ROUNDING.scales" and ".codes": bytes, two scales a row.
+"""
+import sys
+
+import torch
+import torchao
+from torchao.prototype.mx_formats.mx_tensor import ScaleCalculationMode, to_mx
+
+ROWS, COLS, BLOCK = 32, 64, 32
+
+
+def blocks():
+    """Blocks of every size that a scale can make normal, with amaxes around the edges at which roundings part."""
+    generator = torch.Generator().manual_seed(20251122)
+    x = torch.randn(ROWS, COLS // BLOCK, BLOCK, generator=generator)
+    powers = torch.linspace(-100, 100, ROWS * COLS // BLOCK).round().reshape(ROWS, COLS // BLOCK, 1)
+    edges = torch.tensor([1.0, 1.75, 1.765625, 1.875, 1.9375, 1.953125, 1.9921875, 1.0078125])
+    x = x / x.abs().amax(-1, keepdim=True) * 0.99
+    x[:, :, 7] = edges.repeat(ROWS * COLS // BLOCK // len(edges)).reshape(ROWS, COLS // BLOCK)
+    x = x * torch.exp2(powers)
+    x[5, 0] = 0
+    return x.reshape(ROWS, COLS).to(torch.bfloat16)
+
+
+def section(name, values):
+    words = [int(v) for v in values.flatten()]
+    print(f"{name} {len(words)}")
+    for i in range(0, len(words), 32):
+        print(" ".join(f"{w:x}" for w in words[i : i + 32]))
+
+
+if __name__ == "__main__":
+    print(f"made with torch {torch.__version__}, torchao {torchao.__version__}", file=sys.stderr)
+    x = blocks()
+    section("input", x.view(torch.int16).numpy().view("uint16"))
+    for name, dtype in (("e4m3", torch.float8_e4m3fn), ("e5m2", torch.float8_e5m2)):
+        for mode in ScaleCalculationMode:
+            scales, codes = to_mx(x, dtype, BLOCK, mode)
+            section(f"{name}.{mode.value}.scales", scales.view(torch.uint8))
+            section(f"{name}.{mode.value}.codes", codes.view(torch.uint8))
