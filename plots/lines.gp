@@ -7,6 +7,7 @@ set ylabel ytext
 if (exists("log_x")) { set logscale x }
 if (exists("log_y")) { set logscale y }
 if (exists("floor")) {
+  set yrange [*<0:*]
   set xzeroaxis lt 1 lw 1
   set object 1 rectangle from graph 0, first -floor to graph 1, first floor behind fillcolor rgb "#dddddd" fillstyle solid noborder
 }

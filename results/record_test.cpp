@@ -15,6 +15,9 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
+const StudyPlace kPlace = {
+    "0123456789abcdef", StudyPart::bits, 1, 100, 1, 2, "rowwise", true, "mxfp8", false, 0.0025, 0.05};
+
 /// Pointers of every value in `json`, containers included, elements of arrays too.
 void pointers(const Json& json, const std::string& here, std::vector<std::string>& found) {
   if (!here.empty()) found.push_back(here);
@@ -39,8 +42,8 @@ bool is_writers_own(const std::string& place) {
 /// Keys that a record may be without: see the last tests, and a definition says only what there is.
 bool may_be_missing(const std::string& place, const std::string& key) {
   static const std::set<std::string> kTiming = {"wall_ms", "runs", "between_runs"},
-                                     kDefinition = {"reference",     "sliding_window", "max_positions",
-                                                    "rope_scaling",  "granularity",    "scale",
+                                     kDefinition = {"reference",      "sliding_window", "max_positions",
+                                                    "rope_scaling",   "granularity",    "scale",
                                                     "scale_rounding", "linears"};
   if (place == "/timing") return kTiming.contains(key);
   if (place == "/training") return key == "evaluations";
@@ -158,8 +161,22 @@ TEST_CASE("the schema lists its scalar fields with their units", "[record]") {
   CHECK(unit("/status") == "");
   CHECK(unit("/timing/samples_ms") == "no such field");
   // All of them exist in a full record, under the same pointer.
-  const Json record = samples::gpu_record("blockwise", 200);
+  Record full = samples::gpu_record("blockwise", 200);
+  full.study = kPlace;
+  const Json record = full;
   for (const SchemaField& field : fields) CHECK(record.contains(Json::json_pointer(field.pointer)));
+}
+
+TEST_CASE("a row's place in a study survives, and other rows have none", "[record]") {
+  Record record = samples::gpu_record("blockwise", 200);
+  CHECK(!Json(record).contains("study"));
+  record.study = kPlace;
+  const Json json = record;
+  CHECK(Schema::record().violations(json) == std::vector<std::string>{});
+  CHECK(json.get<Record>().study == kPlace);
+  Json wrong = json;
+  wrong["study"]["part"] = "spoon";
+  CHECK_THROWS_AS(wrong.get<Record>(), InvalidInput);
 }
 
 TEST_CASE("nothing that is not finite is written, and such a loss is never a success", "[record]") {

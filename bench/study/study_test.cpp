@@ -10,6 +10,7 @@
 #include "bench/measure/session.h"
 #include "bench/process/case_process_testing.h"
 #include "bench/process/sweep_status.h"
+#include "bench/step/checkpoint.h"
 #include "bench/study/study_plan.h"
 #include "bench/study/study_settings.h"
 #include "tools/testing/catch.h"

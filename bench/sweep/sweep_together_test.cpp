@@ -85,7 +85,9 @@ TEST_CASE("a finished row takes the place that a study has for it now, and is no
   const TempDirectory directory;
   const SweepOptions options = sweep_into(directory, kSlowCase);
   std::vector<Plan> grid = grid_of({kFirst, kFirst + 1});
-  grid[0].study = StudyPlace{.study = "one", .trunk = 1, .apart_from = "rowwise"};
+  grid[0].study.emplace().study = "one";
+  grid[0].study->trunk = 1;
+  grid[0].study->apart_from = "rowwise";
   CHECK(precbench::run_sweep(grid, options) == kSweepDone);
   auto rows = rows_by_seed(options);
   CHECK(rows[kFirst].study == *grid[0].study);

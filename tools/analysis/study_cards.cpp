@@ -11,8 +11,6 @@
 #include <set>
 #include <tuple>
 
-#include "tools/text/distinct.h"
-
 namespace precbench {
 namespace {
 
@@ -80,7 +78,7 @@ class StudyRows {
   bool bf16_trains(const Cell& cell) const;
 
   std::string model_;
-  Distinct recipes_;  // asked for
+  std::set<std::string> recipes_;  // asked for
   std::map<std::string, std::string> apart_;
   std::set<std::string> breaks_;
   std::map<std::pair<StudyPart, std::string>, Cells> cells_;
@@ -95,7 +93,7 @@ void StudyRows::add(const Record& record) {
   const std::string recipe = name_in(record.definition->recipe);
   const Cell cell = {place.trunk, place.age, place.seed, place.rung};
   if (place.part == StudyPart::trunk) return;
-  if (place.asked) recipes_.add(recipe);
+  if (place.asked && place.part == StudyPart::fork) recipes_.insert(recipe);
   if (place.apart_from) apart_[recipe] = *place.apart_from;
   if (place.breaks) breaks_.insert(recipe);
   if (is_perturbed(record))
@@ -343,7 +341,7 @@ std::vector<StudyCard> StudyRows::cards() const {
       losses.push_back(*loss);
       steps = std::max(steps, record->training->loss.size());
     }
-  if (losses.empty() || recipes_.texts.empty()) return {};
+  if (losses.empty() || recipes_.empty()) return {};
   const double bf16 = mean_of(losses);
   const ForkRules rules{.margin = margin_ * bf16, .level = level_};
   const Number floor = noise_floor(evidence("bf16", neutral_));
@@ -351,8 +349,7 @@ std::vector<StudyCard> StudyRows::cards() const {
   int run = 0;
   const std::vector<ControlResult> controls_found = controls(rules, missed, run);
   std::vector<ForkEvidence> asked;
-  for (const std::string& recipe : recipes_.texts)
-    asked.push_back(evidence(recipe, of(StudyPart::fork, recipe)));
+  for (const std::string& recipe : recipes_) asked.push_back(evidence(recipe, of(StudyPart::fork, recipe)));
   std::vector<StudyCard> cards;
   for (const ForkVerdict& verdict : judge_forks(asked, floor, run, missed, rules)) {
     const std::string& recipe = verdict.recipe;
@@ -439,19 +436,17 @@ std::optional<double> Ladder::breaks() const {
 }
 
 std::vector<StudyCard> study_cards(const RecordRefs& records) {
-  Distinct keys;
+  // In the order of names: rows of several cases at one time lie in any.
   std::map<std::string, StudyRows> studies;
   for (const LocatedRecord* located : records) {
     const Record& record = located->record;
     if (!record.study || !record.definition) continue;
-    const std::string key =
-        record.study->study + " " + name_in(record.definition->model) + " " + machine_of(located->env);
-    keys.add(key);
-    studies[key].add(record);
+    studies[name_in(record.definition->model) + " " + record.study->study + " " + machine_of(located->env)]
+        .add(record);
   }
   std::vector<StudyCard> cards;
-  for (const std::string& key : keys.texts) {
-    std::vector<StudyCard> more = studies.at(key).cards();
+  for (const auto& [key, rows] : studies) {
+    std::vector<StudyCard> more = rows.cards();
     cards.insert(cards.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
   }
   return cards;

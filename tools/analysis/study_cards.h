@@ -65,7 +65,7 @@ struct StudyCard {
   std::vector<ControlResult> controls;       ///< of the study, the same in all its cards
 };
 
-/// In the order of the records; none where no record belongs to a study.
+/// By model, then by recipe, in the order of their names; none where no record belongs to a study.
 std::vector<StudyCard> study_cards(const RecordRefs& records);
 
 /// What cards.json holds.

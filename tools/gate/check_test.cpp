@@ -265,8 +265,8 @@ TEST_CASE("no text of a record is a workflow command", "[check]") {
     CHECK(word.size() > 30);
     const std::size_t end = answer.text.find("\n::" + word + "::\n");
     CHECK(end < answer.text.size());
-    CHECK(answer.text.find("::add-mask::hello") < end);
-    CHECK(answer.text.rfind("::add-mask::hello") < end);
+    CHECK(answer.text.rfind("add-mask::hello") < end);
+    CHECK_FALSE(contains(answer.text, "::add-mask::hello"));  // parted as well, should the runner not stop
     return word;
   };
   CHECK(stopped() != stopped());

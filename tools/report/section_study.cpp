@@ -100,14 +100,14 @@ void add_difference_figures(std::vector<Figure>& figures, const std::vector<Stud
       figures, cards, "difference",
       "Loss of a recipe's forks minus BF16's of the same state and data, mean over trunks and ages by tenths of the "
       "fork. The band is the noise floor.",
-      floor + axes("step of the fork", "loss - bf16's (nats per token)"), [](const StudyCard& card) {
+      floor + axes("step of the fork", "loss minus that of bf16 (nats per token)"), [](const StudyCard& card) {
         std::vector<Point> points;
         for (const StepDifference& one : card.curve) points.push_back({one.step, {one.difference.mean}});
         return points;
       });
   add_figure(figures, cards, "gradient-error",
              "Error of the gradient of each block against BF16's, at the oldest age.",
-             axes("block", "|g - bf16's| / |bf16's|"), [](const StudyCard& card) {
+             axes("block", "relative error of the gradient"), [](const StudyCard& card) {
                std::vector<Point> points;
                for (const CardLayer& one : card.layers)
                  points.push_back({static_cast<double>(one.layer), {one.error}});
@@ -115,7 +115,7 @@ void add_difference_figures(std::vector<Figure>& figures, const std::vector<Stud
              });
   add_figure(figures, cards, "gradient-bias",
              "Bias of the gradient of each block, at the oldest age: below 0 the recipe shrinks it.",
-             axes("block", "<g - bf16's, bf16's> / |bf16's|^2"), [](const StudyCard& card) {
+             axes("block", "bias of the gradient"), [](const StudyCard& card) {
                std::vector<Point> points;
                for (const CardLayer& one : card.layers)
                  points.push_back({static_cast<double>(one.layer), {one.bias}});
@@ -132,7 +132,7 @@ void add_ladder_figures(std::vector<Figure>& figures, const std::vector<StudyCar
             "Error of the gradient against BF16's while some channels of {} grow by a power of two and "
             "what reads them shrinks by the same: BF16's loss stays as it was.",
             where),
-        log_y + axes("exponent of two", "|g - bf16's| / |bf16's|"), [=](const StudyCard& card) {
+        log_y + axes("exponent of two", "relative error of the gradient"), [=](const StudyCard& card) {
           std::vector<Point> points = rungs_of(card.*ladder, -1e9);
           if (!points.empty() && !card.fidelity.empty())
             points.insert(points.begin(), Point{0, {card.fidelity.back().error}});
@@ -143,7 +143,7 @@ void add_ladder_figures(std::vector<Figure>& figures, const std::vector<StudyCar
   outliers("outliers-norm", "the norms", &StudyCard::outlier_norm);
   add_figure(figures, cards, "learning-rate",
              "Loss of a recipe's forks minus BF16's at the same learning rate, where BF16 trains.",
-             log_x + axes("factor of the learning rate", "loss - bf16's (nats per token)"),
+             log_x + axes("factor of the learning rate", "loss minus that of bf16 (nats per token)"),
              [](const StudyCard& card) { return rungs_of(card.learning_rate, 0); });
 }
 

@@ -137,11 +137,27 @@ std::string convergence(const ReportInput& input, const Verdicts& verdicts) {
                      open.texts.empty() ? "" : "; not judged for " + open.joined());
 }
 
+/// "36m: blockwise, mxfp8 equivalent; mxfp8_floor worse": what studies say, which needs no seeds.
+std::string trained(const std::vector<StudyCard>& cards) {
+  std::map<std::pair<std::string, std::string>, Distinct> recipes;  // by model and verdict
+  for (const StudyCard& card : cards)
+    recipes[{card.model, name_of(card.verdict.outcome)}].add(card.verdict.recipe);
+  Distinct texts;
+  for (const auto& [key, names] : recipes)
+    texts.add(fmt::format("{} on {}: {}", names.joined(), key.first, key.second));
+  return fmt::format("Studies of forks beside bf16's: {}.", fmt::join(texts.texts, "; "));
+}
+
 }  // namespace
 
 Section summary_section(const ReportInput& input) {
+  Section section{"Summary", {}, {}, {}};
+  if (!input.cards.empty()) section.lines.push_back(trained(input.cards));
+  if (input.machines.empty()) return section;
   const Verdicts verdicts = verdicts_of(input);
-  return {"Summary", {coverage(input), speed(input, verdicts), convergence(input, verdicts)}, {}, {}};
+  section.lines.insert(section.lines.begin(),
+                       {coverage(input), speed(input, verdicts), convergence(input, verdicts)});
+  return section;
 }
 
 }  // namespace precbench
