@@ -14,7 +14,7 @@
 #include "bench/cli/config_file.h"
 #include "bench/cli/toml.h"
 #include "kernels/base/errors.h"
-#include "study/defaults_text.h"
+#include "bench/study/defaults_text.h"
 
 namespace precbench {
 namespace {

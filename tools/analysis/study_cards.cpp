@@ -59,7 +59,7 @@ double mean_of(const std::vector<double>& values) {
 /// The rows of one study of one model.
 class StudyRows {
  public:
-  void add(const Record& record);
+  void add(const Record& record, const std::string& machine);
   std::vector<StudyCard> cards() const;
 
  private:
@@ -77,7 +77,7 @@ class StudyRows {
   Number bf16_learning_rate() const;
   bool bf16_trains(const Cell& cell) const;
 
-  std::string model_;
+  std::string model_, machine_, study_;
   std::set<std::string> recipes_;  // asked for
   std::map<std::string, std::string> apart_;
   std::set<std::string> breaks_;
@@ -86,8 +86,9 @@ class StudyRows {
   double margin_ = 0, level_ = 0.05;
 };
 
-void StudyRows::add(const Record& record) {
+void StudyRows::add(const Record& record, const std::string& machine) {
   const StudyPlace& place = *record.study;
+  machine_ = machine, study_ = place.study;
   model_ = name_in(record.definition->model);
   margin_ = place.margin, level_ = place.level;
   const std::string recipe = name_in(record.definition->recipe);
@@ -354,7 +355,8 @@ std::vector<StudyCard> StudyRows::cards() const {
   for (const ForkVerdict& verdict : judge_forks(asked, floor, run, missed, rules)) {
     const std::string& recipe = verdict.recipe;
     StudyCard& card = cards.emplace_back();
-    card.model = model_, card.verdict = verdict, card.floor = floor, card.margin = rules.margin;
+    card.model = model_, card.machine = machine_, card.study = study_, card.verdict = verdict,
+    card.floor = floor, card.margin = rules.margin;
     card.bf16_loss = bf16, card.fork_steps = static_cast<std::int64_t>(steps);
     card.fidelity = fidelity(recipe), card.layers = layers(recipe), card.curve = curve(recipe);
     card.outlier_ffn = outliers(recipe, "ffn"), card.outlier_norm = outliers(recipe, "norm");
@@ -415,7 +417,8 @@ Json json_of(const StudyCard& card) {
             {"learning_rate", learning_rate},
             {"bits", json_of(card.bits)},
             {"batch", json_of(card.batch)}}},
-          {"controls", controls}};
+          {"controls", controls},
+          {"machine", card.machine}};
 }
 
 }  // namespace
@@ -441,8 +444,9 @@ std::vector<StudyCard> study_cards(const RecordRefs& records) {
   for (const LocatedRecord* located : records) {
     const Record& record = located->record;
     if (!record.study || !record.definition) continue;
-    studies[name_in(record.definition->model) + " " + record.study->study + " " + machine_of(located->env)]
-        .add(record);
+    const std::string machine = machine_of(located->env);
+    studies[name_in(record.definition->model) + " " + record.study->study + " " + machine].add(record,
+                                                                                               machine);
   }
   std::vector<StudyCard> cards;
   for (const auto& [key, rows] : studies) {

@@ -51,11 +51,11 @@ struct ControlResult {
 };
 
 struct StudyCard {
-  std::string model;
-  ForkVerdict verdict;          ///< and the recipe's name
-  std::optional<double> floor;  ///< nats
-  double margin = 0;            ///< nats
-  double bf16_loss = 0;         ///< nats, mean over its forks
+  std::string model, machine, study;  ///< study: StudyPlace's
+  ForkVerdict verdict;                ///< and the recipe's name
+  std::optional<double> floor;        ///< nats
+  double margin = 0;                  ///< nats
+  double bf16_loss = 0;               ///< nats, mean over its forks
   std::int64_t fork_steps = 0;
   std::vector<CardFidelity> fidelity;
   std::vector<CardLayer> layers;

@@ -29,7 +29,8 @@ class Rows {
     for (int step = 0; step < kSteps; ++step)
       r.training->loss.push_back(kLoss + 0.1 * static_cast<double>(trunk) + std::sin(step) / 10 + difference);
     r.id += std::to_string(rows_.size());
-    rows_.push_back({std::move(r), "here", {}});
+    const Environment env = r.env;
+    rows_.push_back({std::move(r), "here", env});
     return rows_.back().record;
   }
 
@@ -89,6 +90,7 @@ TEST_CASE("a card has the difference of paired forks, and its verdict", "[study]
   const StudyCard& good = cards[0];
   CHECK(good.verdict.recipe == "blockwise");
   CHECK(good.model == "llama3.2-1b");
+  CHECK(good.machine == "NVIDIA H200");
   CHECK(good.verdict.outcome == ForkOutcome::equivalent);
   CHECK_THAT(good.verdict.difference->mean, Catch::Matchers::WithinAbs(0.0012, 1e-12));
   // t of two degrees of freedom times 1e-5 over the root of three
@@ -225,8 +227,8 @@ TEST_CASE("cards.json has the keys that its readers know", "[study]") {
     return keys;
   };
   using Keys = std::vector<std::string>;
-  CHECK(keys_of(json[0]) ==
-        Keys{"model", "recipe", "verdict", "reason", "fork", "trend", "fidelity", "ladders", "controls"});
+  CHECK(keys_of(json[0]) == Keys{"model", "recipe", "verdict", "reason", "fork", "trend", "fidelity",
+                                 "ladders", "controls", "machine"});
   CHECK(keys_of(json[0]["fork"]) ==
         Keys{"difference", "low", "high", "age", "floor", "margin", "bf16_loss", "trunks", "seeds", "steps"});
   CHECK(keys_of(json[0]["trend"]) == Keys{"slope", "low", "high"});

@@ -17,6 +17,7 @@ RESULTS = ROOT / "results"
 SINGLE_RECIPES = ["tensorwise", "rowwise", "rowwise_gw_hp", "blockwise"]
 FRONT_SHAPES = [("llama3.1-8b", 1, 8192), ("llama3.1-8b", 1, 2048), ("llama3.2-3b", 1, 4096), ("llama3.2-1b", 8, 2048),
                 ("llama3.2-1b", 1, 2048)]
+FRONT_STUDY = ["blockwise", "mxfp8", "mxfp8_floor", "rowwise", "tensorwise"]
 PEER_MODELS = {"8b": "llama3.1-8b", "3b": "llama3.2-3b", "1b": "llama3.2-1b"}
 
 
@@ -165,6 +166,46 @@ def convergence():
                   for recipe, row in convergence_rows().items()])
 
 
+def study_rows(path):
+    """The tables of a committed study's report, by recipe: the one with verdicts, joined by the one with ladders."""
+    rows, header = {}, None
+    for line in (RESULTS / path).read_text().replace("\\", "").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not line.startswith("|"):
+            header = None
+        elif cells[:2] == ["model", "recipe"]:
+            header = cells
+        elif header and not cells[0].startswith(":"):
+            rows.setdefault(cells[1], {}).update(zip(header, cells))
+    return rows
+
+
+def study(*names):
+    return table(["recipe", *names], [[f"`{recipe}`", *(row[name] for name in names)]
+                                      for recipe, row in study_rows("h200/study-36m.md").items()])
+
+
+def front_study():
+    return table(["recipe", "loss over bf16's, nats", "gradient error", "verdict"],
+                 [[f"`{recipe}`", row["difference [95%], nats"].split()[0], row["gradient error"], row["verdict"]]
+                  for recipe, row in study_rows("h200/study-36m.md").items() if recipe in FRONT_STUDY])
+
+
+def plateau(*batches):
+    """Mean over the seeds of the mean of the last 30 losses."""
+    final = {}
+    for record in lines("h200/one-gpu-plateau.jsonl"):
+        case, loss = record["case"], record["training"]["loss"]
+        key = case["batch"], case["master"], case["recipe"]
+        final.setdefault(key, []).append(sum(loss[-30:]) / 30)
+    mean = {key: f"{sum(values) / len(values):.3f}" for key, values in final.items()}
+    recipes = ["bf16", "tensorwise", "rowwise"]
+    words = {"fp32": "FP32", "bf16": "BF16", "bf16_sr": "BF16, stochastic rounding"}
+    return table(["batch", "weights are kept in", *recipes],
+                 [[f"{batch} x 2048", words[master], *(mean[batch, master, recipe] for recipe in recipes)]
+                  for batch in batches for master in words])
+
+
 def percent_at_most(value):
     return f"{math.ceil(1000 * value) / 10:.1f}%"
 
@@ -221,7 +262,10 @@ def criterion(column):
 
 
 TABLES = {"single": single, "beside-peer": beside_peer, "scaling": scaling, "scaling-peer": scaling_peer,
-          "front-single": front_single, "front-scaling": front_scaling, "convergence": convergence}
+          "front-single": front_single, "front-scaling": front_scaling, "convergence": convergence,
+          "study": lambda: study("difference [95%], nats", "per doubling [95%]", "gradient error", "bias", "verdict"),
+          "ladders": lambda: study("outliers in FFN", "outliers in norms", "learning rate", "bits fewer"),
+          "plateau": lambda: plateau(1, 2), "front-study": front_study, "front-plateau": lambda: plateau(1)}
 FIGURES = {"host-clock": host_clock, "repeats": repeats, "between-tables": between_tables,
            "speedups-tensorwise": lambda: speedups("tensorwise"), "speedups-blockwise": lambda: speedups("blockwise"),
            "over-peer-bf16": lambda: over_peer("bf16"), "over-peer-tensorwise": lambda: over_peer("tensorwise"),

@@ -27,7 +27,7 @@ std::string ladder_words(const Ladder& ladder, const char* before) {
   if (ladder.rungs.empty()) return "-";
   const Number holds = ladder.holds(), breaks = ladder.breaks();
   if (!breaks) return fmt::format("holds {}{:g}", before, *holds);
-  return holds ? fmt::format("{0}{1:g}, breaks {0}{2:g}", before, *holds, *breaks)
+  return holds ? fmt::format("holds {0}{1:g}, breaks {0}{2:g}", before, *holds, *breaks)
                : fmt::format("breaks {}{:g}", before, *breaks);
 }
 
@@ -59,14 +59,15 @@ std::string controls_words(const StudyCard& card) {
 
 std::string setting_words(const StudyCard& card) {
   return fmt::format(
-      "{}: forks of {} steps from {} trunks, BF16 at {:.4f} nats; margin {:.5f} nats, noise floor {}. Positive "
+      "{} on {}: forks of {} steps from {} trunks, BF16 at {:.4f} nats; margin {:.5f} nats, noise floor {}. Positive "
       "controls: {}.",
-      card.model, card.fork_steps, card.verdict.trunks, card.bf16_loss, card.margin,
+      card.model, card.machine, card.fork_steps, card.verdict.trunks, card.bf16_loss, card.margin,
       card.floor ? fmt::format("{:.5f}", *card.floor) : "not measured", controls_words(card));
 }
 
 bool first_of_model(const std::vector<StudyCard>& cards, std::size_t i) {
-  return i == 0 || cards[i - 1].model != cards[i].model || cards[i - 1].margin != cards[i].margin;
+  return i == 0 || cards[i - 1].model != cards[i].model || cards[i - 1].study != cards[i].study ||
+         cards[i - 1].machine != cards[i].machine;
 }
 
 /// One figure of a model's cards: a line for each recipe, of the points that `points` gives.
@@ -81,8 +82,8 @@ void add_figure(std::vector<Figure>& figures, const std::vector<StudyCard>& card
   if (series.empty()) return;
   const StudyCard& first = cards.front();
   figures.push_back({file_name(fmt::format("study-{} {}", name, first.model)), "lines",
-                     fmt::format("{}, forks of {} steps", first.model, first.fork_steps), caption,
-                     axes + plot_series(series)});
+                     fmt::format("{}, forks of {} steps, {}", first.model, first.fork_steps, first.machine),
+                     caption, axes + plot_series(series)});
 }
 
 std::string axes(const char* x, const char* y) { return plot_text("xtext", x) + plot_text("ytext", y); }
@@ -100,7 +101,8 @@ void add_difference_figures(std::vector<Figure>& figures, const std::vector<Stud
       figures, cards, "difference",
       "Loss of a recipe's forks minus BF16's of the same state and data, mean over trunks and ages by tenths of the "
       "fork. The band is the noise floor.",
-      floor + axes("step of the fork", "loss minus that of bf16 (nats per token)"), [](const StudyCard& card) {
+      floor + axes("step of the fork", "loss minus that of bf16 (nats per token)"),
+      [](const StudyCard& card) {
         std::vector<Point> points;
         for (const StepDifference& one : card.curve) points.push_back({one.step, {one.difference.mean}});
         return points;
