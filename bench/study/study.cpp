@@ -27,6 +27,7 @@
 #include "kernels/base/errors.h"
 #include "kernels/gpu/device_info.h"
 #include "models/config/config.h"
+#include "models/data/data.h"
 #include "results/printable.h"
 #include "results/record_file.h"
 
@@ -146,6 +147,18 @@ std::string head_of(const StudySettings& settings, const std::vector<Plan>& trun
       count_cases(static_cast<std::size_t>(room.at_once)), bytes / 1e9, out);
 }
 
+/// A trunk that reads its text several times learns it by heart, which the verdicts then are about. Empty where it does not.
+std::string why_too_little_text(const Plan& trunk) {
+  const auto text = open_data(data_options(trunk.fields, trunk.model));
+  const std::int64_t read = trunk.fields.steps * trunk.tokens_per_step() / trunk.T,
+                     there = text->sequences(trunk.T);
+  if (read <= there) return "";
+  return fmt::format(
+      "the text has {} sequences of {} tokens, and a trunk reads {}: it sees each {:.1f} times; name more "
+      "with --data",
+      there, trunk.T, read, static_cast<double>(read) / static_cast<double>(there));
+}
+
 /// Why the forks cannot begin: a trunk did not get through. Empty if all did.
 std::string why_no_forks(const std::string& records, const std::vector<Plan>& trunks) {
   std::map<std::string, const Record*> rows;
@@ -228,6 +241,7 @@ int study(const StudyCommand& command) {
   if (!trunks.front().on_gpu) share_threads(room.at_once);
 
   check_inputs(trunks);
+  if (const std::string why = why_too_little_text(trunks.front()); !why.empty()) tell("precbench: " + why);
   const StudyPace pace =
       measure_pace(options.child, models.front().trunks().front().fields, models.front().first_recipe());
   print_plan(all, &pace, room, head_of(settings, trunks, room, command.out));

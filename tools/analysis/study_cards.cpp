@@ -15,7 +15,6 @@ namespace precbench {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using Number = std::optional<double>;
 
 /// An outlier breaks a recipe whose gradient error grows beyond this many times that without one.
 constexpr double kErrorGrowth = 2;
@@ -31,15 +30,15 @@ bool is_perturbed(const Record& record) {
 }
 
 /// The mean over the last half of the first `steps` losses; null where one is not finite, or there are fewer.
-Number trailing_loss(const Record& record, std::size_t steps) {
+std::optional<double> trailing_loss(const Record& record, std::size_t steps) {
   if (!record.training || record.training->loss.size() < steps || steps < 2) return std::nullopt;
   const std::size_t first = steps - steps / 2;
   double sum = 0;
   for (std::size_t i = first; i < steps; ++i) sum += record.training->loss[i];
-  return std::isfinite(sum) ? Number(sum / static_cast<double>(steps - first)) : std::nullopt;
+  return std::isfinite(sum) ? std::optional<double>(sum / static_cast<double>(steps - first)) : std::nullopt;
 }
 
-Number trailing_loss(const Record& record) {
+std::optional<double> trailing_loss(const Record& record) {
   if (record.status != Status::ok || !record.training) return std::nullopt;
   return trailing_loss(record, record.training->loss.size());
 }
@@ -52,7 +51,7 @@ struct Cell {
 };
 using Cells = std::map<Cell, const Record*>;
 
-double mean_of(const std::vector<double>& values) {
+double average_of(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
@@ -74,7 +73,7 @@ class StudyRows {
   Ladder outliers(const std::string& recipe, const std::string& kind) const;
   Ladder beside_bf16(StudyPart part, const std::string& recipe, double margin) const;
   Ladder lost_bits(const std::string& recipe, double margin) const;
-  Number bf16_learning_rate() const;
+  std::optional<double> bf16_learning_rate() const;
   bool bf16_trains(const Cell& cell) const;
 
   std::string model_, machine_, study_;
@@ -117,16 +116,17 @@ ForkEvidence StudyRows::evidence(const std::string& name, const Cells& cells) co
       by_trunk;  // trunk, quarters of the length
   for (const auto& [cell, record] : cells) {
     const auto other = reference.find(cell);
-    const Number bf16 = other == reference.end() ? std::nullopt : trailing_loss(*other->second);
+    const std::optional<double> bf16 =
+        other == reference.end() ? std::nullopt : trailing_loss(*other->second);
     if (!bf16) continue;
     if (record->status == Status::diverged) ++evidence.diverged;
-    const Number loss = trailing_loss(*record);
+    const std::optional<double> loss = trailing_loss(*record);
     if (!loss) continue;
     by_age[cell.age][cell.trunk].push_back(*loss - *bf16);
     const std::size_t steps = record->training->loss.size();
     for (const std::size_t quarters : {1u, 2u, 4u}) {
-      const Number ours = trailing_loss(*record, steps * quarters / 4),
-                   theirs = trailing_loss(*other->second, steps * quarters / 4);
+      const std::optional<double> ours = trailing_loss(*record, steps * quarters / 4),
+                                  theirs = trailing_loss(*other->second, steps * quarters / 4);
       if (ours && theirs) by_trunk[cell.trunk][quarters].push_back(*ours - *theirs);
     }
   }
@@ -137,7 +137,7 @@ ForkEvidence StudyRows::evidence(const std::string& name, const Cells& cells) co
   for (const auto& [trunk, lengths] : by_trunk) {
     evidence.by_length.emplace_back();
     for (const auto& [quarters, differences] : lengths)
-      evidence.by_length.back().push_back(mean_of(differences));
+      evidence.by_length.back().push_back(average_of(differences));
   }
   return evidence;
 }
@@ -207,7 +207,7 @@ std::vector<CardLayer> StudyRows::layers(const std::string& recipe) const {
   }
   std::vector<CardLayer> result;
   for (const auto& [layer, pair] : values)
-    result.push_back({static_cast<std::int64_t>(layer), mean_of(pair.first), mean_of(pair.second)});
+    result.push_back({static_cast<std::int64_t>(layer), average_of(pair.first), average_of(pair.second)});
   return result;
 }
 
@@ -230,7 +230,7 @@ std::vector<StepDifference> StudyRows::curve(const std::string& recipe) const {
   std::vector<StepDifference> curve;
   for (const auto& [step, trunks] : differences) {
     std::vector<double> means;
-    for (const auto& [trunk, values] : trunks) means.push_back(mean_of(values));
+    for (const auto& [trunk, values] : trunks) means.push_back(average_of(values));
     if (const auto interval = interval_over_trunks(means))
       curve.push_back({static_cast<double>(step), *interval});
   }
@@ -238,31 +238,32 @@ std::vector<StepDifference> StudyRows::curve(const std::string& recipe) const {
 }
 
 /// "ffn:8:4" to 8 where the kind is ffn.
-Number exponent_of(const std::string& stress, const std::string& kind) {
+std::optional<double> exponent_of(const std::string& stress, const std::string& kind) {
   if (!stress.starts_with(kind + ":")) return std::nullopt;
   return std::strtod(stress.c_str() + kind.size() + 1, nullptr);
 }
 
 Ladder StudyRows::outliers(const std::string& recipe, const std::string& kind) const {
-  std::map<double, std::vector<Number>> errors, unstressed;  // by exponent
+  std::map<double, std::vector<std::optional<double>>> errors, unstressed;  // by exponent
   for (const auto& [cell, record] : of(StudyPart::fork, recipe)) {
     const auto plain = std::find_if(record->fidelity.begin(), record->fidelity.end(),
                                     [](const Fidelity& one) { return one.stress == "none"; });
     for (const Fidelity& one : record->fidelity)
-      if (const Number exponent = exponent_of(one.stress, kind);
+      if (const std::optional<double> exponent = exponent_of(one.stress, kind);
           exponent && plain != record->fidelity.end()) {
         errors[*exponent].push_back(one.whole.error.mean);
         unstressed[*exponent].push_back(plain->whole.error.mean);
       }
   }
-  const auto mean = [](const std::vector<Number>& values) {
+  const auto mean = [](const std::vector<std::optional<double>>& values) {
     double sum = 0;
-    for (const Number& value : values) sum += value.value_or(NAN);
-    return std::isfinite(sum) ? Number(sum / static_cast<double>(values.size())) : std::nullopt;
+    for (const std::optional<double>& value : values) sum += value.value_or(NAN);
+    return std::isfinite(sum) ? std::optional<double>(sum / static_cast<double>(values.size()))
+                              : std::nullopt;
   };
   Ladder ladder;
   for (const auto& [exponent, values] : errors) {
-    const Number error = mean(values), plain = mean(unstressed[exponent]);
+    const std::optional<double> error = mean(values), plain = mean(unstressed[exponent]);
     ladder.rungs.push_back({exponent, error, error && plain && *error <= kErrorGrowth * *plain});
   }
   return ladder;
@@ -274,7 +275,7 @@ bool StudyRows::bf16_trains(const Cell& cell) const {
     const Cells& cells = of(part, "bf16");
     const auto found = cells.find(cell);
     if (found == cells.end()) continue;
-    const Number end = trailing_loss(*found->second);
+    const std::optional<double> end = trailing_loss(*found->second);
     const auto& loss = found->second->training->loss;
     const auto tenth = static_cast<std::ptrdiff_t>(std::max<std::size_t>(1, loss.size() / 10));
     return end &&
@@ -284,20 +285,22 @@ bool StudyRows::bf16_trains(const Cell& cell) const {
 }
 
 Ladder StudyRows::beside_bf16(StudyPart part, const std::string& recipe, double margin) const {
-  std::map<double, std::vector<Number>> differences;
+  std::map<double, std::vector<std::optional<double>>> differences;
   const Cells& reference = of(part, "bf16");
   for (const auto& [cell, record] : of(part, recipe)) {
     const auto other = reference.find(cell);
     if (other == reference.end() || !bf16_trains(cell)) continue;
-    const Number loss = trailing_loss(*record);
-    differences[cell.rung].push_back(loss ? Number(*loss - *trailing_loss(*other->second)) : std::nullopt);
+    const std::optional<double> loss = trailing_loss(*record);
+    differences[cell.rung].push_back(loss ? std::optional<double>(*loss - *trailing_loss(*other->second))
+                                          : std::nullopt);
   }
   Ladder ladder;
   for (const auto& [rung, values] : differences) {
     double sum = 0;
-    for (const Number& value : values) sum += value.value_or(NAN);
+    for (const std::optional<double>& value : values) sum += value.value_or(NAN);
     const double mean = sum / static_cast<double>(values.size());
-    ladder.rungs.push_back({rung, std::isfinite(mean) ? Number(mean) : std::nullopt, mean <= margin});
+    ladder.rungs.push_back(
+        {rung, std::isfinite(mean) ? std::optional<double>(mean) : std::nullopt, mean <= margin});
   }
   return ladder;
 }
@@ -307,26 +310,28 @@ Ladder StudyRows::lost_bits(const std::string& recipe, double margin) const {
   std::map<double, std::vector<double>> differences;
   for (const auto& [cell, record] : of(StudyPart::bits, recipe)) {
     const auto other = reference.find({cell.trunk, cell.age, cell.seed, 0});
-    const Number bf16 = other == reference.end() ? std::nullopt : trailing_loss(*other->second);
+    const std::optional<double> bf16 =
+        other == reference.end() ? std::nullopt : trailing_loss(*other->second);
     if (!bf16 || record->status == Status::unsupported) continue;
     differences[cell.rung].push_back(trailing_loss(*record).value_or(NAN) - *bf16);
   }
   Ladder ladder;
   for (const auto& [rung, values] : differences) {
-    const double mean = mean_of(values);
-    ladder.rungs.push_back({rung, std::isfinite(mean) ? Number(mean) : std::nullopt, mean <= margin});
+    const double mean = average_of(values);
+    ladder.rungs.push_back(
+        {rung, std::isfinite(mean) ? std::optional<double>(mean) : std::nullopt, mean <= margin});
   }
   return ladder;
 }
 
-Number StudyRows::bf16_learning_rate() const {
+std::optional<double> StudyRows::bf16_learning_rate() const {
   std::map<double, bool> trains;
   for (const auto& [cell, record] : of(StudyPart::learning_rate, "bf16")) {
     const bool here = record->training && bf16_trains(cell);
     const auto [rung, first] = trains.try_emplace(cell.rung, here);
     if (!first) rung->second = rung->second && here;
   }
-  Number highest;
+  std::optional<double> highest;
   for (const auto& [factor, good] : trains) {
     if (!good) break;
     highest = factor;
@@ -338,14 +343,14 @@ std::vector<StudyCard> StudyRows::cards() const {
   std::vector<double> losses;
   std::size_t steps = 0;
   for (const auto& [cell, record] : of(StudyPart::fork, "bf16"))
-    if (const Number loss = trailing_loss(*record)) {
+    if (const std::optional<double> loss = trailing_loss(*record)) {
       losses.push_back(*loss);
       steps = std::max(steps, record->training->loss.size());
     }
   if (losses.empty() || recipes_.empty()) return {};
-  const double bf16 = mean_of(losses);
+  const double bf16 = average_of(losses);
   const ForkRules rules{.margin = margin_ * bf16, .level = level_};
-  const Number floor = noise_floor(evidence("bf16", neutral_));
+  const std::optional<double> floor = noise_floor(evidence("bf16", neutral_));
   std::vector<std::string> missed;
   int run = 0;
   const std::vector<ControlResult> controls_found = controls(rules, missed, run);
@@ -369,7 +374,9 @@ std::vector<StudyCard> StudyRows::cards() const {
   return cards;
 }
 
-Json json_of(const Number& value) { return value && std::isfinite(*value) ? Json(*value) : Json(); }
+Json json_of(const std::optional<double>& value) {
+  return value && std::isfinite(*value) ? Json(*value) : Json();
+}
 
 Json json_of(const Ladder& ladder) {
   Json rungs = Json::array();

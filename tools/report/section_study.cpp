@@ -11,8 +11,6 @@
 namespace precbench {
 namespace {
 
-using Number = std::optional<double>;
-
 std::string interval(const std::optional<DifferenceInterval>& value) {
   return value ? fmt::format("{:+.5f} [{:+.5f}, {:+.5f}]", value->mean, value->low, value->high) : "-";
 }
@@ -25,7 +23,7 @@ std::string percent(const StudyCard& card, double CardFidelity::*member) {
 /// "holds 12, breaks 16"; what was tried says how far a ladder went.
 std::string ladder_words(const Ladder& ladder, const char* before) {
   if (ladder.rungs.empty()) return "-";
-  const Number holds = ladder.holds(), breaks = ladder.breaks();
+  const std::optional<double> holds = ladder.holds(), breaks = ladder.breaks();
   if (!breaks) return fmt::format("holds {}{:g}", before, *holds);
   return holds ? fmt::format("holds {0}{1:g}, breaks {0}{2:g}", before, *holds, *breaks)
                : fmt::format("breaks {}{:g}", before, *breaks);
