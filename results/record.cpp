@@ -234,22 +234,34 @@ Json write_value(const T& value) {
   }
 }
 
-[[noreturn]] void wrong_type(const std::string& where, const char* wanted, const Json& json) {
-  throw InvalidInput(where + ": not " + wanted + " but " + json.type_name());
+/// Of a value in the JSON that is read; put into words only where something is wrong with it.
+struct Place {
+  const Place* above = nullptr;
+  const char* key = nullptr;  ///< of an object; null in an array
+  std::size_t index = 0;
+
+  std::string text() const {
+    return above ? above->text() + '/' + (key ? std::string(key) : std::to_string(index)) : "";
+  }
+};
+
+[[noreturn]] void wrong_type(const Place& where, const char* wanted, const Json& json) {
+  throw InvalidInput(where.text() + ": not " + wanted + " but " + json.type_name());
 }
 
-/// Keys that records from before they existed lack; their default says so.
-bool added_later(const std::string& where, std::string_view key) {
-  if (where.empty()) return key == "definition" || key == "fidelity" || key == "study";
-  if (where == "/training") return key == "evaluations";
-  return where == "/timing" && (key == "wall_ms" || key == "runs" || key == "between_runs");
+/// Keys of a T that records from before they existed lack; their default says so.
+template <class T>
+bool added_later(std::string_view key) {
+  if constexpr (std::is_same_v<T, Record>) return key == "definition" || key == "fidelity" || key == "study";
+  if constexpr (std::is_same_v<T, Training>) return key == "evaluations";
+  return std::is_same_v<T, Timing> && (key == "wall_ms" || key == "runs" || key == "between_runs");
 }
 
 /// A whole number that T holds; 3.0 is one too.
 template <class T>
-T integer(const Json& json, const std::string& where) {
+T integer(const Json& json, const Place& where) {
   const auto fits = [&](auto number) {
-    if (!std::in_range<T>(number)) throw InvalidInput(where + ": " + json.dump() + " is out of range");
+    if (!std::in_range<T>(number)) throw InvalidInput(where.text() + ": " + json.dump() + " is out of range");
     return static_cast<T>(number);
   };
   if (json.is_number_unsigned()) return fits(json.get<std::uint64_t>());
@@ -257,12 +269,12 @@ T integer(const Json& json, const std::string& where) {
   const double number = json.is_number_float() ? json.get<double>() : 0.5;
   if (std::floor(number) != number) wrong_type(where, "an integer", json);
   // Beyond 2^53 a double has no odd numbers, so that it is none that somebody counted.
-  if (std::abs(number) > 0x1p53) throw InvalidInput(where + ": " + json.dump() + " is out of range");
+  if (std::abs(number) > 0x1p53) throw InvalidInput(where.text() + ": " + json.dump() + " is out of range");
   return fits(static_cast<std::int64_t>(number));
 }
 
 template <class T>
-void read_value(const Json& json, const std::string& where, T& value) {
+void read_value(const Json& json, const Place& where, T& value) {
   if constexpr (kIsOptional<T>) {
     if (json.is_null()) return value.reset();
     read_value(json, where, value.emplace());
@@ -272,13 +284,13 @@ void read_value(const Json& json, const std::string& where, T& value) {
     value.reserve(json.size());
     for (const Json& element : json) {
       typename T::value_type item{};
-      read_value(element, where + "/" + std::to_string(value.size()), item);
+      read_value(element, {&where, nullptr, value.size()}, item);
       value.push_back(std::move(item));
     }
   } else if constexpr (std::is_enum_v<T>) {
     if (!json.is_string()) wrong_type(where, "a name", json);
     const auto found = names_of<T>().find(json.template get_ref<const std::string&>());
-    if (!found) throw InvalidInput(where + ": unknown value \"" + json.template get<std::string>() + "\"");
+    if (!found) throw InvalidInput(where.text() + ": unknown value \"" + json.template get<std::string>() + "\"");
     value = *found;
   } else if constexpr (std::is_same_v<T, bool>) {
     if (!json.is_boolean()) wrong_type(where, "true or false", json);
@@ -301,9 +313,10 @@ void read_value(const Json& json, const std::string& where, T& value) {
     if (!json.is_object()) wrong_type(where, "an object", json);
     each_field(value, [&](const char* key, auto& field) {
       const auto found = json.find(key);
-      if (found == json.end() && added_later(where, key)) return;
-      if (found == json.end()) throw InvalidInput(where + "/" + key + ": missing");
-      read_value(*found, where + "/" + key, field);
+      if (found == json.end() && added_later<T>(key)) return;
+      const Place here{&where, key};
+      if (found == json.end()) throw InvalidInput(here.text() + ": missing");
+      read_value(*found, here, field);
     });
   }
 }
@@ -341,7 +354,7 @@ void to_json(nlohmann::ordered_json& json, const Record& record) {
 }
 
 void from_json(const nlohmann::ordered_json& json, Record& record) {
-  read_value(json, "", record);
+  read_value(json, Place{}, record);
   if (!record.definition && record.schema > 1) throw InvalidInput("/definition: missing");
 }
 

@@ -16,13 +16,12 @@
 #include <string_view>
 #include <unordered_map>
 #include <utility>
-#include <variant>
 
 #include "kernels/base/errors.h"
-#include "results/contradiction.h"
 #include "results/field_index.h"
 #include "results/line_reader.h"
-#include "results/schema.h"
+#include "results/parallel.h"
+#include "results/record_line.h"
 
 namespace precbench {
 namespace {
@@ -44,7 +43,10 @@ class File {
   int descriptor_;
 };
 
-constexpr const char* kNotJson = "not JSON";
+/// Text that is parsed at a time, and how much of it is worth a thread.
+constexpr std::size_t kRoundBytes = std::size_t{8} << 20, kThreadBytes = std::size_t{1} << 17;
+/// A longer line is parsed by itself: what several of them become at the same time may be more than there is memory.
+constexpr std::size_t kLongLine = std::size_t{1} << 20;
 /// Letters of a problem; what a line holds may be longer than anybody reads.
 constexpr std::size_t kMostLetters = 400;
 
@@ -69,14 +71,6 @@ void append_text(const std::string& path, const std::string& text) {
   // Best effort: where the partial line cannot be taken back, repair_tail deals with it at the next start.
   [[maybe_unused]] const bool restored = before >= 0 && ::ftruncate(file.get(), before) == 0;
   cannot("write", path, error);
-}
-
-/// The parsed line; a text in its place says why it is not.
-std::variant<Json, std::string> parsed(const std::string& line) {
-  if (const auto why = beyond(line, kRecordLimits)) return *why;
-  Json json = Json::parse(line, nullptr, false);
-  if (json.is_discarded()) return std::string(kNotJson);
-  return json;
 }
 
 /// Whether the line is a whole JSON object, of whatever size: that is told without building it.
@@ -143,9 +137,16 @@ class Reader {
   RecordSet set;
 
  private:
+  struct Line {
+    std::string text;  ///< its first bytes, where it is too long to be read
+    std::size_t bytes, number;
+    bool ended;
+  };
+
   void add_problem(std::string text);
-  std::optional<Record> record_of(const std::string& line, std::string& problem);
-  bool has_room_for(const Json& case_fields);
+  bool has_room_for(const CaseFields& fields);
+  void parse(const std::string& path, const std::vector<Line>& lines);
+  void add(const std::string& path, const Line& line, RecordLine parsed);
   void share_definition(Record& record);
   void drop_repeated();
   void drop_superseded();
@@ -166,11 +167,13 @@ void Reader::add_problem(std::string text) {
   set.problems.push_back(std::move(text));
 }
 
-bool Reader::has_room_for(const Json& case_fields) {
+bool Reader::has_room_for(const CaseFields& fields) {
   std::size_t added = 0;
-  for (const auto& item : case_fields.items()) added += case_fields_.contains(item.key()) ? 0 : 1;
+  const auto items = fields.items();
+  for (const auto& item : items) added += case_fields_.contains(item.key()) ? 0 : 1;
   if (case_fields_.size() + added > kMostCaseFields) return false;
-  for (const auto& item : case_fields.items()) case_fields_.insert(item.key());
+  if (added > 0)
+    for (const auto& item : items) case_fields_.insert(item.key());
   return true;
 }
 
@@ -183,61 +186,65 @@ void Reader::share_definition(Record& record) {
   }
 }
 
-/// The record of a line, or why it is none.
-std::optional<Record> Reader::record_of(const std::string& line, std::string& problem) {
-  const auto result = parsed(line);
-  if (const auto* why = std::get_if<std::string>(&result)) return problem = *why, std::nullopt;
-  const Json& json = std::get<Json>(result);
-  if (!json.is_object())
-    return problem = "not a record but a JSON " + std::string(json.type_name()), std::nullopt;
-  const auto schema = json.find("schema");
-  if (schema == json.end() || !schema->is_number_integer())
-    return problem = "not a record: it has no schema version", std::nullopt;
-  if (*schema < 1 || *schema > kSchemaVersion)
-    return problem = fmt::format("schema version {}, but this program reads 1 to {}", schema->dump(),
-                                 kSchemaVersion),
-           std::nullopt;
-  const auto violations = Schema::record().violations(json);
-  if (!violations.empty()) {
-    problem = "not a valid record: " + violations.front();
-    if (violations.size() > 1) problem += fmt::format(" (and {} more)", violations.size() - 1);
-    return std::nullopt;
+/// Adds what a line holds to the set.
+void Reader::add(const std::string& path, const Line& line, RecordLine parsed) {
+  const std::string origin = fmt::format("{}:{}", path, line.number);
+  if (parsed.failure) std::rethrow_exception(parsed.failure);
+  if (parsed.record && !has_room_for(parsed.record->case_fields)) {
+    parsed.record.reset();
+    parsed.problem = fmt::format("more than {} different case fields in these records", kMostCaseFields);
   }
-  if (!has_room_for(json.at("case")))
-    return problem = fmt::format("more than {} different case fields in these records", kMostCaseFields),
-           std::nullopt;
-  if (*schema > 1 && !json.contains("definition"))
-    return problem = "not a valid record: /definition: missing", std::nullopt;
-  Record record = json.get<Record>();
-  share_definition(record);
-  if (!record.case_fields.share_with(like_)) like_ = record.case_fields;
-  record.env = environments_.try_emplace(json.at("env").dump(), record.env).first->second;
-  return record;
+  if (parsed.record) {
+    if (parsed.contradiction)
+      add_problem(fmt::format("{}: contradicts itself: {}", origin, *parsed.contradiction));
+    Record& record = *parsed.record;
+    share_definition(record);
+    if (!record.case_fields.share_with(like_)) like_ = record.case_fields;
+    record.env = environments_.try_emplace(std::move(parsed.environment), record.env).first->second;
+    const Environment env = record.env;
+    set.records.push_back({std::move(record), origin, env});
+    lines_.push_back(parsed.hash);
+  } else if (line.bytes > kRecordLimits.bytes) {
+    add_problem(fmt::format("{}: {} bytes, and at most {} are read, left out", origin, line.bytes,
+                            kRecordLimits.bytes));
+  } else if (!line.ended && parsed.problem == kNotJson) {
+    add_problem(origin + ": half-written last line, left out");
+  } else {
+    add_problem(origin + ": " + parsed.problem + ", left out");
+  }
+}
+
+/// Parses the lines at the same time, and adds what they hold in their order.
+void Reader::parse(const std::string& path, const std::vector<Line>& lines) {
+  std::vector<RecordLine> parsed(lines.size());
+  std::size_t bytes = 0;
+  for (const Line& line : lines) bytes += line.text.size();
+  for_each_index(lines.size(), 1 + bytes / kThreadBytes, [&](std::size_t i) {
+    if (lines[i].bytes <= kLongLine) parsed[i] = parse_record_line(lines[i].text);
+  });
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    if (lines[i].bytes > kLongLine && lines[i].bytes <= kRecordLimits.bytes)
+      parsed[i] = parse_record_line(lines[i].text);
+    add(path, lines[i], std::move(parsed[i]));
+  }
 }
 
 void Reader::read(const std::string& path) {
   const std::size_t first = set.records.size();
-  LineReader lines(path, kRecordLimits.bytes);
-  while (lines.next()) {
-    const std::string& line = lines.line();
+  LineReader reader(path, kRecordLimits.bytes);
+  std::vector<Line> round;
+  std::size_t bytes = 0;
+  while (reader.next()) {
+    const std::string& line = reader.line();
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    const std::string origin = fmt::format("{}:{}", path, lines.number());
-    std::string problem;
-    if (lines.bytes() > kRecordLimits.bytes) {
-      add_problem(fmt::format("{}: {} bytes, and at most {} are read, left out", origin, lines.bytes(),
-                              kRecordLimits.bytes));
-    } else if (auto record = record_of(line, problem)) {
-      if (const auto why = contradiction(*record))
-        add_problem(fmt::format("{}: contradicts itself: {}", origin, *why));
-      const Environment env = record->env;
-      set.records.push_back({std::move(*record), origin, env});
-      lines_.push_back(std::hash<std::string>{}(line));
-    } else if (!lines.ended() && problem == kNotJson) {
-      add_problem(origin + ": half-written last line, left out");
-    } else {
-      add_problem(origin + ": " + problem + ", left out");
-    }
+    round.push_back({line, reader.bytes(), reader.number(), reader.ended()});
+    bytes += line.size() + sizeof(Line);
+    if (bytes < kRoundBytes) continue;
+    parse(path, round);
+    round.clear();
+    bytes = 0;
   }
+  parse(path, round);
   place_failures({set.records.begin() + static_cast<std::ptrdiff_t>(first), set.records.end()});
 }
 

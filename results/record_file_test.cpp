@@ -1,6 +1,7 @@
 // Appending, repairing and reading files of records, with the accidents that happen to them.
 #include "results/record_file.h"
 
+#include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -36,6 +37,28 @@ TEST_CASE("appended records are read back in order", "[record_file]") {
   }
   // The same file named twice is read once.
   CHECK(read_records({file, scratch.path().string()}).problems.empty());
+}
+
+TEST_CASE("of more lines than are parsed at a time each keeps its place", "[record_file]") {
+  const TempDirectory scratch;
+  constexpr int kLines = 20'000, kEvery = 500;  // 20 MB
+  std::string text;
+  for (int line = 1; line <= kLines; ++line) {
+    Record record = samples::failed_record("bf16", Status::crashed, std::string(900, 'x'));
+    record.id = std::to_string(line);
+    text += line % kEvery == 0 ? nlohmann::ordered_json(record).dump() : std::string(1000, 'x');
+    text += '\n';
+  }
+  const std::string file = scratch.write("records.jsonl", text);
+  const RecordSet set = read_records({file});
+  REQUIRE(set.records.size() == kLines / kEvery);
+  for (std::size_t i = 0; i < set.records.size(); ++i) {
+    CHECK(set.records[i].record.id == std::to_string((i + 1) * kEvery));
+    CHECK(set.records[i].origin == file + ":" + set.records[i].record.id);
+  }
+  REQUIRE(set.problems.size() == kMostProblems + 1);
+  for (std::size_t i = 0; i < kMostProblems; ++i)  // the lines of the records are none of them
+    CHECK(set.problems[i] == fmt::format("{}:{}: not JSON, left out", file, i + 1 + i / (kEvery - 1)));
 }
 
 TEST_CASE("a disk that cannot be written is one clear line", "[record_file]") {

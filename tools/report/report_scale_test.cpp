@@ -15,11 +15,11 @@ using namespace precbench;
 
 namespace {
 
-/// CPU time of this thread, the least of three runs: what else the machine does hardly shows.
+/// CPU time of all threads, the least of three runs: what else the machine does hardly shows.
 double cpu_seconds(const std::function<void()>& action) {
   const auto now = [] {
     timespec time{};
-    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
     return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
   };
   double least = 1e9;
