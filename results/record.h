@@ -107,7 +107,7 @@ struct DeviceRates {
   std::optional<double> bf16_tflops;           ///< dense peak, of mfu_bf16; null for an unknown GPU
   std::optional<double> fp8_tflops;            ///< dense peak
   std::optional<double> memory_gb_per_s;       ///< data-sheet bandwidth
-  std::optional<std::string> source;           ///< where the three above come from
+  Shared<std::string> source;                  ///< where the three above come from
   std::optional<double> measured_bf16_tflops;  ///< GEMM rate measured on this GPU in this run
   std::optional<double> measured_fp8_tflops;
   std::optional<double> measured_copy_gb_per_s;
@@ -122,7 +122,7 @@ struct Metrics {
   std::optional<double> sol;                 ///< fraction of the speed of light, 0..1
   std::optional<double> mfu_measured;        ///< fraction of the rates measured in this run, 0..1
   std::optional<double> energy_j_per_token;  ///< all GPUs together; null where several processes drive them
-  std::optional<DeviceRates> peaks;
+  Shared<DeviceRates> peaks;
 };
 
 /// Bytes by segment on the rank that needs most. A segment that a case does not have is 0.
@@ -134,19 +134,28 @@ struct MemorySegments {
 };
 
 struct Memory {
-  std::optional<MemorySegments> predicted;  ///< from the dry device
-  std::optional<MemorySegments> measured;
+  Shared<MemorySegments> predicted;  ///< from the dry device
+  Shared<MemorySegments> measured;
   std::optional<std::int64_t> driver;  ///< bytes, as the driver says (CPU: peak resident set of the process)
+};
+
+/// What all calls of one op in the profiled step do: the same in every run of a case.
+struct OpWork {
+  std::string name;      ///< "matmul wgrad"
+  std::string op_class;  ///< "gemm", as the keys of Breakdown
+  std::int64_t calls = 0;
+  double flops = 0;  ///< matrix multiply-adds, counted as 2
+  double bytes = 0;  ///< each input read once, each output written once
 };
 
 /// All calls of one op in the profiled step.
 struct OpRecord {
-  std::string name;      ///< "matmul wgrad"
-  std::string op_class;  ///< "gemm", as the keys of Breakdown
-  std::int64_t calls = 0;
+  OpRecord() = default;
+  OpRecord(std::string name, std::string op_class, std::int64_t calls, double time_ms, double flops, double bytes)
+      : work(OpWork{std::move(name), std::move(op_class), calls, flops, bytes}), ms(time_ms) {}
+
+  Shared<OpWork> work = OpWork{};  ///< never null
   double ms = 0;
-  double flops = 0;  ///< matrix multiply-adds, counted as 2
-  double bytes = 0;  ///< each input read once, each output written once
 };
 
 /// One profiled step outside the timed samples, by op class.

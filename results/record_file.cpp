@@ -21,7 +21,7 @@
 #include "results/field_index.h"
 #include "results/line_reader.h"
 #include "results/parallel.h"
-#include "results/record_line.h"
+#include "results/record_pool.h"
 
 namespace precbench {
 namespace {
@@ -103,14 +103,19 @@ void place_failures(std::span<LocatedRecord> file) {
     return located.record.case_fields.value("device", Json())
         .dump(-1, ' ', false, Json::error_handler_t::replace);
   };
-  std::map<std::string, const Environment*> near;  // by device, of the records gone by
+  struct Near {
+    const Environment* env;
+    Shared<Environment> copy{};  // made for the first that needs it
+  };
+  std::map<std::string, Near> near;  // by device, of the records gone by
   const auto visit = [&](LocatedRecord& located) {
     const Record& record = located.record;
-    if (knows_machine(record.env))
-      near[device(located)] = &record.env;
-    else if (const auto known = near.find(device(located));
-             record.status != Status::ok && !knows_machine(located.env) && known != near.end())
-      located.env = *known->second;
+    if (knows_machine(record.env)) return void(near[device(located)] = {&record.env});
+    if (record.status == Status::ok || located.neighbour) return;
+    const auto found = near.find(device(located));
+    if (found == near.end()) return;
+    if (!found->second.copy) found->second.copy = *found->second.env;
+    located.neighbour = found->second.copy;
   };
   std::for_each(file.begin(), file.end(), visit);
   near.clear();
@@ -131,6 +136,7 @@ bool is_older(const Record& a, const Record& b) {
 /// Reads files into a set.
 class Reader {
  public:
+  explicit Reader(ReduceRecord reduce) : reduce_(reduce) {}
   void read(const std::string& path);
   RecordSet finish();
 
@@ -147,17 +153,14 @@ class Reader {
   bool has_room_for(const CaseFields& fields);
   void parse(const std::string& path, const std::vector<Line>& lines);
   void add(const std::string& path, const Line& line, RecordLine parsed);
-  void share_definition(Record& record);
   void drop_repeated();
   void drop_superseded();
   void keep(const std::vector<bool>& kept);
 
-  std::unordered_map<std::string, Environment>
-      environments_;  ///< by their JSON: equal ones share their memory
-  std::unordered_map<std::string, DefinitionPart> definition_parts_;  ///< likewise
+  ReduceRecord reduce_;
+  RecordPool pool_;
   std::set<std::string> case_fields_;
-  CaseFields like_;                 ///< of a record not long ago, with which others share theirs
-  std::vector<std::size_t> lines_;  ///< of each record, a hash of its text
+  std::vector<std::size_t> hashes_;  ///< of each record, before it was reduced
   std::size_t not_named_ = 0;
 };
 
@@ -177,15 +180,6 @@ bool Reader::has_room_for(const CaseFields& fields) {
   return true;
 }
 
-void Reader::share_definition(Record& record) {
-  if (!record.definition) return;
-  for (const auto part : {&DefinitionRecord::model, &DefinitionRecord::recipe, &DefinitionRecord::data,
-                          &DefinitionRecord::init}) {
-    DefinitionPart& own = (*record.definition).*part;
-    own = definition_parts_.try_emplace(own->dump(), own).first->second;
-  }
-}
-
 /// Adds what a line holds to the set.
 void Reader::add(const std::string& path, const Line& line, RecordLine parsed) {
   const std::string origin = fmt::format("{}:{}", path, line.number);
@@ -197,13 +191,9 @@ void Reader::add(const std::string& path, const Line& line, RecordLine parsed) {
   if (parsed.record) {
     if (parsed.contradiction)
       add_problem(fmt::format("{}: contradicts itself: {}", origin, *parsed.contradiction));
-    Record& record = *parsed.record;
-    share_definition(record);
-    if (!record.case_fields.share_with(like_)) like_ = record.case_fields;
-    record.env = environments_.try_emplace(std::move(parsed.environment), record.env).first->second;
-    const Environment env = record.env;
-    set.records.push_back({std::move(record), origin, env});
-    lines_.push_back(parsed.hash);
+    pool_.share(*parsed.record);
+    set.records.push_back({std::move(*parsed.record), origin});
+    hashes_.push_back(parsed.hash);
   } else if (line.bytes > kRecordLimits.bytes) {
     add_problem(fmt::format("{}: {} bytes, and at most {} are read, left out", origin, line.bytes,
                             kRecordLimits.bytes));
@@ -220,11 +210,11 @@ void Reader::parse(const std::string& path, const std::vector<Line>& lines) {
   std::size_t bytes = 0;
   for (const Line& line : lines) bytes += line.text.size();
   for_each_index(lines.size(), 1 + bytes / kThreadBytes, [&](std::size_t i) {
-    if (lines[i].bytes <= kLongLine) parsed[i] = parse_record_line(lines[i].text);
+    if (lines[i].bytes <= kLongLine) parsed[i] = parse_record_line(lines[i].text, reduce_);
   });
   for (std::size_t i = 0; i < lines.size(); ++i) {
     if (lines[i].bytes > kLongLine && lines[i].bytes <= kRecordLimits.bytes)
-      parsed[i] = parse_record_line(lines[i].text);
+      parsed[i] = parse_record_line(lines[i].text, reduce_);
     add(path, lines[i], std::move(parsed[i]));
   }
 }
@@ -253,7 +243,7 @@ void Reader::drop_repeated() {
   std::vector<LocatedRecord>& records = set.records;
   std::unordered_map<std::string, std::size_t> newest;
   const auto winner_of = [&](std::size_t i) -> std::size_t& {
-    return newest.try_emplace(records[i].record.id + '\n' + machine_of(records[i].env), i).first->second;
+    return newest.try_emplace(records[i].record.id + '\n' + machine_of(records[i].env()), i).first->second;
   };
   for (std::size_t i = 0; i < records.size(); ++i)
     if (std::size_t& winner = winner_of(i); !is_older(records[i].record, records[winner].record)) winner = i;
@@ -264,11 +254,11 @@ void Reader::drop_repeated() {
     const LocatedRecord& winner = records[w];
     kept[i] = w == i;
     if (kept[i]) continue;
-    const auto& [record, origin, env] = records[i];
+    const auto& [record, origin, neighbour] = records[i];
     std::string which = "the newer one is used";
     if (!is_older(record, winner.record)) {
       which = "the later line is used";
-      if (lines_[i] != lines_[w] && Json(record) != Json(winner.record)) {
+      if (hashes_[i] != hashes_[w]) {
         which = "their times do not tell which is newer, so nothing can be said of it; " + which;
         set.undecided.push_back(record.id);
       }
@@ -290,7 +280,7 @@ void Reader::drop_superseded() {
     const LocatedRecord& old = set.records[i];
     if (old.record.schema > 1) continue;
     for (const LocatedRecord* found : index.like(old.record))
-      if (kept[i] && machine_of(found->env) == machine_of(old.env)) {
+      if (kept[i] && machine_of(found->env()) == machine_of(old.env())) {
         kept[i] = false;
         add_problem(
             fmt::format("{}: case {} is of record schema 1, and its fields are those of {}, which is used",
@@ -387,8 +377,8 @@ std::string spare_name(const std::string& path) {
     if (const std::string name = fmt::format("{}.{}", path, i); !fs::exists(name)) return name;
 }
 
-RecordSet read_records(const std::vector<std::string>& paths) {
-  Reader reader;
+RecordSet read_records(const std::vector<std::string>& paths, ReduceRecord reduce) {
+  Reader reader(reduce);
   std::set<fs::path> seen;
   for (const std::string& path : paths) {
     const RecordSet& set = reader.set;

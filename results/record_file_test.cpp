@@ -224,9 +224,9 @@ TEST_CASE("a case that failed without an environment is placed beside its neighb
   append_record(file, vague);  // it has numbers: nobody may guess where they come from
   const RecordSet set = read_records({file});
   REQUIRE(set.records.size() == 6);
-  CHECK(machine_of(set.records[0].env) == "NVIDIA H200");
-  CHECK(machine_of(set.records[4].env) == "NVIDIA B200");
-  CHECK(machine_of(set.records[5].env) == "unknown CPU");
+  CHECK(machine_of(set.records[0].env()) == "NVIDIA H200");
+  CHECK(machine_of(set.records[4].env()) == "NVIDIA B200");
+  CHECK(machine_of(set.records[5].env()) == "unknown CPU");
   CHECK_FALSE(set.records[0].record.env.gpu);  // the record itself stays as it was written
 }
 

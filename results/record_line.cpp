@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "results/contradiction.h"
-#include "results/record_file.h"
+#include "results/record_bytes.h"
 #include "results/schema.h"
 
 namespace precbench {
@@ -31,23 +31,23 @@ std::string why_no_record(const Json& json) {
   return *schema > 1 && !json.contains("definition") ? "not a valid record: /definition: missing" : "";
 }
 
-void parse(const std::string& line, RecordLine& result) {
+void parse(const std::string& line, ReduceRecord reduce, RecordLine& result) {
   if (const auto why = beyond(line, kRecordLimits)) return void(result.problem = *why);
   const Json json = Json::parse(line, nullptr, false);
   result.problem = json.is_discarded() ? kNotJson : why_no_record(json);
   if (!result.problem.empty()) return;
   result.record = json.get<Record>();
   result.contradiction = contradiction(*result.record);
-  result.environment = json.at("env").dump();
-  result.hash = std::hash<std::string>{}(line);
+  result.hash = std::hash<std::string>{}(bytes_of(*result.record));
+  if (reduce) reduce(*result.record);
 }
 
 }  // namespace
 
-RecordLine parse_record_line(const std::string& line) noexcept {
+RecordLine parse_record_line(const std::string& line, ReduceRecord reduce) noexcept {
   RecordLine result;
   try {
-    parse(line, result);
+    parse(line, reduce, result);
   } catch (...) {
     result.record.reset();
     result.failure = std::current_exception();

@@ -223,7 +223,7 @@ inline Record redefined(Record r, DefinitionPart DefinitionRecord::*part, const 
 inline RecordSet set_of(const std::vector<Record>& records) {
   RecordSet set;
   for (const Record& record : records)
-    set.records.push_back({record, "f:" + std::to_string(set.records.size() + 1), record.env});
+    set.records.push_back({record, "f:" + std::to_string(set.records.size() + 1)});
   return set;
 }
 

@@ -451,7 +451,7 @@ std::vector<StudyCard> study_cards(const RecordRefs& records) {
   for (const LocatedRecord* located : records) {
     const Record& record = located->record;
     if (!record.study || !record.definition) continue;
-    const std::string machine = machine_of(located->env);
+    const std::string machine = machine_of(located->env());
     studies[name_in(record.definition->model) + " " + record.study->study + " " + machine].add(record,
                                                                                                machine);
   }

@@ -32,15 +32,6 @@ bool contradict(const Traits& version, const Traits& record) {
   });
 }
 
-/// Whether the field is the name of files, whose content takes part in the id (bench/case/case.cpp).
-bool is_file(const CaseFields& fields, const std::string& key) {
-  const Json name = fields.value(key, Json());
-  if (!name.is_string()) return false;
-  const std::string_view text = name.get_ref<const std::string&>();
-  if (key == "data") return text != "synthetic";
-  return key == "init_from" || key == "fork_from" || text.ends_with(".json");
-}
-
 std::string without(Json fields, const std::vector<std::string>& keys) {
   for (const std::string& key : keys) fields.erase(key);
   return fields.dump();
@@ -106,6 +97,14 @@ std::string file_of(const LocatedRecord& located) {
 }
 
 }  // namespace
+
+bool is_file(const CaseFields& fields, const std::string& key) {
+  const Json* name = fields.find(key);
+  if (!name || !name->is_string()) return false;
+  const std::string_view text = name->get_ref<const std::string&>();
+  if (key == "data") return text != "synthetic";
+  return key == "init_from" || key == "fork_from" || text.ends_with(".json");
+}
 
 Workloads::Workloads(const RecordRefs& records) {
   CaseFields like;  // of a record before, with which others share theirs

@@ -22,6 +22,9 @@ namespace precbench {
 
 using RecordRefs = std::vector<const LocatedRecord*>;
 
+/// Whether the field is the name of files, whose content takes part in the id (bench/case/case.cpp).
+bool is_file(const CaseFields& fields, const std::string& key);
+
 class Workloads {
  public:
   explicit Workloads(const RecordRefs& records);

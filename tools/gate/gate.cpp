@@ -23,8 +23,8 @@ const char* const kMemory = "peak memory";
 
 /// Empty where nobody knows: a case that failed before it could tell.
 std::string gpu_of(const LocatedRecord& located) {
-  if (located.env.gpu) return located.env.gpu->name;
-  return located.env.cpu || located.record.status == Status::ok ? "none (the CPU device)" : "";
+  if (located.env().gpu) return located.env().gpu->name;
+  return located.env().cpu || located.record.status == Status::ok ? "none (the CPU device)" : "";
 }
 
 /// The GPU models, or the method versions, of a set in words.
@@ -68,7 +68,7 @@ SpeedSample speed_sample(const Record& record) {
 
 /// Why speeds of the two must not be compared, though they are of one GPU model or both of the CPU device.
 std::string other_machine(const Match& match) {
-  const Environment &was = match.baseline->env, &is = match.current->env;
+  const Environment &was = match.baseline->env(), &is = match.current->env();
   if (was.gpu || is.gpu) return "";
   if (was.cpu != is.cpu)
     return fmt::format("speed not judged: the baseline ran on {}, this on {}", machine_of(was),
@@ -151,7 +151,7 @@ std::vector<std::string> labels_of(const std::vector<Match>& matches, const Work
 
 /// Versions that differ between the two: not a failure, but the first thing to know about one.
 void note_software(const Match& match, Distinct& notes) {
-  const Environment &was = match.baseline->env, &is = match.current->env;
+  const Environment &was = match.baseline->env(), &is = match.current->env();
   const auto add = [&](const char* what, const std::optional<std::string>& a,
                        const std::optional<std::string>& b) {
     if (a && b && *a != *b) notes.add(fmt::format("{} {} in the baseline, {} here", what, *a, *b));

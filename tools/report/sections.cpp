@@ -42,8 +42,8 @@ class Styles {
 void add_environments(MachineRecords& machine) {
   std::map<std::vector<std::string>, std::size_t> known;
   for (const LocatedRecord* located : machine.records) {
-    const auto [place, is_new] = known.try_emplace(details_of(located->env), known.size());
-    if (is_new) machine.environments.push_back(located->env);
+    const auto [place, is_new] = known.try_emplace(details_of(located->env()), known.size());
+    if (is_new) machine.environments.push_back(located->env());
     machine.environment_of[located] = place->second;
   }
 }
@@ -57,8 +57,8 @@ ReportInput make_input(const RecordSet& set) {
   ReportInput input{set, Workloads(others), {}, study_cards(of_studies), {}};
   Styles styles;
   for (const RecordRefs& records : by_machine(others)) {
-    MachineRecords machine{records, analyze(records, input.workloads), machine_of(records.front()->env)};
-    if (!records.front()->env.gpu) machine.rank = "rank";
+    MachineRecords machine{records, analyze(records, input.workloads), machine_of(records.front()->env())};
+    if (!records.front()->env().gpu) machine.rank = "rank";
     for (const LocatedRecord* located : records)
       machine.all_ok = machine.all_ok && located->record.status == Status::ok;
     for (const Group& group : machine.analysis.groups)
