@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <deque>
+#include <functional>
 
 #include "results/record_samples.h"
 #include "tools/testing/catch.h"
@@ -213,6 +214,22 @@ TEST_CASE("ladders end where a recipe breaks", "[study]") {
   CHECK(card.batch.rungs.empty());
   REQUIRE(card.fidelity.size() == 2);
   CHECK((card.fidelity[1].age == 200 && card.fidelity[1].error == Approx(0.06)));
+}
+
+TEST_CASE("a place that no study gives is none", "[study]") {
+  const double nan = std::nan("");
+  for (const auto& spoil : std::vector<std::function<void(StudyPlace&)>>{
+           [&](StudyPlace& place) { place.rung = nan; }, [&](StudyPlace& place) { place.margin = nan; },
+           [](StudyPlace& place) { place.margin = -1; }, [](StudyPlace& place) { place.level = 0; },
+           [](StudyPlace& place) { place.level = 1; }}) {
+    Rows rows;
+    rows.add_frame();
+    rows.add_forks("blockwise", 0.0012, 1e-5, [&](Record& row) {
+      Rows::ask(row);
+      spoil(*row.study);
+    });
+    CHECK(rows.cards().empty());
+  }
 }
 
 TEST_CASE("cards.json has the keys that its readers know", "[study]") {
