@@ -112,6 +112,7 @@ void read_value(const Json& json, const Place& where, T& value) {
       read_value(element, {&where, nullptr, value.size()}, item);
       value.push_back(std::move(item));
     }
+    if constexpr (std::is_same_v<T, PackedSeries>) value.pack();
   } else if constexpr (std::is_enum_v<T>) {
     if (!json.is_string()) wrong_type(where, "a name", json);
     const auto found = names_of<T>().find(json.template get_ref<const std::string&>());

@@ -178,7 +178,7 @@ void each_field(S& s, F&& f) {
   f("schema", s.schema), f("method_version", s.method_version), f("id", s.id), f("created", s.created);
   f("case", s.case_fields), f("definition", s.definition), f("status", s.status), f("error", s.error);
   f("warnings", s.warnings);
-  f("env", s.env), f("support", s.support), f("flops", s.flops), f("timing", s.timing);
+  f("env", *s.env), f("support", s.support), f("flops", s.flops), f("timing", s.timing);
   f("metrics", s.metrics), f("memory", s.memory), f("breakdown", s.breakdown);
   f("communication", s.communication), f("telemetry", s.telemetry);
   f("training", s.training), f("quantization", s.quantization), f("fidelity", s.fidelity);
@@ -189,5 +189,9 @@ template <class T>
 struct IsVector : std::false_type {};
 template <class T>
 struct IsVector<std::vector<T>> : std::true_type {};
+template <class T>
+struct IsVector<SharedList<T>> : std::true_type {};
+template <>
+struct IsVector<PackedSeries> : std::true_type {};
 
 }  // namespace precbench

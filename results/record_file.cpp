@@ -103,19 +103,12 @@ void place_failures(std::span<LocatedRecord> file) {
     return located.record.case_fields.value("device", Json())
         .dump(-1, ' ', false, Json::error_handler_t::replace);
   };
-  struct Near {
-    const Environment* env;
-    Shared<Environment> copy{};  // made for the first that needs it
-  };
-  std::map<std::string, Near> near;  // by device, of the records gone by
+  std::map<std::string, Shared<Environment>> near;  // by device, of the records gone by
   const auto visit = [&](LocatedRecord& located) {
     const Record& record = located.record;
-    if (knows_machine(record.env)) return void(near[device(located)] = {&record.env});
+    if (knows_machine(*record.env)) return void(near[device(located)] = record.env);
     if (record.status == Status::ok || located.neighbour) return;
-    const auto found = near.find(device(located));
-    if (found == near.end()) return;
-    if (!found->second.copy) found->second.copy = *found->second.env;
-    located.neighbour = found->second.copy;
+    if (const auto found = near.find(device(located)); found != near.end()) located.neighbour = found->second;
   };
   std::for_each(file.begin(), file.end(), visit);
   near.clear();
@@ -151,8 +144,8 @@ class Reader {
 
   void add_problem(std::string text);
   bool has_room_for(const CaseFields& fields);
-  void parse(const std::string& path, const std::vector<Line>& lines);
-  void add(const std::string& path, const Line& line, RecordLine parsed);
+  void parse(const Shared<std::string>& path, const std::vector<Line>& lines);
+  void add(const Shared<std::string>& path, const Line& line, RecordLine parsed);
   void drop_repeated();
   void drop_superseded();
   void keep(const std::vector<bool>& kept);
@@ -181,8 +174,8 @@ bool Reader::has_room_for(const CaseFields& fields) {
 }
 
 /// Adds what a line holds to the set.
-void Reader::add(const std::string& path, const Line& line, RecordLine parsed) {
-  const std::string origin = fmt::format("{}:{}", path, line.number);
+void Reader::add(const Shared<std::string>& path, const Line& line, RecordLine parsed) {
+  const Origin origin{path, line.number};
   if (parsed.failure) std::rethrow_exception(parsed.failure);
   if (parsed.record && !has_room_for(parsed.record->case_fields)) {
     parsed.record.reset();
@@ -190,22 +183,22 @@ void Reader::add(const std::string& path, const Line& line, RecordLine parsed) {
   }
   if (parsed.record) {
     if (parsed.contradiction)
-      add_problem(fmt::format("{}: contradicts itself: {}", origin, *parsed.contradiction));
+      add_problem(fmt::format("{}: contradicts itself: {}", origin.text(), *parsed.contradiction));
     pool_.share(*parsed.record);
     set.records.push_back({std::move(*parsed.record), origin});
     hashes_.push_back(parsed.hash);
   } else if (line.bytes > kRecordLimits.bytes) {
-    add_problem(fmt::format("{}: {} bytes, and at most {} are read, left out", origin, line.bytes,
+    add_problem(fmt::format("{}: {} bytes, and at most {} are read, left out", origin.text(), line.bytes,
                             kRecordLimits.bytes));
   } else if (!line.ended && parsed.problem == kNotJson) {
-    add_problem(origin + ": half-written last line, left out");
+    add_problem(origin.text() + ": half-written last line, left out");
   } else {
-    add_problem(origin + ": " + parsed.problem + ", left out");
+    add_problem(origin.text() + ": " + parsed.problem + ", left out");
   }
 }
 
 /// Parses the lines at the same time, and adds what they hold in their order.
-void Reader::parse(const std::string& path, const std::vector<Line>& lines) {
+void Reader::parse(const Shared<std::string>& path, const std::vector<Line>& lines) {
   std::vector<RecordLine> parsed(lines.size());
   std::size_t bytes = 0;
   for (const Line& line : lines) bytes += line.text.size();
@@ -221,6 +214,7 @@ void Reader::parse(const std::string& path, const std::vector<Line>& lines) {
 
 void Reader::read(const std::string& path) {
   const std::size_t first = set.records.size();
+  const Shared<std::string> file = path;
   LineReader reader(path, kRecordLimits.bytes);
   std::vector<Line> round;
   std::size_t bytes = 0;
@@ -230,11 +224,11 @@ void Reader::read(const std::string& path) {
     round.push_back({line, reader.bytes(), reader.number(), reader.ended()});
     bytes += line.size() + sizeof(Line);
     if (bytes < kRoundBytes) continue;
-    parse(path, round);
+    parse(file, round);
     round.clear();
     bytes = 0;
   }
-  parse(path, round);
+  parse(file, round);
   place_failures({set.records.begin() + static_cast<std::ptrdiff_t>(first), set.records.end()});
 }
 
@@ -263,7 +257,7 @@ void Reader::drop_repeated() {
         set.undecided.push_back(record.id);
       }
     }
-    add_problem(fmt::format("{}: case {} is repeated at {}; {}", origin, record.id, winner.origin, which));
+    add_problem(fmt::format("{}: case {} is repeated at {}; {}", origin.text(), record.id, winner.origin.text(), which));
   }
   keep(kept);
 }
@@ -284,7 +278,7 @@ void Reader::drop_superseded() {
         kept[i] = false;
         add_problem(
             fmt::format("{}: case {} is of record schema 1, and its fields are those of {}, which is used",
-                        old.origin, old.record.id, found->origin));
+                        old.origin.text(), old.record.id, found->origin.text()));
       }
   }
   keep(kept);
@@ -349,6 +343,8 @@ std::optional<LastLine> last_line(const std::string& path) {
 }
 
 }  // namespace
+
+std::string Origin::text() const { return fmt::format("{}:{}", *file, line); }
 
 void append_record(const std::string& path, const Record& record) {
   append_text(path, Json(record).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");

@@ -29,16 +29,24 @@ std::optional<std::string> repair_tail(const std::string& path);
 /// A name beside a file that is free: FILE.1, else FILE.2, ...
 std::string spare_name(const std::string& path);
 
+/// Where a record stands.
+struct Origin {
+  Shared<std::string> file = std::string();  ///< never null; the records of a file share its name
+  std::size_t line = 0;                      ///< the first is 1
+
+  std::string text() const;  ///< "out/records.jsonl:12"
+};
+
 /// A record and where it stands.
 struct LocatedRecord {
   Record record;
-  std::string origin;  ///< "out/records.jsonl:12"
+  Origin origin;
   /// A case that failed before it could tell where it ran has that of the record before it in the file, or after it, on
   /// the same kind of device. Null for all others.
   Shared<Environment> neighbour{};
 
   /// Where the case ran.
-  const Environment& env() const { return neighbour ? *neighbour : record.env; }
+  const Environment& env() const { return neighbour ? *neighbour : *record.env; }
 };
 
 struct RecordSet {

@@ -33,7 +33,7 @@ TEST_CASE("appended records are read back in order", "[record_file]") {
     REQUIRE(set.records.size() == 2);
     CHECK(set.problems.empty());
     CHECK(set.records[1].record.case_fields["recipe"] == "blockwise");
-    CHECK(set.records[1].origin == file + ":2");
+    CHECK(set.records[1].origin.text() == file + ":2");
   }
   // The same file named twice is read once.
   CHECK(read_records({file, scratch.path().string()}).problems.empty());
@@ -54,7 +54,7 @@ TEST_CASE("of more lines than are parsed at a time each keeps its place", "[reco
   REQUIRE(set.records.size() == kLines / kEvery);
   for (std::size_t i = 0; i < set.records.size(); ++i) {
     CHECK(set.records[i].record.id == std::to_string((i + 1) * kEvery));
-    CHECK(set.records[i].origin == file + ":" + set.records[i].record.id);
+    CHECK(set.records[i].origin.text() == file + ":" + set.records[i].record.id);
   }
   REQUIRE(set.problems.size() == kMostProblems + 1);
   for (std::size_t i = 0; i < kMostProblems; ++i)  // the lines of the records are none of them
@@ -199,7 +199,7 @@ TEST_CASE("the same case on two GPU models is no repetition", "[record_file]") {
   const TempDirectory scratch;
   append_record(scratch / "a.jsonl", samples::gpu_record("bf16", 250));
   Record other = samples::gpu_record("bf16", 175);
-  other.env.gpu->name = "NVIDIA B200";
+  other.env->gpu->name = "NVIDIA B200";
   append_record(scratch / "b.jsonl", other);
   const RecordSet set = read_records({scratch.path().string()});
   CHECK(set.records.size() == 2);
@@ -217,7 +217,7 @@ TEST_CASE("a case that failed without an environment is placed beside its neighb
   append_record(file, samples::cpu_record("bf16"));  // of another device: no neighbour
   append_record(file, samples::gpu_record("bf16", 250));
   Record b200 = samples::gpu_record("bf16", 150);
-  b200.env.gpu->name = "NVIDIA B200";
+  b200.env->gpu->name = "NVIDIA B200";
   append_record(file, b200);
   append_record(file, lost(samples::failed_record("rowwise", Status::crashed, "gone")));
   Record vague = lost(samples::gpu_record("blockwise", 200));
@@ -227,7 +227,7 @@ TEST_CASE("a case that failed without an environment is placed beside its neighb
   CHECK(machine_of(set.records[0].env()) == "NVIDIA H200");
   CHECK(machine_of(set.records[4].env()) == "NVIDIA B200");
   CHECK(machine_of(set.records[5].env()) == "unknown CPU");
-  CHECK_FALSE(set.records[0].record.env.gpu);  // the record itself stays as it was written
+  CHECK_FALSE(set.records[0].record.env->gpu);  // the record itself stays as it was written
 }
 
 TEST_CASE("of several paths those without a record are named", "[record_file]") {
@@ -265,7 +265,7 @@ TEST_CASE("a row of schema 1 gives way to one of today of equal fields on its ma
   append_record(file, today);
   Record elsewhere = today;
   elsewhere.id = "elsewhere";
-  elsewhere.env.gpu->name = "NVIDIA B200";
+  elsewhere.env->gpu->name = "NVIDIA B200";
   append_record(file, elsewhere);
   const RecordSet set = read_records({file});
   REQUIRE(set.records.size() == 3);

@@ -12,8 +12,8 @@
 
 namespace precbench {
 
-/// What a line of records may be, and is refused beyond: a million steps with their loss, gradient norm, learning rate
-/// and time take some 70 MB.
+/// What a line of records may be, and is refused beyond: the longest run that bench takes, a million steps with their loss,
+/// gradient norm, learning rate and time, is less (bench/case/case_limits.h).
 inline constexpr JsonLimits kRecordLimits{.bytes = std::size_t{128} << 20, .depth = 16, .members = 256};
 
 /// The problem of a line that is not JSON at all.

@@ -1,6 +1,10 @@
 // What records have in common, held once: the runs of a case differ in their numbers, and in little else.
 #pragma once
 
+#include <array>
+#include <cstddef>
+#include <map>
+#include <optional>
 #include <string>
 #include <unordered_map>
 
@@ -25,15 +29,26 @@ class RecordPool {
   void share(Record& record);
 
  private:
-  CaseFields like_;  ///< of a record not long ago, with which others share theirs
+  /// The cases met that differ in the seed alone.
+  struct Runs {
+    std::size_t count = 0;
+    std::optional<CaseFields> fields{};  ///< of one of them, where there are many
+  };
+  void share(CaseFields& fields);
+  void share(Shared<DefinitionRecord>& definition);
+
+  CaseFields like_;                             ///< of a record not long ago, with which others share theirs
+  std::unordered_map<std::string, Runs> runs_;  ///< by all fields but the seed
+  std::map<std::array<const void*, 4>, Shared<DefinitionRecord>> whole_definitions_;  ///< by their parts
   ValuePool<DefinitionPart> definitions_;
-  ValuePool<Environment> environments_;
+  ValuePool<Shared<Environment>> environments_;
   ValuePool<Shared<Support>> supports_;
   ValuePool<Shared<Flops>> flops_;
   ValuePool<Shared<std::string>> sources_;
   ValuePool<Shared<DeviceRates>> rates_;
   ValuePool<Shared<MemorySegments>> segments_;
   ValuePool<Shared<OpWork>> ops_;
+  ValuePool<SharedList<std::string>> texts_;
 };
 
 }  // namespace precbench

@@ -11,12 +11,16 @@ namespace precbench {
 /// The most tokens of one optimizer step, and the most passes that it may have.
 inline constexpr std::int64_t kMaxTokensPerStep = (std::int64_t{1} << 31) - 1;
 inline constexpr std::int64_t kMaxAccumulation = 16384;
+/// The most steps of a run and the most held-out losses: its row names each, and no longer row is read (kRecordLimits of
+/// results/record_line.h). By its rules --steps auto ends long before.
+inline constexpr std::int64_t kMaxSteps = 1'000'000;
+inline constexpr std::int64_t kMaxEvaluations = 100'000;
 
 // Each throws InvalidInput that names the flag.
 
 /// A word that the field cannot have, whatever the others say.
 void check_word(const Field& field, const std::string& text);
-/// A step of absurd size.
+/// A step of absurd size, or more steps than a record holds.
 void check_size(const Case& c);
 /// Fields that do not go together.
 void check_combinations(const Case& c);

@@ -50,7 +50,7 @@ Record fake_run(const Case& c, const NodeShare&, StepBoard&) {
   if (c.recipe == "rowwise" && (c.seed == kCrashes || (c.seed == kCrashesAtSecond && earlier > 0))) _exit(7);
   std::this_thread::sleep_for(std::chrono::milliseconds(3));
   Record record = start_record(resolve(c));
-  record.env.host = host_name();
+  record.env->host = host_name();
   const double ms = kFirstMs + kDriftMs * static_cast<double>(before.size());
   Timing& timing = record.timing.emplace();
   timing.samples_ms = {ms - 1, ms, ms + 1};
@@ -196,7 +196,7 @@ TEST_CASE("a first run from another machine is not pooled", "[interleave]") {
   Case c = f.grid({"bf16"}, {10})[0];
   StepBoard board;
   Record elsewhere = fake_run(c, {}, board);
-  elsewhere.env.host = "there";
+  elsewhere.env->host = "there";
   std::filesystem::create_directories(f.options.out);
   append_record(f.options.out + "/records.jsonl.first-runs", elsewhere);
   CHECK(run_sweep({c}, f.options) == kSweepDone);

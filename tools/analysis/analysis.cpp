@@ -150,10 +150,10 @@ std::vector<double> gather(const Row& row, Get&& get) {
   return values;
 }
 
-std::vector<double> gather_metric(const Row& row, std::optional<double> Metrics::*metric) {
+std::vector<double> gather_metric(const Row& row, OptionalNumber Metrics::*metric) {
   if (row.path == ExecutionPath::emulated)
     return {};  // whatever a record says: an emulated recipe has no speed
-  return gather(row, [&](const Record& r) { return r.metrics ? (*r.metrics).*metric : std::nullopt; });
+  return gather(row, [&](const Record& r) { return r.metrics ? (*r.metrics).*metric : OptionalNumber(); });
 }
 
 std::optional<double> final_loss(const Record& record) {

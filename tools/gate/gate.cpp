@@ -62,7 +62,7 @@ SpeedSample speed_sample(const Record& record) {
     sample.throttle_reasons = record.telemetry->throttle_reasons;
   }
   sample.between_ms = between_steps_ms(*record.timing);
-  if (record.env.gpu) sample.power_limit_w = record.env.gpu->power_limit;
+  if (record.env->gpu) sample.power_limit_w = record.env->gpu->power_limit;
   return sample;
 }
 
@@ -127,9 +127,11 @@ std::optional<MetricResult> gate_memory(const Match& match, double tolerance) {
 /// The fields in which the cases' work differs, recipe first; the model and recipe if none does.
 std::vector<std::string> labels_of(const std::vector<Match>& matches, const Workloads& workloads) {
   std::vector<std::string> keys = {"model", "recipe"};
-  for (const Match& match : matches)
-    for (const auto& item : workloads.fields(match.baseline).items())
+  for (const Match& match : matches) {
+    const CaseFields fields = workloads.fields(match.baseline);
+    for (const auto& item : fields.items())
       if (!std::count(keys.begin(), keys.end(), item.key())) keys.push_back(item.key());
+  }
   const auto value = [&](const Match& match, const std::string& key) {
     return workloads.fields(match.baseline).value(key, Json());
   };

@@ -1,40 +1,48 @@
-// Series cut to what is looked at. See reduce_record.h.
+// PackedSeries cut to what is looked at. See reduce_record.h.
 #include "tools/report/reduce_record.h"
 
 #include <algorithm>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "tools/analysis/workloads.h"
 
 namespace precbench {
+
 namespace {
 
-/// A copy, since a vector that is made shorter keeps its memory.
-template <class T>
-void keep(std::vector<T>& values, typename std::vector<T>::const_iterator begin,
-          typename std::vector<T>::const_iterator end) {
-  values = std::vector<T>(begin, end);
-}
-
-template <class T>
-void drop(std::vector<T>& values) {
-  keep(values, values.end(), values.end());
+/// Seeds make no versions of a file, and runs of many seeds share what is left.
+void drop_seed(DefinitionPart& part) {
+  if (!part || !part->contains("seed")) return;
+  nlohmann::ordered_json rest = *part;
+  rest.erase("seed");
+  part = std::make_shared<const nlohmann::ordered_json>(std::move(rest));
 }
 
 }  // namespace
 
-void reduce_for_report(Record& record) {
+void reduce_for_table(Record& record) {
   // The versions of a recipe's file are told by roles and formats; how much noise there was is the gate's.
-  if (!is_file(record.case_fields, "recipe")) drop(record.quantization);
-  if (!record.study) drop(record.fidelity);
-  if (record.timing) drop(record.timing->outliers);
+  if (!is_file(record.case_fields, "recipe")) record.quantization.clear();
+  if (!record.study) record.fidelity.clear();
+  if (record.timing) record.timing->outliers.clear();
   if (!record.training) return;
   Training& training = *record.training;
-  drop(training.converted_layers);
+  training.converted_layers.clear();
   // The last norm is shown; of the learning rate only how long it rises.
-  auto &norm = training.grad_norm, &lr = training.lr;
-  if (!norm.empty()) keep(norm, norm.end() - 1, norm.end());
-  if (!lr.empty()) keep(lr, lr.begin(), std::max_element(lr.begin(), lr.end()) + 1);
+  const PackedSeries norm = std::move(training.grad_norm), rate = std::move(training.lr);
+  training.grad_norm = norm.empty() ? PackedSeries{} : PackedSeries{norm.back()};
+  training.lr = std::vector<double>(
+      rate.begin(), rate.empty() ? rate.end() : std::max_element(rate.begin(), rate.end()) + 1);
+  training.lr.pack();
+}
+
+void reduce_for_report(Record& record) {
+  reduce_for_table(record);
+  if (!record.definition) return;
+  drop_seed(record.definition->data);
+  drop_seed(record.definition->init);
 }
 
 }  // namespace precbench

@@ -11,11 +11,10 @@ using namespace precbench;
 
 namespace {
 
-/// Every format there is, one after the other.
+/// Every format but CSV, one after the other.
 std::string all_reports(const RecordSet& set) {
   const Document document = make_report(set);
-  return render_markdown(document) + render_html(document) + render_term(document) +
-         render_csv(make_csv(set)) + make_json(set).dump();
+  return render_markdown(document) + render_html(document) + render_term(document) + make_json(set).dump();
 }
 
 }  // namespace
@@ -24,10 +23,12 @@ TEST_CASE("a report of reduced records is that of the whole ones", "[reduce]") {
   const std::string results = PRECBENCH_SOURCE_DIR "/results/";
   for (const char* name : {"cpu", "h200", "h200x4", "h200/interleaved", "baseline"}) {
     const RecordSet whole = read_records({results + name}),
-                    reduced = read_records({results + name}, reduce_for_report);
+                    reduced = read_records({results + name}, reduce_for_report),
+                    of_table = read_records({results + name}, reduce_for_table);
     INFO(name);
     CHECK(reduced.problems == whole.problems);
     CHECK((all_reports(reduced) == all_reports(whole)));
+    CHECK((render_csv(make_csv(of_table)) == render_csv(make_csv(whole))));
   }
 }
 

@@ -82,7 +82,7 @@ Table make_csv(const RecordSet& set) {
     for (const CsvField& field : fields) line.push_back(field.text_of(json));
     for (const Column& column : report_columns())
       if (column.derived) line.push_back(field_text(column.value(*rows.at(&located))));
-    line.push_back(located.origin);
+    line.push_back(located.origin.text());
     table.rows.push_back(std::move(line));
   }
   return table;
@@ -108,7 +108,8 @@ nlohmann::ordered_json make_json(const RecordSet& set) {
 }
 
 int report(const ReportOptions& options) {
-  const RecordSet set = read_records(options.paths, reduce_for_report);
+  const RecordSet set =
+      read_records(options.paths, options.format == "csv" ? reduce_for_table : reduce_for_report);
   if (set.records.empty())
     throw InvalidInput(fmt::format("{}: no record in it{}", fmt::join(options.paths, ", "),
                                    set.problems.empty() ? "" : " (" + set.problems.front() + ")"));
