@@ -34,9 +34,9 @@ struct CsvField {
   }
 };
 
-/// Paths need not be UTF-8, and JSON must.
+/// Paths need not be UTF-8, and JSON must. All that is not ASCII is escaped: a terminal may be what reads it.
 std::string text_of(const Json& json) {
-  return json.dump(1, ' ', false, Json::error_handler_t::replace) + '\n';
+  return json.dump(1, ' ', true, Json::error_handler_t::replace) + '\n';
 }
 
 /// What a reader must be told of the records before any number.
