@@ -42,7 +42,7 @@ void fill_metrics(Record& record, const Plan& plan, const std::vector<OpCost>& o
   if (const std::optional<OpRates> sheet = op_rates(*peak, plan.recipe))
     metrics.sol = speed_of_light(ops, *sheet) / seconds;
   for (const auto& [name, share] : {std::pair{"mfu_bf16", metrics.mfu_bf16}, std::pair{"sol", metrics.sol}})
-    if (share > 1.0)
+    if (share && *share > 1.0)
       return fail(
           record, Status::crashed,
           fmt::format("{} is {:.2f}: more than the GPU can do, so the measurement is wrong", name, *share));

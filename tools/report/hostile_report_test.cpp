@@ -1,6 +1,7 @@
 // Hostile texts and places all the way through a report and a check.
 #include <cstdlib>
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 
