@@ -116,7 +116,8 @@ void read_value(const Json& json, const Place& where, T& value) {
   } else if constexpr (std::is_enum_v<T>) {
     if (!json.is_string()) wrong_type(where, "a name", json);
     const auto found = names_of<T>().find(json.template get_ref<const std::string&>());
-    if (!found) throw InvalidInput(where.text() + ": unknown value \"" + json.template get<std::string>() + "\"");
+    if (!found)
+      throw InvalidInput(where.text() + ": unknown value \"" + json.template get<std::string>() + "\"");
     value = *found;
   } else if constexpr (std::is_same_v<T, bool>) {
     if (!json.is_boolean()) wrong_type(where, "true or false", json);

@@ -14,7 +14,6 @@
 #include <set>
 #include <span>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 
 #include "kernels/base/errors.h"
@@ -146,6 +145,7 @@ class Reader {
   bool has_room_for(const CaseFields& fields);
   void parse(const Shared<std::string>& path, const std::vector<Line>& lines);
   void add(const Shared<std::string>& path, const Line& line, RecordLine parsed);
+  std::vector<std::size_t> newest_of_each() const;
   void drop_repeated();
   void drop_superseded();
   void keep(const std::vector<bool>& kept);
@@ -232,19 +232,39 @@ void Reader::read(const std::string& path) {
   place_failures({set.records.begin() + static_cast<std::ptrdiff_t>(first), set.records.end()});
 }
 
-/// Of the records of one case on one machine, keeps the newest, and of those the last.
-void Reader::drop_repeated() {
-  std::vector<LocatedRecord>& records = set.records;
-  std::unordered_map<std::string, std::size_t> newest;
-  const auto winner_of = [&](std::size_t i) -> std::size_t& {
-    return newest.try_emplace(records[i].record.id + '\n' + machine_of(records[i].env()), i).first->second;
+/// For each record the newest of its case on its machine, and of those the last.
+std::vector<std::size_t> Reader::newest_of_each() const {
+  const std::vector<LocatedRecord>& records = set.records;
+  const auto key = [&](std::size_t i) { return records[i].record.id + '\n' + machine_of(records[i].env()); };
+  struct Hashed {
+    std::size_t hash, index;
+    auto operator<=>(const Hashed&) const = default;
   };
-  for (std::size_t i = 0; i < records.size(); ++i)
-    if (std::size_t& winner = winner_of(i); !is_older(records[i].record, records[winner].record)) winner = i;
-  if (newest.size() == records.size()) return;
+  std::vector<Hashed> order;  // less than a map of a million keys takes
+  order.reserve(records.size());
+  for (std::size_t i = 0; i < records.size(); ++i) order.push_back({std::hash<std::string>{}(key(i)), i});
+  std::sort(order.begin(), order.end());
+  std::vector<std::size_t> newest(records.size());
+  for (auto begin = order.begin(); begin != order.end();) {
+    std::map<std::string, std::size_t> winners;  // of one hash; nearly always one
+    const auto end =
+        std::find_if(begin, order.end(), [&](const Hashed& other) { return other.hash != begin->hash; });
+    for (auto one = begin; one != end; ++one) {
+      std::size_t& winner = winners.try_emplace(key(one->index), one->index).first->second;
+      if (!is_older(records[one->index].record, records[winner].record)) winner = one->index;
+    }
+    for (; begin != end; ++begin) newest[begin->index] = winners.at(key(begin->index));
+  }
+  return newest;
+}
+
+/// Of the records of one case on one machine, keeps the newest.
+void Reader::drop_repeated() {
+  const std::vector<LocatedRecord>& records = set.records;
+  const std::vector<std::size_t> newest = newest_of_each();
   std::vector<bool> kept(records.size(), false);
   for (std::size_t i = 0; i < records.size(); ++i) {
-    const std::size_t w = winner_of(i);
+    const std::size_t w = newest[i];
     const LocatedRecord& winner = records[w];
     kept[i] = w == i;
     if (kept[i]) continue;
@@ -257,7 +277,8 @@ void Reader::drop_repeated() {
         set.undecided.push_back(record.id);
       }
     }
-    add_problem(fmt::format("{}: case {} is repeated at {}; {}", origin.text(), record.id, winner.origin.text(), which));
+    add_problem(fmt::format("{}: case {} is repeated at {}; {}", origin.text(), record.id,
+                            winner.origin.text(), which));
   }
   keep(kept);
 }

@@ -222,8 +222,7 @@ inline Record redefined(Record r, DefinitionPart DefinitionRecord::*part, const 
 /// The records as if read from a file "f", one per line.
 inline RecordSet set_of(const std::vector<Record>& records) {
   RecordSet set;
-  for (const Record& record : records)
-    set.records.push_back({record, {"f", set.records.size() + 1}});
+  for (const Record& record : records) set.records.push_back({record, {"f", set.records.size() + 1}});
   return set;
 }
 

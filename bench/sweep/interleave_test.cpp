@@ -182,7 +182,7 @@ TEST_CASE("killed with SIGKILL at any moment, an interleaved sweep goes on with 
   REQUIRE(rows.size() == grid.size());
   for (const auto& [key, row] : rows) {
     CHECK(row.timing->runs.size() == 2);
-    CHECK(row.training->loss.at(0) == std::sqrt(static_cast<double>(key.second)));
+    CHECK(row.training->loss.front() == std::sqrt(static_cast<double>(key.second)));
   }
   // At most the run in flight was lost at each kill.
   const std::size_t runs = lines_of(f.log).size();

@@ -337,7 +337,7 @@ TEST_CASE("killed with SIGKILL at any moment and started again, a sweep ends wit
   CHECK(rows.size() == grid.size());
   for (const Case& c : grid) {
     REQUIRE(rows.count(c.seed));
-    CHECK(rows.at(c.seed).training->loss.at(0) == std::sqrt(static_cast<double>(c.seed)));
+    CHECK(rows.at(c.seed).training->loss.front() == std::sqrt(static_cast<double>(c.seed)));
   }
 }
 

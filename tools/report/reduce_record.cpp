@@ -33,8 +33,9 @@ void reduce_for_table(Record& record) {
   // The last norm is shown; of the learning rate only how long it rises.
   const PackedSeries norm = std::move(training.grad_norm), rate = std::move(training.lr);
   training.grad_norm = norm.empty() ? PackedSeries{} : PackedSeries{norm.back()};
-  training.lr = std::vector<double>(
-      rate.begin(), rate.empty() ? rate.end() : std::max_element(rate.begin(), rate.end()) + 1);
+  const auto highest = std::max_element(rate.begin(), rate.end());
+  if (highest == rate.begin()) return;
+  training.lr = std::vector<double>(rate.begin(), highest + 1);
   training.lr.pack();
 }
 

@@ -42,9 +42,11 @@ class Styles {
 void add_environments(MachineRecords& machine) {
   std::map<std::vector<std::string>, std::size_t> known;
   for (const LocatedRecord* located : machine.records) {
-    const auto [place, is_new] = known.try_emplace(details_of(located->env()), known.size());
-    if (is_new) machine.environments.push_back(located->env());
-    machine.environment_of[located] = place->second;
+    const Environment& env = located->env();
+    if (machine.places.contains(&env)) continue;
+    const auto [place, is_new] = known.try_emplace(details_of(env), known.size());
+    if (is_new) machine.environments.push_back(env);
+    machine.places.emplace(&env, place->second);
   }
 }
 
