@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 #include <set>
+#include <unordered_map>
 
 #include "tools/analysis/columns.h"
 #include "tools/report/sections.h"
