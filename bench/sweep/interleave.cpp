@@ -11,7 +11,7 @@
 namespace precbench {
 namespace {
 
-using Number = std::optional<double>;
+using Number = OptionalNumber;
 
 /// f of both, or the one that is there.
 template <class F>
