@@ -68,7 +68,7 @@ int run_program(int argc, char** argv) {
     if (*sweep_sub) return sweep(sweep_command);
     if (*study_sub) {
       const int status = study(study_command);
-      if (studies && status != kSweepInterrupted) finish_study(study_command.out);
+      if (studies && status != kSweepInterrupted) finish_study(*study_command.out);
       return status;
     }
     if (*run_sub) return run(run_command);

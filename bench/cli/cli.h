@@ -25,6 +25,15 @@ struct SweepCommand {
   bool dry_run = false;
   SweepOptions options;
 };
+/// What the flags that sweep and study share say of themselves where it is not the same.
+struct SweepHelp {
+  const char* group;
+  const char* config;
+  const char* out;
+  const char* dry_run;
+  const char* at_once;
+};
+void add_sweep_flags(CLI::App& app, SweepCommand& command, const SweepHelp& help);
 CLI::App* add_sweep_command(CLI::App& app, SweepCommand& command);
 int sweep(const SweepCommand& command);
 

@@ -43,4 +43,8 @@ void read_study_file(const std::string& path, StudySettings& settings);
 /// Throws InvalidInput where a study sets this field itself: --steps, --seed, --fork-from and the like.
 void check_study_field(const std::string& name);
 
+/// Throws InvalidInput for words that no case can have, and for several where all cases of a study share one: only models
+/// and recipes are several.
+void check_study_words(const Field& field, const std::vector<std::string>& words);
+
 }  // namespace precbench
