@@ -12,13 +12,9 @@
 namespace precbench {
 namespace {
 
-double mean_of(const std::vector<double>& values) {
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-}
-
 std::vector<double> trunk_means(const AgeDifferences& age) {
   std::vector<double> means;
-  for (const std::vector<double>& forks : age.by_trunk) means.push_back(mean_of(forks));
+  for (const auto& [trunk, forks] : age.by_trunk) means.push_back(mean_and_spread(forks).mean);
   return means;
 }
 
@@ -102,7 +98,7 @@ ForkVerdict describe(const ForkEvidence& evidence) {
   std::size_t trunks = SIZE_MAX, seeds = SIZE_MAX;
   for (const AgeDifferences& age : evidence.ages) {
     trunks = std::min(trunks, age.by_trunk.size());
-    for (const std::vector<double>& forks : age.by_trunk) seeds = std::min(seeds, forks.size());
+    for (const auto& [trunk, forks] : age.by_trunk) seeds = std::min(seeds, forks.size());
     const auto interval = interval_over_trunks(trunk_means(age));
     if (!interval || (verdict.difference && std::abs(interval->mean) <= std::abs(verdict.difference->mean)))
       continue;
@@ -173,17 +169,16 @@ std::optional<double> noise_floor(const ForkEvidence& neutral) {
 
 bool told_apart(const ForkEvidence& control, const ForkEvidence& recipe, double level) {
   if (control.diverged > 0 && recipe.diverged == 0) return true;
-  ForkEvidence apart{control.recipe, {{0, {}}}, {}, 0};  // one age: a trunk's differences at all ages are its forks
-  std::vector<std::vector<double>>& by_trunk = apart.ages.front().by_trunk;
-  for (const AgeDifferences& age : control.ages) {
-    const auto same = std::find_if(recipe.ages.begin(), recipe.ages.end(),
-                                   [&](const AgeDifferences& other) { return other.age == age.age; });
-    if (same == recipe.ages.end() || same->by_trunk.size() != age.by_trunk.size()) continue;
-    const std::vector<double> a = trunk_means(age), b = trunk_means(*same);
-    if (by_trunk.empty()) by_trunk.resize(a.size());
-    if (by_trunk.size() != a.size()) continue;
-    for (std::size_t t = 0; t < a.size(); ++t) by_trunk[t].push_back(a[t] - b[t]);
-  }
+  ForkEvidence apart{
+      control.recipe, {{0, {}}}, {}, 0};  // one age: a trunk's differences at all ages are its forks
+  for (const AgeDifferences& age : control.ages)
+    for (const AgeDifferences& other : recipe.ages) {
+      if (other.age != age.age) continue;
+      for (const auto& [trunk, forks] : age.by_trunk)
+        if (const auto same = other.by_trunk.find(trunk); same != other.by_trunk.end())
+          apart.ages.front().by_trunk[trunk].push_back(mean_and_spread(forks).mean -
+                                                       mean_and_spread(same->second).mean);
+    }
   return enough_trunks(apart) && std::min(difference_p(apart, +1), difference_p(apart, -1)) <= level / 2;
 }
 

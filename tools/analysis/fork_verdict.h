@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,8 +23,9 @@ struct DifferenceInterval {
 
 /// Differences of one recipe's forks at one age: loss minus the BF16 fork's of the same trunk and seed, nats.
 struct AgeDifferences {
-  std::int64_t age = 0;                       ///< steps of the trunk before the fork
-  std::vector<std::vector<double>> by_trunk;  ///< each trunk's forks, one a data seed; none is empty
+  std::int64_t age = 0;  ///< steps of the trunk before the fork
+  std::map<std::int64_t, std::vector<double>>
+      by_trunk;  ///< by its number, its forks, one a data seed; none is empty
 };
 
 /// What a study has measured of one recipe.
@@ -55,10 +57,10 @@ struct ForkVerdict {
   ForkOutcome outcome = ForkOutcome::inconclusive;
   std::string reason;  ///< one line: what decided, or what is missing and would settle it
   std::optional<DifferenceInterval>
-      difference;                     ///< nats, at the age where it is largest; none with fewer than 2 trunks
-  std::int64_t age = 0;               ///< that age
+      difference;        ///< nats, at the age where it is largest; none with fewer than 2 trunks
+  std::int64_t age = 0;  ///< that age
   std::optional<DifferenceInterval> trend;  ///< nats for each doubling of the fork's length; from 2 trunks on
-  int trunks = 0, seeds = 0;          ///< of the age with the fewest
+  int trunks = 0, seeds = 0;                ///< of the age with the fewest
 };
 
 /// Student's t over the trunks' means; none with fewer than two.

@@ -11,6 +11,7 @@
 
 #include "tools/analysis/analysis.h"
 #include "tools/analysis/fork_verdict.h"
+#include "tools/analysis/study_ladders.h"
 
 namespace precbench {
 
@@ -32,26 +33,13 @@ struct StepDifference {
   DifferenceInterval difference;
 };
 
-/// A stress, raised. `value` is what breaks the recipe when it grows.
-struct LadderRung {
-  double at = 0;  ///< exponent of two, factor, bits, sequences
-  std::optional<double>
-      value{};  ///< gradient error of an outlier ladder, else loss minus BF16's at the same rung, nats; null: diverged
-  bool holds = false;
-};
-struct Ladder {
-  std::vector<LadderRung> rungs;         ///< ascending; none: not climbed
-  std::optional<double> holds() const;   ///< the highest rung below which all hold; null: not even the first
-  std::optional<double> breaks() const;  ///< the first that does not hold; null: none of those tried
-};
-
 struct ControlResult {
   std::string name;           ///< "rowwise_e5m2 apart from rowwise"
   std::optional<bool> found;  ///< null: it did not run
 };
 
 struct StudyCard {
-  std::string model, machine, study;  ///< study: StudyPlace's
+  std::string model, machine, study;  ///< study: as in StudyPlace
   ForkVerdict verdict;                ///< and the recipe's name
   std::optional<double> floor;        ///< nats
   double margin = 0;                  ///< nats

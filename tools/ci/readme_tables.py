@@ -191,6 +191,14 @@ def front_study():
                   for recipe, row in study_rows("h200/study-36m.md").items() if recipe in FRONT_STUDY])
 
 
+def bf16_weights_at(step):
+    """Of the plateau's runs with BF16 weights and batch 1, the loss of this step: least and largest over recipes and seeds."""
+    losses = [record["training"]["loss"][step - 1] for record in lines("h200/one-gpu-plateau.jsonl")
+              if record["case"]["master"] == "bf16" and record["case"]["batch"] == 1]
+    low, high = f"{min(losses):.1f}", f"{max(losses):.1f}"
+    return low if low == high else f"{low} to {high}"
+
+
 def plateau(*batches):
     """Mean over the seeds of the mean of the last 30 losses."""
     final = {}
@@ -270,6 +278,7 @@ FIGURES = {"host-clock": host_clock, "repeats": repeats, "between-tables": betwe
            "speedups-tensorwise": lambda: speedups("tensorwise"), "speedups-blockwise": lambda: speedups("blockwise"),
            "over-peer-bf16": lambda: over_peer("bf16"), "over-peer-tensorwise": lambda: over_peer("tensorwise"),
            "over-peer-rowwise": lambda: over_peer("rowwise"), "loss-differences": loss_differences,
+           "plateau-50": lambda: bf16_weights_at(50),
            "seeds-apart": seeds_apart, "criterion-end": lambda: criterion(0), "criterion-runs": lambda: criterion(1),
            "criterion-throughout": lambda: criterion(2)}
 TABLE = re.compile(r"^<!-- table (\S+) -->\n(.*?)^<!-- end -->$", re.S | re.M)
