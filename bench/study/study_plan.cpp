@@ -57,7 +57,8 @@ std::optional<Recipe> without_bits(const Recipe& recipe, int bits) {
 std::string stress_words(const StudySettings& settings) {
   std::string words;
   for (const auto& [kind, exponents] :
-       {std::pair("ffn", &settings.outlier_ffn), std::pair("norm", &settings.outlier_norm)})
+       {std::pair("ffn", &settings.outlier_ffn), std::pair("norm", &settings.outlier_norm),
+        std::pair("vo", &settings.outlier_vo)})
     for (const std::int64_t exponent : *exponents)
       words += fmt::format("{}{}:{}:{}", words.empty() ? "" : " ", kind, exponent, settings.channels);
   return words;

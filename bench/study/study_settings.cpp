@@ -94,6 +94,7 @@ const std::map<std::string, std::map<std::string, Setter>>& study_keys() {
         {"channels", one(&S::channels, kOne, kMost)},
         {"outlier_ffn", several(&S::outlier_ffn, std::int64_t{-30}, std::int64_t{30})},
         {"outlier_norm", several(&S::outlier_norm, std::int64_t{-30}, std::int64_t{30})},
+        {"outlier_vo", several(&S::outlier_vo, std::int64_t{-30}, std::int64_t{30})},
         {"learning_rate", several(&S::learning_rate, 1e-6, 1e6)},
         {"bits", one(&S::bits, kNone, std::int64_t{2})},
         {"batch", several(&S::batch, kOne, kMost)}}},

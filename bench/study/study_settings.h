@@ -21,7 +21,7 @@ struct StudySettings {
   std::int64_t fidelity_batches = 0;  ///< 0: no gradients are compared
 
   std::int64_t ladder_trunks = 0, channels = 0;
-  std::vector<std::int64_t> outlier_ffn, outlier_norm;  ///< exponents of two
+  std::vector<std::int64_t> outlier_ffn, outlier_norm, outlier_vo;  ///< exponents of two
   std::vector<double> learning_rate;                    ///< factors
   std::int64_t bits = 0;
   std::vector<std::int64_t> batch;  ///< sequences a rank

@@ -171,7 +171,7 @@ TEST_CASE("a study that is cut off and started again ends as one that was not", 
   const std::string config = directory.write(
       "study.toml",
       "[work]\nseq = 32\nbatch = 1\n[trunk]\ntrunks = 2\nages = [2, 4]\n[fork]\nsteps = 12\n[fidelity]\nbatches = 1\n"
-      "[ladder]\noutlier_ffn = [8]\noutlier_norm = []\nlearning_rate = [3]\nbits = 1\nchannels = 1\n"
+      "[ladder]\noutlier_ffn = [8]\noutlier_norm = []\noutlier_vo = [8]\nlearning_rate = [3]\nbits = 1\nchannels = 1\n"
       "[control]\napart = [\"rowwise_e5m2:rowwise\"]\nbreak = []\n");
   StudyCommand command;
   command.axes = {{"model", {model}}, {"recipe", {"rowwise"}}, {"device", {"cpu"}}};

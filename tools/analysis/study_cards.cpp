@@ -177,6 +177,7 @@ std::vector<StudyCard> cards_of(const StudyRows& rows) {
     card.fidelity = fidelity_of(cells), card.layers = layers_of(cells), card.curve = curve_of(rows, recipe);
     card.outlier_ffn = outlier_ladder(rows, recipe, "ffn");
     card.outlier_norm = outlier_ladder(rows, recipe, "norm");
+    card.outlier_vo = outlier_ladder(rows, recipe, "vo");
     card.learning_rate = loss_ladder(rows, StudyPart::learning_rate, recipe, rules.margin);
     card.batch = loss_ladder(rows, StudyPart::batch, recipe, rules.margin);
     card.bits = loss_ladder(rows, StudyPart::bits, recipe, rules.margin);

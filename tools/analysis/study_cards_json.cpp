@@ -55,6 +55,7 @@ Json json_of(const StudyCard& card) {
           {"ladders",
            {{"outlier_ffn", json_of(card.outlier_ffn)},
             {"outlier_norm", json_of(card.outlier_norm)},
+            {"outlier_vo", json_of(card.outlier_vo)},
             {"learning_rate", learning_rate},
             {"bits", json_of(card.bits)},
             {"batch", json_of(card.batch)}}},

@@ -23,7 +23,7 @@ struct Ladder {
   std::optional<double> breaks() const;  ///< the first that does not hold; null: none of those tried
 };
 
-/// Gradient error under outliers, `kind` "ffn" or "norm": breaks where it is twice that without.
+/// Gradient error under outliers, `kind` "ffn", "norm" or "vo": breaks where it is twice that without.
 Ladder outlier_ladder(const StudyRows& rows, const std::string& recipe, const std::string& kind);
 /// Loss minus BF16's: breaks beyond the margin in nats. Of part learning_rate and batch at the same rung, where BF16
 /// trains; of part bits minus that of the plain BF16 fork.

@@ -157,6 +157,7 @@ void add_ladder_figures(const StudyFigures& figures) {
   };
   outliers("outliers-ffn", "the FFN", &StudyCard::outlier_ffn);
   outliers("outliers-norm", "the norms", &StudyCard::outlier_norm);
+  outliers("outliers-v", "V", &StudyCard::outlier_vo);
   figures.add("learning-rate",
               "Loss of a recipe's forks minus BF16's at the same learning rate, where BF16 trains.",
               plot_number("log_x", 1) +
@@ -191,21 +192,29 @@ Section study_section(const ReportInput& input) {
 }
 
 Section ladders_section(const ReportInput& input) {
+  struct Shown {
+    const char *title, *before;
+    Ladder StudyCard::*ladder;
+  };
+  static constexpr Shown kShown[] = {{"outliers in FFN", "2^", &StudyCard::outlier_ffn},
+                                     {"outliers in norms", "2^", &StudyCard::outlier_norm},
+                                     {"outliers in V", "2^", &StudyCard::outlier_vo},
+                                     {"learning rate", "x", &StudyCard::learning_rate},
+                                     {"bits fewer", "-", &StudyCard::bits},
+                                     {"sequences", "", &StudyCard::batch}};
   Section section{"How far from breaking?", {}, {}, {}};
   const std::vector<StudyCard>& cards = input.cards;
-  const auto climbed = [](const StudyCard& card) {
-    return !card.outlier_ffn.rungs.empty() || !card.outlier_norm.rungs.empty() ||
-           !card.learning_rate.rungs.empty() || !card.bits.rungs.empty() || !card.batch.rungs.empty();
-  };
-  if (std::none_of(cards.begin(), cards.end(), climbed)) return section;
   Table table;
-  table.columns = {
-      {"model", true},         {"recipe", true},     {"outliers in FFN", true}, {"outliers in norms", true},
-      {"learning rate", true}, {"bits fewer", true}, {"sequences", true}};
-  for (const StudyCard& card : cards)
-    table.rows.push_back({card.model, card.verdict.recipe, ladder_words(card.outlier_ffn, "2^"),
-                          ladder_words(card.outlier_norm, "2^"), ladder_words(card.learning_rate, "x"),
-                          ladder_words(card.bits, "-"), ladder_words(card.batch, "")});
+  table.columns = {{"model", true}, {"recipe", true}};
+  for (const StudyCard& card : cards) table.rows.push_back({card.model, card.verdict.recipe});
+  for (const Shown& column : kShown) {
+    const auto climbed = [&](const StudyCard& card) { return !(card.*column.ladder).rungs.empty(); };
+    if (std::none_of(cards.begin(), cards.end(), climbed)) continue;
+    table.columns.push_back({column.title, true});
+    for (std::size_t i = 0; i < cards.size(); ++i)
+      table.rows[i].push_back(ladder_words(cards[i].*column.ladder, column.before));
+  }
+  if (table.columns.size() == 2) return section;
   section.lines = {
       "The highest rung at which a recipe holds, and the first at which it breaks: an outlier, when its gradient error is "
       "twice that without; a learning rate or batch, when its loss is beyond the margin of BF16's at the same; a bit "
