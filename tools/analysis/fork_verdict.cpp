@@ -63,19 +63,41 @@ std::vector<bool> holm(const std::vector<double>& p, double level) {
   return rejected;
 }
 
-/// How many trunks with this spread would put an interval of this mean inside the bound; none within reason.
-std::optional<int> trunks_to_settle(const std::vector<double>& means, double bound, double level) {
-  const MeanAndSpread m = mean_and_spread(means);
-  const auto settle = [&](int n) {
-    return std::abs(m.mean) + student_t_quantile(1 - level, n - 1) * m.sd / std::sqrt(n) < bound;
-  };
-  int few = static_cast<int>(means.size()), enough = 1000;
-  if (!settle(enough)) return std::nullopt;
-  while (enough - few > 1) {
-    const int middle = (few + enough) / 2;
-    (settle(middle) ? enough : few) = middle;
+/// The fewest trunks beyond `few`, which do not do, with which `settles` holds; none within reason.
+template <class Settles>
+std::optional<int> trunks_that(const Settles& settles, std::size_t few) {
+  int low = static_cast<int>(few), enough = 1000;
+  if (!settles(enough)) return std::nullopt;
+  while (enough - low > 1) {
+    const int middle = (low + enough) / 2;
+    (settles(middle) ? enough : low) = middle;
   }
   return enough;
+}
+
+/// Half of the interval of so many trunks that scatter as these do, at a chance of `tail` on either side.
+double half_width(const MeanAndSpread& means, int trunks, double tail) {
+  return student_t_quantile(1 - tail, trunks - 1) * means.sd / std::sqrt(trunks);
+}
+
+/// How many trunks with this spread would put an interval of this mean inside the bound.
+std::optional<int> trunks_to_settle(const std::vector<double>& means, double bound, double level) {
+  const MeanAndSpread m = mean_and_spread(means);
+  return trunks_that([&](int n) { return std::abs(m.mean) + half_width(m, n, level) < bound; }, means.size());
+}
+
+/// A control minus the recipe that it is a variant of, as if of one age: a trunk's differences at all ages that both have.
+ForkEvidence apart(const ForkEvidence& control, const ForkEvidence& recipe) {
+  ForkEvidence apart{control.recipe, {{0, {}}}, {}, 0};
+  for (const AgeDifferences& age : control.ages)
+    for (const AgeDifferences& other : recipe.ages) {
+      if (other.age != age.age) continue;
+      for (const auto& [trunk, forks] : age.by_trunk)
+        if (const auto same = other.by_trunk.find(trunk); same != other.by_trunk.end())
+          apart.ages.front().by_trunk[trunk].push_back(mean_and_spread(forks).mean -
+                                                       mean_and_spread(same->second).mean);
+    }
+  return apart;
 }
 
 std::string in_nats(const DifferenceInterval& d) {
@@ -169,17 +191,17 @@ std::optional<double> noise_floor(const ForkEvidence& neutral) {
 
 bool told_apart(const ForkEvidence& control, const ForkEvidence& recipe, double level) {
   if (control.diverged > 0 && recipe.diverged == 0) return true;
-  ForkEvidence apart{
-      control.recipe, {{0, {}}}, {}, 0};  // one age: a trunk's differences at all ages are its forks
-  for (const AgeDifferences& age : control.ages)
-    for (const AgeDifferences& other : recipe.ages) {
-      if (other.age != age.age) continue;
-      for (const auto& [trunk, forks] : age.by_trunk)
-        if (const auto same = other.by_trunk.find(trunk); same != other.by_trunk.end())
-          apart.ages.front().by_trunk[trunk].push_back(mean_and_spread(forks).mean -
-                                                       mean_and_spread(same->second).mean);
-    }
-  return enough_trunks(apart) && std::min(difference_p(apart, +1), difference_p(apart, -1)) <= level / 2;
+  const ForkEvidence difference = apart(control, recipe);
+  return enough_trunks(difference) &&
+         std::min(difference_p(difference, +1), difference_p(difference, -1)) <= level / 2;
+}
+
+std::optional<int> trunks_to_tell_apart(const ForkEvidence& control, const ForkEvidence& recipe,
+                                        double level) {
+  const std::vector<double> means = trunk_means(apart(control, recipe).ages.front());
+  if (means.size() < 2) return static_cast<int>(kFewestTrunks);
+  const MeanAndSpread m = mean_and_spread(means);
+  return trunks_that([&](int n) { return std::abs(m.mean) > half_width(m, n, level / 2); }, means.size());
 }
 
 bool breaks_margin(const ForkEvidence& control, const ForkRules& rules) {

@@ -74,6 +74,10 @@ std::optional<double> noise_floor(const ForkEvidence& neutral);
 /// (both one-sided tests at level / 2).
 bool told_apart(const ForkEvidence& control, const ForkEvidence& recipe, double level = 0.05);
 
+/// About how many trunks would tell them apart if mean and spread stayed as they are; none within reason.
+std::optional<int> trunks_to_tell_apart(const ForkEvidence& control, const ForkEvidence& recipe,
+                                        double level = 0.05);
+
 /// Whether a control is beyond the margin: its mean is, and zero is outside its interval, at some age; or it diverged.
 bool breaks_margin(const ForkEvidence& control, const ForkRules& rules);
 

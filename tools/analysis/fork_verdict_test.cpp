@@ -194,6 +194,28 @@ TEST_CASE("a control is told apart trunk by trunk, of the trunks that both have"
   CHECK_FALSE(told_apart(few, recipe));  // two of them
 }
 
+TEST_CASE("a control that was missed says how many trunks would tell it apart", "[fork_verdict]") {
+  // Differences of 1, 2 and 6 hide in their spread; as many trunks as it says, of the same mean and spread, do not.
+  const ForkEvidence recipe{"r", {{100, {{1, {0}}, {2, {0}}, {3, {0}}}}}, {}, 0};
+  const ForkEvidence control{"c", {{100, {{1, {0.001}}, {2, {0.002}}, {3, {0.006}}}}}, {}, 0};
+  REQUIRE_FALSE(told_apart(control, recipe));
+  const auto trunks = trunks_to_tell_apart(control, recipe);
+  REQUIRE(trunks);
+  const auto found_with = [](int count) {
+    ForkEvidence zero{"r", {{100, {}}}, {}, 0}, wide = zero;
+    const double spread = std::sqrt(7e-6);  // of 1, 2 and 6 thousandths
+    for (int i = 0; i < count; ++i) {
+      zero.ages[0].by_trunk[i] = {0};
+      wide.ages[0].by_trunk[i] = {0.003 + spread * (i % 2 ? 1 : -1) * std::sqrt((count - 1.0) / count)};
+    }
+    return told_apart(wide, zero);
+  };
+  CHECK(found_with(*trunks + *trunks % 2));
+  CHECK_FALSE(found_with((*trunks - 2) / 2 * 2));
+  const ForkEvidence none{"c", {{100, {{1, {0.001}}, {2, {-0.001}}, {3, {0}}}}}, {}, 0};
+  CHECK_FALSE(trunks_to_tell_apart(none, recipe));
+}
+
 TEST_CASE("the noise floor is the farthest that neutral forks reach", "[fork_verdict]") {
   const ForkEvidence neutral{
       "ulp",

@@ -1,6 +1,8 @@
 // Evidence and verdicts of the recipes that a study asks about. See study_cards.h.
 #include "tools/analysis/study_cards.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
 #include <map>
@@ -60,22 +62,32 @@ struct Controls {
 Controls controls_of(const StudyRows& rows, const ForkRules& rules) {
   Controls controls;
   const auto did_run = [&](const std::string& recipe) { return !why_unsupported(rows, recipe); };
-  const auto add = [&](const std::string& name, bool ran, const auto& found) {
-    ControlResult result{name, std::nullopt};
-    if (ran) result.found = found(), ++controls.run;
-    if (ran && !*result.found) controls.missed.push_back(name);
-    controls.results.push_back(std::move(result));
-    return ran;
+  // `settles`: what would find it.
+  const auto add = [&](const std::string& name, std::optional<bool> found, const std::string& settles = "") {
+    if (found) ++controls.run;
+    if (found && !*found) controls.missed.push_back(name + settles);
+    controls.results.push_back({name, found});
   };
   bool any_apart = false, any_beyond = false;
-  for (const auto& [control, other] : rows.apart)
-    any_apart |= add(control + " apart from " + other, did_run(control) && did_run(other),
-                     [&, &c = control, &o = other] {
-                       return told_apart(evidence_of(rows, c), evidence_of(rows, o), rules.level);
-                     });
-  for (const std::string& control : rows.breaks)
-    any_beyond |= add(control + " beyond the margin", did_run(control),
-                      [&] { return breaks_margin(evidence_of(rows, control), rules); });
+  for (const auto& [control, other] : rows.apart) {
+    const std::string name = control + " apart from " + other;
+    const bool ran = did_run(control) && did_run(other);
+    any_apart = any_apart || ran;
+    if (!ran) {
+      add(name, std::nullopt);
+      continue;
+    }
+    const ForkEvidence worse = evidence_of(rows, control), better = evidence_of(rows, other);
+    const auto trunks = trunks_to_tell_apart(worse, better, rules.level);
+    add(name, told_apart(worse, better, rules.level),
+        trunks ? fmt::format(" (about {} trunks would)", *trunks) : " (no number of trunks would)");
+  }
+  for (const std::string& control : rows.breaks) {
+    const bool ran = did_run(control);
+    any_beyond = any_beyond || ran;
+    add(control + " beyond the margin",
+        ran ? std::optional(breaks_margin(evidence_of(rows, control), rules)) : std::nullopt);
+  }
   if (!any_apart) controls.missed.push_back("that must be told apart (none could run)");
   if (!any_beyond) controls.missed.push_back("that must be beyond the margin (none could run)");
   return controls;
