@@ -236,9 +236,8 @@ class OpTest {
   GemmOperand host_form(const QuantFormat& format, std::int64_t rows, std::int64_t k) {
     if (!format.quantized()) return {};
     return {format, host_->tensor(format.dtype, rows, k),
-            host_->tensor(format.scale == ScaleType::ue8m0 ? DType::ue8m0 : DType::f32, 1,
-                          scale_count(format.granularity, rows, k)),
-            false};
+            host_->tensor(scale_dtype(format), 1, scale_count(format.granularity, rows, k)), false,
+            format.scale == ScaleType::e4m3 ? host_->tensor(DType::f32, 1, 1) : Tensor{}};
   }
 
   Device& device_;
