@@ -93,11 +93,12 @@ Room room_for(const std::vector<Plan>& plans, int wanted) {
   }
   Room room;
   room.on_gpu = plans.front().on_gpu;
-  std::int64_t fit = openmp_threads();
+  std::int64_t fit = std::min(openmp_threads(), kMostStopped);
   if (room.on_gpu) {
     if (find_gpus().count == 0) return {};
     room.gpus = find_gpus().count;
-    fit = room.gpus * std::clamp(gpu_memory(0).free_bytes * 3 / 4 / largest, std::int64_t{1}, kMostOnGpu);
+    fit = std::min(room.gpus, kMostStopped / static_cast<int>(kMostOnGpu)) *
+          std::clamp(gpu_memory(0).free_bytes * 3 / 4 / largest, std::int64_t{1}, kMostOnGpu);
   } else if (const auto left = available_memory()) {
     fit = std::min(fit, *left * 3 / 4 / largest);
   }
@@ -106,7 +107,7 @@ Room room_for(const std::vector<Plan>& plans, int wanted) {
 }
 
 /// What each part of the study costs, and all of it.
-void print_plan(const std::vector<StudyCase>& cases, const StudyPace* pace, const Room& room,
+void print_plan(const std::vector<StudyCase>& cases, const StudyPace& pace, const Room& room,
                 const std::string& head) {
   static const std::map<StudyPart, const char*> kWords = {
       {StudyPart::trunk, "trunks, BF16"},
@@ -119,9 +120,8 @@ void print_plan(const std::vector<StudyCase>& cases, const StudyPace* pace, cons
   const auto line = [&](const std::string& words, const std::vector<StudyCase>& part) {
     std::int64_t steps = 0;
     for (const StudyCase& one : part) steps += one.fields.steps;
-    rows.push_back(
-        {words, std::to_string(part.size()), std::to_string(steps),
-         pace ? describe_seconds(pace->seconds(part, room.at_once, room.on_gpu ? room.gpus : 0)) : "-"});
+    rows.push_back({words, std::to_string(part.size()), std::to_string(steps),
+                    describe_seconds(pace.seconds(part, room.at_once, room.on_gpu ? room.gpus : 0))});
   };
   for (const auto& [part, words] : kWords) {
     std::vector<StudyCase> of_part;
@@ -244,7 +244,7 @@ int study(const StudyCommand& command) {
   if (const std::string why = why_too_little_text(trunks.front()); !why.empty()) tell("precbench: " + why);
   const StudyPace pace =
       measure_pace(options.child, models.front().trunks().front().fields, models.front().first_recipe());
-  print_plan(all, &pace, room, head_of(settings, trunks, room, command.out));
+  print_plan(all, pace, room, head_of(settings, trunks, room, command.out));
   if (command.dry_run) return kSweepDone;
 
   check_files(trunks);

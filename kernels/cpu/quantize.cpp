@@ -50,13 +50,21 @@ void store_scale(const Tensor& scales, std::int64_t index, const Scale& scale) {
     scales.as<float>()[index] = scale.dequantize;
 }
 
+/// The format is known where this is compiled, so that the loop can be vectorized.
+template <DType dtype, int dropped_bits>
+void cast_narrower(std::uint8_t* q, const float* x, std::int64_t n, float multiply) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float value = round_to_narrower(x[i] * multiply, dtype, dropped_bits);
+    q[i] = dtype == DType::e4m3 ? e4m3_encode(value) : e5m2_encode(value);
+  }
+}
+
 void cast(std::uint8_t* q, const float* x, std::int64_t n, float multiply, const QuantFormat& format) {
   const DType dtype = format.dtype;
-  if (const int dropped = format.dropped_bits)
-    for (std::int64_t i = 0; i < n; ++i) {
-      const float value = round_to_narrower(x[i] * multiply, dtype, dropped);
-      q[i] = dtype == DType::e4m3 ? e4m3_encode(value) : e5m2_encode(value);
-    }
+  if (format.dropped_bits > 0)
+    (dtype == DType::e5m2       ? cast_narrower<DType::e5m2, 1>
+     : format.dropped_bits == 1 ? cast_narrower<DType::e4m3, 1>
+                                : cast_narrower<DType::e4m3, 2>)(q, x, n, multiply);
   else if (dtype == DType::e4m3)
     for (std::int64_t i = 0; i < n; ++i) q[i] = e4m3_encode(x[i] * multiply);
   else

@@ -25,6 +25,12 @@ std::string name_in(const DefinitionPart& part) {
   return part && name != part->end() && name->is_string() ? name->get<std::string>() : "";
 }
 
+/// A record may come from anybody.
+bool is_sound(const StudyPlace& place) {
+  return std::isfinite(place.rung) && place.margin > 0 && place.margin <= 1 && place.level > 0 &&
+         place.level < 1;
+}
+
 bool is_perturbed(const Record& record) {
   return record.definition && record.definition->init && record.definition->init->contains("perturb");
 }
@@ -450,7 +456,7 @@ std::vector<StudyCard> study_cards(const RecordRefs& records) {
   std::map<std::string, StudyRows> studies;
   for (const LocatedRecord* located : records) {
     const Record& record = located->record;
-    if (!record.study || !record.definition) continue;
+    if (!record.study || !record.definition || !is_sound(*record.study)) continue;
     const std::string machine = machine_of(located->env);
     studies[name_in(record.definition->model) + " " + record.study->study + " " + machine].add(record,
                                                                                                machine);

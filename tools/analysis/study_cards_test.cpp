@@ -2,74 +2,15 @@
 #include "tools/analysis/study_cards.h"
 
 #include <cmath>
-#include <deque>
+#include <functional>
 
-#include "results/record_samples.h"
+#include "tools/analysis/study_rows_testing.h"
 #include "tools/testing/catch.h"
 
 using namespace precbench;
+using namespace precbench::study_rows;
 
 namespace {
-
-constexpr int kSteps = 48;
-constexpr double kLoss = 4, kMargin = 0.0025;
-
-/// A study in the making: rows as its sweep would leave them.
-class Rows {
- public:
-  Rows() = default;
-
-  /// `by_length`: how much of the difference is there from the first step on; the rest grows with the steps.
-  Record& add(const std::string& recipe, StudyPart part, std::int64_t trunk, std::int64_t age,
-              double difference, double rung = 0) {
-    Record r = samples::gpu_record(recipe, 10);
-    r.study = StudyPlace{"0123456789abcdef", part, trunk, age, 1, rung, {}, false, {}, false, kMargin, 0.05};
-    r.training->loss.clear();
-    // Trunk, age and step move BF16 as well; only the difference is the recipe's.
-    for (int step = 0; step < kSteps; ++step)
-      r.training->loss.push_back(kLoss + 0.1 * static_cast<double>(trunk) + std::sin(step) / 10 + difference);
-    r.id += std::to_string(rows_.size());
-    const Environment env = r.env;
-    rows_.push_back({std::move(r), "here", env});
-    return rows_.back().record;
-  }
-
-  /// Forks of three trunks at two ages with this mean; `spread` is between trunks.
-  void add_forks(const std::string& recipe, double difference, double spread = 1e-5,
-                 const std::function<void(Record&)>& change = {}) {
-    for (std::int64_t trunk = 1; trunk <= 3; ++trunk)
-      for (const std::int64_t age : {100, 200}) {
-        Record& row =
-            add(recipe, StudyPart::fork, trunk, age, difference + spread * static_cast<double>(trunk - 2));
-        if (change) change(row);
-      }
-  }
-
-  static void ask(Record& row) { row.study->asked = true; }
-
-  /// BF16, the noise floor and three controls that are found.
-  void add_frame() {
-    add_forks("bf16", 0, 0);
-    add_forks("bf16", 1e-6, 1e-6, [](Record& row) { perturb(row); });
-    add_forks("rowwise", 0.001);
-    add_forks("rowwise_e5m2", 0.003, 1e-5, [](Record& row) { row.study->apart_from = "rowwise"; });
-    add_forks("rowwise_e4m1", 0.1, 1e-5, [](Record& row) { row.study->breaks = true; });
-  }
-  static void perturb(Record& row) {
-    auto init = *row.definition->init;
-    init["perturb"] = "ulp";
-    row.definition->init = std::make_shared<const nlohmann::ordered_json>(init);
-  }
-
-  std::vector<StudyCard> cards() const {
-    RecordRefs refs;
-    for (const LocatedRecord& row : rows_) refs.push_back(&row);
-    return study_cards(refs);
-  }
-
- private:
-  std::deque<LocatedRecord> rows_;
-};
 
 /// BF16's mean loss over its forks: trunks 1 to 3, and the sine's mean over the last half.
 double bf16_loss() {
@@ -85,7 +26,7 @@ TEST_CASE("a card has the difference of paired forks, and its verdict", "[study]
   rows.add_frame();
   rows.add_forks("blockwise", 0.0012, 1e-5, Rows::ask);
   rows.add_forks("tensorwise", 0.02, 1e-5, Rows::ask);
-  const auto cards = rows.cards();
+  const auto cards = study_cards(rows.refs());
   REQUIRE(cards.size() == 2);
   const StudyCard& good = cards[0];
   CHECK(good.verdict.recipe == "blockwise");
@@ -130,7 +71,7 @@ TEST_CASE("without a control that is found, nothing is equivalent", "[study]") {
   }
   SECTION("there is none") {}
   rows.add_forks("blockwise", 0.0012, 1e-5, Rows::ask);
-  const auto cards = rows.cards();
+  const auto cards = study_cards(rows.refs());
   REQUIRE(cards.size() == 1);
   CHECK(cards[0].verdict.outcome == ForkOutcome::inconclusive);
   CHECK(cards[0].verdict.reason.find("control") != std::string::npos);
@@ -143,7 +84,7 @@ TEST_CASE("a row is compared with BF16 of its own trunk, age and seed only", "[s
   // Lower by far, and without a partner.
   Rows::ask(rows.add("blockwise", StudyPart::fork, 4, 100, -3));
   rows.add("blockwise", StudyPart::fork, 1, 100, -3).study->seed = 2;
-  const auto cards = rows.cards();
+  const auto cards = study_cards(rows.refs());
   REQUIRE(cards.size() == 1);
   CHECK_THAT(cards[0].verdict.difference->mean, Catch::Matchers::WithinAbs(0.0012, 1e-12));
 }
@@ -157,7 +98,7 @@ TEST_CASE("a difference that grows with the fork has a trend", "[study]") {
     for (int step = 0; step < kSteps; ++step)
       row.training->loss[step] += step < 12 ? 1e-4 : step < 24 ? 2e-4 : 3e-4;
   });
-  const auto cards = rows.cards();
+  const auto cards = study_cards(rows.refs());
   REQUIRE(cards[0].verdict.trend);
   CHECK_THAT(cards[0].verdict.trend->mean, Catch::Matchers::WithinAbs(1e-4, 1e-9));
   CHECK(cards[0].verdict.trend->low > 0);
@@ -171,7 +112,7 @@ TEST_CASE("a recipe whose forks end while BF16's do not has diverged", "[study]"
   Rows::ask(bad);
   bad.status = Status::diverged;
   bad.training->loss.back() = NAN;
-  const auto cards = rows.cards();
+  const auto cards = study_cards(rows.refs());
   REQUIRE(cards.size() == 2);
   CHECK(cards[1].verdict.outcome == ForkOutcome::diverged);
 }
@@ -201,7 +142,7 @@ TEST_CASE("ladders end where a recipe breaks", "[study]") {
     Record& row = rows.add("blockwise_minus", StudyPart::bits, 1, 200, bits == 1 ? 0.004 : 0.03, bits);
     row.study->base = "blockwise";
   }
-  const auto cards = rows.cards();
+  const auto cards = study_cards(rows.refs());
   REQUIRE(cards.size() == 1);
   const StudyCard& card = cards[0];
   CHECK((card.outlier_ffn.holds() == 12 && card.outlier_ffn.breaks() == 16));
@@ -215,11 +156,27 @@ TEST_CASE("ladders end where a recipe breaks", "[study]") {
   CHECK((card.fidelity[1].age == 200 && card.fidelity[1].error == Approx(0.06)));
 }
 
+TEST_CASE("a place that no study gives is none", "[study]") {
+  const double nan = std::nan("");
+  for (const auto& spoil : std::vector<std::function<void(StudyPlace&)>>{
+           [&](StudyPlace& place) { place.rung = nan; }, [&](StudyPlace& place) { place.margin = nan; },
+           [](StudyPlace& place) { place.margin = -1; }, [](StudyPlace& place) { place.level = 0; },
+           [](StudyPlace& place) { place.level = 1; }}) {
+    Rows rows;
+    rows.add_frame();
+    rows.add_forks("blockwise", 0.0012, 1e-5, [&](Record& row) {
+      Rows::ask(row);
+      spoil(*row.study);
+    });
+    CHECK(study_cards(rows.refs()).empty());
+  }
+}
+
 TEST_CASE("cards.json has the keys that its readers know", "[study]") {
   Rows rows;
   rows.add_frame();
   rows.add_forks("blockwise", 0.0012, 1e-5, Rows::ask);
-  const auto json = cards_to_json(rows.cards());
+  const auto json = cards_to_json(study_cards(rows.refs()));
   REQUIRE(json.size() == 1);
   const auto keys_of = [](const nlohmann::ordered_json& object) {
     std::vector<std::string> keys;

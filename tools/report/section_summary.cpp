@@ -51,6 +51,37 @@ Verdicts verdicts_of(const ReportInput& input) {
   return verdicts;
 }
 
+ConvergenceVerdict verdict_of(const StudyCard& card) {
+  switch (card.verdict.outcome) {
+    case ForkOutcome::equivalent:
+      return ConvergenceVerdict::equivalent;
+    case ForkOutcome::better:
+      return ConvergenceVerdict::better;
+    case ForkOutcome::worse:
+      return ConvergenceVerdict::worse;
+    case ForkOutcome::diverged:
+      return ConvergenceVerdict::diverged;
+    case ForkOutcome::inconclusive:
+      break;
+  }
+  return ConvergenceVerdict::inconclusive;
+}
+
+/// The same with what studies say of a model and recipe in place of what seeds say, which is less.
+Verdicts with_studies(Verdicts verdicts, const std::vector<StudyCard>& cards) {
+  for (const StudyCard& card : cards) verdicts[{card.model, card.verdict.recipe}] = verdict_of(card);
+  return verdicts;
+}
+
+/// ", +0.00092 nats": what a study says that a row's recipe costs its model.
+std::string price_of(const Row& row, const std::vector<StudyCard>& cards) {
+  for (const StudyCard& card : cards)
+    if (card.model == text_of(row, "model") && card.verdict.recipe == label_of(row) &&
+        card.verdict.difference)
+      return fmt::format(", {:+.5f} nats", card.verdict.difference->mean);
+  return "";
+}
+
 bool is_good(ConvergenceVerdict verdict) {
   return verdict == ConvergenceVerdict::equivalent || verdict == ConvergenceVerdict::better;
 }
@@ -109,6 +140,7 @@ std::string speed(const ReportInput& input, const Verdicts& verdicts) {
     if (text.back() != '(') text += "; ";
     text += fmt::format("{} tokens/s", rate_text(*row.tokens_per_s));
     if (row.memory_ratio) text += fmt::format(", {:.2f}x its memory", *row.memory_ratio);
+    text += price_of(row, input.cards);
     texts.add(text + (input.several_machines() ? ", on " + best.machine->name + ")" : ")"));
   }
   if (texts.texts.empty())
@@ -155,8 +187,9 @@ Section summary_section(const ReportInput& input) {
   if (!input.cards.empty()) section.lines.push_back(trained(input.cards));
   if (input.machines.empty()) return section;
   const Verdicts verdicts = verdicts_of(input);
-  section.lines.insert(section.lines.begin(),
-                       {coverage(input), speed(input, verdicts), convergence(input, verdicts)});
+  section.lines.insert(
+      section.lines.begin(),
+      {coverage(input), speed(input, with_studies(verdicts, input.cards)), convergence(input, verdicts)});
   return section;
 }
 

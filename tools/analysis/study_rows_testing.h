@@ -1,0 +1,72 @@
+// Rows of a study whose truth is known, for tests of what is made of them.
+#pragma once
+
+#include <cmath>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "results/record_samples.h"
+#include "tools/analysis/analysis.h"
+
+namespace precbench::study_rows {
+
+inline constexpr int kSteps = 48;
+inline constexpr double kLoss = 4, kMargin = 0.0025;
+
+/// A study in the making: rows of llama3.2-1b on an H200 as its sweep would leave them.
+class Rows {
+ public:
+  Record& add(const std::string& recipe, StudyPart part, std::int64_t trunk, std::int64_t age,
+              double difference, double rung = 0) {
+    Record r = samples::gpu_record(recipe, 10);
+    r.study = StudyPlace{"0123456789abcdef", part, trunk, age, 1, rung, {}, false, {}, false, kMargin, 0.05};
+    r.training->loss.clear();
+    // Trunk, age and step move BF16 as well; only the difference is the recipe's.
+    for (int step = 0; step < kSteps; ++step)
+      r.training->loss.push_back(kLoss + 0.1 * static_cast<double>(trunk) + std::sin(step) / 10 + difference);
+    r.id += std::to_string(rows_.size());
+    const Environment env = r.env;
+    rows_.push_back({std::move(r), "here", env});
+    return rows_.back().record;
+  }
+
+  /// Forks of three trunks at two ages with this mean; `spread` is between trunks.
+  void add_forks(const std::string& recipe, double difference, double spread = 1e-5,
+                 const std::function<void(Record&)>& change = {}) {
+    for (std::int64_t trunk = 1; trunk <= 3; ++trunk)
+      for (const std::int64_t age : {100, 200}) {
+        Record& row =
+            add(recipe, StudyPart::fork, trunk, age, difference + spread * static_cast<double>(trunk - 2));
+        if (change) change(row);
+      }
+  }
+
+  static void ask(Record& row) { row.study->asked = true; }
+
+  /// BF16, the noise floor and three controls that are found.
+  void add_frame() {
+    add_forks("bf16", 0, 0);
+    add_forks("bf16", 1e-6, 1e-6, [](Record& row) { perturb(row); });
+    add_forks("rowwise", 0.001);
+    add_forks("rowwise_e5m2", 0.003, 1e-5, [](Record& row) { row.study->apart_from = "rowwise"; });
+    add_forks("rowwise_e4m1", 0.1, 1e-5, [](Record& row) { row.study->breaks = true; });
+  }
+  static void perturb(Record& row) {
+    auto init = *row.definition->init;
+    init["perturb"] = "ulp";
+    row.definition->init = std::make_shared<const nlohmann::ordered_json>(init);
+  }
+
+  RecordRefs refs() const {
+    RecordRefs refs;
+    for (const LocatedRecord& row : rows_) refs.push_back(&row);
+    return refs;
+  }
+
+ private:
+  std::deque<LocatedRecord> rows_;
+};
+
+}  // namespace precbench::study_rows

@@ -1,0 +1,50 @@
+// Studies in a report: their cards, what the summary makes of them, and that no other section takes their rows.
+#include "tools/analysis/study_rows_testing.h"
+#include "tools/report/sections_testing.h"
+#include "tools/testing/catch.h"
+
+using namespace precbench;
+using study_rows::Rows;
+
+namespace {
+
+/// blockwise trains as bf16 does, tensorwise is worse.
+std::vector<Record> study_records() {
+  Rows rows;
+  rows.add_frame();
+  rows.add_forks("blockwise", 0.0012, 1e-5, Rows::ask);
+  rows.add_forks("tensorwise", 0.02, 1e-5, Rows::ask);
+  std::vector<Record> records;
+  for (const LocatedRecord* row : rows.refs()) records.push_back(row->record);
+  return records;
+}
+
+std::vector<Record> with_speeds(std::vector<Record> records) {
+  for (const auto& [recipe, ms] :
+       {std::pair("bf16", 250.0), std::pair("blockwise", 200.0), std::pair("tensorwise", 180.0)})
+    records.push_back(samples::gpu_record(recipe, ms));
+  return records;
+}
+
+}  // namespace
+
+TEST_CASE("the fastest recipe of a model is one that its study has shown to train, with its price",
+          "[study]") {
+  CHECK(contains(section_of(with_speeds({}), "Summary"), "no speed-up to report"));  // one seed shows nothing
+  const std::string summary = section_of(with_speeds(study_records()), "Summary");
+  CHECK(contains(summary, "llama3.2-1b 1.25x with blockwise"));
+  CHECK(contains(summary, ", +0.00120 nats"));
+  CHECK(!contains(summary, "x with tensorwise"));
+  CHECK(contains(summary, "blockwise on llama3.2-1b: equivalent"));
+  CHECK(contains(summary, "tensorwise on llama3.2-1b: worse"));
+}
+
+TEST_CASE("a study's rows are cards, and in no table of speeds", "[study]") {
+  const std::string cards = section_of(study_records(), "Does it train?");
+  CHECK(contains(cards, "llama3.2-1b on NVIDIA H200: forks of 48 steps from 3 trunks"));
+  CHECK(contains(cards, "rowwise_e5m2 apart from rowwise found"));
+  CHECK(contains(cards, "+0.00120 ["));
+  CHECK(section_of(study_records(), "Results") == "");
+  CHECK(section_of(with_speeds(study_records()), "Results") == section_of(with_speeds({}), "Results"));
+  CHECK(section_of(with_speeds({}), "Does it train?") == "");
+}
