@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/device/op_testing.h"
+#include "kernels/numerics/format_testing.h"
 #include "kernels/numerics/golden_testing.h"
 #include "kernels/numerics/scale_layout.h"
 
@@ -15,14 +16,6 @@ using namespace precbench;
 using namespace precbench::testing;
 
 namespace {
-
-QuantFormat format_of(Granularity granularity, ElementRounding rounding = ElementRounding::rne,
-                      Transform transform = Transform::none) {
-  QuantFormat format{DType::e2m1, granularity, ScaleType::e4m3};
-  format.element_rounding = rounding;
-  format.transform = transform;
-  return format;
-}
 
 /// A form with memory of its own.
 struct Form {
@@ -84,13 +77,14 @@ TEST_CASE("the CPU device's NVFP4 is torchao's, byte for byte", "[cpu][op]") {
     CHECK(wrong == 0);
     CHECK(wrong_scales == 0);
   };
-  check("1x16", format_of(Granularity::block_1x16), false);
-  check("16x16", format_of(Granularity::block_16x16), false);
-  check("rht.1x16", format_of(Granularity::block_1x16, ElementRounding::rne, Transform::hadamard_te), true);
+  check("1x16", nvfp4_format(Granularity::block_1x16), false);
+  check("16x16", nvfp4_format(Granularity::block_16x16), false);
+  check("rht.1x16", nvfp4_format(Granularity::block_1x16, ElementRounding::rne, Transform::hadamard_te),
+        true);
 
   // A square has the same codes in both directions.
-  const Form row = quantized(*device, value, format_of(Granularity::block_16x16));
-  const Form column = quantized(*device, value, format_of(Granularity::block_16x16), true);
+  const Form row = quantized(*device, value, nvfp4_format(Granularity::block_16x16));
+  const Form column = quantized(*device, value, nvfp4_format(Granularity::block_16x16), true);
   for (std::int64_t r = 0; r < kRows; ++r)
     for (std::int64_t c = 0; c < kCols; ++c) REQUIRE(row.code(r * kCols + c) == column.code(c * kRows + r));
 }
@@ -102,7 +96,7 @@ TEST_CASE("a product of NVFP4 tensors is that of their values, with and without 
   const Owned a(DType::bf16, kM, kK, rounded(normal(1, kM * kK, 3.0f)));
   const Owned b(DType::bf16, kN, kK, rounded(normal(2, kN * kK, 0.02f)));
   for (const Transform transform : {Transform::none, Transform::hadamard, Transform::hadamard_te}) {
-    const QuantFormat format = format_of(Granularity::block_1x16, ElementRounding::rne, transform);
+    const QuantFormat format = nvfp4_format(Granularity::block_1x16, ElementRounding::rne, transform);
     const Form qa = quantized(*device, a, format), qb = quantized(*device, b, format);
     std::vector<float> start(kM * kN, 0.5f);
     const Owned d(DType::f32, kM, kN), sum(DType::f32, kM, kN, start);
@@ -144,7 +138,7 @@ TEST_CASE("stochastic rounding of gradients is unbiased", "[cpu][op]") {
   x = rounded(x);
   const Owned value(DType::bf16, kRows, kCols, x);
   const auto device = make_cpu_device(2);
-  const QuantFormat format = format_of(Granularity::block_1x16, ElementRounding::stochastic);
+  const QuantFormat format = nvfp4_format(Granularity::block_1x16, ElementRounding::stochastic);
   for (const bool columns : {false, true}) {
     Owned source = value;
     if (columns) {  // the same blocks, as the columns of the transposed matrix
@@ -194,7 +188,7 @@ TEST_CASE("the mean of stochastic draws is nearer than rounding to nearest", "[c
     for (std::int32_t draw = 0; draw < draws; ++draw) {
       const Owned word(std::vector<std::int32_t>{draw});
       const Form form =
-          quantized(*device, value, format_of(Granularity::block_1x16, rounding), false, {.word = word});
+          quantized(*device, value, nvfp4_format(Granularity::block_1x16, rounding), false, {.word = word});
       for (std::size_t i = 0; i < x.size(); ++i)
         mean[i] +=
             form.value(static_cast<std::int64_t>(i) / kCols, static_cast<std::int64_t>(i) % kCols) / draws;
@@ -215,7 +209,7 @@ TEST_CASE("random numbers belong to the element, its step and its operand", "[cp
                           Owned(DType::bf16, kHalf, kCols, {x.begin() + kHalf * kCols, x.end()})};
   const Owned word(std::vector<std::int32_t>{77}), next(std::vector<std::int32_t>{78});
   const auto device = make_cpu_device(2), threads = make_cpu_device(5);
-  const QuantFormat format = format_of(Granularity::block_1x16, ElementRounding::stochastic);
+  const QuantFormat format = nvfp4_format(Granularity::block_1x16, ElementRounding::stochastic);
   for (const bool columns : {false, true}) {
     INFO((columns ? "columns" : "rows"));
     const Form all = quantized(*device, whole, format, columns, {.word = word, .stream = 4});
