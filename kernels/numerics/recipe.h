@@ -158,7 +158,7 @@ const std::vector<Recipe>& builtin_recipes();
 /// Rows that are known to be worse, for studies that must be able to find that (positive controls).
 const std::vector<Recipe>& control_recipes();
 
-/// Rows of FP4: emulated on the CPU device, unsupported on a GPU.
+/// Rows of FP4: emulated but on GPUs that multiply it.
 const std::vector<Recipe>& fp4_recipes();
 
 /// A name of one of these tables, or the path of a JSON file (anything that ends in ".json").
