@@ -100,17 +100,17 @@ ForkEvidence apart(const ForkEvidence& control, const ForkEvidence& recipe) {
   return apart;
 }
 
-std::string in_nats(const DifferenceInterval& d) {
+std::string in_nats(const MeanWithInterval& d) {
   return fmt::format("{:+.5f} nats [{:+.5f}, {:+.5f}]", d.mean, d.low, d.high);
 }
 
 /// The slope of each trunk's difference over log2 of the length: lengths 1/4, 1/2 and 1 are -2, -1 and 0, whose
 /// least-squares slope is half of the last minus the first.
-std::optional<DifferenceInterval> trend_of(const ForkEvidence& evidence) {
+std::optional<MeanWithInterval> trend_of(const ForkEvidence& evidence) {
   std::vector<double> slopes;
   for (const std::vector<double>& lengths : evidence.by_length)
     if (lengths.size() == 3) slopes.push_back((lengths[2] - lengths[0]) / 2);
-  return interval_over_trunks(slopes);
+  return mean_with_interval(slopes);
 }
 
 /// Everything of a verdict that no test decides.
@@ -121,7 +121,7 @@ ForkVerdict describe(const ForkEvidence& evidence) {
   for (const AgeDifferences& age : evidence.ages) {
     trunks = std::min(trunks, age.by_trunk.size());
     for (const auto& [trunk, forks] : age.by_trunk) seeds = std::min(seeds, forks.size());
-    const auto interval = interval_over_trunks(trunk_means(age));
+    const auto interval = mean_with_interval(trunk_means(age));
     if (!interval || (verdict.difference && std::abs(interval->mean) <= std::abs(verdict.difference->mean)))
       continue;
     verdict.difference = interval;
@@ -157,7 +157,7 @@ std::string why_inconclusive(const ForkEvidence& evidence, const std::string& wh
       continue;
     const auto trunks = trunks_to_settle(means, rules.bound(), rules.level);
     return fmt::format("at age {} {} is not inside +-{:.5f}; {}", age.age,
-                       in_nats(*interval_over_trunks(means)), rules.bound(),
+                       in_nats(*mean_with_interval(means)), rules.bound(),
                        trunks ? fmt::format("about {} trunks would settle it", *trunks)
                               : std::string("no number of trunks would at this mean"));
   }
@@ -171,18 +171,10 @@ const char* name_of(ForkOutcome outcome) {
   return kNames[static_cast<int>(outcome)];
 }
 
-std::optional<DifferenceInterval> interval_over_trunks(const std::vector<double>& means, double level) {
-  if (means.size() < 2) return std::nullopt;
-  const MeanAndSpread m = mean_and_spread(means);
-  const double n = static_cast<double>(means.size());
-  const double half = student_t_quantile(1 - level / 2, n - 1) * m.sd / std::sqrt(n);
-  return DifferenceInterval{m.mean, m.mean - half, m.mean + half};
-}
-
 std::optional<double> noise_floor(const ForkEvidence& neutral) {
   std::optional<double> floor;
   for (const AgeDifferences& age : neutral.ages) {
-    const auto interval = interval_over_trunks(trunk_means(age));
+    const auto interval = mean_with_interval(trunk_means(age));
     if (!interval) return std::nullopt;
     floor = std::max({floor.value_or(0), std::abs(interval->low), std::abs(interval->high)});
   }
@@ -207,7 +199,7 @@ std::optional<int> trunks_to_tell_apart(const ForkEvidence& control, const ForkE
 bool breaks_margin(const ForkEvidence& control, const ForkRules& rules) {
   if (control.diverged > 0) return true;
   return std::any_of(control.ages.begin(), control.ages.end(), [&](const AgeDifferences& age) {
-    const auto interval = interval_over_trunks(trunk_means(age), rules.level);
+    const auto interval = mean_with_interval(trunk_means(age), rules.level);
     return interval && interval->mean > rules.margin && interval->low > 0;
   });
 }

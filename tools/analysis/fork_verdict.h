@@ -14,12 +14,9 @@
 #include <string>
 #include <vector>
 
-namespace precbench {
+#include "results/statistics.h"
 
-/// A mean over trunks with its 95% interval unless said otherwise, nats.
-struct DifferenceInterval {
-  double mean = 0, low = 0, high = 0;
-};
+namespace precbench {
 
 /// Differences of one recipe's forks at one age: loss minus the BF16 fork's of the same trunk and seed, nats.
 struct AgeDifferences {
@@ -56,15 +53,12 @@ struct ForkVerdict {
   std::string recipe;
   ForkOutcome outcome = ForkOutcome::inconclusive;
   std::string reason;  ///< one line: what decided, or what is missing and would settle it
-  std::optional<DifferenceInterval>
-      difference;        ///< nats, at the age where it is largest; none with fewer than 2 trunks
+  std::optional<MeanWithInterval>
+      difference;        ///< nats, over the trunks, at the age where it is largest; none with fewer than 2
   std::int64_t age = 0;  ///< that age
-  std::optional<DifferenceInterval> trend;  ///< nats for each doubling of the fork's length; from 2 trunks on
-  int trunks = 0, seeds = 0;                ///< of the age with the fewest
+  std::optional<MeanWithInterval> trend;  ///< nats for each doubling of the fork's length; from 2 trunks on
+  int trunks = 0, seeds = 0;              ///< of the age with the fewest
 };
-
-/// Student's t over the trunks' means; none with fewer than two.
-std::optional<DifferenceInterval> interval_over_trunks(const std::vector<double>& means, double level = 0.05);
 
 /// The largest magnitude that the interval of any age reaches: what forks differ by that differ in nothing that
 /// matters. None where an age has fewer than two trunks.

@@ -152,7 +152,7 @@ std::vector<StepDifference> curve_of(const StudyRows& rows, const std::string& r
   for (const auto& [step, trunks] : differences) {
     std::vector<double> means;
     for (const auto& [trunk, values] : trunks) means.push_back(mean_and_spread(values).mean);
-    if (const auto interval = interval_over_trunks(means))
+    if (const auto interval = mean_with_interval(means))
       curve.push_back({static_cast<double>(step), *interval});
   }
   return curve;

@@ -30,7 +30,7 @@ struct CardLayer {
 /// How a recipe's difference grows with the fork: its mean over a tenth of the steps.
 struct StepDifference {
   double step = 0;  ///< the last of that tenth
-  DifferenceInterval difference;
+  MeanWithInterval difference;
 };
 
 struct ControlResult {

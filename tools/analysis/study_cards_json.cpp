@@ -21,8 +21,8 @@ Json json_of(const Ladder& ladder) {
 
 Json json_of(const StudyCard& card) {
   const ForkVerdict& verdict = card.verdict;
-  const auto part = [](const std::optional<DifferenceInterval>& interval,
-                       double DifferenceInterval::*member) {
+  const auto part = [](const std::optional<MeanWithInterval>& interval,
+                       double MeanWithInterval::*member) {
     return interval ? Json((*interval).*member) : Json();
   };
   Json fidelity = Json::array(), controls = Json::array();
@@ -37,9 +37,9 @@ Json json_of(const StudyCard& card) {
           {"verdict", name_of(verdict.outcome)},
           {"reason", verdict.reason},
           {"fork",
-           {{"difference", part(verdict.difference, &DifferenceInterval::mean)},
-            {"low", part(verdict.difference, &DifferenceInterval::low)},
-            {"high", part(verdict.difference, &DifferenceInterval::high)},
+           {{"difference", part(verdict.difference, &MeanWithInterval::mean)},
+            {"low", part(verdict.difference, &MeanWithInterval::low)},
+            {"high", part(verdict.difference, &MeanWithInterval::high)},
             {"age", verdict.age},
             {"floor", json_of(card.floor)},
             {"margin", card.margin},
@@ -48,9 +48,9 @@ Json json_of(const StudyCard& card) {
             {"seeds", verdict.seeds},
             {"steps", card.fork_steps}}},
           {"trend",
-           {{"slope", part(verdict.trend, &DifferenceInterval::mean)},
-            {"low", part(verdict.trend, &DifferenceInterval::low)},
-            {"high", part(verdict.trend, &DifferenceInterval::high)}}},
+           {{"slope", part(verdict.trend, &MeanWithInterval::mean)},
+            {"low", part(verdict.trend, &MeanWithInterval::low)},
+            {"high", part(verdict.trend, &MeanWithInterval::high)}}},
           {"fidelity", fidelity},
           {"ladders",
            {{"outlier_ffn", json_of(card.outlier_ffn)},

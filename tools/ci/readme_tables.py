@@ -180,9 +180,13 @@ def study_rows(path):
     return rows
 
 
-def study(*names):
+def study(report, *names):
     return table(["recipe", *names], [[f"`{recipe}`", *(row[name] for name in names)]
-                                      for recipe, row in study_rows("h200/study-36m.md").items()])
+                                      for recipe, row in study_rows(report).items()])
+
+
+# Columns of a study's table of verdicts.
+VERDICT = "difference [95%], nats", "per doubling [95%]", "gradient error", "bias", "verdict"
 
 
 def front_study():
@@ -271,8 +275,10 @@ def criterion(column):
 
 TABLES = {"single": single, "beside-peer": beside_peer, "scaling": scaling, "scaling-peer": scaling_peer,
           "front-single": front_single, "front-scaling": front_scaling, "convergence": convergence,
-          "study": lambda: study("difference [95%], nats", "per doubling [95%]", "gradient error", "bias", "verdict"),
-          "ladders": lambda: study("outliers in FFN", "outliers in norms", "learning rate", "bits fewer"),
+          "study": lambda: study("h200/study-36m.md", *VERDICT),
+          "ladders": lambda: study("h200/study-36m.md", "outliers in FFN", "outliers in norms", "learning rate",
+                                   "bits fewer"),
+          "study-125m": lambda: study("h200/study-125m.md", *VERDICT, "outliers in FFN"),
           "plateau": lambda: plateau(1, 2), "front-study": front_study, "front-plateau": lambda: plateau(1)}
 FIGURES = {"host-clock": host_clock, "repeats": repeats, "between-tables": between_tables,
            "speedups-tensorwise": lambda: speedups("tensorwise"), "speedups-blockwise": lambda: speedups("blockwise"),

@@ -12,7 +12,7 @@
 namespace precbench {
 namespace {
 
-std::string interval(const std::optional<DifferenceInterval>& value) {
+std::string interval(const std::optional<MeanWithInterval>& value) {
   return value ? fmt::format("{:+.5f} [{:+.5f}, {:+.5f}]", value->mean, value->low, value->high) : "-";
 }
 
