@@ -195,6 +195,12 @@ def front_study():
                   for recipe, row in study_rows("h200/study-36m.md").items() if recipe in FRONT_STUDY])
 
 
+def fp32_error(recipe):
+    """Of its gradient against the one in FP32."""
+    text = (RESULTS / "h200/fp32-gradient-36m.txt").read_text()
+    return re.search(rf"g-{recipe}\.safetensors: error ([\d.]+%)", text)[1]
+
+
 def bf16_weights_at(step):
     """Of the plateau's runs with BF16 weights and batch 1, the loss of this step: least and largest over recipes and seeds."""
     losses = [record["training"]["loss"][step - 1] for record in lines("h200/one-gpu-plateau.jsonl")
@@ -285,6 +291,8 @@ FIGURES = {"host-clock": host_clock, "repeats": repeats, "between-tables": betwe
            "over-peer-bf16": lambda: over_peer("bf16"), "over-peer-tensorwise": lambda: over_peer("tensorwise"),
            "over-peer-rowwise": lambda: over_peer("rowwise"), "loss-differences": loss_differences,
            "plateau-50": lambda: bf16_weights_at(50),
+           "fp32-bf16": lambda: fp32_error("bf16"), "fp32-tensorwise": lambda: fp32_error("tensorwise"),
+           "fp32-mxfp8_floor": lambda: fp32_error("mxfp8_floor"),
            "seeds-apart": seeds_apart, "criterion-end": lambda: criterion(0), "criterion-runs": lambda: criterion(1),
            "criterion-throughout": lambda: criterion(2)}
 TABLE = re.compile(r"^<!-- table (\S+) -->\n(.*?)^<!-- end -->$", re.S | re.M)
