@@ -45,6 +45,26 @@ DefinitionRecord definition(const std::string& recipe, int seed) {
           part({{"kind", "normal"}, {"fingerprint", nullptr}, {"deviation", 0.02}, {"seed", seed}})};
 }
 
+namespace {
+
+Training training_of(const std::string& recipe, double penalty) {
+  Training training;
+  for (int step = 0; step < 100; ++step) {
+    training.loss.push_back(2.5 + penalty + 9.26 * std::exp(-step / 10.0));
+    training.grad_norm.push_back(1.5 - 0.01 * step);
+    training.lr.push_back(3e-4);
+  }
+  training.tokens_per_step = 8 * 2048;
+  training.params_changed = training.params_total = 146;
+  if (recipe != "bf16") training.converted_layers = {"layers.0.q_proj", "layers.0.k_proj"};
+  training.entropy_floor = 2.1;
+  training.uniform_loss = 11.76;
+  training.evaluations = {{100, 65536, 2.6 + penalty, 0.02, 2.6}};
+  return training;
+}
+
+}  // namespace
+
 Record gpu_record(const std::string& recipe, double median_ms, double penalty, int seed) {
   Record r;
   r.id = "1b-" + recipe + "-" + std::to_string(seed);
@@ -114,19 +134,7 @@ Record gpu_record(const std::string& recipe, double median_ms, double penalty, i
                           median_ms * 0.01,
                           {{"matmul fprop", "gemm", 128, median_ms * 0.2, 1e14, 1e10}}};
   r.telemetry = Telemetry{1980, 1965, 1980, 3201, 640, 690, 61, {"sw_power_cap"}, 0};
-  Training training;
-  for (int step = 0; step < 100; ++step) {
-    training.loss.push_back(2.5 + penalty + 9.26 * std::exp(-step / 10.0));
-    training.grad_norm.push_back(1.5 - 0.01 * step);
-    training.lr.push_back(3e-4);
-  }
-  training.tokens_per_step = 8 * 2048;
-  training.params_changed = training.params_total = 146;
-  if (recipe != "bf16") training.converted_layers = {"layers.0.q_proj", "layers.0.k_proj"};
-  training.entropy_floor = 2.1;
-  training.uniform_loss = 11.76;
-  training.evaluations = {{100, 65536, 2.6 + penalty, 0.02, 2.6}};
-  r.training = training;
+  r.training = training_of(recipe, penalty);
   if (recipe != "bf16") r.quantization = {{"fprop.a", "e4m3 1x128 f32", 0.01, 0.0, 31.5}};
   const GradientFidelity part{"qkv", 0.07, 0.998, -0.001};
   const WholeFidelity whole{{0.07, 0.06, 0.08}, {0.998, 0.997, 0.999}, {-0.001, -0.002, 0.0}};
