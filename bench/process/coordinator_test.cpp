@@ -42,7 +42,7 @@ enum Fault : std::int64_t {
   kFollowerIsLate,
   kRankSleeps,
   kFollowerTakesLonger,
-  kFollowerTakesSeconds,
+  kFollowerTakesSeconds,  // twice the time limit, in `warmup` as milliseconds
 };
 
 [[noreturn]] void hang() {
@@ -84,7 +84,7 @@ Record fake_part(const Case& c, const NodeShare& share, StepBoard& board) {
   } else if (c.seed == kFollowerTakesLonger) {
     if (!coordinator) std::this_thread::sleep_for(300ms);
   } else if (c.seed == kFollowerTakesSeconds) {
-    if (!coordinator) std::this_thread::sleep_for(4s);
+    if (!coordinator) std::this_thread::sleep_for(std::chrono::milliseconds(c.warmup));
   } else if (c.seed == kRankSleeps) {
     run_ranks(share, board);
     hang();
@@ -100,19 +100,23 @@ struct Part {
 };
 
 constexpr const char* kSecret = "of these processes";
-constexpr Timeouts kShort = {.meet = 60s, .stop = 1s, .row = 5s};
+// None of these times passes in a test that succeeds, but the stop of a process that cannot be told to.
+constexpr Timeouts kPatient = {.meet = 60s, .stop = 60s, .row = 60s};
+constexpr Timeouts kShortStop = {.meet = 60s, .stop = 1s, .row = 60s};
 
 /// The processes of one sweep; killed at the end if the test has not waited for them.
 class Together {
  public:
-  Together(int count, const std::vector<std::int64_t>& seeds, int gpus, double timeout_s)
-      : address_(free_address()) {
+  Together(int count, const std::vector<std::int64_t>& seeds, int gpus, double timeout_s,
+           const Timeouts& timeouts = kPatient)
+      : address_(free_address()), timeouts_(timeouts) {
     for (const std::int64_t seed : seeds) {
       Case c;
       c.device = "cpu";
       c.gpus = gpus;
       c.seed = seed;
       c.save_init = directory_ / "parts";
+      if (seed == kFollowerTakesSeconds) c.warmup = static_cast<std::int64_t>(2000 * timeout_s);
       grid_.push_back(c);
     }
     options_.timeout_s = timeout_s;
@@ -160,8 +164,8 @@ class Together {
  private:
   int run(const Nodes& nodes) {
     errors_to(directory_ / fmt::format("stderr{}", nodes.index));
-    if (nodes.index > 0) return run_worker(nodes, address_, kSecret, grid_, options_.child, kShort);
-    Coordinator coordinator(nodes, address_, kSecret, kShort);
+    if (nodes.index > 0) return run_worker(nodes, address_, kSecret, grid_, options_.child, timeouts_);
+    Coordinator coordinator(nodes, address_, kSecret, timeouts_);
     options_.coordinator = &coordinator;
     const int status = run_sweep(grid_, options_);
     coordinator.finish(status == kSweepInterrupted ? kSweepInterrupted : kSweepDone);
@@ -170,6 +174,7 @@ class Together {
 
   TempDirectory directory_;
   Address address_;
+  Timeouts timeouts_;
   std::vector<Case> grid_;
   SweepOptions options_ = sweep_into(directory_, kFakePart);
   std::vector<pid_t> pids_;
@@ -280,13 +285,14 @@ TEST_CASE("workers end when their coordinator is killed", "[together]") {
 }
 
 TEST_CASE("a worker that is stopped ends the case in time with its name", "[together]") {
-  Together sweep(2, {kHang, kFine}, 2, 4);
+  const double limit = ample_time_s();
+  Together sweep(2, {kHang, kFine}, 2, limit, kShortStop);
   REQUIRE(eventually([&] { return sweep.running(kHang, 2); }));
   kill(sweep.pid(1), SIGSTOP);
   CHECK(sweep.exit_status(0) == kSweepInterrupted);
   CHECK(sweep.rows()[kHang].status == Status::timeout);
-  CHECK(sweep.error_of(kHang).starts_with(process_1("rank 1") +
-                                          " did not report: still running after 4 s (--timeout)"));
+  CHECK(sweep.error_of(kHang).starts_with(
+      process_1("rank 1") + fmt::format(" did not report: still running after {} s (--timeout)", limit)));
   CHECK(sweep.rows().size() == 1);
   kill(sweep.pid(1), SIGCONT);
   CHECK(sweep.exit_status(1) == kCoordinatorGone);
@@ -295,7 +301,7 @@ TEST_CASE("a worker that is stopped ends the case in time with its name", "[toge
 
 TEST_CASE("a case is in time by the clock of process 0, which stands still while that is stopped",
           "[together]") {
-  Together sweep(2, {kFollowerTakesSeconds}, 2, 2);
+  Together sweep(2, {kFollowerTakesSeconds}, 2, ample_time_s());
   REQUIRE(eventually([&] { return sweep.running(kFollowerTakesSeconds, 2); }));
   kill(sweep.pid(0), SIGTSTP);
   CHECK(eventually([&] { return !sweep.any_part_alive(); }));
@@ -306,25 +312,28 @@ TEST_CASE("a case is in time by the clock of process 0, which stands still while
 }
 
 TEST_CASE("a part that outlasts the coordinator's is named once the time is up", "[together]") {
-  Together sweep(2, {kFollowerIsLate, kFine}, 2, 4);
+  const double limit = ample_time_s();
+  Together sweep(2, {kFollowerIsLate, kFine}, 2, limit);
   CHECK(sweep.exit_status(0) == kSweepFailures);
   CHECK(sweep.exit_status(1) == 0);
   CHECK(!sweep.any_part_alive());
   CHECK(sweep.rows()[kFollowerIsLate].status == Status::timeout);
   CHECK(sweep.error_of(kFollowerIsLate) ==
-        process_1("rank 1") + " did not report: still running after 4 s (--timeout)");
+        process_1("rank 1") + fmt::format(" did not report: still running after {} s (--timeout)", limit));
   CHECK(sweep.rows()[kFine].status == Status::ok);
 }
 
 TEST_CASE("the row of a hang names the rank that holds up the others", "[together]") {
-  Together sweep(2, {kRankSleeps}, 4, 5);
+  const double limit = ample_time_s();
+  Together sweep(2, {kRankSleeps}, 4, limit);
   CHECK(sweep.exit_status(0) == kSweepFailures);
   CHECK(sweep.exit_status(1) == 0);
   CHECK(!sweep.any_part_alive());
-  CHECK(sweep.error_of(kRankSleeps) ==
-        fmt::format("still running after 5 s (--timeout); its last words: process 0 ({}, ranks 0-1): none of "
-                    "the ranks 0-1 has begun step 4; {}: rank 3 has not enqueued step 3; the others have",
-                    host_name(), process_1("ranks 2-3")));
+  CHECK(
+      sweep.error_of(kRankSleeps) ==
+      fmt::format("still running after {} s (--timeout); its last words: process 0 ({}, ranks 0-1): none of "
+                  "the ranks 0-1 has begun step 4; {}: rank 3 has not enqueued step 3; the others have",
+                  limit, host_name(), process_1("ranks 2-3")));
 }
 
 TEST_CASE("a time limit of centuries is a limit like any other", "[together]") {
