@@ -5,6 +5,7 @@
 
 #include <signal.h>
 
+#include <cmath>
 #include <fstream>
 #include <map>
 #include <set>
@@ -100,15 +101,16 @@ struct Part {
 };
 
 constexpr const char* kSecret = "of these processes";
-// None of these times passes in a test that succeeds, but the stop of a process that cannot be told to.
-constexpr Timeouts kPatient = {.meet = 60s, .stop = 60s, .row = 60s};
-constexpr Timeouts kShortStop = {.meet = 60s, .stop = 1s, .row = 60s};
+/// Parts that hang are waited for as long as a row may take, and a process that cannot be told to stop for `stop`.
+Timeouts patient(std::chrono::seconds stop = 60s) {
+  return {.meet = 60s, .stop = stop, .row = std::chrono::seconds(std::lround(ample_time_s()))};
+}
 
 /// The processes of one sweep; killed at the end if the test has not waited for them.
 class Together {
  public:
   Together(int count, const std::vector<std::int64_t>& seeds, int gpus, double timeout_s,
-           const Timeouts& timeouts = kPatient)
+           const Timeouts& timeouts = patient())
       : address_(free_address()), timeouts_(timeouts) {
     for (const std::int64_t seed : seeds) {
       Case c;
@@ -286,7 +288,7 @@ TEST_CASE("workers end when their coordinator is killed", "[together]") {
 
 TEST_CASE("a worker that is stopped ends the case in time with its name", "[together]") {
   const double limit = ample_time_s();
-  Together sweep(2, {kHang, kFine}, 2, limit, kShortStop);
+  Together sweep(2, {kHang, kFine}, 2, limit, patient(1s));
   REQUIRE(eventually([&] { return sweep.running(kHang, 2); }));
   kill(sweep.pid(1), SIGSTOP);
   CHECK(sweep.exit_status(0) == kSweepInterrupted);
@@ -303,6 +305,9 @@ TEST_CASE("a case is in time by the clock of process 0, which stands still while
           "[together]") {
   Together sweep(2, {kFollowerTakesSeconds}, 2, ample_time_s());
   REQUIRE(eventually([&] { return sweep.running(kFollowerTakesSeconds, 2); }));
+  // A part of process 0 that still runs would be stopped with it.
+  const pid_t own = sweep.parts().at({kFollowerTakesSeconds, 0}).pid;
+  REQUIRE(eventually([&] { return !alive(own); }));
   kill(sweep.pid(0), SIGTSTP);
   CHECK(eventually([&] { return !sweep.any_part_alive(); }));
   kill(sweep.pid(0), SIGCONT);
