@@ -191,9 +191,8 @@ PRECBENCH_OP_TEST(rmsnorm_on, "add_rmsnorm, recompute_rmsnorm and rmsnorm_backwa
     for (const bool branched : {true, false}) {
       b.start();
       HostMemory& host = b.host();
-      const auto [M, C] = size;
+      const std::int64_t M = size.M, C = size.C;
       INFO(M << " x " << C << (branched ? " with" : " without") << " a branch");
-      constexpr float kEps = 1e-5f;
       const Tensor x = host.random(DType::bf16, M, C, 2.0f), weight = host.random(DType::bf16, 1, C, 1.0f);
       const Tensor branch = branched ? host.random(DType::bf16, M, C, 1.0f) : Tensor{};
       for (std::int64_t c = 0; c < C; ++c) HostMemory::set(x, 3 % M * C + c, 0.0f);  // a row that eps decides
