@@ -59,7 +59,9 @@ TEST_CASE("every built-in row is valid by the schema of recipes", "[recipe]") {
 
 TEST_CASE("the schema of recipes lists the values that are read, and no others", "[recipe]") {
   const json operand = json::parse(text_of_schema()).at("$defs").at("operand").at("properties");
-  for (const auto& [key, allowed] : operand.items()) {
+  for (const auto& item : operand.items()) {
+    const std::string& key = item.key();
+    const json& allowed = item.value();
     if (!allowed.contains("enum")) continue;
     std::string listed;
     for (const json& value : allowed.at("enum")) {

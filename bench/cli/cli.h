@@ -1,7 +1,6 @@
 // The commands that make records: sweep, run and list. `report` stands in tools/, which only reads them.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -10,6 +9,10 @@
 
 #include "bench/cli/axis.h"
 #include "bench/sweep/sweep.h"
+
+namespace CLI {
+class App;
+}
 
 namespace precbench {
 
