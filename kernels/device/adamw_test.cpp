@@ -275,10 +275,10 @@ PRECBENCH_OP_TEST(adamw_on, "adamw in every combination of types") {
 PRECBENCH_OP_TEST(overflow_on, "adamw leaves a weight whose second moment overflows, as the CPU does") {
   b.start();
   HostMemory& host = b.host();
-  constexpr std::int64_t kSize = 8;
-  const Tensor w = host.random(DType::f32, kSize, 1, 0.1f), g = host.random(DType::f32, kSize, 1, 0.1f);
-  const Tensor m = host.tensor(DType::f32, kSize, 1), v = host.tensor(DType::f32, kSize, 1);
-  std::fill_n(m.as<float>(), kSize, 0.0f), std::fill_n(v.as<float>(), kSize, 0.0f);
+  constexpr std::int64_t kFew = 8;
+  const Tensor w = host.random(DType::f32, kFew, 1, 0.1f), g = host.random(DType::f32, kFew, 1, 0.1f);
+  const Tensor m = host.tensor(DType::f32, kFew, 1), v = host.tensor(DType::f32, kFew, 1);
+  std::fill_n(m.as<float>(), kFew, 0.0f), std::fill_n(v.as<float>(), kFew, 0.0f);
   v.as<float>()[3] = std::numeric_limits<float>::infinity();
   const Tensor norm = host.tensor(DType::f32, 1, 1), scalars = host.tensor(DType::i32, 1, 4);
   norm.as<float>()[0] = 0;
@@ -294,12 +294,12 @@ PRECBENCH_OP_TEST(overflow_on, "adamw leaves a weight whose second moment overfl
 }
 
 PRECBENCH_OP_TEST(stochastic_on, "adamw rounds stochastically by the element's place in the model") {
-  constexpr std::int64_t kSize = 20000;
+  constexpr std::int64_t kMany = 20000;
   b.start();
   HostMemory& host = b.host();
-  const Tensor w = host.random(DType::bf16, kSize, 1, 1.0f);
-  const Tensor m = host.tensor(DType::f32, kSize, 1), v = host.tensor(DType::f32, kSize, 1);
-  const Tensor g = host.tensor(DType::f32, kSize, 1), norm = host.tensor(DType::f32, 1, 1);
+  const Tensor w = host.random(DType::bf16, kMany, 1, 1.0f);
+  const Tensor m = host.tensor(DType::f32, kMany, 1), v = host.tensor(DType::f32, kMany, 1);
+  const Tensor g = host.tensor(DType::f32, kMany, 1), norm = host.tensor(DType::f32, 1, 1);
   for (const Tensor& t : {m, v, g, norm}) b.cpu().fill({t, 1.0f});
   // An update of w * 2^-10 alone, exact in FP32 and below the last place of BF16: without chance nothing
   // moves.
