@@ -53,8 +53,8 @@ Layer run(const Recipe& recipe, const std::vector<float>& x, const std::vector<f
   const QuantizedTensor x_operand = bench.prepare(X, linear.x_rowwise(), linear.x_columnwise());
   const QuantizedTensor dy_operand = bench.prepare(dY, linear.dy_rowwise(), linear.dy_columnwise());
   linear.fprop(y, x_operand, {W, {}});
-  linear.dgrad(dx, dy_operand, {W, {}});
-  linear.wgrad(dw, dy_operand, x_operand, false);
+  linear.dgrad(dx, dy_operand, {W, {}}, X);
+  linear.wgrad(dw, dy_operand, x_operand, {W, {}}, false);
   return {y.floats(), dx.floats(), dw.floats()};
 }
 
