@@ -176,8 +176,8 @@ void CpuDevice::do_turn_back(const ops::TurnBack& op) {
       row[i] *=
           signs.minus(static_cast<int>(i % length)) ? -hadamard_factor(length) : hadamard_factor(length);
     if (op.accumulate) {
-      cpu::load(op.dst, r * k, k, row + k);
-      for (std::int64_t i = 0; i < k; ++i) row[i] += row[k + i];
+      const float* before = cpu::load(op.dst, r * k, k, row + k);
+      for (std::int64_t i = 0; i < k; ++i) row[i] += before[i];
     }
     cpu::store(op.dst, r * k, k, row);
   });

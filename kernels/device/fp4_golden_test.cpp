@@ -36,6 +36,11 @@ RandomStream golden_random(OpTest& b) {
           .row_signs = static_cast<std::uint32_t>(words.at(3))};
 }
 
+/// Two codes with the sign of a zero left out, which depends on the order of a transform's additions.
+std::uint64_t without_signs_of_zeros(std::uint64_t byte) {
+  return ((byte & 0x0F) == 0x08 ? 0 : byte & 0x0F) | ((byte & 0xF0) == 0x80 ? 0 : byte & 0xF0);
+}
+
 /// The input's row form in this format has the file's bytes.
 void check_golden(OpTest& b, const std::string& name, const QuantFormat& format) {
   INFO(name);
@@ -52,7 +57,8 @@ void check_golden(OpTest& b, const std::string& name, const QuantFormat& format)
     const std::int64_t at = scale_index(format.granularity, kRows, kCols, i / kCols, i % kCols / block);
     wrong_scales += got_scales.as<std::uint8_t>()[at] != scales.at(static_cast<std::size_t>(i / block));
     for (std::int64_t byte = i / 2; byte < (i + block) / 2; ++byte)
-      wrong += got.as<std::uint8_t>()[byte] != codes.at(static_cast<std::size_t>(byte));
+      wrong += without_signs_of_zeros(got.as<std::uint8_t>()[byte]) !=
+               without_signs_of_zeros(codes.at(static_cast<std::size_t>(byte)));
   }
   CHECK(wrong_scales == 0);
   CHECK(wrong == 0);

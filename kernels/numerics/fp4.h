@@ -22,14 +22,14 @@ PRECBENCH_HD constexpr float hadamard_factor(int length) {
 
 /// A set bit is a minus, of element i of every transform.
 struct SignBits {
-  std::uint32_t words[kLongestTransform / 32] = {};
+  std::uint32_t words[kLongestTransform / 32];
 
   PRECBENCH_HD constexpr bool minus(int i) const { return words[i / 32] >> (i % 32) & 1u; }
 };
 
 /// The signs of a transform; `stream` tells random ones apart, in a step that has this word.
 PRECBENCH_HD constexpr SignBits sign_bits(Signs signs, std::uint32_t word, std::uint32_t stream) {
-  SignBits bits;
+  SignBits bits{};
   for (int i = 0; i < kLongestTransform / 32; ++i)
     bits.words[i] = signs == Signs::none ? 0
                     : signs == Signs::te
@@ -78,9 +78,9 @@ PRECBENCH_HD inline std::uint8_t quest_scale(const float* x, int n) {
     sum += static_cast<double>(x[i]);
   }
   const double mean = static_cast<double>(static_cast<float>(sum / n));
-  const float variance = static_cast<float>(squares / n - mean * mean);
-  if (!(abs_bits(variance) < detail::kInfBits)) return 0xFF;
-  const float deviation = variance >= 0 ? std::sqrt(variance) : 1.0f;
+  const double variance = squares / n - mean * mean;
+  if (!(variance - variance == 0)) return 0xFF;  // not finite
+  const float deviation = variance >= 0 ? static_cast<float>(std::sqrt(variance)) : 1.0f;
   return ue8m0_round_down(
       static_cast<float>(static_cast<double>(kQuestDeviation) * static_cast<double>(deviation) + 1e-8));
 }

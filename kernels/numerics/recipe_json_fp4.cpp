@@ -85,16 +85,19 @@ json short_number(float x) {
 }  // namespace
 
 void read_fp4(const json& object, const std::string& path, QuantFormat& operand) {
+  read_fp4_keys(object, path, operand);
   if (operand.dtype != DType::e2m1) {
     if (operand.scale == ScaleType::e4m3)
       fail(child(path, "format"), fmt::format("e4m3 scales belong to e2m1, not {}", element_name(operand)));
     if (operand.scale_rounding == ScaleRounding::quest)
-      fail(child(path, "scale_rounding"), "only e2m1 has quest");
-    for (const char* key : kFp4Keys)
-      if (object.contains(key)) fail(child(path, key), "only e2m1 has it; remove it");
+      fail(child(path, "scale_rounding"), fmt::format("quest is for e2m1, not {}", element_name(operand)));
+    if (operand.element_rounding != ElementRounding::rne)
+      fail(child(path, "element_rounding"), "only e2m1 is rounded stochastically");
+    for (const std::string key : kFp4Keys)
+      if (key != "element_rounding" && object.contains(key))
+        fail(child(path, key), "only e2m1 has it; remove it");
     return;
   }
-  read_fp4_keys(object, path, operand);
   const bool e4m3 = operand.scale == ScaleType::e4m3;
   if (!e4m3 && operand.granularity != Granularity::block_1x32)
     fail(child(path, "granularity"),
