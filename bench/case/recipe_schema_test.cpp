@@ -31,6 +31,7 @@ json row_with(const char* key, const std::string& value) {
   const bool nv = value == "e2m1" || value == "1x16" || value == "16x16" ||
                   std::string(key) == "element_rounding" || (value == "e4m3" && std::string(key) == "scale");
   const char* base = value == "bf16"                          ? "bf16"
+                     : value == "quest"                       ? "quartet"
                      : nv                                     ? "nvfp4"
                      : mx                                     ? "mxfp8"
                      : value == "1x128" || value == "128x128" ? "blockwise"

@@ -93,7 +93,7 @@ void list_recipes() {
     text += fmt::format("{}\n{}\n", heading, aligned(rows));
   };
   for (const RecipeGroup& group : recipe_groups()) print_table(group.name, group.recipes);
-  print_table("NVFP4, e4m3 scales of blocks of 16", fp4_recipes());
+  for (const RecipeGroup& group : fp4_groups()) print_table(group.name, group.recipes);
   print_table("Controls, known to be worse", control_recipes());
   text +=
       "fast: fast accumulation in fprop, dgrad, wgrad. An emulated recipe has a loss but no speed.\n"

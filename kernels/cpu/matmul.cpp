@@ -6,7 +6,7 @@
 
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/vector.h"
-#include "kernels/numerics/nvfp4.h"
+#include "kernels/numerics/fp4.h"
 
 namespace precbench {
 
@@ -14,8 +14,10 @@ void CpuDevice::do_matmul(const ops::Matmul& op) {
   const std::int64_t M = op.d.rows, N = op.d.cols, K = op.a.k();
   const float* A = widen(0, op.a);
   const float* B = widen(1, op.b);
-  // FP8 operands have their scales in them; NVFP4's tensors leave a factor.
-  const float alpha = op.a.amax.empty() ? 1.0f : nvfp4_alpha(*op.a.amax.as<float>(), *op.b.amax.as<float>());
+  // FP8 operands have their scales in them; FP4's tensors leave a factor.
+  const auto amax = [](const GemmOperand& form) { return form.amax.empty() ? 0.0f : *form.amax.as<float>(); };
+  const float alpha =
+      op.a.format.dtype == DType::e2m1 ? fp4_alpha(op.a.format, op.b.format, amax(op.a), amax(op.b)) : 1.0f;
   // Rows of D that one BLAS call makes: enough for its packing of B to pay, few enough for the FP32 tile to
   // stay in L2, and an equal share for each of several threads. Their number does not depend on the threads, nor
   // then does any sum.

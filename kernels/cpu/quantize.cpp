@@ -9,8 +9,7 @@
 
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/vector.h"
-#include "kernels/numerics/formats.h"
-#include "kernels/numerics/nvfp4.h"
+#include "kernels/numerics/fp4.h"
 #include "kernels/numerics/scale_layout.h"
 
 namespace precbench {
@@ -106,7 +105,7 @@ void quantize_rows(int threads, const GemmOperand& form, const Rows& source, flo
   });
 }
 
-bool is_nvfp4(const QuantFormat& format) { return format.scale == ScaleType::e4m3; }
+bool is_fp4(const QuantFormat& format) { return format.dtype == DType::e2m1; }
 
 /// The element at `at` in the format's own units.
 float code_value(const GemmOperand& form, std::int64_t at) {
@@ -195,14 +194,14 @@ void CpuDevice::do_quantize(const ops::Quantize& op) {
   }
   const Tensor& scaled_by = x.amax_in.empty() ? x.amax_out : x.amax_in;
   const float amax = scaled_by.empty() ? 0.0f : *scaled_by.as<float>();
-  if (want_row && is_nvfp4(x.rowwise.format))
-    quantize_nvfp4(x.rowwise, source, x.random, false);
+  if (want_row && is_fp4(x.rowwise.format))
+    quantize_fp4(x.rowwise, source, x.random, false);
   else if (want_row)
     quantize_rows(threads_, x.rowwise, {source, rows, cols}, amax);
   if (want_col) {
     float* transposed = scratch(1, rows * cols);
     transpose_matrix(threads_, transposed, source, rows, cols);
-    if (is_nvfp4(x.columnwise.format)) return quantize_nvfp4(x.columnwise, transposed, x.random, true);
+    if (is_fp4(x.columnwise.format)) return quantize_fp4(x.columnwise, transposed, x.random, true);
     quantize_rows(threads_, x.columnwise, {transposed, cols, rows}, amax);
   }
 }
@@ -217,8 +216,8 @@ const float* CpuDevice::widen(int slot, const GemmOperand& form) {
     });
     return out;
   }
-  if (is_nvfp4(form.format)) {
-    widen_nvfp4(out, form);
+  if (is_fp4(form.format)) {
+    widen_fp4(out, form);
     return out;
   }
   const Granularity g = form.format.granularity;
@@ -248,8 +247,8 @@ void CpuDevice::do_quantization_error(const ops::QuantizationError& op) {
   bool columns = op.columns;
   const QuantFormat& format = op.form.format;
   float factor = 1.0f;  // what `quantized` still lacks
-  if (is_nvfp4(format)) {
-    factor = *op.form.amax.as<float>() / kNvfp4Max;
+  if (is_fp4(format)) {
+    factor = fp4_tensor_factor(format, op.form.amax.empty() ? 0.0f : *op.form.amax.as<float>());
     if (columns) {
       float* transposed = scratch(2, rows * cols);
       transpose_matrix(threads_, transposed, source, rows, cols);
@@ -257,7 +256,7 @@ void CpuDevice::do_quantization_error(const ops::QuantizationError& op) {
       source = transposed;
       columns = false;
     }
-    source = transformed(2, format, source, rows, cols);
+    source = transformed(2, format, source, rows, cols, op.random, op.columns);
   }
   const float max = format_max(format.dtype, format.dropped_bits);
   const float half_steps = half_steps_of_max(format.dtype, format.dropped_bits);

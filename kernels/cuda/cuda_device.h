@@ -90,6 +90,8 @@ class CudaDevice final : public Device {
   // quantize.cu, fp4.cu
   void do_quantize(const ops::Quantize& op) override;
   void do_quantization_error(const ops::QuantizationError& op) override;
+  // turn_back.cu
+  void do_turn_back(const ops::TurnBack& op) override;
   // fp8_weights.cu
   void do_amax(const ops::Amax& op) override;
   void do_quantize_with_amax(const ops::QuantizeWithAmax& op) override;
@@ -97,6 +99,7 @@ class CudaDevice final : public Device {
   void do_transpose(const ops::Transpose& op) override;
   void do_copy_columns(const ops::CopyColumns& op) override;
   // matmul.cpp
+  void do_dequantize(const ops::Dequantize& op) override;
   void do_matmul(const ops::Matmul& op) override;
   // embedding.cu
   void do_embedding(const ops::Embedding& op) override;

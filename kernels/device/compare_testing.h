@@ -136,7 +136,7 @@ inline std::vector<OutputFormats> output_formats(std::int64_t rows, std::int64_t
                                     {kSquare, {}}};
   if (rows % 16 != 0 || cols % 16 != 0) return all;
   const QuantFormat rht =
-      nvfp4_format(Granularity::block_1x16, ElementRounding::stochastic, Transform::hadamard_te);
+      nvfp4_format(Granularity::block_1x16, ElementRounding::stochastic, Transform{16, Signs::te});
   all.push_back({nvfp4_format(Granularity::block_1x16), rht});
   all.push_back({{}, rht});
   all.push_back({nvfp4_format(Granularity::block_16x16), {}});

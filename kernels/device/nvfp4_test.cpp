@@ -79,7 +79,7 @@ TEST_CASE("the CPU device's NVFP4 is torchao's, byte for byte", "[cpu][op]") {
   };
   check("1x16", nvfp4_format(Granularity::block_1x16), false);
   check("16x16", nvfp4_format(Granularity::block_16x16), false);
-  check("rht.1x16", nvfp4_format(Granularity::block_1x16, ElementRounding::rne, Transform::hadamard_te),
+  check("rht.1x16", nvfp4_format(Granularity::block_1x16, ElementRounding::rne, Transform{16, Signs::te}),
         true);
 
   // A square has the same codes in both directions.
@@ -95,7 +95,7 @@ TEST_CASE("a product of NVFP4 tensors is that of their values, with and without 
   const auto device = make_cpu_device(2);
   const Owned a(DType::bf16, kM, kK, rounded(normal(1, kM * kK, 3.0f)));
   const Owned b(DType::bf16, kN, kK, rounded(normal(2, kN * kK, 0.02f)));
-  for (const Transform transform : {Transform::none, Transform::hadamard, Transform::hadamard_te}) {
+  for (const Transform transform : {Transform{}, Transform{16}, Transform{16, Signs::te}}) {
     const QuantFormat format = nvfp4_format(Granularity::block_1x16, ElementRounding::rne, transform);
     const Form qa = quantized(*device, a, format), qb = quantized(*device, b, format);
     std::vector<float> start(kM * kN, 0.5f);

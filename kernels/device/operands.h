@@ -12,7 +12,7 @@ namespace precbench {
 /// A matrix as one GEMM takes it: `rows` vectors of length `k`, contracted over k.
 /// Quantized: data is [rows, k] in format.dtype, K-contiguous, and scale holds the dequantization factors in
 /// cuBLASLt's layout (scale_layout.h): value = data * scale.
-/// With e4m3 scales (NVFP4): value = data * scale * amax / 2688.
+/// FP4: value = data * scale * fp4_tensor_factor (numerics/fp4.h), which with NVFP4's e4m3 scales is amax / 2688.
 /// BF16: data is the matrix itself, [rows, k], or [k, rows] where `transposed` is set; no scale.
 struct GemmOperand {
   QuantFormat format;
@@ -32,6 +32,14 @@ struct RandomStream {
   Tensor word = {};            ///< 32 bits; empty: 0
   std::uint32_t stream = 0;    ///< even; the next number is the columnwise form's
   std::int64_t first_row = 0;  ///< of the value in the matrix of all ranks
+  /// Of the random signs of the forms' transforms, the same for the other operand of the product: dgrad's is even, wgrad's
+  /// the next.
+  std::uint32_t row_signs = 0, column_signs = 0;
+
+  std::uint32_t sign_stream(Signs signs, bool columns) const {
+    const std::uint32_t of_product = columns ? column_signs : row_signs;
+    return signs == Signs::gemm ? of_product : of_product & ~1u;
+  }
 };
 
 /// What a producer op writes: the BF16 value [rows, cols] and the quantized forms its consumers asked for.

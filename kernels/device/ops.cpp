@@ -89,6 +89,14 @@ OpCost Quantize::cost() const { return of("quantize", OpClass::quantize, bytes(x
 
 bool Quantize::idle() const { return form_bytes(x) == 0 && x.amax_out.empty(); }
 
+OpCost Dequantize::cost() const {
+  return of("dequantize", OpClass::quantize, quantized_bytes(form) + bytes(dst));
+}
+
+OpCost TurnBack::cost() const {
+  return of("turn_back", OpClass::quantize, updated_bytes(dst, accumulate) + bytes(src) + bytes(value));
+}
+
 OpCost Matmul::cost() const {
   static constexpr const char* kNames[] = {"matmul fprop", "matmul dgrad", "matmul wgrad"};
   const double byte_count =

@@ -72,6 +72,24 @@ struct Quantize {
   bool idle() const;
 };
 
+/// dst = what the codes of an FP4 form stand for; dst BF16 [rows, k].
+struct Dequantize {
+  Tensor dst;
+  GemmOperand form;
+  OpCost cost() const;
+};
+
+/// dst = or += src turned back from the transform that the FP4 form `form` had, whose signs are not random. With `value`, of
+/// which the form was made with quest scales, elements that its cast clipped are 0 before. All [rows, k], form's order.
+struct TurnBack {
+  Tensor dst;  ///< bf16 or f32
+  bool accumulate;
+  Tensor src;    ///< bf16 or f32
+  Tensor value;  ///< may be empty
+  GemmOperand form;
+  OpCost cost() const;
+};
+
 /// D[M,N] = A[M,k] B[N,k]^T into BF16 or FP32.
 struct Matmul {
   Tensor d;
@@ -265,7 +283,8 @@ struct Correlate {
 struct QuantizationError {
   Tensor out, value;
   GemmOperand form;
-  bool columns;  ///< the form is the columnwise one
+  bool columns;              ///< the form is the columnwise one
+  RandomStream random = {};  ///< what the form's transform had its signs from
   OpCost cost() const;
 };
 
@@ -279,6 +298,8 @@ struct QuantizationError {
   OP(InitNormal, init_normal)               \
   OP(Fill, fill)                            \
   OP(Quantize, quantize)                    \
+  OP(Dequantize, dequantize)                \
+  OP(TurnBack, turn_back)                   \
   OP(Matmul, matmul)                        \
   OP(Amax, amax)                            \
   OP(QuantizeWithAmax, quantize_with_amax)  \

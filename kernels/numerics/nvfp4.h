@@ -1,5 +1,5 @@
-// NVFP4, bit for bit: e2m1 elements, an e4m3 scale for every 16 of them (or 16x16), and one FP32 scale for the tensor; its
-// stochastic rounding and its Hadamard transform. The order of operations is TransformerEngine's (arXiv 2509.25149).
+// NVFP4, bit for bit: e2m1 elements, an e4m3 scale for every 16 of them (or 16x16), and one FP32 scale for the tensor; and
+// stochastic rounding to e2m1. The order of operations is TransformerEngine's (arXiv 2509.25149).
 //
 //   value = code * block scale * amax / (6 * 448)
 //
@@ -69,24 +69,7 @@ PRECBENCH_HD constexpr std::uint32_t random_byte(std::uint64_t seed, std::uint64
   return random_bits(seed, index / 4) >> (8 * (index % 4)) & 0xFFu;
 }
 
-/// Elements that a Hadamard transform mixes.
-inline constexpr int kHadamardLength = 16;
-/// TransformerEngine's signs, +++-+------+-+--: a set bit is a minus.
+/// TransformerEngine's signs of a Hadamard transform of 16 elements, +++-+------+-+--: a set bit is a minus.
 inline constexpr std::uint32_t kHadamardSigns = 0xD7E8;
-
-/// x = (x o signs) H / 4 of 16 elements, H Sylvester's, rounded to BF16. Orthogonal but for the rounding: applied to both
-/// operands along their contraction it leaves the product as it is.
-PRECBENCH_HD constexpr void hadamard_transform(float* x, std::uint32_t signs) {
-  for (int i = 0; i < kHadamardLength; ++i)
-    if (signs >> i & 1u) x[i] = -x[i];
-  for (int half = 1; half < kHadamardLength; half *= 2)
-    for (int i = 0; i < kHadamardLength; ++i) {
-      if (i & half) continue;
-      const float a = x[i], b = x[i + half];
-      x[i] = a + b;
-      x[i + half] = a - b;
-    }
-  for (int i = 0; i < kHadamardLength; ++i) x[i] = bf16_decode(bf16_encode(x[i] * 0.25f));
-}
 
 }  // namespace precbench

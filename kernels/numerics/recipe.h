@@ -36,15 +36,26 @@ enum class Granularity : std::uint8_t {
 /// under one FP32 scale of the tensor (nvfp4.h).
 enum class ScaleType : std::uint8_t { none, f32, f32_pow2, ue8m0, e4m3 };
 
-/// How a ue8m0 scale is rounded from amax (kernels/numerics/formats.h gives the bits).
-enum class ScaleRounding : std::uint8_t { none, rceil, floor, ceil, even };
+/// How a ue8m0 scale is rounded from amax (kernels/numerics/formats.h gives the bits); quest: from the block's standard
+/// deviation instead, of e2m1 alone (fp4.h).
+enum class ScaleRounding : std::uint8_t { none, rceil, floor, ceil, even, quest };
 
 /// How elements are rounded; stochastic ones away from zero with a probability equal to the discarded fraction.
 enum class ElementRounding : std::uint8_t { rne, stochastic };
 
-/// What is done to every 16 elements along the contraction before they are quantized: a Hadamard transform, with no signs
-/// or with TransformerEngine's. Both operands of a GEMM have the same, so that their product stays.
-enum class Transform : std::uint8_t { none, hadamard, hadamard_te };
+/// The signs that elements get before a Hadamard transform: none, TransformerEngine's, or random ones, drawn anew for every
+/// micro-step and linear layer, or for each of its two products in backward.
+enum class Signs : std::uint8_t { none, te, backward, gemm };
+
+/// What is done to every `length` elements along the contraction before they are quantized: a Hadamard transform. Both
+/// operands of a GEMM have the same, so that their product stays.
+struct Transform {
+  std::uint8_t length = 0;  ///< 0: none; 16, 32, 64 or 128
+  Signs signs = Signs::none;
+
+  constexpr explicit operator bool() const { return length > 0; }
+  bool operator==(const Transform&) const = default;
+};
 
 /// Which of the amaxes of earlier steps a scale comes from.
 enum class HistoryAlgorithm : std::uint8_t { max, most_recent };
@@ -72,7 +83,17 @@ struct QuantFormat {
   std::uint8_t dropped_bits = 0;
   History history = {};  ///< of a scale of the tensor
   ElementRounding element_rounding = ElementRounding::rne;
-  Transform transform = Transform::none;
+  Transform transform = {};
+
+  // Of e2m1 alone (fp4.h).
+  float element_scale = 1;   ///< multiplies elements before the cast; a GEMM's alpha undoes it
+  float global_scale = 448;  ///< of e4m3 scales: what the scale of the block with the tensor's amax becomes
+  bool four_over_six =
+      false;          ///< of two scales, for the block's amax at 6 or at 4, the one with the smaller error
+  bool eden = false;  ///< scales are corrected so that blocks keep their size, and rounded stochastically
+  /// The matrix to quantize is what fprop's codes of this operand stand for. Where fprop has a transform, the product's
+  /// output is turned back.
+  bool from_fprop = false;
 
   bool quantized() const { return dtype != DType::bf16; }
   bool delayed() const { return history.length > 0; }
@@ -142,6 +163,8 @@ struct Recipe {
   KeepBf16 keep_bf16{};   ///< the layers that it leaves out where a case does not say otherwise
   std::vector<RecipeSwitch> schedule{};  ///< what follows it in a run, likewise
   RecipeState optimizer{};
+  /// Gradients are 0 where fprop's cast has clipped: dX where X, dW where W. With quest scales only.
+  bool mask_clipped = false;
 
   const GemmRecipe& gemm(GemmRole role) const {
     return role == GemmRole::fprop ? fprop : role == GemmRole::dgrad ? dgrad : wgrad;
@@ -167,7 +190,8 @@ const std::vector<Recipe>& builtin_recipes();
 /// Rows that are known to be worse, for studies that must be able to find that (positive controls).
 const std::vector<Recipe>& control_recipes();
 
-/// Rows of FP4: emulated but on GPUs that multiply it.
+/// Rows of FP4 by what they have in common: emulated but on GPUs that multiply it.
+const std::vector<RecipeGroup>& fp4_groups();
 const std::vector<Recipe>& fp4_recipes();
 
 /// A name of one of these tables, or the path of a JSON file (anything that ends in ".json").
@@ -183,13 +207,15 @@ const char* name_of(Granularity g);
 const char* name_of(ScaleType t);
 const char* name_of(ScaleRounding r);
 const char* name_of(ElementRounding r);
+const char* name_of(Signs s);
 const char* name_of(HistoryAlgorithm a);
 const char* name_of(FirstScale f);
 const char* name_of(GemmRole role);
 /// "bf16", "e4m3", "e4m2": the dtype's name, or that of the narrower format whose values the codes are.
 const char* element_name(const QuantFormat& format);
 /// Short form for tables: "bf16", "e4m3 1x128 f32", "e4m3 1x32 ue8m0/rceil", "e4m3 tensor f32 max of 1024", "e2m1 1x16
-/// e4m3 rht sr" (Hadamard transform with signs, stochastic rounding).
+/// e4m3 rht sr": Hadamard transform with TransformerEngine's signs (of n: hn without, rhn with random ones), stochastic
+/// rounding; x0.75: element_scale; 4/6, eden: four_over_six, eden; of fprop: from_fprop.
 std::string describe(const QuantFormat& format);
 
 /// Whether a linear layer of this shape can take the recipe; an empty string if so, else the reason with the

@@ -8,30 +8,23 @@
 //             "history": {"length": 1024, "algorithm": "max", "first": "current", "margin": 0}}
 //         or {"format": "e2m1", "granularity": "1x16", "scale": "e4m3", "global_scale": 448,
 //             "element_rounding": "stochastic", "transform": {"hadamard": 16, "sign": "te"}}
+//         or {"format": "e2m1", "granularity": "1x32", "scale": "ue8m0", "scale_rounding": "floor", "element_scale": 0.75}
+// of FP4 also "four_over_six": true, "correction": {"eden": 16}, "source": "fprop" (README.md says what they mean).
 // reference and fast_accum may be left out, scale_rounding of a ue8m0 scale is rceil if left out, element_rounding rne, and
 // transform none. Beside the GEMMs may stand, in the words of selection.h,
 //   "layers": {"keep_bf16": ["first:1", "last:0.15", "o"]}    which linear layers stay in BF16
 //   "schedule": ["bf16@0.82"]                                 another recipe from a step on
 //   "optimizer": {"m": "coat", "v": "coat"}                   formats of the moments
 // recipe.schema.json is the same for editors.
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
-#include <algorithm>
 #include <cctype>
-#include <nlohmann/json.hpp>
-#include <string_view>
 
-#include "kernels/base/errors.h"
 #include "kernels/base/untrusted_input.h"
-#include "kernels/numerics/nvfp4.h"
-#include "kernels/numerics/recipe.h"
+#include "kernels/numerics/recipe_json_read.h"
 #include "kernels/numerics/state_formats.h"
 
 namespace precbench {
+using namespace recipe_json;
 namespace {
-
-using nlohmann::json;
 
 /// A format of elements as it stands in a file.
 struct Element {
@@ -49,66 +42,13 @@ constexpr Granularity kGranularities[] = {
     Granularity::block_1x32, Granularity::block_32x32, Granularity::block_1x16,  Granularity::block_16x16};
 constexpr ScaleType kScales[] = {ScaleType::f32, ScaleType::f32_pow2, ScaleType::ue8m0, ScaleType::e4m3};
 constexpr ScaleRounding kRoundings[] = {ScaleRounding::rceil, ScaleRounding::floor, ScaleRounding::ceil,
-                                        ScaleRounding::even};
-
-constexpr ElementRounding kElementRoundings[] = {ElementRounding::rne, ElementRounding::stochastic};
+                                        ScaleRounding::even, ScaleRounding::quest};
 constexpr StateFormat kStateFormatsKnown[] = {StateFormat::fp32, StateFormat::bf16, StateFormat::fp16,
                                               StateFormat::e4m3, StateFormat::coat};
 
 constexpr HistoryAlgorithm kAlgorithms[] = {HistoryAlgorithm::max, HistoryAlgorithm::most_recent};
 constexpr FirstScale kFirsts[] = {FirstScale::current, FirstScale::one};
 constexpr int kLongestHistory = 8192, kLargestMargin = 15;
-
-[[noreturn]] void fail(const std::string& path, const std::string& what) {
-  throw InvalidInput(fmt::format("{}: {}", path, what));
-}
-
-/// `; did you mean X?` where a likely typo exists, and otherwise what there is.
-std::string hint(const std::string& word, const std::vector<std::string>& known) {
-  const std::string near = nearest(word, known);
-  return near.empty() ? fmt::format("; one of {}", fmt::join(known, ", "))
-                      : fmt::format("; did you mean {}?", near);
-}
-
-std::string child(const std::string& path, const std::string& key) {
-  return path.empty() ? key : path + "." + key;
-}
-
-void check_keys(const json& object, const std::string& path, const std::vector<std::string>& known) {
-  if (!object.is_object()) fail(path.empty() ? "recipe" : path, "expected a JSON object");
-  for (const auto& [key, value] : object.items())
-    if (std::find(known.begin(), known.end(), key) == known.end())
-      fail(child(path, key), "unknown key" + hint(key, known));
-}
-
-const json& require(const json& object, std::string_view path, const char* key, std::string_view why) {
-  const auto it = object.find(key);
-  if (it == object.end()) fail(child(std::string(path), key), fmt::format("missing; {}", why));
-  return *it;
-}
-
-std::string read_string(const json& value, const std::string& path) {
-  if (!value.is_string()) fail(path, "expected a string, got " + value.dump());
-  return value.get<std::string>();
-}
-
-template <class Enum, std::size_t kCount>
-Enum read_enum(const json& value, const std::string& path, const Enum (&known)[kCount]) {
-  const std::string word = read_string(value, path);
-  std::vector<std::string> names;
-  for (Enum candidate : known) {
-    if (word == name_of(candidate)) return candidate;
-    names.push_back(name_of(candidate));
-  }
-  fail(path, fmt::format("unknown value \"{}\"{}", word, hint(word, names)));
-}
-
-template <class Number>
-Number read_whole(const json& value, const std::string& path, Number least, Number most) {
-  if (!value.is_number_integer() || value < least || value > most)
-    fail(path, fmt::format("expected a whole number from {} to {}, got {}", least, most, value.dump()));
-  return value.get<Number>();
-}
 
 /// Of an operand with one FP32 scale for the tensor.
 History read_history(const json& object, const std::string& path) {
@@ -132,59 +72,20 @@ json history_to_json(const History& history) {
           {"margin", history.margin}};
 }
 
-Transform read_transform(const json& object, const std::string& path) {
-  if (object == "none") return Transform::none;
-  if (!object.is_object()) fail(path, "expected none or {hadamard, sign}, got " + object.dump());
-  check_keys(object, path, {"hadamard", "sign"});
-  read_whole<int>(require(object, path, "hadamard", "the elements that it mixes"), child(path, "hadamard"),
-                  kHadamardLength, kHadamardLength);
-  if (!object.contains("sign")) return Transform::hadamard;
-  const std::string sign = read_string(object.at("sign"), child(path, "sign"));
-  if (sign != "none" && sign != "te")
-    fail(child(path, "sign"), fmt::format("unknown value \"{}\"; one of none, te", sign));
-  return sign == "te" ? Transform::hadamard_te : Transform::hadamard;
-}
-
-/// The keys that FP4 alone has, and what it must be made of: NVFP4.
-void read_fp4(const json& object, const std::string& path, QuantFormat& operand) {
-  if (object.contains("element_rounding"))
-    operand.element_rounding =
-        read_enum(object.at("element_rounding"), child(path, "element_rounding"), kElementRoundings);
-  if (object.contains("transform"))
-    operand.transform = read_transform(object.at("transform"), child(path, "transform"));
-  if (operand.dtype != DType::e2m1) {
-    if (operand.scale == ScaleType::e4m3)
-      fail(child(path, "format"), fmt::format("e4m3 scales belong to e2m1, not {}", element_name(operand)));
-    if (object.contains("global_scale")) fail(child(path, "global_scale"), "only e2m1 has it; remove it");
-    if (operand.element_rounding != ElementRounding::rne)
-      fail(child(path, "element_rounding"), "only e2m1 is rounded stochastically");
-    if (operand.transform != Transform::none) fail(child(path, "transform"), "only e2m1 has it; remove it");
-    return;
-  }
-  if (operand.scale != ScaleType::e4m3)
-    fail(child(path, "granularity"),
-         fmt::format("e2m1 takes 1x16 or 16x16 with e4m3 scales, not {}", name_of(operand.granularity)));
-  const json& global =
-      require(object, path, "global_scale", "e4m3 scales stand under one of the tensor: 448");
-  read_whole<int>(global, child(path, "global_scale"), 448, 448);
-  if (operand.transform != Transform::none && operand.granularity != Granularity::block_1x16)
-    fail(child(path, "transform"), fmt::format("needs blocks of 1x16, not {}", name_of(operand.granularity)));
-}
-
 QuantFormat read_operand(const json& object, const std::string& path) {
   if (object.is_object() && object.contains("rounding"))
     fail(child(path, "rounding"), "is called scale_rounding now: rename the key");
-  check_keys(object, path,
-             {"format", "granularity", "scale", "scale_rounding", "history", "global_scale",
-              "element_rounding", "transform"});
+  std::vector<std::string> keys = {"format", "granularity", "scale", "scale_rounding", "history"};
+  keys.insert(keys.end(), std::begin(kFp4Keys), std::end(kFp4Keys));
+  check_keys(object, path, keys);
   QuantFormat operand;
   const Element element =
       read_enum(require(object, path, "format", kFormatNames), child(path, "format"), kFormats);
   operand.dtype = element.dtype;
   operand.dropped_bits = element.dropped_bits;
   if (!operand.quantized()) {
-    for (const char* key : {"granularity", "scale", "scale_rounding", "history", "global_scale",
-                            "element_rounding", "transform"})
+    keys.erase(keys.begin());
+    for (const std::string& key : keys)
       if (object.contains(key)) fail(child(path, key), "bf16 has no scale; remove it");
     return operand;
   }
@@ -227,7 +128,9 @@ void check_pair(const GemmRecipe& gemm, const std::string& path) {
     fail(path,
          fmt::format("{} x {} cannot be multiplied: their scales span different lengths of the contraction",
                      name_of(a.granularity), name_of(b.granularity)));
-  if (a.transform != b.transform)
+  if (a.scale != b.scale && (a.scale == ScaleType::e4m3 || a.dtype == DType::e2m1))
+    fail(path, "FP4 is multiplied with FP4 that has scales of the same type");
+  if (!(a.transform == b.transform))
     fail(path, "a transform of one operand has to be undone by the other; both need the same");
   if (a.granularity == Granularity::block_128x128 && b.granularity == Granularity::block_128x128)
     fail(path, "128x128 x 128x128 has no GEMM; make one operand 1x128");
@@ -244,11 +147,8 @@ GemmRecipe read_gemm(const json& recipe, GemmRole role) {
   GemmRecipe gemm;
   gemm.a = read_operand(require(object, path, "a", "a GEMM has operands a and b"), child(path, "a"));
   gemm.b = read_operand(require(object, path, "b", "a GEMM has operands a and b"), child(path, "b"));
-  if (object.contains("fast_accum")) {
-    const json& value = object.at("fast_accum");
-    if (!value.is_boolean()) fail(child(path, "fast_accum"), "expected true or false, got " + value.dump());
-    gemm.fast_accum = value.get<bool>();
-  }
+  if (object.contains("fast_accum"))
+    gemm.fast_accum = read_bool(object.at("fast_accum"), child(path, "fast_accum"));
   check_pair(gemm, path);
   return gemm;
 }
@@ -320,12 +220,7 @@ json operand_to_json(const QuantFormat& operand) {
   if (operand.scale_rounding != ScaleRounding::none)
     object["scale_rounding"] = name_of(operand.scale_rounding);
   if (operand.delayed()) object["history"] = history_to_json(operand.history);
-  if (operand.scale == ScaleType::e4m3) object["global_scale"] = 448;
-  if (operand.element_rounding != ElementRounding::rne)
-    object["element_rounding"] = name_of(operand.element_rounding);
-  if (operand.transform != Transform::none)
-    object["transform"] = {{"hadamard", kHadamardLength},
-                           {"sign", operand.transform == Transform::hadamard_te ? "te" : "none"}};
+  if (operand.dtype == DType::e2m1) fp4_to_json(operand, object);
   return object;
 }
 
@@ -341,7 +236,9 @@ Recipe read_file(const std::string& path) {
 }  // namespace
 
 Recipe recipe_from_json(const json& object) {
-  check_keys(object, "", {"name", "reference", "fprop", "dgrad", "wgrad", "layers", "schedule", "optimizer"});
+  check_keys(
+      object, "",
+      {"name", "reference", "fprop", "dgrad", "wgrad", "layers", "schedule", "mask_clipped", "optimizer"});
   Recipe recipe;
   recipe.name = read_string(require(object, "", "name", "the name it has in records"), "name");
   check_name(recipe.name);
@@ -350,6 +247,9 @@ Recipe recipe_from_json(const json& object) {
   recipe.dgrad = read_gemm(object, GemmRole::dgrad);
   recipe.wgrad = read_gemm(object, GemmRole::wgrad);
   check_histories(recipe);
+  if (object.contains("mask_clipped"))
+    recipe.mask_clipped = read_bool(object.at("mask_clipped"), "mask_clipped");
+  check_fp4_backward(recipe);
   read_layers_and_schedule(object, recipe);
   read_optimizer(object, recipe);
   for (const auto* table : {&builtin_recipes(), &control_recipes(), &fp4_recipes()})
@@ -368,6 +268,7 @@ json recipe_to_json(const Recipe& recipe) {
     object[name_of(role)] = {
         {"a", operand_to_json(gemm.a)}, {"b", operand_to_json(gemm.b)}, {"fast_accum", gemm.fast_accum}};
   }
+  if (recipe.mask_clipped) object["mask_clipped"] = true;
   if (const auto words = words_of(recipe.keep_bf16); !words.empty()) object["layers"]["keep_bf16"] = words;
   for (const RecipeSwitch& change : recipe.schedule) object["schedule"].push_back(to_text(change));
   for (const auto& [key, word] : {std::pair("m", recipe.optimizer.m), std::pair("v", recipe.optimizer.v)})

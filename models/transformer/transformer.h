@@ -110,11 +110,12 @@ class Transformer {
 
   /// The GEMMs of a block's linear layer, by its role.
   void fprop(std::int64_t layer, Role role, const Tensor& y, const QuantizedTensor& x, const BlockWeights& w);
+  /// `x`: the layer's input in BF16, read where its recipe masks what fprop's cast has clipped.
   void dgrad(std::int64_t layer, Role role, const Tensor& dx, const QuantizedTensor& dy,
-             const BlockWeights& w);
+             const BlockWeights& w, const Tensor& x);
   /// Into memory that is committed first, added to what earlier micro-steps left.
   void wgrad(std::int64_t layer, Role role, const BlockTensors& g, const QuantizedTensor& dy,
-             const QuantizedTensor& x);
+             const QuantizedTensor& x, const BlockWeights& w);
   /// `again`: a recomputation inside backward, which needs neither the first sum nor the block's output.
   void block_forward(std::int64_t layer, Saved& saved, const BlockWeights& w, const Tensor& x, bool again);
   void block_backward(std::int64_t layer, Saved& saved);
@@ -124,10 +125,19 @@ class Transformer {
                           const BlockTensors& g, const QuantizedTensor& dmid);
   /// A norm's output for fprop now and, in the form kept in `value` or `columns`, for wgrad later.
   QuantizedTensor normed(const Linear& consumer, const Tensor& value, const GemmOperand& columns);
-  /// wgrad of the linear layer behind a norm, whose output is kept, or made again from `sum` and `rstd`.
+  /// A norm's output as it is kept, in either form or none, and what it is made again from.
+  struct NormOutput {
+    Tensor value;
+    GemmOperand columns;
+    Tensor sum, rstd, gain;
+  };
+  /// Its value, in transient memory.
+  Tensor normed_again(const NormOutput& norm);
+  /// The backward GEMMs of the linear layer behind a norm.
+  void norm_dgrad(std::int64_t layer, Role role, const Tensor& dx, const QuantizedTensor& dy,
+                  const BlockWeights& w, const NormOutput& norm);
   void norm_wgrad(std::int64_t layer, Role role, const BlockTensors& g, const QuantizedTensor& dy,
-                  const Tensor& value, const GemmOperand& columns, const Tensor& sum, const Tensor& rstd,
-                  const Tensor& gain);
+                  const BlockWeights& w, const NormOutput& norm);
   /// x0_ = the tokens' rows of the embedding; starts to gather the first block.
   void embed(const Tensor& tokens);
   /// What the runs of the head share: lm_head, the residual stream at its input and its norm.

@@ -166,6 +166,31 @@ TEST_CASE("every recipe's gradients are BF16's, up to its precision", "[transfor
     }
 }
 
+TEST_CASE("FP4's gradients are BF16's, up to its precision, with recomputation the same bits",
+          "[transformer]") {
+  StepSetup setup{.model = find_model("tiny"), .B = 4, .T = 64};
+  const Result reference = random_step(setup);
+  for (const Recipe& recipe : fp4_recipes())
+    for (const bool convert_head : {false, true}) {
+      INFO(recipe.name << (convert_head ? ", lm_head too" : ""));
+      setup.recipe = recipe;
+      setup.head = convert_head ? recipe : find_recipe("bf16");
+      setup.recompute = false;
+      const Result result = random_step(setup);
+      CHECK(std::fabs(result.loss / reference.loss - 1) <= 5e-3);
+      double worst = 0;
+      for (const auto& [name, expected] : reference.gradients)
+        worst = std::max(worst, 1 - compare(result.gradients.at(name), expected).cosine);
+      INFO("worst tensor: 1 - cosine = " << worst);
+      CHECK(worst <= 0.3);
+      CHECK(worst >= 0.005);
+      setup.recompute = true;
+      const Result again = random_step(setup);
+      CHECK(again.loss == result.loss);
+      CHECK(first_difference(again.gradients, result.gradients) == "");
+    }
+}
+
 TEST_CASE("each linear layer of a block is in the recipe of its role", "[transformer]") {
   // What is seen quantized: role and operand.
   class Seen final : public QuantizationObserver {

@@ -10,7 +10,7 @@
 //
 // The last column is documentation only: what runs natively is what cuBLASLt's heuristic accepts (probe()).
 // Anything else is emulated: both operands are dequantized to BF16, then multiplied. With power-of-two scales
-// and with NVFP4 that is the exact product up to the order of additions; FP32 scales round each operand to BF16 once.
+// and with FP4 that is the exact product up to the order of additions; FP32 scales round each operand to BF16 once.
 //
 // cuBLASLt is column-major: a row-major D[M,N] is its D^T[N,M] = B A^T. So its "A" is our B, stored [N,k]
 // row-major, which is k x N to it, taken transposed; its "B" is our A, k x M, taken as it is: the TN layout
@@ -189,9 +189,9 @@ std::byte* MatmulPlans::behind_workspace(std::int64_t bytes) {
 
 const float* MatmulPlans::make_factors(const GemmOperand& a, const GemmOperand& b, bool accumulate,
                                        std::int64_t offset) {
-  if (a.amax.empty()) return nullptr;
+  if (a.format.dtype != DType::e2m1) return nullptr;
   auto* factors = reinterpret_cast<float*>(behind_workspace(offset + kAlignment) + offset);
-  launch_factors(factors, a.amax.as<float>(), b.amax.as<float>(), accumulate ? 1.0f : 0.0f, device_.stream());
+  launch_factors(factors, a, b, accumulate ? 1.0f : 0.0f, device_.stream());
   return factors;
 }
 
@@ -241,6 +241,11 @@ void MatmulPlans::run_emulated(const Tensor& d, const GemmOperand& a, const Gemm
         .format = {}, .data = {to, DType::bf16, form.rows(), form.k()}, .scale = {}, .transposed = false};
   };
   run_native(d, plain(a, copies), plain(b, copies + bytes_for(a)), options, factors);
+}
+
+void CudaDevice::do_dequantize(const ops::Dequantize& op) {
+  launch_dequantize(op.dst.data, op.form, stream(), true);
+  launched("dequantize");
 }
 
 void CudaDevice::do_matmul(const ops::Matmul& op) { plans_->matmul(op.d, op.a, op.b, op.options); }

@@ -107,12 +107,12 @@ class MatmulPlans {
   void matmul(const Tensor& d, const GemmOperand& a, const GemmOperand& b, const MatmulOptions& options);
 
  private:
-  /// `factors`: of NVFP4 operands; null: alpha is 1.
+  /// `factors`: of FP4 operands; null: alpha is 1.
   void run_native(const Tensor& d, const GemmOperand& a, const GemmOperand& b, const MatmulOptions& options,
                   const float* factors = nullptr);
   void run_emulated(const Tensor& d, const GemmOperand& a, const GemmOperand& b,
                     const MatmulOptions& options);
-  /// alpha and beta of NVFP4 operands, in scratch `offset` bytes behind the workspace; null where alpha is 1.
+  /// alpha and beta of FP4 operands, in scratch `offset` bytes behind the workspace; null where alpha is 1.
   const float* make_factors(const GemmOperand& a, const GemmOperand& b, bool accumulate, std::int64_t offset);
   /// Scratch for a GEMM's operands, until the next op.
   std::byte* behind_workspace(std::int64_t bytes);

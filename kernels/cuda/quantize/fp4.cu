@@ -1,10 +1,11 @@
-// FP4 forms of a BF16 matrix: e2m1 codes, two a byte, their blocks' scales and the tensor's amax. The arithmetic is
-// numerics/nvfp4.h's, so that codes are the CPU device's, bit for bit.
+// FP4 forms of a BF16 matrix: e2m1 codes, two a byte, their blocks' scales and, of e4m3 scales, the tensor's amax. The
+// arithmetic is that of numerics/nvfp4.h and fp4.h, so that codes are the CPU device's, bit for bit.
 //
 // Two kernels for a form:
 //   prepare  reads the value; turns it to the form's order, does the Hadamard transform, writes what comes of that in
-//            BF16, and finds its amax. Where the form has the value's order and no transform, it finds the amax alone.
-//   cast     a thread takes 16 neighbours: their block's amax, its scale, 16 codes of 8 bytes.
+//            BF16, and finds its amax. Where the form has the value's order and no transform, it finds the amax alone, and
+//            where nobody asks for that it does not run.
+//   cast     a thread takes a block: its scale and its codes.
 // Bytes per element: 4.5 of a plain row form, 6.5 else. A form that is cast in registers as FP8's are would need 2 less,
 // of 10 or so that an emulated product moves for an operand, with the transform and the tensor's amax in every producer.
 #include "kernels/cuda/quantize/fp4.h"
@@ -14,57 +15,28 @@
 
 #include "kernels/base/errors.h"
 #include "kernels/cuda/check.h"
-#include "kernels/cuda/vector.cuh"
-#include "kernels/numerics/nvfp4.h"
+#include "kernels/cuda/quantize/hadamard.cuh"
+#include "kernels/numerics/fp4.h"
 #include "kernels/numerics/scale_layout.h"
 
 namespace precbench::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kChunk = 16;  // elements of a thread: a block of NVFP4
 constexpr int kTileRows = 64, kTileK = 128;
 constexpr int kTileChunks = kTileK / kChunk;
 constexpr int kBlocksPerSm = 4;
 // Of a tile's row in shared memory, in BF16: an odd number of words, so that columns spread over the banks.
 constexpr int kTilePitch = kTileK + 2;
 
-/// Sixteen neighbouring BF16.
-struct Chunk {
-  Bf16x8 half[2];
-};
-
-__device__ inline Chunk load_chunk(const std::uint16_t* p) { return {{load_vector(p), load_vector(p + 8)}}; }
-
-/// The larger of all magnitudes, as BF16 bits.
-__device__ inline std::uint32_t max_of(const Chunk& x) {
-  return max_half(max_of_pairs(max_of_pairs(x.half[0]), max_of_pairs(x.half[1])));
-}
-
-__device__ inline void unpack(float (&out)[kChunk], const Chunk& x) {
-  float low[8], high[8];
-  unpack(low, x.half[0]);
-  unpack(high, x.half[1]);
-#pragma unroll
-  for (int i = 0; i < 8; ++i) out[i] = low[i], out[8 + i] = high[i];
-}
-
-/// hadamard_transform of a chunk, the butterflies in its order.
-__device__ inline void transform(Chunk& chunk, std::uint32_t signs) {
-  float x[kChunk];
-  unpack(x, chunk);
-  hadamard_transform(x, signs);
-#pragma unroll
-  for (int p = 0; p < 8; ++p) chunk.half[p / 4].pair[p % 4] = pack(x[2 * p], x[2 * p + 1]);
-}
-
 struct PrepareArgs {
   const std::uint16_t* value;
   std::uint16_t* out;    // [rows, k]; null: the amax alone
   std::uint32_t* parts;  // maxima of the grid's blocks, bits of FP32; null: not wanted
   std::int64_t rows, k;  // of the form
-  bool transformed;
-  std::uint32_t signs;
+  Transform transform;
+  const std::uint32_t* word;  // of random signs; null: 0
+  std::uint32_t sign_stream;
 };
 
 /// Turns a tile around in shared memory: 64 columns of the value, 128 rows.
@@ -87,6 +59,8 @@ template <bool kColumns>
 __global__ void __launch_bounds__(kThreads) prepare_kernel(const PrepareArgs a, int k_tiles, int tiles) {
   __shared__ alignas(16) std::uint16_t tile[kColumns ? kTileRows : 1][kTilePitch];
   __shared__ std::uint32_t buffer[kWarp];
+  __shared__ SignBits signs;
+  leave_signs(signs, a.transform.signs, a.word, a.sign_stream);
   std::uint32_t largest = 0;
   for (int t = blockIdx.x; t < tiles; t += gridDim.x) {
     const std::int64_t row0 = static_cast<std::int64_t>(t / k_tiles) * kTileRows;
@@ -98,17 +72,19 @@ __global__ void __launch_bounds__(kThreads) prepare_kernel(const PrepareArgs a, 
     }
     for (int i = threadIdx.x; i < kTileRows * kTileChunks; i += kThreads) {
       const int r = i / kTileChunks, c = i % kTileChunks * kChunk;
-      if (row0 + r >= a.rows || k0 + c >= a.k) continue;
+      // Whole warps stay here, for a transform's exchange between lanes.
+      const bool inside = row0 + r < a.rows && k0 + c < a.k;
       const std::int64_t at = (row0 + r) * a.k + k0 + c;
-      Chunk x;
+      Chunk x = {};
       if constexpr (kColumns) {
         const auto* words = reinterpret_cast<const std::uint32_t*>(&tile[r][c]);
 #pragma unroll
-        for (int p = 0; p < 8; ++p) x.half[p / 4].pair[p % 4] = words[p];
-      } else {
+        for (int p = 0; inside && p < 8; ++p) x.half[p / 4].pair[p % 4] = words[p];
+      } else if (inside) {
         x = load_chunk(a.value + at);
       }
-      if (a.transformed) transform(x, a.signs);
+      if (a.transform) transform(x, a.transform.length, signs, c);
+      if (!inside) continue;
       largest = max(largest, max_of(x));
       if (!a.out) continue;
       store_vector(a.out + at, x.half[0]);
@@ -123,82 +99,106 @@ __global__ void __launch_bounds__(kThreads) prepare_kernel(const PrepareArgs a, 
 struct CastArgs {
   const std::uint16_t* x;  // [rows, k]
   std::uint8_t *codes, *scales;
-  std::uint32_t* amax;         // written: bits of FP32
+  std::uint32_t* amax;         // written: bits of FP32; null: not wanted
   const std::uint32_t* parts;  // whose maximum it is
   int count;
   std::int64_t rows, k;
-  Granularity granularity;
-  // The random bytes of elements, by their place in the value (RandomStream).
+  QuantFormat format;
+  // The random numbers of elements, by their place in the value (RandomStream).
   const std::uint32_t* word;
   std::uint32_t stream;
   std::int64_t first_row, width;
   bool columns;
+
+  __device__ std::uint64_t place(std::int64_t row, std::int64_t k_index) const {
+    return static_cast<std::uint64_t>(columns ? (first_row + k_index) * width + row
+                                              : (first_row + row) * width + k_index);
+  }
 };
 
 /// The random bytes of a row's elements from k on, four to a word.
-__device__ inline void draw(std::uint32_t (&words)[kChunk / 4], const CastArgs& a, std::uint64_t seed,
+template <int kBlock>
+__device__ inline void draw(std::uint32_t (&words)[kBlock / 4], const CastArgs& a, std::uint64_t seed,
                             std::int64_t row, std::int64_t k) {
   if (!a.columns) {
-    const auto first = static_cast<std::uint64_t>((a.first_row + row) * a.width + k) / 4;
+    const std::uint64_t first = a.place(row, k) / 4;
 #pragma unroll
-    for (int i = 0; i < kChunk / 4; ++i) words[i] = random_bits(seed, first + i);
+    for (int i = 0; i < kBlock / 4; ++i) words[i] = random_bits(seed, first + i);
     return;
   }
 #pragma unroll
-  for (int i = 0; i < kChunk; ++i) {
-    const auto at = static_cast<std::uint64_t>((a.first_row + k + i) * a.width + row);
-    const std::uint32_t byte = random_byte(seed, at) << (8 * (i % 4));
+  for (int i = 0; i < kBlock; ++i) {
+    const std::uint32_t byte = random_byte(seed, a.place(row, k + i)) << (8 * (i % 4));
     words[i / 4] = i % 4 == 0 ? byte : words[i / 4] | byte;
   }
 }
 
-/// A persistent grid over chunks. kSquare: 16 neighbouring lanes have the rows of a 16 x 16 block.
-template <bool kSquare, bool kStochastic>
-__global__ void __launch_bounds__(kThreads) cast_kernel(const CastArgs a) {
-  __shared__ std::uint32_t buffer[kWarp];
-  std::uint32_t amax = 0;
-  for (int i = threadIdx.x; i < a.count; i += kThreads) amax = max(amax, a.parts[i]);
-  amax = block_max(amax, buffer);
-  if (blockIdx.x == 0 && threadIdx.x == 0) *a.amax = amax;
-  const float tensor_scale = nvfp4_tensor_scale(__uint_as_float(amax));
-  const std::uint64_t seed = kStochastic ? stream_seed(a.word ? *a.word : 0, a.stream) : 0;
+/// The kinds of scales, known where a kernel is compiled.
+enum class Scheme { nvfp4, quartet2, mxfp4 };
 
-  const auto blocks = static_cast<std::uint32_t>(a.k / kChunk);
+/// A persistent grid over blocks. kSquare: 16 neighbouring lanes have the rows of a 16 x 16 block.
+template <Scheme kScheme, bool kSquare, bool kStochastic>
+__global__ void __launch_bounds__(kThreads) cast_kernel(const CastArgs a) {
+  constexpr int kBlock = kScheme == Scheme::mxfp4 ? 32 : 16;
+  __shared__ std::uint32_t buffer[kWarp];
+  QuantFormat format = a.format;
+  format.scale = kScheme == Scheme::mxfp4 ? ScaleType::ue8m0 : ScaleType::e4m3;
+  if (kScheme == Scheme::nvfp4) format.global_scale = 448;
+  std::uint32_t amax = 0;
+  if (kScheme != Scheme::mxfp4) {
+    for (int i = threadIdx.x; i < a.count; i += kThreads) amax = max(amax, a.parts[i]);
+    amax = block_max(amax, buffer);
+    if (blockIdx.x == 0 && threadIdx.x == 0) *a.amax = amax;
+  }
+  const bool random = kStochastic || (kScheme == Scheme::quartet2 && format.eden);
+  const std::uint64_t seed = random ? stream_seed(a.word ? *a.word : 0, a.stream) : 0;
+
+  const auto blocks = static_cast<std::uint32_t>(a.k / kBlock);
   const auto padded_rows = static_cast<std::uint32_t>(kSquare ? (a.rows + 15) / 16 * 16 : a.rows);
-  const std::uint32_t chunks = padded_rows * blocks, stride = gridDim.x * kThreads;
+  const std::uint32_t total = padded_rows * blocks, stride = gridDim.x * kThreads;
   // Whole warps stay in the loop, for the exchange between lanes.
-  for (std::uint32_t first = blockIdx.x * kThreads + threadIdx.x / kWarp * kWarp; first < chunks;
+  for (std::uint32_t first = blockIdx.x * kThreads + threadIdx.x / kWarp * kWarp; first < total;
        first += stride) {
     const std::uint32_t i = first + threadIdx.x % kWarp;
     const std::int64_t row = kSquare ? i / 16 / blocks * 16 + i % 16 : i / blocks;
-    const std::int64_t block = kSquare ? i / 16 % blocks : i % blocks;
-    const bool inside = i < chunks && row < a.rows;
-    const std::int64_t at = row * a.k + block * kChunk;
-    Chunk chunk = {};
-    if (inside) chunk = load_chunk(a.x + at);
-    std::uint32_t largest = max_of(chunk);
+    const std::int64_t block = kSquare ? i / 16 % blocks : i % blocks, k = block * kBlock;
+    const bool inside = i < total && row < a.rows;
+    const std::int64_t at = row * a.k + k;
+    float x[kBlock];
+    std::uint32_t largest = 0;
+#pragma unroll
+    for (int part = 0; part < kBlock / kChunk; ++part) {
+      Chunk chunk = {};
+      if (inside) chunk = load_chunk(a.x + at + part * kChunk);
+      largest = max(largest, max_of(chunk));
+      unpack(x + part * kChunk, chunk);
+    }
     if (kSquare) {
 #pragma unroll
       for (int step = 1; step < 16; step *= 2)
         largest = max(largest, __shfl_xor_sync(kAllLanes, largest, step));
     }
     if (!inside) continue;
-    const std::uint8_t scale = nvfp4_block_scale(__uint_as_float(largest << 16), tensor_scale);
-    const float multiply = nvfp4_multiplier(scale, tensor_scale);
-    a.scales[scale_index(a.granularity, a.rows, a.k, row, block)] = scale;
-    float x[kChunk];
-    unpack(x, chunk);
-    std::uint32_t words[kChunk / 4];
-    if (kStochastic) draw(words, a, seed, row, block * kChunk);
-    std::uint32_t codes[2] = {};
+    const std::uint32_t draws =
+        kScheme == Scheme::quartet2 && format.eden ? random_bits(seed, a.place(row, k)) : 0;
+    const Fp4Block made =
+        fp4_block(format, x, kBlock, __uint_as_float(largest << 16), __uint_as_float(amax), draws);
+    a.scales[scale_index(format.granularity, a.rows, a.k, row, block)] = made.scale;
+    std::uint32_t words[kBlock / 4];
+    if (kStochastic) draw<kBlock>(words, a, seed, row, k);
 #pragma unroll
-    for (int j = 0; j < kChunk; ++j) {
-      const float scaled = x[j] * multiply;
-      const std::uint32_t code =
-          kStochastic ? e2m1_encode_stochastic(scaled, words[j / 4] >> (8 * (j % 4))) : e2m1_encode(scaled);
-      codes[j / 8] |= code << (4 * (j % 8));
+    for (int part = 0; part < kBlock / kChunk; ++part) {
+      std::uint32_t codes[2] = {};
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j) {
+        const int e = part * kChunk + j;
+        const float scaled = made.scaled(x[e]);
+        const std::uint32_t code =
+            kStochastic ? e2m1_encode_stochastic(scaled, words[e / 4] >> (8 * (e % 4))) : e2m1_encode(scaled);
+        codes[j / 8] |= code << (4 * (j % 8));
+      }
+      *reinterpret_cast<uint2*>(a.codes + (at + part * kChunk) / 2) = make_uint2(codes[0], codes[1]);
     }
-    *reinterpret_cast<uint2*>(a.codes + at / 2) = make_uint2(codes[0], codes[1]);
   }
 }
 
@@ -206,17 +206,22 @@ int grid_of(const CudaDevice& device, std::int64_t needed) {
   return static_cast<int>(std::min<std::int64_t>(needed, std::int64_t{kBlocksPerSm} * device.sm_count()));
 }
 
+const std::uint32_t* word_of(const RandomStream& random) {
+  return random.word.empty() ? nullptr : random.word.as<std::uint32_t>();
+}
+
 /// Launches prepare_kernel and returns its grid.
-int launch_prepare(CudaDevice& device, const QuantFormat& format, const Tensor& value, bool columns,
-                   std::uint16_t* out, std::uint32_t* parts) {
+int launch_prepare(CudaDevice& device, const QuantFormat& format, const Tensor& value,
+                   const RandomStream& random, bool columns, std::uint16_t* out, std::uint32_t* parts) {
   const std::int64_t rows = columns ? value.cols : value.rows, k = columns ? value.rows : value.cols;
   const PrepareArgs args{value.as<std::uint16_t>(),
                          out,
                          parts,
                          rows,
                          k,
-                         format.transform != Transform::none,
-                         format.transform == Transform::hadamard_te ? kHadamardSigns : 0};
+                         format.transform,
+                         word_of(random),
+                         random.sign_stream(format.transform.signs, columns)};
   const int k_tiles = static_cast<int>(detail::blocks_of(k, kTileK));
   const int tiles = static_cast<int>(detail::blocks_of(rows, kTileRows)) * k_tiles;
   const int grid = grid_of(device, tiles);
@@ -225,52 +230,60 @@ int launch_prepare(CudaDevice& device, const QuantFormat& format, const Tensor& 
   return grid;
 }
 
-bool stands_ready(const QuantFormat& format, bool columns) {
-  return !columns && format.transform == Transform::none;
-}
+bool stands_ready(const QuantFormat& format, bool columns) { return !columns && !format.transform; }
 
-void check_shape(const Tensor& value, bool columns) {
+void check_shape(const QuantFormat& format, const Tensor& value, bool columns) {
   const std::string what = "the CUDA device makes FP4 of matrices whose ";
+  const std::int64_t k = columns ? value.rows : value.cols;
   if (value.cols % kChunk != 0) throw Unsupported(what + "columns are a multiple of 16");
-  if (columns && value.rows % kChunk != 0) throw Unsupported(what + "rows are a multiple of 16");
+  if (k % std::max<std::int64_t>(block_length(format.granularity), format.transform.length) != 0)
+    throw Unsupported(what + "contracted length is a multiple of blocks and transforms");
   if (value.size() / kChunk >= std::int64_t{1} << 31)
     throw Unsupported(what + "elements are fewer than 2^35");
 }
 
+using CastKernel = void (*)(CastArgs);
+
+CastKernel kernel_of(const QuantFormat& format) {
+  const bool stochastic = format.element_rounding == ElementRounding::stochastic;
+  if (format.scale == ScaleType::ue8m0)
+    return stochastic ? cast_kernel<Scheme::mxfp4, false, true> : cast_kernel<Scheme::mxfp4, false, false>;
+  if (in_order_of_quartet2(format)) return cast_kernel<Scheme::quartet2, false, false>;
+  if (block_rows(format.granularity) > 1)
+    return stochastic ? cast_kernel<Scheme::nvfp4, true, true> : cast_kernel<Scheme::nvfp4, true, false>;
+  return stochastic ? cast_kernel<Scheme::nvfp4, false, true> : cast_kernel<Scheme::nvfp4, false, false>;
+}
+
 void quantize_form(CudaDevice& device, const GemmOperand& form, const Tensor& value,
                    const RandomStream& random, bool columns) {
-  check_shape(value, columns);
   const QuantFormat& format = form.format;
-  const std::int64_t rows = form.data.rows, k = form.data.cols;
+  check_shape(format, value, columns);
+  const std::int64_t rows = form.data.rows, k = form.data.cols, block = block_length(format.granularity);
   const std::size_t matrix_bytes = stands_ready(format, columns) ? 0 : prepared_bytes(value);
   auto* scratch = static_cast<std::byte*>(
       device.scratch(matrix_bytes + kBlocksPerSm * device.sm_count() * sizeof(std::uint32_t)));
   auto* out = matrix_bytes ? reinterpret_cast<std::uint16_t*>(scratch) : nullptr;
-  auto* parts = reinterpret_cast<std::uint32_t*>(scratch + matrix_bytes);
-  const int count = launch_prepare(device, format, value, columns, out, parts);
-  if (form.scale.size() != rows * (k / kChunk))  // its padding
+  auto* parts = form.amax.empty() ? nullptr : reinterpret_cast<std::uint32_t*>(scratch + matrix_bytes);
+  const int count = out || parts ? launch_prepare(device, format, value, random, columns, out, parts) : 0;
+  if (form.scale.size() != rows * (k / block))  // its padding
     PRECBENCH_CHECK(cudaMemsetAsync(form.scale.data, 0, form.scale.bytes(), device.stream()));
-
   const CastArgs args{out ? out : value.as<std::uint16_t>(),
                       form.data.as<std::uint8_t>(),
                       form.scale.as<std::uint8_t>(),
-                      form.amax.as<std::uint32_t>(),
+                      form.amax.empty() ? nullptr : form.amax.as<std::uint32_t>(),
                       parts,
                       count,
                       rows,
                       k,
-                      format.granularity,
-                      random.word.empty() ? nullptr : random.word.as<std::uint32_t>(),
+                      format,
+                      word_of(random),
                       random.stream + (columns ? 1u : 0u),
                       random.first_row,
                       value.cols,
                       columns};
-  const bool square = format.granularity == Granularity::block_16x16;
-  const bool stochastic = format.element_rounding == ElementRounding::stochastic;
-  const auto kernel = square ? (stochastic ? cast_kernel<true, true> : cast_kernel<true, false>)
-                             : (stochastic ? cast_kernel<false, true> : cast_kernel<false, false>);
-  const std::int64_t chunks = detail::padded(rows, square ? 16 : 1) * (k / kChunk);
-  kernel<<<grid_of(device, detail::blocks_of(chunks, kThreads)), kThreads, 0, device.stream()>>>(args);
+  const std::int64_t blocks = detail::padded(rows, block_rows(format.granularity)) * (k / block);
+  kernel_of(format)<<<grid_of(device, detail::blocks_of(blocks, kThreads)), kThreads, 0, device.stream()>>>(
+      args);
 }
 
 }  // namespace
@@ -285,11 +298,11 @@ std::size_t prepared_bytes(const Tensor& value) {
 }
 
 const std::uint16_t* prepared_fp4(CudaDevice& device, const QuantFormat& format, const Tensor& value,
-                                  bool columns, void* scratch) {
+                                  const RandomStream& random, bool columns, void* scratch) {
   if (stands_ready(format, columns)) return value.as<std::uint16_t>();
-  check_shape(value, columns);
+  check_shape(format, value, columns);
   auto* out = static_cast<std::uint16_t*>(scratch);
-  launch_prepare(device, format, value, columns, out, nullptr);
+  launch_prepare(device, format, value, random, columns, out, nullptr);
   return out;
 }
 

@@ -20,9 +20,9 @@ inline bool writes_value(const QuantizedTensor& x) {
 void quantize_fp4(CudaDevice& device, const QuantizedTensor& x);
 
 /// The matrix whose elements a form's codes stand for, BF16 [rows, k]: `value` or its transpose, transformed as the format
-/// says; in `scratch` (prepared_bytes) where it is not the value itself.
+/// says, with signs of `random`; in `scratch` (prepared_bytes) where it is not the value itself.
 const std::uint16_t* prepared_fp4(CudaDevice& device, const QuantFormat& format, const Tensor& value,
-                                  bool columns, void* scratch);
+                                  const RandomStream& random, bool columns, void* scratch);
 std::size_t prepared_bytes(const Tensor& value);
 
 }  // namespace precbench::cuda

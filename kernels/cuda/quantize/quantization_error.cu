@@ -1,7 +1,7 @@
 // What a quantized form has lost of its value: sums over all elements, in FP64, of a tile or of a run of chunks at a time.
 #include "kernels/cuda/quantize/fp4.h"
 #include "kernels/cuda/quantize/gemm_operands.cuh"
-#include "kernels/numerics/nvfp4.h"
+#include "kernels/numerics/fp4.h"
 
 namespace precbench {
 namespace cuda {
@@ -73,7 +73,8 @@ __global__ void __launch_bounds__(kErrorThreads)
                      const float* amax, const QuantFormat format, std::int64_t rows, std::int64_t k) {
   constexpr int kChunk = 16;
   __shared__ double buffers[kErrorTerms][kWarp];
-  const float factor = *amax / kNvfp4Max, half_steps = half_steps_of_max(DType::e2m1);
+  const float factor = fp4_tensor_factor(format, amax ? *amax : 0.0f);
+  const float half_steps = half_steps_of_max(DType::e2m1);
   double sums[kErrorTerms] = {};
   const std::int64_t chunks = rows * (k / kChunk), stride = std::int64_t{gridDim.x} * kErrorThreads;
   for (std::int64_t i = std::int64_t{blockIdx.x} * kErrorThreads + threadIdx.x; i < chunks; i += stride) {
@@ -110,10 +111,12 @@ void CudaDevice::do_quantization_error(const ops::QuantizationError& op) {
   auto* matrix_scratch = static_cast<std::byte*>(scratch(matrix_bytes + partial_bytes));
   auto* partial = reinterpret_cast<double*>(matrix_scratch + matrix_bytes);
   if (fp4) {
-    const std::uint16_t* x = prepared_fp4(*this, op.form.format, op.value, op.columns, matrix_scratch);
+    const std::uint16_t* x =
+        prepared_fp4(*this, op.form.format, op.value, op.random, op.columns, matrix_scratch);
     fp4_error_kernel<<<blocks, kErrorThreads, 0, stream()>>>(
-        partial, x, op.form.data.as<std::uint8_t>(), op.form.scale.data, op.form.amax.as<float>(),
-        op.form.format, op.form.data.rows, op.form.data.cols);
+        partial, x, op.form.data.as<std::uint8_t>(), op.form.scale.data,
+        op.form.amax.empty() ? nullptr : op.form.amax.as<float>(), op.form.format, op.form.data.rows,
+        op.form.data.cols);
   } else {
     quantization_error_kernel<<<blocks, kErrorThreads, 0, stream()>>>(partial, matrix(op.value),
                                                                       read_form(op.form), op.columns);
