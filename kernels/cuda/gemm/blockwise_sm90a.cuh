@@ -38,6 +38,7 @@ constexpr int kBlockK = 128;        ///< of k in a stage: a block of the scales
 constexpr int kWarpgroup = 128;     ///< threads
 constexpr int kMathWarpgroups = 2;
 constexpr int kThreads = (kMathWarpgroups + 1) * kWarpgroup;
+constexpr int kTurns = 3;           ///< the named barriers by which the math warpgroups take turns
 constexpr int kDRows = 64;          ///< of D that leave in one box: those of an instruction
 constexpr int kDBytes = kDRows * kTileRowBytes;  ///< of such a box
 
@@ -47,7 +48,7 @@ constexpr bool is_f32(Store store) { return store == Store::f32 || store == Stor
 
 /// A kernel's shape.
 template <class AType, class BType, bool kSquareB, Store kStoreD, int kRowsOf, int kColumnsOf, int kStagesOf,
-          int kClusterOf, int kDBoxesOf>
+          int kClusterOf, int kDBoxesOf, int kTailOf = 1, int kAheadOf = 16>
 struct Shape {
   using A = AType;
   using B = BType;
@@ -57,6 +58,9 @@ struct Shape {
   static constexpr int kStages = kStagesOf;
   static constexpr int kCluster = kClusterOf;  ///< blocks that share rows of A
   static constexpr int kDBoxes = kDBoxesOf;    ///< that a warpgroup has for the epilogue
+  static constexpr bool kOrdered = kTailOf >= 0;
+  static constexpr int kTail = kTailOf;
+  static constexpr int kAhead = kAheadOf;
 
   static constexpr int kHalves = kRows / (kMathWarpgroups * 64);  ///< products of 64 rows a warpgroup makes of a stage
   static constexpr int kSums = kColumns / 2;                      ///< accumulators of a product, per thread
@@ -169,15 +173,35 @@ __device__ void produce(Shared<S>& shared, const Maps& maps, const SquareScales&
   }
 }
 
-/// total += scale_a scale_b part, for one product's 64 rows; the thread's two rows have scales a0 and a1. Scales of B:
-/// one for each 64 columns, or in shared memory one for each column.
+/// The scales of B that a thread needs at a k block, in registers.
+template <class S>
+struct ColumnScales {
+  static constexpr int kCount = S::kSquare ? S::kColumns / 64 : S::kColumns / 8;
+  static constexpr int kKept = S::kSquare ? 0 : S::kAhead;
+  float square[S::kSquare ? kCount : 1];   // one for each 64 columns
+  float2 column[S::kSquare ? 1 : kKept];  // of the thread's two columns in each 8
+  const float2* from;
+
+  __device__ void load(const float* scales, int b_row, int block) {
+    if constexpr (S::kSquare) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) square[i] = scales[(b_row % 128 + i * 64) / 128 * 4 + block % 4];
+    } else {
+      from = reinterpret_cast<const float2*>(scales) + threadIdx.x % 4;
+#pragma unroll
+      for (int i = 0; i < kKept; ++i) column[i] = from[4 * i];
+    }
+  }
+};
+
+/// total += scale_a scale_b part, for one product's 64 rows; the thread's two rows have scales a0 and a1.
 template <class S>
 __device__ inline void promote(float (&total)[S::kSums], const float (&part)[S::kSums], float a0, float a1,
-                               const float* b_scale) {
+                               ColumnScales<S>& scales) {
   if constexpr (S::kSquare) {
 #pragma unroll
     for (int some = 0; some < S::kColumns / 64; ++some) {
-      const float s0 = a0 * b_scale[some], s1 = a1 * b_scale[some];
+      const float s0 = a0 * scales.square[some], s1 = a1 * scales.square[some];
 #pragma unroll
       for (int g = some * 8; g < some * 8 + 8; ++g) {
         total[4 * g] += s0 * part[4 * g];
@@ -187,10 +211,11 @@ __device__ inline void promote(float (&total)[S::kSums], const float (&part)[S::
       }
     }
   } else {
-    const auto* mine = reinterpret_cast<const float2*>(b_scale) + threadIdx.x % 4;
+    constexpr int kKept = S::kAhead, kGroups = S::kColumns / 8;
 #pragma unroll
-    for (int g = 0; g < S::kColumns / 8; ++g) {
-      const float2 b = mine[4 * g];
+    for (int g = 0; g < kGroups; ++g) {
+      const float2 b = scales.column[g % kKept];
+      if (g + kKept < kGroups) scales.column[g % kKept] = scales.from[4 * (g + kKept)];
       total[4 * g] += (a0 * b.x) * part[4 * g];
       total[4 * g + 1] += (a0 * b.y) * part[4 * g + 1];
       total[4 * g + 2] += (a1 * b.x) * part[4 * g + 2];
@@ -215,26 +240,30 @@ __device__ inline void accumulate(Shared<S>& shared, const Tile& tile, int warpg
     shared.full[stage].wait(turn.parity);
     const std::uint64_t a = descriptor_of(shared.a[stage] + first_row * kBlockK);
     const std::uint64_t b = descriptor_of(shared.b[stage]);
-    float square_scale[S::kColumns / 64];
-    if constexpr (S::kSquare) {
-#pragma unroll
-      for (int some = 0; some < S::kColumns / 64; ++some)
-        square_scale[some] =
-            shared.b_scale[stage][(tile.b_row % 128 + some * 64) / 128 * 4 + (tile.k_block + i) % 4];
-    }
+    ColumnScales<S> scales;
 #pragma unroll
     for (int half = 0; half < S::kHalves; ++half) {
       float part[S::kSums];
+      if constexpr (S::kOrdered) synchronize_some(kTurns + warpgroup, kMathWarpgroups * kWarpgroup);
       begin_products();
 #pragma unroll
-      for (int k = 0; k < kBlockK / kProductK; ++k)
+      for (int k = 0; k < kBlockK / kProductK; ++k) {
         multiply<typename S::A, typename S::B, S::kColumns>(part, a + half * (64 * kTileRowBytes / 16) + k * kNextK,
                                                             b + k * kNextK, k > 0);
+        if (S::kOrdered && S::kTail > 0 && S::kTail < 4 && k == kBlockK / kProductK - 1 - S::kTail) end_products();
+      }
       end_products();
       const float a0 = shared.a_scale[stage][scale_row + half * 64];
       const float a1 = shared.a_scale[stage][scale_row + half * 64 + 8];
+      if (half == 0 || (!S::kSquare && S::kAhead < S::kColumns / 8))
+        scales.load(shared.b_scale[stage], tile.b_row, tile.k_block + i);
+      if constexpr (S::kOrdered) {
+        if constexpr (S::kTail == 0) await_all_but<0>();
+        if constexpr (S::kTail > 0 && S::kTail < 4) await_all_but<1>();
+        arrive_at_some(kTurns + 1 - warpgroup, kMathWarpgroups * kWarpgroup);
+      }
       await_products(part);
-      promote<S>(total[half], part, a0, a1, S::kSquare ? square_scale : shared.b_scale[stage]);
+      promote<S>(total[half], part, a0, a1, scales);
     }
     __syncwarp();  // its lanes have read their scales
     if constexpr (S::kCluster == 1) {
@@ -357,18 +386,20 @@ __global__ __launch_bounds__(kThreads, 1) __cluster_dims__(S::kCluster) void mul
   // Taken from lane 0, so that the compiler knows it to be the same in a warp.
   const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0) - 1;
   if (warpgroup < 0) {
-    keep_registers<40>();
+    keep_registers<24>();
     if (threadIdx.x == 0) produce<S>(shared, maps, squares, order, rank, cluster, clusters);
   } else {
-    take_registers<232>();
+    take_registers<240>();
     const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
     Turn<S::kStages> turn;
+    if (S::kOrdered && warpgroup == 1) arrive_at_some(kTurns, kMathWarpgroups * kWarpgroup);
     for (int index = cluster; index < order.count(); index += clusters) {
       const Tile tile = order.template at<S>(index, rank);
       float total[S::kHalves][S::kSums];
       accumulate<S>(shared, tile, warpgroup, thread, turn, total);
       store<S>(shared, maps, sum, tile, warpgroup, thread, total);
     }
+    if (S::kOrdered && warpgroup == 0) synchronize_some(kTurns, kMathWarpgroups * kWarpgroup);
     if (thread == 0) wait_until_read<0>();
   }
   // No block leaves while another may still write to its shared memory or arrive at its barriers.

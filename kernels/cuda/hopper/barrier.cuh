@@ -81,6 +81,11 @@ __device__ inline void synchronize_some(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+/// Counts as `threads` threads' arrival at barrier `id` without waiting: the calling warps count with all their lanes.
+__device__ inline void arrive_at_some(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
 /// The registers of each thread of this warpgroup: all four warps call it.
 template <int kCount>
 __device__ inline void keep_registers() {

@@ -38,6 +38,12 @@ __device__ inline std::uint64_t descriptor_of(const void* tile) {
 __device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void end_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
+/// Waits for all but the newest `kPending` groups of products.
+template <int kPending>
+__device__ inline void await_all_but() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
 /// Waits for all products; the compiler must not read `sum` before.
 template <int kCount>
 __device__ inline void await_products(float (&sum)[kCount]) {
