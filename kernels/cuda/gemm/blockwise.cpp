@@ -14,9 +14,11 @@ std::span<const BlockwiseKernel> hopper_blockwise_kernels() { return {}; }
 std::vector<const BlockwiseKernel*> blockwise_kernels(const BlockwiseGemm& gemm, int compute_capability) {
   std::vector<const BlockwiseKernel*> kernels;
   // wgmma is Hopper's alone: later generations have other instructions.
-  if (compute_capability != 90 || hopper_blockwise_kernels().empty() || !hopper::has_tensor_maps()) return kernels;
+  if (compute_capability != 90 || hopper_blockwise_kernels().empty() || !hopper::has_tensor_maps())
+    return kernels;
   constexpr std::int64_t kCopied = 16;  // bytes: the copy engine's alignment of addresses and of rows
-  if (gemm.alignment < kCopied || gemm.K % kCopied != 0 || bytes_of(gemm.d, gemm.N) % kCopied != 0) return kernels;
+  if (gemm.alignment < kCopied || gemm.K % kCopied != 0 || bytes_of(gemm.d, gemm.N) % kCopied != 0)
+    return kernels;
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() / 2;  // coordinates are 32 bits
   if (gemm.M > kMost || gemm.N > kMost || gemm.K > kMost) return kernels;
   for (const BlockwiseKernel& kernel : hopper_blockwise_kernels())

@@ -34,12 +34,12 @@
 
 namespace precbench::hopper {
 
-constexpr int kBlockK = 128;        ///< of k in a stage: a block of the scales
-constexpr int kWarpgroup = 128;     ///< threads
+constexpr int kBlockK = 128;     ///< of k in a stage: a block of the scales
+constexpr int kWarpgroup = 128;  ///< threads
 constexpr int kMathWarpgroups = 2;
 constexpr int kThreads = (kMathWarpgroups + 1) * kWarpgroup;
-constexpr int kTurns = 3;           ///< the named barriers by which the math warpgroups take turns
-constexpr int kDRows = 64;          ///< of D that leave in one box: those of an instruction
+constexpr int kTurns = 3;   ///< the named barriers by which the math warpgroups take turns
+constexpr int kDRows = 64;  ///< of D that leave in one box: those of an instruction
 constexpr int kDBytes = kDRows * kTileRowBytes;  ///< of such a box
 
 /// What happens to D.
@@ -48,23 +48,27 @@ constexpr bool is_f32(Store store) { return store == Store::f32 || store == Stor
 
 /// A kernel's shape.
 template <class AType, class BType, bool kSquareB, Store kStoreD, int kRowsOf, int kColumnsOf, int kStagesOf,
-          int kClusterOf, int kDBoxesOf, int kTailOf = 1, int kAheadOf = 16>
+          int kClusterOf, int kDBoxesOf>
 struct Shape {
   using A = AType;
   using B = BType;
-  static constexpr bool kSquare = kSquareB;    ///< B's scales belong to 128x128 blocks
+  static constexpr bool kSquare = kSquareB;  ///< B's scales belong to 128x128 blocks
   static constexpr Store kStore = kStoreD;
   static constexpr int kRows = kRowsOf, kColumns = kColumnsOf;  ///< of a tile
   static constexpr int kStages = kStagesOf;
   static constexpr int kCluster = kClusterOf;  ///< blocks that share rows of A
   static constexpr int kDBoxes = kDBoxesOf;    ///< that a warpgroup has for the epilogue
-  static constexpr bool kOrdered = kTailOf >= 0;
-  static constexpr int kTail = kTailOf;
-  static constexpr int kAhead = kAheadOf;
+  /// The math warpgroups take turns at the tensor cores. Measured: with a scale for every column it gives 7%, as the
+  /// promotion is long and both would promote at one time; with scales of squares it costs 5%.
+  static constexpr bool kTakeTurns = !kSquare;
 
-  static constexpr int kHalves = kRows / (kMathWarpgroups * 64);  ///< products of 64 rows a warpgroup makes of a stage
-  static constexpr int kSums = kColumns / 2;                      ///< accumulators of a product, per thread
-  static constexpr int kSquares = (kColumns + 127) / 128;         ///< square blocks that a tile's columns touch
+  /// Registers of a thread: 65,536 in all. Scales by columns need more of them in the math warpgroups.
+  static constexpr int kProducerRegisters = kSquare ? 40 : 24, kMathRegisters = kSquare ? 232 : 240;
+
+  static constexpr int kHalves =
+      kRows / (kMathWarpgroups * 64);         ///< products of 64 rows a warpgroup makes of a stage
+  static constexpr int kSums = kColumns / 2;  ///< accumulators of a product, per thread
+  static constexpr int kSquares = (kColumns + 127) / 128;  ///< square blocks that a tile's columns touch
   static constexpr int kBScales = kSquare ? kSquares * 4 : kColumns;
   static constexpr int kDColumns = kTileRowBytes / (is_f32(kStore) ? 4 : 2);  ///< of a box of D
   static constexpr int kStageBytes =
@@ -119,9 +123,10 @@ struct SquareScales {
   int row_blocks, pitch;
 };
 
-struct Sum {  // D as it is read where BF16 sums are added to
+/// D, where a BF16 sum is added to what is in it.
+struct Before {
   const __nv_bfloat16* data;
-  std::int64_t rows, columns;
+  int rows, columns;
 };
 
 /// A position in the ring.
@@ -173,31 +178,32 @@ __device__ void produce(Shared<S>& shared, const Maps& maps, const SquareScales&
   }
 }
 
-/// The scales of B that a thread needs at a k block, in registers.
+/// The scales of B that a thread needs for 128 of k: one for each 64 columns of the tile where they belong to squares,
+/// else those of its two columns in each 8.
 template <class S>
 struct ColumnScales {
-  static constexpr int kCount = S::kSquare ? S::kColumns / 64 : S::kColumns / 8;
-  static constexpr int kKept = S::kSquare ? 0 : S::kAhead;
-  float square[S::kSquare ? kCount : 1];   // one for each 64 columns
-  float2 column[S::kSquare ? 1 : kKept];  // of the thread's two columns in each 8
-  const float2* from;
+  float square[S::kSquare ? S::kColumns / 64 : 1];
+  float2 column[S::kSquare ? 1 : S::kColumns / 8];
 
   __device__ void load(const float* scales, int b_row, int block) {
     if constexpr (S::kSquare) {
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) square[i] = scales[(b_row % 128 + i * 64) / 128 * 4 + block % 4];
+      for (int i = 0; i < S::kColumns / 64; ++i)
+        square[i] = scales[(b_row % 128 + i * 64) / 128 * 4 + block % 4];
     } else {
-      from = reinterpret_cast<const float2*>(scales) + threadIdx.x % 4;
+      const auto* mine = reinterpret_cast<const float2*>(scales) + threadIdx.x % 4;
 #pragma unroll
-      for (int i = 0; i < kKept; ++i) column[i] = from[4 * i];
+      for (int i = 0; i < S::kColumns / 8; ++i) column[i] = mine[4 * i];
     }
   }
 };
 
-/// total += scale_a scale_b part, for one product's 64 rows; the thread's two rows have scales a0 and a1.
+/// total += scale_a scale_b part, for one product's 64 rows; the thread's two rows have scales a0 and a1. By columns it
+/// multiplies with B's scale first: two instructions then read two registers each, beside one that stays at hand,
+/// instead of one and three, of which the register file has not enough ports while the tensor cores use it too.
 template <class S>
 __device__ inline void promote(float (&total)[S::kSums], const float (&part)[S::kSums], float a0, float a1,
-                               ColumnScales<S>& scales) {
+                               const ColumnScales<S>& scales) {
   if constexpr (S::kSquare) {
 #pragma unroll
     for (int some = 0; some < S::kColumns / 64; ++some) {
@@ -211,16 +217,38 @@ __device__ inline void promote(float (&total)[S::kSums], const float (&part)[S::
       }
     }
   } else {
-    constexpr int kKept = S::kAhead, kGroups = S::kColumns / 8;
 #pragma unroll
-    for (int g = 0; g < kGroups; ++g) {
-      const float2 b = scales.column[g % kKept];
-      if (g + kKept < kGroups) scales.column[g % kKept] = scales.from[4 * (g + kKept)];
-      total[4 * g] += (a0 * b.x) * part[4 * g];
-      total[4 * g + 1] += (a0 * b.y) * part[4 * g + 1];
-      total[4 * g + 2] += (a1 * b.x) * part[4 * g + 2];
-      total[4 * g + 3] += (a1 * b.y) * part[4 * g + 3];
+    for (int g = 0; g < S::kColumns / 8; ++g) {
+      const float2 b = scales.column[g];
+      total[4 * g] += a0 * (b.x * part[4 * g]);
+      total[4 * g + 1] += a0 * (b.y * part[4 * g + 1]);
+      total[4 * g + 2] += a1 * (b.x * part[4 * g + 2]);
+      total[4 * g + 3] += a1 * (b.y * part[4 * g + 3]);
     }
+  }
+}
+
+/// part = 64 rows of A by the tile's B over a stage. Whose turn it is issues; the turn passes on when but one of the
+/// four products is left, so that the other warpgroup's first one is ready when the tensor cores are.
+template <class S>
+__device__ inline void multiply_stage(float (&part)[S::kSums], std::uint64_t a, std::uint64_t b,
+                                      int warpgroup) {
+  constexpr int kProducts = kBlockK / kProductK;
+  if constexpr (S::kTakeTurns) synchronize_some(kTurns + warpgroup, kMathWarpgroups * kWarpgroup);
+  begin_products();
+#pragma unroll
+  for (int k = 0; k < kProducts; ++k) {
+    multiply<typename S::A, typename S::B, S::kColumns>(part, a + k * kNextK, b + k * kNextK, k > 0);
+    if (S::kTakeTurns && k == kProducts - 2) end_products();
+  }
+  end_products();
+}
+
+template <class S>
+__device__ inline void pass_turn(int warpgroup) {
+  if constexpr (S::kTakeTurns) {
+    await_all_but<1>();
+    arrive_at_some(kTurns + 1 - warpgroup, kMathWarpgroups * kWarpgroup);
   }
 }
 
@@ -234,34 +262,21 @@ __device__ inline void accumulate(Shared<S>& shared, const Tile& tile, int warpg
     for (int i = 0; i < S::kSums; ++i) total[half][i] = 0;
 
   const int first_row = warpgroup * S::kHalves * 64;
-  const int scale_row = first_row + thread / 32 * 16 + thread % 32 / 4;
+  const float* a_scale = shared.a_scale[0] + first_row + thread / 32 * 16 + thread % 32 / 4;
+  const std::uint64_t first_a = descriptor_of(shared.a[0] + first_row * kBlockK),
+                      first_b = descriptor_of(shared.b[0]);
   for (int i = 0; i < tile.k_blocks; ++i, turn.next()) {
     const int stage = turn.stage;
     shared.full[stage].wait(turn.parity);
-    const std::uint64_t a = descriptor_of(shared.a[stage] + first_row * kBlockK);
-    const std::uint64_t b = descriptor_of(shared.b[stage]);
+    const std::uint64_t a = below(first_a, stage * S::kRows), b = below(first_b, stage * S::kColumns);
     ColumnScales<S> scales;
 #pragma unroll
     for (int half = 0; half < S::kHalves; ++half) {
       float part[S::kSums];
-      if constexpr (S::kOrdered) synchronize_some(kTurns + warpgroup, kMathWarpgroups * kWarpgroup);
-      begin_products();
-#pragma unroll
-      for (int k = 0; k < kBlockK / kProductK; ++k) {
-        multiply<typename S::A, typename S::B, S::kColumns>(part, a + half * (64 * kTileRowBytes / 16) + k * kNextK,
-                                                            b + k * kNextK, k > 0);
-        if (S::kOrdered && S::kTail > 0 && S::kTail < 4 && k == kBlockK / kProductK - 1 - S::kTail) end_products();
-      }
-      end_products();
-      const float a0 = shared.a_scale[stage][scale_row + half * 64];
-      const float a1 = shared.a_scale[stage][scale_row + half * 64 + 8];
-      if (half == 0 || (!S::kSquare && S::kAhead < S::kColumns / 8))
-        scales.load(shared.b_scale[stage], tile.b_row, tile.k_block + i);
-      if constexpr (S::kOrdered) {
-        if constexpr (S::kTail == 0) await_all_but<0>();
-        if constexpr (S::kTail > 0 && S::kTail < 4) await_all_but<1>();
-        arrive_at_some(kTurns + 1 - warpgroup, kMathWarpgroups * kWarpgroup);
-      }
+      multiply_stage<S>(part, below(a, half * 64), b, warpgroup);
+      const float a0 = a_scale[stage * S::kRows + half * 64], a1 = a_scale[stage * S::kRows + half * 64 + 8];
+      if (half == 0) scales.load(shared.b_scale[stage], tile.b_row, tile.k_block + i);
+      pass_turn<S>(warpgroup);
       await_products(part);
       promote<S>(total[half], part, a0, a1, scales);
     }
@@ -283,7 +298,8 @@ __device__ inline std::uint32_t bf16_pair(float low, float high) {
 /// One box of D, 64 rows of 128 bytes, into shared memory in TMA's swizzled order: BF16 by stmatrix, a 16x16 square of
 /// a warp at a time.
 template <int kColumns, int kSums>
-__device__ inline void write_bf16_box(std::uint8_t* box, const float (&total)[kSums], int first_column, int thread) {
+__device__ inline void write_bf16_box(std::uint8_t* box, const float (&total)[kSums], int first_column,
+                                      int thread) {
   const int lane = thread % 32, row = thread / 32 * 16 + lane % 16;
 #pragma unroll
   for (int square = 0; square < kColumns / 16; ++square) {
@@ -298,7 +314,8 @@ __device__ inline void write_bf16_box(std::uint8_t* box, const float (&total)[kS
 }
 
 template <int kColumns, int kSums>
-__device__ inline void write_f32_box(std::uint8_t* box, const float (&total)[kSums], int first_column, int thread) {
+__device__ inline void write_f32_box(std::uint8_t* box, const float (&total)[kSums], int first_column,
+                                     int thread) {
   const int lane = thread % 32, row = thread / 32 * 16 + lane / 4;
 #pragma unroll
   for (int group = 0; group < kColumns / 8; ++group) {
@@ -312,33 +329,36 @@ __device__ inline void write_f32_box(std::uint8_t* box, const float (&total)[kSu
 
 /// What is in D already is added in FP32, before the only rounding.
 template <int kSums>
-__device__ inline void add_bf16(float (&total)[kSums], const Sum& sum, int first_row, int first_column, int thread) {
+__device__ inline void add_bf16(float (&total)[kSums], const Before& before, int first_row, int first_column) {
+  int thread;  // asked for again: kept since the start, it would cost the products a register that they need
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  thread %= kWarpgroup;
   const int lane = thread % 32;
 #pragma unroll
   for (int below = 0; below < 2; ++below) {
     const int row = first_row + thread / 32 * 16 + lane / 4 + below * 8;
-    if (row >= sum.rows) continue;
-    const __nv_bfloat16* from = sum.data + row * sum.columns;
+    if (row >= before.rows) continue;
+    const __nv_bfloat16* from = before.data + static_cast<std::int64_t>(row) * before.columns;
 #pragma unroll
     for (int group = 0; group < kSums / 4; ++group) {
       const int column = first_column + group * 8 + lane % 4 * 2;
-      if (column >= sum.columns) continue;
-      const float2 before = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(from + column));
-      total[4 * group + 2 * below] += before.x;
-      total[4 * group + 2 * below + 1] += before.y;
+      if (column >= before.columns) continue;
+      const float2 old = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(from + column));
+      total[4 * group + 2 * below] += old.x;
+      total[4 * group + 2 * below + 1] += old.y;
     }
   }
 }
 
 /// A warpgroup's totals to D, box after box. Its first thread asks for the copies and waits for those before.
 template <class S>
-__device__ inline void store(Shared<S>& shared, const Maps& maps, const Sum& sum, const Tile& tile, int warpgroup,
-                             int thread, float (&total)[S::kHalves][S::kSums]) {
+__device__ inline void store(Shared<S>& shared, const Maps& maps, const Before& before, const Tile& tile,
+                             int warpgroup, int thread, float (&total)[S::kHalves][S::kSums]) {
   constexpr int kBoxes = S::kColumns / S::kDColumns;
 #pragma unroll
   for (int half = 0; half < S::kHalves; ++half) {
     const int row = tile.d_row + (warpgroup * S::kHalves + half) * 64;
-    if constexpr (S::kStore == Store::bf16_add) add_bf16(total[half], sum, row, tile.d_column, thread);
+    if constexpr (S::kStore == Store::bf16_add) add_bf16(total[half], before, row, tile.d_column);
 #pragma unroll
     for (int i = 0; i < kBoxes; ++i) {
       std::uint8_t* box = shared.d[warpgroup][(half * kBoxes + i) % S::kDBoxes];
@@ -363,8 +383,10 @@ __device__ inline void store(Shared<S>& shared, const Maps& maps, const Sum& sum
 }
 
 template <class S, class Order>
-__global__ __launch_bounds__(kThreads, 1) __cluster_dims__(S::kCluster) void multiply_blockwise(
-    const __grid_constant__ Maps maps, const SquareScales squares, const Sum sum, const Order order) {
+__global__ __launch_bounds__(kThreads, 1)
+    __cluster_dims__(S::kCluster) void multiply_blockwise(const __grid_constant__ Maps maps,
+                                                          const SquareScales squares, const Before before,
+                                                          const Order order) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
   auto& shared = *reinterpret_cast<Shared<S>*>(shared_bytes);
@@ -386,20 +408,20 @@ __global__ __launch_bounds__(kThreads, 1) __cluster_dims__(S::kCluster) void mul
   // Taken from lane 0, so that the compiler knows it to be the same in a warp.
   const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0) - 1;
   if (warpgroup < 0) {
-    keep_registers<24>();
+    keep_registers<S::kProducerRegisters>();
     if (threadIdx.x == 0) produce<S>(shared, maps, squares, order, rank, cluster, clusters);
   } else {
-    take_registers<240>();
+    take_registers<S::kMathRegisters>();
     const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
     Turn<S::kStages> turn;
-    if (S::kOrdered && warpgroup == 1) arrive_at_some(kTurns, kMathWarpgroups * kWarpgroup);
+    if (S::kTakeTurns && warpgroup == 1) arrive_at_some(kTurns, kMathWarpgroups * kWarpgroup);
     for (int index = cluster; index < order.count(); index += clusters) {
       const Tile tile = order.template at<S>(index, rank);
       float total[S::kHalves][S::kSums];
       accumulate<S>(shared, tile, warpgroup, thread, turn, total);
-      store<S>(shared, maps, sum, tile, warpgroup, thread, total);
+      store<S>(shared, maps, before, tile, warpgroup, thread, total);
     }
-    if (S::kOrdered && warpgroup == 0) synchronize_some(kTurns, kMathWarpgroups * kWarpgroup);
+    if (S::kTakeTurns && warpgroup == 0) synchronize_some(kTurns, kMathWarpgroups * kWarpgroup);
     if (thread == 0) wait_until_read<0>();
   }
   // No block leaves while another may still write to its shared memory or arrive at its barriers.

@@ -58,13 +58,15 @@ void run(CudaDevice& device, const BlockwiseKernel& kernel, const Tensor& d, con
                            .alignment = 16};
   const auto taken = blockwise_kernels(gemm, device.compute_capability());
   CHECK(std::find(taken.begin(), taken.end(), &kernel) != taken.end());
-  kernel.launch(gemm, {a.data.data, b.data.data, a.scale.as<float>(), b.scale.as<float>(), d.data}, device.stream());
+  kernel.launch(gemm, {a.data.data, b.data.data, a.scale.as<float>(), b.scale.as<float>(), d.data},
+                device.stream());
   device.launched("matmul");
 }
 
 std::string words(const BlockwiseKernel& kernel) {
-  return std::string(kernel.name) + " " + name_of(kernel.a) + (kernel.square_b ? " 1x128 x 128x128" : " 1x128 x 1x128") +
-         " into " + name_of(kernel.d) + (kernel.accumulate ? ", accumulated" : "");
+  return std::string(kernel.name) + " " + name_of(kernel.a) +
+         (kernel.square_b ? " 1x128 x 128x128" : " 1x128 x 1x128") + " into " + name_of(kernel.d) +
+         (kernel.accumulate ? ", accumulated" : "");
 }
 
 /// D's bits after a kernel ran into a matrix of `fill` bytes, with the rows before and after it.
@@ -77,12 +79,15 @@ Bits bits_of(CudaDevice& device, const BlockwiseKernel& kernel, const GemmOperan
   constexpr std::int64_t kGuard = 16;  // rows
   const std::int64_t M = a.rows(), N = b.rows();
   Buffers buffers(device);
-  std::vector<std::byte> all(static_cast<std::size_t>(bytes_of(kernel.d, (M + 2 * kGuard) * N)), std::byte(fill));
+  std::vector<std::byte> all(static_cast<std::size_t>(bytes_of(kernel.d, (M + 2 * kGuard) * N)),
+                             std::byte(fill));
   const Tensor whole = buffers.copy_of(Tensor{all.data(), kernel.d, M + 2 * kGuard, N});
   run(device, kernel, whole.slice_rows(kGuard, M), a, b);
   device.download(all.data(), whole);
   const auto guard = static_cast<std::ptrdiff_t>(bytes_of(kernel.d, kGuard * N));
-  return {{all.begin(), all.begin() + guard}, {all.begin() + guard, all.end() - guard}, {all.end() - guard, all.end()}};
+  return {{all.begin(), all.begin() + guard},
+          {all.begin() + guard, all.end() - guard},
+          {all.end() - guard, all.end()}};
 }
 
 double element(const Bits& bits, DType dtype, std::int64_t index) {
@@ -108,8 +113,8 @@ TEST_CASE("blockwise: every kernel of ours is as exact as its precision", "[gpu]
             run(device, kernel, d, of_a, of_b);
           },
           testing::kFp8, false);
-      INFO(words(kernel) << ", " << shape.M << " x " << shape.N << " x " << shape.K << ": error " << errors.gpu
-                         << ", naive " << errors.naive);
+      INFO(words(kernel) << ", " << shape.M << " x " << shape.N << " x " << shape.K << ": error "
+                         << errors.gpu << ", naive " << errors.naive);
       CHECK(errors.gpu <= 2 * errors.naive);
     }
 }
@@ -136,7 +141,8 @@ TEST_CASE("blockwise: nothing outside D is written, and every tile gives the sam
     }
 }
 
-TEST_CASE("blockwise: a NaN reaches its row alone, an infinite scale its columns", "[gpu][matmul][blockwise]") {
+TEST_CASE("blockwise: a NaN reaches its row alone, an infinite scale its columns",
+          "[gpu][matmul][blockwise]") {
   constexpr GemmShape kShape = kOddShapes[0];
   constexpr std::int64_t kRow = 200, kAt = 300, kColumn = 140;
   for (const BlockwiseKernel& kernel : kernels_here()) {

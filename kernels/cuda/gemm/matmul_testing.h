@@ -28,7 +28,7 @@ struct HostOperand {
 };
 
 inline double dequantized(const GemmOperand& form, std::int64_t rows, std::int64_t k, std::int64_t r,
-                   std::int64_t c) {
+                          std::int64_t c) {
   const QuantFormat& format = form.format;
   const std::int64_t block = block_length(format.granularity);
   const std::int64_t at = scale_index(format.granularity, rows, k, r, block ? c / block : 0);
@@ -39,7 +39,7 @@ inline double dequantized(const GemmOperand& form, std::int64_t rows, std::int64
 }
 
 inline HostOperand make_quantized_tensor(const QuantFormat& format, std::int64_t rows, std::int64_t k,
-                                  bool transposed, unsigned seed) {
+                                         bool transposed, unsigned seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
   std::uniform_int_distribution<int> exponent(-4, 4);

@@ -20,16 +20,16 @@ __device__ inline void prefetch(const CUtensorMap* map) {
 /// The box that begins at (row, column) to shared memory; its bytes arrive at `full`.
 __device__ inline void load_box(void* to, const CUtensorMap* map, int row, int column, Barrier& full) {
   asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %2}], [%4];" ::"r"(
-          shared_address(to)),
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %2}], [%4];" ::
+          "r"(shared_address(to)),
       "l"(map), "r"(row), "r"(column), "r"(shared_address(&full))
       : "memory");
 }
 
 /// As load_box, to the same place of every block of the cluster whose bit is set in `blocks`: their bytes arrive at the
 /// barrier that each has at the place of `full`.
-__device__ inline void load_box_to(std::uint16_t blocks, void* to, const CUtensorMap* map, int row, int column,
-                                   Barrier& full) {
+__device__ inline void load_box_to(std::uint16_t blocks, void* to, const CUtensorMap* map, int row,
+                                   int column, Barrier& full) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
       " [%0], [%1, {%3, %2}], [%4], %5;" ::"r"(shared_address(to)),
@@ -39,24 +39,26 @@ __device__ inline void load_box_to(std::uint16_t blocks, void* to, const CUtenso
 
 /// `bytes` (a multiple of 16) from `from` (16-byte aligned); they arrive at `full`.
 __device__ inline void load_bytes(void* to, const void* from, int bytes, Barrier& full) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                   shared_address(to)),
-               "l"(from), "r"(bytes), "r"(shared_address(&full))
-               : "memory");
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+          shared_address(to)),
+      "l"(from), "r"(bytes), "r"(shared_address(&full))
+      : "memory");
 }
 
 /// A box from shared memory to its place; needs publish_stores() by every thread that wrote it, and then a barrier.
 __device__ inline void store_box(const CUtensorMap* map, int row, int column, const void* from) {
-  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %1}], [%3];" ::"l"(map), "r"(row),
-               "r"(column), "r"(shared_address(from))
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %1}], [%3];" ::"l"(map),
+               "r"(row), "r"(column), "r"(shared_address(from))
                : "memory");
 }
 
 /// As store_box, but added in FP32 to what is there.
 __device__ inline void add_box(const CUtensorMap* map, int row, int column, const void* from) {
-  asm volatile("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.bulk_group [%0, {%2, %1}], [%3];" ::"l"(map),
-               "r"(row), "r"(column), "r"(shared_address(from))
-               : "memory");
+  asm volatile(
+      "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.bulk_group [%0, {%2, %1}], [%3];" ::"l"(map),
+      "r"(row), "r"(column), "r"(shared_address(from))
+      : "memory");
 }
 
 /// What this thread wrote to shared memory becomes visible to the copy engine.

@@ -27,12 +27,18 @@ constexpr int kProductK = 32;       ///< of k in one instruction
 /// What a descriptor grows by for the next kProductK of k.
 constexpr std::uint64_t kNextK = kProductK / 16;
 
-/// Of a swizzled tile at `tile`, aligned to 1,024 bytes, for the rows that begin there. Rows further down: add
-/// rows * kTileRowBytes / 16, rows a multiple of 8.
+/// Of a swizzled tile at `tile`, aligned to 1,024 bytes, for the rows that begin there.
 __device__ inline std::uint64_t descriptor_of(const void* tile) {
   constexpr std::uint64_t kSwizzle128 = std::uint64_t{1} << 62;
   constexpr std::uint64_t kEightRows = std::uint64_t{8 * kTileRowBytes / 16} << 32;
   return kSwizzle128 | kEightRows | (shared_address(tile) & 0x3FFFF) >> 4;
+}
+
+/// The same, `rows` rows further down, a multiple of 8. Only the low word changes: addresses have 18 bits.
+__device__ inline std::uint64_t below(std::uint64_t descriptor, int rows) {
+  const auto low =
+      static_cast<std::uint32_t>(descriptor) + static_cast<std::uint32_t>(rows) * (kTileRowBytes / 16);
+  return descriptor >> 32 << 32 | low;
 }
 
 __device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -53,32 +59,33 @@ __device__ inline void await_products(float (&sum)[kCount]) {
 }
 
 // Operand lists of the instructions: eight accumulators a line.
-#define PRECBENCH_SUM8(i)                                                                                      \
+#define PRECBENCH_SUM8(i)                                                                                 \
   "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3]), "+f"(sum[i + 4]), "+f"(sum[i + 5]), \
       "+f"(sum[i + 6]), "+f"(sum[i + 7])
-#define PRECBENCH_SUM32(i) PRECBENCH_SUM8(i), PRECBENCH_SUM8(i + 8), PRECBENCH_SUM8(i + 16), PRECBENCH_SUM8(i + 24)
-#define PRECBENCH_NAMES_64                                                                        \
+#define PRECBENCH_SUM32(i) \
+  PRECBENCH_SUM8(i), PRECBENCH_SUM8(i + 8), PRECBENCH_SUM8(i + 16), PRECBENCH_SUM8(i + 24)
+#define PRECBENCH_NAMES_64                                                                         \
   "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25," \
   "%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,"   \
   "%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 #define PRECBENCH_NAMES_96                                                                        \
-  PRECBENCH_NAMES_64                                                                               \
-  ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,"  \
+  PRECBENCH_NAMES_64                                                                              \
+  ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86," \
   "%87,%88,%89,%90,%91,%92,%93,%94,%95"
 
-#define PRECBENCH_WGMMA_128(types)                                                          \
-  asm volatile(                                                                             \
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"                                          \
-      "wgmma.mma_async.sync.aligned.m64n128k32.f32." types " {" PRECBENCH_NAMES_64          \
-      "}, %64, %65, p, 1, 1;\n}"                                                            \
-      : PRECBENCH_SUM32(0), PRECBENCH_SUM32(32)                                             \
+#define PRECBENCH_WGMMA_128(types)                                                 \
+  asm volatile(                                                                    \
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"                                 \
+      "wgmma.mma_async.sync.aligned.m64n128k32.f32." types " {" PRECBENCH_NAMES_64 \
+      "}, %64, %65, p, 1, 1;\n}"                                                   \
+      : PRECBENCH_SUM32(0), PRECBENCH_SUM32(32)                                    \
       : "l"(a), "l"(b), "r"(static_cast<int>(add)))
-#define PRECBENCH_WGMMA_192(types)                                                          \
-  asm volatile(                                                                             \
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %98, 0;\n"                                          \
-      "wgmma.mma_async.sync.aligned.m64n192k32.f32." types " {" PRECBENCH_NAMES_96          \
-      "}, %96, %97, p, 1, 1;\n}"                                                            \
-      : PRECBENCH_SUM32(0), PRECBENCH_SUM32(32), PRECBENCH_SUM32(64)                        \
+#define PRECBENCH_WGMMA_192(types)                                                 \
+  asm volatile(                                                                    \
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %98, 0;\n"                                 \
+      "wgmma.mma_async.sync.aligned.m64n192k32.f32." types " {" PRECBENCH_NAMES_96 \
+      "}, %96, %97, p, 1, 1;\n}"                                                   \
+      : PRECBENCH_SUM32(0), PRECBENCH_SUM32(32), PRECBENCH_SUM32(64)               \
       : "l"(a), "l"(b), "r"(static_cast<int>(add)))
 
 /// sum = (add ? sum : 0) + A B^T over 32 of k; A is __nv_fp8_e4m3 or __nv_fp8_e5m2, B too, kN 128 or 192.
