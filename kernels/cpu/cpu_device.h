@@ -74,6 +74,14 @@ class CpuDevice final : public Device {
   float* scratch(int slot, std::int64_t size);
   /// A form's matrix as FP32 in its storage order; scratch(slot) unless it is FP32 already.
   const float* widen(int slot, const GemmOperand& form);
+  // nvfp4.cpp
+  /// Makes an NVFP4 form of the matrix [rows, k]; `columns`: it is the value's transpose.
+  void quantize_nvfp4(const GemmOperand& form, const float* matrix, const RandomStream& random, bool columns);
+  /// The matrix [rows, k] as an NVFP4 form takes it: with its transform, in scratch(slot), which may hold it already.
+  const float* transformed(int slot, const QuantFormat& format, const float* matrix, std::int64_t rows,
+                           std::int64_t k);
+  /// Codes times block scales; the tensor's factor is a GEMM's alpha.
+  void widen_nvfp4(float* out, const GemmOperand& form);
   /// cos and sin of every position, kept until a call with another shape.
   const std::vector<float>& rope_table(const RopeOptions& options);
 

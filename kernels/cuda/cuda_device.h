@@ -92,7 +92,7 @@ class CudaDevice final : public Device {
   void do_sum(const ops::Sum& op) override;
   void do_fingerprint(const ops::Fingerprint& op) override;
   void do_correlate(const ops::Correlate& op) override;
-  // quantize.cu
+  // quantize.cu, fp4.cu
   void do_quantize(const ops::Quantize& op) override;
   void do_quantization_error(const ops::QuantizationError& op) override;
   // fp8_weights.cu

@@ -12,16 +12,26 @@ namespace precbench {
 /// A matrix as one GEMM takes it: `rows` vectors of length `k`, contracted over k.
 /// Quantized: data is [rows, k] in format.dtype, K-contiguous, and scale holds the dequantization factors in
 /// cuBLASLt's layout (scale_layout.h): value = data * scale.
+/// With e4m3 scales (NVFP4): value = data * scale * amax / 2688.
 /// BF16: data is the matrix itself, [rows, k], or [k, rows] where `transposed` is set; no scale.
 struct GemmOperand {
   QuantFormat format;
   Tensor data;
   Tensor scale;
   bool transposed = false;
+  Tensor amax = {};  ///< f32 [1], of what was quantized; only with e4m3 scales
 
   bool empty() const { return data.empty(); }
   std::int64_t rows() const { return transposed ? data.cols : data.rows; }
   std::int64_t k() const { return transposed ? data.rows : data.cols; }
+};
+
+/// Where stochastic rounding takes its random numbers from: a word in device memory, which a new step renews, and what
+/// tells the operands of a step apart. The columnwise form draws others than the rowwise one.
+struct RandomStream {
+  Tensor word = {};            ///< 32 bits; empty: 0
+  std::uint32_t stream = 0;    ///< even; the next number is the columnwise form's
+  std::int64_t first_row = 0;  ///< of the value in the matrix of all ranks
 };
 
 /// What a producer op writes: the BF16 value [rows, cols] and the quantized forms its consumers asked for.
@@ -35,6 +45,7 @@ struct QuantizedTensor {
   Tensor amax_out = {};    ///< written: max |value|; together with amax_in raised to it instead
   Tensor amax_in = {};     ///< read: an amax known before the op, this tensor's own or another step's
   bool keep_value = true;  ///< false: only the forms are read later; a device may skip writing the value
+  RandomStream random = {};  ///< of forms that are rounded stochastically
 };
 
 /// Multi-head attention over fused rows [q heads | k heads | v heads], each head_dim wide.

@@ -28,7 +28,7 @@ namespace {
 double bytes(const Tensor& t) { return t.empty() ? 0.0 : static_cast<double>(t.bytes()); }
 
 double quantized_bytes(const GemmOperand& form) {
-  return form.format.quantized() ? bytes(form.data) + bytes(form.scale) : 0.0;
+  return form.format.quantized() ? bytes(form.data) + bytes(form.scale) + bytes(form.amax) : 0.0;
 }
 
 double form_bytes(const QuantizedTensor& x) {

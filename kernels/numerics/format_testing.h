@@ -24,6 +24,26 @@ inline constexpr QuantFormat kMx{DType::e4m3, Granularity::block_1x32, ScaleType
 inline constexpr QuantFormat kMxSquare{DType::e4m3, Granularity::block_32x32, ScaleType::ue8m0,
                                        ScaleRounding::rceil};
 
+/// An operand of NVFP4.
+constexpr QuantFormat nvfp4_format(Granularity granularity, ElementRounding rounding = ElementRounding::rne,
+                                   Transform transform = Transform::none) {
+  QuantFormat format{DType::e2m1, granularity, ScaleType::e4m3};
+  format.element_rounding = rounding;
+  format.transform = transform;
+  return format;
+}
+
+/// Every one there is.
+inline std::vector<QuantFormat> nvfp4_formats() {
+  std::vector<QuantFormat> all;
+  for (const ElementRounding rounding : {ElementRounding::rne, ElementRounding::stochastic}) {
+    all.push_back(nvfp4_format(Granularity::block_16x16, rounding));
+    for (const Transform transform : {Transform::none, Transform::hadamard, Transform::hadamard_te})
+      all.push_back(nvfp4_format(Granularity::block_1x16, rounding, transform));
+  }
+  return all;
+}
+
 /// e4m3, e5m2 and what is left of them without some mantissa bits: e4m2, e4m1, e5m1.
 struct ElementFormat {
   DType dtype;

@@ -9,10 +9,11 @@
 namespace precbench {
 namespace {
 
-constexpr EnumNames<Granularity, 8> kGranularityNames{
-    {"none", "tensor", "row", "1x128", "128x128", "1x32", "1x16", "32x32"}};
-constexpr EnumNames<ScaleType, 4> kScaleNames{{"none", "f32", "f32_pow2", "ue8m0"}};
+constexpr EnumNames<Granularity, 9> kGranularityNames{
+    {"none", "tensor", "row", "1x128", "128x128", "1x32", "1x16", "32x32", "16x16"}};
+constexpr EnumNames<ScaleType, 5> kScaleNames{{"none", "f32", "f32_pow2", "ue8m0", "e4m3"}};
 constexpr EnumNames<ScaleRounding, 5> kScaleRoundingNames{{"none", "rceil", "floor", "ceil", "even"}};
+constexpr EnumNames<ElementRounding, 2> kElementRoundingNames{{"rne", "stochastic"}};
 constexpr EnumNames<HistoryAlgorithm, 2> kAlgorithmNames{{"max", "most_recent"}};
 constexpr EnumNames<FirstScale, 2> kFirstNames{{"current", "one"}};
 constexpr EnumNames<GemmRole, 3> kRoleNames{{"fprop", "dgrad", "wgrad"}};
@@ -103,6 +104,40 @@ Recipe mxfp8_w2d() {
       "mxfp8_w2d", {p, w, false}, {p, w, false}, {p, p, false}, "TransformerEngine enable_2d_quantization"};
 }
 
+/// An operand of NVFP4.
+constexpr QuantFormat nvfp4(Granularity granularity = Granularity::block_1x16,
+                            ElementRounding rounding = ElementRounding::rne,
+                            Transform transform = Transform::none) {
+  QuantFormat format{DType::e2m1, granularity, ScaleType::e4m3};
+  format.element_rounding = rounding;
+  format.transform = transform;
+  return format;
+}
+
+/// What a row of NVFP4 may do otherwise.
+struct Nvfp4Choice {
+  ElementRounding gradients = ElementRounding::stochastic;
+  ElementRounding forward = ElementRounding::rne;  ///< of X and W in fprop
+  Transform transform = Transform::hadamard_te;    ///< of wgrad
+  Granularity weights = Granularity::block_16x16;
+  bool fprop = true;   ///< false: fprop stays in BF16
+  bool layers = true;  ///< the last blocks stay in BF16, and all of them late in a run
+};
+
+Recipe nvfp4_recipe(const char* name, const Nvfp4Choice& choice, const char* reference) {
+  const QuantFormat x = nvfp4(Granularity::block_1x16, choice.forward);
+  const QuantFormat w = nvfp4(choice.weights, choice.forward), w_back = nvfp4(choice.weights);
+  const QuantFormat g = nvfp4(Granularity::block_1x16, choice.gradients);
+  const QuantFormat xt = nvfp4(Granularity::block_1x16, ElementRounding::rne, choice.transform);
+  const QuantFormat gt = nvfp4(Granularity::block_1x16, choice.gradients, choice.transform);
+  Recipe recipe{name, {x, w, false}, {g, w_back, false}, {gt, xt, false}, reference};
+  if (!choice.fprop) recipe.fprop = {};
+  if (!choice.layers) return recipe;
+  recipe.keep_bf16.last.part = 0.15;
+  recipe.schedule = {{"bf16", {.count = 0, .part = 0.82}}};
+  return recipe;
+}
+
 /// `rowwise` with two mantissa bits taken away from every operand.
 Recipe rowwise_e4m1() {
   QuantFormat row = fp8(DType::e4m3, Granularity::row, ScaleType::f32_pow2);
@@ -185,9 +220,23 @@ const std::vector<Recipe>& control_recipes() {
   return recipes;
 }
 
+const std::vector<Recipe>& fp4_recipes() {
+  static const std::vector<Recipe> recipes = {
+      nvfp4_recipe("nvfp4", {}, "NVFP4 pre-training recipe (arXiv 2509.25149)"),
+      nvfp4_recipe("nvfp4_rne", {.gradients = ElementRounding::rne}, "nvfp4 without stochastic rounding"),
+      nvfp4_recipe("nvfp4_norht", {.transform = Transform::none}, "nvfp4 without the Hadamard transform"),
+      nvfp4_recipe("nvfp4_w1d", {.weights = Granularity::block_1x16}, "nvfp4 with weights in blocks of 1x16"),
+      nvfp4_recipe("nvfp4_all", {.layers = false}, "nvfp4 in all blocks and all steps"),
+      nvfp4_recipe("nvfp4_sr_fwd", {.forward = ElementRounding::stochastic},
+                   "nvfp4 with X and W rounded stochastically: must be worse (arXiv 2509.25149, E.3)"),
+      nvfp4_recipe("nvfp4_fprop_bf16", {.fprop = false}, "nvfp4 with fprop in BF16")};
+  return recipes;
+}
+
 const char* name_of(Granularity g) { return kGranularityNames.of(g); }
 const char* name_of(ScaleType t) { return kScaleNames.of(t); }
 const char* name_of(ScaleRounding r) { return kScaleRoundingNames.of(r); }
+const char* name_of(ElementRounding r) { return kElementRoundingNames.of(r); }
 const char* name_of(HistoryAlgorithm a) { return kAlgorithmNames.of(a); }
 const char* name_of(FirstScale f) { return kFirstNames.of(f); }
 const char* name_of(GemmRole role) { return kRoleNames.of(role); }
@@ -205,6 +254,9 @@ std::string describe(const QuantFormat& format) {
     text += fmt::format("/{}", name_of(format.scale_rounding));
   if (format.delayed())
     text += fmt::format(" {} of {}", name_of(format.history.algorithm), format.history.length);
+  if (format.transform != Transform::none)
+    text += format.transform == Transform::hadamard_te ? " rht" : " hadamard";
+  if (format.element_rounding == ElementRounding::stochastic) text += " sr";
   return text;
 }
 

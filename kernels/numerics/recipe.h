@@ -28,14 +28,23 @@ enum class Granularity : std::uint8_t {
   block_128x128,
   block_1x32,
   block_1x16,
-  block_32x32
+  block_32x32,
+  block_16x16
 };
 
-/// f32: exact MAX / amax. f32_pow2: that scale rounded down to a power of two. ue8m0: an exponent byte.
-enum class ScaleType : std::uint8_t { none, f32, f32_pow2, ue8m0 };
+/// f32: exact MAX / amax. f32_pow2: that scale rounded down to a power of two. ue8m0: an exponent byte. e4m3: a byte
+/// under one FP32 scale of the tensor (nvfp4.h).
+enum class ScaleType : std::uint8_t { none, f32, f32_pow2, ue8m0, e4m3 };
 
 /// How a ue8m0 scale is rounded from amax (kernels/numerics/formats.h gives the bits).
 enum class ScaleRounding : std::uint8_t { none, rceil, floor, ceil, even };
+
+/// How elements are rounded; stochastic ones away from zero with a probability equal to the discarded fraction.
+enum class ElementRounding : std::uint8_t { rne, stochastic };
+
+/// What is done to every 16 elements along the contraction before they are quantized: a Hadamard transform, with no signs
+/// or with TransformerEngine's. Both operands of a GEMM have the same, so that their product stays.
+enum class Transform : std::uint8_t { none, hadamard, hadamard_te };
 
 /// Which of the amaxes of earlier steps a scale comes from.
 enum class HistoryAlgorithm : std::uint8_t { max, most_recent };
@@ -62,6 +71,8 @@ struct QuantFormat {
   /// some of dtype's, so only the cast and the scale's MAX differ, and every GEMM of dtype takes them.
   std::uint8_t dropped_bits = 0;
   History history = {};  ///< of a scale of the tensor
+  ElementRounding element_rounding = ElementRounding::rne;
+  Transform transform = Transform::none;
 
   bool quantized() const { return dtype != DType::bf16; }
   bool delayed() const { return history.length > 0; }
@@ -78,10 +89,32 @@ constexpr std::int64_t block_length(Granularity g) {
     case Granularity::block_32x32:
       return 32;
     case Granularity::block_1x16:
+    case Granularity::block_16x16:
       return 16;
     default:
       return 0;
   }
+}
+
+/// Rows that share the scales of a block; 1 also where one scale spans the tensor.
+constexpr std::int64_t block_rows(Granularity g) {
+  switch (g) {
+    case Granularity::block_128x128:
+      return 128;
+    case Granularity::block_32x32:
+      return 32;
+    case Granularity::block_16x16:
+      return 16;
+    default:
+      return 1;
+  }
+}
+
+/// Of the scales of a format in memory.
+constexpr DType scale_dtype(const QuantFormat& format) {
+  return format.scale == ScaleType::ue8m0  ? DType::ue8m0
+         : format.scale == ScaleType::e4m3 ? DType::e4m3
+                                           : DType::f32;
 }
 
 /// One GEMM of a linear layer. fast_accum: FP8 partial sums stay in the tensor core's reduced accumulator.
@@ -125,7 +158,10 @@ const std::vector<Recipe>& builtin_recipes();
 /// Rows that are known to be worse, for studies that must be able to find that (positive controls).
 const std::vector<Recipe>& control_recipes();
 
-/// A built-in or control name, or the path of a JSON file (anything that ends in ".json").
+/// Rows of FP4: emulated but on GPUs that multiply it.
+const std::vector<Recipe>& fp4_recipes();
+
+/// A name of one of these tables, or the path of a JSON file (anything that ends in ".json").
 /// Throws InvalidInput with the nearest valid name, or with the file's bad field.
 Recipe find_recipe(const std::string& name_or_path);
 
@@ -137,12 +173,14 @@ nlohmann::json recipe_to_json(const Recipe& recipe);
 const char* name_of(Granularity g);
 const char* name_of(ScaleType t);
 const char* name_of(ScaleRounding r);
+const char* name_of(ElementRounding r);
 const char* name_of(HistoryAlgorithm a);
 const char* name_of(FirstScale f);
 const char* name_of(GemmRole role);
 /// "bf16", "e4m3", "e4m2": the dtype's name, or that of the narrower format whose values the codes are.
 const char* element_name(const QuantFormat& format);
-/// Short form for tables: "bf16", "e4m3 1x128 f32", "e4m3 1x32 ue8m0/rceil", "e4m3 tensor f32 max of 1024".
+/// Short form for tables: "bf16", "e4m3 1x128 f32", "e4m3 1x32 ue8m0/rceil", "e4m3 tensor f32 max of 1024", "e2m1 1x16
+/// e4m3 rht sr" (Hadamard transform with signs, stochastic rounding).
 std::string describe(const QuantFormat& format);
 
 /// Whether a linear layer of this shape can take the recipe; an empty string if so, else the reason with the

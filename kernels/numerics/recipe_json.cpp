@@ -6,8 +6,10 @@
 //         or {"format": "e4m3", "granularity": "1x32", "scale": "ue8m0", "scale_rounding": "rceil"}
 //         or {"format": "e4m3", "granularity": "tensor", "scale": "f32",
 //             "history": {"length": 1024, "algorithm": "max", "first": "current", "margin": 0}}
-// reference and fast_accum may be left out, and scale_rounding of a ue8m0 scale is rceil if left out. Beside the GEMMs
-// may stand, in the words of selection.h,
+//         or {"format": "e2m1", "granularity": "1x16", "scale": "e4m3", "global_scale": 448,
+//             "element_rounding": "stochastic", "transform": {"hadamard": 16, "sign": "te"}}
+// reference and fast_accum may be left out, scale_rounding of a ue8m0 scale is rceil if left out, element_rounding rne, and
+// transform none. Beside the GEMMs may stand, in the words of selection.h,
 //   "layers": {"keep_bf16": ["first:1", "last:0.15", "o"]}    which linear layers stay in BF16
 //   "schedule": ["bf16@0.82"]                                 another recipe from a step on
 // recipe.schema.json is the same for editors.
@@ -21,6 +23,7 @@
 
 #include "kernels/base/errors.h"
 #include "kernels/base/untrusted_input.h"
+#include "kernels/numerics/nvfp4.h"
 #include "kernels/numerics/recipe.h"
 
 namespace precbench {
@@ -35,16 +38,18 @@ struct Element {
 };
 const char* name_of(Element e) { return element_name({.dtype = e.dtype, .dropped_bits = e.dropped_bits}); }
 
-// What a row can ask for. e2m1, and 1x16 blocks which belong to it, have no GEMM yet.
-constexpr Element kFormats[] = {{DType::bf16, 0}, {DType::e4m3, 0}, {DType::e5m2, 0},
-                                {DType::e4m3, 1}, {DType::e4m3, 2}, {DType::e5m2, 1}};
-constexpr const char* kFormatNames = "one of bf16, e4m3, e5m2, e4m2, e4m1, e5m1";
-constexpr Granularity kGranularities[] = {Granularity::tensor,      Granularity::row,
-                                          Granularity::block_1x128, Granularity::block_128x128,
-                                          Granularity::block_1x32,  Granularity::block_32x32};
-constexpr ScaleType kScales[] = {ScaleType::f32, ScaleType::f32_pow2, ScaleType::ue8m0};
+// What a row can ask for.
+constexpr Element kFormats[] = {{DType::bf16, 0}, {DType::e4m3, 0}, {DType::e5m2, 0}, {DType::e4m3, 1},
+                                {DType::e4m3, 2}, {DType::e5m2, 1}, {DType::e2m1, 0}};
+constexpr const char* kFormatNames = "one of bf16, e4m3, e5m2, e4m2, e4m1, e5m1, e2m1";
+constexpr Granularity kGranularities[] = {
+    Granularity::tensor,     Granularity::row,         Granularity::block_1x128, Granularity::block_128x128,
+    Granularity::block_1x32, Granularity::block_32x32, Granularity::block_1x16,  Granularity::block_16x16};
+constexpr ScaleType kScales[] = {ScaleType::f32, ScaleType::f32_pow2, ScaleType::ue8m0, ScaleType::e4m3};
 constexpr ScaleRounding kRoundings[] = {ScaleRounding::rceil, ScaleRounding::floor, ScaleRounding::ceil,
                                         ScaleRounding::even};
+
+constexpr ElementRounding kElementRoundings[] = {ElementRounding::rne, ElementRounding::stochastic};
 
 constexpr HistoryAlgorithm kAlgorithms[] = {HistoryAlgorithm::max, HistoryAlgorithm::most_recent};
 constexpr FirstScale kFirsts[] = {FirstScale::current, FirstScale::one};
@@ -123,29 +128,74 @@ json history_to_json(const History& history) {
           {"margin", history.margin}};
 }
 
+Transform read_transform(const json& object, const std::string& path) {
+  if (object == "none") return Transform::none;
+  if (!object.is_object()) fail(path, "expected none or {hadamard, sign}, got " + object.dump());
+  check_keys(object, path, {"hadamard", "sign"});
+  read_whole<int>(require(object, path, "hadamard", "the elements that it mixes"), child(path, "hadamard"),
+                  kHadamardLength, kHadamardLength);
+  if (!object.contains("sign")) return Transform::hadamard;
+  const std::string sign = read_string(object.at("sign"), child(path, "sign"));
+  if (sign != "none" && sign != "te")
+    fail(child(path, "sign"), fmt::format("unknown value \"{}\"; one of none, te", sign));
+  return sign == "te" ? Transform::hadamard_te : Transform::hadamard;
+}
+
+/// The keys that FP4 alone has, and what it must be made of: NVFP4.
+void read_fp4(const json& object, const std::string& path, QuantFormat& operand) {
+  if (object.contains("element_rounding"))
+    operand.element_rounding =
+        read_enum(object.at("element_rounding"), child(path, "element_rounding"), kElementRoundings);
+  if (object.contains("transform"))
+    operand.transform = read_transform(object.at("transform"), child(path, "transform"));
+  if (operand.dtype != DType::e2m1) {
+    if (operand.scale == ScaleType::e4m3)
+      fail(child(path, "format"), fmt::format("e4m3 scales belong to e2m1, not {}", element_name(operand)));
+    if (object.contains("global_scale")) fail(child(path, "global_scale"), "only e2m1 has it; remove it");
+    if (operand.element_rounding != ElementRounding::rne)
+      fail(child(path, "element_rounding"), "only e2m1 is rounded stochastically");
+    if (operand.transform != Transform::none) fail(child(path, "transform"), "only e2m1 has it; remove it");
+    return;
+  }
+  if (operand.scale != ScaleType::e4m3)
+    fail(child(path, "granularity"),
+         fmt::format("e2m1 takes 1x16 or 16x16 with e4m3 scales, not {}", name_of(operand.granularity)));
+  const json& global =
+      require(object, path, "global_scale", "e4m3 scales stand under one of the tensor: 448");
+  read_whole<int>(global, child(path, "global_scale"), 448, 448);
+  if (operand.transform != Transform::none && operand.granularity != Granularity::block_1x16)
+    fail(child(path, "transform"), fmt::format("needs blocks of 1x16, not {}", name_of(operand.granularity)));
+}
+
 QuantFormat read_operand(const json& object, const std::string& path) {
   if (object.is_object() && object.contains("rounding"))
     fail(child(path, "rounding"), "is called scale_rounding now: rename the key");
-  check_keys(object, path, {"format", "granularity", "scale", "scale_rounding", "history"});
+  check_keys(object, path,
+             {"format", "granularity", "scale", "scale_rounding", "history", "global_scale",
+              "element_rounding", "transform"});
   QuantFormat operand;
   const Element element =
       read_enum(require(object, path, "format", kFormatNames), child(path, "format"), kFormats);
   operand.dtype = element.dtype;
   operand.dropped_bits = element.dropped_bits;
-    if (!operand.quantized()) {
-    for (const char* key : {"granularity", "scale", "scale_rounding", "history"})
+  if (!operand.quantized()) {
+    for (const char* key : {"granularity", "scale", "scale_rounding", "history", "global_scale",
+                            "element_rounding", "transform"})
       if (object.contains(key)) fail(child(path, key), "bf16 has no scale; remove it");
     return operand;
   }
-  operand.granularity =
-      read_enum(require(object, path, "granularity", "one of tensor, row, 1x128, 128x128, 1x32, 32x32"),
-                child(path, "granularity"), kGranularities);
-  operand.scale =
-      read_enum(require(object, path, "scale", "one of f32, f32_pow2, ue8m0"), child(path, "scale"), kScales);
-  const bool mx = block_length(operand.granularity) == 32;
-  if (mx != (operand.scale == ScaleType::ue8m0))
+  operand.granularity = read_enum(
+      require(object, path, "granularity", "one of tensor, row, 1x128, 128x128, 1x32, 32x32, 1x16, 16x16"),
+      child(path, "granularity"), kGranularities);
+  operand.scale = read_enum(require(object, path, "scale", "one of f32, f32_pow2, ue8m0, e4m3"),
+                            child(path, "scale"), kScales);
+  const bool mx = block_length(operand.granularity) == 32, nv = block_length(operand.granularity) == 16;
+  if (mx != (operand.scale == ScaleType::ue8m0) || nv != (operand.scale == ScaleType::e4m3))
     fail(child(path, "scale"), fmt::format("granularity {} takes {}, not {}", name_of(operand.granularity),
-                                           mx ? "ue8m0" : "f32 or f32_pow2", name_of(operand.scale)));
+                                           mx   ? "ue8m0"
+                                           : nv ? "e4m3"
+                                                : "f32 or f32_pow2",
+                                           name_of(operand.scale)));
   if (mx) operand.scale_rounding = ScaleRounding::rceil;
   if (object.contains("scale_rounding")) {
     if (!mx)
@@ -159,11 +209,12 @@ QuantFormat read_operand(const json& object, const std::string& path) {
       fail(child(path, "history"), "only a tensor's f32 scale can come from the steps before; remove it");
     operand.history = read_history(object.at("history"), child(path, "history"));
   }
+  read_fp4(object, path, operand);
   return operand;
 }
 
 /// Operands can be multiplied if their scales factor out of the same partial sums: the whole contraction
-/// (tensor, row), blocks of 128, or blocks of 32.
+/// (tensor, row), or blocks of 128, 32 or 16.
 void check_pair(const GemmRecipe& gemm, const std::string& path) {
   const auto& [a, b, fast_accum] = gemm;
   if (a.quantized() != b.quantized())
@@ -172,6 +223,8 @@ void check_pair(const GemmRecipe& gemm, const std::string& path) {
     fail(path,
          fmt::format("{} x {} cannot be multiplied: their scales span different lengths of the contraction",
                      name_of(a.granularity), name_of(b.granularity)));
+  if (a.transform != b.transform)
+    fail(path, "a transform of one operand has to be undone by the other; both need the same");
   if (a.granularity == Granularity::block_128x128 && b.granularity == Granularity::block_128x128)
     fail(path, "128x128 x 128x128 has no GEMM; make one operand 1x128");
   if (fast_accum && block_length(a.granularity) > 0)
@@ -254,6 +307,12 @@ json operand_to_json(const QuantFormat& operand) {
   if (operand.scale_rounding != ScaleRounding::none)
     object["scale_rounding"] = name_of(operand.scale_rounding);
   if (operand.delayed()) object["history"] = history_to_json(operand.history);
+  if (operand.scale == ScaleType::e4m3) object["global_scale"] = 448;
+  if (operand.element_rounding != ElementRounding::rne)
+    object["element_rounding"] = name_of(operand.element_rounding);
+  if (operand.transform != Transform::none)
+    object["transform"] = {{"hadamard", kHadamardLength},
+                           {"sign", operand.transform == Transform::hadamard_te ? "te" : "none"}};
   return object;
 }
 
@@ -279,7 +338,7 @@ Recipe recipe_from_json(const json& object) {
   recipe.wgrad = read_gemm(object, GemmRole::wgrad);
   check_histories(recipe);
   read_layers_and_schedule(object, recipe);
-  for (const auto* table : {&builtin_recipes(), &control_recipes()})
+  for (const auto* table : {&builtin_recipes(), &control_recipes(), &fp4_recipes()})
     for (const Recipe& builtin : *table)
       if (builtin.name == recipe.name && builtin != recipe)
         fail("name",
@@ -303,7 +362,7 @@ json recipe_to_json(const Recipe& recipe) {
 Recipe find_recipe(const std::string& name_or_path) {
   if (name_or_path.ends_with(".json")) return read_file(name_or_path);
   std::vector<std::string> names;
-  for (const auto* table : {&builtin_recipes(), &control_recipes()})
+  for (const auto* table : {&builtin_recipes(), &control_recipes(), &fp4_recipes()})
     for (const Recipe& recipe : *table) {
       if (recipe.name == name_or_path) return recipe;
       names.push_back(recipe.name);

@@ -96,6 +96,70 @@ TEST_CASE("the built-in table is the documented one", "[recipe]") {
 TEST_CASE("every built-in row survives JSON", "[recipe]") {
   for (const Recipe& recipe : builtin_recipes()) CHECK(recipe_from_json(recipe_to_json(recipe)) == recipe);
   for (const Recipe& recipe : control_recipes()) CHECK(recipe_from_json(recipe_to_json(recipe)) == recipe);
+  for (const Recipe& recipe : fp4_recipes()) CHECK(recipe_from_json(recipe_to_json(recipe)) == recipe);
+}
+
+TEST_CASE("the rows of NVFP4 are the paper's, and each of the others without one part", "[recipe]") {
+  std::vector<std::string> names;
+  for (const Recipe& recipe : fp4_recipes()) names.push_back(recipe.name);
+  CHECK(names == std::vector<std::string>{"nvfp4", "nvfp4_rne", "nvfp4_norht", "nvfp4_w1d", "nvfp4_all",
+                                          "nvfp4_sr_fwd", "nvfp4_fprop_bf16"});
+  const std::string fprop = "fprop: e2m1 1x16 e4m3 x e2m1 16x16 e4m3; ";
+  const std::string dgrad = "dgrad: e2m1 1x16 e4m3 sr x e2m1 16x16 e4m3; ";
+  const std::string wgrad = "wgrad: e2m1 1x16 e4m3 rht sr x e2m1 1x16 e4m3 rht; ";
+  CHECK(row_text("nvfp4") == fprop + dgrad + wgrad);
+  CHECK(row_text("nvfp4_all") == row_text("nvfp4"));
+  CHECK(row_text("nvfp4_rne") == fprop + "dgrad: e2m1 1x16 e4m3 x e2m1 16x16 e4m3; " +
+                                     "wgrad: e2m1 1x16 e4m3 rht x e2m1 1x16 e4m3 rht; ");
+  CHECK(row_text("nvfp4_norht") == fprop + dgrad + "wgrad: e2m1 1x16 e4m3 sr x e2m1 1x16 e4m3; ");
+  CHECK(row_text("nvfp4_w1d") ==
+        "fprop: e2m1 1x16 e4m3 x e2m1 1x16 e4m3; "
+        "dgrad: e2m1 1x16 e4m3 sr x e2m1 1x16 e4m3; " +
+            wgrad);
+  CHECK(row_text("nvfp4_sr_fwd") == "fprop: e2m1 1x16 e4m3 sr x e2m1 16x16 e4m3 sr; " + dgrad + wgrad);
+  CHECK(row_text("nvfp4_fprop_bf16") == "fprop: bf16 x bf16; " + dgrad + wgrad);
+  for (const Recipe& recipe : fp4_recipes()) {
+    const bool all = recipe.name == "nvfp4_all";
+    CHECK(words_of(recipe.keep_bf16) ==
+          (all ? std::vector<std::string>{} : std::vector<std::string>{"last:0.15"}));
+    REQUIRE(recipe.schedule.size() == (all ? 0 : 1));
+    if (!all) CHECK(to_text(recipe.schedule[0]) == "bf16@0.82");
+  }
+}
+
+TEST_CASE("what makes no NVFP4 is refused, by its field", "[recipe]") {
+  CHECK(error_of_row(copy_of("nvfp4")) == "");
+  CHECK(error_without("nvfp4", "/fprop/a", "global_scale") ==
+        "fprop.a.global_scale: missing; e4m3 scales stand under one of the tensor: 448");
+  CHECK(error_with("nvfp4", "/fprop/a/global_scale", 256) ==
+        "fprop.a.global_scale: expected a whole number from 448 to 448, got 256");
+  CHECK(error_with("nvfp4", "/fprop/a/scale", "f32") ==
+        "fprop.a.scale: granularity 1x16 takes e4m3, not f32");
+  CHECK(error_with("rowwise", "/fprop/a/format", "e2m1") ==
+        "fprop.a.granularity: e2m1 takes 1x16 or 16x16 with e4m3 scales, not row");
+  CHECK(error_with("mxfp8", "/fprop/a/scale", "e4m3") ==
+        "fprop.a.scale: granularity 1x32 takes ue8m0, not e4m3");
+  CHECK(error_with("nvfp4", "/fprop/a/format", "e4m3") ==
+        "fprop.a.format: e4m3 scales belong to e2m1, not e4m3");
+  CHECK(error_with("mxfp8", "/dgrad/a/element_rounding", "stochastic") ==
+        "dgrad.a.element_rounding: only e2m1 is rounded stochastically");
+  CHECK(error_with("mxfp8", "/dgrad/a/element_rounding", "rne") == "");
+  CHECK(error_with("mxfp8", "/dgrad/a/global_scale", 448) ==
+        "dgrad.a.global_scale: only e2m1 has it; remove it");
+  CHECK(error_with("mxfp8", "/wgrad/a/transform", {{"hadamard", 16}}) ==
+        "wgrad.a.transform: only e2m1 has it; remove it");
+  CHECK(error_with("nvfp4", "/fprop/b/transform", {{"hadamard", 16}}) ==
+        "fprop.b.transform: needs blocks of 1x16, not 16x16");
+  CHECK(error_with("nvfp4", "/wgrad/a/transform", "none") ==
+        "wgrad: a transform of one operand has to be undone by the other; both need the same");
+  CHECK(error_with("nvfp4", "/wgrad/a/transform/sign", "none") ==
+        "wgrad: a transform of one operand has to be undone by the other; both need the same");
+  CHECK(error_with("nvfp4", "/wgrad/a/transform/sign", "tee") ==
+        "wgrad.a.transform.sign: unknown value \"tee\"; one of none, te");
+  CHECK(error_with("nvfp4", "/wgrad/a/transform/hadamard", 32) ==
+        "wgrad.a.transform.hadamard: expected a whole number from 16 to 16, got 32");
+  CHECK(error_with("nvfp4", "/wgrad/a/transform/size", 16) ==
+        "wgrad.a.transform.size: unknown key; did you mean sign?");
 }
 
 TEST_CASE("the controls are rowwise but for what they are known for", "[recipe]") {
@@ -142,7 +206,8 @@ TEST_CASE("unknown recipes and unreadable files are told apart", "[recipe]") {
       "unknown recipe \"zzzzzzzzzzzz\"; one of bf16, tensorwise, rowwise, rowwise_gw_hp, tensorwise_delayed, "
       "tensorwise_delayed_recent, tensorwise_delayed_e4m3, blockwise, "
       "blockwise_pow2, mxfp8, mxfp8_floor, mxfp8_ceil, mxfp8_even, mxfp8_e5m2, mxfp8_wgrad_hp, mxfp8_w2d, "
-      "rowwise_e5m2, rowwise_e4m1");
+      "rowwise_e5m2, rowwise_e4m1, nvfp4, nvfp4_rne, nvfp4_norht, nvfp4_w1d, nvfp4_all, nvfp4_sr_fwd, "
+      "nvfp4_fprop_bf16");
   CHECK(refusal_of([] { find_recipe("no/such.json"); }) == "no/such.json: no such file");
 
   const std::string path = PRECBENCH_BINARY_DIR "/recipe_test.json";
@@ -177,11 +242,11 @@ TEST_CASE("a bad row names its field and the nearest valid value", "[recipe]") {
   CHECK(error_without("mxfp8", "", "name") == "name: missing; the name it has in records");
   CHECK(error_without("mxfp8", "/wgrad", "b") == "wgrad.b: missing; a GEMM has operands a and b");
   CHECK(error_without("mxfp8", "/wgrad/b", "format") ==
-        "wgrad.b.format: missing; one of bf16, e4m3, e5m2, e4m2, e4m1, e5m1");
+        "wgrad.b.format: missing; one of bf16, e4m3, e5m2, e4m2, e4m1, e5m1, e2m1");
   CHECK(error_without("rowwise", "/wgrad/b", "scale") ==
-        "wgrad.b.scale: missing; one of f32, f32_pow2, ue8m0");
+        "wgrad.b.scale: missing; one of f32, f32_pow2, ue8m0, e4m3");
   CHECK(error_without("rowwise", "/wgrad/b", "granularity") ==
-        "wgrad.b.granularity: missing; one of tensor, row, 1x128, 128x128, 1x32, 32x32");
+        "wgrad.b.granularity: missing; one of tensor, row, 1x128, 128x128, 1x32, 32x32, 1x16, 16x16");
 }
 
 TEST_CASE("a row that nothing can compute is refused", "[recipe]") {
@@ -312,6 +377,8 @@ TEST_CASE("a shape that a recipe cannot take names the dimension", "[recipe]") {
   CHECK(why("blockwise", 96, 128, 128) == "M=96 is not a multiple of 128 (wgrad.a 1x128)");
   CHECK(why("mxfp8", 96, 96, 96).empty());
   CHECK(why("mxfp8", 96, 96, 48) == "K=48 is not a multiple of 32 (fprop.a 1x32)");
+  CHECK(why("nvfp4", 48, 80, 112).empty());
+  CHECK(why("nvfp4", 48, 80, 100) == "K=100 is not a multiple of 16 (fprop.a 1x16)");
   CHECK(why("mxfp8", 48, 96, 96) == "M=48 is not a multiple of 32 (wgrad.a 1x32)");
 }
 

@@ -36,7 +36,7 @@ LinearSlots DelayedScaling::slots(std::int64_t layer, LinearRole role) const {
       role == LinearRole::head ? linears_ - 1 : layer * kBlockLinears + static_cast<std::int64_t>(role);
   const auto of = [&](LinearOperand operand) {
     const std::int64_t slot = static_cast<std::int64_t>(operand) * linears_ + linear;
-    return AmaxSlot{known_.elements(slot, 1), watching_ ? Tensor{} : staged_.elements(slot, 1)};
+    return OperandSlot{known_.elements(slot, 1), watching_ ? Tensor{} : staged_.elements(slot, 1)};
   };
   return {of(LinearOperand::x), of(LinearOperand::w), of(LinearOperand::dy), current_};
 }

@@ -15,8 +15,8 @@ GemmOperand push_gemm_operand(Arena& arena, Segment segment, const QuantFormat& 
   GemmOperand form;
   form.format = format;
   form.data = arena.push(segment, format.dtype, rows, k);
-  const DType scale = format.scale == ScaleType::ue8m0 ? DType::ue8m0 : DType::f32;
-  form.scale = arena.push(segment, scale, 1, scale_count(format.granularity, rows, k));
+  form.scale = arena.push(segment, scale_dtype(format), 1, scale_count(format.granularity, rows, k));
+  if (format.scale == ScaleType::e4m3) form.amax = arena.push(segment, DType::f32, 1, 1);
   return form;
 }
 
@@ -41,6 +41,7 @@ GemmOperand Linear::quantized(const Weight& weight, const QuantFormat& format, b
     return form;
   }
   QuantizedTensor w = make_quantized_tensor(weight.value, {}, {});
+  w.random = slots_.w.random;
   (columns ? w.columnwise : w.rowwise) = form;
   if (format.delayed() && !slots_.w.known.empty()) {
     w.amax_in = slots_.w.known;

@@ -31,13 +31,15 @@ enum class LinearOperand : std::uint8_t { x, dy, w };
 /// "x", "dy", "w"
 const char* name_of(LinearOperand operand);
 
-/// Delayed scaling's amaxes of an operand, f32 [1] each: what its scale comes from, and what this step's own raises.
-/// Empty where the scale is not delayed; `staged` alone where nothing is to be noted.
-struct AmaxSlot {
+/// What an operand has of its own from step to step. Delayed scaling's amaxes, f32 [1] each: what its scale comes from, and
+/// what this step's own raises; empty where the scale is not delayed, `staged` alone where nothing is to be noted. And the
+/// random numbers of its rounding.
+struct OperandSlot {
   Tensor known = {}, staged = {};
+  RandomStream random = {};
 };
 struct LinearSlots {
-  AmaxSlot x = {}, w = {}, dy = {};
+  OperandSlot x = {}, w = {}, dy = {};
   bool current = false;  ///< nothing is known yet: `known` is first made from the operand itself
 };
 

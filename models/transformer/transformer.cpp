@@ -56,7 +56,21 @@ Linear Transformer::linear(std::int64_t layer, Role role) const {
   const Recipe& recipe = options_.recipe_of(layer, role);
   const OpClass op_class = role == Role::head ? OpClass::head_loss : OpClass::gemm;
   const DelayedScaling* delayed = recipe.delayed() ? parameters_.delayed() : nullptr;
-  return {device_, arena_, recipe, op_class, delayed ? delayed->slots(layer, role) : LinearSlots{}};
+  LinearSlots slots = delayed ? delayed->slots(layer, role) : LinearSlots{};
+  slots.x.random = random_of(layer, role, LinearOperand::x);
+  slots.w.random = random_of(layer, role, LinearOperand::w);
+  slots.dy.random = random_of(layer, role, LinearOperand::dy);
+  return {device_, arena_, recipe, op_class, slots};
+}
+
+RandomStream Transformer::random_of(std::int64_t layer, Role role, LinearOperand operand) const {
+  constexpr std::uint32_t kOperands = 3, kForms = 2;
+  const bool weight = operand == LinearOperand::w;  // the same for all tokens, and in all micro-steps
+  std::uint32_t stream = weight ? 0 : micro_step_;
+  stream = stream * static_cast<std::uint32_t>(config_.layers + 1) + static_cast<std::uint32_t>(layer);
+  stream = stream * kLinearRoles + static_cast<std::uint32_t>(role);
+  stream = (stream * kOperands + static_cast<std::uint32_t>(operand)) * kForms;
+  return {options_.random_word, stream, weight ? 0 : options_.first_token};
 }
 
 void Transformer::produce(QuantizedTensor& x, const std::function<void(QuantizedTensor&)>& op) {
@@ -179,6 +193,7 @@ void Transformer::ffn_backward(std::int64_t layer, const Saved& saved, const Blo
     dgrad(layer, Role::down, ds, dx, w);
     QuantizedTensor s = make_quantized_tensor(push(config_.ffn), {}, down.x_columnwise());
     s.amax_in = saved.swiglu_amax.empty() ? down.slots().x.known : saved.swiglu_amax;
+    s.random = down.slots().x.random;
     push_col(s, down.x_columnwise());
     s.keep_value = !down.x_columnwise().quantized() || quantization_observer_;
     produce(dgate_up, [&](QuantizedTensor& d) { device_.swiglu_backward({d, s, ds, saved.gate_up}); });
@@ -284,6 +299,7 @@ void Transformer::embed(const Tensor& tokens) {
 void Transformer::forward_backward(const Tensor& loss_sum, const Tensor& tokens, const Tensor& targets,
                                    float loss_scale, bool first_micro_step) {
   const Layout& layout = parameters_.layout();
+  micro_step_ = first_micro_step ? 0 : micro_step_ + 1;
   // The gradient of the embedding is the last and often the largest: all but its own input is gone by then.
   const Scope scope(arena_);
   const Tensor dx0 = push(config_.width);

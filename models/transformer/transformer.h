@@ -27,6 +27,8 @@ struct TransformerOptions {
   bool recompute_norms = false;     ///< a norm's BF16 output is made again for wgrad instead of being kept
   bool reduce_amax = false;         ///< scales of a tensor come from the amax over all ranks
   DType activations = DType::bf16;  ///< f32: the FP32 reference model of the tests
+  Tensor random_word = {};          ///< of stochastic rounding (RandomStream); empty: 0
+  std::int64_t first_token = 0;     ///< of a micro-step's tokens on all ranks, this rank's first
 };
 
 /// Watches quantization: called with every operand of a block's linear layers, after its forms are made and while its
@@ -78,12 +80,14 @@ class Transformer {
     Tensor swiglu_amax;          // f32 [1], where SwiGLU's output has one scale for the tensor
   };
   Linear linear(std::int64_t layer, Role role) const;
+  /// Random numbers of a linear layer's operand in this micro-step; a recomputation draws the same.
+  RandomStream random_of(std::int64_t layer, Role role, LinearOperand operand) const;
   Tensor push(std::int64_t cols) { return push(options_.activations, M_, cols); }
   Tensor push(DType dtype, std::int64_t rows, std::int64_t cols) {
     return arena_.push(Segment::activations, dtype, rows, cols);
   }
-  /// Has the operand's scale from the slot, where there is one, and its amax noted there.
-  static void use_slot(QuantizedTensor& operand, const AmaxSlot& slot);
+  /// Has the operand's random numbers from the slot and, where there is one, its scale, and its amax noted there.
+  static void use_slot(QuantizedTensor& operand, const OperandSlot& slot);
   /// Give an operand memory for the forms that its formats ask for; BF16 formats need none.
   void push_row(QuantizedTensor& operand, const QuantFormat& format);
   void push_amax(QuantizedTensor& operand, const QuantFormat& format);
@@ -150,6 +154,7 @@ class Transformer {
   TransformerOptions options_;
   AttentionShape attention_shape_;
   std::int64_t M_;
+  std::uint32_t micro_step_ = 0;
   Tensor x0_;      // the embedded tokens
   Tensor branch_;  // what a block's half adds to the residual stream, until the next norm has added it; in
                    // backward the residual stream's gradient between a block's halves

@@ -82,7 +82,7 @@ TEST_CASE("the BF16 step rounds where PyTorch with the same roundings does", "[t
 
 TEST_CASE("recomputation changes no bit", "[transformer]") {
   std::vector<Recipe> recipes;
-  for (const char* name : {"bf16", "tensorwise", "rowwise_gw_hp", "blockwise", "mxfp8"})
+  for (const char* name : {"bf16", "tensorwise", "rowwise_gw_hp", "blockwise", "mxfp8", "nvfp4_sr_fwd"})
     recipes.push_back(find_recipe(name));
   recipes.push_back(find_recipe("tensorwise"));
   recipes.back().name = "tensorwise wgrad only";

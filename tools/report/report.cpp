@@ -14,6 +14,7 @@
 #include "tools/analysis/columns.h"
 #include "tools/text/distinct.h"
 #include "tools/text/gnuplot.h"
+#include "tools/text/text.h"
 #include "tools/text/write_file.h"
 
 namespace precbench {
@@ -32,11 +33,6 @@ struct CsvField {
     return field_text(record.contains(place) ? record.at(place) : Json());
   }
 };
-
-/// Paths need not be UTF-8, and JSON must.
-std::string text_of(const Json& json) {
-  return json.dump(1, ' ', false, Json::error_handler_t::replace) + '\n';
-}
 
 /// What a reader must be told of the records before any number.
 std::vector<std::string> problems_of(const RecordSet& set, const Workloads& workloads) {
@@ -118,7 +114,7 @@ int report(const ReportOptions& options) {
   if (options.format == "csv" || options.format == "json") {
     for (const std::string& problem : problems_of(set, Workloads(all_of(set))))
       fmt::print(stderr, "{}\n", printable(problem));
-    write(options.format == "csv" ? render_csv(make_csv(set)) : text_of(make_json(set)));
+    write(options.format == "csv" ? render_csv(make_csv(set)) : json_text(make_json(set)));
     return 0;
   }
   if (options.format != "md" && options.format != "term" && options.format != "html")

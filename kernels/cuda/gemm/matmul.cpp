@@ -7,10 +7,11 @@
 //   row x row; row x tensor, tensor x row     OUTER_VEC_32F          9.0
 //   1x128 x 128x128, 1x128 x 1x128            VEC128_32F, BLK128x128 9.0
 //   1x32 or 32x32 on either side, ue8m0       VEC32_UE8M0            10.0 and newer
+//   e2m1 1x16 or 16x16 on either side, e4m3   VEC16_UE4M3            10.0 and newer
 //
 // The last column is documentation only: what runs natively is what cuBLASLt's heuristic accepts (probe()).
 // Anything else is emulated: both operands are dequantized to BF16, then multiplied. With power-of-two scales
-// that is the exact product up to the order of additions; FP32 scales round each operand to BF16 once.
+// and with NVFP4 that is the exact product up to the order of additions; FP32 scales round each operand to BF16 once.
 //
 // cuBLASLt is column-major: a row-major D[M,N] is its D^T[N,M] = B A^T. So its "A" is our B, stored [N,k]
 // row-major, which is k x N to it, taken transposed; its "B" is our A, k x M, taken as it is: the TN layout
@@ -41,7 +42,8 @@ constexpr std::int64_t kProbeSize = 2048;
 /// The mode for a format; nullopt where cuBLASLt has none for it.
 std::optional<ScaleMode> scale_mode(const QuantFormat& format) {
   if (!format.quantized()) return ScaleMode::none;
-  if (format.dtype != DType::e4m3 && format.dtype != DType::e5m2) return std::nullopt;
+  if (format.dtype == DType::e2m1)
+    return format.scale == ScaleType::e4m3 ? std::optional(ScaleMode::block_1x16_ue4m3) : std::nullopt;
   const bool exponent = format.scale == ScaleType::ue8m0;
   switch (format.granularity) {
     case Granularity::tensor:
@@ -87,6 +89,7 @@ std::string needs_of(const QuantFormat& a, const QuantFormat& b) {
     case ScaleMode::block_1x128:
     case ScaleMode::block_128x128:
       return "needs compute capability 9.0 and cuBLASLt 12.9";
+    case ScaleMode::block_1x16_ue4m3:
     case ScaleMode::block_1x32_ue8m0:
       return "needs compute capability 10.0 or newer and cuBLASLt 12.8";
     default:
@@ -101,7 +104,7 @@ std::int32_t alignment_of(const void* a, const void* b, const void* d) {
 }
 
 PlanKey plan_key(const Tensor& d, const GemmOperand& a, const GemmOperand& b, Modes modes,
-                 const MatmulOptions& options) {
+                 const MatmulOptions& options, bool factors_on_device) {
   return {.M = a.rows(),
           .N = b.rows(),
           .K = a.k(),
@@ -110,6 +113,7 @@ PlanKey plan_key(const Tensor& d, const GemmOperand& a, const GemmOperand& b, Mo
           .d = d.dtype,
           .accumulate = options.accumulate,
           .fast_accum = options.fast_accum && modes.a != ScaleMode::none,
+          .factors_on_device = factors_on_device,
           .alignment = alignment_of(a.data.data, b.data.data, d.data)};
 }
 
@@ -146,17 +150,14 @@ bool MatmulPlans::has_candidates(const PlanKey& key) const {
 }
 
 GemmSupport MatmulPlans::probe(const GemmRecipe& gemm, GemmRole role) {
-  for (const QuantFormat* format : {&gemm.a, &gemm.b})
-    if (format->dtype != DType::bf16 && format->dtype != DType::e4m3 && format->dtype != DType::e5m2)
-      return {Execution::unsupported,
-              fmt::format("the cuda device has no {} operands", name_of(format->dtype))};
   if (const auto modes = scale_modes(gemm.a, gemm.b)) {
     PlanKey key{.M = kProbeSize,
                 .N = kProbeSize,
                 .K = kProbeSize,
                 .a = {gemm.a.dtype, modes->a, false},
                 .b = {gemm.b.dtype, modes->b, false},
-                .fast_accum = gemm.fast_accum && modes->a != ScaleMode::none};
+                .fast_accum = gemm.fast_accum && modes->a != ScaleMode::none,
+                .factors_on_device = modes->a == ScaleMode::block_1x16_ue4m3};
     bool native = has_candidates(key);
     if (role == GemmRole::wgrad && native) {  // the gradient buffer is FP32 or BF16, and may be added to
       key.d = DType::f32;
@@ -179,7 +180,8 @@ void MatmulPlans::matmul(const Tensor& d, const GemmOperand& a, const GemmOperan
   const bool plain = !a.format.quantized() && !b.format.quantized();
   if (plain) return run_native(d, a, b, options);
   const GemmSupport how = support({a.format, b.format, options.fast_accum}, options.role);
-  if (how.execution == Execution::native) return run_native(d, a, b, options);
+  if (how.execution == Execution::native)
+    return run_native(d, a, b, options, make_factors(a, b, options.accumulate, 0));
   if (how.execution == Execution::emulated) return run_emulated(d, a, b, options);
   throw Unsupported(how.reason);
 }
@@ -189,8 +191,16 @@ std::byte* MatmulPlans::behind_workspace(std::int64_t bytes) {
          kWorkspaceBytes;
 }
 
+const float* MatmulPlans::make_factors(const GemmOperand& a, const GemmOperand& b, bool accumulate,
+                                       std::int64_t offset) {
+  if (a.amax.empty()) return nullptr;
+  auto* factors = reinterpret_cast<float*>(behind_workspace(offset + kAlignment) + offset);
+  launch_factors(factors, a.amax.as<float>(), b.amax.as<float>(), accumulate ? 1.0f : 0.0f, device_.stream());
+  return factors;
+}
+
 void MatmulPlans::run_native(const Tensor& d, const GemmOperand& a, const GemmOperand& b,
-                             const MatmulOptions& options) {
+                             const MatmulOptions& options, const float* factors) {
   const Modes modes = *scale_modes(a.format, b.format);
   const void* a_scale = a.scale.data;
   const void* b_scale = b.scale.data;
@@ -202,8 +212,8 @@ void MatmulPlans::run_native(const Tensor& d, const GemmOperand& a, const GemmOp
     launch_broadcast(vector, scalar.scale.as<float>(), scalar.rows(), device_.stream());
     (widen_a ? a_scale : b_scale) = vector;
   }
-  const LtRun with{handle_, device_.scratch(kWorkspaceBytes), kWorkspaceBytes, device_.stream()};
-  const PlanKey key = plan_key(d, a, b, modes, options);
+  const LtRun with{handle_, device_.scratch(kWorkspaceBytes), kWorkspaceBytes, device_.stream(), factors};
+  const PlanKey key = plan_key(d, a, b, modes, options, factors != nullptr);
   auto found = plans_.find(key);
   if (found == plans_.end()) {
     if (device_.capturing())
@@ -254,6 +264,7 @@ void MatmulPlans::run_emulated(const Tensor& d, const GemmOperand& a, const Gemm
     return form.format.quantized() ? (form.data.size() * 2 + kAlignment - 1) / kAlignment * kAlignment
                                    : std::int64_t{0};
   };
+  const float* factors = make_factors(a, b, options.accumulate, bytes_for(a) + bytes_for(b));
   std::byte* copies = behind_workspace(bytes_for(a) + bytes_for(b));
   const auto plain = [&](const GemmOperand& form, std::byte* to) {
     if (!form.format.quantized()) return form;
@@ -261,7 +272,7 @@ void MatmulPlans::run_emulated(const Tensor& d, const GemmOperand& a, const Gemm
     return GemmOperand{
         .format = {}, .data = {to, DType::bf16, form.rows(), form.k()}, .scale = {}, .transposed = false};
   };
-  run_native(d, plain(a, copies), plain(b, copies + bytes_for(a)), options);
+  run_native(d, plain(a, copies), plain(b, copies + bytes_for(a)), options, factors);
 }
 
 void CudaDevice::set_gemm(const std::string& which) {

@@ -17,6 +17,9 @@ namespace {
 constexpr auto kAScaleMode = static_cast<cublasLtMatmulDescAttributes_t>(31);
 constexpr auto kBScaleMode = static_cast<cublasLtMatmulDescAttributes_t>(32);
 
+// CUDA_R_4F_E2M1, which older headers lack too.
+constexpr auto kFp4 = static_cast<cudaDataType>(33);
+
 constexpr int kCandidates = 16;
 constexpr int kFinalists = 4;
 constexpr int kRunsEach = 3;
@@ -35,6 +38,8 @@ cudaDataType cuda_type(DType dtype) {
       return CUDA_R_8F_E4M3;
     case DType::e5m2:
       return CUDA_R_8F_E5M2;
+    case DType::e2m1:
+      return kFp4;
     default:
       throw std::logic_error(fmt::format("no GEMM takes {}", name_of(dtype)));
   }
@@ -119,6 +124,7 @@ std::size_t PlanKeyHash::operator()(const PlanKey& key) const {
   mix(static_cast<std::uint64_t>(key.K));
   mix(pack(key.a) << 32 | pack(key.b));
   mix(static_cast<std::uint64_t>(key.alignment) << 16 | static_cast<std::uint64_t>(key.d) << 8 |
+      static_cast<std::uint64_t>(key.factors_on_device) << 2 |
       static_cast<std::uint64_t>(key.accumulate) << 1 | static_cast<std::uint64_t>(key.fast_accum));
   return hash;
 }
@@ -129,6 +135,9 @@ MatmulPlan::MatmulPlan(const PlanKey& k) : key(k) {
   operation_.reset(operation);
   set(operation, CUBLASLT_MATMUL_DESC_TRANSA, key.b.transposed ? CUBLAS_OP_N : CUBLAS_OP_T);
   set(operation, CUBLASLT_MATMUL_DESC_TRANSB, key.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+  if (key.factors_on_device)
+    set(operation, CUBLASLT_MATMUL_DESC_POINTER_MODE,
+        static_cast<std::int32_t>(CUBLASLT_POINTER_MODE_DEVICE));
   if (key.a.mode != ScaleMode::none) {
     set(operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<std::int8_t>(key.fast_accum));
     // Tensor scales are the default, also of libraries that do not know the attribute.
@@ -207,9 +216,10 @@ cublasStatus_t MatmulPlan::run(const LtRun& with, void* d, const void* a, const 
                        with.stream);
     return CUBLAS_STATUS_SUCCESS;
   }
-  const float alpha = 1, beta = key.accumulate ? 1 : 0;
-  return cublasLtMatmul(with.handle, operation_.get(), &alpha, b, b_.get(), a, a_.get(), &beta, d, d_.get(),
-                        d, d_.get(), &chosen.algorithm, with.workspace, with.workspace_bytes, with.stream);
+  const float one[] = {1.0f, key.accumulate ? 1.0f : 0.0f};
+  const float* factors = key.factors_on_device ? with.factors : one;
+  return cublasLtMatmul(with.handle, operation_.get(), factors, b, b_.get(), a, a_.get(), factors + 1, d,
+                        d_.get(), d, d_.get(), &chosen.algorithm, with.workspace, with.workspace_bytes, with.stream);
 }
 
 void MatmulPlan::choose(const std::vector<GemmCandidate>& all, const LtRun& with, void* d, const void* a,

@@ -30,6 +30,7 @@ using LtLayout = std::unique_ptr<cublasLtMatrixLayoutOpaque_t, LtDelete>;
 enum class ScaleMode : std::int8_t {
   none = -1,  ///< BF16: no scale
   tensor = 0,
+  block_1x16_ue4m3 = 1,
   block_1x32_ue8m0 = 2,
   row = 3,
   block_1x128 = 4,
@@ -50,6 +51,7 @@ struct PlanKey {
   DType d = DType::bf16;
   bool accumulate = false;
   bool fast_accum = false;
+  bool factors_on_device = false;  ///< alpha and beta come from LtRun::factors
   std::int32_t alignment = 256;  ///< bytes, of the worst aligned of the three matrices; at most 256
   bool operator==(const PlanKey&) const = default;
 };
@@ -64,6 +66,7 @@ struct LtRun {
   void* workspace;
   std::size_t workspace_bytes;
   cudaStream_t stream;
+  const float* factors = nullptr;  ///< alpha, beta in device memory, for a plan that wants them there
 };
 
 /// Whose kernels may run a GEMM: whichever is fastest; cuBLASLt's; ours wherever there is one.
@@ -127,11 +130,15 @@ class MatmulPlans {
   void matmul(const Tensor& d, const GemmOperand& a, const GemmOperand& b, const MatmulOptions& options);
 
  private:
-  void run_native(const Tensor& d, const GemmOperand& a, const GemmOperand& b, const MatmulOptions& options);
+  /// `factors`: of NVFP4 operands; null: alpha is 1.
+  void run_native(const Tensor& d, const GemmOperand& a, const GemmOperand& b, const MatmulOptions& options,
+                  const float* factors = nullptr);
   /// Chooses for a plan that has not run yet.
   void choose(MatmulPlan& plan, const LtRun& with, void* d, const void* a, const void* b);
   void run_emulated(const Tensor& d, const GemmOperand& a, const GemmOperand& b,
                     const MatmulOptions& options);
+  /// alpha and beta of NVFP4 operands, in scratch `offset` bytes behind the workspace; null where alpha is 1.
+  const float* make_factors(const GemmOperand& a, const GemmOperand& b, bool accumulate, std::int64_t offset);
   /// Scratch for a GEMM's operands, until the next op.
   std::byte* behind_workspace(std::int64_t bytes);
   bool has_candidates(const PlanKey& key) const;

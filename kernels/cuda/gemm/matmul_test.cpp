@@ -253,6 +253,15 @@ TEST_CASE("matmul: support names what a mode needs where it is not native", "[gp
       if (gpu.compute_capability == 90)  // what an H100 or H200 is known to run
         CHECK(support.execution == (exponents ? Execution::emulated : Execution::native));
     }
+  // FP4: what no GPU before Blackwell multiplies.
+  for (const Recipe& recipe : fp4_recipes())
+    for (GemmRole role : kGemmRoles) {
+      const GemmRecipe& gemm = recipe.gemm(role);
+      const GemmSupport support = device->support(gemm, role);
+      INFO(recipe.name << " " << name_of(role) << ": " << support.reason);
+      if (gpu.compute_capability == 90)
+        CHECK(support.execution == (gemm.a.quantized() ? Execution::emulated : Execution::native));
+    }
   // The controls: fewer mantissa bits are the same GEMM, and nobody multiplies e5m2 x e5m2.
   for (const Recipe& recipe : control_recipes())
     for (GemmRole role : kGemmRoles) {
