@@ -8,6 +8,8 @@
 #include "bench/case/stress.h"
 #include "kernels/base/errors.h"
 #include "kernels/numerics/selection.h"
+#include "kernels/numerics/state_formats.h"
+#include "models/transformer/optimizers.h"
 
 namespace precbench {
 
@@ -40,6 +42,45 @@ void check_size(const Case& c) {
     throw InvalidInput(
         fmt::format("--batch, --seq, --accumulation, --gpus: {:.3g} tokens per step; the most are {}", tokens,
                     kMaxTokensPerStep));
+}
+
+MomentWords moment_words(const Case& c, const Recipe& recipe) {
+  static const Case defaults;
+  const auto own = [](const std::string& word, const std::string& other) {
+    return word.empty() ? other : word;
+  };
+  const std::string second = c.second_moment == defaults.second_moment ? c.moments : c.second_moment;
+  if (c.moments != defaults.moments || c.second_moment != defaults.second_moment) return {c.moments, second};
+  return {own(recipe.optimizer.m, c.moments), own(recipe.optimizer.v, second)};
+}
+
+void check_optimizer(const Case& c, const Recipe& recipe) {
+  const OptimizerSpec& spec = optimizer_named(c.optimizer);
+  const OptimizerConstants& has = spec.constants;
+  struct Constant {
+    const char* flag;
+    std::optional<double> set, known;
+    bool below_one;
+  };
+  for (const Constant& constant :
+       {Constant{"--beta1", c.beta1, has.beta1, true}, Constant{"--beta2", c.beta2, has.beta2, true},
+        Constant{"--eps", c.eps, has.eps, false}, Constant{"--momentum", c.momentum, has.momentum, true}}) {
+    if (!constant.set) continue;
+    if (!constant.known) throw InvalidInput(fmt::format("{}: {} has none", constant.flag, spec.name));
+    if (constant.below_one && *constant.set >= 1)
+      throw InvalidInput(fmt::format("{}: must be below 1, not {}", constant.flag, *constant.set));
+  }
+  const MomentWords words = moment_words(c, recipe);
+  for (const std::string& format : {words.m, words.v})
+    if (scaled(state_format_named(format)) && c.optimizer != optimizers().front().name)
+      throw InvalidInput(
+          fmt::format("--optimizer {}: its moments cannot be in {}, which needs scales; only {}'s can",
+                      spec.name, format, optimizers().front().name));
+  if (words.v != words.m && !spec.others.v)
+    throw InvalidInput(fmt::format("--second-moment: {} has none", spec.name));
+  if (!spec.has_moments() && words.m != Case{}.moments)
+    throw InvalidInput(
+        fmt::format("--moments: {} keeps sums of rows and columns, in {} alone", spec.name, Case{}.moments));
 }
 
 void check_combinations(const Case& c) {

@@ -124,7 +124,7 @@ void choose_layers(const Case& c, Definition& definition) {
 Json layers_record(const ConvertedLayers& layers) {
   const Json row = recipe_to_json(layers.recipe);
   Json json = Json::object();
-  for (const char* key : {"name", "reference", "fprop", "dgrad", "wgrad"})
+  for (const char* key : {"name", "reference", "fprop", "dgrad", "wgrad", "optimizer"})
     if (row.contains(key)) json[key] = row.at(key);
   const std::vector<ConvertedLayers::Roles>& converted = layers.converted;
   json["blocks"] = ranges_of(converted.size(), [&](std::size_t b) { return count_in(converted[b]) > 0; });

@@ -235,7 +235,7 @@ TEST_CASE("the row of another process's failure says where the sweep runs", "[to
   const Environment env = sweep.rows()[kWorkerNeedsMore].env;
   CHECK(env.host == host_name());
   CHECK(env.build.has_value());
-  CHECK(env.cpu == describe_environment(1, -1, 1).cpu);
+  CHECK((env.cpu == describe_environment(1, -1, 1).cpu));
 }
 
 TEST_CASE("a failure that follows from another's does not hide it", "[together]") {

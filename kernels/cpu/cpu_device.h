@@ -68,8 +68,23 @@ class CpuDevice final : public Device {
   void do_cross_entropy(const ops::CrossEntropy& op) override;
   // adamw.cpp
   void do_adamw(const ops::Adamw& op) override;
+  // scaled_adamw.cpp
+  void do_commit_scale(const ops::CommitScale& op) override;
+  // lion.cpp
+  void do_lion(const ops::Lion& op) override;
+  // muon.cpp
+  void do_descend(const ops::Descend& op) override;
+  void do_momentum(const ops::Momentum& op) override;
+  void do_to_unit_norm(const ops::ToUnitNorm& op) override;
+  void do_combine(const ops::Combine& op) override;
+  // adafactor.cpp
+  void do_factored_sums(const ops::FactoredSums& op) override;
+  void do_factored_average(const ops::FactoredAverage& op) override;
+  void do_factored_norm(const ops::FactoredNorm& op) override;
+  void do_factored_update(const ops::FactoredUpdate& op) override;
 
  private:
+  void scaled_adamw(const ops::Adamw& op);  // scaled_adamw.cpp
   /// FP32 scratch number `slot`, at least `size` floats, kept from call to call; contents undefined.
   float* scratch(int slot, std::int64_t size);
   /// A form's matrix as FP32 in its storage order; scratch(slot) unless it is FP32 already.

@@ -126,8 +126,23 @@ class CudaDevice final : public Device {
   // adamw.cu
   void do_sum_of_squares(const ops::SumOfSquares& op) override;
   void do_adamw(const ops::Adamw& op) override;
+  // scaled_adamw.cu
+  void do_commit_scale(const ops::CommitScale& op) override;
+  // lion.cu
+  void do_lion(const ops::Lion& op) override;
+  // muon.cu
+  void do_descend(const ops::Descend& op) override;
+  void do_momentum(const ops::Momentum& op) override;
+  void do_to_unit_norm(const ops::ToUnitNorm& op) override;
+  void do_combine(const ops::Combine& op) override;
+  // adafactor.cu
+  void do_factored_sums(const ops::FactoredSums& op) override;
+  void do_factored_average(const ops::FactoredAverage& op) override;
+  void do_factored_norm(const ops::FactoredNorm& op) override;
+  void do_factored_update(const ops::FactoredUpdate& op) override;
 
  private:
+  void scaled_adamw(const ops::Adamw& op);  // scaled_adamw.cu
   AttentionState& attention_state();
   /// cos and sin of every position, made at the first use of a shape; the device keeps it.
   const float* rope_table(const RopeOptions& options);

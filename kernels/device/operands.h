@@ -81,17 +81,36 @@ struct RopeOptions {
 /// Scalars of one optimizer step, in device memory so that a captured graph can replay with new ones.
 struct StepScalars {
   float lr = 0;
-  float bias_correction1 = 1;  ///< 1 - beta1^t
-  float bias_correction2 = 1;  ///< 1 - beta2^t
+  float bias_correction1 = 1;  ///< 1 - beta1^t; of Adafactor the relative step, min(lr, 1 / sqrt(t))
+  float bias_correction2 = 1;  ///< 1 - beta2^t; of Adafactor the part of an average that is new, t^-0.8
   std::uint32_t seed = 0;      ///< of stochastic rounding
 };
 
-struct AdamwOptions {
+/// The constants of an update rule; each reads those that it has.
+struct UpdateOptions {
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
   float weight_decay = 0.1f;         ///< decoupled, times lr
   float max_norm = 1.0f;             ///< clip to this global gradient norm; 0: no clipping, see ops::Adamw
   bool stochastic_rounding = false;  ///< of BF16 weights without a master
   std::int64_t first_index = 0;  ///< position of element 0 in the whole model: the random numbers' counter
+};
+
+/// How a moment's codes are scaled, where they are f16 or e4m3 (state_formats.h).
+struct StateScale {
+  Tensor scale;  ///< f32 [1]: of the tensor; f32 [groups, 3]: COAT's; empty: f32 or bf16, which have none
+  Tensor amax;   ///< of a tensor's scale, f32 [1]: raised to the largest magnitude of what is to be stored
+
+  bool groups() const { return scale.cols == 3; }
+  bool of_tensor() const { return !scale.empty() && !groups(); }
+};
+
+/// What Adafactor keeps of a matrix [R, C] instead of a second moment: averages of the squared gradient by row, f32 [R],
+/// and by column, f32 [C], and the mean of the first, f32 [1]. Of a vector `rows` is empty and `cols` the second moment
+/// itself.
+struct FactoredMoment {
+  Tensor rows, cols, row_mean;
+
+  std::int64_t size() const { return cols.size() * (rows.empty() ? 1 : rows.size()); }
 };
 
 /// Classes of the time breakdown, in the record's order.

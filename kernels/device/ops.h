@@ -1,5 +1,5 @@
-// The ops: everything a training step asks of a device, each a struct of its arguments with its cost. The costs stand in
-// ops.cpp, the bodies in kernels/cpu and kernels/cuda.
+// The ops: everything a training step asks of a device, each a struct of its arguments with its cost; the optimizers' are
+// in update_ops.h. The costs stand in ops.cpp, the bodies in kernels/cpu and kernels/cuda.
 //
 // A new op is a struct here, its cost() in ops.cpp, a line in PRECBENCH_OPS below, and for each device that has it a line
 // in the device's header and a body. Device makes the rest: accounting, the refusal where there is no body, the dry run.
@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "kernels/device/operands.h"
+#include "kernels/device/update_ops.h"
 
 namespace precbench {
 
@@ -244,19 +245,6 @@ struct SumOfSquares {
   OpCost cost() const;
 };
 
-/// AdamW on a run of elements.
-struct Adamw {
-  Tensor weights;   ///< bf16; may be empty where there is a master
-  Tensor master;    ///< f32; empty: the weights are their own master
-  Tensor m, v;      ///< f32 or bf16
-  Tensor gradient;  ///< f32 or bf16
-  Tensor scalars;   ///< StepScalars as 4 words
-  Tensor
-      norm_squared;  ///< f32 [1]: read where max_norm clips; else the gradient's sum of squares is added to it
-  AdamwOptions options;
-  OpCost cost() const;
-};
-
 // ---- watching
 
 /// out i32 [2]: an order-independent hash of the bits of x; equal tensors give equal words.
@@ -313,6 +301,16 @@ struct QuantizationError {
   OP(Sum, sum)                              \
   OP(SumOfSquares, sum_of_squares)          \
   OP(Adamw, adamw)                          \
+  OP(CommitScale, commit_scale)             \
+  OP(Lion, lion)                            \
+  OP(Descend, descend)                      \
+  OP(Momentum, momentum)                    \
+  OP(ToUnitNorm, to_unit_norm)              \
+  OP(Combine, combine)                      \
+  OP(FactoredSums, factored_sums)           \
+  OP(FactoredAverage, factored_average)     \
+  OP(FactoredNorm, factored_norm)           \
+  OP(FactoredUpdate, factored_update)       \
   OP(Fingerprint, fingerprint)              \
   OP(Correlate, correlate)                  \
   OP(QuantizationError, quantization_error)

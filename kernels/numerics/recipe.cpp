@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "kernels/base/enum_names.h"
+#include "kernels/numerics/state_formats.h"
 
 namespace precbench {
 namespace {
@@ -156,6 +157,13 @@ Recipe rowwise_e5m2() {
           "must be told apart from rowwise"};
 }
 
+/// BF16 but for what the optimizer keeps.
+Recipe bf16_with_state(const char* name, StateFormat m, StateFormat v, const char* reference) {
+  Recipe recipe{name, {}, {}, {}, reference};
+  recipe.optimizer = {name_of(m), name_of(v)};
+  return recipe;
+}
+
 /// The first dimension in the way of this GEMM: `contracted` must hold whole blocks, and cuBLASLt takes FP8
 /// matrices only with all of M, N and K multiples of 16.
 std::string why_gemm_unsupported(const GemmRecipe& gemm, GemmRole role, char contracted, std::int64_t M,
@@ -201,6 +209,10 @@ const std::vector<RecipeGroup>& recipe_groups() {
         mxfp8("mxfp8_ceil", ScaleRounding::ceil, "torchao ScaleCalculationMode.CEIL"),
         mxfp8("mxfp8_even", ScaleRounding::even, "torchao ScaleCalculationMode.EVEN"), mxfp8_e5m2(),
         mxfp8_wgrad_hp(), mxfp8_w2d()}},
+      {"BF16, moments of AdamW in fewer bits",
+       {bf16_with_state("bf16_moments", StateFormat::bf16, StateFormat::bf16,
+                        "DeepSeek-V3 (arXiv 2412.19437)"),
+        bf16_with_state("coat", StateFormat::coat, StateFormat::coat, "COAT (arXiv 2410.19313)")}},
   };
   return groups;
 }

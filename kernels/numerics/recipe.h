@@ -127,12 +127,21 @@ struct GemmRecipe {
 enum class GemmRole : std::uint8_t { fprop, dgrad, wgrad };
 inline constexpr GemmRole kGemmRoles[] = {GemmRole::fprop, GemmRole::dgrad, GemmRole::wgrad};
 
+/// Formats of what the optimizer keeps (state_formats.h), where a case leaves them at their defaults; empty: none.
+struct RecipeState {
+  std::string m{}, v{};
+
+  bool empty() const { return m.empty() && v.empty(); }
+  bool operator==(const RecipeState&) const = default;
+};
+
 struct Recipe {
   std::string name;
   GemmRecipe fprop, dgrad, wgrad;
   std::string reference;  ///< where the row comes from, one line
   KeepBf16 keep_bf16{};   ///< the layers that it leaves out where a case does not say otherwise
   std::vector<RecipeSwitch> schedule{};  ///< what follows it in a run, likewise
+  RecipeState optimizer{};
 
   const GemmRecipe& gemm(GemmRole role) const {
     return role == GemmRole::fprop ? fprop : role == GemmRole::dgrad ? dgrad : wgrad;

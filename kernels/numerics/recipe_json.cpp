@@ -12,6 +12,7 @@
 // transform none. Beside the GEMMs may stand, in the words of selection.h,
 //   "layers": {"keep_bf16": ["first:1", "last:0.15", "o"]}    which linear layers stay in BF16
 //   "schedule": ["bf16@0.82"]                                 another recipe from a step on
+//   "optimizer": {"m": "coat", "v": "coat"}                   formats of the moments
 // recipe.schema.json is the same for editors.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -25,6 +26,7 @@
 #include "kernels/base/untrusted_input.h"
 #include "kernels/numerics/nvfp4.h"
 #include "kernels/numerics/recipe.h"
+#include "kernels/numerics/state_formats.h"
 
 namespace precbench {
 namespace {
@@ -50,6 +52,8 @@ constexpr ScaleRounding kRoundings[] = {ScaleRounding::rceil, ScaleRounding::flo
                                         ScaleRounding::even};
 
 constexpr ElementRounding kElementRoundings[] = {ElementRounding::rne, ElementRounding::stochastic};
+constexpr StateFormat kStateFormatsKnown[] = {StateFormat::fp32, StateFormat::bf16, StateFormat::fp16,
+                                              StateFormat::e4m3, StateFormat::coat};
 
 constexpr HistoryAlgorithm kAlgorithms[] = {HistoryAlgorithm::max, HistoryAlgorithm::most_recent};
 constexpr FirstScale kFirsts[] = {FirstScale::current, FirstScale::one};
@@ -292,6 +296,15 @@ void read_layers_and_schedule(const json& object, Recipe& recipe) {
     recipe.schedule = read_words(*schedule, "schedule", parse_switches);
 }
 
+void read_optimizer(const json& object, Recipe& recipe) {
+  const auto optimizer = object.find("optimizer");
+  if (optimizer == object.end()) return;
+  check_keys(*optimizer, "optimizer", {"m", "v"});
+  for (const auto& [key, word] : {std::pair("m", &recipe.optimizer.m), std::pair("v", &recipe.optimizer.v)})
+    if (optimizer->contains(key))
+      *word = name_of(read_enum(optimizer->at(key), child("optimizer", key), kStateFormatsKnown));
+}
+
 /// Names stand in comma-separated lists, file names and tables.
 void check_name(const std::string& name) {
   const auto allowed = [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '-' || c == '.'; };
@@ -328,7 +341,7 @@ Recipe read_file(const std::string& path) {
 }  // namespace
 
 Recipe recipe_from_json(const json& object) {
-  check_keys(object, "", {"name", "reference", "fprop", "dgrad", "wgrad", "layers", "schedule"});
+  check_keys(object, "", {"name", "reference", "fprop", "dgrad", "wgrad", "layers", "schedule", "optimizer"});
   Recipe recipe;
   recipe.name = read_string(require(object, "", "name", "the name it has in records"), "name");
   check_name(recipe.name);
@@ -338,6 +351,7 @@ Recipe recipe_from_json(const json& object) {
   recipe.wgrad = read_gemm(object, GemmRole::wgrad);
   check_histories(recipe);
   read_layers_and_schedule(object, recipe);
+  read_optimizer(object, recipe);
   for (const auto* table : {&builtin_recipes(), &control_recipes(), &fp4_recipes()})
     for (const Recipe& builtin : *table)
       if (builtin.name == recipe.name && builtin != recipe)
@@ -356,6 +370,8 @@ json recipe_to_json(const Recipe& recipe) {
   }
   if (const auto words = words_of(recipe.keep_bf16); !words.empty()) object["layers"]["keep_bf16"] = words;
   for (const RecipeSwitch& change : recipe.schedule) object["schedule"].push_back(to_text(change));
+  for (const auto& [key, word] : {std::pair("m", recipe.optimizer.m), std::pair("v", recipe.optimizer.v)})
+    if (!word.empty()) object["optimizer"][key] = word;
   return object;
 }
 

@@ -57,7 +57,7 @@ TEST_CASE("the built-in table is the documented one", "[recipe]") {
                                           "tensorwise_delayed", "tensorwise_delayed_recent",
                                           "tensorwise_delayed_e4m3", "blockwise", "blockwise_pow2", "mxfp8",
                                           "mxfp8_floor", "mxfp8_ceil", "mxfp8_even", "mxfp8_e5m2",
-                                          "mxfp8_wgrad_hp", "mxfp8_w2d"});
+                                          "mxfp8_wgrad_hp", "mxfp8_w2d", "bf16_moments", "coat"});
   CHECK(row_text("bf16") == "fprop: bf16 x bf16; dgrad: bf16 x bf16; wgrad: bf16 x bf16; ");
   CHECK(row_text("tensorwise") ==
         "fprop: e4m3 tensor f32 x e4m3 tensor f32 fast; dgrad: e5m2 tensor f32 x e4m3 tensor f32; "
@@ -206,7 +206,7 @@ TEST_CASE("unknown recipes and unreadable files are told apart", "[recipe]") {
       "unknown recipe \"zzzzzzzzzzzz\"; one of bf16, tensorwise, rowwise, rowwise_gw_hp, tensorwise_delayed, "
       "tensorwise_delayed_recent, tensorwise_delayed_e4m3, blockwise, "
       "blockwise_pow2, mxfp8, mxfp8_floor, mxfp8_ceil, mxfp8_even, mxfp8_e5m2, mxfp8_wgrad_hp, mxfp8_w2d, "
-      "rowwise_e5m2, rowwise_e4m1, nvfp4, nvfp4_rne, nvfp4_norht, nvfp4_w1d, nvfp4_all, nvfp4_sr_fwd, "
+      "bf16_moments, coat, rowwise_e5m2, rowwise_e4m1, nvfp4, nvfp4_rne, nvfp4_norht, nvfp4_w1d, nvfp4_all, nvfp4_sr_fwd, "
       "nvfp4_fprop_bf16");
   CHECK(refusal_of([] { find_recipe("no/such.json"); }) == "no/such.json: no such file");
 
@@ -387,4 +387,19 @@ TEST_CASE("names of dtypes", "[recipe]") {
   CHECK(std::string(name_of(DType::bf16)) == "bf16");
   CHECK(std::string(name_of(DType::ue8m0)) == "ue8m0");
   CHECK(std::string(name_of(DType::i32)) == "i32");
+}
+
+TEST_CASE("a row may name the formats of the optimizer's moments", "[recipe]") {
+  CHECK(find_recipe("coat").optimizer == RecipeState{"coat", "coat"});
+  CHECK(find_recipe("bf16").optimizer.empty());
+  nlohmann::json row = recipe_to_json(find_recipe("rowwise"));
+  row["name"] = "mine";
+  row["optimizer"] = {{"v", "fp16"}};
+  const Recipe mine = recipe_from_json(row);
+  CHECK(mine.optimizer == RecipeState{"", "fp16"});
+  CHECK(recipe_from_json(recipe_to_json(mine)) == mine);
+  row["optimizer"]["m"] = "fp8";
+  CHECK(refusal_of([&] { recipe_from_json(row); }).starts_with("optimizer.m: unknown value \"fp8\""));
+  row["optimizer"] = {{"w", "fp16"}};
+  CHECK(refusal_of([&] { recipe_from_json(row); }).starts_with("optimizer.w: unknown key"));
 }

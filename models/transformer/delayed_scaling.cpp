@@ -58,6 +58,20 @@ void DelayedScaling::update(Comm& comm) {
   current_ = false;  // what is computed between steps has a history
 }
 
+DelayedScaling::Snapshot DelayedScaling::snapshot() const {
+  Snapshot snapshot{std::vector<float>(static_cast<std::size_t>(known_.size())),
+                    std::vector<float>(static_cast<std::size_t>(history_.size()))};
+  device_.download(snapshot.known.data(), known_);
+  if (!history_.empty()) device_.download(snapshot.history.data(), history_);
+  return snapshot;
+}
+
+void DelayedScaling::restore(const Snapshot& snapshot) {
+  device_.upload(known_, snapshot.known.data());
+  if (!history_.empty()) device_.upload(history_, snapshot.history.data());
+  device_.zero({staged_});
+}
+
 std::vector<StateTensor> DelayedScaling::state() const {
   std::vector<StateTensor> state = {{.name = "scales/known", .shape = {known_.cols}, .values = known_}};
   if (!history_.empty())

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "results/statistics.h"
 
@@ -44,12 +45,17 @@ double equivalence_p(const ForkEvidence& evidence, double bound) {
   return p;
 }
 
+/// The age that is farthest from "no worse" (sign +1) or "no better" (-1), and its p.
+std::pair<const AgeDifferences*, double> most_apart(const ForkEvidence& evidence, int sign) {
+  std::pair<const AgeDifferences*, double> most{nullptr, 2};
+  for (const AgeDifferences& age : evidence.ages)
+    if (const double p = p_of_beyond(trunk_means(age), 0, -sign); p < most.second) most = {&age, p};
+  return most;
+}
+
 /// Of "no worse at any age" (sign +1) or "no better" (-1): one age is enough, so Bonferroni's correction over them.
 double difference_p(const ForkEvidence& evidence, int sign) {
-  double p = 1;
-  for (const AgeDifferences& age : evidence.ages)
-    p = std::min(p, p_of_beyond(trunk_means(age), 0, -sign) * static_cast<double>(evidence.ages.size()));
-  return std::min(p, 1.0);
+  return std::min(most_apart(evidence, sign).second * static_cast<double>(evidence.ages.size()), 1.0);
 }
 
 /// Holm (1979): which of the hypotheses are rejected at `level` for all together.
@@ -234,14 +240,19 @@ std::vector<ForkVerdict> judge_forks(const std::vector<ForkEvidence>& recipes, s
       continue;
     }
     const auto k = static_cast<std::size_t>(place - judged.begin());
-    const bool beyond_floor = std::abs(verdict.difference->mean) > floor.value_or(0);
+    // Where it is worse or better: the age that says so, which need not be that of the largest mean.
+    const int sign = is_apart[2 * k] ? +1 : -1;
+    const AgeDifferences& there = *most_apart(recipes[i], sign).first;
+    const MeanWithInterval shown = *mean_with_interval(trunk_means(there));
+    const bool beyond_floor = std::abs(shown.mean) > floor.value_or(0);
     if (is_same[k] && why_blind.empty()) {
       verdict.outcome = ForkOutcome::equivalent;
       verdict.reason = fmt::format("{} at most, inside +-{:.5f} at every age", in_nats(*verdict.difference),
                                    rules.bound());
     } else if (!is_same[k] && beyond_floor && (is_apart[2 * k] || is_apart[2 * k + 1])) {
-      verdict.outcome = is_apart[2 * k] ? ForkOutcome::worse : ForkOutcome::better;
-      verdict.reason = fmt::format("{} at age {}", in_nats(*verdict.difference), verdict.age);
+      verdict.outcome = sign > 0 ? ForkOutcome::worse : ForkOutcome::better;
+      verdict.difference = shown, verdict.age = there.age;
+      verdict.reason = fmt::format("{} at age {}", in_nats(shown), there.age);
     } else {
       verdict.reason = why_inconclusive(recipes[i], why_blind, rules);
     }

@@ -54,8 +54,8 @@ struct ForkVerdict {
   ForkOutcome outcome = ForkOutcome::inconclusive;
   std::string reason;  ///< one line: what decided, or what is missing and would settle it
   std::optional<MeanWithInterval>
-      difference;        ///< nats, over the trunks, at the age where it is largest; none with fewer than 2
-  std::int64_t age = 0;  ///< that age
+      difference;        ///< nats, over the trunks, at `age`; none with fewer than 2 trunks
+  std::int64_t age = 0;  ///< where it is largest; of worse and better the one that shows it best
   std::optional<MeanWithInterval> trend;  ///< nats for each doubling of the fork's length; from 2 trunks on
   int trunks = 0, seeds = 0;              ///< of the age with the fewest
 };

@@ -154,6 +154,20 @@ TEST_CASE("few trunks settle nothing, and a fork that diverged settles it", "[fo
   CHECK(breaks_margin(broken, kRules));
 }
 
+TEST_CASE("worse is said with the age that shows it", "[fork_verdict]") {
+  // At age 400 one trunk is far off, which shows nothing; at 200 all are.
+  const ForkEvidence evidence{"r",
+                              {{200, {{1, {0.0090}}, {2, {0.0091}}, {3, {0.0089}}}},
+                               {400, {{1, {0.13}}, {2, {0.001}}, {3, {0.001}}}}},
+                              {},
+                              0};
+  const ForkVerdict verdict = judge_forks({evidence}, 2e-5, 3, {}, kRules)[0];
+  CHECK(verdict.outcome == ForkOutcome::worse);
+  CHECK(verdict.age == 200);
+  CHECK(verdict.difference->low > 0);
+  CHECK(contains(verdict.reason, "at age 200"));
+}
+
 TEST_CASE("what would settle a study is said", "[fork_verdict]") {
   const ForkEvidence wide{"r", {{100, {{1, {0.001}}, {2, {-0.004}}, {3, {0.004}}}}}, {}, 0};
   const ForkVerdict verdict = judge_forks({wide}, 2e-5, 3, {}, kRules)[0];

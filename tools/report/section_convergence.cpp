@@ -164,10 +164,10 @@ void add_held_out_figures(std::vector<Figure>& figures, const ReportInput& input
                        (bars ? plot_number("bars", 1) : "") + plot_text("xtext", "step") +
                            plot_text("ytext", ytext) + plot_series(series)});
   };
-  add("held-out", "Loss of held-out text by recipe, mean over the seeds.", "held-out loss (nats per token)",
+  add("held-out", "Loss of held-out text by recipe, mean over the seeds.", "held-out loss (nats)",
       held_out_curve);
   add("held-out-difference", "Loss of held-out text minus bf16's of the same seed, mean over the seeds.",
-      "held-out loss minus that of bf16 (nats per token)", [&](const RecipeConvergence& recipe) {
+      "held-out loss minus bf16's (nats)", [&](const RecipeConvergence& recipe) {
         return recipe.is_bf16 ? std::vector<HeldOutPoint>{}
                               : held_out_difference(recipe, study.recipes[recipe.baseline]);
       });

@@ -186,7 +186,7 @@ Section study_section(const ReportInput& input) {
   section.table = std::move(table);
   section.notes = {
       "Difference: loss of the recipe's forks minus BF16's of the same state and data, at the age of the trunk where it "
-      "is largest; the trunk is the unit of the interval. Gradient error and bias: against BF16's gradient of the same "
+      "is largest, or that shows best that it is worse or better; the trunk is the unit of the interval. Gradient error and bias: against BF16's gradient of the same "
       "weights and tokens, at the oldest age."};
   return section;
 }
