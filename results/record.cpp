@@ -40,7 +40,7 @@ void each_field(S& s, F&& f) {
 
 template <Is<GemmPath> S, class F>
 void each_field(S& s, F&& f) {
-  f("path", s.path), f("reason", s.reason);
+  f("path", s.path), f("reason", s.reason), f("kernels", s.kernels);
 }
 
 template <Is<Support> S, class F>
@@ -210,6 +210,9 @@ constexpr const auto& names_of() {
     return kStopReasonNames;
 }
 
+/// Keys that a record leaves out where they have nothing to say.
+bool left_out(std::string_view key) { return key == "kernels"; }
+
 template <class T>
 Json write_value(const T& value) {
   if constexpr (kIsOptional<T>) {
@@ -229,7 +232,10 @@ Json write_value(const T& value) {
     return value ? *value : Json::object();
   } else {
     Json object = Json::object();
-    each_field(value, [&](const char* key, const auto& field) { object[key] = write_value(field); });
+    each_field(value, [&](const char* key, const auto& field) {
+      Json member = write_value(field);
+      if (!member.is_null() || !left_out(key)) object[key] = std::move(member);
+    });
     return object;
   }
 }
@@ -242,6 +248,7 @@ Json write_value(const T& value) {
 bool added_later(const std::string& where, std::string_view key) {
   if (where.empty()) return key == "definition" || key == "fidelity" || key == "study";
   if (where == "/training") return key == "evaluations";
+  if (where.starts_with("/support/")) return left_out(key);
   return where == "/timing" && (key == "wall_ms" || key == "runs" || key == "between_runs");
 }
 

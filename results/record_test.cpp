@@ -283,3 +283,13 @@ TEST_CASE("records of schema 1 are read without a definition, and written as the
   young["schema"] = 2;
   CHECK_THROWS_AS(young.get<Record>(), InvalidInput);
 }
+
+TEST_CASE("whose kernels ran a GEMM is written where there was a choice", "[record]") {
+  Record record = samples::gpu_record("blockwise", 200);
+  CHECK_FALSE(Json(record)["support"]["wgrad"].contains("kernels"));
+  record.support->wgrad.kernels = "own 256x128";
+  const Json json = record;
+  CHECK(json["support"]["wgrad"]["kernels"] == "own 256x128");
+  CHECK(Schema::record().violations(json) == std::vector<std::string>{});
+  CHECK(Json(json.get<Record>()).dump() == json.dump());
+}

@@ -175,6 +175,8 @@ std::vector<Field> make_fields() {
            &Case::deterministic, kSingle, when_set, {"off", "on"}),
       text("attention", kMeasurement, "whose attention kernels: auto takes cuDNN's where it can",
            &Case::attention, kAxis, when_set, {"auto", "cudnn", "own"}),
+      text("gemm", kMeasurement, "whose GEMM kernels: auto takes the fastest, own ours wherever there is one",
+           &Case::gemm, kAxis, when_set, {"auto", "cublaslt", "own"}),
       number("fidelity_batches", kMeasurement, "batches",
              "before the first step: the recipe's gradient against BF16's, of the first so many batches",
              &Case::fidelity_batches, kSingle, 0, "", when_set),

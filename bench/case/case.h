@@ -61,6 +61,7 @@ struct Case {
   std::string graph = "on";
   std::string deterministic = "off";
   std::string attention = "auto";
+  std::string gemm = "auto";
   std::int64_t fidelity_batches = 0;
   std::string fidelity_stress;
 

@@ -84,10 +84,13 @@ void check_optimizer(const Case& c, const Recipe& recipe) {
 }
 
 void check_combinations(const Case& c) {
-  if (c.device == "cpu" && c.attention != "auto")
-    throw InvalidInput(
-        fmt::format("--attention {}: chooses among a GPU's kernels, and --device is cpu, which has its own",
-                    c.attention));
+  const auto check_choice = [&](const char* flag, const std::string& which) {
+    if (c.device == "cpu" && which != "auto")
+      throw InvalidInput(fmt::format(
+          "--{} {}: chooses among a GPU's kernels, and --device is cpu, which has its own", flag, which));
+  };
+  check_choice("attention", c.attention);
+  check_choice("gemm", c.gemm);
   if ((c.parallel == "hsdp") != (c.shard_group > 1))
     throw InvalidInput("--shard-group: hsdp needs groups of 2 or more ranks, and only hsdp has groups");
   if (c.lr == 0) throw InvalidInput("--lr: must be above 0: nothing would be trained");

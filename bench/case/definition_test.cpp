@@ -75,7 +75,7 @@ TEST_CASE("the id follows the work and nothing else", "[definition]") {
     if (name == "parallel" || name == "shard_group")
       c.parallel = "hsdp", c.shard_group = name == "parallel" ? 2 : 37;
     if (name == "schedule" || name == "checkpoint_every" || name == "switch_recipe") c.steps = 10;
-    if (name == "attention") c.device = "cuda";
+    if (name == "attention" || name == "gemm") c.device = "cuda";
     if (name == "momentum") c.optimizer = "muon";
     if (name == "fidelity_stress") c.fidelity_batches = 1;
     // A glob only says which files of a folder are the data.

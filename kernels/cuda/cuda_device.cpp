@@ -157,6 +157,7 @@ std::unique_ptr<Device> make_gpu_device(int ordinal, const GpuOptions& options) 
   device->set_autotune(options.autotune);
   device->set_deterministic(options.deterministic);
   device->set_attention(options.attention);
+  device->set_gemm(options.gemm);
   return device;
 }
 

@@ -37,6 +37,7 @@ class CudaDevice final : public Device {
   GemmSupport support(const GemmRecipe& gemm, GemmRole role) const override;
   std::string attention_refusal(const AttentionShape& shape) override;
   std::string attention_name() const override;
+  std::string gemm_names(GemmRole role) const override;
 
   void* allocate(std::int64_t bytes) override;
   void deallocate(void* block) override;
@@ -76,6 +77,10 @@ class CudaDevice final : public Device {
   /// Who runs attention: "auto" (cuDNN where this build has it and it takes the shape, else our own kernels;
   /// the default), "cudnn" (Unsupported where it cannot) or "own". Throws InvalidInput for another word.
   void set_attention(const std::string& which);
+
+  /// Whose kernels run GEMMs: "auto" (the fastest; the default), "cublaslt", or "own": ours wherever there is one, which
+  /// is for FP8 with scales of blocks on Hopper. Before the first matmul. Throws InvalidInput for another word.
+  void set_gemm(const std::string& which);
 
   OpSet supported_ops() const override { return bodies_of<CudaDevice>(); }
   // elementwise.cu

@@ -1,4 +1,5 @@
-// matmul on CUDA: D[M,N] = A[M,k] B[N,k]^T through cuBLASLt, one scale mode per operand.
+// matmul on CUDA: D[M,N] = A[M,k] B[N,k]^T through cuBLASLt, one scale mode per operand; on Hopper, products with
+// scales of blocks by our own kernels too (blockwise.h), wherever they are timed faster.
 //
 //   formats of A x B                          cuBLASLt               native on
 //   bf16 x bf16, either side transposed                              8.0 and newer
@@ -19,7 +20,10 @@
 // Scales are dequantization factors in cuBLASLt's own layouts (scale_layout.h) and are passed on untouched.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <bit>
+#include <map>
 #include <optional>
 #include <stdexcept>
 
@@ -139,7 +143,7 @@ bool MatmulPlans::has_candidates(const PlanKey& key) const {
     MatmulPlan plan(key);
     // The heuristic reads no scales, but wants to see that there are some.
     plan.set_scales(some, some);
-    return !plan.candidates(handle_, kWorkspaceBytes).empty();
+    return !plan.library_candidates(handle_, kWorkspaceBytes).empty();
   } catch (const std::runtime_error&) {
     return false;  // a library that does not know the scale modes refuses to set them
   }
@@ -217,13 +221,41 @@ void MatmulPlans::run_native(const Tensor& d, const GemmOperand& a, const GemmOp
           fmt::format("matmul {} was not run before the step was captured", describe(key)));
     found = plans_.try_emplace(key, key).first;
     found->second.set_scales(a_scale, b_scale);
-    found->second.choose(with, d.data, a.data.data, b.data.data, autotune_);
+    choose(found->second, with, d.data, a.data.data, b.data.data);
   }
   MatmulPlan& plan = found->second;
   if (!plan.found) throw Unsupported(fmt::format("cuBLASLt has no kernel for matmul {}", describe(key)));
+  plan.roles |= static_cast<std::uint8_t>(1u << static_cast<unsigned>(options.role));
   plan.set_scales(a_scale, b_scale);
   PRECBENCH_CHECK(plan.run(with, d.data, a.data.data, b.data.data));
   device_.launched("matmul");
+}
+
+void MatmulPlans::choose(MatmulPlan& plan, const LtRun& with, void* d, const void* a, const void* b) {
+  std::vector<GemmCandidate> all, own;
+  if (choice_ != GemmChoice::cublaslt) own = plan.own_candidates(device_.compute_capability());
+  if (choice_ != GemmChoice::own || own.empty()) all = plan.library_candidates(handle_, kWorkspaceBytes);
+  all.insert(all.end(), own.begin(), own.end());
+  plan.choose(all, with, d, a, b, autotune_);
+}
+
+std::string MatmulPlans::names(GemmRole role) const {
+  const auto ran = [&](const MatmulPlan& plan) {
+    return plan.found && (plan.roles >> static_cast<unsigned>(role) & 1u) != 0;
+  };
+  const auto quantized = [](const MatmulPlan& plan) { return plan.key.a.mode != ScaleMode::none; };
+  const bool some_quantized = std::any_of(plans_.begin(), plans_.end(), [&](const auto& entry) {
+    return ran(entry.second) && quantized(entry.second);
+  });
+  std::map<std::string, int> problems;  // by name, so that equal runs give equal words
+  for (const auto& [key, plan] : plans_)
+    if (ran(plan) && quantized(plan) == some_quantized)
+      ++problems[plan.chosen.own ? plan.chosen.own->name : "cuBLASLt"];
+  std::string names;
+  for (const auto& [name, count] : problems)
+    names += fmt::format("{}{}{}", names.empty() ? "" : ", ", name,
+                         problems.size() > 1 ? fmt::format(" ({})", count) : "");
+  return names;
 }
 
 void MatmulPlans::run_emulated(const Tensor& d, const GemmOperand& a, const GemmOperand& b,
@@ -247,6 +279,16 @@ void CudaDevice::do_dequantize(const ops::Dequantize& op) {
   launch_dequantize(op.dst.data, op.form, stream(), true);
   launched("dequantize");
 }
+
+void CudaDevice::set_gemm(const std::string& which) {
+  static constexpr std::array<std::string_view, 3> kWords = {"auto", "cublaslt", "own"};  // as GemmChoice
+  const auto word = std::find(kWords.begin(), kWords.end(), which);
+  if (word == kWords.end())
+    throw InvalidInput(fmt::format("gemm is one of auto, cublaslt and own, not \"{}\"", which));
+  plans_->set_choice(static_cast<GemmChoice>(word - kWords.begin()));
+}
+
+std::string CudaDevice::gemm_names(GemmRole role) const { return plans_->names(role); }
 
 void CudaDevice::do_matmul(const ops::Matmul& op) { plans_->matmul(op.d, op.a, op.b, op.options); }
 
