@@ -16,9 +16,14 @@ Encode encoder() {
   static const Encode found = [] {
     void* function = nullptr;
     cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+#if CUDART_VERSION >= 12050
     constexpr unsigned kSince = 12000;  // the CUDA version that brought it
     const cudaError_t status = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, kSince,
                                                                 cudaEnableDefault, &result);
+#else
+    const cudaError_t status =
+        cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &result);
+#endif
     cudaGetLastError();
     if (status != cudaSuccess || result != cudaDriverEntryPointSuccess) function = nullptr;
     return reinterpret_cast<Encode>(function);
