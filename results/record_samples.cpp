@@ -40,7 +40,8 @@ DefinitionRecord definition(const std::string& recipe, int seed) {
                 {"wgrad", gemm},
                 {"blocks", recipe == "bf16" ? "none" : "0-15"},
                 {"linears", {{"qkv", "0-15"}}},
-                {"head", false}}),
+                {"head", false},
+                {"optimizer", {{"m", "coat"}}}}),
           part({{"kind", "synthetic"}, {"fingerprint", nullptr}, {"seed", seed}}),
           part({{"kind", "normal"}, {"fingerprint", nullptr}, {"deviation", 0.02}, {"seed", seed}})};
 }
