@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <cstdio>
 
 #include "bench/case/case.h"
@@ -68,7 +69,7 @@ int run_program(int argc, char** argv) {
     if (*sweep_sub) return sweep(sweep_command);
     if (*study_sub) {
       const int status = study(study_command);
-      if (studies && status != kSweepInterrupted) finish_study(study_command.out);
+      if (studies && status != kSweepInterrupted) finish_study(*study_command.out);
       return status;
     }
     if (*run_sub) return run(run_command);

@@ -35,6 +35,9 @@ constexpr const auto& names_of() {
     return kStopReasonNames;
 }
 
+/// Keys that a record leaves out where they have nothing to say.
+bool left_out(std::string_view key) { return key == "kernels"; }
+
 template <class T>
 Json write_value(const T& value) {
   if constexpr (kIsOptional<T>) {
@@ -54,7 +57,10 @@ Json write_value(const T& value) {
     return value ? *value : Json::object();
   } else {
     Json object = Json::object();
-    each_field(value, [&](const char* key, const auto& field) { object[key] = write_value(field); });
+    each_field(value, [&](const char* key, const auto& field) {
+      Json member = write_value(field);
+      if (!member.is_null() || !left_out(key)) object[key] = std::move(member);
+    });
     return object;
   }
 }
@@ -79,6 +85,7 @@ template <class T>
 bool added_later(std::string_view key) {
   if constexpr (std::is_same_v<T, Record>) return key == "definition" || key == "fidelity" || key == "study";
   if constexpr (std::is_same_v<T, Training>) return key == "evaluations";
+  if constexpr (std::is_same_v<T, GemmPath>) return left_out(key);
   return std::is_same_v<T, Timing> && (key == "wall_ms" || key == "runs" || key == "between_runs");
 }
 

@@ -66,6 +66,7 @@ struct Environment {
 struct GemmPath {
   ExecutionPath path = ExecutionPath::native;
   std::optional<std::string> reason;
+  std::optional<std::string> kernels = {};  ///< whose: "cuBLASLt", "own 256x128"; none where there is no choice
 };
 
 struct Support {

@@ -31,7 +31,7 @@ void each_field(S& s, F&& f) {
 
 template <Is<GemmPath> S, class F>
 void each_field(S& s, F&& f) {
-  f("path", s.path), f("reason", s.reason);
+  f("path", s.path), f("reason", s.reason), f("kernels", s.kernels);
 }
 
 template <Is<Support> S, class F>

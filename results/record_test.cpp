@@ -44,12 +44,13 @@ bool may_be_missing(const std::string& place, const std::string& key) {
   static const std::set<std::string> kTiming = {"wall_ms", "runs", "between_runs"},
                                      kDefinition = {"reference",      "sliding_window", "max_positions",
                                                     "rope_scaling",   "granularity",    "scale",
-                                                    "scale_rounding", "linears"};
+                                                    "scale_rounding", "linears",        "optimizer"};
   if (place == "/timing") return kTiming.contains(key);
   if (place == "/training") return key == "evaluations";
   if (place.empty()) return key == "definition" || key == "fidelity";
   return place.rfind("/definition/", 0) == 0 &&
-         (kDefinition.contains(key) || place.ends_with("/rope_scaling") || place.ends_with("/linears"));
+         (kDefinition.contains(key) || place.ends_with("/rope_scaling") || place.ends_with("/linears") ||
+          place.ends_with("/optimizer"));
 }
 
 }  // namespace
@@ -163,8 +164,13 @@ TEST_CASE("the schema lists its scalar fields with their units", "[record]") {
   // All of them exist in a full record, under the same pointer.
   Record full = samples::gpu_record("blockwise", 200);
   full.study = kPlace;
+  for (GemmPath* path : {&full.support->fprop, &full.support->dgrad, &full.support->wgrad})
+    path->kernels = "own";
   const Json record = full;
-  for (const SchemaField& field : fields) CHECK(record.contains(Json::json_pointer(field.pointer)));
+  for (const SchemaField& field : fields) {
+    INFO(field.pointer);
+    CHECK(record.contains(Json::json_pointer(field.pointer)));
+  }
 }
 
 TEST_CASE("a row's place in a study survives, and other rows have none", "[record]") {
@@ -282,4 +288,14 @@ TEST_CASE("records of schema 1 are read without a definition, and written as the
   Json young = json;
   young["schema"] = 2;
   CHECK_THROWS_AS(young.get<Record>(), InvalidInput);
+}
+
+TEST_CASE("whose kernels ran a GEMM is written where there was a choice", "[record]") {
+  Record record = samples::gpu_record("blockwise", 200);
+  CHECK_FALSE(Json(record)["support"]["wgrad"].contains("kernels"));
+  record.support->wgrad.kernels = "own 256x128";
+  const Json json = record;
+  CHECK(json["support"]["wgrad"]["kernels"] == "own 256x128");
+  CHECK(Schema::record().violations(json) == std::vector<std::string>{});
+  CHECK(Json(json.get<Record>()).dump() == json.dump());
 }

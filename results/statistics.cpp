@@ -118,4 +118,12 @@ double student_t_quantile(double p, double freedom) {
   return (low + high) / 2;
 }
 
+std::optional<MeanWithInterval> mean_with_interval(const std::vector<double>& values, double level) {
+  if (values.size() < 2) return std::nullopt;
+  const MeanAndSpread m = mean_and_spread(values);
+  const auto n = static_cast<double>(values.size());
+  const double half = student_t_quantile(1 - level / 2, n - 1) * m.sd / std::sqrt(n);
+  return MeanWithInterval{m.mean, m.mean - half, m.mean + half};
+}
+
 }  // namespace precbench

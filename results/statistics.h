@@ -50,6 +50,13 @@ struct MeanAndSpread {
 /// `values` must not be empty.
 MeanAndSpread mean_and_spread(const std::vector<double>& values);
 
+/// With a two-sided interval of the mean by Student's t.
+struct MeanWithInterval {
+  double mean = 0, low = 0, high = 0;
+};
+/// At confidence 1 - level; null for fewer than two values.
+std::optional<MeanWithInterval> mean_with_interval(const std::vector<double>& values, double level = 0.05);
+
 /// Student's t distribution with `freedom` >= 1 degrees of freedom: the chance of a value below t, and the
 /// value below which it is with chance p, 0 < p < 1. Relative accuracy about 1e-9.
 double student_t_cdf(double t, double freedom);

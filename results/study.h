@@ -19,7 +19,7 @@ enum class StudyPart : std::uint8_t {
 
 /// Rows of one study and model, with equal trunk, age, seed and rung, began alike and had the same data.
 struct StudyPlace {
-  std::string study;  ///< 16 hex digits over what makes forks comparable: lengths, rates, batch, data
+  std::string study;  ///< 16 hex digits over what makes forks comparable: model, text, lengths, rates, rules
   StudyPart part = StudyPart::fork;
   std::int64_t trunk = 0;                 ///< from 1
   std::int64_t age = 0;                   ///< steps of the trunk before the fork; 0 of a trunk

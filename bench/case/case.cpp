@@ -13,6 +13,8 @@
 #include "kernels/base/errors.h"
 #include "kernels/gpu/device_info.h"
 #include "kernels/numerics/recipe.h"
+#include "kernels/numerics/state_formats.h"
+#include "models/transformer/optimizers.h"
 
 namespace precbench {
 namespace {
@@ -20,6 +22,7 @@ namespace {
 using Text = std::string Case::*;
 using Integer = std::int64_t Case::*;
 using Real = double Case::*;
+using OptionalReal = std::optional<double> Case::*;
 
 constexpr const char* kWork = "Work";
 constexpr const char* kPrecision = "Precision and memory";
@@ -27,12 +30,33 @@ constexpr const char* kOptimizer = "Optimizer";
 constexpr const char* kData = "Data and weights";
 constexpr const char* kMeasurement = "Measurement";
 
+/// Of an OptionalReal that is not set.
+constexpr const char* kAuto = "auto";
+
 constexpr bool kAxis = true;
 constexpr bool kSingle = false;
 
 std::vector<std::string> device_choices() {
   std::vector<std::string> names = {"auto", "cpu"};
   for (const std::string& gpu : gpu_device_names()) names.push_back(gpu);
+  return names;
+}
+
+std::vector<std::string> state_format_names() {
+  std::vector<std::string> names;
+  for (int i = 0; i < kStateFormats; ++i) names.emplace_back(name_of(static_cast<StateFormat>(i)));
+  return names;
+}
+
+std::vector<std::string> second_moment_names() {
+  std::vector<std::string> names = state_format_names();
+  names.insert(names.begin(), Case{}.second_moment);
+  return names;
+}
+
+std::vector<std::string> optimizer_names() {
+  std::vector<std::string> names;
+  for (const OptimizerSpec& spec : optimizers()) names.emplace_back(spec.name);
   return names;
 }
 
@@ -74,7 +98,10 @@ std::vector<Field> make_fields() {
 
       text("master", kPrecision, "weights the optimizer updates; sr: rounded stochastically", &Case::master,
            kAxis, always, {"fp32", "bf16", "bf16_sr"}),
-      text("moments", kPrecision, "moments of AdamW", &Case::moments, kAxis, always, {"fp32", "bf16"}),
+      text("moments", kPrecision, "moments of the optimizer; e4m3, fp16: tensor scale, coat: e4m3 in groups",
+           &Case::moments, kAxis, always, state_format_names()),
+      text("second_moment", kPrecision, "the average of squares apart from the other", &Case::second_moment,
+           kAxis, when_set, second_moment_names()),
       text("grads", kPrecision, "gradients", &Case::grads, kAxis, always, {"fp32", "bf16"}),
       text("head", kPrecision, "format of lm_head", &Case::head, kAxis, always, {"bf16", "recipe"}),
       text("keep_bf16", kPrecision,
@@ -89,7 +116,17 @@ std::vector<Field> make_fields() {
       text("recompute", kPrecision, "activations computed again in backward", &Case::recompute, kAxis, always,
            {"none", "block"}),
 
+      text("optimizer", kOptimizer, "update rule; muon: AdamW's for what is no matrix of a block",
+           &Case::optimizer, kAxis, when_set, optimizer_names()),
       number("lr", kOptimizer, "", "peak learning rate", &Case::lr, kAxis, 0),
+      number("beta1", kOptimizer, "", "decay of the average of gradients; auto: the optimizer's own",
+             &Case::beta1, kAxis, 0, "", when_set),
+      number("beta2", kOptimizer, "", "decay of the average of their squares, of lion of the average itself",
+             &Case::beta2, kAxis, 0, "", when_set),
+      number("eps", kOptimizer, "", "least size of what the update is divided by", &Case::eps, kAxis, 0, "",
+             when_set),
+      number("momentum", kOptimizer, "", "decay of muon's average of gradients", &Case::momentum, kAxis, 0,
+             "", when_set),
       number("warmup", kOptimizer, "steps", "linear warm-up of the learning rate", &Case::warmup, kSingle, 0),
       text("schedule", kOptimizer, "learning rate after the warm-up", &Case::schedule, kSingle, always,
            {"constant", "cosine"}),
@@ -114,7 +151,7 @@ std::vector<Field> make_fields() {
            "first weights with outliers, of the same function: ffn:S, norm:S, vo:S[:CHANNELS]", &Case::stress,
            kAxis, when_set),
       text("fork_from", kData,
-           "start from another run's checkpoint: its weights, moments and AdamW's step count",
+           "start from another run's checkpoint: its weights, moments and the optimizer's step count",
            &Case::fork_from, kAxis, when_set),
       text("save_init", kData, "write the first weights to a .safetensors file", &Case::save_init, kSingle,
            always),
@@ -138,6 +175,8 @@ std::vector<Field> make_fields() {
            &Case::deterministic, kSingle, when_set, {"off", "on"}),
       text("attention", kMeasurement, "whose attention kernels: auto takes cuDNN's where it can",
            &Case::attention, kAxis, when_set, {"auto", "cudnn", "own"}),
+      text("gemm", kMeasurement, "whose GEMM kernels: auto takes the fastest, own ours wherever there is one",
+           &Case::gemm, kAxis, when_set, {"auto", "cublaslt", "own"}),
       number("fidelity_batches", kMeasurement, "batches",
              "before the first step: the recipe's gradient against BF16's, of the first so many batches",
              &Case::fidelity_batches, kSingle, 0, "", when_set),
@@ -210,6 +249,8 @@ std::string flag_of(const Field& field) { return "--" + kebab(field.name); }
 std::string get_text(const Case& c, const Field& field) {
   if (const auto* member = std::get_if<Text>(&field.member)) return c.**member;
   if (const auto* member = std::get_if<Real>(&field.member)) return fmt::format("{}", c.**member);
+  if (const auto* member = std::get_if<OptionalReal>(&field.member))
+    return c.**member ? fmt::format("{}", *(c.**member)) : kAuto;
   const std::int64_t value = c.*std::get<Integer>(field.member);
   return value == 0 && *field.zero_word ? field.zero_word : fmt::format("{}", value);
 }
@@ -221,9 +262,16 @@ void set_text(Case& c, const Field& field, const std::string& text) {
     c.** member = text;
     return;
   }
+  const auto* optional = std::get_if<OptionalReal>(&field.member);
+  if (optional && text == kAuto) {
+    (c.**optional).reset();
+    return;
+  }
   double value = 0;
   if (const auto* member = std::get_if<Integer>(&field.member))
     value = static_cast<double>(c.** member = checked_number<std::int64_t>(field, text));
+  else if (optional)
+    value = *(c.** optional = checked_number<double>(field, text));
   else
     value = c.*std::get<Real>(field.member) = checked_number<double>(field, text);
   const bool auto_word = *field.zero_word && text == field.zero_word;
@@ -238,6 +286,8 @@ nlohmann::ordered_json case_to_json(const Case& c) {
   for (const Field& field : case_fields()) {
     if (const auto* member = std::get_if<Real>(&field.member))
       json[field.name] = c.**member;
+    else if (const auto* optional = std::get_if<OptionalReal>(&field.member); optional && c.**optional)
+      json[field.name] = *(c.**optional);
     else if (const auto* integer = std::get_if<Integer>(&field.member);
              integer && !(c.**integer == 0 && *field.zero_word))
       json[field.name] = c.**integer;
@@ -257,6 +307,8 @@ Case case_from_json(const nlohmann::ordered_json& json) {
       set_text(c, *field, value.get<std::string>());
     else if (const auto* real = std::get_if<Real>(&field->member); real && value.is_number())
       c.** real = value.get<double>();
+    else if (const auto* optional = std::get_if<OptionalReal>(&field->member); optional && value.is_number())
+      c.** optional = value.get<double>();
     else if (field->is_integer() && value.is_number_integer())
       c.*std::get<Integer>(field->member) = value.get<std::int64_t>();
     else

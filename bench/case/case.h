@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -30,14 +31,16 @@ struct Case {
   std::int64_t seed = 42;
 
   std::string master = "fp32";
-  std::string moments = "fp32";
+  std::string moments = "fp32", second_moment = "same";
   std::string grads = "fp32";
   std::string head = "bf16";
   std::string keep_bf16;
   std::string switch_recipe;
   std::string recompute = "none";
 
+  std::string optimizer = "adamw";
   double lr = 3e-4;
+  std::optional<double> beta1, beta2, eps, momentum;  ///< none: the optimizer's own; written "auto"
   std::int64_t warmup = 0;
   std::string schedule = "constant";
   double weight_decay = 0.1;
@@ -58,6 +61,7 @@ struct Case {
   std::string graph = "on";
   std::string deterministic = "off";
   std::string attention = "auto";
+  std::string gemm = "auto";
   std::int64_t fidelity_batches = 0;
   std::string fidelity_stress;
 
@@ -73,7 +77,8 @@ struct Field {
   const char* group;  ///< heading in --help
   const char* unit;   ///< "" where it has none
   const char* help;   ///< one line
-  std::variant<std::string Case::*, std::int64_t Case::*, double Case::*> member;
+  std::variant<std::string Case::*, std::int64_t Case::*, double Case::*, std::optional<double> Case::*>
+      member;
   std::vector<std::string> choices;  ///< of a text field; empty: any text
   bool axis;                         ///< a sweep takes several values of it
   Identity identity;

@@ -8,6 +8,8 @@
 #include "bench/case/stress.h"
 #include "kernels/base/errors.h"
 #include "kernels/numerics/selection.h"
+#include "kernels/numerics/state_formats.h"
+#include "models/transformer/optimizers.h"
 
 namespace precbench {
 
@@ -48,11 +50,53 @@ void check_size(const Case& c) {
                                    c.steps / c.eval_every, c.steps, kMaxEvaluations));
 }
 
-void check_combinations(const Case& c) {
-  if (c.device == "cpu" && c.attention != "auto")
+MomentWords moment_words(const Case& c, const Recipe& recipe) {
+  static const Case defaults;
+  const auto own = [](const std::string& word, const std::string& other) {
+    return word.empty() ? other : word;
+  };
+  const std::string second = c.second_moment == defaults.second_moment ? c.moments : c.second_moment;
+  if (c.moments != defaults.moments || c.second_moment != defaults.second_moment) return {c.moments, second};
+  return {own(recipe.optimizer.m, c.moments), own(recipe.optimizer.v, second)};
+}
+
+void check_optimizer(const Case& c, const Recipe& recipe) {
+  const OptimizerSpec& spec = optimizer_named(c.optimizer);
+  const OptimizerConstants& has = spec.constants;
+  struct Constant {
+    const char* flag;
+    std::optional<double> set, known;
+    bool below_one;
+  };
+  for (const Constant& constant :
+       {Constant{"--beta1", c.beta1, has.beta1, true}, Constant{"--beta2", c.beta2, has.beta2, true},
+        Constant{"--eps", c.eps, has.eps, false}, Constant{"--momentum", c.momentum, has.momentum, true}}) {
+    if (!constant.set) continue;
+    if (!constant.known) throw InvalidInput(fmt::format("{}: {} has none", constant.flag, spec.name));
+    if (constant.below_one && *constant.set >= 1)
+      throw InvalidInput(fmt::format("{}: must be below 1, not {}", constant.flag, *constant.set));
+  }
+  const MomentWords words = moment_words(c, recipe);
+  for (const std::string& format : {words.m, words.v})
+    if (scaled(state_format_named(format)) && c.optimizer != optimizers().front().name)
+      throw InvalidInput(
+          fmt::format("--optimizer {}: its moments cannot be in {}, which needs scales; only {}'s can",
+                      spec.name, format, optimizers().front().name));
+  if (words.v != words.m && !spec.others.v)
+    throw InvalidInput(fmt::format("--second-moment: {} has none", spec.name));
+  if (!spec.has_moments() && words.m != Case{}.moments)
     throw InvalidInput(
-        fmt::format("--attention {}: chooses among a GPU's kernels, and --device is cpu, which has its own",
-                    c.attention));
+        fmt::format("--moments: {} keeps sums of rows and columns, in {} alone", spec.name, Case{}.moments));
+}
+
+void check_combinations(const Case& c) {
+  const auto check_choice = [&](const char* flag, const std::string& which) {
+    if (c.device == "cpu" && which != "auto")
+      throw InvalidInput(fmt::format(
+          "--{} {}: chooses among a GPU's kernels, and --device is cpu, which has its own", flag, which));
+  };
+  check_choice("attention", c.attention);
+  check_choice("gemm", c.gemm);
   if ((c.parallel == "hsdp") != (c.shard_group > 1))
     throw InvalidInput("--shard-group: hsdp needs groups of 2 or more ranks, and only hsdp has groups");
   if (c.lr == 0) throw InvalidInput("--lr: must be above 0: nothing would be trained");

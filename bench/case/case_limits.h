@@ -5,6 +5,7 @@
 #include <string>
 
 #include "bench/case/case.h"
+#include "kernels/numerics/recipe.h"
 
 namespace precbench {
 
@@ -16,13 +17,21 @@ inline constexpr std::int64_t kMaxAccumulation = 16384;
 inline constexpr std::int64_t kMaxSteps = 1'000'000;
 inline constexpr std::int64_t kMaxEvaluations = 100'000;
 
+/// The words for the formats of both moments: the case's, or where it leaves them at their defaults, the recipe's.
+struct MomentWords {
+  std::string m, v;
+};
+MomentWords moment_words(const Case& c, const Recipe& recipe);
+
 // Each throws InvalidInput that names the flag.
 
 /// A word that the field cannot have, whatever the others say.
 void check_word(const Field& field, const std::string& text);
 /// A step of absurd size, or more steps than a record holds.
 void check_size(const Case& c);
-/// Fields that do not go together.
+/// Constants and formats of state that the optimizer does not have.
+void check_optimizer(const Case& c, const Recipe& recipe);
+/// Other fields that do not go together.
 void check_combinations(const Case& c);
 
 }  // namespace precbench

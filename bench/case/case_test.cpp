@@ -142,12 +142,14 @@ TEST_CASE("a recipe that no layer is left to is refused, unless it has the head"
   CHECK(refused("first:99", "bf16", "bf16") == "");
 }
 
-TEST_CASE("the CPU has no choice of attention kernels", "[case]") {
-  Case c = with("attention", "own");
-  c.device = "cuda";
-  CHECK(refusal_of([&] { resolve(c); }) == "");
-  c.device = "cpu";
-  CHECK(refusal_of([&] { resolve(c); }).starts_with("--attention own: "));
+TEST_CASE("the CPU has no choice of attention or GEMM kernels", "[case]") {
+  for (const char* field : {"attention", "gemm"}) {
+    Case c = with(field, "own");
+    c.device = "cuda";
+    CHECK(refusal_of([&] { resolve(c); }) == "");
+    c.device = "cpu";
+    CHECK(refusal_of([&] { resolve(c); }).starts_with(std::string("--") + field + " own: "));
+  }
 }
 
 TEST_CASE("words about layers and steps are refused by the flag", "[case]") {

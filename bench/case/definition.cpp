@@ -117,6 +117,7 @@ Definition define(const Case& c) {
   check_size(c);
   choose_layers(c, definition);
   check_combinations(c);
+  check_optimizer(c, definition.recipe);
   definition.data = data_of(c);
   definition.init = init_of(c);
   if (definition.init.stress) check_stress(*definition.init.stress, definition.model);

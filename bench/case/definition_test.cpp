@@ -53,6 +53,9 @@ TEST_CASE("the id follows the work and nothing else", "[definition]") {
       {"fidelity_stress", "vo:2"},
       {"keep_bf16", "first:1"},
       {"switch_recipe", "bf16@5"},
+      {"beta1", "0.5"},
+      {"beta2", "0.5"},
+      {"momentum", "0.5"},
       {"glob", "*.c"}};
   Case base = with("recipe", "rowwise");  // of bf16 no block is kept, and no head converted
   Case ten_steps = base;
@@ -72,7 +75,8 @@ TEST_CASE("the id follows the work and nothing else", "[definition]") {
     if (name == "parallel" || name == "shard_group")
       c.parallel = "hsdp", c.shard_group = name == "parallel" ? 2 : 37;
     if (name == "schedule" || name == "checkpoint_every" || name == "switch_recipe") c.steps = 10;
-    if (name == "attention") c.device = "cuda";
+    if (name == "attention" || name == "gemm") c.device = "cuda";
+    if (name == "momentum") c.optimizer = "muon";
     if (name == "fidelity_stress") c.fidelity_batches = 1;
     // A glob only says which files of a folder are the data.
     CHECK(ids.insert(id_of(c)).second == (changes_work(name) && name != "glob"));

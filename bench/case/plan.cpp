@@ -95,7 +95,21 @@ std::vector<std::string> Plan::warnings() const {
   return lines;
 }
 
+std::string Plan::why_state_unsupported() const {
+  const MomentFormats& formats = parameters.moments;
+  if (formats.m != StateFormat::coat && formats.v != StateFormat::coat) return "";
+  const Layout layout(model, parameters.parallel.shard, parameters.whole_blocks());
+  for (int unit = 0; unit < layout.unit_count(); ++unit)
+    for (int shard = 0; shard < layout.shards(); ++shard)
+      for (const Piece& piece : layout.pieces(unit, shard))
+        if (piece.first % kCoatGroup != 0)
+          return fmt::format("--moments coat: {} shards would cut a group of {} elements of {}",
+                             layout.shards(), kCoatGroup, piece.parameter->name);
+  return "";
+}
+
 std::string Plan::why_unsupported() const {
+  if (const std::string why = why_state_unsupported(); !why.empty()) return why;
   for (const LaterLayers& next : later)
     if (next.recipe.delayed() && !same_scales(next.recipe, parameters.delayed))
       return fmt::format("{} and {}: one run has one kind of delayed scaling", parameters.delayed.name,

@@ -42,6 +42,8 @@ struct Plan : Definition {
   std::vector<std::string> converted_layers() const;
   /// Why the ranks, the model's shapes or a linear layer's, which is named, cannot be had; empty if all can.
   std::string why_unsupported() const;
+  /// The same of the optimizer's state.
+  std::string why_state_unsupported() const;
   /// What of the model is not modelled, and positions beyond those that it is made for, a line each.
   std::vector<std::string> warnings() const;
 };

@@ -28,7 +28,11 @@ std::vector<std::string> violations(const json& row) {
 json row_with(const char* key, const std::string& value) {
   const bool mx =
       value == "1x32" || value == "32x32" || value == "ue8m0" || std::string(key) == "scale_rounding";
+  const bool nv = value == "e2m1" || value == "1x16" || value == "16x16" ||
+                  std::string(key) == "element_rounding" || (value == "e4m3" && std::string(key) == "scale");
   const char* base = value == "bf16"                          ? "bf16"
+                     : value == "quest"                       ? "quartet"
+                     : nv                                     ? "nvfp4"
                      : mx                                     ? "mxfp8"
                      : value == "1x128" || value == "128x128" ? "blockwise"
                      : value == "tensor"                      ? "tensorwise"
@@ -43,7 +47,7 @@ json row_with(const char* key, const std::string& value) {
 }  // namespace
 
 TEST_CASE("every built-in row is valid by the schema of recipes", "[recipe]") {
-  for (const auto* table : {&builtin_recipes(), &control_recipes()})
+  for (const auto* table : {&builtin_recipes(), &control_recipes(), &fp4_recipes()})
     for (const Recipe& recipe : *table)
       CHECK(violations(recipe_to_json(recipe)) == std::vector<std::string>{});
   json row = recipe_to_json(find_recipe("rowwise"));
@@ -56,7 +60,9 @@ TEST_CASE("every built-in row is valid by the schema of recipes", "[recipe]") {
 
 TEST_CASE("the schema of recipes lists the values that are read, and no others", "[recipe]") {
   const json operand = json::parse(text_of_schema()).at("$defs").at("operand").at("properties");
-  for (const auto& [key, allowed] : operand.items()) {
+  for (const auto& item : operand.items()) {
+    const std::string& key = item.key();
+    const json& allowed = item.value();
     if (!allowed.contains("enum")) continue;
     std::string listed;
     for (const json& value : allowed.at("enum")) {

@@ -4,6 +4,7 @@
 
 #include <ctime>
 
+#include "bench/case/case_limits.h"
 #include "bench/case/plan.h"
 #include "kernels/gpu/device_info.h"
 
@@ -14,7 +15,33 @@ Master master_of(const std::string& name) {
   return name == "fp32" ? Master::fp32 : name == "bf16" ? Master::bf16 : Master::bf16_sr;
 }
 
-DType dtype_of(const std::string& name) { return name == "fp32" ? DType::f32 : DType::bf16; }
+OptimizerOptions optimizer_of(const Case& c) {
+  OptimizerOptions o;
+  o.optimizer = &optimizer_named(c.optimizer);
+  const OptimizerConstants& own = o.optimizer->constants;
+  const auto choose = [](const std::optional<double>& set, const std::optional<double>& known, float& value) {
+    if (known) value = static_cast<float>(set.value_or(*known));
+  };
+  choose(c.beta1, own.beta1, o.beta1);
+  choose(c.beta2, own.beta2, o.beta2);
+  choose(c.eps, own.eps, o.eps);
+  choose(c.momentum, own.momentum, o.momentum);
+  o.lr = static_cast<float>(c.lr);
+  o.warmup = c.warmup;
+  o.schedule = c.schedule == "cosine" ? Schedule::cosine : Schedule::constant;
+  o.total_steps = c.steps;
+  o.weight_decay = static_cast<float>(c.weight_decay);
+  o.max_norm = static_cast<float>(c.clip);
+  o.seed = static_cast<std::uint64_t>(c.seed);
+  return o;
+}
+
+MomentFormats moments_of(const Case& c, const Recipe& recipe) {
+  const MomentWords words = moment_words(c, recipe);
+  return {state_format_named(words.m), state_format_named(words.v)};
+}
+
+DType gradients_of(const std::string& name) { return name == "fp32" ? DType::f32 : DType::bf16; }
 
 }  // namespace
 
@@ -39,17 +66,12 @@ Plan resolve(const Case& c) {
   plan.reduce_amax = c.reduce_amax == "on";
   plan.on_gpu = is_gpu(c.device);
   plan.parameters.master = master_of(c.master);
-  plan.parameters.moments = dtype_of(c.moments);
-  plan.parameters.gradients = dtype_of(c.grads);
+  plan.parameters.moments = moments_of(c, plan.recipe);
+  plan.parameters.gradients = gradients_of(c.grads);
   plan.parameters.accumulation = static_cast<int>(c.accumulation);
 
-  plan.optimizer.lr = static_cast<float>(c.lr);
-  plan.optimizer.warmup = c.warmup;
-  plan.optimizer.schedule = c.schedule == "cosine" ? Schedule::cosine : Schedule::constant;
-  plan.optimizer.total_steps = c.steps;
-  plan.optimizer.weight_decay = static_cast<float>(c.weight_decay);
-  plan.optimizer.max_norm = static_cast<float>(c.clip);
-  plan.optimizer.seed = static_cast<std::uint64_t>(c.seed);
+  plan.optimizer = optimizer_of(c);
+  plan.parameters.optimizer = plan.optimizer.optimizer;
 
   plan.B = c.batch;
   plan.T = c.seq;

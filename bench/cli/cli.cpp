@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
@@ -206,6 +207,24 @@ void add_fields(CLI::App& app, Axes& axes, bool sweep) {
   }
 }
 
+void add_sweep_flags(CLI::App& app, SweepCommand& command, const SweepHelp& help) {
+  add_fields(app, command.axes, true);
+  const auto named = [&](CLI::Option* option, const char* type) {
+    return option->type_name(type)->check(not_empty)->group(help.group);
+  };
+  named(app.add_option("--config", command.config, help.config), "FILE");
+  named(app.add_option("--out", command.out, help.out), "DIR");
+  named(app.add_option("--timeout", command.timeout,
+                       "a case is stopped after this time [s]; 0: never (default 3600)"),
+        "S");
+  named(app.add_option("--at-once", command.options.at_once, help.at_once), "N")
+      ->check(CLI::Range(1, kMostStopped));
+  app.add_flag("--dry-run", command.dry_run, help.dry_run)->group(help.group);
+  app.add_flag("--retry-failed", command.options.retry_failed, "do crashed and timed out cases again")
+      ->group(help.group);
+  app.add_flag("--quiet", command.options.quiet, "no progress")->group(help.group);
+}
+
 CLI::App* add_sweep_command(CLI::App& app, SweepCommand& command) {
   CLI::App* sub =
       app.add_subcommand("sweep", "run every combination of the given values, one process per case");
@@ -215,35 +234,18 @@ CLI::App* add_sweep_command(CLI::App& app, SweepCommand& command) {
       "Exit status: 0 every case has its row (ok, oom, unsupported, diverged); 1 the same, but some have crashed "
       "or\ntimed out; 2 bad input; 130 cases are left: interrupted, a process of several was lost, or the disk is "
       "full.");
-  add_fields(*sub, command.axes, true);
-  const char* group = "Sweep";
-  sub->add_option("--config", command.config, "sweep file (TOML); flags win over it")
-      ->type_name("FILE")
-      ->check(not_empty)
-      ->group(group);
-  sub->add_option("--out", command.out, "folder for records.jsonl (default out)")
-      ->type_name("DIR")
-      ->check(not_empty)
-      ->group(group);
-  sub->add_option("--timeout", command.timeout,
-                  "a case is stopped after this time [s]; 0: never (default 3600)")
-      ->type_name("S")
-      ->group(group);
-  sub->add_flag("--dry-run", command.dry_run, "print the cases with predicted memory and FLOPs, run none")
-      ->group(group);
+  add_sweep_flags(
+      *sub, command,
+      {.group = "Sweep",
+       .config = "sweep file (TOML); flags win over it",
+       .out = "folder for records.jsonl (default out)",
+       .dry_run = "print the cases with predicted memory and FLOPs, run none",
+       .at_once = "cases of one rank at one time, for losses: their rows have no speed (default 1)"});
   sub->add_flag("--fresh", command.options.fresh, "start over; old records are kept as records.jsonl.N")
-      ->group(group);
-  sub->add_flag("--retry-failed", command.options.retry_failed, "do crashed and timed out cases again")
-      ->group(group);
+      ->group("Sweep");
   sub->add_flag("--interleave", command.options.interleave,
                 "run the recipes of each setting A B B A, so that drift cancels in their ratios")
-      ->group(group);
-  sub->add_option("--at-once", command.options.at_once,
-                  "cases of one rank at one time, for losses: their rows have no speed (default 1)")
-      ->type_name("N")
-      ->check(CLI::Range(1, kMostStopped))
-      ->group(group);
-  sub->add_flag("--quiet", command.options.quiet, "no progress")->group(group);
+      ->group("Sweep");
   return sub;
 }
 

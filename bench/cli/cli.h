@@ -1,7 +1,6 @@
 // The commands that make records: sweep, run and list. `report` stands in tools/, which only reads them.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -10,6 +9,10 @@
 
 #include "bench/cli/axis.h"
 #include "bench/sweep/sweep.h"
+
+namespace CLI {
+class App;
+}
 
 namespace precbench {
 
@@ -25,6 +28,15 @@ struct SweepCommand {
   bool dry_run = false;
   SweepOptions options;
 };
+/// What the flags that sweep and study share say of themselves where it is not the same.
+struct SweepHelp {
+  const char* group;
+  const char* config;
+  const char* out;
+  const char* dry_run;
+  const char* at_once;
+};
+void add_sweep_flags(CLI::App& app, SweepCommand& command, const SweepHelp& help);
 CLI::App* add_sweep_command(CLI::App& app, SweepCommand& command);
 int sweep(const SweepCommand& command);
 

@@ -30,10 +30,6 @@ namespace {
 
 constexpr const char* kSlowCase = "one case of a sweep that takes its time";
 
-/// Of a case that is done at once: under a sanitizer, where others compute, its process takes a second to start.
-constexpr double kTimeout = 4;
-constexpr auto kLongerThanTimeout = 4100ms;
-
 /// Leaves its process id in the file save_init, and takes `warmup` milliseconds.
 Record slow_run(const Case& c, const NodeShare&, StepBoard&) {
   if (!c.save_init.empty()) std::ofstream(c.save_init) << getpid() << "\n";
@@ -172,11 +168,11 @@ TEST_CASE("what is closed of the standard streams is no file of the program's", 
 TEST_CASE("a case that ended in time while the sweep was stopped is no timeout", "[endurance]") {
   const TempDirectory directory;
   SweepOptions options = sweep_into(directory, kSlowCase);
-  options.timeout_s = kTimeout;
+  options.timeout_s = ample_time_s();
   const Running running(directory, options, 100);
   kill(running.sweep, SIGSTOP);
   CHECK(eventually([&] { return !alive(running.child); }));
-  std::this_thread::sleep_for(kLongerThanTimeout);
+  std::this_thread::sleep_for(std::chrono::duration<double>(options.timeout_s + 0.1));
   kill(running.sweep, SIGCONT);
   CHECK(exit_status(running.sweep) == kSweepDone);
   CHECK(rows_by_seed(options)[0].status == Status::ok);
@@ -186,11 +182,11 @@ TEST_CASE("a case that ended in time while the sweep was stopped is no timeout",
 TEST_CASE("Ctrl-Z stops the case too, and the time of the stop is not the case's", "[endurance]") {
   const TempDirectory directory;
   SweepOptions options = sweep_into(directory, kSlowCase);
-  options.timeout_s = kTimeout;
-  const Running running(directory, options, 300);
+  options.timeout_s = ample_time_s();
+  const Running running(directory, options, 3000);
   kill(running.sweep, SIGTSTP);
   CHECK(eventually([&] { return stopped(running.sweep) && stopped(running.child); }));
-  std::this_thread::sleep_for(kLongerThanTimeout);
+  std::this_thread::sleep_for(std::chrono::duration<double>(options.timeout_s + 0.1));
   CHECK((stopped(running.sweep) && stopped(running.child)));
   kill(running.sweep, SIGCONT);
   CHECK(exit_status(running.sweep) == kSweepDone);

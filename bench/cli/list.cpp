@@ -93,6 +93,7 @@ void list_recipes() {
     text += fmt::format("{}\n{}\n", heading, aligned(rows));
   };
   for (const RecipeGroup& group : recipe_groups()) print_table(group.name, group.recipes);
+  for (const RecipeGroup& group : fp4_groups()) print_table(group.name, group.recipes);
   print_table("Controls, known to be worse", control_recipes());
   text +=
       "fast: fast accumulation in fprop, dgrad, wgrad. An emulated recipe has a loss but no speed.\n"
@@ -148,10 +149,11 @@ void list_devices() {
   TextRows rows = {{"device", "what", "native", "emulated", "unsupported"}};
   const auto add = [&](const std::string& name, const std::string& what, const Device& device) {
     std::vector<std::string> row = {name, what, "", "", ""};
-    for (const Recipe& recipe : builtin_recipes()) {
-      std::string& cell = row[2 + static_cast<int>(gemm_support_of(recipe, device).execution)];
-      cell += (cell.empty() ? "" : " ") + recipe.name;
-    }
+    for (const auto* table : {&builtin_recipes(), &fp4_recipes()})
+      for (const Recipe& recipe : *table) {
+        std::string& cell = row[2 + static_cast<int>(gemm_support_of(recipe, device).execution)];
+        cell += (cell.empty() ? "" : " ") + recipe.name;
+      }
     for (std::string& cell : row)
       if (cell.empty()) cell = "-";
     rows.push_back(row);

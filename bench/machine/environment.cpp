@@ -16,7 +16,7 @@
 
 #include "build_info.h"
 #include "kernels/gpu/device_info.h"
-#include "kernels/gpu/telemetry.h"
+#include "kernels/gpu/nvml.h"
 
 namespace precbench {
 namespace {

@@ -59,7 +59,7 @@ GpuWatch::GpuWatch(int first, int count) : count_(count) {
   for (int gpu = first; gpu < first + count; ++gpu) {
     std::unique_ptr<GpuMonitor> monitor = GpuMonitor::open(gpu_properties(gpu).pci_bus_id);
     if (!monitor) continue;
-    if (const int others = monitor->other_processes())
+    if (const int others = monitor->gpu().other_processes())
       warnings_.push_back(
           others == 1 ? fmt::format("another process uses GPU {}: its speed is shared", gpu)
                       : fmt::format("{} other processes use GPU {}: its speed is shared", others, gpu));
@@ -70,7 +70,7 @@ GpuWatch::GpuWatch(int first, int count) : count_(count) {
 std::optional<std::int64_t> GpuWatch::used_bytes() const {
   std::optional<std::int64_t> most;
   for (const auto& monitor : monitors_)
-    if (const auto used = monitor->used_bytes(); used && *used > most.value_or(-1)) most = used;
+    if (const auto used = monitor->gpu().used_bytes(); used && *used > most.value_or(-1)) most = used;
   return most;
 }
 

@@ -20,7 +20,7 @@ Telemetry combine(const std::vector<GpuTelemetry>& gpus);
 class GpuWatch {
  public:
   /// Of the GPUs [first, first + count). To be made before their devices are opened: afterwards this process
-  /// may count as another (GpuMonitor::other_processes).
+  /// may count as another (NvmlGpu::other_processes).
   GpuWatch(int first, int count);
 
   /// One line for each GPU that other processes use.

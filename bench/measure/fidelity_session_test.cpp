@@ -42,7 +42,7 @@ void check_same_but_probe(const Record& with, const Record& without) {
 
 TEST_CASE("a fidelity probe changes no bit of the training", "[fidelity]") {
   const TempDirectory directory;
-  for (const char* recipe : {"bf16", "tensorwise"})
+  for (const char* recipe : {"bf16", "tensorwise", "tensorwise_delayed"})
     for (const auto& [gpus, parallel] : {std::pair{1, "ddp"}, {2, "ddp"}, {2, "fsdp"}, {4, "hsdp"}})
       for (const char* master : {"fp32", "bf16_sr"}) {
         INFO(recipe << ", " << gpus << " ranks, " << parallel << ", master " << master);

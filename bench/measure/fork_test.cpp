@@ -171,3 +171,42 @@ TEST_CASE("what cannot be forked from is refused in one line", "[checkpoint]") {
   std::ofstream(weights, std::ios::binary) << whole;
   CHECK(refusal(fork) == "");
 }
+
+TEST_CASE("a fork rounds the moments of its trunk to scaled formats, and goes on from them",
+          "[checkpoint][optimizer]") {
+  const TempDirectory directory;
+  Case c = one_sequence(directory);
+  run_trunk(c, directory);
+  std::vector<double> last;
+  for (const auto& [m, v] : {std::pair("fp32", "fp32"), {"e4m3", "fp16"}, {"coat", "coat"}}) {
+    INFO(m << " and " << v);
+    Case fork = fork_of(c, checkpoint_at(c, 3), 4);
+    fork.moments = m;
+    fork.second_moment = v;
+    fork.checkpoint_every = 2;
+    fork.checkpoint_dir = directory / "forks";
+    const Record record = run_ok(fork);
+    CHECK(record.training->loss[0] == run_ok(fork_of(c, checkpoint_at(c, 3), 1)).training->loss[0]);
+    last.push_back(record.training->loss[3]);
+    // From its own scaled state back to FP32: the first loss is that of the weights.
+    Case back = fork_of(fork, checkpoint_at(fork, 2), 2);
+    back.moments = "fp32";
+    back.second_moment = "same";
+    CHECK(run_ok(back).training->loss[0] == record.training->loss[2]);
+  }
+  CHECK((last[1] != last[0] && last[2] != last[0]));
+  for (const double loss : last) CHECK(std::fabs(loss / last[0] - 1) < 1e-2);
+}
+
+TEST_CASE("a fork goes on with the optimizer of its trunk", "[checkpoint][optimizer]") {
+  const TempDirectory directory;
+  Case c = one_sequence(directory);
+  c.optimizer = "lion";
+  const Record trunk = run_trunk(c, directory);
+  const std::string path = checkpoint_at(c, 3);
+  CHECK(!std::filesystem::exists(path + "/v.safetensors"));
+  Case fork = fork_of(c, path, 2);
+  CHECK(run_ok(fork).training->loss[0] == trunk.training->loss[3]);
+  fork.optimizer = "adamw";
+  CHECK(refusal(fork) == path + ": its optimizer is lion, the case's is adamw");
+}

@@ -67,7 +67,8 @@ DryRun dry_run_with(const Plan& plan, const Device* device, ReferencePlace place
 
 double DryRun::model_flops() const {
   double total = 0;
-  for (const OpCost& op : ops) total += op.flops;
+  for (const OpCost& op : ops)
+    if (op.op_class != OpClass::optimizer) total += op.flops;  // Muon's products are no part of the model
   return total;
 }
 

@@ -113,6 +113,8 @@ TEST_CASE("memory is predicted with every other choice too", "[predict]") {
                                                  {"tensorwise", "keep_bf16=first:1"},
                                                  {"tensorwise", "master=bf16_sr"},
                                                  {"tensorwise", "reduce_amax=on"},
+                                                 {"nvfp4_all", "accumulation=2"},
+                                                 {"nvfp4_all", "keep_bf16=first:1"},
                                                  {"tensorwise", "gather=fp8", true},
                                                  {"blockwise", "gather=fp8", true},
                                                  {"mxfp8", "gather=fp8", true}})

@@ -19,7 +19,7 @@ void QuantizationStatistics::add(const std::string& role, const QuantizedTensor&
   if (form.empty() || !form.format.quantized()) return;
   const Scope scope(arena_);
   const Tensor out = arena_.push(Segment::other, DType::f32, 1, 5);
-  device_.quantization_error({out, operand.value, form, columns});
+  device_.quantization_error({out, operand.value, form, columns, operand.random});
   float values[5];
   device_.download(values, out);
   Sums& sums = sums_[role];

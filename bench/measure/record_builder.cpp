@@ -105,9 +105,16 @@ void RecordBuilder::add_memory(const MemorySegments& arena, std::int64_t workspa
   record_.memory->driver = driver;
 }
 
-void RecordBuilder::add_attention(const std::string& kernels) {
+void RecordBuilder::add_kernels(const Device& device) {
   const std::lock_guard lock(mutex_);
-  record_.support->attention = kernels;
+  Support& support = *record_.support;
+  support.attention = device.attention_name();
+  const auto add = [&](GemmPath& path, GemmRole role) {
+    if (const std::string names = device.gemm_names(role); !names.empty()) path.kernels = names;
+  };
+  add(support.fprop, GemmRole::fprop);
+  add(support.dgrad, GemmRole::dgrad);
+  add(support.wgrad, GemmRole::wgrad);
 }
 
 void RecordBuilder::add_breakdown(const StepProfiler::Result& profile) {

@@ -48,7 +48,8 @@ class RecordBuilder {
   void add_timing(Timing timing, const SamplingMeasurement& sampling);
   /// `driver`: as Memory::driver. The device's workspace is outside the arena.
   void add_memory(const MemorySegments& arena, std::int64_t workspace, std::optional<std::int64_t> driver);
-  void add_attention(const std::string& kernels);
+  /// Whose kernels ran attention and the linear layers' GEMMs.
+  void add_kernels(const Device& device);
   void add_breakdown(const StepProfiler::Result& profile);
   /// Bytes/s of each kind of collective; null where its buffers did not fit.
   void add_bus_rates(const std::vector<std::optional<double>>& rates);

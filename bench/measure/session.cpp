@@ -58,7 +58,10 @@ class Session {
   /// Equal bits need equal algorithms, which timing them does not promise.
   GpuOptions gpu_options() const {
     const bool deterministic = case_.deterministic == "on";
-    return {.autotune = !deterministic, .deterministic = deterministic, .attention = case_.attention};
+    return {.autotune = !deterministic,
+            .deterministic = deterministic,
+            .attention = case_.attention,
+            .gemm = case_.gemm};
   }
   void check_gpus() const;
   void check_host_memory() const;
@@ -262,7 +265,7 @@ void Session::finish_training(Rank& rank, const Sampler& sampler) {
     builder_.add_timing(sampler.timing(), watch_->result());
     builder_.add_memory(memory_segments(rank.arena().highest(), rank.arena().peak().total()),
                         rank.device().workspace_bytes(), watch_->used_bytes());
-    builder_.add_attention(rank.device().attention_name());
+    builder_.add_kernels(rank.device());
   }
   if (case_.save_final.empty()) return;
   if (board_) board_->note_work(rank.comm().rank(), "saving the last weights");

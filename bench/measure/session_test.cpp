@@ -132,6 +132,43 @@ TEST_CASE("every recipe trains, and its record is whole", "[session]") {
   }
 }
 
+TEST_CASE("NVFP4 trains, but in the last blocks and late, and draws the same numbers again", "[session]") {
+  const TempDirectory directory;
+  std::string pangrams;
+  while (pangrams.size() < 4000) pangrams += "the quick brown fox jumps over the lazy dog. ";
+  Case c = tiny_case();
+  c.data = directory.write("pangrams.txt", pangrams);
+  c.recipe = "nvfp4";
+  c.switch_recipe = "none";
+  const Record record = run_case(resolve(c));
+  check_complete(record, c);
+  const std::vector<double>& loss = record.training->loss;
+  CHECK(loss.back() < loss.front() - 2);
+  CHECK(run_case(resolve(c)).training->loss == loss);
+  CHECK(roles_of(record) == expected_roles(find_recipe("nvfp4")));
+  CHECK(record.support->path() == ExecutionPath::emulated);
+  for (const QuantizationStats& stats : record.quantization) {
+    INFO(stats.role << " " << stats.format);
+    REQUIRE(stats.sqnr_db.has_value());
+    // 17.3 dB of normal values rounded stochastically, 20.5 to nearest; the transform of columns that are nearly
+    // constant leaves one large value of 16, and 27.
+    CHECK(*stats.sqnr_db > 14);
+    CHECK(*stats.sqnr_db < 32);
+  }
+  // Random numbers are the step's and the seed's, so that rounding to nearest is another run.
+  Case nearest = c;
+  nearest.recipe = "nvfp4_rne";
+  CHECK(run_case(resolve(nearest)).training->loss != loss);
+
+  c.switch_recipe = "";
+  const Record switched = run_case(resolve(c));
+  check_complete(switched, c);
+  CHECK(switched.training->converted_layers ==
+        std::vector<std::string>{"layers.0-2.{qkv,o,gate_up,down}", "from step 7 bf16: none"});
+  // The same until then.
+  CHECK(std::equal(loss.begin(), loss.begin() + 7, switched.training->loss.begin()));
+}
+
 TEST_CASE("the collectives of delayed scaling are those of a step with a history", "[session][delayed]") {
   for (const auto& [parallel, gather] : {std::pair{"ddp", "bf16"}, {"fsdp", "fp8"}}) {
     INFO(parallel << " " << gather);

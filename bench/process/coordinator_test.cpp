@@ -5,6 +5,7 @@
 
 #include <signal.h>
 
+#include <cmath>
 #include <fstream>
 #include <map>
 #include <set>
@@ -31,18 +32,18 @@ constexpr const char* kFakePart = "one part of a case that misbehaves on request
 
 enum Fault : std::int64_t {
   kFine = 1000,  // and everything above
-  kFollowerAborts = 1,
-  kLeaderAborts,
-  kFollowerRefuses,
-  kFollowerNeedsMore,
-  kFollowerNeedsMoreLater,
-  kLeaderNeedsMoreLater,
+  kWorkerAborts = 1,
+  kCoordinatorAborts,
+  kWorkerRefuses,
+  kWorkerNeedsMore,
+  kWorkerNeedsMoreLater,
+  kCoordinatorNeedsMoreLater,
   kAllDiverge,
   kHang,
-  kFollowerIsLate,
+  kWorkerIsLate,
   kRankSleeps,
-  kFollowerTakesLonger,
-  kFollowerTakesSeconds,
+  kWorkerTakesLonger,
+  kWorkerTakesSeconds,  // twice the time limit, in `warmup` as milliseconds
 };
 
 [[noreturn]] void hang() {
@@ -63,32 +64,32 @@ Record fake_part(const Case& c, const NodeShare& share, StepBoard& board) {
       << fmt::format("{} {} {} {} {}\n", c.seed, share.first, share.local, share.first_gpu, getpid())
       << std::flush;
   Record record = start_record(resolve(c));
-  if (c.seed == (coordinator ? kLeaderAborts : kFollowerAborts)) {
+  if (c.seed == (coordinator ? kCoordinatorAborts : kWorkerAborts)) {
     signal(SIGABRT, SIG_DFL);  // not the test framework's handler
     fmt::print(stderr, "the reason\n");
     abort();
-  } else if (c.seed == kFollowerNeedsMore && !coordinator) {
+  } else if (c.seed == kWorkerNeedsMore && !coordinator) {
     record.status = Status::oom;
     record.error = "12 GiB more";
-  } else if (c.seed == kFollowerNeedsMoreLater || c.seed == kLeaderNeedsMoreLater) {
-    if (coordinator == (c.seed == kFollowerNeedsMoreLater)) throw std::runtime_error("the peer is gone");
+  } else if (c.seed == kWorkerNeedsMoreLater || c.seed == kCoordinatorNeedsMoreLater) {
+    if (coordinator == (c.seed == kWorkerNeedsMoreLater)) throw std::runtime_error("the peer is gone");
     std::this_thread::sleep_for(300ms);
     record.status = Status::oom;
     record.error = "12 GiB more";
-  } else if (c.seed == kFollowerRefuses && !coordinator) {
+  } else if (c.seed == kWorkerRefuses && !coordinator) {
     throw InvalidInput("--data: corpus.bin: not on this host");
   } else if (c.seed == kAllDiverge) {
     if (coordinator) std::this_thread::sleep_for(300ms);
     record.status = Status::diverged;
     record.error = coordinator ? "at step 2" : "seen from afar";
-  } else if (c.seed == kFollowerTakesLonger) {
+  } else if (c.seed == kWorkerTakesLonger) {
     if (!coordinator) std::this_thread::sleep_for(300ms);
-  } else if (c.seed == kFollowerTakesSeconds) {
-    if (!coordinator) std::this_thread::sleep_for(4s);
+  } else if (c.seed == kWorkerTakesSeconds) {
+    if (!coordinator) std::this_thread::sleep_for(std::chrono::milliseconds(c.warmup));
   } else if (c.seed == kRankSleeps) {
     run_ranks(share, board);
     hang();
-  } else if (c.seed < kFine && !(c.seed == kFollowerIsLate && coordinator)) {
+  } else if (c.seed < kFine && !(c.seed == kWorkerIsLate && coordinator)) {
     hang();
   }
   return record;
@@ -100,19 +101,24 @@ struct Part {
 };
 
 constexpr const char* kSecret = "of these processes";
-constexpr Timeouts kShort = {.meet = 60s, .stop = 1s, .row = 5s};
+/// Parts that hang are waited for as long as a row may take, and a process that cannot be told to stop for `stop`.
+Timeouts patient(std::chrono::seconds stop = 60s) {
+  return {.meet = 60s, .stop = stop, .row = std::chrono::seconds(std::lround(ample_time_s()))};
+}
 
 /// The processes of one sweep; killed at the end if the test has not waited for them.
 class Together {
  public:
-  Together(int count, const std::vector<std::int64_t>& seeds, int gpus, double timeout_s)
-      : address_(free_address()) {
+  Together(int count, const std::vector<std::int64_t>& seeds, int gpus, double timeout_s,
+           const Timeouts& timeouts = patient())
+      : address_(free_address()), timeouts_(timeouts) {
     for (const std::int64_t seed : seeds) {
       Case c;
       c.device = "cpu";
       c.gpus = gpus;
       c.seed = seed;
       c.save_init = directory_ / "parts";
+      if (seed == kWorkerTakesSeconds) c.warmup = static_cast<std::int64_t>(2000 * timeout_s);
       grid_.push_back(c);
     }
     options_.timeout_s = timeout_s;
@@ -160,8 +166,8 @@ class Together {
  private:
   int run(const Nodes& nodes) {
     errors_to(directory_ / fmt::format("stderr{}", nodes.index));
-    if (nodes.index > 0) return run_worker(nodes, address_, kSecret, grid_, options_.child, kShort);
-    Coordinator coordinator(nodes, address_, kSecret, kShort);
+    if (nodes.index > 0) return run_worker(nodes, address_, kSecret, grid_, options_.child, timeouts_);
+    Coordinator coordinator(nodes, address_, kSecret, timeouts_);
     options_.coordinator = &coordinator;
     const int status = run_sweep(grid_, options_);
     coordinator.finish(status == kSweepInterrupted ? kSweepInterrupted : kSweepDone);
@@ -170,6 +176,7 @@ class Together {
 
   TempDirectory directory_;
   Address address_;
+  Timeouts timeouts_;
   std::vector<Case> grid_;
   SweepOptions options_ = sweep_into(directory_, kFakePart);
   std::vector<pid_t> pids_;
@@ -198,51 +205,51 @@ TEST_CASE("three processes run every case, each its ranks", "[together]") {
 
 TEST_CASE("a part that crashes ends the case at once with its process named, and the sweep goes on",
           "[together]") {
-  Together sweep(2, {kFollowerAborts, kLeaderAborts, kFine}, 2, 0);
+  Together sweep(2, {kWorkerAborts, kCoordinatorAborts, kFine}, 2, 0);
   CHECK(sweep.exit_status(0) == kSweepFailures);
   CHECK(sweep.exit_status(1) == 0);
   CHECK(!sweep.any_part_alive());
-  CHECK(sweep.rows()[kFollowerAborts].status == Status::crashed);
-  CHECK(sweep.error_of(kFollowerAborts) ==
+  CHECK(sweep.rows()[kWorkerAborts].status == Status::crashed);
+  CHECK(sweep.error_of(kWorkerAborts) ==
         process_1("rank 1") + ": killed by signal 6 (Aborted); its last words: the reason");
-  CHECK(sweep.error_of(kLeaderAborts) ==
+  CHECK(sweep.error_of(kCoordinatorAborts) ==
         "process 0 (" + host_name() + ", rank 0): killed by signal 6 (Aborted); its last words: the reason");
   CHECK(sweep.rows()[kFine].status == Status::ok);
 }
 
 TEST_CASE("what a part ends in is the case's row, and process 0's own has precedence", "[together]") {
-  Together sweep(2, {kFollowerNeedsMore, kAllDiverge, kFine}, 4, 0);
+  Together sweep(2, {kWorkerNeedsMore, kAllDiverge, kFine}, 4, 0);
   CHECK(sweep.exit_status(0) == kSweepDone);
   CHECK(sweep.exit_status(1) == 0);
   CHECK(!sweep.any_part_alive());
-  CHECK(sweep.rows()[kFollowerNeedsMore].status == Status::oom);
-  CHECK(sweep.error_of(kFollowerNeedsMore) == process_1("ranks 2-3") + ": 12 GiB more");
+  CHECK(sweep.rows()[kWorkerNeedsMore].status == Status::oom);
+  CHECK(sweep.error_of(kWorkerNeedsMore) == process_1("ranks 2-3") + ": 12 GiB more");
   CHECK(sweep.rows()[kAllDiverge].status == Status::diverged);
   CHECK(sweep.error_of(kAllDiverge) == "at step 2");
   CHECK(sweep.rows()[kFine].status == Status::ok);
 }
 
 TEST_CASE("the row of another process's failure says where the sweep runs", "[together]") {
-  Together sweep(2, {kFollowerNeedsMore}, 2, 0);
+  Together sweep(2, {kWorkerNeedsMore}, 2, 0);
   CHECK(sweep.exit_status(0) == kSweepDone);
-  const Environment env = *sweep.rows()[kFollowerNeedsMore].env;
+  const Environment env = *sweep.rows()[kWorkerNeedsMore].env;
   CHECK(env.host == host_name());
   CHECK(env.build.has_value());
-  CHECK(env.cpu == describe_environment(1, -1, 1).cpu);
+  CHECK((env.cpu == describe_environment(1, -1, 1).cpu));
 }
 
 TEST_CASE("a failure that follows from another's does not hide it", "[together]") {
-  Together sweep(2, {kFollowerNeedsMoreLater, kLeaderNeedsMoreLater}, 2, 0);
+  Together sweep(2, {kWorkerNeedsMoreLater, kCoordinatorNeedsMoreLater}, 2, 0);
   CHECK(sweep.exit_status(0) == kSweepDone);
   CHECK(sweep.exit_status(1) == 0);
-  for (const std::int64_t seed : {kFollowerNeedsMoreLater + 0, kLeaderNeedsMoreLater + 0})
+  for (const std::int64_t seed : {kWorkerNeedsMoreLater + 0, kCoordinatorNeedsMoreLater + 0})
     CHECK(sweep.rows()[seed].status == Status::oom);
-  CHECK(sweep.error_of(kFollowerNeedsMoreLater) == process_1("rank 1") + ": 12 GiB more");
-  CHECK(sweep.error_of(kLeaderNeedsMoreLater) == "12 GiB more");
+  CHECK(sweep.error_of(kWorkerNeedsMoreLater) == process_1("rank 1") + ": 12 GiB more");
+  CHECK(sweep.error_of(kCoordinatorNeedsMoreLater) == "12 GiB more");
 }
 
 TEST_CASE("bad input of one process ends the sweep of all", "[together]") {
-  Together sweep(2, {kFollowerRefuses, kFine}, 2, 0);
+  Together sweep(2, {kWorkerRefuses, kFine}, 2, 0);
   CHECK(sweep.exit_status(0) == 99);  // the exception
   CHECK(sweep.exit_status(1) == kCoordinatorGone);
   CHECK(!sweep.any_part_alive());
@@ -280,13 +287,14 @@ TEST_CASE("workers end when their coordinator is killed", "[together]") {
 }
 
 TEST_CASE("a worker that is stopped ends the case in time with its name", "[together]") {
-  Together sweep(2, {kHang, kFine}, 2, 4);
+  const double limit = ample_time_s();
+  Together sweep(2, {kHang, kFine}, 2, limit, patient(1s));
   REQUIRE(eventually([&] { return sweep.running(kHang, 2); }));
   kill(sweep.pid(1), SIGSTOP);
   CHECK(sweep.exit_status(0) == kSweepInterrupted);
   CHECK(sweep.rows()[kHang].status == Status::timeout);
-  CHECK(sweep.error_of(kHang).starts_with(process_1("rank 1") +
-                                          " did not report: still running after 4 s (--timeout)"));
+  CHECK(sweep.error_of(kHang).starts_with(
+      process_1("rank 1") + fmt::format(" did not report: still running after {} s (--timeout)", limit)));
   CHECK(sweep.rows().size() == 1);
   kill(sweep.pid(1), SIGCONT);
   CHECK(sweep.exit_status(1) == kCoordinatorGone);
@@ -295,43 +303,49 @@ TEST_CASE("a worker that is stopped ends the case in time with its name", "[toge
 
 TEST_CASE("a case is in time by the clock of process 0, which stands still while that is stopped",
           "[together]") {
-  Together sweep(2, {kFollowerTakesSeconds}, 2, 2);
-  REQUIRE(eventually([&] { return sweep.running(kFollowerTakesSeconds, 2); }));
+  Together sweep(2, {kWorkerTakesSeconds}, 2, ample_time_s());
+  REQUIRE(eventually([&] { return sweep.running(kWorkerTakesSeconds, 2); }));
+  // A part of process 0 that still runs would be stopped with it.
+  const pid_t own = sweep.parts().at({kWorkerTakesSeconds, 0}).pid;
+  REQUIRE(eventually([&] { return !alive(own); }));
   kill(sweep.pid(0), SIGTSTP);
   CHECK(eventually([&] { return !sweep.any_part_alive(); }));
   kill(sweep.pid(0), SIGCONT);
   CHECK(sweep.exit_status(0) == kSweepDone);
   CHECK(sweep.exit_status(1) == 0);
-  CHECK(sweep.rows()[kFollowerTakesSeconds].status == Status::ok);
+  CHECK(sweep.rows()[kWorkerTakesSeconds].status == Status::ok);
 }
 
 TEST_CASE("a part that outlasts the coordinator's is named once the time is up", "[together]") {
-  Together sweep(2, {kFollowerIsLate, kFine}, 2, 4);
+  const double limit = ample_time_s();
+  Together sweep(2, {kWorkerIsLate, kFine}, 2, limit);
   CHECK(sweep.exit_status(0) == kSweepFailures);
   CHECK(sweep.exit_status(1) == 0);
   CHECK(!sweep.any_part_alive());
-  CHECK(sweep.rows()[kFollowerIsLate].status == Status::timeout);
-  CHECK(sweep.error_of(kFollowerIsLate) ==
-        process_1("rank 1") + " did not report: still running after 4 s (--timeout)");
+  CHECK(sweep.rows()[kWorkerIsLate].status == Status::timeout);
+  CHECK(sweep.error_of(kWorkerIsLate) ==
+        process_1("rank 1") + fmt::format(" did not report: still running after {} s (--timeout)", limit));
   CHECK(sweep.rows()[kFine].status == Status::ok);
 }
 
 TEST_CASE("the row of a hang names the rank that holds up the others", "[together]") {
-  Together sweep(2, {kRankSleeps}, 4, 5);
+  const double limit = ample_time_s();
+  Together sweep(2, {kRankSleeps}, 4, limit);
   CHECK(sweep.exit_status(0) == kSweepFailures);
   CHECK(sweep.exit_status(1) == 0);
   CHECK(!sweep.any_part_alive());
-  CHECK(sweep.error_of(kRankSleeps) ==
-        fmt::format("still running after 5 s (--timeout); its last words: process 0 ({}, ranks 0-1): none of "
-                    "the ranks 0-1 has begun step 4; {}: rank 3 has not enqueued step 3; the others have",
-                    host_name(), process_1("ranks 2-3")));
+  CHECK(
+      sweep.error_of(kRankSleeps) ==
+      fmt::format("still running after {} s (--timeout); its last words: process 0 ({}, ranks 0-1): none of "
+                  "the ranks 0-1 has begun step 4; {}: rank 3 has not enqueued step 3; the others have",
+                  limit, host_name(), process_1("ranks 2-3")));
 }
 
 TEST_CASE("a time limit of centuries is a limit like any other", "[together]") {
-  Together sweep(2, {kFollowerTakesLonger}, 2, 9999999999);
+  Together sweep(2, {kWorkerTakesLonger}, 2, 9999999999);
   CHECK(sweep.exit_status(0) == kSweepDone);
   CHECK(sweep.exit_status(1) == 0);
-  CHECK(sweep.rows()[kFollowerTakesLonger].status == Status::ok);
+  CHECK(sweep.rows()[kWorkerTakesLonger].status == Status::ok);
 }
 
 TEST_CASE("an interrupt of any process ends the sweep of all, and leaves no row", "[together]") {

@@ -26,7 +26,7 @@ namespace {
 
 using Message = nlohmann::ordered_json;
 
-const Nodes kLeader = {0, 3, 0, "the test"}, kSecond = {1, 3, 0, "the test"}, kThird = {2, 3, 0, "the test"};
+const Nodes kFirst = {0, 3, 0, "the test"}, kSecond = {1, 3, 0, "the test"}, kThird = {2, 3, 0, "the test"};
 
 /// What the coordinator says then, and all that it says.
 const Message kNotKnown = {{"refused", "does not know the secret (PRECBENCH_SECRET)"}};
@@ -35,7 +35,7 @@ bool never() { return false; }
 
 /// A coordinator's door, and who has come in by it.
 struct Door {
-  explicit Door(const std::string& secret) : reception(kLeader, address, secret) {}
+  explicit Door(const std::string& secret) : reception(kFirst, address, secret) {}
   void admit() {
     const auto here = [&](int process) {
       return std::any_of(guests.begin(), guests.end(), [&](const Guest& g) { return g.process == process; });

@@ -11,7 +11,8 @@
 
 #include "bench/step/checkpoint_files.h"
 #include "kernels/base/untrusted_input.h"
-#include "kernels/numerics/formats.h"
+#include "kernels/device/devices.h"
+#include "kernels/numerics/state_formats.h"
 #include "results/record_file.h"
 
 namespace precbench {
@@ -20,21 +21,45 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-/// BF16 to FP32 and back, for forks.
-void convert(std::vector<std::byte>& to, const std::byte* from, bool from_bf16) {
-  if (from_bf16) {
-    for (std::size_t i = 0; i < to.size() / 4; ++i) {
+/// Of a dtype of the state, which safetensors_name names.
+DType dtype_named(const std::string& name) {
+  for (const DType dtype : {DType::bf16, DType::f16, DType::e4m3})
+    if (name == safetensors_name(dtype)) return dtype;
+  return DType::f32;
+}
+
+/// Elements [first, first + n) of a stored tensor in FP32; `scale`: of what is stored with one, or with COAT's.
+std::vector<float> widened(const StoredTensor& stored, const StoredTensor* scale, std::int64_t first,
+                           std::int64_t n) {
+  const DType dtype = dtype_named(stored.dtype);
+  const std::byte* from = stored.data + bytes_of(dtype, first);
+  std::vector<float> values(n), scales(scale ? scale->size() : 0);
+  if (scale) std::memcpy(scales.data(), scale->data, scale->bytes);
+  for (std::int64_t i = 0; i < n; ++i) {
+    if (dtype == DType::f32) {
+      std::memcpy(&values[i], from + 4 * i, sizeof(float));
+    } else if (bits_of(dtype) == 16) {
       std::uint16_t word = 0;
       std::memcpy(&word, from + 2 * i, sizeof word);
-      const float value = bf16_decode(word);
-      std::memcpy(to.data() + 4 * i, &value, sizeof value);
+      values[i] = dtype == DType::bf16 ? bf16_decode(word) : f16_decode(word) / scales[0];
+    } else if (scales.size() == 1) {
+      values[i] = e4m3_decode(static_cast<std::uint8_t>(from[i])) / scales[0];
+    } else {
+      const float* s = scales.data() + (first + i) / kCoatGroup * kCoatScaleFloats;
+      values[i] = coat_decode(static_cast<std::uint8_t>(from[i]), {s[0], s[1], s[2]});
     }
+  }
+  return values;
+}
+
+/// Into a rank's FP32 or BF16.
+void narrow(std::vector<std::byte>& to, DType dtype, const std::vector<float>& values) {
+  if (dtype == DType::f32) {
+    std::memcpy(to.data(), values.data(), to.size());
     return;
   }
-  for (std::size_t i = 0; i < to.size() / 2; ++i) {
-    float value = 0;
-    std::memcpy(&value, from + 4 * i, sizeof value);
-    const std::uint16_t word = bf16_encode(value);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const std::uint16_t word = bf16_encode(values[i]);
     std::memcpy(to.data() + 2 * i, &word, sizeof word);
   }
 }
@@ -56,6 +81,27 @@ std::map<std::int64_t, std::string> checkpoints_in(const std::string& folder) {
     if (const std::int64_t step = step_of(entry->path().filename().string()); step >= 0)
       found[step] = entry->path().string();
   return found;
+}
+
+const char* safetensors_name(DType dtype) {
+  switch (dtype) {
+    case DType::bf16:
+      return "BF16";
+    case DType::f16:
+      return "F16";
+    case DType::e4m3:
+      return "F8_E4M3";
+    default:
+      return "F32";
+  }
+}
+
+std::vector<StateTensor> state_of(const Plan& plan) {
+  constexpr std::int64_t kUnlimited = std::int64_t{1} << 55;
+  const std::unique_ptr<Device> device = make_dry_device(nullptr);
+  const std::unique_ptr<Comm> comm = make_dry_comm(0, plan.ranks);
+  Arena arena(device->allocate(kUnlimited), kUnlimited);
+  return Parameters(*device, *comm, arena, plan.model, plan.parameters).state();
 }
 
 std::pair<std::string, std::string> kind_and_name(const std::string& tensor) {
@@ -104,62 +150,48 @@ void Checkpoint::read_state(const std::string& path) {
     curve_.evaluations.push_back({e.at("step").get<std::int64_t>(), e.at("tokens").get<std::int64_t>(),
                                   number("loss"), number("loss_error"), number("bf16_loss")});
   }
-  const auto kinds = json.at("files").get<std::vector<std::string>>();
-  for (const std::string& kind : kinds)
-    if (kind != kScales && std::find(std::begin(kKinds), std::end(kKinds), kind) == std::end(kKinds))
+  const Json& fields = json.at("case");
+  optimizer_ = fields.value("optimizer", Case{}.optimizer);
+  for (const std::string& kind : json.at("files").get<std::vector<std::string>>()) {
+    if (std::find(std::begin(kKinds), std::end(kKinds), kind) == std::end(kKinds))
       throw InvalidInput(fmt::format("{}: its state has {}, which this program does not keep", path, kind));
-  for (const char* kind : kKinds) {
-    if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end())
-      throw InvalidInput(fmt::format("{}: its state lacks {}", path, kind));
     files_.emplace(kind, SafetensorsFile(file_of_kind(path_, kind)));
   }
-  if (std::find(kinds.begin(), kinds.end(), kScales) != kinds.end())
-    files_.emplace(kScales, SafetensorsFile(file_of_kind(path_, kScales)));
 }
 
-void Checkpoint::check_tensors(const Plan& plan, bool same_formats) const {
-  const Layout layout(plan.model, 1);
-  for (const auto& [kind, file] : files_) {
-    if (kind == kScales) continue;
+bool Checkpoint::has_scales(const std::string& kind, const std::string& name) const {
+  const auto file = files_.find(kind + kScaleSuffix);
+  if (file == files_.end()) return false;
+  const std::string& codes = files_.at(kind).at(name).dtype;
+  const StoredTensor& scale = file->second.at(name);
+  const std::int64_t groups = (files_.at(kind).at(name).size() + kCoatGroup - 1) / kCoatGroup;
+  const bool tensor = scale.shape == std::vector<std::int64_t>{1};
+  const bool coat = scale.shape == std::vector<std::int64_t>{groups, kCoatScaleFloats};
+  return scale.dtype == "F32" && ((tensor && codes == "F16") || ((tensor || coat) && codes == "F8_E4M3"));
+}
+
+void Checkpoint::check_tensors(const Plan& plan, bool continues) const {
+  for (const StateTensor& tensor : state_of(plan)) {
+    const auto [kind, name] = kind_and_name(tensor.name);
+    if (!continues && (kind == kScales || kind.ends_with(kScaleSuffix))) continue;
     const std::string path = file_of_kind(path_, kind);
-    const bool f32 =
-        kind == "weights" ? plan.parameters.master == Master::fp32 : plan.parameters.moments == DType::f32;
-    for (const Unit& unit : layout.units())
-      for (const Parameter& p : unit.parameters) {
-        const StoredTensor& stored = file.at(p.name);
-        if (stored.shape != p.shape())
-          throw InvalidInput(fmt::format("{}: {} has shape [{}], the model {} wants [{}]", path, p.name,
-                                         fmt::join(stored.shape, ", "), plan.model.name,
-                                         fmt::join(p.shape(), ", ")));
-        const char* wanted = f32 ? "F32" : "BF16";
-        const bool mapped = stored.dtype == "F32" || stored.dtype == "BF16";
-        if (same_formats ? stored.dtype != wanted : !mapped)
-          throw InvalidInput(
-              fmt::format("{}: {} is {}, and the case keeps {}", path, p.name, stored.dtype, wanted));
-      }
+    const auto file = files_.find(kind);
+    if (file == files_.end())
+      throw InvalidInput(
+          fmt::format("{}: its state lacks {}", (fs::path(path_) / kStateFile).string(), kind));
+    const StoredTensor& stored = file->second.at(name);
+    const char* wanted = safetensors_name(tensor.values.dtype);
+    const bool mapped = stored.dtype == "F32" || stored.dtype == "BF16" || has_scales(kind, name);
+    if (stored.shape != tensor.shape || (continues ? stored.dtype != wanted : !mapped))
+      throw InvalidInput(fmt::format("{}: {} is {} [{}], the case wants {} [{}]", path, name, stored.dtype,
+                                     fmt::join(stored.shape, ", "), wanted, fmt::join(tensor.shape, ", ")));
   }
-}
-
-void Checkpoint::check_scales(const Plan& plan) const {
-  if (!plan.parameters.delayed.delayed()) return;
-  const std::string path = file_of_kind(path_, kScales);
-  const auto file = files_.find(kScales);
-  if (file == files_.end()) throw InvalidInput(fmt::format("{}: its state lacks {}", path_, kScales));
-  const std::int64_t slots = DelayedScaling::slots_of(plan.model.layers);
-  const std::int64_t kept = plan.parameters.delayed.fprop.a.history.length - 1;
-  std::map<std::string, std::vector<std::int64_t>> wanted = {{"known", {slots}}};
-  if (kept > 0) wanted["history"] = {slots, kept};
-  for (const auto& [name, shape] : wanted)
-    if (const StoredTensor& stored = file->second.at(name); stored.shape != shape || stored.dtype != "F32")
-      throw InvalidInput(fmt::format("{}: {} is {} [{}], the case wants F32 [{}]", path, name, stored.dtype,
-                                     fmt::join(stored.shape, ", "), fmt::join(shape, ", ")));
 }
 
 void Checkpoint::check_continues(const Plan& plan) const {
   if (id_ != plan.id)
     throw InvalidInput(fmt::format("{}: it is of the case {}, not of {}", path_, id_, plan.id));
   check_tensors(plan, true);
-  check_scales(plan);
 }
 
 void Checkpoint::check_forks(const Plan& plan) const {
@@ -175,6 +207,9 @@ void Checkpoint::check_forks(const Plan& plan) const {
     if (!wanted.contains(key))
       throw InvalidInput(fmt::format("{}: its model has {} {}, the model {} has none", path_, key,
                                      value.dump(), plan.model.name));
+  if (optimizer_ != plan.fields.optimizer)
+    throw InvalidInput(
+        fmt::format("{}: its optimizer is {}, the case's is {}", path_, optimizer_, plan.fields.optimizer));
   check_tensors(plan, false);
 }
 
@@ -183,13 +218,16 @@ StateReader Checkpoint::reader() const {
     const auto [kind, name] = kind_and_name(part.name);
     const SafetensorsFile& file = files_.at(kind);
     const StoredTensor& stored = file.at(name);
-    const bool bf16 = stored.dtype == "BF16";
-    const std::byte* from = stored.data + part.first * (bf16 ? 2 : 4);
-    if (bf16 == (part.values.dtype == DType::bf16))
+    const DType dtype = dtype_named(stored.dtype);
+    const std::byte* from = stored.data + bytes_of(dtype, part.first);
+    if (dtype == part.values.dtype) {
       std::memcpy(bytes.data(), from, bytes.size());
-    else
-      convert(bytes, from, bf16);
-    file.forget(from, part.values.size() * (bf16 ? 2 : 4));
+    } else {
+      const auto scales = files_.find(kind + kScaleSuffix);
+      const StoredTensor* scale = scales == files_.end() ? nullptr : &scales->second.at(name);
+      narrow(bytes, part.values.dtype, widened(stored, scale, part.first, part.values.size()));
+    }
+    file.forget(from, bytes_of(dtype, part.values.size()));
   };
 }
 

@@ -1,6 +1,6 @@
 // The whole state of a run on disk: a folder that the ranks write and read together, whatever their number.
 //   step-000100/weights.safetensors    the master where there is one, under Hugging Face names
-//   step-000100/m.safetensors, v....   AdamW's moments, likewise
+//   step-000100/m.safetensors, v....   what the optimizer keeps, likewise
 //   step-000100/scales.safetensors     with delayed scaling: amaxes of the steps before
 //   step-000100/state.json             where the run stands, what it is, who wrote it, and its losses so far
 // It is written beside, as step-000100.partial, and renamed once all of it is on the disk: what has the name is whole.
@@ -45,8 +45,8 @@ class Checkpoint {
 
   /// Throws where it is not of this very case, or in other formats.
   void check_continues(const Plan& plan) const;
-  /// Throws where it is of another model. Weights and moments may be in other formats: FP32 is rounded to the nearest
-  /// BF16, and BF16 is FP32 exactly.
+  /// Throws where it is of another model or optimizer. Weights and moments may be in other formats: they are rounded to
+  /// the case's.
   void check_forks(const Plan& plan) const;
 
   /// What check_continues or check_forks has passed, part by part, in the formats of the rank that asks. The
@@ -55,15 +55,16 @@ class Checkpoint {
 
  private:
   void read_state(const std::string& path);
-  void check_tensors(const Plan& plan, bool same_formats) const;
-  /// Where the case has delayed scaling, that its amaxes are there.
-  void check_scales(const Plan& plan) const;
+  /// `continues`: in the formats of the case, and with all that a run keeps.
+  void check_tensors(const Plan& plan, bool continues) const;
+  /// Whether a tensor's codes stand there with scales that fit them.
+  bool has_scales(const std::string& kind, const std::string& name) const;
 
-  std::string path_, id_;
+  std::string path_, id_, optimizer_;
   nlohmann::ordered_json model_;  // of the definition
   RunPosition position_;
   TrainingCurve curve_;
-  std::map<std::string, SafetensorsFile> files_;  // by kind: "weights", "m", "v", "scales"
+  std::map<std::string, SafetensorsFile> files_;  // by kind: "weights", "m", "v"
 };
 
 /// The folder of a case's checkpoints, --checkpoint-dir/ID. Throws InvalidInput where there is no --checkpoint-dir.

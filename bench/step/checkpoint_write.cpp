@@ -34,8 +34,7 @@ Layouts layouts_of(const std::vector<StateTensor>& state, std::int64_t optimizer
   std::map<std::string, std::vector<NamedTensor>> tensors;
   for (const StateTensor& tensor : state) {
     const auto [kind, name] = kind_and_name(tensor.name);
-    tensors[kind].push_back(
-        {name, tensor.values.dtype == DType::bf16 ? "BF16" : "F32", tensor.shape, nullptr});
+    tensors[kind].push_back({name, safetensors_name(tensor.values.dtype), tensor.shape, nullptr});
   }
   Layouts layouts;
   for (const auto& [kind, list] : tensors)
@@ -111,13 +110,10 @@ Json evaluations_json(const std::vector<Evaluation>& evaluations) {
   return all;
 }
 
-std::vector<std::string> kinds_of(const Plan& plan) {
-  std::vector<std::string> kinds(std::begin(kKinds), std::end(kKinds));
-  if (plan.parameters.delayed.delayed()) kinds.emplace_back(kScales);
-  return kinds;
-}
-
-Json state_json(const Plan& plan, const RunPosition& position, const TrainingCurve& curve) {
+Json state_json(const Plan& plan, const Layouts& layouts, const RunPosition& position,
+                const TrainingCurve& curve) {
+  Json kinds = Json::array();
+  for (const auto& [kind, layout] : layouts) kinds.push_back(kind);
   const DefinitionRecord definition = definition_record(plan);
   const Environment here = describe_environment(openmp_threads(), -1, 0);
   Json json = {{"format", kCheckpointFormat},
@@ -137,7 +133,7 @@ Json state_json(const Plan& plan, const RunPosition& position, const TrainingCur
                {"sequences", position.sequences},
                {"seed", position.seed},
                {"optimizer_steps", position.optimizer_steps_before + position.step},
-               {"files", kinds_of(plan)},
+               {"files", kinds},
                {"loss", curve.loss},
                {"grad_norm", curve.grad_norm},
                {"lr", curve.lr},
@@ -183,7 +179,7 @@ std::string write_checkpoint(Rank& rank, const Plan& plan, std::int64_t step, co
   const bool whole = together(first, [&] { make_files(partial, layouts); }) &&
                      together(has_parts, [&] { write_parts(rank.parameters(), partial, layouts); }) &&
                      together(first, [&] {
-                       write_state_file(partial, state_json(plan, position, curve));
+                       write_state_file(partial, state_json(plan, layouts, position, curve));
                        give_name(partial, name);
                      });
   std::error_code ignored;

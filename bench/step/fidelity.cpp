@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "bench/step/change_weights.h"
@@ -121,12 +122,18 @@ BatchFidelity compare_gradients(Rank& rank, const Plan& plan, ReferencePlace pla
 std::vector<Fidelity> measure_fidelity(Rank& rank, const Plan& plan, const DataSource& data,
                                        ReferencePlace place) {
   std::vector<Fidelity> results;
+  DelayedScaling* delayed = rank.parameters().delayed();
   const auto measure = [&](const std::string& name) {
     std::vector<BatchFidelity> batches;
+    std::optional<DelayedScaling::Snapshot> before;
+    if (delayed) before = delayed->snapshot();
     for (std::int64_t step = 0; step < plan.fields.fidelity_batches; ++step) {
       rank.prepare(data, step, 0);
       batches.push_back(compare_gradients(rank, plan, place));
+      if (delayed)
+        delayed->update(rank.comm());  // a batch's scales come from the batches before, as in training
     }
+    if (delayed) delayed->restore(*before);
     results.push_back(summarize(name, rank.parameters().layout(), batches));
   };
   measure("none");

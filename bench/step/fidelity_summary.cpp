@@ -11,21 +11,16 @@
 namespace precbench {
 namespace {
 
-constexpr double kLevel = 0.95;
-
 double error_of(const GradientSums& s) { return std::sqrt(s.difference / s.gg); }
 /// The sums are rounded to FP32, which may make it a little more than 1.
 double cosine_of(const GradientSums& s) { return std::clamp(s.rg / std::sqrt(s.rr * s.gg), -1.0, 1.0); }
 double bias_of(const GradientSums& s) { return (s.rg - s.gg) / s.gg; }
 
 MeanInterval interval_of(const std::vector<double>& values) {
-  const auto [mean, sd] = mean_and_spread(values);
-  MeanInterval result{finite(mean), std::nullopt, std::nullopt};
-  if (!result.mean || values.size() < 2) return result;
-  const auto n = static_cast<double>(values.size());
-  const double half = student_t_quantile((1 + kLevel) / 2, n - 1) * sd / std::sqrt(n);
-  result.low = finite(mean - half);
-  result.high = finite(mean + half);
+  MeanInterval result{finite(mean_and_spread(values).mean), std::nullopt, std::nullopt};
+  if (!result.mean) return result;
+  if (const auto interval = mean_with_interval(values))
+    result.low = finite(interval->low), result.high = finite(interval->high);
   return result;
 }
 

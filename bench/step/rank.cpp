@@ -29,13 +29,19 @@ Rank::Rank(Device& device, Comm& comm, const Plan& plan, void* block, std::int64
       report_(push_other(arena_, DType::f32, 1, 2)),
       scalars_(push_other(arena_, DType::f32, 1, 4)),
       norm_squared_(push_other(arena_, DType::f32, 1, 1)),
-      transformer_(device, arena_, parameters_, plan.model, transformer_options()) {}
+      transformer_(device, arena_, parameters_, plan.model, transformer_options()) {
+  const StepScalars
+      none;  // gradients are probed before the first step, too, and may be rounded stochastically
+  device_.upload(scalars_, &none);
+}
 
 TransformerOptions Rank::transformer_options() const {
   TransformerOptions options = plan_.transformer();
   options.recipe_of = [this](std::int64_t layer, LinearRole role) -> const Recipe& {
     return plan_.recipe_of(*layers_, layer, role);
   };
+  options.random_word = scalars_.elements(3, 1);  // StepScalars.seed
+  options.first_token = plan_.parameters.parallel.batch_rank(comm_.rank()) * plan_.tokens_per_micro_step();
   return options;
 }
 

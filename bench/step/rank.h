@@ -51,7 +51,7 @@ class Rank {
   /// its place in the data is another.
   std::int64_t continue_from(const RunPosition& saved, const StateReader& read);
   /// Loads another run's weights and moments as the first of this one, which begins at step 0. Of its position only
-  /// AdamW's step count goes on, and of the state all but the amaxes of delayed scaling.
+  /// the optimizer's step count goes on, and of the state all but the amaxes of delayed scaling.
   void fork_from(const RunPosition& saved, const StateReader& read);
 
   /// What all ranks give, added up; a collective between steps.

@@ -38,7 +38,7 @@ inline int gpus_or_skip() {
 }
 
 /// The same kernels whatever the number of ranks, and sums in one order.
-inline constexpr GpuOptions kRepeatable{.autotune = false, .deterministic = true};
+inline const GpuOptions kRepeatable{.autotune = false, .deterministic = true};
 
 /// body(rank, device, comm) on `ranks` GPUs.
 template <class Body>

@@ -41,7 +41,7 @@ StudySettings settings_of(const StudyCommand& command) {
   Axes flags = command.axes;
   for (const auto& [name, words] : flags) {
     check_study_field(name);
-    check_words(*find_field(name), words);
+    check_study_words(*find_field(name), words);
   }
   StudySettings given;  // to learn the device, which chooses the defaults
   if (!command.config.empty()) read_study_file(command.config, given);
@@ -88,6 +88,8 @@ Room room_for(const std::vector<Plan>& plans, int wanted) {
   constexpr std::int64_t kContext = std::int64_t{1} << 30;  // bytes of a process that the arena does not have
   std::int64_t largest = 0;
   for (const Plan& plan : plans) {
+    if (plan.ranks > 1 && wanted > 1)
+      throw InvalidInput(fmt::format("--at-once: takes cases of one rank, and these have {}", plan.ranks));
     if (plan.ranks > 1 || !plan.why_unsupported().empty()) return {};
     largest = std::max(largest, predict(plan).memory.peak + kContext);
   }
@@ -193,37 +195,20 @@ CLI::App* add_study_command(CLI::App& app, StudyCommand& command) {
       "A second start with the same arguments goes on where the first one ended.\n"
       "Exit status: 0 the study has finished; 1 the same, but cases have crashed or timed out; 2 bad input; 130 cases "
       "are left.");
-  add_fields(*sub, command.axes, true);
-  const char* group = "Study";
-  sub->add_option("--config", command.config, "study file (TOML); flags win over it")
-      ->type_name("FILE")
-      ->group(group);
-  sub->add_option("--out", command.out,
-                  "folder for records.jsonl, cards.json and checkpoints (default out/study)")
-      ->type_name("DIR")
-      ->group(group);
-  sub->add_option("--timeout", command.timeout,
-                  "a case is stopped after this time [s]; 0: never (default 3600)")
-      ->type_name("S")
-      ->group(group);
-  sub->add_option("--at-once", command.at_once, "cases at one time (default: as many as fit)")
-      ->type_name("N")
-      ->check(CLI::Range(1, kMostStopped))
-      ->group(group);
-  sub->add_flag("--dry-run", command.dry_run,
-                "print the plan with an estimate of its time, run no case of it")
-      ->group(group);
-  sub->add_flag("--retry-failed", command.options.retry_failed, "do crashed and timed out cases again")
-      ->group(group);
-  sub->add_flag("--quiet", command.options.quiet, "no progress")->group(group);
+  add_sweep_flags(*sub, command,
+                  {.group = "Study",
+                   .config = "study file (TOML); flags win over it",
+                   .out = "folder for records.jsonl, cards.json and checkpoints (default out/study)",
+                   .dry_run = "print the plan with an estimate of its time, run no case of it",
+                   .at_once = "cases at one time (default: as many as fit)"});
   return sub;
 }
 
 int study(const StudyCommand& command) {
-  if (command.out.empty()) throw InvalidInput("--out: empty folder name");
+  const std::string out = *command.out;
   const StudySettings settings = settings_of(command);
   check_data(settings);
-  const std::vector<StudyPlan> models = plans_of(settings, command.out);
+  const std::vector<StudyPlan> models = plans_of(settings, out);
   std::vector<StudyCase> all;
   std::vector<Plan> trunks;
   for (const StudyPlan& model : models) {
@@ -233,10 +218,10 @@ int study(const StudyCommand& command) {
     append(trunks, own);
   }
   SweepOptions options = command.options;
-  options.out = command.out;
+  options.out = out;
   options.timeout_s = command.timeout ? parse_timeout(*command.timeout) : options.timeout_s;
   options.summary = false;
-  const Room room = room_for(trunks, command.at_once);
+  const Room room = room_for(trunks, command.options.at_once);
   options.at_once = room.at_once, options.gpus = room.gpus;
   if (!trunks.front().on_gpu) share_threads(room.at_once);
 
@@ -244,12 +229,12 @@ int study(const StudyCommand& command) {
   if (const std::string why = why_too_little_text(trunks.front()); !why.empty()) tell("precbench: " + why);
   const StudyPace pace =
       measure_pace(options.child, models.front().trunks().front().fields, models.front().first_recipe());
-  print_plan(all, pace, room, head_of(settings, trunks, room, command.out));
+  print_plan(all, pace, room, head_of(settings, trunks, room, out));
   if (command.dry_run) return kSweepDone;
 
   check_files(trunks);
   if (const int status = run_sweep(trunks, options); status == kSweepInterrupted) return status;
-  if (const std::string why = why_no_forks(command.out + "/records.jsonl", trunks); !why.empty()) {
+  if (const std::string why = why_no_forks(out + "/records.jsonl", trunks); !why.empty()) {
     tell("precbench: " + why);
     return kSweepFailures;
   }

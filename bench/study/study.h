@@ -4,22 +4,14 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <optional>
-#include <string>
 
-#include "bench/cli/axis.h"
-#include "bench/sweep/sweep.h"
+#include "bench/cli/cli.h"
 
 namespace precbench {
 
-struct StudyCommand {
-  Axes axes;           ///< what the command line gave
-  std::string config;  ///< study file; the command line wins over it
-  std::string out = "out/study";
-  std::optional<std::string> timeout;
-  int at_once = 0;  ///< cases at one time; 0: as many as fit
-  bool dry_run = false;
-  SweepOptions options;
+/// Its `config` is a study file, and options.at_once 0: as many cases as fit.
+struct StudyCommand : SweepCommand {
+  StudyCommand() { out = "out/study", options.at_once = 0; }
 };
 CLI::App* add_study_command(CLI::App& app, StudyCommand& command);
 

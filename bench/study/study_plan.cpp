@@ -6,12 +6,11 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <set>
 #include <utility>
 
-#include "bench/case/fingerprint.h"
 #include "bench/step/checkpoint.h"
 #include "kernels/base/errors.h"
+#include "kernels/base/fnv1a.h"
 
 namespace precbench {
 namespace {
@@ -25,10 +24,12 @@ void set_fields(Case& c, const Axes& axes) {
     if (name != "model" && name != "recipe") set_text(c, *find_field(name), words.front());
 }
 
-/// What makes forks of two rows comparable: everything of trunk and fork but their number, seeds and recipes.
-std::string study_id(const Case& trunk, const Case& fork) {
+/// What makes forks of two rows comparable: all that defines a trunk and a BF16 fork, what their model and text hold
+/// included, and the rules of the verdict.
+std::string study_id(const Case& trunk, const Case& fork, const StudySettings& settings) {
   std::uint64_t state = kFingerprintStart;
-  for (const Case& c : {trunk, fork}) add_to_fingerprint(state, case_to_json(c).dump());
+  for (const Case& c : {trunk, fork}) add_to_fingerprint(state, resolve(c).id);
+  add_to_fingerprint(state, fmt::format("{} {}", settings.margin, settings.level));
   return fmt::format("{:016x}", state);
 }
 
@@ -56,7 +57,8 @@ std::optional<Recipe> without_bits(const Recipe& recipe, int bits) {
 std::string stress_words(const StudySettings& settings) {
   std::string words;
   for (const auto& [kind, exponents] :
-       {std::pair("ffn", &settings.outlier_ffn), std::pair("norm", &settings.outlier_norm)})
+       {std::pair("ffn", &settings.outlier_ffn), std::pair("norm", &settings.outlier_norm),
+        std::pair("vo", &settings.outlier_vo)})
     for (const std::int64_t exponent : *exponents)
       words += fmt::format("{}{}:{}:{}", words.empty() ? "" : " ", kind, exponent, settings.channels);
   return words;
@@ -78,19 +80,23 @@ StudyPlan::StudyPlan(const StudySettings& settings, const std::string& model, st
   set_fields(fork_base_, settings.fork);
   fork_base_.init_from.clear();
   fork_base_.steps = settings.fork_steps;
-  study_ = study_id(trunk, fork_base_);
+  study_ = study_id(trunk, fork_base_, settings);
   trunk.checkpoint_dir = (fs::path(out_) / "checkpoints").string();
   for (std::int64_t number = 1; number <= settings.trunks; ++number) {
     trunk.seed = number;
-    StudyPlace place;
-    place.study = study_, place.part = StudyPart::trunk, place.trunk = number;
-    place.margin = settings.margin, place.level = settings.level;
-    trunks_.push_back({trunk, place});
+    trunks_.push_back({trunk, place(StudyPart::trunk, number)});
   }
   const auto asked = settings.work.find("recipe");
   choose_variants(asked == settings.work.end() ? std::vector<std::string>{}
                                                : expand_axis(*find_field("recipe"), asked->second));
   make_rungs();
+}
+
+StudyPlace StudyPlan::place(StudyPart part, std::int64_t trunk, std::int64_t age, std::int64_t seed) const {
+  StudyPlace place;
+  place.study = study_, place.part = part, place.trunk = trunk, place.age = age, place.seed = seed;
+  place.margin = settings_.margin, place.level = settings_.level;
+  return place;
 }
 
 StudyPlan::Variant& StudyPlan::variant(const std::string& recipe) {
@@ -143,11 +149,9 @@ StudyCase StudyPlan::fork(const std::string& checkpoint, StudyPart part, std::in
   c.perturb = variant.perturbed ? "ulp" : "none";
   c.fork_from = checkpoint;
   c.seed = kSeedsOfTrunk * trunk + seed;
-  StudyPlace place;
-  place.study = study_, place.part = part, place.trunk = trunk, place.age = age, place.seed = seed;
-  place.asked = variant.asked, place.apart_from = variant.apart_from, place.breaks = variant.breaks;
-  place.margin = settings_.margin, place.level = settings_.level;
-  return {c, place};
+  StudyPlace where = place(part, trunk, age, seed);
+  where.asked = variant.asked, where.apart_from = variant.apart_from, where.breaks = variant.breaks;
+  return {c, where};
 }
 
 void StudyPlan::add_forks(const Plan& trunk, std::int64_t number, std::vector<StudyCase>& cases) const {
@@ -174,12 +178,17 @@ void StudyPlan::add_ladders(const Plan& trunk, std::int64_t number, std::vector<
     cases.push_back(std::move(one));
   };
   for (const Variant& variant : variants_) {
-    if (!variant.asked && (variant.perturbed || variant.recipe != kReference)) continue;
+    if (const bool reference = variant.recipe == kReference && !variant.perturbed;
+        !variant.asked && !reference)
+      continue;
+    // A rung as high as the forks stand is among them already.
     for (const double factor : settings_.learning_rate)
-      add(StudyPart::learning_rate, factor, variant, [&](StudyCase& one) { one.fields.lr *= factor; });
+      if (factor != 1)
+        add(StudyPart::learning_rate, factor, variant, [&](StudyCase& one) { one.fields.lr *= factor; });
     for (const std::int64_t batch : settings_.batch)
-      add(StudyPart::batch, static_cast<double>(batch), variant,
-          [&](StudyCase& one) { one.fields.batch = batch; });
+      if (batch != fork_base_.batch)
+        add(StudyPart::batch, static_cast<double>(batch), variant,
+            [&](StudyCase& one) { one.fields.batch = batch; });
   }
   for (const Rung& rung : rungs_)
     add(StudyPart::bits, rung.bits, {.recipe = rung.path},

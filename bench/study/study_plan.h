@@ -46,6 +46,7 @@ class StudyPlan {
     int bits = 0;
   };
 
+  StudyPlace place(StudyPart part, std::int64_t trunk, std::int64_t age = 0, std::int64_t seed = 0) const;
   void choose_variants(const std::vector<std::string>& asked);
   Variant& variant(const std::string& recipe);
   void make_rungs();

@@ -13,8 +13,8 @@
 
 #include "bench/cli/config_file.h"
 #include "bench/cli/toml.h"
-#include "kernels/base/errors.h"
 #include "bench/study/defaults_text.h"
+#include "kernels/base/errors.h"
 
 namespace precbench {
 namespace {
@@ -44,7 +44,7 @@ auto one(T StudySettings::*member, T low, T high) {
   };
 }
 
-/// A list of numbers; an empty one where nothing is left out by it.
+/// A list of numbers, ascending and each once; an empty list is none of them.
 template <class T>
 auto several(std::vector<T> StudySettings::*member, T low, T high) {
   return [=](StudySettings& settings, const Words& words) {
@@ -94,6 +94,7 @@ const std::map<std::string, std::map<std::string, Setter>>& study_keys() {
         {"channels", one(&S::channels, kOne, kMost)},
         {"outlier_ffn", several(&S::outlier_ffn, std::int64_t{-30}, std::int64_t{30})},
         {"outlier_norm", several(&S::outlier_norm, std::int64_t{-30}, std::int64_t{30})},
+        {"outlier_vo", several(&S::outlier_vo, std::int64_t{-30}, std::int64_t{30})},
         {"learning_rate", several(&S::learning_rate, 1e-6, 1e6)},
         {"bits", one(&S::bits, kNone, std::int64_t{2})},
         {"batch", several(&S::batch, kOne, kMost)}}},
@@ -103,12 +104,11 @@ const std::map<std::string, std::map<std::string, Setter>>& study_keys() {
   return keys;
 }
 
-/// Where fields of a case may stand; null for other sections.
-Axes* fields_of(StudySettings& settings, const std::string& section) {
-  return section == "work"    ? &settings.work
-         : section == "trunk" ? &settings.trunk
-         : section == "fork"  ? &settings.fork
-                              : nullptr;
+/// Where fields of a case may stand.
+const std::map<std::string, Axes StudySettings::*>& field_sections() {
+  static const std::map<std::string, Axes StudySettings::*> sections = {
+      {"work", &StudySettings::work}, {"trunk", &StudySettings::trunk}, {"fork", &StudySettings::fork}};
+  return sections;
 }
 
 /// Of a trunk and of a fork these are apart.
@@ -119,12 +119,11 @@ std::string known_key(const std::string& section, const std::string& key) {
   if (own == study_keys().end())
     throw InvalidInput(key + " belongs in a section: [work] has what all runs share");
   if (own->second.contains(key)) return key;
-  StudySettings unused;
-  const Field* field = fields_of(unused, section) ? find_field(key) : nullptr;
-  if (field) return field->name;
+  const bool takes_fields = field_sections().contains(section);
+  if (const Field* field = takes_fields ? find_field(key) : nullptr) return field->name;
   std::vector<std::string> valid;
   for (const auto& [name, setter] : own->second) valid.push_back(name);
-  if (fields_of(unused, section))
+  if (takes_fields)
     for (const Field& one_field : case_fields()) valid.push_back(one_field.name);
   const std::string near = nearest(key, valid);
   throw InvalidInput(fmt::format("unknown key {} in [{}]{}", key, section,
@@ -149,12 +148,9 @@ void read_study(const std::string& name, const std::string& text, StudySettings&
       }
     }
     const Field& field = *find_field(key);
-    const bool names = section == "work" && (key == "model" || key == "recipe");
     if (section == "work" || !of_schedule(key)) check_study_field(key);
-    check_words(field, words);
-    if (!names && (words.size() != 1 || (field.axis && expand_axis(field, words).size() != 1)))
-      throw InvalidInput(key + " takes one value");
-    (*fields_of(settings, section))[key] = words;
+    check_study_words(field, words);
+    (settings.*field_sections().at(section))[key] = words;
   };
   read_toml(name, text, handler);
 }
@@ -183,6 +179,13 @@ void check_study_field(const std::string& name) {
                       : name == "seed"                     ? "see trunks and seeds of its --config"
                                                            : "a study sets it itself";
   throw InvalidInput(fmt::format("{}: not of a study: {}", flag_of(*find_field(name)), where));
+}
+
+void check_study_words(const Field& field, const std::vector<std::string>& words) {
+  check_words(field, words);
+  if (field.name == std::string("model") || field.name == std::string("recipe")) return;
+  if (words.size() != 1 || (field.axis && expand_axis(field, words).size() != 1))
+    throw InvalidInput(fmt::format("{}: a study takes one value of it", flag_of(field)));
 }
 
 StudySettings default_study(bool on_gpu) {

@@ -21,7 +21,7 @@ struct StudySettings {
   std::int64_t fidelity_batches = 0;  ///< 0: no gradients are compared
 
   std::int64_t ladder_trunks = 0, channels = 0;
-  std::vector<std::int64_t> outlier_ffn, outlier_norm;  ///< exponents of two
+  std::vector<std::int64_t> outlier_ffn, outlier_norm, outlier_vo;  ///< exponents of two
   std::vector<double> learning_rate;                    ///< factors
   std::int64_t bits = 0;
   std::vector<std::int64_t> batch;  ///< sequences a rank
@@ -42,5 +42,9 @@ void read_study_file(const std::string& path, StudySettings& settings);
 
 /// Throws InvalidInput where a study sets this field itself: --steps, --seed, --fork-from and the like.
 void check_study_field(const std::string& name);
+
+/// Throws InvalidInput for words that no case can have, and for several where all cases of a study share one: only models
+/// and recipes are several.
+void check_study_words(const Field& field, const std::vector<std::string>& words);
 
 }  // namespace precbench

@@ -2,6 +2,8 @@
 // are this test binary.
 #include "bench/study/study.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <map>
@@ -88,14 +90,15 @@ TEST_CASE("what a study file cannot say is refused with its line", "[study]") {
   CHECK(refusal("[trunk]\nages = []\n").starts_with(":2: ages: no age"));
   CHECK(refusal("[verdict]\nmargin = much\n") == ":2: margin: \"much\" is not a number");
   CHECK(refusal("[control]\napart = [\"mxfp8\"]\n") == ":2: apart: \"mxfp8\" is not CONTROL:RECIPE");
-  CHECK(refusal("[work]\nbatch = [1, 2]\n") == ":2: batch takes one value");
+  CHECK(refusal("[work]\nbatch = [1, 2]\n") == ":2: --batch: a study takes one value of it");
 }
 
 TEST_CASE("a study is its trunks, and for each of their states every recipe, BF16 and the controls",
           "[study]") {
   StudySettings settings = default_study(false);
   settings.trunks = 3, settings.ages = {10, 20}, settings.seeds = 2;
-  settings.learning_rate = {3, 10}, settings.bits = 2, settings.batch = {1}, settings.ladder_trunks = 1;
+  settings.learning_rate = {1, 3, 10}, settings.bits = 2, settings.ladder_trunks = 1;
+  settings.batch = {1, std::stoll(settings.work.at("batch").front())};  // with what the forks have already
   const StudyPlan plan = plan_of(settings, "blockwise,mxfp8_floor");
   REQUIRE(plan.trunks().size() == 3);
   const std::vector<Plan> trunks = resolve(plan.trunks());
@@ -126,6 +129,28 @@ TEST_CASE("a study is its trunks, and for each of their states every recipe, BF1
   for (const auto& [data, recipes] : by_data) CHECK(recipes.size() == 8);
 }
 
+TEST_CASE("a study is another one with another model or text, and with other rules", "[study]") {
+  const TempDirectory directory;
+  const auto id_of = [&](int width, const std::string& text, double margin) {
+    const std::string model = directory.write(
+        "model.json",
+        fmt::format(R"({{"layers":1,"width":{},"ffn":64,"heads":2,"kv_heads":2,"vocab":256,"tied":true}})",
+                    width));
+    StudySettings settings = default_study(false);
+    settings.work["data"] = {text}, settings.work["recipe"] = {"rowwise"}, settings.work["device"] = {"cpu"};
+    settings.margin = margin;
+    return StudyPlan(settings, model, "out").trunks().front().place.study;
+  };
+  const std::string words = directory.write("words.txt", std::string(4096, 'a')),
+                    copy = directory.write("copy.txt", std::string(4096, 'a')),
+                    others = directory.write("others.txt", std::string(4096, 'b'));
+  const std::string first = id_of(32, words, 0.0025);
+  CHECK(id_of(32, copy, 0.0025) == first);
+  CHECK(id_of(64, words, 0.0025) != first);
+  CHECK(id_of(32, others, 0.0025) != first);
+  CHECK(id_of(32, words, 0.005) != first);
+}
+
 TEST_CASE("a control that is asked for is one row with both roles", "[study]") {
   StudySettings settings = default_study(false);
   const StudyPlan plan = plan_of(settings, "mxfp8_floor");
@@ -146,7 +171,7 @@ TEST_CASE("a study that is cut off and started again ends as one that was not", 
   const std::string config = directory.write(
       "study.toml",
       "[work]\nseq = 32\nbatch = 1\n[trunk]\ntrunks = 2\nages = [2, 4]\n[fork]\nsteps = 12\n[fidelity]\nbatches = 1\n"
-      "[ladder]\noutlier_ffn = [8]\noutlier_norm = []\nlearning_rate = [3]\nbits = 1\nchannels = 1\n"
+      "[ladder]\noutlier_ffn = [8]\noutlier_norm = []\noutlier_vo = [8]\nlearning_rate = [3]\nbits = 1\nchannels = 1\n"
       "[control]\napart = [\"rowwise_e5m2:rowwise\"]\nbreak = []\n");
   StudyCommand command;
   command.axes = {{"model", {model}}, {"recipe", {"rowwise"}}, {"device", {"cpu"}}};
@@ -169,16 +194,16 @@ TEST_CASE("a study that is cut off and started again ends as one that was not", 
     }
     return rows;
   };
-  const auto whole = rows_in(command.out);
+  const auto whole = rows_in(*command.out);
   // 2 trunks; at 2 ages bf16, perturbed, rowwise, rowwise_e5m2; 2 rungs of rates and 1 of bits
   CHECK(whole.size() == 2 + 2 * 2 * 4 + 2 + 1);
 
   // The same rows without their last half, as a kill leaves them, and without the second trunk's states.
-  const std::string records = command.out + "/records.jsonl", text = file_text(records);
+  const std::string records = *command.out + "/records.jsonl", text = file_text(records);
   std::filesystem::resize_file(records, text.size() / 2);
-  for (const auto& entry : std::filesystem::directory_iterator(command.out + "/checkpoints"))
+  for (const auto& entry : std::filesystem::directory_iterator(*command.out + "/checkpoints"))
     if (text.substr(0, text.find('\n')).find(entry.path().filename().string()) == std::string::npos)
       std::filesystem::remove_all(entry.path());
   REQUIRE(study(command) == kSweepDone);
-  CHECK(rows_in(command.out) == whole);
+  CHECK(rows_in(*command.out) == whole);
 }

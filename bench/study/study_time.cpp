@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "bench/case/stress.h"
 #include "bench/process/case_process.h"
 #include "kernels/base/errors.h"
 
@@ -14,9 +15,8 @@ namespace {
 
 /// Steps that the fidelity probe is worth: for every batch and stress a gradient of BF16 and one of the recipe.
 double gradients_of(const Case& c) {
-  const auto stresses =
-      std::count(c.fidelity_stress.begin(), c.fidelity_stress.end(), ' ') + !c.fidelity_stress.empty();
-  return 2.0 * static_cast<double>(c.fidelity_batches * (1 + stresses));
+  const std::size_t stresses = parse_fidelity_stress(c.fidelity_stress).size();
+  return 2.0 * static_cast<double>(c.fidelity_batches) * static_cast<double>(1 + stresses);
 }
 
 struct Timed {
@@ -28,6 +28,7 @@ Timed time_steps(const std::vector<std::string>& child, Case c, const std::strin
   c.recipe = recipe;
   c.steps = kSteps;
   c.warmup = 0;
+  c.checkpoint_every = 0;
   const auto begin = std::chrono::steady_clock::now();
   const CaseProcessResult result = run_case_process(child, c, all_ranks(static_cast<int>(c.gpus)), 0);
   const std::chrono::duration<double> all = std::chrono::steady_clock::now() - begin;

@@ -28,6 +28,8 @@ CpuDevice::CpuDevice(int threads) : threads_(threads) {
 
 GemmSupport CpuDevice::support(const GemmRecipe& gemm, GemmRole) const {
   if (!gemm.a.quantized() && !gemm.b.quantized()) return {};
+  if (gemm.a.dtype == DType::e2m1)
+    return {Execution::emulated, "a CPU has no FP4 units: operands are dequantized to FP32"};
   return {Execution::emulated, "a CPU has no FP8 units: operands are dequantized to FP32"};
 }
 

@@ -36,6 +36,9 @@ class CpuDevice final : public Device {
   void do_sum_of_squares(const ops::SumOfSquares& op) override;
   void do_fingerprint(const ops::Fingerprint& op) override;
   void do_correlate(const ops::Correlate& op) override;
+  // fp4.cpp
+  void do_dequantize(const ops::Dequantize& op) override;
+  void do_turn_back(const ops::TurnBack& op) override;
   // quantize.cpp
   void do_quantize(const ops::Quantize& op) override;
   void do_quantization_error(const ops::QuantizationError& op) override;
@@ -68,12 +71,35 @@ class CpuDevice final : public Device {
   void do_cross_entropy(const ops::CrossEntropy& op) override;
   // adamw.cpp
   void do_adamw(const ops::Adamw& op) override;
+  // scaled_adamw.cpp
+  void do_commit_scale(const ops::CommitScale& op) override;
+  // lion.cpp
+  void do_lion(const ops::Lion& op) override;
+  // muon.cpp
+  void do_descend(const ops::Descend& op) override;
+  void do_momentum(const ops::Momentum& op) override;
+  void do_to_unit_norm(const ops::ToUnitNorm& op) override;
+  void do_combine(const ops::Combine& op) override;
+  // adafactor.cpp
+  void do_factored_sums(const ops::FactoredSums& op) override;
+  void do_factored_average(const ops::FactoredAverage& op) override;
+  void do_factored_norm(const ops::FactoredNorm& op) override;
+  void do_factored_update(const ops::FactoredUpdate& op) override;
 
  private:
+  void scaled_adamw(const ops::Adamw& op);  // scaled_adamw.cpp
   /// FP32 scratch number `slot`, at least `size` floats, kept from call to call; contents undefined.
   float* scratch(int slot, std::int64_t size);
   /// A form's matrix as FP32 in its storage order; scratch(slot) unless it is FP32 already.
   const float* widen(int slot, const GemmOperand& form);
+  // fp4.cpp
+  /// Makes an FP4 form of the matrix [rows, k]; `columns`: it is the value's transpose.
+  void quantize_fp4(const GemmOperand& form, const float* matrix, const RandomStream& random, bool columns);
+  /// The matrix [rows, k] as an FP4 form takes it: with its transform, in scratch(slot), which may hold it already.
+  const float* transformed(int slot, const QuantFormat& format, const float* matrix, std::int64_t rows,
+                           std::int64_t k, const RandomStream& random, bool columns);
+  /// Codes times block scales; the tensor's factor is a GEMM's alpha.
+  void widen_fp4(float* out, const GemmOperand& form);
   /// cos and sin of every position, kept until a call with another shape.
   const std::vector<float>& rope_table(const RopeOptions& options);
 

@@ -6,6 +6,7 @@
 
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/vector.h"
+#include "kernels/numerics/fp4.h"
 
 namespace precbench {
 
@@ -13,6 +14,10 @@ void CpuDevice::do_matmul(const ops::Matmul& op) {
   const std::int64_t M = op.d.rows, N = op.d.cols, K = op.a.k();
   const float* A = widen(0, op.a);
   const float* B = widen(1, op.b);
+  // FP8 operands have their scales in them; FP4's tensors leave a factor.
+  const auto amax = [](const GemmOperand& form) { return form.amax.empty() ? 0.0f : *form.amax.as<float>(); };
+  const float alpha =
+      op.a.format.dtype == DType::e2m1 ? fp4_alpha(op.a.format, op.b.format, amax(op.a), amax(op.b)) : 1.0f;
   // Rows of D that one BLAS call makes: enough for its packing of B to pay, few enough for the FP32 tile to
   // stay in L2, and an equal share for each of several threads. Their number does not depend on the threads, nor
   // then does any sum.
@@ -31,7 +36,7 @@ void CpuDevice::do_matmul(const ops::Matmul& op) {
     if (!direct && op.options.accumulate) cpu::load(op.d, first * N, rows * N, buffer);
     cblas_sgemm(CblasRowMajor, op.a.transposed ? CblasTrans : CblasNoTrans,
                 op.b.transposed ? CblasNoTrans : CblasTrans, static_cast<int>(rows), static_cast<int>(N),
-                static_cast<int>(K), 1.0f, A_tile, static_cast<int>(op.a.transposed ? M : K), B,
+                static_cast<int>(K), alpha, A_tile, static_cast<int>(op.a.transposed ? M : K), B,
                 static_cast<int>(op.b.transposed ? N : K), op.options.accumulate ? 1.0f : 0.0f, target,
                 static_cast<int>(N));
     cpu::store(op.d, first * N, rows * N, target);

@@ -9,7 +9,7 @@
 
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/vector.h"
-#include "kernels/numerics/formats.h"
+#include "kernels/numerics/fp4.h"
 #include "kernels/numerics/scale_layout.h"
 
 namespace precbench {
@@ -81,9 +81,7 @@ void quantize_rows(int threads, const GemmOperand& form, const Rows& source, flo
   const QuantFormat& format = form.format;
   const Granularity g = format.granularity;
   const std::int64_t block = block_length(g) ? block_length(g) : source.k;
-  const std::int64_t scope_rows = g == Granularity::block_128x128 ? 128
-                                  : g == Granularity::block_32x32 ? 32
-                                                                  : 1;
+  const std::int64_t scope_rows = block_rows(g);
   // Padding entries of the scale buffer are defined too, so that buffers compare and copy byte for byte.
   std::memset(form.scale.data, 0, form.scale.bytes());
   std::uint8_t* q = form.data.as<std::uint8_t>();
@@ -105,6 +103,21 @@ void quantize_rows(int threads, const GemmOperand& form, const Rows& source, flo
         cast(q + r * source.k + k0, source.row(r) + k0, n, scale.multiply, format);
     }
   });
+}
+
+bool is_fp4(const QuantFormat& format) { return format.dtype == DType::e2m1; }
+
+/// The element at `at` in the format's own units.
+float code_value(const GemmOperand& form, std::int64_t at) {
+  const std::uint8_t* codes = form.data.as<std::uint8_t>();
+  switch (form.format.dtype) {
+    case DType::e4m3:
+      return e4m3_decode(codes[at]);
+    case DType::e5m2:
+      return e5m2_decode(codes[at]);
+    default:
+      return e2m1_decode(static_cast<std::uint8_t>(codes[at / 2] >> 4 * (at % 2)));
+  }
 }
 
 template <class T>
@@ -181,10 +194,14 @@ void CpuDevice::do_quantize(const ops::Quantize& op) {
   }
   const Tensor& scaled_by = x.amax_in.empty() ? x.amax_out : x.amax_in;
   const float amax = scaled_by.empty() ? 0.0f : *scaled_by.as<float>();
-  if (want_row) quantize_rows(threads_, x.rowwise, {source, rows, cols}, amax);
+  if (want_row && is_fp4(x.rowwise.format))
+    quantize_fp4(x.rowwise, source, x.random, false);
+  else if (want_row)
+    quantize_rows(threads_, x.rowwise, {source, rows, cols}, amax);
   if (want_col) {
     float* transposed = scratch(1, rows * cols);
     transpose_matrix(threads_, transposed, source, rows, cols);
+    if (is_fp4(x.columnwise.format)) return quantize_fp4(x.columnwise, transposed, x.random, true);
     quantize_rows(threads_, x.columnwise, {transposed, cols, rows}, amax);
   }
 }
@@ -197,6 +214,10 @@ const float* CpuDevice::widen(int slot, const GemmOperand& form) {
     cpu::for_rows(threads_, data.rows, 0, [&](std::int64_t r, float*) {
       cpu::load(data, r * data.cols, data.cols, out + r * data.cols);
     });
+    return out;
+  }
+  if (is_fp4(form.format)) {
+    widen_fp4(out, form);
     return out;
   }
   const Granularity g = form.format.granularity;
@@ -222,17 +243,28 @@ const float* CpuDevice::widen(int slot, const GemmOperand& form) {
 void CpuDevice::do_quantization_error(const ops::QuantizationError& op) {
   const float* source = widen(0, {{}, op.value, {}, false});
   const float* quantized = widen(1, op.form);
-  const std::int64_t rows = op.value.rows, cols = op.value.cols;
-  const std::uint8_t* codes = op.form.data.as<std::uint8_t>();
+  std::int64_t rows = op.value.rows, cols = op.value.cols;
+  bool columns = op.columns;
   const QuantFormat& format = op.form.format;
+  float factor = 1.0f;  // what `quantized` still lacks
+  if (is_fp4(format)) {
+    factor = fp4_tensor_factor(format, op.form.amax.empty() ? 0.0f : *op.form.amax.as<float>());
+    if (columns) {
+      float* transposed = scratch(2, rows * cols);
+      transpose_matrix(threads_, transposed, source, rows, cols);
+      std::swap(rows, cols);
+      source = transposed;
+      columns = false;
+    }
+    source = transformed(2, format, source, rows, cols, op.random, op.columns);
+  }
   const float max = format_max(format.dtype, format.dropped_bits);
-  const std::uint8_t max_code = format.dtype == DType::e4m3 ? e4m3_encode(max) : e5m2_encode(max);
   const float half_steps = half_steps_of_max(format.dtype, format.dropped_bits);
   double signal = 0, noise = 0, nonzero = 0, underflow = 0, saturated = 0;
   for (std::int64_t r = 0; r < rows; ++r)
     for (std::int64_t c = 0; c < cols; ++c) {
-      const std::int64_t at = op.columns ? c * rows + r : r * cols + c;
-      const float v = source[r * cols + c], q = quantized[at];
+      const std::int64_t at = columns ? c * rows + r : r * cols + c;
+      const float v = source[r * cols + c], q = quantized[at] * factor;
       signal += static_cast<double>(v) * v;
       noise += (static_cast<double>(v) - q) * (static_cast<double>(v) - q);
       nonzero += v != 0;
@@ -240,7 +272,8 @@ void CpuDevice::do_quantization_error(const ops::QuantizationError& op) {
       // Saturated: the cast hit the format's end and lost more than rounding would. Exact under a
       // power-of-two scale, where q divides.
       const float magnitude = std::fabs(q);
-      saturated += (codes[at] & 0x7F) == max_code && std::fabs(v) > magnitude + magnitude / half_steps;
+      saturated +=
+          std::fabs(code_value(op.form, at)) == max && std::fabs(v) > magnitude + magnitude / half_steps;
     }
   const double values[] = {signal, noise, nonzero, underflow, saturated};
   for (int i = 0; i < 5; ++i) op.out.as<float>()[i] = static_cast<float>(values[i]);

@@ -9,7 +9,7 @@
 #include "kernels/base/errors.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/gemm/matmul_plans.h"
-#include "kernels/gpu/telemetry.h"
+#include "kernels/gpu/nvml.h"
 
 #ifdef PRECBENCH_HAS_CUDNN
 #include <cudnn.h>
@@ -134,7 +134,7 @@ GpuProperties gpu_properties(int ordinal) {
 #endif
   gpu.description = fmt::format("{}, compute capability {}.{}, {:.0f} GiB, cuBLASLt {}", gpu.name, prop.major,
                                 prop.minor, static_cast<double>(gpu.memory_bytes) / kGiB, gpu.cublaslt);
-  if (const auto nvml = GpuMonitor::open(gpu.pci_bus_id)) {
+  if (const auto nvml = NvmlGpu::open(gpu.pci_bus_id)) {
     gpu.driver = nvml->driver_version();
     gpu.ecc = nvml->ecc_mode();
     gpu.power_limit_w = nvml->power_limit_w();
@@ -157,6 +157,7 @@ std::unique_ptr<Device> make_gpu_device(int ordinal, const GpuOptions& options) 
   device->set_autotune(options.autotune);
   device->set_deterministic(options.deterministic);
   device->set_attention(options.attention);
+  device->set_gemm(options.gemm);
   return device;
 }
 

@@ -37,6 +37,7 @@ class CudaDevice final : public Device {
   GemmSupport support(const GemmRecipe& gemm, GemmRole role) const override;
   std::string attention_refusal(const AttentionShape& shape) override;
   std::string attention_name() const override;
+  std::string gemm_names(GemmRole role) const override;
 
   void* allocate(std::int64_t bytes) override;
   void deallocate(void* block) override;
@@ -77,6 +78,10 @@ class CudaDevice final : public Device {
   /// the default), "cudnn" (Unsupported where it cannot) or "own". Throws InvalidInput for another word.
   void set_attention(const std::string& which);
 
+  /// Whose kernels run GEMMs: "auto" (the fastest; the default), "cublaslt", or "own": ours wherever there is one, which
+  /// is for FP8 with scales of blocks on Hopper. Before the first matmul. Throws InvalidInput for another word.
+  void set_gemm(const std::string& which);
+
   OpSet supported_ops() const override { return bodies_of<CudaDevice>(); }
   // elementwise.cu
   void do_zero(const ops::Zero& op) override;
@@ -87,9 +92,11 @@ class CudaDevice final : public Device {
   void do_sum(const ops::Sum& op) override;
   void do_fingerprint(const ops::Fingerprint& op) override;
   void do_correlate(const ops::Correlate& op) override;
-  // quantize.cu
+  // quantize.cu, fp4.cu
   void do_quantize(const ops::Quantize& op) override;
   void do_quantization_error(const ops::QuantizationError& op) override;
+  // turn_back.cu
+  void do_turn_back(const ops::TurnBack& op) override;
   // fp8_weights.cu
   void do_amax(const ops::Amax& op) override;
   void do_quantize_with_amax(const ops::QuantizeWithAmax& op) override;
@@ -97,6 +104,7 @@ class CudaDevice final : public Device {
   void do_transpose(const ops::Transpose& op) override;
   void do_copy_columns(const ops::CopyColumns& op) override;
   // matmul.cpp
+  void do_dequantize(const ops::Dequantize& op) override;
   void do_matmul(const ops::Matmul& op) override;
   // embedding.cu
   void do_embedding(const ops::Embedding& op) override;
@@ -121,8 +129,23 @@ class CudaDevice final : public Device {
   // adamw.cu
   void do_sum_of_squares(const ops::SumOfSquares& op) override;
   void do_adamw(const ops::Adamw& op) override;
+  // scaled_adamw.cu
+  void do_commit_scale(const ops::CommitScale& op) override;
+  // lion.cu
+  void do_lion(const ops::Lion& op) override;
+  // muon.cu
+  void do_descend(const ops::Descend& op) override;
+  void do_momentum(const ops::Momentum& op) override;
+  void do_to_unit_norm(const ops::ToUnitNorm& op) override;
+  void do_combine(const ops::Combine& op) override;
+  // adafactor.cu
+  void do_factored_sums(const ops::FactoredSums& op) override;
+  void do_factored_average(const ops::FactoredAverage& op) override;
+  void do_factored_norm(const ops::FactoredNorm& op) override;
+  void do_factored_update(const ops::FactoredUpdate& op) override;
 
  private:
+  void scaled_adamw(const ops::Adamw& op);  // scaled_adamw.cu
   AttentionState& attention_state();
   /// cos and sin of every position, made at the first use of a shape; the device keeps it.
   const float* rope_table(const RopeOptions& options);

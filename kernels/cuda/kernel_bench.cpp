@@ -373,9 +373,9 @@ int run(const std::string& part) {
              gpu.driver, gpu.cuda_runtime, gpu.cublaslt,
              gpu.cudnn.empty() ? "(not in this build)" : gpu.cudnn);
   const auto monitor = GpuMonitor::open(gpu.pci_bus_id);
-  if (monitor && monitor->other_processes() > 0)
+  if (monitor && monitor->gpu().other_processes() > 0)
     fmt::print("warning: {} other process(es) compute on this GPU; the figures are not its best\n",
-               monitor->other_processes());
+               monitor->gpu().other_processes());
   if (monitor) monitor->start();
   {
     const auto device = make_gpu_device(0);

@@ -35,7 +35,7 @@ State state(bool with_master, DType moments, DType gradients) {
 
 /// Returns norm_squared as the op leaves it.
 float step(Device& device, const State& s, const StepScalars& scalars, float norm,
-           const AdamwOptions& options) {
+           const UpdateOptions& options) {
   Owned words(DType::f32, 1, 4);
   std::memcpy(words.tensor().data, &scalars, sizeof scalars);
   const Owned squared(DType::f32, 1, 1, {norm * norm});
@@ -49,7 +49,7 @@ struct Reference {
 
 /// Loshchilov & Hutter 2019, Algorithm 2, with PyTorch's clipping. Constants are those of the options: a
 /// float 0.9 is not 0.9.
-Reference adamw(const std::vector<double>& w, const State& s, double norm, const AdamwOptions& o) {
+Reference adamw(const std::vector<double>& w, const State& s, double norm, const UpdateOptions& o) {
   const double clip = o.max_norm > 0 ? std::min(1.0, o.max_norm / (norm + 1e-6)) : 1.0;
   Reference r{w, s.m.doubles(), s.v.doubles()};
   const std::vector<double> g = s.gradient.doubles();
@@ -79,7 +79,7 @@ TEST_CASE("adamw is the formula, clipped or not, decayed or not", "[cpu][adamw]"
       for (float weight_decay : {0.0f, 0.1f})
         for (DType gradients : {DType::f32, DType::bf16}) {
           INFO("norm " << norm << " max " << max_norm << " decay " << weight_decay);
-          const AdamwOptions options{.weight_decay = weight_decay, .max_norm = max_norm};
+          const UpdateOptions options{.weight_decay = weight_decay, .max_norm = max_norm};
           const State s = state(true, DType::f32, gradients);
           const std::vector<double> before = s.master.doubles();
           const Reference want = adamw(before, s, norm, options);
@@ -170,14 +170,14 @@ TEST_CASE("stochastic rounding goes to a neighbour, right on average", "[cpu][ad
 TEST_CASE("stochastic rounding depends on an element's place in the model, not on the split",
           "[cpu][adamw]") {
   const auto device = make_cpu_device(2);
-  const AdamwOptions options{.stochastic_rounding = true, .first_index = 1000};
+  const UpdateOptions options{.stochastic_rounding = true, .first_index = 1000};
   const State whole = state(false, DType::bf16, DType::bf16), parts = whole, elsewhere = whole;
   step(*device, whole, kScalars, 2.0f, options);
   constexpr std::int64_t kCut = 123;
   for (const auto& [first, count] : {std::pair<std::int64_t, std::int64_t>{0, kCut}, {kCut, kSize - kCut}}) {
     Owned words(DType::f32, 1, 4);
     std::memcpy(words.tensor().data, &kScalars, sizeof kScalars);
-    AdamwOptions part = options;
+    UpdateOptions part = options;
     part.first_index += first;
     const auto cut = [&, first = first, count = count](const Owned& t) {
       return t.tensor().reshape(kSize, 1).slice_rows(first, count);
@@ -235,7 +235,7 @@ PRECBENCH_OP_TEST(adamw_on, "adamw in every combination of types") {
             const StepScalars step{
                 .lr = 0.01f, .bias_correction1 = 0.3f, .bias_correction2 = 0.1f, .seed = 5};
             std::memcpy(scalars.data, &step, sizeof step);
-            const AdamwOptions options{.max_norm = max_norm};
+            const UpdateOptions options{.max_norm = max_norm};
             // In FP64.
             const double clip = max_norm > 0 ? max_norm / (3.0 + 1e-6) : 1.0;
             std::vector<double> true_w(size), true_m(size), true_v(size);
@@ -275,10 +275,10 @@ PRECBENCH_OP_TEST(adamw_on, "adamw in every combination of types") {
 PRECBENCH_OP_TEST(overflow_on, "adamw leaves a weight whose second moment overflows, as the CPU does") {
   b.start();
   HostMemory& host = b.host();
-  constexpr std::int64_t kSize = 8;
-  const Tensor w = host.random(DType::f32, kSize, 1, 0.1f), g = host.random(DType::f32, kSize, 1, 0.1f);
-  const Tensor m = host.tensor(DType::f32, kSize, 1), v = host.tensor(DType::f32, kSize, 1);
-  std::fill_n(m.as<float>(), kSize, 0.0f), std::fill_n(v.as<float>(), kSize, 0.0f);
+  constexpr std::int64_t kFew = 8;
+  const Tensor w = host.random(DType::f32, kFew, 1, 0.1f), g = host.random(DType::f32, kFew, 1, 0.1f);
+  const Tensor m = host.tensor(DType::f32, kFew, 1), v = host.tensor(DType::f32, kFew, 1);
+  std::fill_n(m.as<float>(), kFew, 0.0f), std::fill_n(v.as<float>(), kFew, 0.0f);
   v.as<float>()[3] = std::numeric_limits<float>::infinity();
   const Tensor norm = host.tensor(DType::f32, 1, 1), scalars = host.tensor(DType::i32, 1, 4);
   norm.as<float>()[0] = 0;
@@ -286,7 +286,7 @@ PRECBENCH_OP_TEST(overflow_on, "adamw leaves a weight whose second moment overfl
   std::memcpy(scalars.data, &step, sizeof step);
   const Tensor dev_w = b.put(w);
   const float before = w.as<float>()[3];
-  const AdamwOptions options{.weight_decay = 0};
+  const UpdateOptions options{.weight_decay = 0};
   b.device().adamw({{}, dev_w, b.put(m), b.put(v), b.put(g), b.put(scalars), b.put(norm), options});
   b.cpu().adamw({{}, w, m, v, g, scalars, norm, options});
   CHECK(w.as<float>()[3] == before);
@@ -294,12 +294,12 @@ PRECBENCH_OP_TEST(overflow_on, "adamw leaves a weight whose second moment overfl
 }
 
 PRECBENCH_OP_TEST(stochastic_on, "adamw rounds stochastically by the element's place in the model") {
-  constexpr std::int64_t kSize = 20000;
+  constexpr std::int64_t kMany = 20000;
   b.start();
   HostMemory& host = b.host();
-  const Tensor w = host.random(DType::bf16, kSize, 1, 1.0f);
-  const Tensor m = host.tensor(DType::f32, kSize, 1), v = host.tensor(DType::f32, kSize, 1);
-  const Tensor g = host.tensor(DType::f32, kSize, 1), norm = host.tensor(DType::f32, 1, 1);
+  const Tensor w = host.random(DType::bf16, kMany, 1, 1.0f);
+  const Tensor m = host.tensor(DType::f32, kMany, 1), v = host.tensor(DType::f32, kMany, 1);
+  const Tensor g = host.tensor(DType::f32, kMany, 1), norm = host.tensor(DType::f32, 1, 1);
   for (const Tensor& t : {m, v, g, norm}) b.cpu().fill({t, 1.0f});
   // An update of w * 2^-10 alone, exact in FP32 and below the last place of BF16: without chance nothing
   // moves.
@@ -308,10 +308,10 @@ PRECBENCH_OP_TEST(stochastic_on, "adamw rounds stochastically by the element's p
   std::memcpy(scalars.data, &step, sizeof step);
   b.cpu().zero({m});
   b.cpu().zero({g});
-  const AdamwOptions options{.weight_decay = 1.0f,
-                             .max_norm = 0,
-                             .stochastic_rounding = true,
-                             .first_index = (std::int64_t{1} << 34) + 3};
+  const UpdateOptions options{.weight_decay = 1.0f,
+                              .max_norm = 0,
+                              .stochastic_rounding = true,
+                              .first_index = (std::int64_t{1} << 34) + 3};
   const Tensor before = host.converted(w, DType::bf16), dev_w = b.put(w);
   b.device().adamw({dev_w, {}, b.put(m), b.put(v), b.put(g), b.put(scalars), b.put(norm), options});
   b.cpu().adamw({w, {}, m, v, g, scalars, norm, options});

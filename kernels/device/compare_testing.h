@@ -121,19 +121,26 @@ struct OutputFormats {
   }
 };
 
-/// The formats of the recipes' outputs, two with fewer mantissa bits, and none.
-inline std::vector<OutputFormats> output_formats() {
-  return {{},
-          {kTensorE4m3, kTensorE4m3},
-          {kTensorE5m2, {}},
-          {kRow, kRow},
-          {{}, kRow},
-          {kBlock, kBlockPow2},
-          {kMx, kMx},
-          {kRow, kTensorE4m3},
-          {kTensorE4m3, kRow},
-          {kRowE4m2, kTensorE4m1},
-          {kSquare, {}}};
+/// The formats of the recipes' outputs, two with fewer mantissa bits, and none; FP4's where the sizes allow them.
+inline std::vector<OutputFormats> output_formats(std::int64_t rows, std::int64_t cols) {
+  std::vector<OutputFormats> all = {{},
+                                    {kTensorE4m3, kTensorE4m3},
+                                    {kTensorE5m2, {}},
+                                    {kRow, kRow},
+                                    {{}, kRow},
+                                    {kBlock, kBlockPow2},
+                                    {kMx, kMx},
+                                    {kRow, kTensorE4m3},
+                                    {kTensorE4m3, kRow},
+                                    {kRowE4m2, kTensorE4m1},
+                                    {kSquare, {}}};
+  if (rows % 16 != 0 || cols % 16 != 0) return all;
+  const QuantFormat rht =
+      nvfp4_format(Granularity::block_1x16, ElementRounding::stochastic, Transform{16, Signs::te});
+  all.push_back({nvfp4_format(Granularity::block_1x16), rht});
+  all.push_back({{}, rht});
+  all.push_back({nvfp4_format(Granularity::block_16x16), {}});
+  return all;
 }
 
 /// Rows and columns.
@@ -200,12 +207,15 @@ class OpTest {
   /// The forms and amax_out on the device are, bit for bit, what the CPU device makes of `value`.
   void check_forms(const std::string& what, const QuantizedTensor& result, const Tensor& value) {
     INFO(what);
-    const QuantizedTensor expected = host_operand({result.rowwise.format, result.columnwise.format}, value);
+    QuantizedTensor expected = host_operand({result.rowwise.format, result.columnwise.format}, value);
+    expected.random = result.random;
+    if (!result.random.word.empty()) expected.random.word = fetch(result.random.word);
     cpu().quantize({expected});
     for (const auto form : {&QuantizedTensor::rowwise, &QuantizedTensor::columnwise}) {
       if ((result.*form).empty()) continue;
       CHECK(same_bits(fetch((result.*form).data), (expected.*form).data));
       CHECK(same_scales(fetch((result.*form).scale), (expected.*form).scale));
+      if (!(result.*form).amax.empty()) CHECK(same_scales(fetch((result.*form).amax), (expected.*form).amax));
     }
     if (!result.amax_out.empty()) CHECK(same_bits(fetch(result.amax_out), expected.amax_out));
   }
@@ -215,7 +225,7 @@ class OpTest {
   template <class Op>
   Tensor check_operand(const std::string& what, std::int64_t rows, std::int64_t cols, Op&& op) {
     Tensor first;
-    for (const OutputFormats& formats : output_formats())
+    for (const OutputFormats& formats : output_formats(rows, cols))
       for (const bool keep : {true, false}) {
         if (!keep && !formats.rowwise.quantized() && !formats.columnwise.quantized()) continue;
         QuantizedTensor x = operand(formats, rows, cols);
@@ -236,9 +246,8 @@ class OpTest {
   GemmOperand host_form(const QuantFormat& format, std::int64_t rows, std::int64_t k) {
     if (!format.quantized()) return {};
     return {format, host_->tensor(format.dtype, rows, k),
-            host_->tensor(format.scale == ScaleType::ue8m0 ? DType::ue8m0 : DType::f32, 1,
-                          scale_count(format.granularity, rows, k)),
-            false};
+            host_->tensor(scale_dtype(format), 1, scale_count(format.granularity, rows, k)), false,
+            format.scale == ScaleType::e4m3 ? host_->tensor(DType::f32, 1, 1) : Tensor{}};
   }
 
   Device& device_;

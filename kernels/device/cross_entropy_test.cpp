@@ -26,7 +26,8 @@ std::vector<std::int32_t> targets_of(std::int64_t M, std::int64_t V) {
 
 TEST_CASE("cross_entropy is the loss in nats, and leaves its scaled gradient", "[cpu][cross_entropy]") {
   const auto device = make_cpu_device(2);
-  for (const auto& [M, V] : {std::pair<std::int64_t, std::int64_t>{1, 1}, {5, 2}, {9, 50}, {3, 257}}) {
+  for (const auto& shape : {std::pair<std::int64_t, std::int64_t>{1, 1}, {5, 2}, {9, 50}, {3, 257}}) {
+    const std::int64_t M = shape.first, V = shape.second;
     INFO("M " << M << " V " << V);
     constexpr float kScale = 0.125f;
     const std::vector<float> values = normal(1, M * V, 2.0f);

@@ -47,6 +47,8 @@ class Device {
   virtual std::string attention_refusal(const AttentionShape&) { return {}; }
   /// The one that runs attention, for the record: "cpu", "cudnn 9.14", "own".
   virtual std::string attention_name() const { return name(); }
+  /// Those that ran the GEMMs of a role so far, where a device has several: "cuBLASLt (2), own 256x128 (1)".
+  virtual std::string gemm_names(GemmRole) const { return {}; }
   /// The ops that have a body here. The others throw Unsupported before they do anything.
   virtual OpSet supported_ops() const = 0;
   bool supports(OpKind op) const { return supported_ops()[static_cast<std::size_t>(op)]; }

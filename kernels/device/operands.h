@@ -12,16 +12,34 @@ namespace precbench {
 /// A matrix as one GEMM takes it: `rows` vectors of length `k`, contracted over k.
 /// Quantized: data is [rows, k] in format.dtype, K-contiguous, and scale holds the dequantization factors in
 /// cuBLASLt's layout (scale_layout.h): value = data * scale.
+/// FP4: value = data * scale * fp4_tensor_factor (numerics/fp4.h), which with NVFP4's e4m3 scales is amax / 2688.
 /// BF16: data is the matrix itself, [rows, k], or [k, rows] where `transposed` is set; no scale.
 struct GemmOperand {
   QuantFormat format;
   Tensor data;
   Tensor scale;
   bool transposed = false;
+  Tensor amax = {};  ///< f32 [1], of what was quantized; only with e4m3 scales
 
   bool empty() const { return data.empty(); }
   std::int64_t rows() const { return transposed ? data.cols : data.rows; }
   std::int64_t k() const { return transposed ? data.rows : data.cols; }
+};
+
+/// Where stochastic rounding takes its random numbers from: a word in device memory, which a new step renews, and what
+/// tells the operands of a step apart. The columnwise form draws others than the rowwise one.
+struct RandomStream {
+  Tensor word = {};            ///< 32 bits; empty: 0
+  std::uint32_t stream = 0;    ///< even; the next number is the columnwise form's
+  std::int64_t first_row = 0;  ///< of the value in the matrix of all ranks
+  /// Of the random signs of the forms' transforms, the same for the other operand of the product: dgrad's is even, wgrad's
+  /// the next.
+  std::uint32_t row_signs = 0, column_signs = 0;
+
+  std::uint32_t sign_stream(Signs signs, bool columns) const {
+    const std::uint32_t of_product = columns ? column_signs : row_signs;
+    return signs == Signs::gemm ? of_product : of_product & ~1u;
+  }
 };
 
 /// What a producer op writes: the BF16 value [rows, cols] and the quantized forms its consumers asked for.
@@ -35,6 +53,7 @@ struct QuantizedTensor {
   Tensor amax_out = {};    ///< written: max |value|; together with amax_in raised to it instead
   Tensor amax_in = {};     ///< read: an amax known before the op, this tensor's own or another step's
   bool keep_value = true;  ///< false: only the forms are read later; a device may skip writing the value
+  RandomStream random = {};  ///< of forms that are rounded stochastically
 };
 
 /// Multi-head attention over fused rows [q heads | k heads | v heads], each head_dim wide.
@@ -70,17 +89,36 @@ struct RopeOptions {
 /// Scalars of one optimizer step, in device memory so that a captured graph can replay with new ones.
 struct StepScalars {
   float lr = 0;
-  float bias_correction1 = 1;  ///< 1 - beta1^t
-  float bias_correction2 = 1;  ///< 1 - beta2^t
+  float bias_correction1 = 1;  ///< 1 - beta1^t; of Adafactor the relative step, min(lr, 1 / sqrt(t))
+  float bias_correction2 = 1;  ///< 1 - beta2^t; of Adafactor the part of an average that is new, t^-0.8
   std::uint32_t seed = 0;      ///< of stochastic rounding
 };
 
-struct AdamwOptions {
+/// The constants of an update rule; each reads those that it has.
+struct UpdateOptions {
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
   float weight_decay = 0.1f;         ///< decoupled, times lr
   float max_norm = 1.0f;             ///< clip to this global gradient norm; 0: no clipping, see ops::Adamw
   bool stochastic_rounding = false;  ///< of BF16 weights without a master
   std::int64_t first_index = 0;  ///< position of element 0 in the whole model: the random numbers' counter
+};
+
+/// How a moment's codes are scaled, where they are f16 or e4m3 (state_formats.h).
+struct StateScale {
+  Tensor scale;  ///< f32 [1]: of the tensor; f32 [groups, 3]: COAT's; empty: f32 or bf16, which have none
+  Tensor amax;   ///< of a tensor's scale, f32 [1]: raised to the largest magnitude of what is to be stored
+
+  bool groups() const { return scale.cols == 3; }
+  bool of_tensor() const { return !scale.empty() && !groups(); }
+};
+
+/// What Adafactor keeps of a matrix [R, C] instead of a second moment: averages of the squared gradient by row, f32 [R],
+/// and by column, f32 [C], and the mean of the first, f32 [1]. Of a vector `rows` is empty and `cols` the second moment
+/// itself.
+struct FactoredMoment {
+  Tensor rows, cols, row_mean;
+
+  std::int64_t size() const { return cols.size() * (rows.empty() ? 1 : rows.size()); }
 };
 
 /// Classes of the time breakdown, in the record's order.

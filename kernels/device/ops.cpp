@@ -28,7 +28,7 @@ namespace {
 double bytes(const Tensor& t) { return t.empty() ? 0.0 : static_cast<double>(t.bytes()); }
 
 double quantized_bytes(const GemmOperand& form) {
-  return form.format.quantized() ? bytes(form.data) + bytes(form.scale) : 0.0;
+  return form.format.quantized() ? bytes(form.data) + bytes(form.scale) + bytes(form.amax) : 0.0;
 }
 
 double form_bytes(const QuantizedTensor& x) {
@@ -42,6 +42,11 @@ double written_bytes(const QuantizedTensor& x) {
 
 /// A destination that is added to is read as well.
 double updated_bytes(const Tensor& t, bool accumulate) { return bytes(t) * (accumulate ? 2 : 1); }
+
+/// What an update rule moves of the weights, which are read only where they are their own master.
+double changed_bytes(const Tensor& weights, const Tensor& master) {
+  return master.empty() ? 2 * bytes(weights) : bytes(weights) + 2 * bytes(master);
+}
 
 OpCost of(const char* name, OpClass op_class, double byte_count, double flops = 0, DType math = DType::bf16) {
   return {name, op_class, flops, byte_count, math};
@@ -83,6 +88,14 @@ OpCost Fill::cost() const { return of("fill", OpClass::other, bytes(x)); }
 OpCost Quantize::cost() const { return of("quantize", OpClass::quantize, bytes(x.value) + form_bytes(x)); }
 
 bool Quantize::idle() const { return form_bytes(x) == 0 && x.amax_out.empty(); }
+
+OpCost Dequantize::cost() const {
+  return of("dequantize", OpClass::quantize, quantized_bytes(form) + bytes(dst));
+}
+
+OpCost TurnBack::cost() const {
+  return of("turn_back", OpClass::quantize, updated_bytes(dst, accumulate) + bytes(src) + bytes(value));
+}
 
 OpCost Matmul::cost() const {
   static constexpr const char* kNames[] = {"matmul fprop", "matmul dgrad", "matmul wgrad"};
@@ -186,9 +199,47 @@ OpCost Sum::cost() const { return of("sum", OpClass::head_loss, bytes(x)); }
 OpCost SumOfSquares::cost() const { return of("sum_of_squares", OpClass::optimizer, bytes(x)); }
 
 OpCost Adamw::cost() const {
-  // Weights are read only where they are their own master.
-  const double weight_bytes = master.empty() ? 2 * bytes(weights) : bytes(weights) + 2 * bytes(master);
-  return of("adamw", OpClass::optimizer, weight_bytes + 2 * bytes(m) + 2 * bytes(v) + bytes(gradient));
+  const double scales = 2 * bytes(m_scale.scale) + 2 * bytes(v_scale.scale);
+  if (measure) return of("adamw_measure", OpClass::optimizer, bytes(m) + bytes(v) + bytes(gradient));
+  return of("adamw", OpClass::optimizer,
+            changed_bytes(weights, master) + 2 * bytes(m) + 2 * bytes(v) + bytes(gradient) + scales);
+}
+
+OpCost CommitScale::cost() const {
+  return of("commit_scale", OpClass::optimizer, 2 * (bytes(scale) + bytes(amax)));
+}
+
+OpCost Lion::cost() const {
+  return of("lion", OpClass::optimizer, changed_bytes(weights, master) + 2 * bytes(m) + bytes(gradient));
+}
+
+OpCost Descend::cost() const {
+  return of("descend", OpClass::optimizer, changed_bytes(weights, master) + bytes(update));
+}
+
+OpCost Momentum::cost() const {
+  return of("momentum", OpClass::optimizer, bytes(update) + 2 * bytes(m) + bytes(gradient));
+}
+
+OpCost ToUnitNorm::cost() const { return of("to_unit_norm", OpClass::optimizer, 2 * bytes(x)); }
+
+OpCost Combine::cost() const { return of("combine", OpClass::optimizer, bytes(dst) + bytes(x) + bytes(y)); }
+
+OpCost FactoredSums::cost() const {
+  return of("factored_sums", OpClass::optimizer, bytes(rows) + bytes(cols) + bytes(gradient));
+}
+
+OpCost FactoredAverage::cost() const {
+  return of("factored_average", OpClass::optimizer, 3 * (bytes(moment.rows) + bytes(moment.cols)));
+}
+
+OpCost FactoredNorm::cost() const {
+  return of("factored_norm", OpClass::optimizer, bytes(moment.rows) + bytes(moment.cols) + bytes(gradient));
+}
+
+OpCost FactoredUpdate::cost() const {
+  return of("factored_update", OpClass::optimizer,
+            changed_bytes(weights, master) + bytes(moment.rows) + bytes(moment.cols) + bytes(gradient));
 }
 
 OpCost Fingerprint::cost() const { return of("fingerprint", OpClass::other, bytes(x)); }

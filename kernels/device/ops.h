@@ -1,5 +1,5 @@
-// The ops: everything a training step asks of a device, each a struct of its arguments with its cost. The costs stand in
-// ops.cpp, the bodies in kernels/cpu and kernels/cuda.
+// The ops: everything a training step asks of a device, each a struct of its arguments with its cost; the optimizers' are
+// in update_ops.h. The costs stand in ops.cpp, the bodies in kernels/cpu and kernels/cuda.
 //
 // A new op is a struct here, its cost() in ops.cpp, a line in PRECBENCH_OPS below, and for each device that has it a line
 // in the device's header and a body. Device makes the rest: accounting, the refusal where there is no body, the dry run.
@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "kernels/device/operands.h"
+#include "kernels/device/update_ops.h"
 
 namespace precbench {
 
@@ -69,6 +70,24 @@ struct Quantize {
   OpCost cost() const;
   /// Nothing is wanted: the call is no op.
   bool idle() const;
+};
+
+/// dst = what the codes of an FP4 form stand for; dst BF16 [rows, k].
+struct Dequantize {
+  Tensor dst;
+  GemmOperand form;
+  OpCost cost() const;
+};
+
+/// dst = or += src turned back from the transform that the FP4 form `form` had, whose signs are not random. With `value`, of
+/// which the form was made with quest scales, elements that its cast clipped are 0 before. All [rows, k], form's order.
+struct TurnBack {
+  Tensor dst;  ///< bf16 or f32
+  bool accumulate;
+  Tensor src;    ///< bf16 or f32
+  Tensor value;  ///< may be empty
+  GemmOperand form;
+  OpCost cost() const;
 };
 
 /// D[M,N] = A[M,k] B[N,k]^T into BF16 or FP32.
@@ -244,19 +263,6 @@ struct SumOfSquares {
   OpCost cost() const;
 };
 
-/// AdamW on a run of elements.
-struct Adamw {
-  Tensor weights;   ///< bf16; may be empty where there is a master
-  Tensor master;    ///< f32; empty: the weights are their own master
-  Tensor m, v;      ///< f32 or bf16
-  Tensor gradient;  ///< f32 or bf16
-  Tensor scalars;   ///< StepScalars as 4 words
-  Tensor
-      norm_squared;  ///< f32 [1]: read where max_norm clips; else the gradient's sum of squares is added to it
-  AdamwOptions options;
-  OpCost cost() const;
-};
-
 // ---- watching
 
 /// out i32 [2]: an order-independent hash of the bits of x; equal tensors give equal words.
@@ -277,7 +283,8 @@ struct Correlate {
 struct QuantizationError {
   Tensor out, value;
   GemmOperand form;
-  bool columns;  ///< the form is the columnwise one
+  bool columns;              ///< the form is the columnwise one
+  RandomStream random = {};  ///< what the form's transform had its signs from
   OpCost cost() const;
 };
 
@@ -291,6 +298,8 @@ struct QuantizationError {
   OP(InitNormal, init_normal)               \
   OP(Fill, fill)                            \
   OP(Quantize, quantize)                    \
+  OP(Dequantize, dequantize)                \
+  OP(TurnBack, turn_back)                   \
   OP(Matmul, matmul)                        \
   OP(Amax, amax)                            \
   OP(QuantizeWithAmax, quantize_with_amax)  \
@@ -313,6 +322,16 @@ struct QuantizationError {
   OP(Sum, sum)                              \
   OP(SumOfSquares, sum_of_squares)          \
   OP(Adamw, adamw)                          \
+  OP(CommitScale, commit_scale)             \
+  OP(Lion, lion)                            \
+  OP(Descend, descend)                      \
+  OP(Momentum, momentum)                    \
+  OP(ToUnitNorm, to_unit_norm)              \
+  OP(Combine, combine)                      \
+  OP(FactoredSums, factored_sums)           \
+  OP(FactoredAverage, factored_average)     \
+  OP(FactoredNorm, factored_norm)           \
+  OP(FactoredUpdate, factored_update)       \
   OP(Fingerprint, fingerprint)              \
   OP(Correlate, correlate)                  \
   OP(QuantizationError, quantization_error)

@@ -163,6 +163,27 @@ TEST_CASE("rmsnorm in BF16 is FP32 rounded once", "[cpu][rmsnorm]") {
 
 // ---- any device against the CPU device
 
+/// 1 / sqrt(mean of squares + eps) of each row, in FP64.
+std::vector<double> exact_rstd(const Tensor& x, float eps) {
+  std::vector<double> rstd(static_cast<std::size_t>(x.rows));
+  for (std::int64_t r = 0; r < x.rows; ++r) {
+    double squares = 0;
+    for (std::int64_t c = 0; c < x.cols; ++c) squares += std::pow(HostMemory::get(x, r * x.cols + c), 2.0);
+    rstd[static_cast<std::size_t>(r)] = 1.0 / std::sqrt(squares / static_cast<double>(x.cols) + eps);
+  }
+  return rstd;
+}
+
+/// The weight's gradient in FP64, added to `before`.
+std::vector<double> exact_dweight(std::vector<double> before, const Tensor& dh, const Tensor& x,
+                                  const Tensor& rstd) {
+  for (std::int64_t c = 0; c < x.cols; ++c)
+    for (std::int64_t r = 0; r < x.rows; ++r)
+      before[static_cast<std::size_t>(c)] += static_cast<double>(HostMemory::get(dh, r * x.cols + c)) *
+                                             HostMemory::get(x, r * x.cols + c) * rstd.as<float>()[r];
+  return before;
+}
+
 PRECBENCH_OP_TEST(rmsnorm_on, "add_rmsnorm, recompute_rmsnorm and rmsnorm_backward") {
   // Whole tiles; one vector per thread missing; several vectors; a width that needs four vectors per thread; one
   // for which rmsnorm_backward needs exactly the shared memory that a block may have unasked.
@@ -170,9 +191,8 @@ PRECBENCH_OP_TEST(rmsnorm_on, "add_rmsnorm, recompute_rmsnorm and rmsnorm_backwa
     for (const bool branched : {true, false}) {
       b.start();
       HostMemory& host = b.host();
-      const auto [M, C] = size;
+      const std::int64_t M = size.M, C = size.C;
       INFO(M << " x " << C << (branched ? " with" : " without") << " a branch");
-      constexpr float kEps = 1e-5f;
       const Tensor x = host.random(DType::bf16, M, C, 2.0f), weight = host.random(DType::bf16, 1, C, 1.0f);
       const Tensor branch = branched ? host.random(DType::bf16, M, C, 1.0f) : Tensor{};
       for (std::int64_t c = 0; c < C; ++c) HostMemory::set(x, 3 % M * C + c, 0.0f);  // a row that eps decides
@@ -198,14 +218,7 @@ PRECBENCH_OP_TEST(rmsnorm_on, "add_rmsnorm, recompute_rmsnorm and rmsnorm_backwa
       });
       CHECK(same_bits(b.fetch(sum), cpu_sum));
       check_twice("h", h, naive, HostMemory::values(truth));
-      // rstd of the kept BF16 sum, in FP64.
-      std::vector<double> exact(M);
-      for (std::int64_t r = 0; r < M; ++r) {
-        double squares = 0;
-        for (std::int64_t c = 0; c < C; ++c) squares += std::pow(HostMemory::get(cpu_sum, r * C + c), 2.0);
-        exact[r] = 1.0 / std::sqrt(squares / C + kEps);
-      }
-      check_twice("rstd", b.fetch(rstd), cpu_rstd, exact);
+      check_twice("rstd", b.fetch(rstd), cpu_rstd, exact_rstd(cpu_sum, kEps));  // of the kept BF16 sum
 
       const Tensor again = b.check_operand("h again", M, C, [&](QuantizedTensor& out) {
         b.device().recompute_rmsnorm({out, sum, rstd, dev_weight});
@@ -230,13 +243,9 @@ PRECBENCH_OP_TEST(rmsnorm_on, "add_rmsnorm, recompute_rmsnorm and rmsnorm_backwa
           Tensor cpu_dweight, unused;
           const Tensor naive_dx = backward(DType::bf16, grad, cpu_dweight);
           const Tensor true_dx = backward(DType::f32, DType::f32, unused);
-          std::vector<double> true_dweight(C);
-          for (std::int64_t c = 0; c < C; ++c) {
-            true_dweight[c] = accumulate ? HostMemory::get(before, c) : 0.0;
-            for (std::int64_t r = 0; r < M; ++r)
-              true_dweight[c] += static_cast<double>(HostMemory::get(dh, r * C + c)) *
-                                 HostMemory::get(cpu_sum, r * C + c) * cpu_rstd.as<float>()[r];
-          }
+          const std::vector<double> none(static_cast<std::size_t>(C));
+          const std::vector<double> true_dweight =
+              exact_dweight(accumulate ? HostMemory::values(before) : none, dh, cpu_sum, cpu_rstd);
           const Tensor dev_dh = b.put(dh), dev_sum = b.put(cpu_sum), dev_rstd = b.put(cpu_rstd);
           const Tensor dev_residual = b.put(dresidual), dev_before = b.put(before);
           const Tensor dweight = b.output(grad, 1, C);

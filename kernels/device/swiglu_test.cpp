@@ -39,7 +39,8 @@ Run run(Device& device, DType dtype, std::int64_t M, std::int64_t F, const std::
 
 TEST_CASE("swiglu, its derivative, and its output again", "[cpu][swiglu]") {
   const auto device = make_cpu_device(2);
-  for (const auto& [M, F] : {std::pair<std::int64_t, std::int64_t>{1, 1}, {3, 17}, {70, 5}}) {
+  for (const auto& shape : {std::pair<std::int64_t, std::int64_t>{1, 1}, {3, 17}, {70, 5}}) {
+    const std::int64_t M = shape.first, F = shape.second;
     INFO("M " << M << " F " << F);
     const std::vector<float> gate_up = normal(1, M * 2 * F, 3.0f), ds = normal(2, M * F);
     const Run got = run(*device, DType::f32, M, F, gate_up, ds);
@@ -75,7 +76,7 @@ PRECBENCH_OP_TEST(swiglu_on, "swiglu and swiglu_backward") {
   for (const Size& size : {Size{128, 256}, Size{100, 128}, Size{133, 208}}) {
     b.start();
     HostMemory& host = b.host();
-    const auto [M, F] = size;
+    const std::int64_t M = size.M, F = size.C;
     INFO(M << " x " << F);
     const Tensor gate_up = host.random(DType::bf16, M, 2 * F, 4.0f),
                  ds = host.random(DType::bf16, M, F, 1.0f);

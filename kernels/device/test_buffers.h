@@ -34,7 +34,8 @@ class Buffers {
     GemmOperand form{format, tensor(format.dtype, rows, k), {}, false};
     if (!format.quantized()) return form;
     const std::int64_t scales = scale_count(format.granularity, rows, k);
-    form.scale = tensor(format.scale == ScaleType::ue8m0 ? DType::ue8m0 : DType::f32, 1, scales);
+    form.scale = tensor(scale_dtype(format), 1, scales);
+    if (format.scale == ScaleType::e4m3) form.amax = tensor(DType::f32, 1, 1);
     const std::vector<std::byte> zeros(static_cast<std::size_t>(form.scale.bytes()));
     device_.upload(form.scale, zeros.data());
     device_.synchronize();
@@ -44,6 +45,7 @@ class Buffers {
   GemmOperand copy_of(const GemmOperand& host) {
     GemmOperand copy{host.format, copy_of(host.data), {}, host.transposed};
     if (!host.scale.empty()) copy.scale = copy_of(host.scale);
+    if (!host.amax.empty()) copy.amax = copy_of(host.amax);
     return copy;
   }
 

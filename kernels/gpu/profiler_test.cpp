@@ -73,8 +73,8 @@ TEST_CASE("throttle reasons have names, and an idle clock is not throttled", "[t
   CHECK(throttle_reason_names(0x44) == std::vector<std::string>{"sw_power_cap", "hw_thermal_slowdown"});
 }
 
-TEST_CASE("a GPU that is not there has no monitor", "[telemetry]") {
-  CHECK(GpuMonitor::open("ffffffff:ff:1f.0") == nullptr);
+TEST_CASE("NVML does not know a GPU that is not there", "[telemetry]") {
+  CHECK(NvmlGpu::open("ffffffff:ff:1f.0") == nullptr);
 }
 
 }  // namespace

@@ -24,6 +24,65 @@ inline constexpr QuantFormat kMx{DType::e4m3, Granularity::block_1x32, ScaleType
 inline constexpr QuantFormat kMxSquare{DType::e4m3, Granularity::block_32x32, ScaleType::ue8m0,
                                        ScaleRounding::rceil};
 
+/// An operand of NVFP4.
+constexpr QuantFormat nvfp4_format(Granularity granularity, ElementRounding rounding = ElementRounding::rne,
+                                   Transform transform = {}) {
+  QuantFormat format{DType::e2m1, granularity, ScaleType::e4m3};
+  format.element_rounding = rounding;
+  format.transform = transform;
+  return format;
+}
+
+/// Every one there is.
+inline std::vector<QuantFormat> nvfp4_formats() {
+  std::vector<QuantFormat> all;
+  for (const ElementRounding rounding : {ElementRounding::rne, ElementRounding::stochastic}) {
+    all.push_back(nvfp4_format(Granularity::block_16x16, rounding));
+    for (const Transform transform : {Transform{}, Transform{16}, Transform{16, Signs::te}})
+      all.push_back(nvfp4_format(Granularity::block_1x16, rounding, transform));
+  }
+  return all;
+}
+
+/// Operands of MXFP4, Quartet's fprop, Quartet II's fprop and its backward.
+constexpr QuantFormat mxfp4_format(Transform transform = {},
+                                   ElementRounding rounding = ElementRounding::rne) {
+  QuantFormat format{DType::e2m1, Granularity::block_1x32, ScaleType::ue8m0, ScaleRounding::floor};
+  format.element_rounding = rounding;
+  format.transform = transform;
+  return format;
+}
+constexpr QuantFormat quest_format() {
+  QuantFormat format = mxfp4_format({32});
+  format.scale_rounding = ScaleRounding::quest;
+  return format;
+}
+constexpr QuantFormat four_over_six_format() {
+  QuantFormat format = nvfp4_format(Granularity::block_1x16);
+  format.global_scale = 256;
+  format.four_over_six = true;
+  return format;
+}
+constexpr QuantFormat eden_format() {
+  QuantFormat format = nvfp4_format(Granularity::block_1x16, ElementRounding::rne, {128, Signs::backward});
+  format.global_scale = 255.99f;
+  format.element_scale = 1.0120177f;
+  format.eden = true;
+  return format;
+}
+
+/// FP4 beside NVFP4.
+inline std::vector<QuantFormat> other_fp4_formats() {
+  QuantFormat never_clips = mxfp4_format({64, Signs::gemm}, ElementRounding::stochastic);
+  never_clips.element_scale = 0.75f;
+  return {mxfp4_format(),
+          mxfp4_format({}, ElementRounding::stochastic),
+          never_clips,
+          quest_format(),
+          four_over_six_format(),
+          eden_format()};
+}
+
 /// e4m3, e5m2 and what is left of them without some mantissa bits: e4m2, e4m1, e5m1.
 struct ElementFormat {
   DType dtype;

@@ -50,13 +50,14 @@ PRECBENCH_HD constexpr int mantissa_bits_of(DType dtype, int dropped_bits = 0) {
   return (dtype == DType::e4m3 ? 3 : dtype == DType::e5m2 ? 2 : 1) - dropped_bits;
 }
 
-/// How many half steps of the last binade the largest value of e4m3, e5m2 or a narrower format is. A cast that ends
+/// How many half steps of the last binade the largest value of e4m3, e5m2, e2m1 or a narrower format is. A cast that ends
 /// there and loses more than one half step cut the value off instead of rounding it.
 PRECBENCH_HD constexpr float half_steps_of_max(DType dtype, int dropped_bits = 0) {
-  return dtype == DType::e4m3 ? (dropped_bits == 0   ? 28.0f
-                                 : dropped_bits == 1 ? 12.0f
-                                                     : 4.0f)
-                              : (dropped_bits == 0 ? 14.0f : 6.0f);
+  return dtype == DType::e4m3   ? (dropped_bits == 0   ? 28.0f
+                                   : dropped_bits == 1 ? 12.0f
+                                                       : 4.0f)
+         : dtype == DType::e2m1 ? 6.0f
+                                : (dropped_bits == 0 ? 14.0f : 6.0f);
 }
 
 PRECBENCH_HD constexpr std::uint32_t float_to_bits(float x) { return __builtin_bit_cast(std::uint32_t, x); }

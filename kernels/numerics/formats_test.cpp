@@ -266,8 +266,9 @@ TEST_CASE("the FP32 scale equals PyTorch's, never overflows, and its pow2 form r
 }
 
 TEST_CASE("ue8m0 bytes equal the definition at every threshold", "[formats]") {
-  for (const auto& [format, dtype] :
+  for (const auto& [format, format_dtype] :
        {std::pair{"e4m3", DType::e4m3}, std::pair{"e5m2", DType::e5m2}, std::pair{"e2m1", DType::e2m1}}) {
+    const DType dtype = format_dtype;
     for (int r = 0; r < 4; ++r) {
       const Words& firsts = golden(std::string(format) + "." + kRoundingNames[r]);
       const auto byte_of = [&](std::uint64_t bits) {

@@ -5,14 +5,18 @@
 #include <fmt/format.h>
 
 #include "kernels/base/enum_names.h"
+#include "kernels/numerics/state_formats.h"
 
 namespace precbench {
 namespace {
 
-constexpr EnumNames<Granularity, 8> kGranularityNames{
-    {"none", "tensor", "row", "1x128", "128x128", "1x32", "1x16", "32x32"}};
-constexpr EnumNames<ScaleType, 4> kScaleNames{{"none", "f32", "f32_pow2", "ue8m0"}};
-constexpr EnumNames<ScaleRounding, 5> kScaleRoundingNames{{"none", "rceil", "floor", "ceil", "even"}};
+constexpr EnumNames<Granularity, 9> kGranularityNames{
+    {"none", "tensor", "row", "1x128", "128x128", "1x32", "1x16", "32x32", "16x16"}};
+constexpr EnumNames<ScaleType, 5> kScaleNames{{"none", "f32", "f32_pow2", "ue8m0", "e4m3"}};
+constexpr EnumNames<ScaleRounding, 6> kScaleRoundingNames{
+    {"none", "rceil", "floor", "ceil", "even", "quest"}};
+constexpr EnumNames<ElementRounding, 2> kElementRoundingNames{{"rne", "stochastic"}};
+constexpr EnumNames<Signs, 4> kSignNames{{"none", "te", "backward", "gemm"}};
 constexpr EnumNames<HistoryAlgorithm, 2> kAlgorithmNames{{"max", "most_recent"}};
 constexpr EnumNames<FirstScale, 2> kFirstNames{{"current", "one"}};
 constexpr EnumNames<GemmRole, 3> kRoleNames{{"fprop", "dgrad", "wgrad"}};
@@ -103,6 +107,84 @@ Recipe mxfp8_w2d() {
       "mxfp8_w2d", {p, w, false}, {p, w, false}, {p, p, false}, "TransformerEngine enable_2d_quantization"};
 }
 
+/// An operand of NVFP4.
+constexpr QuantFormat nvfp4(Granularity granularity = Granularity::block_1x16,
+                            ElementRounding rounding = ElementRounding::rne, Transform transform = {}) {
+  QuantFormat format{DType::e2m1, granularity, ScaleType::e4m3};
+  format.element_rounding = rounding;
+  format.transform = transform;
+  return format;
+}
+
+/// What a row of NVFP4 may do otherwise.
+struct Nvfp4Choice {
+  ElementRounding gradients = ElementRounding::stochastic;
+  ElementRounding forward = ElementRounding::rne;  ///< of X and W in fprop
+  Transform transform = {16, Signs::te};           ///< of wgrad
+  Granularity weights = Granularity::block_16x16;
+  bool fprop = true;   ///< false: fprop stays in BF16
+  bool layers = true;  ///< the last blocks stay in BF16, and all of them late in a run
+};
+
+Recipe nvfp4_recipe(const char* name, const Nvfp4Choice& choice, const char* reference) {
+  const QuantFormat x = nvfp4(Granularity::block_1x16, choice.forward);
+  const QuantFormat w = nvfp4(choice.weights, choice.forward), w_back = nvfp4(choice.weights);
+  const QuantFormat g = nvfp4(Granularity::block_1x16, choice.gradients);
+  const QuantFormat xt = nvfp4(Granularity::block_1x16, ElementRounding::rne, choice.transform);
+  const QuantFormat gt = nvfp4(Granularity::block_1x16, choice.gradients, choice.transform);
+  Recipe recipe{name, {x, w, false}, {g, w_back, false}, {gt, xt, false}, reference};
+  if (!choice.fprop) recipe.fprop = {};
+  if (!choice.layers) return recipe;
+  recipe.keep_bf16.last.part = 0.15;
+  recipe.schedule = {{"bf16", {.count = 0, .part = 0.82}}};
+  return recipe;
+}
+
+/// An operand of MXFP4: the scale rounded down, as OCP MX has it. Times `element_scale` 3/4 no element clips.
+constexpr QuantFormat mxfp4(ElementRounding rounding, Transform transform, float element_scale) {
+  QuantFormat format{DType::e2m1, Granularity::block_1x32, ScaleType::ue8m0, ScaleRounding::floor};
+  format.element_rounding = rounding;
+  format.transform = transform;
+  format.element_scale = element_scale;
+  return format;
+}
+constexpr float kNeverClips = 0.75f;
+
+/// MXFP4 in dgrad and wgrad, the forward pass in BF16. Elements that are rounded to nearest may clip, as in the paper.
+Recipe mxfp4_bwd(const char* name, bool stochastic, bool transformed, const char* reference) {
+  const QuantFormat g =
+      mxfp4(stochastic ? ElementRounding::stochastic : ElementRounding::rne,
+            transformed ? Transform{64, Signs::gemm} : Transform{}, stochastic ? kNeverClips : 1.0f);
+  return {name, {}, {g, g, false}, {g, g, false}, reference};
+}
+
+/// Backward takes what fprop has seen: its codes, whose transform is turned back on the gradients.
+Recipe quartet(const char* name, ElementRounding gradients, const char* reference) {
+  QuantFormat x{DType::e2m1, Granularity::block_1x32, ScaleType::ue8m0, ScaleRounding::quest};
+  x.transform = {32, Signs::none};
+  const QuantFormat g = mxfp4(gradients, {32, Signs::gemm}, kNeverClips);
+  QuantFormat q = g;
+  q.from_fprop = true;
+  Recipe recipe{name, {x, x, false}, {g, q, false}, {g, q, false}, reference};
+  recipe.mask_clipped = true;
+  return recipe;
+}
+
+Recipe quartet2() {
+  QuantFormat x = nvfp4();
+  x.global_scale = 256;
+  x.four_over_six = true;
+  QuantFormat g = nvfp4();
+  g.global_scale = 255.99f;
+  g.element_scale =
+      1.0120177f;  // 16 / (17 * 0.93): clipping a little is worth it where the correction follows
+  g.eden = true;
+  g.transform = {128, Signs::backward};
+  QuantFormat q = g;
+  q.from_fprop = true;
+  return {"quartet2", {x, x, false}, {g, q, false}, {g, q, false}, "Quartet II (arXiv 2601.22813), MS-EDEN"};
+}
+
 /// `rowwise` with two mantissa bits taken away from every operand.
 Recipe rowwise_e4m1() {
   QuantFormat row = fp8(DType::e4m3, Granularity::row, ScaleType::f32_pow2);
@@ -121,6 +203,13 @@ Recipe rowwise_e5m2() {
           "must be told apart from rowwise"};
 }
 
+/// BF16 but for what the optimizer keeps.
+Recipe bf16_with_state(const char* name, StateFormat m, StateFormat v, const char* reference) {
+  Recipe recipe{name, {}, {}, {}, reference};
+  recipe.optimizer = {name_of(m), name_of(v)};
+  return recipe;
+}
+
 /// The first dimension in the way of this GEMM: `contracted` must hold whole blocks, and cuBLASLt takes FP8
 /// matrices only with all of M, N and K multiples of 16.
 std::string why_gemm_unsupported(const GemmRecipe& gemm, GemmRole role, char contracted, std::int64_t M,
@@ -134,6 +223,9 @@ std::string why_gemm_unsupported(const GemmRecipe& gemm, GemmRole role, char con
       if (block > 0 && size % block != 0)
         return fmt::format("{}={} is not a multiple of {} ({}.{} {})", letter, size, block, name_of(role),
                            side, name_of(operand.granularity));
+      if (operand.transform && size % operand.transform.length != 0)
+        return fmt::format("{}={} is not a multiple of {} ({}.{} transform)", letter, size,
+                           operand.transform.length, name_of(role), side);
     }
   }
   for (const auto& [letter, size] : dimensions)
@@ -141,6 +233,12 @@ std::string why_gemm_unsupported(const GemmRecipe& gemm, GemmRole role, char con
       return fmt::format("{}={} is not a multiple of 16 ({} in {})", letter, size, name_of(role),
                          element_name(gemm.a));
   return "";
+}
+
+std::vector<Recipe> all_of(const std::vector<RecipeGroup>& groups) {
+  std::vector<Recipe> all;
+  for (const RecipeGroup& group : groups) all.insert(all.end(), group.recipes.begin(), group.recipes.end());
+  return all;
 }
 
 }  // namespace
@@ -167,17 +265,16 @@ const std::vector<RecipeGroup>& recipe_groups() {
         mxfp8("mxfp8_ceil", ScaleRounding::ceil, "torchao ScaleCalculationMode.CEIL"),
         mxfp8("mxfp8_even", ScaleRounding::even, "torchao ScaleCalculationMode.EVEN"), mxfp8_e5m2(),
         mxfp8_wgrad_hp(), mxfp8_w2d()}},
+      {"BF16, moments of AdamW in fewer bits",
+       {bf16_with_state("bf16_moments", StateFormat::bf16, StateFormat::bf16,
+                        "DeepSeek-V3 (arXiv 2412.19437)"),
+        bf16_with_state("coat", StateFormat::coat, StateFormat::coat, "COAT (arXiv 2410.19313)")}},
   };
   return groups;
 }
 
 const std::vector<Recipe>& builtin_recipes() {
-  static const std::vector<Recipe> recipes = [] {
-    std::vector<Recipe> all;
-    for (const RecipeGroup& group : recipe_groups())
-      all.insert(all.end(), group.recipes.begin(), group.recipes.end());
-    return all;
-  }();
+  static const std::vector<Recipe> recipes = all_of(recipe_groups());
   return recipes;
 }
 
@@ -186,9 +283,41 @@ const std::vector<Recipe>& control_recipes() {
   return recipes;
 }
 
+const std::vector<RecipeGroup>& fp4_groups() {
+  static const std::vector<RecipeGroup> groups = {
+      {"NVFP4, e4m3 scales of blocks of 16",
+       {nvfp4_recipe("nvfp4", {}, "NVFP4 pre-training recipe (arXiv 2509.25149)"),
+        nvfp4_recipe("nvfp4_rne", {.gradients = ElementRounding::rne}, "nvfp4 without stochastic rounding"),
+        nvfp4_recipe("nvfp4_norht", {.transform = {}}, "nvfp4 without the Hadamard transform"),
+        nvfp4_recipe("nvfp4_w1d", {.weights = Granularity::block_1x16},
+                     "nvfp4 with weights in blocks of 1x16"),
+        nvfp4_recipe("nvfp4_all", {.layers = false}, "nvfp4 in all blocks and all steps"),
+        nvfp4_recipe("nvfp4_sr_fwd", {.forward = ElementRounding::stochastic},
+                     "nvfp4 with X and W rounded stochastically: must be worse (arXiv 2509.25149, E.3)"),
+        nvfp4_recipe("nvfp4_fprop_bf16", {.fprop = false}, "nvfp4 with fprop in BF16")}},
+      {"MXFP4 in backward, exponents of blocks of 32",
+       {mxfp4_bwd("mxfp4_bwd", true, true, "arXiv 2502.20586; mxfp4-llm"),
+        mxfp4_bwd("mxfp4_bwd_rne", false, true, "mxfp4_bwd without stochastic rounding"),
+        mxfp4_bwd("mxfp4_bwd_norht", true, false, "mxfp4_bwd without the Hadamard transform"),
+        mxfp4_bwd("mxfp4_bwd_plain", false, false, "mxfp4_bwd with neither")}},
+      {"FP4 in all products: Quartet, Quartet II",
+       {quartet("quartet", ElementRounding::rne, "Quartet (arXiv 2505.14669)"),
+        quartet("quartet_sr", ElementRounding::stochastic, "Quartet's code: backward rounds stochastically"),
+        quartet2()}},
+  };
+  return groups;
+}
+
+const std::vector<Recipe>& fp4_recipes() {
+  static const std::vector<Recipe> recipes = all_of(fp4_groups());
+  return recipes;
+}
+
 const char* name_of(Granularity g) { return kGranularityNames.of(g); }
 const char* name_of(ScaleType t) { return kScaleNames.of(t); }
 const char* name_of(ScaleRounding r) { return kScaleRoundingNames.of(r); }
+const char* name_of(ElementRounding r) { return kElementRoundingNames.of(r); }
+const char* name_of(Signs s) { return kSignNames.of(s); }
 const char* name_of(HistoryAlgorithm a) { return kAlgorithmNames.of(a); }
 const char* name_of(FirstScale f) { return kFirstNames.of(f); }
 const char* name_of(GemmRole role) { return kRoleNames.of(role); }
@@ -206,6 +335,15 @@ std::string describe(const QuantFormat& format) {
     text += fmt::format("/{}", name_of(format.scale_rounding));
   if (format.delayed())
     text += fmt::format(" {} of {}", name_of(format.history.algorithm), format.history.length);
+  if (format.element_scale != 1) text += fmt::format(" x{:.4g}", format.element_scale);
+  if (format.four_over_six) text += " 4/6";
+  if (const Transform& t = format.transform)
+    text += t.signs == Signs::te     ? " rht"
+            : t.signs == Signs::none ? fmt::format(" h{}", t.length)
+                                     : fmt::format(" rh{}", t.length);
+  if (format.element_rounding == ElementRounding::stochastic) text += " sr";
+  if (format.eden) text += " eden";
+  if (format.from_fprop) text += " of fprop";
   return text;
 }
 

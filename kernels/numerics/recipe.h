@@ -28,14 +28,34 @@ enum class Granularity : std::uint8_t {
   block_128x128,
   block_1x32,
   block_1x16,
-  block_32x32
+  block_32x32,
+  block_16x16
 };
 
-/// f32: exact MAX / amax. f32_pow2: that scale rounded down to a power of two. ue8m0: an exponent byte.
-enum class ScaleType : std::uint8_t { none, f32, f32_pow2, ue8m0 };
+/// f32: exact MAX / amax. f32_pow2: that scale rounded down to a power of two. ue8m0: an exponent byte. e4m3: a byte
+/// under one FP32 scale of the tensor (nvfp4.h).
+enum class ScaleType : std::uint8_t { none, f32, f32_pow2, ue8m0, e4m3 };
 
-/// How a ue8m0 scale is rounded from amax (kernels/numerics/formats.h gives the bits).
-enum class ScaleRounding : std::uint8_t { none, rceil, floor, ceil, even };
+/// How a ue8m0 scale is rounded from amax (kernels/numerics/formats.h gives the bits); quest: from the block's standard
+/// deviation instead, of e2m1 alone (fp4.h).
+enum class ScaleRounding : std::uint8_t { none, rceil, floor, ceil, even, quest };
+
+/// How elements are rounded; stochastic ones away from zero with a probability equal to the discarded fraction.
+enum class ElementRounding : std::uint8_t { rne, stochastic };
+
+/// The signs that elements get before a Hadamard transform: none, TransformerEngine's, or random ones, drawn anew for every
+/// micro-step and linear layer, or for each of its two products in backward.
+enum class Signs : std::uint8_t { none, te, backward, gemm };
+
+/// What is done to every `length` elements along the contraction before they are quantized: a Hadamard transform. Both
+/// operands of a GEMM have the same, so that their product stays.
+struct Transform {
+  std::uint8_t length = 0;  ///< 0: none; 16, 32, 64 or 128
+  Signs signs = Signs::none;
+
+  constexpr explicit operator bool() const { return length > 0; }
+  bool operator==(const Transform&) const = default;
+};
 
 /// Which of the amaxes of earlier steps a scale comes from.
 enum class HistoryAlgorithm : std::uint8_t { max, most_recent };
@@ -62,6 +82,18 @@ struct QuantFormat {
   /// some of dtype's, so only the cast and the scale's MAX differ, and every GEMM of dtype takes them.
   std::uint8_t dropped_bits = 0;
   History history = {};  ///< of a scale of the tensor
+  ElementRounding element_rounding = ElementRounding::rne;
+  Transform transform = {};
+
+  // Of e2m1 alone (fp4.h).
+  float element_scale = 1;   ///< multiplies elements before the cast; a GEMM's alpha undoes it
+  float global_scale = 448;  ///< of e4m3 scales: what the scale of the block with the tensor's amax becomes
+  bool four_over_six =
+      false;          ///< of two scales, for the block's amax at 6 or at 4, the one with the smaller error
+  bool eden = false;  ///< scales are corrected so that blocks keep their size, and rounded stochastically
+  /// The matrix to quantize is what fprop's codes of this operand stand for. Where fprop has a transform, the product's
+  /// output is turned back.
+  bool from_fprop = false;
 
   bool quantized() const { return dtype != DType::bf16; }
   bool delayed() const { return history.length > 0; }
@@ -78,10 +110,32 @@ constexpr std::int64_t block_length(Granularity g) {
     case Granularity::block_32x32:
       return 32;
     case Granularity::block_1x16:
+    case Granularity::block_16x16:
       return 16;
     default:
       return 0;
   }
+}
+
+/// Rows that share the scales of a block; 1 also where one scale spans the tensor.
+constexpr std::int64_t block_rows(Granularity g) {
+  switch (g) {
+    case Granularity::block_128x128:
+      return 128;
+    case Granularity::block_32x32:
+      return 32;
+    case Granularity::block_16x16:
+      return 16;
+    default:
+      return 1;
+  }
+}
+
+/// Of the scales of a format in memory.
+constexpr DType scale_dtype(const QuantFormat& format) {
+  return format.scale == ScaleType::ue8m0  ? DType::ue8m0
+         : format.scale == ScaleType::e4m3 ? DType::e4m3
+                                           : DType::f32;
 }
 
 /// One GEMM of a linear layer. fast_accum: FP8 partial sums stay in the tensor core's reduced accumulator.
@@ -94,12 +148,23 @@ struct GemmRecipe {
 enum class GemmRole : std::uint8_t { fprop, dgrad, wgrad };
 inline constexpr GemmRole kGemmRoles[] = {GemmRole::fprop, GemmRole::dgrad, GemmRole::wgrad};
 
+/// Formats of what the optimizer keeps (state_formats.h), where a case leaves them at their defaults; empty: none.
+struct RecipeState {
+  std::string m{}, v{};
+
+  bool empty() const { return m.empty() && v.empty(); }
+  bool operator==(const RecipeState&) const = default;
+};
+
 struct Recipe {
   std::string name;
   GemmRecipe fprop, dgrad, wgrad;
   std::string reference;  ///< where the row comes from, one line
   KeepBf16 keep_bf16{};   ///< the layers that it leaves out where a case does not say otherwise
   std::vector<RecipeSwitch> schedule{};  ///< what follows it in a run, likewise
+  RecipeState optimizer{};
+  /// Gradients are 0 where fprop's cast has clipped: dX where X, dW where W. With quest scales only.
+  bool mask_clipped = false;
 
   const GemmRecipe& gemm(GemmRole role) const {
     return role == GemmRole::fprop ? fprop : role == GemmRole::dgrad ? dgrad : wgrad;
@@ -125,7 +190,11 @@ const std::vector<Recipe>& builtin_recipes();
 /// Rows that are known to be worse, for studies that must be able to find that (positive controls).
 const std::vector<Recipe>& control_recipes();
 
-/// A built-in or control name, or the path of a JSON file (anything that ends in ".json").
+/// Rows of FP4 by what they have in common: emulated but on GPUs that multiply it.
+const std::vector<RecipeGroup>& fp4_groups();
+const std::vector<Recipe>& fp4_recipes();
+
+/// A name of one of these tables, or the path of a JSON file (anything that ends in ".json").
 /// Throws InvalidInput with the nearest valid name, or with the file's bad field.
 Recipe find_recipe(const std::string& name_or_path);
 
@@ -137,12 +206,16 @@ nlohmann::json recipe_to_json(const Recipe& recipe);
 const char* name_of(Granularity g);
 const char* name_of(ScaleType t);
 const char* name_of(ScaleRounding r);
+const char* name_of(ElementRounding r);
+const char* name_of(Signs s);
 const char* name_of(HistoryAlgorithm a);
 const char* name_of(FirstScale f);
 const char* name_of(GemmRole role);
 /// "bf16", "e4m3", "e4m2": the dtype's name, or that of the narrower format whose values the codes are.
 const char* element_name(const QuantFormat& format);
-/// Short form for tables: "bf16", "e4m3 1x128 f32", "e4m3 1x32 ue8m0/rceil", "e4m3 tensor f32 max of 1024".
+/// Short form for tables: "bf16", "e4m3 1x128 f32", "e4m3 1x32 ue8m0/rceil", "e4m3 tensor f32 max of 1024", "e2m1 1x16
+/// e4m3 rht sr": Hadamard transform with TransformerEngine's signs (of n: hn without, rhn with random ones), stochastic
+/// rounding; x0.75: element_scale; 4/6, eden: four_over_six, eden; of fprop: from_fprop.
 std::string describe(const QuantFormat& format);
 
 /// Whether a linear layer of this shape can take the recipe; an empty string if so, else the reason with the

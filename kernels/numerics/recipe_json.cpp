@@ -6,27 +6,25 @@
 //         or {"format": "e4m3", "granularity": "1x32", "scale": "ue8m0", "scale_rounding": "rceil"}
 //         or {"format": "e4m3", "granularity": "tensor", "scale": "f32",
 //             "history": {"length": 1024, "algorithm": "max", "first": "current", "margin": 0}}
-// reference and fast_accum may be left out, and scale_rounding of a ue8m0 scale is rceil if left out. Beside the GEMMs
-// may stand, in the words of selection.h,
+//         or {"format": "e2m1", "granularity": "1x16", "scale": "e4m3", "global_scale": 448,
+//             "element_rounding": "stochastic", "transform": {"hadamard": 16, "sign": "te"}}
+//         or {"format": "e2m1", "granularity": "1x32", "scale": "ue8m0", "scale_rounding": "floor", "element_scale": 0.75}
+// of FP4 also "four_over_six": true, "correction": {"eden": 16}, "source": "fprop" (README.md says what they mean).
+// reference and fast_accum may be left out, scale_rounding of a ue8m0 scale is rceil if left out, element_rounding rne, and
+// transform none. Beside the GEMMs may stand, in the words of selection.h,
 //   "layers": {"keep_bf16": ["first:1", "last:0.15", "o"]}    which linear layers stay in BF16
 //   "schedule": ["bf16@0.82"]                                 another recipe from a step on
+//   "optimizer": {"m": "coat", "v": "coat"}                   formats of the moments
 // recipe.schema.json is the same for editors.
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
-#include <algorithm>
 #include <cctype>
-#include <nlohmann/json.hpp>
-#include <string_view>
 
-#include "kernels/base/errors.h"
 #include "kernels/base/untrusted_input.h"
-#include "kernels/numerics/recipe.h"
+#include "kernels/numerics/recipe_json_read.h"
+#include "kernels/numerics/state_formats.h"
 
 namespace precbench {
+using namespace recipe_json;
 namespace {
-
-using nlohmann::json;
 
 /// A format of elements as it stands in a file.
 struct Element {
@@ -35,71 +33,22 @@ struct Element {
 };
 const char* name_of(Element e) { return element_name({.dtype = e.dtype, .dropped_bits = e.dropped_bits}); }
 
-// What a row can ask for. e2m1, and 1x16 blocks which belong to it, have no GEMM yet.
-constexpr Element kFormats[] = {{DType::bf16, 0}, {DType::e4m3, 0}, {DType::e5m2, 0},
-                                {DType::e4m3, 1}, {DType::e4m3, 2}, {DType::e5m2, 1}};
-constexpr const char* kFormatNames = "one of bf16, e4m3, e5m2, e4m2, e4m1, e5m1";
-constexpr Granularity kGranularities[] = {Granularity::tensor,      Granularity::row,
-                                          Granularity::block_1x128, Granularity::block_128x128,
-                                          Granularity::block_1x32,  Granularity::block_32x32};
-constexpr ScaleType kScales[] = {ScaleType::f32, ScaleType::f32_pow2, ScaleType::ue8m0};
+// What a row can ask for.
+constexpr Element kFormats[] = {{DType::bf16, 0}, {DType::e4m3, 0}, {DType::e5m2, 0}, {DType::e4m3, 1},
+                                {DType::e4m3, 2}, {DType::e5m2, 1}, {DType::e2m1, 0}};
+constexpr const char* kFormatNames = "one of bf16, e4m3, e5m2, e4m2, e4m1, e5m1, e2m1";
+constexpr Granularity kGranularities[] = {
+    Granularity::tensor,     Granularity::row,         Granularity::block_1x128, Granularity::block_128x128,
+    Granularity::block_1x32, Granularity::block_32x32, Granularity::block_1x16,  Granularity::block_16x16};
+constexpr ScaleType kScales[] = {ScaleType::f32, ScaleType::f32_pow2, ScaleType::ue8m0, ScaleType::e4m3};
 constexpr ScaleRounding kRoundings[] = {ScaleRounding::rceil, ScaleRounding::floor, ScaleRounding::ceil,
-                                        ScaleRounding::even};
+                                        ScaleRounding::even, ScaleRounding::quest};
+constexpr StateFormat kStateFormatsKnown[] = {StateFormat::fp32, StateFormat::bf16, StateFormat::fp16,
+                                              StateFormat::e4m3, StateFormat::coat};
 
 constexpr HistoryAlgorithm kAlgorithms[] = {HistoryAlgorithm::max, HistoryAlgorithm::most_recent};
 constexpr FirstScale kFirsts[] = {FirstScale::current, FirstScale::one};
 constexpr int kLongestHistory = 8192, kLargestMargin = 15;
-
-[[noreturn]] void fail(const std::string& path, const std::string& what) {
-  throw InvalidInput(fmt::format("{}: {}", path, what));
-}
-
-/// `; did you mean X?` where a likely typo exists, and otherwise what there is.
-std::string hint(const std::string& word, const std::vector<std::string>& known) {
-  const std::string near = nearest(word, known);
-  return near.empty() ? fmt::format("; one of {}", fmt::join(known, ", "))
-                      : fmt::format("; did you mean {}?", near);
-}
-
-std::string child(const std::string& path, const std::string& key) {
-  return path.empty() ? key : path + "." + key;
-}
-
-void check_keys(const json& object, const std::string& path, const std::vector<std::string>& known) {
-  if (!object.is_object()) fail(path.empty() ? "recipe" : path, "expected a JSON object");
-  for (const auto& [key, value] : object.items())
-    if (std::find(known.begin(), known.end(), key) == known.end())
-      fail(child(path, key), "unknown key" + hint(key, known));
-}
-
-const json& require(const json& object, std::string_view path, const char* key, std::string_view why) {
-  const auto it = object.find(key);
-  if (it == object.end()) fail(child(std::string(path), key), fmt::format("missing; {}", why));
-  return *it;
-}
-
-std::string read_string(const json& value, const std::string& path) {
-  if (!value.is_string()) fail(path, "expected a string, got " + value.dump());
-  return value.get<std::string>();
-}
-
-template <class Enum, std::size_t kCount>
-Enum read_enum(const json& value, const std::string& path, const Enum (&known)[kCount]) {
-  const std::string word = read_string(value, path);
-  std::vector<std::string> names;
-  for (Enum candidate : known) {
-    if (word == name_of(candidate)) return candidate;
-    names.push_back(name_of(candidate));
-  }
-  fail(path, fmt::format("unknown value \"{}\"{}", word, hint(word, names)));
-}
-
-template <class Number>
-Number read_whole(const json& value, const std::string& path, Number least, Number most) {
-  if (!value.is_number_integer() || value < least || value > most)
-    fail(path, fmt::format("expected a whole number from {} to {}, got {}", least, most, value.dump()));
-  return value.get<Number>();
-}
 
 /// Of an operand with one FP32 scale for the tensor.
 History read_history(const json& object, const std::string& path) {
@@ -126,26 +75,32 @@ json history_to_json(const History& history) {
 QuantFormat read_operand(const json& object, const std::string& path) {
   if (object.is_object() && object.contains("rounding"))
     fail(child(path, "rounding"), "is called scale_rounding now: rename the key");
-  check_keys(object, path, {"format", "granularity", "scale", "scale_rounding", "history"});
+  std::vector<std::string> keys = {"format", "granularity", "scale", "scale_rounding", "history"};
+  keys.insert(keys.end(), std::begin(kFp4Keys), std::end(kFp4Keys));
+  check_keys(object, path, keys);
   QuantFormat operand;
   const Element element =
       read_enum(require(object, path, "format", kFormatNames), child(path, "format"), kFormats);
   operand.dtype = element.dtype;
   operand.dropped_bits = element.dropped_bits;
-    if (!operand.quantized()) {
-    for (const char* key : {"granularity", "scale", "scale_rounding", "history"})
+  if (!operand.quantized()) {
+    keys.erase(keys.begin());
+    for (const std::string& key : keys)
       if (object.contains(key)) fail(child(path, key), "bf16 has no scale; remove it");
     return operand;
   }
-  operand.granularity =
-      read_enum(require(object, path, "granularity", "one of tensor, row, 1x128, 128x128, 1x32, 32x32"),
-                child(path, "granularity"), kGranularities);
-  operand.scale =
-      read_enum(require(object, path, "scale", "one of f32, f32_pow2, ue8m0"), child(path, "scale"), kScales);
-  const bool mx = block_length(operand.granularity) == 32;
-  if (mx != (operand.scale == ScaleType::ue8m0))
+  operand.granularity = read_enum(
+      require(object, path, "granularity", "one of tensor, row, 1x128, 128x128, 1x32, 32x32, 1x16, 16x16"),
+      child(path, "granularity"), kGranularities);
+  operand.scale = read_enum(require(object, path, "scale", "one of f32, f32_pow2, ue8m0, e4m3"),
+                            child(path, "scale"), kScales);
+  const bool mx = block_length(operand.granularity) == 32, nv = block_length(operand.granularity) == 16;
+  if (mx != (operand.scale == ScaleType::ue8m0) || nv != (operand.scale == ScaleType::e4m3))
     fail(child(path, "scale"), fmt::format("granularity {} takes {}, not {}", name_of(operand.granularity),
-                                           mx ? "ue8m0" : "f32 or f32_pow2", name_of(operand.scale)));
+                                           mx   ? "ue8m0"
+                                           : nv ? "e4m3"
+                                                : "f32 or f32_pow2",
+                                           name_of(operand.scale)));
   if (mx) operand.scale_rounding = ScaleRounding::rceil;
   if (object.contains("scale_rounding")) {
     if (!mx)
@@ -159,11 +114,12 @@ QuantFormat read_operand(const json& object, const std::string& path) {
       fail(child(path, "history"), "only a tensor's f32 scale can come from the steps before; remove it");
     operand.history = read_history(object.at("history"), child(path, "history"));
   }
+  read_fp4(object, path, operand);
   return operand;
 }
 
 /// Operands can be multiplied if their scales factor out of the same partial sums: the whole contraction
-/// (tensor, row), blocks of 128, or blocks of 32.
+/// (tensor, row), or blocks of 128, 32 or 16.
 void check_pair(const GemmRecipe& gemm, const std::string& path) {
   const auto& [a, b, fast_accum] = gemm;
   if (a.quantized() != b.quantized())
@@ -172,6 +128,10 @@ void check_pair(const GemmRecipe& gemm, const std::string& path) {
     fail(path,
          fmt::format("{} x {} cannot be multiplied: their scales span different lengths of the contraction",
                      name_of(a.granularity), name_of(b.granularity)));
+  if (a.scale != b.scale && (a.scale == ScaleType::e4m3 || a.dtype == DType::e2m1))
+    fail(path, "FP4 is multiplied with FP4 that has scales of the same type");
+  if (!(a.transform == b.transform))
+    fail(path, "a transform of one operand has to be undone by the other; both need the same");
   if (a.granularity == Granularity::block_128x128 && b.granularity == Granularity::block_128x128)
     fail(path, "128x128 x 128x128 has no GEMM; make one operand 1x128");
   if (fast_accum && block_length(a.granularity) > 0)
@@ -187,11 +147,8 @@ GemmRecipe read_gemm(const json& recipe, GemmRole role) {
   GemmRecipe gemm;
   gemm.a = read_operand(require(object, path, "a", "a GEMM has operands a and b"), child(path, "a"));
   gemm.b = read_operand(require(object, path, "b", "a GEMM has operands a and b"), child(path, "b"));
-  if (object.contains("fast_accum")) {
-    const json& value = object.at("fast_accum");
-    if (!value.is_boolean()) fail(child(path, "fast_accum"), "expected true or false, got " + value.dump());
-    gemm.fast_accum = value.get<bool>();
-  }
+  if (object.contains("fast_accum"))
+    gemm.fast_accum = read_bool(object.at("fast_accum"), child(path, "fast_accum"));
   check_pair(gemm, path);
   return gemm;
 }
@@ -239,6 +196,15 @@ void read_layers_and_schedule(const json& object, Recipe& recipe) {
     recipe.schedule = read_words(*schedule, "schedule", parse_switches);
 }
 
+void read_optimizer(const json& object, Recipe& recipe) {
+  const auto optimizer = object.find("optimizer");
+  if (optimizer == object.end()) return;
+  check_keys(*optimizer, "optimizer", {"m", "v"});
+  for (const auto& [key, word] : {std::pair("m", &recipe.optimizer.m), std::pair("v", &recipe.optimizer.v)})
+    if (optimizer->contains(key))
+      *word = name_of(read_enum(optimizer->at(key), child("optimizer", key), kStateFormatsKnown));
+}
+
 /// Names stand in comma-separated lists, file names and tables.
 void check_name(const std::string& name) {
   const auto allowed = [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '-' || c == '.'; };
@@ -254,6 +220,7 @@ json operand_to_json(const QuantFormat& operand) {
   if (operand.scale_rounding != ScaleRounding::none)
     object["scale_rounding"] = name_of(operand.scale_rounding);
   if (operand.delayed()) object["history"] = history_to_json(operand.history);
+  if (operand.dtype == DType::e2m1) fp4_to_json(operand, object);
   return object;
 }
 
@@ -269,7 +236,9 @@ Recipe read_file(const std::string& path) {
 }  // namespace
 
 Recipe recipe_from_json(const json& object) {
-  check_keys(object, "", {"name", "reference", "fprop", "dgrad", "wgrad", "layers", "schedule"});
+  check_keys(
+      object, "",
+      {"name", "reference", "fprop", "dgrad", "wgrad", "layers", "schedule", "mask_clipped", "optimizer"});
   Recipe recipe;
   recipe.name = read_string(require(object, "", "name", "the name it has in records"), "name");
   check_name(recipe.name);
@@ -278,8 +247,12 @@ Recipe recipe_from_json(const json& object) {
   recipe.dgrad = read_gemm(object, GemmRole::dgrad);
   recipe.wgrad = read_gemm(object, GemmRole::wgrad);
   check_histories(recipe);
+  if (object.contains("mask_clipped"))
+    recipe.mask_clipped = read_bool(object.at("mask_clipped"), "mask_clipped");
+  check_fp4_backward(recipe);
   read_layers_and_schedule(object, recipe);
-  for (const auto* table : {&builtin_recipes(), &control_recipes()})
+  read_optimizer(object, recipe);
+  for (const auto* table : {&builtin_recipes(), &control_recipes(), &fp4_recipes()})
     for (const Recipe& builtin : *table)
       if (builtin.name == recipe.name && builtin != recipe)
         fail("name",
@@ -295,15 +268,18 @@ json recipe_to_json(const Recipe& recipe) {
     object[name_of(role)] = {
         {"a", operand_to_json(gemm.a)}, {"b", operand_to_json(gemm.b)}, {"fast_accum", gemm.fast_accum}};
   }
+  if (recipe.mask_clipped) object["mask_clipped"] = true;
   if (const auto words = words_of(recipe.keep_bf16); !words.empty()) object["layers"]["keep_bf16"] = words;
   for (const RecipeSwitch& change : recipe.schedule) object["schedule"].push_back(to_text(change));
+  for (const auto& [key, word] : {std::pair("m", recipe.optimizer.m), std::pair("v", recipe.optimizer.v)})
+    if (!word.empty()) object["optimizer"][key] = word;
   return object;
 }
 
 Recipe find_recipe(const std::string& name_or_path) {
   if (name_or_path.ends_with(".json")) return read_file(name_or_path);
   std::vector<std::string> names;
-  for (const auto* table : {&builtin_recipes(), &control_recipes()})
+  for (const auto* table : {&builtin_recipes(), &control_recipes(), &fp4_recipes()})
     for (const Recipe& recipe : *table) {
       if (recipe.name == name_or_path) return recipe;
       names.push_back(recipe.name);

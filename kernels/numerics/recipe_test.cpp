@@ -4,51 +4,12 @@
 
 #include <cstdio>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
-#include "tools/testing/catch.h"
-#include "tools/testing/text.h"
+#include "kernels/numerics/recipe_testing.h"
 
 using namespace precbench;
+using namespace precbench::testing;
 using nlohmann::json;
-
-namespace {
-
-/// A built-in row under another name, as a user would start from one.
-json copy_of(const char* name) {
-  json row = recipe_to_json(find_recipe(name));
-  row["name"] = "mine";
-  return row;
-}
-
-std::string error_of_row(const json& row) {
-  return refusal_of([&] { recipe_from_json(row); });
-}
-
-std::string error_with(const char* base, const char* pointer, const json& value) {
-  json row = copy_of(base);
-  row[json::json_pointer(pointer)] = value;
-  return error_of_row(row);
-}
-
-std::string error_without(const char* base, const char* object, const char* key) {
-  json row = copy_of(base);
-  row[json::json_pointer(object)].erase(key);
-  return error_of_row(row);
-}
-
-std::string row_text(const char* name) {
-  const Recipe recipe = find_recipe(name);
-  std::string text;
-  for (GemmRole role : kGemmRoles) {
-    const GemmRecipe& gemm = recipe.gemm(role);
-    text += std::string(name_of(role)) + ": " + describe(gemm.a) + " x " + describe(gemm.b) +
-            (gemm.fast_accum ? " fast; " : "; ");
-  }
-  return text;
-}
-
-}  // namespace
 
 TEST_CASE("the built-in table is the documented one", "[recipe]") {
   std::vector<std::string> names;
@@ -57,7 +18,7 @@ TEST_CASE("the built-in table is the documented one", "[recipe]") {
                                           "tensorwise_delayed", "tensorwise_delayed_recent",
                                           "tensorwise_delayed_e4m3", "blockwise", "blockwise_pow2", "mxfp8",
                                           "mxfp8_floor", "mxfp8_ceil", "mxfp8_even", "mxfp8_e5m2",
-                                          "mxfp8_wgrad_hp", "mxfp8_w2d"});
+                                          "mxfp8_wgrad_hp", "mxfp8_w2d", "bf16_moments", "coat"});
   CHECK(row_text("bf16") == "fprop: bf16 x bf16; dgrad: bf16 x bf16; wgrad: bf16 x bf16; ");
   CHECK(row_text("tensorwise") ==
         "fprop: e4m3 tensor f32 x e4m3 tensor f32 fast; dgrad: e5m2 tensor f32 x e4m3 tensor f32; "
@@ -97,6 +58,7 @@ TEST_CASE("the built-in table is the documented one", "[recipe]") {
 TEST_CASE("every built-in row survives JSON", "[recipe]") {
   for (const Recipe& recipe : builtin_recipes()) CHECK(recipe_from_json(recipe_to_json(recipe)) == recipe);
   for (const Recipe& recipe : control_recipes()) CHECK(recipe_from_json(recipe_to_json(recipe)) == recipe);
+  for (const Recipe& recipe : fp4_recipes()) CHECK(recipe_from_json(recipe_to_json(recipe)) == recipe);
 }
 
 TEST_CASE("the controls are rowwise but for what they are known for", "[recipe]") {
@@ -143,7 +105,8 @@ TEST_CASE("unknown recipes and unreadable files are told apart", "[recipe]") {
       "unknown recipe \"zzzzzzzzzzzz\"; one of bf16, tensorwise, rowwise, rowwise_gw_hp, tensorwise_delayed, "
       "tensorwise_delayed_recent, tensorwise_delayed_e4m3, blockwise, "
       "blockwise_pow2, mxfp8, mxfp8_floor, mxfp8_ceil, mxfp8_even, mxfp8_e5m2, mxfp8_wgrad_hp, mxfp8_w2d, "
-      "rowwise_e5m2, rowwise_e4m1");
+      "bf16_moments, coat, rowwise_e5m2, rowwise_e4m1, nvfp4, nvfp4_rne, nvfp4_norht, nvfp4_w1d, nvfp4_all, nvfp4_sr_fwd, "
+      "nvfp4_fprop_bf16, mxfp4_bwd, mxfp4_bwd_rne, mxfp4_bwd_norht, mxfp4_bwd_plain, quartet, quartet_sr, quartet2");
   CHECK(refusal_of([] { find_recipe("no/such.json"); }) == "no/such.json: no such file");
 
   const std::string path = PRECBENCH_BINARY_DIR "/recipe_test.json";
@@ -178,11 +141,11 @@ TEST_CASE("a bad row names its field and the nearest valid value", "[recipe]") {
   CHECK(error_without("mxfp8", "", "name") == "name: missing; the name it has in records");
   CHECK(error_without("mxfp8", "/wgrad", "b") == "wgrad.b: missing; a GEMM has operands a and b");
   CHECK(error_without("mxfp8", "/wgrad/b", "format") ==
-        "wgrad.b.format: missing; one of bf16, e4m3, e5m2, e4m2, e4m1, e5m1");
+        "wgrad.b.format: missing; one of bf16, e4m3, e5m2, e4m2, e4m1, e5m1, e2m1");
   CHECK(error_without("rowwise", "/wgrad/b", "scale") ==
-        "wgrad.b.scale: missing; one of f32, f32_pow2, ue8m0");
+        "wgrad.b.scale: missing; one of f32, f32_pow2, ue8m0, e4m3");
   CHECK(error_without("rowwise", "/wgrad/b", "granularity") ==
-        "wgrad.b.granularity: missing; one of tensor, row, 1x128, 128x128, 1x32, 32x32");
+        "wgrad.b.granularity: missing; one of tensor, row, 1x128, 128x128, 1x32, 32x32, 1x16, 16x16");
 }
 
 TEST_CASE("a row that nothing can compute is refused", "[recipe]") {
@@ -313,6 +276,11 @@ TEST_CASE("a shape that a recipe cannot take names the dimension", "[recipe]") {
   CHECK(why("blockwise", 96, 128, 128) == "M=96 is not a multiple of 128 (wgrad.a 1x128)");
   CHECK(why("mxfp8", 96, 96, 96).empty());
   CHECK(why("mxfp8", 96, 96, 48) == "K=48 is not a multiple of 32 (fprop.a 1x32)");
+  CHECK(why("nvfp4", 48, 80, 112).empty());
+  CHECK(why("nvfp4", 48, 80, 100) == "K=100 is not a multiple of 16 (fprop.a 1x16)");
+  CHECK(why("mxfp4_bwd", 64, 128, 48).empty());
+  CHECK(why("mxfp4_bwd", 64, 96, 64) == "N=96 is not a multiple of 64 (dgrad.a transform)");
+  CHECK(why("quartet2", 64, 128, 16) == "M=64 is not a multiple of 128 (wgrad.a transform)");
   CHECK(why("mxfp8", 48, 96, 96) == "M=48 is not a multiple of 32 (wgrad.a 1x32)");
 }
 
@@ -321,4 +289,19 @@ TEST_CASE("names of dtypes", "[recipe]") {
   CHECK(std::string(name_of(DType::bf16)) == "bf16");
   CHECK(std::string(name_of(DType::ue8m0)) == "ue8m0");
   CHECK(std::string(name_of(DType::i32)) == "i32");
+}
+
+TEST_CASE("a row may name the formats of the optimizer's moments", "[recipe]") {
+  CHECK(find_recipe("coat").optimizer == RecipeState{"coat", "coat"});
+  CHECK(find_recipe("bf16").optimizer.empty());
+  nlohmann::json row = recipe_to_json(find_recipe("rowwise"));
+  row["name"] = "mine";
+  row["optimizer"] = {{"v", "fp16"}};
+  const Recipe mine = recipe_from_json(row);
+  CHECK(mine.optimizer == RecipeState{"", "fp16"});
+  CHECK(recipe_from_json(recipe_to_json(mine)) == mine);
+  row["optimizer"]["m"] = "fp8";
+  CHECK(refusal_of([&] { recipe_from_json(row); }).starts_with("optimizer.m: unknown value \"fp8\""));
+  row["optimizer"] = {{"w", "fp16"}};
+  CHECK(refusal_of([&] { recipe_from_json(row); }).starts_with("optimizer.w: unknown key"));
 }

@@ -7,10 +7,10 @@
 //   row            [rows]
 //   1x128          [k blocks][rows padded to 4]: the row index is contiguous, the block index outermost
 //   128x128        [row blocks][k blocks padded to 4]: the block index along k is contiguous
-//   1x32, 1x16, 32x32
+//   1x32, 1x16, 32x32, 16x16
 //                  tiles of 128 rows x 4 blocks, 512 entries each, tile rows outermost; rows padded to 128,
 //                  blocks to 4. Inside a tile rows r, r+32, r+64, r+96 are neighbours, 4 entries each. The scale of
-//                  a 32x32 block stands there for each of its rows.
+//                  a 32x32 or 16x16 block stands there for each of its rows.
 // A cuBLASLt GEMM reads the padding too: whoever writes a buffer must fill the padded entries with zero.
 // Source: cuBLAS documentation, "Scaling factors layouts".
 #pragma once
@@ -41,6 +41,7 @@ PRECBENCH_HD constexpr std::int64_t scale_blocks(Granularity g, std::int64_t k) 
     case Granularity::block_32x32:
       return detail::blocks_of(k, 32);
     case Granularity::block_1x16:
+    case Granularity::block_16x16:
       return detail::blocks_of(k, 16);
     default:
       return 1;
@@ -62,6 +63,7 @@ PRECBENCH_HD constexpr std::int64_t scale_count(Granularity g, std::int64_t rows
     case Granularity::block_1x32:
     case Granularity::block_32x32:
     case Granularity::block_1x16:
+    case Granularity::block_16x16:
       return detail::padded(rows, 128) * detail::padded(nkb, 4);
     default:
       return 0;
@@ -80,7 +82,8 @@ PRECBENCH_HD constexpr std::int64_t scale_index(Granularity g, std::int64_t rows
       return (r / 128) * detail::padded(scale_blocks(g, k), 4) + kb;
     case Granularity::block_1x32:
     case Granularity::block_32x32:
-    case Granularity::block_1x16: {
+    case Granularity::block_1x16:
+    case Granularity::block_16x16: {
       const std::int64_t tile_columns = detail::blocks_of(scale_blocks(g, k), 4);
       const std::int64_t tile = (r / 128) * tile_columns + kb / 4;
       const std::int64_t row = r % 128;

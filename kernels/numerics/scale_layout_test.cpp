@@ -12,7 +12,7 @@ namespace {
 
 constexpr Granularity kAll[] = {Granularity::tensor,        Granularity::row,        Granularity::block_1x128,
                                 Granularity::block_128x128, Granularity::block_1x32, Granularity::block_1x16,
-                                Granularity::block_32x32};
+                                Granularity::block_32x32,   Granularity::block_16x16};
 
 }  // namespace
 

@@ -19,6 +19,8 @@ const char* name_of(DType dtype) {
       return "ue8m0";
     case DType::i32:
       return "i32";
+    case DType::f16:
+      return "f16";
   }
   return "?";
 }

@@ -7,7 +7,8 @@
 
 namespace precbench {
 
-enum class DType : std::uint8_t { f32, bf16, e4m3, e5m2, e2m1, ue8m0, i32 };
+/// f16 is for storage alone (state_formats.h).
+enum class DType : std::uint8_t { f32, bf16, e4m3, e5m2, e2m1, ue8m0, i32, f16 };
 
 /// Lower-case name as it stands in records: "f32", "bf16", "e4m3", ...
 const char* name_of(DType dtype);
@@ -18,6 +19,7 @@ constexpr int bits_of(DType dtype) {
     case DType::i32:
       return 32;
     case DType::bf16:
+    case DType::f16:
       return 16;
     case DType::e2m1:
       return 4;

@@ -36,7 +36,7 @@ LinearSlots DelayedScaling::slots(std::int64_t layer, LinearRole role) const {
       role == LinearRole::head ? linears_ - 1 : layer * kBlockLinears + static_cast<std::int64_t>(role);
   const auto of = [&](LinearOperand operand) {
     const std::int64_t slot = static_cast<std::int64_t>(operand) * linears_ + linear;
-    return AmaxSlot{known_.elements(slot, 1), watching_ ? Tensor{} : staged_.elements(slot, 1)};
+    return OperandSlot{known_.elements(slot, 1), watching_ ? Tensor{} : staged_.elements(slot, 1)};
   };
   return {of(LinearOperand::x), of(LinearOperand::w), of(LinearOperand::dy), current_};
 }
@@ -56,6 +56,20 @@ void DelayedScaling::update(Comm& comm) {
   if (comm.size() > 1) comm.all_reduce_max(staged_);
   device_.update_history({known_, history_, staged_, algorithm_ == HistoryAlgorithm::most_recent});
   current_ = false;  // what is computed between steps has a history
+}
+
+DelayedScaling::Snapshot DelayedScaling::snapshot() const {
+  Snapshot snapshot{std::vector<float>(static_cast<std::size_t>(known_.size())),
+                    std::vector<float>(static_cast<std::size_t>(history_.size()))};
+  device_.download(snapshot.known.data(), known_);
+  if (!history_.empty()) device_.download(snapshot.history.data(), history_);
+  return snapshot;
+}
+
+void DelayedScaling::restore(const Snapshot& snapshot) {
+  device_.upload(known_, snapshot.known.data());
+  if (!history_.empty()) device_.upload(history_, snapshot.history.data());
+  device_.zero({staged_});
 }
 
 std::vector<StateTensor> DelayedScaling::state() const {

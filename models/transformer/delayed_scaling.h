@@ -42,6 +42,13 @@ class DelayedScaling {
   /// A collective of all ranks, at the end of every step.
   void update(Comm& comm);
 
+  /// Known amaxes and history between two steps, to come back to; the device's copies of them are left as they are.
+  struct Snapshot {
+    std::vector<float> known, history;
+  };
+  Snapshot snapshot() const;
+  void restore(const Snapshot& snapshot);
+
   /// "scales/known" and "scales/history", which every rank has.
   std::vector<StateTensor> state() const;
 

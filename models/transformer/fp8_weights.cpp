@@ -13,6 +13,7 @@ std::string why_not_fp8_weights(const Recipe& recipe, const ModelConfig& model, 
   if (!f.quantized()) return "FP8 gather: the recipe keeps weights in BF16";
   if (!(f == recipe.dgrad.b))
     return "FP8 gather: the recipe takes weights in different formats in fprop and dgrad";
+  if (f.dtype == DType::e2m1) return "FP8 gather: the recipe's weights are FP4, which are not exchanged";
   if (f.granularity == Granularity::block_32x32)
     return "FP8 gather: weights in 32x32 blocks are not exchanged";
   if (f.granularity != Granularity::tensor && f.granularity != Granularity::block_128x128 &&

@@ -55,8 +55,8 @@ void Transformer::head(const Tensor& loss_sum, const Tensor& targets, float loss
     push_row(logits, lin.dy_rowwise());
     push_col(logits, lin.dy_columnwise());
     produce(logits, [&](QuantizedTensor& dlogits) { device_.quantize({dlogits}); });
-    lin.dgrad(dh.slice_rows(first, logits.value.rows), logits, head.weight);
-    lin.wgrad(dweight, logits, x, parameters_.accumulates() || first > 0);
+    lin.dgrad(dh.slice_rows(first, logits.value.rows), logits, head.weight, x.value);
+    lin.wgrad(dweight, logits, x, head.weight, parameters_.accumulates() || first > 0);
   }
   device_.sum({loss_sum, losses_, !first_micro_step});
   QuantizedTensor dx = gradient_in(slot_, config_.layers - 1);

@@ -121,16 +121,26 @@ std::pair<std::int64_t, std::int64_t> Layout::shard_range(int unit, int shard_ra
   return {first, std::min(size, first + shard_size(unit))};
 }
 
-std::vector<Run> Layout::runs(int unit, int shard_rank) const {
+std::vector<Piece> Layout::pieces(int unit, int shard_rank) const {
   const auto [first, last] = shard_range(unit, shard_rank);
-  std::vector<Run> runs;
+  std::vector<Piece> pieces;
   for (const Parameter& p : units_[unit].parameters) {
     const std::int64_t begin = std::max(first, p.offset), end = std::min(last, p.offset + p.size());
-    if (begin >= end) continue;
-    if (!runs.empty() && runs.back().kind == p.kind && runs.back().first + runs.back().count == begin - first)
-      runs.back().count += end - begin;
+    pieces.push_back({&p});
+    if (begin < end) pieces.back() = {&p, begin - p.offset, begin - first, end - begin};
+  }
+  return pieces;
+}
+
+std::vector<Run> Layout::runs(int unit, int shard_rank) const {
+  std::vector<Run> runs;
+  for (const Piece& piece : pieces(unit, shard_rank)) {
+    if (piece.count == 0) continue;
+    const ParameterKind kind = piece.parameter->kind;
+    if (!runs.empty() && runs.back().kind == kind && runs.back().first + runs.back().count == piece.offset)
+      runs.back().count += piece.count;
     else
-      runs.push_back({begin - first, end - begin, p.kind});
+      runs.push_back({piece.offset, piece.count, kind});
   }
   return runs;
 }

@@ -49,6 +49,14 @@ struct Run {
   bool decay() const { return kind == ParameterKind::matrix; }
 };
 
+/// What a shard has of a parameter of its unit.
+struct Piece {
+  const Parameter* parameter;
+  std::int64_t first = 0;   ///< element of the flattened parameter
+  std::int64_t offset = 0;  ///< the same in the shard
+  std::int64_t count = 0;   ///< 0: nothing
+};
+
 /// A linear layer's matrix in a block's unit: its first element, its rows and columns.
 struct LinearMatrix {
   LinearRole role;
@@ -86,6 +94,8 @@ class Layout {
   /// The unit's elements in the shard of `shard_rank`, as [first, last) of the unit.
   std::pair<std::int64_t, std::int64_t> shard_range(int unit, int shard_rank) const;
 
+  /// Of every parameter of the unit, in order, what the shard of `shard_rank` has.
+  std::vector<Piece> pieces(int unit, int shard_rank) const;
   /// The runs of a shard, without holes; offsets relative to the shard.
   std::vector<Run> runs(int unit, int shard_rank) const;
 

@@ -15,8 +15,8 @@ GemmOperand push_gemm_operand(Arena& arena, Segment segment, const QuantFormat& 
   GemmOperand form;
   form.format = format;
   form.data = arena.push(segment, format.dtype, rows, k);
-  const DType scale = format.scale == ScaleType::ue8m0 ? DType::ue8m0 : DType::f32;
-  form.scale = arena.push(segment, scale, 1, scale_count(format.granularity, rows, k));
+  form.scale = arena.push(segment, scale_dtype(format), 1, scale_count(format.granularity, rows, k));
+  if (format.scale == ScaleType::e4m3) form.amax = arena.push(segment, DType::f32, 1, 1);
   return form;
 }
 
@@ -32,6 +32,7 @@ GemmOperand Linear::quantized(const Weight& weight, const QuantFormat& format, b
   if (!format.quantized()) return {format, weight.value, {}, columns};
   if (columns && !weight.columnwise.empty()) return weight.columnwise;
   if (!columns && !weight.rowwise.empty()) return weight.rowwise;
+  if (format.from_fprop) return quantized_again(weight.value, recipe_.fprop.b, format, slots_.w.random);
   const Tensor& shape = weight.rowwise.empty() ? weight.value : weight.rowwise.data;
   const GemmOperand form =
       push_gemm_operand(arena_, Segment::quantized_weights, format, columns ? shape.cols : shape.rows,
@@ -41,6 +42,7 @@ GemmOperand Linear::quantized(const Weight& weight, const QuantFormat& format, b
     return form;
   }
   QuantizedTensor w = make_quantized_tensor(weight.value, {}, {});
+  w.random = slots_.w.random;
   (columns ? w.columnwise : w.rowwise) = form;
   if (format.delayed() && !slots_.w.known.empty()) {
     w.amax_in = slots_.w.known;
@@ -58,10 +60,13 @@ void Linear::fprop(const Tensor& y, const QuantizedTensor& x, const Weight& weig
   device_.matmul({y, x.rowwise, w, {GemmRole::fprop, recipe_.fprop.fast_accum, false, op_class_}});
 }
 
-void Linear::dgrad(const Tensor& dx, const QuantizedTensor& dy, const Weight& weight) const {
+void Linear::dgrad(const Tensor& dx, const QuantizedTensor& dy, const Weight& weight, const Tensor& x) const {
   const Scope scope(arena_);
   const GemmOperand w = quantized(weight, recipe_.dgrad.b, true);
-  device_.matmul({dx, dy.rowwise, w, {GemmRole::dgrad, recipe_.dgrad.fast_accum, false, op_class_}});
+  const bool turned = recipe_.dgrad.b.from_fprop && recipe_.fprop.a.transform;
+  const Tensor out = turned ? arena_.push(Segment::activations, dx.dtype, dx.rows, dx.cols) : dx;
+  device_.matmul({out, dy.rowwise, w, {GemmRole::dgrad, recipe_.dgrad.fast_accum, false, op_class_}});
+  if (turned) turn_back(dx, out, x, recipe_.fprop.a, false);
 }
 
 QuantizedTensor Linear::quantized_weight(const Weight& weight, bool columns) const {
@@ -72,11 +77,46 @@ QuantizedTensor Linear::quantized_weight(const Weight& weight, bool columns) con
 }
 
 void Linear::wgrad(const Tensor& dweight, const QuantizedTensor& dy, const QuantizedTensor& x,
-                   bool accumulate) const {
-  device_.matmul({dweight,
+                   const Weight& weight, bool accumulate) const {
+  const Scope scope(arena_);
+  const QuantFormat& format = recipe_.wgrad.b;
+  const GemmOperand columns =
+      format.from_fprop ? quantized_again(x.value, recipe_.fprop.a, format, slots_.x.random) : x.columnwise;
+  const bool turned = format.from_fprop && recipe_.fprop.b.transform;
+  const Tensor out =
+      turned ? arena_.push(Segment::workspace, DType::f32, dweight.rows, dweight.cols) : dweight;
+  device_.matmul({out,
                   dy.columnwise,
-                  x.columnwise,
-                  {GemmRole::wgrad, recipe_.wgrad.fast_accum, accumulate, op_class_}});
+                  columns,
+                  {GemmRole::wgrad, recipe_.wgrad.fast_accum, accumulate && !turned, op_class_}});
+  if (turned) turn_back(dweight, out, weight.value, recipe_.fprop.b, accumulate);
+}
+
+GemmOperand Linear::quantized_again(const Tensor& value, const QuantFormat& fprop_format,
+                                    const QuantFormat& format, const RandomStream& random) const {
+  QuantizedTensor again;
+  again.columnwise = push_gemm_operand(arena_, Segment::workspace, format, value.cols, value.rows);
+  again.random = random;
+  const Scope scope(arena_);
+  again.value = arena_.push(Segment::workspace, value.dtype, value.rows, value.cols);
+  QuantizedTensor seen{.value = value, .random = random};
+  seen.rowwise = push_gemm_operand(arena_, Segment::workspace, fprop_format, value.rows, value.cols);
+  device_.quantize({seen});
+  device_.dequantize({again.value, seen.rowwise});
+  device_.quantize({again});
+  return again.columnwise;
+}
+
+void Linear::turn_back(const Tensor& gradient, const Tensor& turned, const Tensor& value,
+                       const QuantFormat& format, bool accumulate) const {
+  const Scope scope(arena_);
+  ops::TurnBack op{gradient, accumulate, turned, {}, {format, {}, {}}};
+  if (recipe_.mask_clipped) {
+    op.value = value;
+    op.form = push_gemm_operand(arena_, Segment::workspace, format, value.rows, value.cols);
+    device_.quantize({{.value = value, .rowwise = op.form}});
+  }
+  device_.turn_back(op);
 }
 
 }  // namespace precbench

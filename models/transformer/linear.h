@@ -31,13 +31,15 @@ enum class LinearOperand : std::uint8_t { x, dy, w };
 /// "x", "dy", "w"
 const char* name_of(LinearOperand operand);
 
-/// Delayed scaling's amaxes of an operand, f32 [1] each: what its scale comes from, and what this step's own raises.
-/// Empty where the scale is not delayed; `staged` alone where nothing is to be noted.
-struct AmaxSlot {
+/// What an operand has of its own from step to step. Delayed scaling's amaxes, f32 [1] each: what its scale comes from, and
+/// what this step's own raises; empty where the scale is not delayed, `staged` alone where nothing is to be noted. And the
+/// random numbers of its rounding.
+struct OperandSlot {
   Tensor known = {}, staged = {};
+  RandomStream random = {};
 };
 struct LinearSlots {
-  AmaxSlot x = {}, w = {}, dy = {};
+  OperandSlot x = {}, w = {}, dy = {};
   bool current = false;  ///< nothing is known yet: `known` is first made from the operand itself
 };
 
@@ -52,23 +54,34 @@ class Linear {
   const Recipe& recipe() const { return recipe_; }
   const LinearSlots& slots() const { return slots_; }
   const QuantFormat& x_rowwise() const { return recipe_.fprop.a; }
-  const QuantFormat& x_columnwise() const { return recipe_.wgrad.b; }
+  /// BF16 where wgrad takes what fprop's codes stand for, which it makes of the value itself.
+  const QuantFormat& x_columnwise() const {
+    static constexpr QuantFormat kPlain{};
+    return recipe_.wgrad.b.from_fprop ? kPlain : recipe_.wgrad.b;
+  }
   const QuantFormat& dy_rowwise() const { return recipe_.dgrad.a; }
   const QuantFormat& dy_columnwise() const { return recipe_.wgrad.a; }
 
   /// Y[M,N] = X[M,K] W[N,K]^T; reads x.rowwise.
   void fprop(const Tensor& y, const QuantizedTensor& x, const Weight& weight) const;
-  /// dX[M,K] = dY[M,N] W[N,K]; reads dy.rowwise.
-  void dgrad(const Tensor& dx, const QuantizedTensor& dy, const Weight& weight) const;
+  /// dX[M,K] = dY[M,N] W[N,K]; reads dy.rowwise, and with mask_clipped fprop's X, whose BF16 value is `x`.
+  void dgrad(const Tensor& dx, const QuantizedTensor& dy, const Weight& weight, const Tensor& x = {}) const;
   /// The weight with the form that fprop takes, or with `columns` dgrad, in the arena's stack.
   QuantizedTensor quantized_weight(const Weight& weight, bool columns) const;
-  /// dW[N,K] = or += dY[M,N]^T X[M,K]; reads dy.columnwise and x.columnwise.
-  void wgrad(const Tensor& dweight, const QuantizedTensor& dy, const QuantizedTensor& x,
+  /// dW[N,K] = or += dY[M,N]^T X[M,K]; reads dy.columnwise and x.columnwise, or x.value (x_columnwise), and with
+  /// mask_clipped the weight.
+  void wgrad(const Tensor& dweight, const QuantizedTensor& dy, const QuantizedTensor& x, const Weight& weight,
              bool accumulate) const;
 
  private:
   /// The form of a weight that a GEMM takes, in transient memory; `columns`: for dgrad.
   GemmOperand quantized(const Weight& weight, const QuantFormat& format, bool columns) const;
+  /// The columnwise form of what fprop's codes of a matrix stand for, in transient memory.
+  GemmOperand quantized_again(const Tensor& value, const QuantFormat& fprop_format, const QuantFormat& format,
+                              const RandomStream& random) const;
+  /// A gradient in fprop's transform, turned back: dX or dW, of the operand `value` that fprop had in `format`.
+  void turn_back(const Tensor& gradient, const Tensor& turned, const Tensor& value, const QuantFormat& format,
+                 bool accumulate) const;
 
   Device& device_;
   Arena& arena_;

@@ -1,22 +1,14 @@
-// AdamW over the flat buffers. See optimizer.h.
+// A step over the flat buffers, and the rules that take their elements one by one. See optimizer.h.
 #include "models/transformer/optimizer.h"
 
 #include <algorithm>
 #include <cmath>
 #include <numbers>
 
-#include "kernels/numerics/formats.h"
+#include "kernels/numerics/random.h"
+#include "models/transformer/update_rules.h"
 
 namespace precbench {
-namespace {
-
-/// The run's elements of a flat tensor, or none of one that is not kept.
-Tensor part(const Tensor& t, const Run& run) {
-  if (t.empty()) return {};
-  return t.elements(run.first, run.count);
-}
-
-}  // namespace
 
 float learning_rate(const OptimizerOptions& o, std::int64_t step) {
   if (step < o.warmup) return o.lr * static_cast<float>(step + 1) / static_cast<float>(o.warmup);
@@ -28,14 +20,16 @@ float learning_rate(const OptimizerOptions& o, std::int64_t step) {
 
 StepScalars step_scalars(const OptimizerOptions& o, std::int64_t step, std::int64_t before) {
   const double t = static_cast<double>(before + step + 1);
-  return {learning_rate(o, step), static_cast<float>(1 - std::pow(o.beta1, t)),
-          static_cast<float>(1 - std::pow(o.beta2, t)),
-          random_bits(o.seed, static_cast<std::uint64_t>(step))};
+  StepScalars scalars{learning_rate(o, step), static_cast<float>(1 - std::pow(o.beta1, t)),
+                      static_cast<float>(1 - std::pow(o.beta2, t)),
+                      random_bits(o.seed, static_cast<std::uint64_t>(step))};
+  if (o.optimizer->scalars) o.optimizer->scalars(o, t, scalars);
+  return scalars;
 }
 
 void optimizer_step(Device& device, Parameters& parameters, const Tensor& scalars, const Tensor& norm_squared,
                     const OptimizerOptions& o) {
-  // Without clipping the norm is only reported, and AdamW, which reads every gradient anyway, sums it up.
+  // Without clipping the norm is only reported, and the rules, which read every gradient anyway, sum it up.
   // Then no unit waits for another's gradient: the last ones are still on their way when the first are
   // updated.
   if (o.max_norm > 0) {
@@ -44,7 +38,7 @@ void optimizer_step(Device& device, Parameters& parameters, const Tensor& scalar
     for (int u = 0; u < parameters.layout().unit_count(); ++u) {
       const Parameters::Shard shard = parameters.shard(u);
       for (const Run& run : shard.runs) {
-        device.sum_of_squares({norm_squared, part(shard.gradient, run), accumulate});
+        device.sum_of_squares({norm_squared, part(shard.gradient, run.first, run.count), accumulate});
         accumulate = true;
       }
     }
@@ -54,24 +48,91 @@ void optimizer_step(Device& device, Parameters& parameters, const Tensor& scalar
     device.zero({norm_squared});
   }
 
+  const UpdateContext context{device, parameters, scalars, norm_squared, o};
   for (const int u : parameters.layout().backward_order()) {
     parameters.complete(u);
-    const Parameters::Shard shard = parameters.shard(u);
-    for (const Run& run : shard.runs) {
-      AdamwOptions options{o.beta1, o.beta2, o.eps, run.decay() ? o.weight_decay : 0.0f, o.max_norm};
-      options.stochastic_rounding = parameters.options().master == Master::bf16_sr;
-      options.first_index = shard.model_offset + run.first;
-      device.adamw({.weights = part(shard.weights, run),
-                    .master = part(shard.master, run),
-                    .m = part(shard.m, run),
-                    .v = part(shard.v, run),
-                    .gradient = part(shard.gradient, run),
-                    .scalars = scalars,
-                    .norm_squared = norm_squared,
-                    .options = options});
-    }
+    parameters.options().optimizer->update(context, u);
   }
   if (o.max_norm <= 0 && parameters.sharded()) parameters.shard_comm().all_reduce(norm_squared);
+}
+
+UpdateOptions UpdateContext::constants(bool decay, std::int64_t model_offset, std::int64_t first) const {
+  UpdateOptions c{options.beta1, options.beta2, options.eps, decay ? options.weight_decay : 0.0f,
+                  options.max_norm};
+  c.stochastic_rounding = parameters.options().master == Master::bf16_sr;
+  c.first_index = model_offset + first;
+  return c;
+}
+
+void UpdateContext::add_to_norm(const Tensor& gradient) const {
+  if (options.max_norm <= 0 && gradient.size() > 0) device.sum_of_squares({norm_squared, gradient, true});
+}
+
+namespace {
+
+/// On elements of a shard whose moments have no scales.
+ops::Adamw adamw_of(const UpdateContext& context, int unit, std::int64_t first, std::int64_t count,
+                    bool decay) {
+  const Parameters::Shard shard = context.parameters.shard(unit);
+  const Moments& moments = context.parameters.moments();
+  return {.weights = part(shard.weights, first, count),
+          .master = part(shard.master, first, count),
+          .m = moments.m(unit, first, count),
+          .v = moments.v(unit, first, count),
+          .gradient = part(shard.gradient, first, count),
+          .scalars = context.scalars,
+          .norm_squared = context.norm_squared,
+          .options = context.constants(decay, shard.model_offset, first)};
+}
+
+/// Parameter by parameter, since each has scales of its own.
+void scaled_adamw_update(const UpdateContext& context, int unit) {
+  Parameters& parameters = context.parameters;
+  const Moments& moments = parameters.moments();
+  const std::vector<Piece> pieces = parameters.layout().pieces(unit, parameters.shard_rank());
+  const auto pass = [&](bool measure) {
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      const Piece& piece = pieces[i];
+      if (piece.count == 0) continue;
+      const bool decay = piece.parameter->kind == ParameterKind::matrix;
+      ops::Adamw op = adamw_of(context, unit, piece.offset, piece.count, decay);
+      op.m_scale = moments.m_scale(unit, i);
+      op.v_scale = moments.v_scale(unit, i);
+      op.measure = measure;
+      context.device.adamw(op);
+    }
+  };
+  if (moments.formats().tensor_scaled()) {
+    pass(true);
+    if (parameters.sharded()) parameters.shard_comm().all_reduce_max(moments.amaxes(unit));
+  }
+  pass(false);
+  if (moments.formats().tensor_scaled()) moments.commit_scales(context.device, unit);
+}
+
+}  // namespace
+
+void adamw_update_run(const UpdateContext& context, int unit, const Run& run) {
+  context.device.adamw(adamw_of(context, unit, run.first, run.count, run.decay()));
+}
+
+void adamw_update(const UpdateContext& context, int unit) {
+  if (context.parameters.moments().formats().scaled()) return scaled_adamw_update(context, unit);
+  for (const Run& run : context.parameters.shard(unit).runs) adamw_update_run(context, unit, run);
+}
+
+void lion_update(const UpdateContext& context, int unit) {
+  const Parameters::Shard shard = context.parameters.shard(unit);
+  for (const Run& run : shard.runs) {
+    context.add_to_norm(part(shard.gradient, run.first, run.count));
+    context.device.lion({.weights = part(shard.weights, run.first, run.count),
+                         .master = part(shard.master, run.first, run.count),
+                         .m = context.parameters.moments().m(unit, run.first, run.count),
+                         .gradient = part(shard.gradient, run.first, run.count),
+                         .scalars = context.scalars,
+                         .norm_squared = context.norm_squared,
+                         .options = context.constants(run.decay(), shard.model_offset, run.first)});
+  }
 }
 
 }  // namespace precbench

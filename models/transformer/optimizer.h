@@ -1,4 +1,4 @@
-// One optimizer step over a rank's shard: the global gradient norm, then AdamW run by run. Learning-rate
+// One optimizer step over a rank's shard: the global gradient norm, then the optimizer's rule unit by unit. Learning-rate
 // schedules.
 #pragma once
 
@@ -16,7 +16,8 @@ struct OptimizerOptions {
   std::int64_t warmup = 0;  ///< steps of linear rise from lr / warmup
   Schedule schedule = Schedule::constant;
   std::int64_t total_steps = 0;  ///< of the cosine's fall to a tenth of lr
-  float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
+  const OptimizerSpec* optimizer = &optimizers().front();
+  float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, momentum = 0.95f;  ///< each where the optimizer has it
   float weight_decay = 0.1f;
   float max_norm = 1.0f;  ///< 0: no clipping
   std::uint64_t seed = 0;

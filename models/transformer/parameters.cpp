@@ -54,8 +54,7 @@ void Parameters::allocate_state() {
   }
   weights_ = arena_.push(Segment::weights, options_.weights, 1, weights_size);
   if (options_.master == Master::fp32) master_ = arena_.push(Segment::master, DType::f32, 1, size);
-  m_ = arena_.push(Segment::moments, options_.moments, 1, size);
-  v_ = arena_.push(Segment::moments, options_.moments, 1, size);
+  moments_ = std::make_unique<Moments>(arena_, layout_, *options_.optimizer, options_.moments, shard_rank());
   hash_ = arena_.push(Segment::other, DType::i32, 1, 2);
 }
 
@@ -215,18 +214,14 @@ void Parameters::add_reduced() {
 }
 
 Parameters::Shard Parameters::shard(int unit) const {
-  return {local_weights(unit),
-          local(master_, unit),
-          local(m_, unit),
-          local(v_, unit),
-          local(gradient_, unit),
-          layout_.runs(unit, shard_rank()),
+  return {local_weights(unit), local(master_, unit), local(gradient_, unit), layout_.runs(unit, shard_rank()),
           layout_.model_offset(unit) + layout_.shard_range(unit, shard_rank()).first};
 }
 
 void Parameters::zero_state() {
-  for (const Tensor& flat : {weights_, master_, m_, v_})
+  for (const Tensor& flat : {weights_, master_})
     if (!flat.empty()) device_.zero({flat});
+  moments_->reset(device_);
   if (delayed_) delayed_->reset();
 }
 
@@ -255,15 +250,14 @@ void Parameters::initialize(std::uint64_t seed, float std) {
 void Parameters::append_state(std::vector<StateTensor>& state, const char* kind,
                               const std::function<Tensor(int unit)>& local_of) const {
   for (int u = 0; u < layout_.unit_count(); ++u) {
-    const auto [first, last] = layout_.shard_range(u, shard_rank());
     const Tensor mine = local_of(u);
-    for (const Parameter& p : layout_.units()[u].parameters) {
-      const std::int64_t begin = std::max(first, p.offset), end = std::min(last, p.offset + p.size());
+    for (const Piece& piece : layout_.pieces(u, shard_rank())) {
+      const Parameter& p = *piece.parameter;
       StateTensor tensor{.name = fmt::format("{}/{}", kind, p.name), .shape = p.shape()};
       tensor.values.dtype = mine.dtype;
-      if (begin < end) {
-        tensor.first = begin - p.offset;
-        tensor.values = mine.elements(begin - first, end - begin);
+      if (piece.count > 0) {
+        tensor.first = piece.first;
+        tensor.values = mine.elements(piece.offset, piece.count);
       }
       state.push_back(std::move(tensor));
     }
@@ -295,8 +289,7 @@ void Parameters::for_weights(
 
 std::vector<StateTensor> Parameters::trained_state() const {
   std::vector<StateTensor> state = weights_state();
-  append_state(state, "m", [&](int u) { return local(m_, u); });
-  append_state(state, "v", [&](int u) { return local(v_, u); });
+  moments_->append_state(state);
   return state;
 }
 
@@ -314,10 +307,17 @@ void Parameters::save_state(const StateWriter& write) const {
   precbench::save_state(device_, state(), write);
 }
 
-void Parameters::load_state(const StateReader& read, bool histories) {
+void Parameters::load_state(const StateReader& read, bool own) {
   zero_state();
-  precbench::load_state(device_, trained_state(), read);
-  if (delayed_ && histories) precbench::load_state(device_, delayed_->state(), read);
+  if (own) {
+    precbench::load_state(device_, trained_state(), read);
+    if (delayed_) precbench::load_state(device_, delayed_->state(), read);
+  } else {
+    std::vector<StateTensor> foreign = weights_state();
+    moments_->append_unscaled_state(foreign);
+    precbench::load_state(device_, foreign, read);
+    moments_->load_scaled(device_, read);
+  }
   derive_weights();
 }
 

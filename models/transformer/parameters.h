@@ -22,6 +22,7 @@
 #include "models/transformer/delayed_scaling.h"
 #include "models/transformer/fp8_weights.h"
 #include "models/transformer/layout.h"
+#include "models/transformer/moments.h"
 #include "models/transformer/state.h"
 
 namespace precbench {
@@ -34,7 +35,8 @@ struct ParameterOptions {
   ParallelDims parallel = {};  ///< of all ranks; data and shard only
   Master master = Master::fp32;
   DType weights = DType::bf16;  ///< f32: the FP32 reference model of the tests
-  DType moments = DType::f32;
+  const OptimizerSpec* optimizer = &optimizers().front();
+  MomentFormats moments = {};
   DType gradients = DType::f32;
   int accumulation = 1;  ///< micro-steps whose gradients are summed before an optimizer step
   /// Sharded: of the blocks' weights as ranks exchange them; BF16 if not quantized.
@@ -89,12 +91,16 @@ class Parameters {
 
   // ---- for the optimizer: this rank's part of a unit. `master` is empty where the weights are their own.
   struct Shard {
-    Tensor weights, master, m, v, gradient;
+    Tensor weights, master, gradient;
     std::vector<Run> runs;
     std::int64_t model_offset = 0;  ///< of the shard's first element
   };
   Shard shard(int unit) const;
+  const Moments& moments() const { return *moments_; }
+  /// For what an update needs while it runs.
+  Arena& arena() { return arena_; }
   bool sharded() const { return layout_.shards() > 1; }
+  int shard_rank() const { return sharded() ? shard_comm_.comm->rank() : 0; }
   /// All ranks, and those along the shard axis.
   Comm& comm() { return comm_; }
   Comm& shard_comm() { return *shard_comm_.comm; }
@@ -125,14 +131,14 @@ class Parameters {
   void save(Kind kind, const std::function<void(const Parameter&, const float*)>& write);
 
   /// What the optimizer keeps from step to step, parameter by parameter in layout order: "weights/NAME" (the master
-  /// where there is one), "m/NAME", "v/NAME"; then what delayed scaling keeps.
+  /// where there is one); then what the optimizer keeps (moments.h), and what delayed scaling does.
   std::vector<StateTensor> state() const;
   /// This rank's part of every parameter's gradient, in layout order; once complete.
   std::vector<StateTensor> gradient_parts() const;
   /// Of this rank's part, as save_state and load_state do it (state.h). What is loaded counts from the next step on.
   void save_state(const StateWriter& write) const;
-  /// `histories`: those of delayed scaling too; else they begin anew.
-  void load_state(const StateReader& read, bool histories = true);
+  /// `own`: of a run of this case. Else delayed scaling begins anew, and what is scaled is read in FP32 and rounded.
+  void load_state(const StateReader& read, bool own = true);
 
   /// A hash of every parameter's bits on this rank (of the master where there is one), in layout order.
   std::vector<std::uint64_t> fingerprints();
@@ -157,7 +163,6 @@ class Parameters {
   void allocate_communication();
   void forget_gathered();
   void add_reduced();
-  int shard_rank() const { return sharded() ? shard_comm_.comm->rank() : 0; }
   Tensor local(const Tensor& flat, int unit) const;
   /// This rank's part of a unit in what the optimizer updates: the master, or the weights themselves.
   Tensor local_leading(int unit) const {
@@ -194,8 +199,9 @@ class Parameters {
   ParameterOptions options_;
   Layout layout_;
   AxisComm shard_comm_, replica_comm_;
-  Tensor weights_, master_, m_, v_, gradient_;  // flat, one shard of every unit
-  std::vector<std::int64_t> weight_offsets_;    // of a unit's shard in weights_; -1: it has none
+  Tensor weights_, master_, gradient_;        // flat, one shard of every unit
+  std::vector<std::int64_t> weight_offsets_;  // of a unit's shard in weights_; -1: it has none
+  std::unique_ptr<Moments> moments_;
   std::unique_ptr<DelayedScaling> delayed_;
   std::unique_ptr<Fp8Weights> fp8_;
   GatherBuffer gather_buffers_[kBuffers];  // sharded: whole units' weights

@@ -29,7 +29,7 @@ struct RunPosition {
   std::int64_t step = 0;       ///< optimizer steps done
   std::int64_t sequences = 0;  ///< of the data's order that they have read, on all ranks
   std::uint64_t seed = 0;      ///< of the first weights and of stochastic rounding
-  /// That AdamW's moments had seen before the run began: of a fork those of the run that it comes from.
+  /// That the moments had seen before the run began: of a fork those of the run that it comes from.
   std::int64_t optimizer_steps_before = 0;
 
   bool operator==(const RunPosition&) const = default;

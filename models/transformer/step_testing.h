@@ -57,6 +57,8 @@ struct StepSetup {
   bool recompute = false;
   bool reference = false;  ///< weights and activations in FP32: nothing is rounded to BF16
   int accumulation = 1;
+  const OptimizerSpec* optimizer = &optimizers().front();
+  MomentFormats moments = {};
 };
 
 /// Forward, backward and update on one rank.
@@ -104,12 +106,13 @@ class TestStep {
     return static_cast<double>(downloaded(loss_sum_)) / static_cast<double>(tokens_.size());
   }
 
-  /// One AdamW step on the gradients of the last forward_backward; the gradient norm before clipping.
-  double update(const OptimizerOptions& options) {
+  /// A step of the optimizer, counted from 0, on the gradients of the last forward_backward; the gradient norm before
+  /// clipping.
+  double update(const OptimizerOptions& options, std::int64_t step = 0) {
     const Scope scope(arena_);
     const Tensor scalars = arena_.push(Segment::other, DType::f32, 1, 4);
     const Tensor norm_squared = arena_.push(Segment::other, DType::f32, 1, 1);
-    const StepScalars values = step_scalars(options, 0);
+    const StepScalars values = step_scalars(options, step);
     device_->upload(scalars, &values);
     optimizer_step(*device_, parameters_, scalars, norm_squared, options);
     return std::sqrt(static_cast<double>(downloaded(norm_squared)));
@@ -124,6 +127,8 @@ class TestStep {
   static ParameterOptions parameter_options(const StepSetup& setup) {
     ParameterOptions options;
     options.accumulation = setup.accumulation;
+    options.optimizer = setup.optimizer;
+    options.moments = setup.moments;
     if (setup.reference) {
       options.weights = DType::f32;
       options.master = Master::bf16;  // no copy: the weights are their own master

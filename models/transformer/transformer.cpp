@@ -47,7 +47,9 @@ void Transformer::observe(std::int64_t layer, Role role, LinearOperand operand,
 }
 
 void Transformer::observe_weight(std::int64_t layer, Role role, const Weight& weight, bool columns) {
-  if (!quantization_observer_ || weight.value.empty()) return;
+  const Recipe& recipe = options_.recipe_of(layer, role);
+  // What fprop's codes stand for is not the weight, and may be in another basis.
+  if (!quantization_observer_ || weight.value.empty() || (columns && recipe.dgrad.b.from_fprop)) return;
   const Scope scope(arena_);
   observe(layer, role, LinearOperand::w, linear(layer, role).quantized_weight(weight, columns));
 }
@@ -56,7 +58,29 @@ Linear Transformer::linear(std::int64_t layer, Role role) const {
   const Recipe& recipe = options_.recipe_of(layer, role);
   const OpClass op_class = role == Role::head ? OpClass::head_loss : OpClass::gemm;
   const DelayedScaling* delayed = recipe.delayed() ? parameters_.delayed() : nullptr;
-  return {device_, arena_, recipe, op_class, delayed ? delayed->slots(layer, role) : LinearSlots{}};
+  LinearSlots slots = delayed ? delayed->slots(layer, role) : LinearSlots{};
+  slots.x.random = random_of(layer, role, LinearOperand::x);
+  slots.w.random = random_of(layer, role, LinearOperand::w);
+  slots.dy.random = random_of(layer, role, LinearOperand::dy);
+  return {device_, arena_, recipe, op_class, slots};
+}
+
+RandomStream Transformer::random_of(std::int64_t layer, Role role, LinearOperand operand) const {
+  constexpr std::uint32_t kStreams = 4, kSigns = 3,
+                          kForms = 2;               // x, dy, w, and the signs of both products in backward
+  const bool weight = operand == LinearOperand::w;  // the same for all tokens, and in all micro-steps
+  const auto stream_of = [&](std::uint32_t micro_step, std::uint32_t which) {
+    std::uint32_t stream = micro_step * static_cast<std::uint32_t>(config_.layers + 1);
+    stream = (stream + static_cast<std::uint32_t>(layer)) * kLinearRoles + static_cast<std::uint32_t>(role);
+    return (stream * kStreams + which) * kForms;
+  };
+  // dY's rows and W's columns meet in dgrad, the columns of dY and X in wgrad.
+  const std::uint32_t dgrad = stream_of(micro_step_, kSigns), wgrad = dgrad + 1;
+  return {.word = options_.random_word,
+          .stream = stream_of(weight ? 0 : micro_step_, static_cast<std::uint32_t>(operand)),
+          .first_row = weight ? 0 : options_.first_token,
+          .row_signs = dgrad,
+          .column_signs = weight ? dgrad : wgrad};
 }
 
 void Transformer::produce(QuantizedTensor& x, const std::function<void(QuantizedTensor&)>& op) {
@@ -143,26 +167,38 @@ void Transformer::block_forward(std::int64_t layer, Saved& saved, const BlockWei
 // ---- backward
 
 void Transformer::dgrad(std::int64_t layer, Role role, const Tensor& dx, const QuantizedTensor& dy,
-                        const BlockWeights& w) {
-  linear(layer, role).dgrad(dx, dy, w[role]);
+                        const BlockWeights& w, const Tensor& x) {
+  linear(layer, role).dgrad(dx, dy, w[role], x);
   observe_weight(layer, role, w[role], true);
 }
 
 void Transformer::wgrad(std::int64_t layer, Role role, const BlockTensors& g, const QuantizedTensor& dy,
-                        const QuantizedTensor& x) {
+                        const QuantizedTensor& x, const BlockWeights& w) {
   parameters_.commit(g[role]);
-  linear(layer, role).wgrad(g[role], dy, x, parameters_.accumulates());
+  linear(layer, role).wgrad(g[role], dy, x, w[role], parameters_.accumulates());
 }
 
 void Transformer::norm_wgrad(std::int64_t layer, Role role, const BlockTensors& g, const QuantizedTensor& dy,
-                             const Tensor& value, const GemmOperand& columns, const Tensor& sum,
-                             const Tensor& rstd, const Tensor& gain) {
+                             const BlockWeights& w, const NormOutput& norm) {
   const Scope scope(arena_);
-  const bool remake = value.empty() && columns.empty();
-  QuantizedTensor h = make_quantized_tensor(remake ? push(config_.width) : value, {}, {});
-  if (!columns.empty()) h.columnwise = columns;
-  if (remake) device_.recompute_rmsnorm({h, sum, rstd, gain});
-  wgrad(layer, role, g, dy, h);
+  const bool remake = norm.value.empty() && norm.columns.empty();
+  QuantizedTensor h = make_quantized_tensor(remake ? normed_again(norm) : norm.value, {}, {});
+  if (!norm.columns.empty()) h.columnwise = norm.columns;
+  wgrad(layer, role, g, dy, h, w);
+}
+
+Tensor Transformer::normed_again(const NormOutput& norm) {
+  const QuantizedTensor h = make_quantized_tensor(push(config_.width), {}, {});
+  device_.recompute_rmsnorm({h, norm.sum, norm.rstd, norm.gain});
+  return h.value;
+}
+
+void Transformer::norm_dgrad(std::int64_t layer, Role role, const Tensor& dx, const QuantizedTensor& dy,
+                             const BlockWeights& w, const NormOutput& norm) {
+  const Scope scope(arena_);
+  Tensor x;
+  if (linear(layer, role).recipe().mask_clipped) x = norm.value.empty() ? normed_again(norm) : norm.value;
+  dgrad(layer, role, dx, dy, w, x);
 }
 
 void Transformer::ffn_backward(std::int64_t layer, const Saved& saved, const BlockWeights& w,
@@ -176,19 +212,29 @@ void Transformer::ffn_backward(std::int64_t layer, const Saved& saved, const Blo
   {
     const Scope inner(arena_);
     const Tensor ds = push(config_.ffn);
-    dgrad(layer, Role::down, ds, dx, w);
+    {
+      const Scope innermost(arena_);
+      Tensor x;
+      if (down.recipe().mask_clipped) {
+        x = push(config_.ffn);
+        device_.swiglu({make_quantized_tensor(x, {}, {}), saved.gate_up});
+      }
+      dgrad(layer, Role::down, ds, dx, w, x);
+    }
     QuantizedTensor s = make_quantized_tensor(push(config_.ffn), {}, down.x_columnwise());
     s.amax_in = saved.swiglu_amax.empty() ? down.slots().x.known : saved.swiglu_amax;
+    s.random = down.slots().x.random;
     push_col(s, down.x_columnwise());
     s.keep_value = !down.x_columnwise().quantized() || quantization_observer_;
     produce(dgate_up, [&](QuantizedTensor& d) { device_.swiglu_backward({d, s, ds, saved.gate_up}); });
     observe(layer, Role::gate_up, LinearOperand::dy, dgate_up);
     observe(layer, Role::down, LinearOperand::x, s);
-    wgrad(layer, Role::down, g, dx, s);
+    wgrad(layer, Role::down, g, dx, s, w);
   }
   const Tensor dh = push(config_.width);
-  dgrad(layer, Role::gate_up, dh, dgate_up, w);
-  norm_wgrad(layer, Role::gate_up, g, dgate_up, saved.h2, saved.h2_col, saved.mid, saved.rstd2, w.norm2);
+  const NormOutput norm{saved.h2, saved.h2_col, saved.mid, saved.rstd2, w.norm2};
+  norm_dgrad(layer, Role::gate_up, dh, dgate_up, w, norm);
+  norm_wgrad(layer, Role::gate_up, g, dgate_up, w, norm);
   produce(dmid, [&](QuantizedTensor& d) {
     device_.rmsnorm_backward({.dx = d,
                               .dweight = g.norm2,
@@ -221,10 +267,10 @@ void Transformer::attention_backward(std::int64_t layer, const Saved& saved, con
       push_col(out, format);
       produce(out, [&](QuantizedTensor& o) { device_.quantize({o}); });
       observe(layer, Role::o, LinearOperand::x, out);
-      wgrad(layer, Role::o, g, dmid, out);
+      wgrad(layer, Role::o, g, dmid, out, w);
     }
     const Tensor dout = push(attention_shape_.q_width());
-    dgrad(layer, Role::o, dout, dmid, w);
+    dgrad(layer, Role::o, dout, dmid, w, saved.attention);
     Tensor qkv = saved.raw_qkv;
     if (config_.qk_norm) {
       qkv = push(attention_shape_.qkv_width());
@@ -239,8 +285,9 @@ void Transformer::attention_backward(std::int64_t layer, const Saved& saved, con
     observe(layer, Role::qkv, LinearOperand::dy, dqkv);
   }
   const Tensor dh = push(config_.width);
-  dgrad(layer, Role::qkv, dh, dqkv, w);
-  norm_wgrad(layer, Role::qkv, g, dqkv, saved.h1, saved.h1_col, saved.x, saved.rstd1, w.norm1);
+  const NormOutput norm{saved.h1, saved.h1_col, saved.x, saved.rstd1, w.norm1};
+  norm_dgrad(layer, Role::qkv, dh, dqkv, w, norm);
+  norm_wgrad(layer, Role::qkv, g, dqkv, w, norm);
   QuantizedTensor below = gradient_in(1 - slot_, layer - 1);
   produce(below, [&](QuantizedTensor& d) {
     device_.rmsnorm_backward({.dx = d,
@@ -284,6 +331,7 @@ void Transformer::embed(const Tensor& tokens) {
 void Transformer::forward_backward(const Tensor& loss_sum, const Tensor& tokens, const Tensor& targets,
                                    float loss_scale, bool first_micro_step) {
   const Layout& layout = parameters_.layout();
+  micro_step_ = first_micro_step ? 0 : micro_step_ + 1;
   // The gradient of the embedding is the last and often the largest: all but its own input is gone by then.
   const Scope scope(arena_);
   const Tensor dx0 = push(config_.width);

@@ -27,6 +27,8 @@ struct TransformerOptions {
   bool recompute_norms = false;     ///< a norm's BF16 output is made again for wgrad instead of being kept
   bool reduce_amax = false;         ///< scales of a tensor come from the amax over all ranks
   DType activations = DType::bf16;  ///< f32: the FP32 reference model of the tests
+  Tensor random_word = {};          ///< of stochastic rounding (RandomStream); empty: 0
+  std::int64_t first_token = 0;     ///< of a micro-step's tokens on all ranks, this rank's first
 };
 
 /// Watches quantization: called with every operand of a block's linear layers, after its forms are made and while its
@@ -78,12 +80,14 @@ class Transformer {
     Tensor swiglu_amax;          // f32 [1], where SwiGLU's output has one scale for the tensor
   };
   Linear linear(std::int64_t layer, Role role) const;
+  /// Random numbers of a linear layer's operand in this micro-step; a recomputation draws the same.
+  RandomStream random_of(std::int64_t layer, Role role, LinearOperand operand) const;
   Tensor push(std::int64_t cols) { return push(options_.activations, M_, cols); }
   Tensor push(DType dtype, std::int64_t rows, std::int64_t cols) {
     return arena_.push(Segment::activations, dtype, rows, cols);
   }
-  /// Has the operand's scale from the slot, where there is one, and its amax noted there.
-  static void use_slot(QuantizedTensor& operand, const AmaxSlot& slot);
+  /// Has the operand's random numbers from the slot and, where there is one, its scale, and its amax noted there.
+  static void use_slot(QuantizedTensor& operand, const OperandSlot& slot);
   /// Give an operand memory for the forms that its formats ask for; BF16 formats need none.
   void push_row(QuantizedTensor& operand, const QuantFormat& format);
   void push_amax(QuantizedTensor& operand, const QuantFormat& format);
@@ -106,11 +110,12 @@ class Transformer {
 
   /// The GEMMs of a block's linear layer, by its role.
   void fprop(std::int64_t layer, Role role, const Tensor& y, const QuantizedTensor& x, const BlockWeights& w);
+  /// `x`: the layer's input in BF16, read where its recipe masks what fprop's cast has clipped.
   void dgrad(std::int64_t layer, Role role, const Tensor& dx, const QuantizedTensor& dy,
-             const BlockWeights& w);
+             const BlockWeights& w, const Tensor& x);
   /// Into memory that is committed first, added to what earlier micro-steps left.
   void wgrad(std::int64_t layer, Role role, const BlockTensors& g, const QuantizedTensor& dy,
-             const QuantizedTensor& x);
+             const QuantizedTensor& x, const BlockWeights& w);
   /// `again`: a recomputation inside backward, which needs neither the first sum nor the block's output.
   void block_forward(std::int64_t layer, Saved& saved, const BlockWeights& w, const Tensor& x, bool again);
   void block_backward(std::int64_t layer, Saved& saved);
@@ -120,10 +125,19 @@ class Transformer {
                           const BlockTensors& g, const QuantizedTensor& dmid);
   /// A norm's output for fprop now and, in the form kept in `value` or `columns`, for wgrad later.
   QuantizedTensor normed(const Linear& consumer, const Tensor& value, const GemmOperand& columns);
-  /// wgrad of the linear layer behind a norm, whose output is kept, or made again from `sum` and `rstd`.
+  /// A norm's output as it is kept, in either form or none, and what it is made again from.
+  struct NormOutput {
+    Tensor value;
+    GemmOperand columns;
+    Tensor sum, rstd, gain;
+  };
+  /// Its value, in transient memory.
+  Tensor normed_again(const NormOutput& norm);
+  /// The backward GEMMs of the linear layer behind a norm.
+  void norm_dgrad(std::int64_t layer, Role role, const Tensor& dx, const QuantizedTensor& dy,
+                  const BlockWeights& w, const NormOutput& norm);
   void norm_wgrad(std::int64_t layer, Role role, const BlockTensors& g, const QuantizedTensor& dy,
-                  const Tensor& value, const GemmOperand& columns, const Tensor& sum, const Tensor& rstd,
-                  const Tensor& gain);
+                  const BlockWeights& w, const NormOutput& norm);
   /// x0_ = the tokens' rows of the embedding; starts to gather the first block.
   void embed(const Tensor& tokens);
   /// What the runs of the head share: lm_head, the residual stream at its input and its norm.
@@ -150,6 +164,7 @@ class Transformer {
   TransformerOptions options_;
   AttentionShape attention_shape_;
   std::int64_t M_;
+  std::uint32_t micro_step_ = 0;
   Tensor x0_;      // the embedded tokens
   Tensor branch_;  // what a block's half adds to the residual stream, until the next norm has added it; in
                    // backward the residual stream's gradient between a block's halves

@@ -73,10 +73,8 @@ void check_update(TestStep& gpu, TestStep& cpu) {
   }
 }
 
-}  // namespace
-
-TEST_CASE("a step on a GPU is the CPU's, in every recipe", "[gpu]") {
-  if (!gpu_here()) return;
+/// A step of each recipe on both, against the FP32 model.
+void check_steps(const std::vector<Recipe>& recipes) {
   StepSetup setup{.model = find_model("tiny"), .B = 2, .T = 128};
   const double rounding_of_loss = kBf16Roundoff / std::sqrt(static_cast<double>(setup.B * setup.T));
   for (const bool qk_norm : {false, true}) {
@@ -90,13 +88,13 @@ TEST_CASE("a step on a GPU is the CPU's, in every recipe", "[gpu]") {
     // The mean of M tokens' losses, each with rounding errors of its own, may happen to be exact for a recipe
     // on one device, but not for all quantized ones: the farthest tells how far they may lie.
     double quantized_error = 0, bf16_error = 0;
-    for (const Recipe& recipe : builtin_recipes()) {
+    for (const Recipe& recipe : recipes) {
       setup.recipe = recipe;
       TestStep cpu(setup, make_cpu_device(2));
       double& error = recipe.quantized() ? quantized_error : bf16_error;
       error = std::max({error, std::fabs(random_step(cpu, setup) - true_loss), rounding_of_loss * true_loss});
     }
-    for (const Recipe& recipe : builtin_recipes()) {
+    for (const Recipe& recipe : recipes) {
       setup.recipe = recipe;
       TestStep cpu(setup, make_cpu_device(2));
       random_step(cpu, setup);
@@ -123,9 +121,9 @@ TEST_CASE("a step on a GPU is the CPU's, in every recipe", "[gpu]") {
   }
 }
 
-TEST_CASE("recomputation changes no bit on a GPU", "[gpu]") {
-  if (!gpu_here()) return;
-  for (const Recipe& recipe : builtin_recipes())
+/// A step with recomputation of each recipe, bit for bit that without.
+void check_recomputation(const std::vector<Recipe>& recipes) {
+  for (const Recipe& recipe : recipes)
     for (const bool qk_norm : {false, true})
       for (const char* attention : {"auto", "own"}) {
         StepSetup setup{.model = find_model("tiny"), .B = 2, .T = 64, .recipe = recipe};
@@ -139,4 +137,20 @@ TEST_CASE("recomputation changes no bit on a GPU", "[gpu]") {
         CHECK(random_step(again, setup) == loss);
         CHECK(first_difference(again.gradients(), kept.gradients()) == "");
       }
+}
+
+}  // namespace
+
+TEST_CASE("a step on a GPU is the CPU's, in every recipe", "[gpu]") {
+  if (gpu_here()) check_steps(builtin_recipes());
+}
+
+TEST_CASE("a step on a GPU is the CPU's, in FP4 with equal seeds", "[gpu]") {
+  if (gpu_here()) check_steps(fp4_recipes());
+}
+
+TEST_CASE("recomputation changes no bit on a GPU", "[gpu]") {
+  if (!gpu_here()) return;
+  check_recomputation(builtin_recipes());
+  check_recomputation(fp4_recipes());
 }

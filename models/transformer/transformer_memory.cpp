@@ -42,7 +42,8 @@ void Transformer::push_amax(QuantizedTensor& operand, const QuantFormat& format)
     operand.amax_out = push(DType::f32, 1, 1);
 }
 
-void Transformer::use_slot(QuantizedTensor& operand, const AmaxSlot& slot) {
+void Transformer::use_slot(QuantizedTensor& operand, const OperandSlot& slot) {
+  operand.random = slot.random;
   if (slot.known.empty()) return;
   operand.amax_in = slot.known;
   operand.amax_out = slot.staged;

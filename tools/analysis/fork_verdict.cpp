@@ -6,19 +6,16 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "results/statistics.h"
 
 namespace precbench {
 namespace {
 
-double mean_of(const std::vector<double>& values) {
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-}
-
 std::vector<double> trunk_means(const AgeDifferences& age) {
   std::vector<double> means;
-  for (const std::vector<double>& forks : age.by_trunk) means.push_back(mean_of(forks));
+  for (const auto& [trunk, forks] : age.by_trunk) means.push_back(mean_and_spread(forks).mean);
   return means;
 }
 
@@ -48,12 +45,17 @@ double equivalence_p(const ForkEvidence& evidence, double bound) {
   return p;
 }
 
+/// The age that is farthest from "no worse" (sign +1) or "no better" (-1), and its p.
+std::pair<const AgeDifferences*, double> most_apart(const ForkEvidence& evidence, int sign) {
+  std::pair<const AgeDifferences*, double> most{nullptr, 2};
+  for (const AgeDifferences& age : evidence.ages)
+    if (const double p = p_of_beyond(trunk_means(age), 0, -sign); p < most.second) most = {&age, p};
+  return most;
+}
+
 /// Of "no worse at any age" (sign +1) or "no better" (-1): one age is enough, so Bonferroni's correction over them.
 double difference_p(const ForkEvidence& evidence, int sign) {
-  double p = 1;
-  for (const AgeDifferences& age : evidence.ages)
-    p = std::min(p, p_of_beyond(trunk_means(age), 0, -sign) * static_cast<double>(evidence.ages.size()));
-  return std::min(p, 1.0);
+  return std::min(most_apart(evidence, sign).second * static_cast<double>(evidence.ages.size()), 1.0);
 }
 
 /// Holm (1979): which of the hypotheses are rejected at `level` for all together.
@@ -67,32 +69,54 @@ std::vector<bool> holm(const std::vector<double>& p, double level) {
   return rejected;
 }
 
-/// How many trunks with this spread would put an interval of this mean inside the bound; none within reason.
-std::optional<int> trunks_to_settle(const std::vector<double>& means, double bound, double level) {
-  const MeanAndSpread m = mean_and_spread(means);
-  const auto settle = [&](int n) {
-    return std::abs(m.mean) + student_t_quantile(1 - level, n - 1) * m.sd / std::sqrt(n) < bound;
-  };
-  int few = static_cast<int>(means.size()), enough = 1000;
-  if (!settle(enough)) return std::nullopt;
-  while (enough - few > 1) {
-    const int middle = (few + enough) / 2;
-    (settle(middle) ? enough : few) = middle;
+/// The fewest trunks beyond `few`, which do not do, with which `settles` holds; none within reason.
+template <class Settles>
+std::optional<int> trunks_that(const Settles& settles, std::size_t few) {
+  int low = static_cast<int>(few), enough = 1000;
+  if (!settles(enough)) return std::nullopt;
+  while (enough - low > 1) {
+    const int middle = (low + enough) / 2;
+    (settles(middle) ? enough : low) = middle;
   }
   return enough;
 }
 
-std::string in_nats(const DifferenceInterval& d) {
+/// Half of the interval of so many trunks that scatter as these do, at a chance of `tail` on either side.
+double half_width(const MeanAndSpread& means, int trunks, double tail) {
+  return student_t_quantile(1 - tail, trunks - 1) * means.sd / std::sqrt(trunks);
+}
+
+/// How many trunks with this spread would put an interval of this mean inside the bound.
+std::optional<int> trunks_to_settle(const std::vector<double>& means, double bound, double level) {
+  const MeanAndSpread m = mean_and_spread(means);
+  return trunks_that([&](int n) { return std::abs(m.mean) + half_width(m, n, level) < bound; }, means.size());
+}
+
+/// A control minus the recipe that it is a variant of, as if of one age: a trunk's differences at all ages that both have.
+ForkEvidence apart(const ForkEvidence& control, const ForkEvidence& recipe) {
+  ForkEvidence apart{control.recipe, {{0, {}}}, {}, 0};
+  for (const AgeDifferences& age : control.ages)
+    for (const AgeDifferences& other : recipe.ages) {
+      if (other.age != age.age) continue;
+      for (const auto& [trunk, forks] : age.by_trunk)
+        if (const auto same = other.by_trunk.find(trunk); same != other.by_trunk.end())
+          apart.ages.front().by_trunk[trunk].push_back(mean_and_spread(forks).mean -
+                                                       mean_and_spread(same->second).mean);
+    }
+  return apart;
+}
+
+std::string in_nats(const MeanWithInterval& d) {
   return fmt::format("{:+.5f} nats [{:+.5f}, {:+.5f}]", d.mean, d.low, d.high);
 }
 
 /// The slope of each trunk's difference over log2 of the length: lengths 1/4, 1/2 and 1 are -2, -1 and 0, whose
 /// least-squares slope is half of the last minus the first.
-std::optional<DifferenceInterval> trend_of(const ForkEvidence& evidence) {
+std::optional<MeanWithInterval> trend_of(const ForkEvidence& evidence) {
   std::vector<double> slopes;
   for (const std::vector<double>& lengths : evidence.by_length)
     if (lengths.size() == 3) slopes.push_back((lengths[2] - lengths[0]) / 2);
-  return interval_over_trunks(slopes);
+  return mean_with_interval(slopes);
 }
 
 /// Everything of a verdict that no test decides.
@@ -102,8 +126,8 @@ ForkVerdict describe(const ForkEvidence& evidence) {
   std::size_t trunks = SIZE_MAX, seeds = SIZE_MAX;
   for (const AgeDifferences& age : evidence.ages) {
     trunks = std::min(trunks, age.by_trunk.size());
-    for (const std::vector<double>& forks : age.by_trunk) seeds = std::min(seeds, forks.size());
-    const auto interval = interval_over_trunks(trunk_means(age));
+    for (const auto& [trunk, forks] : age.by_trunk) seeds = std::min(seeds, forks.size());
+    const auto interval = mean_with_interval(trunk_means(age));
     if (!interval || (verdict.difference && std::abs(interval->mean) <= std::abs(verdict.difference->mean)))
       continue;
     verdict.difference = interval;
@@ -139,7 +163,7 @@ std::string why_inconclusive(const ForkEvidence& evidence, const std::string& wh
       continue;
     const auto trunks = trunks_to_settle(means, rules.bound(), rules.level);
     return fmt::format("at age {} {} is not inside +-{:.5f}; {}", age.age,
-                       in_nats(*interval_over_trunks(means)), rules.bound(),
+                       in_nats(*mean_with_interval(means)), rules.bound(),
                        trunks ? fmt::format("about {} trunks would settle it", *trunks)
                               : std::string("no number of trunks would at this mean"));
   }
@@ -153,18 +177,10 @@ const char* name_of(ForkOutcome outcome) {
   return kNames[static_cast<int>(outcome)];
 }
 
-std::optional<DifferenceInterval> interval_over_trunks(const std::vector<double>& means, double level) {
-  if (means.size() < 2) return std::nullopt;
-  const MeanAndSpread m = mean_and_spread(means);
-  const double n = static_cast<double>(means.size());
-  const double half = student_t_quantile(1 - level / 2, n - 1) * m.sd / std::sqrt(n);
-  return DifferenceInterval{m.mean, m.mean - half, m.mean + half};
-}
-
 std::optional<double> noise_floor(const ForkEvidence& neutral) {
   std::optional<double> floor;
   for (const AgeDifferences& age : neutral.ages) {
-    const auto interval = interval_over_trunks(trunk_means(age));
+    const auto interval = mean_with_interval(trunk_means(age));
     if (!interval) return std::nullopt;
     floor = std::max({floor.value_or(0), std::abs(interval->low), std::abs(interval->high)});
   }
@@ -173,24 +189,23 @@ std::optional<double> noise_floor(const ForkEvidence& neutral) {
 
 bool told_apart(const ForkEvidence& control, const ForkEvidence& recipe, double level) {
   if (control.diverged > 0 && recipe.diverged == 0) return true;
-  ForkEvidence apart{control.recipe, {{0, {}}}, {}, 0};  // one age: a trunk's differences at all ages are its forks
-  std::vector<std::vector<double>>& by_trunk = apart.ages.front().by_trunk;
-  for (const AgeDifferences& age : control.ages) {
-    const auto same = std::find_if(recipe.ages.begin(), recipe.ages.end(),
-                                   [&](const AgeDifferences& other) { return other.age == age.age; });
-    if (same == recipe.ages.end() || same->by_trunk.size() != age.by_trunk.size()) continue;
-    const std::vector<double> a = trunk_means(age), b = trunk_means(*same);
-    if (by_trunk.empty()) by_trunk.resize(a.size());
-    if (by_trunk.size() != a.size()) continue;
-    for (std::size_t t = 0; t < a.size(); ++t) by_trunk[t].push_back(a[t] - b[t]);
-  }
-  return enough_trunks(apart) && std::min(difference_p(apart, +1), difference_p(apart, -1)) <= level / 2;
+  const ForkEvidence difference = apart(control, recipe);
+  return enough_trunks(difference) &&
+         std::min(difference_p(difference, +1), difference_p(difference, -1)) <= level / 2;
+}
+
+std::optional<int> trunks_to_tell_apart(const ForkEvidence& control, const ForkEvidence& recipe,
+                                        double level) {
+  const std::vector<double> means = trunk_means(apart(control, recipe).ages.front());
+  if (means.size() < 2) return static_cast<int>(kFewestTrunks);
+  const MeanAndSpread m = mean_and_spread(means);
+  return trunks_that([&](int n) { return std::abs(m.mean) > half_width(m, n, level / 2); }, means.size());
 }
 
 bool breaks_margin(const ForkEvidence& control, const ForkRules& rules) {
   if (control.diverged > 0) return true;
   return std::any_of(control.ages.begin(), control.ages.end(), [&](const AgeDifferences& age) {
-    const auto interval = interval_over_trunks(trunk_means(age), rules.level);
+    const auto interval = mean_with_interval(trunk_means(age), rules.level);
     return interval && interval->mean > rules.margin && interval->low > 0;
   });
 }
@@ -225,14 +240,19 @@ std::vector<ForkVerdict> judge_forks(const std::vector<ForkEvidence>& recipes, s
       continue;
     }
     const auto k = static_cast<std::size_t>(place - judged.begin());
-    const bool beyond_floor = std::abs(verdict.difference->mean) > floor.value_or(0);
+    // Where it is worse or better: the age that says so, which need not be that of the largest mean.
+    const int sign = is_apart[2 * k] ? +1 : -1;
+    const AgeDifferences& there = *most_apart(recipes[i], sign).first;
+    const MeanWithInterval shown = *mean_with_interval(trunk_means(there));
+    const bool beyond_floor = std::abs(shown.mean) > floor.value_or(0);
     if (is_same[k] && why_blind.empty()) {
       verdict.outcome = ForkOutcome::equivalent;
       verdict.reason = fmt::format("{} at most, inside +-{:.5f} at every age", in_nats(*verdict.difference),
                                    rules.bound());
     } else if (!is_same[k] && beyond_floor && (is_apart[2 * k] || is_apart[2 * k + 1])) {
-      verdict.outcome = is_apart[2 * k] ? ForkOutcome::worse : ForkOutcome::better;
-      verdict.reason = fmt::format("{} at age {}", in_nats(*verdict.difference), verdict.age);
+      verdict.outcome = sign > 0 ? ForkOutcome::worse : ForkOutcome::better;
+      verdict.difference = shown, verdict.age = there.age;
+      verdict.reason = fmt::format("{} at age {}", in_nats(shown), there.age);
     } else {
       verdict.reason = why_inconclusive(recipes[i], why_blind, rules);
     }

@@ -9,21 +9,20 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
-namespace precbench {
+#include "results/statistics.h"
 
-/// A mean over trunks with its 95% interval unless said otherwise, nats.
-struct DifferenceInterval {
-  double mean = 0, low = 0, high = 0;
-};
+namespace precbench {
 
 /// Differences of one recipe's forks at one age: loss minus the BF16 fork's of the same trunk and seed, nats.
 struct AgeDifferences {
-  std::int64_t age = 0;                       ///< steps of the trunk before the fork
-  std::vector<std::vector<double>> by_trunk;  ///< each trunk's forks, one a data seed; none is empty
+  std::int64_t age = 0;  ///< steps of the trunk before the fork
+  std::map<std::int64_t, std::vector<double>>
+      by_trunk;  ///< by its number, its forks, one a data seed; none is empty
 };
 
 /// What a study has measured of one recipe.
@@ -54,15 +53,12 @@ struct ForkVerdict {
   std::string recipe;
   ForkOutcome outcome = ForkOutcome::inconclusive;
   std::string reason;  ///< one line: what decided, or what is missing and would settle it
-  std::optional<DifferenceInterval>
-      difference;                     ///< nats, at the age where it is largest; none with fewer than 2 trunks
-  std::int64_t age = 0;               ///< that age
-  std::optional<DifferenceInterval> trend;  ///< nats for each doubling of the fork's length; from 2 trunks on
-  int trunks = 0, seeds = 0;          ///< of the age with the fewest
+  std::optional<MeanWithInterval>
+      difference;        ///< nats, over the trunks, at `age`; none with fewer than 2 trunks
+  std::int64_t age = 0;  ///< where it is largest; of worse and better the one that shows it best
+  std::optional<MeanWithInterval> trend;  ///< nats for each doubling of the fork's length; from 2 trunks on
+  int trunks = 0, seeds = 0;              ///< of the age with the fewest
 };
-
-/// Student's t over the trunks' means; none with fewer than two.
-std::optional<DifferenceInterval> interval_over_trunks(const std::vector<double>& means, double level = 0.05);
 
 /// The largest magnitude that the interval of any age reaches: what forks differ by that differ in nothing that
 /// matters. None where an age has fewer than two trunks.
@@ -71,6 +67,10 @@ std::optional<double> noise_floor(const ForkEvidence& neutral);
 /// Whether a control's difference from the recipe that it is a variant of, mean over the ages that both have, is not zero
 /// (both one-sided tests at level / 2).
 bool told_apart(const ForkEvidence& control, const ForkEvidence& recipe, double level = 0.05);
+
+/// About how many trunks would tell them apart if mean and spread stayed as they are; none within reason.
+std::optional<int> trunks_to_tell_apart(const ForkEvidence& control, const ForkEvidence& recipe,
+                                        double level = 0.05);
 
 /// Whether a control is beyond the margin: its mean is, and zero is outside its interval, at some age; or it diverged.
 bool breaks_margin(const ForkEvidence& control, const ForkRules& rules);

@@ -30,9 +30,8 @@ class Studies {
     for (int t = 0; t < trunks; ++t) {
       const double own = trunk_spread_ * normal_(random_);
       for (std::size_t a = 0; a < truth.size(); ++a) {
-        evidence.ages[a].by_trunk.emplace_back();
         for (int s = 0; s < seeds; ++s)
-          evidence.ages[a].by_trunk.back().push_back(truth[a] + own + fork_spread_ * normal_(random_));
+          evidence.ages[a].by_trunk[t].push_back(truth[a] + own + fork_spread_ * normal_(random_));
       }
       const double slope = growth + trunk_spread_ * normal_(random_);
       evidence.by_length.push_back({truth[0] - 2 * slope, truth[0] - slope, truth[0]});
@@ -85,9 +84,9 @@ TEST_CASE("forks that count as if each were a trunk would be wrong far more ofte
   int wrong = 0;
   for (int i = 0; i < kStudies; ++i) {
     ForkEvidence evidence = studies.recipe({kRules.bound()});
-    std::vector<std::vector<double>> each;
-    for (const auto& forks : evidence.ages[0].by_trunk)
-      for (double d : forks) each.push_back({d});
+    std::map<std::int64_t, std::vector<double>> each;
+    for (const auto& [trunk, forks] : evidence.ages[0].by_trunk)
+      for (double d : forks) each[static_cast<std::int64_t>(each.size())] = {d};
     evidence.ages[0].by_trunk = each;
     wrong += judge_forks({evidence}, 2e-5, 3, {}, kRules)[0].outcome == ForkOutcome::equivalent;
   }
@@ -155,8 +154,22 @@ TEST_CASE("few trunks settle nothing, and a fork that diverged settles it", "[fo
   CHECK(breaks_margin(broken, kRules));
 }
 
+TEST_CASE("worse is said with the age that shows it", "[fork_verdict]") {
+  // At age 400 one trunk is far off, which shows nothing; at 200 all are.
+  const ForkEvidence evidence{"r",
+                              {{200, {{1, {0.0090}}, {2, {0.0091}}, {3, {0.0089}}}},
+                               {400, {{1, {0.13}}, {2, {0.001}}, {3, {0.001}}}}},
+                              {},
+                              0};
+  const ForkVerdict verdict = judge_forks({evidence}, 2e-5, 3, {}, kRules)[0];
+  CHECK(verdict.outcome == ForkOutcome::worse);
+  CHECK(verdict.age == 200);
+  CHECK(verdict.difference->low > 0);
+  CHECK(contains(verdict.reason, "at age 200"));
+}
+
 TEST_CASE("what would settle a study is said", "[fork_verdict]") {
-  const ForkEvidence wide{"r", {{100, {{0.001}, {-0.004}, {0.004}}}}, {}, 0};
+  const ForkEvidence wide{"r", {{100, {{1, {0.001}}, {2, {-0.004}}, {3, {0.004}}}}}, {}, 0};
   const ForkVerdict verdict = judge_forks({wide}, 2e-5, 3, {}, kRules)[0];
   CHECK(verdict.outcome == ForkOutcome::inconclusive);
   CHECK(contains(verdict.reason, "trunks would settle it"));
@@ -171,10 +184,10 @@ TEST_CASE("controls: told apart, and beyond the margin", "[fork_verdict]") {
     ForkEvidence rceil = studies.recipe({0.0012, 0.0012}), floor = rceil, same = rceil;
     const ForkEvidence noise = studies.recipe({0, 0});
     for (std::size_t a = 0; a < 2; ++a)
-      for (std::size_t t = 0; t < 3; ++t)
+      for (std::int64_t t = 0; t < 3; ++t)
         for (std::size_t s = 0; s < 4; ++s) {
-          floor.ages[a].by_trunk[t][s] += 0.0008 + noise.ages[a].by_trunk[t][s] / 4;
-          same.ages[a].by_trunk[t][s] += noise.ages[a].by_trunk[t][s];
+          floor.ages[a].by_trunk[t][s] += 0.0008 + noise.ages[a].by_trunk.at(t)[s] / 4;
+          same.ages[a].by_trunk[t][s] += noise.ages[a].by_trunk.at(t)[s];
         }
     found += told_apart(floor, rceil);
     false_alarms += told_apart(same, rceil);
@@ -186,9 +199,44 @@ TEST_CASE("controls: told apart, and beyond the margin", "[fork_verdict]") {
   CHECK_FALSE(breaks_margin(studies.recipe({kRules.bound()}), kRules));
 }
 
+TEST_CASE("a control is told apart trunk by trunk, of the trunks that both have", "[fork_verdict]") {
+  // By 0.001 in every trunk, whose own differences are far larger.
+  const ForkEvidence recipe{"r", {{100, {{1, {0.1}}, {2, {0.2}}, {3, {0.3}}, {5, {0.5}}}}}, {}, 0};
+  const ForkEvidence control{"c", {{100, {{1, {0.1011}}, {2, {0.201}}, {3, {0.3009}}, {4, {0.4}}}}}, {}, 0};
+  CHECK(told_apart(control, recipe));
+  const ForkEvidence few{"c", {{100, {{1, {0.1011}}, {2, {0.201}}, {7, {0.7}}}}}, {}, 0};
+  CHECK_FALSE(told_apart(few, recipe));  // two of them
+}
+
+TEST_CASE("a control that was missed says how many trunks would tell it apart", "[fork_verdict]") {
+  // Differences of 1, 2 and 6 hide in their spread; as many trunks as it says, of the same mean and spread, do not.
+  const ForkEvidence recipe{"r", {{100, {{1, {0}}, {2, {0}}, {3, {0}}}}}, {}, 0};
+  const ForkEvidence control{"c", {{100, {{1, {0.001}}, {2, {0.002}}, {3, {0.006}}}}}, {}, 0};
+  REQUIRE_FALSE(told_apart(control, recipe));
+  const auto trunks = trunks_to_tell_apart(control, recipe);
+  REQUIRE(trunks);
+  const auto found_with = [](int count) {
+    ForkEvidence zero{"r", {{100, {}}}, {}, 0}, wide = zero;
+    const double spread = std::sqrt(7e-6);  // of 1, 2 and 6 thousandths
+    for (int i = 0; i < count; ++i) {
+      zero.ages[0].by_trunk[i] = {0};
+      wide.ages[0].by_trunk[i] = {0.003 + spread * (i % 2 ? 1 : -1) * std::sqrt((count - 1.0) / count)};
+    }
+    return told_apart(wide, zero);
+  };
+  CHECK(found_with(*trunks + *trunks % 2));
+  CHECK_FALSE(found_with((*trunks - 2) / 2 * 2));
+  const ForkEvidence none{"c", {{100, {{1, {0.001}}, {2, {-0.001}}, {3, {0}}}}}, {}, 0};
+  CHECK_FALSE(trunks_to_tell_apart(none, recipe));
+}
+
 TEST_CASE("the noise floor is the farthest that neutral forks reach", "[fork_verdict]") {
-  const ForkEvidence neutral{"ulp", {{100, {{1e-5}, {2e-5}, {3e-5}}}, {200, {{-1e-5}, {0}, {1e-5}}}}, {}, 0};
+  const ForkEvidence neutral{
+      "ulp",
+      {{100, {{1, {1e-5}}, {2, {2e-5}}, {3, {3e-5}}}}, {200, {{1, {-1e-5}}, {2, {0}}, {3, {1e-5}}}}},
+      {},
+      0};
   // 2e-5 +- 4.3027 x 1e-5 / sqrt 3.
   CHECK(std::abs(*noise_floor(neutral) - (2e-5 + 4.3027e-5 / std::sqrt(3))) < 1e-9);
-  CHECK_FALSE(noise_floor({"ulp", {{100, {{1e-5}}}}, {}, 0}));
+  CHECK_FALSE(noise_floor({"ulp", {{100, {{1, {1e-5}}}}}, {}, 0}));
 }

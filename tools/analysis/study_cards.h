@@ -11,6 +11,7 @@
 
 #include "tools/analysis/analysis.h"
 #include "tools/analysis/fork_verdict.h"
+#include "tools/analysis/study_ladders.h"
 
 namespace precbench {
 
@@ -29,20 +30,7 @@ struct CardLayer {
 /// How a recipe's difference grows with the fork: its mean over a tenth of the steps.
 struct StepDifference {
   double step = 0;  ///< the last of that tenth
-  DifferenceInterval difference;
-};
-
-/// A stress, raised. `value` is what breaks the recipe when it grows.
-struct LadderRung {
-  double at = 0;  ///< exponent of two, factor, bits, sequences
-  std::optional<double>
-      value{};  ///< gradient error of an outlier ladder, else loss minus BF16's at the same rung, nats; null: diverged
-  bool holds = false;
-};
-struct Ladder {
-  std::vector<LadderRung> rungs;         ///< ascending; none: not climbed
-  std::optional<double> holds() const;   ///< the highest rung below which all hold; null: not even the first
-  std::optional<double> breaks() const;  ///< the first that does not hold; null: none of those tried
+  MeanWithInterval difference;
 };
 
 struct ControlResult {
@@ -51,7 +39,7 @@ struct ControlResult {
 };
 
 struct StudyCard {
-  std::string model, machine, study;  ///< study: StudyPlace's
+  std::string model, machine, study;  ///< study: as in StudyPlace
   ForkVerdict verdict;                ///< and the recipe's name
   std::optional<double> floor;        ///< nats
   double margin = 0;                  ///< nats
@@ -60,7 +48,7 @@ struct StudyCard {
   std::vector<CardFidelity> fidelity;
   std::vector<CardLayer> layers;
   std::vector<StepDifference> curve;
-  Ladder outlier_ffn, outlier_norm, learning_rate, bits, batch;
+  Ladder outlier_ffn, outlier_norm, outlier_vo, learning_rate, bits, batch;
   std::optional<double> bf16_learning_rate;  ///< the highest factor of the rate at which BF16 still trains
   std::vector<ControlResult> controls;       ///< of the study, the same in all its cards
 };

@@ -4,11 +4,11 @@
 #include <cmath>
 #include <functional>
 
-#include "tools/analysis/study_rows_testing.h"
+#include "tools/analysis/study_samples.h"
 #include "tools/testing/catch.h"
 
 using namespace precbench;
-using namespace precbench::study_rows;
+using namespace precbench::study_samples;
 
 namespace {
 
@@ -44,6 +44,8 @@ TEST_CASE("a card has the difference of paired forks, and its verdict", "[study]
   REQUIRE(good.floor);
   CHECK(*good.floor < good.margin / 10);
   for (const ControlResult& control : good.controls) CHECK(control.found == true);
+  REQUIRE(good.curve.size() == 10);
+  CHECK_THAT(good.curve.back().difference.mean, Catch::Matchers::WithinAbs(0.0012, 1e-12));
   CHECK(good.controls.size() == 2);
   CHECK(cards[1].verdict.outcome == ForkOutcome::worse);
 }
@@ -117,43 +119,24 @@ TEST_CASE("a recipe whose forks end while BF16's do not has diverged", "[study]"
   CHECK(cards[1].verdict.outcome == ForkOutcome::diverged);
 }
 
-TEST_CASE("ladders end where a recipe breaks", "[study]") {
+TEST_CASE("a card has the gradient's distance from BF16's, by age and by block", "[study]") {
   Rows rows;
   rows.add_frame();
   rows.add_forks("blockwise", 0.0012, 1e-5, [](Record& row) {
     Rows::ask(row);
-    const auto at = [](const std::string& stress, double error) {
-      const WholeFidelity whole{{error, {}, {}}, {0.99, {}, {}}, {-0.01, {}, {}}};
-      return Fidelity{stress, 2, 4.0, {}, whole, {}, {}};
-    };
-    row.fidelity = {at("none", 0.06), at("ffn:8:4", 0.07), at("ffn:12:4", 0.11), at("ffn:16:4", 3.0),
-                    at("norm:8:4", 0.13)};
+    const double error = row.study->age == 100 ? 0.04 : 0.05 + 0.01 * static_cast<double>(row.study->trunk);
+    const WholeFidelity whole{{error, {}, {}}, {0.99, {}, {}}, {-0.01, {}, {}}};
+    row.fidelity = {
+        {"none", 2, 4.0, {}, whole, {}, {{"0", error, 0.99, -0.02}, {"1", 2 * error, 0.99, 0.03}}},
+        {"ffn:8:4", 2, 4.0, {}, {{9.0, {}, {}}, {0.1, {}, {}}, {5.0, {}, {}}}, {}, {}}};
   });
-  for (const double factor : {3.0, 10.0, 30.0}) {
-    // BF16 falls by 0.2 within the fork at the first two, and rises at the third, which then says nothing of others.
-    Record& bf16 = rows.add("bf16", StudyPart::learning_rate, 1, 200, 0, factor);
-    for (int step = 0; step < kSteps; ++step)
-      bf16.training->loss[step] += (factor < 30 ? -0.5 : 0.5) * step / kSteps;
-    Record& row = rows.add("blockwise", StudyPart::learning_rate, 1, 200, 0, factor);
-    row.training->loss = bf16.training->loss;
-    for (double& loss : row.training->loss) loss += factor == 10 ? 0.02 : 0.001;
-  }
-  for (const int bits : {1, 2}) {
-    Record& row = rows.add("blockwise_minus", StudyPart::bits, 1, 200, bits == 1 ? 0.004 : 0.03, bits);
-    row.study->base = "blockwise";
-  }
-  const auto cards = study_cards(rows.refs());
-  REQUIRE(cards.size() == 1);
-  const StudyCard& card = cards[0];
-  CHECK((card.outlier_ffn.holds() == 12 && card.outlier_ffn.breaks() == 16));
-  CHECK((card.outlier_norm.holds() == std::nullopt && card.outlier_norm.breaks() == 8));
-  CHECK(card.bf16_learning_rate == 10);
-  CHECK(card.learning_rate.rungs.size() == 2);
-  CHECK((card.learning_rate.holds() == 3 && card.learning_rate.breaks() == 10));
-  CHECK((card.bits.holds() == 1 && card.bits.breaks() == 2));
-  CHECK(card.batch.rungs.empty());
+  const StudyCard card = study_cards(rows.refs()).at(0);
   REQUIRE(card.fidelity.size() == 2);
-  CHECK((card.fidelity[1].age == 200 && card.fidelity[1].error == Approx(0.06)));
+  CHECK((card.fidelity[0].age == 100 && card.fidelity[0].error == Approx(0.04)));
+  CHECK((card.fidelity[1].age == 200 && card.fidelity[1].error == Approx(0.07)));
+  CHECK(card.fidelity[1].bias == Approx(-0.01));
+  REQUIRE(card.layers.size() == 2);
+  CHECK((card.layers[1].error == Approx(0.14) && card.layers[1].bias == Approx(0.03)));
 }
 
 TEST_CASE("a place that no study gives is none", "[study]") {
@@ -172,6 +155,36 @@ TEST_CASE("a place that no study gives is none", "[study]") {
   }
 }
 
+TEST_CASE("rows of a trunk that was run again are paired with BF16 of the same state only", "[study]") {
+  const auto fork_another = [](Record& row) {
+    auto init = *row.definition->init;
+    init["fingerprint"] = "fedcba9876543210";
+    row.definition->init = std::make_shared<const nlohmann::ordered_json>(init);
+  };
+  Rows rows;
+  rows.add_frame();
+  rows.add_forks("blockwise", 0.0012, 1e-5, Rows::ask);
+  rows.add_forks("blockwise", -3, 1e-5, fork_another);  // no BF16 fork of that state
+  const auto cards = study_cards(rows.refs());
+  REQUIRE(cards.size() == 1);
+  CHECK_THAT(cards[0].verdict.difference->mean, Catch::Matchers::WithinAbs(0.0012, 1e-12));
+}
+
+TEST_CASE("a recipe that could not run says why", "[study]") {
+  Rows rows;
+  rows.add_frame();
+  rows.add_forks("blockwise", 0, 0, [](Record& row) {
+    Rows::ask(row);
+    row.status = Status::unsupported;
+    row.error = "K=96 is not a multiple of 128";
+    row.training.reset();
+  });
+  const auto cards = study_cards(rows.refs());
+  REQUIRE(cards.size() == 1);
+  CHECK(cards[0].verdict.outcome == ForkOutcome::inconclusive);
+  CHECK(cards[0].verdict.reason == "it does not run here: K=96 is not a multiple of 128");
+}
+
 TEST_CASE("cards.json has the keys that its readers know", "[study]") {
   Rows rows;
   rows.add_frame();
@@ -185,10 +198,10 @@ TEST_CASE("cards.json has the keys that its readers know", "[study]") {
   };
   using Keys = std::vector<std::string>;
   CHECK(keys_of(json[0]) == Keys{"model", "recipe", "verdict", "reason", "fork", "trend", "fidelity",
-                                 "ladders", "controls", "machine"});
+                                 "ladders", "controls", "machine", "study"});
   CHECK(keys_of(json[0]["fork"]) ==
         Keys{"difference", "low", "high", "age", "floor", "margin", "bf16_loss", "trunks", "seeds", "steps"});
   CHECK(keys_of(json[0]["trend"]) == Keys{"slope", "low", "high"});
-  CHECK(keys_of(json[0]["ladders"]) == Keys{"outlier_ffn", "outlier_norm", "learning_rate", "bits", "batch"});
+  CHECK(keys_of(json[0]["ladders"]) == Keys{"outlier_ffn", "outlier_norm", "outlier_vo", "learning_rate", "bits", "batch"});
   CHECK(json[0]["controls"][0]["found"] == true);
 }

@@ -69,7 +69,7 @@ def main():
             continue
         room, own = folders[folder]
         allowed = own | reachable(rooms, room)
-        if file.stem.endswith(("_test", "_testing")):
+        if file.stem.endswith(("_test", "_testing", "_samples")):
             for extra in rooms[room][1]:
                 allowed |= {extra} | reachable(rooms, extra)
             allowed.add(TESTING)

@@ -180,15 +180,33 @@ def study_rows(path):
     return rows
 
 
-def study(*names):
+def study(report, *names):
     return table(["recipe", *names], [[f"`{recipe}`", *(row[name] for name in names)]
-                                      for recipe, row in study_rows("h200/study-36m.md").items()])
+                                      for recipe, row in study_rows(report).items()])
+
+
+# Columns of a study's table of verdicts.
+VERDICT = "difference [95%], nats", "per doubling [95%]", "gradient error", "bias", "verdict"
 
 
 def front_study():
     return table(["recipe", "loss over bf16's, nats", "gradient error", "verdict"],
                  [[f"`{recipe}`", row["difference [95%], nats"].split()[0], row["gradient error"], row["verdict"]]
                   for recipe, row in study_rows("h200/study-36m.md").items() if recipe in FRONT_STUDY])
+
+
+def fp32_error(recipe):
+    """Of its gradient against the one in FP32."""
+    text = (RESULTS / "h200/fp32-gradient-36m.txt").read_text()
+    return re.search(rf"g-{recipe}\.safetensors: error ([\d.]+%)", text)[1]
+
+
+def bf16_weights_at(step):
+    """Of the plateau's runs with BF16 weights and batch 1, the loss of this step: least and largest over recipes and seeds."""
+    losses = [record["training"]["loss"][step - 1] for record in lines("h200/one-gpu-plateau.jsonl")
+              if record["case"]["master"] == "bf16" and record["case"]["batch"] == 1]
+    low, high = f"{min(losses):.1f}", f"{max(losses):.1f}"
+    return low if low == high else f"{low} to {high}"
 
 
 def plateau(*batches):
@@ -263,13 +281,18 @@ def criterion(column):
 
 TABLES = {"single": single, "beside-peer": beside_peer, "scaling": scaling, "scaling-peer": scaling_peer,
           "front-single": front_single, "front-scaling": front_scaling, "convergence": convergence,
-          "study": lambda: study("difference [95%], nats", "per doubling [95%]", "gradient error", "bias", "verdict"),
-          "ladders": lambda: study("outliers in FFN", "outliers in norms", "learning rate", "bits fewer"),
+          "study": lambda: study("h200/study-36m.md", *VERDICT),
+          "ladders": lambda: study("h200/study-36m.md", "outliers in FFN", "outliers in norms", "learning rate",
+                                   "bits fewer"),
+          "study-125m": lambda: study("h200/study-125m.md", *VERDICT, "outliers in FFN"),
           "plateau": lambda: plateau(1, 2), "front-study": front_study, "front-plateau": lambda: plateau(1)}
 FIGURES = {"host-clock": host_clock, "repeats": repeats, "between-tables": between_tables,
            "speedups-tensorwise": lambda: speedups("tensorwise"), "speedups-blockwise": lambda: speedups("blockwise"),
            "over-peer-bf16": lambda: over_peer("bf16"), "over-peer-tensorwise": lambda: over_peer("tensorwise"),
            "over-peer-rowwise": lambda: over_peer("rowwise"), "loss-differences": loss_differences,
+           "plateau-50": lambda: bf16_weights_at(50),
+           "fp32-bf16": lambda: fp32_error("bf16"), "fp32-tensorwise": lambda: fp32_error("tensorwise"),
+           "fp32-mxfp8_floor": lambda: fp32_error("mxfp8_floor"),
            "seeds-apart": seeds_apart, "criterion-end": lambda: criterion(0), "criterion-runs": lambda: criterion(1),
            "criterion-throughout": lambda: criterion(2)}
 TABLE = re.compile(r"^<!-- table (\S+) -->\n(.*?)^<!-- end -->$", re.S | re.M)

@@ -20,7 +20,7 @@ export UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=second_deadlock_stack=1
 
 generator=()
 [ -f "$build/CMakeCache.txt" ] || generator=(-G Ninja)
-cmake "${generator[@]}" -B "$build" -DPRECBENCH_CUDA=OFF -DPRECBENCH_SANITIZE="$sanitizer" ||
+cmake "${generator[@]}" -B "$build" -DPRECBENCH_CUDA=OFF -DPRECBENCH_SANITIZE="$sanitizer" -DPRECBENCH_UNITY=ON ||
   die "CMake could not configure the build"
 cmake --build "$build" --parallel "$(jobs)" || die "the build failed"
 if [ $# -gt 0 ]; then

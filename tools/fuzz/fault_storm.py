@@ -44,11 +44,11 @@ def free_port():
 
 
 class Proxy(threading.Thread):
-    """Passes bytes between one follower and the leader until it is told to drop them."""
+    """Passes bytes between one worker and the coordinator until it is told to drop them."""
 
-    def __init__(self, leader_port):
+    def __init__(self, coordinator_port):
         super().__init__(daemon=True)
-        self.leader_port, self.dropped = leader_port, threading.Event()
+        self.coordinator_port, self.dropped = coordinator_port, threading.Event()
         self.nccl_port = free_port()
         self.listener = socket.create_server(("127.0.0.1", self.nccl_port + 1))
         self.start()
@@ -58,14 +58,14 @@ class Proxy(threading.Thread):
         while time.monotonic() < end and not self.dropped.is_set():
             if not select.select([self.listener], [], [], 0.05)[0]:
                 continue
-            follower = self.listener.accept()[0]
+            worker = self.listener.accept()[0]
             try:
-                leader = socket.create_connection(("127.0.0.1", self.leader_port))
-            except OSError:  # not there yet: the follower tries again
-                follower.close()
+                coordinator = socket.create_connection(("127.0.0.1", self.coordinator_port))
+            except OSError:  # not there yet: the worker tries again
+                worker.close()
                 continue
-            with follower, leader:
-                self.pass_on({follower: leader, leader: follower}, end)
+            with worker, coordinator:
+                self.pass_on({worker: coordinator, coordinator: worker}, end)
         self.listener.close()
 
     def pass_on(self, other, end):
@@ -88,9 +88,9 @@ def real_hello(storm, program, folder):
                   "NCCL_COMM_ID": f"127.0.0.1:{port}", "PRECBENCH_SECRET": secrets.token_hex(16)}
         process = storm.start([program, *SWEEP, "--out", folder], f"{folder}.hello.log", engine)
         listener.settimeout(BOUND_S)
-        with listener.accept()[0] as follower:
-            follower.settimeout(BOUND_S)
-            line = follower.makefile().readline()
+        with listener.accept()[0] as worker:
+            worker.settimeout(BOUND_S)
+            line = worker.makefile().readline()
         kill(process.pid, signal.SIGKILL)
         process.wait()
     return json.loads(line)
@@ -112,7 +112,7 @@ def strange_words(chance, real):
         ("empty lines", b"\n" * 10_000),
         ("a hello of another sweep", hello(1, 5)),
         ("a hello of nobody", hello(7, PROCESSES)),
-        ("a hello of the leader", hello(0, PROCESSES)),
+        ("a hello of the coordinator", hello(0, PROCESSES)),
         ("a hello without a proof", hello(1, PROCESSES)),
         ("a hello with a wrong proof", hello(1, PROCESSES) + b'{"proof": "' + b"0" * 64 + b'"}\n'),
         ("a hello of another build", json.dumps(dict(real, commit="0" * 40)).encode() + b"\n"),
@@ -216,7 +216,7 @@ def disturb(storm, program, folder, chance, number, seed, usual_s, hello):
         for case in trio.case_of(rank):
             kill(case, chance.choice([signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM]))
     elif kind == "stop":
-        rank = chance.randrange(1, PROCESSES)  # a leader that stands still is no end, but a pause
+        rank = chance.randrange(1, PROCESSES)  # a coordinator that stands still is no end, but a pause
         kill(trio.processes[rank].pid, signal.SIGSTOP)
         what += f" of process {rank}"
         others = [p for p in trio.processes if p is not trio.processes[rank]]

@@ -1,6 +1,7 @@
 // A process of a sweep of several for fault_storm.py: the program's own sweep, coordinator and worker, with cases that do
 // nothing but take their time, since it is the processes that are put to the test. Takes the flags of
 // `precbench sweep`; --device cuda, which several processes ask for, opens no GPU here.
+#include <CLI/CLI.hpp>
 #include <chrono>
 #include <thread>
 

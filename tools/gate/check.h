@@ -4,11 +4,14 @@
 // but something is missing or inconclusive. A case of the baseline that was not measured is never a pass.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
 #include "tools/gate/gate_render.h"
+
+namespace CLI {
+class App;
+}
 
 namespace precbench {
 

@@ -82,12 +82,13 @@ TEST_CASE("every integer of a record is in its range once it is read", "[record]
 }
 
 TEST_CASE("an integer that its field cannot hold is refused without the schema too", "[record][hostile]") {
-  for (const auto& [place, value] :
+  for (const auto& [pointer, number] :
        std::vector<std::pair<std::string, std::string>>{{"/method_version", "4294967298"},
                                                         {"/method_version", "-2147483649"},
                                                         {"/memory/measured/peak", "9223372036854775808"},
                                                         {"/memory/measured/peak", "1e30"},
                                                         {"/timing/runs/0/samples", "18446744073709551615"}}) {
+    const std::string place = pointer, value = number;
     INFO(place << " " << value);
     const std::string message = refusal_of([&] { Json::parse(line_with(place, value)).get<Record>(); });
     CHECK(contains(message, place + ": "));

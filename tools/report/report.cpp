@@ -15,6 +15,7 @@
 #include "tools/report/reduce_record.h"
 #include "tools/text/distinct.h"
 #include "tools/text/gnuplot.h"
+#include "tools/text/text.h"
 #include "tools/text/write_file.h"
 
 namespace precbench {
@@ -33,11 +34,6 @@ struct CsvField {
     return field_text(record.contains(place) ? record.at(place) : Json());
   }
 };
-
-/// Paths need not be UTF-8, and JSON must. All that is not ASCII is escaped: a terminal may be what reads it.
-std::string text_of(const Json& json) {
-  return json.dump(1, ' ', true, Json::error_handler_t::replace) + '\n';
-}
 
 /// What a reader must be told of the records before any number.
 std::vector<std::string> problems_of(const RecordSet& set, const Workloads& workloads) {
@@ -120,7 +116,7 @@ int report(const ReportOptions& options) {
   if (options.format == "csv" || options.format == "json") {
     for (const std::string& problem : problems_of(set, Workloads(all_of(set))))
       fmt::print(stderr, "{}\n", printable(problem));
-    write(options.format == "csv" ? render_csv(make_csv(set)) : text_of(make_json(set)));
+    write(options.format == "csv" ? render_csv(make_csv(set)) : json_text(make_json(set)));
     return 0;
   }
   if (options.format != "md" && options.format != "term" && options.format != "html")

@@ -1,6 +1,8 @@
 // The command line of precbench report.
 #include "tools/report/report_cli.h"
 
+#include <CLI/CLI.hpp>
+
 namespace precbench {
 
 CLI::App* add_report_command(CLI::App& app, ReportOptions& options) {

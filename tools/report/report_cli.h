@@ -1,9 +1,11 @@
 // The command line of precbench report.
 #pragma once
 
-#include <CLI/CLI.hpp>
-
 #include "tools/report/report.h"
+
+namespace CLI {
+class App;
+}
 
 namespace precbench {
 

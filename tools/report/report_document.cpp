@@ -30,8 +30,8 @@ Document make_report(const RecordSet& set) {
   add_for_each_machine(memory_section);
   add_for_each_machine(time_section);
   add_for_each_machine(convergence_section);
-  add(study_section(input.cards));
-  add(ladders_section(input.cards));
+  add(study_section(input));
+  add(ladders_section(input));
   add(published_section(input));
   add(emulated_section(input));
   add(failures_section(input));

@@ -1,6 +1,7 @@
 // The report, from files to text.
 #include "tools/report/report.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <fstream>
 #include <limits>

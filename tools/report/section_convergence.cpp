@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <cmath>
 #include <unordered_map>
+#include <utility>
 
 #include "results/statistics.h"
 #include "tools/analysis/columns.h"
 #include "tools/analysis/convergence.h"
+#include "tools/analysis/held_out.h"
 #include "tools/report/sections.h"
 #include "tools/text/figure_data.h"
 
@@ -135,6 +137,42 @@ void add_figures(std::vector<Figure>& figures, const ReportInput& input, const M
       "", differences);
 }
 
+/// Held-out loss by steps, and minus bf16's of the same seed, with intervals where there are several.
+void add_held_out_figures(std::vector<Figure>& figures, const ReportInput& input,
+                          const MachineRecords& machine, const Study& study) {
+  const auto add = [&](const std::string& name, const std::string& caption, const char* ytext,
+                       const auto& curve) {
+    std::vector<Series> series;
+    bool bars = true;
+    for (const RecipeConvergence& recipe : study.recipes) {
+      const std::vector<HeldOutPoint> points = curve(recipe);
+      if (points.empty()) continue;
+      const std::string label = label_of(row_of(recipe));
+      series.push_back({label, input.styles.at(label), {}});
+      for (const HeldOutPoint& point : points) {
+        bars = bars && point.interval;
+        std::vector<double> y = {point.mean};
+        if (point.interval) y.insert(y.end(), {point.interval->low, point.interval->high});
+        series.back().points.push_back({static_cast<double>(point.step), std::move(y)});
+      }
+    }
+    if (series.empty()) return;
+    const std::string setting = setting_of(machine, study.group->rows.front());
+    figures.push_back({file_name(fmt::format("{} {} {}", name, machine.name, setting)), "lines",
+                       figure_heading(machine, setting),
+                       caption + (bars ? " Bars are 95% intervals over the seeds." : ""),
+                       (bars ? plot_number("bars", 1) : "") + plot_text("xtext", "step") +
+                           plot_text("ytext", ytext) + plot_series(series)});
+  };
+  add("held-out", "Loss of held-out text by recipe, mean over the seeds.", "held-out loss (nats)",
+      held_out_curve);
+  add("held-out-difference", "Loss of held-out text minus bf16's of the same seed, mean over the seeds.",
+      "held-out loss minus bf16's (nats)", [&](const RecipeConvergence& recipe) {
+        return recipe.is_bf16 ? std::vector<HeldOutPoint>{}
+                              : held_out_difference(recipe, study.recipes[recipe.baseline]);
+      });
+}
+
 /// What a recipe gains and what it costs, of those that ran natively and were judged over enough seeds.
 void add_tradeoff(std::vector<Figure>& figures, const ReportInput& input, const MachineRecords& machine,
                   const Study& study) {
@@ -228,13 +266,24 @@ std::string held_out_text(const RecipeConvergence& recipe, std::optional<double>
                      errors.empty() ? "" : fmt::format(" +-{:.4f}", mean_and_spread(errors).mean));
 }
 
+/// At the end, minus bf16's of the same seed, with its 95% interval.
+std::string held_out_difference_text(const RecipeConvergence& recipe, const RecipeConvergence& bf16) {
+  if (recipe.is_bf16) return "-";
+  const std::vector<HeldOutPoint> points = held_out_difference(recipe, bf16);
+  if (points.empty()) return "-";
+  const auto& interval = points.back().interval;
+  return fmt::format("{:+.4f}{}", points.back().mean,
+                     interval ? fmt::format(" [{:+.4f}, {:+.4f}]", interval->low, interval->high) : "");
+}
+
 RowTable verdicts_of(const MachineRecords& machine, const std::vector<Study>& studies) {
   RowTable result(machine);
   result.table.columns.push_back({"verdict", true});
   for (const char* title : {"final loss (nats)", "95% interval (nats)", "loss - bf16 (nats)",
                             "95% interval (nats)", "margin (nats)", "EMA error, last", "EMA error, largest"})
     result.table.columns.push_back({title});
-  for (const char* title : {"held-out loss (nats)", "of its weights in bf16 (nats)"})
+  for (const char* title :
+       {"held-out loss (nats)", "of its weights in bf16 (nats)", "held-out loss - bf16 [95%] (nats)"})
     result.table.columns.push_back({title});
   result.table.columns.push_back({fmt::format("runs with EMA error below {:g}%", 100 * kEmaTolerance), true});
   for (const char* title : {"above entropy (nats)", "tokens to target", "time to target", "seeds", "steps"})
@@ -256,6 +305,7 @@ RowTable verdicts_of(const MachineRecords& machine, const std::vector<Study>& st
       line.push_back(errors ? fmt::format("{:.3f}%", 100 * errors->largest) : "-");
       line.push_back(held_out_text(recipe, &Evaluation::loss));
       line.push_back(held_out_text(recipe, &Evaluation::bf16_loss));
+      line.push_back(held_out_difference_text(recipe, study.recipes[recipe.baseline]));
       line.push_back(within_text(recipe));
       line.push_back(number_text(recipe.excess_loss, "{:.4f}"));
       line.push_back(recipe.tokens_to_target ? rate_text(*recipe.tokens_to_target) : "-");
@@ -289,6 +339,7 @@ Section convergence_section(const ReportInput& input, const MachineRecords& mach
     return section;
   }
   for (const Study& study : studies) add_figures(section.figures, input, machine, study);
+  for (const Study& study : studies) add_held_out_figures(section.figures, input, machine, study);
   for (const Study& study : studies) add_tradeoff(section.figures, input, machine, study);
   RowTable verdicts = verdicts_of(machine, studies);
   const bool targets = says_something(verdicts.table, "tokens to target"),

@@ -3,15 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
+#include <tuple>
 
-#include "tools/analysis/study_cards.h"
 #include "tools/report/sections.h"
 #include "tools/text/figure_data.h"
 
 namespace precbench {
 namespace {
 
-std::string interval(const std::optional<DifferenceInterval>& value) {
+std::string interval(const std::optional<MeanWithInterval>& value) {
   return value ? fmt::format("{:+.5f} [{:+.5f}, {:+.5f}]", value->mean, value->low, value->high) : "-";
 }
 
@@ -63,77 +64,92 @@ std::string setting_words(const StudyCard& card) {
       card.floor ? fmt::format("{:.5f}", *card.floor) : "not measured", controls_words(card));
 }
 
-bool first_of_model(const std::vector<StudyCard>& cards, std::size_t i) {
-  return i == 0 || cards[i - 1].model != cards[i].model || cards[i - 1].study != cards[i].study ||
-         cards[i - 1].machine != cards[i].machine;
+using Cards = std::span<const StudyCard>;
+
+/// The cards of one study after the other, each of one model and machine.
+template <class Visit>
+void for_each_study(Cards cards, const Visit& visit) {
+  const auto key = [](const StudyCard& card) { return std::tie(card.model, card.study, card.machine); };
+  while (!cards.empty()) {
+    const auto other = std::find_if(cards.begin(), cards.end(),
+                                    [&](const StudyCard& card) { return key(card) != key(cards.front()); });
+    const auto count = static_cast<std::size_t>(other - cards.begin());
+    visit(cards.first(count));
+    cards = cards.subspan(count);
+  }
 }
 
-/// One figure of a model's cards: a line for each recipe, of the points that `points` gives.
-template <class Points>
-void add_figure(std::vector<Figure>& figures, const std::vector<StudyCard>& cards, const std::string& name,
-                const std::string& caption, const std::string& axes, const Points& points) {
-  std::vector<Series> series;
-  for (std::size_t i = 0; i < cards.size(); ++i)
-    if (std::vector<Point> own = points(cards[i]); !own.empty())
-      series.push_back(
-          {cards[i].verdict.recipe, static_cast<int>(i % (kRecipeStyles - 1)) + 2, std::move(own)});
-  if (series.empty()) return;
-  const StudyCard& first = cards.front();
-  figures.push_back({file_name(fmt::format("study-{} {}", name, first.model)), "lines",
-                     fmt::format("{}, forks of {} steps, {}", first.model, first.fork_steps, first.machine),
-                     caption, axes + plot_series(series)});
-}
+/// Figures of a study's cards, each with a line for every recipe.
+struct StudyFigures {
+  const ReportInput& input;
+  Cards cards;
+  std::vector<Figure>& figures;
+
+  /// Of the points that `points` gives for a card; no figure where it gives none.
+  template <class Points>
+  void add(const std::string& name, const std::string& caption, const std::string& axes,
+           const Points& points) const {
+    std::vector<Series> series;
+    for (const StudyCard& card : cards)
+      if (std::vector<Point> own = points(card); !own.empty())
+        series.push_back({card.verdict.recipe, input.styles.at(card.verdict.recipe), std::move(own)});
+    if (series.empty()) return;
+    const StudyCard& first = cards.front();
+    figures.push_back({file_name(fmt::format("study-{} {}", name, first.model)), "lines",
+                       fmt::format("{}, forks of {} steps, {}", first.model, first.fork_steps, first.machine),
+                       caption, axes + plot_series(series)});
+  }
+};
 
 std::string axes(const char* x, const char* y) { return plot_text("xtext", x) + plot_text("ytext", y); }
 
-std::vector<Point> rungs_of(const Ladder& ladder, double first) {
+std::vector<Point> rungs_of(const Ladder& ladder) {
   std::vector<Point> points;
   for (const LadderRung& rung : ladder.rungs)
-    if (rung.value && rung.at >= first) points.push_back({rung.at, {*rung.value}});
+    if (rung.value) points.push_back({rung.at, {*rung.value}});
   return points;
 }
 
-void add_difference_figures(std::vector<Figure>& figures, const std::vector<StudyCard>& cards) {
-  const std::string floor = cards.front().floor ? plot_number("floor", *cards.front().floor) : "";
-  add_figure(
-      figures, cards, "difference",
-      "Loss of a recipe's forks minus BF16's of the same state and data, mean over trunks and ages by tenths of the "
-      "fork. The band is the noise floor.",
-      floor + axes("step of the fork", "loss minus that of bf16 (nats per token)"),
-      [](const StudyCard& card) {
-        std::vector<Point> points;
-        for (const StepDifference& one : card.curve) points.push_back({one.step, {one.difference.mean}});
-        return points;
-      });
-  add_figure(figures, cards, "gradient-error",
-             "Error of the gradient of each block against BF16's, at the oldest age.",
-             axes("block", "relative error of the gradient"), [](const StudyCard& card) {
-               std::vector<Point> points;
-               for (const CardLayer& one : card.layers)
-                 points.push_back({static_cast<double>(one.layer), {one.error}});
-               return points;
-             });
-  add_figure(figures, cards, "gradient-bias",
-             "Bias of the gradient of each block, at the oldest age: below 0 the recipe shrinks it.",
-             axes("block", "bias of the gradient"), [](const StudyCard& card) {
-               std::vector<Point> points;
-               for (const CardLayer& one : card.layers)
-                 points.push_back({static_cast<double>(one.layer), {one.bias}});
-               return points;
-             });
+std::vector<Point> layers_of(const StudyCard& card, double CardLayer::*member) {
+  std::vector<Point> points;
+  for (const CardLayer& one : card.layers) points.push_back({static_cast<double>(one.layer), {one.*member}});
+  return points;
 }
 
-void add_ladder_figures(std::vector<Figure>& figures, const std::vector<StudyCard>& cards) {
-  const std::string log_y = plot_number("log_y", 1), log_x = plot_number("log_x", 1);
+void add_difference_figures(const StudyFigures& figures) {
+  const std::optional<double> floor = figures.cards.front().floor;
+  figures.add(
+      "difference",
+      "Loss of a recipe's forks minus BF16's of the same state and data by tenths of the fork: mean over trunks and "
+      "ages, with its 95% interval over the trunks. The band is the noise floor.",
+      plot_number("bars", 1) + (floor ? plot_number("floor", *floor) : "") +
+          axes("step of the fork", "loss minus that of bf16 (nats per token)"),
+      [](const StudyCard& card) {
+        std::vector<Point> points;
+        for (const auto& [step, difference] : card.curve)
+          points.push_back({step, {difference.mean, difference.low, difference.high}});
+        return points;
+      });
+  figures.add("gradient-error", "Error of the gradient of each block against BF16's, at the oldest age.",
+              axes("block", "relative error of the gradient"),
+              [](const StudyCard& card) { return layers_of(card, &CardLayer::error); });
+  figures.add("gradient-bias",
+              "Bias of the gradient of each block, at the oldest age: below 0 the recipe shrinks it.",
+              axes("block", "bias of the gradient"),
+              [](const StudyCard& card) { return layers_of(card, &CardLayer::bias); });
+}
+
+void add_ladder_figures(const StudyFigures& figures) {
   const auto outliers = [&](const char* name, const char* where, Ladder StudyCard::*ladder) {
-    add_figure(
-        figures, cards, name,
+    figures.add(
+        name,
         fmt::format(
             "Error of the gradient against BF16's while some channels of {} grow by a power of two and "
             "what reads them shrinks by the same: BF16's loss stays as it was.",
             where),
-        log_y + axes("exponent of two", "relative error of the gradient"), [=](const StudyCard& card) {
-          std::vector<Point> points = rungs_of(card.*ladder, -1e9);
+        plot_number("log_y", 1) + axes("exponent of two", "relative error of the gradient"),
+        [=](const StudyCard& card) {
+          std::vector<Point> points = rungs_of(card.*ladder);
           if (!points.empty() && !card.fidelity.empty())
             points.insert(points.begin(), Point{0, {card.fidelity.back().error}});
           return points;
@@ -141,31 +157,25 @@ void add_ladder_figures(std::vector<Figure>& figures, const std::vector<StudyCar
   };
   outliers("outliers-ffn", "the FFN", &StudyCard::outlier_ffn);
   outliers("outliers-norm", "the norms", &StudyCard::outlier_norm);
-  add_figure(figures, cards, "learning-rate",
-             "Loss of a recipe's forks minus BF16's at the same learning rate, where BF16 trains.",
-             log_x + axes("factor of the learning rate", "loss minus that of bf16 (nats per token)"),
-             [](const StudyCard& card) { return rungs_of(card.learning_rate, 0); });
-}
-
-/// The cards of one model and study after the other.
-template <class Visit>
-void for_each_study(const std::vector<StudyCard>& cards, const Visit& visit) {
-  for (std::size_t begin = 0, end = 0; begin < cards.size(); begin = end) {
-    for (end = begin + 1; end < cards.size() && !first_of_model(cards, end);) ++end;
-    visit(std::vector<StudyCard>(cards.begin() + static_cast<std::ptrdiff_t>(begin),
-                                 cards.begin() + static_cast<std::ptrdiff_t>(end)));
-  }
+  outliers("outliers-v", "V", &StudyCard::outlier_vo);
+  figures.add("learning-rate",
+              "Loss of a recipe's forks minus BF16's at the same learning rate, where BF16 trains.",
+              plot_number("log_x", 1) +
+                  axes("factor of the learning rate", "loss minus that of bf16 (nats per token)"),
+              [](const StudyCard& card) { return rungs_of(card.learning_rate); });
 }
 
 }  // namespace
 
-Section study_section(const std::vector<StudyCard>& cards) {
+Section study_section(const ReportInput& input) {
   Section section{"Does it train?", {}, {}, {}};
+  const std::vector<StudyCard>& cards = input.cards;
   if (cards.empty()) return section;
-  for (std::size_t i = 0; i < cards.size(); ++i) {
-    if (first_of_model(cards, i)) section.lines.push_back(setting_words(cards[i]));
-    section.lines.push_back(sentence(cards[i]));
-  }
+  for_each_study(cards, [&](Cards study) {
+    section.lines.push_back(setting_words(study.front()));
+    for (const StudyCard& card : study) section.lines.push_back(sentence(card));
+    add_difference_figures({input, study, section.figures});
+  });
   Table table;
   table.columns = {{"model", true},        {"recipe", true},   {"verdict", true}, {"difference [95%], nats"},
                    {"per doubling [95%]"}, {"gradient error"}, {"bias"}};
@@ -174,42 +184,49 @@ Section study_section(const std::vector<StudyCard>& cards) {
                           interval(card.verdict.difference), interval(card.verdict.trend),
                           percent(card, &CardFidelity::error), percent(card, &CardFidelity::bias)});
   section.table = std::move(table);
-  for_each_study(
-      cards, [&](const std::vector<StudyCard>& study) { add_difference_figures(section.figures, study); });
   section.notes = {
       "Difference: loss of the recipe's forks minus BF16's of the same state and data, at the age of the trunk where it "
-      "is largest; the trunk is the unit of the interval. Gradient error and bias: against BF16's gradient of the same "
+      "is largest, or that shows best that it is worse or better; the trunk is the unit of the interval. Gradient error and bias: against BF16's gradient of the same "
       "weights and tokens, at the oldest age."};
   return section;
 }
 
-Section ladders_section(const std::vector<StudyCard>& cards) {
-  Section section{"How far from breaking?", {}, {}, {}};
-  const auto climbed = [](const StudyCard& card) {
-    return !card.outlier_ffn.rungs.empty() || !card.outlier_norm.rungs.empty() ||
-           !card.learning_rate.rungs.empty() || !card.bits.rungs.empty() || !card.batch.rungs.empty();
+Section ladders_section(const ReportInput& input) {
+  struct Shown {
+    const char *title, *before;
+    Ladder StudyCard::*ladder;
   };
-  if (std::none_of(cards.begin(), cards.end(), climbed)) return section;
+  static constexpr Shown kShown[] = {{"outliers in FFN", "2^", &StudyCard::outlier_ffn},
+                                     {"outliers in norms", "2^", &StudyCard::outlier_norm},
+                                     {"outliers in V", "2^", &StudyCard::outlier_vo},
+                                     {"learning rate", "x", &StudyCard::learning_rate},
+                                     {"bits fewer", "-", &StudyCard::bits},
+                                     {"sequences", "", &StudyCard::batch}};
+  Section section{"How far from breaking?", {}, {}, {}};
+  const std::vector<StudyCard>& cards = input.cards;
   Table table;
-  table.columns = {
-      {"model", true},         {"recipe", true},     {"outliers in FFN", true}, {"outliers in norms", true},
-      {"learning rate", true}, {"bits fewer", true}, {"sequences", true}};
-  for (const StudyCard& card : cards)
-    table.rows.push_back({card.model, card.verdict.recipe, ladder_words(card.outlier_ffn, "2^"),
-                          ladder_words(card.outlier_norm, "2^"), ladder_words(card.learning_rate, "x"),
-                          ladder_words(card.bits, "-"), ladder_words(card.batch, "")});
+  table.columns = {{"model", true}, {"recipe", true}};
+  for (const StudyCard& card : cards) table.rows.push_back({card.model, card.verdict.recipe});
+  for (const Shown& column : kShown) {
+    const auto climbed = [&](const StudyCard& card) { return !(card.*column.ladder).rungs.empty(); };
+    if (std::none_of(cards.begin(), cards.end(), climbed)) continue;
+    table.columns.push_back({column.title, true});
+    for (std::size_t i = 0; i < cards.size(); ++i)
+      table.rows[i].push_back(ladder_words(cards[i].*column.ladder, column.before));
+  }
+  if (table.columns.size() == 2) return section;
   section.lines = {
       "The highest rung at which a recipe holds, and the first at which it breaks: an outlier, when its gradient error is "
       "twice that without; a learning rate or batch, when its loss is beyond the margin of BF16's at the same; a bit "
       "taken away, when its loss is beyond the margin."};
-  for (std::size_t i = 0; i < cards.size(); ++i)
-    if (first_of_model(cards, i) && cards[i].bf16_learning_rate)
+  for_each_study(cards, [&](Cards study) {
+    if (const auto rate = study.front().bf16_learning_rate)
       section.lines.push_back(
           fmt::format("BF16 itself trains on {} at up to {:g} times the fork's learning rate.",
-                      cards[i].model, *cards[i].bf16_learning_rate));
+                      study.front().model, *rate));
+    add_ladder_figures({input, study, section.figures});
+  });
   section.table = std::move(table);
-  for_each_study(cards,
-                 [&](const std::vector<StudyCard>& study) { add_ladder_figures(section.figures, study); });
   return section;
 }
 

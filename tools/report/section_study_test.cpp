@@ -1,10 +1,10 @@
 // Studies in a report: their cards, what the summary makes of them, and that no other section takes their rows.
-#include "tools/analysis/study_rows_testing.h"
+#include "tools/analysis/study_samples.h"
 #include "tools/report/sections_testing.h"
 #include "tools/testing/catch.h"
 
 using namespace precbench;
-using study_rows::Rows;
+using study_samples::Rows;
 
 namespace {
 

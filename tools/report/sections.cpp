@@ -69,6 +69,11 @@ ReportInput make_input(const RecordSet& set) {
     machine.studies = studies_of(machine);
     input.machines.push_back(std::move(machine));
   }
+  for (const StudyCard& card : input.cards) {
+    Row row;
+    row.fields = {{"recipe", card.verdict.recipe}};
+    input.styles.emplace(card.verdict.recipe, styles.of(row));
+  }
   return input;
 }
 

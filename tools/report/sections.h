@@ -60,8 +60,8 @@ Section scaling_section(const ReportInput& input, const MachineRecords& machine)
 Section memory_section(const ReportInput& input, const MachineRecords& machine);
 Section time_section(const ReportInput& input, const MachineRecords& machine);
 Section convergence_section(const ReportInput& input, const MachineRecords& machine);
-Section study_section(const std::vector<StudyCard>& cards);
-Section ladders_section(const std::vector<StudyCard>& cards);
+Section study_section(const ReportInput& input);
+Section ladders_section(const ReportInput& input);
 Section published_section(const ReportInput& input);
 Section failures_section(const ReportInput& input);
 Section emulated_section(const ReportInput& input);

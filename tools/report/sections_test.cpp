@@ -48,6 +48,7 @@ TEST_CASE("the held-out loss has a column where there is one", "[sections][held_
   CHECK(contains(text, "held-out loss (nats)"));
   CHECK(contains(lines_with(text, "blockwise").front(), "4.0125 +-0.0250"));
   CHECK(contains(lines_with(text, "blockwise").front(), "4.0050 +-0.0250"));
+  CHECK(contains(lines_with(text, "blockwise").front(), "+0.0125 [+0.0125, +0.0125]"));
   for (Record& record : records) record.training->evaluations.clear();
   CHECK_FALSE(contains(section_of(records, "Convergence"), "eld-out"));
 }

@@ -4,8 +4,8 @@
 #include <filesystem>
 
 #include "results/record_file.h"
-#include "tools/analysis/study_cards.h"
 #include "tools/report/sections.h"
+#include "tools/text/text.h"
 #include "tools/text/write_file.h"
 
 namespace precbench {
@@ -13,16 +13,14 @@ namespace precbench {
 void finish_study(const std::string& folder) {
   const std::filesystem::path path(folder);
   const RecordSet set = read_records({(path / "records.jsonl").string()});
-  const std::vector<StudyCard> cards = study_cards(all_of(set));
+  const ReportInput input = make_input(set);
   // Written beside and renamed: who reads it meanwhile finds one or the other.
   const std::string cards_file = (path / "cards.json").string(), next = cards_file + ".next";
-  write_file(
-      next,
-      cards_to_json(cards).dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+  write_file(next, json_text(cards_to_json(input.cards)));
   std::filesystem::rename(next, cards_file);
   Document document;
   document.title = "precbench study: " + folder;
-  document.sections = {study_section(cards), ladders_section(cards)};
+  document.sections = {study_section(input), ladders_section(input)};
   document.notice = "cards: " + cards_file;
   write_standard_output(render_term(document));
 }

@@ -6,7 +6,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <exception>
 #include <fstream>
@@ -81,10 +83,24 @@ inline bool alive(pid_t pid) {
   return stat >> id >> name >> state && state != "Z" && state != "X";
 }
 
+/// Within a minute: processes of a sanitizer's build, beside others that compute, take seconds to start.
 inline bool eventually(const std::function<bool()>& condition) {
-  for (int i = 0; i < 500; ++i, std::this_thread::sleep_for(std::chrono::milliseconds(10)))
+  for (int i = 0; i < 6000; ++i, std::this_thread::sleep_for(std::chrono::milliseconds(10)))
     if (condition()) return true;
   return false;
+}
+
+/// A time limit, whole seconds, that no process of this binary spends on its start: 4 s, and more where a start that
+/// does nothing took long.
+inline double ample_time_s() {
+  static const double limit = [] {
+    const auto begin = std::chrono::steady_clock::now();
+    exit_status(
+        in_background([] { return execl("/proc/self/exe", "precbench_tests", "no such test", nullptr); }));
+    const std::chrono::duration<double> start = std::chrono::steady_clock::now() - begin;
+    return std::max(4.0, std::ceil(20 * start.count()));
+  }();
+  return limit;
 }
 
 }  // namespace precbench

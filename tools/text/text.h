@@ -1,9 +1,13 @@
 // Small texts that several outputs need.
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <string>
 
 namespace precbench {
+
+/// Indented, with a last newline, as UTF-8 whatever the names in it are.
+std::string json_text(const nlohmann::ordered_json& json);
 
 /// "3 cases"
 std::string plural(std::size_t count, const char* noun);

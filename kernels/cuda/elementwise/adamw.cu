@@ -4,7 +4,7 @@
 // 6 written; with FP32 master, moments and gradient: 16 read and 14 written.
 #include <algorithm>
 
-#include "kernels/cuda/elementwise/elements.cuh"
+#include "kernels/cuda/elementwise/weight_update.cuh"
 
 namespace precbench {
 namespace cuda {
@@ -12,16 +12,6 @@ namespace {
 
 struct Square {
   __device__ float operator()(float x) const { return x * x; }
-};
-
-struct AdamwArgs {
-  std::uint16_t* weights;
-  float* master;  // null: the weights are the master
-  const StepScalars* scalars;
-  const float* norm_squared;
-  AdamwOptions options;
-  std::int64_t size;
-  bool vectors;
 };
 
 // Square root and quotient from the hardware's approximations and one correction each: within an ulp, at a
@@ -47,20 +37,17 @@ inline constexpr int kBlocksPerSm = 8;
 
 template <class Moment, class Gradient, bool kMaster>
 __global__ void __launch_bounds__(kElementThreads)
-    adamw_kernel(const AdamwArgs a, Moment* m, Moment* v, const Gradient* gradient, double* partial) {
+    adamw_kernel(const WeightArgs a, Moment* m, Moment* v, const Gradient* gradient, double* partial) {
   __shared__ double buffer[kWarp];
   const StepScalars step = *a.scalars;
-  const AdamwOptions& o = a.options;
-  const float clip = o.max_norm > 0 ? fminf(1.0f, o.max_norm / (sqrtf(*a.norm_squared) + 1e-6f)) : 1.0f;
+  const UpdateOptions& o = a.options;
+  const float clip = clip_factor(a.norm_squared, o.max_norm);
   const float square_factor = 1.0f / step.bias_correction2;
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kElementThreads * 8;
   double sum = 0;
   for (std::int64_t i = first_element(); i < a.size; i += stride) {
     float w[8], mean[8], square[8], g[8];
-    if (kMaster)
-      load_elements(w, a.master, i, a.size, a.vectors);
-    else
-      load_elements(w, a.weights, i, a.size, a.vectors);
+    load_weights<kMaster>(w, a, i);
     load_elements(mean, m, i, a.size, a.vectors);
     load_elements(square, v, i, a.size, a.vectors);
     load_elements(g, gradient, i, a.size, a.vectors);
@@ -78,13 +65,7 @@ __global__ void __launch_bounds__(kElementThreads)
     sum += squares;
     store_elements(m, mean, i, a.size, a.vectors);
     store_elements(v, square, i, a.size, a.vectors);
-    if (kMaster) store_elements(a.master, w, i, a.size, a.vectors);
-    if (o.stochastic_rounding) {
-#pragma unroll
-      for (int j = 0; j < 8; ++j)
-        w[j] = bf16_decode(bf16_encode_stochastic(w[j], random_bits(step.seed, o.first_index + i + j)));
-    }
-    if (!kMaster || a.weights) store_elements(a.weights, w, i, a.size, a.vectors);
+    store_weights<kMaster>(w, a, i, step.seed);
   }
   if (!partial) return;
   sum = block_sum(sum, buffer);
@@ -101,15 +82,10 @@ void CudaDevice::do_sum_of_squares(const ops::SumOfSquares& op) {
 
 void CudaDevice::do_adamw(const ops::Adamw& op) {
   using namespace cuda;
+  if (op.scaled()) return scaled_adamw(op);
   const std::int64_t size = op.m.size();
-  const bool vectors = aligned(op.weights) && aligned(op.master) && aligned(op.m) && aligned(op.v) && aligned(op.gradient);
-  const AdamwArgs args{op.weights.as<std::uint16_t>(),
-                       op.master.as<float>(),
-                       op.scalars.as<StepScalars>(),
-                       op.norm_squared.as<float>(),
-                       op.options,
-                       size,
-                       vectors};
+  const WeightArgs args =
+      weight_args(op, op.norm_squared, aligned(op.m) && aligned(op.v) && aligned(op.gradient));
   const unsigned blocks = std::min(element_blocks(size), static_cast<unsigned>(sm_count() * kBlocksPerSm));
   double* partial = op.options.max_norm > 0 ? nullptr : static_cast<double*>(scratch(blocks * sizeof(double)));
   if (size > 0) {

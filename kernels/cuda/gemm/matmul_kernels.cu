@@ -3,14 +3,17 @@
 // broadcast: one scale for a tensor, repeated as a vector. cuBLASLt takes a scalar on one side and a vector
 // on the other in no mode, but a vector of equal entries means the same. 4 bytes per output row of the GEMM.
 //
+// factors: alpha and beta of a product of FP4 tensors, which cuBLASLt reads from device memory.
+//
 // dequantize: BF16 [rows, k] from any quantized form, for GEMMs that this GPU has no native mode for. A
 // thread takes 16 codes of one row (16 bytes in, 32 out); every block length is a multiple of 16, so they
 // share one scale. Only emulated GEMMs run it, and those make no claim about speed.
 #include <cuda_bf16.h>
 
 #include "kernels/cuda/check.h"
-#include "kernels/cuda/quantize/gemm_operands.cuh"
 #include "kernels/cuda/gemm/matmul_kernels.h"
+#include "kernels/cuda/quantize/gemm_operands.cuh"
+#include "kernels/numerics/fp4.h"
 
 namespace precbench {
 namespace {
@@ -48,6 +51,35 @@ __global__ void dequantize_kernel(__nv_bfloat16* out, const std::uint8_t* data, 
   reinterpret_cast<uint4*>(to)[1] = reinterpret_cast<const uint4*>(values)[1];
 }
 
+/// FP4: eight bytes a thread, whose scale is exact in BF16 with any code. With `amax` also the tensor's factor, rounded once.
+__global__ void dequantize_fp4_kernel(__nv_bfloat16* out, const std::uint8_t* data, const void* scales,
+                                      const float* amax, bool whole, QuantFormat format, std::int64_t rows,
+                                      std::int64_t k) {
+  const std::int64_t first = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * kCodesPerThread;
+  if (first >= rows * k) return;
+  const float scale = cuda::dequantizing(format, scales, rows, k, first / k, first % k);
+  const uint2 codes = *reinterpret_cast<const uint2*>(data + first / 2);
+  const float factor = whole ? fp4_tensor_factor(format, amax ? *amax : 0.0f) : 1.0f;
+  alignas(16) std::uint32_t pairs[kCodesPerThread / 2];
+#pragma unroll
+  for (int j = 0; j < kCodesPerThread / 2; ++j) {
+    const std::uint32_t byte = (j < 4 ? codes.x : codes.y) >> (8 * (j % 4));
+    pairs[j] = cuda::pack(e2m1_decode(static_cast<std::uint8_t>(byte)) * scale * factor,
+                          e2m1_decode(static_cast<std::uint8_t>(byte >> 4)) * scale * factor);
+  }
+  auto* to = reinterpret_cast<uint4*>(out + first);
+  to[0] = reinterpret_cast<const uint4*>(pairs)[0];
+  to[1] = reinterpret_cast<const uint4*>(pairs)[1];
+}
+
+__global__ void factors_kernel(float* out, QuantFormat a, QuantFormat b, const float* amax_a,
+                               const float* amax_b, float beta) {
+  out[0] = fp4_alpha(a, b, amax_a ? *amax_a : 0.0f, amax_b ? *amax_b : 0.0f);
+  out[1] = beta;
+}
+
+const float* amax_of(const GemmOperand& form) { return form.amax.empty() ? nullptr : form.amax.as<float>(); }
+
 unsigned blocks_for(std::int64_t threads) {
   return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
 }
@@ -59,11 +91,22 @@ void launch_broadcast(float* out, const float* value, std::int64_t count, cudaSt
   PRECBENCH_CHECK(cudaGetLastError());
 }
 
-void launch_dequantize(void* out, const GemmOperand& form, cudaStream_t stream) {
+void launch_dequantize(void* out, const GemmOperand& form, cudaStream_t stream, bool whole) {
   const std::int64_t chunks = (form.k() + kCodesPerThread - 1) / kCodesPerThread;
-  dequantize_kernel<<<blocks_for(form.rows() * chunks), kThreads, 0, stream>>>(
-      static_cast<__nv_bfloat16*>(out), form.data.as<std::uint8_t>(), form.scale.data, form.format,
-      form.rows(), form.k());
+  const unsigned blocks = blocks_for(form.rows() * chunks);
+  auto* to = static_cast<__nv_bfloat16*>(out);
+  const auto* data = form.data.as<std::uint8_t>();
+  if (form.format.dtype == DType::e2m1)
+    dequantize_fp4_kernel<<<blocks, kThreads, 0, stream>>>(to, data, form.scale.data, amax_of(form), whole,
+                                                           form.format, form.rows(), form.k());
+  else
+    dequantize_kernel<<<blocks, kThreads, 0, stream>>>(to, data, form.scale.data, form.format, form.rows(),
+                                                       form.k());
+  PRECBENCH_CHECK(cudaGetLastError());
+}
+
+void launch_factors(float* out, const GemmOperand& a, const GemmOperand& b, float beta, cudaStream_t stream) {
+  factors_kernel<<<1, 1, 0, stream>>>(out, a.format, b.format, amax_of(a), amax_of(b), beta);
   PRECBENCH_CHECK(cudaGetLastError());
 }
 

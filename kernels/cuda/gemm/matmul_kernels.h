@@ -12,8 +12,11 @@ namespace precbench {
 /// out[0..count) = value[0].
 void launch_broadcast(float* out, const float* value, std::int64_t count, cudaStream_t stream);
 
-/// out (BF16 [rows, k]) = data * scale of a quantized form, in FP32 and rounded once; exact for power-of-two
-/// scales.
-void launch_dequantize(void* out, const GemmOperand& form, cudaStream_t stream);
+/// out (BF16 [rows, k]) = data * scale of a quantized form, in FP32 and rounded once; exact for power-of-two scales and for
+/// FP4, whose k is a multiple of 16. `whole`: times the factor of an FP4 tensor, which a GEMM else has in its alpha.
+void launch_dequantize(void* out, const GemmOperand& form, cudaStream_t stream, bool whole = false);
+
+/// out[0] = alpha of a product of FP4 tensors, out[1] = beta.
+void launch_factors(float* out, const GemmOperand& a, const GemmOperand& b, float beta, cudaStream_t stream);
 
 }  // namespace precbench

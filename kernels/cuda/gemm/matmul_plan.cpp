@@ -1,4 +1,4 @@
-// One cuBLASLt plan: descriptor, layouts, candidates, and the choice among them by timing. See
+// One plan: cuBLASLt's descriptor and layouts, the candidates, and the choice among them by timing. See
 // matmul_plans.h.
 #include <fmt/format.h>
 
@@ -16,6 +16,9 @@ namespace {
 // Attributes of cuBLAS 12.8 by their documented numbers: an older library refuses them when they are set.
 constexpr auto kAScaleMode = static_cast<cublasLtMatmulDescAttributes_t>(31);
 constexpr auto kBScaleMode = static_cast<cublasLtMatmulDescAttributes_t>(32);
+
+// CUDA_R_4F_E2M1, which older headers lack too.
+constexpr auto kFp4 = static_cast<cudaDataType>(33);
 
 constexpr int kCandidates = 16;
 constexpr int kFinalists = 4;
@@ -35,6 +38,8 @@ cudaDataType cuda_type(DType dtype) {
       return CUDA_R_8F_E4M3;
     case DType::e5m2:
       return CUDA_R_8F_E5M2;
+    case DType::e2m1:
+      return kFp4;
     default:
       throw std::logic_error(fmt::format("no GEMM takes {}", name_of(dtype)));
   }
@@ -119,6 +124,7 @@ std::size_t PlanKeyHash::operator()(const PlanKey& key) const {
   mix(static_cast<std::uint64_t>(key.K));
   mix(pack(key.a) << 32 | pack(key.b));
   mix(static_cast<std::uint64_t>(key.alignment) << 16 | static_cast<std::uint64_t>(key.d) << 8 |
+      static_cast<std::uint64_t>(key.factors_on_device) << 2 |
       static_cast<std::uint64_t>(key.accumulate) << 1 | static_cast<std::uint64_t>(key.fast_accum));
   return hash;
 }
@@ -129,6 +135,9 @@ MatmulPlan::MatmulPlan(const PlanKey& k) : key(k) {
   operation_.reset(operation);
   set(operation, CUBLASLT_MATMUL_DESC_TRANSA, key.b.transposed ? CUBLAS_OP_N : CUBLAS_OP_T);
   set(operation, CUBLASLT_MATMUL_DESC_TRANSB, key.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+  if (key.factors_on_device)
+    set(operation, CUBLASLT_MATMUL_DESC_POINTER_MODE,
+        static_cast<std::int32_t>(CUBLASLT_POINTER_MODE_DEVICE));
   if (key.a.mode != ScaleMode::none) {
     set(operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<std::int8_t>(key.fast_accum));
     // Tensor scales are the default, also of libraries that do not know the attribute.
@@ -143,13 +152,15 @@ MatmulPlan::MatmulPlan(const PlanKey& k) : key(k) {
 }
 
 void MatmulPlan::set_scales(const void* a_scale, const void* b_scale) {
+  a_scale_ = a_scale;
+  b_scale_ = b_scale;
   if (key.a.mode == ScaleMode::none) return;
   set(operation_.get(), CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, b_scale);
   set(operation_.get(), CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, a_scale);
 }
 
-std::vector<cublasLtMatmulAlgo_t> MatmulPlan::candidates(cublasLtHandle_t handle,
-                                                         std::size_t workspace_bytes) const {
+std::vector<GemmCandidate> MatmulPlan::library_candidates(cublasLtHandle_t handle,
+                                                          std::size_t workspace_bytes) const {
   cublasLtMatmulPreference_t preference = nullptr;
   PRECBENCH_CHECK(cublasLtMatmulPreferenceCreate(&preference));
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
@@ -168,25 +179,54 @@ std::vector<cublasLtMatmulAlgo_t> MatmulPlan::candidates(cublasLtHandle_t handle
       cublasLtMatmulAlgoGetHeuristic(handle, operation_.get(), b_.get(), a_.get(), d_.get(), d_.get(),
                                      preference, kCandidates, results, &count);
   cublasLtMatmulPreferenceDestroy(preference);
-  std::vector<cublasLtMatmulAlgo_t> algorithms;
-  if (status != CUBLAS_STATUS_SUCCESS) return algorithms;
+  std::vector<GemmCandidate> candidates;
+  if (status != CUBLAS_STATUS_SUCCESS) return candidates;
   for (int i = 0; i < count; ++i)
     if (results[i].state == CUBLAS_STATUS_SUCCESS && results[i].workspaceSize <= workspace_bytes)
-      algorithms.push_back(results[i].algo);
-  return algorithms;
+      candidates.push_back({.algorithm = results[i].algo});
+  return candidates;
+}
+
+BlockwiseGemm MatmulPlan::blockwise() const {
+  return {.M = key.M,
+          .N = key.N,
+          .K = key.K,
+          .a = key.a.dtype,
+          .b = key.b.dtype,
+          .d = key.d,
+          .square_b = key.b.mode == ScaleMode::block_128x128,
+          .accumulate = key.accumulate,
+          .alignment = key.alignment};
+}
+
+std::vector<GemmCandidate> MatmulPlan::own_candidates(int compute_capability) const {
+  std::vector<GemmCandidate> candidates;
+  const bool blocks = key.a.mode == ScaleMode::block_1x128 &&
+                      (key.b.mode == ScaleMode::block_1x128 || key.b.mode == ScaleMode::block_128x128);
+  if (!blocks) return candidates;
+  for (const BlockwiseKernel* kernel : blockwise_kernels(blockwise(), compute_capability))
+    candidates.push_back({.own = kernel});
+  return candidates;
 }
 
 cublasStatus_t MatmulPlan::run(const LtRun& with, void* d, const void* a, const void* b) const {
-  const float alpha = 1, beta = key.accumulate ? 1 : 0;
-  return cublasLtMatmul(with.handle, operation_.get(), &alpha, b, b_.get(), a, a_.get(), &beta, d, d_.get(),
-                        d, d_.get(), &algorithm, with.workspace, with.workspace_bytes, with.stream);
+  if (chosen.own) {
+    chosen.own->launch(blockwise(),
+                       {a, b, static_cast<const float*>(a_scale_), static_cast<const float*>(b_scale_), d},
+                       with.stream);
+    return CUBLAS_STATUS_SUCCESS;
+  }
+  const float one[] = {1.0f, key.accumulate ? 1.0f : 0.0f};
+  const float* factors = key.factors_on_device ? with.factors : one;
+  return cublasLtMatmul(with.handle, operation_.get(), factors, b, b_.get(), a, a_.get(), factors + 1, d,
+                        d_.get(), d, d_.get(), &chosen.algorithm, with.workspace, with.workspace_bytes, with.stream);
 }
 
-void MatmulPlan::choose(const LtRun& with, void* d, const void* a, const void* b, bool by_timing) {
-  const std::vector<cublasLtMatmulAlgo_t> all = candidates(with.handle, with.workspace_bytes);
+void MatmulPlan::choose(const std::vector<GemmCandidate>& all, const LtRun& with, void* d, const void* a,
+                        const void* b, bool by_timing) {
   found = !all.empty();
   if (!found) return;
-  algorithm = all.front();
+  chosen = all.front();
   if (!by_timing || all.size() == 1) return;
 
   // D of a plain product is about to be overwritten anyway. One that accumulates may not be touched: its
@@ -213,7 +253,7 @@ void MatmulPlan::choose(const LtRun& with, void* d, const void* a, const void* b
   std::vector<Entry> entries;
   Stopwatch watch(with.stream);
   const auto time = [&](std::size_t index) {
-    algorithm = all[index];
+    chosen = all[index];
     // In a step the weights come from memory. Overwriting the workspace drives most of what the run before
     // left out of the L2 cache.
     PRECBENCH_CHECK(cudaMemsetAsync(with.workspace, 0, with.workspace_bytes, with.stream));
@@ -235,7 +275,7 @@ void MatmulPlan::choose(const LtRun& with, void* d, const void* a, const void* b
   Entry best = entries.front();
   for (const Entry& entry : entries)
     if (entry.ms < kMargin * best.ms) best = entry;
-  algorithm = all[best.index];
+  chosen = all[best.index];
   found = best.ms < std::numeric_limits<float>::infinity();
   if (kept.empty()) return;
   PRECBENCH_CHECK(cudaMemcpyAsync(sum, kept.data(), sum_bytes, cudaMemcpyHostToDevice, with.stream));

@@ -1,6 +1,6 @@
 // Plans of the CUDA device's GEMMs: for one problem (shape, formats, output) everything cuBLASLt needs to run
-// it, and the algorithm that was fastest here. Also the capability probe, which asks cuBLASLt instead of
-// trusting a table. Only matmul.cpp and cuda_device.cpp include this.
+// it, and what was fastest here, one of its algorithms or a kernel of ours (blockwise.h). Also the capability probe,
+// which asks cuBLASLt instead of trusting a table. Only matmul.cpp and cuda_device.cpp include this.
 #pragma once
 
 #include <cublasLt.h>
@@ -8,9 +8,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "kernels/cuda/gemm/blockwise.h"
 #include "kernels/device/device.h"
 
 namespace precbench {
@@ -28,6 +30,7 @@ using LtLayout = std::unique_ptr<cublasLtMatrixLayoutOpaque_t, LtDelete>;
 enum class ScaleMode : std::int8_t {
   none = -1,  ///< BF16: no scale
   tensor = 0,
+  block_1x16_ue4m3 = 1,
   block_1x32_ue8m0 = 2,
   row = 3,
   block_1x128 = 4,
@@ -48,6 +51,7 @@ struct PlanKey {
   DType d = DType::bf16;
   bool accumulate = false;
   bool fast_accum = false;
+  bool factors_on_device = false;  ///< alpha and beta come from LtRun::factors
   std::int32_t alignment = 256;  ///< bytes, of the worst aligned of the three matrices; at most 256
   bool operator==(const PlanKey&) const = default;
 };
@@ -62,9 +66,19 @@ struct LtRun {
   void* workspace;
   std::size_t workspace_bytes;
   cudaStream_t stream;
+  const float* factors = nullptr;  ///< alpha, beta in device memory, for a plan that wants them there
 };
 
-/// What cuBLASLt calls a matmul descriptor and layouts, and the chosen algorithm.
+/// Whose kernels may run a GEMM: whichever is fastest; cuBLASLt's; ours wherever there is one.
+enum class GemmChoice : std::uint8_t { automatic, cublaslt, own };
+
+/// One way to run a problem.
+struct GemmCandidate {
+  cublasLtMatmulAlgo_t algorithm{};      ///< cuBLASLt's, where `own` is null
+  const BlockwiseKernel* own = nullptr;  ///< ours
+};
+
+/// What cuBLASLt calls a matmul descriptor and layouts, and the chosen candidate.
 /// cuBLASLt is column-major, so it computes D^T = B A^T: its "A" is our B and its "B" is our A.
 class MatmulPlan {
  public:
@@ -72,17 +86,24 @@ class MatmulPlan {
 
   void set_scales(const void* a_scale, const void* b_scale);
   /// The heuristic's candidates, best guess first; empty where cuBLASLt cannot run the problem.
-  std::vector<cublasLtMatmulAlgo_t> candidates(cublasLtHandle_t handle, std::size_t workspace_bytes) const;
-  /// Sets `algorithm` and `found`: the first candidate, or by_timing the fastest on these buffers. D's
-  /// contents are lost unless the plan accumulates, where they are kept. Waits for the device.
-  void choose(const LtRun& with, void* d, const void* a, const void* b, bool by_timing);
+  std::vector<GemmCandidate> library_candidates(cublasLtHandle_t handle, std::size_t workspace_bytes) const;
+  /// Our kernels for the problem on a GPU of this compute capability.
+  std::vector<GemmCandidate> own_candidates(int compute_capability) const;
+  /// Sets `chosen` and `found`: the first of `all`, or by_timing the fastest on these buffers. D's contents are lost
+  /// unless the plan accumulates, where they are kept. Waits for the device.
+  void choose(const std::vector<GemmCandidate>& all, const LtRun& with, void* d, const void* a, const void* b,
+              bool by_timing);
   cublasStatus_t run(const LtRun& with, void* d, const void* a, const void* b) const;
 
   const PlanKey key;
-  cublasLtMatmulAlgo_t algorithm{};
-  bool found = false;  ///< there is an algorithm
+  GemmCandidate chosen;
+  bool found = false;      ///< there is a candidate
+  std::uint8_t roles = 0;  ///< bit by GemmRole: those that it ran for
 
  private:
+  BlockwiseGemm blockwise() const;
+
+  const void *a_scale_ = nullptr, *b_scale_ = nullptr;
   LtOperation operation_;
   LtLayout a_, b_, d_;  // our names: a_ describes our A
 };
@@ -99,14 +120,25 @@ class MatmulPlans {
   MatmulPlans& operator=(const MatmulPlans&) = delete;
 
   void set_autotune(bool on) { autotune_ = on; }
+  void set_choice(GemmChoice choice) { choice_ = choice; }  ///< before the first matmul
+
+  /// Who ran the GEMMs of a role so far, "cuBLASLt" or "own 256x128", several with the number of their problems; of
+  /// quantized ones alone where there were some. Empty before the first.
+  std::string names(GemmRole role) const;
 
   GemmSupport support(const GemmRecipe& gemm, GemmRole role);
   void matmul(const Tensor& d, const GemmOperand& a, const GemmOperand& b, const MatmulOptions& options);
 
  private:
-  void run_native(const Tensor& d, const GemmOperand& a, const GemmOperand& b, const MatmulOptions& options);
+  /// `factors`: of FP4 operands; null: alpha is 1.
+  void run_native(const Tensor& d, const GemmOperand& a, const GemmOperand& b, const MatmulOptions& options,
+                  const float* factors = nullptr);
+  /// Chooses for a plan that has not run yet.
+  void choose(MatmulPlan& plan, const LtRun& with, void* d, const void* a, const void* b);
   void run_emulated(const Tensor& d, const GemmOperand& a, const GemmOperand& b,
                     const MatmulOptions& options);
+  /// alpha and beta of FP4 operands, in scratch `offset` bytes behind the workspace; null where alpha is 1.
+  const float* make_factors(const GemmOperand& a, const GemmOperand& b, bool accumulate, std::int64_t offset);
   /// Scratch for a GEMM's operands, until the next op.
   std::byte* behind_workspace(std::int64_t bytes);
   bool has_candidates(const PlanKey& key) const;
@@ -121,6 +153,7 @@ class MatmulPlans {
   CudaDevice& device_;
   cublasLtHandle_t handle_ = nullptr;
   bool autotune_ = true;
+  GemmChoice choice_ = GemmChoice::automatic;
   std::unordered_map<PlanKey, MatmulPlan, PlanKeyHash> plans_;
   std::vector<Answer> answers_;  // of the probe; a recipe has few formats, so a search is a few compares
 };

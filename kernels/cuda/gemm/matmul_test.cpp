@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/base/errors.h"
+#include "kernels/cuda/gemm/matmul_testing.h"
 #include "kernels/device/devices.h"
 #include "kernels/device/test_buffers.h"
 #include "kernels/gpu/gpu_testing.h"
@@ -22,181 +23,20 @@ namespace {
 
 constexpr std::int64_t kM = 256, kN = 384, kK = 640;
 
-/// One operand on the host: random rows whose sizes and whose 128-blocks' sizes differ by up to 2^8, so that
-/// a scale in the wrong place shows.
-struct HostOperand {
-  std::vector<std::uint16_t> bf16;
-  std::vector<std::uint8_t> codes;
-  std::vector<std::byte> scales;
-  std::vector<double> values;  // what the GPU is given, exactly: [rows, k]
-  std::vector<double> norms;   // of the rows
-  GemmOperand form;
-  std::int64_t rows, k;
-};
+using testing::Errors, testing::HostOperand, testing::make_quantized_tensor, testing::Output;
 
-double dequantized(const GemmOperand& form, std::int64_t rows, std::int64_t k, std::int64_t r,
-                   std::int64_t c) {
-  const QuantFormat& format = form.format;
-  const std::int64_t block = block_length(format.granularity);
-  const std::int64_t at = scale_index(format.granularity, rows, k, r, block ? c / block : 0);
-  const double scale = format.scale == ScaleType::ue8m0 ? ue8m0_decode(form.scale.as<std::uint8_t>()[at])
-                                                        : form.scale.as<float>()[at];
-  const std::uint8_t code = form.data.as<std::uint8_t>()[r * k + c];
-  return scale * (format.dtype == DType::e4m3 ? e4m3_decode(code) : e5m2_decode(code));
-}
-
-HostOperand make_quantized_tensor(const QuantFormat& format, std::int64_t rows, std::int64_t k,
-                                  bool transposed, unsigned seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  std::uniform_int_distribution<int> exponent(-4, 4);
-  HostOperand operand;
-  operand.rows = rows;
-  operand.k = k;
-  operand.bf16.resize(static_cast<std::size_t>(rows * k));
-  for (std::int64_t r = 0; r < rows; ++r) {
-    const int row_size = exponent(random);
-    for (std::int64_t c0 = 0; c0 < k; c0 += 128) {
-      const int size = row_size + exponent(random);
-      for (std::int64_t c = c0; c < std::min(k, c0 + 128); ++c)
-        operand.bf16[transposed ? c * rows + r : r * k + c] = bf16_encode(std::ldexp(normal(random), size));
-    }
-  }
-  const Tensor value{operand.bf16.data(), DType::bf16, transposed ? k : rows, transposed ? rows : k};
-  operand.form = {format, value, {}, transposed};
-  if (format.quantized()) {
-    const bool exponent_bytes = format.scale == ScaleType::ue8m0;
-    const std::int64_t scales = scale_count(format.granularity, rows, k);
-    operand.codes.resize(operand.bf16.size());
-    operand.scales.resize(static_cast<std::size_t>(scales) * (exponent_bytes ? 1 : 4));
-    operand.form.data = {operand.codes.data(), format.dtype, rows, k};
-    operand.form.scale = {operand.scales.data(), exponent_bytes ? DType::ue8m0 : DType::f32, 1, scales};
-    float amax = 0;
-    make_cpu_device(1)->quantize(
-        {{.value = value, .rowwise = operand.form, .amax_out = {&amax, DType::f32, 1, 1}}});
-  }
-  operand.values.resize(operand.bf16.size());
-  operand.norms.resize(static_cast<std::size_t>(rows));
-  for (std::int64_t r = 0; r < rows; ++r)
-    for (std::int64_t c = 0; c < k; ++c) {
-      const double v = format.quantized() ? dequantized(operand.form, rows, k, r, c)
-                                          : bf16_decode(operand.bf16[transposed ? c * rows + r : r * k + c]);
-      operand.values[r * k + c] = v;
-      operand.norms[r] += v * v;
-    }
-  for (double& norm : operand.norms) norm = std::sqrt(norm);
-  return operand;
-}
-
-double round_to(DType dtype, double x) {
-  const float f = static_cast<float>(x);
-  return dtype == DType::f32 ? f : bf16_decode(bf16_encode(f));
-}
-
-/// An accumulator as tensor cores have it: `group` products and the sum so far are cut to `bits` fraction
-/// bits of the largest of them, then added; every `promote` products (0: never) the sum moves into an FP32
-/// register.
-struct Accumulator {
-  int group, bits, promote;
-};
-/// Hopper's FP8: 32 products an instruction, 13 fraction bits kept (DeepSeek-V3 section 3.3.2 saw about 14
-/// bits); promoted after 128 unless accumulation is fast. On H200 this model's error is within 15% of the
-/// hardware's.
-constexpr Accumulator kFp8Fast{32, 13, 0}, kFp8{32, 13, 128};
-/// BF16 and emulated products: FP32, truncated as tensor cores truncate.
-constexpr Accumulator kFp32{1, 23, 0};
-
-double naive_dot(const double* a, const double* b, std::int64_t k, const Accumulator& with) {
-  double total = 0, sum = 0;
-  for (std::int64_t k0 = 0; k0 < k; k0 += with.group) {
-    if (with.promote && k0 % with.promote == 0) {
-      total = static_cast<float>(total + sum);
-      sum = 0;
-    }
-    const std::int64_t end = std::min<std::int64_t>(k, k0 + with.group);
-    double largest = std::fabs(sum);
-    for (std::int64_t i = k0; i < end; ++i) largest = std::max(largest, std::fabs(a[i] * b[i]));
-    if (largest == 0) continue;
-    const double ulp = std::ldexp(1.0, std::ilogb(largest) - with.bits);
-    double next = std::trunc(sum / ulp);
-    for (std::int64_t i = k0; i < end; ++i) next += std::trunc(a[i] * b[i] / ulp);
-    sum = next * ulp;
-    if (with.group == 1) {  // the sum may have grown a bit
-      const double grown = std::ldexp(1.0, std::ilogb(sum == 0 ? 1 : sum) - with.bits);
-      sum = std::trunc(sum / grown) * grown;
-    }
-  }
-  return total + sum;
-}
-
-struct Output {
-  DType dtype;
-  bool accumulate;
-};
-
-/// Root mean square of (x - exact) / (|a row| |b row|): every element counts alike, whatever its row's size.
-struct Errors {
-  double gpu, naive;
-};
-
+/// Of matmul itself.
 Errors errors_of(Device& device, const HostOperand& a, const HostOperand& b, const Output& output,
                  const MatmulOptions& options, bool emulated) {
-  Buffers buffers(device);
-  const GemmOperand device_a = buffers.copy_of(a.form), device_b = buffers.copy_of(b.form);
-  const std::int64_t M = a.rows, N = b.rows, K = a.k;
-
-  std::vector<double> before(static_cast<std::size_t>(M * N));
-  std::mt19937 random(7);
-  std::normal_distribution<double> normal;
-  std::vector<std::uint16_t> d16(before.size());
-  std::vector<float> d32(before.size());
-  for (std::int64_t i = 0; i < M * N; ++i) {
-    // Where D is not accumulated into, what was there must not matter: it is NaN.
-    before[i] =
-        output.accumulate ? round_to(output.dtype, normal(random) * a.norms[i / N] * b.norms[i % N]) : NAN;
-    d32[i] = static_cast<float>(before[i]);
-    d16[i] = bf16_encode(d32[i]);
-  }
-  const bool wide = output.dtype == DType::f32;
-  const Tensor host{wide ? static_cast<void*>(d32.data()) : d16.data(), output.dtype, M, N};
-  const Tensor d = buffers.copy_of(host);
-  device.matmul({d, device_a, device_b, options});
-  device.download(host.data, d);
-
-  const Accumulator accumulator = a.form.format.quantized() && b.form.format.quantized() && !emulated
-                                      ? (options.fast_accum ? kFp8Fast : kFp8)
-                                      : kFp32;
+  const bool fp8 = a.form.format.quantized() && b.form.format.quantized() && !emulated;
+  const testing::Accumulator& fp8_sum = options.fast_accum ? testing::kFp8Fast : testing::kFp8;
   // An emulated product rounds FP32-scaled values to BF16 first.
-  const auto given = [&](const HostOperand& x) {
-    std::vector<double> values = x.values;
-    if (emulated)
-      for (double& v : values) v = round_to(DType::bf16, v);
-    return values;
-  };
-  const std::vector<double> naive_a = given(a), naive_b = given(b);
-  constexpr std::int64_t kNaiveRows = 32;  // enough to know its error; the GPU's is taken over every element
-  std::vector<double> exact(before.size());
-#pragma omp parallel for
-  for (std::int64_t i = 0; i < M; ++i)
-    for (std::int64_t j = 0; j < N; ++j) {
-      double sum = output.accumulate ? before[i * N + j] : 0;
-      for (std::int64_t k = 0; k < K; ++k) sum += a.values[i * K + k] * b.values[j * K + k];
-      exact[i * N + j] = sum;
-    }
-  double gpu = 0, naive = 0;
-#pragma omp parallel for reduction(+ : gpu, naive)
-  for (std::int64_t i = 0; i < M; ++i)
-    for (std::int64_t j = 0; j < N; ++j) {
-      const std::int64_t at = i * N + j;
-      const double weight = 1 / (a.norms[i] * b.norms[j]);
-      const double got = wide ? d32[at] : bf16_decode(d16[at]);
-      gpu += std::pow((got - exact[at]) * weight, 2) / static_cast<double>(M * N);
-      if (i >= kNaiveRows) continue;
-      const double product = naive_dot(&naive_a[i * K], &naive_b[j * K], K, accumulator);
-      const double sum = round_to(output.dtype, product + (output.accumulate ? before[at] : 0));
-      naive += std::pow((sum - exact[at]) * weight, 2) / static_cast<double>(kNaiveRows * N);
-    }
-  return {std::sqrt(gpu), std::sqrt(naive)};
+  return testing::errors_of(
+      device, a, b, output,
+      [&](const Tensor& d, const GemmOperand& of_a, const GemmOperand& of_b) {
+        device.matmul({d, of_a, of_b, options});
+      },
+      fp8 ? fp8_sum : testing::kFp32, emulated);
 }
 
 void check_gemm(Device& device, const GemmRecipe& gemm, GemmRole role, const Output& output) {
@@ -412,6 +252,15 @@ TEST_CASE("matmul: support names what a mode needs where it is not native", "[gp
       const bool exponents = recipe.gemm(role).a.scale == ScaleType::ue8m0;
       if (gpu.compute_capability == 90)  // what an H100 or H200 is known to run
         CHECK(support.execution == (exponents ? Execution::emulated : Execution::native));
+    }
+  // FP4: what no GPU before Blackwell multiplies.
+  for (const Recipe& recipe : fp4_recipes())
+    for (GemmRole role : kGemmRoles) {
+      const GemmRecipe& gemm = recipe.gemm(role);
+      const GemmSupport support = device->support(gemm, role);
+      INFO(recipe.name << " " << name_of(role) << ": " << support.reason);
+      if (gpu.compute_capability == 90)
+        CHECK(support.execution == (gemm.a.quantized() ? Execution::emulated : Execution::native));
     }
   // The controls: fewer mantissa bits are the same GEMM, and nobody multiplies e5m2 x e5m2.
   for (const Recipe& recipe : control_recipes())

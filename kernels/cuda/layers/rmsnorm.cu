@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(kRowThreads, kVectors == 2 ? 2 : 1)
 void CudaDevice::do_add_rmsnorm(const ops::AddRmsnorm& op) {
   using namespace cuda;
   void* amaxes = scratch(amax_scratch_bytes(*this, op.h));
-  SplitOutput output = split(tile_output(*this, op.h, op.h.keep_value, amaxes));
+  SplitOutput output = split(tile_output(*this, op.h, writes_value(op.h), amaxes));
   const NormArgs args{op.x.as<std::uint16_t>(),
                       op.branch.as<std::uint16_t>(),
                       op.weight.as<std::uint16_t>(),
@@ -201,18 +201,20 @@ void CudaDevice::do_add_rmsnorm(const ops::AddRmsnorm& op) {
     kernel<<<grid, shape.threads, 0, stream()>>>(args, output.now);
   });
   const NormSource source{matrix(op.branch.empty() ? op.x : op.sum), matrix(op.weight), op.rstd.as<float>()};
-  if (op.h.keep_value)
+  if (writes_value(op.h))
     cast_value(*this, op.h.value, output.later);
   else
     produce(*this, source, TileOutputs<1>{{output.later}});
+  quantize_fp4(*this, op.h);
   launched("add_rmsnorm");
 }
 
 void CudaDevice::do_recompute_rmsnorm(const ops::RecomputeRmsnorm& op) {
   using namespace cuda;
   void* amaxes = scratch(amax_scratch_bytes(*this, op.h));
-  const TileOutput output = tile_output(*this, op.h, op.h.keep_value, amaxes);
+  const TileOutput output = tile_output(*this, op.h, writes_value(op.h), amaxes);
   produce(*this, NormSource{matrix(op.sum), matrix(op.weight), op.rstd.as<float>()}, TileOutputs<1>{{output}});
+  quantize_fp4(*this, op.h);
   launched("recompute_rmsnorm");
 }
 
@@ -227,7 +229,7 @@ void CudaDevice::do_rmsnorm_backward(const ops::RmsnormBackward& op) {
     const int grid = row_grid(*this, kernel, shape.threads, shared_bytes, grid_limit);
     const std::size_t partial_bytes = static_cast<std::size_t>(grid) * op.x.cols * sizeof(float);
     auto* partial = static_cast<float*>(scratch(partial_bytes + amax_scratch_bytes(*this, op.dx)));
-    SplitOutput output = split(tile_output(*this, op.dx, op.dx.keep_value, partial + grid * op.x.cols));
+    SplitOutput output = split(tile_output(*this, op.dx, writes_value(op.dx), partial + grid * op.x.cols));
     if (output.later.tensor.result) output.later.tensor.count = grid;
     if (output.later.wants_cast()) output.now.value = matrix(op.dx.value);
     const NormBackwardArgs args{op.dresidual.as<std::uint16_t>(),
@@ -242,6 +244,7 @@ void CudaDevice::do_rmsnorm_backward(const ops::RmsnormBackward& op) {
     sum_rows(op.dweight, partial, grid, op.x.cols, op.accumulate, stream());
     cast_value(*this, op.dx.value, output.later);
   });
+  quantize_fp4(*this, op.dx);
   launched("rmsnorm_backward");
 }
 

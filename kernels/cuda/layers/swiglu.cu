@@ -88,8 +88,9 @@ void CudaDevice::do_swiglu(const ops::Swiglu& op) {
   using namespace cuda;
   const std::int64_t F = op.s.value.cols;
   void* amaxes = scratch(amax_scratch_bytes(*this, op.s));
-  const TileOutput output = tile_output(*this, op.s, op.s.keep_value, amaxes);
+  const TileOutput output = tile_output(*this, op.s, writes_value(op.s), amaxes);
   produce(*this, SwigluSource{matrix(op.gate_up, 0, F), matrix(op.gate_up, F, F)}, TileOutputs<1>{{output}});
+  quantize_fp4(*this, op.s);
   launched("swiglu");
 }
 
@@ -106,16 +107,18 @@ void CudaDevice::do_swiglu_backward(const ops::SwigluBackward& op) {
   TileOutputs<3> outputs;
   if (aligned) outputs = {{both, both, again}};
   outputs.of[1].first_col = F;
-  if (op.dgate_up.keep_value || !aligned) {
+  if (writes_value(op.dgate_up) || !aligned) {
     outputs.of[0].value = matrix(op.dgate_up.value, 0, F);
     outputs.of[1].value = matrix(op.dgate_up.value, F, F);
   }
-  if (op.s.keep_value || !aligned) outputs.of[2].value = matrix(op.s.value);
+  if (writes_value(op.s) || !aligned) outputs.of[2].value = matrix(op.s.value);
   produce(*this, SwigluBackwardSource{matrix(op.gate_up, 0, F), matrix(op.gate_up, F, F), matrix(op.ds)}, outputs);
   if (!aligned) {
     cast_value(*this, op.dgate_up.value, both);
     cast_value(*this, op.s.value, again);
   }
+  quantize_fp4(*this, op.dgate_up);
+  quantize_fp4(*this, op.s);
   launched("swiglu_backward");
 }
 

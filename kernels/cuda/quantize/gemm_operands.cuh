@@ -37,13 +37,17 @@ struct FormArgs {
   }
 };
 
-/// Whether a producer has to write this form: wanted, and not an alias of the BF16 value.
+/// Whether a producer has to write this form: wanted, and not an alias of the BF16 value. FP4 forms are wanted too, and made
+/// after the value (fp4.h).
 inline bool wanted(const GemmOperand& form) { return !form.empty() && form.format.quantized(); }
 
 /// Whether it is wanted with one scale for each of its rows.
 inline bool scaled_by_row(const GemmOperand& form) {
   return wanted(form) && form.format.granularity == Granularity::row;
 }
+
+/// Arguments of a quantized form. Throws Unsupported for a format that no kernel of tile.cuh and row.cuh makes.
+FormArgs read_form(const GemmOperand& form);
 
 /// Arguments of a wanted form, or of none. Also clears the scale buffer where it has padding, which kernels
 /// do not write. Throws Unsupported for a format that is not made here.
@@ -71,8 +75,10 @@ __device__ inline float dequantizing(const QuantFormat& format, const void* scal
                                      std::int64_t length, std::int64_t row, std::int64_t k) {
   const std::int64_t block = block_length(format.granularity);
   const std::int64_t index = scale_index(format.granularity, rows, length, row, block ? k / block : 0);
-  return format.scale == ScaleType::ue8m0 ? ue8m0_decode(static_cast<const std::uint8_t*>(scales)[index])
-                                          : static_cast<const float*>(scales)[index];
+  const auto byte = [&] { return static_cast<const std::uint8_t*>(scales)[index]; };
+  if (format.scale == ScaleType::ue8m0) return ue8m0_decode(byte());
+  if (format.scale == ScaleType::e4m3) return e4m3_decode(byte());
+  return static_cast<const float*>(scales)[index];
 }
 
 }  // namespace precbench::cuda

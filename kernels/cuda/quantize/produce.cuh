@@ -8,6 +8,7 @@
 //                               in L2
 #pragma once
 
+#include "kernels/cuda/quantize/fp4.h"
 #include "kernels/cuda/quantize/row.cuh"
 #include "kernels/cuda/quantize/tile_kernels.cuh"
 
@@ -16,8 +17,8 @@ namespace precbench::cuda {
 /// Scratch for the amaxes on the way to an operand's scales.
 std::size_t amax_scratch_bytes(const CudaDevice& device, const QuantizedTensor& x);
 
-/// The output that makes all of an operand's wanted forms and amax_out, with its value if `write_value`. `scratch`:
-/// amax_scratch_bytes. Clears scale buffers that have padding.
+/// The output that makes all of an operand's wanted forms but FP4's and amax_out, with its value if `write_value`.
+/// `scratch`: amax_scratch_bytes. Clears scale buffers that have padding.
 TileOutput tile_output(CudaDevice& device, const QuantizedTensor& x, bool write_value, void* scratch);
 
 /// Zeroes what an amax pass raises.

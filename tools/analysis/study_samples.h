@@ -10,7 +10,7 @@
 #include "results/record_samples.h"
 #include "tools/analysis/analysis.h"
 
-namespace precbench::study_rows {
+namespace precbench::study_samples {
 
 inline constexpr int kSteps = 48;
 inline constexpr double kLoss = 4, kMargin = 0.0025;
@@ -68,4 +68,4 @@ class Rows {
   std::deque<LocatedRecord> rows_;
 };
 
-}  // namespace precbench::study_rows
+}  // namespace precbench::study_samples

@@ -1,0 +1,218 @@
+// Every optimizer, and every format of AdamW's moments, on several ranks: sharding changes no bit, or for Adafactor's sums
+// nothing but rounding; a run goes on from a checkpoint; memory is what was predicted.
+#include <map>
+
+#include "bench/measure/predict.h"
+#include "bench/step/checkpoint.h"
+#include "bench/step/rank_testing.h"
+#include "bench/step/weights.h"
+#include "kernels/base/errors.h"
+#include "tools/testing/temp_directory.h"
+
+using namespace precbench;
+using namespace precbench::testing;
+
+namespace {
+
+struct Setup {
+  std::string optimizer = "adamw", moments = "fp32", second = "same";
+  int ranks = 1;
+  std::string parallel = "ddp";
+  int shard_group = 1;
+  std::string master = "fp32";
+  double clip = 0;  ///< the norm is a sum whose order depends on the sharding
+};
+
+/// Units of 12,320 (a block) and 3,200 or 3,232 elements: no whole number of shards for two or three ranks.
+Plan plan_of(const Setup& setup, const std::string& checkpoints = "") {
+  const TempDirectory directory;
+  Case c;
+  c.model = directory.write("uneven.json", R"({"layers": 2, "width": 32, "ffn": 96, "heads": 2, "kv_heads": 1,
+                                              "head_dim": 16, "vocab": 100})");
+  c.seq = 32;
+  c.batch = 1;
+  c.optimizer = setup.optimizer;
+  c.moments = setup.moments;
+  c.second_moment = setup.second;
+  c.gpus = setup.ranks;
+  c.parallel = setup.parallel;
+  c.shard_group = setup.shard_group;
+  c.master = setup.master;
+  c.clip = setup.clip;
+  c.lr = 1e-3;
+  c.steps = 4;
+  c.checkpoint_every = 2;
+  c.checkpoint_dir = checkpoints;
+  return resolve(c);
+}
+
+std::string words(const Setup& s) {
+  return s.optimizer + ", moments " + s.moments + " and " + s.second + ", " + std::to_string(s.ranks) +
+         " ranks " + s.parallel + ", master " + s.master;
+}
+
+struct Trained {
+  std::vector<double> losses;
+  Named weights;
+};
+
+/// Steps [from, 4), from the checkpoint of the step `from` where that is above 0; `write`: a checkpoint after step 2.
+Trained train(const Plan& plan, std::int64_t from = 0, bool write = false) {
+  std::vector<Trained> results(plan.ranks);
+  std::unique_ptr<Checkpoint> checkpoint;
+  if (from > 0) {
+    checkpoint = std::make_unique<Checkpoint>(checkpoint_at(plan, from));
+    checkpoint->check_continues(plan);
+  }
+  // No more memory than predicted.
+  run_cpu_ranks(plan, dry_run(plan, nullptr).extent + watching_bytes(plan),
+                [&](Rank& rank, const DataSource& data) {
+                  Trained& mine = results[rank.comm().rank()];
+                  if (checkpoint)
+                    rank.continue_from(checkpoint->position(), checkpoint->reader());
+                  else
+                    rank.parameters().initialize(plan.seed, kInitialDeviation);
+                  for (std::int64_t step = from; step < 4; ++step) {
+                    rank.prepare(data, step, 0);
+                    rank.enqueue();
+                    mine.losses.push_back(rank.finish().loss);
+                    if (write && step == 1) {
+                      const std::string why =
+                          write_checkpoint(rank, plan, 2, {mine.losses, mine.losses, mine.losses, {}});
+                      if (!why.empty()) throw InvalidInput(why);
+                    }
+                  }
+                  mine.weights = saved(rank.parameters(), Parameters::Kind::weights);
+                });
+  for (const Trained& other : results) {
+    CHECK(other.losses == results[0].losses);
+    CHECK(first_difference(other.weights, results[0].weights) == "");
+  }
+  return results[0];
+}
+
+std::vector<Setup> kinds() {
+  return {{.optimizer = "lion"},
+          {.optimizer = "lion", .moments = "bf16"},
+          {.optimizer = "adafactor"},
+          {.optimizer = "muon"},
+          {.optimizer = "muon", .moments = "bf16"},
+          {.moments = "fp32", .second = "bf16"},
+          {.moments = "fp16"},
+          {.moments = "e4m3", .second = "fp16"},
+          {.moments = "coat"},
+          {.moments = "e4m3", .second = "coat"}};
+}
+
+}  // namespace
+
+TEST_CASE("sharding changes no bit of any optimizer's steps", "[rank][optimizer]") {
+  for (Setup setup : kinds())
+    for (const int ranks : {2, 3}) {
+      setup.ranks = ranks;
+      setup.master = ranks == 2 ? "fp32" : "bf16_sr";
+      INFO(words(setup));
+      const Trained whole = train(plan_of(setup));
+      setup.parallel = "fsdp";
+      const Plan plan = plan_of(setup);
+      const std::string why = plan.why_unsupported();
+      if (!why.empty()) {
+        CHECK(why.starts_with("--moments coat"));
+        continue;
+      }
+      const Trained sharded = train(plan);
+      CHECK(sharded.losses.back() != sharded.losses.front());
+      if (setup.optimizer == "adafactor") {
+        // Two ranks' sums over rows and columns are not one rank's; nor are stochastic roundings then all the same.
+        const Farthest off = farthest(sharded.weights, whole.weights);
+        INFO(off.name);
+        CHECK(off.distance <= (ranks == 2 ? 1e-5 : 3e-4));
+        continue;
+      }
+      CHECK(sharded.losses == whole.losses);
+      CHECK(first_difference(sharded.weights, whole.weights) == "");
+    }
+}
+
+TEST_CASE("a run of any optimizer goes on from its checkpoint", "[state][optimizer]") {
+  for (Setup setup : kinds())
+    for (const char* parallel : {"ddp", "fsdp", "hsdp"}) {
+      setup.parallel = parallel;
+      setup.ranks = setup.parallel == "ddp" ? 1 : setup.parallel == "fsdp" ? 2 : 4;
+      setup.shard_group = setup.parallel == "hsdp" ? 2 : 1;
+      setup.clip = 1;
+      INFO(words(setup));
+      const TempDirectory directory;
+      const Plan plan = plan_of(setup, directory.path().string());
+      if (!plan.why_unsupported().empty()) continue;
+      const Trained straight = train(plan, 0, true), rest = train(plan, 2);
+      CHECK(std::vector(straight.losses.begin() + 2, straight.losses.end()) == rest.losses);
+      CHECK(first_difference(straight.weights, rest.weights) == "");
+    }
+}
+
+TEST_CASE("the state of an optimizer takes the bytes that its formats say", "[memory][optimizer]") {
+  const auto bytes = [](Setup setup, int ranks) {
+    setup.ranks = ranks;
+    setup.parallel = ranks == 1 ? "ddp" : "fsdp";
+    Case c = plan_of(setup).fields;
+    c.model = "tiny";
+    const Plan plan = resolve(c);
+    const std::int64_t moments = dry_run(plan, nullptr).highest.bytes[static_cast<int>(Segment::moments)];
+    return static_cast<double>(moments) * ranks / static_cast<double>(parameter_count(plan.model));
+  };
+  for (const int ranks : {1, 4}) {
+    const auto is = [&](const Setup& setup, double want) {
+      INFO(words(setup) << ", " << ranks << " ranks");
+      const double got = bytes(setup, ranks);
+      CHECK(got >= want);
+      CHECK(got <= want * 1.03);
+    };
+    is({}, 8);
+    is({.optimizer = "lion"}, 4);
+    is({.moments = "bf16"}, 4);
+    is({.moments = "e4m3", .second = "fp16"}, 3);
+    is({.moments = "fp32", .second = "e4m3"}, 5);
+    is({.moments = "coat"}, 2 + 2 * 12.0 / 128);
+  }
+  CHECK(bytes({.optimizer = "adafactor"}, 1) < 0.1);
+  const double muon = bytes({.optimizer = "muon"}, 1);
+  CHECK((muon > 4 && muon < 7));  // v of embedding, head and gains alone
+}
+
+TEST_CASE("what an optimizer does not have is refused in one line", "[case][optimizer]") {
+  const auto refusal = [](const nlohmann::ordered_json& fields) -> std::string {
+    try {
+      resolve(case_from_json(fields));
+    } catch (const InvalidInput& error) {
+      return error.what();
+    }
+    return "";
+  };
+  CHECK(refusal({{"optimizer", "lion"}, {"beta1", 0.95}, {"beta2", 0.98}}) == "");
+  CHECK(refusal({{"optimizer", "lion"}, {"eps", 1e-6}}) == "--eps: lion has none");
+  CHECK(refusal({{"momentum", 0.9}}) == "--momentum: adamw has none");
+  CHECK(refusal({{"beta2", 1}}) == "--beta2: must be below 1, not 1");
+  CHECK(refusal({{"beta1", -0.1}}) == "--beta1: must be at least 0, not -0.1");
+  CHECK(refusal({{"optimizer", "adamv"}})
+            .starts_with("--optimizer: unknown value \"adamv\"; did you mean adamw?"));
+  CHECK(refusal({{"optimizer", "adafactor"}, {"moments", "bf16"}}) ==
+        "--moments: adafactor keeps sums of rows and columns, in fp32 alone");
+  CHECK(refusal({{"optimizer", "lion"}, {"second_moment", "bf16"}}) == "--second-moment: lion has none");
+  CHECK(refusal({{"optimizer", "muon"}, {"moments", "coat"}}) ==
+        "--optimizer muon: its moments cannot be in coat, which needs scales; only adamw's can");
+  CHECK(refusal({{"optimizer", "lion"}, {"recipe", "coat"}}).starts_with("--optimizer lion: its moments"));
+}
+
+TEST_CASE("a recipe's formats of moments hold where the case says nothing else", "[case][optimizer]") {
+  const auto formats = [](const nlohmann::ordered_json& fields) {
+    const MomentFormats f = resolve(case_from_json(fields)).parameters.moments;
+    return std::string(name_of(f.m)) + " " + name_of(f.v);
+  };
+  CHECK(formats({{"recipe", "bf16"}}) == "fp32 fp32");
+  CHECK(formats({{"recipe", "coat"}}) == "coat coat");
+  CHECK(formats({{"recipe", "bf16_moments"}}) == "bf16 bf16");
+  CHECK(formats({{"recipe", "coat"}, {"moments", "bf16"}}) == "bf16 bf16");
+  CHECK(formats({{"recipe", "coat"}, {"second_moment", "fp16"}}) == "fp32 fp16");
+  CHECK(formats({{"moments", "e4m3"}, {"second_moment", "fp16"}}) == "e4m3 fp16");
+}

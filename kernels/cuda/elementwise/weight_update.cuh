@@ -1,0 +1,60 @@
+// What every update rule on the GPU shares: its arguments, clipping, and weights in and out, eight at a time.
+#pragma once
+
+#include "kernels/cuda/elementwise/elements.cuh"
+#include "kernels/numerics/random.h"
+
+namespace precbench::cuda {
+
+struct WeightArgs {
+  std::uint16_t* weights;
+  float* master;  // null: the weights are the master
+  const StepScalars* scalars;
+  const float* norm_squared;  // null where the rule does not clip
+  UpdateOptions options;
+  std::int64_t size;
+  bool vectors;
+};
+
+inline const Tensor& leading(const Tensor& weights, const Tensor& master) {
+  return master.empty() ? weights : master;
+}
+
+/// Arguments of an op with weights, master, scalars and options; `vectors` are to be as the op's other tensors allow.
+template <class Op>
+WeightArgs weight_args(const Op& op, const Tensor& norm_squared, bool vectors) {
+  return {op.weights.template as<std::uint16_t>(),
+          op.master.template as<float>(),
+          op.scalars.template as<StepScalars>(),
+          norm_squared.as<float>(),
+          op.options,
+          leading(op.weights, op.master).size(),
+          vectors && aligned(op.weights) && aligned(op.master)};
+}
+
+/// What gradients are multiplied by, so that their global norm is at most max_norm.
+__device__ inline float clip_factor(const float* norm_squared, float max_norm) {
+  return max_norm > 0 ? fminf(1.0f, max_norm / (sqrtf(*norm_squared) + 1e-6f)) : 1.0f;
+}
+
+template <bool kMaster>
+__device__ inline void load_weights(float (&w)[8], const WeightArgs& a, std::int64_t i) {
+  if (kMaster)
+    load_elements(w, a.master, i, a.size, a.vectors);
+  else
+    load_elements(w, a.weights, i, a.size, a.vectors);
+}
+
+/// w is rounded in place.
+template <bool kMaster>
+__device__ inline void store_weights(float (&w)[8], const WeightArgs& a, std::int64_t i, std::uint32_t seed) {
+  if (kMaster) store_elements(a.master, w, i, a.size, a.vectors);
+  if (a.options.stochastic_rounding) {
+#pragma unroll
+    for (int j = 0; j < 8; ++j)
+      w[j] = bf16_decode(bf16_encode_stochastic(w[j], random_bits(seed, a.options.first_index + i + j)));
+  }
+  if (!kMaster || a.weights) store_elements(a.weights, w, i, a.size, a.vectors);
+}
+
+}  // namespace precbench::cuda

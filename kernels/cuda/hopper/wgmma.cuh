@@ -1,0 +1,124 @@
+// FP8 matrix products of a warpgroup (wgmma): 64 rows of A by kN rows of B, both in shared memory, 32 of k at a time.
+//
+// A tile in shared memory has rows of 128 bytes of k, in the order in which TMA writes them with 128-byte swizzle: of each
+// 8 rows (1,024 bytes, so aligned) the 16-byte pieces of row r stand at piece ^ r. An instruction finds its operands
+// by a descriptor, and runs on while the warps do something else:
+//
+//   begin_products()                       the accumulators are the tensor cores' from here
+//   multiply<...>(sum, a, b, false)        the first of a sum: what was in it does not matter
+//   multiply<...>(sum, a + kStep, ...)     more of k
+//   end_products(); await_products(sum)    the accumulators are the threads' again
+//
+// Where an accumulator's element is: thread t of the warpgroup has of sum[4 g + i] row 16 (t / 32) + t % 32 / 4 + 8 (i / 2)
+// and column 8 g + 2 (t % 4) + i % 2. Compiled for sm_90a only.
+#pragma once
+
+#include <cuda_fp8.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/cuda/hopper/barrier.cuh"
+
+namespace precbench::hopper {
+
+constexpr int kTileRowBytes = 128;  ///< of a swizzled tile
+constexpr int kProductK = 32;       ///< of k in one instruction
+/// What a descriptor grows by for the next kProductK of k.
+constexpr std::uint64_t kNextK = kProductK / 16;
+
+/// Of a swizzled tile at `tile`, aligned to 1,024 bytes, for the rows that begin there.
+__device__ inline std::uint64_t descriptor_of(const void* tile) {
+  constexpr std::uint64_t kSwizzle128 = std::uint64_t{1} << 62;
+  constexpr std::uint64_t kEightRows = std::uint64_t{8 * kTileRowBytes / 16} << 32;
+  return kSwizzle128 | kEightRows | (shared_address(tile) & 0x3FFFF) >> 4;
+}
+
+/// The same, `rows` rows further down, a multiple of 8. Only the low word changes: addresses have 18 bits.
+__device__ inline std::uint64_t below(std::uint64_t descriptor, int rows) {
+  const auto low =
+      static_cast<std::uint32_t>(descriptor) + static_cast<std::uint32_t>(rows) * (kTileRowBytes / 16);
+  return descriptor >> 32 << 32 | low;
+}
+
+__device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void end_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+/// Waits for all but the newest `kPending` groups of products.
+template <int kPending>
+__device__ inline void await_all_but() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+/// Waits for all products; the compiler must not read `sum` before.
+template <int kCount>
+__device__ inline void await_products(float (&sum)[kCount]) {
+  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(sum[i])::"memory");
+}
+
+// Operand lists of the instructions: eight accumulators a line.
+#define PRECBENCH_SUM8(i)                                                                                 \
+  "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3]), "+f"(sum[i + 4]), "+f"(sum[i + 5]), \
+      "+f"(sum[i + 6]), "+f"(sum[i + 7])
+#define PRECBENCH_SUM32(i) \
+  PRECBENCH_SUM8(i), PRECBENCH_SUM8(i + 8), PRECBENCH_SUM8(i + 16), PRECBENCH_SUM8(i + 24)
+#define PRECBENCH_NAMES_64                                                                         \
+  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25," \
+  "%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,"   \
+  "%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define PRECBENCH_NAMES_96                                                                        \
+  PRECBENCH_NAMES_64                                                                              \
+  ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86," \
+  "%87,%88,%89,%90,%91,%92,%93,%94,%95"
+
+#define PRECBENCH_WGMMA_128(types)                                                 \
+  asm volatile(                                                                    \
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"                                 \
+      "wgmma.mma_async.sync.aligned.m64n128k32.f32." types " {" PRECBENCH_NAMES_64 \
+      "}, %64, %65, p, 1, 1;\n}"                                                   \
+      : PRECBENCH_SUM32(0), PRECBENCH_SUM32(32)                                    \
+      : "l"(a), "l"(b), "r"(static_cast<int>(add)))
+#define PRECBENCH_WGMMA_192(types)                                                 \
+  asm volatile(                                                                    \
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %98, 0;\n"                                 \
+      "wgmma.mma_async.sync.aligned.m64n192k32.f32." types " {" PRECBENCH_NAMES_96 \
+      "}, %96, %97, p, 1, 1;\n}"                                                   \
+      : PRECBENCH_SUM32(0), PRECBENCH_SUM32(32), PRECBENCH_SUM32(64)               \
+      : "l"(a), "l"(b), "r"(static_cast<int>(add)))
+
+/// sum = (add ? sum : 0) + A B^T over 32 of k; A is __nv_fp8_e4m3 or __nv_fp8_e5m2, B too, kN 128 or 192.
+template <class A, class B, int kN>
+__device__ inline void multiply(float (&sum)[kN / 2], std::uint64_t a, std::uint64_t b, bool add) {
+  constexpr bool kA4 = std::is_same_v<A, __nv_fp8_e4m3>, kB4 = std::is_same_v<B, __nv_fp8_e4m3>;
+  static_assert(kN == 128 || kN == 192);
+  if constexpr (kN == 128) {
+    if constexpr (kA4 && kB4)
+      PRECBENCH_WGMMA_128("e4m3.e4m3");
+    else if constexpr (kA4)
+      PRECBENCH_WGMMA_128("e4m3.e5m2");
+    else if constexpr (kB4)
+      PRECBENCH_WGMMA_128("e5m2.e4m3");
+    else
+      PRECBENCH_WGMMA_128("e5m2.e5m2");
+  } else {
+    if constexpr (kA4 && kB4)
+      PRECBENCH_WGMMA_192("e4m3.e4m3");
+    else if constexpr (kA4)
+      PRECBENCH_WGMMA_192("e4m3.e5m2");
+    else if constexpr (kB4)
+      PRECBENCH_WGMMA_192("e5m2.e4m3");
+    else
+      PRECBENCH_WGMMA_192("e5m2.e5m2");
+  }
+}
+
+#undef PRECBENCH_WGMMA_192
+#undef PRECBENCH_WGMMA_128
+#undef PRECBENCH_NAMES_96
+#undef PRECBENCH_NAMES_64
+#undef PRECBENCH_SUM32
+#undef PRECBENCH_SUM8
+
+}  // namespace precbench::hopper

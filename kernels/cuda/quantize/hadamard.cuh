@@ -1,0 +1,81 @@
+// Sixteen BF16 in a thread, and Hadamard transforms over them and the threads beside it.
+#pragma once
+
+#include "kernels/cuda/vector.cuh"
+#include "kernels/numerics/fp4.h"
+
+namespace precbench::cuda {
+
+inline constexpr int kChunk = 16;  ///< elements of a thread
+
+/// Sixteen neighbouring BF16.
+struct Chunk {
+  Bf16x8 half[2];
+};
+
+__device__ inline Chunk load_chunk(const std::uint16_t* p) { return {{load_vector(p), load_vector(p + 8)}}; }
+
+/// The larger of all magnitudes, as BF16 bits.
+__device__ inline std::uint32_t max_of(const Chunk& x) {
+  return max_half(max_of_pairs(max_of_pairs(x.half[0]), max_of_pairs(x.half[1])));
+}
+
+__device__ inline void unpack(float* out, const Chunk& x) {
+#pragma unroll
+  for (int i = 0; i < kChunk; i += 2) {
+    out[i] = low(x.half[i / 8].pair[i / 2 % 4]);
+    out[i + 1] = high(x.half[i / 8].pair[i / 2 % 4]);
+  }
+}
+
+/// The signs of a launch's transforms, made once a block. Every thread calls it; one barrier.
+__device__ inline void leave_signs(SignBits& signs, Signs kind, const std::uint32_t* word,
+                                   std::uint32_t stream) {
+  if (threadIdx.x == 0) signs = sign_bits(kind, word ? *word : 0, stream);
+  __syncthreads();
+}
+
+/// hadamard_sums of `length` elements, of which each of length / 16 neighbouring lanes has a chunk; in the same order.
+/// `place`: of the chunk's first element, in its row. Every lane of the warp calls it.
+__device__ inline void hadamard_sums(float (&x)[kChunk], int length, int place) {
+#pragma unroll
+  for (int half = 1; half < kChunk; half *= 2)
+#pragma unroll
+    for (int i = 0; i < kChunk; ++i) {
+      if (i & half) continue;
+      const float a = x[i], b = x[i + half];
+      x[i] = a + b;
+      x[i + half] = a - b;
+    }
+  for (int half = kChunk; half < length; half *= 2) {
+    const bool upper = place & half;
+#pragma unroll
+    for (int i = 0; i < kChunk; ++i) {
+      const float other = __shfl_xor_sync(kAllLanes, x[i], half / kChunk);
+      x[i] = upper ? other - x[i] : x[i] + other;
+    }
+  }
+}
+
+/// The signs of a chunk, a bit each.
+__device__ inline std::uint32_t chunk_signs(const SignBits& signs, int length, int place) {
+  const int first = place % length;
+  return signs.words[first / 32] >> (first % 32);
+}
+
+/// hadamard_transform, in the same manner.
+__device__ inline void transform(Chunk& chunk, int length, const SignBits& signs, int place) {
+  float x[kChunk];
+  unpack(x, chunk);
+  const std::uint32_t minus = chunk_signs(signs, length, place);
+#pragma unroll
+  for (int i = 0; i < kChunk; ++i)
+    if (minus >> i & 1u) x[i] = -x[i];
+  hadamard_sums(x, length, place);
+  const float factor = hadamard_factor(length);
+#pragma unroll
+  for (int p = 0; p < kChunk / 2; ++p)
+    chunk.half[p / 4].pair[p % 4] = pack(x[2 * p] * factor, x[2 * p + 1] * factor);
+}
+
+}  // namespace precbench::cuda

@@ -1,0 +1,82 @@
+// MXFP4's, Quartet's and Quartet II's forms of any device against the CPU device: codes, scales and draws bit for bit, and
+// the quantization error.
+#include "kernels/device/input_testing.h"
+#include "kernels/numerics/fp4.h"
+
+using namespace precbench;
+using namespace precbench::testing;
+
+PRECBENCH_OP_TEST(other_fp4_forms_on, "quantize is bit-exact in MXFP4 and in Quartet's formats") {
+  for (const QuantFormat& format : other_fp4_formats())
+    for (const Input input : kInputs)
+      for (const Size& size : {Size{256, 384}, Size{128, 128}, Size{128, 2176}, Size{2176, 128}}) {
+        b.start();
+        const Tensor value = make_input(b.host(), input, size.M, size.C),
+                     word = b.host().tensor(DType::i32, 1, 1);
+        word.as<std::int32_t>()[0] = 1234567;
+        QuantizedTensor x = b.operand({format, format}, size.M, size.C);
+        x.value = b.put(value);
+        x.random = {.word = b.put(word), .stream = 8, .first_row = 384, .row_signs = 14, .column_signs = 15};
+        b.device().quantize({x});
+        b.check_forms(describe(format) + ", input " + std::to_string(static_cast<int>(input)) + ", " +
+                          std::to_string(size.M) + " x " + std::to_string(size.C),
+                      x, value);
+      }
+}
+
+PRECBENCH_OP_TEST(signs_on, "operands of one product have the same random signs, and of others their own") {
+  b.start();
+  const std::int64_t M = 128, C = 128;
+  const Tensor value = b.host().random(DType::bf16, M, C, 1.0f), turned = b.host().tensor(DType::bf16, C, M);
+  for (std::int64_t r = 0; r < M; ++r)
+    for (std::int64_t c = 0; c < C; ++c)
+      HostMemory::set(turned, c * M + r, HostMemory::get(value, r * C + c));
+  const auto codes = [&](Signs signs, const Tensor& of, bool columns, std::uint32_t row_signs,
+                         std::uint32_t column_signs) {
+    const QuantFormat format = mxfp4_format({64, signs});
+    QuantizedTensor x = columns ? b.operand({{}, format}, M, C) : b.operand({format, {}}, M, C);
+    x.value = b.put(of);
+    x.random = {.row_signs = row_signs, .column_signs = column_signs};
+    b.device().quantize({x});
+    return b.fetch(columns ? x.columnwise.data : x.rowwise.data);
+  };
+  for (const Signs signs : {Signs::gemm, Signs::backward}) {
+    INFO(name_of(signs));
+    // The same matrix in rows and, turned, in columns.
+    const Tensor first = codes(signs, value, false, 6, 9);
+    CHECK(same_bits(first, codes(signs, turned, true, 3, 6)));
+    CHECK_FALSE(same_bits(first, codes(signs, value, false, 8, 9)));
+    // wgrad's signs are dgrad's where they are drawn for the whole backward.
+    CHECK(same_bits(first, codes(signs, turned, true, 6, 7)) == (signs == Signs::backward));
+  }
+}
+
+PRECBENCH_OP_TEST(other_fp4_error_on, "the quantization error of MXFP4 and Quartet's formats is the CPU's") {
+  for (const QuantFormat& format : other_fp4_formats())
+    for (const bool columns : {false, true}) {
+      INFO(describe(format) << (columns ? " columns" : " rows"));
+      b.start();
+      HostMemory& host = b.host();
+      const Tensor value = host.random(DType::bf16, 128, 256, 3.0f), word = host.tensor(DType::i32, 1, 1);
+      word.as<std::int32_t>()[0] = 5;
+      QuantizedTensor x =
+          b.host_operand(columns ? OutputFormats{{}, format} : OutputFormats{format, {}}, value);
+      x.random = {.word = word, .stream = 2, .row_signs = 4, .column_signs = 5};
+      b.cpu().quantize({x});
+      const GemmOperand& form = columns ? x.columnwise : x.rowwise;
+      const Tensor expected = host.tensor(DType::f32, 1, 5), out = b.output(DType::f32, 1, 5);
+      RandomStream random = x.random;
+      b.cpu().quantization_error({expected, value, form, columns, random});
+      random.word = b.put(word);
+      b.device().quantization_error({out, b.put(value), b.put(form), columns, random});
+      const Tensor result = b.fetch(out);
+      const double share = expected.as<float>()[1] / expected.as<float>()[0];
+      CHECK(share > 0.005);
+      CHECK(share < 0.05);
+      for (int i = 0; i < 5; ++i) {
+        INFO(i);
+        const float e = expected.as<float>()[i], r = result.as<float>()[i];
+        CHECK((r == e || r == std::nextafter(e, r)));
+      }
+    }
+}

@@ -1,0 +1,142 @@
+// NVFP4 of any device against the CPU device: codes, scales, amaxes and random draws bit for bit, products by the 2x rule.
+#include "kernels/device/input_testing.h"
+#include "kernels/numerics/nvfp4.h"
+
+using namespace precbench;
+using namespace precbench::testing;
+
+namespace {
+
+// Whole tiles of every kernel; none; a block; more blocks in one direction than a tile has.
+constexpr Size kNvfp4Sizes[] = {{256, 384}, {144, 208}, {16, 16}, {16, 2064}, {2064, 16}};
+
+/// The element at (r, c) of a form whose tensor's factor is left out.
+double value_of(const GemmOperand& form, std::int64_t r, std::int64_t c) {
+  const std::int64_t rows = form.data.rows, k = form.data.cols, at = r * k + c;
+  const std::uint8_t code = form.data.as<std::uint8_t>()[at / 2] >> 4 * (at % 2) & 0xF;
+  const std::uint8_t scale =
+      form.scale.as<std::uint8_t>()[scale_index(form.format.granularity, rows, k, r, c / 16)];
+  return static_cast<double>(e2m1_decode(code)) * e4m3_decode(scale);
+}
+
+/// Every element of D is as near to the FP64 product as FP32 additions that cut off may leave it, and one rounding to D's
+/// type.
+void check_product(const Tensor& d, const Tensor& before, const GemmOperand& a, const GemmOperand& b,
+                   bool accumulate) {
+  const std::int64_t k = a.k();
+  const double alpha = static_cast<double>(*a.amax.as<float>()) * *b.amax.as<float>() /
+                       (kNvfp4Max * static_cast<double>(kNvfp4Max));
+  const double rounding = d.dtype == DType::f32 ? 0x1p-24 : 0x1p-8;
+  std::int64_t wrong = 0;
+  double largest = 0;
+  for (std::int64_t m = 0; m < d.rows; ++m)
+    for (std::int64_t n = 0; n < d.cols; ++n) {
+      const std::int64_t at = m * d.cols + n;
+      double sum = 0, size = 0;
+      for (std::int64_t i = 0; i < k; ++i) {
+        const double product = value_of(a, m, i) * value_of(b, n, i) * alpha;
+        sum += product;
+        size += std::fabs(product);
+      }
+      const double start = accumulate ? HostMemory::get(before, at) : 0.0, want = start + sum;
+      const double error = std::fabs(HostMemory::get(d, at) - want);
+      const double allowed = (static_cast<double>(k) + 3) * 0x1p-23 * (size + std::fabs(start)) +
+                             rounding * (std::fabs(want) + size * 1e-4);
+      largest = std::max(largest, error / allowed);
+      wrong += !(error <= allowed);
+    }
+  INFO("largest error, of what is allowed: " << largest);
+  CHECK(wrong == 0);
+}
+
+}  // namespace
+
+PRECBENCH_OP_TEST(nvfp4_forms_on, "quantize is bit-exact in NVFP4") {
+  for (const QuantFormat& format : nvfp4_formats())
+    for (const Input input : kInputs)
+      for (const Size& size : kNvfp4Sizes) {
+        b.start();
+        const Tensor value = make_input(b.host(), input, size.M, size.C),
+                     word = b.host().tensor(DType::i32, 1, 1);
+        word.as<std::int32_t>()[0] = -7;
+        QuantizedTensor x = b.operand({format, format}, size.M, size.C);
+        x.value = b.put(value);
+        x.random = {.word = b.put(word), .stream = 6, .first_row = 96};
+        b.device().quantize({x});
+        b.check_forms(describe(format) + ", input " + std::to_string(static_cast<int>(input)) + ", " +
+                          std::to_string(size.M) + " x " + std::to_string(size.C),
+                      x, value);
+        CHECK(same_bits(b.fetch(x.value), value));
+      }
+}
+
+PRECBENCH_OP_TEST(nvfp4_draws_on, "another word, stream or first row draws other numbers") {
+  b.start();
+  const QuantFormat format = nvfp4_format(Granularity::block_1x16, ElementRounding::stochastic);
+  const Tensor value = b.put(b.host().random(DType::bf16, 64, 48, 1.0f)),
+               word = b.host().tensor(DType::i32, 1, 1);
+  const auto codes = [&](std::int32_t number, std::uint32_t stream, std::int64_t first_row, bool columns) {
+    word.as<std::int32_t>()[0] = number;
+    QuantizedTensor x = columns ? b.operand({{}, format}, 64, 48) : b.operand({format, {}}, 64, 48);
+    x.value = value;
+    x.random = {.word = b.put(word), .stream = stream, .first_row = first_row};
+    b.device().quantize({x});
+    return b.fetch(columns ? x.columnwise.data : x.rowwise.data);
+  };
+  for (const bool columns : {false, true}) {
+    const Tensor first = codes(1, 2, 0, columns);
+    CHECK(same_bits(first, codes(1, 2, 0, columns)));
+    CHECK_FALSE(same_bits(first, codes(2, 2, 0, columns)));
+    CHECK_FALSE(same_bits(first, codes(1, 4, 0, columns)));
+    CHECK_FALSE(same_bits(first, codes(1, 2, 64, columns)));
+  }
+}
+
+PRECBENCH_OP_TEST(nvfp4_product_on, "products of NVFP4 tensors") {
+  constexpr std::int64_t kM = 144, kN = 80, kK = 208;
+  for (const Granularity granularity : {Granularity::block_1x16, Granularity::block_16x16})
+    for (const DType dtype : {DType::bf16, DType::f32})
+      for (const bool accumulate : {false, true}) {
+        INFO(name_of(granularity) << " into " << name_of(dtype) << (accumulate ? " accumulated" : ""));
+        b.start();
+        HostMemory& host = b.host();
+        // Sizes far apart: a wrong alpha or a scale in a wrong place shows.
+        const auto operand = [&](std::int64_t rows, float size, Granularity blocks) {
+          const Tensor value = host.random(DType::bf16, rows, kK, size);
+          for (std::int64_t i = 0; i < value.size(); ++i)
+            HostMemory::set(value, i, std::ldexp(HostMemory::get(value, i), static_cast<int>(i / 16 % 7)));
+          QuantizedTensor x = b.host_operand({nvfp4_format(blocks), {}}, value);
+          b.cpu().quantize({x});
+          return x.rowwise;
+        };
+        const GemmOperand x = operand(kM, 3.0f, Granularity::block_1x16), w = operand(kN, 0.02f, granularity);
+        const Tensor before = host.random(dtype, kM, kN, 30.0f), d = b.put(before);
+        b.device().matmul({d, b.put(x), b.put(w), {.role = GemmRole::wgrad, .accumulate = accumulate}});
+        check_product(b.fetch(d), before, x, w, accumulate);
+      }
+}
+
+PRECBENCH_OP_TEST(nvfp4_error_on, "the quantization error of NVFP4 is the CPU's") {
+  for (const QuantFormat& format : nvfp4_formats())
+    for (const bool columns : {false, true}) {
+      INFO(describe(format) << (columns ? " columns" : " rows"));
+      b.start();
+      HostMemory& host = b.host();
+      const Tensor value = host.random(DType::bf16, 144, 208, 3.0f);
+      for (std::int64_t i = 0; i < value.size(); i += 17) HostMemory::set(value, i, i % 2 ? 0.0f : 1e-4f);
+      QuantizedTensor x =
+          b.host_operand(columns ? OutputFormats{{}, format} : OutputFormats{format, {}}, value);
+      b.cpu().quantize({x});
+      const GemmOperand& form = columns ? x.columnwise : x.rowwise;
+      const Tensor expected = host.tensor(DType::f32, 1, 5), out = b.output(DType::f32, 1, 5);
+      b.cpu().quantization_error({expected, value, form, columns});
+      b.device().quantization_error({out, b.put(value), b.put(form), columns});
+      const Tensor result = b.fetch(out);
+      CHECK(expected.as<float>()[1] > 0.003f * expected.as<float>()[0]);
+      for (int i = 0; i < 5; ++i) {
+        INFO(i);
+        const float e = expected.as<float>()[i], r = result.as<float>()[i];
+        CHECK((r == e || r == std::nextafter(e, r)));
+      }
+    }
+}

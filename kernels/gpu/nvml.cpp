@@ -1,0 +1,255 @@
+// NVML through dlopen; see nvml.h. The few declarations needed are written here after NVML's documented C ABI (NVML
+// API reference), because its header is not part of every toolkit.
+#include "kernels/gpu/nvml.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <type_traits>
+#include <utility>
+
+namespace precbench {
+namespace {
+
+using NvmlDevice = void*;
+constexpr int kSuccess = 0;
+constexpr int kInsufficientSize = 7;
+constexpr int kClockSm = 1, kClockMemory = 2;
+constexpr int kTemperatureGpu = 0;
+constexpr int kUncorrected = 1, kVolatileCounter = 0;
+constexpr unsigned kMaxNvlinks = 18;
+constexpr int kP2pNvlink = 2, kP2pOk = 0;
+
+struct NvmlMemory {
+  unsigned long long total, free, used;
+};
+
+struct NvmlPci {  // nvmlPciInfo_t of nvmlDeviceGetPciInfo_v3 and nvmlDeviceGetNvLinkRemotePciInfo_v2
+  char legacy_bus_id[16];
+  unsigned domain, bus, device, device_id, subsystem_id;
+  char bus_id[32];
+};
+
+struct NvmlProcess {  // nvmlProcessInfo_t of the _v3 calls
+  unsigned pid;
+  unsigned long long used_bytes;
+  unsigned gpu_instance, compute_instance;
+};
+
+struct ThrottleReason {
+  std::uint64_t bit;
+  const char* name;
+};
+constexpr ThrottleReason kThrottleReasons[] = {{0x002, "applications_clocks_setting"},
+                                               {0x004, "sw_power_cap"},
+                                               {0x008, "hw_slowdown"},
+                                               {0x010, "sync_boost"},
+                                               {0x020, "sw_thermal_slowdown"},
+                                               {0x040, "hw_thermal_slowdown"},
+                                               {0x080, "hw_power_brake_slowdown"},
+                                               {0x100, "display_clock_setting"}};
+
+}  // namespace
+
+/// The library and those of its functions we call; a function that an old driver lacks is null.
+struct NvmlGpu::Library {
+  void* handle = nullptr;
+  int (*init)() = nullptr;
+  int (*shutdown)() = nullptr;
+  int (*by_pci)(const char*, NvmlDevice*) = nullptr;
+  int (*driver_version)(char*, unsigned) = nullptr;
+  int (*power)(NvmlDevice, unsigned*) = nullptr;
+  int (*power_limit)(NvmlDevice, unsigned*) = nullptr;
+  int (*clock)(NvmlDevice, int, unsigned*) = nullptr;
+  int (*temperature)(NvmlDevice, int, unsigned*) = nullptr;
+  int (*throttle)(NvmlDevice, unsigned long long*) = nullptr;
+  int (*ecc_mode)(NvmlDevice, int*, int*) = nullptr;
+  int (*ecc_errors)(NvmlDevice, int, int, unsigned long long*) = nullptr;
+  int (*energy)(NvmlDevice, unsigned long long*) = nullptr;
+  int (*memory)(NvmlDevice, NvmlMemory*) = nullptr;
+  int (*processes)(NvmlDevice, unsigned*, NvmlProcess*) = nullptr;
+  int (*nvlink)(NvmlDevice, unsigned, int*) = nullptr;
+  int (*nvlink_remote)(NvmlDevice, unsigned, NvmlPci*) = nullptr;
+  int (*pci)(NvmlDevice, NvmlPci*) = nullptr;
+  int (*p2p)(NvmlDevice, NvmlDevice, int, int*) = nullptr;
+
+  ~Library() {
+    if (shutdown) shutdown();
+    if (handle) dlclose(handle);
+  }
+
+  template <class Function>
+  void find(Function*& function, const char* name) {
+    function = reinterpret_cast<Function*>(dlsym(handle, name));
+  }
+
+  /// Null where there is no usable NVML.
+  static std::shared_ptr<const Library> load() {
+    auto found = std::make_shared<Library>();
+    found->handle = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (!found->handle) return nullptr;
+    found->find(found->init, "nvmlInit_v2");
+    found->find(found->by_pci, "nvmlDeviceGetHandleByPciBusId_v2");
+    found->find(found->driver_version, "nvmlSystemGetDriverVersion");
+    found->find(found->power, "nvmlDeviceGetPowerUsage");
+    found->find(found->power_limit, "nvmlDeviceGetEnforcedPowerLimit");
+    found->find(found->clock, "nvmlDeviceGetClockInfo");
+    found->find(found->temperature, "nvmlDeviceGetTemperature");
+    found->find(found->throttle, "nvmlDeviceGetCurrentClocksEventReasons");
+    if (!found->throttle)
+      found->find(found->throttle, "nvmlDeviceGetCurrentClocksThrottleReasons");  // before 535
+    found->find(found->ecc_mode, "nvmlDeviceGetEccMode");
+    found->find(found->ecc_errors, "nvmlDeviceGetTotalEccErrors");
+    found->find(found->energy, "nvmlDeviceGetTotalEnergyConsumption");
+    found->find(found->memory, "nvmlDeviceGetMemoryInfo");
+    found->find(found->processes, "nvmlDeviceGetComputeRunningProcesses_v3");
+    found->find(found->nvlink, "nvmlDeviceGetNvLinkState");
+    found->find(found->nvlink_remote, "nvmlDeviceGetNvLinkRemotePciInfo_v2");
+    found->find(found->pci, "nvmlDeviceGetPciInfo_v3");
+    found->find(found->p2p, "nvmlDeviceGetP2PStatus");
+    if (!found->init || !found->by_pci || found->init() != kSuccess) return nullptr;
+    found->find(found->shutdown, "nvmlShutdown");  // only now: what was not started is not ended
+    return found;
+  }
+
+  template <class... Arguments>
+  static bool ask(int (*function)(Arguments...), std::type_identity_t<Arguments>... arguments) {
+    return function && function(arguments...) == kSuccess;
+  }
+};
+
+std::vector<std::string> throttle_reason_names(std::uint64_t bits) {
+  std::vector<std::string> names;
+  for (const ThrottleReason& reason : kThrottleReasons)
+    if (bits & reason.bit) names.emplace_back(reason.name);
+  return names;
+}
+
+std::string describe_links(int gpus, const std::vector<int>& links) {
+  std::map<int, int, std::greater<>> pairs;  // how many have so many links
+  for (const int n : links) ++pairs[n];
+  if (pairs.size() == 1 && links.front() > 0)
+    return fmt::format("{} GPUs, all pairs NV{}", gpus, links.front());
+  if (pairs.size() == 1) return fmt::format("{} GPUs, no pair with NVLink", gpus);
+  std::string text;
+  for (const auto& [n, count] : pairs)
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count,
+                        n ? fmt::format("NV{}", n) : std::string("without NVLink"));
+  return fmt::format("{} GPUs, pairs: {}", gpus, text);
+}
+
+std::optional<std::string> link_topology(const std::vector<std::string>& pci_bus_ids) {
+  std::vector<std::unique_ptr<NvmlGpu>> gpus;
+  for (const std::string& id : pci_bus_ids) {
+    gpus.push_back(NvmlGpu::open(id));
+    if (!gpus.back()) return std::nullopt;
+  }
+  if (gpus.size() == 1) {
+    const int links = gpus.front()->active_nvlinks();
+    return links ? std::optional(fmt::format("{} links up", links)) : std::nullopt;
+  }
+  std::vector<int> links;
+  for (std::size_t i = 0; i < gpus.size(); ++i)
+    for (std::size_t k = i + 1; k < gpus.size(); ++k) {
+      const std::optional<int> between = gpus[i]->nvlinks_to(*gpus[k]);
+      if (!between) return std::nullopt;
+      links.push_back(*between);
+    }
+  return describe_links(static_cast<int>(gpus.size()), links);
+}
+
+std::unique_ptr<NvmlGpu> NvmlGpu::open(const std::string& pci_bus_id) {
+  auto library = Library::load();
+  NvmlDevice device = nullptr;
+  if (!library || library->by_pci(pci_bus_id.c_str(), &device) != kSuccess) return nullptr;
+  return std::unique_ptr<NvmlGpu>(new NvmlGpu(std::move(library), device));
+}
+
+std::string NvmlGpu::driver_version() const {
+  char text[96] = "";
+  return Library::ask(library_->driver_version, text, sizeof text) ? text : "";
+}
+
+int NvmlGpu::ecc_mode() const {
+  int current = 0, pending = 0;
+  return Library::ask(library_->ecc_mode, device_, &current, &pending) ? current : -1;
+}
+
+double NvmlGpu::power_limit_w() const {
+  unsigned milliwatts = 0;
+  return Library::ask(library_->power_limit, device_, &milliwatts) ? milliwatts / 1e3 : 0;
+}
+
+bool NvmlGpu::nvlink_up(unsigned link) const {
+  int state = 0;
+  return Library::ask(library_->nvlink, device_, link, &state) && state == 1;
+}
+
+int NvmlGpu::active_nvlinks() const {
+  int active = 0;
+  for (unsigned link = 0; link < kMaxNvlinks; ++link) active += nvlink_up(link);
+  return active;
+}
+
+std::optional<int> NvmlGpu::nvlinks_to(const NvmlGpu& peer) const {
+  int status = 0;
+  NvmlPci there{}, end{};
+  if (!Library::ask(library_->p2p, device_, peer.device_, kP2pNvlink, &status)) return std::nullopt;
+  if (status != kP2pOk) return 0;
+  if (!Library::ask(library_->pci, peer.device_, &there)) return std::nullopt;
+  int direct = 0;
+  for (unsigned link = 0; link < kMaxNvlinks; ++link)
+    if (nvlink_up(link) && Library::ask(library_->nvlink_remote, device_, link, &end))
+      direct += end.domain == there.domain && end.bus == there.bus && end.device == there.device;
+  // Where none ends at the other GPU they end at switches, which join any of them.
+  return direct ? direct : std::min(active_nvlinks(), peer.active_nvlinks());
+}
+
+std::optional<std::int64_t> NvmlGpu::used_bytes() const {
+  NvmlMemory memory{};
+  if (!Library::ask(library_->memory, device_, &memory)) return std::nullopt;
+  return static_cast<std::int64_t>(memory.used);
+}
+
+int NvmlGpu::other_processes() const {
+  if (!library_->processes) return 0;
+  std::vector<NvmlProcess> processes(64);
+  unsigned count = static_cast<unsigned>(processes.size());
+  const int status = library_->processes(device_, &count, processes.data());
+  if (status != kSuccess && status != kInsufficientSize) return 0;
+  processes.resize(std::min<std::size_t>(count, processes.size()));
+  const unsigned self = static_cast<unsigned>(getpid());
+  return static_cast<int>(
+      std::count_if(processes.begin(), processes.end(), [&](const NvmlProcess& p) { return p.pid != self; }));
+}
+
+GpuReading NvmlGpu::read() const {
+  GpuReading reading;
+  unsigned value = 0;
+  unsigned long long bits = 0;
+  if (Library::ask(library_->power, device_, &value)) reading.power_w = value / 1e3;
+  if (Library::ask(library_->clock, device_, kClockSm, &value)) reading.sm_clock_mhz = value;
+  if (Library::ask(library_->clock, device_, kClockMemory, &value)) reading.memory_clock_mhz = value;
+  if (Library::ask(library_->temperature, device_, kTemperatureGpu, &value)) reading.temperature_c = value;
+  if (Library::ask(library_->throttle, device_, &bits)) reading.throttle_bits = bits;
+  return reading;
+}
+
+std::optional<std::int64_t> NvmlGpu::uncorrected_errors() const {
+  unsigned long long errors = 0;
+  if (!Library::ask(library_->ecc_errors, device_, kUncorrected, kVolatileCounter, &errors))
+    return std::nullopt;
+  return static_cast<std::int64_t>(errors);
+}
+
+std::optional<double> NvmlGpu::energy_j() const {
+  unsigned long long millijoules = 0;
+  if (!Library::ask(library_->energy, device_, &millijoules)) return std::nullopt;
+  return static_cast<double>(millijoules) / 1e3;
+}
+
+}  // namespace precbench

@@ -1,0 +1,98 @@
+// Reading a recipe's JSON: values checked one by one, with errors that name the field. And what FP4 adds to it. Only
+// recipe_json.cpp and recipe_json_fp4.cpp include this.
+#pragma once
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/base/errors.h"
+#include "kernels/numerics/recipe.h"
+
+namespace precbench::recipe_json {
+
+using nlohmann::json;
+
+[[noreturn]] inline void fail(const std::string& path, const std::string& what) {
+  throw InvalidInput(fmt::format("{}: {}", path, what));
+}
+
+/// `; did you mean X?` where a likely typo exists, and otherwise what there is.
+inline std::string hint(const std::string& word, const std::vector<std::string>& known) {
+  const std::string near = nearest(word, known);
+  return near.empty() ? fmt::format("; one of {}", fmt::join(known, ", "))
+                      : fmt::format("; did you mean {}?", near);
+}
+
+inline std::string child(const std::string& path, const std::string& key) {
+  return path.empty() ? key : path + "." + key;
+}
+
+inline void check_keys(const json& object, const std::string& path, const std::vector<std::string>& known) {
+  if (!object.is_object()) fail(path.empty() ? "recipe" : path, "expected a JSON object");
+  for (const auto& [key, value] : object.items())
+    if (std::find(known.begin(), known.end(), key) == known.end())
+      fail(child(path, key), "unknown key" + hint(key, known));
+}
+
+inline const json& require(const json& object, std::string_view path, const char* key, std::string_view why) {
+  const auto it = object.find(key);
+  if (it == object.end()) fail(child(std::string(path), key), fmt::format("missing; {}", why));
+  return *it;
+}
+
+inline std::string read_string(const json& value, const std::string& path) {
+  if (!value.is_string()) fail(path, "expected a string, got " + value.dump());
+  return value.get<std::string>();
+}
+
+template <class Enum, std::size_t kCount>
+Enum read_enum(const json& value, const std::string& path, const Enum (&known)[kCount]) {
+  const std::string word = read_string(value, path);
+  std::vector<std::string> names;
+  for (Enum candidate : known) {
+    if (word == name_of(candidate)) return candidate;
+    names.push_back(name_of(candidate));
+  }
+  fail(path, fmt::format("unknown value \"{}\"{}", word, hint(word, names)));
+}
+
+template <class Number>
+Number read_whole(const json& value, const std::string& path, Number least, Number most) {
+  if (!value.is_number_integer() || value < least || value > most)
+    fail(path, fmt::format("expected a whole number from {} to {}, got {}", least, most, value.dump()));
+  return value.get<Number>();
+}
+
+/// One of a few numbers.
+template <class Number, std::size_t kCount>
+Number read_number(const json& value, const std::string& path, const Number (&known)[kCount]) {
+  if (value.is_number())
+    for (const Number candidate : known)
+      if (std::fabs(value.get<double>() - static_cast<double>(candidate)) < 1e-4) return candidate;
+  fail(path, fmt::format("expected one of {}, got {}", fmt::join(known, ", "), value.dump()));
+}
+
+inline bool read_bool(const json& value, const std::string& path) {
+  if (!value.is_boolean()) fail(path, "expected true or false, got " + value.dump());
+  return value.get<bool>();
+}
+
+/// The keys of an operand that FP4 alone has.
+inline constexpr const char* kFp4Keys[] = {"global_scale",  "element_rounding", "transform", "element_scale",
+                                           "four_over_six", "correction",       "source"};
+
+/// Reads them, and checks what FP4 must be made of: NVFP4 or MXFP4. All else of the operand is read before.
+void read_fp4(const json& object, const std::string& path, QuantFormat& operand);
+void fp4_to_json(const QuantFormat& operand, json& object);
+
+/// Operands that come from fprop's codes, random signs, and gradients that are 0 where fprop clipped.
+void check_fp4_backward(const Recipe& recipe);
+
+}  // namespace precbench::recipe_json

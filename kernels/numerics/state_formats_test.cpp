@@ -1,0 +1,77 @@
+// Formats of an optimizer's state: FP16 against the compiler's, scales of tensors, COAT's groups against FP64.
+#include "kernels/numerics/state_formats.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "kernels/numerics/random.h"
+#include "tools/testing/catch.h"
+
+using namespace precbench;
+
+TEST_CASE("fp16 is the compiler's, but for its ends", "[formats][state_formats]") {
+  int wrong = 0;
+  for (int code = 0; code < 65536; ++code) {
+    const auto bits = static_cast<std::uint16_t>(code);
+    const auto value = static_cast<float>(__builtin_bit_cast(_Float16, bits));
+    wrong += std::isnan(value) ? !std::isnan(f16_decode(bits)) : f16_decode(bits) != value;
+    if (std::isfinite(value)) wrong += f16_encode(value) != bits;
+  }
+  CHECK(wrong == 0);
+  // Every 97th FP32 value up to the largest FP16 one, of both signs.
+  for (std::uint32_t i = 0; i <= float_to_bits(kF16Max); i += 97)
+    for (const std::uint32_t sign : {0u, 0x80000000u}) {
+      const float x = bits_to_float(i | sign);
+      wrong += f16_encode(x) != __builtin_bit_cast(std::uint16_t, static_cast<_Float16>(x));
+    }
+  CHECK(wrong == 0);
+  CHECK(f16_encode(1e6f) == 0x7BFF);
+  CHECK(f16_encode(-INFINITY) == 0xFBFF);
+  CHECK(f16_encode(NAN) == 0x7E00);
+}
+
+TEST_CASE("the scale of a tensor is a power of two below its end, and stays where there is none",
+          "[state_formats]") {
+  CHECK(state_scale(448.0f, kE4m3Max, 3) == 1.0f);
+  CHECK(state_scale(449.0f, kE4m3Max, 3) == 0.5f);
+  CHECK(state_scale(0.75f, kF16Max, 3) == 65536.0f);  // 87338 is above it
+  for (const float amax : {0.0f, INFINITY, NAN}) CHECK(state_scale(amax, kE4m3Max, 3) == 3.0f);
+  CHECK(state_scale(1e-45f, kE4m3Max, 3) == 3.0f);  // 448 / 1e-45 is no number
+  for (int i = 1; i < 2000; ++i) {
+    const float amax = std::exp(0.1f * static_cast<float>(i - 800)), scale = state_scale(amax, kE4m3Max, 0);
+    if (scale == 0) continue;
+    CHECK((amax * scale <= kE4m3Max && 2 * amax * scale > kE4m3Max * (1 - 1e-6f)));
+  }
+}
+
+TEST_CASE("a group of COAT's reaches e4m3's ends and comes back within a step", "[state_formats]") {
+  for (const float range : {1.0f, 2.0f, 1e3f, 1e6f, 1e12f, 1e30f}) {
+    INFO(range);
+    const float largest = 3e-4f, smallest = largest / range;
+    const CoatScale s = coat_scale(largest, smallest);
+    CHECK(coat_encode(largest, s) == 0x7E);
+    CHECK(coat_encode(-largest, s) == 0xFE);
+    CHECK(coat_encode(0.0f, s) == 0);
+    CHECK(coat_decode(0, s) == 0.0f);
+    CHECK(std::fabs(coat_decode(0x7E, s) / largest - 1) < 1e-4f);
+    // The power is a whole number of sixteenths, the largest whose smallest value is not lost: 2 steps of e4m3 above 0
+    // and more, unless a sixteenth is too much already.
+    CHECK(16 * s.power == std::floor(16 * s.power));
+    if (range == 1) CHECK(s.power == 1);
+    if (range > 1 && range < 1e12f) {
+      const double top = std::log2(448.0 * 448.0 / 2);
+      CHECK(s.power * std::log2(range) <= top * (1 + 1e-5));
+      CHECK((s.power + 1.0 / 16) * std::log2(range) > top * (1 - 1e-5));
+    }
+    // An element errs by at most e4m3's half step, which the root makes narrower or wider.
+    for (int i = 0; i < 200; ++i) {
+      const double x = smallest * std::pow(static_cast<double>(range), i / 199.0);
+      const double back = coat_decode(coat_encode(static_cast<float>(x), s), s);
+      const double y = std::pow(x / s.middle, s.power) / s.scale;
+      const double half = y < 0x1p-6 ? 0x1p-10 / y : 0x1p-4;
+      CHECK(std::fabs(std::log(back / x)) * s.power <= -std::log1p(-std::min(half, 0.75)) + 1e-3);
+    }
+  }
+  const CoatScale none = coat_scale(0, 0);
+  CHECK((none.scale == 1 && none.middle == 1 && none.power == 1));
+}

@@ -1,0 +1,34 @@
+// The table of optimizers. See optimizers.h.
+#include "models/transformer/optimizers.h"
+
+#include <stdexcept>
+
+#include "models/transformer/update_rules.h"
+
+namespace precbench {
+
+const std::vector<OptimizerSpec>& optimizers() {
+  static constexpr KeptState kBoth{.m = true, .v = true}, kMean{.m = true}, kFactors{.factors = true};
+  // Constants are the authors' (Muon: Keller Jordan's, AdamW's for what is no matrix of a block), but for AdamW's beta2,
+  // which is what language models are trained with; Adafactor's eps is PyTorch's, FP32's unit roundoff.
+  static const std::vector<OptimizerSpec> all = {
+      {"adamw", {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8}, kBoth, kBoth, adamw_update, nullptr},
+      {"lion", {.beta1 = 0.9, .beta2 = 0.99}, kMean, kMean, lion_update, nullptr},
+      {"adafactor", {.eps = 0x1p-23}, kFactors, kFactors, adafactor_update, adafactor_scalars},
+      {"muon",
+       {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .momentum = 0.95},
+       kMean,
+       kBoth,
+       muon_update,
+       nullptr},
+  };
+  return all;
+}
+
+const OptimizerSpec& optimizer_named(const std::string& name) {
+  for (const OptimizerSpec& spec : optimizers())
+    if (name == spec.name) return spec;
+  throw std::invalid_argument("no optimizer has the name " + name);
+}
+
+}  // namespace precbench

@@ -1,0 +1,75 @@
+// cards.json. See study_cards.h.
+#include <cmath>
+
+#include "tools/analysis/study_cards.h"
+
+namespace precbench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json json_of(const std::optional<double>& value) {
+  return value && std::isfinite(*value) ? Json(*value) : Json();
+}
+
+Json json_of(const Ladder& ladder) {
+  Json rungs = Json::array();
+  for (const LadderRung& rung : ladder.rungs)
+    rungs.push_back({{"at", rung.at}, {"value", json_of(rung.value)}, {"holds", rung.holds}});
+  return {{"holds", json_of(ladder.holds())}, {"breaks", json_of(ladder.breaks())}, {"rungs", rungs}};
+}
+
+Json json_of(const StudyCard& card) {
+  const ForkVerdict& verdict = card.verdict;
+  const auto part = [](const std::optional<MeanWithInterval>& interval,
+                       double MeanWithInterval::*member) {
+    return interval ? Json((*interval).*member) : Json();
+  };
+  Json fidelity = Json::array(), controls = Json::array();
+  for (const CardFidelity& one : card.fidelity)
+    fidelity.push_back({{"age", one.age}, {"error", one.error}, {"cosine", one.cosine}, {"bias", one.bias}});
+  for (const ControlResult& one : card.controls)
+    controls.push_back({{"name", one.name}, {"found", one.found ? Json(*one.found) : Json()}});
+  Json learning_rate = json_of(card.learning_rate);
+  learning_rate["bf16_holds"] = json_of(card.bf16_learning_rate);
+  return {{"model", card.model},
+          {"recipe", verdict.recipe},
+          {"verdict", name_of(verdict.outcome)},
+          {"reason", verdict.reason},
+          {"fork",
+           {{"difference", part(verdict.difference, &MeanWithInterval::mean)},
+            {"low", part(verdict.difference, &MeanWithInterval::low)},
+            {"high", part(verdict.difference, &MeanWithInterval::high)},
+            {"age", verdict.age},
+            {"floor", json_of(card.floor)},
+            {"margin", card.margin},
+            {"bf16_loss", card.bf16_loss},
+            {"trunks", verdict.trunks},
+            {"seeds", verdict.seeds},
+            {"steps", card.fork_steps}}},
+          {"trend",
+           {{"slope", part(verdict.trend, &MeanWithInterval::mean)},
+            {"low", part(verdict.trend, &MeanWithInterval::low)},
+            {"high", part(verdict.trend, &MeanWithInterval::high)}}},
+          {"fidelity", fidelity},
+          {"ladders",
+           {{"outlier_ffn", json_of(card.outlier_ffn)},
+            {"outlier_norm", json_of(card.outlier_norm)},
+            {"outlier_vo", json_of(card.outlier_vo)},
+            {"learning_rate", learning_rate},
+            {"bits", json_of(card.bits)},
+            {"batch", json_of(card.batch)}}},
+          {"controls", controls},
+          {"machine", card.machine},
+          {"study", card.study}};
+}
+
+}  // namespace
+
+nlohmann::ordered_json cards_to_json(const std::vector<StudyCard>& cards) {
+  Json list = Json::array();
+  for (const StudyCard& card : cards) list.push_back(json_of(card));
+  return list;
+}
+
+}  // namespace precbench

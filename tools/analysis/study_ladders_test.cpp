@@ -1,0 +1,98 @@
+// Ladders from rows whose truth is known: where they end, and what says nothing of a recipe.
+#include "tools/analysis/study_ladders.h"
+
+#include "tools/analysis/study_samples.h"
+#include "tools/testing/catch.h"
+
+using namespace precbench;
+using namespace precbench::study_samples;
+
+namespace {
+
+constexpr double kMarginNats = 0.01;
+
+StudyRows study_of(const Rows& rows) { return study_rows(rows.refs()).at(0); }
+
+Fidelity under(const std::string& stress, double error) {
+  return {stress, 2, 4.0, {}, {{error, {}, {}}, {0.99, {}, {}}, {-0.01, {}, {}}}, {}, {}};
+}
+
+/// A fork that falls by half a nat, or rises.
+Record& add_rate(Rows& rows, const std::string& recipe, double factor, double difference,
+                 bool rises = false) {
+  Record& row = rows.add(recipe, StudyPart::learning_rate, 1, 200, difference, factor);
+  for (int step = 0; step < kSteps; ++step) row.training->loss[step] += (rises ? 0.5 : -0.5) * step / kSteps;
+  return row;
+}
+
+}  // namespace
+
+TEST_CASE("an outlier breaks a recipe whose gradient error doubles", "[study]") {
+  Rows rows;
+  rows.add_forks("bf16", 0, 0);
+  rows.add_forks("blockwise", 0.0012, 1e-5, [](Record& row) {
+    row.fidelity = {under("none", 0.06),      under("ffn:8:4", 0.07), under("ffn:12:4", 0.11),
+                    under("ffn:16:4", 3.0),   under("norm:-16:4", 9), under("norm:-8:4", 0.07),
+                    under("norm:-12:4", 0.13)};
+  });
+  const Ladder ffn = outlier_ladder(study_of(rows), "blockwise", "ffn");
+  CHECK((ffn.rungs.size() == 3 && ffn.holds() == 12 && ffn.breaks() == 16));
+  // Shrinking channels is the harder the lower the exponent.
+  const Ladder norm = outlier_ladder(study_of(rows), "blockwise", "norm");
+  CHECK((norm.rungs.size() == 3 && norm.holds() == -8 && norm.breaks() == -12));
+  CHECK(outlier_ladder(study_of(rows), "blockwise", "vo").rungs.empty());
+}
+
+TEST_CASE("a learning rate says something of a recipe only where BF16 trains", "[study]") {
+  Rows rows;
+  for (const double factor : {3.0, 10.0, 30.0}) {
+    add_rate(rows, "bf16", factor, 0, factor == 30);
+    add_rate(rows, "blockwise", factor, factor == 10 ? 0.02 : 0.001, factor == 30);
+  }
+  const Ladder ladder = loss_ladder(study_of(rows), StudyPart::learning_rate, "blockwise", kMarginNats);
+  CHECK((ladder.rungs.size() == 2 && ladder.holds() == 3 && ladder.breaks() == 10));
+  CHECK(highest_bf16_rate(study_of(rows)) == 10);
+}
+
+TEST_CASE("a rung whose run diverged breaks, and one that crashed, or lacks BF16's, is none", "[study]") {
+  Rows rows;
+  for (const double factor : {3.0, 10.0, 20.0, 30.0}) {
+    add_rate(rows, "bf16", factor, 0);
+    add_rate(rows, "blockwise", factor, 0.001);
+  }
+  RecordRefs refs = rows.refs();
+  const auto row = [&](const std::string& recipe, double factor) -> Record& {
+    for (const LocatedRecord* located : refs)
+      if (located->record.study->rung == factor && located->record.case_fields["recipe"] == recipe)
+        return const_cast<Record&>(located->record);
+    throw std::runtime_error("no such row");
+  };
+  row("blockwise", 10).status = Status::diverged;
+  row("blockwise", 20).status = Status::crashed;
+  row("bf16", 30).status = Status::crashed;
+  row("bf16", 30).training.reset();
+  const Ladder ladder = loss_ladder(study_of(rows), StudyPart::learning_rate, "blockwise", kMarginNats);
+  REQUIRE(ladder.rungs.size() == 2);
+  CHECK((ladder.holds() == 3 && ladder.breaks() == 10));
+  CHECK(!ladder.rungs[1].value);
+  CHECK(highest_bf16_rate(study_of(rows)) == 20);
+}
+
+TEST_CASE("a recipe without bits is compared with the plain BF16 fork", "[study]") {
+  Rows rows;
+  rows.add_forks("bf16", 0, 0);
+  for (const int bits : {1, 2})
+    rows.add("blockwise_minus", StudyPart::bits, 1, 200, bits == 1 ? 0.004 : 0.03, bits).study->base =
+        "blockwise";
+  const Ladder ladder = loss_ladder(study_of(rows), StudyPart::bits, "blockwise", kMarginNats);
+  CHECK((ladder.holds() == 1 && ladder.breaks() == 2));
+  CHECK(*ladder.rungs[0].value == Approx(0.004));
+}
+
+TEST_CASE("a batch and a learning rate of one number are apart", "[study]") {
+  Rows rows;
+  add_rate(rows, "bf16", 2, 0, true);  // does not train
+  rows.add("bf16", StudyPart::batch, 1, 200, 0, 2).training->loss[0] += 1;
+  rows.add("blockwise", StudyPart::batch, 1, 200, 0.001, 2);
+  CHECK(loss_ladder(study_of(rows), StudyPart::batch, "blockwise", kMarginNats).holds() == 2);
+}

@@ -1,0 +1,89 @@
+// Sorting and pairing. See study_rows.h.
+#include "tools/analysis/study_rows.h"
+
+#include <cmath>
+#include <tuple>
+
+#include "results/statistics.h"
+
+namespace precbench {
+namespace {
+
+/// A text of a part of the definition; empty where it has none.
+std::string text_in(const DefinitionPart& part, const char* key) {
+  if (!part) return "";
+  const auto found = part->find(key);
+  return found != part->end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+/// A record may come from anybody.
+bool is_sound(const StudyPlace& place) {
+  return std::isfinite(place.rung) && place.margin > 0 && place.margin <= 1 && place.level > 0 &&
+         place.level < 1;
+}
+
+void add(StudyRows& rows, const Record& record) {
+  const StudyPlace& place = *record.study;
+  if (place.part == StudyPart::trunk) return;
+  rows.margin = place.margin, rows.level = place.level;
+  const std::string recipe = text_in(record.definition->recipe, "name");
+  const DefinitionPart& init = record.definition->init;
+  const StudyCell cell = {place.trunk, place.age, place.seed, place.rung, text_in(init, "fingerprint")};
+  if (place.asked && place.part == StudyPart::fork) rows.asked.insert(recipe);
+  if (place.apart_from) rows.apart[recipe] = *place.apart_from;
+  if (place.breaks) rows.breaks.insert(recipe);
+  StudyCells& cells = init && init->contains("perturb")
+                          ? rows.perturbed
+                          : rows.cells[{place.part, place.base.value_or(recipe)}];
+  cells.try_emplace(cell, &record);
+}
+
+}  // namespace
+
+const StudyCells& StudyRows::of(StudyPart part, const std::string& recipe) const {
+  static const StudyCells kNone;
+  const auto found = cells.find({part, recipe});
+  return found == cells.end() ? kNone : found->second;
+}
+
+std::vector<StudyPair> StudyRows::pairs(StudyPart part, const StudyCells& recipe) const {
+  const bool bits = part == StudyPart::bits;
+  const StudyCells& bf16 = of(bits ? StudyPart::fork : part, "bf16");
+  std::vector<StudyPair> pairs;
+  for (const auto& [cell, record] : recipe) {
+    StudyCell same = cell;
+    if (bits) same.rung = 0;
+    if (const auto other = bf16.find(same); other != bf16.end())
+      pairs.push_back({cell, *record, *other->second});
+  }
+  return pairs;
+}
+
+std::vector<StudyRows> study_rows(const RecordRefs& records) {
+  std::map<std::tuple<std::string, std::string, std::string>, StudyRows> studies;
+  for (const LocatedRecord* located : records) {
+    const Record& record = located->record;
+    if (!record.study || !record.definition || !is_sound(*record.study)) continue;
+    const std::string model = text_in(record.definition->model, "name"), machine = machine_of(located->env());
+    StudyRows& rows = studies[{model, record.study->study, machine}];
+    rows.model = model, rows.study = record.study->study, rows.machine = machine;
+    add(rows, record);
+  }
+  std::vector<StudyRows> sorted;
+  for (auto& [key, rows] : studies) sorted.push_back(std::move(rows));
+  return sorted;
+}
+
+std::optional<double> trailing_loss(const Record& record) {
+  return record.training ? trailing_loss(record, record.training->loss.size()) : std::nullopt;
+}
+
+std::optional<double> trailing_loss(const Record& record, std::size_t steps) {
+  if (record.status != Status::ok || !record.training || record.training->loss.size() < steps || steps < 2)
+    return std::nullopt;
+  const auto end = record.training->loss.begin() + static_cast<std::ptrdiff_t>(steps);
+  const double mean = mean_and_spread({end - static_cast<std::ptrdiff_t>(steps / 2), end}).mean;
+  return std::isfinite(mean) ? std::optional(mean) : std::nullopt;
+}
+
+}  // namespace precbench

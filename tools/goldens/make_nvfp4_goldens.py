@@ -1,0 +1,58 @@
+#!/usr/bin/env python3
+"""Makes kernels/numerics/golden/nvfp4.txt, the reference that kernels/numerics/nvfp4_test.cpp holds NVFP4 against.
+
+Needs torch and a source tree of torchao, whose tests have TransformerEngine's arithmetic in PyTorch; both are needed only to
+remake the file. Usage, with TREE the source tree:
+  PYTHONPATH=TREE:TREE/test/prototype/moe_training/nvfp4_training tools/goldens/make_nvfp4_goldens.py > kernels/numerics/golden/nvfp4.txt
+
+Sections: a name, a count, and hexadecimal words. "input": BF16 bits, [64, 48]; "rht": BF16 bits of its transpose with the
+Hadamard transform, [48, 64]; of each of "1x16", "16x16" and "rht.1x16" ".amax" (FP32 bits), ".scales" (e4m3 bytes, one for
+16 elements of a row) and ".codes" (bytes of two elements).
+"""
+import sys
+
+import torch
+from nvfp4_reference import nvfp4_reference_quantize, reference_rht
+
+ROWS, COLS = 64, 48
+
+
+def matrix():
+    """Normal values of 8 bits, so that a Hadamard sum of 16 is exact in FP32 in any order; some blocks much smaller."""
+    generator = torch.Generator().manual_seed(20251122)
+    x = (torch.randn(ROWS, COLS, generator=generator) * 32).round().clamp(-255, 255) / 32
+    x[16:32, 16:32] *= 2.0**-6  # a block scale in e4m3's subnormals
+    x[40:44] *= 2.0**-9
+    x[48:64, 32:48] *= 2.0**-20  # a block scale of 0
+    x[5, 16:32] = 0
+    return x.to(torch.bfloat16)
+
+
+def section(name, values):
+    words = [int(v) for v in values.flatten()]
+    print(f"{name} {len(words)}")
+    for i in range(0, len(words), 32):
+        print(" ".join(f"{w:x}" for w in words[i : i + 32]))
+
+
+def bits(x):
+    return x.contiguous().view(torch.int16).numpy().view("uint16")
+
+
+def quantized(name, x, block):
+    amax = x.float().abs().max()
+    made = nvfp4_reference_quantize(x, amax, block=block)
+    section(f"{name}.amax", amax.reshape(1).view(torch.int32))
+    section(f"{name}.scales", made.scales.contiguous().view(torch.uint8))
+    section(f"{name}.codes", made.codes)
+
+
+if __name__ == "__main__":
+    print(f"made with torch {torch.__version__}", file=sys.stderr)
+    x = matrix()
+    section("input", bits(x))
+    quantized("1x16", x, "1x16")
+    quantized("16x16", x, "16x16")
+    turned = reference_rht(x)
+    section("rht", bits(turned))
+    quantized("rht.1x16", turned, "1x16")

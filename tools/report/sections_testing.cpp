@@ -1,0 +1,43 @@
+// See sections_testing.h.
+#include "tools/report/sections_testing.h"
+
+#include <regex>
+#include <sstream>
+
+namespace precbench {
+
+Record with(Record record, const std::string& key, const nlohmann::ordered_json& value) {
+  record.case_fields[key] = value;
+  return record;
+}
+
+std::string section_of(const std::vector<Record>& records, const std::string& title) {
+  const RecordSet set = samples::set_of(records);
+  for (Section& section : make_report(set).sections)
+    if (section.title == title)
+      return std::regex_replace(render_term(Document{"", {std::move(section)}}), std::regex("\n    "), " ");
+  return "";
+}
+
+std::vector<std::string> lines_with(const std::string& text, const std::string& machine) {
+  std::istringstream stream(text);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(stream, line);)
+    if (contains(line, machine)) lines.push_back(line);
+  return lines;
+}
+
+std::vector<Record> two_gathers(const std::string& recipe) {
+  std::vector<Record> records;
+  for (const int gpus : {1, 2}) {
+    const auto add = [&](const char* name, const char* gather, double ms) {
+      records.push_back(with(with(samples::gpu_record(name, ms), "gpus", gpus), "gather", gather));
+    };
+    add("bf16", "bf16", 250);
+    if (gpus == 2) add(recipe.c_str(), "fp8", 100);
+    add(recipe.c_str(), "bf16", 200);
+  }
+  return records;
+}
+
+}  // namespace precbench
