@@ -291,7 +291,7 @@ std::vector<RecordRefs> by_machine(const RecordRefs& records) {
 }
 
 Analysis analyze(const RecordRefs& records, const Workloads& workloads, RowsBy by) {
-  const std::vector<Field> fields = fields_of(records, workloads);
+  std::vector<Field> fields = fields_of(records, workloads);
   Analysis analysis;
   std::vector<const Field*> group_by, row_by;
   for (const Field& field : fields) {
@@ -339,6 +339,7 @@ Analysis analyze(const RecordRefs& records, const Workloads& workloads, RowsBy b
     }
     row.first->rows[row.second].members.push_back(records[i]);
   }
+  fields = {};  // of many records they are large
   std::map<std::string, BestRates> best;
   for (const LocatedRecord* located : records) best[machine_of(located->env())].raise_to(located->record);
   for (auto& [place, group] : groups) {

@@ -59,7 +59,9 @@ ReportInput make_input(const RecordSet& set) {
     (located.record.study ? of_studies : others).push_back(&located);
   ReportInput input{set, Workloads(others), {}, study_cards(of_studies), {}};
   Styles styles;
-  for (RecordRefs& records : by_machine(others)) {
+  std::vector<RecordRefs> parts = by_machine(others);
+  others = {};
+  for (RecordRefs& records : parts) {
     const Environment& env = records.front()->env();
     MachineRecords machine{{}, analyze(records, input.workloads), machine_of(env)};
     if (!env.gpu) machine.rank = "rank";
