@@ -104,6 +104,35 @@ bool CaseFields::share_with(const CaseFields& other) {
   return true;
 }
 
+CaseFieldsChange::Changed CaseFieldsChange::changed(const CaseFields& fields) const {
+  Changed changed;
+  Json object = Json::object();
+  std::uint32_t kept = 0;
+  for (const auto& [key, value] : fields.shared()) {
+    auto other = rule_(key, value);
+    changed.places.push_back(other ? kept++ : kLeftOut);
+    if (other) object.get_ref<Json::object_t&>().push_back({key, std::move(*other)});
+  }
+  if (kept > 0) changed.object = std::make_shared<const Json>(std::move(object));
+  return changed;
+}
+
+void CaseFieldsChange::prepare(const CaseFields& fields) {
+  if (!changed_.contains(fields.shared_)) changed_.emplace(fields.shared_, changed(fields));
+}
+
+CaseFields CaseFieldsChange::of(const CaseFields& fields) const {
+  const auto prepared = changed_.find(fields.shared_);
+  const Changed own = prepared == changed_.end() ? changed(fields) : Changed();
+  const Changed& shared = prepared == changed_.end() ? own : prepared->second;
+  CaseFields result;
+  result.shared_ = shared.object;
+  for (const auto& [place, value] : fields.own_)
+    if (shared.places[place] != kLeftOut)
+      result.own_.push_back({shared.places[place], *rule_(fields.shared().data()[place].first, value)});
+  return result;
+}
+
 void to_json(Json& json, const CaseFields& fields) {
   json = fields.shared_ ? *fields.shared_ : Json::object();
   auto& object = json.get_ref<Json::object_t&>();

@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 namespace precbench {
@@ -53,6 +55,8 @@ class CaseFields {
   friend bool operator==(const CaseFields& a, const CaseFields& b) { return Json(a) == Json(b); }
 
  private:
+  friend class CaseFieldsChange;
+
   struct Own {
     std::uint32_t place;  ///< in the shared object
     Json value;
@@ -62,6 +66,31 @@ class CaseFields {
 
   std::shared_ptr<const Json> shared_;  ///< null: no fields
   std::vector<Own> own_;                ///< in place of shared ones
+};
+
+/// The fields of many cases by other rules; what cases share is changed once, and is shared again.
+class CaseFieldsChange {
+ public:
+  /// What a field becomes; nothing where it is left out, for which its value must not matter.
+  using Rule = std::optional<CaseFields::Json> (*)(const std::string& key, const CaseFields::Json& value);
+
+  explicit CaseFieldsChange(Rule rule) : rule_(rule) {}
+
+  /// Lets the changed fields of all that share with these share as well.
+  void prepare(const CaseFields& fields);
+  CaseFields of(const CaseFields& fields) const;
+
+ private:
+  static constexpr auto kLeftOut = static_cast<std::uint32_t>(-1);
+  using Object = std::shared_ptr<const CaseFields::Json>;
+  struct Changed {
+    Object object;
+    std::vector<std::uint32_t> places;  ///< by those of the shared object
+  };
+  Changed changed(const CaseFields& fields) const;
+
+  Rule rule_;
+  std::unordered_map<Object, Changed> changed_;
 };
 
 }  // namespace precbench

@@ -112,3 +112,26 @@ TEST_CASE("records of a file share what their cases have in common", "[case_fiel
     CHECK(&fields.at("model") == &set.records[i < 4 ? 0 : 4].record.case_fields.at("model"));
   }
 }
+
+TEST_CASE("fields are changed alike whether they are shared or not", "[case_fields]") {
+  const CaseFieldsChange::Rule rule = [](const std::string& key, const Json& value) -> std::optional<Json> {
+    if (key == "save") return std::nullopt;
+    return value == "bf16" ? Json() : value;
+  };
+  CaseFieldsChange change(rule);
+  const CaseFields first(kCase);
+  CaseFields other = first;
+  other["save"] = "weights";
+  other["seq"] = 256;
+  CaseFields stranger = first;
+  stranger["recipe"] = "bf16";
+  stranger["more"] = 1;
+  change.prepare(first);
+  for (const CaseFields& fields : {first, other, stranger, CaseFields()}) {
+    Json expected = Json::object();
+    for (const auto& item : fields.items())
+      if (const auto value = rule(item.key(), item.value())) expected[item.key()] = *value;
+    CHECK(text(change.of(fields)) == expected.dump());
+  }
+  CHECK(&std::as_const(change).of(first).at("model") == &std::as_const(change).of(other).at("model"));
+}

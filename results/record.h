@@ -13,7 +13,10 @@
 
 #include "results/case_fields.h"
 #include "results/definition.h"
+#include "results/optional_number.h"
+#include "results/packed_series.h"
 #include "results/shared.h"
+#include "results/shared_list.h"
 #include "results/study.h"
 
 namespace precbench {
@@ -89,18 +92,18 @@ struct TimingRun {
 
 /// Time of one optimizer step.
 struct Timing {
-  std::vector<double> samples_ms;      ///< every sample, in the order taken
-  std::vector<std::int64_t> outliers;  ///< indices into samples_ms; flagged, not discarded
-  std::int64_t warmup = 0;             ///< steps before the first sample
+  PackedSeries samples_ms;            ///< every sample, in the order taken
+  SharedList<std::int64_t> outliers;  ///< indices into samples_ms; flagged, not discarded
+  std::int64_t warmup = 0;            ///< steps before the first sample
   StopReason stop_reason = StopReason::target;
   /// Null when there is no sample. Of all samples, but an interleaved case's median is its runs' mean.
-  std::optional<double> median_ms, iqr_ms, min_ms;
+  OptionalNumber median_ms, iqr_ms, min_ms;
   /// The host's clock over all samples, per step: with what samples_ms, the device's clock, leaves out, the host's
   /// work between two steps (the next tokens, their upload, the loss read back). Null in records of before.
-  std::optional<double> wall_ms;
+  OptionalNumber wall_ms;
   /// Interleaved (A B B A): both runs, whose samples stand one after the other above; else empty.
-  std::vector<TimingRun> runs;
-  std::optional<double> between_runs;  ///< how far the runs' medians lie apart, fraction of median_ms
+  SharedList<TimingRun> runs;
+  OptionalNumber between_runs;  ///< how far the runs' medians lie apart, fraction of median_ms
 };
 
 /// The denominators of the metrics.
@@ -108,7 +111,7 @@ struct DeviceRates {
   std::optional<double> bf16_tflops;           ///< dense peak, of mfu_bf16; null for an unknown GPU
   std::optional<double> fp8_tflops;            ///< dense peak
   std::optional<double> memory_gb_per_s;       ///< data-sheet bandwidth
-  std::optional<std::string> source;           ///< where the three above come from
+  Shared<std::string> source;                  ///< where the three above come from
   std::optional<double> measured_bf16_tflops;  ///< GEMM rate measured on this GPU in this run
   std::optional<double> measured_fp8_tflops;
   std::optional<double> measured_copy_gb_per_s;
@@ -116,14 +119,14 @@ struct DeviceRates {
 
 /// All null for an emulated recipe, which has no speed.
 struct Metrics {
-  std::optional<double> tokens_per_s;  ///< all ranks together, from the median step
-  std::optional<double> tokens_per_s_per_gpu;
-  std::optional<double> tflops_per_gpu;      ///< model FLOPs, not recomputed ones
-  std::optional<double> mfu_bf16;            ///< fraction of peaks.bf16_tflops, 0..1
-  std::optional<double> sol;                 ///< fraction of the speed of light, 0..1
-  std::optional<double> mfu_measured;        ///< fraction of the rates measured in this run, 0..1
-  std::optional<double> energy_j_per_token;  ///< all GPUs together; null where several processes drive them
-  std::optional<DeviceRates> peaks;
+  OptionalNumber tokens_per_s;  ///< all ranks together, from the median step
+  OptionalNumber tokens_per_s_per_gpu;
+  OptionalNumber tflops_per_gpu;      ///< model FLOPs, not recomputed ones
+  OptionalNumber mfu_bf16;            ///< fraction of peaks.bf16_tflops, 0..1
+  OptionalNumber sol;                 ///< fraction of the speed of light, 0..1
+  OptionalNumber mfu_measured;        ///< fraction of the rates measured in this run, 0..1
+  OptionalNumber energy_j_per_token;  ///< all GPUs together; null where several processes drive them
+  Shared<DeviceRates> peaks;
 };
 
 /// Bytes by segment on the rank that needs most. A segment that a case does not have is 0.
@@ -135,19 +138,29 @@ struct MemorySegments {
 };
 
 struct Memory {
-  std::optional<MemorySegments> predicted;  ///< from the dry device
-  std::optional<MemorySegments> measured;
+  Shared<MemorySegments> predicted;  ///< from the dry device
+  Shared<MemorySegments> measured;
   std::optional<std::int64_t> driver;  ///< bytes, as the driver says (CPU: peak resident set of the process)
+};
+
+/// What all calls of one op in the profiled step do: the same in every run of a case.
+struct OpWork {
+  std::string name;      ///< "matmul wgrad"
+  std::string op_class;  ///< "gemm", as the keys of Breakdown
+  std::int64_t calls = 0;
+  double flops = 0;  ///< matrix multiply-adds, counted as 2
+  double bytes = 0;  ///< each input read once, each output written once
 };
 
 /// All calls of one op in the profiled step.
 struct OpRecord {
-  std::string name;      ///< "matmul wgrad"
-  std::string op_class;  ///< "gemm", as the keys of Breakdown
-  std::int64_t calls = 0;
+  OpRecord() = default;
+  OpRecord(std::string name, std::string op_class, std::int64_t calls, double time_ms, double flops,
+           double bytes)
+      : work(OpWork{std::move(name), std::move(op_class), calls, flops, bytes}), ms(time_ms) {}
+
+  Shared<OpWork> work = OpWork{};  ///< never null
   double ms = 0;
-  double flops = 0;  ///< matrix multiply-adds, counted as 2
-  double bytes = 0;  ///< each input read once, each output written once
 };
 
 /// One profiled step outside the timed samples, by op class.
@@ -178,12 +191,12 @@ struct Communication {
 
 /// What the GPUs of rank 0's process said while the samples were taken.
 struct Telemetry {
-  std::optional<double> sm_clock_mhz, sm_clock_min_mhz, sm_clock_max_mhz;  ///< median, lowest, highest
-  std::optional<double> memory_clock_mhz;                                  ///< median
-  std::optional<double> power_w, power_max_w;                              ///< of one GPU: mean, highest
-  std::optional<double> temperature_c;                                     ///< highest
-  std::vector<std::string> throttle_reasons;                               ///< seen at least once
-  std::optional<std::int64_t> ecc_errors;  ///< uncorrected, new during the run
+  OptionalNumber sm_clock_mhz, sm_clock_min_mhz, sm_clock_max_mhz;  ///< median, lowest, highest
+  OptionalNumber memory_clock_mhz;                                  ///< median
+  OptionalNumber power_w, power_max_w;                              ///< of one GPU: mean, highest
+  OptionalNumber temperature_c;                                     ///< highest
+  SharedList<std::string> throttle_reasons;                         ///< seen at least once
+  std::optional<std::int64_t> ecc_errors;                           ///< uncorrected, new during the run
 };
 
 /// The loss of held-out text after a number of steps, nats. Null where it is not finite.
@@ -197,16 +210,16 @@ struct Evaluation {
 
 /// Series have one entry per optimizer step. A null of the JSON is NaN here.
 struct Training {
-  std::vector<double> loss;       ///< mean token cross-entropy, nats
-  std::vector<double> grad_norm;  ///< global 2-norm before clipping
-  std::vector<double> lr;
+  PackedSeries loss;       ///< mean token cross-entropy, nats
+  PackedSeries grad_norm;  ///< global 2-norm before clipping
+  PackedSeries lr;
   std::optional<std::int64_t> tokens_per_step;  ///< all ranks and accumulation steps together
   std::optional<std::int64_t> params_changed;   ///< parameter tensors that the first step changed
   std::optional<std::int64_t> params_total;     ///< parameter tensors
-  std::vector<std::string> converted_layers;    ///< linear layers that run in the recipe's formats
-  std::optional<double> entropy_floor;          ///< nats per token, of a source whose entropy is known
-  std::optional<double> uniform_loss;           ///< ln V: the loss of a model that has learnt nothing, nats
-  std::vector<Evaluation> evaluations;          ///< in the order of their steps; none without --eval-data
+  SharedList<std::string> converted_layers;     ///< linear layers that run in the recipe's formats
+  OptionalNumber entropy_floor;                 ///< nats per token, of a source whose entropy is known
+  OptionalNumber uniform_loss;                  ///< ln V: the loss of a model that has learnt nothing, nats
+  SharedList<Evaluation> evaluations;           ///< in the order of their steps; none without --eval-data
 };
 
 /// What quantization does to one tensor role, over all layers that have it.
@@ -258,9 +271,9 @@ struct Record {
   CaseFields case_fields;
   Shared<DefinitionRecord> definition;  ///< null in records of schema 1
   Status status = Status::ok;
-  std::optional<std::string> error;   ///< one line; not null unless status is ok
-  std::vector<std::string> warnings;  ///< one line each: what a reader must know before trusting the numbers
-  Environment env;
+  Shared<std::string> error;         ///< one line; not null unless status is ok
+  SharedList<std::string> warnings;  ///< one line each: what a reader must know before trusting the numbers
+  Shared<Environment> env = Environment{};  ///< never null
   Shared<Support> support;
   Shared<Flops> flops;
   Shared<Timing> timing;
@@ -270,9 +283,9 @@ struct Record {
   Shared<Communication> communication;  ///< null for one rank
   Shared<Telemetry> telemetry;
   Shared<Training> training;
-  std::vector<QuantizationStats> quantization;
-  std::vector<Fidelity>
-      fidelity;  ///< the first weights, then under each stress; none without --fidelity-batches
+  SharedList<QuantizationStats> quantization;
+  SharedList<Fidelity>
+      fidelity;  ///< of the first weights, then under each stress; none without --fidelity-batches
   Shared<StudyPlace> study;  ///< null unless a study made the row
 };
 

@@ -14,15 +14,13 @@
 #include <set>
 #include <span>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
-#include <variant>
 
 #include "kernels/base/errors.h"
-#include "results/contradiction.h"
 #include "results/field_index.h"
 #include "results/line_reader.h"
-#include "results/schema.h"
+#include "results/parallel.h"
+#include "results/record_pool.h"
 
 namespace precbench {
 namespace {
@@ -44,7 +42,10 @@ class File {
   int descriptor_;
 };
 
-constexpr const char* kNotJson = "not JSON";
+/// Text that is parsed at a time, and how much of it is worth a thread.
+constexpr std::size_t kRoundBytes = std::size_t{8} << 20, kThreadBytes = std::size_t{1} << 17;
+/// A longer line is parsed by itself: what several of them become at the same time may be more than there is memory.
+constexpr std::size_t kLongLine = std::size_t{1} << 20;
 /// Letters of a problem; what a line holds may be longer than anybody reads.
 constexpr std::size_t kMostLetters = 400;
 
@@ -69,14 +70,6 @@ void append_text(const std::string& path, const std::string& text) {
   // Best effort: where the partial line cannot be taken back, repair_tail deals with it at the next start.
   [[maybe_unused]] const bool restored = before >= 0 && ::ftruncate(file.get(), before) == 0;
   cannot("write", path, error);
-}
-
-/// The parsed line; a text in its place says why it is not.
-std::variant<Json, std::string> parsed(const std::string& line) {
-  if (const auto why = beyond(line, kRecordLimits)) return *why;
-  Json json = Json::parse(line, nullptr, false);
-  if (json.is_discarded()) return std::string(kNotJson);
-  return json;
 }
 
 /// Whether the line is a whole JSON object, of whatever size: that is told without building it.
@@ -109,14 +102,12 @@ void place_failures(std::span<LocatedRecord> file) {
     return located.record.case_fields.value("device", Json())
         .dump(-1, ' ', false, Json::error_handler_t::replace);
   };
-  std::map<std::string, const Environment*> near;  // by device, of the records gone by
+  std::map<std::string, Shared<Environment>> near;  // by device, of the records gone by
   const auto visit = [&](LocatedRecord& located) {
     const Record& record = located.record;
-    if (knows_machine(record.env))
-      near[device(located)] = &record.env;
-    else if (const auto known = near.find(device(located));
-             record.status != Status::ok && !knows_machine(located.env) && known != near.end())
-      located.env = *known->second;
+    if (knows_machine(*record.env)) return void(near[device(located)] = record.env);
+    if (record.status == Status::ok || located.neighbour) return;
+    if (const auto found = near.find(device(located)); found != near.end()) located.neighbour = found->second;
   };
   std::for_each(file.begin(), file.end(), visit);
   near.clear();
@@ -137,26 +128,32 @@ bool is_older(const Record& a, const Record& b) {
 /// Reads files into a set.
 class Reader {
  public:
+  explicit Reader(ReduceRecord reduce) : reduce_(reduce) {}
   void read(const std::string& path);
   RecordSet finish();
 
   RecordSet set;
 
  private:
+  struct Line {
+    std::string text;  ///< its first bytes, where it is too long to be read
+    std::size_t bytes, number;
+    bool ended;
+  };
+
   void add_problem(std::string text);
-  std::optional<Record> record_of(const std::string& line, std::string& problem);
-  bool has_room_for(const Json& case_fields);
-  void share_definition(Record& record);
+  bool has_room_for(const CaseFields& fields);
+  void parse(const Shared<std::string>& path, const std::vector<Line>& lines);
+  void add(const Shared<std::string>& path, const Line& line, RecordLine parsed);
+  std::vector<std::size_t> newest_of_each() const;
   void drop_repeated();
   void drop_superseded();
   void keep(const std::vector<bool>& kept);
 
-  std::unordered_map<std::string, Environment>
-      environments_;  ///< by their JSON: equal ones share their memory
-  std::unordered_map<std::string, DefinitionPart> definition_parts_;  ///< likewise
+  ReduceRecord reduce_;
+  RecordPool pool_;
   std::set<std::string> case_fields_;
-  CaseFields like_;                 ///< of a record not long ago, with which others share theirs
-  std::vector<std::size_t> lines_;  ///< of each record, a hash of its text
+  std::vector<std::size_t> hashes_;  ///< of each record, before it was reduced
   std::size_t not_named_ = 0;
 };
 
@@ -166,107 +163,122 @@ void Reader::add_problem(std::string text) {
   set.problems.push_back(std::move(text));
 }
 
-bool Reader::has_room_for(const Json& case_fields) {
+bool Reader::has_room_for(const CaseFields& fields) {
   std::size_t added = 0;
-  for (const auto& item : case_fields.items()) added += case_fields_.contains(item.key()) ? 0 : 1;
+  const auto items = fields.items();
+  for (const auto& item : items) added += case_fields_.contains(item.key()) ? 0 : 1;
   if (case_fields_.size() + added > kMostCaseFields) return false;
-  for (const auto& item : case_fields.items()) case_fields_.insert(item.key());
+  if (added > 0)
+    for (const auto& item : items) case_fields_.insert(item.key());
   return true;
 }
 
-void Reader::share_definition(Record& record) {
-  if (!record.definition) return;
-  for (const auto part : {&DefinitionRecord::model, &DefinitionRecord::recipe, &DefinitionRecord::data,
-                          &DefinitionRecord::init}) {
-    DefinitionPart& own = (*record.definition).*part;
-    own = definition_parts_.try_emplace(own->dump(), own).first->second;
+/// Adds what a line holds to the set.
+void Reader::add(const Shared<std::string>& path, const Line& line, RecordLine parsed) {
+  const Origin origin{path, line.number};
+  if (parsed.failure) std::rethrow_exception(parsed.failure);
+  if (parsed.record && !has_room_for(parsed.record->case_fields)) {
+    parsed.record.reset();
+    parsed.problem = fmt::format("more than {} different case fields in these records", kMostCaseFields);
+  }
+  if (parsed.record) {
+    if (parsed.contradiction)
+      add_problem(fmt::format("{}: contradicts itself: {}", origin.text(), *parsed.contradiction));
+    pool_.share(*parsed.record);
+    set.records.push_back({std::move(*parsed.record), origin});
+    hashes_.push_back(parsed.hash);
+  } else if (line.bytes > kRecordLimits.bytes) {
+    add_problem(fmt::format("{}: {} bytes, and at most {} are read, left out", origin.text(), line.bytes,
+                            kRecordLimits.bytes));
+  } else if (!line.ended && parsed.problem == kNotJson) {
+    add_problem(origin.text() + ": half-written last line, left out");
+  } else {
+    add_problem(origin.text() + ": " + parsed.problem + ", left out");
   }
 }
 
-/// The record of a line, or why it is none.
-std::optional<Record> Reader::record_of(const std::string& line, std::string& problem) {
-  const auto result = parsed(line);
-  if (const auto* why = std::get_if<std::string>(&result)) return problem = *why, std::nullopt;
-  const Json& json = std::get<Json>(result);
-  if (!json.is_object())
-    return problem = "not a record but a JSON " + std::string(json.type_name()), std::nullopt;
-  const auto schema = json.find("schema");
-  if (schema == json.end() || !schema->is_number_integer())
-    return problem = "not a record: it has no schema version", std::nullopt;
-  if (*schema < 1 || *schema > kSchemaVersion)
-    return problem = fmt::format("schema version {}, but this program reads 1 to {}", schema->dump(),
-                                 kSchemaVersion),
-           std::nullopt;
-  const auto violations = Schema::record().violations(json);
-  if (!violations.empty()) {
-    problem = "not a valid record: " + violations.front();
-    if (violations.size() > 1) problem += fmt::format(" (and {} more)", violations.size() - 1);
-    return std::nullopt;
+/// Parses the lines at the same time, and adds what they hold in their order.
+void Reader::parse(const Shared<std::string>& path, const std::vector<Line>& lines) {
+  std::vector<RecordLine> parsed(lines.size());
+  std::size_t bytes = 0;
+  for (const Line& line : lines) bytes += line.text.size();
+  for_each_index(lines.size(), 1 + bytes / kThreadBytes, [&](std::size_t i) {
+    if (lines[i].bytes <= kLongLine) parsed[i] = parse_record_line(lines[i].text, reduce_);
+  });
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    if (lines[i].bytes > kLongLine && lines[i].bytes <= kRecordLimits.bytes)
+      parsed[i] = parse_record_line(lines[i].text, reduce_);
+    add(path, lines[i], std::move(parsed[i]));
   }
-  if (!has_room_for(json.at("case")))
-    return problem = fmt::format("more than {} different case fields in these records", kMostCaseFields),
-           std::nullopt;
-  if (*schema > 1 && !json.contains("definition"))
-    return problem = "not a valid record: /definition: missing", std::nullopt;
-  Record record = json.get<Record>();
-  share_definition(record);
-  if (!record.case_fields.share_with(like_)) like_ = record.case_fields;
-  record.env = environments_.try_emplace(json.at("env").dump(), record.env).first->second;
-  return record;
 }
 
 void Reader::read(const std::string& path) {
   const std::size_t first = set.records.size();
-  LineReader lines(path, kRecordLimits.bytes);
-  while (lines.next()) {
-    const std::string& line = lines.line();
+  const Shared<std::string> file = path;
+  LineReader reader(path, kRecordLimits.bytes);
+  std::vector<Line> round;
+  std::size_t bytes = 0;
+  while (reader.next()) {
+    const std::string& line = reader.line();
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    const std::string origin = fmt::format("{}:{}", path, lines.number());
-    std::string problem;
-    if (lines.bytes() > kRecordLimits.bytes) {
-      add_problem(fmt::format("{}: {} bytes, and at most {} are read, left out", origin, lines.bytes(),
-                              kRecordLimits.bytes));
-    } else if (auto record = record_of(line, problem)) {
-      if (const auto why = contradiction(*record))
-        add_problem(fmt::format("{}: contradicts itself: {}", origin, *why));
-      const Environment env = record->env;
-      set.records.push_back({std::move(*record), origin, env});
-      lines_.push_back(std::hash<std::string>{}(line));
-    } else if (!lines.ended() && problem == kNotJson) {
-      add_problem(origin + ": half-written last line, left out");
-    } else {
-      add_problem(origin + ": " + problem + ", left out");
-    }
+    round.push_back({line, reader.bytes(), reader.number(), reader.ended()});
+    bytes += line.size() + sizeof(Line);
+    if (bytes < kRoundBytes) continue;
+    parse(file, round);
+    round.clear();
+    bytes = 0;
   }
+  parse(file, round);
   place_failures({set.records.begin() + static_cast<std::ptrdiff_t>(first), set.records.end()});
 }
 
-/// Of the records of one case on one machine, keeps the newest, and of those the last.
-void Reader::drop_repeated() {
-  std::vector<LocatedRecord>& records = set.records;
-  std::unordered_map<std::string, std::size_t> newest;
-  const auto winner_of = [&](std::size_t i) -> std::size_t& {
-    return newest.try_emplace(records[i].record.id + '\n' + machine_of(records[i].env), i).first->second;
+/// For each record the newest of its case on its machine, and of those the last.
+std::vector<std::size_t> Reader::newest_of_each() const {
+  const std::vector<LocatedRecord>& records = set.records;
+  const auto key = [&](std::size_t i) { return records[i].record.id + '\n' + machine_of(records[i].env()); };
+  struct Hashed {
+    std::size_t hash, index;
+    auto operator<=>(const Hashed&) const = default;
   };
-  for (std::size_t i = 0; i < records.size(); ++i)
-    if (std::size_t& winner = winner_of(i); !is_older(records[i].record, records[winner].record)) winner = i;
-  if (newest.size() == records.size()) return;
+  std::vector<Hashed> order;  // less than a map of a million keys takes
+  order.reserve(records.size());
+  for (std::size_t i = 0; i < records.size(); ++i) order.push_back({std::hash<std::string>{}(key(i)), i});
+  std::sort(order.begin(), order.end());
+  std::vector<std::size_t> newest(records.size());
+  for (auto begin = order.begin(); begin != order.end();) {
+    std::map<std::string, std::size_t> winners;  // of one hash; nearly always one
+    const auto end =
+        std::find_if(begin, order.end(), [&](const Hashed& other) { return other.hash != begin->hash; });
+    for (auto one = begin; one != end; ++one) {
+      std::size_t& winner = winners.try_emplace(key(one->index), one->index).first->second;
+      if (!is_older(records[one->index].record, records[winner].record)) winner = one->index;
+    }
+    for (; begin != end; ++begin) newest[begin->index] = winners.at(key(begin->index));
+  }
+  return newest;
+}
+
+/// Of the records of one case on one machine, keeps the newest.
+void Reader::drop_repeated() {
+  const std::vector<LocatedRecord>& records = set.records;
+  const std::vector<std::size_t> newest = newest_of_each();
   std::vector<bool> kept(records.size(), false);
   for (std::size_t i = 0; i < records.size(); ++i) {
-    const std::size_t w = winner_of(i);
+    const std::size_t w = newest[i];
     const LocatedRecord& winner = records[w];
     kept[i] = w == i;
     if (kept[i]) continue;
-    const auto& [record, origin, env] = records[i];
+    const auto& [record, origin, neighbour] = records[i];
     std::string which = "the newer one is used";
     if (!is_older(record, winner.record)) {
       which = "the later line is used";
-      if (lines_[i] != lines_[w] && Json(record) != Json(winner.record)) {
+      if (hashes_[i] != hashes_[w]) {
         which = "their times do not tell which is newer, so nothing can be said of it; " + which;
         set.undecided.push_back(record.id);
       }
     }
-    add_problem(fmt::format("{}: case {} is repeated at {}; {}", origin, record.id, winner.origin, which));
+    add_problem(fmt::format("{}: case {} is repeated at {}; {}", origin.text(), record.id,
+                            winner.origin.text(), which));
   }
   keep(kept);
 }
@@ -283,11 +295,11 @@ void Reader::drop_superseded() {
     const LocatedRecord& old = set.records[i];
     if (old.record.schema > 1) continue;
     for (const LocatedRecord* found : index.like(old.record))
-      if (kept[i] && machine_of(found->env) == machine_of(old.env)) {
+      if (kept[i] && machine_of(found->env()) == machine_of(old.env())) {
         kept[i] = false;
         add_problem(
             fmt::format("{}: case {} is of record schema 1, and its fields are those of {}, which is used",
-                        old.origin, old.record.id, found->origin));
+                        old.origin.text(), old.record.id, found->origin.text()));
       }
   }
   keep(kept);
@@ -353,6 +365,8 @@ std::optional<LastLine> last_line(const std::string& path) {
 
 }  // namespace
 
+std::string Origin::text() const { return fmt::format("{}:{}", *file, line); }
+
 void append_record(const std::string& path, const Record& record) {
   append_text(path, Json(record).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
 }
@@ -380,8 +394,8 @@ std::string spare_name(const std::string& path) {
     if (const std::string name = fmt::format("{}.{}", path, i); !fs::exists(name)) return name;
 }
 
-RecordSet read_records(const std::vector<std::string>& paths) {
-  Reader reader;
+RecordSet read_records(const std::vector<std::string>& paths, ReduceRecord reduce) {
+  Reader reader(reduce);
   std::set<fs::path> seen;
   for (const std::string& path : paths) {
     const RecordSet& set = reader.set;

@@ -6,14 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "kernels/base/untrusted_input.h"
 #include "results/record.h"
+#include "results/record_line.h"
 
 namespace precbench {
 
-/// What a line of records may be, and is refused beyond: a million steps with their loss, gradient norm, learning rate
-/// and time take some 70 MB.
-inline constexpr JsonLimits kRecordLimits{.bytes = std::size_t{128} << 20, .depth = 16, .members = 256};
 /// Fields that the cases of a set may have, all different ones together; a case has less than forty. Each is a column.
 inline constexpr std::size_t kMostCaseFields = 256;
 /// Problems of a set that are named one by one.
@@ -32,13 +29,24 @@ std::optional<std::string> repair_tail(const std::string& path);
 /// A name beside a file that is free: FILE.1, else FILE.2, ...
 std::string spare_name(const std::string& path);
 
+/// Where a record stands.
+struct Origin {
+  Shared<std::string> file = std::string();  ///< never null; the records of a file share its name
+  std::size_t line = 0;                      ///< the first is 1
+
+  std::string text() const;  ///< "out/records.jsonl:12"
+};
+
 /// A record and where it stands.
 struct LocatedRecord {
   Record record;
-  std::string origin;  ///< "out/records.jsonl:12"
-  /// Where the case ran. A case that failed before it could tell has no environment of its own; this is then
-  /// that of the record before it in the file, or after it, on the same kind of device.
-  Environment env;
+  Origin origin;
+  /// A case that failed before it could tell where it ran has that of the record before it in the file, or after it, on
+  /// the same kind of device. Null for all others.
+  Shared<Environment> neighbour{};
+
+  /// Where the case ran.
+  const Environment& env() const { return neighbour ? *neighbour : *record.env; }
 };
 
 struct RecordSet {
@@ -57,7 +65,7 @@ struct RecordSet {
 
 /// Reads record files, and every *.jsonl of folders, in the order given (a folder's by name), line by line. Throws
 /// InvalidInput if a path does not exist, cannot be read, is no regular file (a pipe), or is a folder without a file
-/// of records.
-RecordSet read_records(const std::vector<std::string>& paths);
+/// of records. A record is reduced as soon as it is read, so that no more is held of many than their reader looks at.
+RecordSet read_records(const std::vector<std::string>& paths, ReduceRecord reduce = nullptr);
 
 }  // namespace precbench

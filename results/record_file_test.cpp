@@ -1,6 +1,7 @@
 // Appending, repairing and reading files of records, with the accidents that happen to them.
 #include "results/record_file.h"
 
+#include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -32,10 +33,32 @@ TEST_CASE("appended records are read back in order", "[record_file]") {
     REQUIRE(set.records.size() == 2);
     CHECK(set.problems.empty());
     CHECK(set.records[1].record.case_fields["recipe"] == "blockwise");
-    CHECK(set.records[1].origin == file + ":2");
+    CHECK(set.records[1].origin.text() == file + ":2");
   }
   // The same file named twice is read once.
   CHECK(read_records({file, scratch.path().string()}).problems.empty());
+}
+
+TEST_CASE("of more lines than are parsed at a time each keeps its place", "[record_file]") {
+  const TempDirectory scratch;
+  constexpr int kLines = 20'000, kEvery = 500;  // 20 MB
+  std::string text;
+  for (int line = 1; line <= kLines; ++line) {
+    Record record = samples::failed_record("bf16", Status::crashed, std::string(900, 'x'));
+    record.id = std::to_string(line);
+    text += line % kEvery == 0 ? nlohmann::ordered_json(record).dump() : std::string(1000, 'x');
+    text += '\n';
+  }
+  const std::string file = scratch.write("records.jsonl", text);
+  const RecordSet set = read_records({file});
+  REQUIRE(set.records.size() == kLines / kEvery);
+  for (std::size_t i = 0; i < set.records.size(); ++i) {
+    CHECK(set.records[i].record.id == std::to_string((i + 1) * kEvery));
+    CHECK(set.records[i].origin.text() == file + ":" + set.records[i].record.id);
+  }
+  REQUIRE(set.problems.size() == kMostProblems + 1);
+  for (std::size_t i = 0; i < kMostProblems; ++i)  // the lines of the records are none of them
+    CHECK(set.problems[i] == fmt::format("{}:{}: not JSON, left out", file, i + 1 + i / (kEvery - 1)));
 }
 
 TEST_CASE("a disk that cannot be written is one clear line", "[record_file]") {
@@ -176,7 +199,7 @@ TEST_CASE("the same case on two GPU models is no repetition", "[record_file]") {
   const TempDirectory scratch;
   append_record(scratch / "a.jsonl", samples::gpu_record("bf16", 250));
   Record other = samples::gpu_record("bf16", 175);
-  other.env.gpu->name = "NVIDIA B200";
+  other.env->gpu->name = "NVIDIA B200";
   append_record(scratch / "b.jsonl", other);
   const RecordSet set = read_records({scratch.path().string()});
   CHECK(set.records.size() == 2);
@@ -194,17 +217,17 @@ TEST_CASE("a case that failed without an environment is placed beside its neighb
   append_record(file, samples::cpu_record("bf16"));  // of another device: no neighbour
   append_record(file, samples::gpu_record("bf16", 250));
   Record b200 = samples::gpu_record("bf16", 150);
-  b200.env.gpu->name = "NVIDIA B200";
+  b200.env->gpu->name = "NVIDIA B200";
   append_record(file, b200);
   append_record(file, lost(samples::failed_record("rowwise", Status::crashed, "gone")));
   Record vague = lost(samples::gpu_record("blockwise", 200));
   append_record(file, vague);  // it has numbers: nobody may guess where they come from
   const RecordSet set = read_records({file});
   REQUIRE(set.records.size() == 6);
-  CHECK(machine_of(set.records[0].env) == "NVIDIA H200");
-  CHECK(machine_of(set.records[4].env) == "NVIDIA B200");
-  CHECK(machine_of(set.records[5].env) == "unknown CPU");
-  CHECK_FALSE(set.records[0].record.env.gpu);  // the record itself stays as it was written
+  CHECK(machine_of(set.records[0].env()) == "NVIDIA H200");
+  CHECK(machine_of(set.records[4].env()) == "NVIDIA B200");
+  CHECK(machine_of(set.records[5].env()) == "unknown CPU");
+  CHECK_FALSE(set.records[0].record.env->gpu);  // the record itself stays as it was written
 }
 
 TEST_CASE("of several paths those without a record are named", "[record_file]") {
@@ -242,7 +265,7 @@ TEST_CASE("a row of schema 1 gives way to one of today of equal fields on its ma
   append_record(file, today);
   Record elsewhere = today;
   elsewhere.id = "elsewhere";
-  elsewhere.env.gpu->name = "NVIDIA B200";
+  elsewhere.env->gpu->name = "NVIDIA B200";
   append_record(file, elsewhere);
   const RecordSet set = read_records({file});
   REQUIRE(set.records.size() == 3);

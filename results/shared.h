@@ -4,7 +4,8 @@
 // sections that a failed case does not have would take their place as a std::optional all the same.
 #pragma once
 
-#include <memory>
+#include <atomic>
+#include <cstdint>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -23,9 +24,8 @@ inline constexpr bool kIsOptional<Shared<T>> = true;
 template <>
 inline constexpr bool kIsOptional<std::nullopt_t> = true;
 
-/// Used as a std::optional<T>, of the size of a pointer and a count. What is reached through a Shared that is not
-/// const may be changed, so that it is copied first where others share it. Copies that share a value belong to one
-/// thread.
+/// Used as a std::optional<T>, of the size of a pointer. What is reached through a Shared that is not const may be
+/// changed, so that it is copied first where others share it. Copies that share a value belong to one thread at a time.
 template <class T>
 class Shared {
  public:
@@ -33,39 +33,57 @@ class Shared {
   Shared(std::nullopt_t) {}
   template <class U>
   requires(!kIsOptional<std::remove_cvref_t<U>> && std::is_convertible_v<U&&, T>) Shared(U&& value)
-      : value_(std::make_shared<T>(std::forward<U>(value))) {}
+      : held_(new Held{std::forward<U>(value)}) {}
   Shared(std::optional<T> value) {
-    if (value) value_ = std::make_shared<T>(std::move(*value));
+    if (value) held_ = new Held{std::move(*value)};
   }
-  operator std::optional<T>() const { return value_ ? std::optional<T>(*value_) : std::nullopt; }
+  Shared(const Shared& other) : held_(other.held_) {
+    if (held_) held_->users.fetch_add(1, std::memory_order_relaxed);
+  }
+  Shared(Shared&& other) noexcept : held_(std::exchange(other.held_, nullptr)) {}
+  Shared& operator=(Shared other) noexcept {
+    std::swap(held_, other.held_);
+    return *this;
+  }
+  ~Shared() { reset(); }
+  operator std::optional<T>() const { return held_ ? std::optional<T>(held_->value) : std::nullopt; }
 
-  explicit operator bool() const { return value_ != nullptr; }
-  bool has_value() const { return value_ != nullptr; }
+  explicit operator bool() const { return held_ != nullptr; }
+  bool has_value() const { return held_ != nullptr; }
 
-  const T& operator*() const { return *value_; }
-  const T* operator->() const { return value_.get(); }
+  const T& operator*() const { return held_->value; }
+  const T* operator->() const { return &held_->value; }
   T& operator*() { return own(); }
   T* operator->() { return &own(); }
-  T value_or(T other) const { return value_ ? *value_ : other; }
+  T value_or(T other) const { return held_ ? held_->value : other; }
 
-  T& emplace() { return *(value_ = std::make_shared<T>()); }
-  void reset() { value_.reset(); }
+  T& emplace() {
+    *this = Shared(T{});
+    return held_->value;
+  }
+  void reset() {
+    Held* const held = std::exchange(held_, nullptr);
+    if (held && held->users.fetch_sub(1, std::memory_order_acq_rel) == 1) delete held;
+  }
 
   friend bool operator==(const Shared& a, const Shared& b) {
-    return a.value_ == b.value_ || (a && b && *a.value_ == *b.value_);
+    return a.held_ == b.held_ || (a && b && *a == *b);
   }
   template <class U>
-  requires(!kIsOptional<U>) friend bool operator==(const Shared& a, const U& b) {
-    return a && *a.value_ == b;
-  }
+  requires(!kIsOptional<U>) friend bool operator==(const Shared& a, const U& b) { return a && *a == b; }
 
  private:
+  struct Held {
+    T value;
+    std::atomic<std::uint32_t> users = 1;
+  };
+
   T& own() {
-    if (value_.use_count() > 1) value_ = std::make_shared<T>(*value_);
-    return *value_;
+    if (held_->users.load(std::memory_order_acquire) > 1) *this = Shared(T(held_->value));
+    return held_->value;
   }
 
-  std::shared_ptr<T> value_;
+  Held* held_ = nullptr;
 };
 
 }  // namespace precbench

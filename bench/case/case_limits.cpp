@@ -42,6 +42,12 @@ void check_size(const Case& c) {
     throw InvalidInput(
         fmt::format("--batch, --seq, --accumulation, --gpus: {:.3g} tokens per step; the most are {}", tokens,
                     kMaxTokensPerStep));
+  if (c.steps > kMaxSteps)
+    throw InvalidInput(fmt::format("--steps: must be at most {}, not {}: a record names every step of a run",
+                                   kMaxSteps, c.steps));
+  if (c.eval_every > 0 && c.steps / c.eval_every > kMaxEvaluations)
+    throw InvalidInput(fmt::format("--eval-every: {} held-out losses in {} steps; the most are {}",
+                                   c.steps / c.eval_every, c.steps, kMaxEvaluations));
 }
 
 MomentWords moment_words(const Case& c, const Recipe& recipe) {

@@ -12,6 +12,10 @@ namespace precbench {
 /// The most tokens of one optimizer step, and the most passes that it may have.
 inline constexpr std::int64_t kMaxTokensPerStep = (std::int64_t{1} << 31) - 1;
 inline constexpr std::int64_t kMaxAccumulation = 16384;
+/// The most steps of a run and the most held-out losses: its row names each, and no longer row is read (kRecordLimits of
+/// results/record_line.h). By its rules --steps auto ends long before.
+inline constexpr std::int64_t kMaxSteps = 1'000'000;
+inline constexpr std::int64_t kMaxEvaluations = 100'000;
 
 /// The words for the formats of both moments: the case's, or where it leaves them at their defaults, the recipe's.
 struct MomentWords {
@@ -23,7 +27,7 @@ MomentWords moment_words(const Case& c, const Recipe& recipe);
 
 /// A word that the field cannot have, whatever the others say.
 void check_word(const Field& field, const std::string& text);
-/// A step of absurd size.
+/// A step of absurd size, or more steps than a record holds.
 void check_size(const Case& c);
 /// Constants and formats of state that the optimizer does not have.
 void check_optimizer(const Case& c, const Recipe& recipe);

@@ -3,6 +3,8 @@
 
 #include "bench/case/case_limits.h"
 #include "bench/case/plan.h"
+#include "results/record_line.h"
+#include "results/record_samples.h"
 #include "tools/testing/catch.h"
 #include "tools/testing/temp_directory.h"
 #include "tools/testing/text.h"
@@ -101,6 +103,28 @@ TEST_CASE("a step of absurd size is refused", "[case]") {
   CHECK(refused({{"accumulation", 16384}}) == "");
   CHECK(refused({{"accumulation", 16385}, {"batch", 1}}) ==
         "--accumulation: must be at most 16384, not 16385");
+}
+
+TEST_CASE("a run is refused that is longer than what its record can hold", "[case]") {
+  const auto refused = [](const nlohmann::ordered_json& fields) {
+    return refusal_of([&] { resolve(case_from_json(fields)); });
+  };
+  CHECK(refused({{"steps", kMaxSteps}}) == "");
+  CHECK(refused({{"steps", kMaxSteps + 1}}) ==
+        "--steps: must be at most 1000000, not 1000001: a record names every step of a run");
+  CHECK(refused({{"steps", kMaxSteps}, {"eval_every", 10}}) == "");
+  CHECK(refused({{"steps", kMaxSteps}, {"eval_every", 9}}) ==
+        "--eval-every: 111111 held-out losses in 1000000 steps; the most are 100000");
+
+  // The longest that is not, of numbers with all their digits, and interleaved: a tenth of it.
+  Record record = samples::gpu_record("mxfp8", 250);
+  constexpr double kLong = 1.2345678901234567e-4;
+  Training& training = *record.training;
+  for (PackedSeries* series : {&training.loss, &training.grad_norm, &training.lr})
+    series->assign(kMaxSteps / 10, kLong);
+  record.timing->samples_ms.assign(2 * kMaxSteps / 10, kLong);
+  training.evaluations.assign(kMaxEvaluations / 10, {kMaxSteps, 1 << 20, kLong, kLong, kLong});
+  CHECK(10 * nlohmann::ordered_json(record).dump().size() < kRecordLimits.bytes);
 }
 
 TEST_CASE("a recipe that no layer is left to is refused, unless it has the head", "[case]") {

@@ -179,6 +179,9 @@ TEST_CASE("a dry run refuses what the run would", "[cli]") {
         "precbench: --batch, --seq, --accumulation, --gpus: 1e+18 tokens per step; the most are 2147483647");
   CHECK(refused("sweep --dry-run --device cpu --model llama3.1-405b --batch 65535 --seq 32768") ==
         "precbench: llama3.1-405b with 65535 x 32768 tokens: a rank needs more than 32 PiB");
+  CHECK(
+      refused("sweep --dry-run --device cpu --steps 9223372036854775807") ==
+      "precbench: --steps: must be at most 1000000, not 9223372036854775807: a record names every step of a run");
   // It writes nothing, though.
   CHECK(precbench_says("sweep --dry-run --device cpu --save-init " + (directory / "new/w")).status == 0);
   CHECK(!std::filesystem::exists(directory / "new"));

@@ -208,6 +208,7 @@ TEST_CASE("a stopped sweep that is killed takes its case with it", "[endurance]"
 }
 
 TEST_CASE("a full disk ends the sweep in one line, not as bad input, and loses nothing", "[endurance]") {
+  const rlim_t room = GENERATE(1000, 6000);  // the first row does not fit, or a later one
   const TempDirectory directory;
   const SweepOptions options = sweep_into(directory, kSlowCase);
   const auto grid = slow_cases(8, 0);
@@ -215,13 +216,13 @@ TEST_CASE("a full disk ends the sweep in one line, not as bad input, and loses n
     errors_to(directory / "stderr");
     // A limit on the size of files stands in for the disk: the write that crosses it is cut short in the same way.
     signal(SIGXFSZ, SIG_IGN);
-    const rlimit limit = {6000, 6000};
+    const rlimit limit = {room, room};
     setrlimit(RLIMIT_FSIZE, &limit);
     return run_sweep(grid, options);
   });
   CHECK(exit_status(pid) == kSweepInterrupted);
   const std::size_t before = rows_by_seed(options).size();
-  CHECK((before > 0 && before < grid.size()));
+  CHECK(((before > 0) == (room > 1000) && before < grid.size()));
   const std::string said = file_text(directory / "stderr"), records = options.out + "/records.jsonl";
   INFO(said);
   CHECK(said.starts_with("cannot write " + records + ": "));

@@ -24,7 +24,7 @@ void fill_metrics(Record& record, const Plan& plan, const std::vector<OpCost>& o
   metrics.tokens_per_s = static_cast<double>(plan.tokens_per_step()) / seconds;
   metrics.tokens_per_s_per_gpu = *metrics.tokens_per_s / plan.ranks;
   metrics.tflops_per_gpu = *metrics.tokens_per_s_per_gpu * record.flops->per_token / 1e12;
-  if (!record.env.gpu) return;
+  if (!record.env->gpu) return;
   DeviceRates& peaks = metrics.peaks.emplace();
   if (measured) {
     peaks.measured_bf16_tflops = measured->bf16_flops / 1e12;
@@ -32,7 +32,7 @@ void fill_metrics(Record& record, const Plan& plan, const std::vector<OpCost>& o
     peaks.measured_copy_gb_per_s = measured->bytes / 1e9;
     metrics.mfu_measured = speed_of_light(ops, *measured) / seconds;
   }
-  const std::optional<DatasheetRates> peak = datasheet_rates(record.env.gpu->name);
+  const std::optional<DatasheetRates> peak = datasheet_rates(record.env->gpu->name);
   if (!peak) return;
   peaks.bf16_tflops = peak->bf16_tflops;
   peaks.fp8_tflops = peak->fp8_tflops;
@@ -42,7 +42,7 @@ void fill_metrics(Record& record, const Plan& plan, const std::vector<OpCost>& o
   if (const std::optional<OpRates> sheet = op_rates(*peak, plan.recipe))
     metrics.sol = speed_of_light(ops, *sheet) / seconds;
   for (const auto& [name, share] : {std::pair{"mfu_bf16", metrics.mfu_bf16}, std::pair{"sol", metrics.sol}})
-    if (share > 1.0)
+    if (share && *share > 1.0)
       return fail(
           record, Status::crashed,
           fmt::format("{} is {:.2f}: more than the GPU can do, so the measurement is wrong", name, *share));

@@ -11,7 +11,7 @@ namespace {
 /// As a session leaves it, on a GPU of known peaks: 989 BF16 TFLOP/s.
 Record measured_record(const Case& c, double median_ms) {
   Record record = start_record(resolve(c));
-  record.env.gpu.emplace().name = "NVIDIA H200";
+  record.env->gpu.emplace().name = "NVIDIA H200";
   record.support.emplace();
   record.flops = Flops{1e9, "causal"};
   record.timing.emplace().samples_ms = {median_ms};

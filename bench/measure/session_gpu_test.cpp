@@ -40,7 +40,7 @@ Record run_valid(const Case& c) {
   const Record record = run_case(resolve(c));
   INFO(record.error.value_or("no error"));
   CHECK(Schema::record().violations(nlohmann::ordered_json(record)) == std::vector<std::string>{});
-  CHECK(record.env.gpu.has_value());
+  CHECK(record.env->gpu.has_value());
   return record;
 }
 
@@ -184,7 +184,7 @@ TEST_CASE("a case that does not fit a GPU is oom, with its prediction", "[gpu]")
   CHECK(record.error.value_or("").find(" GiB do not fit: ") != std::string::npos);
   REQUIRE(record.memory.has_value());
   REQUIRE(record.memory->predicted.has_value());
-  CHECK(record.memory->predicted->peak > *record.env.gpu->memory);
+  CHECK(record.memory->predicted->peak > *record.env->gpu->memory);
   // The process is not lost: a case that fits runs after it.
   run_ok(gpu_case());
 }
@@ -207,7 +207,7 @@ TEST_CASE("a kernel's error is a crashed row with CUDA's words and the op, and t
   INFO(error);
   CHECK(error.find("embedding: ") != std::string::npos);
   CHECK(error.find("(CUDA error 700)") != std::string::npos);
-  CHECK(record.env.gpu.has_value());
+  CHECK(record.env->gpu.has_value());
   run_ok(gpu_case());  // the error was the child's alone
 }
 

@@ -232,7 +232,7 @@ TEST_CASE("what a part ends in is the case's row, and process 0's own has preced
 TEST_CASE("the row of another process's failure says where the sweep runs", "[together]") {
   Together sweep(2, {kWorkerNeedsMore}, 2, 0);
   CHECK(sweep.exit_status(0) == kSweepDone);
-  const Environment env = sweep.rows()[kWorkerNeedsMore].env;
+  const Environment env = *sweep.rows()[kWorkerNeedsMore].env;
   CHECK(env.host == host_name());
   CHECK(env.build.has_value());
   CHECK((env.cpu == describe_environment(1, -1, 1).cpu));

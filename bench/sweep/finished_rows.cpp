@@ -107,7 +107,8 @@ Rows read_finished_rows(const std::string& path, const std::vector<Plan>& grid, 
   std::map<std::string, std::string> machines;  // by id, of rows made on another
   std::map<std::string, std::size_t> hosts;     // rows that count and were made on another
   for (std::size_t i = 0; i < set.records.size(); ++i) {
-    const auto& [record, origin, env] = set.records[i];
+    const Record& record = set.records[i].record;
+    const Environment& env = set.records[i].env();
     const auto wanted = cases.find(record.id);
     if (wanted == cases.end()) {
       rows[record.id] = record.status;

@@ -11,7 +11,7 @@
 namespace precbench {
 namespace {
 
-using Number = std::optional<double>;
+using Number = OptionalNumber;
 
 /// f of both, or the one that is there.
 template <class F>
@@ -29,7 +29,7 @@ Number higher(const Number& a, const Number& b) {
 }
 
 /// Appends what is not there yet.
-void unite(std::vector<std::string>& all, const std::vector<std::string>& more) {
+void unite(SharedList<std::string>& all, const std::vector<std::string>& more) {
   for (const std::string& text : more)
     if (!std::count(all.begin(), all.end(), text)) all.push_back(text);
 }
@@ -43,7 +43,7 @@ TimingRun run_of(const Record& record) {
 Timing pool(const Record& first, const Record& second) {
   const Timing &a = *first.timing, &b = *second.timing;
   Timing pooled = a;
-  pooled.samples_ms.insert(pooled.samples_ms.end(), b.samples_ms.begin(), b.samples_ms.end());
+  for (const double sample : b.samples_ms) pooled.samples_ms.push_back(sample);
   for (const std::int64_t index : b.outliers)
     pooled.outliers.push_back(static_cast<std::int64_t>(a.samples_ms.size()) + index);
   pooled.median_ms = mean(a.median_ms, b.median_ms);

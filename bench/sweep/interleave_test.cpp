@@ -50,7 +50,7 @@ Record fake_run(const Case& c, const NodeShare&, StepBoard&) {
   if (c.recipe == "rowwise" && (c.seed == kCrashes || (c.seed == kCrashesAtSecond && earlier > 0))) _exit(7);
   std::this_thread::sleep_for(std::chrono::milliseconds(3));
   Record record = start_record(resolve(c));
-  record.env.host = host_name();
+  record.env->host = host_name();
   const double ms = kFirstMs + kDriftMs * static_cast<double>(before.size());
   Timing& timing = record.timing.emplace();
   timing.samples_ms = {ms - 1, ms, ms + 1};
@@ -182,7 +182,7 @@ TEST_CASE("killed with SIGKILL at any moment, an interleaved sweep goes on with 
   REQUIRE(rows.size() == grid.size());
   for (const auto& [key, row] : rows) {
     CHECK(row.timing->runs.size() == 2);
-    CHECK(row.training->loss.at(0) == std::sqrt(static_cast<double>(key.second)));
+    CHECK(row.training->loss.front() == std::sqrt(static_cast<double>(key.second)));
   }
   // At most the run in flight was lost at each kill.
   const std::size_t runs = lines_of(f.log).size();
@@ -196,7 +196,7 @@ TEST_CASE("a first run from another machine is not pooled", "[interleave]") {
   Case c = f.grid({"bf16"}, {10})[0];
   StepBoard board;
   Record elsewhere = fake_run(c, {}, board);
-  elsewhere.env.host = "there";
+  elsewhere.env->host = "there";
   std::filesystem::create_directories(f.options.out);
   append_record(f.options.out + "/records.jsonl.first-runs", elsewhere);
   CHECK(run_sweep({c}, f.options) == kSweepDone);

@@ -78,7 +78,12 @@ bool SweepFolder::rows_were_taken() {
 
 void SweepFolder::append_row(const Record& record) {
   rows_were_taken();
-  append(records(), record);
+  try {
+    append(records(), record);
+  } catch (...) {
+    last_ = identity();  // what there is of the file now is our doing
+    throw;
+  }
   last_ = identity();
 }
 

@@ -150,10 +150,10 @@ TEST_CASE("each way to fail is a row, and the sweep goes on", "[sweep]") {
   CHECK(rows[kOtherId].status == Status::crashed);
   CHECK(rows[kFine].status == Status::ok);
   // What is known of where a case ran does not depend on how it ended.
-  const auto machine = [](const Record& r) { return r.env.host.value_or("") + machine_of(r.env); };
-  CHECK(!rows[kAbort].env.host.value_or("").empty());
+  const auto machine = [](const Record& r) { return r.env->host.value_or("") + machine_of(*r.env); };
+  CHECK(!rows[kAbort].env->host.value_or("").empty());
   CHECK(machine(rows[kNoRecord]) == machine(rows[kAbort]));
-  CHECK(rows[kAbort].env.threads.value_or(0) > 0);
+  CHECK(rows[kAbort].env->threads.value_or(0) > 0);
 }
 
 TEST_CASE("threads of a case spin for a while, unless the user wants it otherwise", "[sweep]") {
@@ -230,9 +230,9 @@ TEST_CASE("a row of another machine stays and its case runs here too", "[sweep]"
   const auto grid = fine_cases(2);
   StepBoard board;
   Record machine = fake_run(grid[0], {}, board), host = fake_run(grid[1], {}, board);
-  machine.env.cpu = "another processor";
+  machine.env->cpu = "another processor";
   host.env = describe_environment(1, -1, 1);
-  host.env.host = "node-9";
+  host.env->host = "node-9";
   std::filesystem::create_directories(options.out);
   for (const Record& record : {machine, host}) append_record(options.out + "/records.jsonl", record);
   const auto start_says = [&](const std::string& file) {
@@ -337,7 +337,7 @@ TEST_CASE("killed with SIGKILL at any moment and started again, a sweep ends wit
   CHECK(rows.size() == grid.size());
   for (const Case& c : grid) {
     REQUIRE(rows.count(c.seed));
-    CHECK(rows.at(c.seed).training->loss.at(0) == std::sqrt(static_cast<double>(c.seed)));
+    CHECK(rows.at(c.seed).training->loss.front() == std::sqrt(static_cast<double>(c.seed)));
   }
 }
 

@@ -35,6 +35,7 @@ TEST_CASE("the built-in table is the documented one", "[recipe]") {
   CHECK(row_text("blockwise_pow2") ==
         "fprop: e4m3 1x128 f32_pow2 x e4m3 128x128 f32_pow2; dgrad: e4m3 1x128 f32_pow2 x e4m3 128x128 "
         "f32_pow2; wgrad: e4m3 1x128 f32_pow2 x e4m3 1x128 f32_pow2; ");
+  CHECK(find_recipe("blockwise_pow2").reference.ends_with(", but with a floor of 1e-12 under amax"));
   for (const auto& [name, rounding] : {std::pair{"mxfp8", "rceil"}, std::pair{"mxfp8_floor", "floor"},
                                        std::pair{"mxfp8_ceil", "ceil"}, std::pair{"mxfp8_even", "even"}}) {
     const std::string operand = std::string("e4m3 1x32 ue8m0/") + rounding;

@@ -28,7 +28,8 @@ const std::vector<std::string> kFirstKeys = {"machine",        "power_limit", "c
                                              "gpus",           "parallel"};
 
 Json fields_of(const LocatedRecord& located, const Workloads& workloads) {
-  const auto& [record, origin, env] = located;
+  const Record& record = located.record;
+  const Environment& env = located.env();
   // The CPU device's speed depends on its threads; a GPU's does not.
   const Json threads = env.threads && !env.gpu ? Json(*env.threads) : Json();
   // Two GPUs of one name are two machines where they may draw different power or run another library's GEMMs.
@@ -45,10 +46,27 @@ Json fields_of(const LocatedRecord& located, const Workloads& workloads) {
 
 /// One field of all records: its different values, and which of them each record has.
 struct Field {
+  static constexpr auto kMissing = static_cast<std::uint32_t>(-1);
+
   std::string name;
-  std::vector<Json> values;  ///< in the order met; where all are numbers by size
-  std::vector<std::uint32_t> of_record;
+  std::vector<Json> values{};              ///< in the order met; where all are numbers by size
+  std::vector<std::uint32_t> of_record{};  ///< empty where all have one value
   std::unordered_map<std::string, std::uint32_t> places{};
+  std::size_t same = 0;  ///< the first records, which have one value
+
+  /// Record i has this value; of `count` records, in their order.
+  void add(std::size_t i, std::size_t count, const Json& value) {
+    const std::uint32_t place = place_of(value);
+    if (of_record.empty() && place == 0 && same == i) return void(++same);
+    spread(count);
+    of_record[i] = place;
+  }
+  /// Gives each record its own place.
+  void spread(std::size_t count) {
+    if (!of_record.empty()) return;
+    of_record.assign(count, kMissing);
+    std::fill_n(of_record.begin(), same, 0);
+  }
 
   std::uint32_t place_of(const Json& value) {
     const auto [known, is_new] =
@@ -86,21 +104,20 @@ struct Field {
 
 /// The fields of the records, kFirstKeys first. What a record lacks is null, as a value met last.
 std::vector<Field> fields_of(const RecordRefs& records, const Workloads& workloads) {
-  constexpr auto kMissing = static_cast<std::uint32_t>(-1);
   std::vector<Field> fields;
   std::unordered_map<std::string, std::size_t> by_name;
   for (std::size_t i = 0; i < records.size(); ++i) {
     const Json own = fields_of(*records[i], workloads);
     for (const auto& item : own.items()) {
       const auto [known, is_new] = by_name.try_emplace(item.key(), fields.size());
-      if (is_new) fields.push_back({item.key(), {}, std::vector<std::uint32_t>(records.size(), kMissing)});
-      Field& field = fields[known->second];
-      field.of_record[i] = field.place_of(item.value());
+      if (is_new) fields.push_back({item.key()});
+      fields[known->second].add(i, records.size(), item.value());
     }
   }
   for (Field& field : fields) {
+    if (field.same < records.size()) field.spread(records.size());
     for (std::uint32_t& place : field.of_record)
-      if (place == kMissing) place = field.place_of(nullptr);
+      if (place == Field::kMissing) place = field.place_of(nullptr);
     field.places.clear();
     field.sort();
   }
@@ -133,10 +150,10 @@ std::vector<double> gather(const Row& row, Get&& get) {
   return values;
 }
 
-std::vector<double> gather_metric(const Row& row, std::optional<double> Metrics::*metric) {
+std::vector<double> gather_metric(const Row& row, OptionalNumber Metrics::*metric) {
   if (row.path == ExecutionPath::emulated)
     return {};  // whatever a record says: an emulated recipe has no speed
-  return gather(row, [&](const Record& r) { return r.metrics ? (*r.metrics).*metric : std::nullopt; });
+  return gather(row, [&](const Record& r) { return r.metrics ? (*r.metrics).*metric : OptionalNumber(); });
 }
 
 std::optional<double> final_loss(const Record& record) {
@@ -266,7 +283,7 @@ std::vector<RecordRefs> by_machine(const RecordRefs& records) {
   std::vector<RecordRefs> parts;
   std::unordered_map<std::string, std::size_t> places;
   for (const LocatedRecord* located : records) {
-    const auto [place, is_new] = places.try_emplace(machine_of(located->env), parts.size());
+    const auto [place, is_new] = places.try_emplace(machine_of(located->env()), parts.size());
     if (is_new) parts.emplace_back();
     parts[place->second].push_back(located);
   }
@@ -323,9 +340,9 @@ Analysis analyze(const RecordRefs& records, const Workloads& workloads, RowsBy b
     row.first->rows[row.second].members.push_back(records[i]);
   }
   std::map<std::string, BestRates> best;
-  for (const LocatedRecord* located : records) best[machine_of(located->env)].raise_to(located->record);
+  for (const LocatedRecord* located : records) best[machine_of(located->env())].raise_to(located->record);
   for (auto& [place, group] : groups) {
-    for (Row& row : group.rows) aggregate(row, best.at(machine_of(row.members.front()->env)));
+    for (Row& row : group.rows) aggregate(row, best.at(machine_of(row.members.front()->env())));
     compare_with_bf16(group);
     analysis.groups.push_back(std::move(group));
   }

@@ -13,7 +13,7 @@ namespace {
 constexpr std::array kGemms = {"matmul fprop", "matmul dgrad", "matmul wgrad"};
 constexpr unsigned kSets = 1u << (kGemms.size() + 1);
 
-bool in_set(unsigned set, const OpRecord& op) {
+bool in_set(unsigned set, const OpWork& op) {
   if (op.flops <= 0) return false;
   if (op.op_class == "head_loss") return set >> kGemms.size() & 1;
   const auto gemm = std::find(kGemms.begin(), kGemms.end(), op.name);
@@ -24,7 +24,8 @@ bool in_set(unsigned set, const OpRecord& op) {
 /// bench/measure/predict.h's speed_of_light, to which all calls of an op are bound alike.
 std::optional<double> seconds(const Breakdown& breakdown, const BestRates& rates, unsigned set) {
   double sum = 0;
-  for (const OpRecord& op : breakdown.ops) {
+  for (const OpRecord& record : breakdown.ops) {
+    const OpWork& op = *record.work;
     if (op.op_class == "communication") continue;
     const double flops = in_set(set, op) ? rates.fp8_flops : rates.bf16_flops;
     if (flops <= 0 || rates.bytes <= 0) return std::nullopt;

@@ -64,7 +64,7 @@ std::vector<StudyRows> study_rows(const RecordRefs& records) {
   for (const LocatedRecord* located : records) {
     const Record& record = located->record;
     if (!record.study || !record.definition || !is_sound(*record.study)) continue;
-    const std::string model = text_in(record.definition->model, "name"), machine = machine_of(located->env);
+    const std::string model = text_in(record.definition->model, "name"), machine = machine_of(located->env());
     StudyRows& rows = studies[{model, record.study->study, machine}];
     rows.model = model, rows.study = record.study->study, rows.machine = machine;
     add(rows, record);

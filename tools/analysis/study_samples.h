@@ -27,8 +27,7 @@ class Rows {
     for (int step = 0; step < kSteps; ++step)
       r.training->loss.push_back(kLoss + 0.1 * static_cast<double>(trunk) + std::sin(step) / 10 + difference);
     r.id += std::to_string(rows_.size());
-    const Environment env = r.env;
-    rows_.push_back({std::move(r), "here", env});
+    rows_.push_back({std::move(r), {"here", 1}});
     return rows_.back().record;
   }
 

@@ -32,13 +32,9 @@ bool contradict(const Traits& version, const Traits& record) {
   });
 }
 
-/// Whether the field is the name of files, whose content takes part in the id (bench/case/case.cpp).
-bool is_file(const CaseFields& fields, const std::string& key) {
-  const Json name = fields.value(key, Json());
-  if (!name.is_string()) return false;
-  const std::string_view text = name.get_ref<const std::string&>();
-  if (key == "data") return text != "synthetic";
-  return key == "init_from" || key == "fork_from" || text.ends_with(".json");
+std::optional<Json> field_of_work(const std::string& key, const Json& value) {
+  if (!changes_work(key)) return std::nullopt;
+  return value == "" ? Json() : value;
 }
 
 std::string without(Json fields, const std::vector<std::string>& keys) {
@@ -81,7 +77,8 @@ class PartTexts {
  public:
   const std::string& of(const DefinitionPart& part) {
     const auto [known, is_new] = texts_.try_emplace(part.get());
-    if (is_new) known->second = without(*part, {"reference", "blocks", "linears", "head", "schedule", "seed"});
+    if (is_new)
+      known->second = without(*part, {"reference", "blocks", "linears", "head", "schedule", "seed"});
     return known->second;
   }
 
@@ -101,27 +98,18 @@ bool names_its_part(const CaseFields& fields, const std::string& key) {
   return key == "init_from" ? !forked : key != "fork_from" || forked;
 }
 
-std::string file_of(const LocatedRecord& located) {
-  return located.origin.substr(0, located.origin.rfind(':'));
-}
-
 }  // namespace
 
-Workloads::Workloads(const RecordRefs& records) {
-  CaseFields like;  // of a record before, with which others share theirs
-  for (const LocatedRecord* located : records) {
-    const auto all = located->record.case_fields.items();
-    const bool as_they_stand = std::all_of(all.begin(), all.end(), [](const auto& item) {
-      return changes_work(item.key()) && item.value() != "";
-    });
-    if (as_they_stand) continue;
-    Json fields = Json::object();
-    for (const auto& item : all)
-      if (changes_work(item.key()))
-        fields.get_ref<Json::object_t&>().push_back({item.key(), item.value() == "" ? Json() : item.value()});
-    CaseFields& own = fields_[located] = CaseFields(std::move(fields));
-    if (!own.share_with(like)) like = own;
-  }
+bool is_file(const CaseFields& fields, const std::string& key) {
+  const Json* name = fields.find(key);
+  if (!name || !name->is_string()) return false;
+  const std::string_view text = name->get_ref<const std::string&>();
+  if (key == "data") return text != "synthetic";
+  return key == "init_from" || key == "fork_from" || text.ends_with(".json");
+}
+
+Workloads::Workloads(const RecordRefs& records) : work_(field_of_work) {
+  for (const LocatedRecord* located : records) work_.prepare(located->record.case_fields);
   RecordRefs by_time = records;
   std::stable_sort(by_time.begin(), by_time.end(), [](const LocatedRecord* a, const LocatedRecord* b) {
     return a->record.created < b->record.created;
@@ -139,13 +127,13 @@ void Workloads::tell_apart(const RecordRefs& by_time, const std::string& key) {
   // Mostly nothing that is built in has changed, and then its many records are left alone.
   std::unordered_map<std::string, const std::string*> built_in;
   const bool changed = std::any_of(by_time.begin(), by_time.end(), [&](const LocatedRecord* located) {
-    const CaseFields& fields = this->fields(located);
+    const CaseFields fields = this->fields(located);
     if (!located->record.definition || is_file(fields, key) || !names_its_part(fields, key)) return false;
     const std::string& text = text_of(located->record);
     return *built_in.try_emplace(name_in(fields, key), &text).first->second != text;
   });
   for (const LocatedRecord* located : by_time) {
-    const CaseFields& fields = this->fields(located);
+    const CaseFields fields = this->fields(located);
     const Record& record = located->record;
     if (!names_its_part(fields, key)) continue;
     if (!is_file(fields, key) && !(changed && record.definition)) continue;
@@ -165,7 +153,7 @@ void Workloads::tell_apart(const RecordRefs& by_time, const std::string& key) {
 
     const std::string name = name_in(fields, key);
     std::vector<Version>& versions = files[name];
-    auto [last, is_new] = latest.try_emplace({file_of(*located), name}, versions.size());
+    auto [last, is_new] = latest.try_emplace({*located->origin.file, name}, versions.size());
     const auto fits = [&](std::size_t i) {
       return i < versions.size() && !contradict(versions[i].traits, traits);
     };
@@ -185,7 +173,7 @@ void Workloads::tell_apart(const RecordRefs& by_time, const std::string& key) {
         since.push_back(
             fmt::format("version {} from {}", i + 1, versions[i].records.front()->record.created));
       for (const LocatedRecord* located : versions[i].records)
-        fields_.try_emplace(located, located->record.case_fields).first->second[key] =
+        fields_.try_emplace(located, fields(located)).first->second[key] =
             fmt::format("{} (version {})", name, i + 1);
     }
     if (versions.size() > kVersionsNamed)

@@ -22,14 +22,17 @@ namespace precbench {
 
 using RecordRefs = std::vector<const LocatedRecord*>;
 
+/// Whether the field is the name of files, whose content takes part in the id (bench/case/case.cpp).
+bool is_file(const CaseFields& fields, const std::string& key);
+
 class Workloads {
  public:
   explicit Workloads(const RecordRefs& records);
 
   /// The fields of the case that change the work (changes_work), in the record's order; an empty text is null.
-  const CaseFields& fields(const LocatedRecord* record) const {
-    const auto own = fields_.find(record);
-    return own == fields_.end() ? record->record.case_fields : own->second;
+  CaseFields fields(const LocatedRecord* record) const {
+    const auto of_version = fields_.find(record);
+    return of_version == fields_.end() ? work_.of(record->record.case_fields) : of_version->second;
   }
 
   /// One line for each name that has several versions.
@@ -38,8 +41,8 @@ class Workloads {
  private:
   void tell_apart(const RecordRefs& by_time, const std::string& key);
 
-  std::unordered_map<const LocatedRecord*, CaseFields>
-      fields_;  ///< where they are not the record's as they stand
+  CaseFieldsChange work_;
+  std::unordered_map<const LocatedRecord*, CaseFields> fields_;  ///< where they name a version
   std::vector<std::string> notes_;
 };
 

@@ -75,7 +75,7 @@ TEST_CASE("two folders with a model of one name do not mix, whichever case was f
       records.back().case_fields["batch"] = minute;
     }
   RecordSet set = set_of(records);
-  for (std::size_t i = 0; i < 4; ++i) set.records[i].origin = i % 2 ? "b:1" : "a:1";
+  for (std::size_t i = 0; i < 4; ++i) set.records[i].origin = {i % 2 ? "b" : "a", 1};
   CHECK(names(set, "model") == Names{kFirst, kSecond, kFirst, kSecond});
 }
 
@@ -161,7 +161,7 @@ TEST_CASE("a fork has its first weights from where it says, and other runs keep 
   const Workloads workloads(all_of(set));
   const nlohmann::ordered_json none, names[] = {none, "trunk (version 1)", "trunk (version 2)"};
   for (std::size_t i = 0; i < records.size(); ++i) {
-    const CaseFields& fields = workloads.fields(&set.records[i]);
+    const CaseFields fields = workloads.fields(&set.records[i]);
     CHECK(fields.value("init_from", none) == none);
     CHECK(fields.value("fork_from", none) == names[i]);
   }

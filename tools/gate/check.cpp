@@ -122,7 +122,7 @@ int accept(const CheckOptions& options, RecordSet run) {
   const std::set<std::string> undecided(run.undecided.begin(), run.undecided.end());
   std::erase_if(run.records, [&](const LocatedRecord& located) {
     const std::string why = why_no_baseline(undecided, located);
-    if (!why.empty()) fmt::print("{}: {}, not accepted\n", printable(located.origin), printable(why));
+    if (!why.empty()) fmt::print("{}: {}, not accepted\n", printable(located.origin.text()), printable(why));
     return !why.empty();
   });
   const std::size_t measured = run.records.size();

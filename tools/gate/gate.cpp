@@ -23,8 +23,8 @@ const char* const kMemory = "peak memory";
 
 /// Empty where nobody knows: a case that failed before it could tell.
 std::string gpu_of(const LocatedRecord& located) {
-  if (located.env.gpu) return located.env.gpu->name;
-  return located.env.cpu || located.record.status == Status::ok ? "none (the CPU device)" : "";
+  if (located.env().gpu) return located.env().gpu->name;
+  return located.env().cpu || located.record.status == Status::ok ? "none (the CPU device)" : "";
 }
 
 /// The GPU models, or the method versions, of a set in words.
@@ -62,13 +62,13 @@ SpeedSample speed_sample(const Record& record) {
     sample.throttle_reasons = record.telemetry->throttle_reasons;
   }
   sample.between_ms = between_steps_ms(*record.timing);
-  if (record.env.gpu) sample.power_limit_w = record.env.gpu->power_limit;
+  if (record.env->gpu) sample.power_limit_w = record.env->gpu->power_limit;
   return sample;
 }
 
 /// Why speeds of the two must not be compared, though they are of one GPU model or both of the CPU device.
 std::string other_machine(const Match& match) {
-  const Environment &was = match.baseline->env, &is = match.current->env;
+  const Environment &was = match.baseline->env(), &is = match.current->env();
   if (was.gpu || is.gpu) return "";
   if (was.cpu != is.cpu)
     return fmt::format("speed not judged: the baseline ran on {}, this on {}", machine_of(was),
@@ -127,9 +127,11 @@ std::optional<MetricResult> gate_memory(const Match& match, double tolerance) {
 /// The fields in which the cases' work differs, recipe first; the model and recipe if none does.
 std::vector<std::string> labels_of(const std::vector<Match>& matches, const Workloads& workloads) {
   std::vector<std::string> keys = {"model", "recipe"};
-  for (const Match& match : matches)
-    for (const auto& item : workloads.fields(match.baseline).items())
+  for (const Match& match : matches) {
+    const CaseFields fields = workloads.fields(match.baseline);
+    for (const auto& item : fields.items())
       if (!std::count(keys.begin(), keys.end(), item.key())) keys.push_back(item.key());
+  }
   const auto value = [&](const Match& match, const std::string& key) {
     return workloads.fields(match.baseline).value(key, Json());
   };
@@ -151,7 +153,7 @@ std::vector<std::string> labels_of(const std::vector<Match>& matches, const Work
 
 /// Versions that differ between the two: not a failure, but the first thing to know about one.
 void note_software(const Match& match, Distinct& notes) {
-  const Environment &was = match.baseline->env, &is = match.current->env;
+  const Environment &was = match.baseline->env(), &is = match.current->env();
   const auto add = [&](const char* what, const std::optional<std::string>& a,
                        const std::optional<std::string>& b) {
     if (a && b && *a != *b) notes.add(fmt::format("{} {} in the baseline, {} here", what, *a, *b));

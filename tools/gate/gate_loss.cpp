@@ -18,7 +18,7 @@ constexpr std::size_t kFewestTogether = kFewestSeeds;
 
 const char* const kLower = ". Lower, but no repeat of the same computation; --accept it if it is meant";
 
-using Curve = std::vector<double>;
+using Curve = PackedSeries;
 
 const Curve* curve_of(const LocatedRecord* located) {
   return located && located->record.training ? &located->record.training->loss : nullptr;

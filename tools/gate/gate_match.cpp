@@ -27,8 +27,8 @@ void refuse_other_path(const Match& match) {
   const auto was = path_of(match.baseline->record), is = path_of(match.current->record);
   if (!was || !is || *was == *is || match.current->record.status != Status::ok) return;
   throw InvalidInput(fmt::format("case {} is {} at {}, but {} at {}: they are not compared",
-                                 match.baseline->record.id, name_of(*was), match.baseline->origin,
-                                 name_of(*is), match.current->origin));
+                                 match.baseline->record.id, name_of(*was), match.baseline->origin.text(),
+                                 name_of(*is), match.current->origin.text()));
 }
 
 using Ids = std::set<std::string>;
@@ -39,7 +39,7 @@ std::optional<MetricResult> what_is_unfit(const Match& match, const Ids& undecid
     return Match::whole(GateVerdict::noisy,
                         fmt::format("{} is one of several records of this case, and their times do not tell "
                                     "which is the newest: leave one",
-                                    match.current->origin));
+                                    match.current->origin.text()));
   if (match.current->record.status != Status::ok) return without_measurement(match.current->record);
   if (const auto difference = difference_in_work(*match.baseline, *match.current))
     return Match::whole(
@@ -49,7 +49,7 @@ std::optional<MetricResult> what_is_unfit(const Match& match, const Ids& undecid
   for (const LocatedRecord* located : {match.baseline, match.current})
     if (const auto why = contradiction(located->record))
       return Match::whole(GateVerdict::noisy,
-                          fmt::format("{} contradicts itself: {}", located->origin, *why));
+                          fmt::format("{} contradicts itself: {}", located->origin.text(), *why));
   return std::nullopt;
 }
 
@@ -69,7 +69,7 @@ std::vector<Match> match_cases(const RecordSet& baseline, const RecordSet& curre
     const LocatedRecord* const current_one = answer == found.end() ? nullptr : answer->second;
     if (located.record.status != Status::ok) {
       notes.add(fmt::format("{}: case {} was {} in the baseline, so there is nothing to compare with",
-                            located.origin, located.record.id, name_of(located.record.status)));
+                            located.origin.text(), located.record.id, name_of(located.record.status)));
       continue;
     }
     Match match{&located, current_one, std::nullopt};

@@ -165,8 +165,8 @@ TEST_CASE("a lower clock that may be the program's own doing is said to be", "[g
     CHECK_FALSE(suspected(kBase, run_at(1.2, 1.2, reasons)));
   }
   Record run = run_at(1.2, 1.2, {"sw_power_cap"});
-  run.env.gpu->power_limit = 600;  // the baseline's is 700 W
+  run.env->gpu->power_limit = 600;  // the baseline's is 700 W
   CHECK_FALSE(suspected(kBase, run));
-  run.env.gpu->power_limit.reset();
+  run.env->gpu->power_limit.reset();
   CHECK_FALSE(suspected(kBase, run));
 }

@@ -158,19 +158,19 @@ TEST_CASE("an emulated case never gates speed", "[gate]") {
 TEST_CASE("speeds of other CPUs are not judged, their losses are", "[gate]") {
   Record there = samples::cpu_record("bf16"), here = samples::cpu_record("bf16", 0.02);
   CHECK(judged(judge_one(there, here), "tokens/s"));
-  here.env.cpu = "EPYC 9654";
+  here.env->cpu = "EPYC 9654";
   const GateResult result = judge_one(there, here);
   CHECK_FALSE(judged(result, "tokens/s"));
   CHECK(verdict_of(result, "final loss") == GateVerdict::worse);
   CHECK(result.notes.at(0) == "speed not judged: the baseline ran on Xeon Platinum 8480C, this on EPYC 9654");
-  here.env.cpu = there.env.cpu;
-  here.env.threads = 2;
+  here.env->cpu = there.env->cpu;
+  here.env->threads = 2;
   CHECK_FALSE(judged(judge_one(there, here), "tokens/s"));
 }
 
 TEST_CASE("other GPUs, method versions and execution paths are refused", "[gate]") {
   Record other = kBase;
-  other.env.gpu->name = "NVIDIA B200";
+  other.env->gpu->name = "NVIDIA B200";
   CHECK(refusal({kBase}, {other}) ==
         "the baseline is of GPU model NVIDIA H200, this run of NVIDIA B200: they are not compared; "
         "--accept makes a baseline of this run");
@@ -182,7 +182,7 @@ TEST_CASE("other GPUs, method versions and execution paths are refused", "[gate]
         "--accept makes a baseline of this run");
   CHECK(contains(refusal({kBase, samples::cpu_record("bf16")}, {kBase}), "the baseline mixes GPU models"));
   Record nowhere = samples::failed_record("mxfp8", Status::timeout, "60 s are over");
-  nowhere.env = {};
+  nowhere.env = Environment{};
   CHECK(refusal({kBase}, {nowhere}).empty());
   other = kBase;
   other.method_version = kMethodVersion + 1;
@@ -246,8 +246,8 @@ TEST_CASE("numerics: the first loss, the noise of each role and its format must 
 
 TEST_CASE("changed software is named", "[gate]") {
   Record other = kBase;
-  other.env.cublaslt = "13.1.0";
-  other.env.gpu->driver = "580.1";
+  other.env->cublaslt = "13.1.0";
+  other.env->gpu->driver = "580.1";
   const GateResult result = judge_one(kBase, other);
   REQUIRE(result.notes.size() == 2);
   CHECK(result.notes[0] == "driver 570.86 in the baseline, 580.1 here");

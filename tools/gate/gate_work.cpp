@@ -27,8 +27,8 @@ class WorkComparison {
 
   void texts(const std::string& name, const std::string& was, const std::string& is) {
     if (!found && was != is)
-      found = fmt::format("{} is {} at {}, but {} at {}", name, was.empty() ? "none" : was, baseline_.origin,
-                          is.empty() ? "none" : is, current_.origin);
+      found = fmt::format("{} is {} at {}, but {} at {}", name, was.empty() ? "none" : was,
+                          baseline_.origin.text(), is.empty() ? "none" : is, current_.origin.text());
   }
   /// Numbers that every build computes alike, but for the order of its sums.
   void numbers(const std::string& name, const std::optional<double>& was, const std::optional<double>& is) {
@@ -73,7 +73,7 @@ void compare_schema_1(WorkComparison& comparison, const LocatedRecord& baseline,
   for (const auto& [old, other] : {std::pair{&baseline, &current}, std::pair{&current, &baseline}})
     if (!comparison.found && !old->record.definition && other->record.definition)
       if (const auto why = why_other_model(old->record, *other->record.definition->model))
-        comparison.found = fmt::format("{} has {} at {}", old->origin, *why, other->origin);
+        comparison.found = fmt::format("{} has {} at {}", old->origin.text(), *why, other->origin.text());
 }
 
 }  // namespace
@@ -111,7 +111,7 @@ ById by_id(const RecordSet& set) {
     const auto [known, is_new] = records.emplace(located.record.id, &located);
     if (!is_new)  // of one id and GPU model the reader keeps one; this is the CPU device on two kinds of CPU
       throw InvalidInput(fmt::format("{} and {} are one case on two machines: check them one after the other",
-                                     known->second->origin, located.origin));
+                                     known->second->origin.text(), located.origin.text()));
   }
   return records;
 }

@@ -1,6 +1,7 @@
 // Hostile texts and places all the way through a report and a check.
 #include <cstdlib>
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 
@@ -29,8 +30,8 @@ RecordSet evil_set() {
     Record r = samples::gpu_record(recipe, 200);
     r.case_fields["model"] = "model" + kEvil;
     r.case_fields["note" + kEvil] = recipe + kEvil;
-    r.env.host = "host" + kEvil;
-    r.env.gpu->name = "GPU" + kEvil;
+    r.env->host = "host" + kEvil;
+    r.env->gpu->name = "GPU" + kEvil;
     r.warnings = {"warning" + kEvil};
     records.push_back(r);
   }
@@ -100,15 +101,18 @@ TEST_CASE("a case's field may have any name in CSV", "[report][hostile]") {
     CHECK(contains(csv, machine));
 }
 
-TEST_CASE("a report as JSON names files whose names are not UTF-8", "[report][hostile]") {
+TEST_CASE("a report as JSON is ASCII, whatever files and cases are called", "[report][hostile]") {
   const TempDirectory folder;
   const std::string file = folder / "\xff.jsonl";
   append_record(file, samples::gpu_record("bf16", 250));
+  append_record(file, evil_set().records.front().record);
   write_file(file, "no record\n", true);
   const ReportOptions options{{file}, "json", folder / "out.json"};
   REQUIRE(report(options) == 0);
-  const Json json = Json::parse(file_text(options.output));
-  CHECK(contains(json.at("problems").at(0).get<std::string>(), "\uFFFD.jsonl:2: not JSON"));
+  const std::string text = file_text(options.output);
+  CHECK(contains(text, "\\u009b31m"));
+  CHECK(std::all_of(text.begin(), text.end(), [](char c) { return c == '\n' || (c >= ' ' && c <= '~'); }));
+  CHECK(contains(Json::parse(text).at("problems").at(0).get<std::string>(), "\uFFFD.jsonl:3: not JSON"));
 }
 
 TEST_CASE("without a folder for temporary files a report has no figures, and says so", "[report][hostile]") {

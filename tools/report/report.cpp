@@ -12,6 +12,7 @@
 #include "results/schema.h"
 #include "tools/analysis/analysis.h"
 #include "tools/analysis/columns.h"
+#include "tools/report/reduce_record.h"
 #include "tools/text/distinct.h"
 #include "tools/text/gnuplot.h"
 #include "tools/text/text.h"
@@ -56,8 +57,8 @@ Table make_csv(const RecordSet& set) {
       fields.push_back({heading(field.pointer.substr(1), field.unit), "", Json::json_pointer(field.pointer)});
     if (field.pointer != "/created") continue;
     Distinct keys;
-    for (const auto& [record, origin, env] : set.records)
-      for (const auto& item : record.case_fields.items()) keys.add(item.key());
+    for (const LocatedRecord& located : set.records)
+      for (const auto& item : located.record.case_fields.items()) keys.add(item.key());
     for (const std::string& key : keys.texts) fields.push_back({heading("case." + key, case_unit(key)), key});
   }
   Table table;
@@ -77,7 +78,7 @@ Table make_csv(const RecordSet& set) {
     for (const CsvField& field : fields) line.push_back(field.text_of(json));
     for (const Column& column : report_columns())
       if (column.derived) line.push_back(field_text(column.value(*rows.at(&located))));
-    line.push_back(located.origin);
+    line.push_back(located.origin.text());
     table.rows.push_back(std::move(line));
   }
   return table;
@@ -103,7 +104,8 @@ nlohmann::ordered_json make_json(const RecordSet& set) {
 }
 
 int report(const ReportOptions& options) {
-  const RecordSet set = read_records(options.paths);
+  const RecordSet set =
+      read_records(options.paths, options.format == "csv" ? reduce_for_table : reduce_for_report);
   if (set.records.empty())
     throw InvalidInput(fmt::format("{}: no record in it{}", fmt::join(options.paths, ", "),
                                    set.problems.empty() ? "" : " (" + set.problems.front() + ")"));

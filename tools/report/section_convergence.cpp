@@ -23,13 +23,13 @@ constexpr std::size_t kMostPoints = 300;
 
 using Curve = std::vector<double>;
 
-const Curve& loss_of(const LocatedRecord& located) { return located.record.training->loss; }
+const PackedSeries& loss_of(const LocatedRecord& located) { return located.record.training->loss; }
 
 /// The EMA of the first `steps` losses of each seed that went that far.
 std::vector<std::pair<std::string, Curve>> curves_of(const RecipeConvergence& recipe, std::size_t steps) {
   std::vector<std::pair<std::string, Curve>> curves;
   for (const LocatedRecord* member : recipe.members) {
-    const Curve& loss = loss_of(*member);
+    const PackedSeries& loss = loss_of(*member);
     const auto end = loss.begin() + static_cast<std::ptrdiff_t>(std::min(steps, loss.size()));
     if (loss.size() < steps || !std::all_of(loss.begin(), end, [](double v) { return std::isfinite(v); }))
       continue;

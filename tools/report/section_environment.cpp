@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <set>
 #include <unordered_map>
@@ -13,52 +14,58 @@
 namespace precbench {
 namespace {
 
-/// "1450 to 1905 MHz"
-std::string span_text(const std::vector<double>& values, const char* unit) {
-  const auto [low, high] = std::minmax_element(values.begin(), values.end());
-  const std::string a = fmt::format("{:.0f}", *low), b = fmt::format("{:.0f}", *high);
-  return a == b ? fmt::format("{} {}", a, unit) : fmt::format("{} to {} {}", a, b, unit);
-}
+/// Between which two the known values of something lie.
+struct Span {
+  std::size_t count = 0;
+  double low = std::numeric_limits<double>::infinity(), high = -low;
+
+  void add(const OptionalNumber& value) {
+    if (!value) return;
+    ++count;
+    low = std::min(low, *value);
+    high = std::max(high, *value);
+  }
+  /// "1450 to 1905 MHz"
+  std::string text(const char* unit) const {
+    const std::string a = fmt::format("{:.0f}", low), b = fmt::format("{:.0f}", high);
+    return a == b ? fmt::format("{} {}", a, unit) : fmt::format("{} to {} {}", a, b, unit);
+  }
+};
 
 /// What the GPUs said while the samples were taken, and how well interleaved runs agree.
 void add_telemetry(Section& section, const MachineRecords& machine) {
-  std::vector<double> medians, ends, power, temperature, apart;
+  Span medians, ends, power, temperature, apart;
   std::map<std::string, std::size_t> throttled;
   std::size_t told = 0;
   std::int64_t ecc_errors = 0;
-  const auto add = [](std::vector<double>& to, const std::optional<double>& value) {
-    if (value) to.push_back(*value);
-  };
   for (const LocatedRecord* located : machine.records) {
     const Record& record = located->record;
-    if (record.timing) add(apart, record.timing->between_runs);
+    if (record.timing) apart.add(record.timing->between_runs);
     if (!record.telemetry) continue;
     ++told;
-    add(medians, record.telemetry->sm_clock_mhz);
-    add(ends, record.telemetry->sm_clock_min_mhz);
-    add(ends, record.telemetry->sm_clock_max_mhz);
-    add(power, record.telemetry->power_max_w);
-    add(temperature, record.telemetry->temperature_c);
+    medians.add(record.telemetry->sm_clock_mhz);
+    ends.add(record.telemetry->sm_clock_min_mhz);
+    ends.add(record.telemetry->sm_clock_max_mhz);
+    power.add(record.telemetry->power_max_w);
+    temperature.add(record.telemetry->temperature_c);
     for (const std::string& reason : record.telemetry->throttle_reasons) ++throttled[reason];
     ecc_errors += record.telemetry->ecc_errors.value_or(0);
   }
   Distinct texts;
-  if (!ends.empty()) texts.add("SM clock " + span_text(ends, "MHz"));
-  if (!medians.empty()) texts.add("a case's median " + span_text(medians, "MHz"));
-  if (!power.empty())
-    texts.add(fmt::format("power up to {:.0f} W", *std::max_element(power.begin(), power.end())));
-  if (!temperature.empty())
-    texts.add(fmt::format("up to {:.0f} C", *std::max_element(temperature.begin(), temperature.end())));
+  if (ends.count > 0) texts.add("SM clock " + ends.text("MHz"));
+  if (medians.count > 0) texts.add("a case's median " + medians.text("MHz"));
+  if (power.count > 0) texts.add(fmt::format("power up to {:.0f} W", power.high));
+  if (temperature.count > 0) texts.add(fmt::format("up to {:.0f} C", temperature.high));
   for (const auto& [reason, times] : throttled)
     texts.add(fmt::format("throttled ({}) in {} of {}", reason, times, plural(told, "case")));
   if (told > 0 && throttled.empty()) texts.add("never throttled");
   if (ecc_errors > 0) texts.add(plural(static_cast<std::size_t>(ecc_errors), "uncorrected ECC error"));
   if (!texts.texts.empty())
     section.lines.push_back(fmt::format("{} while sampling: {}", machine.name, texts.joined()));
-  if (!apart.empty())
-    section.lines.push_back(fmt::format(
-        "{} on {} ran twice, A B B A: the two medians lie at most {:.2f}% apart",
-        plural(apart.size(), "case"), machine.name, 100 * *std::max_element(apart.begin(), apart.end())));
+  if (apart.count > 0)
+    section.lines.push_back(
+        fmt::format("{} on {} ran twice, A B B A: the two medians lie at most {:.2f}% apart",
+                    plural(apart.count, "case"), machine.name, 100 * apart.high));
 }
 
 /// Settings in which cases of different environments are compared.
@@ -69,8 +76,7 @@ std::size_t mixed_settings(const MachineRecords& machine) {
         bool compared = false;
         for (const Row& row : group.rows) {
           compared = compared || ((row.speedup || row.memory_ratio || row.loss_delta) && !row.is_bf16());
-          for (const LocatedRecord* member : row.members)
-            environments.insert(machine.environment_of.at(member));
+          for (const LocatedRecord* member : row.members) environments.insert(machine.environment_of(member));
         }
         return compared && environments.size() > 1;
       }));
@@ -94,7 +100,7 @@ void add_environments(Section& section, const MachineRecords& machine) {
   section.lines.push_back(common.empty() ? machine.name : fmt::format("{} ({})", machine.name, common));
   if (details.size() < 2) return;
   std::vector<std::size_t> counts(details.size(), 0);
-  for (const auto& [located, index] : machine.environment_of) ++counts[index];
+  for (const LocatedRecord* located : machine.records) ++counts[machine.environment_of(located)];
   for (std::size_t i = 0; i < details.size(); ++i)
     section.lines.push_back(fmt::format("{}, {}: {}", name_of_environment(i), plural(counts[i], "case"),
                                         chosen(details[i], false)));

@@ -184,7 +184,7 @@ void add_table(Section& section, const MachineRecords& machine, Topic topic) {
       if (!several) continue;
       Distinct environments;
       for (const LocatedRecord* member : row.members)
-        environments.add(name_of_environment(machine.environment_of.at(member)));
+        environments.add(name_of_environment(machine.environment_of(member)));
       line.push_back(environments.joined());
     }
   }

@@ -42,9 +42,11 @@ class Styles {
 void add_environments(MachineRecords& machine) {
   std::map<std::vector<std::string>, std::size_t> known;
   for (const LocatedRecord* located : machine.records) {
-    const auto [place, is_new] = known.try_emplace(details_of(located->env), known.size());
-    if (is_new) machine.environments.push_back(located->env);
-    machine.environment_of[located] = place->second;
+    const Environment& env = located->env();
+    if (machine.places.contains(&env)) continue;
+    const auto [place, is_new] = known.try_emplace(details_of(env), known.size());
+    if (is_new) machine.environments.push_back(env);
+    machine.places.emplace(&env, place->second);
   }
 }
 
@@ -57,8 +59,8 @@ ReportInput make_input(const RecordSet& set) {
   ReportInput input{set, Workloads(others), {}, study_cards(of_studies), {}};
   Styles styles;
   for (const RecordRefs& records : by_machine(others)) {
-    MachineRecords machine{records, analyze(records, input.workloads), machine_of(records.front()->env)};
-    if (!records.front()->env.gpu) machine.rank = "rank";
+    MachineRecords machine{records, analyze(records, input.workloads), machine_of(records.front()->env())};
+    if (!records.front()->env().gpu) machine.rank = "rank";
     for (const LocatedRecord* located : records)
       machine.all_ok = machine.all_ok && located->record.status == Status::ok;
     for (const Group& group : machine.analysis.groups)

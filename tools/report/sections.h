@@ -31,8 +31,10 @@ struct MachineRecords {
   const char* rank = "GPU";  ///< what a rank is here: "GPU", or "rank" on the CPU device
   /// What the records say of hardware, host and software, each different one once, and whose is which.
   std::vector<Environment> environments{};
-  std::unordered_map<const LocatedRecord*, std::size_t> environment_of{};
+  std::unordered_map<const Environment*, std::size_t> places{};  ///< in `environments`; records share theirs
   std::vector<Study> studies{};  ///< empty where the runs only time the recipes
+
+  std::size_t environment_of(const LocatedRecord* located) const { return places.at(&located->env()); }
 };
 
 struct ReportInput {

@@ -16,7 +16,7 @@ constexpr std::size_t kMostLetters = 120;
 }  // namespace
 
 std::string json_text(const nlohmann::ordered_json& json) {
-  return json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + '\n';
+  return json.dump(1, ' ', true, nlohmann::ordered_json::error_handler_t::replace) + '\n';
 }
 
 std::string plural(std::size_t count, const char* noun) {

@@ -1,0 +1,33 @@
+// Threads that take the next index until none is left. See parallel.h.
+#include "results/parallel.h"
+
+#include <algorithm>
+#include <atomic>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+namespace precbench {
+namespace {
+
+/// What is read here is memory-bound beyond that.
+constexpr std::size_t kMostThreads = 16;
+
+}  // namespace
+
+void for_each_index(std::size_t count, std::size_t threads, const std::function<void(std::size_t)>& visit) {
+  std::atomic<std::size_t> next = 0;
+  const auto work = [&] {
+    for (std::size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;) visit(i);
+  };
+  threads = std::min({threads, count, kMostThreads, std::size_t{std::thread::hardware_concurrency()}});
+  std::vector<std::jthread> others;
+  others.reserve(threads);
+  try {
+    while (others.size() + 1 < threads) others.emplace_back(work);
+  } catch (const std::system_error&) {  // the system gives no more: those that are there do it
+  }
+  work();
+}
+
+}  // namespace precbench

@@ -1,0 +1,13 @@
+// A loop over the machine's cores.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+
+namespace precbench {
+
+/// Calls `visit` with 0 .. count - 1, each once, in no order, on this thread and up to `threads` - 1 others, no more
+/// than the machine has cores. Returns when all are done. `visit` must not throw.
+void for_each_index(std::size_t count, std::size_t threads, const std::function<void(std::size_t)>& visit);
+
+}  // namespace precbench

@@ -1,0 +1,197 @@
+// The fields of a record, struct by struct, under their names in JSON: whoever visits all of a record goes by these lists.
+#pragma once
+
+#include <type_traits>
+#include <vector>
+
+#include "results/record.h"
+
+namespace precbench {
+
+template <class Self, class Struct>
+concept Is = std::is_same_v<std::remove_const_t<Self>, Struct>;
+
+template <Is<DefinitionRecord> S, class F>
+void each_field(S& s, F&& f) {
+  f("model", s.model), f("recipe", s.recipe), f("data", s.data), f("init", s.init);
+}
+
+template <Is<GpuRecord> S, class F>
+void each_field(S& s, F&& f) {
+  f("name", s.name), f("cc", s.cc), f("memory", s.memory), f("driver", s.driver), f("uuid", s.uuid);
+  f("ecc", s.ecc), f("power_limit", s.power_limit), f("nvlink", s.nvlink);
+}
+
+template <Is<Environment> S, class F>
+void each_field(S& s, F&& f) {
+  f("git", s.git), f("dirty", s.dirty), f("build", s.build), f("compiler", s.compiler), f("host", s.host);
+  f("cpu", s.cpu), f("threads", s.threads), f("gpu", s.gpu);
+  f("cuda", s.cuda), f("cublaslt", s.cublaslt), f("cudnn", s.cudnn), f("nccl", s.nccl);
+}
+
+template <Is<GemmPath> S, class F>
+void each_field(S& s, F&& f) {
+  f("path", s.path), f("reason", s.reason), f("kernels", s.kernels);
+}
+
+template <Is<Support> S, class F>
+void each_field(S& s, F&& f) {
+  f("fprop", s.fprop), f("dgrad", s.dgrad), f("wgrad", s.wgrad), f("attention", s.attention);
+}
+
+template <Is<Flops> S, class F>
+void each_field(S& s, F&& f) {
+  f("per_token", s.per_token), f("convention", s.convention);
+}
+
+template <Is<TimingRun> S, class F>
+void each_field(S& s, F&& f) {
+  f("created", s.created), f("warmup", s.warmup), f("samples", s.samples), f("stop_reason", s.stop_reason);
+  f("median_ms", s.median_ms);
+}
+
+template <Is<Timing> S, class F>
+void each_field(S& s, F&& f) {
+  f("samples_ms", s.samples_ms), f("outliers", s.outliers), f("warmup", s.warmup),
+      f("stop_reason", s.stop_reason);
+  f("median_ms", s.median_ms), f("iqr_ms", s.iqr_ms), f("min_ms", s.min_ms), f("wall_ms", s.wall_ms);
+  f("runs", s.runs), f("between_runs", s.between_runs);
+}
+
+template <Is<DeviceRates> S, class F>
+void each_field(S& s, F&& f) {
+  f("bf16_tflops", s.bf16_tflops), f("fp8_tflops", s.fp8_tflops), f("memory_gb_per_s", s.memory_gb_per_s);
+  f("source", s.source), f("measured_bf16_tflops", s.measured_bf16_tflops);
+  f("measured_fp8_tflops", s.measured_fp8_tflops), f("measured_copy_gb_per_s", s.measured_copy_gb_per_s);
+}
+
+template <Is<Metrics> S, class F>
+void each_field(S& s, F&& f) {
+  f("tokens_per_s", s.tokens_per_s), f("tokens_per_s_per_gpu", s.tokens_per_s_per_gpu);
+  f("tflops_per_gpu", s.tflops_per_gpu), f("mfu_bf16", s.mfu_bf16), f("sol", s.sol);
+  f("mfu_measured", s.mfu_measured), f("energy_j_per_token", s.energy_j_per_token), f("peaks", s.peaks);
+}
+
+template <Is<MemorySegments> S, class F>
+void each_field(S& s, F&& f) {
+  f("weights", s.weights), f("quantized_weights", s.quantized_weights), f("master", s.master);
+  f("gradients", s.gradients), f("moments", s.moments), f("activations", s.activations);
+  f("workspace", s.workspace), f("communication", s.communication), f("other", s.other);
+  f("total", s.total), f("peak", s.peak);
+}
+
+template <Is<Memory> S, class F>
+void each_field(S& s, F&& f) {
+  f("predicted", s.predicted), f("measured", s.measured), f("driver", s.driver);
+}
+
+template <Is<OpWork> S, class F>
+void each_field(S& s, F&& f) {
+  f("name", s.name), f("op_class", s.op_class), f("calls", s.calls), f("flops", s.flops), f("bytes", s.bytes);
+}
+
+template <Is<OpRecord> S, class F>
+void each_field(S& s, F&& f) {
+  auto& work = *s.work;
+  f("name", work.name), f("op_class", work.op_class), f("calls", work.calls), f("ms", s.ms);
+  f("flops", work.flops), f("bytes", work.bytes);
+}
+
+template <Is<Breakdown> S, class F>
+void each_field(S& s, F&& f) {
+  f("gemm_ms", s.gemm_ms), f("quantize_ms", s.quantize_ms), f("attention_ms", s.attention_ms);
+  f("norm_elementwise_ms", s.norm_elementwise_ms), f("head_loss_ms", s.head_loss_ms);
+  f("optimizer_ms", s.optimizer_ms), f("communication_ms", s.communication_ms), f("idle_ms", s.idle_ms);
+  f("ops", s.ops);
+}
+
+template <Is<CollectiveRecord> S, class F>
+void each_field(S& s, F&& f) {
+  f("name", s.name), f("calls", s.calls), f("buffer_bytes", s.buffer_bytes), f("wire_bytes", s.wire_bytes);
+  f("bus_gb_per_s", s.bus_gb_per_s);
+}
+
+template <Is<Communication> S, class F>
+void each_field(S& s, F&& f) {
+  f("backend", s.backend), f("wire_bytes", s.wire_bytes), f("predicted_wire_bytes", s.predicted_wire_bytes);
+  f("environment", s.environment), f("collectives", s.collectives);
+}
+
+template <Is<Telemetry> S, class F>
+void each_field(S& s, F&& f) {
+  f("sm_clock_mhz", s.sm_clock_mhz), f("sm_clock_min_mhz", s.sm_clock_min_mhz);
+  f("sm_clock_max_mhz", s.sm_clock_max_mhz), f("memory_clock_mhz", s.memory_clock_mhz);
+  f("power_w", s.power_w), f("power_max_w", s.power_max_w), f("temperature_c", s.temperature_c);
+  f("throttle_reasons", s.throttle_reasons), f("ecc_errors", s.ecc_errors);
+}
+
+template <Is<Evaluation> S, class F>
+void each_field(S& s, F&& f) {
+  f("step", s.step), f("tokens", s.tokens), f("loss", s.loss), f("loss_error", s.loss_error);
+  f("bf16_loss", s.bf16_loss);
+}
+
+template <Is<Training> S, class F>
+void each_field(S& s, F&& f) {
+  f("loss", s.loss), f("grad_norm", s.grad_norm), f("lr", s.lr), f("tokens_per_step", s.tokens_per_step);
+  f("params_changed", s.params_changed), f("params_total", s.params_total);
+  f("converted_layers", s.converted_layers), f("entropy_floor", s.entropy_floor);
+  f("uniform_loss", s.uniform_loss), f("evaluations", s.evaluations);
+}
+
+template <Is<QuantizationStats> S, class F>
+void each_field(S& s, F&& f) {
+  f("role", s.role), f("format", s.format), f("underflow_percent", s.underflow_percent);
+  f("saturation_percent", s.saturation_percent), f("sqnr_db", s.sqnr_db);
+}
+
+template <Is<StudyPlace> S, class F>
+void each_field(S& s, F&& f) {
+  f("study", s.study), f("part", s.part), f("trunk", s.trunk), f("age", s.age), f("seed", s.seed);
+  f("rung", s.rung), f("base", s.base), f("asked", s.asked), f("apart_from", s.apart_from);
+  f("breaks", s.breaks), f("margin", s.margin), f("level", s.level);
+}
+
+template <Is<MeanInterval> S, class F>
+void each_field(S& s, F&& f) {
+  f("mean", s.mean), f("low", s.low), f("high", s.high);
+}
+
+template <Is<GradientFidelity> S, class F>
+void each_field(S& s, F&& f) {
+  f("name", s.name), f("error", s.error), f("cosine", s.cosine), f("bias", s.bias);
+}
+
+template <Is<WholeFidelity> S, class F>
+void each_field(S& s, F&& f) {
+  f("error", s.error), f("cosine", s.cosine), f("bias", s.bias);
+}
+
+template <Is<Fidelity> S, class F>
+void each_field(S& s, F&& f) {
+  f("stress", s.stress), f("batches", s.batches), f("loss_bf16", s.loss_bf16);
+  f("loss_difference", s.loss_difference), f("whole", s.whole), f("roles", s.roles), f("layers", s.layers);
+}
+
+template <Is<Record> S, class F>
+void each_field(S& s, F&& f) {
+  f("schema", s.schema), f("method_version", s.method_version), f("id", s.id), f("created", s.created);
+  f("case", s.case_fields), f("definition", s.definition), f("status", s.status), f("error", s.error);
+  f("warnings", s.warnings);
+  f("env", *s.env), f("support", s.support), f("flops", s.flops), f("timing", s.timing);
+  f("metrics", s.metrics), f("memory", s.memory), f("breakdown", s.breakdown);
+  f("communication", s.communication), f("telemetry", s.telemetry);
+  f("training", s.training), f("quantization", s.quantization), f("fidelity", s.fidelity);
+  f("study", s.study);
+}
+
+template <class T>
+struct IsVector : std::false_type {};
+template <class T>
+struct IsVector<std::vector<T>> : std::true_type {};
+template <class T>
+struct IsVector<SharedList<T>> : std::true_type {};
+template <>
+struct IsVector<PackedSeries> : std::true_type {};
+
+}  // namespace precbench

@@ -1,0 +1,58 @@
+// JSON, the schema, the record: one after the other. See record_line.h.
+#include "results/record_line.h"
+
+#include <fmt/format.h>
+
+#include <functional>
+#include <vector>
+
+#include "results/contradiction.h"
+#include "results/record_bytes.h"
+#include "results/schema.h"
+
+namespace precbench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Why the JSON is no record; empty if it is one.
+std::string why_no_record(const Json& json) {
+  if (!json.is_object()) return "not a record but a JSON " + std::string(json.type_name());
+  const auto schema = json.find("schema");
+  if (schema == json.end() || !schema->is_number_integer()) return "not a record: it has no schema version";
+  if (*schema < 1 || *schema > kSchemaVersion)
+    return fmt::format("schema version {}, but this program reads 1 to {}", schema->dump(), kSchemaVersion);
+  const auto violations = Schema::record().violations(json);
+  if (!violations.empty()) {
+    const std::string more =
+        violations.size() > 1 ? fmt::format(" (and {} more)", violations.size() - 1) : "";
+    return "not a valid record: " + violations.front() + more;
+  }
+  return *schema > 1 && !json.contains("definition") ? "not a valid record: /definition: missing" : "";
+}
+
+void parse(const std::string& line, ReduceRecord reduce, RecordLine& result) {
+  if (const auto why = beyond(line, kRecordLimits)) return void(result.problem = *why);
+  const Json json = Json::parse(line, nullptr, false);
+  result.problem = json.is_discarded() ? kNotJson : why_no_record(json);
+  if (!result.problem.empty()) return;
+  result.record = json.get<Record>();
+  result.contradiction = contradiction(*result.record);
+  result.hash = std::hash<std::string>{}(bytes_of(*result.record));
+  if (reduce) reduce(*result.record);
+}
+
+}  // namespace
+
+RecordLine parse_record_line(const std::string& line, ReduceRecord reduce) noexcept {
+  RecordLine result;
+  try {
+    parse(line, reduce, result);
+  } catch (...) {
+    result.record.reset();
+    result.failure = std::current_exception();
+  }
+  return result;
+}
+
+}  // namespace precbench

@@ -1,0 +1,55 @@
+// A report of reduced records is that of the whole ones.
+#include "tools/report/reduce_record.h"
+
+#include "results/record_file.h"
+#include "results/record_samples.h"
+#include "tools/report/report.h"
+#include "tools/testing/catch.h"
+#include "tools/testing/temp_directory.h"
+
+using namespace precbench;
+
+namespace {
+
+/// Every format but CSV, one after the other.
+std::string all_reports(const RecordSet& set) {
+  const Document document = make_report(set);
+  return render_markdown(document) + render_html(document) + render_term(document) + make_json(set).dump();
+}
+
+}  // namespace
+
+TEST_CASE("a report of reduced records is that of the whole ones", "[reduce]") {
+  const std::string results = PRECBENCH_SOURCE_DIR "/results/";
+  for (const char* name : {"cpu", "h200", "h200x4", "h200/interleaved", "baseline"}) {
+    const RecordSet whole = read_records({results + name}),
+                    reduced = read_records({results + name}, reduce_for_report),
+                    of_table = read_records({results + name}, reduce_for_table);
+    INFO(name);
+    CHECK(reduced.problems == whole.problems);
+    CHECK((all_reports(reduced) == all_reports(whole)));
+    CHECK((render_csv(make_csv(of_table)) == render_csv(make_csv(whole))));
+  }
+}
+
+TEST_CASE("the formats of a recipe's file stay, which tell its versions", "[reduce]") {
+  Record built_in = samples::gpu_record("mxfp8", 100), file = samples::gpu_record("mine.json", 100);
+  reduce_for_report(built_in);
+  reduce_for_report(file);
+  CHECK(built_in.quantization.empty());
+  CHECK(file.quantization.size() == 1);
+}
+
+TEST_CASE("rows that differ in what is left out are told apart", "[reduce]") {
+  const TempDirectory scratch;
+  Record record = samples::gpu_record("bf16", 250);
+  const std::string file = scratch / "records.jsonl";
+  append_record(file, record);
+  append_record(file, record);
+  CHECK(read_records({file}, reduce_for_report).undecided.empty());
+  record.training->lr[7] /= 2;
+  append_record(file, record);
+  const RecordSet set = read_records({file}, reduce_for_report);
+  CHECK(set.undecided == std::vector<std::string>{record.id, record.id});
+  CHECK(set.problems == read_records({file}).problems);
+}
