@@ -7,6 +7,7 @@
 #include <map>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
 
 #include "tools/analysis/columns.h"
 #include "tools/text/distinct.h"
@@ -54,14 +55,16 @@ void add_environments(MachineRecords& machine) {
 
 ReportInput make_input(const RecordSet& set) {
   RecordRefs of_studies, others;
-  for (const LocatedRecord* located : all_of(set))
-    (located->record.study ? of_studies : others).push_back(located);
+  for (const LocatedRecord& located : set.records)
+    (located.record.study ? of_studies : others).push_back(&located);
   ReportInput input{set, Workloads(others), {}, study_cards(of_studies), {}};
   Styles styles;
-  for (const RecordRefs& records : by_machine(others)) {
-    MachineRecords machine{records, analyze(records, input.workloads), machine_of(records.front()->env())};
-    if (!records.front()->env().gpu) machine.rank = "rank";
-    for (const LocatedRecord* located : records)
+  for (RecordRefs& records : by_machine(others)) {
+    const Environment& env = records.front()->env();
+    MachineRecords machine{{}, analyze(records, input.workloads), machine_of(env)};
+    if (!env.gpu) machine.rank = "rank";
+    machine.records = std::move(records);
+    for (const LocatedRecord* located : machine.records)
       machine.all_ok = machine.all_ok && located->record.status == Status::ok;
     for (const Group& group : machine.analysis.groups)
       for (const Row& row : group.rows) input.styles.emplace(label_of(row), styles.of(row));

@@ -6,7 +6,7 @@
 
 namespace precbench {
 
-/// Indented, with a last newline, as UTF-8 whatever the names in it are.
+/// Indented, with a last newline. ASCII, whatever the names in it are: a terminal may be what reads it.
 std::string json_text(const nlohmann::ordered_json& json);
 
 /// "3 cases"
