@@ -124,9 +124,9 @@ void choose_layers(const Case& c, Definition& definition) {
 Json layers_record(const ConvertedLayers& layers) {
   const Json row = recipe_to_json(layers.recipe);
   Json json = Json::object();
-  // All of the row but what stands here as the layers and the later recipes that it comes to.
-  for (const auto& [key, value] : row.items())
-    if (key != "layers" && key != "schedule") json[key] = value;
+  // All of the row but its layers and schedule, which stand here as what they come to.
+  for (const char* key : {"name", "reference", "fprop", "dgrad", "wgrad", "mask_clipped", "optimizer"})
+    if (row.contains(key)) json[key] = row.at(key);
   const std::vector<ConvertedLayers::Roles>& converted = layers.converted;
   json["blocks"] = ranges_of(converted.size(), [&](std::size_t b) { return count_in(converted[b]) > 0; });
   const bool whole = std::all_of(converted.begin(), converted.end(), [](const ConvertedLayers::Roles& roles) {

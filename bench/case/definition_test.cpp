@@ -179,6 +179,20 @@ TEST_CASE("a record's definition says it all", "[definition]") {
   CHECK(json.at("init").dump() == R"({"kind":"normal","fingerprint":null,"deviation":0.02,"seed":42})");
 }
 
+TEST_CASE("all that a recipe's row says is in its definition", "[definition]") {
+  for (const auto* rows : {&builtin_recipes(), &control_recipes(), &fp4_recipes()})
+    for (const Recipe& recipe : *rows) {
+      INFO(recipe.name);
+      Case c = with("recipe", recipe.name);
+      c.steps = 100;  // for schedules
+      const nlohmann::ordered_json written = *definition_record(resolve(c)).recipe,
+                                   row = recipe_to_json(recipe);
+      for (const auto& [key, value] : row.items())
+        if (key != "layers" && key != "schedule")
+          CHECK(written.value(key, nlohmann::ordered_json()) == value);
+    }
+}
+
 TEST_CASE("every preset and recipe is resolved, and a plan is of its case", "[definition]") {
   std::set<std::string> ids;
   for (const ModelConfig& model : model_presets())

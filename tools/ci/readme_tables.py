@@ -180,9 +180,9 @@ def study_rows(path):
     return rows
 
 
-def study(report, *names):
+def study(report, *names, wanted=lambda recipe: True):
     return table(["recipe", *names], [[f"`{recipe}`", *(row[name] for name in names)]
-                                      for recipe, row in study_rows(report).items()])
+                                      for recipe, row in study_rows(report).items() if wanted(recipe)])
 
 
 # Columns of a study's table of verdicts.
@@ -284,6 +284,8 @@ TABLES = {"single": single, "beside-peer": beside_peer, "scaling": scaling, "sca
           "study": lambda: study("h200/study-36m.md", *VERDICT),
           "ladders": lambda: study("h200/study-36m.md", "outliers in FFN", "outliers in norms", "learning rate",
                                    "bits fewer"),
+          "study-all": lambda: study("h200/study-36m-all.md", *VERDICT,
+                                     wanted=lambda recipe: recipe.startswith(("mxfp8", "nvfp4"))),
           "study-125m": lambda: study("h200/study-125m.md", *VERDICT, "outliers in FFN"),
           "plateau": lambda: plateau(1, 2), "front-study": front_study, "front-plateau": lambda: plateau(1)}
 FIGURES = {"host-clock": host_clock, "repeats": repeats, "between-tables": between_tables,
