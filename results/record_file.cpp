@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -43,7 +44,7 @@ class File {
 };
 
 /// Text that is parsed at a time, and how much of it is worth a thread.
-constexpr std::size_t kRoundBytes = std::size_t{8} << 20, kThreadBytes = std::size_t{1} << 17;
+constexpr std::size_t kRoundBytes = std::size_t{4} << 20, kThreadBytes = std::size_t{1} << 17;
 /// A longer line is parsed by itself: what several of them become at the same time may be more than there is memory.
 constexpr std::size_t kLongLine = std::size_t{1} << 20;
 /// Letters of a problem; what a line holds may be longer than anybody reads.
@@ -145,7 +146,7 @@ class Reader {
   bool has_room_for(const CaseFields& fields);
   void parse(const Shared<std::string>& path, const std::vector<Line>& lines);
   void add(const Shared<std::string>& path, const Line& line, RecordLine parsed);
-  std::vector<std::size_t> newest_of_each() const;
+  std::vector<std::uint32_t> newest_of_each() const;
   void drop_repeated();
   void drop_superseded();
   void keep(const std::vector<bool>& kept);
@@ -233,24 +234,26 @@ void Reader::read(const std::string& path) {
 }
 
 /// For each record the newest of its case on its machine, and of those the last.
-std::vector<std::size_t> Reader::newest_of_each() const {
+std::vector<std::uint32_t> Reader::newest_of_each() const {
   const std::vector<LocatedRecord>& records = set.records;
   const auto key = [&](std::size_t i) { return records[i].record.id + '\n' + machine_of(records[i].env()); };
   struct Hashed {
-    std::size_t hash, index;
+    std::uint32_t hash, index;
     auto operator<=>(const Hashed&) const = default;
   };
-  std::vector<Hashed> order;  // less than a map of a million keys takes
+  std::vector<Hashed> order;  // a map of a million keys takes ten times as much
   order.reserve(records.size());
-  for (std::size_t i = 0; i < records.size(); ++i) order.push_back({std::hash<std::string>{}(key(i)), i});
+  for (std::size_t i = 0; i < records.size(); ++i)
+    order.push_back(
+        {static_cast<std::uint32_t>(std::hash<std::string>{}(key(i))), static_cast<std::uint32_t>(i)});
   std::sort(order.begin(), order.end());
-  std::vector<std::size_t> newest(records.size());
+  std::vector<std::uint32_t> newest(records.size());
   for (auto begin = order.begin(); begin != order.end();) {
-    std::map<std::string, std::size_t> winners;  // of one hash; nearly always one
+    std::map<std::string, std::uint32_t> winners;  // of one hash; nearly always one
     const auto end =
         std::find_if(begin, order.end(), [&](const Hashed& other) { return other.hash != begin->hash; });
     for (auto one = begin; one != end; ++one) {
-      std::size_t& winner = winners.try_emplace(key(one->index), one->index).first->second;
+      std::uint32_t& winner = winners.try_emplace(key(one->index), one->index).first->second;
       if (!is_older(records[one->index].record, records[winner].record)) winner = one->index;
     }
     for (; begin != end; ++begin) newest[begin->index] = winners.at(key(begin->index));
@@ -261,7 +264,7 @@ std::vector<std::size_t> Reader::newest_of_each() const {
 /// Of the records of one case on one machine, keeps the newest.
 void Reader::drop_repeated() {
   const std::vector<LocatedRecord>& records = set.records;
-  const std::vector<std::size_t> newest = newest_of_each();
+  const std::vector<std::uint32_t> newest = newest_of_each();
   std::vector<bool> kept(records.size(), false);
   for (std::size_t i = 0; i < records.size(); ++i) {
     const std::size_t w = newest[i];
