@@ -143,7 +143,7 @@ bool MatmulPlans::has_candidates(const PlanKey& key) const {
     MatmulPlan plan(key);
     // The heuristic reads no scales, but wants to see that there are some.
     plan.set_scales(some, some);
-    return !plan.library_candidates(handle_, kWorkspaceBytes).empty();
+    return !plan.cublaslt_candidates(handle_, kWorkspaceBytes).empty();
   } catch (const std::runtime_error&) {
     return false;  // a library that does not know the scale modes refuses to set them
   }
@@ -234,7 +234,7 @@ void MatmulPlans::run_native(const Tensor& d, const GemmOperand& a, const GemmOp
 void MatmulPlans::choose(MatmulPlan& plan, const LtRun& with, void* d, const void* a, const void* b) {
   std::vector<GemmCandidate> all, own;
   if (choice_ != GemmChoice::cublaslt) own = plan.own_candidates(device_.compute_capability());
-  if (choice_ != GemmChoice::own || own.empty()) all = plan.library_candidates(handle_, kWorkspaceBytes);
+  if (choice_ != GemmChoice::own || own.empty()) all = plan.cublaslt_candidates(handle_, kWorkspaceBytes);
   all.insert(all.end(), own.begin(), own.end());
   plan.choose(all, with, d, a, b, autotune_);
 }

@@ -159,8 +159,8 @@ void MatmulPlan::set_scales(const void* a_scale, const void* b_scale) {
   set(operation_.get(), CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, a_scale);
 }
 
-std::vector<GemmCandidate> MatmulPlan::library_candidates(cublasLtHandle_t handle,
-                                                          std::size_t workspace_bytes) const {
+std::vector<GemmCandidate> MatmulPlan::cublaslt_candidates(cublasLtHandle_t handle,
+                                                           std::size_t workspace_bytes) const {
   cublasLtMatmulPreference_t preference = nullptr;
   PRECBENCH_CHECK(cublasLtMatmulPreferenceCreate(&preference));
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
@@ -219,7 +219,8 @@ cublasStatus_t MatmulPlan::run(const LtRun& with, void* d, const void* a, const 
   const float one[] = {1.0f, key.accumulate ? 1.0f : 0.0f};
   const float* factors = key.factors_on_device ? with.factors : one;
   return cublasLtMatmul(with.handle, operation_.get(), factors, b, b_.get(), a, a_.get(), factors + 1, d,
-                        d_.get(), d, d_.get(), &chosen.algorithm, with.workspace, with.workspace_bytes, with.stream);
+                        d_.get(), d, d_.get(), &chosen.algorithm, with.workspace, with.workspace_bytes,
+                        with.stream);
 }
 
 void MatmulPlan::choose(const std::vector<GemmCandidate>& all, const LtRun& with, void* d, const void* a,

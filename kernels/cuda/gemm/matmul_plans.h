@@ -86,7 +86,7 @@ class MatmulPlan {
 
   void set_scales(const void* a_scale, const void* b_scale);
   /// The heuristic's candidates, best guess first; empty where cuBLASLt cannot run the problem.
-  std::vector<GemmCandidate> library_candidates(cublasLtHandle_t handle, std::size_t workspace_bytes) const;
+  std::vector<GemmCandidate> cublaslt_candidates(cublasLtHandle_t handle, std::size_t workspace_bytes) const;
   /// Our kernels for the problem on a GPU of this compute capability.
   std::vector<GemmCandidate> own_candidates(int compute_capability) const;
   /// Sets `chosen` and `found`: the first of `all`, or by_timing the fastest on these buffers. D's contents are lost
