@@ -240,19 +240,18 @@ std::vector<ForkVerdict> judge_forks(const std::vector<ForkEvidence>& recipes, s
       continue;
     }
     const auto k = static_cast<std::size_t>(place - judged.begin());
-    // Where it is worse or better: the age that says so, which need not be that of the largest mean.
-    const int sign = is_apart[2 * k] ? +1 : -1;
-    const AgeDifferences& there = *most_apart(recipes[i], sign).first;
-    const MeanWithInterval shown = *mean_with_interval(trunk_means(there));
-    const bool beyond_floor = std::abs(shown.mean) > floor.value_or(0);
+    const bool worse = is_apart[2 * k], better = is_apart[2 * k + 1];
+    // The age that says so, which need not be that of the largest mean.
+    const AgeDifferences& shown = *most_apart(recipes[i], worse ? +1 : -1).first;
+    const MeanWithInterval there = *mean_with_interval(trunk_means(shown));
     if (is_same[k] && why_blind.empty()) {
       verdict.outcome = ForkOutcome::equivalent;
       verdict.reason = fmt::format("{} at most, inside +-{:.5f} at every age", in_nats(*verdict.difference),
                                    rules.bound());
-    } else if (!is_same[k] && beyond_floor && (is_apart[2 * k] || is_apart[2 * k + 1])) {
-      verdict.outcome = sign > 0 ? ForkOutcome::worse : ForkOutcome::better;
-      verdict.difference = shown, verdict.age = there.age;
-      verdict.reason = fmt::format("{} at age {}", in_nats(shown), there.age);
+    } else if (!is_same[k] && (worse || better) && std::abs(there.mean) > floor.value_or(0)) {
+      verdict.outcome = worse ? ForkOutcome::worse : ForkOutcome::better;
+      verdict.difference = there, verdict.age = shown.age;
+      verdict.reason = fmt::format("{} at age {}", in_nats(there), shown.age);
     } else {
       verdict.reason = why_inconclusive(recipes[i], why_blind, rules);
     }

@@ -62,10 +62,10 @@ struct Controls {
 Controls controls_of(const StudyRows& rows, const ForkRules& rules) {
   Controls controls;
   const auto did_run = [&](const std::string& recipe) { return !why_unsupported(rows, recipe); };
-  // `settles`: what would find it.
-  const auto add = [&](const std::string& name, std::optional<bool> found, const std::string& settles = "") {
+  // `advice`: what would find it, if it was missed.
+  const auto add = [&](const std::string& name, std::optional<bool> found, const std::string& advice = "") {
     if (found) ++controls.run;
-    if (found && !*found) controls.missed.push_back(name + settles);
+    if (found && !*found) controls.missed.push_back(name + advice);
     controls.results.push_back({name, found});
   };
   bool any_apart = false, any_beyond = false;
@@ -78,8 +78,12 @@ Controls controls_of(const StudyRows& rows, const ForkRules& rules) {
       continue;
     }
     const ForkEvidence worse = evidence_of(rows, control), better = evidence_of(rows, other);
+    if (told_apart(worse, better, rules.level)) {
+      add(name, true);
+      continue;
+    }
     const auto trunks = trunks_to_tell_apart(worse, better, rules.level);
-    add(name, told_apart(worse, better, rules.level),
+    add(name, false,
         trunks ? fmt::format(" (about {} trunks would)", *trunks) : " (no number of trunks would)");
   }
   for (const std::string& control : rows.breaks) {
