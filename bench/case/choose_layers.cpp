@@ -91,6 +91,13 @@ std::int64_t first_delayed_step(const Definition& definition) {
   return -1;
 }
 
+std::int64_t typical_step(const Definition& definition, std::int64_t begin) {
+  const std::int64_t first = first_delayed_step(definition);
+  if (first < 0 || begin < first) return begin;
+  const History& history = layers_at(definition, first).recipe.fprop.a.history;
+  return std::max(begin, first + std::max(1, history.current_steps()));
+}
+
 const ConvertedLayers& layers_at(const Definition& definition, std::int64_t step) {
   const ConvertedLayers* layers = &definition;
   for (const LaterLayers& later : definition.later)
@@ -125,7 +132,8 @@ Json layers_record(const ConvertedLayers& layers) {
   const Json row = recipe_to_json(layers.recipe);
   Json json = Json::object();
   // All of the row but its layers and schedule, which stand here as what they come to.
-  for (const char* key : {"name", "reference", "fprop", "dgrad", "wgrad", "mask_clipped", "optimizer"})
+  for (const char* key :
+       {"name", "reference", "fprop", "dgrad", "wgrad", "mask_clipped", "optimizer", "gradients"})
     if (row.contains(key)) json[key] = row.at(key);
   const std::vector<ConvertedLayers::Roles>& converted = layers.converted;
   json["blocks"] = ranges_of(converted.size(), [&](std::size_t b) { return count_in(converted[b]) > 0; });
