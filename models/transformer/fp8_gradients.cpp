@@ -33,6 +33,11 @@ Fp8Gradients::Fp8Gradients(Device& device, Comm* comm, Arena& arena, const Model
   }
 }
 
+void Fp8Gradients::begin_step() const {
+  scales_.reset(device_);
+  if (sent_scales_) sent_scales_->reset(device_);
+}
+
 Tensor Fp8Gradients::staging(int unit) const {
   return staging_[layout_.is_block(unit)].elements(0, layout_.shard_size(unit) * layout_.shards());
 }

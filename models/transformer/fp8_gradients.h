@@ -27,7 +27,7 @@ class Fp8Gradients {
   /// Where backward writes a unit's whole gradient, in BF16; embedding and head share one place, blocks another.
   Tensor staging(int unit) const;
   /// Before the first micro-step of a step: what codes stand for does not depend on the steps before.
-  void begin_step() const { scales_.reset(device_); }
+  void begin_step() const;
   /// Adds the staged gradient to `codes`, this rank's part of the unit's; after the `last` micro-step it is the sum over
   /// ranks. A collective.
   void reduce(int unit, const Tensor& codes, bool first, bool last);
