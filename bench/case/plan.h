@@ -43,7 +43,9 @@ struct Plan : Definition {
   std::vector<std::string> converted_layers() const;
   /// Why the ranks, the model's shapes or a linear layer's, which is named, cannot be had; empty if all can.
   std::string why_unsupported() const;
-  /// The same of the optimizer's state, and of weights and gradients that are kept in FP8.
+  /// Why no batch's gradient can be compared with BF16's (--fidelity-batches); empty if it can.
+  std::string why_no_fidelity() const;
+  /// Why not as in why_unsupported: of the optimizer's state, and of weights and gradients that are kept in FP8.
   std::string why_state_unsupported() const;
   std::string why_fp8_unsupported() const;
   /// What of the model is not modelled, and positions beyond those that it is made for, a line each.
