@@ -21,6 +21,8 @@ inline constexpr std::int64_t kMaxEvaluations = 100'000;
 /// moments are the case's where it names one.
 struct KeptWords {
   std::string m, v, master, weights, gradients;
+
+  bool operator==(const KeptWords&) const = default;
 };
 KeptWords kept_words(const Case& c, const Recipe& recipe);
 
