@@ -138,9 +138,9 @@ Tensor Parameters::gathered_scales(int unit) const {
 
 void Parameters::begin_step() {
   forget_gathered();
+  release_gradients();  // before anything takes memory of the stack
   if (fp8_) refresh_fp8_weights();
   if (fp8_gradients_) fp8_gradients_->begin_step();
-  release_gradients();
 }
 
 void Parameters::release_gradients() {
