@@ -65,7 +65,7 @@ PRECBENCH_OP_TEST(unbiased_on, "products of stochastic FP4 and of EDEN's have no
   never_clips.element_scale = 0.75f;
   QuantFormat transformed = never_clips;
   transformed.transform = {64, Signs::gemm};
-  for (const QuantFormat& format : {never_clips, transformed, eden_format()}) {
+  for (const QuantFormat& format : {never_clips, transformed, eden_format(), eden128_format()}) {
     const MeanErrors errors = errors_of_means(b, format);
     INFO(describe(format) << ": squared error " << errors.few << ", " << errors.many << ", of 1 / draws "
                           << errors.rest());
