@@ -75,6 +75,9 @@ std::optional<Recipe> without_bits(const Recipe& recipe, StudyPart part, int bit
   return possible ? std::optional(poorer) : std::nullopt;
 }
 
+/// In its products or in what the optimizer keeps.
+bool differs_from_bf16(const Recipe& recipe) { return recipe.quantized() || !recipe.optimizer.empty(); }
+
 /// "ffn:8:4 ffn:12:4 norm:8:4"
 std::string stress_words(const StudySettings& settings) {
   std::string words;
@@ -130,7 +133,7 @@ StudyPlan::Variant& StudyPlan::variant(const std::string& recipe) {
 void StudyPlan::choose_variants(const std::vector<std::string>& asked) {
   variants_ = {{.recipe = kReference}, {.recipe = kReference, .perturbed = true}};
   for (const std::string& recipe : asked)
-    if (find_recipe(recipe).quantized()) variant(recipe).asked = true;
+    if (differs_from_bf16(find_recipe(recipe))) variant(recipe).asked = true;
   if (variants_.size() == 2)
     throw InvalidInput("--recipe: a study compares recipes with bf16: name at least one other");
   for (const auto& [control, other] : settings_.apart) {
@@ -183,7 +186,7 @@ void StudyPlan::add_forks(const Plan& trunk, std::int64_t number, std::vector<St
     for (std::int64_t seed = 1; seed <= settings_.seeds; ++seed)
       for (const Variant& variant : variants_) {
         StudyCase one = fork(checkpoint_at(trunk, age), StudyPart::fork, number, age, seed, variant);
-        if (seed == 1 && variant.recipe != kReference) {
+        if (seed == 1 && find_recipe(variant.recipe).quantized()) {  // else its gradient is BF16's
           one.fields.fidelity_batches = settings_.fidelity_batches;
           const bool stressed = settings_.fidelity_batches > 0 && variant.asked &&
                                 age == settings_.ages.back() && number <= settings_.ladder_trunks;

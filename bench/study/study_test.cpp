@@ -131,6 +131,19 @@ TEST_CASE("a study is its trunks, and for each of their states every recipe, BF1
   for (const auto& [data, recipes] : by_data) CHECK(recipes.size() == 8);
 }
 
+TEST_CASE("a study takes a row whose optimizer alone keeps less, and probes no gradient of it", "[study]") {
+  StudySettings settings = default_study(false);
+  const StudyPlan plan = plan_of(settings, "coat,mxfp8");
+  int coats = 0;
+  for (const auto& [fields, place] : plan.forks(resolve(plan.trunks())))
+    if (place.part == StudyPart::fork && fields.recipe == "coat") {
+      CHECK((place.asked && fields.fidelity_batches == 0));
+      ++coats;
+    }
+  CHECK(coats == settings.trunks * static_cast<std::int64_t>(settings.ages.size()) * settings.seeds);
+  CHECK(refusal_of([&] { plan_of(settings, "bf16"); }).starts_with("--recipe: a study compares recipes"));
+}
+
 TEST_CASE("a study is another one with another model or text, and with other rules", "[study]") {
   const TempDirectory directory;
   const auto id_of = [&](int width, const std::string& text, double margin) {
@@ -195,7 +208,7 @@ TEST_CASE("a study that is cut off and started again ends as one that was not", 
   const std::string config = directory.write(
       "study.toml",
       "[work]\nseq = 32\nbatch = 1\n[trunk]\ntrunks = 2\nages = [2, 4]\n[fork]\nsteps = 12\n[fidelity]\nbatches = 1\n"
-      "[ladder]\noutlier_ffn = [8]\noutlier_norm = []\noutlier_vo = [8]\nlearning_rate = [3]\nbits = 1\nchannels = 1\n"
+      "[ladder]\noutlier_ffn = [8]\noutlier_norm = []\noutlier_vo = [8]\nlearning_rate = [3]\nbits = 1\nexponent_bits = 1\nchannels = 1\n"
       "[control]\napart = [\"rowwise_e5m2:rowwise\"]\nbreak = []\n");
   StudyCommand command;
   command.axes = {{"model", {model}}, {"recipe", {"rowwise"}}, {"device", {"cpu"}}};

@@ -286,6 +286,7 @@ TABLES = {"single": single, "beside-peer": beside_peer, "scaling": scaling, "sca
                                    "bits fewer"),
           "study-all": lambda: study("h200/study-36m-all.md", *VERDICT,
                                      wanted=lambda recipe: recipe.startswith(("mxfp8", "nvfp4"))),
+          "study-delayed": lambda: study("h200/study-36m-delayed.md", *VERDICT),
           "study-125m": lambda: study("h200/study-125m.md", *VERDICT, "outliers in FFN"),
           "plateau": lambda: plateau(1, 2), "front-study": front_study, "front-plateau": lambda: plateau(1)}
 FIGURES = {"host-clock": host_clock, "repeats": repeats, "between-tables": between_tables,
