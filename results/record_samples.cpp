@@ -41,7 +41,8 @@ DefinitionRecord definition(const std::string& recipe, int seed) {
                 {"blocks", recipe == "bf16" ? "none" : "0-15"},
                 {"linears", {{"qkv", "0-15"}}},
                 {"head", false},
-                {"optimizer", {{"m", "coat"}}}}),
+                {"optimizer", {{"m", "coat"}}},
+                {"gradients", {{"format", "e4m3"}}}}),
           part({{"kind", "synthetic"}, {"fingerprint", nullptr}, {"seed", seed}}),
           part({{"kind", "normal"}, {"fingerprint", nullptr}, {"deviation", 0.02}, {"seed", seed}})};
 }

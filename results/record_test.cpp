@@ -44,13 +44,14 @@ bool may_be_missing(const std::string& place, const std::string& key) {
   static const std::set<std::string> kTiming = {"wall_ms", "runs", "between_runs"},
                                      kDefinition = {"reference",      "sliding_window", "max_positions",
                                                     "rope_scaling",   "granularity",    "scale",
-                                                    "scale_rounding", "linears",        "optimizer"};
+                                                    "scale_rounding", "linears",        "optimizer",
+                                                    "gradients"};
   if (place == "/timing") return kTiming.contains(key);
   if (place == "/training") return key == "evaluations";
   if (place.empty()) return key == "definition" || key == "fidelity";
   return place.rfind("/definition/", 0) == 0 &&
          (kDefinition.contains(key) || place.ends_with("/rope_scaling") || place.ends_with("/linears") ||
-          place.ends_with("/optimizer"));
+          place.ends_with("/optimizer") || place.ends_with("/gradients"));
 }
 
 }  // namespace

@@ -69,7 +69,8 @@ TEST_CASE("bad values are refused by name", "[case]") {
   CHECK(refused_text("lr", "nan") == "--lr: \"nan\" is not a number");
   CHECK(refused_text("weight_decay", "") == "--weight-decay: \"\" is not a number");
   CHECK(refused_text("master", "bf16sr") ==
-        "--master: unknown value \"bf16sr\"; did you mean bf16_sr? it is one of fp32, bf16, bf16_sr");
+        "--master: unknown value \"bf16sr\"; did you mean bf16_sr? it is one of fp32, bf16, bf16_sr, "
+        "fp16");
   CHECK(refusal_of([] { case_from_json({{"modle", "tiny"}}); }) == "case: unknown key modle");
   CHECK(refusal_of([] { case_from_json({{"seq", 1.5}}); }) == "case: seq has the wrong type: 1.5");
 }

@@ -153,6 +153,10 @@ TEST_CASE("a run of any optimizer goes on from its checkpoint", "[state][optimiz
       INFO(words(setup));
       const TempDirectory directory;
       const Plan plan = plan_of(setup, directory.path().string());
+      if (setup.parallel == "hsdp" && plan.parameters.gradients == DType::e4m3) {
+        CHECK(plan.why_unsupported().starts_with("--grads e4m3: hsdp"));
+        continue;
+      }
       REQUIRE(plan.why_unsupported() == "");
       const Trained straight = train(plan, 0, true), rest = train(plan, 2);
       CHECK(std::vector(straight.losses.begin() + 2, straight.losses.end()) == rest.losses);
