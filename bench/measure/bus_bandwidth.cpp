@@ -15,16 +15,21 @@ constexpr int kWarmUp = 3, kSamples = 11;
 /// ranks stay finite.
 constexpr float kDeviation = 1e-20f;
 
-bool has_shard(const std::string& name) { return name == "all_gather" || name == "reduce_scatter"; }
+/// A sum in BF16 has that behind its name.
+DType type_of(const std::string& name) { return name.ends_with(" bf16") ? DType::bf16 : DType::f32; }
+std::string kind_of(const std::string& name) { return name.substr(0, name.find(' ')); }
+
+bool has_shard(const std::string& kind) { return kind == "all_gather" || kind == "reduce_scatter"; }
 
 void run(Comm& comm, const std::string& name, const Tensor& full, const Tensor& shard) {
-  if (name == "all_gather")
+  const std::string kind = kind_of(name);
+  if (kind == "all_gather")
     comm.all_gather(full, shard);
-  else if (name == "reduce_scatter")
+  else if (kind == "reduce_scatter")
     comm.reduce_scatter(shard, full);
-  else if (name == "all_reduce")
+  else if (kind == "all_reduce")
     comm.all_reduce(full);
-  else if (name == "all_reduce_max")
+  else if (kind == "all_reduce_max")
     comm.all_reduce_max(full);
   else
     throw std::logic_error("no collective is called " + name);
@@ -38,12 +43,13 @@ double wire_bytes(const Comm& comm, const std::string& name) {
 
 std::optional<double> bus_bandwidth(Device& device, Arena& arena, Comm& comm, const CollectiveCount& kind) {
   const Scope scope(arena);
-  const std::int64_t shard_size = std::max<std::int64_t>(
-      1, static_cast<std::int64_t>(kind.largest_bytes) / bytes_of(DType::f32, comm.size()));
+  const DType dtype = type_of(kind.name);
+  const std::int64_t shard_size =
+      std::max<std::int64_t>(1, static_cast<std::int64_t>(kind.largest_bytes) / bytes_of(dtype, comm.size()));
   Tensor full, shard;
   try {
-    full = arena.push_uncounted(DType::f32, 1, shard_size * comm.size());
-    if (has_shard(kind.name)) shard = arena.push_uncounted(DType::f32, 1, shard_size);
+    full = arena.push_uncounted(dtype, 1, shard_size * comm.size());
+    if (has_shard(kind_of(kind.name))) shard = arena.push_uncounted(dtype, 1, shard_size);
   } catch (const OutOfMemory&) {
     return std::nullopt;  // on every rank, so that none waits for the others
   }

@@ -32,6 +32,8 @@ struct Setup {
   double clip = 0;  ///< the norm is the one sum whose order depends on the sharding
   std::string grads = "fp32", master = "fp32", moments = "fp32";
   bool recompute = false;
+  int layers = 2;
+  std::string reshard = "on";
 };
 
 /// Units of 12,384 (a block), 3,200 or 3,232 (embedding and head) elements: none of them is a whole number of
@@ -41,9 +43,9 @@ Plan plan_of(const Setup& setup) {
   const TempDirectory directory;
   Case c;
   c.model = directory.write("uneven.json",
-                            fmt::format(R"({{"layers": 2, "width": 32, "ffn": 96, "heads": 2, "kv_heads": 1,
+                            fmt::format(R"({{"layers": {}, "width": 32, "ffn": 96, "heads": 2, "kv_heads": 1,
                                       "head_dim": 16, "vocab": 100, "qk_norm": true, "tied": {}}})",
-                                        setup.tied));
+                                        setup.layers, setup.tied));
   c.recipe = setup.recipe;
   if (setup.whole_blocks)
     c.model =
@@ -62,6 +64,7 @@ Plan plan_of(const Setup& setup) {
   c.master = setup.master;
   c.moments = setup.moments;
   c.recompute = setup.recompute ? "block" : "none";
+  c.reshard = setup.reshard;
   c.lr = 1e-3;
   return resolve(c);
 }
@@ -174,6 +177,46 @@ TEST_CASE("sharding changes no bit of any kind of state", "[rank]") {
     setup.parallel = "fsdp";
     check_same_bits(train(setup), whole);
   }
+}
+
+TEST_CASE("units that take turns in memory change no bit, however many blocks there are", "[rank]") {
+  for (const int layers : {1, 2, 3, 4, 5})
+    for (const bool tied : {false, true}) {
+      Setup setup{.tied = tied, .ranks = 2, .layers = layers};
+      INFO(layers << " blocks" << (tied ? ", tied" : ""));
+      const Trained whole = train(setup);
+      setup.parallel = "fsdp";
+      for (const char* reshard : {"on", "off"}) {
+        INFO("reshard " << reshard);
+        setup.reshard = reshard;
+        check_same_bits(train(setup), whole);
+      }
+    }
+}
+
+TEST_CASE("weights that stay gathered are those that are gathered again", "[rank]") {
+  std::vector<Setup> setups(9);
+  setups[0].master = "bf16";
+  setups[1].master = "bf16_sr", setups[1].accumulation = 2;
+  setups[2].accumulation = 3;
+  setups[3].recompute = true;
+  setups[4].recipe = "mxfp8";
+  setups[5].recipe = "tensorwise", setups[5].gather = "fp8";
+  setups[6].recipe = "tensorwise", setups[6].gather = "fp8", setups[6].master = "bf16";
+  setups[7].recipe = "blockwise", setups[7].gather = "fp8", setups[7].whole_blocks = true;
+  setups[8].recipe = "mxfp8", setups[8].gather = "fp8", setups[8].whole_blocks = true;
+  for (std::size_t i = 0; i < setups.size(); ++i)
+    for (const int ranks : {2, 4}) {
+      Setup& setup = setups[i];
+      INFO("setup " << i << ", " << ranks << " ranks");
+      setup.ranks = ranks;
+      setup.parallel = ranks == 4 ? "hsdp" : "fsdp";
+      setup.shard_group = ranks == 4 ? 2 : 1;
+      setup.reshard = "on";
+      const Trained again = train(setup);
+      setup.reshard = "off";
+      check_same_bits(train(setup), again);
+    }
 }
 
 TEST_CASE("replicas of groups of shards train like one group", "[rank]") {

@@ -253,6 +253,20 @@ TEST_CASE("the accounts count what a ring sends", "[comm]") {
     }
 }
 
+TEST_CASE("sums in BF16 are counted under a name of their own", "[comm]") {
+  on_ranks(2, [](Comm& comm) {
+    const std::vector<std::uint16_t> zeros(128);
+    std::vector<std::uint16_t> full = zeros, shard(64);
+    const Tensor all{full.data(), DType::bf16, 1, 128}, part{shard.data(), DType::bf16, 1, 64};
+    comm.all_reduce(all);
+    comm.reduce_scatter(part, all);
+    comm.all_gather(all, part);  // moves bits and sums nothing
+    std::string names;
+    for (const CollectiveCount& c : comm.counts()) names += c.name + ",";
+    if (names != "all_reduce bf16,reduce_scatter bf16,all_gather,") throw std::logic_error(names);
+  });
+}
+
 TEST_CASE("abort releases the ranks that wait and refuses those that come later", "[comm]") {
   constexpr int kRanks = 3;
   const auto group = make_local_group(kRanks);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 #include "kernels/base/errors.h"
 #include "kernels/numerics/formats.h"
@@ -33,53 +34,46 @@ Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConf
                                         options.gather_fp8);
   shard_tickets_.resize(layout_.unit_count());
   replica_tickets_.resize(layout_.unit_count());
+  if (sharded())
+    exchange_ = std::make_unique<UnitExchange>(*shard_comm_.comm, arena, layout_,
+                                               UnitExchange::Options{.weights = options.weights,
+                                                                     .gradients = options.gradients,
+                                                                     .fp8 = fp8_.get(),
+                                                                     .keep = options.keep_gathered,
+                                                                     .share = options.accumulation == 1});
   allocate_state();
-  if (sharded()) {
-    allocate_communication();
-    return;
-  }
-  gradient_ =
-      arena.overlay_gradients(options.gradients, layout_.local_size()).reshape(1, layout_.local_size());
-  overlays_ = options.accumulation == 1;
-  if (!overlays_) arena.commit_gradients(0);
+  allocate_gradients();
+}
+
+bool Parameters::stores_weights(int unit) const {
+  if (!sharded()) return true;
+  if (options_.master == Master::fp32) return false;
+  return in_fp8(unit) || !options_.keep_gathered;
 }
 
 void Parameters::allocate_state() {
   const std::int64_t size = layout_.local_size();
   std::int64_t weights_size = 0;
   for (int u = 0; u < layout_.unit_count(); ++u) {
-    const bool none = fp8_ && fp8_->has(u) && fp8_->from_master() && options_.master == Master::fp32;
-    weight_offsets_.push_back(none ? -1 : weights_size);
-    if (!none) weights_size += layout_.shard_offset(u + 1) - layout_.shard_offset(u);
+    weight_offsets_.push_back(stores_weights(u) ? weights_size : -1);
+    if (stores_weights(u)) weights_size += layout_.shard_offset(u + 1) - layout_.shard_offset(u);
   }
-  weights_ = arena_.push(Segment::weights, options_.weights, 1, weights_size);
+  if (weights_size > 0) weights_ = arena_.push(Segment::weights, options_.weights, 1, weights_size);
   if (options_.master == Master::fp32) master_ = arena_.push(Segment::master, DType::f32, 1, size);
   moments_ = std::make_unique<Moments>(arena_, layout_, *options_.optimizer, options_.moments, shard_rank());
   hash_ = arena_.push(Segment::other, DType::i32, 1, 2);
 }
 
-/// The shard's gradient, and the buffers through which whole units are gathered and reduced.
-void Parameters::allocate_communication() {
-  gradient_ = arena_.push(Segment::gradients, options_.gradients, 1, layout_.local_size());
-  std::int64_t largest[kBuffers] = {}, largest_shard = 0;
-  bool any_bf16[kBuffers] = {};
-  for (int u = 0; u < layout_.unit_count(); ++u) {
-    std::int64_t& buffer = largest[buffer_of(u)];
-    buffer = std::max(buffer, layout_.shard_size(u) * layout_.shards());
-    any_bf16[buffer_of(u)] = any_bf16[buffer_of(u)] || !(fp8_ && fp8_->has(u));
-    largest_shard = std::max(largest_shard, layout_.shard_size(u));
-  }
-  for (int i = 0; i < kBuffers; ++i) {
-    if (largest[i] == 0) continue;  // one block only
-    const DType dtype = any_bf16[i] ? options_.weights : options_.gather_format.dtype;
-    gather_buffers_[i].weights = arena_.push(Segment::communication, dtype, 1, largest[i]);
-    if (fp8_ && fp8_->by_pass() && i != buffer_of(layout_.head_unit()))
-      gather_buffers_[i].scales =
-          arena_.push(Segment::communication, DType::ue8m0, 1, largest[i] / Fp8Weights::kCodesPerScale);
-    reduce_buffers_[i].gradients = arena_.push(Segment::communication, options_.gradients, 1, largest[i]);
-  }
-  if (options_.accumulation > 1)
-    reduced_ = arena_.push(Segment::communication, options_.gradients, 1, largest_shard);
+void Parameters::allocate_gradients() {
+  const std::int64_t size = layout_.local_size();
+  gradient_ = arena_.overlay_gradients(options_.gradients, size).reshape(1, size);
+  overlays_ = options_.accumulation == 1;
+  if (overlays_) return;
+  arena_.commit_gradients(0);
+  if (!sharded()) return;
+  std::int64_t largest = 0;
+  for (int u = 0; u < layout_.unit_count(); ++u) largest = std::max(largest, layout_.shard_size(u));
+  reduced_ = arena_.push(Segment::communication, options_.gradients, 1, largest);
 }
 
 Tensor Parameters::local(const Tensor& buffer, int unit) const {
@@ -87,39 +81,38 @@ Tensor Parameters::local(const Tensor& buffer, int unit) const {
 }
 
 void Parameters::forget_gathered() {
-  for (GatherBuffer& buffer : gather_buffers_) buffer.unit = -1;
+  if (exchange_) exchange_->forget();
 }
 
 Tensor Parameters::local_weights(int unit) const {
-  if (weight_offsets_[unit] < 0) return {};
-  return weights_.elements(weight_offsets_[unit], layout_.shard_size(unit));
-}
-
-Tensor Parameters::gather_shard(int unit, Pass pass) const {
-  return fp8_ && fp8_->has(unit) ? fp8_->codes(unit, pass) : local_weights(unit);
-}
-
-Tensor Parameters::gather_target(int unit) const {
-  Tensor buffer = gather_buffers_[buffer_of(unit)].weights;
-  buffer.dtype = gather_shard(unit, Pass::forward).dtype;  // a buffer for BF16 holds FP8 as well
-  return buffer.elements(0, layout_.shard_size(unit) * layout_.shards());
-}
-
-Tensor Parameters::gathered_scales(int unit) const {
-  if (!by_pass(unit)) return {};
-  return gather_buffers_[buffer_of(unit)].scales.elements(
-      0, layout_.shard_size(unit) / Fp8Weights::kCodesPerScale * layout_.shards());
+  if (weight_offsets_[unit] >= 0) return weights_.elements(weight_offsets_[unit], layout_.shard_size(unit));
+  if (options_.keep_gathered && !in_fp8(unit)) return exchange_->own_part(unit, Pass::forward);
+  return {};
 }
 
 void Parameters::begin_step() {
   forget_gathered();
-  if (fp8_)
-    fp8_->refresh(
-        [&](int unit) {
-          return fp8_->from_master() && !master_.empty() ? local(master_, unit) : local_weights(unit);
-        },
-        delayed_.get());
   release_gradients();
+  if (fp8_) quantize_shards();
+}
+
+/// The blocks' codes for this step. Those that come from BF16 weights find them rounded from the master, a unit at a time.
+void Parameters::quantize_shards() {
+  const Scope scope(arena_);
+  const bool round = !master_.empty() && !fp8_->from_master();
+  Tensor rounded;
+  int rounded_unit = -1;
+  if (round)
+    rounded = arena_.push(Segment::workspace, options_.weights, 1, layout_.shard_size(layout_.block_unit(0)));
+  const auto leading = [&](int unit) { return local_leading(unit); };
+  const auto in_bf16 = [&](int unit) {
+    if (std::exchange(rounded_unit, unit) != unit) device_.convert({rounded, local(master_, unit)});
+    return rounded;
+  };
+  if (round)
+    fp8_->refresh(in_bf16, leading, delayed_.get());
+  else
+    fp8_->refresh(leading, leading, delayed_.get());
 }
 
 void Parameters::release_gradients() {
@@ -146,28 +139,24 @@ void Parameters::complete_all() {
 }
 
 void Parameters::prefetch(int unit, Pass pass) {
-  if (!sharded()) return;
-  GatherBuffer& buffer = gather_buffers_[buffer_of(unit)];
-  if (buffer.unit == unit && (buffer.pass == pass || !by_pass(unit))) return;
-  buffer.unit = unit;
-  buffer.pass = pass;
-  buffer.gathered = shard_comm_.comm->start_all_gather(gather_target(unit), gather_shard(unit, pass));
-  if (by_pass(unit))  // whoever waits for the second has both
-    buffer.gathered = shard_comm_.comm->start_all_gather(gathered_scales(unit), fp8_->scales(unit, pass));
+  if (!sharded() || exchange_->has(unit, pass)) return;
+  const Tensor place = exchange_->take_weights(unit, pass);
+  if (in_fp8(unit)) return exchange_->gather(unit, pass, fp8_->codes(unit, pass), fp8_->scales(unit, pass));
+  const Tensor kept = local_weights(unit);
+  if (kept.empty()) device_.convert({place, local(master_, unit)});
+  exchange_->gather(unit, pass, kept.empty() ? place : kept, {});
 }
 
-Tensor Parameters::gather(int unit) {
+Tensor Parameters::gather(int unit, Pass pass) {
   if (!sharded()) return local_weights(unit);
-  if (gather_buffers_[buffer_of(unit)].unit != unit) prefetch(unit);
-  shard_comm_.comm->wait(gather_buffers_[buffer_of(unit)].gathered);
-  return gather_target(unit);
+  prefetch(unit, pass);
+  return exchange_->weights(unit, pass);
 }
 
 BlockWeights Parameters::gather_block(std::int64_t layer, Pass pass) {
   const int unit = layout_.block_unit(layer);
-  prefetch(unit, pass);
-  const Tensor weights = gather(unit);
-  if (fp8_ && fp8_->has(unit)) return fp8_->block(unit, pass, weights, gathered_scales(unit), arena_);
+  const Tensor weights = gather(unit, pass);
+  if (in_fp8(unit)) return fp8_->block(unit, pass, weights, exchange_->scales(unit, pass), arena_);
   const BlockTensors t = layout_.block(weights);
   BlockWeights block{t};
   for (const LinearMatrix& m : layout_.block_linears()) block[m.role].value = t[m.role];
@@ -175,14 +164,11 @@ BlockWeights Parameters::gather_block(std::int64_t layer, Pass pass) {
 }
 
 Tensor Parameters::gradients(int unit) {
-  if (!sharded()) return local(gradient_, unit);
-  const ReduceBuffer& buffer = reduce_buffers_[buffer_of(unit)];
-  shard_comm_.comm->wait(buffer.reduced);
-  return buffer.gradients.elements(0, layout_.shard_size(unit) * layout_.shards());
+  return sharded() ? exchange_->gradients(unit) : local(gradient_, unit);
 }
 
 void Parameters::commit(const Tensor& gradient) {
-  if (!overlays_) return;
+  if (!overlays_ || sharded()) return;
   const std::int64_t bytes = gradient.as<std::byte>() - gradient_.as<std::byte>();
   arena_.commit_gradients(bytes * 8 / bits_of(gradient_.dtype));
 }
@@ -190,12 +176,11 @@ void Parameters::commit(const Tensor& gradient) {
 void Parameters::reduce(int unit) {
   const bool last = micro_step_ == options_.accumulation - 1;
   if (sharded()) {
-    const Tensor full = gradients(unit);
-    ReduceBuffer& buffer = reduce_buffers_[buffer_of(unit)];
     if (micro_step_ > 0) add_reduced();
+    if (overlays_) arena_.commit_gradients(layout_.shard_offset(unit));
     const Tensor target =
         micro_step_ == 0 ? local(gradient_, unit) : reduced_.elements(0, layout_.shard_size(unit));
-    buffer.reduced = shard_tickets_[unit] = shard_comm_.comm->start_reduce_scatter(target, full);
+    shard_tickets_[unit] = exchange_->reduce(unit, target);
     if (micro_step_ > 0) adding_ = unit;
   }
   if (!last || !replica_comm_.comm) return;
@@ -221,6 +206,8 @@ Parameters::Shard Parameters::shard(int unit) const {
 void Parameters::zero_state() {
   for (const Tensor& flat : {weights_, master_})
     if (!flat.empty()) device_.zero({flat});
+  for (int u = 0; u < layout_.unit_count(); ++u)
+    if (const Tensor kept = local_weights(u); weight_offsets_[u] < 0 && !kept.empty()) device_.zero({kept});
   moments_->reset(device_);
   if (delayed_) delayed_->reset();
 }
