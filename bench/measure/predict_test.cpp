@@ -258,7 +258,7 @@ TEST_CASE("whole units take turns in what sharded ranks exchange", "[predict]") 
     const std::int64_t needed = 4 * edge + 2 * 2 * block + blocks;
     CHECK(m.communication >= needed);
     CHECK(m.communication < needed + needed / 100);
-    CHECK(m.weights == 0);  // they are rounded from the master for every gather
+    CHECK(m.weights == 0);    // they are rounded from the master for every gather
     CHECK(m.peak < m.total);  // the shards of gradients come into use as activations are let go
     CHECK(kept.weights >= 2 * all);
     CHECK(kept.weights < 2 * all + all / 50);
@@ -266,7 +266,8 @@ TEST_CASE("whole units take turns in what sharded ranks exchange", "[predict]") 
     // Forward and backward gather alike, but for the last block, which is still there, and a tied edge.
     CHECK(gathered(off) < 0.65 * gathered(on));
     CHECK(gathered(plan_of(model, "off", 4)) == gathered(off));
-    CHECK(gathered(plan_of(model, "on", 4)) > 3.5 * gathered(on));
+    CHECK(gathered(plan_of(model, "on", 4)) >
+          3.4 * gathered(on));  // nothing is shared then, and a tied edge stays
   }
 }
 
