@@ -2,10 +2,10 @@
 // is made of. Everything that changes from step to step (learning rate, bias corrections, seed, norm) is read
 // from device memory, so a captured graph replays it with new values. Bytes per element, all BF16: 8 read and
 // 6 written; with FP32 master, moments and gradient: 16 read and 14 written.
+#include <algorithm>
 #include <type_traits>
 
 #include "kernels/cuda/elementwise/weight_update.cuh"
-#include "kernels/cuda/launch.cuh"
 
 namespace precbench {
 namespace cuda {
@@ -55,8 +55,7 @@ __device__ inline float update(float (&w)[8], float (&mean)[8], float (&square)[
   return squares;
 }
 
-/// Eight elements as they lie in memory: held so while others are on their way, in half of the registers that BF16 would
-/// take as floats.
+/// Eight elements as they lie in memory.
 template <class T>
 struct Packed {
   uint4 words[sizeof(T) / 2];
@@ -73,17 +72,17 @@ __device__ inline void widen(float (&out)[8], const Packed<T>& packed) {
   load_vector(out, reinterpret_cast<const T*>(packed.words));
 }
 
-// Each thread takes every gridDim-th run, of two vectors of eight where a block's run is whole, so that twice the bytes are
-// on their way. The grid is as many blocks as fit at once: without clipping a thread's sum of squares stays in a register,
-// and blocks write one partial sum each.
-inline constexpr int kSets = 2;
+// A block has a run of neighbouring chunks, and there are so many blocks that the last ones to end leave little idle; each
+// writes one partial sum of squares.
+inline constexpr int kBlocksPerSm = 32;
+inline constexpr std::int64_t kChunk = kElementThreads * 8;
 
 template <class Moment, class Gradient, bool kMaster>
-__global__ void __launch_bounds__(kElementThreads)
-    adamw_kernel(const WeightArgs a, Moment* m, Moment* v, const Gradient* gradient, double* partial) {
+__global__ void __launch_bounds__(kElementThreads, sizeof(Moment) == 2 ? 3 : 2)
+    adamw_kernel(const WeightArgs a, Moment* m, Moment* v, const Gradient* gradient, std::int64_t run,
+                 double* partial) {
   using Weight = std::conditional_t<kMaster, float, std::uint16_t>;
   __shared__ double buffer[kWarp];
-  wait_for_work_before();
   Weight* weights;
   if constexpr (kMaster)
     weights = a.master;
@@ -91,41 +90,31 @@ __global__ void __launch_bounds__(kElementThreads)
     weights = a.weights;
   const StepScalars step = *a.scalars;
   const Rule rule{step, clip_factor(a.norm_squared, a.options.max_norm), 1.0f / step.bias_correction2};
-  constexpr std::int64_t kSet = kElementThreads * 8, kRun = kSets * kSet;
+  const std::int64_t end = min(a.size, (blockIdx.x + 1) * run);
   double sum = 0;
-  for (std::int64_t run = blockIdx.x * kRun; run < a.size; run += gridDim.x * kRun) {
-    const std::int64_t first = run + threadIdx.x * 8;
+  for (std::int64_t chunk = blockIdx.x * run; chunk < end; chunk += kChunk) {
+    const std::int64_t i = chunk + threadIdx.x * 8;
     float w[8], mean[8], square[8], g[8];
-    if (a.vectors && run + kRun <= a.size) {
-      Packed<Weight> weight[kSets];
-      Packed<Moment> means[kSets], squares[kSets];
-      Packed<Gradient> gradients[kSets];
-#pragma unroll
-      for (int s = 0; s < kSets; ++s) {
-        const std::int64_t i = first + s * kSet;
-        weight[s] = fetch(weights + i), means[s] = fetch(m + i), squares[s] = fetch(v + i);
-        gradients[s] = fetch(gradient + i);
-      }
-#pragma unroll
-      for (int s = 0; s < kSets; ++s) {
-        const std::int64_t i = first + s * kSet;
-        widen(w, weight[s]), widen(mean, means[s]), widen(square, squares[s]), widen(g, gradients[s]);
-        sum += update(w, mean, square, g, a.options, rule);
-        store_vector(m + i, mean), store_vector(v + i, square);
-        store_weights<kMaster>(w, a, i, step.seed);
-      }
+    // All that a thread reads is on its way before it uses any, without a branch between that the end may lie behind.
+    if (a.vectors && chunk + kChunk <= a.size) {
+      const Packed<Weight> weight = fetch(weights + i);
+      const Packed<Moment> means = fetch(m + i), squares = fetch(v + i);
+      const Packed<Gradient> gradients = fetch(gradient + i);
+      widen<Weight>(w, weight), widen<Moment>(mean, means), widen<Moment>(square, squares);
+      widen<Gradient>(g, gradients);
+      sum += update(w, mean, square, g, a.options, rule);
+      store_vector(m + i, mean), store_vector(v + i, square);
+      store_weights<kMaster, true>(w, a, i, step.seed);
       continue;
     }
-    for (std::int64_t i = first; i < min(a.size, run + kRun); i += kSet) {
-      load_weights<kMaster>(w, a, i);
-      load_elements(mean, m, i, a.size, a.vectors);
-      load_elements(square, v, i, a.size, a.vectors);
-      load_elements(g, gradient, i, a.size, a.vectors);
-      sum += update(w, mean, square, g, a.options, rule);
-      store_elements(m, mean, i, a.size, a.vectors);
-      store_elements(v, square, i, a.size, a.vectors);
-      store_weights<kMaster>(w, a, i, step.seed);
-    }
+    load_weights<kMaster>(w, a, i);
+    load_elements(mean, m, i, a.size, a.vectors);
+    load_elements(square, v, i, a.size, a.vectors);
+    load_elements(g, gradient, i, a.size, a.vectors);
+    sum += update(w, mean, square, g, a.options, rule);
+    store_elements(m, mean, i, a.size, a.vectors);
+    store_elements(v, square, i, a.size, a.vectors);
+    store_weights<kMaster>(w, a, i, step.seed);
   }
   if (!partial) return;
   sum = block_sum(sum, buffer);
@@ -146,6 +135,12 @@ void CudaDevice::do_adamw(const ops::Adamw& op) {
   const std::int64_t size = op.m.size();
   const WeightArgs args =
       weight_args(op, op.norm_squared, aligned(op.m) && aligned(op.v) && aligned(op.gradient));
+  const std::int64_t most = sm_count() * kBlocksPerSm;
+  const std::int64_t run = std::max<std::int64_t>(1, (element_blocks(size) + most - 1) / most) * kChunk;
+  const auto blocks = static_cast<unsigned>((size + run - 1) / run);
+  double* partial = op.options.max_norm > 0
+                        ? nullptr
+                        : static_cast<double*>(scratch(std::max(1u, blocks) * sizeof(double)));
   if (size > 0) {
     with_type(op.m.dtype, [&](auto moment) {
       with_type(op.gradient.dtype, [&](auto grad) {
@@ -153,14 +148,11 @@ void CudaDevice::do_adamw(const ops::Adamw& op) {
         using Gradient = decltype(grad);
         const auto kernel =
             op.master.empty() ? adamw_kernel<Moment, Gradient, false> : adamw_kernel<Moment, Gradient, true>;
-        const int blocks = persistent_grid(*this, kernel, kElementThreads, 0, element_blocks(size));
-        double* partial =
-            op.options.max_norm > 0 ? nullptr : static_cast<double*>(scratch(blocks * sizeof(double)));
-        launch_early(kernel, blocks, kElementThreads, 0, stream(), args, op.m.as<Moment>(), op.v.as<Moment>(),
-                     op.gradient.as<Gradient>(), partial);
-        if (partial) sum_stage2(op.norm_squared.as<float>(), partial, blocks, true, stream());
+        kernel<<<blocks, kElementThreads, 0, stream()>>>(args, op.m.as<Moment>(), op.v.as<Moment>(),
+                                                         op.gradient.as<Gradient>(), run, partial);
       });
     });
+    if (partial) sum_stage2(op.norm_squared.as<float>(), partial, static_cast<int>(blocks), true, stream());
   }
   launched("adamw");
 }

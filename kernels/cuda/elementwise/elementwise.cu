@@ -1,6 +1,5 @@
 // Movement and reductions: zero, convert, add, fill, init_normal, sum, fingerprint, correlate.
 #include "kernels/cuda/elementwise/elements.cuh"
-#include "kernels/cuda/launch.cuh"
 #include "kernels/numerics/random.h"
 
 namespace precbench {
@@ -15,7 +14,6 @@ struct Itself {
 __global__ void __launch_bounds__(kElementThreads)
     sum_stage2_kernel(float* out, const double* partial, int count, bool accumulate) {
   __shared__ double buffer[kWarp];
-  wait_for_work_before();
   double sum = 0;
   for (int i = threadIdx.x; i < count; i += kElementThreads) sum += partial[i];
   sum = block_sum(sum, buffer);
@@ -25,7 +23,6 @@ __global__ void __launch_bounds__(kElementThreads)
 template <class To, class From>
 __global__ void __launch_bounds__(kElementThreads)
     convert_kernel(To* dst, const From* src, std::int64_t size, bool vectors) {
-  wait_for_work_before();
   const std::int64_t i = first_element();
   float x[8];
   load_elements(x, src, i, size, vectors);
@@ -116,7 +113,7 @@ __global__ void __launch_bounds__(kElementThreads)
 }  // namespace
 
 void sum_stage2(float* out, const double* partial, int count, bool accumulate, cudaStream_t stream) {
-  launch_early(sum_stage2_kernel, 1, kElementThreads, 0, stream, out, partial, count, accumulate);
+  sum_stage2_kernel<<<1, kElementThreads, 0, stream>>>(out, partial, count, accumulate);
 }
 
 }  // namespace cuda
@@ -135,10 +132,8 @@ void CudaDevice::do_convert(const ops::Convert& op) {
     const bool vectors = cuda::aligned(op.dst) && cuda::aligned(op.src);
     cuda::with_type(op.dst.dtype, [&](auto to) {
       cuda::with_type(op.src.dtype, [&](auto from) {
-        using To = decltype(to);
-        using From = decltype(from);
-        cuda::launch_early(cuda::convert_kernel<To, From>, cuda::element_blocks(size), cuda::kElementThreads,
-                           0, stream(), op.dst.as<To>(), op.src.as<From>(), size, vectors);
+        cuda::convert_kernel<<<cuda::element_blocks(size), cuda::kElementThreads, 0, stream()>>>(
+            op.dst.as<decltype(to)>(), op.src.as<decltype(from)>(), size, vectors);
       });
     });
   }

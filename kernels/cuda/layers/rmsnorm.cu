@@ -64,7 +64,6 @@ __global__ void __launch_bounds__(kRowThreads, kVectors == 2 ? 2 : 1)
     add_rmsnorm_kernel(const NormArgs a, const TileOutput out) {
   __shared__ float sums[2][kWarp];
   __shared__ std::uint32_t maxima[kWarp];
-  wait_for_work_before();
   RowWriter<kVectors> writer(out, a.cols);
   Bf16x8 weight[kVectors] = {};
 #pragma unroll
@@ -120,7 +119,6 @@ __global__ void __launch_bounds__(kRowThreads, kVectors == 2 ? 2 : 1)
   __shared__ std::uint32_t maxima[kWarp];
   // dweight's sums, which registers have no room for, [2 kVectors][threads] of 4 elements, each thread's own.
   extern __shared__ float4 shared[];
-  wait_for_work_before();
   float4* sums = shared + threadIdx.x;
   RowWriter<kVectors> writer(out, a.cols);
   Bf16x8 weight[kVectors] = {};
@@ -198,9 +196,9 @@ void CudaDevice::do_add_rmsnorm(const ops::AddRmsnorm& op) {
   const RowShape shape = row_shape(op.x.cols);
   with_vectors(shape, [&](auto vectors) {
     const auto kernel = add_rmsnorm_kernel<vectors>;
-    const int grid = persistent_grid(*this, kernel, shape.threads, 0, op.x.rows);
+    const int grid = row_grid(*this, kernel, shape.threads, 0, op.x.rows);
     if (output.later.tensor.result) output.later.tensor.count = grid;
-    launch_early(kernel, grid, shape.threads, 0, stream(), args, output.now);
+    kernel<<<grid, shape.threads, 0, stream()>>>(args, output.now);
   });
   const NormSource source{matrix(op.branch.empty() ? op.x : op.sum), matrix(op.weight), op.rstd.as<float>()};
   if (writes_value(op.h))
@@ -215,8 +213,7 @@ void CudaDevice::do_recompute_rmsnorm(const ops::RecomputeRmsnorm& op) {
   using namespace cuda;
   void* amaxes = scratch(amax_scratch_bytes(*this, op.h));
   const TileOutput output = tile_output(*this, op.h, writes_value(op.h), amaxes);
-  produce(*this, NormSource{matrix(op.sum), matrix(op.weight), op.rstd.as<float>()},
-          TileOutputs<1>{{output}});
+  produce(*this, NormSource{matrix(op.sum), matrix(op.weight), op.rstd.as<float>()}, TileOutputs<1>{{output}});
   quantize_fp4(*this, op.h);
   launched("recompute_rmsnorm");
 }
@@ -229,7 +226,7 @@ void CudaDevice::do_rmsnorm_backward(const ops::RmsnormBackward& op) {
   with_vectors(shape, [&](auto vectors) {
     const auto kernel = rmsnorm_backward_kernel<vectors>;
     const std::size_t shared_bytes = 2 * vectors * shape.threads * sizeof(float4);
-    const int grid = persistent_grid(*this, kernel, shape.threads, shared_bytes, grid_limit);
+    const int grid = row_grid(*this, kernel, shape.threads, shared_bytes, grid_limit);
     const std::size_t partial_bytes = static_cast<std::size_t>(grid) * op.x.cols * sizeof(float);
     auto* partial = static_cast<float*>(scratch(partial_bytes + amax_scratch_bytes(*this, op.dx)));
     SplitOutput output = split(tile_output(*this, op.dx, writes_value(op.dx), partial + grid * op.x.cols));
@@ -243,7 +240,7 @@ void CudaDevice::do_rmsnorm_backward(const ops::RmsnormBackward& op) {
                                 partial,
                                 op.x.rows,
                                 op.x.cols};
-    launch_early(kernel, grid, shape.threads, shared_bytes, stream(), args, output.now);
+    kernel<<<grid, shape.threads, shared_bytes, stream()>>>(args, output.now);
     sum_rows(op.dweight, partial, grid, op.x.cols, op.accumulate, stream());
     cast_value(*this, op.dx.value, output.later);
   });

@@ -109,7 +109,6 @@ template <bool kNorm>
 __global__ void __launch_bounds__(kThreads)
     rope_kernel(std::uint16_t* out, const std::uint16_t* qkv, const float* table, const Pairs pairs,
                 const NormAndBias before) {
-  wait_for_work_before();
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   // With QK-norm every lane takes part in its head's sums, also lanes beyond the end.
   const bool there = index < pairs.count;
@@ -156,7 +155,6 @@ __global__ void __launch_bounds__(kThreads)
                          const std::uint16_t* qkv, const float* table, const Pairs pairs,
                          const NormAndBias before) {
   extern __shared__ float sums[];  // [warps][2 D]
-  wait_for_work_before();
   float dgain[2][16] = {};
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kThreads;
   const std::int64_t rounds = (pairs.count + stride - 1) / stride;
@@ -325,8 +323,8 @@ void CudaDevice::do_rope(const ops::Rope& op) {
   const Pairs pairs = pairs_of(op.options, op.out.data == op.qkv.data && op.options.bias.empty());
   const float* table = rope_table(op.options);
   const auto kernel = op.options.q_norm.empty() ? rope_kernel<false> : rope_kernel<true>;
-  launch_early(kernel, blocks_of(pairs), kThreads, 0, stream(), op.out.as<std::uint16_t>(),
-               op.qkv.as<std::uint16_t>(), table, pairs, norm_and_bias_of(op.options));
+  kernel<<<blocks_of(pairs), kThreads, 0, stream()>>>(op.out.as<std::uint16_t>(), op.qkv.as<std::uint16_t>(), table,
+                                                      pairs, norm_and_bias_of(op.options));
   launched("rope");
 }
 
@@ -351,14 +349,14 @@ void CudaDevice::do_rope_backward(const ops::RopeBackward& op) {
   std::size_t partial_bytes = 0, shared_bytes = 0;
   if (norm) {
     shared_bytes = kThreads / kWarp * 2 * D * sizeof(float);
-    grid = persistent_grid(*this, rope_backward_kernel<true>, kThreads, shared_bytes, grid);
+    grid = row_grid(*this, rope_backward_kernel<true>, kThreads, shared_bytes, grid);
     partial_bytes = grid * 2 * D * sizeof(float);
   }
   auto* partial = static_cast<float*>(scratch(partial_bytes + amax_scratch_bytes(*this, op.dqkv)));
   const auto kernel = norm ? rope_backward_kernel<true> : rope_backward_kernel<false>;
-  launch_early(kernel, grid, kThreads, shared_bytes, stream(), op.dqkv.value.as<std::uint16_t>(), partial,
-               op.dout.as<std::uint16_t>(), op.qkv.as<std::uint16_t>(), table, pairs,
-               norm_and_bias_of(op.options));
+  kernel<<<grid, kThreads, shared_bytes, stream()>>>(op.dqkv.value.as<std::uint16_t>(), partial,
+                                                     op.dout.as<std::uint16_t>(), op.qkv.as<std::uint16_t>(), table,
+                                                     pairs, norm_and_bias_of(op.options));
   if (norm) {
     sum_rows(op.dq_norm, partial, static_cast<int>(grid), 2 * D, op.accumulate, stream());
     sum_rows(op.dk_norm, partial + D, static_cast<int>(grid), 2 * D, op.accumulate, stream());

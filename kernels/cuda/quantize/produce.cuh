@@ -8,7 +8,6 @@
 //                               in L2
 #pragma once
 
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/quantize/fp4.h"
 #include "kernels/cuda/quantize/row.cuh"
 #include "kernels/cuda/quantize/tile_kernels.cuh"
@@ -33,7 +32,6 @@ template <class Source, int kVectors>
 __global__ void __launch_bounds__(kRowThreads, 2) produce_rows(const Source source, const TileOutput out) {
   constexpr int kBatch = std::min(kVectors, Source::kBatch / 2);
   __shared__ std::uint32_t maxima[2][kWarp];
-  wait_for_work_before();
   RowWriter<kVectors> writer(out, source.cols);
   typename Source::Column columns[kVectors];
 #pragma unroll
@@ -85,15 +83,15 @@ void produce(CudaDevice& device, const Source& source, TileOutputs<Source::kOutp
       const RowShape shape = row_shape(source.cols);
       with_vectors(shape, [&](auto vectors) {
         const auto kernel = produce_rows<Source, vectors>;
-        const int grid = persistent_grid(device, kernel, shape.threads, 0, source.rows);
-        launch_early(kernel, grid, shape.threads, 0, device.stream(), source, split(out).now);
+        const int grid = row_grid(device, kernel, shape.threads, 0, source.rows);
+        kernel<<<grid, shape.threads, 0, device.stream()>>>(source, split(out).now);
       });
       return;
     }
   }
   if (amax) {
     const auto kernel = full ? amax_tiles<Source, true> : amax_tiles<Source, false>;
-    const int grid = persistent_grid(device, kernel, kTileThreads, 0, tiles);
+    const int grid = row_grid(device, kernel, kTileThreads, 0, tiles);
     for (int o = 0; o < kOutputs; ++o) {
       // Outputs of one operand share its amaxes.
       TileOutput& out = outputs.of[o];
@@ -107,15 +105,14 @@ void produce(CudaDevice& device, const Source& source, TileOutputs<Source::kOutp
       for (int same = o; same >= 0 && outputs.of[same].tensor.parts == out.tensor.parts; --same)
         outputs.of[same].tensor.count = out.tensor.first + grid;
     }
-    launch_early(kernel, grid, kTileThreads, 0, device.stream(), source, outputs, col_tiles, tiles);
+    kernel<<<grid, kTileThreads, 0, device.stream()>>>(source, outputs, col_tiles, tiles);
   }
   if (cast || result) {
     const auto kernel = full ? cast_tiles<Source, true> : cast_tiles<Source, false>;
     if (kStash > 0)
       PRECBENCH_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kStash));
     // The first tile's block stores the tensor's amax; where nothing else is wanted, it runs alone.
-    launch_early(kernel, cast ? tiles : 1, kTileThreads, kStash, device.stream(), source, outputs, col_tiles,
-                 amax);
+    kernel<<<cast ? tiles : 1, kTileThreads, kStash, device.stream()>>>(source, outputs, col_tiles, amax);
   }
 }
 

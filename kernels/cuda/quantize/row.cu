@@ -21,7 +21,6 @@ __global__ void __launch_bounds__(kWarp* kWarp)
     sum_rows_kernel(T* out, const float* partial, int rows, std::int64_t cols, std::int64_t pitch,
                     bool accumulate) {
   __shared__ float sums[kWarp][kWarp + 1];
-  wait_for_work_before();
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const std::int64_t col = static_cast<std::int64_t>(blockIdx.x) * kWarp + lane;
   float sum = 0;
@@ -45,8 +44,8 @@ void sum_rows(const Tensor& out, const float* partial, int rows, std::int64_t pi
   const unsigned blocks = static_cast<unsigned>((out.size() + kWarp - 1) / kWarp);
   with_type(out.dtype, [&](auto type) {
     using T = decltype(type);
-    launch_early(sum_rows_kernel<T>, blocks, kWarp * kWarp, 0, stream, out.as<T>(), partial, rows, out.size(),
-                 pitch, accumulate);
+    sum_rows_kernel<<<blocks, kWarp * kWarp, 0, stream>>>(out.as<T>(), partial, rows, out.size(), pitch,
+                                                          accumulate);
   });
 }
 

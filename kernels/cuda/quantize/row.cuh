@@ -9,7 +9,6 @@
 #include "kernels/base/errors.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/quantize/tile.cuh"
 #include "kernels/gpu/shape_limits.h"
 
@@ -48,6 +47,20 @@ inline SplitOutput split(const TileOutput& all) {
       parts.now.rowwise = {};
   }
   return parts;
+}
+
+/// Blocks of a persistent grid: as many as fit, at most one per row, and at most `limit`.
+template <class Kernel>
+int row_grid(const CudaDevice& device, Kernel kernel, int threads, std::size_t shared_bytes,
+             std::int64_t limit) {
+  // A block may have 48 KiB unasked, but what the kernel itself declares counts, too.
+  if (shared_bytes > 0)
+    PRECBENCH_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         static_cast<int>(shared_bytes)));
+  int per_sm = 0;
+  PRECBENCH_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel, threads, shared_bytes));
+  const std::int64_t blocks = static_cast<std::int64_t>(per_sm) * device.sm_count();
+  return static_cast<int>(blocks < limit ? blocks : limit);
 }
 
 /// out[c] = or += sum over rows of partial[row * pitch + c], in a fixed order; out f32 or bf16.

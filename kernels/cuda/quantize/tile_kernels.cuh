@@ -1,7 +1,6 @@
 // The two kernels that run over any Source in tiles (tile.cuh).
 #pragma once
 
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/quantize/cast_tile.cuh"
 
 namespace precbench::cuda {
@@ -35,7 +34,6 @@ __global__ void __launch_bounds__(kTileThreads, Source::kOutputs == 1 ? 4 : 3)
   __shared__ alignas(16) std::uint16_t row_max[kOutputs][kTile];
   __shared__ alignas(16) std::uint16_t col_max[kOutputs][kTileWarps][kTile];
   __shared__ std::uint32_t tensor_max[kOutputs][kWarp];
-  wait_for_work_before();
   const ThreadPlace at;
   std::uint32_t largest[kOutputs] = {};  // over all tiles, of each half
   for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
@@ -115,7 +113,6 @@ __global__ void __launch_bounds__(kTileThreads, Source::kOutputs == 1 ? 3 : 2)
   constexpr int kOutputs = Source::kOutputs;
   __shared__ TileShared shared;
   extern __shared__ uint4 stash[];
-  wait_for_work_before();
   const ThreadPlace at;
   const unsigned tile = reverse ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
   const std::int64_t row0 = static_cast<std::int64_t>(tile / col_tiles) * kTile;
