@@ -28,7 +28,7 @@ __device__ inline void for_square(const Source& source, std::int64_t row, std::i
 
 /// A persistent grid: block b has the tiles b, b + gridDim, ...
 template <class Source, bool kFull>
-__global__ void __launch_bounds__(kTileThreads, Source::kOutputs == 1 ? 4 : 3)
+__global__ void __launch_bounds__(kTileThreads, Source::kOutputs == 1 ? 4 : 2)
     amax_tiles(const Source source, const TileOutputs<Source::kOutputs> outputs, int col_tiles, int tiles) {
   constexpr int kOutputs = Source::kOutputs;
   __shared__ alignas(16) std::uint16_t row_max[kOutputs][kTile];
