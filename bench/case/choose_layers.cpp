@@ -19,14 +19,27 @@ using Json = nlohmann::ordered_json;
 ConvertedLayers convert(const Case& c, const ModelConfig& model, const Recipe& recipe) {
   const KeepBf16 keep = c.keep_bf16.empty() ? recipe.keep_bf16 : parse_keep_bf16(c.keep_bf16);
   const bool quantized = recipe.quantized();
+  if (keep.qkv_apart() && recipe.delayed())
+    throw InvalidInput(
+        fmt::format("{} has one delayed scale for qkv; q, k and v cannot be chosen apart", recipe.name));
+  const auto converts_as = [&](LinearRole role, std::int64_t layer, std::int64_t out, std::int64_t in) {
+    return quantized && !keep.keeps(recipe, role, layer, model.layers, out, in);
+  };
   const auto converts = [&](const LinearSpec& linear, std::int64_t layer) {
-    return quantized && !keep.keeps(recipe, linear.role, layer, model.layers, linear.out(), linear.in);
+    return converts_as(linear.role, layer, linear.out(), linear.in);
   };
   ConvertedLayers layers{recipe, std::vector<ConvertedLayers::Roles>(model.layers), false};
   const BlockSpec block = dense_block(model);
   for (std::int64_t layer = 0; layer < model.layers; ++layer)
-    for (const LinearSpec& linear : block.linears)
-      layers.converted[layer][static_cast<int>(linear.role)] = converts(linear, layer);
+    for (const LinearSpec& linear : block.linears) {
+      ConvertedLayers::Roles& roles = layers.converted[layer];
+      const bool apart = linear.role == LinearRole::qkv && keep.qkv_apart();
+      if (!apart) roles[static_cast<int>(linear.role)] = converts(linear, layer);
+      for (const LinearRole part : kQkvParts)
+        if (apart)
+          roles[static_cast<int>(part)] =
+              converts_as(part, layer, linear.parts[place_in_qkv(part)].size, linear.in);
+    }
   layers.head_converted = c.head == "recipe" && converts(head_linear(model), 0);
   return layers;
 }
@@ -76,20 +89,34 @@ std::string ranges_of(std::size_t blocks, IsIn&& is_in) {
 constexpr int kBlockRoles = kLinearRoles - 1;
 static_assert(static_cast<int>(LinearRole::head) == kBlockRoles);
 
-std::int64_t count_in(const ConvertedLayers::Roles& roles) {
-  return std::count(roles.begin(), roles.begin() + kBlockRoles, true);
+bool some(const ConvertedLayers::Roles& roles) {
+  return std::find(roles.begin(), roles.end(), true) != roles.end();
+}
+bool whole(const ConvertedLayers::Roles& roles) {
+  return std::all_of(roles.begin(), roles.begin() + kBlockRoles, [](bool one) { return one; });
+}
+
+/// The roles under which blocks' linear layers stand in a record.
+std::vector<LinearRole> listed_roles(const ConvertedLayers& layers) {
+  const bool apart =
+      std::any_of(layers.converted.begin(), layers.converted.end(), [](const ConvertedLayers::Roles& roles) {
+        return std::find(roles.begin() + kLinearRoles, roles.end(), true) != roles.end();
+      });
+  std::vector<LinearRole> roles;
+  if (apart) roles.assign(std::begin(kQkvParts), std::end(kQkvParts));
+  for (int role = 0; role < kBlockRoles; ++role)
+    if (!apart || static_cast<LinearRole>(role) != LinearRole::qkv)
+      roles.push_back(static_cast<LinearRole>(role));
+  return roles;
 }
 
 }  // namespace
 
 bool ConvertedLayers::any() const {
-  return head_converted || std::any_of(converted.begin(), converted.end(),
-                                       [](const Roles& roles) { return count_in(roles) > 0; });
+  return head_converted || std::any_of(converted.begin(), converted.end(), some);
 }
 
-bool ConvertedLayers::converts_block(std::int64_t layer) const {
-  return count_in(converted[layer]) == kBlockRoles;
-}
+bool ConvertedLayers::converts_block(std::int64_t layer) const { return whole(converted[layer]); }
 
 std::int64_t first_delayed_step(const Definition& definition) {
   if (definition.recipe.delayed()) return 0;
@@ -135,13 +162,14 @@ Json layers_record(const ConvertedLayers& layers) {
   for (const char* key : {"name", "reference", "fprop", "dgrad", "wgrad", "mask_clipped", "optimizer"})
     if (row.contains(key)) json[key] = row.at(key);
   const std::vector<ConvertedLayers::Roles>& converted = layers.converted;
-  json["blocks"] = ranges_of(converted.size(), [&](std::size_t b) { return count_in(converted[b]) > 0; });
-  const bool whole = std::all_of(converted.begin(), converted.end(), [](const ConvertedLayers::Roles& roles) {
-    return count_in(roles) == 0 || count_in(roles) == kBlockRoles;
+  json["blocks"] = ranges_of(converted.size(), [&](std::size_t b) { return some(converted[b]); });
+  const bool alike = std::all_of(converted.begin(), converted.end(), [](const ConvertedLayers::Roles& roles) {
+    return !some(roles) || whole(roles);
   });
-  for (int role = 0; !whole && role < kBlockRoles; ++role)
-    json["linears"][name_of(static_cast<LinearRole>(role))] =
-        ranges_of(converted.size(), [&](std::size_t b) { return converted[b][role]; });
+  if (!alike)
+    for (const LinearRole role : listed_roles(layers))
+      json["linears"][name_of(role)] =
+          ranges_of(converted.size(), [&](std::size_t b) { return converted[b][static_cast<int>(role)]; });
   json["head"] = layers.head_converted;
   return json;
 }

@@ -38,10 +38,11 @@ struct InitDefinition {
 
 /// A recipe, and the linear layers that run by it; the others run in BF16.
 struct ConvertedLayers {
-  using Roles = std::array<bool, kLinearRoles>;
+  using Roles = std::array<bool, kRolesAndParts>;
 
   Recipe recipe;
-  std::vector<Roles> converted;  ///< per block, which of its linear layers
+  std::vector<Roles>
+      converted;  ///< per block, which of its linear layers; q, k and v only where qkv is not one
   bool head_converted = false;   ///< lm_head, too
 
   /// `layer`: a block, or any for the head.

@@ -10,6 +10,19 @@
 namespace precbench {
 namespace {
 
+/// Everything that a recipe can convert: q, k and v, each alone, before qkv and the others; lm_head last.
+std::vector<LinearSpec> linears_of(const ModelConfig& model) {
+  std::vector<LinearSpec> linears = dense_block(model).linears;
+  const auto qkv = std::find_if(linears.begin(), linears.end(),
+                                [](const LinearSpec& linear) { return linear.role == LinearRole::qkv; });
+  std::vector<LinearSpec> parts;
+  for (const LinearRole part : kQkvParts)
+    parts.push_back({part, qkv->in, {qkv->parts[static_cast<std::size_t>(place_in_qkv(part))]}});
+  linears.insert(linears.begin(), parts.begin(), parts.end());
+  linears.push_back(head_linear(model));
+  return linears;
+}
+
 /// Blocks in a row with the same converted layers stand together.
 std::vector<std::string> names_of(const ConvertedLayers& layers, const ModelConfig& model) {
   std::vector<std::string> names;
@@ -17,8 +30,8 @@ std::vector<std::string> names_of(const ConvertedLayers& layers, const ModelConf
   for (std::size_t first = 0, last = 0; first < converted.size(); first = last + 1) {
     for (last = first; last + 1 < converted.size() && converted[last + 1] == converted[first];) ++last;
     std::vector<std::string> roles;
-    for (const LinearSpec& linear : dense_block(model).linears)
-      if (layers.converts(static_cast<std::int64_t>(first), linear.role))
+    for (const LinearSpec& linear : linears_of(model))
+      if (linear.role != LinearRole::head && layers.converts(static_cast<std::int64_t>(first), linear.role))
         roles.emplace_back(name_of(linear.role));
     if (!roles.empty())
       names.push_back(fmt::format("layers.{}-{}.{{{}}}", first, last, fmt::join(roles, ",")));
@@ -35,9 +48,7 @@ bool same_scales(const Recipe& a, const Recipe& b) {
 /// Why a converted layer's shape does not fit its recipe.
 std::string why_shapes_unsupported(const ConvertedLayers& layers, const ModelConfig& model,
                                    std::int64_t tokens) {
-  std::vector<LinearSpec> linears = dense_block(model).linears;
-  linears.push_back(head_linear(model));
-  for (const LinearSpec& linear : linears) {
+  for (const LinearSpec& linear : linears_of(model)) {
     bool converted = linear.role == LinearRole::head && layers.head_converted;
     for (std::int64_t layer = 0; linear.role != LinearRole::head && layer < model.layers; ++layer)
       converted = converted || layers.converts(layer, linear.role);

@@ -30,6 +30,7 @@ struct Setup {
   double clip = 0;  ///< the norm is the one sum whose order depends on the sharding
   std::string grads = "fp32", master = "fp32", moments = "fp32";
   bool recompute = false;
+  std::string keep_bf16 = "";
   int layers = 2;
   std::string reshard = "on";
 };
@@ -63,6 +64,7 @@ inline Plan plan_of(const Setup& setup) {
   c.moments = setup.moments;
   c.recompute = setup.recompute ? "block" : "none";
   c.reshard = setup.reshard;
+  c.keep_bf16 = setup.keep_bf16;
   c.lr = 1e-3;
   return resolve(c);
 }

@@ -39,8 +39,9 @@ class StudyPlan {
     std::optional<std::string> apart_from = std::nullopt;
     bool breaks = false;
   };
-  /// A recipe with bits taken away.
+  /// A recipe with bits taken away, of mantissas or of exponents.
   struct Rung {
+    StudyPart part;
     std::string path, base;
     Recipe recipe;
     int bits = 0;

@@ -58,9 +58,21 @@ void cast_narrower(std::uint8_t* q, const float* x, std::int64_t n, float multip
   }
 }
 
-void cast(std::uint8_t* q, const float* x, std::int64_t n, float multiply, const QuantFormat& format) {
+template <DType dtype>
+void cast_in_bf16(std::uint16_t* q, const float* x, std::int64_t n, float multiply) {
+  for (std::int64_t i = 0; i < n; ++i) q[i] = encode_in_bf16(x[i] * multiply, dtype);
+}
+
+/// n elements from `first` on.
+void cast(const Tensor& codes, std::int64_t first, const float* x, std::int64_t n, float multiply,
+          const QuantFormat& format) {
   const DType dtype = format.dtype;
-  if (format.dropped_bits > 0)
+  std::uint8_t* q = codes.as<std::uint8_t>() + first;
+  if (held_in_bf16(dtype))
+    (dtype == DType::e5m3   ? cast_in_bf16<DType::e5m3>
+     : dtype == DType::e3m4 ? cast_in_bf16<DType::e3m4>
+                            : cast_in_bf16<DType::e3m3>)(codes.as<std::uint16_t>() + first, x, n, multiply);
+  else if (format.dropped_bits > 0)
     (dtype == DType::e5m2       ? cast_narrower<DType::e5m2, 1>
      : format.dropped_bits == 1 ? cast_narrower<DType::e4m3, 1>
                                 : cast_narrower<DType::e4m3, 2>)(q, x, n, multiply);
@@ -84,7 +96,6 @@ void quantize_rows(int threads, const GemmOperand& form, const Rows& source, flo
   const std::int64_t scope_rows = block_rows(g);
   // Padding entries of the scale buffer are defined too, so that buffers compare and copy byte for byte.
   std::memset(form.scale.data, 0, form.scale.bytes());
-  std::uint8_t* q = form.data.as<std::uint8_t>();
   cpu::for_rows(threads, detail::blocks_of(source.rows, scope_rows), 0, [&](std::int64_t scope, float*) {
     const std::int64_t first = scope * scope_rows;
     const std::int64_t last = std::min(source.rows, first + scope_rows);
@@ -100,7 +111,7 @@ void quantize_rows(int threads, const GemmOperand& form, const Rows& source, flo
       for (std::int64_t r = first + 1; g == Granularity::block_32x32 && r < last; ++r)
         store_scale(form.scale, scale_index(g, source.rows, source.k, r, kb), scale);
       for (std::int64_t r = first; r < last; ++r)
-        cast(q + r * source.k + k0, source.row(r) + k0, n, scale.multiply, format);
+        cast(form.data, r * source.k + k0, source.row(r) + k0, n, scale.multiply, format);
     }
   });
 }
@@ -115,6 +126,10 @@ float code_value(const GemmOperand& form, std::int64_t at) {
       return e4m3_decode(codes[at]);
     case DType::e5m2:
       return e5m2_decode(codes[at]);
+    case DType::e5m3:
+    case DType::e3m4:
+    case DType::e3m3:
+      return bf16_decode(form.data.as<std::uint16_t>()[at]);
     default:
       return e2m1_decode(static_cast<std::uint8_t>(codes[at / 2] >> 4 * (at % 2)));
   }
@@ -141,8 +156,7 @@ void CpuDevice::do_quantize_with_amax(const ops::QuantizeWithAmax& op) {
   const Scale scale = scale_of(*op.amax.as<float>(), op.form.format);
   store_scale(op.form.scale, 0, scale);
   if (op.value.empty()) return;
-  cast(op.form.data.as<std::uint8_t>(), widen(0, {{}, op.value, {}, false}), op.value.size(), scale.multiply,
-       op.form.format);
+  cast(op.form.data, 0, widen(0, {{}, op.value, {}, false}), op.value.size(), scale.multiply, op.form.format);
 }
 
 void CpuDevice::do_update_history(const ops::UpdateHistory& op) {
@@ -172,9 +186,12 @@ void CpuDevice::do_transpose(const ops::Transpose& op) {
 }
 
 void CpuDevice::do_copy_columns(const ops::CopyColumns& op) {
+  const bool into = op.dst.cols >= op.src.cols;
+  const std::int64_t cols = std::min(op.dst.cols, op.src.cols);
   for (std::int64_t r = 0; r < op.src.rows; ++r)
-    std::memcpy(op.dst.as<std::uint8_t>() + r * op.dst.cols + op.first,
-                op.src.as<std::uint8_t>() + r * op.src.cols, op.src.cols);
+    std::memcpy(op.dst.elements(r * op.dst.cols + (into ? op.first : 0), cols).data,
+                op.src.elements(r * op.src.cols + (into ? 0 : op.first), cols).data,
+                static_cast<std::size_t>(bytes_of(op.src.dtype, cols)));
 }
 
 void CpuDevice::do_quantize(const ops::Quantize& op) {
@@ -231,7 +248,10 @@ const float* CpuDevice::widen(int slot, const GemmOperand& form) {
                               : form.scale.as<float>()[index];
       const std::uint8_t* q = data.as<std::uint8_t>() + r * data.cols + k0;
       float* target = out + r * data.cols + k0;
-      if (form.format.dtype == DType::e4m3)
+      const std::uint16_t* wide = data.as<std::uint16_t>() + r * data.cols + k0;
+      if (held_in_bf16(form.format.dtype))
+        for (std::int64_t i = 0; i < n; ++i) target[i] = bf16_decode(wide[i]) * scale;
+      else if (form.format.dtype == DType::e4m3)
         for (std::int64_t i = 0; i < n; ++i) target[i] = e4m3_decode(q[i]) * scale;
       else
         for (std::int64_t i = 0; i < n; ++i) target[i] = e5m2_decode(q[i]) * scale;

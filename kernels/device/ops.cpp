@@ -121,7 +121,9 @@ OpCost Transpose::cost() const {
   return of("transpose", OpClass::quantize, bytes(src.data) + bytes(dst.data));
 }
 
-OpCost CopyColumns::cost() const { return of("copy_columns", OpClass::quantize, 2 * bytes(src)); }
+OpCost CopyColumns::cost() const {
+  return of("copy_columns", OpClass::quantize, 2 * std::min(bytes(dst), bytes(src)));
+}
 
 OpCost Embedding::cost() const {
   // Tokens that occur again find their row in a cache.

@@ -132,7 +132,7 @@ struct Transpose {
   OpCost cost() const;
 };
 
-/// dst[r, first + c] = src[r, c], for a matrix of codes or scales, a byte each.
+/// dst[r, first + c] = src[r, c], or, where src is the wider one, dst[r, c] = src[r, first + c]; of one dtype of whole bytes.
 struct CopyColumns {
   Tensor dst;
   std::int64_t first;

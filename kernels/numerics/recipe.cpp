@@ -178,7 +178,7 @@ Recipe quartet2() {
   g.global_scale = 255.99f;
   g.element_scale =
       1.0120177f;  // 16 / (17 * 0.93): clipping a little is worth it where the correction follows
-  g.eden = true;
+  g.eden = 16;
   g.transform = {128, Signs::backward};
   QuantFormat q = g;
   q.from_fprop = true;
@@ -342,7 +342,7 @@ std::string describe(const QuantFormat& format) {
             : t.signs == Signs::none ? fmt::format(" h{}", t.length)
                                      : fmt::format(" rh{}", t.length);
   if (format.element_rounding == ElementRounding::stochastic) text += " sr";
-  if (format.eden) text += " eden";
+  if (format.eden) text += format.eden == 16 ? " eden" : fmt::format(" eden{}", format.eden);
   if (format.from_fprop) text += " of fprop";
   return text;
 }

@@ -73,9 +73,13 @@ TEST_CASE("the controls are rowwise but for what they are known for", "[recipe]"
         "wgrad: e4m1 row f32_pow2 x e4m1 row f32_pow2; ");
 }
 
-TEST_CASE("a row may ask for formats with mantissa bits taken away, at every scale", "[recipe]") {
-  for (const auto& [word, dtype, dropped] :
-       {std::tuple{"e4m2", DType::e4m3, 1}, {"e4m1", DType::e4m3, 2}, {"e5m1", DType::e5m2, 1}})
+TEST_CASE("a row may ask for formats that no hardware has, at every scale", "[recipe]") {
+  for (const auto& [word, dtype, dropped] : {std::tuple{"e4m2", DType::e4m3, 1},
+                                             {"e4m1", DType::e4m3, 2},
+                                             {"e5m1", DType::e5m2, 1},
+                                             {"e5m3", DType::e5m3, 0},
+                                             {"e3m4", DType::e3m4, 0},
+                                             {"e3m3", DType::e3m3, 0}})
     for (const char* base :
          {"tensorwise", "rowwise", "blockwise", "blockwise_pow2", "mxfp8", "mxfp8_floor"}) {
       json row = copy_of(base);
@@ -141,7 +145,7 @@ TEST_CASE("a bad row names its field and the nearest valid value", "[recipe]") {
   CHECK(error_without("mxfp8", "", "name") == "name: missing; the name it has in records");
   CHECK(error_without("mxfp8", "/wgrad", "b") == "wgrad.b: missing; a GEMM has operands a and b");
   CHECK(error_without("mxfp8", "/wgrad/b", "format") ==
-        "wgrad.b.format: missing; one of bf16, e4m3, e5m2, e4m2, e4m1, e5m1, e2m1");
+        "wgrad.b.format: missing; one of bf16, e4m3, e5m2, e4m2, e4m1, e5m1, e5m3, e3m4, e3m3, e2m1");
   CHECK(error_without("rowwise", "/wgrad/b", "scale") ==
         "wgrad.b.scale: missing; one of f32, f32_pow2, ue8m0, e4m3");
   CHECK(error_without("rowwise", "/wgrad/b", "granularity") ==

@@ -14,6 +14,8 @@ std::string why_not_fp8_weights(const Recipe& recipe, const ModelConfig& model, 
   if (!(f == recipe.dgrad.b))
     return "FP8 gather: the recipe takes weights in different formats in fprop and dgrad";
   if (f.dtype == DType::e2m1) return "FP8 gather: the recipe's weights are FP4, which are not exchanged";
+  if (held_in_bf16(f.dtype))
+    return fmt::format("FP8 gather: the recipe's weights are {}, which no byte holds", name_of(f.dtype));
   if (f.granularity == Granularity::block_32x32)
     return "FP8 gather: weights in 32x32 blocks are not exchanged";
   if (f.granularity != Granularity::tensor && f.granularity != Granularity::block_128x128 &&
