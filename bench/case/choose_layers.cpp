@@ -61,10 +61,14 @@ std::vector<LaterLayers> later_layers(const Case& c, const ModelConfig& model, c
     if (!next.schedule.empty())
       throw InvalidInput(fmt::format("{}: it has a schedule of its own", to_text(change)));
     // What the optimizer keeps does not change in a run, and a row must not say that it did.
-    const MomentWords kept = moment_words(c, first), own = moment_words(c, next);
-    if (!next.optimizer.empty() && own != kept)
+    const KeptWords kept = kept_words(c, first), own = kept_words(c, next);
+    if (!next.optimizer.empty() && (own.m != kept.m || own.v != kept.v))
       throw InvalidInput(fmt::format("{}: it keeps moments in {} and {}, and the run in {} and {}",
                                      to_text(change), own.m, own.v, kept.m, kept.v));
+    if (!next.optimizer.empty() && own != kept)
+      throw InvalidInput(fmt::format(
+          "{}: it keeps master {}, weights {}, gradients {}, and the run {}, {}, {}", to_text(change),
+          own.master, own.weights, own.gradients, kept.master, kept.weights, kept.gradients));
     if (next.name != name) all.push_back({convert(c, model, next), from});
     name = next.name;
   }
@@ -125,6 +129,13 @@ std::int64_t first_delayed_step(const Definition& definition) {
   return -1;
 }
 
+std::int64_t typical_step(const Definition& definition, std::int64_t begin) {
+  const std::int64_t first = first_delayed_step(definition);
+  if (first < 0 || begin < first) return begin;
+  const History& history = layers_at(definition, first).recipe.fprop.a.history;
+  return std::max(begin, first + std::max(1, history.current_steps()));
+}
+
 const ConvertedLayers& layers_at(const Definition& definition, std::int64_t step) {
   const ConvertedLayers* layers = &definition;
   for (const LaterLayers& later : definition.later)
@@ -159,7 +170,8 @@ Json layers_record(const ConvertedLayers& layers) {
   const Json row = recipe_to_json(layers.recipe);
   Json json = Json::object();
   // All of the row but its layers and schedule, which stand here as what they come to.
-  for (const char* key : {"name", "reference", "fprop", "dgrad", "wgrad", "mask_clipped", "optimizer"})
+  for (const char* key :
+       {"name", "reference", "fprop", "dgrad", "wgrad", "mask_clipped", "optimizer", "gradients"})
     if (row.contains(key)) json[key] = row.at(key);
   const std::vector<ConvertedLayers::Roles>& converted = layers.converted;
   json["blocks"] = ranges_of(converted.size(), [&](std::size_t b) { return some(converted[b]); });

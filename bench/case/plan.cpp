@@ -119,8 +119,31 @@ std::string Plan::why_state_unsupported() const {
   return "";
 }
 
+std::string Plan::why_fp8_unsupported() const {
+  if (parameters.gradients == DType::e4m3 && fields.parallel == "hsdp")
+    return "--grads e4m3: hsdp sums gradients twice, and what is in between would be rounded; take ddp or fsdp";
+  if (!fp8_weights) return "";
+  const QuantFormat& format = recipe.fprop.b;
+  if (!format.quantized()) return "--weights e4m3: the recipe takes weights in BF16";
+  if (format.granularity != Granularity::tensor || !(format == recipe.dgrad.b))
+    return "--weights e4m3: the recipe has more than one scale for a weight";
+  if (!later.empty()) return "--weights e4m3: the recipe changes, and with it what is kept";
+  if (std::count(parameters.gather_fp8.begin(), parameters.gather_fp8.end(), true) == 0)
+    return "--weights e4m3: no block has all of its linear layers in the recipe";
+  return "";
+}
+
+std::string Plan::why_no_fidelity() const {
+  if (fp8_gather) return "fidelity: ranks that exchange weights in FP8 have none in BF16 to compare with";
+  if (fp8_weights) return "fidelity: weights that are kept in FP8 have none in BF16 to compare with";
+  if (parameters.gradients == DType::e4m3)
+    return "fidelity: gradients in e4m3 are not compared; take --grads bf16 or fp32";
+  return "";
+}
+
 std::string Plan::why_unsupported() const {
-  if (const std::string why = why_state_unsupported(); !why.empty()) return why;
+  for (const std::string& why : {why_state_unsupported(), why_fp8_unsupported()})
+    if (!why.empty()) return why;
   for (const LaterLayers& next : later)
     if (next.recipe.delayed() && !same_scales(next.recipe, parameters.delayed))
       return fmt::format("{} and {}: one run has one kind of delayed scaling", parameters.delayed.name,
@@ -145,8 +168,7 @@ std::string Plan::why_unsupported() const {
           "{:.2f} times its size, more than the {} that pay",
           shards, padded, kMostPadded);
   }
-  if (fp8_gather && fields.fidelity_batches > 0)
-    return "fidelity: ranks that exchange weights in FP8 have none in BF16 to compare with";
+  if (const std::string why = why_no_fidelity(); fields.fidelity_batches > 0 && !why.empty()) return why;
   const ModelConfig& m = model;
   if (m.sliding_window > 0 && T > m.sliding_window)
     return fmt::format(

@@ -17,12 +17,18 @@ constexpr float kDeviation = 1e-20f;
 
 /// A sum in BF16 has that behind its name.
 DType type_of(const std::string& name) { return name.ends_with(" bf16") ? DType::bf16 : DType::f32; }
-std::string kind_of(const std::string& name) { return name.substr(0, name.find(' ')); }
 
-bool has_shard(const std::string& kind) { return kind == "all_gather" || kind == "reduce_scatter"; }
+constexpr const char* kExchange = "all_to_all";
 
+/// Elements of the buffer that a collective has beside the full one; 0: it has none.
+std::int64_t other_size(const std::string& name, std::int64_t shard, std::int64_t full) {
+  return name == "all_gather" || name.starts_with("reduce_scatter") ? shard : name == kExchange ? full : 0;
+}
+
+/// `shard`: the other buffer.
 void run(Comm& comm, const std::string& name, const Tensor& full, const Tensor& shard) {
-  const std::string kind = kind_of(name);
+  const std::string kind = name.substr(0, name.find(' '));
+  const std::vector<std::int64_t> parts(comm.size(), full.size() / comm.size());
   if (kind == "all_gather")
     comm.all_gather(full, shard);
   else if (kind == "reduce_scatter")
@@ -31,6 +37,8 @@ void run(Comm& comm, const std::string& name, const Tensor& full, const Tensor& 
     comm.all_reduce(full);
   else if (kind == "all_reduce_max")
     comm.all_reduce_max(full);
+  else if (kind == kExchange)
+    comm.all_to_all(shard, parts, full, parts);
   else
     throw std::logic_error("no collective is called " + name);
 }
@@ -49,7 +57,8 @@ std::optional<double> bus_bandwidth(Device& device, Arena& arena, Comm& comm, co
   Tensor full, shard;
   try {
     full = arena.push_uncounted(dtype, 1, shard_size * comm.size());
-    if (has_shard(kind_of(kind.name))) shard = arena.push_uncounted(dtype, 1, shard_size);
+    if (const std::int64_t size = other_size(kind.name, shard_size, full.size()))
+      shard = arena.push_uncounted(dtype, 1, size);
   } catch (const OutOfMemory&) {
     return std::nullopt;  // on every rank, so that none waits for the others
   }

@@ -181,12 +181,20 @@ StudyCase StudyPlan::fork(const std::string& checkpoint, StudyPart part, std::in
   return {c, where};
 }
 
+bool StudyPlan::compares_gradients(const Variant& variant) const {
+  Case c = fork_base_;
+  c.recipe = variant.recipe;
+  const Plan plan = resolve(c);
+  // One that multiplies in BF16 has BF16's gradient.
+  return settings_.fidelity_batches > 0 && plan.recipe.quantized() && plan.why_no_fidelity().empty();
+}
+
 void StudyPlan::add_forks(const Plan& trunk, std::int64_t number, std::vector<StudyCase>& cases) const {
   for (const std::int64_t age : settings_.ages)
     for (std::int64_t seed = 1; seed <= settings_.seeds; ++seed)
       for (const Variant& variant : variants_) {
         StudyCase one = fork(checkpoint_at(trunk, age), StudyPart::fork, number, age, seed, variant);
-        if (seed == 1 && find_recipe(variant.recipe).quantized()) {  // else its gradient is BF16's
+        if (seed == 1 && compares_gradients(variant)) {
           one.fields.fidelity_batches = settings_.fidelity_batches;
           const bool stressed = settings_.fidelity_batches > 0 && variant.asked &&
                                 age == settings_.ages.back() && number <= settings_.ladder_trunks;

@@ -35,10 +35,10 @@ Scale scale_of(float amax, const QuantFormat& format) {
     const std::uint8_t byte = ue8m0_from_amax(amax, format.dtype, format.scale_rounding, format.dropped_bits);
     return {ue8m0_multiplier(byte), ue8m0_decode(byte), byte};
   }
-  const float multiply =
-      format.delayed()
-          ? delayed_scale(amax, format_max(format.dtype, format.dropped_bits), format.history.margin)
-          : multiplying_scale(amax, format.dtype, format.scale, format.dropped_bits);
+  const float multiply = format.delayed()
+                             ? delayed_scale(amax, format_max(format.dtype, format.dropped_bits),
+                                             format.history.margin, format.scale)
+                             : multiplying_scale(amax, format.dtype, format.scale, format.dropped_bits);
   return {multiply, 1.0f / multiply, 0};
 }
 

@@ -50,9 +50,9 @@ struct QuantizedTensor {
   GemmOperand columnwise = {};  ///< contracts over rows: wgrad's X and dY; stored transposed
   /// Both f32 [1]. A form with one scale for the tensor needs one of them: its scale comes from amax_in where that
   /// is present, else from amax_out.
-  Tensor amax_out = {};    ///< written: max |value|; together with amax_in raised to it instead
-  Tensor amax_in = {};     ///< read: an amax known before the op, this tensor's own or another step's
-  bool keep_value = true;  ///< false: only the forms are read later; a device may skip writing the value
+  Tensor amax_out = {};      ///< written: max |value|; together with amax_in raised to it instead
+  Tensor amax_in = {};       ///< read: an amax known before the op, this tensor's own or another step's
+  bool keep_value = true;    ///< false: only the forms are read later; a device may skip writing the value
   RandomStream random = {};  ///< of forms that are rounded stochastically
 };
 
@@ -103,7 +103,7 @@ struct UpdateOptions {
   std::int64_t first_index = 0;  ///< position of element 0 in the whole model: the random numbers' counter
 };
 
-/// How a moment's codes are scaled, where they are f16 or e4m3 (state_formats.h).
+/// How codes are scaled that are kept, of moments, weights or gradients: f16 or e4m3 (state_formats.h).
 struct StateScale {
   Tensor scale;  ///< f32 [1]: of the tensor; f32 [groups, 3]: COAT's; empty: f32 or bf16, which have none
   Tensor amax;   ///< of a tensor's scale, f32 [1]: raised to the largest magnitude of what is to be stored

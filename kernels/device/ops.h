@@ -256,10 +256,11 @@ struct Sum {
 
 // ---- the optimizer
 
-/// out[0] = or += sum of x^2; x f32 or bf16.
+/// out[0] = or += sum of x^2; x f32 or bf16, or codes with `scale`, f32 [1].
 struct SumOfSquares {
   Tensor out, x;
   bool accumulate;
+  Tensor scale = {};
   OpCost cost() const;
 };
 
@@ -323,6 +324,9 @@ struct QuantizationError {
   OP(SumOfSquares, sum_of_squares)          \
   OP(Adamw, adamw)                          \
   OP(CommitScale, commit_scale)             \
+  OP(Encode, encode)                        \
+  OP(Decode, decode)                        \
+  OP(SumCodes, sum_codes)                   \
   OP(Lion, lion)                            \
   OP(Descend, descend)                      \
   OP(Momentum, momentum)                    \

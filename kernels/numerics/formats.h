@@ -228,10 +228,13 @@ PRECBENCH_HD constexpr float multiplying_scale(float amax, DType format, ScaleTy
 
 /// The multiplying scale of delayed scaling, max * 2^-margin / amax, of an amax that is known before the tensor. Finite
 /// and above 0 for every finite amax; NaN gives NaN. It has no floor, as fp32_scale has: TransformerEngine's has none.
-PRECBENCH_HD constexpr float delayed_scale(float amax, float max, int margin) {
+/// Of f32_pow2 (MS-AMP's) the power of two below it.
+PRECBENCH_HD constexpr float delayed_scale(float amax, float max, int margin,
+                                           ScaleType type = ScaleType::f32) {
   const float top = bits_to_float(float_to_bits(max) - (static_cast<std::uint32_t>(margin) << 23));
-  const float scale = top / amax;
-  return abs_bits(scale) == detail::kInfBits ? bits_to_float(0x7F7FFFFFu) : scale;
+  const float ratio = top / amax;
+  const float scale = abs_bits(ratio) == detail::kInfBits ? bits_to_float(0x7F7FFFFFu) : ratio;
+  return type == ScaleType::f32_pow2 ? pow2_round_down(scale) : scale;
 }
 
 // ---- ue8m0 scales ----

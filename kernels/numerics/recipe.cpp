@@ -18,7 +18,7 @@ constexpr EnumNames<ScaleRounding, 6> kScaleRoundingNames{
 constexpr EnumNames<ElementRounding, 2> kElementRoundingNames{{"rne", "stochastic"}};
 constexpr EnumNames<Signs, 4> kSignNames{{"none", "te", "backward", "gemm"}};
 constexpr EnumNames<HistoryAlgorithm, 2> kAlgorithmNames{{"max", "most_recent"}};
-constexpr EnumNames<FirstScale, 2> kFirstNames{{"current", "one"}};
+constexpr EnumNames<FirstScale, 3> kFirstNames{{"current", "one", "window"}};
 constexpr EnumNames<GemmRole, 3> kRoleNames{{"fprop", "dgrad", "wgrad"}};
 
 constexpr QuantFormat kBf16{};
@@ -210,6 +210,17 @@ Recipe bf16_with_state(const char* name, StateFormat m, StateFormat v, const cha
   return recipe;
 }
 
+/// An optimization level of MS-AMP: its GEMMs, and what it keeps.
+Recipe msamp(const char* name, const RecipeState& state, const char* reference) {
+  QuantFormat p = fp8(DType::e4m3, Granularity::tensor, ScaleType::f32_pow2);
+  p.history = {.length = 16, .first = FirstScale::window};
+  QuantFormat g = p;
+  g.dtype = DType::e5m2;
+  Recipe recipe{name, {p, p, true}, {g, p, false}, {g, p, false}, reference};
+  recipe.optimizer = state;
+  return recipe;
+}
+
 /// The first dimension in the way of this GEMM: `contracted` must hold whole blocks, and cuBLASLt takes FP8
 /// matrices only with all of M, N and K multiples of 16.
 std::string why_gemm_unsupported(const GemmRecipe& gemm, GemmRole role, char contracted, std::int64_t M,
@@ -269,6 +280,13 @@ const std::vector<RecipeGroup>& recipe_groups() {
        {bf16_with_state("bf16_moments", StateFormat::bf16, StateFormat::bf16,
                         "DeepSeek-V3 (arXiv 2412.19437)"),
         bf16_with_state("coat", StateFormat::coat, StateFormat::coat, "COAT (arXiv 2410.19313)")}},
+      {"FP8 throughout: MS-AMP's optimization levels",
+       {msamp("msamp_o1", {.master = "fp16", .gradients = "e4m3"}, "MS-AMP O1: FP16 weights, FP8 gradients"),
+        msamp("msamp_o2", {.m = "e4m3", .v = "fp16", .master = "fp16", .gradients = "e4m3"},
+              "MS-AMP O2 (FP8-LM, arXiv 2310.18313): O1 with FP8 and FP16 moments"),
+        msamp("msamp_o3",
+              {.m = "e4m3", .v = "fp16", .master = "fp16", .weights = "e4m3", .gradients = "e4m3"},
+              "MS-AMP O3: O2 with FP8 weights")}},
   };
   return groups;
 }

@@ -59,8 +59,9 @@ struct Transform {
 
 /// Which of the amaxes of earlier steps a scale comes from.
 enum class HistoryAlgorithm : std::uint8_t { max, most_recent };
-/// The scale before there is any history: from the tensor's own amax, or 1.
-enum class FirstScale : std::uint8_t { current, one };
+/// The scale before there is any history: from the tensor's own amax, or 1; window: its own for as many steps as the history
+/// is long.
+enum class FirstScale : std::uint8_t { current, one, window };
 
 /// Delayed scaling: the scale of a step is known before it, from the amaxes of `length` steps before.
 struct History {
@@ -69,6 +70,10 @@ struct History {
   FirstScale first = FirstScale::current;
   std::uint8_t margin = 0;  ///< powers of two that the scale stays below the format's end
 
+  /// First steps whose scales come from the tensors' own amaxes.
+  constexpr int current_steps() const {
+    return first == FirstScale::window ? length : first == FirstScale::current ? 1 : 0;
+  }
   bool operator==(const History&) const = default;
 };
 
@@ -149,11 +154,13 @@ struct GemmRecipe {
 enum class GemmRole : std::uint8_t { fprop, dgrad, wgrad };
 inline constexpr GemmRole kGemmRoles[] = {GemmRole::fprop, GemmRole::dgrad, GemmRole::wgrad};
 
-/// Formats of what the optimizer keeps (state_formats.h), where a case leaves them at their defaults; empty: none.
+/// Formats of what a run keeps beside activations, in the words of the command line, where a case leaves them at their
+/// defaults; empty: the case's.
 struct RecipeState {
   std::string m{}, v{};
+  std::string master{}, weights{}, gradients{};
 
-  bool empty() const { return m.empty() && v.empty(); }
+  bool empty() const { return *this == RecipeState{}; }
   bool operator==(const RecipeState&) const = default;
 };
 

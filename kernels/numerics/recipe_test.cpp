@@ -14,11 +14,27 @@ using nlohmann::json;
 TEST_CASE("the built-in table is the documented one", "[recipe]") {
   std::vector<std::string> names;
   for (const Recipe& recipe : builtin_recipes()) names.push_back(recipe.name);
-  CHECK(names == std::vector<std::string>{"bf16", "tensorwise", "rowwise", "rowwise_gw_hp",
-                                          "tensorwise_delayed", "tensorwise_delayed_recent",
-                                          "tensorwise_delayed_e4m3", "blockwise", "blockwise_pow2", "mxfp8",
-                                          "mxfp8_floor", "mxfp8_ceil", "mxfp8_even", "mxfp8_e5m2",
-                                          "mxfp8_wgrad_hp", "mxfp8_w2d", "bf16_moments", "coat"});
+  CHECK(names == std::vector<std::string>{"bf16",
+                                          "tensorwise",
+                                          "rowwise",
+                                          "rowwise_gw_hp",
+                                          "tensorwise_delayed",
+                                          "tensorwise_delayed_recent",
+                                          "tensorwise_delayed_e4m3",
+                                          "blockwise",
+                                          "blockwise_pow2",
+                                          "mxfp8",
+                                          "mxfp8_floor",
+                                          "mxfp8_ceil",
+                                          "mxfp8_even",
+                                          "mxfp8_e5m2",
+                                          "mxfp8_wgrad_hp",
+                                          "mxfp8_w2d",
+                                          "bf16_moments",
+                                          "coat",
+                                          "msamp_o1",
+                                          "msamp_o2",
+                                          "msamp_o3"});
   CHECK(row_text("bf16") == "fprop: bf16 x bf16; dgrad: bf16 x bf16; wgrad: bf16 x bf16; ");
   CHECK(row_text("tensorwise") ==
         "fprop: e4m3 tensor f32 x e4m3 tensor f32 fast; dgrad: e5m2 tensor f32 x e4m3 tensor f32; "
@@ -109,7 +125,7 @@ TEST_CASE("unknown recipes and unreadable files are told apart", "[recipe]") {
       "unknown recipe \"zzzzzzzzzzzz\"; one of bf16, tensorwise, rowwise, rowwise_gw_hp, tensorwise_delayed, "
       "tensorwise_delayed_recent, tensorwise_delayed_e4m3, blockwise, "
       "blockwise_pow2, mxfp8, mxfp8_floor, mxfp8_ceil, mxfp8_even, mxfp8_e5m2, mxfp8_wgrad_hp, mxfp8_w2d, "
-      "bf16_moments, coat, rowwise_e5m2, rowwise_e4m1, nvfp4, nvfp4_rne, nvfp4_norht, nvfp4_w1d, nvfp4_all, nvfp4_sr_fwd, "
+      "bf16_moments, coat, msamp_o1, msamp_o2, msamp_o3, rowwise_e5m2, rowwise_e4m1, nvfp4, nvfp4_rne, nvfp4_norht, nvfp4_w1d, nvfp4_all, nvfp4_sr_fwd, "
       "nvfp4_fprop_bf16, mxfp4_bwd, mxfp4_bwd_rne, mxfp4_bwd_norht, mxfp4_bwd_plain, quartet, quartet_sr, quartet2");
   CHECK(refusal_of([] { find_recipe("no/such.json"); }) == "no/such.json: no such file");
 
@@ -309,6 +325,19 @@ TEST_CASE("a row may name the formats of the optimizer's moments", "[recipe]") {
   CHECK(recipe_from_json(recipe_to_json(mine)) == mine);
   row["optimizer"]["m"] = "fp8";
   CHECK(refusal_of([&] { recipe_from_json(row); }).starts_with("optimizer.m: unknown value \"fp8\""));
+  row["optimizer"] = {{"master", "fp16"}, {"weights", "e4m3"}};
+  row["gradients"] = {{"format", "e4m3"}};
+  const Recipe kept = recipe_from_json(row);
+  CHECK(kept.optimizer == RecipeState{.master = "fp16", .weights = "e4m3", .gradients = "e4m3"});
+  CHECK(recipe_from_json(recipe_to_json(kept)) == kept);
+  row["optimizer"]["master"] = "fp8";
+  CHECK(refusal_of([&] { recipe_from_json(row); }) ==
+        "optimizer.master: unknown value \"fp8\"; one of fp32, bf16, bf16_sr, fp16");
+  row["optimizer"].erase("master");
+  row["gradients"]["format"] = "e5m2";
+  CHECK(refusal_of([&] { recipe_from_json(row); }) ==
+        "gradients.format: unknown value \"e5m2\"; one of fp32, bf16, e4m3");
+  row.erase("gradients");
   row["optimizer"] = {{"w", "fp16"}};
   CHECK(refusal_of([&] { recipe_from_json(row); }).starts_with("optimizer.w: unknown key"));
 }

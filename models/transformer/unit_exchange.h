@@ -11,11 +11,14 @@
 // A tied head's gradient lasts until the embedding has added to it, and shares with nobody. With accumulation the next
 // micro-step would have to wait for the last one's reductions, so nothing is shared either.
 //
+// One rank alone with an FP16 master rounds its units in such places, too, a block at a time.
+//
 // Whoever takes a place waits for the collectives of those that it shares memory with. With kept weights every unit has a
 // place of its own for weights: each is gathered once an optimizer step.
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "kernels/comm/comm.h"
@@ -32,10 +35,11 @@ class UnitExchange {
     DType gradients = DType::f32;
     const Fp8Weights* fp8 = nullptr;  ///< of blocks that are exchanged in FP8
     bool keep = false;                ///< weights stay gathered until forget()
+    bool reduce = true;               ///< whether gradients are reduced here
     bool share = true;                ///< whether places may overlap
   };
-  /// `comm`: the ranks that share units.
-  UnitExchange(Comm& comm, Arena& arena, const Layout& layout, const Options& options);
+  /// `comm`: the ranks that share units; null for one, which has blocks in FP8 elsewhere.
+  UnitExchange(Comm* comm, Arena& arena, const Layout& layout, const Options& options);
 
   /// The weights have changed: what was gathered is of no use.
   void forget();
@@ -45,9 +49,13 @@ class UnitExchange {
   Tensor take_weights(int unit, Pass pass);
   /// Starts to gather them, after take_weights. `shard`: this rank's part, which may stand in its place already.
   void gather(int unit, Pass pass, const Tensor& shard, const Tensor& scales);
-  /// The whole unit, and the scales beside it; waits until they are there.
+  /// The whole unit, and the scales beside it; waits until they are there. One rank's are there once taken.
   Tensor weights(int unit, Pass pass);
   Tensor scales(int unit, Pass pass) const;
+  /// Whether nobody has asked since the unit's weights were gathered or taken.
+  bool first_use(int unit, Pass pass) { return !std::exchange(weights_of(unit, pass).used, true); }
+  /// The place of the edges' weights, f32, for what is done between steps.
+  Tensor edges_room() const;
   /// This rank's part of a unit's weights in the place of the whole.
   Tensor own_part(int unit, Pass pass) const;
 
@@ -60,7 +68,7 @@ class UnitExchange {
   /// A unit's weights or gradient: where they lie, whether they are there, and the latest collective on them.
   struct Tenant {
     std::int64_t offset = 0, bytes = 0;
-    bool here = false;
+    bool here = false, used = false;
     Comm::Ticket ticket = 0;
 
     bool meets(const Tenant& other) const {
@@ -78,9 +86,12 @@ class UnitExchange {
   void place_in_turns(Arena& arena);
   /// Waits for all that is under way in the tenant's memory, which is then the tenant's.
   void take(Tenant& tenant);
+  void wait(Comm::Ticket ticket) {
+    if (comm_) comm_->wait(ticket);
+  }
   Tensor at(const Tensor& region, std::int64_t offset, DType dtype, std::int64_t elements) const;
 
-  Comm& comm_;
+  Comm* comm_;
   const Layout& layout_;
   Options options_;
   Tensor kept_, region_;            // bytes

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "kernels/cuda/elementwise/scaled_values.cuh"
 #include "kernels/cuda/elementwise/weight_update.cuh"
 
 namespace precbench {
@@ -125,7 +126,10 @@ __global__ void __launch_bounds__(kElementThreads, sizeof(Moment) == 2 ? 3 : 2)
 }  // namespace cuda
 
 void CudaDevice::do_sum_of_squares(const ops::SumOfSquares& op) {
-  cuda::sum_of(*this, op.out, op.x, op.accumulate, cuda::Square());
+  if (op.scale.empty())
+    cuda::sum_of(*this, op.out, op.x, op.accumulate, cuda::Square());
+  else
+    cuda::sum_code_squares(*this, op);
   launched("sum_of_squares");
 }
 

@@ -64,9 +64,10 @@ __device__ inline float make_scale(const FormArgs& form, std::uint32_t amax_bits
     if (store) static_cast<std::uint8_t*>(form.scale)[index] = byte;
     return ue8m0_multiplier(byte);
   }
-  const float multiply = form.delayed
-                             ? delayed_scale(amax, format_max(form.dtype, form.dropped_bits), form.margin)
-                             : multiplying_scale(amax, form.dtype, form.scale_type, form.dropped_bits);
+  const float multiply =
+      form.delayed
+          ? delayed_scale(amax, format_max(form.dtype, form.dropped_bits), form.margin, form.scale_type)
+          : multiplying_scale(amax, form.dtype, form.scale_type, form.dropped_bits);
   if (store) static_cast<float*>(form.scale)[index] = 1.0f / multiply;
   return multiply;
 }
