@@ -15,25 +15,29 @@ constexpr int kWarmUp = 3, kSamples = 11;
 /// ranks stay finite.
 constexpr float kDeviation = 1e-20f;
 
+/// A sum in BF16 has that behind its name.
+DType type_of(const std::string& name) { return name.ends_with(" bf16") ? DType::bf16 : DType::f32; }
+
 constexpr const char* kExchange = "all_to_all";
 
 /// Elements of the buffer that a collective has beside the full one; 0: it has none.
 std::int64_t other_size(const std::string& name, std::int64_t shard, std::int64_t full) {
-  return name == "all_gather" || name == "reduce_scatter" ? shard : name == kExchange ? full : 0;
+  return name == "all_gather" || name.starts_with("reduce_scatter") ? shard : name == kExchange ? full : 0;
 }
 
 /// `shard`: the other buffer.
 void run(Comm& comm, const std::string& name, const Tensor& full, const Tensor& shard) {
+  const std::string kind = name.substr(0, name.find(' '));
   const std::vector<std::int64_t> parts(comm.size(), full.size() / comm.size());
-  if (name == "all_gather")
+  if (kind == "all_gather")
     comm.all_gather(full, shard);
-  else if (name == "reduce_scatter")
+  else if (kind == "reduce_scatter")
     comm.reduce_scatter(shard, full);
-  else if (name == "all_reduce")
+  else if (kind == "all_reduce")
     comm.all_reduce(full);
-  else if (name == "all_reduce_max")
+  else if (kind == "all_reduce_max")
     comm.all_reduce_max(full);
-  else if (name == kExchange)
+  else if (kind == kExchange)
     comm.all_to_all(shard, parts, full, parts);
   else
     throw std::logic_error("no collective is called " + name);
@@ -47,13 +51,14 @@ double wire_bytes(const Comm& comm, const std::string& name) {
 
 std::optional<double> bus_bandwidth(Device& device, Arena& arena, Comm& comm, const CollectiveCount& kind) {
   const Scope scope(arena);
-  const std::int64_t shard_size = std::max<std::int64_t>(
-      1, static_cast<std::int64_t>(kind.largest_bytes) / bytes_of(DType::f32, comm.size()));
+  const DType dtype = type_of(kind.name);
+  const std::int64_t shard_size =
+      std::max<std::int64_t>(1, static_cast<std::int64_t>(kind.largest_bytes) / bytes_of(dtype, comm.size()));
   Tensor full, shard;
   try {
-    full = arena.push_uncounted(DType::f32, 1, shard_size * comm.size());
+    full = arena.push_uncounted(dtype, 1, shard_size * comm.size());
     if (const std::int64_t size = other_size(kind.name, shard_size, full.size()))
-      shard = arena.push_uncounted(DType::f32, 1, size);
+      shard = arena.push_uncounted(dtype, 1, size);
   } catch (const OutOfMemory&) {
     return std::nullopt;  // on every rank, so that none waits for the others
   }

@@ -42,11 +42,11 @@ class Session {
  public:
   Session(const Plan& plan, const NodeShare& share, StepBoard* board, Record& record)
       : plan_(plan),
-        case_(plan.fields),
+        case_(plan_.fields),
         share_(share),
         board_(board),
         record_(record),
-        builder_(plan, share, record) {}
+        builder_(plan_, share, record) {}
 
   void run();
 
@@ -64,6 +64,7 @@ class Session {
             .gemm = case_.gemm};
   }
   void check_gpus() const;
+  void choose_reshard(const Device& device);
   void check_host_memory() const;
   void open_checkpoints();
   void run_rank(int rank, CommGroup& group);
@@ -78,7 +79,7 @@ class Session {
   void finish_training(Rank& rank, const Sampler& sampler);
   [[noreturn]] void throw_diverged(Rank& rank, std::int64_t step, const StepResult& result);
 
-  const Plan& plan_;
+  Plan plan_;
   const Case& case_;
   const NodeShare& share_;
   StepBoard* board_;
@@ -99,6 +100,24 @@ void Session::check_gpus() const {
   throw Unsupported(
       fmt::format("{} GPUs wanted, {}", share_.local,
                   find_gpus().count ? fmt::format("{} visible", find_gpus().count) : find_gpus().reason));
+}
+
+/// --reshard auto: weights stay gathered where that leaves a tenth of the memory. Of GPUs all that they have counts, which is
+/// what every process finds alike; those of the nodes must be of one kind.
+void Session::choose_reshard(const Device& device) {
+  if (case_.reshard != "auto" || plan_.parameters.parallel.shard == 1) return;
+  std::optional<std::int64_t> room;
+  if (plan_.on_gpu) {
+    room = gpu_memory(share_.first_gpu).total_bytes;
+    for (int i = 1; i < share_.local; ++i)
+      room = std::min(*room, gpu_memory(share_.first_gpu + i).total_bytes);
+  } else if (const auto left = available_memory()) {
+    room = *left / share_.local;
+  }
+  plan_.parameters.keep_gathered = true;
+  const std::int64_t wanted = dry_run(plan_, &device).extent;
+  plan_.parameters.keep_gathered = !room || wanted <= *room / 10 * 9;
+  builder_.warn({fmt::format("--reshard auto: {}", plan_.parameters.keep_gathered ? "off" : "on")});
 }
 
 /// A host promises more memory than it has, and then kills who takes it.
@@ -127,6 +146,7 @@ void Session::run() {
   builder_.warn(plan_.warnings());
   {
     const std::unique_ptr<Device> device = make_device(share_.first);
+    choose_reshard(*device);
     accounts_ = dry_run(plan_, device.get(), room_for_arena(plan_, share_));
     builder_.describe(*device, *data_, accounts_);
   }

@@ -6,7 +6,7 @@
 #include <atomic>
 
 #include "bench/measure/predict.h"
-#include "bench/step/rank_testing.h"
+#include "bench/step/rank_setup_testing.h"
 #include "bench/step/weights.h"
 #include "tools/testing/temp_directory.h"
 
@@ -15,105 +15,7 @@ using namespace precbench::testing;
 
 namespace {
 
-constexpr int kSteps = 3;
 constexpr double kRoundoff = 0x1p-24;  // of FP32
-
-struct Setup {
-  std::string recipe = "bf16";
-  bool tied = false;
-  int ranks = 1;
-  std::string parallel = "ddp";
-  int shard_group = 1;
-  std::string gather = "bf16";
-  bool reduce_amax = false;
-  bool whole_blocks = false;  ///< a model whose matrices are whole 128x128 blocks
-  int batch = 2;              ///< sequences per rank
-  int accumulation = 1;
-  double clip = 0;  ///< the norm is the one sum whose order depends on the sharding
-  std::string grads = "fp32", master = "fp32", moments = "fp32";
-  bool recompute = false;
-  std::string keep_bf16 = "";
-};
-
-/// Units of 12,384 (a block), 3,200 or 3,232 (embedding and head) elements: none of them is a whole number of
-/// shards for two or three ranks. The linear layers' dimensions are multiples of 32, so that every recipe
-/// below takes them.
-Plan plan_of(const Setup& setup) {
-  const TempDirectory directory;
-  Case c;
-  c.model = directory.write("uneven.json",
-                            fmt::format(R"({{"layers": 2, "width": 32, "ffn": 96, "heads": 2, "kv_heads": 1,
-                                      "head_dim": 16, "vocab": 100, "qk_norm": true, "tied": {}}})",
-                                        setup.tied));
-  c.recipe = setup.recipe;
-  if (setup.whole_blocks)
-    c.model =
-        directory.write("blocks.json", R"({"layers": 2, "width": 128, "ffn": 256, "heads": 2, "kv_heads": 1,
-                                      "head_dim": 64, "vocab": 100})");
-  c.seq = setup.whole_blocks ? 64 : 32;
-  c.batch = setup.batch;
-  c.gather = setup.gather;
-  c.reduce_amax = setup.reduce_amax ? "on" : "off";
-  c.gpus = setup.ranks;
-  c.parallel = setup.parallel;
-  c.shard_group = setup.shard_group;
-  c.accumulation = setup.accumulation;
-  c.clip = setup.clip;
-  c.grads = setup.grads;
-  c.master = setup.master;
-  c.moments = setup.moments;
-  c.recompute = setup.recompute ? "block" : "none";
-  c.keep_bf16 = setup.keep_bf16;
-  c.lr = 1e-3;
-  return resolve(c);
-}
-
-/// Runs body(rank, data) on every rank of the plan, in memory that is no larger than predicted.
-template <class Body>
-void with_ranks(const Plan& plan, Body&& body) {
-  run_cpu_ranks(plan, dry_run(plan, nullptr).extent + watching_bytes(plan), body);
-}
-
-StepResult step(Rank& rank, const DataSource& data, std::int64_t number) {
-  rank.prepare(data, number, 0);
-  rank.enqueue();
-  return rank.finish();
-}
-
-/// What every rank has seen and holds after kSteps steps from one initialisation.
-struct Trained {
-  std::vector<double> losses, norms;
-  Named gradients, weights;  ///< gradients of the last step
-};
-
-Trained train(const Setup& setup) {
-  const Plan plan = plan_of(setup);
-  std::vector<Trained> results(plan.ranks);
-  with_ranks(plan, [&](Rank& rank, const DataSource& data) {
-    Trained& mine = results[rank.comm().rank()];
-    rank.parameters().initialize(plan.seed, kInitialDeviation);
-    for (int i = 0; i < kSteps; ++i) {
-      const StepResult result = step(rank, data, i);
-      mine.losses.push_back(result.loss);
-      mine.norms.push_back(result.grad_norm);
-    }
-    mine.gradients = saved(rank.parameters(), Parameters::Kind::gradients);
-    mine.weights = saved(rank.parameters(), Parameters::Kind::weights);
-  });
-  for (const Trained& other : results) {
-    CHECK(other.losses == results[0].losses);
-    CHECK(other.norms == results[0].norms);
-    CHECK(first_difference(other.gradients, results[0].gradients) == "");
-    CHECK(first_difference(other.weights, results[0].weights) == "");
-  }
-  return results[0];
-}
-
-void check_same_bits(const Trained& x, const Trained& y) {
-  CHECK(x.losses == y.losses);
-  CHECK(first_difference(x.gradients, y.gradients) == "");
-  CHECK(first_difference(x.weights, y.weights) == "");
-}
 
 /// Largest relative distances of two runs.
 struct Distances {

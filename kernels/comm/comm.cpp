@@ -69,8 +69,10 @@ void Comm::wait(Ticket ticket) {
   waited_ = ticket;
 }
 
+/// A sum over ranks in BF16 is not the one in FP32, and is called so.
 Comm::Ticket Comm::start_all_reduce(const Tensor& x) {
-  return start_ring("all_reduce", x, 2, [&] { do_all_reduce(x); });
+  return start_ring(x.dtype == DType::bf16 ? "all_reduce bf16" : "all_reduce", x, 2,
+                    [&] { do_all_reduce(x); });
 }
 
 Comm::Ticket Comm::start_all_reduce_max(const Tensor& x) {
@@ -82,7 +84,8 @@ Comm::Ticket Comm::start_all_gather(const Tensor& full, const Tensor& shard) {
 }
 
 Comm::Ticket Comm::start_reduce_scatter(const Tensor& shard, const Tensor& full) {
-  return start_ring("reduce_scatter", full, 1, [&] { do_reduce_scatter(shard, full); });
+  return start_ring(full.dtype == DType::bf16 ? "reduce_scatter bf16" : "reduce_scatter", full, 1,
+                    [&] { do_reduce_scatter(shard, full); });
 }
 
 void Comm::check_counts(const char* verb, const Tensor& buffer,

@@ -46,7 +46,7 @@ class Comm {
   [[nodiscard]] Ticket start_all_reduce(const Tensor& x);
   /// x = greatest over ranks of x; f32, none below 0 (amaxes); NaN where any rank has one.
   [[nodiscard]] Ticket start_all_reduce_max(const Tensor& x);
-  /// full = the shards of all ranks in rank order, any dtype; full.size() == size() * shard.size().
+  /// full = the shards of all ranks in rank order, any dtype, size() * shard.size(); one's own may stand in full already.
   [[nodiscard]] Ticket start_all_gather(const Tensor& full, const Tensor& shard);
   /// shard = this rank's part of the sum over ranks of full; f32 or bf16.
   [[nodiscard]] Ticket start_reduce_scatter(const Tensor& shard, const Tensor& full);

@@ -248,9 +248,23 @@ TEST_CASE("the accounts count what a ring sends", "[comm]") {
         CHECK(counters[r].bytes == sent[r]);
         CHECK(counters[r].open == 0);
         CHECK(counters[r].communication);
-        CHECK(counters[r].names == (ranks == 1 ? "" : "all_reduce all_gather reduce_scatter "));
+        CHECK(counters[r].names == (ranks == 1 ? "" : "all_reduce bf16 all_gather reduce_scatter bf16 "));
       }
     }
+}
+
+TEST_CASE("sums in FP32 and in BF16 are counted apart", "[comm]") {
+  std::vector<std::string> names(2);
+  on_ranks(2, [&](Comm& comm) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      const Owned full(dtype, 1, 128, std::vector<float>(128)), shard(dtype, 1, 64, std::vector<float>(64));
+      comm.all_reduce(full);
+      comm.reduce_scatter(shard, full);
+    }
+    for (const CollectiveCount& c : comm.counts()) names[comm.rank()] += c.name + ",";
+  });
+  for (const std::string& of_rank : names)
+    CHECK(of_rank == "all_reduce,reduce_scatter,all_reduce bf16,reduce_scatter bf16,");
 }
 
 TEST_CASE("abort releases the ranks that wait and refuses those that come later", "[comm]") {

@@ -19,7 +19,7 @@
 namespace precbench {
 
 enum class Segment : std::uint8_t {
-  weights,            ///< BF16 compute weights (a shard of them under FSDP)
+  weights,            ///< BF16 compute weights (a shard of them under FSDP, or all that stay gathered)
   quantized_weights,  ///< weights in a recipe's forms
   master,             ///< FP32 master weights
   gradients,

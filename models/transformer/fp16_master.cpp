@@ -1,5 +1,7 @@
 // What Parameters does with an FP16 master: codes with one scale for a parameter, in and out, and the BF16 and FP8 weights
 // that are made of them.
+#include <utility>
+
 #include "kernels/numerics/state_formats.h"
 #include "models/transformer/parameters.h"
 
@@ -24,8 +26,7 @@ void Parameters::encode_master(int unit, std::size_t parameter,
   const Tensor codes = local(master_, unit);
   // The edges' weights are not in use now, nor are they gathered.
   forget_gathered();
-  const Tensor& buffer = gather_buffers_[buffer_of(layout_.head_unit())].weights;
-  const Tensor memory{buffer.data, DType::f32, 1, buffer.bytes() / bytes_of(DType::f32, 1)};
+  const Tensor memory = exchange_->edges_room();
   for (const bool measure : {true, false}) {
     for (std::int64_t done = 0; done < piece.count; done += memory.size()) {
       const std::int64_t count = std::min(memory.size(), piece.count - done);
@@ -67,28 +68,27 @@ void Parameters::load_master(const StateReader& read) {
 
 void Parameters::refresh_fp8_weights() {
   const Scope scope(arena_);
-  if (!fp16_master()) {
-    fp8_->refresh(
-        [&](int unit) {
-          return fp8_->from_master() && !master_.empty() ? local(master_, unit) : local_weights(unit);
-        },
-        delayed_.get());
-    return;
-  }
-  // Widened unit by unit, so that FP8 is rounded from the master itself.
   const int block = layout_.block_unit(0);
-  const Tensor widened = arena_.push(Segment::workspace, DType::f32, 1, layout_.shard_size(block));
+  const bool widen = fp16_master(), round = !widen && !fp8_->from_master() && !stores_weights(block);
+  const auto leading = [&](int unit) { return local_leading(unit); };
+  const auto kept = [&](int unit) { return fp8_->from_master() ? local_leading(unit) : local_weights(unit); };
+  if (!widen && !round) return fp8_->refresh(kept, leading, delayed_.get());
+  // Made unit by unit: of an FP16 master what its codes stand for, so that FP8 is rounded from the master itself; of an
+  // FP32 master the BF16 weights that are not kept.
+  const Tensor made =
+      arena_.push(Segment::workspace, widen ? DType::f32 : options_.weights, 1, layout_.shard_size(block));
   int current = -1;
-  fp8_->refresh(
-      [&](int unit) {
-        if (current != unit) {
-          const auto [first, last] = layout_.shard_range(unit, shard_rank());
-          decode_master(unit, widened, local(master_, unit), first, last);
-          current = unit;
-        }
-        return widened;
-      },
-      delayed_.get());
+  const auto make = [&](int unit) {
+    if (std::exchange(current, unit) == unit) return made;
+    const auto [first, last] = layout_.shard_range(unit, shard_rank());
+    if (widen)
+      decode_master(unit, made, local(master_, unit), first, last);
+    else
+      device_.convert({made, local(master_, unit)});
+    return made;
+  };
+  if (widen) return fp8_->refresh(make, make, delayed_.get());
+  fp8_->refresh(make, leading, delayed_.get());
 }
 
 }  // namespace precbench

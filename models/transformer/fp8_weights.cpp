@@ -115,7 +115,8 @@ void Fp8Weights::for_each_part(Body&& body) const {
   }
 }
 
-void Fp8Weights::refresh(const std::function<Tensor(int)>& shard_of, const DelayedScaling* delayed) {
+void Fp8Weights::refresh(const std::function<Tensor(int)>& shard_of,
+                         const std::function<Tensor(int)>& leading_of, const DelayedScaling* delayed) {
   if (!by_pass()) device_.zero({scales_});
   if (delayed && format_.delayed())
     cast_with_known_amax(shard_of, *delayed);
@@ -123,7 +124,7 @@ void Fp8Weights::refresh(const std::function<Tensor(int)>& shard_of, const Delay
     cast_with_common_amax(shard_of);
   else
     quantize_own_rows(shard_of);
-  exchange_vectors(shard_of);
+  exchange_vectors(leading_of);
 }
 
 void Fp8Weights::cast_with_common_amax(const std::function<Tensor(int)>& shard_of) {
@@ -183,7 +184,7 @@ void Fp8Weights::quantize_own_rows(const std::function<Tensor(int)>& shard_of) {
   if (!by_pass() && comm_) comm_->all_reduce(scales_);
 }
 
-void Fp8Weights::exchange_vectors(const std::function<Tensor(int)>& shard_of) {
+void Fp8Weights::exchange_vectors(const std::function<Tensor(int)>& leading_of) {
   device_.zero({vectors_});
   for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
     if (!layers_[layer]) continue;
@@ -193,7 +194,7 @@ void Fp8Weights::exchange_vectors(const std::function<Tensor(int)>& shard_of) {
     if (begin >= last) continue;
     const Tensor block_vectors = vectors_.slice_rows(static_cast<std::int64_t>(layer), 1);
     device_.convert({block_vectors.elements(begin - layout_.vectors_offset(), last - begin),
-                     shard_of(unit).elements(begin - first, last - begin)});
+                     leading_of(unit).elements(begin - first, last - begin)});
   }
   if (comm_) comm_->all_reduce(vectors_);
 }

@@ -50,9 +50,10 @@ class Fp8Weights {
   bool by_pass() const { return format_.granularity == Granularity::block_1x32; }
 
   /// Quantizes this rank's shards and exchanges scales, gains and biases. `shard(unit)`: this rank's part of a unit,
-  /// FP32 or BF16, BF16 unless from_master().
+  /// FP32 or BF16, BF16 unless from_master(); good until the next is asked for. `leading(unit)`: the same in either.
   /// `delayed`: where scales are known before; the amaxes of the shards are noted there. May be null.
-  void refresh(const std::function<Tensor(int)>& shard, const DelayedScaling* delayed = nullptr);
+  void refresh(const std::function<Tensor(int)>& shard, const std::function<Tensor(int)>& leading,
+               const DelayedScaling* delayed = nullptr);
   /// This rank's codes of a unit, e4m3 [1, shard size], and where by_pass() their scales, ue8m0 [1, shard size /
   /// kCodesPerScale].
   Tensor codes(int unit, Pass pass) const;
@@ -84,7 +85,7 @@ class Fp8Weights {
   void cast_with_common_amax(const std::function<Tensor(int)>& shard);
   void cast_with_known_amax(const std::function<Tensor(int)>& shard, const DelayedScaling& delayed);
   void quantize_own_rows(const std::function<Tensor(int)>& shard);
-  void exchange_vectors(const std::function<Tensor(int)>& shard);
+  void exchange_vectors(const std::function<Tensor(int)>& leading);
 
   int rank() const { return comm_ ? comm_->rank() : 0; }
   int layer_of(int unit) const { return unit - layout_.block_unit(0); }

@@ -33,29 +33,37 @@ Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConf
                                         options.gather_fp8);
   shard_tickets_.resize(layout_.unit_count());
   replica_tickets_.resize(layout_.unit_count());
+  const bool exchanges = sharded() && options.gradients != DType::e4m3;
+  const bool codes = options.master == Master::fp16;
+  if (sharded() || codes)
+    exchange_ =
+        std::make_unique<UnitExchange>(shard_comm_.comm, arena, layout_,
+                                       UnitExchange::Options{.weights = codes ? DType::f16 : options.weights,
+                                                             .gradients = options.gradients,
+                                                             .fp8 = fp8_.get(),
+                                                             .keep = sharded() && options.keep_gathered,
+                                                             .reduce = exchanges,
+                                                             .share = options.accumulation == 1});
   allocate_state();
-  if (sharded() || fp16_master()) allocate_gather_buffers();
   if (options.gradients == DType::e4m3)
     fp8_gradients_ =
         std::make_unique<Fp8Gradients>(device, comm.size() > 1 ? &comm : nullptr, arena, config, layout_);
-  if (sharded()) {
-    allocate_reduction();
-    return;
-  }
-  gradient_ =
-      arena.overlay_gradients(options.gradients, layout_.local_size()).reshape(1, layout_.local_size());
-  overlays_ = options.accumulation == 1;
-  if (!overlays_) arena.commit_gradients(0);
+  allocate_gradients();
+}
+
+bool Parameters::stores_weights(int unit) const {
+  if (options_.master == Master::fp16) return false;
+  const bool from_fp32 = options_.master == Master::fp32;
+  if (!sharded()) return !(in_fp8(unit) && fp8_->from_master() && from_fp32);
+  return !from_fp32 && (in_fp8(unit) || !options_.keep_gathered);
 }
 
 void Parameters::allocate_state() {
   const std::int64_t size = layout_.local_size();
   std::int64_t weights_size = 0;
   for (int u = 0; u < layout_.unit_count(); ++u) {
-    const bool none = options_.master == Master::fp16 ||
-                      (fp8_ && fp8_->has(u) && fp8_->from_master() && options_.master == Master::fp32);
-    weight_offsets_.push_back(none ? -1 : weights_size);
-    if (!none) weights_size += layout_.shard_offset(u + 1) - layout_.shard_offset(u);
+    weight_offsets_.push_back(stores_weights(u) ? weights_size : -1);
+    if (stores_weights(u)) weights_size += layout_.shard_offset(u + 1) - layout_.shard_offset(u);
   }
   if (weights_size > 0) weights_ = arena_.push(Segment::weights, options_.weights, 1, weights_size);
   if (options_.master == Master::fp32) master_ = arena_.push(Segment::master, DType::f32, 1, size);
@@ -67,43 +75,16 @@ void Parameters::allocate_state() {
   hash_ = arena_.push(Segment::other, DType::i32, 1, 2);
 }
 
-/// Through which whole units are gathered, or rounded from an FP16 master.
-void Parameters::allocate_gather_buffers() {
-  std::int64_t largest[kBuffers] = {};
-  bool any_bf16[kBuffers] = {};
-  for (int u = 0; u < layout_.unit_count(); ++u) {
-    const bool bf16 = !(fp8_ && fp8_->has(u));
-    if (!sharded() && !bf16) continue;  // its codes are all here
-    std::int64_t& buffer = largest[buffer_of(u)];
-    buffer = std::max(buffer, layout_.shard_size(u) * layout_.shards());
-    any_bf16[buffer_of(u)] = any_bf16[buffer_of(u)] || bf16;
-  }
-  const Segment segment = sharded() ? Segment::communication : Segment::weights;
-  for (int i = 0; i < kBuffers; ++i) {
-    if (largest[i] == 0) continue;  // one block only
-    const DType dtype = any_bf16[i] ? options_.weights : options_.gather_format.dtype;
-    gather_buffers_[i].weights = arena_.push(segment, dtype, 1, largest[i]);
-    if (fp8_ && fp8_->by_pass() && i != buffer_of(layout_.head_unit()))
-      gather_buffers_[i].scales =
-          arena_.push(segment, DType::ue8m0, 1, largest[i] / Fp8Weights::kCodesPerScale);
-  }
-}
-
-/// The shard's gradient, and the buffers through which those of whole units are reduced.
-void Parameters::allocate_reduction() {
-  gradient_ = arena_.push(Segment::gradients, options_.gradients, 1, layout_.local_size());
-  if (fp8_gradients_) return;
-  std::int64_t largest[kBuffers] = {}, largest_shard = 0;
-  for (int u = 0; u < layout_.unit_count(); ++u) {
-    std::int64_t& buffer = largest[buffer_of(u)];
-    buffer = std::max(buffer, layout_.shard_size(u) * layout_.shards());
-    largest_shard = std::max(largest_shard, layout_.shard_size(u));
-  }
-  for (int i = 0; i < kBuffers; ++i)
-    if (largest[i] > 0)
-      reduce_buffers_[i].gradients = arena_.push(Segment::communication, options_.gradients, 1, largest[i]);
-  if (options_.accumulation > 1)
-    reduced_ = arena_.push(Segment::communication, options_.gradients, 1, largest_shard);
+void Parameters::allocate_gradients() {
+  const std::int64_t size = layout_.local_size();
+  gradient_ = arena_.overlay_gradients(options_.gradients, size).reshape(1, size);
+  overlays_ = options_.accumulation == 1;
+  if (overlays_) return;
+  arena_.commit_gradients(0);
+  if (!sharded() || fp8_gradients_) return;
+  std::int64_t largest = 0;
+  for (int u = 0; u < layout_.unit_count(); ++u) largest = std::max(largest, layout_.shard_size(u));
+  reduced_ = arena_.push(Segment::communication, options_.gradients, 1, largest);
 }
 
 Tensor Parameters::local(const Tensor& buffer, int unit) const {
@@ -111,29 +92,14 @@ Tensor Parameters::local(const Tensor& buffer, int unit) const {
 }
 
 void Parameters::forget_gathered() {
-  for (GatherBuffer& buffer : gather_buffers_) buffer.unit = -1;
+  if (exchange_) exchange_->forget();
 }
 
 Tensor Parameters::local_weights(int unit) const {
-  if (weight_offsets_[unit] < 0) return {};
-  return weights_.elements(weight_offsets_[unit], layout_.shard_size(unit));
-}
-
-Tensor Parameters::gather_shard(int unit, Pass pass) const {
-  if (fp8_ && fp8_->has(unit)) return fp8_->codes(unit, pass);
-  return fp16_master() ? local(master_, unit) : local_weights(unit);
-}
-
-Tensor Parameters::gather_target(int unit) const {
-  Tensor buffer = gather_buffers_[buffer_of(unit)].weights;
-  buffer.dtype = gather_shard(unit, Pass::forward).dtype;  // a buffer for BF16 holds FP8 as well
-  return buffer.elements(0, layout_.shard_size(unit) * layout_.shards());
-}
-
-Tensor Parameters::gathered_scales(int unit) const {
-  if (!by_pass(unit)) return {};
-  return gather_buffers_[buffer_of(unit)].scales.elements(
-      0, layout_.shard_size(unit) / Fp8Weights::kCodesPerScale * layout_.shards());
+  if (weight_offsets_[unit] >= 0) return weights_.elements(weight_offsets_[unit], layout_.shard_size(unit));
+  if (sharded() && options_.keep_gathered && !in_fp8(unit) && !fp16_master())
+    return exchange_->own_part(unit, Pass::forward);
+  return {};
 }
 
 void Parameters::begin_step() {
@@ -167,42 +133,32 @@ void Parameters::complete_all() {
 }
 
 void Parameters::prefetch(int unit, Pass pass) {
-  if (!sharded()) return;
-  GatherBuffer& buffer = gather_buffers_[buffer_of(unit)];
-  if (buffer.unit == unit && (buffer.pass == pass || !by_pass(unit))) return;
-  buffer.unit = unit;
-  buffer.pass = pass;
-  buffer.rounded = false;
-  buffer.gathered = shard_comm_.comm->start_all_gather(gather_target(unit), gather_shard(unit, pass));
-  if (by_pass(unit))  // whoever waits for the second has both
-    buffer.gathered = shard_comm_.comm->start_all_gather(gathered_scales(unit), fp8_->scales(unit, pass));
+  if (!sharded() || exchange_->has(unit, pass)) return;
+  const Tensor place = exchange_->take_weights(unit, pass);
+  if (in_fp8(unit)) return exchange_->gather(unit, pass, fp8_->codes(unit, pass), fp8_->scales(unit, pass));
+  const Tensor kept = fp16_master() ? local(master_, unit) : local_weights(unit);
+  if (kept.empty()) device_.convert({place, local(master_, unit)});
+  exchange_->gather(unit, pass, kept.empty() ? place : kept, {});
 }
 
-Tensor Parameters::gather(int unit) {
-  const bool codes = fp8_ && fp8_->has(unit);
-  if (!sharded() && (codes || !fp16_master())) return gather_shard(unit, Pass::forward);
-  GatherBuffer& buffer = gather_buffers_[buffer_of(unit)];
-  if (sharded()) {
-    if (buffer.unit != unit) prefetch(unit);
-    shard_comm_.comm->wait(buffer.gathered);
-  } else if (buffer.unit != unit) {
-    buffer.unit = unit;
-    buffer.rounded = false;
-  }
-  const Tensor whole = gather_target(unit);
-  if (codes || !fp16_master()) return whole;
-  Tensor rounded = whole;
+Tensor Parameters::gather(int unit, Pass pass) {
+  if (!sharded() && in_fp8(unit)) return fp8_->codes(unit, pass);
+  if (!exchange_) return local_weights(unit);
+  prefetch(unit, pass);
+  const Tensor whole = exchange_->weights(unit, pass);
+  if (in_fp8(unit) || !fp16_master()) return whole;
+  Tensor rounded = whole;  // in place of the codes
   rounded.dtype = options_.weights;
-  if (!std::exchange(buffer.rounded, true))
+  if (exchange_->first_use(unit, pass))
     decode_master(unit, rounded, sharded() ? whole : local(master_, unit), 0, layout_.units()[unit].size);
   return rounded;
 }
 
 BlockWeights Parameters::gather_block(std::int64_t layer, Pass pass) {
   const int unit = layout_.block_unit(layer);
-  prefetch(unit, pass);
-  const Tensor weights = gather(unit);
-  if (fp8_ && fp8_->has(unit)) return fp8_->block(unit, pass, weights, gathered_scales(unit), arena_);
+  const Tensor weights = gather(unit, pass);
+  if (in_fp8(unit))
+    return fp8_->block(unit, pass, weights, sharded() ? exchange_->scales(unit, pass) : Tensor{}, arena_);
   const BlockTensors t = layout_.block(weights);
   BlockWeights block{t};
   for (const LinearMatrix& m : layout_.block_linears()) block[m.role].value = t[m.role];
@@ -211,14 +167,11 @@ BlockWeights Parameters::gather_block(std::int64_t layer, Pass pass) {
 
 Tensor Parameters::gradients(int unit) {
   if (fp8_gradients_) return fp8_gradients_->staging(unit);
-  if (!sharded()) return local(gradient_, unit);
-  const ReduceBuffer& buffer = reduce_buffers_[buffer_of(unit)];
-  shard_comm_.comm->wait(buffer.reduced);
-  return buffer.gradients.elements(0, layout_.shard_size(unit) * layout_.shards());
+  return sharded() ? exchange_->gradients(unit) : local(gradient_, unit);
 }
 
 void Parameters::commit(const Tensor& gradient) {
-  if (!overlays_ || gradient.dtype != gradient_.dtype) return;
+  if (!overlays_ || gradient.dtype != gradient_.dtype || (sharded() && !fp8_gradients_)) return;
   const std::int64_t bytes = gradient.as<std::byte>() - gradient_.as<std::byte>();
   arena_.commit_gradients(bytes * 8 / bits_of(gradient_.dtype));
 }
@@ -231,12 +184,11 @@ void Parameters::reduce(int unit) {
     return fp8_gradients_->reduce(unit, codes, micro_step_ == 0, last);
   }
   if (sharded()) {
-    const Tensor full = gradients(unit);
-    ReduceBuffer& buffer = reduce_buffers_[buffer_of(unit)];
     if (micro_step_ > 0) add_reduced();
+    if (overlays_) arena_.commit_gradients(layout_.shard_offset(unit));
     const Tensor target =
         micro_step_ == 0 ? local(gradient_, unit) : reduced_.elements(0, layout_.shard_size(unit));
-    buffer.reduced = shard_tickets_[unit] = shard_comm_.comm->start_reduce_scatter(target, full);
+    shard_tickets_[unit] = exchange_->reduce(unit, target);
     if (micro_step_ > 0) adding_ = unit;
   }
   if (!last || !replica_comm_.comm) return;

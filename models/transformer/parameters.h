@@ -7,7 +7,10 @@
 // are summed (kernels/comm/parallel_dims.h).
 //
 // Communication runs beside compute. prefetch(unit) starts a gather, and a later gather(unit) only waits for it.
-// reduce(unit) only starts, and complete(unit) waits for the gradient. Sharded blocks take turns in two buffers.
+// reduce(unit) only starts, and complete(unit) waits for the gradient. Where whole units lie: unit_exchange.h.
+//
+// Sharded, an FP32 master is all that is kept of the weights: before a gather a rank rounds its part of a unit right into
+// the place of the whole. With `keep_gathered` that place lasts, and the optimizer writes there.
 #pragma once
 
 #include <functional>
@@ -25,6 +28,7 @@
 #include "models/transformer/layout.h"
 #include "models/transformer/moments.h"
 #include "models/transformer/state.h"
+#include "models/transformer/unit_exchange.h"
 
 namespace precbench {
 
@@ -44,6 +48,7 @@ struct ParameterOptions {
   /// Of the blocks' weights as sharded ranks exchange them, and as any rank keeps them; BF16 if not quantized.
   QuantFormat gather_format{};
   std::vector<bool> gather_fp8{};  ///< which blocks are exchanged, or kept, in that format
+  bool keep_gathered = false;      ///< sharded: weights are gathered once an optimizer step and stay whole
 
   /// The recipe with delayed scales of the run; none of it without a history.
   Recipe delayed = {};
@@ -69,10 +74,10 @@ class Parameters {
   /// To be called before the first micro-step of every optimizer step.
   void begin_step();
   void begin_micro_step(int micro_step);
-  /// Starts to gather a unit that is needed soon. A block takes the buffer of the last but one, which must
+  /// Starts to gather a unit that is needed soon. A block takes the place of the last but one, which must
   /// have been used by then.
   void prefetch(int unit, Pass pass = Pass::forward);
-  Tensor gather(int unit);
+  Tensor gather(int unit, Pass pass = Pass::forward);
   /// A block's weights for one pass; may put them together in the arena's stack.
   BlockWeights gather_block(std::int64_t layer, Pass pass);
   Tensor gradients(int unit);
@@ -152,25 +157,10 @@ class Parameters {
   std::vector<std::uint64_t> fingerprints();
 
  private:
-  /// A buffer for whole units, what is in it and what is under way.
-  struct GatherBuffer {
-    Tensor weights, scales;
-    int unit = -1;  // whose weights, of this step, are in it or on their way
-    Pass pass = Pass::forward;
-    Comm::Ticket gathered = 0;
-    bool rounded = false;  // from the FP16 master's codes, in place
-  };
-  struct ReduceBuffer {
-    Tensor gradients;
-    Comm::Ticket reduced = 0;
-  };
-  /// Blocks take turns in two buffers, or have one where nothing is under way; embedding and head, which are needed at
-  /// opposite ends of a step, take turns in a third.
-  int buffer_of(int unit) const { return !layout_.is_block(unit) ? 2 : sharded() ? unit % 2 : 0; }
-  static constexpr int kBuffers = 3;
   void allocate_state();
-  void allocate_gather_buffers();
-  void allocate_reduction();
+  void allocate_gradients();
+  /// Whether this rank keeps its part of a unit's weights in weights_.
+  bool stores_weights(int unit) const;
   void forget_gathered();
   void add_reduced();
   Tensor local(const Tensor& flat, int unit) const;
@@ -214,14 +204,9 @@ class Parameters {
   void zero_state();
   /// Makes the BF16 weights from their master, and forgets what was gathered.
   void derive_weights();
-  /// Of weights_; empty where ranks exchange the unit in FP8, made from the master.
+  bool in_fp8(int unit) const { return fp8_ && fp8_->has(unit); }
+  /// This rank's part in BF16, where it is kept; empty where it is made from the master for every gather.
   Tensor local_weights(int unit) const;
-  /// What the others gather of this rank's unit, and the whole in its buffer.
-  Tensor gather_shard(int unit, Pass pass) const;
-  Tensor gather_target(int unit) const;
-  Tensor gathered_scales(int unit) const;
-  /// Whether each pass gathers codes of its own.
-  bool by_pass(int unit) const { return fp8_ && fp8_->has(unit) && fp8_->by_pass(); }
 
   Device& device_;
   Comm& comm_;
@@ -231,14 +216,13 @@ class Parameters {
   Layout layout_;
   AxisComm shard_comm_, replica_comm_;
   Tensor weights_, master_, gradient_;        // flat, one shard of every unit
-  std::vector<std::int64_t> weight_offsets_;  // of a unit's shard in weights_; -1: it has none
+  std::vector<std::int64_t> weight_offsets_;  // of a unit's shard in weights_; -1: it is not there
   std::unique_ptr<ParameterScales> master_scales_;
   std::unique_ptr<Moments> moments_;
   std::unique_ptr<Fp8Gradients> fp8_gradients_;
   std::unique_ptr<DelayedScaling> delayed_;
   std::unique_ptr<Fp8Weights> fp8_;
-  GatherBuffer gather_buffers_[kBuffers];  // sharded: whole units' weights
-  ReduceBuffer reduce_buffers_[kBuffers];  // sharded: whole units' gradients
+  std::unique_ptr<UnitExchange> exchange_;  // sharded, or with an FP16 master
   Tensor hash_;      // i32 [2]: of fingerprints; here so that a run needs no more memory than its dry run
   Tensor reduced_;   // sharded, with accumulation: a reduced shard before it is added
   int adding_ = -1;  // the unit whose reduced shard is in it or on its way

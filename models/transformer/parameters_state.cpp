@@ -11,6 +11,8 @@ namespace precbench {
 void Parameters::zero_state() {
   for (const Tensor& flat : {weights_, master_})
     if (!flat.empty()) device_.zero({flat});
+  for (int u = 0; u < layout_.unit_count(); ++u)
+    if (const Tensor kept = local_weights(u); weight_offsets_[u] < 0 && !kept.empty()) device_.zero({kept});
   if (fp16_master()) master_scales_->reset(device_);
   moments_->reset(device_);
   if (delayed_) delayed_->reset();

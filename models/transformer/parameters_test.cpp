@@ -2,6 +2,7 @@
 #include "models/transformer/parameters.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <functional>
 #include <mutex>
@@ -326,6 +327,31 @@ TEST_CASE("the gradient buffer overlays the stack until backward commits a tenso
   for (const auto& [bytes, needed] : commits) {
     CHECK(bytes >= needed);
     CHECK(bytes < needed + Arena::kAlignment);
+  }
+  // Of shards a unit's part comes into use when it is reduced.
+  for (const int shards : {2, 3}) {
+    std::atomic<int> wrong = 0;
+    on_ranks(shards, awkward(false), {.parallel = {.shard = shards}}, [&](Rank& rank) {
+      const Layout& layout = rank.parameters.layout();
+      for (int step = 0; step < 2; ++step) {
+        rank.parameters.begin_step();
+        for (int u = layout.unit_count() - 1; u >= 0; --u) {
+          const auto committed = [&] {
+            return rank.arena.current().bytes[static_cast<int>(Segment::gradients)];
+          };
+          const auto bytes_from = [&](int unit) {
+            return bytes_of(DType::f32, layout.local_size() - layout.shard_offset(unit));
+          };
+          wrong += committed() >= bytes_from(u);
+          rank.parameters.commit(rank.parameters.gradients(u));
+          wrong += committed() >= bytes_from(u);
+          rank.parameters.reduce(u);
+          wrong += committed() < bytes_from(u);
+        }
+        rank.parameters.complete_all();
+      }
+    });
+    CHECK(wrong == 0);
   }
   // Micro-steps add to it from the first: nothing to lend.
   std::int64_t whole = 0, needed = 0;

@@ -28,7 +28,8 @@ using Work = std::pair<std::string, std::string>;  ///< a recipe and its setting
 
 /// One GPU needs no strategy and gathers nothing, so its case may have been run under any.
 Work work_on_one_gpu(const MachineRecords& machine, const Row& row) {
-  return {text_of(row, "recipe"), setting_of(machine, row, {"gpus", "parallel", "shard_group", "gather"})};
+  return {text_of(row, "recipe"),
+          setting_of(machine, row, {"gpus", "parallel", "shard_group", "gather", "reshard"})};
 }
 
 /// Rows on one GPU that ran the same work, by their strategy: the first of them, and of each strategy the last.
@@ -105,9 +106,9 @@ class SingleSteps {
 
  private:
   Work precision_of(const Row& row) const {
-    return {
-        text_of(row, "recipe"),
-        setting_of(machine_, row, {"model", "seq", "batch", "gpus", "parallel", "shard_group", "gather"})};
+    return {text_of(row, "recipe"),
+            setting_of(machine_, row,
+                       {"model", "seq", "batch", "gpus", "parallel", "shard_group", "gather", "reshard"})};
   }
 
   const MachineRecords& machine_;

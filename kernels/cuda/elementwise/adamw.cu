@@ -3,6 +3,7 @@
 // from device memory, so a captured graph replays it with new values. Bytes per element, all BF16: 8 read and
 // 6 written; with FP32 master, moments and gradient: 16 read and 14 written.
 #include <algorithm>
+#include <type_traits>
 
 #include "kernels/cuda/elementwise/scaled_values.cuh"
 #include "kernels/cuda/elementwise/weight_update.cuh"
@@ -32,38 +33,86 @@ __device__ inline float fast_quotient(float x, float y) {
   return isinf(y) ? quotient : fmaf(fmaf(-quotient, y, x), inverse, quotient);
 }
 
-// A fixed number of blocks, each thread over every gridDim-th run of eight elements; so without clipping a
-// thread's sum of squares stays in a register, and blocks write one partial sum each.
-inline constexpr int kBlocksPerSm = 8;
+/// What a step's elements share.
+struct Rule {
+  StepScalars step;
+  float clip, square_factor;
+};
+
+/// Eight elements; returns the sum of their gradients' squares.
+__device__ inline float update(float (&w)[8], float (&mean)[8], float (&square)[8], const float (&g)[8],
+                               const UpdateOptions& o, const Rule& rule) {
+  float squares = 0;
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    squares += g[j] * g[j];
+    const float clipped = g[j] * rule.clip;
+    mean[j] = o.beta1 * mean[j] + (1.0f - o.beta1) * clipped;
+    square[j] = o.beta2 * square[j] + (1.0f - o.beta2) * clipped * clipped;
+    const float root = fast_sqrt(square[j] * rule.square_factor) + o.eps;
+    const float quotient = fast_quotient(mean[j], rule.step.bias_correction1 * root);
+    w[j] -= rule.step.lr * (quotient + o.weight_decay * w[j]);
+  }
+  return squares;
+}
+
+/// Eight elements as they lie in memory.
+template <class T>
+struct Packed {
+  uint4 words[sizeof(T) / 2];
+};
+template <class T>
+__device__ inline Packed<T> fetch(const T* p) {
+  Packed<T> packed;
+#pragma unroll
+  for (std::size_t i = 0; i < sizeof(T) / 2; ++i) packed.words[i] = reinterpret_cast<const uint4*>(p)[i];
+  return packed;
+}
+template <class T>
+__device__ inline void widen(float (&out)[8], const Packed<T>& packed) {
+  load_vector(out, reinterpret_cast<const T*>(packed.words));
+}
+
+// A block has a run of neighbouring chunks, and there are so many blocks that the last ones to end leave little idle; each
+// writes one partial sum of squares.
+inline constexpr int kBlocksPerSm = 32;
+inline constexpr std::int64_t kChunk = kElementThreads * 8;
 
 template <class Moment, class Gradient, bool kMaster>
-__global__ void __launch_bounds__(kElementThreads)
-    adamw_kernel(const WeightArgs a, Moment* m, Moment* v, const Gradient* gradient, double* partial) {
+__global__ void __launch_bounds__(kElementThreads, sizeof(Moment) == 2 ? 3 : 2)
+    adamw_kernel(const WeightArgs a, Moment* m, Moment* v, const Gradient* gradient, std::int64_t run,
+                 double* partial) {
+  using Weight = std::conditional_t<kMaster, float, std::uint16_t>;
   __shared__ double buffer[kWarp];
+  Weight* weights;
+  if constexpr (kMaster)
+    weights = a.master;
+  else
+    weights = a.weights;
   const StepScalars step = *a.scalars;
-  const UpdateOptions& o = a.options;
-  const float clip = clip_factor(a.norm_squared, o.max_norm);
-  const float square_factor = 1.0f / step.bias_correction2;
-  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kElementThreads * 8;
+  const Rule rule{step, clip_factor(a.norm_squared, a.options.max_norm), 1.0f / step.bias_correction2};
+  const std::int64_t end = min(a.size, (blockIdx.x + 1) * run);
   double sum = 0;
-  for (std::int64_t i = first_element(); i < a.size; i += stride) {
+  for (std::int64_t chunk = blockIdx.x * run; chunk < end; chunk += kChunk) {
+    const std::int64_t i = chunk + threadIdx.x * 8;
     float w[8], mean[8], square[8], g[8];
+    // All that a thread reads is on its way before it uses any, without a branch between that the end may lie behind.
+    if (a.vectors && chunk + kChunk <= a.size) {
+      const Packed<Weight> weight = fetch(weights + i);
+      const Packed<Moment> means = fetch(m + i), squares = fetch(v + i);
+      const Packed<Gradient> gradients = fetch(gradient + i);
+      widen<Weight>(w, weight), widen<Moment>(mean, means), widen<Moment>(square, squares);
+      widen<Gradient>(g, gradients);
+      sum += update(w, mean, square, g, a.options, rule);
+      store_vector(m + i, mean), store_vector(v + i, square);
+      store_weights<kMaster, true>(w, a, i, step.seed);
+      continue;
+    }
     load_weights<kMaster>(w, a, i);
     load_elements(mean, m, i, a.size, a.vectors);
     load_elements(square, v, i, a.size, a.vectors);
     load_elements(g, gradient, i, a.size, a.vectors);
-    float squares = 0;
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      squares += g[j] * g[j];
-      const float clipped = g[j] * clip;
-      mean[j] = o.beta1 * mean[j] + (1.0f - o.beta1) * clipped;
-      square[j] = o.beta2 * square[j] + (1.0f - o.beta2) * clipped * clipped;
-      const float root = fast_sqrt(square[j] * square_factor) + o.eps;
-      const float update = fast_quotient(mean[j], step.bias_correction1 * root);
-      w[j] -= step.lr * (update + o.weight_decay * w[j]);
-    }
-    sum += squares;
+    sum += update(w, mean, square, g, a.options, rule);
     store_elements(m, mean, i, a.size, a.vectors);
     store_elements(v, square, i, a.size, a.vectors);
     store_weights<kMaster>(w, a, i, step.seed);
@@ -90,9 +139,12 @@ void CudaDevice::do_adamw(const ops::Adamw& op) {
   const std::int64_t size = op.m.size();
   const WeightArgs args =
       weight_args(op, op.norm_squared, aligned(op.m) && aligned(op.v) && aligned(op.gradient));
-  const unsigned blocks = std::min(element_blocks(size), static_cast<unsigned>(sm_count() * kBlocksPerSm));
-  double* partial =
-      op.options.max_norm > 0 ? nullptr : static_cast<double*>(scratch(blocks * sizeof(double)));
+  const std::int64_t most = sm_count() * kBlocksPerSm;
+  const std::int64_t run = std::max<std::int64_t>(1, (element_blocks(size) + most - 1) / most) * kChunk;
+  const auto blocks = static_cast<unsigned>((size + run - 1) / run);
+  double* partial = op.options.max_norm > 0
+                        ? nullptr
+                        : static_cast<double*>(scratch(std::max(1u, blocks) * sizeof(double)));
   if (size > 0) {
     with_type(op.m.dtype, [&](auto moment) {
       with_type(op.gradient.dtype, [&](auto grad) {
@@ -101,7 +153,7 @@ void CudaDevice::do_adamw(const ops::Adamw& op) {
         const auto kernel =
             op.master.empty() ? adamw_kernel<Moment, Gradient, false> : adamw_kernel<Moment, Gradient, true>;
         kernel<<<blocks, kElementThreads, 0, stream()>>>(args, op.m.as<Moment>(), op.v.as<Moment>(),
-                                                         op.gradient.as<Gradient>(), partial);
+                                                         op.gradient.as<Gradient>(), run, partial);
       });
     });
     if (partial) sum_stage2(op.norm_squared.as<float>(), partial, static_cast<int>(blocks), true, stream());

@@ -45,16 +45,22 @@ __device__ inline void load_weights(float (&w)[8], const WeightArgs& a, std::int
     load_elements(w, a.weights, i, a.size, a.vectors);
 }
 
-/// w is rounded in place.
-template <bool kMaster>
+/// w is rounded in place. kFull: all eight are there, in aligned vectors.
+template <bool kMaster, bool kFull = false>
 __device__ inline void store_weights(float (&w)[8], const WeightArgs& a, std::int64_t i, std::uint32_t seed) {
-  if (kMaster) store_elements(a.master, w, i, a.size, a.vectors);
+  const auto store = [&](auto* to) {
+    if constexpr (kFull)
+      store_vector(to + i, w);
+    else
+      store_elements(to, w, i, a.size, a.vectors);
+  };
+  if (kMaster) store(a.master);
   if (a.options.stochastic_rounding) {
 #pragma unroll
     for (int j = 0; j < 8; ++j)
       w[j] = bf16_decode(bf16_encode_stochastic(w[j], random_bits(seed, a.options.first_index + i + j)));
   }
-  if (!kMaster || a.weights) store_elements(a.weights, w, i, a.size, a.vectors);
+  if (!kMaster || a.weights) store(a.weights);
 }
 
 }  // namespace precbench::cuda

@@ -1,0 +1,42 @@
+// --reshard, from the case to what its record says.
+#include <stdlib.h>
+
+#include <map>
+#include <set>
+#include <string>
+
+#include "bench/measure/session.h"
+#include "tools/testing/catch.h"
+
+using namespace precbench;
+
+TEST_CASE("weights stay gathered where memory allows, and the record says so", "[session]") {
+  std::map<std::string, Record> records;
+  setenv("OMP_NUM_THREADS", "1", 1);  // tiny models are too small for two
+  for (const char* reshard : {"on", "off", "auto"}) {
+    INFO(reshard);
+    Case c;
+    c.device = "cpu";
+    c.seq = 32;
+    c.gpus = 2;
+    c.parallel = "fsdp";
+    c.grads = "bf16";
+    c.reshard = reshard;
+    c.steps = 3;
+    const Record& record = records[reshard] = run_case(resolve(c));
+    REQUIRE(record.status == Status::ok);
+    CHECK(record.communication->wire_bytes == record.communication->predicted_wire_bytes);
+    std::set<std::string> kinds;
+    for (const CollectiveRecord& kind : record.communication->collectives) kinds.insert(kind.name);
+    CHECK(kinds.count("reduce_scatter bf16") == 1);
+    CHECK(kinds.count("reduce_scatter") == 0);
+  }
+  CHECK(records["on"].training->loss == records["off"].training->loss);
+  CHECK(records["on"].id != records["off"].id);
+  CHECK(records["on"].warnings.empty());
+  CHECK(records["off"].communication->wire_bytes < 0.85 * records["on"].communication->wire_bytes);
+  CHECK(records["auto"].communication->wire_bytes == records["off"].communication->wire_bytes);
+  CHECK(records["auto"].memory->measured->weights == records["off"].memory->measured->weights);
+  REQUIRE(records["auto"].warnings.size() == 1);
+  CHECK(records["auto"].warnings[0] == "--reshard auto: off");
+}
