@@ -26,6 +26,7 @@ using OptionalReal = std::optional<double> Case::*;
 
 constexpr const char* kWork = "Work";
 constexpr const char* kPrecision = "Precision and memory";
+constexpr const char* kExperts = "Mixture of experts";
 constexpr const char* kOptimizer = "Optimizer";
 constexpr const char* kData = "Data and weights";
 constexpr const char* kMeasurement = "Measurement";
@@ -76,6 +77,8 @@ std::vector<Field> make_fields() {
   const auto when_set = Identity::when_set;
   return {
       text("model", kWork, "preset, or a JSON file", &Case::model, kAxis, always),
+      number("layers", kWork, "", "blocks of the model that are left, the first ones", &Case::layers, kAxis, 0,
+             "all", when_set),
       text("recipe", kWork, "low-precision recipe, or a JSON file", &Case::recipe, kAxis, always),
       number("seq", kWork, "tokens", "sequence length", &Case::seq, kAxis, 1),
       number("batch", kWork, "sequences", "sequences per GPU in one forward pass", &Case::batch, kAxis, 1),
@@ -115,6 +118,16 @@ std::vector<Field> make_fields() {
           &Case::switch_recipe, kSingle, when_set),
       text("recompute", kPrecision, "activations computed again in backward", &Case::recompute, kAxis, always,
            {"none", "block"}),
+
+      text("routing", kExperts, "who chooses experts: learned, balanced, zipf:A or one (forced, for timing)",
+           &Case::routing, kAxis, when_set),
+      number("capacity", kExperts, "",
+             "an expert's rows in those of even load, the later ones dropped; none: all are computed",
+             &Case::capacity, kAxis, 0, "none", when_set),
+      number("aux", kExperts, "", "coefficient of the routers' balance loss", &Case::aux, kAxis, 0, "",
+             when_set),
+      number("z_loss", kExperts, "", "coefficient of the mean of logsumexp(router logits)^2", &Case::z_loss,
+             kAxis, 0, "", when_set),
 
       text("optimizer", kOptimizer, "update rule; muon: AdamW's for what is no matrix of a block",
            &Case::optimizer, kAxis, when_set, optimizer_names()),

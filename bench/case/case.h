@@ -17,6 +17,7 @@ namespace precbench {
 /// The member initialisers are the defaults that the help shows.
 struct Case {
   std::string model = "tiny";
+  std::int64_t layers = 0;  ///< 0: all of the model's; written "all"
   std::string recipe = "bf16";
   std::int64_t seq = 128;
   std::int64_t batch = 8;
@@ -37,6 +38,10 @@ struct Case {
   std::string keep_bf16;
   std::string switch_recipe;
   std::string recompute = "none";
+
+  std::string routing = "learned";
+  double capacity = 0;  ///< 0: no slot is dropped; written "none"
+  double aux = 1e-3, z_loss = 0;
 
   std::string optimizer = "adamw";
   double lr = 3e-4;

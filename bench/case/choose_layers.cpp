@@ -14,18 +14,23 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+/// The roles of the blocks' linear layers that recipes are chosen by; lm_head is none of them.
+constexpr int kBlockRoles = kLinearRoles - 1;
+static_assert(static_cast<int>(LinearRole::head) == kBlockRoles);
+
 /// What the case keeps in BF16, or, where it says nothing, the recipe.
 ConvertedLayers convert(const Case& c, const ModelConfig& model, const Recipe& recipe) {
   const KeepBf16 keep = c.keep_bf16.empty() ? recipe.keep_bf16 : parse_keep_bf16(c.keep_bf16);
   const bool quantized = recipe.quantized();
   const auto converts = [&](const LinearSpec& linear, std::int64_t layer) {
-    return quantized && !keep.keeps(recipe, linear.role, layer, model.layers, linear.out(), linear.in);
+    return quantized && !keep.keeps(recipe, linear.role, layer, model.layers, linear.expert_out(), linear.in);
   };
   ConvertedLayers layers{recipe, std::vector<ConvertedLayers::Roles>(model.layers), false};
-  const BlockSpec block = dense_block(model);
+  const BlockSpec first = block_of(model, 0), last = block_of(model, model.layers - 1);
   for (std::int64_t layer = 0; layer < model.layers; ++layer)
-    for (const LinearSpec& linear : block.linears)
-      layers.converted[layer][static_cast<int>(linear.role)] = converts(linear, layer);
+    for (const LinearSpec& linear : (model.has_experts(layer) ? last : first).linears)
+      if (static_cast<int>(linear.role) < kBlockRoles)
+        layers.converted[layer][static_cast<int>(linear.role)] = converts(linear, layer);
   layers.head_converted = c.head == "recipe" && converts(head_linear(model), 0);
   return layers;
 }
@@ -64,10 +69,6 @@ std::string ranges_of(std::size_t blocks, IsIn&& is_in) {
   }
   return text.empty() ? "none" : text;
 }
-
-/// The roles of the blocks' linear layers; lm_head is none of them.
-constexpr int kBlockRoles = kLinearRoles - 1;
-static_assert(static_cast<int>(LinearRole::head) == kBlockRoles);
 
 std::int64_t count_in(const ConvertedLayers::Roles& roles) {
   return std::count(roles.begin(), roles.begin() + kBlockRoles, true);

@@ -50,9 +50,9 @@ struct QuantizedTensor {
   GemmOperand columnwise = {};  ///< contracts over rows: wgrad's X and dY; stored transposed
   /// Both f32 [1]. A form with one scale for the tensor needs one of them: its scale comes from amax_in where that
   /// is present, else from amax_out.
-  Tensor amax_out = {};    ///< written: max |value|; together with amax_in raised to it instead
-  Tensor amax_in = {};     ///< read: an amax known before the op, this tensor's own or another step's
-  bool keep_value = true;  ///< false: only the forms are read later; a device may skip writing the value
+  Tensor amax_out = {};      ///< written: max |value|; together with amax_in raised to it instead
+  Tensor amax_in = {};       ///< read: an amax known before the op, this tensor's own or another step's
+  bool keep_value = true;    ///< false: only the forms are read later; a device may skip writing the value
   RandomStream random = {};  ///< of forms that are rounded stochastically
 };
 
@@ -130,9 +130,10 @@ enum class OpClass : std::uint8_t {
   head_loss,
   optimizer,
   communication,
-  other
+  other,
+  routing
 };
-inline constexpr int kOpClasses = 8;
+inline constexpr int kOpClasses = 9;
 const char* name_of(OpClass op_class);
 
 struct MatmulOptions {

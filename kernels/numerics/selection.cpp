@@ -78,7 +78,8 @@ bool add_word(KeepBf16& keep, const std::string& word) {
 }  // namespace
 
 const char* name_of(LinearRole role) {
-  static constexpr const char* kNames[kLinearRoles] = {"qkv", "o", "gate_up", "down", "lm_head"};
+  static constexpr const char* kNames[kAllLinearRoles] = {
+      "qkv", "o", "gate_up", "down", "lm_head", "shared_gate_up", "shared_down", "router"};
   return kNames[static_cast<int>(role)];
 }
 

@@ -31,6 +31,7 @@ Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConf
   if (sharded() && options.gather_format.quantized())
     fp8_ = std::make_unique<Fp8Weights>(device, *shard_comm_.comm, arena, layout_, options.gather_format,
                                         options.gather_fp8);
+  if (config.moe) routers_ = std::make_unique<Routers>(device, arena, config, options.accumulation);
   shard_tickets_.resize(layout_.unit_count());
   replica_tickets_.resize(layout_.unit_count());
   allocate_state();
@@ -168,9 +169,9 @@ BlockWeights Parameters::gather_block(std::int64_t layer, Pass pass) {
   prefetch(unit, pass);
   const Tensor weights = gather(unit);
   if (fp8_ && fp8_->has(unit)) return fp8_->block(unit, pass, weights, gathered_scales(unit), arena_);
-  const BlockTensors t = layout_.block(weights);
+  const BlockTensors t = layout_.block(layer, weights);
   BlockWeights block{t};
-  for (const LinearMatrix& m : layout_.block_linears()) block[m.role].value = t[m.role];
+  for (const LinearMatrix& m : layout_.block_linears(layer)) block[m.role].value = t[m.role];
   return block;
 }
 
@@ -223,6 +224,7 @@ void Parameters::zero_state() {
     if (!flat.empty()) device_.zero({flat});
   moments_->reset(device_);
   if (delayed_) delayed_->reset();
+  if (routers_) routers_->reset();
 }
 
 void Parameters::derive_weights() {
@@ -295,11 +297,14 @@ std::vector<StateTensor> Parameters::trained_state() const {
 
 std::vector<StateTensor> Parameters::state() const {
   std::vector<StateTensor> state = trained_state();
-  if (!delayed_) return state;
-  for (StateTensor tensor : delayed_->state()) {
-    if (shard_rank() > 0) tensor.values = {nullptr, tensor.values.dtype, 0, 0};  // the first has it for all
-    state.push_back(std::move(tensor));
-  }
+  const auto add_common = [&](const std::vector<StateTensor>& tensors) {
+    for (StateTensor tensor : tensors) {
+      if (shard_rank() > 0) tensor.values = {nullptr, tensor.values.dtype, 0, 0};  // the first has it for all
+      state.push_back(std::move(tensor));
+    }
+  };
+  if (delayed_) add_common(delayed_->state());
+  if (routers_) add_common(routers_->state(layout_));
   return state;
 }
 
@@ -318,6 +323,7 @@ void Parameters::load_state(const StateReader& read, bool own) {
     precbench::load_state(device_, foreign, read);
     moments_->load_scaled(device_, read);
   }
+  if (routers_) precbench::load_state(device_, routers_->state(layout_), read);
   derive_weights();
 }
 
@@ -329,7 +335,18 @@ void Parameters::load(const std::function<void(const Parameter&, float*)>& read)
     read(p, whole.data());
     upload_rounded(part.values, whole.data() + part.first);
   });
+  for_buffers([&](const Parameter& p, const Tensor& values) {
+    whole.resize(p.size());
+    read(p, whole.data());
+    device_.upload(values, whole.data());
+  });
   derive_weights();
+}
+
+void Parameters::for_buffers(const std::function<void(const Parameter&, const Tensor&)>& visit) const {
+  if (!routers_) return;
+  const std::vector<StateTensor> state = routers_->state(layout_);
+  for (std::size_t i = 0; i < state.size(); ++i) visit(layout_.buffers()[i], state[i].values);
 }
 
 void Parameters::change(const std::function<ElementChange(const Parameter&)>& change_of, Replaced* replaced) {
@@ -384,6 +401,9 @@ void Parameters::save(Kind kind, const std::function<void(const Parameter&, cons
     const std::vector<float> values = download_widened(full);
     for (const Parameter& p : layout_.units()[u].parameters) write(p, values.data() + p.offset);
   }
+  if (kind == Kind::weights)
+    for_buffers(
+        [&](const Parameter& p, const Tensor& values) { write(p, download_widened(values).data()); });
 }
 
 std::vector<std::uint64_t> Parameters::fingerprints() {

@@ -23,6 +23,7 @@
 #include "models/transformer/fp8_weights.h"
 #include "models/transformer/layout.h"
 #include "models/transformer/moments.h"
+#include "models/transformer/routers.h"
 #include "models/transformer/state.h"
 
 namespace precbench {
@@ -110,6 +111,9 @@ class Parameters {
   /// The amaxes of delayed scaling; null where no recipe of the run has it.
   DelayedScaling* delayed() { return delayed_.get(); }
 
+  /// What routers keep beside their weights; null where the model has no experts.
+  Routers* routers() { return routers_.get(); }
+
   // ---- in and out
   /// Matrices ~ N(0, std), gains 1, biases 0, moments 0. The same numbers whatever the sharding.
   void initialize(std::uint64_t seed, float std);
@@ -123,11 +127,11 @@ class Parameters {
   /// Takes a change back, to the bit.
   void restore(const Replaced& replaced);
   enum class Kind : std::uint8_t { weights, gradients };
-  /// Calls `read(parameter, values)` for every parameter that this rank holds a part of; values, all of
-  /// them, to be filled in FP32 [size]. Moments start at 0.
+  /// Calls `read(parameter, values)` for every parameter that this rank holds a part of, and for the layout's buffers;
+  /// values, all of them, to be filled in FP32 [size]. Moments start at 0.
   void load(const std::function<void(const Parameter&, float*)>& read);
   /// Calls `write(parameter, values)` in FP32 for every parameter, on every rank (a collective). Weights come
-  /// from the master where there is one.
+  /// from the master where there is one, and the layout's buffers follow them.
   void save(Kind kind, const std::function<void(const Parameter&, const float*)>& write);
 
   /// What the optimizer keeps from step to step, parameter by parameter in layout order: "weights/NAME" (the master
@@ -179,6 +183,8 @@ class Parameters {
   /// visit(index, parameter, part) for every parameter, in layout order, of whose weights this rank has a part.
   void for_weights(
       const std::function<void(std::size_t index, const Parameter&, const StateTensor& part)>& visit) const;
+  /// The layout's buffers, and where they are.
+  void for_buffers(const std::function<void(const Parameter&, const Tensor&)>& visit) const;
   /// Zeros all state and the weights; holes and padding stay so.
   void zero_state();
   /// Makes the BF16 weights from their master, and forgets what was gathered.
@@ -204,6 +210,7 @@ class Parameters {
   std::unique_ptr<Moments> moments_;
   std::unique_ptr<DelayedScaling> delayed_;
   std::unique_ptr<Fp8Weights> fp8_;
+  std::unique_ptr<Routers> routers_;
   GatherBuffer gather_buffers_[kBuffers];  // sharded: whole units' weights
   ReduceBuffer reduce_buffers_[kBuffers];  // sharded: whole units' gradients
   Tensor hash_;      // i32 [2]: of fingerprints; here so that a run needs no more memory than its dry run
