@@ -74,11 +74,11 @@ Field number(const char* name, const char* group, const char* unit, const char* 
 
 std::vector<Field> make_fields() {
   const auto always = Identity::always;
-  const auto when_set = Identity::when_set;
+  const auto when_set = Identity::when_set, when_used = Identity::when_used;
   return {
       text("model", kWork, "preset, or a JSON file", &Case::model, kAxis, always),
-      number("layers", kWork, "", "blocks of the model that are left, the first ones", &Case::layers, kAxis, 0,
-             "all", when_set),
+      number("layers", kWork, "", "blocks of the model that are left, the first ones", &Case::layers, kAxis,
+             0, "all", when_used),
       text("recipe", kWork, "low-precision recipe, or a JSON file", &Case::recipe, kAxis, always),
       number("seq", kWork, "tokens", "sequence length", &Case::seq, kAxis, 1),
       number("batch", kWork, "sequences", "sequences per GPU in one forward pass", &Case::batch, kAxis, 1),
@@ -120,14 +120,14 @@ std::vector<Field> make_fields() {
            {"none", "block"}),
 
       text("routing", kExperts, "who chooses experts: learned, balanced, zipf:A or one (forced, for timing)",
-           &Case::routing, kAxis, when_set),
+           &Case::routing, kAxis, when_used),
       number("capacity", kExperts, "",
              "an expert's rows in those of even load, the later ones dropped; none: all are computed",
-             &Case::capacity, kAxis, 0, "none", when_set),
+             &Case::capacity, kAxis, 0, "none", when_used),
       number("aux", kExperts, "", "coefficient of the routers' balance loss", &Case::aux, kAxis, 0, "",
-             when_set),
+             when_used),
       number("z_loss", kExperts, "", "coefficient of the mean of logsumexp(router logits)^2", &Case::z_loss,
-             kAxis, 0, "", when_set),
+             kAxis, 0, "", when_used),
 
       text("optimizer", kOptimizer, "update rule; muon: AdamW's for what is no matrix of a block",
            &Case::optimizer, kAxis, when_set, optimizer_names()),
@@ -295,8 +295,10 @@ void set_text(Case& c, const Field& field, const std::string& text) {
 }
 
 nlohmann::ordered_json case_to_json(const Case& c) {
+  static const Case defaults;
   nlohmann::ordered_json json = nlohmann::ordered_json::object();
   for (const Field& field : case_fields()) {
+    if (field.identity == Identity::when_used && get_text(c, field) == get_text(defaults, field)) continue;
     if (const auto* member = std::get_if<Real>(&field.member))
       json[field.name] = c.**member;
     else if (const auto* optional = std::get_if<OptionalReal>(&field.member); optional && c.**optional)

@@ -74,8 +74,9 @@ struct Case {
 };
 
 /// When a field that changes the work (changes_work) is part of case_id. when_set: only where it differs from its
-/// default, so that a new field of this kind leaves the ids of old records as they are.
-enum class Identity : std::uint8_t { always, when_set };
+/// default, so that a new field of this kind leaves the ids of old records as they are. when_used: and a record's `case`
+/// has it only there, too, so that the rows of models that know nothing of it stay as they are.
+enum class Identity : std::uint8_t { always, when_set, when_used };
 
 struct Field {
   const char* name;   ///< snake_case: the key of JSON and TOML; the flag is the same in kebab-case

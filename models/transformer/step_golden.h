@@ -1,4 +1,4 @@
-// The golden steps of tools/goldens/make_step_goldens.py for tests: a model, its weights and tokens, and what PyTorch, or
+// The golden steps of tools/goldens/make_step_goldens.py and make_moe_goldens.py for tests: a model, its weights and tokens, and what PyTorch, or
 // Hugging Face's own model, makes of them.
 #pragma once
 
@@ -18,6 +18,8 @@ namespace precbench::testing {
 /// The last two are described by a config.json, and three quarters of their positions lie beyond the context that it
 /// says they were trained to.
 inline constexpr const char* kGoldenSteps[] = {"llama", "tied", "qwen3", "llama3.2", "qwen2.5"};
+/// Of mixtures of experts.
+inline constexpr const char* kGoldenMixtures[] = {"mixtral", "qwen3-moe", "deepseek-v3-like"};
 
 /// One of the golden steps.
 struct Golden {
@@ -55,6 +57,13 @@ struct Golden {
     const Layout layout(model, 1);
     for (const Unit& unit : layout.units())
       for (const Parameter& p : unit.parameters) result[p.name] = values(prefix + p.name);
+    return result;
+  }
+
+  /// What a step begins with: the parameters, and the routers' biases.
+  Named weights() const {
+    Named result = all("");
+    for (const Parameter& p : Layout(model, 1).buffers()) result[p.name] = values(p.name);
     return result;
   }
 
@@ -99,7 +108,7 @@ inline StepOutcome run_step(const Golden& golden, bool reference,
                             std::unique_ptr<Device> device = make_cpu_device(1)) {
   TestStep step({.model = golden.model, .B = golden.B, .T = golden.T, .reference = reference},
                 std::move(device));
-  step.load(golden.all(""));
+  step.load(golden.weights());
   StepOutcome outcome;
   outcome.loss = step.forward_backward(golden.tokens, golden.targets);
   outcome.gradients = step.gradients();
