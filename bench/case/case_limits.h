@@ -22,6 +22,8 @@ inline constexpr std::int64_t kMaxEvaluations = 100'000;
 /// The words for the formats of both moments: the case's, or where it leaves them at their defaults, the recipe's.
 struct MomentWords {
   std::string m, v;
+
+  bool operator==(const MomentWords&) const = default;
 };
 MomentWords moment_words(const Case& c, const Recipe& recipe);
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "bench/case/case_limits.h"
 #include "kernels/base/errors.h"
 #include "models/config/block.h"
 
@@ -35,10 +36,11 @@ ConvertedLayers convert(const Case& c, const ModelConfig& model, const Recipe& r
   return layers;
 }
 
-/// What follows the recipe of this name. Going on with the same one, as bf16 does in a sweep of several, is no change.
-std::vector<LaterLayers> later_layers(const Case& c, const ModelConfig& model, std::string name,
+/// What follows the first recipe. Going on with the same one, as bf16 does in a sweep of several, is no change.
+std::vector<LaterLayers> later_layers(const Case& c, const ModelConfig& model, const Recipe& first,
                                       const std::vector<RecipeSwitch>& switches) {
   std::vector<LaterLayers> all;
+  std::string name = first.name;
   if (!switches.empty() && c.steps == 0) throw InvalidInput("needs a number of steps: add --steps N");
   std::int64_t last = 0;
   for (const RecipeSwitch& change : switches) {
@@ -50,6 +52,11 @@ std::vector<LaterLayers> later_layers(const Case& c, const ModelConfig& model, s
     const Recipe next = find_recipe(change.recipe);
     if (!next.schedule.empty())
       throw InvalidInput(fmt::format("{}: it has a schedule of its own", to_text(change)));
+    // What the optimizer keeps does not change in a run, and a row must not say that it did.
+    const MomentWords kept = moment_words(c, first), own = moment_words(c, next);
+    if (!next.optimizer.empty() && own != kept)
+      throw InvalidInput(fmt::format("{}: it keeps moments in {} and {}, and the run in {} and {}",
+                                     to_text(change), own.m, own.v, kept.m, kept.v));
     if (next.name != name) all.push_back({convert(c, model, next), from});
     name = next.name;
   }
@@ -114,7 +121,7 @@ void choose_layers(const Case& c, Definition& definition) {
   }
   try {
     definition.later =
-        later_layers(c, definition.model, recipe.name,
+        later_layers(c, definition.model, recipe,
                      c.switch_recipe.empty() ? recipe.schedule : parse_switches(c.switch_recipe));
   } catch (const InvalidInput& error) {
     throw InvalidInput(fmt::format(

@@ -123,12 +123,16 @@ std::vector<Fidelity> measure_fidelity(Rank& rank, const Plan& plan, const DataS
                                        ReferencePlace place) {
   std::vector<Fidelity> results;
   DelayedScaling* delayed = rank.parameters().delayed();
+  // Of the recipe that the run begins with, however many batches: a later one would hide in the mean.
+  const std::int64_t last_step =
+      plan.later.empty() ? plan.fields.fidelity_batches : plan.later.front().from - 1;
   const auto measure = [&](const std::string& name) {
     std::vector<BatchFidelity> batches;
     std::optional<DelayedScaling::Snapshot> before;
     if (delayed) before = delayed->snapshot();
     for (std::int64_t step = 0; step < plan.fields.fidelity_batches; ++step) {
       rank.prepare(data, step, 0);
+      rank.use_layers_of(std::min(step, last_step));
       batches.push_back(compare_gradients(rank, plan, place));
       if (delayed)
         delayed->update(rank.comm());  // a batch's scales come from the batches before, as in training

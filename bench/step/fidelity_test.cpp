@@ -110,6 +110,15 @@ TEST_CASE("the probe's numbers are those of the gradients of two runs", "[fideli
   }
 }
 
+TEST_CASE("a probe is of the recipe that a run begins with, also where another follows it soon",
+          "[fidelity]") {
+  Case c = case_of("mxfp8");
+  const double error = *measured(resolve(c)).at(0).whole.error.mean;
+  c.steps = 10;
+  c.switch_recipe = "bf16@1";
+  CHECK(*measured(resolve(c)).at(0).whole.error.mean == error);
+}
+
 TEST_CASE("BF16 against itself has no error, to the bit", "[fidelity]") {
   for (const auto& [ranks, parallel] : {std::pair{1, "ddp"}, {2, "ddp"}, {2, "fsdp"}, {4, "hsdp"}})
     for (const char* changed : {"clip=1", "accumulation=2", "grads=bf16", "recompute=block", "master=bf16"}) {

@@ -4,27 +4,13 @@
 
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/weight_update.h"
+#include "kernels/device/factored.h"
 
 namespace precbench {
 namespace {
 
 // Columns whose sums a thread makes at a time.
 constexpr std::int64_t kColumns = 256;
-/// The least scale of a weight's step: PyTorch's eps2.
-constexpr float kLeastScale = 1e-3f;
-
-/// The part [first, first + count) of a flattened matrix, row by row.
-struct Part {
-  std::int64_t first, count, cols;
-
-  std::int64_t first_row() const { return first / cols; }
-  std::int64_t rows() const { return count == 0 ? 0 : (first + count - 1) / cols + 1 - first_row(); }
-  /// The columns of a row that are in it.
-  std::int64_t begin(std::int64_t row) const { return std::max<std::int64_t>(0, first - row * cols); }
-  std::int64_t end(std::int64_t row) const { return std::min(cols, first + count - row * cols); }
-  /// Where a row's element of the matrix lies in the part; below 0 where its first columns are not in it.
-  std::int64_t at(std::int64_t row) const { return row * cols - first; }
-};
 
 /// Elements of what the step divides by: the second moment as rows and columns have it, not below eps^2.
 class SecondMoment {
@@ -44,19 +30,18 @@ class SecondMoment {
   float least_, mean_ = 1;
 };
 
-/// average += (sum / count - average) * part, and at a part of 1 the mean itself.
+/// Moves each average by `part` to its sum times `factor`.
 void move_average(const Tensor& average, const Tensor& sums, float factor, float part) {
   for (std::int64_t i = 0; i < average.size(); ++i) {
     float& value = average.as<float>()[i];
-    const float mean = sums.as<float>()[i] * factor;
-    value = part < 0.5f ? value + part * (mean - value) : mean - (mean - value) * (1 - part);
+    value = moved_average(value, sums.as<float>()[i] * factor, part);
   }
 }
 
 }  // namespace
 
 void CpuDevice::do_factored_sums(const ops::FactoredSums& op) {
-  const Part part{op.first, op.gradient.size(), op.cols.size()};
+  const MatrixPart part{op.first, op.gradient.size(), op.cols.size()};
   if (!op.rows.empty()) {
     std::memset(op.rows.data, 0, op.rows.bytes());
     cpu::for_rows(threads_, part.rows(), part.cols, [&](std::int64_t r, float* buffer) {
@@ -94,7 +79,7 @@ void CpuDevice::do_factored_average(const ops::FactoredAverage& op) {
 }
 
 void CpuDevice::do_factored_norm(const ops::FactoredNorm& op) {
-  const Part part{op.first, op.gradient.size(), op.moment.cols.size()};
+  const MatrixPart part{op.first, op.gradient.size(), op.moment.cols.size()};
   const float clip = cpu::clip_factor(op.norm_squared, op.options.max_norm);
   const SecondMoment second(op.moment, op.options.eps);
   std::vector<double> sums(part.rows());
@@ -118,7 +103,7 @@ void CpuDevice::do_factored_update(const ops::FactoredUpdate& op) {
   const float clip = cpu::clip_factor(op.norm_squared, o.max_norm);
   const auto size = static_cast<float>(op.moment.size());
   const auto rms = [&](const Tensor& squares) { return std::sqrt(*squares.as<float>() / size); };
-  const float rate = std::max(kLeastScale, rms(op.weight_squares)) * step.bias_correction1 /
+  const float rate = std::max(kLeastWeightScale, rms(op.weight_squares)) * step.bias_correction1 /
                      std::max(1.0f, rms(op.update_squares));
   const float kept = 1 - step.lr * o.weight_decay;
   const std::int64_t cols = op.moment.cols.size();
@@ -126,9 +111,10 @@ void CpuDevice::do_factored_update(const ops::FactoredUpdate& op) {
   cpu::for_update_chunks(threads_, source.size(), 2, [&](std::int64_t first, std::int64_t n, float* w) {
     const float* w0 = cpu::load(source, first, n, w);
     const float* g = cpu::load(op.gradient, first, n, w + cpu::kUpdateChunk);
+    std::int64_t row = (op.first + first) / cols, col = (op.first + first) % cols;
     for (std::int64_t i = 0; i < n; ++i) {
-      const std::int64_t at = op.first + first + i;
-      w[i] = w0[i] * kept - rate * second.update(at / cols, at % cols, g[i] * clip);
+      w[i] = w0[i] * kept - rate * second.update(row, col, g[i] * clip);
+      if (++col == cols) ++row, col = 0;
     }
     cpu::store_weights(op.weights, op.master, first, n, w, o, step.seed);
   });

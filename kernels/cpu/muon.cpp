@@ -26,8 +26,8 @@ void CpuDevice::do_momentum(const ops::Momentum& op) {
 void CpuDevice::do_to_unit_norm(const ops::ToUnitNorm& op) {
   const float norm = std::max(std::sqrt(*op.norm_squared.as<float>()), op.eps);
   cpu::for_update_chunks(threads_, op.x.size(), 1, [&](std::int64_t first, std::int64_t n, float* buffer) {
-    cpu::load(op.x, first, n, buffer);
-    for (std::int64_t i = 0; i < n; ++i) buffer[i] /= norm;
+    const float* x = cpu::load(op.x, first, n, buffer);
+    for (std::int64_t i = 0; i < n; ++i) buffer[i] = x[i] / norm;
     cpu::store(op.x, first, n, buffer);
   });
 }

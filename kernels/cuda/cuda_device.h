@@ -92,8 +92,9 @@ class CudaDevice final : public Device {
   void do_sum(const ops::Sum& op) override;
   void do_fingerprint(const ops::Fingerprint& op) override;
   void do_correlate(const ops::Correlate& op) override;
-  // quantize.cu, fp4.cu
+  // quantize.cu, with fp4.cu
   void do_quantize(const ops::Quantize& op) override;
+  // quantization_error.cu
   void do_quantization_error(const ops::QuantizationError& op) override;
   // turn_back.cu
   void do_turn_back(const ops::TurnBack& op) override;

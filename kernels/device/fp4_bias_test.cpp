@@ -15,9 +15,8 @@ constexpr int kFew = 4, kMany = 64;
 /// squared exact product.
 struct MeanErrors {
   double few, many;
-  double rest() const {
-    return many / few * kMany / kFew;
-  }  ///< 1 without bias, kMany / kFew where nothing falls
+  /// 1 without bias, kMany / kFew where nothing falls.
+  double rest() const { return many / few * kMany / kFew; }
 };
 
 MeanErrors errors_of_means(OpTest& b, const QuantFormat& format) {
@@ -61,11 +60,8 @@ MeanErrors errors_of_means(OpTest& b, const QuantFormat& format) {
 }  // namespace
 
 PRECBENCH_OP_TEST(unbiased_on, "products of stochastic FP4 and of EDEN's have no bias") {
-  QuantFormat never_clips = mxfp4_format({}, ElementRounding::stochastic);
-  never_clips.element_scale = 0.75f;
-  QuantFormat transformed = never_clips;
-  transformed.transform = {64, Signs::gemm};
-  for (const QuantFormat& format : {never_clips, transformed, eden_format()}) {
+  for (const QuantFormat& format :
+       {unbiased_mxfp4_format(), find_recipe("mxfp4_bwd").dgrad.a, eden_format()}) {
     const MeanErrors errors = errors_of_means(b, format);
     INFO(describe(format) << ": squared error " << errors.few << ", " << errors.many << ", of 1 / draws "
                           << errors.rest());
@@ -81,8 +77,8 @@ PRECBENCH_OP_TEST(biased_on,
   CHECK(std::fabs(errors_of_means(b, mxfp4_format()).rest() * kFew / kMany - 1) < 1e-6);
   CHECK(std::fabs(errors_of_means(b, four_over_six_format()).rest() * kFew / kMany - 1) < 1e-6);
   const MeanErrors clipped = errors_of_means(b, mxfp4_format({64, Signs::gemm}));
-  QuantFormat stochastic = mxfp4_format({64, Signs::gemm}, ElementRounding::stochastic);  // clips above 6
-  const MeanErrors stochastic_clipped = errors_of_means(b, stochastic);
+  const MeanErrors stochastic_clipped =
+      errors_of_means(b, mxfp4_format({64, Signs::gemm}, ElementRounding::stochastic));  // clips above 6
   INFO("of 1 / draws: to nearest " << clipped.rest() << ", stochastic without the factor 3/4 "
                                    << stochastic_clipped.rest());
   CHECK(clipped.rest() > 1.3);

@@ -225,6 +225,23 @@ PRECBENCH_OP_TEST(adafactor_parts_on, "what ranks have of a matrix adds up to it
   const FactoredMoment moment{b.put(host.random(DType::f32, 1, kRows, 0.1f)),
                               b.put(host.random(DType::f32, 1, kCols, 0.1f)), b.put(norm_of(host))};
   const Tensor dev_g = b.put(g), norm = b.put(norm_of(host));
+  // Weights without a master, rounded by their place in the model, which begins at kPlace.
+  constexpr std::int64_t kPlace = (std::int64_t{1} << 34) + 3;
+  const Tensor w = host.random(DType::bf16, kMatrix, 1, 0.1f), squares = b.put(norm_of(host)),
+               scalars = b.put(scalars_of(host)), in_parts = b.put(w), at_once = b.put(w);
+  const auto update = [&](const Tensor& weights, std::int64_t first, std::int64_t count) {
+    const UpdateOptions o{.stochastic_rounding = true, .first_index = kPlace + first};
+    b.device().factored_update({weights.elements(first, count),
+                                {},
+                                moment,
+                                dev_g.elements(first, count),
+                                first,
+                                squares,
+                                squares,
+                                scalars,
+                                norm,
+                                o});
+  };
   std::vector<double> rows(kRows), cols(kCols), norms(1);
   // The second part begins and ends within a row, the third is empty.
   const std::int64_t cuts[] = {0, 128, 5 * kCols + 17, 5 * kCols + 17, kMatrix};
@@ -234,6 +251,7 @@ PRECBENCH_OP_TEST(adafactor_parts_on, "what ranks have of a matrix adds up to it
                  col_sums = b.put(host.tensor(DType::f32, 1, kCols)), out = b.put(norm_of(host));
     b.device().factored_sums({row_sums, col_sums, dev_g.elements(first, count), first});
     b.device().factored_norm({out, moment, dev_g.elements(first, count), first, norm, {}});
+    update(in_parts, first, count);
     const Tensor got_rows = b.fetch(row_sums), got_cols = b.fetch(col_sums), got_norm = b.fetch(out);
     for (std::int64_t r = 0; r < kRows; ++r) rows[r] += got_rows.as<float>()[r];
     for (std::int64_t c = 0; c < kCols; ++c) cols[c] += got_cols.as<float>()[c];
@@ -243,6 +261,9 @@ PRECBENCH_OP_TEST(adafactor_parts_on, "what ranks have of a matrix adds up to it
                col_sums = b.put(host.tensor(DType::f32, 1, kCols)), out = b.put(norm_of(host));
   b.device().factored_sums({row_sums, col_sums, dev_g, 0});
   b.device().factored_norm({out, moment, dev_g, 0, norm, {}});
+  update(at_once, 0, kMatrix);
+  CHECK(same_bits(b.fetch(in_parts), b.fetch(at_once)));
+  CHECK_FALSE(same_bits(b.fetch(at_once), w));
   const auto check = [&](const Tensor& whole, const std::vector<double>& sum) {
     for (std::size_t i = 0; i < sum.size(); ++i) CHECK(std::fabs(whole.as<float>()[i] / sum[i] - 1) < 1e-6);
   };

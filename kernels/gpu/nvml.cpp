@@ -57,62 +57,54 @@ constexpr ThrottleReason kThrottleReasons[] = {{0x002, "applications_clocks_sett
 
 /// The library and those of its functions we call; a function that an old driver lacks is null.
 struct NvmlGpu::Library {
-  void* handle = nullptr;
-  int (*init)() = nullptr;
-  int (*shutdown)() = nullptr;
-  int (*by_pci)(const char*, NvmlDevice*) = nullptr;
-  int (*driver_version)(char*, unsigned) = nullptr;
-  int (*power)(NvmlDevice, unsigned*) = nullptr;
-  int (*power_limit)(NvmlDevice, unsigned*) = nullptr;
-  int (*clock)(NvmlDevice, int, unsigned*) = nullptr;
-  int (*temperature)(NvmlDevice, int, unsigned*) = nullptr;
-  int (*throttle)(NvmlDevice, unsigned long long*) = nullptr;
-  int (*ecc_mode)(NvmlDevice, int*, int*) = nullptr;
-  int (*ecc_errors)(NvmlDevice, int, int, unsigned long long*) = nullptr;
-  int (*energy)(NvmlDevice, unsigned long long*) = nullptr;
-  int (*memory)(NvmlDevice, NvmlMemory*) = nullptr;
-  int (*processes)(NvmlDevice, unsigned*, NvmlProcess*) = nullptr;
-  int (*nvlink)(NvmlDevice, unsigned, int*) = nullptr;
-  int (*nvlink_remote)(NvmlDevice, unsigned, NvmlPci*) = nullptr;
-  int (*pci)(NvmlDevice, NvmlPci*) = nullptr;
-  int (*p2p)(NvmlDevice, NvmlDevice, int, int*) = nullptr;
+  /// A function's address, which becomes whatever pointer it is kept in.
+  struct Symbol {
+    void* address;
+    template <class Function>
+    operator Function*() const {
+      return reinterpret_cast<Function*>(address);
+    }
+  };
+  Symbol find(const char* name, const char* older_name = nullptr) const {
+    void* address = handle ? dlsym(handle, name) : nullptr;
+    return {handle && !address && older_name ? dlsym(handle, older_name) : address};
+  }
 
+  void* handle = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+  int (*init)() = find("nvmlInit_v2");
+  int (*shutdown)() = nullptr;  // known once there is something to shut down
+  int (*by_pci)(const char*, NvmlDevice*) = find("nvmlDeviceGetHandleByPciBusId_v2");
+  int (*driver_version)(char*, unsigned) = find("nvmlSystemGetDriverVersion");
+  int (*power)(NvmlDevice, unsigned*) = find("nvmlDeviceGetPowerUsage");
+  int (*power_limit)(NvmlDevice, unsigned*) = find("nvmlDeviceGetEnforcedPowerLimit");
+  int (*clock)(NvmlDevice, int, unsigned*) = find("nvmlDeviceGetClockInfo");
+  int (*temperature)(NvmlDevice, int, unsigned*) = find("nvmlDeviceGetTemperature");
+  int (*throttle)(NvmlDevice,
+                  unsigned long long*) = find("nvmlDeviceGetCurrentClocksEventReasons",
+                                              "nvmlDeviceGetCurrentClocksThrottleReasons");  // before 535
+  int (*ecc_mode)(NvmlDevice, int*, int*) = find("nvmlDeviceGetEccMode");
+  int (*ecc_errors)(NvmlDevice, int, int, unsigned long long*) = find("nvmlDeviceGetTotalEccErrors");
+  int (*energy)(NvmlDevice, unsigned long long*) = find("nvmlDeviceGetTotalEnergyConsumption");
+  int (*memory)(NvmlDevice, NvmlMemory*) = find("nvmlDeviceGetMemoryInfo");
+  int (*processes)(NvmlDevice, unsigned*, NvmlProcess*) = find("nvmlDeviceGetComputeRunningProcesses_v3");
+  int (*nvlink)(NvmlDevice, unsigned, int*) = find("nvmlDeviceGetNvLinkState");
+  int (*nvlink_remote)(NvmlDevice, unsigned, NvmlPci*) = find("nvmlDeviceGetNvLinkRemotePciInfo_v2");
+  int (*pci)(NvmlDevice, NvmlPci*) = find("nvmlDeviceGetPciInfo_v3");
+  int (*p2p)(NvmlDevice, NvmlDevice, int, int*) = find("nvmlDeviceGetP2PStatus");
+
+  Library() = default;
+  Library(const Library&) = delete;
+  Library& operator=(const Library&) = delete;
   ~Library() {
     if (shutdown) shutdown();
     if (handle) dlclose(handle);
   }
 
-  template <class Function>
-  void find(Function*& function, const char* name) {
-    function = reinterpret_cast<Function*>(dlsym(handle, name));
-  }
-
   /// Null where there is no usable NVML.
   static std::shared_ptr<const Library> load() {
     auto found = std::make_shared<Library>();
-    found->handle = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (!found->handle) return nullptr;
-    found->find(found->init, "nvmlInit_v2");
-    found->find(found->by_pci, "nvmlDeviceGetHandleByPciBusId_v2");
-    found->find(found->driver_version, "nvmlSystemGetDriverVersion");
-    found->find(found->power, "nvmlDeviceGetPowerUsage");
-    found->find(found->power_limit, "nvmlDeviceGetEnforcedPowerLimit");
-    found->find(found->clock, "nvmlDeviceGetClockInfo");
-    found->find(found->temperature, "nvmlDeviceGetTemperature");
-    found->find(found->throttle, "nvmlDeviceGetCurrentClocksEventReasons");
-    if (!found->throttle)
-      found->find(found->throttle, "nvmlDeviceGetCurrentClocksThrottleReasons");  // before 535
-    found->find(found->ecc_mode, "nvmlDeviceGetEccMode");
-    found->find(found->ecc_errors, "nvmlDeviceGetTotalEccErrors");
-    found->find(found->energy, "nvmlDeviceGetTotalEnergyConsumption");
-    found->find(found->memory, "nvmlDeviceGetMemoryInfo");
-    found->find(found->processes, "nvmlDeviceGetComputeRunningProcesses_v3");
-    found->find(found->nvlink, "nvmlDeviceGetNvLinkState");
-    found->find(found->nvlink_remote, "nvmlDeviceGetNvLinkRemotePciInfo_v2");
-    found->find(found->pci, "nvmlDeviceGetPciInfo_v3");
-    found->find(found->p2p, "nvmlDeviceGetP2PStatus");
     if (!found->init || !found->by_pci || found->init() != kSuccess) return nullptr;
-    found->find(found->shutdown, "nvmlShutdown");  // only now: what was not started is not ended
+    found->shutdown = found->find("nvmlShutdown");
     return found;
   }
 

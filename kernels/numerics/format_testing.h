@@ -44,7 +44,7 @@ inline std::vector<QuantFormat> nvfp4_formats() {
   return all;
 }
 
-/// Operands of MXFP4, Quartet's fprop, Quartet II's fprop and its backward.
+/// Operands of MXFP4, then Quartet's fprop, Quartet II's fprop and its backward.
 constexpr QuantFormat mxfp4_format(Transform transform = {},
                                    ElementRounding rounding = ElementRounding::rne) {
   QuantFormat format{DType::e2m1, Granularity::block_1x32, ScaleType::ue8m0, ScaleRounding::floor};
@@ -52,32 +52,22 @@ constexpr QuantFormat mxfp4_format(Transform transform = {},
   format.transform = transform;
   return format;
 }
-constexpr QuantFormat quest_format() {
-  QuantFormat format = mxfp4_format({32});
-  format.scale_rounding = ScaleRounding::quest;
+/// Stochastic and never clipped.
+constexpr QuantFormat unbiased_mxfp4_format(Transform transform = {}) {
+  QuantFormat format = mxfp4_format(transform, ElementRounding::stochastic);
+  format.element_scale = 0.75f;
   return format;
 }
-constexpr QuantFormat four_over_six_format() {
-  QuantFormat format = nvfp4_format(Granularity::block_1x16);
-  format.global_scale = 256;
-  format.four_over_six = true;
-  return format;
-}
-constexpr QuantFormat eden_format() {
-  QuantFormat format = nvfp4_format(Granularity::block_1x16, ElementRounding::rne, {128, Signs::backward});
-  format.global_scale = 255.99f;
-  format.element_scale = 1.0120177f;
-  format.eden = true;
-  return format;
-}
+// Those of the rows themselves, so that what these are tested against holds for the rows.
+inline QuantFormat quest_format() { return find_recipe("quartet").fprop.a; }
+inline QuantFormat four_over_six_format() { return find_recipe("quartet2").fprop.a; }
+inline QuantFormat eden_format() { return find_recipe("quartet2").dgrad.a; }
 
 /// FP4 beside NVFP4.
 inline std::vector<QuantFormat> other_fp4_formats() {
-  QuantFormat never_clips = mxfp4_format({64, Signs::gemm}, ElementRounding::stochastic);
-  never_clips.element_scale = 0.75f;
   return {mxfp4_format(),
           mxfp4_format({}, ElementRounding::stochastic),
-          never_clips,
+          unbiased_mxfp4_format({64, Signs::gemm}),
           quest_format(),
           four_over_six_format(),
           eden_format()};

@@ -128,7 +128,8 @@ void check_pair(const GemmRecipe& gemm, const std::string& path) {
     fail(path,
          fmt::format("{} x {} cannot be multiplied: their scales span different lengths of the contraction",
                      name_of(a.granularity), name_of(b.granularity)));
-  if (a.scale != b.scale && (a.scale == ScaleType::e4m3 || a.dtype == DType::e2m1))
+  const bool fp4 = a.dtype == DType::e2m1;
+  if (fp4 != (b.dtype == DType::e2m1) || (fp4 && a.scale != b.scale))
     fail(path, "FP4 is multiplied with FP4 that has scales of the same type");
   if (!(a.transform == b.transform))
     fail(path, "a transform of one operand has to be undone by the other; both need the same");

@@ -48,8 +48,7 @@ struct UnitSums {
 
 }  // namespace
 
-void adafactor_scalars(const OptimizerOptions& o, double step, StepScalars& scalars) {
-  (void)o;
+void adafactor_scalars(const OptimizerOptions&, double step, StepScalars& scalars) {
   scalars.bias_correction1 = static_cast<float>(std::min<double>(scalars.lr, 1 / std::sqrt(step)));
   scalars.bias_correction2 = static_cast<float>(std::pow(step, kBeta2Decay));
 }

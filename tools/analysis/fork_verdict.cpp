@@ -26,7 +26,8 @@ double p_of_beyond(const std::vector<double>& means, double bound, int sign) {
   const double n = static_cast<double>(means.size()), error = m.sd / std::sqrt(n);
   const double distance = sign * m.mean - bound;  // negative: inside
   if (error == 0) return distance < 0 ? 0 : 1;
-  return student_t_cdf(distance / error, n - 1);
+  const double p = student_t_cdf(distance / error, n - 1);
+  return std::isnan(p) ? 1 : p;  // differences that no double holds tell nothing
 }
 
 bool enough_trunks(const ForkEvidence& evidence) {

@@ -240,3 +240,14 @@ TEST_CASE("the noise floor is the farthest that neutral forks reach", "[fork_ver
   CHECK(std::abs(*noise_floor(neutral) - (2e-5 + 4.3027e-5 / std::sqrt(3))) < 1e-9);
   CHECK_FALSE(noise_floor({"ulp", {{100, {{1, {1e-5}}}}}, {}, 0}));
 }
+
+TEST_CASE("differences that no double holds settle nothing", "[fork_verdict]") {
+  const auto all = [](double difference) {
+    return ForkEvidence{
+        "r", {{100, {{1, {difference}}, {2, {difference}}, {3, {difference}}}}}, {{0, 0, difference}}, 0};
+  };
+  for (const double difference : {1.7e308, -1.7e308, HUGE_VAL, -HUGE_VAL}) {
+    CHECK(judge_forks({all(difference)}, 2e-5, 3, {}, kRules).front().outcome == ForkOutcome::inconclusive);
+    CHECK_FALSE(told_apart(all(difference), all(0), kRules.level));
+  }
+}

@@ -1,4 +1,4 @@
-// PackedSeries cut to what is looked at. See reduce_record.h.
+// Series cut to what is looked at. See reduce_record.h.
 #include "tools/report/reduce_record.h"
 
 #include <algorithm>
@@ -9,7 +9,6 @@
 #include "tools/analysis/workloads.h"
 
 namespace precbench {
-
 namespace {
 
 /// Seeds make no versions of a file, and runs of many seeds share what is left.

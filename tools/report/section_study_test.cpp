@@ -39,6 +39,27 @@ TEST_CASE("the fastest recipe of a model is one that its study has shown to trai
   CHECK(contains(summary, "tensorwise on llama3.2-1b: worse"));
 }
 
+TEST_CASE("of several studies of a model the worst verdict counts, and the highest price", "[study]") {
+  std::vector<Record> records = study_records();
+  // Another study, in which blockwise harms; named to come first, then last.
+  for (const char* study : {"0000000000000000", "ffffffffffffffff"}) {
+    std::vector<Record> both = records;
+    for (Record row : records) {
+      if (row.study->asked && row.case_fields["recipe"] == "blockwise")
+        for (double& loss : row.training->loss) loss += 0.02;
+      row.study->study = study;
+      both.push_back(row);
+    }
+    const std::string summary = section_of(with_speeds(both), "Summary");
+    INFO(study << ": " << summary);
+    CHECK(!contains(summary, "x with blockwise"));
+    for (Record& row : both)
+      if (row.study->study == study && row.case_fields["recipe"] == "blockwise")
+        for (double& loss : row.training->loss) loss -= 0.0195;
+    CHECK(contains(section_of(with_speeds(both), "Summary"), ", +0.00170 nats"));
+  }
+}
+
 TEST_CASE("a study's rows are cards, and in no table of speeds", "[study]") {
   const std::string cards = section_of(study_records(), "Does it train?");
   CHECK(contains(cards, "llama3.2-1b on NVIDIA H200: forks of 48 steps from 3 trunks"));

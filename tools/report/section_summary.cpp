@@ -3,6 +3,10 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "tools/analysis/columns.h"
 #include "tools/report/sections.h"
@@ -18,12 +22,10 @@ struct Best {
 
 using Verdicts = std::map<std::pair<std::string, std::string>, ConvergenceVerdict>;
 
-/// By model and label_of the recipe, from whatever machine: what a recipe does to the loss does not depend on it. Of
-/// several settings the worst verdict counts.
-Verdicts verdicts_of(const ReportInput& input) {
-  Verdicts verdicts;
-  const auto severity = [](ConvergenceVerdict verdict) {
-    switch (verdict) {
+/// Of several the worst counts.
+void add(Verdicts& verdicts, const Verdicts::key_type& of, ConvergenceVerdict verdict) {
+  const auto severity = [](ConvergenceVerdict one) {
+    switch (one) {
       case ConvergenceVerdict::better:
         return 0;
       case ConvergenceVerdict::equivalent:
@@ -39,14 +41,20 @@ Verdicts verdicts_of(const ReportInput& input) {
     }
     return 5;
   };
+  const auto [known, is_new] = verdicts.emplace(of, verdict);
+  if (!is_new && severity(verdict) > severity(known->second)) known->second = verdict;
+}
+
+/// By model and label_of the recipe, from whatever machine and setting: what a recipe does to the loss does not depend on
+/// the machine.
+Verdicts verdicts_of(const ReportInput& input) {
+  Verdicts verdicts;
   for (const MachineRecords& machine : input.machines)
     for (const Study& study : machine.studies)
       for (const RecipeConvergence& recipe : study.recipes) {
         if (recipe.is_bf16 || !recipe.verdict) continue;
         const Row row = row_of(recipe);
-        const auto [known, is_new] =
-            verdicts.emplace(std::pair(text_of(row, "model"), label_of(row)), *recipe.verdict);
-        if (!is_new && severity(*recipe.verdict) > severity(known->second)) known->second = *recipe.verdict;
+        add(verdicts, {text_of(row, "model"), label_of(row)}, *recipe.verdict);
       }
   return verdicts;
 }
@@ -68,18 +76,21 @@ ConvergenceVerdict verdict_of(const StudyCard& card) {
 }
 
 /// The same with what studies say of a model and recipe in place of what seeds say, which is less.
-Verdicts with_studies(Verdicts verdicts, const std::vector<StudyCard>& cards) {
-  for (const StudyCard& card : cards) verdicts[{card.model, card.verdict.recipe}] = verdict_of(card);
+Verdicts with_studies(const Verdicts& of_seeds, const std::vector<StudyCard>& cards) {
+  Verdicts verdicts;
+  for (const StudyCard& card : cards) add(verdicts, {card.model, card.verdict.recipe}, verdict_of(card));
+  verdicts.insert(of_seeds.begin(), of_seeds.end());
   return verdicts;
 }
 
-/// ", +0.00092 nats": what a study says that a row's recipe costs its model.
+/// ", +0.00092 nats": what studies say at most that a row's recipe costs its model.
 std::string price_of(const Row& row, const std::vector<StudyCard>& cards) {
+  std::optional<double> most;
   for (const StudyCard& card : cards)
     if (card.model == text_of(row, "model") && card.verdict.recipe == label_of(row) &&
         card.verdict.difference)
-      return fmt::format(", {:+.5f} nats", card.verdict.difference->mean);
-  return "";
+      most = std::max(most, std::optional(card.verdict.difference->mean));
+  return most ? fmt::format(", {:+.5f} nats", *most) : "";
 }
 
 bool is_good(ConvergenceVerdict verdict) {

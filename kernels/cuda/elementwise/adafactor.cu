@@ -3,35 +3,14 @@
 #include <algorithm>
 
 #include "kernels/cuda/elementwise/weight_update.cuh"
+#include "kernels/device/factored.h"
 
 namespace precbench {
 namespace cuda {
 namespace {
 
-/// The least scale of a weight's step: PyTorch's eps2.
-constexpr float kLeastScale = 1e-3f;
 constexpr int kFactorBlocksPerSm = 8;
 constexpr std::int64_t kFewestRows = 32;  // of a block that sums columns
-
-/// The part [first, first + count) of a flattened matrix, row by row.
-struct Part {
-  std::int64_t first, count, cols;
-
-  __host__ __device__ std::int64_t first_row() const { return first / cols; }
-  __host__ __device__ std::int64_t rows() const {
-    return count == 0 ? 0 : (first + count - 1) / cols + 1 - first_row();
-  }
-  /// The columns of a row that are in it.
-  __device__ std::int64_t begin(std::int64_t row) const {
-    return first > row * cols ? first - row * cols : 0;
-  }
-  __device__ std::int64_t end(std::int64_t row) const {
-    const std::int64_t left = first + count - row * cols;
-    return left < cols ? left : cols;
-  }
-  /// Where a row's element of the matrix lies in the part.
-  __device__ std::int64_t at(std::int64_t row) const { return row * cols - first; }
-};
 
 struct FactorArgs {
   const float *rows, *cols, *row_mean;
@@ -57,7 +36,7 @@ struct SecondMoment {
 /// A block for every row of the part.
 template <class Gradient>
 __global__ void __launch_bounds__(kElementThreads)
-    row_sums_kernel(float* rows, const Gradient* gradient, Part part) {
+    row_sums_kernel(float* rows, const Gradient* gradient, MatrixPart part) {
   __shared__ double buffer[kWarp];
   const std::int64_t row = part.first_row() + blockIdx.x, end = part.end(row);
   double sum = 0;
@@ -72,7 +51,7 @@ __global__ void __launch_bounds__(kElementThreads)
 /// partial [gridDim.y, cols]: each run of rows.
 template <class Gradient>
 __global__ void __launch_bounds__(kElementThreads)
-    col_sums_kernel(double* partial, const Gradient* gradient, Part part, std::int64_t rows_per_run) {
+    col_sums_kernel(double* partial, const Gradient* gradient, MatrixPart part, std::int64_t rows_per_run) {
   const std::int64_t col = static_cast<std::int64_t>(blockIdx.x) * kElementThreads + threadIdx.x;
   if (col >= part.cols) return;
   const std::int64_t end = part.first_row() + part.rows(),
@@ -102,8 +81,7 @@ __global__ void __launch_bounds__(kElementThreads)
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kElementThreads + threadIdx.x;
   if (i >= count) return;
   const float clip = clip_factor(norm_squared, max_norm), part = scalars->bias_correction2;
-  const float mean = sums[i] * __fdiv_rn(clip * clip, over), value = average[i];
-  average[i] = part < 0.5f ? value + part * (mean - value) : mean - (mean - value) * (1 - part);
+  average[i] = moved_average(average[i], sums[i] * __fdiv_rn(clip * clip, over), part);
 }
 
 __global__ void __launch_bounds__(kElementThreads)
@@ -118,7 +96,7 @@ __global__ void __launch_bounds__(kElementThreads)
 /// A block's rows are every gridDim-th.
 template <class Gradient>
 __global__ void __launch_bounds__(kElementThreads)
-    factored_norm_kernel(double* partial, FactorArgs moment, const Gradient* gradient, Part part,
+    factored_norm_kernel(double* partial, FactorArgs moment, const Gradient* gradient, MatrixPart part,
                          const float* norm_squared, UpdateOptions o) {
   __shared__ double buffer[kWarp];
   const SecondMoment second(moment, o.eps);
@@ -136,14 +114,14 @@ __global__ void __launch_bounds__(kElementThreads)
 
 template <class Gradient>
 __global__ void __launch_bounds__(kElementThreads)
-    factored_update_kernel(const WeightArgs a, FactorArgs moment, const Gradient* gradient, Part part,
+    factored_update_kernel(const WeightArgs a, FactorArgs moment, const Gradient* gradient, MatrixPart part,
                            float size, const float* weight_squares, const float* update_squares) {
   const StepScalars step = *a.scalars;
   const UpdateOptions& o = a.options;
   const SecondMoment second(moment, o.eps);
   const float clip = clip_factor(a.norm_squared, o.max_norm);
   const auto rms = [&](const float* squares) { return __fsqrt_rn(__fdiv_rn(*squares, size)); };
-  const float rate = __fdiv_rn(fmaxf(kLeastScale, rms(weight_squares)) * step.bias_correction1,
+  const float rate = __fdiv_rn(fmaxf(kLeastWeightScale, rms(weight_squares)) * step.bias_correction1,
                                fmaxf(1.0f, rms(update_squares)));
   const float kept = 1 - step.lr * o.weight_decay;
   const std::int64_t first = part.first_row(), last = first + part.rows();
@@ -170,7 +148,7 @@ unsigned column_blocks(std::int64_t cols) {
 
 void CudaDevice::do_factored_sums(const ops::FactoredSums& op) {
   using namespace cuda;
-  const Part part{op.first, op.gradient.size(), op.cols.size()};
+  const MatrixPart part{op.first, op.gradient.size(), op.cols.size()};
   const std::int64_t across = column_blocks(part.cols);
   const std::int64_t wanted = std::max<std::int64_t>(1, kFactorBlocksPerSm * sm_count() / across);
   const std::int64_t rows_per_run = std::max(kFewestRows, (part.rows() + wanted - 1) / wanted);
@@ -210,7 +188,7 @@ void CudaDevice::do_factored_average(const ops::FactoredAverage& op) {
 
 void CudaDevice::do_factored_norm(const ops::FactoredNorm& op) {
   using namespace cuda;
-  const Part part{op.first, op.gradient.size(), op.moment.cols.size()};
+  const MatrixPart part{op.first, op.gradient.size(), op.moment.cols.size()};
   const int blocks = sm_count() * kFactorBlocksPerSm;
   auto* partial = static_cast<double*>(scratch(blocks * sizeof(double)));
   with_type(op.gradient.dtype, [&](auto grad) {
@@ -224,7 +202,7 @@ void CudaDevice::do_factored_norm(const ops::FactoredNorm& op) {
 
 void CudaDevice::do_factored_update(const ops::FactoredUpdate& op) {
   using namespace cuda;
-  const Part part{op.first, op.gradient.size(), op.moment.cols.size()};
+  const MatrixPart part{op.first, op.gradient.size(), op.moment.cols.size()};
   const WeightArgs args = weight_args(op, op.norm_squared, false);
   if (args.size > 0) {
     const auto blocks =

@@ -58,8 +58,8 @@ struct Shape {
   static constexpr int kStages = kStagesOf;
   static constexpr int kCluster = kClusterOf;  ///< blocks that share rows of A
   static constexpr int kDBoxes = kDBoxesOf;    ///< that a warpgroup has for the epilogue
-  /// The math warpgroups take turns at the tensor cores. Measured: with a scale for every column it gives 7%, as the
-  /// promotion is long and both would promote at one time; with scales of squares it costs 5%.
+  /// The math warpgroups take turns at the tensor cores. That pays with a scale for every column, as the promotion is
+  /// long and both would promote at one time; with scales of squares the waiting costs more than it gives.
   static constexpr bool kTakeTurns = !kSquare;
 
   /// Registers of a thread: 65,536 in all. Scales by columns need more of them in the math warpgroups.
@@ -75,7 +75,7 @@ struct Shape {
       (kRows + kColumns) * kBlockK + (kRows + kBScales) * static_cast<int>(sizeof(float));
 
   static_assert(kRows == 128 || kRows == 256);
-  static_assert(kColumns % 64 == 0);
+  static_assert(kColumns == 128);  // those of an instruction
 };
 
 template <class S>
@@ -238,7 +238,7 @@ __device__ inline void multiply_stage(float (&part)[S::kSums], std::uint64_t a, 
   begin_products();
 #pragma unroll
   for (int k = 0; k < kProducts; ++k) {
-    multiply<typename S::A, typename S::B, S::kColumns>(part, a + k * kNextK, b + k * kNextK, k > 0);
+    multiply<typename S::A, typename S::B>(part, a + k * kNextK, b + k * kNextK, k > 0);
     if (S::kTakeTurns && k == kProducts - 2) end_products();
   }
   end_products();

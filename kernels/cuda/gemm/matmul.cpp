@@ -80,8 +80,7 @@ std::optional<Modes> scale_modes(const QuantFormat& a, const QuantFormat& b) {
 /// What a pair of formats needs, for a user whose GPU or library refuses it.
 std::string needs_of(const QuantFormat& a, const QuantFormat& b) {
   const auto modes = scale_modes(a, b);
-  if (!modes) return "is no mode of cuBLASLt";
-  if (a.dtype == DType::e5m2 && b.dtype == DType::e5m2) return "is no mode of cuBLASLt";
+  if (!modes || (a.dtype == DType::e5m2 && b.dtype == DType::e5m2)) return "is no mode of cuBLASLt";
   switch (modes->a) {
     case ScaleMode::tensor:
       return "needs compute capability 8.9 or newer and cuBLASLt 11.8";

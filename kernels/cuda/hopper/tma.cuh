@@ -13,10 +13,6 @@
 
 namespace precbench::hopper {
 
-__device__ inline void prefetch(const CUtensorMap* map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-}
-
 /// The box that begins at (row, column) to shared memory; its bytes arrive at `full`.
 __device__ inline void load_box(void* to, const CUtensorMap* map, int row, int column, Barrier& full) {
   asm volatile(

@@ -1,4 +1,4 @@
-// FP8 matrix products of a warpgroup (wgmma): 64 rows of A by kN rows of B, both in shared memory, 32 of k at a time.
+// FP8 matrix products of a warpgroup (wgmma): 64 rows of A by 128 rows of B, both in shared memory, 32 of k at a time.
 //
 // A tile in shared memory has rows of 128 bytes of k, in the order in which TMA writes them with 128-byte swizzle: of each
 // 8 rows (1,024 bytes, so aligned) the 16-byte pieces of row r stand at piece ^ r. An instruction finds its operands
@@ -68,55 +68,30 @@ __device__ inline void await_products(float (&sum)[kCount]) {
   "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25," \
   "%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,"   \
   "%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-#define PRECBENCH_NAMES_96                                                                        \
-  PRECBENCH_NAMES_64                                                                              \
-  ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86," \
-  "%87,%88,%89,%90,%91,%92,%93,%94,%95"
 
-#define PRECBENCH_WGMMA_128(types)                                                 \
+#define PRECBENCH_WGMMA(types)                                                     \
   asm volatile(                                                                    \
       "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"                                 \
       "wgmma.mma_async.sync.aligned.m64n128k32.f32." types " {" PRECBENCH_NAMES_64 \
       "}, %64, %65, p, 1, 1;\n}"                                                   \
       : PRECBENCH_SUM32(0), PRECBENCH_SUM32(32)                                    \
       : "l"(a), "l"(b), "r"(static_cast<int>(add)))
-#define PRECBENCH_WGMMA_192(types)                                                 \
-  asm volatile(                                                                    \
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %98, 0;\n"                                 \
-      "wgmma.mma_async.sync.aligned.m64n192k32.f32." types " {" PRECBENCH_NAMES_96 \
-      "}, %96, %97, p, 1, 1;\n}"                                                   \
-      : PRECBENCH_SUM32(0), PRECBENCH_SUM32(32), PRECBENCH_SUM32(64)               \
-      : "l"(a), "l"(b), "r"(static_cast<int>(add)))
 
-/// sum = (add ? sum : 0) + A B^T over 32 of k; A is __nv_fp8_e4m3 or __nv_fp8_e5m2, B too, kN 128 or 192.
-template <class A, class B, int kN>
-__device__ inline void multiply(float (&sum)[kN / 2], std::uint64_t a, std::uint64_t b, bool add) {
+/// sum = (add ? sum : 0) + A B^T over 32 of k; A is __nv_fp8_e4m3 or __nv_fp8_e5m2, B too.
+template <class A, class B>
+__device__ inline void multiply(float (&sum)[64], std::uint64_t a, std::uint64_t b, bool add) {
   constexpr bool kA4 = std::is_same_v<A, __nv_fp8_e4m3>, kB4 = std::is_same_v<B, __nv_fp8_e4m3>;
-  static_assert(kN == 128 || kN == 192);
-  if constexpr (kN == 128) {
-    if constexpr (kA4 && kB4)
-      PRECBENCH_WGMMA_128("e4m3.e4m3");
-    else if constexpr (kA4)
-      PRECBENCH_WGMMA_128("e4m3.e5m2");
-    else if constexpr (kB4)
-      PRECBENCH_WGMMA_128("e5m2.e4m3");
-    else
-      PRECBENCH_WGMMA_128("e5m2.e5m2");
-  } else {
-    if constexpr (kA4 && kB4)
-      PRECBENCH_WGMMA_192("e4m3.e4m3");
-    else if constexpr (kA4)
-      PRECBENCH_WGMMA_192("e4m3.e5m2");
-    else if constexpr (kB4)
-      PRECBENCH_WGMMA_192("e5m2.e4m3");
-    else
-      PRECBENCH_WGMMA_192("e5m2.e5m2");
-  }
+  if constexpr (kA4 && kB4)
+    PRECBENCH_WGMMA("e4m3.e4m3");
+  else if constexpr (kA4)
+    PRECBENCH_WGMMA("e4m3.e5m2");
+  else if constexpr (kB4)
+    PRECBENCH_WGMMA("e5m2.e4m3");
+  else
+    PRECBENCH_WGMMA("e5m2.e5m2");
 }
 
-#undef PRECBENCH_WGMMA_192
-#undef PRECBENCH_WGMMA_128
-#undef PRECBENCH_NAMES_96
+#undef PRECBENCH_WGMMA
 #undef PRECBENCH_NAMES_64
 #undef PRECBENCH_SUM32
 #undef PRECBENCH_SUM8
