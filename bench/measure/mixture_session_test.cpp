@@ -5,8 +5,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "bench/measure/checkpoint_testing.h"
 #include "bench/measure/predict.h"
-#include "bench/measure/session.h"
 #include "bench/step/weights.h"
 #include "models/checkpoint/safetensors.h"
 #include "results/schema.h"
@@ -147,4 +147,22 @@ TEST_CASE("a mixture's checkpoints: weights out and in, its state, and what is r
   write_safetensors(fused, {{"model.layers.0.mlp.experts.gate_up_proj", "F32", {4}, zero}}, {});
   CHECK(contains(refusal_of([&] { InitialWeights(fused, resolve(next).model); }),
                  "holds all experts in one tensor; one for each expert is wanted"));
+}
+
+TEST_CASE("a mixture goes on from its checkpoint to the same bits, routers' biases too", "[checkpoint][moe]") {
+  const TempDirectory directory;
+  for (const char* parallel : {"ddp", "fsdp"}) {
+    INFO(parallel);
+    Case c = mixture_case();
+    c.gpus = 2, c.parallel = parallel, c.batch = 1;
+    const Record straight = run_ok(c);
+    c = with_checkpoints(c, directory / parallel, 2);
+    run_ok(c);
+    std::filesystem::remove_all(checkpoint_at(c, 4));
+    const Record rest = run_ok(c);
+    REQUIRE(rest.warnings.size() == 1);
+    CHECK(rest.training->loss == straight.training->loss);
+    CHECK(rest.training->grad_norm == straight.training->grad_norm);
+    CHECK(rest.moe->bias_max == straight.moe->bias_max);
+  }
 }

@@ -63,7 +63,8 @@ struct Golden {
   /// What a step begins with: the parameters, and the routers' biases.
   Named weights() const {
     Named result = all("");
-    for (const Parameter& p : Layout(model, 1).buffers()) result[p.name] = values(p.name);
+    const Layout layout(model, 1);
+    for (const Parameter& p : layout.buffers()) result[p.name] = values(p.name);
     return result;
   }
 
