@@ -40,7 +40,7 @@ struct Case {
   std::string recompute = "none";
 
   std::string routing = "learned";
-  double capacity = 0;  ///< 0: no slot is dropped; written "none"
+  std::optional<double> capacity;  ///< none: no slot is dropped; written "auto"
   double aux = 1e-3, z_loss = 0;
 
   std::string optimizer = "adamw";

@@ -119,6 +119,8 @@ void check_combinations(const Case& c) {
 
 void check_experts(const Case& c, const ModelConfig& model) {
   static const Case defaults;
+  if (c.capacity && *c.capacity <= 0)
+    throw InvalidInput("--capacity: must be above 0: no expert would have a row");
   if (model.moe) return;
   for (const char* name : {"routing", "capacity", "aux", "z_loss"}) {
     const Field& field = *find_field(name);

@@ -86,7 +86,7 @@ TEST_CASE("forced and dropped slots are in the record", "[session][moe]") {
   CHECK(record.moe->rows.dropped == 2 * 2 * (128 - 48));
   CHECK(record.moe->routing == "one");
   c.routing = "balanced";
-  c.capacity = 0;
+  c.capacity = {};
   CHECK(*run_case(resolve(c)).moe->load.max == 1);
 }
 

@@ -197,6 +197,7 @@ ModelConfig model_from_json(const json& object) {
   const bool hugging_face = object.contains("model_type") || object.contains("hidden_size");
   ModelConfig config = hugging_face ? from_hugging_face(object) : from_own_keys(object);
   fill_defaults(config);
+  validate_moe(config);  // whose keys are behind an ffn that is missing
   require(config, hugging_face);
   validate(config);
   return config;

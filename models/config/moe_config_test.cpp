@@ -33,7 +33,7 @@ json hugging_face(const char* model_type, const json& more) {
   json object = {{"model_type", model_type}, {"num_hidden_layers", 4},   {"hidden_size", 64},
                  {"intermediate_size", 96},  {"num_attention_heads", 4}, {"num_key_value_heads", 2},
                  {"head_dim", 16},           {"vocab_size", 96}};
-  object.update(more);
+  if (!more.empty()) object.update(more);
   return object;
 }
 

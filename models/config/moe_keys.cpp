@@ -103,7 +103,7 @@ void validate_moe(const ModelConfig& config) {
   if (rule.top_k < 1 || rule.top_k > rule.experts)
     refuse(fmt::format("top_k: must be from 1 to the {} experts, got {}", rule.experts, rule.top_k));
   if (moe.expert_ffn < 1) refuse("expert_ffn: missing; a mixture of experts needs it");
-  if (moe.dense_layers >= config.layers)
+  if (moe.dense_layers > 0 && moe.dense_layers >= config.layers)
     refuse(fmt::format("dense_layers: {} of {} layers leave none with experts", moe.dense_layers,
                        config.layers));
   if (!std::isfinite(rule.scale) || rule.scale <= 0)

@@ -105,7 +105,7 @@ def rope(x, config):
     """Rotate-half on [B, heads, T, D]."""
     half = x.shape[-1] // 2
     if "rotary" in config:
-        cos, sin = config["rotary"]
+        cos, sin = (table.to(x.dtype) for table in config["rotary"])
     else:
         frequency = config["rope_theta"] ** (-torch.arange(half, dtype=x.dtype) / half)
         angle = torch.outer(torch.arange(x.shape[-2], dtype=x.dtype), frequency)
@@ -195,8 +195,8 @@ def random_weights(config, generator):
     return weights
 
 
-def gradients(config, weights, tokens, mode):
-    leaves = {name: weight.double().requires_grad_() for name, weight in weights.items()}
+def gradients(config, weights, tokens, mode, dtype=torch.float64):
+    leaves = {name: weight.to(dtype).requires_grad_() for name, weight in weights.items()}
     loss = loss_of(config, leaves, tokens, mode)
     loss.backward()
     return loss.detach(), {name: leaf.grad for name, leaf in leaves.items()}
