@@ -78,14 +78,7 @@ TEST_CASE("the FP32 step of a mixture is that of Hugging Face", "[moe]") {
   for (const char* name : kGoldenMixtures) {
     INFO(name);
     const Golden golden(kGoldenFolder, name);
-    const Errors errors = errors_of(golden, "", run_step(golden, true));
-    // The bounds of the dense goldens.
-    CHECK(errors.loss <= 4 * kRoundoff);
-    CHECK(errors.grad_norm <= 4 * kRoundoff);
-    INFO(errors.gradient.name);
-    CHECK(errors.gradient.distance <= 64 * kRoundoff);
-    INFO(errors.update.name);
-    CHECK(errors.update.distance <= 512 * kRoundoff);
+    check_fp32_step(golden, run_step(golden, true));
   }
 }
 

@@ -130,6 +130,22 @@ inline Errors errors_of(const Golden& golden, const std::string& prefix, const S
   return errors;
 }
 
+/// An FP32 step beside PyTorch's in FP64.
+inline void check_fp32_step(const Golden& golden, const StepOutcome& outcome) {
+  constexpr double kRoundoff = 0x1p-24;  // of FP32
+  const Errors errors = errors_of(golden, "", outcome);
+  // Sums over many elements: measured 1.3 unit roundoffs of FP32, and as FP32 itself.
+  CHECK(errors.loss <= 4 * kRoundoff);
+  CHECK(errors.grad_norm <= 4 * kRoundoff);
+  // Measured 20: backward chains about 20 ops per block, each with a few roundings, which add like a random
+  // walk. A wrong term or index costs 1e-2 and more.
+  INFO(errors.gradient.name);
+  CHECK(errors.gradient.distance <= 64 * kRoundoff);
+  // Measured 210: elements of 200 eps amplify their gradient's absolute error by 2.5e3 / max |g|.
+  INFO(errors.update.name);
+  CHECK(errors.update.distance <= 512 * kRoundoff);
+}
+
 /// A BF16 step beside PyTorch with the same roundings. Our FP32 sums round some values to the other neighbour than
 /// FP64 sums do, a few of the 1e5 of a step; each is an error of 2^-8 that everything after it sees. Measured: 1e-6 in
 /// tied and llama3.2, which meet none; at most 1.2e-5 (loss), 4.7e-5 (norm), 2.7e-3 (gradients) in the others. For
