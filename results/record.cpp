@@ -20,7 +20,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr EnumNames<Status, 6> kStatusNames{{"ok", "oom", "unsupported", "timeout", "crashed", "diverged"}};
 constexpr EnumNames<ExecutionPath, 3> kPathNames{{"native", "emulated", "unsupported"}};
-constexpr EnumNames<StudyPart, 5> kPartNames{{"trunk", "fork", "learning_rate", "bits", "batch"}};
+constexpr EnumNames<StudyPart, 6> kPartNames{
+    {"trunk", "fork", "learning_rate", "bits", "exponent_bits", "batch"}};
 constexpr EnumNames<StopReason, 4> kStopReasonNames{{"target", "stable_noise", "time_limit", "fixed_steps"}};
 
 template <class Enum>

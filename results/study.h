@@ -14,8 +14,12 @@ enum class StudyPart : std::uint8_t {
   fork,           ///< from one of them, at the study's own rate and batch
   learning_rate,  ///< a fork at `rung` times that rate
   bits,           ///< a fork with `rung` mantissa bits taken away from `base`
+  exponent_bits,  ///< the same of exponent bits
   batch,          ///< a fork of `rung` sequences a rank
 };
+constexpr bool takes_bits(StudyPart part) {
+  return part == StudyPart::bits || part == StudyPart::exponent_bits;
+}
 
 /// Rows of one study and model, with equal trunk, age, seed and rung, began alike and had the same data.
 struct StudyPlace {
@@ -25,7 +29,7 @@ struct StudyPlace {
   std::int64_t age = 0;                   ///< steps of the trunk before the fork; 0 of a trunk
   std::int64_t seed = 0;                  ///< of the fork's data, from 1; 0 of a trunk
   double rung = 0;                        ///< 0 in trunks and forks
-  std::optional<std::string> base;        ///< of part bits: the recipe that lost them
+  std::optional<std::string> base;        ///< of a part that takes bits: the recipe that lost them
   bool asked = false;                     ///< the recipe is one that the study is about
   std::optional<std::string> apart_from;  ///< a positive control: the recipe that it must be told apart from
   bool breaks = false;                    ///< a positive control: must be beyond the margin

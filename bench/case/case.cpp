@@ -99,17 +99,22 @@ std::vector<Field> make_fields() {
              0, "auto"),
       number("seed", kWork, "", "seed of the weights, the data and its order", &Case::seed, kAxis, 0),
 
-      text("master", kPrecision, "weights the optimizer updates; sr: rounded stochastically", &Case::master,
-           kAxis, always, {"fp32", "bf16", "bf16_sr"}),
+      text("master", kPrecision,
+           "weights the optimizer updates; sr: rounded stochastically, fp16: tensor scale", &Case::master,
+           kAxis, always, {"fp32", "bf16", "bf16_sr", "fp16"}),
+      text("weights", kPrecision,
+           "what linear layers keep of the master for their GEMMs; e4m3: the recipe's codes", &Case::weights,
+           kAxis, when_set, {"bf16", "e4m3"}),
       text("moments", kPrecision, "moments of the optimizer; e4m3, fp16: tensor scale, coat: e4m3 in groups",
            &Case::moments, kAxis, always, state_format_names()),
       text("second_moment", kPrecision, "the average of squares apart from the other", &Case::second_moment,
            kAxis, when_set, second_moment_names()),
-      text("grads", kPrecision, "gradients", &Case::grads, kAxis, always, {"fp32", "bf16"}),
+      text("grads", kPrecision, "gradients; e4m3: kept and reduced with a tensor scale", &Case::grads, kAxis,
+           always, {"fp32", "bf16", "e4m3"}),
       text("head", kPrecision, "format of lm_head", &Case::head, kAxis, always, {"bf16", "recipe"}),
       text("keep_bf16", kPrecision,
-           "linear layers that stay in BF16: first:N,last:N (blocks), qkv, o, gate_up, down, head, "
-           "first_linear, last_linear, torchao_auto; none: not even the recipe's own",
+           "linear layers that stay in BF16: first:N,last:N (blocks), qkv, o, gate_up, down, head, q, k, v, "
+           "qkv_apart, first_linear, last_linear, torchao_auto; none: not even the recipe's own",
            &Case::keep_bf16, kSingle, when_set),
       text(
           "switch_recipe", kPrecision,

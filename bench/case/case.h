@@ -33,6 +33,7 @@ struct Case {
 
   std::string master = "fp32";
   std::string moments = "fp32", second_moment = "same";
+  std::string weights = "bf16";
   std::string grads = "fp32";
   std::string head = "bf16";
   std::string keep_bf16;

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <string_view>
 #include <system_error>
+#include <tuple>
 
 #include "bench/case/stress.h"
 #include "kernels/base/enum_names.h"
@@ -54,14 +55,21 @@ void check_size(const Case& c) {
                                    c.steps / c.eval_every, c.steps, kMaxEvaluations));
 }
 
-MomentWords moment_words(const Case& c, const Recipe& recipe) {
+KeptWords kept_words(const Case& c, const Recipe& recipe) {
   static const Case defaults;
-  const auto own = [](const std::string& word, const std::string& other) {
-    return word.empty() ? other : word;
+  const RecipeState& own = recipe.optimizer;
+  const auto choose = [](const std::string& word, const std::string& unset, const std::string& recipes) {
+    return word == unset && !recipes.empty() ? recipes : word;
   };
-  const std::string second = c.second_moment == defaults.second_moment ? c.moments : c.second_moment;
-  if (c.moments != defaults.moments || c.second_moment != defaults.second_moment) return {c.moments, second};
-  return {own(recipe.optimizer.m, c.moments), own(recipe.optimizer.v, second)};
+  KeptWords words{.m = c.moments,
+                  .v = c.second_moment == defaults.second_moment ? c.moments : c.second_moment,
+                  .master = choose(c.master, defaults.master, own.master),
+                  .weights = choose(c.weights, defaults.weights, own.weights),
+                  .gradients = choose(c.grads, defaults.grads, own.gradients)};
+  if (c.moments != defaults.moments || c.second_moment != defaults.second_moment) return words;
+  words.m = choose(words.m, c.moments, own.m);
+  words.v = choose(words.v, words.v, own.v);
+  return words;
 }
 
 void check_optimizer(const Case& c, const Recipe& recipe) {
@@ -80,12 +88,17 @@ void check_optimizer(const Case& c, const Recipe& recipe) {
     if (constant.below_one && *constant.set >= 1)
       throw InvalidInput(fmt::format("{}: must be below 1, not {}", constant.flag, *constant.set));
   }
-  const MomentWords words = moment_words(c, recipe);
+  const KeptWords words = kept_words(c, recipe);
   for (const std::string& format : {words.m, words.v})
     if (scaled(state_format_named(format)) && c.optimizer != optimizers().front().name)
       throw InvalidInput(
           fmt::format("--optimizer {}: its moments cannot be in {}, which needs scales; only {}'s can",
                       spec.name, format, optimizers().front().name));
+  for (const auto& [flag, word, scaled_word] :
+       {std::tuple{"--master", words.master, "fp16"}, std::tuple{"--grads", words.gradients, "e4m3"}})
+    if (word == scaled_word && c.optimizer != optimizers().front().name)
+      throw InvalidInput(fmt::format("{} {}: has scales, which {} does not take; only {} does", flag, word,
+                                     spec.name, optimizers().front().name));
   if (words.v != words.m && !spec.others.v)
     throw InvalidInput(fmt::format("--second-moment: {} has none", spec.name));
   if (!spec.has_moments() && words.m != Case{}.moments)

@@ -19,13 +19,14 @@ inline constexpr std::int64_t kMaxAccumulation = 16384;
 inline constexpr std::int64_t kMaxSteps = 1'000'000;
 inline constexpr std::int64_t kMaxEvaluations = 100'000;
 
-/// The words for the formats of both moments: the case's, or where it leaves them at their defaults, the recipe's.
-struct MomentWords {
-  std::string m, v;
+/// The words for the formats of what a run keeps: the case's, or where it leaves them at their defaults, the recipe's. Both
+/// moments are the case's where it names one.
+struct KeptWords {
+  std::string m, v, master, weights, gradients;
 
-  bool operator==(const MomentWords&) const = default;
+  bool operator==(const KeptWords&) const = default;
 };
-MomentWords moment_words(const Case& c, const Recipe& recipe);
+KeptWords kept_words(const Case& c, const Recipe& recipe);
 
 // Each throws InvalidInput that names the flag.
 

@@ -23,15 +23,28 @@ static_assert(static_cast<int>(LinearRole::head) == kBlockRoles);
 ConvertedLayers convert(const Case& c, const ModelConfig& model, const Recipe& recipe) {
   const KeepBf16 keep = c.keep_bf16.empty() ? recipe.keep_bf16 : parse_keep_bf16(c.keep_bf16);
   const bool quantized = recipe.quantized();
+  if (keep.qkv_apart() && recipe.delayed())
+    throw InvalidInput(
+        fmt::format("{} has one delayed scale for qkv; q, k and v cannot be chosen apart", recipe.name));
+  const auto converts_as = [&](LinearRole role, std::int64_t layer, std::int64_t out, std::int64_t in) {
+    return quantized && !keep.keeps(recipe, role, layer, model.layers, out, in);
+  };
   const auto converts = [&](const LinearSpec& linear, std::int64_t layer) {
-    return quantized && !keep.keeps(recipe, linear.role, layer, model.layers, linear.expert_out(), linear.in);
+    return converts_as(linear.role, layer, linear.expert_out(), linear.in);
   };
   ConvertedLayers layers{recipe, std::vector<ConvertedLayers::Roles>(model.layers), false};
   const BlockSpec first = block_of(model, 0), last = block_of(model, model.layers - 1);
   for (std::int64_t layer = 0; layer < model.layers; ++layer)
-    for (const LinearSpec& linear : (model.has_experts(layer) ? last : first).linears)
-      if (static_cast<int>(linear.role) < kBlockRoles)
-        layers.converted[layer][static_cast<int>(linear.role)] = converts(linear, layer);
+    for (const LinearSpec& linear : (model.has_experts(layer) ? last : first).linears) {
+      if (static_cast<int>(linear.role) >= kBlockRoles) continue;
+      ConvertedLayers::Roles& roles = layers.converted[layer];
+      const bool apart = linear.role == LinearRole::qkv && keep.qkv_apart();
+      if (!apart) roles[static_cast<int>(linear.role)] = converts(linear, layer);
+      for (const LinearRole part : kQkvParts)
+        if (apart)
+          roles[static_cast<int>(part)] =
+              converts_as(part, layer, linear.parts[place_in_qkv(part)].size, linear.in);
+    }
   layers.head_converted = c.head == "recipe" && converts(head_linear(model), 0);
   return layers;
 }
@@ -53,10 +66,14 @@ std::vector<LaterLayers> later_layers(const Case& c, const ModelConfig& model, c
     if (!next.schedule.empty())
       throw InvalidInput(fmt::format("{}: it has a schedule of its own", to_text(change)));
     // What the optimizer keeps does not change in a run, and a row must not say that it did.
-    const MomentWords kept = moment_words(c, first), own = moment_words(c, next);
-    if (!next.optimizer.empty() && own != kept)
+    const KeptWords kept = kept_words(c, first), own = kept_words(c, next);
+    if (!next.optimizer.empty() && (own.m != kept.m || own.v != kept.v))
       throw InvalidInput(fmt::format("{}: it keeps moments in {} and {}, and the run in {} and {}",
                                      to_text(change), own.m, own.v, kept.m, kept.v));
+    if (!next.optimizer.empty() && own != kept)
+      throw InvalidInput(fmt::format(
+          "{}: it keeps master {}, weights {}, gradients {}, and the run {}, {}, {}", to_text(change),
+          own.master, own.weights, own.gradients, kept.master, kept.weights, kept.gradients));
     if (next.name != name) all.push_back({convert(c, model, next), from});
     name = next.name;
   }
@@ -77,26 +94,47 @@ std::string ranges_of(std::size_t blocks, IsIn&& is_in) {
   return text.empty() ? "none" : text;
 }
 
-std::int64_t count_in(const ConvertedLayers::Roles& roles) {
-  return std::count(roles.begin(), roles.begin() + kBlockRoles, true);
+bool some(const ConvertedLayers::Roles& roles) {
+  return std::find(roles.begin(), roles.end(), true) != roles.end();
+}
+bool whole(const ConvertedLayers::Roles& roles) {
+  return std::all_of(roles.begin(), roles.begin() + kBlockRoles, [](bool one) { return one; });
+}
+
+/// The roles under which blocks' linear layers stand in a record.
+std::vector<LinearRole> listed_roles(const ConvertedLayers& layers) {
+  const bool apart =
+      std::any_of(layers.converted.begin(), layers.converted.end(), [](const ConvertedLayers::Roles& roles) {
+        return std::find(roles.begin() + kLinearRoles, roles.end(), true) != roles.end();
+      });
+  std::vector<LinearRole> roles;
+  if (apart) roles.assign(std::begin(kQkvParts), std::end(kQkvParts));
+  for (int role = 0; role < kBlockRoles; ++role)
+    if (!apart || static_cast<LinearRole>(role) != LinearRole::qkv)
+      roles.push_back(static_cast<LinearRole>(role));
+  return roles;
 }
 
 }  // namespace
 
 bool ConvertedLayers::any() const {
-  return head_converted || std::any_of(converted.begin(), converted.end(),
-                                       [](const Roles& roles) { return count_in(roles) > 0; });
+  return head_converted || std::any_of(converted.begin(), converted.end(), some);
 }
 
-bool ConvertedLayers::converts_block(std::int64_t layer) const {
-  return count_in(converted[layer]) == kBlockRoles;
-}
+bool ConvertedLayers::converts_block(std::int64_t layer) const { return whole(converted[layer]); }
 
 std::int64_t first_delayed_step(const Definition& definition) {
   if (definition.recipe.delayed()) return 0;
   for (const LaterLayers& later : definition.later)
     if (later.recipe.delayed()) return later.from;
   return -1;
+}
+
+std::int64_t typical_step(const Definition& definition, std::int64_t begin) {
+  const std::int64_t first = first_delayed_step(definition);
+  if (first < 0 || begin < first) return begin;
+  const History& history = layers_at(definition, first).recipe.fprop.a.history;
+  return std::max(begin, first + std::max(1, history.current_steps()));
 }
 
 const ConvertedLayers& layers_at(const Definition& definition, std::int64_t step) {
@@ -133,16 +171,18 @@ Json layers_record(const ConvertedLayers& layers) {
   const Json row = recipe_to_json(layers.recipe);
   Json json = Json::object();
   // All of the row but its layers and schedule, which stand here as what they come to.
-  for (const char* key : {"name", "reference", "fprop", "dgrad", "wgrad", "mask_clipped", "optimizer"})
+  for (const char* key :
+       {"name", "reference", "fprop", "dgrad", "wgrad", "mask_clipped", "optimizer", "gradients"})
     if (row.contains(key)) json[key] = row.at(key);
   const std::vector<ConvertedLayers::Roles>& converted = layers.converted;
-  json["blocks"] = ranges_of(converted.size(), [&](std::size_t b) { return count_in(converted[b]) > 0; });
-  const bool whole = std::all_of(converted.begin(), converted.end(), [](const ConvertedLayers::Roles& roles) {
-    return count_in(roles) == 0 || count_in(roles) == kBlockRoles;
+  json["blocks"] = ranges_of(converted.size(), [&](std::size_t b) { return some(converted[b]); });
+  const bool alike = std::all_of(converted.begin(), converted.end(), [](const ConvertedLayers::Roles& roles) {
+    return !some(roles) || whole(roles);
   });
-  for (int role = 0; !whole && role < kBlockRoles; ++role)
-    json["linears"][name_of(static_cast<LinearRole>(role))] =
-        ranges_of(converted.size(), [&](std::size_t b) { return converted[b][role]; });
+  if (!alike)
+    for (const LinearRole role : listed_roles(layers))
+      json["linears"][name_of(role)] =
+          ranges_of(converted.size(), [&](std::size_t b) { return converted[b][static_cast<int>(role)]; });
   json["head"] = layers.head_converted;
   return json;
 }

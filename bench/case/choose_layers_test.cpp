@@ -61,6 +61,38 @@ TEST_CASE("torchao's rule is asked of the layers as they are multiplied here", "
   CHECK(layers_of(c) == Lines{});
 }
 
+TEST_CASE("q, k and v may be chosen each alone", "[layers]") {
+  CHECK(layers_of(tensorwise("k")) == Lines{"layers.0-3.{q,v,o,gate_up,down}"});
+  CHECK(layers_of(tensorwise("qkv_apart,last:1")) == Lines{"layers.0-2.{q,k,v,o,gate_up,down}"});
+  CHECK(layers_of(tensorwise("first_linear,qkv_apart")) ==
+        Lines{"layers.0-0.{k,v,o,gate_up,down}", "layers.1-3.{q,k,v,o,gate_up,down}"});
+  CHECK(
+      recipe_text(tensorwise("k,v,last:1"))
+          .ends_with(R"("blocks":"0-2","linears":{"q":"0-2","k":"none","v":"none","o":"0-2","gate_up":"0-2",)"
+                     R"("down":"0-2"},"head":false})"));
+  const auto id = [](const char* keep) { return resolve(tensorwise(keep)).id; };
+  CHECK(id("qkv_apart") != id(""));
+  CHECK(id("q") != id("k"));
+  // With none of the three converted there is nothing to be apart.
+  CHECK(id("q,k,v") == id("qkv"));
+  CHECK(id("qkv,k") == id("qkv"));
+  // torchao's rule, of Linears as Hugging Face has them.
+  Case c = tensorwise("torchao_auto,qkv_apart");
+  c.model = "llama3.1-8b";
+  CHECK(layers_of(c) == Lines{"layers.0-31.{q,o,gate_up,down}"});
+  c.model = "llama3.2-1b";
+  CHECK(layers_of(c) == Lines{"layers.0-15.{q,o,gate_up,down}"});
+  c.recipe = "rowwise";
+  CHECK(layers_of(c) == Lines{"layers.0-15.{gate_up}"});
+  Record record = start_record(resolve(tensorwise("k,first:1")));
+  record.status = Status::crashed;
+  CHECK(Schema::record().violations(record) == Lines{});
+  Case delayed = tensorwise("k");
+  delayed.recipe = "tensorwise_delayed";
+  CHECK(refusal_of([&] { resolve(delayed); }) ==
+        "--keep-bf16: tensorwise_delayed has one delayed scale for qkv; q, k and v cannot be chosen apart");
+}
+
 TEST_CASE("the definition says only what was chosen apart", "[layers]") {
   const std::string whole = recipe_text(tensorwise(""));
   CHECK(whole.ends_with(R"("blocks":"0-3","head":false})"));

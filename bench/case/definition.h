@@ -38,10 +38,11 @@ struct InitDefinition {
 
 /// A recipe, and the linear layers that run by it; the others run in BF16.
 struct ConvertedLayers {
-  using Roles = std::array<bool, kLinearRoles>;
+  using Roles = std::array<bool, kRolesAndParts>;
 
   Recipe recipe;
-  std::vector<Roles> converted;  ///< per block, which of its linear layers
+  std::vector<Roles>
+      converted;  ///< per block, which of its linear layers; q, k and v only where qkv is not one
   bool head_converted = false;   ///< lm_head, too
 
   /// `layer`: a block, or any for the head.
@@ -80,6 +81,9 @@ Definition define(const Case& c);
 
 /// The first step by a recipe with delayed scaling, which has no history yet; -1 where there is none.
 std::int64_t first_delayed_step(const Definition& definition);
+/// The first step from `begin` on that exchanges what later ones do. While delayed scaling takes the tensors' own amaxes,
+/// ranks exchange these one by one.
+std::int64_t typical_step(const Definition& definition, std::int64_t begin);
 /// The layers that run by a recipe at this step.
 const ConvertedLayers& layers_at(const Definition& definition, std::int64_t step);
 

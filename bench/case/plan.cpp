@@ -10,6 +10,18 @@
 namespace precbench {
 namespace {
 
+/// Everything of a block that a recipe can convert: q, k and v, each alone, before qkv and the others.
+std::vector<LinearSpec> linears_of(const ModelConfig& model, std::int64_t layer) {
+  std::vector<LinearSpec> linears = block_of(model, layer).linears;
+  const auto qkv = std::find_if(linears.begin(), linears.end(),
+                                [](const LinearSpec& linear) { return linear.role == LinearRole::qkv; });
+  std::vector<LinearSpec> parts;
+  for (const LinearRole part : kQkvParts)
+    parts.push_back({part, qkv->in, {qkv->parts[static_cast<std::size_t>(place_in_qkv(part))]}});
+  linears.insert(linears.begin(), parts.begin(), parts.end());
+  return linears;
+}
+
 /// Blocks in a row with the same converted layers stand together.
 std::vector<std::string> names_of(const ConvertedLayers& layers, const ModelConfig& model) {
   std::vector<std::string> names;
@@ -22,7 +34,7 @@ std::vector<std::string> names_of(const ConvertedLayers& layers, const ModelConf
     };
     for (last = first; alike(last + 1);) ++last;
     std::vector<std::string> roles;
-    for (const LinearSpec& linear : block_of(model, layer).linears)
+    for (const LinearSpec& linear : linears_of(model, layer))
       if (layers.converts(layer, linear.role)) roles.emplace_back(name_of(linear.role));
     if (!roles.empty())
       names.push_back(fmt::format("layers.{}-{}.{{{}}}", first, last, fmt::join(roles, ",")));
@@ -49,7 +61,7 @@ std::string why_shapes_unsupported(const ConvertedLayers& layers, const ModelCon
   for (const std::int64_t example : model.has_experts(0) == model.has_experts(last)
                                         ? std::vector<std::int64_t>{last}
                                         : std::vector<std::int64_t>{0, last})
-    for (const LinearSpec& linear : block_of(model, example).linears) {
+    for (const LinearSpec& linear : linears_of(model, example)) {
       bool converted = false;
       for (std::int64_t layer = 0; layer < model.layers; ++layer)
         if (model.has_experts(layer) == model.has_experts(example))
@@ -127,8 +139,31 @@ std::string Plan::why_state_unsupported() const {
   return "";
 }
 
+std::string Plan::why_fp8_unsupported() const {
+  if (parameters.gradients == DType::e4m3 && fields.parallel == "hsdp")
+    return "--grads e4m3: hsdp sums gradients twice, and what is in between would be rounded; take ddp or fsdp";
+  if (!fp8_weights) return "";
+  const QuantFormat& format = recipe.fprop.b;
+  if (!format.quantized()) return "--weights e4m3: the recipe takes weights in BF16";
+  if (format.granularity != Granularity::tensor || !(format == recipe.dgrad.b))
+    return "--weights e4m3: the recipe has more than one scale for a weight";
+  if (!later.empty()) return "--weights e4m3: the recipe changes, and with it what is kept";
+  if (std::count(parameters.gather_fp8.begin(), parameters.gather_fp8.end(), true) == 0)
+    return "--weights e4m3: no block has all of its linear layers in the recipe";
+  return "";
+}
+
+std::string Plan::why_no_fidelity() const {
+  if (fp8_gather) return "fidelity: ranks that exchange weights in FP8 have none in BF16 to compare with";
+  if (fp8_weights) return "fidelity: weights that are kept in FP8 have none in BF16 to compare with";
+  if (parameters.gradients == DType::e4m3)
+    return "fidelity: gradients in e4m3 are not compared; take --grads bf16 or fp32";
+  return "";
+}
+
 std::string Plan::why_unsupported() const {
-  if (const std::string why = why_state_unsupported(); !why.empty()) return why;
+  for (const std::string& why : {why_state_unsupported(), why_fp8_unsupported()})
+    if (!why.empty()) return why;
   for (const LaterLayers& next : later)
     if (next.recipe.delayed() && !same_scales(next.recipe, parameters.delayed))
       return fmt::format("{} and {}: one run has one kind of delayed scaling", parameters.delayed.name,
@@ -153,8 +188,7 @@ std::string Plan::why_unsupported() const {
           "{:.2f} times its size, more than the {} that pay",
           shards, padded, kMostPadded);
   }
-  if (fp8_gather && fields.fidelity_batches > 0)
-    return "fidelity: ranks that exchange weights in FP8 have none in BF16 to compare with";
+  if (const std::string why = why_no_fidelity(); fields.fidelity_batches > 0 && !why.empty()) return why;
   const ModelConfig& m = model;
   if (m.moe && reduce_amax && recipe.quantized())
     return "--reduce-amax on: not of experts' rows yet, of which each rank has its own";

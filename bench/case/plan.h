@@ -24,13 +24,14 @@ struct Plan : Definition {
   OptimizerOptions optimizer;
   std::int64_t B = 0, T = 0;
   int ranks = 1, accumulation = 1;
-  bool recompute = false, reduce_amax = false, fp8_gather = false;
+  bool recompute = false, reduce_amax = false, fp8_gather = false, fp8_weights = false;
   bool on_gpu = false;
   std::uint64_t seed = 0;
   RoutingChoice routing;
   double capacity = 0;
   float balance = 0, z_loss = 0;
-  std::optional<StudyPlace> study;  ///< of a case that a study runs; it goes into the row and is no part of the id
+  std::optional<StudyPlace>
+      study;  ///< of a case that a study runs; it goes into the row and is no part of the id
 
   std::int64_t tokens_per_micro_step() const { return B * T; }
   std::int64_t tokens_per_step() const { return B * T * ranks * accumulation; }
@@ -46,8 +47,11 @@ struct Plan : Definition {
   std::vector<std::string> converted_layers() const;
   /// Why the ranks, the model's shapes or a linear layer's, which is named, cannot be had; empty if all can.
   std::string why_unsupported() const;
-  /// The same of the optimizer's state.
+  /// Why no batch's gradient can be compared with BF16's (--fidelity-batches); empty if it can.
+  std::string why_no_fidelity() const;
+  /// Why not as in why_unsupported: of the optimizer's state, and of weights and gradients that are kept in FP8.
   std::string why_state_unsupported() const;
+  std::string why_fp8_unsupported() const;
   /// What of the model is not modelled, and positions beyond those that it is made for, a line each.
   std::vector<std::string> warnings() const;
 };

@@ -12,7 +12,10 @@ namespace precbench {
 namespace {
 
 Master master_of(const std::string& name) {
-  return name == "fp32" ? Master::fp32 : name == "bf16" ? Master::bf16 : Master::bf16_sr;
+  return name == "fp32"   ? Master::fp32
+         : name == "bf16" ? Master::bf16
+         : name == "fp16" ? Master::fp16
+                          : Master::bf16_sr;
 }
 
 OptimizerOptions optimizer_of(const Case& c) {
@@ -36,12 +39,9 @@ OptimizerOptions optimizer_of(const Case& c) {
   return o;
 }
 
-MomentFormats moments_of(const Case& c, const Recipe& recipe) {
-  const MomentWords words = moment_words(c, recipe);
-  return {state_format_named(words.m), state_format_named(words.v)};
+DType gradients_of(const std::string& name) {
+  return name == "fp32" ? DType::f32 : name == "bf16" ? DType::bf16 : DType::e4m3;
 }
-
-DType gradients_of(const std::string& name) { return name == "fp32" ? DType::f32 : DType::bf16; }
 
 }  // namespace
 
@@ -55,9 +55,13 @@ Plan resolve(const Case& c) {
                                        : c.parallel == "fsdp" ? c.gpus
                                                               : c.shard_group);
   plan.parameters.parallel = {.data = static_cast<int>(c.gpus) / shards, .shard = shards};
+  const KeptWords kept = kept_words(c, plan.recipe);
   plan.fp8_gather = c.gather == "fp8";
-  if (plan.fp8_gather && plan.recipe.quantized()) {
+  plan.fp8_weights = kept.weights == "e4m3";
+  if ((plan.fp8_gather || plan.fp8_weights) && plan.recipe.quantized()) {
     plan.parameters.gather_format = plan.recipe.fprop.b;
+    // What is kept is made of the new weights, whose amax is known.
+    if (plan.fp8_weights) plan.parameters.gather_format.history = {};
     for (std::int64_t layer = 0; layer < plan.model.layers; ++layer)
       plan.parameters.gather_fp8.push_back(plan.converts_block(layer));
   }
@@ -65,9 +69,9 @@ Plan resolve(const Case& c) {
     plan.parameters.delayed = layers_at(plan, first).recipe;
   plan.reduce_amax = c.reduce_amax == "on";
   plan.on_gpu = is_gpu(c.device);
-  plan.parameters.master = master_of(c.master);
-  plan.parameters.moments = moments_of(c, plan.recipe);
-  plan.parameters.gradients = gradients_of(c.grads);
+  plan.parameters.master = master_of(kept.master);
+  plan.parameters.moments = {state_format_named(kept.m), state_format_named(kept.v)};
+  plan.parameters.gradients = gradients_of(kept.gradients);
   plan.parameters.accumulation = static_cast<int>(c.accumulation);
 
   plan.optimizer = optimizer_of(c);

@@ -97,7 +97,7 @@ void list_recipes() {
   print_table("Controls, known to be worse", control_recipes());
   text +=
       "fast: fast accumulation in fprop, dgrad, wgrad. An emulated recipe has a loss but no speed.\n"
-      "A recipe of your own may also ask for e4m2, e4m1 (e4m3 with mantissa bits taken away) and e5m1.\n"
+      "A recipe of your own may also ask for e4m2, e4m1, e5m1, e3m3, e3m4 and e5m3: a bit more or less than e4m3 and e5m2.\n"
       "list recipes --recipe NAME shows one in full, with its source, in the form of such a file.\n";
   for (const auto& [why, which] : notes) text += fmt::format("{}\n  ({})\n", why, fmt::join(which, ", "));
   put(text);

@@ -15,9 +15,16 @@ constexpr int kWarmUp = 3, kSamples = 11;
 /// ranks stay finite.
 constexpr float kDeviation = 1e-20f;
 
-bool has_shard(const std::string& name) { return name == "all_gather" || name == "reduce_scatter"; }
+constexpr const char* kExchange = "all_to_all";
 
+/// Elements of the buffer that a collective has beside the full one; 0: it has none.
+std::int64_t other_size(const std::string& name, std::int64_t shard, std::int64_t full) {
+  return name == "all_gather" || name == "reduce_scatter" ? shard : name == kExchange ? full : 0;
+}
+
+/// `shard`: the other buffer.
 void run(Comm& comm, const std::string& name, const Tensor& full, const Tensor& shard) {
+  const std::vector<std::int64_t> parts(comm.size(), full.size() / comm.size());
   if (name == "all_gather")
     comm.all_gather(full, shard);
   else if (name == "reduce_scatter")
@@ -26,6 +33,8 @@ void run(Comm& comm, const std::string& name, const Tensor& full, const Tensor& 
     comm.all_reduce(full);
   else if (name == "all_reduce_max")
     comm.all_reduce_max(full);
+  else if (name == kExchange)
+    comm.all_to_all(shard, parts, full, parts);
   else
     throw std::logic_error("no collective is called " + name);
 }
@@ -43,7 +52,8 @@ std::optional<double> bus_bandwidth(Device& device, Arena& arena, Comm& comm, co
   Tensor full, shard;
   try {
     full = arena.push_uncounted(DType::f32, 1, shard_size * comm.size());
-    if (has_shard(kind.name)) shard = arena.push_uncounted(DType::f32, 1, shard_size);
+    if (const std::int64_t size = other_size(kind.name, shard_size, full.size()))
+      shard = arena.push_uncounted(DType::f32, 1, size);
   } catch (const OutOfMemory&) {
     return std::nullopt;  // on every rank, so that none waits for the others
   }

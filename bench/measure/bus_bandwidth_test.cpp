@@ -91,3 +91,23 @@ TEST_CASE("a kind without room for its buffers has no rate, on every rank", "[co
     CHECK(!probed.rates[1].has_value());
   }
 }
+
+TEST_CASE("what FP8 gradients exchange is probed too", "[comm]") {
+  std::vector<std::vector<std::optional<double>>> rates(kRanks);
+  run_cpu_rank_threads(all_ranks(kRanks), [&](int r, Device& device, Comm& comm) {
+    std::vector<std::uint8_t> sent(kGathered), received(kGathered);
+    const std::vector<std::int64_t> parts(kRanks, kGathered / kRanks);
+    std::vector<float> amaxes(4);
+    comm.all_to_all({received.data(), DType::e4m3, 1, kGathered}, parts,
+                    {sent.data(), DType::e4m3, 1, kGathered}, parts);
+    comm.all_reduce_max({amaxes.data(), DType::f32, 1, 4});
+    const std::vector<CollectiveCount> kinds = comm.counts();
+    std::vector<std::byte> block(kRoom);
+    Arena arena(block.data(), kRoom);
+    rates[r] = bus_bandwidths(device, arena, {&comm}, kinds);
+  });
+  for (const auto& of_rank : rates) {
+    REQUIRE(of_rank.size() == 2);
+    for (const std::optional<double>& rate : of_rank) CHECK(rate.value_or(0) > 0);
+  }
+}

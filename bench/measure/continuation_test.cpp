@@ -77,6 +77,56 @@ TEST_CASE("a case goes on from its checkpoint to the same bits", "[checkpoint]")
       }
 }
 
+TEST_CASE("MS-AMP's levels go on from a checkpoint to the same bits", "[checkpoint]") {
+  struct Run {
+    const char *recipe, *parallel;
+    int gpus, accumulation;
+    const char* recompute;
+  };
+  for (const auto& [recipe, parallel, gpus, accumulation, recompute] :
+       {Run{"msamp_o1", "ddp", 1, 2, "none"},
+        {"msamp_o2", "ddp", 2, 1, "block"},
+        {"msamp_o2", "fsdp", 2, 2, "none"},
+        {"msamp_o3", "ddp", 1, 1, "none"},
+        {"msamp_o3", "fsdp", 2, 1, "block"}}) {
+    INFO(recipe << ", " << gpus << " ranks " << parallel << ", accumulation " << accumulation);
+    const TempDirectory directory;
+    Case c = small_case(directory);
+    c.recipe = recipe, c.parallel = parallel, c.gpus = gpus, c.accumulation = accumulation;
+    c.recompute = recompute;
+    const Record straight = run_ok(c);
+    c = with_checkpoints(c, directory / "checkpoints", 3);
+    const Record whole = run_ok(c);
+    CHECK(whole.id == straight.id);
+    check_same_training(whole, straight);
+    const auto files = [&] {
+      return tensors_of(checkpoint_at(c, 6)) + file_text(checkpoint_at(c, 6) + "/weights_scale.safetensors") +
+             file_text(checkpoint_at(c, 6) + "/scales.safetensors");
+    };
+    const std::string end = files();
+    fs::remove_all(checkpoint_at(c, 6));
+    check_same_training(run_ok(c), straight);
+    CHECK(files() == end);
+    // A fork reads the weights by their scales, in FP32 and in FP16; without them nobody does.
+    Case fork = small_case(directory);
+    fork.fork_from = checkpoint_at(c, 6);
+    fork.recipe = "bf16";
+    const double next = run_ok(fork).training->loss[0];
+    fork.recipe = recipe;
+    CHECK(std::fabs(run_ok(fork).training->loss[0] - next) < 0.05 * next);
+    CHECK(std::fabs(next - straight.training->loss[5]) < 0.3 * next);
+    Case other = small_case(directory);
+    other.init_from = checkpoint_at(c, 6) + "/weights.safetensors";
+    std::string why;
+    try {
+      check_files({resolve(other)});
+    } catch (const InvalidInput& error) {
+      why = error.what();
+    }
+    CHECK(contains(why, "its scales are in weights_scale.safetensors"));
+  }
+}
+
 TEST_CASE("held-out losses from before the checkpoint are not lost", "[checkpoint]") {
   const TempDirectory directory;
   Case c = with_checkpoints(small_case(directory), directory / "checkpoints", 3);

@@ -105,21 +105,30 @@ TEST_CASE("memory is predicted with every other choice too", "[predict]") {
   struct Choice {
     const char *recipe, *changed;
     bool sharded = false;  ///< only sharded ranks have it
+    bool hsdp = true;
   };
-  for (const auto& [recipe, changed, sharded] : {Choice{"tensorwise", "accumulation=2"},
-                                                 {"tensorwise", "moments=bf16"},
-                                                 {"tensorwise", "grads=bf16"},
-                                                 {"tensorwise", "head=recipe"},
-                                                 {"tensorwise", "keep_bf16=first:1"},
-                                                 {"tensorwise", "master=bf16_sr"},
-                                                 {"tensorwise", "reduce_amax=on"},
-                                                 {"nvfp4_all", "accumulation=2"},
-                                                 {"nvfp4_all", "keep_bf16=first:1"},
-                                                 {"tensorwise", "gather=fp8", true},
-                                                 {"blockwise", "gather=fp8", true},
-                                                 {"mxfp8", "gather=fp8", true}})
+  for (const auto& [recipe, changed, sharded, hsdp] : {Choice{"tensorwise", "accumulation=2"},
+                                                       {"tensorwise", "moments=bf16"},
+                                                       {"tensorwise", "grads=bf16"},
+                                                       {"tensorwise", "head=recipe"},
+                                                       {"tensorwise", "keep_bf16=first:1"},
+                                                       {"tensorwise", "master=bf16_sr"},
+                                                       {"tensorwise", "reduce_amax=on"},
+                                                       {"nvfp4_all", "accumulation=2"},
+                                                       {"nvfp4_all", "keep_bf16=first:1"},
+                                                       {"tensorwise", "gather=fp8", true},
+                                                       {"blockwise", "gather=fp8", true},
+                                                       {"mxfp8", "gather=fp8", true},
+                                                       {"bf16", "master=fp16"},
+                                                       {"tensorwise", "weights=e4m3"},
+                                                       {"bf16", "grads=e4m3", false, false},
+                                                       {"msamp_o1", "accumulation=2", false, false},
+                                                       {"msamp_o2", "recompute=block", false, false},
+                                                       {"msamp_o2", "gather=fp8", true, false},
+                                                       {"msamp_o3", "accumulation=2", false, false}})
     for (const char* parallel : {"ddp", "fsdp", "hsdp"}) {
       if (sharded && std::string(parallel) == "ddp") continue;
+      if (!hsdp && std::string(parallel) == "hsdp") continue;
       INFO(recipe << " " << changed << " " << parallel);
       Case c;
       c.recipe = recipe;

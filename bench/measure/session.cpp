@@ -192,9 +192,7 @@ void Session::train(Rank& rank, std::int64_t begin) {
   Sampler sampler(options);
   StepRunner runner(rank, *data_, case_.graph == "on", board_);
   const std::vector<std::uint64_t> before = rank.parameters().fingerprints();
-  // Without a history a step of delayed scaling exchanges its amaxes one by one, as no later step does.
-  const std::int64_t typical =
-      begin == first_delayed_step(plan_) && case_.steps != begin + 1 ? begin + 1 : begin;
+  const std::int64_t typical = typical_step(plan_, begin);
   std::vector<CollectiveCount> collectives;  // of a step; saving weights makes others
   double enough = 0;                         // rank 0 sets it, every rank learns it with the next step's loss
   for (std::int64_t step = begin;; ++step) {
@@ -204,11 +202,11 @@ void Session::train(Rank& rank, std::int64_t begin) {
     if (first_rank) builder_.add_step(result.loss, result.grad_norm, learning_rate(plan_.optimizer, step));
     if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) throw_diverged(rank, step, result);
     if (step == begin) first_step_done(rank, step, before);
-    if (step == typical) {
+    const bool last = case_.steps > 0 ? step + 1 >= case_.steps : result.signal > 0;
+    if (step == typical || (last && step < typical)) {
       collectives = rank.comm().counts();
       if (first_rank && plan_.ranks > 1) builder_.add_communication(rank.comm(), accounts_);
     }
-    const bool last = case_.steps > 0 ? step + 1 >= case_.steps : result.signal > 0;
     if (first_rank) {
       if (sampler.add(timed.ms)) enough = 1;
       watch_->after_step(static_cast<std::size_t>(step) + 1, sampler.warmed_up(), last);

@@ -1,4 +1,4 @@
-// Every optimizer, and every format of AdamW's moments, on several ranks: sharding changes no bit, or for Adafactor's sums
+// Every optimizer, and every format of what AdamW keeps, on several ranks: sharding changes no bit, or for Adafactor's sums
 // nothing but rounding; a run goes on from a checkpoint; memory is what was predicted.
 #include <map>
 
@@ -8,6 +8,7 @@
 #include "bench/step/weights.h"
 #include "kernels/base/errors.h"
 #include "tools/testing/temp_directory.h"
+#include "tools/testing/text.h"
 
 using namespace precbench;
 using namespace precbench::testing;
@@ -19,7 +20,7 @@ struct Setup {
   int ranks = 1;
   std::string parallel = "ddp";
   int shard_group = 1;
-  std::string master = "fp32";
+  std::string master = "fp32", grads = "fp32", weights = "bf16", recipe = "bf16";
   double clip = 0;  ///< the norm is a sum whose order depends on the sharding
 };
 
@@ -38,6 +39,9 @@ Plan plan_of(const Setup& setup, const std::string& checkpoints = "") {
   c.parallel = setup.parallel;
   c.shard_group = setup.shard_group;
   c.master = setup.master;
+  c.grads = setup.grads;
+  c.weights = setup.weights;
+  c.recipe = setup.recipe;
   c.clip = setup.clip;
   c.lr = 1e-3;
   c.steps = 4;
@@ -48,7 +52,8 @@ Plan plan_of(const Setup& setup, const std::string& checkpoints = "") {
 
 std::string words(const Setup& s) {
   return s.optimizer + ", moments " + s.moments + " and " + s.second + ", " + std::to_string(s.ranks) +
-         " ranks " + s.parallel + ", master " + s.master;
+         " ranks " + s.parallel + ", master " + s.master + ", gradients " + s.grads + ", weights " +
+         s.weights + ", " + s.recipe;
 }
 
 struct Trained {
@@ -101,7 +106,15 @@ std::vector<Setup> kinds() {
           {.moments = "fp16"},
           {.moments = "e4m3", .second = "fp16"},
           {.moments = "coat"},
-          {.moments = "e4m3", .second = "coat"}};
+          {.moments = "e4m3", .second = "coat"},
+          {.master = "fp16"},
+          {.grads = "e4m3"},
+          {.moments = "coat", .grads = "e4m3"},
+          {.weights = "e4m3", .recipe = "tensorwise"},
+          {.master = "fp16", .weights = "e4m3", .recipe = "tensorwise"},
+          {.recipe = "msamp_o1"},
+          {.recipe = "msamp_o2"},
+          {.recipe = "msamp_o3"}};
 }
 
 }  // namespace
@@ -110,7 +123,7 @@ TEST_CASE("sharding changes no bit of any optimizer's steps", "[rank][optimizer]
   for (Setup setup : kinds())
     for (const int ranks : {2, 3}) {
       setup.ranks = ranks;
-      setup.master = ranks == 2 ? "fp32" : "bf16_sr";
+      if (setup.master == "fp32" && setup.weights == "bf16" && ranks == 3) setup.master = "bf16_sr";
       INFO(words(setup));
       const Trained whole = train(plan_of(setup));
       setup.parallel = "fsdp";
@@ -176,6 +189,53 @@ TEST_CASE("the state of an optimizer takes the bytes that its formats say", "[me
   CHECK((muon > 4 && muon < 7));  // v of embedding, head and gains alone
 }
 
+TEST_CASE("what MS-AMP's levels keep takes the bytes that they say", "[memory][optimizer]") {
+  struct Level {
+    const char* recipe;
+    double weights, master, moments, gradients;  // bytes of a parameter
+  };
+  for (const auto& [recipe, weights, master, moments, gradients] : {Level{"bf16", 2, 4, 8, 4},
+                                                                    {"msamp_o1", 0, 2, 8, 1},
+                                                                    {"msamp_o2", 0, 2, 3, 1},
+                                                                    {"msamp_o3", 1, 2, 3, 1}})
+    for (const int ranks : {1, 8}) {
+      INFO(recipe << ", " << ranks << " ranks");
+      Case c;
+      c.model = "llama3.2-3b";
+      c.recipe = recipe;
+      c.seq = 16;  // so that no activation hides the weights' buffers
+      c.batch = 1;
+      c.gpus = ranks;
+      c.parallel = ranks == 1 ? "ddp" : "fsdp";
+      const Plan plan = resolve(c);
+      REQUIRE(plan.why_unsupported() == "");
+      const MemoryUse use = dry_run(plan, nullptr).highest;
+      const auto bytes = [&](Segment segment) {
+        return static_cast<double>(use.bytes[static_cast<int>(segment)]) * ranks;
+      };
+      const auto all = static_cast<double>(parameter_count(plan.model));
+      const Layout layout(plan.model, 1);
+      const auto edges = static_cast<double>(layout.units()[layout.head_unit()].size);
+      const auto block = static_cast<double>(layout.units()[layout.block_unit(0)].size);
+      const auto is = [](double got, double want) {
+        CHECK(got >= want * 0.999);
+        CHECK(got <= want * 1.01);
+      };
+      is(bytes(Segment::master), master * all);
+      is(bytes(Segment::moments), moments * all);
+      // Of FP8 gradients backward has a block and the edges in BF16, on every rank.
+      is(bytes(Segment::gradients), gradients * all + (gradients == 1 ? 2 * (block + edges) * ranks : 0));
+      if (plan.fp8_weights) {  // and what dgrad makes of one matrix of a block
+        CHECK(bytes(Segment::quantized_weights) >= 0.999 * (all - edges));
+        CHECK(bytes(Segment::quantized_weights) <= all - edges + block * ranks);
+      }
+      if (ranks > 1) continue;
+      // One rank rounds an FP16 master to BF16 in room for a block and the edges, of which FP8 blocks need none.
+      if (master == 2) is(bytes(Segment::weights), 2 * (edges + (plan.fp8_weights ? 0 : block)));
+      if (master == 4) is(bytes(Segment::weights), weights * all);
+    }
+}
+
 TEST_CASE("what an optimizer does not have is refused in one line", "[case][optimizer]") {
   const auto refusal = [](const nlohmann::ordered_json& fields) -> std::string {
     try {
@@ -198,6 +258,42 @@ TEST_CASE("what an optimizer does not have is refused in one line", "[case][opti
   CHECK(refusal({{"optimizer", "muon"}, {"moments", "coat"}}) ==
         "--optimizer muon: its moments cannot be in coat, which needs scales; only adamw's can");
   CHECK(refusal({{"optimizer", "lion"}, {"recipe", "coat"}}).starts_with("--optimizer lion: its moments"));
+  CHECK(refusal({{"optimizer", "muon"}, {"master", "fp16"}}) ==
+        "--master fp16: has scales, which muon does not take; only adamw does");
+  CHECK(refusal({{"optimizer", "lion"}, {"recipe", "msamp_o1"}, {"master", "bf16"}}) ==
+        "--grads e4m3: has scales, which lion does not take; only adamw does");
+  const auto unsupported = [](const nlohmann::ordered_json& fields) {
+    return resolve(case_from_json(fields)).why_unsupported();
+  };
+  CHECK(unsupported({{"grads", "e4m3"}, {"gpus", 4}, {"parallel", "hsdp"}, {"shard_group", 2}}) ==
+        "--grads e4m3: hsdp sums gradients twice, and what is in between would be rounded; take ddp or fsdp");
+  CHECK(unsupported({{"weights", "e4m3"}}) == "--weights e4m3: the recipe takes weights in BF16");
+  CHECK(unsupported({{"weights", "e4m3"}, {"recipe", "rowwise"}}) ==
+        "--weights e4m3: the recipe has more than one scale for a weight");
+  CHECK(unsupported({{"weights", "e4m3"}, {"recipe", "tensorwise"}, {"keep_bf16", "o"}}) ==
+        "--weights e4m3: no block has all of its linear layers in the recipe");
+  CHECK(unsupported({{"recipe", "msamp_o3"}, {"switch_recipe", "bf16@5"}, {"steps", 10}}) ==
+        "--weights e4m3: the recipe changes, and with it what is kept");
+  CHECK(unsupported({{"recipe", "msamp_o3"}, {"fidelity_batches", 1}, {"grads", "bf16"}}) ==
+        "fidelity: weights that are kept in FP8 have none in BF16 to compare with");
+  CHECK(unsupported({{"recipe", "msamp_o2"}}) == "");
+  CHECK(contains(
+      refusal({{"recipe", "bf16"}, {"switch_recipe", "msamp_o1@5"}, {"steps", 10}}),
+      "msamp_o1@5: it keeps master fp16, weights bf16, gradients e4m3, and the run fp32, bf16, fp32"));
+}
+
+TEST_CASE("a recipe's master, weights and gradients hold where the case says nothing else",
+          "[case][optimizer]") {
+  const auto kept = [](const nlohmann::ordered_json& fields) {
+    const Plan plan = resolve(case_from_json(fields));
+    return std::pair(plan.parameters.master, plan.parameters.gradients);
+  };
+  CHECK(kept({{"recipe", "msamp_o1"}}) == std::pair(Master::fp16, DType::e4m3));
+  CHECK(kept({{"recipe", "msamp_o1"}, {"master", "bf16_sr"}}) == std::pair(Master::bf16_sr, DType::e4m3));
+  CHECK(kept({{"recipe", "msamp_o1"}, {"grads", "bf16"}}) == std::pair(Master::fp16, DType::bf16));
+  CHECK(kept({{"recipe", "tensorwise"}}) == std::pair(Master::fp32, DType::f32));
+  CHECK(resolve(case_from_json({{"recipe", "msamp_o3"}})).fp8_weights);
+  CHECK(!resolve(case_from_json({{"recipe", "msamp_o2"}})).fp8_weights);
 }
 
 TEST_CASE("shards that would cut a group of COAT's are refused", "[case][optimizer]") {

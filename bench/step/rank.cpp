@@ -56,7 +56,9 @@ bool Rank::use_layers_of(std::int64_t step) {
   bool other = std::exchange(layers_, now) != now;
   if (DelayedScaling* delayed = parameters_.delayed()) {
     const bool was = delayed->current();
-    delayed->set_current(layers_->recipe.delayed() && step == first_delayed_step(plan_));
+    const std::int64_t first = first_delayed_step(plan_),
+                       steps = layers_->recipe.fprop.a.history.current_steps();
+    delayed->set_current(layers_->recipe.delayed() && step >= first && step < first + steps);
     other = other || delayed->current() != was;
   }
   return other;

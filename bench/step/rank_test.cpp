@@ -32,6 +32,7 @@ struct Setup {
   double clip = 0;  ///< the norm is the one sum whose order depends on the sharding
   std::string grads = "fp32", master = "fp32", moments = "fp32";
   bool recompute = false;
+  std::string keep_bf16 = "";
 };
 
 /// Units of 12,384 (a block), 3,200 or 3,232 (embedding and head) elements: none of them is a whole number of
@@ -62,6 +63,7 @@ Plan plan_of(const Setup& setup) {
   c.master = setup.master;
   c.moments = setup.moments;
   c.recompute = setup.recompute ? "block" : "none";
+  c.keep_bf16 = setup.keep_bf16;
   c.lr = 1e-3;
   return resolve(c);
 }
@@ -160,16 +162,19 @@ TEST_CASE("sharding changes no bit", "[rank]") {
 }
 
 TEST_CASE("sharding changes no bit of any kind of state", "[rank]") {
-  std::vector<Setup> setups(6);
+  std::vector<Setup> setups(8);
   setups[0].master = "bf16";
   setups[1].master = "bf16_sr";
   setups[2].moments = "bf16";
   setups[3].grads = "bf16";
   setups[4].recompute = true;
   setups[5].recompute = true, setups[5].recipe = "tensorwise";
+  setups[6].recompute = true, setups[6].recipe = "tensorwise", setups[6].keep_bf16 = "k";
+  setups[7].recipe = "rowwise", setups[7].keep_bf16 = "qkv_apart";
   for (Setup& setup : setups) {
     setup.ranks = 3;
-    INFO("master " << setup.master << ", moments " << setup.moments << ", gradients " << setup.grads);
+    INFO("master " << setup.master << ", moments " << setup.moments << ", gradients " << setup.grads << ", "
+                   << setup.recipe << " but " << setup.keep_bf16);
     const Trained whole = train(setup);
     setup.parallel = "fsdp";
     check_same_bits(train(setup), whole);

@@ -3,14 +3,32 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <set>
 
 #include "bench/step/change_weights.h"
 #include "bench/step/checkpoint.h"
+#include "bench/step/checkpoint_files.h"
 #include "kernels/base/errors.h"
 
 namespace precbench {
+namespace {
+
+/// A checkpoint's weights that have scales stand for something else without them.
+void refuse_scaled(const std::string& path) {
+  std::filesystem::path scales(path);
+  scales.replace_filename(scales.stem().string() + kScaleSuffix + scales.extension().string());
+  if (std::filesystem::exists(scales))
+    throw InvalidInput(
+        fmt::format("{}: its scales are in {}, which --init-from does not read; take --fork-from with the "
+                    "checkpoint's folder",
+                    path, scales.filename().string()));
+}
+
+}  // namespace
+
 InitialWeights::InitialWeights(const std::string& path, const ModelConfig& model) : file_(path) {
+  refuse_scaled(path);
   std::set<std::string> used;
   const Layout layout(model, 1);
   std::vector<Parameter> wanted = layout.buffers();

@@ -116,6 +116,7 @@ void print_plan(const std::vector<StudyCase>& cases, const StudyPace& pace, cons
       {StudyPart::fork, "forks"},
       {StudyPart::learning_rate, "ladder of learning rates"},
       {StudyPart::bits, "ladder of mantissa bits"},
+      {StudyPart::exponent_bits, "ladder of exponent bits"},
       {StudyPart::batch, "ladder of batches"}};
   fmt::print("{}\n", printable(head));
   TextRows rows = {{"part", "cases", "steps", "about"}};

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <span>
+#include <string_view>
 #include <utility>
 
 #include "bench/step/checkpoint.h"
@@ -33,25 +35,48 @@ std::string study_id(const Case& trunk, const Case& fork, const StudySettings& s
   return fmt::format("{:016x}", state);
 }
 
-/// Mantissa bits that a quantized operand can lose: E4M3 two and E5M2 one.
-int bits_to_lose(const QuantFormat& format) {
-  const int all = format.dtype == DType::e4m3 ? 2 : format.dtype == DType::e5m2 ? 1 : 0;
-  return all - format.dropped_bits;
+/// Takes a bit away from the mantissas or the exponents of a quantized operand; whether there is a format for it.
+bool take_bit(QuantFormat& format, StudyPart part) {
+  struct Step {
+    const char* from;
+    DType dtype;
+    std::uint8_t dropped_bits;
+  };
+  static constexpr Step kMantissa[] = {{"e4m3", DType::e4m3, 1},
+                                       {"e4m2", DType::e4m3, 2},
+                                       {"e5m3", DType::e5m2, 0},
+                                       {"e5m2", DType::e5m2, 1},
+                                       {"e3m4", DType::e3m3, 0}};
+  static constexpr Step kExponent[] = {
+      {"e5m3", DType::e4m3, 0}, {"e4m3", DType::e3m3, 0}, {"e5m2", DType::e4m3, 1}, {"e5m1", DType::e4m3, 2}};
+  const std::span<const Step> steps =
+      part == StudyPart::bits ? std::span<const Step>(kMantissa) : std::span<const Step>(kExponent);
+  const auto step = std::find_if(steps.begin(), steps.end(), [&](const Step& one) {
+    return std::string_view(one.from) == element_name(format);
+  });
+  if (step == steps.end()) return false;
+  format.dtype = step->dtype, format.dropped_bits = step->dropped_bits;
+  return true;
 }
 
 /// `bits` taken away from every operand, or as many as it has; null where none has so many.
-std::optional<Recipe> without_bits(const Recipe& recipe, int bits) {
+std::optional<Recipe> without_bits(const Recipe& recipe, StudyPart part, int bits) {
   Recipe poorer = recipe;
   bool possible = false;
   for (GemmRecipe* gemm : {&poorer.fprop, &poorer.dgrad, &poorer.wgrad})
     for (QuantFormat* operand : {&gemm->a, &gemm->b}) {
-      possible = possible || bits_to_lose(*operand) >= bits;
-      operand->dropped_bits += static_cast<std::uint8_t>(std::clamp(bits_to_lose(*operand), 0, bits));
+      int taken = 0;
+      while (taken < bits && take_bit(*operand, part)) ++taken;
+      possible = possible || taken == bits;
     }
-  poorer.name = fmt::format("{}_minus{}", recipe.name, bits);
-  poorer.reference = fmt::format("{} without {} mantissa {}", recipe.name, bits, bits == 1 ? "bit" : "bits");
+  const char* what = part == StudyPart::bits ? "mantissa" : "exponent";
+  poorer.name = fmt::format("{}_minus{}{}", recipe.name, bits, part == StudyPart::bits ? "" : "_exponent");
+  poorer.reference = fmt::format("{} without {} {} {}", recipe.name, bits, what, bits == 1 ? "bit" : "bits");
   return possible ? std::optional(poorer) : std::nullopt;
 }
+
+/// In its products or in what the optimizer keeps.
+bool differs_from_bf16(const Recipe& recipe) { return recipe.quantized() || !recipe.optimizer.empty(); }
 
 /// "ffn:8:4 ffn:12:4 norm:8:4"
 std::string stress_words(const StudySettings& settings) {
@@ -108,7 +133,7 @@ StudyPlan::Variant& StudyPlan::variant(const std::string& recipe) {
 void StudyPlan::choose_variants(const std::vector<std::string>& asked) {
   variants_ = {{.recipe = kReference}, {.recipe = kReference, .perturbed = true}};
   for (const std::string& recipe : asked)
-    if (find_recipe(recipe).quantized()) variant(recipe).asked = true;
+    if (differs_from_bf16(find_recipe(recipe))) variant(recipe).asked = true;
   if (variants_.size() == 2)
     throw InvalidInput("--recipe: a study compares recipes with bf16: name at least one other");
   for (const auto& [control, other] : settings_.apart) {
@@ -124,11 +149,13 @@ const std::string& StudyPlan::first_recipe() const {
 
 void StudyPlan::make_rungs() {
   for (const Variant& variant : variants_)
-    for (int bits = 1; variant.asked && bits <= settings_.bits; ++bits)
-      if (const Recipe full = find_recipe(variant.recipe); auto poorer = without_bits(full, bits)) {
-        const std::string path = (fs::path(out_) / "recipes" / (poorer->name + ".json")).string();
-        rungs_.push_back({path, full.name, *std::move(poorer), bits});
-      }
+    for (const auto& [part, most] : {std::pair(StudyPart::bits, settings_.bits),
+                                     std::pair(StudyPart::exponent_bits, settings_.exponent_bits)})
+      for (int bits = 1; variant.asked && bits <= most; ++bits)
+        if (const Recipe full = find_recipe(variant.recipe); auto poorer = without_bits(full, part, bits)) {
+          const std::string path = (fs::path(out_) / "recipes" / (poorer->name + ".json")).string();
+          rungs_.push_back({part, path, full.name, *std::move(poorer), bits});
+        }
 }
 
 void StudyPlan::write_recipes() const {
@@ -154,12 +181,20 @@ StudyCase StudyPlan::fork(const std::string& checkpoint, StudyPart part, std::in
   return {c, where};
 }
 
+bool StudyPlan::compares_gradients(const Variant& variant) const {
+  Case c = fork_base_;
+  c.recipe = variant.recipe;
+  const Plan plan = resolve(c);
+  // One that multiplies in BF16 has BF16's gradient.
+  return settings_.fidelity_batches > 0 && plan.recipe.quantized() && plan.why_no_fidelity().empty();
+}
+
 void StudyPlan::add_forks(const Plan& trunk, std::int64_t number, std::vector<StudyCase>& cases) const {
   for (const std::int64_t age : settings_.ages)
     for (std::int64_t seed = 1; seed <= settings_.seeds; ++seed)
       for (const Variant& variant : variants_) {
         StudyCase one = fork(checkpoint_at(trunk, age), StudyPart::fork, number, age, seed, variant);
-        if (seed == 1 && variant.recipe != kReference) {
+        if (seed == 1 && compares_gradients(variant)) {
           one.fields.fidelity_batches = settings_.fidelity_batches;
           const bool stressed = settings_.fidelity_batches > 0 && variant.asked &&
                                 age == settings_.ages.back() && number <= settings_.ladder_trunks;
@@ -191,8 +226,7 @@ void StudyPlan::add_ladders(const Plan& trunk, std::int64_t number, std::vector<
             [&](StudyCase& one) { one.fields.batch = batch; });
   }
   for (const Rung& rung : rungs_)
-    add(StudyPart::bits, rung.bits, {.recipe = rung.path},
-        [&](StudyCase& one) { one.place.base = rung.base; });
+    add(rung.part, rung.bits, {.recipe = rung.path}, [&](StudyCase& one) { one.place.base = rung.base; });
 }
 
 std::vector<StudyCase> StudyPlan::forks(const std::vector<Plan>& trunks) const {

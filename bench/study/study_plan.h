@@ -39,8 +39,9 @@ class StudyPlan {
     std::optional<std::string> apart_from = std::nullopt;
     bool breaks = false;
   };
-  /// A recipe with bits taken away.
+  /// A recipe with bits taken away, of mantissas or of exponents.
   struct Rung {
+    StudyPart part;
     std::string path, base;
     Recipe recipe;
     int bits = 0;
@@ -52,6 +53,8 @@ class StudyPlan {
   void make_rungs();
   StudyCase fork(const std::string& checkpoint, StudyPart part, std::int64_t trunk, std::int64_t age,
                  std::int64_t seed, const Variant& variant) const;
+  /// Whether its forks compare gradients: where the settings ask for it and the recipe's can be.
+  bool compares_gradients(const Variant& variant) const;
   void add_forks(const Plan& trunk, std::int64_t number, std::vector<StudyCase>& cases) const;
   void add_ladders(const Plan& trunk, std::int64_t number, std::vector<StudyCase>& cases) const;
 

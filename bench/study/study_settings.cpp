@@ -97,6 +97,7 @@ const std::map<std::string, std::map<std::string, Setter>>& study_keys() {
         {"outlier_vo", several(&S::outlier_vo, std::int64_t{-30}, std::int64_t{30})},
         {"learning_rate", several(&S::learning_rate, 1e-6, 1e6)},
         {"bits", one(&S::bits, kNone, std::int64_t{2})},
+        {"exponent_bits", one(&S::exponent_bits, kNone, std::int64_t{2})},
         {"batch", several(&S::batch, kOne, kMost)}}},
       {"control", {{"apart", set_apart}, {"break", set_breaks}}},
       {"verdict", {{"margin", one(&S::margin, 1e-6, 1.0)}, {"level", one(&S::level, 1e-6, 0.5)}}},

@@ -97,7 +97,8 @@ TEST_CASE("a study is its trunks, and for each of their states every recipe, BF1
           "[study]") {
   StudySettings settings = default_study(false);
   settings.trunks = 3, settings.ages = {10, 20}, settings.seeds = 2;
-  settings.learning_rate = {1, 3, 10}, settings.bits = 2, settings.ladder_trunks = 1;
+  settings.learning_rate = {1, 3, 10}, settings.bits = 2, settings.exponent_bits = 2,
+  settings.ladder_trunks = 1;
   settings.batch = {1, std::stoll(settings.work.at("batch").front())};  // with what the forks have already
   const StudyPlan plan = plan_of(settings, "blockwise,mxfp8_floor");
   REQUIRE(plan.trunks().size() == 3);
@@ -113,6 +114,7 @@ TEST_CASE("a study is its trunks, and for each of their states every recipe, BF1
   CHECK(parts[StudyPart::learning_rate] == 2 * 3);
   CHECK(parts[StudyPart::batch] == 3);
   CHECK(parts[StudyPart::bits] == 2 * 2);
+  CHECK(parts[StudyPart::exponent_bits] == 2);  // from E4M3 to E3M3; no format is E2M3
 
   std::set<std::int64_t> seeds, trunk_seeds;
   for (const Plan& trunk : trunks) trunk_seeds.insert(trunk.fields.seed);
@@ -127,6 +129,19 @@ TEST_CASE("a study is its trunks, and for each of their states every recipe, BF1
   CHECK(seeds.size() == 3 * 2);
   CHECK(by_data.size() == 3 * 2 * 2);
   for (const auto& [data, recipes] : by_data) CHECK(recipes.size() == 8);
+}
+
+TEST_CASE("a study takes a row whose optimizer alone keeps less, and probes no gradient of it", "[study]") {
+  StudySettings settings = default_study(false);
+  const StudyPlan plan = plan_of(settings, "coat,mxfp8");
+  int coats = 0;
+  for (const auto& [fields, place] : plan.forks(resolve(plan.trunks())))
+    if (place.part == StudyPart::fork && fields.recipe == "coat") {
+      CHECK((place.asked && fields.fidelity_batches == 0));
+      ++coats;
+    }
+  CHECK(coats == settings.trunks * static_cast<std::int64_t>(settings.ages.size()) * settings.seeds);
+  CHECK(refusal_of([&] { plan_of(settings, "bf16"); }).starts_with("--recipe: a study compares recipes"));
 }
 
 TEST_CASE("a study is another one with another model or text, and with other rules", "[study]") {
@@ -151,6 +166,28 @@ TEST_CASE("a study is another one with another model or text, and with other rul
   CHECK(id_of(32, words, 0.005) != first);
 }
 
+TEST_CASE("bits are taken from mantissas and from exponents, each format to its next", "[study]") {
+  const TempDirectory directory;
+  nlohmann::json row = recipe_to_json(find_recipe("tensorwise"));
+  row["name"] = "wide";
+  row["fprop"]["a"]["format"] = "e5m3";
+  row["fprop"]["b"]["format"] = "e3m4";
+  StudySettings settings = default_study(false);
+  settings.bits = 2, settings.exponent_bits = 2;
+  settings.work["recipe"] = {directory.write("wide.json", row.dump())}, settings.work["device"] = {"cpu"};
+  const StudyPlan plan(settings, "tiny", directory / "out");
+  plan.write_recipes();
+  const auto formats = [&](const std::string& name) {
+    const Recipe recipe = find_recipe(directory / ("out/recipes/" + name + ".json"));
+    return std::string(element_name(recipe.fprop.a)) + " " + element_name(recipe.fprop.b) + " " +
+           element_name(recipe.dgrad.a) + " " + element_name(recipe.dgrad.b);
+  };
+  CHECK(formats("wide_minus1") == "e5m2 e3m3 e5m1 e4m2");
+  CHECK(formats("wide_minus2") == "e5m1 e3m3 e5m1 e4m1");
+  CHECK(formats("wide_minus1_exponent") == "e4m3 e3m4 e4m2 e3m3");
+  CHECK(formats("wide_minus2_exponent") == "e3m3 e3m4 e4m2 e3m3");
+}
+
 TEST_CASE("a control that is asked for is one row with both roles", "[study]") {
   StudySettings settings = default_study(false);
   const StudyPlan plan = plan_of(settings, "mxfp8_floor");
@@ -171,7 +208,7 @@ TEST_CASE("a study that is cut off and started again ends as one that was not", 
   const std::string config = directory.write(
       "study.toml",
       "[work]\nseq = 32\nbatch = 1\n[trunk]\ntrunks = 2\nages = [2, 4]\n[fork]\nsteps = 12\n[fidelity]\nbatches = 1\n"
-      "[ladder]\noutlier_ffn = [8]\noutlier_norm = []\noutlier_vo = [8]\nlearning_rate = [3]\nbits = 1\nchannels = 1\n"
+      "[ladder]\noutlier_ffn = [8]\noutlier_norm = []\noutlier_vo = [8]\nlearning_rate = [3]\nbits = 1\nexponent_bits = 1\nchannels = 1\n"
       "[control]\napart = [\"rowwise_e5m2:rowwise\"]\nbreak = []\n");
   StudyCommand command;
   command.axes = {{"model", {model}}, {"recipe", {"rowwise"}}, {"device", {"cpu"}}};
@@ -195,8 +232,8 @@ TEST_CASE("a study that is cut off and started again ends as one that was not", 
     return rows;
   };
   const auto whole = rows_in(*command.out);
-  // 2 trunks; at 2 ages bf16, perturbed, rowwise, rowwise_e5m2; 2 rungs of rates and 1 of bits
-  CHECK(whole.size() == 2 + 2 * 2 * 4 + 2 + 1);
+  // 2 trunks; at 2 ages bf16, perturbed, rowwise, rowwise_e5m2; 2 rungs of rates, 1 of mantissas, 1 of exponents
+  CHECK(whole.size() == 2 + 2 * 2 * 4 + 2 + 1 + 1);
 
   // The same rows without their last half, as a kill leaves them, and without the second trunk's states.
   const std::string records = *command.out + "/records.jsonl", text = file_text(records);

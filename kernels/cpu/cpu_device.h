@@ -84,8 +84,11 @@ class CpuDevice final : public Device {
   void do_cross_entropy(const ops::CrossEntropy& op) override;
   // adamw.cpp
   void do_adamw(const ops::Adamw& op) override;
-  // scaled_adamw.cpp
+  // scaled_values.cpp
   void do_commit_scale(const ops::CommitScale& op) override;
+  void do_encode(const ops::Encode& op) override;
+  void do_decode(const ops::Decode& op) override;
+  void do_sum_codes(const ops::SumCodes& op) override;
   // lion.cpp
   void do_lion(const ops::Lion& op) override;
   // muon.cpp

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/cpu/vector.h"
+#include "kernels/cpu/scaled_values.h"
 #include "kernels/numerics/random.h"
 
 namespace precbench {
@@ -23,12 +23,12 @@ void for_chunks(int threads, std::int64_t size, Body&& body) {
   });
 }
 
-/// The sum over x of term(value), partial sums in FP64.
+/// The sum over x, which may be codes with a scale, of term(value), partial sums in FP64.
 template <class Term>
-double chunked_sum(int threads, const Tensor& x, Term&& term) {
+double chunked_sum(int threads, const Tensor& x, const Tensor& scale, Term&& term) {
   std::vector<double> partial((x.size() + kChunk - 1) / kChunk);
   for_chunks(threads, x.size(), [&](std::int64_t first, std::int64_t n, float* buffer) {
-    const float* values = cpu::load(x, first, n, buffer);
+    const float* values = cpu::load_scaled(x, scale, first, n, buffer);
     partial[first / kChunk] = cpu::lane_sum(n, [&](std::int64_t i) { return term(values[i]); });
   });
   double total = 0;
@@ -75,13 +75,13 @@ void CpuDevice::do_init_normal(const ops::InitNormal& op) {
 }
 
 void CpuDevice::do_sum(const ops::Sum& op) {
-  const double total = chunked_sum(threads_, op.x, [](float v) { return v; });
+  const double total = chunked_sum(threads_, op.x, {}, [](float v) { return v; });
   float& target = *op.out.as<float>();
   target = static_cast<float>(total + (op.accumulate ? target : 0.0f));
 }
 
 void CpuDevice::do_sum_of_squares(const ops::SumOfSquares& op) {
-  const double total = chunked_sum(threads_, op.x, [](float v) { return v * v; });
+  const double total = chunked_sum(threads_, op.x, op.scale, [](float v) { return v * v; });
   float& target = *op.out.as<float>();
   target = static_cast<float>(total + (op.accumulate ? target : 0.0f));
 }

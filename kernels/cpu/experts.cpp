@@ -36,7 +36,7 @@ void CpuDevice::quantize_groups(const QuantizedTensor& x, const Groups& groups) 
       const std::int64_t first = offsets[e], n = offsets[e + 1] - first;
       const cpu::Scale scale = cpu::scale_of(cpu::amax_of(column + first, n), x.columnwise.format);
       cpu::store_scale(x.columnwise.scale, e * cols + c, scale);
-      cpu::cast(codes + first, column + first, n, scale.multiply, x.columnwise.format);
+      cpu::cast(x.columnwise.data, c * rows + first, column + first, n, scale.multiply, x.columnwise.format);
     }
     std::memset(codes + offsets[groups.experts()], 0, rows - offsets[groups.experts()]);
   });

@@ -53,13 +53,114 @@ struct Draws {
   }
 };
 
-/// The codes of a block, two a byte; encode(i) makes one. In two loops, of which the first vectorises.
-template <class Encode>
-void pack_block(std::uint8_t* out, std::int64_t block, Encode&& encode) {
-  std::uint8_t codes[kFp4LongestBlock];
-  for (std::int64_t i = 0; i < block; ++i) codes[i] = encode(i);
-  for (std::int64_t i = 0; i < block / 2; ++i)
-    out[i] = static_cast<std::uint8_t>(codes[2 * i] | codes[2 * i + 1] << 4);
+/// The codes of a block, two a byte; encode(i) makes one. Loops of their own, and two codes as a word, vectorise.
+template <int n, class Encode>
+void pack_block(std::uint8_t* out, Encode&& encode) {
+  std::uint8_t codes[n];
+  for (int i = 0; i < n; ++i) codes[i] = encode(i);
+  std::uint16_t pairs[n / 2];
+  std::memcpy(pairs, codes, sizeof pairs);
+  for (int i = 0; i < n / 2; ++i) out[i] = static_cast<std::uint8_t>(pairs[i] | pairs[i] >> 4);
+}
+
+/// And back, a code a byte.
+template <int n>
+void unpack_block(std::uint8_t (&codes)[n], const std::uint8_t* in) {
+  std::uint16_t pairs[n / 2];
+  for (int i = 0; i < n / 2; ++i) pairs[i] = static_cast<std::uint16_t>((in[i] | in[i] << 4) & 0x0F0F);
+  std::memcpy(codes, pairs, sizeof pairs);
+}
+
+/// A form as its codes and scales are written, of a matrix in its order.
+struct Fp4Form {
+  const GemmOperand& form;
+  const float* x;  // [rows, k]
+  float amax;      // of the tensor
+  Draws draws;
+
+  std::int64_t rows() const { return form.data.rows; }
+  std::int64_t k() const { return form.data.cols; }
+};
+
+/// The scale and the codes of a block of n elements of row r, from column k0 on.
+template <int n>
+void write_block(const Fp4Form& a, const Fp4Block& block, std::int64_t r, std::int64_t k0) {
+  const QuantFormat& format = a.form.format;
+  a.form.scale.as<std::uint8_t>()[scale_index(format.granularity, a.rows(), a.k(), r, k0 / n)] = block.scale;
+  const float* values = a.x + r * a.k() + k0;
+  std::uint8_t* codes = a.form.data.as<std::uint8_t>() + (r * a.k() + k0) / 2;
+  const float factor = block.factor;
+  if (format.element_rounding == ElementRounding::stochastic) {
+    std::uint32_t bytes[n];
+    a.draws.fill(bytes, n, r, k0);
+    pack_block<n>(codes, [&](int i) { return e2m1_encode_stochastic(block.scaled(values[i]), bytes[i]); });
+  } else if (block.divide) {
+    pack_block<n>(codes, [&](int i) { return e2m1_encode(values[i] / factor); });
+  } else {
+    pack_block<n>(codes, [&](int i) { return e2m1_encode(values[i] * factor); });
+  }
+}
+
+/// Blocks of a row that are done together: as many as one correction may span.
+template <int n>
+inline constexpr int kTogether = kLongestTransform / n;
+
+/// EDEN's correction of the scales of `count` blocks of row r, whose elements x begin at column k0.
+template <int n>
+void correct(Fp4Block (&made)[kTogether<n>], const Fp4Form& a, const float* x, int count, std::int64_t r,
+             std::int64_t k0) {
+  const int share = a.form.format.eden / n;
+  EdenSums sums[kTogether<n>];
+  for (int b = 0; b < count; ++b) sums[b] = eden_sums<n>(x + b * n, made[b].factor);
+  for (int b = 0; b < count; b += share) {
+    EdenSums all;
+    for (int i = b; i < b + share; ++i) all.add(sums[i]);
+    for (int i = b; i < b + share; ++i) sums[i] = all;
+  }
+  for (int b = 0; b < count; ++b)
+    made[b].scale = eden_scale(made[b].scale, sums[b].correction(),
+                               random_bits(a.draws.seed, a.draws.place(r, k0 + b * n)));
+}
+
+/// Rows [first, last) that share scales, in blocks of n.
+template <int n>
+void quantize_scope(const Fp4Form& a, std::int64_t first, std::int64_t last) {
+  const QuantFormat format = a.form.format;  // copies, which no store to codes or scales can change
+  const float amax = a.amax;
+  for (std::int64_t k0 = 0; k0 < a.k(); k0 += kTogether<n> * n) {
+    const int count = static_cast<int>(std::min<std::int64_t>(kTogether<n>, (a.k() - k0) / n));
+    std::int32_t largest[kTogether<n>] = {};
+    for (std::int64_t r = first; r < last; ++r)
+      for (int b = 0; b < count; ++b)
+        largest[b] = std::max(largest[b], largest_bits(a.x + r * a.k() + k0 + b * n, n));
+    std::uint8_t scales[kTogether<n>], fours[kTogether<n>];
+    for (int b = 0; b < kTogether<n>; ++b) scales[b] = fp4_scale_of_amax(format, float_of(largest[b]), amax);
+    for (int b = 0; b < kTogether<n>; ++b)
+      fours[b] = format.four_over_six ? fp4_scale_of_amax(format, 1.5f * float_of(largest[b]), amax) : 0;
+    for (std::int64_t r = first; r < last; ++r) {
+      const float* x = a.x + r * a.k() + k0;
+      Fp4Block made[kTogether<n>];
+      for (int b = 0; b < count; ++b) made[b] = fp4_block<n>(format, x + b * n, scales[b], fours[b], amax);
+      if (format.eden) correct<n>(made, a, x, count, r, k0);
+      for (int b = 0; b < count; ++b) write_block<n>(a, made[b], r, k0 + b * n);
+    }
+  }
+}
+
+/// Row r of a form in blocks of n, without the tensor's factor.
+template <int n>
+void widen_row(float* out, const GemmOperand& form, std::int64_t r) {
+  const Granularity g = form.format.granularity;
+  const std::int64_t rows = form.data.rows, k = form.data.cols;
+  const bool e4m3 = form.format.scale == ScaleType::e4m3;
+  const std::uint8_t* codes = form.data.as<std::uint8_t>() + r * k / 2;
+  for (std::int64_t k0 = 0; k0 < k; k0 += n) {
+    const std::uint8_t byte = form.scale.as<std::uint8_t>()[scale_index(g, rows, k, r, k0 / n)];
+    const float scale = e4m3 ? e4m3_decode(byte) : ue8m0_decode(byte);
+    std::uint8_t unpacked[n];
+    unpack_block<n>(unpacked, codes + k0 / 2);
+    for (int i = 0; i < n; ++i) out[k0 + i] = e2m1_decode(unpacked[i]) * scale;
+  }
 }
 
 }  // namespace
@@ -70,11 +171,12 @@ const float* CpuDevice::transformed(int slot, const QuantFormat& format, const f
   if (!format.transform) return matrix;
   const SignBits signs = signs_of(format.transform, random, columns);
   float* out = scratch(slot, rows * k);
-  const int length = format.transform.length;
-  cpu::for_rows(threads_, rows, 0, [&](std::int64_t r, float*) {
-    float* row = out + r * k;
-    if (out != matrix) std::copy_n(matrix + r * k, k, row);
-    for (std::int64_t i = 0; i < k; i += length) hadamard_transform(row + i, length, signs);
+  with_length(format.transform.length, [&](auto length) {
+    cpu::for_rows(threads_, rows, 0, [&](std::int64_t r, float*) {
+      float* row = out + r * k;
+      if (out != matrix) std::copy_n(matrix + r * k, k, row);
+      for (std::int64_t i = 0; i < k; i += length) hadamard_transform<length()>(row + i, signs);
+    });
   });
   return out;
 }
@@ -91,59 +193,24 @@ void CpuDevice::quantize_fp4(const GemmOperand& form, const float* matrix, const
     cpu::for_rows(threads_, rows, 0, [&](std::int64_t r, float*) { by_row[r] = largest_bits(x + r * k, k); });
     *form.amax.as<float>() = amax = float_of(*std::max_element(by_row.begin(), by_row.end()));
   }
-  const bool stochastic = format.element_rounding == ElementRounding::stochastic;
-  const Draws draws{stream_seed(word_of(random), random.stream + (columns ? 1u : 0u)), random.first_row,
-                    columns ? rows : k, columns};
   // Padding entries of the scale buffer are defined too, so that buffers compare and copy byte for byte.
   std::memset(form.scale.data, 0, form.scale.bytes());
-  auto* codes = form.data.as<std::uint8_t>();
-  auto* scales = form.scale.as<std::uint8_t>();
-  const std::int64_t tall = block_rows(format.granularity), block = block_length(format.granularity);
+  const Fp4Form a{form,
+                  x,
+                  amax,
+                  {stream_seed(word_of(random), random.stream + (columns ? 1u : 0u)), random.first_row,
+                   columns ? rows : k, columns}};
+  const std::int64_t tall = block_rows(format.granularity);
+  const auto quantize = block_length(format.granularity) == 32 ? quantize_scope<32> : quantize_scope<16>;
   cpu::for_rows(threads_, detail::blocks_of(rows, tall), 0, [&](std::int64_t scope, float*) {
-    const std::int64_t first = scope * tall, last = std::min(rows, first + tall);
-    std::uint32_t bytes[kFp4LongestBlock];
-    for (std::int64_t k0 = 0; k0 < k; k0 += block) {
-      std::int32_t largest = 0;
-      for (std::int64_t r = first; r < last; ++r)
-        largest = std::max(largest, largest_bits(x + r * k + k0, block));
-      for (std::int64_t r = first; r < last; ++r) {
-        const float* values = x + r * k + k0;
-        const std::uint32_t draw = format.eden ? random_bits(draws.seed, draws.place(r, k0)) : 0;
-        const Fp4Block made =
-            fp4_block(format, values, static_cast<int>(block), float_of(largest), amax, draw);
-        scales[scale_index(format.granularity, rows, k, r, k0 / block)] = made.scale;
-        std::uint8_t* out = codes + (r * k + k0) / 2;
-        if (stochastic) {
-          draws.fill(bytes, block, r, k0);
-          pack_block(out, block, [&](std::int64_t i) {
-            return e2m1_encode_stochastic(made.scaled(values[i]), bytes[i]);
-          });
-        } else if (made.divide) {
-          pack_block(out, block, [&](std::int64_t i) { return e2m1_encode(values[i] / made.factor); });
-        } else {
-          pack_block(out, block, [&](std::int64_t i) { return e2m1_encode(values[i] * made.factor); });
-        }
-      }
-    }
+    quantize(a, scope * tall, std::min(rows, (scope + 1) * tall));
   });
 }
 
 void CpuDevice::widen_fp4(float* out, const GemmOperand& form) {
-  const std::int64_t rows = form.data.rows, k = form.data.cols, block = block_length(form.format.granularity);
-  const bool e4m3 = form.format.scale == ScaleType::e4m3;
-  cpu::for_rows(threads_, rows, 0, [&](std::int64_t r, float*) {
-    for (std::int64_t k0 = 0; k0 < k; k0 += block) {
-      const std::int64_t at = scale_index(form.format.granularity, rows, k, r, k0 / block);
-      const std::uint8_t byte = form.scale.as<std::uint8_t>()[at];
-      const float scale = e4m3 ? e4m3_decode(byte) : ue8m0_decode(byte);
-      const std::uint8_t* codes = form.data.as<std::uint8_t>() + (r * k + k0) / 2;
-      float* target = out + r * k + k0;
-      for (std::int64_t i = 0; i < block; i += 2) {
-        target[i] = e2m1_decode(codes[i / 2]) * scale;
-        target[i + 1] = e2m1_decode(static_cast<std::uint8_t>(codes[i / 2] >> 4)) * scale;
-      }
-    }
-  });
+  const auto widen = block_length(form.format.granularity) == 32 ? widen_row<32> : widen_row<16>;
+  cpu::for_rows(threads_, form.data.rows, 0,
+                [&](std::int64_t r, float*) { widen(out + r * form.data.cols, form, r); });
 }
 
 void CpuDevice::do_dequantize(const ops::Dequantize& op) {
@@ -159,7 +226,6 @@ void CpuDevice::do_dequantize(const ops::Dequantize& op) {
 void CpuDevice::do_turn_back(const ops::TurnBack& op) {
   const QuantFormat& format = op.form.format;
   const std::int64_t rows = op.dst.rows, k = op.dst.cols, block = block_length(format.granularity);
-  const int length = format.transform.length;
   const SignBits signs = sign_bits(format.transform.signs, 0, 0);
   const float* source = widen(0, {{}, op.src, {}, false});
   const float* clipped = nullptr;
@@ -167,14 +233,18 @@ void CpuDevice::do_turn_back(const ops::TurnBack& op) {
     clipped = transformed(1, format, widen(1, {{}, op.value, {}, false}), rows, k, {}, false);
   cpu::for_rows(threads_, rows, 2 * k, [&](std::int64_t r, float* row) {
     std::copy_n(source + r * k, k, row);
-    for (std::int64_t i = 0; clipped && i < k; ++i) {
-      const std::int64_t at = scale_index(format.granularity, rows, k, r, i / block);
-      if (fp4_clips(clipped[r * k + i], op.form.scale.as<std::uint8_t>()[at])) row[i] = 0;
+    for (std::int64_t k0 = 0; clipped && k0 < k; k0 += block) {
+      const std::int64_t at = scale_index(format.granularity, rows, k, r, k0 / block);
+      const std::uint8_t scale = op.form.scale.as<std::uint8_t>()[at];
+      for (std::int64_t i = k0; i < k0 + block; ++i)
+        row[i] = fp4_clips(clipped[r * k + i], scale) ? 0.0f : row[i];
     }
-    for (std::int64_t i = 0; i < k; i += length) hadamard_sums(row + i, length);
-    for (std::int64_t i = 0; i < k; ++i)
-      row[i] *=
-          signs.minus(static_cast<int>(i % length)) ? -hadamard_factor(length) : hadamard_factor(length);
+    with_length(format.transform.length, [&](auto length) {
+      for (std::int64_t k0 = 0; k0 < k; k0 += length) {
+        hadamard_sums<length()>(row + k0);
+        for (int i = 0; i < length; ++i) row[k0 + i] = signs.apply(row[k0 + i] * hadamard_factor(length), i);
+      }
+    });
     if (op.accumulate) {
       const float* before = cpu::load(op.dst, r * k, k, row + k);
       for (std::int64_t i = 0; i < k; ++i) row[i] += before[i];

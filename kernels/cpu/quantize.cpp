@@ -27,6 +27,10 @@ float code_value(const GemmOperand& form, std::int64_t at) {
       return e4m3_decode(codes[at]);
     case DType::e5m2:
       return e5m2_decode(codes[at]);
+    case DType::e5m3:
+    case DType::e3m4:
+    case DType::e3m3:
+      return bf16_decode(form.data.as<std::uint16_t>()[at]);
     default:
       return e2m1_decode(static_cast<std::uint8_t>(codes[at / 2] >> 4 * (at % 2)));
   }
@@ -42,8 +46,7 @@ void CpuDevice::do_quantize_with_amax(const ops::QuantizeWithAmax& op) {
   const Scale scale = scale_of(*op.amax.as<float>(), op.form.format);
   store_scale(op.form.scale, 0, scale);
   if (op.value.empty()) return;
-  cast(op.form.data.as<std::uint8_t>(), widen(0, {{}, op.value, {}, false}), op.value.size(), scale.multiply,
-       op.form.format);
+  cast(op.form.data, 0, widen(0, {{}, op.value, {}, false}), op.value.size(), scale.multiply, op.form.format);
 }
 
 void CpuDevice::do_update_history(const ops::UpdateHistory& op) {
@@ -73,9 +76,12 @@ void CpuDevice::do_transpose(const ops::Transpose& op) {
 }
 
 void CpuDevice::do_copy_columns(const ops::CopyColumns& op) {
+  const bool into = op.dst.cols >= op.src.cols;
+  const std::int64_t cols = std::min(op.dst.cols, op.src.cols);
   for (std::int64_t r = 0; r < op.src.rows; ++r)
-    std::memcpy(op.dst.as<std::uint8_t>() + r * op.dst.cols + op.first,
-                op.src.as<std::uint8_t>() + r * op.src.cols, op.src.cols);
+    std::memcpy(op.dst.elements(r * op.dst.cols + (into ? op.first : 0), cols).data,
+                op.src.elements(r * op.src.cols + (into ? 0 : op.first), cols).data,
+                static_cast<std::size_t>(bytes_of(op.src.dtype, cols)));
 }
 
 void CpuDevice::do_quantize(const ops::Quantize& op) {
@@ -138,7 +144,10 @@ void CpuDevice::widen_fp8(float* out, const GemmOperand& form) {
                               : form.scale.as<float>()[index];
       const std::uint8_t* q = data.as<std::uint8_t>() + r * data.cols + k0;
       float* target = out + r * data.cols + k0;
-      if (form.format.dtype == DType::e4m3)
+      const std::uint16_t* wide = data.as<std::uint16_t>() + r * data.cols + k0;
+      if (held_in_bf16(form.format.dtype))
+        for (std::int64_t i = 0; i < n; ++i) target[i] = bf16_decode(wide[i]) * scale;
+      else if (form.format.dtype == DType::e4m3)
         for (std::int64_t i = 0; i < n; ++i) target[i] = e4m3_decode(q[i]) * scale;
       else
         for (std::int64_t i = 0; i < n; ++i) target[i] = e5m2_decode(q[i]) * scale;

@@ -12,20 +12,23 @@
 
 namespace precbench::testing {
 
-/// Of the elements: with four exponent bits ones alone are NaN, so the largest mantissa of the last binade is missing;
-/// with five that binade holds infinity and NaN, and the one before it is whole.
-inline int mantissa_bits_of(const QuantFormat& format) {
-  return (format.dtype == DType::e4m3 ? 3 : 2) - format.dropped_bits;
+/// Of the elements: with three and four exponent bits ones alone are NaN, so the largest mantissa of the last binade is
+/// missing; with five that binade holds infinity and NaN, and the one before it is whole.
+inline int exponent_bits_of(const QuantFormat& format) { return element_name(format)[1] - '0'; }
+inline int mantissa_bits_of(const QuantFormat& format) { return element_name(format)[3] - '0'; }
+inline int bias_of(const QuantFormat& format) { return (1 << (exponent_bits_of(format) - 1)) - 1; }
+inline int largest_exponent_of(const QuantFormat& format) {
+  return bias_of(format) + (exponent_bits_of(format) < 5 ? 1 : 0);
 }
 inline double max_of(const QuantFormat& format) {
-  const bool e4 = format.dtype == DType::e4m3;
-  return std::ldexp(2 - std::ldexp(e4 ? 2.0 : 1.0, -mantissa_bits_of(format)), e4 ? 8 : 15);
+  const double missing = exponent_bits_of(format) < 5 ? 2.0 : 1.0;
+  return std::ldexp(2 - std::ldexp(missing, -mantissa_bits_of(format)), largest_exponent_of(format));
 }
 
 /// The nearest value of the format, ties to the even mantissa, beyond the ends the ends.
 inline double cast_value(double x, const QuantFormat& format) {
   if (std::isnan(x)) return x;
-  const int mantissa_bits = mantissa_bits_of(format), least_exponent = format.dtype == DType::e4m3 ? -6 : -14;
+  const int mantissa_bits = mantissa_bits_of(format), least_exponent = 1 - bias_of(format);
   const double max = max_of(format);
   if (std::fabs(x) >= max) return std::copysign(max, x);
   const int exponent = x == 0 ? least_exponent : std::max(least_exponent, std::ilogb(x));
@@ -46,7 +49,7 @@ inline ReferenceScale scale_of_scope(float amax, const QuantFormat& format) {
     return {multiply, 1.0f / multiply};
   }
   // Exponents of the dequantizing power of two; 2^-127 is the least there is.
-  const int emax = format.dtype == DType::e4m3 ? 8 : 15, mantissa_bits = mantissa_bits_of(format);
+  const int emax = largest_exponent_of(format), mantissa_bits = mantissa_bits_of(format);
   int exponent = -127;
   if (amax != 0) {
     const double target = static_cast<double>(amax * (1.0f / static_cast<float>(max)));

@@ -31,10 +31,10 @@ inline Scale scale_of(float amax, const QuantFormat& format) {
     const std::uint8_t byte = ue8m0_from_amax(amax, format.dtype, format.scale_rounding, format.dropped_bits);
     return {ue8m0_multiplier(byte), ue8m0_decode(byte), byte};
   }
-  const float multiply =
-      format.delayed()
-          ? delayed_scale(amax, format_max(format.dtype, format.dropped_bits), format.history.margin)
-          : multiplying_scale(amax, format.dtype, format.scale, format.dropped_bits);
+  const float multiply = format.delayed()
+                             ? delayed_scale(amax, format_max(format.dtype, format.dropped_bits),
+                                             format.history.margin, format.scale)
+                             : multiplying_scale(amax, format.dtype, format.scale, format.dropped_bits);
   return {multiply, 1.0f / multiply, 0};
 }
 
@@ -54,9 +54,21 @@ void cast_narrower(std::uint8_t* q, const float* x, std::int64_t n, float multip
   }
 }
 
-inline void cast(std::uint8_t* q, const float* x, std::int64_t n, float multiply, const QuantFormat& format) {
+template <DType dtype>
+void cast_in_bf16(std::uint16_t* q, const float* x, std::int64_t n, float multiply) {
+  for (std::int64_t i = 0; i < n; ++i) q[i] = encode_in_bf16(x[i] * multiply, dtype);
+}
+
+/// n elements from `first` on.
+inline void cast(const Tensor& codes, std::int64_t first, const float* x, std::int64_t n, float multiply,
+                 const QuantFormat& format) {
   const DType dtype = format.dtype;
-  if (format.dropped_bits > 0)
+  std::uint8_t* q = codes.as<std::uint8_t>() + first;
+  if (held_in_bf16(dtype))
+    (dtype == DType::e5m3   ? cast_in_bf16<DType::e5m3>
+     : dtype == DType::e3m4 ? cast_in_bf16<DType::e3m4>
+                            : cast_in_bf16<DType::e3m3>)(codes.as<std::uint16_t>() + first, x, n, multiply);
+  else if (format.dropped_bits > 0)
     (dtype == DType::e5m2       ? cast_narrower<DType::e5m2, 1>
      : format.dropped_bits == 1 ? cast_narrower<DType::e4m3, 1>
                                 : cast_narrower<DType::e4m3, 2>)(q, x, n, multiply);
@@ -80,7 +92,6 @@ inline void quantize_rows(int threads, const GemmOperand& form, const Rows& sour
   const std::int64_t scope_rows = block_rows(g);
   // Padding entries of the scale buffer are defined too, so that buffers compare and copy byte for byte.
   std::memset(form.scale.data, 0, form.scale.bytes());
-  std::uint8_t* q = form.data.as<std::uint8_t>();
   for_rows(threads, detail::blocks_of(source.rows, scope_rows), 0, [&](std::int64_t scope, float*) {
     const std::int64_t first = scope * scope_rows;
     const std::int64_t last = std::min(source.rows, first + scope_rows);
@@ -96,7 +107,7 @@ inline void quantize_rows(int threads, const GemmOperand& form, const Rows& sour
       for (std::int64_t r = first + 1; g == Granularity::block_32x32 && r < last; ++r)
         store_scale(form.scale, scale_index(g, source.rows, source.k, r, kb), scale);
       for (std::int64_t r = first; r < last; ++r)
-        cast(q + r * source.k + k0, source.row(r) + k0, n, scale.multiply, format);
+        cast(form.data, r * source.k + k0, source.row(r) + k0, n, scale.multiply, format);
     }
   });
 }

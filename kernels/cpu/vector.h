@@ -62,7 +62,7 @@ float lane_sum(std::int64_t n, Term&& term) {
 /// degree 4 (relative error of e^r below 4e-9; Taylor's terms of the same degree leave 2e-7, more than 2
 /// ulp).
 inline float exp(float x) {
-  const float clamped = x < -87.3f ? -87.3f : x > 88.8f ? 88.8f : x;
+  const float clamped = x > -87.3f ? (x < 88.8f ? x : 88.8f) : -87.3f;  // a NaN is no int's to hold
   const float n = std::nearbyint(clamped * 1.44269504f);
   const float r = (clamped - n * 0.693359375f) + n * 2.12194440e-4f;
   float p = 1.3814540e-3f;

@@ -130,8 +130,11 @@ class CudaDevice final : public Device {
   // adamw.cu
   void do_sum_of_squares(const ops::SumOfSquares& op) override;
   void do_adamw(const ops::Adamw& op) override;
-  // scaled_adamw.cu
+  // scaled_values.cu
   void do_commit_scale(const ops::CommitScale& op) override;
+  void do_encode(const ops::Encode& op) override;
+  void do_decode(const ops::Decode& op) override;
+  void do_sum_codes(const ops::SumCodes& op) override;
   // lion.cu
   void do_lion(const ops::Lion& op) override;
   // muon.cu

@@ -133,6 +133,7 @@ inline std::vector<OutputFormats> output_formats(std::int64_t rows, std::int64_t
                                     {kRow, kTensorE4m3},
                                     {kTensorE4m3, kRow},
                                     {kRowE4m2, kTensorE4m1},
+                                    {kTensorE5m3, kRowE3m4},
                                     {kSquare, {}}};
   if (rows % 16 != 0 || cols % 16 != 0) return all;
   const QuantFormat rht =
@@ -218,6 +219,27 @@ class OpTest {
       if (!(result.*form).amax.empty()) CHECK(same_scales(fetch((result.*form).amax), (expected.*form).amax));
     }
     if (!result.amax_out.empty()) CHECK(same_bits(fetch(result.amax_out), expected.amax_out));
+  }
+
+  /// The quantization error of a form of `value` is the CPU's, whose five sums it returns. They are of FP64, rounded once:
+  /// only where the exact sum lies between two floats may they differ, by one.
+  Tensor check_error(const QuantFormat& format, const Tensor& value, bool columns, RandomStream random = {}) {
+    INFO(describe(format) << (columns ? " columns" : " rows"));
+    QuantizedTensor x = host_operand(columns ? OutputFormats{{}, format} : OutputFormats{format, {}}, value);
+    x.random = random;
+    cpu().quantize({x});
+    const GemmOperand& form = columns ? x.columnwise : x.rowwise;
+    const Tensor expected = host_->tensor(DType::f32, 1, 5), out = output(DType::f32, 1, 5);
+    cpu().quantization_error({expected, value, form, columns, random});
+    random.word = put(random.word);
+    device_.quantization_error({out, put(value), put(form), columns, random});
+    const Tensor result = fetch(out);
+    for (int i = 0; i < 5; ++i) {
+      INFO(i);
+      const float e = expected.as<float>()[i], r = result.as<float>()[i];
+      CHECK((r == e || r == std::nextafter(e, r)));
+    }
+    return expected;
   }
 
   /// Runs `op(operand)` for every set of forms, once with the value kept and once without. The kept value must be the

@@ -61,7 +61,7 @@ MeanErrors errors_of_means(OpTest& b, const QuantFormat& format) {
 
 PRECBENCH_OP_TEST(unbiased_on, "products of stochastic FP4 and of EDEN's have no bias") {
   for (const QuantFormat& format :
-       {unbiased_mxfp4_format(), find_recipe("mxfp4_bwd").dgrad.a, eden_format()}) {
+       {unbiased_mxfp4_format(), find_recipe("mxfp4_bwd").dgrad.a, eden_format(), eden128_format()}) {
     const MeanErrors errors = errors_of_means(b, format);
     INFO(describe(format) << ": squared error " << errors.few << ", " << errors.many << ", of 1 / draws "
                           << errors.rest());

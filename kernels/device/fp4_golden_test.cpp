@@ -77,6 +77,7 @@ PRECBENCH_OP_TEST(quartet_golden_on, "Quartet and Quartet II have the codes of t
   check_golden(b, "quest", quest_format());
   check_golden(b, "four_over_six", four_over_six_format());
   check_golden(b, "eden", eden_format());
+  check_golden(b, "eden128", eden128_format());
 }
 
 PRECBENCH_OP_TEST(turn_back_on, "gradients are turned back, 0 where fprop clipped") {

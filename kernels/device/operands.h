@@ -103,7 +103,7 @@ struct UpdateOptions {
   std::int64_t first_index = 0;  ///< position of element 0 in the whole model: the random numbers' counter
 };
 
-/// How a moment's codes are scaled, where they are f16 or e4m3 (state_formats.h).
+/// How codes are scaled that are kept, of moments, weights or gradients: f16 or e4m3 (state_formats.h).
 struct StateScale {
   Tensor scale;  ///< f32 [1]: of the tensor; f32 [groups, 3]: COAT's; empty: f32 or bf16, which have none
   Tensor amax;   ///< of a tensor's scale, f32 [1]: raised to the largest magnitude of what is to be stored

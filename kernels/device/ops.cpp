@@ -99,7 +99,9 @@ OpCost Transpose::cost() const {
   return of("transpose", OpClass::quantize, bytes(src.data) + bytes(dst.data));
 }
 
-OpCost CopyColumns::cost() const { return of("copy_columns", OpClass::quantize, 2 * bytes(src)); }
+OpCost CopyColumns::cost() const {
+  return of("copy_columns", OpClass::quantize, 2 * std::min(bytes(dst), bytes(src)));
+}
 
 OpCost Embedding::cost() const {
   // Tokens that occur again find their row in a cache.
@@ -177,14 +179,29 @@ OpCost Sum::cost() const { return of("sum", OpClass::head_loss, bytes(x)); }
 OpCost SumOfSquares::cost() const { return of("sum_of_squares", OpClass::optimizer, bytes(x)); }
 
 OpCost Adamw::cost() const {
-  const double scales = 2 * bytes(m_scale.scale) + 2 * bytes(v_scale.scale);
-  if (measure) return of("adamw_measure", OpClass::optimizer, bytes(m) + bytes(v) + bytes(gradient));
+  const double scales = 2 * (bytes(m_scale.scale) + bytes(v_scale.scale) + bytes(master_scale.scale));
+  if (measure)
+    return of("adamw_measure", OpClass::optimizer,
+              bytes(m) + bytes(v) + bytes(gradient) + (master_scale.scale.empty() ? 0 : bytes(master)));
   return of("adamw", OpClass::optimizer,
             changed_bytes(weights, master) + 2 * bytes(m) + 2 * bytes(v) + bytes(gradient) + scales);
 }
 
 OpCost CommitScale::cost() const {
   return of("commit_scale", OpClass::optimizer, 2 * (bytes(scale) + bytes(amax)));
+}
+
+OpCost Encode::cost() const {
+  const double read = bytes(src) + (accumulate ? bytes(codes) : 0);
+  return measure ? of("encode_measure", OpClass::quantize, read)
+                 : of("encode", OpClass::quantize, read + bytes(codes));
+}
+
+OpCost Decode::cost() const { return of("decode", OpClass::quantize, bytes(codes) + bytes(dst)); }
+
+OpCost SumCodes::cost() const {
+  return of("sum_codes", OpClass::quantize,
+            static_cast<double>(bytes_of(codes.dtype, codes.rows * dst.size())) + bytes(dst));
 }
 
 OpCost Lion::cost() const {

@@ -134,7 +134,7 @@ struct Transpose {
   OpCost cost() const;
 };
 
-/// dst[r, first + c] = src[r, c], for a matrix of codes or scales, a byte each.
+/// dst[r, first + c] = src[r, c], or, where src is the wider one, dst[r, c] = src[r, first + c]; of one dtype of whole bytes.
 struct CopyColumns {
   Tensor dst;
   std::int64_t first;
@@ -258,10 +258,11 @@ struct Sum {
 
 // ---- the optimizer
 
-/// out[0] = or += sum of x^2; x f32 or bf16.
+/// out[0] = or += sum of x^2; x f32 or bf16, or codes with `scale`, f32 [1].
 struct SumOfSquares {
   Tensor out, x;
   bool accumulate;
+  Tensor scale = {};
   OpCost cost() const;
 };
 
@@ -335,6 +336,9 @@ struct QuantizationError {
   OP(SumOfSquares, sum_of_squares)                   \
   OP(Adamw, adamw)                                   \
   OP(CommitScale, commit_scale)                      \
+  OP(Encode, encode)                                 \
+  OP(Decode, decode)                                 \
+  OP(SumCodes, sum_codes)                            \
   OP(Lion, lion)                                     \
   OP(Descend, descend)                               \
   OP(Momentum, momentum)                             \

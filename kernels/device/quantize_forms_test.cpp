@@ -37,8 +37,8 @@ PRECBENCH_OP_TEST(every_format_on, "quantize is bit-exact in every format") {
 }
 
 PRECBENCH_OP_TEST(mixtures_on, "quantize writes only the forms that are wanted, in any mixture") {
-  const QuantFormat formats[] = {{},     kTensorE4m3, kTensorE5m2, kRow,     kRowExact,
-                                 kBlock, kSquare,     kMx,         kMxSquare};
+  const QuantFormat formats[] = {{},      kTensorE4m3, kTensorE5m2, kRow,        kRowExact, kBlock,
+                                 kSquare, kMx,         kMxSquare,   kTensorE5m3, kRowE3m4,  kMxE3m3};
   for (const QuantFormat& row : formats)
     for (const QuantFormat& col : formats)
       for (const Shape& shape : {Shape{128, 256}, Shape{144, 72}, Shape{3, 9000}})
@@ -95,6 +95,34 @@ PRECBENCH_OP_TEST(columns_on, "parts are placed as the CPU places them") {
   }
 }
 
+PRECBENCH_OP_TEST(columns_apart_on, "parts are taken out of a matrix and put back") {
+  for (const DType dtype : {DType::e4m3, DType::bf16, DType::f32}) {
+    INFO(name_of(dtype));
+    b.start();
+    constexpr std::int64_t kRows = 37, kCols = 200, kFirst = 24, kPart = 72;
+    const std::int64_t size = bits_of(dtype) / 8;
+    const Tensor whole = b.host().tensor(dtype, kRows, kCols), other = b.host().tensor(dtype, kRows, kCols);
+    for (std::int64_t i = 0; i < whole.bytes(); ++i)
+      whole.as<std::uint8_t>()[i] = static_cast<std::uint8_t>(random_bits(1, static_cast<std::uint64_t>(i)));
+    const Tensor part = b.output(dtype, kRows, kPart), back = b.put(other);
+    b.device().copy_columns({part, kFirst, b.put(whole)});
+    b.device().copy_columns({back, kFirst, part});
+    const Tensor got = b.fetch(part), placed = b.fetch(back);
+    std::int64_t wrong = 0;
+    for (std::int64_t r = 0; r < kRows; ++r) {
+      const std::uint8_t* row = whole.as<std::uint8_t>() + r * kCols * size;
+      wrong += std::memcmp(got.as<std::uint8_t>() + r * kPart * size, row + kFirst * size,
+                           static_cast<std::size_t>(kPart * size)) != 0;
+      for (std::int64_t i = 0; i < kCols * size; ++i) {
+        const bool inside = i >= kFirst * size && i < (kFirst + kPart) * size;
+        wrong += placed.as<std::uint8_t>()[r * kCols * size + i] !=
+                 (inside ? row[i] : other.as<std::uint8_t>()[r * kCols * size + i]);
+      }
+    }
+    CHECK(wrong == 0);
+  }
+}
+
 PRECBENCH_OP_TEST(transpose_on, "the transposition of forms is bit-exact") {
   for (const QuantFormat& format : {kTensorE5m2, kSquare})
     for (const Shape& shape : {Shape{16, 16}, Shape{144, 400}, Shape{128, 256}, Shape{1040, 528}}) {
@@ -113,28 +141,14 @@ PRECBENCH_OP_TEST(transpose_on, "the transposition of forms is bit-exact") {
 
 PRECBENCH_OP_TEST(error_on, "quantization error is the CPU's") {
   const QuantFormat floor{DType::e4m3, Granularity::block_1x32, ScaleType::ue8m0, ScaleRounding::floor};
-  for (const QuantFormat& format : {kTensorE5m2, kRow, kBlock, kSquare, kMx, floor})
+  for (const QuantFormat& format :
+       {kTensorE5m2, kRow, kBlock, kSquare, kMx, floor, kTensorE5m3, kRowE3m4, kMxE3m3})
     for (const bool columns : {false, true}) {
-      INFO(describe(format) << (columns ? " columns" : " rows"));
       b.start();
-      HostMemory& host = b.host();
-      const Tensor value = make_input(host, Input::hostile, 133, 101);
+      const Tensor value = make_input(b.host(), Input::hostile, 133, 101);
       for (std::int64_t i = 0; i < value.size(); ++i)  // sums of squares must stay finite
         if (std::fabs(HostMemory::get(value, i)) > 1e10f) HostMemory::set(value, i, 1e4f);
-      QuantizedTensor x =
-          b.host_operand(columns ? OutputFormats{{}, format} : OutputFormats{format, {}}, value);
-      b.cpu().quantize({x});
-      const GemmOperand& form = columns ? x.columnwise : x.rowwise;
-      const Tensor expected = host.tensor(DType::f32, 1, 5), out = b.output(DType::f32, 1, 5);
-      b.cpu().quantization_error({expected, value, form, columns});
-      b.device().quantization_error({out, b.put(value), b.put(form), columns});
-      // Sums in FP64 rounded once: only where the exact sum lies between two floats may they differ, by one.
-      const Tensor result = b.fetch(out);
-      for (int i = 0; i < 5; ++i) {
-        INFO(i);
-        const float e = expected.as<float>()[i], r = result.as<float>()[i];
-        CHECK((r == e || r == std::nextafter(e, r)));
-      }
+      b.check_error(format, value, columns);
     }
 }
 

@@ -36,13 +36,14 @@ Stored stored(HostMemory& host, StateFormat format, std::int64_t size) {
 
 /// Both passes, and the scales that they leave.
 void step(Device& device, const ops::Adamw& op) {
-  if (op.m_scale.of_tensor() || op.v_scale.of_tensor()) {
+  if (op.m_scale.of_tensor() || op.v_scale.of_tensor() || op.master_scale.of_tensor()) {
     ops::Adamw measure = op;
     measure.measure = true;
     device.adamw(measure);
   }
   device.adamw(op);
-  for (const auto& [codes, scale] : {std::pair(op.m, op.m_scale), std::pair(op.v, op.v_scale)})
+  for (const auto& [codes, scale] :
+       {std::pair(op.m, op.m_scale), std::pair(op.v, op.v_scale), std::pair(op.master, op.master_scale)})
     if (scale.of_tensor()) device.commit_scale({scale.scale, scale.amax, state_max(codes.dtype)});
 }
 
@@ -53,14 +54,15 @@ float gradient_of(std::int64_t i, int step) {
 }
 
 /// How far 1,000 steps lead from where they lead in FP64, relative to the way.
-double error_after_1000_steps(StateFormat m_format, StateFormat v_format) {
+double error_after_1000_steps(StateFormat m_format, StateFormat v_format,
+                              StateFormat w_format = StateFormat::fp32) {
   HostMemory host;
   const auto device = make_cpu_device(2);
   const Stored m = stored(host, m_format, kCount), v = stored(host, v_format, kCount);
-  const Tensor master = host.tensor(DType::f32, 1, kCount), gradient = host.tensor(DType::f32, 1, kCount);
+  const Stored w_stored = stored(host, w_format, kCount);
+  const Tensor master = w_stored.codes, gradient = host.tensor(DType::f32, 1, kCount);
   const Tensor scalars = host.tensor(DType::i32, 1, 4), norm = host.tensor(DType::f32, 1, 1);
   std::vector<double> w(kCount), mean(kCount), square(kCount);
-  std::memset(master.data, 0, master.bytes());
   const double beta1 = kOptions.beta1, beta2 = kOptions.beta2;
   for (int t = 1; t <= 1000; ++t) {
     const StepScalars s{.lr = 1e-3f,
@@ -85,18 +87,25 @@ double error_after_1000_steps(StateFormat m_format, StateFormat v_format) {
                    .norm_squared = norm,
                    .options = kOptions,
                    .m_scale = m.scale,
-                   .v_scale = v.scale});
+                   .v_scale = v.scale,
+                   .measure = false,
+                   .master_scale = w_stored.scale});
   }
-  return relative_error(std::vector<float>(master.as<float>(), master.as<float>() + kCount), w);
+  std::vector<float> weights(kCount);
+  for (std::int64_t i = 0; i < kCount; ++i)
+    weights[i] = w_format == StateFormat::fp32
+                     ? master.as<float>()[i]
+                     : state_decode(master.dtype, master.data, i) / *w_stored.scale.scale.as<float>();
+  return relative_error(weights, w);
 }
 
 }  // namespace
 
 TEST_CASE("1,000 steps of AdamW with narrow moments end near FP64's, but not with an e4m3 v of one scale",
           "[cpu][adamw][state_formats]") {
-  const auto error = [](StateFormat m, StateFormat v) {
-    const double e = error_after_1000_steps(m, v);
-    UNSCOPED_INFO(name_of(m) << " and " << name_of(v) << ": " << e);
+  const auto error = [](StateFormat m, StateFormat v, StateFormat w = StateFormat::fp32) {
+    const double e = error_after_1000_steps(m, v, w);
+    UNSCOPED_INFO(name_of(m) << " and " << name_of(v) << ", weights " << name_of(w) << ": " << e);
     return e;
   };
   // Measured: 5e-7; 8e-4, 1e-4, 0.011, 0.018, and 22 of the control, which leaves the way altogether.
@@ -111,6 +120,86 @@ TEST_CASE("1,000 steps of AdamW with narrow moments end near FP64's, but not wit
   CHECK(ms_amp < 0.03);
   CHECK(coat < 0.04);
   CHECK(control > 1);
+  // Weights that grow to 1 lose updates of 1e-3 in FP16's 11 bits no more than they gain.
+  CHECK(error(StateFormat::fp32, StateFormat::fp32, StateFormat::fp16) < 0.01);
+  CHECK(error(StateFormat::e4m3, StateFormat::fp16, StateFormat::fp16) < 0.03);
+}
+
+PRECBENCH_OP_TEST(scaled_adamw_weights_on, "adamw with an FP16 master and an e4m3 gradient") {
+  for (const bool narrow_moments : {false, true})
+    for (const bool narrow_gradient : {false, true})
+      for (const float max_norm : {0.0f, 1.0f}) {
+        INFO("moments " << narrow_moments << ", gradient " << narrow_gradient << ", max norm " << max_norm);
+        b.start();
+        HostMemory& host = b.host();
+        const Stored m = stored(host, narrow_moments ? StateFormat::e4m3 : StateFormat::fp32, kCount);
+        const Stored v = stored(host, narrow_moments ? StateFormat::fp16 : StateFormat::fp32, kCount);
+        const Stored w = stored(host, StateFormat::fp16, kCount);
+        const Stored g = stored(host, StateFormat::e4m3, kCount);
+        const Tensor first = host.random(DType::f32, 1, kCount, 0.02f);
+        const Tensor scalars = host.tensor(DType::i32, 1, 4), norm = host.tensor(DType::f32, 1, 1);
+        const Tensor gradient = host.tensor(DType::f32, 1, kCount);
+        const StepScalars s{.lr = 0.001f, .bias_correction1 = 0.3f, .bias_correction2 = 0.1f, .seed = 5};
+        std::memcpy(scalars.data, &s, sizeof s);
+        const auto encode = [&](const Stored& to, const Tensor& values) {
+          for (const bool measure : {true, false})
+            b.cpu().encode({.codes = to.codes,
+                            .scale = to.scale,
+                            .src = values,
+                            .accumulate = false,
+                            .measure = measure});
+          b.cpu().commit_scale({to.scale.scale, to.scale.amax, state_max(to.codes.dtype)});
+        };
+        encode(w, first);
+        const auto on_device = [&](const Stored& x) {
+          const auto put = [&](const Tensor& t) { return t.empty() ? Tensor{} : b.put(t); };
+          return Stored{put(x.codes), {put(x.scale.scale), put(x.scale.amax)}};
+        };
+        const Stored dev_m = on_device(m), dev_v = on_device(v), dev_w = on_device(w);
+        const Tensor dev_norm = b.put(norm);
+        UpdateOptions options = kOptions;
+        options.max_norm = max_norm;
+        const auto op = [&](const Stored& weights, const Stored& mean, const Stored& square,
+                            const Tensor& grad, const Tensor& scale, const Tensor& step_scalars,
+                            const Tensor& squares) {
+          return ops::Adamw{.weights = {},
+                            .master = weights.codes,
+                            .m = mean.codes,
+                            .v = square.codes,
+                            .gradient = grad,
+                            .scalars = step_scalars,
+                            .norm_squared = squares,
+                            .options = options,
+                            .m_scale = mean.scale,
+                            .v_scale = square.scale,
+                            .measure = false,
+                            .master_scale = weights.scale,
+                            .gradient_scale = scale};
+        };
+        for (int t = 1; t <= 2; ++t) {
+          for (std::int64_t i = 0; i < kCount; ++i) gradient.as<float>()[i] = gradient_of(i, t);
+          encode(g, gradient);
+          *norm.as<float>() = 4;
+          b.device().upload(dev_norm, norm.data);
+          const Tensor& grad = narrow_gradient ? g.codes : gradient;
+          const Tensor scale = narrow_gradient ? g.scale.scale : Tensor{};
+          step(b.device(), op(dev_w, dev_m, dev_v, b.put(grad), scale.empty() ? scale : b.put(scale),
+                              b.put(scalars), dev_norm));
+          step(b.cpu(), op(w, m, v, grad, scale, scalars, norm));
+        }
+        CHECK(same_bits(b.fetch(dev_w.scale.scale), w.scale.scale));
+        // A product that is fused with a sum may move a code to its neighbour.
+        const Tensor codes = b.fetch(dev_w.codes);
+        std::int64_t off = 0, far = 0;
+        for (std::int64_t i = 0; i < kCount; ++i) {
+          const int difference = codes.as<std::uint16_t>()[i] - w.codes.as<std::uint16_t>()[i];
+          off += difference != 0;
+          far += std::abs(difference) > 1;
+        }
+        CHECK(off <= kCount / 50);
+        CHECK(far <= 2);
+        CHECK(std::fabs(*b.fetch(dev_norm).as<float>() - *norm.as<float>()) <= 1e-5f * *norm.as<float>());
+      }
 }
 
 PRECBENCH_OP_TEST(scaled_adamw_on, "adamw with moments in every pair of formats") {

@@ -1,5 +1,5 @@
-// The ops of the optimizers: AdamW and its scaled moments, Lion, Muon, Adafactor. A part of ops.h, which says how ops are
-// written.
+// The ops of the optimizers: AdamW, Lion, Muon, Adafactor, and tensors that are kept as codes with a scale. A part of ops.h,
+// which says how ops are written.
 #pragma once
 
 #include <cstdint>
@@ -12,23 +12,54 @@ struct OpCost;
 
 namespace precbench::ops {
 
-/// AdamW on a run of elements. Where a moment has the scale of its tensor, two passes make a step: one that measures
-/// raises the amaxes and changes nothing else, and the other stores by the scale that these give, which CommitScale then
-/// notes. The update is by the moments before they are rounded.
+/// AdamW on a run of elements. Where a moment or the master has the scale of its tensor, two passes make a step: one that
+/// measures raises the amaxes and changes nothing else, and the other stores by the scale that these give, which
+/// CommitScale then notes. The update is by the moments before they are rounded.
 struct Adamw {
   Tensor weights;   ///< bf16; may be empty where there is a master
-  Tensor master;    ///< f32; empty: the weights are their own master
+  Tensor master;    ///< f32, or f16 with a scale; empty: the weights are their own master
   Tensor m, v;      ///< f32 or bf16; f16 or e4m3 with a scale
-  Tensor gradient;  ///< f32 or bf16
+  Tensor gradient;  ///< f32 or bf16; e4m3 with a scale
   Tensor scalars;   ///< StepScalars as 4 words
   Tensor
       norm_squared;  ///< f32 [1]: read where max_norm clips; else the gradient's sum of squares is added to it
   UpdateOptions options;
   StateScale m_scale = {}, v_scale = {};
   bool measure = false;
+  StateScale master_scale = {};
+  Tensor gradient_scale = {};  ///< f32 [1]
   OpCost cost() const;
 
-  bool scaled() const { return !m_scale.scale.empty() || !v_scale.scale.empty(); }
+  bool scaled() const {
+    return !m_scale.scale.empty() || !v_scale.scale.empty() || !master_scale.scale.empty() ||
+           !gradient_scale.empty();
+  }
+};
+
+/// Codes, f16 or e4m3 with one scale for the tensor, of src, or with `accumulate` of src plus what they stand for, in FP32
+/// and rounded once. In two passes like Adamw: `measure` raises the amax alone, the other stores by the scale that it
+/// gives. No element is rounded twice however often the op is called for parts of a tensor.
+struct Encode {
+  Tensor codes;
+  StateScale scale;
+  Tensor src;  ///< f32 or bf16
+  bool accumulate = false, measure = false;
+  OpCost cost() const;
+};
+
+/// dst = what codes stand for; f32, or bf16 (RNE), where it may be the memory of f16 codes.
+struct Decode {
+  Tensor dst, codes, scale;
+  OpCost cost() const;
+};
+
+/// dst[i] = the sum over rows of codes[row, first + i], in FP32 and in the order of the rows; all with one scale, f32 [1].
+struct SumCodes {
+  Tensor dst;    ///< f32
+  Tensor codes;  ///< [rows, cols]
+  std::int64_t first;
+  Tensor scale;
+  OpCost cost() const;
 };
 
 /// scale[i] = state_scale(amax[i], max, scale[i]), and amax[i] = 0; f32 of equal sizes.

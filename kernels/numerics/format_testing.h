@@ -13,6 +13,10 @@ inline constexpr QuantFormat kTensorE5m2{DType::e5m2, Granularity::tensor, Scale
 inline constexpr QuantFormat kTensorE4m1{DType::e4m3, Granularity::tensor, ScaleType::f32,
                                          ScaleRounding::none, 2};
 inline constexpr QuantFormat kRowE4m2{DType::e4m3, Granularity::row, ScaleType::f32, ScaleRounding::none, 1};
+inline constexpr QuantFormat kTensorE5m3{DType::e5m3, Granularity::tensor, ScaleType::f32};
+inline constexpr QuantFormat kRowE3m4{DType::e3m4, Granularity::row, ScaleType::f32_pow2};
+inline constexpr QuantFormat kMxE3m3{DType::e3m3, Granularity::block_1x32, ScaleType::ue8m0,
+                                     ScaleRounding::floor};
 inline constexpr QuantFormat kRow{DType::e4m3, Granularity::row, ScaleType::f32_pow2};
 inline constexpr QuantFormat kRowExact{DType::e5m2, Granularity::row, ScaleType::f32};
 inline constexpr QuantFormat kBlock{DType::e4m3, Granularity::block_1x128, ScaleType::f32};
@@ -62,6 +66,12 @@ constexpr QuantFormat unbiased_mxfp4_format(Transform transform = {}) {
 inline QuantFormat quest_format() { return find_recipe("quartet").fprop.a; }
 inline QuantFormat four_over_six_format() { return find_recipe("quartet2").fprop.a; }
 inline QuantFormat eden_format() { return find_recipe("quartet2").dgrad.a; }
+/// With one correction for all elements of a transform, as in the authors' Python.
+inline QuantFormat eden128_format() {
+  QuantFormat format = eden_format();
+  format.eden = 128;
+  return format;
+}
 
 /// FP4 beside NVFP4.
 inline std::vector<QuantFormat> other_fp4_formats() {
@@ -70,16 +80,18 @@ inline std::vector<QuantFormat> other_fp4_formats() {
           unbiased_mxfp4_format({64, Signs::gemm}),
           quest_format(),
           four_over_six_format(),
-          eden_format()};
+          eden_format(),
+          eden128_format()};
 }
 
-/// e4m3, e5m2 and what is left of them without some mantissa bits: e4m2, e4m1, e5m1.
+/// e4m3, e5m2, what is left of them without some mantissa bits (e4m2, e4m1, e5m1), and those held in BF16.
 struct ElementFormat {
   DType dtype;
   std::uint8_t dropped_bits;
 };
-inline constexpr ElementFormat kElements[] = {
-    {DType::e4m3, 0}, {DType::e5m2, 0}, {DType::e4m3, 1}, {DType::e4m3, 2}, {DType::e5m2, 1}};
+inline constexpr ElementFormat kElements[] = {{DType::e4m3, 0}, {DType::e5m2, 0}, {DType::e4m3, 1},
+                                              {DType::e4m3, 2}, {DType::e5m2, 1}, {DType::e5m3, 0},
+                                              {DType::e3m4, 0}, {DType::e3m3, 0}};
 
 inline std::vector<QuantFormat> quantized_formats() {
   std::vector<QuantFormat> all;

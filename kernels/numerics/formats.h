@@ -1,5 +1,5 @@
-// Number formats, bit for bit: e4m3, e5m2, e2m1 (OCP FP8 and MX), e4m3 and e5m2 with fewer mantissa bits (e4m2,
-// e4m1, e5m1), bf16, and the scales that go with them. One
+// Number formats, bit for bit: e4m3, e5m2, e2m1 (OCP FP8 and MX), formats near them that no hardware has (e4m2, e4m1, e5m1,
+// e5m3, e3m4, e3m3), bf16, and the scales that go with them. One
 // header for host and device, so the CPU device and the CUDA kernels cannot disagree; a kernel may use the
 // hardware's conversions instead, which give the same bytes.
 //
@@ -34,30 +34,33 @@ inline constexpr float kE4m3Max = 448.0f;
 inline constexpr float kE5m2Max = 57344.0f;
 inline constexpr float kE2m1Max = 6.0f;
 
-/// Largest finite value of a quantized element format, `dropped_bits` narrower than dtype; 0 for the others. With four
-/// exponent bits the code of ones alone is NaN: e4m2 ends at 1.5 * 2^8, e4m1 at 2^8. e5m1 keeps e5m2's infinity.
+/// Largest finite value of a quantized element format, `dropped_bits` narrower than dtype; 0 for the others. With three or
+/// four exponent bits the code of ones alone is NaN: e4m2 ends at 1.5 * 2^8, e4m1 at 2^8, e3m4 at 1.875 * 2^4. With five
+/// the last binade is infinity's, as in e5m2.
 PRECBENCH_HD constexpr float format_max(DType dtype, int dropped_bits = 0) {
   return dtype == DType::e4m3   ? (dropped_bits == 0   ? kE4m3Max
                                    : dropped_bits == 1 ? 384.0f
                                                        : 256.0f)
          : dtype == DType::e5m2 ? (dropped_bits == 0 ? kE5m2Max : 49152.0f)
          : dtype == DType::e2m1 ? kE2m1Max
+         : dtype == DType::e5m3 ? 61440.0f
+         : dtype == DType::e3m4 ? 30.0f
+         : dtype == DType::e3m3 ? 28.0f
                                 : 0.0f;
 }
 
 /// Mantissa bits of a quantized element format.
 PRECBENCH_HD constexpr int mantissa_bits_of(DType dtype, int dropped_bits = 0) {
-  return (dtype == DType::e4m3 ? 3 : dtype == DType::e5m2 ? 2 : 1) - dropped_bits;
+  const int all = dtype == DType::e3m4 ? 4 : dtype == DType::e5m2 ? 2 : dtype == DType::e2m1 ? 1 : 3;
+  return all - dropped_bits;
 }
 
-/// How many half steps of the last binade the largest value of e4m3, e5m2, e2m1 or a narrower format is. A cast that ends
-/// there and loses more than one half step cut the value off instead of rounding it.
-PRECBENCH_HD constexpr float half_steps_of_max(DType dtype, int dropped_bits = 0) {
-  return dtype == DType::e4m3   ? (dropped_bits == 0   ? 28.0f
-                                   : dropped_bits == 1 ? 12.0f
-                                                       : 4.0f)
-         : dtype == DType::e2m1 ? 6.0f
-                                : (dropped_bits == 0 ? 14.0f : 6.0f);
+/// Exponent of the least normal value of e4m3, e5m2 or another format with as many exponent bits: 1 less the bias.
+PRECBENCH_HD constexpr int least_exponent_of(DType dtype) {
+  return dtype == DType::e4m3                           ? -6
+         : dtype == DType::e3m4 || dtype == DType::e3m3 ? -2
+         : dtype == DType::e2m1                         ? 0
+                                                        : -14;
 }
 
 PRECBENCH_HD constexpr std::uint32_t float_to_bits(float x) { return __builtin_bit_cast(std::uint32_t, x); }
@@ -67,6 +70,14 @@ PRECBENCH_HD constexpr float bits_to_float(std::uint32_t bits) { return __builti
 /// above Inf, so it propagates both, vectorises, and is order-independent (also as an atomicMax).
 PRECBENCH_HD constexpr std::int32_t abs_bits(float x) {
   return static_cast<std::int32_t>(float_to_bits(x) & 0x7FFFFFFFu);
+}
+
+/// How many half steps of the last binade the largest value of a quantized element format is. A cast that ends there and
+/// loses more than one half step cut the value off instead of rounding it.
+PRECBENCH_HD constexpr float half_steps_of_max(DType dtype, int dropped_bits = 0) {
+  const std::uint32_t mantissa = float_to_bits(format_max(dtype, dropped_bits)) & 0x007FFFFFu;
+  return bits_to_float(mantissa | 0x3F800000u) *
+         static_cast<float>(2 << mantissa_bits_of(dtype, dropped_bits));
 }
 
 namespace detail {
@@ -139,11 +150,11 @@ PRECBENCH_HD constexpr float e5m2_decode(std::uint8_t code) {
   return bits_to_float(detail::decode_minifloat<5, 2, 15>(code) | special);
 }
 
-/// The value nearest to `x` of e4m3 or e5m2 without `dropped_bits` of its mantissa: ties to even, beyond the ends the
-/// ends, NaN stays. It is one of dtype's values, so that encoding it rounds nothing again. The FP32 adder rounds: 2^23
-/// steps of x's binade leave the count of steps in the low mantissa bits.
-PRECBENCH_HD constexpr float round_to_narrower(float x, DType dtype, int dropped_bits) {
-  const std::int32_t least = (dtype == DType::e4m3 ? 127 - 6 : 127 - 14) << 23;  // smallest normal
+/// The value nearest to `x` of dtype without `dropped_bits` of its mantissa: ties to even, beyond the ends the ends, NaN
+/// stays. It is one of dtype's values, so that encoding it rounds nothing again. The FP32 adder rounds: 2^23 steps of x's
+/// binade leave the count of steps in the low mantissa bits.
+PRECBENCH_HD constexpr float round_to_narrower(float x, DType dtype, int dropped_bits = 0) {
+  const std::int32_t least = (127 + least_exponent_of(dtype)) << 23;  // smallest normal
   const std::int32_t max = abs_bits(format_max(dtype, dropped_bits));
   const std::int32_t magnitude = abs_bits(x);
   const std::int32_t clamped = magnitude < max ? magnitude : max;
@@ -186,6 +197,11 @@ PRECBENCH_HD constexpr float bf16_decode(std::uint16_t code) {
   return bits_to_float(static_cast<std::uint32_t>(code) << 16);
 }
 
+/// An element of a format that is held in BF16 (tensor.h), as BF16 bits; NaN gives 0x7FFF.
+PRECBENCH_HD constexpr std::uint16_t encode_in_bf16(float x, DType dtype) {
+  return bf16_encode(round_to_narrower(x, dtype));
+}
+
 // ---- FP32 scales ----
 
 /// The multiplying scale fp32(max / max(fp64(amax), 1e-12)); the GEMM gets 1 / scale. The floor keeps it
@@ -212,10 +228,13 @@ PRECBENCH_HD constexpr float multiplying_scale(float amax, DType format, ScaleTy
 
 /// The multiplying scale of delayed scaling, max * 2^-margin / amax, of an amax that is known before the tensor. Finite
 /// and above 0 for every finite amax; NaN gives NaN. It has no floor, as fp32_scale has: TransformerEngine's has none.
-PRECBENCH_HD constexpr float delayed_scale(float amax, float max, int margin) {
+/// Of f32_pow2 (MS-AMP's) the power of two below it.
+PRECBENCH_HD constexpr float delayed_scale(float amax, float max, int margin,
+                                           ScaleType type = ScaleType::f32) {
   const float top = bits_to_float(float_to_bits(max) - (static_cast<std::uint32_t>(margin) << 23));
-  const float scale = top / amax;
-  return abs_bits(scale) == detail::kInfBits ? bits_to_float(0x7F7FFFFFu) : scale;
+  const float ratio = top / amax;
+  const float scale = abs_bits(ratio) == detail::kInfBits ? bits_to_float(0x7F7FFFFFu) : ratio;
+  return type == ScaleType::f32_pow2 ? pow2_round_down(scale) : scale;
 }
 
 // ---- ue8m0 scales ----
@@ -244,14 +263,13 @@ PRECBENCH_HD constexpr std::uint8_t ue8m0_round_up(float d) {
   return static_cast<std::uint8_t>(b < 0xFF ? b : 0xFF);
 }
 
-/// The scale byte of a block whose largest magnitude is `amax` and whose elements are e4m3, e5m2 or e2m1, or a format
-/// `dropped_bits` narrower.
+/// The scale byte of a block whose largest magnitude is `amax` and whose elements are of a quantized element format.
 /// Non-finite amax gives 0xFF, zero gives 0.
 ///   rceil  round_up(amax * fp32(1/max)): scaled amax in (max/2, max], never saturates (NVIDIA's recipe)
 ///   floor  floor(log2 amax) - emax (OCP MX v1.0, section 6.3): scaled values above max saturate
 ///   ceil   ceil(log2 amax) - emax: scaled amax in (2^(emax-1), 2^emax]
 ///   even   floor, after rounding amax half up to the element's mantissa width
-/// emax is the exponent of the format's largest power of two: 8, 15, 2. The last three clamp at 2^-127.
+/// emax is the exponent of the format's largest power of two: 8, 15, 2, of e3m4 4. The last three clamp at 2^-127.
 PRECBENCH_HD constexpr std::uint8_t ue8m0_from_amax(float amax, DType format, ScaleRounding rounding,
                                                     int dropped_bits = 0) {
   const std::int32_t bits = abs_bits(amax);

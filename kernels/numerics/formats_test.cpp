@@ -100,6 +100,42 @@ constexpr ScaleRounding kRoundings[] = {ScaleRounding::rceil, ScaleRounding::flo
                                         ScaleRounding::even};
 const char* const kRoundingNames[] = {"rceil", "floor", "ceil", "even"};
 
+/// A format by its definition: the values of its finite codes that are not negative, in the codes' order.
+std::vector<double> values_of(int exponent_bits, int mantissa_bits) {
+  const int bias = (1 << (exponent_bits - 1)) - 1;
+  // Of five exponent bits the last binade is infinity's and NaN's; of fewer the last code alone is NaN.
+  const int codes = (1 << (exponent_bits + mantissa_bits)) - (exponent_bits == 5 ? 1 << mantissa_bits : 1);
+  std::vector<double> values;
+  for (int code = 0; code < codes; ++code) {
+    const int exponent = code >> mantissa_bits, mantissa = code & ((1 << mantissa_bits) - 1);
+    const double fraction = std::ldexp(mantissa, -mantissa_bits);
+    values.push_back(std::ldexp(exponent == 0 ? fraction : 1 + fraction, std::max(exponent, 1) - bias));
+  }
+  return values;
+}
+
+/// The code of the value nearest to a magnitude, ties to the even one.
+std::size_t nearest_code(const std::vector<double>& values, double magnitude) {
+  const double clamped = std::min(magnitude, values.back());
+  auto code =
+      static_cast<std::size_t>(std::lower_bound(values.begin(), values.end(), clamped) - values.begin());
+  if (code == 0) return code;
+  const double below = clamped - values[code - 1], above = values[code] - clamped;
+  return below < above || (below == above && code % 2 == 1) ? code - 1 : code;
+}
+
+/// Every BF16, and what lies around the middle between neighbours.
+std::vector<float> inputs_around(const std::vector<double>& values) {
+  std::vector<float> inputs;
+  for (std::uint32_t high = 0; high < 0x10000; ++high) inputs.push_back(as_float(high << 16));
+  for (std::size_t i = 0; i + 1 < values.size(); ++i) {
+    const auto middle = static_cast<float>((values[i] + values[i + 1]) / 2);
+    for (const float x : {std::nextafter(middle, 0.0f), middle, std::nextafter(middle, kInfinity)})
+      inputs.insert(inputs.end(), {x, -x});
+  }
+  return inputs;
+}
+
 }  // namespace
 
 TEST_CASE("every code decodes as ml_dtypes and PyTorch say", "[formats]") {
@@ -115,61 +151,64 @@ TEST_CASE("every BF16 input and every threshold encodes as ml_dtypes and PyTorch
   check_encode("e2m1", 0x8, 0x7, e2m1_encode);
 }
 
-TEST_CASE("e4m2, e4m1 and e5m1 round every input once, to the nearest of their own values", "[formats]") {
-  struct Narrower {
+TEST_CASE("formats that no hardware has round every input once, to the nearest of their own values",
+          "[formats]") {
+  struct Rare {
     const char* name;
     DType dtype;
-    int dropped, mantissa_bits, bias, codes;  // codes: of the finite values that are not negative
+    int dropped, exponent_bits, mantissa_bits;
     double max;
   };
-  // Counted from the definitions: e4m2 has 16 binades of 4 values less NaN, e4m1 of 2, e5m1 31 of 2.
-  for (const Narrower& f :
-       {Narrower{"e4m2", DType::e4m3, 1, 2, 7, 63, 384}, Narrower{"e4m1", DType::e4m3, 2, 1, 7, 31, 256},
-        Narrower{"e5m1", DType::e5m2, 1, 1, 15, 62, 49152}}) {
+  for (const Rare& f : {Rare{"e4m2", DType::e4m3, 1, 4, 2, 384}, Rare{"e4m1", DType::e4m3, 2, 4, 1, 256},
+                        Rare{"e5m1", DType::e5m2, 1, 5, 1, 49152}, Rare{"e5m3", DType::e5m3, 0, 5, 3, 61440},
+                        Rare{"e3m4", DType::e3m4, 0, 3, 4, 30}, Rare{"e3m3", DType::e3m3, 0, 3, 3, 28}}) {
     INFO(f.name);
-    const bool e4 = f.dtype == DType::e4m3;
-    const auto encode = [&](float x) { return e4 ? e4m3_encode(x) : e5m2_encode(x); };
-    const auto decode = [&](std::uint8_t code) { return e4 ? e4m3_decode(code) : e5m2_decode(code); };
-    std::vector<double> values;
-    for (int code = 0; code < f.codes; ++code) {
-      const int exponent = code >> f.mantissa_bits, mantissa = code & ((1 << f.mantissa_bits) - 1);
-      const double fraction = std::ldexp(mantissa, -f.mantissa_bits);
-      values.push_back(std::ldexp(exponent == 0 ? fraction : 1 + fraction, std::max(exponent, 1) - f.bias));
-    }
+    const std::vector<double> values = values_of(f.exponent_bits, f.mantissa_bits);
     CHECK(values.back() == f.max);
     CHECK(format_max(f.dtype, f.dropped) == f.max);
-
-    std::vector<float> inputs;
-    for (std::uint32_t high = 0; high < 0x10000; ++high) inputs.push_back(as_float(high << 16));
-    for (std::size_t i = 0; i + 1 < values.size(); ++i) {
-      const auto middle = static_cast<float>((values[i] + values[i + 1]) / 2);
-      for (const float x : {std::nextafter(middle, 0.0f), middle, std::nextafter(middle, kInfinity)})
-        inputs.insert(inputs.end(), {x, -x});
-    }
-    int wrong = 0, twice_differs = 0;
-    for (const float x : inputs) {
+    CHECK(mantissa_bits_of(f.dtype, f.dropped) == f.mantissa_bits);
+    int wrong = 0;
+    for (const float x : inputs_around(values)) {
       const float got = round_to_narrower(x, f.dtype, f.dropped);
+      const auto want = static_cast<float>(std::copysign(values[nearest_code(values, std::fabs(x))], x));
+      const bool right = std::isnan(x) ? std::isnan(got) : as_bits(got) == as_bits(want);
+      if (!right && ++wrong < 5) UNSCOPED_INFO(x << " gave " << got << ", not " << want);
+      if (held_in_bf16(f.dtype))
+        wrong += encode_in_bf16(x, f.dtype) != (std::isnan(x) ? 0x7FFF : as_bits(want) >> 16);
+    }
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("e4m2, e4m1 and e5m1 are codes of e4m3 and e5m2, rounded once", "[formats]") {
+  for (const auto& [dtype, dropped, mantissa_bits] :
+       {std::tuple{DType::e4m3, 1, 2}, {DType::e4m3, 2, 1}, {DType::e5m2, 1, 1}}) {
+    const bool e4 = dtype == DType::e4m3;
+    const auto encode = [e4](float x) { return e4 ? e4m3_encode(x) : e5m2_encode(x); };
+    const auto decode = [e4](std::uint8_t code) { return e4 ? e4m3_decode(code) : e5m2_decode(code); };
+    const std::vector<double> values = values_of(e4 ? 4 : 5, mantissa_bits);
+    int wrong = 0, twice_differs = 0;
+    for (const float x : inputs_around(values)) {
+      const float got = round_to_narrower(x, dtype, dropped);
       if (std::isnan(x)) {
-        wrong += !std::isnan(got) || encode(got) != 0x7F;
+        wrong += encode(got) != 0x7F;
         continue;
       }
-      const double magnitude = std::min<double>(std::fabs(x), f.max);
-      auto code = static_cast<std::size_t>(std::lower_bound(values.begin(), values.end(), magnitude) -
-                                           values.begin());
-      if (code > 0) {
-        const double below = magnitude - values[code - 1], above = values[code] - magnitude;
-        if (below < above || (below == above && code % 2 == 1)) --code;
-      }
-      const int sign = std::signbit(x) ? 0x80 : 0;
-      const bool right = got == std::copysign(values[code], x) && std::signbit(got) == std::signbit(x) &&
-                         encode(got) == (static_cast<int>(code << f.dropped) | sign) &&
-                         decode(encode(got)) == got;
-      if (!right && ++wrong < 5) UNSCOPED_INFO(x << " gave " << got << ", not " << values[code]);
-      twice_differs += round_to_narrower(decode(encode(x)), f.dtype, f.dropped) != got;
+      const auto code = static_cast<int>(nearest_code(values, std::fabs(x)) << dropped);
+      wrong += encode(got) != (code | (std::signbit(x) ? 0x80 : 0)) || decode(encode(got)) != got;
+      twice_differs += round_to_narrower(decode(encode(x)), dtype, dropped) != got;
     }
     CHECK(wrong == 0);
     CHECK(twice_differs > 0);  // so a cast of e4m3 or e5m2 codes would show
   }
+}
+
+TEST_CASE("an e2m1 value is its code's", "[formats]") {
+  int wrong = 0;
+  for (const float x : inputs_around({0, 0.5, 1, 1.5, 2, 3, 4, 6}))
+    if (!std::isnan(x))
+      wrong += as_bits(round_to_narrower(x, DType::e2m1)) != as_bits(e2m1_decode(e2m1_encode(x)));
+  CHECK(wrong == 0);
 }
 
 TEST_CASE("a finite code survives decode and encode", "[formats]") {

@@ -70,7 +70,7 @@ TEST_CASE("NVFP4 has torchao's scales and codes, in rows, squares and behind the
   for (std::int64_t r = 0; r < kRows; ++r)
     for (std::int64_t c = 0; c < kCols; ++c) turned[c * kRows + r] = x[r * kCols + c];
   for (std::size_t i = 0; i < turned.size(); i += kBlock)
-    hadamard_transform(&turned[i], kBlock, sign_bits(Signs::te, 0, 0));
+    hadamard_transform<kBlock>(&turned[i], sign_bits(Signs::te, 0, 0));
   CHECK(turned == values_of(sections.at("rht")));
   check_quantized("rht.1x16", turned, kRows, 1);
 }
@@ -137,15 +137,15 @@ TEST_CASE("a Hadamard transform of both vectors leaves their product") {
     plain += static_cast<double>(a[i]) * b[i];
   }
   std::vector<float> before(b, b + 16);
-  hadamard_transform(a, 16, sign_bits(Signs::te, 0, 0));
+  hadamard_transform<16>(a, sign_bits(Signs::te, 0, 0));
   for (int i = 0; i < 16; ++i) one += static_cast<double>(a[i]) * b[i];
-  hadamard_transform(b, 16, sign_bits(Signs::te, 0, 0));
+  hadamard_transform<16>(b, sign_bits(Signs::te, 0, 0));
   for (int i = 0; i < 16; ++i) both += static_cast<double>(a[i]) * b[i];
   CHECK(both == plain);
   CHECK(one != plain);
   CHECK(std::vector<float>(b, b + 16) != before);
   // H is its own inverse; the signs then stand behind it.
-  hadamard_transform(b, 16, {});
+  hadamard_transform<16>(b, {});
   for (int i = 0; i < 16; ++i) CHECK(b[i] == (kHadamardSigns >> i & 1u ? -before[i] : before[i]));
 }
 

@@ -18,7 +18,7 @@ constexpr EnumNames<ScaleRounding, 6> kScaleRoundingNames{
 constexpr EnumNames<ElementRounding, 2> kElementRoundingNames{{"rne", "stochastic"}};
 constexpr EnumNames<Signs, 4> kSignNames{{"none", "te", "backward", "gemm"}};
 constexpr EnumNames<HistoryAlgorithm, 2> kAlgorithmNames{{"max", "most_recent"}};
-constexpr EnumNames<FirstScale, 2> kFirstNames{{"current", "one"}};
+constexpr EnumNames<FirstScale, 3> kFirstNames{{"current", "one", "window"}};
 constexpr EnumNames<GemmRole, 3> kRoleNames{{"fprop", "dgrad", "wgrad"}};
 
 constexpr QuantFormat kBf16{};
@@ -178,7 +178,7 @@ Recipe quartet2() {
   g.global_scale = 255.99f;
   g.element_scale =
       1.0120177f;  // 16 / (17 * 0.93): clipping a little is worth it where the correction follows
-  g.eden = true;
+  g.eden = 16;
   g.transform = {128, Signs::backward};
   QuantFormat q = g;
   q.from_fprop = true;
@@ -207,6 +207,17 @@ Recipe rowwise_e5m2() {
 Recipe bf16_with_state(const char* name, StateFormat m, StateFormat v, const char* reference) {
   Recipe recipe{name, {}, {}, {}, reference};
   recipe.optimizer = {name_of(m), name_of(v)};
+  return recipe;
+}
+
+/// An optimization level of MS-AMP: its GEMMs, and what it keeps.
+Recipe msamp(const char* name, const RecipeState& state, const char* reference) {
+  QuantFormat p = fp8(DType::e4m3, Granularity::tensor, ScaleType::f32_pow2);
+  p.history = {.length = 16, .first = FirstScale::window};
+  QuantFormat g = p;
+  g.dtype = DType::e5m2;
+  Recipe recipe{name, {p, p, true}, {g, p, false}, {g, p, false}, reference};
+  recipe.optimizer = state;
   return recipe;
 }
 
@@ -269,6 +280,13 @@ const std::vector<RecipeGroup>& recipe_groups() {
        {bf16_with_state("bf16_moments", StateFormat::bf16, StateFormat::bf16,
                         "DeepSeek-V3 (arXiv 2412.19437)"),
         bf16_with_state("coat", StateFormat::coat, StateFormat::coat, "COAT (arXiv 2410.19313)")}},
+      {"FP8 throughout: MS-AMP's optimization levels",
+       {msamp("msamp_o1", {.master = "fp16", .gradients = "e4m3"}, "MS-AMP O1: FP16 weights, FP8 gradients"),
+        msamp("msamp_o2", {.m = "e4m3", .v = "fp16", .master = "fp16", .gradients = "e4m3"},
+              "MS-AMP O2 (FP8-LM, arXiv 2310.18313): O1 with FP8 and FP16 moments"),
+        msamp("msamp_o3",
+              {.m = "e4m3", .v = "fp16", .master = "fp16", .weights = "e4m3", .gradients = "e4m3"},
+              "MS-AMP O3: O2 with FP8 weights")}},
   };
   return groups;
 }
@@ -342,7 +360,7 @@ std::string describe(const QuantFormat& format) {
             : t.signs == Signs::none ? fmt::format(" h{}", t.length)
                                      : fmt::format(" rh{}", t.length);
   if (format.element_rounding == ElementRounding::stochastic) text += " sr";
-  if (format.eden) text += " eden";
+  if (format.eden) text += format.eden == 16 ? " eden" : fmt::format(" eden{}", format.eden);
   if (format.from_fprop) text += " of fprop";
   return text;
 }

@@ -59,8 +59,9 @@ struct Transform {
 
 /// Which of the amaxes of earlier steps a scale comes from.
 enum class HistoryAlgorithm : std::uint8_t { max, most_recent };
-/// The scale before there is any history: from the tensor's own amax, or 1.
-enum class FirstScale : std::uint8_t { current, one };
+/// The scale before there is any history: from the tensor's own amax, or 1; window: its own for as many steps as the history
+/// is long.
+enum class FirstScale : std::uint8_t { current, one, window };
 
 /// Delayed scaling: the scale of a step is known before it, from the amaxes of `length` steps before.
 struct History {
@@ -69,12 +70,16 @@ struct History {
   FirstScale first = FirstScale::current;
   std::uint8_t margin = 0;  ///< powers of two that the scale stays below the format's end
 
+  /// First steps whose scales come from the tensors' own amaxes.
+  constexpr int current_steps() const {
+    return first == FirstScale::window ? length : first == FirstScale::current ? 1 : 0;
+  }
   bool operator==(const History&) const = default;
 };
 
 /// The number format of one operand of one GEMM. The default is plain BF16.
 struct QuantFormat {
-  DType dtype = DType::bf16;  ///< of the codes in memory
+  DType dtype = DType::bf16;  ///< of the codes in memory; e5m3, e3m4 and e3m3 are held in BF16
   Granularity granularity = Granularity::none;
   ScaleType scale = ScaleType::none;
   ScaleRounding scale_rounding = ScaleRounding::none;
@@ -90,7 +95,8 @@ struct QuantFormat {
   float global_scale = 448;  ///< of e4m3 scales: what the scale of the block with the tensor's amax becomes
   bool four_over_six =
       false;          ///< of two scales, for the block's amax at 6 or at 4, the one with the smaller error
-  bool eden = false;  ///< scales are corrected so that blocks keep their size, and rounded stochastically
+  std::uint8_t eden =
+      0;  ///< elements whose scales are corrected so that they keep their size, and rounded stochastically; 0: none
   /// The matrix to quantize is what fprop's codes of this operand stand for. Where fprop has a transform, the product's
   /// output is turned back.
   bool from_fprop = false;
@@ -148,11 +154,13 @@ struct GemmRecipe {
 enum class GemmRole : std::uint8_t { fprop, dgrad, wgrad };
 inline constexpr GemmRole kGemmRoles[] = {GemmRole::fprop, GemmRole::dgrad, GemmRole::wgrad};
 
-/// Formats of what the optimizer keeps (state_formats.h), where a case leaves them at their defaults; empty: none.
+/// Formats of what a run keeps beside activations, in the words of the command line, where a case leaves them at their
+/// defaults; empty: the case's.
 struct RecipeState {
   std::string m{}, v{};
+  std::string master{}, weights{}, gradients{};
 
-  bool empty() const { return m.empty() && v.empty(); }
+  bool empty() const { return *this == RecipeState{}; }
   bool operator==(const RecipeState&) const = default;
 };
 
@@ -215,7 +223,7 @@ const char* name_of(GemmRole role);
 const char* element_name(const QuantFormat& format);
 /// Short form for tables: "bf16", "e4m3 1x128 f32", "e4m3 1x32 ue8m0/rceil", "e4m3 tensor f32 max of 1024", "e2m1 1x16
 /// e4m3 rht sr": Hadamard transform with TransformerEngine's signs (of n: hn without, rhn with random ones), stochastic
-/// rounding; x0.75: element_scale; 4/6, eden: four_over_six, eden; of fprop: from_fprop.
+/// rounding; x0.75: element_scale; 4/6, eden: four_over_six, eden of 16 (eden128: of 128); of fprop: from_fprop.
 std::string describe(const QuantFormat& format);
 
 /// Whether a linear layer of this shape can take the recipe; an empty string if so, else the reason with the

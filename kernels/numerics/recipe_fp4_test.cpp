@@ -85,6 +85,11 @@ TEST_CASE("the rows of MXFP4 and Quartet are their papers'", "[recipe]") {
   CHECK(row_text("quartet_sr") == both(quest, mx + " x0.75 rh32 sr", mx + " x0.75 rh32 sr of fprop"));
   CHECK(row_text("quartet2") == both("e2m1 1x16 e4m3 4/6", "e2m1 1x16 e4m3 x1.012 rh128 eden",
                                      "e2m1 1x16 e4m3 x1.012 rh128 eden of fprop"));
+  json wide = copy_of("quartet2");
+  wide["dgrad"]["a"]["correction"]["eden"] = 128;
+  const Recipe read = recipe_from_json(wide);
+  CHECK(describe(read.dgrad.a) == "e2m1 1x16 e4m3 x1.012 rh128 eden128");
+  CHECK(recipe_from_json(recipe_to_json(read)) == read);
   for (const Recipe& recipe : fp4_recipes())
     CHECK(recipe.mask_clipped == (recipe.name == "quartet" || recipe.name == "quartet_sr"));
 }
@@ -98,8 +103,9 @@ TEST_CASE("what makes no MXFP4 and no Quartet is refused, by its field", "[recip
         "fprop.a.four_over_six: needs a global_scale of 256 or 255.99, Quartet II's order of operations");
   CHECK(error_with("nvfp4", "/wgrad/b/correction", {{"eden", 16}}) ==
         "wgrad.b.correction: needs a global_scale of 256 or 255.99, Quartet II's order of operations");
-  CHECK(error_with("quartet2", "/wgrad/b/correction", {{"eden", 128}}) ==
-        "wgrad.b.correction.eden: expected a whole number from 16 to 16, got 128");
+  CHECK(error_with("quartet2", "/wgrad/b/correction", {{"eden", 128}}) == "");
+  CHECK(error_with("quartet2", "/wgrad/b/correction", {{"eden", 64}}) ==
+        "wgrad.b.correction.eden: expected one of 16, 128, got 64");
   CHECK(error_with("quartet2", "/fprop/a/element_rounding", "stochastic") ==
         "fprop.a.four_over_six: goes by the error of rounding to nearest; remove element_rounding");
   CHECK(error_with("quartet2", "/dgrad/a/element_rounding", "stochastic") ==
@@ -130,6 +136,13 @@ TEST_CASE("what makes no MXFP4 and no Quartet is refused, by its field", "[recip
   CHECK(error_with("quartet", "/mask_clipped", 1) == "mask_clipped: expected true or false, got 1");
   CHECK(error_with("quartet", "/fprop/a/transform/sign", "gemm") ==
         "fprop: a transform of one operand has to be undone by the other; both need the same");
+  json eden = copy_of("quartet2");
+  for (const char* side : {"a", "b"}) {
+    eden["wgrad"][side]["transform"]["hadamard"] = 64;
+    eden["wgrad"][side]["correction"] = {{"eden", 128}};
+  }
+  CHECK(error_of_row(eden) ==
+        "wgrad.a.correction.eden: 128 elements share one behind a transform of 128, not of 64");
   json row = copy_of("quartet");
   for (const char* side : {"a", "b"}) row["fprop"][side]["transform"]["sign"] = "gemm";
   CHECK(error_of_row(row) == "fprop.a.transform.sign: gemm is for dgrad and wgrad");

@@ -14,7 +14,9 @@
 // transform none. Beside the GEMMs may stand, in the words of selection.h,
 //   "layers": {"keep_bf16": ["first:1", "last:0.15", "o"]}    which linear layers stay in BF16
 //   "schedule": ["bf16@0.82"]                                 another recipe from a step on
-//   "optimizer": {"m": "coat", "v": "coat"}                   formats of the moments
+//   "optimizer": {"m": "coat", "v": "coat"}                   formats of the moments; also "master", and the "weights"
+//                                                             that linear layers keep
+//   "gradients": {"format": "e4m3"}                           what gradients are kept and reduced in
 // recipe.schema.json is the same for editors.
 #include <cctype>
 
@@ -35,8 +37,9 @@ const char* name_of(Element e) { return element_name({.dtype = e.dtype, .dropped
 
 // What a row can ask for.
 constexpr Element kFormats[] = {{DType::bf16, 0}, {DType::e4m3, 0}, {DType::e5m2, 0}, {DType::e4m3, 1},
-                                {DType::e4m3, 2}, {DType::e5m2, 1}, {DType::e2m1, 0}};
-constexpr const char* kFormatNames = "one of bf16, e4m3, e5m2, e4m2, e4m1, e5m1, e2m1";
+                                {DType::e4m3, 2}, {DType::e5m2, 1}, {DType::e5m3, 0}, {DType::e3m4, 0},
+                                {DType::e3m3, 0}, {DType::e2m1, 0}};
+constexpr const char* kFormatNames = "one of bf16, e4m3, e5m2, e4m2, e4m1, e5m1, e5m3, e3m4, e3m3, e2m1";
 constexpr Granularity kGranularities[] = {
     Granularity::tensor,     Granularity::row,         Granularity::block_1x128, Granularity::block_128x128,
     Granularity::block_1x32, Granularity::block_32x32, Granularity::block_1x16,  Granularity::block_16x16};
@@ -47,7 +50,7 @@ constexpr StateFormat kStateFormatsKnown[] = {StateFormat::fp32, StateFormat::bf
                                               StateFormat::e4m3, StateFormat::coat};
 
 constexpr HistoryAlgorithm kAlgorithms[] = {HistoryAlgorithm::max, HistoryAlgorithm::most_recent};
-constexpr FirstScale kFirsts[] = {FirstScale::current, FirstScale::one};
+constexpr FirstScale kFirsts[] = {FirstScale::current, FirstScale::one, FirstScale::window};
 constexpr int kLongestHistory = 8192, kLargestMargin = 15;
 
 /// Of an operand with one FP32 scale for the tensor.
@@ -110,7 +113,7 @@ QuantFormat read_operand(const json& object, const std::string& path) {
         read_enum(object.at("scale_rounding"), child(path, "scale_rounding"), kRoundings);
   }
   if (object.contains("history")) {
-    if (operand.granularity != Granularity::tensor || operand.scale != ScaleType::f32)
+    if (operand.granularity != Granularity::tensor)
       fail(child(path, "history"), "only a tensor's f32 scale can come from the steps before; remove it");
     operand.history = read_history(object.at("history"), child(path, "history"));
   }
@@ -197,10 +200,26 @@ void read_layers_and_schedule(const json& object, Recipe& recipe) {
     recipe.schedule = read_words(*schedule, "schedule", parse_switches);
 }
 
+/// A word of `known`, or none where the key is missing.
+std::string read_word(const json& object, const std::string& path, const char* key,
+                      const std::vector<std::string>& known) {
+  if (!object.contains(key)) return "";
+  const std::string word = read_string(object.at(key), child(path, key));
+  if (std::count(known.begin(), known.end(), word) == 0)
+    fail(child(path, key), fmt::format("unknown value \"{}\"; one of {}", word, fmt::join(known, ", ")));
+  return word;
+}
+
 void read_optimizer(const json& object, Recipe& recipe) {
+  if (const auto gradients = object.find("gradients"); gradients != object.end()) {
+    check_keys(*gradients, "gradients", {"format"});
+    recipe.optimizer.gradients = read_word(*gradients, "gradients", "format", {"fp32", "bf16", "e4m3"});
+  }
   const auto optimizer = object.find("optimizer");
   if (optimizer == object.end()) return;
-  check_keys(*optimizer, "optimizer", {"m", "v"});
+  check_keys(*optimizer, "optimizer", {"m", "v", "master", "weights"});
+  recipe.optimizer.master = read_word(*optimizer, "optimizer", "master", {"fp32", "bf16", "bf16_sr", "fp16"});
+  recipe.optimizer.weights = read_word(*optimizer, "optimizer", "weights", {"bf16", "e4m3"});
   for (const auto& [key, word] : {std::pair("m", &recipe.optimizer.m), std::pair("v", &recipe.optimizer.v)})
     if (optimizer->contains(key))
       *word = name_of(read_enum(optimizer->at(key), child("optimizer", key), kStateFormatsKnown));
@@ -237,9 +256,9 @@ Recipe read_file(const std::string& path) {
 }  // namespace
 
 Recipe recipe_from_json(const json& object) {
-  check_keys(
-      object, "",
-      {"name", "reference", "fprop", "dgrad", "wgrad", "layers", "schedule", "mask_clipped", "optimizer"});
+  check_keys(object, "",
+             {"name", "reference", "fprop", "dgrad", "wgrad", "layers", "schedule", "mask_clipped",
+              "optimizer", "gradients"});
   Recipe recipe;
   recipe.name = read_string(require(object, "", "name", "the name it has in records"), "name");
   check_name(recipe.name);
@@ -272,8 +291,11 @@ json recipe_to_json(const Recipe& recipe) {
   if (recipe.mask_clipped) object["mask_clipped"] = true;
   if (const auto words = words_of(recipe.keep_bf16); !words.empty()) object["layers"]["keep_bf16"] = words;
   for (const RecipeSwitch& change : recipe.schedule) object["schedule"].push_back(to_text(change));
-  for (const auto& [key, word] : {std::pair("m", recipe.optimizer.m), std::pair("v", recipe.optimizer.v)})
+  const RecipeState& kept = recipe.optimizer;
+  for (const auto& [key, word] : {std::pair("m", kept.m), std::pair("v", kept.v),
+                                  std::pair("master", kept.master), std::pair("weights", kept.weights)})
     if (!word.empty()) object["optimizer"][key] = word;
+  if (!kept.gradients.empty()) object["gradients"]["format"] = kept.gradients;
   return object;
 }
 

@@ -8,6 +8,7 @@ constexpr ElementRounding kElementRoundings[] = {ElementRounding::rne, ElementRo
 
 constexpr Signs kSigns[] = {Signs::none, Signs::te, Signs::backward, Signs::gemm};
 constexpr int kTransforms[] = {16, 32, 64, 128};
+constexpr int kEdenGroups[] = {16, 128};
 constexpr float kGlobalScales[] = {448.0f, 256.0f, 255.99f};
 constexpr double kLeastElementScale = 0.25, kLargestElementScale = 2;
 
@@ -42,10 +43,9 @@ void read_fp4_keys(const json& object, const std::string& path, QuantFormat& ope
   }
   if (has("correction") && object.at("correction") != "none") {
     check_keys(object.at("correction"), at("correction"), {"eden"});
-    const json& group =
-        require(object.at("correction"), at("correction"), "eden", "the elements that share it");
-    read_whole<int>(group, at("correction.eden"), 16, 16);
-    operand.eden = true;
+    operand.eden = static_cast<std::uint8_t>(
+        read_number(require(object.at("correction"), at("correction"), "eden", "the elements that share it"),
+                    at("correction.eden"), kEdenGroups));
   }
   if (has("source") && object.at("source") != "value") {
     if (object.at("source") != "fprop")
@@ -70,6 +70,10 @@ void check_e4m3_scales(const std::string& path, const QuantFormat& operand) {
     fail(child(path, "correction"), "corrects rounding to nearest; remove element_rounding");
   if (operand.eden && !operand.transform)
     fail(child(path, "correction"), "is unbiased behind a transform alone");
+  if (operand.eden > 16 && operand.transform.length != operand.eden)
+    fail(child(path, "correction.eden"),
+         fmt::format("{} elements share one behind a transform of {}, not of {}", operand.eden, operand.eden,
+                     operand.transform.length));
   if (!transformer_engine && operand.granularity != Granularity::block_1x16)
     fail(child(path, "global_scale"),
          fmt::format("Quartet II's order of operations needs blocks of 1x16, not {}",
@@ -131,7 +135,7 @@ void fp4_to_json(const QuantFormat& operand, json& object) {
                            {"sign", name_of(operand.transform.signs)}};
   if (operand.element_scale != 1) object["element_scale"] = short_number(operand.element_scale);
   if (operand.four_over_six) object["four_over_six"] = true;
-  if (operand.eden) object["correction"] = {{"eden", 16}};
+  if (operand.eden) object["correction"] = {{"eden", operand.eden}};
   if (operand.from_fprop) object["source"] = "fprop";
 }
 

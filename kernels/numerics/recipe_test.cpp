@@ -14,11 +14,27 @@ using nlohmann::json;
 TEST_CASE("the built-in table is the documented one", "[recipe]") {
   std::vector<std::string> names;
   for (const Recipe& recipe : builtin_recipes()) names.push_back(recipe.name);
-  CHECK(names == std::vector<std::string>{"bf16", "tensorwise", "rowwise", "rowwise_gw_hp",
-                                          "tensorwise_delayed", "tensorwise_delayed_recent",
-                                          "tensorwise_delayed_e4m3", "blockwise", "blockwise_pow2", "mxfp8",
-                                          "mxfp8_floor", "mxfp8_ceil", "mxfp8_even", "mxfp8_e5m2",
-                                          "mxfp8_wgrad_hp", "mxfp8_w2d", "bf16_moments", "coat"});
+  CHECK(names == std::vector<std::string>{"bf16",
+                                          "tensorwise",
+                                          "rowwise",
+                                          "rowwise_gw_hp",
+                                          "tensorwise_delayed",
+                                          "tensorwise_delayed_recent",
+                                          "tensorwise_delayed_e4m3",
+                                          "blockwise",
+                                          "blockwise_pow2",
+                                          "mxfp8",
+                                          "mxfp8_floor",
+                                          "mxfp8_ceil",
+                                          "mxfp8_even",
+                                          "mxfp8_e5m2",
+                                          "mxfp8_wgrad_hp",
+                                          "mxfp8_w2d",
+                                          "bf16_moments",
+                                          "coat",
+                                          "msamp_o1",
+                                          "msamp_o2",
+                                          "msamp_o3"});
   CHECK(row_text("bf16") == "fprop: bf16 x bf16; dgrad: bf16 x bf16; wgrad: bf16 x bf16; ");
   CHECK(row_text("tensorwise") ==
         "fprop: e4m3 tensor f32 x e4m3 tensor f32 fast; dgrad: e5m2 tensor f32 x e4m3 tensor f32; "
@@ -73,9 +89,13 @@ TEST_CASE("the controls are rowwise but for what they are known for", "[recipe]"
         "wgrad: e4m1 row f32_pow2 x e4m1 row f32_pow2; ");
 }
 
-TEST_CASE("a row may ask for formats with mantissa bits taken away, at every scale", "[recipe]") {
-  for (const auto& [word, dtype, dropped] :
-       {std::tuple{"e4m2", DType::e4m3, 1}, {"e4m1", DType::e4m3, 2}, {"e5m1", DType::e5m2, 1}})
+TEST_CASE("a row may ask for formats that no hardware has, at every scale", "[recipe]") {
+  for (const auto& [word, dtype, dropped] : {std::tuple{"e4m2", DType::e4m3, 1},
+                                             {"e4m1", DType::e4m3, 2},
+                                             {"e5m1", DType::e5m2, 1},
+                                             {"e5m3", DType::e5m3, 0},
+                                             {"e3m4", DType::e3m4, 0},
+                                             {"e3m3", DType::e3m3, 0}})
     for (const char* base :
          {"tensorwise", "rowwise", "blockwise", "blockwise_pow2", "mxfp8", "mxfp8_floor"}) {
       json row = copy_of(base);
@@ -105,7 +125,7 @@ TEST_CASE("unknown recipes and unreadable files are told apart", "[recipe]") {
       "unknown recipe \"zzzzzzzzzzzz\"; one of bf16, tensorwise, rowwise, rowwise_gw_hp, tensorwise_delayed, "
       "tensorwise_delayed_recent, tensorwise_delayed_e4m3, blockwise, "
       "blockwise_pow2, mxfp8, mxfp8_floor, mxfp8_ceil, mxfp8_even, mxfp8_e5m2, mxfp8_wgrad_hp, mxfp8_w2d, "
-      "bf16_moments, coat, rowwise_e5m2, rowwise_e4m1, nvfp4, nvfp4_rne, nvfp4_norht, nvfp4_w1d, nvfp4_all, nvfp4_sr_fwd, "
+      "bf16_moments, coat, msamp_o1, msamp_o2, msamp_o3, rowwise_e5m2, rowwise_e4m1, nvfp4, nvfp4_rne, nvfp4_norht, nvfp4_w1d, nvfp4_all, nvfp4_sr_fwd, "
       "nvfp4_fprop_bf16, mxfp4_bwd, mxfp4_bwd_rne, mxfp4_bwd_norht, mxfp4_bwd_plain, quartet, quartet_sr, quartet2");
   CHECK(refusal_of([] { find_recipe("no/such.json"); }) == "no/such.json: no such file");
 
@@ -141,7 +161,7 @@ TEST_CASE("a bad row names its field and the nearest valid value", "[recipe]") {
   CHECK(error_without("mxfp8", "", "name") == "name: missing; the name it has in records");
   CHECK(error_without("mxfp8", "/wgrad", "b") == "wgrad.b: missing; a GEMM has operands a and b");
   CHECK(error_without("mxfp8", "/wgrad/b", "format") ==
-        "wgrad.b.format: missing; one of bf16, e4m3, e5m2, e4m2, e4m1, e5m1, e2m1");
+        "wgrad.b.format: missing; one of bf16, e4m3, e5m2, e4m2, e4m1, e5m1, e5m3, e3m4, e3m3, e2m1");
   CHECK(error_without("rowwise", "/wgrad/b", "scale") ==
         "wgrad.b.scale: missing; one of f32, f32_pow2, ue8m0, e4m3");
   CHECK(error_without("rowwise", "/wgrad/b", "granularity") ==
@@ -305,6 +325,19 @@ TEST_CASE("a row may name the formats of the optimizer's moments", "[recipe]") {
   CHECK(recipe_from_json(recipe_to_json(mine)) == mine);
   row["optimizer"]["m"] = "fp8";
   CHECK(refusal_of([&] { recipe_from_json(row); }).starts_with("optimizer.m: unknown value \"fp8\""));
+  row["optimizer"] = {{"master", "fp16"}, {"weights", "e4m3"}};
+  row["gradients"] = {{"format", "e4m3"}};
+  const Recipe kept = recipe_from_json(row);
+  CHECK(kept.optimizer == RecipeState{.master = "fp16", .weights = "e4m3", .gradients = "e4m3"});
+  CHECK(recipe_from_json(recipe_to_json(kept)) == kept);
+  row["optimizer"]["master"] = "fp8";
+  CHECK(refusal_of([&] { recipe_from_json(row); }) ==
+        "optimizer.master: unknown value \"fp8\"; one of fp32, bf16, bf16_sr, fp16");
+  row["optimizer"].erase("master");
+  row["gradients"]["format"] = "e5m2";
+  CHECK(refusal_of([&] { recipe_from_json(row); }) ==
+        "gradients.format: unknown value \"e5m2\"; one of fp32, bf16, e4m3");
+  row.erase("gradients");
   row["optimizer"] = {{"w", "fp16"}};
   CHECK(refusal_of([&] { recipe_from_json(row); }).starts_with("optimizer.w: unknown key"));
 }

@@ -19,7 +19,7 @@ namespace {
 
 constexpr const char* kNothing = "none";
 constexpr const char* kKeepWords =
-    "first:N, last:N, qkv, o, gate_up, down, head, first_linear, last_linear, torchao_auto";
+    "first:N, last:N, qkv, o, gate_up, down, head, q, k, v, first_linear, last_linear, torchao_auto, qkv_apart";
 
 /// A role as one chooses it; records call the head by the name of its matrix.
 const char* word_of(LinearRole role) { return role == LinearRole::head ? "head" : name_of(role); }
@@ -60,11 +60,12 @@ std::vector<std::string> words_in(const std::string& text) {
 /// Takes a word in; whether it is one, for the first time.
 bool add_word(KeepBf16& keep, const std::string& word) {
   const auto once = [](bool& seen) { return !std::exchange(seen, true); };
-  for (int role = 0; role < kLinearRoles; ++role)
+  for (int role = 0; role < kRolesAndParts; ++role)
     if (word == word_of(static_cast<LinearRole>(role))) return once(keep.roles[role]);
   if (word == "last_linear") return once(keep.roles[static_cast<int>(LinearRole::head)]);
   if (word == "first_linear") return once(keep.first_linear);
   if (word == "torchao_auto") return once(keep.small);
+  if (word == "qkv_apart") return once(keep.apart);
   for (const auto& [side, share] : {std::pair{"first:", &keep.first}, std::pair{"last:", &keep.last}}) {
     if (!word.starts_with(side)) continue;
     const auto read = share_in(std::string_view(word).substr(std::string_view(side).size()));
@@ -79,7 +80,7 @@ bool add_word(KeepBf16& keep, const std::string& word) {
 
 const char* name_of(LinearRole role) {
   static constexpr const char* kNames[kAllLinearRoles] = {
-      "qkv", "o", "gate_up", "down", "lm_head", "shared_gate_up", "shared_down", "router"};
+      "qkv", "o", "gate_up", "down", "lm_head", "q", "k", "v", "shared_gate_up", "shared_down", "router"};
   return kNames[static_cast<int>(role)];
 }
 
@@ -100,10 +101,11 @@ std::vector<std::string> words_of(const KeepBf16& keep) {
   std::vector<std::string> words;
   if (!(keep.first == Share{})) words.push_back("first:" + to_text(keep.first));
   if (!(keep.last == Share{})) words.push_back("last:" + to_text(keep.last));
-  for (int role = 0; role < kLinearRoles; ++role)
+  for (int role = 0; role < kRolesAndParts; ++role)
     if (keep.roles[role]) words.emplace_back(word_of(static_cast<LinearRole>(role)));
   if (keep.first_linear) words.emplace_back("first_linear");
   if (keep.small) words.emplace_back("torchao_auto");
+  if (keep.apart) words.emplace_back("qkv_apart");
   return words;
 }
 
@@ -125,14 +127,19 @@ bool is_too_small(const Recipe& recipe, std::int64_t out, std::int64_t in) {
   return out <= 2048 || in <= 1024 || (out <= 4096 && in <= 2048);
 }
 
+bool KeepBf16::qkv_apart() const {
+  return apart || std::any_of(roles.begin() + kLinearRoles, roles.end(), [](bool kept) { return kept; });
+}
+
 bool KeepBf16::keeps(const Recipe& recipe, LinearRole role, std::int64_t layer, std::int64_t layers,
                      std::int64_t out, std::int64_t in) const {
+  if (roles[static_cast<int>(is_qkv_part(role) ? LinearRole::qkv : role)]) return true;
   if (roles[static_cast<int>(role)]) return true;
   if (small && is_too_small(recipe, out, in)) return true;
   if (role == LinearRole::head) return false;
   // From either end, so that a count beyond all blocks does not overflow.
   return layer < first.of(layers) || layers - 1 - layer < last.of(layers) ||
-         (first_linear && layer == 0 && role == LinearRole::qkv);
+         (first_linear && layer == 0 && (role == LinearRole::qkv || role == LinearRole::q));
 }
 
 std::vector<RecipeSwitch> parse_switches(const std::string& text) {

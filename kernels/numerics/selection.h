@@ -25,10 +25,13 @@ struct Share {
 /// The linear layers that stay in BF16.
 struct KeepBf16 {
   Share first, last;                       ///< blocks
-  std::array<bool, kLinearRoles> roles{};  ///< in every block; head: lm_head, whatever else says otherwise
-  bool first_linear = false;               ///< the first block's qkv
-  bool small = false;                      ///< those that torchao's rule finds too small (is_too_small)
+  std::array<bool, kRolesAndParts> roles{};  ///< in every block; head: lm_head, whatever else says otherwise
+  bool first_linear = false;                 ///< the first block's qkv, or q where it is apart
+  bool small = false;                        ///< those that torchao's rule finds too small (is_too_small)
+  bool apart = false;                        ///< q, k and v are products of their own, whatever else is kept
 
+  /// Whether q, k and v are chosen each alone.
+  bool qkv_apart() const;
   /// Whether this layer stays in BF16. `layer`: its block of `layers`, any for the head; [out, in]: its matrix.
   bool keeps(const Recipe& recipe, LinearRole role, std::int64_t layer, std::int64_t layers, std::int64_t out,
              std::int64_t in) const;
@@ -36,7 +39,8 @@ struct KeepBf16 {
 };
 
 /// Words with commas between: "first:N", "last:N" (N: blocks, or a part of them such as 0.15), a role (qkv, o, gate_up,
-/// down, head), "first_linear", "last_linear" (the head), "torchao_auto". "none" and "" keep nothing. Throws
+/// down, head, or q, k, v), "first_linear", "last_linear" (the head), "torchao_auto", "qkv_apart". "none" and "" keep
+/// nothing. Throws
 /// InvalidInput that says what is wrong, without naming the field.
 KeepBf16 parse_keep_bf16(const std::string& text);
 

@@ -37,9 +37,26 @@ TEST_CASE("words for layers are read and written", "[selection]") {
   CHECK(again("last:0.15") == "last:0.15");
   CHECK(again("down,qkv,first_linear,torchao_auto") == "qkv,down,first_linear,torchao_auto");
   CHECK(again("last_linear") == "head");
-  for (const char* bad : {"first", "first:", "first:x", "first:-1", "middle:1", "first:1,first:2", "first:1,",
-                          ",", "first:1.5", "first:0.0", "last:1.0", "last:nan", "last:0.5x", "lm_head",
-                          "o,o", "head,last_linear", "none,o", "first:99999999999999999999"}) {
+  for (const char* bad : {"first",
+                          "first:",
+                          "first:x",
+                          "first:-1",
+                          "middle:1",
+                          "first:1,first:2",
+                          "first:1,",
+                          ",",
+                          "first:1.5",
+                          "first:0.0",
+                          "last:1.0",
+                          "last:nan",
+                          "last:0.5x",
+                          "lm_head",
+                          "o,o",
+                          "k,k",
+                          "qkv_apart,qkv_apart",
+                          "head,last_linear",
+                          "none,o",
+                          "first:99999999999999999999"}) {
     INFO(bad);
     CHECK(contains(refusal_of([&] { parse_keep_bf16(bad); }), "is none of first:N, last:N, qkv, o, gate_up"));
   }
@@ -69,6 +86,16 @@ TEST_CASE("roles and the first and last linear layer", "[selection]") {
   CHECK(!keeps("first_linear", LinearRole::o, 0));
   CHECK(keeps("last_linear", LinearRole::head, 0));
   CHECK(!keeps("first:2,last:2", LinearRole::head, 0));  // the head is no block's
+  CHECK(keeps("first_linear", LinearRole::q, 0));
+  CHECK(!keeps("first_linear", LinearRole::k, 0));
+  CHECK((keeps("k", LinearRole::k, 1) && !keeps("k", LinearRole::q, 1) && !keeps("k", LinearRole::qkv, 1)));
+  for (const LinearRole part : kQkvParts) {
+    CHECK(keeps("qkv", part, 1));
+    CHECK(keeps("last:1", part, 1));
+    CHECK(!keeps("qkv_apart", part, 1));
+  }
+  CHECK((parse_keep_bf16("v").qkv_apart() && parse_keep_bf16("o,qkv_apart").qkv_apart()));
+  CHECK(!parse_keep_bf16("qkv,first_linear,torchao_auto").qkv_apart());
 }
 
 TEST_CASE("torchao's rule gives what its own tests say", "[selection]") {

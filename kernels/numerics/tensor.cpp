@@ -21,6 +21,12 @@ const char* name_of(DType dtype) {
       return "i32";
     case DType::f16:
       return "f16";
+    case DType::e5m3:
+      return "e5m3";
+    case DType::e3m4:
+      return "e3m4";
+    case DType::e3m3:
+      return "e3m3";
   }
   return "?";
 }

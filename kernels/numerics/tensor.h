@@ -7,8 +7,14 @@
 
 namespace precbench {
 
-/// f16 is for storage alone (state_formats.h).
-enum class DType : std::uint8_t { f32, bf16, e4m3, e5m2, e2m1, ue8m0, i32, f16 };
+/// f16 is for storage alone (state_formats.h). Elements of e5m3, e3m4 and e3m3 stand in memory as BF16, which holds them
+/// exactly: no GPU multiplies them, and e5m3's have nine bits.
+enum class DType : std::uint8_t { f32, bf16, e4m3, e5m2, e2m1, ue8m0, i32, f16, e5m3, e3m4, e3m3 };
+
+/// Whether elements are narrower than what they stand in.
+constexpr bool held_in_bf16(DType dtype) {
+  return dtype == DType::e5m3 || dtype == DType::e3m4 || dtype == DType::e3m3;
+}
 
 /// Lower-case name as it stands in records: "f32", "bf16", "e4m3", ...
 const char* name_of(DType dtype);
@@ -20,6 +26,9 @@ constexpr int bits_of(DType dtype) {
       return 32;
     case DType::bf16:
     case DType::f16:
+    case DType::e5m3:
+    case DType::e3m4:
+    case DType::e3m3:
       return 16;
     case DType::e2m1:
       return 4;

@@ -24,7 +24,6 @@ DelayedScaling::DelayedScaling(Device& device, Arena& arena, const Recipe& recip
     if (dy.quantized()) formats_[static_cast<int>(LinearOperand::dy)] = dy;
   const History& history = recipe.fprop.a.history;
   algorithm_ = history.algorithm;
-  first_ = history.first;
   const std::int64_t slots = kOperands * linears_;
   known_ = arena.push(Segment::other, DType::f32, 1, slots);
   staged_ = arena.push(Segment::other, DType::f32, 1, slots);

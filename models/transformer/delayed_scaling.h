@@ -30,9 +30,9 @@ class DelayedScaling {
   LinearSlots slots(std::int64_t layer, LinearRole role) const;
   /// Without any history, as a run begins.
   void reset();
-  /// Says that there is no history yet and that scales come from the tensor's own amax: the first step of a recipe whose
-  /// history says `first: current`. Holds until update().
-  void set_current(bool current) { current_ = current && first_ == FirstScale::current; }
+  /// Says that scales come from the tensor's own amax: in the first History::current_steps() of a recipe. Holds until
+  /// update().
+  void set_current(bool current) { current_ = current; }
   bool current() const { return current_; }
   /// What is seen now is no part of training: nothing is staged.
   void set_watching(bool watching) { watching_ = watching; }
@@ -56,7 +56,6 @@ class DelayedScaling {
   Device& device_;
   QuantFormat formats_[3];  // by LinearOperand
   HistoryAlgorithm algorithm_;
-  FirstScale first_;
   std::int64_t linears_;
   Tensor known_, staged_;  // f32 [1, slots]: operand by operand, each for all linear layers
   Tensor history_;         // f32 [slots, length - 1]; empty where the length is 1

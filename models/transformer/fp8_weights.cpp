@@ -15,6 +15,8 @@ std::string why_not_fp8_weights(const Recipe& recipe, const ModelConfig& model, 
   if (!(f == recipe.dgrad.b))
     return "FP8 gather: the recipe takes weights in different formats in fprop and dgrad";
   if (f.dtype == DType::e2m1) return "FP8 gather: the recipe's weights are FP4, which are not exchanged";
+  if (held_in_bf16(f.dtype))
+    return fmt::format("FP8 gather: the recipe's weights are {}, which no byte holds", name_of(f.dtype));
   if (f.granularity == Granularity::block_32x32)
     return "FP8 gather: weights in 32x32 blocks are not exchanged";
   if (f.granularity != Granularity::tensor && f.granularity != Granularity::block_128x128 &&
@@ -34,7 +36,7 @@ std::string why_not_fp8_weights(const Recipe& recipe, const ModelConfig& model, 
   return "";
 }
 
-Fp8Weights::Fp8Weights(Device& device, Comm& comm, Arena& arena, const Layout& layout,
+Fp8Weights::Fp8Weights(Device& device, Comm* comm, Arena& arena, const Layout& layout,
                        const QuantFormat& format, const std::vector<bool>& layers)
     : device_(device), comm_(comm), layout_(layout), format_(format), layers_(layers) {
   const auto blocks = static_cast<std::int64_t>(layers.size());
@@ -105,10 +107,10 @@ void Fp8Weights::for_each_part(Body&& body) const {
   for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
     if (!layers_[layer]) continue;
     const int unit = layout_.block_unit(static_cast<std::int64_t>(layer));
-    const std::int64_t start = layout_.shard_range(unit, comm_.rank()).first;
+    const std::int64_t start = layout_.shard_range(unit, rank()).first;
     for (std::size_t i = 0; i < layout_.block_linears(0).size(); ++i) {
       const LinearMatrix& m = layout_.block_linears(0)[i];
-      const auto [first, last] = range(unit, comm_.rank(), m);
+      const auto [first, last] = range(unit, rank(), m);
       body(Part{unit, i, m, first - m.offset, first - start, std::max<std::int64_t>(0, last - first)});
     }
   }
@@ -133,7 +135,7 @@ void Fp8Weights::cast_with_common_amax(const std::function<Tensor(int)>& shard_o
   for_each_part([&](const Part& part) {
     if (part.count > 0) device_.amax({amax(part), part.of(shard_of(part.unit))});
   });
-  comm_.all_reduce_max(amaxes_);
+  if (comm_) comm_->all_reduce_max(amaxes_);
   for_each_part([&](const Part& part) {
     const Tensor scale = scales_.elements(first_scale(part.unit, part.linear), 1);
     device_.quantize_with_amax({{format_, part.of(codes(part.unit, Pass::forward)), scale, false},
@@ -150,7 +152,7 @@ void Fp8Weights::cast_with_known_amax(const std::function<Tensor(int)>& shard_of
       device_.amax({slot(part).staged, part.of(shard_of(part.unit))});
   });
   if (delayed.current()) {
-    comm_.all_reduce_max(delayed.staged());
+    if (comm_) comm_->all_reduce_max(delayed.staged());
     for_each_part([&](const Part& part) { device_.convert({slot(part).known, slot(part).staged}); });
   }
   for_each_part([&](const Part& part) {
@@ -179,7 +181,7 @@ void Fp8Weights::quantize_own_rows(const std::function<Tensor(int)>& shard_of) {
     if (by_pass()) operand.columnwise = form(Pass::backward, m.cols, rows);
     device_.quantize({operand});
   });
-  if (!by_pass()) comm_.all_reduce(scales_);
+  if (!by_pass() && comm_) comm_->all_reduce(scales_);
 }
 
 void Fp8Weights::exchange_vectors(const std::function<Tensor(int)>& shard_of) {
@@ -187,14 +189,14 @@ void Fp8Weights::exchange_vectors(const std::function<Tensor(int)>& shard_of) {
   for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
     if (!layers_[layer]) continue;
     const int unit = layout_.block_unit(static_cast<std::int64_t>(layer));
-    const auto [first, last] = layout_.shard_range(unit, comm_.rank());
+    const auto [first, last] = layout_.shard_range(unit, rank());
     const std::int64_t begin = std::max(first, layout_.vectors_offset(0));
     if (begin >= last) continue;
     const Tensor block_vectors = vectors_.slice_rows(static_cast<std::int64_t>(layer), 1);
     device_.convert({block_vectors.elements(begin - layout_.vectors_offset(0), last - begin),
                      shard_of(unit).elements(begin - first, last - begin)});
   }
-  comm_.all_reduce(vectors_);
+  if (comm_) comm_->all_reduce(vectors_);
 }
 
 BlockWeights Fp8Weights::block(int unit, Pass pass, const Tensor& codes, const Tensor& scales,

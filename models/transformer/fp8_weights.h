@@ -1,5 +1,5 @@
 // Blocks' weights as ranks exchange them in FP8. Before the first gather of an optimizer step every rank quantizes its
-// shards. What is gathered then is bytes, half of what BF16 takes.
+// shards. What is gathered then is bytes, half of what BF16 takes. One rank, or a replica, may keep its weights so as well.
 //
 //   one scale per matrix   Every rank casts its part of the master with the amax over all ranks. An FP32 master is
 //                          rounded once so; by way of BF16 weights it would be rounded twice.
@@ -38,8 +38,9 @@ std::string why_not_fp8_weights(const Recipe& recipe, const ModelConfig& model, 
 
 class Fp8Weights {
  public:
-  /// `format`: of the weights; `comm`: the ranks of a group; `layers`: which blocks.
-  Fp8Weights(Device& device, Comm& comm, Arena& arena, const Layout& layout, const QuantFormat& format,
+  /// `format`: of the weights; `comm`: the ranks of a group, null where each keeps all of the codes, which needs
+  /// from_master(); `layers`: which blocks.
+  Fp8Weights(Device& device, Comm* comm, Arena& arena, const Layout& layout, const QuantFormat& format,
              const std::vector<bool>& layers);
 
   bool has(int unit) const { return layout_.is_block(unit) && layers_[layer_of(unit)]; }
@@ -85,6 +86,7 @@ class Fp8Weights {
   void quantize_own_rows(const std::function<Tensor(int)>& shard);
   void exchange_vectors(const std::function<Tensor(int)>& shard);
 
+  int rank() const { return comm_ ? comm_->rank() : 0; }
   int layer_of(int unit) const { return unit - layout_.block_unit(0); }
   /// Of the block's i-th linear layer.
   std::int64_t first_scale(int unit, std::size_t i) const {
@@ -99,7 +101,7 @@ class Fp8Weights {
   std::pair<std::int64_t, std::int64_t> range(int unit, int shard_rank, const LinearMatrix& matrix) const;
 
   Device& device_;
-  Comm& comm_;
+  Comm* comm_;
   const Layout& layout_;
   QuantFormat format_;
   std::vector<bool> layers_;

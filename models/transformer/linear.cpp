@@ -60,13 +60,15 @@ void Linear::fprop(const Tensor& y, const QuantizedTensor& x, const Weight& weig
   device_.matmul({y, x.rowwise, w, {GemmRole::fprop, recipe_.fprop.fast_accum, false, op_class_}});
 }
 
-void Linear::dgrad(const Tensor& dx, const QuantizedTensor& dy, const Weight& weight, const Tensor& x) const {
+void Linear::dgrad(const Tensor& dx, const QuantizedTensor& dy, const Weight& weight, const Tensor& x,
+                   bool accumulate) const {
   const Scope scope(arena_);
   const GemmOperand w = quantized(weight, recipe_.dgrad.b, true);
   const bool turned = recipe_.dgrad.b.from_fprop && recipe_.fprop.a.transform;
   const Tensor out = turned ? arena_.push(Segment::activations, dx.dtype, dx.rows, dx.cols) : dx;
-  device_.matmul({out, dy.rowwise, w, {GemmRole::dgrad, recipe_.dgrad.fast_accum, false, op_class_}});
-  if (turned) turn_back(dx, out, x, recipe_.fprop.a, false);
+  device_.matmul(
+      {out, dy.rowwise, w, {GemmRole::dgrad, recipe_.dgrad.fast_accum, accumulate && !turned, op_class_}});
+  if (turned) turn_back(dx, out, x, recipe_.fprop.a, accumulate);
 }
 
 QuantizedTensor Linear::quantized_weight(const Weight& weight, bool columns) const {

@@ -64,8 +64,9 @@ class Linear {
 
   /// Y[M,N] = X[M,K] W[N,K]^T; reads x.rowwise.
   void fprop(const Tensor& y, const QuantizedTensor& x, const Weight& weight) const;
-  /// dX[M,K] = dY[M,N] W[N,K]; reads dy.rowwise, and with mask_clipped fprop's X, whose BF16 value is `x`.
-  void dgrad(const Tensor& dx, const QuantizedTensor& dy, const Weight& weight, const Tensor& x = {}) const;
+  /// dX[M,K] = or += dY[M,N] W[N,K]; reads dy.rowwise, and with mask_clipped fprop's X, whose BF16 value is `x`.
+  void dgrad(const Tensor& dx, const QuantizedTensor& dy, const Weight& weight, const Tensor& x = {},
+             bool accumulate = false) const;
   /// The weight with the form that fprop takes, or with `columns` dgrad, in the arena's stack.
   QuantizedTensor quantized_weight(const Weight& weight, bool columns) const;
   /// dW[N,K] = or += dY[M,N]^T X[M,K]; reads dy.columnwise and x.columnwise, or x.value (x_columnwise), and with

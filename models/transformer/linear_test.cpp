@@ -129,7 +129,10 @@ TEST_CASE("a mantissa bit taken away costs a normal variate 6 dB", "[linear][sqn
                                              {DType::e4m3, 1, 25.6},
                                              {DType::e4m3, 2, 19.7},
                                              {DType::e5m2, 0, 25.6},
-                                             {DType::e5m2, 1, 19.7}}) {
+                                             {DType::e5m2, 1, 19.7},
+                                             {DType::e3m4, 0, 37.6},
+                                             {DType::e3m3, 0, 31.6},
+                                             {DType::e5m3, 0, 31.6}}) {
     const QuantFormat format{dtype, Granularity::row, ScaleType::f32, ScaleRounding::none,
                              static_cast<std::uint8_t>(dropped)};
     const double got = cast_sqnr(x, kRows, kCols, format, false);
@@ -322,7 +325,8 @@ TEST_CASE("gradients are those of what fprop multiplied, with the noise of dY an
       Seen result{codes.floats(), std::vector<bool>(values.size())};
       std::vector<float> turned = values;
       for (std::size_t i = 0; recipe.mask_clipped && i < turned.size(); ++i) {
-        if (i % static_cast<std::size_t>(length) == 0) hadamard_transform(&turned[i], length, {});
+        if (i % static_cast<std::size_t>(length) == 0)
+          with_length(length, [&](auto n) { hadamard_transform<n()>(&turned[i], {}); });
         const auto at = static_cast<std::int64_t>(i);
         const std::int64_t scale = scale_index(format.granularity, rows, kK, at / kK, at % kK / 32);
         result.clipped[i] = fp4_clips(turned[i], x.rowwise.scale.as<std::uint8_t>()[scale]);
@@ -335,7 +339,7 @@ TEST_CASE("gradients are those of what fprop multiplied, with the noise of dY an
       for (std::size_t i = 0; i < row.size(); ++i)
         if (operand.clipped[i]) row[i] = 0;
       for (std::size_t i = 0; length > 0 && i < row.size(); i += static_cast<std::size_t>(length))
-        hadamard_sums(&row[i], length);
+        with_length(length, [&](auto n) { hadamard_sums<n()>(&row[i]); });
       for (float& value : row) value *= length > 0 ? hadamard_factor(length) : 1.0f;
       return std::vector<double>(row.begin(), row.end());
     };

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 
 namespace precbench {
@@ -209,13 +208,8 @@ void Moments::load_scaled(Device& device, const StateReader& read) const {
 void Moments::load_scaled(Device& device, const StateReader& read, const Buffer& buffer, int unit,
                           std::size_t parameter, const Piece& piece) const {
   const Parameter& p = *piece.parameter;
-  const StateTensor whole{.name = fmt::format("{}/{}", buffer.kind, p.name),
-                          .shape = p.shape(),
-                          .values = {nullptr, DType::f32, 1, p.size()}};
-  std::vector<std::byte> bytes(p.size() * sizeof(float));
-  read(whole, bytes);
-  std::vector<float> values(p.size());
-  std::memcpy(values.data(), bytes.data(), bytes.size());
+  const std::vector<float> values =
+      read_whole(read, {.name = fmt::format("{}/{}", buffer.kind, p.name), .shape = p.shape()});
   const DType dtype = buffer.values.dtype;
   std::vector<std::byte> codes(bytes_of(dtype, piece.count));
   std::vector<float> scales;

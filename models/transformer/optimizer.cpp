@@ -27,6 +27,28 @@ StepScalars step_scalars(const OptimizerOptions& o, std::int64_t step, std::int6
   return scalars;
 }
 
+namespace {
+
+/// The squares of this rank's part of a unit's gradient: of runs, or of parameters where each has a scale of its own.
+void add_squares(Device& device, const Parameters& parameters, int unit, const Tensor& norm_squared,
+                 bool& accumulate) {
+  const Parameters::Shard shard = parameters.shard(unit);
+  const auto add = [&](std::int64_t first, std::int64_t count, const Tensor& scale) {
+    if (count == 0) return;
+    device.sum_of_squares({norm_squared, part(shard.gradient, first, count), accumulate, scale});
+    accumulate = true;
+  };
+  if (parameters.gradient_scale(unit, 0).empty()) {
+    for (const Run& run : shard.runs) add(run.first, run.count, {});
+    return;
+  }
+  const std::vector<Piece> pieces = parameters.layout().pieces(unit, parameters.shard_rank());
+  for (std::size_t i = 0; i < pieces.size(); ++i)
+    add(pieces[i].offset, pieces[i].count, parameters.gradient_scale(unit, i));
+}
+
+}  // namespace
+
 void optimizer_step(Device& device, Parameters& parameters, const Tensor& scalars, const Tensor& norm_squared,
                     const OptimizerOptions& o) {
   // Without clipping the norm is only reported, and the rules, which read every gradient anyway, sum it up.
@@ -36,11 +58,7 @@ void optimizer_step(Device& device, Parameters& parameters, const Tensor& scalar
     parameters.complete_all();
     bool accumulate = false;
     for (int u = 0; u < parameters.layout().unit_count(); ++u) {
-      const Parameters::Shard shard = parameters.shard(u);
-      for (const Run& run : shard.runs) {
-        device.sum_of_squares({norm_squared, part(shard.gradient, run.first, run.count), accumulate});
-        accumulate = true;
-      }
+      add_squares(device, parameters, u, norm_squared, accumulate);
     }
     if (!accumulate) device.zero({norm_squared});  // more ranks than elements
     if (parameters.sharded()) parameters.shard_comm().all_reduce(norm_squared);
@@ -89,6 +107,7 @@ ops::Adamw adamw_of(const UpdateContext& context, int unit, std::int64_t first, 
 void scaled_adamw_update(const UpdateContext& context, int unit) {
   Parameters& parameters = context.parameters;
   const Moments& moments = parameters.moments();
+  const ParameterScales* master = parameters.master_scales();
   const std::vector<Piece> pieces = parameters.layout().pieces(unit, parameters.shard_rank());
   const auto pass = [&](bool measure) {
     for (std::size_t i = 0; i < pieces.size(); ++i) {
@@ -98,16 +117,21 @@ void scaled_adamw_update(const UpdateContext& context, int unit) {
       ops::Adamw op = adamw_of(context, unit, piece.offset, piece.count, decay);
       op.m_scale = moments.m_scale(unit, i);
       op.v_scale = moments.v_scale(unit, i);
+      if (master) op.master_scale = master->of(unit, i);
+      op.gradient_scale = parameters.gradient_scale(unit, i);
       op.measure = measure;
       context.device.adamw(op);
     }
   };
-  if (moments.formats().tensor_scaled()) {
-    pass(true);
-    if (parameters.sharded()) parameters.shard_comm().all_reduce_max(moments.amaxes(unit));
+  const bool moments_measured = moments.formats().tensor_scaled();
+  if (moments_measured || master) pass(true);
+  if (parameters.sharded()) {
+    if (moments_measured) parameters.shard_comm().all_reduce_max(moments.amaxes(unit));
+    if (master) parameters.shard_comm().all_reduce_max(master->amaxes(unit));
   }
   pass(false);
-  if (moments.formats().tensor_scaled()) moments.commit_scales(context.device, unit);
+  if (moments_measured) moments.commit_scales(context.device, unit);
+  if (master) master->commit(context.device, unit);
 }
 
 }  // namespace
@@ -117,7 +141,10 @@ void adamw_update_run(const UpdateContext& context, int unit, const Run& run) {
 }
 
 void adamw_update(const UpdateContext& context, int unit) {
-  if (context.parameters.moments().formats().scaled()) return scaled_adamw_update(context, unit);
+  const Parameters& parameters = context.parameters;
+  if (parameters.moments().formats().scaled() || parameters.master_scales() ||
+      !parameters.gradient_scale(unit, 0).empty())
+    return scaled_adamw_update(context, unit);
   for (const Run& run : context.parameters.shard(unit).runs) adamw_update_run(context, unit, run);
 }
 

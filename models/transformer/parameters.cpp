@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 #include "kernels/base/errors.h"
-#include "kernels/numerics/formats.h"
 
 namespace precbench {
 Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConfig& config,
@@ -28,15 +28,19 @@ Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConf
   replica_comm_ = comm_along(comm, dims, {Axis::data});
   if (options.delayed.delayed())
     delayed_ = std::make_unique<DelayedScaling>(device, arena, options.delayed, config.layers);
-  if (sharded() && options.gather_format.quantized())
-    fp8_ = std::make_unique<Fp8Weights>(device, *shard_comm_.comm, arena, layout_, options.gather_format,
+  if (options.gather_format.quantized())
+    fp8_ = std::make_unique<Fp8Weights>(device, shard_comm_.comm, arena, layout_, options.gather_format,
                                         options.gather_fp8);
   if (config.moe) routers_ = std::make_unique<Routers>(device, arena, config, options.accumulation);
   shard_tickets_.resize(layout_.unit_count());
   replica_tickets_.resize(layout_.unit_count());
   allocate_state();
+  if (sharded() || fp16_master()) allocate_gather_buffers();
+  if (options.gradients == DType::e4m3)
+    fp8_gradients_ =
+        std::make_unique<Fp8Gradients>(device, comm.size() > 1 ? &comm : nullptr, arena, config, layout_);
   if (sharded()) {
-    allocate_communication();
+    allocate_reduction();
     return;
   }
   gradient_ =
@@ -49,36 +53,56 @@ void Parameters::allocate_state() {
   const std::int64_t size = layout_.local_size();
   std::int64_t weights_size = 0;
   for (int u = 0; u < layout_.unit_count(); ++u) {
-    const bool none = fp8_ && fp8_->has(u) && fp8_->from_master() && options_.master == Master::fp32;
+    const bool none = options_.master == Master::fp16 ||
+                      (fp8_ && fp8_->has(u) && fp8_->from_master() && options_.master == Master::fp32);
     weight_offsets_.push_back(none ? -1 : weights_size);
     if (!none) weights_size += layout_.shard_offset(u + 1) - layout_.shard_offset(u);
   }
-  weights_ = arena_.push(Segment::weights, options_.weights, 1, weights_size);
+  if (weights_size > 0) weights_ = arena_.push(Segment::weights, options_.weights, 1, weights_size);
   if (options_.master == Master::fp32) master_ = arena_.push(Segment::master, DType::f32, 1, size);
+  if (options_.master == Master::fp16) {
+    master_ = arena_.push(Segment::master, DType::f16, 1, size);
+    master_scales_ = std::make_unique<ParameterScales>(arena_, Segment::master, layout_, DType::f16);
+  }
   moments_ = std::make_unique<Moments>(arena_, layout_, *options_.optimizer, options_.moments, shard_rank());
   hash_ = arena_.push(Segment::other, DType::i32, 1, 2);
 }
 
-/// The shard's gradient, and the buffers through which whole units are gathered and reduced.
-void Parameters::allocate_communication() {
-  gradient_ = arena_.push(Segment::gradients, options_.gradients, 1, layout_.local_size());
-  std::int64_t largest[kBuffers] = {}, largest_shard = 0;
+/// Through which whole units are gathered, or rounded from an FP16 master.
+void Parameters::allocate_gather_buffers() {
+  std::int64_t largest[kBuffers] = {};
   bool any_bf16[kBuffers] = {};
   for (int u = 0; u < layout_.unit_count(); ++u) {
+    const bool bf16 = !(fp8_ && fp8_->has(u));
+    if (!sharded() && !bf16) continue;  // its codes are all here
     std::int64_t& buffer = largest[buffer_of(u)];
     buffer = std::max(buffer, layout_.shard_size(u) * layout_.shards());
-    any_bf16[buffer_of(u)] = any_bf16[buffer_of(u)] || !(fp8_ && fp8_->has(u));
-    largest_shard = std::max(largest_shard, layout_.shard_size(u));
+    any_bf16[buffer_of(u)] = any_bf16[buffer_of(u)] || bf16;
   }
+  const Segment segment = sharded() ? Segment::communication : Segment::weights;
   for (int i = 0; i < kBuffers; ++i) {
     if (largest[i] == 0) continue;  // one block only
     const DType dtype = any_bf16[i] ? options_.weights : options_.gather_format.dtype;
-    gather_buffers_[i].weights = arena_.push(Segment::communication, dtype, 1, largest[i]);
+    gather_buffers_[i].weights = arena_.push(segment, dtype, 1, largest[i]);
     if (fp8_ && fp8_->by_pass() && i != buffer_of(layout_.head_unit()))
       gather_buffers_[i].scales =
-          arena_.push(Segment::communication, DType::ue8m0, 1, largest[i] / Fp8Weights::kCodesPerScale);
-    reduce_buffers_[i].gradients = arena_.push(Segment::communication, options_.gradients, 1, largest[i]);
+          arena_.push(segment, DType::ue8m0, 1, largest[i] / Fp8Weights::kCodesPerScale);
   }
+}
+
+/// The shard's gradient, and the buffers through which those of whole units are reduced.
+void Parameters::allocate_reduction() {
+  gradient_ = arena_.push(Segment::gradients, options_.gradients, 1, layout_.local_size());
+  if (fp8_gradients_) return;
+  std::int64_t largest[kBuffers] = {}, largest_shard = 0;
+  for (int u = 0; u < layout_.unit_count(); ++u) {
+    std::int64_t& buffer = largest[buffer_of(u)];
+    buffer = std::max(buffer, layout_.shard_size(u) * layout_.shards());
+    largest_shard = std::max(largest_shard, layout_.shard_size(u));
+  }
+  for (int i = 0; i < kBuffers; ++i)
+    if (largest[i] > 0)
+      reduce_buffers_[i].gradients = arena_.push(Segment::communication, options_.gradients, 1, largest[i]);
   if (options_.accumulation > 1)
     reduced_ = arena_.push(Segment::communication, options_.gradients, 1, largest_shard);
 }
@@ -97,7 +121,8 @@ Tensor Parameters::local_weights(int unit) const {
 }
 
 Tensor Parameters::gather_shard(int unit, Pass pass) const {
-  return fp8_ && fp8_->has(unit) ? fp8_->codes(unit, pass) : local_weights(unit);
+  if (fp8_ && fp8_->has(unit)) return fp8_->codes(unit, pass);
+  return fp16_master() ? local(master_, unit) : local_weights(unit);
 }
 
 Tensor Parameters::gather_target(int unit) const {
@@ -114,13 +139,9 @@ Tensor Parameters::gathered_scales(int unit) const {
 
 void Parameters::begin_step() {
   forget_gathered();
-  if (fp8_)
-    fp8_->refresh(
-        [&](int unit) {
-          return fp8_->from_master() && !master_.empty() ? local(master_, unit) : local_weights(unit);
-        },
-        delayed_.get());
-  release_gradients();
+  release_gradients();  // before anything takes memory of the stack
+  if (fp8_) refresh_fp8_weights();
+  if (fp8_gradients_) fp8_gradients_->begin_step();
 }
 
 void Parameters::release_gradients() {
@@ -152,16 +173,30 @@ void Parameters::prefetch(int unit, Pass pass) {
   if (buffer.unit == unit && (buffer.pass == pass || !by_pass(unit))) return;
   buffer.unit = unit;
   buffer.pass = pass;
+  buffer.rounded = false;
   buffer.gathered = shard_comm_.comm->start_all_gather(gather_target(unit), gather_shard(unit, pass));
   if (by_pass(unit))  // whoever waits for the second has both
     buffer.gathered = shard_comm_.comm->start_all_gather(gathered_scales(unit), fp8_->scales(unit, pass));
 }
 
 Tensor Parameters::gather(int unit) {
-  if (!sharded()) return local_weights(unit);
-  if (gather_buffers_[buffer_of(unit)].unit != unit) prefetch(unit);
-  shard_comm_.comm->wait(gather_buffers_[buffer_of(unit)].gathered);
-  return gather_target(unit);
+  const bool codes = fp8_ && fp8_->has(unit);
+  if (!sharded() && (codes || !fp16_master())) return gather_shard(unit, Pass::forward);
+  GatherBuffer& buffer = gather_buffers_[buffer_of(unit)];
+  if (sharded()) {
+    if (buffer.unit != unit) prefetch(unit);
+    shard_comm_.comm->wait(buffer.gathered);
+  } else if (buffer.unit != unit) {
+    buffer.unit = unit;
+    buffer.rounded = false;
+  }
+  const Tensor whole = gather_target(unit);
+  if (codes || !fp16_master()) return whole;
+  Tensor rounded = whole;
+  rounded.dtype = options_.weights;
+  if (!std::exchange(buffer.rounded, true))
+    decode_master(unit, rounded, sharded() ? whole : local(master_, unit), 0, layout_.units()[unit].size);
+  return rounded;
 }
 
 BlockWeights Parameters::gather_block(std::int64_t layer, Pass pass) {
@@ -176,6 +211,7 @@ BlockWeights Parameters::gather_block(std::int64_t layer, Pass pass) {
 }
 
 Tensor Parameters::gradients(int unit) {
+  if (fp8_gradients_) return fp8_gradients_->staging(unit);
   if (!sharded()) return local(gradient_, unit);
   const ReduceBuffer& buffer = reduce_buffers_[buffer_of(unit)];
   shard_comm_.comm->wait(buffer.reduced);
@@ -183,13 +219,18 @@ Tensor Parameters::gradients(int unit) {
 }
 
 void Parameters::commit(const Tensor& gradient) {
-  if (!overlays_) return;
+  if (!overlays_ || gradient.dtype != gradient_.dtype) return;
   const std::int64_t bytes = gradient.as<std::byte>() - gradient_.as<std::byte>();
   arena_.commit_gradients(bytes * 8 / bits_of(gradient_.dtype));
 }
 
 void Parameters::reduce(int unit) {
   const bool last = micro_step_ == options_.accumulation - 1;
+  if (fp8_gradients_) {
+    const Tensor codes = local(gradient_, unit);
+    commit(codes);
+    return fp8_gradients_->reduce(unit, codes, micro_step_ == 0, last);
+  }
   if (sharded()) {
     const Tensor full = gradients(unit);
     ReduceBuffer& buffer = reduce_buffers_[buffer_of(unit)];
@@ -217,206 +258,6 @@ void Parameters::add_reduced() {
 Parameters::Shard Parameters::shard(int unit) const {
   return {local_weights(unit), local(master_, unit), local(gradient_, unit), layout_.runs(unit, shard_rank()),
           layout_.model_offset(unit) + layout_.shard_range(unit, shard_rank()).first};
-}
-
-void Parameters::zero_state() {
-  for (const Tensor& flat : {weights_, master_})
-    if (!flat.empty()) device_.zero({flat});
-  moments_->reset(device_);
-  if (delayed_) delayed_->reset();
-  if (routers_) routers_->reset();
-}
-
-void Parameters::derive_weights() {
-  for (int u = 0; u < layout_.unit_count(); ++u)
-    if (const Shard s = shard(u); !s.master.empty() && !s.weights.empty())
-      device_.convert({s.weights, s.master});
-  forget_gathered();
-}
-
-void Parameters::initialize(std::uint64_t seed, float std) {
-  zero_state();  // biases too
-  for (int u = 0; u < layout_.unit_count(); ++u) {
-    const Shard s = shard(u);
-    for (const Run& run : s.runs) {
-      const Tensor elements = local_leading(u).elements(run.first, run.count);
-      if (run.kind == ParameterKind::matrix)
-        device_.init_normal({elements, std, seed, s.model_offset + run.first});
-      else if (run.kind == ParameterKind::gain)
-        device_.fill({elements, 1.0f});
-    }
-  }
-  derive_weights();
-}
-
-void Parameters::append_state(std::vector<StateTensor>& state, const char* kind,
-                              const std::function<Tensor(int unit)>& local_of) const {
-  for (int u = 0; u < layout_.unit_count(); ++u) {
-    const Tensor mine = local_of(u);
-    for (const Piece& piece : layout_.pieces(u, shard_rank())) {
-      const Parameter& p = *piece.parameter;
-      StateTensor tensor{.name = fmt::format("{}/{}", kind, p.name), .shape = p.shape()};
-      tensor.values.dtype = mine.dtype;
-      if (piece.count > 0) {
-        tensor.first = piece.first;
-        tensor.values = mine.elements(piece.offset, piece.count);
-      }
-      state.push_back(std::move(tensor));
-    }
-  }
-}
-
-std::vector<StateTensor> Parameters::weights_state() const {
-  std::vector<StateTensor> state;
-  append_state(state, "weights", [&](int u) { return local_leading(u); });
-  return state;
-}
-
-std::vector<StateTensor> Parameters::gradient_parts() const {
-  std::vector<StateTensor> parts;
-  append_state(parts, "gradients", [&](int u) { return local(gradient_, u); });
-  return parts;
-}
-
-void Parameters::for_weights(
-    const std::function<void(std::size_t, const Parameter&, const StateTensor&)>& visit) const {
-  const std::vector<StateTensor> parts = weights_state();
-  std::size_t index = 0;
-  for (const Unit& unit : layout_.units())
-    for (const Parameter& p : unit.parameters) {
-      if (!parts[index].values.empty()) visit(index, p, parts[index]);
-      ++index;
-    }
-}
-
-std::vector<StateTensor> Parameters::trained_state() const {
-  std::vector<StateTensor> state = weights_state();
-  moments_->append_state(state);
-  return state;
-}
-
-std::vector<StateTensor> Parameters::state() const {
-  std::vector<StateTensor> state = trained_state();
-  const auto add_common = [&](const std::vector<StateTensor>& tensors) {
-    for (StateTensor tensor : tensors) {
-      if (shard_rank() > 0) tensor.values = {nullptr, tensor.values.dtype, 0, 0};  // the first has it for all
-      state.push_back(std::move(tensor));
-    }
-  };
-  if (delayed_) add_common(delayed_->state());
-  if (routers_) add_common(routers_->state(layout_));
-  return state;
-}
-
-void Parameters::save_state(const StateWriter& write) const {
-  precbench::save_state(device_, state(), write);
-}
-
-void Parameters::load_state(const StateReader& read, bool own) {
-  zero_state();
-  if (own) {
-    precbench::load_state(device_, trained_state(), read);
-    if (delayed_) precbench::load_state(device_, delayed_->state(), read);
-  } else {
-    std::vector<StateTensor> foreign = weights_state();
-    moments_->append_unscaled_state(foreign);
-    precbench::load_state(device_, foreign, read);
-    moments_->load_scaled(device_, read);
-  }
-  if (routers_) precbench::load_state(device_, routers_->state(layout_), read);
-  derive_weights();
-}
-
-void Parameters::load(const std::function<void(const Parameter&, float*)>& read) {
-  zero_state();
-  std::vector<float> whole;
-  for_weights([&](std::size_t, const Parameter& p, const StateTensor& part) {
-    whole.resize(p.size());
-    read(p, whole.data());
-    upload_rounded(part.values, whole.data() + part.first);
-  });
-  for_buffers([&](const Parameter& p, const Tensor& values) {
-    whole.resize(p.size());
-    read(p, whole.data());
-    device_.upload(values, whole.data());
-  });
-  derive_weights();
-}
-
-void Parameters::for_buffers(const std::function<void(const Parameter&, const Tensor&)>& visit) const {
-  if (!routers_) return;
-  const std::vector<StateTensor> state = routers_->state(layout_);
-  for (std::size_t i = 0; i < state.size(); ++i) visit(layout_.buffers()[i], state[i].values);
-}
-
-void Parameters::change(const std::function<ElementChange(const Parameter&)>& change_of, Replaced* replaced) {
-  for_weights([&](std::size_t index, const Parameter& p, const StateTensor& part) {
-    if (replaced) replaced->resize(index + 1);
-    const ElementChange changed = change_of(p);
-    if (!changed) return;
-    std::vector<float> values = download_widened(part.values);
-    if (replaced) replaced->back() = values;
-    for (std::int64_t i = 0; i < part.values.size(); ++i) values[i] = changed(part.first + i, values[i]);
-    upload_rounded(part.values, values.data());
-  });
-  derive_weights();
-}
-
-void Parameters::restore(const Replaced& replaced) {
-  for_weights([&](std::size_t index, const Parameter&, const StateTensor& part) {
-    if (index < replaced.size() && !replaced[index].empty())
-      upload_rounded(part.values, replaced[index].data());
-  });
-  derive_weights();
-}
-
-void Parameters::upload_rounded(const Tensor& target, const float* values) {
-  if (target.dtype == DType::f32) return device_.upload(target, values);
-  std::vector<std::uint16_t> rounded(target.size());
-  std::transform(values, values + target.size(), rounded.begin(), bf16_encode);
-  device_.upload(target, rounded.data());
-}
-
-std::vector<float> Parameters::download_widened(const Tensor& source) {
-  std::vector<float> values(source.size());
-  if (source.dtype == DType::f32) {
-    device_.download(values.data(), source);
-    return values;
-  }
-  std::vector<std::uint16_t> words(source.size());
-  device_.download(words.data(), source);
-  std::transform(words.begin(), words.end(), values.begin(), bf16_decode);
-  return values;
-}
-
-void Parameters::save(Kind kind, const std::function<void(const Parameter&, const float*)>& write) {
-  for (int u = 0; u < layout_.unit_count(); ++u) {
-    const Tensor mine = kind == Kind::gradients ? local(gradient_, u) : local_leading(u);
-    const Scope scope(arena_);
-    Tensor full = mine;
-    if (sharded()) {
-      full = arena_.push_uncounted(mine.dtype, 1, mine.size() * layout_.shards());
-      shard_comm_.comm->all_gather(full, mine);
-    }
-    const std::vector<float> values = download_widened(full);
-    for (const Parameter& p : layout_.units()[u].parameters) write(p, values.data() + p.offset);
-  }
-  if (kind == Kind::weights)
-    for_buffers(
-        [&](const Parameter& p, const Tensor& values) { write(p, download_widened(values).data()); });
-}
-
-std::vector<std::uint64_t> Parameters::fingerprints() {
-  std::vector<std::uint64_t> result;
-  for (const StateTensor& tensor : weights_state()) {
-    std::uint32_t words[2] = {};
-    if (!tensor.values.empty()) {
-      device_.fingerprint({hash_, tensor.values});
-      device_.download(words, hash_);
-    }
-    result.push_back((std::uint64_t{words[0]} << 32) | words[1]);
-  }
-  return result;
 }
 
 }  // namespace precbench

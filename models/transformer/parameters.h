@@ -20,6 +20,7 @@
 #include "kernels/device/device.h"
 #include "kernels/device/memory.h"
 #include "models/transformer/delayed_scaling.h"
+#include "models/transformer/fp8_gradients.h"
 #include "models/transformer/fp8_weights.h"
 #include "models/transformer/layout.h"
 #include "models/transformer/moments.h"
@@ -28,9 +29,10 @@
 
 namespace precbench {
 
-/// What is updated: an FP32 master that the BF16 weights are rounded from, or the BF16 weights themselves,
-/// rounded to nearest or stochastically.
-enum class Master : std::uint8_t { fp32, bf16, bf16_sr };
+/// What is updated: an FP32 master that the BF16 weights are rounded from, or the BF16 weights themselves, rounded to
+/// nearest or stochastically; or an FP16 master with one scale for a parameter, beside which no BF16 weights are kept:
+/// units are rounded from it where they are used.
+enum class Master : std::uint8_t { fp32, bf16, bf16_sr, fp16 };
 
 struct ParameterOptions {
   ParallelDims parallel = {};  ///< of all ranks; data and shard only
@@ -38,11 +40,11 @@ struct ParameterOptions {
   DType weights = DType::bf16;  ///< f32: the FP32 reference model of the tests
   const OptimizerSpec* optimizer = &optimizers().front();
   MomentFormats moments = {};
-  DType gradients = DType::f32;
-  int accumulation = 1;  ///< micro-steps whose gradients are summed before an optimizer step
-  /// Sharded: of the blocks' weights as ranks exchange them; BF16 if not quantized.
+  DType gradients = DType::f32;  ///< e4m3: with scales (fp8_gradients.h)
+  int accumulation = 1;          ///< micro-steps whose gradients are summed before an optimizer step
+  /// Of the blocks' weights as sharded ranks exchange them, and as any rank keeps them; BF16 if not quantized.
   QuantFormat gather_format{};
-  std::vector<bool> gather_fp8{};  ///< which blocks are exchanged in that format
+  std::vector<bool> gather_fp8{};  ///< which blocks are exchanged, or kept, in that format
 
   /// The recipe with delayed scales of the run; none of it without a history.
   Recipe delayed = {};
@@ -79,7 +81,7 @@ class Parameters {
   /// must finish tensors in descending order of address.
   void commit(const Tensor& gradient);
   /// Whether backward must add to gradients(unit) instead of overwriting it.
-  bool accumulates() const { return !sharded() && micro_step_ > 0; }
+  bool accumulates() const { return !sharded() && !fp8_gradients_ && micro_step_ > 0; }
   void reduce(int unit);
 
   /// The unit's gradient, or this rank's shard of it, is complete for the device's later ops; after the last
@@ -98,6 +100,12 @@ class Parameters {
   };
   Shard shard(int unit) const;
   const Moments& moments() const { return *moments_; }
+  /// Scales of an FP16 master; null of any other.
+  const ParameterScales* master_scales() const { return master_scales_.get(); }
+  /// Of a unit's parameter, by its number there, f32 [1]; empty where gradients have none.
+  Tensor gradient_scale(int unit, std::size_t parameter) const {
+    return fp8_gradients_ ? fp8_gradients_->scale(unit, parameter) : Tensor{};
+  }
   /// For what an update needs while it runs.
   Arena& arena() { return arena_; }
   bool sharded() const { return layout_.shards() > 1; }
@@ -154,17 +162,19 @@ class Parameters {
     int unit = -1;  // whose weights, of this step, are in it or on their way
     Pass pass = Pass::forward;
     Comm::Ticket gathered = 0;
+    bool rounded = false;  // from the FP16 master's codes, in place
   };
   struct ReduceBuffer {
     Tensor gradients;
     Comm::Ticket reduced = 0;
   };
-  /// Blocks take turns in two buffers; embedding and head, which are needed at opposite ends of a step, do so
-  /// in a third.
-  int buffer_of(int unit) const { return layout_.is_block(unit) ? unit % 2 : 2; }
+  /// Blocks take turns in two buffers, or have one where nothing is under way; embedding and head, which are needed at
+  /// opposite ends of a step, take turns in a third.
+  int buffer_of(int unit) const { return !layout_.is_block(unit) ? 2 : sharded() ? unit % 2 : 0; }
   static constexpr int kBuffers = 3;
   void allocate_state();
-  void allocate_communication();
+  void allocate_gather_buffers();
+  void allocate_reduction();
   void forget_gathered();
   void add_reduced();
   Tensor local(const Tensor& flat, int unit) const;
@@ -173,18 +183,39 @@ class Parameters {
     return master_.empty() ? local_weights(unit) : local(master_, unit);
   }
   void upload_rounded(const Tensor& target, const float* values);
-  std::vector<float> download_widened(const Tensor& source);
+  /// `scale`: of codes, f32 [1].
+  std::vector<float> download_widened(const Tensor& source, const Tensor& scale = {});
+  /// This rank's part of a parameter, `target`, from FP32 on the host, rounded.
+  void store_weights(int unit, std::size_t parameter, const Tensor& target, const float* values);
   /// The part of state() that the optimizer updates, and this with its moments.
   std::vector<StateTensor> weights_state() const;
   std::vector<StateTensor> trained_state() const;
   /// One kind of state; local_of(unit): this rank's part of a unit.
   void append_state(std::vector<StateTensor>& state, const char* kind,
                     const std::function<Tensor(int unit)>& local_of) const;
-  /// visit(index, parameter, part) for every parameter, in layout order, of whose weights this rank has a part.
-  void for_weights(
-      const std::function<void(std::size_t index, const Parameter&, const StateTensor& part)>& visit) const;
   /// The layout's buffers, and where they are.
   void for_buffers(const std::function<void(const Parameter&, const Tensor&)>& visit) const;
+  // An FP16 master (fp16_master.cpp).
+  bool fp16_master() const { return master_scales_ != nullptr; }
+  /// dst = what elements [first, last) of a unit's codes stand for.
+  void decode_master(int unit, const Tensor& dst, const Tensor& codes, std::int64_t first,
+                     std::int64_t last) const;
+  /// This rank's part of a parameter: values(target, first) puts elements of it from `first` on into FP32 memory of the
+  /// device, twice. A collective.
+  void encode_master(int unit, std::size_t parameter,
+                     const std::function<void(const Tensor& target, std::int64_t first)>& values);
+  void initialize_master(std::uint64_t seed, float std);
+  void load_master(const StateReader& read);
+  /// Of what is updated, f32 [1]; empty where it has none.
+  Tensor weight_scale(int unit, std::size_t parameter) const {
+    return fp16_master() ? master_scales_->of(unit, parameter).scale : Tensor{};
+  }
+  /// Quantizes the blocks' weights that are exchanged or kept in FP8.
+  void refresh_fp8_weights();
+  /// visit(index, unit, number in the unit, part) for every parameter of whose weights this rank has a part, in layout
+  /// order; of an FP16 master for all, since their scales are those of all ranks.
+  void for_weights(const std::function<void(std::size_t index, int unit, std::size_t parameter,
+                                            const StateTensor& part)>& visit) const;
   /// Zeros all state and the weights; holes and padding stay so.
   void zero_state();
   /// Makes the BF16 weights from their master, and forgets what was gathered.
@@ -207,7 +238,9 @@ class Parameters {
   AxisComm shard_comm_, replica_comm_;
   Tensor weights_, master_, gradient_;        // flat, one shard of every unit
   std::vector<std::int64_t> weight_offsets_;  // of a unit's shard in weights_; -1: it has none
+  std::unique_ptr<ParameterScales> master_scales_;
   std::unique_ptr<Moments> moments_;
+  std::unique_ptr<Fp8Gradients> fp8_gradients_;
   std::unique_ptr<DelayedScaling> delayed_;
   std::unique_ptr<Fp8Weights> fp8_;
   std::unique_ptr<Routers> routers_;

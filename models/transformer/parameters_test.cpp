@@ -12,6 +12,7 @@
 #include "kernels/base/errors.h"
 #include "kernels/comm/comm_testing.h"
 #include "kernels/device/op_testing.h"
+#include "kernels/numerics/state_formats.h"
 #include "models/transformer/step_testing.h"
 
 using namespace precbench;
@@ -153,6 +154,71 @@ TEST_CASE("what is loaded is what is saved", "[parameters]") {
           }
         CHECK(values.size() == parameters);
       }
+}
+
+TEST_CASE("an FP16 master has 11 bits of what is drawn, loaded or changed, whatever the sharding",
+          "[parameters]") {
+  const auto in_fp16 = [](std::vector<float> values) {
+    float amax = 0;
+    for (const float x : values) amax = std::max(amax, std::fabs(x));
+    const float scale = std::exp2(std::floor(std::log2(kF16Max / amax)));
+    for (float& x : values) x = f16_decode(f16_encode(x * scale)) / scale;
+    return values;
+  };
+  for (bool tied : {false, true}) {
+    const ModelConfig config = awkward(tied);
+    Named drawn = saved_by_all(1, config, {}, Parameters::Kind::weights,
+                               [](Rank& rank) { rank.parameters.initialize(11, 0.5f); });
+    for (auto& [name, values] : drawn) values = in_fp16(values);
+    for (const Setting& s : kSettings) {
+      INFO(text(s) << " tied " << tied);
+      const ParameterOptions options{.parallel = dims_of(s), .master = Master::fp16};
+      CHECK(saved_by_all(s.ranks, config, options, Parameters::Kind::weights,
+                         [](Rank& rank) { rank.parameters.initialize(11, 0.5f); }) == drawn);
+      std::vector<std::int64_t> wrong(s.ranks);
+      const Named loaded = saved_by_all(s.ranks, config, options, Parameters::Kind::weights, [&](Rank& rank) {
+        load(rank.parameters);
+        rank.parameters.begin_step();
+        const Layout& layout = rank.parameters.layout();
+        for (int u = 0; u < layout.unit_count(); ++u)
+          for (int twice = 0; twice < 2; ++twice) {  // it is rounded in place, but once
+            const Tensor weights = rank.parameters.gather(u);
+            for (const Parameter& p : layout.units()[u].parameters) {
+              const std::vector<float> expected = in_fp16(values_of(p));
+              for (std::int64_t i = 0; i < p.size(); ++i)
+                wrong[rank.comm.rank()] +=
+                    weights.as<std::uint16_t>()[p.offset + i] != bf16_encode(expected[i]);
+            }
+          }
+      });
+      CHECK(wrong == std::vector<std::int64_t>(s.ranks));
+      const auto change_norms = [](Rank& rank, bool back) {
+        load(rank.parameters);
+        Parameters::Replaced replaced;
+        const auto tripled = [](const Parameter& p) {
+          return p.kind == ParameterKind::gain
+                     ? Parameters::ElementChange([](std::int64_t, float value) { return 3 * value; })
+                     : Parameters::ElementChange();
+        };
+        rank.parameters.change(tripled, &replaced);
+        if (back) rank.parameters.restore(replaced);
+      };
+      const Named changed = saved_by_all(s.ranks, config, options, Parameters::Kind::weights,
+                                         [&](Rank& rank) { change_norms(rank, false); });
+      CHECK(saved_by_all(s.ranks, config, options, Parameters::Kind::weights,
+                         [&](Rank& rank) { change_norms(rank, true); }) == loaded);
+      const Layout layout(config, 1);
+      for (const Unit& unit : layout.units())
+        for (const Parameter& p : unit.parameters) {
+          INFO(p.name);
+          std::vector<float> want = in_fp16(values_of(p));
+          CHECK(loaded.at(p.name) == want);
+          if (p.kind == ParameterKind::gain)
+            for (float& x : want) x *= 3;
+          CHECK(changed.at(p.name) == in_fp16(want));
+        }
+    }
+  }
 }
 
 TEST_CASE("gather gives a unit's weights whole, in BF16", "[parameters]") {

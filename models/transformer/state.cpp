@@ -2,6 +2,7 @@
 #include "models/transformer/state.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace precbench {
 namespace {
@@ -24,6 +25,18 @@ void for_each_part(const std::vector<StateTensor>& state, std::int64_t staging, 
 }
 
 }  // namespace
+
+std::vector<float> read_whole(const StateReader& read, const StateTensor& tensor) {
+  std::int64_t size = 1;
+  for (const std::int64_t n : tensor.shape) size *= n;
+  const StateTensor whole{
+      .name = tensor.name, .shape = tensor.shape, .values = {nullptr, DType::f32, 1, size}};
+  std::vector<std::byte> bytes(size * sizeof(float));
+  read(whole, bytes);
+  std::vector<float> values(size);
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  return values;
+}
 
 void save_state(Device& device, const std::vector<StateTensor>& state, const StateWriter& write,
                 std::int64_t staging) {

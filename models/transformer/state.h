@@ -40,6 +40,9 @@ struct RunPosition {
 using StateWriter = std::function<void(const StateTensor& part, std::vector<std::byte>& bytes)>;
 using StateReader = std::function<void(const StateTensor& part, std::vector<std::byte>& bytes)>;
 
+/// All of a tensor in FP32, of which this rank may have a part only, from a reader that converts.
+std::vector<float> read_whole(const StateReader& read, const StateTensor& tensor);
+
 /// The most that is on its way between host and device at a time, so that a state of any size needs no second copy.
 inline constexpr std::int64_t kStagingBytes = std::int64_t{32} << 20;
 

@@ -1,5 +1,6 @@
 // The training step, top to bottom: construction, a block's forward, its backward, the step. What it keeps between
-// them is in transformer_memory.cpp, a block's second half in ffn.cpp and mixture.cpp, the head in head.cpp.
+// them is in transformer_memory.cpp, a block's second half in ffn.cpp and mixture.cpp, the head in head.cpp, q, k and v as
+// three products in qkv_apart.cpp.
 #include "models/transformer/transformer.h"
 
 #include <fmt/format.h>
@@ -71,8 +72,11 @@ RandomStream Transformer::random_of(std::int64_t layer, Role role, LinearOperand
   const bool weight = operand == LinearOperand::w;  // the same for all tokens, and in all micro-steps
   const auto stream_of = [&](std::uint32_t micro_step, std::uint32_t which) {
     std::uint32_t stream = micro_step * static_cast<std::uint32_t>(config_.layers + 1);
-    stream = (stream + static_cast<std::uint32_t>(layer)) * kLinearRoles + static_cast<std::uint32_t>(role);
-    return (stream * kStreams + which) * kForms;
+    const Role whole = is_qkv_part(role) ? Role::qkv : role;
+    stream = (stream + static_cast<std::uint32_t>(layer)) * kLinearRoles + static_cast<std::uint32_t>(whole);
+    stream = (stream * kStreams + which) * kForms;
+    // In the upper bits, which no number of micro-steps reaches.
+    return stream | static_cast<std::uint32_t>(is_qkv_part(role) ? place_in_qkv(role) + 1 : 0) << 30;
   };
   // dY's rows and W's columns meet in dgrad, the columns of dY and X in wgrad.
   const std::uint32_t dgrad = stream_of(micro_step_, kSigns), wgrad = dgrad + 1;
@@ -127,7 +131,10 @@ void Transformer::block_forward(std::int64_t layer, Saved& saved, const BlockWei
                              .eps = eps});
     });
     observe(layer, Role::qkv, LinearOperand::x, h1);
-    fprop(layer, Role::qkv, saved.raw_qkv, h1, w);
+    if (qkv_apart(layer))
+      fprop_apart(layer, saved.raw_qkv, h1, w);
+    else
+      fprop(layer, Role::qkv, saved.raw_qkv, h1, w);
   }
   {
     const Scope scope(arena_);
@@ -231,8 +238,13 @@ void Transformer::attention_backward(std::int64_t layer, const Saved& saved, con
   }
   const Tensor dh = push(config_.width);
   const NormOutput norm{saved.h1, saved.h1_col, saved.x, saved.rstd1, w.norm1};
-  norm_dgrad(layer, Role::qkv, dh, dqkv, w, norm);
-  norm_wgrad(layer, Role::qkv, g, dqkv, w, norm);
+  if (qkv_apart(layer)) {
+    const Scope parts(arena_);
+    backward_apart(layer, dh, dqkv.value, w, g, norm.value.empty() ? normed_again(norm) : norm.value);
+  } else {
+    norm_dgrad(layer, Role::qkv, dh, dqkv, w, norm);
+    norm_wgrad(layer, Role::qkv, g, dqkv, w, norm);
+  }
   QuantizedTensor below = gradient_in(1 - slot_, layer - 1);
   produce(below, [&](QuantizedTensor& d) {
     device_.rmsnorm_backward({.dx = d,

@@ -22,7 +22,8 @@ namespace precbench {
 struct TransformerOptions {
   std::int64_t B = 1, T = 128;  ///< of one micro-step on one rank
   /// The recipe of a linear layer, which must outlive the transformer. `layer`: its block, or config.layers for
-  /// lm_head; `role`: one that recipes are chosen by. The down layers of all blocks are in one recipe or in BF16.
+  /// lm_head; `role`: one that recipes are chosen by. The down layers of all blocks are in one recipe or in BF16. Where q, k or v is quantized, qkv is not, and the
+  /// three are products of their own.
   std::function<const Recipe&(std::int64_t layer, LinearRole role)> recipe_of;
   bool recompute = false;           ///< per block
   bool recompute_norms = false;     ///< a norm's BF16 output is made again for wgrad instead of being kept
@@ -135,6 +136,11 @@ class Transformer {
   /// Into memory that is committed first, added to what earlier micro-steps left.
   void wgrad(std::int64_t layer, Role role, const BlockTensors& g, const QuantizedTensor& dy,
              const QuantizedTensor& x, const BlockWeights& w);
+  /// Whether q, k and v of the block are three products; and these (qkv_apart.cpp). `x`, `dqkv`: in BF16.
+  bool qkv_apart(std::int64_t layer) const;
+  void fprop_apart(std::int64_t layer, const Tensor& y, const QuantizedTensor& x, const BlockWeights& w);
+  void backward_apart(std::int64_t layer, const Tensor& dx, const Tensor& dqkv, const BlockWeights& w,
+                      const BlockTensors& g, const Tensor& x);
   /// `again`: a recomputation inside backward, which needs neither the first sum nor the block's output.
   void block_forward(std::int64_t layer, Saved& saved, const BlockWeights& w, const Tensor& x, bool again);
   void block_backward(std::int64_t layer, Saved& saved);

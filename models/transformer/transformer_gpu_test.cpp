@@ -73,9 +73,22 @@ void check_update(TestStep& gpu, TestStep& cpu) {
   }
 }
 
-/// A step of each recipe on both, against the FP32 model.
-void check_steps(const std::vector<Recipe>& recipes) {
-  StepSetup setup{.model = find_model("tiny"), .B = 2, .T = 128};
+constexpr LinearRole kApart[] = {LinearRole::q, LinearRole::k,       LinearRole::v,
+                                 LinearRole::o, LinearRole::gate_up, LinearRole::down};
+
+/// A recipe with all operands in another format.
+Recipe in_format(const char* name, DType dtype) {
+  Recipe recipe = find_recipe(name);
+  recipe.name += std::string(" in ") + name_of(dtype);
+  for (GemmRecipe* gemm : {&recipe.fprop, &recipe.dgrad, &recipe.wgrad})
+    for (QuantFormat* operand : {&gemm->a, &gemm->b}) operand->dtype = dtype;
+  return recipe;
+}
+
+/// A step of each recipe on both, against the FP32 model. `roles`: the linear layers in it.
+void check_steps(const std::vector<Recipe>& recipes,
+                 const std::vector<LinearRole>& roles = StepSetup{}.roles) {
+  StepSetup setup{.model = find_model("tiny"), .B = 2, .T = 128, .roles = roles};
   const double rounding_of_loss = kBf16Roundoff / std::sqrt(static_cast<double>(setup.B * setup.T));
   for (const bool qk_norm : {false, true}) {
     setup.model.qk_norm = qk_norm;
@@ -147,6 +160,19 @@ TEST_CASE("a step on a GPU is the CPU's, in every recipe", "[gpu]") {
 
 TEST_CASE("a step on a GPU is the CPU's, in FP4 with equal seeds", "[gpu]") {
   if (gpu_here()) check_steps(fp4_recipes());
+}
+
+TEST_CASE("a step on a GPU is the CPU's, in formats that no GPU has", "[gpu]") {
+  if (gpu_here())
+    check_steps({find_recipe("bf16"), in_format("tensorwise", DType::e5m3), in_format("rowwise", DType::e3m4),
+                 in_format("mxfp8", DType::e3m3)});
+}
+
+TEST_CASE("a step on a GPU is the CPU's, with q, k and v as three products", "[gpu]") {
+  if (gpu_here())
+    check_steps({find_recipe("tensorwise"), find_recipe("rowwise_gw_hp"), find_recipe("mxfp8"),
+                 find_recipe("nvfp4_all"), find_recipe("quartet")},
+                {std::begin(kApart), std::end(kApart)});
 }
 
 TEST_CASE("recomputation changes no bit on a GPU", "[gpu]") {

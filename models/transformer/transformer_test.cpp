@@ -3,6 +3,8 @@
 // BF16.
 #include "models/transformer/transformer.h"
 
+#include <fmt/format.h>
+
 #include <set>
 
 #include "models/transformer/step_golden.h"
@@ -170,7 +172,8 @@ TEST_CASE("each linear layer of a block is in the recipe of its role", "[transfo
   };
   const Result bf16 = step_with("bf16", {}, nullptr);
   check_close(step_with("tensorwise", {}, nullptr), bf16, 0, 0);
-  for (const LinearRole role : {LinearRole::qkv, LinearRole::o, LinearRole::gate_up, LinearRole::down}) {
+  for (const LinearRole role : {LinearRole::qkv, LinearRole::o, LinearRole::gate_up, LinearRole::down,
+                                LinearRole::q, LinearRole::k, LinearRole::v}) {
     INFO(name_of(role));
     Seen seen;
     const Result one = step_with("tensorwise", {role}, &seen);
@@ -180,6 +183,50 @@ TEST_CASE("each linear layer of a block is in the recipe of its role", "[transfo
     const Farthest gradient = farthest(one.gradients, bf16.gradients);
     CHECK(gradient.distance > 0.001);
     CHECK(gradient.distance < 0.2);
+  }
+}
+
+TEST_CASE("q, k and v as three products are qkv as one, where no scale spans them", "[transformer]") {
+  // Blocks of 32 lie within one part in every direction, so only the roundings of three dX differ, and what blocks below
+  // make of them.
+  StepSetup setup{.model = find_model("tiny"), .B = 4, .T = 64};
+  const Result bf16 = random_step(setup);
+  setup.recipe = find_recipe("mxfp8");
+  setup.roles = {LinearRole::qkv, LinearRole::o};
+  const Result whole = random_step(setup);
+  setup.roles = {LinearRole::q, LinearRole::k, LinearRole::v, LinearRole::o};
+  const Result apart = random_step(setup);
+  CHECK(apart.loss == whole.loss);
+  for (const auto& [name, gradient] : apart.gradients) {
+    INFO(name);
+    const bool last_block = name.starts_with(fmt::format("model.layers.{}.", setup.model.layers - 1));
+    if (last_block && name.find("input_layernorm") == std::string::npos)  // its gradient comes of dX
+      CHECK(gradient == whole.gradients.at(name));
+  }
+  CHECK(first_difference(apart.gradients, whole.gradients) != "");
+  const double apart_by = farthest(apart.gradients, whole.gradients).distance,
+               rounded_by = farthest(whole.gradients, bf16.gradients).distance;
+  INFO("apart by " << apart_by << ", rounded by " << rounded_by);
+  CHECK(apart_by < rounded_by / 2);
+  setup.recompute = true;
+  const Result again = random_step(setup);
+  CHECK(again.loss == apart.loss);
+  CHECK(first_difference(again.gradients, apart.gradients) == "");
+}
+
+TEST_CASE("each of q, k and v takes every recipe, or BF16 beside the others", "[transformer]") {
+  StepSetup setup{.model = find_model("tiny"), .B = 4, .T = 64};
+  const Result reference = random_step(setup);
+  for (const char* recipe :
+       {"tensorwise", "rowwise", "blockwise", "mxfp8_wgrad_hp", "nvfp4_all", "quartet"}) {
+    INFO(recipe);
+    setup.recipe = find_recipe(recipe);
+    setup.roles = {LinearRole::q, LinearRole::v};
+    const Result two = random_step(setup);
+    CHECK(std::fabs(two.loss / reference.loss - 1) <= 5e-3);
+    const Farthest gradient = farthest(two.gradients, reference.gradients);
+    CHECK(gradient.distance > 0.001);
+    CHECK(gradient.distance < 0.9);
   }
 }
 

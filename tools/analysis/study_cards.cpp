@@ -197,6 +197,7 @@ std::vector<StudyCard> cards_of(const StudyRows& rows) {
     card.learning_rate = loss_ladder(rows, StudyPart::learning_rate, recipe, rules.margin);
     card.batch = loss_ladder(rows, StudyPart::batch, recipe, rules.margin);
     card.bits = loss_ladder(rows, StudyPart::bits, recipe, rules.margin);
+    card.exponent_bits = loss_ladder(rows, StudyPart::exponent_bits, recipe, rules.margin);
   }
   return cards;
 }

@@ -48,7 +48,7 @@ struct StudyCard {
   std::vector<CardFidelity> fidelity;
   std::vector<CardLayer> layers;
   std::vector<StepDifference> curve;
-  Ladder outlier_ffn, outlier_norm, outlier_vo, learning_rate, bits, batch;
+  Ladder outlier_ffn, outlier_norm, outlier_vo, learning_rate, bits, exponent_bits, batch;
   std::optional<double> bf16_learning_rate;  ///< the highest factor of the rate at which BF16 still trains
   std::vector<ControlResult> controls;       ///< of the study, the same in all its cards
 };

@@ -58,6 +58,7 @@ Json json_of(const StudyCard& card) {
             {"outlier_vo", json_of(card.outlier_vo)},
             {"learning_rate", learning_rate},
             {"bits", json_of(card.bits)},
+            {"exponent_bits", json_of(card.exponent_bits)},
             {"batch", json_of(card.batch)}}},
           {"controls", controls},
           {"machine", card.machine},

@@ -202,6 +202,7 @@ TEST_CASE("cards.json has the keys that its readers know", "[study]") {
   CHECK(keys_of(json[0]["fork"]) ==
         Keys{"difference", "low", "high", "age", "floor", "margin", "bf16_loss", "trunks", "seeds", "steps"});
   CHECK(keys_of(json[0]["trend"]) == Keys{"slope", "low", "high"});
-  CHECK(keys_of(json[0]["ladders"]) == Keys{"outlier_ffn", "outlier_norm", "outlier_vo", "learning_rate", "bits", "batch"});
+  CHECK(keys_of(json[0]["ladders"]) ==
+        Keys{"outlier_ffn", "outlier_norm", "outlier_vo", "learning_rate", "bits", "exponent_bits", "batch"});
   CHECK(json[0]["controls"][0]["found"] == true);
 }

@@ -85,7 +85,7 @@ Ladder loss_ladder(const StudyRows& rows, StudyPart part, const std::string& rec
     const std::optional<double> bf16 = trailing_loss(pair.bf16);
     const bool answered = pair.recipe.status == Status::ok || pair.recipe.status == Status::diverged;
     if (!bf16 || !answered) continue;
-    if (part != StudyPart::bits && !trains(pair.bf16)) continue;
+    if (!takes_bits(part) && !trains(pair.bf16)) continue;
     rungs[pair.cell.rung].values.push_back(trailing_loss(pair.recipe).value_or(kNone) - *bf16);
     rungs[pair.cell.rung].limits.push_back(margin);
   }

@@ -26,7 +26,7 @@ struct Ladder {
 /// Gradient error under outliers, `kind` "ffn", "norm" or "vo": breaks where it is twice that without.
 Ladder outlier_ladder(const StudyRows& rows, const std::string& recipe, const std::string& kind);
 /// Loss minus BF16's: breaks beyond the margin in nats. Of part learning_rate and batch at the same rung, where BF16
-/// trains; of part bits minus that of the plain BF16 fork.
+/// trains; of parts that take bits minus that of the plain BF16 fork.
 Ladder loss_ladder(const StudyRows& rows, StudyPart part, const std::string& recipe, double margin);
 
 /// The highest factor of the learning rate up to which BF16 trains: a fork's loss is at its end no higher than at its

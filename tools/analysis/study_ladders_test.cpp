@@ -84,9 +84,14 @@ TEST_CASE("a recipe without bits is compared with the plain BF16 fork", "[study]
   for (const int bits : {1, 2})
     rows.add("blockwise_minus", StudyPart::bits, 1, 200, bits == 1 ? 0.004 : 0.03, bits).study->base =
         "blockwise";
+  rows.add("blockwise_minus_exponent", StudyPart::exponent_bits, 1, 200, 0.02, 1).study->base = "blockwise";
   const Ladder ladder = loss_ladder(study_of(rows), StudyPart::bits, "blockwise", kMarginNats);
   CHECK((ladder.holds() == 1 && ladder.breaks() == 2));
   CHECK(*ladder.rungs[0].value == Approx(0.004));
+  const Ladder exponents = loss_ladder(study_of(rows), StudyPart::exponent_bits, "blockwise", kMarginNats);
+  REQUIRE(exponents.rungs.size() == 1);
+  CHECK((!exponents.holds() && exponents.breaks() == 1));
+  CHECK(*exponents.rungs[0].value == Approx(0.02));
 }
 
 TEST_CASE("a batch and a learning rate of one number are apart", "[study]") {

@@ -47,7 +47,7 @@ const StudyCells& StudyRows::of(StudyPart part, const std::string& recipe) const
 }
 
 std::vector<StudyPair> StudyRows::pairs(StudyPart part, const StudyCells& recipe) const {
-  const bool bits = part == StudyPart::bits;
+  const bool bits = takes_bits(part);
   const StudyCells& bf16 = of(bits ? StudyPart::fork : part, "bf16");
   std::vector<StudyPair> pairs;
   for (const auto& [cell, record] : recipe) {

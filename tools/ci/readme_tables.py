@@ -25,6 +25,9 @@ def lines(path):
     """Of a file under results/, or anywhere if the path is absolute."""
     return [json.loads(line) for line in (RESULTS / path).read_text().splitlines()]
 
+# What a case beside the peer is known by.
+BESIDE = "model", "batch", "seq", "accumulation", "recipe"
+
 
 def measured(path, *keys):
     """Records with a speed, by these fields of their case; the first of each."""
@@ -62,28 +65,30 @@ def single():
 
 
 def peers(path):
-    """Lines of peer_torch.py by model, batch, sequence and recipe; the faster of all linears converted and of those that
+    """Lines of peer_torch.py by BESIDE; the faster of all linears converted and of those that
     torchao's filter leaves."""
     best = {}
     for line in lines(path):
         if "error" in line:
             continue
-        key = PEER_MODELS[line["model"]], line["batch"], line["seq"], line["recipe"].removesuffix("_auto")
+        key = (PEER_MODELS[line["model"]], line["batch"], line["seq"], line.get("accumulation", 1),
+               line["recipe"].removesuffix("_auto"))
         if key not in best or line["tokens_per_s"] > best[key]["tokens_per_s"]:
             best[key] = line
     return best
 
 
 def beside_peer(folder="h200/beside-peer"):
-    cases = measured(f"{folder}/records.jsonl", "model", "batch", "seq", "recipe")
-    theirs = peers(f"{folder}/peer.ndjson")
+    cases, theirs = measured(f"{folder}/records.jsonl", *BESIDE), peers(f"{folder}/peer.ndjson")
     rows = []
     for key, ours in cases.items():
-        model, batch, seq, recipe = key
-        bf16 = cases.get((model, batch, seq, "bf16"))
+        *shape, recipe = key
+        model, batch, seq, accumulation = shape
+        bf16 = cases.get((*shape, "bf16"))
         over = f"{rate(ours) / rate(bf16):.2f}x" if bf16 else "-"
         peer = theirs.get(key)
-        rows.append([model, f"{batch} x {seq}", recipe, f"{rate(ours):,.0f}", over] +
+        times = f", {accumulation} times" if accumulation > 1 else ""
+        rows.append([model, f"{batch} x {seq}{times}", recipe, f"{rate(ours):,.0f}", over] +
                     ([f"{peer['tokens_per_s']:,.0f}" + (" (filtered)" if peer["recipe"].endswith("_auto") else ""),
                       f"{rate(ours) / peer['tokens_per_s']:.2f}x",
                       f"{peer['peak_gib']:.2f}"] if peer else ["-", "-", "-"]) + [f"{gib(ours):.2f}"])
@@ -254,9 +259,8 @@ def speedups(recipe):
 
 
 def over_peer(recipe):
-    cases = measured("h200/beside-peer/records.jsonl", "model", "batch", "seq", "recipe")
-    theirs = peers("h200/beside-peer/peer.ndjson")
-    ratios = [rate(record) / theirs[key]["tokens_per_s"] for key, record in cases.items() if key[3] == recipe]
+    cases, theirs = measured("h200/beside-peer/records.jsonl", *BESIDE), peers("h200/beside-peer/peer.ndjson")
+    ratios = [rate(record) / theirs[key]["tokens_per_s"] for key, record in cases.items() if key[-1] == recipe]
     return f"{min(ratios):.2f}x to {max(ratios):.2f}x"
 
 
@@ -286,6 +290,7 @@ TABLES = {"single": single, "beside-peer": beside_peer, "scaling": scaling, "sca
                                    "bits fewer"),
           "study-all": lambda: study("h200/study-36m-all.md", *VERDICT,
                                      wanted=lambda recipe: recipe.startswith(("mxfp8", "nvfp4"))),
+          "study-delayed": lambda: study("h200/study-36m-delayed.md", *VERDICT),
           "study-125m": lambda: study("h200/study-125m.md", *VERDICT, "outliers in FFN"),
           "plateau": lambda: plateau(1, 2), "front-study": front_study, "front-plateau": lambda: plateau(1)}
 FIGURES = {"host-clock": host_clock, "repeats": repeats, "between-tables": between_tables,

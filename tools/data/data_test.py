@@ -119,6 +119,16 @@ class Data(unittest.TestCase):
         self.assertTrue(1000 <= len(part) // 2 < 1300)
         self.texts_of(part)
 
+    def test_bytes_are_the_same_documents_as_text(self):
+        manifest, training, held_out = self.tokenize("text", "--tokenizer", "bytes", self.path / "texts")
+        tokenized, *expected = self.tokenize("corpus", self.path / "texts")
+        for data, tokens in zip((training, held_out), expected):
+            self.assertEqual(data.decode().split(SEPARATOR), self.texts_of(tokens) + [""])
+        self.assertEqual(manifest["training"]["file"], "text.txt")
+        self.assertEqual(manifest["training"]["documents"], tokenized["training"]["documents"])
+        self.assertEqual(manifest["training"]["tokens"], len(training.replace(SEPARATOR.encode(), b"0")))
+        self.refused("--separator </s>", "--tokenizer", "bytes", "--separator", "</s>", self.path / "texts")
+
     def test_a_large_vocabulary_takes_four_bytes(self):
         tokenizer = tokenizers.Tokenizer.from_file(str(self.tokenizer))
         tokenizer.add_tokens([f"<extra {i}>" for i in range(66000)])

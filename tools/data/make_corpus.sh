@@ -5,10 +5,11 @@
 #   tools/data/make_corpus.sh OUT [tokens, default all]      writes OUT/linux.u16, OUT/linux.eval.u16 (1% of the files),
 #                                                            OUT/linux.json and OUT/tokenizer.json
 #
-# VOCAB=16384 sets the vocabulary, PYTHON the interpreter; without one, a virtual environment is made in OUT/.venv.
+# VOCAB=16384 sets the vocabulary; VOCAB=bytes leaves the text as it is, in OUT/linux.txt and OUT/linux.eval.txt, for
+# models whose tokens are bytes. PYTHON sets the interpreter; without one, a virtual environment is made in OUT/.venv.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-[ $# -ge 1 ] || { sed -n '2,9p' "$0" >&2; exit 2; }
+[ $# -ge 1 ] || { sed -n '2,8p' "$0" >&2; exit 2; }
 mkdir -p "$1"
 out=$(cd "$1" && pwd)
 limit=()
@@ -43,6 +44,11 @@ names = (work / "names").read_text().splitlines()
 names.sort(key=lambda name: hashlib.sha256(name.encode()).digest())
 print("\n".join(str(work / "source" / name) for name in names))
 PYTHON
-[ -f "$out/tokenizer.json" ] || "$PYTHON" "$here/train_bpe.py" --vocab "${VOCAB:-16384}" --out "$out/tokenizer.json" @list
-"$PYTHON" "$here/tokenize_text.py" --tokenizer "$out/tokenizer.json" --out "$out/linux" "${limit[@]}" @list
-sha256sum "$out/tokenizer.json" "$out/linux.u16" "$out/linux.eval.u16"
+tokenizer=$out/tokenizer.json
+if [ "${VOCAB:-}" = bytes ]; then
+  tokenizer=bytes
+elif [ ! -f "$tokenizer" ]; then
+  "$PYTHON" "$here/train_bpe.py" --vocab "${VOCAB:-16384}" --out "$tokenizer" @list
+fi
+"$PYTHON" "$here/tokenize_text.py" --tokenizer "$tokenizer" --out "$out/linux" "${limit[@]}" @list
+[ "$tokenizer" = bytes ] || sha256sum "$tokenizer"

@@ -64,6 +64,17 @@ def load_tokenizer(name):
         fail(f"--tokenizer {name}: {error}")
 
 
+class Bytes:
+    """Text as it is, in a tokenizer's place: precbench reads its separator as one token."""
+
+    class Encoding:
+        def __init__(self, text):
+            self.ids = text.encode()
+
+    def encode_batch(self, batch, add_special_tokens):
+        return map(self.Encoding, batch)
+
+
 def separator_of(tokenizer, wanted):
     for token in (wanted,) if wanted else SEPARATORS:
         number = tokenizer.token_to_id(token)
@@ -159,14 +170,15 @@ class TokenFile:
         self.file = open(path + ".tmp", "wb")
         self.hash, self.tokens, self.documents = hashlib.sha256(), 0, 0
 
-    def add(self, tokens):
-        values = array.array(self.typecode, tokens)
-        if sys.byteorder == "big":
-            values.byteswap()
-        data = values.tobytes()
-        self.file.write(data)
-        self.hash.update(data)
-        self.tokens += len(tokens)
+    def add(self, tokens, separator):
+        for part in tokens, separator:
+            values = array.array(self.typecode, part)
+            if sys.byteorder == "big":
+                values.byteswap()
+            data = values.tobytes()
+            self.file.write(data)
+            self.hash.update(data)
+        self.tokens += len(tokens) + 1
         self.documents += 1
 
     def discard(self):
@@ -184,10 +196,17 @@ class TokenFile:
 
 def main():
     arguments = parse_arguments()
-    tokenizer = load_tokenizer(arguments.tokenizer)
-    separator, separator_id = separator_of(tokenizer, arguments.separator)
-    vocabulary = max(tokenizer.get_vocab().values()) + 1  # there may be holes
-    suffix, typecode = (".u16", "H") if vocabulary <= 65536 else (".u32", "I")
+    if arguments.tokenizer == "bytes":
+        if arguments.separator not in (None, SEPARATORS[0]):
+            fail(f"--separator {arguments.separator}: in text it is {SEPARATORS[0]}")
+        tokenizer, separator, vocabulary, suffix, typecode = Bytes(), SEPARATORS[0], 256, ".txt", "B"
+        separator_ids = separator.encode()
+    else:
+        tokenizer = load_tokenizer(arguments.tokenizer)
+        separator, separator_id = separator_of(tokenizer, arguments.separator)
+        separator_ids = [separator_id]
+        vocabulary = max(tokenizer.get_vocab().values()) + 1  # there may be holes
+        suffix, typecode = (".u16", "H") if vocabulary <= 65536 else (".u32", "I")
     try:
         pathlib.Path(arguments.out).parent.mkdir(parents=True, exist_ok=True)
         training = TokenFile(arguments.out + suffix, typecode)
@@ -198,7 +217,7 @@ def main():
         for text, encoding in zip(batch, tokenizer.encode_batch(batch, add_special_tokens=False)):
             if arguments.tokens is None or training.tokens < arguments.tokens:
                 target = held_out if is_held_out(text, arguments.held_out) else training
-                target.add(encoding.ids + [separator_id])
+                target.add(encoding.ids, separator_ids)
         print(f"\r{training.tokens:,} tokens", end="", file=sys.stderr, flush=True)
         if arguments.tokens is not None and training.tokens >= arguments.tokens:
             break

@@ -3,7 +3,7 @@
 
 The authors' code runs on GPUs alone (Triton), so this is their formulas a second time, in NumPy: mxfp4-llm's and
 microxcaling's for mxfp4_bwd, Quartet's mxfp4_triton.py, Quartet II's nvfp4_triton.py (a correction for 16 elements as in its
-paper, where its Python code has one for a transform). Elements are rounded by a search for the nearest value, ties to
+paper, and for a transform's 128 as in that file). Elements are rounded by a search for the nearest value, ties to
 even, as hardware does; the codes round ties down or up. Needs numpy alone. Usage:
   tools/goldens/make_fp4_goldens.py > kernels/device/golden/fp4.txt
 
@@ -176,14 +176,15 @@ def four_over_six(x):
     return amax, chosen, codes_of(x / spread(steps_of(chosen, step), 16)), (chosen != six).mean()
 
 
-def eden(x):
+def eden(x, group):
     amax, step, scales = quartet2(x, 255.99, 1.0120177)
     start = scales(1)
     scaled = x / spread(steps_of(start, step), 16)
     codes = codes_of(scaled)
-    b, q = blocks(scaled.astype(F64), 16), blocks(values_of(codes), 16)
+    b, q = blocks(scaled.astype(F64), group), blocks(values_of(codes), group)
     products = (b * q).sum(axis=2)
     correction = np.where(products == 0, 1, (b * b).sum(axis=2) / np.where(products == 0, 1, products)).astype(F32)
+    correction = spread(correction, group // 16)
     wanted = (E4M3.astype(F32)[start] * correction).astype(F64)
     seed = WORD << 32 | STREAM
     draws = np.array([[random_bits(seed, place(r, c)) for c in range(0, COLS, 16)] for r in range(ROWS)])
@@ -219,5 +220,7 @@ if __name__ == "__main__":
     amax, scales, codes, part = four_over_six(x)
     assert 0.2 < part < 0.8
     emit("four_over_six", scales, codes, amax)
-    amax, scales, codes = eden(transformed(x, 128, random_signs(128, SIGNS)))
-    emit("eden", scales, codes, amax)
+    turned = transformed(x, 128, random_signs(128, SIGNS))
+    for name, group in (("eden", 16), ("eden128", 128)):
+        amax, scales, codes = eden(turned, group)
+        emit(name, scales, codes, amax)

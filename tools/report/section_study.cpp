@@ -201,6 +201,7 @@ Section ladders_section(const ReportInput& input) {
                                      {"outliers in V", "2^", &StudyCard::outlier_vo},
                                      {"learning rate", "x", &StudyCard::learning_rate},
                                      {"bits fewer", "-", &StudyCard::bits},
+                                     {"exponent bits fewer", "-", &StudyCard::exponent_bits},
                                      {"sequences", "", &StudyCard::batch}};
   Section section{"How far from breaking?", {}, {}, {}};
   const std::vector<StudyCard>& cards = input.cards;

@@ -4,6 +4,7 @@
 // 6 written; with FP32 master, moments and gradient: 16 read and 14 written.
 #include <algorithm>
 
+#include "kernels/cuda/elementwise/scaled_values.cuh"
 #include "kernels/cuda/elementwise/weight_update.cuh"
 
 namespace precbench {
@@ -76,7 +77,10 @@ __global__ void __launch_bounds__(kElementThreads)
 }  // namespace cuda
 
 void CudaDevice::do_sum_of_squares(const ops::SumOfSquares& op) {
-  cuda::sum_of(*this, op.out, op.x, op.accumulate, cuda::Square());
+  if (op.scale.empty())
+    cuda::sum_of(*this, op.out, op.x, op.accumulate, cuda::Square());
+  else
+    cuda::sum_code_squares(*this, op);
   launched("sum_of_squares");
 }
 
@@ -87,7 +91,8 @@ void CudaDevice::do_adamw(const ops::Adamw& op) {
   const WeightArgs args =
       weight_args(op, op.norm_squared, aligned(op.m) && aligned(op.v) && aligned(op.gradient));
   const unsigned blocks = std::min(element_blocks(size), static_cast<unsigned>(sm_count() * kBlocksPerSm));
-  double* partial = op.options.max_norm > 0 ? nullptr : static_cast<double*>(scratch(blocks * sizeof(double)));
+  double* partial =
+      op.options.max_norm > 0 ? nullptr : static_cast<double*>(scratch(blocks * sizeof(double)));
   if (size > 0) {
     with_type(op.m.dtype, [&](auto moment) {
       with_type(op.gradient.dtype, [&](auto grad) {

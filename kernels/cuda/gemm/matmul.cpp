@@ -42,6 +42,7 @@ constexpr std::int64_t kProbeSize = 2048;
 /// The mode for a format; nullopt where cuBLASLt has none for it.
 std::optional<ScaleMode> scale_mode(const QuantFormat& format) {
   if (!format.quantized()) return ScaleMode::none;
+  if (held_in_bf16(format.dtype)) return std::nullopt;
   if (format.dtype == DType::e2m1)
     return format.scale == ScaleType::e4m3 ? std::optional(ScaleMode::block_1x16_ue4m3) : std::nullopt;
   const bool exponent = format.scale == ScaleType::ue8m0;

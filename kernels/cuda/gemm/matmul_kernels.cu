@@ -6,7 +6,7 @@
 // factors: alpha and beta of a product of FP4 tensors, which cuBLASLt reads from device memory.
 //
 // dequantize: BF16 [rows, k] from any quantized form, for GEMMs that this GPU has no native mode for. A
-// thread takes 16 codes of one row (16 bytes in, 32 out); every block length is a multiple of 16, so they
+// thread takes 16 codes of one row (16 or 32 bytes in, 32 out); every block length is a multiple of 16, so they
 // share one scale. Only emulated GEMMs run it, and those make no claim about speed.
 #include <cuda_bf16.h>
 
@@ -26,27 +26,34 @@ __global__ void broadcast_kernel(float* out, const float* value, std::int64_t co
   if (i < count) out[i] = value[0];
 }
 
-/// Rows whose length is no multiple of 16 are read code by code; the recipes' own shapes never are.
-__global__ void dequantize_kernel(__nv_bfloat16* out, const std::uint8_t* data, const void* scales,
+__device__ inline float decode(std::uint8_t code, DType dtype) { return cuda::fp8_decode(code, dtype); }
+__device__ inline float decode(std::uint16_t held, DType) { return bf16_decode(held); }
+
+/// Code: of FP8, or what holds a format in BF16. Rows whose length is no multiple of 16 are read code by code; the recipes'
+/// own shapes never are.
+template <class Code>
+__global__ void dequantize_kernel(__nv_bfloat16* out, const Code* data, const void* scales,
                                   QuantFormat format, std::int64_t rows, std::int64_t k) {
   const std::int64_t chunks = (k + kCodesPerThread - 1) / kCodesPerThread;
   const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= rows * chunks) return;
   const std::int64_t row = i / chunks, first = i % chunks * kCodesPerThread;
   const float scale = cuda::dequantizing(format, scales, rows, k, row, first);
-  const std::uint8_t* from = data + row * k + first;
+  const Code* from = data + row * k + first;
   __nv_bfloat16* to = out + row * k + first;
   if (k % kCodesPerThread != 0) {
     for (std::int64_t j = 0; j < kCodesPerThread && first + j < k; ++j)
-      to[j] = __float2bfloat16_rn(cuda::fp8_decode(from[j], format.dtype) * scale);
+      to[j] = __float2bfloat16_rn(decode(from[j], format.dtype) * scale);
     return;
   }
-  alignas(16) std::uint8_t codes[kCodesPerThread];
+  alignas(16) Code codes[kCodesPerThread];
   alignas(16) __nv_bfloat16 values[kCodesPerThread];
-  *reinterpret_cast<uint4*>(codes) = *reinterpret_cast<const uint4*>(from);
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof codes / sizeof(uint4)); ++i)
+    reinterpret_cast<uint4*>(codes)[i] = reinterpret_cast<const uint4*>(from)[i];
 #pragma unroll
   for (int j = 0; j < kCodesPerThread; ++j)
-    values[j] = __float2bfloat16_rn(cuda::fp8_decode(codes[j], format.dtype) * scale);
+    values[j] = __float2bfloat16_rn(decode(codes[j], format.dtype) * scale);
   reinterpret_cast<uint4*>(to)[0] = reinterpret_cast<const uint4*>(values)[0];
   reinterpret_cast<uint4*>(to)[1] = reinterpret_cast<const uint4*>(values)[1];
 }
@@ -99,6 +106,9 @@ void launch_dequantize(void* out, const GemmOperand& form, cudaStream_t stream, 
   if (form.format.dtype == DType::e2m1)
     dequantize_fp4_kernel<<<blocks, kThreads, 0, stream>>>(to, data, form.scale.data, amax_of(form), whole,
                                                            form.format, form.rows(), form.k());
+  else if (held_in_bf16(form.format.dtype))
+    dequantize_kernel<<<blocks, kThreads, 0, stream>>>(to, form.data.as<std::uint16_t>(), form.scale.data,
+                                                       form.format, form.rows(), form.k());
   else
     dequantize_kernel<<<blocks, kThreads, 0, stream>>>(to, data, form.scale.data, form.format, form.rows(),
                                                        form.k());

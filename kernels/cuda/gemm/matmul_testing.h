@@ -34,6 +34,7 @@ inline double dequantized(const GemmOperand& form, std::int64_t rows, std::int64
   const std::int64_t at = scale_index(format.granularity, rows, k, r, block ? c / block : 0);
   const double scale = format.scale == ScaleType::ue8m0 ? ue8m0_decode(form.scale.as<std::uint8_t>()[at])
                                                         : form.scale.as<float>()[at];
+  if (held_in_bf16(format.dtype)) return scale * bf16_decode(form.data.as<std::uint16_t>()[r * k + c]);
   const std::uint8_t code = form.data.as<std::uint8_t>()[r * k + c];
   return scale * (format.dtype == DType::e4m3 ? e4m3_decode(code) : e5m2_decode(code));
 }
@@ -60,7 +61,7 @@ inline HostOperand make_quantized_tensor(const QuantFormat& format, std::int64_t
   if (format.quantized()) {
     const bool exponent_bytes = format.scale == ScaleType::ue8m0;
     const std::int64_t scales = scale_count(format.granularity, rows, k);
-    operand.codes.resize(operand.bf16.size());
+    operand.codes.resize(static_cast<std::size_t>(bytes_of(format.dtype, rows * k)));
     operand.scales.resize(static_cast<std::size_t>(scales) * (exponent_bytes ? 1 : 4));
     operand.form.data = {operand.codes.data(), format.dtype, rows, k};
     operand.form.scale = {operand.scales.data(), exponent_bytes ? DType::ue8m0 : DType::f32, 1, scales};

@@ -205,7 +205,7 @@ void CudaDevice::do_add_rmsnorm(const ops::AddRmsnorm& op) {
     cast_value(*this, op.h.value, output.later);
   else
     produce(*this, source, TileOutputs<1>{{output.later}});
-  quantize_fp4(*this, op.h);
+  quantize_from_value(*this, op.h);
   launched("add_rmsnorm");
 }
 
@@ -214,7 +214,7 @@ void CudaDevice::do_recompute_rmsnorm(const ops::RecomputeRmsnorm& op) {
   void* amaxes = scratch(amax_scratch_bytes(*this, op.h));
   const TileOutput output = tile_output(*this, op.h, writes_value(op.h), amaxes);
   produce(*this, NormSource{matrix(op.sum), matrix(op.weight), op.rstd.as<float>()}, TileOutputs<1>{{output}});
-  quantize_fp4(*this, op.h);
+  quantize_from_value(*this, op.h);
   launched("recompute_rmsnorm");
 }
 
@@ -244,7 +244,7 @@ void CudaDevice::do_rmsnorm_backward(const ops::RmsnormBackward& op) {
     sum_rows(op.dweight, partial, grid, op.x.cols, op.accumulate, stream());
     cast_value(*this, op.dx.value, output.later);
   });
-  quantize_fp4(*this, op.dx);
+  quantize_from_value(*this, op.dx);
   launched("rmsnorm_backward");
 }
 

@@ -341,7 +341,7 @@ void CudaDevice::do_rope_backward(const ops::RopeBackward& op) {
     const TileOutput output = tile_output(*this, op.dqkv, writes_value(op.dqkv), amaxes);
     const RopeBackwardSource source{matrix(op.dout), table, pairs.T, D, pairs.turned_heads * D};
     produce(*this, source, TileOutputs<1>{{output}});
-    quantize_fp4(*this, op.dqkv);
+    quantize_from_value(*this, op.dqkv);
     launched("rope_backward");
     return;
   }
@@ -363,7 +363,7 @@ void CudaDevice::do_rope_backward(const ops::RopeBackward& op) {
   }
   const TileOutput output = tile_output(*this, op.dqkv, false, partial + partial_bytes / sizeof(float));
   cast_value(*this, op.dqkv.value, output);
-  quantize_fp4(*this, op.dqkv);
+  quantize_from_value(*this, op.dqkv);
   launched("rope_backward");
 }
 

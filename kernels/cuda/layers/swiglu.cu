@@ -90,7 +90,7 @@ void CudaDevice::do_swiglu(const ops::Swiglu& op) {
   void* amaxes = scratch(amax_scratch_bytes(*this, op.s));
   const TileOutput output = tile_output(*this, op.s, writes_value(op.s), amaxes);
   produce(*this, SwigluSource{matrix(op.gate_up, 0, F), matrix(op.gate_up, F, F)}, TileOutputs<1>{{output}});
-  quantize_fp4(*this, op.s);
+  quantize_from_value(*this, op.s);
   launched("swiglu");
 }
 
@@ -117,8 +117,8 @@ void CudaDevice::do_swiglu_backward(const ops::SwigluBackward& op) {
     cast_value(*this, op.dgate_up.value, both);
     cast_value(*this, op.s.value, again);
   }
-  quantize_fp4(*this, op.dgate_up);
-  quantize_fp4(*this, op.s);
+  quantize_from_value(*this, op.dgate_up);
+  quantize_from_value(*this, op.s);
   launched("swiglu_backward");
 }
 

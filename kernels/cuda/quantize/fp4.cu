@@ -133,6 +133,16 @@ __device__ inline void draw(std::uint32_t (&words)[kBlock / 4], const CastArgs& 
   }
 }
 
+/// The sum over so many neighbouring lanes, whose blocks share a correction, in their order. The whole warp calls it.
+__device__ inline EdenSums sum_of_group(const EdenSums& own, int lanes) {
+  const int first = static_cast<int>(threadIdx.x) % kWarp / lanes * lanes;
+  EdenSums all;
+  for (int i = 0; i < lanes; ++i)
+    all.add(
+        {__shfl_sync(kAllLanes, own.squares, first + i), __shfl_sync(kAllLanes, own.products, first + i)});
+  return all;
+}
+
 /// The kinds of scales, known where a kernel is compiled.
 enum class Scheme { nvfp4, quartet2, mxfp4 };
 
@@ -178,11 +188,17 @@ __global__ void __launch_bounds__(kThreads) cast_kernel(const CastArgs a) {
       for (int step = 1; step < 16; step *= 2)
         largest = max(largest, __shfl_xor_sync(kAllLanes, largest, step));
     }
+    const float of_block = __uint_as_float(largest << 16), of_tensor = __uint_as_float(amax);
+    const std::uint8_t four =
+        kScheme == Scheme::quartet2 ? fp4_scale_of_amax(format, 1.5f * of_block, of_tensor) : 0;
+    Fp4Block made =
+        fp4_block<kBlock>(format, x, fp4_scale_of_amax(format, of_block, of_tensor), four, of_tensor);
+    EdenSums sums;
+    if (kScheme == Scheme::quartet2 && format.eden)
+      sums = sum_of_group(eden_sums<kBlock>(x, made.factor), format.eden / kBlock);
     if (!inside) continue;
-    const std::uint32_t draws =
-        kScheme == Scheme::quartet2 && format.eden ? random_bits(seed, a.place(row, k)) : 0;
-    const Fp4Block made =
-        fp4_block(format, x, kBlock, __uint_as_float(largest << 16), __uint_as_float(amax), draws);
+    if (kScheme == Scheme::quartet2 && format.eden)
+      made.scale = eden_scale(made.scale, sums.correction(), random_bits(seed, a.place(row, k)));
     a.scales[scale_index(format.granularity, a.rows, a.k, row, block)] = made.scale;
     std::uint32_t words[kBlock / 4];
     if (kStochastic) draw<kBlock>(words, a, seed, row, k);

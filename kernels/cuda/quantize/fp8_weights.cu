@@ -151,8 +151,15 @@ void CudaDevice::do_transpose(const ops::Transpose& op) {
 }
 
 void CudaDevice::do_copy_columns(const ops::CopyColumns& op) {
-  PRECBENCH_CHECK(cudaMemcpy2DAsync(op.dst.as<std::uint8_t>() + op.first, op.dst.cols, op.src.data, op.src.cols, op.src.cols,
-                                    op.src.rows, cudaMemcpyDeviceToDevice, stream()));
+  const bool into = op.dst.cols >= op.src.cols;
+  const auto bytes = [&](std::int64_t elements) {
+    return static_cast<std::size_t>(bytes_of(op.src.dtype, elements));
+  };
+  PRECBENCH_CHECK(cudaMemcpy2DAsync(op.dst.as<std::byte>() + (into ? bytes(op.first) : 0), bytes(op.dst.cols),
+                                    op.src.as<std::byte>() + (into ? 0 : bytes(op.first)), bytes(op.src.cols),
+                                    bytes(std::min(op.dst.cols, op.src.cols)),
+                                    static_cast<std::size_t>(op.src.rows), cudaMemcpyDeviceToDevice,
+                                    stream()));
   launched("place");
 }
 

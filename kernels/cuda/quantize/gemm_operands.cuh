@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/quantize/from_value.h"
 #include "kernels/cuda/vector.cuh"
 #include "kernels/device/device.h"
 #include "kernels/numerics/scale_layout.h"
@@ -37,16 +38,16 @@ struct FormArgs {
   }
 };
 
-/// Whether a producer has to write this form: wanted, and not an alias of the BF16 value. FP4 forms are wanted too, and made
-/// after the value (fp4.h).
+/// Whether a producer has to write this form: wanted, and not an alias of the BF16 value. Some are made after the value
+/// (from_value.h).
 inline bool wanted(const GemmOperand& form) { return !form.empty() && form.format.quantized(); }
 
-/// Whether it is wanted with one scale for each of its rows.
+/// Whether the engines make it with one scale for each of its rows.
 inline bool scaled_by_row(const GemmOperand& form) {
-  return wanted(form) && form.format.granularity == Granularity::row;
+  return wanted(form) && !made_from_value(form) && form.format.granularity == Granularity::row;
 }
 
-/// Arguments of a quantized form. Throws Unsupported for a format that no kernel of tile.cuh and row.cuh makes.
+/// Arguments of a quantized form. Throws Unsupported for FP4.
 FormArgs read_form(const GemmOperand& form);
 
 /// Arguments of a wanted form, or of none. Also clears the scale buffer where it has padding, which kernels
@@ -63,9 +64,10 @@ __device__ inline float make_scale(const FormArgs& form, std::uint32_t amax_bits
     if (store) static_cast<std::uint8_t*>(form.scale)[index] = byte;
     return ue8m0_multiplier(byte);
   }
-  const float multiply = form.delayed
-                             ? delayed_scale(amax, format_max(form.dtype, form.dropped_bits), form.margin)
-                             : multiplying_scale(amax, form.dtype, form.scale_type, form.dropped_bits);
+  const float multiply =
+      form.delayed
+          ? delayed_scale(amax, format_max(form.dtype, form.dropped_bits), form.margin, form.scale_type)
+          : multiplying_scale(amax, form.dtype, form.scale_type, form.dropped_bits);
   if (store) static_cast<float*>(form.scale)[index] = 1.0f / multiply;
   return multiply;
 }

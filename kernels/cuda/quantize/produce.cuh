@@ -8,7 +8,7 @@
 //                               in L2
 #pragma once
 
-#include "kernels/cuda/quantize/fp4.h"
+#include "kernels/cuda/quantize/from_value.h"
 #include "kernels/cuda/quantize/row.cuh"
 #include "kernels/cuda/quantize/tile_kernels.cuh"
 
@@ -17,7 +17,7 @@ namespace precbench::cuda {
 /// Scratch for the amaxes on the way to an operand's scales.
 std::size_t amax_scratch_bytes(const CudaDevice& device, const QuantizedTensor& x);
 
-/// The output that makes all of an operand's wanted forms but FP4's and amax_out, with its value if `write_value`.
+/// The output that makes all of an operand's wanted forms but those of from_value.h and amax_out, with its value if `write_value`.
 /// `scratch`: amax_scratch_bytes. Clears scale buffers that have padding.
 TileOutput tile_output(CudaDevice& device, const QuantizedTensor& x, bool write_value, void* scratch);
 

@@ -34,6 +34,12 @@ __device__ inline void leave_sums(double* partial, const double (&sums)[kErrorTe
   }
 }
 
+/// The element at `at` in the format's own units.
+__device__ inline float element(const FormArgs& form, std::int64_t at) {
+  return held_in_bf16(form.dtype) ? bf16_decode(reinterpret_cast<const std::uint16_t*>(form.data)[at])
+                                  : fp8_decode(form.data[at], form.dtype);
+}
+
 /// partial: [blocks, kErrorTerms]. Tiles of 32 x 32, the value through shared memory, so that both the value
 /// and a form in either order are read by rows.
 __global__ void __launch_bounds__(kErrorThreads)
@@ -42,7 +48,6 @@ __global__ void __launch_bounds__(kErrorThreads)
   __shared__ double buffers[kErrorTerms][kWarp];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const float max = format_max(form.dtype, form.dropped_bits);
-  const std::uint8_t max_code = form.dtype == DType::e4m3 ? e4m3_encode(max) : e5m2_encode(max);
   const float half_steps = half_steps_of_max(form.dtype, form.dropped_bits);
   const std::int64_t col_tiles = (value.cols + kErrorTile - 1) / kErrorTile;
   const std::int64_t tiles = (value.rows + kErrorTile - 1) / kErrorTile * col_tiles;
@@ -58,10 +63,9 @@ __global__ void __launch_bounds__(kErrorThreads)
       const std::int64_t row = (columns ? col0 : row0) + r, k = (columns ? row0 : col0) + lane;
       if (row >= form.rows || k >= form.k) continue;
       const float v = bf16_decode(columns ? tile[lane][r] : tile[r][lane]);
-      const std::uint8_t code = form.data[row * form.k + k];
-      const float q =
-          fp8_decode(code, form.dtype) * dequantizing(form.format(), form.scale, form.rows, form.k, row, k);
-      add_error(sums, v, q, (code & 0x7F) == max_code, half_steps);
+      const float code = element(form, row * form.k + k);
+      const float q = code * dequantizing(form.format(), form.scale, form.rows, form.k, row, k);
+      add_error(sums, v, q, fabsf(code) == max, half_steps);
     }
   }
   leave_sums(partial, sums, buffers);

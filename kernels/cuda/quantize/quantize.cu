@@ -1,4 +1,4 @@
-// Quantization of a BF16 matrix into its row and column forms; FP4's are fp4.cu's.
+// Quantization of a BF16 matrix into its row and column forms; some are other files' (from_value.h).
 //
 // The work is tile.cuh's: bytes per element are 2 read and 1 written per form where scales belong to blocks,
 // and 2 more read where they belong to rows or the tensor, whose amaxes need a pass of their own.
@@ -10,7 +10,7 @@ namespace cuda {
 
 FormArgs read_form(const GemmOperand& form) {
   const QuantFormat& f = form.format;
-  if (f.dtype != DType::e4m3 && f.dtype != DType::e5m2)
+  if (f.dtype != DType::e4m3 && f.dtype != DType::e5m2 && !held_in_bf16(f.dtype))
     throw Unsupported(std::string("the CUDA device does not quantize to ") + name_of(f.dtype));
   FormArgs args;
   args.data = form.data.as<std::uint8_t>();
@@ -28,7 +28,7 @@ FormArgs read_form(const GemmOperand& form) {
 }
 
 FormArgs form_args(const GemmOperand& form, cudaStream_t stream) {
-  if (!wanted(form) || is_fp4(form)) return {};
+  if (!wanted(form) || made_from_value(form)) return {};
   const FormArgs args = read_form(form);
   const Granularity g = args.granularity;
   const std::int64_t scope_rows = g == Granularity::tensor          ? args.rows
@@ -122,7 +122,7 @@ void CudaDevice::do_quantize(const ops::Quantize& op) {
   void* amaxes = scratch(cuda::amax_scratch_bytes(*this, op.x));
   const cuda::TileOutput output = cuda::tile_output(*this, op.x, false, amaxes);
   cuda::cast_value(*this, op.x.value, output);
-  cuda::quantize_fp4(*this, op.x);
+  cuda::quantize_from_value(*this, op.x);
   launched("quantize");
 }
 

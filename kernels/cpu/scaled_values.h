@@ -1,0 +1,35 @@
+// Chunks of a tensor that is kept as codes with scales (state_formats.h), as floats and back.
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/cpu/vector.h"
+#include "kernels/device/operands.h"
+#include "kernels/numerics/state_formats.h"
+
+namespace precbench::cpu {
+
+/// n elements from `first` on, of codes with one scale for the tensor, f32 [1]; without one as load() has them.
+inline const float* load_scaled(const Tensor& codes, const Tensor& scale, std::int64_t first, std::int64_t n,
+                                float* buffer) {
+  if (scale.empty()) return load(codes, first, n, buffer);
+  const float factor = 1.0f / *scale.as<float>();
+  for (std::int64_t i = 0; i < n; ++i) buffer[i] = state_decode(codes.dtype, codes.data, first + i) * factor;
+  return buffer;
+}
+
+/// By the scale that the amax gives, which is noted later.
+inline void store_scaled(const Tensor& codes, const StateScale& scale, std::int64_t first, std::int64_t n,
+                         const float* values) {
+  const float factor = state_scale(*scale.amax.as<float>(), state_max(codes.dtype), *scale.scale.as<float>());
+  for (std::int64_t i = 0; i < n; ++i) state_encode(codes.dtype, codes.data, first + i, values[i] * factor);
+}
+
+/// The amax of a scale that is the tensor's becomes at least the one with these bits.
+inline void raise_amax(const StateScale& scale, std::int32_t bits) {
+  if (!scale.of_tensor()) return;
+  float& amax = *scale.amax.as<float>();
+  amax = bits_to_float(static_cast<std::uint32_t>(std::max(bits, abs_bits(amax))));
+}
+
+}  // namespace precbench::cpu

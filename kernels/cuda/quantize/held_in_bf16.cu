@@ -1,0 +1,75 @@
+// Forms whose elements are held in BF16 (e5m3, e3m4, e3m3), from their BF16 value: what cpu/quantize.cpp makes, bit for bit.
+//
+// A block of threads has a scope: all that shares a scale, or a row where the tensor does. It reads it twice, for the amax
+// and for the cast, an element at a time and of a column form across the value's rows. No GPU multiplies these formats, so
+// nobody times it.
+#include "kernels/cuda/check.h"
+#include "kernels/cuda/quantize/gemm_operands.cuh"
+
+namespace precbench::cuda {
+namespace {
+
+constexpr int kMostThreads = 256;
+
+struct HeldArgs {
+  const std::uint16_t* value;
+  bool columns;  // the form is the value's transpose
+  std::uint16_t* out;
+  FormArgs form;
+  const std::uint32_t* amax;  // of the tensor; null: scopes find theirs
+  std::int64_t tall, wide;    // of a scope, but where the form ends
+
+  __device__ float load(std::int64_t row, std::int64_t k) const {
+    return bf16_decode(value[columns ? k * form.rows + row : row * form.k + k]);
+  }
+};
+
+__global__ void __launch_bounds__(kMostThreads) cast_held_kernel(const HeldArgs a) {
+  __shared__ std::uint32_t buffer[kWarp];
+  const std::int64_t across = detail::blocks_of(a.form.k, a.wide), kb = blockIdx.x % across;
+  const std::int64_t row0 = blockIdx.x / across * a.tall, row_end = min(row0 + a.tall, a.form.rows);
+  const std::int64_t k0 = kb * a.wide, wide = min(a.wide, a.form.k - k0), elements = (row_end - row0) * wide;
+  std::uint32_t amax = 0;
+  if (a.amax) {
+    amax = *a.amax;
+  } else {
+    for (std::int64_t i = threadIdx.x; i < elements; i += blockDim.x)
+      amax = max(amax, static_cast<std::uint32_t>(abs_bits(a.load(row0 + i / wide, k0 + i % wide))));
+    amax = block_max(amax, buffer);
+  }
+  // Each row of a square of 32 has the scale; a square of 128 has it once, as a tensor has.
+  const bool by_row = a.form.granularity == Granularity::block_32x32;
+  const std::int64_t row = row0 + (by_row ? threadIdx.x : 0);
+  const bool store = by_row ? row < row_end : threadIdx.x == 0 && (!a.amax || blockIdx.x == 0);
+  const std::int64_t at =
+      store ? scale_index(a.form.granularity, a.form.rows, a.form.k, row, kb) : std::int64_t{0};
+  const float scale = make_scale(a.form, amax, at, store);
+  for (std::int64_t i = threadIdx.x; i < elements; i += blockDim.x) {
+    const std::int64_t r = row0 + i / wide, k = k0 + i % wide;
+    a.out[r * a.form.k + k] = encode_in_bf16(a.load(r, k) * scale, a.form.dtype);
+  }
+}
+
+void quantize_form(CudaDevice& device, const GemmOperand& form, const QuantizedTensor& x, bool columns) {
+  if (form.empty() || !held_in_bf16(form.format.dtype)) return;
+  const FormArgs args = read_form(form);
+  const std::int64_t block = block_length(args.granularity), tall = block_rows(args.granularity);
+  const std::int64_t wide = block ? block : args.k;
+  const Tensor& amax = x.amax_in.empty() ? x.amax_out : x.amax_in;
+  const bool of_tensor = args.granularity == Granularity::tensor;
+  PRECBENCH_CHECK(cudaMemsetAsync(form.scale.data, 0, form.scale.bytes(), device.stream()));  // its padding
+  const auto scopes =
+      static_cast<unsigned>(detail::blocks_of(args.rows, tall) * detail::blocks_of(args.k, wide));
+  cast_held_kernel<<<scopes, tall * wide <= kWarp ? kWarp : kMostThreads, 0, device.stream()>>>(
+      {x.value.as<std::uint16_t>(), columns, form.data.as<std::uint16_t>(), args,
+       of_tensor ? amax.as<std::uint32_t>() : nullptr, tall, wide});
+}
+
+}  // namespace
+
+void quantize_held_in_bf16(CudaDevice& device, const QuantizedTensor& x) {
+  quantize_form(device, x.rowwise, x, false);
+  quantize_form(device, x.columnwise, x, true);
+}
+
+}  // namespace precbench::cuda

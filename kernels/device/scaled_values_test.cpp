@@ -1,0 +1,154 @@
+// Codes with one scale for the tensor: against golden/scaled.txt (tools/goldens/make_scaled_goldens.py), where casts, scales
+// and the sum over ranks are written a second time; and any device against the CPU device, bit for bit.
+#include <cmath>
+#include <cstring>
+
+#include "kernels/device/compare_testing.h"
+#include "kernels/device/op_testing.h"
+#include "kernels/numerics/golden_testing.h"
+#include "kernels/numerics/state_formats.h"
+
+using namespace precbench;
+using namespace precbench::testing;
+
+namespace {
+
+constexpr DType kCodes[] = {DType::f16, DType::e4m3};
+
+Tensor tensor_of(HostMemory& host, DType dtype, const GoldenWords& words) {
+  const Tensor t = host.tensor(dtype, 1, static_cast<std::int64_t>(words.size()));
+  for (std::size_t i = 0; i < words.size(); ++i)
+    std::memcpy(t.as<std::byte>() + bytes_of(dtype, static_cast<std::int64_t>(i)), &words[i],
+                bytes_of(dtype, 1));
+  return t;
+}
+
+StateScale scale_of(HostMemory& host, float scale) {
+  const StateScale s{.scale = host.tensor(DType::f32, 1, 1), .amax = host.tensor(DType::f32, 1, 1)};
+  *s.scale.as<float>() = scale;
+  *s.amax.as<float>() = 0;
+  return s;
+}
+
+/// Both passes, and the scale that they leave.
+void encode(Device& device, ops::Encode op) {
+  op.measure = true;
+  device.encode(op);
+  op.measure = false;
+  device.encode(op);
+  device.commit_scale({op.scale.scale, op.scale.amax, state_max(op.codes.dtype)});
+}
+
+}  // namespace
+
+TEST_CASE("codes and scales are those of another implementation, bit for bit", "[cpu][scaled]") {
+  const auto sections = golden_sections(PRECBENCH_SOURCE_DIR "/kernels/device/golden/scaled.txt");
+  const auto device = make_cpu_device(2);
+  for (const DType dtype : kCodes)
+    for (const char* kind : {"wide", "small", "large", "zero", "ties", "weights"}) {
+      const std::string name = std::string(name_of(dtype)) + "." + kind;
+      INFO(name);
+      HostMemory host;
+      const auto golden = [&](const char* part, DType as) {
+        return tensor_of(host, as, sections.at(name + part));
+      };
+      const Tensor src = golden(".src", DType::f32), codes = host.tensor(dtype, 1, src.size());
+      const Tensor back = host.tensor(DType::f32, 1, src.size());
+      const StateScale scale = scale_of(host, 4);
+      encode(*device, {.codes = codes, .scale = scale, .src = src});
+      CHECK(same_bits(codes, golden(".codes", dtype)));
+      CHECK(same_bits(scale.scale, golden(".scale", DType::f32)));
+      device->decode({back, codes, scale.scale});
+      CHECK(same_bits(back, golden(".decoded", DType::f32)));
+      encode(*device, {.codes = codes, .scale = scale, .src = src, .accumulate = true});
+      CHECK(same_bits(codes, golden(".added.codes", dtype)));
+      CHECK(same_bits(scale.scale, golden(".added.scale", DType::f32)));
+    }
+}
+
+TEST_CASE("a gradient of ranks is cast, summed and cast again as in another implementation, bit for bit",
+          "[cpu][scaled]") {
+  const auto sections = golden_sections(PRECBENCH_SOURCE_DIR "/kernels/device/golden/scaled.txt");
+  const auto device = make_cpu_device(2);
+  for (const int ranks : {2, 3, 8}) {
+    INFO(ranks << " ranks");
+    HostMemory host;
+    const auto golden = [&](const char* part, DType as) {
+      return tensor_of(host, as, sections.at("reduce." + std::to_string(ranks) + "." + part));
+    };
+    const Tensor all = golden("src", DType::bf16);
+    const std::int64_t size = all.size() / ranks;
+    const Tensor src = all.reshape(ranks, size), codes = host.tensor(DType::e4m3, ranks, size);
+    const StateScale scale = scale_of(host, 1);
+    for (const bool measure : {true, false})
+      for (int r = 0; r < ranks; ++r)
+        device->encode({.codes = codes.slice_rows(r, 1),
+                        .scale = scale,
+                        .src = src.slice_rows(r, 1),
+                        .accumulate = false,
+                        .measure = measure});
+    device->commit_scale({scale.scale, scale.amax, kE4m3Max});
+    CHECK(same_bits(scale.scale, golden("scale", DType::f32)));
+    CHECK(same_bits(codes, golden("codes", DType::e4m3)));
+    // In two parts, as where a rank's part ends inside a parameter.
+    const Tensor sum = host.tensor(DType::f32, 1, size);
+    for (const auto& [first, count] : {std::pair<std::int64_t, std::int64_t>{0, 77}, {77, size - 77}})
+      device->sum_codes({sum.elements(first, count), codes, first, scale.scale});
+    CHECK(same_bits(sum, golden("sum", DType::f32)));
+    const Tensor sum_codes = host.tensor(DType::e4m3, 1, size);
+    encode(*device, {.codes = sum_codes, .scale = scale, .src = sum});
+    CHECK(same_bits(scale.scale, golden("sum_scale", DType::f32)));
+    CHECK(same_bits(sum_codes, golden("sum_codes", DType::e4m3)));
+  }
+}
+
+PRECBENCH_OP_TEST(scaled_values_on, "encode, decode, sum_codes and the squares of codes") {
+  for (const DType dtype : kCodes)
+    for (const DType source : {DType::f32, DType::bf16})
+      for (const std::int64_t size : {1, 7, 4096 + 40, 100000})
+        for (const std::int64_t shift : {0, 3}) {
+          INFO(name_of(dtype) << " of " << name_of(source) << ", " << size << " elements from " << shift);
+          b.start();
+          HostMemory& host = b.host();
+          const Tensor src = host.random(source, 1, size, 0.01f);
+          const Tensor buffer = host.tensor(dtype, 1, size + shift), codes = buffer.elements(shift, size);
+          std::memset(buffer.data, 0, buffer.bytes());
+          const StateScale scale = scale_of(host, 1);
+          const Tensor dev_codes = b.put(buffer).elements(shift, size), dev_src = b.put(src);
+          const StateScale dev_scale{b.put(scale.scale), b.put(scale.amax)};
+          for (const bool accumulate : {false, true}) {
+            encode(b.cpu(), {.codes = codes, .scale = scale, .src = src, .accumulate = accumulate});
+            encode(b.device(),
+                   {.codes = dev_codes, .scale = dev_scale, .src = dev_src, .accumulate = accumulate});
+            CHECK(same_bits(b.fetch(dev_codes), codes));
+            CHECK(same_bits(b.fetch(dev_scale.scale), scale.scale));
+          }
+          for (const DType to : {DType::f32, DType::bf16}) {
+            const Tensor want = host.tensor(to, 1, size), got = b.output(to, 1, size);
+            b.cpu().decode({want, codes, scale.scale});
+            b.device().decode({got, dev_codes, dev_scale.scale});
+            CHECK(same_bits(b.fetch(got), want));
+          }
+          const Tensor want = host.tensor(DType::f32, 1, 1), got = b.output(DType::f32, 1, 1);
+          b.cpu().sum_of_squares({want, codes, false, scale.scale});
+          b.device().sum_of_squares({got, dev_codes, false, dev_scale.scale});
+          const float squares = *want.as<float>();
+          CHECK(std::fabs(*b.fetch(got).as<float>() - squares) <= 1e-6f * squares);
+          if (size < 12) continue;
+          // Rows of the same codes, a part of each.
+          const std::int64_t cols = size / 3, first = 5, count = cols - 6;
+          const Tensor sum = host.tensor(DType::f32, 1, count), dev_sum = b.output(DType::f32, 1, count);
+          b.cpu().sum_codes({sum, codes.elements(0, 3 * cols).reshape(3, cols), first, scale.scale});
+          b.device().sum_codes(
+              {dev_sum, dev_codes.elements(0, 3 * cols).reshape(3, cols), first, dev_scale.scale});
+          CHECK(same_bits(b.fetch(dev_sum), sum));
+          if (dtype != DType::f16) continue;
+          // BF16 may take the place of the codes that it is made of.
+          const Tensor rounded = host.tensor(DType::bf16, 1, size);
+          b.cpu().decode({rounded, codes, scale.scale});
+          Tensor in_place = dev_codes;
+          in_place.dtype = DType::bf16;
+          b.device().decode({in_place, dev_codes, dev_scale.scale});
+          CHECK(same_bits(b.fetch(in_place), rounded));
+        }
+}

@@ -1,0 +1,94 @@
+// What Parameters does with an FP16 master: codes with one scale for a parameter, in and out, and the BF16 and FP8 weights
+// that are made of them.
+#include "kernels/numerics/state_formats.h"
+#include "models/transformer/parameters.h"
+
+namespace precbench {
+
+void Parameters::decode_master(int unit, const Tensor& dst, const Tensor& codes, std::int64_t first,
+                               std::int64_t last) const {
+  const std::vector<Parameter>& parameters = layout_.units()[unit].parameters;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const Parameter& p = parameters[i];
+    const std::int64_t begin = std::max(first, p.offset), count = std::min(last, p.offset + p.size()) - begin;
+    if (count > 0)
+      device_.decode(
+          {dst.elements(begin - first, count), codes.elements(begin - first, count), weight_scale(unit, i)});
+  }
+}
+
+void Parameters::encode_master(int unit, std::size_t parameter,
+                               const std::function<void(const Tensor&, std::int64_t)>& values) {
+  const Piece piece = layout_.pieces(unit, shard_rank())[parameter];
+  const StateScale scale = master_scales_->of(unit, parameter);
+  const Tensor codes = local(master_, unit);
+  // The edges' weights are not in use now, nor are they gathered.
+  forget_gathered();
+  const Tensor& buffer = gather_buffers_[buffer_of(layout_.head_unit())].weights;
+  const Tensor memory{buffer.data, DType::f32, 1, buffer.bytes() / bytes_of(DType::f32, 1)};
+  for (const bool measure : {true, false}) {
+    for (std::int64_t done = 0; done < piece.count; done += memory.size()) {
+      const std::int64_t count = std::min(memory.size(), piece.count - done);
+      const Tensor elements = memory.elements(0, count);
+      values(elements, done);
+      device_.encode({.codes = codes.elements(piece.offset + done, count),
+                      .scale = scale,
+                      .src = elements,
+                      .accumulate = false,
+                      .measure = measure});
+    }
+    if (measure && sharded()) shard_comm_.comm->all_reduce_max(scale.amax);
+  }
+  master_scales_->commit(device_, unit);
+}
+
+void Parameters::initialize_master(std::uint64_t seed, float std) {
+  for (int u = 0; u < layout_.unit_count(); ++u) {
+    const std::vector<Piece> pieces = layout_.pieces(u, shard_rank());
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      const Parameter& p = *pieces[i].parameter;
+      if (p.kind != ParameterKind::matrix && p.kind != ParameterKind::gain) continue;
+      const std::int64_t begin = layout_.model_offset(u) + p.offset + pieces[i].first;
+      encode_master(u, i, [&](const Tensor& elements, std::int64_t first) {
+        if (p.kind == ParameterKind::matrix)
+          device_.init_normal({elements, std, seed, begin + first});
+        else
+          device_.fill({elements, 1.0f});
+      });
+    }
+  }
+}
+
+void Parameters::load_master(const StateReader& read) {
+  for_weights([&](std::size_t, int unit, std::size_t i, const StateTensor& part) {
+    store_weights(unit, i, part.values, read_whole(read, part).data() + part.first);
+  });
+}
+
+void Parameters::refresh_fp8_weights() {
+  const Scope scope(arena_);
+  if (!fp16_master()) {
+    fp8_->refresh(
+        [&](int unit) {
+          return fp8_->from_master() && !master_.empty() ? local(master_, unit) : local_weights(unit);
+        },
+        delayed_.get());
+    return;
+  }
+  // Widened unit by unit, so that FP8 is rounded from the master itself.
+  const int block = layout_.block_unit(0);
+  const Tensor widened = arena_.push(Segment::workspace, DType::f32, 1, layout_.shard_size(block));
+  int current = -1;
+  fp8_->refresh(
+      [&](int unit) {
+        if (current != unit) {
+          const auto [first, last] = layout_.shard_range(unit, shard_rank());
+          decode_master(unit, widened, local(master_, unit), first, last);
+          current = unit;
+        }
+        return widened;
+      },
+      delayed_.get());
+}
+
+}  // namespace precbench

@@ -1,0 +1,176 @@
+// FP8 gradients: what ranks keep after a step, against the same written out on the host; replicas and shards alike, and over
+// micro-steps. Casts and sums are held to another implementation in kernels/device/scaled_values_test.cpp.
+#include "models/transformer/fp8_gradients.h"
+
+#include <mutex>
+
+#include "kernels/comm/comm_testing.h"
+#include "kernels/device/op_testing.h"
+#include "kernels/numerics/state_formats.h"
+
+using namespace precbench;
+using namespace precbench::testing;
+
+namespace {
+
+ModelConfig awkward() {
+  ModelConfig c;
+  c.layers = 2, c.width = 10, c.ffn = 13, c.heads = 3, c.kv_heads = 1, c.head_dim = 6, c.vocab = 101;
+  c.qk_norm = true;
+  return c;
+}
+
+/// What backward leaves of a parameter on a rank: of a size that differs between parameters and between ranks.
+std::vector<float> gradient_of(int unit, std::size_t parameter, int rank, int micro, std::int64_t size) {
+  const auto stream =
+      static_cast<std::uint64_t>(((unit * 16 + static_cast<int>(parameter)) * 8 + rank) * 4 + micro);
+  return rounded(normal(stream, size, std::ldexp(1e-3f, static_cast<int>(stream % 13) - rank)));
+}
+
+float next_scale(const std::vector<std::vector<float>>& values) {
+  float amax = 0;
+  for (const auto& of_rank : values)
+    for (const float x : of_rank) amax = std::max(amax, std::fabs(x));
+  return amax > 0 ? std::exp2(std::floor(std::log2(448.0f / amax))) : 1.0f;
+}
+
+/// To e4m3 and back.
+std::vector<float> through(std::vector<float> values, float scale) {
+  for (float& x : values) x = e4m3_decode(e4m3_encode(x * scale)) / scale;
+  return values;
+}
+
+std::vector<float> plus(std::vector<float> a, const std::vector<float>& b) {
+  for (std::size_t i = 0; i < a.size(); ++i) a[i] += b[i];
+  return a;
+}
+
+/// Over ranks, in their order, of what they send with one scale.
+std::vector<float> sum_of(const std::vector<std::vector<float>>& values) {
+  const float scale = next_scale(values);
+  std::vector<float> sum = through(values[0], scale);
+  for (std::size_t r = 1; r < values.size(); ++r) sum = plus(sum, through(values[r], scale));
+  return sum;
+}
+
+/// What is kept of a parameter's gradient.
+struct Kept {
+  std::vector<float> values;
+  float scale = 1;
+};
+
+Kept kept_of(const std::vector<float>& values) {
+  const float scale = next_scale({values});
+  return {through(values, scale), scale};
+}
+
+/// After a step: micro-steps are added to what was kept, by each rank for itself where ranks are replicas, and where they
+/// are shards after the sum.
+Kept expected(int unit, std::size_t parameter, int ranks, int micros, bool sharded, std::int64_t size) {
+  std::vector<Kept> own(ranks);
+  Kept whole;
+  for (int micro = 0; micro < micros; ++micro) {
+    std::vector<std::vector<float>> values(ranks);
+    for (int r = 0; r < ranks; ++r) values[r] = gradient_of(unit, parameter, r, micro, size);
+    if (sharded) {
+      const std::vector<float> sum = sum_of(values);
+      whole = kept_of(micro > 0 ? plus(sum, whole.values) : sum);
+      continue;
+    }
+    for (int r = 0; r < ranks; ++r) {
+      if (micro > 0) values[r] = plus(values[r], own[r].values);
+      own[r] = kept_of(values[r]);
+    }
+    if (micro == micros - 1) whole = ranks == 1 ? own[0] : kept_of(sum_of(values));
+  }
+  return whole;
+}
+
+/// Every rank's gradient of every unit, put together from the ranks' parts.
+void check_ranks(int ranks, bool sharded, int micros) {
+  const ModelConfig config = awkward();
+  std::mutex mutex;
+  on_cpu_ranks(ranks, [&](Device& device, Comm& comm) {
+    std::vector<std::byte> memory(1 << 20, std::byte{0xFF});
+    Arena arena(memory.data(), 1 << 20);
+    const Layout layout(config, sharded ? ranks : 1);
+    Fp8Gradients gradients(device, ranks > 1 ? &comm : nullptr, arena, config, layout);
+    const Tensor kept = arena.push(Segment::gradients, DType::e4m3, 1, layout.local_size());
+    const auto codes = [&](int u) { return kept.elements(layout.shard_offset(u), layout.shard_size(u)); };
+    gradients.begin_step();
+    for (int micro = 0; micro < micros; ++micro)
+      for (int u = 0; u < layout.unit_count(); ++u) {
+        const std::vector<Parameter>& parameters = layout.units()[u].parameters;
+        for (std::size_t i = 0; i < parameters.size(); ++i) {
+          const std::vector<float> values = gradient_of(u, i, comm.rank(), micro, parameters[i].size());
+          for (std::int64_t e = 0; e < parameters[i].size(); ++e)
+            gradients.staging(u).as<std::uint16_t>()[parameters[i].offset + e] = bf16_encode(values[e]);
+        }
+        gradients.reduce(u, codes(u), micro == 0, micro == micros - 1);
+      }
+    const std::lock_guard lock(mutex);  // Catch2's assertions are for one thread at a time
+    for (int u = 0; u < layout.unit_count(); ++u) {
+      const std::vector<Piece> pieces = layout.pieces(u, sharded ? comm.rank() : 0);
+      for (std::size_t i = 0; i < pieces.size(); ++i) {
+        const Kept want = expected(u, i, ranks, micros, sharded, pieces[i].parameter->size());
+        const float scale = *gradients.scale(u, i).as<float>();
+        CHECK(scale == want.scale);
+        std::int64_t wrong = 0;
+        for (std::int64_t e = 0; e < pieces[i].count; ++e)
+          wrong += e4m3_decode(codes(u).as<std::uint8_t>()[pieces[i].offset + e]) / scale !=
+                   want.values[pieces[i].first + e];
+        INFO(pieces[i].parameter->name << " on rank " << comm.rank());
+        CHECK(wrong == 0);
+      }
+    }
+  });
+}
+
+}  // namespace
+
+TEST_CASE("gradients in e4m3 are those of the rules written out, on one rank, replicas and shards",
+          "[fp8_gradients]") {
+  for (const int micros : {1, 3}) {
+    INFO(micros << " micro-steps");
+    check_ranks(1, false, micros);
+    for (const int ranks : {2, 3, 4}) {
+      INFO(ranks << " ranks");
+      check_ranks(ranks, false, micros);
+      check_ranks(ranks, true, micros);
+    }
+  }
+}
+
+TEST_CASE("what replicas send of an e4m3 gradient is a quarter of what they send of an FP32 one",
+          "[fp8_gradients]") {
+  const ModelConfig config = awkward();
+  on_cpu_ranks(4, [&](Device& device, Comm& comm) {
+    std::vector<std::byte> memory(1 << 20);
+    Arena arena(memory.data(), 1 << 20);
+    const Layout layout(config, 1);
+    Fp8Gradients gradients(device, &comm, arena, config, layout);
+    const int unit = layout.block_unit(0);
+    const std::int64_t size = layout.shard_size(unit);
+    const Tensor codes = arena.push(Segment::gradients, DType::e4m3, 1, size);
+    const Tensor plain = arena.push(Segment::gradients, DType::f32, 1, size);
+    device.zero({gradients.staging(unit)});
+    gradients.begin_step();
+    const auto sent = [&](const auto& body) {
+      comm.reset_counts();
+      body();
+      double bytes = 0;
+      for (const CollectiveCount& count : comm.counts()) bytes += count.wire_bytes;
+      return bytes;
+    };
+    const double narrow = sent([&] { gradients.reduce(unit, codes, true, true); });
+    const double wide = sent([&] { comm.all_reduce(plain); });
+    const double parts =
+        static_cast<double>(Layout(config, 4).shard_size(unit)) * 4 / static_cast<double>(size);
+    const double amaxes =
+        2 * 2 * 0.75 * sizeof(float) * static_cast<double>(layout.units()[unit].parameters.size());
+    if (comm.rank() == 0) {
+      CHECK(narrow >= wide / 4);
+      CHECK(narrow <= wide / 4 * parts + amaxes + 8);
+    }
+  });
+}

@@ -1,0 +1,236 @@
+// Weights and the optimizer's state, in and out: first values, checkpoints, changes and fingerprints. See parameters.h.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "kernels/numerics/state_formats.h"
+#include "models/transformer/parameters.h"
+
+namespace precbench {
+
+void Parameters::zero_state() {
+  for (const Tensor& flat : {weights_, master_})
+    if (!flat.empty()) device_.zero({flat});
+  if (fp16_master()) master_scales_->reset(device_);
+  moments_->reset(device_);
+  if (delayed_) delayed_->reset();
+  if (routers_) routers_->reset();
+}
+
+void Parameters::derive_weights() {
+  for (int u = 0; u < layout_.unit_count(); ++u)
+    if (const Shard s = shard(u); !s.master.empty() && !s.weights.empty())
+      device_.convert({s.weights, s.master});
+  forget_gathered();
+}
+
+void Parameters::initialize(std::uint64_t seed, float std) {
+  zero_state();  // biases too
+  for (int u = 0; u < layout_.unit_count() && !fp16_master(); ++u) {
+    const Shard s = shard(u);
+    for (const Run& run : s.runs) {
+      const Tensor elements = local_leading(u).elements(run.first, run.count);
+      if (run.kind == ParameterKind::matrix)
+        device_.init_normal({elements, std, seed, s.model_offset + run.first});
+      else if (run.kind == ParameterKind::gain)
+        device_.fill({elements, 1.0f});
+    }
+  }
+  if (fp16_master()) initialize_master(seed, std);
+  derive_weights();
+}
+
+void Parameters::append_state(std::vector<StateTensor>& state, const char* kind,
+                              const std::function<Tensor(int unit)>& local_of) const {
+  for (int u = 0; u < layout_.unit_count(); ++u) {
+    const Tensor mine = local_of(u);
+    for (const Piece& piece : layout_.pieces(u, shard_rank())) {
+      const Parameter& p = *piece.parameter;
+      StateTensor tensor{.name = fmt::format("{}/{}", kind, p.name), .shape = p.shape()};
+      tensor.values.dtype = mine.dtype;
+      if (piece.count > 0) {
+        tensor.first = piece.first;
+        tensor.values = mine.elements(piece.offset, piece.count);
+      }
+      state.push_back(std::move(tensor));
+    }
+  }
+}
+
+std::vector<StateTensor> Parameters::weights_state() const {
+  std::vector<StateTensor> state;
+  append_state(state, "weights", [&](int u) { return local_leading(u); });
+  return state;
+}
+
+std::vector<StateTensor> Parameters::gradient_parts() const {
+  std::vector<StateTensor> parts;
+  append_state(parts, "gradients", [&](int u) { return local(gradient_, u); });
+  return parts;
+}
+
+void Parameters::for_weights(
+    const std::function<void(std::size_t, int, std::size_t, const StateTensor&)>& visit) const {
+  const std::vector<StateTensor> parts = weights_state();
+  std::size_t index = 0;
+  for (int u = 0; u < layout_.unit_count(); ++u)
+    for (std::size_t i = 0; i < layout_.units()[u].parameters.size(); ++i, ++index)
+      if (fp16_master() || !parts[index].values.empty()) visit(index, u, i, parts[index]);
+}
+
+std::vector<StateTensor> Parameters::trained_state() const {
+  std::vector<StateTensor> state = weights_state();
+  if (fp16_master()) master_scales_->append_state(state, "weights");
+  moments_->append_state(state);
+  return state;
+}
+
+std::vector<StateTensor> Parameters::state() const {
+  std::vector<StateTensor> state = trained_state();
+  const auto add_common = [&](const std::vector<StateTensor>& tensors) {
+    for (StateTensor tensor : tensors) {
+      if (shard_rank() > 0) tensor.values = {nullptr, tensor.values.dtype, 0, 0};  // the first has it for all
+      state.push_back(std::move(tensor));
+    }
+  };
+  if (delayed_) add_common(delayed_->state());
+  if (routers_) add_common(routers_->state(layout_));
+  return state;
+}
+
+void Parameters::save_state(const StateWriter& write) const {
+  precbench::save_state(device_, state(), write);
+}
+
+void Parameters::load_state(const StateReader& read, bool own) {
+  zero_state();
+  if (own) {
+    precbench::load_state(device_, trained_state(), read);
+    if (delayed_) precbench::load_state(device_, delayed_->state(), read);
+  } else {
+    std::vector<StateTensor> foreign;
+    if (fp16_master())
+      load_master(read);
+    else
+      foreign = weights_state();
+    moments_->append_unscaled_state(foreign);
+    precbench::load_state(device_, foreign, read);
+    moments_->load_scaled(device_, read);
+  }
+  if (routers_) precbench::load_state(device_, routers_->state(layout_), read);
+  derive_weights();
+}
+
+void Parameters::load(const std::function<void(const Parameter&, float*)>& read) {
+  zero_state();
+  std::vector<float> whole;
+  for_weights([&](std::size_t, int unit, std::size_t i, const StateTensor& part) {
+    const Parameter& p = layout_.units()[unit].parameters[i];
+    whole.resize(p.size());
+    read(p, whole.data());
+    store_weights(unit, i, part.values, whole.data() + part.first);
+  });
+  for_buffers([&](const Parameter& p, const Tensor& values) {
+    whole.resize(p.size());
+    read(p, whole.data());
+    device_.upload(values, whole.data());
+  });
+  derive_weights();
+}
+
+void Parameters::for_buffers(const std::function<void(const Parameter&, const Tensor&)>& visit) const {
+  if (!routers_) return;
+  const std::vector<StateTensor> state = routers_->state(layout_);
+  for (std::size_t i = 0; i < state.size(); ++i) visit(layout_.buffers()[i], state[i].values);
+}
+
+void Parameters::change(const std::function<ElementChange(const Parameter&)>& change_of, Replaced* replaced) {
+  for_weights([&](std::size_t index, int unit, std::size_t i, const StateTensor& part) {
+    if (replaced) replaced->resize(index + 1);
+    const ElementChange changed = change_of(layout_.units()[unit].parameters[i]);
+    if (!changed) return;
+    std::vector<float> values = download_widened(part.values, weight_scale(unit, i));
+    if (replaced) replaced->back() = values;
+    for (std::int64_t e = 0; e < part.values.size(); ++e) values[e] = changed(part.first + e, values[e]);
+    store_weights(unit, i, part.values, values.data());
+  });
+  derive_weights();
+}
+
+void Parameters::restore(const Replaced& replaced) {
+  for_weights([&](std::size_t index, int unit, std::size_t i, const StateTensor& part) {
+    const bool changed = index < replaced.size() && !replaced[index].empty();
+    if (changed)
+      store_weights(unit, i, part.values, replaced[index].data());
+    else if (fp16_master())  // another rank's part may have been changed
+      store_weights(unit, i, part.values, download_widened(part.values, weight_scale(unit, i)).data());
+  });
+  derive_weights();
+}
+
+void Parameters::store_weights(int unit, std::size_t parameter, const Tensor& target, const float* values) {
+  if (!fp16_master()) return upload_rounded(target, values);
+  encode_master(unit, parameter, [&](const Tensor& elements, std::int64_t first) {
+    device_.upload(elements, values + first);
+  });
+}
+
+void Parameters::upload_rounded(const Tensor& target, const float* values) {
+  if (target.dtype == DType::f32) return device_.upload(target, values);
+  std::vector<std::uint16_t> rounded(target.size());
+  std::transform(values, values + target.size(), rounded.begin(), bf16_encode);
+  device_.upload(target, rounded.data());
+}
+
+std::vector<float> Parameters::download_widened(const Tensor& source, const Tensor& scale) {
+  std::vector<float> values(source.size());
+  if (source.empty()) return values;
+  if (source.dtype == DType::f32) {
+    device_.download(values.data(), source);
+    return values;
+  }
+  std::vector<std::byte> codes(source.bytes());
+  device_.download(codes.data(), source);
+  float factor = 1;
+  if (!scale.empty()) device_.download(&factor, scale);
+  for (std::int64_t i = 0; i < source.size(); ++i)
+    values[i] = scale.empty() ? bf16_decode(reinterpret_cast<const std::uint16_t*>(codes.data())[i])
+                              : state_decode(source.dtype, codes.data(), i) / factor;
+  return values;
+}
+
+void Parameters::save(Kind kind, const std::function<void(const Parameter&, const float*)>& write) {
+  for (int u = 0; u < layout_.unit_count(); ++u) {
+    const Tensor mine = kind == Kind::gradients ? local(gradient_, u) : local_leading(u);
+    const Scope scope(arena_);
+    Tensor full = mine;
+    if (sharded()) {
+      full = arena_.push_uncounted(mine.dtype, 1, mine.size() * layout_.shards());
+      shard_comm_.comm->all_gather(full, mine);
+    }
+    const std::vector<Parameter>& parameters = layout_.units()[u].parameters;
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const Parameter& p = parameters[i];
+      const Tensor scale = kind == Kind::gradients ? gradient_scale(u, i) : weight_scale(u, i);
+      write(p, download_widened(full.elements(p.offset, p.size()), scale).data());
+    }
+  }
+  if (kind == Kind::weights)
+    for_buffers(
+        [&](const Parameter& p, const Tensor& values) { write(p, download_widened(values, {}).data()); });
+}
+
+std::vector<std::uint64_t> Parameters::fingerprints() {
+  std::vector<std::uint64_t> result;
+  for (const StateTensor& tensor : weights_state()) {
+    std::uint32_t words[2] = {};
+    if (!tensor.values.empty()) {
+      device_.fingerprint({hash_, tensor.values});
+      device_.download(words, hash_);
+    }
+    result.push_back((std::uint64_t{words[0]} << 32) | words[1]);
+  }
+  return result;
+}
+
+}  // namespace precbench
