@@ -190,6 +190,8 @@ std::string Plan::why_unsupported() const {
   }
   if (const std::string why = why_no_fidelity(); fields.fidelity_batches > 0 && !why.empty()) return why;
   const ModelConfig& m = model;
+  if (m.moe && (parameters.master == Master::fp16 || bits_of(parameters.gradients) == 8))
+    return "experts: an FP16 master and FP8 gradients are not tried with them yet";
   if (m.moe && reduce_amax && recipe.quantized())
     return "--reduce-amax on: not of experts' rows yet, of which each rank has its own";
   if (m.sliding_window > 0 && T > m.sliding_window)
