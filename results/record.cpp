@@ -37,7 +37,9 @@ constexpr const auto& names_of() {
 }
 
 /// Keys that a record leaves out where they have nothing to say.
-bool left_out(std::string_view key) { return key == "kernels"; }
+bool left_out(std::string_view key) {
+  return key == "kernels" || key == "routing_ms" || key == "params" || key == "moe";
+}
 
 template <class T>
 Json write_value(const T& value) {
@@ -84,9 +86,10 @@ struct Place {
 /// Keys of a T that records from before they existed lack; their default says so.
 template <class T>
 bool added_later(std::string_view key) {
-  if constexpr (std::is_same_v<T, Record>) return key == "definition" || key == "fidelity" || key == "study";
+  if constexpr (std::is_same_v<T, Record>)
+    return key == "definition" || key == "fidelity" || key == "study" || left_out(key);
   if constexpr (std::is_same_v<T, Training>) return key == "evaluations";
-  if constexpr (std::is_same_v<T, GemmPath>) return left_out(key);
+  if constexpr (std::is_same_v<T, GemmPath> || std::is_same_v<T, Breakdown>) return left_out(key);
   return std::is_same_v<T, Timing> && (key == "wall_ms" || key == "runs" || key == "between_runs");
 }
 

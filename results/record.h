@@ -66,7 +66,8 @@ struct Environment {
 struct GemmPath {
   ExecutionPath path = ExecutionPath::native;
   std::optional<std::string> reason;
-  std::optional<std::string> kernels = {};  ///< whose: "cuBLASLt", "own 256x128"; none where there is no choice
+  std::optional<std::string> kernels =
+      {};  ///< whose: "cuBLASLt", "own 256x128"; none where there is no choice
 };
 
 struct Support {
@@ -167,7 +168,8 @@ struct OpRecord {
 struct Breakdown {
   double gemm_ms = 0, quantize_ms = 0, attention_ms = 0, norm_elementwise_ms = 0, head_loss_ms = 0,
          optimizer_ms = 0, communication_ms = 0, idle_ms = 0;
-  std::vector<OpRecord> ops;  ///< longest first
+  std::optional<double> routing_ms;  ///< none without experts
+  std::vector<OpRecord> ops;         ///< longest first
 };
 
 /// One kind of collective in one step, as one rank sees it.
@@ -261,6 +263,45 @@ struct Fidelity {
   std::vector<GradientFidelity> layers;  ///< the blocks, first to last
 };
 
+/// Parameters of a model with experts, and those that a token meets.
+struct ParameterCounts {
+  std::int64_t total = 0, active = 0;
+};
+
+/// Rows of experts in a step, of all layers on one rank.
+struct ExpertRows {
+  double expected = 0;  ///< slots that are not dropped at even load
+  double actual = 0;    ///< computed
+  double padded = 0;    ///< with padding
+  double dropped = 0;
+};
+
+/// The most loaded expert's slots over the mean of all.
+struct ExpertLoad {
+  OptionalNumber median, max;      ///< over layers
+  std::vector<double> layers;      ///< each block's with experts
+  std::int64_t empty_experts = 0;  ///< without a slot, of all layers
+};
+
+struct ExpertFlops {
+  double expected = 0, actual = 0;  ///< of the experts' products
+  double router = 0;                ///< which no other count has
+};
+
+/// A mixture of experts in the last timed step, on one rank.
+struct MoeRecord {
+  std::int64_t experts = 0, top_k = 0, expert_ffn = 0, shared_ffn = 0;
+  std::string score;               ///< "softmax", "sigmoid"
+  std::string routing;             ///< --routing
+  std::optional<double> capacity;  ///< none: no slot is dropped
+  ExpertRows rows;
+  double padding_fraction = 0;  ///< of the padded rows
+  ExpertLoad load;
+  ExpertFlops flops;
+  std::vector<double> aux_loss, z_loss;  ///< by layer, without their coefficients
+  std::optional<double> bias_min, bias_max;
+};
+
 struct Record {
   int schema = kSchemaVersion;
   int method_version = kMethodVersion;
@@ -286,7 +327,9 @@ struct Record {
   SharedList<QuantizationStats> quantization;
   SharedList<Fidelity>
       fidelity;  ///< of the first weights, then under each stress; none without --fidelity-batches
-  Shared<StudyPlace> study;  ///< null unless a study made the row
+  Shared<StudyPlace> study;        ///< null unless a study made the row
+  Shared<ParameterCounts> params;  ///< null without experts, as moe
+  Shared<MoeRecord> moe;
 };
 
 /// Whether a field of a case decides what work is measured. The others say what is saved, for how long a case is sampled

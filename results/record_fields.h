@@ -102,7 +102,7 @@ void each_field(S& s, F&& f) {
   f("gemm_ms", s.gemm_ms), f("quantize_ms", s.quantize_ms), f("attention_ms", s.attention_ms);
   f("norm_elementwise_ms", s.norm_elementwise_ms), f("head_loss_ms", s.head_loss_ms);
   f("optimizer_ms", s.optimizer_ms), f("communication_ms", s.communication_ms), f("idle_ms", s.idle_ms);
-  f("ops", s.ops);
+  f("routing_ms", s.routing_ms), f("ops", s.ops);
 }
 
 template <Is<CollectiveRecord> S, class F>
@@ -173,6 +173,34 @@ void each_field(S& s, F&& f) {
   f("loss_difference", s.loss_difference), f("whole", s.whole), f("roles", s.roles), f("layers", s.layers);
 }
 
+template <Is<ParameterCounts> S, class F>
+void each_field(S& s, F&& f) {
+  f("total", s.total), f("active", s.active);
+}
+
+template <Is<ExpertRows> S, class F>
+void each_field(S& s, F&& f) {
+  f("expected", s.expected), f("actual", s.actual), f("padded", s.padded), f("dropped", s.dropped);
+}
+
+template <Is<ExpertLoad> S, class F>
+void each_field(S& s, F&& f) {
+  f("median", s.median), f("max", s.max), f("layers", s.layers), f("empty_experts", s.empty_experts);
+}
+
+template <Is<ExpertFlops> S, class F>
+void each_field(S& s, F&& f) {
+  f("expected", s.expected), f("actual", s.actual), f("router", s.router);
+}
+
+template <Is<MoeRecord> S, class F>
+void each_field(S& s, F&& f) {
+  f("experts", s.experts), f("top_k", s.top_k), f("expert_ffn", s.expert_ffn), f("shared_ffn", s.shared_ffn);
+  f("score", s.score), f("routing", s.routing), f("capacity", s.capacity), f("rows", s.rows);
+  f("padding_fraction", s.padding_fraction), f("load", s.load), f("flops", s.flops);
+  f("aux_loss", s.aux_loss), f("z_loss", s.z_loss), f("bias_min", s.bias_min), f("bias_max", s.bias_max);
+}
+
 template <Is<Record> S, class F>
 void each_field(S& s, F&& f) {
   f("schema", s.schema), f("method_version", s.method_version), f("id", s.id), f("created", s.created);
@@ -182,7 +210,7 @@ void each_field(S& s, F&& f) {
   f("metrics", s.metrics), f("memory", s.memory), f("breakdown", s.breakdown);
   f("communication", s.communication), f("telemetry", s.telemetry);
   f("training", s.training), f("quantization", s.quantization), f("fidelity", s.fidelity);
-  f("study", s.study);
+  f("study", s.study), f("params", s.params), f("moe", s.moe);
 }
 
 template <class T>

@@ -134,6 +134,7 @@ Record gpu_record(const std::string& recipe, double median_ms, double penalty, i
                           median_ms * 0.04,
                           0,
                           median_ms * 0.01,
+                          {},
                           {{"matmul fprop", "gemm", 128, median_ms * 0.2, 1e14, 1e10}}};
   r.telemetry = Telemetry{1980, 1965, 1980, 3201, 640, 690, 61, {"sw_power_cap"}, 0};
   r.training = training_of(recipe, penalty);

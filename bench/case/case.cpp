@@ -26,6 +26,7 @@ using OptionalReal = std::optional<double> Case::*;
 
 constexpr const char* kWork = "Work";
 constexpr const char* kPrecision = "Precision and memory";
+constexpr const char* kExperts = "Mixture of experts";
 constexpr const char* kOptimizer = "Optimizer";
 constexpr const char* kData = "Data and weights";
 constexpr const char* kMeasurement = "Measurement";
@@ -73,9 +74,11 @@ Field number(const char* name, const char* group, const char* unit, const char* 
 
 std::vector<Field> make_fields() {
   const auto always = Identity::always;
-  const auto when_set = Identity::when_set;
+  const auto when_set = Identity::when_set, when_used = Identity::when_used;
   return {
       text("model", kWork, "preset, or a JSON file", &Case::model, kAxis, always),
+      number("layers", kWork, "", "blocks of the model that are left, the first ones", &Case::layers, kAxis,
+             0, "all", when_used),
       text("recipe", kWork, "low-precision recipe, or a JSON file", &Case::recipe, kAxis, always),
       number("seq", kWork, "tokens", "sequence length", &Case::seq, kAxis, 1),
       number("batch", kWork, "sequences", "sequences per GPU in one forward pass", &Case::batch, kAxis, 1),
@@ -123,6 +126,16 @@ std::vector<Field> make_fields() {
           &Case::switch_recipe, kSingle, when_set),
       text("recompute", kPrecision, "activations computed again in backward", &Case::recompute, kAxis, always,
            {"none", "block"}),
+
+      text("routing", kExperts, "who chooses experts: learned, balanced, zipf:A or one (forced, for timing)",
+           &Case::routing, kAxis, when_used),
+      number("capacity", kExperts, "",
+             "an expert's rows in those of even load, the later ones dropped; auto: all are computed",
+             &Case::capacity, kAxis, 0, "", when_used),
+      number("aux", kExperts, "", "coefficient of the routers' balance loss", &Case::aux, kAxis, 0, "",
+             when_used),
+      number("z_loss", kExperts, "", "coefficient of the mean of logsumexp(router logits)^2", &Case::z_loss,
+             kAxis, 0, "", when_used),
 
       text("optimizer", kOptimizer, "update rule; muon: AdamW's for what is no matrix of a block",
            &Case::optimizer, kAxis, when_set, optimizer_names()),
@@ -290,8 +303,10 @@ void set_text(Case& c, const Field& field, const std::string& text) {
 }
 
 nlohmann::ordered_json case_to_json(const Case& c) {
+  static const Case defaults;
   nlohmann::ordered_json json = nlohmann::ordered_json::object();
   for (const Field& field : case_fields()) {
+    if (field.identity == Identity::when_used && get_text(c, field) == get_text(defaults, field)) continue;
     if (const auto* member = std::get_if<Real>(&field.member))
       json[field.name] = c.**member;
     else if (const auto* optional = std::get_if<OptionalReal>(&field.member); optional && c.**optional)

@@ -17,6 +17,7 @@ namespace precbench {
 /// The member initialisers are the defaults that the help shows.
 struct Case {
   std::string model = "tiny";
+  std::int64_t layers = 0;  ///< 0: all of the model's; written "all"
   std::string recipe = "bf16";
   std::int64_t seq = 128;
   std::int64_t batch = 8;
@@ -39,6 +40,10 @@ struct Case {
   std::string keep_bf16;
   std::string switch_recipe;
   std::string recompute = "none";
+
+  std::string routing = "learned";
+  std::optional<double> capacity;  ///< none: no slot is dropped; written "auto"
+  double aux = 1e-3, z_loss = 0;
 
   std::string optimizer = "adamw";
   double lr = 3e-4;
@@ -71,8 +76,9 @@ struct Case {
 };
 
 /// When a field that changes the work (changes_work) is part of case_id. when_set: only where it differs from its
-/// default, so that a new field of this kind leaves the ids of old records as they are.
-enum class Identity : std::uint8_t { always, when_set };
+/// default, so that a new field of this kind leaves the ids of old records as they are. when_used: and a record's `case`
+/// has it only there, too, so that the rows of models that know nothing of it stay as they are.
+enum class Identity : std::uint8_t { always, when_set, when_used };
 
 struct Field {
   const char* name;   ///< snake_case: the key of JSON and TOML; the flag is the same in kebab-case

@@ -3,10 +3,13 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <string_view>
+#include <system_error>
 #include <tuple>
 
 #include "bench/case/stress.h"
+#include "kernels/base/enum_names.h"
 #include "kernels/base/errors.h"
 #include "kernels/numerics/selection.h"
 #include "kernels/numerics/state_formats.h"
@@ -23,6 +26,7 @@ void check_word(const Field& field, const std::string& text) {
   try {
     if (name == "keep_bf16") parse_keep_bf16(text);
     if (name == "switch_recipe") parse_switches(text);
+    if (name == "routing") parse_routing(text);
   } catch (const InvalidInput& error) {
     throw InvalidInput(fmt::format("{}: {}", flag_of(field), error.what()));
   }
@@ -124,6 +128,38 @@ void check_combinations(const Case& c) {
     throw InvalidInput("--checkpoint-every needs a number of steps: add --steps N");
   if (!c.fidelity_stress.empty() && c.fidelity_batches == 0)
     throw InvalidInput("--fidelity-stress needs batches to compare gradients of: add --fidelity-batches K");
+}
+
+void check_experts(const Case& c, const ModelConfig& model) {
+  static const Case defaults;
+  if (c.capacity && *c.capacity <= 0)
+    throw InvalidInput("--capacity: must be above 0: no expert would have a row");
+  if (model.moe) return;
+  for (const char* name : {"routing", "capacity", "aux", "z_loss"}) {
+    const Field& field = *find_field(name);
+    if (get_text(c, field) != get_text(defaults, field))
+      throw InvalidInput(fmt::format("{}: {} has no experts", flag_of(field), model.name));
+  }
+}
+
+RoutingChoice parse_routing(const std::string& text) {
+  constexpr EnumNames<Routing, 4> kNames{{"learned", "balanced", "zipf", "one"}};
+  const std::size_t colon = text.find(':');
+  const auto found = kNames.find(std::string_view(text).substr(0, colon));
+  const bool zipf = found == Routing::zipf;
+  RoutingChoice choice{found.value_or(Routing::learned)};
+  bool right = found && zipf == (colon != std::string::npos);
+  if (right && zipf) {
+    const char* const stop = text.data() + text.size();
+    right = std::from_chars(text.data() + colon + 1, stop, choice.exponent) ==
+            std::from_chars_result{stop, std::errc()};
+    constexpr double kMost = 16;
+    right = right && choice.exponent >= 0 && choice.exponent <= kMost;
+  }
+  if (!right)
+    throw InvalidInput(
+        fmt::format("\"{}\" is none of learned, balanced, zipf:A with A from 0 to 16, and one", text));
+  return choice;
 }
 
 }  // namespace precbench

@@ -1,4 +1,4 @@
-// What no case may be, as far as its own fields tell, without a look at models, recipes and files.
+// What no case may be, as far as its own fields and its model tell, without a look at files.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,8 @@
 
 #include "bench/case/case.h"
 #include "kernels/numerics/recipe.h"
+#include "kernels/numerics/routing_rule.h"
+#include "models/config/config.h"
 
 namespace precbench {
 
@@ -36,5 +38,14 @@ void check_size(const Case& c);
 void check_optimizer(const Case& c, const Recipe& recipe);
 /// Other fields that do not go together.
 void check_combinations(const Case& c);
+/// What only a mixture of experts has, of a model without; and what that does not do.
+void check_experts(const Case& c, const ModelConfig& model);
+
+/// --routing: what, and the exponent behind zipf. Throws InvalidInput.
+struct RoutingChoice {
+  Routing routing = Routing::learned;
+  double exponent = 0;
+};
+RoutingChoice parse_routing(const std::string& text);
 
 }  // namespace precbench

@@ -15,6 +15,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+/// The roles of the blocks' linear layers that recipes are chosen by; lm_head is none of them.
+constexpr int kBlockRoles = kLinearRoles - 1;
+static_assert(static_cast<int>(LinearRole::head) == kBlockRoles);
+
 /// What the case keeps in BF16, or, where it says nothing, the recipe.
 ConvertedLayers convert(const Case& c, const ModelConfig& model, const Recipe& recipe) {
   const KeepBf16 keep = c.keep_bf16.empty() ? recipe.keep_bf16 : parse_keep_bf16(c.keep_bf16);
@@ -26,12 +30,13 @@ ConvertedLayers convert(const Case& c, const ModelConfig& model, const Recipe& r
     return quantized && !keep.keeps(recipe, role, layer, model.layers, out, in);
   };
   const auto converts = [&](const LinearSpec& linear, std::int64_t layer) {
-    return converts_as(linear.role, layer, linear.out(), linear.in);
+    return converts_as(linear.role, layer, linear.expert_out(), linear.in);
   };
   ConvertedLayers layers{recipe, std::vector<ConvertedLayers::Roles>(model.layers), false};
-  const BlockSpec block = dense_block(model);
+  const BlockSpec first = block_of(model, 0), last = block_of(model, model.layers - 1);
   for (std::int64_t layer = 0; layer < model.layers; ++layer)
-    for (const LinearSpec& linear : block.linears) {
+    for (const LinearSpec& linear : (model.has_experts(layer) ? last : first).linears) {
+      if (static_cast<int>(linear.role) >= kBlockRoles) continue;
       ConvertedLayers::Roles& roles = layers.converted[layer];
       const bool apart = linear.role == LinearRole::qkv && keep.qkv_apart();
       if (!apart) roles[static_cast<int>(linear.role)] = converts(linear, layer);
@@ -88,10 +93,6 @@ std::string ranges_of(std::size_t blocks, IsIn&& is_in) {
   }
   return text.empty() ? "none" : text;
 }
-
-/// The roles of the blocks' linear layers; lm_head is none of them.
-constexpr int kBlockRoles = kLinearRoles - 1;
-static_assert(static_cast<int>(LinearRole::head) == kBlockRoles);
 
 bool some(const ConvertedLayers::Roles& roles) {
   return std::find(roles.begin(), roles.end(), true) != roles.end();

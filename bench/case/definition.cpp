@@ -112,11 +112,16 @@ DefinitionPart part_of(Json json) { return std::make_shared<const Json>(std::mov
 Definition define(const Case& c) {
   for (const Field& field : case_fields()) check_word(field, get_text(c, field));  // also what came from JSON
   Definition definition;
-  definition.model = model_of(c.model);
+  try {
+    definition.model = cut_to(model_of(c.model), c.layers);
+  } catch (const InvalidInput& error) {
+    throw InvalidInput(c.layers > 0 ? fmt::format("--layers: {}", error.what()) : error.what());
+  }
   definition.recipe = recipe_of(c.recipe);
   check_size(c);
   choose_layers(c, definition);
   check_combinations(c);
+  check_experts(c, definition.model);
   check_optimizer(c, definition.recipe);
   definition.data = data_of(c);
   definition.init = init_of(c);
@@ -146,8 +151,8 @@ DefinitionRecord definition_record(const Definition& definition) {
 std::string case_id(const Case& c, const Definition& definition) {
   static const Case defaults;
   static const std::set<std::string_view> covered = {
-      "model",     "recipe",    "keep_bf16", "switch_recipe", "data",      "glob",
-      "init_from", "fork_from", "perturb",   "stress",        "eval_data", "fidelity_stress"};
+      "model",     "layers",    "recipe",  "keep_bf16", "switch_recipe", "data",           "glob",
+      "init_from", "fork_from", "perturb", "stress",    "eval_data",     "fidelity_stress"};
   std::uint64_t state = kFingerprintStart;
   add_to_fingerprint(state, fmt::format("method={}\n", kMethodVersion));
   add_to_fingerprint(state, canonical_text(definition_record(definition)));

@@ -47,7 +47,10 @@ struct ConvertedLayers {
 
   /// `layer`: a block, or any for the head.
   bool converts(std::int64_t layer, LinearRole role) const {
-    return role == LinearRole::head ? head_converted : converted[layer][static_cast<int>(role)];
+    const LinearRole chosen = recipe_role(role);
+    return chosen == LinearRole::head     ? head_converted
+           : chosen == LinearRole::router ? false
+                                          : converted[layer][static_cast<int>(chosen)];
   }
   bool any() const;
   /// Whether all linear layers of the block are.

@@ -52,6 +52,8 @@ TEST_CASE("the id follows the work and nothing else", "[definition]") {
       {"stress", "vo:2"},
       {"fidelity_stress", "vo:2"},
       {"keep_bf16", "first:1"},
+      {"layers", "2"},
+      {"routing", "zipf:1.5"},
       {"switch_recipe", "bf16@5"},
       {"beta1", "0.5"},
       {"beta2", "0.5"},
@@ -60,13 +62,15 @@ TEST_CASE("the id follows the work and nothing else", "[definition]") {
   Case base = with("recipe", "rowwise");  // of bf16 no block is kept, and no head converted
   Case ten_steps = base;
   ten_steps.steps = 10;
-  std::set<std::string> ids = {id_of(base), id_of(ten_steps)};
+  Case experts = base;
+  experts.model = "tiny-moe";
+  std::set<std::string> ids = {id_of(base), id_of(ten_steps), id_of(experts)};
   for (const Field& field : case_fields()) {
     INFO(field.name);
     const std::string name = field.name;
     const bool number = !std::holds_alternative<std::string Case::*>(field.member);
     const auto other = others.find(name);
-    Case c = base;
+    Case c = std::string(field.group) == "Mixture of experts" ? experts : base;
     set_text(c, field,
              other != others.end()   ? other->second
              : number                ? "37"
@@ -81,6 +85,62 @@ TEST_CASE("the id follows the work and nothing else", "[definition]") {
     // A glob only says which files of a folder are the data.
     CHECK(ids.insert(id_of(c)).second == (changes_work(name) && name != "glob"));
   }
+}
+
+TEST_CASE("what only experts have is in no dense row, and refused of a dense model", "[definition][moe]") {
+  const nlohmann::ordered_json dense = case_to_json(Case{});
+  Case c;
+  c.model = "tiny-moe";
+  for (const char* name : {"routing", "capacity", "aux", "z_loss", "layers"}) {
+    INFO(name);
+    const Field& field = *find_field(name);
+    CHECK_FALSE(dense.contains(name));
+    CHECK_FALSE(case_to_json(c).contains(name));
+    Case other = c;
+    set_text(other, field, std::string(name) == "routing" ? "one" : "3");
+    CHECK(case_to_json(other).contains(name));
+    CHECK(case_from_json(case_to_json(other)) == other);
+    other.model = "tiny";
+    if (std::string(name) != "layers")
+      CHECK(refusal_of([&] { resolve(other); }) == flag_of(field) + ": tiny has no experts");
+  }
+  Case nothing = c;
+  nothing.capacity = 0;
+  CHECK(refusal_of([&] { resolve(nothing); }) == "--capacity: must be above 0: no expert would have a row");
+  const auto routing = [&](const char* word) { return refusal_of([&] { resolve(with("routing", word)); }); };
+  for (const char* word : {"", "zipf", "zipf:", "zipf:x", "zipf:-1", "zipf:17", "balanced:1", "some"})
+    CHECK(contains(routing(word), "is none of learned, balanced, zipf:A with A from 0 to 16, and one"));
+  Case cut = with("model", "qwen3-30b-a3b");
+  cut.layers = 6;
+  const Plan plan = resolve(cut);
+  CHECK(plan.model.layers == 6);
+  const auto model = definition_record(plan).model;
+  CHECK(model->at("cuts") == "6 of 48 layers");
+  CHECK(model->at("name") == "qwen3-30b-a3b-6-layers");
+  cut.layers = 49;
+  CHECK(refusal_of([&] { resolve(cut); }) == "--layers: qwen3-30b-a3b has 48 layers, not 49");
+}
+
+TEST_CASE("recipes and options that a mixture has not yet are unsupported, with the reason",
+          "[definition][moe]") {
+  const auto why = [](const char* recipe, const char* name = "seed", const char* text = "42") {
+    Case c = with("recipe", recipe);
+    c.model = "tiny-moe";
+    set_text(c, *find_field(name), text);
+    if (std::string(name) == "gather") c.parallel = "fsdp", c.gpus = 2;
+    if (std::string(recipe).starts_with("nvfp4")) c.steps = 100;
+    return resolve(c).why_unsupported();
+  };
+  for (const char* recipe : {"bf16", "tensorwise", "rowwise", "blockwise", "blockwise_pow2", "mxfp8"}) {
+    INFO(recipe);
+    CHECK(why(recipe).empty());
+  }
+  CHECK(why("nvfp4") == "experts: nvfp4 is not grouped yet: FP4");
+  CHECK(why("tensorwise_delayed") == "experts: tensorwise_delayed is not grouped yet: delayed scaling");
+  CHECK(why("blockwise", "gather", "fp8") == "FP8 gather: experts' weights are not exchanged in FP8");
+  CHECK(contains(why("tensorwise", "reduce_amax", "on"), "--reduce-amax on: not of experts' rows yet"));
+  // Experts may stay in BF16 beside a recipe that cannot have them.
+  CHECK(why("nvfp4_all", "keep_bf16", "gate_up,down").empty());
 }
 
 TEST_CASE("an edited preset is another case", "[definition]") {

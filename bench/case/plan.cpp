@@ -10,16 +10,15 @@
 namespace precbench {
 namespace {
 
-/// Everything that a recipe can convert: q, k and v, each alone, before qkv and the others; lm_head last.
-std::vector<LinearSpec> linears_of(const ModelConfig& model) {
-  std::vector<LinearSpec> linears = dense_block(model).linears;
+/// Everything of a block that a recipe can convert: q, k and v, each alone, before qkv and the others.
+std::vector<LinearSpec> linears_of(const ModelConfig& model, std::int64_t layer) {
+  std::vector<LinearSpec> linears = block_of(model, layer).linears;
   const auto qkv = std::find_if(linears.begin(), linears.end(),
                                 [](const LinearSpec& linear) { return linear.role == LinearRole::qkv; });
   std::vector<LinearSpec> parts;
   for (const LinearRole part : kQkvParts)
     parts.push_back({part, qkv->in, {qkv->parts[static_cast<std::size_t>(place_in_qkv(part))]}});
   linears.insert(linears.begin(), parts.begin(), parts.end());
-  linears.push_back(head_linear(model));
   return linears;
 }
 
@@ -28,11 +27,15 @@ std::vector<std::string> names_of(const ConvertedLayers& layers, const ModelConf
   std::vector<std::string> names;
   const std::vector<ConvertedLayers::Roles>& converted = layers.converted;
   for (std::size_t first = 0, last = 0; first < converted.size(); first = last + 1) {
-    for (last = first; last + 1 < converted.size() && converted[last + 1] == converted[first];) ++last;
+    const auto layer = static_cast<std::int64_t>(first);
+    const auto alike = [&](std::size_t next) {
+      return next < converted.size() && converted[next] == converted[first] &&
+             model.has_experts(static_cast<std::int64_t>(next)) == model.has_experts(layer);
+    };
+    for (last = first; alike(last + 1);) ++last;
     std::vector<std::string> roles;
-    for (const LinearSpec& linear : linears_of(model))
-      if (linear.role != LinearRole::head && layers.converts(static_cast<std::int64_t>(first), linear.role))
-        roles.emplace_back(name_of(linear.role));
+    for (const LinearSpec& linear : linears_of(model, layer))
+      if (layers.converts(layer, linear.role)) roles.emplace_back(name_of(linear.role));
     if (!roles.empty())
       names.push_back(fmt::format("layers.{}-{}.{{{}}}", first, last, fmt::join(roles, ",")));
   }
@@ -48,15 +51,29 @@ bool same_scales(const Recipe& a, const Recipe& b) {
 /// Why a converted layer's shape does not fit its recipe.
 std::string why_shapes_unsupported(const ConvertedLayers& layers, const ModelConfig& model,
                                    std::int64_t tokens) {
-  for (const LinearSpec& linear : linears_of(model)) {
-    bool converted = linear.role == LinearRole::head && layers.head_converted;
-    for (std::int64_t layer = 0; linear.role != LinearRole::head && layer < model.layers; ++layer)
-      converted = converted || layers.converts(layer, linear.role);
-    if (!converted) continue;
-    const std::string why = why_shape_unsupported(layers.recipe, tokens, linear.out(), linear.in);
-    if (!why.empty()) return fmt::format("{}: {}", name_of(linear.role), why);
-  }
-  return "";
+  const auto why_unsupported = [&](const LinearSpec& linear, bool experts) {
+    // An expert's rows are padded to what its recipe takes.
+    const std::int64_t rows = experts ? group_padding(layers.recipe) : tokens;
+    const std::string why = why_shape_unsupported(layers.recipe, rows, linear.expert_out(), linear.in);
+    return why.empty() ? why : fmt::format("{}: {}", name_of(linear.role), why);
+  };
+  const std::int64_t last = model.layers - 1;
+  for (const std::int64_t example : model.has_experts(0) == model.has_experts(last)
+                                        ? std::vector<std::int64_t>{last}
+                                        : std::vector<std::int64_t>{0, last})
+    for (const LinearSpec& linear : linears_of(model, example)) {
+      bool converted = false;
+      for (std::int64_t layer = 0; layer < model.layers; ++layer)
+        if (model.has_experts(layer) == model.has_experts(example))
+          converted = converted || layers.converts(layer, linear.role);
+      if (!converted) continue;
+      const bool experts = model.has_experts(example) &&
+                           (linear.role == LinearRole::gate_up || linear.role == LinearRole::down);
+      if (experts)
+        if (const std::string why = why_no_experts(layers.recipe); !why.empty()) return why;
+      if (const std::string why = why_unsupported(linear, experts); !why.empty()) return why;
+    }
+  return layers.head_converted ? why_unsupported(head_linear(model), false) : "";
 }
 
 }  // namespace
@@ -72,6 +89,9 @@ TransformerOptions Plan::transformer() const {
   // Sharding is chosen for want of memory, and remaking a norm costs two passes over the residual stream.
   options.recompute_norms = parameters.parallel.shard > 1;
   options.reduce_amax = reduce_amax && ranks > 1;
+  options.capacity = capacity;
+  options.balance = balance;
+  options.z_loss = z_loss;
   return options;
 }
 
@@ -170,6 +190,10 @@ std::string Plan::why_unsupported() const {
   }
   if (const std::string why = why_no_fidelity(); fields.fidelity_batches > 0 && !why.empty()) return why;
   const ModelConfig& m = model;
+  if (m.moe && (parameters.master == Master::fp16 || bits_of(parameters.gradients) == 8))
+    return "experts: an FP16 master and FP8 gradients are not tried with them yet";
+  if (m.moe && reduce_amax && recipe.quantized())
+    return "--reduce-amax on: not of experts' rows yet, of which each rank has its own";
   if (m.sliding_window > 0 && T > m.sliding_window)
     return fmt::format(
         "seq: {} is beyond the model's sliding window of {}, and only full attention is modelled", T,

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "bench/case/case.h"
+#include "bench/case/case_limits.h"
 #include "bench/case/definition.h"
 #include "kernels/numerics/recipe.h"
 #include "models/transformer/optimizer.h"
@@ -26,6 +27,9 @@ struct Plan : Definition {
   bool recompute = false, reduce_amax = false, fp8_gather = false, fp8_weights = false;
   bool on_gpu = false;
   std::uint64_t seed = 0;
+  RoutingChoice routing;
+  double capacity = 0;
+  float balance = 0, z_loss = 0;
   std::optional<StudyPlace>
       study;  ///< of a case that a study runs; it goes into the row and is no part of the id
 

@@ -84,6 +84,11 @@ Plan resolve(const Case& c) {
   plan.accumulation = static_cast<int>(c.accumulation);
   plan.recompute = c.recompute == "block";
   plan.seed = static_cast<std::uint64_t>(c.seed);
+  if (!plan.model.moe) return plan;
+  plan.routing = parse_routing(c.routing);
+  plan.capacity = c.capacity.value_or(0);
+  plan.balance = static_cast<float>(c.aux);
+  plan.z_loss = static_cast<float>(c.z_loss);
   return plan;
 }
 

@@ -66,6 +66,7 @@ std::int64_t channels_of(StressKind kind, const ModelConfig& model) {
 }
 
 void check_stress(const Stress& stress, const ModelConfig& model, const char* flag) {
+  if (model.moe) throw InvalidInput(fmt::format("{}: not of a model with experts", flag));
   const std::int64_t most = channels_of(stress.kind, model);
   if (stress.channels > most)
     throw InvalidInput(fmt::format("{}: {} channels wanted, {} of a block has {}", flag, stress.channels,

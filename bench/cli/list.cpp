@@ -128,11 +128,17 @@ void list_recipe(const std::string& name) {
   put(text);
 }
 
+/// "30532122624, 3353298944 active"
+std::string parameters_of(const ModelConfig& model) {
+  const std::string all = fmt::format("{}", parameter_count(model));
+  return model.moe ? fmt::format("{}, {} active", all, active_parameter_count(model)) : all;
+}
+
 void list_models() {
   TextRows rows = {{"model", "parameters", "layers", "width", "ffn", "heads", "kv heads", "head dim", "vocab",
                     "tied", "QK-norm", "GFLOPs/token", "torchtitan"}};
   for (const ModelConfig& m : model_presets())
-    rows.push_back({m.name, fmt::format("{}", parameter_count(m)), fmt::format("{}", m.layers),
+    rows.push_back({m.name, parameters_of(m), fmt::format("{}", m.layers),
                     fmt::format("{}", m.width), fmt::format("{}", m.ffn), fmt::format("{}", m.heads),
                     fmt::format("{}", m.kv_heads), fmt::format("{}", m.head_dim), fmt::format("{}", m.vocab),
                     m.tied ? "yes" : "no", m.qk_norm ? "yes" : "no",

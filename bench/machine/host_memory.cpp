@@ -24,15 +24,15 @@ std::optional<std::int64_t> number_in(const fs::path& path, const std::string& k
 }
 
 /// A version of control groups: its folder and the names of its files.
-struct Groups {
+struct ControlGroups {
   const char *folder, *limit, *used, *cache;
 };
-constexpr Groups kVersion2 = {"sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"};
-constexpr Groups kVersion1 = {"sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
-                              "total_inactive_file"};
+constexpr ControlGroups kVersion2 = {"sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"};
+constexpr ControlGroups kVersion1 = {"sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
+                                     "total_inactive_file"};
 
 /// Of one group; null where it has no limit.
-std::optional<std::int64_t> left_in(const fs::path& group, const Groups& names) {
+std::optional<std::int64_t> left_in(const fs::path& group, const ControlGroups& names) {
   const auto limit = number_in(group / names.limit), used = number_in(group / names.used);
   if (!limit || !used) return std::nullopt;
   const std::int64_t cache = number_in(group / "memory.stat", names.cache).value_or(0);
@@ -52,7 +52,7 @@ std::optional<std::int64_t> available_memory(const fs::path& root) {
     if (second == std::string::npos) continue;
     const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
     if (controllers != ",," && controllers.find(",memory,") == std::string::npos) continue;
-    const Groups& names = controllers == ",," ? kVersion2 : kVersion1;
+    const ControlGroups& names = controllers == ",," ? kVersion2 : kVersion1;
     for (fs::path group = fs::path(line.substr(second + 1)).relative_path();; group = group.parent_path()) {
       if (const auto left = left_in(root / names.folder / group, names))
         least = std::min(least.value_or(*left), *left);

@@ -71,8 +71,8 @@ DryRun dry_run_with(const Plan& plan, const Device* device, ReferencePlace place
 
 double DryRun::model_flops() const {
   double total = 0;
-  for (const OpCost& op : ops)
-    if (op.op_class != OpClass::optimizer) total += op.flops;  // Muon's products are no part of the model
+  for (const OpCost& op : ops)  // Muon's products are no part of the model, and routers' none of what is published
+    if (op.op_class != OpClass::optimizer && op.op_class != OpClass::routing) total += op.flops;
   return total;
 }
 

@@ -73,7 +73,7 @@ TEST_CASE("recomputation executes a block's forward again but for its last produ
   c.recompute = "block";
   const Plan plan = resolve(c);
   const ModelConfig& m = plan.model;
-  const double weights = static_cast<double>(m.layers * (block_matrix_parameters(m) - m.width * m.ffn));
+  const double weights = static_cast<double>(active_matrix_parameters(m) - m.layers * m.width * m.ffn);
   const double attention = static_cast<double>(m.layers * plan.T * m.q_width());
   const double again = 2 * (weights + attention) * static_cast<double>(plan.tokens_per_step());
   CHECK(same_flops(dry_run(plan, nullptr).model_flops(), closed_form(plan) + again));

@@ -24,6 +24,8 @@ void RecordBuilder::describe(const Device& device, const DataSource& data, const
   training.uniform_loss = std::log(static_cast<double>(plan_.model.vocab));
   record_.flops = Flops{static_cast<double>(flops_per_token(plan_.model, plan_.T).total()),
                         name_of(FlopConvention::causal)};
+  if (plan_.model.moe)
+    record_.params = ParameterCounts{parameter_count(plan_.model), active_parameter_count(plan_.model)};
   record_.memory =
       Memory{memory_segments(accounts.highest, accounts.peak.total()), std::nullopt, std::nullopt};
   if (record_.support->path() == ExecutionPath::unsupported)
@@ -128,7 +130,9 @@ void RecordBuilder::add_breakdown(const StepProfiler::Result& profile) {
                                 of(OpClass::optimizer),
                                 of(OpClass::communication),
                                 profile.idle_ms,
+                                std::nullopt,
                                 {}};
+  if (plan_.model.moe) record_.breakdown->routing_ms = of(OpClass::routing);
   for (const StepProfiler::OpTime& op : profile.ops)
     record_.breakdown->ops.push_back({op.name, name_of(op.op_class), op.calls, op.ms, op.flops, op.bytes});
 }

@@ -284,6 +284,7 @@ void Session::finish_training(Rank& rank, const Sampler& sampler) {
     builder_.add_memory(memory_segments(rank.arena().highest(), rank.arena().peak().total()),
                         rank.device().workspace_bytes(), watch_->used_bytes());
     builder_.add_kernels(rank.device());
+    if (const Routers* routers = rank.parameters().routers()) builder_.add_routing(*routers);
   }
   if (case_.save_final.empty()) return;
   if (board_) board_->note_work(rank.comm().rank(), "saving the last weights");
@@ -301,9 +302,15 @@ void Session::throw_diverged(Rank& rank, std::int64_t step, const StepResult& re
     if (bad.empty() && !std::all_of(values, values + p.size(), [](float v) { return std::isfinite(v); }))
       bad = p.name;
   });
-  throw Diverged(fmt::format("{} is not finite at step {}; first bad gradient: {}",
+  std::string router;
+  if (const Routers* routers = rank.parameters().routers())
+    if (const std::optional<BadToken> token = routers->bad_token())
+      router =
+          fmt::format("; first token with router logits that are not finite: {} of micro-step {} at layer {}",
+                      token->token, token->micro_step, token->layer);
+  throw Diverged(fmt::format("{} is not finite at step {}; first bad gradient: {}{}",
                              std::isfinite(result.loss) ? "the gradient norm" : "the loss", step + 1,
-                             bad.empty() ? "none" : bad));
+                             bad.empty() ? "none" : bad, router));
 }
 
 }  // namespace

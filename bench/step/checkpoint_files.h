@@ -17,7 +17,7 @@ inline constexpr const char* kStateFile = "state.json";
 /// Of tensors, a file each: what stands before the slash in a StateTensor's name. What delayed scaling keeps is of the
 /// run alone; forks begin without it.
 inline constexpr const char* kKinds[] = {"m",   "v",       "m_scale",       "v_scale", "row",
-                                         "col", "weights", "weights_scale", "scales"};
+                                         "col", "weights", "weights_scale", "scales",  "routing"};
 inline constexpr const char* kScales = "scales";
 /// Behind the kind of what is stored with scales: "m_scale".
 inline constexpr const char* kScaleSuffix = "_scale";

@@ -61,8 +61,9 @@ std::string role_of(const Layout& layout, int unit, const Parameter& p) {
   if (p.kind == ParameterKind::gain) return "norm";
   if (p.kind == ParameterKind::bias) return name_of(LinearRole::qkv);
   if (unit == layout.embedding_unit() && p.name == "model.embed_tokens.weight") return "embedding";
-  for (const LinearMatrix& matrix : layout.block_linears())
-    if (layout.is_block(unit) && p.offset >= matrix.offset && p.offset < matrix.offset + matrix.size())
+  if (!layout.is_block(unit)) return name_of(LinearRole::head);
+  for (const LinearMatrix& matrix : layout.block_linears(layout.layer_of(unit)))
+    if (p.offset >= matrix.offset && p.offset < matrix.offset + matrix.size())
       return name_of(matrix.role);
   return name_of(LinearRole::head);
 }

@@ -33,6 +33,12 @@ Rank::Rank(Device& device, Comm& comm, const Plan& plan, void* block, std::int64
   const StepScalars
       none;  // gradients are probed before the first step, too, and may be rounded stochastically
   device_.upload(scalars_, &none);
+  if (plan.routing.routing == Routing::learned) return;
+  const std::int64_t M = plan.tokens_per_micro_step();
+  const Tensor forced = push_other(arena_, DType::i32, M, plan.model.moe.rule.top_k);
+  device_.upload(forced,
+                 forced_experts(plan.routing.routing, plan.routing.exponent, plan.model.moe.rule, M).data());
+  parameters_.routers()->force(forced);
 }
 
 TransformerOptions Rank::transformer_options() const {
@@ -121,6 +127,7 @@ void Rank::enqueue() {
   forward_backward();  // reductions may still run
   optimizer_step(device_, parameters_, scalars_, norm_squared_, plan_.optimizer);
   if (DelayedScaling* delayed = parameters_.delayed()) delayed->update(comm_);
+  if (Routers* routers = parameters_.routers()) routers->update(comm_);
   comm_.all_reduce(report_);
 }
 

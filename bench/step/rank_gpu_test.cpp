@@ -300,7 +300,7 @@ TEST_CASE("GPUs gather the FP8 weights that CPU ranks gather, bit for bit", "[gp
       std::vector<std::vector<std::uint8_t>> bytes;
       for (std::int64_t layer = 0; layer < plan.model.layers; ++layer) {
         const BlockWeights w = rank.parameters().gather_block(layer, Pass::forward);
-        for (const LinearMatrix& linear : rank.parameters().layout().block_linears())
+        for (const LinearMatrix& linear : rank.parameters().layout().block_linears(0))
           for (const Tensor& t : {w[linear.role].rowwise.data, w[linear.role].rowwise.scale}) {
             bytes.emplace_back(t.bytes());
             rank.device().download(bytes.back().data(), t);

@@ -31,20 +31,26 @@ InitialWeights::InitialWeights(const std::string& path, const ModelConfig& model
   refuse_scaled(path);
   std::set<std::string> used;
   const Layout layout(model, 1);
+  std::vector<Parameter> wanted = layout.buffers();
   for (const Unit& unit : layout.units())
-    for (const Parameter& p : unit.parameters) {
-      const StoredTensor& stored = file_.at(p.name);
-      const std::vector<std::int64_t> wanted = p.shape();
-      if (stored.shape != wanted)
-        throw InvalidInput(fmt::format("{}: {} has shape [{}], the model {} wants [{}]", path, p.name,
-                                       fmt::join(stored.shape, ", "), model.name, fmt::join(wanted, ", ")));
-      try {
-        check_dtype(stored);
-      } catch (const InvalidInput& error) {
-        throw InvalidInput(fmt::format("{}: {}", path, error.what()));
-      }
-      used.insert(p.name);
+    wanted.insert(wanted.end(), unit.parameters.begin(), unit.parameters.end());
+  for (const StoredTensor& stored : file_.tensors())
+    if (model.moe && stored.name.ends_with("experts.gate_up_proj"))
+      throw InvalidInput(fmt::format("{}: {} holds all experts in one tensor; one for each expert is wanted",
+                                     path, stored.name));
+  for (const Parameter& p : wanted) {
+    const StoredTensor& stored = file_.at(p.name);
+    const std::vector<std::int64_t> shape = p.shape();
+    if (stored.shape != shape)
+      throw InvalidInput(fmt::format("{}: {} has shape [{}], the model {} wants [{}]", path, p.name,
+                                     fmt::join(stored.shape, ", "), model.name, fmt::join(shape, ", ")));
+    try {
+      check_dtype(stored);
+    } catch (const InvalidInput& error) {
+      throw InvalidInput(fmt::format("{}: {}", path, error.what()));
     }
+    used.insert(p.name);
+  }
   std::vector<std::string> unused;
   for (const StoredTensor& stored : file_.tensors())
     if (!used.count(stored.name)) unused.push_back(stored.name);

@@ -67,6 +67,19 @@ class CpuDevice final : public Device {
   // swiglu.cpp
   void do_swiglu(const ops::Swiglu& op) override;
   void do_swiglu_backward(const ops::SwigluBackward& op) override;
+  void do_grouped_swiglu(const ops::GroupedSwiglu& op) override;
+  void do_grouped_swiglu_backward(const ops::GroupedSwigluBackward& op) override;
+  // route.cpp
+  void do_route(const ops::Route& op) override;
+  void do_route_backward(const ops::RouteBackward& op) override;
+  void do_update_routing_bias(const ops::UpdateRoutingBias& op) override;
+  // group.cpp
+  void do_group(const ops::Group& op) override;
+  void do_permute(const ops::Permute& op) override;
+  void do_unpermute(const ops::Unpermute& op) override;
+  // experts.cpp
+  void do_quantize_experts(const ops::QuantizeExperts& op) override;
+  void do_grouped_matmul(const ops::GroupedMatmul& op) override;
   // cross_entropy.cpp
   void do_cross_entropy(const ops::CrossEntropy& op) override;
   // adamw.cpp
@@ -95,6 +108,13 @@ class CpuDevice final : public Device {
   float* scratch(int slot, std::int64_t size);
   /// A form's matrix as FP32 in its storage order; scratch(slot) unless it is FP32 already.
   const float* widen(int slot, const GemmOperand& form);
+  void widen_fp8(float* out, const GemmOperand& form);
+  // experts.cpp
+  /// The forms of a grouped value, whose padding is zeros.
+  void quantize_groups(const QuantizedTensor& x, const Groups& groups);
+  /// As widen(): stacked weights, and the columnwise form of a grouped value.
+  const float* widen_experts(int slot, const GemmOperand& form, std::int64_t experts);
+  const float* widen_columns(int slot, const GemmOperand& form, const Groups& groups);
   // fp4.cpp
   /// Makes an FP4 form of the matrix [rows, k]; `columns`: it is the value's transpose.
   void quantize_fp4(const GemmOperand& form, const float* matrix, const RandomStream& random, bool columns);

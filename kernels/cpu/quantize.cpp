@@ -8,113 +8,14 @@
 #include <utility>
 
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/cpu/vector.h"
+#include "kernels/cpu/quantize_rows.h"
 #include "kernels/numerics/fp4.h"
-#include "kernels/numerics/scale_layout.h"
 
 namespace precbench {
+
+using namespace cpu;
+
 namespace {
-
-/// max |x| over n values, NaN if any is NaN: the larger of two bit patterns without sign, and NaN's is the
-/// largest.
-float amax_of(const float* x, std::int64_t n, float start = 0.0f) {
-  std::int32_t largest = abs_bits(start);
-  for (std::int64_t i = 0; i < n; ++i) largest = std::max(largest, abs_bits(x[i]));
-  return bits_to_float(static_cast<std::uint32_t>(largest));
-}
-
-/// A scope's scale in both directions.
-struct Scale {
-  float multiply;     // before the cast
-  float dequantize;   // what the GEMM gets, as FP32
-  std::uint8_t byte;  // the same as ue8m0
-};
-
-Scale scale_of(float amax, const QuantFormat& format) {
-  if (format.scale == ScaleType::ue8m0) {
-    const std::uint8_t byte = ue8m0_from_amax(amax, format.dtype, format.scale_rounding, format.dropped_bits);
-    return {ue8m0_multiplier(byte), ue8m0_decode(byte), byte};
-  }
-  const float multiply = format.delayed()
-                             ? delayed_scale(amax, format_max(format.dtype, format.dropped_bits),
-                                             format.history.margin, format.scale)
-                             : multiplying_scale(amax, format.dtype, format.scale, format.dropped_bits);
-  return {multiply, 1.0f / multiply, 0};
-}
-
-void store_scale(const Tensor& scales, std::int64_t index, const Scale& scale) {
-  if (scales.dtype == DType::ue8m0)
-    scales.as<std::uint8_t>()[index] = scale.byte;
-  else
-    scales.as<float>()[index] = scale.dequantize;
-}
-
-/// The format is known where this is compiled, so that the loop can be vectorized.
-template <DType dtype, int dropped_bits>
-void cast_narrower(std::uint8_t* q, const float* x, std::int64_t n, float multiply) {
-  for (std::int64_t i = 0; i < n; ++i) {
-    const float value = round_to_narrower(x[i] * multiply, dtype, dropped_bits);
-    q[i] = dtype == DType::e4m3 ? e4m3_encode(value) : e5m2_encode(value);
-  }
-}
-
-template <DType dtype>
-void cast_in_bf16(std::uint16_t* q, const float* x, std::int64_t n, float multiply) {
-  for (std::int64_t i = 0; i < n; ++i) q[i] = encode_in_bf16(x[i] * multiply, dtype);
-}
-
-/// n elements from `first` on.
-void cast(const Tensor& codes, std::int64_t first, const float* x, std::int64_t n, float multiply,
-          const QuantFormat& format) {
-  const DType dtype = format.dtype;
-  std::uint8_t* q = codes.as<std::uint8_t>() + first;
-  if (held_in_bf16(dtype))
-    (dtype == DType::e5m3   ? cast_in_bf16<DType::e5m3>
-     : dtype == DType::e3m4 ? cast_in_bf16<DType::e3m4>
-                            : cast_in_bf16<DType::e3m3>)(codes.as<std::uint16_t>() + first, x, n, multiply);
-  else if (format.dropped_bits > 0)
-    (dtype == DType::e5m2       ? cast_narrower<DType::e5m2, 1>
-     : format.dropped_bits == 1 ? cast_narrower<DType::e4m3, 1>
-                                : cast_narrower<DType::e4m3, 2>)(q, x, n, multiply);
-  else if (dtype == DType::e4m3)
-    for (std::int64_t i = 0; i < n; ++i) q[i] = e4m3_encode(x[i] * multiply);
-  else
-    for (std::int64_t i = 0; i < n; ++i) q[i] = e5m2_encode(x[i] * multiply);
-}
-
-/// A source of rows: the matrix itself, or its transpose read in tiles that the caller has made FP32.
-struct Rows {
-  const float* data;  // [rows, k]
-  std::int64_t rows, k;
-  const float* row(std::int64_t r) const { return data + r * k; }
-};
-
-void quantize_rows(int threads, const GemmOperand& form, const Rows& source, float tensor_amax) {
-  const QuantFormat& format = form.format;
-  const Granularity g = format.granularity;
-  const std::int64_t block = block_length(g) ? block_length(g) : source.k;
-  const std::int64_t scope_rows = block_rows(g);
-  // Padding entries of the scale buffer are defined too, so that buffers compare and copy byte for byte.
-  std::memset(form.scale.data, 0, form.scale.bytes());
-  cpu::for_rows(threads, detail::blocks_of(source.rows, scope_rows), 0, [&](std::int64_t scope, float*) {
-    const std::int64_t first = scope * scope_rows;
-    const std::int64_t last = std::min(source.rows, first + scope_rows);
-    for (std::int64_t k0 = 0, kb = 0; k0 < source.k; k0 += block, ++kb) {
-      const std::int64_t n = std::min(block, source.k - k0);
-      float amax = tensor_amax;
-      if (g != Granularity::tensor)
-        for (std::int64_t r = first; r < last; ++r)
-          amax = amax_of(source.row(r) + k0, n, r == first ? 0.0f : amax);
-      const Scale scale = scale_of(amax, format);
-      if (g != Granularity::tensor || (first == 0 && kb == 0))
-        store_scale(form.scale, scale_index(g, source.rows, source.k, first, kb), scale);
-      for (std::int64_t r = first + 1; g == Granularity::block_32x32 && r < last; ++r)
-        store_scale(form.scale, scale_index(g, source.rows, source.k, r, kb), scale);
-      for (std::int64_t r = first; r < last; ++r)
-        cast(form.data, r * source.k + k0, source.row(r) + k0, n, scale.multiply, format);
-    }
-  });
-}
 
 bool is_fp4(const QuantFormat& format) { return format.dtype == DType::e2m1; }
 
@@ -133,17 +34,6 @@ float code_value(const GemmOperand& form, std::int64_t at) {
     default:
       return e2m1_decode(static_cast<std::uint8_t>(codes[at / 2] >> 4 * (at % 2)));
   }
-}
-
-template <class T>
-void transpose_matrix(int threads, T* out, const T* in, std::int64_t rows, std::int64_t cols) {
-  constexpr std::int64_t kTile = 32;
-  cpu::for_rows(threads, detail::blocks_of(cols, kTile), 0, [&](std::int64_t tile, float*) {
-    const std::int64_t c_end = std::min(cols, (tile + 1) * kTile);
-    for (std::int64_t r0 = 0; r0 < rows; r0 += kTile)
-      for (std::int64_t c = tile * kTile; c < c_end; ++c)
-        for (std::int64_t r = r0; r < std::min(rows, r0 + kTile); ++r) out[c * rows + r] = in[r * cols + c];
-  });
 }
 
 }  // namespace
@@ -237,6 +127,12 @@ const float* CpuDevice::widen(int slot, const GemmOperand& form) {
     widen_fp4(out, form);
     return out;
   }
+  widen_fp8(out, form);
+  return out;
+}
+
+void CpuDevice::widen_fp8(float* out, const GemmOperand& form) {
+  const Tensor& data = form.data;
   const Granularity g = form.format.granularity;
   const std::int64_t block = block_length(g) ? block_length(g) : data.cols;
   cpu::for_rows(threads_, data.rows, 0, [&](std::int64_t r, float*) {
@@ -257,7 +153,6 @@ const float* CpuDevice::widen(int slot, const GemmOperand& form) {
         for (std::int64_t i = 0; i < n; ++i) target[i] = e5m2_decode(q[i]) * scale;
     }
   });
-  return out;
 }
 
 void CpuDevice::do_quantization_error(const ops::QuantizationError& op) {

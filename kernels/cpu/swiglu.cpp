@@ -1,15 +1,15 @@
 // SwiGLU (Shazeer 2020): s = silu(gate) * up, silu(g) = g / (1 + e^-g).
 // Backward: ds/dup = silu(g), ds/dgate = sigma(g) (1 + g (1 - sigma(g))) * up; it also makes s again for
-// wgrad, since recomputing it costs one write where keeping it costs memory for the whole of forward.
+// wgrad, since recomputing it costs one write where keeping it costs memory for the whole of forward. Over the rows of
+// experts s is also multiplied by the weight of the row's slot, so that the experts' outputs need only be added up.
+#include <algorithm>
+
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/vector.h"
 
 namespace precbench {
-namespace {
 
-inline float sigmoid(float x) { return 1.0f / (1.0f + cpu::exp(-x)); }
-
-}  // namespace
+using cpu::sigmoid;
 
 void CpuDevice::do_swiglu(const ops::Swiglu& op) {
   const std::int64_t F = op.s.value.cols;
@@ -45,6 +45,58 @@ void CpuDevice::do_swiglu_backward(const ops::SwigluBackward& op) {
   });
   do_quantize({op.dgate_up});
   do_quantize({op.s});
+}
+
+void CpuDevice::do_grouped_swiglu(const ops::GroupedSwiglu& op) {
+  const std::int64_t F = op.s.value.cols;
+  cpu::for_rows(threads_, op.s.value.rows, 3 * F, [&](std::int64_t r, float* buffer) {
+    const std::int32_t slot = op.groups.source.as<std::int32_t>()[r];
+    float* out = buffer + 2 * F;
+    if (slot < 0) {
+      std::fill_n(out, F, 0.0f);
+    } else {
+      const float* gate = cpu::load(op.gate_up, r * 2 * F, 2 * F, buffer);
+      const float* up = gate + F;
+      const float weight = op.weights.empty() ? 1.0f : op.weights.as<float>()[slot];
+#pragma omp simd
+      for (std::int64_t i = 0; i < F; ++i) out[i] = gate[i] * sigmoid(gate[i]) * up[i] * weight;
+    }
+    cpu::store(op.s.value, r * F, F, out);
+  });
+  quantize_groups(op.s, op.groups);
+}
+
+void CpuDevice::do_grouped_swiglu_backward(const ops::GroupedSwigluBackward& op) {
+  const std::int64_t F = op.ds.cols;
+  if (!op.dw.empty()) std::fill_n(op.dw.as<float>(), op.dw.size(), 0.0f);  // of dropped slots
+  cpu::for_rows(threads_, op.ds.rows, 6 * F, [&](std::int64_t r, float* buffer) {
+    const std::int32_t slot = op.groups.source.as<std::int32_t>()[r];
+    float* dgate = buffer + 3 * F;
+    float* dup = buffer + 4 * F;
+    float* again = buffer + 5 * F;
+    if (slot < 0) {
+      std::fill_n(dgate, 3 * F, 0.0f);
+    } else {
+      const float* gate = cpu::load(op.gate_up, r * 2 * F, 2 * F, buffer);
+      const float* up = gate + F;
+      const float* grad = cpu::load(op.ds, r * F, F, buffer + 2 * F);
+      const float weight = op.weights.empty() ? 1.0f : op.weights.as<float>()[slot];
+      if (!op.dw.empty())
+        op.dw.as<float>()[slot] =
+            cpu::lane_sum(F, [&](std::int64_t i) { return grad[i] * gate[i] * sigmoid(gate[i]) * up[i]; });
+#pragma omp simd
+      for (std::int64_t i = 0; i < F; ++i) {
+        const float sigma = sigmoid(gate[i]), weighted = grad[i] * weight;
+        again[i] = gate[i] * sigma * up[i] * weight;
+        dup[i] = weighted * gate[i] * sigma;
+        dgate[i] = weighted * up[i] * sigma * (1.0f + gate[i] * (1.0f - sigma));
+      }
+    }
+    cpu::store(op.dgate_up.value, r * 2 * F, 2 * F, dgate);
+    cpu::store(op.s.value, r * F, F, again);
+  });
+  quantize_groups(op.dgate_up, op.groups);
+  quantize_groups(op.s, op.groups);
 }
 
 }  // namespace precbench

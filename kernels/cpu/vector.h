@@ -80,4 +80,6 @@ inline float exp(float x) {
   return x < -87.3f ? 0.0f : x == x ? e : x;
 }
 
+inline float sigmoid(float x) { return 1.0f / (1.0f + cpu::exp(-x)); }
+
 }  // namespace precbench::cpu

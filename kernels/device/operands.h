@@ -130,9 +130,10 @@ enum class OpClass : std::uint8_t {
   head_loss,
   optimizer,
   communication,
-  other
+  other,
+  routing
 };
-inline constexpr int kOpClasses = 8;
+inline constexpr int kOpClasses = 9;
 const char* name_of(OpClass op_class);
 
 struct MatmulOptions {

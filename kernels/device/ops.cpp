@@ -1,15 +1,15 @@
 // What each op costs at least, and the name that observers see. bytes counts every input read once and every output
 // written once; flops counts matrix multiply-adds as 2.
-#include "kernels/device/ops.h"
-
 #include <algorithm>
+
+#include "kernels/device/op_cost.h"
 
 namespace precbench {
 
 const char* name_of(OpClass op_class) {
   static constexpr const char* kNames[kOpClasses] = {
-      "gemm",      "quantize",  "attention",     "norm_elementwise",
-      "head_loss", "optimizer", "communication", "other"};
+      "gemm",      "quantize",      "attention", "norm_elementwise", "head_loss",
+      "optimizer", "communication", "other",     "routing"};
   return kNames[static_cast<int>(op_class)];
 }
 
@@ -25,31 +25,9 @@ const char* name_of(OpKind kind) {
 namespace ops {
 namespace {
 
-double bytes(const Tensor& t) { return t.empty() ? 0.0 : static_cast<double>(t.bytes()); }
-
-double quantized_bytes(const GemmOperand& form) {
-  return form.format.quantized() ? bytes(form.data) + bytes(form.scale) + bytes(form.amax) : 0.0;
-}
-
-double form_bytes(const QuantizedTensor& x) {
-  return quantized_bytes(x.rowwise) + quantized_bytes(x.columnwise);
-}
-
-/// What a producer writes: the value, unless nobody reads it, and the quantized forms.
-double written_bytes(const QuantizedTensor& x) {
-  return (x.keep_value ? bytes(x.value) : 0.0) + quantized_bytes(x.rowwise) + quantized_bytes(x.columnwise);
-}
-
-/// A destination that is added to is read as well.
-double updated_bytes(const Tensor& t, bool accumulate) { return bytes(t) * (accumulate ? 2 : 1); }
-
 /// What an update rule moves of the weights, which are read only where they are their own master.
 double changed_bytes(const Tensor& weights, const Tensor& master) {
   return master.empty() ? 2 * bytes(weights) : bytes(weights) + 2 * bytes(master);
-}
-
-OpCost of(const char* name, OpClass op_class, double byte_count, double flops = 0, DType math = DType::bf16) {
-  return {name, op_class, flops, byte_count, math};
 }
 
 /// Twice the area under the causal diagonal of T x keys scores: T^2 where queries and keys are the same rows.

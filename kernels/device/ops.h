@@ -1,5 +1,6 @@
 // The ops: everything a training step asks of a device, each a struct of its arguments with its cost; the optimizers' are
-// in update_ops.h. The costs stand in ops.cpp, the bodies in kernels/cpu and kernels/cuda.
+// in update_ops.h, those of a mixture of experts in moe_ops.h. The costs stand in ops.cpp and moe_ops.cpp, the bodies in
+// kernels/cpu and kernels/cuda.
 //
 // A new op is a struct here, its cost() in ops.cpp, a line in PRECBENCH_OPS below, and for each device that has it a line
 // in the device's header and a body. Device makes the rest: accounting, the refusal where there is no body, the dry run.
@@ -10,6 +11,7 @@
 
 #include <cstdint>
 
+#include "kernels/device/moe_ops.h"
 #include "kernels/device/operands.h"
 #include "kernels/device/update_ops.h"
 
@@ -292,52 +294,62 @@ struct QuantizationError {
 }  // namespace precbench::ops
 
 /// Every op: its struct, and its name as Device's function and in messages.
-#define PRECBENCH_OPS(OP)                   \
-  OP(Zero, zero)                            \
-  OP(Convert, convert)                      \
-  OP(Add, add)                              \
-  OP(InitNormal, init_normal)               \
-  OP(Fill, fill)                            \
-  OP(Quantize, quantize)                    \
-  OP(Dequantize, dequantize)                \
-  OP(TurnBack, turn_back)                   \
-  OP(Matmul, matmul)                        \
-  OP(Amax, amax)                            \
-  OP(QuantizeWithAmax, quantize_with_amax)  \
-  OP(UpdateHistory, update_history)         \
-  OP(Transpose, transpose)                  \
-  OP(CopyColumns, copy_columns)             \
-  OP(Embedding, embedding)                  \
-  OP(EmbeddingBackward, embedding_backward) \
-  OP(AddRmsnorm, add_rmsnorm)               \
-  OP(RecomputeRmsnorm, recompute_rmsnorm)   \
-  OP(RmsnormBackward, rmsnorm_backward)     \
-  OP(Rope, rope)                            \
-  OP(RopeBackward, rope_backward)           \
-  OP(BiasBackward, bias_backward)           \
-  OP(Attention, attention)                  \
-  OP(AttentionBackward, attention_backward) \
-  OP(Swiglu, swiglu)                        \
-  OP(SwigluBackward, swiglu_backward)       \
-  OP(CrossEntropy, cross_entropy)           \
-  OP(Sum, sum)                              \
-  OP(SumOfSquares, sum_of_squares)          \
-  OP(Adamw, adamw)                          \
-  OP(CommitScale, commit_scale)             \
-  OP(Encode, encode)                        \
-  OP(Decode, decode)                        \
-  OP(SumCodes, sum_codes)                   \
-  OP(Lion, lion)                            \
-  OP(Descend, descend)                      \
-  OP(Momentum, momentum)                    \
-  OP(ToUnitNorm, to_unit_norm)              \
-  OP(Combine, combine)                      \
-  OP(FactoredSums, factored_sums)           \
-  OP(FactoredAverage, factored_average)     \
-  OP(FactoredNorm, factored_norm)           \
-  OP(FactoredUpdate, factored_update)       \
-  OP(Fingerprint, fingerprint)              \
-  OP(Correlate, correlate)                  \
+#define PRECBENCH_OPS(OP)                            \
+  OP(Zero, zero)                                     \
+  OP(Convert, convert)                               \
+  OP(Add, add)                                       \
+  OP(InitNormal, init_normal)                        \
+  OP(Fill, fill)                                     \
+  OP(Quantize, quantize)                             \
+  OP(Dequantize, dequantize)                         \
+  OP(TurnBack, turn_back)                            \
+  OP(Matmul, matmul)                                 \
+  OP(Amax, amax)                                     \
+  OP(QuantizeWithAmax, quantize_with_amax)           \
+  OP(UpdateHistory, update_history)                  \
+  OP(Transpose, transpose)                           \
+  OP(CopyColumns, copy_columns)                      \
+  OP(Embedding, embedding)                           \
+  OP(EmbeddingBackward, embedding_backward)          \
+  OP(AddRmsnorm, add_rmsnorm)                        \
+  OP(RecomputeRmsnorm, recompute_rmsnorm)            \
+  OP(RmsnormBackward, rmsnorm_backward)              \
+  OP(Rope, rope)                                     \
+  OP(RopeBackward, rope_backward)                    \
+  OP(BiasBackward, bias_backward)                    \
+  OP(Attention, attention)                           \
+  OP(AttentionBackward, attention_backward)          \
+  OP(Swiglu, swiglu)                                 \
+  OP(SwigluBackward, swiglu_backward)                \
+  OP(Route, route)                                   \
+  OP(RouteBackward, route_backward)                  \
+  OP(Group, group)                                   \
+  OP(Permute, permute)                               \
+  OP(Unpermute, unpermute)                           \
+  OP(QuantizeExperts, quantize_experts)              \
+  OP(GroupedMatmul, grouped_matmul)                  \
+  OP(GroupedSwiglu, grouped_swiglu)                  \
+  OP(GroupedSwigluBackward, grouped_swiglu_backward) \
+  OP(UpdateRoutingBias, update_routing_bias)         \
+  OP(CrossEntropy, cross_entropy)                    \
+  OP(Sum, sum)                                       \
+  OP(SumOfSquares, sum_of_squares)                   \
+  OP(Adamw, adamw)                                   \
+  OP(CommitScale, commit_scale)                      \
+  OP(Encode, encode)                                 \
+  OP(Decode, decode)                                 \
+  OP(SumCodes, sum_codes)                            \
+  OP(Lion, lion)                                     \
+  OP(Descend, descend)                               \
+  OP(Momentum, momentum)                             \
+  OP(ToUnitNorm, to_unit_norm)                       \
+  OP(Combine, combine)                               \
+  OP(FactoredSums, factored_sums)                    \
+  OP(FactoredAverage, factored_average)              \
+  OP(FactoredNorm, factored_norm)                    \
+  OP(FactoredUpdate, factored_update)                \
+  OP(Fingerprint, fingerprint)                       \
+  OP(Correlate, correlate)                           \
   OP(QuantizationError, quantization_error)
 
 namespace precbench {

@@ -79,8 +79,8 @@ bool add_word(KeepBf16& keep, const std::string& word) {
 }  // namespace
 
 const char* name_of(LinearRole role) {
-  static constexpr const char* kNames[kRolesAndParts] = {"qkv",     "o", "gate_up", "down",
-                                                         "lm_head", "q", "k",       "v"};
+  static constexpr const char* kNames[kAllLinearRoles] = {
+      "qkv", "o", "gate_up", "down", "lm_head", "q", "k", "v", "shared_gate_up", "shared_down", "router"};
   return kNames[static_cast<int>(role)];
 }
 

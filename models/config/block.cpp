@@ -1,6 +1,8 @@
 // The declarations of blocks. See block.h.
 #include "models/config/block.h"
 
+#include <utility>
+
 namespace precbench {
 namespace {
 
@@ -17,6 +19,34 @@ std::int64_t total_size(const std::vector<Spec>& specs) {
   return sum;
 }
 
+void add_swiglu(BlockSpec& block, const std::string& prefix, std::int64_t width, std::int64_t ffn,
+                LinearRole gate_up, LinearRole down) {
+  block.linears.push_back(
+      {gate_up, width, {{prefix + ".gate_proj.weight", ffn}, {prefix + ".up_proj.weight", ffn}}});
+  block.linears.push_back({down, ffn, {{prefix + ".down_proj.weight", width}}});
+}
+
+/// The experts' own come last, since backward finishes them first.
+void add_experts(BlockSpec& block, const ModelConfig& c) {
+  const MoeConfig& moe = c.moe;
+  const std::int64_t E = moe.rule.experts;
+  const bool mixtral = moe.names == ExpertNames::mixtral;
+  const std::string prefix = mixtral ? "block_sparse_moe" : "mlp";
+  block.linears.push_back({LinearRole::router, c.width, {{prefix + ".gate.weight", E}}});
+  if (moe.shared_ffn > 0)
+    add_swiglu(block, prefix + ".shared_experts", c.width, moe.shared_ffn, LinearRole::shared_gate_up,
+               LinearRole::shared_down);
+  LinearSpec gate_up{LinearRole::gate_up, c.width, {}, E}, down{LinearRole::down, moe.expert_ffn, {}, E};
+  for (std::int64_t e = 0; e < E; ++e) {
+    const std::string expert = prefix + ".experts." + std::to_string(e) + ".";
+    gate_up.parts.push_back({expert + (mixtral ? "w1.weight" : "gate_proj.weight"), moe.expert_ffn});
+    gate_up.parts.push_back({expert + (mixtral ? "w3.weight" : "up_proj.weight"), moe.expert_ffn});
+    down.parts.push_back({expert + (mixtral ? "w2.weight" : "down_proj.weight"), c.width});
+  }
+  block.linears.push_back(std::move(gate_up));
+  block.linears.push_back(std::move(down));
+}
+
 }  // namespace
 
 std::int64_t LinearSpec::out() const { return total(parts); }
@@ -24,7 +54,7 @@ std::int64_t VectorSpec::size() const { return total(parts); }
 std::int64_t BlockSpec::linear_parameters() const { return total_size(linears); }
 std::int64_t BlockSpec::vector_parameters() const { return total_size(vectors); }
 
-BlockSpec dense_block(const ModelConfig& c) {
+BlockSpec block_of(const ModelConfig& c, std::int64_t layer) {
   BlockSpec block;
   block.linears = {
       {LinearRole::qkv,
@@ -33,9 +63,11 @@ BlockSpec dense_block(const ModelConfig& c) {
         {"self_attn.k_proj.weight", c.kv_width()},
         {"self_attn.v_proj.weight", c.kv_width()}}},
       {LinearRole::o, c.q_width(), {{"self_attn.o_proj.weight", c.width}}},
-      {LinearRole::gate_up, c.width, {{"mlp.gate_proj.weight", c.ffn}, {"mlp.up_proj.weight", c.ffn}}},
-      {LinearRole::down, c.ffn, {{"mlp.down_proj.weight", c.width}}},
   };
+  if (c.has_experts(layer))
+    add_experts(block, c);
+  else
+    add_swiglu(block, "mlp", c.width, c.ffn, LinearRole::gate_up, LinearRole::down);
   const ParameterKind gain = ParameterKind::gain;
   block.vectors = {
       {&BlockVectors::norm1, gain, {{"input_layernorm.weight", c.width}}},
@@ -52,6 +84,10 @@ BlockSpec dense_block(const ModelConfig& c) {
                               {"self_attn.k_proj.bias", c.kv_width()},
                               {"self_attn.v_proj.bias", c.kv_width()}}});
   return block;
+}
+
+std::string route_bias_name(std::int64_t layer) {
+  return "model.layers." + std::to_string(layer) + ".mlp.gate.e_score_correction_bias";
 }
 
 LinearSpec head_linear(const ModelConfig& c) {

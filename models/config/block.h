@@ -1,10 +1,11 @@
 // What a block is made of: its linear layers, each with its role, and its norm gains and biases. Layout, FLOPs,
-// recipes, FP8 weights and reports read this one declaration. A new kind of block is another function like
-// dense_block, and a role (linear_role.h) for each kind of linear layer that is new with it.
+// recipes, FP8 weights and reports read this one declaration. A new kind of block is another branch of block_of, and a
+// role (linear_role.h) for each kind of linear layer that is new with it.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "kernels/numerics/linear_role.h"
@@ -22,17 +23,20 @@ enum class ParameterKind : std::uint8_t {
 
 /// A named parameter of a block: rows of a linear layer's matrix, or elements of a vector.
 struct ParameterPart {
-  const char* name;  ///< as in a Hugging Face checkpoint, without the block's prefix
+  std::string name;  ///< as in a Hugging Face checkpoint, without the block's prefix
   std::int64_t size;
 };
 
-/// A linear layer's matrix [out, in]: its parts, row behind row.
+/// A linear layer's matrix [out, in]: its parts, row behind row. That of experts is a stack: one's parts behind another's.
 struct LinearSpec {
   LinearRole role;
   std::int64_t in;
   std::vector<ParameterPart> parts;
+  std::int64_t experts = 1;
 
   std::int64_t out() const;
+  /// Of one expert.
+  std::int64_t expert_out() const { return out() / experts; }
   std::int64_t size() const { return out() * in; }
 };
 
@@ -61,8 +65,12 @@ struct BlockSpec {
   std::int64_t vector_parameters() const;
 };
 
-/// Llama's block: attention, then SwiGLU, a norm before each.
-BlockSpec dense_block(const ModelConfig& config);
+/// Llama's block: attention, then SwiGLU or a mixture of experts, a norm before each. Blocks of one kind are alike: those
+/// with experts, and those without.
+BlockSpec block_of(const ModelConfig& config, std::int64_t layer);
+
+/// The router's bias in a checkpoint; no optimizer updates it.
+std::string route_bias_name(std::int64_t layer);
 
 /// lm_head, or the embedding where it is tied to it.
 LinearSpec head_linear(const ModelConfig& config);
@@ -70,7 +78,7 @@ LinearSpec head_linear(const ModelConfig& config);
 /// A value for every linear layer of a block, by role, beside the block's vectors.
 template <class Value>
 struct BlockOf : BlockVectors {
-  std::array<Value, kLinearRoles> linears{};
+  std::array<Value, kAllLinearRoles> linears{};
 
   Value& operator[](LinearRole role) { return linears[static_cast<int>(role)]; }
   const Value& operator[](LinearRole role) const { return linears[static_cast<int>(role)]; }

@@ -50,8 +50,9 @@ void require(const ModelConfig& config, bool hugging_face) {
                                      hugging_face ? dimension.hugging_face : dimension.key));
 }
 
-/// kv_heads and head_dim are optional in both dialects.
+/// kv_heads and head_dim are optional in both dialects, and ffn where every block has experts.
 void fill_defaults(ModelConfig& config) {
+  if (config.moe && config.moe.dense_layers == 0) config.ffn = config.moe.expert_ffn;
   if (config.kv_heads == 0) config.kv_heads = config.heads;
   if (config.head_dim == 0 && config.heads > 0 && config.width > 0) {
     if (config.width % config.heads != 0)
@@ -62,7 +63,8 @@ void fill_defaults(ModelConfig& config) {
 }
 
 ModelConfig from_own_keys(const json& object) {
-  std::vector<std::string> known = {"name", "rope_scaling"};
+  std::vector<std::string> known = {"name", "rope_scaling", "cuts"};
+  for (const char* key : moe_key_names()) known.emplace_back(key);
   for (const auto& entry : kDimensions) known.push_back(entry.key);
   for (const auto& entry : kFlags) known.push_back(entry.key);
   for (const auto& entry : kReals) known.push_back(entry.key);
@@ -75,6 +77,7 @@ ModelConfig from_own_keys(const json& object) {
   }
   ModelConfig config;
   read(object, "name", config.name);
+  read(object, "cuts", config.cuts);
   for (const auto& entry : kDimensions) read(object, entry.key, config.*entry.member);
   for (const auto& entry : kFlags) read(object, entry.key, config.*entry.member);
   for (const auto& entry : kReals) read(object, entry.key, config.*entry.member);
@@ -86,6 +89,7 @@ ModelConfig from_own_keys(const json& object) {
       throw InvalidInput(fmt::format("rope_scaling: {}: unknown key", found.unknown.front()));
     config.rope_scaling = *found.scaling;
   }
+  read_moe(object, config);
   return config;
 }
 
@@ -98,76 +102,61 @@ json parse_file(const std::string& path) {
   }
 }
 
-ModelConfig llama(std::string name, std::int64_t layers, std::int64_t width, std::int64_t ffn,
-                  std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim, std::int64_t vocab,
-                  bool tied) {
-  return {.name = std::move(name),
-          .layers = layers,
-          .width = width,
-          .ffn = ffn,
-          .heads = heads,
-          .kv_heads = kv_heads,
-          .head_dim = head_dim,
-          .vocab = vocab,
-          .tied = tied};
+}  // namespace
+
+namespace {
+
+/// Adds up over the blocks, of which those of one kind are alike; count(block).
+template <class Count>
+std::int64_t over_blocks(const ModelConfig& c, Count&& count) {
+  const std::int64_t dense = c.moe ? c.moe.dense_layers : c.layers;
+  return (dense > 0 ? dense * count(block_of(c, 0)) : 0) +
+         (dense < c.layers ? (c.layers - dense) * count(block_of(c, c.layers - 1)) : 0);
 }
 
-/// Llama 3.1 and 3.2: trained to 8192 positions, then stretched to 131072.
-ModelConfig stretched(ModelConfig config, double factor) {
-  config.rope_scaling.kind = RopeScaling::Kind::llama3;
-  config.rope_scaling.factor = factor;
-  config.rope_scaling.original_context = 8192;
-  config.max_positions = 131072;
-  return config;
+/// Of a linear layer, weights that a token meets.
+std::int64_t active_size(const ModelConfig& c, const LinearSpec& linear) {
+  return linear.experts > 1 ? linear.size() / linear.experts * c.moe.rule.top_k : linear.size();
 }
 
-ModelConfig qwen(std::string name, std::int64_t layers, std::int64_t width, std::int64_t ffn,
-                 std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim, std::int64_t vocab,
-                 bool tied, bool qk_norm) {
-  ModelConfig config = llama(std::move(name), layers, width, ffn, heads, kv_heads, head_dim, vocab, tied);
-  config.qk_norm = qk_norm;
-  config.qkv_bias = !qk_norm;  // the third generation has the one for the other
-  config.rope_theta = 1e6;
-  config.norm_eps = 1e-6;
-  return config;
-}
+std::int64_t edges(const ModelConfig& c) { return c.width + (c.tied ? 1 : 2) * head_linear(c).size(); }
 
 }  // namespace
 
-const std::vector<ModelConfig>& model_presets() {
-  // `tiny` is the peer script's model. 15m, 36m and 125m are ours: every dimension is a multiple of 128, so
-  // that every recipe takes them. 15m reads bytes, and 36m the tokens that tools/data makes. 125m has GPT-2
-  // small's shape with SwiGLU at 8/3 of the width and GPT-2's vocabulary padded to a multiple of 128, so that
-  // llm.c's token files fit it.
-  static const std::vector<ModelConfig> presets = {
-      // clang-format off
-      //                    layers  width    ffn  heads kv   D   vocab  tied
-      llama("tiny",              4,   128,   384,   4,  2,  32,    256, true),
-      llama("15m",               6,   512,  1280,   8,  2,  64,    256, true),
-      llama("36m",               8,   512,  1536,   8,  8,  64,  16384, true),
-      llama("125m",             12,   768,  2048,  12, 12,  64,  50304, true),
-      stretched(llama("llama3.2-1b",    16,  2048,  8192,  32,  8,  64, 128256, true), 32),
-      stretched(llama("llama3.2-3b",    28,  3072,  8192,  24,  8, 128, 128256, true), 32),
-      stretched(llama("llama3.1-8b",    32,  4096, 14336,  32,  8, 128, 128256, false), 8),
-      llama("llama3-70b",               80,  8192, 28672,  64,  8, 128, 128256, false),
-      stretched(llama("llama3.1-405b", 126, 16384, 53248, 128,  8, 128, 128256, false), 8),
-      //                                                                        QK-norm
-      qwen("qwen2.5-0.5b",      24,   896,  4864,  14,  2,  64, 151936, true,   false),
-      qwen("qwen2.5-1.5b",      28,  1536,  8960,  12,  2, 128, 151936, true,   false),
-      qwen("qwen2.5-7b",        28,  3584, 18944,  28,  4, 128, 152064, false,  false),
-      qwen("qwen3-4b",          36,  2560,  9728,  32,  8, 128, 151936, true,   true),
-      qwen("qwen3-14b",         40,  5120, 17408,  40,  8, 128, 151936, false,  true),
-      // clang-format on
-  };
-  return presets;
+std::int64_t active_matrix_parameters(const ModelConfig& c) {
+  return over_blocks(c, [&](const BlockSpec& block) {
+    std::int64_t sum = 0;
+    for (const LinearSpec& linear : block.linears)
+      if (linear.role != LinearRole::router) sum += active_size(c, linear);
+    return sum;
+  });
 }
 
-std::int64_t block_matrix_parameters(const ModelConfig& c) { return dense_block(c).linear_parameters(); }
+std::int64_t active_parameter_count(const ModelConfig& c) {
+  return edges(c) + over_blocks(c, [&](const BlockSpec& block) {
+           std::int64_t sum = block.vector_parameters();
+           for (const LinearSpec& linear : block.linears) sum += active_size(c, linear);
+           return sum;
+         });
+}
 
 std::int64_t parameter_count(const ModelConfig& c) {
-  const BlockSpec block = dense_block(c);
-  return c.layers * (block.linear_parameters() + block.vector_parameters()) + c.width +
-         (c.tied ? 1 : 2) * head_linear(c).size();
+  return edges(c) + over_blocks(c, [](const BlockSpec& block) {
+           return block.linear_parameters() + block.vector_parameters();
+         });
+}
+
+ModelConfig cut_to(ModelConfig config, std::int64_t layers) {
+  if (layers == 0 || layers == config.layers) return config;
+  if (layers > config.layers)
+    throw InvalidInput(fmt::format("{} has {} layers, not {}", config.name, config.layers, layers));
+  if (config.moe && layers <= config.moe.dense_layers)
+    throw InvalidInput(fmt::format("the first {} layers of {} have no experts: take more",
+                                   config.moe.dense_layers, config.name));
+  config.name += fmt::format("-{}-layers", layers);
+  config.cuts += fmt::format("{}{} of {} layers", config.cuts.empty() ? "" : "; ", layers, config.layers);
+  config.layers = layers;
+  return config;
 }
 
 void validate(const ModelConfig& config) {
@@ -188,10 +177,14 @@ void validate(const ModelConfig& config) {
     if (!std::isfinite(value) || value <= 0)
       throw InvalidInput(fmt::format("{}: must be a positive number, got {}", entry.key, value));
   }
+  validate_moe(config);
   // In floating point, since the very product that is being checked may overflow.
-  const double width = static_cast<double>(config.width);
-  const double linears =
-      2.0 * static_cast<double>(config.q_width() + config.kv_width()) + 3.0 * static_cast<double>(config.ffn);
+  const double width = static_cast<double>(config.width),
+               experts = static_cast<double>(config.moe.rule.experts);
+  const double linears = 2.0 * static_cast<double>(config.q_width() + config.kv_width()) +
+                         3.0 * static_cast<double>(config.ffn) +
+                         experts * (1 + 3.0 * static_cast<double>(config.moe.expert_ffn)) +
+                         3.0 * static_cast<double>(config.moe.shared_ffn);
   const double parameters =
       width * (static_cast<double>(config.layers) * linears + 2.0 * static_cast<double>(config.vocab));
   if (parameters > kMaxParameters)
@@ -204,6 +197,7 @@ ModelConfig model_from_json(const json& object) {
   const bool hugging_face = object.contains("model_type") || object.contains("hidden_size");
   ModelConfig config = hugging_face ? from_hugging_face(object) : from_own_keys(object);
   fill_defaults(config);
+  validate_moe(config);  // whose keys are behind an ffn that is missing
   require(config, hugging_face);
   validate(config);
   return config;
@@ -218,6 +212,8 @@ json model_to_json(const ModelConfig& config) {
     if (config.*entry.member != 0) object[entry.key] = config.*entry.member;
   if (config.rope_scaling.kind != RopeScaling::Kind::none)
     object["rope_scaling"] = rope_scaling_to_json(config.rope_scaling);
+  if (config.moe) object.update(moe_to_json(config.moe));
+  if (!config.cuts.empty()) object["cuts"] = config.cuts;
   return object;
 }
 

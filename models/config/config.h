@@ -2,7 +2,8 @@
 //
 // One family is covered: Llama (RMSNorm, RoPE with or without a stretched context, grouped-query attention, SwiGLU),
 // with Qwen2's biases on q, k and v, or Qwen3's per-head RMSNorm on queries and keys. Mistral is of it as long as a
-// sequence fits its sliding window.
+// sequence fits its sliding window. In the place of SwiGLU there may be a mixture of experts: Mixtral's, Qwen3's, and
+// DeepSeek's and Llama 4's router under plain attention.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +12,31 @@
 #include <vector>
 
 #include "kernels/numerics/rope_table.h"
+#include "kernels/numerics/routing_rule.h"
 
 namespace precbench {
 
 /// Standard deviation of freshly initialised matrices: initializer_range of the published configurations.
 inline constexpr double kInitializerRange = 0.02;
+
+/// Where a token's weight meets its expert: in SwiGLU's output, which the last layer is linear in, or in the input.
+enum class WeightAt : std::uint8_t { swiglu, input };
+/// Whose checkpoints name the experts' tensors so.
+enum class ExpertNames : std::uint8_t { qwen3, mixtral };
+
+/// A mixture of experts, in every block but the first `dense_layers`, which have SwiGLU of ModelConfig::ffn.
+struct MoeConfig {
+  RoutingRule rule;               ///< of no experts: there is no mixture
+  std::int64_t expert_ffn = 0;    ///< F, inner width of an expert
+  std::int64_t shared_ffn = 0;    ///< of the expert that every token takes; 0: none
+  std::int64_t dense_layers = 0;  ///< fewer than layers
+  bool route_bias = false;        ///< a bias on the keys that evens the load (DeepSeek-V3)
+  WeightAt weight_at = WeightAt::swiglu;
+  ExpertNames names = ExpertNames::qwen3;
+
+  explicit operator bool() const { return rule.experts > 0; }
+  bool operator==(const MoeConfig&) const = default;
+};
 
 struct ModelConfig {
   std::string name;
@@ -37,6 +58,11 @@ struct ModelConfig {
   std::int64_t max_positions = 0;   ///< that the checkpoint is made for; 0: not known
   std::vector<std::string> not_modelled =
       {};  ///< what its file asks for and a step does without, a line each
+  MoeConfig moe = {};
+  std::string cuts = {};  ///< what it lacks of the model that it is named after; empty: nothing
+
+  /// Whether a block has experts.
+  bool has_experts(std::int64_t layer) const { return moe && layer >= moe.dense_layers; }
 
   std::int64_t q_width() const { return heads * head_dim; }
   std::int64_t kv_width() const { return kv_heads * head_dim; }
@@ -46,11 +72,18 @@ struct ModelConfig {
 /// All trained parameters: embedding, blocks, final norm, and lm_head unless tied.
 std::int64_t parameter_count(const ModelConfig& config);
 
-/// P_layer of numerics.md: the weights of one block's seven linear layers, norms not counted.
-std::int64_t block_matrix_parameters(const ModelConfig& config);
+/// Those of them that a token meets: of the experts top_k, and the shared one.
+std::int64_t active_parameter_count(const ModelConfig& config);
+
+/// Weights of the blocks' linear layers that a token meets, those of routers not counted.
+std::int64_t active_matrix_parameters(const ModelConfig& config);
+
+/// The same model with so many blocks, which its name and its cuts say; 0: as it is. Throws InvalidInput where it has fewer
+/// or where none of those left has experts.
+ModelConfig cut_to(ModelConfig config, std::int64_t layers);
 
 /// Throws InvalidInput that names the field: a dimension below 1, heads % kv_heads, odd head_dim, bad eps or
-/// theta, biases beside QK-norm.
+/// theta, biases beside QK-norm, a router that cannot choose.
 void validate(const ModelConfig& config);
 
 /// Smallest first within each family; `tiny` is the first.
@@ -60,8 +93,8 @@ const std::vector<ModelConfig>& model_presets();
 /// Throws InvalidInput with the nearest preset, or with the file's name and its bad field.
 ModelConfig find_model(const std::string& name_or_path);
 
-/// Reads and checks a model: our own keys (those of model_to_json), or a Hugging Face config.json of
-/// model_type llama, mistral, qwen2 or qwen3. Own keys: layers, width, ffn, heads and vocab are required; kv_heads
+/// Reads and checks a model: our own keys (those of model_to_json), or a Hugging Face config.json of model_type llama,
+/// mistral, qwen2, qwen3, mixtral, qwen3_moe, deepseek_v2, deepseek_v3 or llama4_text. Own keys: layers, width, ffn, heads and vocab are required; kv_heads
 /// defaults to heads, head_dim to width / heads, the rest as in ModelConfig; an unknown key is an error, with
 /// the nearest valid one. In a Hugging Face file an absent key means what its model_type's configuration says. What
 /// would make it another model is an error (another model_type or hidden_act, attention_bias, mlp_bias, a partial

@@ -23,6 +23,7 @@ struct Family {
   std::int64_t sliding_window;  ///< 0: none unless use_sliding_window
   bool qkv_bias, qk_norm;
   std::vector<const char*> biases;  ///< keys that ask for others
+  double rope_theta = 10000, norm_eps = 1e-6;
 };
 
 const std::vector<Family>& families() {
@@ -31,6 +32,11 @@ const std::vector<Family>& families() {
       {"mistral", 8, 0, 131072, 4096, false, false, {}},
       {"qwen2", 32, 0, 32768, 0, true, false, {}},
       {"qwen3", 32, 128, 32768, 0, false, true, {"attention_bias"}},
+      {"mixtral", 8, 0, 131072, 0, false, false, {}, 1e6, 1e-5},
+      {"qwen3_moe", 4, 0, 32768, 0, false, true, {"attention_bias"}},
+      {"deepseek_v2", 0, 0, 2048, 0, false, false, {"attention_bias", "mlp_bias"}},
+      {"deepseek_v3", 0, 0, 4096, 0, false, false, {"attention_bias"}},
+      {"llama4_text", 8, 128, 131072, 0, false, false, {"attention_bias"}, 500000, 1e-5},
   };
   return all;
 }
@@ -79,6 +85,11 @@ const std::set<std::string> kKnown = {"_name_or_path",
 const Family& family_of(const json& object) {
   std::string model_type;
   read(object, "model_type", model_type);
+  for (const auto& [type, why] :
+       {std::pair{"gpt_oss", "its biases, attention sinks and clamped SwiGLU are not"},
+        std::pair{"qwen2_moe", "its gated shared expert is not"}})
+    if (model_type == type)
+      throw InvalidInput(fmt::format("model_type: \"{}\" is not supported: {}", model_type, why));
   std::vector<const char*> names;
   for (const Family& family : families()) {
     if (model_type == family.model_type) return family;
@@ -166,7 +177,10 @@ void note_what_is_left_out(const json& object, ModelConfig& config) {
   for (const auto& [key, value] : object.items()) {
     const bool asks_nothing = value.is_null() || value == false || value == 0 || value == "" ||
                               (value.is_structured() && value.empty());
-    if (!kKnown.count(key) && !asks_nothing) unknown.push_back(key);
+    const bool of_experts =
+        config.moe && std::any_of(hugging_face_moe_keys().begin(), hugging_face_moe_keys().end(),
+                                  [&, &name = key](const char* known) { return name == known; });
+    if (!kKnown.count(key) && !asks_nothing && !of_experts) unknown.push_back(key);
   }
   constexpr std::size_t kShown = 8;
   const std::size_t all = unknown.size();
@@ -184,8 +198,8 @@ ModelConfig from_hugging_face(const json& object) {
   refuse_foreign(object, family);
   ModelConfig config;
   // The defaults of a config.json that says nothing, not ours: they are what its checkpoint was trained with.
-  config.rope_theta = 10000;
-  config.norm_eps = 1e-6;
+  config.rope_theta = family.rope_theta;
+  config.norm_eps = family.norm_eps;
   config.max_positions = family.max_positions;
   config.qkv_bias = family.qkv_bias;
   config.qk_norm = family.qk_norm;
@@ -197,6 +211,7 @@ ModelConfig from_hugging_face(const json& object) {
   read(object, "max_position_embeddings", config.max_positions);
   config.sliding_window = sliding_window(object, family, config.layers);
   read_rope(object, config);
+  if (hugging_face_has_experts(family.model_type)) read_hugging_face_moe(object, family.model_type, config);
   note_what_is_left_out(object, config);
   return config;
 }

@@ -52,6 +52,20 @@ struct ReadRopeScaling {
 ReadRopeScaling rope_scaling_from_json(const nlohmann::json& object, std::int64_t max_positions);
 nlohmann::json rope_scaling_to_json(const RopeScaling& scaling);
 
+// The keys of a mixture of experts in our own dialect (moe_keys.cpp): "experts" and "top_k", and the rest of MoeConfig.
+std::vector<const char*> moe_key_names();
+void read_moe(const nlohmann::json& object, ModelConfig& config);  ///< nothing without "experts"
+nlohmann::json moe_to_json(const MoeConfig& moe);
+/// Of a model without experts: that nothing else of MoeConfig is set.
+void validate_moe(const ModelConfig& config);
+
+// The same in a config.json (hugging_face_moe.cpp). Whether the model_type is of such a model, and what else it may ask
+// for that changes no number of a training step.
+bool hugging_face_has_experts(const std::string& model_type);
+const std::vector<const char*>& hugging_face_moe_keys();
+/// Fills config.moe, and the dense width. Throws InvalidInput for what is not modelled, by its key.
+void read_hugging_face_moe(const nlohmann::json& object, const std::string& model_type, ModelConfig& config);
+
 /// A Hugging Face config.json, without validate(). Throws InvalidInput.
 ModelConfig from_hugging_face(const nlohmann::json& object);
 

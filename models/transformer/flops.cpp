@@ -22,12 +22,12 @@ FlopCount flops_per_token(const ModelConfig& config, std::int64_t seq, FlopConve
   // Per token and block, QK^T and PV are seq x D products for each head: 2 seq D weights' worth, unmasked.
   const std::int64_t full_attention = kFlopsPerWeight * config.layers * 2 * seq * config.q_width();
   if (convention == FlopConvention::causal) {
-    count.gemm = kFlopsPerWeight * config.layers * block_matrix_parameters(config);
+    count.gemm = kFlopsPerWeight * active_matrix_parameters(config);
     count.attention = full_attention / 2;
   } else {
     // torchtitan takes 6 N with N every parameter, less the embedding where that is not also the head.
     const std::int64_t vocabulary_weights = (config.tied ? 1 : 2) * head_weights;
-    count.gemm = kFlopsPerWeight * (parameter_count(config) - vocabulary_weights);
+    count.gemm = kFlopsPerWeight * (active_parameter_count(config) - vocabulary_weights);
     count.attention = full_attention;
   }
   return count;

@@ -42,6 +42,15 @@ TEST_CASE("causal FLOPs reproduce NVIDIA's H100 rows", "[models]") {
   }
 }
 
+TEST_CASE("causal FLOPs of mixtures count the experts that a token meets, and no router", "[models][moe]") {
+  // Qwen3-30B-A3B at 4096: by the published convention, which fits Megatron Bridge's rows.
+  CHECK(flops_per_token(find_model("qwen3-30b-a3b"), 4096).total() == 23'006'281'728);
+  const FlopCount count = flops_per_token(find_model("deepseek-v2-lite-gqa"), 4096);
+  // By hand: four attention matrices 2048^2; the first layer's SwiGLU; of the others six experts and a shared one.
+  CHECK(count.gemm ==
+        6LL * (27LL * 4 * 2048 * 2048 + 3LL * 2048 * 10944 + 26LL * 3 * 2048 * (6 * 1408 + 2816)));
+}
+
 TEST_CASE("torchtitan's convention", "[models]") {
   CHECK(rounds_to(total("llama3.1-8b", 8192, FlopConvention::torchtitan), 5.7914e10, 1e6));
   CHECK(rounds_to(total("llama3.1-8b", 2048, FlopConvention::torchtitan), 4.8251e10, 1e6));

@@ -11,6 +11,7 @@ namespace precbench {
 std::string why_not_fp8_weights(const Recipe& recipe, const ModelConfig& model, bool recompute) {
   const QuantFormat& f = recipe.fprop.b;
   if (!f.quantized()) return "FP8 gather: the recipe keeps weights in BF16";
+  if (model.moe) return "FP8 gather: experts' weights are not exchanged in FP8";
   if (!(f == recipe.dgrad.b))
     return "FP8 gather: the recipe takes weights in different formats in fprop and dgrad";
   if (f.dtype == DType::e2m1) return "FP8 gather: the recipe's weights are FP4, which are not exchanged";
@@ -27,7 +28,7 @@ std::string why_not_fp8_weights(const Recipe& recipe, const ModelConfig& model, 
     return "FP8 gather: with recompute, backward takes weights in the codes of both directions, which are more "
            "bytes than BF16";
   constexpr std::int64_t kTile = 128;  // of scales in memory (scale_layout.h): 128 vectors x 4 blocks of 32
-  for (const LinearSpec& linear : dense_block(model).linears)
+  for (const LinearSpec& linear : block_of(model, 0).linears)
     for (const std::int64_t dim : {linear.in, linear.out()})
       if (dim % kTile != 0)
         return fmt::format(
@@ -39,13 +40,13 @@ Fp8Weights::Fp8Weights(Device& device, Comm* comm, Arena& arena, const Layout& l
                        const QuantFormat& format, const std::vector<bool>& layers)
     : device_(device), comm_(comm), layout_(layout), format_(format), layers_(layers) {
   const auto blocks = static_cast<std::int64_t>(layers.size());
-  for (const LinearMatrix& m : layout.block_linears()) {
+  for (const LinearMatrix& m : layout.block_linears(0)) {
     // Every matrix's scales start where a GEMM may read them: at 16 bytes.
     scale_offsets_.push_back(scales_per_block_);
     if (!by_pass()) scales_per_block_ += detail::padded(scale_count(format.granularity, m.rows, m.cols), 4);
   }
   const int unit = layout.block_unit(0);
-  vectors_per_block_ = layout.units()[unit].size - layout.vectors_offset();
+  vectors_per_block_ = layout.units()[unit].size - layout.vectors_offset(0);
   const std::int64_t shard = layout.shard_size(unit);
   for (int pass = 0; pass < (by_pass() ? 2 : 1); ++pass) {
     codes_[pass] = arena.push(Segment::quantized_weights, format.dtype, blocks, shard);
@@ -93,7 +94,7 @@ GemmOperand Fp8Weights::columns(int unit, const LinearMatrix& m, const Tensor& c
 
 Weight Fp8Weights::weight(int unit, std::size_t i, Pass pass, const Tensor& codes, const Tensor& scales,
                           Arena& arena) const {
-  const LinearMatrix& m = layout_.block_linears()[i];
+  const LinearMatrix& m = layout_.block_linears(0)[i];
   if (by_pass() && pass == Pass::backward) return {{}, {}, columns(unit, m, codes, scales, arena)};
   const Tensor scale =
       by_pass() ? scales.elements(m.offset / kCodesPerScale, m.size() / kCodesPerScale)
@@ -107,8 +108,8 @@ void Fp8Weights::for_each_part(Body&& body) const {
     if (!layers_[layer]) continue;
     const int unit = layout_.block_unit(static_cast<std::int64_t>(layer));
     const std::int64_t start = layout_.shard_range(unit, rank()).first;
-    for (std::size_t i = 0; i < layout_.block_linears().size(); ++i) {
-      const LinearMatrix& m = layout_.block_linears()[i];
+    for (std::size_t i = 0; i < layout_.block_linears(0).size(); ++i) {
+      const LinearMatrix& m = layout_.block_linears(0)[i];
       const auto [first, last] = range(unit, rank(), m);
       body(Part{unit, i, m, first - m.offset, first - start, std::max<std::int64_t>(0, last - first)});
     }
@@ -190,10 +191,10 @@ void Fp8Weights::exchange_vectors(const std::function<Tensor(int)>& leading_of) 
     if (!layers_[layer]) continue;
     const int unit = layout_.block_unit(static_cast<std::int64_t>(layer));
     const auto [first, last] = layout_.shard_range(unit, rank());
-    const std::int64_t begin = std::max(first, layout_.vectors_offset());
+    const std::int64_t begin = std::max(first, layout_.vectors_offset(0));
     if (begin >= last) continue;
     const Tensor block_vectors = vectors_.slice_rows(static_cast<std::int64_t>(layer), 1);
-    device_.convert({block_vectors.elements(begin - layout_.vectors_offset(), last - begin),
+    device_.convert({block_vectors.elements(begin - layout_.vectors_offset(0), last - begin),
                      leading_of(unit).elements(begin - first, last - begin)});
   }
   if (comm_) comm_->all_reduce(vectors_);
@@ -201,9 +202,9 @@ void Fp8Weights::exchange_vectors(const std::function<Tensor(int)>& leading_of) 
 
 BlockWeights Fp8Weights::block(int unit, Pass pass, const Tensor& codes, const Tensor& scales,
                                Arena& arena) const {
-  BlockWeights block{layout_.block_vectors(vectors_.slice_rows(layer_of(unit), 1))};
-  for (std::size_t i = 0; i < layout_.block_linears().size(); ++i)
-    block[layout_.block_linears()[i].role] = weight(unit, i, pass, codes, scales, arena);
+  BlockWeights block{layout_.block_vectors(0, vectors_.slice_rows(layer_of(unit), 1))};
+  for (std::size_t i = 0; i < layout_.block_linears(0).size(); ++i)
+    block[layout_.block_linears(0)[i].role] = weight(unit, i, pass, codes, scales, arena);
   return block;
 }
 

@@ -40,35 +40,45 @@ void append(Unit& unit, const std::string& prefix, const std::vector<ParameterPa
 Unit Layout::make_block(std::int64_t layer) const {
   const std::string prefix = fmt::format("model.layers.{}.", layer);
   Unit unit;
-  for (const LinearSpec& linear : block_.linears)
+  const BlockSpec& block = kind_of(layer).spec;
+  for (const LinearSpec& linear : block.linears)
     append(unit, prefix, linear.parts, ParameterKind::matrix, linear.in);
-  for (const VectorSpec& vector : block_.vectors) append(unit, prefix, vector.parts, vector.kind);
+  for (const VectorSpec& vector : block.vectors) append(unit, prefix, vector.parts, vector.kind);
   return unit;
 }
 
-void Layout::find_block_tensors() {
-  auto parameter = units_[first_block_].parameters.begin();
-  for (const LinearSpec& linear : block_.linears) {
-    linears_.push_back({linear.role, parameter->offset, linear.out(), linear.in});
+void Layout::find_block_tensors(std::int64_t layer) {
+  BlockKind& kind = kinds_[config_.has_experts(layer)];
+  const Unit& unit = units_[block_unit(layer)];
+  auto parameter = unit.parameters.begin();
+  for (const LinearSpec& linear : kind.spec.linears) {
+    kind.linears.push_back({linear.role, parameter->offset, linear.out(), linear.in, linear.experts});
     parameter += static_cast<std::ptrdiff_t>(linear.parts.size());
   }
-  vectors_offset_ = parameter->offset;
-  for (const VectorSpec& vector : block_.vectors) {
-    vector_offsets_.push_back(parameter->offset);
+  kind.vectors_offset = parameter->offset;
+  kind.size = unit.size;
+  for (const VectorSpec& vector : kind.spec.vectors) {
+    kind.vector_offsets.push_back(parameter->offset);
     parameter += static_cast<std::ptrdiff_t>(vector.parts.size());
   }
 }
 
-Layout::Layout(const ModelConfig& config, int shards, bool whole_blocks)
-    : config_(config), block_(dense_block(config)), shards_(shards) {
+Layout::Layout(const ModelConfig& config, int shards, bool whole_blocks) : config_(config), shards_(shards) {
   Unit embedding;
   append(embedding, "", {{"model.embed_tokens.weight", config.vocab}}, ParameterKind::matrix, config.width);
   if (!config.tied) {
     units_.push_back(std::move(embedding));
     first_block_ = 1;
   }
-  for (std::int64_t layer = 0; layer < config.layers; ++layer) units_.push_back(make_block(layer));
-  find_block_tensors();
+  for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+    BlockKind& kind = kinds_[config.has_experts(layer)];
+    const bool first_of_kind = kind.size == 0;
+    if (first_of_kind) kind.spec = block_of(config, layer);
+    units_.push_back(make_block(layer));
+    if (first_of_kind) find_block_tensors(layer);
+    if (config.has_experts(layer) && config.moe.route_bias)
+      buffers_.push_back({route_bias_name(layer), 0, 1, config.moe.rule.experts, ParameterKind::bias});
+  }
   Unit head = config.tied ? std::move(embedding) : Unit{};
   if (!config.tied) append(head, "", head_linear(config).parts, ParameterKind::matrix, config.width);
   append(head, "", {{"model.norm.weight", config.width}}, ParameterKind::gain);
@@ -80,7 +90,8 @@ Layout::Layout(const ModelConfig& config, int shards, bool whole_blocks)
     shard_sizes_.push_back(shards == 1 ? units_[u].size
                                        : align_up((units_[u].size + shards - 1) / shards, kShardAlign));
   if (whole_blocks && shards > 1)
-    std::fill_n(shard_sizes_.begin() + first_block_, config.layers, whole_block_shard());
+    for (std::int64_t layer = 0; layer < config.layers; ++layer)
+      shard_sizes_[block_unit(layer)] = whole_block_shard(layer);
 
   shard_offsets_.assign(1, 0);
   model_offsets_.assign(1, 0);
@@ -98,15 +109,16 @@ std::vector<int> Layout::backward_order() const {
   return order;
 }
 
-std::int64_t Layout::whole_block_shard() const {
+std::int64_t Layout::whole_block_shard(std::int64_t layer) const {
+  const std::vector<LinearMatrix>& linears = block_linears(layer);
   const auto ends_whole = [&](std::int64_t end) {
-    for (const LinearMatrix& m : linears_)
+    for (const LinearMatrix& m : linears)
       if (end > m.offset && end < m.offset + m.size()) return (end - m.offset) % (128 * m.cols) == 0;
     return true;
   };
   std::int64_t step = 0;  // between candidates: what 128 rows of all the matrices have in common
-  for (const LinearMatrix& m : linears_) step = std::gcd(step, 128 * m.cols);
-  const std::int64_t size = units_[first_block_].size;
+  for (const LinearMatrix& m : linears) step = std::gcd(step, 128 * m.cols);
+  const std::int64_t size = kind_of(layer).size;
   for (std::int64_t shard = align_up((size + shards_ - 1) / shards_, step);; shard += step) {
     bool whole = true;
     for (int shard_rank = 1; shard_rank < shards_; ++shard_rank)
@@ -145,17 +157,19 @@ std::vector<Run> Layout::runs(int unit, int shard_rank) const {
   return runs;
 }
 
-BlockTensors Layout::block(const Tensor& unit) const {
-  BlockTensors t{block_vectors(unit.elements(vectors_offset_, units_[first_block_].size - vectors_offset_))};
-  for (const LinearMatrix& m : linears_) t[m.role] = view(unit, m.offset, m.rows, m.cols);
+BlockTensors Layout::block(std::int64_t layer, const Tensor& unit) const {
+  const BlockKind& kind = kind_of(layer);
+  BlockTensors t{block_vectors(layer, unit.elements(kind.vectors_offset, kind.size - kind.vectors_offset))};
+  for (const LinearMatrix& m : kind.linears) t[m.role] = view(unit, m.offset, m.rows, m.cols);
   return t;
 }
 
-BlockVectors Layout::block_vectors(const Tensor& vectors) const {
+BlockVectors Layout::block_vectors(std::int64_t layer, const Tensor& vectors) const {
+  const BlockKind& kind = kind_of(layer);
+  const std::vector<VectorSpec>& specs = kind.spec.vectors;
   BlockVectors t;
-  for (std::size_t i = 0; i < block_.vectors.size(); ++i)
-    t.*block_.vectors[i].tensor =
-        vectors.elements(vector_offsets_[i] - vectors_offset_, block_.vectors[i].size());
+  for (std::size_t i = 0; i < specs.size(); ++i)
+    t.*specs[i].tensor = vectors.elements(kind.vector_offsets[i] - kind.vectors_offset, specs[i].size());
   return t;
 }
 

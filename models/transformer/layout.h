@@ -57,10 +57,11 @@ struct Piece {
   std::int64_t count = 0;   ///< 0: nothing
 };
 
-/// A linear layer's matrix in a block's unit: its first element, its rows and columns.
+/// A linear layer's matrix in a block's unit: its first element, its rows and columns, and how many experts it stacks.
 struct LinearMatrix {
   LinearRole role;
   std::int64_t offset, rows, cols;
+  std::int64_t experts = 1;
 
   std::int64_t size() const { return rows * cols; }
 };
@@ -82,6 +83,7 @@ class Layout {
   /// Units in the order in which backward completes their gradients.
   std::vector<int> backward_order() const;
   bool is_block(int unit) const { return unit >= first_block_ && unit < first_block_ + config_.layers; }
+  std::int64_t layer_of(int block_unit) const { return block_unit - first_block_; }
 
   int shards() const { return shards_; }
   /// Elements of one shard of a unit; the whole unit where shards is 1.
@@ -99,32 +101,41 @@ class Layout {
   /// The runs of a shard, without holes; offsets relative to the shard.
   std::vector<Run> runs(int unit, int shard_rank) const;
 
-  BlockTensors block(const Tensor& unit) const;
-  /// The matrices of a block's linear layers, in the order of the declaration; all blocks are alike.
-  const std::vector<LinearMatrix>& block_linears() const { return linears_; }
+  /// What no optimizer updates, FP32 and whole on every rank: the biases of the blocks' routers, [experts] each.
+  const std::vector<Parameter>& buffers() const { return buffers_; }
+
+  BlockTensors block(std::int64_t layer, const Tensor& unit) const;
+  /// The matrices of a block's linear layers, in the order of the declaration.
+  const std::vector<LinearMatrix>& block_linears(std::int64_t layer) const { return kind_of(layer).linears; }
   /// First element of a block's vectors, gains and biases, which are the rest of its unit.
-  std::int64_t vectors_offset() const { return vectors_offset_; }
-  /// The vectors alone, from that part of a unit: [1, unit size - vectors_offset()].
-  BlockVectors block_vectors(const Tensor& vectors) const;
+  std::int64_t vectors_offset(std::int64_t layer) const { return kind_of(layer).vectors_offset; }
+  /// The vectors alone, from that part of a unit: [1, unit size - vectors_offset(layer)].
+  BlockVectors block_vectors(std::int64_t layer, const Tensor& vectors) const;
   Tensor embedding(const Tensor& unit) const;   ///< of embedding_unit: [V, C]
   Tensor final_norm(const Tensor& unit) const;  ///< of head_unit: [1, C]
   Tensor lm_head(const Tensor& unit) const;     ///< of head_unit: [V, C]; the embedding when tied
 
  private:
+  /// What blocks that are alike have in common: where their matrices and vectors lie.
+  struct BlockKind {
+    BlockSpec spec;
+    std::vector<LinearMatrix> linears;
+    std::vector<std::int64_t> vector_offsets;  // of every declared vector in its unit
+    std::int64_t vectors_offset = 0, size = 0;
+  };
+  const BlockKind& kind_of(std::int64_t layer) const { return kinds_[config_.has_experts(layer)]; }
   Unit make_block(std::int64_t layer) const;
-  /// Notes where a block's matrices and vectors lie.
-  void find_block_tensors();
+  void find_block_tensors(std::int64_t layer);
   /// The smallest shard of a block, at least its share, that ends whole wherever it ends.
-  std::int64_t whole_block_shard() const;
+  std::int64_t whole_block_shard(std::int64_t layer) const;
 
   ModelConfig config_;
-  BlockSpec block_;
+  BlockKind kinds_[2];  // without experts, and with
   int shards_;
   int first_block_ = 0, embedding_unit_ = 0;
   std::vector<Unit> units_;
-  std::vector<LinearMatrix> linears_;
-  std::vector<std::int64_t> vector_offsets_;  // of every declared vector in its unit
-  std::int64_t vectors_offset_ = 0, final_norm_offset_ = 0;
+  std::vector<Parameter> buffers_;
+  std::int64_t final_norm_offset_ = 0;
   std::vector<std::int64_t> shard_sizes_, shard_offsets_, model_offsets_;
 };
 

@@ -141,7 +141,7 @@ TEST_CASE("a block's fused matrices are its parameters, row behind row", "[layou
     // Every element holds its index in the unit.
     std::vector<float> memory(unit.size);
     std::iota(memory.begin(), memory.end(), 0.0f);
-    const BlockTensors t = layout.block({memory.data(), DType::f32, 1, unit.size});
+    const BlockTensors t = layout.block(0, {memory.data(), DType::f32, 1, unit.size});
     const auto check = [&](const Tensor& whole, std::initializer_list<const char*> parts) {
       std::int64_t row = 0;
       for (const char* part : parts)

@@ -31,6 +31,7 @@ Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConf
   if (options.gather_format.quantized())
     fp8_ = std::make_unique<Fp8Weights>(device, shard_comm_.comm, arena, layout_, options.gather_format,
                                         options.gather_fp8);
+  if (config.moe) routers_ = std::make_unique<Routers>(device, arena, config, options.accumulation);
   shard_tickets_.resize(layout_.unit_count());
   replica_tickets_.resize(layout_.unit_count());
   const bool exchanges = sharded() && options.gradients != DType::e4m3;
@@ -159,9 +160,9 @@ BlockWeights Parameters::gather_block(std::int64_t layer, Pass pass) {
   const Tensor weights = gather(unit, pass);
   if (in_fp8(unit))
     return fp8_->block(unit, pass, weights, sharded() ? exchange_->scales(unit, pass) : Tensor{}, arena_);
-  const BlockTensors t = layout_.block(weights);
+  const BlockTensors t = layout_.block(layer, weights);
   BlockWeights block{t};
-  for (const LinearMatrix& m : layout_.block_linears()) block[m.role].value = t[m.role];
+  for (const LinearMatrix& m : layout_.block_linears(layer)) block[m.role].value = t[m.role];
   return block;
 }
 

@@ -27,6 +27,7 @@
 #include "models/transformer/fp8_weights.h"
 #include "models/transformer/layout.h"
 #include "models/transformer/moments.h"
+#include "models/transformer/routers.h"
 #include "models/transformer/state.h"
 #include "models/transformer/unit_exchange.h"
 
@@ -123,6 +124,9 @@ class Parameters {
   /// The amaxes of delayed scaling; null where no recipe of the run has it.
   DelayedScaling* delayed() { return delayed_.get(); }
 
+  /// What routers keep beside their weights; null where the model has no experts.
+  Routers* routers() { return routers_.get(); }
+
   // ---- in and out
   /// Matrices ~ N(0, std), gains 1, biases 0, moments 0. The same numbers whatever the sharding.
   void initialize(std::uint64_t seed, float std);
@@ -136,11 +140,11 @@ class Parameters {
   /// Takes a change back, to the bit.
   void restore(const Replaced& replaced);
   enum class Kind : std::uint8_t { weights, gradients };
-  /// Calls `read(parameter, values)` for every parameter that this rank holds a part of; values, all of
-  /// them, to be filled in FP32 [size]. Moments start at 0.
+  /// Calls `read(parameter, values)` for every parameter that this rank holds a part of, and for the layout's buffers;
+  /// values, all of them, to be filled in FP32 [size]. Moments start at 0.
   void load(const std::function<void(const Parameter&, float*)>& read);
   /// Calls `write(parameter, values)` in FP32 for every parameter, on every rank (a collective). Weights come
-  /// from the master where there is one.
+  /// from the master where there is one, and the layout's buffers follow them.
   void save(Kind kind, const std::function<void(const Parameter&, const float*)>& write);
 
   /// What the optimizer keeps from step to step, parameter by parameter in layout order: "weights/NAME" (the master
@@ -179,6 +183,8 @@ class Parameters {
   /// One kind of state; local_of(unit): this rank's part of a unit.
   void append_state(std::vector<StateTensor>& state, const char* kind,
                     const std::function<Tensor(int unit)>& local_of) const;
+  /// The layout's buffers, and where they are.
+  void for_buffers(const std::function<void(const Parameter&, const Tensor&)>& visit) const;
   // An FP16 master (fp16_master.cpp).
   bool fp16_master() const { return master_scales_ != nullptr; }
   /// dst = what elements [first, last) of a unit's codes stand for.
@@ -223,6 +229,7 @@ class Parameters {
   std::unique_ptr<DelayedScaling> delayed_;
   std::unique_ptr<Fp8Weights> fp8_;
   std::unique_ptr<UnitExchange> exchange_;  // sharded, or with an FP16 master
+  std::unique_ptr<Routers> routers_;
   Tensor hash_;      // i32 [2]: of fingerprints; here so that a run needs no more memory than its dry run
   Tensor reduced_;   // sharded, with accumulation: a reduced shard before it is added
   int adding_ = -1;  // the unit whose reduced shard is in it or on its way

@@ -16,6 +16,7 @@ void Parameters::zero_state() {
   if (fp16_master()) master_scales_->reset(device_);
   moments_->reset(device_);
   if (delayed_) delayed_->reset();
+  if (routers_) routers_->reset();
 }
 
 void Parameters::derive_weights() {
@@ -88,11 +89,14 @@ std::vector<StateTensor> Parameters::trained_state() const {
 
 std::vector<StateTensor> Parameters::state() const {
   std::vector<StateTensor> state = trained_state();
-  if (!delayed_) return state;
-  for (StateTensor tensor : delayed_->state()) {
-    if (shard_rank() > 0) tensor.values = {nullptr, tensor.values.dtype, 0, 0};  // the first has it for all
-    state.push_back(std::move(tensor));
-  }
+  const auto add_common = [&](const std::vector<StateTensor>& tensors) {
+    for (StateTensor tensor : tensors) {
+      if (shard_rank() > 0) tensor.values = {nullptr, tensor.values.dtype, 0, 0};  // the first has it for all
+      state.push_back(std::move(tensor));
+    }
+  };
+  if (delayed_) add_common(delayed_->state());
+  if (routers_) add_common(routers_->state(layout_));
   return state;
 }
 
@@ -115,6 +119,7 @@ void Parameters::load_state(const StateReader& read, bool own) {
     precbench::load_state(device_, foreign, read);
     moments_->load_scaled(device_, read);
   }
+  if (routers_) precbench::load_state(device_, routers_->state(layout_), read);
   derive_weights();
 }
 
@@ -127,7 +132,18 @@ void Parameters::load(const std::function<void(const Parameter&, float*)>& read)
     read(p, whole.data());
     store_weights(unit, i, part.values, whole.data() + part.first);
   });
+  for_buffers([&](const Parameter& p, const Tensor& values) {
+    whole.resize(p.size());
+    read(p, whole.data());
+    device_.upload(values, whole.data());
+  });
   derive_weights();
+}
+
+void Parameters::for_buffers(const std::function<void(const Parameter&, const Tensor&)>& visit) const {
+  if (!routers_) return;
+  const std::vector<StateTensor> state = routers_->state(layout_);
+  for (std::size_t i = 0; i < state.size(); ++i) visit(layout_.buffers()[i], state[i].values);
 }
 
 void Parameters::change(const std::function<ElementChange(const Parameter&)>& change_of, Replaced* replaced) {
@@ -201,6 +217,9 @@ void Parameters::save(Kind kind, const std::function<void(const Parameter&, cons
       write(p, download_widened(full.elements(p.offset, p.size()), scale).data());
     }
   }
+  if (kind == Kind::weights)
+    for_buffers(
+        [&](const Parameter& p, const Tensor& values) { write(p, download_widened(values, {}).data()); });
 }
 
 std::vector<std::uint64_t> Parameters::fingerprints() {

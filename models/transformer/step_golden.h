@@ -1,4 +1,4 @@
-// The golden steps of tools/goldens/make_step_goldens.py for tests: a model, its weights and tokens, and what PyTorch, or
+// The golden steps of tools/goldens/make_step_goldens.py and make_moe_goldens.py for tests: a model, its weights and tokens, and what PyTorch, or
 // Hugging Face's own model, makes of them.
 #pragma once
 
@@ -18,6 +18,8 @@ namespace precbench::testing {
 /// The last two are described by a config.json, and three quarters of their positions lie beyond the context that it
 /// says they were trained to.
 inline constexpr const char* kGoldenSteps[] = {"llama", "tied", "qwen3", "llama3.2", "qwen2.5"};
+/// Of mixtures of experts.
+inline constexpr const char* kGoldenMixtures[] = {"mixtral", "qwen3-moe", "deepseek-v3-like"};
 
 /// One of the golden steps.
 struct Golden {
@@ -55,6 +57,14 @@ struct Golden {
     const Layout layout(model, 1);
     for (const Unit& unit : layout.units())
       for (const Parameter& p : unit.parameters) result[p.name] = values(prefix + p.name);
+    return result;
+  }
+
+  /// What a step begins with: the parameters, and the routers' biases.
+  Named weights() const {
+    Named result = all("");
+    const Layout layout(model, 1);
+    for (const Parameter& p : layout.buffers()) result[p.name] = values(p.name);
     return result;
   }
 
@@ -99,7 +109,7 @@ inline StepOutcome run_step(const Golden& golden, bool reference,
                             std::unique_ptr<Device> device = make_cpu_device(1)) {
   TestStep step({.model = golden.model, .B = golden.B, .T = golden.T, .reference = reference},
                 std::move(device));
-  step.load(golden.all(""));
+  step.load(golden.weights());
   StepOutcome outcome;
   outcome.loss = step.forward_backward(golden.tokens, golden.targets);
   outcome.gradients = step.gradients();
@@ -118,6 +128,22 @@ inline Errors errors_of(const Golden& golden, const std::string& prefix, const S
   errors.update = farthest(update(golden, prefix, outcome.weights),
                            update(golden, prefix, golden.all(prefix + "after.")));
   return errors;
+}
+
+/// An FP32 step beside PyTorch's in FP64.
+inline void check_fp32_step(const Golden& golden, const StepOutcome& outcome) {
+  constexpr double kRoundoff = 0x1p-24;  // of FP32
+  const Errors errors = errors_of(golden, "", outcome);
+  // Sums over many elements: measured 1.3 unit roundoffs of FP32, and as FP32 itself.
+  CHECK(errors.loss <= 4 * kRoundoff);
+  CHECK(errors.grad_norm <= 4 * kRoundoff);
+  // Measured 20: backward chains about 20 ops per block, each with a few roundings, which add like a random
+  // walk. A wrong term or index costs 1e-2 and more.
+  INFO(errors.gradient.name);
+  CHECK(errors.gradient.distance <= 64 * kRoundoff);
+  // Measured 210: elements of 200 eps amplify their gradient's absolute error by 2.5e3 / max |g|.
+  INFO(errors.update.name);
+  CHECK(errors.update.distance <= 512 * kRoundoff);
 }
 
 /// A BF16 step beside PyTorch with the same roundings. Our FP32 sums round some values to the other neighbour than

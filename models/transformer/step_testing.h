@@ -59,6 +59,8 @@ struct StepSetup {
   int accumulation = 1;
   const OptimizerSpec* optimizer = &optimizers().front();
   MomentFormats moments = {};
+  double capacity = 0;            ///< of experts
+  float balance = 0, z_loss = 0;  ///< of routers
 };
 
 /// Forward, backward and update on one rank.
@@ -145,6 +147,9 @@ class TestStep {
       return in_recipe ? setup_.recipe : bf16_;
     };
     options.recompute = setup_.recompute;
+    options.capacity = setup_.capacity;
+    options.balance = setup_.balance;
+    options.z_loss = setup_.z_loss;
     if (setup_.reference) options.activations = DType::f32;
     return options;
   }

@@ -1,5 +1,6 @@
 // The training step, top to bottom: construction, a block's forward, its backward, the step. What it keeps between
-// them is in transformer_memory.cpp, the head in head.cpp, q, k and v as three products in qkv_apart.cpp.
+// them is in transformer_memory.cpp, a block's second half in ffn.cpp and mixture.cpp, the head in head.cpp, q, k and v as
+// three products in qkv_apart.cpp.
 #include "models/transformer/transformer.h"
 
 #include <fmt/format.h>
@@ -47,7 +48,7 @@ void Transformer::observe(std::int64_t layer, Role role, LinearOperand operand,
 }
 
 void Transformer::observe_weight(std::int64_t layer, Role role, const Weight& weight, bool columns) {
-  const Recipe& recipe = options_.recipe_of(layer, role);
+  const Recipe& recipe = options_.recipe_of(layer, recipe_role(role));
   // What fprop's codes stand for is not the weight, and may be in another basis.
   if (!quantization_observer_ || weight.value.empty() || (columns && recipe.dgrad.b.from_fprop)) return;
   const Scope scope(arena_);
@@ -55,7 +56,7 @@ void Transformer::observe_weight(std::int64_t layer, Role role, const Weight& we
 }
 
 Linear Transformer::linear(std::int64_t layer, Role role) const {
-  const Recipe& recipe = options_.recipe_of(layer, role);
+  const Recipe& recipe = options_.recipe_of(layer, recipe_role(role));
   const OpClass op_class = role == Role::head ? OpClass::head_loss : OpClass::gemm;
   const DelayedScaling* delayed = recipe.delayed() ? parameters_.delayed() : nullptr;
   LinearSlots slots = delayed ? delayed->slots(layer, role) : LinearSlots{};
@@ -151,23 +152,15 @@ void Transformer::block_forward(std::int64_t layer, Saved& saved, const BlockWei
   {
     const Scope scope(arena_);
     QuantizedTensor h2 = normed(linear(layer, Role::gate_up), saved.h2, saved.h2_col);
+    if (config_.has_experts(layer)) h2.keep_value = true;  // the router reads it
     produce(h2, [&](QuantizedTensor& h) {
       device_.add_rmsnorm({h, saved.mid, saved.rstd2, saved.x, branch_, w.norm2, eps});
     });
     observe(layer, Role::gate_up, LinearOperand::x, h2);
+    if (config_.has_experts(layer)) return mixture_forward(layer, saved, w, h2, again);
     fprop(layer, Role::gate_up, saved.gate_up, h2, w);
   }
-  if (again) return;
-  const Scope scope(arena_);
-  const Linear lin = linear(layer, Role::down);
-  QuantizedTensor s = make_quantized_tensor(push(config_.ffn), lin.x_rowwise(), {});
-  s.amax_out = saved.swiglu_amax;
-  use_slot(s, lin.slots().x);
-  push_row(s, lin.x_rowwise());
-  s.keep_value = !lin.x_rowwise().quantized() || quantization_observer_;
-  produce(s, [&](QuantizedTensor& out) { device_.swiglu({out, saved.gate_up}); });
-  observe(layer, Role::down, LinearOperand::x, s);
-  fprop(layer, Role::down, branch_, s, w);
+  if (!again) swiglu_forward(layer, dense_layers(saved), w, branch_);
 }
 
 // ---- backward
@@ -205,53 +198,6 @@ void Transformer::norm_dgrad(std::int64_t layer, Role role, const Tensor& dx, co
   Tensor x;
   if (linear(layer, role).recipe().mask_clipped) x = norm.value.empty() ? normed_again(norm) : norm.value;
   dgrad(layer, role, dx, dy, w, x);
-}
-
-void Transformer::ffn_backward(std::int64_t layer, const Saved& saved, const BlockWeights& w,
-                               const BlockTensors& g, const QuantizedTensor& dx, QuantizedTensor& dmid) {
-  const Linear gate_up = linear(layer, Role::gate_up), down = linear(layer, Role::down);
-  const bool accumulate = parameters_.accumulates();
-  const Scope scope(arena_);
-  QuantizedTensor dgate_up = push_gradient(push(2 * config_.ffn), gate_up);
-  dgate_up.keep_value =
-      !gate_up.dy_rowwise().quantized() || !gate_up.dy_columnwise().quantized() || quantization_observer_;
-  {
-    const Scope inner(arena_);
-    const Tensor ds = push(config_.ffn);
-    {
-      const Scope innermost(arena_);
-      Tensor x;
-      if (down.recipe().mask_clipped) {
-        x = push(config_.ffn);
-        device_.swiglu({make_quantized_tensor(x, {}, {}), saved.gate_up});
-      }
-      dgrad(layer, Role::down, ds, dx, w, x);
-    }
-    QuantizedTensor s = make_quantized_tensor(push(config_.ffn), {}, down.x_columnwise());
-    s.amax_in = saved.swiglu_amax.empty() ? down.slots().x.known : saved.swiglu_amax;
-    s.random = down.slots().x.random;
-    push_col(s, down.x_columnwise());
-    s.keep_value = !down.x_columnwise().quantized() || quantization_observer_;
-    produce(dgate_up, [&](QuantizedTensor& d) { device_.swiglu_backward({d, s, ds, saved.gate_up}); });
-    observe(layer, Role::gate_up, LinearOperand::dy, dgate_up);
-    observe(layer, Role::down, LinearOperand::x, s);
-    wgrad(layer, Role::down, g, dx, s, w);
-  }
-  const Tensor dh = push(config_.width);
-  const NormOutput norm{saved.h2, saved.h2_col, saved.mid, saved.rstd2, w.norm2};
-  norm_dgrad(layer, Role::gate_up, dh, dgate_up, w, norm);
-  norm_wgrad(layer, Role::gate_up, g, dgate_up, w, norm);
-  produce(dmid, [&](QuantizedTensor& d) {
-    device_.rmsnorm_backward({.dx = d,
-                              .dweight = g.norm2,
-                              .accumulate = accumulate,
-                              .dresidual = dx.value,
-                              .dh = dh,
-                              .x = saved.mid,
-                              .rstd = saved.rstd2,
-                              .weight = w.norm2});
-  });
-  observe(layer, Role::o, LinearOperand::dy, dmid);
 }
 
 void Transformer::attention_backward(std::int64_t layer, const Saved& saved, const BlockWeights& w,
@@ -322,7 +268,7 @@ void Transformer::block_backward(std::int64_t layer, Saved& saved) {
     push_inner(layer, saved);
     block_forward(layer, saved, w, saved.x, true);
   }
-  const BlockTensors g = parameters_.layout().block(parameters_.gradients(unit));
+  const BlockTensors g = parameters_.layout().block(layer, parameters_.gradients(unit));
   QuantizedTensor dmid = push_gradient(branch_, linear(layer, Role::o));
   ffn_backward(layer, saved, w, g, gradient_in(slot_, layer), dmid);
   attention_backward(layer, saved, w, g, dmid);
@@ -343,6 +289,7 @@ void Transformer::forward_backward(const Tensor& loss_sum, const Tensor& tokens,
                                    float loss_scale, bool first_micro_step) {
   const Layout& layout = parameters_.layout();
   micro_step_ = first_micro_step ? 0 : micro_step_ + 1;
+  loss_scale_ = loss_scale;
   // The gradient of the embedding is the last and often the largest: all but its own input is gone by then.
   const Scope scope(arena_);
   const Tensor dx0 = push(config_.width);
@@ -389,6 +336,7 @@ void Transformer::forward(const Tensor& losses, const Tensor& tokens, const Tens
   const Layout& layout = parameters_.layout();
   const Scope scope(arena_);
   if (DelayedScaling* delayed = parameters_.delayed()) delayed->set_watching(true);
+  if (Routers* routers = parameters_.routers()) routers->set_watching(true);
   losses_ = losses;
   x0_ = push(config_.width);
   branch_ = push(config_.width);
@@ -410,6 +358,7 @@ void Transformer::forward(const Tensor& losses, const Tensor& tokens, const Tens
     head_forward(head, first, targets, 1.0f, x);
   }
   if (DelayedScaling* delayed = parameters_.delayed()) delayed->set_watching(false);
+  if (Routers* routers = parameters_.routers()) routers->set_watching(false);
 }
 
 }  // namespace precbench

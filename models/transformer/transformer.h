@@ -1,7 +1,7 @@
 // The training step's forward and backward, written once for every device, recipe and rank count.
 //
-//   embedding; per block: RMSNorm, qkv, (QK-norm) RoPE, attention, o, RMSNorm, gate|up, SwiGLU, down;
-//   RMSNorm, lm_head, cross-entropy; and the same backwards.
+//   embedding; per block: RMSNorm, qkv, (QK-norm) RoPE, attention, o, RMSNorm, gate|up, SwiGLU, down (or these of
+//   experts, mixture.cpp); RMSNorm, lm_head, cross-entropy; and the same backwards.
 //
 // Of a norm's output forward keeps for backward what wgrad takes: the FP8 columns where it is quantized, else
 // the BF16 value, or with recompute_norms nothing, and the norm is done again. SwiGLU's output is never kept. With
@@ -13,6 +13,7 @@
 #include <functional>
 #include <vector>
 
+#include "models/transformer/expert_linear.h"
 #include "models/transformer/linear.h"
 #include "models/transformer/parameters.h"
 
@@ -21,7 +22,7 @@ namespace precbench {
 struct TransformerOptions {
   std::int64_t B = 1, T = 128;  ///< of one micro-step on one rank
   /// The recipe of a linear layer, which must outlive the transformer. `layer`: its block, or config.layers for
-  /// lm_head. The down layers of all blocks are in one recipe or in BF16. Where q, k or v is quantized, qkv is not, and the
+  /// lm_head; `role`: one that recipes are chosen by. The down layers of all blocks are in one recipe or in BF16. Where q, k or v is quantized, qkv is not, and the
   /// three are products of their own.
   std::function<const Recipe&(std::int64_t layer, LinearRole role)> recipe_of;
   bool recompute = false;           ///< per block
@@ -30,6 +31,9 @@ struct TransformerOptions {
   DType activations = DType::bf16;  ///< f32: the FP32 reference model of the tests
   Tensor random_word = {};          ///< of stochastic rounding (RandomStream); empty: 0
   std::int64_t first_token = 0;     ///< of a micro-step's tokens on all ranks, this rank's first
+  double capacity =
+      0;  ///< rows of an expert, in those it has where all are chosen equally often; 0: any number
+  float balance = 0, z_loss = 0;  ///< coefficients of the routers' losses, which the reported loss is without
 };
 
 /// Watches quantization: called with every operand of a block's linear layers, after its forms are made and while its
@@ -67,6 +71,11 @@ class Transformer {
  private:
   using Role = LinearRole;
 
+  /// What a router has decided. Recomputation keeps it.
+  struct SavedRouting {
+    Tensor z, index, weights, report;  // ops::Route's
+    Groups groups;
+  };
   /// What a block's forward leaves for its backward.
   struct Saved {
     Tensor x;             // residual stream at the block's input [M, C]
@@ -75,10 +84,18 @@ class Transformer {
     Tensor attention;     // [M, H D]
     Tensor lse;           // f32 [H, M]
     Tensor mid;           // residual stream between the halves [M, C]
-    Tensor gate_up;       // [M, 2F]
+    Tensor gate_up;       // [M, 2F]; of experts [rows_capacity, 2F]
     Tensor h1, h2;        // the norms' outputs, where wgrad takes them in BF16
     GemmOperand h1_col, h2_col;  // their columns, where it takes them quantized
     Tensor swiglu_amax;          // f32 [1], where SwiGLU's output has one scale for the tensor
+    SavedRouting routing;
+    Tensor shared_gate_up, shared_swiglu_amax;
+  };
+  /// The linear layers around a SwiGLU, its width, and what is saved of it.
+  struct SwigluLayers {
+    Role gate_up, down;
+    std::int64_t ffn;
+    Tensor saved_gate_up, saved_amax;
   };
   Linear linear(std::int64_t layer, Role role) const;
   /// Random numbers of a linear layer's operand in this micro-step; a recomputation draws the same.
@@ -94,7 +111,9 @@ class Transformer {
   void push_amax(QuantizedTensor& operand, const QuantFormat& format);
   void push_col(QuantizedTensor& operand, const QuantFormat& format);
   /// A gradient with memory for the forms of a linear layer's dY.
-  QuantizedTensor push_gradient(const Tensor& value, const Linear& consumer);
+  QuantizedTensor push_gradient(const Tensor& value, const Linear& consumer, bool columns = true);
+  /// Whether a block takes the columnwise form of the residual stream's gradient: experts make their own.
+  bool takes_columns(std::int64_t layer) const;
   /// What all blocks share in one pass; their gradients end in dx0, [M, width], that of the embedded tokens.
   void push_shared(const Tensor& dx0);
   /// The residual stream's gradient in a slot, with the forms that the block below (none: the embedding)
@@ -127,6 +146,10 @@ class Transformer {
   void block_backward(std::int64_t layer, Saved& saved);
   void ffn_backward(std::int64_t layer, const Saved& saved, const BlockWeights& w, const BlockTensors& g,
                     const QuantizedTensor& dx, QuantizedTensor& dmid);
+  SwigluLayers dense_layers(const Saved& saved) const;
+  /// From gate_up, which is saved, to the output of down.
+  void swiglu_forward(std::int64_t layer, const SwigluLayers& layers, const BlockWeights& w,
+                      const Tensor& out);
   void attention_backward(std::int64_t layer, const Saved& saved, const BlockWeights& w,
                           const BlockTensors& g, const QuantizedTensor& dmid);
   /// A norm's output for fprop now and, in the form kept in `value` or `columns`, for wgrad later.
@@ -139,11 +162,35 @@ class Transformer {
   };
   /// Its value, in transient memory.
   Tensor normed_again(const NormOutput& norm);
+  /// The gradient of the norm's output, in transient memory, with more below it that the caller's scope frees.
+  Tensor swiglu_backward(std::int64_t layer, const SwigluLayers& layers, const BlockWeights& w,
+                         const BlockTensors& g, const QuantizedTensor& dx, const NormOutput& norm);
   /// The backward GEMMs of the linear layer behind a norm.
   void norm_dgrad(std::int64_t layer, Role role, const Tensor& dx, const QuantizedTensor& dy,
                   const BlockWeights& w, const NormOutput& norm);
   void norm_wgrad(std::int64_t layer, Role role, const BlockTensors& g, const QuantizedTensor& dy,
                   const BlockWeights& w, const NormOutput& norm);
+  // mixture.cpp
+  ExpertLinear experts(std::int64_t layer, Role role) const;
+  /// Rows that an expert can have.
+  std::int64_t most_rows() const;
+  Tensor push_rows(const Groups& groups, std::int64_t cols) {
+    return push(options_.activations, groups.rows_capacity(), cols);
+  }
+  void push_routing(std::int64_t layer, SavedRouting& saved);
+  void route(std::int64_t layer, const SavedRouting& saved, const BlockWeights& w, const Tensor& h);
+  SwigluLayers shared_layers(const Saved& saved) const;
+  /// branch_ = the mixture of h; `again` as in block_forward.
+  void mixture_forward(std::int64_t layer, Saved& saved, const BlockWeights& w, const QuantizedTensor& h,
+                       bool again);
+  /// As swiglu_backward.
+  Tensor mixture_backward(std::int64_t layer, const Saved& saved, const BlockWeights& w,
+                          const BlockTensors& g, const QuantizedTensor& dx, const NormOutput& norm);
+  /// The experts' own: dw, and the gradient of their input's rows; h: the norm's output.
+  void experts_backward(std::int64_t layer, const Saved& saved, const BlockWeights& w, const BlockTensors& g,
+                        const QuantizedTensor& dx, const Tensor& h, const Tensor& dw, const Tensor& drows);
+  Tensor shared_backward(std::int64_t layer, const Saved& saved, const BlockWeights& w, const BlockTensors& g,
+                         const QuantizedTensor& dx, const NormOutput& norm);
   /// x0_ = the tokens' rows of the embedding; starts to gather the first block.
   void embed(const Tensor& tokens);
   /// What the runs of the head share: lm_head, the residual stream at its input and its norm.
@@ -171,7 +218,8 @@ class Transformer {
   AttentionShape attention_shape_;
   std::int64_t M_;
   std::uint32_t micro_step_ = 0;
-  Tensor x0_;      // the embedded tokens
+  float loss_scale_ = 0;  // of this micro-step
+  Tensor x0_;             // the embedded tokens
   Tensor branch_;  // what a block's half adds to the residual stream, until the next norm has added it; in
                    // backward the residual stream's gradient between a block's halves
   Tensor mid_;     // every block's residual stream between its halves, where blocks do not keep their own

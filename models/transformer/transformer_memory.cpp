@@ -19,8 +19,9 @@ void Transformer::push_shared(const Tensor& dx0) {
   while (layer + 1 < config_.layers && !options_.recipe_of(layer, Role::down).quantized()) ++layer;
   const Linear consumer = linear(layer, Role::down);
   slot_ = 0;
-  slots_[config_.layers % 2] = push_gradient(dx0, consumer);
-  slots_[1 - config_.layers % 2] = push_gradient(push(config_.width), consumer);
+  const bool columns = takes_columns(0) || takes_columns(config_.layers - 1);
+  slots_[config_.layers % 2] = push_gradient(dx0, consumer, columns);
+  slots_[1 - config_.layers % 2] = push_gradient(push(config_.width), consumer, columns);
 }
 
 void Transformer::push_row(QuantizedTensor& operand, const QuantFormat& format) {
@@ -49,12 +50,16 @@ void Transformer::use_slot(QuantizedTensor& operand, const OperandSlot& slot) {
   operand.amax_out = slot.staged;
 }
 
-QuantizedTensor Transformer::push_gradient(const Tensor& value, const Linear& consumer) {
+QuantizedTensor Transformer::push_gradient(const Tensor& value, const Linear& consumer, bool columns) {
   QuantizedTensor operand = make_quantized_tensor(value, consumer.dy_rowwise(), consumer.dy_columnwise());
   use_slot(operand, consumer.slots().dy);
   push_row(operand, consumer.dy_rowwise());
-  push_col(operand, consumer.dy_columnwise());
+  if (columns) push_col(operand, consumer.dy_columnwise());
   return operand;
+}
+
+bool Transformer::takes_columns(std::int64_t layer) const {
+  return !config_.has_experts(layer) || config_.moe.shared_ffn > 0;
 }
 
 QuantizedTensor Transformer::gradient_in(int slot, std::int64_t consumer_layer) const {
@@ -64,6 +69,7 @@ QuantizedTensor Transformer::gradient_in(int slot, std::int64_t consumer_layer) 
   if (!consumer.recipe().quantized()) return make_quantized_tensor(memory.value, {}, {});
   QuantizedTensor gradient = memory;
   use_slot(gradient, consumer.slots().dy);
+  if (!takes_columns(consumer_layer) && consumer.dy_columnwise().quantized()) gradient.columnwise = {};
   return gradient;
 }
 
@@ -77,15 +83,21 @@ void Transformer::push_saved(std::int64_t layer, Saved& saved) {
   if (consumer.slots().x.known.empty() &&
       (one_scale(consumer.x_rowwise()) || one_scale(consumer.x_columnwise())))
     saved.swiglu_amax = push(DType::f32, 1, 1);
+  if (!config_.has_experts(layer)) return;
+  push_routing(layer, saved.routing);
+  if (config_.moe.shared_ffn > 0 && !saved.swiglu_amax.empty())
+    saved.shared_swiglu_amax = push(DType::f32, 1, 1);
 }
 
 void Transformer::push_inner(std::int64_t layer, Saved& saved) {
   const std::int64_t C = config_.width;
   const auto keep_normed = [&](Role role, Tensor& value, GemmOperand& columns) {
     const Linear consumer = linear(layer, role);
-    if (consumer.x_columnwise().quantized())
+    // Of experts those columns are made in backward that their rows need.
+    const bool experts = role == Role::gate_up && config_.has_experts(layer);
+    if (consumer.x_columnwise().quantized() && !experts)
       columns = push_gemm_operand(arena_, Segment::activations, consumer.x_columnwise(), C, M_);
-    else if (!options_.recompute_norms)
+    else if (!consumer.x_columnwise().quantized() && !options_.recompute_norms)
       value = push(C);
   };
   saved.raw_qkv = push(attention_shape_.qkv_width());
@@ -93,7 +105,10 @@ void Transformer::push_inner(std::int64_t layer, Saved& saved) {
   saved.lse = push(DType::f32, config_.heads, M_);
   saved.mid = mid_.empty() ? push(C) : mid_;
   saved.rstd2 = push(DType::f32, M_, 1);
-  saved.gate_up = push(2 * config_.ffn);
+  saved.gate_up = config_.has_experts(layer) ? push_rows(saved.routing.groups, 2 * config_.moe.expert_ffn)
+                                             : push(2 * config_.ffn);
+  if (config_.has_experts(layer) && config_.moe.shared_ffn > 0)
+    saved.shared_gate_up = push(2 * config_.moe.shared_ffn);
   keep_normed(Role::qkv, saved.h1, saved.h1_col);
   keep_normed(Role::gate_up, saved.h2, saved.h2_col);
 }

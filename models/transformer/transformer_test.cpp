@@ -8,6 +8,7 @@
 #include <set>
 
 #include "models/transformer/step_golden.h"
+#include "models/transformer/step_compare.h"
 
 using namespace precbench;
 using namespace precbench::testing;
@@ -17,60 +18,13 @@ namespace {
 constexpr double kRoundoff = 0x1p-24;  // of FP32
 const std::string kGoldenFolder = PRECBENCH_SOURCE_DIR "/models/transformer/golden";
 
-struct Result {
-  double loss;
-  Named gradients;
-};
-
-struct Likeness {
-  double cosine, norm_ratio;
-};
-
-Likeness compare(const std::vector<float>& x, const std::vector<float>& reference) {
-  double dot = 0, x2 = 0, reference2 = 0;
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    dot += static_cast<double>(x[i]) * reference[i];
-    x2 += static_cast<double>(x[i]) * x[i];
-    reference2 += static_cast<double>(reference[i]) * reference[i];
-  }
-  return {dot / std::sqrt(x2 * reference2), std::sqrt(x2 / reference2)};
-}
-
-/// A step on freshly initialised weights and random tokens, the same for every setup of one size.
-Result random_step(const StepSetup& setup) {
-  TestStep step(setup);
-  step.parameters().initialize(1, 0.02f);
-  const std::int64_t n = setup.accumulation * setup.B * setup.T;
-  const double loss =
-      step.forward_backward(random_tokens(2, n, setup.model.vocab), random_tokens(3, n, setup.model.vocab));
-  return {loss, step.gradients()};
-}
-
-/// Relatively; `of_gradient`: in every tensor.
-void check_close(const Result& x, const Result& reference, double of_loss, double of_gradient) {
-  CHECK(std::fabs(x.loss / reference.loss - 1) <= of_loss);
-  const Farthest gradient = farthest(x.gradients, reference.gradients);
-  INFO(gradient.name);
-  CHECK(gradient.distance <= of_gradient);
-}
-
 }  // namespace
 
 TEST_CASE("the FP32 step is PyTorch's", "[transformer]") {
   for (const char* name : kGoldenSteps) {
     INFO(name);
     const Golden golden(kGoldenFolder, name);
-    const Errors errors = errors_of(golden, "", run_step(golden, true));
-    // The goldens are FP64. Sums over many elements: measured 1.3 unit roundoffs of FP32, and as FP32 itself.
-    CHECK(errors.loss <= 4 * kRoundoff);
-    CHECK(errors.grad_norm <= 4 * kRoundoff);
-    // Measured 20: backward chains about 20 ops per block, each with a few roundings, which add like a random
-    // walk. A wrong term or index costs 1e-2 and more.
-    INFO(errors.gradient.name);
-    CHECK(errors.gradient.distance <= 64 * kRoundoff);
-    // Measured 210: elements of 200 eps amplify their gradient's absolute error by 2.5e3 / max |g|.
-    INFO(errors.update.name);
-    CHECK(errors.update.distance <= 512 * kRoundoff);
+    check_fp32_step(golden, run_step(golden, true));
   }
 }
 

@@ -60,6 +60,16 @@ std::string compared_text(const Row& row) {
   return row.paired_steps > 0 && !row.is_bf16() ? fmt::format("{}", row.paired_steps) : "";
 }
 
+Json load_value(const Row& row) {
+  const auto& moe = row.record().moe;
+  return moe && moe->load.max ? Json(*moe->load.max) : Json();
+}
+
+std::string load_text(const Row& row) {
+  const Json value = load_value(row);
+  return value.is_null() ? "" : fmt::format("{:.2f}", value.get<double>());
+}
+
 Json status_value(const Row& row) { return name_of(row.status); }
 std::string status_text(const Row& row) { return name_of(row.status); }
 
@@ -108,6 +118,8 @@ const std::vector<Column>& report_columns() {
       {Topic::speed, "memory_vs_bf16", true, "memory ratio", "", false,
        "peak against bf16's, only where both ran natively", number<&Row::memory_ratio>,
        ratio<&Row::memory_ratio>, "", true},
+      {Topic::speed, "load", true, "load", "", false,
+       "slots of the most loaded expert over the mean, in the worst layer", load_value, load_text},
       // Runs that time a recipe end after different numbers of steps: their last values are no comparison.
       {Topic::none, "final_loss", true, "", "nats", false, "", number<&Row::final_loss>, no_text},
       {Topic::loss, "loss_minus_bf16", true, "loss - bf16", "nats", false,

@@ -105,13 +105,28 @@ def rope(x, config):
     """Rotate-half on [B, heads, T, D]."""
     half = x.shape[-1] // 2
     if "rotary" in config:
-        cos, sin = config["rotary"]
+        cos, sin = (table.to(x.dtype) for table in config["rotary"])
     else:
         frequency = config["rope_theta"] ** (-torch.arange(half, dtype=x.dtype) / half)
         angle = torch.outer(torch.arange(x.shape[-2], dtype=x.dtype), frequency)
         cos, sin = angle.cos(), angle.sin()
     a, b = x.split(half, -1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+
+
+def swiglu(config, w, h, layer, mode, linear):
+    """A block's second half, between its norm and the residual stream."""
+    at = f"model.layers.{layer}.mlp."
+    gate, up = linear(h, at + "gate_proj.weight", at + "up_proj.weight")
+    (branch,) = linear(mode.stored(F.silu(gate) * up), at + "down_proj.weight")
+    return branch
+
+
+def swiglu_weights(config, layer, matrix):
+    at, C, N = f"model.layers.{layer}.mlp.", config["width"], config["ffn"]
+    matrix(at + "gate_proj.weight", N, C, C**-0.5)
+    matrix(at + "up_proj.weight", N, C, C**-0.5)
+    matrix(at + "down_proj.weight", C, N, N**-0.5)
 
 
 def loss_of(config, w, tokens, mode):
@@ -140,9 +155,7 @@ def loss_of(config, w, tokens, mode):
         (branch,) = linear(out.transpose(1, 2).flatten(2), at + "self_attn.o_proj.weight")
         x = stored(x + branch)
         h = stored(norm(x, at + "post_attention_layernorm.weight"))
-        gate, up = linear(h, at + "mlp.gate_proj.weight", at + "mlp.up_proj.weight")
-        (branch,) = linear(stored(F.silu(gate) * up), at + "mlp.down_proj.weight")
-        x = stored(x + branch)
+        x = stored(x + config.get("second_half", swiglu)(config, w, h, layer, mode, linear))
     h = stored(norm(x, "model.norm.weight"))
     (logits,) = linear(h, "model.embed_tokens.weight" if config["tied"] else "lm_head.weight")
     return F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten().long())
@@ -158,7 +171,7 @@ def random_weights(config, generator):
     def gain(name, size):
         weights[name] = (1 + 0.1 * torch.randn(size, generator=generator)).to(torch.bfloat16)
 
-    C, N = config["width"], config["ffn"]
+    C = config["width"]
     q_width, kv_width = (config[h] * config["head_dim"] for h in ("heads", "kv_heads"))
     matrix("model.embed_tokens.weight", config["vocab"], C, 0.25)
     for layer in range(config["layers"]):
@@ -175,17 +188,15 @@ def random_weights(config, generator):
             gain(at + "self_attn.q_norm.weight", config["head_dim"])
             gain(at + "self_attn.k_norm.weight", config["head_dim"])
         gain(at + "post_attention_layernorm.weight", C)
-        matrix(at + "mlp.gate_proj.weight", N, C, C**-0.5)
-        matrix(at + "mlp.up_proj.weight", N, C, C**-0.5)
-        matrix(at + "mlp.down_proj.weight", C, N, N**-0.5)
+        config.get("second_half_weights", swiglu_weights)(config, layer, matrix)
     gain("model.norm.weight", C)
     if not config["tied"]:
         matrix("lm_head.weight", config["vocab"], C, C**-0.5)
     return weights
 
 
-def gradients(config, weights, tokens, mode):
-    leaves = {name: weight.double().requires_grad_() for name, weight in weights.items()}
+def gradients(config, weights, tokens, mode, dtype=torch.float64):
+    leaves = {name: weight.to(dtype).requires_grad_() for name, weight in weights.items()}
     loss = loss_of(config, leaves, tokens, mode)
     loss.backward()
     return loss.detach(), {name: leaf.grad for name, leaf in leaves.items()}
@@ -243,6 +254,34 @@ class HuggingFace:
         return loss.detach(), {name: p.grad for name, p in self.model.named_parameters()}
 
 
+def make_golden(path, seed, config, description, library):
+    """Writes the file of one model; `library`: whose gradients the plain step has, or None."""
+    generator = torch.Generator().manual_seed(seed)
+    weights = random_weights(config, generator)
+    tokens = torch.randint(0, config["vocab"], (B, T + 1), generator=generator, dtype=torch.int32)
+    tensors = dict(weights, tokens=tokens)
+    norms = {}
+    for prefix, mode in (("", Plain), ("bf16.", Bf16)):
+        loss, grads = gradients(config, weights, tokens, mode)
+        if mode is Plain:
+            check_attention(config, weights, tokens, grads)
+        if mode is Plain and library:
+            ours = grads
+            loss, grads = library.gradients(weights, tokens)
+            check_same("our own step", ours, grads, 32 * 2**-24)
+        after, norms[prefix] = adamw_step(weights, grads)
+        tensors[prefix + "loss"] = loss.float().reshape(1)
+        tensors[prefix + "grad_norm"] = norms[prefix].reshape(1)
+        tensors.update({f"{prefix}grad.{key}": grad.float() for key, grad in grads.items()})
+        tensors.update({f"{prefix}after.{key}": weight for key, weight in after.items()})
+    tensors.update(config.get("buffers", {}))
+    metadata = dict(config=json.dumps(description), optimizer=json.dumps(OPTIMIZER))
+    save_file({key: value.contiguous() for key, value in tensors.items()}, path, metadata=metadata)
+    plain, rounded = tensors["loss"].item(), tensors["bf16.loss"].item()
+    print(f"{path.name}: {path.stat().st_size} bytes, loss {plain:.6f} (bf16 {rounded:.6f}), "
+          f"gradient norm {norms[''].item():.4f} (bf16 {norms['bf16.'].item():.4f})")
+
+
 def main():
     folder = pathlib.Path(__file__).resolve().parents[2] / "models" / "transformer" / "golden"
     folder.mkdir(parents=True, exist_ok=True)
@@ -253,30 +292,7 @@ def main():
         if name in HUGGING_FACE:
             description, library = config, HuggingFace(config)
             config = library.ours
-        generator = torch.Generator().manual_seed(seed)
-        weights = random_weights(config, generator)
-        tokens = torch.randint(0, config["vocab"], (B, T + 1), generator=generator, dtype=torch.int32)
-        tensors = dict(weights, tokens=tokens)
-        norms = {}
-        for prefix, mode in (("", Plain), ("bf16.", Bf16)):
-            loss, grads = gradients(config, weights, tokens, mode)
-            if mode is Plain:
-                check_attention(config, weights, tokens, grads)
-            if mode is Plain and library:
-                ours = grads
-                loss, grads = library.gradients(weights, tokens)
-                check_same("our own step", ours, grads, 32 * 2**-24)
-            after, norms[prefix] = adamw_step(weights, grads)
-            tensors[prefix + "loss"] = loss.float().reshape(1)
-            tensors[prefix + "grad_norm"] = norms[prefix].reshape(1)
-            tensors.update({f"{prefix}grad.{key}": grad.float() for key, grad in grads.items()})
-            tensors.update({f"{prefix}after.{key}": weight for key, weight in after.items()})
-        metadata = dict(config=json.dumps(description), optimizer=json.dumps(OPTIMIZER))
-        path = folder / f"step_{name}.safetensors"
-        save_file({key: value.contiguous() for key, value in tensors.items()}, path, metadata=metadata)
-        plain, rounded = tensors["loss"].item(), tensors["bf16.loss"].item()
-        print(f"{path.name}: {path.stat().st_size} bytes, loss {plain:.6f} (bf16 {rounded:.6f}), "
-              f"gradient norm {norms[''].item():.4f} (bf16 {norms['bf16.'].item():.4f})")
+        make_golden(folder / f"step_{name}.safetensors", seed, config, description, library)
 
 
 if __name__ == "__main__":

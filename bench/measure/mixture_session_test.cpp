@@ -1,0 +1,168 @@
+// A mixture of experts from the case to the record: it trains, in several recipes and on several ranks, and its record says
+// how it was routed.
+#include <stdlib.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "bench/measure/checkpoint_testing.h"
+#include "bench/measure/predict.h"
+#include "bench/step/weights.h"
+#include "models/checkpoint/safetensors.h"
+#include "results/schema.h"
+#include "tools/testing/catch.h"
+#include "tools/testing/temp_directory.h"
+#include "tools/testing/text.h"
+
+using namespace precbench;
+
+namespace {
+
+Case mixture_case(const char* model = "tiny-moe-shared") {
+  setenv("OMP_NUM_THREADS", "1", 1);
+  Case c;
+  c.model = model;
+  c.layers = 2;
+  c.device = "cpu";
+  c.batch = 2;
+  c.seq = 64;
+  c.steps = 4;
+  c.lr = 1e-3;
+  return c;
+}
+
+}  // namespace
+
+TEST_CASE("a mixture trains, and its record says how it was routed", "[session][moe]") {
+  for (const char* recipe : {"bf16", "tensorwise", "blockwise", "mxfp8"}) {
+    INFO(recipe);
+    Case c = mixture_case();
+    c.recipe = recipe;
+    c.accumulation = 2;
+    const Record record = run_case(resolve(c));
+    REQUIRE(record.status == Status::ok);
+    CHECK(record.warnings.empty());
+    REQUIRE(record.moe);
+    const MoeRecord& moe = *record.moe;
+    const double slots = 2 * 2 * 2 * 64 * 2;  // layers, micro-steps, sequences, tokens, experts
+    CHECK(moe.rows.expected == slots);
+    CHECK(moe.rows.actual == slots);
+    CHECK(moe.rows.dropped == 0);
+    CHECK((moe.padding_fraction == 0) == (std::string(recipe) == "bf16"));
+    CHECK(moe.load.layers.size() == 2);
+    CHECK((*moe.load.max >= 1 && *moe.load.max <= 4));
+    CHECK(moe.score == "sigmoid");
+    CHECK(moe.flops.actual == moe.rows.actual * 18 * 128 * 128);
+    CHECK((*moe.bias_min < 0 && *moe.bias_max > 0));
+    CHECK(std::fabs(*moe.bias_max) <= 4.001e-3);  // a thousandth in each of four steps
+    CHECK(record.params->total == parameter_count(resolve(c).model));
+    CHECK(record.breakdown->routing_ms > 0);
+    CHECK(record.memory->measured->other == record.memory->predicted->other);
+    CHECK(record.memory->measured->activations == record.memory->predicted->activations);
+    CHECK(record.memory->measured->gradients == record.memory->predicted->gradients);
+    const nlohmann::ordered_json json = record;
+    CHECK(Schema::record().violations(json) == std::vector<std::string>{});
+    CHECK(nlohmann::ordered_json(json.get<Record>()) == json);
+  }
+}
+
+TEST_CASE("a dense model's record says nothing of experts", "[session][moe]") {
+  Case c = mixture_case("tiny");
+  const nlohmann::ordered_json json = run_case(resolve(c));
+  CHECK_FALSE(json.contains("moe"));
+  CHECK_FALSE(json.contains("params"));
+  CHECK_FALSE(json.at("breakdown").contains("routing_ms"));
+}
+
+TEST_CASE("forced and dropped slots are in the record", "[session][moe]") {
+  Case c = mixture_case("tiny-moe");
+  c.routing = "one";
+  c.capacity = 1.5;
+  const Record record = run_case(resolve(c));
+  REQUIRE(record.status == Status::ok);
+  CHECK(*record.moe->load.max == 4);  // 2 of 8 experts have all
+  CHECK(record.moe->load.empty_experts == 12);
+  CHECK(record.moe->rows.actual == 2 * 2 * 48);  // layers, experts, and 1.5 of the 32 at even load
+  CHECK(record.moe->rows.dropped == 2 * 2 * (128 - 48));
+  CHECK(record.moe->routing == "one");
+  c.routing = "balanced";
+  c.capacity = {};
+  CHECK(*run_case(resolve(c)).moe->load.max == 1);
+}
+
+TEST_CASE("the dry run of a mixture counts what the formula says", "[predict][moe]") {
+  for (const char* model :
+       {"tiny-moe", "tiny-moe-shared", "qwen3-30b-a3b", "deepseek-v2-lite-gqa", "llama4-scout-gqa"}) {
+    INFO(model);
+    Case c = mixture_case(model);
+    c.seq = 1024;
+    const Plan plan = resolve(c);
+    const DryRun accounts = dry_run(plan, nullptr);
+    CHECK(accounts.model_flops() == predict(plan, nullptr).flops_per_step);
+  }
+}
+
+TEST_CASE("ranks of a mixture share it in every way alike", "[rank][moe]") {
+  const auto losses = [](const char* parallel, int gpus, int batch) {
+    Case c = mixture_case();
+    c.parallel = parallel;
+    c.gpus = gpus;
+    c.batch = batch;
+    c.aux = 0;  // whose f is of a micro-batch
+    const Record record = run_case(resolve(c));
+    REQUIRE(record.status == Status::ok);
+    return std::vector<double>(record.training->loss.begin(), record.training->loss.end());
+  };
+  const std::vector<double> one = losses("ddp", 1, 4), ddp = losses("ddp", 2, 2), fsdp = losses("fsdp", 2, 2);
+  for (std::size_t step = 0; step < one.size(); ++step) {
+    // Sums over tokens in another order, and weights in BF16 that it may round the other way.
+    CHECK(std::fabs(ddp[step] / one[step] - 1) <= 2e-4);
+    CHECK(std::fabs(fsdp[step] / ddp[step] - 1) <= 2e-4);
+  }
+}
+
+TEST_CASE("a mixture's checkpoints: weights out and in, its state, and what is refused", "[session][moe]") {
+  const TempDirectory directory;
+  Case c = mixture_case();
+  c.save_final = (directory.path() / "final.safetensors").string();
+  const Record first = run_case(resolve(c));
+  REQUIRE(first.status == Status::ok);
+  Case next = mixture_case();
+  next.init_from = c.save_final;
+  next.steps = 1;
+  const Record second = run_case(resolve(next));
+  REQUIRE(second.status == Status::ok);
+  CHECK(second.warnings.empty());
+  CHECK(second.training->loss.front() < first.training->loss.front());
+  // The biases go on from what they were.
+  CHECK(std::fabs(*second.moe->bias_max) >= *first.moe->bias_max - 1.001e-3);
+  CHECK(*second.moe->bias_max > 1.001e-3);
+
+  Case other = next;
+  other.layers = 3;
+  CHECK(contains(refusal_of([&] { InitialWeights(other.init_from, resolve(other).model); }),
+                 "model.layers.2."));
+  const float zero[4] = {};
+  const std::string fused = (directory.path() / "fused.safetensors").string();
+  write_safetensors(fused, {{"model.layers.0.mlp.experts.gate_up_proj", "F32", {4}, zero}}, {});
+  CHECK(contains(refusal_of([&] { InitialWeights(fused, resolve(next).model); }),
+                 "holds all experts in one tensor; one for each expert is wanted"));
+}
+
+TEST_CASE("a mixture goes on from its checkpoint to the same bits, routers' biases too", "[checkpoint][moe]") {
+  const TempDirectory directory;
+  for (const char* parallel : {"ddp", "fsdp"}) {
+    INFO(parallel);
+    Case c = mixture_case();
+    c.gpus = 2, c.parallel = parallel, c.batch = 1;
+    const Record straight = run_ok(c);
+    c = with_checkpoints(c, directory / parallel, 2);
+    run_ok(c);
+    std::filesystem::remove_all(checkpoint_at(c, 4));
+    const Record rest = run_ok(c);
+    REQUIRE(rest.warnings.size() == 1);
+    CHECK(rest.training->loss == straight.training->loss);
+    CHECK(rest.training->grad_norm == straight.training->grad_norm);
+    CHECK(rest.moe->bias_max == straight.moe->bias_max);
+  }
+}

@@ -1,0 +1,58 @@
+// A mixture of experts into a record: rows, loads and losses of a step. See record_builder.h.
+#include <algorithm>
+#include <numeric>
+
+#include "bench/measure/record_builder.h"
+#include "results/statistics.h"
+
+namespace precbench {
+namespace {
+
+/// The most loaded expert over the mean.
+double load_of(const RouterLoad& layer) {
+  const double sum = std::accumulate(layer.slots.begin(), layer.slots.end(), 0.0);
+  return sum > 0 ? *std::max_element(layer.slots.begin(), layer.slots.end()) *
+                       static_cast<double>(layer.slots.size()) / sum
+                 : 0;
+}
+
+}  // namespace
+
+void RecordBuilder::add_routing(const Routers& routers) {
+  const std::vector<RouterLoad> layers = routers.load();
+  const MoeConfig& config = plan_.model.moe;
+  const RoutingRule& rule = config.rule;
+  MoeRecord moe;
+  moe.experts = rule.experts, moe.top_k = rule.top_k;
+  moe.expert_ffn = config.expert_ffn, moe.shared_ffn = config.shared_ffn;
+  moe.score = rule.score == RouterScore::softmax ? "softmax" : "sigmoid";
+  moe.routing = plan_.fields.routing;
+  if (plan_.capacity > 0) moe.capacity = plan_.capacity;
+  const double tokens = static_cast<double>(plan_.tokens_per_micro_step() * plan_.accumulation);
+  for (const RouterLoad& layer : layers) {
+    moe.rows.actual += layer.rows, moe.rows.padded += layer.padded;
+    moe.rows.dropped += std::accumulate(layer.slots.begin(), layer.slots.end(), 0.0) - layer.rows;
+    moe.load.layers.push_back(load_of(layer));
+    moe.load.empty_experts += std::count(layer.slots.begin(), layer.slots.end(), 0.0);
+    moe.aux_loss.push_back(layer.balance), moe.z_loss.push_back(layer.z_loss);
+  }
+  const double blocks = static_cast<double>(layers.size()), slots = tokens * static_cast<double>(rule.top_k);
+  moe.rows.expected = blocks * slots * (plan_.capacity > 0 ? std::min(1.0, plan_.capacity) : 1.0);
+  if (moe.rows.padded > 0) moe.padding_fraction = 1 - moe.rows.actual / moe.rows.padded;
+  std::vector<double> sorted = moe.load.layers;
+  std::sort(sorted.begin(), sorted.end());
+  moe.load.median = quantile(sorted, 0.5), moe.load.max = sorted.back();
+  // gate, up and down; forward, dX and dW; two FLOPs for each multiply-add.
+  const double width = static_cast<double>(plan_.model.width);
+  const double of_row = 3 * 3 * 2 * width * static_cast<double>(config.expert_ffn);
+  moe.flops = {moe.rows.expected * of_row, moe.rows.actual * of_row,
+               blocks * tokens * 3 * 2 * width * static_cast<double>(rule.experts)};
+  if (const std::vector<float> bias = routers.biases(); !bias.empty()) {
+    const auto [least, most] = std::minmax_element(bias.begin(), bias.end());
+    moe.bias_min = *least, moe.bias_max = *most;
+  }
+  const std::lock_guard lock(mutex_);
+  record_.moe = std::move(moe);
+}
+
+}  // namespace precbench

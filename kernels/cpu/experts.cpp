@@ -1,0 +1,117 @@
+// The GEMMs of experts, each the dense one with an expert's rows, and the forms that they take.
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/multiply.h"
+#include "kernels/cpu/quantize_rows.h"
+
+namespace precbench {
+namespace {
+
+bool wanted(const GemmOperand& form) { return !form.empty() && form.format.quantized(); }
+
+/// An expert's part of a stacked form that has one scale for each expert.
+GemmOperand part_of(const GemmOperand& form, std::int64_t expert, std::int64_t experts) {
+  const std::int64_t rows = form.data.rows / experts;
+  return {form.format, form.data.slice_rows(expert * rows, rows), form.scale.elements(expert, 1)};
+}
+
+}  // namespace
+
+void CpuDevice::quantize_groups(const QuantizedTensor& x, const Groups& groups) {
+  if (!wanted(x.columnwise) || x.columnwise.format.granularity != Granularity::row) return do_quantize({x});
+  QuantizedTensor rest = x;
+  rest.columnwise = {};
+  do_quantize({rest});
+  const std::int64_t rows = x.value.rows, cols = x.value.cols;
+  const float* source = widen(0, {{}, x.value, {}});
+  float* transposed = scratch(1, rows * cols);
+  cpu::transpose_matrix(threads_, transposed, source, rows, cols);
+  const std::int32_t* offsets = groups.offsets.as<std::int32_t>();
+  cpu::for_rows(threads_, cols, 0, [&](std::int64_t c, float*) {
+    std::uint8_t* codes = x.columnwise.data.as<std::uint8_t>() + c * rows;
+    const float* column = transposed + c * rows;
+    for (std::int64_t e = 0; e < groups.experts(); ++e) {
+      const std::int64_t first = offsets[e], n = offsets[e + 1] - first;
+      const cpu::Scale scale = cpu::scale_of(cpu::amax_of(column + first, n), x.columnwise.format);
+      cpu::store_scale(x.columnwise.scale, e * cols + c, scale);
+      cpu::cast(x.columnwise.data, c * rows + first, column + first, n, scale.multiply, x.columnwise.format);
+    }
+    std::memset(codes + offsets[groups.experts()], 0, rows - offsets[groups.experts()]);
+  });
+}
+
+void CpuDevice::do_quantize_experts(const ops::QuantizeExperts& op) {
+  const Tensor& value = op.w.value;
+  const std::int64_t E = op.experts, N = value.rows / E, k = value.cols;
+  const float* source = widen(0, {{}, value, {}});
+  const auto quantize = [&](const GemmOperand& form, const float* stack, std::int64_t rows,
+                            std::int64_t length) {
+    if (form.format.granularity != Granularity::tensor)
+      return cpu::quantize_rows(threads_, form, {stack, E * rows, length}, 0.0f);
+    for (std::int64_t e = 0; e < E; ++e) {
+      const float* one = stack + e * rows * length;
+      cpu::quantize_rows(threads_, part_of(form, e, E), {one, rows, length},
+                         cpu::amax_of(one, rows * length));
+    }
+  };
+  if (wanted(op.w.rowwise)) quantize(op.w.rowwise, source, N, k);
+  if (!wanted(op.w.columnwise)) return;
+  float* transposed = scratch(1, value.size());
+  for (std::int64_t e = 0; e < E; ++e)
+    cpu::transpose_matrix(threads_, transposed + e * N * k, source + e * N * k, N, k);
+  quantize(op.w.columnwise, transposed, k, N);
+}
+
+const float* CpuDevice::widen_experts(int slot, const GemmOperand& form, std::int64_t experts) {
+  if (!form.format.quantized() || form.format.granularity != Granularity::tensor) return widen(slot, form);
+  float* out = scratch(slot, form.data.size());
+  for (std::int64_t e = 0; e < experts; ++e)
+    widen_fp8(out + e * form.data.size() / experts, part_of(form, e, experts));
+  return out;
+}
+
+const float* CpuDevice::widen_columns(int slot, const GemmOperand& form, const Groups& groups) {
+  if (!form.format.quantized() || form.format.granularity != Granularity::row) return widen(slot, form);
+  const std::int64_t rows = form.data.rows, length = form.data.cols;
+  float* out = scratch(slot, form.data.size());
+  const std::int32_t* offsets = groups.offsets.as<std::int32_t>();
+  const bool e4m3 = form.format.dtype == DType::e4m3;
+  cpu::for_rows(threads_, rows, 0, [&](std::int64_t r, float*) {
+    const std::uint8_t* codes = form.data.as<std::uint8_t>() + r * length;
+    for (std::int64_t e = 0; e < groups.experts(); ++e) {
+      const float scale = form.scale.as<float>()[e * rows + r];
+      for (std::int64_t i = offsets[e]; i < offsets[e + 1]; ++i)
+        out[r * length + i] = (e4m3 ? e4m3_decode(codes[i]) : e5m2_decode(codes[i])) * scale;
+    }
+  });
+  return out;
+}
+
+void CpuDevice::do_grouped_matmul(const ops::GroupedMatmul& op) {
+  const Groups& groups = op.groups;
+  const std::int64_t E = groups.experts();
+  const bool wgrad = op.options.role == GemmRole::wgrad;
+  const float* A = wgrad ? widen_columns(0, op.a, groups) : widen(0, op.a);
+  const float* B = wgrad ? widen_columns(1, op.b, groups) : widen_experts(1, op.b, E);
+  const std::int64_t A_stride = op.a.data.cols, B_stride = op.b.data.cols;
+  for (std::int64_t e = 0; e < E; ++e) {
+    const std::int64_t first = groups.offsets.as<std::int32_t>()[e],
+                       rows = groups.counts.as<std::int32_t>()[e];
+    if (wgrad) {
+      const Tensor d = op.d.slice_rows(e * op.d.rows / E, op.d.rows / E);
+      if (rows == 0 && !op.options.accumulate) std::memset(d.data, 0, d.bytes());
+      if (rows == 0) continue;
+      cpu::multiply(threads_, d, {A + first * (op.a.transposed ? A_stride : 1), A_stride, op.a.transposed},
+                    {B + first * (op.b.transposed ? B_stride : 1), B_stride, op.b.transposed}, rows, 1.0f,
+                    op.options.accumulate);
+    } else if (rows > 0) {
+      cpu::multiply(threads_, op.d.slice_rows(first, rows), {A + first * A_stride, A_stride, false},
+                    {B + e * op.b.data.size() / E, B_stride, op.b.transposed}, op.a.k(), 1.0f,
+                    op.options.accumulate);
+    }
+  }
+}
+
+}  // namespace precbench

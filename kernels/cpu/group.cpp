@@ -1,0 +1,128 @@
+// Rows by expert: a stable counting sort of the slots, rows of tokens into their groups, and back.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/quantize_rows.h"
+
+namespace precbench {
+namespace {
+
+/// Gathers codes and scales row by row; padding gets what zeros quantize to.
+void gather_form(int threads, const GemmOperand& to, const GemmOperand& from, const Groups& groups) {
+  const QuantFormat& format = from.format;
+  const Granularity g = format.granularity;
+  const std::int64_t k = from.data.cols, rows = to.data.rows, blocks = scale_blocks(g, k);
+  if (g == Granularity::tensor)
+    std::memcpy(to.scale.data, from.scale.data, to.scale.bytes());
+  else
+    std::memset(to.scale.data, 0, to.scale.bytes());
+  const cpu::Scale of_zeros = cpu::scale_of(0.0f, format);
+  cpu::for_rows(threads, rows, 0, [&](std::int64_t r, float*) {
+    const std::int32_t slot = groups.source.as<std::int32_t>()[r];
+    const std::int64_t t = slot / groups.top_k();
+    std::uint8_t* codes = to.data.as<std::uint8_t>() + r * k;
+    if (slot < 0)
+      std::memset(codes, 0, k);
+    else
+      std::memcpy(codes, from.data.as<std::uint8_t>() + t * k, k);
+    for (std::int64_t kb = 0; g != Granularity::tensor && kb < blocks; ++kb) {
+      const std::int64_t at = scale_index(g, rows, k, r, kb);
+      const std::int64_t source = scale_index(g, from.data.rows, k, t, kb);
+      if (slot < 0)
+        cpu::store_scale(to.scale, at, of_zeros);
+      else if (to.scale.dtype == DType::ue8m0)
+        to.scale.as<std::uint8_t>()[at] = from.scale.as<std::uint8_t>()[source];
+      else
+        to.scale.as<float>()[at] = from.scale.as<float>()[source];
+    }
+  });
+}
+
+}  // namespace
+
+void CpuDevice::do_group(const ops::Group& op) {
+  const Groups& groups = op.groups;
+  const std::int64_t E = groups.experts(), slots = op.index.size();
+  const std::int32_t* index = op.index.as<std::int32_t>();
+  std::int32_t* counts = groups.counts.as<std::int32_t>();
+  std::int32_t* offsets = groups.offsets.as<std::int32_t>();
+  std::int32_t* row_of = groups.row_of.as<std::int32_t>();
+  std::int32_t* source = groups.source.as<std::int32_t>();
+  std::fill_n(counts, E, 0);
+  for (std::int64_t slot = 0; slot < slots; ++slot) ++counts[index[slot]];
+  std::int64_t rows = 0;
+  offsets[0] = 0;
+  for (std::int64_t e = 0; e < E; ++e) {
+    counts[e] = static_cast<std::int32_t>(std::min<std::int64_t>(counts[e], op.most));
+    rows += counts[e];
+    offsets[e + 1] = static_cast<std::int32_t>(offsets[e] + detail::padded(counts[e], groups.pad));
+  }
+  std::fill_n(source, groups.rows_capacity(), -1);
+  std::vector<std::int32_t> filled(E);
+  for (std::int64_t slot = 0; slot < slots; ++slot) {
+    const std::int32_t e = index[slot];
+    row_of[slot] = filled[e] < counts[e] ? offsets[e] + filled[e]++ : -1;
+    if (row_of[slot] >= 0) source[row_of[slot]] = static_cast<std::int32_t>(slot);
+  }
+  op.report.as<float>()[0] = static_cast<float>(rows);
+  op.report.as<float>()[1] = static_cast<float>(offsets[E]);
+}
+
+void CpuDevice::do_permute(const ops::Permute& op) {
+  const Tensor& value = op.x.value;
+  const std::int64_t C = value.cols;
+  const bool weighted = !op.weights.empty();
+  cpu::for_rows(threads_, value.rows, C, [&](std::int64_t r, float* buffer) {
+    const std::int32_t slot = op.groups.source.as<std::int32_t>()[r];
+    if (slot < 0) {
+      std::memset(value.slice_rows(r, 1).data, 0, bytes_of(value.dtype, C));
+      return;
+    }
+    const std::int64_t t = slot / op.groups.top_k();
+    const float* row = cpu::load(op.src.value, t * C, C, buffer);
+    if (weighted && row != buffer) row = std::copy_n(row, C, buffer) - C;
+    for (std::int64_t c = 0; weighted && c < C; ++c) buffer[c] *= op.weights.as<float>()[slot];
+    cpu::store(value, r * C, C, row);
+  });
+  QuantizedTensor x = op.x;
+  if (!weighted && x.rowwise.format.quantized() && !x.rowwise.empty()) {
+    gather_form(threads_, x.rowwise, op.src.rowwise, op.groups);
+    x.rowwise = {};
+  }
+  if (!weighted && !x.amax_out.empty()) {  // the tokens' own, as the rowwise form has it
+    do_quantize({{.value = op.src.value, .amax_out = x.amax_out}});
+    x.amax_in = std::exchange(x.amax_out, {});
+  }
+  quantize_groups(x, op.groups);
+}
+
+void CpuDevice::do_unpermute(const ops::Unpermute& op) {
+  const std::int64_t C = op.out.cols, K = op.groups.top_k();
+  cpu::for_rows(threads_, op.out.rows, 3 * C, [&](std::int64_t t, float* sum) {
+    bool any = false;
+    for (std::int64_t k = 0; k < K; ++k) {
+      const std::int64_t slot = t * K + k, row = op.groups.row_of.as<std::int32_t>()[slot];
+      if (!op.dw.empty()) op.dw.as<float>()[slot] = 0;
+      if (row < 0) continue;
+      const float* values = cpu::load(op.rows, row * C, C, sum + C);
+      const float weight = op.weights.empty() ? 1.0f : op.weights.as<float>()[slot];
+      if (!op.dw.empty()) {
+        const float* x = cpu::load(op.x, t * C, C, sum + 2 * C);
+        op.dw.as<float>()[slot] = cpu::lane_sum(C, [&](std::int64_t c) { return values[c] * x[c]; });
+      }
+      for (std::int64_t c = 0; c < C; ++c) sum[c] = any ? sum[c] + weight * values[c] : weight * values[c];
+      any = true;
+    }
+    if (!any) std::fill_n(sum, C, 0.0f);
+    if (!op.addend.empty()) {
+      const float* addend = cpu::load(op.addend, t * C, C, sum + C);
+      for (std::int64_t c = 0; c < C; ++c) sum[c] += addend[c];
+    }
+    cpu::store(op.out, t * C, C, sum);
+  });
+}
+
+}  // namespace precbench

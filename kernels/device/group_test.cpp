@@ -1,0 +1,186 @@
+// Rows by expert and back: the sort against one written down plainly, gathered codes against codes of what was gathered.
+#include <cmath>
+#include <numeric>
+
+#include "kernels/device/moe_testing.h"
+
+using namespace precbench;
+using namespace precbench::testing;
+
+namespace {
+
+/// [T, K] experts, different ones for each token; few have most slots, and the last none.
+std::vector<std::int32_t> uneven_index(std::int64_t T, std::int64_t K, std::int64_t E) {
+  std::vector<std::int32_t> index;
+  for (std::int64_t t = 0; t < T; ++t)
+    for (std::int64_t k = 0; k < K; ++k) {
+      const std::int64_t width = random_bits(3, index.size()) % 4 ? 1 : (E - 1) / K;
+      index.push_back(static_cast<std::int32_t>(k * ((E - 1) / K) + random_bits(4, index.size()) % width));
+    }
+  return index;
+}
+
+}  // namespace
+
+PRECBENCH_OP_TEST(group_on, "group") {
+  for (const std::int64_t pad : {1, 16, 128})
+    for (const std::int64_t most : {1000, 20, 1})
+      for (const std::int64_t T : {1, 77, 200}) {
+        INFO("pad " << pad << " most " << most << " T " << T);
+        b.start();
+        const std::int64_t K = 2, E = 9;
+        const std::vector<std::int32_t> index = uneven_index(T, K, E);
+        const TwoGroups groups(b, index, K, E, pad, most);
+        const std::vector<std::int32_t> offsets = integers(b.fetch(groups.device.offsets));
+        std::vector<std::int32_t> row_of(T * K, -1), source(groups.device.rows_capacity(), -1);
+        std::int64_t first = 0, rows = 0;
+        for (std::int64_t e = 0; e < E; ++e) {
+          CHECK(offsets[e] == first);
+          std::int64_t count = 0;
+          for (std::int64_t slot = 0; slot < T * K; ++slot)
+            if (index[slot] == e && count < most) {
+              row_of[slot] = static_cast<std::int32_t>(first + count);
+              source[first + count++] = static_cast<std::int32_t>(slot);
+            }
+          CHECK(integers(b.fetch(groups.device.counts))[e] == count);
+          first += (count + pad - 1) / pad * pad;
+          rows += count;
+        }
+        CHECK(offsets[E] == first);
+        CHECK(first <= groups.device.rows_capacity());
+        CHECK(integers(b.fetch(groups.device.row_of)) == row_of);
+        CHECK(integers(b.fetch(groups.device.source)) == source);
+        CHECK(groups.report.as<float>()[0] == static_cast<float>(rows));
+        CHECK(groups.report.as<float>()[1] == static_cast<float>(first));
+      }
+}
+
+PRECBENCH_OP_TEST(permute_on, "permute: codes gathered are codes of what was gathered") {
+  const std::int64_t T = 150, K = 2, E = 5, C = 256;
+  for (const OutputFormats& formats : {OutputFormats{},
+                                       {kTensorE4m3, kTensorE4m3},
+                                       {kTensorE4m3, kTensorE5m2},
+                                       {kRow, kRow},
+                                       {kBlock, kBlock},
+                                       {kBlockPow2, kBlockPow2},
+                                       {kMx, kMx}})
+    for (const std::int64_t most : {1000, 30})
+      for (const bool weighted : {false, true}) {
+        INFO("row " << describe(formats.rowwise) << " most " << most << (weighted ? " weighted" : ""));
+        b.start();
+        HostMemory& host = b.host();
+        const TwoGroups groups(b, uneven_index(T, K, E), K, E, 128, most);
+        const std::int64_t rows = groups.cpu.rows_capacity();
+        const Tensor value = host.random(DType::bf16, T, C, 1.0f);
+        const Tensor weights = weighted ? host.random(DType::f32, T, K, 1.0f) : Tensor{};
+        QuantizedTensor src = b.host_operand({formats.rowwise, {}}, value);
+        b.cpu().quantize({src});
+        QuantizedTensor x = b.operand({formats.rowwise, {}}, rows, C);
+        if (formats.columnwise.quantized()) {
+          x.columnwise = b.form(formats.columnwise, C, rows);
+          if (formats.columnwise.granularity == Granularity::row)
+            x.columnwise.scale = b.output(DType::f32, 1, E * C);
+          if (formats.one_scale()) x.amax_out = b.output(DType::f32, 1, 1);
+        }
+        QuantizedTensor there{.value = b.put(value)};
+        if (formats.rowwise.quantized()) there.rowwise = b.put(src.rowwise);
+        b.device().permute({x, there, b.put(weights), groups.device});
+
+        const Tensor gathered = host.tensor(DType::bf16, rows, C);
+        const std::vector<std::int32_t> source = integers(groups.cpu.source);
+        for (std::int64_t i = 0; i < gathered.size(); ++i) {
+          const std::int32_t slot = source[i / C];
+          const float v = slot < 0 ? 0.0f : HostMemory::get(value, slot / K * C + i % C);
+          HostMemory::set(gathered, i, weighted && slot >= 0 ? v * weights.as<float>()[slot] : v);
+        }
+        CHECK(same_bits(b.fetch(x.value), gathered));
+        if (!formats.rowwise.quantized()) continue;
+        // Of one scale for the tensor the amax is that of all tokens, dropped or not.
+        QuantizedTensor expected = b.host_operand({formats.rowwise, {}}, gathered);
+        if (!weighted && formats.one_scale()) {
+          expected.amax_in = src.amax_out;
+          expected.amax_out = {};
+        }
+        b.cpu().quantize({expected});
+        CHECK(same_bits(b.fetch(x.rowwise.data), expected.rowwise.data));
+        CHECK(same_scales(b.fetch(x.rowwise.scale), expected.rowwise.scale));
+
+        // Columns: of every group by itself.
+        const Tensor codes = b.fetch(x.columnwise.data), scales = b.fetch(x.columnwise.scale);
+        const std::vector<std::int32_t> offsets = integers(groups.cpu.offsets);
+        const Granularity g = formats.columnwise.granularity;
+        for (std::int64_t e = 0; e < E; ++e) {
+          const std::int64_t first = offsets[e], n = offsets[e + 1] - first;
+          if (n == 0) continue;
+          QuantizedTensor part = b.host_operand({{}, formats.columnwise}, gathered.slice_rows(first, n));
+          if (formats.one_scale()) {
+            part.amax_in = b.fetch(x.amax_out);
+            part.amax_out = {};
+          }
+          b.cpu().quantize({part});
+          bool same = true;
+          for (std::int64_t c = 0; c < C; ++c) {
+            same = same && std::memcmp(codes.as<std::uint8_t>() + c * rows + first,
+                                       part.columnwise.data.as<std::uint8_t>() + c * n, n) == 0;
+            const std::int64_t bytes = bits_of(scales.dtype) / 8;
+            for (std::int64_t kb = 0; kb < scale_blocks(g, n); ++kb) {
+              const std::int64_t block = block_length(g) ? block_length(g) : 1;
+              const std::int64_t at =
+                  g == Granularity::row ? e * C + c : scale_index(g, C, rows, c, first / block + kb);
+              same = same && std::memcmp(scales.as<std::uint8_t>() + at * bytes,
+                                         part.columnwise.scale.as<std::uint8_t>() +
+                                             scale_index(g, C, n, c, kb) * bytes,
+                                         bytes) == 0;
+            }
+          }
+          CHECK(same);
+        }
+      }
+}
+
+PRECBENCH_OP_TEST(unpermute_on, "unpermute") {
+  const std::int64_t T = 90, E = 6, C = 40;
+  for (const std::int64_t K : {1, 2, 3})
+    for (const std::int64_t most : {1000, 10}) {
+      INFO("K " << K << " most " << most);
+      b.start();
+      HostMemory& host = b.host();
+      const TwoGroups groups(b, uneven_index(T, K, E), K, E, 16, most);
+      const std::int64_t rows = groups.cpu.rows_capacity();
+      const Tensor x = host.random(DType::bf16, T, C, 1.0f), addend = host.random(DType::f32, T, C, 1.0f);
+      const Tensor weights = host.random(DType::f32, T, K, 1.0f);
+      QuantizedTensor there = b.operand({}, rows, C);
+      b.device().permute({there, {.value = b.put(x)}, {}, groups.device});
+      const std::vector<std::int32_t> row_of = integers(groups.cpu.row_of);
+      const auto kept = [&](std::int64_t slot) { return row_of[slot] >= 0; };
+      const auto check = [&](const Tensor& got,
+                             const std::function<float(std::int64_t, std::int64_t)>& wanted) {
+        const Tensor expected = host.tensor(DType::bf16, T, C);
+        for (std::int64_t i = 0; i < T * C; ++i) HostMemory::set(expected, i, wanted(i / C, i));
+        CHECK(same_bits(b.fetch(got), expected));
+      };
+      const Tensor sum = b.output(DType::bf16, T, C);
+      // What was gathered comes back once for each slot that was not dropped.
+      b.device().unpermute({.out = sum, .rows = there.value, .addend = {}, .groups = groups.device});
+      check(sum, [&](std::int64_t t, std::int64_t i) {
+        float total = 0;
+        for (std::int64_t k = 0; k < K; ++k) total += kept(t * K + k) ? HostMemory::get(x, i) : 0.0f;
+        return total;
+      });
+      const Tensor dw = b.output(DType::f32, T, K);
+      b.device().unpermute({sum, there.value, b.put(addend), b.put(weights), dw, b.put(x), groups.device});
+      check(sum, [&](std::int64_t t, std::int64_t i) {
+        float total = 0;
+        for (std::int64_t k = 0; k < K; ++k)
+          if (kept(t * K + k)) total += weights.as<float>()[t * K + k] * HostMemory::get(x, i);
+        return total + addend.as<float>()[i];
+      });
+      const Tensor got_dw = b.fetch(dw);
+      for (std::int64_t slot = 0; slot < T * K; ++slot) {
+        double product = 0;
+        for (std::int64_t c = 0; c < C; ++c)
+          product += std::pow(static_cast<double>(HostMemory::get(x, slot / K * C + c)), 2);
+        CHECK(std::fabs(got_dw.as<float>()[slot] - (kept(slot) ? product : 0.0)) <= 1e-5 * product);
+      }
+    }
+}

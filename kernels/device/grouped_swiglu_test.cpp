@@ -1,0 +1,73 @@
+// SwiGLU over experts' rows: the dense op on the same rows where weights are 1, FP64 and finite differences where not.
+#include <cmath>
+
+#include "kernels/device/moe_testing.h"
+
+using namespace precbench;
+using namespace precbench::testing;
+
+PRECBENCH_OP_TEST(grouped_swiglu_on, "grouped_swiglu and grouped_swiglu_backward") {
+  const std::int64_t T = 70, K = 2, E = 4, F = 128;
+  std::vector<std::int32_t> index;
+  for (std::int64_t slot = 0; slot < T * K; ++slot)
+    index.push_back(static_cast<std::int32_t>(slot % K + (slot % 5 ? 0 : 2)));
+  for (const OutputFormats& formats :
+       {OutputFormats{}, {kTensorE4m3, {}}, {kRow, {}}, {kBlock, {}}, {kMx, {}}})
+    for (const bool weighted : {false, true}) {
+      INFO("row " << describe(formats.rowwise) << (weighted ? " weighted" : ""));
+      b.start();
+      HostMemory& host = b.host();
+      const TwoGroups groups(b, index, K, E, 128, 50);  // some are dropped
+      const std::int64_t rows = groups.cpu.rows_capacity();
+      const std::vector<std::int32_t> source = integers(groups.cpu.source),
+                                      row_of = integers(groups.cpu.row_of);
+      const Tensor gate_up = host.random(DType::bf16, rows, 2 * F, 2.0f),
+                   ds = host.random(DType::bf16, rows, F, 1.0f);
+      for (std::int64_t r = 0; r < rows; ++r)  // padding is not read
+        for (std::int64_t i = 0; source[r] < 0 && i < 2 * F; ++i)
+          HostMemory::set(gate_up, r * 2 * F + i, NAN);
+      const Tensor weights = weighted ? host.random(DType::f32, T, K, 1.0f) : Tensor{};
+
+      const QuantizedTensor s = b.operand(formats, rows, F);
+      b.device().grouped_swiglu({s, b.put(gate_up), b.put(weights), groups.device});
+      QuantizedTensor again = b.operand({}, rows, F), dgate_up = b.operand(formats, rows, 2 * F);
+      const Tensor dw = weighted ? b.output(DType::f32, T, K) : Tensor{};
+      b.device().grouped_swiglu_backward(
+          {dgate_up, again, dw, b.put(ds), b.put(gate_up), b.put(weights), groups.device});
+      const Tensor got_s = b.fetch(s.value), got_d = b.fetch(dgate_up.value);
+      CHECK(same_bits(b.fetch(again.value), got_s));
+      b.check_forms("s", s, got_s);
+      b.check_forms("dgate_up", dgate_up, got_d);
+
+      const Tensor got_dw = weighted ? b.fetch(dw) : Tensor{};
+      double error = 0, size = 0, d_error = 0, d_size = 0;
+      for (std::int64_t r = 0; r < rows; ++r) {
+        if (source[r] < 0) {
+          for (std::int64_t i = 0; i < F; ++i) REQUIRE(HostMemory::get(got_s, r * F + i) == 0);
+          for (std::int64_t i = 0; i < 2 * F; ++i) REQUIRE(HostMemory::get(got_d, r * 2 * F + i) == 0);
+          continue;
+        }
+        const double w = weighted ? weights.as<float>()[source[r]] : 1.0;
+        double product = 0;
+        for (std::int64_t i = 0; i < F; ++i) {
+          const double gate = HostMemory::get(gate_up, r * 2 * F + i),
+                       up = HostMemory::get(gate_up, r * 2 * F + F + i);
+          const double g = HostMemory::get(ds, r * F + i), sigma = 1 / (1 + std::exp(-gate));
+          const double value = gate * sigma * up;
+          product += g * value;
+          const double wanted[] = {w * g * up * sigma * (1 + gate * (1 - sigma)), w * g * gate * sigma};
+          error += std::pow(HostMemory::get(got_s, r * F + i) - w * value, 2), size += w * value * w * value;
+          for (const int half : {0, 1}) {
+            d_error += std::pow(HostMemory::get(got_d, r * 2 * F + half * F + i) - wanted[half], 2);
+            d_size += wanted[half] * wanted[half];
+          }
+        }
+        if (weighted) CHECK(std::fabs(got_dw.as<float>()[source[r]] - product) <= 1e-4);
+      }
+      // Rounded once to BF16: a uniform error of up to 2^-9.
+      CHECK(std::sqrt(error / size) <= 0x1p-9);
+      CHECK(std::sqrt(d_error / d_size) <= 0x1p-9);
+      for (std::int64_t slot = 0; weighted && slot < T * K; ++slot)
+        if (row_of[slot] < 0) CHECK(got_dw.as<float>()[slot] == 0);
+    }
+}

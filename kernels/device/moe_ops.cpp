@@ -1,0 +1,98 @@
+// What the ops of a mixture of experts cost at least, as in ops.cpp, and how many scales their forms have. Padding counts
+// for nothing, and rows count as expected: where an op runs nobody on the host knows how many there are.
+#include <algorithm>
+
+#include "kernels/device/op_cost.h"
+#include "kernels/numerics/scale_layout.h"
+
+namespace precbench {
+
+std::int64_t grouped_scale_count(Granularity g, std::int64_t experts, std::int64_t cols, std::int64_t rows) {
+  return g == Granularity::row ? experts * cols : scale_count(g, cols, rows);
+}
+
+std::int64_t stacked_scale_count(Granularity g, std::int64_t experts, std::int64_t rows, std::int64_t k) {
+  return g == Granularity::tensor ? experts : scale_count(g, experts * rows, k);
+}
+
+namespace ops {
+namespace {
+
+/// What is read or written of `total` bytes that belong to the capacity of rows.
+double of_rows(double total, const Groups& groups) {
+  return total * static_cast<double>(groups.rows_expected) / static_cast<double>(groups.rows_capacity());
+}
+
+double slot_bytes(const Groups& groups) { return bytes(groups.row_of) + bytes(groups.source); }
+
+double product_flops(std::int64_t m, std::int64_t n, std::int64_t k) {
+  return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+}
+
+}  // namespace
+
+OpCost Route::cost() const {
+  return of("route", OpClass::routing,
+            bytes(x) + bytes(router) + bytes(bias) + bytes(z) + bytes(index) + bytes(weights),
+            product_flops(z.rows, z.cols, x.cols));
+}
+
+OpCost RouteBackward::cost() const {
+  return of("route_backward", OpClass::routing,
+            bytes(x) + 2 * bytes(router) + bytes(addend) + bytes(dw) + bytes(z) + bytes(index) + bytes(dx) +
+                updated_bytes(drouter, accumulate),
+            2 * product_flops(z.rows, z.cols, x.cols));
+}
+
+OpCost Group::cost() const { return of("group", OpClass::routing, bytes(index) + slot_bytes(groups)); }
+
+OpCost Permute::cost() const {
+  const bool codes = !src.rowwise.empty() && weights.empty() && quantized_bytes(x.rowwise) > 0;
+  const bool values = x.keep_value || !codes || quantized_bytes(x.columnwise) > 0;
+  return of("permute", OpClass::routing,
+            (codes ? quantized_bytes(src.rowwise) : 0.0) + (values ? bytes(src.value) : 0.0) +
+                bytes(weights) + slot_bytes(groups) + of_rows(written_bytes(x), groups));
+}
+
+OpCost Unpermute::cost() const {
+  return of("unpermute", OpClass::routing,
+            of_rows(bytes(rows), groups) + bytes(addend) + bytes(weights) + bytes(dw) + bytes(x) +
+                bytes(out) + bytes(groups.row_of));
+}
+
+OpCost QuantizeExperts::cost() const {
+  return of("quantize_experts", OpClass::quantize, bytes(w.value) + form_bytes(w));
+}
+
+OpCost GroupedMatmul::cost() const {
+  static constexpr const char* kNames[] = {"grouped_matmul fprop", "grouped_matmul dgrad",
+                                           "grouped_matmul wgrad"};
+  const bool wgrad = options.role == GemmRole::wgrad;
+  const auto form = [](const GemmOperand& x) { return bytes(x.data) + bytes(x.scale); };
+  const double used = static_cast<double>(std::min(groups.experts(), groups.rows_expected)) /
+                      static_cast<double>(groups.experts());  // experts that can have a row
+  const double moved = wgrad ? of_rows(form(a) + form(b), groups) + updated_bytes(d, options.accumulate)
+                             : of_rows(form(a) + bytes(d), groups) + used * form(b);
+  const double flops = wgrad ? product_flops(groups.rows_expected, d.rows / groups.experts(), d.cols)
+                             : product_flops(groups.rows_expected, d.cols, a.k());
+  return of(kNames[static_cast<int>(options.role)], options.op_class, moved, flops,
+            a.format.quantized() && b.format.quantized() ? DType::e4m3 : DType::bf16);
+}
+
+OpCost GroupedSwiglu::cost() const {
+  return of("grouped_swiglu", OpClass::norm_elementwise,
+            of_rows(bytes(gate_up) + written_bytes(s), groups) + bytes(weights) + bytes(groups.source));
+}
+
+OpCost GroupedSwigluBackward::cost() const {
+  return of("grouped_swiglu_backward", OpClass::norm_elementwise,
+            of_rows(bytes(ds) + bytes(gate_up) + written_bytes(dgate_up) + written_bytes(s), groups) +
+                bytes(weights) + bytes(dw) + bytes(groups.source));
+}
+
+OpCost UpdateRoutingBias::cost() const {
+  return of("update_routing_bias", OpClass::routing, 2 * bytes(bias) + bytes(counts));
+}
+
+}  // namespace ops
+}  // namespace precbench

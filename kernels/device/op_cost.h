@@ -1,0 +1,31 @@
+// Inside kernels/device only: what the costs of ops are put together from.
+#pragma once
+
+#include "kernels/device/ops.h"
+
+namespace precbench::ops {
+
+inline double bytes(const Tensor& t) { return t.empty() ? 0.0 : static_cast<double>(t.bytes()); }
+
+inline double quantized_bytes(const GemmOperand& form) {
+  return form.format.quantized() ? bytes(form.data) + bytes(form.scale) + bytes(form.amax) : 0.0;
+}
+
+inline double form_bytes(const QuantizedTensor& x) {
+  return quantized_bytes(x.rowwise) + quantized_bytes(x.columnwise);
+}
+
+/// What a producer writes: the value, unless nobody reads it, and the quantized forms.
+inline double written_bytes(const QuantizedTensor& x) {
+  return (x.keep_value ? bytes(x.value) : 0.0) + quantized_bytes(x.rowwise) + quantized_bytes(x.columnwise);
+}
+
+/// A destination that is added to is read as well.
+inline double updated_bytes(const Tensor& t, bool accumulate) { return bytes(t) * (accumulate ? 2 : 1); }
+
+inline OpCost of(const char* name, OpClass op_class, double byte_count, double flops = 0,
+                 DType math = DType::bf16) {
+  return {name, op_class, flops, byte_count, math};
+}
+
+}  // namespace precbench::ops

@@ -1,0 +1,219 @@
+// Mixtures of experts: presets against the counts their authors publish, our own keys, and config.json with what it is
+// refused for.
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "models/config/block.h"
+#include "models/config/config.h"
+#include "tools/testing/catch.h"
+#include "tools/testing/text.h"
+
+namespace precbench {
+namespace {
+
+using nlohmann::json;
+
+json small() {
+  return json::parse(R"({"layers": 2, "width": 64, "heads": 4, "kv_heads": 2, "vocab": 96,
+                         "experts": 8, "top_k": 2, "expert_ffn": 32})");
+}
+
+std::string error_of(const json& object) {
+  return refusal_of([&] { model_from_json(object); });
+}
+
+std::string error_with(const char* key, const json& value) {
+  json object = small();
+  object[key] = value;
+  return error_of(object);
+}
+
+json hugging_face(const char* model_type, const json& more) {
+  json object = {{"model_type", model_type}, {"num_hidden_layers", 4},   {"hidden_size", 64},
+                 {"intermediate_size", 96},  {"num_attention_heads", 4}, {"num_key_value_heads", 2},
+                 {"head_dim", 16},           {"vocab_size", 96}};
+  if (!more.empty()) object.update(more);
+  return object;
+}
+
+json deepseek_v3() {
+  return hugging_face("deepseek_v3", {{"kv_lora_rank", nullptr},
+                                      {"n_routed_experts", 16},
+                                      {"num_experts_per_tok", 4},
+                                      {"moe_intermediate_size", 32},
+                                      {"n_shared_experts", 2},
+                                      {"first_k_dense_replace", 1}});
+}
+
+json llama4() {
+  return hugging_face("llama4_text", {{"attention_chunk_size", nullptr},
+                                      {"use_qk_norm", false},
+                                      {"attn_temperature_tuning", false},
+                                      {"no_rope_layers", {1, 1, 1, 1}},
+                                      {"num_local_experts", 4}});
+}
+
+}  // namespace
+
+TEST_CASE("presets with experts have the published numbers of parameters, all and active", "[models][moe]") {
+  struct Count {
+    double total, active;  // billions
+  };
+  const std::map<std::string, Count> published = {{"qwen3-30b-a3b", {30.532, 3.353}},
+                                                  {"mixtral-8x7b", {46.703, 12.880}},
+                                                  {"deepseek-v2-lite-gqa", {15.788, 2.743}},
+                                                  {"llama4-scout-gqa", {107.770, 17.173}},
+                                                  {"moe-4b-a1b", {3.653, 1.237}}};
+  for (const auto& [name, count] : published) {
+    INFO(name);
+    const ModelConfig model = find_model(name);
+    CHECK(std::round(static_cast<double>(parameter_count(model)) / 1e6) == std::round(count.total * 1e3));
+    CHECK(std::round(static_cast<double>(active_parameter_count(model)) / 1e6) ==
+          std::round(count.active * 1e3));
+  }
+  // To the last one: Qwen3's and Mixtral's index files say how many bytes their BF16 tensors have.
+  CHECK(parameter_count(find_model("qwen3-30b-a3b")) == 30'532'122'624);
+  CHECK(parameter_count(find_model("mixtral-8x7b")) == 46'702'792'704);
+  for (const auto& [name, total, active] :
+       {std::tuple{"tiny-moe", 1.8e6, 0.6e6}, {"tiny-moe-shared", 2.0e6, 0.8e6}}) {
+    INFO(name);
+    const ModelConfig model = find_model(name);
+    CHECK(std::abs(static_cast<double>(parameter_count(model)) - total) < 0.05e6);
+    CHECK(std::abs(static_cast<double>(active_parameter_count(model)) - active) < 0.05e6);
+    for (std::int64_t size : {model.width, model.moe.expert_ffn, model.q_width(), model.vocab})
+      CHECK(size % 128 == 0);
+  }
+  // Of a model without experts every parameter is active.
+  const ModelConfig dense = find_model("llama3.1-8b");
+  CHECK(active_parameter_count(dense) == parameter_count(dense));
+}
+
+TEST_CASE("a model cut to some of its layers says so", "[models][moe]") {
+  const ModelConfig cut = cut_to(find_model("qwen3-30b-a3b"), 6);
+  CHECK(cut.layers == 6);
+  CHECK(cut.name == "qwen3-30b-a3b-6-layers");
+  CHECK(cut.cuts == "6 of 48 layers");
+  CHECK(model_from_json(json::parse(model_to_json(cut).dump())) == cut);
+  CHECK(cut_to(find_model("tiny"), 0) == find_model("tiny"));
+  CHECK(contains(cut_to(find_model("deepseek-v2-lite-gqa"), 3).cuts, "(MLA), no YaRN; 3 of 27 layers"));
+  CHECK(refusal_of([] { cut_to(find_model("tiny"), 5); }) == "tiny has 4 layers, not 5");
+  CHECK(contains(refusal_of([] { cut_to(find_model("deepseek-v2-lite-gqa"), 1); }),
+                 "the first 1 layers of deepseek-v2-lite-gqa have no experts"));
+}
+
+TEST_CASE("own keys of a mixture: defaults, and each in and out", "[models][moe]") {
+  const ModelConfig model = model_from_json(small());
+  CHECK(model.moe.rule == RoutingRule{.experts = 8, .top_k = 2});
+  CHECK(model.moe.expert_ffn == 32);
+  CHECK(model.ffn == 32);  // no block is dense
+  CHECK(model.has_experts(0));
+  json all = small();
+  all.update(
+      json::parse(R"({"ffn": 96, "shared_ffn": 64, "dense_layers": 1, "score": "sigmoid", "normalise": false,
+      "route_scale": 2.5, "route_bias": true, "groups": 4, "group_top_k": 2, "group_score": "top2",
+      "weight_at": "input", "expert_names": "mixtral"})"));
+  const ModelConfig other = model_from_json(all);
+  CHECK(other.ffn == 96);
+  CHECK_FALSE(other.has_experts(0));
+  CHECK(other.has_experts(1));
+  CHECK(other.moe.rule.group_score == GroupScore::top2);
+  CHECK(other.moe.weight_at == WeightAt::input);
+  CHECK(model_from_json(json::parse(model_to_json(other).dump())) == other);
+  // A dense model's keys are as they were: its ids hash them.
+  CHECK_FALSE(model_to_json(find_model("tiny")).contains("experts"));
+  CHECK_FALSE(model_to_json(find_model("tiny")).contains("cuts"));
+}
+
+TEST_CASE("a wrong mixture gets an error that names the key", "[models][moe]") {
+  REQUIRE(error_of(small()).empty());
+  CHECK(contains(error_with("top_k", 9), "top_k: must be from 1 to the 8 experts, got 9"));
+  CHECK(contains(error_with("top_k", 0), "top_k: must be from 1 to the 8 experts, got 0"));
+  CHECK(contains(error_with("experts", 5000), "experts: must be at most 4096"));
+  CHECK(contains(error_with("expert_ffn", 0), "expert_ffn: missing"));
+  CHECK(contains(error_with("dense_layers", 2), "dense_layers: 2 of 2 layers leave none with experts"));
+  CHECK(contains(error_with("score", "tanh"), "score: \"tanh\" is neither softmax nor sigmoid"));
+  CHECK(contains(error_with("groups", 3), "groups: 3 do not divide 8 experts"));
+  CHECK(contains(error_with("groups", 4), "top_k: 2 experts are more") == false);
+  CHECK(contains(error_with("groups", 8), "top_k: 2 experts are more than 1 groups of 1 have"));
+  CHECK(contains(error_with("group_top_k", 2), "group_top_k: must be from 1 to the 1 groups"));
+  CHECK(contains(error_with("route_scale", 0), "route_scale: must be a positive number"));
+  CHECK(contains(error_with("expert", 8), "expert: unknown key; did you mean experts?"));
+  json without = small();
+  without.erase("experts");
+  without["ffn"] = 64;
+  CHECK(contains(error_of(without), "experts: missing; the model has other keys of a mixture"));
+}
+
+TEST_CASE("config.json of models with experts", "[models][moe]") {
+  const ModelConfig mixtral =
+      model_from_json(hugging_face("mixtral", {{"num_local_experts", 4}, {"num_experts_per_tok", 3}}));
+  CHECK(mixtral.moe.rule == RoutingRule{.experts = 4, .top_k = 3});
+  CHECK(mixtral.moe.expert_ffn == 96);
+  CHECK(mixtral.moe.names == ExpertNames::mixtral);
+  CHECK(mixtral.rope_theta == 1e6);
+  CHECK(block_of(mixtral, 0).linears[3].parts[1].name == "block_sparse_moe.experts.0.w3.weight");
+
+  const ModelConfig qwen3 = model_from_json(hugging_face(
+      "qwen3_moe", {{"num_experts", 8}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 48}}));
+  CHECK_FALSE(qwen3.moe.rule.normalise);  // what an absent norm_topk_prob means
+  CHECK(qwen3.moe.expert_ffn == 48);
+  CHECK(qwen3.qk_norm);
+  CHECK(qwen3.not_modelled.empty());
+  CHECK(block_of(qwen3, 0).linears[3].parts[2].name == "mlp.experts.1.gate_proj.weight");
+
+  const ModelConfig v3 = model_from_json(deepseek_v3());
+  CHECK(v3.moe.rule == RoutingRule{.experts = 16,
+                                   .top_k = 4,
+                                   .score = RouterScore::sigmoid,
+                                   .normalise = true,
+                                   .scale = 2.5,
+                                   .groups = 8,
+                                   .group_top_k = 4,
+                                   .group_score = GroupScore::top2});
+  CHECK(v3.moe.route_bias);
+  CHECK(v3.moe.shared_ffn == 64);
+  CHECK(v3.moe.dense_layers == 1);
+  CHECK(v3.ffn == 96);
+
+  const ModelConfig v2 = model_from_json(hugging_face(
+      "deepseek_v2",
+      {{"kv_lora_rank", nullptr}, {"moe_intermediate_size", 32}, {"routed_scaling_factor", 16.0}}));
+  CHECK(v2.moe.rule == RoutingRule{.experts = 64, .top_k = 6, .normalise = false, .scale = 16});
+
+  const ModelConfig scout = model_from_json(llama4());
+  CHECK(scout.moe.weight_at == WeightAt::input);
+  CHECK(scout.moe.rule.top_k == 1);
+  CHECK(scout.moe.shared_ffn == 96);
+}
+
+TEST_CASE("config.json: what is not modelled of experts is refused by its key", "[models][moe]") {
+  const auto error_without = [](json object, const char* key) {
+    object.erase(key);
+    return error_of(object);
+  };
+  const auto error_having = [](json object, const char* key, const json& value) {
+    object[key] = value;
+    return error_of(object);
+  };
+  REQUIRE(error_of(deepseek_v3()).empty());
+  REQUIRE(error_of(llama4()).empty());
+  CHECK(contains(error_having(deepseek_v3(), "kv_lora_rank", 512), "kv_lora_rank: latent attention (MLA)"));
+  CHECK(contains(error_without(deepseek_v3(), "kv_lora_rank"), "kv_lora_rank: latent attention (MLA)"));
+  CHECK(contains(error_having(deepseek_v3(), "moe_layer_freq", 2), "moe_layer_freq: "));
+  for (const char* key :
+       {"attention_chunk_size", "use_qk_norm", "attn_temperature_tuning", "no_rope_layers"}) {
+    INFO(key);
+    CHECK(contains(error_without(llama4(), key), key));  // the defaults ask for all of them
+  }
+  CHECK(contains(error_having(llama4(), "no_rope_layers", {1, 1, 1, 0}), "no_rope_layers: "));
+  const json qwen3 = hugging_face("qwen3_moe", {});
+  CHECK(contains(error_having(qwen3, "decoder_sparse_step", 2), "decoder_sparse_step: "));
+  CHECK(contains(error_having(qwen3, "mlp_only_layers", {0}), "mlp_only_layers: "));
+  CHECK(contains(error_having(qwen3, "attention_bias", true), "attention_bias: "));
+  CHECK(contains(error_having(hugging_face("mixtral", {}), "sliding_window", 4096), "sliding_window: "));
+  CHECK(contains(error_of(hugging_face("gpt_oss", {})), "attention sinks"));
+  CHECK(contains(error_of(hugging_face("qwen2_moe", {})), "gated shared expert"));
+}
+
+}  // namespace precbench

@@ -1,0 +1,123 @@
+// A mixture of experts in our own JSON: its keys, in and out, and what a router cannot be. See config_keys.h.
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "kernels/base/enum_names.h"
+#include "kernels/base/errors.h"
+#include "models/config/config_keys.h"
+
+namespace precbench::config_keys {
+namespace {
+
+using nlohmann::json;
+
+constexpr EnumNames<RouterScore, 2> kScoreNames{{"softmax", "sigmoid"}};
+constexpr EnumNames<GroupScore, 2> kGroupScoreNames{{"max", "top2"}};
+constexpr EnumNames<WeightAt, 2> kWeightAtNames{{"swiglu", "input"}};
+constexpr EnumNames<ExpertNames, 2> kExpertNames{{"qwen3", "mixtral"}};
+
+/// visit(key, member) for every key.
+template <class Moe, class Visit>
+void each_moe_key(Moe& moe, Visit&& visit) {
+  visit("experts", moe.rule.experts), visit("top_k", moe.rule.top_k);
+  visit("expert_ffn", moe.expert_ffn), visit("shared_ffn", moe.shared_ffn);
+  visit("dense_layers", moe.dense_layers);
+  visit("score", moe.rule.score), visit("normalise", moe.rule.normalise),
+      visit("route_scale", moe.rule.scale);
+  visit("route_bias", moe.route_bias);
+  visit("groups", moe.rule.groups), visit("group_top_k", moe.rule.group_top_k);
+  visit("group_score", moe.rule.group_score);
+  visit("weight_at", moe.weight_at), visit("expert_names", moe.names);
+}
+
+const auto& names_of(RouterScore) { return kScoreNames; }
+const auto& names_of(GroupScore) { return kGroupScoreNames; }
+const auto& names_of(WeightAt) { return kWeightAtNames; }
+const auto& names_of(ExpertNames) { return kExpertNames; }
+
+template <class Value>
+void read_member(const json& object, const char* key, Value& to) {
+  if constexpr (std::is_enum_v<Value>) {
+    std::string word = names_of(to).of(to);
+    read(object, key, word);
+    const auto found = names_of(to).find(word);
+    if (!found)
+      throw InvalidInput(fmt::format("{}: \"{}\" is neither {} nor {}", key, word, names_of(to).names[0],
+                                     names_of(to).names[1]));
+    to = *found;
+  } else if constexpr (std::is_same_v<Value, std::int64_t>) {
+    if (const auto found = object.find(key); found != object.end() && *found == 0)
+      to = 0;  // none; what may not be 0 is refused later
+    else
+      read(object, key, to);
+  } else {
+    read(object, key, to);
+  }
+}
+
+}  // namespace
+
+std::vector<const char*> moe_key_names() {
+  std::vector<const char*> names;
+  MoeConfig moe;
+  each_moe_key(moe, [&](const char* key, auto&) { names.push_back(key); });
+  return names;
+}
+
+void read_moe(const json& object, ModelConfig& config) {
+  each_moe_key(config.moe, [&](const char* key, auto& member) { read_member(object, key, member); });
+}
+
+json moe_to_json(const MoeConfig& moe) {
+  const MoeConfig defaults;
+  json object;
+  each_moe_key(moe, [&](const char* key, const auto& member) {
+    if constexpr (std::is_enum_v<std::decay_t<decltype(member)>>)
+      object[key] = names_of(member).of(member);
+    else
+      object[key] = member;
+  });
+  // What most models do without stands there only where it is.
+  each_moe_key(defaults, [&](const char* key, const auto& value) {
+    if constexpr (std::is_enum_v<std::decay_t<decltype(value)>>) {
+      if (object[key] == names_of(value).of(value) && std::string_view(key) != "score") object.erase(key);
+    } else if (object[key] == json(value) && std::string_view(key) != "normalise") {
+      object.erase(key);
+    }
+  });
+  return object;
+}
+
+void validate_moe(const ModelConfig& config) {
+  const MoeConfig& moe = config.moe;
+  const RoutingRule& rule = moe.rule;
+  if (!moe) {
+    if (!(moe == MoeConfig{})) throw InvalidInput("experts: missing; the model has other keys of a mixture");
+    return;
+  }
+  const auto refuse = [](const std::string& why) { throw InvalidInput(why); };
+  constexpr std::int64_t kMostExperts = 4096;
+  if (rule.experts > kMostExperts)
+    refuse(fmt::format("experts: must be at most {}, got {}", kMostExperts, rule.experts));
+  if (rule.top_k < 1 || rule.top_k > rule.experts)
+    refuse(fmt::format("top_k: must be from 1 to the {} experts, got {}", rule.experts, rule.top_k));
+  if (moe.expert_ffn < 1) refuse("expert_ffn: missing; a mixture of experts needs it");
+  if (moe.dense_layers > 0 && moe.dense_layers >= config.layers)
+    refuse(fmt::format("dense_layers: {} of {} layers leave none with experts", moe.dense_layers,
+                       config.layers));
+  if (!std::isfinite(rule.scale) || rule.scale <= 0)
+    refuse(fmt::format("route_scale: must be a positive number, got {}", rule.scale));
+  if (rule.groups < 1 || rule.experts % rule.groups != 0)
+    refuse(fmt::format("groups: {} do not divide {} experts", rule.groups, rule.experts));
+  if (rule.group_top_k < 1 || rule.group_top_k > rule.groups)
+    refuse(
+        fmt::format("group_top_k: must be from 1 to the {} groups, got {}", rule.groups, rule.group_top_k));
+  if (rule.top_k > rule.experts / rule.groups * rule.group_top_k)
+    refuse(fmt::format("top_k: {} experts are more than {} groups of {} have", rule.top_k, rule.group_top_k,
+                       rule.experts / rule.groups));
+  if (rule.group_score == GroupScore::top2 && rule.experts / rule.groups < 2)
+    refuse("group_score: top2 needs groups of two experts and more");
+}
+
+}  // namespace precbench::config_keys

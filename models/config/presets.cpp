@@ -1,0 +1,133 @@
+// The presets: published shapes, and our own small ones.
+#include "models/config/config.h"
+
+namespace precbench {
+namespace {
+
+ModelConfig llama(std::string name, std::int64_t layers, std::int64_t width, std::int64_t ffn,
+                  std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim, std::int64_t vocab,
+                  bool tied) {
+  return {.name = std::move(name),
+          .layers = layers,
+          .width = width,
+          .ffn = ffn,
+          .heads = heads,
+          .kv_heads = kv_heads,
+          .head_dim = head_dim,
+          .vocab = vocab,
+          .tied = tied};
+}
+
+/// Llama 3.1 and 3.2: trained to 8192 positions, then stretched to 131072.
+ModelConfig stretched(ModelConfig config, double factor) {
+  config.rope_scaling.kind = RopeScaling::Kind::llama3;
+  config.rope_scaling.factor = factor;
+  config.rope_scaling.original_context = 8192;
+  config.max_positions = 131072;
+  return config;
+}
+
+ModelConfig qwen(std::string name, std::int64_t layers, std::int64_t width, std::int64_t ffn,
+                 std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim, std::int64_t vocab,
+                 bool tied, bool qk_norm) {
+  ModelConfig config = llama(std::move(name), layers, width, ffn, heads, kv_heads, head_dim, vocab, tied);
+  config.qk_norm = qk_norm;
+  config.qkv_bias = !qk_norm;  // the third generation has the one for the other
+  config.rope_theta = 1e6;
+  config.norm_eps = 1e-6;
+  return config;
+}
+
+RoutingRule softmax_of(std::int64_t experts, std::int64_t top_k) {
+  return {.experts = experts, .top_k = top_k};
+}
+
+ModelConfig with_experts(ModelConfig config, const RoutingRule& rule, std::int64_t expert_ffn) {
+  config.moe.rule = rule;
+  config.moe.expert_ffn = expert_ffn;
+  return config;
+}
+
+/// DeepSeek-V3's router, and a shared expert, at tiny's size.
+ModelConfig tiny_moe_shared() {
+  RoutingRule rule = softmax_of(8, 2);
+  rule.score = RouterScore::sigmoid;
+  ModelConfig config = with_experts(llama("tiny-moe-shared", 4, 128, 128, 4, 2, 32, 256, true), rule, 128);
+  config.moe.shared_ffn = 128;
+  config.moe.route_bias = true;
+  return config;
+}
+
+ModelConfig mixtral() {
+  ModelConfig config =
+      with_experts(llama("mixtral-8x7b", 32, 4096, 14336, 32, 8, 128, 32000, false), softmax_of(8, 2), 14336);
+  config.moe.names = ExpertNames::mixtral;
+  config.rope_theta = 1e6;
+  config.max_positions = 32768;
+  return config;
+}
+
+ModelConfig deepseek_v2_lite() {
+  RoutingRule rule = softmax_of(64, 6);
+  rule.normalise = false;
+  ModelConfig config =
+      with_experts(llama("deepseek-v2-lite-gqa", 27, 2048, 10944, 16, 16, 128, 102400, false), rule, 1408);
+  config.moe.shared_ffn = 2816;
+  config.moe.dense_layers = 1;
+  config.rope_theta = 10000;
+  config.norm_eps = 1e-6;
+  config.cuts = "plain attention instead of latent attention (MLA), no YaRN";
+  return config;
+}
+
+ModelConfig llama4_scout() {
+  RoutingRule rule = softmax_of(16, 1);
+  rule.score = RouterScore::sigmoid;
+  rule.normalise = false;
+  ModelConfig config =
+      with_experts(llama("llama4-scout-gqa", 48, 5120, 8192, 40, 8, 128, 202048, false), rule, 8192);
+  config.moe.shared_ffn = 8192;
+  config.moe.weight_at = WeightAt::input;
+  config.cuts = "text alone; RoPE in all layers, none chunked, no QK-norm, no attention temperature";
+  return config;
+}
+
+}  // namespace
+
+const std::vector<ModelConfig>& model_presets() {
+  // `tiny` is the peer script's model. 15m, 36m and 125m are ours: every dimension is a multiple of 128, so
+  // that every recipe takes them. 15m reads bytes, and 36m the tokens that tools/data makes. 125m has GPT-2
+  // small's shape with SwiGLU at 8/3 of the width and GPT-2's vocabulary padded to a multiple of 128, so that
+  // llm.c's token files fit it.
+  static const std::vector<ModelConfig> presets = {
+      // clang-format off
+      //                    layers  width    ffn  heads kv   D   vocab  tied
+      llama("tiny",              4,   128,   384,   4,  2,  32,    256, true),
+      llama("15m",               6,   512,  1280,   8,  2,  64,    256, true),
+      llama("36m",               8,   512,  1536,   8,  8,  64,  16384, true),
+      llama("125m",             12,   768,  2048,  12, 12,  64,  50304, true),
+      stretched(llama("llama3.2-1b",    16,  2048,  8192,  32,  8,  64, 128256, true), 32),
+      stretched(llama("llama3.2-3b",    28,  3072,  8192,  24,  8, 128, 128256, true), 32),
+      stretched(llama("llama3.1-8b",    32,  4096, 14336,  32,  8, 128, 128256, false), 8),
+      llama("llama3-70b",               80,  8192, 28672,  64,  8, 128, 128256, false),
+      stretched(llama("llama3.1-405b", 126, 16384, 53248, 128,  8, 128, 128256, false), 8),
+      //                                                                        QK-norm
+      qwen("qwen2.5-0.5b",      24,   896,  4864,  14,  2,  64, 151936, true,   false),
+      qwen("qwen2.5-1.5b",      28,  1536,  8960,  12,  2, 128, 151936, true,   false),
+      qwen("qwen2.5-7b",        28,  3584, 18944,  28,  4, 128, 152064, false,  false),
+      qwen("qwen3-4b",          36,  2560,  9728,  32,  8, 128, 151936, true,   true),
+      qwen("qwen3-14b",         40,  5120, 17408,  40,  8, 128, 151936, false,  true),
+      // Experts; the dense width is that of blocks without, or the expert's.
+      with_experts(llama("tiny-moe",        4,   128,   128,   4,  2,  32,    256, true), softmax_of(8, 2), 128),
+      tiny_moe_shared(),
+      with_experts(llama("moe-4b-a1b",     16,  2048,  1024,  32,  8,  64, 128256, true), softmax_of(32, 8), 1024),
+      mixtral(),
+      with_experts(qwen("qwen3-30b-a3b",   48,  2048,   768,  32,  4, 128, 151936, false,  true), softmax_of(128, 8), 768),
+      deepseek_v2_lite(),
+      llama4_scout(),
+      // clang-format on
+  };
+  return presets;
+}
+
+}  // namespace precbench

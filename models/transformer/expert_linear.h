@@ -1,0 +1,44 @@
+// The linear layers of experts in a recipe: linear.h's three GEMMs for each expert with the rows of its group. Weights are
+// stacked, [E * N, K]; each expert's are quantized by themselves.
+#pragma once
+
+#include <string>
+
+#include "models/transformer/linear.h"
+
+namespace precbench {
+
+/// Why experts cannot run in a recipe; empty if they can.
+std::string why_no_experts(const Recipe& recipe);
+
+/// What groups of rows must be a multiple of.
+std::int64_t group_padding(const Recipe& recipe);
+
+class ExpertLinear {
+ public:
+  ExpertLinear(Device& device, Arena& arena, const Recipe& recipe, std::int64_t experts)
+      : device_(device), arena_(arena), recipe_(recipe), experts_(experts) {}
+
+  /// A grouped value with memory for the wanted forms of a linear layer's X, or of its dY. `rowwise`, `columnwise`: which.
+  QuantizedTensor input(const Tensor& value, bool rowwise, bool columnwise) const;
+  QuantizedTensor gradient(const Tensor& value) const;
+
+  /// Y[rows,N] = X[rows,K] W_e[N,K]^T
+  void fprop(const Tensor& y, const QuantizedTensor& x, const Weight& weight, const Groups& groups) const;
+  /// dX[rows,K] = dY[rows,N] W_e[N,K]
+  void dgrad(const Tensor& dx, const QuantizedTensor& dy, const Weight& weight, const Groups& groups) const;
+  /// dW_e[N,K] = or += dY^T X over the rows of e
+  void wgrad(const Tensor& dweight, const QuantizedTensor& dy, const QuantizedTensor& x, const Groups& groups,
+             bool accumulate) const;
+
+ private:
+  QuantizedTensor grouped(const Tensor& value, const QuantFormat& row, const QuantFormat& column) const;
+  GemmOperand quantized(const Weight& weight, const QuantFormat& format, bool columns) const;
+
+  Device& device_;
+  Arena& arena_;
+  const Recipe& recipe_;
+  std::int64_t experts_;
+};
+
+}  // namespace precbench

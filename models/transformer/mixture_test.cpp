@@ -1,0 +1,339 @@
+// The training step of a mixture of experts: against Hugging Face's own modules (tools/goldens/make_moe_goldens.py), against
+// the dense model where a mixture must be it, and against itself where two ways must give the same.
+#include <numeric>
+
+#include "kernels/base/errors.h"
+#include "models/transformer/step_compare.h"
+#include "models/transformer/step_golden.h"
+
+using namespace precbench;
+using namespace precbench::testing;
+
+namespace {
+
+constexpr double kRoundoff = 0x1p-24;  // of FP32
+const std::string kGoldenFolder = PRECBENCH_SOURCE_DIR "/models/transformer/golden";
+
+StepSetup mixture_setup(const char* model, const char* recipe = "bf16") {
+  StepSetup setup{.model = find_model(model), .B = 4, .T = 32, .recipe = find_recipe(recipe)};
+  setup.model.layers = 3;
+  return setup;
+}
+
+std::vector<const Recipe*> expert_recipes() {
+  std::vector<const Recipe*> all;
+  for (const Recipe& recipe : builtin_recipes())
+    if (why_no_experts(recipe).empty()) all.push_back(&recipe);
+  return all;
+}
+
+/// tiny's weights under the names that its copy with `experts` experts has; routers as they were made.
+Named as_experts(const Named& dense, const Named& mixture) {
+  Named result = mixture;
+  for (auto& [name, values] : result) {
+    if (name.ends_with("mlp.gate.weight")) continue;
+    const std::size_t at = name.find("experts.");
+    std::string source = name;
+    if (at != std::string::npos) source.erase(at, name.find('.', at + 8) + 1 - at);
+    values = dense.at(source);
+  }
+  return result;
+}
+
+/// tiny with experts of its own width.
+ModelConfig tiny_with_experts(std::int64_t experts, std::int64_t top_k) {
+  ModelConfig model = find_model("tiny");
+  model.moe.rule = {.experts = experts, .top_k = top_k};
+  model.moe.expert_ffn = model.ffn;
+  return model;
+}
+
+struct Pair {
+  Result dense, mixture;
+};
+
+/// The same weights and tokens in both.
+Pair run_pair(StepSetup setup, const ModelConfig& mixture) {
+  const std::int64_t n = setup.B * setup.T;
+  const auto tokens = random_tokens(2, n, setup.model.vocab),
+             targets = random_tokens(3, n, setup.model.vocab);
+  TestStep dense(setup);
+  dense.parameters().initialize(1, 0.05f);
+  const Named weights = dense.weights();
+  setup.model = mixture;
+  TestStep with_experts(setup);
+  with_experts.parameters().initialize(1, 0.05f);
+  with_experts.load(as_experts(weights, with_experts.weights()));
+  Pair pair;
+  pair.dense.loss = dense.forward_backward(tokens, targets);
+  pair.dense.gradients = dense.gradients();
+  pair.mixture.loss = with_experts.forward_backward(tokens, targets);
+  pair.mixture.gradients = with_experts.gradients();
+  return pair;
+}
+
+}  // namespace
+
+TEST_CASE("the FP32 step of a mixture is that of Hugging Face", "[moe]") {
+  for (const char* name : kGoldenMixtures) {
+    INFO(name);
+    const Golden golden(kGoldenFolder, name);
+    check_fp32_step(golden, run_step(golden, true));
+  }
+}
+
+TEST_CASE("the BF16 step of a mixture rounds where PyTorch with the same roundings does", "[moe]") {
+  for (const char* name : kGoldenMixtures) {
+    INFO(name);
+    const Golden golden(kGoldenFolder, name);
+    check_bf16_step(golden, run_step(golden, false));
+  }
+}
+
+TEST_CASE("one expert is the dense model to the bit, in every recipe", "[moe]") {
+  for (const Recipe* recipe : expert_recipes()) {
+    INFO(recipe->name);
+    StepSetup setup{.model = find_model("tiny"), .B = 4, .T = 32, .recipe = *recipe};
+    const Pair pair = run_pair(setup, tiny_with_experts(1, 1));
+    CHECK(pair.mixture.loss == pair.dense.loss);
+    Named expected = as_experts(pair.dense.gradients, pair.mixture.gradients);
+    for (auto& [name, values] : expected)  // weights that are always 1 pull at no router
+      if (name.ends_with("mlp.gate.weight")) std::fill(values.begin(), values.end(), 0.0f);
+    CHECK(first_difference(pair.mixture.gradients, expected) == "");
+  }
+}
+
+TEST_CASE("equal experts are the dense model, and share its gradient", "[moe]") {
+  StepSetup setup{.model = find_model("tiny"), .B = 4, .T = 32, .reference = true};
+  setup.model.layers = 2;
+  ModelConfig mixture = tiny_with_experts(8, 3);
+  mixture.layers = 2;
+  const Pair pair = run_pair(setup, mixture);
+  CHECK(std::fabs(pair.mixture.loss / pair.dense.loss - 1) <= 4 * kRoundoff);
+  Named sums;
+  for (const auto& [name, values] : pair.mixture.gradients) {
+    if (name.ends_with("mlp.gate.weight")) continue;
+    std::string source = name;
+    if (const std::size_t at = name.find("experts."); at != std::string::npos)
+      source.erase(at, name.find('.', at + 8) + 1 - at);
+    std::vector<float>& sum = sums[source];
+    sum.resize(values.size());
+    for (std::size_t i = 0; i < values.size(); ++i) sum[i] += values[i];
+  }
+  const Farthest farthest_sum = farthest(sums, pair.dense.gradients);
+  INFO(farthest_sum.name);
+  CHECK(farthest_sum.distance <= 64 * kRoundoff);
+}
+
+TEST_CASE("recomputation of a mixture changes no bit", "[moe]") {
+  for (const char* model : {"tiny-moe", "tiny-moe-shared"})
+    for (const char* recipe : {"bf16", "tensorwise", "rowwise", "rowwise_gw_hp", "blockwise", "mxfp8"}) {
+      INFO(model << " " << recipe);
+      StepSetup setup = mixture_setup(model, recipe);
+      const Result kept = random_step(setup);
+      setup.recompute = true;
+      const Result again = random_step(setup);
+      CHECK(again.loss == kept.loss);
+      CHECK(first_difference(again.gradients, kept.gradients) == "");
+    }
+}
+
+TEST_CASE("accumulated micro-steps of a mixture are one larger batch", "[moe]") {
+  for (const char* model : {"tiny-moe", "tiny-moe-shared"}) {
+    StepSetup setup = mixture_setup(model);
+    setup.reference = true;
+    const Result whole = random_step(setup);
+    setup.B = 2;
+    setup.accumulation = 2;
+    const Result parts = random_step(setup);
+    check_close(parts, whole, 4 * kRoundoff, 64 * kRoundoff);
+  }
+}
+
+TEST_CASE("every recipe's gradients of a mixture are BF16's, up to its precision", "[moe]") {
+  for (const char* model : {"tiny-moe", "tiny-moe-shared"}) {
+    StepSetup setup = mixture_setup(model);
+    setup.T = 64;
+    const std::int64_t n = setup.B * setup.T;
+    const RoutingRule& rule = setup.model.moe.rule;
+    // Experts that do not depend on the recipe's own noise.
+    const std::vector<std::int32_t> experts = forced_experts(Routing::zipf, 1, rule, n);
+    const auto run = [&](const Recipe& recipe) {
+      setup.recipe = recipe;
+      TestStep step(setup);
+      DeviceBlock block(step.device(), n * rule.top_k * 4);
+      const Tensor forced{block.data(), DType::i32, n, rule.top_k};
+      step.device().upload(forced, experts.data());
+      step.parameters().routers()->force(forced);
+      step.parameters().initialize(1, 0.02f);
+      const double loss = step.forward_backward(random_tokens(2, n, setup.model.vocab),
+                                                random_tokens(3, n, setup.model.vocab));
+      return Result{loss, step.gradients()};
+    };
+    const Result reference = run(find_recipe("bf16"));
+    for (const Recipe* recipe : expert_recipes()) {
+      if (!recipe->quantized()) continue;
+      INFO(model << " " << recipe->name);
+      const Result result = run(*recipe);
+      CHECK(std::fabs(result.loss / reference.loss - 1) <= 1e-3);
+      const bool e5m2 = recipe->dgrad.a.dtype == DType::e5m2;
+      for (const auto& [name, expected] : reference.gradients) {
+        INFO(name);
+        const Likeness likeness = compare(result.gradients.at(name), expected);
+        CHECK(1 - likeness.cosine <= (e5m2 ? 0.06 : 0.045));
+        CHECK(std::fabs(likeness.norm_ratio - 1) <= 0.15);
+      }
+    }
+  }
+}
+
+TEST_CASE("recipes that are not grouped yet are refused by name", "[moe]") {
+  CHECK(why_no_experts(find_recipe("tensorwise_delayed")) ==
+        "experts: tensorwise_delayed is not grouped yet: delayed scaling");
+  CHECK(why_no_experts(find_recipe("nvfp4")) == "experts: nvfp4 is not grouped yet: FP4");
+  CHECK(why_no_experts(find_recipe("mxfp8_w2d")) ==
+        "experts: mxfp8_w2d is not grouped yet: scales of 32x32 blocks");
+  for (const char* name : {"bf16", "tensorwise", "rowwise", "blockwise", "blockwise_pow2", "mxfp8"})
+    CHECK(why_no_experts(find_recipe(name)).empty());
+  CHECK(group_padding(find_recipe("bf16")) == 1);
+  CHECK(group_padding(find_recipe("rowwise")) == 16);
+  CHECK(group_padding(find_recipe("blockwise")) == 128);
+  CHECK(group_padding(find_recipe("mxfp8")) == 32);
+}
+
+TEST_CASE("forced experts are different ones for each token, as often as asked", "[moe]") {
+  const RoutingRule rule{.experts = 8, .top_k = 2};
+  constexpr std::int64_t kTokens = 4000;
+  CHECK(forced_experts(Routing::learned, 0, rule, kTokens).empty());
+  const auto counts_of = [&](Routing routing, double exponent) {
+    const std::vector<std::int32_t> index = forced_experts(routing, exponent, rule, kTokens);
+    REQUIRE(index.size() == kTokens * 2);
+    std::vector<std::int64_t> counts(8);
+    for (std::size_t slot = 0; slot < index.size(); ++slot) {
+      ++counts.at(index[slot]);
+      if (slot % 2 == 0) CHECK(index[slot] != index[slot + 1]);
+    }
+    return counts;
+  };
+  CHECK(counts_of(Routing::balanced, 0) == std::vector<std::int64_t>(8, kTokens / 4));
+  CHECK(counts_of(Routing::one, 0) == std::vector<std::int64_t>{kTokens, kTokens, 0, 0, 0, 0, 0, 0});
+  const std::vector<std::int64_t> zipf = counts_of(Routing::zipf, 1);
+  CHECK(std::is_sorted(zipf.rbegin(), zipf.rend()));
+  CHECK(zipf[0] > 3 * zipf[7]);
+  CHECK(counts_of(Routing::zipf, 16)[0] == kTokens);  // all but certain, and yet two experts each
+}
+
+TEST_CASE("the routers' books: load, drops, biases, and the token that went wrong", "[moe]") {
+  StepSetup setup = mixture_setup("tiny-moe-shared", "blockwise");
+  setup.accumulation = 2;
+  setup.capacity = 0.75;
+  const std::int64_t n = 2 * setup.B * setup.T, E = 8, K = 2;
+  TestStep step(setup);
+  step.parameters().initialize(1, 0.05f);
+  auto tokens = random_tokens(2, n, setup.model.vocab);
+  const auto targets = random_tokens(3, n, setup.model.vocab);
+  CHECK(std::isfinite(step.forward_backward(tokens, targets)));
+  const Routers& routers = *step.parameters().routers();
+  const std::vector<RouterLoad> load = routers.load();
+  REQUIRE(load.size() == 3);
+  const double most = std::ceil(0.75 * static_cast<double>(n / 2 * K) / static_cast<double>(E));
+  for (const RouterLoad& layer : load) {
+    CHECK(std::accumulate(layer.slots.begin(), layer.slots.end(), 0.0) == static_cast<double>(n * K));
+    CHECK(layer.rows <= 2 * most * static_cast<double>(E));
+    CHECK(layer.rows < static_cast<double>(n * K));
+    CHECK(layer.padded >= layer.rows);
+    CHECK(std::fmod(layer.padded, 128) == 0);
+    CHECK(layer.balance > 0.9);
+  }
+  CHECK_FALSE(routers.bad_token());
+
+  const auto comm = make_dry_comm(0, 1);
+  step.parameters().routers()->update(*comm);
+  const Named after = step.weights();
+  for (const RouterLoad& layer : load) {
+    const std::vector<float>& bias = after.at(route_bias_name(layer.layer));
+    const double mean = static_cast<double>(n * K) / static_cast<double>(E);
+    for (std::int64_t e = 0; e < E; ++e)
+      CHECK(bias[e] == (layer.slots[e] < mean ? 1e-3f : layer.slots[e] > mean ? -1e-3f : 0.0f));
+  }
+
+  Named broken = after;
+  constexpr std::int32_t kWord = 7;
+  std::fill_n(broken.at("model.embed_tokens.weight").begin() + kWord * setup.model.width, setup.model.width,
+              NAN);
+  std::replace(tokens.begin(), tokens.end(), kWord, kWord + 1);
+  const std::int64_t bad_one = 2 * setup.T;  // where a sequence begins: attention shows it to no one before
+  tokens[n / 2 + bad_one] = kWord;           // in the second micro-step
+  step.load(broken);
+  CHECK(std::isnan(step.forward_backward(tokens, targets)));
+  const std::optional<BadToken> bad = routers.bad_token();
+  REQUIRE(bad);
+  CHECK(bad->micro_step == 1);
+  CHECK(bad->layer == 0);
+  CHECK(bad->token == bad_one);
+}
+
+TEST_CASE("all tokens to the same experts, and few tokens, are steps like others", "[moe]") {
+  for (const char* recipe : {"bf16", "tensorwise", "rowwise", "blockwise_pow2", "mxfp8"})
+    for (const auto& [B, T] : {std::pair<std::int64_t, std::int64_t>{1, 128}, {4, 96}}) {
+      INFO(recipe << " " << B << " x " << T);
+      StepSetup setup = mixture_setup("tiny-moe", recipe);
+      setup.B = B, setup.T = T;
+      const std::int64_t n = B * T;
+      TestStep step(setup);
+      step.parameters().initialize(1, 0.02f);
+      DeviceBlock block(step.device(), n * 2 * 4);
+      const Tensor forced{block.data(), DType::i32, n, 2};
+      step.device().upload(forced, forced_experts(Routing::one, 0, setup.model.moe.rule, n).data());
+      step.parameters().routers()->force(forced);
+      CHECK(std::isfinite(step.forward_backward(random_tokens(2, n, setup.model.vocab),
+                                                random_tokens(3, n, setup.model.vocab))));
+      for (const auto& [name, values] : step.gradients()) {
+        INFO(name);
+        CHECK(std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); }));
+        if (name.find("experts.5.") != std::string::npos)
+          CHECK(std::all_of(values.begin(), values.end(), [](float v) { return v == 0; }));
+      }
+      const std::vector<double> slots = step.parameters().routers()->load()[0].slots;
+      CHECK(std::count(slots.begin(), slots.end(), 0.0) == 6);
+    }
+}
+
+TEST_CASE("weights at the experts' input: the gradients are finite differences of the loss", "[moe]") {
+  StepSetup setup{.model = find_model("tiny"), .B = 1, .T = 16, .reference = true};
+  ModelConfig& model = setup.model;
+  model.layers = 1, model.width = 16, model.heads = 2, model.kv_heads = 2, model.head_dim = 8,
+  model.vocab = 16;
+  model.moe.rule = {.experts = 4, .top_k = 1, .score = RouterScore::sigmoid, .normalise = false};
+  model.moe.expert_ffn = model.ffn = 16;
+  model.moe.shared_ffn = 16;
+  model.moe.weight_at = WeightAt::input;
+  TestStep step(setup);
+  step.parameters().initialize(1, 0.3f);
+  const auto tokens = random_tokens(2, 16, model.vocab), targets = random_tokens(3, 16, model.vocab);
+  Named weights = step.weights();
+  step.forward_backward(tokens, targets);
+  const Named gradients = step.gradients();
+  const auto derivative = [&](float& x) {
+    constexpr float kStep = 4e-3f;
+    const float at = x;
+    double losses[2];
+    for (const int side : {0, 1}) {
+      x = side ? at - kStep : at + kStep;
+      step.load(weights);
+      losses[side] = step.forward_backward(tokens, targets);
+    }
+    x = at;
+    return (losses[0] - losses[1]) / (2.0 * kStep);
+  };
+  for (auto& [name, values] : weights) {
+    INFO(name);
+    const std::vector<float>& gradient = gradients.at(name);
+    const auto largest = std::max_element(gradient.begin(), gradient.end(),
+                                          [](float a, float b) { return std::fabs(a) < std::fabs(b); });
+    if (*largest == 0) continue;  // an expert that no token goes to
+    const double difference = derivative(values[largest - gradient.begin()]);
+    // The differences of FP32 losses: 1e-7 of the loss over the step.
+    CHECK(std::fabs(difference - *largest) <= 0.02 * std::fabs(*largest) + 1e-4);
+  }
+}

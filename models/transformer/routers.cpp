@@ -1,0 +1,141 @@
+// Biases, loads and forced routing. See routers.h.
+#include "models/transformer/routers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/numerics/random.h"
+
+namespace precbench {
+namespace {
+
+constexpr float kBiasStep = 1e-3f;  // DeepSeek-V3's u
+
+/// The slots of a rank's tokens drawn from a cumulative distribution in 32 bits; what a token has already is drawn again.
+std::vector<std::int32_t> drawn_experts(double exponent, const RoutingRule& rule, std::int64_t tokens) {
+  std::vector<double> ends;
+  double sum = 0;
+  for (std::int64_t e = 0; e < rule.experts; ++e)
+    ends.push_back(sum += std::pow(static_cast<double>(e + 1), -exponent));
+  constexpr std::uint64_t kSeed = 17;
+  std::uint64_t draws = 0;
+  std::vector<std::int32_t> index;
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    const auto begin = static_cast<std::ptrdiff_t>(index.size());
+    for (int tries = 0; static_cast<std::int64_t>(index.size()) - begin < rule.top_k;) {
+      const double at = random_bits(kSeed, draws++) * 0x1p-32 * sum;
+      auto e = static_cast<std::int32_t>(std::upper_bound(ends.begin(), ends.end() - 1, at) - ends.begin());
+      const auto has = [&](std::int32_t expert) {
+        return std::find(index.begin() + begin, index.end(), expert) != index.end();
+      };
+      constexpr int kTries = 1000;  // one expert may have nearly all of the probability
+      while (++tries > kTries && has(e)) e = static_cast<std::int32_t>((e + 1) % rule.experts);
+      if (!has(e)) index.push_back(e);
+    }
+  }
+  return index;
+}
+
+}  // namespace
+
+std::vector<std::int32_t> forced_experts(Routing routing, double exponent, const RoutingRule& rule,
+                                         std::int64_t tokens) {
+  if (routing == Routing::learned) return {};
+  if (routing == Routing::zipf) return drawn_experts(exponent, rule, tokens);
+  std::vector<std::int32_t> index;
+  for (std::int64_t slot = 0; slot < tokens * rule.top_k; ++slot)
+    index.push_back(
+        static_cast<std::int32_t>(routing == Routing::one ? slot % rule.top_k : slot % rule.experts));
+  return index;
+}
+
+Routers::Routers(Device& device, Arena& arena, const ModelConfig& model, int accumulation)
+    : device_(device),
+      first_(model.moe.dense_layers),
+      layers_(model.layers - first_),
+      experts_(model.moe.rule.experts),
+      accumulation_(accumulation) {
+  const auto push = [&](DType dtype, std::int64_t cols) {
+    return arena.push(Segment::other, dtype, layers_, cols);
+  };
+  totals_ = push(DType::f32, report_size(experts_));
+  bad_ = push(DType::i32, accumulation);
+  if (!model.moe.route_bias) return;
+  bias_ = push(DType::f32, experts_);
+  global_ = push(DType::f32, experts_);
+}
+
+Tensor Routers::bias(std::int64_t layer) const {
+  return bias_.empty() ? Tensor{} : bias_.slice_rows(row(layer), 1);
+}
+
+Tensor Routers::bad(std::int64_t layer, int micro_step) const {
+  return bad_.elements(row(layer) * accumulation_ + micro_step, 1);
+}
+
+void Routers::note(std::int64_t layer, int micro_step, const Tensor& report) {
+  if (watching_) return;
+  const Tensor total = totals_.slice_rows(row(layer), 1);
+  if (micro_step == 0)
+    device_.convert({total, report});
+  else
+    device_.add({total, report});
+}
+
+void Routers::update(Comm& comm) {
+  if (bias_.empty()) return;
+  for (std::int64_t i = 0; i < layers_; ++i)
+    device_.convert({global_.slice_rows(i, 1), totals_.slice_rows(i, 1).elements(0, experts_)});
+  if (comm.size() > 1) comm.all_reduce(global_);
+  device_.update_routing_bias({bias_, global_, kBiasStep});
+}
+
+void Routers::reset() {
+  device_.zero({totals_});
+  if (!bias_.empty()) device_.zero({bias_});
+}
+
+std::vector<RouterLoad> Routers::load() const {
+  std::vector<float> totals(static_cast<std::size_t>(totals_.size()));
+  device_.download(totals.data(), totals_);
+  std::vector<RouterLoad> all;
+  for (std::int64_t i = 0; i < layers_; ++i) {
+    const float* report = totals.data() + i * totals_.cols;
+    const float* rest = report + experts_;
+    all.push_back({first_ + i, std::vector<double>(report, rest), rest[2], rest[3],
+                   static_cast<double>(rest[0]) / accumulation_,
+                   static_cast<double>(rest[1]) / accumulation_});
+  }
+  return all;
+}
+
+std::optional<BadToken> Routers::bad_token() const {
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(bad_.size()));
+  device_.download(tokens.data(), bad_);
+  for (int micro = 0; micro < accumulation_; ++micro)
+    for (std::int64_t i = 0; i < layers_; ++i)
+      if (const std::int32_t token = tokens[i * accumulation_ + micro]; token >= 0)
+        return BadToken{first_ + i, micro, token};
+  return std::nullopt;
+}
+
+std::vector<float> Routers::biases() const {
+  std::vector<float> values(static_cast<std::size_t>(bias_.size()));
+  if (!bias_.empty()) device_.download(values.data(), bias_);
+  return values;
+}
+
+std::vector<StateTensor> Routers::state(const Layout& layout) const {
+  std::vector<StateTensor> state;
+  for (std::size_t i = 0; i < layout.buffers().size(); ++i) {
+    const Parameter& p = layout.buffers()[i];
+    state.push_back({.name = "routing/" + p.name,
+                     .shape = p.shape(),
+                     .values = bias_.slice_rows(static_cast<std::int64_t>(i), 1)});
+  }
+  return state;
+}
+
+}  // namespace precbench

@@ -1,0 +1,80 @@
+// What the routers of a rank's blocks keep beside their weights: the biases that even the load (DeepSeek-V3), and what the
+// last step's routing came to. Everything is on the device, so that a step needs no host.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/comm/comm.h"
+#include "kernels/device/device.h"
+#include "kernels/device/memory.h"
+#include "models/config/config.h"
+#include "models/transformer/layout.h"
+#include "models/transformer/state.h"
+
+namespace precbench {
+
+/// i32 [tokens, top_k]: each token's experts, all different; the same on every machine. Nothing where they are learned.
+std::vector<std::int32_t> forced_experts(Routing routing, double exponent, const RoutingRule& rule,
+                                         std::int64_t tokens);
+
+/// What a block's router did in a step, over its micro-steps, on one rank.
+struct RouterLoad {
+  std::int64_t layer = 0;
+  std::vector<double> slots;       ///< of each expert, dropped ones too
+  double rows = 0, padded = 0;     ///< computed, and with padding
+  double balance = 0, z_loss = 0;  ///< means over micro-steps: E * sum f P, and logsumexp^2
+};
+
+/// A token whose logits are not finite.
+struct BadToken {
+  std::int64_t layer = 0, micro_step = 0, token = 0;
+};
+
+class Routers {
+ public:
+  /// Of a model with experts.
+  Routers(Device& device, Arena& arena, const ModelConfig& model, int accumulation);
+
+  /// f32 [1, E]; empty without biases.
+  Tensor bias(std::int64_t layer) const;
+  /// Of a router's report: its slots and losses, and behind them the two numbers of the groups.
+  static std::int64_t report_size(std::int64_t experts) { return experts + 4; }
+  /// Adds a micro-step's report to the step's.
+  void note(std::int64_t layer, int micro_step, const Tensor& report);
+  /// i32 [1, 1], of the micro-step.
+  Tensor bad(std::int64_t layer, int micro_step) const;
+  /// What is routed now is no part of training.
+  void set_watching(bool watching) { watching_ = watching; }
+  /// i32 [tokens, top_k], which outlives this; empty: learned.
+  void force(const Tensor& experts) { forced_ = experts; }
+  const Tensor& forced() const { return forced_; }
+
+  /// Moves the biases by the load of all ranks: a collective, at the end of every step.
+  void update(Comm& comm);
+  void reset();
+  /// Of the last step; waits for it.
+  std::vector<RouterLoad> load() const;
+  std::optional<BadToken> bad_token() const;
+  /// Of all layers; nothing without.
+  std::vector<float> biases() const;
+
+  /// The biases: "routing/NAME", which every rank has.
+  std::vector<StateTensor> state(const Layout& layout) const;
+
+ private:
+  std::int64_t row(std::int64_t layer) const { return layer - first_; }
+
+  Device& device_;
+  std::int64_t first_, layers_, experts_;  // the first block with experts; of those all
+  int accumulation_;
+  Tensor bias_;    // f32 [layers, E]
+  Tensor global_;  // f32 [layers, E]: slots on all ranks
+  Tensor totals_;  // f32 [layers, report_size]
+  Tensor bad_;     // i32 [layers, accumulation]
+  Tensor forced_;
+  bool watching_ = false;
+};
+
+}  // namespace precbench

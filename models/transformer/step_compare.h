@@ -1,0 +1,45 @@
+// For tests of whole steps: two results, and how alike they are.
+#pragma once
+
+#include "models/transformer/step_testing.h"
+
+namespace precbench::testing {
+
+struct Result {
+  double loss;
+  Named gradients;
+};
+
+struct Likeness {
+  double cosine, norm_ratio;
+};
+
+inline Likeness compare(const std::vector<float>& x, const std::vector<float>& reference) {
+  double dot = 0, x2 = 0, reference2 = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    dot += static_cast<double>(x[i]) * reference[i];
+    x2 += static_cast<double>(x[i]) * x[i];
+    reference2 += static_cast<double>(reference[i]) * reference[i];
+  }
+  return {dot / std::sqrt(x2 * reference2), std::sqrt(x2 / reference2)};
+}
+
+/// A step on freshly initialised weights and random tokens, the same for every setup of one size.
+inline Result random_step(const StepSetup& setup) {
+  TestStep step(setup);
+  step.parameters().initialize(1, 0.02f);
+  const std::int64_t n = setup.accumulation * setup.B * setup.T;
+  const double loss =
+      step.forward_backward(random_tokens(2, n, setup.model.vocab), random_tokens(3, n, setup.model.vocab));
+  return {loss, step.gradients()};
+}
+
+/// Relatively; `of_gradient`: in every tensor.
+inline void check_close(const Result& x, const Result& reference, double of_loss, double of_gradient) {
+  CHECK(std::fabs(x.loss / reference.loss - 1) <= of_loss);
+  const Farthest gradient = farthest(x.gradients, reference.gradients);
+  INFO(gradient.name);
+  CHECK(gradient.distance <= of_gradient);
+}
+
+}  // namespace precbench::testing
