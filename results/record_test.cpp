@@ -167,6 +167,9 @@ TEST_CASE("the schema lists its scalar fields with their units", "[record]") {
   full.study = kPlace;
   for (GemmPath* path : {&full.support->fprop, &full.support->dgrad, &full.support->wgrad})
     path->kernels = "own";
+  full.breakdown->routing_ms = 0.5;
+  full.params = ParameterCounts{30, 3};
+  full.moe = MoeRecord{};
   const Json record = full;
   for (const SchemaField& field : fields) {
     INFO(field.pointer);

@@ -39,7 +39,10 @@ TEST_CASE("every field goes through text and JSON and comes back", "[case]") {
     CHECK(case_to_json(c).contains(field.name));
     CHECK(find_field(flag_of(field).substr(2)) == &field);
   }
-  CHECK(case_to_json(Case{}).size() == case_fields().size());
+  const auto unused = std::count_if(case_fields().begin(), case_fields().end(),
+                                    [](const Field& field) { return field.identity == Identity::when_used; });
+  CHECK(unused > 0);
+  CHECK(case_to_json(Case{}).size() + static_cast<std::size_t>(unused) == case_fields().size());
   CHECK(case_from_json(case_to_json(Case{})) == Case{});
 }
 
