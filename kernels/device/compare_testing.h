@@ -280,18 +280,23 @@ class OpTest {
 
 }  // namespace precbench::testing
 
-/// A test of an op on every device there is: a function of OpTest& b.
-#define PRECBENCH_OP_TEST(function, name)              \
+/// A test of an op on the CPU device: a function of OpTest& b. Those of ops that no GPU has yet.
+#define PRECBENCH_CPU_OP_TEST(function, name)          \
   static void function(precbench::testing::OpTest& b); \
   TEST_CASE(name " on the CPU device", "[cpu][op]") {  \
     const auto device = precbench::make_cpu_device(3); \
     precbench::testing::OpTest test(*device);          \
     function(test);                                    \
   }                                                    \
+  static void function(precbench::testing::OpTest& b)
+
+/// The same on every device there is.
+#define PRECBENCH_OP_TEST(function, name)              \
+  static void function(precbench::testing::OpTest& b); \
   TEST_CASE(name " on a GPU", "[gpu][op]") {           \
     const auto device = precbench::gpu_or_skip();      \
     if (!device) return;                               \
     precbench::testing::OpTest test(*device);          \
     function(test);                                    \
   }                                                    \
-  static void function(precbench::testing::OpTest& b)
+  PRECBENCH_CPU_OP_TEST(function, name)
