@@ -127,6 +127,15 @@ def scaling_peer():
                   "precbench peak GiB"], rows)
 
 
+def reshard():
+    """Runs of one setting in their order; rows of before have no such field."""
+    return table(["commit", "--reshard", "gradients", "step, ms", "peak GiB per GPU", "gathered in a step, GB"],
+                 [[record["env"]["git"][:7], record["case"].get("reshard", "-"), record["case"]["grads"],
+                   f"{record['timing']['median_ms']:.2f}", f"{gib(record):.2f}",
+                   f"{next(c for c in record['communication']['collectives'] if c['name'] == 'all_gather')['wire_bytes'] / 1e9:.2f}"]
+                  for record in lines("h200/fsdp-reshard.jsonl")])
+
+
 def front_single():
     """A few rows of single() in short, for the front page: ratios alone."""
     cases = measured("h200/single.jsonl", "model", "batch", "seq", "recipe")
@@ -290,7 +299,7 @@ TABLES = {"single": single, "beside-peer": beside_peer, "scaling": scaling, "sca
                                    "bits fewer"),
           "study-all": lambda: study("h200/study-36m-all.md", *VERDICT,
                                      wanted=lambda recipe: recipe.startswith(("mxfp8", "nvfp4"))),
-          "study-delayed": lambda: study("h200/study-36m-delayed.md", *VERDICT),
+          "reshard": reshard, "study-delayed": lambda: study("h200/study-36m-delayed.md", *VERDICT),
           "study-125m": lambda: study("h200/study-125m.md", *VERDICT, "outliers in FFN"),
           "plateau": lambda: plateau(1, 2), "front-study": front_study, "front-plateau": lambda: plateau(1)}
 FIGURES = {"host-clock": host_clock, "repeats": repeats, "between-tables": between_tables,
