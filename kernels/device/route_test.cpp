@@ -211,7 +211,8 @@ PRECBENCH_CPU_OP_TEST(route_backward_on, "route_backward is the derivative of th
       const Tensor before = host.random(DType::f32, E, E, 1.0f);
       const Routed r = run_route(b, rule, x, router, bias);
       const Tensor report = b.fetch(r.report);
-      const auto loss = [&](const Numbers& z, std::int64_t t) {  // what of it depends on token t
+      // What of it depends on token t.
+      const auto loss = [&, balance = balance, z_loss = z_loss](const Numbers& z, std::int64_t t) {
         const double* logits = z.data() + t * E;
         const std::int32_t* index = r.chosen.data() + t * K;
         const Numbers w = weights_of(rule, logits, index), p = probabilities_of(rule, logits);
