@@ -17,6 +17,7 @@ shift
 build=build-$sanitizer
 export OPENBLAS_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 export UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=second_deadlock_stack=1
+export LSAN_OPTIONS=suppressions=$PWD/tools/ci/leaks.supp:print_suppressions=0
 
 generator=()
 [ -f "$build/CMakeCache.txt" ] || generator=(-G Ninja)
