@@ -67,8 +67,8 @@ KeptWords kept_words(const Case& c, const Recipe& recipe) {
                   .weights = choose(c.weights, defaults.weights, own.weights),
                   .gradients = choose(c.grads, defaults.grads, own.gradients)};
   if (c.moments != defaults.moments || c.second_moment != defaults.second_moment) return words;
-  words.m = choose(words.m, c.moments, own.m);
-  words.v = choose(words.v, words.v, own.v);
+  if (!own.m.empty()) words.m = own.m;
+  if (!own.v.empty()) words.v = own.v;
   return words;
 }
 

@@ -43,7 +43,7 @@ struct ConvertedLayers {
   Recipe recipe;
   std::vector<Roles>
       converted;  ///< per block, which of its linear layers; q, k and v only where qkv is not one
-  bool head_converted = false;   ///< lm_head, too
+  bool head_converted = false;  ///< lm_head, too
 
   /// `layer`: a block, or any for the head.
   bool converts(std::int64_t layer, LinearRole role) const {

@@ -145,6 +145,9 @@ std::string Plan::why_fp8_unsupported() const {
   if (!fp8_weights) return "";
   const QuantFormat& format = recipe.fprop.b;
   if (!format.quantized()) return "--weights e4m3: the recipe takes weights in BF16";
+  if (held_in_bf16(format.dtype))
+    return fmt::format("--weights e4m3: the recipe's weights are {}, which no byte holds",
+                       name_of(format.dtype));
   if (format.granularity != Granularity::tensor || !(format == recipe.dgrad.b))
     return "--weights e4m3: the recipe has more than one scale for a weight";
   if (!later.empty()) return "--weights e4m3: the recipe changes, and with it what is kept";

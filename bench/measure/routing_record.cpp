@@ -28,16 +28,22 @@ void RecordBuilder::add_routing(const Routers& routers) {
   moe.score = rule.score == RouterScore::softmax ? "softmax" : "sigmoid";
   moe.routing = plan_.fields.routing;
   if (plan_.capacity > 0) moe.capacity = plan_.capacity;
-  const double tokens = static_cast<double>(plan_.tokens_per_micro_step() * plan_.accumulation);
+  const std::int64_t at_once = plan_.tokens_per_micro_step();
+  const double tokens = static_cast<double>(at_once * plan_.accumulation);
   for (const RouterLoad& layer : layers) {
     moe.rows.actual += layer.rows, moe.rows.padded += layer.padded;
-    moe.rows.dropped += std::accumulate(layer.slots.begin(), layer.slots.end(), 0.0) - layer.rows;
+    if (plan_.capacity > 0)
+      moe.rows.dropped +=
+          std::max(0.0, std::accumulate(layer.slots.begin(), layer.slots.end(), 0.0) - layer.rows);
     moe.load.layers.push_back(load_of(layer));
     moe.load.empty_experts += std::count(layer.slots.begin(), layer.slots.end(), 0.0);
     moe.aux_loss.push_back(layer.balance), moe.z_loss.push_back(layer.z_loss);
   }
-  const double blocks = static_cast<double>(layers.size()), slots = tokens * static_cast<double>(rule.top_k);
-  moe.rows.expected = blocks * slots * (plan_.capacity > 0 ? std::min(1.0, plan_.capacity) : 1.0);
+  const double blocks = static_cast<double>(layers.size());
+  moe.rows.expected =
+      blocks * static_cast<double>(plan_.accumulation) *
+      static_cast<double>(
+          std::min(at_once * rule.top_k, rule.experts * most_rows_of_expert(rule, at_once, plan_.capacity)));
   if (moe.rows.padded > 0) moe.padding_fraction = 1 - moe.rows.actual / moe.rows.padded;
   std::vector<double> sorted = moe.load.layers;
   std::sort(sorted.begin(), sorted.end());

@@ -2,18 +2,13 @@
 #include "bench/measure/session.h"
 
 #include <fmt/format.h>
-#include <stdlib.h>
 
 #include <cmath>
-#include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
-#include <numeric>
 #include <set>
 
+#include "bench/measure/session_testing.h"
 #include "kernels/numerics/recipe.h"
-#include "models/checkpoint/safetensors.h"
-#include "results/schema.h"
 #include "tools/testing/catch.h"
 #include "tools/testing/temp_directory.h"
 #include "tools/testing/text.h"
@@ -21,61 +16,6 @@
 using namespace precbench;
 
 namespace {
-
-Case tiny_case() {
-  // One thread: these models are too small for two, which wait for each other where other programs run too.
-  setenv("OMP_NUM_THREADS", "1", 1);
-  Case c;
-  c.device = "cpu";
-  c.batch = 4;
-  c.seq = 32;
-  c.steps = 8;
-  c.lr = 3e-3;
-  return c;
-}
-
-/// Everything that a finished record must say, whatever the case.
-void check_complete(const Record& record, const Case& c) {
-  INFO(record.error.value_or("no error"));
-  CHECK(record.status == Status::ok);
-  CHECK(!record.error.has_value());
-  CHECK(Schema::record().violations(nlohmann::ordered_json(record)) == std::vector<std::string>{});
-  REQUIRE(record.training.has_value());
-  const Training& training = *record.training;
-  REQUIRE(static_cast<std::int64_t>(training.loss.size()) == c.steps);
-  CHECK(training.grad_norm.size() == training.loss.size());
-  CHECK(training.lr.size() == training.loss.size());
-  CHECK(training.params_changed == training.params_total);
-  CHECK(training.params_total == 4 * 9 + 2);
-  CHECK(training.tokens_per_step == c.batch * c.seq * c.gpus * c.accumulation);
-  // At first nothing is known: ln V, give or take the random logits, whose deviation is 0.02 sqrt(128) =
-  // 0.23.
-  CHECK(std::fabs(training.loss.front() - *training.uniform_loss) < 0.3);
-  REQUIRE(record.timing.has_value());
-  CHECK(record.timing->stop_reason == StopReason::fixed_steps);
-  CHECK(record.timing->warmup + static_cast<std::int64_t>(record.timing->samples_ms.size()) == c.steps);
-  // The host's clock runs through what the samples leave out, too.
-  const std::vector<double>& samples = record.timing->samples_ms;
-  REQUIRE(record.timing->wall_ms.has_value());
-  CHECK(*record.timing->wall_ms * static_cast<double>(samples.size()) >=
-        std::accumulate(samples.begin(), samples.end(), 0.0));
-  REQUIRE(record.breakdown.has_value());
-  CHECK(record.breakdown->gemm_ms > 0);
-  // The arena is measured as predicted; the CPU device's own scratch comes on top.
-  REQUIRE(record.memory.has_value());
-  const MemorySegments &predicted = *record.memory->predicted, &measured = *record.memory->measured;
-  const std::int64_t scratch = measured.workspace - predicted.workspace;
-  CHECK(scratch > 0);
-  CHECK(measured.weights == predicted.weights);
-  CHECK(measured.quantized_weights == predicted.quantized_weights);
-  CHECK(measured.master == predicted.master);
-  CHECK(measured.gradients == predicted.gradients);
-  CHECK(measured.moments == predicted.moments);
-  CHECK(measured.activations == predicted.activations);
-  CHECK(measured.communication == predicted.communication);
-  CHECK(measured.other == predicted.other);
-  CHECK(measured.peak == predicted.peak + scratch);
-}
 
 std::set<std::string> roles_of(const Record& record) {
   std::set<std::string> roles;
@@ -324,147 +264,4 @@ TEST_CASE("a shape that a recipe cannot take is unsupported, with the dimension"
   CHECK(record.env->host.has_value());
   CHECK(record.env->threads.value_or(0) == 1);
   CHECK(Schema::record().violations(nlohmann::ordered_json(record)) == std::vector<std::string>{});
-}
-
-TEST_CASE("saving does not show in the memory of the step", "[session]") {
-  const TempDirectory directory;
-  Case c = tiny_case();
-  c.gpus = 2;
-  c.parallel = "fsdp";
-  c.steps = 2;
-  c.save_init = directory / "init.safetensors";
-  c.save_final = directory / "final.safetensors";
-  c.save_grads = directory / "grads.safetensors";
-  check_complete(run_case(resolve(c)), c);
-}
-
-TEST_CASE("a training whose last weights cannot be written keeps its row", "[session]") {
-  const TempDirectory directory;
-  Case c = tiny_case();
-  c.steps = 2;
-  c.save_final = directory / "gone/final.safetensors";
-  const Record record = run_case(resolve(c));
-  check_complete(record, c);
-  REQUIRE(record.warnings.size() == 1);
-  CHECK(record.warnings[0].starts_with("--save-final: " + c.save_final + ": cannot be written"));
-}
-
-TEST_CASE("held-out losses change nothing of the training, its memory or its steps", "[session][held_out]") {
-  const TempDirectory directory;
-  const std::string held_out = directory.write("held.u16", []() {
-    std::string bytes;
-    for (int i = 0; i < 32 * 11 + 1; ++i) bytes += {static_cast<char>(i * i % 251), '\0'};
-    return bytes;
-  }());
-  std::map<std::string, std::vector<double>> losses;  // by recipe
-  for (const char* recipe : {"bf16", "mxfp8"})
-    for (const auto& [gpus, parallel] : {std::pair{1, "ddp"}, {2, "ddp"}, {2, "fsdp"}}) {
-      INFO(recipe << ", " << gpus << " ranks, " << parallel);
-      Case c = tiny_case();
-      c.recipe = recipe;
-      c.gpus = gpus;
-      c.parallel = parallel;
-      c.batch = 4 / gpus;
-      c.steps = 5;
-      c.save_final = directory / "plain.safetensors";
-      const Record plain = run_case(resolve(c));
-      CHECK(plain.training->evaluations.empty());
-      c.eval_data = held_out;
-      c.eval_tokens = 32 * 9 + 1;
-      c.eval_every = 2;
-      const std::string weights = file_text(c.save_final);
-      c.save_final = directory / "evaluated.safetensors";
-      const Record record = run_case(resolve(c));
-      check_complete(record, c);
-      CHECK(record.training->loss == plain.training->loss);
-      CHECK(record.training->grad_norm == plain.training->grad_norm);
-      CHECK(!weights.empty());
-      CHECK(file_text(c.save_final) == weights);
-      CHECK(record.warnings == std::vector<std::string>{});
-      std::vector<std::int64_t> steps;
-      for (const Evaluation& evaluation : record.training->evaluations) {
-        steps.push_back(evaluation.step);
-        CHECK(evaluation.tokens == 32 * 10);
-        CHECK(evaluation.loss_error.value_or(0) > 0);
-        CHECK((evaluation.loss == evaluation.bf16_loss) == (c.recipe == "bf16"));
-        CHECK(std::fabs(*evaluation.loss - *evaluation.bf16_loss) < 0.02);
-      }
-      CHECK(steps == std::vector<std::int64_t>{2, 4, 5});
-    }
-}
-
-TEST_CASE("held-out text that was trained on is a warning", "[session][held_out]") {
-  const TempDirectory directory;
-  std::string text, other;
-  for (int i = 0; i < 4000; ++i) {
-    text += static_cast<char>('a' + (i * 7919 + i * i * 31 + i / 26) % 26);
-    other += static_cast<char>('A' + (i * 104729 + i * i * 17 + i / 26) % 26);
-  }
-  Case c = tiny_case();
-  c.steps = 40;  // 160 sequences: all of the 124 that the text has
-  c.data = directory.write("text.txt", text);
-  c.eval_tokens = 320;
-  const auto warnings = [&](const std::string& held_out) {
-    c.eval_data = directory.write(fmt::format("{}.txt", held_out.substr(0, 8)), held_out);
-    const Record record = run_case(resolve(c));
-    CHECK(record.status == Status::ok);
-    return record.warnings;
-  };
-  CHECK(warnings(other) == std::vector<std::string>{});
-  CHECK(warnings(text) ==
-        std::vector<std::string>{
-            "--eval-data: holds what --data holds: its loss is one of text that was trained on"});
-  // A part of it that begins anywhere.
-  const auto part = warnings(text.substr(1234, 600));
-  REQUIRE(part.size() == 1);
-  CHECK(part[0].starts_with("--eval-data: "));
-  CHECK(part[0].ends_with(" of 10 sequences begin with 16 tokens in a row that were trained on"));
-}
-
-TEST_CASE("data that was not read whole is a warning", "[session]") {
-  const TempDirectory directory;
-  directory.write("a.txt", std::string(400, 'x'));
-  std::filesystem::create_symlink(directory / "nowhere", directory / "b.txt");
-  Case c = tiny_case();
-  c.steps = 2;
-  c.data = directory.path();
-  const Record record = run_case(resolve(c));
-  CHECK(record.status == Status::ok);
-  REQUIRE(record.warnings.size() == 1);
-  CHECK(record.warnings[0].starts_with("not all of the data was read: text: " + c.data));
-  CHECK(record.warnings[0].ends_with("1 unreadable skipped"));
-}
-
-TEST_CASE("weights go out and come in", "[session]") {
-  const TempDirectory directory;
-  Case c = tiny_case();
-  c.steps = 2;
-  c.save_init = directory / "init.safetensors";
-  c.save_final = directory / "final.safetensors";
-  c.save_grads = directory / "grads.safetensors";
-  const Record first = run_case(resolve(c));
-  CHECK(first.status == Status::ok);
-
-  Case again = tiny_case();
-  again.steps = 2;
-  again.seed = c.seed;
-  again.init_from = c.save_init;
-  CHECK(run_case(resolve(again)).training->loss == first.training->loss);
-
-  // The gradients are the first step's: its norm is theirs.
-  double squares = 0;
-  const SafetensorsFile grads(c.save_grads);
-  CHECK(grads.tensors().size() == 4 * 9 + 2);
-  for (const StoredTensor& tensor : grads.tensors()) {
-    std::vector<float> values(tensor.size());
-    copy_to_f32(values.data(), tensor);
-    for (const float v : values) squares += static_cast<double>(v) * v;
-  }
-  CHECK(std::fabs(std::sqrt(squares) / first.training->grad_norm[0] - 1) < 1e-6);
-
-  // A checkpoint of another model is refused with what does not fit.
-  again.model = "15m";
-  again.init_from = c.save_final;
-  CHECK(contains(refusal_of([&] { run_case(resolve(again)); }),
-                 "q_proj.weight has shape [128, 128], the model 15m wants [512, 512]"));
 }

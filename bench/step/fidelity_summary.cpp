@@ -63,8 +63,7 @@ std::string role_of(const Layout& layout, int unit, const Parameter& p) {
   if (unit == layout.embedding_unit() && p.name == "model.embed_tokens.weight") return "embedding";
   if (!layout.is_block(unit)) return name_of(LinearRole::head);
   for (const LinearMatrix& matrix : layout.block_linears(layout.layer_of(unit)))
-    if (p.offset >= matrix.offset && p.offset < matrix.offset + matrix.size())
-      return name_of(matrix.role);
+    if (p.offset >= matrix.offset && p.offset < matrix.offset + matrix.size()) return name_of(matrix.role);
   return name_of(LinearRole::head);
 }
 

@@ -272,6 +272,12 @@ TEST_CASE("what an optimizer does not have is refused in one line", "[case][opti
   CHECK(unsupported({{"grads", "e4m3"}, {"gpus", 4}, {"parallel", "hsdp"}, {"shard_group", 2}}) ==
         "--grads e4m3: hsdp sums gradients twice, and what is in between would be rounded; take ddp or fsdp");
   CHECK(unsupported({{"weights", "e4m3"}}) == "--weights e4m3: the recipe takes weights in BF16");
+  const TempDirectory directory;
+  nlohmann::ordered_json narrow = recipe_to_json(find_recipe("tensorwise"));
+  narrow["name"] = "narrow";
+  for (const char* gemm : {"fprop", "dgrad"}) narrow[gemm]["b"]["format"] = "e3m4";
+  CHECK(unsupported({{"weights", "e4m3"}, {"recipe", directory.write("narrow.json", narrow.dump())}}) ==
+        "--weights e4m3: the recipe's weights are e3m4, which no byte holds");
   CHECK(unsupported({{"weights", "e4m3"}, {"recipe", "rowwise"}}) ==
         "--weights e4m3: the recipe has more than one scale for a weight");
   CHECK(unsupported({{"weights", "e4m3"}, {"recipe", "tensorwise"}, {"keep_bf16", "o"}}) ==

@@ -20,7 +20,7 @@ TEST_CASE("units that take turns in memory change no bit, however many blocks th
 }
 
 TEST_CASE("weights that stay gathered are those that are gathered again", "[rank]") {
-  std::vector<Setup> setups(9);
+  std::vector<Setup> setups(10);
   setups[0].master = "bf16";
   setups[1].master = "bf16_sr", setups[1].accumulation = 2;
   setups[2].accumulation = 3;
@@ -30,6 +30,7 @@ TEST_CASE("weights that stay gathered are those that are gathered again", "[rank
   setups[6].recipe = "tensorwise", setups[6].gather = "fp8", setups[6].master = "bf16";
   setups[7].recipe = "blockwise", setups[7].gather = "fp8", setups[7].whole_blocks = true;
   setups[8].recipe = "mxfp8", setups[8].gather = "fp8", setups[8].whole_blocks = true;
+  setups[9] = setups[8], setups[9].master = "bf16", setups[9].keep_bf16 = "first:1";  // block 0 has no codes
   for (std::size_t i = 0; i < setups.size(); ++i)
     for (const int ranks : {2, 4}) {
       Setup& setup = setups[i];

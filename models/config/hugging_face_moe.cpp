@@ -30,8 +30,10 @@ const std::vector<Refusal>& refusals() {
       {"qwen3_moe", "mlp_only_layers", json::array(), true, "blocks without experts between others are"},
       {"deepseek_v2", "kv_lora_rank", nullptr, false, "latent attention (MLA) is"},
       {"deepseek_v2", "moe_layer_freq", 1, true, "blocks without experts between others are"},
+      {"deepseek_v2", "scoring_func", "softmax", true, "another score of this model_type is"},
       {"deepseek_v2", "norm_topk_prob", false, true, "normalised weights of this model_type are"},
       {"deepseek_v3", "kv_lora_rank", nullptr, false, "latent attention (MLA) is"},
+      {"deepseek_v3", "scoring_func", "sigmoid", true, "another score of this model_type is"},
       {"deepseek_v3", "moe_layer_freq", 1, true, "blocks without experts between others are"},
       {"llama4_text", "attention_chunk_size", nullptr, false, "chunked attention is"},
       {"llama4_text", "use_qk_norm", false, false, "the L2 norm of queries and keys is"},
@@ -99,7 +101,7 @@ void read_deepseek(const json& object, bool third, ModelConfig& config) {
   read(object, "routed_scaling_factor", rule.scale);
   std::string method = third ? "noaux_tc" : "greedy";
   read(object, "topk_method", method);
-  if (method != "noaux_tc" && method != "greedy" && method != "group_limited_greedy")
+  if (third ? method != "noaux_tc" : method != "greedy" && method != "group_limited_greedy")
     throw InvalidInput(fmt::format("topk_method: \"{}\" is not supported", method));
   if (method != "greedy") {
     rule.groups = length(object, "n_group", third ? 8 : 1);

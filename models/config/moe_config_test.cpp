@@ -201,6 +201,9 @@ TEST_CASE("config.json: what is not modelled of experts is refused by its key", 
   CHECK(contains(error_having(deepseek_v3(), "kv_lora_rank", 512), "kv_lora_rank: latent attention (MLA)"));
   CHECK(contains(error_without(deepseek_v3(), "kv_lora_rank"), "kv_lora_rank: latent attention (MLA)"));
   CHECK(contains(error_having(deepseek_v3(), "moe_layer_freq", 2), "moe_layer_freq: "));
+  CHECK(contains(error_having(deepseek_v3(), "scoring_func", "softmax"), "scoring_func: another score"));
+  CHECK(error_having(deepseek_v3(), "scoring_func", "sigmoid").empty());
+  CHECK(contains(error_having(deepseek_v3(), "topk_method", "greedy"), "topk_method: "));
   for (const char* key :
        {"attention_chunk_size", "use_qk_norm", "attn_temperature_tuning", "no_rope_layers"}) {
     INFO(key);

@@ -4,7 +4,8 @@
 //   per token = 6 (L P_layer + V C) + 6 L s H D
 //
 // 6 is two FLOPs per multiply-add, times three products (forward, dX, dW). P_layer: the linear weights of one
-// block; of experts those that a token goes to, without the router, which no published count has. V C: the head, tied or not; the embedding is a lookup. Attention is QK^T and PV, 12 L s H D in full,
+// block; of experts those that a token goes to, without the router, which no published count has. V C: the head,
+// tied or not; the embedding is a lookup. Attention is QK^T and PV, 12 L s H D in full,
 // of which a causal mask needs half. Norms, RoPE, SwiGLU, softmax and the optimizer are left out, as
 // everywhere in the field.
 #pragma once

@@ -69,7 +69,7 @@ void Parameters::load_master(const StateReader& read) {
 void Parameters::refresh_fp8_weights() {
   const Scope scope(arena_);
   const int block = layout_.block_unit(0);
-  const bool widen = fp16_master(), round = !widen && !fp8_->from_master() && !stores_weights(block);
+  const bool widen = fp16_master(), round = !widen && !fp8_->from_master() && !master_.empty();
   const auto leading = [&](int unit) { return local_leading(unit); };
   const auto kept = [&](int unit) { return fp8_->from_master() ? local_leading(unit) : local_weights(unit); };
   if (!widen && !round) return fp8_->refresh(kept, leading, delayed_.get());

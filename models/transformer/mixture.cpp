@@ -6,7 +6,6 @@
 //
 // Forward keeps the routing and gate_up. X's columns are made again in backward, of the norm's output.
 #include <algorithm>
-#include <cmath>
 
 #include "models/transformer/transformer.h"
 
@@ -17,10 +16,7 @@ ExpertLinear Transformer::experts(std::int64_t layer, Role role) const {
 }
 
 std::int64_t Transformer::most_rows() const {
-  const RoutingRule& rule = config_.moe.rule;
-  if (options_.capacity == 0) return M_;  // a token goes to an expert once
-  const double even = static_cast<double>(M_ * rule.top_k) / static_cast<double>(rule.experts);
-  return std::min(M_, static_cast<std::int64_t>(std::ceil(options_.capacity * even)));
+  return most_rows_of_expert(config_.moe.rule, M_, options_.capacity);
 }
 
 void Transformer::push_routing(std::int64_t layer, SavedRouting& saved) {
@@ -132,11 +128,13 @@ Tensor Transformer::shared_backward(std::int64_t layer, const Saved& saved, cons
                                     const BlockTensors& g, const QuantizedTensor& dx,
                                     const NormOutput& norm) {
   const Linear consumer = linear(layer, Role::shared_gate_up);
-  QuantizedTensor columns = make_quantized_tensor(norm.value, {}, consumer.x_columnwise());
-  push_col(columns, consumer.x_columnwise());
-  produce(columns, [&](QuantizedTensor& x) { device_.quantize({x}); });
   NormOutput input = norm;
-  if (consumer.x_columnwise().quantized()) input.columns = columns.columnwise;
+  if (consumer.x_columnwise().quantized()) {
+    QuantizedTensor columns = make_quantized_tensor(norm.value, {}, consumer.x_columnwise());
+    push_col(columns, consumer.x_columnwise());
+    produce(columns, [&](QuantizedTensor& x) { device_.quantize({x}); });
+    input.columns = columns.columnwise;
+  }
   return swiglu_backward(layer, shared_layers(saved), w, g, dx, input);
 }
 

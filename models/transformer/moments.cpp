@@ -56,7 +56,10 @@ Moments::Buffer Moments::make_buffer(Arena& arena, const char* kind, bool KeptSt
     const bool block = layout_.is_block(u);
     const bool all = optimizer_.others.*kept && (!block || optimizer_.block_matrices.*kept);
     const std::int64_t none = std::numeric_limits<std::int64_t>::max();
-    const std::int64_t begin = all ? 0 : block && optimizer_.others.*kept ? layout_.vectors_offset(layout_.layer_of(u)) : none;
+    const std::int64_t begin = all ? 0
+                               : block && optimizer_.others.*kept
+                                   ? layout_.vectors_offset(layout_.layer_of(u))
+                                   : none;
     const std::int64_t shard = layout_.shard_size(u);
     std::int64_t most = 0;
     Buffer::Place place;

@@ -57,9 +57,8 @@ void optimizer_step(Device& device, Parameters& parameters, const Tensor& scalar
   if (o.max_norm > 0) {
     parameters.complete_all();
     bool accumulate = false;
-    for (int u = 0; u < parameters.layout().unit_count(); ++u) {
+    for (int u = 0; u < parameters.layout().unit_count(); ++u)
       add_squares(device, parameters, u, norm_squared, accumulate);
-    }
     if (!accumulate) device.zero({norm_squared});  // more ranks than elements
     if (parameters.sharded()) parameters.shard_comm().all_reduce(norm_squared);
   } else {

@@ -1,8 +1,6 @@
 // Biases, loads and forced routing. See routers.h.
 #include "models/transformer/routers.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 
@@ -49,6 +47,12 @@ std::vector<std::int32_t> forced_experts(Routing routing, double exponent, const
     index.push_back(
         static_cast<std::int32_t>(routing == Routing::one ? slot % rule.top_k : slot % rule.experts));
   return index;
+}
+
+std::int64_t most_rows_of_expert(const RoutingRule& rule, std::int64_t tokens, double capacity) {
+  if (capacity == 0) return tokens;  // a token goes to an expert once
+  const double even = static_cast<double>(tokens * rule.top_k) / static_cast<double>(rule.experts);
+  return std::min(tokens, static_cast<std::int64_t>(std::ceil(capacity * even)));
 }
 
 Routers::Routers(Device& device, Arena& arena, const ModelConfig& model, int accumulation)

@@ -19,6 +19,9 @@ namespace precbench {
 std::vector<std::int32_t> forced_experts(Routing routing, double exponent, const RoutingRule& rule,
                                          std::int64_t tokens);
 
+/// Rows that an expert takes of so many tokens; capacity: in those of even load, 0: all.
+std::int64_t most_rows_of_expert(const RoutingRule& rule, std::int64_t tokens, double capacity);
+
 /// What a block's router did in a step, over its micro-steps, on one rank.
 struct RouterLoad {
   std::int64_t layer = 0;

@@ -22,8 +22,8 @@ namespace precbench {
 struct TransformerOptions {
   std::int64_t B = 1, T = 128;  ///< of one micro-step on one rank
   /// The recipe of a linear layer, which must outlive the transformer. `layer`: its block, or config.layers for
-  /// lm_head; `role`: one that recipes are chosen by. The down layers of all blocks are in one recipe or in BF16. Where q, k or v is quantized, qkv is not, and the
-  /// three are products of their own.
+  /// lm_head; `role`: one that recipes are chosen by. The down layers of all blocks are in one recipe or in
+  /// BF16. Where q, k or v is quantized, qkv is not, and the three are products of their own.
   std::function<const Recipe&(std::int64_t layer, LinearRole role)> recipe_of;
   bool recompute = false;           ///< per block
   bool recompute_norms = false;     ///< a norm's BF16 output is made again for wgrad instead of being kept

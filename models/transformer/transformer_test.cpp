@@ -7,8 +7,8 @@
 
 #include <set>
 
-#include "models/transformer/step_golden.h"
 #include "models/transformer/step_compare.h"
+#include "models/transformer/step_golden.h"
 
 using namespace precbench;
 using namespace precbench::testing;

@@ -122,11 +122,18 @@ void UnitExchange::take(Tenant& tenant) {
 
 bool UnitExchange::has(int unit, Pass pass) const { return weights_of(unit, pass).here; }
 
+Tensor UnitExchange::in_weights(int unit, Pass pass, std::int64_t offset, DType dtype,
+                                std::int64_t elements) const {
+  return at(options_.keep ? kept_ : region_, weights_of(unit, pass).offset + offset, dtype, elements);
+}
+
+Tensor UnitExchange::all(int unit, Pass pass) const {
+  return in_weights(unit, pass, 0, weights_type(unit), whole(unit));
+}
+
 Tensor UnitExchange::own_part(int unit, Pass pass) const {
   const std::int64_t size = layout_.shard_size(unit);
-  const Tensor all =
-      at(options_.keep ? kept_ : region_, weights_of(unit, pass).offset, weights_type(unit), whole(unit));
-  return all.elements(comm_->rank() * size, size);
+  return all(unit, pass).elements(comm_->rank() * size, size);
 }
 
 Tensor UnitExchange::take_weights(int unit, Pass pass) {
@@ -140,8 +147,7 @@ void UnitExchange::gather(int unit, Pass pass, const Tensor& shard, const Tensor
   Tenant& tenant = weights_of(unit, pass);
   tenant.here = true;
   tenant.used = false;
-  const Tensor all = at(options_.keep ? kept_ : region_, tenant.offset, weights_type(unit), whole(unit));
-  tenant.ticket = comm_->start_all_gather(all, shard);
+  tenant.ticket = comm_->start_all_gather(all(unit, pass), shard);
   if (!shard_scales.empty())  // whoever waits for the second has both
     tenant.ticket = comm_->start_all_gather(scales(unit, pass), shard_scales);
 }
@@ -154,20 +160,18 @@ Tensor UnitExchange::weights(int unit, Pass pass) {
     tenant.used = false;
   }
   wait(tenant.ticket);
-  return at(options_.keep ? kept_ : region_, tenant.offset, weights_type(unit), whole(unit));
+  return all(unit, pass);
 }
 
 Tensor UnitExchange::edges_room() const {
-  const Tenant& tenant = weights_[0][layout_.head_unit()];
-  return at(options_.keep ? kept_ : region_, tenant.offset, DType::f32,
-            tenant.bytes / bytes_of(DType::f32, 1));
+  const int head = layout_.head_unit();
+  return in_weights(head, Pass::forward, 0, DType::f32, weights_[0][head].bytes / bytes_of(DType::f32, 1));
 }
 
 Tensor UnitExchange::scales(int unit, Pass pass) const {
   if (!by_pass(unit)) return {};
   const std::int64_t codes = whole_lines(bytes_of(weights_type(unit), whole(unit)));
-  return at(options_.keep ? kept_ : region_, weights_of(unit, pass).offset + codes, DType::ue8m0,
-            whole(unit) / Fp8Weights::kCodesPerScale);
+  return in_weights(unit, pass, codes, DType::ue8m0, whole(unit) / Fp8Weights::kCodesPerScale);
 }
 
 Tensor UnitExchange::gradients(int unit) {

@@ -89,6 +89,9 @@ class UnitExchange {
   void wait(Comm::Ticket ticket) {
     if (comm_) comm_->wait(ticket);
   }
+  /// Of a unit's room for weights, at this many bytes from its begin.
+  Tensor in_weights(int unit, Pass pass, std::int64_t offset, DType dtype, std::int64_t elements) const;
+  Tensor all(int unit, Pass pass) const;  ///< the whole unit's weights or codes
   Tensor at(const Tensor& region, std::int64_t offset, DType dtype, std::int64_t elements) const;
 
   Comm* comm_;

@@ -3,6 +3,7 @@
 # and the recipe take turns A B B A, each run twice with different numbers of steps, so that start and probes drop out.
 # Usage: tools/ci/fp4_cost.sh [PRECBENCH [OUT]]; prints a table, and leaves the longer runs' rows in OUT/records.jsonl.
 set -euo pipefail
+shopt -s inherit_errexit
 program=${1:-build/precbench}
 out=${2:-out/fp4-cost}
 export OMP_NUM_THREADS=1
@@ -27,7 +28,10 @@ step_ms() {
 
 printf '%-12s %10s %10s %8s\n' recipe 'bf16, ms' 'recipe, ms' ratio
 for recipe in nvfp4 mxfp4_bwd quartet quartet_sr quartet2; do
-  a=$(step_ms bf16) b=$(step_ms $recipe) c=$(step_ms $recipe) d=$(step_ms bf16)
+  a=$(step_ms bf16)
+  b=$(step_ms $recipe)
+  c=$(step_ms $recipe)
+  d=$(step_ms bf16)
   awk -v bf16="$a $d" -v other="$b $c" -v name=$recipe 'BEGIN {
     split(bf16, x); split(other, y)
     printf "%-12s %10.1f %10.1f %8.2f\n", name, (x[1] + x[2]) / 2, (y[1] + y[2]) / 2, (y[1] + y[2]) / (x[1] + x[2]) }'

@@ -1,0 +1,154 @@
+// What a case reads and writes beside its record: weights, data, held-out text. Nothing of it may show in the training.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "bench/measure/session_testing.h"
+#include "models/checkpoint/safetensors.h"
+#include "tools/testing/temp_directory.h"
+#include "tools/testing/text.h"
+
+using namespace precbench;
+
+TEST_CASE("saving does not show in the memory of the step", "[session]") {
+  const TempDirectory directory;
+  Case c = tiny_case();
+  c.gpus = 2;
+  c.parallel = "fsdp";
+  c.steps = 2;
+  c.save_init = directory / "init.safetensors";
+  c.save_final = directory / "final.safetensors";
+  c.save_grads = directory / "grads.safetensors";
+  check_complete(run_case(resolve(c)), c);
+}
+
+TEST_CASE("a training whose last weights cannot be written keeps its row", "[session]") {
+  const TempDirectory directory;
+  Case c = tiny_case();
+  c.steps = 2;
+  c.save_final = directory / "gone/final.safetensors";
+  const Record record = run_case(resolve(c));
+  check_complete(record, c);
+  REQUIRE(record.warnings.size() == 1);
+  CHECK(record.warnings[0].starts_with("--save-final: " + c.save_final + ": cannot be written"));
+}
+
+TEST_CASE("held-out losses change nothing of the training, its memory or its steps", "[session][held_out]") {
+  const TempDirectory directory;
+  const std::string held_out = directory.write("held.u16", []() {
+    std::string bytes;
+    for (int i = 0; i < 32 * 11 + 1; ++i) bytes += {static_cast<char>(i * i % 251), '\0'};
+    return bytes;
+  }());
+  for (const char* recipe : {"bf16", "mxfp8"})
+    for (const auto& [gpus, parallel] : {std::pair{1, "ddp"}, {2, "ddp"}, {2, "fsdp"}}) {
+      INFO(recipe << ", " << gpus << " ranks, " << parallel);
+      Case c = tiny_case();
+      c.recipe = recipe;
+      c.gpus = gpus;
+      c.parallel = parallel;
+      c.batch = 4 / gpus;
+      c.steps = 5;
+      c.save_final = directory / "plain.safetensors";
+      const Record plain = run_case(resolve(c));
+      CHECK(plain.training->evaluations.empty());
+      c.eval_data = held_out;
+      c.eval_tokens = 32 * 9 + 1;
+      c.eval_every = 2;
+      const std::string weights = file_text(c.save_final);
+      c.save_final = directory / "evaluated.safetensors";
+      const Record record = run_case(resolve(c));
+      check_complete(record, c);
+      CHECK(record.training->loss == plain.training->loss);
+      CHECK(record.training->grad_norm == plain.training->grad_norm);
+      CHECK(!weights.empty());
+      CHECK(file_text(c.save_final) == weights);
+      CHECK(record.warnings == std::vector<std::string>{});
+      std::vector<std::int64_t> steps;
+      for (const Evaluation& evaluation : record.training->evaluations) {
+        steps.push_back(evaluation.step);
+        CHECK(evaluation.tokens == 32 * 10);
+        CHECK(evaluation.loss_error.value_or(0) > 0);
+        CHECK((evaluation.loss == evaluation.bf16_loss) == (c.recipe == "bf16"));
+        CHECK(std::fabs(*evaluation.loss - *evaluation.bf16_loss) < 0.02);
+      }
+      CHECK(steps == std::vector<std::int64_t>{2, 4, 5});
+    }
+}
+
+TEST_CASE("held-out text that was trained on is a warning", "[session][held_out]") {
+  const TempDirectory directory;
+  std::string text, other;
+  for (int i = 0; i < 4000; ++i) {
+    text += static_cast<char>('a' + (i * 7919 + i * i * 31 + i / 26) % 26);
+    other += static_cast<char>('A' + (i * 104729 + i * i * 17 + i / 26) % 26);
+  }
+  Case c = tiny_case();
+  c.steps = 40;  // 160 sequences: all of the 124 that the text has
+  c.data = directory.write("text.txt", text);
+  c.eval_tokens = 320;
+  const auto warnings = [&](const std::string& held_out) {
+    c.eval_data = directory.write(fmt::format("{}.txt", held_out.substr(0, 8)), held_out);
+    const Record record = run_case(resolve(c));
+    CHECK(record.status == Status::ok);
+    return record.warnings;
+  };
+  CHECK(warnings(other) == std::vector<std::string>{});
+  CHECK(warnings(text) ==
+        std::vector<std::string>{
+            "--eval-data: holds what --data holds: its loss is one of text that was trained on"});
+  // A part of it that begins anywhere.
+  const auto part = warnings(text.substr(1234, 600));
+  REQUIRE(part.size() == 1);
+  CHECK(part[0].starts_with("--eval-data: "));
+  CHECK(part[0].ends_with(" of 10 sequences begin with 16 tokens in a row that were trained on"));
+}
+
+TEST_CASE("data that was not read whole is a warning", "[session]") {
+  const TempDirectory directory;
+  directory.write("a.txt", std::string(400, 'x'));
+  std::filesystem::create_symlink(directory / "nowhere", directory / "b.txt");
+  Case c = tiny_case();
+  c.steps = 2;
+  c.data = directory.path();
+  const Record record = run_case(resolve(c));
+  CHECK(record.status == Status::ok);
+  REQUIRE(record.warnings.size() == 1);
+  CHECK(record.warnings[0].starts_with("not all of the data was read: text: " + c.data));
+  CHECK(record.warnings[0].ends_with("1 unreadable skipped"));
+}
+
+TEST_CASE("weights go out and come in", "[session]") {
+  const TempDirectory directory;
+  Case c = tiny_case();
+  c.steps = 2;
+  c.save_init = directory / "init.safetensors";
+  c.save_final = directory / "final.safetensors";
+  c.save_grads = directory / "grads.safetensors";
+  const Record first = run_case(resolve(c));
+  CHECK(first.status == Status::ok);
+
+  Case again = tiny_case();
+  again.steps = 2;
+  again.seed = c.seed;
+  again.init_from = c.save_init;
+  CHECK(run_case(resolve(again)).training->loss == first.training->loss);
+
+  // The gradients are the first step's: its norm is theirs.
+  double squares = 0;
+  const SafetensorsFile grads(c.save_grads);
+  CHECK(grads.tensors().size() == 4 * 9 + 2);
+  for (const StoredTensor& tensor : grads.tensors()) {
+    std::vector<float> values(tensor.size());
+    copy_to_f32(values.data(), tensor);
+    for (const float v : values) squares += static_cast<double>(v) * v;
+  }
+  CHECK(std::fabs(std::sqrt(squares) / first.training->grad_norm[0] - 1) < 1e-6);
+
+  // A checkpoint of another model is refused with what does not fit.
+  again.model = "15m";
+  again.init_from = c.save_final;
+  CHECK(contains(refusal_of([&] { run_case(resolve(again)); }),
+                 "q_proj.weight has shape [128, 128], the model 15m wants [512, 512]"));
+}

@@ -1,0 +1,73 @@
+// What the tests of whole cases on the CPU device share: a small case, and what its finished record must say.
+#pragma once
+
+#include <stdlib.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "bench/measure/session.h"
+#include "results/schema.h"
+#include "tools/testing/catch.h"
+
+namespace precbench {
+
+inline Case tiny_case() {
+  // One thread: these models are too small for two, which wait for each other where other programs run too.
+  setenv("OMP_NUM_THREADS", "1", 1);
+  Case c;
+  c.device = "cpu";
+  c.batch = 4;
+  c.seq = 32;
+  c.steps = 8;
+  c.lr = 3e-3;
+  return c;
+}
+
+/// Everything that a finished record must say, whatever the case.
+inline void check_complete(const Record& record, const Case& c) {
+  INFO(record.error.value_or("no error"));
+  CHECK(record.status == Status::ok);
+  CHECK(!record.error.has_value());
+  CHECK(Schema::record().violations(nlohmann::ordered_json(record)) == std::vector<std::string>{});
+  REQUIRE(record.training.has_value());
+  const Training& training = *record.training;
+  REQUIRE(static_cast<std::int64_t>(training.loss.size()) == c.steps);
+  CHECK(training.grad_norm.size() == training.loss.size());
+  CHECK(training.lr.size() == training.loss.size());
+  CHECK(training.params_changed == training.params_total);
+  CHECK(training.params_total == 4 * 9 + 2);
+  CHECK(training.tokens_per_step == c.batch * c.seq * c.gpus * c.accumulation);
+  // At first nothing is known: ln V, give or take the random logits, whose deviation is 0.02 sqrt(128) =
+  // 0.23.
+  CHECK(std::fabs(training.loss.front() - *training.uniform_loss) < 0.3);
+  REQUIRE(record.timing.has_value());
+  CHECK(record.timing->stop_reason == StopReason::fixed_steps);
+  CHECK(record.timing->warmup + static_cast<std::int64_t>(record.timing->samples_ms.size()) == c.steps);
+  // The host's clock runs through what the samples leave out, too.
+  const std::vector<double>& samples = record.timing->samples_ms;
+  REQUIRE(record.timing->wall_ms.has_value());
+  CHECK(*record.timing->wall_ms * static_cast<double>(samples.size()) >=
+        std::accumulate(samples.begin(), samples.end(), 0.0));
+  REQUIRE(record.breakdown.has_value());
+  CHECK(record.breakdown->gemm_ms > 0);
+  // The arena is measured as predicted; the CPU device's own scratch comes on top.
+  REQUIRE(record.memory.has_value());
+  const MemorySegments &predicted = *record.memory->predicted, &measured = *record.memory->measured;
+  const std::int64_t scratch = measured.workspace - predicted.workspace;
+  CHECK(scratch > 0);
+  CHECK(measured.weights == predicted.weights);
+  CHECK(measured.quantized_weights == predicted.quantized_weights);
+  CHECK(measured.master == predicted.master);
+  CHECK(measured.gradients == predicted.gradients);
+  CHECK(measured.moments == predicted.moments);
+  CHECK(measured.activations == predicted.activations);
+  CHECK(measured.communication == predicted.communication);
+  CHECK(measured.other == predicted.other);
+  CHECK(measured.peak == predicted.peak + scratch);
+}
+
+}  // namespace precbench
