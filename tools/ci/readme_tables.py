@@ -127,6 +127,17 @@ def scaling_peer():
                   "precbench peak GiB"], rows)
 
 
+def delayed_speed():
+    cases = measured("h200/delayed-speed.jsonl", "model", "batch", "seq", "recipe")
+    rows = []
+    for (model, batch, seq, recipe), delayed in cases.items():
+        if recipe != "tensorwise_delayed":
+            continue
+        current = cases[model, batch, seq, "tensorwise"]
+        rows.append([model, f"{batch} x {seq}", f"{rate(current):,.0f}", f"{rate(delayed):,.0f}", f"{rate(delayed) / rate(current):.3f}x"])
+    return table(["model", "batch x seq", "tensorwise, tokens/s", "tensorwise_delayed, tokens/s", "ratio"], rows)
+
+
 def reshard():
     """Runs of one setting in their order; rows of before have no such field."""
     return table(["commit", "--reshard", "gradients", "step, ms", "peak GiB per GPU", "gathered in a step, GB"],
@@ -314,6 +325,7 @@ TABLES = {"single": single, "beside-peer": beside_peer, "scaling": scaling, "sca
           "study-all": lambda: study("h200/study-36m-all.md", *VERDICT,
                                      wanted=lambda recipe: recipe.startswith(("mxfp8", "nvfp4"))),
           "reshard": reshard, "study-delayed": lambda: study("h200/study-36m-delayed.md", *VERDICT),
+          "delayed-speed": delayed_speed,
           "study-more": lambda: study("h200/study-36m-more.md", *VERDICT), "long-run": long_run,
           "study-msamp": lambda: study("h200/study-15m.md", *VERDICT, wanted=lambda recipe: recipe in MSAMP_PARTS),
           "study-125m": lambda: study("h200/study-125m.md", *VERDICT, "outliers in FFN"),
