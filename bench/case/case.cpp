@@ -136,6 +136,8 @@ std::vector<Field> make_fields() {
              when_used),
       number("z_loss", kExperts, "", "coefficient of the mean of logsumexp(router logits)^2", &Case::z_loss,
              kAxis, 0, "", when_used),
+      number("ep", kExperts, "ranks", "consecutive ranks that have different experts of a block", &Case::ep,
+             kAxis, 1, "", when_used),
 
       text("optimizer", kOptimizer, "update rule; muon: AdamW's for what is no matrix of a block",
            &Case::optimizer, kAxis, when_set, optimizer_names()),

@@ -44,6 +44,7 @@ struct Case {
   std::string routing = "learned";
   std::optional<double> capacity;  ///< none: no slot is dropped; written "auto"
   double aux = 1e-3, z_loss = 0;
+  std::int64_t ep = 1;
 
   std::string optimizer = "adamw";
   double lr = 3e-4;

@@ -91,7 +91,7 @@ TEST_CASE("what only experts have is in no dense row, and refused of a dense mod
   const nlohmann::ordered_json dense = case_to_json(Case{});
   Case c;
   c.model = "tiny-moe";
-  for (const char* name : {"routing", "capacity", "aux", "z_loss", "layers"}) {
+  for (const char* name : {"routing", "capacity", "aux", "z_loss", "ep", "layers"}) {
     INFO(name);
     const Field& field = *find_field(name);
     CHECK_FALSE(dense.contains(name));

@@ -126,6 +126,23 @@ std::vector<std::string> Plan::warnings() const {
   return lines;
 }
 
+std::string Plan::why_experts_unsupported() const {
+  const int ep = parameters.expert_ranks;
+  if (ep == 1) return "";
+  if (ranks % ep != 0) return fmt::format("--ep: {} does not divide {} ranks", ep, ranks);
+  if (const std::int64_t experts = model.moe.rule.experts; experts % ep != 0)
+    return fmt::format("--ep: {} does not divide {} experts", ep, experts);
+  if (capacity > 0) return "--ep: --capacity is of one rank's own experts; leave one of them out";
+  const MomentFormats& moments = parameters.moments;
+  if (const std::string name = optimizer.optimizer->name; name != "adamw" && name != "lion")
+    return fmt::format("--ep: {} does not update experts of several ranks yet; adamw and lion do", name);
+  if (scaled(moments.m) || scaled(moments.v))
+    return "--ep: moments of experts on several ranks are in fp32 or bf16; their scales are not shared";
+  if (fp8_weights) return "--ep: --weights e4m3 is of blocks that are one unit, experts and all";
+  if (fields.fidelity_batches > 0) return "--ep: gradients of experts on several ranks are not compared yet";
+  return "";
+}
+
 std::string Plan::why_state_unsupported() const {
   const MomentFormats& formats = parameters.moments;
   if (formats.m != StateFormat::coat && formats.v != StateFormat::coat) return "";
@@ -165,7 +182,7 @@ std::string Plan::why_no_fidelity() const {
 }
 
 std::string Plan::why_unsupported() const {
-  for (const std::string& why : {why_state_unsupported(), why_fp8_unsupported()})
+  for (const std::string& why : {why_experts_unsupported(), why_state_unsupported(), why_fp8_unsupported()})
     if (!why.empty()) return why;
   for (const LaterLayers& next : later)
     if (next.recipe.delayed() && !same_scales(next.recipe, parameters.delayed))

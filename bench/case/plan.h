@@ -49,7 +49,9 @@ struct Plan : Definition {
   std::string why_unsupported() const;
   /// Why no batch's gradient can be compared with BF16's (--fidelity-batches); empty if it can.
   std::string why_no_fidelity() const;
-  /// Why not as in why_unsupported: of the optimizer's state, and of weights and gradients that are kept in FP8.
+  /// Why not as in why_unsupported: of experts on several ranks, of the optimizer's state, and of weights and gradients
+  /// that are kept in FP8.
+  std::string why_experts_unsupported() const;
   std::string why_state_unsupported() const;
   std::string why_fp8_unsupported() const;
   /// What of the model is not modelled, and positions beyond those that it is made for, a line each.

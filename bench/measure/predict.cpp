@@ -85,10 +85,11 @@ DryRun dry_run(const Plan& plan, const Device* device, std::optional<std::int64_
 std::int64_t watching_bytes(const Plan& plan) {
   // Saving gathers one unit at a time; statistics and fingerprints take a few words.
   std::int64_t largest = 0;
-  const Layout layout(plan.model, plan.parameters.parallel.shard, plan.parameters.whole_blocks());
-  if (layout.shards() > 1)
-    for (int u = 0; u < layout.unit_count(); ++u)
-      largest = std::max(largest, bytes_of(DType::f32, layout.shard_size(u) * layout.shards()));
+  const Layout layout(plan.model, plan.parameters.parallel.shard, plan.parameters.whole_blocks(),
+                      plan.parameters.experts_of(0));
+  for (int u = 0; u < layout.unit_count(); ++u)
+    if (const int parts = layout.is_experts(u) ? layout.expert_share().ranks : layout.shards(); parts > 1)
+      largest = std::max(largest, bytes_of(DType::f32, layout.shard_size(u) * parts));
   return largest + 64 * Arena::kAlignment;
 }
 

@@ -57,6 +57,10 @@ void RecordBuilder::add_routing(const Routers& routers) {
     const auto [least, most] = std::minmax_element(bias.begin(), bias.end());
     moe.bias_min = *least, moe.bias_max = *most;
   }
+  if (const int ranks = plan_.parameters.expert_ranks; ranks > 1) {
+    moe.ep = ranks, moe.exchange = "gather", moe.dispatch = "bf16";
+    moe.bytes = ExchangeBytes{routers.traffic().dispatch, routers.traffic().combine};
+  }
   const std::lock_guard lock(mutex_);
   record_.moe = std::move(moe);
 }

@@ -51,8 +51,13 @@ void CpuDevice::do_group(const ops::Group& op) {
   std::int32_t* offsets = groups.offsets.as<std::int32_t>();
   std::int32_t* row_of = groups.row_of.as<std::int32_t>();
   std::int32_t* source = groups.source.as<std::int32_t>();
+  const auto group_of = [&](std::int64_t slot) {
+    const std::int64_t e = index[slot] - op.first;
+    return e >= 0 && e < E ? e : -1;
+  };
   std::fill_n(counts, E, 0);
-  for (std::int64_t slot = 0; slot < slots; ++slot) ++counts[index[slot]];
+  for (std::int64_t slot = 0; slot < slots; ++slot)
+    if (const std::int64_t e = group_of(slot); e >= 0) ++counts[e];
   std::int64_t rows = 0;
   offsets[0] = 0;
   for (std::int64_t e = 0; e < E; ++e) {
@@ -63,8 +68,8 @@ void CpuDevice::do_group(const ops::Group& op) {
   std::fill_n(source, groups.rows_capacity(), -1);
   std::vector<std::int32_t> filled(E);
   for (std::int64_t slot = 0; slot < slots; ++slot) {
-    const std::int32_t e = index[slot];
-    row_of[slot] = filled[e] < counts[e] ? offsets[e] + filled[e]++ : -1;
+    const std::int64_t e = group_of(slot);
+    row_of[slot] = e >= 0 && filled[e] < counts[e] ? offsets[e] + filled[e]++ : -1;
     if (row_of[slot] >= 0) source[row_of[slot]] = static_cast<std::int32_t>(slot);
   }
   op.report.as<float>()[0] = static_cast<float>(rows);

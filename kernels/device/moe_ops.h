@@ -75,12 +75,14 @@ struct RouteBackward {
   OpCost cost() const;
 };
 
-/// Fills `groups` from the slots' experts. Of an expert's slots beyond `most` the later ones are dropped.
+/// Fills `groups` from the slots' experts: from `first` on as many as there are groups. Slots of others have no row. Of an
+/// expert's slots beyond `most` the later ones are dropped.
 struct Group {
   Groups groups;
   Tensor report;      ///< f32 [1, 2]: rows; rows with padding
   Tensor index;       ///< i32 [T, K]
   std::int64_t most;  ///< rows of an expert
+  std::int64_t first = 0;
   OpCost cost() const;
 };
 

@@ -30,6 +30,12 @@ struct RouterLoad {
   double balance = 0, z_loss = 0;  ///< means over micro-steps: E * sum f P, and logsumexp^2
 };
 
+/// Bytes between this rank and those that have the other experts, in a step.
+struct ExpertTraffic {
+  double dispatch = 0;  ///< tokens, and gradients of their outputs, to the experts
+  double combine = 0;   ///< outputs, and gradients of the tokens, back
+};
+
 /// A token whose logits are not finite.
 struct BadToken {
   std::int64_t layer = 0, micro_step = 0, token = 0;
@@ -46,6 +52,13 @@ class Routers {
   static std::int64_t report_size(std::int64_t experts) { return experts + 4; }
   /// Adds a micro-step's report to the step's.
   void note(std::int64_t layer, int micro_step, const Tensor& report);
+  /// Before the first micro-step of a step.
+  void begin_step() { traffic_ = {}; }
+  void note_traffic(double ExpertTraffic::*part, double bytes) {
+    if (!watching_) traffic_.*part += bytes;
+  }
+  /// Of the last step that the host has enqueued; a captured one moves as much each time.
+  const ExpertTraffic& traffic() const { return traffic_; }
   /// i32 [1, 1], of the micro-step.
   Tensor bad(std::int64_t layer, int micro_step) const;
   /// What is routed now is no part of training.
@@ -78,6 +91,7 @@ class Routers {
   Tensor bad_;     // i32 [layers, accumulation]
   Tensor forced_;
   bool watching_ = false;
+  ExpertTraffic traffic_;
 };
 
 }  // namespace precbench

@@ -34,6 +34,9 @@ struct TransformerOptions {
   double capacity =
       0;  ///< rows of an expert, in those it has where all are chosen equally often; 0: any number
   float balance = 0, z_loss = 0;  ///< coefficients of the routers' losses, which the reported loss is without
+  /// For tests of expert parallelism, i32 [tokens, top_k]: 0, 1, 2, ...: every slot's row comes back from its expert, and a
+  /// token's are summed as on one rank; not set, the ranks' sums come back.
+  Tensor slot_numbers = {};
 };
 
 /// Watches quantization: called with every operand of a block's linear layers, after its forms are made and while its
@@ -74,7 +77,8 @@ class Transformer {
   /// What a router has decided. Recomputation keeps it.
   struct SavedRouting {
     Tensor z, index, weights, report;  // ops::Route's
-    Groups groups;
+    Groups groups;                     // of the rows that this rank's experts compute
+    Tensor x, group_weights;  // of the tokens that they come from; without expert parallelism x is not kept
   };
   /// What a block's forward leaves for its backward.
   struct Saved {
@@ -170,10 +174,28 @@ class Transformer {
                   const BlockWeights& w, const NormOutput& norm);
   void norm_wgrad(std::int64_t layer, Role role, const BlockTensors& g, const QuantizedTensor& dy,
                   const BlockWeights& w, const NormOutput& norm);
+  // mixture_exchange.cpp
+  /// Ranks that have a block's experts together, and the tokens that they have.
+  int expert_ranks() const { return parameters_.expert_comm() ? parameters_.expert_comm()->size() : 1; }
+  std::int64_t group_tokens() const { return M_ * expert_ranks(); }
+  /// Experts of a block that this rank has.
+  std::int64_t own_experts() const { return config_.moe.rule.experts / expert_ranks(); }
+  std::int64_t first_expert() const {
+    return expert_ranks() > 1 ? parameters_.expert_comm()->rank() * own_experts() : 0;
+  }
+  /// The slots' experts of all tokens of the group, and their weights. Without expert parallelism one's own.
+  Tensor gather_routing(const SavedRouting& routing);
+  /// What the ranks of the group have of a value, in the format of the experts' GEMM: in `place`, or transient memory.
+  QuantizedTensor dispatch(const QuantizedTensor& x, const QuantFormat& format, const Tensor& place);
+  /// `op`, in which groups and rows are the experts' and all else is of this rank's tokens.
+  void combine(const SavedRouting& routing, ops::Unpermute op);
+  /// mine = this rank's part of the sum over the group.
+  void bring_back(const Tensor& mine, const Tensor& all);
   // mixture.cpp
   ExpertLinear experts(std::int64_t layer, Role role) const;
-  /// Rows that an expert can have.
+  /// Rows that an expert, and all that this rank has, can have.
   std::int64_t most_rows() const;
+  std::int64_t most_rows_of_all() const;
   Tensor push_rows(const Groups& groups, std::int64_t cols) {
     return push(options_.activations, groups.rows_capacity(), cols);
   }
