@@ -305,8 +305,11 @@ struct MoeRecord {
   ExpertFlops flops;
   std::vector<double> aux_loss, z_loss;  ///< by layer, without their coefficients
   std::optional<double> bias_min, bias_max;
-  std::optional<std::int64_t> ep;  ///< ranks that have different experts; none: each has all, and what follows neither
+  std::optional<std::int64_t>
+      ep;  ///< ranks that have different experts; none: each has all, and what follows neither
   std::optional<std::string> exchange, dispatch;
+  std::optional<std::int64_t> slots;   ///< of exchange slots: rows for each rank
+  std::optional<std::string> columns;  ///< of dispatch fp8: "exact", or "requantized" from the codes of rows
   std::optional<ExchangeBytes> bytes;
 };
 

@@ -204,7 +204,8 @@ void each_field(S& s, F&& f) {
   f("score", s.score), f("routing", s.routing), f("capacity", s.capacity), f("rows", s.rows);
   f("padding_fraction", s.padding_fraction), f("load", s.load), f("flops", s.flops);
   f("aux_loss", s.aux_loss), f("z_loss", s.z_loss), f("bias_min", s.bias_min), f("bias_max", s.bias_max);
-  f("ep", s.ep), f("exchange", s.exchange), f("dispatch", s.dispatch), f("bytes", s.bytes);
+  f("ep", s.ep), f("exchange", s.exchange), f("dispatch", s.dispatch), f("slots", s.slots);
+  f("columns", s.columns), f("bytes", s.bytes);
 }
 
 template <Is<Record> S, class F>

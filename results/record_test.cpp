@@ -169,7 +169,7 @@ TEST_CASE("the schema lists its scalar fields with their units", "[record]") {
     path->kernels = "own";
   full.breakdown->routing_ms = 0.5;
   full.params = ParameterCounts{30, 3};
-  full.moe = MoeRecord{.ep = 2, .exchange = "gather", .dispatch = "bf16", .bytes = ExchangeBytes{}};
+  full.moe = MoeRecord{.ep = 2, .exchange = "gather", .dispatch = "fp8", .slots = 4, .columns = "exact", .bytes = ExchangeBytes{}};
   const Json record = full;
   for (const SchemaField& field : fields) {
     INFO(field.pointer);

@@ -138,6 +138,15 @@ std::vector<Field> make_fields() {
              kAxis, 0, "", when_used),
       number("ep", kExperts, "ranks", "consecutive ranks that have different experts of a block", &Case::ep,
              kAxis, 1, "", when_used),
+      text(
+          "exchange", kExperts,
+          "how tokens come to experts of other ranks: all to all ranks, in slots for each, or as many as there are",
+          &Case::exchange, kAxis, when_used, {"gather", "slots", "sync"}),
+      number("slots", kExperts, "tokens",
+             "room for those of one rank on another with --exchange slots; later ones are dropped",
+             &Case::slots, kAxis, 0, "all", when_used),
+      text("dispatch", kExperts, "what of a token comes to its experts: its values or the recipe's codes",
+           &Case::dispatch, kAxis, when_used, {"bf16", "fp8"}),
 
       text("optimizer", kOptimizer, "update rule; muon: AdamW's for what is no matrix of a block",
            &Case::optimizer, kAxis, when_set, optimizer_names()),

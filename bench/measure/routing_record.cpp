@@ -35,6 +35,7 @@ void RecordBuilder::add_routing(const Routers& routers) {
     if (plan_.capacity > 0)
       moe.rows.dropped +=
           std::max(0.0, std::accumulate(layer.slots.begin(), layer.slots.end(), 0.0) - layer.rows);
+    moe.rows.dropped += layer.dropped;
     moe.load.layers.push_back(load_of(layer));
     moe.load.empty_experts += std::count(layer.slots.begin(), layer.slots.end(), 0.0);
     moe.aux_loss.push_back(layer.balance), moe.z_loss.push_back(layer.z_loss);
@@ -58,7 +59,10 @@ void RecordBuilder::add_routing(const Routers& routers) {
     moe.bias_min = *least, moe.bias_max = *most;
   }
   if (const int ranks = plan_.parameters.expert_ranks; ranks > 1) {
-    moe.ep = ranks, moe.exchange = "gather", moe.dispatch = "bf16";
+    moe.ep = ranks, moe.exchange = plan_.fields.exchange, moe.dispatch = plan_.fields.dispatch;
+    if (plan_.exchange.slots > 0) moe.slots = plan_.exchange.slots;
+    if (plan_.exchange.codes)
+      moe.columns = plan_.recipe.fprop.a.granularity == Granularity::tensor ? "exact" : "requantized";
     moe.bytes = ExchangeBytes{routers.traffic().dispatch, routers.traffic().combine};
   }
   const std::lock_guard lock(mutex_);

@@ -210,7 +210,8 @@ void Session::train(Rank& rank, std::int64_t begin) {
   options.steps = case_.steps == 0 ? 0 : case_.steps - begin;
   options.time_limit_s = case_.time_limit;
   Sampler sampler(options);
-  StepRunner runner(rank, *data_, case_.graph == "on", board_);
+  const bool by_host = plan_.exchange.mode == ExpertExchange::Mode::sync;  // counts, which no graph has
+  StepRunner runner(rank, *data_, case_.graph == "on" && !by_host, board_);
   const std::vector<std::uint64_t> before = rank.parameters().fingerprints();
   const std::int64_t typical = typical_step(plan_, begin);
   std::vector<CollectiveCount> collectives;  // of a step; saving weights makes others

@@ -77,6 +77,17 @@ Named experts_of(const Named& tensors) {
   return experts;
 }
 
+Named all_but_experts(const Named& tensors) {
+  Named rest;
+  for (const auto& [name, values] : tensors)
+    if (name.find(".experts.") == std::string::npos) rest[name] = values;
+  return rest;
+}
+
+constexpr ExpertExchange kGather{}, kSync{.mode = ExpertExchange::Mode::sync};
+
+ExpertExchange slots_of(std::int64_t slots) { return {.mode = ExpertExchange::Mode::slots, .slots = slots}; }
+
 }  // namespace
 
 TEST_CASE("experts on several ranks are those of one, to the bit, where every slot comes back", "[moe][ep]") {
@@ -167,6 +178,86 @@ TEST_CASE("a group's experts that no token goes to, and those that all do, are e
       const bool zero = std::all_of(values.begin(), values.end(), [](float v) { return v == 0; });
       if (name.find("experts.5.") != std::string::npos) CHECK(zero);
       if (name.find("experts.1.") != std::string::npos) CHECK_FALSE(zero);
+    }
+  }
+}
+
+TEST_CASE("slots for all tokens, and as many rows as there are, give what gathering all does", "[moe][ep]") {
+  for (const bool at_input : {false, true}) {
+    StepSetup setup = setup_of("tiny-moe-shared");
+    if (at_input) setup.model = weighted_input();
+    setup.model.layers = 3;
+    setup.reference =
+        true;  // sums of ranks are rounded where they meet others, which in BF16 is not the same place
+    for (const int ranks : {2, 4}) {
+      INFO((at_input ? "weights at the input, " : "") << ranks << " ranks");
+      setup.parallel = {.data = ranks};
+      setup.expert_ranks = ranks;
+      setup.exchange = kGather;
+      const Outcome gathered = on_ranks(setup, ranks);
+      setup.exchange = slots_of(kSequences / ranks * kLength);
+      const Outcome slots = on_ranks(setup, ranks);
+      CHECK(slots.losses == gathered.losses);
+      CHECK(first_difference(slots.gradients, gathered.gradients) == "");
+      setup.exchange = kSync;
+      const Outcome sync = on_ranks(setup, ranks);
+      CHECK(sync.losses == slots.losses);
+      CHECK(first_difference(sync.gradients, slots.gradients) == "");
+    }
+  }
+}
+
+TEST_CASE("codes on the way change no bit but of what columns quantize again", "[moe][ep]") {
+  for (const char* recipe : {"tensorwise", "rowwise", "blockwise", "blockwise_pow2", "mxfp8"})
+    for (const bool slots : {false, true}) {
+      StepSetup setup = setup_of("tiny-moe-shared", recipe);
+      const int ranks = 2;
+      const std::int64_t tokens = kSequences / ranks * kLength;
+      setup.parallel = {.data = ranks};
+      setup.expert_ranks = ranks;
+      setup.exchange = slots ? slots_of(tokens) : kGather;
+      INFO(recipe << (slots ? " in slots" : " gathered"));
+      const Outcome values = on_ranks(setup, ranks);
+      setup.exchange.codes = true;
+      const Outcome codes = on_ranks(setup, ranks);
+      CHECK(codes.losses == values.losses);
+      CHECK(first_difference(all_but_experts(codes.gradients), all_but_experts(values.gradients)) == "");
+      const Named from_codes = experts_of(codes.gradients), from_values = experts_of(values.gradients);
+      if (std::string(recipe) == "tensorwise") {
+        CHECK(first_difference(from_codes, from_values) == "");
+        continue;
+      }
+      CHECK(first_difference(from_codes, from_values) != "");
+      const Farthest gradient = farthest(from_codes, from_values);
+      INFO(gradient.name);
+      CHECK(gradient.distance <= 0.06);  // another rounding of both operands to three bits
+    }
+}
+
+TEST_CASE("what finds no slot is dropped and counted", "[moe][ep]") {
+  StepSetup setup = setup_of("tiny-moe", "blockwise");
+  setup.B = 1;
+  setup.parallel = {.data = 2};
+  setup.expert_ranks = 2;
+  setup.exchange = slots_of(kLength / 4);
+  std::vector<std::vector<RouterLoad>> loads(2);
+  std::vector<double> losses(2);
+  on_cpu_ranks(2, [&](Device&, Comm& comm) {
+    TestStep step(setup, make_cpu_device(1), &comm);
+    step.parameters().initialize(1, 0.05f);
+    DeviceBlock block(step.device(), kLength * 2 * 4);
+    const Tensor forced{block.data(), DType::i32, kLength, 2};
+    step.device().upload(forced, forced_experts(Routing::one, 0, setup.model.moe.rule, kLength).data());
+    step.parameters().routers()->force(forced);
+    losses[comm.rank()] = step.forward_backward(random_tokens(2, kLength, setup.model.vocab),
+                                                random_tokens(3, kLength, setup.model.vocab));
+    loads[comm.rank()] = step.parameters().routers()->load();
+  });
+  for (int rank = 0; rank < 2; ++rank) {
+    CHECK(std::isfinite(losses[rank]));
+    for (const RouterLoad& layer : loads[rank]) {
+      CHECK(layer.dropped == 2 * kLength * 3 / 4);  // both experts of a token are on the first rank
+      CHECK(layer.rows == (rank == 0 ? 2 * 2 * kLength / 4 : 0));
     }
   }
 }

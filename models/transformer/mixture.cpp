@@ -12,6 +12,19 @@
 #include "models/transformer/transformer.h"
 
 namespace precbench {
+namespace {
+
+/// Rows of tokens into their experts' groups. A scale of the tensor's may be known; not of weighted rows.
+void group_rows(Device& device, QuantizedTensor x, const QuantizedTensor& tokens, const Tensor& weights,
+                const Groups& groups) {
+  if (!tokens.amax_in.empty() && weights.empty()) {
+    x.amax_in = tokens.amax_in;
+    x.amax_out = {};
+  }
+  device.permute({x, tokens, weights, groups});
+}
+
+}  // namespace
 
 ExpertLinear Transformer::experts(std::int64_t layer, Role role) const {
   return {device_, arena_, options_.recipe_of(layer, role), own_experts()};
@@ -34,7 +47,7 @@ void Transformer::push_routing(std::int64_t layer, SavedRouting& saved) {
   saved.z = push(DType::f32, M_, rule.experts);
   saved.index = push(DType::i32, M_, K);
   saved.weights = push(DType::f32, M_, K);
-  saved.report = push(DType::f32, 1, Routers::report_size(rule.experts));
+  saved.report = push(DType::f32, 1, parameters_.routers()->report_size());
   saved.group_weights = expert_ranks() > 1 ? push(DType::f32, group_tokens(), K) : saved.weights;
   saved.groups = {.offsets = push(DType::i32, 1, E + 1),
                   .counts = push(DType::i32, 1, E),
@@ -42,10 +55,10 @@ void Transformer::push_routing(std::int64_t layer, SavedRouting& saved) {
                   .source = push(DType::i32, 1, rows_capacity(rows, E, pad)),
                   .pad = pad,
                   .rows_expected = std::min(M_ * K, rows)};
+  if (expert_ranks() > 1 && !gathers()) push_peers(saved);
 }
 
-void Transformer::route(std::int64_t layer, const SavedRouting& saved, const BlockWeights& w,
-                        const Tensor& h) {
+void Transformer::route(std::int64_t layer, SavedRouting& saved, const BlockWeights& w, const Tensor& h) {
   const RoutingRule& rule = config_.moe.rule;
   Routers& routers = *parameters_.routers();
   const int micro_step = static_cast<int>(micro_step_);
@@ -72,16 +85,19 @@ Transformer::SwigluLayers Transformer::shared_layers(const Saved& saved) const {
 
 void Transformer::mixture_forward(std::int64_t layer, Saved& saved, const BlockWeights& w,
                                   const QuantizedTensor& h, bool again) {
-  const SavedRouting& routing = saved.routing;
-  const Groups& groups = routing.groups;
+  SavedRouting& routing = saved.routing;
   const bool at_input = config_.moe.weight_at == WeightAt::input, shared = config_.moe.shared_ffn > 0;
   if (!again) route(layer, routing, w, h.value);
+  const Groups& groups = routing.groups;
   {
     const Scope scope(arena_);
     const ExpertLinear lin = experts(layer, Role::gate_up);
     const QuantizedTensor x = lin.input(push_rows(groups, config_.width), true, false);
-    const QuantFormat format = at_input ? QuantFormat{} : x.rowwise.format;
-    device_.permute({x, dispatch(h, format, routing.x), at_input ? routing.group_weights : Tensor{}, groups});
+    const QuantFormat format = x.rowwise.format;
+    const bool value = at_input || !format.quantized();
+    group_rows(device_, x,
+               dispatch(routing, h, value && !as_codes(format) ? QuantFormat{} : format, routing.x, value),
+               at_input ? routing.group_weights : Tensor{}, groups);
     lin.fprop(saved.gate_up, x, w[Role::gate_up], groups);
   }
   if (shared) fprop(layer, Role::shared_gate_up, saved.shared_gate_up, h, w);
@@ -117,12 +133,13 @@ void Transformer::experts_backward(std::int64_t layer, const Saved& saved, const
     if (apart) parameters_.reduce(parameters_.layout().expert_unit(layer, role));
   };
   const Scope scope(arena_);
-  const Tensor slots_dw = apart && !at_input ? push(DType::f32, dw.rows * expert_ranks(), dw.cols) : dw;
+  const Tensor slots_dw = apart && !at_input ? push_arrived_weights(saved.routing) : dw;
   const QuantizedTensor dgate_up = gate_up.gradient(push_rows(groups, 2 * config_.moe.expert_ffn));
   {
     const Scope inner(arena_);
     const QuantizedTensor dy = down.gradient(push_rows(groups, config_.width));
-    device_.permute({dy, dispatch(dx, dy.rowwise.format, {}), {}, groups});
+    const QuantFormat format = dy.rowwise.format;
+    group_rows(device_, dy, dispatch(saved.routing, dx, format, push_arrived(format), true), {}, groups);
     const Tensor ds = push_rows(groups, config_.moe.expert_ffn);
     down.dgrad(ds, dy, w[Role::down], groups);
     QuantizedTensor s = down.input(push_rows(groups, config_.moe.expert_ffn), false, true);
@@ -134,11 +151,12 @@ void Transformer::experts_backward(std::int64_t layer, const Saved& saved, const
                                      at_input ? Tensor{} : weights, groups});
     wgrad(down, Role::down, dy, s);
   }
-  if (apart && !at_input) bring_back(dw, slots_dw);
+  if (apart && !at_input) bring_back(saved.routing, dw, slots_dw);
   gate_up.dgrad(drows, dgate_up, w[Role::gate_up], groups);
   const QuantizedTensor x = gate_up.input(push_rows(groups, config_.width), false, true);
-  const Tensor tokens = apart ? saved.routing.x : h;
-  device_.permute({x, make_quantized_tensor(tokens, {}, {}), at_input ? weights : Tensor{}, groups});
+  const QuantizedTensor tokens =
+      apart ? arrived_value(saved.routing, saved.routing.x) : make_quantized_tensor(h, {}, {});
+  group_rows(device_, x, tokens, at_input ? weights : Tensor{}, groups);
   wgrad(gate_up, Role::gate_up, dgate_up, x);
 }
 

@@ -65,6 +65,7 @@ struct StepSetup {
   float balance = 0, z_loss = 0;  ///< of routers
   ParallelDims parallel = {};     ///< B sequences on each rank
   int expert_ranks = 1;
+  ExpertExchange exchange = {};
   bool slots_come_back = false;  ///< TransformerOptions::slot_numbers
 };
 
@@ -153,6 +154,7 @@ class TestStep {
     options.accumulation = setup.accumulation;
     options.parallel = setup.parallel;
     options.expert_ranks = setup.expert_ranks;
+    options.expert_slots = setup.exchange.mode == ExpertExchange::Mode::slots;
     options.optimizer = setup.optimizer;
     options.moments = setup.moments;
     if (setup.reference) {
@@ -174,6 +176,7 @@ class TestStep {
     options.capacity = setup_.capacity;
     options.balance = setup_.balance;
     options.z_loss = setup_.z_loss;
+    options.exchange = setup_.exchange;
     options.slot_numbers = slot_numbers_;
     if (setup_.reference) options.activations = DType::f32;
     return options;
