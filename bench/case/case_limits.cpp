@@ -135,7 +135,7 @@ void check_experts(const Case& c, const ModelConfig& model) {
   if (c.capacity && *c.capacity <= 0)
     throw InvalidInput("--capacity: must be above 0: no expert would have a row");
   if (model.moe) return;
-  for (const char* name : {"routing", "capacity", "aux", "z_loss", "ep"}) {
+  for (const char* name : {"routing", "capacity", "aux", "z_loss", "ep", "exchange", "slots", "dispatch"}) {
     const Field& field = *find_field(name);
     if (get_text(c, field) != get_text(defaults, field))
       throw InvalidInput(fmt::format("{}: {} has no experts", flag_of(field), model.name));

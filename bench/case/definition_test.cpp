@@ -91,13 +91,17 @@ TEST_CASE("what only experts have is in no dense row, and refused of a dense mod
   const nlohmann::ordered_json dense = case_to_json(Case{});
   Case c;
   c.model = "tiny-moe";
-  for (const char* name : {"routing", "capacity", "aux", "z_loss", "ep", "layers"}) {
+  for (const char* name :
+       {"routing", "capacity", "aux", "z_loss", "ep", "exchange", "slots", "dispatch", "layers"}) {
     INFO(name);
     const Field& field = *find_field(name);
     CHECK_FALSE(dense.contains(name));
     CHECK_FALSE(case_to_json(c).contains(name));
     Case other = c;
-    set_text(other, field, std::string(name) == "routing" ? "one" : "3");
+    set_text(other, field,
+             std::string(name) == "routing" ? "one"
+             : field.choices.empty()        ? "3"
+                                            : field.choices.back());
     CHECK(case_to_json(other).contains(name));
     CHECK(case_from_json(case_to_json(other)) == other);
     other.model = "tiny";

@@ -183,5 +183,11 @@ TEST_CASE("dry runs predict large models for any number of ranks with experts", 
     CHECK(std::abs(weights(most(ep, "ddp")) - (all - experts + experts / ep)) <= 1 << 16);
   }
   CHECK(weights(most(8, "fsdp")) < weights(most(8, "ddp")));
+  const double row = 2 * 2048, slots = 4 * 8;
+  CHECK(most(8, "ddp").experts.dispatch == 4 * 7 * 1024 * (2 * row + 2 * slots));
+  CHECK(most(8, "ddp").experts.combine == 4 * 7 * 1024 * (2 * row + slots));
+  // Of 128 experts 16 are on a rank, so that nearly two thirds of all tokens go there.
+  const double sync = most(8, "ddp", "sync").experts.dispatch / most(8, "ddp").experts.dispatch;
+  CHECK(std::fabs(sync - 0.667) <= 0.002);
   CHECK(most(8, "ddp", "sync").most() > 0);
 }

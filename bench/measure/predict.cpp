@@ -45,6 +45,7 @@ DryRun dry_run_with(const Plan& plan, const Device* device, ReferencePlace place
     rank.enqueue();
     DryRun run;
     run.ops = accounts.ops;
+    if (const Routers* routers = rank.parameters().routers()) run.experts = routers->traffic();
     for (const LaterLayers& later : plan.later) {  // memory must do for all recipes of the run
       rank.use_layers_of(later.from);
       rank.enqueue();
@@ -146,6 +147,7 @@ Prediction predict(const Plan& plan, const KnownGpu* gpu) {
   if (!p.unsupported.empty()) return p;
   const DryRun accounts = dry_run(plan, nullptr);
   p.memory = memory_segments(accounts.highest, accounts.most());
+  p.experts = accounts.experts;
   if (!gpu || support_of(plan, gpu->device).path() != ExecutionPath::native) return p;
   if (const std::optional<DatasheetRates> peak = datasheet_rates(gpu->name))
     if (const std::optional<OpRates> peaks = op_rates(*peak, plan.recipe))
