@@ -91,6 +91,7 @@ TransformerOptions Plan::transformer() const {
   options.reduce_amax = reduce_amax && ranks > 1;
   options.capacity = capacity;
   options.exchange = exchange;
+  if (on_gpu) options.group_rows = kGpuGroupRows;
   options.balance = balance;
   options.z_loss = z_loss;
   return options;

@@ -15,8 +15,8 @@ namespace precbench {
 namespace {
 
 /// Rows of tokens into their experts' groups. A scale of the tensor's may be known; not of weighted rows.
-void group_rows(Device& device, QuantizedTensor x, const QuantizedTensor& tokens, const Tensor& weights,
-                const Groups& groups) {
+void permute_rows(Device& device, QuantizedTensor x, const QuantizedTensor& tokens, const Tensor& weights,
+                  const Groups& groups) {
   if (!tokens.amax_in.empty() && weights.empty()) {
     x.amax_in = tokens.amax_in;
     x.amax_out = {};
@@ -42,8 +42,9 @@ std::int64_t Transformer::most_rows_of_all() const {
 void Transformer::push_routing(std::int64_t layer, SavedRouting& saved) {
   const RoutingRule& rule = config_.moe.rule;
   const std::int64_t E = own_experts(), K = rule.top_k, rows = most_rows_of_all();
-  const std::int64_t pad = std::max(group_padding(options_.recipe_of(layer, Role::gate_up)),
-                                    group_padding(options_.recipe_of(layer, Role::down)));
+  const std::int64_t pad =
+      std::max({options_.group_rows, group_padding(options_.recipe_of(layer, Role::gate_up)),
+                group_padding(options_.recipe_of(layer, Role::down))});
   saved.z = push(DType::f32, M_, rule.experts);
   saved.index = push(DType::i32, M_, K);
   saved.weights = push(DType::f32, M_, K);
@@ -95,9 +96,9 @@ void Transformer::mixture_forward(std::int64_t layer, Saved& saved, const BlockW
     const QuantizedTensor x = lin.input(push_rows(groups, config_.width), true, false);
     const QuantFormat format = x.rowwise.format;
     const bool value = at_input || !format.quantized();
-    group_rows(device_, x,
-               dispatch(routing, h, value && !as_codes(format) ? QuantFormat{} : format, routing.x, value),
-               at_input ? routing.group_weights : Tensor{}, groups);
+    permute_rows(device_, x,
+                 dispatch(routing, h, value && !as_codes(format) ? QuantFormat{} : format, routing.x, value),
+                 at_input ? routing.group_weights : Tensor{}, groups);
     lin.fprop(saved.gate_up, x, w[Role::gate_up], groups);
   }
   if (shared) fprop(layer, Role::shared_gate_up, saved.shared_gate_up, h, w);
@@ -139,7 +140,7 @@ void Transformer::experts_backward(std::int64_t layer, const Saved& saved, const
     const Scope inner(arena_);
     const QuantizedTensor dy = down.gradient(push_rows(groups, config_.width));
     const QuantFormat format = dy.rowwise.format;
-    group_rows(device_, dy, dispatch(saved.routing, dx, format, push_arrived(format), true), {}, groups);
+    permute_rows(device_, dy, dispatch(saved.routing, dx, format, push_arrived(format), true), {}, groups);
     const Tensor ds = push_rows(groups, config_.moe.expert_ffn);
     down.dgrad(ds, dy, w[Role::down], groups);
     QuantizedTensor s = down.input(push_rows(groups, config_.moe.expert_ffn), false, true);
@@ -156,7 +157,7 @@ void Transformer::experts_backward(std::int64_t layer, const Saved& saved, const
   const QuantizedTensor x = gate_up.input(push_rows(groups, config_.width), false, true);
   const QuantizedTensor tokens =
       apart ? arrived_value(saved.routing, saved.routing.x) : make_quantized_tensor(h, {}, {});
-  group_rows(device_, x, tokens, at_input ? weights : Tensor{}, groups);
+  permute_rows(device_, x, tokens, at_input ? weights : Tensor{}, groups);
   wgrad(gate_up, Role::gate_up, dgate_up, x);
 }
 
