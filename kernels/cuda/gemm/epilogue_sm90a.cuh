@@ -1,0 +1,122 @@
+// How a tile of D leaves the registers in a GEMM for Hopper: scales of whole rows, what was in D before, rounding, and
+// through shared memory by the copy engine.
+//
+// A warpgroup holds one or several units of 64 rows of its tile, unit `half * 2 + warpgroup`; units behind the end of a
+// group are left alone.
+#pragma once
+
+#include "kernels/cuda/gemm/tile_order_sm90a.cuh"
+#include "kernels/cuda/hopper/pipeline.cuh"
+#include "kernels/cuda/hopper/tma.cuh"
+
+namespace precbench::hopper {
+
+constexpr int kMathWarpgroups = 2;
+constexpr int kThreads = (kMathWarpgroups + 1) * kWarpgroup;
+constexpr int kUnitRows = 64;                       ///< of D that leave in one box: those of an instruction
+constexpr int kDBytes = kUnitRows * kTileRowBytes;  ///< of such a box
+
+/// What happens to D.
+enum class Store { bf16, bf16_add, f32, f32_add };
+constexpr bool is_f32(Store store) { return store == Store::f32 || store == Store::f32_add; }
+constexpr bool adds(Store store) { return store == Store::bf16_add || store == Store::f32_add; }
+
+/// D, where a BF16 sum is added to what is in it.
+struct Before {
+  const __nv_bfloat16* data;
+  int rows, columns;
+};
+
+/// Scales that belong to whole rows of A and of B, or to a tensor: they wait until a sum is complete.
+struct EndScales {
+  const float *a, *b;
+  bool a_rows, b_rows;  ///< one for each row of D, and for each column of each group's D; else one
+  bool b_groups;        ///< not b_rows: one for each group
+  int columns;          ///< of D
+};
+
+template <int kSums>
+__device__ inline void scale_ends(float (&total)[kSums], const EndScales& scales, const Tile& tile, int unit,
+                                  int thread) {
+  const int lane = thread % 32, row = tile.d_row + unit * kUnitRows + thread / 32 * 16 + lane / 4;
+  const float a0 = scales.a[scales.a_rows ? row : 0], a1 = scales.a[scales.a_rows ? row + 8 : 0];
+  float2 b = {};
+  if (!scales.b_rows) b.x = b.y = scales.b[scales.b_groups ? tile.group : 0];
+  const float* columns = scales.b + tile.b_scale;
+#pragma unroll
+  for (int group = 0; group < kSums / 4; ++group) {
+    const int column = group * 8 + lane % 4 * 2;
+    if (scales.b_rows && tile.d_column + column < scales.columns)
+      b = __ldg(reinterpret_cast<const float2*>(columns + column));
+    total[4 * group] *= a0;
+    total[4 * group + 1] *= a0;
+    total[4 * group + 2] *= a1;
+    total[4 * group + 3] *= a1;
+    total[4 * group] *= b.x;
+    total[4 * group + 1] *= b.y;
+    total[4 * group + 2] *= b.x;
+    total[4 * group + 3] *= b.y;
+  }
+}
+
+/// What is in D already is added in FP32, before the only rounding.
+template <int kSums>
+__device__ inline void add_bf16(float (&total)[kSums], const Before& before, int first_row,
+                                int first_column) {
+  int thread;  // asked for again: kept since the start, it would cost the products a register that they need
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  thread %= kWarpgroup;
+  const int lane = thread % 32;
+#pragma unroll
+  for (int below = 0; below < 2; ++below) {
+    const int row = first_row + thread / 32 * 16 + lane / 4 + below * 8;
+    if (row >= before.rows) continue;
+    const __nv_bfloat16* from = before.data + static_cast<std::int64_t>(row) * before.columns;
+#pragma unroll
+    for (int group = 0; group < kSums / 4; ++group) {
+      const int column = first_column + group * 8 + lane % 4 * 2;
+      if (column >= before.columns) continue;
+      const float2 old = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(from + column));
+      total[4 * group + 2 * below] += old.x;
+      total[4 * group + 2 * below + 1] += old.y;
+    }
+  }
+}
+
+/// A warpgroup's totals to D, box after box through `boxes`. Its first thread asks for the copies and waits for those
+/// before.
+template <class S>
+__device__ inline void store(std::uint8_t (&boxes)[S::kDBoxes][kDBytes], const CUtensorMap* map,
+                             const EndScales& scales, const Before& before, const Tile& tile, int warpgroup,
+                             int thread, float (&total)[S::kHalves][S::kSums]) {
+  constexpr int kBoxes = S::kColumns / S::kDColumns;
+#pragma unroll
+  for (int half = 0; half < S::kHalves; ++half) {
+    const int unit = half * kMathWarpgroups + warpgroup, row = tile.d_row + unit * kUnitRows;
+    if (unit * kUnitRows >= tile.rows) continue;
+    if constexpr (S::kEnds) scale_ends(total[half], scales, tile, unit, thread);
+    if constexpr (S::kStore == Store::bf16_add) add_bf16(total[half], before, row, tile.d_column);
+#pragma unroll
+    for (int i = 0; i < kBoxes; ++i) {
+      std::uint8_t* box = boxes[(half * kBoxes + i) % S::kDBoxes];
+      if (thread == 0) wait_until_read<S::kDBoxes - 1>();
+      synchronize_some(1 + warpgroup, kWarpgroup);
+      if constexpr (is_f32(S::kStore))
+        write_f32_box<S::kDColumns>(box, total[half], i * S::kDColumns, thread);
+      else
+        write_bf16_box<S::kDColumns>(box, total[half], i * S::kDColumns, thread);
+      publish_stores();
+      synchronize_some(1 + warpgroup, kWarpgroup);
+      if (thread == 0) {
+        const int column = tile.d_column + i * S::kDColumns;
+        if constexpr (S::kStore == Store::f32_add)
+          add_box(map, row, column, box);
+        else
+          store_box(map, row, column, box);
+        commit_stores();
+      }
+    }
+  }
+}
+
+}  // namespace precbench::hopper
