@@ -17,7 +17,7 @@
 //   warpgroup 2        promote of the block before | wgmma 64 x N x 128 -> part
 //                  |                            the two run against each other: while one promotes with the
 //                  v                            FP32 units, the other has the tensor cores
-//   epilogue   total -> shared memory -> TMA -> D (stored, or added in FP32 by the copy engine)
+//   epilogue   total -> D (stored, or added in FP32 by L2)
 //              while the producer already fills the ring for the next tile
 //
 // A tile of 128 rows gives each warpgroup 64 of them; a tile of 256 rows two times 64, which it takes in turn, with one
@@ -29,6 +29,7 @@
 #pragma once
 
 #include "kernels/cuda/gemm/epilogue_sm90a.cuh"
+#include "kernels/cuda/hopper/tma.cuh"
 
 namespace precbench::hopper {
 
@@ -39,7 +40,7 @@ enum class Scales { squares, blocks, ends };
 
 /// A kernel's shape.
 template <class AType, class BType, Scales kScalesOf, Store kStoreD, int kRowsOf, int kColumnsOf,
-          int kStagesOf, int kClusterOf, int kDBoxesOf>
+          int kStagesOf, int kClusterOf>
 struct Shape {
   using A = AType;
   using B = BType;
@@ -51,7 +52,6 @@ struct Shape {
   static constexpr int kRows = kRowsOf, kColumns = kColumnsOf;  ///< of a tile
   static constexpr int kStages = kStagesOf;
   static constexpr int kCluster = kClusterOf;  ///< blocks that share rows of A
-  static constexpr int kDBoxes = kDBoxesOf;    ///< that a warpgroup has for the epilogue
   /// The math warpgroups take turns at the tensor cores. That pays with a scale for every column, as the promotion is
   /// long and both would promote at one time; else the waiting costs more than it gives.
   static constexpr bool kTakeTurns = kBlocks;
@@ -66,7 +66,6 @@ struct Shape {
   static constexpr int kAScales = kEnds ? 0 : kRows, kBScales = kSquare   ? kSquares * 4
                                                                 : kBlocks ? kColumns
                                                                           : 0;
-  static constexpr int kDColumns = kTileRowBytes / (is_f32(kStore) ? 4 : 2);  ///< of a box of D
   static constexpr int kStageBytes =
       (kRows + kColumns) * kBlockK + (kAScales + kBScales) * static_cast<int>(sizeof(float));
 
@@ -78,14 +77,14 @@ template <class S>
 struct alignas(1024) Shared {
   std::uint8_t a[S::kStages][S::kRows * S::kBlockK];
   std::uint8_t b[S::kStages][S::kColumns * S::kBlockK];
-  std::uint8_t d[kMathWarpgroups][S::kDBoxes][kDBytes];
+  std::uint8_t d[kMathWarpgroups][is_f32(S::kStore) ? 16 : kDBytes];
   float a_scale[S::kStages][S::kEnds ? 4 : S::kAScales];
   alignas(128) float b_scale[S::kStages][S::kEnds ? 4 : S::kBScales];
   Barrier full[S::kStages], empty[S::kStages];
 };
 
 struct Maps {
-  CUtensorMap a, b, a_scale, b_scale, d;
+  CUtensorMap a, b, a_scale, b_scale;
 };
 
 struct SquareScales {
@@ -266,7 +265,7 @@ template <class S, class Order>
 __global__ __launch_bounds__(kThreads, 1)
     __cluster_dims__(S::kCluster) void multiply_blockwise(const __grid_constant__ Maps maps,
                                                           const SquareScales squares, const EndScales ends,
-                                                          const Before before, const Order order) {
+                                                          const Output d, const Order order) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
   auto& shared = *reinterpret_cast<Shared<S>*>(shared_bytes);
@@ -300,10 +299,9 @@ __global__ __launch_bounds__(kThreads, 1)
     for (int index = cluster; find_together<S>(order, index, rank, at, tile); index += clusters) {
       float total[S::kHalves][S::kSums];
       accumulate<S>(shared, tile, warpgroup, thread, turn, total);
-      store<S>(shared.d[warpgroup], &maps.d, ends, before, tile, warpgroup, thread, total);
+      store<S>(shared.d[warpgroup], ends, d, tile, warpgroup, total);
     }
     if (S::kTakeTurns && warpgroup == 0) synchronize_some(kTurns, kMathWarpgroups * kWarpgroup);
-    if (thread == 0) wait_until_read<0>();
   }
   // No block leaves while another may still write to its shared memory or arrive at its barriers.
   if constexpr (S::kCluster > 1) synchronize_cluster();

@@ -2,6 +2,7 @@
 // that end around a tile, and that fill several; what lies outside D; a NaN; routings that change under a captured launch.
 // grouped_matmul_test.cpp has the op.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -81,6 +82,10 @@ Side make_side(const SideLayout& layout, std::int64_t rows, std::int64_t k, unsi
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
   std::uniform_real_distribution<float> exponent(-4, 4);
+  std::array<std::uint32_t, 4096> codes;
+  for (std::uint32_t& code : codes) code = encoded(layout.dtype, 16 * normal(random));
+  std::vector<bool> used;
+  for (std::int64_t c = 0; c < k; ++c) used.push_back(layout.used(c));
   const auto bytes = static_cast<std::size_t>(bytes_of(layout.dtype, 1));
   Side side{rows,
             k,
@@ -90,7 +95,7 @@ Side make_side(const SideLayout& layout, std::int64_t rows, std::int64_t k, unsi
   for (std::int64_t i = 0; i < layout.scales; ++i) side.scales.push_back(std::exp2(exponent(random)));
   for (std::int64_t r = 0; r < rows; ++r)
     for (std::int64_t c = 0; c < k; ++c) {
-      const std::uint32_t code = layout.used(c) ? encoded(layout.dtype, 16 * normal(random)) : 0;
+      const std::uint32_t code = used[static_cast<std::size_t>(c)] ? codes[random() % codes.size()] : 0;
       std::memcpy(&side.data[layout.at(rows, k, r, c) * bytes], &code, bytes);
       const double scale = layout.scales ? side.scales[static_cast<std::size_t>(layout.scale_at(r, c))] : 1;
       side.values[static_cast<std::size_t>(r * k + c)] = scale * decoded(layout.dtype, code);
@@ -185,7 +190,10 @@ void for_problems(const std::function<void(CudaDevice&, const GroupedProblem&)>&
         for (const GroupedShape& shape : kShapes)
           for (const bool row_scales : {false, true}) {
             if (!(over_k ? kernel.over_k : kernel.over_rows)) continue;
-            if (row_scales && kernel.scales != GroupedScales::ends) continue;
+            // Of scales at the end each kind has a shape of its own.
+            if (kernel.scales == GroupedScales::ends ? row_scales != (shape.rows == kShapes[0].rows)
+                                                     : row_scales)
+              continue;
             const GroupedProblem problem = make_problem(kernel, over_k, shape, row_scales);
             INFO(words(problem));
             check(device, problem);
@@ -307,8 +315,8 @@ testing::Accumulator accumulator_of(const GroupedKernel& kernel) {
   return kernel.a == DType::bf16 ? testing::kFp32 : kernel.fast ? testing::kFp8Fast : testing::kFp8;
 }
 
-/// Squared errors over |row of A|^2 |row of B|^2, of D and of the naive product in some rows of each group, and elements of
-/// empty sums that are not `was`, or 0 where nothing is added to.
+/// Squared errors over |row of A|^2 |row of B|^2 + what was added to, squared: of D, and of the naive product in some rows of
+/// each group; and elements of empty sums that are not `was`, or 0 where nothing is added to.
 struct Deviation {
   double error = 0, naive = 0;
   std::int64_t elements = 0, naive_elements = 0, wrong = 0;
@@ -318,13 +326,20 @@ Deviation deviation_of(const GroupedProblem& p, const std::vector<std::byte>& bi
   constexpr std::int64_t kNaiveRows = 8;
   const double old = p.kernel.accumulate ? was : 0;
   Deviation all;
+  const auto norm = [](const double* x, std::int64_t k) { return std::inner_product(x, x + k, x, 0.0); };
+  std::vector<double> norms(
+      static_cast<std::size_t>(p.gemm.groups * p.gemm.columns));  // of each group's columns
+  for (std::int64_t i = 0; i < p.gemm.groups * p.gemm.columns; ++i) {
+    const Sum sum = sum_of(p, i / p.gemm.columns, 0, i % p.gemm.columns);
+    norms[static_cast<std::size_t>(i)] = norm(sum.b, sum.k);
+  }
   for_rows(p, [&](std::int64_t g, std::int64_t r, std::int64_t first) {
     Deviation mine;
+    const double norm_a = norm(sum_of(p, g, r, 0).a, sum_of(p, g, r, 0).k);
     for (std::int64_t c = 0; c < p.gemm.columns; ++c) {
       const Sum sum = sum_of(p, g, r, c);
       const double got = element(bits, p.kernel.d, kGuard * p.gemm.columns + first + c);
-      const double size = std::inner_product(sum.a, sum.a + sum.k, sum.a, 0.0) *
-                          std::inner_product(sum.b, sum.b + sum.k, sum.b, 0.0);
+      const double size = norm_a * norms[static_cast<std::size_t>(g * p.gemm.columns + c)] + old * old;
       const double exact = std::inner_product(sum.a, sum.a + sum.k, sum.b, old);
       ++mine.elements;
       mine.wrong += sum.k == 0 && got != old;
@@ -350,7 +365,8 @@ TEST_CASE("grouped: every kernel of ours is as exact as its precision, and write
     const double error = std::sqrt(deviation.error / static_cast<double>(deviation.elements)),
                  naive = std::sqrt(deviation.naive / static_cast<double>(deviation.naive_elements));
     INFO("error " << error << ", naive " << naive);
-    CHECK(error <= 2 * naive);
+    // Half a last place of FP32 is allowed: BF16's sums are closer to the truth than that.
+    CHECK(error <= std::max(2 * naive, 0x1p-24));
     CHECK(deviation.wrong == 0);
     // Before D, behind it, and behind the last group.
     const auto guard = static_cast<std::ptrdiff_t>(bytes_of(p.kernel.d, skipped));
