@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """The peer of grouped_bench: torch._grouped_mm and torch._scaled_grouped_mm at the same shapes, in turns with it.
 
-    grouped_gemm.py ./grouped_bench [--seconds 0.1] [--rows 512,1024,4096] [--models Qwen3,Mixtral] [--kinds bf16,rowwise]
+    grouped_gemm.py ./grouped_bench [--seconds 0.1] [--turns 2] [--rows 512,1024,4096] [--models Qwen3,Mixtral] [--kinds bf16,rowwise]
 
 One line a product: TFLOP/s of PyTorch, ours, the ratio. bf16: D in BF16 on both sides, weight gradients also in FP32 of
 ours, which PyTorch has not. rowwise: e4m3 with a scale for each row of both operands, fast and promoted accumulation, D in
-BF16. blockwise is ours alone. Sustained: products back to back for so many seconds, of which the last three quarters count.
+BF16. blockwise is ours alone. Sustained: products back to back for so many seconds, of which the last three quarters count;
+theirs and ours take their turns, and a figure is the mean of its turns.
 Needs torch and a GPU of compute capability 9.0.
 """
-import argparse, subprocess
+import argparse, statistics, subprocess
 import torch
 
 SHAPES = [("Qwen3-30B", 128, 1536, 2048), ("Qwen3-30B", 128, 2048, 768), ("moe-4b-a1b", 32, 2048, 2048),
@@ -99,6 +100,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program")
     parser.add_argument("--seconds", type=float, default=0.1)
+    parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--rows", default="512,1024,4096")
     parser.add_argument("--models", default="")
     parser.add_argument("--kinds", default="bf16,rowwise,blockwise")
@@ -111,13 +113,14 @@ def main():
             continue
         for rows in map(int, args.rows.split(",")):
             for kind, gemm, recipe, d, accumulation in products(args.kinds.split(",")):
-                other = None
-                if kind:
-                    call = theirs(kind, gemm, E, rows, N, K)
-                    other = sustained(call, 2 * E * rows * N * K, args.seconds)
-                    del call
-                    torch.cuda.empty_cache()
-                mine = ours.tflops(recipe, gemm, (E, rows, N, K), d, accumulation, args.seconds)
+                call = theirs(kind, gemm, E, rows, N, K) if kind else None
+                turns = []
+                for _ in range(args.turns):
+                    other = sustained(call, 2 * E * rows * N * K, args.seconds) if call else None
+                    turns.append((other, ours.tflops(recipe, gemm, (E, rows, N, K), d, accumulation, args.seconds)))
+                other, mine = (statistics.mean(side) if all(side) else None for side in zip(*turns))
+                call = None
+                torch.cuda.empty_cache()
                 ratio = f"{mine / other:5.2f}" if mine and other else "    -"
                 name = accumulation if recipe == "rowwise" else recipe
                 print(f"{model:>12} {E:>4} {rows:>5} {f'{N}x{K}':>12} {gemm:>6} {name:>9} {d:>5}"
