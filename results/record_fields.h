@@ -196,7 +196,8 @@ void each_field(S& s, F&& f) {
 template <Is<MoeRecord> S, class F>
 void each_field(S& s, F&& f) {
   f("experts", s.experts), f("top_k", s.top_k), f("expert_ffn", s.expert_ffn), f("shared_ffn", s.shared_ffn);
-  f("score", s.score), f("routing", s.routing), f("capacity", s.capacity), f("rows", s.rows);
+  f("score", s.score), f("routing", s.routing), f("grouped", s.grouped);
+  f("capacity", s.capacity), f("rows", s.rows);
   f("padding_fraction", s.padding_fraction), f("load", s.load), f("flops", s.flops);
   f("aux_loss", s.aux_loss), f("z_loss", s.z_loss), f("bias_min", s.bias_min), f("bias_max", s.bias_max);
 }

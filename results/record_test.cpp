@@ -170,6 +170,7 @@ TEST_CASE("the schema lists its scalar fields with their units", "[record]") {
   full.breakdown->routing_ms = 0.5;
   full.params = ParameterCounts{30, 3};
   full.moe = MoeRecord{};
+  full.moe->grouped = "own";
   const Json record = full;
   for (const SchemaField& field : fields) {
     INFO(field.pointer);

@@ -41,7 +41,7 @@ struct Case {
   std::string switch_recipe;
   std::string recompute = "none";
 
-  std::string routing = "learned";
+  std::string routing = "learned", grouped = "own";
   std::optional<double> capacity;  ///< none: no slot is dropped; written "auto"
   double aux = 1e-3, z_loss = 0;
 

@@ -90,6 +90,7 @@ TransformerOptions Plan::transformer() const {
   options.recompute_norms = parameters.parallel.shard > 1;
   options.reduce_amax = reduce_amax && ranks > 1;
   options.capacity = capacity;
+  if (on_gpu) options.group_rows = kGpuGroupRows;
   options.balance = balance;
   options.z_loss = z_loss;
   return options;

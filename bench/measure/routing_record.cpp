@@ -18,7 +18,7 @@ double load_of(const RouterLoad& layer) {
 
 }  // namespace
 
-void RecordBuilder::add_routing(const Routers& routers) {
+void RecordBuilder::add_routing(const Routers& routers, const Device& device) {
   const std::vector<RouterLoad> layers = routers.load();
   const MoeConfig& config = plan_.model.moe;
   const RoutingRule& rule = config.rule;
@@ -27,6 +27,7 @@ void RecordBuilder::add_routing(const Routers& routers) {
   moe.expert_ffn = config.expert_ffn, moe.shared_ffn = config.shared_ffn;
   moe.score = rule.score == RouterScore::softmax ? "softmax" : "sigmoid";
   moe.routing = plan_.fields.routing;
+  if (const std::string name = device.grouped_name(); !name.empty()) moe.grouped = name;
   if (plan_.capacity > 0) moe.capacity = plan_.capacity;
   const std::int64_t at_once = plan_.tokens_per_micro_step();
   const double tokens = static_cast<double>(at_once * plan_.accumulation);

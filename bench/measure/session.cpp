@@ -61,7 +61,8 @@ class Session {
     return {.autotune = !deterministic,
             .deterministic = deterministic,
             .attention = case_.attention,
-            .gemm = case_.gemm};
+            .gemm = case_.gemm,
+            .grouped = case_.grouped};
   }
   void check_gpus() const;
   void choose_reshard(const Device& device);
@@ -284,7 +285,7 @@ void Session::finish_training(Rank& rank, const Sampler& sampler) {
     builder_.add_memory(memory_segments(rank.arena().highest(), rank.arena().peak().total()),
                         rank.device().workspace_bytes(), watch_->used_bytes());
     builder_.add_kernels(rank.device());
-    if (const Routers* routers = rank.parameters().routers()) builder_.add_routing(*routers);
+    if (const Routers* routers = rank.parameters().routers()) builder_.add_routing(*routers, rank.device());
   }
   if (case_.save_final.empty()) return;
   if (board_) board_->note_work(rank.comm().rank(), "saving the last weights");

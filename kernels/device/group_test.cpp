@@ -22,7 +22,7 @@ std::vector<std::int32_t> uneven_index(std::int64_t T, std::int64_t K, std::int6
 
 }  // namespace
 
-PRECBENCH_CPU_OP_TEST(group_on, "group") {
+PRECBENCH_OP_TEST(group_on, "group") {
   for (const std::int64_t pad : {1, 16, 128})
     for (const std::int64_t most : {1000, 20, 1})
       for (const std::int64_t T : {1, 77, 200}) {
@@ -55,7 +55,7 @@ PRECBENCH_CPU_OP_TEST(group_on, "group") {
       }
 }
 
-PRECBENCH_CPU_OP_TEST(permute_on, "permute: codes gathered are codes of what was gathered") {
+PRECBENCH_OP_TEST(permute_on, "permute: codes gathered are codes of what was gathered") {
   const std::int64_t T = 150, K = 2, E = 5, C = 256;
   for (const OutputFormats& formats : {OutputFormats{},
                                        {kTensorE4m3, kTensorE4m3},
@@ -138,7 +138,7 @@ PRECBENCH_CPU_OP_TEST(permute_on, "permute: codes gathered are codes of what was
       }
 }
 
-PRECBENCH_CPU_OP_TEST(unpermute_on, "unpermute") {
+PRECBENCH_OP_TEST(unpermute_on, "unpermute") {
   const std::int64_t T = 90, E = 6, C = 40;
   for (const std::int64_t K : {1, 2, 3})
     for (const std::int64_t most : {1000, 10}) {

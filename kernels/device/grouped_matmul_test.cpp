@@ -115,7 +115,7 @@ struct Problem {
 
 }  // namespace
 
-PRECBENCH_CPU_OP_TEST(grouped_matmul_on, "grouped_matmul and quantize_experts") {
+PRECBENCH_OP_TEST(grouped_matmul_on, "grouped_matmul and quantize_experts") {
   for (const char* name :
        {"bf16", "tensorwise", "rowwise", "rowwise_gw_hp", "blockwise", "blockwise_pow2", "mxfp8"}) {
     INFO(name);
@@ -191,7 +191,7 @@ PRECBENCH_CPU_OP_TEST(grouped_matmul_on, "grouped_matmul and quantize_experts") 
   }
 }
 
-PRECBENCH_CPU_OP_TEST(grouped_matmul_nan_on, "grouped_matmul: a NaN stays in its group") {
+PRECBENCH_OP_TEST(grouped_matmul_nan_on, "grouped_matmul: a NaN stays in its group") {
   HostMemory& host = b.host();
   Problem p(host);
   const std::int64_t bad = 4;  // an expert

@@ -22,8 +22,9 @@ std::int64_t Transformer::most_rows() const {
 void Transformer::push_routing(std::int64_t layer, SavedRouting& saved) {
   const RoutingRule& rule = config_.moe.rule;
   const std::int64_t E = rule.experts, K = rule.top_k, rows = std::min(M_ * K, most_rows() * E);
-  const std::int64_t pad = std::max(group_padding(options_.recipe_of(layer, Role::gate_up)),
-                                    group_padding(options_.recipe_of(layer, Role::down)));
+  const std::int64_t pad =
+      std::max({options_.group_rows, group_padding(options_.recipe_of(layer, Role::gate_up)),
+                group_padding(options_.recipe_of(layer, Role::down))});
   saved.z = push(DType::f32, M_, E);
   saved.index = push(DType::i32, M_, K);
   saved.weights = push(DType::f32, M_, K);

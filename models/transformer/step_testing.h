@@ -91,6 +91,15 @@ class TestStep {
     });
   }
 
+  /// Tokens go to experts that nothing of the step decides, from now on.
+  void force_experts(Routing routing, double exponent = 0) {
+    const RoutingRule& rule = setup_.model.moe.rule;
+    const Tensor forced = arena_.push(Segment::other, DType::i32, M(), rule.top_k);
+    device_->upload(forced, forced_experts(routing, exponent, rule, M()).data());
+    device_->synchronize();
+    parameters_.routers()->force(forced);
+  }
+
   /// Forward and backward of the micro-steps one after another; tokens and targets [accumulation * M]. The
   /// mean loss in nats.
   double forward_backward(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets) {
@@ -148,6 +157,7 @@ class TestStep {
     };
     options.recompute = setup_.recompute;
     options.capacity = setup_.capacity;
+    if (device_->name() != "cpu") options.group_rows = kGpuGroupRows;
     options.balance = setup_.balance;
     options.z_loss = setup_.z_loss;
     if (setup_.reference) options.activations = DType::f32;
