@@ -55,13 +55,21 @@ bool divides(const GroupedGemm& gemm, GroupedScales scales, bool b_across) {
   return (!b_across || gemm.depth % 64 == 0) && (scales != GroupedScales::squares || gemm.columns % 128 == 0);
 }
 
-const GroupedKernel* kernel_for(const ops::GroupedMatmul& op, GroupedScales scales) {
-  const bool over_k = op.options.role == GemmRole::wgrad;
+/// Null where none takes it.
+const GroupedKernel* kernel_for(const ops::GroupedMatmul& op, int compute_capability) {
+  // wgmma is Hopper's alone: later generations have other instructions.
+  if (compute_capability != 90 || !hopper::has_tensor_maps() || op.groups.pad % kGroupedPad != 0)
+    return nullptr;
+  const std::optional<GroupedScales> scales = scales_of(op.a.format, op.b.format);
+  const GroupedGemm gemm = gemm_of(op);
+  if (!scales || !copied(op.a.data) || !copied(op.b.data) || !copied(op.d) ||
+      !divides(gemm, *scales, op.b.transposed))
+    return nullptr;
   for (const auto kernels : {hopper_plain_grouped_kernels(), hopper_blockwise_grouped_kernels()})
     for (const GroupedKernel& kernel : kernels)
       if (kernel.a == op.a.data.dtype && kernel.b == op.b.data.dtype && kernel.d == op.d.dtype &&
           kernel.scales == scales && kernel.a_across == op.a.transposed &&
-          kernel.b_across == op.b.transposed && (over_k ? kernel.over_k : kernel.over_rows) &&
+          kernel.b_across == op.b.transposed && (gemm.over_k ? kernel.over_k : kernel.over_rows) &&
           kernel.accumulate == op.options.accumulate &&
           (scales != GroupedScales::ends || kernel.fast == op.options.fast_accum))
         return &kernel;
@@ -70,17 +78,14 @@ const GroupedKernel* kernel_for(const ops::GroupedMatmul& op, GroupedScales scal
 
 }  // namespace
 
+bool takes_grouped(const ops::GroupedMatmul& op, int compute_capability) {
+  return kernel_for(op, compute_capability) != nullptr;
+}
+
 bool launch_grouped(const ops::GroupedMatmul& op, int compute_capability, cudaStream_t stream) {
-  // wgmma is Hopper's alone: later generations have other instructions.
-  if (compute_capability != 90 || !hopper::has_tensor_maps() || op.groups.pad % kGroupedPad != 0)
-    return false;
-  const std::optional<GroupedScales> scales = scales_of(op.a.format, op.b.format);
-  const GroupedKernel* kernel = scales ? kernel_for(op, *scales) : nullptr;
-  const GroupedGemm gemm = gemm_of(op);
-  if (!kernel || !copied(op.a.data) || !copied(op.b.data) || !copied(op.d) ||
-      !divides(gemm, *scales, op.b.transposed))
-    return false;
-  kernel->launch(gemm,
+  const GroupedKernel* kernel = kernel_for(op, compute_capability);
+  if (!kernel) return false;
+  kernel->launch(gemm_of(op),
                  {.a = op.a.data.data,
                   .b = op.b.data.data,
                   .a_scale = op.a.scale.as<float>(),
