@@ -1,6 +1,7 @@
-// Rows of tokens into groups. What a token's rows have as it stands, its BF16 or its codes and scales, a warp reads once
-// and writes to each of them; other warps write the padding. Scales are gathered, as they lie elsewhere in memory. What depends on the groups (columns), and everything where rows
-// are weighted, is made by the quantizing engine from rows that it gathers.
+// Rows of tokens into groups. What a token's rows have as it stands, its BF16 or its codes, a warp reads once and writes to
+// each of them; other warps write the padding. Scales are gathered in another launch, in the order in which they lie. What
+// depends on the groups (columns), and everything where rows are weighted, is made by the quantizing engine from rows that it
+// gathers.
 #include <string>
 #include <utility>
 

@@ -1,7 +1,7 @@
-// The forms of stacked weights, each expert by itself, all experts in one pass of the dense engine. Rowwise forms are those of
-// the whole stack. Columnwise ones, in which an expert's transpose follows the last one's, are those of a matrix that has the
-// experts side by side. Where one scale belongs to an expert, a pass before finds the amaxes, and the forms are cast as if every
-// row of theirs had a scale.
+// The forms of stacked weights, each expert by itself, all experts in one pass of the dense engine. Rowwise forms are those
+// of the whole stack. Columnwise ones, in which an expert's transpose follows the last one's, are those of a matrix that has
+// the experts side by side. Where one scale belongs to an expert, a pass before finds the amaxes, and the forms are cast as
+// if every row of theirs had a scale.
 #include "kernels/cuda/elementwise/elements.cuh"
 #include "kernels/cuda/quantize/produce.cuh"
 
