@@ -253,11 +253,7 @@ __device__ inline void accumulate(Shared<S>& shared, const Tile& tile, int warpg
       promote<S>(total[half], part, a0, a1, scales);
     }
     __syncwarp();  // its lanes have read their scales
-    if constexpr (S::kCluster == 1) {
-      if (thread % 32 == 0) shared.empty[stage].arrive();
-    } else {
-      if (thread % 32 < S::kCluster) shared.empty[stage].arrive_at(thread % 32);
-    }
+    give_back<S::kCluster>(shared.empty[stage], thread);
   }
 }
 
@@ -272,20 +268,8 @@ __global__ __launch_bounds__(kThreads, 1)
   const int rank = S::kCluster == 1 ? 0 : rank_in_cluster();
   const int cluster = static_cast<int>(blockIdx.x) / S::kCluster;
   const int clusters = static_cast<int>(gridDim.x) / S::kCluster;
-  if (threadIdx.x == 0) {
-    for (int stage = 0; stage < S::kStages; ++stage) {
-      shared.full[stage].init(1);
-      shared.empty[stage].init(S::kCluster * kMathWarpgroups * 4);
-    }
-    publish_barriers();
-  }
-  if constexpr (S::kCluster == 1)
-    __syncthreads();
-  else
-    synchronize_cluster();
-
-  // Taken from lane 0, so that the compiler knows it to be the same in a warp.
-  const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0) - 1;
+  begin_ring<S::kCluster>(shared.full, shared.empty, S::kCluster * kMathWarpgroups * 4);
+  const int warpgroup = this_warpgroup() - 1;
   if (warpgroup < 0) {
     keep_registers<S::kProducerRegisters>();
     if (threadIdx.x == 0) produce<S>(shared, maps, squares, order, rank, cluster, clusters);

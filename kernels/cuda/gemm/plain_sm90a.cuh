@@ -108,16 +108,6 @@ __device__ void produce_plain(PlainShared<S>& shared, const PlainMaps& maps, con
     }
 }
 
-/// Gives a stage back: this warp's products have read it.
-template <class S>
-__device__ inline void give_back(Barrier& empty, int thread) {
-  if constexpr (S::kCluster == 1) {
-    if (thread % 32 == 0) empty.arrive();
-  } else {
-    if (thread % 32 < S::kCluster) empty.arrive_at(thread % 32);
-  }
-}
-
 /// total (+)= 64 rows of A by the tile's B over a stage.
 template <class S, bool kFirst>
 __device__ inline void multiply_stage_plain(float (&total)[S::kSums], std::uint64_t a, std::uint64_t b) {
@@ -145,7 +135,7 @@ __device__ inline void accumulate_plain(PlainShared<S>& shared, const Tile& tile
     if (lead) arrive_at_some(kLagBarrier, kMathWarpgroups * kWarpgroup);
     for (int i = 0; i < tile.k_blocks; ++i, turn.next()) {
       shared.full[turn.stage].wait(turn.parity);
-      give_back<S>(shared.empty[turn.stage], thread);
+      give_back<S::kCluster>(shared.empty[turn.stage], thread);
     }
     return;
   }
@@ -162,12 +152,12 @@ __device__ inline void accumulate_plain(PlainShared<S>& shared, const Tile& tile
     multiply_stage_plain<S, false>(total, below(first_a, stage * S::kRows),
                                    below(first_b, stage * S::kColumns));
     await_all_but<1>();
-    give_back<S>(shared.empty[before], thread);
+    give_back<S::kCluster>(shared.empty[before], thread);
     before = stage;
     if (lead && i == S::kLag) arrive_at_some(kLagBarrier, kMathWarpgroups * kWarpgroup);
   }
   await_products(total);
-  give_back<S>(shared.empty[before], thread);
+  give_back<S::kCluster>(shared.empty[before], thread);
   if (lead && tile.k_blocks <= S::kLag) arrive_at_some(kLagBarrier, kMathWarpgroups * kWarpgroup);
 }
 
@@ -182,20 +172,8 @@ __global__ __launch_bounds__(kThreads, 1)
   const int rank = S::kCluster == 1 ? 0 : rank_in_cluster();
   const int cluster = static_cast<int>(blockIdx.x) / S::kCluster;
   const int clusters = static_cast<int>(gridDim.x) / S::kCluster;
-  if (threadIdx.x == 0) {
-    for (int stage = 0; stage < S::kStages; ++stage) {
-      shared.full[stage].init(1);
-      shared.empty[stage].init(S::kCluster * kMathWarpgroups * 4);
-    }
-    publish_barriers();
-  }
-  if constexpr (S::kCluster == 1)
-    __syncthreads();
-  else
-    synchronize_cluster();
-
-  // Taken from lane 0, so that the compiler knows it to be the same in a warp.
-  const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0) - 1;
+  begin_ring<S::kCluster>(shared.full, shared.empty, S::kCluster * kMathWarpgroups * 4);
+  const int warpgroup = this_warpgroup() - 1;
   if (warpgroup < 0) {
     keep_registers<S::kProducerRegisters>();
     if (threadIdx.x == 0) produce_plain<S>(shared, maps, order, rank, cluster, clusters);
