@@ -16,7 +16,7 @@
 //                  |
 //                  |    warpgroup 2 begins some stages later and stays behind, so that one has the tensor cores to itself
 //                  v    while the other is here:
-//   epilogue   total [* scale_a * scale_b] -> D (stored, or added in FP32 by L2)
+//   epilogue   total [* scale_a * scale_b] -> shared memory -> TMA -> D (stored, or added in FP32 by the copy engine)
 //              while the producer already fills the ring for the next tile
 //
 // Boxes of an operand that is read across k ("MN-major") hold 64 of k in rows of 64 columns; those of the other columns are
@@ -24,7 +24,6 @@
 #pragma once
 
 #include "kernels/cuda/gemm/epilogue_sm90a.cuh"
-#include "kernels/cuda/hopper/tma.cuh"
 #include "kernels/cuda/hopper/wgmma_bf16.cuh"
 
 namespace precbench::hopper {
@@ -50,6 +49,8 @@ struct PlainShape {
   static constexpr int kStages = 4;
   static constexpr int kCluster = kClusterOf;  ///< blocks that share rows of A or B
   static constexpr int kLag = kLagOf;          ///< stages that warpgroup 2 begins later
+  static constexpr int kDBoxes = 2;            ///< that a warpgroup has for the epilogue
+  static constexpr int kDColumns = kTileRowBytes / (is_f32(kStore) ? 4 : 2);  ///< of a box of D
   static constexpr int kStageBytes = (kRows + kColumns) * kTileRowBytes;
   static constexpr int kProducerRegisters = 40, kMathRegisters = 232;
   static_assert(kLag < kStages);
@@ -60,12 +61,12 @@ template <class S>
 struct alignas(1024) PlainShared {
   std::uint8_t a[S::kStages][S::kRows * kTileRowBytes];
   std::uint8_t b[S::kStages][S::kColumns * kTileRowBytes];
-  std::uint8_t d[kMathWarpgroups][is_f32(S::kStore) ? 16 : kDBytes];
+  std::uint8_t d[kMathWarpgroups][S::kDBoxes][kDBytes];
   Barrier full[S::kStages], empty[S::kStages];
 };
 
 struct PlainMaps {
-  CUtensorMap a, b;
+  CUtensorMap a, b, d;
 };
 
 /// An operand's boxes of a stage. Those that the cluster shares are loaded for both blocks, one half by each.
@@ -164,7 +165,7 @@ __device__ inline void accumulate_plain(PlainShared<S>& shared, const Tile& tile
 template <class S, class Order>
 __global__ __launch_bounds__(kThreads, 1)
     __cluster_dims__(S::kCluster) void multiply_plain(const __grid_constant__ PlainMaps maps,
-                                                      const EndScales ends, const Output d,
+                                                      const EndScales ends, const Before before,
                                                       const Order order) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
@@ -188,8 +189,9 @@ __global__ __launch_bounds__(kThreads, 1)
       if (first && warpgroup == 1) synchronize_some(kLagBarrier, kMathWarpgroups * kWarpgroup);
       float total[1][S::kSums];
       accumulate_plain<S>(shared, tile, warpgroup, thread, first && warpgroup == 0, turn, total[0]);
-      store<S>(shared.d[warpgroup], ends, d, tile, warpgroup, total);
+      store<S, Order>(shared.d[warpgroup], &maps.d, ends, before, tile, warpgroup, thread, total);
     }
+    if (thread == 0) wait_until_read<0>();
   }
   // No block leaves while another may still write to its shared memory or arrive at its barriers.
   if constexpr (S::kCluster > 1) synchronize_cluster();
