@@ -133,7 +133,7 @@ std::vector<Field> make_fields() {
              "an expert's rows in those of even load, the later ones dropped; auto: all are computed",
              &Case::capacity, kAxis, 0, "", when_used),
       text("grouped", kExperts,
-           "GEMMs of experts on a GPU; own: our kernels for all at once where there are some; loop: one by one",
+           "GEMMs of experts on a GPU; own: our kernels for all at once where there is one; loop: each",
            &Case::grouped, kAxis, when_used, {"own", "loop"}),
       number("aux", kExperts, "", "coefficient of the routers' balance loss", &Case::aux, kAxis, 0, "",
              when_used),

@@ -188,8 +188,9 @@ class CudaDevice final : public Device {
   bool capturing_ = false;
   bool captured_ = false;  // a graph was made: its addresses must live as long as the device
   bool deterministic_ = false;
-  bool grouped_own_ = true;      // kernels of ours may run the products of experts
-  bool ran_own_ = false, waited_for_host_ = false;  // such a kernel ran; experts' rows were counted on the host
+  bool grouped_own_ = true;       // kernels of ours may run the products of experts
+  bool ran_own_ = false;          // one did
+  bool waited_for_host_ = false;  // experts' rows were counted there
   const char* last_op_ = "start";
 };
 

@@ -72,8 +72,8 @@ class PartCopier {
       throw Unsupported(
           "the CUDA device multiplies groups and experts of multiples of 128 rows in this recipe");
     switch (g) {
-      case Granularity::tensor:
-        return form.scale;
+      case Granularity::tensor:  // cuBLASLt wants it at a multiple of 16 bytes, and experts' lie 4 apart
+        return together(form.scale, 1, 0, 1, 1);
       case Granularity::row:
         return form.scale.elements(part.row, part.rows);
       case Granularity::block_1x128: {
