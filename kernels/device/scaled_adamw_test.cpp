@@ -270,6 +270,72 @@ PRECBENCH_OP_TEST(scaled_adamw_on, "adamw with moments in every pair of formats"
       }
 }
 
+PRECBENCH_OP_TEST(coat_nan_on, "adamw with NaN and infinity in COAT's groups") {
+  HostMemory& host = b.host();
+  const Stored m = stored(host, StateFormat::coat, kCount), v = stored(host, StateFormat::coat, kCount);
+  const Tensor w = host.random(DType::f32, 1, kCount, 0.1f), gradient = host.tensor(DType::f32, 1, kCount);
+  const Tensor scalars = host.tensor(DType::i32, 1, 4), norm = host.tensor(DType::f32, 1, 1);
+  const StepScalars s{.lr = 0.01f, .bias_correction1 = 0.3f, .bias_correction2 = 0.1f};
+  std::memcpy(scalars.data, &s, sizeof s);
+  *norm.as<float>() = 0;
+  // One NaN in group 0, nothing else in group 1, an infinity in group 2, and all of group 3 is 0.
+  constexpr std::int64_t kNan = 5, kInf = 2 * kCoatGroup + 17;
+  for (std::int64_t i = 0; i < kCount; ++i) {
+    const std::int64_t group = i / kCoatGroup;
+    gradient.as<float>()[i] = i == kNan || group == 1 ? NAN
+                              : i == kInf             ? INFINITY
+                              : group == 3            ? 0
+                                                      : gradient_of(i, 1);
+  }
+  const auto on_device = [&](const Stored& x) { return Stored{b.put(x.codes), {b.put(x.scale.scale), {}}}; };
+  const Stored dev_m = on_device(m), dev_v = on_device(v);
+  const Tensor dev_w = b.put(w);
+  const auto op = [&](const Tensor& master, const Stored& mean, const Stored& square, const Tensor& grad,
+                      const Tensor& step_scalars, const Tensor& squares) {
+    return ops::Adamw{.weights = {},
+                      .master = master,
+                      .m = mean.codes,
+                      .v = square.codes,
+                      .gradient = grad,
+                      .scalars = step_scalars,
+                      .norm_squared = squares,
+                      .options = kOptions,
+                      .m_scale = mean.scale,
+                      .v_scale = square.scale};
+  };
+  step(b.device(), op(dev_w, dev_m, dev_v, b.put(gradient), b.put(scalars), b.put(norm)));
+  step(b.cpu(), op(w, m, v, gradient, scalars, norm));
+  for (const auto& [got, want] : {std::pair(dev_m, m), std::pair(dev_v, v)}) {
+    const Tensor codes = b.fetch(got.codes), scales = b.fetch(got.scale.scale);
+    std::int64_t wrong = 0, off = 0, far = 0;
+    for (std::int64_t i = 0; i < kCount; ++i) {
+      const std::int64_t group = i / kCoatGroup;
+      const int code = codes.as<std::uint8_t>()[i], oracle = want.codes.as<std::uint8_t>()[i];
+      // A NaN is seen, its neighbours keep their values, and an infinity takes its group along.
+      const bool lost = i == kNan || group == 1 || group == 2;
+      wrong += ((code & 0x7F) == 0x7F) != lost;
+      wrong += ((oracle & 0x7F) == 0x7F) != lost;
+      wrong += group == 3 && code != 0;
+      off += !lost && code != oracle;
+      far += !lost && std::abs(code - oracle) > 1;
+    }
+    CHECK(wrong == 0);
+    CHECK(off <= kCount / 50);
+    CHECK(far <= 2);
+    const auto scale = [](const Tensor& t, std::int64_t i) { return t.as<float>()[i]; };
+    for (std::int64_t i = 0; i < scales.size(); ++i) {
+      const float a = scale(scales, i), c = scale(want.scale.scale, i);
+      CHECK((std::isnan(a) ? std::isnan(c) : a == c || std::fabs(a / c - 1) < 1e-5f));
+    }
+    CHECK(scale(scales, 0) != 1);  // what is left of group 0 has its range
+  }
+  const Tensor weights = b.fetch(dev_w);
+  for (const std::int64_t i : {kNan, kCoatGroup, 2 * kCoatGroup - 1, kInf})
+    CHECK((std::isnan(weights.as<float>()[i]) && std::isnan(w.as<float>()[i])));
+  for (const std::int64_t i : {kNan - 1, kNan + 1, kInf - 1, 3 * kCoatGroup})
+    CHECK((std::isfinite(weights.as<float>()[i]) && std::isfinite(w.as<float>()[i])));
+}
+
 TEST_CASE("measuring changes nothing but amaxes, and parts of a parameter measure what all of it does",
           "[cpu][adamw][state_formats]") {
   HostMemory host;
