@@ -112,7 +112,8 @@ void CudaDevice::do_swiglu_backward(const ops::SwigluBackward& op) {
     outputs.of[1].value = matrix(op.dgate_up.value, F, F);
   }
   if (writes_value(op.s) || !aligned) outputs.of[2].value = matrix(op.s.value);
-  produce(*this, SwigluBackwardSource{matrix(op.gate_up, 0, F), matrix(op.gate_up, F, F), matrix(op.ds)}, outputs);
+  produce(*this, SwigluBackwardSource{matrix(op.gate_up, 0, F), matrix(op.gate_up, F, F), matrix(op.ds)},
+          outputs);
   if (!aligned) {
     cast_value(*this, op.dgate_up.value, both);
     cast_value(*this, op.s.value, again);
