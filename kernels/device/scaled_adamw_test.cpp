@@ -47,6 +47,24 @@ void step(Device& device, const ops::Adamw& op) {
     if (scale.of_tensor()) device.commit_scale({scale.scale, scale.amax, state_max(codes.dtype)});
 }
 
+/// A step of what is stored.
+ops::Adamw adamw_of(const Stored& w, const Stored& m, const Stored& v, const Tensor& gradient,
+                    const Tensor& scalars, const Tensor& norm_squared,
+                    const UpdateOptions& options = kOptions) {
+  return {.weights = {},
+          .master = w.codes,
+          .m = m.codes,
+          .v = v.codes,
+          .gradient = gradient,
+          .scalars = scalars,
+          .norm_squared = norm_squared,
+          .options = options,
+          .m_scale = m.scale,
+          .v_scale = v.scale,
+          .measure = false,
+          .master_scale = w.scale};
+}
+
 /// Element i's gradient in a step: its own size, from 2^-12 to 1, times a number that changes sign and size.
 float gradient_of(std::int64_t i, int step) {
   return std::exp2(-12.0f * static_cast<float>(i % 97) / 96.0f) *
@@ -78,18 +96,7 @@ double error_after_1000_steps(StateFormat m_format, StateFormat v_format,
       w[i] -= 1e-3f * (update + kOptions.weight_decay * w[i]);
     }
     *norm.as<float>() = 0;
-    step(*device, {.weights = {},
-                   .master = master,
-                   .m = m.codes,
-                   .v = v.codes,
-                   .gradient = gradient,
-                   .scalars = scalars,
-                   .norm_squared = norm,
-                   .options = kOptions,
-                   .m_scale = m.scale,
-                   .v_scale = v.scale,
-                   .measure = false,
-                   .master_scale = w_stored.scale});
+    step(*device, adamw_of(w_stored, m, v, gradient, scalars, norm));
   }
   std::vector<float> weights(kCount);
   for (std::int64_t i = 0; i < kCount; ++i)
@@ -162,19 +169,9 @@ PRECBENCH_OP_TEST(scaled_adamw_weights_on, "adamw with an FP16 master and an e4m
         const auto op = [&](const Stored& weights, const Stored& mean, const Stored& square,
                             const Tensor& grad, const Tensor& scale, const Tensor& step_scalars,
                             const Tensor& squares) {
-          return ops::Adamw{.weights = {},
-                            .master = weights.codes,
-                            .m = mean.codes,
-                            .v = square.codes,
-                            .gradient = grad,
-                            .scalars = step_scalars,
-                            .norm_squared = squares,
-                            .options = options,
-                            .m_scale = mean.scale,
-                            .v_scale = square.scale,
-                            .measure = false,
-                            .master_scale = weights.scale,
-                            .gradient_scale = scale};
+          ops::Adamw one = adamw_of(weights, mean, square, grad, step_scalars, squares, options);
+          one.gradient_scale = scale;
+          return one;
         };
         for (int t = 1; t <= 2; ++t) {
           for (std::int64_t i = 0; i < kCount; ++i) gradient.as<float>()[i] = gradient_of(i, t);
@@ -290,21 +287,8 @@ PRECBENCH_OP_TEST(coat_nan_on, "adamw with NaN and infinity in COAT's groups") {
   const auto on_device = [&](const Stored& x) { return Stored{b.put(x.codes), {b.put(x.scale.scale), {}}}; };
   const Stored dev_m = on_device(m), dev_v = on_device(v);
   const Tensor dev_w = b.put(w);
-  const auto op = [&](const Tensor& master, const Stored& mean, const Stored& square, const Tensor& grad,
-                      const Tensor& step_scalars, const Tensor& squares) {
-    return ops::Adamw{.weights = {},
-                      .master = master,
-                      .m = mean.codes,
-                      .v = square.codes,
-                      .gradient = grad,
-                      .scalars = step_scalars,
-                      .norm_squared = squares,
-                      .options = kOptions,
-                      .m_scale = mean.scale,
-                      .v_scale = square.scale};
-  };
-  step(b.device(), op(dev_w, dev_m, dev_v, b.put(gradient), b.put(scalars), b.put(norm)));
-  step(b.cpu(), op(w, m, v, gradient, scalars, norm));
+  step(b.device(), adamw_of({dev_w, {}}, dev_m, dev_v, b.put(gradient), b.put(scalars), b.put(norm)));
+  step(b.cpu(), adamw_of({w, {}}, m, v, gradient, scalars, norm));
   for (const auto& [got, want] : {std::pair(dev_m, m), std::pair(dev_v, v)}) {
     const Tensor codes = b.fetch(got.codes), scales = b.fetch(got.scale.scale);
     std::int64_t wrong = 0, off = 0, far = 0;
