@@ -94,7 +94,7 @@ struct QuantFormat {
   float element_scale = 1;   ///< multiplies elements before the cast; a GEMM's alpha undoes it
   float global_scale = 448;  ///< of e4m3 scales: what the scale of the block with the tensor's amax becomes
   bool four_over_six =
-      false;          ///< of two scales, for the block's amax at 6 or at 4, the one with the smaller error
+      false;  ///< of two scales, for the block's amax at 6 or at 4, the one with the smaller error
   std::uint8_t eden =
       0;  ///< elements whose scales are corrected so that they keep their size, and rounded stochastically; 0: none
   /// The matrix to quantize is what fprop's codes of this operand stand for. Where fprop has a transform, the product's
