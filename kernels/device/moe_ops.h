@@ -94,6 +94,17 @@ struct Permute {
   OpCost cost() const;
 };
 
+/// The columnwise form of what a rowwise one stands for, made of its codes: dst[k, rows] = src[rows, k], e4m3 under powers of
+/// two of 1x128 both. 128 rows of a column get the largest finite scale S of those rows' blocks, and a code becomes
+/// cast(decode(code) * its scale / S): the exponent falls, and only what falls below the smallest normal is rounded. Codes
+/// under a scale that is not finite become NaN. rows and k are multiples of 128, and so is pad: no scale spans two groups, and
+/// that of padding is the least. With groups, rows behind the last one may be left out.
+struct TransposeCodes {
+  GemmOperand dst, src;
+  Groups groups = {};  ///< may be empty: all rows
+  OpCost cost() const;
+};
+
 /// out[t] = the sum of its slots' rows, in slot order, plus addend[t]: in FP32, rounded once. With weights rows are multiplied
 /// by their slots' first, and dw[t, k] = the product of the slot's row with x[t], 0 of a dropped one.
 struct Unpermute {
