@@ -38,7 +38,7 @@ constexpr const auto& names_of() {
 
 /// Keys that a record leaves out where they have nothing to say.
 bool left_out(std::string_view key) {
-  return key == "kernels" || key == "routing_ms" || key == "params" || key == "moe";
+  return key == "kernels" || key == "routing_ms" || key == "params" || key == "moe" || key == "flow";
 }
 
 template <class T>

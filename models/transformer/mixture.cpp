@@ -4,7 +4,8 @@
 //   permute, gate_up of each expert, SwiGLU times the weight, down of each expert, unpermute: the sum over a token's slots,
 //   plus the shared expert's output, which is a SwiGLU of all tokens
 //
-// Forward keeps the routing and gate_up. X's columns are made again in backward, of the norm's output.
+// Forward keeps the routing and gate_up. X's columns are made again in backward, of the norm's output, or of its codes where
+// wgrad takes transposed ones.
 #include <algorithm>
 
 #include "models/transformer/transformer.h"
@@ -90,6 +91,19 @@ void Transformer::mixture_forward(std::int64_t layer, Saved& saved, const BlockW
   device_.unpermute({.out = branch_, .rows = y, .addend = addend, .groups = groups});
 }
 
+QuantizedTensor Transformer::push_codes(std::int64_t layer, Role role, LinearOperand operand,
+                                        const QuantizedTensor& tokens, const Tensor& weights,
+                                        const Groups& groups) {
+  QuantizedTensor rows = experts(layer, role).codes(push_rows(groups, config_.width));
+  if (quantization_observer_) {  // it sees all rows, and nobody writes those behind the last group
+    rows.keep_value = true;
+    for (const Tensor& t : {rows.value, rows.rowwise.data, rows.rowwise.scale}) device_.zero({t});
+  }
+  device_.permute({rows, tokens, weights, groups});
+  observe_codes(layer, role, operand, rows, groups);
+  return rows;
+}
+
 void Transformer::experts_backward(std::int64_t layer, const Saved& saved, const BlockWeights& w,
                                    const BlockTensors& g, const QuantizedTensor& dx, const Tensor& h,
                                    const Tensor& dw, const Tensor& drows) {
@@ -105,8 +119,13 @@ void Transformer::experts_backward(std::int64_t layer, const Saved& saved, const
   const QuantizedTensor dgate_up = gate_up.gradient(push_rows(groups, 2 * config_.moe.expert_ffn));
   {
     const Scope inner(arena_);
-    const QuantizedTensor dy = down.gradient(push_rows(groups, config_.width));
-    device_.permute({dy, dx, {}, groups});
+    QuantizedTensor dy;
+    if (options_.recipe_of(layer, Role::down).flow) {
+      dy = push_codes(layer, Role::down, LinearOperand::dy, dx, {}, groups);
+    } else {
+      dy = down.gradient(push_rows(groups, config_.width));
+      device_.permute({dy, dx, {}, groups});
+    }
     const Tensor ds = push_rows(groups, config_.moe.expert_ffn);
     down.dgrad(ds, dy, w[Role::down], groups);
     QuantizedTensor s = down.input(push_rows(groups, config_.moe.expert_ffn), false, true);
@@ -119,8 +138,15 @@ void Transformer::experts_backward(std::int64_t layer, const Saved& saved, const
     down.wgrad(commit(Role::down), dy, s, groups, parameters_.accumulates());
   }
   gate_up.dgrad(drows, dgate_up, w[Role::gate_up], groups);
-  const QuantizedTensor x = gate_up.input(push_rows(groups, config_.width), false, true);
-  device_.permute({x, make_quantized_tensor(h, {}, {}), at_input ? weights : Tensor{}, groups});
+  const Tensor of_rows = at_input ? weights : Tensor{};
+  QuantizedTensor x;
+  if (options_.recipe_of(layer, Role::gate_up).flow) {
+    x = push_codes(layer, Role::gate_up, LinearOperand::x, {.value = h, .rowwise = saved.h2_form}, of_rows,
+                   groups);
+  } else {
+    x = gate_up.input(push_rows(groups, config_.width), false, true);
+    device_.permute({x, make_quantized_tensor(h, {}, {}), of_rows, groups});
+  }
   gate_up.wgrad(commit(Role::gate_up), dgate_up, x, groups, parameters_.accumulates());
 }
 
@@ -129,11 +155,13 @@ Tensor Transformer::shared_backward(std::int64_t layer, const Saved& saved, cons
                                     const NormOutput& norm) {
   const Linear consumer = linear(layer, Role::shared_gate_up);
   NormOutput input = norm;
-  if (consumer.x_columnwise().quantized()) {
+  if (consumer.recipe().flow) {
+    observe_codes(layer, Role::shared_gate_up, LinearOperand::x, {.value = norm.value, .rowwise = norm.form});
+  } else if (consumer.x_columnwise().quantized()) {
     QuantizedTensor columns = make_quantized_tensor(norm.value, {}, consumer.x_columnwise());
     push_col(columns, consumer.x_columnwise());
     produce(columns, [&](QuantizedTensor& x) { device_.quantize({x}); });
-    input.columns = columns.columnwise;
+    input.form = columns.columnwise;
   }
   return swiglu_backward(layer, shared_layers(saved), w, g, dx, input);
 }
