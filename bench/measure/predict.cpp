@@ -68,7 +68,8 @@ DryRun dry_run_with(const Plan& plan, const Device* device, ReferencePlace place
   }
 }
 
-/// What the statistics of transposed codes need: two columnwise forms, and what the codes stand for in BF16.
+/// What the statistics of transposed codes need: two columnwise forms, and what the codes stand for in BF16; of experts' rows
+/// the value as well, which the step itself does without.
 std::int64_t converting_bytes(const Plan& plan) {
   if (!plan.recipe.flow) return 0;
   const ModelConfig& model = plan.model;
@@ -78,12 +79,12 @@ std::int64_t converting_bytes(const Plan& plan) {
            bytes_of(DType::bf16, rows * cols);
   };
   const AttentionShape attention{1, 1, model.heads, model.kv_heads, model.head_dim};
-  std::int64_t most = bytes(plan.tokens_per_micro_step(), std::max(model.width, attention.qkv_width()));
+  const std::int64_t most = bytes(plan.tokens_per_micro_step(), std::max(model.width, attention.qkv_width()));
   if (!model.moe) return most;
   const RoutingRule& rule = model.moe.rule;
   const std::int64_t rows =
       rows_capacity(plan.tokens_per_micro_step() * rule.top_k, rule.experts, group_padding(plan.recipe));
-  return std::max(most, bytes(rows, model.width));
+  return std::max(most, bytes(rows, model.width) + bytes_of(DType::bf16, rows * model.width));
 }
 
 }  // namespace

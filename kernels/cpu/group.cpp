@@ -73,9 +73,9 @@ void CpuDevice::do_group(const ops::Group& op) {
 
 void CpuDevice::do_permute(const ops::Permute& op) {
   const Tensor& value = op.x.value;
-  const std::int64_t C = value.cols;
+  const std::int64_t rows = value.empty() ? 0 : value.rows, C = value.cols;
   const bool weighted = !op.weights.empty();
-  cpu::for_rows(threads_, value.rows, C, [&](std::int64_t r, float* buffer) {
+  cpu::for_rows(threads_, rows, C, [&](std::int64_t r, float* buffer) {
     const std::int32_t slot = op.groups.source.as<std::int32_t>()[r];
     if (slot < 0) {
       std::memset(value.slice_rows(r, 1).data, 0, bytes_of(value.dtype, C));

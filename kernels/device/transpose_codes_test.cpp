@@ -152,7 +152,7 @@ PRECBENCH_OP_TEST(groups_on, "transpose_codes: a group's columns are those of it
   const GemmOperand tokens = rowwise_form(b, rows_of_sizes(host, T, C));
   QuantizedTensor rows =
       b.host_operand({kBlockPow2, {}}, host.tensor(DType::bf16, on_host.rows_capacity(), C));
-  rows.keep_value = false;
+  rows.value = {}, rows.keep_value = false;  // codes alone are moved
   QuantizedTensor source{.value = host.random(DType::bf16, T, C, 1.0f), .rowwise = tokens};
   b.cpu().permute({rows, source, {}, on_host});
 

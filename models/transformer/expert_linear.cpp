@@ -66,10 +66,8 @@ QuantizedTensor ExpertLinear::gradient(const Tensor& value) const {
   return dy;
 }
 
-QuantizedTensor ExpertLinear::codes(const Tensor& value) const {
-  QuantizedTensor x{.value = value, .keep_value = false};
-  x.rowwise = push_gemm_operand(arena_, Segment::activations, recipe_.fprop.a, value.rows, value.cols);
-  return x;
+GemmOperand ExpertLinear::codes(std::int64_t rows, std::int64_t cols) const {
+  return push_gemm_operand(arena_, Segment::activations, recipe_.fprop.a, rows, cols);
 }
 
 GemmOperand ExpertLinear::quantized(const Weight& weight, const QuantFormat& format, bool columns) const {

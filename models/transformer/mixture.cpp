@@ -94,9 +94,11 @@ void Transformer::mixture_forward(std::int64_t layer, Saved& saved, const BlockW
 QuantizedTensor Transformer::push_codes(std::int64_t layer, Role role, LinearOperand operand,
                                         const QuantizedTensor& tokens, const Tensor& weights,
                                         const Groups& groups) {
-  QuantizedTensor rows = experts(layer, role).codes(push_rows(groups, config_.width));
+  QuantizedTensor rows;
+  rows.rowwise = experts(layer, role).codes(groups.rows_capacity(), config_.width);
+  rows.keep_value = quantization_observer_ != nullptr;
+  if (rows.keep_value || !weights.empty()) rows.value = push_rows(groups, config_.width);
   if (quantization_observer_) {  // it sees all rows, and nobody writes those behind the last group
-    rows.keep_value = true;
     for (const Tensor& t : {rows.value, rows.rowwise.data, rows.rowwise.scale}) device_.zero({t});
   }
   device_.permute({rows, tokens, weights, groups});
