@@ -168,8 +168,15 @@ TEST_CASE("the schema lists its scalar fields with their units", "[record]") {
   for (GemmPath* path : {&full.support->fprop, &full.support->dgrad, &full.support->wgrad})
     path->kernels = "own";
   full.breakdown->routing_ms = 0.5;
+  full.flow = FlowRecord{};
   full.params = ParameterCounts{30, 3};
   full.moe = MoeRecord{};
+  full.moe->ep = 2;
+  full.moe->exchange = "slots", full.moe->dispatch = "fp8";
+  full.moe->slots = 4;
+  full.moe->columns = "exact";
+  full.moe->bytes = ExchangeBytes{};
+  full.moe->grouped = "own";
   const Json record = full;
   for (const SchemaField& field : fields) {
     INFO(field.pointer);

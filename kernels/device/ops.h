@@ -326,6 +326,7 @@ struct QuantizationError {
   OP(Route, route)                                   \
   OP(RouteBackward, route_backward)                  \
   OP(Group, group)                                   \
+  OP(GroupPeers, group_peers)                        \
   OP(Permute, permute)                               \
   OP(TransposeCodes, transpose_codes)                \
   OP(Unpermute, unpermute)                           \
