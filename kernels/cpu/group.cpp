@@ -113,7 +113,7 @@ void CpuDevice::do_permute(const ops::Permute& op) {
   const Tensor& value = op.x.value;
   const std::int64_t C = value.cols;
   const bool weighted = !op.weights.empty();
-  if (!op.src.value.empty())
+  if (!op.src.value.empty() && !value.empty())
     cpu::for_rows(threads_, value.rows, C, [&](std::int64_t r, float* buffer) {
       const std::int32_t slot = op.groups.source.as<std::int32_t>()[r];
       if (slot < 0) {
