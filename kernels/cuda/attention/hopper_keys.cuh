@@ -1,0 +1,383 @@
+// Attention's backward pass for Hopper, key side: dv = p^T dout, dk = scale ds^T q with p = exp(scale q k^T - lse),
+// dp = dout v^T, ds = p (dp - delta).
+//
+// A block of threads makes one tile of dk and dv after another: 64 keys of a kv head for each math warpgroup, whose k and
+// v stay, against blocks of queries of all heads of the group that see them. All is transposed, keys are rows:
+//
+//                 global memory / L2
+//                        |  TMA
+//                        v
+//   producer   k, v of the tile      [ q, dout, lse, delta ][ q, dout, lse, delta ] ...     a ring in shared memory
+//   1 thread                                |  full    ^  empty: all math warpgroups are done with the stage
+//                                           v          |
+//   warpgroup    | k q^T | v dout^T | p^T dout |         | ds^T q ||  k q^T of the next block ...
+//                         p = exp             |  ds     |      in registers: p and ds are A operands
+//
+// The products of a step are waited for when the next ones are under way already, and while one warpgroup makes p and ds
+// the other has the tensor cores. Every sum has one writer and a fixed order.
+//
+// Few tiles would leave multiprocessors idle: then the group's heads are dealt out to parts, whose dk and dv go to memory
+// in FP32 and are added, in their order, by another kernel.
+#pragma once
+
+#include "kernels/cuda/attention/hopper_backward.h"
+#include "kernels/cuda/attention/hopper_tiles.cuh"
+#include "kernels/cuda/vector.cuh"
+
+namespace precbench::hopper {
+
+template <int kHeadOf, int kWarpgroupsOf, int kStagesOf, int kBuffersOf, bool kAheadOf, bool kShareOf>
+struct KeyShape {
+  static constexpr int kHead = kHeadOf;
+  static constexpr int kMathWarpgroups = kWarpgroupsOf;
+  static constexpr int kMet = 64;              ///< queries of a block: those whose row values are together
+  static constexpr int kStages = kStagesOf;    ///< blocks in shared memory
+  static constexpr int kBuffers = kBuffersOf;  ///< tiles' own rows in shared memory
+  /// The scores of the next step are asked for before those of this one are used. Needs registers that a wide head does
+  /// not leave.
+  static constexpr bool kAhead = kAheadOf;
+  static constexpr bool kShare = kShareOf;  ///< p and ds go through shared memory
+  static constexpr int kOwn = kMathWarpgroups * kRows;
+  static constexpr int kThreads = (kMathWarpgroups + 1) * kWarpgroup;
+  static constexpr int kProducerRegisters = kMathWarpgroups == 2 ? 24 : 32;
+  static constexpr int kMathRegisters = kMathWarpgroups == 2 ? 240 : 160;
+  static constexpr int kBoxes = kHead / kBoxColumns;
+  static constexpr int kScores = kMet / 2, kOuts = kHead / 2;  ///< accumulators of a thread
+  static_assert(kValuePadding % kMet == 0);
+};
+
+template <class S>
+struct alignas(1024) KeyOperands {
+  std::uint8_t p[S::kMathWarpgroups][S::kMet / kBoxColumns][kRowsBytes],
+      ds[S::kMathWarpgroups][S::kMet / kBoxColumns][kRowsBytes];
+};
+struct NoKeyOperands {};
+
+template <class S>
+struct alignas(1024) KeyShared {
+  std::uint8_t own[S::kBuffers][2][S::kMathWarpgroups][S::kBoxes][kRowsBytes];  ///< k, v; then dk, dv
+  std::uint8_t met[S::kStages][2][S::kBoxes][S::kMet * kTileRowBytes];          ///< q, dout
+  float values[S::kStages][2][S::kMet];                                         ///< lse, delta
+  std::conditional_t<S::kShare, KeyOperands<S>, NoKeyOperands> operands;
+  Barrier own_full[S::kBuffers], own_empty[S::kBuffers];
+  Barrier full[S::kStages], empty[S::kStages];
+
+  __device__ void init() {
+    init_ring(own_full, own_empty, S::kBuffers, S::kMathWarpgroups);
+    init_ring(full, empty, S::kStages, S::kMathWarpgroups * 4);
+  }
+};
+
+struct KeyTile {
+  int sequence, kv_head, part, first;
+  int first_head, heads;    ///< that it meets
+  int first_block, blocks;  ///< of queries of each
+
+  /// False where this block of threads has none in the round.
+  template <class S>
+  __device__ bool find(const BackwardProblem& problem, int round) {
+    const int index = tile_of_round(round);
+    if (index >= problem.tiles) return false;
+    const int of_row = problem.tiles / problem.tile_rows;
+    first = index / of_row * S::kOwn;
+    part = index % of_row % problem.parts;
+    kv_head = index % of_row / problem.parts % problem.kv_heads;
+    sequence = index % of_row / (problem.parts * problem.kv_heads);
+    const int group = problem.heads / problem.kv_heads;
+    heads = group / problem.parts;
+    first_head = kv_head * group + part * heads;
+    first_block = max(first - problem.offset, 0) / S::kMet;
+    blocks = max((problem.queries + S::kMet - 1) / S::kMet - first_block, 0);
+    return true;
+  }
+};
+
+template <class S>
+__device__ void produce(KeyShared<S>& shared, const BackwardMaps& maps, const BackwardProblem& problem) {
+  Turn<S::kBuffers> own;
+  Turn<S::kStages> met;
+  KeyTile tile{};
+  for (int round = 0; tile.find<S>(problem, round); ++round) {
+    Barrier& own_full = shared.own_full[own.stage];
+    shared.own_empty[own.stage].wait(own.parity ^ 1);
+    own_full.arrive_and_expect(sizeof(shared.own[0]));
+#pragma unroll
+    for (int i = 0; i < 2 * S::kMathWarpgroups; ++i)
+      load_head(shared.own[own.stage][i / S::kMathWarpgroups][i % S::kMathWarpgroups],
+                maps.own[i / S::kMathWarpgroups], tile.sequence, tile.first + i % S::kMathWarpgroups * kRows,
+                tile.kv_head * S::kHead, own_full);
+    own.next();
+#pragma unroll 1
+    for (int head = tile.first_head; head < tile.first_head + tile.heads; ++head) {
+      const float* values =
+          problem.values +
+          (static_cast<std::int64_t>(tile.sequence) * problem.heads + head) * 2 * problem.padded;
+#pragma unroll 1
+      for (int block = tile.first_block; block < tile.first_block + tile.blocks; ++block, met.next()) {
+        Barrier& full = shared.full[met.stage];
+        shared.empty[met.stage].wait(met.parity ^ 1);
+        full.arrive_and_expect(sizeof(shared.met[0]) + sizeof(shared.values[0]));
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          load_head(shared.met[met.stage][i], maps.met[i], tile.sequence, block * S::kMet, head * S::kHead,
+                    full);
+          load_bytes(shared.values[met.stage][i], values + i * problem.padded + block * S::kMet,
+                     S::kMet * sizeof(float), full);
+        }
+      }
+    }
+  }
+}
+
+/// Rows are keys, columns queries: sets those of keys that a query does not see. `first_seen` is the last key that the
+/// first query of the block sees, `last` the last that there is, both counted from the first of these keys.
+template <int kCount>
+__device__ inline void mask_queries(float (&x)[kCount], int first_seen, int last, int thread) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = row_of(thread) + 8 * half;
+    const int first = row > last ? 2 * kCount : row - first_seen - thread % 4 * 2;  // query that sees the row
+#pragma unroll
+    for (int g = 0; g < kCount / 4; ++g)
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        if (8 * g + i < first) x[4 * g + 2 * half + i] = 0;
+  }
+}
+
+/// A row value of each of the product's columns that a thread has: of columns 8 g + 2 (thread % 4) + i at 2 g + i.
+struct ColumnValues {
+  float of[16];
+
+  __device__ void load(const float* values, int thread) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      reinterpret_cast<float4*>(of)[i] = reinterpret_cast<const float4*>(values)[thread % 4 * 4 + i];
+  }
+};
+
+/// Scores become probabilities; `lse` is for powers of two.
+__device__ inline void exponentiate(float (&s)[32], const ColumnValues& lse, float scale_log2) {
+#pragma unroll
+  for (int i = 0; i < 32; ++i) s[i] = cuda::exp2_approx(s[i] * scale_log2 - lse.of[i / 4 * 2 + i % 2]);
+}
+
+/// p becomes ds.
+__device__ inline void differentiate(float (&p)[32], const float (&dp)[32], const ColumnValues& delta) {
+#pragma unroll
+  for (int i = 0; i < 32; ++i) p[i] *= dp[i] - delta.of[i / 4 * 2 + i % 2];
+}
+
+/// A warpgroup's walk over the queries of its tile: dk, without the scale, and dv of its keys.
+template <class S>
+struct KeyWalk {
+  static constexpr int kMetBytes = S::kMet * kTileRowBytes, kStageStep = 2 * S::kBoxes * kMetBytes / 16;
+
+  KeyShared<S>& shared;
+  const BackwardProblem& problem;
+  const KeyTile& tile;
+  const int own, warpgroup, thread;
+  Turn<S::kStages>& turn;
+  const std::uint64_t k = descriptor_of(shared.own[own][0][warpgroup]),
+                      v = descriptor_of(shared.own[own][1][warpgroup]);
+  const int first = tile.first + warpgroup * kRows, last = problem.keys - 1 - first;
+  int block = 0;
+  int held = -1;  ///< the stage whose last product is under way
+
+  /// p = k q^T of the block in a stage.
+  __device__ inline void begin_scores(float (&p)[32], int stage) {
+    begin_products();
+    multiply_heads<S::kHead>(p, k, descriptor_of(shared.met[0][0]) + stage * kStageStep);
+    end_products();
+  }
+
+  __device__ inline void release_held() {
+    if (held >= 0) release(shared.empty[held]);
+  }
+
+  /// One block of queries; `more`: there is another. Where that is done ahead, `next` has its scores, and then the next's.
+  __device__ inline void step(float (&next)[32], bool more, float (&dk)[S::kOuts], float (&dv)[S::kOuts]) {
+    constexpr int kNewer =
+        S::kAhead ? 2 : 1;  // groups of products asked for behind the one that is waited for
+    const int stage = turn.stage;
+    const unsigned parity = turn.parity;
+    turn.next();
+    // Last key that the block's first query sees, counted from this warpgroup's first.
+    const int first_seen = (tile.first_block + block) * S::kMet + problem.offset - first;
+    if (++block == tile.blocks) block = 0;
+    float p[32], dp[32];
+    if constexpr (S::kAhead) {
+#pragma unroll
+      for (int i = 0; i < 32; ++i) p[i] = next[i];
+    } else {
+      shared.full[stage].wait(parity);
+      if (first_seen + S::kMet - 1 < 0) return skip(stage, dk);
+      begin_scores(p, stage);
+    }
+    begin_products();
+    multiply_heads<S::kHead>(dp, v, descriptor_of(shared.met[0][1]) + stage * kStageStep);
+    end_products();
+    if constexpr (
+        S::kAhead) {  // behind the last step once more this one's: fewer ways through the code are faster
+      const int ahead = more ? turn.stage : stage;
+      shared.full[ahead].wait(more ? turn.parity : parity);
+      begin_scores(next, ahead);
+    }
+    ColumnValues values;
+    if (S::kAhead) values.load(shared.values[stage][0], thread);
+    if constexpr (!S::kAhead) {
+      await_products<kNewer>(p);  // and the last of the step before
+      release_held();
+      values.load(shared.values[stage][0], thread);
+    }
+    exponentiate(p, values, problem.scale_log2);
+    if (min(first_seen, last) < kRows - 1) mask_queries(p, first_seen, last, thread);
+    if constexpr (S::kAhead) {
+      pin(p);
+      await_products<kNewer>(dk);  // of the step before
+      release_held();
+    }
+    std::uint32_t words[16];  // of p, then of ds
+    const std::uint64_t q = across_k(shared.met[0][0], kMetBytes) + stage * kStageStep,
+                        dout = across_k(shared.met[0][1], kMetBytes) + stage * kStageStep;
+    if constexpr (S::kShare) {
+      share_operand(shared.operands.p[warpgroup], p, thread, 1 + warpgroup);
+      begin_products();
+      multiply_shared(dv, shared.operands.p[warpgroup], dout);
+    } else {
+      round_to_operand(words, p);
+      begin_products();
+      multiply_rows(dv, words, dout);
+    }
+    end_products();
+    if (S::kAhead) values.load(shared.values[stage][1], thread);
+    await_products<kNewer>(dp);
+    if (!S::kAhead) values.load(shared.values[stage][1], thread);
+    differentiate(p, dp, values);
+    pin(p);
+    await_products(dv);
+    if (S::kAhead) pin(next);
+    if constexpr (S::kShare) {
+      share_operand(shared.operands.ds[warpgroup], p, thread, 1 + warpgroup);
+      begin_products();
+      multiply_shared(dk, shared.operands.ds[warpgroup], q);
+    } else {
+      round_to_operand(words, p);
+      begin_products();
+      multiply_rows(dk, words, q);
+    }
+    end_products();
+    held = stage;
+  }
+
+  /// None of a block's queries sees any of the keys.
+  __device__ inline void skip(int stage, float (&dk)[S::kOuts]) {
+    await_products(dk);
+    release_held();
+    held = -1;
+    release(shared.empty[stage]);
+  }
+
+  __device__ inline void run(float (&dk)[S::kOuts], float (&dv)[S::kOuts]) {
+    float next[32];
+    const int steps = tile.blocks * tile.heads;
+    if (S::kAhead && steps > 0) {
+      shared.full[turn.stage].wait(turn.parity);
+      begin_scores(next, turn.stage);
+      await_products(next);
+    }
+#pragma unroll 1
+    for (int i = 1; i <= steps; ++i) step(next, i < steps, dk, dv);
+    await_products(dk);
+    release_held();
+  }
+};
+
+/// A part's dk or dv, in FP32, to `to`: the first key's row of the kv head.
+template <class S>
+__device__ inline void store_piece(float* to, int keys, std::int64_t pitch, const float (&x)[S::kOuts],
+                                   int thread) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = row_of(thread) + 8 * half;
+    if (row >= keys) continue;
+#pragma unroll
+    for (int g = 0; g < S::kHead / 8; ++g)
+      *reinterpret_cast<float2*>(to + row * pitch + 8 * g + thread % 4 * 2) =
+          make_float2(x[4 * g + 2 * half], x[4 * g + 2 * half + 1]);
+  }
+}
+
+/// Both gradients of a warpgroup's rows to their places.
+template <class S>
+__device__ inline void store(KeyShared<S>& shared, const BackwardMaps& maps, const BackwardProblem& problem,
+                             const KeyTile& tile, int own, int warpgroup, int thread,
+                             const float (&dk)[S::kOuts], const float (&dv)[S::kOuts]) {
+  const int first = tile.first + warpgroup * kRows;
+  if (problem.parts > 1) {
+    const std::int64_t pitch = static_cast<std::int64_t>(problem.kv_heads) * S::kHead;
+    const std::int64_t sequences = problem.tiles / (problem.tile_rows * problem.parts * problem.kv_heads);
+    const std::int64_t count = sequences * problem.keys * pitch;  // of one gradient
+    float* to = problem.pieces + tile.part * 2 * count +
+                (static_cast<std::int64_t>(tile.sequence) * problem.keys + first) * pitch +
+                tile.kv_head * S::kHead;
+    store_piece<S>(to, problem.keys - first, pitch, dk, thread);
+    store_piece<S>(to + count, problem.keys - first, pitch, dv, thread);
+    synchronize_some(1 + warpgroup, kWarpgroup);  // all are done with k and v
+    return;
+  }
+  write_head(shared.own[own][0][warpgroup], dk, thread);
+  write_head(shared.own[own][1][warpgroup], dv, thread);
+  publish_stores();
+  synchronize_some(1 + warpgroup, kWarpgroup);
+  if (thread != 0) return;
+#pragma unroll
+  for (int i = 0; i < 2; ++i)
+    store_head(maps.out[i], tile.sequence, first, tile.kv_head * S::kHead, shared.own[own][i][warpgroup]);
+  commit_stores();
+}
+
+template <class S>
+__device__ inline void work(KeyShared<S>& shared, const BackwardMaps& maps, const BackwardProblem& problem,
+                            int warpgroup) {
+  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
+  Turn<S::kBuffers> own;
+  Turn<S::kStages> met;
+  KeyTile tile{};
+  for (int round = 0; tile.find<S>(problem, round); ++round) {
+    float dk[S::kOuts], dv[S::kOuts];
+#pragma unroll
+    for (int i = 0; i < S::kOuts; ++i) dk[i] = dv[i] = 0;
+    shared.own_full[own.stage].wait(own.parity);
+    // With two buffers, that of the tile before is free once its gradients have left.
+    if (S::kBuffers == 2 && thread == 0 && round > 0) {
+      wait_until_read<0>();
+      shared.own_empty[own.stage ^ 1].arrive();
+    }
+    KeyWalk<S>{shared, problem, tile, own.stage, warpgroup, thread, met}.run(dk, dv);
+    asm volatile(""
+                 : "+r"(round));  // found again: kept meanwhile, the tile would cost the products registers
+    tile.find<S>(problem, round);
+#pragma unroll
+    for (float& x : dk) x *= problem.scale;
+    store<S>(shared, maps, problem, tile, own.stage, warpgroup, thread, dk, dv);
+    if (S::kBuffers == 1 && thread == 0) {
+      wait_until_read<0>();
+      shared.own_empty[own.stage].arrive();
+    }
+    own.next();
+  }
+  if (thread == 0) wait_until_read<0>();
+}
+
+template <class S>
+__global__ __launch_bounds__(S::kThreads,
+                             1) void attend_backward_keys(const __grid_constant__ BackwardMaps maps,
+                                                          const BackwardProblem problem) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
+  run_warpgroups<S>(*reinterpret_cast<KeyShared<S>*>(shared_bytes), maps, problem);
+#endif
+}
+
+}  // namespace precbench::hopper
