@@ -37,6 +37,7 @@ __device__ inline std::uint64_t across_k(const void* box, int box_bytes) {
 #define PRECBENCH_SUMS_64 PRECBENCH_SUMS_48, PRECBENCH_RUN(48)
 #define PRECBENCH_SUMS_80 PRECBENCH_SUMS_64, PRECBENCH_RUN(64)
 #define PRECBENCH_SUMS_96 PRECBENCH_SUMS_80, PRECBENCH_RUN(80)
+#define PRECBENCH_SUMS_128 PRECBENCH_SUMS_96, PRECBENCH_RUN(96), PRECBENCH_RUN(112)
 #define PRECBENCH_NAMES_16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define PRECBENCH_NAMES_32 \
   PRECBENCH_NAMES_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
@@ -48,11 +49,16 @@ __device__ inline std::uint64_t across_k(const void* box, int box_bytes) {
   PRECBENCH_NAMES_64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
 #define PRECBENCH_NAMES_96 \
   PRECBENCH_NAMES_80 ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
+#define PRECBENCH_NAMES_128                                                                           \
+  PRECBENCH_NAMES_96                                                                                  \
+  ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115," \
+  "%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 
 /// sum = (add ? sum : 0) + A B over 16 of k; A and B are in shared memory, and read across k where so asked.
 template <bool kAcrossA = false, bool kAcrossB = false, int kCount>
 __device__ inline void multiply_bf16(float (&sum)[kCount], std::uint64_t a, std::uint64_t b, bool add) {
-  static_assert(kCount == 16 || kCount == 32 || kCount == 48 || kCount == 64 || kCount == 80 || kCount == 96);
+  static_assert(kCount == 16 || kCount == 32 || kCount == 48 || kCount == 64 || kCount == 80 ||
+                kCount == 96 || kCount == 128);
 #define PRECBENCH_PRODUCT(count, columns, a_at, b_at, add_at, across_a, across_b)                        \
   if constexpr (kCount == count)                                                                         \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" add_at                                               \
@@ -68,6 +74,7 @@ __device__ inline void multiply_bf16(float (&sum)[kCount], std::uint64_t a, std:
   PRECBENCH_PRODUCT(64, "128", "64", "65", "66", "67", "68");
   PRECBENCH_PRODUCT(80, "160", "80", "81", "82", "83", "84");
   PRECBENCH_PRODUCT(96, "192", "96", "97", "98", "99", "100");
+  PRECBENCH_PRODUCT(128, "256", "128", "129", "130", "131", "132");
 #undef PRECBENCH_PRODUCT
 }
 
@@ -86,12 +93,14 @@ __device__ inline void multiply_bf16(float (&sum)[kCount], const std::uint32_t* 
 #undef PRECBENCH_PRODUCT
 }
 
+#undef PRECBENCH_NAMES_128
 #undef PRECBENCH_NAMES_96
 #undef PRECBENCH_NAMES_80
 #undef PRECBENCH_NAMES_64
 #undef PRECBENCH_NAMES_48
 #undef PRECBENCH_NAMES_32
 #undef PRECBENCH_NAMES_16
+#undef PRECBENCH_SUMS_128
 #undef PRECBENCH_SUMS_96
 #undef PRECBENCH_SUMS_80
 #undef PRECBENCH_SUMS_64
