@@ -33,8 +33,7 @@ __device__ inline void run_warpgroups(Shared& shared, const Maps& maps, const Pr
     publish_barriers();
   }
   __syncthreads();
-  // Taken from lane 0, so that the compiler knows it to be the same in a warp.
-  const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0) - 1;
+  const int warpgroup = this_warpgroup() - 1;
   if (warpgroup < 0) {
     keep_registers<S::kProducerRegisters>();
     if (threadIdx.x == 0) produce<S>(shared, maps, problem);
