@@ -16,13 +16,10 @@
 //
 // So the tensor cores have one warpgroup's products while another takes its exponentials; named barriers pass the turn
 // on. Within a warpgroup the scores of the next block are asked for before the product with the values of this one, and
-// the softmax of the former runs beside the latter. The end of a tile is no interruption: beside the last product with
-// values the first scores of the next tile are made.
+// the softmax of the former runs beside the latter.
 //
-// Scores, probabilities and out stay in registers: the accumulators of q k^T are, rounded to BF16, the A operand of p v, as
-// the registers of both are the same elements. Where a head is narrow, p goes through shared memory: an instruction with
-// A in registers and few columns is no faster than one with twice as many. A tile's out leaves through the shared memory
-// of its q.
+// Scores, probabilities and out stay in registers. The accumulators of q k^T are, rounded to BF16, the A operand of p v,
+// as the registers of both are the same elements. A tile's out leaves through the shared memory of its q.
 //
 // Tiles come longest first, every second round backwards, so that all multiprocessors have about as much to do.
 #pragma once
@@ -33,13 +30,12 @@
 namespace precbench::hopper {
 
 /// A forward kernel's shape.
-template <int kHeadOf, int kWarpgroupsOf, int kKeysOf, int kStagesOf, bool kShareOf>
+template <int kHeadOf, int kWarpgroupsOf, int kKeysOf, int kStagesOf>
 struct ForwardShape {
   static constexpr int kHead = kHeadOf;                  ///< head width
   static constexpr int kMathWarpgroups = kWarpgroupsOf;  ///< of 64 queries each
   static constexpr int kKeys = kKeysOf;                  ///< of a block
   static constexpr int kStages = kStagesOf;              ///< blocks of k, and of v, in shared memory
-  static constexpr bool kShare = kShareOf;               ///< p goes through shared memory
 
   static constexpr int kQueries = kMathWarpgroups * kRows;
   static constexpr int kThreads = (kMathWarpgroups + 1) * kWarpgroup;
@@ -50,6 +46,22 @@ struct ForwardShape {
   static constexpr int kScores = kKeys / 2, kOuts = kHead / 2;  ///< accumulators of a thread
   static_assert(kHead % kBoxColumns == 0 && kKeys % kStepK == 0 &&
                 (kMathWarpgroups == 2 || kMathWarpgroups == 3));
+};
+
+template <class S>
+struct alignas(1024) ForwardShared {
+  std::uint8_t q[2][S::kMathWarpgroups][S::kBoxes][kRowsBytes];  ///< and out
+  std::uint8_t k[S::kStages][S::kBoxes][S::kKeyBytes];
+  std::uint8_t v[S::kStages][S::kBoxes][S::kKeyBytes];
+  Barrier q_full[2], q_empty[2];
+  Barrier k_full[S::kStages], k_empty[S::kStages];
+  Barrier v_full[S::kStages], v_empty[S::kStages];
+
+  __device__ void init() {
+    init_ring(q_full, q_empty, 2, S::kMathWarpgroups);
+    init_ring(k_full, k_empty, S::kStages, S::kMathWarpgroups * 4);
+    init_ring(v_full, v_empty, S::kStages, S::kMathWarpgroups * 4);
+  }
 };
 
 /// q and out in boxes of 64 rows, k and v of kKeys, all of 64 columns; a matrix is a sequence.
@@ -67,9 +79,8 @@ struct ForwardProblem {
 
 /// A tile's place.
 struct ForwardTile {
-  int sequence, head;
-  int first_query;  ///< below 0 in the last, shortest tile, where queries do not fill it
-  int blocks;       ///< of keys that its last query sees, at least one; -1: there is no tile
+  int sequence, head, first_query;
+  int blocks;  ///< of keys that its last query sees; 0: none
 
   /// The tile of a block of threads in a round; `blocks` is -1 where it has none.
   template <class S>
@@ -79,41 +90,17 @@ struct ForwardTile {
     tile.blocks = -1;
     if (index >= problem.tiles) return tile;
     const int of_row = problem.tiles / problem.tile_rows;  // heads of all sequences
-    tile.first_query = problem.queries - (index / of_row + 1) * S::kQueries;
+    tile.first_query = (problem.tile_rows - 1 - index / of_row) * S::kQueries;
     tile.sequence = index % of_row / problem.heads;
     tile.head = index % of_row % problem.heads;
-    const int seen = min(tile.first_query + S::kQueries + problem.offset, problem.keys);
-    tile.blocks = (max(seen, 1) + S::kKeys - 1) / S::kKeys;
+    const int last = min(tile.first_query + S::kQueries, problem.queries) - 1;
+    const int seen = min(last + problem.offset + 1, problem.keys);
+    tile.blocks = (max(seen, 0) + S::kKeys - 1) / S::kKeys;
     return tile;
   }
 };
 
-template <class S>
-struct alignas(1024) ForwardWeights {
-  std::uint8_t boxes[S::kMathWarpgroups][S::kKeys / kBoxColumns][kRowsBytes];
-};
-struct NoWeights {};
-
-template <class S>
-struct alignas(1024) ForwardShared {
-  std::uint8_t q[2][S::kMathWarpgroups][S::kBoxes][kRowsBytes];  ///< and out
-  std::uint8_t k[S::kStages][S::kBoxes][S::kKeyBytes];
-  std::uint8_t v[S::kStages][S::kBoxes][S::kKeyBytes];
-  std::conditional_t<S::kShare, ForwardWeights<S>, NoWeights> p;
-  ForwardTile tiles[2];  ///< whose queries are in q
-  Barrier q_full[2], q_empty[2];
-  Barrier k_full[S::kStages], k_empty[S::kStages];
-  Barrier v_full[S::kStages], v_empty[S::kStages];
-
-  __device__ void init() {
-    init_ring(q_full, q_empty, 2, S::kMathWarpgroups);
-    init_ring(k_full, k_empty, S::kStages, S::kMathWarpgroups * 4);
-    init_ring(v_full, v_empty, S::kStages, S::kMathWarpgroups * 4);
-  }
-};
-
-/// The one thread that asks for copies: for every block of keys its k, and the v of the block before, which is needed
-/// later. So the first k of a tile comes before the last v of the tile before it.
+/// The one thread that asks for copies.
 template <class S>
 __device__ void produce(ForwardShared<S>& shared, const ForwardMaps& maps, const ForwardProblem& problem) {
   Turn<2> q_turn;
@@ -127,38 +114,31 @@ __device__ void produce(ForwardShared<S>& shared, const ForwardMaps& maps, const
     load_head(boxes[turn.stage], map, tile.sequence, block * S::kKeys, column, barrier);
     turn.next();
   };
-  ForwardTile before{};
-  int before_block = -1;
-  for (int round = 0;; ++round, q_turn.next()) {
+  for (int round = 0;; ++round) {
     const auto tile = ForwardTile::at<S>(problem, round);
+    if (tile.blocks < 0) return;
     Barrier& full = shared.q_full[q_turn.stage];
     shared.q_empty[q_turn.stage].wait(q_turn.parity ^ 1);
-    shared.tiles[q_turn.stage] = tile;
-    if (tile.blocks < 0) {
-      full.arrive();
-      break;
-    }
     full.arrive_and_expect(sizeof(shared.q[0]));
 #pragma unroll
     for (int warpgroup = 0; warpgroup < S::kMathWarpgroups; ++warpgroup)
       load_head(shared.q[q_turn.stage][warpgroup], maps.q, tile.sequence,
                 tile.first_query + warpgroup * kRows, tile.head * S::kHead, full);
+    q_turn.next();
 #pragma unroll 1
     for (int block = tile.blocks - 1; block >= 0; --block) {
       load(shared.k, maps.k, shared.k_full, shared.k_empty, k_turn, tile, block);
-      if (before_block >= 0)
-        load(shared.v, maps.v, shared.v_full, shared.v_empty, v_turn, before, before_block);
-      before = tile;
-      before_block = block;
+      if (block + 1 < tile.blocks)
+        load(shared.v, maps.v, shared.v_full, shared.v_empty, v_turn, tile, block + 1);
     }
+    if (tile.blocks > 0) load(shared.v, maps.v, shared.v_full, shared.v_empty, v_turn, tile, 0);
   }
-  load(shared.v, maps.v, shared.v_full, shared.v_empty, v_turn, before, before_block);
 }
 
 /// A warpgroup's 64 queries under way. Of row values a thread has two: of its row_of() and of that + 8.
 ///
-/// Exponentials are taken against a shift that is near the largest score so far. It is raised only when a score is
-/// above it by more than kSlack: sums stay far from overflow, their relative errors are the same, and the
+/// Exponentials are taken against a shift that is near the largest score so far. Where `kLazy`, it is raised only when a
+/// score is above it by more than kSlack: sums stay far from overflow, their relative errors are the same, and the
 /// exchange among threads and the rescaling of `out` are seldom needed.
 template <class S>
 struct OnlineSoftmax {
@@ -221,208 +201,157 @@ __device__ inline void pass_turn(int warpgroup) {
   arrive_at_some(1 + (warpgroup + 1 == S::kMathWarpgroups ? 0 : warpgroup + 1), 2 * kWarpgroup);
 }
 
-/// A math warpgroup at its work. Blocks of keys follow one another without regard to the end of a tile: while the last
-/// weights of one meet their values, the first scores of the next are made.
+/// The rings as a math warpgroup walks through them.
 template <class S>
-struct ForwardWork {
-  static constexpr int kStageStep = S::kBoxes * S::kKeyBytes / 16;
-
-  ForwardShared<S>& shared;
-  const ForwardMaps& maps;
-  const ForwardProblem& problem;
-  const int warpgroup, thread;
-  Turn<2> q = {};
-  Turn<S::kStages> k = {}, v = {};
-  int first_query = 0, block = 0;  ///< this warpgroup's first; the block whose scores are at hand
-  int passed = 0;                  ///< blocks whose values are still to be passed over
-  bool stored = false;             ///< a tile's out is on its way from the other buffer
-
-  /// The next tile of q; false: there is none. Keys behind all of these queries are for the other warpgroups alone, but
-  /// turns go round nevertheless.
-  __device__ inline bool enter() {
-    shared.q_full[q.stage].wait(q.parity);
-    const ForwardTile& tile = shared.tiles[q.stage];
-    block = tile.blocks - 1;
-    if (block < 0) return false;
-    first_query = tile.first_query + warpgroup * kRows;
-    // No more than the ring holds, as their values are passed over later: enough for all that a tile can have.
-    const int last_seen = first_query + problem.offset + kRows - 1;
-    for (passed = 0; passed < S::kStages - 1 && block > 0 && block * S::kKeys > last_seen;
-         --block, ++passed) {
-      await_turn<S>(warpgroup);
-      pass_turn<S>(warpgroup);
-      shared.k_full[k.stage].wait(k.parity);
-      release(shared.k_empty[k.stage]);
-      k.next();
-    }
-    return true;
-  }
-
-  __device__ inline void pass_values() {
-    for (; passed > 0; --passed) {
-      shared.v_full[v.stage].wait(v.parity);
-      release_values();
-    }
-  }
-
-  __device__ inline void release_keys() {
-    release(shared.k_empty[k.stage]);
-    k.next();
-  }
-  __device__ inline void release_values() {
-    release(shared.v_empty[v.stage]);
-    v.next();
-  }
-
-  /// The tile before has left its buffer, and the next q may come.
-  __device__ inline void release_q() {
-    if (stored && thread == 0) {
-      wait_until_read<0>();
-      shared.q_empty[q.stage ^ 1].arrive();
-    }
-    stored = false;
-  }
-
-  __device__ inline void begin_scores(float (&s)[S::kScores]) {
-    begin_products();
-    multiply_heads<S::kHead>(s, descriptor_of(shared.q[q.stage][warpgroup]),
-                             descriptor_of(shared.k[0]) + k.stage * kStageStep);
-    end_products();
-  }
-
-  __device__ inline void begin_out(float (&out)[S::kOuts], const std::uint32_t (&p)[S::kScores / 2]) {
-    const std::uint64_t values = across_k(shared.v[0], S::kKeyBytes) + v.stage * kStageStep;
-    begin_products();
-    if constexpr (S::kShare)
-      multiply_shared(out, shared.p.boxes[warpgroup], values);
-    else
-      multiply_rows(out, p, values);
-    end_products();
-  }
-
-  /// Scores become weights.
-  __device__ inline void take(OnlineSoftmax<S>& softmax, float (&s)[S::kScores]) {
-    const int first_key = block * S::kKeys, first_seen = first_query + problem.offset;
-    if (first_key + S::kKeys - 1 > min(first_seen, problem.keys - 1))
-      mask_keys(s, first_seen, problem.keys - 1, first_key, thread, -INFINITY);
-    softmax.take(s, problem.scale_log2);
-    pin(s);
-  }
-
-  __device__ inline void round_weights(std::uint32_t (&p)[S::kScores / 2], const float (&s)[S::kScores]) {
-    if constexpr (S::kShare)
-      share_operand(shared.p.boxes[warpgroup], s, thread, 1 + S::kMathWarpgroups + warpgroup);
-    else
-      round_to_operand(p, s);
-  }
-
-  /// lse of the queries in buffer `stage` to its place; `factor` makes their out of the sums.
-  __device__ inline void finish(int stage, const OnlineSoftmax<S>& softmax, float (&factor)[2]) {
-    const ForwardTile& tile = shared.tiles[stage];
-    float* lse = problem.lse +
-                 (static_cast<std::int64_t>(tile.sequence) * problem.heads + tile.head) * problem.queries;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float total = softmax.total[half];
-      total += __shfl_xor_sync(~0u, total, 1);
-      total += __shfl_xor_sync(~0u, total, 2);
-      factor[half] = total == 0 ? 0 : __fdividef(1, total);  // 0: a query that sees no key
-      const int query = tile.first_query + warpgroup * kRows + row_of(thread) + 8 * half;
-      constexpr float kLn2 = 0.693147180559945f;
-      if (thread % 4 == 0 && query >= 0)
-        lse[query] = total == 0 ? -INFINITY : (softmax.shift[half] + __log2f(total)) * kLn2;
-    }
-  }
-
-  /// out of the queries in buffer `stage` to its place, by way of that buffer; the first thread asks for the copies.
-  __device__ inline void store(int stage, const float (&factor)[2], float (&out)[S::kOuts]) {
-#pragma unroll
-    for (int i = 0; i < S::kOuts; ++i) out[i] *= factor[i % 4 / 2];
-    auto& boxes = shared.q[stage][warpgroup];
-    write_head(boxes, out, thread);
-    publish_stores();
-    synchronize_some(1 + S::kMathWarpgroups + warpgroup, kWarpgroup);
-    if (thread == 0) {
-      const ForwardTile& tile = shared.tiles[stage];
-      store_head(maps.out, tile.sequence, tile.first_query + warpgroup * kRows, tile.head * S::kHead, boxes);
-      commit_stores();
-    }
-    stored = true;
-  }
-
-  __device__ inline void run() {
-    float s[S::kScores], out[S::kOuts];
-    std::uint32_t p[S::kScores / 2];
-    OnlineSoftmax<S> softmax;
-    softmax.begin();
-    clear(out);
-    enter();  // there is a tile for every block of threads
-    shared.k_full[k.stage].wait(k.parity);
-    begin_scores(s);
-    await_products(s);
-    release_keys();
-    take(softmax, s);
-    round_weights(p, s);
-    pass_values();
-#pragma unroll 1
-    for (;;) {
-      const bool ends = block == 0;  // the weights at hand are the tile's last
-      if (ends) {
-        release_q();
-        q.next();
-        if (!enter()) break;
-      } else {
-        --block;
-      }
-      shared.k_full[k.stage].wait(k.parity);
-      await_turn<S>(warpgroup);
-      begin_scores(s);
-      shared.v_full[v.stage].wait(v.parity);
-      begin_out(out, p);
-      pass_turn<S>(warpgroup);
-      await_products<1>(s);
-      release_keys();
-      float factor[2];
-      if (ends) {
-        finish(q.stage ^ 1, softmax, factor);
-        softmax.begin();
-      }
-      take(softmax, s);
-      shared.v_full[v.stage].wait(
-          v.parity);  // keeps the compiler from putting all that behind the product's end
-      await_products(out);
-      release_values();
-      if (ends) {
-        store(q.stage ^ 1, factor, out);
-        clear(out);
-        pass_values();
-      } else {
-        softmax.rescale(out);
-        release_q();
-      }
-      round_weights(p, s);
-    }
-    shared.v_full[v.stage].wait(v.parity);
-    begin_out(out, p);
-    float factor[2];
-    finish(q.stage ^ 1, softmax, factor);
-    await_products(out);
-    store(q.stage ^ 1, factor, out);
-    if (warpgroup == 0) await_turn<S>(warpgroup);  // the last one that was passed on
-    if (thread == 0) wait_until_read<0>();
-  }
-
-  __device__ static inline void clear(float (&out)[S::kOuts]) {
-#pragma unroll
-    for (float& x : out) x = 0;
-  }
+struct ForwardTurns {
+  Turn<2> q;
+  Turn<S::kStages> k, v;
+  bool first = true;  ///< no tile is done yet
 };
 
+/// The tile before has left its buffer by now, and the next q may come.
+template <class S>
+__device__ inline void release_q(ForwardShared<S>& shared, const ForwardTurns<S>& turns, int thread) {
+  if (thread != 0 || turns.first) return;
+  wait_until_read<0>();
+  shared.q_empty[turns.q.stage ^ 1].arrive();
+}
+
+/// One tile's sums of a warpgroup, over its blocks of keys (at least one).
+template <class S>
+__device__ inline void walk(ForwardShared<S>& shared, const ForwardProblem& problem, const ForwardTile& tile,
+                            int warpgroup, int thread, ForwardTurns<S>& turns, OnlineSoftmax<S>& softmax,
+                            float (&out)[S::kOuts]) {
+  const int first_query = tile.first_query + warpgroup * kRows;
+  const std::uint64_t q = descriptor_of(shared.q[turns.q.stage][warpgroup]);
+  const auto k_of = [&](int stage) {
+    return descriptor_of(shared.k[0]) + stage * (S::kBoxes * S::kKeyBytes / 16);
+  };
+  const auto v_of = [&](int stage) {
+    return across_k(shared.v[0], S::kKeyBytes) + stage * (S::kBoxes * S::kKeyBytes / 16);
+  };
+  float s[S::kScores];
+  std::uint32_t p[S::kScores / 2];
+  const auto take = [&](int block) {
+    const int first_key = block * S::kKeys;
+    if (first_key + S::kKeys - 1 > min(first_query + problem.offset, problem.keys - 1))
+      mask_keys(s, first_query + problem.offset, problem.keys - 1, first_key, thread, -INFINITY);
+    softmax.take(s, problem.scale_log2);
+  };
+  int block = tile.blocks - 1;
+  // Keys behind all of these queries are for the other warpgroups, which get their turns nevertheless.
+  const int last_seen = first_query < problem.queries ? first_query + problem.offset + kRows - 1 : 0;
+  for (; block > 0 && block * S::kKeys > last_seen; --block) {
+    await_turn<S>(warpgroup);
+    pass_turn<S>(warpgroup);
+    shared.k_full[turns.k.stage].wait(turns.k.parity);
+    release(shared.k_empty[turns.k.stage]);
+    turns.k.next();
+    shared.v_full[turns.v.stage].wait(turns.v.parity);
+    release(shared.v_empty[turns.v.stage]);
+    turns.v.next();
+  }
+  shared.k_full[turns.k.stage].wait(turns.k.parity);
+  begin_products();
+  multiply_heads<S::kHead>(s, q, k_of(turns.k.stage));
+  end_products();
+  await_products(s);
+  release(shared.k_empty[turns.k.stage]);
+  turns.k.next();
+  take(block);
+  round_to_operand(p, s);
+  release_q<S>(shared, turns, thread);
+
+  if (block > 0) shared.k_full[turns.k.stage].wait(turns.k.parity);
+  while (--block >= 0) {
+    await_turn<S>(warpgroup);
+    begin_products();
+    multiply_heads<S::kHead>(s, q, k_of(turns.k.stage));
+    end_products();
+    shared.v_full[turns.v.stage].wait(turns.v.parity);
+    begin_products();
+    multiply_rows(out, p, v_of(turns.v.stage));
+    end_products();
+    pass_turn<S>(warpgroup);
+    await_products<1>(s);
+    release(shared.k_empty[turns.k.stage]);
+    turns.k.next();
+    take(block);
+    pin(s);
+    // Waited for here, the next keys keep the compiler from putting the exponentials behind the products' end.
+    if (block > 0) shared.k_full[turns.k.stage].wait(turns.k.parity);
+    await_products(out);
+    release(shared.v_empty[turns.v.stage]);
+    turns.v.next();
+    softmax.rescale(out);
+    round_to_operand(p, s);
+  }
+
+  shared.v_full[turns.v.stage].wait(turns.v.parity);
+  begin_products();
+  multiply_rows(out, p, v_of(turns.v.stage));
+  end_products();
+  await_products(out);
+  release(shared.v_empty[turns.v.stage]);
+  turns.v.next();
+}
+
+/// A warpgroup's out and lse to their places; its first thread asks for the copies.
+template <class S>
+__device__ inline void store(ForwardShared<S>& shared, const ForwardMaps& maps, const ForwardProblem& problem,
+                             const ForwardTile& tile, int warpgroup, int thread, int stage,
+                             OnlineSoftmax<S>& softmax, float (&out)[S::kOuts]) {
+  const int first_query = tile.first_query + warpgroup * kRows;
+  float factor[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float total = softmax.total[half];
+    total += __shfl_xor_sync(~0u, total, 1);
+    total += __shfl_xor_sync(~0u, total, 2);
+    factor[half] = total == 0 ? 0 : 1 / total;  // of a query that sees no key
+    const int query = first_query + row_of(thread) + 8 * half;
+    constexpr float kLn2 = 0.693147180559945f;
+    if (thread % 4 == 0 && query < problem.queries)
+      problem.lse[(static_cast<std::int64_t>(tile.sequence) * problem.heads + tile.head) * problem.queries +
+                  query] = total == 0 ? -INFINITY : softmax.shift[half] * kLn2 + logf(total);
+  }
+#pragma unroll
+  for (int i = 0; i < S::kOuts; ++i) out[i] *= factor[i % 4 / 2];
+  auto& boxes = shared.q[stage][warpgroup];
+  write_head(boxes, out, thread);
+  publish_stores();
+  synchronize_some(1 + S::kMathWarpgroups + warpgroup, kWarpgroup);
+  if (thread != 0) return;
+  store_head(maps.out, tile.sequence, first_query, tile.head * S::kHead, boxes);
+  commit_stores();
+}
+
+/// All tiles of a math warpgroup.
 template <class S>
 __device__ inline void work(ForwardShared<S>& shared, const ForwardMaps& maps, const ForwardProblem& problem,
                             int warpgroup) {
+  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
+  ForwardTurns<S> turns;
   if (warpgroup == S::kMathWarpgroups - 1) pass_turn<S>(warpgroup);
-  ForwardWork<S>{shared, maps, problem, warpgroup, static_cast<int>(threadIdx.x) % kWarpgroup}.run();
+  for (int round = 0;; ++round) {
+    const auto tile = ForwardTile::at<S>(problem, round);
+    if (tile.blocks < 0) break;
+    OnlineSoftmax<S> softmax;
+    softmax.begin();
+    float out[S::kOuts];
+#pragma unroll
+    for (float& x : out) x = 0;
+    shared.q_full[turns.q.stage].wait(turns.q.parity);
+    if (tile.blocks > 0)
+      walk<S>(shared, problem, tile, warpgroup, thread, turns, softmax, out);
+    else
+      release_q<S>(shared, turns, thread);
+    store<S>(shared, maps, problem, tile, warpgroup, thread, turns.q.stage, softmax, out);
+    turns.q.next();
+    turns.first = false;
+  }
+  if (warpgroup == 0) await_turn<S>(warpgroup);  // the last one that was passed on
+  if (thread == 0) wait_until_read<0>();
 }
 
 template <class S>

@@ -26,7 +26,7 @@
 
 namespace precbench::hopper {
 
-template <int kHeadOf, int kWarpgroupsOf, int kStagesOf, int kBuffersOf, bool kAheadOf, bool kShareOf>
+template <int kHeadOf, int kWarpgroupsOf, int kStagesOf, int kBuffersOf, bool kAheadOf>
 struct KeyShape {
   static constexpr int kHead = kHeadOf;
   static constexpr int kMathWarpgroups = kWarpgroupsOf;
@@ -36,7 +36,6 @@ struct KeyShape {
   /// The scores of the next step are asked for before those of this one are used. Needs registers that a wide head does
   /// not leave.
   static constexpr bool kAhead = kAheadOf;
-  static constexpr bool kShare = kShareOf;  ///< p and ds go through shared memory
   static constexpr int kOwn = kMathWarpgroups * kRows;
   static constexpr int kThreads = (kMathWarpgroups + 1) * kWarpgroup;
   static constexpr int kProducerRegisters = kMathWarpgroups == 2 ? 24 : 32;
@@ -47,18 +46,10 @@ struct KeyShape {
 };
 
 template <class S>
-struct alignas(1024) KeyOperands {
-  std::uint8_t p[S::kMathWarpgroups][S::kMet / kBoxColumns][kRowsBytes],
-      ds[S::kMathWarpgroups][S::kMet / kBoxColumns][kRowsBytes];
-};
-struct NoKeyOperands {};
-
-template <class S>
 struct alignas(1024) KeyShared {
   std::uint8_t own[S::kBuffers][2][S::kMathWarpgroups][S::kBoxes][kRowsBytes];  ///< k, v; then dk, dv
   std::uint8_t met[S::kStages][2][S::kBoxes][S::kMet * kTileRowBytes];          ///< q, dout
   float values[S::kStages][2][S::kMet];                                         ///< lse, delta
-  std::conditional_t<S::kShare, KeyOperands<S>, NoKeyOperands> operands;
   Barrier own_full[S::kBuffers], own_empty[S::kBuffers];
   Barrier full[S::kStages], empty[S::kStages];
 
@@ -238,17 +229,9 @@ struct KeyWalk {
       release_held();
     }
     std::uint32_t words[16];  // of p, then of ds
-    const std::uint64_t q = across_k(shared.met[0][0], kMetBytes) + stage * kStageStep,
-                        dout = across_k(shared.met[0][1], kMetBytes) + stage * kStageStep;
-    if constexpr (S::kShare) {
-      share_operand(shared.operands.p[warpgroup], p, thread, 1 + warpgroup);
-      begin_products();
-      multiply_shared(dv, shared.operands.p[warpgroup], dout);
-    } else {
-      round_to_operand(words, p);
-      begin_products();
-      multiply_rows(dv, words, dout);
-    }
+    round_to_operand(words, p);
+    begin_products();
+    multiply_rows(dv, words, across_k(shared.met[0][1], kMetBytes) + stage * kStageStep);
     end_products();
     if (S::kAhead) values.load(shared.values[stage][1], thread);
     await_products<kNewer>(dp);
@@ -257,15 +240,9 @@ struct KeyWalk {
     pin(p);
     await_products(dv);
     if (S::kAhead) pin(next);
-    if constexpr (S::kShare) {
-      share_operand(shared.operands.ds[warpgroup], p, thread, 1 + warpgroup);
-      begin_products();
-      multiply_shared(dk, shared.operands.ds[warpgroup], q);
-    } else {
-      round_to_operand(words, p);
-      begin_products();
-      multiply_rows(dk, words, q);
-    }
+    round_to_operand(words, p);
+    begin_products();
+    multiply_rows(dk, words, across_k(shared.met[0][0], kMetBytes) + stage * kStageStep);
     end_products();
     held = stage;
   }

@@ -23,17 +23,13 @@
 
 namespace precbench::hopper {
 
-template <int kHeadOf, int kWarpgroupsOf, int kKeysOf, int kStagesOf, int kBuffersOf, bool kAheadOf,
-          bool kShareOf>
+template <int kHeadOf, int kWarpgroupsOf, int kKeysOf, int kStagesOf, int kBuffersOf>
 struct QueryShape {
   static constexpr int kHead = kHeadOf;
   static constexpr int kMathWarpgroups = kWarpgroupsOf;
   static constexpr int kMet = kKeysOf;         ///< keys of a block
   static constexpr int kStages = kStagesOf;    ///< blocks in shared memory
   static constexpr int kBuffers = kBuffersOf;  ///< tiles' own rows in shared memory
-  /// The scores of the next block are asked for before those of this one are used. Needs registers.
-  static constexpr bool kAhead = kAheadOf;
-  static constexpr bool kShare = kShareOf;  ///< ds goes through shared memory
   static constexpr int kOwn = kMathWarpgroups * kRows;
   static constexpr int kThreads = (kMathWarpgroups + 1) * kWarpgroup;
   static constexpr int kProducerRegisters = kMathWarpgroups == 2 ? 40 : 32;
@@ -43,17 +39,10 @@ struct QueryShape {
 };
 
 template <class S>
-struct alignas(1024) QueryOperands {
-  std::uint8_t ds[S::kMathWarpgroups][S::kMet / kBoxColumns][kRowsBytes];
-};
-struct NoQueryOperands {};
-
-template <class S>
 struct alignas(1024) QueryShared {
   std::uint8_t own[S::kBuffers][2][S::kMathWarpgroups][S::kBoxes]
                   [kRowsBytes];  ///< q, dout; then dq in the place of q
   std::uint8_t met[S::kStages][2][S::kBoxes][S::kMet * kTileRowBytes];  ///< k, v
-  std::conditional_t<S::kShare, QueryOperands<S>, NoQueryOperands> operands;
   Barrier own_full[S::kBuffers], own_empty[S::kBuffers];
   Barrier full[S::kStages], empty[S::kStages];
 
@@ -139,42 +128,26 @@ struct QueryWalk {
     }
   }
 
-  /// p = q k^T of the block in a stage.
-  __device__ inline void begin_scores(float (&p)[S::kScores], int stage) {
-    begin_products();
-    multiply_heads<S::kHead>(p, q, descriptor_of(shared.met[0][0]) + stage * kStageStep);
-    end_products();
-  }
-
   __device__ inline void release_held() {
     if (held >= 0) release(shared.empty[held]);
   }
 
-  /// One block of keys. Where that is done ahead, `next` has its scores, and then those of the next block.
-  __device__ inline void step(int block, float (&next)[S::kScores], float (&dq)[S::kOuts]) {
+  /// One block of keys.
+  __device__ inline void step(int block, float (&dq)[S::kOuts]) {
     const int stage = turn.stage, first_key = block * S::kMet;
     const unsigned parity = turn.parity;
     turn.next();
+    shared.full[stage].wait(parity);
     float p[S::kScores], dp[S::kScores];
-    if constexpr (S::kAhead) {
-#pragma unroll
-      for (int i = 0; i < S::kScores; ++i) p[i] = next[i];
-    } else {
-      shared.full[stage].wait(parity);
-      begin_scores(p, stage);
-    }
+    begin_products();
+    multiply_heads<S::kHead>(p, q, descriptor_of(shared.met[0][0]) + stage * kStageStep);
+    end_products();
     begin_products();
     multiply_heads<S::kHead>(dp, dout, descriptor_of(shared.met[0][1]) + stage * kStageStep);
     end_products();
-    if constexpr (
-        S::kAhead) {  // behind the last step once more this one's: fewer ways through the code are faster
-      const int ahead = block > 0 ? turn.stage : stage;
-      shared.full[ahead].wait(block > 0 ? turn.parity : parity);
-      begin_scores(next, ahead);
-    } else {
-      await_products<1>(p);  // and the last of the step before
-      release_held();
-    }
+    await_products<1>(p);  // and the last of the step before
+    release_held();
+    held = stage;
 #pragma unroll
     for (int i = 0; i < S::kScores; ++i) p[i] = cuda::exp2_approx(p[i] * problem.scale_log2 - lse[i % 4 / 2]);
     if (first_key + S::kMet - 1 > min(first_seen, problem.keys - 1))
@@ -183,24 +156,12 @@ struct QueryWalk {
     shared.full[stage].wait(
         parity);  // keeps the compiler from putting the exponentials behind the product's end
     await_products(dp);
-    if constexpr (S::kAhead) {
-      pin(next);
-      release_held();
-    }
-    held = stage;
 #pragma unroll
     for (int i = 0; i < S::kScores; ++i) p[i] *= dp[i] - delta[i % 4 / 2];
-    const std::uint64_t k = across_k(shared.met[0][0], kMetBytes) + stage * kStageStep;
-    if constexpr (S::kShare) {
-      share_operand(shared.operands.ds[warpgroup], p, thread, 1 + warpgroup);
-      begin_products();
-      multiply_shared(dq, shared.operands.ds[warpgroup], k);
-    } else {
-      std::uint32_t ds[S::kScores / 2];
-      round_to_operand(ds, p);
-      begin_products();
-      multiply_rows(dq, ds, k);
-    }
+    std::uint32_t ds[S::kScores / 2];
+    round_to_operand(ds, p);
+    begin_products();
+    multiply_rows(dq, ds, across_k(shared.met[0][0], kMetBytes) + stage * kStageStep);
     end_products();
   }
 
@@ -212,14 +173,8 @@ struct QueryWalk {
       shared.full[turn.stage].wait(turn.parity);
       release(shared.empty[turn.stage]);
     }
-    float next[S::kScores];
-    if (S::kAhead && block >= 0) {
-      shared.full[turn.stage].wait(turn.parity);
-      begin_scores(next, turn.stage);
-      await_products(next);
-    }
 #pragma unroll 1
-    for (; block >= 0; --block) step(block, next, dq);
+    for (; block >= 0; --block) step(block, dq);
     await_products(dq);
     release_held();
   }

@@ -87,29 +87,6 @@ __device__ inline void write_head(std::uint8_t (&boxes)[kBoxes][kRowsBytes], con
     write_bf16_box<kBoxColumns>(boxes[box], x, box * kBoxColumns, thread);
 }
 
-/// Results of a product, rounded, into the warpgroup's own boxes, from which it reads them as the A operand of another.
-/// `barrier`: a named barrier of the warpgroup.
-template <int kBoxes, int kCount>
-__device__ inline void share_operand(std::uint8_t (&boxes)[kBoxes][kRowsBytes], const float (&x)[kCount],
-                                     int thread, int barrier) {
-  static_assert(kCount == kBoxes * kBoxColumns / 2);
-  write_head(boxes, x, thread);
-  publish_stores();
-  synchronize_some(barrier, kWarpgroup);
-}
-
-/// sum += p b, p in boxes; `b` is read across k.
-template <int kCount, int kBoxes>
-__device__ inline void multiply_shared(float (&sum)[kCount], const std::uint8_t (&p)[kBoxes][kRowsBytes],
-                                       std::uint64_t b) {
-  constexpr int kSteps = kBoxColumns / kStepK;  // in a box
-  const std::uint64_t a = descriptor_of(p[0]);
-#pragma unroll
-  for (int step = 0; step < kBoxes * kSteps; ++step)
-    multiply_bf16<false, true>(sum, a + step % kSteps * kAlongK + step / kSteps * (kRowsBytes / 16),
-                               b + step * kAcrossK, true);
-}
-
 /// Row of the warpgroup's 64 that a thread has in the first half of its accumulators; in the second that + 8.
 __device__ inline int row_of(int thread) { return thread / 32 * 16 + thread % 32 / 4; }
 
