@@ -38,7 +38,9 @@ constexpr const auto& names_of() {
 
 /// Keys that a record leaves out where they have nothing to say.
 bool left_out(std::string_view key) {
-  return key == "kernels" || key == "routing_ms" || key == "params" || key == "moe";
+  return key == "kernels" || key == "routing_ms" || key == "params" || key == "moe" || key == "grouped" ||
+         key == "ep" || key == "exchange" || key == "dispatch" || key == "slots" || key == "columns" ||
+         key == "bytes";
 }
 
 template <class T>
@@ -89,7 +91,8 @@ bool added_later(std::string_view key) {
   if constexpr (std::is_same_v<T, Record>)
     return key == "definition" || key == "fidelity" || key == "study" || left_out(key);
   if constexpr (std::is_same_v<T, Training>) return key == "evaluations";
-  if constexpr (std::is_same_v<T, GemmPath> || std::is_same_v<T, Breakdown>) return left_out(key);
+  if constexpr (std::is_same_v<T, GemmPath> || std::is_same_v<T, Breakdown> || std::is_same_v<T, MoeRecord>)
+    return left_out(key);
   return std::is_same_v<T, Timing> && (key == "wall_ms" || key == "runs" || key == "between_runs");
 }
 

@@ -288,11 +288,17 @@ struct ExpertFlops {
   double router = 0;                ///< which no other count has
 };
 
+/// What one rank exchanges with those that have the other experts, by the links' count.
+struct ExchangeBytes {
+  double dispatch = 0, combine = 0;  ///< to the experts, and back; both forward and backward
+};
+
 /// A mixture of experts in the last timed step, on one rank.
 struct MoeRecord {
   std::int64_t experts = 0, top_k = 0, expert_ffn = 0, shared_ffn = 0;
   std::string score;               ///< "softmax", "sigmoid"
   std::string routing;             ///< --routing
+  std::optional<std::string> grouped;  ///< who ran the experts' products: "own", "loop"; none where there is no choice
   std::optional<double> capacity;  ///< none: no slot is dropped
   ExpertRows rows;
   double padding_fraction = 0;  ///< of the padded rows
@@ -300,6 +306,12 @@ struct MoeRecord {
   ExpertFlops flops;
   std::vector<double> aux_loss, z_loss;  ///< by layer, without their coefficients
   std::optional<double> bias_min, bias_max;
+  std::optional<std::int64_t>
+      ep;  ///< ranks that have different experts; none: each has all, and what follows neither
+  std::optional<std::string> exchange, dispatch;
+  std::optional<std::int64_t> slots;   ///< of exchange slots: rows for each rank
+  std::optional<std::string> columns;  ///< of dispatch fp8: "exact", or "requantized" from the codes of rows
+  std::optional<ExchangeBytes> bytes;
 };
 
 struct Record {

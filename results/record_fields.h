@@ -193,12 +193,20 @@ void each_field(S& s, F&& f) {
   f("expected", s.expected), f("actual", s.actual), f("router", s.router);
 }
 
+template <Is<ExchangeBytes> S, class F>
+void each_field(S& s, F&& f) {
+  f("dispatch", s.dispatch), f("combine", s.combine);
+}
+
 template <Is<MoeRecord> S, class F>
 void each_field(S& s, F&& f) {
   f("experts", s.experts), f("top_k", s.top_k), f("expert_ffn", s.expert_ffn), f("shared_ffn", s.shared_ffn);
-  f("score", s.score), f("routing", s.routing), f("capacity", s.capacity), f("rows", s.rows);
+  f("score", s.score), f("routing", s.routing), f("grouped", s.grouped);
+  f("capacity", s.capacity), f("rows", s.rows);
   f("padding_fraction", s.padding_fraction), f("load", s.load), f("flops", s.flops);
   f("aux_loss", s.aux_loss), f("z_loss", s.z_loss), f("bias_min", s.bias_min), f("bias_max", s.bias_max);
+  f("ep", s.ep), f("exchange", s.exchange), f("dispatch", s.dispatch), f("slots", s.slots);
+  f("columns", s.columns), f("bytes", s.bytes);
 }
 
 template <Is<Record> S, class F>

@@ -170,6 +170,12 @@ TEST_CASE("the schema lists its scalar fields with their units", "[record]") {
   full.breakdown->routing_ms = 0.5;
   full.params = ParameterCounts{30, 3};
   full.moe = MoeRecord{};
+  full.moe->ep = 2;
+  full.moe->exchange = "slots", full.moe->dispatch = "fp8";
+  full.moe->slots = 4;
+  full.moe->columns = "exact";
+  full.moe->bytes = ExchangeBytes{};
+  full.moe->grouped = "own";
   const Json record = full;
   for (const SchemaField& field : fields) {
     INFO(field.pointer);

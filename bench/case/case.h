@@ -41,9 +41,12 @@ struct Case {
   std::string switch_recipe;
   std::string recompute = "none";
 
-  std::string routing = "learned";
+  std::string routing = "learned", grouped = "own";
   std::optional<double> capacity;  ///< none: no slot is dropped; written "auto"
   double aux = 1e-3, z_loss = 0;
+  std::int64_t ep = 1;
+  std::string exchange = "gather", dispatch = "bf16";
+  std::int64_t slots = 0;  ///< 0: as many as a rank has tokens; written "all"
 
   std::string optimizer = "adamw";
   double lr = 3e-4;

@@ -107,13 +107,14 @@ void check_optimizer(const Case& c, const Recipe& recipe) {
 }
 
 void check_combinations(const Case& c) {
-  const auto check_choice = [&](const char* flag, const std::string& which) {
-    if (c.device == "cpu" && which != "auto")
+  const auto check_choice = [&](const char* flag, const std::string& which, const char* unset = "auto") {
+    if (c.device == "cpu" && which != unset)
       throw InvalidInput(fmt::format(
           "--{} {}: chooses among a GPU's kernels, and --device is cpu, which has its own", flag, which));
   };
   check_choice("attention", c.attention);
   check_choice("gemm", c.gemm);
+  check_choice("grouped", c.grouped, "own");
   if ((c.parallel == "hsdp") != (c.shard_group > 1))
     throw InvalidInput("--shard-group: hsdp needs groups of 2 or more ranks, and only hsdp has groups");
   if (c.lr == 0) throw InvalidInput("--lr: must be above 0: nothing would be trained");
@@ -135,7 +136,8 @@ void check_experts(const Case& c, const ModelConfig& model) {
   if (c.capacity && *c.capacity <= 0)
     throw InvalidInput("--capacity: must be above 0: no expert would have a row");
   if (model.moe) return;
-  for (const char* name : {"routing", "capacity", "aux", "z_loss"}) {
+  for (const char* name :
+       {"routing", "capacity", "grouped", "aux", "z_loss", "ep", "exchange", "slots", "dispatch"}) {
     const Field& field = *find_field(name);
     if (get_text(c, field) != get_text(defaults, field))
       throw InvalidInput(fmt::format("{}: {} has no experts", flag_of(field), model.name));

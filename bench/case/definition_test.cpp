@@ -79,7 +79,7 @@ TEST_CASE("the id follows the work and nothing else", "[definition]") {
     if (name == "parallel" || name == "shard_group")
       c.parallel = "hsdp", c.shard_group = name == "parallel" ? 2 : 37;
     if (name == "schedule" || name == "checkpoint_every" || name == "switch_recipe") c.steps = 10;
-    if (name == "attention" || name == "gemm") c.device = "cuda";
+    if (name == "attention" || name == "gemm" || name == "grouped") c.device = "cuda";
     if (name == "momentum") c.optimizer = "muon";
     if (name == "fidelity_stress") c.fidelity_batches = 1;
     // A glob only says which files of a folder are the data.
@@ -91,17 +91,19 @@ TEST_CASE("what only experts have is in no dense row, and refused of a dense mod
   const nlohmann::ordered_json dense = case_to_json(Case{});
   Case c;
   c.model = "tiny-moe";
-  for (const char* name : {"routing", "capacity", "aux", "z_loss", "layers"}) {
+  for (const std::string name :
+       {"routing", "capacity", "grouped", "aux", "z_loss", "ep", "exchange", "slots", "dispatch", "layers"}) {
     INFO(name);
     const Field& field = *find_field(name);
     CHECK_FALSE(dense.contains(name));
     CHECK_FALSE(case_to_json(c).contains(name));
     Case other = c;
-    set_text(other, field, std::string(name) == "routing" ? "one" : "3");
+    set_text(other, field,
+             name == "routing" ? "one" : field.choices.empty() ? "3" : field.choices.back());
     CHECK(case_to_json(other).contains(name));
     CHECK(case_from_json(case_to_json(other)) == other);
     other.model = "tiny";
-    if (std::string(name) != "layers")
+    if (name != "layers")
       CHECK(refusal_of([&] { resolve(other); }) == flag_of(field) + ": tiny has no experts");
   }
   Case nothing = c;

@@ -90,6 +90,8 @@ TransformerOptions Plan::transformer() const {
   options.recompute_norms = parameters.parallel.shard > 1;
   options.reduce_amax = reduce_amax && ranks > 1;
   options.capacity = capacity;
+  options.exchange = exchange;
+  if (on_gpu) options.group_rows = kGpuGroupRows;
   options.balance = balance;
   options.z_loss = z_loss;
   return options;
@@ -99,6 +101,7 @@ TransformerOptions Plan::bf16_transformer() const {
   TransformerOptions options = transformer();
   options.recipe_of = [this](std::int64_t, LinearRole) -> const Recipe& { return bf16; };
   options.recompute_norms = true;  // the same bits, and none is kept
+  options.exchange.codes = false;
   return options;
 }
 
@@ -124,6 +127,51 @@ std::vector<std::string> Plan::warnings() const {
     lines.push_back(fmt::format("{} from step {} on: times are of the steps of both recipes",
                                 next.recipe.name, next.from));
   return lines;
+}
+
+/// Of codes that come to experts on other ranks.
+std::string Plan::why_codes_unsupported() const {
+  const QuantFormat& format = recipe.fprop.a;
+  if (!format.quantized() || bits_of(format.dtype) != 8)
+    return fmt::format("--dispatch fp8: {} has no 8-bit codes of tokens", recipe.name);
+  if (exchange.mode == ExpertExchange::Mode::sync)
+    return "--dispatch fp8: scales of as many rows as there happen to be do not lie as GEMMs take them; take gather "
+           "or slots";
+  const bool slots = exchange.mode == ExpertExchange::Mode::slots;
+  const std::int64_t rows = slots ? exchange.slots : tokens_per_micro_step();
+  for (const QuantFormat& sent : {recipe.fprop.a, recipe.dgrad.a}) {
+    const std::int64_t multiple = sent.granularity == Granularity::block_1x128  ? 4
+                                  : sent.granularity == Granularity::block_1x32 ? 128
+                                                                                : 1;
+    if (rows % multiple != 0)
+      return fmt::format("--dispatch fp8: {} {} of a rank, whose scales lie in parts of {}", rows,
+                         slots ? "slots" : "tokens", multiple);
+  }
+  return "";
+}
+
+std::string Plan::why_experts_unsupported() const {
+  const int ep = parameters.expert_ranks;
+  const bool gather = exchange.mode == ExpertExchange::Mode::gather;
+  if (ep == 1 && (!gather || exchange.codes || fields.slots > 0))
+    return "--exchange, --slots and --dispatch are of experts on several ranks: add --ep N";
+  if (ep == 1) return "";
+  if (fields.slots > 0 && exchange.mode != ExpertExchange::Mode::slots)
+    return fmt::format("--slots: --exchange {} has none", fields.exchange);
+  if (ranks % ep != 0) return fmt::format("--ep: {} does not divide {} ranks", ep, ranks);
+  if (const std::int64_t experts = model.moe.rule.experts; experts % ep != 0)
+    return fmt::format("--ep: {} does not divide {} experts", ep, experts);
+  if (capacity > 0) return "--ep: --capacity is of one rank's own experts; leave one of them out";
+  const MomentFormats& moments = parameters.moments;
+  if (const std::string name = optimizer.optimizer->name; name != "adamw" && name != "lion")
+    return fmt::format("--ep: {} does not update experts of several ranks yet; adamw and lion do", name);
+  if (scaled(moments.m) || scaled(moments.v))
+    return "--ep: moments of experts on several ranks are in fp32 or bf16; their scales are not shared";
+  if (fp8_weights) return "--ep: --weights e4m3 is of blocks that are one unit, experts and all";
+  if (exchange.codes)
+    if (const std::string why = why_codes_unsupported(); !why.empty()) return why;
+  if (fields.fidelity_batches > 0) return "--ep: gradients of experts on several ranks are not compared yet";
+  return "";
 }
 
 std::string Plan::why_state_unsupported() const {
@@ -165,7 +213,7 @@ std::string Plan::why_no_fidelity() const {
 }
 
 std::string Plan::why_unsupported() const {
-  for (const std::string& why : {why_state_unsupported(), why_fp8_unsupported()})
+  for (const std::string& why : {why_experts_unsupported(), why_state_unsupported(), why_fp8_unsupported()})
     if (!why.empty()) return why;
   for (const LaterLayers& next : later)
     if (next.recipe.delayed() && !same_scales(next.recipe, parameters.delayed))

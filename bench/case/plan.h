@@ -30,6 +30,7 @@ struct Plan : Definition {
   RoutingChoice routing;
   double capacity = 0;
   float balance = 0, z_loss = 0;
+  ExpertExchange exchange;
   std::optional<StudyPlace>
       study;  ///< of a case that a study runs; it goes into the row and is no part of the id
 
@@ -49,7 +50,10 @@ struct Plan : Definition {
   std::string why_unsupported() const;
   /// Why no batch's gradient can be compared with BF16's (--fidelity-batches); empty if it can.
   std::string why_no_fidelity() const;
-  /// Why not as in why_unsupported: of the optimizer's state, and of weights and gradients that are kept in FP8.
+  /// Why not as in why_unsupported: of experts on several ranks, of the optimizer's state, and of weights and gradients
+  /// that are kept in FP8.
+  std::string why_experts_unsupported() const;
+  std::string why_codes_unsupported() const;
   std::string why_state_unsupported() const;
   std::string why_fp8_unsupported() const;
   /// What of the model is not modelled, and positions beyond those that it is made for, a line each.

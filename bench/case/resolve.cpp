@@ -2,7 +2,9 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <ctime>
+#include <limits>
 
 #include "bench/case/case_limits.h"
 #include "bench/case/plan.h"
@@ -87,6 +89,16 @@ Plan resolve(const Case& c) {
   if (!plan.model.moe) return plan;
   plan.routing = parse_routing(c.routing);
   plan.capacity = c.capacity.value_or(0);
+  plan.parameters.expert_ranks =
+      static_cast<int>(std::min<std::int64_t>(c.ep, std::numeric_limits<int>::max()));
+  using Mode = ExpertExchange::Mode;
+  plan.exchange.mode = c.exchange == "gather"  ? Mode::gather
+                       : c.exchange == "slots" ? Mode::slots
+                                               : Mode::sync;
+  plan.exchange.codes = c.dispatch == "fp8";
+  if (plan.exchange.mode == Mode::slots)
+    plan.exchange.slots = c.slots ? c.slots : plan.tokens_per_micro_step();
+  plan.parameters.expert_slots = plan.exchange.mode == Mode::slots;
   plan.balance = static_cast<float>(c.aux);
   plan.z_loss = static_cast<float>(c.z_loss);
   return plan;

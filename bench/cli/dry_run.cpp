@@ -69,6 +69,9 @@ void print_dry_run(const std::vector<Plan>& grid) {
   for (const Field* field : labels.fields()) rows[0].push_back(field->name);
   std::string alignment(rows[0].size(), 'l');
   rows[0].insert(rows[0].end(), {"GiB/GPU", "FLOPs/token", "FLOPs/step"});
+  const bool apart = std::any_of(grid.begin(), grid.end(),
+                                 [](const Plan& plan) { return plan.parameters.expert_ranks > 1; });
+  if (apart) rows[0].insert(rows[0].end(), {"GiB to experts", "back"});
   if (timed) rows[0].push_back("s/step at least");
   alignment.append(rows[0].size() - alignment.size(), 'r');
   rows[0].push_back("largest segments, GiB");
@@ -79,6 +82,9 @@ void print_dry_run(const std::vector<Plan>& grid) {
     if (p.unsupported.empty()) {
       row.insert(row.end(), {gib(p.memory.peak), fmt::format("{:.4e}", p.flops_per_token),
                              fmt::format("{:.4e}", p.flops_per_step)});
+      if (apart)
+        for (const double bytes : {p.experts.dispatch, p.experts.combine})
+          row.push_back(gib(static_cast<std::int64_t>(bytes)));
       if (timed) row.push_back(p.seconds_per_step ? fmt::format("{:.4g}", *p.seconds_per_step) : "-");
       row.push_back(largest_segments(p.memory));
     } else {

@@ -45,6 +45,7 @@ DryRun dry_run_with(const Plan& plan, const Device* device, ReferencePlace place
     rank.enqueue();
     DryRun run;
     run.ops = accounts.ops;
+    if (const Routers* routers = rank.parameters().routers()) run.experts = routers->traffic();
     for (const LaterLayers& later : plan.later) {  // memory must do for all recipes of the run
       rank.use_layers_of(later.from);
       rank.enqueue();
@@ -85,10 +86,11 @@ DryRun dry_run(const Plan& plan, const Device* device, std::optional<std::int64_
 std::int64_t watching_bytes(const Plan& plan) {
   // Saving gathers one unit at a time; statistics and fingerprints take a few words.
   std::int64_t largest = 0;
-  const Layout layout(plan.model, plan.parameters.parallel.shard, plan.parameters.whole_blocks());
-  if (layout.shards() > 1)
-    for (int u = 0; u < layout.unit_count(); ++u)
-      largest = std::max(largest, bytes_of(DType::f32, layout.shard_size(u) * layout.shards()));
+  const Layout layout(plan.model, plan.parameters.parallel.shard, plan.parameters.whole_blocks(),
+                      plan.parameters.experts_of(0));
+  for (int u = 0; u < layout.unit_count(); ++u)
+    if (const int parts = layout.is_experts(u) ? layout.expert_share().ranks : layout.shards(); parts > 1)
+      largest = std::max(largest, bytes_of(DType::f32, layout.shard_size(u) * parts));
   return largest + 64 * Arena::kAlignment;
 }
 
@@ -145,6 +147,7 @@ Prediction predict(const Plan& plan, const KnownGpu* gpu) {
   if (!p.unsupported.empty()) return p;
   const DryRun accounts = dry_run(plan, nullptr);
   p.memory = memory_segments(accounts.highest, accounts.most());
+  p.experts = accounts.experts;
   if (!gpu || support_of(plan, gpu->device).path() != ExecutionPath::native) return p;
   if (const std::optional<DatasheetRates> peak = datasheet_rates(gpu->name))
     if (const std::optional<OpRates> peaks = op_rates(*peak, plan.recipe))

@@ -23,6 +23,7 @@ struct DryRun {
   std::vector<OpCost> ops;  ///< every op, collectives included, in order
   std::int64_t probe = 0;   ///< bytes at the fidelity probe's moment of largest use; 0: there is none
   ReferencePlace reference = ReferencePlace::device;  ///< of the fidelity probe
+  ExpertTraffic experts;                              ///< bytes to other ranks' experts, and back
   /// The most that is in use at one time.
   std::int64_t most() const { return std::max(peak.total(), probe); }
   double model_flops() const;  ///< GEMMs and attention
@@ -53,6 +54,7 @@ Support support_of(const Plan& plan, const Device& device);
 /// What can be said of a case without running it. Nothing is computed and no data is read.
 struct Prediction {
   MemorySegments memory;                   ///< bytes on the rank that needs most
+  ExpertTraffic experts;                   ///< bytes of a rank to other ranks' experts in a step, and back
   double flops_per_token = 0;              ///< model FLOPs, as in Flops
   double flops_per_step = 0;               ///< all ranks and accumulation steps together
   std::optional<double> seconds_per_step;  ///< at least: the speed of light, without collectives

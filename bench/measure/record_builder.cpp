@@ -162,7 +162,8 @@ void RecordBuilder::finish(const DryRun& accounts, const std::optional<OpRates>&
   Training& training = *record_.training;
   training.params_total = static_cast<std::int64_t>(changed_.size());
   // Unknown where some shards are in other processes only, or the first step was an earlier start's.
-  if (!continued_ && plan_.parameters.parallel.shard <= share_.local)
+  const int parts = std::max(plan_.parameters.parallel.shard, plan_.parameters.expert_ranks);
+  if (!continued_ && parts <= share_.local)
     training.params_changed = std::count(changed_.begin(), changed_.end(), true);
   if (training.params_changed && training.params_changed != training.params_total)
     warn({fmt::format("{} of {} parameter tensors did not change in the first step",

@@ -51,7 +51,7 @@ class RecordBuilder {
   /// Whose kernels ran attention and the linear layers' GEMMs.
   void add_kernels(const Device& device);
   /// What the routers of rank 0 did in its last step.
-  void add_routing(const Routers& routers);
+  void add_routing(const Routers& routers, const Device& device);
   void add_breakdown(const StepProfiler::Result& profile);
   /// Bytes/s of each kind of collective; null where its buffers did not fit.
   void add_bus_rates(const std::vector<std::optional<double>>& rates);

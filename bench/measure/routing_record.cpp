@@ -18,7 +18,7 @@ double load_of(const RouterLoad& layer) {
 
 }  // namespace
 
-void RecordBuilder::add_routing(const Routers& routers) {
+void RecordBuilder::add_routing(const Routers& routers, const Device& device) {
   const std::vector<RouterLoad> layers = routers.load();
   const MoeConfig& config = plan_.model.moe;
   const RoutingRule& rule = config.rule;
@@ -27,6 +27,7 @@ void RecordBuilder::add_routing(const Routers& routers) {
   moe.expert_ffn = config.expert_ffn, moe.shared_ffn = config.shared_ffn;
   moe.score = rule.score == RouterScore::softmax ? "softmax" : "sigmoid";
   moe.routing = plan_.fields.routing;
+  if (const std::string name = device.grouped_name(); !name.empty()) moe.grouped = name;
   if (plan_.capacity > 0) moe.capacity = plan_.capacity;
   const std::int64_t at_once = plan_.tokens_per_micro_step();
   const double tokens = static_cast<double>(at_once * plan_.accumulation);
@@ -35,6 +36,7 @@ void RecordBuilder::add_routing(const Routers& routers) {
     if (plan_.capacity > 0)
       moe.rows.dropped +=
           std::max(0.0, std::accumulate(layer.slots.begin(), layer.slots.end(), 0.0) - layer.rows);
+    moe.rows.dropped += layer.dropped;
     moe.load.layers.push_back(load_of(layer));
     moe.load.empty_experts += std::count(layer.slots.begin(), layer.slots.end(), 0.0);
     moe.aux_loss.push_back(layer.balance), moe.z_loss.push_back(layer.z_loss);
@@ -56,6 +58,13 @@ void RecordBuilder::add_routing(const Routers& routers) {
   if (const std::vector<float> bias = routers.biases(); !bias.empty()) {
     const auto [least, most] = std::minmax_element(bias.begin(), bias.end());
     moe.bias_min = *least, moe.bias_max = *most;
+  }
+  if (const int ranks = plan_.parameters.expert_ranks; ranks > 1) {
+    moe.ep = ranks, moe.exchange = plan_.fields.exchange, moe.dispatch = plan_.fields.dispatch;
+    if (plan_.exchange.slots > 0) moe.slots = plan_.exchange.slots;
+    if (plan_.exchange.codes)
+      moe.columns = plan_.recipe.fprop.a.granularity == Granularity::tensor ? "exact" : "requantized";
+    moe.bytes = ExchangeBytes{routers.traffic().dispatch, routers.traffic().combine};
   }
   const std::lock_guard lock(mutex_);
   record_.moe = std::move(moe);

@@ -61,7 +61,8 @@ class Session {
     return {.autotune = !deterministic,
             .deterministic = deterministic,
             .attention = case_.attention,
-            .gemm = case_.gemm};
+            .gemm = case_.gemm,
+            .grouped = case_.grouped};
   }
   void check_gpus() const;
   void choose_reshard(const Device& device);
@@ -210,7 +211,8 @@ void Session::train(Rank& rank, std::int64_t begin) {
   options.steps = case_.steps == 0 ? 0 : case_.steps - begin;
   options.time_limit_s = case_.time_limit;
   Sampler sampler(options);
-  StepRunner runner(rank, *data_, case_.graph == "on", board_);
+  const bool by_host = plan_.exchange.mode == ExpertExchange::Mode::sync;  // counts, which no graph has
+  StepRunner runner(rank, *data_, case_.graph == "on" && !by_host, board_);
   const std::vector<std::uint64_t> before = rank.parameters().fingerprints();
   const std::int64_t typical = typical_step(plan_, begin);
   std::vector<CollectiveCount> collectives;  // of a step; saving weights makes others
@@ -284,7 +286,7 @@ void Session::finish_training(Rank& rank, const Sampler& sampler) {
     builder_.add_memory(memory_segments(rank.arena().highest(), rank.arena().peak().total()),
                         rank.device().workspace_bytes(), watch_->used_bytes());
     builder_.add_kernels(rank.device());
-    if (const Routers* routers = rank.parameters().routers()) builder_.add_routing(*routers);
+    if (const Routers* routers = rank.parameters().routers()) builder_.add_routing(*routers, rank.device());
   }
   if (case_.save_final.empty()) return;
   if (board_) board_->note_work(rank.comm().rank(), "saving the last weights");

@@ -156,8 +156,7 @@ void give_name(const std::string& partial, const std::string& name) {
 
 std::string write_checkpoint(Rank& rank, const Plan& plan, std::int64_t step, const TrainingCurve& curve) {
   const bool first = rank.comm().rank() == 0;
-  // Replicas have the same.
-  const bool has_parts = plan.parameters.parallel.place_of(rank.comm().rank()).data == 0;
+  const bool has_parts = rank.parameters().writes_state();
   const std::string folder = checkpoint_folder(plan);
   const std::string name = checkpoint_at(plan, step);
   const std::string partial = name + kPartial;

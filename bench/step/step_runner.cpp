@@ -14,13 +14,15 @@ void StepRunner::note(std::int64_t step, StepBoard::Stage stage) {
   if (board_) board_->note(rank_.comm().rank(), step, stage);
 }
 
+bool StepRunner::captures() const { return graph_ && rank_.device().capturable(); }
+
 StepRunner::Timed StepRunner::run(std::int64_t step, double signal) {
   note(step, StepBoard::Stage::begun);
   if (rank_.use_layers_of(step)) {  // other kernels: their plans are made in a step that runs op by op, too
     captured_.reset();
     warm_ = false;
   }
-  if (graph_ && warm_ && !captured_) captured_ = capture_step(rank_.device(), [&] { rank_.enqueue(); });
+  if (captures() && warm_ && !captured_) captured_ = capture_step(rank_.device(), [&] { rank_.enqueue(); });
   rank_.prepare(data_, step, signal);
   clock_->reset();
   const std::size_t start = clock_->mark();
@@ -48,7 +50,7 @@ StepProfiler::Result StepRunner::profile(std::int64_t step) {
     profiler.stop();
     rank_.comm().set_observer(nullptr);
   };
-  if (graph_) {
+  if (captures()) {
     const std::unique_ptr<StepGraph> graph = capture_step(rank_.device(), profiled);
     rank_.comm().replay([&] { graph->replay(); });
     rank_.finish();

@@ -30,6 +30,8 @@ class StepRunner {
 
  private:
   void note(std::int64_t step, StepBoard::Stage stage);
+  /// What has run may be captured, too.
+  bool captures() const;
 
   Rank& rank_;
   const DataSource& data_;

@@ -75,6 +75,7 @@ class CpuDevice final : public Device {
   void do_update_routing_bias(const ops::UpdateRoutingBias& op) override;
   // group.cpp
   void do_group(const ops::Group& op) override;
+  void do_group_peers(const ops::GroupPeers& op) override;
   void do_permute(const ops::Permute& op) override;
   void do_unpermute(const ops::Unpermute& op) override;
   // experts.cpp

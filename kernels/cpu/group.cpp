@@ -51,8 +51,13 @@ void CpuDevice::do_group(const ops::Group& op) {
   std::int32_t* offsets = groups.offsets.as<std::int32_t>();
   std::int32_t* row_of = groups.row_of.as<std::int32_t>();
   std::int32_t* source = groups.source.as<std::int32_t>();
+  const auto group_of = [&](std::int64_t slot) {
+    const std::int64_t e = index[slot] - op.first;
+    return e >= 0 && e < E ? e : -1;
+  };
   std::fill_n(counts, E, 0);
-  for (std::int64_t slot = 0; slot < slots; ++slot) ++counts[index[slot]];
+  for (std::int64_t slot = 0; slot < slots; ++slot)
+    if (const std::int64_t e = group_of(slot); e >= 0) ++counts[e];
   std::int64_t rows = 0;
   offsets[0] = 0;
   for (std::int64_t e = 0; e < E; ++e) {
@@ -63,30 +68,64 @@ void CpuDevice::do_group(const ops::Group& op) {
   std::fill_n(source, groups.rows_capacity(), -1);
   std::vector<std::int32_t> filled(E);
   for (std::int64_t slot = 0; slot < slots; ++slot) {
-    const std::int32_t e = index[slot];
-    row_of[slot] = filled[e] < counts[e] ? offsets[e] + filled[e]++ : -1;
+    const std::int64_t e = group_of(slot);
+    row_of[slot] = e >= 0 && filled[e] < counts[e] ? offsets[e] + filled[e]++ : -1;
     if (row_of[slot] >= 0) source[row_of[slot]] = static_cast<std::int32_t>(slot);
   }
   op.report.as<float>()[0] = static_cast<float>(rows);
   op.report.as<float>()[1] = static_cast<float>(offsets[E]);
 }
 
+void CpuDevice::do_group_peers(const ops::GroupPeers& op) {
+  const Groups& peers = op.peers;
+  const std::int64_t P = peers.experts(), T = op.index.rows, K = op.index.cols;
+  std::int32_t* counts = peers.counts.as<std::int32_t>();
+  std::int32_t* offsets = peers.offsets.as<std::int32_t>();
+  std::int32_t* row_of = peers.row_of.as<std::int32_t>();
+  std::int32_t* source = peers.source.as<std::int32_t>();
+  std::fill_n(counts, P, 0);
+  std::fill_n(row_of, T * P, -1);
+  std::fill_n(source, peers.rows_capacity(), -1);
+  std::fill_n(op.row_index.as<std::int32_t>(), op.row_index.size(), -1);
+  std::fill_n(op.row_weights.as<float>(), op.row_weights.size(), 0.0f);
+  std::int64_t dropped = 0;
+  for (std::int64_t t = 0; t < T; ++t)  // a token's place in each rank's group, first
+    for (std::int64_t k = 0; k < K; ++k) {
+      const std::int64_t r = op.index.as<std::int32_t>()[t * K + k] / op.experts;
+      std::int32_t& place = row_of[t * P + r];
+      if (place < 0 && counts[r] < op.most) place = counts[r]++;
+      dropped += place < 0;
+    }
+  offsets[0] = 0;
+  for (std::int64_t r = 0; r < P; ++r)
+    offsets[r + 1] = static_cast<std::int32_t>(offsets[r] + (op.tight ? counts[r] : op.most));
+  for (std::int64_t slot = 0; slot < T * P; ++slot) {
+    if (row_of[slot] < 0) continue;
+    const std::int64_t t = slot / P, row = row_of[slot] += offsets[slot % P];
+    source[row] = static_cast<std::int32_t>(slot);
+    std::copy_n(op.index.as<std::int32_t>() + t * K, K, op.row_index.as<std::int32_t>() + row * K);
+    std::copy_n(op.weights.as<float>() + t * K, K, op.row_weights.as<float>() + row * K);
+  }
+  op.report.as<float>()[0] = static_cast<float>(dropped);
+}
+
 void CpuDevice::do_permute(const ops::Permute& op) {
   const Tensor& value = op.x.value;
   const std::int64_t C = value.cols;
   const bool weighted = !op.weights.empty();
-  cpu::for_rows(threads_, value.rows, C, [&](std::int64_t r, float* buffer) {
-    const std::int32_t slot = op.groups.source.as<std::int32_t>()[r];
-    if (slot < 0) {
-      std::memset(value.slice_rows(r, 1).data, 0, bytes_of(value.dtype, C));
-      return;
-    }
-    const std::int64_t t = slot / op.groups.top_k();
-    const float* row = cpu::load(op.src.value, t * C, C, buffer);
-    if (weighted && row != buffer) row = std::copy_n(row, C, buffer) - C;
-    for (std::int64_t c = 0; weighted && c < C; ++c) buffer[c] *= op.weights.as<float>()[slot];
-    cpu::store(value, r * C, C, row);
-  });
+  if (!op.src.value.empty())
+    cpu::for_rows(threads_, value.rows, C, [&](std::int64_t r, float* buffer) {
+      const std::int32_t slot = op.groups.source.as<std::int32_t>()[r];
+      if (slot < 0) {
+        std::memset(value.slice_rows(r, 1).data, 0, bytes_of(value.dtype, C));
+        return;
+      }
+      const std::int64_t t = slot / op.groups.top_k();
+      const float* row = cpu::load(op.src.value, t * C, C, buffer);
+      if (weighted && row != buffer) row = std::copy_n(row, C, buffer) - C;
+      for (std::int64_t c = 0; weighted && c < C; ++c) buffer[c] *= op.weights.as<float>()[slot];
+      cpu::store(value, r * C, C, row);
+    });
   QuantizedTensor x = op.x;
   if (!weighted && x.rowwise.format.quantized() && !x.rowwise.empty()) {
     gather_form(threads_, x.rowwise, op.src.rowwise, op.groups);
@@ -96,7 +135,7 @@ void CpuDevice::do_permute(const ops::Permute& op) {
     do_quantize({{.value = op.src.value, .amax_out = x.amax_out}});
     x.amax_in = std::exchange(x.amax_out, {});
   }
-  quantize_groups(x, op.groups);
+  if (!op.src.value.empty()) quantize_groups(x, op.groups);
 }
 
 void CpuDevice::do_unpermute(const ops::Unpermute& op) {

@@ -158,6 +158,7 @@ std::unique_ptr<Device> make_gpu_device(int ordinal, const GpuOptions& options) 
   device->set_deterministic(options.deterministic);
   device->set_attention(options.attention);
   device->set_gemm(options.gemm);
+  device->set_grouped(options.grouped);
   return device;
 }
 

@@ -38,6 +38,8 @@ class CudaDevice final : public Device {
   std::string attention_refusal(const AttentionShape& shape) override;
   std::string attention_name() const override;
   std::string gemm_names(GemmRole role) const override;
+  std::string grouped_name() const override;
+  bool capturable() const override { return !waited_for_host_; }
 
   void* allocate(std::int64_t bytes) override;
   void deallocate(void* block) override;
@@ -83,6 +85,10 @@ class CudaDevice final : public Device {
   /// Whose kernels run GEMMs: "auto" (the fastest; the default), "cublaslt", or "own": ours wherever there is one, which
   /// is for FP8 with scales of blocks on Hopper. Before the first matmul. Throws InvalidInput for another word.
   void set_gemm(const std::string& which);
+
+  /// Who runs the products of experts: "own" (kernels of ours for all experts at once wherever there is one, else "loop"; the
+  /// default) or "loop", expert by expert with the matmul plans. Throws InvalidInput for another word.
+  void set_grouped(const std::string& which);
 
   OpSet supported_ops() const override { return bodies_of<CudaDevice>(); }
   // elementwise.cu
@@ -149,6 +155,20 @@ class CudaDevice final : public Device {
   void do_factored_average(const ops::FactoredAverage& op) override;
   void do_factored_norm(const ops::FactoredNorm& op) override;
   void do_factored_update(const ops::FactoredUpdate& op) override;
+  // experts/: route.cu, route_backward.cu, group.cu, permute.cu, unpermute.cu, quantize_experts.cu, grouped_swiglu.cu
+  void do_route(const ops::Route& op) override;
+  void do_route_backward(const ops::RouteBackward& op) override;
+  void do_update_routing_bias(const ops::UpdateRoutingBias& op) override;
+  void do_group(const ops::Group& op) override;
+  // group_peers.cu
+  void do_group_peers(const ops::GroupPeers& op) override;
+  void do_permute(const ops::Permute& op) override;
+  void do_unpermute(const ops::Unpermute& op) override;
+  void do_quantize_experts(const ops::QuantizeExperts& op) override;
+  void do_grouped_swiglu(const ops::GroupedSwiglu& op) override;
+  void do_grouped_swiglu_backward(const ops::GroupedSwigluBackward& op) override;
+  // grouped_loop.cpp, with set_grouped() and grouped_name()
+  void do_grouped_matmul(const ops::GroupedMatmul& op) override;
 
  private:
   void scaled_adamw(const ops::Adamw& op);  // scaled_adamw.cu
@@ -171,6 +191,8 @@ class CudaDevice final : public Device {
   bool captured_ = false;  // a graph was made: its addresses must live as long as the device
   bool autotune_ = true;
   bool deterministic_ = false;
+  bool grouped_own_ = true;      // kernels of ours may run the products of experts
+  bool ran_own_ = false, waited_for_host_ = false;  // such a kernel ran; experts' rows were counted on the host
   const char* last_op_ = "start";
 };
 

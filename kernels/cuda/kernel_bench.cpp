@@ -8,76 +8,18 @@
 // Operands are normal random numbers, never zeros: products of zeros draw less power and run over a tenth
 // faster. Each figure is the median of kRuns samples timed by events, operands larger than L2 or evicted by what
 // ran between; rope at T 2048 finds its 25 MB in L2, as in a step, where a GEMM has just written them.
-#include <fmt/format.h>
-
-#include <algorithm>
-#include <cstdio>
 #include <exception>
-#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "kernels/base/errors.h"
-#include "kernels/device/test_buffers.h"
+#include "kernels/cuda/op_bench.h"
 #include "kernels/gpu/device_info.h"
-#include "kernels/gpu/graph.h"
 #include "kernels/gpu/telemetry.h"
 #include "kernels/numerics/format_testing.h"
 
 namespace precbench {
 namespace {
-
-constexpr int kRuns = 9;
-constexpr double kSampleMs = 0.5;
-constexpr int kMostInner = 16;
-
-/// Remembers the cost of the last op, which Device accounts for every device alike.
-class LastCost final : public OpObserver {
- public:
-  void begin(const OpCost& op) override { cost = op; }
-  void end(const OpCost&) override {}
-  OpCost cost;
-};
-
-class Bench {
- public:
-  explicit Bench(Device& on) : device(on), clock_(make_device_clock(on)) { device.set_observer(&cost_); }
-  ~Bench() { device.set_observer(nullptr); }
-  Bench(const Bench&) = delete;
-  Bench& operator=(const Bench&) = delete;
-
-  /// Median milliseconds of one op, after two runs that make plans and scratch. An op shorter than kSampleMs is run
-  /// several times in a sample, as ops follow each other in a step, so that it is not the events that are timed.
-  double median_ms(const std::function<void()>& op) {
-    const double once = sample_ms(1, 2, op).back();
-    const int inner = std::clamp(static_cast<int>(kSampleMs / once), 1, kMostInner);
-    std::vector<double> ms = sample_ms(inner, kRuns, op);
-    std::sort(ms.begin(), ms.end());
-    return ms[kRuns / 2];
-  }
-  const OpCost& cost() const { return cost_.cost; }
-
-  Device& device;
-
- private:
-  /// Milliseconds of one op in each of `samples` samples of `inner` runs.
-  std::vector<double> sample_ms(int inner, int samples, const std::function<void()>& op) {
-    clock_->reset();
-    for (int i = 0; i < samples; ++i) {
-      clock_->mark();
-      for (int run = 0; run < inner; ++run) op();
-      clock_->mark();
-    }
-    device.synchronize();
-    std::vector<double> ms;
-    for (int i = 0; i < samples; ++i) ms.push_back(clock_->milliseconds(2 * i, 2 * i + 1) / inner);
-    return ms;
-  }
-
-  std::unique_ptr<DeviceClock> clock_;
-  LastCost cost_;
-};
 
 using testing::kBlock, testing::kMx, testing::kRow, testing::kSquare, testing::kTensorE4m3,
     testing::kTensorE5m2;
@@ -168,39 +110,6 @@ void bench_matmul(Bench& bench) {
 }
 
 // ---- memory-bound ops ----
-
-/// Prints an op's rate against the copy ceiling, or what stopped it. `more_bytes`: that it must move beside each
-/// operand once.
-void report(Bench& bench, double ceiling, const std::string& name, const std::function<void()>& op,
-            double more_bytes = 0) {
-  try {
-    const double ms = bench.median_ms(op);
-    const OpCost cost = bench.cost();
-    const double rate = (cost.bytes + more_bytes) / ms / 1e6;
-    fmt::print("{:>42} {:9.3f} ms {:8.0f} GB/s {:5.0f}%", name, ms, rate, 100 * rate / ceiling);
-    if (cost.flops > 0) fmt::print(" {:7.0f} TFLOP/s", cost.flops / ms / 1e9);
-    fmt::print("\n");
-  } catch (const Unsupported& refusal) {
-    fmt::print("{:>42} unsupported: {}\n", name, refusal.what());
-  }
-  std::fflush(stdout);
-}
-
-/// The forms a recipe asks of an activation: row for fprop or dgrad, col for wgrad.
-QuantizedTensor wanted(Device& device, Buffers& buffers, const Tensor& value, const QuantFormat& row,
-                       const QuantFormat& col) {
-  QuantizedTensor operand{.value = value};
-  if (row.quantized()) operand.rowwise = buffers.form(row, value.rows, value.cols);
-  if (col.quantized()) operand.columnwise = buffers.form(col, value.cols, value.rows);
-  if (row.granularity == Granularity::tensor || col.granularity == Granularity::tensor)
-    operand.amax_out = buffers.tensor(DType::f32, 1, 1);
-  if (row.delayed() || col.delayed()) {
-    operand.amax_in = buffers.tensor(DType::f32, 1, 1);
-    device.fill({operand.amax_in, 4.0f});
-    device.zero({operand.amax_out});
-  }
-  return operand;
-}
 
 /// A scale that is known before.
 QuantFormat delayed(QuantFormat format) {
@@ -344,18 +253,11 @@ void bench_head_and_optimizer(Bench& bench, double ceiling) {
 }
 
 void bench_ops(Bench& bench) {
-  double ceiling = 0;
-  {
-    Buffers buffers(bench.device);
-    const Tensor from = random_bf16(buffers, bench.device, 32768, 32768, 1);
-    const Tensor to = buffers.tensor(DType::bf16, 32768, 32768);
-    const double ms = bench.median_ms([&] { bench.device.convert({to, from}); });
-    ceiling = bench.cost().bytes / ms / 1e6;
-    fmt::print(
-        "\nCopy ceiling, 2 GiB read and 2 GiB written: {:.0f} GB/s. Bytes are each operand's, once; quantize "
-        "reads its value twice for scales of the tensor or of columns\n",
-        ceiling);
-  }
+  const double ceiling = copy_ceiling(bench);
+  fmt::print(
+      "\nCopy ceiling, 2 GiB read and 2 GiB written: {:.0f} GB/s. Bytes are each operand's, once; quantize "
+      "reads its value twice for scales of the tensor or of columns\n",
+      ceiling);
   bench_quantize(bench, ceiling, 8192, 4096);
   bench_quantize(bench, ceiling, 8192, 14336);
   bench_block_ops(bench, ceiling);

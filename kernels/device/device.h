@@ -49,6 +49,10 @@ class Device {
   virtual std::string attention_name() const { return name(); }
   /// Those that ran the GEMMs of a role so far, where a device has several: "cuBLASLt (2), own 256x128 (1)".
   virtual std::string gemm_names(GemmRole) const { return {}; }
+  /// Who ran the products of experts so far, where a device has a choice: "own", "loop" (expert by expert) or "own, loop".
+  virtual std::string grouped_name() const { return {}; }
+  /// Whether a step as it ran so far may be captured as a graph: no op of it waited for the host.
+  virtual bool capturable() const { return true; }
   /// The ops that have a body here. The others throw Unsupported before they do anything.
   virtual OpSet supported_ops() const = 0;
   bool supports(OpKind op) const { return supported_ops()[static_cast<std::size_t>(op)]; }

@@ -1,8 +1,11 @@
 // Rows by expert and back: the sort against one written down plainly, gathered codes against codes of what was gathered.
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
+#include "kernels/device/devices.h"
 #include "kernels/device/moe_testing.h"
+#include "kernels/device/op_testing.h"
 
 using namespace precbench;
 using namespace precbench::testing;
@@ -22,7 +25,7 @@ std::vector<std::int32_t> uneven_index(std::int64_t T, std::int64_t K, std::int6
 
 }  // namespace
 
-PRECBENCH_CPU_OP_TEST(group_on, "group") {
+PRECBENCH_OP_TEST(group_on, "group") {
   for (const std::int64_t pad : {1, 16, 128})
     for (const std::int64_t most : {1000, 20, 1})
       for (const std::int64_t T : {1, 77, 200}) {
@@ -55,7 +58,7 @@ PRECBENCH_CPU_OP_TEST(group_on, "group") {
       }
 }
 
-PRECBENCH_CPU_OP_TEST(permute_on, "permute: codes gathered are codes of what was gathered") {
+PRECBENCH_OP_TEST(permute_on, "permute: codes gathered are codes of what was gathered") {
   const std::int64_t T = 150, K = 2, E = 5, C = 256;
   for (const OutputFormats& formats : {OutputFormats{},
                                        {kTensorE4m3, kTensorE4m3},
@@ -138,7 +141,7 @@ PRECBENCH_CPU_OP_TEST(permute_on, "permute: codes gathered are codes of what was
       }
 }
 
-PRECBENCH_CPU_OP_TEST(unpermute_on, "unpermute") {
+PRECBENCH_OP_TEST(unpermute_on, "unpermute") {
   const std::int64_t T = 90, E = 6, C = 40;
   for (const std::int64_t K : {1, 2, 3})
     for (const std::int64_t most : {1000, 10}) {
@@ -183,4 +186,80 @@ PRECBENCH_CPU_OP_TEST(unpermute_on, "unpermute") {
         CHECK(std::fabs(got_dw.as<float>()[slot] - (kept(slot) ? product : 0.0)) <= 1e-5 * product);
       }
     }
+}
+
+TEST_CASE("tokens go to each rank that has an expert of theirs, once and in order", "[moe]") {
+  constexpr std::int64_t kTokens = 40, kTopK = 3, kRanks = 4, kOwn = 2;
+  const std::unique_ptr<Device> device = make_cpu_device(2);
+  std::vector<std::int32_t> index;
+  std::vector<float> weights;
+  for (std::int64_t slot = 0; slot < kTokens * kTopK; ++slot) {
+    // Different experts of 8, some of them on one rank.
+    index.push_back(
+        static_cast<std::int32_t>((slot / kTopK * 5 + slot % kTopK * (1 + slot / kTopK % 3)) % 8));
+    weights.push_back(static_cast<float>(slot + 1));
+  }
+  for (const bool tight : {false, true})
+    for (const std::int64_t most : {std::int64_t{7}, kTokens}) {
+      INFO((tight ? "tight, " : "") << most << " rows");
+      const auto words = [](std::int64_t rows, std::int64_t cols) { return Owned(DType::i32, rows, cols); };
+      const Owned offsets = words(1, kRanks + 1), counts = words(1, kRanks), row_of = words(kTokens, kRanks),
+                  source = words(1, kRanks * most), row_index = words(kRanks * most, kTopK),
+                  experts = words(kTokens, kTopK);
+      const Owned row_weights(DType::f32, kRanks * most, kTopK), report(DType::f32, 1, 1),
+          of_slots(DType::f32, kTokens, kTopK, weights);
+      const Tensor& of_tokens = experts;
+      std::copy(index.begin(), index.end(), of_tokens.as<std::int32_t>());
+      const Groups peers{.offsets = offsets, .counts = counts, .row_of = row_of, .source = source};
+      device->group_peers({peers, row_index, row_weights, report, of_tokens, of_slots, kOwn, most, tight});
+      std::int64_t dropped = 0, next = 0;
+      for (std::int64_t r = 0; r < kRanks; ++r) {
+        const std::int64_t begin = tight ? next : r * most;
+        CHECK(peers.offsets.as<std::int32_t>()[r] == begin);
+        std::int64_t count = 0;
+        for (std::int64_t t = 0; t < kTokens; ++t) {
+          const auto there = std::count_if(index.begin() + t * kTopK, index.begin() + (t + 1) * kTopK,
+                                           [&](std::int32_t e) { return e / kOwn == r; });
+          const std::int32_t row = peers.row_of.as<std::int32_t>()[t * kRanks + r];
+          if (there == 0 || count == most) {
+            CHECK(row == -1);
+            dropped += there;
+            continue;
+          }
+          REQUIRE(row == begin + count++);
+          CHECK(peers.source.as<std::int32_t>()[row] == t * kRanks + r);
+          for (std::int64_t k = 0; k < kTopK; ++k) {
+            CHECK(row_index.tensor().as<std::int32_t>()[row * kTopK + k] == index[t * kTopK + k]);
+            CHECK(row_weights.tensor().as<float>()[row * kTopK + k] == weights[t * kTopK + k]);
+          }
+        }
+        CHECK(peers.counts.as<std::int32_t>()[r] == count);
+        next = begin + count;
+        for (std::int64_t row = next; !tight && row < begin + most; ++row) {
+          CHECK(peers.source.as<std::int32_t>()[row] == -1);
+          CHECK(row_index.tensor().as<std::int32_t>()[row * kTopK] == -1);
+        }
+      }
+      CHECK(report.tensor().as<float>()[0] == static_cast<float>(dropped));
+      CHECK((dropped > 0) == (most == 7));
+    }
+}
+
+TEST_CASE("a group of some experts takes their slots alone", "[moe]") {
+  const std::unique_ptr<Device> device = make_cpu_device(1);
+  const std::vector<std::int32_t> index = {0, 3, 2, 1, 3, 2, -1, -1, 1, 3};
+  const Owned offsets(DType::i32, 1, 3), counts(DType::i32, 1, 2), row_of(DType::i32, 5, 2),
+      source(DType::i32, 1, 16), report(DType::f32, 1, 2), experts(DType::i32, 5, 2);
+  const Tensor& slots = experts;
+  std::copy(index.begin(), index.end(), slots.as<std::int32_t>());
+  const Groups groups{.offsets = offsets, .counts = counts, .row_of = row_of, .source = source, .pad = 4};
+  device->group({groups, report, slots, 5, 2});  // the experts 2 and 3
+  const auto words = [](const Tensor& x) {
+    return std::vector<std::int32_t>(x.as<std::int32_t>(), x.as<std::int32_t>() + x.size());
+  };
+  CHECK(words(offsets) == std::vector<std::int32_t>{0, 4, 8});
+  CHECK(words(counts) == std::vector<std::int32_t>{2, 3});
+  CHECK(words(row_of) == std::vector<std::int32_t>{-1, 4, 0, -1, 5, 1, -1, -1, -1, 6});
+  CHECK(words(source) ==
+        std::vector<std::int32_t>{2, 5, -1, -1, 1, 4, 9, -1, -1, -1, -1, -1, -1, -1, -1, -1});
 }

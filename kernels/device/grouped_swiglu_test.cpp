@@ -6,7 +6,7 @@
 using namespace precbench;
 using namespace precbench::testing;
 
-PRECBENCH_CPU_OP_TEST(grouped_swiglu_on, "grouped_swiglu and grouped_swiglu_backward") {
+PRECBENCH_OP_TEST(grouped_swiglu_on, "grouped_swiglu and grouped_swiglu_backward") {
   const std::int64_t T = 70, K = 2, E = 4, F = 128;
   std::vector<std::int32_t> index;
   for (std::int64_t slot = 0; slot < T * K; ++slot)

@@ -46,6 +46,11 @@ OpCost RouteBackward::cost() const {
 
 OpCost Group::cost() const { return of("group", OpClass::routing, bytes(index) + slot_bytes(groups)); }
 
+OpCost GroupPeers::cost() const {
+  return of("group_peers", OpClass::routing,
+            bytes(index) + bytes(weights) + slot_bytes(peers) + bytes(row_index) + bytes(row_weights));
+}
+
 OpCost Permute::cost() const {
   const bool codes = !src.rowwise.empty() && weights.empty() && quantized_bytes(x.rowwise) > 0;
   const bool values = x.keep_value || !codes || quantized_bytes(x.columnwise) > 0;

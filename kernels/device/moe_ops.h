@@ -75,18 +75,35 @@ struct RouteBackward {
   OpCost cost() const;
 };
 
-/// Fills `groups` from the slots' experts. Of an expert's slots beyond `most` the later ones are dropped.
+/// Fills `groups` from the slots' experts: from `first` on as many as there are groups. Slots of others have no row. Of an
+/// expert's slots beyond `most` the later ones are dropped.
 struct Group {
   Groups groups;
   Tensor report;      ///< f32 [1, 2]: rows; rows with padding
   Tensor index;       ///< i32 [T, K]
   std::int64_t most;  ///< rows of an expert
+  std::int64_t first = 0;
+  OpCost cost() const;
+};
+
+/// Which tokens go to which of the ranks that divide the experts, each with `experts` of them in a row. A token goes to a rank
+/// once, however many of its experts it takes. `peers` has a group of rows for each rank, at most `most`, in the order of the
+/// tokens; what comes later is dropped with all of its slots there. Groups begin at multiples of `most`, or where `tight` each
+/// where the last one ends. What they are is as in Group, with ranks for experts: a token has a slot for every rank.
+struct GroupPeers {
+  Groups peers;
+  Tensor row_index;       ///< i32 [rows_capacity, K]: the experts of a row's token; -1 where there is none
+  Tensor row_weights;     ///< f32 likewise; 0
+  Tensor report;          ///< f32 [1, 1]: slots dropped
+  Tensor index, weights;  ///< [T, K]
+  std::int64_t experts, most;
+  bool tight = false;
   OpCost cost() const;
 };
 
 /// Rows of tokens into groups: x.value [rows_capacity, cols] and the wanted forms. Of granularities that belong to a token
 /// or to the tensor the rowwise form's codes and scales are those of src.rowwise, gathered. The columnwise form is made from
-/// src.value. With weights a row is multiplied by its slot's and rounded before anything else, and no code is gathered.
+/// src.value; without that there are only codes, and x.value is not written. With weights a row is multiplied by its slot's and rounded before anything else, and no code is gathered.
 struct Permute {
   QuantizedTensor x, src;
   Tensor weights;  ///< f32 [T, K]; may be empty

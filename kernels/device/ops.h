@@ -74,7 +74,7 @@ struct Quantize {
   bool idle() const;
 };
 
-/// dst = what the codes of an FP4 form stand for; dst BF16 [rows, k].
+/// dst = what the codes of a form stand for; dst BF16 [rows, k].
 struct Dequantize {
   Tensor dst;
   GemmOperand form;
@@ -324,6 +324,7 @@ struct QuantizationError {
   OP(Route, route)                                   \
   OP(RouteBackward, route_backward)                  \
   OP(Group, group)                                   \
+  OP(GroupPeers, group_peers)                        \
   OP(Permute, permute)                               \
   OP(Unpermute, unpermute)                           \
   OP(QuantizeExperts, quantize_experts)              \

@@ -116,7 +116,7 @@ Routed run_route(OpTest& b, const RoutingRule& rule, const Tensor& x, const Tens
 
 }  // namespace
 
-PRECBENCH_CPU_OP_TEST(route_on, "route") {
+PRECBENCH_OP_TEST(route_on, "route") {
   for (const NamedRule& named : rules()) {
     INFO(named.name);
     b.start();
@@ -166,7 +166,7 @@ PRECBENCH_CPU_OP_TEST(route_on, "route") {
   }
 }
 
-PRECBENCH_CPU_OP_TEST(route_ends_on, "route: extreme logits, forced experts and logits that are not finite") {
+PRECBENCH_OP_TEST(route_ends_on, "route: extreme logits, forced experts and logits that are not finite") {
   const RoutingRule rule{.experts = 4, .top_k = 2};
   HostMemory& host = b.host();
   const Tensor x = host.random(DType::bf16, 6, 4, 1.0f);
@@ -196,7 +196,7 @@ PRECBENCH_CPU_OP_TEST(route_ends_on, "route: extreme logits, forced experts and 
   CHECK(HostMemory::values(b.fetch(r.report))[0] == 5);
 }
 
-PRECBENCH_CPU_OP_TEST(route_backward_on, "route_backward is the derivative of the weights and losses") {
+PRECBENCH_OP_TEST(route_backward_on, "route_backward is the derivative of the weights and losses") {
   for (const NamedRule& named : rules())
     for (const auto& [balance, z_loss] : {std::pair{0.0, 0.0}, {0.5, 0.0}, {0.0, 0.25}, {0.5, 0.25}}) {
       INFO(named.name << " balance " << balance << " z " << z_loss);
@@ -266,7 +266,7 @@ PRECBENCH_CPU_OP_TEST(route_backward_on, "route_backward is the derivative of th
     }
 }
 
-PRECBENCH_CPU_OP_TEST(update_routing_bias_on, "update_routing_bias") {
+PRECBENCH_OP_TEST(update_routing_bias_on, "update_routing_bias") {
   HostMemory& host = b.host();
   const Tensor bias = host.random(DType::f32, 2, 4, 0.1f), counts = host.tensor(DType::f32, 2, 4);
   const float values[] = {10, 0, 5, 5, 3, 3, 3, 3};

@@ -65,10 +65,11 @@ struct GpuOptions {
   bool deterministic = false;      ///< attention's backward adds in a fixed order
   std::string attention = "auto";  ///< "auto", "cudnn" or "own"; see CudaDevice::set_attention
   std::string gemm = "auto";       ///< "auto", "cublaslt" or "own"; see CudaDevice::set_gemm
+  std::string grouped = "own";     ///< "own" or "loop"; see CudaDevice::set_grouped
 };
 /// The calling thread's current device from now on: a device is used by the thread that made it. Throws
 /// Unsupported with find_gpus().reason, or where `attention` asks for what this build has not; InvalidInput for an
-/// ordinal that is not there or an unknown attention or gemm; std::runtime_error for what the GPU's libraries refuse.
+/// ordinal that is not there or an unknown attention, gemm or grouped; std::runtime_error for what the GPU's libraries refuse.
 std::unique_ptr<Device> make_gpu_device(int ordinal, const GpuOptions& options = {});
 
 /// `local` of `size` ranks, on GPUs; the ranks that join are numbered over all processes. Where local < size every

@@ -82,18 +82,17 @@ void adafactor_update(const UpdateContext& context, int unit) {
     device.factored_average(
         {moment(i), sums.of[i].rows, sums.of[i].cols, context.scalars, context.norm_squared, o.max_norm});
     device.factored_norm({sums.of[i].updates, moment(i), gradient(pieces[i]), pieces[i].first,
-                          context.norm_squared, context.constants(false, 0, 0)});
+                          context.norm_squared, context.constants(false, 0)});
   }
   if (parameters.sharded()) parameters.shard_comm().all_reduce(sums.second);
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     const Piece& piece = pieces[i];
     if (piece.count == 0) continue;
-    device.factored_update({part(shard.weights, piece.offset, piece.count),
-                            part(shard.master, piece.offset, piece.count), moment(i), gradient(piece),
-                            piece.first, sums.of[i].weights, sums.of[i].updates, context.scalars,
-                            context.norm_squared,
-                            context.constants(piece.parameter->kind == ParameterKind::matrix,
-                                              shard.model_offset, piece.offset)});
+    device.factored_update(
+        {part(shard.weights, piece.offset, piece.count), part(shard.master, piece.offset, piece.count),
+         moment(i), gradient(piece), piece.first, sums.of[i].weights, sums.of[i].updates, context.scalars,
+         context.norm_squared,
+         context.constants(piece.parameter->kind == ParameterKind::matrix, piece.in_model())});
   }
 }
 

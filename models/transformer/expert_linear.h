@@ -11,6 +11,9 @@ namespace precbench {
 /// Why experts cannot run in a recipe; empty if they can.
 std::string why_no_experts(const Recipe& recipe);
 
+/// Rows of a tile of a GPU's kernels, which is never of two experts.
+inline constexpr std::int64_t kGpuGroupRows = 128;
+
 /// What groups of rows must be a multiple of.
 std::int64_t group_padding(const Recipe& recipe);
 

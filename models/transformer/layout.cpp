@@ -47,11 +47,40 @@ Unit Layout::make_block(std::int64_t layer) const {
   return unit;
 }
 
+/// One unit, or what is left of it and its experts' two; every parameter knows where it would be in the one.
+void Layout::push_block(std::int64_t layer, Unit block) {
+  block_units_.push_back(unit_count());
+  block.layer = layer;
+  if (!experts_apart(layer)) {
+    units_.push_back(std::move(block));
+    return;
+  }
+  const std::vector<LinearSpec>& linears = kind_of(layer).spec.linears;
+  std::vector<Unit> apart(1);
+  auto next = block.parameters.begin();
+  const auto move_to = [&](Unit& unit, std::size_t count) {
+    unit.layer = layer;
+    unit.size = align_up(unit.size, kAlign);
+    for (; count > 0; --count, ++next) {
+      unit.parameters.push_back(*next);
+      unit.parameters.back().offset = unit.size;
+      unit.size += next->size();
+    }
+  };
+  for (const LinearSpec& linear : linears) {
+    if (linear.experts > 1) apart.emplace_back().experts = linear.role;
+    move_to(linear.experts > 1 ? apart.back() : apart.front(), linear.parts.size());
+  }
+  for (const VectorSpec& vector : kind_of(layer).spec.vectors) move_to(apart.front(), vector.parts.size());
+  for (Unit& unit : apart) units_.push_back(std::move(unit));
+}
+
 void Layout::find_block_tensors(std::int64_t layer) {
   BlockKind& kind = kinds_[config_.has_experts(layer)];
   const Unit& unit = units_[block_unit(layer)];
   auto parameter = unit.parameters.begin();
   for (const LinearSpec& linear : kind.spec.linears) {
+    if (linear.experts > 1 && experts_apart(layer)) continue;
     kind.linears.push_back({linear.role, parameter->offset, linear.out(), linear.in, linear.experts});
     parameter += static_cast<std::ptrdiff_t>(linear.parts.size());
   }
@@ -63,18 +92,26 @@ void Layout::find_block_tensors(std::int64_t layer) {
   }
 }
 
-Layout::Layout(const ModelConfig& config, int shards, bool whole_blocks) : config_(config), shards_(shards) {
+Layout::Layout(const ModelConfig& config, int shards, bool whole_blocks, const ExpertShare& experts)
+    : config_(config), shards_(shards), experts_(experts) {
+  std::int64_t model = 0;
+  const auto place = [&](Unit& unit) {
+    for (Parameter& p : unit.parameters) p.in_model = model + p.offset;
+    model += unit.size;
+  };
   Unit embedding;
   append(embedding, "", {{"model.embed_tokens.weight", config.vocab}}, ParameterKind::matrix, config.width);
   if (!config.tied) {
+    place(embedding);
     units_.push_back(std::move(embedding));
-    first_block_ = 1;
   }
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {
     BlockKind& kind = kinds_[config.has_experts(layer)];
     const bool first_of_kind = kind.size == 0;
     if (first_of_kind) kind.spec = block_of(config, layer);
-    units_.push_back(make_block(layer));
+    Unit block = make_block(layer);
+    place(block);
+    push_block(layer, std::move(block));
     if (first_of_kind) find_block_tensors(layer);
     if (config.has_experts(layer) && config.moe.route_bias)
       buffers_.push_back({route_bias_name(layer), 0, 1, config.moe.rule.experts, ParameterKind::bias});
@@ -83,22 +120,21 @@ Layout::Layout(const ModelConfig& config, int shards, bool whole_blocks) : confi
   if (!config.tied) append(head, "", head_linear(config).parts, ParameterKind::matrix, config.width);
   append(head, "", {{"model.norm.weight", config.width}}, ParameterKind::gain);
   final_norm_offset_ = head.parameters.back().offset;
+  place(head);
   units_.push_back(std::move(head));
   embedding_unit_ = config.tied ? head_unit() : 0;
 
   for (int u = 0; u < unit_count(); ++u)
-    shard_sizes_.push_back(shards == 1 ? units_[u].size
-                                       : align_up((units_[u].size + shards - 1) / shards, kShardAlign));
+    shard_sizes_.push_back(is_experts(u) ? units_[u].size / experts.ranks
+                           : shards == 1 ? units_[u].size
+                                         : align_up((units_[u].size + shards - 1) / shards, kShardAlign));
   if (whole_blocks && shards > 1)
     for (std::int64_t layer = 0; layer < config.layers; ++layer)
       shard_sizes_[block_unit(layer)] = whole_block_shard(layer);
 
   shard_offsets_.assign(1, 0);
-  model_offsets_.assign(1, 0);
-  for (int u = 0; u < unit_count(); ++u) {
+  for (int u = 0; u < unit_count(); ++u)
     shard_offsets_.push_back(shard_offsets_.back() + align_up(shard_size(u), kShardAlign));
-    model_offsets_.push_back(model_offsets_.back() + units_[u].size);
-  }
 }
 
 std::vector<int> Layout::backward_order() const {
@@ -128,8 +164,8 @@ std::int64_t Layout::whole_block_shard(std::int64_t layer) const {
 }
 
 std::pair<std::int64_t, std::int64_t> Layout::shard_range(int unit, int shard_rank) const {
-  const std::int64_t size = units_[unit].size;
-  const std::int64_t first = std::min(size, shard_rank * shard_size(unit));
+  const std::int64_t size = units_[unit].size, part = is_experts(unit) ? experts_.rank : shard_rank;
+  const std::int64_t first = std::min(size, part * shard_size(unit));
   return {first, std::min(size, first + shard_size(unit))};
 }
 
@@ -152,7 +188,7 @@ std::vector<Run> Layout::runs(int unit, int shard_rank) const {
     if (!runs.empty() && runs.back().kind == kind && runs.back().first + runs.back().count == piece.offset)
       runs.back().count += piece.count;
     else
-      runs.push_back({piece.offset, piece.count, kind});
+      runs.push_back({piece.offset, piece.count, kind, piece.in_model()});
   }
   return runs;
 }
@@ -162,6 +198,11 @@ BlockTensors Layout::block(std::int64_t layer, const Tensor& unit) const {
   BlockTensors t{block_vectors(layer, unit.elements(kind.vectors_offset, kind.size - kind.vectors_offset))};
   for (const LinearMatrix& m : kind.linears) t[m.role] = view(unit, m.offset, m.rows, m.cols);
   return t;
+}
+
+Tensor Layout::expert_stack(int unit, const Tensor& part) const {
+  const std::int64_t cols = units_[unit].parameters.front().cols;
+  return view(part, 0, part.size() / cols, cols);
 }
 
 BlockVectors Layout::block_vectors(std::int64_t layer, const Tensor& vectors) const {

@@ -5,39 +5,61 @@
 //   plus the shared expert's output, which is a SwiGLU of all tokens
 //
 // Forward keeps the routing and gate_up. X's columns are made again in backward, of the norm's output.
+//
+// With expert parallelism the rows come from all ranks of a group, and go back to them (mixture_exchange.cpp).
 #include <algorithm>
 
 #include "models/transformer/transformer.h"
 
 namespace precbench {
+namespace {
+
+/// Rows of tokens into their experts' groups. A scale of the tensor's may be known; not of weighted rows.
+void permute_rows(Device& device, QuantizedTensor x, const QuantizedTensor& tokens, const Tensor& weights,
+                  const Groups& groups) {
+  if (!tokens.amax_in.empty() && weights.empty()) {
+    x.amax_in = tokens.amax_in;
+    x.amax_out = {};
+  }
+  device.permute({x, tokens, weights, groups});
+}
+
+}  // namespace
 
 ExpertLinear Transformer::experts(std::int64_t layer, Role role) const {
-  return {device_, arena_, options_.recipe_of(layer, role), config_.moe.rule.experts};
+  return {device_, arena_, options_.recipe_of(layer, role), own_experts()};
 }
 
 std::int64_t Transformer::most_rows() const {
-  return most_rows_of_expert(config_.moe.rule, M_, options_.capacity);
+  return most_rows_of_expert(config_.moe.rule, group_tokens(), options_.capacity);
+}
+
+std::int64_t Transformer::most_rows_of_all() const {
+  const std::int64_t E = own_experts();
+  return std::min(group_tokens() * std::min(config_.moe.rule.top_k, E), most_rows() * E);
 }
 
 void Transformer::push_routing(std::int64_t layer, SavedRouting& saved) {
   const RoutingRule& rule = config_.moe.rule;
-  const std::int64_t E = rule.experts, K = rule.top_k, rows = std::min(M_ * K, most_rows() * E);
-  const std::int64_t pad = std::max(group_padding(options_.recipe_of(layer, Role::gate_up)),
-                                    group_padding(options_.recipe_of(layer, Role::down)));
-  saved.z = push(DType::f32, M_, E);
+  const std::int64_t E = own_experts(), K = rule.top_k, rows = most_rows_of_all();
+  const std::int64_t pad =
+      std::max({options_.group_rows, group_padding(options_.recipe_of(layer, Role::gate_up)),
+                group_padding(options_.recipe_of(layer, Role::down))});
+  saved.z = push(DType::f32, M_, rule.experts);
   saved.index = push(DType::i32, M_, K);
   saved.weights = push(DType::f32, M_, K);
-  saved.report = push(DType::f32, 1, Routers::report_size(E));
+  saved.report = push(DType::f32, 1, parameters_.routers()->report_size());
+  saved.group_weights = expert_ranks() > 1 ? push(DType::f32, group_tokens(), K) : saved.weights;
   saved.groups = {.offsets = push(DType::i32, 1, E + 1),
                   .counts = push(DType::i32, 1, E),
-                  .row_of = push(DType::i32, M_, K),
+                  .row_of = push(DType::i32, group_tokens(), K),
                   .source = push(DType::i32, 1, rows_capacity(rows, E, pad)),
                   .pad = pad,
-                  .rows_expected = rows};
+                  .rows_expected = std::min(M_ * K, rows)};
+  if (expert_ranks() > 1 && !gathers()) push_peers(saved);
 }
 
-void Transformer::route(std::int64_t layer, const SavedRouting& saved, const BlockWeights& w,
-                        const Tensor& h) {
+void Transformer::route(std::int64_t layer, SavedRouting& saved, const BlockWeights& w, const Tensor& h) {
   const RoutingRule& rule = config_.moe.rule;
   Routers& routers = *parameters_.routers();
   const int micro_step = static_cast<int>(micro_step_);
@@ -51,7 +73,9 @@ void Transformer::route(std::int64_t layer, const SavedRouting& saved, const Blo
                  .bias = routers.bias(layer),
                  .forced = routers.forced(),
                  .rule = rule});
-  device_.group({saved.groups, saved.report.elements(rule.experts + 2, 2), saved.index, most_rows()});
+  const Scope scope(arena_);
+  device_.group({saved.groups, saved.report.elements(rule.experts + 2, 2), gather_routing(saved), most_rows(),
+                 first_expert()});
   routers.note(layer, micro_step, saved.report);
 }
 
@@ -62,15 +86,19 @@ Transformer::SwigluLayers Transformer::shared_layers(const Saved& saved) const {
 
 void Transformer::mixture_forward(std::int64_t layer, Saved& saved, const BlockWeights& w,
                                   const QuantizedTensor& h, bool again) {
-  const SavedRouting& routing = saved.routing;
-  const Groups& groups = routing.groups;
+  SavedRouting& routing = saved.routing;
   const bool at_input = config_.moe.weight_at == WeightAt::input, shared = config_.moe.shared_ffn > 0;
   if (!again) route(layer, routing, w, h.value);
+  const Groups& groups = routing.groups;
   {
     const Scope scope(arena_);
     const ExpertLinear lin = experts(layer, Role::gate_up);
     const QuantizedTensor x = lin.input(push_rows(groups, config_.width), true, false);
-    device_.permute({x, h, at_input ? routing.weights : Tensor{}, groups});
+    const QuantFormat format = x.rowwise.format;
+    const bool value = at_input || !format.quantized();
+    permute_rows(device_, x,
+                 dispatch(routing, h, value && !as_codes(format) ? QuantFormat{} : format, routing.x, value),
+                 at_input ? routing.group_weights : Tensor{}, groups);
     lin.fprop(saved.gate_up, x, w[Role::gate_up], groups);
   }
   if (shared) fprop(layer, Role::shared_gate_up, saved.shared_gate_up, h, w);
@@ -84,10 +112,10 @@ void Transformer::mixture_forward(std::int64_t layer, Saved& saved, const BlockW
   const ExpertLinear lin = experts(layer, Role::down);
   QuantizedTensor s = lin.input(push_rows(groups, config_.moe.expert_ffn), true, false);
   if (!saved.swiglu_amax.empty()) s.amax_out = saved.swiglu_amax;
-  device_.grouped_swiglu({s, saved.gate_up, at_input ? Tensor{} : routing.weights, groups});
+  device_.grouped_swiglu({s, saved.gate_up, at_input ? Tensor{} : routing.group_weights, groups});
   const Tensor y = push_rows(groups, config_.width);
   lin.fprop(y, s, w[Role::down], groups);
-  device_.unpermute({.out = branch_, .rows = y, .addend = addend, .groups = groups});
+  combine(routing, {.out = branch_, .rows = y, .addend = addend, .groups = groups});
 }
 
 void Transformer::experts_backward(std::int64_t layer, const Saved& saved, const BlockWeights& w,
@@ -96,17 +124,23 @@ void Transformer::experts_backward(std::int64_t layer, const Saved& saved, const
   const Groups& groups = saved.routing.groups;
   const bool at_input = config_.moe.weight_at == WeightAt::input;
   const ExpertLinear gate_up = experts(layer, Role::gate_up), down = experts(layer, Role::down);
-  const Tensor weights = saved.routing.weights;
-  const auto commit = [&](Role role) {
+  const Tensor weights = saved.routing.group_weights;
+  const bool apart = parameters_.layout().experts_apart(layer),
+             accumulate = parameters_.accumulates_experts(layer);
+  const auto wgrad = [&](const ExpertLinear& lin, Role role, const QuantizedTensor& dy,
+                         const QuantizedTensor& x) {
     parameters_.commit(g[role]);
-    return g[role];
+    lin.wgrad(g[role], dy, x, groups, accumulate);
+    if (apart) parameters_.reduce(parameters_.layout().expert_unit(layer, role));
   };
   const Scope scope(arena_);
+  const Tensor slots_dw = apart && !at_input ? push_arrived_weights(saved.routing) : dw;
   const QuantizedTensor dgate_up = gate_up.gradient(push_rows(groups, 2 * config_.moe.expert_ffn));
   {
     const Scope inner(arena_);
     const QuantizedTensor dy = down.gradient(push_rows(groups, config_.width));
-    device_.permute({dy, dx, {}, groups});
+    const QuantFormat format = dy.rowwise.format;
+    permute_rows(device_, dy, dispatch(saved.routing, dx, format, push_arrived(format), true), {}, groups);
     const Tensor ds = push_rows(groups, config_.moe.expert_ffn);
     down.dgrad(ds, dy, w[Role::down], groups);
     QuantizedTensor s = down.input(push_rows(groups, config_.moe.expert_ffn), false, true);
@@ -114,14 +148,17 @@ void Transformer::experts_backward(std::int64_t layer, const Saved& saved, const
       s.amax_in = saved.swiglu_amax;
       s.amax_out = {};
     }
-    device_.grouped_swiglu_backward(
-        {dgate_up, s, at_input ? Tensor{} : dw, ds, saved.gate_up, at_input ? Tensor{} : weights, groups});
-    down.wgrad(commit(Role::down), dy, s, groups, parameters_.accumulates());
+    device_.grouped_swiglu_backward({dgate_up, s, at_input ? Tensor{} : slots_dw, ds, saved.gate_up,
+                                     at_input ? Tensor{} : weights, groups});
+    wgrad(down, Role::down, dy, s);
   }
+  if (apart && !at_input) bring_back(saved.routing, dw, slots_dw);
   gate_up.dgrad(drows, dgate_up, w[Role::gate_up], groups);
   const QuantizedTensor x = gate_up.input(push_rows(groups, config_.width), false, true);
-  device_.permute({x, make_quantized_tensor(h, {}, {}), at_input ? weights : Tensor{}, groups});
-  gate_up.wgrad(commit(Role::gate_up), dgate_up, x, groups, parameters_.accumulates());
+  const QuantizedTensor tokens =
+      apart ? arrived_value(saved.routing, saved.routing.x) : make_quantized_tensor(h, {}, {});
+  permute_rows(device_, x, tokens, at_input ? weights : Tensor{}, groups);
+  wgrad(gate_up, Role::gate_up, dgate_up, x);
 }
 
 Tensor Transformer::shared_backward(std::int64_t layer, const Saved& saved, const BlockWeights& w,
@@ -172,12 +209,12 @@ Tensor Transformer::mixture_backward(std::int64_t layer, const Saved& saved, con
   };
   if (config_.moe.weight_at == WeightAt::input) {  // the rows' gradients are what dw comes from
     const Tensor rows_sum = push(DType::f32, M_, config_.width);
-    device_.unpermute({rows_sum, drows, addend, routing.weights, dw, h, groups});
+    combine(routing, {rows_sum, drows, addend, routing.weights, dw, h, groups});
     through_router(sum, rows_sum);
     device_.convert({dh, sum});
   } else {
     through_router(sum, addend);
-    device_.unpermute({.out = dh, .rows = drows, .addend = sum, .groups = groups});
+    combine(routing, {.out = dh, .rows = drows, .addend = sum, .groups = groups});
   }
   return dh;
 }

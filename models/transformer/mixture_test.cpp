@@ -1,8 +1,10 @@
 // The training step of a mixture of experts: against Hugging Face's own modules (tools/goldens/make_moe_goldens.py), against
 // the dense model where a mixture must be it, and against itself where two ways must give the same.
+#include <functional>
 #include <numeric>
 
 #include "kernels/base/errors.h"
+#include "kernels/gpu/gpu_testing.h"
 #include "models/transformer/step_compare.h"
 #include "models/transformer/step_golden.h"
 
@@ -155,16 +157,10 @@ TEST_CASE("every recipe's gradients of a mixture are BF16's, up to its precision
     StepSetup setup = mixture_setup(model);
     setup.T = 64;
     const std::int64_t n = setup.B * setup.T;
-    const RoutingRule& rule = setup.model.moe.rule;
-    // Experts that do not depend on the recipe's own noise.
-    const std::vector<std::int32_t> experts = forced_experts(Routing::zipf, 1, rule, n);
     const auto run = [&](const Recipe& recipe) {
       setup.recipe = recipe;
       TestStep step(setup);
-      DeviceBlock block(step.device(), n * rule.top_k * 4);
-      const Tensor forced{block.data(), DType::i32, n, rule.top_k};
-      step.device().upload(forced, experts.data());
-      step.parameters().routers()->force(forced);
+      step.force_experts(Routing::zipf, 1);  // that do not depend on the recipe's own noise
       step.parameters().initialize(1, 0.02f);
       const double loss = step.forward_backward(random_tokens(2, n, setup.model.vocab),
                                                 random_tokens(3, n, setup.model.vocab));
@@ -223,12 +219,14 @@ TEST_CASE("forced experts are different ones for each token, as often as asked",
   CHECK(counts_of(Routing::zipf, 16)[0] == kTokens);  // all but certain, and yet two experts each
 }
 
-TEST_CASE("the routers' books: load, drops, biases, and the token that went wrong", "[moe]") {
+namespace {
+
+void check_books(std::unique_ptr<Device> device) {
   StepSetup setup = mixture_setup("tiny-moe-shared", "blockwise");
   setup.accumulation = 2;
   setup.capacity = 0.75;
   const std::int64_t n = 2 * setup.B * setup.T, E = 8, K = 2;
-  TestStep step(setup);
+  TestStep step(setup, std::move(device));
   step.parameters().initialize(1, 0.05f);
   auto tokens = random_tokens(2, n, setup.model.vocab);
   const auto targets = random_tokens(3, n, setup.model.vocab);
@@ -273,19 +271,16 @@ TEST_CASE("the routers' books: load, drops, biases, and the token that went wron
   CHECK(bad->token == bad_one);
 }
 
-TEST_CASE("all tokens to the same experts, and few tokens, are steps like others", "[moe]") {
+void check_crowded_steps(const std::function<std::unique_ptr<Device>()>& make_device) {
   for (const char* recipe : {"bf16", "tensorwise", "rowwise", "blockwise_pow2", "mxfp8"})
     for (const auto& [B, T] : {std::pair<std::int64_t, std::int64_t>{1, 128}, {4, 96}}) {
       INFO(recipe << " " << B << " x " << T);
       StepSetup setup = mixture_setup("tiny-moe", recipe);
       setup.B = B, setup.T = T;
       const std::int64_t n = B * T;
-      TestStep step(setup);
+      TestStep step(setup, make_device());
       step.parameters().initialize(1, 0.02f);
-      DeviceBlock block(step.device(), n * 2 * 4);
-      const Tensor forced{block.data(), DType::i32, n, 2};
-      step.device().upload(forced, forced_experts(Routing::one, 0, setup.model.moe.rule, n).data());
-      step.parameters().routers()->force(forced);
+      step.force_experts(Routing::one);
       CHECK(std::isfinite(step.forward_backward(random_tokens(2, n, setup.model.vocab),
                                                 random_tokens(3, n, setup.model.vocab))));
       for (const auto& [name, values] : step.gradients()) {
@@ -297,6 +292,24 @@ TEST_CASE("all tokens to the same experts, and few tokens, are steps like others
       const std::vector<double> slots = step.parameters().routers()->load()[0].slots;
       CHECK(std::count(slots.begin(), slots.end(), 0.0) == 6);
     }
+}
+
+}  // namespace
+
+TEST_CASE("the routers' books: load, drops, biases, and the token that went wrong", "[moe]") {
+  check_books(make_cpu_device(1));
+}
+
+TEST_CASE("the routers' books on a GPU", "[gpu][moe]") {
+  if (auto device = gpu_or_skip()) check_books(std::move(device));
+}
+
+TEST_CASE("all tokens to the same experts, and few tokens, are steps like others", "[moe]") {
+  check_crowded_steps([] { return make_cpu_device(1); });
+}
+
+TEST_CASE("all tokens to the same experts, and few tokens, on a GPU", "[gpu][moe]") {
+  if (gpu_here()) check_crowded_steps([] { return make_gpu_device(0); });
 }
 
 TEST_CASE("weights at the experts' input: the gradients are finite differences of the loss", "[moe]") {

@@ -101,7 +101,7 @@ void muon_update(const UpdateContext& context, int unit) {
                             part(shard.master, piece.offset, piece.count),
                             whole.elements(p.offset + piece.first, piece.count), context.scalars,
                             0.2f * std::sqrt(static_cast<float>(std::max(p.rows, p.cols))),
-                            context.constants(true, shard.model_offset, piece.offset)});
+                            context.constants(true, piece.in_model())});
   }
 }
 

@@ -47,6 +47,15 @@ void add_squares(Device& device, const Parameters& parameters, int unit, const T
     add(pieces[i].offset, pieces[i].count, parameters.gradient_scale(unit, i));
 }
 
+/// The squares of shards, and of experts that ranks have different ones of.
+void sum_over_ranks(Device& device, Parameters& parameters, const Tensor& norm_squared) {
+  if (parameters.sharded()) parameters.shard_comm().all_reduce(norm_squared);
+  if (Comm* experts = parameters.expert_comm()) {
+    experts->all_reduce(parameters.expert_norm());
+    device.add({norm_squared, parameters.expert_norm()});
+  }
+}
+
 }  // namespace
 
 void optimizer_step(Device& device, Parameters& parameters, const Tensor& scalars, const Tensor& norm_squared,
@@ -54,30 +63,37 @@ void optimizer_step(Device& device, Parameters& parameters, const Tensor& scalar
   // Without clipping the norm is only reported, and the rules, which read every gradient anyway, sum it up.
   // Then no unit waits for another's gradient: the last ones are still on their way when the first are
   // updated.
+  const Layout& layout = parameters.layout();
   if (o.max_norm > 0) {
     parameters.complete_all();
-    bool accumulate = false;
-    for (int u = 0; u < parameters.layout().unit_count(); ++u)
-      add_squares(device, parameters, u, norm_squared, accumulate);
+    bool accumulate = false, of_experts = false;
+    for (int u = 0; u < layout.unit_count(); ++u)
+      if (layout.is_experts(u))
+        add_squares(device, parameters, u, parameters.expert_norm(), of_experts);
+      else
+        add_squares(device, parameters, u, norm_squared, accumulate);
     if (!accumulate) device.zero({norm_squared});  // more ranks than elements
-    if (parameters.sharded()) parameters.shard_comm().all_reduce(norm_squared);
+    sum_over_ranks(device, parameters, norm_squared);
   } else {
     device.zero({norm_squared});
+    if (parameters.expert_comm()) device.zero({parameters.expert_norm()});
   }
 
   const UpdateContext context{device, parameters, scalars, norm_squared, o};
-  for (const int u : parameters.layout().backward_order()) {
+  UpdateContext experts = context;
+  if (o.max_norm <= 0) experts.norm_squared = parameters.expert_norm();
+  for (const int u : layout.backward_order()) {
     parameters.complete(u);
-    parameters.options().optimizer->update(context, u);
+    parameters.options().optimizer->update(layout.is_experts(u) ? experts : context, u);
   }
-  if (o.max_norm <= 0 && parameters.sharded()) parameters.shard_comm().all_reduce(norm_squared);
+  if (o.max_norm <= 0) sum_over_ranks(device, parameters, norm_squared);
 }
 
-UpdateOptions UpdateContext::constants(bool decay, std::int64_t model_offset, std::int64_t first) const {
+UpdateOptions UpdateContext::constants(bool decay, std::int64_t in_model) const {
   UpdateOptions c{options.beta1, options.beta2, options.eps, decay ? options.weight_decay : 0.0f,
                   options.max_norm};
   c.stochastic_rounding = parameters.options().master == Master::bf16_sr;
-  c.first_index = model_offset + first;
+  c.first_index = in_model;
   return c;
 }
 
@@ -89,7 +105,7 @@ namespace {
 
 /// On elements of a shard whose moments have no scales.
 ops::Adamw adamw_of(const UpdateContext& context, int unit, std::int64_t first, std::int64_t count,
-                    bool decay) {
+                    bool decay, std::int64_t in_model) {
   const Parameters::Shard shard = context.parameters.shard(unit);
   const Moments& moments = context.parameters.moments();
   return {.weights = part(shard.weights, first, count),
@@ -99,7 +115,7 @@ ops::Adamw adamw_of(const UpdateContext& context, int unit, std::int64_t first, 
           .gradient = part(shard.gradient, first, count),
           .scalars = context.scalars,
           .norm_squared = context.norm_squared,
-          .options = context.constants(decay, shard.model_offset, first)};
+          .options = context.constants(decay, in_model)};
 }
 
 /// Parameter by parameter, since each has scales of its own.
@@ -113,7 +129,7 @@ void scaled_adamw_update(const UpdateContext& context, int unit) {
       const Piece& piece = pieces[i];
       if (piece.count == 0) continue;
       const bool decay = piece.parameter->kind == ParameterKind::matrix;
-      ops::Adamw op = adamw_of(context, unit, piece.offset, piece.count, decay);
+      ops::Adamw op = adamw_of(context, unit, piece.offset, piece.count, decay, piece.in_model());
       op.m_scale = moments.m_scale(unit, i);
       op.v_scale = moments.v_scale(unit, i);
       if (master) op.master_scale = master->of(unit, i);
@@ -136,7 +152,7 @@ void scaled_adamw_update(const UpdateContext& context, int unit) {
 }  // namespace
 
 void adamw_update_run(const UpdateContext& context, int unit, const Run& run) {
-  context.device.adamw(adamw_of(context, unit, run.first, run.count, run.decay()));
+  context.device.adamw(adamw_of(context, unit, run.first, run.count, run.decay(), run.in_model));
 }
 
 void adamw_update(const UpdateContext& context, int unit) {
@@ -157,7 +173,7 @@ void lion_update(const UpdateContext& context, int unit) {
                          .gradient = part(shard.gradient, run.first, run.count),
                          .scalars = context.scalars,
                          .norm_squared = context.norm_squared,
-                         .options = context.constants(run.decay(), shard.model_offset, run.first)});
+                         .options = context.constants(run.decay(), run.in_model)});
   }
 }
 

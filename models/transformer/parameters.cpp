@@ -9,6 +9,15 @@
 #include "kernels/base/errors.h"
 
 namespace precbench {
+namespace {
+
+/// The same ranks, as their experts see them.
+ParallelDims expert_dims(const ParameterOptions& options) {
+  return {.data = options.parallel.ranks() / options.expert_ranks, .expert = options.expert_ranks};
+}
+
+}  // namespace
+
 Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConfig& config,
                        const ParameterOptions& options)
     : device_(device),
@@ -16,7 +25,7 @@ Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConf
       arena_(arena),
       config_(config),
       options_(options),
-      layout_(config, options.parallel.shard, options.whole_blocks()) {
+      layout_(config, options.parallel.shard, options.whole_blocks(), options.experts_of(comm.rank())) {
   const ParallelDims& dims = options.parallel;
   if (dims.ranks() != comm.size())
     throw std::invalid_argument(
@@ -25,12 +34,17 @@ Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConf
     throw Unsupported("parameters are shared along the data and shard axes only");
   shard_comm_ = comm_along(comm, dims, {Axis::shard});
   replica_comm_ = comm_along(comm, dims, {Axis::data});
+  if (options.expert_ranks > 1) {
+    expert_comm_ = comm_along(comm, expert_dims(options), {Axis::expert});
+    expert_replica_comm_ = comm_along(comm, expert_dims(options), {Axis::data});
+    expert_norm_ = arena.push(Segment::other, DType::f32, 1, 1);
+  }
   if (options.delayed.delayed())
     delayed_ = std::make_unique<DelayedScaling>(device, arena, options.delayed, config.layers);
   if (options.gather_format.quantized())
     fp8_ = std::make_unique<Fp8Weights>(device, shard_comm_.comm, arena, layout_, options.gather_format,
                                         options.gather_fp8);
-  if (config.moe) routers_ = std::make_unique<Routers>(device, arena, config, options.accumulation);
+  if (config.moe) routers_ = std::make_unique<Routers>(device, arena, config, options.accumulation, options.expert_slots);
   shard_tickets_.resize(layout_.unit_count());
   replica_tickets_.resize(layout_.unit_count());
   const bool exchanges = sharded() && options.gradients != DType::e4m3;
@@ -54,7 +68,7 @@ Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConf
 bool Parameters::stores_weights(int unit) const {
   if (options_.master == Master::fp16) return false;
   const bool from_fp32 = options_.master == Master::fp32;
-  if (!sharded()) return !(in_fp8(unit) && fp8_->from_master() && from_fp32);
+  if (!gathered(unit)) return !(in_fp8(unit) && fp8_->from_master() && from_fp32);
   return !from_fp32 && (in_fp8(unit) || !options_.keep_gathered);
 }
 
@@ -83,7 +97,8 @@ void Parameters::allocate_gradients() {
   arena_.commit_gradients(0);
   if (!sharded() || fp8_gradients_) return;
   std::int64_t largest = 0;
-  for (int u = 0; u < layout_.unit_count(); ++u) largest = std::max(largest, layout_.shard_size(u));
+  for (int u = 0; u < layout_.unit_count(); ++u)
+    if (gathered(u)) largest = std::max(largest, layout_.shard_size(u));
   reduced_ = arena_.push(Segment::communication, options_.gradients, 1, largest);
 }
 
@@ -106,6 +121,7 @@ void Parameters::begin_step() {
   forget_gathered();
   release_gradients();  // before anything takes memory of the stack
   if (fp8_) refresh_fp8_weights();
+  if (routers_) routers_->begin_step();
   if (fp8_gradients_) fp8_gradients_->begin_step();
 }
 
@@ -115,7 +131,7 @@ void Parameters::release_gradients() {
 
 std::vector<Comm*> Parameters::comms() const {
   std::vector<Comm*> all = {&comm_};
-  for (const AxisComm* axis : {&shard_comm_, &replica_comm_})
+  for (const AxisComm* axis : {&shard_comm_, &replica_comm_, &expert_comm_, &expert_replica_comm_})
     if (axis->owned) all.push_back(axis->comm);
   return all;
 }
@@ -123,6 +139,10 @@ std::vector<Comm*> Parameters::comms() const {
 void Parameters::begin_micro_step(int micro_step) { micro_step_ = micro_step; }
 
 void Parameters::complete(int unit) {
+  if (layout_.is_experts(unit)) {
+    if (expert_replica_comm_.comm) expert_replica_comm_.comm->wait(replica_tickets_[unit]);
+    return;
+  }
   if (adding_ == unit) add_reduced();
   if (shard_comm_.comm) shard_comm_.comm->wait(shard_tickets_[unit]);
   if (replica_comm_.comm) replica_comm_.comm->wait(replica_tickets_[unit]);
@@ -133,7 +153,7 @@ void Parameters::complete_all() {
 }
 
 void Parameters::prefetch(int unit, Pass pass) {
-  if (!sharded() || exchange_->has(unit, pass)) return;
+  if (!gathered(unit) || exchange_->has(unit, pass)) return;
   const Tensor place = exchange_->take_weights(unit, pass);
   if (in_fp8(unit)) return exchange_->gather(unit, pass, fp8_->codes(unit, pass), fp8_->scales(unit, pass));
   const Tensor kept = fp16_master() ? local(master_, unit) : local_weights(unit);
@@ -143,7 +163,7 @@ void Parameters::prefetch(int unit, Pass pass) {
 
 Tensor Parameters::gather(int unit, Pass pass) {
   if (!sharded() && in_fp8(unit)) return fp8_->codes(unit, pass);
-  if (!exchange_) return local_weights(unit);
+  if (!exchange_ || layout_.is_experts(unit)) return local_weights(unit);
   prefetch(unit, pass);
   const Tensor whole = exchange_->weights(unit, pass);
   if (in_fp8(unit) || !fp16_master()) return whole;
@@ -162,17 +182,31 @@ BlockWeights Parameters::gather_block(std::int64_t layer, Pass pass) {
   const BlockTensors t = layout_.block(layer, weights);
   BlockWeights block{t};
   for (const LinearMatrix& m : layout_.block_linears(layer)) block[m.role].value = t[m.role];
+  if (layout_.experts_apart(layer))
+    for (const LinearRole role : kExpertRoles)
+      block[role].value = layout_.expert_stack(layout_.expert_unit(layer, role),
+                                               local_weights(layout_.expert_unit(layer, role)));
   return block;
 }
 
 Tensor Parameters::gradients(int unit) {
   if (fp8_gradients_) return fp8_gradients_->staging(unit);
-  return sharded() ? exchange_->gradients(unit) : local(gradient_, unit);
+  return gathered(unit) ? exchange_->gradients(unit) : local(gradient_, unit);
+}
+
+BlockTensors Parameters::block_gradients(std::int64_t layer) {
+  BlockTensors g = layout_.block(layer, gradients(layout_.block_unit(layer)));
+  if (layout_.experts_apart(layer))
+    for (const LinearRole role : kExpertRoles)
+      g[role] =
+          layout_.expert_stack(layout_.expert_unit(layer, role), gradients(layout_.expert_unit(layer, role)));
+  return g;
 }
 
 void Parameters::commit(const Tensor& gradient) {
-  if (!overlays_ || gradient.dtype != gradient_.dtype || (sharded() && !fp8_gradients_)) return;
+  if (!overlays_ || gradient.dtype != gradient_.dtype) return;
   const std::int64_t bytes = gradient.as<std::byte>() - gradient_.as<std::byte>();
+  if (bytes < 0 || bytes >= gradient_.bytes()) return;  // whole, on its way to the ranks' shards
   arena_.commit_gradients(bytes * 8 / bits_of(gradient_.dtype));
 }
 
@@ -182,6 +216,11 @@ void Parameters::reduce(int unit) {
     const Tensor codes = local(gradient_, unit);
     commit(codes);
     return fp8_gradients_->reduce(unit, codes, micro_step_ == 0, last);
+  }
+  if (layout_.is_experts(unit)) {
+    if (last && expert_replica_comm_.comm)
+      replica_tickets_[unit] = expert_replica_comm_.comm->start_all_reduce(local(gradient_, unit));
+    return;
   }
   if (sharded()) {
     if (micro_step_ > 0) add_reduced();
@@ -207,8 +246,8 @@ void Parameters::add_reduced() {
 }
 
 Parameters::Shard Parameters::shard(int unit) const {
-  return {local_weights(unit), local(master_, unit), local(gradient_, unit), layout_.runs(unit, shard_rank()),
-          layout_.model_offset(unit) + layout_.shard_range(unit, shard_rank()).first};
+  return {local_weights(unit), local(master_, unit), local(gradient_, unit),
+          layout_.runs(unit, shard_rank())};
 }
 
 }  // namespace precbench

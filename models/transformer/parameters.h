@@ -6,6 +6,9 @@
 // Ranks along the shard axis share one copy of everything. Ranks along the data axis are replicas, whose gradients
 // are summed (kernels/comm/parallel_dims.h).
 //
+// With expert parallelism so many ranks in a row have a part each of every block's experts, and those at the same place in
+// their rows are replicas of it. Tokens come to the experts (mixture_exchange.cpp); their weights and gradients stay.
+//
 // Communication runs beside compute. prefetch(unit) starts a gather, and a later gather(unit) only waits for it.
 // reduce(unit) only starts, and complete(unit) waits for the gradient. Where whole units lie: unit_exchange.h.
 //
@@ -46,6 +49,8 @@ struct ParameterOptions {
   MomentFormats moments = {};
   DType gradients = DType::f32;  ///< e4m3: with scales (fp8_gradients.h)
   int accumulation = 1;          ///< micro-steps whose gradients are summed before an optimizer step
+  int expert_ranks = 1;          ///< consecutive ranks that have different experts; divides ranks and experts
+  bool expert_slots = false;     ///< whether tokens may be dropped on their way to them
   /// Of the blocks' weights as sharded ranks exchange them, and as any rank keeps them; BF16 if not quantized.
   QuantFormat gather_format{};
   std::vector<bool> gather_fp8{};  ///< which blocks are exchanged, or kept, in that format
@@ -53,6 +58,9 @@ struct ParameterOptions {
 
   /// The recipe with delayed scales of the run; none of it without a history.
   Recipe delayed = {};
+
+  /// The experts of a rank.
+  ExpertShare experts_of(int rank) const { return {expert_ranks, rank % expert_ranks}; }
 
   /// Whether shards must end where 128 rows of a matrix end, as blocks of scales and tiles of them do.
   bool whole_blocks() const {
@@ -82,11 +90,17 @@ class Parameters {
   /// A block's weights for one pass; may put them together in the arena's stack.
   BlockWeights gather_block(std::int64_t layer, Pass pass);
   Tensor gradients(int unit);
+  /// Of a block's linear layers and vectors, its experts among them.
+  BlockTensors block_gradients(std::int64_t layer);
   /// To be called before a gradient is written: takes the overlaid buffer into use from there to its end. Backward
   /// must finish tensors in descending order of address.
   void commit(const Tensor& gradient);
   /// Whether backward must add to gradients(unit) instead of overwriting it.
   bool accumulates() const { return !sharded() && !fp8_gradients_ && micro_step_ > 0; }
+  /// The same of a block's experts.
+  bool accumulates_experts(std::int64_t layer) const {
+    return layout_.experts_apart(layer) ? micro_step_ > 0 : accumulates();
+  }
   void reduce(int unit);
 
   /// The unit's gradient, or this rank's shard of it, is complete for the device's later ops; after the last
@@ -101,7 +115,6 @@ class Parameters {
   struct Shard {
     Tensor weights, master, gradient;
     std::vector<Run> runs;
-    std::int64_t model_offset = 0;  ///< of the shard's first element
   };
   Shard shard(int unit) const;
   const Moments& moments() const { return *moments_; }
@@ -118,7 +131,11 @@ class Parameters {
   /// All ranks, and those along the shard axis.
   Comm& comm() { return comm_; }
   Comm& shard_comm() { return *shard_comm_.comm; }
-  /// All that carry a step's collectives: all ranks, and with hsdp those along each axis.
+  /// The ranks that have a block's experts together; null where each has all.
+  Comm* expert_comm() const { return expert_comm_.comm; }
+  /// f32 [1] for the squares of this rank's experts' gradients, where ranks have different ones.
+  const Tensor& expert_norm() const { return expert_norm_; }
+  /// All that carry a step's collectives: all ranks, and those along each axis that are fewer.
   std::vector<Comm*> comms() const;
 
   /// The amaxes of delayed scaling; null where no recipe of the run has it.
@@ -153,7 +170,10 @@ class Parameters {
   /// This rank's part of every parameter's gradient, in layout order; once complete.
   std::vector<StateTensor> gradient_parts() const;
   /// Of this rank's part, as save_state and load_state do it (state.h). What is loaded counts from the next step on.
+  /// Of what replicas have alike one of them writes.
   void save_state(const StateWriter& write) const;
+  /// Whether this rank has a part to write.
+  bool writes_state() const { return writes(false) || writes(true); }
   /// `own`: of a run of this case. Else delayed scaling begins anew, and what is scaled is read in FP32 and rounded.
   void load_state(const StateReader& read, bool own = true);
 
@@ -167,6 +187,10 @@ class Parameters {
   bool stores_weights(int unit) const;
   void forget_gathered();
   void add_reduced();
+  /// Whether a unit is shared along the shard axis.
+  bool gathered(int unit) const { return sharded() && !layout_.is_experts(unit); }
+  /// Whether this rank is the first of the replicas of what it has: of its experts, or of the rest.
+  bool writes(bool experts) const;
   Tensor local(const Tensor& flat, int unit) const;
   /// This rank's part of a unit in what the optimizer updates: the master, or the weights themselves.
   Tensor local_leading(int unit) const {
@@ -221,6 +245,7 @@ class Parameters {
   ParameterOptions options_;
   Layout layout_;
   AxisComm shard_comm_, replica_comm_;
+  AxisComm expert_comm_, expert_replica_comm_;  // both null without expert parallelism
   Tensor weights_, master_, gradient_;        // flat, one shard of every unit
   std::vector<std::int64_t> weight_offsets_;  // of a unit's shard in weights_; -1: it is not there
   std::unique_ptr<ParameterScales> master_scales_;
@@ -231,6 +256,7 @@ class Parameters {
   std::unique_ptr<UnitExchange> exchange_;  // sharded, or with an FP16 master
   std::unique_ptr<Routers> routers_;
   Tensor hash_;      // i32 [2]: of fingerprints; here so that a run needs no more memory than its dry run
+  Tensor expert_norm_;
   Tensor reduced_;   // sharded, with accumulation: a reduced shard before it is added
   int adding_ = -1;  // the unit whose reduced shard is in it or on its way
   std::vector<Comm::Ticket> shard_tickets_, replica_tickets_;  // of every unit's latest reductions

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "kernels/numerics/state_formats.h"
 #include "models/transformer/parameters.h"
@@ -33,7 +34,7 @@ void Parameters::initialize(std::uint64_t seed, float std) {
     for (const Run& run : s.runs) {
       const Tensor elements = local_leading(u).elements(run.first, run.count);
       if (run.kind == ParameterKind::matrix)
-        device_.init_normal({elements, std, seed, s.model_offset + run.first});
+        device_.init_normal({elements, std, seed, run.in_model});
       else if (run.kind == ParameterKind::gain)
         device_.fill({elements, 1.0f});
     }
@@ -100,8 +101,22 @@ std::vector<StateTensor> Parameters::state() const {
   return state;
 }
 
+bool Parameters::writes(bool experts) const {
+  const Comm* replicas = experts && expert_comm_.comm ? expert_replica_comm_.comm : replica_comm_.comm;
+  return !replicas || replicas->rank() == 0;
+}
+
 void Parameters::save_state(const StateWriter& write) const {
-  precbench::save_state(device_, state(), write);
+  std::vector<StateTensor> mine = state();
+  std::set<std::string> of_experts;
+  for (int u = 0; u < layout_.unit_count(); ++u)
+    for (const Parameter& p : layout_.units()[u].parameters)
+      if (layout_.is_experts(u)) of_experts.insert(p.name);
+  if (expert_comm_.comm)
+    std::erase_if(mine, [&](const StateTensor& tensor) {
+      return !writes(of_experts.count(tensor.name.substr(tensor.name.find('/') + 1)) > 0);
+    });
+  precbench::save_state(device_, mine, write);
 }
 
 void Parameters::load_state(const StateReader& read, bool own) {
@@ -206,9 +221,9 @@ void Parameters::save(Kind kind, const std::function<void(const Parameter&, cons
     const Tensor mine = kind == Kind::gradients ? local(gradient_, u) : local_leading(u);
     const Scope scope(arena_);
     Tensor full = mine;
-    if (sharded()) {
-      full = arena_.push_uncounted(mine.dtype, 1, mine.size() * layout_.shards());
-      shard_comm_.comm->all_gather(full, mine);
+    if (Comm* others = layout_.is_experts(u) ? expert_comm_.comm : shard_comm_.comm) {
+      full = arena_.push_uncounted(mine.dtype, 1, mine.size() * others->size());
+      others->all_gather(full, mine);
     }
     const std::vector<Parameter>& parameters = layout_.units()[u].parameters;
     for (std::size_t i = 0; i < parameters.size(); ++i) {

@@ -377,7 +377,7 @@ TEST_CASE("the optimizer's shards hold every element of the model once in every 
       for (int u = 0; u < whole.unit_count(); ++u) {
         const Parameters::Shard shard = rank.parameters.shard(u);
         for (const Run& run : shard.runs)
-          for (std::int64_t i = 0; i < run.count; ++i) ++seen[shard.model_offset + run.first + i];
+          for (std::int64_t i = 0; i < run.count; ++i) ++seen[run.in_model + i];
       }
     });
     std::int64_t once = 0, more = 0;

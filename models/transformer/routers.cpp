@@ -55,16 +55,17 @@ std::int64_t most_rows_of_expert(const RoutingRule& rule, std::int64_t tokens, d
   return std::min(tokens, static_cast<std::int64_t>(std::ceil(capacity * even)));
 }
 
-Routers::Routers(Device& device, Arena& arena, const ModelConfig& model, int accumulation)
+Routers::Routers(Device& device, Arena& arena, const ModelConfig& model, int accumulation, bool peers)
     : device_(device),
       first_(model.moe.dense_layers),
       layers_(model.layers - first_),
       experts_(model.moe.rule.experts),
-      accumulation_(accumulation) {
+      accumulation_(accumulation),
+      peers_(peers) {
   const auto push = [&](DType dtype, std::int64_t cols) {
     return arena.push(Segment::other, dtype, layers_, cols);
   };
-  totals_ = push(DType::f32, report_size(experts_));
+  totals_ = push(DType::f32, report_size());
   bad_ = push(DType::i32, accumulation);
   if (!model.moe.route_bias) return;
   bias_ = push(DType::f32, experts_);
@@ -108,7 +109,7 @@ std::vector<RouterLoad> Routers::load() const {
   for (std::int64_t i = 0; i < layers_; ++i) {
     const float* report = totals.data() + i * totals_.cols;
     const float* rest = report + experts_;
-    all.push_back({first_ + i, std::vector<double>(report, rest), rest[2], rest[3],
+    all.push_back({first_ + i, std::vector<double>(report, rest), rest[2], rest[3], peers_ ? rest[4] : 0.0,
                    static_cast<double>(rest[0]) / accumulation_,
                    static_cast<double>(rest[1]) / accumulation_});
   }

@@ -27,7 +27,14 @@ struct RouterLoad {
   std::int64_t layer = 0;
   std::vector<double> slots;       ///< of each expert, dropped ones too
   double rows = 0, padded = 0;     ///< computed, and with padding
+  double dropped = 0;              ///< on their way to other ranks
   double balance = 0, z_loss = 0;  ///< means over micro-steps: E * sum f P, and logsumexp^2
+};
+
+/// Bytes between this rank and those that have the other experts, in a step.
+struct ExpertTraffic {
+  double dispatch = 0;  ///< tokens, and gradients of their outputs, to the experts
+  double combine = 0;   ///< outputs, and gradients of the tokens, back
 };
 
 /// A token whose logits are not finite.
@@ -37,15 +44,22 @@ struct BadToken {
 
 class Routers {
  public:
-  /// Of a model with experts.
-  Routers(Device& device, Arena& arena, const ModelConfig& model, int accumulation);
+  /// Of a model with experts. `peers`: slots may be dropped on their way to other ranks, and are counted.
+  Routers(Device& device, Arena& arena, const ModelConfig& model, int accumulation, bool peers = false);
 
   /// f32 [1, E]; empty without biases.
   Tensor bias(std::int64_t layer) const;
-  /// Of a router's report: its slots and losses, and behind them the two numbers of the groups.
-  static std::int64_t report_size(std::int64_t experts) { return experts + 4; }
+  /// Of a router's report: its slots and losses, behind them the two numbers of the groups, and what was dropped on the way.
+  std::int64_t report_size() const { return experts_ + 4 + peers_; }
   /// Adds a micro-step's report to the step's.
   void note(std::int64_t layer, int micro_step, const Tensor& report);
+  /// Before the first micro-step of a step.
+  void begin_step() { traffic_ = {}; }
+  void note_traffic(double ExpertTraffic::*part, double bytes) {
+    if (!watching_) traffic_.*part += bytes;
+  }
+  /// Of the last step that the host has enqueued; a captured one moves as much each time.
+  const ExpertTraffic& traffic() const { return traffic_; }
   /// i32 [1, 1], of the micro-step.
   Tensor bad(std::int64_t layer, int micro_step) const;
   /// What is routed now is no part of training.
@@ -72,12 +86,14 @@ class Routers {
   Device& device_;
   std::int64_t first_, layers_, experts_;  // the first block with experts; of those all
   int accumulation_;
+  bool peers_;
   Tensor bias_;    // f32 [layers, E]
   Tensor global_;  // f32 [layers, E]: slots on all ranks
   Tensor totals_;  // f32 [layers, report_size]
   Tensor bad_;     // i32 [layers, accumulation]
   Tensor forced_;
   bool watching_ = false;
+  ExpertTraffic traffic_;
 };
 
 }  // namespace precbench

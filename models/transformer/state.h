@@ -16,7 +16,8 @@
 namespace precbench {
 
 /// A tensor of the state, of which this rank has `values`: elements [first, first + values.size()) of the flattened
-/// whole. Ranks at the same place on the shard axis have the same part.
+/// whole. Ranks at the same place on the shard axis have the same part, of experts those at the same place among the
+/// ranks that have different ones.
 struct StateTensor {
   std::string name;                 ///< "weights/model.norm.weight", "m/...", "v/..."
   std::vector<std::int64_t> shape;  ///< of the whole

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <numeric>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -61,21 +63,28 @@ struct StepSetup {
   MomentFormats moments = {};
   double capacity = 0;            ///< of experts
   float balance = 0, z_loss = 0;  ///< of routers
+  ParallelDims parallel = {};     ///< B sequences on each rank
+  int expert_ranks = 1;
+  ExpertExchange exchange = {};
+  bool slots_come_back = false;  ///< TransformerOptions::slot_numbers
 };
 
-/// Forward, backward and update on one rank.
+/// Forward, backward and update on one rank; of several on the one whose `comm` it is.
 class TestStep {
  public:
-  explicit TestStep(const StepSetup& setup, std::unique_ptr<Device> device = make_cpu_device(1))
+  explicit TestStep(const StepSetup& setup, std::unique_ptr<Device> device = make_cpu_device(1),
+                    Comm* comm = nullptr)
       : setup_(setup),
         device_(std::move(device)),
-        comm_(make_dry_comm(0, 1)),
+        own_comm_(comm ? nullptr : make_dry_comm(0, 1)),
+        comm_(comm ? comm : own_comm_.get()),
         block_(*device_, kBytes),
         arena_(block_.data(), kBytes),
         parameters_(*device_, *comm_, arena_, setup.model, parameter_options(setup)),
         tokens_(arena_.push(Segment::other, DType::i32, setup.accumulation * M(), 1)),
         targets_(arena_.push(Segment::other, DType::i32, setup.accumulation * M(), 1)),
         loss_sum_(arena_.push(Segment::other, DType::f32, 1, 1)),
+        slot_numbers_(count_slots()),
         transformer_(*device_, arena_, parameters_, setup.model, transformer_options()) {}
 
   std::int64_t M() const { return setup_.B * setup_.T; }
@@ -91,14 +100,23 @@ class TestStep {
     });
   }
 
+  /// Tokens go to experts that nothing of the step decides, from now on.
+  void force_experts(Routing routing, double exponent = 0) {
+    const RoutingRule& rule = setup_.model.moe.rule;
+    const Tensor forced = arena_.push(Segment::other, DType::i32, M(), rule.top_k);
+    device_->upload(forced, forced_experts(routing, exponent, rule, M()).data());
+    device_->synchronize();
+    parameters_.routers()->force(forced);
+  }
+
   /// Forward and backward of the micro-steps one after another; tokens and targets [accumulation * M]. The
   /// mean loss in nats.
   double forward_backward(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets) {
-    REQUIRE(static_cast<std::int64_t>(tokens.size()) == tokens_.size());
-    REQUIRE(tokens.size() == targets.size());
+    if (static_cast<std::int64_t>(tokens.size()) != tokens_.size() || tokens.size() != targets.size())
+      throw std::invalid_argument("test step: another number of tokens");
     device_->upload(tokens_, tokens.data());
     device_->upload(targets_, targets.data());
-    const float scale = 1.0f / static_cast<float>(tokens_.size());
+    const float scale = 1.0f / static_cast<float>(tokens_.size() * setup_.parallel.ranks());
     parameters_.begin_step();
     for (int micro = 0; micro < setup_.accumulation; ++micro) {
       parameters_.begin_micro_step(micro);
@@ -120,6 +138,20 @@ class TestStep {
     return std::sqrt(static_cast<double>(downloaded(norm_squared)));
   }
 
+  /// Of every token, [M].
+  std::vector<float> token_losses(const std::vector<std::int32_t>& tokens,
+                                  const std::vector<std::int32_t>& targets) {
+    device_->upload(tokens_.slice_rows(0, M()), tokens.data());
+    device_->upload(targets_.slice_rows(0, M()), targets.data());
+    parameters_.begin_step();
+    const Scope scope(arena_);
+    const Tensor losses = arena_.push(Segment::activations, DType::f32, M(), 1);
+    transformer_.forward(losses, tokens_.slice_rows(0, M()), targets_.slice_rows(0, M()));
+    std::vector<float> values(M());
+    device_->download(values.data(), losses);
+    return values;
+  }
+
   Named gradients() { return saved(parameters_, Parameters::Kind::gradients); }
   Named weights() { return saved(parameters_, Parameters::Kind::weights); }
 
@@ -129,6 +161,9 @@ class TestStep {
   static ParameterOptions parameter_options(const StepSetup& setup) {
     ParameterOptions options;
     options.accumulation = setup.accumulation;
+    options.parallel = setup.parallel;
+    options.expert_ranks = setup.expert_ranks;
+    options.expert_slots = setup.exchange.mode == ExpertExchange::Mode::slots;
     options.optimizer = setup.optimizer;
     options.moments = setup.moments;
     if (setup.reference) {
@@ -148,10 +183,22 @@ class TestStep {
     };
     options.recompute = setup_.recompute;
     options.capacity = setup_.capacity;
+    if (device_->name() != "cpu") options.group_rows = kGpuGroupRows;
     options.balance = setup_.balance;
     options.z_loss = setup_.z_loss;
+    options.exchange = setup_.exchange;
+    options.slot_numbers = slot_numbers_;
     if (setup_.reference) options.activations = DType::f32;
     return options;
+  }
+  Tensor count_slots() {
+    if (!setup_.slots_come_back) return {};
+    const std::int64_t top_k = setup_.model.moe.rule.top_k;
+    std::vector<std::int32_t> numbers(M() * top_k);
+    std::iota(numbers.begin(), numbers.end(), 0);
+    const Tensor slots = arena_.push(Segment::other, DType::i32, M(), top_k);
+    device_->upload(slots, numbers.data());
+    return slots;
   }
   float downloaded(const Tensor& scalar) {
     float value = 0;
@@ -162,11 +209,12 @@ class TestStep {
   StepSetup setup_;
   Recipe bf16_ = find_recipe("bf16");
   std::unique_ptr<Device> device_;
-  std::unique_ptr<Comm> comm_;
+  std::unique_ptr<Comm> own_comm_;
+  Comm* comm_;
   NanBlock block_;
   Arena arena_;
   Parameters parameters_;
-  Tensor tokens_, targets_, loss_sum_;
+  Tensor tokens_, targets_, loss_sum_, slot_numbers_;
   Transformer transformer_;
 };
 

@@ -1,5 +1,5 @@
 // The training step, top to bottom: construction, a block's forward, its backward, the step. What it keeps between
-// them is in transformer_memory.cpp, a block's second half in ffn.cpp and mixture.cpp, the head in head.cpp, q, k and v as
+// them is in transformer_memory.cpp, a block's second half in ffn.cpp and mixture*.cpp, the head in head.cpp, q, k and v as
 // three products in qkv_apart.cpp.
 #include "models/transformer/transformer.h"
 
@@ -263,12 +263,12 @@ void Transformer::block_backward(std::int64_t layer, Saved& saved) {
   const int unit = parameters_.layout().block_unit(layer);
   const Scope scope(arena_);
   const BlockWeights w = parameters_.gather_block(layer, Pass::backward);
-  if (layer > 0) parameters_.prefetch(unit - 1, Pass::backward);
+  if (layer > 0) parameters_.prefetch(parameters_.layout().block_unit(layer - 1), Pass::backward);
   if (options_.recompute) {
     push_inner(layer, saved);
     block_forward(layer, saved, w, saved.x, true);
   }
-  const BlockTensors g = parameters_.layout().block(layer, parameters_.gradients(unit));
+  const BlockTensors g = parameters_.block_gradients(layer);
   QuantizedTensor dmid = push_gradient(branch_, linear(layer, Role::o));
   ffn_backward(layer, saved, w, g, gradient_in(slot_, layer), dmid);
   attention_backward(layer, saved, w, g, dmid);

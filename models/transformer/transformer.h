@@ -19,6 +19,13 @@
 
 namespace precbench {
 
+/// How tokens come to experts of other ranks (mixture_exchange.cpp).
+struct ExpertExchange {
+  enum class Mode : std::uint8_t { gather, slots, sync } mode = Mode::gather;
+  bool codes = false;      ///< as the recipe's codes, where it has 8-bit ones of rows
+  std::int64_t slots = 0;  ///< of Mode::slots: rows for each rank
+};
+
 struct TransformerOptions {
   std::int64_t B = 1, T = 128;  ///< of one micro-step on one rank
   /// The recipe of a linear layer, which must outlive the transformer. `layer`: its block, or config.layers for
@@ -33,7 +40,12 @@ struct TransformerOptions {
   std::int64_t first_token = 0;     ///< of a micro-step's tokens on all ranks, this rank's first
   double capacity =
       0;  ///< rows of an expert, in those it has where all are chosen equally often; 0: any number
+  std::int64_t group_rows = 1;  ///< experts' groups begin at multiples of it at least: kGpuGroupRows on a GPU
   float balance = 0, z_loss = 0;  ///< coefficients of the routers' losses, which the reported loss is without
+  ExpertExchange exchange = {};
+  /// For tests of expert parallelism by all-gather, i32 [tokens, top_k]: 0, 1, 2, ...: every slot's row comes back from its
+  /// expert, and a token's are summed as on one rank; not set, the ranks' sums come back.
+  Tensor slot_numbers = {};
 };
 
 /// Watches quantization: called with every operand of a block's linear layers, after its forms are made and while its
@@ -71,10 +83,20 @@ class Transformer {
  private:
   using Role = LinearRole;
 
+  /// What came of a value of tokens: rows in BF16, or codes with their scales.
+  struct Arrived {
+    Tensor value;
+    GemmOperand codes;
+  };
   /// What a router has decided. Recomputation keeps it.
   struct SavedRouting {
     Tensor z, index, weights, report;  // ops::Route's
-    Groups groups;
+    Groups groups;                     // of the rows that this rank's experts compute
+    Tensor group_weights;              // of the tokens that they come from
+    // With expert parallelism:
+    Arrived x;     // those tokens
+    Groups peers;  // of one's own tokens on their way to other ranks, unless all go to all
+    std::vector<std::int64_t> out, in;  // how many go to each, and come
   };
   /// What a block's forward leaves for its backward.
   struct Saved {
@@ -170,15 +192,57 @@ class Transformer {
                   const BlockWeights& w, const NormOutput& norm);
   void norm_wgrad(std::int64_t layer, Role role, const BlockTensors& g, const QuantizedTensor& dy,
                   const BlockWeights& w, const NormOutput& norm);
+  // mixture_exchange.cpp
+  /// Ranks that have a block's experts together, and the tokens that they have.
+  int expert_ranks() const { return parameters_.expert_comm() ? parameters_.expert_comm()->size() : 1; }
+  std::int64_t group_tokens() const { return peer_rows() * expert_ranks(); }
+  /// Rows that one rank has room for on another.
+  std::int64_t peer_rows() const {
+    return options_.exchange.mode == ExpertExchange::Mode::slots ? options_.exchange.slots : M_;
+  }
+  bool gathers() const { return options_.exchange.mode == ExpertExchange::Mode::gather; }
+  /// Experts of a block that this rank has.
+  std::int64_t own_experts() const { return config_.moe.rule.experts / expert_ranks(); }
+  std::int64_t first_expert() const {
+    return expert_ranks() > 1 ? parameters_.expert_comm()->rank() * own_experts() : 0;
+  }
+  /// The slots' experts of all tokens of the group, and their weights. Without expert parallelism one's own.
+  Tensor gather_routing(SavedRouting& routing);
+  void push_peers(SavedRouting& routing);
+  /// How many rows come from the other ranks, read on the host.
+  void count_peers(SavedRouting& routing);
+  /// Memory for what comes of a value in a GEMM's format.
+  Arrived push_arrived(const QuantFormat& format);
+  /// Sends it. The result has its form in the format, quantized here where it came in BF16, and in BF16 if `value`.
+  QuantizedTensor dispatch(const SavedRouting& routing, const QuantizedTensor& x, const QuantFormat& format,
+                           const Arrived& to, bool value);
+  /// What has come before, in BF16.
+  QuantizedTensor arrived_value(const SavedRouting& routing, const Arrived& x);
+  /// f32: a number for every slot of theirs.
+  Tensor push_arrived_weights(const SavedRouting& routing) {
+    return push(DType::f32, group_tokens(), config_.moe.rule.top_k).slice_rows(0, arrived_rows(routing));
+  }
+  /// Rows of tokens that have come.
+  std::int64_t arrived_rows(const SavedRouting& routing) const;
+  void send_rows(const SavedRouting& routing, const Tensor& to, const Tensor& from);
+  void send_codes(const SavedRouting& routing, const GemmOperand& to, const QuantizedTensor& x);
+  void send_scales(const GemmOperand& to, const GemmOperand& from);
+  bool as_codes(const QuantFormat& format) const;
+  /// `op`, in which groups and rows are the experts' and all else is of this rank's tokens.
+  void combine(const SavedRouting& routing, ops::Unpermute op);
+  /// mine = what the ranks of the group have of its tokens, added up, and the addend.
+  void bring_back(const SavedRouting& routing, const Tensor& mine, const Tensor& all,
+                  const Tensor& addend = {});
   // mixture.cpp
   ExpertLinear experts(std::int64_t layer, Role role) const;
-  /// Rows that an expert can have.
+  /// Rows that an expert, and all that this rank has, can have.
   std::int64_t most_rows() const;
+  std::int64_t most_rows_of_all() const;
   Tensor push_rows(const Groups& groups, std::int64_t cols) {
     return push(options_.activations, groups.rows_capacity(), cols);
   }
   void push_routing(std::int64_t layer, SavedRouting& saved);
-  void route(std::int64_t layer, const SavedRouting& saved, const BlockWeights& w, const Tensor& h);
+  void route(std::int64_t layer, SavedRouting& saved, const BlockWeights& w, const Tensor& h);
   SwigluLayers shared_layers(const Saved& saved) const;
   /// branch_ = the mixture of h; `again` as in block_forward.
   void mixture_forward(std::int64_t layer, Saved& saved, const BlockWeights& w, const QuantizedTensor& h,

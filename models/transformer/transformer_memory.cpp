@@ -107,6 +107,8 @@ void Transformer::push_inner(std::int64_t layer, Saved& saved) {
   saved.rstd2 = push(DType::f32, M_, 1);
   saved.gate_up = config_.has_experts(layer) ? push_rows(saved.routing.groups, 2 * config_.moe.expert_ffn)
                                              : push(2 * config_.ffn);
+  if (config_.has_experts(layer) && expert_ranks() > 1)
+    saved.routing.x = push_arrived(options_.recipe_of(layer, Role::gate_up).fprop.a);
   if (config_.has_experts(layer) && config_.moe.shared_ffn > 0)
     saved.shared_gate_up = push(2 * config_.moe.shared_ffn);
   keep_normed(Role::qkv, saved.h1, saved.h1_col);

@@ -52,10 +52,12 @@ void UnitExchange::place_kept_weights(Arena& arena) {
 
 void UnitExchange::place_in_turns(Arena& arena) {
   const int first = layout_.block_unit(0), edges[] = {layout_.embedding_unit(), layout_.head_unit()};
-  const auto turn = [&](int unit) { return comm_ ? unit % 2 : 0; };  // nothing is under way on one rank
+  const auto place_in_row = [&](int unit) { return first + static_cast<int>(layout_.layer_of(unit)); };
+  const auto turn = [&](int unit) { return comm_ ? place_in_row(unit) % 2 : 0; };  // one rank waits for nothing
   int blocks = 0;
   std::int64_t weights[2] = {}, edge_weights = 0, block = 0, edge = 0;  // G by turn, E; gradients
   for (int u = 0; u < layout_.unit_count(); ++u) {
+    if (layout_.is_experts(u)) continue;
     const std::int64_t gathered = options_.keep ? 0 : weights_[0][u].bytes;
     std::int64_t& room = layout_.is_block(u) ? weights[turn(u)] : edge_weights;
     room = std::max(room, gathered);
@@ -82,9 +84,10 @@ void UnitExchange::place_in_turns(Arena& arena) {
   }
   for (int u = 0; u < layout_.unit_count(); ++u) {
     const bool is_block = layout_.is_block(u);
+    if (layout_.is_experts(u)) continue;
     if (!options_.keep)
       for (std::vector<Tenant>& tenants : weights_) tenants[u].offset = is_block ? places[turn(u)] : third;
-    gradients_[u].offset = is_block        ? (u % 2 == last % 2 ? of_last : of_other)
+    gradients_[u].offset = is_block        ? (place_in_row(u) % 2 == last % 2 ? of_last : of_other)
                            : u == edges[0] ? embedding
                                            : 0;
   }

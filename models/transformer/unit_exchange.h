@@ -13,6 +13,8 @@
 //
 // One rank alone with an FP16 master rounds its units in such places, too, a block at a time.
 //
+// Experts that ranks have different ones of are not exchanged at all.
+//
 // Whoever takes a place waits for the collectives of those that it shares memory with. With kept weights every unit has a
 // place of its own for weights: each is gathered once an optimizer step.
 #pragma once
@@ -79,7 +81,9 @@ class UnitExchange {
   Tenant& weights_of(int unit, Pass pass);
   const Tenant& weights_of(int unit, Pass pass) const;
   DType weights_type(int unit) const;
-  std::int64_t whole(int unit) const { return layout_.shard_size(unit) * layout_.shards(); }
+  std::int64_t whole(int unit) const {
+    return layout_.is_experts(unit) ? 0 : layout_.shard_size(unit) * layout_.shards();
+  }
   std::int64_t weight_bytes(int unit) const;
   std::int64_t gradient_bytes(int unit) const;
   void place_kept_weights(Arena& arena);

@@ -15,8 +15,8 @@ struct UpdateContext {
   Tensor norm_squared;  ///< f32 [1]: of all gradients; without clipping, of those that were updated already
   const OptimizerOptions& options;
 
-  /// Of elements from `first` of a shard that begins at `model_offset`.
-  UpdateOptions constants(bool decay, std::int64_t model_offset, std::int64_t first) const;
+  /// `in_model`: where the elements are in the unsharded model.
+  UpdateOptions constants(bool decay, std::int64_t in_model) const;
   /// Without clipping nobody needs the norm before the step: a rule adds its gradients' squares as it goes.
   void add_to_norm(const Tensor& gradient) const;
 };

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <set>
+#include <string>
 
 #include "kernels/base/errors.h"
 #include "results/contradiction.h"
@@ -23,12 +24,22 @@ MetricResult without_measurement(const Record& record) {
   return Match::whole(GateVerdict::missing, reason);
 }
 
+/// Who ran the experts' products: for all at once or one by one.
+std::string grouped_of(const Record& record) {
+  return record.moe && record.moe->grouped ? "grouped by " + *record.moe->grouped : "";
+}
+
 void refuse_other_path(const Match& match) {
-  const auto was = path_of(match.baseline->record), is = path_of(match.current->record);
-  if (!was || !is || *was == *is || match.current->record.status != Status::ok) return;
-  throw InvalidInput(fmt::format("case {} is {} at {}, but {} at {}: they are not compared",
-                                 match.baseline->record.id, name_of(*was), match.baseline->origin.text(),
-                                 name_of(*is), match.current->origin.text()));
+  const Record &baseline = match.baseline->record, &current = match.current->record;
+  if (current.status != Status::ok) return;
+  const auto refuse = [&](const std::string& was, const std::string& is) {
+    if (was.empty() || is.empty() || was == is) return;
+    throw InvalidInput(fmt::format("case {} is {} at {}, but {} at {}: they are not compared", baseline.id,
+                                   was, match.baseline->origin.text(), is, match.current->origin.text()));
+  };
+  const auto was = path_of(baseline), is = path_of(current);
+  refuse(was ? name_of(*was) : "", is ? name_of(*is) : "");
+  refuse(grouped_of(baseline), grouped_of(current));
 }
 
 using Ids = std::set<std::string>;

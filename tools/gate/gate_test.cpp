@@ -193,6 +193,11 @@ TEST_CASE("other GPUs, method versions and execution paths are refused", "[gate]
   other.support->wgrad.path = ExecutionPath::emulated;
   CHECK(refusal({kBase}, {other}) ==
         "case 1b-mxfp8-1 is native at f:1, but emulated at f:1: they are not compared");
+  Record own = kBase, loop = kBase;
+  own.moe = loop.moe = MoeRecord{};
+  own.moe->grouped = "own", loop.moe->grouped = "loop";
+  CHECK(refusal({own}, {loop}) ==
+        "case 1b-mxfp8-1 is grouped by own at f:1, but grouped by loop at f:1: they are not compared");
 }
 
 TEST_CASE("a baseline case that failed is named, not compared", "[gate]") {

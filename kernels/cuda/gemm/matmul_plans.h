@@ -128,6 +128,11 @@ class MatmulPlans {
 
   GemmSupport support(const GemmRecipe& gemm, GemmRole role);
   void matmul(const Tensor& d, const GemmOperand& a, const GemmOperand& b, const MatmulOptions& options);
+  /// A product of experts, one by one: waits for the groups' offsets (grouped_loop.cpp). A group's padding is multiplied too,
+  /// so that few shapes need plans; these are the heuristic's first, as timing each of them would take longer than it saves.
+  void matmul_of_experts(const ops::GroupedMatmul& op);
+  /// Scratch behind what the library has, until the next op.
+  std::byte* behind_workspace(std::int64_t bytes);
 
  private:
   /// `factors`: of FP4 operands; null: alpha is 1.
@@ -139,8 +144,6 @@ class MatmulPlans {
                     const MatmulOptions& options);
   /// alpha and beta of FP4 operands, in scratch `offset` bytes behind the workspace; null where alpha is 1.
   const float* make_factors(const GemmOperand& a, const GemmOperand& b, bool accumulate, std::int64_t offset);
-  /// Scratch for a GEMM's operands, until the next op.
-  std::byte* behind_workspace(std::int64_t bytes);
   bool has_candidates(const PlanKey& key) const;
   GemmSupport probe(const GemmRecipe& gemm, GemmRole role);
 

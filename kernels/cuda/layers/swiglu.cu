@@ -5,16 +5,11 @@
 // of s: forward 4 read, backward 6 read; plus what is written, and one more read where a scale needs an amax
 // pass. For backward that costs less than writing dgate_up in BF16 and casting it (12 + forms against 6 + 4 +
 // 4 + forms).
-#include "kernels/cuda/quantize/produce.cuh"
+#include "kernels/cuda/layers/swiglu.cuh"
 
 namespace precbench {
 namespace cuda {
 namespace {
-
-__device__ inline float sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
-
-/// The one definition of s, so that it is the same forward and backward.
-__device__ inline float gated(float gate, float sigma, float up) { return gate * sigma * up; }
 
 struct SwigluSource {
   static constexpr int kOutputs = 1, kBatch = 4;
@@ -71,9 +66,7 @@ struct SwigluBackwardSource {
     for (int j = 0; j < 8; ++j) {
       const float sigma = sigmoid(g[j]);
       s[j] = gated(g[j], sigma, u[j]);
-      const float dgate = d[j] * u[j] * sigma * (1.0f + g[j] * (1.0f - sigma));
-      u[j] = d[j] * g[j] * sigma;
-      g[j] = dgate;
+      ungate(g[j], u[j], sigma, d[j]);
     }
     out[0] = pack(g);
     out[1] = pack(u);
@@ -87,38 +80,17 @@ struct SwigluBackwardSource {
 void CudaDevice::do_swiglu(const ops::Swiglu& op) {
   using namespace cuda;
   const std::int64_t F = op.s.value.cols;
-  void* amaxes = scratch(amax_scratch_bytes(*this, op.s));
-  const TileOutput output = tile_output(*this, op.s, writes_value(op.s), amaxes);
-  produce(*this, SwigluSource{matrix(op.gate_up, 0, F), matrix(op.gate_up, F, F)}, TileOutputs<1>{{output}});
-  quantize_from_value(*this, op.s);
+  produce_swiglu(*this, SwigluSource{matrix(op.gate_up, 0, F), matrix(op.gate_up, F, F)}, op.s);
   launched("swiglu");
 }
 
 void CudaDevice::do_swiglu_backward(const ops::SwigluBackward& op) {
   using namespace cuda;
   const std::int64_t F = op.ds.cols;
-  const std::size_t amax_bytes = amax_scratch_bytes(*this, op.dgate_up);
-  auto* amaxes = static_cast<std::byte*>(scratch(amax_bytes + amax_scratch_bytes(*this, op.s)));
-  // Tiles of dup line up with the scopes of dgate_up's scales only if F is a multiple of a tile; elsewhere
-  // the values are written first and cast from memory.
-  const bool aligned = F % kTile == 0;
-  const TileOutput both = tile_output(*this, op.dgate_up, false, amaxes);
-  const TileOutput again = tile_output(*this, op.s, false, amaxes + amax_bytes);
-  TileOutputs<3> outputs;
-  if (aligned) outputs = {{both, both, again}};
-  outputs.of[1].first_col = F;
-  if (writes_value(op.dgate_up) || !aligned) {
-    outputs.of[0].value = matrix(op.dgate_up.value, 0, F);
-    outputs.of[1].value = matrix(op.dgate_up.value, F, F);
-  }
-  if (writes_value(op.s) || !aligned) outputs.of[2].value = matrix(op.s.value);
-  produce(*this, SwigluBackwardSource{matrix(op.gate_up, 0, F), matrix(op.gate_up, F, F), matrix(op.ds)}, outputs);
-  if (!aligned) {
-    cast_value(*this, op.dgate_up.value, both);
-    cast_value(*this, op.s.value, again);
-  }
-  quantize_from_value(*this, op.dgate_up);
-  quantize_from_value(*this, op.s);
+  auto* amaxes = static_cast<std::byte*>(
+      scratch(amax_scratch_bytes(*this, op.dgate_up) + amax_scratch_bytes(*this, op.s)));
+  const SwigluBackwardSource source{matrix(op.gate_up, 0, F), matrix(op.gate_up, F, F), matrix(op.ds)};
+  produce_swiglu_backward(*this, source, op.dgate_up, op.s, amaxes);
   launched("swiglu_backward");
 }
 

@@ -41,15 +41,20 @@ __device__ inline void tile_scales(float (&scale)[4][kTile], const FormArgs& for
   const std::int64_t kb = k0 / 128;
   std::uint32_t amax = 0;
   bool store = row < form.rows;
+  std::int64_t index = scale_index(form.granularity, form.rows, form.k, row, kb);
   switch (form.granularity) {
     case Granularity::tensor:
       amax = tensor_amax;
       store = row == 0 && k0 == 0;
       break;
-    case Granularity::row:
-      if (row < form.rows) amax = __float_as_uint(form.amax[row]);
-      store = store && k0 == 0;
+    case Granularity::row: {
+      const int group = form.group_offsets ? group_at(form, k0) : 0;
+      if (form.group_offsets) store = store && group < form.groups;
+      index += group * form.rows;
+      if (store) amax = __float_as_uint(form.amax[index]);
+      store = store && k0 == (form.group_offsets ? form.group_offsets[group] : 0);
       break;
+    }
     case Granularity::block_128x128:
 #pragma unroll
       for (int w = 0; w < kTileWarps; ++w) amax = max(amax, warp_maxima[w] << 16);
@@ -59,7 +64,7 @@ __device__ inline void tile_scales(float (&scale)[4][kTile], const FormArgs& for
       for (int part = 0; part < parts; ++part)
         amax = max(amax, static_cast<std::uint32_t>(maxima[part][v]) << 16);
   }
-  scale[0][v] = make_scale(form, amax, scale_index(form.granularity, form.rows, form.k, row, kb), store);
+  scale[0][v] = make_scale(form, amax, index, store);
 }
 
 /// The first step of a cast: every warp leaves what the scales of its forms need.

@@ -25,6 +25,9 @@ struct FormArgs {
   std::uint8_t dropped_bits = 0;
   bool delayed = false;
   std::uint8_t margin = 0;  ///< of a delayed scale
+  // Of a columnwise form of experts' rows: a scale of `row` is one group's, at group * rows + row.
+  const std::int32_t* group_offsets = nullptr;  ///< where along k the groups begin and the last one ends; null: no groups
+  int groups = 0;
 
   __host__ __device__ QuantFormat format() const {
     return {dtype, granularity, scale_type, rounding, dropped_bits};
@@ -53,6 +56,17 @@ FormArgs read_form(const GemmOperand& form);
 /// Arguments of a wanted form, or of none. Also clears the scale buffer where it has padding, which kernels
 /// do not write. Throws Unsupported for a format that is not made here.
 FormArgs form_args(const GemmOperand& form, cudaStream_t stream);
+
+/// The group that position k of the contraction is in; form.groups behind the last one.
+__device__ inline int group_at(const FormArgs& form, std::int64_t k) {
+  int first = 0, last = form.groups;
+  if (k >= form.group_offsets[last]) return last;
+  while (last - first > 1) {
+    const int middle = (first + last) / 2;
+    (form.group_offsets[middle] <= k ? first : last) = middle;
+  }
+  return first;
+}
 
 /// Stores the scale of a scope for the GEMM and returns the factor that multiplies its elements.
 /// amax_bits: of the amax as FP32.

@@ -14,12 +14,14 @@
 
 namespace precbench::cuda {
 
-/// Scratch for the amaxes on the way to an operand's scales.
-std::size_t amax_scratch_bytes(const CudaDevice& device, const QuantizedTensor& x);
+/// Scratch for the amaxes on the way to an operand's scales. Here and below, `groups`: x is a grouped value.
+std::size_t amax_scratch_bytes(const CudaDevice& device, const QuantizedTensor& x, const Groups* groups = nullptr);
 
 /// The output that makes all of an operand's wanted forms but those of from_value.h and amax_out, with its value if `write_value`.
-/// `scratch`: amax_scratch_bytes. Clears scale buffers that have padding.
-TileOutput tile_output(CudaDevice& device, const QuantizedTensor& x, bool write_value, void* scratch);
+/// `scratch`: amax_scratch_bytes. Clears scale buffers that have padding. Throws Unsupported for groups that do not begin at
+/// tiles where columns have scales of their own in each.
+TileOutput tile_output(CudaDevice& device, const QuantizedTensor& x, bool write_value, void* scratch,
+                       const Groups* groups = nullptr);
 
 /// Zeroes what an amax pass raises.
 void zero_amaxes(const TileOutput& output, cudaStream_t stream);

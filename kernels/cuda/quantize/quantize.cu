@@ -2,6 +2,9 @@
 //
 // The work is tile.cuh's: bytes per element are 2 read and 1 written per form where scales belong to blocks,
 // and 2 more read where they belong to rows or the tensor, whose amaxes need a pass of their own.
+#include <algorithm>
+#include <string>
+
 #include "kernels/base/errors.h"
 #include "kernels/cuda/quantize/produce.cuh"
 
@@ -70,14 +73,16 @@ std::size_t parts_bytes(const CudaDevice& device) { return device.sm_count() * 6
 
 }  // namespace
 
-std::size_t amax_scratch_bytes(const CudaDevice& device, const QuantizedTensor& x) {
+std::size_t amax_scratch_bytes(const CudaDevice& device, const QuantizedTensor& x, const Groups* groups) {
   const std::int64_t rows = scaled_by_row(x.rowwise) ? x.rowwise.data.rows : 0;
-  const std::int64_t cols = scaled_by_row(x.columnwise) ? x.columnwise.data.rows : 0;
+  const std::int64_t cols =
+      scaled_by_row(x.columnwise) ? x.columnwise.data.rows * (groups ? groups->experts() : 1) : 0;
   return (x.amax_out.empty() || !x.amax_in.empty() ? 0 : parts_bytes(device)) +
          static_cast<std::size_t>(rows + cols) * sizeof(float);
 }
 
-TileOutput tile_output(CudaDevice& device, const QuantizedTensor& x, bool write_value, void* scratch) {
+TileOutput tile_output(CudaDevice& device, const QuantizedTensor& x, bool write_value, void* scratch,
+                       const Groups* groups) {
   TileOutput out;
   if (write_value) out.value = matrix(x.value);
   out.rowwise = form_args(x.rowwise, device.stream());
@@ -101,6 +106,13 @@ TileOutput tile_output(CudaDevice& device, const QuantizedTensor& x, bool write_
   if (scaled_by_row(x.columnwise)) {
     out.col_amax = amaxes;
     out.columnwise.amax = reinterpret_cast<float*>(amaxes);
+    if (groups && groups->pad % kTile != 0)
+      throw Unsupported("the CUDA device scales columns of groups that begin at multiples of 128 rows, not of " +
+                        std::to_string(groups->pad));
+    if (groups) {
+      out.columnwise.group_offsets = groups->offsets.as<std::int32_t>();
+      out.columnwise.groups = static_cast<int>(groups->experts());
+    }
   }
   return out;
 }
@@ -108,7 +120,8 @@ TileOutput tile_output(CudaDevice& device, const QuantizedTensor& x, bool write_
 void zero_amaxes(const TileOutput& output, cudaStream_t stream) {
   std::int32_t* first = output.row_amax ? output.row_amax : output.col_amax;
   const std::int64_t count =
-      (output.row_amax ? output.rowwise.rows : 0) + (output.col_amax ? output.columnwise.rows : 0);
+      (output.row_amax ? output.rowwise.rows : 0) +
+      (output.col_amax ? output.columnwise.rows * std::max(1, output.columnwise.groups) : 0);
   if (count > 0) PRECBENCH_CHECK(cudaMemsetAsync(first, 0, count * sizeof(std::int32_t), stream));
 }
 

@@ -57,7 +57,7 @@ struct TileOutput {
   std::int64_t first_col = 0;  ///< of this output in the forms' matrix, a multiple of 128
   TensorAmax tensor;
   // Bits of FP32 amaxes by row and column of the forms, which the amax pass raises from zero; null: not
-  // wanted.
+  // wanted. Those of columns are by group, too, where there are groups.
   std::int32_t* row_amax = nullptr;
   std::int32_t* col_amax = nullptr;
 

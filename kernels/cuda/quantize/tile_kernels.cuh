@@ -86,7 +86,11 @@ __global__ void __launch_bounds__(kTileThreads, Source::kOutputs == 1 ? 4 : 2)
         std::uint32_t all = 0;
 #pragma unroll
         for (int w = 0; w < kTileWarps; ++w) all = max(all, static_cast<std::uint32_t>(col_max[o][w][t]));
-        atomicMax(out.col_amax + out.first_col + col0 + t, static_cast<std::int32_t>(all << 16));
+        const FormArgs& form = out.columnwise;
+        const int group = form.group_offsets ? group_at(form, row0) : 0;
+        if (!form.group_offsets || group < form.groups)
+          atomicMax(out.col_amax + group * form.rows + out.first_col + col0 + t,
+                    static_cast<std::int32_t>(all << 16));
       }
     }
     __syncthreads();

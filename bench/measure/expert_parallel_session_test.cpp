@@ -1,0 +1,193 @@
+// Expert parallelism from the case to the record: what it sends and takes is predicted, it goes on from checkpoints, its
+// weights are everybody's, and what it cannot have is refused in a line.
+#include <stdlib.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "bench/measure/checkpoint_testing.h"
+#include "bench/measure/predict.h"
+#include "bench/step/weights.h"
+#include "results/schema.h"
+#include "tools/testing/catch.h"
+#include "tools/testing/text.h"
+
+using namespace precbench;
+
+namespace {
+
+Case parallel_case(int ranks, int ep, const char* recipe = "bf16", const char* model = "tiny-moe-shared") {
+  setenv("OMP_NUM_THREADS", "1", 1);
+  Case c;
+  c.model = model;
+  c.recipe = recipe;
+  c.layers = 2;
+  c.device = "cpu";
+  c.gpus = ranks;
+  c.ep = ep;
+  c.batch = 2;
+  c.seq = 64;
+  c.steps = 3;
+  c.lr = 1e-3;
+  return c;
+}
+
+constexpr double kLayers = 2, kTokens = 2 * 64, kWidth = 128, kTopK = 2;
+
+}  // namespace
+
+TEST_CASE("what ranks with different experts send and take is what was predicted", "[session][moe][ep]") {
+  for (const auto& [ranks, ep] : {std::pair{2, 2}, {4, 2}, {4, 4}})
+    for (const char* parallel : {"ddp", "fsdp"})
+      for (const char* exchange : {"gather", "slots"})
+        for (const char* dispatch : {"bf16", "fp8"}) {
+          Case c = parallel_case(ranks, ep, "rowwise");
+          c.parallel = parallel, c.exchange = exchange, c.dispatch = dispatch;
+          INFO(ranks << " ranks, ep " << ep << ", " << parallel << ", " << exchange << ", " << dispatch);
+          const Record record = run_ok(c);
+          CHECK(record.warnings.empty());
+          REQUIRE(record.moe);
+          CHECK(record.moe->ep == ep);
+          CHECK(record.moe->exchange == exchange);
+          CHECK(record.moe->dispatch == dispatch);
+          CHECK(record.moe->columns.value_or("none") ==
+                (std::string(dispatch) == "fp8" ? "requantized" : "none"));
+          CHECK(record.moe->rows.dropped == 0);
+          // To each of the others a row for every token: h and dY, and the experts and weights of its slots.
+          const double row = std::string(dispatch) == "fp8" ? kWidth + 4 : 2 * kWidth;
+          REQUIRE(record.moe->bytes);
+          CHECK(record.moe->bytes->dispatch == kLayers * (ep - 1) * kTokens * (2 * row + 2 * 4 * kTopK));
+          CHECK(record.moe->bytes->combine == kLayers * (ep - 1) * kTokens * (2 * 2 * kWidth + 4 * kTopK));
+          CHECK(record.communication->wire_bytes == record.communication->predicted_wire_bytes);
+          CHECK(record.memory->measured->weights == record.memory->predicted->weights);
+          CHECK(record.memory->measured->master == record.memory->predicted->master);
+          CHECK(record.memory->measured->activations == record.memory->predicted->activations);
+          CHECK(record.memory->measured->gradients == record.memory->predicted->gradients);
+          CHECK(record.training->params_changed == record.training->params_total);
+          const nlohmann::ordered_json json = record;
+          CHECK(Schema::record().violations(json) == std::vector<std::string>{});
+          CHECK(nlohmann::ordered_json(json.get<Record>()) == json);
+        }
+}
+
+TEST_CASE("as many rows as there are cost what they are", "[session][moe][ep]") {
+  Case c = parallel_case(4, 4, "bf16", "tiny-moe");
+  c.exchange = "sync";
+  const Record record = run_ok(c);
+  const double all = kLayers * 3 * kTokens * (2 * 2 * kWidth + 2 * 4 * kTopK);
+  CHECK(record.moe->bytes->dispatch < 0.75 * all);  // a token goes to two ranks of four at most
+  CHECK(record.moe->bytes->dispatch > 0.25 * all);
+  c.exchange = "slots";
+  const Record slots = run_ok(c);
+  CHECK(slots.training->loss == record.training->loss);
+  CHECK(slots.training->grad_norm == record.training->grad_norm);
+  c.slots = 16;
+  const Record few = run_ok(c);
+  CHECK(few.moe->rows.dropped > 0);
+  CHECK(few.moe->slots == 16);
+  CHECK(few.moe->bytes->dispatch == slots.moe->bytes->dispatch / 8);
+}
+
+TEST_CASE("experts of several ranks go on from a checkpoint to the same bits", "[checkpoint][moe][ep]") {
+  const TempDirectory directory;
+  for (const char* parallel : {"ddp", "fsdp"}) {
+    INFO(parallel);
+    Case c = parallel_case(4, 2);
+    c.parallel = parallel, c.batch = 1, c.steps = 4;
+    const Record straight = run_ok(c);
+    c = with_checkpoints(c, directory / parallel, 2);
+    run_ok(c);
+    std::filesystem::remove_all(checkpoint_at(c, 4));
+    const Record rest = run_ok(c);
+    REQUIRE(rest.warnings.size() == 1);
+    CHECK(rest.training->loss == straight.training->loss);
+    CHECK(rest.training->grad_norm == straight.training->grad_norm);
+    CHECK(rest.moe->bias_max == straight.moe->bias_max);
+  }
+}
+
+TEST_CASE("weights and states of ranks with different experts are those of ranks that have all",
+          "[session][checkpoint][moe][ep]") {
+  const TempDirectory directory;
+  Case c = parallel_case(2, 2);
+  c.save_final = directory / "final.safetensors";
+  c = with_checkpoints(c, directory / "states", 3);
+  run_ok(c);
+  const auto first_loss = [&](int ranks, int ep, const char* parallel, bool fork) {
+    Case next = parallel_case(ranks, ep);
+    next.parallel = parallel;
+    next.batch = 4 / ranks;
+    next.steps = 1;
+    (fork ? next.fork_from : next.init_from) = fork ? checkpoint_at(c, 3) : c.save_final;
+    return run_ok(next).training->loss.front();
+  };
+  for (const bool fork : {false, true}) {
+    const double one = first_loss(1, 1, "ddp", fork);
+    for (const auto& [ep, parallel] : {std::pair{1, "fsdp"}, {2, "ddp"}, {2, "fsdp"}}) {
+      INFO((fork ? "fork, ep " : "weights, ep ") << ep << ", " << parallel);
+      CHECK(std::fabs(first_loss(2, ep, parallel, fork) / one - 1) <= 2e-5);
+    }
+  }
+}
+
+TEST_CASE("what experts on several ranks cannot have is refused in a line", "[definition][moe][ep]") {
+  const auto why = [](int ranks, int ep, const char* name = "seed", const char* text = "42",
+                      const char* recipe = "bf16") {
+    Case c = parallel_case(ranks, ep, recipe);
+    set_text(c, *find_field(name), text);
+    return resolve(c).why_unsupported();
+  };
+  CHECK(why(4, 2) == "");
+  CHECK(why(4, 3) == "--ep: 3 does not divide 4 ranks");
+  CHECK(why(4, 8) == "--ep: 8 does not divide 4 ranks");
+  CHECK(why(6, 3) == "--ep: 3 does not divide 8 experts");
+  CHECK(why(2, 2, "dispatch", "fp8") == "--dispatch fp8: bf16 has no 8-bit codes of tokens");
+  CHECK(why(2, 2, "dispatch", "fp8", "blockwise") == "");
+  CHECK(why(2, 1, "exchange", "slots") ==
+        "--exchange, --slots and --dispatch are of experts on several ranks: add --ep N");
+  CHECK(why(2, 2, "slots", "8") == "--slots: --exchange gather has none");
+  CHECK(contains(why(2, 2, "optimizer", "muon"), "--ep: muon does not update experts of several ranks yet"));
+  CHECK(contains(why(2, 2, "moments", "e4m3"),
+                 "--ep: moments of experts on several ranks are in fp32 or bf16"));
+  CHECK(contains(why(2, 2, "capacity", "1.5"), "--ep: --capacity is of one rank's own experts"));
+  CHECK(contains(why(2, 2, "fidelity_batches", "1"), "--ep: gradients of experts on several ranks"));
+  Case c = parallel_case(2, 2, "mxfp8");
+  c.dispatch = "fp8", c.batch = 1;
+  CHECK(resolve(c).why_unsupported() ==
+        "--dispatch fp8: 64 tokens of a rank, whose scales lie in parts of 128");
+  c.batch = 2, c.exchange = "sync";
+  CHECK(
+      contains(resolve(c).why_unsupported(), "--dispatch fp8: scales of as many rows as there happen to be"));
+}
+
+TEST_CASE("dry runs predict large models for any number of ranks with experts", "[predict][moe][ep]") {
+  const auto most = [](int ep, const char* parallel, const char* exchange = "gather") {
+    Case c;
+    c.model = "qwen3-30b-a3b";
+    c.layers = 4;
+    c.recipe = "blockwise";
+    c.gpus = 8;
+    c.ep = ep;
+    c.parallel = parallel;
+    c.exchange = exchange;
+    c.seq = 1024, c.batch = 1;
+    const Plan plan = resolve(c);
+    CHECK(plan.why_unsupported() == "");
+    return dry_run(plan, nullptr);
+  };
+  const auto weights = [](const DryRun& run) { return run.highest.bytes[static_cast<int>(Segment::master)]; };
+  const std::int64_t all = weights(most(1, "ddp"));
+  for (const int ep : {2, 4, 8}) {
+    const std::int64_t experts = std::int64_t{4} * 4 * 128 * 3 * 2048 * 768;
+    // But for what parts are aligned to.
+    CHECK(std::abs(weights(most(ep, "ddp")) - (all - experts + experts / ep)) <= 1 << 16);
+  }
+  CHECK(weights(most(8, "fsdp")) < weights(most(8, "ddp")));
+  const double row = 2 * 2048, slots = 4 * 8;
+  CHECK(most(8, "ddp").experts.dispatch == 4 * 7 * 1024 * (2 * row + 2 * slots));
+  CHECK(most(8, "ddp").experts.combine == 4 * 7 * 1024 * (2 * row + slots));
+  // Of 128 experts 16 are on a rank, so that nearly two thirds of all tokens go there.
+  const double sync = most(8, "ddp", "sync").experts.dispatch / most(8, "ddp").experts.dispatch;
+  CHECK(std::fabs(sync - 0.667) <= 0.002);
+  CHECK(most(8, "ddp", "sync").most() > 0);
+}

@@ -1,0 +1,163 @@
+// The router's gradients. dz is of FP32 and may not be rounded, but tensor cores take BF16: dz is the sum of three BF16
+// numbers of 8 bits each, so that the products of its parts, added in FP32, are those of dz itself.
+//
+//   parts [T, 3E]  = [high | middle | low] of dz
+//   dx             = addend + parts [router; router; router]
+//   drouter        = or += the sum of the three blocks of parts^T x
+#include <algorithm>
+
+#include "kernels/cuda/elementwise/elements.cuh"
+#include "kernels/cuda/experts/router.cuh"
+#include "kernels/cuda/gemm/matmul_plans.h"
+#include "kernels/numerics/scale_layout.h"
+
+namespace precbench {
+namespace cuda {
+namespace {
+
+constexpr int kParts = 3;
+
+struct RouteBackwardArgs {
+  const float *z, *dw, *report;
+  const std::int32_t* index;
+  std::uint16_t* parts;  // [tokens, pitch]
+  int tokens, pitch;
+  RoutingRule rule;
+  float balance, z_loss, loss_scale;  // balance: of each slot's part f
+};
+
+/// What of the gradient comes from the weights, into dz [experts], which is 0.
+__device__ inline void weight_gradient(const RouteBackwardArgs& a, const TokenScores& scores, int t,
+                                       const float* z, float* dz) {
+  const int lane = threadIdx.x % kWarp, experts = static_cast<int>(a.rule.experts);
+  const bool chosen = lane < a.rule.top_k;
+  const std::int64_t slot = t * a.rule.top_k + lane;
+  const int expert = chosen ? a.index[slot] : 0;
+  const float dg = chosen ? static_cast<float>(a.rule.scale) * a.dw[slot] : 0.0f;
+  float sum;
+  const float g = gate_of(a.rule, scores, z[expert], chosen, sum);
+  const float mean = warp_sum(g * dg);
+  if (chosen) {
+    const float p = scores.probability(z[expert]);
+    dz[expert] = scores.softmax ? g * (a.rule.normalise ? dg - mean : dg)
+                                : (a.rule.normalise ? (dg - mean) / sum : dg) * p * (1.0f - p);
+  }
+  __syncwarp();
+  if (scores.softmax && !a.rule.normalise)
+    for (int e = lane; e < experts; e += kWarp) dz[e] -= scores.probability(z[e]) * mean;
+}
+
+/// What comes from the two losses.
+__device__ inline void add_loss_gradients(const RouteBackwardArgs& a, const TokenScores& scores,
+                                          const float* z, float* dz) {
+  const int lane = threadIdx.x % kWarp, experts = static_cast<int>(a.rule.experts);
+  if (a.balance != 0) {
+    float average = 0;
+    for (int e = lane; e < experts; e += kWarp)
+      average += scores.probability(z[e]) / scores.sum * (a.balance * a.report[e]);
+    average = warp_sum(average);
+    for (int e = lane; e < experts; e += kWarp) {
+      const float p = scores.probability(z[e]), above = a.balance * a.report[e] - average;
+      dz[e] += scores.softmax ? p * above : above / scores.sum * p * (1.0f - p);
+    }
+  }
+  if (a.z_loss != 0)
+    for (int e = lane; e < experts; e += kWarp)
+      dz[e] +=
+          2.0f * a.z_loss * a.loss_scale * scores.logsumexp() * (expf(z[e] - scores.largest) / scores.total);
+}
+
+__global__ void __launch_bounds__(kRouterThreads) route_backward_kernel(const RouteBackwardArgs a) {
+  extern __shared__ float shared[];
+  const int lane = threadIdx.x % kWarp, experts = static_cast<int>(a.rule.experts);
+  const int t = blockIdx.x * kRouterWarps + threadIdx.x / kWarp;
+  if (t >= a.tokens) return;
+  float* const z = shared + threadIdx.x / kWarp * 2 * experts;
+  float* const dz = z + experts;
+  for (int e = lane; e < experts; e += kWarp) {
+    z[e] = a.z[static_cast<std::int64_t>(t) * experts + e];
+    dz[e] = 0;
+  }
+  __syncwarp();
+  const TokenScores scores = token_scores(a.rule, z);
+  weight_gradient(a, scores, t, z, dz);
+  add_loss_gradients(a, scores, z, dz);
+  std::uint16_t* const parts = a.parts + static_cast<std::int64_t>(t) * a.pitch;
+  for (int e = lane; e < experts; e += kWarp) {
+    float rest = dz[e];
+    for (int part = 0; part < kParts; ++part) {
+      std::uint16_t rounded;
+      from_float(rounded, rest);
+      parts[part * experts + e] = rounded;
+      rest -= to_float(rounded);
+    }
+  }
+  for (int i = kParts * experts + lane; i < a.pitch; i += kWarp) parts[i] = 0;
+}
+
+/// The router once for each part, and zeros behind.
+__global__ void __launch_bounds__(kElementThreads)
+    repeat_router_kernel(std::uint16_t* out, const std::uint16_t* router, std::int64_t size,
+                         std::int64_t total) {
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kElementThreads + threadIdx.x;
+  if (i < total) out[i] = i < kParts * size ? router[i % size] : std::uint16_t{0};
+}
+
+template <class T>
+__global__ void __launch_bounds__(kElementThreads)
+    sum_parts_kernel(T* out, const float* parts, std::int64_t size, bool accumulate) {
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kElementThreads + threadIdx.x;
+  if (i >= size) return;
+  float sum = 0;
+  for (int part = kParts - 1; part >= 0; --part) sum += parts[part * size + i];
+  from_float(out[i], accumulate ? to_float(out[i]) + sum : sum);
+}
+
+unsigned single_blocks(std::int64_t count) {
+  return static_cast<unsigned>((count + kElementThreads - 1) / kElementThreads);
+}
+
+}  // namespace
+}  // namespace cuda
+
+void CudaDevice::do_route_backward(const ops::RouteBackward& op) {
+  using namespace cuda;
+  check_rule(op.rule);
+  const std::int64_t T = op.z.rows, E = op.rule.experts, C = op.x.cols;
+  const std::int64_t pitch = detail::padded(kParts * E, 8);
+  const auto room = [](std::int64_t bytes) { return detail::padded(bytes, MatmulPlans::kAlignment); };
+  const std::int64_t parts_bytes = room(T * pitch * 2), router_bytes = room(pitch * C * 2);
+  std::byte* free = plans_->behind_workspace(parts_bytes + router_bytes + pitch * C * 4);
+  const Tensor parts{free, DType::bf16, T, pitch}, router{free + parts_bytes, DType::bf16, pitch, C};
+  const Tensor sums{free + parts_bytes + router_bytes, DType::f32, pitch, C};
+
+  const RouteBackwardArgs args{
+      op.z.as<float>(),
+      op.dw.as<float>(),
+      op.report.as<float>(),
+      op.index.as<std::int32_t>(),
+      parts.as<std::uint16_t>(),
+      static_cast<int>(T),
+      static_cast<int>(pitch),
+      op.rule,
+      op.balance * op.loss_scale * static_cast<float>(E) / static_cast<float>(op.index.size()),
+      op.z_loss,
+      op.loss_scale};
+  const auto blocks = static_cast<unsigned>((T + kRouterWarps - 1) / kRouterWarps);
+  route_backward_kernel<<<blocks, kRouterThreads, std::size_t{kRouterWarps} * 2 * E * sizeof(float),
+                          stream()>>>(args);
+  repeat_router_kernel<<<single_blocks(router.size()), kElementThreads, 0, stream()>>>(
+      router.as<std::uint16_t>(), op.router.as<std::uint16_t>(), E * C, router.size());
+  if (!op.addend.empty()) do_convert({op.dx, op.addend});
+  plans_->matmul(op.dx, plain(parts), plain(router, true),
+                 {.role = GemmRole::dgrad, .accumulate = !op.addend.empty()});
+  plans_->matmul(sums, plain(parts, true), plain(op.x, true), {.role = GemmRole::wgrad});
+  with_type(op.drouter.dtype, [&](auto type) {
+    using Element = decltype(type);
+    sum_parts_kernel<<<single_blocks(E * C), kElementThreads, 0, stream()>>>(
+        op.drouter.as<Element>(), sums.as<float>(), E * C, op.accumulate);
+  });
+  launched("route_backward");
+}
+
+}  // namespace precbench

@@ -1,0 +1,206 @@
+// grouped_matmul on CUDA: by a kernel of ours for all experts at once where there is one (grouped.h), else expert by expert
+// with the plans of matmul.cpp, for which the host has to know how many rows each has: such a step cannot be captured.
+//
+// Formats that this GPU only emulates become BF16 first, the whole operands at once, for which there is a kernel of ours.
+//
+// An expert's operand is a part of the whole one. Where its scales, or the columns of a form stored along the tokens, do not
+// lie together there, they are copied together first.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "kernels/base/errors.h"
+#include "kernels/cuda/check.h"
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/gemm/grouped.h"
+#include "kernels/cuda/gemm/matmul_kernels.h"
+#include "kernels/cuda/gemm/matmul_plans.h"
+#include "kernels/numerics/scale_layout.h"
+
+namespace precbench {
+namespace {
+
+constexpr std::int64_t kScaleTile =
+    128;  // rows and columns at whose multiples parts of every layout of scales begin
+
+/// Rows [row, row + rows) and columns [first, first + k) of a form.
+struct Part {
+  std::int64_t row, rows, first, k;
+};
+
+/// Copies parts of forms together, each into its own room.
+class PartCopier {
+ public:
+  PartCopier(std::byte* room, cudaStream_t stream) : room_(room), stream_(stream) {}
+
+  GemmOperand part(const GemmOperand& form, const Part& part) {
+    GemmOperand result = form;
+    const Tensor& data = form.data;
+    if (form.transposed)
+      result.data = data.slice_rows(part.first, part.k);
+    else if (part.k == data.cols)
+      result.data = data.slice_rows(part.row, part.rows);
+    else
+      result.data = together(data, data.cols, part.row * data.cols + part.first, part.k, part.rows)
+                        .reshape(part.rows, part.k);
+    if (form.format.quantized()) result.scale = scales(form, part);
+    return result;
+  }
+
+ private:
+  /// `count` pieces of so many elements that lie `pitch` apart.
+  Tensor together(const Tensor& from, std::int64_t pitch, std::int64_t first, std::int64_t length,
+                  std::int64_t count) {
+    const std::int64_t bytes = bytes_of(from.dtype, length);
+    const Tensor to{room_, from.dtype, 1, length * count};
+    PRECBENCH_CHECK(cudaMemcpy2DAsync(to.data, bytes, from.as<std::byte>() + bytes_of(from.dtype, first),
+                                      bytes_of(from.dtype, pitch), bytes, count, cudaMemcpyDeviceToDevice,
+                                      stream_));
+    room_ += detail::padded(bytes * count, MatmulPlans::kAlignment);
+    return to;
+  }
+
+  Tensor scales(const GemmOperand& form, const Part& part) {
+    const Granularity g = form.format.granularity;
+    const std::int64_t rows = form.data.rows, k = form.data.cols;
+    const bool whole_k = part.k == k;
+    if (g != Granularity::tensor && g != Granularity::row &&
+        ((part.row % kScaleTile != 0 || part.first % kScaleTile != 0) || (part.rows != rows && part.k != k)))
+      throw Unsupported(
+          "the CUDA device multiplies groups and experts of multiples of 128 rows in this recipe");
+    switch (g) {
+      case Granularity::tensor:
+        return form.scale;
+      case Granularity::row:
+        return form.scale.elements(part.row, part.rows);
+      case Granularity::block_1x128: {
+        const std::int64_t pitch = detail::padded(rows, 4);
+        if (part.rows == rows)
+          return form.scale.elements(part.first / 128 * pitch, scale_blocks(g, part.k) * pitch);
+        return together(form.scale, pitch, part.row, part.rows, scale_blocks(g, k));
+      }
+      case Granularity::block_128x128: {
+        const std::int64_t pitch = detail::padded(scale_blocks(g, k), 4);
+        if (whole_k) return form.scale.elements(part.row / 128 * pitch, part.rows / 128 * pitch);
+        break;
+      }
+      case Granularity::block_1x32: {  // tiles of 128 rows and four blocks
+        const std::int64_t pitch = detail::padded(scale_blocks(g, k), 4) * 128;
+        if (whole_k)
+          return form.scale.elements(part.row / 128 * pitch, detail::blocks_of(part.rows, 128) * pitch);
+        return together(form.scale, pitch, part.first * 4, part.k * 4, detail::blocks_of(rows, 128));
+      }
+      default:
+        break;
+    }
+    throw Unsupported(fmt::format("the CUDA device does not multiply experts in {}", describe(form.format)));
+  }
+
+  std::byte* room_;
+  cudaStream_t stream_;
+};
+
+/// Bytes of a part of so many elements, in BF16 or FP8, with its scales.
+std::int64_t room_of(const GemmOperand& form, std::int64_t elements) {
+  return 2 * elements + form.scale.bytes() + 2 * MatmulPlans::kAlignment;
+}
+
+/// Where one scale belongs to an expert, and where a column has one in each.
+GemmOperand scaled_by_expert(GemmOperand form, std::int64_t expert, bool wgrad) {
+  const Granularity g = form.format.granularity;
+  if (form.format.quantized() && !wgrad && g == Granularity::tensor)
+    form.scale = form.scale.elements(expert, 1);
+  if (form.format.quantized() && wgrad && g == Granularity::row)
+    form.scale = form.scale.elements(expert * form.data.rows, form.data.rows);
+  return form;
+}
+
+/// The product of what emulated formats stand for, rounded to BF16 (matmul.cpp), by a kernel of ours; false where none takes
+/// it. What lies behind the last group is made BF16 too, and read by nobody.
+bool launch_dequantized(CudaDevice& device, const ops::GroupedMatmul& op) {
+  if (op.a.format.dtype == DType::e2m1 || op.b.format.dtype == DType::e2m1)
+    return false;  // has factors besides
+  const GemmRecipe gemm{op.a.format, op.b.format, op.options.fast_accum};
+  if (device.support(gemm, op.options.role).execution != Execution::emulated) return false;
+  ops::GroupedMatmul plain = op;
+  std::int64_t bytes = 0;
+  for (const auto operand : {&ops::GroupedMatmul::a, &ops::GroupedMatmul::b})
+    if ((op.*operand).format.quantized())
+      bytes += detail::padded(2 * (op.*operand).data.size(), MatmulPlans::kAlignment);
+  auto* room = static_cast<std::byte*>(device.scratch(static_cast<std::size_t>(bytes)));
+  for (const auto operand : {&ops::GroupedMatmul::a, &ops::GroupedMatmul::b}) {
+    const GemmOperand& form = op.*operand;
+    if (!form.format.quantized()) continue;
+    plain.*operand = {.format = {}, .data = {room, DType::bf16, form.rows(), form.k()}, .scale = {}};
+    room += detail::padded(2 * form.data.size(), MatmulPlans::kAlignment);
+  }
+  if (!takes_grouped(plain, device.compute_capability())) return false;
+  if (op.a.format.quantized()) launch_dequantize(plain.a.data.data, op.a, device.stream());
+  if (op.b.format.quantized()) launch_dequantize(plain.b.data.data, op.b, device.stream());
+  return launch_grouped(plain, device.compute_capability(), device.stream());
+}
+
+}  // namespace
+
+void MatmulPlans::matmul_of_experts(const ops::GroupedMatmul& op) {
+  const Groups& groups = op.groups;
+  const std::int64_t experts = groups.experts();
+  std::vector<std::int32_t> offsets(experts + 1);
+  device_.download(offsets.data(), groups.offsets);
+  std::int64_t most = 0;
+  for (std::int64_t e = 0; e < experts; ++e) most = std::max<std::int64_t>(most, offsets[e + 1] - offsets[e]);
+
+  const bool wgrad = op.options.role == GemmRole::wgrad;
+  const std::int64_t b_rows = op.d.cols, k = wgrad ? most : op.a.k();
+  const std::int64_t room =
+      room_of(op.a, (wgrad ? op.d.rows / experts : most) * k) + room_of(op.b, b_rows * k);
+  // What matmul itself puts behind the workspace comes first.
+  const std::int64_t of_matmul = room + 4 * kAlignment + std::int64_t{sizeof(float)} * (b_rows + most);
+  std::byte* const copies = behind_workspace(2 * of_matmul) + detail::padded(of_matmul, kAlignment);
+  const bool timed = std::exchange(autotune_, false);
+  for (std::int64_t e = 0; e < experts; ++e) {
+    const std::int64_t first = offsets[e], rows = offsets[e + 1] - first;
+    const Tensor d =
+        wgrad ? op.d.slice_rows(e * op.d.rows / experts, op.d.rows / experts) : op.d.slice_rows(first, rows);
+    if (rows == 0) {
+      if (wgrad && !op.options.accumulate)
+        PRECBENCH_CHECK(cudaMemsetAsync(d.data, 0, d.bytes(), device_.stream()));
+      continue;
+    }
+    PartCopier copier(copies, device_.stream());
+    const GemmOperand whole_a = scaled_by_expert(op.a, wgrad ? e : 0, true);
+    const GemmOperand whole_b = scaled_by_expert(op.b, e, wgrad);
+    const Part of_a = wgrad ? Part{0, d.rows, first, rows} : Part{first, rows, 0, k};
+    const Part of_b = wgrad             ? Part{0, b_rows, first, rows}
+                      : op.b.transposed ? Part{0, b_rows, e * k, k}
+                                        : Part{e * b_rows, b_rows, 0, k};
+    matmul(d, copier.part(whole_a, of_a), copier.part(whole_b, of_b), op.options);
+  }
+  autotune_ = timed;
+}
+
+void CudaDevice::set_grouped(const std::string& which) {
+  if (which != "own" && which != "loop")
+    throw InvalidInput(fmt::format("\"{}\" is neither own nor loop", which));
+  grouped_own_ = which == "own";
+}
+
+std::string CudaDevice::grouped_name() const {
+  return ran_own_ ? waited_for_host_ ? "own, loop" : "own" : waited_for_host_ ? "loop" : "";
+}
+
+void CudaDevice::do_grouped_matmul(const ops::GroupedMatmul& op) {
+  if (grouped_own_ && (launch_grouped(op, compute_capability(), stream()) || launch_dequantized(*this, op))) {
+    ran_own_ = true;
+  } else {
+    if (capturing_) throw std::logic_error("experts' rows are counted on the host: no captured step can be");
+    waited_for_host_ = true;
+    plans_->matmul_of_experts(op);
+  }
+  launched("grouped_matmul");
+}
+
+}  // namespace precbench

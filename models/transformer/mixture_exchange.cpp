@@ -1,0 +1,286 @@
+// Expert parallelism: tokens on their way to the ranks that have their experts, and back. See transformer.h, mixture.cpp.
+//
+//   forward    send experts, weights, h (kept for backward);  sum outputs back
+//   backward   send dY;                                       sum dX and the weights' gradients back
+//
+//   gather     every rank of a group gets the rows of all of them by all-gather, and takes those of its own experts; what
+//              they make of a token is a rank's part of a sum, by reduce-scatter
+//   slots      a token goes once to each rank that has an expert of its, in one of so many slots; what finds none is dropped
+//   sync       likewise, as many as there are, which the host reads
+//
+// The sizes of the first two are the same whatever the routing, so that a step is captured like any other. A rank adds up
+// its experts' rows of a token in FP32 and rounds the sum for the way; the ranks' sums are added in FP32 and rounded again.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "kernels/numerics/scale_layout.h"
+#include "models/transformer/transformer.h"
+
+namespace precbench {
+namespace {
+
+using Counts = std::vector<std::int64_t>;
+
+double wire_bytes(const Comm& comm) {
+  return std::accumulate(comm.counts().begin(), comm.counts().end(), 0.0,
+                         [](double sum, const CollectiveCount& kind) { return sum + kind.wire_bytes; });
+}
+
+/// Runs collectives, whose bytes go to a part of the traffic.
+template <class Body>
+void counted(Parameters& parameters, double ExpertTraffic::*part, Body&& body) {
+  Comm& comm = *parameters.expert_comm();
+  const double before = wire_bytes(comm);
+  body(comm);
+  parameters.routers()->note_traffic(part, wire_bytes(comm) - before);
+}
+
+std::int64_t total(const Counts& counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+}
+
+Counts times(Counts counts, std::int64_t factor) {
+  for (std::int64_t& n : counts) n *= factor;
+  return counts;
+}
+
+/// Of so many tokens those that go to a rank with `own` of the experts, where all are chosen equally often.
+std::int64_t expected_rows(const RoutingRule& rule, std::int64_t own, std::int64_t tokens) {
+  double none = 1;  // of the rank's experts
+  for (std::int64_t k = 0; k < rule.top_k; ++k)
+    none *=
+        std::max(0.0, static_cast<double>(rule.experts - own - k)) / static_cast<double>(rule.experts - k);
+  return std::min(tokens, static_cast<std::int64_t>(std::llround((1 - none) * static_cast<double>(tokens))));
+}
+
+bool dry(const Comm& comm) { return comm.name() == "dry"; }
+
+}  // namespace
+
+std::int64_t Transformer::arrived_rows(const SavedRouting& routing) const {
+  return gathers() ? group_tokens() : total(routing.in);
+}
+
+void Transformer::push_peers(SavedRouting& routing) {
+  const std::int64_t ranks = expert_ranks(), rows = group_tokens();
+  routing.peers = {
+      .offsets = push(DType::i32, 1, ranks + 1),
+      .counts = push(DType::i32, 1, ranks),
+      .row_of = push(DType::i32, M_, ranks),
+      .source = push(DType::i32, 1, rows),
+      .pad = 1,
+      .rows_expected = std::min(rows, ranks * expected_rows(config_.moe.rule, own_experts(), M_))};
+  routing.out = routing.in = Counts(ranks, peer_rows());
+}
+
+void Transformer::count_peers(SavedRouting& routing) {
+  Comm& comm = *parameters_.expert_comm();
+  const std::int64_t ranks = comm.size();
+  if (dry(comm)) {
+    routing.out = routing.in = Counts(ranks, expected_rows(config_.moe.rule, own_experts(), M_));
+    return;
+  }
+  const Scope scope(arena_);
+  const Tensor incoming = push(DType::i32, 1, ranks);
+  counted(parameters_, &ExpertTraffic::dispatch, [&](Comm& experts) {
+    experts.all_to_all(incoming, Counts(ranks, 1), routing.peers.counts, Counts(ranks, 1));
+  });
+  std::vector<std::int32_t> counts(ranks);
+  device_.download(counts.data(), routing.peers.counts);
+  routing.out.assign(counts.begin(), counts.end());
+  device_.download(counts.data(), incoming);
+  routing.in.assign(counts.begin(), counts.end());
+}
+
+Tensor Transformer::gather_routing(SavedRouting& routing) {
+  if (expert_ranks() == 1) return routing.index;
+  const std::int64_t K = config_.moe.rule.top_k, E = config_.moe.rule.experts;
+  const Tensor index = push(DType::i32, group_tokens(), K);
+  if (gathers()) {
+    counted(parameters_, &ExpertTraffic::dispatch, [&](Comm& comm) {
+      comm.all_gather(index, routing.index);
+      comm.all_gather(routing.group_weights, routing.weights);
+    });
+    return index;
+  }
+  const bool sync = options_.exchange.mode == ExpertExchange::Mode::sync;
+  const Tensor rows = push(DType::i32, group_tokens(), K), weights = push(DType::f32, group_tokens(), K);
+  device_.group_peers({.peers = routing.peers,
+                       .row_index = rows,
+                       .row_weights = weights,
+                       .report = routing.report.elements(E + 4, 1),
+                       .index = routing.index,
+                       .weights = routing.weights,
+                       .experts = own_experts(),
+                       .most = peer_rows(),
+                       .tight = sync});
+  if (sync) count_peers(routing);
+  const std::int64_t sent = total(routing.out), come = total(routing.in);
+  const Tensor arrived = index.slice_rows(0, come);
+  routing.group_weights = routing.group_weights.slice_rows(0, come);
+  routing.groups.row_of = routing.groups.row_of.slice_rows(0, come);
+  counted(parameters_, &ExpertTraffic::dispatch, [&](Comm& comm) {
+    const Counts in = times(routing.in, K), out = times(routing.out, K);
+    comm.all_to_all(arrived, in, rows.slice_rows(0, sent), out);
+    comm.all_to_all(routing.group_weights, in, weights.slice_rows(0, sent), out);
+  });
+  return arrived;
+}
+
+bool Transformer::as_codes(const QuantFormat& format) const {
+  return options_.exchange.codes && format.quantized() && bits_of(format.dtype) == 8;
+}
+
+Transformer::Arrived Transformer::push_arrived(const QuantFormat& format) {
+  if (expert_ranks() == 1) return {};
+  if (!as_codes(format)) return {push(options_.activations, group_tokens(), config_.width), {}};
+  GemmOperand codes = push_gemm_operand(arena_, Segment::activations, format, group_tokens(), config_.width);
+  if (format.granularity == Granularity::tensor) codes.amax = push(DType::f32, 1, 1);
+  return {{}, codes};
+}
+
+void Transformer::send_rows(const SavedRouting& routing, const Tensor& to, const Tensor& from) {
+  const Scope scope(arena_);
+  Tensor packed;
+  if (!gathers()) {
+    packed = push(from.dtype, group_tokens(), from.cols).slice_rows(0, total(routing.out));
+    device_.permute(
+        {make_quantized_tensor(packed, {}, {}), make_quantized_tensor(from, {}, {}), {}, routing.peers});
+  }
+  counted(parameters_, &ExpertTraffic::dispatch, [&](Comm& comm) {
+    if (gathers())
+      comm.all_gather(to, from);
+    else
+      comm.all_to_all(to, times(routing.in, to.cols), packed, times(routing.out, to.cols));
+  });
+}
+
+void Transformer::send_scales(const GemmOperand& to, const GemmOperand& from) {
+  const Granularity g = to.format.granularity;
+  if (g == Granularity::tensor) return device_.convert({to.scale, from.scale});
+  const Scope scope(arena_);
+  const std::int64_t ranks = expert_ranks(), rows = peer_rows(), blocks = scale_blocks(g, to.k());
+  // Rows lie within blocks of 1x128, so that a rank's are no run of the whole.
+  const bool across = g == Granularity::block_1x128;
+  const auto part_of = [&](const Tensor& staged, std::int64_t rank) {
+    return staged.slice_rows(rank, 1).reshape(blocks, rows);
+  };
+  Tensor out = from.scale, in = to.scale;
+  if (across) in = push(in.dtype, ranks, blocks * rows);
+  if (across && !gathers()) {
+    out = push(out.dtype, ranks, blocks * rows);
+    for (std::int64_t r = 0; r < ranks; ++r)
+      device_.copy_columns({part_of(out, r), r * rows, from.scale.reshape(blocks, ranks * rows)});
+  }
+  counted(parameters_, &ExpertTraffic::dispatch, [&](Comm& comm) {
+    if (gathers()) return comm.all_gather(in, out);
+    const Counts equal(ranks, in.size() / ranks);
+    comm.all_to_all(in, equal, out, equal);
+  });
+  for (std::int64_t r = 0; across && r < ranks; ++r)
+    device_.copy_columns({to.scale.reshape(blocks, ranks * rows), r * rows, part_of(in, r)});
+}
+
+void Transformer::send_codes(const SavedRouting& routing, const GemmOperand& to, const QuantizedTensor& x) {
+  const Scope scope(arena_);
+  GemmOperand mine = x.rowwise;
+  if (to.format.granularity == Granularity::tensor) {  // one scale of all that come together
+    device_.convert({to.amax, x.amax_out});
+    counted(parameters_, &ExpertTraffic::dispatch, [&](Comm& comm) { comm.all_reduce_max(to.amax); });
+    mine = push_gemm_operand(arena_, Segment::activations, to.format, x.value.rows, x.value.cols);
+    device_.quantize({{.value = x.value, .rowwise = mine, .amax_in = to.amax}});
+  }
+  if (!gathers()) {
+    const GemmOperand packed =
+        push_gemm_operand(arena_, Segment::activations, to.format, group_tokens(), to.k());
+    device_.permute({{.value = {}, .rowwise = packed, .keep_value = false},
+                     {.value = {}, .rowwise = mine, .keep_value = false},
+                     {},
+                     routing.peers});
+    mine = packed;
+  }
+  counted(parameters_, &ExpertTraffic::dispatch, [&](Comm& comm) {
+    if (gathers()) return comm.all_gather(to.data, mine.data);
+    comm.all_to_all(to.data, times(routing.in, to.k()), mine.data, times(routing.out, to.k()));
+  });
+  send_scales(to, mine);
+}
+
+QuantizedTensor Transformer::arrived_value(const SavedRouting& routing, const Arrived& x) {
+  if (x.codes.empty()) return make_quantized_tensor(x.value.slice_rows(0, arrived_rows(routing)), {}, {});
+  QuantizedTensor values = make_quantized_tensor(push(DType::bf16, x.codes.rows(), x.codes.k()), {}, {});
+  device_.dequantize({values.value, x.codes});
+  values.amax_in = x.codes.amax;
+  return values;
+}
+
+QuantizedTensor Transformer::dispatch(const SavedRouting& routing, const QuantizedTensor& x,
+                                      const QuantFormat& format, const Arrived& to, bool value) {
+  if (expert_ranks() == 1) return x;
+  if (!to.codes.empty()) {
+    send_codes(routing, to.codes, x);
+    QuantizedTensor all =
+        value ? arrived_value(routing, to) : QuantizedTensor{.value = {}, .keep_value = false};
+    all.rowwise = to.codes;
+    all.rowwise.amax = {};
+    all.amax_in = to.codes.amax;
+    return all;
+  }
+  const Tensor rows = to.value.slice_rows(0, arrived_rows(routing));
+  send_rows(routing, rows, x.value);
+  QuantizedTensor all = make_quantized_tensor(rows, format, {});
+  push_row(all, format);
+  if (format.quantized()) device_.quantize({all});
+  return all;
+}
+
+void Transformer::bring_back(const SavedRouting& routing, const Tensor& mine, const Tensor& all,
+                             const Tensor& addend) {
+  const Scope scope(arena_);
+  if (!gathers()) {
+    const Tensor back = push(all.dtype, group_tokens(), all.cols).slice_rows(0, total(routing.out));
+    counted(parameters_, &ExpertTraffic::combine, [&](Comm& comm) {
+      comm.all_to_all(back, times(routing.out, all.cols), all, times(routing.in, all.cols));
+    });
+    return device_.unpermute({.out = mine, .rows = back, .addend = addend, .groups = routing.peers});
+  }
+  const bool direct = mine.dtype == all.dtype;
+  const Tensor sum = direct ? mine : push(all.dtype, mine.rows, mine.cols);
+  counted(parameters_, &ExpertTraffic::combine, [&](Comm& comm) { comm.reduce_scatter(sum, all); });
+  if (!direct) device_.convert({mine, sum});
+  if (!addend.empty()) device_.add({mine, addend});
+}
+
+void Transformer::combine(const SavedRouting& routing, ops::Unpermute op) {
+  if (expert_ranks() == 1) return device_.unpermute(op);
+  const Scope scope(arena_);
+  const auto push_sums = [&](std::int64_t rows) { return push(op.rows.dtype, rows, op.rows.cols); };
+  if (const Tensor& numbers = options_.slot_numbers; !numbers.empty()) {
+    const std::int64_t slots = op.groups.row_of.size();
+    const Tensor all = push_sums(slots), mine = push_sums(numbers.size());
+    Groups alone = op.groups;
+    alone.row_of = alone.row_of.reshape(slots, 1);
+    device_.unpermute({.out = all, .rows = op.rows, .addend = {}, .groups = alone});
+    bring_back(routing, mine, all);
+    op.rows = mine;
+    op.groups.row_of = numbers;
+    op.groups.source = numbers.reshape(1, numbers.size());
+    return device_.unpermute(op);
+  }
+  const std::int64_t rows = arrived_rows(routing);
+  ops::Unpermute here{.out = push_sums(group_tokens()).slice_rows(0, rows),
+                      .rows = op.rows,
+                      .addend = {},
+                      .groups = op.groups};
+  if (!op.weights.empty()) {
+    here.weights = routing.group_weights;
+    here.dw = push_arrived_weights(routing);
+    here.x = arrived_value(routing, routing.x).value;
+  }
+  device_.unpermute(here);
+  bring_back(routing, op.out, here.out, op.addend);
+  if (!op.dw.empty()) bring_back(routing, op.dw, here.dw);
+}
+
+}  // namespace precbench
