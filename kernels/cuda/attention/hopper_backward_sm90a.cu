@@ -187,8 +187,8 @@ constexpr HopperBackward kernel_of(const char* name) {
 }
 
 constexpr HopperBackward kKernels[] = {
-    kernel_of<QueryShape<128, 2, 64, 4, 1>, KeyShape<128, 2, 4, 1, false>>("own 128x64"),
-    kernel_of<QueryShape<64, 2, 128, 3, 2>, KeyShape<64, 2, 4, 2, true>>("own 128x128 and 128x64"),
+    kernel_of<QueryShape<128, 64, 4, 1>, KeyShape<128, 4, 1, false>>("own 128x64"),
+    kernel_of<QueryShape<64, 128, 3, 2>, KeyShape<64, 4, 2, true>>("own 128x128 and 128x64"),
 };
 
 }  // namespace

@@ -20,44 +20,25 @@
 // in FP32 and are added, in their order, by another kernel.
 #pragma once
 
-#include "kernels/cuda/attention/hopper_backward.h"
-#include "kernels/cuda/attention/hopper_tiles.cuh"
-#include "kernels/cuda/vector.cuh"
+#include "kernels/cuda/attention/hopper_sides.cuh"
 
 namespace precbench::hopper {
 
-template <int kHeadOf, int kWarpgroupsOf, int kStagesOf, int kBuffersOf, bool kAheadOf>
-struct KeyShape {
-  static constexpr int kHead = kHeadOf;
-  static constexpr int kMathWarpgroups = kWarpgroupsOf;
-  static constexpr int kMet = 64;              ///< queries of a block: those whose row values are together
-  static constexpr int kStages = kStagesOf;    ///< blocks in shared memory
-  static constexpr int kBuffers = kBuffersOf;  ///< tiles' own rows in shared memory
-  /// The scores of the next step are asked for before those of this one are used. Needs registers that a wide head does
-  /// not leave.
+/// Blocks are of 64 queries, those whose row values are together. Where `kAheadOf`, the scores of the next step are asked
+/// for before those of this one are used; that needs registers which a wide head does not leave.
+template <int kHead, int kStages, int kBuffers, bool kAheadOf>
+struct KeyShape : SideShape<kHead, 64, kStages, kBuffers, true> {
   static constexpr bool kAhead = kAheadOf;
-  static constexpr int kOwn = kMathWarpgroups * kRows;
-  static constexpr int kThreads = (kMathWarpgroups + 1) * kWarpgroup;
-  static constexpr int kProducerRegisters = kMathWarpgroups == 2 ? 24 : 32;
-  static constexpr int kMathRegisters = kMathWarpgroups == 2 ? 240 : 160;
-  static constexpr int kBoxes = kHead / kBoxColumns;
-  static constexpr int kScores = kMet / 2, kOuts = kHead / 2;  ///< accumulators of a thread
-  static_assert(kValuePadding % kMet == 0);
 };
 
+/// Of each block, for its queries.
 template <class S>
-struct alignas(1024) KeyShared {
-  std::uint8_t own[S::kBuffers][2][S::kMathWarpgroups][S::kBoxes][kRowsBytes];  ///< k, v; then dk, dv
-  std::uint8_t met[S::kStages][2][S::kBoxes][S::kMet * kTileRowBytes];          ///< q, dout
-  float values[S::kStages][2][S::kMet];                                         ///< lse, delta
-  Barrier own_full[S::kBuffers], own_empty[S::kBuffers];
-  Barrier full[S::kStages], empty[S::kStages];
-
-  __device__ void init() {
-    init_ring(own_full, own_empty, S::kBuffers, S::kMathWarpgroups);
-    init_ring(full, empty, S::kStages, S::kMathWarpgroups * 4);
-  }
+struct RowValues {
+  float of[S::kStages][2][S::kMet];  ///< lse, delta
 };
+/// Own: k, v, then dk, dv. Met: q, dout.
+template <class S>
+using KeyShared = SideShared<S, RowValues<S>>;
 
 struct KeyTile {
   int sequence, kv_head, part, first;
@@ -89,32 +70,19 @@ __device__ void produce(KeyShared<S>& shared, const BackwardMaps& maps, const Ba
   Turn<S::kStages> met;
   KeyTile tile{};
   for (int round = 0; tile.find<S>(problem, round); ++round) {
-    Barrier& own_full = shared.own_full[own.stage];
-    shared.own_empty[own.stage].wait(own.parity ^ 1);
-    own_full.arrive_and_expect(sizeof(shared.own[0]));
-#pragma unroll
-    for (int i = 0; i < 2 * S::kMathWarpgroups; ++i)
-      load_head(shared.own[own.stage][i / S::kMathWarpgroups][i % S::kMathWarpgroups],
-                maps.own[i / S::kMathWarpgroups], tile.sequence, tile.first + i % S::kMathWarpgroups * kRows,
-                tile.kv_head * S::kHead, own_full);
-    own.next();
+    shared.load_own(maps, tile.sequence, tile.first, tile.kv_head * S::kHead, own);
 #pragma unroll 1
     for (int head = tile.first_head; head < tile.first_head + tile.heads; ++head) {
       const float* values =
           problem.values +
           (static_cast<std::int64_t>(tile.sequence) * problem.heads + head) * 2 * problem.padded;
 #pragma unroll 1
-      for (int block = tile.first_block; block < tile.first_block + tile.blocks; ++block, met.next()) {
-        Barrier& full = shared.full[met.stage];
-        shared.empty[met.stage].wait(met.parity ^ 1);
-        full.arrive_and_expect(sizeof(shared.met[0]) + sizeof(shared.values[0]));
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          load_head(shared.met[met.stage][i], maps.met[i], tile.sequence, block * S::kMet, head * S::kHead,
-                    full);
-          load_bytes(shared.values[met.stage][i], values + i * problem.padded + block * S::kMet,
-                     S::kMet * sizeof(float), full);
-        }
+      for (int block = tile.first_block; block < tile.first_block + tile.blocks; ++block) {
+        auto& to = shared.values.of[met.stage];
+        const auto load_values = [&](int i, Barrier& barrier) {
+          load_bytes(to[i], values + i * problem.padded + block * S::kMet, S::kMet * sizeof(float), barrier);
+        };
+        shared.load_met(maps, tile.sequence, block * S::kMet, head * S::kHead, sizeof(to), load_values, met);
       }
     }
   }
@@ -162,8 +130,6 @@ __device__ inline void differentiate(float (&p)[32], const float (&dp)[32], cons
 /// A warpgroup's walk over the queries of its tile: dk, without the scale, and dv of its keys.
 template <class S>
 struct KeyWalk {
-  static constexpr int kMetBytes = S::kMet * kTileRowBytes, kStageStep = 2 * S::kBoxes * kMetBytes / 16;
-
   KeyShared<S>& shared;
   const BackwardProblem& problem;
   const KeyTile& tile;
@@ -178,7 +144,7 @@ struct KeyWalk {
   /// p = k q^T of the block in a stage.
   __device__ inline void begin_scores(float (&p)[32], int stage) {
     begin_products();
-    multiply_heads<S::kHead>(p, k, descriptor_of(shared.met[0][0]) + stage * kStageStep);
+    multiply_heads<S::kHead>(p, k, descriptor_of(shared.met[0][0]) + stage * S::kStageStep);
     end_products();
   }
 
@@ -206,7 +172,7 @@ struct KeyWalk {
       begin_scores(p, stage);
     }
     begin_products();
-    multiply_heads<S::kHead>(dp, v, descriptor_of(shared.met[0][1]) + stage * kStageStep);
+    multiply_heads<S::kHead>(dp, v, descriptor_of(shared.met[0][1]) + stage * S::kStageStep);
     end_products();
     if constexpr (
         S::kAhead) {  // behind the last step once more this one's: fewer ways through the code are faster
@@ -215,11 +181,11 @@ struct KeyWalk {
       begin_scores(next, ahead);
     }
     ColumnValues values;
-    if (S::kAhead) values.load(shared.values[stage][0], thread);
+    if (S::kAhead) values.load(shared.values.of[stage][0], thread);
     if constexpr (!S::kAhead) {
       await_products<kNewer>(p);  // and the last of the step before
       release_held();
-      values.load(shared.values[stage][0], thread);
+      values.load(shared.values.of[stage][0], thread);
     }
     exponentiate(p, values, problem.scale_log2);
     if (min(first_seen, last) < kRows - 1) mask_queries(p, first_seen, last, thread);
@@ -231,18 +197,18 @@ struct KeyWalk {
     std::uint32_t words[16];  // of p, then of ds
     round_to_operand(words, p);
     begin_products();
-    multiply_rows(dv, words, across_k(shared.met[0][1], kMetBytes) + stage * kStageStep);
+    multiply_rows(dv, words, across_k(shared.met[0][1], S::kMetBytes) + stage * S::kStageStep);
     end_products();
-    if (S::kAhead) values.load(shared.values[stage][1], thread);
+    if (S::kAhead) values.load(shared.values.of[stage][1], thread);
     await_products<kNewer>(dp);
-    if (!S::kAhead) values.load(shared.values[stage][1], thread);
+    if (!S::kAhead) values.load(shared.values.of[stage][1], thread);
     differentiate(p, dp, values);
     pin(p);
     await_products(dv);
     if (S::kAhead) pin(next);
     round_to_operand(words, p);
     begin_products();
-    multiply_rows(dk, words, across_k(shared.met[0][0], kMetBytes) + stage * kStageStep);
+    multiply_rows(dk, words, across_k(shared.met[0][0], S::kMetBytes) + stage * S::kStageStep);
     end_products();
     held = stage;
   }
@@ -325,12 +291,7 @@ __device__ inline void work(KeyShared<S>& shared, const BackwardMaps& maps, cons
     float dk[S::kOuts], dv[S::kOuts];
 #pragma unroll
     for (int i = 0; i < S::kOuts; ++i) dk[i] = dv[i] = 0;
-    shared.own_full[own.stage].wait(own.parity);
-    // With two buffers, that of the tile before is free once its gradients have left.
-    if (S::kBuffers == 2 && thread == 0 && round > 0) {
-      wait_until_read<0>();
-      shared.own_empty[own.stage ^ 1].arrive();
-    }
+    shared.await_own(own, round, thread);
     KeyWalk<S>{shared, problem, tile, own.stage, warpgroup, thread, met}.run(dk, dv);
     asm volatile(""
                  : "+r"(round));  // found again: kept meanwhile, the tile would cost the products registers
@@ -338,10 +299,7 @@ __device__ inline void work(KeyShared<S>& shared, const BackwardMaps& maps, cons
 #pragma unroll
     for (float& x : dk) x *= problem.scale;
     store<S>(shared, maps, problem, tile, own.stage, warpgroup, thread, dk, dv);
-    if (S::kBuffers == 1 && thread == 0) {
-      wait_until_read<0>();
-      shared.own_empty[own.stage].arrive();
-    }
+    if (thread == 0) shared.leave_own(own);
     own.next();
   }
   if (thread == 0) wait_until_read<0>();

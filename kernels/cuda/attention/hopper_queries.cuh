@@ -17,40 +17,17 @@
 // the other has the tensor cores. Every dq has one writer and a fixed order of additions.
 #pragma once
 
-#include "kernels/cuda/attention/hopper_backward.h"
-#include "kernels/cuda/attention/hopper_tiles.cuh"
-#include "kernels/cuda/vector.cuh"
+#include "kernels/cuda/attention/hopper_sides.cuh"
 
 namespace precbench::hopper {
 
-template <int kHeadOf, int kWarpgroupsOf, int kKeysOf, int kStagesOf, int kBuffersOf>
-struct QueryShape {
-  static constexpr int kHead = kHeadOf;
-  static constexpr int kMathWarpgroups = kWarpgroupsOf;
-  static constexpr int kMet = kKeysOf;         ///< keys of a block
-  static constexpr int kStages = kStagesOf;    ///< blocks in shared memory
-  static constexpr int kBuffers = kBuffersOf;  ///< tiles' own rows in shared memory
-  static constexpr int kOwn = kMathWarpgroups * kRows;
-  static constexpr int kThreads = (kMathWarpgroups + 1) * kWarpgroup;
-  static constexpr int kProducerRegisters = kMathWarpgroups == 2 ? 40 : 32;
-  static constexpr int kMathRegisters = kMathWarpgroups == 2 ? 232 : 160;
-  static constexpr int kBoxes = kHead / kBoxColumns;
-  static constexpr int kScores = kMet / 2, kOuts = kHead / 2;  ///< accumulators of a thread
-};
+template <int kHead, int kKeys, int kStages, int kBuffers>
+struct QueryShape : SideShape<kHead, kKeys, kStages, kBuffers, false> {};
 
+struct NoValues {};
+/// Own: q, dout, then dq in the place of q. Met: k, v.
 template <class S>
-struct alignas(1024) QueryShared {
-  std::uint8_t own[S::kBuffers][2][S::kMathWarpgroups][S::kBoxes]
-                  [kRowsBytes];  ///< q, dout; then dq in the place of q
-  std::uint8_t met[S::kStages][2][S::kBoxes][S::kMet * kTileRowBytes];  ///< k, v
-  Barrier own_full[S::kBuffers], own_empty[S::kBuffers];
-  Barrier full[S::kStages], empty[S::kStages];
-
-  __device__ void init() {
-    init_ring(own_full, own_empty, S::kBuffers, S::kMathWarpgroups);
-    init_ring(full, empty, S::kStages, S::kMathWarpgroups * 4);
-  }
-};
+using QueryShared = SideShared<S, NoValues>;
 
 struct QueryTile {
   int sequence, head, first;
@@ -77,33 +54,18 @@ __device__ void produce(QueryShared<S>& shared, const BackwardMaps& maps, const 
   Turn<S::kStages> met;
   QueryTile tile{};
   for (int round = 0; tile.find<S>(problem, round); ++round) {
-    Barrier& own_full = shared.own_full[own.stage];
-    shared.own_empty[own.stage].wait(own.parity ^ 1);
-    own_full.arrive_and_expect(sizeof(shared.own[0]));
-#pragma unroll
-    for (int i = 0; i < 2 * S::kMathWarpgroups; ++i)
-      load_head(shared.own[own.stage][i / S::kMathWarpgroups][i % S::kMathWarpgroups],
-                maps.own[i / S::kMathWarpgroups], tile.sequence, tile.first + i % S::kMathWarpgroups * kRows,
-                tile.head * S::kHead, own_full);
-    own.next();
+    shared.load_own(maps, tile.sequence, tile.first, tile.head * S::kHead, own);
     const int column = tile.head / (problem.heads / problem.kv_heads) * S::kHead;
 #pragma unroll 1
-    for (int block = tile.blocks - 1; block >= 0; --block, met.next()) {
-      Barrier& full = shared.full[met.stage];
-      shared.empty[met.stage].wait(met.parity ^ 1);
-      full.arrive_and_expect(sizeof(shared.met[0]));
-#pragma unroll
-      for (int i = 0; i < 2; ++i)
-        load_head(shared.met[met.stage][i], maps.met[i], tile.sequence, block * S::kMet, column, full);
-    }
+    for (int block = tile.blocks - 1; block >= 0; --block)
+      shared.load_met(
+          maps, tile.sequence, block * S::kMet, column, 0, [](int, Barrier&) {}, met);
   }
 }
 
 /// A warpgroup's walk over the keys that its queries see, the last ones first: dq without the scale.
 template <class S>
 struct QueryWalk {
-  static constexpr int kMetBytes = S::kMet * kTileRowBytes, kStageStep = 2 * S::kBoxes * kMetBytes / 16;
-
   QueryShared<S>& shared;
   const BackwardProblem& problem;
   const QueryTile& tile;
@@ -140,10 +102,10 @@ struct QueryWalk {
     shared.full[stage].wait(parity);
     float p[S::kScores], dp[S::kScores];
     begin_products();
-    multiply_heads<S::kHead>(p, q, descriptor_of(shared.met[0][0]) + stage * kStageStep);
+    multiply_heads<S::kHead>(p, q, descriptor_of(shared.met[0][0]) + stage * S::kStageStep);
     end_products();
     begin_products();
-    multiply_heads<S::kHead>(dp, dout, descriptor_of(shared.met[0][1]) + stage * kStageStep);
+    multiply_heads<S::kHead>(dp, dout, descriptor_of(shared.met[0][1]) + stage * S::kStageStep);
     end_products();
     await_products<1>(p);  // and the last of the step before
     release_held();
@@ -161,7 +123,7 @@ struct QueryWalk {
     std::uint32_t ds[S::kScores / 2];
     round_to_operand(ds, p);
     begin_products();
-    multiply_rows(dq, ds, across_k(shared.met[0][0], kMetBytes) + stage * kStageStep);
+    multiply_rows(dq, ds, across_k(shared.met[0][0], S::kMetBytes) + stage * S::kStageStep);
     end_products();
   }
 
@@ -191,12 +153,7 @@ __device__ inline void work(QueryShared<S>& shared, const BackwardMaps& maps, co
     float dq[S::kOuts];
 #pragma unroll
     for (float& x : dq) x = 0;
-    shared.own_full[own.stage].wait(own.parity);
-    // With two buffers, that of the tile before is free once its dq has left.
-    if (S::kBuffers == 2 && thread == 0 && round > 0) {
-      wait_until_read<0>();
-      shared.own_empty[own.stage ^ 1].arrive();
-    }
+    shared.await_own(own, round, thread);
     QueryWalk<S>{shared, problem, tile, own.stage, warpgroup, thread, met}.run(dq);
 #pragma unroll
     for (float& x : dq) x *= problem.scale;
@@ -207,10 +164,7 @@ __device__ inline void work(QueryShared<S>& shared, const BackwardMaps& maps, co
     if (thread == 0) {
       store_head(maps.out[0], tile.sequence, tile.first + warpgroup * kRows, tile.head * S::kHead, boxes);
       commit_stores();
-      if (S::kBuffers == 1) {
-        wait_until_read<0>();
-        shared.own_empty[own.stage].arrive();
-      }
+      shared.leave_own(own);
     }
     own.next();
   }
