@@ -278,7 +278,7 @@ int run(const std::string& part) {
   const VisibleGpus gpus = find_gpus();
   if (gpus.count == 0) throw Unsupported(gpus.reason);
   const GpuProperties gpu = gpu_properties(0);
-  fmt::print("{}, {} SMs, driver {}, CUDA {}, cuBLASLt {}, attention by cuDNN {}\n", gpu.name, gpu.sm_count,
+  fmt::print("{}, {} SMs, driver {}, CUDA {}, cuBLASLt {}, cuDNN {}\n", gpu.name, gpu.sm_count,
              gpu.driver, gpu.cuda_runtime, gpu.cublaslt,
              gpu.cudnn.empty() ? "(not in this build)" : gpu.cudnn);
   const auto monitor = GpuMonitor::open(gpu.pci_bus_id);

@@ -50,12 +50,18 @@ __device__ inline void await_all_but() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-/// Waits for all products; the compiler must not read `sum` before.
+/// What `values` get before is computed before, and what is read of them after, after: the compiler moves no work across.
 template <int kCount>
-__device__ inline void await_products(float (&sum)[kCount]) {
-  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+__device__ inline void pin(float (&values)[kCount]) {
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(sum[i])::"memory");
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(values[i])::"memory");
+}
+
+/// Waits for all products but the newest `kPending` groups; the compiler must not read `sum` before.
+template <int kPending = 0, int kCount>
+__device__ inline void await_products(float (&sum)[kCount]) {
+  await_all_but<kPending>();
+  pin(sum);
 }
 
 // Operand lists of the instructions: eight accumulators a line.
