@@ -70,6 +70,19 @@ Outcome on_ranks(StepSetup setup, int ranks) {
   return together;
 }
 
+/// While it lasts every token goes to the first experts.
+class AllToFirst {
+ public:
+  AllToFirst(TestStep& step, const RoutingRule& rule) : block_(step.device(), step.M() * rule.top_k * 4) {
+    const Tensor experts{block_.data(), DType::i32, step.M(), rule.top_k};
+    step.device().upload(experts, forced_experts(Routing::one, 0, rule, step.M()).data());
+    step.parameters().routers()->force(experts);
+  }
+
+ private:
+  DeviceBlock block_;
+};
+
 Named experts_of(const Named& tensors) {
   Named experts;
   for (const auto& [name, values] : tensors)
@@ -164,10 +177,7 @@ TEST_CASE("a group's experts that no token goes to, and those that all do, are e
     on_cpu_ranks(4, [&](Device&, Comm& comm) {
       TestStep step(setup, make_cpu_device(1), &comm);
       step.parameters().initialize(1, 0.05f);
-      DeviceBlock block(step.device(), kLength * 2 * 4);
-      const Tensor forced{block.data(), DType::i32, kLength, 2};
-      step.device().upload(forced, forced_experts(Routing::one, 0, setup.model.moe.rule, kLength).data());
-      step.parameters().routers()->force(forced);
+      const AllToFirst forced(step, setup.model.moe.rule);
       step.forward_backward(random_tokens(2, kLength, setup.model.vocab),
                             random_tokens(3, kLength, setup.model.vocab));
       gradients[comm.rank()] = step.gradients();
@@ -247,10 +257,7 @@ TEST_CASE("what finds no slot is dropped and counted", "[moe][ep]") {
   on_cpu_ranks(2, [&](Device&, Comm& comm) {
     TestStep step(setup, make_cpu_device(1), &comm);
     step.parameters().initialize(1, 0.05f);
-    DeviceBlock block(step.device(), kLength * 2 * 4);
-    const Tensor forced{block.data(), DType::i32, kLength, 2};
-    step.device().upload(forced, forced_experts(Routing::one, 0, setup.model.moe.rule, kLength).data());
-    step.parameters().routers()->force(forced);
+    const AllToFirst forced(step, setup.model.moe.rule);
     losses[comm.rank()] = step.forward_backward(random_tokens(2, kLength, setup.model.vocab),
                                                 random_tokens(3, kLength, setup.model.vocab));
     loads[comm.rank()] = step.parameters().routers()->load();

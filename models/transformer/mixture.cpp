@@ -74,8 +74,10 @@ void Transformer::route(std::int64_t layer, SavedRouting& saved, const BlockWeig
                  .forced = routers.forced(),
                  .rule = rule});
   const Scope scope(arena_);
-  device_.group({saved.groups, saved.report.elements(rule.experts + 2, 2), gather_routing(saved), most_rows(),
-                 first_expert()});
+  const Tensor index =
+      gather_routing(saved);  // of as many tokens as have come, for which it makes the groups
+  device_.group(
+      {saved.groups, saved.report.elements(rule.experts + 2, 2), index, most_rows(), first_expert()});
   routers.note(layer, micro_step, saved.report);
 }
 
