@@ -40,7 +40,7 @@ constexpr const auto& names_of() {
 bool left_out(std::string_view key) {
   return key == "kernels" || key == "routing_ms" || key == "params" || key == "moe" || key == "grouped" ||
          key == "ep" || key == "exchange" || key == "dispatch" || key == "slots" || key == "columns" ||
-         key == "bytes";
+         key == "bytes" || key == "flow";
 }
 
 template <class T>

@@ -310,8 +310,32 @@ struct MoeRecord {
       ep;  ///< ranks that have different experts; none: each has all, and what follows neither
   std::optional<std::string> exchange, dispatch;
   std::optional<std::int64_t> slots;   ///< of exchange slots: rows for each rank
-  std::optional<std::string> columns;  ///< of dispatch fp8: "exact", or "requantized" from the codes of rows
+  std::optional<std::string> columns;  ///< of dispatch fp8: "exact", or of codes of rows "requantized" or "transposed"
   std::optional<ExchangeBytes> bytes;
+};
+
+/// Quantized forms of activations and gradients that a step makes of values: by ops that do nothing else, or by what made the
+/// values.
+struct CastCounts {
+  std::int64_t standalone = 0, fused = 0;
+};
+
+/// What is lost where an operand's columns are transposed codes: sums over all layers.
+struct Conversion {
+  std::string role;  ///< "qkv.x", "down.dy"
+  std::optional<double>
+      e_conv;  ///< |D(T(c)) - D(c)| / |D(c)|, of codes c, their values D and their transposition T
+  std::optional<double> e_total,
+      e_direct;  ///< of D(T(c)), and of the value's own columnwise form: |q - x| / |x|
+  std::optional<double> underflow_percent;  ///< codes other than 0 that T makes 0
+};
+
+/// The casts of a recipe whose codes could be transposed, in the profiled step on rank 0; see Recipe::flow.
+struct FlowRecord {
+  bool on = false;
+  CastCounts casts;
+  std::int64_t transposes = 0;         ///< of codes
+  std::vector<Conversion> conversion;  ///< none where it is off
 };
 
 struct Record {
@@ -342,6 +366,7 @@ struct Record {
   Shared<StudyPlace> study;        ///< null unless a study made the row
   Shared<ParameterCounts> params;  ///< null without experts, as moe
   Shared<MoeRecord> moe;
+  Shared<FlowRecord> flow;  ///< null where no recipe's codes could be transposed
 };
 
 /// Whether a field of a case decides what work is measured. The others say what is saved, for how long a case is sampled

@@ -209,6 +209,22 @@ void each_field(S& s, F&& f) {
   f("columns", s.columns), f("bytes", s.bytes);
 }
 
+template <Is<CastCounts> S, class F>
+void each_field(S& s, F&& f) {
+  f("standalone", s.standalone), f("fused", s.fused);
+}
+
+template <Is<Conversion> S, class F>
+void each_field(S& s, F&& f) {
+  f("role", s.role), f("e_conv", s.e_conv), f("e_total", s.e_total), f("e_direct", s.e_direct);
+  f("underflow_percent", s.underflow_percent);
+}
+
+template <Is<FlowRecord> S, class F>
+void each_field(S& s, F&& f) {
+  f("on", s.on), f("casts", s.casts), f("transposes", s.transposes), f("conversion", s.conversion);
+}
+
 template <Is<Record> S, class F>
 void each_field(S& s, F&& f) {
   f("schema", s.schema), f("method_version", s.method_version), f("id", s.id), f("created", s.created);
@@ -218,7 +234,7 @@ void each_field(S& s, F&& f) {
   f("metrics", s.metrics), f("memory", s.memory), f("breakdown", s.breakdown);
   f("communication", s.communication), f("telemetry", s.telemetry);
   f("training", s.training), f("quantization", s.quantization), f("fidelity", s.fidelity);
-  f("study", s.study), f("params", s.params), f("moe", s.moe);
+  f("study", s.study), f("params", s.params), f("moe", s.moe), f("flow", s.flow);
 }
 
 template <class T>

@@ -126,6 +126,8 @@ std::vector<Field> make_fields() {
           &Case::switch_recipe, kSingle, when_set),
       text("recompute", kPrecision, "activations computed again in backward", &Case::recompute, kAxis, always,
            {"none", "block"}),
+      text("flow", kPrecision, "wgrad's X and dY are codes transposed (FP8-Flow), of blockwise_pow2",
+           &Case::flow, kAxis, when_used, {"off", "on"}),
 
       text("routing", kExperts, "who chooses experts: learned, balanced, zipf:A or one (forced, for timing)",
            &Case::routing, kAxis, when_used),

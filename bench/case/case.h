@@ -40,6 +40,7 @@ struct Case {
   std::string keep_bf16;
   std::string switch_recipe;
   std::string recompute = "none";
+  std::string flow = "off";
 
   std::string routing = "learned", grouped = "own";
   std::optional<double> capacity;  ///< none: no slot is dropped; written "auto"

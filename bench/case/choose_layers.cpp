@@ -172,7 +172,7 @@ Json layers_record(const ConvertedLayers& layers) {
   Json json = Json::object();
   // All of the row but its layers and schedule, which stand here as what they come to.
   for (const char* key :
-       {"name", "reference", "fprop", "dgrad", "wgrad", "mask_clipped", "optimizer", "gradients"})
+       {"name", "reference", "fprop", "dgrad", "wgrad", "mask_clipped", "flow", "optimizer", "gradients"})
     if (row.contains(key)) json[key] = row.at(key);
   const std::vector<ConvertedLayers::Roles>& converted = layers.converted;
   json["blocks"] = ranges_of(converted.size(), [&](std::size_t b) { return some(converted[b]); });

@@ -120,6 +120,10 @@ Definition define(const Case& c) {
   definition.recipe = recipe_of(c.recipe);
   check_size(c);
   choose_layers(c, definition);
+  if (c.flow == "on") {
+    definition.recipe.flow = true;
+    for (LaterLayers& later : definition.later) later.recipe.flow = later.recipe.quantized();
+  }
   check_combinations(c);
   check_experts(c, definition.model);
   check_optimizer(c, definition.recipe);
@@ -151,8 +155,8 @@ DefinitionRecord definition_record(const Definition& definition) {
 std::string case_id(const Case& c, const Definition& definition) {
   static const Case defaults;
   static const std::set<std::string_view> covered = {
-      "model",     "layers",    "recipe",  "keep_bf16", "switch_recipe", "data",           "glob",
-      "init_from", "fork_from", "perturb", "stress",    "eval_data",     "fidelity_stress"};
+      "model", "layers",    "recipe",    "keep_bf16", "switch_recipe", "flow",      "data",
+      "glob",  "init_from", "fork_from", "perturb",   "stress",        "eval_data", "fidelity_stress"};
   std::uint64_t state = kFingerprintStart;
   add_to_fingerprint(state, fmt::format("method={}\n", kMethodVersion));
   add_to_fingerprint(state, canonical_text(definition_record(definition)));

@@ -204,6 +204,13 @@ std::string Plan::why_fp8_unsupported() const {
   return "";
 }
 
+std::string Plan::why_flow_unsupported() const {
+  std::string why = recipe.flow ? why_no_flow(recipe) : "";
+  for (const LaterLayers& next : later)
+    if (why.empty() && next.recipe.flow) why = why_no_flow(next.recipe);
+  return why.empty() ? why : fmt::format("--flow on: {}", why);
+}
+
 std::string Plan::why_no_fidelity() const {
   if (fp8_gather) return "fidelity: ranks that exchange weights in FP8 have none in BF16 to compare with";
   if (fp8_weights) return "fidelity: weights that are kept in FP8 have none in BF16 to compare with";
@@ -213,7 +220,8 @@ std::string Plan::why_no_fidelity() const {
 }
 
 std::string Plan::why_unsupported() const {
-  for (const std::string& why : {why_experts_unsupported(), why_state_unsupported(), why_fp8_unsupported()})
+  for (const std::string& why :
+       {why_experts_unsupported(), why_state_unsupported(), why_fp8_unsupported(), why_flow_unsupported()})
     if (!why.empty()) return why;
   for (const LaterLayers& next : later)
     if (next.recipe.delayed() && !same_scales(next.recipe, parameters.delayed))

@@ -56,6 +56,8 @@ struct Plan : Definition {
   std::string why_codes_unsupported() const;
   std::string why_state_unsupported() const;
   std::string why_fp8_unsupported() const;
+  /// Of codes that cannot be transposed.
+  std::string why_flow_unsupported() const;
   /// What of the model is not modelled, and positions beyond those that it is made for, a line each.
   std::vector<std::string> warnings() const;
 };

@@ -8,6 +8,7 @@
 #include "bench/step/rank.h"
 #include "kernels/base/errors.h"
 #include "kernels/device/devices.h"
+#include "kernels/numerics/scale_layout.h"
 #include "models/transformer/flops.h"
 
 namespace precbench {
@@ -68,11 +69,31 @@ DryRun dry_run_with(const Plan& plan, const Device* device, ReferencePlace place
   }
 }
 
+/// What the statistics of transposed codes need: two columnwise forms, and what the codes stand for in BF16; of experts' rows
+/// the value as well, which the step itself does without.
+std::int64_t converting_bytes(const Plan& plan) {
+  if (!plan.recipe.flow) return 0;
+  const ModelConfig& model = plan.model;
+  const QuantFormat& format = plan.recipe.wgrad.b;
+  const auto bytes = [&](std::int64_t rows, std::int64_t cols) {
+    return 2 * (rows * cols + bytes_of(DType::f32, scale_count(format.granularity, cols, rows))) +
+           bytes_of(DType::bf16, rows * cols);
+  };
+  const AttentionShape attention{1, 1, model.heads, model.kv_heads, model.head_dim};
+  const std::int64_t most = bytes(plan.tokens_per_micro_step(), std::max(model.width, attention.qkv_width()));
+  if (!model.moe) return most;
+  const RoutingRule& rule = model.moe.rule;
+  const std::int64_t rows =
+      rows_capacity(plan.tokens_per_micro_step() * rule.top_k, rule.experts, group_padding(plan.recipe));
+  return std::max(most, bytes(rows, model.width) + bytes_of(DType::bf16, rows * model.width));
+}
+
 }  // namespace
 
 double DryRun::model_flops() const {
   double total = 0;
-  for (const OpCost& op : ops)  // Muon's products are no part of the model, and routers' none of what is published
+  for (const OpCost& op :
+       ops)  // Muon's products are no part of the model, and routers' none of what is published
     if (op.op_class != OpClass::optimizer && op.op_class != OpClass::routing) total += op.flops;
   return total;
 }
@@ -91,7 +112,7 @@ std::int64_t watching_bytes(const Plan& plan) {
   for (int u = 0; u < layout.unit_count(); ++u)
     if (const int parts = layout.is_experts(u) ? layout.expert_share().ranks : layout.shards(); parts > 1)
       largest = std::max(largest, bytes_of(DType::f32, layout.shard_size(u) * parts));
-  return largest + 64 * Arena::kAlignment;
+  return largest + converting_bytes(plan) + 64 * Arena::kAlignment;
 }
 
 MemorySegments memory_segments(const MemoryUse& highest, std::int64_t peak) {

@@ -60,6 +60,7 @@ void run_probes(Rank& rank, StepRunner& runner, std::int64_t step, const Plan& p
   if (!first) return;
   builder.add_breakdown(profile);
   builder.add_quantization(statistics.result());
+  builder.add_flow(profile, statistics.conversions());
 }
 
 std::optional<OpRates> probe_gpu(const Plan& plan, const NodeShare& share, const Record& record,

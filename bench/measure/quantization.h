@@ -18,21 +18,32 @@ class QuantizationStatistics final : public QuantizationObserver {
 
   void observe(std::int64_t layer, LinearRole role, LinearOperand operand,
                const QuantizedTensor& values) override;
+  void observe_codes(LinearRole role, LinearOperand operand, const QuantizedTensor& values,
+                     const Groups& groups) override;
 
   /// One entry per role and direction, over all blocks: "qkv.x rows", "o.dy columns", ...
   std::vector<QuantizationStats> result() const;
+  /// One entry per role whose codes wgrad transposes, over all blocks.
+  std::vector<Conversion> conversions() const;
 
  private:
   struct Sums {
     std::string format;
     double signal = 0, noise = 0, nonzero = 0, underflow = 0, saturated = 0;
+
+    std::optional<double> relative_error() const;     ///< |v - q| / |v|
+    std::optional<double> underflow_percent() const;  ///< of what is not 0
   };
-  void add(const std::string& role, const QuantizedTensor& operand, const GemmOperand& form, bool columns);
+  void add(Sums& sums, const QuantizedTensor& operand, const GemmOperand& form, bool columns);
 
   Device& device_;
   Arena& arena_;
   const Plan& plan_;
   std::map<std::string, Sums> sums_;
+  struct ConversionSums {
+    Sums of_codes, total, direct;
+  };
+  std::map<std::string, ConversionSums> conversions_;
 };
 
 }  // namespace precbench

@@ -158,6 +158,19 @@ void RecordBuilder::add_quantization(std::vector<QuantizationStats> statistics) 
   record_.quantization = std::move(statistics);
 }
 
+void RecordBuilder::add_flow(const StepProfiler::Result& profile, std::vector<Conversion> conversion) {
+  if (!why_no_flow(plan_.recipe).empty()) return;
+  FlowRecord flow;
+  flow.on = plan_.recipe.flow;
+  flow.conversion = std::move(conversion);
+  for (const StepProfiler::OpTime& op : profile.ops) {
+    (op.op_class == OpClass::quantize ? flow.casts.standalone : flow.casts.fused) += op.casts;
+    if (op.name == name_of(OpKind::transpose_codes)) flow.transposes += op.calls;
+  }
+  const std::lock_guard lock(mutex_);
+  record_.flow = std::move(flow);
+}
+
 void RecordBuilder::finish(const DryRun& accounts, const std::optional<OpRates>& rates) {
   Training& training = *record_.training;
   training.params_total = static_cast<std::int64_t>(changed_.size());

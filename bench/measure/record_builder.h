@@ -56,6 +56,8 @@ class RecordBuilder {
   /// Bytes/s of each kind of collective; null where its buffers did not fit.
   void add_bus_rates(const std::vector<std::optional<double>>& rates);
   void add_quantization(std::vector<QuantizationStats> statistics);
+  /// The profiled step's casts, and what transposed codes lose, of a recipe that has or could have them.
+  void add_flow(const StepProfiler::Result& profile, std::vector<Conversion> conversion);
 
   /// After the ranks: what follows from all of it. `rates`: the GPU's own.
   void finish(const DryRun& accounts, const std::optional<OpRates>& rates);

@@ -78,6 +78,7 @@ std::vector<std::vector<std::size_t>> recipe_groups(const std::vector<Plan>& gri
   for (std::size_t i = 0; i < grid.size(); ++i) {
     Case rest = grid[i].fields;
     rest.recipe.clear();
+    rest.flow.clear();  // another recipe in all but name
     const auto [place, added] = group_of.emplace(case_to_json(rest).dump(), groups.size());
     if (added) groups.emplace_back();
     groups[place->second].push_back(i);

@@ -14,7 +14,7 @@
 
 namespace precbench {
 
-/// Indices of cases that differ in nothing but the recipe, in the grid's order.
+/// Indices of cases that differ in nothing but the recipe and its flow, in the grid's order.
 std::vector<std::vector<std::size_t>> recipe_groups(const std::vector<Plan>& grid);
 
 /// Whether two runs were made by the same program on the same machine, so that they may be pooled.

@@ -78,6 +78,8 @@ class CpuDevice final : public Device {
   void do_group_peers(const ops::GroupPeers& op) override;
   void do_permute(const ops::Permute& op) override;
   void do_unpermute(const ops::Unpermute& op) override;
+  // transpose_codes.cpp
+  void do_transpose_codes(const ops::TransposeCodes& op) override;
   // experts.cpp
   void do_quantize_experts(const ops::QuantizeExperts& op) override;
   void do_grouped_matmul(const ops::GroupedMatmul& op) override;

@@ -110,6 +110,8 @@ class CudaDevice final : public Device {
   void do_update_history(const ops::UpdateHistory& op) override;
   void do_transpose(const ops::Transpose& op) override;
   void do_copy_columns(const ops::CopyColumns& op) override;
+  // transpose_codes.cu
+  void do_transpose_codes(const ops::TransposeCodes& op) override;
   // matmul.cpp
   void do_dequantize(const ops::Dequantize& op) override;
   void do_matmul(const ops::Matmul& op) override;

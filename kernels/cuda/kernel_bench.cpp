@@ -21,8 +21,8 @@
 namespace precbench {
 namespace {
 
-using testing::kBlock, testing::kMx, testing::kRow, testing::kSquare, testing::kTensorE4m3,
-    testing::kTensorE5m2;
+using testing::kBlock, testing::kBlockPow2, testing::kMx, testing::kRow, testing::kSquare,
+    testing::kTensorE4m3, testing::kTensorE5m2;
 
 Tensor random_bf16(Buffers& buffers, Device& device, std::int64_t rows, std::int64_t cols,
                    std::uint64_t seed) {
@@ -154,6 +154,13 @@ void bench_quantize(Bench& bench, double ceiling, std::int64_t M, std::int64_t C
         },
         twice ? static_cast<double>(x[0].bytes()) : 0.0);
   }
+  Buffers forms(bench.device);
+  const GemmOperand codes[2] = {random_form(forms, device, kBlockPow2, x[0]),
+                                random_form(forms, device, kBlockPow2, x[1])};
+  const GemmOperand turned = forms.form(kBlockPow2, C, M);
+  report(bench, ceiling, fmt::format("transpose_codes {}x{}", M, C), [&] {
+    device.transpose_codes({turned, codes[turn ^= 1]});
+  });
 }
 
 void bench_block_ops(Bench& bench, double ceiling) {

@@ -203,6 +203,18 @@ __device__ inline float fp8_decode(std::uint8_t code, DType dtype) {
   return dtype == DType::e4m3 ? e4m3_decode(code) : e5m2_decode(code);
 }
 
+/// Four codes of each of four rows become four of each of four columns.
+__device__ inline void turn_square(std::uint32_t (&word)[4]) {
+  const std::uint32_t ab_low = __byte_perm(word[0], word[1], 0x5140);
+  const std::uint32_t ab_high = __byte_perm(word[0], word[1], 0x7362);
+  const std::uint32_t cd_low = __byte_perm(word[2], word[3], 0x5140);
+  const std::uint32_t cd_high = __byte_perm(word[2], word[3], 0x7362);
+  word[0] = __byte_perm(ab_low, cd_low, 0x5410);
+  word[1] = __byte_perm(ab_low, cd_low, 0x7632);
+  word[2] = __byte_perm(ab_high, cd_high, 0x5410);
+  word[3] = __byte_perm(ab_high, cd_high, 0x7632);
+}
+
 // ---- reductions ----
 
 template <class T>

@@ -54,9 +54,17 @@ OpCost GroupPeers::cost() const {
 OpCost Permute::cost() const {
   const bool codes = !src.rowwise.empty() && weights.empty() && quantized_bytes(x.rowwise) > 0;
   const bool values = x.keep_value || !codes || quantized_bytes(x.columnwise) > 0;
-  return of("permute", OpClass::routing,
-            (codes ? quantized_bytes(src.rowwise) : 0.0) + (values ? bytes(src.value) : 0.0) +
-                bytes(weights) + slot_bytes(groups) + of_rows(written_bytes(x), groups));
+  const OpCost cost = of("permute", OpClass::routing,
+                         (codes ? quantized_bytes(src.rowwise) : 0.0) + (values ? bytes(src.value) : 0.0) +
+                             bytes(weights) + slot_bytes(groups) + of_rows(written_bytes(x), groups));
+  QuantizedTensor made = x;
+  if (codes) made.rowwise = {};
+  return casting(cost, made);
+}
+
+OpCost TransposeCodes::cost() const {
+  const double moved = quantized_bytes(src) + quantized_bytes(dst);
+  return of("transpose_codes", OpClass::quantize, groups.counts.empty() ? moved : of_rows(moved, groups));
 }
 
 OpCost Unpermute::cost() const {
@@ -85,14 +93,19 @@ OpCost GroupedMatmul::cost() const {
 }
 
 OpCost GroupedSwiglu::cost() const {
-  return of("grouped_swiglu", OpClass::norm_elementwise,
-            of_rows(bytes(gate_up) + written_bytes(s), groups) + bytes(weights) + bytes(groups.source));
+  return casting(
+      of("grouped_swiglu", OpClass::norm_elementwise,
+         of_rows(bytes(gate_up) + written_bytes(s), groups) + bytes(weights) + bytes(groups.source)),
+      s);
 }
 
 OpCost GroupedSwigluBackward::cost() const {
-  return of("grouped_swiglu_backward", OpClass::norm_elementwise,
-            of_rows(bytes(ds) + bytes(gate_up) + written_bytes(dgate_up) + written_bytes(s), groups) +
-                bytes(weights) + bytes(dw) + bytes(groups.source));
+  return casting(
+      casting(of("grouped_swiglu_backward", OpClass::norm_elementwise,
+                 of_rows(bytes(ds) + bytes(gate_up) + written_bytes(dgate_up) + written_bytes(s), groups) +
+                     bytes(weights) + bytes(dw) + bytes(groups.source)),
+              dgate_up),
+      s);
 }
 
 OpCost UpdateRoutingBias::cost() const {

@@ -103,11 +103,22 @@ struct GroupPeers {
 
 /// Rows of tokens into groups: x.value [rows_capacity, cols] and the wanted forms. Of granularities that belong to a token
 /// or to the tensor the rowwise form's codes and scales are those of src.rowwise, gathered. The columnwise form is made from
-/// src.value; without that there are only codes, and x.value is not written. With weights a row is multiplied by its slot's and rounded before anything else, and no code is gathered.
+/// src.value. x.value is needed for that alone, and may be empty where codes are gathered. With weights a row is multiplied by its slot's and rounded before anything else, and no code is gathered.
 struct Permute {
   QuantizedTensor x, src;
   Tensor weights;  ///< f32 [T, K]; may be empty
   Groups groups;
+  OpCost cost() const;
+};
+
+/// The columnwise form of what a rowwise one stands for, made of its codes: dst[k, rows] = src[rows, k], e4m3 under powers of
+/// two of 1x128 both. 128 rows of a column get the largest finite scale S of those rows' blocks, and a code becomes
+/// cast(decode(code) * its scale / S): the exponent falls, and only what falls below the smallest normal is rounded. Codes
+/// under a scale that is not finite become NaN. rows and k are multiples of 128, and so is pad: no scale spans two groups, and
+/// that of padding is the least. With groups, rows behind the last one may be left out.
+struct TransposeCodes {
+  GemmOperand dst, src;
+  Groups groups = {};  ///< may be empty: all rows
   OpCost cost() const;
 };
 

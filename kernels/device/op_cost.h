@@ -20,12 +20,18 @@ inline double written_bytes(const QuantizedTensor& x) {
   return (x.keep_value ? bytes(x.value) : 0.0) + quantized_bytes(x.rowwise) + quantized_bytes(x.columnwise);
 }
 
+/// An op that makes `x` of a value: its quantized forms are casts.
+inline OpCost casting(OpCost cost, const QuantizedTensor& x) {
+  cost.casts += (quantized_bytes(x.rowwise) > 0) + (quantized_bytes(x.columnwise) > 0);
+  return cost;
+}
+
 /// A destination that is added to is read as well.
 inline double updated_bytes(const Tensor& t, bool accumulate) { return bytes(t) * (accumulate ? 2 : 1); }
 
 inline OpCost of(const char* name, OpClass op_class, double byte_count, double flops = 0,
                  DType math = DType::bf16) {
-  return {name, op_class, flops, byte_count, math};
+  return {name, op_class, flops, byte_count, math, 0};
 }
 
 }  // namespace precbench::ops

@@ -63,7 +63,10 @@ OpCost InitNormal::cost() const { return of("init_normal", OpClass::other, bytes
 
 OpCost Fill::cost() const { return of("fill", OpClass::other, bytes(x)); }
 
-OpCost Quantize::cost() const { return of("quantize", OpClass::quantize, bytes(x.value) + form_bytes(x)); }
+OpCost Quantize::cost() const {
+  const OpCost cost = of("quantize", OpClass::quantize, bytes(x.value) + form_bytes(x));
+  return weight ? cost : casting(cost, x);
+}
 
 bool Quantize::idle() const { return form_bytes(x) == 0 && x.amax_out.empty(); }
 
@@ -115,20 +118,23 @@ OpCost EmbeddingBackward::cost() const {
 }
 
 OpCost AddRmsnorm::cost() const {
-  return of("add_rmsnorm", OpClass::norm_elementwise,
-            bytes(x) + (branch.empty() ? 0.0 : bytes(branch) + bytes(sum)) + bytes(rstd) + bytes(weight) +
-                written_bytes(h));
+  return casting(of("add_rmsnorm", OpClass::norm_elementwise,
+                    bytes(x) + (branch.empty() ? 0.0 : bytes(branch) + bytes(sum)) + bytes(rstd) +
+                        bytes(weight) + written_bytes(h)),
+                 h);
 }
 
 OpCost RecomputeRmsnorm::cost() const {
-  return of("recompute_rmsnorm", OpClass::norm_elementwise,
-            bytes(sum) + bytes(rstd) + bytes(weight) + written_bytes(h));
+  return casting(of("recompute_rmsnorm", OpClass::norm_elementwise,
+                    bytes(sum) + bytes(rstd) + bytes(weight) + written_bytes(h)),
+                 h);
 }
 
 OpCost RmsnormBackward::cost() const {
-  return of("rmsnorm_backward", OpClass::norm_elementwise,
-            bytes(dresidual) + bytes(dh) + bytes(x) + bytes(rstd) + bytes(weight) +
-                updated_bytes(dweight, accumulate) + written_bytes(dx));
+  return casting(of("rmsnorm_backward", OpClass::norm_elementwise,
+                    bytes(dresidual) + bytes(dh) + bytes(x) + bytes(rstd) + bytes(weight) +
+                        updated_bytes(dweight, accumulate) + written_bytes(dx)),
+                 dx);
 }
 
 OpCost Rope::cost() const {
@@ -141,8 +147,9 @@ OpCost Rope::cost() const {
 }
 
 OpCost RopeBackward::cost() const {
-  return of("rope_backward", OpClass::norm_elementwise,
-            bytes(dout) + (options.q_norm.empty() ? 0.0 : bytes(qkv)) + written_bytes(dqkv));
+  return casting(of("rope_backward", OpClass::norm_elementwise,
+                    bytes(dout) + (options.q_norm.empty() ? 0.0 : bytes(qkv)) + written_bytes(dqkv)),
+                 dqkv);
 }
 
 OpCost BiasBackward::cost() const {
@@ -150,8 +157,9 @@ OpCost BiasBackward::cost() const {
 }
 
 OpCost Attention::cost() const {
-  return of("attention", OpClass::attention, qkv_bytes(qkv, kv, shape) + bytes(lse) + written_bytes(out),
-            attention_flops(shape, 2));
+  return casting(of("attention", OpClass::attention,
+                    qkv_bytes(qkv, kv, shape) + bytes(lse) + written_bytes(out), attention_flops(shape, 2)),
+                 out);
 }
 
 OpCost AttentionBackward::cost() const {
@@ -162,12 +170,14 @@ OpCost AttentionBackward::cost() const {
 }
 
 OpCost Swiglu::cost() const {
-  return of("swiglu", OpClass::norm_elementwise, bytes(gate_up) + written_bytes(s));
+  return casting(of("swiglu", OpClass::norm_elementwise, bytes(gate_up) + written_bytes(s)), s);
 }
 
 OpCost SwigluBackward::cost() const {
-  return of("swiglu_backward", OpClass::norm_elementwise,
-            bytes(ds) + bytes(gate_up) + written_bytes(dgate_up) + written_bytes(s));
+  return casting(casting(of("swiglu_backward", OpClass::norm_elementwise,
+                            bytes(ds) + bytes(gate_up) + written_bytes(dgate_up) + written_bytes(s)),
+                         dgate_up),
+                 s);
 }
 
 OpCost CrossEntropy::cost() const {

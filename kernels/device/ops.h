@@ -24,6 +24,7 @@ struct OpCost {
   double flops = 0;          ///< matrix multiply-adds, counted as 2
   double bytes = 0;          ///< each input read once, each output written once
   DType math = DType::bf16;  ///< whose peak applies: e4m3 for FP8 GEMMs
+  int casts = 0;             ///< quantized forms of activations and gradients that are made of values
 };
 
 }  // namespace precbench
@@ -69,12 +70,13 @@ struct Fill {
 /// Writes the wanted forms of `x`, and x.amax_out where present, from x.value.
 struct Quantize {
   QuantizedTensor x;
+  bool weight = false;  ///< of a weight: no cast that is counted
   OpCost cost() const;
   /// Nothing is wanted: the call is no op.
   bool idle() const;
 };
 
-/// dst = what the codes of a form stand for; dst BF16 [rows, k].
+/// dst = what the codes of a form stand for; dst BF16 [rows, k]. Exact of FP4, and of FP8 under powers of two.
 struct Dequantize {
   Tensor dst;
   GemmOperand form;
@@ -326,6 +328,7 @@ struct QuantizationError {
   OP(Group, group)                                   \
   OP(GroupPeers, group_peers)                        \
   OP(Permute, permute)                               \
+  OP(TransposeCodes, transpose_codes)                \
   OP(Unpermute, unpermute)                           \
   OP(QuantizeExperts, quantize_experts)              \
   OP(GroupedMatmul, grouped_matmul)                  \

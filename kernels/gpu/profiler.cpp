@@ -76,6 +76,7 @@ StepProfiler::Result StepProfiler::result() {
     op->ms += ms;
     op->flops += span.cost.flops;
     op->bytes += span.cost.bytes;
+    op->casts += span.cost.casts;
     result.class_ms[static_cast<int>(span.cost.op_class)] += ms;
     result.idle_ms -= ms;
   }

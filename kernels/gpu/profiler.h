@@ -33,6 +33,7 @@ class StepProfiler final : public OpObserver {
     int calls = 0;
     double ms = 0;
     double flops = 0, bytes = 0;  ///< of all calls, as accounted
+    int casts = 0;                ///< likewise
   };
   struct Result {
     double total_ms = 0;  ///< start() to stop()

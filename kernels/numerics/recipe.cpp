@@ -365,6 +365,19 @@ std::string describe(const QuantFormat& format) {
   return text;
 }
 
+std::string why_no_flow(const Recipe& recipe) {
+  const QuantFormat codes = fp8(DType::e4m3, Granularity::block_1x128, ScaleType::f32_pow2);
+  for (const GemmRole role : kGemmRoles)
+    for (const auto& [side, operand] :
+         {std::pair{'a', recipe.gemm(role).a}, std::pair{'b', recipe.gemm(role).b}}) {
+      const bool weight = side == 'b' && role != GemmRole::wgrad;
+      if (!weight && !(operand == codes))
+        return fmt::format("{} has no codes to transpose: {}.{} is {}, not {}", recipe.name, name_of(role),
+                           side, describe(operand), describe(codes));
+    }
+  return "";
+}
+
 std::string why_shape_unsupported(const Recipe& recipe, std::int64_t M, std::int64_t N, std::int64_t K) {
   for (GemmRole role : kGemmRoles) {
     const char contracted = role == GemmRole::fprop ? 'K' : role == GemmRole::dgrad ? 'N' : 'M';

@@ -94,7 +94,7 @@ struct QuantFormat {
   float element_scale = 1;   ///< multiplies elements before the cast; a GEMM's alpha undoes it
   float global_scale = 448;  ///< of e4m3 scales: what the scale of the block with the tensor's amax becomes
   bool four_over_six =
-      false;          ///< of two scales, for the block's amax at 6 or at 4, the one with the smaller error
+      false;  ///< of two scales, for the block's amax at 6 or at 4, the one with the smaller error
   std::uint8_t eden =
       0;  ///< elements whose scales are corrected so that they keep their size, and rounded stochastically; 0: none
   /// The matrix to quantize is what fprop's codes of this operand stand for. Where fprop has a transform, the product's
@@ -173,6 +173,9 @@ struct Recipe {
   RecipeState optimizer{};
   /// Gradients are 0 where fprop's cast has clipped: dX where X, dW where W. With quest scales only.
   bool mask_clipped = false;
+  /// wgrad's X and dY are made of the codes that fprop and dgrad take, not of the values (FP8-Flow), but where a producer
+  /// makes both forms in backward: SwiGLU's output and gradient.
+  bool flow = false;
 
   const GemmRecipe& gemm(GemmRole role) const {
     return role == GemmRole::fprop ? fprop : role == GemmRole::dgrad ? dgrad : wgrad;
@@ -225,6 +228,10 @@ const char* element_name(const QuantFormat& format);
 /// e4m3 rht sr": Hadamard transform with TransformerEngine's signs (of n: hn without, rhn with random ones), stochastic
 /// rounding; x0.75: element_scale; 4/6, eden: four_over_six, eden of 16 (eden128: of 128); of fprop: from_fprop.
 std::string describe(const QuantFormat& format);
+
+/// Why a recipe cannot have `flow`; empty if it can: wgrad must take the formats that fprop and dgrad have, of a kind whose
+/// codes can be transposed.
+std::string why_no_flow(const Recipe& recipe);
 
 /// Whether a linear layer of this shape can take the recipe; an empty string if so, else the reason with the
 /// dimension named: "K=96 is not a multiple of 128 (fprop.a 1x128)". M: tokens, N: out features, K: in

@@ -17,6 +17,7 @@
 //   "optimizer": {"m": "coat", "v": "coat"}                   formats of the moments; also "master", and the "weights"
 //                                                             that linear layers keep
 //   "gradients": {"format": "e4m3"}                           what gradients are kept and reduced in
+//   "flow": true                                              wgrad's X and dY are transposed codes
 // recipe.schema.json is the same for editors.
 #include <cctype>
 
@@ -258,7 +259,7 @@ Recipe read_file(const std::string& path) {
 Recipe recipe_from_json(const json& object) {
   check_keys(object, "",
              {"name", "reference", "fprop", "dgrad", "wgrad", "layers", "schedule", "mask_clipped",
-              "optimizer", "gradients"});
+              "optimizer", "gradients", "flow"});
   Recipe recipe;
   recipe.name = read_string(require(object, "", "name", "the name it has in records"), "name");
   check_name(recipe.name);
@@ -270,6 +271,8 @@ Recipe recipe_from_json(const json& object) {
   if (object.contains("mask_clipped"))
     recipe.mask_clipped = read_bool(object.at("mask_clipped"), "mask_clipped");
   check_fp4_backward(recipe);
+  if (object.contains("flow")) recipe.flow = read_bool(object.at("flow"), "flow");
+  if (const std::string why = why_no_flow(recipe); recipe.flow && !why.empty()) fail("flow", why);
   read_layers_and_schedule(object, recipe);
   read_optimizer(object, recipe);
   for (const auto* table : {&builtin_recipes(), &control_recipes(), &fp4_recipes()})
@@ -289,6 +292,7 @@ json recipe_to_json(const Recipe& recipe) {
         {"a", operand_to_json(gemm.a)}, {"b", operand_to_json(gemm.b)}, {"fast_accum", gemm.fast_accum}};
   }
   if (recipe.mask_clipped) object["mask_clipped"] = true;
+  if (recipe.flow) object["flow"] = true;
   if (const auto words = words_of(recipe.keep_bf16); !words.empty()) object["layers"]["keep_bf16"] = words;
   for (const RecipeSwitch& change : recipe.schedule) object["schedule"].push_back(to_text(change));
   const RecipeState& kept = recipe.optimizer;

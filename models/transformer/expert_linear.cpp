@@ -66,6 +66,10 @@ QuantizedTensor ExpertLinear::gradient(const Tensor& value) const {
   return dy;
 }
 
+GemmOperand ExpertLinear::codes(std::int64_t rows, std::int64_t cols) const {
+  return push_gemm_operand(arena_, Segment::activations, recipe_.fprop.a, rows, cols);
+}
+
 GemmOperand ExpertLinear::quantized(const Weight& weight, const QuantFormat& format, bool columns) const {
   const Tensor& value = weight.value;
   if (!format.quantized()) return {format, value, {}, columns};
@@ -95,9 +99,10 @@ void ExpertLinear::dgrad(const Tensor& dx, const QuantizedTensor& dy, const Weig
 
 void ExpertLinear::wgrad(const Tensor& dweight, const QuantizedTensor& dy, const QuantizedTensor& x,
                          const Groups& groups, bool accumulate) const {
+  const Scope scope(arena_);
   device_.grouped_matmul({dweight,
-                          dy.columnwise,
-                          x.columnwise,
+                          columns_of(device_, arena_, dy, groups),
+                          columns_of(device_, arena_, x, groups),
                           groups,
                           {GemmRole::wgrad, recipe_.wgrad.fast_accum, accumulate}});
 }

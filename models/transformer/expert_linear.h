@@ -25,6 +25,8 @@ class ExpertLinear {
   /// A grouped value with memory for the wanted forms of a linear layer's X, or of its dY. `rowwise`, `columnwise`: which.
   QuantizedTensor input(const Tensor& value, bool rowwise, bool columnwise) const;
   QuantizedTensor gradient(const Tensor& value) const;
+  /// Codes of rows alone, of X or dY, which wgrad transposes (Recipe::flow).
+  GemmOperand codes(std::int64_t rows, std::int64_t cols) const;
 
   /// Y[rows,N] = X[rows,K] W_e[N,K]^T
   void fprop(const Tensor& y, const QuantizedTensor& x, const Weight& weight, const Groups& groups) const;

@@ -27,6 +27,7 @@ Tensor Transformer::swiglu_backward(std::int64_t layer, const SwigluLayers& laye
                                     const NormOutput& norm) {
   const Linear gate_up = linear(layer, layers.gate_up), down = linear(layer, layers.down);
   QuantizedTensor dgate_up = push_gradient(push(2 * layers.ffn), gate_up);
+  if (gate_up.recipe().flow) push_col(dgate_up, gate_up.dy_columnwise());  // there it is in FP32
   dgate_up.keep_value =
       !gate_up.dy_rowwise().quantized() || !gate_up.dy_columnwise().quantized() || quantization_observer_;
   {
@@ -49,6 +50,7 @@ Tensor Transformer::swiglu_backward(std::int64_t layer, const SwigluLayers& laye
     produce(dgate_up, [&](QuantizedTensor& d) { device_.swiglu_backward({d, s, ds, layers.saved_gate_up}); });
     observe(layer, layers.gate_up, LinearOperand::dy, dgate_up);
     observe(layer, layers.down, LinearOperand::x, s);
+    observe_codes(layer, layers.down, LinearOperand::dy, dx);
     wgrad(layer, layers.down, g, dx, s, w);
   }
   const Tensor dh = push(config_.width);
@@ -60,7 +62,7 @@ Tensor Transformer::swiglu_backward(std::int64_t layer, const SwigluLayers& laye
 void Transformer::ffn_backward(std::int64_t layer, const Saved& saved, const BlockWeights& w,
                                const BlockTensors& g, const QuantizedTensor& dx, QuantizedTensor& dmid) {
   const Scope scope(arena_);
-  const NormOutput norm{saved.h2, saved.h2_col, saved.mid, saved.rstd2, w.norm2};
+  const NormOutput norm{saved.h2, saved.h2_form, saved.mid, saved.rstd2, w.norm2};
   const Tensor dh = config_.has_experts(layer) ? mixture_backward(layer, saved, w, g, dx, norm)
                                                : swiglu_backward(layer, dense_layers(saved), w, g, dx, norm);
   produce(dmid, [&](QuantizedTensor& d) {
@@ -74,6 +76,7 @@ void Transformer::ffn_backward(std::int64_t layer, const Saved& saved, const Blo
                               .weight = w.norm2});
   });
   observe(layer, Role::o, LinearOperand::dy, dmid);
+  observe_codes(layer, Role::o, LinearOperand::dy, dmid);
 }
 
 }  // namespace precbench

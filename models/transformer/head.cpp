@@ -26,7 +26,7 @@ QuantizedTensor Transformer::head_forward(const Head& head, std::int64_t first, 
   x = make_quantized_tensor(head.normed.slice_rows(first, rows), lin.x_rowwise(), lin.x_columnwise());
   use_slot(x, lin.slots().x);
   push_row(x, lin.x_rowwise());
-  push_col(x, lin.x_columnwise());
+  if (!lin.recipe().flow) push_col(x, lin.x_columnwise());
   produce(x, [&](QuantizedTensor& x_run) { device_.quantize({x_run}); });
   QuantizedTensor logits = make_quantized_tensor(push(options_.activations, rows, config_.vocab),
                                                  lin.dy_rowwise(), lin.dy_columnwise());
@@ -53,7 +53,7 @@ void Transformer::head(const Tensor& loss_sum, const Tensor& targets, float loss
     QuantizedTensor logits = head_forward(head, first, targets, loss_scale, x);
     use_slot(logits, lin.slots().dy);
     push_row(logits, lin.dy_rowwise());
-    push_col(logits, lin.dy_columnwise());
+    if (!lin.recipe().flow) push_col(logits, lin.dy_columnwise());
     produce(logits, [&](QuantizedTensor& dlogits) { device_.quantize({dlogits}); });
     lin.dgrad(dh.slice_rows(first, logits.value.rows), logits, head.weight, x.value);
     lin.wgrad(dweight, logits, x, head.weight, parameters_.accumulates() || first > 0);

@@ -28,6 +28,15 @@ QuantizedTensor make_quantized_tensor(const Tensor& value, const QuantFormat& ro
   return operand;
 }
 
+GemmOperand columns_of(Device& device, Arena& arena, const QuantizedTensor& operand, const Groups& groups) {
+  if (!operand.columnwise.empty()) return operand.columnwise;
+  const GemmOperand& rows = operand.rowwise;
+  const GemmOperand columns =
+      push_gemm_operand(arena, Segment::activations, rows.format, rows.data.cols, rows.data.rows);
+  device.transpose_codes({columns, rows, groups});
+  return columns;
+}
+
 GemmOperand Linear::quantized(const Weight& weight, const QuantFormat& format, bool columns) const {
   if (!format.quantized()) return {format, weight.value, {}, columns};
   if (columns && !weight.columnwise.empty()) return weight.columnwise;
@@ -46,11 +55,11 @@ GemmOperand Linear::quantized(const Weight& weight, const QuantFormat& format, b
   (columns ? w.columnwise : w.rowwise) = form;
   if (format.delayed() && !slots_.w.known.empty()) {
     w.amax_in = slots_.w.known;
-    if (slots_.current) device_.quantize({{.value = weight.value, .amax_out = slots_.w.known}});
+    if (slots_.current) device_.quantize({{.value = weight.value, .amax_out = slots_.w.known}, true});
     if (!columns) w.amax_out = slots_.w.staged;  // both passes see the same weights
   } else if (format.granularity == Granularity::tensor)
     w.amax_out = arena_.push(Segment::workspace, DType::f32, 1, 1);
-  device_.quantize({w});
+  device_.quantize({w, true});
   return form;
 }
 
@@ -82,13 +91,14 @@ void Linear::wgrad(const Tensor& dweight, const QuantizedTensor& dy, const Quant
                    const Weight& weight, bool accumulate) const {
   const Scope scope(arena_);
   const QuantFormat& format = recipe_.wgrad.b;
-  const GemmOperand columns =
-      format.from_fprop ? quantized_again(x.value, recipe_.fprop.a, format, slots_.x.random) : x.columnwise;
+  const GemmOperand columns = format.from_fprop
+                                  ? quantized_again(x.value, recipe_.fprop.a, format, slots_.x.random)
+                                  : columns_of(device_, arena_, x);
   const bool turned = format.from_fprop && recipe_.fprop.b.transform;
   const Tensor out =
       turned ? arena_.push(Segment::workspace, DType::f32, dweight.rows, dweight.cols) : dweight;
   device_.matmul({out,
-                  dy.columnwise,
+                  columns_of(device_, arena_, dy),
                   columns,
                   {GemmRole::wgrad, recipe_.wgrad.fast_accum, accumulate && !turned, op_class_}});
   if (turned) turn_back(dweight, out, weight.value, recipe_.fprop.b, accumulate);

@@ -16,6 +16,10 @@ GemmOperand push_gemm_operand(Arena& arena, Segment segment, const QuantFormat& 
 /// `row` and `col` are the formats of the GEMMs that contract over its columns and over its rows.
 QuantizedTensor make_quantized_tensor(const Tensor& value, const QuantFormat& row, const QuantFormat& col);
 
+/// The form that wgrad takes of an operand: the columnwise one, or where only codes of rows are there (Recipe::flow) their
+/// transposition, in transient memory. `groups`: of experts' rows.
+GemmOperand columns_of(Device& device, Arena& arena, const QuantizedTensor& operand, const Groups& groups = {});
+
 /// A weight matrix [N, K] as a linear layer takes it, in one of three ways:
 ///   value       BF16; each GEMM quantizes it where it uses it
 ///   rowwise     quantized, of the form that fprop takes; for dgrad it is transposed
@@ -69,8 +73,8 @@ class Linear {
              bool accumulate = false) const;
   /// The weight with the form that fprop takes, or with `columns` dgrad, in the arena's stack.
   QuantizedTensor quantized_weight(const Weight& weight, bool columns) const;
-  /// dW[N,K] = or += dY[M,N]^T X[M,K]; reads dy.columnwise and x.columnwise, or x.value (x_columnwise), and with
-  /// mask_clipped the weight.
+  /// dW[N,K] = or += dY[M,N]^T X[M,K]; reads dy.columnwise and x.columnwise, the codes of rows of one that has no
+  /// columns, or x.value (x_columnwise), and with mask_clipped the weight.
   void wgrad(const Tensor& dweight, const QuantizedTensor& dy, const QuantizedTensor& x, const Weight& weight,
              bool accumulate) const;
 

@@ -4,7 +4,8 @@
 //   permute, gate_up of each expert, SwiGLU times the weight, down of each expert, unpermute: the sum over a token's slots,
 //   plus the shared expert's output, which is a SwiGLU of all tokens
 //
-// Forward keeps the routing and gate_up. X's columns are made again in backward, of the norm's output.
+// Forward keeps the routing and gate_up. X's columns are made again in backward, of the norm's output, or of its codes where
+// wgrad takes transposed ones.
 //
 // With expert parallelism the rows come from all ranks of a group, and go back to them (mixture_exchange.cpp).
 #include <algorithm>
@@ -14,13 +15,15 @@
 namespace precbench {
 namespace {
 
-/// Rows of tokens into their experts' groups. A scale of the tensor's may be known; not of weighted rows.
+/// Rows of tokens into their experts' groups; of codes alone no value is made. A scale of the tensor's may be known; not of
+/// weighted rows.
 void permute_rows(Device& device, QuantizedTensor x, const QuantizedTensor& tokens, const Tensor& weights,
                   const Groups& groups) {
   if (!tokens.amax_in.empty() && weights.empty()) {
     x.amax_in = tokens.amax_in;
     x.amax_out = {};
   }
+  if (tokens.value.empty()) x.value = {};
   device.permute({x, tokens, weights, groups});
 }
 
@@ -120,6 +123,21 @@ void Transformer::mixture_forward(std::int64_t layer, Saved& saved, const BlockW
   combine(routing, {.out = branch_, .rows = y, .addend = addend, .groups = groups});
 }
 
+QuantizedTensor Transformer::push_codes(std::int64_t layer, Role role, LinearOperand operand,
+                                        const QuantizedTensor& tokens, const Tensor& weights,
+                                        const Groups& groups) {
+  QuantizedTensor rows;
+  rows.rowwise = experts(layer, role).codes(groups.rows_capacity(), config_.width);
+  rows.keep_value = quantization_observer_ != nullptr;
+  if (rows.keep_value || !weights.empty()) rows.value = push_rows(groups, config_.width);
+  if (quantization_observer_) {  // it sees all rows, and nobody writes those behind the last group
+    for (const Tensor& t : {rows.value, rows.rowwise.data, rows.rowwise.scale}) device_.zero({t});
+  }
+  device_.permute({rows, tokens, weights, groups});
+  observe_codes(layer, role, operand, rows, groups);
+  return rows;
+}
+
 void Transformer::experts_backward(std::int64_t layer, const Saved& saved, const BlockWeights& w,
                                    const BlockTensors& g, const QuantizedTensor& dx, const Tensor& h,
                                    const Tensor& dw, const Tensor& drows) {
@@ -140,9 +158,17 @@ void Transformer::experts_backward(std::int64_t layer, const Saved& saved, const
   const QuantizedTensor dgate_up = gate_up.gradient(push_rows(groups, 2 * config_.moe.expert_ffn));
   {
     const Scope inner(arena_);
-    const QuantizedTensor dy = down.gradient(push_rows(groups, config_.width));
-    const QuantFormat format = dy.rowwise.format;
-    permute_rows(device_, dy, dispatch(saved.routing, dx, format, push_arrived(format), true), {}, groups);
+    const bool flow = options_.recipe_of(layer, Role::down).flow;
+    const QuantFormat format = options_.recipe_of(layer, Role::down).dgrad.a;
+    const QuantizedTensor tokens =
+        dispatch(saved.routing, dx, format, push_arrived(format), !flow || quantization_observer_);
+    QuantizedTensor dy;
+    if (flow) {
+      dy = push_codes(layer, Role::down, LinearOperand::dy, tokens, {}, groups);
+    } else {
+      dy = down.gradient(push_rows(groups, config_.width));
+      permute_rows(device_, dy, tokens, {}, groups);
+    }
     const Tensor ds = push_rows(groups, config_.moe.expert_ffn);
     down.dgrad(ds, dy, w[Role::down], groups);
     QuantizedTensor s = down.input(push_rows(groups, config_.moe.expert_ffn), false, true);
@@ -156,10 +182,19 @@ void Transformer::experts_backward(std::int64_t layer, const Saved& saved, const
   }
   if (apart && !at_input) bring_back(saved.routing, dw, slots_dw);
   gate_up.dgrad(drows, dgate_up, w[Role::gate_up], groups);
-  const QuantizedTensor x = gate_up.input(push_rows(groups, config_.width), false, true);
-  const QuantizedTensor tokens =
-      apart ? arrived_value(saved.routing, saved.routing.x) : make_quantized_tensor(h, {}, {});
-  permute_rows(device_, x, tokens, at_input ? weights : Tensor{}, groups);
+  const Tensor of_rows = at_input ? weights : Tensor{};
+  const Recipe& recipe = options_.recipe_of(layer, Role::gate_up);
+  QuantizedTensor tokens{.value = h, .rowwise = recipe.flow ? saved.h2_form : GemmOperand{}};
+  if (apart)
+    tokens = arrived(saved.routing, saved.routing.x, recipe.flow ? recipe.fprop.a : QuantFormat{},
+                     !recipe.flow || at_input || quantization_observer_);
+  QuantizedTensor x;
+  if (recipe.flow) {
+    x = push_codes(layer, Role::gate_up, LinearOperand::x, tokens, of_rows, groups);
+  } else {
+    x = gate_up.input(push_rows(groups, config_.width), false, true);
+    permute_rows(device_, x, tokens, of_rows, groups);
+  }
   wgrad(gate_up, Role::gate_up, dgate_up, x);
 }
 
@@ -168,11 +203,13 @@ Tensor Transformer::shared_backward(std::int64_t layer, const Saved& saved, cons
                                     const NormOutput& norm) {
   const Linear consumer = linear(layer, Role::shared_gate_up);
   NormOutput input = norm;
-  if (consumer.x_columnwise().quantized()) {
+  if (consumer.recipe().flow) {
+    observe_codes(layer, Role::shared_gate_up, LinearOperand::x, {.value = norm.value, .rowwise = norm.form});
+  } else if (consumer.x_columnwise().quantized()) {
     QuantizedTensor columns = make_quantized_tensor(norm.value, {}, consumer.x_columnwise());
     push_col(columns, consumer.x_columnwise());
     produce(columns, [&](QuantizedTensor& x) { device_.quantize({x}); });
-    input.columns = columns.columnwise;
+    input.form = columns.columnwise;
   }
   return swiglu_backward(layer, shared_layers(saved), w, g, dx, input);
 }

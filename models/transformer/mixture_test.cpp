@@ -22,10 +22,16 @@ StepSetup mixture_setup(const char* model, const char* recipe = "bf16") {
   return setup;
 }
 
-std::vector<const Recipe*> expert_recipes() {
-  std::vector<const Recipe*> all;
-  for (const Recipe& recipe : builtin_recipes())
-    if (why_no_experts(recipe).empty()) all.push_back(&recipe);
+/// With and without flow where a recipe can have it.
+std::vector<Recipe> expert_recipes() {
+  std::vector<Recipe> all;
+  for (const Recipe& recipe : builtin_recipes()) {
+    if (!why_no_experts(recipe).empty()) continue;
+    all.push_back(recipe);
+    if (!why_no_flow(recipe).empty()) continue;
+    all.push_back(recipe);
+    all.back().flow = true;
+  }
   return all;
 }
 
@@ -93,9 +99,9 @@ TEST_CASE("the BF16 step of a mixture rounds where PyTorch with the same roundin
 }
 
 TEST_CASE("one expert is the dense model to the bit, in every recipe", "[moe]") {
-  for (const Recipe* recipe : expert_recipes()) {
-    INFO(recipe->name);
-    StepSetup setup{.model = find_model("tiny"), .B = 4, .T = 32, .recipe = *recipe};
+  for (const Recipe& recipe : expert_recipes()) {
+    INFO(recipe.name << (recipe.flow ? " with flow" : ""));
+    StepSetup setup{.model = find_model("tiny"), .B = 4, .T = 32, .recipe = recipe};
     const Pair pair = run_pair(setup, tiny_with_experts(1, 1));
     CHECK(pair.mixture.loss == pair.dense.loss);
     Named expected = as_experts(pair.dense.gradients, pair.mixture.gradients);
@@ -167,12 +173,12 @@ TEST_CASE("every recipe's gradients of a mixture are BF16's, up to its precision
       return Result{loss, step.gradients()};
     };
     const Result reference = run(find_recipe("bf16"));
-    for (const Recipe* recipe : expert_recipes()) {
-      if (!recipe->quantized()) continue;
-      INFO(model << " " << recipe->name);
-      const Result result = run(*recipe);
+    for (const Recipe& recipe : expert_recipes()) {
+      if (!recipe.quantized()) continue;
+      INFO(model << " " << recipe.name << (recipe.flow ? " with flow" : ""));
+      const Result result = run(recipe);
       CHECK(std::fabs(result.loss / reference.loss - 1) <= 1e-3);
-      const bool e5m2 = recipe->dgrad.a.dtype == DType::e5m2;
+      const bool e5m2 = recipe.dgrad.a.dtype == DType::e5m2;
       for (const auto& [name, expected] : reference.gradients) {
         INFO(name);
         const Likeness likeness = compare(result.gradients.at(name), expected);

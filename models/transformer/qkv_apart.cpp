@@ -58,14 +58,21 @@ void Transformer::backward_apart(std::int64_t layer, const Tensor& dx, const Ten
     QuantizedTensor dy = push_gradient(out, lin);
     produce(dy, [&](QuantizedTensor& gradient) { device_.quantize({gradient}); });
     observe(layer, role, LinearOperand::dy, dy);
+    observe_codes(layer, role, LinearOperand::dy, dy);
     const Weight weight{part.rows_of(w[Role::qkv].value)};
     lin.dgrad(dx, dy, weight, x, role != Role::q);
     observe_weight(layer, role, weight, true);
     QuantizedTensor input = make_quantized_tensor(x, {}, lin.x_columnwise());
     use_slot(input, lin.slots().x);
-    push_col(input, lin.x_columnwise());
+    if (lin.recipe().flow)
+      push_row(input, lin.x_rowwise());  // again: rows of all three would have to be kept
+    else
+      push_col(input, lin.x_columnwise());
     produce(input, [&](QuantizedTensor& in) { device_.quantize({in}); });
-    observe(layer, role, LinearOperand::x, input);
+    if (lin.recipe().flow)
+      observe_codes(layer, role, LinearOperand::x, input);
+    else
+      observe(layer, role, LinearOperand::x, input);
     lin.wgrad(part.rows_of(g[Role::qkv]), dy, input, weight, parameters_.accumulates());
   }
 }

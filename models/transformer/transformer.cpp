@@ -47,6 +47,12 @@ void Transformer::observe(std::int64_t layer, Role role, LinearOperand operand,
   if (quantization_observer_) quantization_observer_->observe(layer, role, operand, values);
 }
 
+void Transformer::observe_codes(std::int64_t layer, Role role, LinearOperand operand,
+                                const QuantizedTensor& values, const Groups& groups) {
+  if (quantization_observer_ && options_.recipe_of(layer, recipe_role(role)).flow)
+    quantization_observer_->observe_codes(role, operand, values, groups);
+}
+
 void Transformer::observe_weight(std::int64_t layer, Role role, const Weight& weight, bool columns) {
   const Recipe& recipe = options_.recipe_of(layer, recipe_role(role));
   // What fprop's codes stand for is not the weight, and may be in another basis.
@@ -117,7 +123,7 @@ void Transformer::block_forward(std::int64_t layer, Saved& saved, const BlockWei
 
   {
     const Scope scope(arena_);
-    QuantizedTensor h1 = normed(linear(layer, Role::qkv), saved.h1, saved.h1_col);
+    QuantizedTensor h1 = normed(linear(layer, Role::qkv), saved.h1, saved.h1_form);
     produce(h1, [&](QuantizedTensor& h) {
       if (again)
         device_.recompute_rmsnorm({h, saved.x, saved.rstd1, w.norm1});
@@ -131,6 +137,7 @@ void Transformer::block_forward(std::int64_t layer, Saved& saved, const BlockWei
                              .eps = eps});
     });
     observe(layer, Role::qkv, LinearOperand::x, h1);
+    observe_codes(layer, Role::qkv, LinearOperand::x, h1);
     if (qkv_apart(layer))
       fprop_apart(layer, saved.raw_qkv, h1, w);
     else
@@ -144,20 +151,25 @@ void Transformer::block_forward(std::int64_t layer, Saved& saved, const BlockWei
     const Linear lin = linear(layer, Role::o);
     QuantizedTensor out = make_quantized_tensor(saved.attention, lin.x_rowwise(), {});
     use_slot(out, lin.slots().x);
-    push_row(out, lin.x_rowwise());
+    if (saved.attention_codes.empty())
+      push_row(out, lin.x_rowwise());
+    else
+      out.rowwise = saved.attention_codes;
     produce(out, [&](QuantizedTensor& o) { device_.attention({o, saved.lse, qkv, attention_shape_}); });
     observe(layer, Role::o, LinearOperand::x, out);
+    observe_codes(layer, Role::o, LinearOperand::x, out);
     fprop(layer, Role::o, branch_, out, w);
   }
   {
     const Scope scope(arena_);
-    QuantizedTensor h2 = normed(linear(layer, Role::gate_up), saved.h2, saved.h2_col);
+    QuantizedTensor h2 = normed(linear(layer, Role::gate_up), saved.h2, saved.h2_form);
     if (config_.has_experts(layer)) h2.keep_value = true;  // the router reads it
     produce(h2, [&](QuantizedTensor& h) {
       device_.add_rmsnorm({h, saved.mid, saved.rstd2, saved.x, branch_, w.norm2, eps});
     });
     observe(layer, Role::gate_up, LinearOperand::x, h2);
     if (config_.has_experts(layer)) return mixture_forward(layer, saved, w, h2, again);
+    observe_codes(layer, Role::gate_up, LinearOperand::x, h2);
     fprop(layer, Role::gate_up, saved.gate_up, h2, w);
   }
   if (!again) swiglu_forward(layer, dense_layers(saved), w, branch_);
@@ -180,9 +192,11 @@ void Transformer::wgrad(std::int64_t layer, Role role, const BlockTensors& g, co
 void Transformer::norm_wgrad(std::int64_t layer, Role role, const BlockTensors& g, const QuantizedTensor& dy,
                              const BlockWeights& w, const NormOutput& norm) {
   const Scope scope(arena_);
-  const bool remake = norm.value.empty() && norm.columns.empty();
+  const bool remake = norm.value.empty() && norm.form.empty();
   QuantizedTensor h = make_quantized_tensor(remake ? normed_again(norm) : norm.value, {}, {});
-  if (!norm.columns.empty()) h.columnwise = norm.columns;
+  const bool codes = linear(layer, role).recipe().flow;
+  if (!norm.form.empty()) h.columnwise = codes ? GemmOperand{} : norm.form;
+  if (codes) h.rowwise = norm.form;
   wgrad(layer, role, g, dy, h, w);
 }
 
@@ -215,10 +229,14 @@ void Transformer::attention_backward(std::int64_t layer, const Saved& saved, con
       const Linear o_lin = linear(layer, Role::o);
       const QuantFormat& format = o_lin.x_columnwise();
       QuantizedTensor out = make_quantized_tensor(saved.attention, {}, format);
-      use_slot(out, o_lin.slots().x);
-      push_col(out, format);
-      produce(out, [&](QuantizedTensor& o) { device_.quantize({o}); });
-      observe(layer, Role::o, LinearOperand::x, out);
+      if (saved.attention_codes.empty()) {
+        use_slot(out, o_lin.slots().x);
+        push_col(out, format);
+        produce(out, [&](QuantizedTensor& o) { device_.quantize({o}); });
+        observe(layer, Role::o, LinearOperand::x, out);
+      } else {
+        out.rowwise = saved.attention_codes;
+      }
       wgrad(layer, Role::o, g, dmid, out, w);
     }
     const Tensor dout = push(attention_shape_.q_width());
@@ -235,9 +253,10 @@ void Transformer::attention_backward(std::int64_t layer, const Saved& saved, con
     });
     if (config_.qkv_bias) device_.bias_backward({g.qkv_bias, accumulate, dqkv.value});
     observe(layer, Role::qkv, LinearOperand::dy, dqkv);
+    observe_codes(layer, Role::qkv, LinearOperand::dy, dqkv);
   }
   const Tensor dh = push(config_.width);
-  const NormOutput norm{saved.h1, saved.h1_col, saved.x, saved.rstd1, w.norm1};
+  const NormOutput norm{saved.h1, saved.h1_form, saved.x, saved.rstd1, w.norm1};
   if (qkv_apart(layer)) {
     const Scope parts(arena_);
     backward_apart(layer, dh, dqkv.value, w, g, norm.value.empty() ? normed_again(norm) : norm.value);

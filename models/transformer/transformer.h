@@ -3,8 +3,8 @@
 //   embedding; per block: RMSNorm, qkv, (QK-norm) RoPE, attention, o, RMSNorm, gate|up, SwiGLU, down (or these of
 //   experts, mixture.cpp); RMSNorm, lm_head, cross-entropy; and the same backwards.
 //
-// Of a norm's output forward keeps for backward what wgrad takes: the FP8 columns where it is quantized, else
-// the BF16 value, or with recompute_norms nothing, and the norm is done again. SwiGLU's output is never kept. With
+// Of a norm's output forward keeps for backward what wgrad takes: the FP8 columns where it is quantized, or the codes of
+// rows that they are made of (Recipe::flow), else the BF16 value, or with recompute_norms nothing, and the norm is done again. SwiGLU's output is never kept. With
 // recompute only the residual stream at each block's input is kept. Forward alone keeps nothing from block to block but
 // the residual stream.
 #pragma once
@@ -56,6 +56,8 @@ class QuantizationObserver {
   virtual ~QuantizationObserver() = default;
   virtual void observe(std::int64_t layer, LinearRole role, LinearOperand operand,
                        const QuantizedTensor& values) = 0;
+  /// Codes of rows that wgrad transposes, with the value that they are of.
+  virtual void observe_codes(LinearRole, LinearOperand, const QuantizedTensor&, const Groups&) {}
 };
 
 /// A step's tokens of the head are done in runs of this many, so that the logits never stand in memory whole; all
@@ -108,8 +110,10 @@ class Transformer {
     Tensor mid;           // residual stream between the halves [M, C]
     Tensor gate_up;       // [M, 2F]; of experts [rows_capacity, 2F]
     Tensor h1, h2;        // the norms' outputs, where wgrad takes them in BF16
-    GemmOperand h1_col, h2_col;  // their columns, where it takes them quantized
-    Tensor swiglu_amax;          // f32 [1], where SwiGLU's output has one scale for the tensor
+    GemmOperand h1_form,
+        h2_form;  // and where it takes them quantized: columns, or codes of rows that it transposes
+    GemmOperand attention_codes;  // likewise, where it transposes them
+    Tensor swiglu_amax;           // f32 [1], where SwiGLU's output has one scale for the tensor
     SavedRouting routing;
     Tensor shared_gate_up, shared_swiglu_amax;
   };
@@ -132,7 +136,7 @@ class Transformer {
   void push_row(QuantizedTensor& operand, const QuantFormat& format);
   void push_amax(QuantizedTensor& operand, const QuantFormat& format);
   void push_col(QuantizedTensor& operand, const QuantFormat& format);
-  /// A gradient with memory for the forms of a linear layer's dY.
+  /// A gradient with memory for the forms of a linear layer's dY, without columns where wgrad transposes codes.
   QuantizedTensor push_gradient(const Tensor& value, const Linear& consumer, bool columns = true);
   /// Whether a block takes the columnwise form of the residual stream's gradient: experts make their own.
   bool takes_columns(std::int64_t layer) const;
@@ -145,6 +149,9 @@ class Transformer {
   void push_inner(std::int64_t layer, Saved& saved);
   RopeOptions rope_options(const BlockWeights& w) const;
   void observe(std::int64_t layer, Role role, LinearOperand operand, const QuantizedTensor& values);
+  /// Where the layer's recipe has wgrad transpose these codes.
+  void observe_codes(std::int64_t layer, Role role, LinearOperand operand, const QuantizedTensor& values,
+                     const Groups& groups = {});
   /// Makes one of the weight's forms again, to be watched; where a GEMM had it, so that it takes no more memory.
   void observe_weight(std::int64_t layer, Role role, const Weight& weight, bool columns);
   /// Runs op(x); in two parts around the exchange of x's amax with reduce_amax, and where a delayed scale has no history.
@@ -174,12 +181,12 @@ class Transformer {
                       const Tensor& out);
   void attention_backward(std::int64_t layer, const Saved& saved, const BlockWeights& w,
                           const BlockTensors& g, const QuantizedTensor& dmid);
-  /// A norm's output for fprop now and, in the form kept in `value` or `columns`, for wgrad later.
-  QuantizedTensor normed(const Linear& consumer, const Tensor& value, const GemmOperand& columns);
-  /// A norm's output as it is kept, in either form or none, and what it is made again from.
+  /// A norm's output for fprop now and, in what is kept in `value` or `form`, for wgrad later.
+  QuantizedTensor normed(const Linear& consumer, const Tensor& value, const GemmOperand& form);
+  /// A norm's output as it is kept, in one way or none, and what it is made again from.
   struct NormOutput {
     Tensor value;
-    GemmOperand columns;
+    GemmOperand form;  ///< the columns, or where they are transposed codes these
     Tensor sum, rstd, gain;
   };
   /// Its value, in transient memory.
@@ -216,8 +223,9 @@ class Transformer {
   /// Sends it. The result has its form in the format, quantized here where it came in BF16, and in BF16 if `value`.
   QuantizedTensor dispatch(const SavedRouting& routing, const QuantizedTensor& x, const QuantFormat& format,
                            const Arrived& to, bool value);
-  /// What has come before, in BF16.
-  QuantizedTensor arrived_value(const SavedRouting& routing, const Arrived& x);
+  /// What has come, likewise.
+  QuantizedTensor arrived(const SavedRouting& routing, const Arrived& x, const QuantFormat& format,
+                          bool value);
   /// f32: a number for every slot of theirs.
   Tensor push_arrived_weights(const SavedRouting& routing) {
     return push(DType::f32, group_tokens(), config_.moe.rule.top_k).slice_rows(0, arrived_rows(routing));
@@ -250,6 +258,9 @@ class Transformer {
   /// As swiglu_backward.
   Tensor mixture_backward(std::int64_t layer, const Saved& saved, const BlockWeights& w,
                           const BlockTensors& g, const QuantizedTensor& dx, const NormOutput& norm);
+  /// Rows of the tokens' codes of X or dY, for wgrad to transpose. With weights they are quantized again.
+  QuantizedTensor push_codes(std::int64_t layer, Role role, LinearOperand operand,
+                             const QuantizedTensor& tokens, const Tensor& weights, const Groups& groups);
   /// The experts' own: dw, and the gradient of their input's rows; h: the norm's output.
   void experts_backward(std::int64_t layer, const Saved& saved, const BlockWeights& w, const BlockTensors& g,
                         const QuantizedTensor& dx, const Tensor& h, const Tensor& dw, const Tensor& drows);

@@ -54,7 +54,7 @@ QuantizedTensor Transformer::push_gradient(const Tensor& value, const Linear& co
   QuantizedTensor operand = make_quantized_tensor(value, consumer.dy_rowwise(), consumer.dy_columnwise());
   use_slot(operand, consumer.slots().dy);
   push_row(operand, consumer.dy_rowwise());
-  if (columns) push_col(operand, consumer.dy_columnwise());
+  if (columns && !consumer.recipe().flow) push_col(operand, consumer.dy_columnwise());
   return operand;
 }
 
@@ -91,17 +91,22 @@ void Transformer::push_saved(std::int64_t layer, Saved& saved) {
 
 void Transformer::push_inner(std::int64_t layer, Saved& saved) {
   const std::int64_t C = config_.width;
-  const auto keep_normed = [&](Role role, Tensor& value, GemmOperand& columns) {
+  const auto keep_normed = [&](Role role, Tensor& value, GemmOperand& form) {
     const Linear consumer = linear(layer, role);
     // Of experts those columns are made in backward that their rows need.
     const bool experts = role == Role::gate_up && config_.has_experts(layer);
-    if (consumer.x_columnwise().quantized() && !experts)
-      columns = push_gemm_operand(arena_, Segment::activations, consumer.x_columnwise(), C, M_);
+    if (consumer.recipe().flow)
+      form = push_gemm_operand(arena_, Segment::activations, consumer.x_rowwise(), M_, C);
+    else if (consumer.x_columnwise().quantized() && !experts)
+      form = push_gemm_operand(arena_, Segment::activations, consumer.x_columnwise(), C, M_);
     else if (!consumer.x_columnwise().quantized() && !options_.recompute_norms)
       value = push(C);
   };
   saved.raw_qkv = push(attention_shape_.qkv_width());
   saved.attention = push(attention_shape_.q_width());
+  if (const Linear o = linear(layer, Role::o); o.recipe().flow)
+    saved.attention_codes =
+        push_gemm_operand(arena_, Segment::activations, o.x_rowwise(), M_, attention_shape_.q_width());
   saved.lse = push(DType::f32, config_.heads, M_);
   saved.mid = mid_.empty() ? push(C) : mid_;
   saved.rstd2 = push(DType::f32, M_, 1);
@@ -111,17 +116,19 @@ void Transformer::push_inner(std::int64_t layer, Saved& saved) {
     saved.routing.x = push_arrived(options_.recipe_of(layer, Role::gate_up).fprop.a);
   if (config_.has_experts(layer) && config_.moe.shared_ffn > 0)
     saved.shared_gate_up = push(2 * config_.moe.shared_ffn);
-  keep_normed(Role::qkv, saved.h1, saved.h1_col);
-  keep_normed(Role::gate_up, saved.h2, saved.h2_col);
+  keep_normed(Role::qkv, saved.h1, saved.h1_form);
+  keep_normed(Role::gate_up, saved.h2, saved.h2_form);
 }
 
-QuantizedTensor Transformer::normed(const Linear& consumer, const Tensor& value, const GemmOperand& columns) {
+QuantizedTensor Transformer::normed(const Linear& consumer, const Tensor& value, const GemmOperand& form) {
   QuantizedTensor h = make_quantized_tensor(value.empty() ? push(config_.width) : value, consumer.x_rowwise(),
                                             consumer.x_columnwise());
   use_slot(h, consumer.slots().x);
-  push_row(h, consumer.x_rowwise());
-  if (consumer.x_columnwise().quantized()) {
-    h.columnwise = columns;
+  if (consumer.recipe().flow) {
+    h.rowwise = form;
+  } else {
+    push_row(h, consumer.x_rowwise());
+    if (consumer.x_columnwise().quantized()) h.columnwise = form;
     push_amax(h, consumer.x_columnwise());
   }
   h.keep_value = !consumer.x_rowwise().quantized() || !value.empty() || quantization_observer_;

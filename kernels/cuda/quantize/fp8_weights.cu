@@ -82,14 +82,10 @@ __global__ void __launch_bounds__(kTransposeThreads)
   // Squares of 4 x 4 codes: four words of four rows become four words of four columns.
   for (int i = threadIdx.x; i < kWords * kWords; i += kTransposeThreads) {
     const int rw = i / kWords, kw = i % kWords;
-    const std::uint32_t a = in[4 * rw][kw], b = in[4 * rw + 1][kw], c = in[4 * rw + 2][kw],
-                        d = in[4 * rw + 3][kw];
-    const std::uint32_t ab_low = __byte_perm(a, b, 0x5140), ab_high = __byte_perm(a, b, 0x7362);
-    const std::uint32_t cd_low = __byte_perm(c, d, 0x5140), cd_high = __byte_perm(c, d, 0x7362);
-    out[4 * kw][rw] = __byte_perm(ab_low, cd_low, 0x5410);
-    out[4 * kw + 1][rw] = __byte_perm(ab_low, cd_low, 0x7632);
-    out[4 * kw + 2][rw] = __byte_perm(ab_high, cd_high, 0x5410);
-    out[4 * kw + 3][rw] = __byte_perm(ab_high, cd_high, 0x7632);
+    std::uint32_t word[4] = {in[4 * rw][kw], in[4 * rw + 1][kw], in[4 * rw + 2][kw], in[4 * rw + 3][kw]};
+    turn_square(word);
+#pragma unroll
+    for (int c = 0; c < 4; ++c) out[4 * kw + c][rw] = word[c];
   }
   __syncthreads();
   for (int i = threadIdx.x; i < kSide * kSide / 16; i += kTransposeThreads) {

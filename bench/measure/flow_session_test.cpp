@@ -1,0 +1,167 @@
+// Transposed codes from the case to the record: casts counted, memory predicted, ranks, recomputation and checkpoints alike, and
+// what is refused.
+#include <stdlib.h>
+
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "bench/measure/checkpoint_testing.h"
+#include "bench/measure/predict.h"
+#include "kernels/base/errors.h"
+#include "results/schema.h"
+#include "tools/testing/catch.h"
+#include "tools/testing/temp_directory.h"
+
+using namespace precbench;
+
+namespace {
+
+Case flow_case(const char* model = "tiny", const char* flow = "on") {
+  setenv("OMP_NUM_THREADS", "1", 1);
+  Case c;
+  c.model = model;
+  c.layers = 2;
+  c.recipe = "blockwise_pow2";
+  c.flow = flow;
+  c.device = "cpu";
+  c.batch = 2;
+  c.seq = 64;
+  c.steps = 3;
+  c.lr = 1e-3;
+  return c;
+}
+
+std::vector<double> losses_of(const Case& c) {
+  const Record record = run_case(resolve(c));
+  INFO(record.error.value_or("no error"));
+  REQUIRE(record.status == Status::ok);
+  return {record.training->loss.begin(), record.training->loss.end()};
+}
+
+void check_casts(const Case& c, std::int64_t standalone, std::int64_t fused, std::int64_t transposes) {
+  INFO(c.model << " flow " << c.flow);
+  const Record record = run_case(resolve(c));
+  REQUIRE(record.status == Status::ok);
+  REQUIRE(record.flow);
+  CHECK(record.flow->on == (c.flow == "on"));
+  CHECK(record.flow->casts.standalone == standalone);
+  CHECK(record.flow->casts.fused == fused);
+  CHECK(record.flow->transposes == transposes);
+  CHECK(record.memory->measured->activations == record.memory->predicted->activations);
+  const nlohmann::ordered_json json = record;
+  CHECK(Schema::record().violations(json) == std::vector<std::string>{});
+  CHECK(nlohmann::ordered_json(json.get<Record>()) == json);
+}
+
+}  // namespace
+
+TEST_CASE("casts of a step are counted, with flow and without", "[session][flow]") {
+  // Of two blocks. Rows and columns: two norms, SwiGLU's output, its gradient, and those of o, down and qkv; rows of
+  // attention's output, whose columns are cast alone.
+  check_casts(flow_case("tiny", "off"), 2, 2 * 15, 0);
+  // Left: rows of each, and columns of SwiGLU's output and gradient.
+  check_casts(flow_case("tiny", "on"), 0, 2 * 10, 2 * 6);
+  // Experts cast the rows' columns where they are gathered, and those of two are as in a block.
+  check_casts(flow_case("tiny-moe", "off"), 2, 2 * 15, 0);
+  check_casts(flow_case("tiny-moe", "on"), 0, 2 * 10, 2 * 6);
+}
+
+TEST_CASE("the record says what transposed codes lose", "[session][flow]") {
+  for (const char* model : {"tiny", "tiny-moe-shared"}) {
+    INFO(model);
+    const Record record = run_case(resolve(flow_case(model)));
+    REQUIRE(record.flow);
+    std::set<std::string> roles;
+    for (const Conversion& c : record.flow->conversion) {
+      INFO(c.role);
+      roles.insert(c.role);
+      REQUIRE((c.e_conv && c.e_total && c.e_direct && c.underflow_percent));
+      // Cast once e4m3 errs by 2.6% or so; the second time only what falls below the smallest normal is rounded.
+      CHECK((*c.e_direct > 0.02 && *c.e_direct < 0.03));
+      CHECK(std::fabs(*c.e_total / *c.e_direct - 1) < 0.1);
+      CHECK(*c.e_conv < 0.01);
+      CHECK(*c.underflow_percent < 5);
+    }
+    std::set<std::string> expected = {"down.dy", "gate_up.x", "o.dy", "o.x", "qkv.dy", "qkv.x"};
+    if (std::string(model) != "tiny") expected.insert({"shared_down.dy", "shared_gate_up.x"});
+    CHECK(roles == expected);
+    // The list of all operands' errors has them too: as their columns.
+    for (const QuantizationStats& s : record.quantization) roles.erase(s.role.substr(0, s.role.find(' ')));
+    CHECK(roles.empty());
+  }
+  CHECK(run_case(resolve(flow_case("tiny", "off"))).flow->conversion.empty());
+}
+
+TEST_CASE("flow trains alike on ranks, recomputed, in micro-steps and from a checkpoint", "[session][flow]") {
+  for (const char* model : {"tiny", "tiny-moe"}) {
+    INFO(model);
+    Case c = flow_case(model);
+    c.batch = 4;
+    if (resolve(c).model.moe) c.aux = 0;  // whose f is of a micro-batch
+    const std::vector<double> one = losses_of(c);
+    CHECK(one != losses_of([&] {
+            Case without = c;
+            without.flow = "off";
+            return without;
+          }()));
+    Case recomputed = c;
+    recomputed.recompute = "block";
+    CHECK(losses_of(recomputed) == one);
+    Case split = c;
+    split.batch = 2, split.gpus = 2;
+    const std::vector<double> ddp = losses_of(split);
+    split.parallel = "fsdp";
+    const std::vector<double> fsdp = losses_of(split);
+    split.parallel = "ddp", split.gpus = 1, split.accumulation = 2;
+    const std::vector<double> micro_steps = losses_of(split);
+    for (std::size_t step = 0; step < one.size(); ++step)
+      for (const auto* other : {&ddp, &fsdp, &micro_steps}) {
+        // Sums over tokens in another order, and weights in BF16 that it may round the other way.
+        CHECK(std::fabs((*other)[step] / one[step] - 1) <= 2e-4);
+      }
+  }
+  const TempDirectory directory;
+  Case c = flow_case();
+  c.steps = 6;
+  const std::vector<double> straight = losses_of(c);
+  c = with_checkpoints(c, directory / "checkpoints", 3);
+  CHECK(losses_of(c) == straight);
+  std::filesystem::remove_all(checkpoint_at(c, 6));
+  CHECK(losses_of(c) == straight);
+}
+
+TEST_CASE("flow needs codes that can be transposed, and has an id of its own", "[flow]") {
+  const Case off = flow_case("tiny", "off"), on = flow_case();
+  CHECK(resolve(on).id != resolve(off).id);
+  CHECK_FALSE(case_to_json(off).contains("flow"));
+  CHECK(case_to_json(on).at("flow") == "on");
+  CHECK(case_from_json(case_to_json(on)) == on);
+  const auto why = [](const char* recipe) {
+    Case c = flow_case();
+    c.recipe = recipe;
+    const Record record = run_case(resolve(c));
+    CHECK(record.status == Status::unsupported);
+    return record.error.value_or("");
+  };
+  CHECK(why("bf16") == "--flow on: bf16 has no codes to transpose: fprop.a is bf16, not e4m3 1x128 f32_pow2");
+  CHECK(why("blockwise") ==
+        "--flow on: blockwise has no codes to transpose: fprop.a is e4m3 1x128 f32, not e4m3 1x128 f32_pow2");
+  CHECK(
+      why("mxfp8") ==
+      "--flow on: mxfp8 has no codes to transpose: fprop.a is e4m3 1x32 ue8m0/rceil, not e4m3 1x128 f32_pow2");
+  // A row of one's own is the same, and other rows cannot have it.
+  nlohmann::json row = recipe_to_json(find_recipe("blockwise_pow2"));
+  row["name"] = "own";
+  row["flow"] = true;
+  CHECK(recipe_from_json(row).flow);
+  CHECK(recipe_to_json(recipe_from_json(row)) == row);
+  row["dgrad"]["a"]["format"] = "e5m2";
+  CHECK_THROWS_AS(recipe_from_json(row), InvalidInput);
+  const TempDirectory directory;
+  row["dgrad"]["a"]["format"] = "e4m3";
+  Case own = flow_case("tiny", "off");
+  own.recipe = directory.write("own.json", row.dump());
+  CHECK(losses_of(own) == losses_of(on));
+}

@@ -1,0 +1,117 @@
+// Steps whose wgrad takes transposed codes (Recipe::flow): what they change, what they leave to the bit, and what they are made
+// of.
+#include "models/transformer/step_compare.h"
+
+using namespace precbench;
+using namespace precbench::testing;
+
+namespace {
+
+Recipe flowing() {
+  Recipe recipe = find_recipe("blockwise_pow2");
+  recipe.flow = true;
+  return recipe;
+}
+
+StepSetup setup_of(const char* model, const Recipe& recipe) {
+  StepSetup setup{.model = find_model(model), .B = 4, .T = 64, .recipe = recipe};
+  setup.model.layers = 2;
+  return setup;
+}
+
+bool of_linear(const std::string& name) { return name.find("_proj") != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("flow changes the gradients of linear layers alone, and those a little", "[flow]") {
+  for (const char* model : {"tiny", "tiny-moe", "tiny-moe-shared"}) {
+    INFO(model);
+    const Result with = random_step(setup_of(model, flowing())),
+                 without = random_step(setup_of(model, find_recipe("blockwise_pow2")));
+    // Forward and the way of the gradient down take the same codes.
+    CHECK(with.loss == without.loss);
+    std::int64_t changed = 0;
+    for (const auto& [name, values] : without.gradients) {
+      INFO(name);
+      const double d = distance(with.gradients.at(name), values);
+      // e4m3 errs by 2^-4 / sqrt 3 at most in the root mean square; two casts of two operands.
+      CHECK(d <= (of_linear(name) ? 0.04 : 0.0));
+      changed += d > 0;
+    }
+    CHECK(changed > 0);
+  }
+}
+
+TEST_CASE("a step with flow is the same recomputed", "[flow]") {
+  for (const char* model : {"tiny", "tiny-moe-shared"}) {
+    INFO(model);
+    StepSetup setup = setup_of(model, flowing());
+    setup.accumulation = 2;
+    const Result once = random_step(setup);
+    setup.recompute = true;
+    const Result again = random_step(setup);
+    CHECK(again.loss == once.loss);
+    CHECK(first_difference(again.gradients, once.gradients) == "");
+  }
+}
+
+TEST_CASE("lm_head and q, k and v apart take transposed codes as well", "[flow]") {
+  StepSetup setup = setup_of("tiny", flowing());
+  setup.head = flowing();
+  setup.roles = {LinearRole::q, LinearRole::down};  // v is narrower than a block
+  const Result with = random_step(setup);
+  setup.recipe = setup.head = find_recipe("blockwise_pow2");
+  const Result without = random_step(setup);
+  CHECK(with.loss == without.loss);
+  for (const auto& [name, values] : without.gradients) {
+    INFO(name);
+    CHECK(distance(with.gradients.at(name), values) <= 0.04);
+  }
+}
+
+TEST_CASE("wgrad of codes is the product of the transposed codes", "[flow]") {
+  const std::int64_t M = 256, N = 128, K = 384;
+  const auto device = make_cpu_device(1);
+  const Recipe recipe = flowing();
+  const NanBlock block(*device, std::int64_t{8} << 20);
+  Arena arena(block.data(), std::int64_t{8} << 20);
+  const Linear linear(*device, arena, recipe);
+  const auto quantized = [&](std::uint64_t seed, std::int64_t cols) {
+    QuantizedTensor x;
+    x.value = arena.push(Segment::activations, DType::bf16, M, cols);
+    for (std::int64_t i = 0; i < M * cols; ++i)  // rows of sizes 2^0 to 2^12
+      x.value.as<std::uint16_t>()[i] = bf16_encode(std::ldexp(
+          irwin_hall_normal(seed, static_cast<std::uint64_t>(i)), static_cast<int>(i / cols * 5 % 13)));
+    x.rowwise = push_gemm_operand(arena, Segment::activations, recipe.fprop.a, M, cols);
+    device->quantize({x});
+    return x;
+  };
+  const QuantizedTensor x = quantized(1, K), dy = quantized(2, N);
+  const Tensor dweight = arena.push(Segment::gradients, DType::f32, N, K);
+  linear.wgrad(dweight, dy, x, {}, false);
+
+  const auto turned = [&](const QuantizedTensor& operand) {
+    const GemmOperand columns =
+        push_gemm_operand(arena, Segment::activations, recipe.wgrad.a, operand.value.cols, M);
+    device->transpose_codes({columns, operand.rowwise});
+    return columns;
+  };
+  const GemmOperand x_columns = turned(x), dy_columns = turned(dy);
+  const Tensor expected = arena.push(Segment::gradients, DType::f32, N, K);
+  device->matmul({expected, dy_columns, x_columns, {GemmRole::wgrad}});
+  CHECK(std::memcmp(dweight.data, expected.data, static_cast<std::size_t>(expected.bytes())) == 0);
+  // And near what columns of the values give.
+  QuantizedTensor direct_x{.value = x.value}, direct_dy{.value = dy.value};
+  direct_x.columnwise = push_gemm_operand(arena, Segment::activations, recipe.wgrad.b, K, M);
+  direct_dy.columnwise = push_gemm_operand(arena, Segment::activations, recipe.wgrad.a, N, M);
+  device->quantize({direct_x});
+  device->quantize({direct_dy});
+  const Tensor direct = arena.push(Segment::gradients, DType::f32, N, K);
+  linear.wgrad(direct, direct_dy, direct_x, {}, false);
+  const auto values = [](const Tensor& t) {
+    return std::vector<float>(t.as<float>(), t.as<float>() + t.size());
+  };
+  const double d = distance(values(dweight), values(direct));
+  CHECK(d > 0);
+  CHECK(d <= 0.04);
+}
