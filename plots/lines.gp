@@ -5,7 +5,7 @@ load data
 load "plots/style.gp"
 set xlabel xtext
 set ylabel ytext
-if (exists("log_x")) { set logscale x }
+if (exists("log_x")) { set logscale x } else { load "plots/wide_ticks.gp" }
 if (exists("log_y")) { set logscale y }
 if (exists("floor")) {
   set yrange [*<0:*]

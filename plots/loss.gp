@@ -4,6 +4,7 @@ load data
 entries = entries + bands
 longest = bands && longest < strlen(bandtitle) ? strlen(bandtitle) : longest
 load "plots/style.gp"
+load "plots/wide_ticks.gp"
 set xlabel "optimizer step"
 set ylabel "loss (nats per token), EMA(0.9)"
 # Each line has its marks at steps of its own: curves often lie on each other.

@@ -1,6 +1,7 @@
 # Training loss minus that of bf16 with the same seed, a line per recipe: EMA(0.9) of the mean over seeds.
 load data
 load "plots/style.gp"
+load "plots/wide_ticks.gp"
 set xlabel "optimizer step"
 set ylabel "loss - bf16's (nats per token)"
 set xzeroaxis lt 1 lw 1

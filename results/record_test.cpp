@@ -168,6 +168,7 @@ TEST_CASE("the schema lists its scalar fields with their units", "[record]") {
   for (GemmPath* path : {&full.support->fprop, &full.support->dgrad, &full.support->wgrad})
     path->kernels = "own";
   full.breakdown->routing_ms = 0.5;
+  full.flow = FlowRecord{};
   full.params = ParameterCounts{30, 3};
   full.moe = MoeRecord{};
   full.moe->ep = 2;

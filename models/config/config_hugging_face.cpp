@@ -87,7 +87,8 @@ const Family& family_of(const json& object) {
   read(object, "model_type", model_type);
   for (const auto& [type, why] :
        {std::pair{"gpt_oss", "its biases, attention sinks and clamped SwiGLU are not"},
-        std::pair{"qwen2_moe", "its gated shared expert is not"}})
+        std::pair{"qwen2_moe", "its gated shared expert is not"},
+        std::pair{"olmoe", "its norm over all heads of q, and of k, at once is not"}})
     if (model_type == type)
       throw InvalidInput(fmt::format("model_type: \"{}\" is not supported: {}", model_type, why));
   std::vector<const char*> names;

@@ -217,6 +217,7 @@ TEST_CASE("config.json: what is not modelled of experts is refused by its key", 
   CHECK(contains(error_having(hugging_face("mixtral", {}), "sliding_window", 4096), "sliding_window: "));
   CHECK(contains(error_of(hugging_face("gpt_oss", {})), "attention sinks"));
   CHECK(contains(error_of(hugging_face("qwen2_moe", {})), "gated shared expert"));
+  CHECK(contains(error_of(hugging_face("olmoe", {})), "over all heads"));
 }
 
 }  // namespace precbench

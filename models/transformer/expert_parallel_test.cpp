@@ -112,12 +112,15 @@ TEST_CASE("experts on several ranks are those of one, to the bit, where every sl
   for (const char* recipe :
        {"bf16", "rowwise", "rowwise_gw_hp", "blockwise", "blockwise_pow2", "mxfp8", "flow"})
     for (const char* model : {"tiny-moe", "tiny-moe-shared", "weighted input"}) {
+      const bool plain = std::string(recipe) == "bf16", shared = std::string(model) == "tiny-moe-shared";
+      if (!plain && !shared) continue;  // how weights and sums go does not depend on the recipe
       StepSetup setup = setup_of("tiny-moe", recipe);
       setup.model = std::string(model) == "weighted input" ? weighted_input() : find_model(model);
       setup.model.layers = 3;
       const Outcome one = on_one_rank(setup);
       setup.slots_come_back = true;
       for (const int ranks : {2, 4}) {
+        if (!plain && ranks == 2) continue;
         INFO(model << " " << recipe << " on " << ranks << " ranks");
         setup.parallel = {.data = ranks};
         setup.expert_ranks = ranks;
@@ -127,7 +130,7 @@ TEST_CASE("experts on several ranks are those of one, to the bit, where every sl
         const Named experts = experts_of(many.gradients);
         CHECK(experts.size() == 3 * 8 * 3);
         CHECK(first_difference(experts, experts_of(one.gradients)) == "");
-        if (std::string(recipe) != "bf16" || ranks == 4) continue;
+        if (ranks == 4) continue;
         // What is no expert's is summed by ranks first.
         const Farthest gradient = farthest(many.gradients, one.gradients);
         INFO(gradient.name);

@@ -24,10 +24,15 @@ bool of_linear(const std::string& name) { return name.find("_proj") != std::stri
 }  // namespace
 
 TEST_CASE("flow changes the gradients of linear layers alone, and those a little", "[flow]") {
-  for (const char* model : {"tiny", "tiny-moe", "tiny-moe-shared"}) {
-    INFO(model);
-    const Result with = random_step(setup_of(model, flowing())),
-                 without = random_step(setup_of(model, find_recipe("blockwise_pow2")));
+  for (const auto& [model, at] :
+       {std::pair("tiny", WeightAt::swiglu), std::pair("tiny-moe", WeightAt::swiglu),
+        std::pair("tiny-moe-shared", WeightAt::swiglu), std::pair("tiny-moe-shared", WeightAt::input)}) {
+    INFO(model << (at == WeightAt::input ? ", weights at the input" : ""));
+    StepSetup setup = setup_of(model, flowing());
+    setup.model.moe.weight_at = at;
+    const Result with = random_step(setup);
+    setup.recipe = find_recipe("blockwise_pow2");
+    const Result without = random_step(setup);
     // Forward and the way of the gradient down take the same codes.
     CHECK(with.loss == without.loss);
     std::int64_t changed = 0;

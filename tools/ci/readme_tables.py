@@ -15,9 +15,9 @@ import json, math, pathlib, re, subprocess, sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
 SINGLE_RECIPES = ["tensorwise", "rowwise", "rowwise_gw_hp", "blockwise"]
-FRONT_SHAPES = [("llama3.1-8b", 1, 8192), ("llama3.1-8b", 1, 2048), ("llama3.2-3b", 1, 4096), ("llama3.2-1b", 8, 2048),
-                ("llama3.2-1b", 1, 2048)]
+FRONT_SHAPES = [("llama3.1-8b", 1, 8192), ("llama3.2-3b", 1, 4096), ("llama3.2-1b", 8, 2048), ("llama3.2-1b", 1, 2048)]
 FRONT_STUDY = ["blockwise", "mxfp8", "mxfp8_floor", "rowwise", "tensorwise"]
+MSAMP_PARTS = ["tensorwise", "tensorwise_delayed", "e4m3_gradients", "fp16_master", "msamp_o1"]
 PEER_MODELS = {"8b": "llama3.1-8b", "3b": "llama3.2-3b", "1b": "llama3.2-1b"}
 
 
@@ -127,6 +127,17 @@ def scaling_peer():
                   "precbench peak GiB"], rows)
 
 
+def delayed_speed():
+    cases = measured("h200/delayed-speed.jsonl", "model", "batch", "seq", "recipe")
+    rows = []
+    for (model, batch, seq, recipe), delayed in cases.items():
+        if recipe != "tensorwise_delayed":
+            continue
+        current = cases[model, batch, seq, "tensorwise"]
+        rows.append([model, f"{batch} x {seq}", f"{rate(current):,.0f}", f"{rate(delayed):,.0f}", f"{rate(delayed) / rate(current):.3f}x"])
+    return table(["model", "batch x seq", "tensorwise, tokens/s", "tensorwise_delayed, tokens/s", "ratio"], rows)
+
+
 def reshard():
     """Runs of one setting in their order; rows of before have no such field."""
     return table(["commit", "--reshard", "gradients", "step, ms", "peak GiB per GPU", "gathered in a step, GB"],
@@ -159,10 +170,10 @@ def front_scaling():
     return table(["recipe", "weights gathered in", "tokens/s", "over bf16", "efficiency", "peak GiB per GPU"], rows)
 
 
-def convergence_rows():
-    """The table of results/cpu/convergence-tiny.md, which .ci/run holds against `precbench report`: recipe to its cells."""
+def convergence_rows(report="cpu/convergence-tiny.md"):
+    """The convergence table of a committed report, which .ci/run holds against `precbench report`: recipe to its cells."""
     rows, header = {}, None
-    for line in (RESULTS / "cpu/convergence-tiny.md").read_text().splitlines():
+    for line in (RESULTS / report).read_text().replace("\\", "").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if cells[:2] == ["recipe", "verdict"]:
             header = cells
@@ -197,6 +208,20 @@ def study_rows(path):
 def study(report, *names, wanted=lambda recipe: True):
     return table(["recipe", *names], [[f"`{recipe}`", *(row[name] for name in names)]
                                       for recipe, row in study_rows(report).items() if wanted(recipe)])
+
+
+def long_run():
+    """Runs from scratch beside what forks of the same model and text said."""
+    forks, rows = study_rows("h200/study-15m.md"), convergence_rows("h200/long-run-15m.md")
+    return table(["recipe", "forks of 150 steps, loss over bf16's", "9,200 steps from scratch", "held-out loss [95%]",
+                  "held-out, in its own format", "the same weights in bf16"],
+                 [[f"`{recipe}`", forks[recipe]["difference [95%], nats"] if recipe in forks else "-",
+                   row["loss - bf16 (nats)"], row["held-out loss - bf16 [95%] (nats)"], row["held-out loss (nats)"].split()[0],
+                   row["of its weights in bf16 (nats)"].split()[0]] for recipe, row in rows.items()])
+
+
+def held_out(recipe):
+    return convergence_rows("h200/long-run-15m.md")[recipe]["held-out loss - bf16 [95%] (nats)"].split()[0]
 
 
 # Columns of a study's table of verdicts.
@@ -300,12 +325,17 @@ TABLES = {"single": single, "beside-peer": beside_peer, "scaling": scaling, "sca
           "study-all": lambda: study("h200/study-36m-all.md", *VERDICT,
                                      wanted=lambda recipe: recipe.startswith(("mxfp8", "nvfp4"))),
           "reshard": reshard, "study-delayed": lambda: study("h200/study-36m-delayed.md", *VERDICT),
+          "delayed-speed": delayed_speed,
+          "study-more": lambda: study("h200/study-36m-more.md", *VERDICT), "long-run": long_run,
+          "study-msamp": lambda: study("h200/study-15m.md", *VERDICT, wanted=lambda recipe: recipe in MSAMP_PARTS),
           "study-125m": lambda: study("h200/study-125m.md", *VERDICT, "outliers in FFN"),
           "plateau": lambda: plateau(1, 2), "front-study": front_study, "front-plateau": lambda: plateau(1)}
 FIGURES = {"host-clock": host_clock, "repeats": repeats, "between-tables": between_tables,
            "speedups-tensorwise": lambda: speedups("tensorwise"), "speedups-blockwise": lambda: speedups("blockwise"),
            "over-peer-bf16": lambda: over_peer("bf16"), "over-peer-tensorwise": lambda: over_peer("tensorwise"),
            "over-peer-rowwise": lambda: over_peer("rowwise"), "loss-differences": loss_differences,
+           "held-out-tensorwise": lambda: held_out("tensorwise"), "held-out-mxfp8_floor": lambda: held_out("mxfp8_floor"),
+           "held-out-nvfp4": lambda: held_out("nvfp4"),
            "plateau-50": lambda: bf16_weights_at(50),
            "fp32-bf16": lambda: fp32_error("bf16"), "fp32-tensorwise": lambda: fp32_error("tensorwise"),
            "fp32-mxfp8_floor": lambda: fp32_error("mxfp8_floor"),

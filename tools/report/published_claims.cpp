@@ -64,6 +64,10 @@ std::optional<double> billions_of(const std::string& model) {
   return std::stod(match[1]) * (match[3] == "m" ? 1e-3 : 1);
 }
 
+bool same_kind(const Claim& claim, const Counterpart& ours) {
+  return claim.contains("experts") == ours.experts;
+}
+
 bool about_as_large(const Claim& claim, const Counterpart& ours) {
   const auto size = billions_of(text_in(claim, "model"));
   return size && distance(size, ours.billions) <= std::log2(kSameSize);
@@ -83,7 +87,7 @@ CasesByRecipe::CasesByRecipe(const ReportInput& input) {
         if (row.status != Status::ok) continue;
         const auto [size, is_new] = sizes.try_emplace(text_of(row, "model"));
         if (is_new) size->second = billions_of(size->first);
-        cases_[recipe_of(row)].push_back({&machine, &row, size->second});
+        cases_[recipe_of(row)].push_back({&machine, &row, size->second, static_cast<bool>(row.record().moe)});
       }
 }
 
@@ -100,7 +104,7 @@ Counterpart CasesByRecipe::nearest(const Claim& claim,
   Nearness best_nearness;
   for (const std::vector<Counterpart>* cases : of(claim))
     for (const Counterpart& ours : *cases) {
-      if (!usable(ours)) continue;
+      if (!same_kind(claim, ours) || !usable(ours)) continue;
       const Nearness its_own = nearness(claim, ours);
       if (best.row && its_own >= best_nearness) continue;
       best = ours;

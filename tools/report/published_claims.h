@@ -31,10 +31,13 @@ struct Counterpart {
   const MachineRecords* machine = nullptr;
   const Row* row = nullptr;          ///< null: there is none
   std::optional<double> billions{};  ///< of parameters, as the model's name says
+  bool experts = false;              ///< a mixture of experts
 };
 
 /// Billions of parameters as a model's name says, "llama3.1-8b" 8 and "mini-125m" 0.125; null if it says none.
 std::optional<double> billions_of(const std::string& model);
+/// Whether both or neither are of a mixture of experts. A dense model says nothing of one, nor the other way round.
+bool same_kind(const Claim& claim, const Counterpart& ours);
 /// Whether tokens/s and utilization of the two models say something of each other.
 bool about_as_large(const Claim& claim, const Counterpart& ours);
 
@@ -49,7 +52,7 @@ class CasesByRecipe {
  public:
   explicit CasesByRecipe(const ReportInput& input);
 
-  /// The nearest that `usable` accepts, of the claim's recipes.
+  /// The nearest of the same kind that `usable` accepts, of the claim's recipes.
   Counterpart nearest(const Claim& claim, const std::function<bool(const Counterpart&)>& usable) const;
   /// Whether one of the claim's recipes ran here.
   bool ran(const Claim& claim) const;

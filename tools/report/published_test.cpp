@@ -171,6 +171,16 @@ TEST_CASE("a source's other statements stand where one of its figures on the mat
   CHECK(contains(published(trained(on_gpu, "tensorwise", "llama3.2-1b")), "6.25%"));
 }
 
+TEST_CASE("a figure of a mixture of experts stands beside no dense model", "[published]") {
+  std::vector<Record> records = {samples::gpu_record("bf16", 250), samples::gpu_record("mxfp8", 200)};
+  CHECK_FALSE(contains(published(records), "llama4-scout, here"));
+  for (Record& record : records) record.moe = Shared<MoeRecord>(MoeRecord());
+  const std::string text = published(records);
+  INFO(text);
+  CHECK(contains(text, "llama4-scout, here"));
+  CHECK_FALSE(contains(text, "llama3-8b, here"));
+}
+
 TEST_CASE("each published figure has a source with its hardware, and says what it is of", "[published]") {
   std::ifstream file(PRECBENCH_SOURCE_DIR "/results/published/published.json");
   const Claim all = Claim::parse(file);

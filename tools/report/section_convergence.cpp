@@ -167,7 +167,7 @@ void add_held_out_figures(std::vector<Figure>& figures, const ReportInput& input
   add("held-out", "Loss of held-out text by recipe, mean over the seeds.", "held-out loss (nats)",
       held_out_curve);
   add("held-out-difference", "Loss of held-out text minus bf16's of the same seed, mean over the seeds.",
-      "held-out loss minus bf16's (nats)", [&](const RecipeConvergence& recipe) {
+      "held-out loss - bf16 (nats)", [&](const RecipeConvergence& recipe) {
         return recipe.is_bf16 ? std::vector<HeldOutPoint>{}
                               : held_out_difference(recipe, study.recipes[recipe.baseline]);
       });

@@ -136,7 +136,7 @@ class PublishedTable {
     for (const Claim& claim : json_.at("convergence")) {
       const Judged* nearest = nullptr;
       for (const Judged& one : judged_)
-        if (recipes_in(claim) == std::vector{recipe_of(one.row)} &&
+        if (recipes_in(claim) == std::vector{recipe_of(one.row)} && same_kind(claim, counterpart(one)) &&
             (!nearest || is_nearer(claim, one, *nearest)))
           nearest = &one;
       if (!nearest) {
@@ -171,7 +171,8 @@ class PublishedTable {
 
  private:
   static Counterpart counterpart(const Judged& one) {
-    return {one.machine, &one.row, billions_of(text_of(one.row, "model"))};
+    const Record& record = one.recipe->members.front()->record;
+    return {one.machine, &one.row, billions_of(text_of(one.row, "model")), static_cast<bool>(record.moe)};
   }
 
   /// What was trained on a GPU is nearer to anything published than what a CPU had the time for.

@@ -8,7 +8,6 @@
 // copy of 1 GiB, as a step mixes products with what only moves bytes.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -18,8 +17,8 @@
 
 #include "kernels/base/errors.h"
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/gemm/sustained.h"
 #include "kernels/device/test_buffers.h"
-#include "kernels/gpu/graph.h"
 #include "kernels/numerics/format_testing.h"
 
 namespace precbench {
@@ -70,25 +69,6 @@ GemmOperand random_form(Buffers& buffers, Device& device, const QuantFormat& for
   device.quantize({operand});
   device.synchronize();
   return operand.rowwise;
-}
-
-/// Milliseconds of one op, back to back for so long.
-double sustained_ms(Device& device, double seconds, const std::function<void()>& op) {
-  const auto clock = make_device_clock(device);
-  constexpr int kTrial = 4;
-  op();
-  clock->mark();
-  for (int i = 0; i < kTrial; ++i) op();
-  clock->mark();
-  device.synchronize();
-  const int runs = std::max(kTrial, static_cast<int>(seconds * 1e3 * kTrial / clock->milliseconds(0, 1)));
-  clock->reset();
-  for (int i = 0; i < runs / 4; ++i) op();
-  clock->mark();
-  for (int i = runs / 4; i < runs; ++i) op();
-  clock->mark();
-  device.synchronize();
-  return clock->milliseconds(0, 1) / (runs - runs / 4);
 }
 
 /// Mean milliseconds of one op with a copy before each.

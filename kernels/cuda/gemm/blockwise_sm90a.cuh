@@ -1,8 +1,9 @@
-// The FP8 GEMM for Hopper with scales of blocks: D[M,N] = A[M,k] B[N,k]^T, both read along k.
+// The FP8 GEMM for Hopper with sums in FP32: D[M,N] = A[M,k] B[N,k]^T, both read along k.
 //
-// A has a scale for each row and 128 of k, B one for each 128x128 block (fprop, dgrad) or each row and 128 of k (wgrad).
-// Sums in the tensor cores keep about 14 bits with FP8, so a sum stays there for 128 of k, one block of the scales, and
-// is then scaled and added to an FP32 total in registers ("promoted").
+// A has a scale for each row and 128 of k, B one for each 128x128 block (fprop, dgrad) or each row and 128 of k (wgrad); or
+// both have scales of rows or of the tensor, which wait for the end. Sums in the tensor cores keep about 14 bits with FP8,
+// so a sum stays there for 128 of k, one block of the scales, and is then scaled and added to an FP32 total in registers
+// ("promoted"). Where that is not asked for, plain_sm90a.cuh is the kernel.
 //
 // A block of threads stays on its multiprocessor and makes one tile of D after another:
 //
@@ -16,63 +17,57 @@
 //   warpgroup 2        promote of the block before | wgmma 64 x N x 128 -> part
 //                  |                            the two run against each other: while one promotes with the
 //                  v                            FP32 units, the other has the tensor cores
-//   epilogue   total -> shared memory -> TMA -> D (stored, or added in FP32 by the copy engine)
+//   epilogue   total -> D (stored, or added in FP32 by L2)
 //              while the producer already fills the ring for the next tile
 //
-// A tile of 128 rows gives each warpgroup 64 of them; a tile of 256 rows 128, which it takes as two halves in turn, with
-// one set of registers for `part`. With a cluster of two blocks their tiles stand side by side in D and share the rows
+// A tile of 128 rows gives each warpgroup 64 of them; a tile of 256 rows two times 64, which it takes in turn, with one
+// set of registers for `part`. With a cluster of two blocks their tiles stand side by side in D and share the rows
 // of A: each loads one half of A's box for both, which saves reads of L2.
 //
 // Which tile comes when, and where its operands begin, is the tile order's business alone: groups of rows or of k are
 // other orders for the same kernel.
 #pragma once
 
-#include <cuda_bf16.h>
-
+#include "kernels/cuda/gemm/epilogue_sm90a.cuh"
 #include "kernels/cuda/hopper/tma.cuh"
-#include "kernels/cuda/hopper/wgmma.cuh"
 
 namespace precbench::hopper {
 
-constexpr int kBlockK = 128;     ///< of k in a stage: a block of the scales
-constexpr int kWarpgroup = 128;  ///< threads
-constexpr int kMathWarpgroups = 2;
-constexpr int kThreads = (kMathWarpgroups + 1) * kWarpgroup;
-constexpr int kTurns = 3;   ///< the named barriers by which the math warpgroups take turns
-constexpr int kDRows = 64;  ///< of D that leave in one box: those of an instruction
-constexpr int kDBytes = kDRows * kTileRowBytes;  ///< of such a box
+constexpr int kTurns = 3;  ///< the named barriers by which the math warpgroups take turns
 
-/// What happens to D.
-enum class Store { bf16, bf16_add, f32, f32_add };
-constexpr bool is_f32(Store store) { return store == Store::f32 || store == Store::f32_add; }
+/// B's scales: of 128x128 blocks, or of a row and 128 of k, as A's are; both operands' of whole rows or of the tensor.
+enum class Scales { squares, blocks, ends };
 
 /// A kernel's shape.
-template <class AType, class BType, bool kSquareB, Store kStoreD, int kRowsOf, int kColumnsOf, int kStagesOf,
-          int kClusterOf, int kDBoxesOf>
+template <class AType, class BType, Scales kScalesOf, Store kStoreD, int kRowsOf, int kColumnsOf,
+          int kStagesOf, int kClusterOf>
 struct Shape {
   using A = AType;
   using B = BType;
-  static constexpr bool kSquare = kSquareB;  ///< B's scales belong to 128x128 blocks
+  static constexpr bool kSquare = kScalesOf == Scales::squares, kBlocks = kScalesOf == Scales::blocks,
+                        kEnds = kScalesOf == Scales::ends;
   static constexpr Store kStore = kStoreD;
+  static constexpr bool kAdds = adds(kStore);
+  static constexpr int kBlockK = 128;                           ///< of k in a stage: a block of the scales
   static constexpr int kRows = kRowsOf, kColumns = kColumnsOf;  ///< of a tile
   static constexpr int kStages = kStagesOf;
   static constexpr int kCluster = kClusterOf;  ///< blocks that share rows of A
-  static constexpr int kDBoxes = kDBoxesOf;    ///< that a warpgroup has for the epilogue
   /// The math warpgroups take turns at the tensor cores. That pays with a scale for every column, as the promotion is
-  /// long and both would promote at one time; with scales of squares the waiting costs more than it gives.
-  static constexpr bool kTakeTurns = !kSquare;
+  /// long and both would promote at one time; else the waiting costs more than it gives.
+  static constexpr bool kTakeTurns = kBlocks;
 
   /// Registers of a thread: 65,536 in all. Scales by columns need more of them in the math warpgroups.
-  static constexpr int kProducerRegisters = kSquare ? 40 : 24, kMathRegisters = kSquare ? 232 : 240;
+  static constexpr int kProducerRegisters = kBlocks ? 24 : 40, kMathRegisters = kBlocks ? 240 : 232;
 
   static constexpr int kHalves =
       kRows / (kMathWarpgroups * 64);         ///< products of 64 rows a warpgroup makes of a stage
   static constexpr int kSums = kColumns / 2;  ///< accumulators of a product, per thread
   static constexpr int kSquares = (kColumns + 127) / 128;  ///< square blocks that a tile's columns touch
-  static constexpr int kBScales = kSquare ? kSquares * 4 : kColumns;
-  static constexpr int kDColumns = kTileRowBytes / (is_f32(kStore) ? 4 : 2);  ///< of a box of D
+  static constexpr int kAScales = kEnds ? 0 : kRows, kBScales = kSquare   ? kSquares * 4
+                                                                : kBlocks ? kColumns
+                                                                          : 0;
   static constexpr int kStageBytes =
-      (kRows + kColumns) * kBlockK + (kRows + kBScales) * static_cast<int>(sizeof(float));
+      (kRows + kColumns) * kBlockK + (kAScales + kBScales) * static_cast<int>(sizeof(float));
 
   static_assert(kRows == 128 || kRows == 256);
   static_assert(kColumns == 128);  // those of an instruction
@@ -80,42 +75,16 @@ struct Shape {
 
 template <class S>
 struct alignas(1024) Shared {
-  std::uint8_t a[S::kStages][S::kRows * kBlockK];
-  std::uint8_t b[S::kStages][S::kColumns * kBlockK];
-  std::uint8_t d[kMathWarpgroups][S::kDBoxes][kDBytes];
-  float a_scale[S::kStages][S::kRows];
-  alignas(128) float b_scale[S::kStages][S::kBScales];
+  std::uint8_t a[S::kStages][S::kRows * S::kBlockK];
+  std::uint8_t b[S::kStages][S::kColumns * S::kBlockK];
+  std::uint8_t d[kMathWarpgroups][is_f32(S::kStore) ? 16 : kDBytes];
+  float a_scale[S::kStages][S::kEnds ? 4 : S::kAScales];
+  alignas(128) float b_scale[S::kStages][S::kEnds ? 4 : S::kBScales];
   Barrier full[S::kStages], empty[S::kStages];
 };
 
-/// Where a tile's operands and its place in D begin.
-struct Tile {
-  int a_row, b_row;
-  int k_block, k_blocks;
-  int d_row, d_column;
-};
-
-/// The tiles of one product. Bands of `band` tile rows; within a band column after column, so that the tiles which run
-/// at one time are about as high as wide and read few different rows of A and B.
-struct DenseOrder {
-  int row_tiles, column_tiles;  ///< in tiles of a cluster
-  int band, k_blocks;
-
-  __device__ int count() const { return row_tiles * column_tiles; }
-
-  template <class S>
-  __device__ Tile at(int index, int rank) const {
-    const int per_band = band * column_tiles;
-    const int first = index / per_band * band, height = min(band, row_tiles - first);
-    const int within = index % per_band;
-    const int row = (first + within % height) * S::kRows;
-    const int column = (within / height * S::kCluster + rank) * S::kColumns;
-    return {row, column, 0, k_blocks, row, column};
-  }
-};
-
 struct Maps {
-  CUtensorMap a, b, a_scale, b_scale, d;
+  CUtensorMap a, b, a_scale, b_scale;
 };
 
 struct SquareScales {
@@ -123,32 +92,15 @@ struct SquareScales {
   int row_blocks, pitch;
 };
 
-/// D, where a BF16 sum is added to what is in it.
-struct Before {
-  const __nv_bfloat16* data;
-  int rows, columns;
-};
-
-/// A position in the ring.
-template <int kStages>
-struct Turn {
-  int stage = 0;
-  unsigned parity = 0;
-  __device__ void next() {
-    if (++stage == kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
-
 /// The one thread that asks for copies.
 template <class S, class Order>
 __device__ void produce(Shared<S>& shared, const Maps& maps, const SquareScales& squares, const Order& order,
                         int rank, int cluster, int clusters) {
+  constexpr int kBlockK = S::kBlockK;
   Turn<S::kStages> turn;
-  for (int index = cluster; index < order.count(); index += clusters) {
-    const Tile tile = order.template at<S>(index, rank);
+  typename Order::Cursor at;
+  Tile tile;
+  for (int index = cluster; order.template find<S>(index, rank, at, tile); index += clusters) {
     for (int i = 0; i < tile.k_blocks; ++i, turn.next()) {
       const int block = tile.k_block + i, stage = turn.stage;
       Barrier& full = shared.full[stage];
@@ -162,7 +114,7 @@ __device__ void produce(Shared<S>& shared, const Maps& maps, const SquareScales&
                     tile.a_row + rank * kShare, block * kBlockK, full);
       }
       load_box(shared.b[stage], &maps.b, tile.b_row, block * kBlockK, full);
-      load_box(shared.a_scale[stage], &maps.a_scale, block, tile.a_row, full);
+      if constexpr (!S::kEnds) load_box(shared.a_scale[stage], &maps.a_scale, block, tile.a_row, full);
       if constexpr (S::kSquare) {
 #pragma unroll
         for (int square = 0; square < S::kSquares; ++square) {
@@ -171,7 +123,7 @@ __device__ void produce(Shared<S>& shared, const Maps& maps, const SquareScales&
                      squares.data + static_cast<std::int64_t>(row) * squares.pitch + block / 4 * 4,
                      4 * sizeof(float), full);
         }
-      } else {
+      } else if constexpr (S::kBlocks) {
         load_box(shared.b_scale[stage], &maps.b_scale, block, tile.b_row, full);
       }
     }
@@ -183,14 +135,14 @@ __device__ void produce(Shared<S>& shared, const Maps& maps, const SquareScales&
 template <class S>
 struct ColumnScales {
   float square[S::kSquare ? S::kColumns / 64 : 1];
-  float2 column[S::kSquare ? 1 : S::kColumns / 8];
+  float2 column[S::kBlocks ? S::kColumns / 8 : 1];
 
   __device__ void load(const float* scales, int b_row, int block) {
     if constexpr (S::kSquare) {
 #pragma unroll
       for (int i = 0; i < S::kColumns / 64; ++i)
         square[i] = scales[(b_row % 128 + i * 64) / 128 * 4 + block % 4];
-    } else {
+    } else if constexpr (S::kBlocks) {
       const auto* mine = reinterpret_cast<const float2*>(scales) + threadIdx.x % 4;
 #pragma unroll
       for (int i = 0; i < S::kColumns / 8; ++i) column[i] = mine[4 * i];
@@ -204,7 +156,10 @@ struct ColumnScales {
 template <class S>
 __device__ inline void promote(float (&total)[S::kSums], const float (&part)[S::kSums], float a0, float a1,
                                const ColumnScales<S>& scales) {
-  if constexpr (S::kSquare) {
+  if constexpr (S::kEnds) {
+#pragma unroll
+    for (int i = 0; i < S::kSums; ++i) total[i] += part[i];
+  } else if constexpr (S::kSquare) {
 #pragma unroll
     for (int some = 0; some < S::kColumns / 64; ++some) {
       const float s0 = a0 * scales.square[some], s1 = a1 * scales.square[some];
@@ -233,7 +188,7 @@ __device__ inline void promote(float (&total)[S::kSums], const float (&part)[S::
 template <class S>
 __device__ inline void multiply_stage(float (&part)[S::kSums], std::uint64_t a, std::uint64_t b,
                                       int warpgroup) {
-  constexpr int kProducts = kBlockK / kProductK;
+  constexpr int kProducts = S::kBlockK / kProductK;
   if constexpr (S::kTakeTurns) synchronize_some(kTurns + warpgroup, kMathWarpgroups * kWarpgroup);
   begin_products();
 #pragma unroll
@@ -252,6 +207,14 @@ __device__ inline void pass_turn(int warpgroup) {
   }
 }
 
+template <class S>
+__device__ inline void skip_turn(int warpgroup) {
+  if constexpr (S::kTakeTurns) {
+    synchronize_some(kTurns + warpgroup, kMathWarpgroups * kWarpgroup);
+    arrive_at_some(kTurns + 1 - warpgroup, kMathWarpgroups * kWarpgroup);
+  }
+}
+
 /// One tile's totals, by one warpgroup.
 template <class S>
 __device__ inline void accumulate(Shared<S>& shared, const Tile& tile, int warpgroup, int thread,
@@ -261,9 +224,10 @@ __device__ inline void accumulate(Shared<S>& shared, const Tile& tile, int warpg
 #pragma unroll
     for (int i = 0; i < S::kSums; ++i) total[half][i] = 0;
 
-  const int first_row = warpgroup * S::kHalves * 64;
+  constexpr int kNextHalf = kMathWarpgroups * kUnitRows;
+  const int first_row = warpgroup * kUnitRows;
   const float* a_scale = shared.a_scale[0] + first_row + thread / 32 * 16 + thread % 32 / 4;
-  const std::uint64_t first_a = descriptor_of(shared.a[0] + first_row * kBlockK),
+  const std::uint64_t first_a = descriptor_of(shared.a[0] + first_row * S::kBlockK),
                       first_b = descriptor_of(shared.b[0]);
   for (int i = 0; i < tile.k_blocks; ++i, turn.next()) {
     const int stage = turn.stage;
@@ -272,9 +236,17 @@ __device__ inline void accumulate(Shared<S>& shared, const Tile& tile, int warpg
     ColumnScales<S> scales;
 #pragma unroll
     for (int half = 0; half < S::kHalves; ++half) {
+      if (half * kNextHalf + first_row >= tile.rows) {  // behind the end of a group
+        skip_turn<S>(warpgroup);
+        continue;
+      }
       float part[S::kSums];
-      multiply_stage<S>(part, below(a, half * 64), b, warpgroup);
-      const float a0 = a_scale[stage * S::kRows + half * 64], a1 = a_scale[stage * S::kRows + half * 64 + 8];
+      multiply_stage<S>(part, below(a, half * kNextHalf), b, warpgroup);
+      float a0 = 1, a1 = 1;
+      if constexpr (!S::kEnds) {
+        a0 = a_scale[stage * S::kRows + half * kNextHalf];
+        a1 = a_scale[stage * S::kRows + half * kNextHalf + 8];
+      }
       if (half == 0) scales.load(shared.b_scale[stage], tile.b_row, tile.k_block + i);
       pass_turn<S>(warpgroup);
       await_products(part);
@@ -289,104 +261,11 @@ __device__ inline void accumulate(Shared<S>& shared, const Tile& tile, int warpg
   }
 }
 
-/// Two BF16 numbers in a word, `low` first in memory.
-__device__ inline std::uint32_t bf16_pair(float low, float high) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  return reinterpret_cast<const std::uint32_t&>(pair);
-}
-
-/// One box of D, 64 rows of 128 bytes, into shared memory in TMA's swizzled order: BF16 by stmatrix, a 16x16 square of
-/// a warp at a time.
-template <int kColumns, int kSums>
-__device__ inline void write_bf16_box(std::uint8_t* box, const float (&total)[kSums], int first_column,
-                                      int thread) {
-  const int lane = thread % 32, row = thread / 32 * 16 + lane % 16;
-#pragma unroll
-  for (int square = 0; square < kColumns / 16; ++square) {
-    const int at = 4 * (first_column / 8 + square * 2);
-    const int piece = (square * 2 + lane / 16) ^ (row % 8);
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
-                     shared_address(box + row * kTileRowBytes + piece * 16)),
-                 "r"(bf16_pair(total[at], total[at + 1])), "r"(bf16_pair(total[at + 2], total[at + 3])),
-                 "r"(bf16_pair(total[at + 4], total[at + 5])), "r"(bf16_pair(total[at + 6], total[at + 7]))
-                 : "memory");
-  }
-}
-
-template <int kColumns, int kSums>
-__device__ inline void write_f32_box(std::uint8_t* box, const float (&total)[kSums], int first_column,
-                                     int thread) {
-  const int lane = thread % 32, row = thread / 32 * 16 + lane / 4;
-#pragma unroll
-  for (int group = 0; group < kColumns / 8; ++group) {
-    const int at = 4 * (first_column / 8 + group);
-    const int piece = (group * 2 + lane % 4 / 2) ^ (row % 8);  // of row + 8 too
-    std::uint8_t* to = box + row * kTileRowBytes + piece * 16 + lane % 2 * 8;
-    *reinterpret_cast<float2*>(to) = make_float2(total[at], total[at + 1]);
-    *reinterpret_cast<float2*>(to + 8 * kTileRowBytes) = make_float2(total[at + 2], total[at + 3]);
-  }
-}
-
-/// What is in D already is added in FP32, before the only rounding.
-template <int kSums>
-__device__ inline void add_bf16(float (&total)[kSums], const Before& before, int first_row, int first_column) {
-  int thread;  // asked for again: kept since the start, it would cost the products a register that they need
-  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-  thread %= kWarpgroup;
-  const int lane = thread % 32;
-#pragma unroll
-  for (int below = 0; below < 2; ++below) {
-    const int row = first_row + thread / 32 * 16 + lane / 4 + below * 8;
-    if (row >= before.rows) continue;
-    const __nv_bfloat16* from = before.data + static_cast<std::int64_t>(row) * before.columns;
-#pragma unroll
-    for (int group = 0; group < kSums / 4; ++group) {
-      const int column = first_column + group * 8 + lane % 4 * 2;
-      if (column >= before.columns) continue;
-      const float2 old = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(from + column));
-      total[4 * group + 2 * below] += old.x;
-      total[4 * group + 2 * below + 1] += old.y;
-    }
-  }
-}
-
-/// A warpgroup's totals to D, box after box. Its first thread asks for the copies and waits for those before.
-template <class S>
-__device__ inline void store(Shared<S>& shared, const Maps& maps, const Before& before, const Tile& tile,
-                             int warpgroup, int thread, float (&total)[S::kHalves][S::kSums]) {
-  constexpr int kBoxes = S::kColumns / S::kDColumns;
-#pragma unroll
-  for (int half = 0; half < S::kHalves; ++half) {
-    const int row = tile.d_row + (warpgroup * S::kHalves + half) * 64;
-    if constexpr (S::kStore == Store::bf16_add) add_bf16(total[half], before, row, tile.d_column);
-#pragma unroll
-    for (int i = 0; i < kBoxes; ++i) {
-      std::uint8_t* box = shared.d[warpgroup][(half * kBoxes + i) % S::kDBoxes];
-      if (thread == 0) wait_until_read<S::kDBoxes - 1>();
-      synchronize_some(1 + warpgroup, kWarpgroup);
-      if constexpr (is_f32(S::kStore))
-        write_f32_box<S::kDColumns>(box, total[half], i * S::kDColumns, thread);
-      else
-        write_bf16_box<S::kDColumns>(box, total[half], i * S::kDColumns, thread);
-      publish_stores();
-      synchronize_some(1 + warpgroup, kWarpgroup);
-      if (thread == 0) {
-        const int column = tile.d_column + i * S::kDColumns;
-        if constexpr (S::kStore == Store::f32_add)
-          add_box(&maps.d, row, column, box);
-        else
-          store_box(&maps.d, row, column, box);
-        commit_stores();
-      }
-    }
-  }
-}
-
 template <class S, class Order>
 __global__ __launch_bounds__(kThreads, 1)
     __cluster_dims__(S::kCluster) void multiply_blockwise(const __grid_constant__ Maps maps,
-                                                          const SquareScales squares, const Before before,
-                                                          const Order order) {
+                                                          const SquareScales squares, const EndScales ends,
+                                                          const Output d, const Order order) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
   auto& shared = *reinterpret_cast<Shared<S>*>(shared_bytes);
@@ -415,14 +294,14 @@ __global__ __launch_bounds__(kThreads, 1)
     const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
     Turn<S::kStages> turn;
     if (S::kTakeTurns && warpgroup == 1) arrive_at_some(kTurns, kMathWarpgroups * kWarpgroup);
-    for (int index = cluster; index < order.count(); index += clusters) {
-      const Tile tile = order.template at<S>(index, rank);
+    typename Order::Cursor at;
+    Tile tile;
+    for (int index = cluster; find_together<S>(order, index, rank, at, tile); index += clusters) {
       float total[S::kHalves][S::kSums];
       accumulate<S>(shared, tile, warpgroup, thread, turn, total);
-      store<S>(shared, maps, before, tile, warpgroup, thread, total);
+      store<S>(shared.d[warpgroup], ends, d, tile, warpgroup, total);
     }
     if (S::kTakeTurns && warpgroup == 0) synchronize_some(kTurns, kMathWarpgroups * kWarpgroup);
-    if (thread == 0) wait_until_read<0>();
   }
   // No block leaves while another may still write to its shared memory or arrive at its barriers.
   if constexpr (S::kCluster > 1) synchronize_cluster();

@@ -1,4 +1,4 @@
-// FP8 matrix products of a warpgroup (wgmma): 64 rows of A by 128 rows of B, both in shared memory, 32 of k at a time.
+// FP8 matrix products of a warpgroup (wgmma): 64 rows of A by 128 or 256 rows of B, both in shared memory, 32 of k at a time.
 //
 // A tile in shared memory has rows of 128 bytes of k, in the order in which TMA writes them with 128-byte swizzle: of each
 // 8 rows (1,024 bytes, so aligned) the 16-byte pieces of row r stand at piece ^ r. An instruction finds its operands
@@ -91,6 +91,31 @@ __device__ inline void multiply(float (&sum)[64], std::uint64_t a, std::uint64_t
     PRECBENCH_WGMMA("e5m2.e5m2");
 }
 
+#define PRECBENCH_NAMES_128                                                                            \
+  PRECBENCH_NAMES_64                                                                                   \
+  ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,"  \
+  "%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109," \
+  "%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+#define PRECBENCH_WGMMA_256(types)                                                        \
+  asm volatile(                                                                           \
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\n"                                       \
+      "wgmma.mma_async.sync.aligned.m64n256k32.f32." types " {" PRECBENCH_NAMES_128       \
+      "}, %128, %129, p, 1, 1;\n}"                                                        \
+      : PRECBENCH_SUM32(0), PRECBENCH_SUM32(32), PRECBENCH_SUM32(64), PRECBENCH_SUM32(96) \
+      : "l"(a), "l"(b), "r"(static_cast<int>(add)))
+
+/// The same by 256 rows of B.
+template <class A, class B>
+__device__ inline void multiply(float (&sum)[128], std::uint64_t a, std::uint64_t b, bool add) {
+  static_assert(std::is_same_v<B, __nv_fp8_e4m3>);  // the only one that is asked for
+  if constexpr (std::is_same_v<A, __nv_fp8_e4m3>)
+    PRECBENCH_WGMMA_256("e4m3.e4m3");
+  else
+    PRECBENCH_WGMMA_256("e5m2.e4m3");
+}
+
+#undef PRECBENCH_WGMMA_256
+#undef PRECBENCH_NAMES_128
 #undef PRECBENCH_WGMMA
 #undef PRECBENCH_NAMES_64
 #undef PRECBENCH_SUM32

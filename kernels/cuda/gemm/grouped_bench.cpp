@@ -1,0 +1,204 @@
+// grouped_bench: TFLOP/s of our kernels for the products of experts on GPU 0.
+//
+//   grouped_bench [SECONDS]      every shape below, recipe and GEMM; default: 0.1 s for each figure
+//   grouped_bench -              answers lines of the standard input, one figure for each, so that another program can take
+//                                its turns with it (tools/peer/grouped_gemm.py):
+//                                RECIPE fprop|dgrad|wgrad EXPERTS ROWS N K bf16|f32|f32+ recipe|fast|promoted SECONDS
+//
+// Sustained, as blockwise_bench; random numbers; every expert has ROWS rows, a multiple of 128. N x K is an expert's weight.
+// D is BF16; a weight gradient's also FP32, stored or (f32+) added to. A product that no kernel of ours takes is "none".
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <exception>
+#include <iostream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "kernels/base/errors.h"
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/gemm/grouped.h"
+#include "kernels/cuda/gemm/sustained.h"
+#include "kernels/device/test_buffers.h"
+
+namespace precbench {
+namespace {
+
+struct ExpertShape {
+  const char* model;
+  std::int64_t experts, N, K;
+};
+
+constexpr ExpertShape kShapes[] = {{"Qwen3-30B", 128, 1536, 2048},  {"", 128, 2048, 768},
+                                   {"moe-4b-a1b", 32, 2048, 2048},  {"", 32, 2048, 1024},
+                                   {"Mixtral", 8, 28672, 4096},     {"", 8, 4096, 14336},
+                                   {"DeepSeek-V3", 32, 4096, 7168}, {"", 32, 7168, 2048},
+                                   {"Scout", 16, 16384, 5120},      {"", 16, 5120, 8192}};
+constexpr std::int64_t kRows[] = {512, 1024, 4096};
+
+struct GroupedCase {
+  std::string recipe;
+  GemmRole role;
+  std::int64_t experts, rows, N, K;
+  DType d;
+  bool accumulate;
+  std::string accumulation;  ///< "recipe", "fast" or "promoted"
+};
+
+Tensor random_bf16(Buffers& buffers, Device& device, std::int64_t rows, std::int64_t cols,
+                   std::uint64_t seed) {
+  const Tensor x = buffers.tensor(DType::bf16, rows, cols);
+  device.init_normal({x, 1.0f, seed, 0});
+  return x;
+}
+
+/// A random operand of `rows` vectors of k; `scales`: how many there are where they belong to rows or to a tensor, in groups.
+GemmOperand random_operand(Buffers& buffers, Device& device, const QuantFormat& format, std::int64_t rows,
+                           std::int64_t k, std::int64_t scales, std::uint64_t seed) {
+  Buffers temporary(device);
+  const Tensor value = random_bf16(temporary, device, rows, k, seed);
+  const QuantizedTensor operand{.value = value,
+                                .rowwise = buffers.form(format, rows, k),
+                                .amax_out = temporary.tensor(DType::f32, 1, 1)};
+  device.quantize({operand});
+  GemmOperand form = operand.rowwise;
+  if (format.granularity == Granularity::row || format.granularity == Granularity::tensor) {
+    form.scale = buffers.tensor(DType::f32, 1, scales);
+    device.fill({form.scale, 0.01f});
+  }
+  device.synchronize();
+  return form;
+}
+
+class GroupedBench {
+ public:
+  GroupedBench() : device_(0) {}
+
+  /// 0 where no kernel takes it. Throws InvalidInput for a recipe that is not known.
+  double tflops(const GroupedCase& c, double seconds) {
+    Buffers buffers(device_);
+    const Recipe recipe = find_recipe(c.recipe);
+    const GemmRecipe& gemm = recipe.gemm(c.role);
+    const bool wgrad = c.role == GemmRole::wgrad, dgrad = c.role == GemmRole::dgrad;
+    const std::int64_t E = c.experts, capacity = E * c.rows;
+    const std::int64_t columns = dgrad || wgrad ? c.K : c.N, depth = dgrad ? c.N : c.K;
+    ops::GroupedMatmul op{.d = buffers.tensor(c.d, wgrad ? E * c.N : capacity, columns),
+                          .a = {},
+                          .b = {},
+                          .groups = groups_of(buffers, E, c.rows),
+                          .options = {c.role, gemm.fast_accum, c.accumulate}};
+    if (c.accumulation != "recipe") op.options.fast_accum = c.accumulation == "fast";
+    device_.zero({op.d});
+    if (!gemm.a.quantized()) {
+      op.a = {{}, random_bf16(buffers, device_, capacity, wgrad ? c.N : depth, 1), {}, wgrad};
+      op.b = {{}, random_bf16(buffers, device_, wgrad ? capacity : E * c.N, c.K, 2), {}, wgrad || dgrad};
+    } else if (wgrad) {
+      op.a = random_operand(buffers, device_, gemm.a, c.N, capacity, E * c.N, 1);
+      op.b = random_operand(buffers, device_, gemm.b, c.K, capacity, E * c.K, 2);
+    } else {
+      op.a = random_operand(buffers, device_, gemm.a, capacity, depth, capacity, 1);
+      op.b = random_operand(buffers, device_, gemm.b, E * columns, depth, E * columns, 2);
+    }
+    device_.synchronize();
+    const int capability = device_.compute_capability();
+    if (!launch_grouped(op, capability, device_.stream())) return 0;
+    const double ms =
+        sustained_ms(device_, seconds, [&] { launch_grouped(op, capability, device_.stream()); });
+    return 2.0 * static_cast<double>(capacity) * static_cast<double>(c.N) * static_cast<double>(c.K) / ms /
+           1e9;
+  }
+
+ private:
+  Groups groups_of(Buffers& buffers, std::int64_t E, std::int64_t rows) {
+    std::vector<std::int32_t> offsets, counts;
+    for (std::int64_t e = 0; e <= E; ++e) offsets.push_back(static_cast<std::int32_t>(e * rows));
+    counts.assign(static_cast<std::size_t>(E), static_cast<std::int32_t>(rows));
+    return {.offsets = buffers.copy_of(Tensor{offsets.data(), DType::i32, 1, E + 1}),
+            .counts = buffers.copy_of(Tensor{counts.data(), DType::i32, 1, E}),
+            .row_of = {nullptr, DType::i32, E * rows, 1},
+            .source = {nullptr, DType::i32, 1, E * rows},
+            .pad = kGroupedPad,
+            .rows_expected = E * rows};
+  }
+
+  CudaDevice device_;
+};
+
+GemmRole role_of(const std::string& word) {
+  for (const GemmRole role : kGemmRoles)
+    if (word == name_of(role)) return role;
+  throw InvalidInput(fmt::format("a GEMM is fprop, dgrad or wgrad, not \"{}\"", word));
+}
+
+void answer(GroupedBench& bench) {
+  for (std::string line; std::getline(std::cin, line);) {
+    std::istringstream words(line);
+    GroupedCase c;
+    std::string role, d;
+    double seconds = 0;
+    if (!(words >> c.recipe >> role >> c.experts >> c.rows >> c.N >> c.K >> d >> c.accumulation >> seconds))
+      throw InvalidInput(
+          fmt::format("\"{}\" is not RECIPE GEMM EXPERTS ROWS N K D ACCUMULATION SECONDS", line));
+    c.role = role_of(role);
+    c.d = d == "bf16" ? DType::bf16 : DType::f32;
+    c.accumulate = d == "f32+";
+    const double tflops = bench.tflops(c, seconds);
+    fmt::print("{}\n", tflops > 0 ? fmt::format("{:.1f}", tflops) : "none");
+    std::fflush(stdout);
+  }
+}
+
+void table(GroupedBench& bench, double seconds) {
+  constexpr const char* kRecipes[] = {"bf16", "tensorwise", "rowwise", "blockwise"};
+  fmt::print("{:>12} {:>8} {:>5} {:>12} {:>6}", "", "E", "rows", "N x K", "");
+  for (const char* recipe : kRecipes) fmt::print(" {:>11}", recipe);
+  fmt::print("\n");
+  for (const ExpertShape& shape : kShapes)
+    for (const std::int64_t rows : kRows)
+      for (const GemmRole role : kGemmRoles)
+        for (const char* d : {"bf16", "f32+"}) {
+          if (d[0] == 'f' && role != GemmRole::wgrad) continue;
+          fmt::print("{:>12} {:>8} {:>5} {:>12} {:>6} {:>4}", shape.model, shape.experts, rows,
+                     fmt::format("{}x{}", shape.N, shape.K), name_of(role), d);
+          for (const char* recipe : kRecipes)
+            fmt::print(" {:>11.0f}",
+                       bench.tflops({recipe, role, shape.experts, rows, shape.N, shape.K,
+                                     d[0] == 'f' ? DType::f32 : DType::bf16, d[0] == 'f', "recipe"},
+                                    seconds));
+          fmt::print("\n");
+          std::fflush(stdout);
+        }
+}
+
+int run(const std::string& argument) {
+  const VisibleGpus gpus = find_gpus();
+  if (gpus.count == 0) throw Unsupported(gpus.reason);
+  GroupedBench bench;
+  if (argument == "-") {
+    answer(bench);
+    return 0;
+  }
+  const double seconds = std::atof(argument.c_str());
+  if (!(seconds > 0)) throw InvalidInput("give seconds above 0, or -");
+  const GpuProperties gpu = gpu_properties(0);
+  fmt::print("{}, {} SMs, driver {}, CUDA {}; TFLOP/s, sustained {} s a figure\n", gpu.name, gpu.sm_count,
+             gpu.driver, gpu.cuda_runtime, seconds);
+  table(bench, seconds);
+  return 0;
+}
+
+}  // namespace
+}  // namespace precbench
+
+int main(int argc, char** argv) {
+  try {
+    return precbench::run(argc > 1 ? argv[1] : "0.1");
+  } catch (const precbench::InvalidInput& error) {
+    fmt::print(stderr, "grouped_bench: {}\n", error.what());
+    return 2;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "grouped_bench: {}\n", error.what());
+    return 1;
+  }
+}

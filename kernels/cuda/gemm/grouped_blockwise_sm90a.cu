@@ -1,0 +1,76 @@
+// The products of experts in FP8 with sums in FP32: the dense kernel with an order of tiles that reads the groups. Compiled
+// for sm_90a alone (kernels/CMakeLists.txt).
+#include "kernels/cuda/gemm/blockwise_sm90a.cuh"
+#include "kernels/cuda/gemm/grouped_launch_sm90a.h"
+
+namespace precbench {
+namespace {
+
+using namespace hopper;
+
+template <class S>
+void launch_blockwise(const GroupedGemm& gemm, const GroupedBuffers& on, cudaStream_t stream) {
+  const bool over_k = gemm.over_k;
+  const std::int64_t a_rows = over_k ? gemm.rows : gemm.capacity,
+                     b_rows = over_k ? gemm.columns : gemm.groups * gemm.columns,
+                     k = over_k ? gemm.capacity : gemm.depth;
+  Maps maps{.a = map_of<std::uint8_t>(on.a, a_rows, k, S::kRows, S::kBlockK, true),
+            .b = map_of<std::uint8_t>(on.b, b_rows, k, S::kColumns, S::kBlockK, true),
+            .a_scale = {},
+            .b_scale = {}};
+  SquareScales squares{};
+  if constexpr (!S::kEnds) maps.a_scale = map_of_scales(on.a_scale, a_rows, k, S::kRows);
+  if constexpr (S::kBlocks) maps.b_scale = map_of_scales(on.b_scale, b_rows, k, S::kColumns);
+  if constexpr (S::kSquare)
+    squares = {on.b_scale, tiles(b_rows, 128),
+               static_cast<int>(scale_count(Granularity::block_128x128, b_rows, k) / tiles(b_rows, 128))};
+  const auto kernel = multiply_blockwise<S, GroupedOrder>;
+  const int multiprocessors = resident_clusters(kernel, 1, kThreads, sizeof(Shared<S>));
+  const auto blocks = static_cast<int>(std::min<std::int64_t>(multiprocessors, most_tiles<S>(gemm)));
+  kernel<<<blocks, kThreads, sizeof(Shared<S>), stream>>>(
+      maps, squares, S::kEnds ? end_scales(gemm, on) : EndScales{}, output_of(gemm, on),
+      grouped_order<S>(gemm, on, false));
+  PRECBENCH_CHECK(cudaGetLastError());
+}
+
+using E4m3 = __nv_fp8_e4m3;
+using E5m2 = __nv_fp8_e5m2;
+
+template <class A, Scales kScales, Store kStore>
+constexpr GroupedKernel blockwise(bool over_rows, bool over_k) {
+  return {.name = "own grouped 256x128",
+          .a = kDTypeOf<A>,
+          .b = DType::e4m3,
+          .d = is_f32(kStore) ? DType::f32 : DType::bf16,
+          .scales = kScales == Scales::squares  ? GroupedScales::squares
+                    : kScales == Scales::blocks ? GroupedScales::blocks
+                                                : GroupedScales::ends,
+          .a_across = false,
+          .b_across = false,
+          .over_rows = over_rows,
+          .over_k = over_k,
+          .accumulate = adds(kStore),
+          .fast = false,
+          .launch = launch_blockwise<Shape<A, E4m3, kScales, kStore, 256, 128, 4, 1>>};
+}
+
+// A gradient is A, so that E5M2 is asked of it alone.
+constexpr GroupedKernel kKernels[] = {blockwise<E4m3, Scales::squares, Store::bf16>(true, false),
+                                      blockwise<E4m3, Scales::blocks, Store::bf16>(false, true),
+                                      blockwise<E4m3, Scales::blocks, Store::bf16_add>(false, true),
+                                      blockwise<E4m3, Scales::blocks, Store::f32>(false, true),
+                                      blockwise<E4m3, Scales::blocks, Store::f32_add>(false, true),
+                                      blockwise<E4m3, Scales::ends, Store::bf16>(true, true),
+                                      blockwise<E4m3, Scales::ends, Store::bf16_add>(false, true),
+                                      blockwise<E4m3, Scales::ends, Store::f32>(true, true),
+                                      blockwise<E4m3, Scales::ends, Store::f32_add>(false, true),
+                                      blockwise<E5m2, Scales::ends, Store::bf16>(true, true),
+                                      blockwise<E5m2, Scales::ends, Store::bf16_add>(false, true),
+                                      blockwise<E5m2, Scales::ends, Store::f32>(true, true),
+                                      blockwise<E5m2, Scales::ends, Store::f32_add>(false, true)};
+
+}  // namespace
+
+std::span<const GroupedKernel> hopper_blockwise_grouped_kernels() { return kKernels; }
+
+}  // namespace precbench

@@ -1,0 +1,76 @@
+// The products of experts whose sums stay in the tensor cores: BF16, and FP8 with fast accumulation. Compiled for sm_90a
+// alone (kernels/CMakeLists.txt).
+#include "kernels/cuda/gemm/grouped_launch_sm90a.h"
+#include "kernels/cuda/gemm/plain_sm90a.cuh"
+
+namespace precbench {
+namespace {
+
+using namespace hopper;
+
+/// An operand's map: rows of k, or k rows.
+template <class T>
+CUtensorMap boxes_of(const void* data, std::int64_t rows, std::int64_t k, bool across) {
+  return map_of<T>(data, across ? k : rows, across ? rows : k, kBoxRows, kTileRowBytes / sizeof(T), true);
+}
+
+template <class S>
+void launch_plain(const GroupedGemm& gemm, const GroupedBuffers& on, cudaStream_t stream) {
+  const bool over_k = gemm.over_k;
+  PlainMaps maps{.a = boxes_of<typename S::A>(on.a, over_k ? gemm.rows : gemm.capacity,
+                                              over_k ? gemm.capacity : gemm.depth, S::kAAcross),
+                 .b = {}};
+  // A stack that is read across k is one matrix of all groups' k; else all groups' rows.
+  if (over_k)
+    maps.b = boxes_of<typename S::B>(on.b, gemm.columns, gemm.capacity, S::kBAcross);
+  else if (S::kBAcross)
+    maps.b = boxes_of<typename S::B>(on.b, gemm.columns, gemm.groups * gemm.depth, true);
+  else
+    maps.b = boxes_of<typename S::B>(on.b, gemm.groups * gemm.columns, gemm.depth, false);
+  const auto kernel = multiply_plain<S, GroupedOrder>;
+  const int clusters = resident_clusters(kernel, S::kCluster, kThreads, sizeof(PlainShared<S>));
+  const auto blocks = static_cast<int>(std::min<std::int64_t>(clusters, most_tiles<S>(gemm))) * S::kCluster;
+  kernel<<<blocks, kThreads, sizeof(PlainShared<S>), stream>>>(
+      maps, end_scales(gemm, on), output_of(gemm, on), grouped_order<S>(gemm, on, S::kBAcross));
+  PRECBENCH_CHECK(cudaGetLastError());
+}
+
+using Bf16 = __nv_bfloat16;
+using E4m3 = __nv_fp8_e4m3;
+
+constexpr int kCluster = 2, kLag = 2;
+
+template <class A, class B, bool kAAcross, bool kBAcross, Store kStore>
+constexpr GroupedKernel plain(bool over_rows, bool over_k) {
+  constexpr bool kScaled = !std::is_same_v<A, Bf16>;
+  return {.name = "own grouped 128x256",
+          .a = kDTypeOf<A>,
+          .b = kDTypeOf<B>,
+          .d = is_f32(kStore) ? DType::f32 : DType::bf16,
+          .scales = kScaled ? GroupedScales::ends : GroupedScales::none,
+          .a_across = kAAcross,
+          .b_across = kBAcross,
+          .over_rows = over_rows,
+          .over_k = over_k,
+          .accumulate = adds(kStore),
+          .fast = kScaled,
+          .launch = launch_plain<PlainShape<A, B, kAAcross, kBAcross, kScaled, kStore, kCluster, kLag>>};
+}
+
+// fprop reads both operands along k, dgrad the weights across, wgrad both; what was dequantized to BF16 always along k.
+constexpr GroupedKernel kKernels[] = {plain<Bf16, Bf16, false, false, Store::bf16>(true, true),
+                                      plain<Bf16, Bf16, false, true, Store::bf16>(true, false),
+                                      plain<Bf16, Bf16, true, true, Store::bf16>(false, true),
+                                      plain<Bf16, Bf16, true, true, Store::bf16_add>(false, true),
+                                      plain<Bf16, Bf16, true, true, Store::f32>(false, true),
+                                      plain<Bf16, Bf16, true, true, Store::f32_add>(false, true),
+                                      plain<Bf16, Bf16, false, false, Store::bf16_add>(false, true),
+                                      plain<Bf16, Bf16, false, false, Store::f32>(true, true),
+                                      plain<Bf16, Bf16, false, false, Store::f32_add>(false, true),
+                                      plain<E4m3, E4m3, false, false, Store::bf16>(true, false)};
+
+}  // namespace
+
+std::span<const GroupedKernel> hopper_plain_grouped_kernels() { return kKernels; }
+
+}  // namespace precbench

@@ -1,0 +1,221 @@
+// The GEMM for Hopper whose sums stay in the tensor cores from the first of k to the last: BF16, and FP8 with fast
+// accumulation. D[M,N] = A[M,k] B[N,k]^T; a BF16 operand may also be stored the other way round, k rows of M or N.
+//
+// A block of threads stays on its multiprocessor and makes one tile of D, 128 x 256, after another. Two blocks are a
+// cluster, whose tiles stand one below the other, and read the same rows of B, or side by side:
+//
+//                  global memory / L2
+//                         |  TMA: boxes of 64 rows of A and B, 128 bytes each. What the cluster's tiles share each block
+//                         |  loads one half of, for both ("multicast")
+//                         v
+//   producer   [ stage 0 ][ stage 1 ][ stage 2 ][ stage 3 ]   a ring in shared memory: 64 of k, FP8 128
+//   1 thread       |  full: bytes are there   ^  empty: both warpgroups of both blocks are done with the stage
+//                  v                          |
+//   warpgroup 1   wgmma: total += 64 x 256 x stage      one stage's products are queued behind the last one's, and a
+//   warpgroup 2       wgmma: total += 64 x 256 x stage      stage is given back when those of the next are queued
+//                  |
+//                  |    warpgroup 2 begins some stages later and stays behind, so that one has the tensor cores to itself
+//                  v    while the other is here:
+//   epilogue   total [* scale_a * scale_b] -> D (stored, or added in FP32 by L2)
+//              while the producer already fills the ring for the next tile
+//
+// Boxes of an operand that is read across k ("MN-major") hold 64 of k in rows of 64 columns; those of the other columns are
+// in the next box. The tensor cores read either.
+#pragma once
+
+#include "kernels/cuda/gemm/epilogue_sm90a.cuh"
+#include "kernels/cuda/hopper/tma.cuh"
+#include "kernels/cuda/hopper/wgmma_bf16.cuh"
+
+namespace precbench::hopper {
+
+constexpr int kBoxRows = 64;  ///< of A and B in a box
+constexpr int kBoxBytes = kBoxRows * kTileRowBytes;
+constexpr int kLagBarrier = 3;  ///< the named barrier at which warpgroup 2 waits once
+
+/// A kernel's shape.
+template <class AType, class BType, bool kAAcrossK, bool kBAcrossK, bool kScaled, Store kStoreD,
+          int kClusterOf, int kLagOf>
+struct PlainShape {
+  using A = AType;
+  using B = BType;
+  static constexpr bool kIsBf16 = std::is_same_v<A, __nv_bfloat16>;
+  static constexpr bool kAAcross = kAAcrossK, kBAcross = kBAcrossK;
+  static constexpr bool kEnds = kScaled;  ///< with scales of rows or of the tensor
+  static constexpr Store kStore = kStoreD;
+  static constexpr bool kAdds = adds(kStore);
+  static constexpr int kRows = 128, kColumns = 256;  ///< of a tile
+  static constexpr int kHalves = 1, kSums = kColumns / 2;
+  static constexpr int kBlockK = kTileRowBytes / static_cast<int>(sizeof(A));  ///< of k in a stage
+  static constexpr int kStages = 4;
+  static constexpr int kCluster = kClusterOf;  ///< blocks that share rows of A or B
+  static constexpr int kLag = kLagOf;          ///< stages that warpgroup 2 begins later
+  static constexpr int kStageBytes = (kRows + kColumns) * kTileRowBytes;
+  static constexpr int kProducerRegisters = 40, kMathRegisters = 232;
+  static_assert(kLag < kStages);
+  static_assert(sizeof(A) == sizeof(B) && (kIsBf16 || (!kAAcross && !kBAcross)));
+};
+
+template <class S>
+struct alignas(1024) PlainShared {
+  std::uint8_t a[S::kStages][S::kRows * kTileRowBytes];
+  std::uint8_t b[S::kStages][S::kColumns * kTileRowBytes];
+  std::uint8_t d[kMathWarpgroups][is_f32(S::kStore) ? 16 : kDBytes];
+  Barrier full[S::kStages], empty[S::kStages];
+};
+
+struct PlainMaps {
+  CUtensorMap a, b;
+};
+
+/// An operand's boxes of a stage. Those that the cluster shares are loaded for both blocks, one half by each.
+template <int kBoxes, bool kAcross, int kCluster>
+__device__ inline void load_boxes(std::uint8_t* to, const CUtensorMap* map, int row, int k, bool shared,
+                                  int rank, Barrier& full) {
+  constexpr int kShare = kBoxes / kCluster;
+  if (kCluster > 1 && shared) {
+#pragma unroll
+    for (int i = 0; i < kShare; ++i) {
+      const int box = rank * kShare + i, at = row + box * kBoxRows;
+      load_box_to((1 << kCluster) - 1, to + box * kBoxBytes, map, kAcross ? k : at, kAcross ? at : k, full);
+    }
+  } else {
+#pragma unroll
+    for (int box = 0; box < kBoxes; ++box) {
+      const int at = row + box * kBoxRows;
+      load_box(to + box * kBoxBytes, map, kAcross ? k : at, kAcross ? at : k, full);
+    }
+  }
+}
+
+/// The one thread that asks for copies.
+template <class S, class Order>
+__device__ void produce_plain(PlainShared<S>& shared, const PlainMaps& maps, const Order& order, int rank,
+                              int cluster, int clusters) {
+  Turn<S::kStages> turn;
+  typename Order::Cursor at;
+  Tile tile;
+  for (int index = cluster; order.template find<S>(index, rank, at, tile); index += clusters)
+    for (int i = 0; i < tile.k_blocks; ++i, turn.next()) {
+      const int k = (tile.k_block + i) * S::kBlockK, stage = turn.stage;
+      Barrier& full = shared.full[stage];
+      shared.empty[stage].wait(turn.parity ^ 1);
+      full.arrive_and_expect(S::kStageBytes);
+      load_boxes<S::kRows / kBoxRows, S::kAAcross, S::kCluster>(shared.a[stage], &maps.a, tile.a_row, k,
+                                                                tile.beside, rank, full);
+      load_boxes<S::kColumns / kBoxRows, S::kBAcross, S::kCluster>(shared.b[stage], &maps.b, tile.b_row,
+                                                                   tile.b_k + k, !tile.beside, rank, full);
+    }
+}
+
+/// Gives a stage back: this warp's products have read it.
+template <class S>
+__device__ inline void give_back(Barrier& empty, int thread) {
+  if constexpr (S::kCluster == 1) {
+    if (thread % 32 == 0) empty.arrive();
+  } else {
+    if (thread % 32 < S::kCluster) empty.arrive_at(thread % 32);
+  }
+}
+
+/// total (+)= 64 rows of A by the tile's B over a stage.
+template <class S, bool kFirst>
+__device__ inline void multiply_stage_plain(float (&total)[S::kSums], std::uint64_t a, std::uint64_t b) {
+  begin_products();
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const bool add = k > 0 || !kFirst;
+    if constexpr (S::kIsBf16)
+      multiply_bf16<S::kAAcross, S::kBAcross>(total, a + k * (S::kAAcross ? kAcrossK : kAlongK),
+                                              b + k * (S::kBAcross ? kAcrossK : kAlongK), add);
+    else
+      multiply<typename S::A, typename S::B>(total, a + k * kNextK, b + k * kNextK, add);
+  }
+  end_products();
+}
+
+/// One tile's totals, by one warpgroup. `lead`: warpgroup 1 in its first tile, which lets the other begin.
+template <class S>
+__device__ inline void accumulate_plain(PlainShared<S>& shared, const Tile& tile, int warpgroup, int thread,
+                                        bool lead, Turn<S::kStages>& turn, float (&total)[S::kSums]) {
+  const bool idle = warpgroup * kUnitRows >= tile.rows;  // behind the end of a group
+  if (idle || tile.k_blocks == 0) {
+#pragma unroll
+    for (int i = 0; i < S::kSums; ++i) total[i] = 0;
+    if (lead) arrive_at_some(kLagBarrier, kMathWarpgroups * kWarpgroup);
+    for (int i = 0; i < tile.k_blocks; ++i, turn.next()) {
+      shared.full[turn.stage].wait(turn.parity);
+      give_back<S>(shared.empty[turn.stage], thread);
+    }
+    return;
+  }
+  const std::uint64_t first_a = descriptor_of(shared.a[0] + warpgroup * kBoxBytes),
+                      first_b = S::kBAcross ? across_k(shared.b[0], kBoxBytes) : descriptor_of(shared.b[0]);
+  int before = turn.stage;  // the stage before this one
+  shared.full[before].wait(turn.parity);
+  multiply_stage_plain<S, true>(total, below(first_a, before * S::kRows),
+                                below(first_b, before * S::kColumns));
+  turn.next();
+  for (int i = 1; i < tile.k_blocks; ++i, turn.next()) {
+    const int stage = turn.stage;
+    shared.full[stage].wait(turn.parity);
+    multiply_stage_plain<S, false>(total, below(first_a, stage * S::kRows),
+                                   below(first_b, stage * S::kColumns));
+    await_all_but<1>();
+    give_back<S>(shared.empty[before], thread);
+    before = stage;
+    if (lead && i == S::kLag) arrive_at_some(kLagBarrier, kMathWarpgroups * kWarpgroup);
+  }
+  await_products(total);
+  give_back<S>(shared.empty[before], thread);
+  if (lead && tile.k_blocks <= S::kLag) arrive_at_some(kLagBarrier, kMathWarpgroups * kWarpgroup);
+}
+
+template <class S, class Order>
+__global__ __launch_bounds__(kThreads, 1)
+    __cluster_dims__(S::kCluster) void multiply_plain(const __grid_constant__ PlainMaps maps,
+                                                      const EndScales ends, const Output d,
+                                                      const Order order) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
+  auto& shared = *reinterpret_cast<PlainShared<S>*>(shared_bytes);
+  const int rank = S::kCluster == 1 ? 0 : rank_in_cluster();
+  const int cluster = static_cast<int>(blockIdx.x) / S::kCluster;
+  const int clusters = static_cast<int>(gridDim.x) / S::kCluster;
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < S::kStages; ++stage) {
+      shared.full[stage].init(1);
+      shared.empty[stage].init(S::kCluster * kMathWarpgroups * 4);
+    }
+    publish_barriers();
+  }
+  if constexpr (S::kCluster == 1)
+    __syncthreads();
+  else
+    synchronize_cluster();
+
+  // Taken from lane 0, so that the compiler knows it to be the same in a warp.
+  const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0) - 1;
+  if (warpgroup < 0) {
+    keep_registers<S::kProducerRegisters>();
+    if (threadIdx.x == 0) produce_plain<S>(shared, maps, order, rank, cluster, clusters);
+  } else {
+    take_registers<S::kMathRegisters>();
+    const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
+    Turn<S::kStages> turn;
+    typename Order::Cursor at;
+    Tile tile;
+    for (int index = cluster; find_together<S>(order, index, rank, at, tile); index += clusters) {
+      const bool first = S::kLag > 0 && index == cluster;
+      if (first && warpgroup == 1) synchronize_some(kLagBarrier, kMathWarpgroups * kWarpgroup);
+      float total[1][S::kSums];
+      accumulate_plain<S>(shared, tile, warpgroup, thread, first && warpgroup == 0, turn, total[0]);
+      store<S>(shared.d[warpgroup], ends, d, tile, warpgroup, total);
+    }
+  }
+  // No block leaves while another may still write to its shared memory or arrive at its barriers.
+  if constexpr (S::kCluster > 1) synchronize_cluster();
+#endif
+}
+
+}  // namespace precbench::hopper

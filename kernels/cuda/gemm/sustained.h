@@ -1,0 +1,30 @@
+// For the benches of GEMMs: what an op takes when it runs for long, so that the GPU is at the clock its power limit leaves it.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+
+#include "kernels/gpu/graph.h"
+
+namespace precbench {
+
+/// Milliseconds of one op, back to back for so many seconds, of which the last three quarters count.
+inline double sustained_ms(Device& device, double seconds, const std::function<void()>& op) {
+  const auto clock = make_device_clock(device);
+  constexpr int kTrial = 4;
+  op();
+  clock->mark();
+  for (int i = 0; i < kTrial; ++i) op();
+  clock->mark();
+  device.synchronize();
+  const int runs = std::max(kTrial, static_cast<int>(seconds * 1e3 * kTrial / clock->milliseconds(0, 1)));
+  clock->reset();
+  for (int i = 0; i < runs / 4; ++i) op();
+  clock->mark();
+  for (int i = runs / 4; i < runs; ++i) op();
+  clock->mark();
+  device.synchronize();
+  return clock->milliseconds(0, 1) / (runs - runs / 4);
+}
+
+}  // namespace precbench

@@ -1,0 +1,148 @@
+// Which tile of D comes when in a GEMM for Hopper, and where its operands begin: of one product, or of a product for each
+// group of rows or of k. A kernel asks its order and knows nothing else of groups.
+//
+//   groups of rows (fprop, dgrad)               groups of k (wgrad)
+//
+//   A, D: rows         B: stacked               A: [rows, k of all]   B: [columns, k of all]   D: stacked
+//   +------------+ 0   +---------+ 0            +----+-------+---+    +----+-------+---+       +---------+ 0
+//   | group 0    |     | group 0 |              | 0  |   1   | 2 |    | 0  |   1   | 2 |       | group 0 |
+//   |. padding . |     +---------+ columns      +----+-------+---+    +----+-------+---+       +---------+ rows
+//   +------------+ o1  | group 1 |                   o1      o2            o1      o2          | group 1 |
+//   | group 1    |     +---------+              o1, o2: the groups' offsets, multiples of 128 on the device: tiles are
+//   +------------+ o2  | ...     |              counted as each is asked for, group behind group
+//
+// As groups begin at multiples of a tile's 128 rows, and each has its part of B or D at a fixed place, one matrix holds
+// all groups of an operand: its tensor map never changes, and no store needs a mask.
+#pragma once
+
+#include <cstdint>
+
+namespace precbench::hopper {
+
+/// Where a tile's operands and its place in D begin.
+struct Tile {
+  int a_row, b_row;  ///< of a matrix that is read across k: a column
+  int b_k;           ///< where B's k begins: of a stack that is read across k the group's first row
+  int k_block, k_blocks;
+  int d_row, d_column;
+  int rows;     ///< of D from d_row on that are this group's; may be more than a tile has
+  int b_scale;  ///< where scales of B for D's columns begin
+  int group;
+  bool
+      beside;  ///< the cluster's tiles stand side by side in D and share A; else one below the other, sharing B
+};
+
+struct PlaceInBands {
+  int row, column;  ///< in tiles
+};
+
+/// Bands of `band` tile rows; within a band column after column, so that the tiles which run at one time are about as high
+/// as wide and read few different rows of A and B.
+__device__ inline PlaceInBands in_bands(int index, int row_tiles, int column_tiles, int band) {
+  const int per_band = band * column_tiles;
+  const int first = index / per_band * band, height = min(band, row_tiles - first);
+  const int within = index % per_band;
+  return {first + within % height, within / height};
+}
+
+/// The tiles of one product; those of a cluster stand side by side.
+struct DenseOrder {
+  static constexpr bool kReadsGroups = false;
+  int row_tiles, column_tiles;  ///< in tiles of a cluster
+  int band, k_blocks;
+
+  struct Cursor {};
+
+  /// The cluster's tile of this index; false behind the last one.
+  template <class S>
+  __device__ bool find(int index, int rank, Cursor&, Tile& tile) const {
+    if (index >= row_tiles * column_tiles) return false;
+    const PlaceInBands place = in_bands(index, row_tiles, column_tiles, band);
+    const int row = place.row * S::kRows, column = (place.column * S::kCluster + rank) * S::kColumns;
+    tile = {row, column, 0, 0, k_blocks, row, column, S::kRows, column, 0, true};
+    return true;
+  }
+};
+
+/// The tiles of a product for each group, group behind group; of two blocks in a cluster one's tile is below the other's,
+/// but for the last tile row of an odd number: there they stand side by side.
+struct GroupedOrder {
+  static constexpr bool kReadsGroups = true;
+  const int *offsets, *counts;  ///< as in Groups, in device memory
+  int groups;
+  bool over_k;             ///< groups are of k, else of rows
+  bool b_across;           ///< B is read across k
+  int rows, columns;       ///< of a group's D; rows only over_k
+  int depth;               ///< k, of groups of rows
+  int column_tiles, band;  ///< band: tile rows
+
+  /// How far the search has come: indices only grow.
+  struct Cursor {
+    int group = 0, before = 0;  ///< before: tiles of earlier groups
+  };
+
+  template <class S>
+  __device__ int tiles_of(int of_rows) const {
+    const int row_tiles = (of_rows + S::kRows - 1) / S::kRows;
+    if constexpr (S::kCluster == 1) return row_tiles * column_tiles;
+    return row_tiles / 2 * column_tiles + row_tiles % 2 * ((column_tiles + 1) / 2);
+  }
+
+  template <class S>
+  __device__ bool find(int index, int rank, Cursor& at, Tile& tile) const {
+    int count = 0, of_rows = 0;
+    for (;; ++at.group) {
+      if (at.group == groups) return false;
+      count = __ldg(counts + at.group);
+      of_rows = over_k ? rows : count;
+      const bool nothing = S::kAdds && over_k && count == 0;
+      const int tiles = nothing ? 0 : tiles_of<S>(of_rows);
+      if (index - at.before < tiles) break;
+      at.before += tiles;
+    }
+    bool beside = false;
+    const PlaceInBands place =
+        place_of<S>(index - at.before, (of_rows + S::kRows - 1) / S::kRows, rank, beside);
+    const int row = place.row * S::kRows, column = place.column * S::kColumns;
+    const int first = __ldg(offsets + at.group);
+    tile = {.a_row = over_k ? row : first + row,
+            .b_row = (over_k || b_across ? 0 : at.group * columns) + column,
+            .b_k = over_k || !b_across ? 0 : at.group * depth,
+            .k_block = over_k ? first / S::kBlockK : 0,
+            .k_blocks = ((over_k ? count : depth) + S::kBlockK - 1) / S::kBlockK,
+            .d_row = over_k ? at.group * rows + row : first + row,
+            .d_column = column,
+            .rows = place.column < column_tiles ? of_rows - row : 0,
+            .b_scale = at.group * columns + column,
+            .group = at.group,
+            .beside = beside};
+    return true;
+  }
+
+ private:
+  template <class S>
+  __device__ PlaceInBands place_of(int index, int row_tiles, int rank, bool& beside) const {
+    if constexpr (S::kCluster == 1) return in_bands(index, row_tiles, column_tiles, band);
+    const int pairs = row_tiles / 2;
+    beside = index >= pairs * column_tiles;
+    if (beside) return {row_tiles - 1, 2 * (index - pairs * column_tiles) + rank};
+    const PlaceInBands pair = in_bands(index, pairs, column_tiles, band / 2);
+    return {2 * pair.row + rank, pair.column};
+  }
+};
+
+/// As order.find, by all lanes of a warp: what a loop or a branch around products depends on comes from lane 0, so that the
+/// compiler knows it to be the same in all.
+template <class S, class Order>
+__device__ inline bool find_together(const Order& order, int index, int rank, typename Order::Cursor& at,
+                                     Tile& tile) {
+  bool found = order.template find<S>(index, rank, at, tile);
+  if constexpr (Order::kReadsGroups) {
+    found = __shfl_sync(~0u, found, 0);
+    tile.k_blocks = __shfl_sync(~0u, tile.k_blocks, 0);
+    tile.rows = __shfl_sync(~0u, tile.rows, 0);
+  }
+  return found;
+}
+
+}  // namespace precbench::hopper
