@@ -296,10 +296,10 @@ struct ExchangeBytes {
 /// A mixture of experts in the last timed step, on one rank.
 struct MoeRecord {
   std::int64_t experts = 0, top_k = 0, expert_ffn = 0, shared_ffn = 0;
-  std::string score;               ///< "softmax", "sigmoid"
-  std::string routing;             ///< --routing
-  std::optional<std::string> grouped;  ///< who ran the experts' products: "own", "loop"; none where there is no choice
-  std::optional<double> capacity;  ///< none: no slot is dropped
+  std::string score;                   ///< "softmax", "sigmoid"
+  std::string routing;                 ///< --routing
+  std::optional<std::string> grouped;  ///< who ran their products on a GPU: "own", "loop" or both
+  std::optional<double> capacity;      ///< none: no slot is dropped
   ExpertRows rows;
   double padding_fraction = 0;  ///< of the padded rows
   ExpertLoad load;

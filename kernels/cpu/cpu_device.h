@@ -106,7 +106,6 @@ class CpuDevice final : public Device {
   void do_factored_update(const ops::FactoredUpdate& op) override;
 
  private:
-  void scaled_adamw(const ops::Adamw& op);  // scaled_adamw.cpp
   /// FP32 scratch number `slot`, at least `size` floats, kept from call to call; contents undefined.
   float* scratch(int slot, std::int64_t size);
   /// A form's matrix as FP32 in its storage order; scratch(slot) unless it is FP32 already.

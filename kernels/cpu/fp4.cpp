@@ -7,17 +7,11 @@
 
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/vector.h"
+#include "kernels/numerics/amax.h"
 #include "kernels/numerics/scale_layout.h"
 
 namespace precbench {
 namespace {
-
-/// The bits of the largest magnitude of n values; NaN's are the largest.
-std::int32_t largest_bits(const float* x, std::int64_t n) {
-  std::int32_t largest = 0;
-  for (std::int64_t i = 0; i < n; ++i) largest = std::max(largest, abs_bits(x[i]));
-  return largest;
-}
 
 float float_of(std::int32_t bits) { return bits_to_float(static_cast<std::uint32_t>(bits)); }
 
@@ -132,7 +126,7 @@ void quantize_scope(const Fp4Form& a, std::int64_t first, std::int64_t last) {
     std::int32_t largest[kTogether<n>] = {};
     for (std::int64_t r = first; r < last; ++r)
       for (int b = 0; b < count; ++b)
-        largest[b] = std::max(largest[b], largest_bits(a.x + r * a.k() + k0 + b * n, n));
+        largest[b] = std::max(largest[b], amax_bits(a.x + r * a.k() + k0 + b * n, n));
     std::uint8_t scales[kTogether<n>], fours[kTogether<n>];
     for (int b = 0; b < kTogether<n>; ++b) scales[b] = fp4_scale_of_amax(format, float_of(largest[b]), amax);
     for (int b = 0; b < kTogether<n>; ++b)
@@ -190,7 +184,7 @@ void CpuDevice::quantize_fp4(const GemmOperand& form, const float* matrix, const
   float amax = 0;
   if (!form.amax.empty()) {
     std::vector<std::int32_t> by_row(static_cast<std::size_t>(rows));
-    cpu::for_rows(threads_, rows, 0, [&](std::int64_t r, float*) { by_row[r] = largest_bits(x + r * k, k); });
+    cpu::for_rows(threads_, rows, 0, [&](std::int64_t r, float*) { by_row[r] = amax_bits(x + r * k, k); });
     *form.amax.as<float>() = amax = float_of(*std::max_element(by_row.begin(), by_row.end()));
   }
   // Padding entries of the scale buffer are defined too, so that buffers compare and copy byte for byte.

@@ -7,16 +7,14 @@
 
 #include "kernels/cpu/vector.h"
 #include "kernels/device/operands.h"
+#include "kernels/numerics/amax.h"
 #include "kernels/numerics/scale_layout.h"
 
 namespace precbench::cpu {
 
-/// max |x| over n values, NaN if any is NaN: the larger of two bit patterns without sign, and NaN's is the
-/// largest.
+/// max |x| over n values and the start, NaN if any is NaN.
 inline float amax_of(const float* x, std::int64_t n, float start = 0.0f) {
-  std::int32_t largest = abs_bits(start);
-  for (std::int64_t i = 0; i < n; ++i) largest = std::max(largest, abs_bits(x[i]));
-  return bits_to_float(static_cast<std::uint32_t>(largest));
+  return bits_to_float(static_cast<std::uint32_t>(std::max(abs_bits(start), amax_bits(x, n))));
 }
 
 /// A scope's scale in both directions.

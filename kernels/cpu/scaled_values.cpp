@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/weight_update.h"
+#include "kernels/numerics/amax.h"
 
 namespace precbench {
 

@@ -281,6 +281,9 @@ GemmSupport CudaDevice::support(const GemmRecipe& gemm, GemmRole role) const {
   return plans_->support(gemm, role);
 }
 
-void CudaDevice::set_autotune(bool on) { plans_->set_autotune(on); }
+void CudaDevice::set_autotune(bool on) {
+  autotune_ = on;
+  plans_->set_autotune(on);
+}
 
 }  // namespace precbench

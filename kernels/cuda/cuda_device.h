@@ -71,13 +71,15 @@ class CudaDevice final : public Device {
   void abandon_capture();
   bool capturing() const { return capturing_; }
 
-  /// Timing of GEMM candidates at first use; off: the heuristic's first answer. On by default.
+  /// Timing of candidates, for GEMMs and attention, at first use; off: the first that takes the problem. On by default.
   void set_autotune(bool on);
+  bool autotunes() const { return autotune_; }
   /// A backward pass of attention whose additions are in a fixed order. Off by default.
   void set_deterministic(bool on) { deterministic_ = on; }
   bool deterministic() const { return deterministic_; }
-  /// Who runs attention: "auto" (cuDNN where this build has it and it takes the shape, else our own kernels;
-  /// the default), "cudnn" (Unsupported where it cannot) or "own". Throws InvalidInput for another word.
+  /// Who runs attention: "auto" (the fastest of cuDNN and our kernels for Hopper, where they are there and take the shape,
+  /// else our kernels for any GPU; the default), "cudnn" (Unsupported where it cannot) or "own". Throws InvalidInput for
+  /// another word.
   void set_attention(const std::string& which);
 
   /// Whose kernels run GEMMs: "auto" (the fastest; the default), "cublaslt", or "own": ours wherever there is one, which
@@ -189,9 +191,11 @@ class CudaDevice final : public Device {
   std::size_t retired_bytes_ = 0;
   bool capturing_ = false;
   bool captured_ = false;  // a graph was made: its addresses must live as long as the device
+  bool autotune_ = true;
   bool deterministic_ = false;
-  bool grouped_own_ = true;      // kernels of ours may run the products of experts
-  bool ran_own_ = false, waited_for_host_ = false;  // such a kernel ran; experts' rows were counted on the host
+  bool grouped_own_ = true;       // kernels of ours may run the products of experts
+  bool ran_own_ = false;          // one did
+  bool waited_for_host_ = false;  // experts' rows were counted there
   const char* last_op_ = "start";
 };
 

@@ -24,13 +24,6 @@ namespace {
 using testing::kBlock, testing::kBlockPow2, testing::kMx, testing::kRow, testing::kSquare,
     testing::kTensorE4m3, testing::kTensorE5m2;
 
-Tensor random_bf16(Buffers& buffers, Device& device, std::int64_t rows, std::int64_t cols,
-                   std::uint64_t seed) {
-  const Tensor x = buffers.tensor(DType::bf16, rows, cols);
-  device.init_normal({x, 1.0f, seed, 0});
-  return x;
-}
-
 /// The row form of a random matrix in any format.
 GemmOperand random_form(Buffers& buffers, Device& device, const QuantFormat& format, const Tensor& value) {
   if (!format.quantized()) return {format, value, {}, false};
@@ -278,9 +271,8 @@ int run(const std::string& part) {
   const VisibleGpus gpus = find_gpus();
   if (gpus.count == 0) throw Unsupported(gpus.reason);
   const GpuProperties gpu = gpu_properties(0);
-  fmt::print("{}, {} SMs, driver {}, CUDA {}, cuBLASLt {}, attention by cuDNN {}\n", gpu.name, gpu.sm_count,
-             gpu.driver, gpu.cuda_runtime, gpu.cublaslt,
-             gpu.cudnn.empty() ? "(not in this build)" : gpu.cudnn);
+  fmt::print("{}, {} SMs, driver {}, CUDA {}, cuBLASLt {}, cuDNN {}\n", gpu.name, gpu.sm_count, gpu.driver,
+             gpu.cuda_runtime, gpu.cublaslt, gpu.cudnn.empty() ? "(not in this build)" : gpu.cudnn);
   const auto monitor = GpuMonitor::open(gpu.pci_bus_id);
   if (monitor && monitor->gpu().other_processes() > 0)
     fmt::print("warning: {} other process(es) compute on this GPU; the figures are not its best\n",

@@ -74,8 +74,6 @@ inline Tensor random_bf16(Buffers& buffers, Device& device, std::int64_t rows, s
   return x;
 }
 
-/// The row form of a random matrix in any format.
-
 /// Prints an op's rate against the copy ceiling, or what stopped it. `more_bytes`: that it must move beside each
 /// operand once.
 inline void report(Bench& bench, double ceiling, const std::string& name, const std::function<void()>& op,

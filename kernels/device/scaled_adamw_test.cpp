@@ -47,6 +47,24 @@ void step(Device& device, const ops::Adamw& op) {
     if (scale.of_tensor()) device.commit_scale({scale.scale, scale.amax, state_max(codes.dtype)});
 }
 
+/// A step of what is stored.
+ops::Adamw adamw_of(const Stored& w, const Stored& m, const Stored& v, const Tensor& gradient,
+                    const Tensor& scalars, const Tensor& norm_squared,
+                    const UpdateOptions& options = kOptions) {
+  return {.weights = {},
+          .master = w.codes,
+          .m = m.codes,
+          .v = v.codes,
+          .gradient = gradient,
+          .scalars = scalars,
+          .norm_squared = norm_squared,
+          .options = options,
+          .m_scale = m.scale,
+          .v_scale = v.scale,
+          .measure = false,
+          .master_scale = w.scale};
+}
+
 /// Element i's gradient in a step: its own size, from 2^-12 to 1, times a number that changes sign and size.
 float gradient_of(std::int64_t i, int step) {
   return std::exp2(-12.0f * static_cast<float>(i % 97) / 96.0f) *
@@ -78,18 +96,7 @@ double error_after_1000_steps(StateFormat m_format, StateFormat v_format,
       w[i] -= 1e-3f * (update + kOptions.weight_decay * w[i]);
     }
     *norm.as<float>() = 0;
-    step(*device, {.weights = {},
-                   .master = master,
-                   .m = m.codes,
-                   .v = v.codes,
-                   .gradient = gradient,
-                   .scalars = scalars,
-                   .norm_squared = norm,
-                   .options = kOptions,
-                   .m_scale = m.scale,
-                   .v_scale = v.scale,
-                   .measure = false,
-                   .master_scale = w_stored.scale});
+    step(*device, adamw_of(w_stored, m, v, gradient, scalars, norm));
   }
   std::vector<float> weights(kCount);
   for (std::int64_t i = 0; i < kCount; ++i)
@@ -162,19 +169,9 @@ PRECBENCH_OP_TEST(scaled_adamw_weights_on, "adamw with an FP16 master and an e4m
         const auto op = [&](const Stored& weights, const Stored& mean, const Stored& square,
                             const Tensor& grad, const Tensor& scale, const Tensor& step_scalars,
                             const Tensor& squares) {
-          return ops::Adamw{.weights = {},
-                            .master = weights.codes,
-                            .m = mean.codes,
-                            .v = square.codes,
-                            .gradient = grad,
-                            .scalars = step_scalars,
-                            .norm_squared = squares,
-                            .options = options,
-                            .m_scale = mean.scale,
-                            .v_scale = square.scale,
-                            .measure = false,
-                            .master_scale = weights.scale,
-                            .gradient_scale = scale};
+          ops::Adamw one = adamw_of(weights, mean, square, grad, step_scalars, squares, options);
+          one.gradient_scale = scale;
+          return one;
         };
         for (int t = 1; t <= 2; ++t) {
           for (std::int64_t i = 0; i < kCount; ++i) gradient.as<float>()[i] = gradient_of(i, t);
@@ -268,6 +265,59 @@ PRECBENCH_OP_TEST(scaled_adamw_on, "adamw with moments in every pair of formats"
         if (with_master) CHECK(close(dev_master, master) < (coat ? 1e-3 : 2e-5));
         CHECK(close(dev_norm, norm) < 1e-6);
       }
+}
+
+PRECBENCH_OP_TEST(coat_nan_on, "adamw with NaN and infinity in COAT's groups") {
+  HostMemory& host = b.host();
+  const Stored m = stored(host, StateFormat::coat, kCount), v = stored(host, StateFormat::coat, kCount);
+  const Tensor w = host.random(DType::f32, 1, kCount, 0.1f), gradient = host.tensor(DType::f32, 1, kCount);
+  const Tensor scalars = host.tensor(DType::i32, 1, 4), norm = host.tensor(DType::f32, 1, 1);
+  const StepScalars s{.lr = 0.01f, .bias_correction1 = 0.3f, .bias_correction2 = 0.1f};
+  std::memcpy(scalars.data, &s, sizeof s);
+  *norm.as<float>() = 0;
+  // One NaN in group 0, nothing else in group 1, an infinity in group 2, and all of group 3 is 0.
+  constexpr std::int64_t kNan = 5, kInf = 2 * kCoatGroup + 17;
+  for (std::int64_t i = 0; i < kCount; ++i) {
+    const std::int64_t group = i / kCoatGroup;
+    gradient.as<float>()[i] = i == kNan || group == 1 ? NAN
+                              : i == kInf             ? INFINITY
+                              : group == 3            ? 0
+                                                      : gradient_of(i, 1);
+  }
+  const auto on_device = [&](const Stored& x) { return Stored{b.put(x.codes), {b.put(x.scale.scale), {}}}; };
+  const Stored dev_m = on_device(m), dev_v = on_device(v);
+  const Tensor dev_w = b.put(w);
+  step(b.device(), adamw_of({dev_w, {}}, dev_m, dev_v, b.put(gradient), b.put(scalars), b.put(norm)));
+  step(b.cpu(), adamw_of({w, {}}, m, v, gradient, scalars, norm));
+  for (const auto& [got, want] : {std::pair(dev_m, m), std::pair(dev_v, v)}) {
+    const Tensor codes = b.fetch(got.codes), scales = b.fetch(got.scale.scale);
+    std::int64_t wrong = 0, off = 0, far = 0;
+    for (std::int64_t i = 0; i < kCount; ++i) {
+      const std::int64_t group = i / kCoatGroup;
+      const int code = codes.as<std::uint8_t>()[i], oracle = want.codes.as<std::uint8_t>()[i];
+      // A NaN is seen, its neighbours keep their values, and an infinity takes its group along.
+      const bool lost = i == kNan || group == 1 || group == 2;
+      wrong += ((code & 0x7F) == 0x7F) != lost;
+      wrong += ((oracle & 0x7F) == 0x7F) != lost;
+      wrong += group == 3 && code != 0;
+      off += !lost && code != oracle;
+      far += !lost && std::abs(code - oracle) > 1;
+    }
+    CHECK(wrong == 0);
+    CHECK(off <= kCount / 50);
+    CHECK(far <= 2);
+    const auto scale = [](const Tensor& t, std::int64_t i) { return t.as<float>()[i]; };
+    for (std::int64_t i = 0; i < scales.size(); ++i) {
+      const float a = scale(scales, i), c = scale(want.scale.scale, i);
+      CHECK((std::isnan(a) ? std::isnan(c) : a == c || std::fabs(a / c - 1) < 1e-5f));
+    }
+    CHECK(scale(scales, 0) != 1);  // what is left of group 0 has its range
+  }
+  const Tensor weights = b.fetch(dev_w);
+  for (const std::int64_t i : {kNan, kCoatGroup, 2 * kCoatGroup - 1, kInf})
+    CHECK((std::isnan(weights.as<float>()[i]) && std::isnan(w.as<float>()[i])));
+  for (const std::int64_t i : {kNan - 1, kNan + 1, kInf - 1, 3 * kCoatGroup})
+    CHECK((std::isfinite(weights.as<float>()[i]) && std::isfinite(w.as<float>()[i])));
 }
 
 TEST_CASE("measuring changes nothing but amaxes, and parts of a parameter measure what all of it does",

@@ -190,7 +190,8 @@ TEST_CASE("a row that nothing can compute is refused", "[recipe]") {
         "wgrad.fast_accum: blocks are promoted to FP32 one by one; only tensor and row take true");
   const json fp4 = {{"format", "e2m1"}, {"granularity", "1x32"}, {"scale", "ue8m0"}, {"element_scale", 0.75}};
   for (const char* side : {"/fprop/a", "/fprop/b"})
-    CHECK(error_with("mxfp8", side, fp4) == "fprop: FP4 is multiplied with FP4 that has scales of the same type");
+    CHECK(error_with("mxfp8", side, fp4) ==
+          "fprop: FP4 is multiplied with FP4 that has scales of the same type");
   for (const char* taken : {"mxfp8_floor", "rowwise_e4m1"})
     CHECK(error_with("mxfp8", "/name", taken) ==
           std::string("name: ") + taken + " is a built-in recipe with other values; choose another name");

@@ -24,7 +24,7 @@ struct Share {
 
 /// The linear layers that stay in BF16.
 struct KeepBf16 {
-  Share first, last;                       ///< blocks
+  Share first, last;                         ///< blocks
   std::array<bool, kRolesAndParts> roles{};  ///< in every block; head: lm_head, whatever else says otherwise
   bool first_linear = false;                 ///< the first block's qkv, or q where it is apart
   bool small = false;                        ///< those that torchao's rule finds too small (is_too_small)

@@ -20,17 +20,11 @@ StateFormat state_format_named(const std::string& name) {
   throw std::invalid_argument("no format of state has the name " + name);
 }
 
-std::int32_t amax_bits(const float* values, std::int64_t n) {
-  std::int32_t largest = 0;
-  for (std::int64_t i = 0; i < n; ++i) largest = std::max(largest, abs_bits(values[i]));
-  return largest;
-}
-
 CoatScale coat_encode_group(std::uint8_t* codes, const float* values, std::int64_t n) {
   float largest = 0, smallest = 0;
   for (std::int64_t i = 0; i < n; ++i) {
     const float magnitude = std::fabs(values[i]);
-    largest = std::max(largest, magnitude);
+    largest = std::max(largest, magnitude);  // which a NaN is not
     if (magnitude > 0 && (smallest == 0 || magnitude < smallest)) smallest = magnitude;
   }
   const CoatScale scale = coat_scale(largest, smallest);

@@ -80,7 +80,7 @@ struct CoatScale {
 };
 inline constexpr std::int64_t kCoatScaleFloats = 3;
 
-/// Of a group's largest magnitude and its smallest that is not 0; both 0 where there is none.
+/// Of a group's largest magnitude and its smallest that is not 0, NaN left out; both 0 where there is none.
 PRECBENCH_HD inline CoatScale coat_scale(float largest, float smallest) {
   if (!(largest > 0.0f)) return {};
   CoatScale s;
@@ -118,9 +118,8 @@ inline void state_encode(DType dtype, void* codes, std::int64_t i, float scaled_
     static_cast<std::uint8_t*>(codes)[i] = e4m3_encode(scaled_value);
 }
 
-/// The bits of the largest magnitude, NaN above all.
-std::int32_t amax_bits(const float* values, std::int64_t n);
-/// Stretches a group of n values, kCoatGroup at most, and encodes them.
+/// Stretches a group of n values, kCoatGroup at most, and encodes them. A NaN is encoded as NaN and has no part in the
+/// group's range, so that the others keep theirs; an infinity leaves no range, and all become NaN.
 CoatScale coat_encode_group(std::uint8_t* codes, const float* values, std::int64_t n);
 
 }  // namespace precbench

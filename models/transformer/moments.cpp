@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "kernels/numerics/amax.h"
+
 namespace precbench {
 namespace {
 

@@ -9,6 +9,7 @@
 #include <numeric>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
 
 #include "results/statistics.h"
 #include "tools/analysis/best_rates.h"
@@ -163,6 +164,10 @@ std::optional<double> final_loss(const Record& record) {
 /// Relative to the median of its own run, so that seeds can be pooled. One sample has no spread.
 std::optional<double> pooled_relative_iqr(const Row& row) {
   std::vector<double> relative;
+  std::size_t count = 0;
+  for (const LocatedRecord* member : row.members)
+    if (member->record.timing) count += member->record.timing->samples_ms.size();
+  relative.reserve(count);  // a million runs have many, and a list that grows holds them twice
   for (const LocatedRecord* member : row.members) {
     if (!member->record.timing) continue;
     const auto& samples = member->record.timing->samples_ms;
@@ -170,7 +175,7 @@ std::optional<double> pooled_relative_iqr(const Row& row) {
     if (samples.size() > 1 && own && *own > 0)
       for (double sample : samples) relative.push_back(sample / *own);
   }
-  const auto statistics = sample_statistics(relative);
+  const auto statistics = sample_statistics(std::move(relative));
   return statistics ? std::optional(statistics->iqr()) : std::nullopt;
 }
 

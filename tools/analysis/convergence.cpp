@@ -28,6 +28,19 @@ constexpr double kFewestMarginsFallen = 20;
 /// Student's t for a two-sided interval over n values.
 double two_sided_t(double level, int n) { return student_t_quantile(1 - level / 2, n - 1); }
 
+/// The exponential moving average, one loss after the other.
+class Ema {
+ public:
+  double add(double loss) {
+    sum_ = kEmaPast * sum_ + (1 - kEmaPast) * loss;
+    weight_ = kEmaPast * weight_ + (1 - kEmaPast);
+    return sum_ / weight_;
+  }
+
+ private:
+  double sum_ = 0, weight_ = 0;
+};
+
 bool has_bad_loss(const LossCurve& curve) {
   return std::any_of(curve.loss.begin(), curve.loss.end(), [](double x) { return !std::isfinite(x); });
 }
@@ -44,12 +57,6 @@ bool lost_it_again(const LossCurve& curve, std::optional<double> uniform_loss) {
 
 bool diverged(const LossCurve& curve, std::optional<double> uniform_loss) {
   return curve.diverged || has_bad_loss(curve) || lost_it_again(curve, uniform_loss);
-}
-
-LossCurve first_steps(const LossCurve& curve, std::size_t steps) {
-  LossCurve cut = curve;
-  cut.loss.resize(std::min(steps, curve.loss.size()));
-  return cut;
 }
 
 using Pair = std::pair<const LossCurve*, const LossCurve*>;
@@ -124,10 +131,11 @@ bool judge_alone(RecipeConvergence& result, const std::vector<LossCurve>& curves
   return false;
 }
 
-void summarize(RecipeConvergence& result, const std::vector<LossCurve>& curves) {
+/// Of the curves' ends, those that are known.
+void summarize(RecipeConvergence& result, const std::vector<std::optional<double>>& all_ends) {
   std::vector<double> ends;
-  for (const LossCurve& curve : curves)
-    if (const auto end = trailing_mean(curve.loss)) ends.push_back(*end);
+  for (const auto& end : all_ends)
+    if (end) ends.push_back(*end);
   result.seeds = static_cast<int>(ends.size());
   if (ends.empty()) return;
   const auto [mean, sd] = mean_and_spread(ends);
@@ -140,17 +148,17 @@ void summarize(RecipeConvergence& result, const std::vector<LossCurve>& curves) 
 /// 95% of further values of the same kind would lie within this many standard deviations of the mean of n.
 double prediction_half_width(int n) { return two_sided_t(kIntervalLevel, n) * std::sqrt(1 + 1.0 / n); }
 
-std::optional<NoiseBand> noise_band(const std::vector<LossCurve>& curves) {
+/// Of curves of at least `steps` steps.
+std::optional<NoiseBand> noise_band(const std::vector<const LossCurve*>& curves, std::size_t steps) {
   const int n = static_cast<int>(curves.size());
   if (n < kFewestSeeds) return std::nullopt;
   NoiseBand band;
   band.seeds = n;
-  std::vector<std::vector<double>> smooth;
-  for (const LossCurve& curve : curves) smooth.push_back(ema(curve.loss));
+  std::vector<Ema> emas(curves.size());
+  std::vector<double> here(curves.size());
   const double deviations = prediction_half_width(n);
-  for (std::size_t step = 0; step < curves.front().loss.size(); ++step) {
-    std::vector<double> here;
-    for (const auto& curve : smooth) here.push_back(curve[step]);
+  for (std::size_t step = 0; step < steps; ++step) {
+    for (std::size_t i = 0; i < curves.size(); ++i) here[i] = emas[i].add(curves[i]->loss[step]);
     const MeanAndSpread at_step = mean_and_spread(here);
     const double half = deviations * at_step.sd;
     band.ema_mean.push_back(at_step.mean);
@@ -223,8 +231,8 @@ void judge_delta(RecipeConvergence& result, const std::vector<double>& deltas, d
 EmaErrors compare_emas(const std::vector<Pair>& pairs, std::size_t steps) {
   EmaErrors errors;
   for (const auto& [mine, theirs] : pairs) {
-    const std::vector<double> a = ema(first_steps(*mine, steps).loss);
-    const std::vector<double> b = ema(first_steps(*theirs, steps).loss);
+    const std::vector<double> a = ema(mine->loss.first(steps));
+    const std::vector<double> b = ema(theirs->loss.first(steps));
     const double last = a.back() / b.back() - 1;
     double largest = 0;
     for (std::size_t i = steps / 10; i < steps; ++i) largest = std::max(largest, std::abs(a[i] / b[i] - 1));
@@ -259,27 +267,24 @@ const char* name_of(ConvergenceVerdict verdict) {
 
 std::vector<double> ema(const std::vector<double>& loss) {
   std::vector<double> smooth;
-  double sum = 0, weight = 0;
-  for (const double value : loss) {
-    sum = kEmaPast * sum + (1 - kEmaPast) * value;
-    weight = kEmaPast * weight + (1 - kEmaPast);
-    smooth.push_back(sum / weight);
-  }
+  Ema average;
+  for (const double value : loss) smooth.push_back(average.add(value));
   return smooth;
 }
 
 RecipeConvergence assess_bf16(const std::vector<LossCurve>& bf16, std::optional<double> uniform_loss) {
   RecipeConvergence result;
   result.is_bf16 = true;
-  std::vector<LossCurve> sound;
+  std::vector<const LossCurve*> sound;
   for (const LossCurve& curve : bf16)
-    if (trailing_mean(curve.loss) && !diverged(curve, uniform_loss)) sound.push_back(curve);
-  for (const LossCurve& curve : sound)
-    result.steps = result.steps ? std::min(result.steps, curve.loss.size()) : curve.loss.size();
-  for (LossCurve& curve : sound) curve = first_steps(curve, result.steps);
-  summarize(result, sound);
+    if (trailing_mean(curve.loss) && !diverged(curve, uniform_loss)) sound.push_back(&curve);
+  for (const LossCurve* curve : sound)
+    result.steps = result.steps ? std::min(result.steps, curve->loss.size()) : curve->loss.size();
+  std::vector<std::optional<double>> ends;
+  for (const LossCurve* curve : sound) ends.push_back(trailing_mean(curve->loss.first(result.steps)));
+  summarize(result, ends);
   if (judge_alone(result, bf16, uniform_loss)) return result;
-  result.band = noise_band(sound);
+  result.band = noise_band(sound, result.steps);
   if (!result.band)
     result.reason =
         fmt::format("{} seeds show no noise band; at least {} are needed", sound.size(), kFewestSeeds);
@@ -294,12 +299,11 @@ RecipeConvergence compare_curves(const std::vector<LossCurve>& recipe, const std
     const std::size_t both = std::min(mine->loss.size(), theirs->loss.size());
     result.steps = result.steps ? std::min(result.steps, both) : both;
   }
-  std::vector<LossCurve> mine_cut, theirs_cut;
-  for (const auto& [mine, theirs] : pairs) {
-    mine_cut.push_back(first_steps(*mine, result.steps));
-    theirs_cut.push_back(first_steps(*theirs, result.steps));
-  }
-  summarize(result, pairs.empty() ? recipe : mine_cut);
+  std::vector<std::optional<double>> ends;
+  for (const auto& [mine, theirs] : pairs) ends.push_back(trailing_mean(mine->loss.first(result.steps)));
+  if (pairs.empty())
+    for (const LossCurve& curve : recipe) ends.push_back(trailing_mean(curve.loss));
+  summarize(result, ends);
   const bool settled = judge_alone(result, recipe, uniform_loss);
   if (pairs.empty()) {
     if (!settled) result.reason = "no BF16 run of the same seed to compare with";
@@ -307,10 +311,11 @@ RecipeConvergence compare_curves(const std::vector<LossCurve>& recipe, const std
   }
   std::vector<double> deltas, starts, baseline_ends;
   for (std::size_t i = 0; i < pairs.size(); ++i) {
-    const auto a = trailing_mean(mine_cut[i].loss), b = trailing_mean(theirs_cut[i].loss);
+    const LossCurve& theirs = *pairs[i].second;
+    const auto a = ends[i], b = trailing_mean(theirs.loss.first(result.steps));
     if (!a || !b) continue;
     deltas.push_back(*a - *b);
-    starts.push_back(theirs_cut[i].loss.front());
+    starts.push_back(theirs.loss.front());
     baseline_ends.push_back(*b);
   }
   if (deltas.empty()) return result;

@@ -8,6 +8,7 @@
 // among many recipes one in twenty may be called worse or better by chance.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -46,12 +47,33 @@ inline constexpr int kFewestSeeds = 3;
 /// the first 40 steps, and they are up to 1.2% away in the first 60.
 inline constexpr std::size_t kFewestJudgedSteps = 100;
 
+/// The first numbers of a series that stands elsewhere and outlives this: a million curves are not copied.
+class SeriesView {
+ public:
+  SeriesView(const PackedSeries& series) : SeriesView(series, series.size()) {}
+  SeriesView(const PackedSeries& series, std::size_t count) : series_(&series), size_(count) {}
+  SeriesView(PackedSeries&&) = delete;
+  operator std::vector<double>() const { return {begin(), end()}; }
+
+  /// Those that are there of the first `count`.
+  SeriesView first(std::size_t count) const { return {*series_, std::min(count, size_)}; }
+  std::size_t size() const { return size_; }
+  double operator[](std::size_t i) const { return (*series_)[i]; }
+  double front() const { return (*series_)[0]; }
+  PackedSeries::const_iterator begin() const { return series_->begin(); }
+  PackedSeries::const_iterator end() const { return begin() + static_cast<std::ptrdiff_t>(size_); }
+
+ private:
+  const PackedSeries* series_;
+  std::size_t size_;
+};
+
 /// One run. A loss that is not finite ends its curve and makes it a diverged one.
 struct LossCurve {
-  std::string seed;          ///< runs of equal seed are paired
-  std::vector<double> loss;  ///< nats, one a step
-  bool diverged = false;     ///< the record's status says so
-  std::size_t warmup = 0;    ///< steps until the learning rate first is at its highest
+  std::string seed;        ///< runs of equal seed are paired
+  SeriesView loss;         ///< nats, one a step
+  bool diverged = false;   ///< the record's status says so
+  std::size_t warmup = 0;  ///< steps until the learning rate first is at its highest
 };
 
 struct Interval {

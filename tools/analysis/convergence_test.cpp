@@ -14,17 +14,35 @@ namespace {
 
 constexpr double kLnV = 5.545;
 
+/// What a LossCurve says, with the losses that it shows.
+struct Run {
+  std::string seed;
+  PackedSeries loss;
+  bool diverged = false;
+  std::size_t warmup = 0;
+};
+
+std::vector<LossCurve> curves_of(const std::vector<Run>& runs) {
+  std::vector<LossCurve> curves;
+  for (const Run& run : runs) curves.push_back({run.seed, run.loss, run.diverged, run.warmup});
+  return curves;
+}
+
+RecipeConvergence judge(const std::vector<Run>& recipe, const std::vector<Run>& bf16) {
+  return compare_curves(curves_of(recipe), curves_of(bf16), kLnV);
+}
+
 /// Falls from ln V to 2.5 + shift; the last 20 of its 200 steps average 2.5 + shift to 1e-8.
-LossCurve curve(int seed, double shift) {
-  LossCurve c{std::to_string(seed), {}, false};
+Run run(int seed, double shift) {
+  Run c{std::to_string(seed), {}, false};
   for (int step = 0; step < 200; ++step)
     c.loss.push_back(2.5 + shift + (kLnV - 2.5 - shift) * std::exp(-step / 10.0));
   return c;
 }
 
-std::vector<LossCurve> curves(const std::vector<double>& shifts) {
-  std::vector<LossCurve> all;
-  for (const double shift : shifts) all.push_back(curve(static_cast<int>(all.size()), shift));
+std::vector<Run> runs(const std::vector<double>& shifts) {
+  std::vector<Run> all;
+  for (const double shift : shifts) all.push_back(run(static_cast<int>(all.size()), shift));
   return all;
 }
 
@@ -38,7 +56,7 @@ RecipeConvergence compare(const std::vector<double>& deltas) {
   for (std::size_t i = 0; i < deltas.size(); ++i) shifts.push_back(kBf16[i % 3] + deltas[i]);
   std::vector<double> bf16;
   for (std::size_t i = 0; i < deltas.size(); ++i) bf16.push_back(kBf16[i % 3]);
-  return compare_curves(curves(shifts), curves(bf16), kLnV);
+  return judge(runs(shifts), runs(bf16));
 }
 
 }  // namespace
@@ -109,9 +127,9 @@ TEST_CASE("errors of opposite signs do not cancel: every run meets the criterion
   CHECK(close(errors.last, 0.033 / 2.55));
   CHECK(errors.largest >= errors.last);
   // A run that diverged meets nothing, however good its first steps.
-  std::vector<LossCurve> recipe = curves(kBf16);
+  std::vector<Run> recipe = runs(kBf16);
   recipe[0].diverged = true;
-  const RecipeConvergence broken = compare_curves(recipe, curves(kBf16), kLnV);
+  const RecipeConvergence broken = judge(recipe, runs(kBf16));
   CHECK(broken.ema_errors->runs == 3);
   CHECK(broken.ema_errors->within_last == 2);
 }
@@ -136,12 +154,12 @@ namespace {
 /// Three seeds whose recipe is BF16 itself: as close as can be, after `steps` steps, of which `warmup` are
 /// the learning rate's.
 RecipeConvergence same_after(std::size_t steps, std::size_t warmup) {
-  std::vector<LossCurve> both = curves(kBf16);
-  for (LossCurve& c : both) {
+  std::vector<Run> both = runs(kBf16);
+  for (Run& c : both) {
     c.loss.resize(steps);
     c.warmup = warmup;
   }
-  return compare_curves(both, both, kLnV);
+  return judge(both, both);
 }
 
 }  // namespace
@@ -158,20 +176,20 @@ TEST_CASE("runs that had no room to differ are inconclusive, however close", "[c
         "too short: 199 steps, 67 of them warm-up of the learning rate; at least 201 are needed");
   CHECK(same_after(200, 66).verdict == ConvergenceVerdict::equivalent);
   // A worse recipe is not called so either: at that length nothing is.
-  std::vector<LossCurve> bf16 = curves(kBf16), worse = curves({0.5, 0.55, 0.46});
-  for (std::vector<LossCurve>* all : {&bf16, &worse})
-    for (LossCurve& c : *all) c.loss.resize(60);
-  CHECK(compare_curves(worse, bf16, kLnV).verdict == ConvergenceVerdict::inconclusive);
+  std::vector<Run> bf16 = runs(kBf16), worse = runs({0.5, 0.55, 0.46});
+  for (std::vector<Run>* all : {&bf16, &worse})
+    for (Run& c : *all) c.loss.resize(60);
+  CHECK(judge(worse, bf16).verdict == ConvergenceVerdict::inconclusive);
 }
 
 TEST_CASE("a loss that has hardly fallen leaves no room to differ", "[convergence]") {
   const auto after_a_fall_of = [](double fall) {
-    std::vector<LossCurve> both;
+    std::vector<Run> both;
     for (const char* seed : {"1", "2", "3"}) {
       both.push_back({seed, std::vector<double>(200, 2.0), false});
       both.back().loss.front() += fall;
     }
-    return compare_curves(both, both, kLnV);
+    return judge(both, both);
   };
   // The margin is 0.005 nats.
   CHECK(after_a_fall_of(0.09).verdict == ConvergenceVerdict::inconclusive);
@@ -181,31 +199,31 @@ TEST_CASE("a loss that has hardly fallen leaves no room to differ", "[convergenc
 }
 
 TEST_CASE("a curve that leaves the finite numbers has diverged, however good the others", "[convergence]") {
-  std::vector<LossCurve> recipe = curves(kBf16);
+  std::vector<Run> recipe = runs(kBf16);
   recipe[1].loss[150] = std::numeric_limits<double>::quiet_NaN();
-  const RecipeConvergence r = compare_curves(recipe, curves(kBf16), kLnV);
+  const RecipeConvergence r = judge(recipe, runs(kBf16));
   CHECK(r.verdict == ConvergenceVerdict::diverged);
   CHECK(r.reason == "1 of 3 seeds left the finite numbers");
-  std::vector<LossCurve> by_status = curves(kBf16);
+  std::vector<Run> by_status = runs(kBf16);
   by_status[0].diverged = true;
-  CHECK(compare_curves(by_status, curves(kBf16), kLnV).verdict == ConvergenceVerdict::diverged);
+  CHECK(judge(by_status, runs(kBf16)).verdict == ConvergenceVerdict::diverged);
 }
 
 TEST_CASE("a curve that loses again what it had learnt has diverged", "[convergence]") {
-  std::vector<LossCurve> recipe = curves(kBf16);
+  std::vector<Run> recipe = runs(kBf16);
   for (std::size_t step = 120; step < 200; ++step) recipe[2].loss[step] = 4.5;
-  CHECK(compare_curves(recipe, curves(kBf16), kLnV).verdict == ConvergenceVerdict::diverged);
+  CHECK(judge(recipe, runs(kBf16)).verdict == ConvergenceVerdict::diverged);
   // A spike that heals is none.
-  recipe = curves(kBf16);
+  recipe = runs(kBf16);
   for (std::size_t step = 120; step < 125; ++step) recipe[2].loss[step] = 9;
-  CHECK(compare_curves(recipe, curves(kBf16), kLnV).verdict == ConvergenceVerdict::equivalent);
+  CHECK(judge(recipe, runs(kBf16)).verdict == ConvergenceVerdict::equivalent);
 }
 
 TEST_CASE("a curve that broke early does not shorten what the others are judged by", "[convergence]") {
-  std::vector<LossCurve> recipe = curves(kBf16);
+  std::vector<Run> recipe = runs(kBf16);
   recipe[0].diverged = true;
   recipe[0].loss.resize(20);
-  const RecipeConvergence r = compare_curves(recipe, curves(kBf16), kLnV);
+  const RecipeConvergence r = judge(recipe, runs(kBf16));
   CHECK(r.verdict == ConvergenceVerdict::diverged);
   CHECK(r.steps == 200);
   CHECK(r.seeds == 2);
@@ -213,20 +231,20 @@ TEST_CASE("a curve that broke early does not shorten what the others are judged 
 }
 
 TEST_CASE("a plateau near ln V is not learning", "[convergence]") {
-  std::vector<LossCurve> recipe = curves(kBf16);
+  std::vector<Run> recipe = runs(kBf16);
   for (std::size_t step = 0; step < 200; ++step)
     recipe[0].loss[step] = kLnV - 0.0005 * static_cast<double>(step);
-  const RecipeConvergence r = compare_curves(recipe, curves(kBf16), kLnV);
+  const RecipeConvergence r = judge(recipe, runs(kBf16));
   CHECK(r.verdict == ConvergenceVerdict::not_learning);
   CHECK(r.reason.starts_with("1 of 3 seeds"));
   CHECK(std::string(name_of(*r.verdict)) == "not learning");
-  CHECK(assess_bf16(recipe, kLnV).verdict == ConvergenceVerdict::not_learning);
+  CHECK(assess_bf16(curves_of(recipe), kLnV).verdict == ConvergenceVerdict::not_learning);
 }
 
 TEST_CASE("runs of different lengths get no verdict after the shortest's", "[convergence]") {
-  std::vector<LossCurve> shorter = curves(kBf16);
+  std::vector<Run> shorter = runs(kBf16);
   shorter[1].loss.resize(120);
-  const RecipeConvergence r = compare_curves(shorter, curves(kBf16), kLnV);
+  const RecipeConvergence r = judge(shorter, runs(kBf16));
   CHECK(r.verdict == ConvergenceVerdict::inconclusive);
   CHECK(r.reason == "runs of 120 to 200 steps: the verdict needs equally long ones");
   CHECK_FALSE(r.fit_to_judge);
@@ -235,21 +253,21 @@ TEST_CASE("runs of different lengths get no verdict after the shortest's", "[con
 }
 
 TEST_CASE("only equal seeds are paired, and a BF16 run that broke is no yardstick", "[convergence]") {
-  std::vector<LossCurve> bf16 = curves(kBf16);
+  std::vector<Run> bf16 = runs(kBf16);
   bf16[0].seed = "17";
   bf16[1].diverged = true;
-  const RecipeConvergence r = compare_curves(curves(kBf16), bf16, kLnV);
+  const RecipeConvergence r = judge(runs(kBf16), bf16);
   CHECK(r.seeds == 1);
   CHECK(r.verdict == ConvergenceVerdict::inconclusive);
   bf16[2].seed = "18";
-  const RecipeConvergence alone = compare_curves(curves(kBf16), bf16, kLnV);
+  const RecipeConvergence alone = judge(runs(kBf16), bf16);
   CHECK_FALSE(alone.verdict);
   CHECK(alone.reason == "no BF16 run of the same seed to compare with");
   CHECK(close(alone.final_loss, 2.5 + 0.01 / 3));
 }
 
 TEST_CASE("BF16's seeds make the noise band", "[convergence]") {
-  const RecipeConvergence r = assess_bf16(curves(kBf16), kLnV);
+  const RecipeConvergence r = assess_bf16(curves_of(runs(kBf16)), kLnV);
   CHECK_FALSE(r.verdict);
   REQUIRE(r.band);
   CHECK(r.band->seeds == 3);
@@ -259,7 +277,7 @@ TEST_CASE("BF16's seeds make the noise band", "[convergence]") {
   CHECK(std::abs(r.band->ema_mean[199] - (2.5 + 0.01 / 3)) < 1e-5);
   CHECK(std::abs(r.band->ema_high[199] - r.band->ema_mean[199] - half) < 1e-5);
   CHECK(std::abs(r.band->ema_mean[199] - r.band->ema_low[199] - half) < 1e-5);
-  CHECK_FALSE(assess_bf16(curves({0.0, 0.1}), kLnV).band);
+  CHECK_FALSE(assess_bf16(curves_of(runs({0.0, 0.1})), kLnV).band);
 }
 
 namespace {
@@ -276,7 +294,7 @@ std::vector<int> simulate(int seeds, double delta, double sd) {
     return loss;
   };
   for (int study = 0; study < 1000; ++study) {
-    std::vector<LossCurve> recipe, bf16;
+    std::vector<Run> recipe, bf16;
     for (int seed = 0; seed < seeds; ++seed) {
       const double base = 2.5 + 0.05 * noise(engine);
       const std::string name = std::to_string(seed);
@@ -284,7 +302,7 @@ std::vector<int> simulate(int seeds, double delta, double sd) {
       const double mine = base + delta + sd * noise(engine);
       recipe.push_back({name, ending_in(mine), false});
     }
-    ++counts[static_cast<std::size_t>(*compare_curves(recipe, bf16, kLnV).verdict)];
+    ++counts[static_cast<std::size_t>(*judge(recipe, bf16).verdict)];
   }
   return counts;
 }

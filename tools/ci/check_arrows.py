@@ -27,7 +27,7 @@ def declared_rooms():
         text = re.sub(r"#.*", "", (ROOT / top / "CMakeLists.txt").read_text())
         for call in re.findall(r"precbench_room\(([^)]*)\)", text):
             name, *words = call.split()
-            lists = {"COLD": [], "LINK": [], "TEST_LINK": [], "FOLDERS": [], "LIBRARIES": []}
+            lists = {"COLD": [], "JOIN": [], "LINK": [], "TEST_LINK": [], "FOLDERS": [], "LIBRARIES": []}
             for word in words:
                 if word in lists:
                     current = lists[word]

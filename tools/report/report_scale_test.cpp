@@ -1,13 +1,16 @@
-// The time that a report takes goes with the number of its records, whatever they differ in.
-#include <ctime>
+// The time and the memory that a report takes go with the number of its records, whatever they differ in.
+#include <fmt/format.h>
 
 #include <algorithm>
+#include <ctime>
 #include <functional>
 
 #include "results/record_samples.h"
 #include "tools/analysis/analysis.h"
+#include "tools/report/reduce_record.h"
 #include "tools/report/report.h"
 #include "tools/testing/catch.h"
+#include "tools/testing/heap.h"
 #include "tools/testing/temp_directory.h"
 #include "tools/testing/text.h"
 
@@ -143,4 +146,40 @@ TEST_CASE("four times the lines take about four times as long to read", "[record
   };
   check("failures", failed);
   check("repeated", repeated);
+}
+
+TEST_CASE("a row that is one of many takes its loss and less than 2 kB of a report", "[report][scale]") {
+  if (!heap_is_counted()) return;
+  constexpr int kSteps = 400;
+  const TempDirectory folder;
+  const auto peak_of = [&](int count) {
+    std::string text;
+    for (int i = 0; i < count; ++i) {
+      const int seed = i / 2;
+      Record r =
+          samples::gpu_record(i % 2 == 0 ? "bf16" : "mxfp8", 200 + 1e-3 * seed, 1e-3 * (seed % 7), seed);
+      r.id = fmt::format("{:016x}", i);
+      r.communication.reset();
+      r.timing->runs.clear();
+      r.timing->between_runs.reset();
+      std::vector<double> loss;  // of floats, as a device's are
+      for (int step = 0; step < kSteps; ++step)
+        loss.push_back(3 + (kSteps - step) * 0x1p-8 + (i % 7) * 0x1p-10);
+      r.training->loss = loss;
+      for (int op = 0; op < 17; ++op)
+        r.breakdown->ops.push_back({fmt::format("op {}", op), "gemm", 16, 1.0 + 1e-3 * seed, 1e9, 1e6});
+      text += nlohmann::ordered_json(r).dump() + "\n";
+    }
+    const std::string file = folder.write("records", text);
+    reset_heap_peak();
+    const RecordSet set = read_records({file}, reduce_for_report);
+    CHECK(set.records.size() == static_cast<std::size_t>(count));
+    CHECK(!render_term(make_report(set)).empty());
+    return static_cast<double>(heap_peak());
+  };
+  // Just below powers of two, which is what the list of records is grown to.
+  constexpr int kFew = 1000, kMany = 4000;
+  const double bytes = (peak_of(kMany) - peak_of(kFew)) / (kMany - kFew);
+  INFO(bytes << " bytes a row");
+  CHECK(bytes < kSteps * sizeof(float) + 2000);
 }

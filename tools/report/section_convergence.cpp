@@ -25,35 +25,44 @@ using Curve = std::vector<double>;
 
 const PackedSeries& loss_of(const LocatedRecord& located) { return located.record.training->loss; }
 
-/// The EMA of the first `steps` losses of each seed that went that far.
-std::vector<std::pair<std::string, Curve>> curves_of(const RecipeConvergence& recipe, std::size_t steps) {
-  std::vector<std::pair<std::string, Curve>> curves;
+/// The EMA of a run's first `steps` losses; empty where it did not go that far.
+Curve curve_of(const LocatedRecord& located, std::size_t steps) {
+  const PackedSeries& loss = loss_of(located);
+  const auto end = loss.begin() + static_cast<std::ptrdiff_t>(std::min(steps, loss.size()));
+  if (loss.size() < steps || !std::all_of(loss.begin(), end, [](double v) { return std::isfinite(v); }))
+    return {};
+  return ema({loss.begin(), end});
+}
+
+/// Calls `visit` with the curve of each seed, one at a time; minus bf16's of the same seed where `bf16` is given.
+template <class Visit>
+void each_curve(const RecipeConvergence& recipe, const RecipeConvergence* bf16, std::size_t steps,
+                const Visit& visit) {
+  std::unordered_map<std::string, const LocatedRecord*> theirs;
+  if (bf16)
+    for (const LocatedRecord* member : bf16->members)
+      if (!curve_of(*member, steps).empty()) theirs.try_emplace(seed_of(member->record), member);
   for (const LocatedRecord* member : recipe.members) {
-    const PackedSeries& loss = loss_of(*member);
-    const auto end = loss.begin() + static_cast<std::ptrdiff_t>(std::min(steps, loss.size()));
-    if (loss.size() < steps || !std::all_of(loss.begin(), end, [](double v) { return std::isfinite(v); }))
-      continue;
-    curves.emplace_back(seed_of(member->record), ema({loss.begin(), end}));
+    const auto other = theirs.find(seed_of(member->record));
+    if (bf16 && other == theirs.end()) continue;
+    Curve curve = curve_of(*member, steps);
+    if (curve.empty()) continue;
+    if (bf16) {
+      const Curve subtracted = curve_of(*other->second, steps);
+      for (std::size_t i = 0; i < steps; ++i) curve[i] -= subtracted[i];
+    }
+    visit(curve);
   }
-  return curves;
 }
 
 /// Mean over the seeds; minus bf16's of the same seed where `bf16` is given. Empty without a seed.
 Curve mean_curve(const RecipeConvergence& recipe, const RecipeConvergence* bf16, std::size_t steps) {
-  std::vector<Curve> curves;
-  std::unordered_map<std::string, Curve> theirs;
-  if (bf16)
-    for (auto& [seed, curve] : curves_of(*bf16, steps)) theirs.try_emplace(seed, std::move(curve));
-  for (auto& [seed, curve] : curves_of(recipe, steps)) {
-    const auto other = theirs.find(seed);
-    if (bf16 && other == theirs.end()) continue;
-    if (bf16)
-      for (std::size_t i = 0; i < steps; ++i) curve[i] -= other->second[i];
-    curves.push_back(std::move(curve));
-  }
-  Curve mean(curves.empty() ? 0 : steps, 0);
-  for (const Curve& curve : curves)
-    for (std::size_t i = 0; i < steps; ++i) mean[i] += curve[i] / static_cast<double>(curves.size());
+  std::size_t count = 0;
+  each_curve(recipe, bf16, steps, [&](const Curve&) { ++count; });
+  Curve mean(count == 0 ? 0 : steps, 0);
+  each_curve(recipe, bf16, steps, [&](const Curve& curve) {
+    for (std::size_t i = 0; i < steps; ++i) mean[i] += curve[i] / static_cast<double>(count);
+  });
   return mean;
 }
 

@@ -4,8 +4,8 @@
 #
 #   tools/setup/setup.sh [--program] [cmake options]         e.g. -DPRECBENCH_WERROR=ON
 #
-# --program builds precbench alone, without the tests, which take as long again. A build folder made here compiles the
-# rooms that nothing is timed in as one file each (PRECBENCH_UNITY), which is the shortest way from nothing.
+# --program builds precbench alone, without the tests, which take as long again. A build folder made here compiles most
+# rooms as one file each (PRECBENCH_UNITY), which is the shortest way from nothing.
 # Where nvidia-smi shows a GPU the CUDA device is built too, if a CUDA toolkit (nvcc) is installed. Elsewhere it is
 # left out, because its kernels take minutes to compile; -DPRECBENCH_CUDA=ON builds it all the same.
 set -euo pipefail

@@ -66,9 +66,9 @@ void run(CudaDevice& device, const AttentionShape& s, const std::string& which, 
     });
     const double flops = 2.0 * s.B * s.T * s.T * s.heads * s.head_dim;
     fmt::print(
-        "{} forward {:8.3f} ms {:6.1f} TFLOP/s   backward {:8.3f} ms {:6.1f} TFLOP/s   scratch {} MiB\n",
+        "{} forward {:8.3f} ms {:6.1f} TFLOP/s   backward {:8.3f} ms {:6.1f} TFLOP/s   scratch {} MiB   by {}\n",
         line, forward, flops / forward * 1e-9, backward, 2.5 * flops / backward * 1e-9,
-        device.workspace_bytes() >> 20);
+        device.workspace_bytes() >> 20, device.attention_name());
   } catch (const Unsupported& refusal) {
     fmt::print("{} {}\n", line, refusal.what());
   }
@@ -91,7 +91,10 @@ int main(int argc, char** argv) {
     for (const AttentionShape& s : shapes) {
       if (wanted("own")) run(device, s, "own", false);
       if (wanted("cudnn")) run(device, s, "cudnn", false);
-      if (wanted("deterministic")) run(device, s, "cudnn", true);
+      if (wanted("deterministic")) {
+        run(device, s, "own", true);
+        run(device, s, "cudnn", true);
+      }
     }
   } catch (const std::exception& error) {
     fmt::print(stderr, "attention_bench: {}\n", error.what());

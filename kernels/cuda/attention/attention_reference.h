@@ -4,6 +4,7 @@
 // far.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -13,55 +14,65 @@
 
 namespace precbench {
 
-/// All that attention computes, with the layouts of ops::Attention. Gradients are in fused rows.
+/// All that attention computes, with the layouts of ops::Attention and ops::AttentionBackward; dkv is empty without kv.
 struct AttentionResult {
-  std::vector<double> out, lse, dqkv;
+  std::vector<double> out, lse, dqkv, dkv;
 };
 
-/// T is the type of all arithmetic: double for the truth, float for the yardstick, which then also rounds.
+/// T is the type of all arithmetic: double for the truth, float for the yardstick, which then also rounds. `kv` may be
+/// empty: keys and values are then in the fused rows.
 template <class T>
 AttentionResult attention_reference(const AttentionShape& s, const std::vector<std::uint16_t>& qkv,
-                                    const std::vector<std::uint16_t>& dout) {
+                                    const std::vector<std::uint16_t>& dout,
+                                    const std::vector<std::uint16_t>& kv_rows = {}) {
   const auto rounded = [](T x) {
     if constexpr (sizeof(T) == sizeof(double)) return x;
     return static_cast<T>(bf16_decode(bf16_encode(static_cast<float>(x))));
   };
-  const std::int64_t D = s.head_dim, W = s.qkv_width(), C = s.q_width(), group = s.heads / s.kv_heads;
+  const bool fused = kv_rows.empty();
+  const std::int64_t D = s.head_dim, C = s.q_width(), group = s.heads / s.kv_heads, keys = s.keys();
+  const std::int64_t W = s.qkv_width(), W_k = fused ? W : s.kv_width();  // of rows
+  const std::int64_t first_k = fused ? C : 0, first_v = first_k + s.kv_heads * D;
+  const std::vector<std::uint16_t>& keys_from = fused ? qkv : kv_rows;
   const T scale = 1 / std::sqrt(static_cast<T>(D));
   AttentionResult result;
   result.out.resize(s.tokens() * C);
   result.lse.resize(s.tokens() * s.heads);
   result.dqkv.resize(s.tokens() * W);
+  if (!fused) result.dkv.resize(s.B * keys * W_k);
+  std::vector<double>& to_keys = fused ? result.dqkv : result.dkv;
   for (std::int64_t b = 0; b < s.B; ++b)
     for (std::int64_t kv = 0; kv < s.kv_heads; ++kv) {
-      std::vector<T> dk(s.T * D), dv(s.T * D);  // summed over the group before they are rounded
+      std::vector<T> dk(keys * D), dv(keys * D);  // summed over the group before they are rounded
       for (std::int64_t head = kv * group; head < (kv + 1) * group; ++head) {
-        const auto at = [&](std::int64_t column, std::int64_t t, std::int64_t d) {
-          return (b * s.T + t) * W + column * D + d;
-        };
         const auto q = [&](std::int64_t t, std::int64_t d) {
-          return static_cast<T>(bf16_decode(qkv[at(head, t, d)]));
+          return static_cast<T>(bf16_decode(qkv[(b * s.T + t) * W + head * D + d]));
         };
         const auto k = [&](std::int64_t t, std::int64_t d) {
-          return static_cast<T>(bf16_decode(qkv[at(s.heads + kv, t, d)]));
+          return static_cast<T>(bf16_decode(keys_from[(b * keys + t) * W_k + first_k + kv * D + d]));
         };
         const auto v = [&](std::int64_t t, std::int64_t d) {
-          return static_cast<T>(bf16_decode(qkv[at(s.heads + s.kv_heads + kv, t, d)]));
+          return static_cast<T>(bf16_decode(keys_from[(b * keys + t) * W_k + first_v + kv * D + d]));
         };
-        std::vector<T> p(s.T), o(D), dq(D);
+        std::vector<T> p(keys), o(D), dq(D);
         for (std::int64_t i = 0; i < s.T; ++i) {
+          const std::int64_t seen = std::clamp<std::int64_t>(i + s.offset + 1, 0, keys);
+          if (seen == 0) {  // out and dq are 0
+            result.lse[(b * s.heads + head) * s.T + i] = -INFINITY;
+            continue;
+          }
           T top = -INFINITY, sum = 0, delta = 0;
-          for (std::int64_t j = 0; j <= i; ++j) {
+          for (std::int64_t j = 0; j < seen; ++j) {
             p[j] = 0;
             for (std::int64_t d = 0; d < D; ++d) p[j] += q(i, d) * k(j, d);
             p[j] *= scale;
             top = std::fmax(top, p[j]);
           }
-          for (std::int64_t j = 0; j <= i; ++j) sum += p[j] = std::exp(p[j] - top);
-          for (std::int64_t j = 0; j <= i; ++j) p[j] /= sum;
+          for (std::int64_t j = 0; j < seen; ++j) sum += p[j] = std::exp(p[j] - top);
+          for (std::int64_t j = 0; j < seen; ++j) p[j] /= sum;
           result.lse[(b * s.heads + head) * s.T + i] = top + std::log(sum);
           o.assign(D, 0);
-          for (std::int64_t j = 0; j <= i; ++j)
+          for (std::int64_t j = 0; j < seen; ++j)
             for (std::int64_t d = 0; d < D; ++d) o[d] += rounded(p[j]) * v(j, d);
           const std::int64_t row = (b * s.T + i) * C + head * D;
           const auto g = [&](std::int64_t d) { return static_cast<T>(bf16_decode(dout[row + d])); };
@@ -71,7 +82,7 @@ AttentionResult attention_reference(const AttentionShape& s, const std::vector<s
             delta += g(d) * o[d];
           }
           dq.assign(D, 0);
-          for (std::int64_t j = 0; j <= i; ++j) {
+          for (std::int64_t j = 0; j < seen; ++j) {
             T dp = 0;
             for (std::int64_t d = 0; d < D; ++d) dp += g(d) * v(j, d);
             const T ds = rounded(p[j] * (dp - delta)), weight = rounded(p[j]);
@@ -81,14 +92,15 @@ AttentionResult attention_reference(const AttentionShape& s, const std::vector<s
               dq[d] += ds * k(j, d);
             }
           }
-          for (std::int64_t d = 0; d < D; ++d) result.dqkv[at(head, i, d)] = rounded(scale * dq[d]);
+          for (std::int64_t d = 0; d < D; ++d)
+            result.dqkv[(b * s.T + i) * W + head * D + d] = rounded(scale * dq[d]);
         }
       }
-      for (std::int64_t t = 0; t < s.T; ++t)
+      for (std::int64_t t = 0; t < keys; ++t)
         for (std::int64_t d = 0; d < D; ++d) {
-          const std::int64_t row = (b * s.T + t) * W + d;
-          result.dqkv[row + (s.heads + kv) * D] = rounded(scale * dk[t * D + d]);
-          result.dqkv[row + (s.heads + s.kv_heads + kv) * D] = rounded(dv[t * D + d]);
+          const std::int64_t row = (b * keys + t) * W_k + kv * D + d;
+          to_keys[row + first_k] = rounded(scale * dk[t * D + d]);
+          to_keys[row + first_v] = rounded(dv[t * D + d]);
         }
     }
   return result;

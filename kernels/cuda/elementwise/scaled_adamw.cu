@@ -1,5 +1,6 @@
 // AdamW where moments, master or gradient are kept with scales: FP16 or e4m3 with one power of two for the tensor, or
-// COAT's groups of 128. A block of 128 threads takes 128 elements at a time, so that a group is a block's.
+// COAT's groups of 128. A thread takes eight elements at a time, so that a group is half a warp's, which finds its extremes
+// by shuffles.
 #include <algorithm>
 
 #include "kernels/cuda/elementwise/scaled_values.cuh"
@@ -9,87 +10,155 @@ namespace precbench {
 namespace cuda {
 namespace {
 
-constexpr int kGroupThreads = static_cast<int>(kCoatGroup);
-constexpr int kGroupBlocksPerSm = 16;
+constexpr int kGroupLanes = static_cast<int>(kCoatGroup) / 8;
+constexpr int kScaledBlocksPerSm = 16;
 
-__device__ CoatScale* coat_scales(const StoredArgs& a) { return reinterpret_cast<CoatScale*>(a.scale); }
-
-__device__ float load_moment(const StoredArgs& a, std::int64_t i) {
-  if (a.stored == Stored::coat)
-    return coat_decode(static_cast<const std::uint8_t*>(a.codes)[i], coat_scales(a)[i / kCoatGroup]);
-  return load_stored(a, i);
+__device__ inline CoatScale* coat_scales(const StoredArgs& a) {
+  return reinterpret_cast<CoatScale*>(a.scale);
 }
 
-/// Largest magnitude of the block's values, or with `smallest` the smallest that is not 0, as bits; 0: none.
-__device__ std::uint32_t block_extreme(float x, bool smallest, std::uint32_t* buffer) {
-  const auto bits = static_cast<std::uint32_t>(abs_bits(x));
+/// The largest key of the lanes of a group. All lanes of the warp come here.
+__device__ inline std::uint32_t group_max(std::uint32_t key) {
+#pragma unroll
+  for (int step = kGroupLanes / 2; step > 0; step /= 2) key = max(key, __shfl_xor_sync(kAllLanes, key, step));
+  return key;
+}
+
+/// Of the group's largest magnitude and its smallest that is not 0. A NaN counts as neither: it is encoded as itself, and
+/// its neighbours keep their range.
+__device__ inline CoatScale group_scale(const float (&x)[8]) {
+  constexpr std::uint32_t kInf = 0x7F800000u;
   // The order is turned round for the smallest: 0 stays the least.
-  const std::uint32_t key = smallest ? (bits == 0 ? 0u : 0x7FFFFFFFu - bits) : bits;
-  const std::uint32_t most = block_max(key, buffer);
-  return smallest && most != 0 ? 0x7FFFFFFFu - most : most;
+  std::uint32_t largest = 0, smallest_key = 0;
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    const auto bits = static_cast<std::uint32_t>(abs_bits(x[j]));
+    if (bits == 0 || bits > kInf) continue;
+    largest = max(largest, bits);
+    smallest_key = max(smallest_key, kInf + 1 - bits);
+  }
+  largest = group_max(largest);
+  smallest_key = group_max(smallest_key);
+  return coat_scale(bits_to_float(largest), bits_to_float(smallest_key == 0 ? 0u : kInf + 1 - smallest_key));
 }
 
-/// All threads of the block come here; those behind the end have x = 0.
-__device__ void store_moment(const StoredArgs& a, std::int64_t i, bool inside, float x,
-                             std::uint32_t (&buffers)[2][kWarp]) {
-  if (a.stored == Stored::coat) {
-    const float largest = bits_to_float(block_extreme(x, false, buffers[0]));
-    const float smallest = bits_to_float(block_extreme(x, true, buffers[1]));
-    const CoatScale scale = coat_scale(largest, smallest);
-    if (inside) static_cast<std::uint8_t*>(a.codes)[i] = coat_encode(x, scale);
-    // Everyone has read the old scale before the barriers above.
-    if (threadIdx.x == 0) coat_scales(a)[i / kCoatGroup] = scale;
+template <bool kGroups>
+__device__ inline void widen_moment(float (&x)[8], const StoredArgs& a, const EightStored& eight,
+                                    std::int64_t i, std::int64_t size, float factor) {
+  if (!kGroups || a.stored != Stored::coat) return widen_stored(x, a, eight, factor);
+  if (i >= size) {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) x[j] = 0;
     return;
   }
-  if (inside) store_stored(a, i, x);
+  const CoatScale scale = coat_scales(a)[i / kCoatGroup];
+#pragma unroll
+  for (int j = 0; j < 8; ++j)
+    x[j] = coat_decode(static_cast<std::uint8_t>(eight.word[j / 4] >> (8 * (j % 4))), scale);
 }
 
-/// `master`: without codes where the weights are their own.
-__global__ void __launch_bounds__(kGroupThreads)
-    scaled_adamw_kernel(const WeightArgs a, const StoredArgs master, const StoredArgs m, const StoredArgs v,
-                        const StoredArgs gradient, bool measure, double* partial) {
-  __shared__ std::uint32_t buffers[4][kWarp];
+/// All lanes of the warp come here; x is 0 behind the end.
+template <bool kGroups>
+__device__ inline void store_moment(const StoredArgs& a, std::int64_t i, std::int64_t size,
+                                    const float (&x)[8], float factor) {
+  if (!kGroups || a.stored != Stored::coat) return store_stored(a, i, size, x, factor);
+  const CoatScale scale = group_scale(x);
+  if (i >= size) return;
+  EightStored eight = {};
+#pragma unroll
+  for (int j = 0; j < 8; ++j)
+    eight.word[j / 4] |= static_cast<std::uint32_t>(coat_encode(x[j], scale)) << (8 * (j % 4));
+  put_eight<1>(a.codes, eight, i, size, a.vectors);
+  // The group's lanes have read the old scale before the shuffles above.
+  if (i % kCoatGroup == 0) coat_scales(a)[i / kCoatGroup] = scale;
+}
+
+struct ScaledFactors {
+  float kept, fresh;
+};
+__device__ inline ScaledFactors factors_of(const StoredArgs& a, bool measure) {
+  return {kept_factor(a), measure ? 1.0f : new_factor(a)};
+}
+
+__device__ inline void update_moments(float (&mean)[8], float (&square)[8], const float (&g)[8],
+                                      const UpdateOptions& o, float clip) {
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    const float clipped = g[j] * clip;
+    mean[j] = o.beta1 * mean[j] + (1.0f - o.beta1) * clipped;
+    square[j] = o.beta2 * square[j] + (1.0f - o.beta2) * clipped * clipped;
+  }
+}
+
+__device__ inline void update_weights(float (&w)[8], const float (&mean)[8], const float (&square)[8],
+                                      const UpdateOptions& o, const StepScalars& step) {
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    const float root = __fsqrt_rn(__fdiv_rn(square[j], step.bias_correction2)) + o.eps;
+    const float update = __fdiv_rn(__fdiv_rn(mean[j], step.bias_correction1), root);
+    w[j] -= step.lr * (update + o.weight_decay * w[j]);
+  }
+}
+
+/// `source`: what is updated, the master or the weights. `master`: without codes where the weights are their own. kMeasure:
+/// only the amaxes of what the other pass will store. kGroups: a moment is COAT's. `partial`: of the gradient's squares, by
+/// block; null: not summed.
+template <bool kMeasure, bool kGroups>
+__global__ void __launch_bounds__(kElementThreads, kGroups ? 2 : 3)
+    scaled_adamw_kernel(const WeightArgs a, const StoredArgs source, const StoredArgs master,
+                        const StoredArgs m, const StoredArgs v, const StoredArgs gradient, double* partial) {
+  __shared__ std::uint32_t buffers[3][kWarp];
   __shared__ double sums[kWarp];
   const StepScalars step = *a.scalars;
   const UpdateOptions& o = a.options;
   const float clip = clip_factor(a.norm_squared, o.max_norm);
+  const bool updates = !kMeasure || master.amax;
+  const ScaledFactors of_m = factors_of(m, kMeasure), of_v = factors_of(v, kMeasure),
+                      of_w = factors_of(master, kMeasure);
+  const float g_factor = kept_factor(gradient);
   std::uint32_t m_amax = 0, v_amax = 0, w_amax = 0;
   double squares = 0;
-  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kGroupThreads;
-  for (std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kGroupThreads; first < a.size;
-       first += stride) {
-    const std::int64_t i = first + threadIdx.x;
-    const bool inside = i < a.size;
-    const float g = inside ? load_stored(gradient, i) : 0.0f, clipped = g * clip;
-    const float m0 = inside ? load_moment(m, i) : 0.0f, v0 = inside ? load_moment(v, i) : 0.0f;
-    const float mean = o.beta1 * m0 + (1.0f - o.beta1) * clipped;
-    const float square = o.beta2 * v0 + (1.0f - o.beta2) * clipped * clipped;
-    float w = 0;
-    if (inside && (!measure || master.amax)) {
-      w = master.codes ? load_stored(master, i) : to_float(a.weights[i]);
-      const float root = __fsqrt_rn(__fdiv_rn(square, step.bias_correction2)) + o.eps;
-      const float update = __fdiv_rn(__fdiv_rn(mean, step.bias_correction1), root);
-      w -= step.lr * (update + o.weight_decay * w);
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kElementThreads * 8;
+  // All threads of a block go round equally often, for the shuffles.
+  for (std::int64_t first = first_element() - threadIdx.x * 8; first < a.size; first += stride) {
+    const std::int64_t i = first + threadIdx.x * 8;
+    // All that a thread reads is on its way before it uses any.
+    const EightStored means = fetch_stored(m, i, a.size), second = fetch_stored(v, i, a.size);
+    const EightStored gradients = fetch_stored(gradient, i, a.size);
+    EightStored weights = {};
+    if (updates) weights = fetch_stored(source, i, a.size);
+    float mean[8], square[8], g[8], w[8] = {};
+    widen_moment<kGroups>(mean, m, means, i, a.size, of_m.kept);
+    widen_moment<kGroups>(square, v, second, i, a.size, of_v.kept);
+    widen_stored(g, gradient, gradients, g_factor);
+    update_moments(mean, square, g, o, clip);
+    if (updates) {
+      widen_stored(w, source, weights, of_w.kept);
+      update_weights(w, mean, square, o, step);
     }
-    if (measure) {
-      m_amax = max(m_amax, static_cast<std::uint32_t>(abs_bits(mean)));
-      v_amax = max(v_amax, static_cast<std::uint32_t>(abs_bits(square)));
-      w_amax = max(w_amax, static_cast<std::uint32_t>(abs_bits(w)));
+    if constexpr (kMeasure) {
+      m_amax = amax_of(m_amax, mean), v_amax = amax_of(v_amax, square);
+#pragma unroll
+      for (int j = 0; j < 8; ++j)
+        if (i + j < a.size) w_amax = max(w_amax, static_cast<std::uint32_t>(abs_bits(w[j])));
       continue;
     }
-    squares += static_cast<double>(g) * g;
-    store_moment(m, i, inside, mean, *reinterpret_cast<std::uint32_t(*)[2][kWarp]>(&buffers[0]));
-    store_moment(v, i, inside, square, *reinterpret_cast<std::uint32_t(*)[2][kWarp]>(&buffers[2]));
-    if (inside && master.codes) store_stored(master, i, w);
-    if (inside && a.weights) {
-      if (o.stochastic_rounding)
-        a.weights[i] = bf16_encode_stochastic(w, random_bits(step.seed, o.first_index + i));
-      else
-        from_float(a.weights[i], w);
+    if (partial) {
+#pragma unroll
+      for (int j = 0; j < 8; ++j) squares += static_cast<double>(g[j]) * g[j];
     }
-    __syncthreads();  // the buffers are free again
+    store_moment<kGroups>(m, i, a.size, mean, of_m.fresh);
+    store_moment<kGroups>(v, i, a.size, square, of_v.fresh);
+    if (master.codes) store_stored(master, i, a.size, w, of_w.fresh);
+    if (!a.weights) continue;
+    if (o.stochastic_rounding) {
+#pragma unroll
+      for (int j = 0; j < 8; ++j)
+        w[j] = bf16_decode(bf16_encode_stochastic(w[j], random_bits(step.seed, o.first_index + i + j)));
+    }
+    store_elements(a.weights, w, i, a.size, a.vectors);
   }
-  if (measure) {
+  if constexpr (kMeasure) {
     raise_amax(m, block_max(m_amax, buffers[0]));
     raise_amax(v, block_max(v_amax, buffers[1]));
     raise_amax(master, block_max(w_amax, buffers[2]));
@@ -104,16 +173,20 @@ __global__ void __launch_bounds__(kGroupThreads)
 
 void CudaDevice::scaled_adamw(const ops::Adamw& op) {
   using namespace cuda;
-  const WeightArgs args = weight_args(op, op.norm_squared, false);
-  const std::int64_t groups = (args.size + kGroupThreads - 1) / kGroupThreads;
-  const auto blocks = static_cast<unsigned>(std::min<std::int64_t>(groups, sm_count() * kGroupBlocksPerSm));
+  const WeightArgs args = weight_args(op, op.norm_squared, true);
+  const auto blocks =
+      std::min(element_blocks(args.size), static_cast<unsigned>(sm_count() * kScaledBlocksPerSm));
   const bool sums = op.options.max_norm <= 0 && !op.measure;
-  double* partial = sums ? static_cast<double*>(scratch(blocks * sizeof(double))) : nullptr;
+  double* partial = sums ? static_cast<double*>(scratch(std::max(1u, blocks) * sizeof(double))) : nullptr;
+  const bool groups = op.m_scale.groups() || op.v_scale.groups();
+  const auto kernel = op.measure ? groups ? scaled_adamw_kernel<true, true> : scaled_adamw_kernel<true, false>
+                      : groups ? scaled_adamw_kernel<false, true>
+                                 : scaled_adamw_kernel<false, false>;
   if (args.size > 0) {
-    scaled_adamw_kernel<<<blocks, kGroupThreads, 0, stream()>>>(
-        args, stored_args(op.master, op.master_scale), stored_args(op.m, op.m_scale),
-        stored_args(op.v, op.v_scale), stored_args(op.gradient, {op.gradient_scale, {}}), op.measure,
-        partial);
+    kernel<<<blocks, kElementThreads, 0, stream()>>>(
+        args, stored_args(leading(op.weights, op.master), op.master_scale),
+        stored_args(op.master, op.master_scale), stored_args(op.m, op.m_scale), stored_args(op.v, op.v_scale),
+        stored_args(op.gradient, {op.gradient_scale, {}}), partial);
     if (partial) sum_stage2(op.norm_squared.as<float>(), partial, static_cast<int>(blocks), true, stream());
   }
   launched("adamw");

@@ -1,6 +1,9 @@
 // Elements of a tensor that is kept as codes with scales (state_formats.h), or as FP32 or BF16 without, where which it is
-// is known at run time only.
+// is known at run time only. Eight at a time, by one or two accesses where they are aligned; conversions are the
+// hardware's, whose codes are those of state_formats.h.
 #pragma once
+
+#include <cuda_fp16.h>
 
 #include "kernels/cuda/elementwise/elements.cuh"
 #include "kernels/numerics/state_formats.h"
@@ -15,6 +18,7 @@ struct StoredArgs {
   float* amax;
   float max;
   Stored stored;
+  bool vectors;  ///< every eighth element is aligned for an access of eight
 };
 
 inline StoredArgs stored_args(const Tensor& codes, const StateScale& scale) {
@@ -23,41 +27,199 @@ inline StoredArgs stored_args(const Tensor& codes, const StateScale& scale) {
                         : codes.dtype == DType::f16  ? Stored::f16
                         : scale.groups()             ? Stored::coat
                                                      : Stored::e4m3;
-  return {codes.data, scale.scale.as<float>(), scale.amax.as<float>(), state_max(codes.dtype), stored};
+  const std::uintptr_t access = std::min<std::int64_t>(bytes_of(codes.dtype, 8), 16);
+  return {codes.data,
+          scale.scale.as<float>(),
+          scale.amax.as<float>(),
+          state_max(codes.dtype),
+          stored,
+          reinterpret_cast<std::uintptr_t>(codes.data) % access == 0};
 }
 
-/// Of anything but COAT's groups.
-__device__ inline float load_stored(const StoredArgs& a, std::int64_t i) {
-  switch (a.stored) {
-    case Stored::f32:
-      return static_cast<const float*>(a.codes)[i];
-    case Stored::bf16:
-      return to_float(static_cast<const std::uint16_t*>(a.codes)[i]);
-    case Stored::f16:
-      return f16_decode(static_cast<const std::uint16_t*>(a.codes)[i]) * __fdiv_rn(1.0f, *a.scale);
-    default:
-      return e4m3_decode(static_cast<const std::uint8_t*>(a.codes)[i]) * __fdiv_rn(1.0f, *a.scale);
+/// Eight elements as they lie in memory: eight words of FP32, four of 16 bits, two of bytes.
+struct EightStored {
+  std::uint32_t word[8];
+};
+
+/// Elements [i, i + 8), each of kBytes; those behind the end are 0.
+template <int kBytes>
+__device__ inline void fetch_eight(EightStored& to, const void* elements, std::int64_t i, std::int64_t size,
+                                   bool vectors) {
+  const char* from = static_cast<const char*>(elements) + i * kBytes;
+  if (vectors && i + 8 <= size) {
+    if constexpr (kBytes == 1) {
+      const uint2 v = *reinterpret_cast<const uint2*>(from);
+      to.word[0] = v.x, to.word[1] = v.y;
+    } else {
+#pragma unroll
+      for (int k = 0; k < kBytes / 2; ++k) {
+        const uint4 v = reinterpret_cast<const uint4*>(from)[k];
+        to.word[4 * k] = v.x, to.word[4 * k + 1] = v.y, to.word[4 * k + 2] = v.z, to.word[4 * k + 3] = v.w;
+      }
+    }
+    return;
+  }
+  using Element = std::conditional_t<kBytes == 1, std::uint8_t,
+                                     std::conditional_t<kBytes == 2, std::uint16_t, std::uint32_t>>;
+#pragma unroll
+  for (int k = 0; k < 2 * kBytes; ++k) to.word[k] = 0;
+#pragma unroll
+  for (int j = 0; j < 8; ++j)
+    if (i + j < size)
+      to.word[j * kBytes / 4] |= static_cast<std::uint32_t>(reinterpret_cast<const Element*>(from)[j])
+                                 << (8 * (j * kBytes % 4));
+}
+
+template <int kBytes>
+__device__ inline void put_eight(void* elements, const EightStored& eight, std::int64_t i, std::int64_t size,
+                                 bool vectors) {
+  char* to = static_cast<char*>(elements) + i * kBytes;
+  if (vectors && i + 8 <= size) {
+    if constexpr (kBytes == 1) {
+      *reinterpret_cast<uint2*>(to) = make_uint2(eight.word[0], eight.word[1]);
+    } else {
+#pragma unroll
+      for (int k = 0; k < kBytes / 2; ++k)
+        reinterpret_cast<uint4*>(to)[k] = make_uint4(eight.word[4 * k], eight.word[4 * k + 1],
+                                                     eight.word[4 * k + 2], eight.word[4 * k + 3]);
+    }
+    return;
+  }
+  using Element = std::conditional_t<kBytes == 1, std::uint8_t,
+                                     std::conditional_t<kBytes == 2, std::uint16_t, std::uint32_t>>;
+#pragma unroll
+  for (int j = 0; j < 8; ++j)
+    if (i + j < size)
+      reinterpret_cast<Element*>(to)[j] =
+          static_cast<Element>(eight.word[j * kBytes / 4] >> (8 * (j * kBytes % 4)));
+}
+
+// ---- conversions
+
+/// The byte of f16_encode.
+__device__ inline std::uint32_t f16_code(float x) {
+  const float clamped = fminf(fmaxf(x, -kF16Max), kF16Max);
+  return isnan(x) ? 0x7E00u : __half_as_ushort(__float2half_rn(clamped));
+}
+
+template <int kBytes>
+__device__ inline void decode_eight(float (&x)[8], const EightStored& eight);
+
+/// e4m3, NaN for its codes of NaN.
+template <>
+__device__ inline void decode_eight<1>(float (&x)[8], const EightStored& eight) {
+#pragma unroll
+  for (int pair = 0; pair < 4; ++pair) {
+    const auto codes = static_cast<__nv_fp8x2_storage_t>(eight.word[pair / 2] >> (16 * (pair % 2)));
+    const float2 two = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(codes, __NV_E4M3)));
+    x[2 * pair] = two.x, x[2 * pair + 1] = two.y;
   }
 }
 
-/// By the scale that the amax gives, which is noted later.
-__device__ inline void store_stored(const StoredArgs& a, std::int64_t i, float x) {
+/// FP16
+template <>
+__device__ inline void decode_eight<2>(float (&x)[8], const EightStored& eight) {
+#pragma unroll
+  for (int j = 0; j < 8; ++j)
+    x[j] = __half2float(__ushort_as_half(static_cast<std::uint16_t>(eight.word[j / 2] >> (16 * (j % 2)))));
+}
+
+template <int kBytes>
+__device__ inline void encode_eight(EightStored& eight, const float (&x)[8]);
+
+template <>
+__device__ inline void encode_eight<1>(EightStored& eight, const float (&x)[8]) {
+  eight.word[0] = fp8x4(x[0], x[1], x[2], x[3], DType::e4m3);
+  eight.word[1] = fp8x4(x[4], x[5], x[6], x[7], DType::e4m3);
+}
+
+template <>
+__device__ inline void encode_eight<2>(EightStored& eight, const float (&x)[8]) {
+#pragma unroll
+  for (int pair = 0; pair < 4; ++pair)
+    eight.word[pair] = f16_code(x[2 * pair]) | f16_code(x[2 * pair + 1]) << 16;
+}
+
+// ---- by format
+
+/// What lies there, on its way: nothing waits for it yet.
+__device__ inline EightStored fetch_stored(const StoredArgs& a, std::int64_t i, std::int64_t size) {
+  EightStored eight;
+  if (a.stored == Stored::f32)
+    fetch_eight<4>(eight, a.codes, i, size, a.vectors);
+  else if (a.stored == Stored::bf16 || a.stored == Stored::f16)
+    fetch_eight<2>(eight, a.codes, i, size, a.vectors);
+  else
+    fetch_eight<1>(eight, a.codes, i, size, a.vectors);
+  return eight;
+}
+
+/// What codes with one scale for the tensor are multiplied by; 1 without.
+__device__ inline float kept_factor(const StoredArgs& a) {
+  return a.scale && a.stored != Stored::coat ? __fdiv_rn(1.0f, *a.scale) : 1.0f;
+}
+
+/// What is multiplied before it is encoded, by the scale that the amax gives, which is noted later.
+__device__ inline float new_factor(const StoredArgs& a) {
+  return a.scale && a.stored != Stored::coat ? state_scale(*a.amax, a.max, *a.scale) : 1.0f;
+}
+
+/// Of anything but COAT's groups; `factor`: kept_factor.
+__device__ inline void widen_stored(float (&x)[8], const StoredArgs& a, const EightStored& eight,
+                                    float factor) {
   if (a.stored == Stored::f32) {
-    static_cast<float*>(a.codes)[i] = x;
-  } else if (a.stored == Stored::bf16) {
-    from_float(static_cast<std::uint16_t*>(a.codes)[i], x);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) x[j] = __uint_as_float(eight.word[j]);
+    return;
+  }
+  if (a.stored == Stored::bf16) {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) x[j] = j % 2 ? high(eight.word[j / 2]) : low(eight.word[j / 2]);
+    return;
+  }
+  if (a.stored == Stored::f16)
+    decode_eight<2>(x, eight);
+  else
+    decode_eight<1>(x, eight);
+#pragma unroll
+  for (int j = 0; j < 8; ++j) x[j] *= factor;
+}
+
+/// Of anything but COAT's groups; `factor`: new_factor.
+__device__ inline void store_stored(const StoredArgs& a, std::int64_t i, std::int64_t size,
+                                    const float (&x)[8], float factor) {
+  EightStored eight;
+  if (a.stored == Stored::f32) {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) eight.word[j] = __float_as_uint(x[j]);
+    return put_eight<4>(a.codes, eight, i, size, a.vectors);
+  }
+  if (a.stored == Stored::bf16) {
+#pragma unroll
+    for (int pair = 0; pair < 4; ++pair) eight.word[pair] = pack(x[2 * pair], x[2 * pair + 1]);
+    return put_eight<2>(a.codes, eight, i, size, a.vectors);
+  }
+  float scaled[8];
+#pragma unroll
+  for (int j = 0; j < 8; ++j) scaled[j] = x[j] * factor;
+  if (a.stored == Stored::f16) {
+    encode_eight<2>(eight, scaled);
+    put_eight<2>(a.codes, eight, i, size, a.vectors);
   } else {
-    const float scaled = x * state_scale(*a.amax, a.max, *a.scale);
-    if (a.stored == Stored::f16)
-      static_cast<std::uint16_t*>(a.codes)[i] = f16_encode(scaled);
-    else
-      static_cast<std::uint8_t*>(a.codes)[i] = e4m3_encode(scaled);
+    encode_eight<1>(eight, scaled);
+    put_eight<1>(a.codes, eight, i, size, a.vectors);
   }
 }
 
 /// By one thread of the block. Non-negative floats are ordered as integers, NaN above all.
 __device__ inline void raise_amax(const StoredArgs& a, std::uint32_t bits) {
   if (a.amax && threadIdx.x == 0) atomicMax(reinterpret_cast<unsigned*>(a.amax), bits);
+}
+
+__device__ inline std::uint32_t amax_of(std::uint32_t amax, const float (&x)[8]) {
+#pragma unroll
+  for (int j = 0; j < 8; ++j) amax = max(amax, static_cast<std::uint32_t>(abs_bits(x[j])));
+  return amax;
 }
 
 /// sum_of_squares of codes with a scale.

@@ -61,6 +61,9 @@ void bench_shape(Bench& bench, double ceiling, const Shape& shape) {
                   .forced = {},
                   .rule = rule});
   });
+  report(bench, ceiling, "route: its product alone", [&] {
+    device.matmul({z, {{}, x, {}, false}, {{}, router, {}, false}, {}});
+  });
   report(bench, ceiling, "route_backward", [&] {
     device.route_backward({.dx = sum,
                            .drouter = drouter,

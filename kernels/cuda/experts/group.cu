@@ -150,8 +150,9 @@ void CudaDevice::do_group(const ops::Group& op) {
   const std::size_t table = sizeof(std::int32_t) * kRouterWarps * experts;
   count_slots_kernel<<<blocks, kRouterThreads, table, stream()>>>(args);
   sum_runs_kernel<<<experts, kSumThreads, 0, stream()>>>(args);
-  place_slots_kernel<<<blocks, kRouterThreads, table + sizeof(std::int32_t) * (experts + 1), stream()>>>(
-      args);
+  // Blocks without slots mark padding.
+  place_slots_kernel<<<std::max(blocks, static_cast<unsigned>(sm_count())), kRouterThreads,
+                       table + sizeof(std::int32_t) * (experts + 1), stream()>>>(args);
   launched("group");
 }
 

@@ -1,6 +1,7 @@
-// Rows of tokens into groups. What a token's rows have as it stands, its BF16 or its codes and scales, a warp reads once
-// and writes to each of them; other warps write the padding. What depends on the groups (columns), and everything where rows
-// are weighted, is made by the quantizing engine from rows that it gathers.
+// Rows of tokens into groups. What a token's rows have as it stands, its BF16 or its codes, a warp reads once and writes to
+// each of them; other warps write the padding. Scales are gathered in another launch, in the order in which they lie. What
+// depends on the groups (columns), and everything where rows are weighted, is made by the quantizing engine from rows that it
+// gathers.
 #include <string>
 #include <utility>
 
@@ -92,41 +93,53 @@ __device__ inline void zero_row(const RowMove& move, std::int64_t row) {
     move.to[row * move.vectors + i] = make_uint4(0, 0, 0, 0);
 }
 
-/// Of one row: of whole words where four blocks of 32 have one, which lie together (scale_layout.h).
-__device__ inline void move_scales(const PermuteArgs& a, std::int64_t token, std::int64_t row) {
-  const FormArgs& form = a.form;
-  const Granularity g = form.granularity;
-  const int step = form.in_blocks_of_32() ? 4 : 1;
-  const std::int64_t blocks = g == Granularity::tensor ? 0 : scale_blocks(g, form.k);
-  for (std::int64_t kb = threadIdx.x % kWarp * step; kb < blocks; kb += kWarp * step) {
-    const std::int64_t from = scale_index(g, a.tokens, form.k, token, kb);
-    const std::int64_t to = scale_index(g, form.rows, form.k, row, kb);
-    static_cast<std::uint32_t*>(form.scale)[to / step] =
-        static_cast<const std::uint32_t*>(a.scales)[from / step];
+/// The row and block whose scale, or the four of 1x32 that lie together, stand in this word of a form's scales.
+struct ScalePlace {
+  std::int64_t row, block;
+};
+__device__ inline ScalePlace scale_place(const FormArgs& form, std::int64_t word) {
+  if (!form.in_blocks_of_32()) {
+    const std::int64_t pitch =
+        form.granularity == Granularity::row ? form.rows : detail::padded(form.rows, 4);
+    return {word % pitch, word / pitch};
   }
+  constexpr int kWords = 128;  // of a tile of 128 rows and four blocks (scale_layout.h)
+  const std::int64_t tiles = detail::blocks_of(scale_blocks(form.granularity, form.k), 4);
+  const std::int64_t tile = word / kWords, within = word % kWords;
+  return {tile / tiles * 128 + within % 4 * 32 + within / 4, tile % tiles * 4};
 }
 
-/// What zeros quantize to.
-__device__ inline void zero_scales(const FormArgs& form, std::int64_t row) {
-  const Granularity g = form.granularity;
-  const std::int64_t blocks = g == Granularity::tensor ? 0 : scale_blocks(g, form.k);
-  for (std::int64_t kb = threadIdx.x % kWarp; kb < blocks; kb += kWarp)
-    make_scale(form, 0, scale_index(g, form.rows, form.k, row, kb), true);
+/// A thread for each word of the scales, as they lie: what the token of a row has there, or what zeros quantize to.
+__global__ void __launch_bounds__(kThreads) permute_scales_kernel(const PermuteArgs a, std::int64_t words) {
+  const std::int64_t word = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (word >= words) return;
+  auto* const to = static_cast<std::uint32_t*>(a.form.scale) + word;
+  const auto* const from = static_cast<const std::uint32_t*>(a.scales);
+  const Granularity g = a.form.granularity;
+  const ScalePlace place = g == Granularity::tensor ? ScalePlace{} : scale_place(a.form, word);
+  const int step = a.form.in_blocks_of_32() ? 4 : 1;
+  const int slot = place.row < a.rows ? a.source[place.row] : -1;
+  if (g == Granularity::tensor) {
+    *to = *from;
+  } else if (slot >= 0) {
+    *to = from[scale_index(g, a.tokens, a.form.k, slot / a.top_k, place.block) / step];
+  } else if (place.row >= a.rows) {
+    *to = 0;
+  } else {
+    *to = 0;  // of blocks that are not there
+    for (int block = 0; block < step && place.block + block < scale_blocks(g, a.form.k); ++block)
+      make_scale(a.form, 0, word * step + block, true);
+  }
 }
 
 /// A warp for each token, and behind them one for every few rows.
 __global__ void __launch_bounds__(kThreads) permute_kernel(const PermuteArgs a) {
   const int lane = threadIdx.x % kWarp;
   const std::int64_t warp = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) / kWarp;
-  if (warp == 0 && lane == 0 && a.form.data && a.form.granularity == Granularity::tensor)
-    *static_cast<std::uint32_t*>(a.form.scale) = *static_cast<const std::uint32_t*>(a.scales);
   if (warp < a.tokens) {
     const int row = lane < a.top_k ? a.row_of[warp * a.top_k + lane] : -1;
     if (a.value.to) move_row(a.value, warp, row, a.top_k);
-    if (!a.form.data) return;
-    move_row(a.codes, warp, row, a.top_k);
-    for (int k = 0; k < a.top_k; ++k)
-      if (const int to = __shfl_sync(kAllLanes, row, k); to >= 0) move_scales(a, warp, to);
+    if (a.codes.to) move_row(a.codes, warp, row, a.top_k);
     return;
   }
   const std::int64_t first = (warp - a.tokens) * kRowsToZero;
@@ -134,9 +147,7 @@ __global__ void __launch_bounds__(kThreads) permute_kernel(const PermuteArgs a) 
   for (std::uint32_t rest = __ballot_sync(kAllLanes, padding); rest != 0; rest &= rest - 1) {
     const std::int64_t row = first + __ffs(static_cast<int>(rest)) - 1;
     if (a.value.to) zero_row(a.value, row);
-    if (!a.form.data) continue;
-    zero_row(a.codes, row);
-    zero_scales(a.form, row);
+    if (a.codes.to) zero_row(a.codes, row);
   }
 }
 
@@ -162,7 +173,7 @@ void move_rows(CudaDevice& device, const ops::Permute& op) {
   if (writes_value(op.x)) args.value = row_move(op.x.value, op.src.value);
   if (wanted(op.x.rowwise)) {
     args.codes = row_move(op.x.rowwise.data, op.src.rowwise.data);
-    args.form = form_args(op.x.rowwise, device.stream());
+    args.form = read_form(op.x.rowwise);
     args.scales = op.src.rowwise.scale.data;
   }
   if (!args.value.to && !args.form.data) return;
@@ -172,8 +183,13 @@ void move_rows(CudaDevice& device, const ops::Permute& op) {
   args.rows = groups.rows_capacity();
   args.top_k = static_cast<int>(groups.top_k());
   const std::int64_t warps = args.tokens + (args.rows + kRowsToZero - 1) / kRowsToZero;
-  permute_kernel<<<static_cast<unsigned>((warps * kWarp + kThreads - 1) / kThreads), kThreads, 0,
-                   device.stream()>>>(args);
+  const auto blocks = [](std::int64_t threads) {
+    return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
+  };
+  permute_kernel<<<blocks(warps * kWarp), kThreads, 0, device.stream()>>>(args);
+  if (!args.form.data) return;
+  const std::int64_t words = op.x.rowwise.scale.bytes() / std::int64_t{sizeof(std::uint32_t)};
+  permute_scales_kernel<<<blocks(words), kThreads, 0, device.stream()>>>(args, words);
 }
 
 }  // namespace

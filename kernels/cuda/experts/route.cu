@@ -24,7 +24,7 @@ void check_rule(const RoutingRule& rule) {
 namespace {
 
 constexpr int kBlocksPerSm = 2;
-constexpr int kFinishThreads = 1024;
+constexpr int kFinishThreads = kWarp * kWarp;
 
 /// Order of floats as that of integers above 0, equal zeros; NaN below all. 0 is what has been taken.
 __device__ inline std::uint32_t ordered(float x) {
@@ -82,11 +82,11 @@ __device__ inline int choose_experts(const RoutingRule& rule, std::uint32_t* key
   return chosen;
 }
 
-/// What a block knows of its tokens.
-struct BlockSums {
-  float* shares;  ///< [blocks, E + 1]: of each expert the sum of p / sum p, and that of logsumexp^2
-  std::int32_t*
-      counts;  ///< [blocks, E + 1]: of each expert its slots, and the first token that is not finite
+/// What a block knows of its tokens: of each expert the sum of p / sum p and its slots; behind them the sum of logsumexp^2
+/// and the first token that is not finite.
+struct BlockSum {
+  float share;
+  std::int32_t count;
 };
 
 struct RouteArgs {
@@ -94,7 +94,7 @@ struct RouteArgs {
   const std::int32_t* forced;  // may be null
   std::int32_t* index;
   float* weights;
-  BlockSums sums;
+  BlockSum* sums;  // [blocks, E + 1]
   int tokens;
   RoutingRule rule;
 };
@@ -155,48 +155,48 @@ __global__ void __launch_bounds__(kRouterThreads) route_kernel(const RouteArgs a
       else
         count = min(count, bad[w]);
     }
-    a.sums.shares[blockIdx.x * (experts + 1) + e] = share;
-    a.sums.counts[blockIdx.x * (experts + 1) + e] = count;
+    a.sums[blockIdx.x * (experts + 1) + e] = {share, count};
   }
 }
 
-/// One block over what all have left. Threads stand in columns, of the experts and of what is behind them, and rows, each of
-/// which has every so manieth block.
+/// One block over what all have left: a warp has every 32nd block, its lanes the experts.
 __global__ void __launch_bounds__(kFinishThreads)
-    finish_route_kernel(float* report, std::int32_t* bad, const BlockSums sums, int blocks, int experts,
-                        int columns, float tokens, float slots) {
-  __shared__ float shares[kFinishThreads];
-  __shared__ std::int32_t counts[kFinishThreads];
+    finish_route_kernel(float* report, std::int32_t* bad, const BlockSum* sums, int blocks, int experts,
+                        float tokens, float slots) {
+  __shared__ BlockSum parts[kWarp][kWarp + 1];
   __shared__ float buffer[kWarp];
-  const int e = threadIdx.x % columns, row = threadIdx.x / columns, rows = kFinishThreads / columns;
-  float share = 0;
-  std::int32_t count = e < experts ? 0 : INT_MAX;
-  if (e <= experts && row < rows) {
-#pragma unroll 4
-    for (int b = row; b < blocks; b += rows) {
-      share += sums.shares[b * (experts + 1) + e];
-      const std::int32_t more = sums.counts[b * (experts + 1) + e];
-      count = e < experts ? count + more : min(count, more);
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  float balance = 0;
+  for (int first = 0; first <= experts; first += kWarp) {
+    const int e = first + lane;
+    const bool counts = e < experts;  // else it is the first bad token
+    BlockSum sum{0, counts ? 0 : INT_MAX};
+    if (e <= experts) {
+#pragma unroll 8
+      for (int b = warp; b < blocks; b += kWarp) {
+        const BlockSum more = sums[b * (experts + 1) + e];
+        sum = {sum.share + more.share, counts ? sum.count + more.count : min(sum.count, more.count)};
+      }
     }
+    parts[warp][lane] = sum;
+    __syncthreads();
+    if (warp == 0 && e <= experts) {
+      for (int w = 1; w < kWarp; ++w) {
+        const BlockSum more = parts[w][lane];
+        sum = {sum.share + more.share, counts ? sum.count + more.count : min(sum.count, more.count)};
+      }
+      if (counts) {
+        report[e] = static_cast<float>(sum.count);
+        balance +=
+            static_cast<float>(experts) * (static_cast<float>(sum.count) / slots) * (sum.share / tokens);
+      } else {
+        report[experts + 1] = sum.share / tokens;
+        *bad = sum.count == INT_MAX ? -1 : sum.count;
+      }
+    }
+    __syncthreads();
   }
-  shares[threadIdx.x] = share;
-  counts[threadIdx.x] = count;
-  __syncthreads();
-  float part = 0;
-  if (threadIdx.x <= experts) {
-    for (int r = 1; r < rows; ++r) {
-      share += shares[r * columns + e];
-      count = e < experts ? count + counts[r * columns + e] : min(count, counts[r * columns + e]);
-    }
-    if (e < experts) {
-      report[e] = static_cast<float>(count);
-      part = static_cast<float>(experts) * (static_cast<float>(count) / slots) * (share / tokens);
-    } else {
-      report[experts + 1] = share / tokens;
-      *bad = count == INT_MAX ? -1 : count;
-    }
-  }
-  const float balance = block_sum(part, buffer);
+  balance = block_sum(balance, buffer);
   if (threadIdx.x == 0) report[experts] = balance;
 }
 
@@ -224,22 +224,21 @@ void CudaDevice::do_route(const ops::Route& op) {
   plans_->matmul(op.z, plain(op.x), plain(op.router), {});
   const int experts = static_cast<int>(op.rule.experts), tokens = static_cast<int>(op.z.rows);
   const int blocks = std::min((tokens + kRouterWarps - 1) / kRouterWarps, sm_count() * kBlocksPerSm);
-  const std::size_t sums = static_cast<std::size_t>(blocks) * (experts + 1);
-  auto* shares = static_cast<float*>(scratch(sums * (sizeof(float) + sizeof(std::int32_t))));
+  auto* sums =
+      static_cast<BlockSum*>(scratch(static_cast<std::size_t>(blocks) * (experts + 1) * sizeof(BlockSum)));
   const RouteArgs args{op.z.as<float>(),
                        op.bias.as<float>(),
                        op.forced.as<std::int32_t>(),
                        op.index.as<std::int32_t>(),
                        op.weights.as<float>(),
-                       {shares, reinterpret_cast<std::int32_t*>(shares + sums)},
+                       sums,
                        tokens,
                        op.rule};
   const std::size_t shared_bytes = std::size_t{kRouterWarps} * 4 * experts * sizeof(float);
   route_kernel<<<blocks, kRouterThreads, shared_bytes, stream()>>>(args);
-  const int columns = (experts + 1 + kWarp - 1) / kWarp * kWarp;
-  finish_route_kernel<<<1, kFinishThreads, 0, stream()>>>(
-      op.report.as<float>(), op.bad.as<std::int32_t>(), args.sums, blocks, experts, columns,
-      static_cast<float>(tokens), static_cast<float>(op.index.size()));
+  finish_route_kernel<<<1, kFinishThreads, 0, stream()>>>(op.report.as<float>(), op.bad.as<std::int32_t>(),
+                                                          sums, blocks, experts, static_cast<float>(tokens),
+                                                          static_cast<float>(op.index.size()));
   launched("route");
 }
 

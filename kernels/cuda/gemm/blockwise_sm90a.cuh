@@ -17,7 +17,7 @@
 //   warpgroup 2        promote of the block before | wgmma 64 x N x 128 -> part
 //                  |                            the two run against each other: while one promotes with the
 //                  v                            FP32 units, the other has the tensor cores
-//   epilogue   total -> D (stored, or added in FP32 by L2)
+//   epilogue   total -> shared memory -> TMA -> D (stored, or added in FP32 by the copy engine)
 //              while the producer already fills the ring for the next tile
 //
 // A tile of 128 rows gives each warpgroup 64 of them; a tile of 256 rows two times 64, which it takes in turn, with one
@@ -29,7 +29,6 @@
 #pragma once
 
 #include "kernels/cuda/gemm/epilogue_sm90a.cuh"
-#include "kernels/cuda/hopper/tma.cuh"
 
 namespace precbench::hopper {
 
@@ -40,7 +39,7 @@ enum class Scales { squares, blocks, ends };
 
 /// A kernel's shape.
 template <class AType, class BType, Scales kScalesOf, Store kStoreD, int kRowsOf, int kColumnsOf,
-          int kStagesOf, int kClusterOf>
+          int kStagesOf, int kClusterOf, int kDBoxesOf>
 struct Shape {
   using A = AType;
   using B = BType;
@@ -52,6 +51,7 @@ struct Shape {
   static constexpr int kRows = kRowsOf, kColumns = kColumnsOf;  ///< of a tile
   static constexpr int kStages = kStagesOf;
   static constexpr int kCluster = kClusterOf;  ///< blocks that share rows of A
+  static constexpr int kDBoxes = kDBoxesOf;    ///< that a warpgroup has for the epilogue
   /// The math warpgroups take turns at the tensor cores. That pays with a scale for every column, as the promotion is
   /// long and both would promote at one time; else the waiting costs more than it gives.
   static constexpr bool kTakeTurns = kBlocks;
@@ -66,6 +66,7 @@ struct Shape {
   static constexpr int kAScales = kEnds ? 0 : kRows, kBScales = kSquare   ? kSquares * 4
                                                                 : kBlocks ? kColumns
                                                                           : 0;
+  static constexpr int kDColumns = kTileRowBytes / (is_f32(kStore) ? 4 : 2);  ///< of a box of D
   static constexpr int kStageBytes =
       (kRows + kColumns) * kBlockK + (kAScales + kBScales) * static_cast<int>(sizeof(float));
 
@@ -77,14 +78,14 @@ template <class S>
 struct alignas(1024) Shared {
   std::uint8_t a[S::kStages][S::kRows * S::kBlockK];
   std::uint8_t b[S::kStages][S::kColumns * S::kBlockK];
-  std::uint8_t d[kMathWarpgroups][is_f32(S::kStore) ? 16 : kDBytes];
-  float a_scale[S::kStages][S::kEnds ? 4 : S::kAScales];
+  std::uint8_t d[kMathWarpgroups][S::kDBoxes][kDBytes];
+  alignas(128) float a_scale[S::kStages][S::kEnds ? 4 : S::kAScales];
   alignas(128) float b_scale[S::kStages][S::kEnds ? 4 : S::kBScales];
   Barrier full[S::kStages], empty[S::kStages];
 };
 
 struct Maps {
-  CUtensorMap a, b, a_scale, b_scale;
+  CUtensorMap a, b, a_scale, b_scale, d;
 };
 
 struct SquareScales {
@@ -216,7 +217,7 @@ __device__ inline void skip_turn(int warpgroup) {
 }
 
 /// One tile's totals, by one warpgroup.
-template <class S>
+template <class S, class Order>
 __device__ inline void accumulate(Shared<S>& shared, const Tile& tile, int warpgroup, int thread,
                                   Turn<S::kStages>& turn, float (&total)[S::kHalves][S::kSums]) {
 #pragma unroll
@@ -224,8 +225,8 @@ __device__ inline void accumulate(Shared<S>& shared, const Tile& tile, int warpg
 #pragma unroll
     for (int i = 0; i < S::kSums; ++i) total[half][i] = 0;
 
-  constexpr int kNextHalf = kMathWarpgroups * kUnitRows;
-  const int first_row = warpgroup * kUnitRows;
+  constexpr int kNextHalf = (unit_of<S, Order>(0, 1) - unit_of<S, Order>(0, 0)) * kUnitRows;
+  const int first_row = unit_of<S, Order>(warpgroup, 0) * kUnitRows;
   const float* a_scale = shared.a_scale[0] + first_row + thread / 32 * 16 + thread % 32 / 4;
   const std::uint64_t first_a = descriptor_of(shared.a[0] + first_row * S::kBlockK),
                       first_b = descriptor_of(shared.b[0]);
@@ -236,7 +237,7 @@ __device__ inline void accumulate(Shared<S>& shared, const Tile& tile, int warpg
     ColumnScales<S> scales;
 #pragma unroll
     for (int half = 0; half < S::kHalves; ++half) {
-      if (half * kNextHalf + first_row >= tile.rows) {  // behind the end of a group
+      if (Order::kReadsGroups && half * kNextHalf + first_row >= tile.rows) {  // behind the end of a group
         skip_turn<S>(warpgroup);
         continue;
       }
@@ -253,11 +254,7 @@ __device__ inline void accumulate(Shared<S>& shared, const Tile& tile, int warpg
       promote<S>(total[half], part, a0, a1, scales);
     }
     __syncwarp();  // its lanes have read their scales
-    if constexpr (S::kCluster == 1) {
-      if (thread % 32 == 0) shared.empty[stage].arrive();
-    } else {
-      if (thread % 32 < S::kCluster) shared.empty[stage].arrive_at(thread % 32);
-    }
+    give_back<S::kCluster>(shared.empty[stage], thread);
   }
 }
 
@@ -265,27 +262,15 @@ template <class S, class Order>
 __global__ __launch_bounds__(kThreads, 1)
     __cluster_dims__(S::kCluster) void multiply_blockwise(const __grid_constant__ Maps maps,
                                                           const SquareScales squares, const EndScales ends,
-                                                          const Output d, const Order order) {
+                                                          const Before before, const Order order) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
   auto& shared = *reinterpret_cast<Shared<S>*>(shared_bytes);
   const int rank = S::kCluster == 1 ? 0 : rank_in_cluster();
   const int cluster = static_cast<int>(blockIdx.x) / S::kCluster;
   const int clusters = static_cast<int>(gridDim.x) / S::kCluster;
-  if (threadIdx.x == 0) {
-    for (int stage = 0; stage < S::kStages; ++stage) {
-      shared.full[stage].init(1);
-      shared.empty[stage].init(S::kCluster * kMathWarpgroups * 4);
-    }
-    publish_barriers();
-  }
-  if constexpr (S::kCluster == 1)
-    __syncthreads();
-  else
-    synchronize_cluster();
-
-  // Taken from lane 0, so that the compiler knows it to be the same in a warp.
-  const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0) - 1;
+  begin_ring<S::kCluster>(shared.full, shared.empty, S::kCluster * kMathWarpgroups * 4);
+  const int warpgroup = this_warpgroup() - 1;
   if (warpgroup < 0) {
     keep_registers<S::kProducerRegisters>();
     if (threadIdx.x == 0) produce<S>(shared, maps, squares, order, rank, cluster, clusters);
@@ -298,10 +283,11 @@ __global__ __launch_bounds__(kThreads, 1)
     Tile tile;
     for (int index = cluster; find_together<S>(order, index, rank, at, tile); index += clusters) {
       float total[S::kHalves][S::kSums];
-      accumulate<S>(shared, tile, warpgroup, thread, turn, total);
-      store<S>(shared.d[warpgroup], ends, d, tile, warpgroup, total);
+      accumulate<S, Order>(shared, tile, warpgroup, thread, turn, total);
+      store<S, Order>(shared.d[warpgroup], &maps.d, ends, before, tile, warpgroup, thread, total);
     }
     if (S::kTakeTurns && warpgroup == 0) synchronize_some(kTurns, kMathWarpgroups * kWarpgroup);
+    if (thread == 0) wait_until_read<0>();
   }
   // No block leaves while another may still write to its shared memory or arrive at its barriers.
   if constexpr (S::kCluster > 1) synchronize_cluster();

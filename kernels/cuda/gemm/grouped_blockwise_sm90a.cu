@@ -10,6 +10,7 @@ using namespace hopper;
 
 template <class S>
 void launch_blockwise(const GroupedGemm& gemm, const GroupedBuffers& on, cudaStream_t stream) {
+  using D = std::conditional_t<is_f32(S::kStore), float, __nv_bfloat16>;
   const bool over_k = gemm.over_k;
   const std::int64_t a_rows = over_k ? gemm.rows : gemm.capacity,
                      b_rows = over_k ? gemm.columns : gemm.groups * gemm.columns,
@@ -17,7 +18,8 @@ void launch_blockwise(const GroupedGemm& gemm, const GroupedBuffers& on, cudaStr
   Maps maps{.a = map_of<std::uint8_t>(on.a, a_rows, k, S::kRows, S::kBlockK, true),
             .b = map_of<std::uint8_t>(on.b, b_rows, k, S::kColumns, S::kBlockK, true),
             .a_scale = {},
-            .b_scale = {}};
+            .b_scale = {},
+            .d = map_of<D>(on.d, rows_of_d(gemm), gemm.columns, kUnitRows, S::kDColumns, true)};
   SquareScales squares{};
   if constexpr (!S::kEnds) maps.a_scale = map_of_scales(on.a_scale, a_rows, k, S::kRows);
   if constexpr (S::kBlocks) maps.b_scale = map_of_scales(on.b_scale, b_rows, k, S::kColumns);
@@ -28,7 +30,7 @@ void launch_blockwise(const GroupedGemm& gemm, const GroupedBuffers& on, cudaStr
   const int multiprocessors = resident_clusters(kernel, 1, kThreads, sizeof(Shared<S>));
   const auto blocks = static_cast<int>(std::min<std::int64_t>(multiprocessors, most_tiles<S>(gemm)));
   kernel<<<blocks, kThreads, sizeof(Shared<S>), stream>>>(
-      maps, squares, S::kEnds ? end_scales(gemm, on) : EndScales{}, output_of(gemm, on),
+      maps, squares, S::kEnds ? end_scales(gemm, on) : EndScales{}, before_of(gemm, on),
       grouped_order<S>(gemm, on, false));
   PRECBENCH_CHECK(cudaGetLastError());
 }
@@ -51,7 +53,7 @@ constexpr GroupedKernel blockwise(bool over_rows, bool over_k) {
           .over_k = over_k,
           .accumulate = adds(kStore),
           .fast = false,
-          .launch = launch_blockwise<Shape<A, E4m3, kScales, kStore, 256, 128, 4, 1>>};
+          .launch = launch_blockwise<Shape<A, E4m3, kScales, kStore, 256, 128, 4, 1, 1>>};
 }
 
 // A gradient is A, so that E5M2 is asked of it alone.

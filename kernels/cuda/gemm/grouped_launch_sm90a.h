@@ -43,9 +43,13 @@ inline EndScales end_scales(const GroupedGemm& gemm, const GroupedBuffers& on) {
           .columns = static_cast<int>(gemm.columns)};
 }
 
-inline Output output_of(const GroupedGemm& gemm, const GroupedBuffers& on) {
-  const std::int64_t rows = gemm.over_k ? gemm.groups * gemm.rows : gemm.capacity;
-  return {on.d, static_cast<int>(rows), static_cast<int>(gemm.columns)};
+inline std::int64_t rows_of_d(const GroupedGemm& gemm) {
+  return gemm.over_k ? gemm.groups * gemm.rows : gemm.capacity;
+}
+
+inline Before before_of(const GroupedGemm& gemm, const GroupedBuffers& on) {
+  return {static_cast<const __nv_bfloat16*>(on.d), static_cast<int>(rows_of_d(gemm)),
+          static_cast<int>(gemm.columns)};
 }
 
 template <class T>

@@ -1,8 +1,6 @@
 // grouped_matmul on CUDA: by a kernel of ours for all experts at once where there is one (grouped.h), else expert by expert
 // with the plans of matmul.cpp, for which the host has to know how many rows each has: such a step cannot be captured.
 //
-// Formats that this GPU only emulates become BF16 first, the whole operands at once, for which there is a kernel of ours.
-//
 // An expert's operand is a part of the whole one. Where its scales, or the columns of a form stored along the tokens, do not
 // lie together there, they are copied together first.
 #include <fmt/format.h>
@@ -16,7 +14,6 @@
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/gemm/grouped.h"
-#include "kernels/cuda/gemm/matmul_kernels.h"
 #include "kernels/cuda/gemm/matmul_plans.h"
 #include "kernels/numerics/scale_layout.h"
 
@@ -72,8 +69,8 @@ class PartCopier {
       throw Unsupported(
           "the CUDA device multiplies groups and experts of multiples of 128 rows in this recipe");
     switch (g) {
-      case Granularity::tensor:
-        return form.scale;
+      case Granularity::tensor:  // cuBLASLt wants it at a multiple of 16 bytes, and experts' lie 4 apart
+        return together(form.scale, 1, 0, 1, 1);
       case Granularity::row:
         return form.scale.elements(part.row, part.rows);
       case Granularity::block_1x128: {
@@ -116,31 +113,6 @@ GemmOperand scaled_by_expert(GemmOperand form, std::int64_t expert, bool wgrad) 
   if (form.format.quantized() && wgrad && g == Granularity::row)
     form.scale = form.scale.elements(expert * form.data.rows, form.data.rows);
   return form;
-}
-
-/// The product of what emulated formats stand for, rounded to BF16 (matmul.cpp), by a kernel of ours; false where none takes
-/// it. What lies behind the last group is made BF16 too, and read by nobody.
-bool launch_dequantized(CudaDevice& device, const ops::GroupedMatmul& op) {
-  if (op.a.format.dtype == DType::e2m1 || op.b.format.dtype == DType::e2m1)
-    return false;  // has factors besides
-  const GemmRecipe gemm{op.a.format, op.b.format, op.options.fast_accum};
-  if (device.support(gemm, op.options.role).execution != Execution::emulated) return false;
-  ops::GroupedMatmul plain = op;
-  std::int64_t bytes = 0;
-  for (const auto operand : {&ops::GroupedMatmul::a, &ops::GroupedMatmul::b})
-    if ((op.*operand).format.quantized())
-      bytes += detail::padded(2 * (op.*operand).data.size(), MatmulPlans::kAlignment);
-  auto* room = static_cast<std::byte*>(device.scratch(static_cast<std::size_t>(bytes)));
-  for (const auto operand : {&ops::GroupedMatmul::a, &ops::GroupedMatmul::b}) {
-    const GemmOperand& form = op.*operand;
-    if (!form.format.quantized()) continue;
-    plain.*operand = {.format = {}, .data = {room, DType::bf16, form.rows(), form.k()}, .scale = {}};
-    room += detail::padded(2 * form.data.size(), MatmulPlans::kAlignment);
-  }
-  if (!takes_grouped(plain, device.compute_capability())) return false;
-  if (op.a.format.quantized()) launch_dequantize(plain.a.data.data, op.a, device.stream());
-  if (op.b.format.quantized()) launch_dequantize(plain.b.data.data, op.b, device.stream());
-  return launch_grouped(plain, device.compute_capability(), device.stream());
 }
 
 }  // namespace
@@ -193,7 +165,7 @@ std::string CudaDevice::grouped_name() const {
 }
 
 void CudaDevice::do_grouped_matmul(const ops::GroupedMatmul& op) {
-  if (grouped_own_ && (launch_grouped(op, compute_capability(), stream()) || launch_dequantized(*this, op))) {
+  if (grouped_own_ && launch_grouped(op, compute_capability(), stream())) {
     ran_own_ = true;
   } else {
     if (capturing_) throw std::logic_error("experts' rows are counted on the host: no captured step can be");

@@ -16,10 +16,12 @@ CUtensorMap boxes_of(const void* data, std::int64_t rows, std::int64_t k, bool a
 
 template <class S>
 void launch_plain(const GroupedGemm& gemm, const GroupedBuffers& on, cudaStream_t stream) {
+  using D = std::conditional_t<is_f32(S::kStore), float, __nv_bfloat16>;
   const bool over_k = gemm.over_k;
   PlainMaps maps{.a = boxes_of<typename S::A>(on.a, over_k ? gemm.rows : gemm.capacity,
                                               over_k ? gemm.capacity : gemm.depth, S::kAAcross),
-                 .b = {}};
+                 .b = {},
+                 .d = map_of<D>(on.d, rows_of_d(gemm), gemm.columns, kUnitRows, S::kDColumns, true)};
   // A stack that is read across k is one matrix of all groups' k; else all groups' rows.
   if (over_k)
     maps.b = boxes_of<typename S::B>(on.b, gemm.columns, gemm.capacity, S::kBAcross);
@@ -31,7 +33,7 @@ void launch_plain(const GroupedGemm& gemm, const GroupedBuffers& on, cudaStream_
   const int clusters = resident_clusters(kernel, S::kCluster, kThreads, sizeof(PlainShared<S>));
   const auto blocks = static_cast<int>(std::min<std::int64_t>(clusters, most_tiles<S>(gemm))) * S::kCluster;
   kernel<<<blocks, kThreads, sizeof(PlainShared<S>), stream>>>(
-      maps, end_scales(gemm, on), output_of(gemm, on), grouped_order<S>(gemm, on, S::kBAcross));
+      maps, end_scales(gemm, on), before_of(gemm, on), grouped_order<S>(gemm, on, S::kBAcross));
   PRECBENCH_CHECK(cudaGetLastError());
 }
 

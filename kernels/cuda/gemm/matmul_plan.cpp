@@ -9,6 +9,7 @@
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/gemm/matmul_plans.h"
+#include "kernels/cuda/stopwatch.h"
 
 namespace precbench {
 namespace {
@@ -60,33 +61,6 @@ LtLayout make_layout(DType dtype, std::int64_t rows, std::int64_t cols) {
 LtLayout make_layout(const PlanOperand& operand, std::int64_t rows, std::int64_t k) {
   return operand.transposed ? make_layout(operand.dtype, k, rows) : make_layout(operand.dtype, rows, k);
 }
-
-/// A pair of events.
-class Stopwatch {
- public:
-  explicit Stopwatch(cudaStream_t stream) : stream_(stream) {
-    PRECBENCH_CHECK(cudaEventCreate(&begin_));
-    PRECBENCH_CHECK(cudaEventCreate(&end_));
-  }
-  ~Stopwatch() {
-    cudaEventDestroy(begin_);
-    cudaEventDestroy(end_);
-  }
-  Stopwatch(const Stopwatch&) = delete;
-  Stopwatch& operator=(const Stopwatch&) = delete;
-  void begin() { PRECBENCH_CHECK(cudaEventRecord(begin_, stream_)); }
-  float end() {
-    PRECBENCH_CHECK(cudaEventRecord(end_, stream_));
-    PRECBENCH_CHECK(cudaEventSynchronize(end_));
-    float ms = 0;
-    PRECBENCH_CHECK(cudaEventElapsedTime(&ms, begin_, end_));
-    return ms;
-  }
-
- private:
-  cudaStream_t stream_;
-  cudaEvent_t begin_ = nullptr, end_ = nullptr;
-};
 
 /// Device memory for the length of a block; empty where it does not fit with kSpareBytes to spare.
 class TemporaryBlock {

@@ -52,7 +52,7 @@ struct PlanKey {
   bool accumulate = false;
   bool fast_accum = false;
   bool factors_on_device = false;  ///< alpha and beta come from LtRun::factors
-  std::int32_t alignment = 256;  ///< bytes, of the worst aligned of the three matrices; at most 256
+  std::int32_t alignment = 256;    ///< bytes, of the worst aligned of the three matrices; at most 256
   bool operator==(const PlanKey&) const = default;
 };
 

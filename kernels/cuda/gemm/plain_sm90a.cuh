@@ -16,7 +16,7 @@
 //                  |
 //                  |    warpgroup 2 begins some stages later and stays behind, so that one has the tensor cores to itself
 //                  v    while the other is here:
-//   epilogue   total [* scale_a * scale_b] -> D (stored, or added in FP32 by L2)
+//   epilogue   total [* scale_a * scale_b] -> shared memory -> TMA -> D (stored, or added in FP32 by the copy engine)
 //              while the producer already fills the ring for the next tile
 //
 // Boxes of an operand that is read across k ("MN-major") hold 64 of k in rows of 64 columns; those of the other columns are
@@ -24,7 +24,6 @@
 #pragma once
 
 #include "kernels/cuda/gemm/epilogue_sm90a.cuh"
-#include "kernels/cuda/hopper/tma.cuh"
 #include "kernels/cuda/hopper/wgmma_bf16.cuh"
 
 namespace precbench::hopper {
@@ -50,6 +49,8 @@ struct PlainShape {
   static constexpr int kStages = 4;
   static constexpr int kCluster = kClusterOf;  ///< blocks that share rows of A or B
   static constexpr int kLag = kLagOf;          ///< stages that warpgroup 2 begins later
+  static constexpr int kDBoxes = 2;            ///< that a warpgroup has for the epilogue
+  static constexpr int kDColumns = kTileRowBytes / (is_f32(kStore) ? 4 : 2);  ///< of a box of D
   static constexpr int kStageBytes = (kRows + kColumns) * kTileRowBytes;
   static constexpr int kProducerRegisters = 40, kMathRegisters = 232;
   static_assert(kLag < kStages);
@@ -60,12 +61,12 @@ template <class S>
 struct alignas(1024) PlainShared {
   std::uint8_t a[S::kStages][S::kRows * kTileRowBytes];
   std::uint8_t b[S::kStages][S::kColumns * kTileRowBytes];
-  std::uint8_t d[kMathWarpgroups][is_f32(S::kStore) ? 16 : kDBytes];
+  std::uint8_t d[kMathWarpgroups][S::kDBoxes][kDBytes];
   Barrier full[S::kStages], empty[S::kStages];
 };
 
 struct PlainMaps {
-  CUtensorMap a, b;
+  CUtensorMap a, b, d;
 };
 
 /// An operand's boxes of a stage. Those that the cluster shares are loaded for both blocks, one half by each.
@@ -108,16 +109,6 @@ __device__ void produce_plain(PlainShared<S>& shared, const PlainMaps& maps, con
     }
 }
 
-/// Gives a stage back: this warp's products have read it.
-template <class S>
-__device__ inline void give_back(Barrier& empty, int thread) {
-  if constexpr (S::kCluster == 1) {
-    if (thread % 32 == 0) empty.arrive();
-  } else {
-    if (thread % 32 < S::kCluster) empty.arrive_at(thread % 32);
-  }
-}
-
 /// total (+)= 64 rows of A by the tile's B over a stage.
 template <class S, bool kFirst>
 __device__ inline void multiply_stage_plain(float (&total)[S::kSums], std::uint64_t a, std::uint64_t b) {
@@ -145,7 +136,7 @@ __device__ inline void accumulate_plain(PlainShared<S>& shared, const Tile& tile
     if (lead) arrive_at_some(kLagBarrier, kMathWarpgroups * kWarpgroup);
     for (int i = 0; i < tile.k_blocks; ++i, turn.next()) {
       shared.full[turn.stage].wait(turn.parity);
-      give_back<S>(shared.empty[turn.stage], thread);
+      give_back<S::kCluster>(shared.empty[turn.stage], thread);
     }
     return;
   }
@@ -162,19 +153,19 @@ __device__ inline void accumulate_plain(PlainShared<S>& shared, const Tile& tile
     multiply_stage_plain<S, false>(total, below(first_a, stage * S::kRows),
                                    below(first_b, stage * S::kColumns));
     await_all_but<1>();
-    give_back<S>(shared.empty[before], thread);
+    give_back<S::kCluster>(shared.empty[before], thread);
     before = stage;
     if (lead && i == S::kLag) arrive_at_some(kLagBarrier, kMathWarpgroups * kWarpgroup);
   }
   await_products(total);
-  give_back<S>(shared.empty[before], thread);
+  give_back<S::kCluster>(shared.empty[before], thread);
   if (lead && tile.k_blocks <= S::kLag) arrive_at_some(kLagBarrier, kMathWarpgroups * kWarpgroup);
 }
 
 template <class S, class Order>
 __global__ __launch_bounds__(kThreads, 1)
     __cluster_dims__(S::kCluster) void multiply_plain(const __grid_constant__ PlainMaps maps,
-                                                      const EndScales ends, const Output d,
+                                                      const EndScales ends, const Before before,
                                                       const Order order) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
@@ -182,20 +173,8 @@ __global__ __launch_bounds__(kThreads, 1)
   const int rank = S::kCluster == 1 ? 0 : rank_in_cluster();
   const int cluster = static_cast<int>(blockIdx.x) / S::kCluster;
   const int clusters = static_cast<int>(gridDim.x) / S::kCluster;
-  if (threadIdx.x == 0) {
-    for (int stage = 0; stage < S::kStages; ++stage) {
-      shared.full[stage].init(1);
-      shared.empty[stage].init(S::kCluster * kMathWarpgroups * 4);
-    }
-    publish_barriers();
-  }
-  if constexpr (S::kCluster == 1)
-    __syncthreads();
-  else
-    synchronize_cluster();
-
-  // Taken from lane 0, so that the compiler knows it to be the same in a warp.
-  const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0) - 1;
+  begin_ring<S::kCluster>(shared.full, shared.empty, S::kCluster * kMathWarpgroups * 4);
+  const int warpgroup = this_warpgroup() - 1;
   if (warpgroup < 0) {
     keep_registers<S::kProducerRegisters>();
     if (threadIdx.x == 0) produce_plain<S>(shared, maps, order, rank, cluster, clusters);
@@ -210,8 +189,9 @@ __global__ __launch_bounds__(kThreads, 1)
       if (first && warpgroup == 1) synchronize_some(kLagBarrier, kMathWarpgroups * kWarpgroup);
       float total[1][S::kSums];
       accumulate_plain<S>(shared, tile, warpgroup, thread, first && warpgroup == 0, turn, total[0]);
-      store<S>(shared.d[warpgroup], ends, d, tile, warpgroup, total);
+      store<S, Order>(shared.d[warpgroup], &maps.d, ends, before, tile, warpgroup, thread, total);
     }
+    if (thread == 0) wait_until_read<0>();
   }
   // No block leaves while another may still write to its shared memory or arrive at its barriers.
   if constexpr (S::kCluster > 1) synchronize_cluster();

@@ -23,6 +23,37 @@ struct Turn {
   }
 };
 
+/// Sets up a ring's barriers, which expect `readers` arrivals to be empty, and waits until all of the cluster's blocks have.
+template <int kCluster, int kStages>
+__device__ inline void begin_ring(Barrier (&full)[kStages], Barrier (&empty)[kStages], int readers) {
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < kStages; ++stage) {
+      full[stage].init(1);
+      empty[stage].init(readers);
+    }
+    publish_barriers();
+  }
+  if constexpr (kCluster == 1)
+    __syncthreads();
+  else
+    synchronize_cluster();
+}
+
+/// A warp gives a stage back, to every block of the cluster.
+template <int kCluster>
+__device__ inline void give_back(Barrier& empty, int thread) {
+  if constexpr (kCluster == 1) {
+    if (thread % 32 == 0) empty.arrive();
+  } else {
+    if (thread % 32 < kCluster) empty.arrive_at(thread % 32);
+  }
+}
+
+/// Of the block. Taken from lane 0, so that the compiler knows it to be the same in a warp.
+__device__ inline int this_warpgroup() {
+  return __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
+}
+
 /// Two BF16 numbers in a word, `low` first in memory.
 __device__ inline std::uint32_t bf16_pair(float low, float high) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);

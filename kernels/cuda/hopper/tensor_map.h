@@ -18,10 +18,18 @@ struct BoxedMatrix {
   bool swizzled;
 };
 
+/// Equal matrices, one behind the other in memory without a gap: `matrix` is the first of `count`. A box ends with the
+/// rows of its own matrix.
+struct BoxedMatrices {
+  BoxedMatrix matrix;
+  std::int64_t count;
+};
+
 /// The driver can make tensor maps: it is new enough. Looks once.
 bool has_tensor_maps();
 
 /// Throws std::logic_error where the driver refuses the matrix. Only after has_tensor_maps().
 CUtensorMap tensor_map(const BoxedMatrix& matrix);
+CUtensorMap matrices_map(const BoxedMatrices& matrices);
 
 }  // namespace precbench::hopper

@@ -22,6 +22,16 @@ __device__ inline void load_box(void* to, const CUtensorMap* map, int row, int c
       : "memory");
 }
 
+/// The same of a map of matrices.
+__device__ inline void load_box(void* to, const CUtensorMap* map, int matrix, int row, int column,
+                                Barrier& full) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%4, %3, %2}], "
+      "[%5];" ::"r"(shared_address(to)),
+      "l"(map), "r"(matrix), "r"(row), "r"(column), "r"(shared_address(&full))
+      : "memory");
+}
+
 /// As load_box, to the same place of every block of the cluster whose bit is set in `blocks`: their bytes arrive at the
 /// barrier that each has at the place of `full`.
 __device__ inline void load_box_to(std::uint16_t blocks, void* to, const CUtensorMap* map, int row,
@@ -46,6 +56,13 @@ __device__ inline void load_bytes(void* to, const void* from, int bytes, Barrier
 __device__ inline void store_box(const CUtensorMap* map, int row, int column, const void* from) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %1}], [%3];" ::"l"(map),
                "r"(row), "r"(column), "r"(shared_address(from))
+               : "memory");
+}
+
+/// The same of a map of matrices.
+__device__ inline void store_box(const CUtensorMap* map, int matrix, int row, int column, const void* from) {
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%3, %2, %1}], [%4];" ::"l"(map),
+               "r"(matrix), "r"(row), "r"(column), "r"(shared_address(from))
                : "memory");
 }
 

@@ -50,12 +50,18 @@ __device__ inline void await_all_but() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-/// Waits for all products; the compiler must not read `sum` before.
+/// What `values` get before is computed before, and what is read of them after, after: the compiler moves no work across.
 template <int kCount>
-__device__ inline void await_products(float (&sum)[kCount]) {
-  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+__device__ inline void pin(float (&values)[kCount]) {
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(sum[i])::"memory");
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(values[i])::"memory");
+}
+
+/// Waits for all products but the newest `kPending` groups; the compiler must not read `sum` before.
+template <int kPending = 0, int kCount>
+__device__ inline void await_products(float (&sum)[kCount]) {
+  await_all_but<kPending>();
+  pin(sum);
 }
 
 // Operand lists of the instructions: eight accumulators a line.
@@ -104,14 +110,11 @@ __device__ inline void multiply(float (&sum)[64], std::uint64_t a, std::uint64_t
       : PRECBENCH_SUM32(0), PRECBENCH_SUM32(32), PRECBENCH_SUM32(64), PRECBENCH_SUM32(96) \
       : "l"(a), "l"(b), "r"(static_cast<int>(add)))
 
-/// The same by 256 rows of B.
+/// The same by 256 rows of B, of which E4M3 alone is asked for.
 template <class A, class B>
 __device__ inline void multiply(float (&sum)[128], std::uint64_t a, std::uint64_t b, bool add) {
-  static_assert(std::is_same_v<B, __nv_fp8_e4m3>);  // the only one that is asked for
-  if constexpr (std::is_same_v<A, __nv_fp8_e4m3>)
-    PRECBENCH_WGMMA_256("e4m3.e4m3");
-  else
-    PRECBENCH_WGMMA_256("e5m2.e4m3");
+  static_assert(std::is_same_v<A, __nv_fp8_e4m3> && std::is_same_v<B, __nv_fp8_e4m3>);
+  PRECBENCH_WGMMA_256("e4m3.e4m3");
 }
 
 #undef PRECBENCH_WGMMA_256

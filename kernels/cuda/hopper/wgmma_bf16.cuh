@@ -30,16 +30,17 @@ __device__ inline std::uint64_t across_k(const void* box, int box_bytes) {
 #define PRECBENCH_SUMS_8(i)                                                                               \
   "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3]), "+f"(sum[i + 4]), "+f"(sum[i + 5]), \
       "+f"(sum[i + 6]), "+f"(sum[i + 7])
-#define PRECBENCH_SUMS_16(i) PRECBENCH_SUMS_8(i), PRECBENCH_SUMS_8(i + 8)
-#define PRECBENCH_SUMS_32 PRECBENCH_SUMS_16(0), PRECBENCH_SUMS_16(16)
-#define PRECBENCH_SUMS_48 PRECBENCH_SUMS_32, PRECBENCH_SUMS_16(32)
-#define PRECBENCH_SUMS_64 PRECBENCH_SUMS_48, PRECBENCH_SUMS_16(48)
-#define PRECBENCH_SUMS_80 PRECBENCH_SUMS_64, PRECBENCH_SUMS_16(64)
-#define PRECBENCH_SUMS_96 PRECBENCH_SUMS_80, PRECBENCH_SUMS_16(80)
-#define PRECBENCH_SUMS_128 PRECBENCH_SUMS_96, PRECBENCH_SUMS_16(96), PRECBENCH_SUMS_16(112)
-#define PRECBENCH_NAMES_32                                                                         \
-  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25," \
-  "%26,%27,%28,%29,%30,%31"
+#define PRECBENCH_RUN(i) PRECBENCH_SUMS_8(i), PRECBENCH_SUMS_8(i + 8)
+#define PRECBENCH_SUMS_16 PRECBENCH_RUN(0)
+#define PRECBENCH_SUMS_32 PRECBENCH_SUMS_16, PRECBENCH_RUN(16)
+#define PRECBENCH_SUMS_48 PRECBENCH_SUMS_32, PRECBENCH_RUN(32)
+#define PRECBENCH_SUMS_64 PRECBENCH_SUMS_48, PRECBENCH_RUN(48)
+#define PRECBENCH_SUMS_80 PRECBENCH_SUMS_64, PRECBENCH_RUN(64)
+#define PRECBENCH_SUMS_96 PRECBENCH_SUMS_80, PRECBENCH_RUN(80)
+#define PRECBENCH_SUMS_128 PRECBENCH_SUMS_96, PRECBENCH_RUN(96), PRECBENCH_RUN(112)
+#define PRECBENCH_NAMES_16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define PRECBENCH_NAMES_32 \
+  PRECBENCH_NAMES_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define PRECBENCH_NAMES_48 \
   PRECBENCH_NAMES_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
 #define PRECBENCH_NAMES_64 \
@@ -56,6 +57,8 @@ __device__ inline std::uint64_t across_k(const void* box, int box_bytes) {
 /// sum = (add ? sum : 0) + A B over 16 of k; A and B are in shared memory, and read across k where so asked.
 template <bool kAcrossA = false, bool kAcrossB = false, int kCount>
 __device__ inline void multiply_bf16(float (&sum)[kCount], std::uint64_t a, std::uint64_t b, bool add) {
+  static_assert(kCount == 16 || kCount == 32 || kCount == 48 || kCount == 64 || kCount == 80 ||
+                kCount == 96 || kCount == 128);
 #define PRECBENCH_PRODUCT(count, columns, a_at, b_at, add_at, across_a, across_b)                        \
   if constexpr (kCount == count)                                                                         \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" add_at                                               \
@@ -65,6 +68,7 @@ __device__ inline void multiply_bf16(float (&sum)[kCount], std::uint64_t a, std:
                : PRECBENCH_SUMS_##count                                                                  \
                : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(static_cast<int>(kAcrossA)),            \
                  "n"(static_cast<int>(kAcrossB)))
+  PRECBENCH_PRODUCT(16, "32", "16", "17", "18", "19", "20");
   PRECBENCH_PRODUCT(32, "64", "32", "33", "34", "35", "36");
   PRECBENCH_PRODUCT(48, "96", "48", "49", "50", "51", "52");
   PRECBENCH_PRODUCT(64, "128", "64", "65", "66", "67", "68");
@@ -77,6 +81,7 @@ __device__ inline void multiply_bf16(float (&sum)[kCount], std::uint64_t a, std:
 /// The same with A in registers, four words of two numbers each; always added.
 template <bool kAcrossB = false, int kCount>
 __device__ inline void multiply_bf16(float (&sum)[kCount], const std::uint32_t* a, std::uint64_t b) {
+  static_assert(kCount == 32 || kCount == 64);
 #define PRECBENCH_PRODUCT(count, columns, a0, a1, a2, a3, b_at, across_b)                                \
   if constexpr (kCount == count)                                                                         \
   asm volatile("wgmma.mma_async.sync.aligned.m64n" columns "k16.f32.bf16.bf16 {" PRECBENCH_NAMES_##count \
@@ -94,6 +99,7 @@ __device__ inline void multiply_bf16(float (&sum)[kCount], const std::uint32_t* 
 #undef PRECBENCH_NAMES_64
 #undef PRECBENCH_NAMES_48
 #undef PRECBENCH_NAMES_32
+#undef PRECBENCH_NAMES_16
 #undef PRECBENCH_SUMS_128
 #undef PRECBENCH_SUMS_96
 #undef PRECBENCH_SUMS_80
@@ -101,6 +107,7 @@ __device__ inline void multiply_bf16(float (&sum)[kCount], const std::uint32_t* 
 #undef PRECBENCH_SUMS_48
 #undef PRECBENCH_SUMS_32
 #undef PRECBENCH_SUMS_16
+#undef PRECBENCH_RUN
 #undef PRECBENCH_SUMS_8
 
 }  // namespace precbench::hopper

@@ -213,7 +213,8 @@ void CudaDevice::do_recompute_rmsnorm(const ops::RecomputeRmsnorm& op) {
   using namespace cuda;
   void* amaxes = scratch(amax_scratch_bytes(*this, op.h));
   const TileOutput output = tile_output(*this, op.h, writes_value(op.h), amaxes);
-  produce(*this, NormSource{matrix(op.sum), matrix(op.weight), op.rstd.as<float>()}, TileOutputs<1>{{output}});
+  produce(*this, NormSource{matrix(op.sum), matrix(op.weight), op.rstd.as<float>()},
+          TileOutputs<1>{{output}});
   quantize_from_value(*this, op.h);
   launched("recompute_rmsnorm");
 }

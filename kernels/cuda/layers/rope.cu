@@ -323,8 +323,8 @@ void CudaDevice::do_rope(const ops::Rope& op) {
   const Pairs pairs = pairs_of(op.options, op.out.data == op.qkv.data && op.options.bias.empty());
   const float* table = rope_table(op.options);
   const auto kernel = op.options.q_norm.empty() ? rope_kernel<false> : rope_kernel<true>;
-  kernel<<<blocks_of(pairs), kThreads, 0, stream()>>>(op.out.as<std::uint16_t>(), op.qkv.as<std::uint16_t>(), table,
-                                                      pairs, norm_and_bias_of(op.options));
+  kernel<<<blocks_of(pairs), kThreads, 0, stream()>>>(op.out.as<std::uint16_t>(), op.qkv.as<std::uint16_t>(),
+                                                      table, pairs, norm_and_bias_of(op.options));
   launched("rope");
 }
 
@@ -355,8 +355,8 @@ void CudaDevice::do_rope_backward(const ops::RopeBackward& op) {
   auto* partial = static_cast<float*>(scratch(partial_bytes + amax_scratch_bytes(*this, op.dqkv)));
   const auto kernel = norm ? rope_backward_kernel<true> : rope_backward_kernel<false>;
   kernel<<<grid, kThreads, shared_bytes, stream()>>>(op.dqkv.value.as<std::uint16_t>(), partial,
-                                                     op.dout.as<std::uint16_t>(), op.qkv.as<std::uint16_t>(), table,
-                                                     pairs, norm_and_bias_of(op.options));
+                                                     op.dout.as<std::uint16_t>(), op.qkv.as<std::uint16_t>(),
+                                                     table, pairs, norm_and_bias_of(op.options));
   if (norm) {
     sum_rows(op.dq_norm, partial, static_cast<int>(grid), 2 * D, op.accumulate, stream());
     sum_rows(op.dk_norm, partial + D, static_cast<int>(grid), 2 * D, op.accumulate, stream());

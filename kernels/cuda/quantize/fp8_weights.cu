@@ -106,8 +106,8 @@ void CudaDevice::do_amax(const ops::Amax& op) {
     const unsigned blocks =
         std::min(element_blocks(size), static_cast<unsigned>(sm_count() * kAmaxBlocksPerSm));
     with_type(op.x.dtype, [&](auto type) {
-      amax_kernel<<<blocks, kElementThreads, 0, stream()>>>(op.out.as<std::uint32_t>(), op.x.as<decltype(type)>(),
-                                                            size, aligned(op.x));
+      amax_kernel<<<blocks, kElementThreads, 0, stream()>>>(op.out.as<std::uint32_t>(),
+                                                            op.x.as<decltype(type)>(), size, aligned(op.x));
     });
   }
   launched("amax");
@@ -141,8 +141,8 @@ void CudaDevice::do_transpose(const ops::Transpose& op) {
   const dim3 grid(static_cast<unsigned>((k + kSide - 1) / kSide),
                   static_cast<unsigned>((rows + kSide - 1) / kSide));
   transpose_kernel<<<grid, kTransposeThreads, 0, stream()>>>(
-      op.dst.data.as<std::uint8_t>(), op.dst.scale.as<float>(), op.src.data.as<std::uint8_t>(), op.src.scale.as<float>(),
-      rows, k, blocks);
+      op.dst.data.as<std::uint8_t>(), op.dst.scale.as<float>(), op.src.data.as<std::uint8_t>(),
+      op.src.scale.as<float>(), rows, k, blocks);
   launched("transpose");
 }
 

@@ -26,7 +26,8 @@ struct FormArgs {
   bool delayed = false;
   std::uint8_t margin = 0;  ///< of a delayed scale
   // Of a columnwise form of experts' rows: a scale of `row` is one group's, at group * rows + row.
-  const std::int32_t* group_offsets = nullptr;  ///< where along k the groups begin and the last one ends; null: no groups
+  const std::int32_t* group_offsets =
+      nullptr;  ///< where along k the groups begin and the last one ends; null: no groups
   int groups = 0;
 
   __host__ __device__ QuantFormat format() const {

@@ -15,7 +15,8 @@
 namespace precbench::cuda {
 
 /// Scratch for the amaxes on the way to an operand's scales. Here and below, `groups`: x is a grouped value.
-std::size_t amax_scratch_bytes(const CudaDevice& device, const QuantizedTensor& x, const Groups* groups = nullptr);
+std::size_t amax_scratch_bytes(const CudaDevice& device, const QuantizedTensor& x,
+                               const Groups* groups = nullptr);
 
 /// The output that makes all of an operand's wanted forms but those of from_value.h and amax_out, with its value if `write_value`.
 /// `scratch`: amax_scratch_bytes. Clears scale buffers that have padding. Throws Unsupported for groups that do not begin at

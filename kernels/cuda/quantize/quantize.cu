@@ -107,8 +107,9 @@ TileOutput tile_output(CudaDevice& device, const QuantizedTensor& x, bool write_
     out.col_amax = amaxes;
     out.columnwise.amax = reinterpret_cast<float*>(amaxes);
     if (groups && groups->pad % kTile != 0)
-      throw Unsupported("the CUDA device scales columns of groups that begin at multiples of 128 rows, not of " +
-                        std::to_string(groups->pad));
+      throw Unsupported(
+          "the CUDA device scales columns of groups that begin at multiples of 128 rows, not of " +
+          std::to_string(groups->pad));
     if (groups) {
       out.columnwise.group_offsets = groups->offsets.as<std::int32_t>();
       out.columnwise.groups = static_cast<int>(groups->experts());

@@ -1,0 +1,42 @@
+// Which of our attention kernels for Hopper take a shape. See hopper.h.
+#include "kernels/cuda/attention/hopper.h"
+
+#include <limits>
+
+#include "kernels/cuda/hopper/tensor_map.h"
+
+namespace precbench {
+
+#ifndef PRECBENCH_HAS_SM90A
+std::span<const HopperForward> all_hopper_forward_kernels() { return {}; }
+std::span<const HopperBackward> all_hopper_backward_kernels() { return {}; }
+#endif
+
+namespace {
+
+template <class Kernel>
+std::vector<const Kernel*> those_for(std::span<const Kernel> all, const AttentionShape& s,
+                                     int compute_capability) {
+  std::vector<const Kernel*> kernels;
+  constexpr std::int64_t kMost =
+      std::numeric_limits<std::int32_t>::max() / 256;  // numbers of rows and tiles are 32 bits
+  if (compute_capability != 90 || all.empty() || !hopper::has_tensor_maps()) return kernels;
+  if (s.tokens() * s.heads > kMost || s.B * s.keys() * s.heads > kMost) return kernels;
+  for (const Kernel& kernel : all)
+    if (kernel.head_dim == s.head_dim) kernels.push_back(&kernel);
+  return kernels;
+}
+
+}  // namespace
+
+std::vector<const HopperForward*> hopper_forward_kernels(const AttentionShape& shape,
+                                                         int compute_capability) {
+  return those_for(all_hopper_forward_kernels(), shape, compute_capability);
+}
+
+std::vector<const HopperBackward*> hopper_backward_kernels(const AttentionShape& shape,
+                                                           int compute_capability) {
+  return those_for(all_hopper_backward_kernels(), shape, compute_capability);
+}
+
+}  // namespace precbench

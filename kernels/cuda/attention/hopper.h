@@ -1,0 +1,51 @@
+// Attention for Hopper (compute capability 9.0) with its own instructions, head widths 64 and 128; as the choice among
+// implementations (attention.cpp) sees it. On any other GPU, and in a build without these kernels, there are none.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/device/device.h"
+
+struct CUstream_st;
+
+namespace precbench {
+
+/// Operands as in ops::Attention; `kv` may be empty.
+struct AttentionTensors {
+  Tensor out, lse, qkv, kv;
+};
+
+/// Operands as in ops::AttentionBackward; `kv` and `dkv` may be empty. `workspace` is as long as the kernel wants.
+struct AttentionGradients {
+  Tensor dqkv, dkv, dout;
+  AttentionTensors forward;
+  void* workspace;
+};
+
+struct HopperForward {
+  const char* name;  ///< for the record: "own 128x128", queries and keys of a tile
+  std::int64_t head_dim;
+  void (*launch)(const AttentionTensors& tensors, const AttentionShape& shape, CUstream_st* stream);
+};
+
+/// Every sum has one writer and a fixed order: the same bits from run to run.
+struct HopperBackward {
+  const char* name;
+  std::int64_t head_dim;
+  std::int64_t (*workspace_bytes)(const AttentionShape& shape);
+  void (*launch)(const AttentionGradients& gradients, const AttentionShape& shape, CUstream_st* stream);
+};
+
+/// Those that take the shape on a GPU of this compute capability (90 is 9.0). All take keys and values in rows of their
+/// own, offsets, and as many keys as there are. The launch throws std::runtime_error where CUDA refuses it.
+std::vector<const HopperForward*> hopper_forward_kernels(const AttentionShape& shape, int compute_capability);
+std::vector<const HopperBackward*> hopper_backward_kernels(const AttentionShape& shape,
+                                                           int compute_capability);
+
+/// Every kernel of this build (hopper_*_sm90a.cu).
+std::span<const HopperForward> all_hopper_forward_kernels();
+std::span<const HopperBackward> all_hopper_backward_kernels();
+
+}  // namespace precbench

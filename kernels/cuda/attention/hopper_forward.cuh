@@ -1,0 +1,366 @@
+// Attention's forward pass for Hopper: out = softmax(q k^T / sqrt(head width)) v, causal, and lse, BF16 with FP32 sums.
+// The plan is FlashAttention-3's (Shah et al. 2024, arXiv:2407.08608).
+//
+// A block of threads stays on its multiprocessor and makes one tile of `out` after another: the queries of one head, 64 for
+// each math warpgroup, against the keys that they see, a block of them at a time, the last block first.
+//
+//                 global memory / L2
+//                        |  TMA: boxes of q, k and v
+//                        v
+//   producer   q [0][1]    k [0][1]    v [0][1]           in shared memory; q of the next tile is there in time
+//   1 thread       |  full: bytes are there      ^  empty: all math warpgroups are done with it
+//                  v                             |
+//   warpgroup 1  | q k(n) | p v(n+1) |  softmax of n           | q k(n-1) | p v(n) |  softmax of n-1    ...
+//   warpgroup 2    softmax of n+1    | q k(n) | p v(n+1) |  softmax of n            | q k(n-1) | p v(n) ...
+//                                     ---- the tensor cores' time ---->
+//
+// So the tensor cores have one warpgroup's products while another takes its exponentials; named barriers pass the turn
+// on. Within a warpgroup the scores of the next block are asked for before the product with the values of this one, and
+// the softmax of the former runs beside the latter.
+//
+// Scores, probabilities and out stay in registers. The accumulators of q k^T are, rounded to BF16, the A operand of p v,
+// as the registers of both are the same elements. A tile's out leaves through the shared memory of its q.
+//
+// Tiles come longest first, every second round backwards, so that all multiprocessors have about as much to do.
+#pragma once
+
+#include "kernels/cuda/attention/hopper_tiles.cuh"
+#include "kernels/cuda/vector.cuh"
+
+namespace precbench::hopper {
+
+/// A forward kernel's shape.
+template <int kHeadOf, int kWarpgroupsOf, int kKeysOf, int kStagesOf>
+struct ForwardShape {
+  static constexpr int kHead = kHeadOf;                  ///< head width
+  static constexpr int kMathWarpgroups = kWarpgroupsOf;  ///< of 64 queries each
+  static constexpr int kKeys = kKeysOf;                  ///< of a block
+  static constexpr int kStages = kStagesOf;              ///< blocks of k, and of v, in shared memory
+
+  static constexpr int kQueries = kMathWarpgroups * kRows;
+  static constexpr int kThreads = (kMathWarpgroups + 1) * kWarpgroup;
+  static constexpr int kProducerRegisters = kMathWarpgroups == 2 ? 40 : 32;
+  static constexpr int kMathRegisters = kMathWarpgroups == 2 ? 232 : 160;
+  static constexpr int kBoxes = kHead / kBoxColumns;            ///< side by side in a head
+  static constexpr int kKeyBytes = kKeys * kTileRowBytes;       ///< of a box of k or v
+  static constexpr int kScores = kKeys / 2, kOuts = kHead / 2;  ///< accumulators of a thread
+  static_assert(kHead % kBoxColumns == 0 && kKeys % kStepK == 0 &&
+                (kMathWarpgroups == 2 || kMathWarpgroups == 3));
+};
+
+template <class S>
+struct alignas(1024) ForwardShared {
+  std::uint8_t q[2][S::kMathWarpgroups][S::kBoxes][kRowsBytes];  ///< and out
+  std::uint8_t k[S::kStages][S::kBoxes][S::kKeyBytes];
+  std::uint8_t v[S::kStages][S::kBoxes][S::kKeyBytes];
+  Barrier q_full[2], q_empty[2];
+  Barrier k_full[S::kStages], k_empty[S::kStages];
+  Barrier v_full[S::kStages], v_empty[S::kStages];
+
+  __device__ void init() {
+    init_ring(q_full, q_empty, 2, S::kMathWarpgroups);
+    init_ring(k_full, k_empty, S::kStages, S::kMathWarpgroups * 4);
+    init_ring(v_full, v_empty, S::kStages, S::kMathWarpgroups * 4);
+  }
+};
+
+/// q and out in boxes of 64 rows, k and v of kKeys, all of 64 columns; a matrix is a sequence.
+struct ForwardMaps {
+  CUtensorMap q, k, v, out;
+};
+
+struct ForwardProblem {
+  int queries, keys, offset;  ///< of a sequence; query t sees the keys up to t + offset
+  int heads, kv_heads;
+  int tile_rows, tiles;  ///< tiles of a head, and all
+  float scale_log2;      ///< of the scores, for powers of two
+  float* lse;            ///< [sequence][head][queries]
+};
+
+/// A tile's place.
+struct ForwardTile {
+  int sequence, head, first_query;
+  int blocks;  ///< of keys that its last query sees; 0: none
+
+  /// The tile of a block of threads in a round; `blocks` is -1 where it has none.
+  template <class S>
+  __device__ static ForwardTile at(const ForwardProblem& problem, int round) {
+    const int index = tile_of_round(round);
+    ForwardTile tile{};
+    tile.blocks = -1;
+    if (index >= problem.tiles) return tile;
+    const int of_row = problem.tiles / problem.tile_rows;  // heads of all sequences
+    tile.first_query = (problem.tile_rows - 1 - index / of_row) * S::kQueries;
+    tile.sequence = index % of_row / problem.heads;
+    tile.head = index % of_row % problem.heads;
+    const int last = min(tile.first_query + S::kQueries, problem.queries) - 1;
+    const int seen = min(last + problem.offset + 1, problem.keys);
+    tile.blocks = (max(seen, 0) + S::kKeys - 1) / S::kKeys;
+    return tile;
+  }
+};
+
+/// The one thread that asks for copies.
+template <class S>
+__device__ void produce(ForwardShared<S>& shared, const ForwardMaps& maps, const ForwardProblem& problem) {
+  Turn<2> q_turn;
+  Turn<S::kStages> k_turn, v_turn;
+  const auto load = [&](auto& boxes, const CUtensorMap& map, Barrier* full, Barrier* empty, auto& turn,
+                        const ForwardTile& tile, int block) {
+    Barrier& barrier = full[turn.stage];
+    empty[turn.stage].wait(turn.parity ^ 1);
+    barrier.arrive_and_expect(S::kBoxes * S::kKeyBytes);
+    const int column = tile.head / (problem.heads / problem.kv_heads) * S::kHead;
+    load_head(boxes[turn.stage], map, tile.sequence, block * S::kKeys, column, barrier);
+    turn.next();
+  };
+  for (int round = 0;; ++round) {
+    const auto tile = ForwardTile::at<S>(problem, round);
+    if (tile.blocks < 0) return;
+    Barrier& full = shared.q_full[q_turn.stage];
+    shared.q_empty[q_turn.stage].wait(q_turn.parity ^ 1);
+    full.arrive_and_expect(sizeof(shared.q[0]));
+#pragma unroll
+    for (int warpgroup = 0; warpgroup < S::kMathWarpgroups; ++warpgroup)
+      load_head(shared.q[q_turn.stage][warpgroup], maps.q, tile.sequence,
+                tile.first_query + warpgroup * kRows, tile.head * S::kHead, full);
+    q_turn.next();
+#pragma unroll 1
+    for (int block = tile.blocks - 1; block >= 0; --block) {
+      load(shared.k, maps.k, shared.k_full, shared.k_empty, k_turn, tile, block);
+      if (block + 1 < tile.blocks)
+        load(shared.v, maps.v, shared.v_full, shared.v_empty, v_turn, tile, block + 1);
+    }
+    if (tile.blocks > 0) load(shared.v, maps.v, shared.v_full, shared.v_empty, v_turn, tile, 0);
+  }
+}
+
+/// A warpgroup's 64 queries under way. Of row values a thread has two: of its row_of() and of that + 8.
+///
+/// Exponentials are taken against a shift that is near the largest score so far. Where `kLazy`, it is raised only when a
+/// score is above it by more than kSlack: sums stay far from overflow, their relative errors are the same, and the
+/// exchange among threads and the rescaling of `out` are seldom needed.
+template <class S>
+struct OnlineSoftmax {
+  static constexpr float kNone = -1e30f;  ///< the shift before any key is seen
+  static constexpr float kSlack = 8;      ///< in powers of two
+
+  float shift[2], total[2];  ///< for powers of two; the thread's part of the sum of exponentials
+  float correction[2];       ///< what the last raise makes of sums and out: a factor
+  bool raised;               ///< by the last block
+
+  __device__ void begin() {
+    shift[0] = shift[1] = kNone;
+    total[0] = total[1] = 0;
+  }
+
+  /// Scores become exponentials.
+  __device__ void take(float (&s)[S::kScores], float scale_log2) {
+    float most[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
+#pragma unroll
+    for (int i = 0; i < S::kScores; ++i) most[i % 4] = fmaxf(most[i % 4], s[i]);
+    const float top[2] = {fmaxf(most[0], most[1]) * scale_log2, fmaxf(most[2], most[3]) * scale_log2};
+    raised = __any_sync(~0u, fmaxf(top[0] - shift[0], top[1] - shift[1]) > kSlack);
+    if (raised) raise(top);
+    float sums[4] = {total[0], 0, total[1], 0};
+#pragma unroll
+    for (int i = 0; i < S::kScores; ++i) {
+      s[i] = cuda::exp2_approx(s[i] * scale_log2 - shift[i % 4 / 2]);
+      sums[i % 4] += s[i];
+    }
+    total[0] = sums[0] + sums[1];
+    total[1] = sums[2] + sums[3];
+  }
+
+  __device__ void raise(const float (&top)[2]) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float now = fmaxf(shift[half], top[half]);
+      now = fmaxf(now, __shfl_xor_sync(~0u, now, 1));
+      now = fmaxf(now, __shfl_xor_sync(~0u, now, 2));
+      correction[half] = cuda::exp2_approx(shift[half] - now);
+      total[half] *= correction[half];
+      shift[half] = now;
+    }
+  }
+
+  __device__ void rescale(float (&out)[S::kOuts]) const {
+    if (!raised) return;
+#pragma unroll
+    for (int i = 0; i < S::kOuts; ++i) out[i] *= correction[i % 4 / 2];
+  }
+};
+
+/// Turns at the tensor cores: barrier 1 + w is warpgroup w's.
+template <class S>
+__device__ inline void await_turn(int warpgroup) {
+  synchronize_some(1 + warpgroup, 2 * kWarpgroup);
+}
+template <class S>
+__device__ inline void pass_turn(int warpgroup) {
+  arrive_at_some(1 + (warpgroup + 1 == S::kMathWarpgroups ? 0 : warpgroup + 1), 2 * kWarpgroup);
+}
+
+/// The rings as a math warpgroup walks through them.
+template <class S>
+struct ForwardTurns {
+  Turn<2> q;
+  Turn<S::kStages> k, v;
+  bool first = true;  ///< no tile is done yet
+};
+
+/// The tile before has left its buffer by now, and the next q may come.
+template <class S>
+__device__ inline void release_q(ForwardShared<S>& shared, const ForwardTurns<S>& turns, int thread) {
+  if (thread != 0 || turns.first) return;
+  wait_until_read<0>();
+  shared.q_empty[turns.q.stage ^ 1].arrive();
+}
+
+/// One tile's sums of a warpgroup, over its blocks of keys (at least one).
+template <class S>
+__device__ inline void walk(ForwardShared<S>& shared, const ForwardProblem& problem, const ForwardTile& tile,
+                            int warpgroup, int thread, ForwardTurns<S>& turns, OnlineSoftmax<S>& softmax,
+                            float (&out)[S::kOuts]) {
+  const int first_query = tile.first_query + warpgroup * kRows;
+  const std::uint64_t q = descriptor_of(shared.q[turns.q.stage][warpgroup]);
+  const auto k_of = [&](int stage) {
+    return descriptor_of(shared.k[0]) + stage * (S::kBoxes * S::kKeyBytes / 16);
+  };
+  const auto v_of = [&](int stage) {
+    return across_k(shared.v[0], S::kKeyBytes) + stage * (S::kBoxes * S::kKeyBytes / 16);
+  };
+  float s[S::kScores];
+  std::uint32_t p[S::kScores / 2];
+  const auto take = [&](int block) {
+    const int first_key = block * S::kKeys;
+    if (first_key + S::kKeys - 1 > min(first_query + problem.offset, problem.keys - 1))
+      mask_keys(s, first_query + problem.offset, problem.keys - 1, first_key, thread, -INFINITY);
+    softmax.take(s, problem.scale_log2);
+  };
+  int block = tile.blocks - 1;
+  // Keys behind all of these queries are for the other warpgroups, which get their turns nevertheless.
+  const int last_seen = first_query < problem.queries ? first_query + problem.offset + kRows - 1 : 0;
+  for (; block > 0 && block * S::kKeys > last_seen; --block) {
+    await_turn<S>(warpgroup);
+    pass_turn<S>(warpgroup);
+    shared.k_full[turns.k.stage].wait(turns.k.parity);
+    release(shared.k_empty[turns.k.stage]);
+    turns.k.next();
+    shared.v_full[turns.v.stage].wait(turns.v.parity);
+    release(shared.v_empty[turns.v.stage]);
+    turns.v.next();
+  }
+  shared.k_full[turns.k.stage].wait(turns.k.parity);
+  begin_products();
+  multiply_heads<S::kHead>(s, q, k_of(turns.k.stage));
+  end_products();
+  await_products(s);
+  release(shared.k_empty[turns.k.stage]);
+  turns.k.next();
+  take(block);
+  round_to_operand(p, s);
+  release_q<S>(shared, turns, thread);
+
+  if (block > 0) shared.k_full[turns.k.stage].wait(turns.k.parity);
+  while (--block >= 0) {
+    await_turn<S>(warpgroup);
+    begin_products();
+    multiply_heads<S::kHead>(s, q, k_of(turns.k.stage));
+    end_products();
+    shared.v_full[turns.v.stage].wait(turns.v.parity);
+    begin_products();
+    multiply_rows(out, p, v_of(turns.v.stage));
+    end_products();
+    pass_turn<S>(warpgroup);
+    await_products<1>(s);
+    release(shared.k_empty[turns.k.stage]);
+    turns.k.next();
+    take(block);
+    pin(s);
+    // Waited for here, the next keys keep the compiler from putting the exponentials behind the products' end.
+    if (block > 0) shared.k_full[turns.k.stage].wait(turns.k.parity);
+    await_products(out);
+    release(shared.v_empty[turns.v.stage]);
+    turns.v.next();
+    softmax.rescale(out);
+    round_to_operand(p, s);
+  }
+
+  shared.v_full[turns.v.stage].wait(turns.v.parity);
+  begin_products();
+  multiply_rows(out, p, v_of(turns.v.stage));
+  end_products();
+  await_products(out);
+  release(shared.v_empty[turns.v.stage]);
+  turns.v.next();
+}
+
+/// A warpgroup's out and lse to their places; its first thread asks for the copies.
+template <class S>
+__device__ inline void store(ForwardShared<S>& shared, const ForwardMaps& maps, const ForwardProblem& problem,
+                             const ForwardTile& tile, int warpgroup, int thread, int stage,
+                             OnlineSoftmax<S>& softmax, float (&out)[S::kOuts]) {
+  const int first_query = tile.first_query + warpgroup * kRows;
+  float factor[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float total = softmax.total[half];
+    total += __shfl_xor_sync(~0u, total, 1);
+    total += __shfl_xor_sync(~0u, total, 2);
+    factor[half] = total == 0 ? 0 : 1 / total;  // of a query that sees no key
+    const int query = first_query + row_of(thread) + 8 * half;
+    constexpr float kLn2 = 0.693147180559945f;
+    if (thread % 4 == 0 && query < problem.queries)
+      problem.lse[(static_cast<std::int64_t>(tile.sequence) * problem.heads + tile.head) * problem.queries +
+                  query] = total == 0 ? -INFINITY : softmax.shift[half] * kLn2 + logf(total);
+  }
+#pragma unroll
+  for (int i = 0; i < S::kOuts; ++i) out[i] *= factor[i % 4 / 2];
+  auto& boxes = shared.q[stage][warpgroup];
+  write_head(boxes, out, thread);
+  publish_stores();
+  synchronize_some(1 + S::kMathWarpgroups + warpgroup, kWarpgroup);
+  if (thread != 0) return;
+  store_head(maps.out, tile.sequence, first_query, tile.head * S::kHead, boxes);
+  commit_stores();
+}
+
+/// All tiles of a math warpgroup.
+template <class S>
+__device__ inline void work(ForwardShared<S>& shared, const ForwardMaps& maps, const ForwardProblem& problem,
+                            int warpgroup) {
+  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
+  ForwardTurns<S> turns;
+  if (warpgroup == S::kMathWarpgroups - 1) pass_turn<S>(warpgroup);
+  for (int round = 0;; ++round) {
+    const auto tile = ForwardTile::at<S>(problem, round);
+    if (tile.blocks < 0) break;
+    OnlineSoftmax<S> softmax;
+    softmax.begin();
+    float out[S::kOuts];
+#pragma unroll
+    for (float& x : out) x = 0;
+    shared.q_full[turns.q.stage].wait(turns.q.parity);
+    if (tile.blocks > 0)
+      walk<S>(shared, problem, tile, warpgroup, thread, turns, softmax, out);
+    else
+      release_q<S>(shared, turns, thread);
+    store<S>(shared, maps, problem, tile, warpgroup, thread, turns.q.stage, softmax, out);
+    turns.q.next();
+    turns.first = false;
+  }
+  if (warpgroup == 0) await_turn<S>(warpgroup);  // the last one that was passed on
+  if (thread == 0) wait_until_read<0>();
+}
+
+template <class S>
+__global__ __launch_bounds__(S::kThreads, 1) void attend_forward(const __grid_constant__ ForwardMaps maps,
+                                                                 const ForwardProblem problem) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
+  run_warpgroups<S>(*reinterpret_cast<ForwardShared<S>*>(shared_bytes), maps, problem);
+#endif
+}
+
+}  // namespace precbench::hopper

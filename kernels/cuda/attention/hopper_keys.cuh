@@ -1,0 +1,318 @@
+// Attention's backward pass for Hopper, key side: dv = p^T dout, dk = scale ds^T q with p = exp(scale q k^T - lse),
+// dp = dout v^T, ds = p (dp - delta).
+//
+// A block of threads makes one tile of dk and dv after another: 64 keys of a kv head for each math warpgroup, whose k and
+// v stay, against blocks of queries of all heads of the group that see them. All is transposed, keys are rows:
+//
+//                 global memory / L2
+//                        |  TMA
+//                        v
+//   producer   k, v of the tile      [ q, dout, lse, delta ][ q, dout, lse, delta ] ...     a ring in shared memory
+//   1 thread                                |  full    ^  empty: all math warpgroups are done with the stage
+//                                           v          |
+//   warpgroup    | k q^T | v dout^T | p^T dout |         | ds^T q ||  k q^T of the next block ...
+//                         p = exp             |  ds     |      in registers: p and ds are A operands
+//
+// The products of a step are waited for when the next ones are under way already, and while one warpgroup makes p and ds
+// the other has the tensor cores. Every sum has one writer and a fixed order.
+//
+// Few tiles would leave multiprocessors idle: then the group's heads are dealt out to parts, whose dk and dv go to memory
+// in FP32 and are added, in their order, by another kernel.
+#pragma once
+
+#include "kernels/cuda/attention/hopper_sides.cuh"
+
+namespace precbench::hopper {
+
+/// Blocks are of 64 queries, those whose row values are together. Where `kAheadOf`, the scores of the next step are asked
+/// for before those of this one are used; that needs registers which a wide head does not leave.
+template <int kHead, int kStages, int kBuffers, bool kAheadOf>
+struct KeyShape : SideShape<kHead, 64, kStages, kBuffers, true> {
+  static constexpr bool kAhead = kAheadOf;
+};
+
+/// Of each block, for its queries.
+template <class S>
+struct RowValues {
+  float of[S::kStages][2][S::kMet];  ///< lse, delta
+};
+/// Own: k, v, then dk, dv. Met: q, dout.
+template <class S>
+using KeyShared = SideShared<S, RowValues<S>>;
+
+struct KeyTile {
+  int sequence, kv_head, part, first;
+  int first_head, heads;    ///< that it meets
+  int first_block, blocks;  ///< of queries of each
+
+  /// False where this block of threads has none in the round.
+  template <class S>
+  __device__ bool find(const BackwardProblem& problem, int round) {
+    const int index = tile_of_round(round);
+    if (index >= problem.tiles) return false;
+    const int of_row = problem.tiles / problem.tile_rows;
+    first = index / of_row * S::kOwn;
+    part = index % of_row % problem.parts;
+    kv_head = index % of_row / problem.parts % problem.kv_heads;
+    sequence = index % of_row / (problem.parts * problem.kv_heads);
+    const int group = problem.heads / problem.kv_heads;
+    heads = group / problem.parts;
+    first_head = kv_head * group + part * heads;
+    first_block = max(first - problem.offset, 0) / S::kMet;
+    blocks = max((problem.queries + S::kMet - 1) / S::kMet - first_block, 0);
+    return true;
+  }
+};
+
+template <class S>
+__device__ void produce(KeyShared<S>& shared, const BackwardMaps& maps, const BackwardProblem& problem) {
+  Turn<S::kBuffers> own;
+  Turn<S::kStages> met;
+  KeyTile tile{};
+  for (int round = 0; tile.find<S>(problem, round); ++round) {
+    shared.load_own(maps, tile.sequence, tile.first, tile.kv_head * S::kHead, own);
+#pragma unroll 1
+    for (int head = tile.first_head; head < tile.first_head + tile.heads; ++head) {
+      const float* values =
+          problem.values +
+          (static_cast<std::int64_t>(tile.sequence) * problem.heads + head) * 2 * problem.padded;
+#pragma unroll 1
+      for (int block = tile.first_block; block < tile.first_block + tile.blocks; ++block) {
+        auto& to = shared.values.of[met.stage];
+        const auto load_values = [&](int i, Barrier& barrier) {
+          load_bytes(to[i], values + i * problem.padded + block * S::kMet, S::kMet * sizeof(float), barrier);
+        };
+        shared.load_met(maps, tile.sequence, block * S::kMet, head * S::kHead, sizeof(to), load_values, met);
+      }
+    }
+  }
+}
+
+/// Rows are keys, columns queries: sets those of keys that a query does not see. `first_seen` is the last key that the
+/// first query of the block sees, `last` the last that there is, both counted from the first of these keys.
+template <int kCount>
+__device__ inline void mask_queries(float (&x)[kCount], int first_seen, int last, int thread) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = row_of(thread) + 8 * half;
+    const int first = row > last ? 2 * kCount : row - first_seen - thread % 4 * 2;  // query that sees the row
+#pragma unroll
+    for (int g = 0; g < kCount / 4; ++g)
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        if (8 * g + i < first) x[4 * g + 2 * half + i] = 0;
+  }
+}
+
+/// A row value of each of the product's columns that a thread has: of columns 8 g + 2 (thread % 4) + i at 2 g + i.
+struct ColumnValues {
+  float of[16];
+
+  __device__ void load(const float* values, int thread) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      reinterpret_cast<float4*>(of)[i] = reinterpret_cast<const float4*>(values)[thread % 4 * 4 + i];
+  }
+};
+
+/// Scores become probabilities; `lse` is for powers of two.
+__device__ inline void exponentiate(float (&s)[32], const ColumnValues& lse, float scale_log2) {
+#pragma unroll
+  for (int i = 0; i < 32; ++i) s[i] = cuda::exp2_approx(s[i] * scale_log2 - lse.of[i / 4 * 2 + i % 2]);
+}
+
+/// p becomes ds.
+__device__ inline void differentiate(float (&p)[32], const float (&dp)[32], const ColumnValues& delta) {
+#pragma unroll
+  for (int i = 0; i < 32; ++i) p[i] *= dp[i] - delta.of[i / 4 * 2 + i % 2];
+}
+
+/// A warpgroup's walk over the queries of its tile: dk, without the scale, and dv of its keys.
+template <class S>
+struct KeyWalk {
+  KeyShared<S>& shared;
+  const BackwardProblem& problem;
+  const KeyTile& tile;
+  const int own, warpgroup, thread;
+  Turn<S::kStages>& turn;
+  const std::uint64_t k = descriptor_of(shared.own[own][0][warpgroup]),
+                      v = descriptor_of(shared.own[own][1][warpgroup]);
+  const int first = tile.first + warpgroup * kRows, last = problem.keys - 1 - first;
+  int block = 0;
+  int held = -1;  ///< the stage whose last product is under way
+
+  /// p = k q^T of the block in a stage.
+  __device__ inline void begin_scores(float (&p)[32], int stage) {
+    begin_products();
+    multiply_heads<S::kHead>(p, k, descriptor_of(shared.met[0][0]) + stage * S::kStageStep);
+    end_products();
+  }
+
+  __device__ inline void release_held() {
+    if (held >= 0) release(shared.empty[held]);
+  }
+
+  /// One block of queries; `more`: there is another. Where that is done ahead, `next` has its scores, and then the next's.
+  __device__ inline void step(float (&next)[32], bool more, float (&dk)[S::kOuts], float (&dv)[S::kOuts]) {
+    constexpr int kNewer =
+        S::kAhead ? 2 : 1;  // groups of products asked for behind the one that is waited for
+    const int stage = turn.stage;
+    const unsigned parity = turn.parity;
+    turn.next();
+    // Last key that the block's first query sees, counted from this warpgroup's first.
+    const int first_seen = (tile.first_block + block) * S::kMet + problem.offset - first;
+    if (++block == tile.blocks) block = 0;
+    float p[32], dp[32];
+    if constexpr (S::kAhead) {
+#pragma unroll
+      for (int i = 0; i < 32; ++i) p[i] = next[i];
+    } else {
+      shared.full[stage].wait(parity);
+      if (first_seen + S::kMet - 1 < 0) return skip(stage, dk);
+      begin_scores(p, stage);
+    }
+    begin_products();
+    multiply_heads<S::kHead>(dp, v, descriptor_of(shared.met[0][1]) + stage * S::kStageStep);
+    end_products();
+    if constexpr (
+        S::kAhead) {  // behind the last step once more this one's: fewer ways through the code are faster
+      const int ahead = more ? turn.stage : stage;
+      shared.full[ahead].wait(more ? turn.parity : parity);
+      begin_scores(next, ahead);
+    }
+    ColumnValues values;
+    if (S::kAhead) values.load(shared.values.of[stage][0], thread);
+    if constexpr (!S::kAhead) {
+      await_products<kNewer>(p);  // and the last of the step before
+      release_held();
+      values.load(shared.values.of[stage][0], thread);
+    }
+    exponentiate(p, values, problem.scale_log2);
+    if (min(first_seen, last) < kRows - 1) mask_queries(p, first_seen, last, thread);
+    if constexpr (S::kAhead) {
+      pin(p);
+      await_products<kNewer>(dk);  // of the step before
+      release_held();
+    }
+    std::uint32_t words[16];  // of p, then of ds
+    round_to_operand(words, p);
+    begin_products();
+    multiply_rows(dv, words, across_k(shared.met[0][1], S::kMetBytes) + stage * S::kStageStep);
+    end_products();
+    if (S::kAhead) values.load(shared.values.of[stage][1], thread);
+    await_products<kNewer>(dp);
+    if (!S::kAhead) values.load(shared.values.of[stage][1], thread);
+    differentiate(p, dp, values);
+    pin(p);
+    await_products(dv);
+    if (S::kAhead) pin(next);
+    round_to_operand(words, p);
+    begin_products();
+    multiply_rows(dk, words, across_k(shared.met[0][0], S::kMetBytes) + stage * S::kStageStep);
+    end_products();
+    held = stage;
+  }
+
+  /// None of a block's queries sees any of the keys.
+  __device__ inline void skip(int stage, float (&dk)[S::kOuts]) {
+    await_products(dk);
+    release_held();
+    held = -1;
+    release(shared.empty[stage]);
+  }
+
+  __device__ inline void run(float (&dk)[S::kOuts], float (&dv)[S::kOuts]) {
+    float next[32];
+    const int steps = tile.blocks * tile.heads;
+    if (S::kAhead && steps > 0) {
+      shared.full[turn.stage].wait(turn.parity);
+      begin_scores(next, turn.stage);
+      await_products(next);
+    }
+#pragma unroll 1
+    for (int i = 1; i <= steps; ++i) step(next, i < steps, dk, dv);
+    await_products(dk);
+    release_held();
+  }
+};
+
+/// A part's dk or dv, in FP32, to `to`: the first key's row of the kv head.
+template <class S>
+__device__ inline void store_piece(float* to, int keys, std::int64_t pitch, const float (&x)[S::kOuts],
+                                   int thread) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = row_of(thread) + 8 * half;
+    if (row >= keys) continue;
+#pragma unroll
+    for (int g = 0; g < S::kHead / 8; ++g)
+      *reinterpret_cast<float2*>(to + row * pitch + 8 * g + thread % 4 * 2) =
+          make_float2(x[4 * g + 2 * half], x[4 * g + 2 * half + 1]);
+  }
+}
+
+/// Both gradients of a warpgroup's rows to their places.
+template <class S>
+__device__ inline void store(KeyShared<S>& shared, const BackwardMaps& maps, const BackwardProblem& problem,
+                             const KeyTile& tile, int own, int warpgroup, int thread,
+                             const float (&dk)[S::kOuts], const float (&dv)[S::kOuts]) {
+  const int first = tile.first + warpgroup * kRows;
+  if (problem.parts > 1) {
+    const std::int64_t pitch = static_cast<std::int64_t>(problem.kv_heads) * S::kHead;
+    const std::int64_t sequences = problem.tiles / (problem.tile_rows * problem.parts * problem.kv_heads);
+    const std::int64_t count = sequences * problem.keys * pitch;  // of one gradient
+    float* to = problem.pieces + tile.part * 2 * count +
+                (static_cast<std::int64_t>(tile.sequence) * problem.keys + first) * pitch +
+                tile.kv_head * S::kHead;
+    store_piece<S>(to, problem.keys - first, pitch, dk, thread);
+    store_piece<S>(to + count, problem.keys - first, pitch, dv, thread);
+    synchronize_some(1 + warpgroup, kWarpgroup);  // all are done with k and v
+    return;
+  }
+  write_head(shared.own[own][0][warpgroup], dk, thread);
+  write_head(shared.own[own][1][warpgroup], dv, thread);
+  publish_stores();
+  synchronize_some(1 + warpgroup, kWarpgroup);
+  if (thread != 0) return;
+#pragma unroll
+  for (int i = 0; i < 2; ++i)
+    store_head(maps.out[i], tile.sequence, first, tile.kv_head * S::kHead, shared.own[own][i][warpgroup]);
+  commit_stores();
+}
+
+template <class S>
+__device__ inline void work(KeyShared<S>& shared, const BackwardMaps& maps, const BackwardProblem& problem,
+                            int warpgroup) {
+  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
+  Turn<S::kBuffers> own;
+  Turn<S::kStages> met;
+  KeyTile tile{};
+  for (int round = 0; tile.find<S>(problem, round); ++round) {
+    float dk[S::kOuts], dv[S::kOuts];
+#pragma unroll
+    for (int i = 0; i < S::kOuts; ++i) dk[i] = dv[i] = 0;
+    shared.await_own(own, round, thread);
+    KeyWalk<S>{shared, problem, tile, own.stage, warpgroup, thread, met}.run(dk, dv);
+    asm volatile(""
+                 : "+r"(round));  // found again: kept meanwhile, the tile would cost the products registers
+    tile.find<S>(problem, round);
+#pragma unroll
+    for (float& x : dk) x *= problem.scale;
+    store<S>(shared, maps, problem, tile, own.stage, warpgroup, thread, dk, dv);
+    if (thread == 0) shared.leave_own(own);
+    own.next();
+  }
+  if (thread == 0) wait_until_read<0>();
+}
+
+template <class S>
+__global__ __launch_bounds__(S::kThreads,
+                             1) void attend_backward_keys(const __grid_constant__ BackwardMaps maps,
+                                                          const BackwardProblem problem) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
+  run_warpgroups<S>(*reinterpret_cast<KeyShared<S>*>(shared_bytes), maps, problem);
+#endif
+}
+
+}  // namespace precbench::hopper

@@ -1,0 +1,184 @@
+// Attention's backward pass for Hopper, query side: dq = scale ds k with p = exp(scale q k^T - lse), dp = dout v^T,
+// ds = p (dp - delta).
+//
+// A block of threads makes one tile of dq after another: 64 queries of a head for each math warpgroup, whose q and dout
+// stay, against blocks of keys:
+//
+//                 global memory / L2
+//                        |  TMA
+//                        v
+//   producer   q, dout of the tile      [ k, v ][ k, v ] ...     a ring in shared memory
+//   1 thread                                |  full    ^  empty: all math warpgroups are done with the stage
+//                                           v          |
+//   warpgroup    | q k^T | dout v^T |         | ds k ||  q k^T of the next block ...
+//                         p = exp  |  ds     |            in registers: ds is the A operand of ds k
+//
+// The products of a step are waited for when the next ones are under way already, and while one warpgroup makes p and ds
+// the other has the tensor cores. Every dq has one writer and a fixed order of additions.
+#pragma once
+
+#include "kernels/cuda/attention/hopper_sides.cuh"
+
+namespace precbench::hopper {
+
+template <int kHead, int kKeys, int kStages, int kBuffers>
+struct QueryShape : SideShape<kHead, kKeys, kStages, kBuffers, false> {};
+
+struct NoValues {};
+/// Own: q, dout, then dq in the place of q. Met: k, v.
+template <class S>
+using QueryShared = SideShared<S, NoValues>;
+
+struct QueryTile {
+  int sequence, head, first;
+  int blocks;  ///< of keys that its last query sees
+
+  /// False where this block of threads has none in the round.
+  template <class S>
+  __device__ bool find(const BackwardProblem& problem, int round) {
+    const int index = tile_of_round(round);
+    if (index >= problem.tiles) return false;
+    const int of_row = problem.tiles / problem.tile_rows;  // heads of all sequences
+    first = (problem.tile_rows - 1 - index / of_row) * S::kOwn;
+    sequence = index % of_row / problem.heads;
+    head = index % of_row % problem.heads;
+    const int last = min(first + S::kOwn, problem.queries) - 1;
+    blocks = (max(min(last + problem.offset + 1, problem.keys), 0) + S::kMet - 1) / S::kMet;
+    return true;
+  }
+};
+
+template <class S>
+__device__ void produce(QueryShared<S>& shared, const BackwardMaps& maps, const BackwardProblem& problem) {
+  Turn<S::kBuffers> own;
+  Turn<S::kStages> met;
+  QueryTile tile{};
+  for (int round = 0; tile.find<S>(problem, round); ++round) {
+    shared.load_own(maps, tile.sequence, tile.first, tile.head * S::kHead, own);
+    const int column = tile.head / (problem.heads / problem.kv_heads) * S::kHead;
+#pragma unroll 1
+    for (int block = tile.blocks - 1; block >= 0; --block)
+      shared.load_met(
+          maps, tile.sequence, block * S::kMet, column, 0, [](int, Barrier&) {}, met);
+  }
+}
+
+/// A warpgroup's walk over the keys that its queries see, the last ones first: dq without the scale.
+template <class S>
+struct QueryWalk {
+  QueryShared<S>& shared;
+  const BackwardProblem& problem;
+  const QueryTile& tile;
+  const int own, warpgroup, thread;
+  Turn<S::kStages>& turn;
+  const int first = tile.first + warpgroup * kRows, first_seen = first + problem.offset;
+  const std::uint64_t q = descriptor_of(shared.own[own][0][warpgroup]),
+                      dout = descriptor_of(shared.own[own][1][warpgroup]);
+  float lse[2], delta[2];
+  int held = -1;  ///< the stage whose last product is under way
+
+  __device__ inline void load_values() {
+    const float* values =
+        problem.values +
+        (static_cast<std::int64_t>(tile.sequence) * problem.heads + tile.head) * 2 * problem.padded;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int query = first + row_of(thread) + 8 * half;
+      const bool there = query < problem.padded;
+      lse[half] = there ? values[value_place(query)] : INFINITY;
+      delta[half] = there ? values[problem.padded + value_place(query)] : 0;
+    }
+  }
+
+  __device__ inline void release_held() {
+    if (held >= 0) release(shared.empty[held]);
+  }
+
+  /// One block of keys.
+  __device__ inline void step(int block, float (&dq)[S::kOuts]) {
+    const int stage = turn.stage, first_key = block * S::kMet;
+    const unsigned parity = turn.parity;
+    turn.next();
+    shared.full[stage].wait(parity);
+    float p[S::kScores], dp[S::kScores];
+    begin_products();
+    multiply_heads<S::kHead>(p, q, descriptor_of(shared.met[0][0]) + stage * S::kStageStep);
+    end_products();
+    begin_products();
+    multiply_heads<S::kHead>(dp, dout, descriptor_of(shared.met[0][1]) + stage * S::kStageStep);
+    end_products();
+    await_products<1>(p);  // and the last of the step before
+    release_held();
+    held = stage;
+#pragma unroll
+    for (int i = 0; i < S::kScores; ++i) p[i] = cuda::exp2_approx(p[i] * problem.scale_log2 - lse[i % 4 / 2]);
+    if (first_key + S::kMet - 1 > min(first_seen, problem.keys - 1))
+      mask_keys(p, first_seen, problem.keys - 1, first_key, thread, 0.0f);
+    pin(p);
+    shared.full[stage].wait(
+        parity);  // keeps the compiler from putting the exponentials behind the product's end
+    await_products(dp);
+#pragma unroll
+    for (int i = 0; i < S::kScores; ++i) p[i] *= dp[i] - delta[i % 4 / 2];
+    std::uint32_t ds[S::kScores / 2];
+    round_to_operand(ds, p);
+    begin_products();
+    multiply_rows(dq, ds, across_k(shared.met[0][0], S::kMetBytes) + stage * S::kStageStep);
+    end_products();
+  }
+
+  __device__ inline void run(float (&dq)[S::kOuts]) {
+    load_values();
+    int block = tile.blocks - 1;
+    for (; block >= 0 && block * S::kMet > first_seen + kRows - 1;
+         --block, turn.next()) {  // behind all of these rows
+      shared.full[turn.stage].wait(turn.parity);
+      release(shared.empty[turn.stage]);
+    }
+#pragma unroll 1
+    for (; block >= 0; --block) step(block, dq);
+    await_products(dq);
+    release_held();
+  }
+};
+
+template <class S>
+__device__ inline void work(QueryShared<S>& shared, const BackwardMaps& maps, const BackwardProblem& problem,
+                            int warpgroup) {
+  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
+  Turn<S::kBuffers> own;
+  Turn<S::kStages> met;
+  QueryTile tile{};
+  for (int round = 0; tile.find<S>(problem, round); ++round) {
+    float dq[S::kOuts];
+#pragma unroll
+    for (float& x : dq) x = 0;
+    shared.await_own(own, round, thread);
+    QueryWalk<S>{shared, problem, tile, own.stage, warpgroup, thread, met}.run(dq);
+#pragma unroll
+    for (float& x : dq) x *= problem.scale;
+    auto& boxes = shared.own[own.stage][0][warpgroup];
+    write_head(boxes, dq, thread);
+    publish_stores();
+    synchronize_some(1 + warpgroup, kWarpgroup);
+    if (thread == 0) {
+      store_head(maps.out[0], tile.sequence, tile.first + warpgroup * kRows, tile.head * S::kHead, boxes);
+      commit_stores();
+      shared.leave_own(own);
+    }
+    own.next();
+  }
+  if (thread == 0) wait_until_read<0>();
+}
+
+template <class S>
+__global__ __launch_bounds__(S::kThreads,
+                             1) void attend_backward_queries(const __grid_constant__ BackwardMaps maps,
+                                                             const BackwardProblem problem) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
+  run_warpgroups<S>(*reinterpret_cast<QueryShared<S>*>(shared_bytes), maps, problem);
+#endif
+}
+
+}  // namespace precbench::hopper

@@ -1,0 +1,150 @@
+// Our attention kernels for Hopper, each by itself: the bound of attention_test.cpp for every shape it takes, and no
+// farther from the truth than cuDNN's by more than a tenth.
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "kernels/base/errors.h"
+#include "kernels/cuda/attention/attention_testing.h"
+#include "kernels/cuda/attention/flash.h"
+#include "kernels/gpu/gpu_testing.h"
+
+namespace precbench {
+namespace {
+
+/// Runs one kernel of each direction: out and lse of the first go into the second.
+void run_kernels(CudaDevice& device, Problem& problem, const AttentionShape& shape,
+                 const HopperForward& forward, const HopperBackward& backward) {
+  problem.clear();
+  forward.launch(problem.tensors(), shape, device.stream());
+  const DeviceBlock workspace(device, backward.workspace_bytes(shape));
+  const std::vector<std::uint8_t> ones(backward.workspace_bytes(shape), 0xFF);
+  device.upload({workspace.data(), DType::e4m3, 1, backward.workspace_bytes(shape)}, ones.data());
+  backward.launch(problem.gradients(workspace.data()), shape, device.stream());
+  device.synchronize();
+}
+
+/// Pairs such that each kernel is in one of them.
+template <class Body>
+void for_kernels(CudaDevice& device, const AttentionShape& shape, Body&& body) {
+  const auto forward = hopper_forward_kernels(shape, device.compute_capability());
+  const auto backward = hopper_backward_kernels(shape, device.compute_capability());
+  if (forward.empty() || backward.empty()) return;
+  for (std::size_t i = 0; i < std::max(forward.size(), backward.size()); ++i)
+    body(*forward[i % forward.size()], *backward[i % backward.size()]);
+}
+
+/// Edges of tiles on both sides, ragged ends, every kind of group, offsets of both signs, queries that see nothing.
+std::vector<AttentionShape> shapes(std::int64_t D) {
+  std::vector<AttentionShape> list;
+  for (const std::int64_t T : {1, 63, 64, 65, 127, 128, 129, 191, 193, 256, 300})
+    list.push_back({2, T, 2, 1, D});
+  for (const std::int64_t kv_heads : {6, 3, 2, 1}) list.push_back({2, 150, 6, kv_heads, D});
+  list.push_back({40, 130, 4, 2, D});  // more tiles than multiprocessors
+  list.push_back({2, 100, 4, 2, D, 300, 200});
+  list.push_back({2, 100, 4, 2, D, 333, 155});
+  list.push_back({2, 190, 4, 2, D, 140, -70});
+  list.push_back({1, 150, 4, 4, D, 70, 37});
+  return list;
+}
+
+}  // namespace
+
+TEST_CASE("attention for Hopper is as exact as BF16 allows", "[gpu][attention]") {
+  if (!gpu_here()) return;
+  CudaDevice device(0);
+  for (const std::int64_t D : {64, 128})
+    for (const AttentionShape& shape : shapes(D)) {
+      Problem problem(device, shape, 1.5f);
+      std::optional<AttentionResult> truth, naive;
+      for_kernels(device, shape, [&](const HopperForward& forward, const HopperBackward& backward) {
+        if (!truth) {
+          truth =
+              attention_reference<double>(shape, problem.qkv_values, problem.dout_values, problem.kv_values);
+          naive =
+              attention_reference<float>(shape, problem.qkv_values, problem.dout_values, problem.kv_values);
+        }
+        run_kernels(device, problem, shape, forward, backward);
+        INFO(forward.name << ", " << backward.name);
+        check_close(shape, problem.result(), *truth, *naive);
+      });
+    }
+}
+
+TEST_CASE("attention for Hopper is no farther from the truth than cuDNN's", "[gpu][attention]") {
+  if (!gpu_here()) return;
+  CudaDevice device(0);
+  try {
+    device.set_attention("cudnn");
+  } catch (const Unsupported& refusal) {
+    WARN(refusal.what());
+    return;
+  }
+  for (const std::int64_t D : {64, 128}) {
+    const AttentionShape shape{1, 512, 4, 2, D};
+    Problem problem(device, shape, 1.0f);
+    const auto truth = attention_reference<double>(shape, problem.qkv_values, problem.dout_values);
+    problem.forward();
+    problem.backward();
+    const AttentionResult theirs = problem.result();
+    for_kernels(device, shape, [&](const HopperForward& forward, const HopperBackward& backward) {
+      run_kernels(device, problem, shape, forward, backward);
+      const AttentionResult ours = problem.result();
+      for (const Part& part : parts_of(shape)) {
+        INFO(part.name << " of " << forward.name << ", " << backward.name << ", head_dim " << D);
+        CHECK(part.distance(ours, truth) <= 1.1 * part.distance(theirs, truth));
+      }
+    });
+  }
+}
+
+TEST_CASE("attention for Hopper repeats bit for bit", "[gpu][attention]") {
+  if (!gpu_here()) return;
+  CudaDevice device(0);
+  for (const AttentionShape& shape : {AttentionShape{1, 1024, 8, 2, 128}, AttentionShape{2, 640, 8, 8, 64}}) {
+    Problem problem(device, shape, 1.5f);
+    for_kernels(device, shape, [&](const HopperForward& forward, const HopperBackward& backward) {
+      std::optional<std::vector<std::uint8_t>> first;
+      for (int i = 0; i < 4; ++i) {
+        run_kernels(device, problem, shape, forward, backward);
+        const auto bits = problem.bits();
+        if (!first) first = bits;
+        INFO(forward.name << ", " << backward.name << ", run " << i);
+        CHECK((bits == *first));
+      }
+    });
+  }
+}
+
+TEST_CASE("attention for Hopper: a NaN in one head's keys reaches that head's later rows only",
+          "[gpu][attention]") {
+  if (!gpu_here()) return;
+  CudaDevice device(0);
+  for (const std::int64_t D : {64, 128}) {
+    const AttentionShape s{2, 256, 2, 2, D};
+    constexpr std::int64_t kPoisoned = 100;
+    std::vector<std::uint16_t> values = random_bf16(s.tokens() * s.qkv_width(), 1.0f, 3);
+    values[kPoisoned * s.qkv_width() + (s.heads + 1) * D] = 0x7FC0;  // a key of head 1, sequence 0
+    const DeviceBlock qkv(device, bytes_of(DType::bf16, s.tokens() * s.qkv_width())),
+        out(device, bytes_of(DType::bf16, s.tokens() * s.q_width())), lse(device, s.tokens() * s.heads * 4);
+    const AttentionTensors tensors = {{out.data(), DType::bf16, s.tokens(), s.q_width()},
+                                      {lse.data(), DType::f32, s.heads, s.tokens()},
+                                      {qkv.data(), DType::bf16, s.tokens(), s.qkv_width()},
+                                      {}};
+    device.upload(tensors.qkv, values.data());
+    for (const HopperForward* kernel : hopper_forward_kernels(s, device.compute_capability())) {
+      kernel->launch(tensors, s, device.stream());
+      std::vector<std::uint16_t> got(s.tokens() * s.q_width());
+      device.download(got.data(), tensors.out);
+      bool as_expected = true;
+      for (std::int64_t t = 0; t < s.tokens(); ++t)
+        for (std::int64_t head = 0; head < s.heads; ++head)
+          as_expected &= std::isnan(bf16_decode(got[t * s.q_width() + head * D])) ==
+                         (head == 1 && t >= kPoisoned && t < s.T);
+      INFO(kernel->name << ", head_dim " << D);
+      CHECK(as_expected);
+    }
+  }
+}
+
+}  // namespace precbench

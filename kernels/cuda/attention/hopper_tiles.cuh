@@ -1,0 +1,132 @@
+// What attention's kernels for Hopper have in common: the order of tiles, the products of 64 rows with a block of others,
+// and causality.
+//
+// A warpgroup's own 64 rows of a head, and the blocks of rows that it meets, are in shared memory as boxes of 64 columns
+// side by side. The products are of two kinds:
+//
+//   multiply_heads   own rows by a block's rows, summed over the head's width: q k^T, dout v^T and the same transposed
+//   multiply_rows    the result of such a product, rounded in registers, by a block's rows, summed over these: p v, ds k,
+//                    p^T dout, ds^T q
+#pragma once
+
+#include "kernels/cuda/hopper/pipeline.cuh"
+#include "kernels/cuda/hopper/tma.cuh"
+#include "kernels/cuda/hopper/wgmma_bf16.cuh"
+
+namespace precbench::hopper {
+
+constexpr int kRows = 64;                          ///< of a warpgroup: those of an instruction
+constexpr int kRowsBytes = kRows * kTileRowBytes;  ///< of a box of them
+
+/// The tile that this block of threads makes in a round. Tiles are numbered from the longest; as every second round goes
+/// backwards, all blocks have about as much to do.
+__device__ inline int tile_of_round(int round) {
+  const int width = static_cast<int>(gridDim.x), mine = static_cast<int>(blockIdx.x);
+  return round * width + (round % 2 == 0 ? mine : width - 1 - mine);
+}
+
+/// A block's threads to their roles: the first warpgroup asks for copies (produce), the others compute (work).
+template <class S, class Shared, class Maps, class Problem>
+__device__ inline void run_warpgroups(Shared& shared, const Maps& maps, const Problem& problem) {
+  if (threadIdx.x == 0) {
+    shared.init();
+    publish_barriers();
+  }
+  __syncthreads();
+  const int warpgroup = this_warpgroup() - 1;
+  if (warpgroup < 0) {
+    keep_registers<S::kProducerRegisters>();
+    if (threadIdx.x == 0) produce<S>(shared, maps, problem);
+  } else {
+    take_registers<S::kMathRegisters>();
+    work<S>(shared, maps, problem, warpgroup);
+  }
+}
+
+/// For one thread: `count` buffers that one thread fills and `readers` arrivals free.
+__device__ inline void init_ring(Barrier* full, Barrier* empty, int count, int readers) {
+  for (int i = 0; i < count; ++i) {
+    full[i].init(1);
+    empty[i].init(readers);
+  }
+}
+
+/// sum[64, rows of b] = a b^T; a box of b has as many rows as sum has columns.
+template <int kHead, int kCount>
+__device__ inline void multiply_heads(float (&sum)[kCount], std::uint64_t a, std::uint64_t b) {
+#pragma unroll
+  for (int step = 0; step < kHead / kStepK; ++step) {
+    constexpr int kSteps = kBoxColumns / kStepK;  // in a box
+    const std::uint64_t within = step % kSteps * kAlongK;
+    multiply_bf16(sum, a + within + step / kSteps * (kRowsBytes / 16),
+                  b + within + step / kSteps * (2 * kCount * kTileRowBytes / 16), step > 0);
+  }
+}
+
+/// sum += p b; `b` is read across k.
+template <int kCount, int kWords>
+__device__ inline void multiply_rows(float (&sum)[kCount], const std::uint32_t (&p)[kWords],
+                                     std::uint64_t b) {
+#pragma unroll
+  for (int step = 0; step < kWords / 4; ++step) multiply_bf16<true>(sum, p + 4 * step, b + step * kAcrossK);
+}
+
+/// The accumulators of a product as the A operand of another.
+template <int kCount>
+__device__ inline void round_to_operand(std::uint32_t (&p)[kCount / 2], const float (&x)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount / 2; ++i) p[i] = bf16_pair(x[2 * i], x[2 * i + 1]);
+}
+
+/// A warpgroup's result into the boxes of its rows. Then publish_stores(), a barrier, and store_head by one thread.
+template <int kBoxes, int kCount>
+__device__ inline void write_head(std::uint8_t (&boxes)[kBoxes][kRowsBytes], const float (&x)[kCount],
+                                  int thread) {
+#pragma unroll
+  for (int box = 0; box < kBoxes; ++box)
+    write_bf16_box<kBoxColumns>(boxes[box], x, box * kBoxColumns, thread);
+}
+
+/// Row of the warpgroup's 64 that a thread has in the first half of its accumulators; in the second that + 8.
+__device__ inline int row_of(int thread) { return thread / 32 * 16 + thread % 32 / 4; }
+
+/// Rows are queries, columns keys: sets those of keys that a query does not see. `first_seen` is the last key that the
+/// first of the 64 rows sees, `last_key` the last that there is.
+template <int kCount>
+__device__ inline void mask_keys(float (&x)[kCount], int first_seen, int last_key, int first_key, int thread,
+                                 float value) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int last = min(first_seen + row_of(thread) + 8 * half, last_key) - first_key - thread % 4 * 2;
+#pragma unroll
+    for (int g = 0; g < kCount / 4; ++g)
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        if (8 * g + i > last) x[4 * g + 2 * half + i] = value;
+  }
+}
+
+/// Arrives for a warp.
+__device__ inline void release(Barrier& empty) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) empty.arrive();
+}
+
+/// For one thread: `boxes` side by side of a head's rows; `full` must expect them.
+template <int kBoxes, int kBytes>
+__device__ inline void load_head(std::uint8_t (&boxes)[kBoxes][kBytes], const CUtensorMap& map, int sequence,
+                                 int row, int column, Barrier& full) {
+#pragma unroll
+  for (int box = 0; box < kBoxes; ++box)
+    load_box(boxes[box], &map, sequence, row, column + box * kBoxColumns, full);
+}
+
+template <int kBoxes>
+__device__ inline void store_head(const CUtensorMap& map, int sequence, int row, int column,
+                                  const std::uint8_t (&boxes)[kBoxes][kRowsBytes]) {
+#pragma unroll
+  for (int box = 0; box < kBoxes; ++box)
+    store_box(&map, sequence, row, column + box * kBoxColumns, boxes[box]);
+}
+
+}  // namespace precbench::hopper

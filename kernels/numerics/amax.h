@@ -1,0 +1,19 @@
+// The largest magnitude of a run of numbers, on the host.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/numerics/formats.h"
+
+namespace precbench {
+
+/// max |x| over n values as bits without sign: their order is that of magnitudes, with Inf above all numbers and NaN above
+/// Inf. 0 of none.
+inline std::int32_t amax_bits(const float* x, std::int64_t n) {
+  std::int32_t largest = 0;
+  for (std::int64_t i = 0; i < n; ++i) largest = std::max(largest, abs_bits(x[i]));
+  return largest;
+}
+
+}  // namespace precbench
