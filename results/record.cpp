@@ -38,9 +38,9 @@ constexpr const auto& names_of() {
 
 /// Keys that a record leaves out where they have nothing to say.
 bool left_out(std::string_view key) {
-  return key == "kernels" || key == "routing_ms" || key == "params" || key == "moe" || key == "flow" || key == "grouped" ||
+  return key == "kernels" || key == "routing_ms" || key == "params" || key == "moe" || key == "grouped" ||
          key == "ep" || key == "exchange" || key == "dispatch" || key == "slots" || key == "columns" ||
-         key == "bytes";
+         key == "bytes" || key == "flow";
 }
 
 template <class T>

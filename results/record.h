@@ -309,8 +309,9 @@ struct MoeRecord {
   std::optional<std::int64_t>
       ep;  ///< ranks that have different experts; none: each has all, and what follows neither
   std::optional<std::string> exchange, dispatch;
-  std::optional<std::int64_t> slots;   ///< of exchange slots: rows for each rank
-  std::optional<std::string> columns;  ///< of dispatch fp8: "exact", or "requantized" from the codes of rows
+  std::optional<std::int64_t> slots;  ///< of exchange slots: rows for each rank
+  std::optional<std::string>
+      columns;  ///< of dispatch fp8: "exact", or of codes of rows "requantized" or "transposed"
   std::optional<ExchangeBytes> bytes;
 };
 

@@ -98,8 +98,7 @@ TEST_CASE("what only experts have is in no dense row, and refused of a dense mod
     CHECK_FALSE(dense.contains(name));
     CHECK_FALSE(case_to_json(c).contains(name));
     Case other = c;
-    set_text(other, field,
-             name == "routing" ? "one" : field.choices.empty() ? "3" : field.choices.back());
+    set_text(other, field, name == "routing" ? "one" : field.choices.empty() ? "3" : field.choices.back());
     CHECK(case_to_json(other).contains(name));
     CHECK(case_from_json(case_to_json(other)) == other);
     other.model = "tiny";

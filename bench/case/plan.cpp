@@ -208,10 +208,6 @@ std::string Plan::why_flow_unsupported() const {
   std::string why = recipe.flow ? why_no_flow(recipe) : "";
   for (const LaterLayers& next : later)
     if (why.empty() && next.recipe.flow) why = why_no_flow(next.recipe);
-  const bool flows = recipe.flow || std::any_of(later.begin(), later.end(),
-                                                [](const LaterLayers& next) { return next.recipe.flow; });
-  if (why.empty() && flows && parameters.expert_ranks > 1)
-    why = "experts on several ranks do not take transposed codes yet; leave out --ep";
   return why.empty() ? why : fmt::format("--flow on: {}", why);
 }
 

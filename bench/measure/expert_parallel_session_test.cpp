@@ -88,24 +88,6 @@ TEST_CASE("as many rows as there are cost what they are", "[session][moe][ep]") 
   CHECK(few.moe->bytes->dispatch == slots.moe->bytes->dispatch / 8);
 }
 
-TEST_CASE("experts of several ranks go on from a checkpoint to the same bits", "[checkpoint][moe][ep]") {
-  const TempDirectory directory;
-  for (const char* parallel : {"ddp", "fsdp"}) {
-    INFO(parallel);
-    Case c = parallel_case(4, 2);
-    c.parallel = parallel, c.batch = 1, c.steps = 4;
-    const Record straight = run_ok(c);
-    c = with_checkpoints(c, directory / parallel, 2);
-    run_ok(c);
-    std::filesystem::remove_all(checkpoint_at(c, 4));
-    const Record rest = run_ok(c);
-    REQUIRE(rest.warnings.size() == 1);
-    CHECK(rest.training->loss == straight.training->loss);
-    CHECK(rest.training->grad_norm == straight.training->grad_norm);
-    CHECK(rest.moe->bias_max == straight.moe->bias_max);
-  }
-}
-
 TEST_CASE("weights and states of ranks with different experts are those of ranks that have all",
           "[session][checkpoint][moe][ep]") {
   const TempDirectory directory;

@@ -149,14 +149,15 @@ TEST_CASE("a mixture's checkpoints: weights out and in, its state, and what is r
                  "holds all experts in one tensor; one for each expert is wanted"));
 }
 
-TEST_CASE("a mixture goes on from its checkpoint to the same bits, routers' biases too", "[checkpoint][moe]") {
+TEST_CASE("a mixture goes on from its checkpoint to the same bits, routers' biases too",
+          "[checkpoint][moe]") {
   const TempDirectory directory;
-  for (const char* parallel : {"ddp", "fsdp"}) {
-    INFO(parallel);
+  for (const auto& [parallel, ep] : {std::pair{"ddp", 1}, {"fsdp", 1}, {"ddp", 2}, {"fsdp", 2}}) {
+    INFO(parallel << ", ep " << ep);
     Case c = mixture_case();
-    c.gpus = 2, c.parallel = parallel, c.batch = 1;
+    c.gpus = 2 * ep, c.ep = ep, c.parallel = parallel, c.batch = 1;
     const Record straight = run_ok(c);
-    c = with_checkpoints(c, directory / parallel, 2);
+    c = with_checkpoints(c, directory / (parallel + std::to_string(ep)), 2);
     run_ok(c);
     std::filesystem::remove_all(checkpoint_at(c, 4));
     const Record rest = run_ok(c);

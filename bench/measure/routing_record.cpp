@@ -63,7 +63,9 @@ void RecordBuilder::add_routing(const Routers& routers, const Device& device) {
     moe.ep = ranks, moe.exchange = plan_.fields.exchange, moe.dispatch = plan_.fields.dispatch;
     if (plan_.exchange.slots > 0) moe.slots = plan_.exchange.slots;
     if (plan_.exchange.codes)
-      moe.columns = plan_.recipe.fprop.a.granularity == Granularity::tensor ? "exact" : "requantized";
+      moe.columns = plan_.recipe.flow                                         ? "transposed"
+                    : plan_.recipe.fprop.a.granularity == Granularity::tensor ? "exact"
+                                                                              : "requantized";
     moe.bytes = ExchangeBytes{routers.traffic().dispatch, routers.traffic().combine};
   }
   const std::lock_guard lock(mutex_);

@@ -6,51 +6,56 @@ using namespace precbench::testing;
 
 namespace {
 
-Setup mixture_on(int ranks, const char* recipe = "bf16", const char* model = "tiny-moe-shared") {
+/// With everything that a router may have; not tied, so that sums over ranks are those over micro-steps.
+constexpr const char* kMixture = R"({"layers": 2, "width": 128, "ffn": 128, "heads": 2, "kv_heads": 1,
+  "head_dim": 64, "vocab": 256, "qk_norm": true, "tied": false, "experts": 8, "top_k": 2, "expert_ffn": 128,
+  "shared_ffn": 128, "score": "sigmoid", "normalise": true, "route_scale": 2.5, "route_bias": true})";
+
+Setup mixture_on(int ranks, const char* recipe = "bf16") {
   Setup setup;
   setup.recipe = recipe;
-  setup.model = model;
+  setup.model = kMixture;
   setup.ranks = ranks;
-  setup.clip = 1;
   return setup;
 }
 
-std::string ranks_text(const Setup& setup) {
-  return fmt::format("{} on {} ranks, {}, groups of {}, ep {}, accumulation {}, {} {}", setup.model,
-                     setup.ranks, setup.parallel, setup.shard_group, setup.ep, setup.accumulation,
-                     setup.recipe, setup.master);
+std::string text(const Setup& setup) {
+  return fmt::format(
+      "{} ranks, {}, groups of {}, reshard {}, ep {}, accumulation {}, {}, master {}, moments {}, grads {}",
+      setup.ranks, setup.parallel, setup.shard_group, setup.reshard, setup.ep, setup.accumulation,
+      setup.recipe, setup.master, setup.moments, setup.grads);
 }
 
-/// For runs that sum in other orders. A weight at the edge between two BF16 values may round to the other, and a token
-/// between two experts may choose the other.
-void check_alike(const Trained& x, const Trained& y) {
+/// For runs in which ranks add up what their experts make and round it to BF16 on its way. Measured: losses 3.1e-4, norms
+/// 3.4e-3, weights 0.019; gradients of the last step 0.038, in blocks of FP8 0.173 of k, which is small beside q and v.
+void check_alike(const Trained& x, const Trained& y, double of_gradient = 0.06) {
   for (int i = 0; i < kSteps; ++i) {
-    CHECK(std::fabs(x.losses[i] / y.losses[i] - 1) <= 2e-5);
-    CHECK(std::fabs(x.norms[i] / y.norms[i] - 1) <= 2e-3);
+    CHECK(std::fabs(x.losses[i] / y.losses[i] - 1) <= 5e-4);
+    CHECK(std::fabs(x.norms[i] / y.norms[i] - 1) <= 5e-3);
   }
-  const Farthest weights = farthest(x.weights, y.weights);
-  INFO(weights.name);
-  CHECK(weights.distance <= 2e-3);
+  Named weights = x.weights, expected = y.weights;
+  for (const std::int64_t layer : {0, 1}) {  // balanced, they stay 0
+    CHECK(weights.at(route_bias_name(layer)) == expected.at(route_bias_name(layer)));
+    weights.erase(route_bias_name(layer)), expected.erase(route_bias_name(layer));
+  }
+  const Farthest of_gradients = farthest(x.gradients, y.gradients), of_weights = farthest(weights, expected);
+  INFO(of_gradients.name << ", " << of_weights.name);
+  CHECK(of_gradients.distance <= of_gradient);
+  CHECK(of_weights.distance <= 0.03);
 }
 
 }  // namespace
 
 TEST_CASE("N ranks with a mixture are one that accumulates N micro-steps, biases too", "[rank][moe]") {
-  for (const char* model : {"tiny-moe", "tiny-moe-shared"})
+  for (const int ranks : {2, 3})
     for (const char* recipe : {"bf16", "tensorwise", "mxfp8"}) {
-      Setup one = mixture_on(1, recipe, model), many = mixture_on(2, recipe, model);
-      one.accumulation = 2;
-      INFO(ranks_text(many));
-      const Trained whole = train(one), ddp = train(many);
-      // The tied embedding's gradient has two parts in each micro-step; the presets tie it.
-      check_alike(ddp, whole);
-      Named experts, of_one;
-      for (const auto& [name, values] : ddp.weights)
-        if (name.ends_with("bias")) CHECK(values == whole.weights.at(name));
+      Setup one = mixture_on(1, recipe), many = mixture_on(ranks, recipe);
+      one.accumulation = ranks;
+      INFO(text(many));
+      const Trained ddp = train(many);
+      check_same_bits(ddp, train(one));
       many.parallel = "fsdp";
-      const Trained fsdp = train(many);
-      CHECK(first_difference(fsdp.gradients, ddp.gradients) == "");
-      check_alike(fsdp, ddp);
+      check_same_bits(train(many), ddp);
     }
 }
 
@@ -58,8 +63,11 @@ TEST_CASE("ranks with different experts train like ranks that have all", "[rank]
   for (const int accumulation : {1, 2})
     for (const char* recipe : {"bf16", "blockwise"}) {
       Setup setup = mixture_on(4, recipe);
+      setup.routing = "balanced";  // else a token between two experts takes the other
       setup.accumulation = accumulation;
+      setup.clip = 0.5;
       const Trained all = train(setup);
+      for (const double norm : all.norms) CHECK(norm > setup.clip);
       for (const auto& [parallel, shard_group, ep] : {std::tuple{"ddp", 1, 2},
                                                       {"ddp", 1, 4},
                                                       {"fsdp", 1, 2},
@@ -67,10 +75,9 @@ TEST_CASE("ranks with different experts train like ranks that have all", "[rank]
                                                       {"hsdp", 2, 2},
                                                       {"hsdp", 2, 4}}) {
         setup.parallel = parallel, setup.shard_group = shard_group, setup.ep = ep;
-        INFO(ranks_text(setup));
-        check_alike(train(setup), all);
+        INFO(text(setup));
+        check_alike(train(setup), all, setup.recipe == "bf16" ? 0.06 : 0.25);
       }
-      setup = mixture_on(4, recipe);
     }
 }
 
@@ -84,13 +91,22 @@ TEST_CASE("experts on several ranks are updated in every kind of state that they
   setups[4].recompute = true;
   setups[5].clip = 0;
   for (Setup& setup : setups) {
+    setup.routing = "balanced";
+    if (&setup != &setups[5]) setup.clip = 0.5;
     const Trained all = train(setup);
-    for (const char* parallel : {"ddp", "fsdp"})
-      for (const char* reshard : {"on", "off"}) {
-        if (std::string(parallel) == "ddp" && std::string(reshard) == "off") continue;
-        setup.ep = 2, setup.parallel = parallel, setup.reshard = reshard;
-        INFO(ranks_text(setup));
-        check_alike(train(setup), all);
-      }
+    setup.ep = 2;
+    const Trained ddp = train(setup);
+    INFO(text(setup));
+    check_alike(ddp, all);
+    for (const char* reshard : {"on", "off"}) {
+      setup.parallel = "fsdp", setup.reshard = reshard;
+      INFO(text(setup));
+      // How the rest is shared changes no bit, but that of the norm.
+      const Trained fsdp = train(setup);
+      if (setup.clip == 0)
+        check_same_bits(fsdp, ddp);
+      else
+        check_alike(fsdp, ddp);
+    }
   }
 }

@@ -33,7 +33,8 @@ struct Setup {
   std::string keep_bf16 = "";
   int layers = 2;
   std::string reshard = "on";
-  std::string model = "";  ///< a preset with experts instead
+  std::string model = "";  ///< a model with experts instead, in JSON
+  std::string routing = "learned";
   int ep = 1;
 };
 
@@ -52,9 +53,10 @@ inline Plan plan_of(const Setup& setup) {
     c.model =
         directory.write("blocks.json", R"({"layers": 2, "width": 128, "ffn": 256, "heads": 2, "kv_heads": 1,
                                       "head_dim": 64, "vocab": 100})");
-  if (!setup.model.empty()) c.model = setup.model, c.layers = setup.layers;
+  if (!setup.model.empty()) c.model = directory.write("experts.json", setup.model);
+  c.routing = setup.routing;
   c.ep = setup.ep;
-  c.seq = setup.whole_blocks || !setup.model.empty() ? 64 : 32;
+  c.seq = setup.whole_blocks ? 64 : 32;
   c.batch = setup.batch;
   c.gather = setup.gather;
   c.reduce_amax = setup.reduce_amax ? "on" : "off";

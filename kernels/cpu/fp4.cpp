@@ -209,9 +209,9 @@ void CpuDevice::widen_fp4(float* out, const GemmOperand& form) {
 
 void CpuDevice::do_dequantize(const ops::Dequantize& op) {
   const float* x = widen(0, op.form);
-  const bool fp4 = op.form.format.dtype == DType::e2m1;
-  const float factor =
-      fp4 ? fp4_tensor_factor(op.form.format, op.form.amax.empty() ? 0.0f : *op.form.amax.as<float>()) : 1.0f;
+  const QuantFormat& format = op.form.format;
+  const float amax = op.form.amax.empty() ? 0.0f : *op.form.amax.as<float>();
+  const float factor = format.dtype == DType::e2m1 ? fp4_tensor_factor(format, amax) : 1.0f;
   cpu::for_rows(threads_, op.dst.rows, op.dst.cols, [&](std::int64_t r, float* row) {
     for (std::int64_t c = 0; c < op.dst.cols; ++c) row[c] = x[r * op.dst.cols + c] * factor;
     cpu::store(op.dst, r * op.dst.cols, op.dst.cols, row);

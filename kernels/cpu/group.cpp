@@ -111,21 +111,20 @@ void CpuDevice::do_group_peers(const ops::GroupPeers& op) {
 
 void CpuDevice::do_permute(const ops::Permute& op) {
   const Tensor& value = op.x.value;
-  const std::int64_t C = value.cols;
+  const std::int64_t rows = value.empty() ? 0 : value.rows, C = value.cols;
   const bool weighted = !op.weights.empty();
-  if (!op.src.value.empty() && !value.empty())
-    cpu::for_rows(threads_, value.rows, C, [&](std::int64_t r, float* buffer) {
-      const std::int32_t slot = op.groups.source.as<std::int32_t>()[r];
-      if (slot < 0) {
-        std::memset(value.slice_rows(r, 1).data, 0, bytes_of(value.dtype, C));
-        return;
-      }
-      const std::int64_t t = slot / op.groups.top_k();
-      const float* row = cpu::load(op.src.value, t * C, C, buffer);
-      if (weighted && row != buffer) row = std::copy_n(row, C, buffer) - C;
-      for (std::int64_t c = 0; weighted && c < C; ++c) buffer[c] *= op.weights.as<float>()[slot];
-      cpu::store(value, r * C, C, row);
-    });
+  cpu::for_rows(threads_, rows, C, [&](std::int64_t r, float* buffer) {
+    const std::int32_t slot = op.groups.source.as<std::int32_t>()[r];
+    if (slot < 0) {
+      std::memset(value.slice_rows(r, 1).data, 0, bytes_of(value.dtype, C));
+      return;
+    }
+    const std::int64_t t = slot / op.groups.top_k();
+    const float* row = cpu::load(op.src.value, t * C, C, buffer);
+    if (weighted && row != buffer) row = std::copy_n(row, C, buffer) - C;
+    for (std::int64_t c = 0; weighted && c < C; ++c) buffer[c] *= op.weights.as<float>()[slot];
+    cpu::store(value, r * C, C, row);
+  });
   QuantizedTensor x = op.x;
   if (!weighted && x.rowwise.format.quantized() && !x.rowwise.empty()) {
     gather_form(threads_, x.rowwise, op.src.rowwise, op.groups);

@@ -3,9 +3,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "kernels/device/devices.h"
 #include "kernels/device/moe_testing.h"
-#include "kernels/device/op_testing.h"
 
 using namespace precbench;
 using namespace precbench::testing;
@@ -188,78 +186,87 @@ PRECBENCH_OP_TEST(unpermute_on, "unpermute") {
     }
 }
 
-TEST_CASE("tokens go to each rank that has an expert of theirs, once and in order", "[moe]") {
-  constexpr std::int64_t kTokens = 40, kTopK = 3, kRanks = 4, kOwn = 2;
-  const std::unique_ptr<Device> device = make_cpu_device(2);
+PRECBENCH_OP_TEST(group_peers_on, "tokens go to each rank that has an expert of theirs, once and in order") {
+  constexpr std::int64_t kTokens = 2500, kTopK = 3, kRanks = 4, kOwn = 2;
   std::vector<std::int32_t> index;
-  std::vector<float> weights;
-  for (std::int64_t slot = 0; slot < kTokens * kTopK; ++slot) {
-    // Different experts of 8, some of them on one rank.
-    index.push_back(
-        static_cast<std::int32_t>((slot / kTopK * 5 + slot % kTopK * (1 + slot / kTopK % 3)) % 8));
-    weights.push_back(static_cast<float>(slot + 1));
-  }
+  for (std::int64_t t = 0; t < kTokens; ++t)  // different experts of 8, some of them on one rank
+    for (std::int64_t k = 0; k < kTopK; ++k)
+      index.push_back(static_cast<std::int32_t>((t * 5 + k * (1 + t % 3)) % (kRanks * kOwn)));
   for (const bool tight : {false, true})
-    for (const std::int64_t most : {std::int64_t{7}, kTokens}) {
+    for (const std::int64_t most : {std::int64_t{1000}, kTokens}) {
       INFO((tight ? "tight, " : "") << most << " rows");
-      const auto words = [](std::int64_t rows, std::int64_t cols) { return Owned(DType::i32, rows, cols); };
-      const Owned offsets = words(1, kRanks + 1), counts = words(1, kRanks), row_of = words(kTokens, kRanks),
-                  source = words(1, kRanks * most), row_index = words(kRanks * most, kTopK),
-                  experts = words(kTokens, kTopK);
-      const Owned row_weights(DType::f32, kRanks * most, kTopK), report(DType::f32, 1, 1),
-          of_slots(DType::f32, kTokens, kTopK, weights);
-      const Tensor& of_tokens = experts;
-      std::copy(index.begin(), index.end(), of_tokens.as<std::int32_t>());
-      const Groups peers{.offsets = offsets, .counts = counts, .row_of = row_of, .source = source};
-      device->group_peers({peers, row_index, row_weights, report, of_tokens, of_slots, kOwn, most, tight});
-      std::int64_t dropped = 0, next = 0;
+      b.start();
+      const Tensor weights = b.host().tensor(DType::f32, kTokens, kTopK);
+      for (std::int64_t slot = 0; slot < weights.size(); ++slot)
+        weights.as<float>()[slot] = static_cast<float>(slot + 1);
+      const Groups peers{.offsets = b.output(DType::i32, 1, kRanks + 1),
+                         .counts = b.output(DType::i32, 1, kRanks),
+                         .row_of = b.output(DType::i32, kTokens, kRanks),
+                         .source = b.output(DType::i32, 1, kRanks * most)};
+      const Tensor row_index = b.output(DType::i32, kRanks * most, kTopK),
+                   row_weights = b.output(DType::f32, kRanks * most, kTopK),
+                   report = b.output(DType::f32, 1, 1);
+      b.device().group_peers({peers, row_index, row_weights, report,
+                              b.put(host_integers(b.host(), index, kTopK)), b.put(weights), kOwn, most,
+                              tight});
+      std::vector<std::int32_t> offsets = {0}, counts, row_of(kTokens * kRanks, -1),
+                                source(kRanks * most, -1), rows(kRanks * most * kTopK, -1);
+      std::vector<float> values(kRanks * most * kTopK, 0.0f);
+      std::int64_t dropped = 0;
       for (std::int64_t r = 0; r < kRanks; ++r) {
-        const std::int64_t begin = tight ? next : r * most;
-        CHECK(peers.offsets.as<std::int32_t>()[r] == begin);
+        const std::int64_t begin = offsets.back();
         std::int64_t count = 0;
         for (std::int64_t t = 0; t < kTokens; ++t) {
-          const auto there = std::count_if(index.begin() + t * kTopK, index.begin() + (t + 1) * kTopK,
-                                           [&](std::int32_t e) { return e / kOwn == r; });
-          const std::int32_t row = peers.row_of.as<std::int32_t>()[t * kRanks + r];
+          const auto first = index.begin() + t * kTopK;
+          const auto there =
+              std::count_if(first, first + kTopK, [&](std::int32_t e) { return e / kOwn == r; });
           if (there == 0 || count == most) {
-            CHECK(row == -1);
             dropped += there;
             continue;
           }
-          REQUIRE(row == begin + count++);
-          CHECK(peers.source.as<std::int32_t>()[row] == t * kRanks + r);
-          for (std::int64_t k = 0; k < kTopK; ++k) {
-            CHECK(row_index.tensor().as<std::int32_t>()[row * kTopK + k] == index[t * kTopK + k]);
-            CHECK(row_weights.tensor().as<float>()[row * kTopK + k] == weights[t * kTopK + k]);
-          }
+          const std::int64_t row = begin + count++;
+          row_of[t * kRanks + r] = static_cast<std::int32_t>(row);
+          source[row] = static_cast<std::int32_t>(t * kRanks + r);
+          std::copy_n(first, kTopK, rows.begin() + row * kTopK);
+          std::copy_n(weights.as<float>() + t * kTopK, kTopK, values.begin() + row * kTopK);
         }
-        CHECK(peers.counts.as<std::int32_t>()[r] == count);
-        next = begin + count;
-        for (std::int64_t row = next; !tight && row < begin + most; ++row) {
-          CHECK(peers.source.as<std::int32_t>()[row] == -1);
-          CHECK(row_index.tensor().as<std::int32_t>()[row * kTopK] == -1);
-        }
+        counts.push_back(static_cast<std::int32_t>(count));
+        offsets.push_back(static_cast<std::int32_t>(begin + (tight ? count : most)));
       }
-      CHECK(report.tensor().as<float>()[0] == static_cast<float>(dropped));
-      CHECK((dropped > 0) == (most == 7));
+      CHECK((integers(b.fetch(peers.offsets)) == offsets));
+      CHECK((integers(b.fetch(peers.counts)) == counts));
+      CHECK((integers(b.fetch(peers.row_of)) == row_of));
+      CHECK((integers(b.fetch(peers.source)) == source));
+      CHECK((integers(b.fetch(row_index)) == rows));
+      const Tensor got = b.fetch(row_weights);
+      CHECK(std::equal(values.begin(), values.end(), got.as<float>()));
+      CHECK(b.fetch(report).as<float>()[0] == static_cast<float>(dropped));
+      CHECK((dropped > 0) == (most == 1000));
+      // What comes back of rows of a few numbers is added up for each token.
+      const Tensor sums = b.output(DType::f32, kTokens, kTopK);
+      b.device().unpermute({.out = sums, .rows = row_weights, .addend = {}, .groups = peers});
+      std::vector<float> expected(kTokens * kTopK, 0.0f);
+      for (std::int64_t slot = 0; slot < kTokens * kRanks; ++slot)
+        for (std::int64_t k = 0; row_of[slot] >= 0 && k < kTopK; ++k)
+          expected[slot / kRanks * kTopK + k] += values[row_of[slot] * kTopK + k];
+      const Tensor back = b.fetch(sums);
+      CHECK(std::equal(expected.begin(), expected.end(), back.as<float>()));
     }
 }
 
-TEST_CASE("a group of some experts takes their slots alone", "[moe]") {
-  const std::unique_ptr<Device> device = make_cpu_device(1);
+PRECBENCH_OP_TEST(group_some_on, "a group of some experts takes their slots alone") {
+  b.start();
   const std::vector<std::int32_t> index = {0, 3, 2, 1, 3, 2, -1, -1, 1, 3};
-  const Owned offsets(DType::i32, 1, 3), counts(DType::i32, 1, 2), row_of(DType::i32, 5, 2),
-      source(DType::i32, 1, 16), report(DType::f32, 1, 2), experts(DType::i32, 5, 2);
-  const Tensor& slots = experts;
-  std::copy(index.begin(), index.end(), slots.as<std::int32_t>());
-  const Groups groups{.offsets = offsets, .counts = counts, .row_of = row_of, .source = source, .pad = 4};
-  device->group({groups, report, slots, 5, 2});  // the experts 2 and 3
-  const auto words = [](const Tensor& x) {
-    return std::vector<std::int32_t>(x.as<std::int32_t>(), x.as<std::int32_t>() + x.size());
-  };
-  CHECK(words(offsets) == std::vector<std::int32_t>{0, 4, 8});
-  CHECK(words(counts) == std::vector<std::int32_t>{2, 3});
-  CHECK(words(row_of) == std::vector<std::int32_t>{-1, 4, 0, -1, 5, 1, -1, -1, -1, 6});
-  CHECK(words(source) ==
+  const Groups groups{.offsets = b.output(DType::i32, 1, 3),
+                      .counts = b.output(DType::i32, 1, 2),
+                      .row_of = b.output(DType::i32, 5, 2),
+                      .source = b.output(DType::i32, 1, 16),
+                      .pad = 4};
+  const Tensor slots = b.put(host_integers(b.host(), index, 2)), report = b.output(DType::f32, 1, 2);
+  b.device().group({groups, report, slots, 5, 2});  // the experts 2 and 3
+  CHECK(integers(b.fetch(groups.offsets)) == std::vector<std::int32_t>{0, 4, 8});
+  CHECK(integers(b.fetch(groups.counts)) == std::vector<std::int32_t>{2, 3});
+  CHECK(integers(b.fetch(groups.row_of)) == std::vector<std::int32_t>{-1, 4, 0, -1, 5, 1, -1, -1, -1, 6});
+  CHECK(integers(b.fetch(groups.source)) ==
         std::vector<std::int32_t>{2, 5, -1, -1, 1, 4, 9, -1, -1, -1, -1, -1, -1, -1, -1, -1});
 }

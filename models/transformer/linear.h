@@ -18,7 +18,8 @@ QuantizedTensor make_quantized_tensor(const Tensor& value, const QuantFormat& ro
 
 /// The form that wgrad takes of an operand: the columnwise one, or where only codes of rows are there (Recipe::flow) their
 /// transposition, in transient memory. `groups`: of experts' rows.
-GemmOperand columns_of(Device& device, Arena& arena, const QuantizedTensor& operand, const Groups& groups = {});
+GemmOperand columns_of(Device& device, Arena& arena, const QuantizedTensor& operand,
+                       const Groups& groups = {});
 
 /// A weight matrix [N, K] as a linear layer takes it, in one of three ways:
 ///   value       BF16; each GEMM quantizes it where it uses it

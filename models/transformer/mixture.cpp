@@ -15,13 +15,15 @@
 namespace precbench {
 namespace {
 
-/// Rows of tokens into their experts' groups. A scale of the tensor's may be known; not of weighted rows.
+/// Rows of tokens into their experts' groups; of codes alone no value is made. A scale of the tensor's may be known; not of
+/// weighted rows.
 void permute_rows(Device& device, QuantizedTensor x, const QuantizedTensor& tokens, const Tensor& weights,
                   const Groups& groups) {
   if (!tokens.amax_in.empty() && weights.empty()) {
     x.amax_in = tokens.amax_in;
     x.amax_out = {};
   }
+  if (tokens.value.empty()) x.value = {};
   device.permute({x, tokens, weights, groups});
 }
 
@@ -75,8 +77,10 @@ void Transformer::route(std::int64_t layer, SavedRouting& saved, const BlockWeig
                  .forced = routers.forced(),
                  .rule = rule});
   const Scope scope(arena_);
-  device_.group({saved.groups, saved.report.elements(rule.experts + 2, 2), gather_routing(saved), most_rows(),
-                 first_expert()});
+  const Tensor index =
+      gather_routing(saved);  // of as many tokens as have come, for which it makes the groups
+  device_.group(
+      {saved.groups, saved.report.elements(rule.experts + 2, 2), index, most_rows(), first_expert()});
   routers.note(layer, micro_step, saved.report);
 }
 
@@ -154,13 +158,16 @@ void Transformer::experts_backward(std::int64_t layer, const Saved& saved, const
   const QuantizedTensor dgate_up = gate_up.gradient(push_rows(groups, 2 * config_.moe.expert_ffn));
   {
     const Scope inner(arena_);
+    const bool flow = options_.recipe_of(layer, Role::down).flow;
+    const QuantFormat format = options_.recipe_of(layer, Role::down).dgrad.a;
+    const QuantizedTensor tokens =
+        dispatch(saved.routing, dx, format, push_arrived(format), !flow || quantization_observer_);
     QuantizedTensor dy;
-    if (options_.recipe_of(layer, Role::down).flow) {
-      dy = push_codes(layer, Role::down, LinearOperand::dy, dx, {}, groups);
+    if (flow) {
+      dy = push_codes(layer, Role::down, LinearOperand::dy, tokens, {}, groups);
     } else {
       dy = down.gradient(push_rows(groups, config_.width));
-      const QuantFormat format = dy.rowwise.format;
-      permute_rows(device_, dy, dispatch(saved.routing, dx, format, push_arrived(format), true), {}, groups);
+      permute_rows(device_, dy, tokens, {}, groups);
     }
     const Tensor ds = push_rows(groups, config_.moe.expert_ffn);
     down.dgrad(ds, dy, w[Role::down], groups);
@@ -176,14 +183,16 @@ void Transformer::experts_backward(std::int64_t layer, const Saved& saved, const
   if (apart && !at_input) bring_back(saved.routing, dw, slots_dw);
   gate_up.dgrad(drows, dgate_up, w[Role::gate_up], groups);
   const Tensor of_rows = at_input ? weights : Tensor{};
+  const Recipe& recipe = options_.recipe_of(layer, Role::gate_up);
+  QuantizedTensor tokens{.value = h, .rowwise = recipe.flow ? saved.h2_form : GemmOperand{}};
+  if (apart)
+    tokens = arrived(saved.routing, saved.routing.x, recipe.flow ? recipe.fprop.a : QuantFormat{},
+                     !recipe.flow || at_input || quantization_observer_);
   QuantizedTensor x;
-  if (options_.recipe_of(layer, Role::gate_up).flow) {
-    x = push_codes(layer, Role::gate_up, LinearOperand::x, {.value = h, .rowwise = saved.h2_form}, of_rows,
-                   groups);
+  if (recipe.flow) {
+    x = push_codes(layer, Role::gate_up, LinearOperand::x, tokens, of_rows, groups);
   } else {
     x = gate_up.input(push_rows(groups, config_.width), false, true);
-    const QuantizedTensor tokens =
-        apart ? arrived_value(saved.routing, saved.routing.x) : make_quantized_tensor(h, {}, {});
     permute_rows(device_, x, tokens, of_rows, groups);
   }
   wgrad(gate_up, Role::gate_up, dgate_up, x);

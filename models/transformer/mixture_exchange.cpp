@@ -207,32 +207,30 @@ void Transformer::send_codes(const SavedRouting& routing, const GemmOperand& to,
   send_scales(to, mine);
 }
 
-QuantizedTensor Transformer::arrived_value(const SavedRouting& routing, const Arrived& x) {
-  if (x.codes.empty()) return make_quantized_tensor(x.value.slice_rows(0, arrived_rows(routing)), {}, {});
-  QuantizedTensor values = make_quantized_tensor(push(DType::bf16, x.codes.rows(), x.codes.k()), {}, {});
-  device_.dequantize({values.value, x.codes});
-  values.amax_in = x.codes.amax;
-  return values;
+QuantizedTensor Transformer::arrived(const SavedRouting& routing, const Arrived& x, const QuantFormat& format,
+                                     bool value) {
+  if (x.codes.empty()) {
+    QuantizedTensor all = make_quantized_tensor(x.value.slice_rows(0, arrived_rows(routing)), format, {});
+    push_row(all, format);
+    if (format.quantized()) device_.quantize({all});
+    return all;
+  }
+  QuantizedTensor all{.value = {}, .rowwise = x.codes, .amax_in = x.codes.amax, .keep_value = value};
+  all.rowwise.amax = {};
+  if (!value) return all;
+  all.value = push(DType::bf16, x.codes.rows(), x.codes.k());
+  device_.dequantize({all.value, x.codes});
+  return all;
 }
 
 QuantizedTensor Transformer::dispatch(const SavedRouting& routing, const QuantizedTensor& x,
                                       const QuantFormat& format, const Arrived& to, bool value) {
   if (expert_ranks() == 1) return x;
-  if (!to.codes.empty()) {
+  if (to.codes.empty())
+    send_rows(routing, to.value.slice_rows(0, arrived_rows(routing)), x.value);
+  else
     send_codes(routing, to.codes, x);
-    QuantizedTensor all =
-        value ? arrived_value(routing, to) : QuantizedTensor{.value = {}, .keep_value = false};
-    all.rowwise = to.codes;
-    all.rowwise.amax = {};
-    all.amax_in = to.codes.amax;
-    return all;
-  }
-  const Tensor rows = to.value.slice_rows(0, arrived_rows(routing));
-  send_rows(routing, rows, x.value);
-  QuantizedTensor all = make_quantized_tensor(rows, format, {});
-  push_row(all, format);
-  if (format.quantized()) device_.quantize({all});
-  return all;
+  return arrived(routing, to, format, value);
 }
 
 void Transformer::bring_back(const SavedRouting& routing, const Tensor& mine, const Tensor& all,
@@ -276,7 +274,7 @@ void Transformer::combine(const SavedRouting& routing, ops::Unpermute op) {
   if (!op.weights.empty()) {
     here.weights = routing.group_weights;
     here.dw = push_arrived_weights(routing);
-    here.x = arrived_value(routing, routing.x).value;
+    here.x = arrived(routing, routing.x, {}, true).value;
   }
   device_.unpermute(here);
   bring_back(routing, op.out, here.out, op.addend);

@@ -44,7 +44,8 @@ Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConf
   if (options.gather_format.quantized())
     fp8_ = std::make_unique<Fp8Weights>(device, shard_comm_.comm, arena, layout_, options.gather_format,
                                         options.gather_fp8);
-  if (config.moe) routers_ = std::make_unique<Routers>(device, arena, config, options.accumulation, options.expert_slots);
+  if (config.moe)
+    routers_ = std::make_unique<Routers>(device, arena, config, options.accumulation, options.expert_slots);
   shard_tickets_.resize(layout_.unit_count());
   replica_tickets_.resize(layout_.unit_count());
   const bool exchanges = sharded() && options.gradients != DType::e4m3;

@@ -246,8 +246,8 @@ class Parameters {
   Layout layout_;
   AxisComm shard_comm_, replica_comm_;
   AxisComm expert_comm_, expert_replica_comm_;  // both null without expert parallelism
-  Tensor weights_, master_, gradient_;        // flat, one shard of every unit
-  std::vector<std::int64_t> weight_offsets_;  // of a unit's shard in weights_; -1: it is not there
+  Tensor weights_, master_, gradient_;          // flat, one shard of every unit
+  std::vector<std::int64_t> weight_offsets_;    // of a unit's shard in weights_; -1: it is not there
   std::unique_ptr<ParameterScales> master_scales_;
   std::unique_ptr<Moments> moments_;
   std::unique_ptr<Fp8Gradients> fp8_gradients_;
@@ -255,7 +255,7 @@ class Parameters {
   std::unique_ptr<Fp8Weights> fp8_;
   std::unique_ptr<UnitExchange> exchange_;  // sharded, or with an FP16 master
   std::unique_ptr<Routers> routers_;
-  Tensor hash_;      // i32 [2]: of fingerprints; here so that a run needs no more memory than its dry run
+  Tensor hash_;  // i32 [2]: of fingerprints; here so that a run needs no more memory than its dry run
   Tensor expert_norm_;
   Tensor reduced_;   // sharded, with accumulation: a reduced shard before it is added
   int adding_ = -1;  // the unit whose reduced shard is in it or on its way

@@ -53,7 +53,9 @@ void UnitExchange::place_kept_weights(Arena& arena) {
 void UnitExchange::place_in_turns(Arena& arena) {
   const int first = layout_.block_unit(0), edges[] = {layout_.embedding_unit(), layout_.head_unit()};
   const auto place_in_row = [&](int unit) { return first + static_cast<int>(layout_.layer_of(unit)); };
-  const auto turn = [&](int unit) { return comm_ ? place_in_row(unit) % 2 : 0; };  // one rank waits for nothing
+  const auto turn = [&](int unit) {
+    return comm_ ? place_in_row(unit) % 2 : 0;
+  };  // one rank waits for nothing
   int blocks = 0;
   std::int64_t weights[2] = {}, edge_weights = 0, block = 0, edge = 0;  // G by turn, E; gradients
   for (int u = 0; u < layout_.unit_count(); ++u) {
