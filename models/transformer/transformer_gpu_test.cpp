@@ -1,6 +1,8 @@
 // The training step on a GPU against the CPU device: loss, every gradient and the update, for every recipe.
 // The truth is the FP32 reference model; the CPU device at the recipe's own precision says how far from it
 // rounding alone may lead.
+#include <cmath>
+
 #include "kernels/gpu/gpu_testing.h"
 #include "models/transformer/step_golden.h"
 #include "models/transformer/step_testing.h"
