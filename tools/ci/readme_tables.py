@@ -210,18 +210,43 @@ def study(report, *names, wanted=lambda recipe: True):
                                       for recipe, row in study_rows(report).items() if wanted(recipe)])
 
 
+def by_age(rows):
+    """Of a study's records, by recipe: how far its forks end above BF16's at each age, which are the mean over trunks of the
+    last half of their losses."""
+    ends = {}
+    for record in lines(rows):
+        place, case = record["study"], record["case"]
+        if place["part"] == "fork" and case["perturb"] == "none":
+            loss = record["training"]["loss"]
+            recipe = pathlib.PurePath(case["recipe"]).stem
+            ends[recipe, place["age"], place["trunk"]] = sum(loss[len(loss) // 2:]) / len(loss[len(loss) // 2:])
+    above = {}
+    for (recipe, age, trunk), end in sorted(ends.items()):
+        if recipe != "bf16":
+            above.setdefault(recipe, {}).setdefault(age, []).append(end - ends["bf16", age, trunk])
+    return {recipe: {age: f"{sum(many) / len(many):+.5f}" for age, many in ages.items()} for recipe, ages in above.items()}
+
+
+def study_by_age(name, *names, wanted=lambda recipe: True):
+    """study() with the means at each age before its columns: one that stands for a recipe is of an age of its own."""
+    ages = by_age(f"h200/{name}.jsonl")
+    return table(["recipe", *(f"at age {age}" for age in next(iter(ages.values()))), *names],
+                 [[f"`{recipe}`", *ages[recipe].values(), *(row[column] for column in names)]
+                  for recipe, row in study_rows(f"h200/{name}.md").items() if wanted(recipe)])
+
+
 def long_run():
     """Runs from scratch beside what forks of the same model and text said."""
-    forks, rows = study_rows("h200/study-15m.md"), convergence_rows("h200/long-run-15m.md")
-    return table(["recipe", "forks of 150 steps, loss over bf16's", "9,200 steps from scratch", "held-out loss [95%]",
+    forks, rows = by_age("h200/study-15m.jsonl"), convergence_rows("h200/long-run-15m.md")
+    return table(["recipe", "forks at age 200", "forks at age 400", "from scratch", "held-out loss [95%]",
                   "held-out, in its own format", "the same weights in bf16"],
-                 [[f"`{recipe}`", forks[recipe]["difference [95%], nats"] if recipe in forks else "-",
+                 [[f"`{recipe}`", *(forks[recipe].values() if recipe in forks else "--"),
                    row["loss - bf16 (nats)"], row["held-out loss - bf16 [95%] (nats)"], row["held-out loss (nats)"].split()[0],
                    row["of its weights in bf16 (nats)"].split()[0]] for recipe, row in rows.items()])
 
 
-def held_out(recipe):
-    return convergence_rows("h200/long-run-15m.md")[recipe]["held-out loss - bf16 [95%] (nats)"].split()[0]
+def from_scratch(recipe):
+    return convergence_rows("h200/long-run-15m.md")[recipe]["loss - bf16 (nats)"]
 
 
 # Columns of a study's table of verdicts.
@@ -326,16 +351,16 @@ TABLES = {"single": single, "beside-peer": beside_peer, "scaling": scaling, "sca
                                      wanted=lambda recipe: recipe.startswith(("mxfp8", "nvfp4"))),
           "reshard": reshard, "study-delayed": lambda: study("h200/study-36m-delayed.md", *VERDICT),
           "delayed-speed": delayed_speed,
-          "study-more": lambda: study("h200/study-36m-more.md", *VERDICT), "long-run": long_run,
-          "study-msamp": lambda: study("h200/study-15m.md", *VERDICT, wanted=lambda recipe: recipe in MSAMP_PARTS),
+          "study-more": lambda: study_by_age("study-36m-more", *VERDICT[1:]), "long-run": long_run,
+          "study-msamp": lambda: study_by_age("study-15m", wanted=lambda recipe: recipe in MSAMP_PARTS),
           "study-125m": lambda: study("h200/study-125m.md", *VERDICT, "outliers in FFN"),
           "plateau": lambda: plateau(1, 2), "front-study": front_study, "front-plateau": lambda: plateau(1)}
 FIGURES = {"host-clock": host_clock, "repeats": repeats, "between-tables": between_tables,
            "speedups-tensorwise": lambda: speedups("tensorwise"), "speedups-blockwise": lambda: speedups("blockwise"),
            "over-peer-bf16": lambda: over_peer("bf16"), "over-peer-tensorwise": lambda: over_peer("tensorwise"),
            "over-peer-rowwise": lambda: over_peer("rowwise"), "loss-differences": loss_differences,
-           "held-out-tensorwise": lambda: held_out("tensorwise"), "held-out-mxfp8_floor": lambda: held_out("mxfp8_floor"),
-           "held-out-nvfp4": lambda: held_out("nvfp4"),
+           "scratch-tensorwise": lambda: from_scratch("tensorwise"), "scratch-mxfp8_floor": lambda: from_scratch("mxfp8_floor"),
+           "scratch-nvfp4": lambda: from_scratch("nvfp4"),
            "plateau-50": lambda: bf16_weights_at(50),
            "fp32-bf16": lambda: fp32_error("bf16"), "fp32-tensorwise": lambda: fp32_error("tensorwise"),
            "fp32-mxfp8_floor": lambda: fp32_error("mxfp8_floor"),
