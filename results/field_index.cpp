@@ -1,6 +1,7 @@
 // Records by the values of fields. See field_index.h.
 #include "results/field_index.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -27,6 +28,14 @@ std::optional<std::string> values_of(const Record& record, const Names& names) {
   return text;
 }
 
+/// Whether a record has only those of such fields: one more would be no default.
+bool has_no_others(const Record& record, const Names& names) {
+  for (const auto& item : record.case_fields.items())
+    if (only_where_used(item.key()) && std::find(names.begin(), names.end(), item.key()) == names.end())
+      return false;
+  return true;
+}
+
 }  // namespace
 
 const std::vector<const LocatedRecord*>& FieldIndex::like(const Record& record) {
@@ -36,7 +45,9 @@ const std::vector<const LocatedRecord*>& FieldIndex::like(const Record& record) 
   ByValues& by_values = known->second;
   if (is_new)
     for (const LocatedRecord* located : records_)
-      if (const auto values = values_of(located->record, names)) by_values[*values].push_back(located);
+      if (const auto values = values_of(located->record, names);
+          values && has_no_others(located->record, names))
+        by_values[*values].push_back(located);
   const auto found = by_values.find(*values_of(record, names));
   return found == by_values.end() ? kNone : found->second;
 }

@@ -15,7 +15,7 @@ class FieldIndex {
   explicit FieldIndex(std::vector<const LocatedRecord*> records) : records_(std::move(records)) {}
 
   /// Those that have every field of this one that changes the work (changes_work), with its value. They may have
-  /// more fields, younger ones.
+  /// more fields, younger ones, but none that stands only where it is used (only_where_used).
   const std::vector<const LocatedRecord*>& like(const Record& record);
 
  private:

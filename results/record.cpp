@@ -178,6 +178,12 @@ bool changes_work(const std::string& case_field) {
   return !kNotWork.contains(case_field);
 }
 
+bool only_where_used(const std::string& case_field) {
+  static const std::set<std::string> kWhereUsed = {"layers", "flow", "routing",  "capacity", "grouped", "aux",
+                                                   "z_loss", "ep",   "exchange", "slots",    "dispatch"};
+  return kWhereUsed.contains(case_field);
+}
+
 std::string machine_of(const Environment& env) {
   return env.gpu ? env.gpu->name : env.cpu.value_or("unknown CPU");
 }

@@ -373,6 +373,8 @@ struct Record {
 /// Whether a field of a case decides what work is measured. The others say what is saved, for how long a case is sampled
 /// and how much of it is looked at: bench/case/case.cpp leaves them out of an id, and readers out of every comparison.
 bool changes_work(const std::string& case_field);
+/// Whether a row has this field of its case only where it is not at its default: without it, it is.
+bool only_where_used(const std::string& case_field);
 
 /// "NVIDIA H200", or on the CPU device the CPU's model. Speeds of different machines are never compared.
 std::string machine_of(const Environment& env);

@@ -42,6 +42,10 @@ TEST_CASE("every field goes through text and JSON and comes back", "[case]") {
   const auto unused = std::count_if(case_fields().begin(), case_fields().end(),
                                     [](const Field& field) { return field.identity == Identity::when_used; });
   CHECK(unused > 0);
+  for (const Field& field : case_fields()) {
+    INFO(field.name);
+    CHECK(only_where_used(field.name) == (field.identity == Identity::when_used));
+  }
   CHECK(case_to_json(Case{}).size() + static_cast<std::size_t>(unused) == case_fields().size());
   CHECK(case_from_json(case_to_json(Case{})) == Case{});
 }

@@ -134,6 +134,7 @@ std::string Plan::why_codes_unsupported() const {
   const QuantFormat& format = recipe.fprop.a;
   if (!format.quantized() || bits_of(format.dtype) != 8)
     return fmt::format("--dispatch fp8: {} has no 8-bit codes of tokens", recipe.name);
+  if (!later.empty()) return "--dispatch fp8: the recipe changes, and with it what is sent";
   if (exchange.mode == ExpertExchange::Mode::sync)
     return "--dispatch fp8: scales of as many rows as there happen to be do not lie as GEMMs take them; take gather "
            "or slots";
@@ -158,6 +159,8 @@ std::string Plan::why_experts_unsupported() const {
   if (ep == 1) return "";
   if (fields.slots > 0 && exchange.mode != ExpertExchange::Mode::slots)
     return fmt::format("--slots: --exchange {} has none", fields.exchange);
+  if (fields.slots > tokens_per_micro_step())
+    return fmt::format("--slots: {} for a rank's {} tokens", fields.slots, tokens_per_micro_step());
   if (ranks % ep != 0) return fmt::format("--ep: {} does not divide {} ranks", ep, ranks);
   if (const std::int64_t experts = model.moe.rule.experts; experts % ep != 0)
     return fmt::format("--ep: {} does not divide {} experts", ep, experts);

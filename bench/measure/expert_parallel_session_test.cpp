@@ -10,6 +10,7 @@
 #include "bench/step/weights.h"
 #include "results/schema.h"
 #include "tools/testing/catch.h"
+#include "tools/testing/temp_directory.h"
 #include "tools/testing/text.h"
 
 using namespace precbench;
@@ -68,6 +69,18 @@ TEST_CASE("what ranks with different experts send and take is what was predicted
           CHECK(Schema::record().violations(json) == std::vector<std::string>{});
           CHECK(nlohmann::ordered_json(json.get<Record>()) == json);
         }
+}
+
+TEST_CASE("held-out losses leave what a step sends to experts as it is", "[session][moe][ep][held_out]") {
+  const TempDirectory directory;
+  Case c = parallel_case(2, 2);
+  const Record plain = run_ok(c);
+  c.eval_data = directory.write("held.txt", std::string(1000, 'x'));
+  c.eval_tokens = 256;
+  const Record evaluated = run_ok(c);
+  REQUIRE((plain.moe->bytes && evaluated.moe->bytes));
+  CHECK(evaluated.moe->bytes->dispatch == plain.moe->bytes->dispatch);
+  CHECK(evaluated.moe->bytes->combine == plain.moe->bytes->combine);
 }
 
 TEST_CASE("as many rows as there are cost what they are", "[session][moe][ep]") {
@@ -140,6 +153,12 @@ TEST_CASE("what experts on several ranks cannot have is refused in a line", "[de
   c.batch = 2, c.exchange = "sync";
   CHECK(
       contains(resolve(c).why_unsupported(), "--dispatch fp8: scales of as many rows as there happen to be"));
+  c = parallel_case(2, 2, "tensorwise");
+  c.dispatch = "fp8", c.switch_recipe = "mxfp8@1";
+  CHECK(resolve(c).why_unsupported() == "--dispatch fp8: the recipe changes, and with it what is sent");
+  c = parallel_case(2, 2);
+  c.exchange = "slots", c.slots = 129;
+  CHECK(resolve(c).why_unsupported() == "--slots: 129 for a rank's 128 tokens");
 }
 
 TEST_CASE("dry runs predict large models for any number of ranks with experts", "[predict][moe][ep]") {

@@ -80,11 +80,15 @@ std::int64_t converting_bytes(const Plan& plan) {
            bytes_of(DType::bf16, rows * cols);
   };
   const AttentionShape attention{1, 1, model.heads, model.kv_heads, model.head_dim};
-  const std::int64_t most = bytes(plan.tokens_per_micro_step(), std::max(model.width, attention.qkv_width()));
+  const std::int64_t own = plan.tokens_per_micro_step();
+  const std::int64_t most = bytes(own, std::max(model.width, attention.qkv_width()));
   if (!model.moe) return most;
+  // Of all tokens that come to this rank's experts.
   const RoutingRule& rule = model.moe.rule;
-  const std::int64_t rows =
-      rows_capacity(plan.tokens_per_micro_step() * rule.top_k, rule.experts, group_padding(plan.recipe));
+  const std::int64_t ranks = plan.parameters.expert_ranks, experts = rule.experts / ranks;
+  const std::int64_t tokens = ranks * (plan.exchange.slots > 0 ? plan.exchange.slots : own);
+  const std::int64_t pad = std::max(plan.transformer().group_rows, group_padding(plan.recipe));
+  const std::int64_t rows = rows_capacity(tokens * std::min(rule.top_k, experts), experts, pad);
   return std::max(most, bytes(rows, model.width) + bytes_of(DType::bf16, rows * model.width));
 }
 

@@ -122,7 +122,6 @@ void Parameters::begin_step() {
   forget_gathered();
   release_gradients();  // before anything takes memory of the stack
   if (fp8_) refresh_fp8_weights();
-  if (routers_) routers_->begin_step();
   if (fp8_gradients_) fp8_gradients_->begin_step();
 }
 
@@ -137,7 +136,10 @@ std::vector<Comm*> Parameters::comms() const {
   return all;
 }
 
-void Parameters::begin_micro_step(int micro_step) { micro_step_ = micro_step; }
+void Parameters::begin_micro_step(int micro_step) {
+  micro_step_ = micro_step;
+  if (routers_ && micro_step == 0) routers_->begin_step();
+}
 
 void Parameters::complete(int unit) {
   if (layout_.is_experts(unit)) {

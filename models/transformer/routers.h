@@ -53,7 +53,7 @@ class Routers {
   std::int64_t report_size() const { return experts_ + 4 + peers_; }
   /// Adds a micro-step's report to the step's.
   void note(std::int64_t layer, int micro_step, const Tensor& report);
-  /// Before the first micro-step of a step.
+  /// Before the first micro-step of a training step.
   void begin_step() { traffic_ = {}; }
   void note_traffic(double ExpertTraffic::*part, double bytes) {
     if (!watching_) traffic_.*part += bytes;
