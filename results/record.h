@@ -299,7 +299,7 @@ struct MoeRecord {
   std::string score;                   ///< "softmax", "sigmoid"
   std::string routing;                 ///< --routing
   std::optional<std::string> grouped;  ///< who ran their products on a GPU: "own", "loop" or both
-  std::optional<double> capacity;      ///< none: no slot is dropped
+  std::optional<double> capacity;      ///< none: an expert takes as many as there are
   ExpertRows rows;
   double padding_fraction = 0;  ///< of the padded rows
   ExpertLoad load;

@@ -101,6 +101,27 @@ TEST_CASE("as many rows as there are cost what they are", "[session][moe][ep]") 
   CHECK(few.moe->bytes->dispatch == slots.moe->bytes->dispatch / 8);
 }
 
+TEST_CASE("memory for exact counts is for any routing", "[session][moe][ep]") {
+  for (const char* recipe : {"bf16", "tensorwise", "blockwise"})
+    for (const char* routing : {"learned", "one"}) {
+      INFO(recipe << ", " << routing);
+      Case c = parallel_case(4, 4, recipe, "tiny-moe");
+      c.exchange = "sync", c.routing = routing;
+      const Record record = run_ok(c);
+      CHECK(record.memory->measured->activations == record.memory->predicted->activations);
+    }
+}
+
+TEST_CASE("rows that find no slot are counted, and not expected", "[session][moe][ep]") {
+  Case c = parallel_case(2, 2);
+  c.exchange = "slots", c.slots = 8, c.routing = "balanced";
+  const Record record = run_ok(c);
+  // Of 128 tokens 101 have one of a rank's four experts, with two of eight each: 1 - 4/8 * 3/7.
+  CHECK(record.moe->rows.expected == kLayers * std::floor(kTokens * kTopK * 8 / 101));
+  CHECK(record.moe->rows.actual <= kLayers * 2 * 8 * kTopK);
+  CHECK(record.moe->rows.dropped > 0);
+}
+
 TEST_CASE("weights and states of ranks with different experts are those of ranks that have all",
           "[session][checkpoint][moe][ep]") {
   const TempDirectory directory;

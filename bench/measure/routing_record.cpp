@@ -43,9 +43,9 @@ void RecordBuilder::add_routing(const Routers& routers, const Device& device) {
   }
   const double blocks = static_cast<double>(layers.size());
   moe.rows.expected =
-      blocks * static_cast<double>(plan_.accumulation) *
-      static_cast<double>(
-          std::min(at_once * rule.top_k, rule.experts * most_rows_of_expert(rule, at_once, plan_.capacity)));
+      blocks * static_cast<double>(plan_.accumulation * rows_at_even_load(rule, at_once, plan_.capacity,
+                                                                          plan_.parameters.expert_ranks,
+                                                                          plan_.exchange.slots));
   if (moe.rows.padded > 0) moe.padding_fraction = 1 - moe.rows.actual / moe.rows.padded;
   std::vector<double> sorted = moe.load.layers;
   std::sort(sorted.begin(), sorted.end());

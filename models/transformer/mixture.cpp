@@ -58,7 +58,8 @@ void Transformer::push_routing(std::int64_t layer, SavedRouting& saved) {
                   .row_of = push(DType::i32, group_tokens(), K),
                   .source = push(DType::i32, 1, rows_capacity(rows, E, pad)),
                   .pad = pad,
-                  .rows_expected = std::min(M_ * K, rows)};
+                  .rows_expected = rows_at_even_load(rule, M_, options_.capacity, expert_ranks(),
+                                                     options_.exchange.slots)};
   if (expert_ranks() > 1 && !gathers()) push_peers(saved);
 }
 

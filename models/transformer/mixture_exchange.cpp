@@ -11,7 +11,6 @@
 // The sizes of the first two are the same whatever the routing, so that a step is captured like any other. A rank adds up
 // its experts' rows of a token in FP32 and rounds the sum for the way; the ranks' sums are added in FP32 and rounded again.
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include "kernels/numerics/scale_layout.h"
@@ -45,15 +44,6 @@ Counts times(Counts counts, std::int64_t factor) {
   return counts;
 }
 
-/// Of so many tokens those that go to a rank with `own` of the experts, where all are chosen equally often.
-std::int64_t expected_rows(const RoutingRule& rule, std::int64_t own, std::int64_t tokens) {
-  double none = 1;  // of the rank's experts
-  for (std::int64_t k = 0; k < rule.top_k; ++k)
-    none *=
-        std::max(0.0, static_cast<double>(rule.experts - own - k)) / static_cast<double>(rule.experts - k);
-  return std::min(tokens, static_cast<std::int64_t>(std::llround((1 - none) * static_cast<double>(tokens))));
-}
-
 bool dry(const Comm& comm) { return comm.name() == "dry"; }
 
 }  // namespace
@@ -70,7 +60,7 @@ void Transformer::push_peers(SavedRouting& routing) {
       .row_of = push(DType::i32, M_, ranks),
       .source = push(DType::i32, 1, rows),
       .pad = 1,
-      .rows_expected = std::min(rows, ranks * expected_rows(config_.moe.rule, own_experts(), M_))};
+      .rows_expected = std::min(rows, ranks * tokens_to_rank(config_.moe.rule, own_experts(), M_))};
   routing.out = routing.in = Counts(ranks, peer_rows());
 }
 
@@ -78,7 +68,7 @@ void Transformer::count_peers(SavedRouting& routing) {
   Comm& comm = *parameters_.expert_comm();
   const std::int64_t ranks = comm.size();
   if (dry(comm)) {
-    routing.out = routing.in = Counts(ranks, expected_rows(config_.moe.rule, own_experts(), M_));
+    routing.out = routing.in = Counts(ranks, tokens_to_rank(config_.moe.rule, own_experts(), M_));
     return;
   }
   const Scope scope(arena_);
@@ -210,9 +200,13 @@ void Transformer::send_codes(const SavedRouting& routing, const GemmOperand& to,
 QuantizedTensor Transformer::arrived(const SavedRouting& routing, const Arrived& x, const QuantFormat& format,
                                      bool value) {
   if (x.codes.empty()) {
-    QuantizedTensor all = make_quantized_tensor(x.value.slice_rows(0, arrived_rows(routing)), format, {});
+    const std::int64_t come = arrived_rows(routing);
+    if (!format.quantized()) return make_quantized_tensor(x.value.slice_rows(0, come), format, {});
+    // A form has room for as many as may come, so that memory does not depend on the routing; nobody's rows are zeros.
+    if (come < x.value.rows) device_.zero({x.value.slice_rows(come, x.value.rows - come)});
+    QuantizedTensor all = make_quantized_tensor(x.value, format, {});
     push_row(all, format);
-    if (format.quantized()) device_.quantize({all});
+    device_.quantize({all});
     return all;
   }
   QuantizedTensor all{.value = {}, .rowwise = x.codes, .amax_in = x.codes.amax, .keep_value = value};

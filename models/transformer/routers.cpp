@@ -55,6 +55,22 @@ std::int64_t most_rows_of_expert(const RoutingRule& rule, std::int64_t tokens, d
   return std::min(tokens, static_cast<std::int64_t>(std::ceil(capacity * even)));
 }
 
+std::int64_t tokens_to_rank(const RoutingRule& rule, std::int64_t own, std::int64_t tokens) {
+  double none = 1;  // of the rank's experts
+  for (std::int64_t k = 0; k < rule.top_k; ++k)
+    none *=
+        std::max(0.0, static_cast<double>(rule.experts - own - k)) / static_cast<double>(rule.experts - k);
+  return std::min(tokens, static_cast<std::int64_t>(std::llround((1 - none) * static_cast<double>(tokens))));
+}
+
+std::int64_t rows_at_even_load(const RoutingRule& rule, std::int64_t tokens, double capacity,
+                               std::int64_t ranks, std::int64_t slots) {
+  const std::int64_t rows =
+      std::min(tokens * rule.top_k, rule.experts * most_rows_of_expert(rule, tokens, capacity));
+  const std::int64_t sent = tokens_to_rank(rule, rule.experts / ranks, tokens);
+  return slots > 0 && slots < sent ? rows * slots / sent : rows;
+}
+
 Routers::Routers(Device& device, Arena& arena, const ModelConfig& model, int accumulation, bool peers)
     : device_(device),
       first_(model.moe.dense_layers),

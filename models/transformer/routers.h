@@ -22,6 +22,14 @@ std::vector<std::int32_t> forced_experts(Routing routing, double exponent, const
 /// Rows that an expert takes of so many tokens; capacity: in those of even load, 0: all.
 std::int64_t most_rows_of_expert(const RoutingRule& rule, std::int64_t tokens, double capacity);
 
+/// Of so many tokens those that go to a rank with `own` of the experts, where all are chosen equally often.
+std::int64_t tokens_to_rank(const RoutingRule& rule, std::int64_t own, std::int64_t tokens);
+
+/// Slots of so many tokens that are not dropped, where all experts are chosen equally often. capacity: as above; slots: room
+/// for tokens on each of the ranks that divide the experts, 0: for all.
+std::int64_t rows_at_even_load(const RoutingRule& rule, std::int64_t tokens, double capacity,
+                               std::int64_t ranks, std::int64_t slots);
+
 /// What a block's router did in a step, over its micro-steps, on one rank.
 struct RouterLoad {
   std::int64_t layer = 0;

@@ -51,7 +51,6 @@ inline constexpr std::size_t kFewestJudgedSteps = 100;
 class SeriesView {
  public:
   SeriesView(const PackedSeries& series) : SeriesView(series, series.size()) {}
-  SeriesView(const PackedSeries& series, std::size_t count) : series_(&series), size_(count) {}
   SeriesView(PackedSeries&&) = delete;
   operator std::vector<double>() const { return {begin(), end()}; }
 
@@ -64,6 +63,8 @@ class SeriesView {
   PackedSeries::const_iterator end() const { return begin() + static_cast<std::ptrdiff_t>(size_); }
 
  private:
+  SeriesView(const PackedSeries& series, std::size_t count) : series_(&series), size_(count) {}
+
   const PackedSeries* series_;
   std::size_t size_;
 };

@@ -78,7 +78,7 @@ class PartTexts {
   const std::string& of(const DefinitionPart& part) {
     const auto [known, is_new] = texts_.try_emplace(part.get());
     if (is_new)
-      known->second = without(*part, {"reference", "blocks", "linears", "head", "schedule", "seed"});
+      known->second = without(*part, {"reference", "blocks", "linears", "head", "schedule", "flow", "seed"});
     return known->second;
   }
 

@@ -65,7 +65,7 @@ std::optional<double> billions_of(const std::string& model) {
 }
 
 bool same_kind(const Claim& claim, const Counterpart& ours) {
-  return claim.contains("experts") == ours.experts;
+  return number_in(claim, "experts").has_value() == ours.experts;
 }
 
 bool about_as_large(const Claim& claim, const Counterpart& ours) {
