@@ -25,7 +25,12 @@ Json json_of(const StudyCard& card) {
                        double MeanWithInterval::*member) {
     return interval ? Json((*interval).*member) : Json();
   };
-  Json fidelity = Json::array(), controls = Json::array();
+  Json ages = Json::array(), fidelity = Json::array(), controls = Json::array();
+  for (const auto& [age, difference] : verdict.by_age)
+    ages.push_back({{"age", age},
+                    {"difference", part(difference, &MeanWithInterval::mean)},
+                    {"low", part(difference, &MeanWithInterval::low)},
+                    {"high", part(difference, &MeanWithInterval::high)}});
   for (const CardFidelity& one : card.fidelity)
     fidelity.push_back({{"age", one.age}, {"error", one.error}, {"cosine", one.cosine}, {"bias", one.bias}});
   for (const ControlResult& one : card.controls)
@@ -41,6 +46,7 @@ Json json_of(const StudyCard& card) {
             {"low", part(verdict.difference, &MeanWithInterval::low)},
             {"high", part(verdict.difference, &MeanWithInterval::high)},
             {"age", verdict.age},
+            {"ages", ages},
             {"floor", json_of(card.floor)},
             {"margin", card.margin},
             {"bf16_loss", card.bf16_loss},

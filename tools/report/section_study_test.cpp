@@ -60,6 +60,45 @@ TEST_CASE("of several studies of a model the worst verdict counts, and the highe
   }
 }
 
+TEST_CASE("recipes of a study compare at one age, whatever age each is worst at", "[study]") {
+  Rows rows;
+  rows.add_frame();
+  rows.add_forks("blockwise", 0, 1e-5, [](Record& row) {
+    Rows::ask(row);
+    for (double& loss : row.training->loss) loss += row.study->age == 100 ? 0.0010 : 0.0004;
+  });
+  rows.add_forks("tensorwise", 0, 1e-5, [](Record& row) {
+    Rows::ask(row);
+    for (double& loss : row.training->loss) loss += row.study->age == 100 ? 0.0003 : 0.0008;
+  });
+  std::vector<Record> records;
+  for (const LocatedRecord* row : rows.refs()) records.push_back(row->record);
+  const std::string cards = section_of(records, "Does it train?");
+  const auto cells_of = [&](const std::string& recipe) {
+    const auto lines = lines_with(cards, "llama3.2-1b  " + recipe);
+    REQUIRE(lines.size() == 1);
+    return lines.front();
+  };
+  INFO(cards);
+  const std::size_t young = cards.find("at age 100 [95%"), old = cards.find("at age 200 [95%");
+  CHECK((young < old && old != std::string::npos));
+  CHECK(cells_of("blockwise").find("+0.00100 ") < cells_of("blockwise").find("+0.00040 "));
+  CHECK(cells_of("tensorwise").find("+0.00030 ") < cells_of("tensorwise").find("+0.00080 "));
+  CHECK(contains(cells_of("tensorwise"), "+0.00080 "));
+  CHECK(contains(cells_of("blockwise"), "+0.00040 "));
+
+  // More ages than a table can be wide: the oldest are shown.
+  for (std::int64_t age = 1; age <= 50; ++age)
+    for (const char* recipe : {"bf16", "blockwise"})
+      Rows::ask(rows.add(recipe, StudyPart::fork, 1, age, recipe[0] == 'b' && recipe[1] == 'l' ? 0.001 : 0));
+  records.clear();
+  for (const LocatedRecord* row : rows.refs()) records.push_back(row->record);
+  const std::string many = section_of(records, "Does it train?");
+  CHECK(!contains(many, "at age 40 "));
+  CHECK(contains(many, "at age 41 "));
+  CHECK(contains(many, "at age 200 "));
+}
+
 TEST_CASE("a study's rows are cards, and in no table of speeds", "[study]") {
   const std::string cards = section_of(study_records(), "Does it train?");
   CHECK(contains(cards, "llama3.2-1b on NVIDIA H200: forks of 48 steps from 3 trunks"));
