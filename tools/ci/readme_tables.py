@@ -229,6 +229,17 @@ def in_short(cell):
     return re.sub(r" \[.*?\]", "", cell)
 
 
+def msamp_parts():
+    """What MS-AMP O1 is made of, part by part, in the two models."""
+    reports = {"15m": ["h200/study-15m.md"], "36m": ["h200/study-36m-delayed.md", "h200/study-36m-parts.md"]}
+    found = {model: {recipe: row for report in names for recipe, row in study_rows(report).items()}
+             for model, names in reports.items()}
+    ages = ages_of(found["15m"][MSAMP_PARTS[0]])
+    return table(["recipe", *(f"{model}, {in_short(age)}" for model in found for age in ages)],
+                 [[f"`{recipe}`", *(in_short(rows[recipe][age]) for rows in found.values() for age in ages)]
+                  for recipe in MSAMP_PARTS])
+
+
 def long_run():
     """Runs from scratch beside what forks of the same model and text said."""
     forks, rows = study_rows("h200/study-15m.md"), convergence_rows("h200/long-run-15m.md")
@@ -345,7 +356,7 @@ TABLES = {"single": single, "beside-peer": beside_peer, "scaling": scaling, "sca
           "reshard": reshard, "study-delayed": lambda: study_by_age("h200/study-36m-delayed.md", *VERDICT),
           "delayed-speed": delayed_speed,
           "study-more": lambda: study_by_age("h200/study-36m-more.md", *VERDICT, words=in_short), "long-run": long_run,
-          "study-msamp": lambda: study_by_age("h200/study-15m.md", words=in_short, wanted=lambda recipe: recipe in MSAMP_PARTS),
+          "study-msamp": msamp_parts,
           "study-125m": lambda: study_by_age("h200/study-125m.md", *VERDICT, "outliers in FFN"),
           "plateau": lambda: plateau(1, 2), "front-study": front_study, "front-plateau": lambda: plateau(1)}
 FIGURES = {"host-clock": host_clock, "repeats": repeats, "between-tables": between_tables,
