@@ -19,8 +19,11 @@ std::string interval(const std::optional<MeanWithInterval>& value) {
 }
 
 /// "6.4%" of the oldest age.
-std::string percent(const StudyCard& card, double CardFidelity::*member) {
-  return card.fidelity.empty() ? "-" : fmt::format("{:.2f}%", 100 * card.fidelity.back().*member);
+template <class Share>
+std::string percent(const StudyCard& card, Share CardFidelity::*member) {
+  if (card.fidelity.empty()) return "-";
+  const std::optional<double> share = card.fidelity.back().*member;
+  return share ? fmt::format("{:.2f}%", 100 * *share) : "-";
 }
 
 /// "holds 12, breaks 16"; what was tried says how far a ladder went.
@@ -186,6 +189,10 @@ Table verdict_table(Cards cards) {
   table.columns = {{"model", true}, {"recipe", true}, {"verdict", true}};
   for (const std::int64_t age : ages) table.columns.push_back({fmt::format("at age {} [95%], nats", age)});
   for (const char* name : {"per doubling [95%]", "gradient error", "bias"}) table.columns.push_back({name});
+  const bool routed = std::any_of(cards.begin(), cards.end(), [](const StudyCard& card) {
+    return !card.fidelity.empty() && card.fidelity.back().route_flips;
+  });
+  if (routed) table.columns.push_back({"route flips"});
   for (const StudyCard& card : cards) {
     const ForkVerdict& verdict = card.verdict;
     std::vector<std::string> row = {card.model, verdict.recipe, name_of(verdict.outcome)};
@@ -196,6 +203,7 @@ Table verdict_table(Cards cards) {
     }
     row.insert(row.end(), {interval(verdict.trend), percent(card, &CardFidelity::error),
                            percent(card, &CardFidelity::bias)});
+    if (routed) row.push_back(percent(card, &CardFidelity::route_flips));
     table.rows.push_back(std::move(row));
   }
   return table;
@@ -217,6 +225,9 @@ Section study_section(const ReportInput& input) {
       "At age: loss of the recipe's forks minus BF16's of the same state and data, by the trunk's steps before the fork; "
       "recipes compare within a column. The trunk is the unit of the interval. Gradient error and bias: against BF16's "
       "gradient of the same weights and tokens, at the oldest age."};
+  if (section.table.columns.back().name == "route flips")
+    section.notes.push_back(
+        "Route flips: slots that go to another expert than in BF16, of the same weights and tokens.");
   return section;
 }
 

@@ -39,6 +39,18 @@ TEST_CASE("the fastest recipe of a model is one that its study has shown to trai
   CHECK(contains(summary, "tensorwise on llama3.2-1b: worse"));
 }
 
+TEST_CASE("a study of a mixture says how many slots go to other experts", "[study][moe]") {
+  std::vector<Record> records = study_records();
+  CHECK(!contains(section_of(records, "Does it train?"), "route flips"));
+  const MeanInterval value{0.05, {}, {}};
+  for (Record& row : records)
+    if (row.study->asked && row.case_fields["recipe"] == "blockwise")
+      row.fidelity = {{"none", 1, 2.5, value, {value, value, value}, {}, {}, RouteFlips{0.0325, {0.0325}}}};
+  const std::string section = section_of(records, "Does it train?");
+  CHECK(contains(section, "route flips"));
+  CHECK(contains(section, "3.25%"));
+}
+
 TEST_CASE("of several studies of a model the worst verdict counts, and the highest price", "[study]") {
   std::vector<Record> records = study_records();
   // Another study, in which blockwise harms; named to come first, then last.
