@@ -267,8 +267,8 @@ struct Fidelity {
   MeanInterval loss_difference;     ///< recipe minus BF16, nats
   WholeFidelity whole;
   std::vector<GradientFidelity> roles;  ///< linear layers, "norm", "embedding", "lm_head"; together the whole
-  std::vector<GradientFidelity> layers;   ///< the blocks, first to last
-  std::optional<RouteFlips> route_flips;  ///< of a model with experts
+  std::vector<GradientFidelity> layers;        ///< the blocks, first to last
+  std::optional<RouteFlips> route_flips = {};  ///< of a model with experts
 };
 
 /// Parameters of a model with experts, and those that a token meets.

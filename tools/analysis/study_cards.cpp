@@ -106,7 +106,8 @@ std::vector<CardFidelity> fidelity_of(const StudyCells& cells) {
         by_age[cell.age].push_back(&one);
   std::vector<CardFidelity> fidelity;
   for (const auto& [age, trunks] : by_age) {
-    CardFidelity mean{.age = age};
+    CardFidelity mean;
+    mean.age = age;
     const auto count = static_cast<double>(trunks.size());
     for (const Fidelity* one : trunks) {
       mean.error += *one->whole.error.mean / count;

@@ -225,7 +225,7 @@ Section study_section(const ReportInput& input) {
       "At age: loss of the recipe's forks minus BF16's of the same state and data, by the trunk's steps before the fork; "
       "recipes compare within a column. The trunk is the unit of the interval. Gradient error and bias: against BF16's "
       "gradient of the same weights and tokens, at the oldest age."};
-  if (section.table.columns.back().name == "route flips")
+  if (section.table->columns.back().title == "route flips")
     section.notes.push_back(
         "Route flips: slots that go to another expert than in BF16, of the same weights and tokens.");
   return section;

@@ -41,6 +41,7 @@ TEST_CASE("the fastest recipe of a model is one that its study has shown to trai
 
 TEST_CASE("a study of a mixture says how many slots go to other experts", "[study][moe]") {
   std::vector<Record> records = study_records();
+  for (Record& row : records) row.fidelity.clear();
   CHECK(!contains(section_of(records, "Does it train?"), "route flips"));
   const MeanInterval value{0.05, {}, {}};
   for (Record& row : records)
