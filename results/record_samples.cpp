@@ -143,7 +143,7 @@ Record gpu_record(const std::string& recipe, double median_ms, double penalty, i
   const WholeFidelity whole{{0.07, 0.06, 0.08}, {0.998, 0.997, 0.999}, {-0.001, -0.002, 0.0}};
   if (recipe != "bf16")
     r.fidelity = {
-        {"none", 2, 2.5, {0.001, 0.0, 0.002}, whole, {part}, {part}, RouteFlips{0.02, {0.01, 0.03}}}};
+        {"none", 2, 2.5, {0.001, 0.0, 0.002}, whole, {part}, {part}}};
   return r;
 }
 

@@ -277,6 +277,10 @@ TEST_CASE("records from before fidelity probes are read, and what is not finite 
       R"("bias":0.25}],"layers":[]})");
   CHECK(Schema::record().violations(json) == std::vector<std::string>{});
   CHECK(!json.get<Record>().fidelity[0].whole.error.mean.has_value());
+  probe.route_flips = RouteFlips{0.25, {0.125, 0.375}};
+  const Json routed = record;
+  CHECK(Schema::record().violations(routed) == std::vector<std::string>{});
+  CHECK(routed.get<Record>().fidelity[0].route_flips->layers == std::vector<double>{0.125, 0.375});
   for (const auto& [place, value] : {std::pair<const char*, Json>{"/fidelity/0/batches", 0},
                                      {"/fidelity/0/whole/error", 0.5},
                                      {"/fidelity/0/roles/0/cosine", 1.5},
