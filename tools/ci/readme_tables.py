@@ -138,6 +138,16 @@ def delayed_speed():
     return table(["model", "batch x seq", "tensorwise, tokens/s", "tensorwise_delayed, tokens/s", "ratio"], rows)
 
 
+def fp4_cost():
+    """Steps whose FP4 is emulated, beside one in BF16."""
+    steps = {record["case"]["recipe"]: record for record in lines("h200/fp4-cost.jsonl")}
+    ms = {recipe: record["timing"]["median_ms"] for recipe, record in steps.items()}
+    spent = lambda record, name: f"{record['breakdown'][name]:.0f}"
+    return table(["recipe", "step, ms", "over bf16", "GEMMs, ms", "quantize, ms", "norms and SwiGLU with what they quantize, ms"],
+                 [[f"`{recipe}`", f"{ms[recipe]:.0f}", f"{ms[recipe] / ms['bf16']:.2f}x", *(spent(steps[recipe], name) for name in
+                   ("gemm_ms", "quantize_ms", "norm_elementwise_ms"))] for recipe in sorted(ms, key=ms.get)])
+
+
 def reshard():
     """Runs of one setting in their order; rows of before have no such field."""
     return table(["commit", "--reshard", "gradients", "step, ms", "peak GiB per GPU", "gathered in a step, GB"],
@@ -354,7 +364,7 @@ TABLES = {"single": single, "beside-peer": beside_peer, "scaling": scaling, "sca
           "study-all": lambda: study_by_age("h200/study-36m-all.md", *VERDICT,
                                      wanted=lambda recipe: recipe.startswith(("mxfp8", "nvfp4"))),
           "reshard": reshard, "study-delayed": lambda: study_by_age("h200/study-36m-delayed.md", *VERDICT),
-          "delayed-speed": delayed_speed,
+          "delayed-speed": delayed_speed, "fp4-cost": fp4_cost,
           "study-more": lambda: study_by_age("h200/study-36m-more.md", *VERDICT, words=in_short), "long-run": long_run,
           "study-msamp": msamp_parts,
           "study-125m": lambda: study_by_age("h200/study-125m.md", *VERDICT, "outliers in FFN"),
