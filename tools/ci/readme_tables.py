@@ -364,6 +364,7 @@ TABLES = {"single": single, "beside-peer": beside_peer, "scaling": scaling, "sca
           "study-all": lambda: study_by_age("h200/study-36m-all.md", *VERDICT,
                                      wanted=lambda recipe: recipe.startswith(("mxfp8", "nvfp4"))),
           "reshard": reshard, "study-delayed": lambda: study_by_age("h200/study-36m-delayed.md", *VERDICT),
+          "study-moe": lambda: study_by_age("h200/study-moe-118m.md", "per doubling [95%]", "gradient error", "route flips", "verdict"),
           "delayed-speed": delayed_speed, "fp4-cost": fp4_cost,
           "study-more": lambda: study_by_age("h200/study-36m-more.md", *VERDICT, words=in_short), "long-run": long_run,
           "study-msamp": msamp_parts,
