@@ -211,7 +211,7 @@ const float* CpuDevice::transformed(int slot, const QuantFormat& format, const f
     cpu::for_rows(threads_, rows, 0, [&](std::int64_t r, float*) {
       float* row = out + r * k;
       if (out != matrix) std::copy_n(matrix + r * k, k, row);
-      for (std::int64_t i = 0; i < k; i += length) hadamard_transform<length()>(row + i, signs);
+      hadamard_transform<length()>(row, signs, k);
     });
   });
   return out;
@@ -277,10 +277,9 @@ void CpuDevice::do_turn_back(const ops::TurnBack& op) {
         row[i] = fp4_clips(clipped[r * k + i], scale) ? 0.0f : row[i];
     }
     with_length(format.transform.length, [&](auto length) {
-      for (std::int64_t k0 = 0; k0 < k; k0 += length) {
-        hadamard_sums<length()>(row + k0);
-        for (int i = 0; i < length; ++i) row[k0 + i] = signs.apply(row[k0 + i] * hadamard_factor(length), i);
-      }
+      hadamard_sums<length()>(row, k);
+      for (std::int64_t i = 0; i < k; ++i) row[i] *= hadamard_factor(length);
+      signs.apply_to<length()>(row, k);
     });
     if (op.accumulate) {
       const float* before = cpu::load(op.dst, r * k, k, row + k);

@@ -25,9 +25,15 @@ PRECBENCH_HD constexpr float hadamard_factor(int length) {
 struct SignBits {
   std::uint32_t words[kLongestTransform / 32];
 
-  PRECBENCH_HD constexpr std::uint32_t bit(int i) const { return words[i / 32] >> (i % 32) & 1u; }
-  PRECBENCH_HD constexpr float apply(float x, int i) const {
-    return bits_to_float(float_to_bits(x) ^ bit(i) << 31);
+  /// To n elements of transforms of `length`; a loop runs over the bits of one word.
+  template <int length>
+  PRECBENCH_HD constexpr void apply_to(float* x, std::int64_t n) const {
+    constexpr int kRun = length < 32 ? length : 32;
+    for (std::int64_t first = 0; first < n; first += kRun) {
+      const std::uint32_t word = words[first % length / 32];
+      for (int i = 0; i < kRun; ++i)
+        x[first + i] = bits_to_float(float_to_bits(x[first + i]) ^ (word >> i & 1u) << 31);
+    }
   }
 };
 
@@ -46,9 +52,9 @@ namespace detail {
 
 /// Sums and differences of elements `kHalf` apart: a constant, so that the loop vectorises.
 template <int kHalf>
-PRECBENCH_HD constexpr void butterflies(float* x, int length) {
-  for (int first = 0; first < length; first += 2 * kHalf)
-    for (int i = first; i < first + kHalf; ++i) {
+PRECBENCH_HD constexpr void butterflies(float* x, std::int64_t length) {
+  for (std::int64_t first = 0; first < length; first += 2 * kHalf)
+    for (std::int64_t i = first; i < first + kHalf; ++i) {
       const float a = x[i], b = x[i + kHalf];
       x[i] = a + b;
       x[i + kHalf] = a - b;
@@ -57,26 +63,27 @@ PRECBENCH_HD constexpr void butterflies(float* x, int length) {
 
 }  // namespace detail
 
-/// x = x H, H Sylvester's.
+/// x = x H of every `length` of n elements, H Sylvester's. A level runs over all n, since loops over one transform are so short
+/// that compilers unroll them instead of vectorising.
 template <int length>
-PRECBENCH_HD constexpr void hadamard_sums(float* x) {
-  detail::butterflies<1>(x, length);
-  detail::butterflies<2>(x, length);
-  detail::butterflies<4>(x, length);
-  detail::butterflies<8>(x, length);
-  if constexpr (length > 16) detail::butterflies<16>(x, length);
-  if constexpr (length > 32) detail::butterflies<32>(x, length);
-  if constexpr (length > 64) detail::butterflies<64>(x, length);
+PRECBENCH_HD constexpr void hadamard_sums(float* x, std::int64_t n = length) {
+  detail::butterflies<1>(x, n);
+  detail::butterflies<2>(x, n);
+  detail::butterflies<4>(x, n);
+  detail::butterflies<8>(x, n);
+  if constexpr (length > 16) detail::butterflies<16>(x, n);
+  if constexpr (length > 32) detail::butterflies<32>(x, n);
+  if constexpr (length > 64) detail::butterflies<64>(x, n);
 }
 
-/// x = (x o signs) H / sqrt(length), rounded to BF16. Orthogonal but for the rounding: applied to both operands along their
-/// contraction it leaves the product as it is.
+/// x = (x o signs) H / sqrt(length) of every `length` of n elements, rounded to BF16. Orthogonal but for the rounding: applied
+/// to both operands along their contraction it leaves the product as it is.
 template <int length>
-PRECBENCH_HD constexpr void hadamard_transform(float* x, const SignBits& signs) {
-  for (int i = 0; i < length; ++i) x[i] = signs.apply(x[i], i);
-  hadamard_sums<length>(x);
+PRECBENCH_HD constexpr void hadamard_transform(float* x, const SignBits& signs, std::int64_t n = length) {
+  signs.apply_to<length>(x, n);
+  hadamard_sums<length>(x, n);
   const float factor = hadamard_factor(length);
-  for (int i = 0; i < length; ++i) x[i] = bf16_decode(bf16_encode(x[i] * factor));
+  for (std::int64_t i = 0; i < n; ++i) x[i] = bf16_decode(bf16_encode(x[i] * factor));
 }
 
 /// body(std::integral_constant<int, length>()): known where the loops are compiled.
