@@ -28,9 +28,9 @@ struct SignBits {
   /// To n elements of transforms of `length`; a loop runs over the bits of one word.
   template <int length>
   PRECBENCH_HD constexpr void apply_to(float* x, std::int64_t n) const {
-    constexpr int kRun = length < 32 ? length : 32;
+    constexpr int kWord = 32, kRun = length < kWord ? length : kWord;
     for (std::int64_t first = 0; first < n; first += kRun) {
-      const std::uint32_t word = words[first % length / 32];
+      const std::uint32_t word = words[first % length / kWord];
       for (int i = 0; i < kRun; ++i)
         x[first + i] = bits_to_float(float_to_bits(x[first + i]) ^ (word >> i & 1u) << 31);
     }
