@@ -40,14 +40,20 @@ std::vector<Fidelity> measured(const Plan& plan, ReferencePlace place = Referenc
       dry_run(plan, nullptr, place == ReferencePlace::host ? std::optional(0) : std::nullopt);
   CHECK(accounts.reference == place);
   std::vector<std::vector<Fidelity>> results(plan.ranks);
+  // What ranks found, each its own: the test framework's checks are for one thread.
+  std::vector<int> unchanged(plan.ranks);
+  std::vector<std::int64_t> peaks(plan.ranks);
   run_cpu_ranks(plan, accounts.extent, [&](Rank& rank, const DataSource& data) {
+    const int r = rank.comm().rank();
     Parameters& parameters = rank.parameters();
     parameters.initialize(plan.seed, kInitialDeviation);
     const std::vector<std::uint64_t> before = parameters.fingerprints();
-    results[rank.comm().rank()] = measure_fidelity(rank, plan, data, place);
-    CHECK(parameters.fingerprints() == before);
-    CHECK(rank.arena().peak().total() == accounts.probe);
+    results[r] = measure_fidelity(rank, plan, data, place);
+    unchanged[r] = parameters.fingerprints() == before;
+    peaks[r] = rank.arena().peak().total();
   });
+  CHECK(unchanged == std::vector<int>(plan.ranks, 1));
+  CHECK(peaks == std::vector<std::int64_t>(plan.ranks, accounts.probe));
   for (const auto& other : results) {
     REQUIRE(other.size() == 1 + plan.fidelity_stresses.size());
     CHECK(other[0].whole.error.mean == results[0][0].whole.error.mean);
@@ -231,23 +237,31 @@ TEST_CASE("a stress is taken back to the bit, also where it made weights vanish"
         const Plan plan = resolve(c);
         const Stress stress = *parse_stress(kind);
         const Stress inverse{stress.kind, -stress.exponent, stress.channels};
-        run_cpu_ranks(plan, dry_run(plan, nullptr).extent + watching_bytes(plan),
-                      [&](Rank& rank, const DataSource&) {
-                        Parameters& parameters = rank.parameters();
-                        const auto weights = [&] { return saved(parameters, Parameters::Kind::weights); };
-                        parameters.load([](const Parameter& p, float* values) {
-                          for (std::int64_t i = 0; i < p.size(); ++i)
-                            values[i] = std::ldexp(1.0f + (i % 3 ? 0x1p-7f : 0x1p-20f), -110);
-                        });
-                        const Named before = weights();
-                        under_stress(parameters, plan.model, stress, [&] { CHECK(weights() != before); });
-                        CHECK(weights() == before);
-                        // The inverse stress would not have done that.
-                        under_stress(parameters, plan.model, stress, [&] {
-                          under_stress(parameters, plan.model, inverse, [&] { CHECK(weights() != before); });
-                        });
-                        CHECK(weights() == before);
-                      });
+        struct Seen {
+          int changed, back, changed_by_inverse, back_from_both;
+          bool operator==(const Seen&) const = default;
+        };
+        std::vector<Seen> seen(plan.ranks);
+        const auto watch = [&](Rank& rank, const DataSource&) {
+          Seen& own = seen[rank.comm().rank()];
+          Parameters& parameters = rank.parameters();
+          const auto weights = [&] { return saved(parameters, Parameters::Kind::weights); };
+          parameters.load([](const Parameter& p, float* values) {
+            for (std::int64_t i = 0; i < p.size(); ++i)
+              values[i] = std::ldexp(1.0f + (i % 3 ? 0x1p-7f : 0x1p-20f), -110);
+          });
+          const Named before = weights();
+          under_stress(parameters, plan.model, stress, [&] { own.changed = weights() != before; });
+          own.back = weights() == before;
+          // The inverse stress would not have done that.
+          under_stress(parameters, plan.model, stress, [&] {
+            under_stress(parameters, plan.model, inverse,
+                         [&] { own.changed_by_inverse = weights() != before; });
+          });
+          own.back_from_both = weights() == before;
+        };
+        run_cpu_ranks(plan, dry_run(plan, nullptr).extent + watching_bytes(plan), watch);
+        CHECK(seen == std::vector<Seen>(plan.ranks, Seen{1, 1, 1, 1}));
       }
 }
 

@@ -3,6 +3,7 @@
 #include "kernels/numerics/fp4.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "kernels/cpu/cpu_device.h"
@@ -47,23 +48,25 @@ struct Draws {
   }
 };
 
-/// The codes of a block, two a byte; encode(i) makes one. Loops of their own, and two codes as a word, vectorise.
-template <int n, class Encode>
-void pack_block(std::uint8_t* out, Encode&& encode) {
-  std::uint8_t codes[n];
-  for (int i = 0; i < n; ++i) codes[i] = encode(i);
+/// Codes, two a byte. Two of them as a word vectorise.
+template <int n>
+void pack(std::uint8_t* out, const std::uint8_t (&codes)[n]) {
   std::uint16_t pairs[n / 2];
   std::memcpy(pairs, codes, sizeof pairs);
   for (int i = 0; i < n / 2; ++i) out[i] = static_cast<std::uint8_t>(pairs[i] | pairs[i] >> 4);
 }
 
-/// And back, a code a byte.
-template <int n>
-void unpack_block(std::uint8_t (&codes)[n], const std::uint8_t* in) {
-  std::uint16_t pairs[n / 2];
-  for (int i = 0; i < n / 2; ++i) pairs[i] = static_cast<std::uint16_t>((in[i] | in[i] << 4) & 0x0F0F);
-  std::memcpy(codes, pairs, sizeof pairs);
-}
+/// And back: the values of a byte's two codes.
+struct CodePair {
+  float values[2];
+};
+constexpr auto kCodePairs = [] {
+  std::array<CodePair, 256> pairs{};
+  for (int byte = 0; byte < 256; ++byte)
+    pairs[byte] = {{e2m1_decode(static_cast<std::uint8_t>(byte & 15)),
+                    e2m1_decode(static_cast<std::uint8_t>(byte >> 4))}};
+  return pairs;
+}();
 
 /// A form as its codes and scales are written, of a matrix in its order.
 struct Fp4Form {
@@ -76,67 +79,97 @@ struct Fp4Form {
   std::int64_t k() const { return form.data.cols; }
 };
 
-/// The scale and the codes of a block of n elements of row r, from column k0 on.
+/// Elements and blocks of a row that are done together: as many as one correction may span. Their numbers are constants,
+/// so that what is done to each vectorises.
+inline constexpr int kTogether = kLongestTransform;
 template <int n>
-void write_block(const Fp4Form& a, const Fp4Block& block, std::int64_t r, std::int64_t k0) {
-  const QuantFormat& format = a.form.format;
-  a.form.scale.as<std::uint8_t>()[scale_index(format.granularity, a.rows(), a.k(), r, k0 / n)] = block.scale;
-  const float* values = a.x + r * a.k() + k0;
-  std::uint8_t* codes = a.form.data.as<std::uint8_t>() + (r * a.k() + k0) / 2;
-  const float factor = block.factor;
-  if (format.element_rounding == ElementRounding::stochastic) {
-    std::uint32_t bytes[n];
-    a.draws.fill(bytes, n, r, k0);
-    pack_block<n>(codes, [&](int i) { return e2m1_encode_stochastic(block.scaled(values[i]), bytes[i]); });
-  } else if (block.divide) {
-    pack_block<n>(codes, [&](int i) { return e2m1_encode(values[i] / factor); });
-  } else {
-    pack_block<n>(codes, [&](int i) { return e2m1_encode(values[i] * factor); });
-  }
-}
+inline constexpr int kBlocks = kTogether / n;
 
-/// Blocks of a row that are done together: as many as one correction may span.
+/// EDEN's correction of the scales of blocks of row r, which begin at column k0. scaled: divided by their steps.
 template <int n>
-inline constexpr int kTogether = kLongestTransform / n;
-
-/// EDEN's correction of the scales of `count` blocks of row r, whose elements x begin at column k0.
-template <int n>
-void correct(Fp4Block (&made)[kTogether<n>], const Fp4Form& a, const float* x, int count, std::int64_t r,
+void correct(Fp4Block (&made)[kBlocks<n>], const Fp4Form& a, const float (&scaled)[kTogether], std::int64_t r,
              std::int64_t k0) {
+  EdenSums sums[kBlocks<n>];
+  eden_sums<n>(sums, scaled);
   const int share = a.form.format.eden / n;
-  EdenSums sums[kTogether<n>];
-  for (int b = 0; b < count; ++b) sums[b] = eden_sums<n>(x + b * n, made[b].factor);
-  for (int b = 0; b < count; b += share) {
+  for (int b = 0; share > 1 && b < kBlocks<n>; b += share) {
     EdenSums all;
     for (int i = b; i < b + share; ++i) all.add(sums[i]);
     for (int i = b; i < b + share; ++i) sums[i] = all;
   }
+  std::uint32_t random[kBlocks<n>];
+  for (int b = 0; b < kBlocks<n>; ++b) random[b] = random_bits(a.draws.seed, a.draws.place(r, k0 + b * n));
+  float corrections[kBlocks<n>];
+  for (int b = 0; b < kBlocks<n>; ++b) corrections[b] = sums[b].correction();
+  std::uint8_t scales[kBlocks<n>];
+  for (int b = 0; b < kBlocks<n>; ++b) scales[b] = made[b].scale;
+  for (int b = 0; b < kBlocks<n>; ++b) scales[b] = eden_scale(scales[b], corrections[b], random[b]);
+  for (int b = 0; b < kBlocks<n>; ++b) made[b].scale = scales[b];
+}
+
+/// The scales and codes of blocks of row r, from column k0 on, of which x has the elements.
+template <int n>
+void write_blocks(const Fp4Form& a, Fp4Block (&made)[kBlocks<n>], const float* x, std::int64_t r,
+                  std::int64_t k0) {
+  const int count = static_cast<int>(std::min<std::int64_t>(kBlocks<n>, (a.k() - k0) / n));
+  const QuantFormat& format = a.form.format;
+  float scaled[kTogether];
+  for (int b = 0; b < kBlocks<n>; ++b) {
+    const float factor = made[b].factor;
+    if (made[b].divide)
+      for (int i = b * n; i < (b + 1) * n; ++i) scaled[i] = x[i] / factor;
+    else
+      for (int i = b * n; i < (b + 1) * n; ++i) scaled[i] = x[i] * factor;
+  }
+  if (format.eden) correct<n>(made, a, scaled, r, k0);
+  std::uint8_t codes[kTogether], packed[kTogether / 2];
+  if (format.element_rounding == ElementRounding::stochastic) {
+    std::uint32_t bytes[kTogether];
+    a.draws.fill(bytes, kTogether, r, k0);
+    for (int i = 0; i < kTogether; ++i) codes[i] = e2m1_encode_stochastic(scaled[i], bytes[i]);
+  } else {
+    for (int i = 0; i < kTogether; ++i) codes[i] = e2m1_encode(scaled[i]);
+  }
+  pack(packed, codes);
+  std::memcpy(a.form.data.as<std::uint8_t>() + (r * a.k() + k0) / 2, packed, count * n / 2);
   for (int b = 0; b < count; ++b)
-    made[b].scale = eden_scale(made[b].scale, sums[b].correction(),
-                               random_bits(a.draws.seed, a.draws.place(r, k0 + b * n)));
+    a.form.scale.as<std::uint8_t>()[scale_index(format.granularity, a.rows(), a.k(), r, k0 / n + b)] =
+        made[b].scale;
+}
+
+/// Elements of row r from column k0 on, kTogether of them; of the last ones of a row a copy in `whole`, with zeros behind.
+const float* elements(const Fp4Form& a, std::int64_t r, std::int64_t k0, float (&whole)[kTogether]) {
+  const float* x = a.x + r * a.k() + k0;
+  if (a.k() - k0 >= kTogether) return x;
+  std::fill(std::copy_n(x, a.k() - k0, whole), std::end(whole), 0.0f);
+  return whole;
 }
 
 /// Rows [first, last) that share scales, in blocks of n.
 template <int n>
 void quantize_scope(const Fp4Form& a, std::int64_t first, std::int64_t last) {
-  const QuantFormat format = a.form.format;  // copies, which no store to codes or scales can change
+  const QuantFormat format = a.form.format;  // a copy, which no store to codes or scales can change
   const float amax = a.amax;
-  for (std::int64_t k0 = 0; k0 < a.k(); k0 += kTogether<n> * n) {
-    const int count = static_cast<int>(std::min<std::int64_t>(kTogether<n>, (a.k() - k0) / n));
-    std::int32_t largest[kTogether<n>] = {};
-    for (std::int64_t r = first; r < last; ++r)
-      for (int b = 0; b < count; ++b)
-        largest[b] = std::max(largest[b], amax_bits(a.x + r * a.k() + k0 + b * n, n));
-    std::uint8_t scales[kTogether<n>], fours[kTogether<n>];
-    for (int b = 0; b < kTogether<n>; ++b) scales[b] = fp4_scale_of_amax(format, float_of(largest[b]), amax);
-    for (int b = 0; b < kTogether<n>; ++b)
-      fours[b] = format.four_over_six ? fp4_scale_of_amax(format, 1.5f * float_of(largest[b]), amax) : 0;
+  float whole[kTogether];
+  for (std::int64_t k0 = 0; k0 < a.k(); k0 += kTogether) {
+    std::int32_t largest[kBlocks<n>] = {};
     for (std::int64_t r = first; r < last; ++r) {
-      const float* x = a.x + r * a.k() + k0;
-      Fp4Block made[kTogether<n>];
-      for (int b = 0; b < count; ++b) made[b] = fp4_block<n>(format, x + b * n, scales[b], fours[b], amax);
-      if (format.eden) correct<n>(made, a, x, count, r, k0);
-      for (int b = 0; b < count; ++b) write_block<n>(a, made[b], r, k0 + b * n);
+      const float* x = elements(a, r, k0, whole);
+      for (int b = 0; b < kBlocks<n>; ++b) largest[b] = std::max(largest[b], amax_bits(x + b * n, n));
+    }
+    float of_blocks[kBlocks<n>];
+    for (int b = 0; b < kBlocks<n>; ++b) of_blocks[b] = float_of(largest[b]);
+    std::uint8_t scales[kBlocks<n>], fours[kBlocks<n>] = {};
+    fp4_scales_of_amax(scales, format, of_blocks, amax);
+    if (format.four_over_six) {
+      for (float& of_block : of_blocks) of_block *= 1.5f;
+      fp4_scales_of_amax(fours, format, of_blocks, amax);
+    }
+    for (std::int64_t r = first; r < last; ++r) {
+      const float* x = elements(a, r, k0, whole);
+      Fp4Block made[kBlocks<n>];
+      fp4_blocks<n>(made, format, x, scales, fours, amax);
+      write_blocks<n>(a, made, x, r, k0);
     }
   }
 }
@@ -148,12 +181,21 @@ void widen_row(float* out, const GemmOperand& form, std::int64_t r) {
   const std::int64_t rows = form.data.rows, k = form.data.cols;
   const bool e4m3 = form.format.scale == ScaleType::e4m3;
   const std::uint8_t* codes = form.data.as<std::uint8_t>() + r * k / 2;
-  for (std::int64_t k0 = 0; k0 < k; k0 += n) {
-    const std::uint8_t byte = form.scale.as<std::uint8_t>()[scale_index(g, rows, k, r, k0 / n)];
-    const float scale = e4m3 ? e4m3_decode(byte) : ue8m0_decode(byte);
-    std::uint8_t unpacked[n];
-    unpack_block<n>(unpacked, codes + k0 / 2);
-    for (int i = 0; i < n; ++i) out[k0 + i] = e2m1_decode(unpacked[i]) * scale;
+  for (std::int64_t k0 = 0; k0 < k; k0 += kTogether) {
+    const int count = static_cast<int>(std::min<std::int64_t>(kBlocks<n>, (k - k0) / n));
+    std::uint8_t bytes[kBlocks<n>] = {};
+    for (int b = 0; b < count; ++b)
+      bytes[b] = form.scale.as<std::uint8_t>()[scale_index(g, rows, k, r, k0 / n + b)];
+    float scales[kBlocks<n>];
+    for (int b = 0; b < kBlocks<n>; ++b) scales[b] = e4m3 ? e4m3_decode(bytes[b]) : ue8m0_decode(bytes[b]);
+    for (int b = 0; b < count; ++b) {
+      const float scale = scales[b];
+      for (int i = 0; i < n / 2; ++i) {
+        const CodePair& pair = kCodePairs[codes[(k0 + b * n) / 2 + i]];
+        out[k0 + b * n + 2 * i] = pair.values[0] * scale;
+        out[k0 + b * n + 2 * i + 1] = pair.values[1] * scale;
+      }
+    }
   }
 }
 
@@ -169,7 +211,7 @@ const float* CpuDevice::transformed(int slot, const QuantFormat& format, const f
     cpu::for_rows(threads_, rows, 0, [&](std::int64_t r, float*) {
       float* row = out + r * k;
       if (out != matrix) std::copy_n(matrix + r * k, k, row);
-      for (std::int64_t i = 0; i < k; i += length) hadamard_transform<length()>(row + i, signs);
+      hadamard_transform<length()>(row, signs, k);
     });
   });
   return out;
@@ -235,10 +277,9 @@ void CpuDevice::do_turn_back(const ops::TurnBack& op) {
         row[i] = fp4_clips(clipped[r * k + i], scale) ? 0.0f : row[i];
     }
     with_length(format.transform.length, [&](auto length) {
-      for (std::int64_t k0 = 0; k0 < k; k0 += length) {
-        hadamard_sums<length()>(row + k0);
-        for (int i = 0; i < length; ++i) row[k0 + i] = signs.apply(row[k0 + i] * hadamard_factor(length), i);
-      }
+      hadamard_sums<length()>(row, k);
+      for (std::int64_t i = 0; i < k; ++i) row[i] *= hadamard_factor(length);
+      signs.apply_to<length()>(row, k);
     });
     if (op.accumulate) {
       const float* before = cpu::load(op.dst, r * k, k, row + k);

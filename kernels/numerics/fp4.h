@@ -25,9 +25,15 @@ PRECBENCH_HD constexpr float hadamard_factor(int length) {
 struct SignBits {
   std::uint32_t words[kLongestTransform / 32];
 
-  PRECBENCH_HD constexpr std::uint32_t bit(int i) const { return words[i / 32] >> (i % 32) & 1u; }
-  PRECBENCH_HD constexpr float apply(float x, int i) const {
-    return bits_to_float(float_to_bits(x) ^ bit(i) << 31);
+  /// To n elements of transforms of `length`; a loop runs over the bits of one word.
+  template <int length>
+  PRECBENCH_HD constexpr void apply_to(float* x, std::int64_t n) const {
+    constexpr int kWord = 32, kRun = length < kWord ? length : kWord;
+    for (std::int64_t first = 0; first < n; first += kRun) {
+      const std::uint32_t word = words[first % length / kWord];
+      for (int i = 0; i < kRun; ++i)
+        x[first + i] = bits_to_float(float_to_bits(x[first + i]) ^ (word >> i & 1u) << 31);
+    }
   }
 };
 
@@ -46,9 +52,9 @@ namespace detail {
 
 /// Sums and differences of elements `kHalf` apart: a constant, so that the loop vectorises.
 template <int kHalf>
-PRECBENCH_HD constexpr void butterflies(float* x, int length) {
-  for (int first = 0; first < length; first += 2 * kHalf)
-    for (int i = first; i < first + kHalf; ++i) {
+PRECBENCH_HD constexpr void butterflies(float* x, std::int64_t length) {
+  for (std::int64_t first = 0; first < length; first += 2 * kHalf)
+    for (std::int64_t i = first; i < first + kHalf; ++i) {
       const float a = x[i], b = x[i + kHalf];
       x[i] = a + b;
       x[i + kHalf] = a - b;
@@ -57,26 +63,27 @@ PRECBENCH_HD constexpr void butterflies(float* x, int length) {
 
 }  // namespace detail
 
-/// x = x H, H Sylvester's.
+/// x = x H of every `length` of n elements, H Sylvester's. A level runs over all n, since loops over one transform are so short
+/// that compilers unroll them instead of vectorising.
 template <int length>
-PRECBENCH_HD constexpr void hadamard_sums(float* x) {
-  detail::butterflies<1>(x, length);
-  detail::butterflies<2>(x, length);
-  detail::butterflies<4>(x, length);
-  detail::butterflies<8>(x, length);
-  if constexpr (length > 16) detail::butterflies<16>(x, length);
-  if constexpr (length > 32) detail::butterflies<32>(x, length);
-  if constexpr (length > 64) detail::butterflies<64>(x, length);
+PRECBENCH_HD constexpr void hadamard_sums(float* x, std::int64_t n = length) {
+  detail::butterflies<1>(x, n);
+  detail::butterflies<2>(x, n);
+  detail::butterflies<4>(x, n);
+  detail::butterflies<8>(x, n);
+  if constexpr (length > 16) detail::butterflies<16>(x, n);
+  if constexpr (length > 32) detail::butterflies<32>(x, n);
+  if constexpr (length > 64) detail::butterflies<64>(x, n);
 }
 
-/// x = (x o signs) H / sqrt(length), rounded to BF16. Orthogonal but for the rounding: applied to both operands along their
-/// contraction it leaves the product as it is.
+/// x = (x o signs) H / sqrt(length) of every `length` of n elements, rounded to BF16. Orthogonal but for the rounding: applied
+/// to both operands along their contraction it leaves the product as it is.
 template <int length>
-PRECBENCH_HD constexpr void hadamard_transform(float* x, const SignBits& signs) {
-  for (int i = 0; i < length; ++i) x[i] = signs.apply(x[i], i);
-  hadamard_sums<length>(x);
+PRECBENCH_HD constexpr void hadamard_transform(float* x, const SignBits& signs, std::int64_t n = length) {
+  signs.apply_to<length>(x, n);
+  hadamard_sums<length>(x, n);
   const float factor = hadamard_factor(length);
-  for (int i = 0; i < length; ++i) x[i] = bf16_decode(bf16_encode(x[i] * factor));
+  for (std::int64_t i = 0; i < n; ++i) x[i] = bf16_decode(bf16_encode(x[i] * factor));
 }
 
 /// body(std::integral_constant<int, length>()): known where the loops are compiled.
@@ -128,49 +135,56 @@ PRECBENCH_HD constexpr float quartet2_tensor_step(float amax, const QuantFormat&
   return amax / format.global_scale / (kE2m1Max * format.element_scale);
 }
 
-/// A block's e4m3 scale under that; 1 where it would be 0.
-PRECBENCH_HD constexpr std::uint8_t quartet2_block_scale(float block_amax, float tensor_step,
-                                                         const QuantFormat& format) {
-  const std::uint8_t code = e4m3_encode(block_amax / (kE2m1Max * format.element_scale) / tensor_step);
-  constexpr std::uint8_t kOne = 0x38;
-  return code == 0 ? kOne : code;
+/// A block's e4m3 scale under that, whose largest element becomes `largest`; 1 where it would be 0.
+PRECBENCH_HD constexpr std::uint8_t quartet2_block_scale(float block_amax, float tensor_step, float largest) {
+  const std::uint32_t code = e4m3_encode(block_amax / largest / tensor_step);
+  constexpr std::uint32_t kOne = 0x38;
+  return static_cast<std::uint8_t>(detail::select(code == 0, kOne, code));
 }
 
 /// e2m1_decode(e2m1_encode(x)) without the code in between; NaN stays.
 PRECBENCH_HD constexpr float e2m1_value(float x) { return round_to_narrower(x, DType::e2m1); }
 
-/// What a block's cast to `step` times e2m1 loses, rounded once: q step needs more bits than a float has.
-template <int n>
-PRECBENCH_HD inline void fp4_errors(float (&errors)[n], const float* x, float step) {
-  for (int i = 0; i < n; ++i) errors[i] = std::fma(e2m1_value(x[i] / step), step, -x[i]);
+/// sums[b] = the products of block b's elements of x and y, n a block, in their order. Blocks take turns: each has its own
+/// chain of additions, and the chains run side by side.
+template <int n, int blocks>
+PRECBENCH_HD constexpr void sum_products(double (&sums)[blocks], const float* x, const float* y) {
+  double products[blocks * n] = {};
+  for (int i = 0; i < blocks * n; ++i) products[i] = static_cast<double>(x[i]) * static_cast<double>(y[i]);
+  for (int b = 0; b < blocks; ++b) sums[b] = 0;
+  for (int i = 0; i < n; ++i)
+    for (int b = 0; b < blocks; ++b) sums[b] += products[b * n + i];
 }
 
-/// Whether `four` has less squared error than `six`, two steps for one block. Sums have a loop of their own, so that what
-/// they add up vectorises.
-template <int n>
-PRECBENCH_HD inline bool four_is_better(const float* x, float six, float four) {
-  float errors[n], others[n];
-  fp4_errors(errors, x, six);
-  fp4_errors(others, x, four);
-  double sum = 0, other = 0;
-  for (int i = 0; i < n; ++i) {
-    sum += static_cast<double>(errors[i]) * static_cast<double>(errors[i]);
-    other += static_cast<double>(others[i]) * static_cast<double>(others[i]);
-  }
-  return other < sum;
+/// sums[b] = the squares of what block b's cast to steps[b] times e2m1 loses; what an element loses is rounded once, since
+/// code times step needs more bits than a float has.
+template <int n, int blocks>
+PRECBENCH_HD inline void sum_squared_errors(double (&sums)[blocks], const float* x,
+                                            const float (&steps)[blocks]) {
+  float errors[blocks * n];
+  for (int b = 0; b < blocks; ++b)
+    for (int i = b * n; i < (b + 1) * n; ++i)
+      errors[i] = std::fma(e2m1_value(x[i] / steps[b]), steps[b], -x[i]);
+  sum_products<n>(sums, errors, errors);
 }
 
-/// The e4m3 code of x >= 0, rounded up with a probability equal to the discarded fraction; 448 at most. NaN gives NaN.
-/// Without branches, which would go either way.
+/// The e4m3 code of x >= 0, rounded up with a probability equal to the discarded fraction, of which 32 random bits decide;
+/// 448 at most. NaN gives NaN.
 PRECBENCH_HD constexpr std::uint8_t e4m3_encode_stochastic(float x, std::uint32_t random) {
-  const float clamped = x > kE4m3Max ? kE4m3Max : x;
-  const int nearest = e4m3_encode(clamped);
-  const int low = nearest - (e4m3_decode(static_cast<std::uint8_t>(nearest)) > clamped ? 1 : 0);
-  const float below = e4m3_decode(static_cast<std::uint8_t>(low));
-  const float above = e4m3_decode(static_cast<std::uint8_t>(low + 1));
-  // Exact, since steps are powers of two; NaN of NaN and at the end, and then not above any number.
-  const double rest = static_cast<double>((clamped - below) / (above - below));
-  return static_cast<std::uint8_t>(low + (static_cast<double>(random) < rest * 0x1p32 ? 1 : 0));
+  constexpr int kShift = 23 - 3, kRebias = (127 - 7) << 3;
+  const std::int32_t magnitude = abs_bits(x);
+  const std::int32_t clamped = magnitude < abs_bits(kE4m3Max) ? magnitude : abs_bits(kE4m3Max);
+  // What is below the mantissa's three bits carries if it is above as many random bits.
+  const std::int32_t carry = (1 << kShift) - 1 - static_cast<std::int32_t>(random >> (32 - kShift));
+  const std::int32_t normal = ((clamped + carry) >> kShift) - kRebias;
+  // Below 2^-6 steps are of 2^-9, and their count has an exact fraction.
+  const float steps = bits_to_float(static_cast<std::uint32_t>(clamped)) * 0x1p9f;
+  const std::int32_t whole = static_cast<std::int32_t>(steps);
+  const double rest = static_cast<double>(steps - static_cast<float>(whole));
+  const double draw = static_cast<double>(static_cast<std::int32_t>(random ^ 0x80000000u)) + 0x1p31;
+  const std::int32_t subnormal = whole + (draw < rest * 0x1p32 ? 1 : 0);
+  const std::uint32_t code = static_cast<std::uint32_t>(clamped < abs_bits(0x1p-6f) ? subnormal : normal);
+  return static_cast<std::uint8_t>(detail::select(magnitude > detail::kInfBits, 0x7Fu, code));
 }
 
 /// What EDEN's correction of some blocks is made of: sums over their scaled elements.
@@ -188,17 +202,15 @@ struct EdenSums {
   }
 };
 
-template <int n>
-PRECBENCH_HD constexpr EdenSums eden_sums(const float* x, float step) {
-  float scaled[n] = {}, codes[n] = {};
-  for (int i = 0; i < n; ++i) scaled[i] = x[i] / step;
-  for (int i = 0; i < n; ++i) codes[i] = e2m1_value(scaled[i]);
-  EdenSums sums;
-  for (int i = 0; i < n; ++i) {
-    sums.squares += static_cast<double>(scaled[i]) * static_cast<double>(scaled[i]);
-    sums.products += static_cast<double>(scaled[i]) * static_cast<double>(codes[i]);
-  }
-  return sums;
+/// Of blocks of n elements that are already divided by their steps.
+template <int n, int blocks>
+PRECBENCH_HD constexpr void eden_sums(EdenSums (&sums)[blocks], const float* scaled) {
+  float codes[blocks * n] = {};
+  for (int i = 0; i < blocks * n; ++i) codes[i] = e2m1_value(scaled[i]);
+  double squares[blocks] = {}, products[blocks] = {};
+  sum_products<n>(squares, scaled, scaled);
+  sum_products<n>(products, scaled, codes);
+  for (int b = 0; b < blocks; ++b) sums[b] = {squares[b], products[b]};
 }
 
 /// A block's e4m3 scale, corrected. `random`: 32 bits.
@@ -222,31 +234,55 @@ PRECBENCH_HD constexpr bool in_order_of_quartet2(const QuantFormat& format) {
   return format.global_scale != 448;
 }
 
-/// The scale that a block with this amax begins with (of the square, where it is one), in a tensor with that; not quest's.
-PRECBENCH_HD constexpr std::uint8_t fp4_scale_of_amax(const QuantFormat& format, float block_amax,
-                                                      float tensor_amax) {
-  if (format.scale == ScaleType::ue8m0)
-    return ue8m0_from_amax(block_amax, DType::e2m1, format.scale_rounding);
-  return in_order_of_quartet2(format)
-             ? quartet2_block_scale(block_amax, quartet2_tensor_step(tensor_amax, format), format)
-             : nvfp4_block_scale(block_amax, nvfp4_tensor_scale(tensor_amax));
+/// The scales that blocks with these amax begin with (of the square, where they are some), in a tensor with that; not
+/// quest's.
+template <int blocks>
+PRECBENCH_HD constexpr void fp4_scales_of_amax(std::uint8_t (&scales)[blocks], const QuantFormat& format,
+                                               const float (&amax)[blocks], float tensor_amax) {
+  if (format.scale == ScaleType::ue8m0) {
+    for (int b = 0; b < blocks; ++b) scales[b] = ue8m0_from_amax(amax[b], DType::e2m1, format.scale_rounding);
+  } else if (in_order_of_quartet2(format)) {
+    const float tensor_step = quartet2_tensor_step(tensor_amax, format);
+    const float largest = kE2m1Max * format.element_scale;
+    for (int b = 0; b < blocks; ++b) scales[b] = quartet2_block_scale(amax[b], tensor_step, largest);
+  } else {
+    const float tensor_scale = nvfp4_tensor_scale(tensor_amax);
+    for (int b = 0; b < blocks; ++b) scales[b] = nvfp4_block_scale(amax[b], tensor_scale);
+  }
 }
 
-/// How a block of n elements x is cast that begins with `scale`, and with four_over_six might have `four` instead, the scale
-/// of 3/2 its amax; EDEN's scale is corrected afterwards (eden_scale).
-template <int n>
-PRECBENCH_HD inline Fp4Block fp4_block(const QuantFormat& format, const float* x, std::uint8_t scale,
-                                       std::uint8_t four, float tensor_amax) {
+/// How blocks of n elements x are cast that begin with these scales, and with four_over_six might have `fours` instead, the
+/// scales of 3/2 their amax; EDEN's scales are corrected afterwards (eden_scale).
+template <int n, int blocks>
+PRECBENCH_HD inline void fp4_blocks(Fp4Block (&made)[blocks], const QuantFormat& format, const float* x,
+                                    const std::uint8_t (&scales)[blocks], const std::uint8_t (&fours)[blocks],
+                                    float tensor_amax) {
   if (format.scale == ScaleType::ue8m0) {
-    if (format.scale_rounding == ScaleRounding::quest) scale = quest_scale<n>(x);
-    return {scale, false, ue8m0_multiplier(scale) * format.element_scale};
+    const bool quest = format.scale_rounding == ScaleRounding::quest;
+    for (int b = 0; b < blocks; ++b) {
+      const std::uint8_t scale = quest ? quest_scale<n>(x + b * n) : scales[b];
+      made[b] = {scale, false, ue8m0_multiplier(scale) * format.element_scale};
+    }
+    return;
   }
-  if (!in_order_of_quartet2(format))
-    return {scale, false, nvfp4_multiplier(scale, nvfp4_tensor_scale(tensor_amax))};
+  if (!in_order_of_quartet2(format)) {
+    const float tensor_scale = nvfp4_tensor_scale(tensor_amax);
+    for (int b = 0; b < blocks; ++b) made[b] = {scales[b], false, nvfp4_multiplier(scales[b], tensor_scale)};
+    return;
+  }
   const float tensor_step = quartet2_tensor_step(tensor_amax, format);
-  const float step = e4m3_decode(scale) * tensor_step, four_step = e4m3_decode(four) * tensor_step;
-  const bool better = format.four_over_six && four_is_better<n>(x, step, four_step);
-  return {better ? four : scale, true, better ? four_step : step};
+  float steps[blocks], four_steps[blocks];
+  for (int b = 0; b < blocks; ++b) steps[b] = e4m3_decode(scales[b]) * tensor_step;
+  for (int b = 0; b < blocks; ++b) four_steps[b] = e4m3_decode(fours[b]) * tensor_step;
+  double sums[blocks] = {}, four_sums[blocks] = {};
+  if (format.four_over_six) {
+    sum_squared_errors<n>(sums, x, steps);
+    sum_squared_errors<n>(four_sums, x, four_steps);
+  }
+  for (int b = 0; b < blocks; ++b) {
+    const bool four = four_sums[b] < sums[b];
+    made[b] = {four ? fours[b] : scales[b], true, four ? four_steps[b] : steps[b]};
+  }
 }
 
 /// What code times scale of this tensor must be multiplied with.

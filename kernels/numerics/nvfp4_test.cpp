@@ -127,6 +127,34 @@ TEST_CASE("the mean of stochastic e2m1 is the value within its own deviation") {
   CHECK(squares < 80);
 }
 
+TEST_CASE("a stochastic e4m3 scale goes up for as many of all random words as its fraction says") {
+  for (int code = 0; code < 0x7E; ++code) {
+    const float low = e4m3_decode(static_cast<std::uint8_t>(code));
+    const float high = e4m3_decode(static_cast<std::uint8_t>(code + 1));
+    for (const double part : {0.0, 0x1p-20, 0x1p-3, 0.3, 0.5, 0.8, 1 - 0x1p-20}) {
+      const float x = low + static_cast<float>(part) * (high - low);
+      // Exact: a step is a power of two.
+      const double words = std::ceil(static_cast<double>(x - low) / static_cast<double>(high - low) * 0x1p32);
+      REQUIRE(words < 0x1p32);
+      const auto first_below = static_cast<std::uint32_t>(words);  // words under it go up
+      if (first_below > 0) {
+        REQUIRE(e4m3_encode_stochastic(x, 0) == code + 1);
+        REQUIRE(e4m3_encode_stochastic(x, first_below - 1) == code + 1);
+      }
+      REQUIRE(e4m3_encode_stochastic(x, first_below) == code);
+      REQUIRE(e4m3_encode_stochastic(x, 0xFFFFFFFFu) == code);
+    }
+  }
+  for (const std::uint32_t word : {0u, 0xFFFFFFFFu}) {
+    CHECK(e4m3_encode_stochastic(448.0f, word) == 0x7E);
+    CHECK(e4m3_encode_stochastic(INFINITY, word) == 0x7E);
+    CHECK(e4m3_encode_stochastic(NAN, word) == 0x7F);
+  }
+  // A fraction of less than a word's last place still goes up, for the word 0 alone.
+  CHECK(e4m3_encode_stochastic(0x1p-60f, 0) == 1);
+  CHECK(e4m3_encode_stochastic(0x1p-60f, 1) == 0);
+}
+
 TEST_CASE("a Hadamard transform of both vectors leaves their product") {
   float a[16], b[16];
   double plain = 0, both = 0, one = 0;

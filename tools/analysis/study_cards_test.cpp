@@ -14,8 +14,9 @@ namespace {
 
 /// BF16's mean loss over its forks: trunks 1 to 3, and the sine's mean over the last half.
 double bf16_loss() {
+  constexpr int kHalf = kSteps / 2;
   double sine = 0;
-  for (int step = kSteps / 2; step < kSteps; ++step) sine += std::sin(step) / 10 / (kSteps / 2);
+  for (int step = kHalf; step < kSteps; ++step) sine += std::sin(step) / 10 / kHalf;
   return kLoss + 0.2 + sine;
 }
 

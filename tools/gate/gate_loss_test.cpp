@@ -95,7 +95,7 @@ TEST_CASE("what does not change the work is no part of a case's name and parts n
     baseline.push_back(samples::gpu_record("mxfp8", 250, 0, seed));
     baseline.back().case_fields["save_final"] = std::string(static_cast<std::size_t>(seed), 'w');
     baseline.back().case_fields["time_limit"] = 7.0 + seed;
-    current.push_back(samples::gpu_record("mxfp8", 250, 0.005 + 0.001 * (seed / 3), seed));
+    current.push_back(samples::gpu_record("mxfp8", 250, seed == 3 ? 0.006 : 0.005, seed));
   }
   for (double& loss : current[2].training->loss) loss *= 1.0002;
   const GateResult result = judge(set_of(baseline), set_of(current), {});

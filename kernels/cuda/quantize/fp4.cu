@@ -188,18 +188,28 @@ __global__ void __launch_bounds__(kThreads) cast_kernel(const CastArgs a) {
       for (int step = 1; step < 16; step *= 2)
         largest = max(largest, __shfl_xor_sync(kAllLanes, largest, step));
     }
-    const float of_block = __uint_as_float(largest << 16), of_tensor = __uint_as_float(amax);
-    const std::uint8_t four =
-        kScheme == Scheme::quartet2 ? fp4_scale_of_amax(format, 1.5f * of_block, of_tensor) : 0;
-    Fp4Block made =
-        fp4_block<kBlock>(format, x, fp4_scale_of_amax(format, of_block, of_tensor), four, of_tensor);
-    EdenSums sums;
-    if (kScheme == Scheme::quartet2 && format.eden)
-      sums = sum_of_group(eden_sums<kBlock>(x, made.factor), format.eden / kBlock);
+    float of_block[1] = {__uint_as_float(largest << 16)};  // one block: lanes have the others
+    const float of_tensor = __uint_as_float(amax);
+    std::uint8_t scale[1], four[1] = {};
+    fp4_scales_of_amax(scale, format, of_block, of_tensor);
+    if (kScheme == Scheme::quartet2) {
+      of_block[0] *= 1.5f;
+      fp4_scales_of_amax(four, format, of_block, of_tensor);
+    }
+    Fp4Block made[1];
+    fp4_blocks<kBlock>(made, format, x, scale, four, of_tensor);
+    EdenSums sums[1];
+    if (kScheme == Scheme::quartet2 && format.eden) {
+      float scaled[kBlock];  // here alone: kept for the codes below, it takes registers of every scheme
+#pragma unroll
+      for (int e = 0; e < kBlock; ++e) scaled[e] = made[0].scaled(x[e]);
+      eden_sums<kBlock>(sums, scaled);
+      sums[0] = sum_of_group(sums[0], format.eden / kBlock);
+    }
     if (!inside) continue;
     if (kScheme == Scheme::quartet2 && format.eden)
-      made.scale = eden_scale(made.scale, sums.correction(), random_bits(seed, a.place(row, k)));
-    a.scales[scale_index(format.granularity, a.rows, a.k, row, block)] = made.scale;
+      made[0].scale = eden_scale(made[0].scale, sums[0].correction(), random_bits(seed, a.place(row, k)));
+    a.scales[scale_index(format.granularity, a.rows, a.k, row, block)] = made[0].scale;
     std::uint32_t words[kBlock / 4];
     if (kStochastic) draw<kBlock>(words, a, seed, row, k);
 #pragma unroll
@@ -208,7 +218,7 @@ __global__ void __launch_bounds__(kThreads) cast_kernel(const CastArgs a) {
 #pragma unroll
       for (int j = 0; j < kChunk; ++j) {
         const int e = part * kChunk + j;
-        const float scaled = made.scaled(x[e]);
+        const float scaled = made[0].scaled(x[e]);
         const std::uint32_t code =
             kStochastic ? e2m1_encode_stochastic(scaled, words[e / 4] >> (8 * (e % 4))) : e2m1_encode(scaled);
         codes[j / 8] |= code << (4 * (j % 8));
