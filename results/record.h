@@ -299,6 +299,7 @@ struct ExpertFlops {
 /// What one rank exchanges with those that have the other experts, by the links' count.
 struct ExchangeBytes {
   double dispatch = 0, combine = 0;  ///< to the experts, and back; both forward and backward
+  std::optional<double> predicted_dispatch, predicted_combine;  ///< the same from the dry device
 };
 
 /// A mixture of experts in the last timed step, on one rank.

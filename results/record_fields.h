@@ -202,6 +202,7 @@ void each_field(S& s, F&& f) {
 template <Is<ExchangeBytes> S, class F>
 void each_field(S& s, F&& f) {
   f("dispatch", s.dispatch), f("combine", s.combine);
+  f("predicted_dispatch", s.predicted_dispatch), f("predicted_combine", s.predicted_combine);
 }
 
 template <Is<MoeRecord> S, class F>

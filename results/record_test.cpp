@@ -175,7 +175,7 @@ TEST_CASE("the schema lists its scalar fields with their units", "[record]") {
   full.moe->exchange = "slots", full.moe->dispatch = "fp8";
   full.moe->slots = 4;
   full.moe->columns = "exact";
-  full.moe->bytes = ExchangeBytes{};
+  full.moe->bytes = ExchangeBytes{3, 2, 3, 2};
   full.moe->grouped = "own";
   const Json record = full;
   for (const SchemaField& field : fields) {

@@ -164,7 +164,6 @@ std::string Plan::why_experts_unsupported() const {
   if (ranks % ep != 0) return fmt::format("--ep: {} does not divide {} ranks", ep, ranks);
   if (const std::int64_t experts = model.moe.rule.experts; experts % ep != 0)
     return fmt::format("--ep: {} does not divide {} experts", ep, experts);
-  if (capacity > 0) return "--ep: --capacity is of one rank's own experts; leave one of them out";
   const MomentFormats& moments = parameters.moments;
   if (const std::string name = optimizer.optimizer->name; name != "adamw" && name != "lion")
     return fmt::format("--ep: {} does not update experts of several ranks yet; adamw and lion do", name);

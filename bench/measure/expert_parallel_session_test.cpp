@@ -59,6 +59,8 @@ TEST_CASE("what ranks with different experts send and take is what was predicted
           REQUIRE(record.moe->bytes);
           CHECK(record.moe->bytes->dispatch == kLayers * (ep - 1) * kTokens * (2 * row + 2 * 4 * kTopK));
           CHECK(record.moe->bytes->combine == kLayers * (ep - 1) * kTokens * (2 * 2 * kWidth + 4 * kTopK));
+          CHECK(record.moe->bytes->predicted_dispatch == record.moe->bytes->dispatch);
+          CHECK(record.moe->bytes->predicted_combine == record.moe->bytes->combine);
           CHECK(record.communication->wire_bytes == record.communication->predicted_wire_bytes);
           CHECK(record.memory->measured->weights == record.memory->predicted->weights);
           CHECK(record.memory->measured->master == record.memory->predicted->master);
@@ -90,6 +92,7 @@ TEST_CASE("as many rows as there are cost what they are", "[session][moe][ep]") 
   const double all = kLayers * 3 * kTokens * (2 * 2 * kWidth + 2 * 4 * kTopK);
   CHECK(record.moe->bytes->dispatch < 0.75 * all);  // a token goes to two ranks of four at most
   CHECK(record.moe->bytes->dispatch > 0.25 * all);
+  CHECK(std::fabs(*record.moe->bytes->predicted_dispatch / record.moe->bytes->dispatch - 1) <= 0.25);
   c.exchange = "slots";
   const Record slots = run_ok(c);
   CHECK(slots.training->loss == record.training->loss);
@@ -120,6 +123,26 @@ TEST_CASE("rows that find no slot are counted, and not expected", "[session][moe
   CHECK(record.moe->rows.expected == kLayers * std::floor(kTokens * kTopK * 8 / 101));
   CHECK(record.moe->rows.actual <= kLayers * 2 * 8 * kTopK);
   CHECK(record.moe->rows.dropped > 0);
+}
+
+TEST_CASE("ranks that share an expert's capacity train as one that has all experts", "[session][moe][ep]") {
+  Case c = parallel_case(1, 1);
+  c.batch = 4, c.capacity = 0.75;
+  c.aux = 0;  // whose f is of a rank's tokens
+  const Record one = run_ok(c);
+  CHECK(one.moe->rows.dropped > 0);
+  c.gpus = c.ep = 2, c.batch = 2;
+  for (const char* exchange : {"gather", "slots", "sync"}) {
+    INFO(exchange);
+    c.exchange = exchange;
+    const Record two = run_ok(c);
+    for (std::size_t step = 0; step < 3; ++step)
+      CHECK(std::fabs(two.training->loss[step] / one.training->loss[step] - 1) <= 2e-4);
+    CHECK(two.moe->rows.expected == one.moe->rows.expected / 2);
+    CHECK(two.moe->rows.actual <= two.moe->rows.expected);
+    CHECK(two.moe->rows.dropped > 0);
+    CHECK(two.memory->measured->activations == two.memory->predicted->activations);
+  }
 }
 
 TEST_CASE("weights and states of ranks with different experts are those of ranks that have all",
@@ -165,7 +188,7 @@ TEST_CASE("what experts on several ranks cannot have is refused in a line", "[de
   CHECK(contains(why(2, 2, "optimizer", "muon"), "--ep: muon does not update experts of several ranks yet"));
   CHECK(contains(why(2, 2, "moments", "e4m3"),
                  "--ep: moments of experts on several ranks are in fp32 or bf16"));
-  CHECK(contains(why(2, 2, "capacity", "1.5"), "--ep: --capacity is of one rank's own experts"));
+  CHECK(why(2, 2, "capacity", "1.5") == "");
   CHECK(contains(why(2, 2, "fidelity_batches", "1"), "--ep: gradients of experts on several ranks"));
   Case c = parallel_case(2, 2, "mxfp8");
   c.dispatch = "fp8", c.batch = 1;

@@ -50,8 +50,8 @@ class RecordBuilder {
   void add_memory(const MemorySegments& arena, std::int64_t workspace, std::optional<std::int64_t> driver);
   /// Whose kernels ran attention and the linear layers' GEMMs.
   void add_kernels(const Device& device);
-  /// What the routers of rank 0 did in its last step.
-  void add_routing(const Routers& routers, const Device& device);
+  /// What the routers of rank 0 did in its last step, and what they were predicted to send.
+  void add_routing(const Routers& routers, const Device& device, const ExpertTraffic& predicted);
   void add_breakdown(const StepProfiler::Result& profile);
   /// Bytes/s of each kind of collective; null where its buffers did not fit.
   void add_bus_rates(const std::vector<std::optional<double>>& rates);

@@ -18,7 +18,8 @@ double load_of(const RouterLoad& layer) {
 
 }  // namespace
 
-void RecordBuilder::add_routing(const Routers& routers, const Device& device) {
+void RecordBuilder::add_routing(const Routers& routers, const Device& device,
+                                const ExpertTraffic& predicted) {
   const std::vector<RouterLoad> layers = routers.load();
   const MoeConfig& config = plan_.model.moe;
   const RoutingRule& rule = config.rule;
@@ -33,9 +34,6 @@ void RecordBuilder::add_routing(const Routers& routers, const Device& device) {
   const double tokens = static_cast<double>(at_once * plan_.accumulation);
   for (const RouterLoad& layer : layers) {
     moe.rows.actual += layer.rows, moe.rows.padded += layer.padded;
-    if (plan_.capacity > 0)
-      moe.rows.dropped +=
-          std::max(0.0, std::accumulate(layer.slots.begin(), layer.slots.end(), 0.0) - layer.rows);
     moe.rows.dropped += layer.dropped;
     moe.load.layers.push_back(load_of(layer));
     moe.load.empty_experts += std::count(layer.slots.begin(), layer.slots.end(), 0.0);
@@ -66,7 +64,8 @@ void RecordBuilder::add_routing(const Routers& routers, const Device& device) {
       moe.columns = plan_.recipe.flow                                         ? "transposed"
                     : plan_.recipe.fprop.a.granularity == Granularity::tensor ? "exact"
                                                                               : "requantized";
-    moe.bytes = ExchangeBytes{routers.traffic().dispatch, routers.traffic().combine};
+    moe.bytes = ExchangeBytes{routers.traffic().dispatch, routers.traffic().combine, predicted.dispatch,
+                              predicted.combine};
   }
   const std::lock_guard lock(mutex_);
   record_.moe = std::move(moe);

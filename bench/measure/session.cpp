@@ -286,7 +286,8 @@ void Session::finish_training(Rank& rank, const Sampler& sampler) {
     builder_.add_memory(memory_segments(rank.arena().highest(), rank.arena().peak().total()),
                         rank.device().workspace_bytes(), watch_->used_bytes());
     builder_.add_kernels(rank.device());
-    if (const Routers* routers = rank.parameters().routers()) builder_.add_routing(*routers, rank.device());
+    if (const Routers* routers = rank.parameters().routers())
+      builder_.add_routing(*routers, rank.device(), accounts_.experts);
   }
   if (case_.save_final.empty()) return;
   if (board_) board_->note_work(rank.comm().rank(), "saving the last weights");

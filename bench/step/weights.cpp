@@ -3,7 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <functional>
+#include <map>
+#include <numeric>
 #include <set>
 
 #include "bench/step/change_weights.h"
@@ -13,6 +17,18 @@
 
 namespace precbench {
 namespace {
+
+bool has_fused_experts(const SafetensorsFile& file) {
+  return std::any_of(file.tensors().begin(), file.tensors().end(), [](const StoredTensor& stored) {
+    return stored.name.ends_with("experts.gate_up_proj");
+  });
+}
+
+/// A tensor's elements from `first` on.
+StoredTensor run_of(const StoredTensor& stored, std::int64_t first, std::int64_t size) {
+  const std::int64_t element = stored.bytes / stored.size();
+  return {stored.name, stored.dtype, {size}, stored.data + first * element, size * element};
+}
 
 /// A checkpoint's weights that have scales stand for something else without them.
 void refuse_scaled(const std::string& path) {
@@ -27,7 +43,8 @@ void refuse_scaled(const std::string& path) {
 
 }  // namespace
 
-InitialWeights::InitialWeights(const std::string& path, const ModelConfig& model) : file_(path) {
+InitialWeights::InitialWeights(const std::string& path, const ModelConfig& model)
+    : file_(path), form_(model, !has_fused_experts(file_)) {
   refuse_scaled(path);
   std::set<std::string> used;
   const Layout layout(model, 1);
@@ -35,21 +52,21 @@ InitialWeights::InitialWeights(const std::string& path, const ModelConfig& model
   for (const Unit& unit : layout.units())
     wanted.insert(wanted.end(), unit.parameters.begin(), unit.parameters.end());
   for (const StoredTensor& stored : file_.tensors())
-    if (model.moe && stored.name.ends_with("experts.gate_up_proj"))
+    if (model.moe && !form_.fused() && stored.name.ends_with("experts.gate_up_proj"))
       throw InvalidInput(fmt::format("{}: {} holds all experts in one tensor; one for each expert is wanted",
                                      path, stored.name));
   for (const Parameter& p : wanted) {
-    const StoredTensor& stored = file_.at(p.name);
-    const std::vector<std::int64_t> shape = p.shape();
-    if (stored.shape != shape)
-      throw InvalidInput(fmt::format("{}: {} has shape [{}], the model {} wants [{}]", path, p.name,
-                                     fmt::join(stored.shape, ", "), model.name, fmt::join(shape, ", ")));
+    const StoredPart part = form_.part_of(p);
+    if (!used.insert(part.name).second) continue;
+    const StoredTensor& stored = file_.at(part.name);
+    if (stored.shape != part.shape)
+      throw InvalidInput(fmt::format("{}: {} has shape [{}], the model {} wants [{}]", path, part.name,
+                                     fmt::join(stored.shape, ", "), model.name, fmt::join(part.shape, ", ")));
     try {
       check_dtype(stored);
     } catch (const InvalidInput& error) {
       throw InvalidInput(fmt::format("{}: {}", path, error.what()));
     }
-    used.insert(p.name);
   }
   std::vector<std::string> unused;
   for (const StoredTensor& stored : file_.tensors())
@@ -60,7 +77,15 @@ InitialWeights::InitialWeights(const std::string& path, const ModelConfig& model
 }
 
 void InitialWeights::load_into(Parameters& parameters) const {
-  parameters.load([&](const Parameter& p, float* values) { copy_to_f32(values, file_.at(p.name)); });
+  std::vector<float> run;
+  parameters.load([&](const Parameter& p, float* values) {
+    const StoredPart part = form_.part_of(p);
+    const StoredTensor& stored = file_.at(part.name);
+    if (part.plain()) return copy_to_f32(values, stored);
+    run.resize(static_cast<std::size_t>(part.size));
+    copy_to_f32(run.data(), run_of(stored, part.first, part.size));
+    part.gather(values, run.data(), p);
+  });
 }
 
 void set_first_weights(Rank& rank, const Plan& plan, const Checkpoint* trunk, const InitialWeights* file) {
@@ -75,12 +100,19 @@ void set_first_weights(Rank& rank, const Plan& plan, const Checkpoint* trunk, co
 
 void save_weights(const std::string& path, Rank& rank, Parameters::Kind kind, const ModelConfig& model) {
   const bool writes = rank.comm().rank() == 0;
-  std::vector<std::vector<float>> values;
+  const StoredForm form(model, false);
+  std::map<std::string, std::vector<float>> values;  // by tensor
   std::vector<NamedTensor> tensors;
   rank.parameters().save(kind, [&](const Parameter& p, const float* source) {
     if (!writes) return;
-    values.emplace_back(source, source + p.size());
-    tensors.push_back({p.name, "F32", p.shape(), values.back().data()});
+    const StoredPart part = form.part_of(p);
+    std::vector<float>& whole = values[part.name];
+    if (whole.empty()) {
+      whole.resize(
+          std::accumulate(part.shape.begin(), part.shape.end(), std::size_t{1}, std::multiplies<>()));
+      tensors.push_back({part.name, "F32", part.shape, whole.data()});
+    }
+    part.scatter(whole.data() + part.first, source, p);
   });
   // A model's name may come from a folder's, which need not be UTF-8.
   const std::string text =

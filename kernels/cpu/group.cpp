@@ -58,9 +58,10 @@ void CpuDevice::do_group(const ops::Group& op) {
   std::fill_n(counts, E, 0);
   for (std::int64_t slot = 0; slot < slots; ++slot)
     if (const std::int64_t e = group_of(slot); e >= 0) ++counts[e];
-  std::int64_t rows = 0;
+  std::int64_t rows = 0, dropped = 0;
   offsets[0] = 0;
   for (std::int64_t e = 0; e < E; ++e) {
+    dropped += std::max<std::int64_t>(0, counts[e] - op.most);
     counts[e] = static_cast<std::int32_t>(std::min<std::int64_t>(counts[e], op.most));
     rows += counts[e];
     offsets[e + 1] = static_cast<std::int32_t>(offsets[e] + detail::padded(counts[e], groups.pad));
@@ -74,6 +75,7 @@ void CpuDevice::do_group(const ops::Group& op) {
   }
   op.report.as<float>()[0] = static_cast<float>(rows);
   op.report.as<float>()[1] = static_cast<float>(offsets[E]);
+  op.report.as<float>()[2] = static_cast<float>(dropped);
 }
 
 void CpuDevice::do_group_peers(const ops::GroupPeers& op) {

@@ -53,6 +53,7 @@ PRECBENCH_OP_TEST(group_on, "group") {
         CHECK(integers(b.fetch(groups.device.source)) == source);
         CHECK(groups.report.as<float>()[0] == static_cast<float>(rows));
         CHECK(groups.report.as<float>()[1] == static_cast<float>(first));
+        CHECK(groups.report.as<float>()[2] == static_cast<float>(T * K - rows));
       }
 }
 
@@ -262,10 +263,11 @@ PRECBENCH_OP_TEST(group_some_on, "a group of some experts takes their slots alon
                       .row_of = b.output(DType::i32, 5, 2),
                       .source = b.output(DType::i32, 1, 16),
                       .pad = 4};
-  const Tensor slots = b.put(host_integers(b.host(), index, 2)), report = b.output(DType::f32, 1, 2);
+  const Tensor slots = b.put(host_integers(b.host(), index, 2)), report = b.output(DType::f32, 1, 3);
   b.device().group({groups, report, slots, 5, 2});  // the experts 2 and 3
   CHECK(integers(b.fetch(groups.offsets)) == std::vector<std::int32_t>{0, 4, 8});
   CHECK(integers(b.fetch(groups.counts)) == std::vector<std::int32_t>{2, 3});
+  CHECK(b.fetch(report).as<float>()[2] == 0);  // others' slots are not dropped
   CHECK(integers(b.fetch(groups.row_of)) == std::vector<std::int32_t>{-1, 4, 0, -1, 5, 1, -1, -1, -1, 6});
   CHECK(integers(b.fetch(groups.source)) ==
         std::vector<std::int32_t>{2, 5, -1, -1, 1, 4, 9, -1, -1, -1, -1, -1, -1, -1, -1, -1});

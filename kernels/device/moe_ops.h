@@ -79,7 +79,7 @@ struct RouteBackward {
 /// expert's slots beyond `most` the later ones are dropped.
 struct Group {
   Groups groups;
-  Tensor report;      ///< f32 [1, 2]: rows; rows with padding
+  Tensor report;      ///< f32 [1, 3]: rows; rows with padding; slots dropped
   Tensor index;       ///< i32 [T, K]
   std::int64_t most;  ///< rows of an expert
   std::int64_t first = 0;

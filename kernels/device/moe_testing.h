@@ -41,13 +41,13 @@ struct TwoGroups {
   TwoGroups(OpTest& b, const std::vector<std::int32_t>& index, std::int64_t top_k, std::int64_t experts,
             std::int64_t pad, std::int64_t most = std::int64_t{1} << 30) {
     const Tensor on_host = host_integers(b.host(), index, top_k);
-    const Tensor report_there = b.output(DType::f32, 1, 2);
+    const Tensor report_there = b.output(DType::f32, 1, 3);
     device = make_groups(
         b.device(), [&](DType t, std::int64_t r, std::int64_t c) { return b.output(t, r, c); },
         b.put(on_host), experts, pad, most, report_there);
     cpu = make_groups(
         b.cpu(), [&](DType t, std::int64_t r, std::int64_t c) { return b.host().tensor(t, r, c); }, on_host,
-        experts, pad, most, b.host().tensor(DType::f32, 1, 2));
+        experts, pad, most, b.host().tensor(DType::f32, 1, 3));
     report = b.fetch(report_there);
   }
 };

@@ -30,12 +30,13 @@ void add_swiglu(BlockSpec& block, const std::string& prefix, std::int64_t width,
 void add_experts(BlockSpec& block, const ModelConfig& c) {
   const MoeConfig& moe = c.moe;
   const std::int64_t E = moe.rule.experts;
-  const bool mixtral = moe.names == ExpertNames::mixtral;
-  const std::string prefix = mixtral ? "block_sparse_moe" : "mlp";
-  block.linears.push_back({LinearRole::router, c.width, {{prefix + ".gate.weight", E}}});
+  const bool mixtral = moe.names == ExpertNames::mixtral, llama4 = moe.names == ExpertNames::llama4;
+  const std::string prefix = mixtral ? "block_sparse_moe" : llama4 ? "feed_forward" : "mlp";
+  block.linears.push_back(
+      {LinearRole::router, c.width, {{prefix + (llama4 ? ".router.weight" : ".gate.weight"), E}}});
   if (moe.shared_ffn > 0)
-    add_swiglu(block, prefix + ".shared_experts", c.width, moe.shared_ffn, LinearRole::shared_gate_up,
-               LinearRole::shared_down);
+    add_swiglu(block, prefix + (llama4 ? ".shared_expert" : ".shared_experts"), c.width, moe.shared_ffn,
+               LinearRole::shared_gate_up, LinearRole::shared_down);
   LinearSpec gate_up{LinearRole::gate_up, c.width, {}, E}, down{LinearRole::down, moe.expert_ffn, {}, E};
   for (std::int64_t e = 0; e < E; ++e) {
     const std::string expert = prefix + ".experts." + std::to_string(e) + ".";

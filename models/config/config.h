@@ -21,8 +21,9 @@ inline constexpr double kInitializerRange = 0.02;
 
 /// Where a token's weight meets its expert: in SwiGLU's output, which the last layer is linear in, or in the input.
 enum class WeightAt : std::uint8_t { swiglu, input };
-/// Whose checkpoints name the experts' tensors so.
-enum class ExpertNames : std::uint8_t { qwen3, mixtral };
+/// Whose checkpoints name the experts' tensors so. Llama 4's hold those of a layer in two tensors, and queries and keys in
+/// another order: StoredForm (bench/step).
+enum class ExpertNames : std::uint8_t { qwen3, mixtral, llama4 };
 
 /// A mixture of experts, in every block but the first `dense_layers`, which have SwiGLU of ModelConfig::ffn.
 struct MoeConfig {

@@ -122,6 +122,7 @@ void read_llama4(const json& object, ModelConfig& config) {
               .normalise = false};
   moe.expert_ffn = moe.shared_ffn = config.ffn;
   moe.weight_at = WeightAt::input;
+  moe.names = ExpertNames::llama4;
 }
 
 }  // namespace

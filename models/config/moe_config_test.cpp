@@ -183,6 +183,7 @@ TEST_CASE("config.json of models with experts", "[models][moe]") {
 
   const ModelConfig scout = model_from_json(llama4());
   CHECK(scout.moe.weight_at == WeightAt::input);
+  CHECK(scout.moe.names == ExpertNames::llama4);
   CHECK(scout.moe.rule.top_k == 1);
   CHECK(scout.moe.shared_ffn == 96);
 }

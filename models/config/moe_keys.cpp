@@ -15,7 +15,7 @@ using nlohmann::json;
 constexpr EnumNames<RouterScore, 2> kScoreNames{{"softmax", "sigmoid"}};
 constexpr EnumNames<GroupScore, 2> kGroupScoreNames{{"max", "top2"}};
 constexpr EnumNames<WeightAt, 2> kWeightAtNames{{"swiglu", "input"}};
-constexpr EnumNames<ExpertNames, 2> kExpertNames{{"qwen3", "mixtral"}};
+constexpr EnumNames<ExpertNames, 3> kExpertNames{{"qwen3", "mixtral", "llama4"}};
 
 /// visit(key, member) for every key.
 template <class Moe, class Visit>

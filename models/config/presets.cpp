@@ -88,6 +88,7 @@ ModelConfig llama4_scout() {
       with_experts(llama("llama4-scout-gqa", 48, 5120, 8192, 40, 8, 128, 202048, false), rule, 8192);
   config.moe.shared_ffn = 8192;
   config.moe.weight_at = WeightAt::input;
+  config.moe.names = ExpertNames::llama4;
   config.cuts = "text alone; RoPE in all layers, none chunked, no QK-norm, no attention temperature";
   return config;
 }

@@ -226,6 +226,72 @@ TEST_CASE("slots for all tokens, and as many rows as there are, give what gather
   }
 }
 
+TEST_CASE("an expert's capacity is of the tokens of all ranks: they drop what one rank drops", "[moe][ep]") {
+  for (const char* recipe : {"bf16", "blockwise"})
+    for (const char* model : {"tiny-moe", "weighted input"}) {
+      StepSetup setup = setup_of("tiny-moe", recipe);
+      if (std::string(model) == "weighted input") setup.model = weighted_input();
+      setup.model.layers = 3;
+      const Outcome all = on_one_rank(setup);
+      setup.capacity = 0.75;
+      const Outcome one = on_one_rank(setup);
+      CHECK((one.losses != all.losses));
+      for (const int ranks : {2, 4}) {
+        INFO(model << " " << recipe << " on " << ranks << " ranks");
+        StepSetup apart = setup;
+        apart.slots_come_back = true;
+        apart.parallel = {.data = ranks};
+        apart.expert_ranks = ranks;
+        const Outcome many = on_ranks(apart, ranks);
+        CHECK((many.losses == one.losses));
+        CHECK(first_difference(experts_of(many.gradients), experts_of(one.gradients)) == "");
+      }
+    }
+}
+
+TEST_CASE("every exchange drops the same slots beyond the capacity, and counts them", "[moe][ep]") {
+  StepSetup setup = setup_of("tiny-moe-shared");
+  setup.reference = true;
+  setup.capacity = 0.75;
+  for (const int ranks : {2, 4}) {
+    setup.parallel = {.data = ranks};
+    setup.expert_ranks = ranks;
+    setup.exchange = kGather;
+    const Outcome gathered = on_ranks(setup, ranks);
+    for (const ExpertExchange& exchange : {slots_of(kSequences / ranks * kLength), kSync}) {
+      setup.exchange = exchange;
+      const Outcome other = on_ranks(setup, ranks);
+      CHECK((other.losses == gathered.losses));
+      CHECK(first_difference(other.gradients, gathered.gradients) == "");
+    }
+  }
+  setup.reference = false;
+  setup.B = 1;
+  setup.parallel = {.data = 2};
+  setup.expert_ranks = 2;
+  for (const ExpertExchange& exchange : {kGather, slots_of(kLength), slots_of(kLength / 2), kSync}) {
+    setup.exchange = exchange;
+    std::vector<std::vector<RouterLoad>> loads(2);
+    on_cpu_ranks(2, [&](Device&, Comm& comm) {
+      TestStep step(setup, make_cpu_device(1), &comm);
+      step.parameters().initialize(1, 0.05f);
+      const AllToFirst forced(step, setup.model.moe.rule);
+      step.forward_backward(random_tokens(2, kLength, setup.model.vocab),
+                            random_tokens(3, kLength, setup.model.vocab));
+      loads[comm.rank()] = step.parameters().routers()->load();
+    });
+    // Both experts of all tokens are on the first rank, which takes three quarters of an even load of each.
+    const double most = std::ceil(0.75 * 2 * kLength * 2 / 8);
+    const double on_the_way = exchange.slots == kLength / 2 ? 2 * kLength / 2 : 0;
+    for (std::size_t layer = 0; layer < loads[0].size(); ++layer) {
+      CHECK(loads[0][layer].rows == 2 * most);
+      CHECK(loads[0][layer].dropped == 2 * (2 * kLength - most) - on_the_way);
+      CHECK(loads[1][layer].rows == 0);
+      CHECK(loads[1][layer].dropped == on_the_way);
+    }
+  }
+}
+
 TEST_CASE("codes on the way change no bit but of what columns quantize again", "[moe][ep]") {
   for (const char* recipe : {"tensorwise", "rowwise", "blockwise", "blockwise_pow2", "mxfp8", "flow"})
     for (const bool slots : {false, true}) {

@@ -34,7 +34,9 @@ ExpertLinear Transformer::experts(std::int64_t layer, Role role) const {
 }
 
 std::int64_t Transformer::most_rows() const {
-  return most_rows_of_expert(config_.moe.rule, group_tokens(), options_.capacity);
+  // Of all tokens of the ranks that divide the experts, whether or not a slot brings them here.
+  const std::int64_t all = M_ * expert_ranks();
+  return std::min(group_tokens(), most_rows_of_expert(config_.moe.rule, all, options_.capacity));
 }
 
 std::int64_t Transformer::most_rows_of_all() const {
@@ -81,7 +83,7 @@ void Transformer::route(std::int64_t layer, SavedRouting& saved, const BlockWeig
   const Tensor index =
       gather_routing(saved);  // of as many tokens as have come, for which it makes the groups
   device_.group(
-      {saved.groups, saved.report.elements(rule.experts + 2, 2), index, most_rows(), first_expert()});
+      {saved.groups, saved.report.elements(rule.experts + 2, 3), index, most_rows(), first_expert()});
   routers.note(layer, micro_step, saved.report);
   routers.note_choices(layer, micro_step, saved.index);
 }

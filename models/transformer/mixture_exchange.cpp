@@ -99,7 +99,7 @@ Tensor Transformer::gather_routing(SavedRouting& routing) {
   device_.group_peers({.peers = routing.peers,
                        .row_index = rows,
                        .row_weights = weights,
-                       .report = routing.report.elements(E + 4, 1),
+                       .report = routing.report.elements(E + 5, 1),
                        .index = routing.index,
                        .weights = routing.weights,
                        .experts = own_experts(),

@@ -244,7 +244,8 @@ void check_books(std::unique_ptr<Device> device) {
   for (const RouterLoad& layer : load) {
     CHECK(std::accumulate(layer.slots.begin(), layer.slots.end(), 0.0) == static_cast<double>(n * K));
     CHECK(layer.rows <= 2 * most * static_cast<double>(E));
-    CHECK(layer.rows < static_cast<double>(n * K));
+    CHECK(layer.dropped == static_cast<double>(n * K) - layer.rows);
+    CHECK(layer.dropped > 0);
     CHECK(layer.padded >= layer.rows);
     CHECK(std::fmod(layer.padded, 128) == 0);
     CHECK(layer.balance > 0.9);

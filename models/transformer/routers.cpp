@@ -65,9 +65,10 @@ std::int64_t tokens_to_rank(const RoutingRule& rule, std::int64_t own, std::int6
 
 std::int64_t rows_at_even_load(const RoutingRule& rule, std::int64_t tokens, double capacity,
                                std::int64_t ranks, std::int64_t slots) {
+  const std::int64_t own = rule.experts / ranks;
   const std::int64_t rows =
-      std::min(tokens * rule.top_k, rule.experts * most_rows_of_expert(rule, tokens, capacity));
-  const std::int64_t sent = tokens_to_rank(rule, rule.experts / ranks, tokens);
+      std::min(tokens * rule.top_k, own * most_rows_of_expert(rule, ranks * tokens, capacity));
+  const std::int64_t sent = tokens_to_rank(rule, own, tokens);
   return slots > 0 && slots < sent ? rows * slots / sent : rows;
 }
 
@@ -131,8 +132,8 @@ std::vector<RouterLoad> Routers::load() const {
   for (std::int64_t i = 0; i < layers_; ++i) {
     const float* report = totals.data() + i * totals_.cols;
     const float* rest = report + experts_;
-    all.push_back({first_ + i, std::vector<double>(report, rest), rest[2], rest[3], peers_ ? rest[4] : 0.0,
-                   static_cast<double>(rest[0]) / accumulation_,
+    all.push_back({first_ + i, std::vector<double>(report, rest), rest[2], rest[3],
+                   double{rest[4]} + (peers_ ? rest[5] : 0.0f), static_cast<double>(rest[0]) / accumulation_,
                    static_cast<double>(rest[1]) / accumulation_});
   }
   return all;

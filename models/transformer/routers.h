@@ -25,8 +25,8 @@ std::int64_t most_rows_of_expert(const RoutingRule& rule, std::int64_t tokens, d
 /// Of so many tokens those that go to a rank with `own` of the experts, where all are chosen equally often.
 std::int64_t tokens_to_rank(const RoutingRule& rule, std::int64_t own, std::int64_t tokens);
 
-/// Slots of so many tokens that are not dropped, where all experts are chosen equally often. capacity: as above; slots: room
-/// for tokens on each of the ranks that divide the experts, 0: for all.
+/// Slots of so many tokens of each of the ranks that divide the experts which are not dropped, where all experts are chosen
+/// equally often. capacity: as above, of all ranks' tokens; slots: room for tokens on each rank, 0: for all.
 std::int64_t rows_at_even_load(const RoutingRule& rule, std::int64_t tokens, double capacity,
                                std::int64_t ranks, std::int64_t slots);
 
@@ -35,7 +35,7 @@ struct RouterLoad {
   std::int64_t layer = 0;
   std::vector<double> slots;       ///< of each expert, dropped ones too
   double rows = 0, padded = 0;     ///< computed, and with padding
-  double dropped = 0;              ///< on their way to other ranks
+  double dropped = 0;  ///< slots beyond the experts' capacity here, or on their way to other ranks
   double balance = 0, z_loss = 0;  ///< means over micro-steps: E * sum f P, and logsumexp^2
 };
 
@@ -57,8 +57,9 @@ class Routers {
 
   /// f32 [1, E]; empty without biases.
   Tensor bias(std::int64_t layer) const;
-  /// Of a router's report: its slots and losses, behind them the two numbers of the groups, and what was dropped on the way.
-  std::int64_t report_size() const { return experts_ + 4 + peers_; }
+  /// Of a router's report: its slots and losses, behind them the three numbers of the groups, and what was dropped on the
+  /// way.
+  std::int64_t report_size() const { return experts_ + 5 + peers_; }
   /// Adds a micro-step's report to the step's.
   void note(std::int64_t layer, int micro_step, const Tensor& report);
   /// Where each micro-step's choices go from now on: i32 [layers with experts * accumulation, tokens * top_k]; empty: nowhere.

@@ -39,7 +39,8 @@ struct TransformerOptions {
   Tensor random_word = {};          ///< of stochastic rounding (RandomStream); empty: 0
   std::int64_t first_token = 0;     ///< of a micro-step's tokens on all ranks, this rank's first
   double capacity =
-      0;  ///< rows of an expert, in those it has where all are chosen equally often; 0: any number
+      0;  ///< rows of an expert, in those it has where all are chosen equally often, of all ranks that divide the
+          ///< experts; 0: any number
   std::int64_t group_rows = 1;  ///< experts' groups begin at multiples of it at least: kGpuGroupRows on a GPU
   float balance = 0, z_loss = 0;  ///< coefficients of the routers' losses, which the reported loss is without
   ExpertExchange exchange = {};

@@ -45,6 +45,21 @@ Json fields_of(const LocatedRecord& located, const Workloads& workloads) {
   return fields;
 }
 
+/// Lets rows that are alike hold their fields together.
+class SharedRows {
+ public:
+  CaseFields share(CaseFields fields) {
+    for (const CaseFields& base : bases_)
+      if (fields.share_with(base)) return fields;
+    if (bases_.size() < kMost) bases_.push_back(fields);
+    return fields;
+  }
+
+ private:
+  static constexpr std::size_t kMost = 16;
+  std::vector<CaseFields> bases_;
+};
+
 /// One field of all records: its different values, and which of them each record has.
 struct Field {
   static constexpr auto kMissing = static_cast<std::uint32_t>(-1);
@@ -248,7 +263,7 @@ std::string field_text(const Json& value) {
 
 bool Row::is_bf16() const { return fields.value("recipe", Json()) == "bf16"; }
 
-std::vector<std::string> modifiers_of(const Json& fields) {
+std::vector<std::string> modifiers_of(const CaseFields& fields) {
   std::vector<std::string> modifiers;
   for (const auto& [key, unchanged] : kRecipeModifiers)
     if (const std::string value = field_text(fields.value(key, Json())); !value.empty() && value != unchanged)
@@ -256,12 +271,12 @@ std::vector<std::string> modifiers_of(const Json& fields) {
   return modifiers;
 }
 
-void Bf16Rows::add(std::size_t index, const Json& fields) {
+void Bf16Rows::add(std::size_t index, const CaseFields& fields) {
   by_modifiers_.try_emplace(modifiers_of(fields), index);
   if (!first_) first_ = index;
 }
 
-std::optional<std::size_t> Bf16Rows::of(const Json& fields) const {
+std::optional<std::size_t> Bf16Rows::of(const CaseFields& fields) const {
   const auto same = by_modifiers_.find(modifiers_of(fields));
   return same == by_modifiers_.end() ? first_ : same->second;
 }
@@ -322,6 +337,7 @@ Analysis analyze(const RecordRefs& records, const Workloads& workloads, RowsBy b
   std::map<std::vector<std::uint32_t>, Group> groups;
   using RowKey = std::tuple<std::vector<std::uint32_t>, Status, std::optional<ExecutionPath>>;
   std::map<RowKey, std::pair<Group*, std::size_t>> rows;
+  SharedRows alike;
   for (std::size_t i = 0; i < records.size(); ++i) {
     const Record& record = records[i]->record;
     const std::optional<ExecutionPath> path =
@@ -331,7 +347,7 @@ Analysis analyze(const RecordRefs& records, const Workloads& workloads, RowsBy b
       Json own = fields_of(*records[i], workloads);
       for (const Field& field : fields)
         if (!own.contains(field.name)) own[field.name] = nullptr;
-      group.rows.push_back({{}, std::move(own), record.status, path});
+      group.rows.push_back({{}, alike.share(std::move(own)), record.status, path});
       return std::pair(&group, group.rows.size() - 1);
     };
     std::pair<Group*, std::size_t> row;

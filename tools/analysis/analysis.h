@@ -23,7 +23,7 @@ namespace precbench {
 struct Row {
   RecordRefs members{};  ///< at least one
   /// machine, its power limit, cuBLASLt, CPU threads, method_version and the case; null where unknown
-  nlohmann::ordered_json fields;
+  CaseFields fields;
   Status status = Status::ok;
   std::optional<ExecutionPath> path{};  ///< null: the record does not say, so no ratio
 
@@ -68,15 +68,15 @@ Analysis analyze(const RecordRefs& records, const Workloads& workloads, RowsBy b
 
 /// What is changed of how a recipe is applied, in words, "gather fp8"; empty where nothing is: lm_head and
 /// gathers in BF16, no block kept in BF16, no amax shared.
-std::vector<std::string> modifiers_of(const nlohmann::ordered_json& fields);
+std::vector<std::string> modifiers_of(const CaseFields& fields);
 
 /// Of cases that differ in the recipe at most those in BF16, to find the one that another is compared with: the first
 /// with the same modifiers, else the first.
 class Bf16Rows {
  public:
-  void add(std::size_t index, const nlohmann::ordered_json& fields);
+  void add(std::size_t index, const CaseFields& fields);
   /// The index of the one that a case of these fields is compared with; null where there is none.
-  std::optional<std::size_t> of(const nlohmann::ordered_json& fields) const;
+  std::optional<std::size_t> of(const CaseFields& fields) const;
 
  private:
   std::map<std::vector<std::string>, std::size_t> by_modifiers_;

@@ -100,7 +100,7 @@ struct EmaErrors {
 
 /// One recipe's curves, or BF16's own.
 struct RecipeConvergence {
-  nlohmann::ordered_json fields;  ///< of the group's first row of this recipe: "recipe" and the rest
+  CaseFields fields;              ///< of the group's first row of this recipe: "recipe" and the rest
   RecordRefs members;             ///< runs with a loss curve, all seeds
   bool is_bf16 = false;
   std::size_t baseline = 0;  ///< index of the BF16 entry it is compared with; its own where there is none

@@ -3,9 +3,13 @@
 
     python3 tools/goldens/make_moe_goldens.py [NAME...]  # needs torch (CPU), transformers 5, safetensors; only to remake files
 
-The plain step is that of Hugging Face's own modules: its Mixtral and Qwen3-MoE; and, since our attention is not latent, its
-DeepSeek-V3 mixture in the blocks of its Qwen3, the first of which is dense. The rounded step is ours. Experts have tensors
-of their own here, which the library stacks. The routers' auxiliary losses are 0.
+The plain step is that of Hugging Face's own modules: its Mixtral and Qwen3-MoE; its Llama 4 with RoPE in every layer, no norm
+of queries and keys and whole attention; and, since our attention is not latent, its DeepSeek-V3 mixture in the blocks of its
+Qwen3, the first of which is dense. The rounded step is ours. Experts have tensors of their own here, which the library stacks.
+The routers' auxiliary losses are 0.
+
+Llama 4's weights are also left as its checkpoints hold them, in bench/step/golden/llama4.safetensors: a layer's experts in two
+tensors, the other way round, and rows of queries and keys as RoPE pairs them.
 """
 import json
 import pathlib
@@ -13,6 +17,7 @@ import sys
 
 import torch
 import torch.nn.functional as F
+from safetensors.torch import save_file
 
 import make_step_goldens as step
 
@@ -31,6 +36,10 @@ MODELS = {
     "qwen3-moe": dict(SHAPE, model_type="qwen3_moe", intermediate_size=96, moe_intermediate_size=F_EXPERT, num_experts=8,
                       num_experts_per_tok=3, norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[],
                       rms_norm_eps=1e-6, rope_theta=1000000.0, head_dim=16, attention_bias=False),
+    "llama4": dict(SHAPE, model_type="llama4_text", intermediate_size=F_EXPERT, intermediate_size_mlp=96, num_local_experts=8,
+                   num_experts_per_tok=1, rms_norm_eps=1e-5, rope_theta=500000.0, head_dim=16, attention_bias=False,
+                   use_qk_norm=False, attn_temperature_tuning=False, attention_chunk_size=None, interleave_moe_layer_step=1,
+                   no_rope_layers=[1, 1]),
 }
 # In our own keys.
 DEEPSEEK = dict(name="deepseek-v3-like", layers=3, width=64, ffn=96, heads=4, kv_heads=2, head_dim=16, vocab=96, tied=False,
@@ -40,13 +49,12 @@ DEEPSEEK = dict(name="deepseek-v3-like", layers=3, width=64, ffn=96, heads=4, kv
 
 
 def expert_names(config, layer):
-    """Of the router, and of every expert's gate, up and down."""
-    if config["mixtral"]:
-        at, gate, up, down = f"model.layers.{layer}.block_sparse_moe.", "w1", "w3", "w2"
-    else:
-        at, gate, up, down = f"model.layers.{layer}.mlp.", "gate_proj", "up_proj", "down_proj"
-    experts = [[f"{at}experts.{e}.{part}.weight" for part in (gate, up, down)] for e in range(config["experts"])]
-    return at + "gate.weight", experts
+    """Of the router, of every expert's gate, up and down, and what the shared expert's begin with."""
+    mixtral, llama4 = config["names"] == "mixtral", config["names"] == "llama4"
+    at = f"model.layers.{layer}." + ("block_sparse_moe." if mixtral else "feed_forward." if llama4 else "mlp.")
+    parts = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
+    experts = [[f"{at}experts.{e}.{part}.weight" for part in parts] for e in range(config["experts"])]
+    return at + ("router.weight" if llama4 else "gate.weight"), experts, at + ("shared_expert." if llama4 else "shared_experts.")
 
 
 def choose(keys, count):
@@ -61,6 +69,9 @@ def route(config, z, layer):
     """The weights of every expert for every token, 0 of those that it does not go to."""
     if config["score"] == "softmax":
         p = z.softmax(-1)
+        index = choose(z, config["top_k"])
+    elif config["groups"] == 1:
+        p = z.sigmoid()
         index = choose(z, config["top_k"])
     else:
         p = z.sigmoid()
@@ -79,17 +90,18 @@ def mixture(config, w, h, layer, mode, linear):
     """Rounds where ours does: every expert's rows have a gradient of their own, of which the sum is rounded once."""
     if layer < config["dense_layers"]:
         return step.swiglu(config, w, h, layer, mode, linear)
-    router, experts = expert_names(config, layer)
+    router, experts, at = expert_names(config, layer)
     shape, h = h.shape, h.flatten(0, 1)
     weights = route(config, h @ w[router].T, layer)
     out = torch.zeros_like(h)
     for e, (gate, up, down) in enumerate(experts):
         tokens = weights[:, e].nonzero().flatten()
-        gate, up = linear(mode.stored(h[tokens]), gate, up)
-        (y,) = linear(mode.stored(F.silu(gate) * up * weights[tokens, e, None]), down)
+        of_rows = weights[tokens, e, None]
+        at_input, at_swiglu = (of_rows, 1) if config["weight_at"] == "input" else (1, of_rows)
+        gate, up = linear(mode.stored(h[tokens] * at_input), gate, up)
+        (y,) = linear(mode.stored(F.silu(gate) * up * at_swiglu), down)
         out = out.index_add(0, tokens, y)
     if config["shared"]:
-        at = f"model.layers.{layer}.mlp.shared_experts."
         gate, up = linear(mode.stored(h), at + "gate_proj.weight", at + "up_proj.weight")
         (y,) = linear(mode.stored(F.silu(gate) * up), at + "down_proj.weight")
         out = out + y
@@ -100,14 +112,13 @@ def mixture_weights(config, layer, matrix):
     if layer < config["dense_layers"]:
         return step.swiglu_weights(config, layer, matrix)
     C = config["width"]
-    router, experts = expert_names(config, layer)
+    router, experts, at = expert_names(config, layer)
     matrix(router, config["experts"], C, C**-0.5)
     for gate, up, down in experts:
         matrix(gate, F_EXPERT, C, C**-0.5)
         matrix(up, F_EXPERT, C, C**-0.5)
         matrix(down, C, F_EXPERT, F_EXPERT**-0.5)
     if config["shared"]:
-        at = f"model.layers.{layer}.mlp.shared_experts."
         matrix(at + "gate_proj.weight", config["shared"], C, C**-0.5)
         matrix(at + "up_proj.weight", config["shared"], C, C**-0.5)
         matrix(at + "down_proj.weight", C, config["shared"], config["shared"]**-0.5)
@@ -125,7 +136,7 @@ class Library(step.HuggingFace):
     def gradients(self, weights, tokens):
         config, stacked = self.ours, dict(weights)
         for layer in range(config["dense_layers"], config["layers"]):
-            router, experts = expert_names(config, layer)
+            router, experts, _ = expert_names(config, layer)
             at = f"model.layers.{layer}.mlp."
             stacked[at + "gate.weight"] = stacked.pop(router)
             parts = [[stacked.pop(name) for name in names] for names in experts]
@@ -135,7 +146,7 @@ class Library(step.HuggingFace):
             stacked[name] = values
         loss, grads = super().gradients(stacked, tokens)
         for layer in range(config["dense_layers"], config["layers"]):
-            router, experts = expert_names(config, layer)
+            router, experts, _ = expert_names(config, layer)
             at = f"model.layers.{layer}.mlp."
             grads[router] = grads.pop(at + "gate.weight")
             gate_up, down = grads.pop(at + "experts.gate_up_proj"), grads.pop(at + "experts.down_proj")
@@ -145,8 +156,61 @@ class Library(step.HuggingFace):
         return loss, grads
 
 
+class Llama4(step.HuggingFace):
+    """Its own form on the way in, ours on the way out."""
+
+    def __init__(self, description, ours):
+        from transformers import Llama4ForCausalLM, Llama4TextConfig
+
+        # It makes the mask of chunks, too, which no layer takes.
+        whole = dict(layer_types=["full_attention"] * description["num_hidden_layers"], attention_chunk_size=8192)
+        c = Llama4TextConfig(**dict(json.loads(json.dumps(description)), **whole))
+        c._attn_implementation = "eager"
+        self.model = Llama4ForCausalLM(c).double()
+        turns = self.model.model.rotary_emb(torch.zeros(1, dtype=torch.float64), torch.arange(step.T)[None])[0]
+        self.ours = dict(layers=c.num_hidden_layers, width=c.hidden_size, ffn=c.intermediate_size,
+                         heads=c.num_attention_heads, kv_heads=c.num_key_value_heads, head_dim=2 * turns.shape[-1],
+                         vocab=c.vocab_size, tied=c.tie_word_embeddings, norm_eps=c.rms_norm_eps,
+                         rotary=(turns.real, turns.imag), **ours)
+
+    def pairs(self, name, back=False):
+        """Rows of queries and keys: RoPE turns 0 and 1, 2 and 3, ... here, and the first half with the second in ours."""
+        half = self.ours["head_dim"] // 2
+        if not name.endswith(("q_proj.weight", "k_proj.weight")):
+            return lambda x: x
+        if back:
+            return lambda x: x.unflatten(0, (-1, half, 2)).transpose(1, 2).flatten(0, 2)
+        return lambda x: x.unflatten(0, (-1, 2, half)).transpose(1, 2).flatten(0, 2)
+
+    def its_form(self, weights):
+        its = {name: self.pairs(name)(weight) for name, weight in weights.items()}
+        for layer in range(self.ours["layers"]):
+            experts = [[its.pop(name) for name in names] for names in expert_names(self.ours, layer)[1]]
+            at = f"model.layers.{layer}.feed_forward.experts."
+            its[at + "gate_up_proj"] = torch.stack([torch.cat((gate, up)).T for gate, up, _ in experts])
+            its[at + "down_proj"] = torch.stack([down.T for _, _, down in experts])
+        return its
+
+    def gradients(self, weights, tokens):
+        loss, grads = super().gradients(self.its_form(weights), tokens)
+        grads = {name: self.pairs(name, back=True)(grad) for name, grad in grads.items()}
+        for layer in range(self.ours["layers"]):
+            at = f"model.layers.{layer}.feed_forward.experts."
+            gate_up, down = grads.pop(at + "gate_up_proj"), grads.pop(at + "down_proj")
+            for e, names in enumerate(expert_names(self.ours, layer)[1]):
+                grads[names[0]], grads[names[1]] = gate_up[e].T.chunk(2)
+                grads[names[2]] = down[e].T
+        return loss, grads
+
+    def leave(self, path, seed):
+        """The weights of the step with this seed, as the library itself holds them."""
+        weights = step.random_weights(self.ours, torch.Generator().manual_seed(seed))
+        self.model.load_state_dict({name: weight.double() for name, weight in self.its_form(weights).items()})
+        save_file({name: weight.to(torch.bfloat16).contiguous() for name, weight in self.model.state_dict().items()}, path)
+
+
 def is_steady(config, seed):
-    """Whether the step of these weights and tokens is that of any order of sums."""
+    """Whether the step of these weights and tokens is that of any order of sums, and every expert has a token."""
     gaps.clear()
     generator = torch.Generator().manual_seed(seed)
     weights = step.random_weights(config, generator)
@@ -157,7 +221,7 @@ def is_steady(config, seed):
     if min(gaps) < LEAST_GAP:
         return False
     exact, single = (step.gradients(config, weights, tokens, step.Bf16, dtype)[1] for dtype in (torch.float64, torch.float32))
-    return all((single[name] - grad).norm() <= MOST_APART * grad.norm() for name, grad in exact.items())
+    return all(grad.norm() > 0 and (single[name] - grad).norm() <= MOST_APART * grad.norm() for name, grad in exact.items())
 
 
 def deepseek(generator):
@@ -170,7 +234,7 @@ def deepseek(generator):
                      rms_norm_eps=c["norm_eps"], rope_theta=c["rope_theta"], head_dim=c["head_dim"])
     buffers = {f"model.layers.{layer}.mlp.gate.e_score_correction_bias": 0.1 * torch.randn(c["experts"], generator=generator)
                for layer in range(c["dense_layers"], c["layers"])}
-    ours = dict(c, mixtral=False, shared=c["shared_ffn"], buffers=buffers, second_half=mixture,
+    ours = dict(c, names="qwen3", weight_at="swiglu", shared=c["shared_ffn"], buffers=buffers, second_half=mixture,
                 second_half_weights=mixture_weights)
     library = Library(attention, ours)
     moe = DeepseekV3Config(hidden_size=c["width"], moe_intermediate_size=F_EXPERT, n_shared_experts=2,
@@ -184,22 +248,30 @@ def deepseek(generator):
 
 
 def main():
-    folder = pathlib.Path(__file__).resolve().parents[2] / "models" / "transformer" / "golden"
+    root = pathlib.Path(__file__).resolve().parents[2]
+    folder = root / "models" / "transformer" / "golden"
     for name in (*MODELS, "deepseek-v3-like"):
         if len(sys.argv) > 1 and name not in sys.argv[1:]:
             continue
         if name in MODELS:
             description = MODELS[name]
-            ours = dict(mixtral=name == "mixtral", qk_norm=name == "qwen3-moe", experts=8,
-                        top_k=description["num_experts_per_tok"], score="softmax", normalise=True, route_scale=1.0,
-                        dense_layers=0, shared=0, second_half=mixture, second_half_weights=mixture_weights)
-            library = Library(description, ours)
+            llama4 = name == "llama4"
+            ours = dict(names={"mixtral": name, "llama4": name}.get(name, "qwen3"), qk_norm=name == "qwen3-moe", experts=8,
+                        top_k=description["num_experts_per_tok"], score="sigmoid" if llama4 else "softmax",
+                        normalise=not llama4, route_scale=1.0, groups=1, weight_at="input" if llama4 else "swiglu",
+                        dense_layers=0, shared=F_EXPERT if llama4 else 0, second_half=mixture,
+                        second_half_weights=mixture_weights)
+            library = (Llama4 if llama4 else Library)(description, ours)
         else:
             description = DEEPSEEK
             library = deepseek(torch.Generator().manual_seed(1))
         seed = next(seed for seed in range(FIRST_SEED.get(name, 0), 10000) if is_steady(library.ours, seed))
         step.make_golden(folder / f"step_{name}.safetensors", seed, library.ours, json.loads(json.dumps(description)),
                          library)
+        if name == "llama4":
+            path = root / "bench" / "step" / "golden" / "llama4.safetensors"
+            path.parent.mkdir(exist_ok=True)
+            library.leave(path, seed)
 
 
 if __name__ == "__main__":

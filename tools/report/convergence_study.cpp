@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json without_seed(const Json& fields) {
+Json without_seed(const CaseFields& fields) {
   Json rest = fields;
   rest.erase("seed");
   return rest;

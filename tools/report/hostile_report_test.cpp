@@ -9,6 +9,7 @@
 #include "results/record_samples.h"
 #include "tools/gate/gate_render.h"
 #include "tools/report/report.h"
+#include "tools/report/sections_testing.h"
 #include "tools/testing/catch.h"
 #include "tools/testing/temp_directory.h"
 #include "tools/testing/text.h"
@@ -67,7 +68,7 @@ TEST_CASE("no text of a record drives the reader's terminal or page", "[report][
   const RecordSet set = evil_set();
   const Document document = make_report(set);
   for (const std::string& text :
-       {render_term(document), render_markdown(document), render_html(document), render_csv(make_csv(set))})
+       {render_term(document), render_markdown(document), render_html(document), csv_of(set)})
     CHECK(is_printable(text));
   CHECK_FALSE(contains(render_html(document), "<script>\xEF"));
   CHECK_FALSE(contains(render_html(document), "</td><script>"));
@@ -95,7 +96,7 @@ TEST_CASE("a case's field may have any name in CSV", "[report][hostile]") {
   record.case_fields["c/d"] = "slash";
   record.case_fields["~1"] = "both";
   record.case_fields["=1+1"] = "formula, \"quoted\"";
-  const std::string csv = render_csv(make_csv(samples::set_of({record})));
+  const std::string csv = csv_of(samples::set_of({record}));
   for (const char* machine :
        {",case.a~b,case.c.d,case.~1,", ",tilde,slash,both,\"formula, \"\"quoted\"\"\","})
     CHECK(contains(csv, machine));

@@ -4,6 +4,7 @@
 #include "results/record_file.h"
 #include "results/record_samples.h"
 #include "tools/report/report.h"
+#include "tools/report/sections_testing.h"
 #include "tools/testing/catch.h"
 #include "tools/testing/temp_directory.h"
 
@@ -28,7 +29,7 @@ TEST_CASE("a report of reduced records is that of the whole ones", "[reduce]") {
     INFO(name);
     CHECK(reduced.problems == whole.problems);
     CHECK((all_reports(reduced) == all_reports(whole)));
-    CHECK((render_csv(make_csv(of_table)) == render_csv(make_csv(whole))));
+    CHECK((csv_of(of_table) == csv_of(whole)));
   }
 }
 

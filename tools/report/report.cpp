@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <map>
 
 #include "kernels/base/errors.h"
 #include "results/printable.h"
@@ -35,6 +34,29 @@ struct CsvField {
   }
 };
 
+std::string csv_heading(std::string name, const std::string& unit) {
+  std::replace(name.begin(), name.end(), '/', '.');
+  return unit.empty() ? name : name + " [" + unit + "]";
+}
+
+/// The schema names the fields and units of a record; the fields of a case are those of the records.
+std::vector<CsvField> csv_fields(const RecordSet& set) {
+  std::vector<CsvField> fields;
+  for (const SchemaField& field : Schema::record().scalar_fields()) {
+    const bool of_case = field.pointer.rfind("/case/", 0) == 0;
+    if (!of_case)
+      fields.push_back(
+          {csv_heading(field.pointer.substr(1), field.unit), "", Json::json_pointer(field.pointer)});
+    if (field.pointer != "/created") continue;
+    Distinct keys;
+    for (const LocatedRecord& located : set.records)
+      for (const auto& item : located.record.case_fields.items()) keys.add(item.key());
+    for (const std::string& key : keys.texts)
+      fields.push_back({csv_heading("case." + key, case_unit(key)), key});
+  }
+  return fields;
+}
+
 /// What a reader must be told of the records before any number.
 std::vector<std::string> problems_of(const RecordSet& set, const Workloads& workloads) {
   std::vector<std::string> problems = set.problems;
@@ -42,46 +64,53 @@ std::vector<std::string> problems_of(const RecordSet& set, const Workloads& work
   return problems;
 }
 
+/// Writes text as it comes, some at a time.
+class Output {
+ public:
+  explicit Output(const std::string& path) : path_(path) {}
+  void add(const std::string& text) {
+    waiting_ += text;
+    if (waiting_.size() >= kEnough) flush();
+  }
+  void flush() {
+    path_.empty() ? write_standard_output(waiting_) : write_file(path_, waiting_, begun_);
+    begun_ = true;
+    waiting_.clear();
+  }
+
+ private:
+  static constexpr std::size_t kEnough = std::size_t{1} << 20;
+  const std::string& path_;  ///< empty: standard output
+  std::string waiting_;
+  bool begun_ = false;
+};
+
 }  // namespace
 
-Table make_csv(const RecordSet& set) {
-  const auto heading = [](std::string name, const std::string& unit) {
-    std::replace(name.begin(), name.end(), '/', '.');
-    return unit.empty() ? name : name + " [" + unit + "]";
-  };
-  // The schema names the fields and units of a record; the fields of a case are those of the records.
-  std::vector<CsvField> fields;
-  for (const SchemaField& field : Schema::record().scalar_fields()) {
-    const bool of_case = field.pointer.rfind("/case/", 0) == 0;
-    if (!of_case)
-      fields.push_back({heading(field.pointer.substr(1), field.unit), "", Json::json_pointer(field.pointer)});
-    if (field.pointer != "/created") continue;
-    Distinct keys;
-    for (const LocatedRecord& located : set.records)
-      for (const auto& item : located.record.case_fields.items()) keys.add(item.key());
-    for (const std::string& key : keys.texts) fields.push_back({heading("case." + key, case_unit(key)), key});
-  }
-  Table table;
-  for (const CsvField& field : fields) table.columns.push_back({field.title});
+void make_csv(const RecordSet& set, const std::function<void(const std::string& line)>& write) {
+  const std::vector<CsvField> fields = csv_fields(set);
+  std::vector<std::string> titles;
+  for (const CsvField& field : fields) titles.push_back(field.title);
   for (const Column& column : report_columns())
-    if (column.derived) table.columns.push_back({heading(column.key, column.unit)});
-  table.columns.push_back({"origin"});
+    if (column.derived) titles.push_back(csv_heading(column.key, column.unit));
+  titles.push_back("origin");
+  write(csv_line(titles));
 
-  const Workloads workloads(all_of(set));
-  const Analysis analysis = analyze(all_of(set), workloads, RowsBy::record);
-  std::map<const LocatedRecord*, const Row*> rows;
+  const RecordRefs records = all_of(set);
+  const Analysis analysis = analyze(records, Workloads(records), RowsBy::record);
+  std::vector<const Row*> rows(set.records.size());  // of the records, in their order
   for (const Group& group : analysis.groups)
-    for (const Row& row : group.rows) rows[row.members.front()] = &row;
-  for (const LocatedRecord& located : set.records) {
+    for (const Row& row : group.rows) rows[row.members.front() - set.records.data()] = &row;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const LocatedRecord& located = set.records[i];
     const Json json = located.record;
     std::vector<std::string> line;
     for (const CsvField& field : fields) line.push_back(field.text_of(json));
     for (const Column& column : report_columns())
-      if (column.derived) line.push_back(field_text(column.value(*rows.at(&located))));
+      if (column.derived) line.push_back(field_text(column.value(*rows[i])));
     line.push_back(located.origin.text());
-    table.rows.push_back(std::move(line));
+    write(csv_line(line));
   }
-  return table;
 }
 
 nlohmann::ordered_json make_json(const RecordSet& set) {
@@ -110,13 +139,15 @@ int report(const ReportOptions& options) {
     throw InvalidInput(fmt::format("{}: no record in it{}", fmt::join(options.paths, ", "),
                                    set.problems.empty() ? "" : " (" + set.problems.front() + ")"));
   make_folder(std::filesystem::path(options.output).parent_path());
-  const auto write = [&](const std::string& text) {
-    options.output.empty() ? write_standard_output(text) : write_file(options.output, text);
-  };
+  Output output(options.output);
   if (options.format == "csv" || options.format == "json") {
     for (const std::string& problem : problems_of(set, Workloads(all_of(set))))
       fmt::print(stderr, "{}\n", printable(problem));
-    write(options.format == "csv" ? render_csv(make_csv(set)) : json_text(make_json(set)));
+    if (options.format == "csv")
+      make_csv(set, [&](const std::string& line) { output.add(line); });
+    else
+      output.add(json_text(make_json(set)));
+    output.flush();
     return 0;
   }
   if (options.format != "md" && options.format != "term" && options.format != "html")
@@ -125,9 +156,10 @@ int report(const ReportOptions& options) {
   Document document = make_report(set);
   if (options.format == "html" || !options.plots.empty())
     draw_figures(document, options.plots, options.output);
-  write(options.format == "html" ? render_html(document)
-        : options.format == "md" ? render_markdown(document)
-                                 : render_term(document));
+  output.add(options.format == "html" ? render_html(document)
+             : options.format == "md" ? render_markdown(document)
+                                      : render_term(document));
+  output.flush();
   return 0;
 }
 

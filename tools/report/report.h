@@ -1,6 +1,7 @@
 // precbench report: records in, a comparison of the recipes out. Needs no GPU.
 #pragma once
 
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -24,8 +25,9 @@ int report(const ReportOptions& options);
 /// The report for people. The records must not be empty.
 Document make_report(const RecordSet& set);
 
-/// One row per record: every scalar of the record, then what the analysis derives. Units stand in the header.
-Table make_csv(const RecordSet& set);
+/// A header with units, and a row per record: every scalar of the record, then what the analysis derives. A line at a time,
+/// since of many records a text would be larger than they are.
+void make_csv(const RecordSet& set, const std::function<void(const std::string& line)>& write);
 
 /// One object per row of the analysis (seeds together): the fields of its case, every column, and the units.
 nlohmann::ordered_json make_json(const RecordSet& set);

@@ -29,6 +29,7 @@ Document make_report(const RecordSet& set) {
   add_for_each_machine(scaling_section);
   add_for_each_machine(memory_section);
   add_for_each_machine(time_section);
+  add_for_each_machine(experts_section);
   add_for_each_machine(convergence_section);
   add(study_section(input));
   add(ladders_section(input));

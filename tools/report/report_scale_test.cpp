@@ -148,9 +148,13 @@ TEST_CASE("four times the lines take about four times as long to read", "[record
   check("repeated", repeated);
 }
 
-TEST_CASE("a row that is one of many takes its loss and less than 2 kB of a report", "[report][scale]") {
-  if (!heap_is_counted()) return;
-  constexpr int kSteps = 400;
+namespace {
+
+constexpr int kSteps = 400;
+
+/// Of reading so many records of many seeds and reporting on them.
+template <class Report>
+double bytes_a_row(ReduceRecord reduce, const Report& report) {
   const TempDirectory folder;
   const auto peak_of = [&](int count) {
     std::string text;
@@ -172,14 +176,33 @@ TEST_CASE("a row that is one of many takes its loss and less than 2 kB of a repo
     }
     const std::string file = folder.write("records", text);
     reset_heap_peak();
-    const RecordSet set = read_records({file}, reduce_for_report);
+    const RecordSet set = read_records({file}, reduce);
     CHECK(set.records.size() == static_cast<std::size_t>(count));
-    CHECK(!render_term(make_report(set)).empty());
+    report(set);
     return static_cast<double>(heap_peak());
   };
   // Just below powers of two, which is what the list of records is grown to.
   constexpr int kFew = 1000, kMany = 4000;
-  const double bytes = (peak_of(kMany) - peak_of(kFew)) / (kMany - kFew);
+  return (peak_of(kMany) - peak_of(kFew)) / (kMany - kFew);
+}
+
+}  // namespace
+
+TEST_CASE("a row that is one of many takes its loss and less than 2 kB of a report", "[report][scale]") {
+  if (!heap_is_counted()) return;
+  const double bytes = bytes_a_row(
+      reduce_for_report, [](const RecordSet& set) { CHECK(!render_term(make_report(set)).empty()); });
   INFO(bytes << " bytes a row");
   CHECK(bytes < kSteps * sizeof(float) + 2000);
+}
+
+TEST_CASE("a row that is one of many takes its loss and less than 2.5 kB of CSV", "[report][scale]") {
+  if (!heap_is_counted()) return;
+  const double bytes = bytes_a_row(reduce_for_table, [](const RecordSet& set) {
+    std::size_t lines = 0;
+    make_csv(set, [&](const std::string& line) { lines += !line.empty(); });
+    CHECK(lines == set.records.size() + 1);
+  });
+  INFO(bytes << " bytes a row");
+  CHECK(bytes < kSteps * sizeof(float) + 2500);
 }

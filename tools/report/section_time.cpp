@@ -11,31 +11,23 @@ namespace {
 
 struct OpClass {
   const char* title;
-  double Breakdown::*ms;
+  double (*ms)(const Breakdown&);
 };
 
-constexpr OpClass kClasses[] = {{"GEMM", &Breakdown::gemm_ms},
-                                {"quantize", &Breakdown::quantize_ms},
-                                {"attention", &Breakdown::attention_ms},
-                                {"norm and elementwise", &Breakdown::norm_elementwise_ms},
-                                {"head and loss", &Breakdown::head_loss_ms},
-                                {"optimizer", &Breakdown::optimizer_ms},
-                                {"communication", &Breakdown::communication_ms},
-                                {"idle", &Breakdown::idle_ms}};
-
-double total(const Breakdown& breakdown) {
-  double sum = 0;
-  for (const OpClass& one : kClasses) sum += breakdown.*one.ms;
-  return sum;
+template <double Breakdown::*member>
+double part(const Breakdown& breakdown) {
+  return breakdown.*member;
 }
 
-/// Of the first seed that has one. An emulated recipe has no speed, so it has no profile either.
-const Breakdown* breakdown_of(const Row& row) {
-  if (!row.comparable()) return nullptr;
-  for (const LocatedRecord* member : row.members)
-    if (member->record.breakdown && total(*member->record.breakdown) > 0) return &*member->record.breakdown;
-  return nullptr;
-}
+constexpr OpClass kClasses[] = {{"GEMM", part<&Breakdown::gemm_ms>},
+                                {"quantize", part<&Breakdown::quantize_ms>},
+                                {"attention", part<&Breakdown::attention_ms>},
+                                {"norm and elementwise", part<&Breakdown::norm_elementwise_ms>},
+                                {"head and loss", part<&Breakdown::head_loss_ms>},
+                                {"optimizer", part<&Breakdown::optimizer_ms>},
+                                {"communication", part<&Breakdown::communication_ms>},
+                                {"idle", part<&Breakdown::idle_ms>},
+                                {"routing", [](const Breakdown& b) { return b.routing_ms.value_or(0); }}};
 
 std::vector<Figure> time_figures(const MachineRecords& machine) {
   std::vector<Figure> figures;
@@ -47,9 +39,9 @@ std::vector<Figure> time_figures(const MachineRecords& machine) {
     for (const Row& row : group->rows) {
       const Breakdown* breakdown = breakdown_of(row);
       if (!breakdown) continue;
-      labels.push_back(fmt::format("{}: {:.1f} ms", label_of(row), total(*breakdown)));
+      labels.push_back(fmt::format("{}: {:.1f} ms", label_of(row), profiled_ms(*breakdown)));
       std::vector<double>& bar = values.emplace_back();
-      for (const OpClass& one : kClasses) bar.push_back(breakdown->*one.ms);
+      for (const OpClass& one : kClasses) bar.push_back(one.ms(*breakdown));
     }
     if (labels.empty()) continue;
     const std::string setting = setting_of(machine, group->rows.front());
@@ -62,6 +54,20 @@ std::vector<Figure> time_figures(const MachineRecords& machine) {
 }
 
 }  // namespace
+
+double profiled_ms(const Breakdown& breakdown) {
+  double sum = 0;
+  for (const OpClass& one : kClasses) sum += one.ms(breakdown);
+  return sum;
+}
+
+const Breakdown* breakdown_of(const Row& row) {
+  if (!row.comparable()) return nullptr;
+  for (const LocatedRecord* member : row.members)
+    if (member->record.breakdown && profiled_ms(*member->record.breakdown) > 0)
+      return &*member->record.breakdown;
+  return nullptr;
+}
 
 Section time_section(const ReportInput& input, const MachineRecords& machine) {
   Section section{title_on(input, machine, "Where the time goes"), {}, {}, {}, {}, true};
@@ -76,7 +82,7 @@ Section time_section(const ReportInput& input, const MachineRecords& machine) {
   if (rows.empty()) return section;
   std::vector<const OpClass*> shown;
   for (const OpClass& one : kClasses)
-    if (std::any_of(rows.begin(), rows.end(), [&](const auto& row) { return row.second->*one.ms > 0; }))
+    if (std::any_of(rows.begin(), rows.end(), [&](const auto& row) { return one.ms(*row.second) > 0; }))
       shown.push_back(&one);
   RowTable result(machine);
   result.table.columns.push_back({"profiled step (ms)"});
@@ -84,9 +90,9 @@ Section time_section(const ReportInput& input, const MachineRecords& machine) {
   result.table.columns.push_back({"GEMM share"});
   for (const auto& [row, breakdown] : rows) {
     std::vector<std::string>& line = result.begin(*row);
-    line.push_back(fmt::format("{:.2f}", total(*breakdown)));
-    for (const OpClass* one : shown) line.push_back(fmt::format("{:.2f}", breakdown->*(one->ms)));
-    line.push_back(fmt::format("{:.1f}%", 100 * breakdown->gemm_ms / total(*breakdown)));
+    line.push_back(fmt::format("{:.2f}", profiled_ms(*breakdown)));
+    for (const OpClass* one : shown) line.push_back(fmt::format("{:.2f}", one->ms(*breakdown)));
+    line.push_back(fmt::format("{:.1f}%", 100 * breakdown->gemm_ms / profiled_ms(*breakdown)));
   }
   result.table.group_starts = starts;
   result.move_to(section);
@@ -95,6 +101,9 @@ Section time_section(const ReportInput& input, const MachineRecords& machine) {
       "From device timestamps of one profiled step outside the timed samples. GEMM: those of the blocks' "
       "linear layers. Head and loss: the output projection with its three GEMMs, and the cross-entropy. "
       "Quantize: what is not fused into the operation before it."};
+  if (std::any_of(shown.begin(), shown.end(),
+                  [](const OpClass* one) { return std::string(one->title) == "routing"; }))
+    section.notes.front() += " Routing: routers, and rows to experts and back.";
   return section;
 }
 

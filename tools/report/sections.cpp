@@ -76,7 +76,7 @@ ReportInput make_input(const RecordSet& set) {
   }
   for (const StudyCard& card : input.cards) {
     Row row;
-    row.fields = {{"recipe", card.verdict.recipe}};
+    row.fields = Json{{"recipe", card.verdict.recipe}};
     input.styles.emplace(card.verdict.recipe, styles.of(row));
   }
   return input;

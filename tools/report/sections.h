@@ -59,6 +59,7 @@ Section speed_section(const ReportInput& input, const MachineRecords& machine);
 Section scaling_section(const ReportInput& input, const MachineRecords& machine);
 Section memory_section(const ReportInput& input, const MachineRecords& machine);
 Section time_section(const ReportInput& input, const MachineRecords& machine);
+Section experts_section(const ReportInput& input, const MachineRecords& machine);
 Section convergence_section(const ReportInput& input, const MachineRecords& machine);
 Section study_section(const ReportInput& input);
 Section ladders_section(const ReportInput& input);
@@ -87,6 +88,11 @@ Row row_of(const RecipeConvergence& recipe);
 std::vector<std::string> details_of(const Environment& env);
 /// Short name of one of a part's environments, "A".
 std::string name_of_environment(std::size_t index);
+
+/// Of the first seed that has one. An emulated recipe has no speed, so it has no profile either.
+const Breakdown* breakdown_of(const Row& row);
+/// All classes of operation together.
+double profiled_ms(const Breakdown& breakdown);
 
 /// The model and the fields that tell a group from the others of its part, but for those in `without`:
 /// "llama3.2-1b, seq 2048, batch 8, master/moments bf16".

@@ -13,7 +13,8 @@ using namespace precbench;
 
 TEST_CASE("a recipe has one name in every part, and its plain ways are not named", "[sections]") {
   Row row;
-  row.fields = {{"recipe", "tensorwise"}, {"gather", "bf16"}, {"reduce_amax", "off"}, {"head", "bf16"}};
+  row.fields = nlohmann::ordered_json{
+      {"recipe", "tensorwise"}, {"gather", "bf16"}, {"reduce_amax", "off"}, {"head", "bf16"}};
   CHECK(label_of(row) == "tensorwise");
   row.fields["gather"] = "fp8";
   CHECK(label_of(row) == "tensorwise + gather fp8");

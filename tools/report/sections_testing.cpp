@@ -19,6 +19,12 @@ std::string section_of(const std::vector<Record>& records, const std::string& ti
   return "";
 }
 
+std::string csv_of(const RecordSet& set) {
+  std::string text;
+  make_csv(set, [&](const std::string& line) { text += line; });
+  return text;
+}
+
 std::vector<std::string> lines_with(const std::string& text, const std::string& machine) {
   std::istringstream stream(text);
   std::vector<std::string> lines;

@@ -16,6 +16,9 @@ Record with(Record record, const std::string& key, const nlohmann::ordered_json&
 /// The section of that title as a terminal shows it, its wrapped lines whole; empty if the report has none.
 std::string section_of(const std::vector<Record>& records, const std::string& title);
 
+/// The whole report as CSV.
+std::string csv_of(const RecordSet& set);
+
 /// The lines that hold a text.
 std::vector<std::string> lines_with(const std::string& text, const std::string& machine);
 

@@ -126,16 +126,10 @@ std::string render_markdown(const Table& table) {
   return text;
 }
 
-std::string render_csv(const Table& table) {
-  std::string text;
-  const auto add_line = [&](auto&& cell) {
-    for (std::size_t c = 0; c < table.columns.size(); ++c)
-      text.append(c ? "," : "").append(csv_cell(cell(c)));
-    text += '\n';
-  };
-  add_line([&](std::size_t c) { return table.columns[c].title; });
-  for (const auto& row : table.rows) add_line([&](std::size_t c) { return row[c]; });
-  return text;
+std::string csv_line(const std::vector<std::string>& cells) {
+  std::string line;
+  for (std::size_t c = 0; c < cells.size(); ++c) line.append(c ? "," : "").append(csv_cell(cells[c]));
+  return line + '\n';
 }
 
 }  // namespace precbench

@@ -24,7 +24,8 @@ struct Table {
 /// (results/printable.h), so that no text of a foreign file can drive the reader's terminal.
 std::string render_term(const Table& table);
 std::string render_markdown(const Table& table);
-std::string render_csv(const Table& table);
+/// A line of CSV.
+std::string csv_line(const std::vector<std::string>& cells);
 
 /// Takes out the columns that say the same in all rows (of two at least) or nothing in any, but for those of
 /// a title in `kept`. Returns what they said: "batch (sequences) 1, master fp32".

@@ -85,7 +85,7 @@ void bench_shape(Bench& bench, double ceiling, const Shape& shape) {
                       .source = buffers.tensor(DType::i32, 1, rows),
                       .pad = kPad,
                       .rows_expected = T * K};
-  const Tensor group_report = buffers.tensor(DType::f32, 1, 2);
+  const Tensor group_report = buffers.tensor(DType::f32, 1, 3);
   report(bench, ceiling, "group", [&] { device.group({groups, group_report, index, T}); });
   float counts[2];
   device.download(counts, group_report);

@@ -36,7 +36,7 @@ struct Chain {
     weights = b.output(DType::f32, kTokens, kSlots);
     report = b.output(DType::f32, 1, kExperts + 2);
     bad = b.output(DType::i32, 1, 1);
-    group_report = b.output(DType::f32, 1, 2);
+    group_report = b.output(DType::f32, 1, 3);
     groups = {.offsets = b.output(DType::i32, 1, kExperts + 1),
               .counts = b.output(DType::i32, 1, kExperts),
               .row_of = b.output(DType::i32, kTokens, kSlots),

@@ -17,6 +17,7 @@ constexpr int kSumThreads = 256;
 struct GroupArgs {
   const std::int32_t* index;
   std::int32_t* runs;  // [E, runs]: slots of the expert in the run, then those in the runs before it
+  std::int32_t* all;   // [E]: slots of the expert, dropped ones too
   std::int32_t *counts, *offsets, *row_of, *source;
   float* report;
   int slots, run_count, experts, pad, capacity;
@@ -67,13 +68,13 @@ __global__ void __launch_bounds__(kSumThreads) sum_runs_kernel(const GroupArgs a
     if (run < a.run_count) runs[run] = total + before;
     total += all;
   }
-  if (threadIdx.x == 0) a.counts[blockIdx.x] = min(total, a.most);
+  if (threadIdx.x == 0) a.all[blockIdx.x] = total, a.counts[blockIdx.x] = min(total, a.most);
 }
 
 /// offsets [E + 1] of the groups into shared memory; every block makes them of the counts.
 __device__ inline void make_offsets(const GroupArgs& a, std::int32_t* offsets,
                                     std::int32_t* buffer /* [32] */) {
-  int rows = 0, padded = 0;
+  int rows = 0, padded = 0, slots = 0;
   for (int first = 0; first < a.experts; first += kRouterThreads) {
     const int e = first + static_cast<int>(threadIdx.x);
     const int count = e < a.experts ? a.counts[e] : 0;
@@ -83,10 +84,14 @@ __device__ inline void make_offsets(const GroupArgs& a, std::int32_t* offsets,
     padded += all;
     sum_before(count, all, buffer);
     rows += all;
+    sum_before(e < a.experts ? a.all[e] : 0, all, buffer);
+    slots += all;
   }
   if (threadIdx.x == 0) offsets[a.experts] = padded;
-  if (threadIdx.x == 0 && blockIdx.x == 0)
+  if (threadIdx.x == 0 && blockIdx.x == 0) {
     a.report[0] = static_cast<float>(rows), a.report[1] = static_cast<float>(padded);
+    a.report[2] = static_cast<float>(slots - rows);
+  }
   __syncthreads();
 }
 
@@ -132,8 +137,10 @@ void CudaDevice::do_group(const ops::Group& op) {
   check_rule({.experts = groups.experts(), .top_k = groups.top_k()});
   const int slots = static_cast<int>(op.index.size()), experts = static_cast<int>(groups.experts());
   const int run_count = (slots + kRun - 1) / kRun;
+  auto* const runs = static_cast<std::int32_t*>(scratch(sizeof(std::int32_t) * experts * (run_count + 1)));
   const GroupArgs args{op.index.as<std::int32_t>(),
-                       static_cast<std::int32_t*>(scratch(sizeof(std::int32_t) * experts * run_count)),
+                       runs,
+                       runs + static_cast<std::int64_t>(experts) * run_count,
                        groups.counts.as<std::int32_t>(),
                        groups.offsets.as<std::int32_t>(),
                        groups.row_of.as<std::int32_t>(),

@@ -1,0 +1,65 @@
+// Llama 4's form, as Hugging Face has it. See stored_form.h.
+//
+//   experts.gate_up_proj [E, C, 2F], experts.down_proj [E, F, C]: each expert's matrices transposed, gate before up
+//   q_proj, k_proj: RoPE turns rows 0 and 1 of a head, 2 and 3, ...; here the first row with the first of the second half
+#include "bench/step/stored_form.h"
+
+#include <algorithm>
+#include <string_view>
+
+namespace precbench {
+namespace {
+
+constexpr std::string_view kExperts = ".experts.";
+
+/// Of "model.layers.0.feed_forward.experts.5.gate_proj.weight" the 5.
+std::int64_t expert_of(const std::string& name, std::size_t at) {
+  return std::stoll(name.substr(at + kExperts.size()));
+}
+
+/// visit(index of the parameter, index of the run) for all elements.
+template <class Visit>
+void each_element(const StoredPart& part, const Parameter& p, const Visit& visit) {
+  for (std::int64_t r = 0; r < p.rows; ++r)
+    for (std::int64_t c = 0; c < p.cols; ++c) visit(r * p.cols + c, part.at(r, c));
+}
+
+}  // namespace
+
+std::int64_t StoredPart::at(std::int64_t row, std::int64_t column) const {
+  if (head_dim > 0) {
+    const std::int64_t in_head = row % head_dim, half = head_dim / 2;
+    row += (in_head < half ? 2 * in_head : 2 * (in_head - half) + 1) - in_head;
+  }
+  return offset + row * row_stride + column * column_stride;
+}
+
+void StoredPart::gather(float* values, const float* run, const Parameter& p) const {
+  if (plain()) return void(std::copy_n(run, p.size(), values));
+  each_element(*this, p, [&](std::int64_t i, std::int64_t at) { values[i] = run[at]; });
+}
+
+void StoredPart::scatter(float* run, const float* values, const Parameter& p) const {
+  if (plain()) return void(std::copy_n(values, p.size(), run));
+  each_element(*this, p, [&](std::int64_t i, std::int64_t at) { run[at] = values[i]; });
+}
+
+StoredPart StoredForm::part_of(const Parameter& p) const {
+  StoredPart part{p.name, p.shape(), 0, p.size(), 0, p.cols, 1, 0};
+  if (!fused_) return part;
+  if (p.name.ends_with("self_attn.q_proj.weight") || p.name.ends_with("self_attn.k_proj.weight"))
+    part.head_dim = head_dim_;
+  const std::size_t at = p.name.find(kExperts);
+  if (at == std::string::npos) return part;
+  const bool down = p.name.ends_with(".down_proj.weight");
+  const std::int64_t out = (down ? 1 : 2) * p.rows;
+  part.name = p.name.substr(0, at + kExperts.size()) + (down ? "down_proj" : "gate_up_proj");
+  part.shape = {experts_, p.cols, out};
+  part.size = p.cols * out;
+  part.first = expert_of(p.name, at) * part.size;
+  part.offset = p.name.ends_with(".up_proj.weight") ? p.rows : 0;
+  part.row_stride = 1, part.column_stride = out;
+  return part;
+}
+
+}  // namespace precbench

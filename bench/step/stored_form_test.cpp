@@ -1,0 +1,113 @@
+// Weights of Llama 4 as Hugging Face has them, in and out, against the library's own tensors.
+#include "bench/step/stored_form.h"
+
+#include "bench/measure/predict.h"
+#include "bench/step/rank_testing.h"
+#include "bench/step/weights.h"
+#include "kernels/base/errors.h"
+#include "models/transformer/step_golden.h"
+#include "tools/testing/temp_directory.h"
+#include "tools/testing/text.h"
+
+using namespace precbench;
+using namespace precbench::testing;
+
+namespace {
+
+constexpr const char* kLibrarys = PRECBENCH_SOURCE_DIR "/bench/step/golden/llama4.safetensors";
+
+Golden llama4() { return {PRECBENCH_SOURCE_DIR "/models/transformer/golden", "llama4"}; }
+
+Plan plan_of(const ModelConfig& model, int ranks, int ep) {
+  Case c;
+  c.model = "tiny-moe";
+  c.gpus = ranks, c.ep = ep;
+  c.batch = 1, c.seq = 32;
+  Plan plan = resolve(c);
+  plan.model = model;
+  plan.converted.assign(static_cast<std::size_t>(model.layers), ConvertedLayers::Roles{});
+  return plan;
+}
+
+std::vector<float> values_of(const StoredTensor& stored) {
+  std::vector<float> values(static_cast<std::size_t>(stored.size()));
+  copy_to_f32(values.data(), stored);
+  return values;
+}
+
+/// The weights that ranks have which begin with a file's; they are written to `copy`, unless that is empty.
+std::vector<Named> weights_from(const std::string& path, const ModelConfig& model, int ranks, int ep,
+                                const std::string& copy = "") {
+  const Plan plan = plan_of(model, ranks, ep);
+  const InitialWeights file(path, model);
+  CHECK(file.warnings().empty());
+  std::vector<Named> by_rank(static_cast<std::size_t>(ranks));
+  const std::int64_t bytes = dry_run(plan, nullptr).extent + watching_bytes(plan);
+  run_cpu_ranks(plan, bytes, [&](Rank& rank, const DataSource&) {
+    file.load_into(rank.parameters());
+    by_rank[static_cast<std::size_t>(rank.comm().rank())] =
+        saved(rank.parameters(), Parameters::Kind::weights);
+    if (!copy.empty()) save_weights(copy, rank, Parameters::Kind::weights, model);
+  });
+  return by_rank;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "Llama 4's experts of a layer in one tensor, and its queries and keys, are read as the library has them",
+    "[checkpoint][moe]") {
+  const Golden golden = llama4();
+  for (const auto& [ranks, ep] : {std::pair{1, 1}, {2, 1}, {2, 2}}) {
+    INFO(ranks << " ranks, ep " << ep);
+    for (const Named& weights : weights_from(kLibrarys, golden.model, ranks, ep))
+      CHECK(first_difference(weights, golden.all("")) == "");
+  }
+}
+
+TEST_CASE("Llama 4's weights are written as the library has them, and read again", "[checkpoint][moe]") {
+  const TempDirectory directory;
+  const ModelConfig model = llama4().model;
+  const std::string path = directory / "written.safetensors";
+  weights_from(kLibrarys, model, 2, 2, path);
+  const SafetensorsFile written(path), library(kLibrarys);
+  REQUIRE(written.tensors().size() == library.tensors().size());
+  for (const StoredTensor& expected : library.tensors()) {
+    INFO(expected.name);
+    const StoredTensor& ours = written.at(expected.name);
+    CHECK(ours.shape == expected.shape);
+    CHECK((values_of(ours) == values_of(expected)));
+  }
+  CHECK(first_difference(weights_from(path, model, 1, 1).front(), llama4().all("")) == "");
+}
+
+TEST_CASE("a tensor for each of Llama 4's experts is taken for ours, and what is missing is named",
+          "[checkpoint][moe]") {
+  const TempDirectory directory;
+  const Golden golden = llama4();
+  // As a checkpoint of a run has them.
+  std::vector<NamedTensor> tensors;
+  const Named weights = golden.all("");
+  const Layout layout(golden.model, 1);
+  for (const Unit& unit : layout.units())
+    for (const Parameter& p : unit.parameters)
+      tensors.push_back({p.name, "F32", p.shape(), weights.at(p.name).data()});
+  const std::string apart = directory / "apart.safetensors", part = directory / "part.safetensors";
+  write_safetensors(apart, tensors);
+  CHECK(first_difference(weights_from(apart, golden.model, 1, 1).front(), weights) == "");
+
+  const SafetensorsFile library(kLibrarys);
+  const auto refusal_without = [&](const std::string& name, std::vector<std::int64_t> shape = {}) {
+    std::vector<NamedTensor> rest;
+    for (const StoredTensor& t : library.tensors())
+      if (t.name != name)
+        rest.push_back({t.name, t.dtype, t.shape, t.data});
+      else if (!shape.empty())
+        rest.push_back({t.name, t.dtype, shape, t.data});
+    write_safetensors(part, rest);
+    return refusal_of([&] { InitialWeights(part, golden.model); });
+  };
+  const std::string down = "model.layers.1.feed_forward.experts.down_proj";
+  CHECK(contains(refusal_without(down), down));
+  CHECK(contains(refusal_without(down, {8, 64, 32}), down + " has shape [8, 64, 32], the model"));
+}

@@ -1,0 +1,85 @@
+// Mixtures of experts: how even the load is, what padding and dropping come to, what routing takes, and what goes between
+// ranks, measured beside predicted.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tools/report/sections.h"
+
+namespace precbench {
+namespace {
+
+/// Of the first seed that has one.
+const MoeRecord* mixture_of(const Row& row) {
+  if (row.status != Status::ok) return nullptr;
+  for (const LocatedRecord* member : row.members)
+    if (member->record.moe) return &*member->record.moe;
+  return nullptr;
+}
+
+std::string times(const std::optional<double>& value) { return value ? fmt::format("{:.2f}", *value) : "-"; }
+
+std::string percent(double part, double whole) {
+  return whole > 0 ? fmt::format("{:.1f}%", 100 * part / whole) : "-";
+}
+
+/// Slots of one rank's tokens in all layers, as the record counts dropped ones.
+double slots_of(const Row& row, const MoeRecord& moe) {
+  const auto& training = row.record().training;
+  if (!training || !training->tokens_per_step) return 0;
+  return static_cast<double>(*training->tokens_per_step) / std::max(1.0, number_of(row, "gpus").value_or(1)) *
+         static_cast<double>(moe.top_k) * static_cast<double>(moe.load.layers.size());
+}
+
+/// "105 MB", and in brackets the prediction where it differs.
+std::string wire(double measured, const std::optional<double>& predicted) {
+  const std::string text = wire_text(measured);
+  if (!predicted || wire_text(*predicted) == text) return text;
+  return fmt::format("{} ({})", text, wire_text(*predicted));
+}
+
+void add_exchange(std::vector<std::string>& line, const MoeRecord& moe) {
+  if (!moe.bytes) return line.insert(line.end(), {"-", "-"}), void();
+  line.push_back(wire(moe.bytes->dispatch, moe.bytes->predicted_dispatch));
+  line.push_back(wire(moe.bytes->combine, moe.bytes->predicted_combine));
+}
+
+}  // namespace
+
+Section experts_section(const ReportInput& input, const MachineRecords& machine) {
+  Section section{title_on(input, machine, "Experts"), {}, {}, {}, {}, true};
+  RowTable result(machine);
+  const std::string rank = machine.rank;
+  for (const std::string& title :
+       {std::string("load, median layer"), std::string("load, worst layer"), std::string("without a token"),
+        std::string("padding"), std::string("dropped"), std::string("routing (ms)"),
+        std::string("routing share"), "to experts, per " + rank, "and back, per " + rank})
+    result.table.columns.push_back({title});
+  for (const Group& group : machine.analysis.groups) {
+    const std::size_t before = result.table.rows.size();
+    for (const Row& row : group.rows) {
+      const MoeRecord* moe = mixture_of(row);
+      if (!moe) continue;
+      std::vector<std::string>& line = result.begin(row);
+      line.insert(line.end(),
+                  {times(moe->load.median), times(moe->load.max), fmt::format("{}", moe->load.empty_experts),
+                   percent(moe->padding_fraction, 1), percent(moe->rows.dropped, slots_of(row, *moe))});
+      const Breakdown* breakdown = breakdown_of(row);
+      const bool timed = breakdown && breakdown->routing_ms;
+      line.push_back(timed ? fmt::format("{:.2f}", *breakdown->routing_ms) : "-");
+      line.push_back(timed ? percent(*breakdown->routing_ms, profiled_ms(*breakdown)) : "-");
+      add_exchange(line, *moe);
+    }
+    if (before > 0 && result.table.rows.size() > before) result.table.group_starts.push_back(before);
+  }
+  if (result.table.rows.empty()) return section;
+  result.move_to(section);
+  section.notes = {
+      "Of the last timed step. Load: slots of the most loaded expert over the mean of all. Without a token: experts, all "
+      "layers together. Padding: part of the rows that experts multiply. Dropped: slots beyond --capacity or --slots. "
+      "Routing: routers, and rows to experts and back, in the profiled step. To experts and back: what a " +
+      rank + " exchanges in a step, forward and backward; in brackets the prediction, where it differs."};
+  return section;
+}
+
+}  // namespace precbench

@@ -1,0 +1,67 @@
+// Mixtures of experts in a report.
+#include "tools/report/sections_testing.h"
+#include "tools/testing/catch.h"
+
+using namespace precbench;
+
+namespace {
+
+/// Four layers of 8 experts, two a token; routing takes a tenth of the profiled step.
+Record mixture(const std::string& recipe, int gpus = 1) {
+  Record record = samples::gpu_record(recipe, 250);
+  if (gpus > 1) samples::set_gpus(record, gpus);
+  MoeRecord moe;
+  moe.experts = 8, moe.top_k = 2;
+  moe.score = "softmax", moe.routing = "learned";
+  const double slots = static_cast<double>(*record.training->tokens_per_step) / gpus * 2 * 4;
+  moe.rows = {slots, slots, slots / 0.75, 0};
+  moe.padding_fraction = 0.25;
+  moe.load = {1.5, 2.25, {1.25, 1.5, 1.5, 2.25}, 3};
+  record.moe = moe;
+  record.breakdown->routing_ms = 0;
+  record.breakdown->routing_ms = profiled_ms(*record.breakdown) / 9;
+  return record;
+}
+
+}  // namespace
+
+TEST_CASE("experts: load, padding, what is dropped and how long routing takes", "[sections][moe]") {
+  Record dropping = mixture("blockwise");
+  dropping.moe->rows.dropped = dropping.moe->rows.actual / 8;
+  const std::string text = section_of({mixture("bf16"), dropping}, "Experts");
+  INFO(text);
+  CHECK(contains(text, "load, median layer 1.50, load, worst layer 2.25, without a token 3, padding 25.0%"));
+  CHECK(contains(text, "routing share 10.0%"));
+  REQUIRE(lines_with(text, "blockwise").size() == 1);
+  CHECK(contains(lines_with(text, "blockwise").front(), "12.5%"));
+  CHECK(contains(lines_with(text, "bf16").front(), "0.0%"));
+  CHECK_FALSE(contains(text, "to experts, per"));  // one GPU has all
+  CHECK(section_of({samples::gpu_record("bf16", 250)}, "Experts") == "");
+}
+
+TEST_CASE("experts: bytes measured, and those predicted where they differ", "[sections][moe]") {
+  Record gather = mixture("bf16", 4), sync = mixture("blockwise", 4);
+  gather.moe->bytes = ExchangeBytes{3e6, 2e6, 3e6, 2e6};
+  sync.moe->bytes = ExchangeBytes{1.5e6, 1e6, 1.2e6, 1e6};
+  gather.moe->ep = sync.moe->ep = 4;
+  const std::string text = section_of({gather, sync}, "Experts");
+  INFO(text);
+  CHECK(contains(text, "to experts, per GPU"));
+  CHECK(contains(lines_with(text, "bf16").front(), "3 MB"));
+  CHECK_FALSE(contains(lines_with(text, "bf16").front(), "("));
+  CHECK(contains(lines_with(text, "blockwise").front(), "1.5 MB (1.2 MB)"));
+  // Older records say nothing of a prediction.
+  sync.moe->bytes->predicted_dispatch.reset();
+  CHECK(contains(lines_with(section_of({gather, sync}, "Experts"), "blockwise").front(), "1.5 MB  "));
+}
+
+TEST_CASE("the time of a step has its routing", "[sections][moe]") {
+  const std::string text = section_of({mixture("bf16"), mixture("blockwise")}, "Where the time goes");
+  INFO(text);
+  CHECK(contains(text, "routing (ms)"));
+  CHECK(contains(text, "rows to experts and back"));
+  const std::string dense = section_of(
+      {samples::gpu_record("bf16", 250), samples::gpu_record("blockwise", 200)}, "Where the time goes");
+  CHECK(dense != "");
+  CHECK_FALSE(contains(dense, "routing"));
+}
