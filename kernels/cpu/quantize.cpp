@@ -92,9 +92,7 @@ void CpuDevice::do_quantize(const ops::Quantize& op) {
   if (!want_row && !want_col && x.amax_out.empty()) return;
 
   const float* source = widen(0, {{}, x.value, {}, false});
-  if (x.amax_out.size() > 1) {
-    amax_by_column(threads_, x.amax_out.as<float>(), {source, rows, cols});
-  } else if (!x.amax_out.empty()) {
+  if (!x.amax_out.empty()) {
     std::vector<float> by_row(rows);
     cpu::for_rows(threads_, rows, 0,
                   [&](std::int64_t r, float*) { by_row[r] = amax_of(source + r * cols, cols); });
@@ -111,8 +109,7 @@ void CpuDevice::do_quantize(const ops::Quantize& op) {
     float* transposed = scratch(1, rows * cols);
     transpose_matrix(threads_, transposed, source, rows, cols);
     if (is_fp4(x.columnwise.format)) return quantize_fp4(x.columnwise, transposed, x.random, true);
-    quantize_rows(threads_, x.columnwise, {transposed, cols, rows}, amax,
-                  x.amax_in.size() > 1 ? x.amax_in.as<float>() : nullptr);
+    quantize_rows(threads_, x.columnwise, {transposed, cols, rows}, amax);
   }
 }
 

@@ -83,9 +83,7 @@ struct Rows {
   const float* row(std::int64_t r) const { return data + r * k; }
 };
 
-/// `tensor_amax`: for a scale of the tensor; `row_amaxes`: for scales of rows, where they are known.
-inline void quantize_rows(int threads, const GemmOperand& form, const Rows& source, float tensor_amax,
-                          const float* row_amaxes = nullptr) {
+inline void quantize_rows(int threads, const GemmOperand& form, const Rows& source, float tensor_amax) {
   const QuantFormat& format = form.format;
   const Granularity g = format.granularity;
   const std::int64_t block = block_length(g) ? block_length(g) : source.k;
@@ -97,8 +95,8 @@ inline void quantize_rows(int threads, const GemmOperand& form, const Rows& sour
     const std::int64_t last = std::min(source.rows, first + scope_rows);
     for (std::int64_t k0 = 0, kb = 0; k0 < source.k; k0 += block, ++kb) {
       const std::int64_t n = std::min(block, source.k - k0);
-      float amax = row_amaxes ? row_amaxes[first] : tensor_amax;
-      if (g != Granularity::tensor && !row_amaxes)
+      float amax = tensor_amax;
+      if (g != Granularity::tensor)
         for (std::int64_t r = first; r < last; ++r)
           amax = amax_of(source.row(r) + k0, n, r == first ? 0.0f : amax);
       const Scale scale = scale_of(amax, format);
@@ -109,18 +107,6 @@ inline void quantize_rows(int threads, const GemmOperand& form, const Rows& sour
       for (std::int64_t r = first; r < last; ++r)
         cast(form.data, r * source.k + k0, source.row(r) + k0, n, scale.multiply, format);
     }
-  });
-}
-
-/// out[c] = max |x| over column c, NaN if any is NaN.
-inline void amax_by_column(int threads, float* out, const Rows& x) {
-  constexpr std::int64_t kRun = 256;  // columns
-  for_rows(threads, detail::blocks_of(x.k, kRun), 0, [&](std::int64_t run, float*) {
-    const std::int64_t first = run * kRun, last = std::min(x.k, first + kRun);
-    std::fill(out + first, out + last, 0.0f);
-    for (std::int64_t r = 0; r < x.rows; ++r)
-      for (std::int64_t c = first; c < last; ++c)
-        out[c] = bits_to_float(static_cast<std::uint32_t>(std::max(abs_bits(out[c]), abs_bits(x.row(r)[c]))));
   });
 }
 

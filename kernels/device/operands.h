@@ -48,8 +48,8 @@ struct QuantizedTensor {
   Tensor value;
   GemmOperand rowwise = {};     ///< contracts over cols: fprop's X, dgrad's dY
   GemmOperand columnwise = {};  ///< contracts over rows: wgrad's X and dY; stored transposed
-  /// Both f32 [1]: a form with one scale for the tensor needs one, and has it from amax_in if present. Of ops::Quantize
-  /// [1, cols] too: amax_out, without columnwise form, and amax_in of a columnwise form whose rows have scales.
+  /// Both f32 [1]. A form with one scale for the tensor needs one of them: its scale comes from amax_in where that
+  /// is present, else from amax_out.
   Tensor amax_out = {};      ///< written: max |value|; together with amax_in raised to it instead
   Tensor amax_in = {};       ///< read: an amax known before the op, this tensor's own or another step's
   bool keep_value = true;    ///< false: only the forms are read later; a device may skip writing the value

@@ -45,52 +45,6 @@ PRECBENCH_OP_TEST(mixtures_on, "quantize writes only the forms that are wanted, 
         check_quantize(b, {row, col}, Input::imbalanced, shape);
 }
 
-PRECBENCH_OP_TEST(column_amaxes_on,
-                  "the cast of rows leaves columns' amaxes, and the cast of columns takes them") {
-  // The last fits no row kernel, the one before has more rows than a GPU has blocks.
-  for (const Shape& shape : {kShapes[0], kShapes[1], kShapes[2], Shape{1216, 4096}, Shape{40, 16392}}) {
-    if (b.on_cpu() && shape.rows > 1000) continue;
-    for (const Input input : kInputs) {
-      INFO("input " << static_cast<int>(input) << ", " << shape.rows << " x " << shape.cols);
-      b.start();
-      const Tensor value = make_input(b.host(), input, shape.rows, shape.cols);
-      QuantizedTensor rows = b.operand({kRow, {}}, shape.rows, shape.cols);
-      rows.value = b.put(value);
-      b.device().quantize({{.value = rows.value, .rowwise = rows.rowwise}});
-      const Tensor codes = b.fetch(rows.rowwise.data), scales = b.fetch(rows.rowwise.scale);
-      rows.amax_out = b.output(DType::f32, 1, shape.cols);
-      b.device().quantize({rows});
-      CHECK(same_bits(b.fetch(rows.rowwise.data), codes));
-      CHECK(same_scales(b.fetch(rows.rowwise.scale), scales));
-      const Tensor amaxes = b.fetch(rows.amax_out);
-      std::int64_t wrong = 0;
-      for (std::int64_t c = 0; c < shape.cols; ++c) {
-        std::uint32_t largest = 0;  // bits without a sign order like magnitudes, NaN above all
-        for (std::int64_t r = 0; r < shape.rows; ++r)
-          largest =
-              std::max(largest, float_to_bits(HostMemory::get(value, r * shape.cols + c)) & 0x7FFFFFFFu);
-        wrong += float_to_bits(amaxes.as<float>()[c]) != largest;
-      }
-      CHECK(wrong == 0);
-
-      QuantizedTensor columns = b.operand({{}, kRow}, shape.rows, shape.cols);
-      columns.value = rows.value;
-      b.device().quantize({columns});
-      const Tensor own_codes = b.fetch(columns.columnwise.data),
-                   own_scales = b.fetch(columns.columnwise.scale);
-      columns.amax_in = rows.amax_out;
-      b.device().quantize({columns});
-      CHECK(same_bits(b.fetch(columns.columnwise.data), own_codes));
-      CHECK(same_scales(b.fetch(columns.columnwise.scale), own_scales));
-      b.device().fill({rows.amax_out, 448.0f});  // whose scale is 1
-      b.device().quantize({columns});
-      const Tensor given = b.fetch(columns.columnwise.scale);
-      CHECK(
-          std::all_of(given.as<float>(), given.as<float>() + shape.cols, [](float s) { return s == 1.0f; }));
-    }
-  }
-}
-
 PRECBENCH_OP_TEST(parts_on, "amax and the quantization of parts are bit-exact") {
   for (const QuantFormat& format : {kTensorE4m3, kTensorE5m2, kTensorE4m1})
     for (Input input : kInputs)

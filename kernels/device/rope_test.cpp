@@ -166,10 +166,8 @@ std::vector<double> true_dgains(const AttentionShape& s, const Tensor& qkv, cons
 }  // namespace
 
 PRECBENCH_OP_TEST(rope_on, "rope and rope_backward, with and without QK-norm") {
-  // The last two have rows that divide into thirds of whole tiles.
-  for (const AttentionShape& shape :
-       {AttentionShape{2, 64, 4, 2, 64}, AttentionShape{1, 40, 3, 1, 32}, AttentionShape{1, 33, 5, 5, 16},
-        AttentionShape{3, 7, 2, 2, 128}, AttentionShape{2, 64, 4, 1, 64}})
+  for (const AttentionShape& shape : {AttentionShape{2, 64, 4, 2, 64}, AttentionShape{1, 40, 3, 1, 32},
+                                      AttentionShape{3, 7, 2, 2, 128}, AttentionShape{1, 33, 5, 5, 16}})
     for (const bool norm : {false, true}) {
       b.start();
       HostMemory& host = b.host();

@@ -59,24 +59,14 @@ GemmOperand Linear::quantized(const Weight& weight, const QuantFormat& format, b
     w.amax_in = slots_.w.known;
     if (slots_.current) device_.quantize({{.value = weight.value, .amax_out = slots_.w.known}, true});
     if (!columns) w.amax_out = slots_.w.staged;  // both passes see the same weights
-  } else {
-    use_amax(w, format, columns);
+  } else if (format.granularity == Granularity::tensor) {
+    if (WeightAmaxes::Slot* slot = slots_.w_amax)
+      (std::exchange(slot->known, true) ? w.amax_in : w.amax_out) = slot->amax;
+    else
+      w.amax_out = arena_.push(Segment::workspace, DType::f32, 1, 1);
   }
   device_.quantize({w, true});
   return form;
-}
-
-void Linear::use_amax(QuantizedTensor& w, const QuantFormat& format, bool columns) const {
-  WeightAmaxes::Slot* slot = slots_.w_amax;
-  if (format.granularity == Granularity::tensor) {
-    if (slot)
-      (std::exchange(slot->known, true) ? w.amax_in : w.amax_out) = slot->amax.elements(0, 1);
-    else
-      w.amax_out = arena_.push(Segment::workspace, DType::f32, 1, 1);
-  } else if (slot && weight_amax(recipe_) == WeightAmax::columns) {
-    if (columns && slot->known) w.amax_in = slot->amax;
-    if (!columns && !std::exchange(slot->known, true)) w.amax_out = slot->amax;
-  }
 }
 
 void Linear::fprop(const Tensor& y, const QuantizedTensor& x, const Weight& weight) const {

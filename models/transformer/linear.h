@@ -48,7 +48,7 @@ struct LinearSlots {
   OperandSlot x = {}, w = {}, dy = {};
   bool current = false;  ///< nothing is known yet: `known` is first made from the operand itself
   WeightAmaxes::Slot* w_amax =
-      nullptr;  ///< where its weight's scales come from itself; null: each GEMM finds them
+      nullptr;  ///< of a weight whose scale comes from itself; null: each GEMM finds it
 };
 
 /// A linear layer without its weight: a recipe, bound to a device and an arena. Weights are quantized into transient
@@ -85,8 +85,6 @@ class Linear {
  private:
   /// The form of a weight that a GEMM takes, in transient memory; `columns`: for dgrad.
   GemmOperand quantized(const Weight& weight, const QuantFormat& format, bool columns) const;
-  /// Says where the amaxes of a weight's scales, which come from itself, are or go.
-  void use_amax(QuantizedTensor& w, const QuantFormat& format, bool columns) const;
   /// The columnwise form of what fprop's codes of a matrix stand for, in transient memory.
   GemmOperand quantized_again(const Tensor& value, const QuantFormat& fprop_format, const QuantFormat& format,
                               const RandomStream& random) const;

@@ -41,8 +41,7 @@ Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConf
   }
   if (options.delayed.delayed())
     delayed_ = std::make_unique<DelayedScaling>(device, arena, options.delayed, config.layers);
-  if (options.weight_amaxes != WeightAmax::none)
-    weight_amaxes_ = std::make_unique<WeightAmaxes>(arena, config, options.weight_amaxes);
+  if (options.weight_amaxes) weight_amaxes_ = std::make_unique<WeightAmaxes>(arena, config.layers);
   if (options.gather_format.quantized())
     fp8_ = std::make_unique<Fp8Weights>(device, shard_comm_.comm, arena, layout_, options.gather_format,
                                         options.gather_fp8);

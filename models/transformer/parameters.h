@@ -59,7 +59,7 @@ struct ParameterOptions {
 
   /// The recipe with delayed scales of the run; none of it without a history.
   Recipe delayed = {};
-  WeightAmax weight_amaxes = WeightAmax::none;  ///< the most that one of its recipes has
+  bool weight_amaxes = false;  ///< whether a recipe of the run has them (has_weight_amaxes)
 
   /// The experts of a rank.
   ExpertShare experts_of(int rank) const { return {expert_ranks, rank % expert_ranks}; }

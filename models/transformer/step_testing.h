@@ -167,7 +167,7 @@ class TestStep {
     options.expert_slots = setup.exchange.mode == ExpertExchange::Mode::slots;
     options.optimizer = setup.optimizer;
     options.moments = setup.moments;
-    if (setup.weight_amaxes) options.weight_amaxes = weight_amax(setup.recipe);
+    options.weight_amaxes = setup.weight_amaxes && has_weight_amaxes(setup.recipe);
     if (setup.reference) {
       options.weights = DType::f32;
       options.master = Master::bf16;  // no copy: the weights are their own master

@@ -66,7 +66,7 @@ Linear Transformer::linear(std::int64_t layer, Role role) const {
   const OpClass op_class = role == Role::head ? OpClass::head_loss : OpClass::gemm;
   const DelayedScaling* delayed = recipe.delayed() ? parameters_.delayed() : nullptr;
   LinearSlots slots = delayed ? delayed->slots(layer, role) : LinearSlots{};
-  if (WeightAmaxes* amaxes = parameters_.weight_amaxes(); amaxes && weight_amax(recipe) != WeightAmax::none)
+  if (WeightAmaxes* amaxes = parameters_.weight_amaxes(); amaxes && has_weight_amaxes(recipe))
     slots.w_amax = amaxes->slot(layer, role);
   slots.x.random = random_of(layer, role, LinearOperand::x);
   slots.w.random = random_of(layer, role, LinearOperand::w);

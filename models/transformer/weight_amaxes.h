@@ -1,7 +1,6 @@
-// The amaxes of weights whose scales come from themselves, between two updates of the weights: the first GEMM that
-// quantizes a weight leaves them here, and the others, of backward and of later micro-steps, read the weight once instead
-// of twice. Of a scale for the tensor it is the tensor's amax; of scales for rows those of the weight's columns, which
-// dgrad contracts over, and which fprop's cast sees on its way.
+// The amaxes of weights that have one scale of their own, between two updates of the weights: the first GEMM that
+// quantizes a weight leaves its amax here, and the others, of backward and of later micro-steps, read the weight once
+// instead of twice.
 #pragma once
 
 #include <cstdint>
@@ -10,24 +9,22 @@
 #include "kernels/device/memory.h"
 #include "kernels/numerics/linear_role.h"
 #include "kernels/numerics/recipe.h"
-#include "models/config/block.h"
 
 namespace precbench {
 
-/// What of a weight a recipe's scales come from, as far as it pays to keep it.
-enum class WeightAmax : std::uint8_t { none, tensor, columns };
-WeightAmax weight_amax(const Recipe& recipe);
+/// Whether a recipe makes a weight's scale of the weight's own amax.
+bool has_weight_amaxes(const Recipe& recipe);
 
 class WeightAmaxes {
  public:
   struct Slot {
-    Tensor amax;         ///< f32 [1], or [1, K] of a weight [N, K]
+    Tensor amax;         ///< f32 [1]
     bool known = false;  ///< some op before has written it
   };
 
-  WeightAmaxes(Arena& arena, const ModelConfig& config, WeightAmax kind);
+  WeightAmaxes(Arena& arena, std::int64_t layers);
 
-  /// `layer`: its block, any for the head; q has qkv's.
+  /// `layer`: its block, any for the head.
   Slot* slot(std::int64_t layer, LinearRole role);
   /// The weights have changed.
   void forget();

@@ -18,18 +18,30 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/cuda/copy_async.cuh"
 #include "kernels/cuda/vector.cuh"
 #include "kernels/device/device.h"
 
 namespace precbench::flash {
 
-using cuda::commit_copies;
-using cuda::copy_async_16;
-using cuda::copy_async_4;
 using cuda::exp2_approx;
-using cuda::shared_address;
-using cuda::wait_for_copies;
+
+__device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+/// 16 bytes from global to shared memory without passing through registers; zeros where not `valid`.
+__device__ __forceinline__ void copy_async_16(std::uint32_t to, const void* from, bool valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0)
+               : "memory");
+}
+
+__device__ __forceinline__ void copy_async_4(std::uint32_t to, const void* from, bool valid) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(valid ? 4 : 0)
+               : "memory");
+}
+
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
 
 /// Barrier of `threads` threads of the block; barrier 0 is __syncthreads'.
 __device__ __forceinline__ void named_barrier(int id, int threads) {

@@ -66,8 +66,7 @@ __global__ void __launch_bounds__(kRowThreads, kVectors == 2 ? 2 : 1)
     add_rmsnorm_kernel(const NormArgs a, const TileOutput out) {
   __shared__ float sums[2][kWarp];
   __shared__ std::uint32_t maxima[kWarp];
-  extern __shared__ float4 shared[];
-  RowWriter<kVectors> writer(out, a.cols, shared);
+  RowWriter<kVectors> writer(out, a.cols);
   Bf16x8 weight[kVectors] = {};
 #pragma unroll
   for (int v = 0; v < kVectors; ++v)
@@ -79,8 +78,8 @@ __global__ void __launch_bounds__(kRowThreads, kVectors == 2 ? 2 : 1)
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       if (writer.col(v) >= a.cols) continue;
-      x[v] = a.branch ? load_once(a.x + first + writer.col(v)) : load_vector(a.x + first + writer.col(v));
-      if (a.branch) branch[v] = load_once(a.branch + first + writer.col(v));
+      x[v] = load_vector(a.x + first + writer.col(v));
+      if (a.branch) branch[v] = load_vector(a.branch + first + writer.col(v));
     }
     float squares = 0;
 #pragma unroll
@@ -120,11 +119,10 @@ __global__ void __launch_bounds__(kRowThreads, kVectors == 2 ? 2 : 1)
     rmsnorm_backward_kernel(const NormBackwardArgs a, const TileOutput out) {
   __shared__ float dots[2][kWarp];
   __shared__ std::uint32_t maxima[kWarp];
-  // dweight's sums, which registers have no room for, [2 kVectors][threads] of 4 elements, each thread's own; then the
-  // columns' amaxes.
+  // dweight's sums, which registers have no room for, [2 kVectors][threads] of 4 elements, each thread's own.
   extern __shared__ float4 shared[];
   float4* sums = shared + threadIdx.x;
-  RowWriter<kVectors> writer(out, a.cols, shared + 2 * kVectors * blockDim.x);
+  RowWriter<kVectors> writer(out, a.cols);
   Bf16x8 weight[kVectors] = {};
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
@@ -138,9 +136,9 @@ __global__ void __launch_bounds__(kRowThreads, kVectors == 2 ? 2 : 1)
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       if (writer.col(v) >= a.cols) continue;
-      dh[v] = load_once(a.dh + first + writer.col(v));
-      x[v] = load_once(a.x + first + writer.col(v));
-      if (a.dresidual) residual[v] = load_once(a.dresidual + first + writer.col(v));
+      dh[v] = load_vector(a.dh + first + writer.col(v));
+      x[v] = load_vector(a.x + first + writer.col(v));
+      if (a.dresidual) residual[v] = load_vector(a.dresidual + first + writer.col(v));
     }
     const float rstd = a.rstd[row];
     float dot = 0;
@@ -188,9 +186,7 @@ __global__ void __launch_bounds__(kRowThreads, kVectors == 2 ? 2 : 1)
 void CudaDevice::do_add_rmsnorm(const ops::AddRmsnorm& op) {
   using namespace cuda;
   void* amaxes = scratch(amax_scratch_bytes(*this, op.h));
-  const TileOutput all = tile_output(*this, op.h, writes_value(op.h), amaxes);
-  if (all.col_amax) zero_amaxes(all, stream());
-  SplitOutput output = split(all);
+  SplitOutput output = split(tile_output(*this, op.h, writes_value(op.h), amaxes));
   const NormArgs args{op.x.as<std::uint16_t>(),
                       op.branch.as<std::uint16_t>(),
                       op.weight.as<std::uint16_t>(),
@@ -202,16 +198,15 @@ void CudaDevice::do_add_rmsnorm(const ops::AddRmsnorm& op) {
   const RowShape shape = row_shape(op.x.cols);
   with_vectors(shape, [&](auto vectors) {
     const auto kernel = add_rmsnorm_kernel<vectors>;
-    const std::size_t shared_bytes = all.col_amax ? column_bytes(shape) : 0;
-    const int grid = row_grid(*this, kernel, shape.threads, shared_bytes, op.x.rows);
+    const int grid = row_grid(*this, kernel, shape.threads, 0, op.x.rows);
     if (output.later.tensor.result) output.later.tensor.count = grid;
-    kernel<<<grid, shape.threads, shared_bytes, stream()>>>(args, output.now);
+    kernel<<<grid, shape.threads, 0, stream()>>>(args, output.now);
   });
   const NormSource source{matrix(op.branch.empty() ? op.x : op.sum), matrix(op.weight), op.rstd.as<float>()};
   if (writes_value(op.h))
-    cast_value(*this, op.h.value, output.later, true);
+    cast_value(*this, op.h.value, output.later);
   else
-    produce(*this, source, TileOutputs<1>{{output.later}}, true);
+    produce(*this, source, TileOutputs<1>{{output.later}});
   quantize_from_value(*this, op.h);
   launched("add_rmsnorm");
 }
@@ -235,14 +230,11 @@ void CudaDevice::do_rmsnorm_backward(const ops::RmsnormBackward& op) {
   if (grid_limit < 2 * sm_count()) grid_limit = std::min<std::int64_t>((op.x.rows + 3) / 4, 4 * sm_count());
   with_vectors(shape, [&](auto vectors) {
     const auto kernel = rmsnorm_backward_kernel<vectors>;
-    const std::size_t shared_bytes = 2 * vectors * shape.threads * sizeof(float4) +
-                                     (scaled_by_row(op.dx.columnwise) ? column_bytes(shape) : 0);
+    const std::size_t shared_bytes = 2 * vectors * shape.threads * sizeof(float4);
     const int grid = row_grid(*this, kernel, shape.threads, shared_bytes, grid_limit);
     const std::size_t partial_bytes = static_cast<std::size_t>(grid) * op.x.cols * sizeof(float);
     auto* partial = static_cast<float*>(scratch(partial_bytes + amax_scratch_bytes(*this, op.dx)));
-    const TileOutput all = tile_output(*this, op.dx, writes_value(op.dx), partial + grid * op.x.cols);
-    if (all.col_amax) zero_amaxes(all, stream());
-    SplitOutput output = split(all);
+    SplitOutput output = split(tile_output(*this, op.dx, writes_value(op.dx), partial + grid * op.x.cols));
     if (output.later.tensor.result) output.later.tensor.count = grid;
     if (output.later.wants_cast()) output.now.value = matrix(op.dx.value);
     const NormBackwardArgs args{op.dresidual.as<std::uint16_t>(),
@@ -255,7 +247,7 @@ void CudaDevice::do_rmsnorm_backward(const ops::RmsnormBackward& op) {
                                 op.x.cols};
     kernel<<<grid, shape.threads, shared_bytes, stream()>>>(args, output.now);
     sum_rows(op.dweight, partial, grid, op.x.cols, op.accumulate, stream());
-    cast_value(*this, op.dx.value, output.later, true);
+    cast_value(*this, op.dx.value, output.later);
   });
   quantize_from_value(*this, op.dx);
   launched("rmsnorm_backward");

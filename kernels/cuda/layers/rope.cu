@@ -3,13 +3,13 @@
 //
 // The turning kernels give a thread the two vectors of 8 elements that turn together, i..i+7 and i + D/2.. of
 // one head, so they work in place, and D / 16 neighbouring lanes have a head, which reduce QK-norm's sums by
-// shuffles. Backward without QK-norm casts its forms from registers (rope_backward.cuh). cos and sin
+// shuffles. Backward without QK-norm is also a Source of tile.cuh, so that forms are cast from registers;
+// there a thread loads its partner vector as well, from the same cache lines as its neighbours. cos and sin
 // come from a table made once in FP64 on the host, so that they are the CPU device's. Bytes per element: 2 read
 // and 2 written (v only if not in place, or with a bias), backward with QK-norm 4 read; the table stays in L2.
 #include <vector>
 
 #include "kernels/base/errors.h"
-#include "kernels/cuda/layers/rope_backward.cuh"
 #include "kernels/cuda/quantize/produce.cuh"
 #include "kernels/numerics/rope_table.h"
 
@@ -35,6 +35,20 @@ namespace cuda {
 namespace {
 
 constexpr int kThreads = 256;
+
+/// cos and sin of eight neighbouring pairs.
+struct Angles {
+  float cos[8], sin[8];
+
+  __device__ Angles(const float* table) {
+#pragma unroll
+    for (int q = 0; q < 4; ++q) {
+      const float4 two = __ldg(reinterpret_cast<const float4*>(table) + q);
+      cos[2 * q] = two.x, sin[2 * q] = two.y;
+      cos[2 * q + 1] = two.z, sin[2 * q + 1] = two.w;
+    }
+  }
+};
 
 /// A thread's work in a turning kernel: one pair of vectors of one head of one row.
 struct Pairs {
@@ -215,29 +229,50 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Makes dqkv of a gradient that is not in its place, without QK-norm.
-void produce_dqkv(CudaDevice& device, const QuantizedTensor& dqkv, const Tensor& dout, const float* table,
-                  const Pairs& pairs) {
-  const TileOutput all =
-      tile_output(device, dqkv, writes_value(dqkv), device.scratch(amax_scratch_bytes(device, dqkv)));
-  const std::int64_t turned_cols = pairs.turned_heads * pairs.D, width = pairs.width / 3;
-  if (!RopeBackwardThirds::takes(pairs.width, pairs.D)) {
-    const RopeBackwardSource source{matrix(dout), table, pairs.T, pairs.D, turned_cols};
-    return produce(device, source, TileOutputs<1>{{all}});
+/// Backward without QK-norm, element by element.
+struct RopeBackwardSource {
+  static constexpr int kOutputs = 1, kBatch = 4;
+  struct Column {
+    std::int64_t partner;  // column of the vector that turns with this one
+    std::int64_t angles;   // place of the angles in a table row
+    float sign;            // of the sine
+    bool turned;
+  };
+  struct Raw {
+    Bf16x8 x, partner;
+  };
+  Matrix dout;
+  const float* table;
+  std::int64_t T, D, turned_cols;
+  std::int64_t rows = dout.rows, cols = dout.cols;
+
+  bool vectors() const { return dout.vectors; }
+  template <bool kFull>
+  __device__ Column column(std::int64_t col) const {
+    const int i = static_cast<int>(col) % static_cast<int>(D), half = static_cast<int>(D) / 2;
+    if (col >= turned_cols) return {col, 0, 0.0f, false};
+    return i < half ? Column{col + half, 2 * i, 1.0f, true} : Column{col - half, 2 * (i - half), -1.0f, true};
   }
-  TileOutputs<3> outputs{{all, all, all}};
-  for (int o = 0; o < 3; ++o) {
-    outputs.of[o].first_col = o * width;
-    if (all.value.data) outputs.of[o].value = matrix(dqkv.value, o * width, width);
+  template <bool kFull>
+  __device__ Raw fetch(std::int64_t row, std::int64_t col) const {
+    const Column column = this->template column<kFull>(col);
+    Raw raw{load<kFull>(dout, row, col), {}};
+    if (column.turned) raw.partner = load<kFull>(dout, row, column.partner);
+    return raw;
   }
-  const RopeBackwardThirds source{
-      {matrix(dout, 0, width), matrix(dout, width, width), matrix(dout, 2 * width, width)},
-      table,
-      pairs.T,
-      pairs.D,
-      turned_cols};
-  produce(device, source, outputs);
-}
+  __device__ void make(Bf16x8 (&out)[1], const Raw& raw, const Column& column, std::int64_t row,
+                       std::int64_t) const {
+    out[0] = raw.x;
+    if (!column.turned) return;
+    const Angles angles(table + static_cast<int>(row) % static_cast<int>(T) * D + column.angles);
+    float x[8], y[8];
+    unpack(x, raw.x);
+    unpack(y, raw.partner);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) x[j] = x[j] * angles.cos[j] + column.sign * y[j] * angles.sin[j];
+    out[0] = pack(x);
+  }
+};
 
 Pairs pairs_of(const RopeOptions& options, bool turned_only) {
   const AttentionShape& s = options.shape;
@@ -302,7 +337,10 @@ void CudaDevice::do_rope_backward(const ops::RopeBackward& op) {
   const std::int64_t D = pairs.D;
   const bool forms = wanted(op.dqkv.rowwise) || wanted(op.dqkv.columnwise);
   if (forms && !norm && !in_place) {
-    produce_dqkv(*this, op.dqkv, op.dout, table, pairs);
+    void* amaxes = scratch(amax_scratch_bytes(*this, op.dqkv));
+    const TileOutput output = tile_output(*this, op.dqkv, writes_value(op.dqkv), amaxes);
+    const RopeBackwardSource source{matrix(op.dout), table, pairs.T, D, pairs.turned_heads * D};
+    produce(*this, source, TileOutputs<1>{{output}});
     quantize_from_value(*this, op.dqkv);
     launched("rope_backward");
     return;

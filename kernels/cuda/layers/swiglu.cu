@@ -49,8 +49,6 @@ struct SwigluBackwardSource {
   std::int64_t rows = gate.rows, cols = gate.cols;
 
   bool vectors() const { return gate.vectors && up.vectors && ds.vectors; }
-  __device__ const Matrix& input(int i) const { return i == 0 ? gate : i == 1 ? up : ds; }
-  __device__ Raw raw(const Bf16x8 (&in)[3]) const { return {in[0], in[1], in[2]}; }
   template <bool kFull>
   __device__ Column column(std::int64_t) const {
     return {};

@@ -154,8 +154,8 @@ __device__ __forceinline__ void cast_rows(const Bf16x8 (&square)[kSquare], const
 /// Writes the column form, through shared memory.
 template <bool kFull>
 __device__ __forceinline__ void cast_cols(const Bf16x8 (&square)[kSquare], const FormArgs& form,
-                                          std::int64_t row0, std::int64_t col0, const TileShared& shared,
-                                          std::uint8_t* transposed, const ThreadPlace& at) {
+                                          std::int64_t row0, std::int64_t col0, TileShared& shared,
+                                          const ThreadPlace& at) {
   const int block = form.in_blocks_of_32() ? at.warp / 2 : 0;
   float s[8];
   load_vector(s, &shared.col_scale[block][at.col()]);
@@ -167,7 +167,7 @@ __device__ __forceinline__ void cast_cols(const Bf16x8 (&square)[kSquare], const
       for (int i = 0; i < kSquare; ++i)
         x[i] = (j % 2 ? high(square[i].pair[j / 2]) : low(square[i].pair[j / 2])) * s[j];
       const int chunk = at.warp ^ (at.lane % 8);
-      std::uint8_t* p = transposed + (at.col() + j) * kTile + chunk * 16 + at.half * 8;
+      std::uint8_t* p = shared.transposed + (at.col() + j) * kTile + chunk * 16 + at.half * 8;
       *reinterpret_cast<uint2*>(p) =
           make_uint2(fp8x4(x[0], x[1], x[2], x[3], dtype), fp8x4(x[4], x[5], x[6], x[7], dtype));
     }
@@ -177,7 +177,7 @@ __device__ __forceinline__ void cast_cols(const Bf16x8 (&square)[kSquare], const
   for (int n = 0; n < kTile * kTile / 16 / kTileThreads; ++n) {
     const int e = threadIdx.x + n * kTileThreads;
     const int c = e / 8, chunk = e % 8;
-    const Bf16x8 codes = load_vector(transposed + c * kTile + (chunk ^ (c / kSquare % 8)) * 16);
+    const Bf16x8 codes = load_vector(shared.transposed + c * kTile + (chunk ^ (c / kSquare % 8)) * 16);
     const std::int64_t col = col0 + c, row = row0 + chunk * 16;
     std::uint8_t* p = form.data + col * form.k + row;
     if (kFull || (col < form.rows && row + 16 <= form.k && form.k % 16 == 0)) {
@@ -189,11 +189,10 @@ __device__ __forceinline__ void cast_cols(const Bf16x8 (&square)[kSquare], const
   }
 }
 
-/// Writes the forms of one tile from the threads' squares. Every thread of the block calls it. `transposed`:
-/// kTransposedBytes of shared memory, which a column form takes from the second barrier on and leaves without one.
+/// Writes the forms of one tile from the threads' squares. Every thread of the block calls it.
 template <bool kFull>
 __device__ inline void cast_tile(Bf16x8 (&square)[kSquare], const TileOutput& out, std::int64_t row0,
-                                 std::int64_t col0, TileShared& shared, std::uint8_t* transposed) {
+                                 std::int64_t col0, TileShared& shared) {
   const ThreadPlace at;
   if (out.tensor.raised) raise_amax(out.tensor.raised, square);
   leave_maxima(shared, square, out, at);
@@ -203,7 +202,7 @@ __device__ inline void cast_tile(Bf16x8 (&square)[kSquare], const TileOutput& ou
   if (out.rowwise.data) cast_rows<kFull>(square, out.rowwise, row0, col0, shared, at);
 #pragma unroll
   for (int i = 0; i < kSquare; ++i) stay_packed(square[i]);
-  if (out.columnwise.data) cast_cols<kFull>(square, out.columnwise, row0, col0, shared, transposed, at);
+  if (out.columnwise.data) cast_cols<kFull>(square, out.columnwise, row0, col0, shared, at);
 }
 
 }  // namespace precbench::cuda

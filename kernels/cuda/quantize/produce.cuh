@@ -1,15 +1,13 @@
 // From an QuantizedTensor to the launches that make it: which passes are needed, and in what order.
 //
 //   scales of blocks, or of a tensor whose amax is known before
-//                               cast_tiles, or cast_tiles_ahead where a Source has it
+//                               cast_tiles
 //   a row form alone, by rows   one row kernel, which reads its input once
 //   scales of the tensor, of rows or of columns
 //                               amax_tiles, then cast_tiles in the reverse order, whose first tiles are still
 //                               in L2
-//   what a row kernel has left  cast_tiles in the reverse order, too
 #pragma once
 
-#include "kernels/cuda/quantize/cast_ahead.cuh"
 #include "kernels/cuda/quantize/from_value.h"
 #include "kernels/cuda/quantize/row.cuh"
 #include "kernels/cuda/quantize/tile_kernels.cuh"
@@ -29,19 +27,15 @@ TileOutput tile_output(CudaDevice& device, const QuantizedTensor& x, bool write_
 /// Zeroes what an amax pass raises.
 void zero_amaxes(const TileOutput& output, cudaStream_t stream);
 
-/// Runs the passes over a value as it stands in memory. `just_written`: from its first row to its last, by the kernel before.
-void cast_value(CudaDevice& device, const Tensor& value, const TileOutput& output, bool just_written = false);
-
-/// Whether a block may have so much.
-bool has_shared_memory(std::size_t bytes);
+/// Runs the passes over a value as it stands in memory.
+void cast_value(CudaDevice& device, const Tensor& value, const TileOutput& output);
 
 /// A row of the source at a time: makes value and row form.
 template <class Source, int kVectors>
 __global__ void __launch_bounds__(kRowThreads, 2) produce_rows(const Source source, const TileOutput out) {
   constexpr int kBatch = std::min(kVectors, Source::kBatch / 2);
   __shared__ std::uint32_t maxima[2][kWarp];
-  extern __shared__ uint4 column_maxima[];
-  RowWriter<kVectors> writer(out, source.cols, column_maxima);
+  RowWriter<kVectors> writer(out, source.cols);
   typename Source::Column columns[kVectors];
 #pragma unroll
   for (int v = 0; v < kVectors; ++v)
@@ -67,24 +61,21 @@ __global__ void __launch_bounds__(kRowThreads, 2) produce_rows(const Source sour
     }
     writer.write(row, x, maxima[turn]);
   }
-  writer.finish(maxima[0]);
 }
 
-/// Runs the passes that the outputs ask for. `just_written`: the source's input was, as in cast_value.
+/// Runs the passes that the outputs ask for.
 template <class Source>
-void produce(CudaDevice& device, const Source& source, TileOutputs<Source::kOutputs> outputs,
-             bool just_written = false) {
+void produce(CudaDevice& device, const Source& source, TileOutputs<Source::kOutputs> outputs) {
   constexpr int kOutputs = Source::kOutputs;
   constexpr int kStash = kStashBytes<kOutputs>;
   const int col_tiles = static_cast<int>((source.cols + kTile - 1) / kTile);
   const int tiles = static_cast<int>((source.rows + kTile - 1) / kTile) * col_tiles;
   if (tiles == 0) return;
-  bool amax = false, cast = false, forms = false, result = false;
+  bool amax = false, cast = false, result = false;
   bool full = source.vectors() && source.rows % kTile == 0 && source.cols % kTile == 0;
   for (const TileOutput& out : outputs.of) {
     amax = amax || out.wants_amax();
     cast = cast || out.wants_cast();
-    forms = forms || out.rowwise.data || out.columnwise.data;
     result = result || out.tensor.result;
     full = full && (!out.value.data || out.value.vectors);
   }
@@ -95,9 +86,8 @@ void produce(CudaDevice& device, const Source& source, TileOutputs<Source::kOutp
       const RowShape shape = row_shape(source.cols);
       with_vectors(shape, [&](auto vectors) {
         const auto kernel = produce_rows<Source, vectors>;
-        const std::size_t shared_bytes = out.col_amax ? column_bytes(shape) : 0;
-        const int grid = row_grid(device, kernel, shape.threads, shared_bytes, source.rows);
-        kernel<<<grid, shape.threads, shared_bytes, device.stream()>>>(source, split(out).now);
+        const int grid = row_grid(device, kernel, shape.threads, 0, source.rows);
+        kernel<<<grid, shape.threads, 0, device.stream()>>>(source, split(out).now);
       });
       return;
     }
@@ -120,22 +110,12 @@ void produce(CudaDevice& device, const Source& source, TileOutputs<Source::kOutp
     }
     kernel<<<grid, kTileThreads, 0, device.stream()>>>(source, outputs, col_tiles, tiles);
   }
-  const bool reverse = amax || just_written;
-  if constexpr (ComesAhead<Source>) {
-    if (forms && full && has_shared_memory(kAheadBytes<kOutputs> + sizeof(TileShared))) {
-      const auto kernel = cast_tiles_ahead<Source>;
-      const int grid = row_grid(device, kernel, kTileThreads, kAheadBytes<kOutputs>, tiles);
-      kernel<<<grid, kTileThreads, kAheadBytes<kOutputs>, device.stream()>>>(source, outputs, col_tiles,
-                                                                             tiles, reverse);
-      return;
-    }
-  }
   if (cast || result) {
     const auto kernel = full ? cast_tiles<Source, true> : cast_tiles<Source, false>;
     if (kStash > 0)
       PRECBENCH_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kStash));
     // The first tile's block stores the tensor's amax; where nothing else is wanted, it runs alone.
-    kernel<<<cast ? tiles : 1, kTileThreads, kStash, device.stream()>>>(source, outputs, col_tiles, reverse);
+    kernel<<<cast ? tiles : 1, kTileThreads, kStash, device.stream()>>>(source, outputs, col_tiles, amax);
   }
 }
 

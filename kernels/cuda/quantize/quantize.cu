@@ -67,9 +67,6 @@ struct ValueSource {
   }
 };
 
-/// Whether it has an amax for every column (QuantizedTensor).
-bool by_column(const Tensor& amax) { return amax.size() > 1; }
-
 /// Blocks of an amax pass, of all outputs of an operand: 32 blocks fit a multiprocessor at most, and two
 /// outputs of one source share an operand at most.
 std::size_t parts_bytes(const CudaDevice& device) { return device.sm_count() * 64 * sizeof(std::uint32_t); }
@@ -78,10 +75,9 @@ std::size_t parts_bytes(const CudaDevice& device) { return device.sm_count() * 6
 
 std::size_t amax_scratch_bytes(const CudaDevice& device, const QuantizedTensor& x, const Groups* groups) {
   const std::int64_t rows = scaled_by_row(x.rowwise) ? x.rowwise.data.rows : 0;
-  const std::int64_t cols = scaled_by_row(x.columnwise) && !by_column(x.amax_in)
-                                ? x.columnwise.data.rows * (groups ? groups->experts() : 1)
-                                : 0;
-  return (x.amax_out.empty() || by_column(x.amax_out) || !x.amax_in.empty() ? 0 : parts_bytes(device)) +
+  const std::int64_t cols =
+      scaled_by_row(x.columnwise) ? x.columnwise.data.rows * (groups ? groups->experts() : 1) : 0;
+  return (x.amax_out.empty() || !x.amax_in.empty() ? 0 : parts_bytes(device)) +
          static_cast<std::size_t>(rows + cols) * sizeof(float);
 }
 
@@ -92,12 +88,7 @@ TileOutput tile_output(CudaDevice& device, const QuantizedTensor& x, bool write_
   out.rowwise = form_args(x.rowwise, device.stream());
   out.columnwise = form_args(x.columnwise, device.stream());
   auto* free = static_cast<std::byte*>(scratch);
-  if (by_column(x.amax_out)) {
-    PRECBENCH_CHECK(cudaMemsetAsync(x.amax_out.data, 0, x.amax_out.bytes(), device.stream()));
-    out.col_amax = x.amax_out.as<std::int32_t>();
-  } else if (by_column(x.amax_in)) {
-    out.columnwise.amax = x.amax_in.as<float>();
-  } else if (!x.amax_out.empty() && x.amax_in.empty()) {
+  if (!x.amax_out.empty() && x.amax_in.empty()) {
     out.tensor.parts = reinterpret_cast<std::uint32_t*>(free);
     out.tensor.result = x.amax_out.as<std::uint32_t>();
     free += parts_bytes(device);
@@ -112,7 +103,7 @@ TileOutput tile_output(CudaDevice& device, const QuantizedTensor& x, bool write_
     out.rowwise.amax = reinterpret_cast<float*>(amaxes);
     amaxes += out.rowwise.rows;
   }
-  if (scaled_by_row(x.columnwise) && !by_column(x.amax_in)) {
+  if (scaled_by_row(x.columnwise)) {
     out.col_amax = amaxes;
     out.columnwise.amax = reinterpret_cast<float*>(amaxes);
     if (groups && groups->pad % kTile != 0)
@@ -135,15 +126,8 @@ void zero_amaxes(const TileOutput& output, cudaStream_t stream) {
   if (count > 0) PRECBENCH_CHECK(cudaMemsetAsync(first, 0, count * sizeof(std::int32_t), stream));
 }
 
-bool has_shared_memory(std::size_t bytes) {
-  int gpu = 0, most = 0;
-  PRECBENCH_CHECK(cudaGetDevice(&gpu));
-  PRECBENCH_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, gpu));
-  return bytes <= static_cast<std::size_t>(most);
-}
-
-void cast_value(CudaDevice& device, const Tensor& value, const TileOutput& output, bool just_written) {
-  produce(device, ValueSource{matrix(value)}, TileOutputs<1>{{output}}, just_written);
+void cast_value(CudaDevice& device, const Tensor& value, const TileOutput& output) {
+  produce(device, ValueSource{matrix(value)}, TileOutputs<1>{{output}});
 }
 
 }  // namespace cuda

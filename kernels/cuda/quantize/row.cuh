@@ -1,7 +1,7 @@
 // The other engine: kernels that hold a whole row in registers, because they reduce over it. What such a
 // kernel can write of its QuantizedTensor on the spot, it does: the value, a row form whose scales belong to rows or
-// to blocks inside one, and the amaxes of the tensor and of columns. The rest is left to cast_tiles (tile.cuh), which
-// begins where the row kernel has ended, because what that has written last is still in L2.
+// to blocks inside one, and the amax of the tensor. The rest, everything about columns, is left to amax_tiles
+// and cast_tiles (tile.cuh).
 //
 // A block has one row at a time, thread t the vectors t, t + blockDim, ... of 8 elements, kVectors at most.
 #pragma once
@@ -15,12 +15,6 @@
 namespace precbench::cuda {
 
 inline constexpr int kRowThreads = 512;  ///< at most
-
-/// `p` must be 16-byte aligned. What nobody reads again soon leaves L2 before what was written.
-__device__ inline Bf16x8 load_once(const void* p) {
-  const uint4 v = __ldcs(static_cast<const uint4*>(p));
-  return {{v.x, v.y, v.z, v.w}};
-}
 
 /// Block and vectors per thread for rows of `cols`.
 struct RowShape {
@@ -42,7 +36,7 @@ inline SplitOutput split(const TileOutput& all) {
   parts.now.columnwise = {};
   parts.later.value = {};
   parts.later.row_amax = nullptr;
-  parts.later.col_amax = nullptr;
+  parts.now.col_amax = nullptr;
   switch (all.rowwise.granularity) {
     case Granularity::row:
     case Granularity::block_1x128:
@@ -73,22 +67,11 @@ int row_grid(const CudaDevice& device, Kernel kernel, int threads, std::size_t s
 void sum_rows(const Tensor& out, const float* partial, int rows, std::int64_t pitch, bool accumulate,
               cudaStream_t stream);
 
-/// Shared memory that the amaxes of columns take in a block of this shape.
-inline std::size_t column_bytes(const RowShape& shape) {
-  return shape.vectors * shape.threads * sizeof(Bf16x8);
-}
-
 /// One thread's part of writing rows. cols is a multiple of 8.
 template <int kVectors>
 class RowWriter {
  public:
-  /// `columns`: column_bytes of shared memory.
-  __device__ RowWriter(const TileOutput& out, std::int64_t cols, void* columns = nullptr)
-      : out_(out), cols_(static_cast<int>(cols)), columns_(static_cast<uint4*>(columns)) {
-    if (!out.col_amax) return;
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) store_vector(&columns_[v * blockDim.x + threadIdx.x], Bf16x8{});
-  }
+  __device__ RowWriter(const TileOutput& out, std::int64_t cols) : out_(out), cols_(static_cast<int>(cols)) {}
 
   __device__ int col(int v) const { return static_cast<int>(v * blockDim.x + threadIdx.x) * 8; }
 
@@ -104,7 +87,6 @@ class RowWriter {
         store_vector(out_.value.data + row * out_.value.pitch + col(v), x[v]);
     }
     tensor_max_ = max(tensor_max_, of_row);
-    if (out_.col_amax) raise_columns(x);
     const FormArgs& form = out_.rowwise;
     if (!form.data) return;
     float s = 0;
@@ -131,36 +113,17 @@ class RowWriter {
     }
   }
 
-  /// Leaves the amaxes of what the block has seen.
+  /// Leaves the amax of what the block has seen.
   __device__ void finish(std::uint32_t* buffer /* [32] */) {
-    if (!out_.tensor.result && !out_.col_amax) return;
-    __syncthreads();  // the buffer may still be read by the last row
-    if (out_.col_amax) {
-      const auto* bits = reinterpret_cast<const std::uint16_t*>(columns_);  // in the order of the columns
-      for (int c = static_cast<int>(threadIdx.x); c < cols_; c += static_cast<int>(blockDim.x))
-        atomicMax(out_.col_amax + c, static_cast<std::int32_t>(bits[c]) << 16);
-    }
     if (!out_.tensor.result) return;
+    __syncthreads();  // the buffer may still be read by the last row
     const std::uint32_t all = block_max(tensor_max_, buffer);
     if (threadIdx.x == 0) out_.tensor.parts[out_.tensor.first + blockIdx.x] = all << 16;
   }
 
  private:
-  /// A thread's columns are its own until the end.
-  __device__ void raise_columns(const Bf16x8 (&x)[kVectors]) {
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      uint4* mine = &columns_[v * blockDim.x + threadIdx.x];
-      Bf16x8 most = load_vector(mine);
-#pragma unroll
-      for (int p = 0; p < 4; ++p) most.pair[p] = max_of_pairs(most.pair[p], x[v].pair[p] & kNoSigns);
-      store_vector(mine, most);
-    }
-  }
-
   const TileOutput& out_;
   int cols_;
-  uint4* columns_;
   std::uint32_t tensor_max_ = 0;
 };
 

@@ -63,10 +63,6 @@ struct TileOutput {
 
   bool wants_amax() const { return tensor.on_its_way() || row_amax || col_amax; }
   bool wants_cast() const { return value.data || rowwise.data || columnwise.data || tensor.raised; }
-  /// Whether cast_tile has anything to do.
-  __host__ __device__ bool wants_tile() const {
-    return rowwise.data || columnwise.data || tensor.result || tensor.raised;
-  }
 };
 
 template <int kOutputs>
@@ -74,10 +70,8 @@ struct TileOutputs {
   TileOutput of[kOutputs];
 };
 
-/// Codes on their way to the column form.
-inline constexpr int kTransposedBytes = kTile * kTile;
-
 struct TileShared {
+  alignas(16) std::uint8_t transposed[kTile * kTile];
   alignas(16) std::uint16_t row_max[4][kTile];           // of 32 columns each
   alignas(16) std::uint16_t col_max[kTileWarps][kTile];  // of 16 rows each
   std::uint32_t warp_max[kTileWarps];

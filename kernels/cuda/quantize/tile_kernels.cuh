@@ -116,7 +116,6 @@ __global__ void __launch_bounds__(kTileThreads, Source::kOutputs == 1 ? 3 : 2)
                bool reverse) {
   constexpr int kOutputs = Source::kOutputs;
   __shared__ TileShared shared;
-  __shared__ alignas(16) std::uint8_t transposed[kTransposedBytes];
   extern __shared__ uint4 stash[];
   const ThreadPlace at;
   const unsigned tile = reverse ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
@@ -131,20 +130,20 @@ __global__ void __launch_bounds__(kTileThreads, Source::kOutputs == 1 ? 3 : 2)
       if (outputs.of[o].value.data) store<kFull>(outputs.of[o].value, row + i, col, made[o]);
       if (o == 0)
         square[i] = made[0], stay_packed(square[i]);
-      else if (outputs.of[o].wants_tile())
+      else if (outputs.of[o].rowwise.data || outputs.of[o].columnwise.data || outputs.of[o].tensor.raised)
         store_vector(&stash[((o - 1) * kSquare + i) * kTileThreads + threadIdx.x], made[o]);
     }
   });
 #pragma unroll 1  // three casts side by side are more code than the instruction cache holds
   for (int o = 0; o < kOutputs; ++o) {
     const TileOutput& out = outputs.of[o];
-    if (!out.wants_tile()) continue;
+    if (!out.rowwise.data && !out.columnwise.data && !out.tensor.result && !out.tensor.raised) continue;
     if (o > 0) {
 #pragma unroll
       for (int i = 0; i < kSquare; ++i)
         square[i] = load_vector(&stash[((o - 1) * kSquare + i) * kTileThreads + threadIdx.x]);
     }
-    cast_tile<kFull>(square, out, row0, out.first_col + col0, shared, transposed);
+    cast_tile<kFull>(square, out, row0, out.first_col + col0, shared);
   }
 }
 
