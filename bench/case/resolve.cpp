@@ -69,6 +69,11 @@ Plan resolve(const Case& c) {
   }
   if (const std::int64_t first = first_delayed_step(plan); first >= 0)
     plan.parameters.delayed = layers_at(plan, first).recipe;
+  plan.parameters.weight_amaxes =
+      !plan.parameters.gather_format.quantized() &&
+      (has_weight_amaxes(plan.recipe) ||
+       std::any_of(plan.later.begin(), plan.later.end(),
+                   [](const LaterLayers& later) { return has_weight_amaxes(later.recipe); }));
   plan.parameters.keep_gathered = shards > 1 && c.reshard == "off";  // auto: the session knows the memory
   plan.reduce_amax = c.reduce_amax == "on";
   plan.on_gpu = is_gpu(c.device);

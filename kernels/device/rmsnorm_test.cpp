@@ -259,3 +259,39 @@ PRECBENCH_OP_TEST(rmsnorm_on, "add_rmsnorm, recompute_rmsnorm and rmsnorm_backwa
         }
     }
 }
+
+PRECBENCH_OP_TEST(rmsnorm_many_rows_on, "the rmsnorms of more rows than a GPU has blocks") {
+  const std::int64_t M = b.on_cpu() ? 48 : 1216, C = b.on_cpu() ? 64 : 4096;
+  HostMemory& host = b.host();
+  const auto random = [&](std::int64_t rows) { return b.put(host.random(DType::bf16, rows, C, 1.0f)); };
+  const Tensor x = random(M), branch = random(M), dh = random(M), dresidual = random(M), weight = random(1);
+  const Tensor sum = b.output(DType::bf16, M, C), rstd = b.output(DType::f32, M, 1);
+  const Tensor dweight = b.output(DType::f32, 1, C);
+  const auto forward = [&](const QuantizedTensor& h) {
+    b.device().add_rmsnorm({h, sum, rstd, x, branch, weight, kEps});
+  };
+  const auto backward = [&](const QuantizedTensor& dx) {
+    b.device().rmsnorm_backward({dx, dweight, false, dresidual, dh, sum, rstd, weight});
+  };
+  const QuantizedTensor plain = b.operand({}, M, C);
+  forward(plain);
+  const Tensor h = b.fetch(plain.value);
+  backward(plain);
+  const Tensor dx = b.fetch(plain.value), plain_dweight = b.fetch(dweight);
+  for (const OutputFormats& formats : {OutputFormats{kTensorE4m3, kTensorE4m3},
+                                       {kRow, kRow},
+                                       {{}, kRow},
+                                       {kTensorE4m3, kRow},
+                                       {kBlock, kBlockPow2}}) {
+    const std::string what = ", row " + describe(formats.rowwise) + ", col " + describe(formats.columnwise);
+    QuantizedTensor out = b.operand(formats, M, C);
+    for (const bool keep : {true, false}) {
+      out.keep_value = keep;
+      forward(out);
+      b.check_forms("h" + what, out, h);
+      backward(out);
+      b.check_forms("dx" + what, out, dx);
+    }
+    CHECK(same_bits(b.fetch(dweight), plain_dweight));
+  }
+}

@@ -125,3 +125,21 @@ PRECBENCH_OP_TEST(swiglu_on, "swiglu and swiglu_backward") {
     }
   }
 }
+
+PRECBENCH_OP_TEST(swiglu_many_tiles_on, "swiglu_backward of more tiles than a GPU has at a time") {
+  const std::int64_t M = b.on_cpu() ? 128 : 24 * 128, F = b.on_cpu() ? 256 : 23 * 128;
+  HostMemory& host = b.host();
+  const Tensor gate_up = b.put(host.random(DType::bf16, M, 2 * F, 4.0f)),
+               ds = b.put(host.random(DType::bf16, M, F, 1.0f));
+  QuantizedTensor plain = b.operand({}, M, 2 * F), plain_s = b.operand({}, M, F);
+  b.device().swiglu_backward({plain, plain_s, ds, gate_up});
+  const Tensor value = b.fetch(plain.value), s_value = b.fetch(plain_s.value);
+  for (const OutputFormats& formats :
+       {OutputFormats{kTensorE4m3, kTensorE4m3}, {kRow, kRow}, {kBlock, kBlockPow2}, {kMx, {}}}) {
+    QuantizedTensor d = b.operand(formats, M, 2 * F), s = b.operand({{}, kBlock}, M, F);
+    b.device().swiglu_backward({d, s, ds, gate_up});
+    b.check_forms("dgate_up, row " + describe(formats.rowwise), d, value);
+    b.check_forms("s", s, s_value);
+    CHECK(same_bits(b.fetch(d.value), value));
+  }
+}

@@ -1,6 +1,8 @@
 // The three GEMMs of a linear layer. See linear.h.
 #include "models/transformer/linear.h"
 
+#include <utility>
+
 #include "kernels/numerics/scale_layout.h"
 
 namespace precbench {
@@ -57,8 +59,12 @@ GemmOperand Linear::quantized(const Weight& weight, const QuantFormat& format, b
     w.amax_in = slots_.w.known;
     if (slots_.current) device_.quantize({{.value = weight.value, .amax_out = slots_.w.known}, true});
     if (!columns) w.amax_out = slots_.w.staged;  // both passes see the same weights
-  } else if (format.granularity == Granularity::tensor)
-    w.amax_out = arena_.push(Segment::workspace, DType::f32, 1, 1);
+  } else if (format.granularity == Granularity::tensor) {
+    if (WeightAmaxes::Slot* slot = slots_.w_amax)
+      (std::exchange(slot->known, true) ? w.amax_in : w.amax_out) = slot->amax;
+    else
+      w.amax_out = arena_.push(Segment::workspace, DType::f32, 1, 1);
+  }
   device_.quantize({w, true});
   return form;
 }

@@ -5,6 +5,7 @@
 #include "kernels/device/device.h"
 #include "kernels/device/memory.h"
 #include "kernels/numerics/recipe.h"
+#include "models/transformer/weight_amaxes.h"
 
 namespace precbench {
 
@@ -46,6 +47,8 @@ struct OperandSlot {
 struct LinearSlots {
   OperandSlot x = {}, w = {}, dy = {};
   bool current = false;  ///< nothing is known yet: `known` is first made from the operand itself
+  WeightAmaxes::Slot* w_amax =
+      nullptr;  ///< of a weight whose scale comes from itself; null: each GEMM finds it
 };
 
 /// A linear layer without its weight: a recipe, bound to a device and an arena. Weights are quantized into transient

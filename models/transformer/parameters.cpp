@@ -41,6 +41,7 @@ Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConf
   }
   if (options.delayed.delayed())
     delayed_ = std::make_unique<DelayedScaling>(device, arena, options.delayed, config.layers);
+  if (options.weight_amaxes) weight_amaxes_ = std::make_unique<WeightAmaxes>(arena, config.layers);
   if (options.gather_format.quantized())
     fp8_ = std::make_unique<Fp8Weights>(device, shard_comm_.comm, arena, layout_, options.gather_format,
                                         options.gather_fp8);
@@ -109,6 +110,7 @@ Tensor Parameters::local(const Tensor& buffer, int unit) const {
 
 void Parameters::forget_gathered() {
   if (exchange_) exchange_->forget();
+  if (weight_amaxes_) weight_amaxes_->forget();
 }
 
 Tensor Parameters::local_weights(int unit) const {

@@ -33,6 +33,7 @@
 #include "models/transformer/routers.h"
 #include "models/transformer/state.h"
 #include "models/transformer/unit_exchange.h"
+#include "models/transformer/weight_amaxes.h"
 
 namespace precbench {
 
@@ -58,6 +59,7 @@ struct ParameterOptions {
 
   /// The recipe with delayed scales of the run; none of it without a history.
   Recipe delayed = {};
+  bool weight_amaxes = false;  ///< whether a recipe of the run has them (has_weight_amaxes)
 
   /// The experts of a rank.
   ExpertShare experts_of(int rank) const { return {expert_ranks, rank % expert_ranks}; }
@@ -140,6 +142,9 @@ class Parameters {
 
   /// The amaxes of delayed scaling; null where no recipe of the run has it.
   DelayedScaling* delayed() { return delayed_.get(); }
+
+  /// Of weights as they are now; null where no recipe of the run has a use for them.
+  WeightAmaxes* weight_amaxes() { return weight_amaxes_.get(); }
 
   /// What routers keep beside their weights; null where the model has no experts.
   Routers* routers() { return routers_.get(); }
@@ -252,6 +257,7 @@ class Parameters {
   std::unique_ptr<Moments> moments_;
   std::unique_ptr<Fp8Gradients> fp8_gradients_;
   std::unique_ptr<DelayedScaling> delayed_;
+  std::unique_ptr<WeightAmaxes> weight_amaxes_;
   std::unique_ptr<Fp8Weights> fp8_;
   std::unique_ptr<UnitExchange> exchange_;  // sharded, or with an FP16 master
   std::unique_ptr<Routers> routers_;

@@ -67,6 +67,7 @@ struct StepSetup {
   int expert_ranks = 1;
   ExpertExchange exchange = {};
   bool slots_come_back = false;  ///< TransformerOptions::slot_numbers
+  bool weight_amaxes = true;     ///< kept for a step, where the recipe has them
 };
 
 /// Forward, backward and update on one rank; of several on the one whose `comm` it is.
@@ -166,6 +167,7 @@ class TestStep {
     options.expert_slots = setup.exchange.mode == ExpertExchange::Mode::slots;
     options.optimizer = setup.optimizer;
     options.moments = setup.moments;
+    options.weight_amaxes = setup.weight_amaxes && has_weight_amaxes(setup.recipe);
     if (setup.reference) {
       options.weights = DType::f32;
       options.master = Master::bf16;  // no copy: the weights are their own master

@@ -66,6 +66,8 @@ Linear Transformer::linear(std::int64_t layer, Role role) const {
   const OpClass op_class = role == Role::head ? OpClass::head_loss : OpClass::gemm;
   const DelayedScaling* delayed = recipe.delayed() ? parameters_.delayed() : nullptr;
   LinearSlots slots = delayed ? delayed->slots(layer, role) : LinearSlots{};
+  if (WeightAmaxes* amaxes = parameters_.weight_amaxes(); amaxes && has_weight_amaxes(recipe))
+    slots.w_amax = amaxes->slot(layer, role);
   slots.x.random = random_of(layer, role, LinearOperand::x);
   slots.w.random = random_of(layer, role, LinearOperand::w);
   slots.dy.random = random_of(layer, role, LinearOperand::dy);
@@ -150,6 +152,7 @@ void Transformer::block_forward(std::int64_t layer, Saved& saved, const BlockWei
     device_.rope({qkv, saved.raw_qkv, rope_options(w)});
     const Linear lin = linear(layer, Role::o);
     QuantizedTensor out = make_quantized_tensor(saved.attention, lin.x_rowwise(), {});
+    out.amax_out = saved.attention_amax;
     use_slot(out, lin.slots().x);
     if (saved.attention_codes.empty())
       push_row(out, lin.x_rowwise());
@@ -230,6 +233,7 @@ void Transformer::attention_backward(std::int64_t layer, const Saved& saved, con
       const QuantFormat& format = o_lin.x_columnwise();
       QuantizedTensor out = make_quantized_tensor(saved.attention, {}, format);
       if (saved.attention_codes.empty()) {
+        out.amax_in = saved.attention_amax;
         use_slot(out, o_lin.slots().x);
         push_col(out, format);
         produce(out, [&](QuantizedTensor& o) { device_.quantize({o}); });

@@ -114,6 +114,7 @@ class Transformer {
     GemmOperand h1_form,
         h2_form;  // and where it takes them quantized: columns, or codes of rows that it transposes
     GemmOperand attention_codes;  // likewise, where it transposes them
+    Tensor attention_amax;        // f32 [1], where both forms of attention's output have one scale for the tensor
     Tensor swiglu_amax;           // f32 [1], where SwiGLU's output has one scale for the tensor
     SavedRouting routing;
     Tensor shared_gate_up, shared_swiglu_amax;

@@ -104,9 +104,12 @@ void Transformer::push_inner(std::int64_t layer, Saved& saved) {
   };
   saved.raw_qkv = push(attention_shape_.qkv_width());
   saved.attention = push(attention_shape_.q_width());
-  if (const Linear o = linear(layer, Role::o); o.recipe().flow)
+  const Linear o = linear(layer, Role::o);
+  if (o.recipe().flow)
     saved.attention_codes =
         push_gemm_operand(arena_, Segment::activations, o.x_rowwise(), M_, attention_shape_.q_width());
+  else if (o.slots().x.known.empty() && one_scale(o.x_rowwise()) && one_scale(o.x_columnwise()))
+    saved.attention_amax = push(DType::f32, 1, 1);
   saved.lse = push(DType::f32, config_.heads, M_);
   saved.mid = mid_.empty() ? push(C) : mid_;
   saved.rstd2 = push(DType::f32, M_, 1);

@@ -1,0 +1,101 @@
+// Amaxes of weights that are kept for a step: found once, and the same products as when each finds its own.
+#include "models/transformer/weight_amaxes.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "kernels/device/op_testing.h"
+#include "models/transformer/linear.h"
+#include "models/transformer/step_testing.h"
+
+using namespace precbench;
+using namespace precbench::testing;
+
+namespace {
+
+constexpr std::int64_t kM = 64, kN = 96, kK = 128;
+
+/// A layer's weight and the operands of its products, on the CPU device.
+struct Layer {
+  std::unique_ptr<Device> device = make_cpu_device(1);
+  std::vector<std::byte> memory = std::vector<std::byte>(1 << 20);
+  Arena arena{memory.data(), 1 << 20};
+  Recipe recipe;
+  std::vector<float> w = rounded(normal(2, kN* kK, 0.05f));
+  Owned W{DType::bf16, kN, kK, w};
+  Owned X{DType::bf16, kM, kK, rounded(normal(1, kM*kK))}, dY{DType::bf16, kM, kN, rounded(normal(3, kM*kN))};
+  QuantizedTensor x = quantized(X, recipe.fprop.a), dy = quantized(dY, recipe.dgrad.a);
+
+  QuantizedTensor quantized(const Tensor& value, const QuantFormat& format) {
+    QuantizedTensor made{.value = value};
+    made.rowwise = push_gemm_operand(arena, Segment::activations, format, value.rows, value.cols);
+    if (format.granularity == Granularity::tensor)
+      made.amax_out = arena.push(Segment::activations, DType::f32, 1, 1);
+    device->quantize({made});
+    return made;
+  }
+  Linear linear(WeightAmaxes::Slot* slot) {
+    LinearSlots slots;
+    slots.w_amax = slot;
+    return {*device, arena, recipe, OpClass::gemm, slots};
+  }
+  std::vector<float> fprop(WeightAmaxes::Slot* slot) {
+    const Owned y(DType::f32, kM, kN);
+    linear(slot).fprop(y, x, {W, {}});
+    return y.floats();
+  }
+  std::vector<float> dgrad(WeightAmaxes::Slot* slot) {
+    const Owned dx(DType::f32, kM, kK);
+    linear(slot).dgrad(dx, dy, {W, {}});
+    return dx.floats();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a weight's amax is found by its first product", "[weight_amaxes]") {
+  Layer layer{.recipe = find_recipe("tensorwise")};
+  WeightAmaxes::Slot slot{layer.arena.push(Segment::other, DType::f32, 1, 1)};
+  float want = 0;
+  for (const float w : layer.w) want = std::max(want, std::fabs(w));
+  const std::vector<float> y = layer.fprop(nullptr), dx = layer.dgrad(nullptr);
+
+  CHECK(layer.fprop(&slot) == y);
+  CHECK(slot.known);
+  CHECK(*slot.amax.as<float>() == want);
+  CHECK(layer.dgrad(&slot) == dx);
+
+  // Half the amax cuts codes off: it is what backward's scale comes from.
+  *slot.amax.as<float>() = want / 2;
+  CHECK(layer.dgrad(&slot) != dx);
+  slot.known = false;  // as after an update
+  CHECK(layer.fprop(&slot) == y);
+  CHECK(layer.dgrad(&slot) == dx);
+}
+
+TEST_CASE("steps with kept amaxes of weights are those without, bit for bit", "[weight_amaxes]") {
+  StepSetup setup;
+  setup.model = find_model("tiny");
+  setup.model.layers = 2;
+  setup.accumulation = 2;
+  const std::int64_t count = setup.accumulation * setup.B * setup.T;
+  for (const bool recompute : {false, true}) {
+    INFO((recompute ? "recomputing" : "keeping activations"));
+    setup.recipe = find_recipe("tensorwise");
+    setup.recompute = recompute;
+    const auto train = [&](bool kept) {
+      setup.weight_amaxes = kept;
+      TestStep step(setup);
+      step.parameters().initialize(1, 0.05f);
+      CHECK((step.parameters().weight_amaxes() != nullptr) == kept);
+      for (std::uint64_t i = 0; i < 3; ++i) {  // other weights, and other amaxes, each time
+        step.forward_backward(random_tokens(i, count, setup.model.vocab),
+                              random_tokens(i + 10, count, setup.model.vocab));
+        step.update({.lr = 1e-2f}, static_cast<std::int64_t>(i));
+      }
+      return step.weights();
+    };
+    CHECK(first_difference(train(true), train(false)).empty());
+  }
+}
