@@ -53,7 +53,7 @@ constexpr GroupedKernel blockwise(bool over_rows, bool over_k) {
           .over_k = over_k,
           .accumulate = adds(kStore),
           .fast = false,
-          .launch = launch_blockwise<Shape<A, E4m3, kScales, kStore, 256, 128, 4, 1, 1>>};
+          .launch = launch_blockwise<Shape<A, E4m3, kScales, kStore, 256, 128, 4, 1, 1, adds(kStore)>>};
 }
 
 // A gradient is A, so that E5M2 is asked of it alone.
