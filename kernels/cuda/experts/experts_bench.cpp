@@ -6,8 +6,9 @@
 //   experts_bench WORD...    those whose names begin with one of the words
 //
 // Bytes are those that an op must move (ops::Permute::cost() and its like): what it reads counts once however often it is read,
-// and padding, which is named beside them, counts for nothing. Permuting to columns reads a token's row once for each of its
-// experts, all but the first time from L2, and counts one. Experts are those that random logits choose.
+// and padding counts for nothing; of permuting, which writes much, the share of a copy is also said with it. Permuting to
+// columns reads a token's row once for each of its experts, all but the first time from L2, and counts one. Experts are those
+// that random logits choose.
 #include <algorithm>
 #include <exception>
 #include <string>
@@ -63,8 +64,8 @@ class OpTable {
         from_(random_bf16(buffers_, bench.device, 32768, 32768, 1)),
         to_(buffers_.tensor(DType::bf16, 32768, 32768)) {}
 
-  /// Prints a line. Nothing where the op was not asked for.
-  Taken report(const std::string& name, const std::function<void()>& op) {
+  /// Prints a line; `padding`: bytes of it that the op writes. Nothing where the op was not asked for.
+  Taken report(const std::string& name, const std::function<void()>& op, double padding = 0) {
     if (!words_.empty() && std::none_of(words_.begin(), words_.end(),
                                         [&](const std::string& word) { return name.starts_with(word); })) {
       op();  // what it makes others read
@@ -74,6 +75,7 @@ class OpTable {
     const OpCost cost = bench_.cost();
     const Taken taken{ms, copy_ms(cost.bytes), cost.bytes};
     print(name, taken);
+    if (padding > 0) fmt::print(" ({:.0f}% with padding)", 100 * copy_ms(cost.bytes + padding) / ms);
     if (cost.flops > 0) fmt::print(" {:7.0f} TFLOP/s", cost.flops / ms / 1e9);
     fmt::print("\n");
     std::fflush(stdout);
@@ -90,7 +92,9 @@ class OpTable {
   static constexpr double kMostBytes = 4.0 * 32768 * 32768;
 
   double copy_ms(double bytes) {
-    const auto elements = static_cast<std::int64_t>(std::min(bytes, kMostBytes) / 4);
+    constexpr std::int64_t kWhole = 256;  // the copy engine is slower where a row of vectors does not end
+    const auto elements =
+        static_cast<std::int64_t>(std::min(bytes, kMostBytes) / 4 + kWhole - 1) / kWhole * kWhole;
     return bench_.median_ms([&] {
       bench_.device.convert({to_.elements(0, elements), from_.elements(0, elements)});
     });
@@ -106,7 +110,8 @@ void bench_shape(OpTable& table, Device& device, const Shape& shape) {
   Buffers buffers(device);
   const std::int64_t T = shape.T, C = shape.C, E = shape.E, K = shape.K, F = shape.F;
   const RoutingRule rule{.experts = E, .top_k = K};
-  const Tensor x = random_bf16(buffers, device, T, C, 1), router = random_bf16(buffers, device, E, C, 2);
+  const Tensor x = random_bf16(buffers, device, T, C, 1), router = buffers.tensor(DType::bf16, E, C);
+  device.init_normal({router, 0.02f, 2, 0});  // as at the start of training
   const Tensor z = buffers.tensor(DType::f32, T, E), index = buffers.tensor(DType::i32, T, K);
   const Tensor weights = buffers.tensor(DType::f32, T, K),
                report_of_route = buffers.tensor(DType::f32, 1, E + 2);
@@ -163,6 +168,13 @@ void bench_shape(OpTable& table, Device& device, const Shape& shape) {
                ds = random_bf16(buffers, device, rows, F, 5);
   const Tensor dgate_up = buffers.tensor(DType::bf16, rows, 2 * F), out = buffers.tensor(DType::bf16, T, C);
   std::vector<std::pair<std::string, Taken>> permutes;
+  // Bytes of padding in a grouped value or in its forms.
+  const auto padding_of = [&](const QuantizedTensor& t) {
+    std::int64_t bytes = t.keep_value ? t.value.bytes() : 0;
+    for (const GemmOperand* form : {&t.rowwise, &t.columnwise})
+      bytes += form->data.bytes() + form->scale.bytes();
+    return static_cast<double>(bytes) * (counts[1] - counts[0]) / static_cast<double>(rows);
+  };
   using testing::kBlock, testing::kMx, testing::kRow, testing::kTensorE4m3;
   for (const FormSet& set :
        {FormSet{"bf16", {}, {}}, FormSet{"tensor", kTensorE4m3, kTensorE4m3}, FormSet{"row", kRow, kRow},
@@ -172,15 +184,16 @@ void bench_shape(OpTable& table, Device& device, const Shape& shape) {
     QuantizedTensor src = wanted(device, forms, x, set.rowwise, {});
     if (quantized) device.quantize({src});
     const QuantizedTensor codes = grouped(device, forms, gathered, {set.name, set.rowwise, {}}, E);
-    permutes.push_back({set.name, table.report(fmt::format("permute -> {}", set.name), [&] {
-                          device.permute({codes, src, {}, groups});
-                        })});
-    if (quantized) {
-      const QuantizedTensor columns = grouped(device, forms, gathered, {set.name, {}, set.columnwise}, E);
-      table.report(fmt::format("permute -> {} columns", set.name), [&] {
-        device.permute({columns, src, {}, groups});
-      });
-    }
+    const auto permute = [&](const QuantizedTensor& to, const char* what) {
+      return table.report(
+          fmt::format("permute -> {}{}", set.name, what),
+          [&] {
+            device.permute({to, src, {}, groups});
+          },
+          padding_of(to));
+    };
+    permutes.push_back({set.name, permute(codes, "")});
+    if (quantized) permute(grouped(device, forms, gathered, {set.name, {}, set.columnwise}, E), " columns");
     const QuantizedTensor act = grouped(device, forms, s, {set.name, set.rowwise, {}}, E),
                           again = grouped(device, forms, s, {set.name, {}, set.columnwise}, E),
                           dact = grouped(device, forms, dgate_up, set, E);

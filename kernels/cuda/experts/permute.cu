@@ -17,7 +17,7 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kVectors = 4;     // of 16 bytes that a lane has of a piece
 constexpr int kRowsToZero = 8;  // that a warp looks at
-constexpr int kScaleBatch = 8;  // words of scales that a thread has in flight
+constexpr int kScaleWords = 4;  // of a row that a thread gathers
 
 /// Division by a number that the host knows, of numbers below 2^31.
 class Divisor {
@@ -89,8 +89,9 @@ struct PermuteArgs {
   const float* amax;        // of the tokens, if it goes along to amax_out
   float* amax_out;
   int tokens, rows, top_k;
-  Divisor by_top_k, by_pieces;       // by_pieces: those that a token has
-  int padding_blocks, scale_blocks;  // of the grid; those behind move rows
+  Divisor by_top_k, by_pieces, by_row_blocks;  // pieces: those that a token has
+  int padding_blocks, scale_blocks;            // of the grid; those behind move rows
+  int row_blocks;                              // with a thread for each row of the scales
 };
 
 /// A warp's piece of a token's row to where lane k's `row` says; -1: nowhere.
@@ -110,7 +111,7 @@ __device__ inline void move_piece(const RowMove& move, int token, int piece, int
     uint4* const there = to + static_cast<std::int64_t>(at) * move.vectors;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i)
-      if (kFull || first + i * kWarp < move.vectors) there[i * kWarp] = v[i];
+      if (kFull || first + i * kWarp < move.vectors) __stcs(there + i * kWarp, v[i]);
   }
 }
 
@@ -123,7 +124,7 @@ __device__ inline void move_piece(const RowMove& move, int token, int piece, int
 
 __device__ inline void zero_row(const RowMove& move, int row) {
   uint4* const to = move.to + static_cast<std::int64_t>(row) * move.vectors;
-  for (int i = threadIdx.x % kWarp; i < move.vectors; i += kWarp) to[i] = make_uint4(0, 0, 0, 0);
+  for (int i = threadIdx.x % kWarp; i < move.vectors; i += kWarp) __stcs(to + i, make_uint4(0, 0, 0, 0));
 }
 
 /// Padding among a few rows.
@@ -135,6 +136,12 @@ __device__ inline void zero_padding(const PermuteArgs& a, int first) {
     if (a.value.to) zero_row(a.value, row);
     if (a.codes.to) zero_row(a.codes, row);
   }
+}
+
+__host__ __device__ inline int scales_of_word(const FormArgs& form) { return form.in_blocks_of_32() ? 4 : 1; }
+__host__ __device__ inline int words_of_row(const FormArgs& form) {
+  const int step = scales_of_word(form);
+  return (static_cast<int>(scale_blocks(form.granularity, form.k)) + step - 1) / step;
 }
 
 /// Rows that the scales of a form have room for.
@@ -151,46 +158,47 @@ const std::int32_t* end_of(const Groups& groups) {
   return groups.offsets.as<std::int32_t>() + groups.experts();
 }
 
-/// A thread's row of the scales: what its token has, or what zeros quantize to. Where the four of 1x32 lie together in a word,
-/// threads have the rows in the order of their words (scale_layout.h).
-__device__ inline void move_scales(const PermuteArgs& a, int thread) {
+/// A thread's part of a row of the scales: what its token has, or what zeros quantize to. Where the four of 1x32 lie together
+/// in a word, threads have the rows in the order of their words (scale_layout.h).
+__device__ inline void move_scales(const PermuteArgs& a, int block) {
   const Granularity g = a.form.granularity;
   const auto* from = static_cast<const std::uint32_t*>(a.scales);
   auto* const scales = static_cast<std::uint32_t*>(a.form.scale);
-  if (thread == 0 && a.amax_out) *a.amax_out = *a.amax;
+  const int part = a.by_row_blocks.divide(block);
+  const int thread = (block - part * a.row_blocks) * kThreads + static_cast<int>(threadIdx.x);
+  if (block == 0 && thread == 0 && a.amax_out) *a.amax_out = *a.amax;
   if (g == Granularity::tensor) {
     if (thread == 0) *scales = *from;
     return;
   }
-  const int step = a.form.in_blocks_of_32() ? 4 : 1;  // scales in a word
+  const int step = scales_of_word(a.form);
   const int row = step == 4 ? thread / 128 * 128 + thread % 4 * 32 + thread % 128 / 4 : thread;
   if (row >= padded_rows(a.form)) return;
-  const int blocks = static_cast<int>(scale_blocks(g, a.form.k)), words = (blocks + step - 1) / step;
+  const int blocks = static_cast<int>(scale_blocks(g, a.form.k));
+  const int begin = part * kScaleWords, words = min(kScaleWords, words_of_row(a.form) - begin);
   const int slot = row < a.rows ? a.source[row] : -1;
-  // The word of block 0, and how far apart a row's words are.
-  const std::int64_t first = scale_index(g, a.form.rows, a.form.k, row, 0) / step,
+  // The thread's first word, and how far apart a row's words are.
+  const std::int64_t first = scale_index(g, a.form.rows, a.form.k, row, begin * step) / step,
                      pitch = scale_index(g, a.form.rows, a.form.k, 0, step) / step;
   if (slot < 0) {
     if (row >= *a.end && row < a.rows) return;
     for (int word = 0; word < words; ++word) {
       const std::int64_t at = first + word * pitch;
       scales[at] = 0;  // also of rows and blocks that are not there
-      for (int i = 0; row < a.rows && i < step && word * step + i < blocks; ++i)
+      for (int i = 0; row < a.rows && i < step && (begin + word) * step + i < blocks; ++i)
         make_scale(a.form, 0, at * step + i, true);
     }
     return;
   }
-  from += scale_index(g, a.tokens, a.form.k, a.by_top_k.divide(slot), 0) / step;
+  from += scale_index(g, a.tokens, a.form.k, a.by_top_k.divide(slot), begin * step) / step;
   const std::int64_t from_pitch = scale_index(g, a.tokens, a.form.k, 0, step) / step;
-  for (int word = 0; word < words; word += kScaleBatch) {
-    std::uint32_t v[kScaleBatch];
+  std::uint32_t v[kScaleWords];
 #pragma unroll
-    for (int i = 0; i < kScaleBatch; ++i)
-      if (word + i < words) v[i] = from[(word + i) * from_pitch];
+  for (int i = 0; i < kScaleWords; ++i)
+    if (i < words) v[i] = from[i * from_pitch];
 #pragma unroll
-    for (int i = 0; i < kScaleBatch; ++i)
-      if (word + i < words) scales[first + (word + i) * pitch] = v[i];
-  }
+  for (int i = 0; i < kScaleWords; ++i)
+    if (i < words) scales[first + i * pitch] = v[i];
 }
 
 /// Blocks that write padding, then those of scales, then those with a warp for each piece of a token's row.
@@ -199,7 +207,7 @@ __global__ void __launch_bounds__(kThreads, 6) permute_kernel(const PermuteArgs 
   const int warp_of_block = threadIdx.x / kWarp;
   if (block < a.padding_blocks) return zero_padding(a, (block * kWarps + warp_of_block) * kRowsToZero);
   block -= a.padding_blocks;
-  if (block < a.scale_blocks) return move_scales(a, block * kThreads + static_cast<int>(threadIdx.x));
+  if (block < a.scale_blocks) return move_scales(a, block);
   block -= a.scale_blocks;
   const int warp = block * kWarps + warp_of_block, token = a.by_pieces.divide(warp);
   if (token >= a.tokens) return;
@@ -254,12 +262,16 @@ bool move_rows(CudaDevice& device, const ops::Permute& op) {
                    .top_k = top_k,
                    .by_top_k = Divisor(top_k),
                    .by_pieces = Divisor(pieces),
+                   .by_row_blocks = Divisor(1),
                    .padding_blocks = blocks_for((rows + kRowsToZero - 1) / kRowsToZero * kWarp),
-                   .scale_blocks = 0};
+                   .scale_blocks = 0,
+                   .row_blocks = 1};
   if (codes.to) {
     args.form = read_form(op.x.rowwise);
     args.scales = op.src.rowwise.scale.data;
-    args.scale_blocks = args.form.granularity == Granularity::tensor ? 1 : blocks_for(padded_rows(args.form));
+    args.row_blocks = args.form.granularity == Granularity::tensor ? 1 : blocks_for(padded_rows(args.form));
+    args.by_row_blocks = Divisor(args.row_blocks);
+    args.scale_blocks = args.row_blocks * ((words_of_row(args.form) + kScaleWords - 1) / kScaleWords);
     if (!op.x.amax_out.empty() && has_amax(op.src)) {
       args.amax = op.src.amax_out.as<float>();
       args.amax_out = op.x.amax_out.as<float>();

@@ -1,5 +1,5 @@
 // Rows of groups back to their tokens: a block for each token adds its slots' rows, in their order and in FP32, eight
-// columns a thread. The loads of several rows are in flight together, or of several parts of a row.
+// columns a thread. The loads of several rows are in flight together.
 #include <algorithm>
 
 #include "kernels/base/errors.h"
@@ -11,7 +11,7 @@ namespace precbench {
 namespace cuda {
 namespace {
 
-constexpr int kLoads = 4;  // of rows that a thread has in flight
+constexpr int kBatch = 4;  // slots whose rows are read together
 constexpr int kMostThreads = 256;
 
 template <class Out, class Addend>
@@ -26,40 +26,29 @@ struct UnpermuteArgs {
   int top_k;
 };
 
-/// sums += the token's rows in eight columns from `col` on, and in those `step` further on where there are several; `dot` of
-/// slot k += its product with x.
-template <bool kDots, int kSums, class Args>
-__device__ inline void add_rows(float (&sums)[kSums][8], const Args& a, std::int64_t token, std::int64_t col,
-                                std::int64_t step, const std::int32_t* rows, const float* weights,
-                                float* dots) {
-  constexpr int kBatch = kLoads / kSums;
+/// sum += the token's rows in columns [col, col + 8); `dot` of slot k += its product with x.
+template <bool kDots, class Args>
+__device__ inline void add_rows(float (&sum)[8], const Args& a, std::int64_t token, std::int64_t col,
+                                const std::int32_t* rows, const float* weights, float* dots) {
   float x[8];
   if (kDots) load_vector(x, a.x + token * a.cols + col);
   bool any = false;
   for (int first = 0; first < a.top_k; first += kBatch) {
-    Bf16x8 raw[kBatch][kSums];
+    Bf16x8 raw[kBatch];
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      if (first + i >= a.top_k || rows[first + i] < 0) continue;
-      const std::uint16_t* row = a.rows + std::int64_t{rows[first + i]} * a.cols + col;
-#pragma unroll
-      for (int n = 0; n < kSums; ++n)
-        if (n == 0 || col + n * step < a.cols) raw[i][n] = load_vector(row + n * step);
-    }
+    for (int i = 0; i < kBatch; ++i)
+      if (first + i < a.top_k && rows[first + i] >= 0)
+        raw[i] = load_vector(a.rows + std::int64_t{rows[first + i]} * a.cols + col);
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
       if (first + i >= a.top_k || rows[first + i] < 0) continue;
       const float weight = weights[first + i];
-      float dot = 0;
+      float v[8], dot = 0;
+      unpack(v, raw[i]);
 #pragma unroll
-      for (int n = 0; n < kSums; ++n) {
-        float v[8];
-        unpack(v, raw[i][n]);
-#pragma unroll
-        for (int j = 0; j < 8; ++j) {
-          sums[n][j] = any ? fmaf(weight, v[j], sums[n][j]) : weight * v[j];
-          if (kDots) dot = fmaf(v[j], x[j], dot);
-        }
+      for (int j = 0; j < 8; ++j) {
+        sum[j] = any ? fmaf(weight, v[j], sum[j]) : weight * v[j];
+        if (kDots) dot = fmaf(v[j], x[j], dot);
       }
       if (kDots) dots[first + i] += dot;
       any = true;
@@ -67,9 +56,8 @@ __device__ inline void add_rows(float (&sums)[kSums][8], const Args& a, std::int
   }
 }
 
-template <bool kDots, int kSums, class Args>
+template <bool kDots, class Args>
 __global__ void __launch_bounds__(kMostThreads) unpermute_kernel(const Args a) {
-  static_assert(!kDots || kSums == 1);
   __shared__ std::int32_t rows[kWarp];
   __shared__ float weights[kWarp];
   __shared__ float buffers[2][kWarp];
@@ -81,22 +69,16 @@ __global__ void __launch_bounds__(kMostThreads) unpermute_kernel(const Args a) {
   }
   __syncthreads();
   float dots[kDots ? kWarp : 1] = {};
-  const std::int64_t step = blockDim.x * 8;
-  for (std::int64_t first = threadIdx.x * 8; first < a.cols; first += kSums * step) {
-    float sums[kSums][8] = {};
-    add_rows<kDots>(sums, a, token, first, step, rows, weights, dots);
+  for (std::int64_t col = threadIdx.x * 8; col < a.cols; col += blockDim.x * 8) {
+    float sum[8] = {};
+    add_rows<kDots>(sum, a, token, col, rows, weights, dots);
+    if (a.addend) {
+      float more[8];
+      load_vector(more, a.addend + token * a.cols + col);
 #pragma unroll
-    for (int n = 0; n < kSums; ++n) {
-      const std::int64_t col = first + n * step;
-      if (n > 0 && col >= a.cols) break;
-      if (a.addend) {
-        float more[8];
-        load_vector(more, a.addend + token * a.cols + col);
-#pragma unroll
-        for (int j = 0; j < 8; ++j) sums[n][j] += more[j];
-      }
-      store_vector(a.out + token * a.cols + col, sums[n]);
+      for (int j = 0; j < 8; ++j) sum[j] += more[j];
     }
+    store_vector(a.out + token * a.cols + col, sum);
   }
   if constexpr (kDots) {
     for (int k = 0; k < a.top_k; ++k) {
@@ -155,11 +137,8 @@ void CudaDevice::do_unpermute(const ops::Unpermute& op) {
                                             op.groups.row_of.as<std::int32_t>(),
                                             C,
                                             static_cast<int>(op.groups.top_k())};
-      // Of few slots each has several vectors of a row in flight.
-      const auto kernel = !op.dw.empty() ? unpermute_kernel<true, 1, decltype(args)>
-                          : args.top_k <= kLoads / 2 && C / 8 > kMostThreads
-                              ? unpermute_kernel<false, 2, decltype(args)>
-                              : unpermute_kernel<false, 1, decltype(args)>;
+      const auto kernel =
+          op.dw.empty() ? unpermute_kernel<false, decltype(args)> : unpermute_kernel<true, decltype(args)>;
       kernel<<<static_cast<unsigned>(op.out.rows), threads, 0, stream()>>>(args);
     });
   });

@@ -45,20 +45,18 @@ constexpr int kCluster = 2, kLag = 2;
 template <class A, class B, bool kAAcross, bool kBAcross, Store kStore>
 constexpr GroupedKernel plain(bool over_rows, bool over_k) {
   constexpr bool kScaled = !std::is_same_v<A, Bf16>;
-  return {
-      .name = "own grouped 128x256",
-      .a = kDTypeOf<A>,
-      .b = kDTypeOf<B>,
-      .d = is_f32(kStore) ? DType::f32 : DType::bf16,
-      .scales = kScaled ? GroupedScales::ends : GroupedScales::none,
-      .a_across = kAAcross,
-      .b_across = kBAcross,
-      .over_rows = over_rows,
-      .over_k = over_k,
-      .accumulate = adds(kStore),
-      .fast = kScaled,
-      .launch =
-          launch_plain<PlainShape<A, B, kAAcross, kBAcross, kScaled, kStore, kCluster, kLag, adds(kStore)>>};
+  return {.name = "own grouped 128x256",
+          .a = kDTypeOf<A>,
+          .b = kDTypeOf<B>,
+          .d = is_f32(kStore) ? DType::f32 : DType::bf16,
+          .scales = kScaled ? GroupedScales::ends : GroupedScales::none,
+          .a_across = kAAcross,
+          .b_across = kBAcross,
+          .over_rows = over_rows,
+          .over_k = over_k,
+          .accumulate = adds(kStore),
+          .fast = kScaled,
+          .launch = launch_plain<PlainShape<A, B, kAAcross, kBAcross, kScaled, kStore, kCluster, kLag>>};
 }
 
 // fprop reads both operands along k, dgrad the weights across, wgrad both; what was dequantized to BF16 always along k.

@@ -34,7 +34,7 @@ constexpr int kLagBarrier = 3;  ///< the named barrier at which warpgroup 2 wait
 
 /// A kernel's shape.
 template <class AType, class BType, bool kAAcrossK, bool kBAcrossK, bool kScaled, Store kStoreD,
-          int kClusterOf, int kLagOf, bool kPrefetchesOf = false>
+          int kClusterOf, int kLagOf>
 struct PlainShape {
   using A = AType;
   using B = BType;
@@ -50,10 +50,9 @@ struct PlainShape {
   static constexpr int kCluster = kClusterOf;  ///< blocks that share rows of A or B
   static constexpr int kLag = kLagOf;          ///< stages that warpgroup 2 begins later
   static constexpr int kDBoxes = 2;            ///< that a warpgroup has for the epilogue
-  static constexpr bool kPrefetches = kPrefetchesOf;  ///< what is in D, for the epilogue to add to
   static constexpr int kDColumns = kTileRowBytes / (is_f32(kStore) ? 4 : 2);  ///< of a box of D
   static constexpr int kStageBytes = (kRows + kColumns) * kTileRowBytes;
-  static constexpr int kProducerRegisters = kPrefetches ? 48 : 40, kMathRegisters = 232;
+  static constexpr int kProducerRegisters = 40, kMathRegisters = 232;
   static_assert(kLag < kStages);
   static_assert(sizeof(A) == sizeof(B) && (kIsBf16 || (!kAAcross && !kBAcross)));
 };
@@ -107,7 +106,6 @@ __device__ void produce_plain(PlainShared<S>& shared, const PlainMaps& maps, con
                                                                 tile.beside, rank, full);
       load_boxes<S::kColumns / kBoxRows, S::kBAcross, S::kCluster>(shared.b[stage], &maps.b, tile.b_row,
                                                                    tile.b_k + k, !tile.beside, rank, full);
-      if constexpr (S::kPrefetches) prefetch_before<S>(&maps.d, tile, i);
     }
 }
 
