@@ -214,6 +214,13 @@ void bench_shape(OpTable& table, Device& device, const Shape& shape) {
     OpTable::print(fmt::format("routing there and back, {}", form), routing + permute);
     fmt::print("\n");
   }
+}
+
+/// The forms of the experts' gate and up weights.
+void bench_weights(OpTable& table, Device& device, const Shape& shape) {
+  using testing::kMx, testing::kRow, testing::kTensorE4m3;
+  Buffers buffers(device);
+  const std::int64_t C = shape.C, E = shape.E, F = shape.F;
   const Tensor stack = random_bf16(buffers, device, E * 2 * F, C, 6);
   for (const FormSet& set : {FormSet{"tensor", kTensorE4m3, kTensorE4m3}, FormSet{"row", kRow, kRow},
                              FormSet{"128x128", testing::kSquare, testing::kSquare}, FormSet{"mx", kMx, kMx}})
@@ -238,7 +245,10 @@ int run(std::vector<std::string> words) {
   Bench bench(*device, Launch::captured);
   OpTable table(bench, std::move(words));
   fmt::print("{}; a copy of 2 GiB: {:.0f} GB/s\n", gpu_properties(0).description, table.ceiling());
-  for (const Shape& shape : kShapes) bench_shape(table, *device, shape);
+  for (const Shape& shape : kShapes) {
+    bench_shape(table, *device, shape);
+    bench_weights(table, *device, shape);
+  }
   return 0;
 }
 
