@@ -28,9 +28,15 @@ class LastCost final : public OpObserver {
   OpCost cost;
 };
 
+/// How a sample's runs get to the GPU: one by one, or captured once and replayed, as a step is.
+enum class Launch { each, captured };
+
 class Bench {
  public:
-  explicit Bench(Device& on) : device(on), clock_(make_device_clock(on)) { device.set_observer(&cost_); }
+  explicit Bench(Device& on, Launch how = Launch::each)
+      : device(on), clock_(make_device_clock(on)), how_(how) {
+    device.set_observer(&cost_);
+  }
   ~Bench() { device.set_observer(nullptr); }
   Bench(const Bench&) = delete;
   Bench& operator=(const Bench&) = delete;
@@ -51,10 +57,15 @@ class Bench {
  private:
   /// Milliseconds of one op in each of `samples` samples of `inner` runs.
   std::vector<double> sample_ms(int inner, int samples, const std::function<void()>& op) {
+    const auto runs = [&] {
+      for (int run = 0; run < inner; ++run) op();
+    };
+    std::unique_ptr<StepGraph> graph;
+    if (how_ == Launch::captured && inner > 1) graph = capture_step(device, runs);
     clock_->reset();
     for (int i = 0; i < samples; ++i) {
       clock_->mark();
-      for (int run = 0; run < inner; ++run) op();
+      graph ? graph->replay() : runs();
       clock_->mark();
     }
     device.synchronize();
@@ -64,6 +75,7 @@ class Bench {
   }
 
   std::unique_ptr<DeviceClock> clock_;
+  const Launch how_;
   LastCost cost_;
 };
 

@@ -15,6 +15,7 @@ struct NamedRule {
   const char* name;
   RoutingRule rule;
   bool bias = false;
+  std::int64_t tokens = 193;
 };
 
 std::vector<NamedRule> rules() {
@@ -117,12 +118,20 @@ Routed run_route(OpTest& b, const RoutingRule& rule, const Tensor& x, const Tens
 }  // namespace
 
 PRECBENCH_OP_TEST(route_on, "route") {
-  for (const NamedRule& named : rules()) {
+  std::vector<NamedRule> all = rules();
+  // As many experts as models have, and more tokens than a GPU takes at a time.
+  all.push_back({.name = "qwen3", .rule = {.experts = 128, .top_k = 8}, .tokens = 61});
+  all.push_back({.name = "200 experts", .rule = {.experts = 200, .top_k = 6}, .tokens = 61});
+  RoutingRule wide = all[5].rule;
+  wide.experts = 256, wide.groups = 8, wide.group_top_k = 4, wide.top_k = 8;
+  all.push_back({.name = "wide deepseek v3", .rule = wide, .bias = true, .tokens = 61});
+  all.push_back({.name = "many tokens", .rule = {.experts = 40, .top_k = 2}, .tokens = 4700});
+  for (const NamedRule& named : all) {
     INFO(named.name);
     b.start();
     HostMemory& host = b.host();
     const RoutingRule& rule = named.rule;
-    const std::int64_t T = 193, E = rule.experts, K = rule.top_k, C = 48;
+    const std::int64_t T = named.tokens, E = rule.experts, K = rule.top_k, C = 48;
     const Tensor x = host.random(DType::bf16, T, C, 1.0f), router = host.random(DType::bf16, E, C, 0.3f);
     // Two experts with the same logits of every token.
     for (std::int64_t c = 0; c < C; ++c)

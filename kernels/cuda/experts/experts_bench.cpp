@@ -1,8 +1,19 @@
-// experts_bench: how fast the ops of a mixture are on this GPU, beside the copy ceiling measured in the same run; about ten
-// seconds on an H200. Bytes are those that an op must move (ops::Permute::cost() and its like), with the padding that it
-// writes named beside them. Experts are those that random logits choose.
+// experts_bench: how fast the ops of a mixture are on this GPU, each beside a copy of as many bytes that is timed in turn with
+// it: both captured in a graph, as in a step, and run back to back. About ten seconds on an H200. A copy of what fits L2 is
+// faster than memory, and one of little is a launch: so are the ops.
+//
+//   experts_bench            every op
+//   experts_bench WORD...    those whose names begin with one of the words
+//
+// Bytes are those that an op must move (ops::Permute::cost() and its like): what it reads counts once however often it is read,
+// and padding counts for nothing; of permuting, which writes much, the share of a copy is also said with it. Permuting to
+// columns reads a token's row once for each of its experts, all but the first time from L2, and counts one. Experts are those
+// that random logits choose.
+#include <algorithm>
 #include <exception>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "kernels/cuda/op_bench.h"
 #include "kernels/gpu/device_info.h"
@@ -35,12 +46,73 @@ QuantizedTensor grouped(Device& device, Buffers& buffers, const Tensor& value, c
   return x;
 }
 
-void bench_shape(Bench& bench, double ceiling, const Shape& shape) {
-  Device& device = bench.device;
+/// What one op or several take and move, and how long copies take.
+struct Taken {
+  double ms = 0, copy_ms = 0, bytes = 0;
+  Taken operator+(const Taken& more) const {
+    return {ms + more.ms, copy_ms + more.copy_ms, bytes + more.bytes};
+  }
+};
+
+/// Times ops beside copies.
+class OpTable {
+ public:
+  OpTable(Bench& bench, std::vector<std::string> words)
+      : bench_(bench),
+        words_(std::move(words)),
+        buffers_(bench.device),
+        from_(random_bf16(buffers_, bench.device, 32768, 32768, 1)),
+        to_(buffers_.tensor(DType::bf16, 32768, 32768)) {}
+
+  /// Prints a line; `padding`: bytes of it that the op writes. Nothing where the op was not asked for.
+  Taken report(const std::string& name, const std::function<void()>& op, double padding = 0) {
+    if (!words_.empty() && std::none_of(words_.begin(), words_.end(),
+                                        [&](const std::string& word) { return name.starts_with(word); })) {
+      op();  // what it makes others read
+      return {};
+    }
+    const double ms = bench_.median_ms(op);
+    const OpCost cost = bench_.cost();
+    const Taken taken{ms, copy_ms(cost.bytes), cost.bytes};
+    print(name, taken);
+    if (padding > 0) fmt::print(" ({:.0f}% with padding)", 100 * copy_ms(cost.bytes + padding) / ms);
+    if (cost.flops > 0) fmt::print(" {:7.0f} TFLOP/s", cost.flops / ms / 1e9);
+    fmt::print("\n");
+    std::fflush(stdout);
+    return taken;
+  }
+  static void print(const std::string& name, const Taken& taken) {
+    fmt::print("{:>42} {:9.4f} ms {:8.0f} GB/s, a copy {:9.4f} ms, {:4.0f}%", name, taken.ms,
+               taken.bytes / taken.ms / 1e6, taken.copy_ms, 100 * taken.copy_ms / taken.ms);
+  }
+  /// GB/s of a copy that no cache holds.
+  double ceiling() { return kMostBytes / copy_ms(kMostBytes) / 1e6; }
+
+ private:
+  static constexpr double kMostBytes = 4.0 * 32768 * 32768;
+
+  double copy_ms(double bytes) {
+    // Of other sizes the driver's copy is down to 0.6 times as fast.
+    constexpr std::int64_t kWhole = 16384;
+    const std::int64_t wholes = static_cast<std::int64_t>(std::min(bytes, kMostBytes) / 4) / kWhole;
+    const std::int64_t elements = std::max<std::int64_t>(1, wholes) * kWhole;
+    return bench_.median_ms([&] {
+      bench_.device.convert({to_.elements(0, elements), from_.elements(0, elements)});
+    });
+  }
+
+  Bench& bench_;
+  std::vector<std::string> words_;
+  Buffers buffers_;
+  const Tensor from_, to_;
+};
+
+void bench_shape(OpTable& table, Device& device, const Shape& shape) {
   Buffers buffers(device);
   const std::int64_t T = shape.T, C = shape.C, E = shape.E, K = shape.K, F = shape.F;
   const RoutingRule rule{.experts = E, .top_k = K};
-  const Tensor x = random_bf16(buffers, device, T, C, 1), router = random_bf16(buffers, device, E, C, 2);
+  const Tensor x = random_bf16(buffers, device, T, C, 1), router = buffers.tensor(DType::bf16, E, C);
+  device.init_normal({router, 0.02f, 2, 0});  // as at the start of training
   const Tensor z = buffers.tensor(DType::f32, T, E), index = buffers.tensor(DType::i32, T, K);
   const Tensor weights = buffers.tensor(DType::f32, T, K),
                report_of_route = buffers.tensor(DType::f32, 1, E + 2);
@@ -49,7 +121,7 @@ void bench_shape(Bench& bench, double ceiling, const Shape& shape) {
   device.init_normal({dw, 1.0f, 3, 0});
   device.zero({drouter});
   fmt::print("{}: {} tokens of {}, {} of {} experts\n", shape.name, T, C, K, E);
-  report(bench, ceiling, "route", [&] {
+  Taken routing = table.report("route", [&] {
     device.route({.z = z,
                   .index = index,
                   .weights = weights,
@@ -61,10 +133,10 @@ void bench_shape(Bench& bench, double ceiling, const Shape& shape) {
                   .forced = {},
                   .rule = rule});
   });
-  report(bench, ceiling, "route: its product alone", [&] {
+  table.report("route: its product alone", [&] {
     device.matmul({z, {{}, x, {}, false}, {{}, router, {}, false}, {}});
   });
-  report(bench, ceiling, "route_backward", [&] {
+  table.report("route_backward", [&] {
     device.route_backward({.dx = sum,
                            .drouter = drouter,
                            .accumulate = true,
@@ -86,7 +158,7 @@ void bench_shape(Bench& bench, double ceiling, const Shape& shape) {
                       .pad = kPad,
                       .rows_expected = T * K};
   const Tensor group_report = buffers.tensor(DType::f32, 1, 3);
-  report(bench, ceiling, "group", [&] { device.group({groups, group_report, index, T}); });
+  routing = routing + table.report("group", [&] { device.group({groups, group_report, index, T}); });
   float counts[2];
   device.download(counts, group_report);
   fmt::print("{:>42} rows of {:.0f} with padding, capacity {}\n", static_cast<std::int64_t>(counts[0]),
@@ -96,6 +168,14 @@ void bench_shape(Bench& bench, double ceiling, const Shape& shape) {
   const Tensor gate_up = random_bf16(buffers, device, rows, 2 * F, 4),
                ds = random_bf16(buffers, device, rows, F, 5);
   const Tensor dgate_up = buffers.tensor(DType::bf16, rows, 2 * F), out = buffers.tensor(DType::bf16, T, C);
+  std::vector<std::pair<std::string, Taken>> permutes;
+  // Bytes of padding in a grouped value or in its forms.
+  const auto padding_of = [&](const QuantizedTensor& t) {
+    std::int64_t bytes = t.keep_value ? t.value.bytes() : 0;
+    for (const GemmOperand* form : {&t.rowwise, &t.columnwise})
+      bytes += form->data.bytes() + form->scale.bytes();
+    return static_cast<double>(bytes) * (counts[1] - counts[0]) / static_cast<double>(rows);
+  };
   using testing::kBlock, testing::kMx, testing::kRow, testing::kTensorE4m3;
   for (const FormSet& set :
        {FormSet{"bf16", {}, {}}, FormSet{"tensor", kTensorE4m3, kTensorE4m3}, FormSet{"row", kRow, kRow},
@@ -105,29 +185,43 @@ void bench_shape(Bench& bench, double ceiling, const Shape& shape) {
     QuantizedTensor src = wanted(device, forms, x, set.rowwise, {});
     if (quantized) device.quantize({src});
     const QuantizedTensor codes = grouped(device, forms, gathered, {set.name, set.rowwise, {}}, E);
-    report(bench, ceiling, fmt::format("permute -> {}", set.name), [&] {
-      device.permute({codes, src, {}, groups});
-    });
-    if (quantized) {
-      const QuantizedTensor columns = grouped(device, forms, gathered, {set.name, {}, set.columnwise}, E);
-      report(bench, ceiling, fmt::format("permute -> {} columns", set.name), [&] {
-        device.permute({columns, src, {}, groups});
-      });
-    }
+    const auto permute = [&](const QuantizedTensor& to, const char* what) {
+      return table.report(
+          fmt::format("permute -> {}{}", set.name, what),
+          [&] {
+            device.permute({to, src, {}, groups});
+          },
+          padding_of(to));
+    };
+    permutes.push_back({set.name, permute(codes, "")});
+    if (quantized) permute(grouped(device, forms, gathered, {set.name, {}, set.columnwise}, E), " columns");
     const QuantizedTensor act = grouped(device, forms, s, {set.name, set.rowwise, {}}, E),
                           again = grouped(device, forms, s, {set.name, {}, set.columnwise}, E),
                           dact = grouped(device, forms, dgate_up, set, E);
-    report(bench, ceiling, fmt::format("grouped_swiglu -> {}", set.name), [&] {
+    table.report(fmt::format("grouped_swiglu -> {}", set.name), [&] {
       device.grouped_swiglu({act, gate_up, weights, groups});
     });
-    report(bench, ceiling, fmt::format("grouped_swiglu_backward -> {}", set.name), [&] {
+    table.report(fmt::format("grouped_swiglu_backward -> {}", set.name), [&] {
       device.grouped_swiglu_backward({dact, again, dw, ds, gate_up, weights, groups});
     });
   }
-  report(bench, ceiling, "unpermute",
-         [&] { device.unpermute({.out = out, .rows = gathered, .addend = {}, .groups = groups}); });
-  report(bench, ceiling, "unpermute + f32 addend",
-         [&] { device.unpermute({.out = out, .rows = gathered, .addend = sum, .groups = groups}); });
+  routing = routing + table.report("unpermute", [&] {
+    device.unpermute({.out = out, .rows = gathered, .addend = {}, .groups = groups});
+  });
+  table.report("unpermute + f32 addend",
+               [&] { device.unpermute({.out = out, .rows = gathered, .addend = sum, .groups = groups}); });
+  for (const auto& [form, permute] : permutes) {
+    if (routing.ms == 0 || permute.ms == 0) continue;
+    OpTable::print(fmt::format("routing there and back, {}", form), routing + permute);
+    fmt::print("\n");
+  }
+}
+
+/// The forms of the experts' gate and up weights.
+void bench_weights(OpTable& table, Device& device, const Shape& shape) {
+  using testing::kMx, testing::kRow, testing::kTensorE4m3;
+  Buffers buffers(device);
+  const std::int64_t C = shape.C, E = shape.E, F = shape.F;
   const Tensor stack = random_bf16(buffers, device, E * 2 * F, C, 6);
   for (const FormSet& set : {FormSet{"tensor", kTensorE4m3, kTensorE4m3}, FormSet{"row", kRow, kRow},
                              FormSet{"128x128", testing::kSquare, testing::kSquare}, FormSet{"mx", kMx, kMx}})
@@ -139,29 +233,32 @@ void bench_shape(Bench& bench, double ceiling, const Shape& shape) {
       form.scale = forms.tensor(scale_dtype(format), 1, stacked_scale_count(format.granularity, E, N, k));
       QuantizedTensor w{.value = stack};
       (columns ? w.columnwise : w.rowwise) = form;
-      report(bench, ceiling, fmt::format("quantize_experts {}{}", set.name, columns ? " columns" : ""), [&] {
+      table.report(fmt::format("quantize_experts {}{}", set.name, columns ? " columns" : ""), [&] {
         device.quantize_experts({w, E});
       });
     }
 }
 
-int run() {
+int run(std::vector<std::string> words) {
   const VisibleGpus gpus = find_gpus();
   if (gpus.count == 0) throw Unsupported(gpus.reason);
   const auto device = make_gpu_device(0);
-  Bench bench(*device);
-  const double ceiling = copy_ceiling(bench);
-  fmt::print("{}; copy ceiling {:.0f} GB/s\n", gpu_properties(0).description, ceiling);
-  for (const Shape& shape : kShapes) bench_shape(bench, ceiling, shape);
+  Bench bench(*device, Launch::captured);
+  OpTable table(bench, std::move(words));
+  fmt::print("{}; a copy of 2 GiB: {:.0f} GB/s\n", gpu_properties(0).description, table.ceiling());
+  for (const Shape& shape : kShapes) {
+    bench_shape(table, *device, shape);
+    bench_weights(table, *device, shape);
+  }
   return 0;
 }
 
 }  // namespace
 }  // namespace precbench
 
-int main() {
+int main(int argc, char** argv) {
   try {
-    return precbench::run();
+    return precbench::run({argv + 1, argv + argc});
   } catch (const std::exception& error) {
     fmt::print(stderr, "experts_bench: {}\n", error.what());
     return 1;

@@ -1,5 +1,6 @@
-// Rows by expert: a stable counting sort of the slots. A warp has a run of slots, so that its place in each expert's group
-// is known by three short kernels: slots of each expert in every run; where each run begins; rows of its slots.
+// Rows by expert: a stable counting sort of the slots in two kernels. A block has a run of slots and counts how many go to each
+// expert. Then every block adds up what the runs before its own have, which is little enough to do it anew in each, and so
+// knows the rows of its slots: their places among those of their warp, of the warps before, of the runs before.
 #include <algorithm>
 #include <climits>
 
@@ -11,121 +12,142 @@ namespace precbench {
 namespace cuda {
 namespace {
 
-constexpr int kRun = 256;  // slots
-constexpr int kSumThreads = 256;
+constexpr int kGroupThreads = 1024;  // each with a slot at a time
+constexpr int kGroupWarps = kGroupThreads / kWarp;
+constexpr int kMostRuns = 64;
 
 struct GroupArgs {
   const std::int32_t* index;
-  std::int32_t* runs;  // [E, runs]: slots of the expert in the run, then those in the runs before it
-  std::int32_t* all;   // [E]: slots of the expert, dropped ones too
+  std::int32_t* runs;  // [runs, E]: slots of the expert in the run
   std::int32_t *counts, *offsets, *row_of, *source;
   float* report;
-  int slots, run_count, experts, pad, capacity;
-  int most;   // rows of an expert
-  int first;  // of the experts; slots of others have no row
+  int slots, run_count, run, experts, pad, capacity;  // run: slots of one, a multiple of kGroupThreads
+  int most;                                           // rows of an expert
+  int first;                                          // of the experts; slots of others have no row
 };
 
-/// Calls place(slot, expert, at) for the warp's slots: `at` counts the expert's, from next[expert] on, which goes ahead.
-/// Others' slots have the expert -1.
-template <class Place>
-__device__ inline void for_run(const GroupArgs& a, int run, std::int32_t* next /* [E] */, Place&& place) {
-  const int lane = threadIdx.x % kWarp;
-  const int end = min(a.slots, (run + 1) * kRun);
-  for (int first = run * kRun; first < end; first += kWarp) {
-    const int slot = first + lane;
-    const bool mine = slot < end;
-    const int relative = mine ? a.index[slot] - a.first : -1;
-    const int expert = relative < a.experts ? max(relative, -1) : -1;
-    const std::uint32_t same = __match_any_sync(kAllLanes, expert);
-    const int at = expert >= 0 ? next[expert] + __popc(same & ((1u << lane) - 1)) : 0;
-    __syncwarp();
-    if (expert >= 0 && same >> lane == 1u) next[expert] = at + 1;
-    __syncwarp();
-    if (mine) place(slot, expert, at);
-  }
+/// The slot's expert; -1: none of these, or no slot.
+__device__ inline int expert_of(const GroupArgs& a, int slot, int end) {
+  const int relative = slot < end ? a.index[slot] - a.first : -1;
+  return relative < a.experts ? max(relative, -1) : -1;
 }
 
-__global__ void __launch_bounds__(kRouterThreads) count_slots_kernel(const GroupArgs a) {
-  extern __shared__ std::int32_t counts[];
-  std::int32_t* const mine = counts + threadIdx.x / kWarp * a.experts;
-  const int lane = threadIdx.x % kWarp, run = blockIdx.x * kRouterWarps + threadIdx.x / kWarp;
-  if (run >= a.run_count) return;
-  for (int e = lane; e < a.experts; e += kWarp) mine[e] = 0;
-  __syncwarp();
-  for_run(a, run, mine, [](int, int, int) {});
-  for (int e = lane; e < a.experts; e += kWarp) a.runs[e * a.run_count + run] = mine[e];
+__global__ void __launch_bounds__(kGroupThreads) count_slots_kernel(const GroupArgs a) {
+  extern __shared__ std::int32_t counts[];  // [E]
+  for (int e = threadIdx.x; e < a.experts; e += kGroupThreads) counts[e] = 0;
+  __syncthreads();
+  const int begin = blockIdx.x * a.run, end = min(a.slots, begin + a.run);
+  for (int slot = begin + static_cast<int>(threadIdx.x); slot < end; slot += kGroupThreads)
+    if (const int expert = expert_of(a, slot, end); expert >= 0) atomicAdd(counts + expert, 1);
+  __syncthreads();
+  for (int e = threadIdx.x; e < a.experts; e += kGroupThreads) a.runs[blockIdx.x * a.experts + e] = counts[e];
 }
 
-/// A block for each expert.
-__global__ void __launch_bounds__(kSumThreads) sum_runs_kernel(const GroupArgs a) {
-  __shared__ std::int32_t buffer[kWarp];
-  std::int32_t* const runs = a.runs + static_cast<std::int64_t>(blockIdx.x) * a.run_count;
-  int total = 0;
-  for (int first = 0; first < a.run_count; first += kSumThreads) {
-    const int run = first + static_cast<int>(threadIdx.x);
-    int all;
-    const int before = sum_before(run < a.run_count ? runs[run] : 0, all, buffer);
-    if (run < a.run_count) runs[run] = total + before;
-    total += all;
-  }
-  if (threadIdx.x == 0) a.all[blockIdx.x] = total, a.counts[blockIdx.x] = min(total, a.most);
+/// What a block of the second kernel knows of the experts, each [E].
+struct GroupTable {
+  std::int32_t *counts, *offsets /* [E + 1] */, *next /* the place of the next slot in its group */;
+  std::int32_t* of_warps;  // [warps, E]
+
+  __device__ GroupTable(std::int32_t* shared, int experts)
+      : counts(shared), offsets(counts + experts), next(offsets + experts + 1), of_warps(next + experts) {}
+};
+constexpr std::size_t table_words(int experts) {
+  return static_cast<std::size_t>(experts) * (3 + kGroupWarps) + 1;
 }
 
-/// offsets [E + 1] of the groups into shared memory; every block makes them of the counts.
-__device__ inline void make_offsets(const GroupArgs& a, std::int32_t* offsets,
-                                    std::int32_t* buffer /* [32] */) {
-  int rows = 0, padded = 0, slots = 0;
-  for (int first = 0; first < a.experts; first += kRouterThreads) {
-    const int e = first + static_cast<int>(threadIdx.x);
-    const int count = e < a.experts ? a.counts[e] : 0;
-    int all;
-    const int before = sum_before((count + a.pad - 1) / a.pad * a.pad, all, buffer);
-    if (e < a.experts) offsets[e] = padded + before;
-    padded += all;
-    sum_before(count, all, buffer);
-    rows += all;
-    sum_before(e < a.experts ? a.all[e] : 0, all, buffer);
-    slots += all;
-  }
-  if (threadIdx.x == 0) offsets[a.experts] = padded;
-  if (threadIdx.x == 0 && blockIdx.x == 0) {
-    a.report[0] = static_cast<float>(rows), a.report[1] = static_cast<float>(padded);
-    a.report[2] = static_cast<float>(slots - rows);
+/// Counts of all runs, and in `next` of those before this block's.
+__device__ inline void add_runs(const GroupArgs& a, const GroupTable& table) {
+  for (int e = threadIdx.x; e < a.experts; e += kGroupThreads) table.counts[e] = table.next[e] = 0;
+  __syncthreads();
+  const int strips = max(1, kGroupThreads / a.experts);
+  const int e = threadIdx.x % a.experts, strip = threadIdx.x / a.experts;
+  if (strip < strips) {
+    int all = 0, before = 0;
+#pragma unroll 8
+    for (int run = strip; run < a.run_count; run += strips) {
+      const int count = a.runs[run * a.experts + e];
+      all += count;
+      if (run < static_cast<int>(blockIdx.x)) before += count;
+    }
+    atomicAdd(table.counts + e, all);
+    atomicAdd(table.next + e, before);
   }
   __syncthreads();
 }
 
-/// Rows that no slot has.
-__device__ inline void mark_padding(const GroupArgs& a, const std::int32_t* offsets) {
-  for (int row = blockIdx.x * kRouterThreads + threadIdx.x; row < a.capacity;
-       row += gridDim.x * kRouterThreads) {
-    int first = 0, last = a.experts;
-    while (last - first > 1) {
-      const int middle = (first + last) / 2;
-      (offsets[middle] <= row ? first : last) = middle;
-    }
-    if (row >= offsets[first] + a.counts[first]) a.source[row] = -1;
-  }
+/// Where the groups begin. Every expert has a thread (check_rule).
+__device__ inline void make_offsets(const GroupArgs& a, const GroupTable& table) {
+  __shared__ std::int32_t buffers[3][kWarp];
+  const int e = threadIdx.x;
+  const int wanted = e < a.experts ? table.counts[e] : 0, count = min(wanted, a.most);
+  const int padded = (count + a.pad - 1) / a.pad * a.pad;
+  int rows, all, slots;
+  const int before = sum_before(padded, all, buffers[0]);
+  sum_before(count, rows, buffers[1]);
+  sum_before(wanted, slots, buffers[2]);
+  if (e < a.experts) table.counts[e] = count, table.offsets[e] = before;
+  if (e == 0) table.offsets[a.experts] = all;
+  __syncthreads();
+  if (blockIdx.x != 0) return;
+  if (e < a.experts) a.counts[e] = count;
+  if (e <= a.experts) a.offsets[e] = table.offsets[e];
+  if (e != 0) return;
+  a.report[0] = static_cast<float>(rows), a.report[1] = static_cast<float>(all);
+  a.report[2] = static_cast<float>(slots - rows);
 }
 
-__global__ void __launch_bounds__(kRouterThreads) place_slots_kernel(const GroupArgs a) {
+/// Rows that no slot has: a warp for each group's padding, all threads for what is behind the last group.
+__device__ inline void mark_padding(const GroupArgs& a, const GroupTable& table) {
+  const int lane = threadIdx.x % kWarp;
+  for (int e = blockIdx.x * kGroupWarps + threadIdx.x / kWarp; e < a.experts; e += gridDim.x * kGroupWarps)
+    for (int row = table.offsets[e] + table.counts[e] + lane; row < table.offsets[e + 1]; row += kWarp)
+      a.source[row] = -1;
+  for (int row = table.offsets[a.experts] + static_cast<int>(blockIdx.x * kGroupThreads + threadIdx.x);
+       row < a.capacity; row += gridDim.x * kGroupThreads)
+    a.source[row] = -1;
+}
+
+/// A slot for each thread of the block, in their order.
+__device__ inline void place_slots(const GroupArgs& a, const GroupTable& table, int slot, int end) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  for (int i = threadIdx.x; i < kGroupWarps * a.experts; i += kGroupThreads) table.of_warps[i] = 0;
+  const int expert = expert_of(a, slot, end);
+  const std::uint32_t same = __match_any_sync(kAllLanes, expert);
+  const int before = __popc(same & ((1u << lane) - 1));
+  __syncthreads();
+  std::int32_t* const mine = table.of_warps + warp * a.experts + expert;
+  if (expert >= 0 && before == 0) *mine = __popc(same);
+  __syncthreads();
+  if (threadIdx.x < a.experts) {
+    std::int32_t* of_expert = table.of_warps + threadIdx.x;
+    int sum = table.next[threadIdx.x];
+#pragma unroll 8
+    for (int w = 0; w < kGroupWarps; ++w) {
+      const int count = of_expert[w * a.experts];
+      of_expert[w * a.experts] = sum;
+      sum += count;
+    }
+    table.next[threadIdx.x] = sum;
+  }
+  __syncthreads();
+  if (slot >= end) return;
+  const int at = expert >= 0 ? *mine + before : a.most;
+  const int row = at < a.most ? table.offsets[expert] + at : -1;
+  a.row_of[slot] = row;
+  if (row >= 0) a.source[row] = slot;
+}
+
+__global__ void __launch_bounds__(kGroupThreads) place_slots_kernel(const GroupArgs a) {
   extern __shared__ std::int32_t shared[];
-  __shared__ std::int32_t buffer[kWarp];
-  std::int32_t* const offsets = shared;
-  make_offsets(a, offsets, buffer);
-  if (blockIdx.x == 0)
-    for (int e = threadIdx.x; e <= a.experts; e += kRouterThreads) a.offsets[e] = offsets[e];
-  mark_padding(a, offsets);
-  const int lane = threadIdx.x % kWarp, run = blockIdx.x * kRouterWarps + threadIdx.x / kWarp;
-  if (run >= a.run_count) return;
-  std::int32_t* const next = shared + a.experts + 1 + threadIdx.x / kWarp * a.experts;
-  for (int e = lane; e < a.experts; e += kWarp) next[e] = a.runs[e * a.run_count + run];
-  __syncwarp();
-  for_run(a, run, next, [&](int slot, int expert, int at) {
-    const int row = expert >= 0 && at < a.most ? offsets[expert] + at : -1;
-    a.row_of[slot] = row;
-    if (row >= 0) a.source[row] = slot;
-  });
+  const GroupTable table(shared, a.experts);
+  add_runs(a, table);
+  make_offsets(a, table);
+  mark_padding(a, table);
+  const int begin = blockIdx.x * a.run, end = min(a.slots, begin + a.run);
+  for (int first = begin; first < end; first += kGroupThreads) {
+    place_slots(a, table, first + static_cast<int>(threadIdx.x), end);
+    __syncthreads();
+  }
 }
 
 }  // namespace
@@ -136,11 +158,11 @@ void CudaDevice::do_group(const ops::Group& op) {
   const Groups& groups = op.groups;
   check_rule({.experts = groups.experts(), .top_k = groups.top_k()});
   const int slots = static_cast<int>(op.index.size()), experts = static_cast<int>(groups.experts());
-  const int run_count = (slots + kRun - 1) / kRun;
-  auto* const runs = static_cast<std::int32_t*>(scratch(sizeof(std::int32_t) * experts * (run_count + 1)));
+  const int pieces = (slots + kGroupThreads - 1) / kGroupThreads;
+  const int run = std::max(1, (pieces + kMostRuns - 1) / kMostRuns) * kGroupThreads;
+  const int run_count = std::max(1, (slots + run - 1) / run);
   const GroupArgs args{op.index.as<std::int32_t>(),
-                       runs,
-                       runs + static_cast<std::int64_t>(experts) * run_count,
+                       static_cast<std::int32_t*>(scratch(sizeof(std::int32_t) * experts * run_count)),
                        groups.counts.as<std::int32_t>(),
                        groups.offsets.as<std::int32_t>(),
                        groups.row_of.as<std::int32_t>(),
@@ -148,18 +170,15 @@ void CudaDevice::do_group(const ops::Group& op) {
                        op.report.as<float>(),
                        slots,
                        run_count,
+                       run,
                        experts,
                        static_cast<int>(groups.pad),
                        static_cast<int>(groups.rows_capacity()),
                        static_cast<int>(std::min<std::int64_t>(op.most, INT_MAX)),
                        static_cast<int>(op.first)};
-  const auto blocks = static_cast<unsigned>(std::max(1, (run_count + kRouterWarps - 1) / kRouterWarps));
-  const std::size_t table = sizeof(std::int32_t) * kRouterWarps * experts;
-  count_slots_kernel<<<blocks, kRouterThreads, table, stream()>>>(args);
-  sum_runs_kernel<<<experts, kSumThreads, 0, stream()>>>(args);
-  // Blocks without slots mark padding.
-  place_slots_kernel<<<std::max(blocks, static_cast<unsigned>(sm_count())), kRouterThreads,
-                       table + sizeof(std::int32_t) * (experts + 1), stream()>>>(args);
+  count_slots_kernel<<<run_count, kGroupThreads, sizeof(std::int32_t) * experts, stream()>>>(args);
+  place_slots_kernel<<<run_count, kGroupThreads, sizeof(std::int32_t) * table_words(experts), stream()>>>(
+      args);
   launched("group");
 }
 

@@ -1,7 +1,8 @@
-// Rows of tokens into groups. What a token's rows have as it stands, its BF16 or its codes, a warp reads once and writes to
-// each of them; other warps write the padding. Scales are gathered in another launch, in the order in which they lie. What
-// depends on the groups (columns), and everything where rows are weighted, is made by the quantizing engine from rows that it
-// gathers.
+// Rows of tokens into groups. What a token's rows have as it stands, its BF16 or its codes, a warp reads once, a piece of a row
+// at a time, and writes to each of them; other warps of the same launch write the padding, and threads with a row each gather
+// the scales. Rows behind the last group are left alone: nobody reads them. What depends on the groups (columns), and everything
+// where rows are weighted, is made by the quantizing engine from rows that it gathers.
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -13,11 +14,31 @@ namespace cuda {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / kWarp;
+constexpr int kVectors = 4;     // of 16 bytes that a lane has of a piece
 constexpr int kRowsToZero = 8;  // that a warp looks at
+constexpr int kScaleWords = 4;  // of a row that a thread gathers
+
+/// Division by a number that the host knows, of numbers below 2^31.
+class Divisor {
+ public:
+  explicit Divisor(int by) {
+    while ((1 << shift_) < by) ++shift_;
+    multiply_ = static_cast<std::uint32_t>(((std::uint64_t{1} << (31 + shift_)) + by - 1) / by);
+  }
+  __device__ int divide(int n) const {
+    return static_cast<int>(__umulhi(static_cast<std::uint32_t>(n) * 2u, multiply_) >> shift_);
+  }
+
+ private:
+  std::uint32_t multiply_;
+  int shift_ = 0;
+};
 
 /// Rows of the source in their groups; with weights, times their slots'.
 struct GatherSource {
   static constexpr int kOutputs = 1, kBatch = 8;
+  using ColumnByColumn = void;  // a token's row is read for each of its experts
   struct Column {};
   struct Raw {
     Bf16x8 x;
@@ -26,7 +47,8 @@ struct GatherSource {
   Matrix x;
   const std::int32_t* slots;
   const float* weights;  // may be null
-  int top_k;
+  Divisor top_k;
+  const std::int32_t* end;  // the row behind the last group
   std::int64_t rows, cols = x.cols;
 
   bool vectors() const { return x.vectors; }
@@ -38,7 +60,7 @@ struct GatherSource {
   __device__ Raw fetch(std::int64_t row, std::int64_t col) const {
     const int slot = kFull || row < rows ? slots[row] : -1;
     if (slot < 0) return {};
-    return {load<kFull>(x, slot / top_k, col), weights ? weights[slot] : 1.0f};
+    return {load<kFull>(x, top_k.divide(slot), col), weights ? weights[slot] : 1.0f};
   }
   __device__ void make(Bf16x8 (&out)[1], const Raw& raw, const Column&, std::int64_t, std::int64_t) const {
     out[0] = raw.x;
@@ -55,7 +77,7 @@ struct GatherSource {
 struct RowMove {
   uint4* to = nullptr;
   const uint4* from = nullptr;
-  std::int64_t vectors = 0;
+  int vectors = 0, pieces = 0;
 };
 
 struct PermuteArgs {
@@ -63,133 +85,201 @@ struct PermuteArgs {
   FormArgs form;  // of the codes; data null: none
   const void* scales;
   const std::int32_t *row_of, *source;
-  std::int64_t tokens, rows;
-  int top_k;
+  const std::int32_t* end;  // the row behind the last group
+  const float* amax;        // of the tokens, if it goes along to amax_out
+  float* amax_out;
+  int tokens, rows, top_k;
+  Divisor by_top_k, by_pieces, by_row_blocks;  // pieces: those that a token has
+  int padding_blocks, scale_blocks;            // of the grid; those behind move rows
+  int row_blocks;                              // with a thread for each row of the scales
 };
 
-/// `row`: lane k's is where slot k goes; -1: nowhere.
-__device__ inline void move_row(const RowMove& move, std::int64_t token, int row, int top_k) {
-  constexpr int kBatch = 8;
-  const int lane = threadIdx.x % kWarp;
-  const uint4* from = move.from + token * move.vectors;
-  for (std::int64_t first = 0; first < move.vectors; first += kBatch * kWarp) {
-    uint4 v[kBatch];
+/// A warp's piece of a token's row to where lane k's `row` says; -1: nowhere.
+template <bool kFull>
+__device__ inline void move_piece(const RowMove& move, int token, int piece, int row, int top_k) {
+  const int first = piece * kVectors * kWarp + threadIdx.x % kWarp;
+  const uint4* from = move.from + static_cast<std::int64_t>(token) * move.vectors + first;
+  uint4* const to = move.to + first;
+  uint4 v[kVectors];
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i)
-      if (const std::int64_t at = first + i * kWarp + lane; at < move.vectors) v[i] = from[at];
-    for (int k = 0; k < top_k; ++k) {
-      const std::int64_t to = __shfl_sync(kAllLanes, row, k);
-      if (to < 0) continue;
+  for (int i = 0; i < kVectors; ++i)
+    if (kFull || first + i * kWarp < move.vectors) v[i] = from[i * kWarp];
+#pragma unroll 2
+  for (int k = 0; k < top_k; ++k) {
+    const int at = __shfl_sync(kAllLanes, row, k);
+    if (at < 0) continue;
+    uint4* const there = to + static_cast<std::int64_t>(at) * move.vectors;
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i)
-        if (const std::int64_t at = first + i * kWarp + lane; at < move.vectors)
-          move.to[to * move.vectors + at] = v[i];
-    }
+    for (int i = 0; i < kVectors; ++i)
+      if (kFull || first + i * kWarp < move.vectors) __stcs(there + i * kWarp, v[i]);
   }
 }
 
-__device__ inline void zero_row(const RowMove& move, std::int64_t row) {
-  for (std::int64_t i = threadIdx.x % kWarp; i < move.vectors; i += kWarp)
-    move.to[row * move.vectors + i] = make_uint4(0, 0, 0, 0);
+__device__ inline void move_piece(const RowMove& move, int token, int piece, int row, int top_k) {
+  if ((piece + 1) * kVectors * kWarp <= move.vectors)
+    move_piece<true>(move, token, piece, row, top_k);
+  else
+    move_piece<false>(move, token, piece, row, top_k);
 }
 
-/// The row and block whose scale, or the four of 1x32 that lie together, stand in this word of a form's scales.
-struct ScalePlace {
-  std::int64_t row, block;
-};
-__device__ inline ScalePlace scale_place(const FormArgs& form, std::int64_t word) {
-  if (!form.in_blocks_of_32()) {
-    const std::int64_t pitch =
-        form.granularity == Granularity::row ? form.rows : detail::padded(form.rows, 4);
-    return {word % pitch, word / pitch};
-  }
-  constexpr int kWords = 128;  // of a tile of 128 rows and four blocks (scale_layout.h)
-  const std::int64_t tiles = detail::blocks_of(scale_blocks(form.granularity, form.k), 4);
-  const std::int64_t tile = word / kWords, within = word % kWords;
-  return {tile / tiles * 128 + within % 4 * 32 + within / 4, tile % tiles * 4};
+__device__ inline void zero_row(const RowMove& move, int row) {
+  uint4* const to = move.to + static_cast<std::int64_t>(row) * move.vectors;
+  for (int i = threadIdx.x % kWarp; i < move.vectors; i += kWarp) __stcs(to + i, make_uint4(0, 0, 0, 0));
 }
 
-/// A thread for each word of the scales, as they lie: what the token of a row has there, or what zeros quantize to.
-__global__ void __launch_bounds__(kThreads) permute_scales_kernel(const PermuteArgs a, std::int64_t words) {
-  const std::int64_t word = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (word >= words) return;
-  auto* const to = static_cast<std::uint32_t*>(a.form.scale) + word;
-  const auto* const from = static_cast<const std::uint32_t*>(a.scales);
-  const Granularity g = a.form.granularity;
-  const ScalePlace place = g == Granularity::tensor ? ScalePlace{} : scale_place(a.form, word);
-  const int step = a.form.in_blocks_of_32() ? 4 : 1;
-  const int slot = place.row < a.rows ? a.source[place.row] : -1;
-  if (g == Granularity::tensor) {
-    *to = *from;
-  } else if (slot >= 0) {
-    *to = from[scale_index(g, a.tokens, a.form.k, slot / a.top_k, place.block) / step];
-  } else if (place.row >= a.rows) {
-    *to = 0;
-  } else {
-    *to = 0;  // of blocks that are not there
-    for (int block = 0; block < step && place.block + block < scale_blocks(g, a.form.k); ++block)
-      make_scale(a.form, 0, word * step + block, true);
-  }
-}
-
-/// A warp for each token, and behind them one for every few rows.
-__global__ void __launch_bounds__(kThreads) permute_kernel(const PermuteArgs a) {
+/// Padding among a few rows.
+__device__ inline void zero_padding(const PermuteArgs& a, int first) {
   const int lane = threadIdx.x % kWarp;
-  const std::int64_t warp = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) / kWarp;
-  if (warp < a.tokens) {
-    const int row = lane < a.top_k ? a.row_of[warp * a.top_k + lane] : -1;
-    if (a.value.to) move_row(a.value, warp, row, a.top_k);
-    if (a.codes.to) move_row(a.codes, warp, row, a.top_k);
-    return;
-  }
-  const std::int64_t first = (warp - a.tokens) * kRowsToZero;
-  const bool padding = lane < kRowsToZero && first + lane < a.rows && a.source[first + lane] < 0;
+  const bool padding = lane < kRowsToZero && first + lane < *a.end && a.source[first + lane] < 0;
   for (std::uint32_t rest = __ballot_sync(kAllLanes, padding); rest != 0; rest &= rest - 1) {
-    const std::int64_t row = first + __ffs(static_cast<int>(rest)) - 1;
+    const int row = first + __ffs(static_cast<int>(rest)) - 1;
     if (a.value.to) zero_row(a.value, row);
     if (a.codes.to) zero_row(a.codes, row);
   }
 }
 
+__host__ __device__ inline int scales_of_word(const FormArgs& form) { return form.in_blocks_of_32() ? 4 : 1; }
+__host__ __device__ inline int words_of_row(const FormArgs& form) {
+  const int step = scales_of_word(form);
+  return (static_cast<int>(scale_blocks(form.granularity, form.k)) + step - 1) / step;
+}
+
+/// Rows that the scales of a form have room for.
+__host__ __device__ inline int padded_rows(const FormArgs& form) {
+  return static_cast<int>(form.in_blocks_of_32()                         ? detail::padded(form.rows, 128)
+                          : form.granularity == Granularity::block_1x128 ? detail::padded(form.rows, 4)
+                                                                         : form.rows);
+}
+
+/// Whether the tokens' amax is there, not one of before.
+bool has_amax(const QuantizedTensor& tokens) { return tokens.amax_in.empty() && !tokens.amax_out.empty(); }
+
+const std::int32_t* end_of(const Groups& groups) {
+  return groups.offsets.as<std::int32_t>() + groups.experts();
+}
+
+/// A thread's part of a row of the scales: what its token has, or what zeros quantize to. Where the four of 1x32 lie together
+/// in a word, threads have the rows in the order of their words (scale_layout.h).
+__device__ inline void move_scales(const PermuteArgs& a, int block) {
+  const Granularity g = a.form.granularity;
+  const auto* from = static_cast<const std::uint32_t*>(a.scales);
+  auto* const scales = static_cast<std::uint32_t*>(a.form.scale);
+  const int part = a.by_row_blocks.divide(block);
+  const int thread = (block - part * a.row_blocks) * kThreads + static_cast<int>(threadIdx.x);
+  if (block == 0 && thread == 0 && a.amax_out) *a.amax_out = *a.amax;
+  if (g == Granularity::tensor) {
+    if (thread == 0) *scales = *from;
+    return;
+  }
+  const int step = scales_of_word(a.form);
+  const int row = step == 4 ? thread / 128 * 128 + thread % 4 * 32 + thread % 128 / 4 : thread;
+  if (row >= padded_rows(a.form)) return;
+  const int blocks = static_cast<int>(scale_blocks(g, a.form.k));
+  const int begin = part * kScaleWords, words = min(kScaleWords, words_of_row(a.form) - begin);
+  const int slot = row < a.rows ? a.source[row] : -1;
+  // The thread's first word, and how far apart a row's words are.
+  const std::int64_t first = scale_index(g, a.form.rows, a.form.k, row, begin * step) / step,
+                     pitch = scale_index(g, a.form.rows, a.form.k, 0, step) / step;
+  if (slot < 0) {
+    if (row >= *a.end && row < a.rows) return;
+    for (int word = 0; word < words; ++word) {
+      const std::int64_t at = first + word * pitch;
+      scales[at] = 0;  // also of rows and blocks that are not there
+      for (int i = 0; row < a.rows && i < step && (begin + word) * step + i < blocks; ++i)
+        make_scale(a.form, 0, at * step + i, true);
+    }
+    return;
+  }
+  from += scale_index(g, a.tokens, a.form.k, a.by_top_k.divide(slot), begin * step) / step;
+  const std::int64_t from_pitch = scale_index(g, a.tokens, a.form.k, 0, step) / step;
+  std::uint32_t v[kScaleWords];
+#pragma unroll
+  for (int i = 0; i < kScaleWords; ++i)
+    if (i < words) v[i] = from[i * from_pitch];
+#pragma unroll
+  for (int i = 0; i < kScaleWords; ++i)
+    if (i < words) scales[first + i * pitch] = v[i];
+}
+
+/// Blocks that write padding, then those of scales, then those with a warp for each piece of a token's row.
+__global__ void __launch_bounds__(kThreads, 6) permute_kernel(const PermuteArgs a) {
+  int block = static_cast<int>(blockIdx.x);
+  const int warp_of_block = threadIdx.x / kWarp;
+  if (block < a.padding_blocks) return zero_padding(a, (block * kWarps + warp_of_block) * kRowsToZero);
+  block -= a.padding_blocks;
+  if (block < a.scale_blocks) return move_scales(a, block);
+  block -= a.scale_blocks;
+  const int warp = block * kWarps + warp_of_block, token = a.by_pieces.divide(warp);
+  if (token >= a.tokens) return;
+  const int piece = warp - token * (a.value.pieces + a.codes.pieces), lane = threadIdx.x % kWarp;
+  const int row = lane < a.top_k ? a.row_of[token * a.top_k + lane] : -1;
+  if (piece < a.value.pieces)
+    move_piece(a.value, token, piece, row, a.top_k);
+  else
+    move_piece(a.codes, token, piece - a.value.pieces, row, a.top_k);
+}
+
+int blocks_for(std::int64_t threads) { return static_cast<int>((threads + kThreads - 1) / kThreads); }
+
 RowMove row_move(const Tensor& to, const Tensor& from) {
   const std::int64_t bytes = bytes_of(to.dtype, to.cols);
   if (bytes % std::int64_t{sizeof(uint4)} != 0)
     throw Unsupported("the CUDA device moves rows of whole 16 bytes, not of " + std::to_string(bytes));
-  return {to.as<uint4>(), from.as<uint4>(), bytes / std::int64_t{sizeof(uint4)}};
+  const int vectors = static_cast<int>(bytes / std::int64_t{sizeof(uint4)});
+  constexpr int kPiece = kVectors * kWarp;
+  return {to.as<uint4>(), from.as<uint4>(), vectors, (vectors + kPiece - 1) / kPiece};
 }
 
 /// The tokens' own amax, as the rowwise form has it.
 void amax_of_tokens(CudaDevice& device, const Tensor& out, const QuantizedTensor& tokens) {
-  if (tokens.amax_in.empty() && !tokens.amax_out.empty())
+  if (has_amax(tokens))
     device.do_convert({out, tokens.amax_out});
   else
     device.do_amax({.out = out, .x = tokens.value});
 }
 
-/// The rows that go as they stand.
-void move_rows(CudaDevice& device, const ops::Permute& op) {
+/// The rows that go as they stand. Returns whether amax_out is made, too.
+bool move_rows(CudaDevice& device, const ops::Permute& op) {
   const Groups& groups = op.groups;
-  PermuteArgs args{};
-  if (writes_value(op.x)) args.value = row_move(op.x.value, op.src.value);
-  if (wanted(op.x.rowwise)) {
-    args.codes = row_move(op.x.rowwise.data, op.src.rowwise.data);
+  const int top_k = static_cast<int>(groups.top_k());
+  RowMove value, codes;
+  if (writes_value(op.x)) value = row_move(op.x.value, op.src.value);
+  if (wanted(op.x.rowwise)) codes = row_move(op.x.rowwise.data, op.src.rowwise.data);
+  if (!value.to && !codes.to) return false;
+  const std::int64_t rows = groups.rows_capacity(), tokens = groups.row_of.rows;
+  const int pieces = value.pieces + codes.pieces;
+  PermuteArgs args{.value = value,
+                   .codes = codes,
+                   .form = {},
+                   .scales = nullptr,
+                   .row_of = groups.row_of.as<std::int32_t>(),
+                   .source = groups.source.as<std::int32_t>(),
+                   .end = end_of(groups),
+                   .amax = nullptr,
+                   .amax_out = nullptr,
+                   .tokens = static_cast<int>(tokens),
+                   .rows = static_cast<int>(rows),
+                   .top_k = top_k,
+                   .by_top_k = Divisor(top_k),
+                   .by_pieces = Divisor(pieces),
+                   .by_row_blocks = Divisor(1),
+                   .padding_blocks = blocks_for((rows + kRowsToZero - 1) / kRowsToZero * kWarp),
+                   .scale_blocks = 0,
+                   .row_blocks = 1};
+  if (codes.to) {
     args.form = read_form(op.x.rowwise);
     args.scales = op.src.rowwise.scale.data;
+    args.row_blocks = args.form.granularity == Granularity::tensor ? 1 : blocks_for(padded_rows(args.form));
+    args.by_row_blocks = Divisor(args.row_blocks);
+    args.scale_blocks = args.row_blocks * ((words_of_row(args.form) + kScaleWords - 1) / kScaleWords);
+    if (!op.x.amax_out.empty() && has_amax(op.src)) {
+      args.amax = op.src.amax_out.as<float>();
+      args.amax_out = op.x.amax_out.as<float>();
+    }
   }
-  if (!args.value.to && !args.form.data) return;
-  args.row_of = groups.row_of.as<std::int32_t>();
-  args.source = groups.source.as<std::int32_t>();
-  args.tokens = groups.row_of.rows;
-  args.rows = groups.rows_capacity();
-  args.top_k = static_cast<int>(groups.top_k());
-  const std::int64_t warps = args.tokens + (args.rows + kRowsToZero - 1) / kRowsToZero;
-  const auto blocks = [](std::int64_t threads) {
-    return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
-  };
-  permute_kernel<<<blocks(warps * kWarp), kThreads, 0, device.stream()>>>(args);
-  if (!args.form.data) return;
-  const std::int64_t words = op.x.rowwise.scale.bytes() / std::int64_t{sizeof(std::uint32_t)};
-  permute_scales_kernel<<<blocks(words), kThreads, 0, device.stream()>>>(args, words);
+  const int blocks = args.padding_blocks + args.scale_blocks + blocks_for(tokens * pieces * kWarp);
+  permute_kernel<<<blocks, kThreads, 0, device.stream()>>>(args);
+  return args.amax_out;
 }
 
 }  // namespace
@@ -202,18 +292,19 @@ void CudaDevice::do_permute(const ops::Permute& op) {
   const bool weighted = !op.weights.empty();
   QuantizedTensor x = op.x;  // what is left to the engine
   if (!weighted) {
-    move_rows(*this, op);
+    const bool made = move_rows(*this, op);
     x.keep_value = false;
     x.rowwise = {};
     if (!x.amax_out.empty()) {
-      amax_of_tokens(*this, x.amax_out, op.src);
+      if (!made) amax_of_tokens(*this, x.amax_out, op.src);
       x.amax_in = std::exchange(x.amax_out, {});
     }
   }
   void* amaxes = scratch(amax_scratch_bytes(*this, x, &groups));
   const TileOutput output = tile_output(*this, x, weighted && writes_value(x), amaxes, &groups);
-  const GatherSource source{matrix(op.src.value), groups.source.as<std::int32_t>(), op.weights.as<float>(),
-                            static_cast<int>(groups.top_k()), groups.rows_capacity()};
+  const GatherSource source{matrix(op.src.value),   groups.source.as<std::int32_t>(),
+                            op.weights.as<float>(), Divisor(static_cast<int>(groups.top_k())),
+                            end_of(groups),         groups.rows_capacity()};
   if (output.wants_amax() || output.wants_cast()) produce(*this, source, TileOutputs<1>{{output}});
   quantize_from_value(*this, x);
   launched("permute");

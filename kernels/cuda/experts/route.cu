@@ -1,5 +1,6 @@
-// The router: logits by cuBLASLt, then a warp for each token, whose lanes share its experts. Sums over tokens are made in
-// the order of warps and blocks, in a second kernel, so that equal inputs give equal bits.
+// The router: logits by cuBLASLt, then a warp for each token, whose lanes share its experts and have them in registers. Sums
+// over tokens are made in the order of tokens, warps and blocks, the last in a second kernel, so that equal inputs give equal
+// bits.
 #include <algorithm>
 #include <climits>
 #include <string>
@@ -24,7 +25,9 @@ void check_rule(const RoutingRule& rule) {
 namespace {
 
 constexpr int kBlocksPerSm = 2;
-constexpr int kFinishThreads = kWarp * kWarp;
+constexpr int kTurns = 2;  // tokens of a place in the block's order that it has at a time, each in a warp
+constexpr int kRouteThreads = kTurns * kRouterThreads;
+constexpr int kFinishWarps = 8;
 
 /// Order of floats as that of integers above 0, equal zeros; NaN below all. 0 is what has been taken.
 __device__ inline std::uint32_t ordered(float x) {
@@ -66,25 +69,54 @@ __device__ inline void leave_out_groups(const RoutingRule& rule, std::uint32_t* 
   __syncwarp();
 }
 
+/// A lane's share of what belongs to experts: those of lane, lane + 32, ...
+template <class T, int kPerLane>
+struct Lanes {
+  T of[kPerLane];
+
+  __device__ static int expert(int i) { return static_cast<int>(threadIdx.x % kWarp) + i * kWarp; }
+  /// body(number of the expert, its value) in their order
+  template <class Body>
+  __device__ void each(int experts, Body&& body) {
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i)
+      if (expert(i) < experts) body(expert(i), of[i]);
+  }
+  /// That of an expert, another in each lane.
+  __device__ T at(int of_expert) const {
+    T value = of[0];
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      const T there = __shfl_sync(kAllLanes, of[i], of_expert % kWarp);
+      if (of_expert / kWarp == i) value = there;
+    }
+    return value;
+  }
+};
+
 /// Lane k's expert: the k-th largest key.
-__device__ inline int choose_experts(const RoutingRule& rule, std::uint32_t* keys) {
-  const int lane = threadIdx.x % kWarp, experts = static_cast<int>(rule.experts);
+template <int kPerLane>
+__device__ inline int choose_experts(int top_k, Lanes<std::uint32_t, kPerLane>& keys) {
+  const int lane = threadIdx.x % kWarp;
   int chosen = 0;
-  for (int k = 0; k < rule.top_k; ++k) {
+  for (int k = 0; k < top_k; ++k) {
     std::uint32_t most = 0;
     int place = INT_MAX;
-    for (int e = lane; e < experts; e += kWarp)
-      if (keys[e] > most) most = keys[e], place = e;
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i)
+      if (keys.of[i] > most) most = keys.of[i], place = keys.expert(i);
     const int best = place_of_largest(most, place);
-    if (best % kWarp == lane) keys[best] = 0;
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i)
+      if (keys.expert(i) == best) keys.of[i] = 0;
     if (k == lane) chosen = best;
   }
   return chosen;
 }
 
-/// What a block knows of its tokens: of each expert the sum of p / sum p and its slots; behind them the sum of logsumexp^2
-/// and the first token that is not finite.
-struct BlockSum {
+/// Of the tokens of a block, or of all: of each expert the sum of p / sum p and its slots; behind them the sum of
+/// logsumexp^2 and the first token that is not finite.
+struct RouteSum {
   float share;
   std::int32_t count;
 };
@@ -94,110 +126,168 @@ struct RouteArgs {
   const std::int32_t* forced;  // may be null
   std::int32_t* index;
   float* weights;
-  BlockSum* sums;  // [blocks, E + 1]
+  RouteSum* sums;  // [E + 1, blocks]
+  unsigned* done;  // becomes 0
   int tokens;
   RoutingRule rule;
 };
 
-__global__ void __launch_bounds__(kRouterThreads) route_kernel(const RouteArgs a) {
-  extern __shared__ float shared[];
-  __shared__ float squares[kRouterWarps];
-  __shared__ std::int32_t bad[kRouterWarps];
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+/// One token's: its slots, counted in `counts`, and in `shares` [E + 1] its p / sum p and behind them its logsumexp. Returns
+/// whether all is finite.
+template <int kPerLane>
+__device__ inline bool route_token(const RouteArgs& a, int t, Lanes<float, kPerLane>& z, float* shares,
+                                   std::int32_t* counts) {
+  const int lane = threadIdx.x % kWarp;
   const int experts = static_cast<int>(a.rule.experts), slots = static_cast<int>(a.rule.top_k);
-  float* const z = shared + warp * 4 * experts;
-  auto* const keys = reinterpret_cast<std::uint32_t*>(z + experts);
-  float* const shares = z + 2 * experts;
-  auto* const counts = reinterpret_cast<std::int32_t*>(z + 3 * experts);
-  for (int e = lane; e < experts; e += kWarp) shares[e] = 0, counts[e] = 0;
-  float of_squares = 0;
-  std::int32_t first_bad = INT_MAX;
   const bool by_logit = !a.bias && a.rule.groups == 1;
-  for (int t = blockIdx.x * kRouterWarps + warp; t < a.tokens; t += gridDim.x * kRouterWarps) {
-    const float* from = a.z + static_cast<std::int64_t>(t) * experts;
-    for (int e = lane; e < experts; e += kWarp) z[e] = from[e];
-    const TokenScores scores = token_scores(a.rule, z);
-    for (int e = lane; e < experts; e += kWarp) {
-      const float p = scores.probability(z[e]);
-      keys[e] = ordered(by_logit ? z[e] : a.bias ? p + a.bias[e] : p);
-      shares[e] += p / scores.sum;
-    }
-    __syncwarp();
-    const std::int64_t slot = static_cast<std::int64_t>(t) * slots + lane;
-    int expert = 0;
-    if (a.forced) {
-      if (lane < slots) expert = a.forced[slot];
-    } else {
-      if (a.rule.group_top_k < a.rule.groups) leave_out_groups(a.rule, keys);
-      expert = choose_experts(a.rule, keys);
-    }
-    float sum;
-    const float g = gate_of(a.rule, scores, z[expert], lane < slots, sum);
-    if (lane < slots) {
-      a.index[slot] = expert;
-      a.weights[slot] = scores.finite ? g * static_cast<float>(a.rule.scale) : NAN;
-      atomicAdd(counts + expert, 1);
-    }
-    of_squares += scores.logsumexp() * scores.logsumexp();
-    if (!scores.finite) first_bad = min(first_bad, t);
-    __syncwarp();
+  const TokenScores scores = token_scores_of(
+      a.rule, [&](auto&& body) { z.each(experts, [&](int, float of_expert) { body(of_expert); }); });
+  Lanes<std::uint32_t, kPerLane> keys{};
+  float p[kPerLane];
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    const int e = keys.expert(i);
+    if (e >= experts) continue;
+    p[i] = scores.probability(z.of[i]);
+    keys.of[i] = ordered(by_logit ? z.of[i] : a.bias ? p[i] + a.bias[e] : p[i]);
   }
-  if (lane == 0) squares[warp] = of_squares, bad[warp] = first_bad;
-  __syncthreads();
-  for (int e = threadIdx.x; e <= experts; e += kRouterThreads) {
-    float share = 0;
-    std::int32_t count = e < experts ? 0 : INT_MAX;
-    for (int w = 0; w < kRouterWarps; ++w) {
-      const float* of_warp = shared + w * 4 * experts;
-      share += e < experts ? of_warp[2 * experts + e] : squares[w];
-      if (e < experts)
-        count += reinterpret_cast<const std::int32_t*>(of_warp)[3 * experts + e];
-      else
-        count = min(count, bad[w]);
+  const std::int64_t slot = static_cast<std::int64_t>(t) * slots + lane;
+  int expert = 0;
+  if (a.forced) {
+    if (lane < slots) expert = a.forced[slot];
+  } else {
+    if (a.rule.group_top_k < a.rule.groups) {
+      auto* const apart = reinterpret_cast<std::uint32_t*>(shares);
+      keys.each(experts, [&](int e, std::uint32_t key) { apart[e] = key; });
+      __syncwarp();
+      leave_out_groups(a.rule, apart);
+      keys.each(experts, [&](int e, std::uint32_t& key) { key = apart[e]; });
+      __syncwarp();
     }
-    a.sums[blockIdx.x * (experts + 1) + e] = {share, count};
+    expert = choose_experts(slots, keys);
+  }
+  float sum;
+  const float g = gate_of(a.rule, scores, z.at(expert), lane < slots, sum);
+  if (lane < slots) {
+    a.index[slot] = expert;
+    a.weights[slot] = scores.finite ? g * static_cast<float>(a.rule.scale) : NAN;
+    atomicAdd(counts + expert, 1);
+  }
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i)
+    if (keys.expert(i) < experts) shares[keys.expert(i)] = scores.softmax ? p[i] : p[i] / scores.sum;
+  if (lane == 0) shares[experts] = scores.logsumexp();
+  return scores.finite;
+}
+
+/// Warp w of a block's first eight and w + 8 have the block's places w in turn: token after token of a place is added up in
+/// their order, then place after place.
+template <int kPerLane>
+__global__ void __launch_bounds__(kRouteThreads, kBlocksPerSm) route_kernel(const RouteArgs a) {
+  extern __shared__ float shared[];
+  __shared__ std::int32_t first_bad;
+  const int experts = static_cast<int>(a.rule.experts), width = experts + 1;
+  const int warp = threadIdx.x / kWarp, place = warp % kRouterWarps, turn = warp / kRouterWarps;
+  float* const mine = shared + warp * width;
+  auto* const counts = reinterpret_cast<std::int32_t*>(shared + kTurns * kRouterWarps * width);
+  for (int e = threadIdx.x; e < experts; e += kRouteThreads) counts[e] = 0;
+  if (threadIdx.x == 0) {
+    first_bad = INT_MAX;
+    if (blockIdx.x == 0) *a.done = 0;
+  }
+  __syncthreads();
+  // Sums over the tokens of a place are of a thread for every so many experts; one in each place has the squares.
+  constexpr int kThreadsOfPlace = kRouteThreads / kRouterWarps;
+  constexpr int kSums = (kPerLane * kWarp + kThreadsOfPlace - 1) / kThreadsOfPlace;
+  const int sum_place = threadIdx.x / kThreadsOfPlace, sum_first = threadIdx.x % kThreadsOfPlace;
+  float sums[kSums] = {}, squares = 0;
+  const int step = gridDim.x * kRouterWarps;
+  const int first = blockIdx.x * kRouterWarps;
+  for (int at = first; at < a.tokens; at += kTurns * step) {
+    const int t = at + place + turn * step;
+    if (t < a.tokens) {
+      Lanes<float, kPerLane> z;
+      const float* from = a.z + static_cast<std::int64_t>(t) * experts;
+      z.each(experts, [&](int e, float& of_expert) { of_expert = from[e]; });
+      if (!route_token(a, t, z, mine, counts) && threadIdx.x % kWarp == 0) atomicMin(&first_bad, t);
+    } else {
+      for (int e = threadIdx.x % kWarp; e < width; e += kWarp) mine[e] = 0;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int of_turn = 0; of_turn < kTurns; ++of_turn) {
+      const float* shares = shared + (of_turn * kRouterWarps + sum_place) * width;
+#pragma unroll
+      for (int i = 0; i < kSums; ++i)
+        if (const int e = sum_first + i * kThreadsOfPlace; e < experts) sums[i] += shares[e];
+      squares += shares[experts] * shares[experts];
+    }
+    __syncthreads();
+  }
+#pragma unroll
+  for (int i = 0; i < kSums; ++i)
+    if (const int e = sum_first + i * kThreadsOfPlace; e < experts) shared[sum_place * width + e] = sums[i];
+  if (sum_first == 0) shared[sum_place * width + experts] = squares;
+  __syncthreads();
+  for (int e = threadIdx.x; e <= experts; e += kRouteThreads) {
+    float share = 0;
+    for (int w = 0; w < kRouterWarps; ++w) share += shared[w * width + e];
+    a.sums[e * gridDim.x + blockIdx.x] = {share, e < experts ? counts[e] : first_bad};
   }
 }
 
-/// One block over what all have left: a warp has every 32nd block, its lanes the experts.
-__global__ void __launch_bounds__(kFinishThreads)
-    finish_route_kernel(float* report, std::int32_t* bad, const BlockSum* sums, int blocks, int experts,
-                        float tokens, float slots) {
-  __shared__ BlockSum parts[kWarp][kWarp + 1];
-  __shared__ float buffer[kWarp];
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  float balance = 0;
-  for (int first = 0; first <= experts; first += kWarp) {
-    const int e = first + lane;
-    const bool counts = e < experts;  // else it is the first bad token
-    BlockSum sum{0, counts ? 0 : INT_MAX};
-    if (e <= experts) {
+struct FinishArgs {
+  float* report;
+  std::int32_t* bad;
+  const RouteSum* sums;  // [E + 1, blocks]
+  RouteSum* totals;      // [E + 1]
+  unsigned* done;        // blocks of this kernel
+  int blocks, experts;
+  float tokens, slots;
+};
+
+/// A warp for each expert, and one for what is behind them: a lane has every 32nd block. The last block to end makes the
+/// balance of the totals.
+__global__ void __launch_bounds__(kFinishWarps* kWarp) finish_route_kernel(const FinishArgs a) {
+  __shared__ bool last;
+  const int lane = threadIdx.x % kWarp, e = blockIdx.x * kFinishWarps + threadIdx.x / kWarp;
+  if (e <= a.experts) {
+    const bool counts = e < a.experts;  // else it is the first bad token
+    RouteSum sum{0, counts ? 0 : INT_MAX};
 #pragma unroll 8
-      for (int b = warp; b < blocks; b += kWarp) {
-        const BlockSum more = sums[b * (experts + 1) + e];
-        sum = {sum.share + more.share, counts ? sum.count + more.count : min(sum.count, more.count)};
-      }
+    for (int b = lane; b < a.blocks; b += kWarp) {
+      const RouteSum more = a.sums[e * a.blocks + b];
+      sum = {sum.share + more.share, counts ? sum.count + more.count : min(sum.count, more.count)};
     }
-    parts[warp][lane] = sum;
-    __syncthreads();
-    if (warp == 0 && e <= experts) {
-      for (int w = 1; w < kWarp; ++w) {
-        const BlockSum more = parts[w][lane];
-        sum = {sum.share + more.share, counts ? sum.count + more.count : min(sum.count, more.count)};
-      }
+    float share = __shfl_sync(kAllLanes, sum.share, 0);
+#pragma unroll
+    for (int l = 1; l < kWarp; ++l) share += __shfl_sync(kAllLanes, sum.share, l);
+    const int count =
+        counts ? __reduce_add_sync(kAllLanes, sum.count) : __reduce_min_sync(kAllLanes, sum.count);
+    if (lane == 0) {
+      a.totals[e] = {share, count};
       if (counts) {
-        report[e] = static_cast<float>(sum.count);
-        balance +=
-            static_cast<float>(experts) * (static_cast<float>(sum.count) / slots) * (sum.share / tokens);
+        a.report[e] = static_cast<float>(count);
       } else {
-        report[experts + 1] = sum.share / tokens;
-        *bad = sum.count == INT_MAX ? -1 : sum.count;
+        a.report[a.experts + 1] = share / a.tokens;
+        *a.bad = count == INT_MAX ? -1 : count;
       }
+      __threadfence();
     }
-    __syncthreads();
   }
-  balance = block_sum(balance, buffer);
-  if (threadIdx.x == 0) report[experts] = balance;
+  __syncthreads();
+  if (threadIdx.x == 0) last = atomicAdd(a.done, 1u) == gridDim.x - 1;
+  __syncthreads();
+  if (!last || threadIdx.x >= kWarp) return;
+  __threadfence();
+  float balance = 0;
+  for (int i = lane; i < a.experts; i += kWarp) {
+    const RouteSum sum{__ldcg(&a.totals[i].share), __ldcg(&a.totals[i].count)};
+    balance +=
+        static_cast<float>(a.experts) * (static_cast<float>(sum.count) / a.slots) * (sum.share / a.tokens);
+  }
+  balance = warp_sum(balance);
+  if (lane == 0) a.report[a.experts] = balance;
 }
 
 /// A block for each layer. Counts are whole numbers, and so are these sums.
@@ -224,21 +314,31 @@ void CudaDevice::do_route(const ops::Route& op) {
   plans_->matmul(op.z, plain(op.x), plain(op.router), {});
   const int experts = static_cast<int>(op.rule.experts), tokens = static_cast<int>(op.z.rows);
   const int blocks = std::min((tokens + kRouterWarps - 1) / kRouterWarps, sm_count() * kBlocksPerSm);
-  auto* sums =
-      static_cast<BlockSum*>(scratch(static_cast<std::size_t>(blocks) * (experts + 1) * sizeof(BlockSum)));
+  auto* const totals = static_cast<RouteSum*>(
+      scratch((static_cast<std::size_t>(blocks) + 1) * (experts + 1) * sizeof(RouteSum) + sizeof(unsigned)));
+  RouteSum* const sums = totals + experts + 1;
+  auto* const done = reinterpret_cast<unsigned*>(sums + static_cast<std::size_t>(blocks) * (experts + 1));
   const RouteArgs args{op.z.as<float>(),
                        op.bias.as<float>(),
                        op.forced.as<std::int32_t>(),
                        op.index.as<std::int32_t>(),
                        op.weights.as<float>(),
                        sums,
+                       done,
                        tokens,
                        op.rule};
-  const std::size_t shared_bytes = std::size_t{kRouterWarps} * 4 * experts * sizeof(float);
-  route_kernel<<<blocks, kRouterThreads, shared_bytes, stream()>>>(args);
-  finish_route_kernel<<<1, kFinishThreads, 0, stream()>>>(op.report.as<float>(), op.bad.as<std::int32_t>(),
-                                                          sums, blocks, experts, static_cast<float>(tokens),
-                                                          static_cast<float>(op.index.size()));
+  const std::size_t shared_bytes =
+      (std::size_t{kTurns} * kRouterWarps * (experts + 1) + experts) * sizeof(float);
+  const auto kernel = experts <= kWarp       ? route_kernel<1>
+                      : experts <= 2 * kWarp ? route_kernel<2>
+                      : experts <= 4 * kWarp ? route_kernel<4>
+                                             : route_kernel<8>;
+  static_assert(kMostExperts <= 8 * kWarp);
+  kernel<<<blocks, kRouteThreads, shared_bytes, stream()>>>(args);
+  const int finish_blocks = (experts + kFinishWarps) / kFinishWarps;
+  finish_route_kernel<<<finish_blocks, kFinishWarps * kWarp, 0, stream()>>>(
+      {op.report.as<float>(), op.bad.as<std::int32_t>(), sums, totals, done, blocks, experts,
+       static_cast<float>(tokens), static_cast<float>(op.index.size())});
   launched("route");
 }
 

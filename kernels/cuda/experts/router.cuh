@@ -60,27 +60,34 @@ struct TokenScores {
   __device__ float logsumexp() const { return largest + logf(total); }
 };
 
-/// Every lane of the warp calls it, with z [experts] in shared memory.
-__device__ inline TokenScores token_scores(const RoutingRule& rule, const float* z) {
-  const int lane = threadIdx.x % kWarp, experts = static_cast<int>(rule.experts);
+/// Every lane of the warp calls it; for_each(body) gives body the logits of the lane's experts, those of lane, lane + 32, ...
+template <class ForEach>
+__device__ inline TokenScores token_scores_of(const RoutingRule& rule, ForEach&& for_each) {
   TokenScores scores;
   scores.softmax = rule.score == RouterScore::softmax;
   float largest = -FLT_MAX;
   bool finite = true;
-  for (int e = lane; e < experts; e += kWarp) {
-    largest = fmaxf(largest, z[e]);
-    finite = finite && isfinite(z[e]);
-  }
+  for_each([&](float z) {
+    largest = fmaxf(largest, z);
+    finite = finite && isfinite(z);
+  });
   scores.largest = warp_max(largest);
   scores.finite = __all_sync(kAllLanes, finite);
   float total = 0, sum = 0;
-  for (int e = lane; e < experts; e += kWarp) {
-    total += expf(z[e] - scores.largest);
-    if (!scores.softmax) sum += scores.probability(z[e]);
-  }
+  for_each([&](float z) {
+    total += expf(z - scores.largest);
+    if (!scores.softmax) sum += scores.probability(z);
+  });
   scores.total = warp_sum(total);
   if (!scores.softmax) scores.sum = warp_sum(sum);
   return scores;
+}
+
+/// The same with z [experts] in shared memory.
+__device__ inline TokenScores token_scores(const RoutingRule& rule, const float* z) {
+  return token_scores_of(rule, [&](auto&& body) {
+    for (int e = threadIdx.x % kWarp; e < static_cast<int>(rule.experts); e += kWarp) body(z[e]);
+  });
 }
 
 /// g of each lane's expert, p or its share of the chosen ones' sum; `sum` becomes what divides it (else 1). Lanes without a

@@ -39,7 +39,7 @@ enum class Scales { squares, blocks, ends };
 
 /// A kernel's shape.
 template <class AType, class BType, Scales kScalesOf, Store kStoreD, int kRowsOf, int kColumnsOf,
-          int kStagesOf, int kClusterOf, int kDBoxesOf>
+          int kStagesOf, int kClusterOf, int kDBoxesOf, int kPrefetchFromOf = 0>
 struct Shape {
   using A = AType;
   using B = BType;
@@ -52,6 +52,8 @@ struct Shape {
   static constexpr int kStages = kStagesOf;
   static constexpr int kCluster = kClusterOf;  ///< blocks that share rows of A
   static constexpr int kDBoxes = kDBoxesOf;    ///< that a warpgroup has for the epilogue
+  /// Blocks of k from which on what is in D is asked for before the epilogue adds to it; 0: never.
+  static constexpr int kPrefetchFrom = kPrefetchFromOf;
   /// The math warpgroups take turns at the tensor cores. That pays with a scale for every column, as the promotion is
   /// long and both would promote at one time; else the waiting costs more than it gives.
   static constexpr bool kTakeTurns = kBlocks;
@@ -127,6 +129,7 @@ __device__ void produce(Shared<S>& shared, const Maps& maps, const SquareScales&
       } else if constexpr (S::kBlocks) {
         load_box(shared.b_scale[stage], &maps.b_scale, block, tile.b_row, full);
       }
+      if constexpr (S::kPrefetchFrom > 0) prefetch_before<S>(&maps.d, tile, i);
     }
   }
 }

@@ -89,6 +89,17 @@ __device__ inline void add_bf16(float (&total)[kSums], const Before& before, int
   }
 }
 
+/// Asks for what a tile's part of D has before, so that it is in L2 when the tile is added to it: for one box with each of the
+/// tile's last blocks of k, of which this is number `block`. Tiles of few blocks wait for memory as it is, and would only
+/// make L2 fuller.
+template <class S>
+__device__ inline void prefetch_before(const CUtensorMap* map, const Tile& tile, int block) {
+  constexpr int kAcross = S::kColumns / S::kDColumns, kBoxes = kAcross * S::kRows / kUnitRows;
+  const int box = block + kBoxes - tile.k_blocks, row = box / kAcross * kUnitRows;
+  if (tile.k_blocks >= S::kPrefetchFrom && box >= 0 && row < tile.rows)
+    prefetch_box(map, tile.d_row + row, tile.d_column + box % kAcross * S::kDColumns);
+}
+
 /// A warpgroup's totals to D, box after box through `boxes`. Its first thread asks for the copies and waits for those
 /// before.
 template <class S, class Order>

@@ -74,6 +74,12 @@ __device__ inline void add_box(const CUtensorMap* map, int row, int column, cons
       : "memory");
 }
 
+/// The box that begins at (row, column) is on its way to L2, where add_box will find it.
+__device__ inline void prefetch_box(const CUtensorMap* map, int row, int column) {
+  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%2, %1}];" ::"l"(map), "r"(row), "r"(column)
+               : "memory");
+}
+
 /// What this thread wrote to shared memory becomes visible to the copy engine.
 __device__ inline void publish_stores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 

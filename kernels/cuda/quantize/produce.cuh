@@ -41,7 +41,8 @@ __global__ void __launch_bounds__(kRowThreads, 2) produce_rows(const Source sour
   for (int v = 0; v < kVectors; ++v)
     if (writer.col(v) < source.cols) columns[v] = source.template column<true>(writer.col(v));
   int turn = 0;
-  for (std::int64_t row = blockIdx.x; row < source.rows; row += gridDim.x, turn ^= 1) {
+  for (std::int64_t row = blockIdx.x; row < source.rows && !behind_groups(source, row);
+       row += gridDim.x, turn ^= 1) {
     Bf16x8 x[kVectors] = {};
 #pragma unroll
     for (int first = 0; first < kVectors; first += kBatch) {

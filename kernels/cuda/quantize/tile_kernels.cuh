@@ -26,6 +26,29 @@ __device__ inline void for_square(const Source& source, std::int64_t row, std::i
   }
 }
 
+/// Where the tile of a number begins. Tiles follow each other along rows, or down a column where the Source says so: then
+/// those that run at one time read the same few columns, which matters where rows are read more than once.
+template <class Source>
+__device__ inline void place_tile(unsigned tile, unsigned col_tiles, unsigned tiles, std::int64_t& row0,
+                                  std::int64_t& col0) {
+  unsigned row = tile / col_tiles, col = tile % col_tiles;
+  if constexpr (requires { typename Source::ColumnByColumn; }) {
+    const unsigned row_tiles = max(1u, tiles / col_tiles);
+    row = tile % row_tiles, col = tile / row_tiles;
+  }
+  row0 = static_cast<std::int64_t>(row) * kTile;
+  col0 = static_cast<std::int64_t>(col) * kTile;
+}
+
+/// Whether nobody reads what a Source of groups has in this row and those behind it.
+template <class Source>
+__device__ inline bool behind_groups(const Source& source, std::int64_t row) {
+  if constexpr (requires { source.end; })
+    return row >= *source.end;
+  else
+    return false;
+}
+
 /// A persistent grid: block b has the tiles b, b + gridDim, ...
 template <class Source, bool kFull>
 __global__ void __launch_bounds__(kTileThreads, Source::kOutputs == 1 ? 4 : 2)
@@ -37,8 +60,9 @@ __global__ void __launch_bounds__(kTileThreads, Source::kOutputs == 1 ? 4 : 2)
   const ThreadPlace at;
   std::uint32_t largest[kOutputs] = {};  // over all tiles, of each half
   for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    const std::int64_t row0 = static_cast<std::int64_t>(tile / col_tiles) * kTile;
-    const std::int64_t col0 = static_cast<std::int64_t>(tile % col_tiles) * kTile;
+    std::int64_t row0, col0;
+    place_tile<Source>(tile, col_tiles, tiles, row0, col0);
+    if (behind_groups(source, row0)) continue;
     std::uint32_t rows[kOutputs][4] = {};
     Bf16x8 cols[kOutputs] = {};
     for_square<kFull>(source, row0 + at.row(), col0 + at.col(), [&](int i, const Bf16x8(&made)[kOutputs]) {
@@ -119,8 +143,9 @@ __global__ void __launch_bounds__(kTileThreads, Source::kOutputs == 1 ? 3 : 2)
   extern __shared__ uint4 stash[];
   const ThreadPlace at;
   const unsigned tile = reverse ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
-  const std::int64_t row0 = static_cast<std::int64_t>(tile / col_tiles) * kTile;
-  const std::int64_t col0 = static_cast<std::int64_t>(tile % col_tiles) * kTile;
+  std::int64_t row0, col0;
+  place_tile<Source>(tile, col_tiles, gridDim.x, row0, col0);
+  if (behind_groups(source, row0) && tile > 0) return;  // the first may have the tensor's amax to store
   const std::int64_t row = row0 + at.row(), col = col0 + at.col();
 
   Bf16x8 square[kSquare];
