@@ -25,8 +25,8 @@ def lines(path):
     """Of a file under results/, or anywhere if the path is absolute."""
     return [json.loads(line) for line in (RESULTS / path).read_text().splitlines()]
 
-# What a case beside the peer is known by.
-BESIDE = "model", "batch", "seq", "accumulation", "recipe"
+# What a case beside the peer is known by; some have no `layers`, as they have all.
+BESIDE = "model", "layers", "batch", "seq", "accumulation", "recipe"
 
 
 def measured(path, *keys):
@@ -34,7 +34,7 @@ def measured(path, *keys):
     found = {}
     for record in lines(path):
         if record["status"] == "ok" and (record["metrics"] or {}).get("tokens_per_s"):
-            found.setdefault(tuple(record["case"][key] for key in keys), record)
+            found.setdefault(tuple(record["case"].get(key) for key in keys), record)
     return found
 
 
@@ -71,8 +71,9 @@ def peers(path):
     for line in lines(path):
         if "error" in line:
             continue
-        key = (PEER_MODELS[line["model"]], line["batch"], line["seq"], line.get("accumulation", 1),
-               line["recipe"].removesuffix("_auto"))
+        model, _, layers = line["model"].partition("/")
+        key = (PEER_MODELS.get(model, model), int(layers) if layers else None, line["batch"], line["seq"],
+               line.get("accumulation", 1), line["recipe"].removesuffix("_auto"))
         if key not in best or line["tokens_per_s"] > best[key]["tokens_per_s"]:
             best[key] = line
     return best
@@ -83,11 +84,12 @@ def beside_peer(folder="h200/beside-peer"):
     rows = []
     for key, ours in cases.items():
         *shape, recipe = key
-        model, batch, seq, accumulation = shape
+        model, layers, batch, seq, accumulation = shape
         bf16 = cases.get((*shape, "bf16"))
         over = f"{rate(ours) / rate(bf16):.2f}x" if bf16 else "-"
         peer = theirs.get(key)
         times = f", {accumulation} times" if accumulation > 1 else ""
+        model += f", {layers} layers" if layers else ""
         rows.append([model, f"{batch} x {seq}{times}", recipe, f"{rate(ours):,.0f}", over] +
                     ([f"{peer['tokens_per_s']:,.0f}" + (" (filtered)" if peer["recipe"].endswith("_auto") else ""),
                       f"{rate(ours) / peer['tokens_per_s']:.2f}x",
