@@ -109,8 +109,9 @@ def gate_for_up(model):
 
 
 def compiled(model):
+    backend = "inductor" if torch.cuda.is_available() else "aot_eager"
     for i, layer in enumerate(model.layers):
-        model.layers[i] = torch.compile(layer, fullgraph=True, dynamic=False, backend="aot_eager")
+        model.layers[i] = torch.compile(layer, fullgraph=True, dynamic=False, backend=backend)
 
 
 def rowwise(model):
