@@ -40,7 +40,7 @@ constexpr const auto& names_of() {
 bool left_out(std::string_view key) {
   return key == "kernels" || key == "routing_ms" || key == "params" || key == "moe" || key == "grouped" ||
          key == "ep" || key == "exchange" || key == "dispatch" || key == "slots" || key == "columns" ||
-         key == "bytes" || key == "flow";
+         key == "bytes" || key == "flow" || key == "route_flips";
 }
 
 template <class T>
@@ -91,7 +91,8 @@ bool added_later(std::string_view key) {
   if constexpr (std::is_same_v<T, Record>)
     return key == "definition" || key == "fidelity" || key == "study" || left_out(key);
   if constexpr (std::is_same_v<T, Training>) return key == "evaluations";
-  if constexpr (std::is_same_v<T, GemmPath> || std::is_same_v<T, Breakdown> || std::is_same_v<T, MoeRecord>)
+  if constexpr (std::is_same_v<T, GemmPath> || std::is_same_v<T, Breakdown> || std::is_same_v<T, MoeRecord> ||
+                std::is_same_v<T, Fidelity>)
     return left_out(key);
   return std::is_same_v<T, Timing> && (key == "wall_ms" || key == "runs" || key == "between_runs");
 }

@@ -252,6 +252,13 @@ struct WholeFidelity {
   MeanInterval error, cosine, bias;  ///< as in GradientFidelity, over batches
 };
 
+/// Of a mixture's slots the share that goes to another expert than in BF16, with the same weights and tokens. Means over
+/// batches and ranks.
+struct RouteFlips {
+  double all = 0;
+  std::vector<double> layers;  ///< the blocks with experts, first to last
+};
+
 /// The fidelity probe of one state of the weights.
 struct Fidelity {
   std::string stress;               ///< "none", or the one they bore for it: "ffn:8:4"
@@ -260,7 +267,8 @@ struct Fidelity {
   MeanInterval loss_difference;     ///< recipe minus BF16, nats
   WholeFidelity whole;
   std::vector<GradientFidelity> roles;  ///< linear layers, "norm", "embedding", "lm_head"; together the whole
-  std::vector<GradientFidelity> layers;  ///< the blocks, first to last
+  std::vector<GradientFidelity> layers;        ///< the blocks, first to last
+  std::optional<RouteFlips> route_flips = {};  ///< of a model with experts
 };
 
 /// Parameters of a model with experts, and those that a token meets.

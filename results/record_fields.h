@@ -167,10 +167,16 @@ void each_field(S& s, F&& f) {
   f("error", s.error), f("cosine", s.cosine), f("bias", s.bias);
 }
 
+template <Is<RouteFlips> S, class F>
+void each_field(S& s, F&& f) {
+  f("all", s.all), f("layers", s.layers);
+}
+
 template <Is<Fidelity> S, class F>
 void each_field(S& s, F&& f) {
   f("stress", s.stress), f("batches", s.batches), f("loss_bf16", s.loss_bf16);
   f("loss_difference", s.loss_difference), f("whole", s.whole), f("roles", s.roles), f("layers", s.layers);
+  f("route_flips", s.route_flips);
 }
 
 template <Is<ParameterCounts> S, class F>

@@ -141,7 +141,9 @@ Record gpu_record(const std::string& recipe, double median_ms, double penalty, i
   if (recipe != "bf16") r.quantization = {{"fprop.a", "e4m3 1x128 f32", 0.01, 0.0, 31.5}};
   const GradientFidelity part{"qkv", 0.07, 0.998, -0.001};
   const WholeFidelity whole{{0.07, 0.06, 0.08}, {0.998, 0.997, 0.999}, {-0.001, -0.002, 0.0}};
-  if (recipe != "bf16") r.fidelity = {{"none", 2, 2.5, {0.001, 0.0, 0.002}, whole, {part}, {part}}};
+  if (recipe != "bf16")
+    r.fidelity = {
+        {"none", 2, 2.5, {0.001, 0.0, 0.002}, whole, {part}, {part}, RouteFlips{0.02, {0.01, 0.03}}}};
   return r;
 }
 

@@ -210,7 +210,7 @@ std::vector<Field> make_fields() {
            {"on", "off"}),
       text("deterministic", kMeasurement, "equal runs give equal bits, at some cost in speed",
            &Case::deterministic, kSingle, when_set, {"off", "on"}),
-      text("attention", kMeasurement, "whose attention kernels: auto takes cuDNN's where it can",
+      text("attention", kMeasurement, "whose attention kernels: auto takes the faster for the shape",
            &Case::attention, kAxis, when_set, {"auto", "cudnn", "own"}),
       text("gemm", kMeasurement, "whose GEMM kernels: auto takes the fastest, own ours wherever there is one",
            &Case::gemm, kAxis, when_set, {"auto", "cublaslt", "own"}),

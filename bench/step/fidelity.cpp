@@ -8,6 +8,7 @@
 #include <string>
 
 #include "bench/step/change_weights.h"
+#include "bench/step/route_flips.h"
 
 namespace precbench {
 namespace {
@@ -99,14 +100,18 @@ double gradient_by(Rank& rank, Transformer& transformer) {
 BatchFidelity compare_gradients(Rank& rank, const Plan& plan, ReferencePlace place) {
   Device& device = rank.device();
   Parameters& parameters = rank.parameters();
+  const Scope probe(rank.arena());
+  KeptChoices choices(rank, plan);
   Transformer bf16(device, rank.arena(), parameters, plan.model, plan.bf16_transformer());
   BatchFidelity result;
   result.bf16_loss = gradient_by(rank, bf16);
+  choices.keep();
   // Only now, when the activations of BF16, which are the larger ones, are gone.
   const Scope scope(rank.arena());
   KeptGradient reference(rank, place);
   reference.keep();
   result.loss = gradient_by(rank, rank.transformer());
+  result.route_flips = choices.flips();
 
   const auto count = static_cast<std::int64_t>(parameters.gradient_parts().size());
   const Tensor sums = rank.arena().push(Segment::other, DType::f32, count, kSums);

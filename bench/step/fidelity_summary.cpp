@@ -56,6 +56,18 @@ std::vector<GradientFidelity> summaries(const std::vector<Part>& parts) {
   return result;
 }
 
+/// Means over batches, which have as many slots each.
+std::optional<RouteFlips> route_flips_of(const std::vector<BatchFidelity>& batches) {
+  const std::size_t layers = batches.front().route_flips.size();
+  if (layers == 0) return std::nullopt;
+  RouteFlips flips{0, std::vector<double>(layers)};
+  for (const BatchFidelity& batch : batches)
+    for (std::size_t i = 0; i < layers; ++i)
+      flips.layers[i] += batch.route_flips[i] / static_cast<double>(batches.size());
+  flips.all = mean_and_spread(flips.layers).mean;
+  return flips;
+}
+
 /// "qkv", with the biases of q, k and v; "norm"; "embedding", which a tied head is; "lm_head".
 std::string role_of(const Layout& layout, int unit, const Parameter& p) {
   if (p.kind == ParameterKind::gain) return "norm";
@@ -105,6 +117,7 @@ Fidelity summarize(const std::string& stress, const Layout& layout,
                   interval_of(values_of(whole, bias_of))};
   result.roles = summaries(roles);
   result.layers = summaries(layers);
+  result.route_flips = route_flips_of(batches);
   return result;
 }
 

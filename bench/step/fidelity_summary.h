@@ -22,6 +22,7 @@ struct GradientSums {
 struct BatchFidelity {
   double bf16_loss = 0, loss = 0;        ///< nats
   std::vector<GradientSums> parameters;  ///< in layout order
+  std::vector<double> route_flips = {};  ///< of the blocks with experts
 };
 
 /// `batches`: at least one.

@@ -9,6 +9,7 @@
 #include "bench/measure/predict.h"
 #include "bench/step/change_weights.h"
 #include "bench/step/rank_testing.h"
+#include "bench/step/route_flips.h"
 #include "bench/step/weights.h"
 #include "tools/testing/temp_directory.h"
 
@@ -248,4 +249,44 @@ TEST_CASE("a stress is taken back to the bit, also where it made weights vanish"
                         CHECK(weights() == before);
                       });
       }
+}
+
+TEST_CASE("a slot flips where its expert was none of the token's", "[fidelity][moe]") {
+  Case c = case_of("bf16");
+  c.model = "tiny-moe", c.seq = 2, c.batch = 1, c.accumulation = 2;
+  const Plan plan = resolve(c);
+  REQUIRE(plan.model.moe.rule.top_k == 2);
+  run_cpu_ranks(plan, dry_run(plan, nullptr).extent, [&](Rank& rank, const DataSource&) {
+    Routers& routers = *rank.parameters().routers();
+    const auto choose = [&](std::int64_t layer, int micro_step, std::vector<std::int32_t> experts) {
+      routers.note_choices(layer, micro_step, {experts.data(), DType::i32, 2, 2});
+    };
+    KeptChoices choices(rank, plan);
+    for (std::int64_t layer = 0; layer < routers.layers(); ++layer)
+      for (const int micro : {0, 1}) choose(layer, micro, {0, 1, 2, 3});
+    choices.keep();
+    CHECK(choices.flips() == std::vector<double>(routers.layers()));
+    choose(0, 1, {1, 0, 2, 4});  // one of eight: the first token's experts have changed places alone
+    choose(1, 0, {2, 3, 0, 1});
+    std::vector<double> expected(routers.layers());
+    expected[0] = 0.125, expected[1] = 0.5;
+    CHECK(choices.flips() == expected);
+  });
+}
+
+TEST_CASE("fewer bits send more tokens to other experts", "[fidelity][moe]") {
+  const auto flips = [](const char* recipe, int ranks = 1) {
+    Case c = case_of(recipe, ranks);
+    c.model = "tiny-moe";
+    const std::optional<RouteFlips> found = measured(resolve(c)).at(0).route_flips;
+    REQUIRE(found);
+    CHECK(found->layers.size() == 4);
+    return found->all;
+  };
+  CHECK(flips("bf16") == 0);
+  const double mxfp8 = flips("mxfp8");
+  CHECK(mxfp8 > 0);
+  CHECK(flips("rowwise_e4m1") > 2 * mxfp8);
+  CHECK(std::fabs(flips("mxfp8", 2) - mxfp8) < 1e-9);  // the same tokens, shared
+  CHECK(!measured(resolve(case_of("mxfp8"))).at(0).route_flips);
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <map>
 #include <numeric>
 #include <stdexcept>
 #include <string>
@@ -216,6 +217,7 @@ TEST_CASE("GPUs with different experts train like GPUs that have all", "[gpu][co
     Setting setting{.ranks = 2, .model = "tiny-moe-shared"};
     const Trained all = train(recipe, setting);
     setting.ep = 2;
+    std::map<std::string, std::vector<double>> seen;
     for (const char* parallel : {"ddp", "fsdp"})
       for (const auto& [exchange, dispatch, graph] : {std::tuple{"gather", "bf16", false},
                                                       {"gather", "bf16", true},
@@ -228,11 +230,17 @@ TEST_CASE("GPUs with different experts train like GPUs that have all", "[gpu][co
         setting.graph = graph;
         INFO(recipe << " " << parallel << " " << exchange << " " << dispatch << (graph ? " in a graph" : ""));
         const Trained apart = train(recipe, setting);
-        for (std::size_t step = 0; step < all.losses.size(); ++step) {
-          // Sums of ranks are rounded to BF16, and a token between two experts may take the other.
+        // Sums of ranks are rounded to BF16, and a token between two experts may take the other: what differs in the first
+        // step grows with each, in FP8 faster.
+        CHECK(std::fabs(apart.losses[0] / all.losses[0] - 1) <= 1e-4);
+        CHECK(std::fabs(apart.norms[0] / all.norms[0] - 1) <= 5e-3);
+        for (std::size_t step = 1; step < all.losses.size(); ++step)
           CHECK(std::fabs(apart.losses[step] / all.losses[step] - 1) <= 1e-3);
-          CHECK(std::fabs(apart.norms[step] / all.norms[step] - 1) <= 2e-2);
-        }
+        // Who exchanges the same rows in another way, captured or not, computes the same.
+        const auto [same, is_new] = seen.try_emplace(
+            std::string(parallel) + (std::string(exchange) == "gather" ? " all " : " sent ") + dispatch,
+            apart.losses);
+        CHECK(same->second == apart.losses);
       }
   }
 }

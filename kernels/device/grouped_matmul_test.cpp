@@ -72,8 +72,14 @@ GemmOperand stacked_weights(OpTest& b, const Tensor& value, std::int64_t E, cons
   return form;
 }
 
-/// On the CPU device the very bits; elsewhere what another order of the same FP32 sums, and rounding them, explains.
-void check_product(OpTest& b, const Tensor& got, const Tensor& expected) {
+/// Relative error of a sum over K = 128 against the same sum in FP32. Hopper's tensor cores keep, of 32 FP8 products and the
+/// sum so far, 13 bits below the largest, and cut off the rest: half of that on average, four times.
+double summation_error(const QuantFormat& format) {
+  return format.granularity == Granularity::block_1x32 || !format.quantized() ? 1e-5 : 2 * 0x1p-13;
+}
+
+/// On the CPU device the very bits; elsewhere what other sums of the same products, and rounding them, explain.
+void check_product(OpTest& b, const QuantFormat& format, const Tensor& got, const Tensor& expected) {
   if (b.on_cpu()) {
     CHECK(same_bits(got, b.host().converted(expected, got.dtype)));
     return;
@@ -84,7 +90,7 @@ void check_product(OpTest& b, const Tensor& got, const Tensor& expected) {
     error += std::pow(static_cast<double>(HostMemory::get(got, i)) - HostMemory::get(expected, i), 2);
     size += std::pow(static_cast<double>(HostMemory::get(expected, i)), 2);
   }
-  CHECK(std::sqrt(error) <= (1.1e-4 + rounding) * std::sqrt(size));
+  CHECK(std::sqrt(error) <= (summation_error(format) + rounding) * std::sqrt(size));
 }
 
 struct Problem {
@@ -152,7 +158,7 @@ PRECBENCH_OP_TEST(grouped_matmul_on, "grouped_matmul and quantize_experts") {
                         dense_form(b, gemm.a, mine, false, amax(tokens)),
                         dense_form(b, gemm.b, w, dgrad, amax(w)),
                         {}});
-        check_product(b, all.slice_rows(offsets[e], mine.rows), expected);
+        check_product(b, gemm.a, all.slice_rows(offsets[e], mine.rows), expected);
       }
     }
     const GemmRecipe& gemm = recipe.wgrad;
@@ -188,7 +194,7 @@ PRECBENCH_OP_TEST(grouped_matmul_on, "grouped_matmul and quantize_experts") {
           size += std::pow(static_cast<double>(expected.as<float>()[i]), 2);
         }
         // With padding the dense product sums more zeros, in another order.
-        CHECK(std::sqrt(error / size) <= (b.on_cpu() ? 1e-6 : 1.1e-4));
+        CHECK(std::sqrt(error / size) <= (b.on_cpu() ? 1e-6 : summation_error(gemm.a)));
         if (kCounts[e] == 0) CHECK(same_bits(got, expected));
       }
     }

@@ -83,6 +83,7 @@ void Transformer::route(std::int64_t layer, SavedRouting& saved, const BlockWeig
   device_.group(
       {saved.groups, saved.report.elements(rule.experts + 2, 2), index, most_rows(), first_expert()});
   routers.note(layer, micro_step, saved.report);
+  routers.note_choices(layer, micro_step, saved.index);
 }
 
 Transformer::SwigluLayers Transformer::shared_layers(const Saved& saved) const {

@@ -105,6 +105,12 @@ void Routers::note(std::int64_t layer, int micro_step, const Tensor& report) {
     device_.add({total, report});
 }
 
+void Routers::note_choices(std::int64_t layer, int micro_step, const Tensor& index) {
+  if (choices_.empty()) return;
+  device_.convert(
+      {choices_.slice_rows(row(layer) * accumulation_ + micro_step, 1).elements(0, index.size()), index});
+}
+
 void Routers::update(Comm& comm) {
   if (bias_.empty()) return;
   for (std::int64_t i = 0; i < layers_; ++i)

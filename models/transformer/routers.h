@@ -61,6 +61,11 @@ class Routers {
   std::int64_t report_size() const { return experts_ + 4 + peers_; }
   /// Adds a micro-step's report to the step's.
   void note(std::int64_t layer, int micro_step, const Tensor& report);
+  /// Where each micro-step's choices go from now on: i32 [layers with experts * accumulation, tokens * top_k]; empty: nowhere.
+  void keep_choices(const Tensor& choices) { choices_ = choices; }
+  /// index i32 [tokens, top_k] of the micro-step.
+  void note_choices(std::int64_t layer, int micro_step, const Tensor& index);
+  std::int64_t layers() const { return layers_; }
   /// Before the first micro-step of a training step.
   void begin_step() { traffic_ = {}; }
   void note_traffic(double ExpertTraffic::*part, double bytes) {
@@ -99,7 +104,7 @@ class Routers {
   Tensor global_;  // f32 [layers, E]: slots on all ranks
   Tensor totals_;  // f32 [layers, report_size]
   Tensor bad_;     // i32 [layers, accumulation]
-  Tensor forced_;
+  Tensor forced_, choices_;
   bool watching_ = false;
   ExpertTraffic traffic_;
 };

@@ -129,6 +129,7 @@ ForkVerdict describe(const ForkEvidence& evidence) {
     trunks = std::min(trunks, age.by_trunk.size());
     for (const auto& [trunk, forks] : age.by_trunk) seeds = std::min(seeds, forks.size());
     const auto interval = mean_with_interval(trunk_means(age));
+    verdict.by_age.push_back({age.age, interval});
     if (!interval || (verdict.difference && std::abs(interval->mean) <= std::abs(verdict.difference->mean)))
       continue;
     verdict.difference = interval;

@@ -49,6 +49,12 @@ inline constexpr std::size_t kFewestTrunks = 3;
 enum class ForkOutcome : std::uint8_t { equivalent, worse, better, diverged, inconclusive };
 const char* name_of(ForkOutcome outcome);
 
+/// How far a recipe's forks end from BF16's at one age.
+struct AgeInterval {
+  std::int64_t age = 0;
+  std::optional<MeanWithInterval> difference;  ///< nats, over the trunks; none with fewer than 2
+};
+
 struct ForkVerdict {
   std::string recipe;
   ForkOutcome outcome = ForkOutcome::inconclusive;
@@ -56,6 +62,7 @@ struct ForkVerdict {
   std::optional<MeanWithInterval>
       difference;        ///< nats, over the trunks, at `age`; none with fewer than 2 trunks
   std::int64_t age = 0;  ///< where it is largest; of worse and better the one that shows it best
+  std::vector<AgeInterval> by_age;  ///< youngest first: recipes are compared at one age, not each at its own
   std::optional<MeanWithInterval> trend;  ///< nats for each doubling of the fork's length; from 2 trunks on
   int trunks = 0, seeds = 0;              ///< of the age with the fewest
 };

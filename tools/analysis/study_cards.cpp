@@ -99,19 +99,21 @@ Controls controls_of(const StudyRows& rows, const ForkRules& rules) {
 
 /// Means over trunks of the gradients of the first states, by age; none where a number is missing.
 std::vector<CardFidelity> fidelity_of(const StudyCells& cells) {
-  std::map<std::int64_t, std::vector<const WholeFidelity*>> by_age;
+  std::map<std::int64_t, std::vector<const Fidelity*>> by_age;
   for (const auto& [cell, record] : cells)
     for (const Fidelity& one : record->fidelity)
       if (one.stress == "none" && one.whole.error.mean && one.whole.cosine.mean && one.whole.bias.mean)
-        by_age[cell.age].push_back(&one.whole);
+        by_age[cell.age].push_back(&one);
   std::vector<CardFidelity> fidelity;
   for (const auto& [age, trunks] : by_age) {
-    CardFidelity mean{age, 0, 0, 0};
+    CardFidelity mean;
+    mean.age = age;
     const auto count = static_cast<double>(trunks.size());
-    for (const WholeFidelity* one : trunks) {
-      mean.error += *one->error.mean / count;
-      mean.cosine += *one->cosine.mean / count;
-      mean.bias += *one->bias.mean / count;
+    for (const Fidelity* one : trunks) {
+      mean.error += *one->whole.error.mean / count;
+      mean.cosine += *one->whole.cosine.mean / count;
+      mean.bias += *one->whole.bias.mean / count;
+      if (one->route_flips) mean.route_flips = mean.route_flips.value_or(0) + one->route_flips->all / count;
     }
     fidelity.push_back(mean);
   }

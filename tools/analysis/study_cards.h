@@ -19,6 +19,7 @@ namespace precbench {
 struct CardFidelity {
   std::int64_t age = 0;
   double error = 0, cosine = 0, bias = 0;
+  std::optional<double> route_flips;  ///< share of slots, of a model with experts
 };
 
 /// The same of one block, at the oldest age.

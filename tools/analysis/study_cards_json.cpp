@@ -21,13 +21,19 @@ Json json_of(const Ladder& ladder) {
 
 Json json_of(const StudyCard& card) {
   const ForkVerdict& verdict = card.verdict;
-  const auto part = [](const std::optional<MeanWithInterval>& interval,
-                       double MeanWithInterval::*member) {
+  const auto part = [](const std::optional<MeanWithInterval>& interval, double MeanWithInterval::*member) {
     return interval ? Json((*interval).*member) : Json();
   };
-  Json fidelity = Json::array(), controls = Json::array();
-  for (const CardFidelity& one : card.fidelity)
+  Json ages = Json::array(), fidelity = Json::array(), controls = Json::array();
+  for (const auto& [age, difference] : verdict.by_age)
+    ages.push_back({{"age", age},
+                    {"difference", part(difference, &MeanWithInterval::mean)},
+                    {"low", part(difference, &MeanWithInterval::low)},
+                    {"high", part(difference, &MeanWithInterval::high)}});
+  for (const CardFidelity& one : card.fidelity) {
     fidelity.push_back({{"age", one.age}, {"error", one.error}, {"cosine", one.cosine}, {"bias", one.bias}});
+    if (one.route_flips) fidelity.back()["route_flips"] = *one.route_flips;
+  }
   for (const ControlResult& one : card.controls)
     controls.push_back({{"name", one.name}, {"found", one.found ? Json(*one.found) : Json()}});
   Json learning_rate = json_of(card.learning_rate);
@@ -41,6 +47,7 @@ Json json_of(const StudyCard& card) {
             {"low", part(verdict.difference, &MeanWithInterval::low)},
             {"high", part(verdict.difference, &MeanWithInterval::high)},
             {"age", verdict.age},
+            {"ages", ages},
             {"floor", json_of(card.floor)},
             {"margin", card.margin},
             {"bf16_loss", card.bf16_loss},

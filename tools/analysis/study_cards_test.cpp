@@ -199,8 +199,8 @@ TEST_CASE("cards.json has the keys that its readers know", "[study]") {
   using Keys = std::vector<std::string>;
   CHECK(keys_of(json[0]) == Keys{"model", "recipe", "verdict", "reason", "fork", "trend", "fidelity",
                                  "ladders", "controls", "machine", "study"});
-  CHECK(keys_of(json[0]["fork"]) ==
-        Keys{"difference", "low", "high", "age", "floor", "margin", "bf16_loss", "trunks", "seeds", "steps"});
+  CHECK(keys_of(json[0]["fork"]) == Keys{"difference", "low", "high", "age", "ages", "floor", "margin",
+                                         "bf16_loss", "trunks", "seeds", "steps"});
   CHECK(keys_of(json[0]["trend"]) == Keys{"slope", "low", "high"});
   CHECK(keys_of(json[0]["ladders"]) ==
         Keys{"outlier_ffn", "outlier_norm", "outlier_vo", "learning_rate", "bits", "exponent_bits", "batch"});

@@ -212,37 +212,42 @@ def study(report, *names, wanted=lambda recipe: True):
                                       for recipe, row in study_rows(report).items() if wanted(recipe)])
 
 
-def by_age(rows):
-    """Of a study's records, by recipe: how far its forks end above BF16's at each age, which are the mean over trunks of the
-    last half of their losses."""
-    ends = {}
-    for record in lines(rows):
-        place, case = record["study"], record["case"]
-        if place["part"] == "fork" and case["perturb"] == "none":
-            loss = record["training"]["loss"]
-            recipe = pathlib.PurePath(case["recipe"]).stem
-            ends[recipe, place["age"], place["trunk"]] = sum(loss[len(loss) // 2:]) / len(loss[len(loss) // 2:])
-    above = {}
-    for (recipe, age, trunk), end in sorted(ends.items()):
-        if recipe != "bf16":
-            above.setdefault(recipe, {}).setdefault(age, []).append(end - ends["bf16", age, trunk])
-    return {recipe: {age: f"{sum(many) / len(many):+.5f}" for age, many in ages.items()} for recipe, ages in above.items()}
+def ages_of(row):
+    """Columns of a study's table of verdicts: how far the forks of each age end above BF16's."""
+    return [name for name in row if name.startswith("at age ")]
 
 
-def study_by_age(name, *names, wanted=lambda recipe: True):
-    """study() with the means at each age before its columns: one that stands for a recipe is of an age of its own."""
-    ages = by_age(f"h200/{name}.jsonl")
-    return table(["recipe", *(f"at age {age}" for age in next(iter(ages.values()))), *names],
-                 [[f"`{recipe}`", *ages[recipe].values(), *(row[column] for column in names)]
-                  for recipe, row in study_rows(f"h200/{name}.md").items() if wanted(recipe)])
+def study_by_age(report, *names, words=str, wanted=lambda recipe: True):
+    """study() with all ages before its columns, so that recipes compare at the same one; `words` is what to show of a cell."""
+    rows = {recipe: row for recipe, row in study_rows(report).items() if wanted(recipe)}
+    ages = ages_of(next(iter(rows.values())))
+    return table(["recipe", *(words(age) for age in ages), *names],
+                 [[f"`{recipe}`", *(words(row[age]) for age in ages), *(row[name] for name in names)]
+                  for recipe, row in rows.items()])
+
+
+def in_short(cell):
+    """A column's title or cell without its interval."""
+    return re.sub(r" \[.*?\]", "", cell)
+
+
+def msamp_parts():
+    """What MS-AMP O1 is made of, part by part, in the two models."""
+    reports = {"15m": ["h200/study-15m.md"], "36m": ["h200/study-36m-delayed.md", "h200/study-36m-parts.md"]}
+    found = {model: {recipe: row for report in names for recipe, row in study_rows(report).items()}
+             for model, names in reports.items()}
+    ages = ages_of(found["15m"][MSAMP_PARTS[0]])
+    return table(["recipe", *(f"{model}, {in_short(age)}" for model in found for age in ages)],
+                 [[f"`{recipe}`", *(in_short(rows[recipe][age]) for rows in found.values() for age in ages)]
+                  for recipe in MSAMP_PARTS])
 
 
 def long_run():
     """Runs from scratch beside what forks of the same model and text said."""
-    forks, rows = by_age("h200/study-15m.jsonl"), convergence_rows("h200/long-run-15m.md")
+    forks, rows = study_rows("h200/study-15m.md"), convergence_rows("h200/long-run-15m.md")
     return table(["recipe", "forks at age 200", "forks at age 400", "from scratch", "held-out loss [95%]",
                   "held-out, in its own format", "the same weights in bf16"],
-                 [[f"`{recipe}`", *(forks[recipe].values() if recipe in forks else "--"),
+                 [[f"`{recipe}`", *([in_short(forks[recipe][age]) for age in ages_of(forks[recipe])] if recipe in forks else "--"),
                    row["loss - bf16 (nats)"], row["held-out loss - bf16 [95%] (nats)"], row["held-out loss (nats)"].split()[0],
                    row["of its weights in bf16 (nats)"].split()[0]] for recipe, row in rows.items()])
 
@@ -252,13 +257,12 @@ def from_scratch(recipe):
 
 
 # Columns of a study's table of verdicts.
-VERDICT = "difference [95%], nats", "per doubling [95%]", "gradient error", "bias", "verdict"
+VERDICT = "per doubling [95%]", "gradient error", "bias", "verdict"
 
 
 def front_study():
-    return table(["recipe", "loss over bf16's, nats", "gradient error", "verdict"],
-                 [[f"`{recipe}`", row["difference [95%], nats"].split()[0], row["gradient error"], row["verdict"]]
-                  for recipe, row in study_rows("h200/study-36m.md").items() if recipe in FRONT_STUDY])
+    return study_by_age("h200/study-36m.md", "gradient error", "verdict", words=in_short,
+                        wanted=lambda recipe: recipe in FRONT_STUDY)
 
 
 def fp32_error(recipe):
@@ -346,16 +350,16 @@ def criterion(column):
 
 TABLES = {"single": single, "beside-peer": beside_peer, "scaling": scaling, "scaling-peer": scaling_peer,
           "front-single": front_single, "front-scaling": front_scaling, "convergence": convergence,
-          "study": lambda: study("h200/study-36m.md", *VERDICT),
+          "study": lambda: study_by_age("h200/study-36m.md", *VERDICT),
           "ladders": lambda: study("h200/study-36m.md", "outliers in FFN", "outliers in norms", "learning rate",
                                    "bits fewer"),
-          "study-all": lambda: study("h200/study-36m-all.md", *VERDICT,
+          "study-all": lambda: study_by_age("h200/study-36m-all.md", *VERDICT,
                                      wanted=lambda recipe: recipe.startswith(("mxfp8", "nvfp4"))),
-          "reshard": reshard, "study-delayed": lambda: study("h200/study-36m-delayed.md", *VERDICT),
+          "reshard": reshard, "study-delayed": lambda: study_by_age("h200/study-36m-delayed.md", *VERDICT),
           "delayed-speed": delayed_speed,
-          "study-more": lambda: study_by_age("study-36m-more", *VERDICT[1:]), "long-run": long_run,
-          "study-msamp": lambda: study_by_age("study-15m", wanted=lambda recipe: recipe in MSAMP_PARTS),
-          "study-125m": lambda: study("h200/study-125m.md", *VERDICT, "outliers in FFN"),
+          "study-more": lambda: study_by_age("h200/study-36m-more.md", *VERDICT, words=in_short), "long-run": long_run,
+          "study-msamp": msamp_parts,
+          "study-125m": lambda: study_by_age("h200/study-125m.md", *VERDICT, "outliers in FFN"),
           "plateau": lambda: plateau(1, 2), "front-study": front_study, "front-plateau": lambda: plateau(1)}
 FIGURES = {"host-clock": host_clock, "repeats": repeats, "between-tables": between_tables,
            "speedups-tensorwise": lambda: speedups("tensorwise"), "speedups-blockwise": lambda: speedups("blockwise"),

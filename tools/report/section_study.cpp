@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <set>
 #include <span>
 #include <tuple>
 
@@ -17,8 +19,11 @@ std::string interval(const std::optional<MeanWithInterval>& value) {
 }
 
 /// "6.4%" of the oldest age.
-std::string percent(const StudyCard& card, double CardFidelity::*member) {
-  return card.fidelity.empty() ? "-" : fmt::format("{:.2f}%", 100 * card.fidelity.back().*member);
+template <class Share>
+std::string percent(const StudyCard& card, Share CardFidelity::*member) {
+  if (card.fidelity.empty()) return "-";
+  const std::optional<double> share = card.fidelity.back().*member;
+  return share ? fmt::format("{:.2f}%", 100 * *share) : "-";
 }
 
 /// "holds 12, breaks 16"; what was tried says how far a ladder went.
@@ -165,6 +170,45 @@ void add_ladder_figures(const StudyFigures& figures) {
               [](const StudyCard& card) { return rungs_of(card.learning_rate); });
 }
 
+/// That any of the studies forks at: the oldest, so that the width of a table has an end.
+std::set<std::int64_t> ages_of(Cards cards) {
+  constexpr std::size_t kMost = 12;
+  std::set<std::int64_t> ages;
+  for (const StudyCard& card : cards)
+    for (const AgeInterval& one : card.verdict.by_age) {
+      ages.insert(one.age);
+      if (ages.size() > kMost) ages.erase(ages.begin());
+    }
+  return ages;
+}
+
+/// A row a card, and a column an age.
+Table verdict_table(Cards cards) {
+  const std::set<std::int64_t> ages = ages_of(cards);
+  Table table;
+  table.columns = {{"model", true}, {"recipe", true}, {"verdict", true}};
+  for (const std::int64_t age : ages) table.columns.push_back({fmt::format("at age {} [95%], nats", age)});
+  for (const char* name : {"per doubling [95%]", "gradient error", "bias"}) table.columns.push_back({name});
+  const bool routed = std::any_of(cards.begin(), cards.end(), [](const StudyCard& card) {
+    return !card.fidelity.empty() && card.fidelity.back().route_flips;
+  });
+  if (routed) table.columns.push_back({"route flips"});
+  for (const StudyCard& card : cards) {
+    const ForkVerdict& verdict = card.verdict;
+    std::vector<std::string> row = {card.model, verdict.recipe, name_of(verdict.outcome)};
+    for (const std::int64_t age : ages) {
+      const auto own = std::find_if(verdict.by_age.begin(), verdict.by_age.end(),
+                                    [&](const AgeInterval& one) { return one.age == age; });
+      row.push_back(own == verdict.by_age.end() ? "-" : interval(own->difference));
+    }
+    row.insert(row.end(), {interval(verdict.trend), percent(card, &CardFidelity::error),
+                           percent(card, &CardFidelity::bias)});
+    if (routed) row.push_back(percent(card, &CardFidelity::route_flips));
+    table.rows.push_back(std::move(row));
+  }
+  return table;
+}
+
 }  // namespace
 
 Section study_section(const ReportInput& input) {
@@ -176,18 +220,14 @@ Section study_section(const ReportInput& input) {
     for (const StudyCard& card : study) section.lines.push_back(sentence(card));
     add_difference_figures({input, study, section.figures});
   });
-  Table table;
-  table.columns = {{"model", true},        {"recipe", true},   {"verdict", true}, {"difference [95%], nats"},
-                   {"per doubling [95%]"}, {"gradient error"}, {"bias"}};
-  for (const StudyCard& card : cards)
-    table.rows.push_back({card.model, card.verdict.recipe, name_of(card.verdict.outcome),
-                          interval(card.verdict.difference), interval(card.verdict.trend),
-                          percent(card, &CardFidelity::error), percent(card, &CardFidelity::bias)});
-  section.table = std::move(table);
+  section.table = verdict_table(cards);
   section.notes = {
-      "Difference: loss of the recipe's forks minus BF16's of the same state and data, at the age of the trunk where it "
-      "is largest, or that shows best that it is worse or better; the trunk is the unit of the interval. Gradient error and bias: against BF16's gradient of the same "
-      "weights and tokens, at the oldest age."};
+      "At age: loss of the recipe's forks minus BF16's of the same state and data, by the trunk's steps before the fork; "
+      "recipes compare within a column. The trunk is the unit of the interval. Gradient error and bias: against BF16's "
+      "gradient of the same weights and tokens, at the oldest age."};
+  if (section.table->columns.back().title == "route flips")
+    section.notes.push_back(
+        "Route flips: slots that go to another expert than in BF16, of the same weights and tokens.");
   return section;
 }
 

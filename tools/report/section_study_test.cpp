@@ -39,6 +39,19 @@ TEST_CASE("the fastest recipe of a model is one that its study has shown to trai
   CHECK(contains(summary, "tensorwise on llama3.2-1b: worse"));
 }
 
+TEST_CASE("a study of a mixture says how many slots go to other experts", "[study][moe]") {
+  std::vector<Record> records = study_records();
+  for (Record& row : records) row.fidelity.clear();
+  CHECK(!contains(section_of(records, "Does it train?"), "route flips"));
+  const MeanInterval value{0.05, {}, {}};
+  for (Record& row : records)
+    if (row.study->asked && row.case_fields["recipe"] == "blockwise")
+      row.fidelity = {{"none", 1, 2.5, value, {value, value, value}, {}, {}, RouteFlips{0.0325, {0.0325}}}};
+  const std::string section = section_of(records, "Does it train?");
+  CHECK(contains(section, "route flips"));
+  CHECK(contains(section, "3.25%"));
+}
+
 TEST_CASE("of several studies of a model the worst verdict counts, and the highest price", "[study]") {
   std::vector<Record> records = study_records();
   // Another study, in which blockwise harms; named to come first, then last.
@@ -58,6 +71,45 @@ TEST_CASE("of several studies of a model the worst verdict counts, and the highe
         for (double& loss : row.training->loss) loss -= 0.0195;
     CHECK(contains(section_of(with_speeds(both), "Summary"), ", +0.00170 nats"));
   }
+}
+
+TEST_CASE("recipes of a study compare at one age, whatever age each is worst at", "[study]") {
+  Rows rows;
+  rows.add_frame();
+  rows.add_forks("blockwise", 0, 1e-5, [](Record& row) {
+    Rows::ask(row);
+    for (double& loss : row.training->loss) loss += row.study->age == 100 ? 0.0010 : 0.0004;
+  });
+  rows.add_forks("tensorwise", 0, 1e-5, [](Record& row) {
+    Rows::ask(row);
+    for (double& loss : row.training->loss) loss += row.study->age == 100 ? 0.0003 : 0.0008;
+  });
+  std::vector<Record> records;
+  for (const LocatedRecord* row : rows.refs()) records.push_back(row->record);
+  const std::string cards = section_of(records, "Does it train?");
+  const auto cells_of = [&](const std::string& recipe) {
+    const auto lines = lines_with(cards, "llama3.2-1b  " + recipe);
+    REQUIRE(lines.size() == 1);
+    return lines.front();
+  };
+  INFO(cards);
+  const std::size_t young = cards.find("at age 100 [95%"), old = cards.find("at age 200 [95%");
+  CHECK((young < old && old != std::string::npos));
+  CHECK(cells_of("blockwise").find("+0.00100 ") < cells_of("blockwise").find("+0.00040 "));
+  CHECK(cells_of("tensorwise").find("+0.00030 ") < cells_of("tensorwise").find("+0.00080 "));
+  CHECK(contains(cells_of("tensorwise"), "+0.00080 "));
+  CHECK(contains(cells_of("blockwise"), "+0.00040 "));
+
+  // More ages than a table can be wide: the oldest are shown.
+  for (std::int64_t age = 1; age <= 50; ++age)
+    for (const char* recipe : {"bf16", "blockwise"})
+      Rows::ask(rows.add(recipe, StudyPart::fork, 1, age, recipe[0] == 'b' && recipe[1] == 'l' ? 0.001 : 0));
+  records.clear();
+  for (const LocatedRecord* row : rows.refs()) records.push_back(row->record);
+  const std::string many = section_of(records, "Does it train?");
+  CHECK(!contains(many, "at age 40 "));
+  CHECK(contains(many, "at age 41 "));
+  CHECK(contains(many, "at age 200 "));
 }
 
 TEST_CASE("a study's rows are cards, and in no table of speeds", "[study]") {

@@ -1,13 +1,13 @@
 // Attention on the CUDA device: which implementation runs an op, and what the record says about it.
 //
-// Candidates of a shape and direction are cuDNN, our kernels for Hopper (hopper.h) and, where neither is there or takes
-// the shape, our kernels for any GPU (flash.h). "auto" takes cuDNN where it can, "own" the fastest of ours, timed at first
-// use. All write the same `lse`, so the forward pass of one may be followed by the backward of another. cuDNN's deterministic backward may keep a [B, heads, T, T]
-// matrix: "auto" lets it have kDeterministicWorkspace and takes ours, which are always deterministic, beyond that.
+// There are cuDNN, our kernels for Hopper (hopper.h) and, where neither is there or takes the shape, our kernels for any GPU
+// (flash.h). "auto" takes the faster of the first two by a rule and not by a stopwatch: kernels round differently, and a case
+// must compute the same bits whenever it runs. All write the same `lse`, so the forward pass of one may be followed by the
+// backward of another. cuDNN's deterministic backward may keep a [B, heads, T, T] matrix: "auto" lets it have
+// kDeterministicWorkspace and takes ours, which are always deterministic, beyond that.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
 #include <map>
 #include <stdexcept>
 #include <tuple>
@@ -18,7 +18,6 @@
 #include "kernels/cuda/attention/flash.h"
 #include "kernels/cuda/attention/hopper.h"
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/stopwatch.h"
 
 namespace precbench {
 
@@ -34,7 +33,7 @@ AttentionKey key_of(const AttentionShape& s, bool own_rows, bool deterministic) 
 
 /// One who can run a direction; neither: our kernels for any GPU.
 template <class Kernel>
-struct AttentionCandidate {
+struct AttentionRunner {
   const CudnnAttention::Plan* cudnn = nullptr;
   const Kernel* hopper = nullptr;
 };
@@ -46,14 +45,14 @@ struct AttentionState {
   Choice choice = Choice::automatic;
   std::unique_ptr<CudnnAttention> cudnn;  // null: not there, for the reason below
   std::string no_cudnn;
-  std::string forward_name, backward_name;                            // what ran last; empty: nothing yet
-  std::map<AttentionKey, AttentionCandidate<HopperForward>> forward;  // chosen so far
-  std::map<AttentionKey, AttentionCandidate<HopperBackward>> backward;
+  std::string forward_name, backward_name;                         // what ran last; empty: nothing yet
+  std::map<AttentionKey, AttentionRunner<HopperForward>> forward;  // found so far
+  std::map<AttentionKey, AttentionRunner<HopperBackward>> backward;
 
   template <class Kernel>
-  std::string name(const AttentionCandidate<Kernel>& candidate) const {
-    if (candidate.cudnn) return "cudnn " + cudnn->version();
-    return candidate.hopper ? candidate.hopper->name : "own";
+  std::string name(const AttentionRunner<Kernel>& runner) const {
+    if (runner.cudnn) return "cudnn " + cudnn->version();
+    return runner.hopper ? runner.hopper->name : "own";
   }
 };
 
@@ -72,94 +71,60 @@ std::string refusal_of_others(const AttentionShape& shape, bool own_rows) {
   return own_rows ? "attention: the cuda device takes keys and values from the fused rows only" : "";
 }
 
-/// Those that can run an op, in the order of preference where none is timed; throws Unsupported where there are none.
-/// make_plan() is cuDNN's plan.
+/// Who runs an op; throws Unsupported where nobody can. `hopper` may be null. make_plan() is cuDNN's plan.
 template <class Kernel, class MakePlan>
-std::vector<AttentionCandidate<Kernel>> candidates_of(const AttentionState& state,
-                                                      const AttentionShape& shape, bool own_rows,
-                                                      const std::vector<const Kernel*>& hopper,
-                                                      std::int64_t workspace_limit, MakePlan&& make_plan) {
+AttentionRunner<Kernel> runner_of(const AttentionState& state, const AttentionShape& shape, bool own_rows,
+                                  const Kernel* hopper, bool hopper_is_faster, std::int64_t workspace_limit,
+                                  MakePlan&& make_plan) {
   using Choice = AttentionState::Choice;
-  std::vector<AttentionCandidate<Kernel>> candidates;
   const std::string others = refusal_of_others(shape, own_rows);
-  // Faster than cuDNN's nearly everywhere, but their tests have not run on a GPU as they stand: where they are asked for,
-  // and where nobody else takes the shape.
-  if (state.choice == Choice::own || (state.choice == Choice::automatic && !others.empty()))
-    for (const Kernel* kernel : hopper) candidates.push_back({.hopper = kernel});
-  if (!others.empty()) {
-    if (candidates.empty())
-      throw Unsupported(others + ", but on Hopper at head widths 64 and 128 (attention own)");
-    return candidates;
-  }
+  if (!others.empty() && (!hopper || state.choice == Choice::cudnn))
+    throw Unsupported(others + ", but on Hopper at head widths 64 and 128 (attention own)");
+  const bool ours_first = !others.empty() || state.choice == Choice::own ||
+                          (state.choice == Choice::automatic && hopper_is_faster);
+  if (hopper && ours_first) return {.hopper = hopper};
   std::string no_cudnn = state.no_cudnn;
   if (state.cudnn && state.choice != Choice::own) {
     const CudnnAttention::Plan& plan = make_plan();
     no_cudnn = plan.refusal;
     const bool fits = state.choice == Choice::cudnn || plan.workspace_bytes <= workspace_limit;
-    if (no_cudnn.empty() && fits) candidates.push_back({.cudnn = &plan});
+    if (no_cudnn.empty() && fits) return {.cudnn = &plan};
     if (no_cudnn.empty()) no_cudnn = fmt::format("its workspace would be {} MiB", plan.workspace_bytes >> 20);
   }
-  if (!candidates.empty()) return candidates;
   if (state.choice == Choice::cudnn)
     throw Unsupported(fmt::format("attention with cuDNN: {}; use auto or own", no_cudnn));
+  if (hopper) return {.hopper = hopper};
   const std::string no_own = flash_attention_refusal(shape);
   if (!no_own.empty()) throw Unsupported(fmt::format("attention: {} (cuDNN: {})", no_own, no_cudnn));
-  return {{}};
+  return {};
 }
 
-std::vector<AttentionCandidate<HopperForward>> forward_candidates(const AttentionState& state,
-                                                                  const AttentionShape& shape, bool own_rows,
-                                                                  int compute_capability) {
-  return candidates_of(
-      state, shape, own_rows, hopper_forward_kernels(shape, compute_capability),
+AttentionRunner<HopperForward> forward_runner(const AttentionState& state, const AttentionShape& shape,
+                                              bool own_rows, int compute_capability) {
+  return runner_of(
+      state, shape, own_rows, hopper_forward(shape, compute_capability), true,
       kNoLimit, [&]() -> const auto& { return state.cudnn->forward_plan(shape); });
 }
 
-std::vector<AttentionCandidate<HopperBackward>> backward_candidates(const AttentionState& state,
-                                                                    const AttentionShape& shape,
-                                                                    bool own_rows, bool deterministic,
-                                                                    int compute_capability) {
-  return candidates_of(
-      state, shape, own_rows, hopper_backward_kernels(shape, compute_capability),
+AttentionRunner<HopperBackward> backward_runner(const AttentionState& state, const AttentionShape& shape,
+                                                bool own_rows, bool deterministic, int compute_capability) {
+  return runner_of(
+      state, shape, own_rows, hopper_backward(shape, compute_capability),
+      hopper_backward_is_faster(shape, deterministic),
       deterministic ? kDeterministicWorkspace : kNoLimit, [&]() -> const auto& {
         return state.cudnn->backward_plan(shape, deterministic);
       });
 }
 
-/// The fastest at running an op, which may be run again and again. A later one must be better by more than noise.
-template <class Candidate>
-Candidate fastest(const std::vector<Candidate>& all, CUstream_st* stream,
-                  const std::function<void(const Candidate&)>& run) {
-  constexpr int kRuns = 5;
-  constexpr float kMargin = 0.99f;
-  std::vector<float> best(all.size(), INFINITY);
-  Stopwatch watch(stream);
-  for (int i = -1; i < kRuns; ++i)  // the first loads the kernels
-    for (std::size_t c = 0; c < all.size(); ++c) {
-      watch.begin();
-      run(all[c]);
-      const float ms = watch.end();
-      if (i >= 0) best[c] = std::min(best[c], ms);
-    }
-  std::size_t chosen = 0;
-  for (std::size_t c = 1; c < all.size(); ++c)
-    if (best[c] < kMargin * best[chosen]) chosen = c;
-  return all[chosen];
-}
-
-/// Runs an op by the one chosen for it, who is chosen now if this is the first of its kind.
-template <class Candidate, class MakeCandidates>
-const Candidate& run_by_choice(const CudaDevice& device, std::map<AttentionKey, Candidate>& chosen,
-                               const AttentionKey& key, MakeCandidates&& make_candidates,
-                               const std::function<void(const Candidate&)>& run) {
-  auto found = chosen.find(key);
-  if (found == chosen.end()) {
+/// Who was found for it, or is found now.
+template <class Runner, class MakeRunner>
+const Runner& known_runner(const CudaDevice& device, std::map<AttentionKey, Runner>& known,
+                           const AttentionKey& key, MakeRunner&& make_runner) {
+  auto found = known.find(key);
+  if (found == known.end()) {
     if (device.capturing()) throw std::logic_error("attention: a new shape inside a captured step");
-    const std::vector<Candidate> all = make_candidates();
-    const bool by_timing = all.size() > 1 && device.autotunes();
-    found = chosen.emplace(key, by_timing ? fastest(all, device.stream(), run) : all.front()).first;
+    found = known.emplace(key, make_runner()).first;
   }
-  run(found->second);
   return found->second;
 }
 
@@ -202,8 +167,8 @@ std::string CudaDevice::attention_name() const {
 std::string CudaDevice::attention_refusal(const AttentionShape& shape) {
   try {
     const AttentionState& state = attention_state();
-    forward_candidates(state, shape, false, compute_capability());
-    backward_candidates(state, shape, false, deterministic(), compute_capability());
+    forward_runner(state, shape, false, compute_capability());
+    backward_runner(state, shape, false, deterministic(), compute_capability());
   } catch (const Unsupported& refusal) {
     return refusal.what();
   }
@@ -212,48 +177,41 @@ std::string CudaDevice::attention_refusal(const AttentionShape& shape) {
 
 void CudaDevice::do_attention(const ops::Attention& op) {
   AttentionState& state = attention_state();
-  using Candidate = AttentionCandidate<HopperForward>;
   const bool own_rows = !op.kv.empty();
-  const auto run = [&](const Candidate& candidate) {
-    if (candidate.cudnn)
-      state.cudnn->forward(op.out.value, op.lse, op.qkv, op.shape, scratch(candidate.cudnn->workspace_bytes));
-    else if (candidate.hopper)
-      candidate.hopper->launch({op.out.value, op.lse, op.qkv, op.kv}, op.shape, stream());
-    else
-      flash_attention(op.out.value, op.lse, op.qkv, op.shape, stream());
-  };
-  const Candidate& ran = run_by_choice<Candidate>(
-      *this, state.forward, key_of(op.shape, own_rows, false),
-      [&] { return forward_candidates(state, op.shape, own_rows, compute_capability()); }, run);
-  state.forward_name = state.name(ran);
+  const AttentionRunner<HopperForward>& runner =
+      known_runner(*this, state.forward, key_of(op.shape, own_rows, false),
+                   [&] { return forward_runner(state, op.shape, own_rows, compute_capability()); });
+  if (runner.cudnn)
+    state.cudnn->forward(op.out.value, op.lse, op.qkv, op.shape, scratch(runner.cudnn->workspace_bytes));
+  else if (runner.hopper)
+    runner.hopper->launch({op.out.value, op.lse, op.qkv, op.kv}, op.shape, stream());
+  else
+    flash_attention(op.out.value, op.lse, op.qkv, op.shape, stream());
+  state.forward_name = state.name(runner);
   launched("attention");
   do_quantize({op.out});
 }
 
 void CudaDevice::do_attention_backward(const ops::AttentionBackward& op) {
   AttentionState& state = attention_state();
-  using Candidate = AttentionCandidate<HopperBackward>;
   const bool own_rows = !op.kv.empty();
-  const auto run = [&](const Candidate& candidate) {
-    if (candidate.cudnn)
-      state.cudnn->backward(op.dqkv, op.dout, op.out, op.lse, op.qkv, op.shape, deterministic(),
-                            scratch(candidate.cudnn->workspace_bytes));
-    else if (candidate.hopper)
-      candidate.hopper->launch({.dqkv = op.dqkv,
-                                .dkv = op.dkv,
-                                .dout = op.dout,
-                                .forward = {op.out, op.lse, op.qkv, op.kv},
-                                .workspace = scratch(candidate.hopper->workspace_bytes(op.shape))},
-                               op.shape, stream());
-    else
-      flash_attention_backward(op.dqkv, op.dout, op.out, op.lse, op.qkv, op.shape,
-                               scratch(flash_attention_workspace(op.shape)), stream());
-  };
-  const Candidate& ran = run_by_choice<Candidate>(
+  const AttentionRunner<HopperBackward>& runner = known_runner(
       *this, state.backward, key_of(op.shape, own_rows, deterministic()),
-      [&] { return backward_candidates(state, op.shape, own_rows, deterministic(), compute_capability()); },
-      run);
-  state.backward_name = state.name(ran);
+      [&] { return backward_runner(state, op.shape, own_rows, deterministic(), compute_capability()); });
+  if (runner.cudnn)
+    state.cudnn->backward(op.dqkv, op.dout, op.out, op.lse, op.qkv, op.shape, deterministic(),
+                          scratch(runner.cudnn->workspace_bytes));
+  else if (runner.hopper)
+    runner.hopper->launch({.dqkv = op.dqkv,
+                           .dkv = op.dkv,
+                           .dout = op.dout,
+                           .forward = {op.out, op.lse, op.qkv, op.kv},
+                           .workspace = scratch(runner.hopper->workspace_bytes(op.shape))},
+                          op.shape, stream());
+  else
+    flash_attention_backward(op.dqkv, op.dout, op.out, op.lse, op.qkv, op.shape,
+                             scratch(flash_attention_workspace(op.shape)), stream());
+  state.backward_name = state.name(runner);
   launched("attention_backward");
 }
 

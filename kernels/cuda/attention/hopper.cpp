@@ -39,4 +39,20 @@ std::vector<const HopperBackward*> hopper_backward_kernels(const AttentionShape&
   return those_for(all_hopper_backward_kernels(), shape, compute_capability);
 }
 
+const HopperForward* hopper_forward(const AttentionShape& shape, int compute_capability) {
+  const auto kernels = hopper_forward_kernels(shape, compute_capability);
+  if (kernels.empty()) return nullptr;
+  // Listed from wide blocks of keys, which are the faster ones of a long sequence, to narrow ones.
+  return shape.keys() > 4096 ? kernels.front() : kernels.back();
+}
+
+const HopperBackward* hopper_backward(const AttentionShape& shape, int compute_capability) {
+  const auto kernels = hopper_backward_kernels(shape, compute_capability);
+  return kernels.empty() ? nullptr : kernels.front();
+}
+
+bool hopper_backward_is_faster(const AttentionShape& shape, bool deterministic) {
+  return shape.keys() <= (deterministic ? 4096 : 2048) || (deterministic && shape.head_dim == 64);
+}
+
 }  // namespace precbench

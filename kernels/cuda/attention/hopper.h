@@ -44,6 +44,12 @@ std::vector<const HopperForward*> hopper_forward_kernels(const AttentionShape& s
 std::vector<const HopperBackward*> hopper_backward_kernels(const AttentionShape& shape,
                                                            int compute_capability);
 
+/// The one of these that is best at the shape; null where there is none.
+const HopperForward* hopper_forward(const AttentionShape& shape, int compute_capability);
+const HopperBackward* hopper_backward(const AttentionShape& shape, int compute_capability);
+/// Whether it is faster than cuDNN 9.14's, as attention_bench found on an H200; the forward pass is at every shape.
+bool hopper_backward_is_faster(const AttentionShape& shape, bool deterministic);
+
 /// Every kernel of this build (hopper_*_sm90a.cu).
 std::span<const HopperForward> all_hopper_forward_kernels();
 std::span<const HopperBackward> all_hopper_backward_kernels();

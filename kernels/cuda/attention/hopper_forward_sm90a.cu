@@ -47,7 +47,7 @@ constexpr HopperForward kernel_of(const char* name) {
   return {.name = name, .head_dim = S::kHead, .launch = launch<S>};
 }
 
-// The wide block of keys is the faster one of a long sequence, the narrow one of a short one.
+// Of a head width the widest block of keys first.
 constexpr HopperForward kKernels[] = {
     kernel_of<ForwardShape<128, 2, 160, 2>>("own 128x160"),
     kernel_of<ForwardShape<128, 2, 128, 2>>("own 128x128"),
