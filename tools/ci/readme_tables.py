@@ -323,8 +323,8 @@ def speedups(recipe):
     return f"{min(ratios):.2f}x to {max(ratios):.2f}x"
 
 
-def over_peer(recipe):
-    cases, theirs = measured("h200/beside-peer/records.jsonl", *BESIDE), peers("h200/beside-peer/peer.ndjson")
+def over_peer(recipe, folder="h200/beside-peer"):
+    cases, theirs = measured(f"{folder}/records.jsonl", *BESIDE), peers(f"{folder}/peer.ndjson")
     ratios = [rate(record) / theirs[key]["tokens_per_s"] for key, record in cases.items() if key[-1] == recipe]
     return f"{min(ratios):.2f}x to {max(ratios):.2f}x"
 
@@ -348,7 +348,8 @@ def criterion(column):
     return str(sum(int(count[column]) for count in counts))
 
 
-TABLES = {"single": single, "beside-peer": beside_peer, "scaling": scaling, "scaling-peer": scaling_peer,
+TABLES = {"single": single, "beside-peer": beside_peer,
+          "beside-peer-experts": lambda: beside_peer("h200/beside-peer-experts"), "scaling": scaling, "scaling-peer": scaling_peer,
           "front-single": front_single, "front-scaling": front_scaling, "convergence": convergence,
           "study": lambda: study_by_age("h200/study-36m.md", *VERDICT),
           "ladders": lambda: study("h200/study-36m.md", "outliers in FFN", "outliers in norms", "learning rate",
@@ -364,7 +365,9 @@ TABLES = {"single": single, "beside-peer": beside_peer, "scaling": scaling, "sca
 FIGURES = {"host-clock": host_clock, "repeats": repeats, "between-tables": between_tables,
            "speedups-tensorwise": lambda: speedups("tensorwise"), "speedups-blockwise": lambda: speedups("blockwise"),
            "over-peer-bf16": lambda: over_peer("bf16"), "over-peer-tensorwise": lambda: over_peer("tensorwise"),
-           "over-peer-rowwise": lambda: over_peer("rowwise"), "loss-differences": loss_differences,
+           "over-peer-rowwise": lambda: over_peer("rowwise"),
+           "over-peer-experts-bf16": lambda: over_peer("bf16", "h200/beside-peer-experts"),
+           "over-peer-experts-rowwise": lambda: over_peer("rowwise", "h200/beside-peer-experts"), "loss-differences": loss_differences,
            "scratch-tensorwise": lambda: from_scratch("tensorwise"), "scratch-mxfp8_floor": lambda: from_scratch("mxfp8_floor"),
            "scratch-nvfp4": lambda: from_scratch("nvfp4"),
            "plateau-50": lambda: bf16_weights_at(50),
