@@ -168,7 +168,6 @@ class Step(unittest.TestCase):
     def test_rowwise_on_a_gpu(self):
         """torchao's scales of experts are powers of two, so what FP8 loses is not what ours does: it is as much."""
         loss, gradient = self.with_ours(QWEN, QWEN_SHAPE, (*BALANCED, "--recipe", "rowwise"), change=rowwise, device="cuda")
-        print(loss, gradient)
         self.assertLess(loss, LOSS_FP8)
         self.assertLess(gradient, GRADIENT_FP8)
 
