@@ -160,7 +160,7 @@ TEST_CASE("a line that contradicts itself is kept and named", "[contradiction]")
 
 TEST_CASE("the committed records do not contradict themselves", "[contradiction]") {
   for (const char* path : {"cpu/convergence-tiny.jsonl", "baseline", "h200/single.jsonl", "h200/beside-peer",
-                           "h200/interleaved", "h200x4"}) {
+                           "h200/beside-peer-experts", "h200/interleaved", "h200x4"}) {
     const RecordSet set = read_records({std::string(PRECBENCH_SOURCE_DIR "/results/") + path});
     CHECK(set.records.size() > 5);
     for (const std::string& problem : set.problems) CHECK_FALSE(contains(problem, "contradicts"));

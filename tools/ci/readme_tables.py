@@ -25,8 +25,8 @@ def lines(path):
     """Of a file under results/, or anywhere if the path is absolute."""
     return [json.loads(line) for line in (RESULTS / path).read_text().splitlines()]
 
-# What a case beside the peer is known by.
-BESIDE = "model", "batch", "seq", "accumulation", "recipe"
+# What a case beside the peer is known by; some have no `layers`, as they have all.
+BESIDE = "model", "layers", "batch", "seq", "accumulation", "recipe"
 
 
 def measured(path, *keys):
@@ -34,7 +34,7 @@ def measured(path, *keys):
     found = {}
     for record in lines(path):
         if record["status"] == "ok" and (record["metrics"] or {}).get("tokens_per_s"):
-            found.setdefault(tuple(record["case"][key] for key in keys), record)
+            found.setdefault(tuple(record["case"].get(key) for key in keys), record)
     return found
 
 
@@ -71,8 +71,9 @@ def peers(path):
     for line in lines(path):
         if "error" in line:
             continue
-        key = (PEER_MODELS[line["model"]], line["batch"], line["seq"], line.get("accumulation", 1),
-               line["recipe"].removesuffix("_auto"))
+        model, _, layers = line["model"].partition("/")
+        key = (PEER_MODELS.get(model, model), int(layers) if layers else None, line["batch"], line["seq"],
+               line.get("accumulation", 1), line["recipe"].removesuffix("_auto"))
         if key not in best or line["tokens_per_s"] > best[key]["tokens_per_s"]:
             best[key] = line
     return best
@@ -83,11 +84,12 @@ def beside_peer(folder="h200/beside-peer"):
     rows = []
     for key, ours in cases.items():
         *shape, recipe = key
-        model, batch, seq, accumulation = shape
+        model, layers, batch, seq, accumulation = shape
         bf16 = cases.get((*shape, "bf16"))
         over = f"{rate(ours) / rate(bf16):.2f}x" if bf16 else "-"
         peer = theirs.get(key)
         times = f", {accumulation} times" if accumulation > 1 else ""
+        model += f", {layers} layers" if layers else ""
         rows.append([model, f"{batch} x {seq}{times}", recipe, f"{rate(ours):,.0f}", over] +
                     ([f"{peer['tokens_per_s']:,.0f}" + (" (filtered)" if peer["recipe"].endswith("_auto") else ""),
                       f"{rate(ours) / peer['tokens_per_s']:.2f}x",
@@ -331,8 +333,8 @@ def speedups(recipe):
     return f"{min(ratios):.2f}x to {max(ratios):.2f}x"
 
 
-def over_peer(recipe):
-    cases, theirs = measured("h200/beside-peer/records.jsonl", *BESIDE), peers("h200/beside-peer/peer.ndjson")
+def over_peer(recipe, folder="h200/beside-peer"):
+    cases, theirs = measured(f"{folder}/records.jsonl", *BESIDE), peers(f"{folder}/peer.ndjson")
     ratios = [rate(record) / theirs[key]["tokens_per_s"] for key, record in cases.items() if key[-1] == recipe]
     return f"{min(ratios):.2f}x to {max(ratios):.2f}x"
 
@@ -356,7 +358,8 @@ def criterion(column):
     return str(sum(int(count[column]) for count in counts))
 
 
-TABLES = {"single": single, "beside-peer": beside_peer, "scaling": scaling, "scaling-peer": scaling_peer,
+TABLES = {"single": single, "beside-peer": beside_peer,
+          "beside-peer-experts": lambda: beside_peer("h200/beside-peer-experts"), "scaling": scaling, "scaling-peer": scaling_peer,
           "front-single": front_single, "front-scaling": front_scaling, "convergence": convergence,
           "study": lambda: study_by_age("h200/study-36m.md", *VERDICT),
           "ladders": lambda: study("h200/study-36m.md", "outliers in FFN", "outliers in norms", "learning rate",
@@ -373,7 +376,9 @@ TABLES = {"single": single, "beside-peer": beside_peer, "scaling": scaling, "sca
 FIGURES = {"host-clock": host_clock, "repeats": repeats, "between-tables": between_tables,
            "speedups-tensorwise": lambda: speedups("tensorwise"), "speedups-blockwise": lambda: speedups("blockwise"),
            "over-peer-bf16": lambda: over_peer("bf16"), "over-peer-tensorwise": lambda: over_peer("tensorwise"),
-           "over-peer-rowwise": lambda: over_peer("rowwise"), "loss-differences": loss_differences,
+           "over-peer-rowwise": lambda: over_peer("rowwise"),
+           "over-peer-experts-bf16": lambda: over_peer("bf16", "h200/beside-peer-experts"),
+           "over-peer-experts-rowwise": lambda: over_peer("rowwise", "h200/beside-peer-experts"), "loss-differences": loss_differences,
            "scratch-tensorwise": lambda: from_scratch("tensorwise"), "scratch-mxfp8_floor": lambda: from_scratch("mxfp8_floor"),
            "scratch-nvfp4": lambda: from_scratch("nvfp4"),
            "plateau-50": lambda: bf16_weights_at(50),

@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
-# The CUDA device beside PyTorch + torch.compile + torchao (peer_torch.py) on one GPU, shape by shape: precbench's recipes
-# at one shape, then the peer's at the same, a minute or two apart. The setting is bench/sweeps/h200-single.toml's: BF16
-# weights, gradients and moments, no clipping, no recompute, lm_head in BF16.
+# The CUDA device beside PyTorch + torch.compile + torchao (peer_torch.py) on one GPU, in turns: at each shape a recipe of
+# the peer's, then precbench's of that name. The setting is bench/sweeps/h200-single.toml's: BF16 weights, gradients and
+# moments, no clipping, no recompute, lm_head in BF16.
 #
 #   tools/peer/bench_gpu_peer.sh                            # after a build; a Python with torch and torchao as $PYTHON or python3
 #   OUT=out/beside tools/peer/bench_gpu_peer.sh 8b:1:4096   # one shape: the peer's model name, batch, sequence length,
 #                                                           # and where a step has several, its passes
+#   OUT=out/beside-experts tools/peer/bench_gpu_peer.sh moe-4b-a1b:2:4096 qwen3-30b-a3b/6:2:4096   # of the second 6 blocks
 #
 # Shapes of others: 8b:1:8192:16 is that of Megatron's published tokens/s, 8b:16:1024:32 llm.q's 524,288 tokens a step.
+# Experts are chosen by $ROUTING on both sides, balanced or learned, without a balance loss. $RECIPES are the peer's names of
+# recipes, $TIME_LIMIT is how many seconds a case of ours may be sampled.
 #
 # Leaves $OUT/records.jsonl and $OUT/peer.ndjson, and prints the table of both (tools/ci/readme_tables.py --beside-peer $OUT
 # prints it again). The peer's step is timed by the host around Python that launches compiled blocks, as its users run
@@ -24,28 +27,49 @@ if [ ! -x "$precbench" ]; then
   echo "$0: $precbench is not built; run tools/quickstart.sh, or name the build folder in BUILD" >&2
   exit 2
 fi
-if ! "$python" -c 'import torch, torchao' 2>/dev/null; then
+if ! "$python" -c 'from importlib.util import find_spec as find; exit(not (find("torch") and find("torchao")))'; then
   echo "$0: $python has no torch or no torchao; pip install torch torchao, and name its Python in PYTHON" >&2
   exit 2
 fi
 
-declare -A models=([8b]=llama3.1-8b [3b]=llama3.2-3b [1b]=llama3.2-1b)
-mkdir -p "$out"
-for shape in "$@"; do
-  IFS=: read -r size batch seq passes <<<"$shape"
-  if [ -z "${models[${size:-none}]:-}" ] || [ -z "${seq:-}" ]; then
-    echo "$0: \"$shape\" is no shape: give 8b, 3b or 1b, batch, sequence length and passes, as in 8b:1:4096 or 8b:1:8192:16" >&2
+# The peer's names and ours, which are the same of mixtures of experts.
+declare -A models=([8b]=llama3.1-8b [3b]=llama3.2-3b [1b]=llama3.2-1b [moe-4b-a1b]=moe-4b-a1b [qwen3-30b-a3b]=qwen3-30b-a3b
+  [mixtral-8x7b]=mixtral-8x7b)
+routing=${ROUTING:-balanced}
+recipes=${RECIPES:-bf16 rowwise rowwise_auto tensorwise tensorwise_auto blockwise}
+
+fields_of() {  # MODEL[/LAYERS]:BATCH:SEQ[:PASSES]
+  IFS=: read -r size batch seq passes <<<"$1"
+  IFS=/ read -r model layers <<<"$size"
+  if [ -z "${models[${model:-none}]:-}" ] || [ -z "${seq:-}" ]; then
+    echo "$0: \"$1\" is no shape: give one of ${!models[*]}, batch, sequence length and passes, as in 8b:1:4096 or" \
+      "8b:1:8192:16; model/N is its first N blocks" >&2
     exit 2
   fi
+}
+for shape in "$@"; do fields_of "$shape"; done
+
+mkdir -p "$out"
+exec 3>&1
+coproc peer { exec "$python" tools/peer/peer_torch.py --routing "$routing" - 2>&3; }
+for shape in "$@"; do
+  fields_of "$shape"
   passes=${passes:-1}
-  "$precbench" sweep --device cuda --model "${models[$size]}" --batch "$batch" --seq "$seq" --accumulation "$passes" --gpus 1 \
-    --recipe bf16,tensorwise,rowwise,blockwise --master bf16 --moments bf16 --grads bf16 --clip 0 --lr 1e-5 --seed 42 \
-    --steps auto --time-limit 12 --out "$out" || [ $? -eq 1 ]  # 1: a case failed, which is a row
-  steps=$((passes > 1 ? 3 : 12))
-  cases=()
-  for recipe in bf16 tensorwise tensorwise_auto rowwise rowwise_auto; do cases+=("$size:$recipe:$batch:$seq:$passes"); done
-  TORCHAO_FORCE_SKIP_LOADING_SO_FILES=1 "$python" tools/peer/peer_torch.py --steps $steps --warmup $((steps / 2)) \
-    "${cases[@]}" >>"$out/peer.ndjson"
+  flags=()
+  [ -z "${layers:-}" ] || flags+=(--layers "$layers")
+  [ "$model" != "${models[$model]}" ] || flags+=(--routing "$routing" --aux 0)
+  for recipe in $recipes; do
+    # PyTorch has neither blockwise linears that compile nor tensorwise experts.
+    if [[ $recipe != blockwise && ($recipe != tensorwise* || $model != "${models[$model]}") ]]; then
+      echo "$size:$recipe:$batch:$seq:$passes" >&"${peer[1]}"
+      read -r line <&"${peer[0]}"
+      tee -a "$out/peer.ndjson" <<<"$line"
+    fi
+    # Exit status 1: a case failed, which is a row. What is there already is not run again.
+    "$precbench" sweep --device cuda --model "${models[$model]}" --batch "$batch" --seq "$seq" --accumulation "$passes" --gpus 1 \
+      --recipe "${recipe%_auto}" --master bf16 --moments bf16 --grads bf16 --clip 0 --lr 1e-5 --seed 42 "${flags[@]}" \
+      --steps auto --time-limit "${TIME_LIMIT:-12}" --out "$out" || [ $? -eq 1 ]
+  done
 done
 
 tools/ci/readme_tables.py --beside-peer "$out"

@@ -1,0 +1,78 @@
+"""A mixture of experts in PyTorch, for peer_torch.py: routing, rows gathered by expert, grouped products.
+
+The products are PyTorch's own for all experts at once: torch._grouped_mm in BF16, in the recipe rowwise torchao's
+differentiable torch._scaled_grouped_mm, which wants every expert's rows to be a multiple of 16. Rows are gathered, never
+scattered, in backward too, so nothing is added atomically.
+"""
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Permute(torch.autograd.Function):
+    """Rows of tokens [T, C] by expert: [T K, C]. `token` and `place` are each row's token and each slot's row."""
+
+    @staticmethod
+    def forward(ctx, x, token, place):
+        ctx.save_for_backward(place)
+        ctx.tokens = x.shape[0]
+        return x.index_select(0, token)
+
+    @staticmethod
+    def backward(ctx, dy):
+        (place,) = ctx.saved_tensors
+        return dy.index_select(0, place).view(ctx.tokens, -1, dy.shape[-1]).sum(1), None, None
+
+
+class Unpermute(torch.autograd.Function):
+    """The sum of each token's rows: [T K, C] to [T, C]."""
+
+    @staticmethod
+    def forward(ctx, y, token, place, tokens):
+        ctx.save_for_backward(token)
+        return y.index_select(0, place).view(tokens, -1, y.shape[-1]).sum(1)
+
+    @staticmethod
+    def backward(ctx, dx):
+        (token,) = ctx.saved_tensors
+        return dx.index_select(0, token), None, None, None
+
+
+def grouped(recipe, x, w, ends):
+    """Rows of expert e, which end at ends[e], times w[e]^T; w [E, N, K]."""
+    if recipe == "rowwise":
+        from torchao.prototype.moe_training.fp8_grouped_mm import _to_fp8_rowwise_then_scaled_grouped_mm
+        return _to_fp8_rowwise_then_scaled_grouped_mm(x, w.transpose(-2, -1), ends, pad_token_groups_for_grouped_mm=False)
+    return torch._grouped_mm(x, w.transpose(-2, -1), offs=ends)
+
+
+class Experts(nn.Module):
+    """E SwiGLUs of which each token takes K: softmax over the chosen ones' logits. Forced routing gives token t the experts
+    t K, t K + 1, ... modulo E, as precbench's `--routing balanced` does; its weights are still the router's."""
+
+    def __init__(self, width, ffn, experts, top_k):
+        super().__init__()
+        self.top_k, self.recipe, self.forced = top_k, "bf16", False
+        self.router = nn.Linear(width, experts, bias=False)
+        self.gate_up = nn.Parameter(torch.empty(experts, 2 * ffn, width))
+        self.down = nn.Parameter(torch.empty(experts, width, ffn))
+
+    def forward(self, x):
+        shape, x = x.shape, x.flatten(0, 1)
+        T, E = x.shape[0], self.router.out_features
+        z = self.router(x).float()
+        if self.forced:
+            index = (torch.arange(T * self.top_k, device=x.device, dtype=torch.int32) % E).view(T, -1).long()
+            chosen = z.gather(1, index)
+        else:
+            chosen, index = z.topk(self.top_k, -1)
+        weights = chosen.softmax(-1)
+        of_rows, order = index.flatten().to(torch.int16).sort(stable=True)
+        every = torch.arange(E, device=x.device, dtype=torch.int16)
+        ends = torch.searchsorted(of_rows, every, right=True, out_int32=True)
+        place = torch.empty_like(order).scatter(0, order, torch.arange(len(order), device=x.device))
+        token = order // self.top_k
+        rows = Permute.apply(x, token, place)
+        gate, up = grouped(self.recipe, rows, self.gate_up, ends).float().chunk(2, -1)
+        s = (F.silu(gate) * up * weights.flatten()[order, None]).to(x.dtype)
+        return Unpermute.apply(grouped(self.recipe, s, self.down, ends), token, place, T).view(shape)

@@ -1,0 +1,126 @@
+"""The peer's model in PyTorch: a Llama, Qwen3's norms of q and k, and mixtures of experts, for peer_torch.py."""
+import dataclasses
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+from peer_experts import Experts
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """Widths are numbers of values; of a mixture `ffn` is that of each expert."""
+    layers: int
+    width: int
+    ffn: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    tied: bool
+    theta: float = 5e5
+    eps: float = 1e-5
+    qk_norm: bool = False
+    experts: int = 0
+    top_k: int = 0
+
+
+MODELS = {
+    "tiny": Shape(4, 128, 384, 4, 2, 32, 256, True),
+    "1b": Shape(16, 2048, 8192, 32, 8, 64, 128256, True),
+    "3b": Shape(28, 3072, 8192, 24, 8, 128, 128256, True),
+    "8b": Shape(32, 4096, 14336, 32, 8, 128, 128256, False),
+    "tiny-moe": Shape(4, 128, 128, 4, 2, 32, 256, True, experts=8, top_k=2),
+    "moe-4b-a1b": Shape(16, 2048, 1024, 32, 8, 64, 128256, True, experts=32, top_k=8),
+    "qwen3-30b-a3b": Shape(48, 2048, 768, 32, 4, 128, 151936, False, 1e6, 1e-6, True, experts=128, top_k=8),
+    "mixtral-8x7b": Shape(32, 4096, 14336, 32, 8, 128, 32000, False, 1e6, experts=8, top_k=2),
+}
+
+
+def find_shape(name):
+    """NAME, or NAME/LAYERS for its first blocks."""
+    name, _, layers = name.partition("/")
+    return dataclasses.replace(MODELS[name], layers=int(layers)) if layers else MODELS[name]
+
+
+class Norm(nn.Module):
+    def __init__(self, d, eps):
+        super().__init__()
+        self.eps, self.w = eps, nn.Parameter(torch.ones(d))
+
+    def forward(self, x):
+        return F.rms_norm(x, (x.shape[-1],), self.w, self.eps)
+
+
+def rope_angles(shape, T):
+    """cos and sin, [T, head_dim / 2]."""
+    angle = torch.outer(torch.arange(T).float(), 1 / shape.theta ** (torch.arange(0, shape.head_dim, 2).float() / shape.head_dim))
+    return angle.cos(), angle.sin()
+
+
+def rope(x, cos, sin):
+    a, b = x.float().chunk(2, -1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1).to(x.dtype)
+
+
+def attention(q, k, v):
+    if q.device.type == "cpu":
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    with sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION], set_priority=True):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+
+class Swiglu(nn.Module):
+    def __init__(self, d, f):
+        super().__init__()
+        lin = lambda i, o: nn.Linear(i, o, bias=False)
+        self.w1, self.w3, self.w2 = lin(d, f), lin(d, f), lin(f, d)
+
+    def forward(self, x):
+        return self.w2(F.silu(self.w1(x)) * self.w3(x))
+
+
+class Block(nn.Module):
+    def __init__(self, s):
+        super().__init__()
+        d, h, kv, hd = s.width, s.heads, s.kv_heads, s.head_dim
+        self.h, self.kv, self.hd = h, kv, hd
+        lin = lambda i, o: nn.Linear(i, o, bias=False)
+        self.wq, self.wk, self.wv, self.wo = lin(d, h * hd), lin(d, kv * hd), lin(d, kv * hd), lin(h * hd, d)
+        self.nq, self.nk = (Norm(hd, s.eps), Norm(hd, s.eps)) if s.qk_norm else (nn.Identity(), nn.Identity())
+        self.n1, self.n2 = Norm(d, s.eps), Norm(d, s.eps)
+        self.ffn = Experts(d, s.ffn, s.experts, s.top_k) if s.experts else Swiglu(d, s.ffn)
+
+    def forward(self, x, cos, sin):
+        B, T, _ = x.shape
+        y = self.n1(x)
+        heads = lambda t, n: t.view(B, T, n, self.hd)
+        q, k, v = heads(self.wq(y), self.h), heads(self.wk(y), self.kv), heads(self.wv(y), self.kv)
+        q, k = (rope(t.transpose(1, 2), cos, sin) for t in (self.nq(q), self.nk(k)))
+        o = attention(q, k, v.transpose(1, 2))
+        x = x + self.wo(o.transpose(1, 2).reshape(B, T, -1))
+        return x + self.ffn(self.n2(x))
+
+
+class Model(nn.Module):
+    def __init__(self, s):
+        super().__init__()
+        self.emb = nn.Embedding(s.vocab, s.width)
+        self.layers = nn.ModuleList(Block(s) for _ in range(s.layers))
+        self.norm, self.out = Norm(s.width, s.eps), nn.Linear(s.width, s.vocab, bias=False)
+        if s.tied:
+            self.out.weight = self.emb.weight
+
+    def forward(self, ids, targets, cos, sin):
+        x = self.emb(ids)
+        for layer in self.layers:
+            x = layer(x, cos, sin)
+        return self.loss(self.norm(x), targets)
+
+    def experts(self):
+        return [layer.ffn for layer in self.layers if isinstance(layer.ffn, Experts)]
+
+    def loss(self, x, targets):
+        return F.cross_entropy(self.out(x).float().flatten(0, 1), targets.flatten())
