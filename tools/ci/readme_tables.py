@@ -271,8 +271,12 @@ VERDICT = "per doubling [95%]", "gradient error", "bias", "verdict"
 
 
 def front_study():
-    return study_by_age("h200/study-36m.md", "gradient error", "verdict", words=in_short,
-                        wanted=lambda recipe: recipe in FRONT_STUDY)
+    """At the oldest age."""
+    rows = study_rows("h200/study-36m.md")
+    age = ages_of(next(iter(rows.values())))[-1]
+    return table(["recipe", in_short(age), "gradient error", "verdict"],
+                 [[f"`{recipe}`", in_short(row[age]), row["gradient error"], row["verdict"]]
+                  for recipe, row in rows.items() if recipe in FRONT_STUDY])
 
 
 def fp32_error(recipe):
