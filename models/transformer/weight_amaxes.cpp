@@ -3,11 +3,6 @@
 
 namespace precbench {
 
-bool has_weight_amaxes(const Recipe& recipe) {
-  const auto own = [](const QuantFormat& w) { return w.granularity == Granularity::tensor && !w.delayed(); };
-  return own(recipe.fprop.b) || own(recipe.dgrad.b);
-}
-
 WeightAmaxes::WeightAmaxes(Arena& arena, std::int64_t layers)
     : slots_(static_cast<std::size_t>(layers + 1) * kAllLinearRoles) {
   const Tensor all = arena.push(Segment::other, DType::f32, 1, static_cast<std::int64_t>(slots_.size()));

@@ -13,7 +13,10 @@
 namespace precbench {
 
 /// Whether a recipe makes a weight's scale of the weight's own amax.
-bool has_weight_amaxes(const Recipe& recipe);
+inline bool has_weight_amaxes(const Recipe& recipe) {
+  const auto own = [](const QuantFormat& w) { return w.granularity == Granularity::tensor && !w.delayed(); };
+  return own(recipe.fprop.b) || own(recipe.dgrad.b);
+}
 
 class WeightAmaxes {
  public:
