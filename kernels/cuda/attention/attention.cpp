@@ -109,7 +109,7 @@ AttentionRunner<HopperForward> forward_runner(const AttentionState& state, const
 AttentionRunner<HopperBackward> backward_runner(const AttentionState& state, const AttentionShape& shape,
                                                 bool own_rows, bool deterministic, int compute_capability) {
   return runner_of(
-      state, shape, own_rows, hopper_backward(shape, compute_capability),
+      state, shape, own_rows, hopper_backward(shape, compute_capability, deterministic),
       hopper_backward_is_faster(shape, deterministic),
       deterministic ? kDeterministicWorkspace : kNoLimit, [&]() -> const auto& {
         return state.cudnn->backward_plan(shape, deterministic);

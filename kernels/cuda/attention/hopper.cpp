@@ -46,9 +46,12 @@ const HopperForward* hopper_forward(const AttentionShape& shape, int compute_cap
   return shape.keys() > 4096 ? kernels.front() : kernels.back();
 }
 
-const HopperBackward* hopper_backward(const AttentionShape& shape, int compute_capability) {
-  const auto kernels = hopper_backward_kernels(shape, compute_capability);
-  return kernels.empty() ? nullptr : kernels.front();
+const HopperBackward* hopper_backward(const AttentionShape& shape, int compute_capability,
+                                      bool deterministic) {
+  // Listed from the faster ones of a head width to those that repeat bit for bit.
+  for (const HopperBackward* kernel : hopper_backward_kernels(shape, compute_capability))
+    if (kernel->deterministic || !deterministic) return kernel;
+  return nullptr;
 }
 
 bool hopper_backward_is_faster(const AttentionShape& shape, bool deterministic) {

@@ -30,10 +30,10 @@ struct HopperForward {
   void (*launch)(const AttentionTensors& tensors, const AttentionShape& shape, CUstream_st* stream);
 };
 
-/// Every sum has one writer and a fixed order: the same bits from run to run.
 struct HopperBackward {
   const char* name;
   std::int64_t head_dim;
+  bool deterministic;  ///< every sum has one writer and a fixed order: the same bits from run to run
   std::int64_t (*workspace_bytes)(const AttentionShape& shape);
   void (*launch)(const AttentionGradients& gradients, const AttentionShape& shape, CUstream_st* stream);
 };
@@ -46,7 +46,8 @@ std::vector<const HopperBackward*> hopper_backward_kernels(const AttentionShape&
 
 /// The one of these that is best at the shape; null where there is none.
 const HopperForward* hopper_forward(const AttentionShape& shape, int compute_capability);
-const HopperBackward* hopper_backward(const AttentionShape& shape, int compute_capability);
+const HopperBackward* hopper_backward(const AttentionShape& shape, int compute_capability,
+                                      bool deterministic);
 /// Whether it is faster than cuDNN 9.14's, as attention_bench found on an H200; the forward pass is at every shape.
 bool hopper_backward_is_faster(const AttentionShape& shape, bool deterministic);
 

@@ -10,10 +10,10 @@ namespace precbench::hopper {
 /// Rows of the row values (below) are padded to whole blocks of the largest kernel.
 constexpr int kValuePadding = 128;
 
-/// Place of a query's row value among those of its sequence: in each 64, what a thread of a product needs whose columns are
+/// Place of a query's lse among the row values of its head; its delta is 64 further. In each 64 queries, what a thread of a product needs whose columns are
 /// queries (2 of every 8) is together.
 __host__ __device__ constexpr int value_place(int query) {
-  return query / 64 * 64 + query % 8 / 2 * 16 + query % 64 / 8 * 2 + query % 2;
+  return query / 64 * 128 + query % 8 / 2 * 16 + query % 64 / 8 * 2 + query % 2;
 }
 
 struct BackwardProblem {
@@ -21,12 +21,17 @@ struct BackwardProblem {
   int heads, kv_heads;
   int parts;             ///< of a group of heads whose dk and dv are summed apart; 1: none are
   int tile_rows, tiles;  ///< tiles of a head, and all
+  int of_row;            ///< tiles side by side: tiles / tile_rows
+  int group;             ///< query heads of a kv head
+  int heads_of_part;
   float scale;           ///< of the scores
   float scale_log2;      ///< the same for powers of two
-  /// [sequence][head][2][padded queries]: lse for powers of two, infinite where there is no query, then delta, each at
+  /// [sequence][head][64 queries][2][64]: lse for powers of two, infinite where there is no query, then delta, each at
   /// its value_place
   const float* values;
-  int padded;     ///< queries of a sequence in `values`
+  int padded;      ///< queries of a sequence in `values`
+  int of_head;     ///< 64s of them
+  float* dq_sums;  ///< one pass: [sequence][head][64 queries][64 columns], a square of accumulators each; null: two
   float* pieces;  ///< with more than one part: [part][dk, dv][sequence][keys][kv_heads][head width]
 };
 

@@ -34,7 +34,7 @@ struct KeyShape : SideShape<kHead, 64, kStages, kBuffers, true> {
 /// Of each block, for its queries.
 template <class S>
 struct RowValues {
-  float of[S::kStages][2][S::kMet];  ///< lse, delta
+  float of[S::kStages][S::kMet / 64][2][64];  ///< lse, delta
 };
 /// Own: k, v, then dk, dv. Met: q, dout.
 template <class S>
@@ -50,16 +50,15 @@ struct KeyTile {
   __device__ bool find(const BackwardProblem& problem, int round) {
     const int index = tile_of_round(round);
     if (index >= problem.tiles) return false;
-    const int of_row = problem.tiles / problem.tile_rows;
+    const int of_row = anew(problem.of_row), parts = anew(problem.parts), kv_heads = anew(problem.kv_heads);
     first = index / of_row * S::kOwn;
-    part = index % of_row % problem.parts;
-    kv_head = index % of_row / problem.parts % problem.kv_heads;
-    sequence = index % of_row / (problem.parts * problem.kv_heads);
-    const int group = problem.heads / problem.kv_heads;
-    heads = group / problem.parts;
-    first_head = kv_head * group + part * heads;
-    first_block = max(first - problem.offset, 0) / S::kMet;
-    blocks = max((problem.queries + S::kMet - 1) / S::kMet - first_block, 0);
+    part = index % of_row % parts;
+    kv_head = index % of_row / parts % kv_heads;
+    sequence = index % of_row / parts / kv_heads;
+    heads = anew(problem.heads_of_part);
+    first_head = kv_head * anew(problem.group) + part * heads;
+    first_block = max(first - anew(problem.offset), 0) / S::kMet;
+    blocks = max((anew(problem.queries) + S::kMet - 1) / S::kMet - first_block, 0);
     return true;
   }
 };
@@ -73,14 +72,15 @@ __device__ void produce(KeyShared<S>& shared, const BackwardMaps& maps, const Ba
     shared.load_own(maps, tile.sequence, tile.first, tile.kv_head * S::kHead, own);
 #pragma unroll 1
     for (int head = tile.first_head; head < tile.first_head + tile.heads; ++head) {
-      const float* values =
-          problem.values +
-          (static_cast<std::int64_t>(tile.sequence) * problem.heads + head) * 2 * problem.padded;
+      const int first_values = (tile.sequence * problem.heads + head) * problem.of_head;
 #pragma unroll 1
       for (int block = tile.first_block; block < tile.first_block + tile.blocks; ++block) {
         auto& to = shared.values.of[met.stage];
         const auto load_values = [&](int i, Barrier& barrier) {
-          load_bytes(to[i], values + i * problem.padded + block * S::kMet, S::kMet * sizeof(float), barrier);
+          if (i == 0)
+            load_bytes(to,
+                       problem.values + static_cast<std::int64_t>(first_values + block * (S::kMet / 64)) * 128,
+                       sizeof(to), barrier);
         };
         shared.load_met(maps, tile.sequence, block * S::kMet, head * S::kHead, sizeof(to), load_values, met);
       }
@@ -116,6 +116,38 @@ struct ColumnValues {
 };
 
 /// Scores become probabilities; `lse` is for powers of two.
+template <int kCount>
+__device__ inline void exponentiate(float (&s)[kCount], const float* lse, float scale_log2, int thread) {
+#pragma unroll
+  for (int i = 0; i < kCount; i += 8) {
+    const float4 of = reinterpret_cast<const float4*>(lse)[i / 32 * 32 + thread % 4 * 4 + i % 32 / 8];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      s[i + 2 * half] = cuda::exp2_approx(s[i + 2 * half] * scale_log2 - of.x);
+      s[i + 2 * half + 1] = cuda::exp2_approx(s[i + 2 * half + 1] * scale_log2 - of.y);
+      s[i + 4 + 2 * half] = cuda::exp2_approx(s[i + 4 + 2 * half] * scale_log2 - of.z);
+      s[i + 5 + 2 * half] = cuda::exp2_approx(s[i + 5 + 2 * half] * scale_log2 - of.w);
+    }
+  }
+}
+
+/// p becomes ds.
+template <int kCount>
+__device__ inline void differentiate(float (&p)[kCount], const float (&dp)[kCount], const float* delta,
+                                     int thread) {
+#pragma unroll
+  for (int i = 0; i < kCount; i += 8) {
+    const float4 of = reinterpret_cast<const float4*>(delta)[i / 32 * 32 + thread % 4 * 4 + i % 32 / 8];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      p[i + 2 * half] *= dp[i + 2 * half] - of.x;
+      p[i + 2 * half + 1] *= dp[i + 2 * half + 1] - of.y;
+      p[i + 4 + 2 * half] *= dp[i + 4 + 2 * half] - of.z;
+      p[i + 5 + 2 * half] *= dp[i + 5 + 2 * half] - of.w;
+    }
+  }
+}
+
 __device__ inline void exponentiate(float (&s)[32], const ColumnValues& lse, float scale_log2) {
 #pragma unroll
   for (int i = 0; i < 32; ++i) s[i] = cuda::exp2_approx(s[i] * scale_log2 - lse.of[i / 4 * 2 + i % 2]);
@@ -181,11 +213,11 @@ struct KeyWalk {
       begin_scores(next, ahead);
     }
     ColumnValues values;
-    if (S::kAhead) values.load(shared.values.of[stage][0], thread);
+    if (S::kAhead) values.load(shared.values.of[stage][0][0], thread);
     if constexpr (!S::kAhead) {
       await_products<kNewer>(p);  // and the last of the step before
       release_held();
-      values.load(shared.values.of[stage][0], thread);
+      values.load(shared.values.of[stage][0][0], thread);
     }
     exponentiate(p, values, problem.scale_log2);
     if (min(first_seen, last) < kRows - 1) mask_queries(p, first_seen, last, thread);
@@ -199,9 +231,9 @@ struct KeyWalk {
     begin_products();
     multiply_rows(dv, words, across_k(shared.met[0][1], S::kMetBytes) + stage * S::kStageStep);
     end_products();
-    if (S::kAhead) values.load(shared.values.of[stage][1], thread);
+    if (S::kAhead) values.load(shared.values.of[stage][0][1], thread);
     await_products<kNewer>(dp);
-    if (!S::kAhead) values.load(shared.values.of[stage][1], thread);
+    if (!S::kAhead) values.load(shared.values.of[stage][0][1], thread);
     differentiate(p, dp, values);
     pin(p);
     await_products(dv);
@@ -258,7 +290,7 @@ __device__ inline void store(KeyShared<S>& shared, const BackwardMaps& maps, con
                              const float (&dk)[S::kOuts], const float (&dv)[S::kOuts]) {
   const int first = tile.first + warpgroup * kRows;
   if (problem.parts > 1) {
-    const std::int64_t pitch = static_cast<std::int64_t>(problem.kv_heads) * S::kHead;
+    const std::int64_t pitch = static_cast<std::int64_t>(anew(problem.kv_heads)) * S::kHead;
     const std::int64_t sequences = problem.tiles / (problem.tile_rows * problem.parts * problem.kv_heads);
     const std::int64_t count = sequences * problem.keys * pitch;  // of one gradient
     float* to = problem.pieces + tile.part * 2 * count +

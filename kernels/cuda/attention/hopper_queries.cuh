@@ -86,7 +86,7 @@ struct QueryWalk {
       const int query = first + row_of(thread) + 8 * half;
       const bool there = query < problem.padded;
       lse[half] = there ? values[value_place(query)] : INFINITY;
-      delta[half] = there ? values[problem.padded + value_place(query)] : 0;
+      delta[half] = there ? values[value_place(query) + 64] : 0;
     }
   }
 

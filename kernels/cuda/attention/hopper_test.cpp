@@ -104,6 +104,7 @@ TEST_CASE("attention for Hopper repeats bit for bit", "[gpu][attention]") {
   for (const AttentionShape& shape : {AttentionShape{1, 1024, 8, 2, 128}, AttentionShape{2, 640, 8, 8, 64}}) {
     Problem problem(device, shape, 1.5f);
     for_kernels(device, shape, [&](const HopperForward& forward, const HopperBackward& backward) {
+      if (!backward.deterministic) return;
       std::optional<std::vector<std::uint8_t>> first;
       for (int i = 0; i < 4; ++i) {
         run_kernels(device, problem, shape, forward, backward);

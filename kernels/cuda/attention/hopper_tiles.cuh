@@ -18,10 +18,16 @@ namespace precbench::hopper {
 constexpr int kRows = 64;                          ///< of a warpgroup: those of an instruction
 constexpr int kRowsBytes = kRows * kTileRowBytes;  ///< of a box of them
 
+/// x; the compiler computes what depends on it here and does not keep it in a register from one use to the next.
+__device__ inline int anew(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
 /// The tile that this block of threads makes in a round. Tiles are numbered from the longest; as every second round goes
 /// backwards, all blocks have about as much to do.
 __device__ inline int tile_of_round(int round) {
-  const int width = static_cast<int>(gridDim.x), mine = static_cast<int>(blockIdx.x);
+  const int width = anew(static_cast<int>(gridDim.x)), mine = static_cast<int>(blockIdx.x);
   return round * width + (round % 2 == 0 ? mine : width - 1 - mine);
 }
 

@@ -1,0 +1,265 @@
+// Attention's backward pass for Hopper in one pass: dq, dk and dv of five products. As the key side (hopper_keys.cuh), and
+// each step also adds its share to dq in global memory, which makes the order of dq's sums that of the machine.
+//
+//                 global memory / L2                                       dq in FP32, added to in L2
+//                        |  TMA                                                  ^
+//                        v                                                       |  bulk reduction
+//   producer   k, v of the tile      [ q, dout, lse, delta ] ...         share of dq of the step, in shared memory
+//   1 thread                                |  full    ^  empty                  ^
+//                                           v          |                         |
+//   warpgroup    | v dout^T | p^T dout |   | ds^T q | ds k | k q^T of the next block ...
+//          k q^T: p = exp  |     ds    | ds of both warpgroups meets in shared memory
+//
+// p and ds are A operands in registers for dv and dk. For dq, whose sum runs over the keys of both warpgroups, ds goes to
+// shared memory; then each warpgroup makes a half of the step's dq: of the head's columns, or of the block's queries.
+#pragma once
+
+#include "kernels/cuda/attention/hopper_keys.cuh"
+
+namespace precbench::hopper {
+
+/// Of a step's dq each warpgroup makes a half: of the columns, or of twice as many queries.
+template <int kHead, int kMet, int kStages, int kBuffers, bool kEngineOf>
+struct FusedShape : SideShape<kHead, kMet, kStages, kBuffers, (kHead * kMet > 64 * 64)> {
+  static constexpr bool kEngine = kEngineOf;
+  static constexpr int kSquares = kMet / 64;                ///< of ds, of a warpgroup's keys
+  static constexpr int kShareColumns = kHead * kMet / 128;  ///< of 64 queries
+  static constexpr int kShares = kHead / kShareColumns;     ///< side by side
+  static constexpr int kShareFloats = 64 * kShareColumns;
+  static_assert(kMet == 64 || (kMet == 128 && kHead == 64));
+};
+
+template <class S>
+struct alignas(1024) FusedShared : KeyShared<S> {
+  std::uint8_t ds[2][S::kMathWarpgroups][S::kSquares][kRowsBytes];  ///< of every second step; rows are keys
+  float dq[S::kEngine ? S::kMathWarpgroups : 0][S::kShareFloats];   ///< in the order of accumulators
+  int dq_square[S::kMathWarpgroups];                                ///< which it is part of; negative: no more come
+  Barrier dq_full[S::kMathWarpgroups], dq_empty[S::kMathWarpgroups];
+
+  __device__ void init() {
+    KeyShared<S>::init();
+    for (int i = 0; i < S::kMathWarpgroups; ++i) {
+      dq_full[i].init(4);
+      dq_empty[i].init(1);
+    }
+  }
+};
+
+/// Adds `bytes` (a multiple of 16) of FP32 numbers in shared memory to those in global memory; both 16-byte aligned. As
+/// store_box in all else.
+__device__ inline void add_floats(float* to, const float* from, int bytes) {
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
+               "r"(shared_address(from)), "r"(bytes)
+               : "memory");
+}
+
+/// Adds four numbers to those in global memory, 16-byte aligned.
+__device__ inline void add_to(float* to, float a, float b, float c, float d) {
+  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(a), "f"(b), "f"(c), "f"(d)
+               : "memory");
+}
+
+/// Number of a warpgroup's square of a block's dq. A square has its accumulators in the order [4 of a thread][thread].
+template <class S>
+__device__ inline int square_of_dq(const BackwardProblem& problem, int sequence, int head, int block,
+                                   int warpgroup) {
+  return (sequence * problem.heads + head) * (problem.of_head * S::kShares) + 2 * block + warpgroup;
+}
+
+/// The thread that has a warpgroup's shares of dq added to the sums.
+template <class S>
+__device__ inline void add_shares(FusedShared<S>& shared, float* sums, int warpgroup) {
+  for (Turn<1> turn;; turn.next()) {
+    shared.dq_full[warpgroup].wait(turn.parity);
+    const int square = shared.dq_square[warpgroup];
+    if (square < 0) return;
+    add_floats(sums + static_cast<std::int64_t>(square) * S::kShareFloats, shared.dq[warpgroup], sizeof(shared.dq[0]));
+    commit_stores();
+    wait_until_read<0>();
+    shared.dq_empty[warpgroup].arrive();
+  }
+}
+
+/// A warpgroup's walk over the queries of its tile: dk, without the scale, and dv of its keys, and shares of dq.
+template <class S>
+struct FusedWalk {
+  static constexpr int kBoth = 1 + S::kMathWarpgroups;  ///< the barrier of all math warpgroups
+
+  FusedShared<S>& shared;
+  const BackwardProblem& problem;
+  const KeyTile& tile;
+  const int own, warpgroup, thread;
+  Turn<S::kStages>& turn;
+  int& buffer;  ///< of the step before: where its ds is
+  const std::uint64_t k = descriptor_of(shared.own[own][0][warpgroup]),
+                      v = descriptor_of(shared.own[own][1][warpgroup]);
+  const int first = tile.first + warpgroup * kRows, last = problem.keys - 1 - first;
+  int block = -1;  ///< of the step before; negative: there was none
+  int square = 0;  ///< its share of dq
+
+  /// The stage of the step before.
+  __device__ inline int held() const { return (turn.stage == 0 ? S::kStages : turn.stage) - 1; }
+
+  /// s = k q^T of the block in a stage.
+  __device__ inline void begin_scores(float (&s)[S::kScores], int stage) {
+    begin_products();
+    multiply_heads<S::kHead>(s, k, descriptor_of(shared.met[0][0]) + stage * S::kStageStep);
+    end_products();
+  }
+
+  /// dq = the step's share of this warpgroup's square.
+  __device__ inline void begin_share(float (&dq)[S::kShareColumns / 2]) {
+    const int square = S::kSquares == 2 ? warpgroup : 0;
+    const int columns = S::kSquares == 2 ? 0 : warpgroup * (S::kHead == 128 ? kRowsBytes : 64) / 16;
+    begin_products();
+#pragma unroll
+    for (int step = 0; step < S::kMathWarpgroups * kRows / kStepK; ++step) {
+      const int of = step / (kRows / kStepK), within = step % (kRows / kStepK);
+      multiply_bf16<true, true>(
+          dq, across_k(shared.ds[0][of][0], kRowsBytes) + (buffer * S::kMathWarpgroups * S::kSquares + square) * (kRowsBytes / 16) + within * kAcrossK,
+          across_k(shared.own[own][0][of][0], kRowsBytes) + columns + within * kAcrossK, step > 0);
+    }
+    end_products();
+  }
+
+  __device__ inline void leave_share(const float (&dq)[S::kShareColumns / 2]) {
+    if constexpr (S::kEngine) {
+      shared.dq_empty[warpgroup].wait(buffer);
+      float4* to = reinterpret_cast<float4*>(shared.dq[warpgroup]) + thread;
+#pragma unroll
+      for (int i = 0; i < S::kShareColumns / 8; ++i)
+        to[i * kWarpgroup] = make_float4(dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]);
+      if (thread == 0) shared.dq_square[warpgroup] = square;
+      publish_stores();
+      release(shared.dq_full[warpgroup]);
+    } else {
+      float* to = problem.dq_sums + static_cast<std::int64_t>(square) * S::kShareFloats + 4 * thread;
+#pragma unroll
+      for (int i = 0; i < S::kShareColumns / 8; ++i) add_to(to + 4 * i * kWarpgroup, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]);
+    }
+  }
+
+  /// The share of the step before, and one block of queries.
+  __device__ inline void step(float (&dk)[S::kOuts], float (&dv)[S::kOuts]) {
+    float s[S::kScores], dp[S::kScores], dq[S::kShareColumns / 2];
+    synchronize_some(kBoth, S::kMathWarpgroups * kWarpgroup);
+    begin_share(dq);
+    shared.full[turn.stage].wait(turn.parity);
+    begin_scores(s, turn.stage);
+    await_products<1>(dq);  // and the other products of the step before
+    if (block >= 0) {
+      release(shared.empty[held()]);
+      leave_share(dq);
+    }
+    const int stage = turn.stage;
+    turn.next();
+    if (++block == tile.blocks) {
+      block = 0;
+      square += problem.of_head * S::kShares - 2 * tile.blocks;
+    }
+    square += 2;
+    // Last key that the block's first query sees, counted from this warpgroup's first.
+    const int first_seen = (tile.first_block + block) * S::kMet + problem.offset - first;
+    begin_products();
+    multiply_heads<S::kHead>(dp, v, descriptor_of(shared.met[0][1]) + stage * S::kStageStep);
+    end_products();
+    await_products<1>(s);
+    exponentiate(s, shared.values.of[stage][0][0], problem.scale_log2, thread);
+    if (min(first_seen, last) < kRows - 1) mask_queries(s, first_seen, last, thread);
+    std::uint32_t p_words[S::kScores / 2], ds_words[S::kScores / 2];
+    round_to_operand(p_words, s);
+    begin_products();
+    multiply_rows(dv, p_words, across_k(shared.met[0][1], S::kMetBytes) + stage * S::kStageStep);
+    end_products();
+    await_products<1>(dp);
+    differentiate(s, dp, shared.values.of[stage][0][1], thread);
+    if constexpr (S::kHead * S::kMet > 64 * 64) {  // its operand's registers are needed
+      pin(s);
+      await_products(dv);
+    }
+    const int writer = anew(thread);
+    round_to_operand(ds_words, s);
+    buffer ^= 1;
+#pragma unroll
+    for (int i = 0; i < S::kSquares; ++i)
+      write_bf16_box<64>(shared.ds[buffer][warpgroup][i], s, 64 * i, writer);
+    publish_stores();
+    begin_products();
+    multiply_rows(dk, ds_words, across_k(shared.met[0][0], S::kMetBytes) + stage * S::kStageStep);
+    end_products();
+  }
+
+  __device__ inline void run(float (&dk)[S::kOuts], float (&dv)[S::kOuts]) {
+    const int steps = tile.blocks * tile.heads;
+    if (steps == 0) return;
+    square = square_of_dq<S>(problem, tile.sequence, tile.first_head, tile.first_block, warpgroup) - 2;
+#pragma unroll 1
+    for (int i = 0; i < steps; ++i) step(dk, dv);
+    synchronize_some(kBoth, S::kMathWarpgroups * kWarpgroup);
+    float dq[S::kShareColumns / 2];
+    begin_share(dq);
+    await_products(dq);
+    pin(dk);
+    pin(dv);
+    release(shared.empty[held()]);
+    leave_share(dq);
+    synchronize_some(kBoth, S::kMathWarpgroups * kWarpgroup);  // the other's dq is done with these keys
+  }
+};
+
+template <class S>
+__device__ inline void work_fused(FusedShared<S>& shared, const BackwardMaps& maps, const BackwardProblem& problem,
+                            int warpgroup) {
+  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
+  Turn<S::kBuffers> own;
+  Turn<S::kStages> met;
+  int buffer = 0;
+  KeyTile tile{};
+  for (int round = 0; tile.find<S>(problem, round); ++round) {
+    float dk[S::kOuts], dv[S::kOuts];
+#pragma unroll
+    for (int i = 0; i < S::kOuts; ++i) dk[i] = dv[i] = 0;
+    shared.await_own(own, round, thread);
+    FusedWalk<S>{shared, problem, tile, own.stage, warpgroup, thread, met, buffer}.run(dk, dv);
+    asm volatile(""
+                 : "+r"(round));  // found again: kept meanwhile, the tile would cost the products registers
+    tile.find<S>(problem, round);
+#pragma unroll
+    for (float& x : dk) x *= problem.scale;
+    store<S>(shared, maps, problem, tile, own.stage, anew(warpgroup), anew(thread), dk, dv);
+    if (thread == 0) shared.leave_own(own);
+    own.next();
+  }
+  if (thread == 0) wait_until_read<0>();
+  if constexpr (S::kEngine) {
+    shared.dq_empty[warpgroup].wait(buffer ^ 1);
+    if (thread == 0) shared.dq_square[warpgroup] = -1;
+    release(shared.dq_full[warpgroup]);
+  }
+}
+
+template <class S>
+__global__ __launch_bounds__(S::kThreads,
+                             1) void attend_backward(const __grid_constant__ BackwardMaps maps,
+                                                     const BackwardProblem problem) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
+  auto& shared = *reinterpret_cast<FusedShared<S>*>(shared_bytes);
+  if (threadIdx.x == 0) {
+    shared.init();
+    publish_barriers();
+  }
+  __syncthreads();
+  const int warpgroup = this_warpgroup() - 1;
+  if (warpgroup < 0) {
+    keep_registers<S::kProducerRegisters>();
+    if (threadIdx.x == 0) produce<S>(shared, maps, problem);
+    else if (S::kEngine && (threadIdx.x == 32 || threadIdx.x == 64)) add_shares<S>(shared, problem.dq_sums, threadIdx.x / 32 - 1);
+  } else {
+    take_registers<S::kMathRegisters>();
+    work_fused<S>(shared, maps, problem, warpgroup);
+  }
+#endif
+}
+
+}  // namespace precbench::hopper
