@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/attention/hopper.h"
+#include "kernels/cuda/attention/hopper_backward_ends.cuh"
 #include "kernels/cuda/attention/hopper_fused.cuh"
 #include "kernels/cuda/attention/hopper_keys.cuh"
 #include "kernels/cuda/attention/hopper_launch.h"
@@ -16,91 +17,6 @@ namespace precbench {
 namespace {
 
 using namespace hopper;
-
-constexpr int kThreads = 256;
-
-/// values: lse for powers of two, infinite for a query that sees no key and behind the last, and delta, the row sum of
-/// dout * out. A warp makes both of a query, and clears as much of dq_sums, where there are such.
-template <int kHead>
-__global__ void prepare_values(float* values, float* dq_sums, const float* lse, const __nv_bfloat16* dout,
-                               const __nv_bfloat16* out, int queries, int padded, int heads,
-                               std::int64_t count) {
-  const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 32;
-  if (item >= count) return;
-  const int head = static_cast<int>(item % heads), lane = static_cast<int>(threadIdx.x) % 32;
-  const std::int64_t sequence = item / heads / padded;
-  const int query = static_cast<int>(item / heads % padded);
-  float* to = values + (sequence * heads + head) * 2 * padded + value_place(query);
-  float delta = 0, shift = INFINITY;
-  if (query < queries) {
-    const std::int64_t at = ((sequence * queries + query) * heads + head) * kHead;
-#pragma unroll
-    for (int d = 0; d < kHead; d += 64) {
-      const float2 x = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162*>(dout + at + d)[lane]);
-      const float2 y = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162*>(out + at + d)[lane]);
-      delta += x.x * y.x + x.y * y.y;
-    }
-    for (int step = 16; step > 0; step /= 2) delta += __shfl_xor_sync(~0u, delta, step);
-    const float of_row = lse[(sequence * heads + head) * queries + query];
-    if (of_row != -INFINITY) shift = of_row * 1.4426950408889634f;
-  }
-  if (lane == 0) {
-    to[0] = shift;
-    to[64] = delta;
-  }
-  if (!dq_sums) return;
-  float* sums = dq_sums + ((sequence * heads + head) * padded + query) * kHead;
-#pragma unroll
-  for (int d = 0; d < kHead; d += 64) *reinterpret_cast<float2*>(sums + d + 2 * lane) = {0, 0};
-}
-
-/// dk (blockIdx.y 0) or dv (1): the sum of the parts' pieces, in their order; each has rows of `width`, and those of the
-/// gradients are `pitch` apart. A thread makes four elements.
-__global__ void sum_pieces(__nv_bfloat16* dk, __nv_bfloat16* dv, std::int64_t pitch, const float* pieces,
-                           int parts, std::int64_t rows, int width) {
-  const std::int64_t at = 4 * (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x),
-                     count = rows * width;
-  if (at >= count) return;
-  const float* from = pieces + blockIdx.y * count + at;
-  float4 sum = *reinterpret_cast<const float4*>(from);
-  for (int part = 1; part < parts; ++part) {
-    const float4 more = *reinterpret_cast<const float4*>(from + part * 2 * count);
-    sum = {sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w};
-  }
-  __nv_bfloat16* to = (blockIdx.y == 0 ? dk : dv) + at / width * pitch + at % width;
-  *reinterpret_cast<uint2*>(to) = {bf16_pair(sum.x, sum.y), bf16_pair(sum.z, sum.w)};
-}
-
-/// dq = scale times the sums, whose squares (BackwardProblem) a block of threads each takes.
-template <int kHead, int kColumns>
-__global__ void finish_dq(__nv_bfloat16* dq, const float* sums, float scale, int queries, int padded, int heads,
-                          std::int64_t pitch) {
-  constexpr int kBoxes = kHead / kColumns;
-  const int square = static_cast<int>(blockIdx.x), of_head = padded / 64 * kBoxes, thread = static_cast<int>(threadIdx.x);
-  const int head = square / of_head % heads, sequence = square / of_head / heads;
-  const int block = square % of_head / kBoxes, box = square % kBoxes;
-  const auto* from = reinterpret_cast<const float4*>(sums) + static_cast<std::int64_t>(square) * (kColumns * 16) + thread;
-  float4 all[kColumns / 8];
-#pragma unroll
-  for (int i = 0; i < kColumns / 8; ++i) all[i] = from[i * 128];
-  const int row = block * 64 + row_of(thread), odd = thread % 2;
-  __nv_bfloat16* to = dq + (static_cast<std::int64_t>(sequence) * queries + row) * pitch + head * kHead + box * kColumns +
-                      thread % 4 / 2 * 4;
-  // Two threads side by side have columns side by side: each makes four of every second group of eight.
-#pragma unroll
-  for (int i = 0; i < kColumns / 8; i += 2)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const auto words = [&](const float4& x) {
-        return half == 0 ? bf16_pair(x.x * scale, x.y * scale) : bf16_pair(x.z * scale, x.w * scale);
-      };
-      const std::uint32_t even_group = words(all[i]), odd_group = words(all[i + 1]);
-      const std::uint32_t given = __shfl_xor_sync(~0u, odd ? even_group : odd_group, 1);
-      if (row + 8 * half < queries)
-        *reinterpret_cast<uint2*>(to + 8 * half * pitch + 8 * (i + odd)) =
-            odd ? make_uint2(given, odd_group) : make_uint2(even_group, given);
-    }
-}
 
 int whole(std::int64_t length, int tile) { return static_cast<int>((length + tile - 1) / tile); }
 
@@ -185,12 +101,25 @@ void launch_key_side(Kernel kernel, const Operands& operands, BackwardProblem pr
               operands.of_keys(gradients.v, gradients, kRows)},
   };
   launch_side<K, Shared>(kernel, maps, problem, stream);
+}
 
-  if (problem.parts == 1) return;
-  const std::int64_t rows = s.B * s.keys();
-  sum_pieces<<<dim3(whole(rows * gradients.width / 4, kThreads), 2), kThreads, 0, stream>>>(
-      static_cast<__nv_bfloat16*>(gradients.k), static_cast<__nv_bfloat16*>(gradients.v), gradients.pitch,
-      problem.pieces, problem.parts, rows, static_cast<int>(gradients.width));
+/// `shares`: of dq.
+template <int kHead, int kColumns>
+void launch_finish(const Operands& operands, const BackwardProblem& problem, int shares, cudaStream_t stream) {
+  const KeyRows& keys = operands.gradients;
+  const Results to = {
+      .dq = operands.on.dqkv.as<__nv_bfloat16>(),
+      .dk = static_cast<__nv_bfloat16*>(keys.k),
+      .dv = static_cast<__nv_bfloat16*>(keys.v),
+      .query_pitch = operands.on.dqkv.cols,
+      .key_pitch = keys.pitch,
+      .key_rows = operands.s.B * operands.s.keys(),
+      .key_width = static_cast<int>(keys.width),
+      .shares = shares,
+  };
+  const int blocks = shares + (problem.parts > 1 ? whole(to.key_rows * keys.width / 2, kFinishThreads) : 0);
+  if (blocks == 0) return;
+  finish<kHead, kColumns><<<blocks, kFinishThreads, 0, stream>>>(to, problem);
   PRECBENCH_CHECK(cudaGetLastError());
 }
 
@@ -226,7 +155,7 @@ template <int kHead>
 void launch_prepare(const AttentionGradients& on, const BackwardProblem& problem, std::int64_t sequences,
                     cudaStream_t stream) {
   const std::int64_t rows = sequences * problem.heads * problem.padded;
-  prepare_values<kHead><<<whole(rows * 32, kThreads), kThreads, 0, stream>>>(
+  prepare_values<kHead><<<whole(rows * (kHead / 8), kPrepareThreads), kPrepareThreads, 0, stream>>>(
       const_cast<float*>(problem.values), problem.dq_sums, on.forward.lse.as<const float>(),
       on.dout.as<const __nv_bfloat16>(), on.forward.out.as<const __nv_bfloat16>(), problem.queries, problem.padded,
       problem.heads, rows);
@@ -241,17 +170,17 @@ void launch_sides(const AttentionGradients& on, const AttentionShape& s, CUstrea
   const Operands operands{on, s};
   launch_query_side<Q>(operands, problem, stream);
   launch_key_side<K, KeyShared<K>>(attend_backward_keys<K>, operands, problem, stream);
+  launch_finish<K::kHead, 64>(operands, problem, 0, stream);
 }
 
 template <class F>
 void launch_fused(const AttentionGradients& on, const AttentionShape& s, CUstream_st* stream) {
   const BackwardProblem problem = problem_of<F>(on, s, true);
   launch_prepare<F::kHead>(on, problem, s.B, stream);
-  launch_key_side<F, FusedShared<F>>(attend_backward<F>, {on, s}, problem, stream);
-  finish_dq<F::kHead, F::kShareColumns><<<static_cast<int>(s.B) * problem.heads * (problem.padded / 64) * F::kShares, kWarpgroup, 0, stream>>>(
-      on.dqkv.as<__nv_bfloat16>(), problem.dq_sums, problem.scale, problem.queries, problem.padded, problem.heads,
-      on.dqkv.cols);
-  PRECBENCH_CHECK(cudaGetLastError());
+  const Operands operands{on, s};
+  launch_key_side<F, FusedShared<F>>(attend_backward<F>, operands, problem, stream);
+  const int shares = static_cast<int>(s.B) * problem.heads * problem.of_head * F::kShares;
+  launch_finish<F::kHead, F::kShareColumns>(operands, problem, shares, stream);
 }
 
 template <class Q, class K>
