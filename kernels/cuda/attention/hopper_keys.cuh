@@ -104,18 +104,8 @@ __device__ inline void mask_queries(float (&x)[kCount], int first_seen, int last
   }
 }
 
-/// A row value of each of the product's columns that a thread has: of columns 8 g + 2 (thread % 4) + i at 2 g + i.
-struct ColumnValues {
-  float of[16];
-
-  __device__ void load(const float* values, int thread) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      reinterpret_cast<float4*>(of)[i] = reinterpret_cast<const float4*>(values)[thread % 4 * 4 + i];
-  }
-};
-
-/// Scores become probabilities; `lse` is for powers of two.
+/// Rows are keys: scores of a block become probabilities. `lse`, for powers of two, is that of its first 64 queries; a
+/// thread's columns are 8 g + 2 (thread % 4) + i, whose values are together.
 template <int kCount>
 __device__ inline void exponentiate(float (&s)[kCount], const float* lse, float scale_log2, int thread) {
 #pragma unroll
@@ -146,17 +136,6 @@ __device__ inline void differentiate(float (&p)[kCount], const float (&dp)[kCoun
       p[i + 5 + 2 * half] *= dp[i + 5 + 2 * half] - of.w;
     }
   }
-}
-
-__device__ inline void exponentiate(float (&s)[32], const ColumnValues& lse, float scale_log2) {
-#pragma unroll
-  for (int i = 0; i < 32; ++i) s[i] = cuda::exp2_approx(s[i] * scale_log2 - lse.of[i / 4 * 2 + i % 2]);
-}
-
-/// p becomes ds.
-__device__ inline void differentiate(float (&p)[32], const float (&dp)[32], const ColumnValues& delta) {
-#pragma unroll
-  for (int i = 0; i < 32; ++i) p[i] *= dp[i] - delta.of[i / 4 * 2 + i % 2];
 }
 
 /// A warpgroup's walk over the queries of its tile: dk, without the scale, and dv of its keys.
@@ -212,14 +191,12 @@ struct KeyWalk {
       shared.full[ahead].wait(more ? turn.parity : parity);
       begin_scores(next, ahead);
     }
-    ColumnValues values;
-    if (S::kAhead) values.load(shared.values.of[stage][0][0], thread);
     if constexpr (!S::kAhead) {
       await_products<kNewer>(p);  // and the last of the step before
       release_held();
-      values.load(shared.values.of[stage][0][0], thread);
     }
-    exponentiate(p, values, problem.scale_log2);
+    const auto& values = shared.values.of[stage][0];
+    exponentiate(p, values[0], problem.scale_log2, thread);
     if (min(first_seen, last) < kRows - 1) mask_queries(p, first_seen, last, thread);
     if constexpr (S::kAhead) {
       pin(p);
@@ -231,10 +208,8 @@ struct KeyWalk {
     begin_products();
     multiply_rows(dv, words, across_k(shared.met[0][1], S::kMetBytes) + stage * S::kStageStep);
     end_products();
-    if (S::kAhead) values.load(shared.values.of[stage][0][1], thread);
     await_products<kNewer>(dp);
-    if (!S::kAhead) values.load(shared.values.of[stage][0][1], thread);
-    differentiate(p, dp, values);
+    differentiate(p, dp, values[1], thread);
     pin(p);
     await_products(dv);
     if (S::kAhead) pin(next);
