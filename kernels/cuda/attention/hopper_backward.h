@@ -24,14 +24,15 @@ struct BackwardProblem {
   int of_row;            ///< tiles side by side: tiles / tile_rows
   int group;             ///< query heads of a kv head
   int heads_of_part;
-  float scale;           ///< of the scores
-  float scale_log2;      ///< the same for powers of two
+  float scale;       ///< of the scores
+  float scale_log2;  ///< the same for powers of two
   /// [sequence][head][64 queries][2][64]: lse for powers of two, infinite where there is no query, then delta, each at
   /// its value_place
   const float* values;
-  int padded;      ///< queries of a sequence in `values`
-  int of_head;     ///< 64s of them
-  float* dq_sums;  ///< one pass: [sequence][head][64 queries][64 columns], a square of accumulators each; null: two
+  int padded;   ///< queries of a sequence in `values`
+  int of_head;  ///< 64s of them
+  float*
+      dq_sums;  ///< one pass: [sequence][head][64 queries][64 columns], a square of accumulators each; null: two
   float* pieces;  ///< with more than one part: [part][dk, dv][sequence][keys][kv_heads][head width]
 };
 

@@ -43,7 +43,8 @@ std::int64_t sum_bytes(const AttentionShape& s) {
 template <class K, bool kOnePass>
 std::int64_t workspace_bytes(const AttentionShape& s) {
   const int parts = parts_of<K>(s);
-  return value_bytes(s) + (kOnePass ? sum_bytes(s) : 0) + (parts > 1 ? parts * s.B * s.keys() * s.kv_width() * 4 : 0);
+  return value_bytes(s) + (kOnePass ? sum_bytes(s) : 0) +
+         (parts > 1 ? parts * s.B * s.keys() * s.kv_width() * 4 : 0);
 }
 
 template <class S, class Shared, class Kernel>
@@ -105,7 +106,8 @@ void launch_key_side(Kernel kernel, const Operands& operands, BackwardProblem pr
 
 /// `shares`: of dq.
 template <int kHead, int kColumns>
-void launch_finish(const Operands& operands, const BackwardProblem& problem, int shares, cudaStream_t stream) {
+void launch_finish(const Operands& operands, const BackwardProblem& problem, int shares,
+                   cudaStream_t stream) {
   const KeyRows& keys = operands.gradients;
   const Results to = {
       .dq = operands.on.dqkv.as<__nv_bfloat16>(),
@@ -157,8 +159,8 @@ void launch_prepare(const AttentionGradients& on, const BackwardProblem& problem
   const std::int64_t rows = sequences * problem.heads * problem.padded;
   prepare_values<kHead><<<whole(rows * (kHead / 8), kPrepareThreads), kPrepareThreads, 0, stream>>>(
       const_cast<float*>(problem.values), problem.dq_sums, on.forward.lse.as<const float>(),
-      on.dout.as<const __nv_bfloat16>(), on.forward.out.as<const __nv_bfloat16>(), problem.queries, problem.padded,
-      problem.heads, rows);
+      on.dout.as<const __nv_bfloat16>(), on.forward.out.as<const __nv_bfloat16>(), problem.queries,
+      problem.padded, problem.heads, rows);
   PRECBENCH_CHECK(cudaGetLastError());
 }
 

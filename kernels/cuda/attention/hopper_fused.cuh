@@ -33,7 +33,7 @@ template <class S>
 struct alignas(1024) FusedShared : KeyShared<S> {
   std::uint8_t ds[2][S::kMathWarpgroups][S::kSquares][kRowsBytes];  ///< of every second step; rows are keys
   float dq[S::kEngine ? S::kMathWarpgroups : 0][S::kShareFloats];   ///< in the order of accumulators
-  int dq_square[S::kMathWarpgroups];                                ///< which it is part of; negative: no more come
+  int dq_square[S::kMathWarpgroups];  ///< which it is part of; negative: no more come
   Barrier dq_full[S::kMathWarpgroups], dq_empty[S::kMathWarpgroups];
 
   __device__ void init() {
@@ -55,7 +55,8 @@ __device__ inline void add_floats(float* to, const float* from, int bytes) {
 
 /// Adds four numbers to those in global memory, 16-byte aligned.
 __device__ inline void add_to(float* to, float a, float b, float c, float d) {
-  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(a), "f"(b), "f"(c), "f"(d)
+  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(a), "f"(b), "f"(c),
+               "f"(d)
                : "memory");
 }
 
@@ -73,7 +74,8 @@ __device__ inline void add_shares(FusedShared<S>& shared, float* sums, int warpg
     shared.dq_full[warpgroup].wait(turn.parity);
     const int square = shared.dq_square[warpgroup];
     if (square < 0) return;
-    add_floats(sums + static_cast<std::int64_t>(square) * S::kShareFloats, shared.dq[warpgroup], sizeof(shared.dq[0]));
+    add_floats(sums + static_cast<std::int64_t>(square) * S::kShareFloats, shared.dq[warpgroup],
+               sizeof(shared.dq[0]));
     commit_stores();
     wait_until_read<0>();
     shared.dq_empty[warpgroup].arrive();
@@ -116,7 +118,9 @@ struct FusedWalk {
     for (int step = 0; step < S::kMathWarpgroups * kRows / kStepK; ++step) {
       const int of = step / (kRows / kStepK), within = step % (kRows / kStepK);
       multiply_bf16<true, true>(
-          dq, across_k(shared.ds[0][of][0], kRowsBytes) + (buffer * S::kMathWarpgroups * S::kSquares + square) * (kRowsBytes / 16) + within * kAcrossK,
+          dq,
+          across_k(shared.ds[0][of][0], kRowsBytes) +
+              (buffer * S::kMathWarpgroups * S::kSquares + square) * (kRowsBytes / 16) + within * kAcrossK,
           across_k(shared.own[own][0][of][0], kRowsBytes) + columns + within * kAcrossK, step > 0);
     }
     end_products();
@@ -135,7 +139,8 @@ struct FusedWalk {
     } else {
       float* to = problem.dq_sums + static_cast<std::int64_t>(square) * S::kShareFloats + 4 * thread;
 #pragma unroll
-      for (int i = 0; i < S::kShareColumns / 8; ++i) add_to(to + 4 * i * kWarpgroup, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]);
+      for (int i = 0; i < S::kShareColumns / 8; ++i)
+        add_to(to + 4 * i * kWarpgroup, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]);
     }
   }
 
@@ -208,8 +213,8 @@ struct FusedWalk {
 };
 
 template <class S>
-__device__ inline void work_fused(FusedShared<S>& shared, const BackwardMaps& maps, const BackwardProblem& problem,
-                            int warpgroup) {
+__device__ inline void work_fused(FusedShared<S>& shared, const BackwardMaps& maps,
+                                  const BackwardProblem& problem, int warpgroup) {
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
   Turn<S::kBuffers> own;
   Turn<S::kStages> met;
@@ -239,9 +244,8 @@ __device__ inline void work_fused(FusedShared<S>& shared, const BackwardMaps& ma
 }
 
 template <class S>
-__global__ __launch_bounds__(S::kThreads,
-                             1) void attend_backward(const __grid_constant__ BackwardMaps maps,
-                                                     const BackwardProblem problem) {
+__global__ __launch_bounds__(S::kThreads, 1) void attend_backward(const __grid_constant__ BackwardMaps maps,
+                                                                  const BackwardProblem problem) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
   auto& shared = *reinterpret_cast<FusedShared<S>*>(shared_bytes);
@@ -253,8 +257,10 @@ __global__ __launch_bounds__(S::kThreads,
   const int warpgroup = this_warpgroup() - 1;
   if (warpgroup < 0) {
     keep_registers<S::kProducerRegisters>();
-    if (threadIdx.x == 0) produce<S>(shared, maps, problem);
-    else if (S::kEngine && (threadIdx.x == 32 || threadIdx.x == 64)) add_shares<S>(shared, problem.dq_sums, threadIdx.x / 32 - 1);
+    if (threadIdx.x == 0)
+      produce<S>(shared, maps, problem);
+    else if (S::kEngine && (threadIdx.x == 32 || threadIdx.x == 64))
+      add_shares<S>(shared, problem.dq_sums, threadIdx.x / 32 - 1);
   } else {
     take_registers<S::kMathRegisters>();
     work_fused<S>(shared, maps, problem, warpgroup);

@@ -78,9 +78,9 @@ __device__ void produce(KeyShared<S>& shared, const BackwardMaps& maps, const Ba
         auto& to = shared.values.of[met.stage];
         const auto load_values = [&](int i, Barrier& barrier) {
           if (i == 0)
-            load_bytes(to,
-                       problem.values + static_cast<std::int64_t>(first_values + block * (S::kMet / 64)) * 128,
-                       sizeof(to), barrier);
+            load_bytes(
+                to, problem.values + static_cast<std::int64_t>(first_values + block * (S::kMet / 64)) * 128,
+                sizeof(to), barrier);
         };
         shared.load_met(maps, tile.sequence, block * S::kMet, head * S::kHead, sizeof(to), load_values, met);
       }
