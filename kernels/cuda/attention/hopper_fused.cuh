@@ -21,7 +21,7 @@ namespace precbench::hopper {
 /// Of a step's dq each warpgroup makes a half: of the columns, or of twice as many queries.
 template <int kHead, int kMet, int kStages, int kBuffers, bool kEngineOf>
 struct FusedShape : SideShape<kHead, kMet, kStages, kBuffers, (kHead * kMet > 64 * 64)> {
-  static constexpr bool kEngine = kEngineOf;
+  static constexpr bool kEngine = kEngineOf, kManySums = kHead * kMet > 64 * 64;
   static constexpr int kSquares = kMet / 64;                ///< of ds, of a warpgroup's keys
   static constexpr int kShareColumns = kHead * kMet / 128;  ///< of 64 queries
   static constexpr int kShares = kHead / kShareColumns;     ///< side by side
@@ -95,9 +95,17 @@ struct FusedWalk {
   int& buffer;  ///< of the step before: where its ds is
   const std::uint64_t k = descriptor_of(shared.own[own][0][warpgroup]),
                       v = descriptor_of(shared.own[own][1][warpgroup]);
-  const int first = tile.first + warpgroup * kRows, last = problem.keys - 1 - first;
-  int block = -1;  ///< of the step before; negative: there was none
-  int square = 0;  ///< its share of dq
+  const int first = tile.first + warpgroup * kRows;
+  int seen = start() - S::kMet;  ///< last key that the first query of the step before sees, counted from `first`
+  int square = 0;                ///< that step's share of dq
+
+  /// `seen` of a head's first block, and behind its last.
+  __device__ inline int start() const {
+    return max(first - warpgroup * kRows - problem.offset, 0) / S::kMet * S::kMet + problem.offset - first;
+  }
+  __device__ inline int end() const {
+    return (problem.queries + S::kMet - 1) / S::kMet * S::kMet + problem.offset - first;
+  }
 
   /// The stage of the step before.
   __device__ inline int held() const { return (turn.stage == 0 ? S::kStages : turn.stage) - 1; }
@@ -106,6 +114,14 @@ struct FusedWalk {
   __device__ inline void begin_scores(float (&s)[S::kScores], int stage) {
     begin_products();
     multiply_heads<S::kHead>(s, k, descriptor_of(shared.met[0][0]) + stage * S::kStageStep);
+    end_products();
+  }
+
+  /// dp = v dout^T of the i-th 64 queries of the block in a stage.
+  __device__ inline void begin_gradients(float (&dp)[32], int stage, int i) {
+    begin_products();
+    multiply_heads<S::kHead>(
+        dp, v, descriptor_of(shared.met[0][1]) + stage * S::kStageStep + i * (kRowsBytes / 16));
     end_products();
   }
 
@@ -146,52 +162,66 @@ struct FusedWalk {
 
   /// The share of the step before, and one block of queries.
   __device__ inline void step(float (&dk)[S::kOuts], float (&dv)[S::kOuts]) {
-    float s[S::kScores], dp[S::kScores], dq[S::kShareColumns / 2];
+    float s[S::kScores], dp[32], dq[S::kShareColumns / 2];
     synchronize_some(kBoth, S::kMathWarpgroups * kWarpgroup);
     begin_share(dq);
     shared.full[turn.stage].wait(turn.parity);
     begin_scores(s, turn.stage);
     await_products<1>(dq);  // and the other products of the step before
-    if (block >= 0) {
+    if (seen >= start()) {
       release(shared.empty[held()]);
       leave_share(dq);
     }
     const int stage = turn.stage;
     turn.next();
-    if (++block == tile.blocks) {
-      block = 0;
-      square += problem.of_head * S::kShares - 2 * tile.blocks;
+    seen += S::kMet;
+    if (seen >= end()) {
+      square += problem.of_head * S::kShares - 2 * ((end() - start()) / S::kMet);
+      seen = start();
     }
     square += 2;
-    // Last key that the block's first query sees, counted from this warpgroup's first.
-    const int first_seen = (tile.first_block + block) * S::kMet + problem.offset - first;
-    begin_products();
-    multiply_heads<S::kHead>(dp, v, descriptor_of(shared.met[0][1]) + stage * S::kStageStep);
-    end_products();
+    begin_gradients(dp, stage, 0);
     await_products<1>(s);
-    exponentiate(s, shared.values.of[stage][0][0], problem.scale_log2, thread);
-    if (min(first_seen, last) < kRows - 1) mask_queries(s, first_seen, last, thread);
-    std::uint32_t p_words[S::kScores / 2], ds_words[S::kScores / 2];
+    const int lane = anew(thread);
+    exponentiate(s, shared.values.of[stage][0][0], problem.scale_log2, lane);
+    const int last = problem.keys - 1 - first;
+    if (min(seen, last) < kRows - 1) mask_queries(s, seen, last, lane);
+    std::uint32_t p_words[S::kScores / 2], ds_words[S::kSquares][16];
     round_to_operand(p_words, s);
     begin_products();
     multiply_rows(dv, p_words, across_k(shared.met[0][1], S::kMetBytes) + stage * S::kStageStep);
     end_products();
     await_products<1>(dp);
-    differentiate(s, dp, shared.values.of[stage][0][1], thread);
-    if constexpr (S::kHead * S::kMet > 64 * 64) {  // its operand's registers are needed
-      pin(s);
-      await_products(dv);
-    }
     const int writer = anew(thread);
-    round_to_operand(ds_words, s);
     buffer ^= 1;
+    // Of one 64 queries after the other, as there are not registers for all.
 #pragma unroll
-    for (int i = 0; i < S::kSquares; ++i)
-      write_bf16_box<64>(shared.ds[buffer][warpgroup][i], s, 64 * i, writer);
+    for (int i = 0; i < S::kSquares; ++i) {
+      differentiate(part(s, i), dp, shared.values.of[stage][i][1], writer);
+      if constexpr (S::kManySums && S::kSquares == 1) {  // the registers of p_words are needed
+        pin(s);
+        await_products(dv);
+      }
+      round_to_operand(ds_words[i], part(s, i));
+      write_bf16_box<64>(shared.ds[buffer][warpgroup][i], part(s, i), 0, writer);
+      if (i + 1 < S::kSquares) {
+        pin(s);
+        begin_gradients(dp, stage, i + 1);
+        await_products(dp);
+      }
+    }
     publish_stores();
     begin_products();
-    multiply_rows(dk, ds_words, across_k(shared.met[0][0], S::kMetBytes) + stage * S::kStageStep);
+#pragma unroll
+    for (int i = 0; i < S::kSquares; ++i)
+      multiply_rows(dk, ds_words[i],
+                    across_k(shared.met[0][0], S::kMetBytes) + stage * S::kStageStep + i * (kRowsBytes / 16));
     end_products();
+  }
+
+  /// The accumulators of 64 of the columns.
+  __device__ static float (&part(float (&x)[S::kScores], int i))[32] {
+    return reinterpret_cast<float(&)[32]>(x[32 * i]);
   }
 
   __device__ inline void run(float (&dk)[S::kOuts], float (&dv)[S::kOuts]) {
