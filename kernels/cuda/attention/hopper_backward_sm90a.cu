@@ -27,7 +27,7 @@ std::int64_t value_bytes(const AttentionShape& s) {
 /// Parts of a group's heads: as many as divide it and as are wanted for several tiles to a multiprocessor.
 template <class K>
 int parts_of(const AttentionShape& s) {
-  constexpr int kTilesEach = 3;
+  constexpr int kTilesEach = 1;
   const auto group = static_cast<int>(s.heads / s.kv_heads);
   const std::int64_t tiles = whole(s.keys(), K::kOwn) * s.B * s.kv_heads;
   for (int parts = 1; parts < group; ++parts)
@@ -213,12 +213,8 @@ constexpr HopperBackward fused_of(const char* name) {
 }
 
 constexpr HopperBackward kKernels[] = {
-    fused_of<FusedShape<128, 64, 3, 1, true>>("own A"),
-    fused_of<FusedShape<128, 64, 3, 1, false>>("own B"),
-    fused_of<FusedShape<64, 128, 2, 1, true>>("own A"),
-    fused_of<FusedShape<64, 128, 3, 1, false>>("own B"),
-    fused_of<FusedShape<64, 64, 4, 1, true>>("own E"),
-    fused_of<FusedShape<64, 64, 4, 1, false>>("own F"),
+    fused_of<FusedShape<128, 64, 3, 1, 1>>("own 128x64 in one pass"),
+    fused_of<FusedShape<64, 128, 2, 1, 1>>("own 128x128 in one pass"),
     sides_of<QueryShape<128, 64, 4, 1>, KeyShape<128, 4, 1, false>>("own 128x64"),
     sides_of<QueryShape<64, 128, 3, 2>, KeyShape<64, 4, 2, true>>("own 128x128 and 128x64"),
 };

@@ -19,9 +19,10 @@
 namespace precbench::hopper {
 
 /// Of a step's dq each warpgroup makes a half: of the columns, or of twice as many queries.
-template <int kHead, int kMet, int kStages, int kBuffers, bool kEngineOf>
+template <int kHead, int kMet, int kStages, int kBuffers, int kShareBuffersOf>
 struct FusedShape : SideShape<kHead, kMet, kStages, kBuffers, (kHead * kMet > 64 * 64)> {
-  static constexpr bool kEngine = kEngineOf, kManySums = kHead * kMet > 64 * 64;
+  static constexpr int kShareBuffers = kShareBuffersOf;  ///< of a warpgroup
+  static constexpr bool kManySums = kHead * kMet > 64 * 64;
   static constexpr int kSquares = kMet / 64;                ///< of ds, of a warpgroup's keys
   static constexpr int kShareColumns = kHead * kMet / 128;  ///< of 64 queries
   static constexpr int kShares = kHead / kShareColumns;     ///< side by side
@@ -32,16 +33,17 @@ struct FusedShape : SideShape<kHead, kMet, kStages, kBuffers, (kHead * kMet > 64
 template <class S>
 struct alignas(1024) FusedShared : KeyShared<S> {
   std::uint8_t ds[2][S::kMathWarpgroups][S::kSquares][kRowsBytes];  ///< of every second step; rows are keys
-  float dq[S::kEngine ? S::kMathWarpgroups : 0][S::kShareFloats];   ///< in the order of accumulators
-  int dq_square[S::kMathWarpgroups];  ///< which it is part of; negative: no more come
-  Barrier dq_full[S::kMathWarpgroups], dq_empty[S::kMathWarpgroups];
+  float dq[S::kMathWarpgroups][S::kShareBuffers][S::kShareFloats];  ///< in the order of accumulators
+  int dq_square[S::kMathWarpgroups][S::kShareBuffers];  ///< which it is part of; negative: no more come
+  Barrier dq_full[S::kMathWarpgroups][S::kShareBuffers], dq_empty[S::kMathWarpgroups][S::kShareBuffers];
 
   __device__ void init() {
     KeyShared<S>::init();
-    for (int i = 0; i < S::kMathWarpgroups; ++i) {
-      dq_full[i].init(4);
-      dq_empty[i].init(1);
-    }
+    for (int i = 0; i < S::kMathWarpgroups; ++i)
+      for (int j = 0; j < S::kShareBuffers; ++j) {
+        dq_full[i][j].init(4);
+        dq_empty[i][j].init(1);
+      }
   }
 };
 
@@ -50,13 +52,6 @@ struct alignas(1024) FusedShared : KeyShared<S> {
 __device__ inline void add_floats(float* to, const float* from, int bytes) {
   asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
                "r"(shared_address(from)), "r"(bytes)
-               : "memory");
-}
-
-/// Adds four numbers to those in global memory, 16-byte aligned.
-__device__ inline void add_to(float* to, float a, float b, float c, float d) {
-  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(a), "f"(b), "f"(c),
-               "f"(d)
                : "memory");
 }
 
@@ -70,16 +65,21 @@ __device__ inline int square_of_dq(const BackwardProblem& problem, int sequence,
 /// The thread that has a warpgroup's shares of dq added to the sums.
 template <class S>
 __device__ inline void add_shares(FusedShared<S>& shared, float* sums, int warpgroup) {
-  for (Turn<1> turn;; turn.next()) {
-    shared.dq_full[warpgroup].wait(turn.parity);
-    const int square = shared.dq_square[warpgroup];
-    if (square < 0) return;
-    add_floats(sums + static_cast<std::int64_t>(square) * S::kShareFloats, shared.dq[warpgroup],
-               sizeof(shared.dq[0]));
+  bool first = true;
+  for (Turn<S::kShareBuffers> turn;; turn.next()) {
+    shared.dq_full[warpgroup][turn.stage].wait(turn.parity);
+    const int square = shared.dq_square[warpgroup][turn.stage];
+    if (square < 0) break;
+    add_floats(sums + static_cast<std::int64_t>(square) * S::kShareFloats, shared.dq[warpgroup][turn.stage],
+               sizeof(shared.dq[0][0]));
     commit_stores();
-    wait_until_read<0>();
-    shared.dq_empty[warpgroup].arrive();
+    // The share before this one has been read then.
+    wait_until_read<S::kShareBuffers - 1>();
+    if (S::kShareBuffers == 1 || !first)
+      shared.dq_empty[warpgroup][(turn.stage + S::kShareBuffers - 1) % S::kShareBuffers].arrive();
+    first = false;
   }
+  wait_until_read<0>();
 }
 
 /// A warpgroup's walk over the queries of its tile: dk, without the scale, and dv of its keys, and shares of dq.
@@ -92,12 +92,13 @@ struct FusedWalk {
   const KeyTile& tile;
   const int own, warpgroup, thread;
   Turn<S::kStages>& turn;
-  int& buffer;  ///< of the step before: where its ds is
+  int& done;  ///< steps so far
   const std::uint64_t k = descriptor_of(shared.own[own][0][warpgroup]),
                       v = descriptor_of(shared.own[own][1][warpgroup]);
   const int first = tile.first + warpgroup * kRows;
-  int seen = start() - S::kMet;  ///< last key that the first query of the step before sees, counted from `first`
-  int square = 0;                ///< that step's share of dq
+  int seen =
+      start() - S::kMet;  ///< last key that the first query of the step before sees, counted from `first`
+  int square = 0;         ///< that step's share of dq
 
   /// `seen` of a head's first block, and behind its last.
   __device__ inline int start() const {
@@ -120,8 +121,8 @@ struct FusedWalk {
   /// dp = v dout^T of the i-th 64 queries of the block in a stage.
   __device__ inline void begin_gradients(float (&dp)[32], int stage, int i) {
     begin_products();
-    multiply_heads<S::kHead>(
-        dp, v, descriptor_of(shared.met[0][1]) + stage * S::kStageStep + i * (kRowsBytes / 16));
+    multiply_heads<S::kHead>(dp, v,
+                             descriptor_of(shared.met[0][1]) + stage * S::kStageStep + i * (kRowsBytes / 16));
     end_products();
   }
 
@@ -136,28 +137,23 @@ struct FusedWalk {
       multiply_bf16<true, true>(
           dq,
           across_k(shared.ds[0][of][0], kRowsBytes) +
-              (buffer * S::kMathWarpgroups * S::kSquares + square) * (kRowsBytes / 16) + within * kAcrossK,
+              ((done + 1) % 2 * S::kMathWarpgroups * S::kSquares + square) * (kRowsBytes / 16) +
+              within * kAcrossK,
           across_k(shared.own[own][0][of][0], kRowsBytes) + columns + within * kAcrossK, step > 0);
     }
     end_products();
   }
 
   __device__ inline void leave_share(const float (&dq)[S::kShareColumns / 2]) {
-    if constexpr (S::kEngine) {
-      shared.dq_empty[warpgroup].wait(buffer);
-      float4* to = reinterpret_cast<float4*>(shared.dq[warpgroup]) + thread;
+    const int at = (done - 1) % S::kShareBuffers;
+    shared.dq_empty[warpgroup][at].wait((done - 1) / S::kShareBuffers % 2 ^ 1);
+    float4* to = reinterpret_cast<float4*>(shared.dq[warpgroup][at]) + thread;
 #pragma unroll
-      for (int i = 0; i < S::kShareColumns / 8; ++i)
-        to[i * kWarpgroup] = make_float4(dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]);
-      if (thread == 0) shared.dq_square[warpgroup] = square;
-      publish_stores();
-      release(shared.dq_full[warpgroup]);
-    } else {
-      float* to = problem.dq_sums + static_cast<std::int64_t>(square) * S::kShareFloats + 4 * thread;
-#pragma unroll
-      for (int i = 0; i < S::kShareColumns / 8; ++i)
-        add_to(to + 4 * i * kWarpgroup, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]);
-    }
+    for (int i = 0; i < S::kShareColumns / 8; ++i)
+      to[i * kWarpgroup] = make_float4(dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]);
+    if (thread == 0) shared.dq_square[warpgroup][at] = square;
+    publish_stores();
+    release(shared.dq_full[warpgroup][at]);
   }
 
   /// The share of the step before, and one block of queries.
@@ -193,7 +189,7 @@ struct FusedWalk {
     end_products();
     await_products<1>(dp);
     const int writer = anew(thread);
-    buffer ^= 1;
+    const int buffer = done++ % 2;
     // Of one 64 queries after the other, as there are not registers for all.
 #pragma unroll
     for (int i = 0; i < S::kSquares; ++i) {
@@ -248,14 +244,14 @@ __device__ inline void work_fused(FusedShared<S>& shared, const BackwardMaps& ma
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
   Turn<S::kBuffers> own;
   Turn<S::kStages> met;
-  int buffer = 0;
+  int done = 0;
   KeyTile tile{};
   for (int round = 0; tile.find<S>(problem, round); ++round) {
     float dk[S::kOuts], dv[S::kOuts];
 #pragma unroll
     for (int i = 0; i < S::kOuts; ++i) dk[i] = dv[i] = 0;
     shared.await_own(own, round, thread);
-    FusedWalk<S>{shared, problem, tile, own.stage, warpgroup, thread, met, buffer}.run(dk, dv);
+    FusedWalk<S>{shared, problem, tile, own.stage, warpgroup, thread, met, done}.run(dk, dv);
     asm volatile(""
                  : "+r"(round));  // found again: kept meanwhile, the tile would cost the products registers
     tile.find<S>(problem, round);
@@ -266,11 +262,10 @@ __device__ inline void work_fused(FusedShared<S>& shared, const BackwardMaps& ma
     own.next();
   }
   if (thread == 0) wait_until_read<0>();
-  if constexpr (S::kEngine) {
-    shared.dq_empty[warpgroup].wait(buffer ^ 1);
-    if (thread == 0) shared.dq_square[warpgroup] = -1;
-    release(shared.dq_full[warpgroup]);
-  }
+  const int at = done % S::kShareBuffers;
+  shared.dq_empty[warpgroup][at].wait(done / S::kShareBuffers % 2 ^ 1);
+  if (thread == 0) shared.dq_square[warpgroup][at] = -1;
+  release(shared.dq_full[warpgroup][at]);
 }
 
 template <class S>
@@ -289,7 +284,7 @@ __global__ __launch_bounds__(S::kThreads, 1) void attend_backward(const __grid_c
     keep_registers<S::kProducerRegisters>();
     if (threadIdx.x == 0)
       produce<S>(shared, maps, problem);
-    else if (S::kEngine && (threadIdx.x == 32 || threadIdx.x == 64))
+    else if (threadIdx.x == 32 || threadIdx.x == 64)
       add_shares<S>(shared, problem.dq_sums, threadIdx.x / 32 - 1);
   } else {
     take_registers<S::kMathRegisters>();

@@ -50,8 +50,8 @@ struct KeyTile {
   __device__ bool find(const BackwardProblem& problem, int round) {
     const int index = tile_of_round(round);
     if (index >= problem.tiles) return false;
-    const int side = anew(problem.side), of_side = side * anew(problem.tile_rows), parts = anew(problem.parts),
-              kv_heads = anew(problem.kv_heads);
+    const int side = anew(problem.side), of_side = side * anew(problem.tile_rows),
+              parts = anew(problem.parts), kv_heads = anew(problem.kv_heads);
     first = index % of_side / side * S::kOwn;
     const int column = index / of_side * side + index % side;
     part = column % parts;
