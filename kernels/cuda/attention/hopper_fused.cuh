@@ -30,11 +30,13 @@ struct FusedShape : SideShape<kHead, kMet, kStages, kBuffers, (kHead * kMet > 64
   static_assert(kMet == 64 || (kMet == 128 && kHead == 64));
 };
 
+constexpr int kNoShare = -1;
+
 template <class S>
 struct alignas(1024) FusedShared : KeyShared<S> {
   std::uint8_t ds[2][S::kMathWarpgroups][S::kSquares][kRowsBytes];  ///< of every second step; rows are keys
   float dq[S::kMathWarpgroups][S::kShareBuffers][S::kShareFloats];  ///< in the order of accumulators
-  int dq_square[S::kMathWarpgroups][S::kShareBuffers];  ///< which it is part of; negative: no more come
+  int dq_number[S::kMathWarpgroups][S::kShareBuffers];              ///< of the share; kNoShare: no more come
   Barrier dq_full[S::kMathWarpgroups][S::kShareBuffers], dq_empty[S::kMathWarpgroups][S::kShareBuffers];
 
   __device__ void init() {
@@ -44,6 +46,17 @@ struct alignas(1024) FusedShared : KeyShared<S> {
         dq_full[i][j].init(4);
         dq_empty[i][j].init(1);
       }
+  }
+
+  /// A math warpgroup's i-th share for the thread that adds them: write(float*) writes it.
+  template <class Write>
+  __device__ void offer_share(int warpgroup, int thread, int i, int number, Write&& write) {
+    const int at = i % S::kShareBuffers;
+    dq_empty[warpgroup][at].wait(i / S::kShareBuffers % 2 ^ 1);
+    write(dq[warpgroup][at]);
+    if (thread == 0) dq_number[warpgroup][at] = number;
+    publish_stores();
+    release(dq_full[warpgroup][at]);
   }
 };
 
@@ -55,31 +68,28 @@ __device__ inline void add_floats(float* to, const float* from, int bytes) {
                : "memory");
 }
 
-/// Number of a warpgroup's square of a block's dq. A square has its accumulators in the order [4 of a thread][thread].
+/// Number of a warpgroup's share of a block's dq. A share has its accumulators in the order [4 of a thread][thread].
 template <class S>
-__device__ inline int square_of_dq(const BackwardProblem& problem, int sequence, int head, int block,
-                                   int warpgroup) {
+__device__ inline int share_of_dq(const BackwardProblem& problem, int sequence, int head, int block,
+                                  int warpgroup) {
   return (sequence * problem.heads + head) * (problem.of_head * S::kShares) + 2 * block + warpgroup;
 }
 
-/// The thread that has a warpgroup's shares of dq added to the sums.
+/// Threads 32 and 64 each have a warpgroup's shares added to dq.
 template <class S>
-__device__ inline void add_shares(FusedShared<S>& shared, float* sums, int warpgroup) {
-  bool first = true;
+__device__ inline void assist(FusedShared<S>& shared, const BackwardProblem& problem) {
+  if (threadIdx.x != 32 && threadIdx.x != 64) return;
+  const int warpgroup = static_cast<int>(threadIdx.x) / 32 - 1;
   for (Turn<S::kShareBuffers> turn;; turn.next()) {
     shared.dq_full[warpgroup][turn.stage].wait(turn.parity);
-    const int square = shared.dq_square[warpgroup][turn.stage];
-    if (square < 0) break;
-    add_floats(sums + static_cast<std::int64_t>(square) * S::kShareFloats, shared.dq[warpgroup][turn.stage],
-               sizeof(shared.dq[0][0]));
+    const int number = shared.dq_number[warpgroup][turn.stage];
+    if (number == kNoShare) return;
+    add_floats(problem.dq_sums + static_cast<std::int64_t>(number) * S::kShareFloats,
+               shared.dq[warpgroup][turn.stage], sizeof(shared.dq[0][0]));
     commit_stores();
-    // The share before this one has been read then.
-    wait_until_read<S::kShareBuffers - 1>();
-    if (S::kShareBuffers == 1 || !first)
-      shared.dq_empty[warpgroup][(turn.stage + S::kShareBuffers - 1) % S::kShareBuffers].arrive();
-    first = false;
+    wait_until_read<0>();
+    shared.dq_empty[warpgroup][turn.stage].arrive();
   }
-  wait_until_read<0>();
 }
 
 /// A warpgroup's walk over the queries of its tile: dk, without the scale, and dv of its keys, and shares of dq.
@@ -98,7 +108,7 @@ struct FusedWalk {
   const int first = tile.first + warpgroup * kRows;
   int seen =
       start() - S::kMet;  ///< last key that the first query of the step before sees, counted from `first`
-  int square = 0;         ///< that step's share of dq
+  int number = 0;         ///< of that step's share of dq
 
   /// `seen` of a head's first block, and behind its last.
   __device__ inline int start() const {
@@ -144,16 +154,14 @@ struct FusedWalk {
     end_products();
   }
 
+  /// The share of the step before goes its way.
   __device__ inline void leave_share(const float (&dq)[S::kShareColumns / 2]) {
-    const int at = (done - 1) % S::kShareBuffers;
-    shared.dq_empty[warpgroup][at].wait((done - 1) / S::kShareBuffers % 2 ^ 1);
-    float4* to = reinterpret_cast<float4*>(shared.dq[warpgroup][at]) + thread;
+    shared.offer_share(warpgroup, thread, done - 1, number, [&](float* to) {
 #pragma unroll
-    for (int i = 0; i < S::kShareColumns / 8; ++i)
-      to[i * kWarpgroup] = make_float4(dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]);
-    if (thread == 0) shared.dq_square[warpgroup][at] = square;
-    publish_stores();
-    release(shared.dq_full[warpgroup][at]);
+      for (int i = 0; i < S::kShareColumns / 8; ++i)
+        reinterpret_cast<float4*>(to)[i * kWarpgroup + thread] =
+            make_float4(dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]);
+    });
   }
 
   /// The share of the step before, and one block of queries.
@@ -172,10 +180,10 @@ struct FusedWalk {
     turn.next();
     seen += S::kMet;
     if (seen >= end()) {
-      square += problem.of_head * S::kShares - 2 * ((end() - start()) / S::kMet);
+      number += problem.of_head * S::kShares - 2 * ((end() - start()) / S::kMet);
       seen = start();
     }
-    square += 2;
+    number += 2;
     begin_gradients(dp, stage, 0);
     await_products<1>(s);
     const int lane = anew(thread);
@@ -223,7 +231,7 @@ struct FusedWalk {
   __device__ inline void run(float (&dk)[S::kOuts], float (&dv)[S::kOuts]) {
     const int steps = tile.blocks * tile.heads;
     if (steps == 0) return;
-    square = square_of_dq<S>(problem, tile.sequence, tile.first_head, tile.first_block, warpgroup) - 2;
+    number = share_of_dq<S>(problem, tile.sequence, tile.first_head, tile.first_block, warpgroup) - 2;
 #pragma unroll 1
     for (int i = 0; i < steps; ++i) step(dk, dv);
     synchronize_some(kBoth, S::kMathWarpgroups * kWarpgroup);
@@ -239,33 +247,16 @@ struct FusedWalk {
 };
 
 template <class S>
-__device__ inline void work_fused(FusedShared<S>& shared, const BackwardMaps& maps,
-                                  const BackwardProblem& problem, int warpgroup) {
+__device__ inline void work(FusedShared<S>& shared, const BackwardMaps& maps, const BackwardProblem& problem,
+                            int warpgroup) {
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
-  Turn<S::kBuffers> own;
   Turn<S::kStages> met;
   int done = 0;
-  KeyTile tile{};
-  for (int round = 0; tile.find<S>(problem, round); ++round) {
-    float dk[S::kOuts], dv[S::kOuts];
-#pragma unroll
-    for (int i = 0; i < S::kOuts; ++i) dk[i] = dv[i] = 0;
-    shared.await_own(own, round, thread);
-    FusedWalk<S>{shared, problem, tile, own.stage, warpgroup, thread, met, done}.run(dk, dv);
-    asm volatile(""
-                 : "+r"(round));  // found again: kept meanwhile, the tile would cost the products registers
-    tile.find<S>(problem, round);
-#pragma unroll
-    for (float& x : dk) x *= problem.scale;
-    store<S>(shared, maps, problem, tile, own.stage, anew(warpgroup), anew(thread), dk, dv);
-    if (thread == 0) shared.leave_own(own);
-    own.next();
-  }
-  if (thread == 0) wait_until_read<0>();
-  const int at = done % S::kShareBuffers;
-  shared.dq_empty[warpgroup][at].wait(done / S::kShareBuffers % 2 ^ 1);
-  if (thread == 0) shared.dq_square[warpgroup][at] = -1;
-  release(shared.dq_full[warpgroup][at]);
+  for_tiles<S>(shared, maps, problem, warpgroup, thread,
+               [&](const KeyTile& tile, int own, float(&dk)[S::kOuts], float(&dv)[S::kOuts]) {
+                 FusedWalk<S>{shared, problem, tile, own, warpgroup, thread, met, done}.run(dk, dv);
+               });
+  shared.offer_share(warpgroup, thread, done, kNoShare, [](float*) {});
 }
 
 template <class S>
@@ -273,23 +264,7 @@ __global__ __launch_bounds__(S::kThreads, 1) void attend_backward(const __grid_c
                                                                   const BackwardProblem problem) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
-  auto& shared = *reinterpret_cast<FusedShared<S>*>(shared_bytes);
-  if (threadIdx.x == 0) {
-    shared.init();
-    publish_barriers();
-  }
-  __syncthreads();
-  const int warpgroup = this_warpgroup() - 1;
-  if (warpgroup < 0) {
-    keep_registers<S::kProducerRegisters>();
-    if (threadIdx.x == 0)
-      produce<S>(shared, maps, problem);
-    else if (threadIdx.x == 32 || threadIdx.x == 64)
-      add_shares<S>(shared, problem.dq_sums, threadIdx.x / 32 - 1);
-  } else {
-    take_registers<S::kMathRegisters>();
-    work_fused<S>(shared, maps, problem, warpgroup);
-  }
+  run_warpgroups<S>(*reinterpret_cast<FusedShared<S>*>(shared_bytes), maps, problem);
 #endif
 }
 

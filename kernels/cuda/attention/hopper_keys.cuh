@@ -289,29 +289,37 @@ __device__ inline void store(KeyShared<S>& shared, const BackwardMaps& maps, con
   commit_stores();
 }
 
-template <class S>
-__device__ inline void work(KeyShared<S>& shared, const BackwardMaps& maps, const BackwardProblem& problem,
-                            int warpgroup) {
-  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
+/// All tiles of a math warpgroup. walk(tile, own, dk, dv) makes the sums of one, whose keys are in buffer `own`.
+template <class S, class Walk>
+__device__ inline void for_tiles(KeyShared<S>& shared, const BackwardMaps& maps,
+                                 const BackwardProblem& problem, int warpgroup, int thread, Walk&& walk) {
   Turn<S::kBuffers> own;
-  Turn<S::kStages> met;
   KeyTile tile{};
   for (int round = 0; tile.find<S>(problem, round); ++round) {
     float dk[S::kOuts], dv[S::kOuts];
 #pragma unroll
     for (int i = 0; i < S::kOuts; ++i) dk[i] = dv[i] = 0;
     shared.await_own(own, round, thread);
-    KeyWalk<S>{shared, problem, tile, own.stage, warpgroup, thread, met}.run(dk, dv);
-    asm volatile(""
-                 : "+r"(round));  // found again: kept meanwhile, the tile would cost the products registers
-    tile.find<S>(problem, round);
+    walk(tile, own.stage, dk, dv);
+    tile.find<S>(problem, anew(round));  // kept meanwhile, it would cost the products registers
 #pragma unroll
     for (float& x : dk) x *= problem.scale;
-    store<S>(shared, maps, problem, tile, own.stage, warpgroup, thread, dk, dv);
+    store<S>(shared, maps, problem, tile, own.stage, anew(warpgroup), anew(thread), dk, dv);
     if (thread == 0) shared.leave_own(own);
     own.next();
   }
   if (thread == 0) wait_until_read<0>();
+}
+
+template <class S>
+__device__ inline void work(KeyShared<S>& shared, const BackwardMaps& maps, const BackwardProblem& problem,
+                            int warpgroup) {
+  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
+  Turn<S::kStages> met;
+  for_tiles<S>(shared, maps, problem, warpgroup, thread,
+               [&](const KeyTile& tile, int own, float(&dk)[S::kOuts], float(&dv)[S::kOuts]) {
+                 KeyWalk<S>{shared, problem, tile, own, warpgroup, thread, met}.run(dk, dv);
+               });
 }
 
 template <class S>

@@ -31,7 +31,11 @@ __device__ inline int tile_of_round(int round) {
   return round * width + (round % 2 == 0 ? mine : width - 1 - mine);
 }
 
-/// A block's threads to their roles: the first warpgroup asks for copies (produce), the others compute (work).
+/// What threads of the first warpgroup but its first one do: nothing, where a kernel does not say otherwise.
+template <class S, class Shared, class Problem>
+__device__ inline void assist(Shared&, const Problem&) {}
+
+/// A block's threads to their roles: the first warpgroup asks for copies (produce, assist), the others compute (work).
 template <class S, class Shared, class Maps, class Problem>
 __device__ inline void run_warpgroups(Shared& shared, const Maps& maps, const Problem& problem) {
   if (threadIdx.x == 0) {
@@ -42,7 +46,10 @@ __device__ inline void run_warpgroups(Shared& shared, const Maps& maps, const Pr
   const int warpgroup = this_warpgroup() - 1;
   if (warpgroup < 0) {
     keep_registers<S::kProducerRegisters>();
-    if (threadIdx.x == 0) produce<S>(shared, maps, problem);
+    if (threadIdx.x == 0)
+      produce<S>(shared, maps, problem);
+    else
+      assist<S>(shared, problem);
   } else {
     take_registers<S::kMathRegisters>();
     work<S>(shared, maps, problem, warpgroup);
