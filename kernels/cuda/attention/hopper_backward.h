@@ -21,7 +21,7 @@ struct BackwardProblem {
   int heads, kv_heads;
   int parts;             ///< of a group of heads whose dk and dv are summed apart; 1: none are
   int tile_rows, tiles;  ///< tiles of a head, and all
-  int side;              ///< tiles side by side that come, row after row, before the next ones beside them
+  int of_row;            ///< key side: tiles side by side
   int group;             ///< query heads of a kv head
   int heads_of_part;
   float scale;       ///< of the scores

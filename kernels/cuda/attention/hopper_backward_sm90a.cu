@@ -40,14 +40,6 @@ std::int64_t sum_bytes(const AttentionShape& s) {
   return s.B * s.q_width() * whole(s.T, kValuePadding) * kValuePadding * 4;
 }
 
-/// Columns of tiles that are made together: as few as give every multiprocessor a tile, as queries and their gradients
-/// are then in L2.
-int side_of(int columns, int rows) {
-  for (int side = 1; side < columns; ++side)
-    if (columns % side == 0 && side * rows >= multiprocessors()) return side;
-  return columns;
-}
-
 template <class K, bool kOnePass>
 std::int64_t workspace_bytes(const AttentionShape& s) {
   const int parts = parts_of<K>(s);
@@ -99,9 +91,8 @@ template <class K, class Shared, class Kernel>
 void launch_key_side(Kernel kernel, const Operands& operands, BackwardProblem problem, cudaStream_t stream) {
   const AttentionShape& s = operands.s;
   problem.tile_rows = whole(problem.keys, K::kOwn);
-  const int columns = problem.parts * static_cast<int>(s.B) * problem.kv_heads;
-  problem.tiles = problem.tile_rows * columns;
-  problem.side = side_of(columns, problem.tile_rows);
+  problem.of_row = problem.parts * static_cast<int>(s.B) * problem.kv_heads;
+  problem.tiles = problem.tile_rows * problem.of_row;
   const KeyRows& gradients = operands.gradients;
   const BackwardMaps maps = {
       .own = {operands.of_keys(operands.keys.k, operands.keys, kRows),
@@ -149,7 +140,7 @@ BackwardProblem problem_of(const AttentionGradients& on, const AttentionShape& s
       .parts = parts,
       .tile_rows = 0,
       .tiles = 0,
-      .side = 0,
+      .of_row = 0,
       .group = group,
       .heads_of_part = group / parts,
       .scale = score_scale(s),

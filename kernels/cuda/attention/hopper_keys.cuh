@@ -50,13 +50,11 @@ struct KeyTile {
   __device__ bool find(const BackwardProblem& problem, int round) {
     const int index = tile_of_round(round);
     if (index >= problem.tiles) return false;
-    const int side = anew(problem.side), of_side = side * anew(problem.tile_rows),
-              parts = anew(problem.parts), kv_heads = anew(problem.kv_heads);
-    first = index % of_side / side * S::kOwn;
-    const int column = index / of_side * side + index % side;
-    part = column % parts;
-    kv_head = column / parts % kv_heads;
-    sequence = column / parts / kv_heads;
+    const int of_row = anew(problem.of_row), parts = anew(problem.parts), kv_heads = anew(problem.kv_heads);
+    first = index / of_row * S::kOwn;
+    part = index % of_row % parts;
+    kv_head = index % of_row / parts % kv_heads;
+    sequence = index % of_row / parts / kv_heads;
     heads = anew(problem.heads_of_part);
     first_head = kv_head * anew(problem.group) + part * heads;
     first_block = max(first - anew(problem.offset), 0) / S::kMet;
