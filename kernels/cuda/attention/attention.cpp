@@ -4,7 +4,7 @@
 // (flash.h). "auto" takes the faster of the first two by a rule and not by a stopwatch: kernels round differently, and a case
 // must compute the same bits whenever it runs. All write the same `lse`, so the forward pass of one may be followed by the
 // backward of another. cuDNN's deterministic backward may keep a [B, heads, T, T] matrix: "auto" lets it have
-// kDeterministicWorkspace and takes ours, which are always deterministic, beyond that.
+// kDeterministicWorkspace and takes ours beyond that.
 #include <fmt/format.h>
 
 #include <algorithm>

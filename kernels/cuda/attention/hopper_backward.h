@@ -31,8 +31,8 @@ struct BackwardProblem {
   const float* values;
   int padded;   ///< queries of a sequence in `values`
   int of_head;  ///< 64s of them
-  float*
-      dq_sums;  ///< one pass: [sequence][head][64 queries][64 columns], a square of accumulators each; null: two
+  /// Of one pass: [sequence][head][64 queries][shares], the accumulators of a share of dq together; null: two passes.
+  float* dq_sums;
   float* pieces;  ///< with more than one part: [part][dk, dv][sequence][keys][kv_heads][head width]
 };
 

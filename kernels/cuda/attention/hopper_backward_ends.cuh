@@ -102,7 +102,7 @@ __device__ inline void sum_pieces(const Results& to, const BackwardProblem& prob
   *reinterpret_cast<uint2*>(place) = {bf16_pair(sum.x, sum.y), bf16_pair(sum.z, sum.w)};
 }
 
-/// The shares of dq, and then, where there are several parts, dk and dv.
+/// A block of threads for each share of dq, and then, where there are several parts, for what it sums of dk and dv.
 template <int kHead, int kColumns>
 __global__ void finish(const Results to, const BackwardProblem problem) {
   const int block = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);

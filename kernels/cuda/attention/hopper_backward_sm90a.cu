@@ -1,7 +1,8 @@
 // The backward kernels for Hopper of this build, and how they are launched. Compiled for sm_90a alone
 // (kernels/CMakeLists.txt).
-// Row values, query side (dq), key side (dk, dv), and where a group's heads are dealt out to parts the sum of theirs. Both
-// sides make p and ds: seven products where five would do, but each sum has one writer and a fixed order.
+// Row values; then one kernel whose dq is added to in global memory, or a query side (dq) and a key side (dk, dv), which
+// make p and ds twice, seven products instead of five, but every sum has one writer and a fixed order; then what is left to
+// sum (hopper_backward_ends.cuh).
 #include <cuda_bf16.h>
 
 #include <algorithm>
@@ -24,14 +25,13 @@ std::int64_t value_bytes(const AttentionShape& s) {
   return s.B * s.heads * 2 * whole(s.T, kValuePadding) * kValuePadding * 4;
 }
 
-/// Parts of a group's heads: as many as divide it and as are wanted for several tiles to a multiprocessor.
+/// Parts of a group's heads: as few as divide it and leave no multiprocessor without a tile.
 template <class K>
 int parts_of(const AttentionShape& s) {
-  constexpr int kTilesEach = 1;
   const auto group = static_cast<int>(s.heads / s.kv_heads);
   const std::int64_t tiles = whole(s.keys(), K::kOwn) * s.B * s.kv_heads;
   for (int parts = 1; parts < group; ++parts)
-    if (group % parts == 0 && tiles * parts >= kTilesEach * multiprocessors()) return parts;
+    if (group % parts == 0 && tiles * parts >= multiprocessors()) return parts;
   return group;
 }
 

@@ -117,6 +117,16 @@ TEST_CASE("attention for Hopper repeats bit for bit", "[gpu][attention]") {
   }
 }
 
+TEST_CASE("attention for Hopper repeats where it is asked to", "[gpu][attention]") {
+  if (!gpu_here()) return;
+  CudaDevice device(0);
+  for (const std::int64_t D : {64, 128}) {
+    const AttentionShape shape{1, 128, 2, 1, D};
+    const HopperBackward* kernel = hopper_backward(shape, device.compute_capability(), true);
+    CHECK((!kernel || kernel->deterministic));
+  }
+}
+
 TEST_CASE("attention for Hopper: a NaN in one head's keys reaches that head's later rows only",
           "[gpu][attention]") {
   if (!gpu_here()) return;
