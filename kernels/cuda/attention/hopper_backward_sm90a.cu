@@ -204,8 +204,8 @@ constexpr HopperBackward fused_of(const char* name) {
 }
 
 constexpr HopperBackward kKernels[] = {
-    fused_of<FusedShape<128, 64, 3, 1, 1>>("own 128x64 in one pass"),
-    fused_of<FusedShape<64, 128, 2, 1, 1>>("own 128x128 in one pass"),
+    fused_of<FusedShape<128, 64, 2, 1>>("own 128x64 in one pass"),
+    fused_of<FusedShape<64, 128, 2, 1>>("own 128x128 in one pass"),
     sides_of<QueryShape<128, 64, 4, 1>, KeyShape<128, 4, 1, false>>("own 128x64"),
     sides_of<QueryShape<64, 128, 3, 2>, KeyShape<64, 4, 2, true>>("own 128x128 and 128x64"),
 };

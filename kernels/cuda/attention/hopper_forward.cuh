@@ -21,8 +21,7 @@
 // Scores, probabilities and out stay in registers. The accumulators of q k^T are, rounded to BF16, the A operand of p v,
 // as the registers of both are the same elements. A tile's out leaves through the shared memory of its q.
 //
-// Tiles come longest first, every second round backwards, so that all multiprocessors have about as much to do. Where they
-// are few, that is not even enough, and the host lists who makes which.
+// Tiles come longest first, every second round backwards, so that all multiprocessors have about as much to do.
 #pragma once
 
 #include "kernels/cuda/attention/hopper_tiles.cuh"
@@ -70,17 +69,12 @@ struct ForwardMaps {
   CUtensorMap q, k, v, out;
 };
 
-constexpr int kMostListed = 1024;
-constexpr std::uint16_t kNoTile = 0xFFFF;
-
 struct ForwardProblem {
   int queries, keys, offset;  ///< of a sequence; query t sees the keys up to t + offset
   int heads, kv_heads;
   int tile_rows, tiles;  ///< tiles of a head, and all
   float scale_log2;      ///< of the scores, for powers of two
   float* lse;            ///< [sequence][head][queries]
-  int rounds;            ///< of the list; 0: there is none, and tile_of_round says who makes a tile
-  std::uint16_t list[kMostListed];  ///< [round][block of threads]: a tile, or kNoTile
 };
 
 /// A tile's place.
@@ -91,12 +85,9 @@ struct ForwardTile {
   /// The tile of a block of threads in a round; `blocks` is -1 where it has none.
   template <class S>
   __device__ static ForwardTile at(const ForwardProblem& problem, int round) {
+    const int index = tile_of_round(round);
     ForwardTile tile{};
     tile.blocks = -1;
-    if (problem.rounds > 0 && round >= problem.rounds) return tile;
-    const int index = problem.rounds > 0
-                          ? problem.list[round * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x)]
-                          : tile_of_round(round);
     if (index >= problem.tiles) return tile;
     const int of_row = problem.tiles / problem.tile_rows;  // heads of all sequences
     tile.first_query = (problem.tile_rows - 1 - index / of_row) * S::kQueries;

@@ -2,8 +2,6 @@
 // (kernels/CMakeLists.txt).
 #include <algorithm>
 #include <cmath>
-#include <iterator>
-#include <vector>
 
 #include "kernels/cuda/attention/hopper.h"
 #include "kernels/cuda/attention/hopper_forward.cuh"
@@ -15,29 +13,6 @@ namespace {
 
 using namespace hopper;
 
-/// Deals the tiles out, longest first, each to the block of threads that has least to do so far, where they are few.
-template <class S>
-void list_tiles(ForwardProblem& problem, int width) {
-  constexpr int kStart = 1, kBlock = 2;  // what a tile costs before its first block of keys, and each block
-  if (problem.tiles > kMostListed) return;
-  std::vector<int> work(width), count(width);
-  std::fill(std::begin(problem.list), std::end(problem.list), kNoTile);
-  const int of_row = problem.tiles / problem.tile_rows;
-  for (int tile = 0; tile < problem.tiles; ++tile) {
-    const auto least = std::min_element(work.begin(), work.end()) - work.begin();
-    const int at = count[least]++ * width + static_cast<int>(least);
-    if (at >= kMostListed) {
-      problem.rounds = 0;
-      return;
-    }
-    problem.list[at] = static_cast<std::uint16_t>(tile);
-    problem.rounds = std::max(problem.rounds, count[least]);
-    const int first = (problem.tile_rows - 1 - tile / of_row) * S::kQueries;
-    const int seen = std::min(std::min(first + S::kQueries, problem.queries) + problem.offset, problem.keys);
-    work[least] += kStart + kBlock * ((std::max(seen, 0) + S::kKeys - 1) / S::kKeys);
-  }
-}
-
 template <class S>
 void launch(const AttentionTensors& on, const AttentionShape& s, CUstream_st* stream) {
   const KeyRows keys = key_rows(on.qkv, on.kv, s);
@@ -48,7 +23,7 @@ void launch(const AttentionTensors& on, const AttentionShape& s, CUstream_st* st
       .out = head_map(on.out.data, s.B, s.T, s.q_width(), s.q_width(), 64),
   };
   const auto rows = static_cast<int>((s.T + S::kQueries - 1) / S::kQueries);
-  ForwardProblem problem = {
+  const ForwardProblem problem = {
       .queries = static_cast<int>(s.T),
       .keys = static_cast<int>(s.keys()),
       .offset = static_cast<int>(s.offset),
@@ -58,14 +33,11 @@ void launch(const AttentionTensors& on, const AttentionShape& s, CUstream_st* st
       .tiles = rows * static_cast<int>(s.B * s.heads),
       .scale_log2 = score_scale_log2(s),
       .lse = on.lse.as<float>(),
-      .rounds = 0,
-      .list = {},
   };
   const auto kernel = attend_forward<S>;
   constexpr int kBytes = sizeof(ForwardShared<S>);
   PRECBENCH_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
   const int blocks = std::min(multiprocessors(), problem.tiles);
-  list_tiles<S>(problem, blocks);
   kernel<<<blocks, S::kThreads, kBytes, stream>>>(maps, problem);
   PRECBENCH_CHECK(cudaGetLastError());
 }

@@ -19,15 +19,13 @@
 namespace precbench::hopper {
 
 /// Of a step's dq each warpgroup makes a half: of the columns, or of twice as many queries.
-template <int kHead, int kMet, int kStages, int kBuffers, int kShareBuffersOf>
-struct FusedShape : SideShape<kHead, kMet, kStages, kBuffers, (kHead * kMet > 64 * 64)> {
-  static constexpr int kShareBuffers = kShareBuffersOf;  ///< of a warpgroup
-  static constexpr bool kManySums = kHead * kMet > 64 * 64;
+template <int kHead, int kMet, int kStages, int kBuffers>
+struct FusedShape : SideShape<kHead, kMet, kStages, kBuffers, true> {
   static constexpr int kSquares = kMet / 64;                ///< of ds, of a warpgroup's keys
   static constexpr int kShareColumns = kHead * kMet / 128;  ///< of 64 queries
   static constexpr int kShares = kHead / kShareColumns;     ///< side by side
   static constexpr int kShareFloats = 64 * kShareColumns;
-  static_assert(kMet == 64 || (kMet == 128 && kHead == 64));
+  static_assert(kHead * kMet == 128 * 64);
 };
 
 constexpr int kNoShare = -1;
@@ -35,28 +33,26 @@ constexpr int kNoShare = -1;
 template <class S>
 struct alignas(1024) FusedShared : KeyShared<S> {
   std::uint8_t ds[2][S::kMathWarpgroups][S::kSquares][kRowsBytes];  ///< of every second step; rows are keys
-  float dq[S::kMathWarpgroups][S::kShareBuffers][S::kShareFloats];  ///< in the order of accumulators
-  int dq_number[S::kMathWarpgroups][S::kShareBuffers];              ///< of the share; kNoShare: no more come
-  Barrier dq_full[S::kMathWarpgroups][S::kShareBuffers], dq_empty[S::kMathWarpgroups][S::kShareBuffers];
+  float dq[S::kMathWarpgroups][S::kShareFloats];                    ///< in the order of accumulators
+  int dq_number[S::kMathWarpgroups];                                ///< of the share; kNoShare: no more come
+  Barrier dq_full[S::kMathWarpgroups], dq_empty[S::kMathWarpgroups];
 
   __device__ void init() {
     KeyShared<S>::init();
-    for (int i = 0; i < S::kMathWarpgroups; ++i)
-      for (int j = 0; j < S::kShareBuffers; ++j) {
-        dq_full[i][j].init(4);
-        dq_empty[i][j].init(1);
-      }
+    for (int i = 0; i < S::kMathWarpgroups; ++i) {
+      dq_full[i].init(4);
+      dq_empty[i].init(1);
+    }
   }
 
   /// A math warpgroup's i-th share for the thread that adds them: write(float*) writes it.
   template <class Write>
   __device__ void offer_share(int warpgroup, int thread, int i, int number, Write&& write) {
-    const int at = i % S::kShareBuffers;
-    dq_empty[warpgroup][at].wait(i / S::kShareBuffers % 2 ^ 1);
-    write(dq[warpgroup][at]);
-    if (thread == 0) dq_number[warpgroup][at] = number;
+    dq_empty[warpgroup].wait(i % 2 ^ 1);
+    write(dq[warpgroup]);
+    if (thread == 0) dq_number[warpgroup] = number;
     publish_stores();
-    release(dq_full[warpgroup][at]);
+    release(dq_full[warpgroup]);
   }
 };
 
@@ -80,15 +76,15 @@ template <class S>
 __device__ inline void assist(FusedShared<S>& shared, const BackwardProblem& problem) {
   if (threadIdx.x != 32 && threadIdx.x != 64) return;
   const int warpgroup = static_cast<int>(threadIdx.x) / 32 - 1;
-  for (Turn<S::kShareBuffers> turn;; turn.next()) {
-    shared.dq_full[warpgroup][turn.stage].wait(turn.parity);
-    const int number = shared.dq_number[warpgroup][turn.stage];
+  for (Turn<1> turn;; turn.next()) {
+    shared.dq_full[warpgroup].wait(turn.parity);
+    const int number = shared.dq_number[warpgroup];
     if (number == kNoShare) return;
-    add_floats(problem.dq_sums + static_cast<std::int64_t>(number) * S::kShareFloats,
-               shared.dq[warpgroup][turn.stage], sizeof(shared.dq[0][0]));
+    add_floats(problem.dq_sums + static_cast<std::int64_t>(number) * S::kShareFloats, shared.dq[warpgroup],
+               sizeof(shared.dq[0]));
     commit_stores();
     wait_until_read<0>();
-    shared.dq_empty[warpgroup][turn.stage].arrive();
+    shared.dq_empty[warpgroup].arrive();
   }
 }
 
@@ -202,7 +198,7 @@ struct FusedWalk {
 #pragma unroll
     for (int i = 0; i < S::kSquares; ++i) {
       differentiate(part(s, i), dp, shared.values.of[stage][i][1], writer);
-      if constexpr (S::kManySums && S::kSquares == 1) {  // the registers of p_words are needed
+      if constexpr (S::kSquares == 1) {  // the registers of p_words are needed
         pin(s);
         await_products(dv);
       }
