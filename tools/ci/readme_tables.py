@@ -18,6 +18,7 @@ SINGLE_RECIPES = ["tensorwise", "rowwise", "rowwise_gw_hp", "blockwise"]
 FRONT_SHAPES = [("llama3.1-8b", 1, 8192), ("llama3.2-3b", 1, 4096), ("llama3.2-1b", 8, 2048), ("llama3.2-1b", 1, 2048)]
 FRONT_STUDY = ["blockwise", "mxfp8", "mxfp8_floor", "rowwise", "tensorwise"]
 MSAMP_PARTS = ["tensorwise", "tensorwise_delayed", "e4m3_gradients", "fp16_master", "msamp_o1"]
+PLATEAU_SHAPES = [*(("llama3.2-1b", batch) for batch in (1, 2, 4, 8)), ("llama3.1-8b", 1)]
 PEER_MODELS = {"8b": "llama3.1-8b", "3b": "llama3.2-3b", "1b": "llama3.2-1b"}
 
 
@@ -288,24 +289,28 @@ def fp32_error(recipe):
 def bf16_weights_at(step):
     """Of the plateau's runs with BF16 weights and batch 1, the loss of this step: least and largest over recipes and seeds."""
     losses = [record["training"]["loss"][step - 1] for record in lines("h200/one-gpu-plateau.jsonl")
-              if record["case"]["master"] == "bf16" and record["case"]["batch"] == 1]
+              if [record["case"][key] for key in ("model", "master", "batch")] == ["llama3.2-1b", "bf16", 1]]
     low, high = f"{min(losses):.1f}", f"{max(losses):.1f}"
     return low if low == high else f"{low} to {high}"
 
 
-def plateau(*batches):
-    """Mean over the seeds of the mean of the last 30 losses."""
+def plateau(*shapes):
+    """Mean over the seeds of the mean of the last 30 losses, by model and batch; with a single shape, not named in each row."""
     final = {}
     for record in lines("h200/one-gpu-plateau.jsonl"):
         case, loss = record["case"], record["training"]["loss"]
-        key = case["batch"], case["master"], case["recipe"]
+        key = case["model"], case["batch"], case["master"], case["recipe"]
         final.setdefault(key, []).append(sum(loss[-30:]) / 30)
-    mean = {key: f"{sum(values) / len(values):.3f}" for key, values in final.items()}
     recipes = ["bf16", "tensorwise", "rowwise"]
     words = {"fp32": "FP32", "bf16": "BF16", "bf16_sr": "BF16, stochastic rounding"}
-    return table(["batch", "weights are kept in", *recipes],
-                 [[f"{batch} x 2048", words[master], *(mean[batch, master, recipe] for recipe in recipes)]
-                  for batch in batches for master in words])
+
+    def row(model, batch, master):
+        losses = [final.get((model, batch, master, recipe), []) for recipe in recipes]
+        cells = [f"{sum(values) / len(values):.3f}" if values else "" for values in losses]
+        shape = [model, f"{batch} x 2048", str(len(losses[0]))] if len(shapes) > 1 else []
+        return [*shape, words[master], *cells]
+    return table([*(["model", "batch x seq", "seeds"] if len(shapes) > 1 else []), "weights are kept in", *recipes],
+                 [row(*shape, master) for shape in shapes for master in words if (*shape, master, "bf16") in final])
 
 
 def percent_at_most(value):
@@ -376,7 +381,8 @@ TABLES = {"single": single, "beside-peer": beside_peer,
           "study-more": lambda: study_by_age("h200/study-36m-more.md", *VERDICT, words=in_short), "long-run": long_run,
           "study-msamp": msamp_parts,
           "study-125m": lambda: study_by_age("h200/study-125m.md", *VERDICT, "outliers in FFN"),
-          "plateau": lambda: plateau(1, 2), "front-study": front_study, "front-plateau": lambda: plateau(1)}
+          "plateau": lambda: plateau(*PLATEAU_SHAPES), "front-study": front_study,
+          "front-plateau": lambda: plateau(PLATEAU_SHAPES[0])}
 FIGURES = {"host-clock": host_clock, "repeats": repeats, "between-tables": between_tables,
            "speedups-tensorwise": lambda: speedups("tensorwise"), "speedups-blockwise": lambda: speedups("blockwise"),
            "over-peer-bf16": lambda: over_peer("bf16"), "over-peer-tensorwise": lambda: over_peer("tensorwise"),
