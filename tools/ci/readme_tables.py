@@ -99,6 +99,23 @@ def beside_peer(folder="h200/beside-peer"):
                   "PyTorch peak GiB", "precbench peak GiB"], rows)
 
 
+def front_experts():
+    """Of each mixture beside PyTorch: BF16's speed, ours over the peer's in both recipes that it has, and FP8 over BF16."""
+    cases = measured("h200/beside-peer-experts/records.jsonl", *BESIDE)
+    theirs = peers("h200/beside-peer-experts/peer.ndjson")
+    rows = []
+    for key, bf16 in cases.items():
+        if key[-1] != "bf16":
+            continue
+        model, layers, batch, seq, accumulation, _ = key
+        of = {recipe: rate(cases[*key[:-1], recipe]) for recipe in ("bf16", "rowwise", "blockwise")}
+        over = [f"{of[recipe] / theirs[*key[:-1], recipe]['tokens_per_s']:.2f}x" for recipe in ("bf16", "rowwise")]
+        rows.append([model + (f", {layers} layers" if layers else ""), f"{batch} x {seq}", f"{of['bf16']:,.0f}",
+                     over[0], f"{of['blockwise'] / of['bf16']:.2f}x", over[1]])
+    return table(["model", "batch x seq", "bf16 tokens/s", "over PyTorch's", "blockwise over bf16", "rowwise over PyTorch's"],
+                 rows)
+
+
 def scaling():
     cases = measured("h200x4/scaling.jsonl", "model", "seq", "parallel", "recipe", "gather", "gpus")
     one_gpu = {(model, seq, recipe): record for (model, seq, _, recipe, _, gpus), record in cases.items() if gpus == 1}
@@ -253,6 +270,14 @@ def msamp_parts():
                   for recipe in MSAMP_PARTS])
 
 
+def head_in_recipe():
+    """Studies whose recipes leave lm_head in BF16 and take it, at the age that both have."""
+    without, taken = study_rows("h200/study-36m-one-gpu.md"), study_rows("h200/study-36m-head.md")
+    age = ages_of(next(iter(taken.values())))[-1]
+    return table(["recipe", "lm_head in BF16: " + age, "lm_head in the recipe: " + age, "verdict"],
+                 [[f"`{recipe}`", without[recipe][age], row[age], row["verdict"]] for recipe, row in taken.items()])
+
+
 def long_run():
     """Runs from scratch beside what forks of the same model and text said."""
     forks, rows = study_rows("h200/study-15m.md"), convergence_rows("h200/long-run-15m.md")
@@ -381,7 +406,8 @@ TABLES = {"single": single, "beside-peer": beside_peer,
           "study-more": lambda: study_by_age("h200/study-36m-more.md", *VERDICT, words=in_short), "long-run": long_run,
           "study-msamp": msamp_parts,
           "study-125m": lambda: study_by_age("h200/study-125m.md", *VERDICT, "outliers in FFN"),
-          "plateau": lambda: plateau(*PLATEAU_SHAPES), "front-study": front_study,
+          "plateau": lambda: plateau(*PLATEAU_SHAPES), "study-head": head_in_recipe, "front-study": front_study,
+          "front-experts": front_experts,
           "front-plateau": lambda: plateau(PLATEAU_SHAPES[0])}
 FIGURES = {"host-clock": host_clock, "repeats": repeats, "between-tables": between_tables,
            "speedups-tensorwise": lambda: speedups("tensorwise"), "speedups-blockwise": lambda: speedups("blockwise"),
