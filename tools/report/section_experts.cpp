@@ -41,7 +41,7 @@ Section experts_section(const ReportInput& input, const MachineRecords& machine)
   RowTable result(machine);
   const std::string rank = machine.rank;
   for (const std::string& title :
-       {std::string("load, median layer"), std::string("load, worst layer"), std::string("without a token"),
+       {std::string("median load"), std::string("worst load"), std::string("idle experts"),
         std::string("padding"), std::string("dropped"), std::string("routing (ms)"),
         std::string("routing share"), "to experts, per " + rank, "and back, per " + rank})
     result.table.columns.push_back({title});
@@ -66,9 +66,10 @@ Section experts_section(const ReportInput& input, const MachineRecords& machine)
   if (result.table.rows.empty()) return section;
   result.move_to(section);
   section.notes = {
-      "Of the last timed step. Load: slots of the most loaded expert over the mean of all. Without a token: experts, all "
-      "layers together. Padding: part of the rows that experts multiply. Dropped: slots beyond --capacity or --slots, of "
-      "these and those computed. Routing: routers, and rows to experts and back, in the profiled step. To experts and back: what a " +
+      "Of the last timed step. Load: slots of a layer's most loaded expert over the mean of all, in the median and the "
+      "worst layer. Idle experts: those without a token, all layers together. Padding: part of the rows that experts "
+      "multiply. Dropped: slots beyond --capacity or --slots, of these and those computed. Routing: routers, and rows to "
+      "experts and back, in the profiled step. To experts and back: what a " +
       rank + " exchanges in a step, forward and backward; in brackets the prediction, where it differs."};
   return section;
 }

@@ -31,7 +31,7 @@ TEST_CASE("experts: load, padding, what is dropped and how long routing takes", 
   dropping.moe->rows.actual -= dropping.moe->rows.dropped;
   const std::string text = section_of({mixture("bf16"), dropping}, "Experts");
   INFO(text);
-  CHECK(contains(text, "load, median layer 1.50, load, worst layer 2.25, without a token 3, padding 25.0%"));
+  CHECK(contains(text, "median load 1.50, worst load 2.25, idle experts 3, padding 25.0%"));
   CHECK(contains(text, "routing share 10.0%"));
   REQUIRE(lines_with(text, "blockwise").size() == 1);
   CHECK(contains(lines_with(text, "blockwise").front(), "12.5%"));
