@@ -48,7 +48,7 @@ struct KeyTile {
   /// False where this block of threads has none in the round.
   template <class S>
   __device__ bool find(const BackwardProblem& problem, int round) {
-    const int index = tile_of_round(round);
+    const int index = tile_of_round(round, anew(static_cast<int>(gridDim.x)));
     if (index >= problem.tiles) return false;
     const int of_row = anew(problem.of_row), parts = anew(problem.parts), kv_heads = anew(problem.kv_heads);
     first = index / of_row * S::kOwn;

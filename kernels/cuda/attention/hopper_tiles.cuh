@@ -25,9 +25,9 @@ __device__ inline int anew(int x) {
 }
 
 /// The tile that this block of threads makes in a round. Tiles are numbered from the longest; as every second round goes
-/// backwards, all blocks have about as much to do.
-__device__ inline int tile_of_round(int round) {
-  const int width = anew(static_cast<int>(gridDim.x)), mine = static_cast<int>(blockIdx.x);
+/// backwards, all `width` blocks have about as much to do.
+__device__ inline int tile_of_round(int round, int width = static_cast<int>(gridDim.x)) {
+  const int mine = static_cast<int>(blockIdx.x);
   return round * width + (round % 2 == 0 ? mine : width - 1 - mine);
 }
 
