@@ -42,7 +42,8 @@ struct CastArgs {
   }
 };
 
-/// The random bytes of a row's elements from k on, four to a word.
+/// The random bytes of a row's elements from k on, four to a word. The whole warp calls it; of columns four neighbouring lanes
+/// have neighbouring rows, the first of them a multiple of 4: their bytes are one word's, and each draws every fourth word.
 template <int kBlock>
 __device__ inline void draw(std::uint32_t (&words)[kBlock / 4], const CastArgs& a, std::uint64_t seed,
                             std::int64_t row, std::int64_t k) {
@@ -52,9 +53,15 @@ __device__ inline void draw(std::uint32_t (&words)[kBlock / 4], const CastArgs& 
     for (int i = 0; i < kBlock / 4; ++i) words[i] = random_bits(seed, first + i);
     return;
   }
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, mine = lane % 4;
+  std::uint32_t drawn[kBlock / 4];
+#pragma unroll
+  for (int n = 0; n < kBlock / 4; ++n)
+    drawn[n] = random_bits(seed, a.place(row - mine, k + 4 * n + mine) / 4);
 #pragma unroll
   for (int i = 0; i < kBlock; ++i) {
-    const std::uint32_t byte = random_byte(seed, a.place(row, k + i)) << (8 * (i % 4));
+    const std::uint32_t word = __shfl_sync(kAllLanes, drawn[i / 4], lane - mine + i % 4);
+    const std::uint32_t byte = (word >> (8 * mine) & 0xFFu) << (8 * (i % 4));
     words[i / 4] = i % 4 == 0 ? byte : words[i / 4] | byte;
   }
 }
@@ -82,21 +89,29 @@ struct Block {
 };
 
 /// How the elements of a block of NVFP4 or MXFP4 become codes. Finite amax and factor give the codes of fp4.h without its cases.
-template <int kBlock>
-__device__ inline void cast_plainly(Block<kBlock>& block, float factor) {
+/// `random`: bytes for stochastic rounding.
+template <bool kStochastic, int kBlock>
+__device__ inline void cast_plainly(Block<kBlock>& block, float factor,
+                                    const std::uint32_t (&random)[kBlock / 4]) {
 #pragma unroll
   for (int part = 0; part < Block<kBlock>::kChunks; ++part) {
     const Chunk x = magnitudes_of(block.x[part]);
     SixteenCodes codes;
 #pragma unroll
-    for (int i = 0; i < kChunk; ++i) codes.put(i, E2m1Magnitude(element(x, i) * factor));
+    for (int i = 0; i < kChunk; ++i) {
+      const float scaled = element(x, i) * factor;
+      if constexpr (kStochastic)
+        codes.put(i, E2m1Magnitude(scaled, random[(part * kChunk + i) / 4] >> (8 * (i % 4)) & 0xFFu));
+      else
+        codes.put(i, E2m1Magnitude(scaled));
+    }
     codes.put_signs(block.x[part]);
     block.words[2 * part] = codes.words[0];
     block.words[2 * part + 1] = codes.words[1];
   }
 }
 
-/// Makes scale and codes of a block in fp4.h's order. The whole warp calls it where kScheme is quartet2.
+/// Makes scale and codes of a block in fp4.h's order. The whole warp calls it, but where kScheme has a short way.
 template <Scheme kScheme, bool kStochastic, int kBlock>
 __device__ inline void cast_block(Block<kBlock>& block, const CastArgs& a, const QuantFormat& format,
                                   float amax, std::uint64_t seed) {
@@ -124,11 +139,11 @@ __device__ inline void cast_block(Block<kBlock>& block, const CastArgs& a, const
   } else {
     block.scale = made[0].scale;
   }
-  if (!kStochastic && !of_quartet2(kScheme) && abs_bits(block.amax) < detail::kInfBits &&
-      abs_bits(made[0].factor) < detail::kInfBits)
-    return cast_plainly(block, made[0].factor);
-  std::uint32_t random[kBlock / 4];
+  std::uint32_t random[kBlock / 4] = {};
   if (kStochastic) draw<kBlock>(random, a, seed, block.row, block.k);
+  if (!of_quartet2(kScheme) && abs_bits(block.amax) < detail::kInfBits &&
+      abs_bits(made[0].factor) < detail::kInfBits)
+    return cast_plainly<kStochastic>(block, made[0].factor, random);
 #pragma unroll
   for (int w = 0; w < kBlock / 8; ++w) {
     block.words[w] = 0;
@@ -195,6 +210,8 @@ __global__ void __launch_bounds__(kFp4Threads, kFp4BlocksPerSm) cast_kernel(cons
   const std::uint64_t seed = random ? stream_seed(a.word ? *a.word : 0, a.stream) : 0;
   const Quartet2Tensor tensor(format, amax);
 
+  // Neighbouring lanes have rows of one block, as a logarithm.
+  const int together = kSquare ? 4 : kStochastic && a.columns ? 2 : 0;
   const auto blocks = static_cast<std::uint32_t>(a.k / kBlock);
   const auto padded_rows = static_cast<std::uint32_t>(kSquare ? (a.rows + 15) / 16 * 16 : a.rows);
   const std::uint32_t total = padded_rows * blocks, stride = gridDim.x * kFp4Threads;
@@ -203,8 +220,8 @@ __global__ void __launch_bounds__(kFp4Threads, kFp4BlocksPerSm) cast_kernel(cons
        first += stride) {
     const std::uint32_t i = first + threadIdx.x % kWarp;
     Block<kBlock> block;
-    block.row = kSquare ? i / 16 / blocks * 16 + i % 16 : i / blocks;
-    const std::int64_t of_row = kSquare ? i / 16 % blocks : i % blocks;
+    block.row = (i >> together) / blocks << together | (i & ((1u << together) - 1));
+    const std::int64_t of_row = (i >> together) % blocks;
     block.k = of_row * kBlock;
     const bool inside = i < total && block.row < a.rows;
     const std::int64_t at = block.row * a.k + block.k;

@@ -24,14 +24,36 @@ struct E2m1Magnitude {
   float value;
   std::uint32_t code;
 
+  /// To nearest even.
   __device__ explicit E2m1Magnitude(float x) {
-    constexpr std::uint32_t kOne = 0x3F800000u,
-                            kToStep = 22;  // binades from a step to where FP32 has it as its last bit
-    const float clamped = fminf(x, kE2m1Max);
-    const std::uint32_t binade = max(__float_as_uint(clamped), kOne) >> 23;
-    const float steps = __uint_as_float((binade + kToStep) << 23), sum = clamped + steps;
-    value = sum - steps;
-    code = __float_as_uint(sum) - ((binade + kToStep) << 23) + 2 * (binade - (kOne >> 23));
+    const Binade binade(x);
+    const float sum = binade.clamped + binade.steps;
+    *this = {binade, sum};
+  }
+  /// Up with a probability equal to the discarded fraction, cut off to 8 bits; `random`: as many. What is added stays below a
+  /// step, and neither sum rounds up.
+  __device__ E2m1Magnitude(float x, std::uint32_t random) {
+    const Binade binade(x);
+    const float raised = __fmaf_rz(static_cast<float>(random), binade.steps * 0x1p-31f, binade.clamped);
+    *this = {binade, __fadd_rz(raised, binade.steps)};
+  }
+
+ private:
+  struct Binade {
+    float clamped;
+    std::uint32_t number;  // of FP32; that of 1 for what is smaller
+    float steps;           // 2^23 steps of e2m1, whose last bit FP32 has as its own there
+
+    __device__ explicit Binade(float x) {
+      clamped = fminf(x, kE2m1Max);
+      number = max(__float_as_uint(clamped), 0x3F800000u) >> 23;
+      steps = __uint_as_float((number + 22) << 23);
+    }
+  };
+
+  __device__ E2m1Magnitude(const Binade& binade, float sum) {
+    value = sum - binade.steps;
+    code = __float_as_uint(sum) - __float_as_uint(binade.steps) + 2 * (binade.number - 127);
   }
 };
 
