@@ -62,11 +62,15 @@ std::string to_text(const Stress& stress) {
 }
 
 std::int64_t channels_of(StressKind kind, const ModelConfig& model) {
-  return kind == StressKind::ffn ? model.ffn : kind == StressKind::norm ? model.width : model.kv_width();
+  if (kind == StressKind::norm) return model.width;
+  if (kind == StressKind::vo) return model.kv_width();
+  std::int64_t narrowest = model.ffn;
+  for (const std::int64_t ffn : {model.moe.expert_ffn, model.moe.shared_ffn})
+    if (ffn > 0) narrowest = std::min(narrowest, ffn);
+  return narrowest;
 }
 
 void check_stress(const Stress& stress, const ModelConfig& model, const char* flag) {
-  if (model.moe) throw InvalidInput(fmt::format("{}: not of a model with experts", flag));
   const std::int64_t most = channels_of(stress.kind, model);
   if (stress.channels > most)
     throw InvalidInput(fmt::format("{}: {} channels wanted, {} of a block has {}", flag, stress.channels,

@@ -12,8 +12,8 @@
 namespace precbench {
 
 /// Which channels of every block grow:
-///   ffn   of the up projection's output, which the down projection reads
-///   norm  of both norms' gains, whose outputs q, k and v, and gate and up, read
+///   ffn   of the up projection's output, which the down projection reads; of every expert
+///   norm  of both norms' gains, whose outputs q, k and v, gate and up, and a router read
 ///   vo    of V, which O reads
 enum class StressKind : std::uint8_t { ffn, norm, vo };
 
@@ -35,7 +35,7 @@ std::vector<Stress> parse_fidelity_stress(const std::string& text);
 /// In full: "ffn:8:4".
 std::string to_text(const Stress& stress);
 
-/// Channels of a block that the stress chooses from.
+/// Channels of a block that the stress chooses from; of the narrowest, where experts and others differ.
 std::int64_t channels_of(StressKind kind, const ModelConfig& model);
 /// Throws InvalidInput where the model has fewer than the stress wants.
 void check_stress(const Stress& stress, const ModelConfig& model, const char* flag = "--stress");

@@ -28,7 +28,8 @@ std::vector<bool> columns_of_o(const std::vector<bool>& v_channels, const ModelC
 
 enum class Side : std::uint8_t { none, makes, reads };
 
-/// Whether a parameter makes the channels (rows of a matrix, elements of a vector) or reads them (columns).
+/// Whether a parameter makes the channels (rows of a matrix, elements of a vector) or reads them (columns). An expert's
+/// matrices are w1, w2 and w3 in Mixtral's names, for gate, down and up.
 Side side_of(StressKind kind, const Parameter& p) {
   struct Ends {
     StressKind kind;
@@ -36,15 +37,21 @@ Side side_of(StressKind kind, const Parameter& p) {
     std::string_view name;
   };
   constexpr Ends kEnds[] = {
-      {StressKind::ffn, Side::makes, "mlp.up_proj.weight"},
-      {StressKind::ffn, Side::reads, "mlp.down_proj.weight"},
+      {StressKind::ffn, Side::makes, ".up_proj.weight"},
+      {StressKind::ffn, Side::makes, ".w3.weight"},
+      {StressKind::ffn, Side::reads, ".down_proj.weight"},
+      {StressKind::ffn, Side::reads, ".w2.weight"},
       {StressKind::norm, Side::makes, "input_layernorm.weight"},
       {StressKind::norm, Side::reads, "self_attn.q_proj.weight"},
       {StressKind::norm, Side::reads, "self_attn.k_proj.weight"},
       {StressKind::norm, Side::reads, "self_attn.v_proj.weight"},
       {StressKind::norm, Side::makes, "post_attention_layernorm.weight"},
-      {StressKind::norm, Side::reads, "mlp.gate_proj.weight"},
-      {StressKind::norm, Side::reads, "mlp.up_proj.weight"},
+      {StressKind::norm, Side::reads, ".gate_proj.weight"},
+      {StressKind::norm, Side::reads, ".w1.weight"},
+      {StressKind::norm, Side::reads, ".up_proj.weight"},
+      {StressKind::norm, Side::reads, ".w3.weight"},
+      {StressKind::norm, Side::reads, ".gate.weight"},
+      {StressKind::norm, Side::reads, ".router.weight"},
       {StressKind::vo, Side::makes, "self_attn.v_proj.weight"},
       {StressKind::vo, Side::makes, "self_attn.v_proj.bias"},
       {StressKind::vo, Side::reads, "self_attn.o_proj.weight"},
@@ -56,16 +63,21 @@ Side side_of(StressKind kind, const Parameter& p) {
 
 void stress_weights(Parameters& parameters, const ModelConfig& model, const Stress& stress,
                     Parameters::Replaced* replaced = nullptr) {
-  const std::vector<bool> made = spread(stress.channels, channels_of(stress.kind, model));
-  const std::vector<bool> read = stress.kind == StressKind::vo ? columns_of_o(made, model) : made;
   const float larger = std::ldexp(1.0f, stress.exponent), smaller = std::ldexp(1.0f, -stress.exponent);
+  // Experts, the shared one and blocks without any may differ in their channels.
   const auto stressed = [&](const Parameter& p) -> Parameters::ElementChange {
     const Side side = side_of(stress.kind, p);
     if (side == Side::none) return nullptr;
-    if (side == Side::reads)
-      return [&, cols = p.cols](std::int64_t i, float x) { return read[i % cols] ? x * smaller : x; };
-    const std::int64_t length = p.kind == ParameterKind::matrix ? p.cols : 1;
-    return [&, length](std::int64_t i, float x) { return made[i / length] ? x * larger : x; };
+    const std::int64_t cols = p.cols, length = p.kind == ParameterKind::matrix ? cols : 1;
+    if (side == Side::makes)
+      return [=, made = spread(stress.channels, p.size() / length)](std::int64_t i, float x) {
+        return made[i / length] ? x * larger : x;
+      };
+    const bool of_o = stress.kind == StressKind::vo;
+    const std::vector<bool> channels = spread(stress.channels, of_o ? model.kv_width() : cols);
+    return [=, read = of_o ? columns_of_o(channels, model) : channels](std::int64_t i, float x) {
+      return read[i % cols] ? x * smaller : x;
+    };
   };
   parameters.change(stressed, replaced);
 }

@@ -14,6 +14,7 @@
 #include "bench/step/weights.h"
 #include "kernels/numerics/random.h"
 #include "tools/testing/temp_directory.h"
+#include "tools/testing/text.h"
 
 using namespace precbench;
 using namespace precbench::testing;
@@ -28,7 +29,16 @@ struct Setup {
   std::string parallel = "ddp", master = "fp32";
   bool biases = false;  ///< of q, k and v, instead of norms of q and k
   bool tied = false;
+  std::string experts = "";  ///< further keys of the model
 };
+
+/// Mixtures in the three ways of naming: one with experts alone; one with a first block without any, a shared expert and
+/// other widths of each; one whose router is called so.
+constexpr const char* kMixtures[] = {
+    R"("experts": 4, "top_k": 2, "expert_ffn": 32, "expert_names": "mixtral")",
+    R"("experts": 4, "top_k": 2, "expert_ffn": 32, "shared_ffn": 64, "dense_layers": 1, "score": "sigmoid", "normalise": true)",
+    R"("experts": 4, "top_k": 1, "expert_ffn": 64, "shared_ffn": 32, "weight_at": "input", "score": "sigmoid",
+       "expert_names": "llama4")"};
 
 /// Groups of two query heads, so that O has two columns for each channel of V.
 Plan plan_of(const Setup& setup) {
@@ -37,8 +47,9 @@ Plan plan_of(const Setup& setup) {
   c.model = directory.write(
       "model.json",
       fmt::format(R"({{"layers": {}, "width": {}, "ffn": {}, "heads": 4, "kv_heads": 2, "head_dim": 16,
-                                    "vocab": 96, "tied": {}, "qk_norm": {}, "qkv_bias": {}}})",
-                  kLayers, kWidth, kFfn, setup.tied, !setup.biases, setup.biases));
+                                    "vocab": 96, "tied": {}, "qk_norm": {}, "qkv_bias": {}{}{}}})",
+                  kLayers, kWidth, kFfn, setup.tied, !setup.biases, setup.biases,
+                  setup.experts.empty() ? "" : ", ", setup.experts));
   c.recipe = setup.recipe;
   c.stress = setup.stress;
   c.perturb = setup.perturb;
@@ -149,12 +160,16 @@ TEST_CASE("a stress scales the channels that it names by exact powers of two", "
 }
 
 TEST_CASE("BF16 computes the same under every stress, bit for bit", "[stress]") {
-  for (const bool biases : {false, true}) {
-    const Outcome plain = outcome_of({.biases = biases});
+  std::vector<Setup> setups = {{}, {.biases = true}};
+  for (const char* experts : kMixtures) setups.push_back({.experts = experts});
+  for (const Setup& setup : setups) {
+    const Outcome plain = outcome_of(setup);
     for (const char* kind : {"ffn", "norm", "vo"})
-      for (int exponent = -16; exponent <= 16; exponent += exponent < 0 ? 8 : 1) {
-        const Outcome hard = outcome_of({.stress = fmt::format("{}:{}:7", kind, exponent), .biases = biases});
-        INFO(kind << ":" << exponent << (biases ? " with biases" : ""));
+      for (int exponent = -16; exponent <= 16; exponent += exponent < 0 || !setup.experts.empty() ? 8 : 1) {
+        Setup stressed = setup;
+        stressed.stress = fmt::format("{}:{}:7", kind, exponent);
+        const Outcome hard = outcome_of(stressed);
+        INFO(kind << ":" << exponent << (setup.biases ? " with biases " : " ") << setup.experts);
         CHECK(hard.losses == plain.losses);
         CHECK((hard.first == plain.first) == (exponent == 0));
         // What no stress scales has the same gradient, too; the rest has one that is scaled the other way.
@@ -165,6 +180,35 @@ TEST_CASE("BF16 computes the same under every stress, bit for bit", "[stress]") 
           CHECK(std::includes(powers.begin(), powers.end(), part.factors.begin(), part.factors.end()));
         }
       }
+  }
+}
+
+TEST_CASE("a stress reaches every expert, the shared one and the router", "[stress][moe]") {
+  for (const char* experts : kMixtures) {
+    INFO(experts);
+    const auto changed = [&](const char* stress) {
+      const Named before = outcome_of({.experts = experts}, 0).first;
+      std::set<std::string> names;
+      for (const auto& [name, values] : outcome_of({.stress = stress, .experts = experts}, 0).first)
+        if (values != before.at(name)) names.insert(name);
+      return names;
+    };
+    std::set<std::string> ffn, norm;
+    for (const auto& [name, values] : outcome_of({.experts = experts}, 0).first) {
+      const bool attention = contains(name, "self_attn"), block = contains(name, "layers.");
+      if (!block || attention || contains(name, "layernorm")) continue;
+      const bool router = name.ends_with(".gate.weight") || name.ends_with(".router.weight");
+      const bool gate = name.ends_with(".gate_proj.weight") || name.ends_with(".w1.weight");
+      const bool down = name.ends_with(".down_proj.weight") || name.ends_with(".w2.weight");
+      if (!router && !gate) ffn.insert(name);
+      if (!down) norm.insert(name);
+    }
+    CHECK(changed("ffn:3") == ffn);
+    std::set<std::string> others = changed("norm:3");
+    std::erase_if(others, [](const std::string& name) {
+      return contains(name, "self_attn") || contains(name, "layernorm");
+    });
+    CHECK(others == norm);
   }
 }
 

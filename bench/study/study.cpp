@@ -176,6 +176,14 @@ std::string why_no_forks(const std::string& records, const std::vector<Plan>& tr
   return "";
 }
 
+/// What a fork cannot be is refused before the trunks have run, whose states are not there yet.
+void check_forks(std::vector<StudyCase> cases) {
+  for (StudyCase& one : cases) {
+    one.fields.fork_from.clear();
+    resolve(one.fields);
+  }
+}
+
 void check_data(const StudySettings& settings) {
   const std::string& path = settings.work.at("data").front();
   if (path == "synthetic")
@@ -233,6 +241,8 @@ int study(const StudyCommand& command) {
   print_plan(all, pace, room, head_of(settings, trunks, room, out));
   if (command.dry_run) return kSweepDone;
 
+  for (const StudyPlan& model : models) model.write_recipes();
+  check_forks(std::move(all));
   check_files(trunks);
   if (const int status = run_sweep(trunks, options); status == kSweepInterrupted) return status;
   if (const std::string why = why_no_forks(out + "/records.jsonl", trunks); !why.empty()) {
@@ -241,7 +251,6 @@ int study(const StudyCommand& command) {
   }
   std::vector<Plan> forks;
   for (std::size_t i = 0; i < models.size(); ++i) {
-    models[i].write_recipes();
     const auto begin =
         trunks.begin() + static_cast<std::ptrdiff_t>(i * static_cast<std::size_t>(settings.trunks));
     append(forks, resolve(models[i].forks({begin, begin + settings.trunks})));

@@ -59,7 +59,8 @@ bool take_bit(QuantFormat& format, StudyPart part) {
   return true;
 }
 
-/// `bits` taken away from every operand, or as many as it has; null where none has so many.
+/// `bits` taken away from every operand, or as many as it has; null where none has so many, and of FP8-Flow, which
+/// transposes E4M3 codes alone.
 std::optional<Recipe> without_bits(const Recipe& recipe, StudyPart part, int bits) {
   Recipe poorer = recipe;
   bool possible = false;
@@ -72,6 +73,7 @@ std::optional<Recipe> without_bits(const Recipe& recipe, StudyPart part, int bit
   const char* what = part == StudyPart::bits ? "mantissa" : "exponent";
   poorer.name = fmt::format("{}_minus{}{}", recipe.name, bits, part == StudyPart::bits ? "" : "_exponent");
   poorer.reference = fmt::format("{} without {} {} {}", recipe.name, bits, what, bits == 1 ? "bit" : "bits");
+  if (poorer.flow && !why_no_flow(poorer).empty()) possible = false;
   return possible ? std::optional(poorer) : std::nullopt;
 }
 

@@ -188,6 +188,33 @@ TEST_CASE("bits are taken from mantissas and from exponents, each format to its 
   CHECK(formats("wide_minus2_exponent") == "e3m3 e3m4 e4m2 e3m3");
 }
 
+TEST_CASE("FP8-Flow has no rungs of bits: it transposes E4M3 codes alone", "[study]") {
+  StudySettings settings = default_study(false);
+  settings.bits = 2, settings.exponent_bits = 2;
+  const TempDirectory directory;
+  nlohmann::json flow = recipe_to_json(find_recipe("blockwise_pow2"));
+  flow["name"] = "transposed", flow["flow"] = true;
+  const auto rungs = [&](const std::string& recipe) {
+    const StudyPlan plan = plan_of(settings, recipe);
+    auto parts = counts(plan.forks(resolve(plan.trunks())));
+    return std::pair(parts[StudyPart::bits], parts[StudyPart::exponent_bits]);
+  };
+  CHECK(rungs(directory.write("flow.json", flow.dump())) == std::pair(0, 0));
+  CHECK(rungs("blockwise_pow2") == std::pair(2, 1));
+}
+
+TEST_CASE("what no fork can be is refused before the trunks run", "[study]") {
+  const TempDirectory directory;
+  StudyCommand command;
+  command.axes = {{"model", {"tiny-moe"}}, {"recipe", {"rowwise"}}, {"device", {"cpu"}}};
+  command.config = directory.write("study.toml", "[ladder]\nchannels = 4000\n");
+  command.out = directory / "out";
+  command.options.quiet = true;
+  command.options.child = child_command(kRealCase);
+  CHECK(refusal_of([&] { study(command); }).starts_with("--fidelity-stress: 4000 channels wanted"));
+  CHECK(!std::filesystem::exists(*command.out + "/records.jsonl"));
+}
+
 TEST_CASE("a control that is asked for is one row with both roles", "[study]") {
   StudySettings settings = default_study(false);
   const StudyPlan plan = plan_of(settings, "mxfp8_floor");

@@ -132,6 +132,14 @@ TEST_CASE("a wrong mixture gets an error that names the key", "[models][moe]") {
   CHECK(contains(error_with("experts", 5000), "experts: must be at most 4096"));
   CHECK(contains(error_with("expert_ffn", 0), "expert_ffn: missing"));
   CHECK(contains(error_with("dense_layers", 2), "dense_layers: 2 of 2 layers leave none with experts"));
+  for (const char* key : {"qkv_bias", "qk_norm"}) {
+    json named = small();
+    named[key] = true;
+    CHECK(error_of(named).empty());
+    named["expert_names"] = "llama4";
+    CHECK(error_of(named) ==
+          std::string(key) + ": not of a model with Llama 4's names of tensors (expert_names)");
+  }
   CHECK(contains(error_with("score", "tanh"), "score: \"tanh\" is neither softmax nor sigmoid"));
   CHECK(contains(error_with("groups", 3), "groups: 3 do not divide 8 experts"));
   CHECK(contains(error_with("groups", 4), "top_k: 2 experts are more") == false);

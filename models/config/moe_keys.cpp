@@ -118,6 +118,10 @@ void validate_moe(const ModelConfig& config) {
                        rule.experts / rule.groups));
   if (rule.group_score == GroupScore::top2 && rule.experts / rule.groups < 2)
     refuse("group_score: top2 needs groups of two experts and more");
+  // Files of it have rows of queries and keys in another order than ours, and nothing says in which their biases would be.
+  if (moe.names == ExpertNames::llama4 && (config.qkv_bias || config.qk_norm))
+    refuse(fmt::format("{}: not of a model with Llama 4's names of tensors (expert_names)",
+                       config.qkv_bias ? "qkv_bias" : "qk_norm"));
 }
 
 }  // namespace precbench::config_keys

@@ -108,13 +108,15 @@ std::vector<CardFidelity> fidelity_of(const StudyCells& cells) {
   for (const auto& [age, trunks] : by_age) {
     CardFidelity mean;
     mean.age = age;
+    std::vector<double> flips;  // rows of before have none
     const auto count = static_cast<double>(trunks.size());
     for (const Fidelity* one : trunks) {
       mean.error += *one->whole.error.mean / count;
       mean.cosine += *one->whole.cosine.mean / count;
       mean.bias += *one->whole.bias.mean / count;
-      if (one->route_flips) mean.route_flips = mean.route_flips.value_or(0) + one->route_flips->all / count;
+      if (one->route_flips) flips.push_back(one->route_flips->all);
     }
+    if (!flips.empty()) mean.route_flips = mean_and_spread(flips).mean;
     fidelity.push_back(mean);
   }
   return fidelity;

@@ -18,6 +18,7 @@ SINGLE_RECIPES = ["tensorwise", "rowwise", "rowwise_gw_hp", "blockwise"]
 FRONT_SHAPES = [("llama3.1-8b", 1, 8192), ("llama3.2-3b", 1, 4096), ("llama3.2-1b", 8, 2048), ("llama3.2-1b", 1, 2048)]
 FRONT_STUDY = ["blockwise", "mxfp8", "mxfp8_floor", "rowwise", "tensorwise"]
 MSAMP_PARTS = ["tensorwise", "tensorwise_delayed", "e4m3_gradients", "fp16_master", "msamp_o1"]
+PLATEAU_SHAPES = [*(("llama3.2-1b", batch) for batch in (1, 2, 4, 8)), ("llama3.1-8b", 1)]
 PEER_MODELS = {"8b": "llama3.1-8b", "3b": "llama3.2-3b", "1b": "llama3.2-1b"}
 
 
@@ -96,6 +97,23 @@ def beside_peer(folder="h200/beside-peer"):
                       f"{peer['peak_gib']:.2f}"] if peer else ["-", "-", "-"]) + [f"{gib(ours):.2f}"])
     return table(["model", "batch x seq", "recipe", "precbench tokens/s", "over bf16", "PyTorch tokens/s", "ratio",
                   "PyTorch peak GiB", "precbench peak GiB"], rows)
+
+
+def front_experts():
+    """Of each mixture beside PyTorch: BF16's speed, ours over the peer's in both recipes that it has, and FP8 over BF16."""
+    cases = measured("h200/beside-peer-experts/records.jsonl", *BESIDE)
+    theirs = peers("h200/beside-peer-experts/peer.ndjson")
+    rows = []
+    for key, bf16 in cases.items():
+        if key[-1] != "bf16":
+            continue
+        model, layers, batch, seq, accumulation, _ = key
+        of = {recipe: rate(cases[*key[:-1], recipe]) for recipe in ("bf16", "rowwise", "blockwise")}
+        over = [f"{of[recipe] / theirs[*key[:-1], recipe]['tokens_per_s']:.2f}x" for recipe in ("bf16", "rowwise")]
+        rows.append([model + (f", {layers} layers" if layers else ""), f"{batch} x {seq}", f"{of['bf16']:,.0f}",
+                     over[0], f"{of['blockwise'] / of['bf16']:.2f}x", over[1]])
+    return table(["model", "batch x seq", "bf16 tokens/s", "over PyTorch's", "blockwise over bf16", "rowwise over PyTorch's"],
+                 rows)
 
 
 def scaling():
@@ -252,6 +270,14 @@ def msamp_parts():
                   for recipe in MSAMP_PARTS])
 
 
+def head_in_recipe():
+    """Studies whose recipes leave lm_head in BF16 and take it, at the age that both have."""
+    without, taken = study_rows("h200/study-36m-one-gpu.md"), study_rows("h200/study-36m-head.md")
+    age = ages_of(next(iter(taken.values())))[-1]
+    return table(["recipe", "lm_head in BF16: " + age, "lm_head in the recipe: " + age, "verdict"],
+                 [[f"`{recipe}`", without[recipe][age], row[age], row["verdict"]] for recipe, row in taken.items()])
+
+
 def long_run():
     """Runs from scratch beside what forks of the same model and text said."""
     forks, rows = study_rows("h200/study-15m.md"), convergence_rows("h200/long-run-15m.md")
@@ -288,24 +314,28 @@ def fp32_error(recipe):
 def bf16_weights_at(step):
     """Of the plateau's runs with BF16 weights and batch 1, the loss of this step: least and largest over recipes and seeds."""
     losses = [record["training"]["loss"][step - 1] for record in lines("h200/one-gpu-plateau.jsonl")
-              if record["case"]["master"] == "bf16" and record["case"]["batch"] == 1]
+              if [record["case"][key] for key in ("model", "master", "batch")] == ["llama3.2-1b", "bf16", 1]]
     low, high = f"{min(losses):.1f}", f"{max(losses):.1f}"
     return low if low == high else f"{low} to {high}"
 
 
-def plateau(*batches):
-    """Mean over the seeds of the mean of the last 30 losses."""
+def plateau(*shapes):
+    """Mean over the seeds of the mean of the last 30 losses, by model and batch; with a single shape, not named in each row."""
     final = {}
     for record in lines("h200/one-gpu-plateau.jsonl"):
         case, loss = record["case"], record["training"]["loss"]
-        key = case["batch"], case["master"], case["recipe"]
+        key = case["model"], case["batch"], case["master"], case["recipe"]
         final.setdefault(key, []).append(sum(loss[-30:]) / 30)
-    mean = {key: f"{sum(values) / len(values):.3f}" for key, values in final.items()}
     recipes = ["bf16", "tensorwise", "rowwise"]
     words = {"fp32": "FP32", "bf16": "BF16", "bf16_sr": "BF16, stochastic rounding"}
-    return table(["batch", "weights are kept in", *recipes],
-                 [[f"{batch} x 2048", words[master], *(mean[batch, master, recipe] for recipe in recipes)]
-                  for batch in batches for master in words])
+
+    def row(model, batch, master):
+        losses = [final.get((model, batch, master, recipe), []) for recipe in recipes]
+        cells = [f"{sum(values) / len(values):.3f}" if values else "" for values in losses]
+        shape = [model, f"{batch} x 2048", str(len(losses[0]))] if len(shapes) > 1 else []
+        return [*shape, words[master], *cells]
+    return table([*(["model", "batch x seq", "seeds"] if len(shapes) > 1 else []), "weights are kept in", *recipes],
+                 [row(*shape, master) for shape in shapes for master in words if (*shape, master, "bf16") in final])
 
 
 def percent_at_most(value):
@@ -366,6 +396,8 @@ TABLES = {"single": single, "beside-peer": beside_peer,
           "beside-peer-experts": lambda: beside_peer("h200/beside-peer-experts"), "scaling": scaling, "scaling-peer": scaling_peer,
           "front-single": front_single, "front-scaling": front_scaling, "convergence": convergence,
           "study": lambda: study_by_age("h200/study-36m.md", *VERDICT),
+          "ladders-moe": lambda: study("cpu/study-tiny-moe.md", "gradient error", "route flips", "outliers in FFN",
+                                       "outliers in norms", "outliers in V", "bits fewer"),
           "ladders": lambda: study("h200/study-36m.md", "outliers in FFN", "outliers in norms", "learning rate",
                                    "bits fewer"),
           "study-all": lambda: study_by_age("h200/study-36m-all.md", *VERDICT,
@@ -376,7 +408,9 @@ TABLES = {"single": single, "beside-peer": beside_peer,
           "study-more": lambda: study_by_age("h200/study-36m-more.md", *VERDICT, words=in_short), "long-run": long_run,
           "study-msamp": msamp_parts,
           "study-125m": lambda: study_by_age("h200/study-125m.md", *VERDICT, "outliers in FFN"),
-          "plateau": lambda: plateau(1, 2), "front-study": front_study, "front-plateau": lambda: plateau(1)}
+          "plateau": lambda: plateau(*PLATEAU_SHAPES), "study-head": head_in_recipe, "front-study": front_study,
+          "front-experts": front_experts,
+          "front-plateau": lambda: plateau(PLATEAU_SHAPES[0])}
 FIGURES = {"host-clock": host_clock, "repeats": repeats, "between-tables": between_tables,
            "speedups-tensorwise": lambda: speedups("tensorwise"), "speedups-blockwise": lambda: speedups("blockwise"),
            "over-peer-bf16": lambda: over_peer("bf16"), "over-peer-tensorwise": lambda: over_peer("tensorwise"),

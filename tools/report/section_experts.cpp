@@ -2,8 +2,6 @@
 // ranks, measured beside predicted.
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "tools/report/sections.h"
 
 namespace precbench {
@@ -21,14 +19,6 @@ std::string times(const std::optional<double>& value) { return value ? fmt::form
 
 std::string percent(double part, double whole) {
   return whole > 0 ? fmt::format("{:.1f}%", 100 * part / whole) : "-";
-}
-
-/// Slots of one rank's tokens in all layers, as the record counts dropped ones.
-double slots_of(const Row& row, const MoeRecord& moe) {
-  const auto& training = row.record().training;
-  if (!training || !training->tokens_per_step) return 0;
-  return static_cast<double>(*training->tokens_per_step) / std::max(1.0, number_of(row, "gpus").value_or(1)) *
-         static_cast<double>(moe.top_k) * static_cast<double>(moe.load.layers.size());
 }
 
 /// "105 MB", and in brackets the prediction where it differs.
@@ -51,7 +41,7 @@ Section experts_section(const ReportInput& input, const MachineRecords& machine)
   RowTable result(machine);
   const std::string rank = machine.rank;
   for (const std::string& title :
-       {std::string("load, median layer"), std::string("load, worst layer"), std::string("without a token"),
+       {std::string("median load"), std::string("worst load"), std::string("idle experts"),
         std::string("padding"), std::string("dropped"), std::string("routing (ms)"),
         std::string("routing share"), "to experts, per " + rank, "and back, per " + rank})
     result.table.columns.push_back({title});
@@ -61,9 +51,10 @@ Section experts_section(const ReportInput& input, const MachineRecords& machine)
       const MoeRecord* moe = mixture_of(row);
       if (!moe) continue;
       std::vector<std::string>& line = result.begin(row);
+      const ExpertRows& rows = moe->rows;
       line.insert(line.end(),
                   {times(moe->load.median), times(moe->load.max), fmt::format("{}", moe->load.empty_experts),
-                   percent(moe->padding_fraction, 1), percent(moe->rows.dropped, slots_of(row, *moe))});
+                   percent(moe->padding_fraction, 1), percent(rows.dropped, rows.actual + rows.dropped)});
       const Breakdown* breakdown = breakdown_of(row);
       const bool timed = breakdown && breakdown->routing_ms;
       line.push_back(timed ? fmt::format("{:.2f}", *breakdown->routing_ms) : "-");
@@ -75,9 +66,10 @@ Section experts_section(const ReportInput& input, const MachineRecords& machine)
   if (result.table.rows.empty()) return section;
   result.move_to(section);
   section.notes = {
-      "Of the last timed step. Load: slots of the most loaded expert over the mean of all. Without a token: experts, all "
-      "layers together. Padding: part of the rows that experts multiply. Dropped: slots beyond --capacity or --slots. "
-      "Routing: routers, and rows to experts and back, in the profiled step. To experts and back: what a " +
+      "Of the last timed step. Load: slots of a layer's most loaded expert over the mean of all, in the median and the "
+      "worst layer. Idle experts: those without a token, all layers together. Padding: part of the rows that experts "
+      "multiply. Dropped: slots beyond --capacity or --slots, of these and those computed. Routing: routers, and rows to "
+      "experts and back, in the profiled step. To experts and back: what a " +
       rank + " exchanges in a step, forward and backward; in brackets the prediction, where it differs."};
   return section;
 }

@@ -28,15 +28,26 @@ Record mixture(const std::string& recipe, int gpus = 1) {
 TEST_CASE("experts: load, padding, what is dropped and how long routing takes", "[sections][moe]") {
   Record dropping = mixture("blockwise");
   dropping.moe->rows.dropped = dropping.moe->rows.actual / 8;
+  dropping.moe->rows.actual -= dropping.moe->rows.dropped;
   const std::string text = section_of({mixture("bf16"), dropping}, "Experts");
   INFO(text);
-  CHECK(contains(text, "load, median layer 1.50, load, worst layer 2.25, without a token 3, padding 25.0%"));
+  CHECK(contains(text, "median load 1.50, worst load 2.25, idle experts 3, padding 25.0%"));
   CHECK(contains(text, "routing share 10.0%"));
   REQUIRE(lines_with(text, "blockwise").size() == 1);
   CHECK(contains(lines_with(text, "blockwise").front(), "12.5%"));
   CHECK(contains(lines_with(text, "bf16").front(), "0.0%"));
   CHECK_FALSE(contains(text, "to experts, per"));  // one GPU has all
   CHECK(section_of({samples::gpu_record("bf16", 250)}, "Experts") == "");
+}
+
+TEST_CASE("experts: what is dropped is a share of what came, more than this rank's tokens too",
+          "[sections][moe]") {
+  Record all_here = mixture("blockwise", 4);  // the slots of four ranks, of which the experts take a quarter
+  ExpertRows& rows = all_here.moe->rows;
+  rows.dropped = 3 * rows.actual;
+  const std::string text = section_of({mixture("bf16", 4), all_here}, "Experts");
+  INFO(text);
+  CHECK(contains(lines_with(text, "blockwise").front(), "75.0%"));
 }
 
 TEST_CASE("experts: bytes measured, and those predicted where they differ", "[sections][moe]") {
