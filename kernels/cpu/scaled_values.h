@@ -25,11 +25,15 @@ inline void store_scaled(const Tensor& codes, const StateScale& scale, std::int6
   for (std::int64_t i = 0; i < n; ++i) state_encode(codes.dtype, codes.data, first + i, values[i] * factor);
 }
 
-/// The amax of a scale that is the tensor's becomes at least the one with these bits.
-inline void raise_amax(const StateScale& scale, std::int32_t bits) {
-  if (!scale.of_tensor()) return;
-  float& amax = *scale.amax.as<float>();
+/// An amax, f32 [1], becomes at least the one with these bits.
+inline void raise_amax(const Tensor& tensor, std::int32_t bits) {
+  float& amax = *tensor.as<float>();
   amax = bits_to_float(static_cast<std::uint32_t>(std::max(bits, abs_bits(amax))));
+}
+
+/// That of a scale that is the tensor's.
+inline void raise_amax(const StateScale& scale, std::int32_t bits) {
+  if (scale.of_tensor()) raise_amax(scale.amax, bits);
 }
 
 }  // namespace precbench::cpu

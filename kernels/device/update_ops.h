@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "kernels/device/operands.h"
 
@@ -11,6 +12,13 @@ struct OpCost;
 }
 
 namespace precbench::ops {
+
+/// Elements [first, last) of a run of weights, both multiples of 8, and where the largest magnitude of what they become
+/// goes: f32 [1], raised to it.
+struct WeightAmax {
+  std::int64_t first, last;
+  Tensor amax;
+};
 
 /// AdamW on a run of elements. Where a moment or the master has the scale of its tensor, two passes make a step: one that
 /// measures raises the amaxes and changes nothing else, and the other stores by the scale that these give, which
@@ -28,6 +36,8 @@ struct Adamw {
   bool measure = false;
   StateScale master_scale = {};
   Tensor gradient_scale = {};  ///< f32 [1]
+  /// Apart from each other and in order; of BF16 weights, where nothing has a scale.
+  std::vector<WeightAmax> amaxes = {};
   OpCost cost() const;
 
   bool scaled() const {

@@ -79,6 +79,7 @@ void optimizer_step(Device& device, Parameters& parameters, const Tensor& scalar
     if (parameters.expert_comm()) device.zero({parameters.expert_norm()});
   }
 
+  if (WeightAmaxes* amaxes = parameters.weight_amaxes()) amaxes->begin_update(device);
   const UpdateContext context{device, parameters, scalars, norm_squared, o};
   UpdateContext experts = context;
   if (o.max_norm <= 0) experts.norm_squared = parameters.expert_norm();
@@ -152,7 +153,9 @@ void scaled_adamw_update(const UpdateContext& context, int unit) {
 }  // namespace
 
 void adamw_update_run(const UpdateContext& context, int unit, const Run& run) {
-  context.device.adamw(adamw_of(context, unit, run.first, run.count, run.decay(), run.in_model));
+  ops::Adamw op = adamw_of(context, unit, run.first, run.count, run.decay(), run.in_model);
+  if (const WeightAmaxes* amaxes = context.parameters.weight_amaxes()) op.amaxes = amaxes->of_run(op.weights);
+  context.device.adamw(op);
 }
 
 void adamw_update(const UpdateContext& context, int unit) {

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "kernels/base/errors.h"
+#include "models/transformer/update_rules.h"
 
 namespace precbench {
 namespace {
@@ -65,6 +66,22 @@ Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConf
     fp8_gradients_ =
         std::make_unique<Fp8Gradients>(device, comm.size() > 1 ? &comm : nullptr, arena, config, layout_);
   allocate_gradients();
+  if (weight_amaxes_) keep_weight_amaxes();
+}
+
+void Parameters::keep_weight_amaxes() {
+  const bool one_pass = options_.optimizer->update == adamw_update && !moments_->formats().scaled() &&
+                        !fp16_master() && !fp8_gradients_;
+  if (sharded() || !one_pass || options_.weights != DType::bf16) return;
+  for (std::int64_t layer = 0; layer < config_.layers; ++layer) {
+    const Tensor unit = local_weights(layout_.block_unit(layer));
+    for (const LinearMatrix& m : layout_.block_linears(layer))
+      if (m.experts == 1 && !unit.empty())
+        weight_amaxes_->keep(weight_amaxes_->slot(layer, m.role), unit,
+                             unit.elements(m.offset, m.size()).reshape(m.rows, m.cols));
+  }
+  if (const Tensor unit = local_weights(layout_.head_unit()); !unit.empty())
+    weight_amaxes_->keep(weight_amaxes_->slot(0, LinearRole::head), unit, layout_.lm_head(unit));
 }
 
 bool Parameters::stores_weights(int unit) const {

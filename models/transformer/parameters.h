@@ -188,6 +188,8 @@ class Parameters {
  private:
   void allocate_state();
   void allocate_gradients();
+  /// Has the optimizer leave the amaxes of the weights of linear layers, where it is AdamW on whole units in one pass.
+  void keep_weight_amaxes();
   /// Whether this rank keeps its part of a unit's weights in weights_.
   bool stores_weights(int unit) const;
   void forget_gathered();

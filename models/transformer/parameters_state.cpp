@@ -25,6 +25,7 @@ void Parameters::derive_weights() {
     if (const Shard s = shard(u); !s.master.empty() && !s.weights.empty())
       device_.convert({s.weights, s.master});
   forget_gathered();
+  if (weight_amaxes_) weight_amaxes_->refresh(device_);
 }
 
 void Parameters::initialize(std::uint64_t seed, float std) {

@@ -1,13 +1,15 @@
 // One slot for every linear layer. See weight_amaxes.h.
 #include "models/transformer/weight_amaxes.h"
 
+#include <algorithm>
+
 namespace precbench {
 
 WeightAmaxes::WeightAmaxes(Arena& arena, std::int64_t layers)
     : slots_(static_cast<std::size_t>(layers + 1) * kAllLinearRoles) {
-  const Tensor all = arena.push(Segment::other, DType::f32, 1, static_cast<std::int64_t>(slots_.size()));
+  all_ = arena.push(Segment::other, DType::f32, 1, static_cast<std::int64_t>(slots_.size()));
   for (std::size_t i = 0; i < slots_.size(); ++i)
-    slots_[i].amax = all.elements(static_cast<std::int64_t>(i), 1);
+    slots_[i].amax = all_.elements(static_cast<std::int64_t>(i), 1);
 }
 
 WeightAmaxes::Slot* WeightAmaxes::slot(std::int64_t layer, LinearRole role) {
@@ -16,8 +18,36 @@ WeightAmaxes::Slot* WeightAmaxes::slot(std::int64_t layer, LinearRole role) {
   return &slots_[static_cast<std::size_t>(block * kAllLinearRoles + static_cast<std::int64_t>(role))];
 }
 
+void WeightAmaxes::keep(Slot* slot, const Tensor& unit, const Tensor& matrix) {
+  const std::int64_t first = matrix.as<std::uint16_t>() - unit.as<std::uint16_t>();
+  if (first % 8 != 0 || matrix.size() % 8 != 0) return;
+  slot->kept = matrix;
+  keeps_ = true;
+}
+
 void WeightAmaxes::forget() {
-  for (Slot& slot : slots_) slot.known = false;
+  for (Slot& slot : slots_) slot.known = !slot.kept.empty();
+}
+
+void WeightAmaxes::refresh(Device& device) {
+  for (const Slot& slot : slots_)
+    if (!slot.kept.empty()) device.quantize({{.value = slot.kept, .amax_out = slot.amax}, true});
+}
+
+void WeightAmaxes::begin_update(Device& device) {
+  if (keeps_) device.zero({all_});
+}
+
+std::vector<ops::WeightAmax> WeightAmaxes::of_run(const Tensor& run) const {
+  std::vector<ops::WeightAmax> amaxes;
+  if (!keeps_ || run.empty()) return amaxes;
+  for (const Slot& slot : slots_) {
+    if (slot.kept.empty()) continue;
+    const std::int64_t first = slot.kept.as<std::uint16_t>() - run.as<std::uint16_t>();
+    if (first >= 0 && first < run.size()) amaxes.push_back({first, first + slot.kept.size(), slot.amax});
+  }
+  std::sort(amaxes.begin(), amaxes.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  return amaxes;
 }
 
 }  // namespace precbench

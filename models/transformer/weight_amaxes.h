@@ -1,11 +1,13 @@
-// The amaxes of weights that have one scale of their own, between two updates of the weights: the first GEMM that
-// quantizes a weight leaves its amax here, and the others, of backward and of later micro-steps, read the weight once
-// instead of twice.
+// The amaxes of weights that have one scale of their own, so that GEMMs that quantize a weight read it once instead of twice.
+//
+//   kept   the optimizer leaves the amax of the weights that it has just written; it always stands for them as they are
+//   else   the first GEMM after an update leaves it, and the others, of backward and of later micro-steps, take it
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
+#include "kernels/device/device.h"
 #include "kernels/device/memory.h"
 #include "kernels/numerics/linear_role.h"
 #include "kernels/numerics/recipe.h"
@@ -23,17 +25,30 @@ class WeightAmaxes {
   struct Slot {
     Tensor amax;         ///< f32 [1]
     bool known = false;  ///< some op before has written it
+    Tensor kept = {};    ///< the weights that it is always known of; empty: of those that a GEMM sees next
   };
 
   WeightAmaxes(Arena& arena, std::int64_t layers);
 
   /// `layer`: its block, any for the head.
   Slot* slot(std::int64_t layer, LinearRole role);
-  /// The weights have changed.
+  /// From now on the optimizer leaves the amax of this matrix, which stays where it is. BF16; nothing happens where first
+  /// element and size within `unit`, which the optimizer updates, are no multiples of 8.
+  void keep(Slot* slot, const Tensor& unit, const Tensor& matrix);
+
+  /// The weights have changed, and by the optimizer: kept amaxes are known.
   void forget();
+  /// Finds the amaxes that are kept, of weights that somebody else has changed.
+  void refresh(Device& device);
+  /// Zeroes what the optimizer is about to raise.
+  void begin_update(Device& device);
+  /// Those kept of weights in a run, by their elements there.
+  std::vector<ops::WeightAmax> of_run(const Tensor& run) const;
 
  private:
   std::vector<Slot> slots_;
+  Tensor all_;
+  bool keeps_ = false;  // any
 };
 
 }  // namespace precbench

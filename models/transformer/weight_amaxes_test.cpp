@@ -1,4 +1,5 @@
-// Amaxes of weights that are kept for a step: found once, and the same products as when each finds its own.
+// Amaxes of weights that are known before a product: from the product before, or from the optimizer; and the same products as
+// when each finds its own.
 #include "models/transformer/weight_amaxes.h"
 
 #include <algorithm>
@@ -98,4 +99,68 @@ TEST_CASE("steps with kept amaxes of weights are those without, bit for bit", "[
     };
     CHECK(first_difference(train(true), train(false)).empty());
   }
+}
+
+TEST_CASE("AdamW leaves the amaxes of the weights, and who changes them otherwise does so too",
+          "[weight_amaxes]") {
+  StepSetup setup;
+  setup.model = find_model("tiny");
+  setup.model.layers = 2;
+  setup.recipe = find_recipe("tensorwise");
+  const std::int64_t count = setup.B * setup.T;
+  constexpr LinearRole kRoles[] = {LinearRole::qkv, LinearRole::o, LinearRole::gate_up, LinearRole::down};
+  TestStep step(setup);
+  Parameters& parameters = step.parameters();
+  std::vector<float> before;
+  const auto check = [&](const char* when) {
+    INFO(when);
+    std::vector<float> found;
+    for (std::int64_t layer = 0; layer < setup.model.layers; ++layer)
+      for (const LinearRole role : kRoles) {
+        const WeightAmaxes::Slot* slot = parameters.weight_amaxes()->slot(layer, role);
+        REQUIRE(slot->known);
+        REQUIRE(!slot->kept.empty());
+        float want = 0;
+        for (std::int64_t i = 0; i < slot->kept.size(); ++i)
+          want = std::max(want, std::fabs(bf16_decode(slot->kept.as<std::uint16_t>()[i])));
+        CHECK(*slot->amax.as<float>() == want);
+        found.push_back(want);
+      }
+    CHECK(found != before);
+    before = found;
+  };
+  parameters.initialize(1, 0.05f);
+  check("at first");
+  for (std::uint64_t i = 0; i < 2; ++i) {
+    step.forward_backward(random_tokens(i, count, setup.model.vocab),
+                          random_tokens(i + 10, count, setup.model.vocab));
+    step.update({.lr = 1e-2f}, static_cast<std::int64_t>(i));
+    check("after a step");
+    parameters.begin_step();
+    CHECK(parameters.weight_amaxes()->slot(0, LinearRole::qkv)->known);
+  }
+  Parameters::Replaced replaced;
+  parameters.change([](const Parameter&) { return [](std::int64_t, float value) { return 3 * value; }; },
+                    &replaced);
+  check("changed");
+  parameters.restore(replaced);
+  check("restored");
+}
+
+TEST_CASE("optimizers that leave no amaxes have each step find them", "[weight_amaxes]") {
+  StepSetup setup;
+  setup.model = find_model("tiny");
+  setup.model.layers = 1;
+  setup.recipe = find_recipe("tensorwise");
+  setup.optimizer = &optimizer_named("lion");
+  TestStep step(setup);
+  step.parameters().initialize(1, 0.05f);
+  WeightAmaxes::Slot* slot = step.parameters().weight_amaxes()->slot(0, LinearRole::qkv);
+  CHECK(slot->kept.empty());
+  const std::int64_t count = setup.B * setup.T;
+  step.forward_backward(random_tokens(1, count, setup.model.vocab),
+                        random_tokens(2, count, setup.model.vocab));
+  CHECK(slot->known);
+  step.parameters().begin_step();
+  CHECK(!slot->known);
 }

@@ -3,6 +3,7 @@
 // from device memory, so a captured graph replays it with new values. Bytes per element, all BF16: 8 read and
 // 6 written; with FP32 master, moments and gradient: 16 read and 14 written.
 #include <algorithm>
+#include <stdexcept>
 #include <type_traits>
 
 #include "kernels/cuda/elementwise/scaled_values.cuh"
@@ -73,17 +74,85 @@ __device__ inline void widen(float (&out)[8], const Packed<T>& packed) {
   load_vector(out, reinterpret_cast<const T*>(packed.words));
 }
 
+/// Where the amaxes of the new weights go (ops::WeightAmax).
+struct AmaxSpans {
+  static constexpr int kMost = 16;
+
+  int count;
+  std::int64_t first[kMost], last[kMost];
+  std::uint32_t* amax[kMost];
+};
+
+AmaxSpans amax_spans(const ops::Adamw& op) {
+  AmaxSpans spans{};
+  if (op.amaxes.size() > AmaxSpans::kMost) throw std::invalid_argument("adamw: too many amaxes of one run");
+  for (const ops::WeightAmax& of : op.amaxes) {
+    spans.first[spans.count] = of.first;
+    spans.last[spans.count] = of.last;
+    spans.amax[spans.count++] = of.amax.as<std::uint32_t>();
+  }
+  return spans;
+}
+
+/// The largest magnitudes of the weights that a thread makes, in ascending order, span by span; a block's come together in
+/// shared memory.
+struct SpanMaxima {
+  const AmaxSpans& spans;
+  std::uint32_t* of_block;  // [kMost]
+  int span = 0;
+  std::uint32_t largest = 0;
+
+  /// Every thread calls it; one barrier.
+  __device__ SpanMaxima(const AmaxSpans& all, std::uint32_t* maxima) : spans(all), of_block(maxima) {
+    if (threadIdx.x < AmaxSpans::kMost) of_block[threadIdx.x] = 0;
+    __syncthreads();
+  }
+
+  __device__ void leave() {
+    if (largest > 0) atomicMax(&of_block[span], largest);
+    largest = 0;
+  }
+
+  /// Of elements from i on.
+  __device__ void see(const float (&w)[8], std::int64_t i) {
+    for (; span < spans.count && i >= spans.last[span]; ++span) leave();
+    if (span >= spans.count || i < spans.first[span]) return;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) largest = max(largest, static_cast<std::uint32_t>(abs_bits(w[j])));
+  }
+
+  /// Every thread calls it; one barrier. Rounding to BF16 keeps the order, so that the largest may be rounded last.
+  __device__ void finish() {
+    leave();
+    __syncthreads();
+    if (threadIdx.x >= spans.count) return;
+    const std::uint32_t most = of_block[threadIdx.x];
+    if (most > 0)
+      atomicMax(spans.amax[threadIdx.x], static_cast<std::uint32_t>(bf16_encode(__uint_as_float(most)))
+                                             << 16);
+  }
+};
+
+/// Where nobody wants them.
+struct NoMaxima {
+  __device__ NoMaxima(const AmaxSpans&, std::uint32_t*) {}
+  __device__ void see(const float (&)[8], std::int64_t) {}
+  __device__ void finish() {}
+};
+
 // A block has a run of neighbouring chunks, and there are so many blocks that the last ones to end leave little idle; each
 // writes one partial sum of squares.
 inline constexpr int kBlocksPerSm = 32;
 inline constexpr std::int64_t kChunk = kElementThreads * 8;
 
-template <class Moment, class Gradient, bool kMaster>
+template <class Moment, class Gradient, bool kMaster, class Maxima>
 __global__ void __launch_bounds__(kElementThreads, sizeof(Moment) == 2 ? 3 : 2)
     adamw_kernel(const WeightArgs a, Moment* m, Moment* v, const Gradient* gradient, std::int64_t run,
-                 double* partial) {
+                 double* partial, const AmaxSpans spans) {
   using Weight = std::conditional_t<kMaster, float, std::uint16_t>;
   __shared__ double buffer[kWarp];
+  __shared__ std::uint32_t of_block[AmaxSpans::kMost];
+  Maxima maxima(spans, of_block);
   Weight* weights;
   if constexpr (kMaster)
     weights = a.master;
@@ -106,6 +175,7 @@ __global__ void __launch_bounds__(kElementThreads, sizeof(Moment) == 2 ? 3 : 2)
       sum += update(w, mean, square, g, a.options, rule);
       store_vector(m + i, mean), store_vector(v + i, square);
       store_weights<kMaster, true>(w, a, i, step.seed);
+      maxima.see(w, i);
       continue;
     }
     load_weights<kMaster>(w, a, i);
@@ -116,7 +186,9 @@ __global__ void __launch_bounds__(kElementThreads, sizeof(Moment) == 2 ? 3 : 2)
     store_elements(m, mean, i, a.size, a.vectors);
     store_elements(v, square, i, a.size, a.vectors);
     store_weights<kMaster>(w, a, i, step.seed);
+    maxima.see(w, i);
   }
+  maxima.finish();
   if (!partial) return;
   sum = block_sum(sum, buffer);
   if (threadIdx.x == 0) partial[blockIdx.x] = sum;
@@ -150,10 +222,18 @@ void CudaDevice::do_adamw(const ops::Adamw& op) {
       with_type(op.gradient.dtype, [&](auto grad) {
         using Moment = decltype(moment);
         using Gradient = decltype(grad);
-        const auto kernel =
-            op.master.empty() ? adamw_kernel<Moment, Gradient, false> : adamw_kernel<Moment, Gradient, true>;
-        kernel<<<blocks, kElementThreads, 0, stream()>>>(args, op.m.as<Moment>(), op.v.as<Moment>(),
-                                                         op.gradient.as<Gradient>(), run, partial);
+        const auto launch = [&](auto kernel) {
+          kernel<<<blocks, kElementThreads, 0, stream()>>>(args, op.m.as<Moment>(), op.v.as<Moment>(),
+                                                           op.gradient.as<Gradient>(), run, partial,
+                                                           amax_spans(op));
+        };
+        const bool amaxes = !op.amaxes.empty();
+        if (op.master.empty())
+          launch(amaxes ? adamw_kernel<Moment, Gradient, false, SpanMaxima>
+                        : adamw_kernel<Moment, Gradient, false, NoMaxima>);
+        else
+          launch(amaxes ? adamw_kernel<Moment, Gradient, true, SpanMaxima>
+                        : adamw_kernel<Moment, Gradient, true, NoMaxima>);
       });
     });
     if (partial) sum_stage2(op.norm_squared.as<float>(), partial, static_cast<int>(blocks), true, stream());

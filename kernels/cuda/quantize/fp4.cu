@@ -15,86 +15,12 @@
 
 #include "kernels/base/errors.h"
 #include "kernels/cuda/check.h"
-#include "kernels/cuda/quantize/hadamard.cuh"
-#include "kernels/numerics/fp4.h"
+#include "kernels/cuda/quantize/fp4_block.cuh"
+#include "kernels/cuda/quantize/fp4_prepare.cuh"
 #include "kernels/numerics/scale_layout.h"
 
 namespace precbench::cuda {
 namespace {
-
-constexpr int kThreads = 256;
-constexpr int kTileRows = 64, kTileK = 128;
-constexpr int kTileChunks = kTileK / kChunk;
-constexpr int kBlocksPerSm = 4;
-// Of a tile's row in shared memory, in BF16: an odd number of words, so that columns spread over the banks.
-constexpr int kTilePitch = kTileK + 2;
-
-struct PrepareArgs {
-  const std::uint16_t* value;
-  std::uint16_t* out;    // [rows, k]; null: the amax alone
-  std::uint32_t* parts;  // maxima of the grid's blocks, bits of FP32; null: not wanted
-  std::int64_t rows, k;  // of the form
-  Transform transform;
-  const std::uint32_t* word;  // of random signs; null: 0
-  std::uint32_t sign_stream;
-};
-
-/// Turns a tile around in shared memory: 64 columns of the value, 128 rows.
-__device__ inline void turn_tile(std::uint16_t (&tile)[kTileRows][kTilePitch], const PrepareArgs& a,
-                                 std::int64_t row0, std::int64_t k0) {
-  constexpr int kVectors = kTileRows / 8;
-#pragma unroll
-  for (int n = 0; n < kTileK * kVectors / kThreads; ++n) {
-    const int i = static_cast<int>(threadIdx.x) + n * kThreads, k = i / kVectors, row = i % kVectors * 8;
-    if (k0 + k >= a.k || row0 + row >= a.rows) continue;
-    const Bf16x8 v = load_vector(a.value + (k0 + k) * a.rows + row0 + row);
-#pragma unroll
-    for (int j = 0; j < 8; ++j)
-      tile[row + j][k] = static_cast<std::uint16_t>(v.pair[j / 2] >> (16 * (j % 2)));
-  }
-}
-
-/// A persistent grid over tiles of the form. rows and k are multiples of 16 where kColumns, else k is.
-template <bool kColumns>
-__global__ void __launch_bounds__(kThreads) prepare_kernel(const PrepareArgs a, int k_tiles, int tiles) {
-  __shared__ alignas(16) std::uint16_t tile[kColumns ? kTileRows : 1][kTilePitch];
-  __shared__ std::uint32_t buffer[kWarp];
-  __shared__ SignBits signs;
-  leave_signs(signs, a.transform.signs, a.word, a.sign_stream);
-  std::uint32_t largest = 0;
-  for (int t = blockIdx.x; t < tiles; t += gridDim.x) {
-    const std::int64_t row0 = static_cast<std::int64_t>(t / k_tiles) * kTileRows;
-    const std::int64_t k0 = static_cast<std::int64_t>(t % k_tiles) * kTileK;
-    if constexpr (kColumns) {
-      __syncthreads();  // the tile before has been read
-      turn_tile(tile, a, row0, k0);
-      __syncthreads();
-    }
-    for (int i = threadIdx.x; i < kTileRows * kTileChunks; i += kThreads) {
-      const int r = i / kTileChunks, c = i % kTileChunks * kChunk;
-      // Whole warps stay here, for a transform's exchange between lanes.
-      const bool inside = row0 + r < a.rows && k0 + c < a.k;
-      const std::int64_t at = (row0 + r) * a.k + k0 + c;
-      Chunk x = {};
-      if constexpr (kColumns) {
-        const auto* words = reinterpret_cast<const std::uint32_t*>(&tile[r][c]);
-#pragma unroll
-        for (int p = 0; inside && p < 8; ++p) x.half[p / 4].pair[p % 4] = words[p];
-      } else if (inside) {
-        x = load_chunk(a.value + at);
-      }
-      if (a.transform) transform(x, a.transform.length, signs, c);
-      if (!inside) continue;
-      largest = max(largest, max_of(x));
-      if (!a.out) continue;
-      store_vector(a.out + at, x.half[0]);
-      store_vector(a.out + at + 8, x.half[1]);
-    }
-  }
-  if (!a.parts) return;
-  largest = block_max(largest, buffer);
-  if (threadIdx.x == 0) a.parts[blockIdx.x] = largest << 16;
-}
 
 struct CastArgs {
   const std::uint16_t* x;  // [rows, k]
@@ -116,7 +42,8 @@ struct CastArgs {
   }
 };
 
-/// The random bytes of a row's elements from k on, four to a word.
+/// The random bytes of a row's elements from k on, four to a word. The whole warp calls it; of columns four neighbouring lanes
+/// have neighbouring rows, the first of them a multiple of 4: their bytes are one word's, and each draws every fourth word.
 template <int kBlock>
 __device__ inline void draw(std::uint32_t (&words)[kBlock / 4], const CastArgs& a, std::uint64_t seed,
                             std::int64_t row, std::int64_t k) {
@@ -126,9 +53,15 @@ __device__ inline void draw(std::uint32_t (&words)[kBlock / 4], const CastArgs& 
     for (int i = 0; i < kBlock / 4; ++i) words[i] = random_bits(seed, first + i);
     return;
   }
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, mine = lane % 4;
+  std::uint32_t drawn[kBlock / 4];
+#pragma unroll
+  for (int n = 0; n < kBlock / 4; ++n)
+    drawn[n] = random_bits(seed, a.place(row - mine, k + 4 * n + mine) / 4);
 #pragma unroll
   for (int i = 0; i < kBlock; ++i) {
-    const std::uint32_t byte = random_byte(seed, a.place(row, k + i)) << (8 * (i % 4));
+    const std::uint32_t word = __shfl_sync(kAllLanes, drawn[i / 4], lane - mine + i % 4);
+    const std::uint32_t byte = (word >> (8 * mine) & 0xFFu) << (8 * (i % 4));
     words[i / 4] = i % 4 == 0 ? byte : words[i / 4] | byte;
   }
 }
@@ -143,93 +76,185 @@ __device__ inline EdenSums sum_of_group(const EdenSums& own, int lanes) {
   return all;
 }
 
-/// The kinds of scales, known where a kernel is compiled.
-enum class Scheme { nvfp4, quartet2, mxfp4 };
+/// A thread's block.
+template <int kBlock>
+struct Block {
+  static constexpr int kChunks = kBlock / kChunk;
+
+  Chunk x[kChunks];
+  float amax;           // of its square, where it is part of one
+  std::int64_t row, k;  // of the first element
+  std::uint8_t scale;   // made
+  std::uint32_t words[2 * kChunks];
+};
+
+/// How the elements of a block of NVFP4 or MXFP4 become codes. Finite amax and factor give the codes of fp4.h without its cases.
+/// `random`: bytes for stochastic rounding.
+template <bool kStochastic, int kBlock>
+__device__ inline void cast_plainly(Block<kBlock>& block, float factor,
+                                    const std::uint32_t (&random)[kBlock / 4]) {
+#pragma unroll
+  for (int part = 0; part < Block<kBlock>::kChunks; ++part) {
+    const Chunk x = magnitudes_of(block.x[part]);
+    SixteenCodes codes;
+#pragma unroll
+    for (int i = 0; i < kChunk; ++i) {
+      const float scaled = element(x, i) * factor;
+      if constexpr (kStochastic)
+        codes.put(i, E2m1Magnitude(scaled, random[(part * kChunk + i) / 4] >> (8 * (i % 4)) & 0xFFu));
+      else
+        codes.put(i, E2m1Magnitude(scaled));
+    }
+    codes.put_signs(block.x[part]);
+    block.words[2 * part] = codes.words[0];
+    block.words[2 * part + 1] = codes.words[1];
+  }
+}
+
+/// Makes scale and codes of a block in fp4.h's order. The whole warp calls it, but where kScheme has a short way.
+template <Scheme kScheme, bool kStochastic, int kBlock>
+__device__ inline void cast_block(Block<kBlock>& block, const CastArgs& a, const QuantFormat& format,
+                                  float amax, std::uint64_t seed) {
+  float x[kBlock];
+#pragma unroll
+  for (int part = 0; part < Block<kBlock>::kChunks; ++part) unpack(x + part * kChunk, block.x[part]);
+  float of_block[1] = {block.amax};  // one block: lanes have the others
+  std::uint8_t scale[1], four[1] = {};
+  fp4_scales_of_amax(scale, format, of_block, amax);
+  if (of_quartet2(kScheme)) {
+    of_block[0] *= 1.5f;
+    fp4_scales_of_amax(four, format, of_block, amax);
+  }
+  Fp4Block made[1];
+  fp4_blocks<kBlock>(made, format, x, scale, four, amax);
+  if (of_quartet2(kScheme) && format.eden) {
+    EdenSums sums[1];
+    float scaled[kBlock];  // here alone: kept for the codes below, it takes registers of every scheme
+#pragma unroll
+    for (int e = 0; e < kBlock; ++e) scaled[e] = made[0].scaled(x[e]);
+    eden_sums<kBlock>(sums, scaled);
+    if (kScheme == Scheme::quartet2) sums[0] = sum_of_group(sums[0], format.eden / kBlock);
+    block.scale =
+        eden_scale(made[0].scale, sums[0].correction(), random_bits(seed, a.place(block.row, block.k)));
+  } else {
+    block.scale = made[0].scale;
+  }
+  std::uint32_t random[kBlock / 4] = {};
+  if (kStochastic) draw<kBlock>(random, a, seed, block.row, block.k);
+  if (!of_quartet2(kScheme) && abs_bits(block.amax) < detail::kInfBits &&
+      abs_bits(made[0].factor) < detail::kInfBits)
+    return cast_plainly<kStochastic>(block, made[0].factor, random);
+#pragma unroll
+  for (int w = 0; w < kBlock / 8; ++w) {
+    block.words[w] = 0;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const int e = w * 8 + j;
+      const float scaled = made[0].scaled(x[e]);
+      const std::uint32_t code =
+          kStochastic ? e2m1_encode_stochastic(scaled, random[e / 4] >> (8 * (e % 4))) : e2m1_encode(scaled);
+      block.words[w] |= code << (4 * j);
+    }
+  }
+}
+
+/// The same the short way; false where that does not do.
+template <Scheme kScheme>
+__device__ inline bool cast_shortly(Block<kChunk>& block, const CastArgs& a, const Quartet2Tensor& tensor,
+                                    std::uint64_t seed) {
+  const Chunk x = magnitudes_of(block.x[0]);
+  if (!tensor.plain || !none_is_tiny(x)) return false;
+  MadeBlock made;
+  if (kScheme == Scheme::four_over_six
+          ? !cast_four_over_six(made, x, block.amax, tensor)
+          : !cast_eden(made, x, block.amax, tensor, random_bits(seed, a.place(block.row, block.k))))
+    return false;
+  made.codes.put_signs(block.x[0]);
+  block.scale = made.scale;
+  block.words[0] = made.codes.words[0];
+  block.words[1] = made.codes.words[1];
+  return true;
+}
+
+/// The format, with what the scheme says of it as constants.
+template <Scheme kScheme, bool kSquare>
+__device__ inline QuantFormat format_of(QuantFormat format) {
+  format.granularity = kScheme == Scheme::mxfp4 ? Granularity::block_1x32
+                       : kSquare                ? Granularity::block_16x16
+                                                : Granularity::block_1x16;
+  format.scale = kScheme == Scheme::mxfp4 ? ScaleType::ue8m0 : ScaleType::e4m3;
+  if (kScheme == Scheme::nvfp4) format.global_scale = 448;
+  if (kScheme == Scheme::four_over_six || kScheme == Scheme::eden) {
+    format.four_over_six = kScheme == Scheme::four_over_six;
+    format.eden = kScheme == Scheme::eden ? 16 : 0;
+  }
+  return format;
+}
 
 /// A persistent grid over blocks. kSquare: 16 neighbouring lanes have the rows of a 16 x 16 block.
 template <Scheme kScheme, bool kSquare, bool kStochastic>
-__global__ void __launch_bounds__(kThreads) cast_kernel(const CastArgs a) {
+__global__ void __launch_bounds__(kFp4Threads, kFp4BlocksPerSm) cast_kernel(const CastArgs a) {
   constexpr int kBlock = kScheme == Scheme::mxfp4 ? 32 : 16;
+  constexpr bool kShort = kScheme == Scheme::four_over_six || kScheme == Scheme::eden;
   __shared__ std::uint32_t buffer[kWarp];
-  QuantFormat format = a.format;
-  format.scale = kScheme == Scheme::mxfp4 ? ScaleType::ue8m0 : ScaleType::e4m3;
-  if (kScheme == Scheme::nvfp4) format.global_scale = 448;
-  std::uint32_t amax = 0;
+  const QuantFormat format = format_of<kScheme, kSquare>(a.format);
+  float amax = 0;
   if (kScheme != Scheme::mxfp4) {
-    for (int i = threadIdx.x; i < a.count; i += kThreads) amax = max(amax, a.parts[i]);
-    amax = block_max(amax, buffer);
-    if (blockIdx.x == 0 && threadIdx.x == 0) *a.amax = amax;
+    std::uint32_t largest = 0;
+    for (int i = threadIdx.x; i < a.count; i += kFp4Threads) largest = max(largest, a.parts[i]);
+    largest = block_max(largest, buffer);
+    if (blockIdx.x == 0 && threadIdx.x == 0) *a.amax = largest;
+    amax = __uint_as_float(largest);
   }
-  const bool random = kStochastic || (kScheme == Scheme::quartet2 && format.eden);
+  const bool random = kStochastic || (of_quartet2(kScheme) && format.eden);
   const std::uint64_t seed = random ? stream_seed(a.word ? *a.word : 0, a.stream) : 0;
+  const Quartet2Tensor tensor(format, amax);
 
+  // Neighbouring lanes have rows of one block, as a logarithm.
+  const int together = kSquare ? 4 : kStochastic && a.columns ? 2 : 0;
   const auto blocks = static_cast<std::uint32_t>(a.k / kBlock);
   const auto padded_rows = static_cast<std::uint32_t>(kSquare ? (a.rows + 15) / 16 * 16 : a.rows);
-  const std::uint32_t total = padded_rows * blocks, stride = gridDim.x * kThreads;
+  const std::uint32_t total = padded_rows * blocks, stride = gridDim.x * kFp4Threads;
   // Whole warps stay in the loop, for the exchange between lanes.
-  for (std::uint32_t first = blockIdx.x * kThreads + threadIdx.x / kWarp * kWarp; first < total;
+  for (std::uint32_t first = blockIdx.x * kFp4Threads + threadIdx.x / kWarp * kWarp; first < total;
        first += stride) {
     const std::uint32_t i = first + threadIdx.x % kWarp;
-    const std::int64_t row = kSquare ? i / 16 / blocks * 16 + i % 16 : i / blocks;
-    const std::int64_t block = kSquare ? i / 16 % blocks : i % blocks, k = block * kBlock;
-    const bool inside = i < total && row < a.rows;
-    const std::int64_t at = row * a.k + k;
-    float x[kBlock];
+    Block<kBlock> block;
+    block.row = (i >> together) / blocks << together | (i & ((1u << together) - 1));
+    const std::int64_t of_row = (i >> together) % blocks;
+    block.k = of_row * kBlock;
+    const bool inside = i < total && block.row < a.rows;
+    const std::int64_t at = block.row * a.k + block.k;
     std::uint32_t largest = 0;
 #pragma unroll
     for (int part = 0; part < kBlock / kChunk; ++part) {
-      Chunk chunk = {};
-      if (inside) chunk = load_chunk(a.x + at + part * kChunk);
-      largest = max(largest, max_of(chunk));
-      unpack(x + part * kChunk, chunk);
+      block.x[part] = {};
+      if (inside) block.x[part] = load_chunk(a.x + at + part * kChunk);
+      largest = max(largest, max_of(block.x[part]));
     }
     if (kSquare) {
 #pragma unroll
       for (int step = 1; step < 16; step *= 2)
         largest = max(largest, __shfl_xor_sync(kAllLanes, largest, step));
     }
-    float of_block[1] = {__uint_as_float(largest << 16)};  // one block: lanes have the others
-    const float of_tensor = __uint_as_float(amax);
-    std::uint8_t scale[1], four[1] = {};
-    fp4_scales_of_amax(scale, format, of_block, of_tensor);
-    if (kScheme == Scheme::quartet2) {
-      of_block[0] *= 1.5f;
-      fp4_scales_of_amax(four, format, of_block, of_tensor);
-    }
-    Fp4Block made[1];
-    fp4_blocks<kBlock>(made, format, x, scale, four, of_tensor);
-    EdenSums sums[1];
-    if (kScheme == Scheme::quartet2 && format.eden) {
-      float scaled[kBlock];  // here alone: kept for the codes below, it takes registers of every scheme
-#pragma unroll
-      for (int e = 0; e < kBlock; ++e) scaled[e] = made[0].scaled(x[e]);
-      eden_sums<kBlock>(sums, scaled);
-      sums[0] = sum_of_group(sums[0], format.eden / kBlock);
+    block.amax = __uint_as_float(largest << 16);
+    if constexpr (kShort) {
+      if (!cast_shortly<kScheme>(block, a, tensor, seed))
+        cast_block<kScheme, kStochastic>(block, a, format, amax, seed);
+    } else {
+      cast_block<kScheme, kStochastic>(block, a, format, amax, seed);
     }
     if (!inside) continue;
-    if (kScheme == Scheme::quartet2 && format.eden)
-      made[0].scale = eden_scale(made[0].scale, sums[0].correction(), random_bits(seed, a.place(row, k)));
-    a.scales[scale_index(format.granularity, a.rows, a.k, row, block)] = made[0].scale;
-    std::uint32_t words[kBlock / 4];
-    if (kStochastic) draw<kBlock>(words, a, seed, row, k);
+    a.scales[scale_index(format.granularity, a.rows, a.k, block.row, of_row)] = block.scale;
 #pragma unroll
-    for (int part = 0; part < kBlock / kChunk; ++part) {
-      std::uint32_t codes[2] = {};
-#pragma unroll
-      for (int j = 0; j < kChunk; ++j) {
-        const int e = part * kChunk + j;
-        const float scaled = made[0].scaled(x[e]);
-        const std::uint32_t code =
-            kStochastic ? e2m1_encode_stochastic(scaled, words[e / 4] >> (8 * (e % 4))) : e2m1_encode(scaled);
-        codes[j / 8] |= code << (4 * (j % 8));
-      }
-      *reinterpret_cast<uint2*>(a.codes + (at + part * kChunk) / 2) = make_uint2(codes[0], codes[1]);
-    }
+    for (int part = 0; part < kBlock / kChunk; ++part)
+      *reinterpret_cast<uint2*>(a.codes + (at + part * kChunk) / 2) =
+          make_uint2(block.words[2 * part], block.words[2 * part + 1]);
   }
 }
 
 int grid_of(const CudaDevice& device, std::int64_t needed) {
-  return static_cast<int>(std::min<std::int64_t>(needed, std::int64_t{kBlocksPerSm} * device.sm_count()));
+  return static_cast<int>(std::min<std::int64_t>(needed, std::int64_t{kFp4BlocksPerSm} * device.sm_count()));
 }
 
 const std::uint32_t* word_of(const RandomStream& random) {
@@ -248,11 +273,18 @@ int launch_prepare(CudaDevice& device, const QuantFormat& format, const Tensor& 
                          format.transform,
                          word_of(random),
                          random.sign_stream(format.transform.signs, columns)};
-  const int k_tiles = static_cast<int>(detail::blocks_of(k, kTileK));
-  const int tiles = static_cast<int>(detail::blocks_of(rows, kTileRows)) * k_tiles;
+  const int k_tiles = static_cast<int>(detail::blocks_of(k, kFp4TileK));
+  const int tiles = static_cast<int>(detail::blocks_of(rows, kFp4TileRows)) * k_tiles;
   const int grid = grid_of(device, tiles);
-  (columns ? prepare_kernel<true> : prepare_kernel<false>)<<<grid, kThreads, 0, device.stream()>>>(
-      args, k_tiles, tiles);
+  const auto launch = [&](auto length) {
+    (columns
+         ? prepare_kernel<true, length>
+         : prepare_kernel<false, length>)<<<grid, kFp4Threads, 0, device.stream()>>>(args, k_tiles, tiles);
+  };
+  if (format.transform)
+    with_length(format.transform.length, launch);
+  else
+    launch(std::integral_constant<int, 0>());
   return grid;
 }
 
@@ -274,7 +306,11 @@ CastKernel kernel_of(const QuantFormat& format) {
   const bool stochastic = format.element_rounding == ElementRounding::stochastic;
   if (format.scale == ScaleType::ue8m0)
     return stochastic ? cast_kernel<Scheme::mxfp4, false, true> : cast_kernel<Scheme::mxfp4, false, false>;
-  if (in_order_of_quartet2(format)) return cast_kernel<Scheme::quartet2, false, false>;
+  if (in_order_of_quartet2(format)) {
+    if (format.four_over_six && !format.eden) return cast_kernel<Scheme::four_over_six, false, false>;
+    if (!format.four_over_six && format.eden == 16) return cast_kernel<Scheme::eden, false, false>;
+    return cast_kernel<Scheme::quartet2, false, false>;
+  }
   if (block_rows(format.granularity) > 1)
     return stochastic ? cast_kernel<Scheme::nvfp4, true, true> : cast_kernel<Scheme::nvfp4, true, false>;
   return stochastic ? cast_kernel<Scheme::nvfp4, false, true> : cast_kernel<Scheme::nvfp4, false, false>;
@@ -287,7 +323,7 @@ void quantize_form(CudaDevice& device, const GemmOperand& form, const Tensor& va
   const std::int64_t rows = form.data.rows, k = form.data.cols, block = block_length(format.granularity);
   const std::size_t matrix_bytes = stands_ready(format, columns) ? 0 : prepared_bytes(value);
   auto* scratch = static_cast<std::byte*>(
-      device.scratch(matrix_bytes + kBlocksPerSm * device.sm_count() * sizeof(std::uint32_t)));
+      device.scratch(matrix_bytes + kFp4BlocksPerSm * device.sm_count() * sizeof(std::uint32_t)));
   auto* out = matrix_bytes ? reinterpret_cast<std::uint16_t*>(scratch) : nullptr;
   auto* parts = form.amax.empty() ? nullptr : reinterpret_cast<std::uint32_t*>(scratch + matrix_bytes);
   const int count = out || parts ? launch_prepare(device, format, value, random, columns, out, parts) : 0;
@@ -308,7 +344,8 @@ void quantize_form(CudaDevice& device, const GemmOperand& form, const Tensor& va
                       value.cols,
                       columns};
   const std::int64_t blocks = detail::padded(rows, block_rows(format.granularity)) * (k / block);
-  kernel_of(format)<<<grid_of(device, detail::blocks_of(blocks, kThreads)), kThreads, 0, device.stream()>>>(
+  kernel_of(
+      format)<<<grid_of(device, detail::blocks_of(blocks, kFp4Threads)), kFp4Threads, 0, device.stream()>>>(
       args);
 }
 

@@ -47,13 +47,12 @@ __device__ inline void hadamard_sums(float (&x)[kChunk], int length, int place) 
       x[i] = a + b;
       x[i + half] = a - b;
     }
-  for (int half = kChunk; half < length; half *= 2) {
-    const bool upper = place & half;
 #pragma unroll
-    for (int i = 0; i < kChunk; ++i) {
-      const float other = __shfl_xor_sync(kAllLanes, x[i], half / kChunk);
-      x[i] = upper ? other - x[i] : x[i] + other;
-    }
+  for (int half = kChunk; half < length; half *= 2) {
+    const float sign = place & half ? -1.0f : 1.0f;
+#pragma unroll
+    for (int i = 0; i < kChunk; ++i)
+      x[i] = __fmaf_rn(x[i], sign, __shfl_xor_sync(kAllLanes, x[i], half / kChunk));
   }
 }
 
@@ -63,14 +62,23 @@ __device__ inline std::uint32_t chunk_signs(const SignBits& signs, int length, i
   return signs.words[first / 32] >> (first % 32);
 }
 
+/// The same, where they lie in a chunk.
+struct ChunkSigns {
+  std::uint32_t of_pair[kChunk / 2];
+
+  __device__ explicit ChunkSigns(std::uint32_t minus) {
+#pragma unroll
+    for (int p = 0; p < kChunk / 2; ++p)
+      of_pair[p] = (minus >> (2 * p) & 1u) << 15 | (minus >> (2 * p + 1) & 1u) << 31;
+  }
+};
+
 /// hadamard_transform, in the same manner.
-__device__ inline void transform(Chunk& chunk, int length, const SignBits& signs, int place) {
+__device__ inline void transform(Chunk& chunk, int length, const ChunkSigns& signs, int place) {
+#pragma unroll
+  for (int p = 0; p < kChunk / 2; ++p) chunk.half[p / 4].pair[p % 4] ^= signs.of_pair[p];
   float x[kChunk];
   unpack(x, chunk);
-  const std::uint32_t minus = chunk_signs(signs, length, place);
-#pragma unroll
-  for (int i = 0; i < kChunk; ++i)
-    if (minus >> i & 1u) x[i] = -x[i];
   hadamard_sums(x, length, place);
   const float factor = hadamard_factor(length);
 #pragma unroll

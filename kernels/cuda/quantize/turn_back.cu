@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kTurnThreads) turn_back_kernel(To* dst, const 
   if (a.value) {  // the same in every thread
     Chunk chunk = {};
     if (inside) chunk = load_chunk(a.value + first);
-    transform(chunk, length, signs, place);
+    transform(chunk, length, ChunkSigns(chunk_signs(signs, length, place)), place);
     float turned[kChunk];
     unpack(turned, chunk);
     if (inside) {
