@@ -49,7 +49,7 @@ std::string missing_output(const Plan& plan) {
 void rewrite_without(const std::set<std::size_t>& dropped, const std::vector<LocatedRecord>& records,
                      const std::string& path) {
   const std::string next = path + ".next";
-  std::ofstream(next, std::ios::trunc);
+  std::ofstream(next, std::ios::trunc).close();
   for (std::size_t i = 0; i < records.size(); ++i)
     if (!dropped.count(i)) append_record(next, records[i].record);
   fs::copy_file(path, spare_name(path));

@@ -69,7 +69,7 @@ Differences differences(const GemmOperand& src, const GemmOperand& dst, std::int
           std::uint8_t expected = kNan;
           if (std::isfinite(scale)) {
             const int down = std::min(40, std::ilogb(largest) - std::ilogb(scale));
-            expected = cast_table()[static_cast<std::size_t>(down * 256 + code)];
+            expected = cast_table()[static_cast<std::size_t>(down) * 256 + code];
           }
           wrong.codes += dst.data.as<std::uint8_t>()[c * rows + r] != expected;
         }
