@@ -62,7 +62,7 @@ void tell_of_older_rows(const RecordSet& set, const std::vector<Plan>& grid) {
   for (const LocatedRecord& located : set.records) ids.insert(located.record.id);
   std::vector<LocatedRecord> wanted;
   for (const Plan& plan : grid)
-    if (!ids.contains(plan.id)) wanted.push_back({start_record(plan), "", {}});
+    if (!ids.contains(plan.id)) wanted.push_back({.record = start_record(plan), .origin = {}});
   std::vector<const LocatedRecord*> places;
   for (const LocatedRecord& one : wanted) places.push_back(&one);
   FieldIndex index(std::move(places));
