@@ -136,10 +136,11 @@ TEST_CASE("NCCL's collectives", "[gpu][comm]") {
     comm.all_reduce_max(amax);
     check(amax, [&](std::int64_t i) { return i == 2 ? nan : static_cast<float>(ranks - 1 + i); });
 
-    const std::unique_ptr<Comm> pair = comm.subset({r / 2 * 2, r / 2 * 2 + 1});
+    const int first = r / 2 * 2;  // of a pair
+    const std::unique_ptr<Comm> pair = comm.subset({first, first + 1});
     const Tensor two = put(1, [&](std::int64_t) { return static_cast<float>(r); });
     pair->all_reduce(two);
-    check(two, [&](std::int64_t) { return static_cast<float>(r / 2 * 4 + 1); });
+    check(two, [&](std::int64_t) { return static_cast<float>(2 * first + 1); });
   });
   CHECK(wrong == std::vector<int>(ranks));
 }

@@ -49,7 +49,7 @@ std::string missing_output(const Plan& plan) {
 void rewrite_without(const std::set<std::size_t>& dropped, const std::vector<LocatedRecord>& records,
                      const std::string& path) {
   const std::string next = path + ".next";
-  std::ofstream(next, std::ios::trunc);
+  std::ofstream(next, std::ios::trunc).close();
   for (std::size_t i = 0; i < records.size(); ++i)
     if (!dropped.count(i)) append_record(next, records[i].record);
   fs::copy_file(path, spare_name(path));
@@ -62,7 +62,7 @@ void tell_of_older_rows(const RecordSet& set, const std::vector<Plan>& grid) {
   for (const LocatedRecord& located : set.records) ids.insert(located.record.id);
   std::vector<LocatedRecord> wanted;
   for (const Plan& plan : grid)
-    if (!ids.contains(plan.id)) wanted.push_back({start_record(plan), "", {}});
+    if (!ids.contains(plan.id)) wanted.push_back({.record = start_record(plan), .origin = {}});
   std::vector<const LocatedRecord*> places;
   for (const LocatedRecord& one : wanted) places.push_back(&one);
   FieldIndex index(std::move(places));

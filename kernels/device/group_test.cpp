@@ -163,8 +163,9 @@ PRECBENCH_OP_TEST(unpermute_on, "unpermute") {
   struct Shape {
     std::int64_t K, C;
   };
-  for (const auto& [K, C] : {Shape{1, 40}, {2, 40}, {3, 40}, {2, 2080}})
+  for (const Shape& shape : {Shape{1, 40}, {2, 40}, {3, 40}, {2, 2080}})
     for (const std::int64_t most : {1000, 10}) {
+      const std::int64_t K = shape.K, C = shape.C;
       INFO("K " << K << " C " << C << " most " << most);
       b.start();
       HostMemory& host = b.host();

@@ -174,6 +174,6 @@ TEST_CASE("a jump that lasts saturates one step with the most recent amax", "[cp
     device->update_history({slots.known, slots.history, slots.staged, true});
     saturated.push_back(error.as<float>()[4]);
   }
-  CHECK(saturated[2] > 16 * 16 / 2);
+  CHECK(saturated[2] > 0.5 * 16 * 16);
   for (const int step : {0, 3, 4}) CHECK(saturated[step] < 8);
 }

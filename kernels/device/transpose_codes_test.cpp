@@ -69,7 +69,7 @@ Differences differences(const GemmOperand& src, const GemmOperand& dst, std::int
           std::uint8_t expected = kNan;
           if (std::isfinite(scale)) {
             const int down = std::min(40, std::ilogb(largest) - std::ilogb(scale));
-            expected = cast_table()[static_cast<std::size_t>(down * 256 + code)];
+            expected = cast_table()[static_cast<std::size_t>(down) * 256 + code];
           }
           wrong.codes += dst.data.as<std::uint8_t>()[c * rows + r] != expected;
         }
@@ -148,7 +148,7 @@ PRECBENCH_OP_TEST(groups_on, "transpose_codes: a group's columns are those of it
   const std::int64_t T = static_cast<std::int64_t>(index.size());
   const Groups on_host = make_groups(
       b.cpu(), [&](DType t, std::int64_t r, std::int64_t c) { return host.tensor(t, r, c); },
-      host_integers(host, index, 1), E, kSide, T, host.tensor(DType::f32, 1, 2));
+      host_integers(host, index, 1), E, kSide, T, host.tensor(DType::f32, 1, 3));
   const GemmOperand tokens = rowwise_form(b, rows_of_sizes(host, T, C));
   QuantizedTensor rows =
       b.host_operand({kBlockPow2, {}}, host.tensor(DType::bf16, on_host.rows_capacity(), C));

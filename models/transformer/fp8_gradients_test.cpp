@@ -22,9 +22,8 @@ ModelConfig awkward() {
 
 /// What backward leaves of a parameter on a rank: of a size that differs between parameters and between ranks.
 std::vector<float> gradient_of(int unit, std::size_t parameter, int rank, int micro, std::int64_t size) {
-  const auto stream =
-      static_cast<std::uint64_t>(((unit * 16 + static_cast<int>(parameter)) * 8 + rank) * 4 + micro);
-  return rounded(normal(stream, size, std::ldexp(1e-3f, static_cast<int>(stream % 13) - rank)));
+  const int stream = ((unit * 16 + static_cast<int>(parameter)) * 8 + rank) * 4 + micro;
+  return rounded(normal(static_cast<std::uint64_t>(stream), size, std::ldexp(1e-3f, stream % 13 - rank)));
 }
 
 float next_scale(const std::vector<std::vector<float>>& values) {

@@ -103,7 +103,7 @@ Layout::Layout(const ModelConfig& config, int shards, bool whole_blocks, const E
   append(embedding, "", {{"model.embed_tokens.weight", config.vocab}}, ParameterKind::matrix, config.width);
   if (!config.tied) {
     place(embedding);
-    units_.push_back(std::move(embedding));
+    units_.push_back(embedding);
   }
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {
     BlockKind& kind = kinds_[config.has_experts(layer)];

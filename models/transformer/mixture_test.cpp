@@ -240,7 +240,8 @@ void check_books(std::unique_ptr<Device> device) {
   const Routers& routers = *step.parameters().routers();
   const std::vector<RouterLoad> load = routers.load();
   REQUIRE(load.size() == 3);
-  const double most = std::ceil(0.75 * static_cast<double>(n / 2 * K) / static_cast<double>(E));
+  const std::int64_t slots = n / 2 * K;  // of a microbatch
+  const double most = std::ceil(0.75 * static_cast<double>(slots) / static_cast<double>(E));
   for (const RouterLoad& layer : load) {
     CHECK(std::accumulate(layer.slots.begin(), layer.slots.end(), 0.0) == static_cast<double>(n * K));
     CHECK(layer.rows <= 2 * most * static_cast<double>(E));

@@ -134,9 +134,10 @@ inline Errors errors_of(const Golden& golden, const std::string& prefix, const S
 inline void check_fp32_step(const Golden& golden, const StepOutcome& outcome) {
   constexpr double kRoundoff = 0x1p-24;  // of FP32
   const Errors errors = errors_of(golden, "", outcome);
-  // Sums over many elements: measured 1.3 unit roundoffs of FP32, and as FP32 itself.
+  // Sums over many elements: measured 1.3 unit roundoffs of FP32, and as FP32 itself. Of a norm 2.9, for Llama 4, and 5.1
+  // where AddressSanitizer's build adds in another order.
   CHECK(errors.loss <= 4 * kRoundoff);
-  CHECK(errors.grad_norm <= 4 * kRoundoff);
+  CHECK(errors.grad_norm <= 8 * kRoundoff);
   // Measured 20: backward chains about 20 ops per block, each with a few roundings, which add like a random
   // walk. A wrong term or index costs 1e-2 and more.
   INFO(errors.gradient.name);

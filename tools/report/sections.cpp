@@ -14,9 +14,9 @@
 
 namespace precbench {
 
-using Json = nlohmann::ordered_json;
-
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 /// Hands out the line types: bf16 is 1, the other recipes follow as they are met.
 class Styles {
