@@ -138,9 +138,9 @@ void CudaDevice::do_grouped_swiglu_backward(const ops::GroupedSwigluBackward& op
   using namespace cuda;
   const std::int64_t F = op.ds.cols, tiles = (F + kTile - 1) / kTile;
   const std::size_t product_bytes = op.dw.empty() ? 0 : op.ds.rows * tiles * sizeof(float);
-  auto* products = static_cast<std::byte*>(
-      scratch(product_bytes + amax_scratch_bytes(*this, op.dgate_up, &op.groups) +
-              amax_scratch_bytes(*this, op.s, &op.groups) + group_counter_bytes(op.groups, F)));
+  auto* products =
+      static_cast<std::byte*>(scratch(product_bytes + amax_scratch_bytes(*this, op.dgate_up, &op.groups) +
+                                      amax_scratch_bytes(*this, op.s, &op.groups)));
   const GroupedSwigluBackwardSource source{matrix(op.gate_up, 0, F),
                                            matrix(op.gate_up, F, F),
                                            matrix(op.ds),

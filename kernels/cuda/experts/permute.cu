@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "kernels/cuda/experts/router.cuh"
-#include "kernels/cuda/quantize/cast_behind.cuh"
+#include "kernels/cuda/quantize/produce.cuh"
 
 namespace precbench {
 namespace cuda {
@@ -300,15 +300,12 @@ void CudaDevice::do_permute(const ops::Permute& op) {
       x.amax_in = std::exchange(x.amax_out, {});
     }
   }
-  const std::size_t amax_bytes = amax_scratch_bytes(*this, x, &groups);
-  auto* amaxes =
-      static_cast<std::byte*>(scratch(amax_bytes + group_counter_bytes(groups, op.src.value.cols)));
+  void* amaxes = scratch(amax_scratch_bytes(*this, x, &groups));
   const TileOutput output = tile_output(*this, x, weighted && writes_value(x), amaxes, &groups);
   const GatherSource source{matrix(op.src.value),   groups.source.as<std::int32_t>(),
                             op.weights.as<float>(), Divisor(static_cast<int>(groups.top_k())),
                             end_of(groups),         groups.rows_capacity()};
-  if (output.wants_amax() || output.wants_cast())
-    produce_groups(*this, source, {{output}}, groups, amaxes + amax_bytes);
+  if (output.wants_amax() || output.wants_cast()) produce(*this, source, TileOutputs<1>{{output}});
   quantize_from_value(*this, x);
   launched("permute");
 }

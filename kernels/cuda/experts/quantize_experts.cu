@@ -1,13 +1,12 @@
-// The forms of stacked weights, each expert by itself, one or both of one launch. Where a scale belongs to a block, a tile has
-// all that its codes need; where to a row, a column or an expert, amaxes go before (cast_behind.cuh).
+// The forms of stacked weights, each expert by itself. Both are made of one read of the weights, with a read before for amaxes
+// where a scale belongs to a row, a column or an expert.
 //
-// Forms whose blocks of scales do not end with an expert, or have padding, and rows alone with a scale each are made by the
-// dense engine (produce.cuh), of the whole stack or of the experts side by side.
-#include <algorithm>
+// The dense engine (produce.cuh) has rows alone with a scale each, which it makes of one read too; and forms of which an
+// expert's part is not by itself, those of the whole stack, or of the experts side by side.
 #include <type_traits>
 #include <utility>
 
-#include "kernels/cuda/quantize/cast_behind.cuh"
+#include "kernels/cuda/quantize/produce.cuh"
 
 namespace precbench {
 namespace cuda {
@@ -30,161 +29,164 @@ struct StackSource {
   }
   template <bool kFull>
   __device__ Raw fetch(std::int64_t row, std::int64_t col) const {
-    const std::int64_t expert = col / width;
+    const std::int64_t expert = col / width, within = col - expert * width;
     if (!kFull && (row >= rows || col >= cols)) return {};
-    return load<kFull>(stack, expert * rows + row, col - expert * width);
+    Raw raw = load<kFull>(stack, expert * rows + row, within);
+    if constexpr (!kFull) {
+      // Columns of the experts behind this one; none where vectors divide an expert's.
+      for (int j = static_cast<int>(width - within); !stack.vectors && j < 8 && col + j < cols; ++j) {
+        const std::int64_t other = (col + j) / width;
+        const std::uint32_t bits = stack.data[(other * rows + row) * stack.pitch + col + j - other * width];
+        raw.pair[j / 2] |= bits << (16 * (j % 2));
+      }
+    }
+    return raw;
   }
   __device__ void make(Bf16x8 (&out)[1], const Raw& raw, const Column&, std::int64_t, std::int64_t) const {
     out[0] = raw;
   }
 };
 
-/// The tiles of a stack, expert after expert.
+/// Experts one behind the other: the first, and the forms of the first.
+struct Stack {
+  Matrix expert;
+  TileOutput output;
+  std::uint32_t* amaxes;  ///< of the experts, where a scale belongs to one; null: none does
+  int col_tiles;
+};
+
+__device__ inline void shift(FormArgs& form, std::int32_t*& raised, int experts) {
+  if (!form.data) return;
+  form.data += experts * form.rows * form.k;
+  const std::int64_t scales = experts * scale_count(form.granularity, form.rows, form.k);
+  form.scale = static_cast<std::byte*>(form.scale) + scales * (form.scale_type == ScaleType::ue8m0 ? 1 : 4);
+  if (!raised) return;
+  raised += experts * form.rows;
+  form.amax += experts * form.rows;
+}
+
+/// A block's tile of an expert, blockIdx.y; `number`: of the tile.
 template <bool kFull>
-struct StackWork {
-  static constexpr int kBlocks = 3;
-  using Shared = TileShared;
-  Matrix expert;          ///< the first
-  TileOutput output;      ///< its forms
-  std::uint32_t* amaxes;  ///< of the experts, where a scale belongs to one
-  int row_tiles, col_tiles;
+struct StackTile {
+  Matrix expert;
+  TileOutput output;
+  std::int64_t row0, col0;
+  Bf16x8 square[kSquare];
 
-  __device__ void amax(Shared& shared, int tile) const {
-    const Place at = place(tile);
-    Bf16x8 square[kSquare];
-    load_square(square, at);
-    raise_amaxes(square, output_of(at.expert), at, shared);
-  }
-  template <class Ready>
-  __device__ void cast(Shared& shared, int tile, Ready&& ready) const {
-    const Place at = place(tile);
-    Bf16x8 square[kSquare];
-    load_square(square, at);
-    const TileOutput out = output_of(at.expert);
-    ready();
-    cast_tile<kFull>(square, out, at.row, at.col, shared);
-  }
-
- private:
-  struct Place {
-    int expert;
-    std::int64_t row, col;
-  };
-  __device__ Place place(int tile) const {
-    const int of_expert = row_tiles * col_tiles, within = tile % of_expert;
-    return {tile / of_expert, within / col_tiles * kTile, within % col_tiles * kTile};
-  }
-  __device__ void load_square(Bf16x8 (&square)[kSquare], const Place& at) const {
-    const ThreadPlace thread;
-    Matrix matrix = expert;
-    matrix.data += at.expert * matrix.rows * matrix.pitch;
+  __device__ StackTile(const Stack& stack, int which, int number)
+      : expert(stack.expert),
+        output(stack.output),
+        row0(number / stack.col_tiles * kTile),
+        col0(number % stack.col_tiles * kTile) {
+    const ThreadPlace at;
+    expert.data += which * expert.rows * expert.pitch;
 #pragma unroll
-    for (int i = 0; i < kSquare; ++i)
-      square[i] = load<kFull>(matrix, at.row + thread.row() + i, at.col + thread.col());
-  }
-  __device__ TileOutput output_of(int which) const {
-    TileOutput out = output;
-    const auto shift = [&](FormArgs& form, std::int32_t*& raised) {
-      if (!form.data) return;
-      form.data += which * form.rows * form.k;
-      form.scale = static_cast<float*>(form.scale) + which * scale_count(form.granularity, form.rows, form.k);
-      if (!raised) return;
-      raised += which * form.rows;
-      form.amax += which * form.rows;
-    };
-    shift(out.rowwise, out.row_amax);
-    shift(out.columnwise, out.col_amax);
-    if (amaxes) out.tensor = {.parts = amaxes + which, .count = 1};
-    return out;
-  }
-  __device__ void raise_amaxes(const Bf16x8 (&square)[kSquare], const TileOutput& out, const Place& at,
-                               TileShared& shared) const {
-    const ThreadPlace thread;
-    if (out.row_amax) {
-      std::uint32_t rows[4];
-      row_maxima(rows, square);
-#pragma unroll
-      for (std::uint32_t& two : rows)
-#pragma unroll
-        for (int step = 1; step < 16; step *= 2)
-          two = max_of_pairs(two, __shfl_xor_sync(kAllLanes, two, step));
-      if (thread.lane == 0)
-        store_vector(&shared.row_max[0][thread.row()], {{rows[0], rows[1], rows[2], rows[3]}});
-    }
-    Bf16x8 cols;
-    warp_col_maxima(cols, square);
-    if (thread.half == 0) store_vector(&shared.col_max[thread.warp][thread.col()], cols);
-    const std::uint32_t all = warp_max(cols);
-    if (threadIdx.x % kWarp == 0) shared.warp_max[thread.warp] = all;
-    __syncthreads();
-    const int t = threadIdx.x % kTile;
-    if (out.row_amax && threadIdx.x < kTile && (kFull || at.row + t < expert.rows))
-      atomicMax(out.row_amax + at.row + t, static_cast<std::int32_t>(shared.row_max[0][t]) << 16);
-    if (out.col_amax && threadIdx.x >= kTile && (kFull || at.col + t < expert.cols)) {
-      std::uint32_t of_column = 0;
-#pragma unroll
-      for (int w = 0; w < kTileWarps; ++w)
-        of_column = max(of_column, static_cast<std::uint32_t>(shared.col_max[w][t]));
-      atomicMax(out.col_amax + at.col + t, static_cast<std::int32_t>(of_column << 16));
-    }
-    if (out.tensor.parts && threadIdx.x == 0) {
-      std::uint32_t of_tile = 0;
-#pragma unroll
-      for (int w = 0; w < kTileWarps; ++w) of_tile = max(of_tile, shared.warp_max[w]);
-      atomicMax(out.tensor.parts, of_tile << 16);
-    }
-    __syncthreads();
+    for (int i = 0; i < kSquare; ++i) square[i] = load<kFull>(expert, row0 + at.row() + i, col0 + at.col());
+    shift(output.rowwise, output.row_amax, which);
+    shift(output.columnwise, output.col_amax, which);
+    if (stack.amaxes) output.tensor = {.parts = stack.amaxes + which, .count = 1};
   }
 };
 
-/// Whether every expert's part of a form and of its scales lies by itself.
-bool apart(const GemmOperand& form, std::int64_t experts) {
-  const Granularity g = form.format.granularity;
-  if (scale_dtype(form.format) != DType::f32) return false;
-  if (g == Granularity::tensor || g == Granularity::row) return true;
-  return g == Granularity::block_128x128 && form.data.rows / experts % kTile == 0 &&
-         form.data.cols % kTile == 0;
+/// Raises the amaxes of rows, columns and experts from zero.
+template <bool kFull>
+__global__ void __launch_bounds__(kTileThreads, 4) amax_experts(const __grid_constant__ Stack stack) {
+  __shared__ alignas(16) std::uint16_t row_max[kTile], col_max[kTileWarps][kTile];
+  const StackTile<kFull> tile(stack, static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.x));
+  const TileOutput& out = tile.output;
+  const ThreadPlace at;
+  std::uint32_t rows[4];
+  row_maxima(rows, tile.square);
+#pragma unroll
+  for (std::uint32_t& two : rows)
+#pragma unroll
+    for (int step = 1; step < 16; step *= 2) two = max_of_pairs(two, __shfl_xor_sync(kAllLanes, two, step));
+  if (at.lane == 0) store_vector(&row_max[at.row()], {{rows[0], rows[1], rows[2], rows[3]}});
+  Bf16x8 cols;
+  warp_col_maxima(cols, tile.square);
+  if (at.half == 0) store_vector(&col_max[at.warp][at.col()], cols);
+  __syncthreads();
+  const int t = threadIdx.x % kTile;
+  if (threadIdx.x < kTile) {
+    const std::uint32_t of_row = row_max[t];
+    if (out.row_amax && (kFull || tile.row0 + t < tile.expert.rows))
+      atomicMax(out.row_amax + tile.row0 + t, static_cast<std::int32_t>(of_row << 16));
+    if (out.tensor.parts) {
+      const std::uint32_t of_warp = __reduce_max_sync(kAllLanes, of_row);
+      if (threadIdx.x % kWarp == 0) atomicMax(out.tensor.parts, of_warp << 16);
+    }
+  } else if (out.col_amax && (kFull || tile.col0 + t < tile.expert.cols)) {
+    std::uint32_t of_column = 0;
+#pragma unroll
+    for (int w = 0; w < kTileWarps; ++w)
+      of_column = max(of_column, static_cast<std::uint32_t>(col_max[w][t]));
+    atomicMax(out.col_amax + tile.col0 + t, static_cast<std::int32_t>(of_column << 16));
+  }
 }
 
-/// The forms that are apart, in one launch.
-void cast_stack(CudaDevice& device, const QuantizedTensor& w, std::int64_t experts) {
-  const std::int64_t E = experts, N = w.value.rows / E, k = w.value.cols;
-  TileOutput out;
+/// From the last tile on: L2 still has what an amax pass has read last.
+template <bool kFull>
+__global__ void __launch_bounds__(kTileThreads, 3) cast_experts(const __grid_constant__ Stack stack) {
+  __shared__ TileShared shared;
+  StackTile<kFull> tile(stack, static_cast<int>(gridDim.y - 1 - blockIdx.y),
+                        static_cast<int>(gridDim.x - 1 - blockIdx.x));
+  cast_tile<kFull>(tile.square, tile.output, tile.row0, tile.col0, shared);
+}
+
+/// Whether every expert's part of a form and of its scales lies by itself.
+bool apart(const GemmOperand& form, std::int64_t experts) {
+  const bool tiles = form.data.rows / experts % kTile == 0;
+  switch (form.format.granularity) {
+    case Granularity::tensor:
+    case Granularity::row:
+      return scale_dtype(form.format) == DType::f32;
+    case Granularity::block_128x128:
+      return tiles && scale_dtype(form.format) == DType::f32;
+    case Granularity::block_1x32:
+      return tiles;
+    default:
+      return false;
+  }
+}
+
+bool of_tensor(const FormArgs& form) { return form.data && form.granularity == Granularity::tensor; }
+
+/// The forms that are apart.
+void quantize_stack(CudaDevice& device, const QuantizedTensor& w, std::int64_t E) {
+  const std::int64_t N = w.value.rows / E, k = w.value.cols;
+  Stack stack{.expert = matrix(w.value),
+              .output = {},
+              .amaxes = nullptr,
+              .col_tiles = static_cast<int>((k + kTile - 1) / kTile)};
+  stack.expert.rows = N;
+  TileOutput& out = stack.output;
   const auto arguments = [&](const GemmOperand& form) {
+    if (!wanted(form)) return FormArgs{};
     FormArgs args =
         form.format.granularity == Granularity::tensor ? read_form(form) : form_args(form, device.stream());
     args.rows /= E;
     return args;
   };
-  if (wanted(w.rowwise)) out.rowwise = arguments(w.rowwise);
-  if (wanted(w.columnwise)) out.columnwise = arguments(w.columnwise);
-  const bool rows = scaled_by_row(w.rowwise), columns = scaled_by_row(w.columnwise),
-             whole = (out.rowwise.data && out.rowwise.granularity == Granularity::tensor) ||
-                     (out.columnwise.data && out.columnwise.granularity == Granularity::tensor);
-  const std::int64_t words = 1 + E + (rows ? E * N : 0) + (columns ? E * k : 0) + (whole ? E : 0);
-  const auto bytes = static_cast<std::size_t>(words) * sizeof(std::uint32_t);
-  auto* free = static_cast<std::uint32_t*>(device.scratch(bytes));
-  PRECBENCH_CHECK(cudaMemsetAsync(free, 0, bytes, device.stream()));
-  const auto take = [&](std::int64_t count) { return std::exchange(free, free + count); };
-  const auto raised = [&](FormArgs& form, std::int32_t*& amaxes, std::int64_t count) {
-    amaxes = reinterpret_cast<std::int32_t*>(take(count));
-    form.amax = reinterpret_cast<const float*>(amaxes);
-  };
-  const int row_tiles = static_cast<int>((N + kTile - 1) / kTile),
-            col_tiles = static_cast<int>((k + kTile - 1) / kTile),
-            tiles = static_cast<int>(E) * row_tiles * col_tiles;
-  Units units{.without = tiles, .counters = take(1 + E)};
-  if (rows || columns || whole)
-    units.count = static_cast<int>(E), units.tiles = row_tiles * col_tiles, units.ahead = kTilesAhead;
-  if (rows) raised(out.rowwise, out.row_amax, E * N);
-  if (columns) raised(out.columnwise, out.col_amax, E * k);
-  std::uint32_t* const amaxes = whole ? take(E) : nullptr;
-  Matrix expert = matrix(w.value);
-  expert.rows = N;
+  out.rowwise = arguments(w.rowwise);
+  out.columnwise = arguments(w.columnwise);
+  const std::int64_t rows = scaled_by_row(w.rowwise) ? E * N : 0,
+                     columns = scaled_by_row(w.columnwise) ? E * k : 0,
+                     experts = of_tensor(out.rowwise) || of_tensor(out.columnwise) ? E : 0;
+  const auto bytes = static_cast<std::size_t>(rows + columns + experts) * sizeof(float);
+  auto* amaxes = static_cast<std::int32_t*>(device.scratch(bytes));
+  if (rows > 0) out.row_amax = amaxes, out.rowwise.amax = reinterpret_cast<float*>(amaxes);
+  amaxes += rows;
+  if (columns > 0) out.col_amax = amaxes, out.columnwise.amax = reinterpret_cast<float*>(amaxes);
+  if (experts > 0) stack.amaxes = reinterpret_cast<std::uint32_t*>(amaxes + columns);
+  const dim3 grid(static_cast<unsigned>((N + kTile - 1) / kTile * stack.col_tiles), static_cast<unsigned>(E));
   const auto run = [&](auto full) {
-    run_behind(device, StackWork<full>{expert, out, amaxes, row_tiles, col_tiles}, units, 2 * tiles, 0);
+    if (bytes > 0) {
+      PRECBENCH_CHECK(cudaMemsetAsync(amaxes - rows, 0, bytes, device.stream()));
+      amax_experts<full><<<grid, kTileThreads, 0, device.stream()>>>(stack);
+    }
+    cast_experts<full><<<grid, kTileThreads, 0, device.stream()>>>(stack);
   };
-  if (expert.vectors && N % kTile == 0 && k % kTile == 0)
+  if (stack.expert.vectors && N % kTile == 0 && k % kTile == 0)
     run(std::true_type());
   else
     run(std::false_type());
@@ -208,7 +210,7 @@ void CudaDevice::do_quantize_experts(const ops::QuantizeExperts& op) {
     void* amaxes = scratch(amax_scratch_bytes(*this, w));
     produce(*this, source, TileOutputs<1>{{tile_output(*this, w, false, amaxes)}});
   }
-  if (wanted(together.rowwise) || wanted(together.columnwise)) cast_stack(*this, together, op.experts);
+  if (wanted(together.rowwise) || wanted(together.columnwise)) quantize_stack(*this, together, op.experts);
   launched("quantize_experts");
 }
 

@@ -290,8 +290,8 @@ __global__ __launch_bounds__(kThreads, 1)
       fetch_ends<S, Order>(shared.ends[warpgroup], ends, tile, warpgroup, thread);
       float total[S::kHalves][S::kSums];
       accumulate<S, Order>(shared, tile, warpgroup, thread, turn, total);
-      store<S, Order>(shared.d[warpgroup], &maps.d, ends, shared.ends[warpgroup], before, tile, warpgroup,
-                      thread, total);
+      store<S, Order>(shared.d[warpgroup], &maps.d, shared.ends[warpgroup], before, tile, warpgroup, thread,
+                      total);
     }
     if (S::kTakeTurns && warpgroup == 0) synchronize_some(kTurns, kMathWarpgroups * kWarpgroup);
     if (thread == 0) wait_until_read<0>();

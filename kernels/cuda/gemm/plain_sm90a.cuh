@@ -192,8 +192,8 @@ __global__ __launch_bounds__(kThreads, 1)
       if (first && warpgroup == 1) synchronize_some(kLagBarrier, kMathWarpgroups * kWarpgroup);
       float total[1][S::kSums];
       accumulate_plain<S>(shared, tile, warpgroup, thread, first && warpgroup == 0, turn, total[0]);
-      store<S, Order>(shared.d[warpgroup], &maps.d, ends, shared.ends[warpgroup], before, tile, warpgroup,
-                      thread, total);
+      store<S, Order>(shared.d[warpgroup], &maps.d, shared.ends[warpgroup], before, tile, warpgroup, thread,
+                      total);
     }
     if (thread == 0) wait_until_read<0>();
   }

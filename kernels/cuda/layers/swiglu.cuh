@@ -2,7 +2,7 @@
 // values and gradients, and the passes that make their forms.
 #pragma once
 
-#include "kernels/cuda/quantize/cast_behind.cuh"
+#include "kernels/cuda/quantize/produce.cuh"
 
 namespace precbench::cuda {
 
@@ -28,8 +28,7 @@ void produce_swiglu(CudaDevice& device, const Source& source, const QuantizedTen
   quantize_from_value(device, s);
 }
 
-/// Makes dgate_up and s of a Source of dgate, dup and s, each F wide. `scratch`: amax_scratch_bytes of both, and behind them
-/// group_counter_bytes with groups.
+/// Makes dgate_up and s of a Source of dgate, dup and s, each F wide. `scratch`: amax_scratch_bytes of both.
 template <class Source>
 void produce_swiglu_backward(CudaDevice& device, const Source& source, const QuantizedTensor& dgate_up,
                              const QuantizedTensor& s, std::byte* scratch, const Groups* groups = nullptr) {
@@ -48,12 +47,7 @@ void produce_swiglu_backward(CudaDevice& device, const Source& source, const Qua
     outputs.of[1].value = matrix(dgate_up.value, F, F);
   }
   if (writes_value(s) || !aligned) outputs.of[2].value = matrix(s.value);
-  if (groups)
-    produce_groups(
-        device, source, outputs, *groups,
-        scratch + amax_scratch_bytes(device, dgate_up, groups) + amax_scratch_bytes(device, s, groups));
-  else
-    produce(device, source, outputs);
+  produce(device, source, outputs);
   if (!aligned) {
     cast_value(device, dgate_up.value, both);
     cast_value(device, s.value, again);

@@ -49,89 +49,75 @@ __device__ inline bool behind_groups(const Source& source, std::int64_t row) {
     return false;
 }
 
-template <int kOutputs>
-struct AmaxShared {
-  alignas(16) std::uint16_t row_max[kOutputs][kTile];
-  alignas(16) std::uint16_t col_max[kOutputs][kTileWarps][kTile];
-};
-
-/// Raises the amaxes of a tile's rows and columns, and each half of `largest` to what the thread has seen of an output.
-template <bool kFull, class Source>
-__device__ inline void amax_tile(const Source& source, const TileOutputs<Source::kOutputs>& outputs,
-                                 std::int64_t row0, std::int64_t col0, AmaxShared<Source::kOutputs>& shared,
-                                 std::uint32_t (&largest)[Source::kOutputs]) {
-  constexpr int kOutputs = Source::kOutputs;
-  const ThreadPlace at;
-  std::uint32_t rows[kOutputs][4] = {};
-  Bf16x8 cols[kOutputs] = {};
-  for_square<kFull>(source, row0 + at.row(), col0 + at.col(), [&](int i, const Bf16x8(&made)[kOutputs]) {
-#pragma unroll
-    for (int o = 0; o < kOutputs; ++o) {
-      const std::uint32_t of_row = max_of_pairs(made[o]);
-      largest[o] = max_of_pairs(largest[o], of_row);
-      if (outputs.of[o].row_amax) rows[o][i / 2] |= max_half(of_row) << (16 * (i % 2));
-      if (outputs.of[o].col_amax) {
-#pragma unroll
-        for (int p = 0; p < 4; ++p)
-          cols[o].pair[p] = max_of_pairs(cols[o].pair[p], made[o].pair[p] & kNoSigns);
-      }
-    }
-  });
-  bool of_tile = false;  // the same in every thread
-#pragma unroll
-  for (int o = 0; o < kOutputs; ++o) {
-    of_tile = of_tile || outputs.of[o].row_amax || outputs.of[o].col_amax;
-    if (outputs.of[o].row_amax) {
-#pragma unroll
-      for (int p = 0; p < 4; ++p)
-#pragma unroll
-        for (int step = 1; step < 16; step *= 2)
-          rows[o][p] = max_of_pairs(rows[o][p], __shfl_xor_sync(kAllLanes, rows[o][p], step));
-      if (at.lane == 0)
-        store_vector(&shared.row_max[o][at.row()], {{rows[o][0], rows[o][1], rows[o][2], rows[o][3]}});
-    }
-    if (outputs.of[o].col_amax) {
-#pragma unroll
-      for (int p = 0; p < 4; ++p)
-        cols[o].pair[p] = max_of_pairs(cols[o].pair[p], __shfl_xor_sync(kAllLanes, cols[o].pair[p], 16));
-      if (at.half == 0) store_vector(&shared.col_max[o][at.warp][at.col()], cols[o]);
-    }
-  }
-  if (!of_tile) return;
-  __syncthreads();
-  const int t = threadIdx.x % kTile;
-#pragma unroll
-  for (int o = 0; o < kOutputs; ++o) {
-    const TileOutput& out = outputs.of[o];
-    if (out.row_amax && threadIdx.x < kTile && (kFull || row0 + t < source.rows))
-      atomicMax(out.row_amax + row0 + t, static_cast<std::int32_t>(shared.row_max[o][t]) << 16);
-    if (out.col_amax && threadIdx.x >= kTile && (kFull || col0 + t < source.cols)) {
-      std::uint32_t all = 0;
-#pragma unroll
-      for (int w = 0; w < kTileWarps; ++w)
-        all = max(all, static_cast<std::uint32_t>(shared.col_max[o][w][t]));
-      const FormArgs& form = out.columnwise;
-      const int group = form.group_offsets ? group_at(form, row0) : 0;
-      if (!form.group_offsets || group < form.groups)
-        atomicMax(out.col_amax + group * form.rows + out.first_col + col0 + t,
-                  static_cast<std::int32_t>(all << 16));
-    }
-  }
-  __syncthreads();
-}
-
 /// A persistent grid: block b has the tiles b, b + gridDim, ...
 template <class Source, bool kFull>
 __global__ void __launch_bounds__(kTileThreads, Source::kOutputs == 1 ? 4 : 2)
     amax_tiles(const Source source, const TileOutputs<Source::kOutputs> outputs, int col_tiles, int tiles) {
   constexpr int kOutputs = Source::kOutputs;
-  __shared__ AmaxShared<kOutputs> shared;
+  __shared__ alignas(16) std::uint16_t row_max[kOutputs][kTile];
+  __shared__ alignas(16) std::uint16_t col_max[kOutputs][kTileWarps][kTile];
   __shared__ std::uint32_t tensor_max[kOutputs][kWarp];
+  const ThreadPlace at;
   std::uint32_t largest[kOutputs] = {};  // over all tiles, of each half
   for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     std::int64_t row0, col0;
     place_tile<Source>(tile, col_tiles, tiles, row0, col0);
-    if (!behind_groups(source, row0)) amax_tile<kFull>(source, outputs, row0, col0, shared, largest);
+    if (behind_groups(source, row0)) continue;
+    std::uint32_t rows[kOutputs][4] = {};
+    Bf16x8 cols[kOutputs] = {};
+    for_square<kFull>(source, row0 + at.row(), col0 + at.col(), [&](int i, const Bf16x8(&made)[kOutputs]) {
+#pragma unroll
+      for (int o = 0; o < kOutputs; ++o) {
+        const std::uint32_t of_row = max_of_pairs(made[o]);
+        largest[o] = max_of_pairs(largest[o], of_row);
+        if (outputs.of[o].row_amax) rows[o][i / 2] |= max_half(of_row) << (16 * (i % 2));
+        if (outputs.of[o].col_amax) {
+#pragma unroll
+          for (int p = 0; p < 4; ++p)
+            cols[o].pair[p] = max_of_pairs(cols[o].pair[p], made[o].pair[p] & kNoSigns);
+        }
+      }
+    });
+    bool of_tile = false;  // the same in every thread
+#pragma unroll
+    for (int o = 0; o < kOutputs; ++o) {
+      of_tile = of_tile || outputs.of[o].row_amax || outputs.of[o].col_amax;
+      if (outputs.of[o].row_amax) {
+#pragma unroll
+        for (int p = 0; p < 4; ++p)
+#pragma unroll
+          for (int step = 1; step < 16; step *= 2)
+            rows[o][p] = max_of_pairs(rows[o][p], __shfl_xor_sync(kAllLanes, rows[o][p], step));
+        if (at.lane == 0)
+          store_vector(&row_max[o][at.row()], {{rows[o][0], rows[o][1], rows[o][2], rows[o][3]}});
+      }
+      if (outputs.of[o].col_amax) {
+#pragma unroll
+        for (int p = 0; p < 4; ++p)
+          cols[o].pair[p] = max_of_pairs(cols[o].pair[p], __shfl_xor_sync(kAllLanes, cols[o].pair[p], 16));
+        if (at.half == 0) store_vector(&col_max[o][at.warp][at.col()], cols[o]);
+      }
+    }
+    if (!of_tile) continue;
+    __syncthreads();
+    const int t = threadIdx.x % kTile;
+#pragma unroll
+    for (int o = 0; o < kOutputs; ++o) {
+      const TileOutput& out = outputs.of[o];
+      if (out.row_amax && threadIdx.x < kTile && (kFull || row0 + t < source.rows))
+        atomicMax(out.row_amax + row0 + t, static_cast<std::int32_t>(row_max[o][t]) << 16);
+      if (out.col_amax && threadIdx.x >= kTile && (kFull || col0 + t < source.cols)) {
+        std::uint32_t all = 0;
+#pragma unroll
+        for (int w = 0; w < kTileWarps; ++w) all = max(all, static_cast<std::uint32_t>(col_max[o][w][t]));
+        const FormArgs& form = out.columnwise;
+        const int group = form.group_offsets ? group_at(form, row0) : 0;
+        if (!form.group_offsets || group < form.groups)
+          atomicMax(out.col_amax + group * form.rows + out.first_col + col0 + t,
+                    static_cast<std::int32_t>(all << 16));
+      }
+    }
+    __syncthreads();
   }
 #pragma unroll
   for (int o = 0; o < kOutputs; ++o) {
@@ -148,14 +134,20 @@ __global__ void __launch_bounds__(kTileThreads, Source::kOutputs == 1 ? 4 : 2)
 template <int kOutputs>
 inline constexpr int kStashBytes = (kOutputs - 1) * kSquare* kTileThreads * 16;
 
-/// Values and forms of a tile. `ready` returns when the amaxes of its scales are there; every thread calls it.
-template <bool kFull, class Source, class Ready>
-__device__ inline void make_tile(const Source& source, const TileOutputs<Source::kOutputs>& outputs,
-                                 std::int64_t row0, std::int64_t col0, TileShared& shared, uint4* stash,
-                                 Ready&& ready) {
+template <class Source, bool kFull>
+__global__ void __launch_bounds__(kTileThreads, Source::kOutputs == 1 ? 3 : 2)
+    cast_tiles(const Source source, const TileOutputs<Source::kOutputs> outputs, int col_tiles,
+               bool reverse) {
   constexpr int kOutputs = Source::kOutputs;
+  __shared__ TileShared shared;
+  extern __shared__ uint4 stash[];
   const ThreadPlace at;
+  const unsigned tile = reverse ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
+  std::int64_t row0, col0;
+  place_tile<Source>(tile, col_tiles, gridDim.x, row0, col0);
+  if (behind_groups(source, row0) && tile > 0) return;  // the first may have the tensor's amax to store
   const std::int64_t row = row0 + at.row(), col = col0 + at.col();
+
   Bf16x8 square[kSquare];
   for_square<kFull>(source, row, col, [&](int i, const Bf16x8(&made)[kOutputs]) {
 #pragma unroll
@@ -167,7 +159,6 @@ __device__ inline void make_tile(const Source& source, const TileOutputs<Source:
         store_vector(&stash[((o - 1) * kSquare + i) * kTileThreads + threadIdx.x], made[o]);
     }
   });
-  ready();
 #pragma unroll 1  // three casts side by side are more code than the instruction cache holds
   for (int o = 0; o < kOutputs; ++o) {
     const TileOutput& out = outputs.of[o];
@@ -179,19 +170,6 @@ __device__ inline void make_tile(const Source& source, const TileOutputs<Source:
     }
     cast_tile<kFull>(square, out, row0, out.first_col + col0, shared);
   }
-}
-
-template <class Source, bool kFull>
-__global__ void __launch_bounds__(kTileThreads, Source::kOutputs == 1 ? 3 : 2)
-    cast_tiles(const Source source, const TileOutputs<Source::kOutputs> outputs, int col_tiles,
-               bool reverse) {
-  __shared__ TileShared shared;
-  extern __shared__ uint4 stash[];
-  const unsigned tile = reverse ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
-  std::int64_t row0, col0;
-  place_tile<Source>(tile, col_tiles, gridDim.x, row0, col0);
-  if (behind_groups(source, row0) && tile > 0) return;  // the first may have the tensor's amax to store
-  make_tile<kFull>(source, outputs, row0, col0, shared, stash, [] {});
 }
 
 }  // namespace precbench::cuda
