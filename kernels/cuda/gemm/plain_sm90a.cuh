@@ -171,6 +171,7 @@ __global__ __launch_bounds__(kThreads, 1)
                                                       const Order order) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
+  static_assert(sizeof(PlainShared<S>) <= 227 * 1024, "all that a block may have");
   auto& shared = *reinterpret_cast<PlainShared<S>*>(shared_bytes);
   const int rank = S::kCluster == 1 ? 0 : rank_in_cluster();
   const int cluster = static_cast<int>(blockIdx.x) / S::kCluster;
