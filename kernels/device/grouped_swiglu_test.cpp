@@ -71,3 +71,36 @@ PRECBENCH_OP_TEST(grouped_swiglu_on, "grouped_swiglu and grouped_swiglu_backward
         if (row_of[slot] < 0) CHECK(got_dw.as<float>()[slot] == 0);
     }
 }
+
+PRECBENCH_OP_TEST(grouped_columns_on, "grouped_swiglu_backward: columns are those of every group by itself") {
+  struct Case {
+    std::int64_t T, E, F;
+  };
+  for (const Case& c : {Case{70, 4, 128}, Case{70, 4, 136}, Case{2000, 21, 768}})  // many tiles the last
+    for (const OutputFormats& formats :
+         {OutputFormats{kRow, kRow}, {kBlock, kBlock}, {{}, kRow}, {kTensorE4m3, kRow}}) {
+      INFO(c.T << " tokens, width " << c.F << ", row " << describe(formats.rowwise) << ", col "
+               << describe(formats.columnwise));
+      b.start();
+      HostMemory& host = b.host();
+      const std::int64_t K = 2;
+      const TwoGroups groups(b, uneven_index(c.T, K, c.E), K, c.E, 128);
+      const std::int64_t rows = groups.cpu.rows_capacity();
+      const Tensor gate_up = host.random(DType::bf16, rows, 2 * c.F, 2.0f),
+                   ds = host.random(DType::bf16, rows, c.F, 1.0f);
+      const auto wanted = [&](const OutputFormats& of, std::int64_t cols) {
+        QuantizedTensor x = b.operand(of, rows, cols);
+        if (of.columnwise.granularity == Granularity::row)
+          x.columnwise.scale = b.output(DType::f32, 1, c.E * cols);
+        return x;
+      };
+      const OutputFormats of_s{{}, formats.columnwise};
+      const QuantizedTensor dgate_up = wanted(formats, 2 * c.F), s = wanted(of_s, c.F);
+      b.device().grouped_swiglu_backward({dgate_up, s, {}, b.put(ds), b.put(gate_up), {}, groups.device});
+      const std::vector<std::int32_t> offsets = integers(groups.cpu.offsets);
+      const Tensor got = b.fetch(dgate_up.value);
+      b.check_forms("rows", {.value = dgate_up.value, .rowwise = dgate_up.rowwise}, got);
+      check_columns(b, dgate_up, {{}, formats.columnwise}, got, offsets);
+      check_columns(b, s, of_s, b.fetch(s.value), offsets);
+    }
+}

@@ -67,4 +67,49 @@ inline std::vector<std::int32_t> experts_with(std::vector<std::int64_t> counts) 
   return index;
 }
 
+/// [T, K] experts, different ones for each token; few have most slots, and the last none.
+inline std::vector<std::int32_t> uneven_index(std::int64_t T, std::int64_t K, std::int64_t E) {
+  std::vector<std::int32_t> index;
+  for (std::int64_t t = 0; t < T; ++t)
+    for (std::int64_t k = 0; k < K; ++k) {
+      const std::int64_t width = random_bits(3, index.size()) % 4 ? 1 : (E - 1) / K;
+      index.push_back(static_cast<std::int32_t>(k * ((E - 1) / K) + random_bits(4, index.size()) % width));
+    }
+  return index;
+}
+
+/// The columns of gathered rows are those of every group by itself.
+inline void check_columns(OpTest& b, const QuantizedTensor& x, const OutputFormats& formats,
+                          const Tensor& gathered, const std::vector<std::int32_t>& offsets) {
+  const std::int64_t rows = gathered.rows, C = gathered.cols;
+  const Tensor codes = b.fetch(x.columnwise.data), scales = b.fetch(x.columnwise.scale);
+  const Granularity g = formats.columnwise.granularity;
+  const std::int64_t bytes = bits_of(scales.dtype) / 8;
+  for (std::size_t e = 0; e + 1 < offsets.size(); ++e) {
+    const std::int64_t first = offsets[e], n = offsets[e + 1] - first;
+    if (n == 0) continue;
+    QuantizedTensor part = b.host_operand({{}, formats.columnwise}, gathered.slice_rows(first, n));
+    if (formats.one_scale()) {
+      part.amax_in = b.fetch(x.amax_out);
+      part.amax_out = {};
+    }
+    b.cpu().quantize({part});
+    bool same = true;
+    for (std::int64_t c = 0; c < C; ++c) {
+      same = same && std::memcmp(codes.as<std::uint8_t>() + c * rows + first,
+                                 part.columnwise.data.as<std::uint8_t>() + c * n, n) == 0;
+      for (std::int64_t kb = 0; kb < scale_blocks(g, n); ++kb) {
+        const std::int64_t block = block_length(g) ? block_length(g) : 1;
+        const std::int64_t at = g == Granularity::row ? static_cast<std::int64_t>(e) * C + c
+                                                      : scale_index(g, C, rows, c, first / block + kb);
+        same = same &&
+               std::memcmp(scales.as<std::uint8_t>() + at * bytes,
+                           part.columnwise.scale.as<std::uint8_t>() + scale_index(g, C, n, c, kb) * bytes,
+                           bytes) == 0;
+      }
+    }
+    CHECK(same);
+  }
+}
+
 }  // namespace precbench::testing

@@ -70,14 +70,26 @@ GemmOperand ExpertLinear::codes(std::int64_t rows, std::int64_t cols) const {
   return push_gemm_operand(arena_, Segment::activations, recipe_.fprop.a, rows, cols);
 }
 
-GemmOperand ExpertLinear::quantized(const Weight& weight, const QuantFormat& format, bool columns) const {
+GemmOperand ExpertLinear::push_weight(const QuantFormat& format, std::int64_t rows, std::int64_t cols,
+                                      bool columns) const {
+  const std::int64_t N = rows / experts_;
+  const std::int64_t of_expert = columns ? cols : N, k = columns ? N : cols;
+  return push_form(arena_, Segment::quantized_weights, format, experts_ * of_expert, k,
+                   stacked_scale_count(format.granularity, experts_, of_expert, k));
+}
+
+GemmOperand ExpertLinear::weight_columns(std::int64_t rows, std::int64_t cols) const {
+  if (!recipe_.fprop.b.quantized() || !recipe_.dgrad.b.quantized()) return {};
+  return push_weight(recipe_.dgrad.b, rows, cols, true);
+}
+
+GemmOperand ExpertLinear::quantized(const Weight& weight, const QuantFormat& format, bool columns,
+                                    const GemmOperand& also) const {
   const Tensor& value = weight.value;
   if (!format.quantized()) return {format, value, {}, columns};
-  const std::int64_t N = value.rows / experts_;
-  const std::int64_t rows = columns ? value.cols : N, k = columns ? N : value.cols;
-  const GemmOperand form = push_form(arena_, Segment::quantized_weights, format, experts_ * rows, k,
-                                     stacked_scale_count(format.granularity, experts_, rows, k));
+  const GemmOperand form = push_weight(format, value.rows, value.cols, columns);
   QuantizedTensor w = make_quantized_tensor(value, {}, {});
+  w.columnwise = also;
   (columns ? w.columnwise : w.rowwise) = form;
   device_.quantize_experts({w, experts_});
   return form;
@@ -86,14 +98,15 @@ GemmOperand ExpertLinear::quantized(const Weight& weight, const QuantFormat& for
 void ExpertLinear::fprop(const Tensor& y, const QuantizedTensor& x, const Weight& weight,
                          const Groups& groups) const {
   const Scope scope(arena_);
-  const GemmOperand w = quantized(weight, recipe_.fprop.b, false);
+  const GemmOperand w = quantized(weight, recipe_.fprop.b, false, weight.columnwise);
   device_.grouped_matmul({y, x.rowwise, w, groups, {GemmRole::fprop, recipe_.fprop.fast_accum}});
 }
 
 void ExpertLinear::dgrad(const Tensor& dx, const QuantizedTensor& dy, const Weight& weight,
                          const Groups& groups) const {
   const Scope scope(arena_);
-  const GemmOperand w = quantized(weight, recipe_.dgrad.b, true);
+  const GemmOperand w =
+      weight.columnwise.empty() ? quantized(weight, recipe_.dgrad.b, true) : weight.columnwise;
   device_.grouped_matmul({dx, dy.rowwise, w, groups, {GemmRole::dgrad, recipe_.dgrad.fast_accum}});
 }
 

@@ -28,9 +28,13 @@ class ExpertLinear {
   /// Codes of rows alone, of X or dY, which wgrad transposes (Recipe::flow).
   GemmOperand codes(std::int64_t rows, std::int64_t cols) const;
 
-  /// Y[rows,N] = X[rows,K] W_e[N,K]^T
+  /// Memory for the form of a weight [E * N, K] that dgrad takes; empty where that is the weight itself, or where fprop
+  /// has no form to make with it.
+  GemmOperand weight_columns(std::int64_t rows, std::int64_t cols) const;
+
+  /// Y[rows,N] = X[rows,K] W_e[N,K]^T. Makes weight.columnwise too, if there is one: the weights are read once for both.
   void fprop(const Tensor& y, const QuantizedTensor& x, const Weight& weight, const Groups& groups) const;
-  /// dX[rows,K] = dY[rows,N] W_e[N,K]
+  /// dX[rows,K] = dY[rows,N] W_e[N,K]; with weight.columnwise as fprop has made it, or none.
   void dgrad(const Tensor& dx, const QuantizedTensor& dy, const Weight& weight, const Groups& groups) const;
   /// dW_e[N,K] = or += dY^T X over the rows of e
   void wgrad(const Tensor& dweight, const QuantizedTensor& dy, const QuantizedTensor& x, const Groups& groups,
@@ -38,7 +42,11 @@ class ExpertLinear {
 
  private:
   QuantizedTensor grouped(const Tensor& value, const QuantFormat& row, const QuantFormat& column) const;
-  GemmOperand quantized(const Weight& weight, const QuantFormat& format, bool columns) const;
+  /// A weight's form, made in transient memory; with `also` that one at once.
+  GemmOperand quantized(const Weight& weight, const QuantFormat& format, bool columns,
+                        const GemmOperand& also = {}) const;
+  GemmOperand push_weight(const QuantFormat& format, std::int64_t rows, std::int64_t cols,
+                          bool columns) const;
 
   Device& device_;
   Arena& arena_;

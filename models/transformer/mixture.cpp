@@ -27,6 +27,10 @@ void permute_rows(Device& device, QuantizedTensor x, const QuantizedTensor& toke
   device.permute({x, tokens, weights, groups});
 }
 
+Weight with_columns(const Weight& weight, const GemmOperand& columns) {
+  return {weight.value, weight.rowwise, columns};
+}
+
 }  // namespace
 
 ExpertLinear Transformer::experts(std::int64_t layer, Role role) const {
@@ -108,7 +112,7 @@ void Transformer::mixture_forward(std::int64_t layer, Saved& saved, const BlockW
     permute_rows(device_, x,
                  dispatch(routing, h, value && !as_codes(format) ? QuantFormat{} : format, routing.x, value),
                  at_input ? routing.group_weights : Tensor{}, groups);
-    lin.fprop(saved.gate_up, x, w[Role::gate_up], groups);
+    lin.fprop(saved.gate_up, x, with_columns(w[Role::gate_up], saved.gate_up_columns), groups);
   }
   if (shared) fprop(layer, Role::shared_gate_up, saved.shared_gate_up, h, w);
   if (again) return;
@@ -123,7 +127,7 @@ void Transformer::mixture_forward(std::int64_t layer, Saved& saved, const BlockW
   if (!saved.swiglu_amax.empty()) s.amax_out = saved.swiglu_amax;
   device_.grouped_swiglu({s, saved.gate_up, at_input ? Tensor{} : routing.group_weights, groups});
   const Tensor y = push_rows(groups, config_.width);
-  lin.fprop(y, s, w[Role::down], groups);
+  lin.fprop(y, s, with_columns(w[Role::down], saved.down_columns), groups);
   combine(routing, {.out = branch_, .rows = y, .addend = addend, .groups = groups});
 }
 
@@ -174,7 +178,7 @@ void Transformer::experts_backward(std::int64_t layer, const Saved& saved, const
       permute_rows(device_, dy, tokens, {}, groups);
     }
     const Tensor ds = push_rows(groups, config_.moe.expert_ffn);
-    down.dgrad(ds, dy, w[Role::down], groups);
+    down.dgrad(ds, dy, with_columns(w[Role::down], saved.down_columns), groups);
     QuantizedTensor s = down.input(push_rows(groups, config_.moe.expert_ffn), false, true);
     if (!saved.swiglu_amax.empty()) {
       s.amax_in = saved.swiglu_amax;
@@ -185,7 +189,7 @@ void Transformer::experts_backward(std::int64_t layer, const Saved& saved, const
     wgrad(down, Role::down, dy, s);
   }
   if (apart && !at_input) bring_back(saved.routing, dw, slots_dw);
-  gate_up.dgrad(drows, dgate_up, w[Role::gate_up], groups);
+  gate_up.dgrad(drows, dgate_up, with_columns(w[Role::gate_up], saved.gate_up_columns), groups);
   const Tensor of_rows = at_input ? weights : Tensor{};
   const Recipe& recipe = options_.recipe_of(layer, Role::gate_up);
   QuantizedTensor tokens{.value = h, .rowwise = recipe.flow ? saved.h2_form : GemmOperand{}};

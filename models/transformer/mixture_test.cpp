@@ -146,6 +146,28 @@ TEST_CASE("recomputation of a mixture changes no bit", "[moe]") {
     }
 }
 
+TEST_CASE("experts' weights are read once for both of their forms", "[moe]") {
+  struct Counter final : OpObserver {
+    std::int64_t count = 0;
+    void begin(const OpCost& cost) override { count += std::string(cost.name) == "quantize_experts"; }
+    void end(const OpCost&) override {}
+  } counter;
+  for (const bool recompute : {false, true}) {
+    StepSetup setup = mixture_setup("tiny-moe", "rowwise");
+    setup.recompute = recompute;
+    TestStep step(setup);
+    step.parameters().initialize(1, 0.02f);
+    const std::int64_t n = setup.B * setup.T;
+    const std::vector<std::int32_t> tokens = random_tokens(2, n, setup.model.vocab);
+    step.device().set_observer(&counter);
+    counter.count = 0;
+    step.forward_backward(tokens, tokens);
+    // gate_up and down; recomputed, each in forward, gate_up again with its columns, and down's columns.
+    CHECK(counter.count == setup.model.layers * (recompute ? 4 : 2));
+    step.device().set_observer(nullptr);
+  }
+}
+
 TEST_CASE("accumulated micro-steps of a mixture are one larger batch", "[moe]") {
   for (const char* model : {"tiny-moe", "tiny-moe-shared"}) {
     StepSetup setup = mixture_setup(model);

@@ -99,7 +99,9 @@ class Parameters {
   void commit(const Tensor& gradient);
   /// Whether backward must add to gradients(unit) instead of overwriting it.
   bool accumulates() const { return !sharded() && !fp8_gradients_ && micro_step_ > 0; }
-  /// The same of a block's experts.
+  /// Whether a block's experts stay in memory from its forward to its backward.
+  bool keeps_experts(std::int64_t layer) const { return !sharded() || layout_.experts_apart(layer); }
+  /// As accumulates(), of a block's experts.
   bool accumulates_experts(std::int64_t layer) const {
     return layout_.experts_apart(layer) ? micro_step_ > 0 : accumulates();
   }

@@ -289,6 +289,7 @@ void Transformer::block_backward(std::int64_t layer, Saved& saved) {
   if (layer > 0) parameters_.prefetch(parameters_.layout().block_unit(layer - 1), Pass::backward);
   if (options_.recompute) {
     push_inner(layer, saved);
+    saved.down_columns = {};  // this forward ends before
     block_forward(layer, saved, w, saved.x, true);
   }
   const BlockTensors g = parameters_.block_gradients(layer);
@@ -331,6 +332,7 @@ void Transformer::forward_backward(const Tensor& loss_sum, const Tensor& tokens,
     if (options_.recompute) {
       const Scope forward(arena_);
       push_inner(layer, saved);
+      leave_weight_columns(saved);
       block_forward(layer, saved, w, x, false);
     } else {
       push_inner(layer, saved);
@@ -372,6 +374,7 @@ void Transformer::forward(const Tensor& losses, const Tensor& tokens, const Tens
     const BlockWeights w = parameters_.gather_block(layer, Pass::forward);
     parameters_.prefetch(layer + 1 < config_.layers ? layout.block_unit(layer + 1) : layout.head_unit());
     push_inner(layer, passing);
+    leave_weight_columns(passing);
     block_forward(layer, passing, w, layer == 0 ? x0_ : mid_, false);
   }
   const Head head = begin_head(mid_);

@@ -114,9 +114,10 @@ class Transformer {
     GemmOperand h1_form,
         h2_form;  // and where it takes them quantized: columns, or codes of rows that it transposes
     GemmOperand attention_codes;  // likewise, where it transposes them
-    Tensor attention_amax;        // f32 [1], where both forms of attention's output have one scale for the tensor
-    Tensor swiglu_amax;           // f32 [1], where SwiGLU's output has one scale for the tensor
+    Tensor attention_amax;  // f32 [1], where both forms of attention's output have one scale for the tensor
+    Tensor swiglu_amax;     // f32 [1], where SwiGLU's output has one scale for the tensor
     SavedRouting routing;
+    GemmOperand gate_up_columns, down_columns;  // of experts' weights, for dgrad; empty: it makes its own
     Tensor shared_gate_up, shared_swiglu_amax;
   };
   /// The linear layers around a SwiGLU, its width, and what is saved of it.
@@ -149,6 +150,8 @@ class Transformer {
   QuantizedTensor gradient_in(int slot, std::int64_t consumer_layer) const;
   void push_saved(std::int64_t layer, Saved& saved);
   void push_inner(std::int64_t layer, Saved& saved);
+  /// For a forward whose backward, if it has one, makes its own.
+  static void leave_weight_columns(Saved& saved) { saved.gate_up_columns = saved.down_columns = {}; }
   RopeOptions rope_options(const BlockWeights& w) const;
   void observe(std::int64_t layer, Role role, LinearOperand operand, const QuantizedTensor& values);
   /// Where the layer's recipe has wgrad transpose these codes.

@@ -119,6 +119,13 @@ void Transformer::push_inner(std::int64_t layer, Saved& saved) {
     saved.routing.x = push_arrived(options_.recipe_of(layer, Role::gate_up).fprop.a);
   if (config_.has_experts(layer) && config_.moe.shared_ffn > 0)
     saved.shared_gate_up = push(2 * config_.moe.shared_ffn);
+  leave_weight_columns(saved);
+  // Weights that are gathered for a pass are to leave memory when it is over, in whatever form.
+  if (config_.has_experts(layer) && parameters_.keeps_experts(layer)) {
+    const std::int64_t E = own_experts(), F = config_.moe.expert_ffn;
+    saved.gate_up_columns = experts(layer, Role::gate_up).weight_columns(E * 2 * F, C);
+    saved.down_columns = experts(layer, Role::down).weight_columns(E * C, F);
+  }
   keep_normed(Role::qkv, saved.h1, saved.h1_form);
   keep_normed(Role::gate_up, saved.h2, saved.h2_form);
 }

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <exception>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -225,15 +226,19 @@ void bench_weights(OpTable& table, Device& device, const Shape& shape) {
   const Tensor stack = random_bf16(buffers, device, E * 2 * F, C, 6);
   for (const FormSet& set : {FormSet{"tensor", kTensorE4m3, kTensorE4m3}, FormSet{"row", kRow, kRow},
                              FormSet{"128x128", testing::kSquare, testing::kSquare}, FormSet{"mx", kMx, kMx}})
-    for (const bool columns : {false, true}) {
+    for (const auto& [rows, columns, which] :
+         {std::tuple{true, false, "rows"}, std::tuple{false, true, "columns"},
+          std::tuple{true, true, "both"}}) {
       Buffers forms(device);
-      const QuantFormat& format = columns ? set.columnwise : set.rowwise;
-      const std::int64_t N = columns ? C : 2 * F, k = columns ? 2 * F : C;
-      GemmOperand form = forms.form(format, E * N, k);
-      form.scale = forms.tensor(scale_dtype(format), 1, stacked_scale_count(format.granularity, E, N, k));
+      const auto form = [&](const QuantFormat& format, std::int64_t N, std::int64_t k) {
+        GemmOperand of = forms.form(format, E * N, k);
+        of.scale = forms.tensor(scale_dtype(format), 1, stacked_scale_count(format.granularity, E, N, k));
+        return of;
+      };
       QuantizedTensor w{.value = stack};
-      (columns ? w.columnwise : w.rowwise) = form;
-      table.report(fmt::format("quantize_experts {}{}", set.name, columns ? " columns" : ""), [&] {
+      if (rows) w.rowwise = form(set.rowwise, 2 * F, C);
+      if (columns) w.columnwise = form(set.columnwise, C, 2 * F);
+      table.report(fmt::format("quantize_experts {}, {}", set.name, which), [&] {
         device.quantize_experts({w, E});
       });
     }

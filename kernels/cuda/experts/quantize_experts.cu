@@ -1,8 +1,11 @@
-// The forms of stacked weights, each expert by itself, all experts in one pass of the dense engine. Rowwise forms are those
-// of the whole stack. Columnwise ones, in which an expert's transpose follows the last one's, are those of a matrix that has
-// the experts side by side. Where one scale belongs to an expert, a pass before finds the amaxes, and the forms are cast as
-// if every row of theirs had a scale.
-#include "kernels/cuda/elementwise/elements.cuh"
+// The forms of stacked weights, each expert by itself. Both are made of one read of the weights, with a read before for amaxes
+// where a scale belongs to a row, a column or an expert.
+//
+// The dense engine (produce.cuh) has rows alone with a scale each, which it makes of one read too; and forms of which an
+// expert's part is not by itself, those of the whole stack, or of the experts side by side.
+#include <type_traits>
+#include <utility>
+
 #include "kernels/cuda/quantize/produce.cuh"
 
 namespace precbench {
@@ -26,78 +29,167 @@ struct StackSource {
   }
   template <bool kFull>
   __device__ Raw fetch(std::int64_t row, std::int64_t col) const {
-    const std::int64_t expert = col / width;
+    const std::int64_t expert = col / width, within = col - expert * width;
     if (!kFull && (row >= rows || col >= cols)) return {};
-    return load<kFull>(stack, expert * rows + row, col - expert * width);
+    Raw raw = load<kFull>(stack, expert * rows + row, within);
+    if constexpr (!kFull) {
+      // Columns of the experts behind this one; none where vectors divide an expert's.
+      for (int j = static_cast<int>(width - within); !stack.vectors && j < 8 && col + j < cols; ++j) {
+        const std::int64_t other = (col + j) / width;
+        const std::uint32_t bits = stack.data[(other * rows + row) * stack.pitch + col + j - other * width];
+        raw.pair[j / 2] |= bits << (16 * (j % 2));
+      }
+    }
+    return raw;
   }
   __device__ void make(Bf16x8 (&out)[1], const Raw& raw, const Column&, std::int64_t, std::int64_t) const {
     out[0] = raw;
   }
 };
 
-constexpr int kAmaxVectors = 16;  // of eight elements, that a thread reads
-
-/// Raises amaxes from zero: of each expert, blockIdx.y.
-__global__ void __launch_bounds__(kElementThreads)
-    amax_experts_kernel(std::uint32_t* amaxes, const std::uint16_t* stack, std::int64_t size, bool vectors) {
-  __shared__ std::uint32_t buffer[kWarp];
-  const std::uint16_t* const expert = stack + blockIdx.y * size;
-  std::uint32_t largest = 0;
-  for_elements(expert, size, vectors, [&](const float(&v)[8]) {
-#pragma unroll
-    for (int j = 0; j < 8; ++j) largest = max(largest, __float_as_uint(v[j]) & 0x7FFFFFFFu);
-  });
-  largest = block_max(largest, buffer);
-  if (threadIdx.x == 0) atomicMax(amaxes + blockIdx.y, largest);
-}
-
-/// Of each row of a form that has so many for an expert.
-__global__ void __launch_bounds__(kElementThreads)
-    spread_amaxes_kernel(float* of_rows, const float* amaxes, std::int64_t rows,
-                         std::int64_t rows_of_expert) {
-  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kElementThreads + threadIdx.x;
-  if (row < rows) of_rows[row] = amaxes[row / rows_of_expert];
-}
-
-__global__ void __launch_bounds__(kElementThreads)
-    collect_scales_kernel(float* scales, const float* of_rows, std::int64_t experts,
-                          std::int64_t rows_of_expert) {
-  const std::int64_t expert = static_cast<std::int64_t>(blockIdx.x) * kElementThreads + threadIdx.x;
-  if (expert < experts) scales[expert] = of_rows[expert * rows_of_expert];
-}
-
-unsigned blocks_for(std::int64_t threads) {
-  return static_cast<unsigned>((threads + kElementThreads - 1) / kElementThreads);
-}
-
-/// A form with one scale for each expert. `source`: what the engine reads.
-void cast_with_amaxes(CudaDevice& device, const Tensor& value, const GemmOperand& form, bool columns,
-                      const StackSource& source, std::int64_t experts) {
-  const std::int64_t rows = form.data.rows, rows_of_expert = rows / experts, size = value.size() / experts;
-  auto* const amaxes = static_cast<float*>(device.scratch((experts + 2 * rows) * sizeof(float)));
-  float *const amaxes_of_rows = amaxes + experts, *const scales_of_rows = amaxes_of_rows + rows;
-  PRECBENCH_CHECK(cudaMemsetAsync(amaxes, 0, experts * sizeof(float), device.stream()));
-  const dim3 grid(static_cast<unsigned>((size + kElementThreads * 8 * kAmaxVectors - 1) /
-                                        (kElementThreads * 8 * kAmaxVectors)),
-                  static_cast<unsigned>(experts));
-  amax_experts_kernel<<<grid, kElementThreads, 0, device.stream()>>>(reinterpret_cast<std::uint32_t*>(amaxes),
-                                                                     value.as<std::uint16_t>(), size,
-                                                                     aligned(value) && size % 8 == 0);
-  spread_amaxes_kernel<<<blocks_for(rows), kElementThreads, 0, device.stream()>>>(amaxes_of_rows, amaxes,
-                                                                                  rows, rows_of_expert);
+/// Experts one behind the other: the first, and the forms of the first.
+struct Stack {
+  Matrix expert;
   TileOutput output;
-  FormArgs& args = columns ? output.columnwise : output.rowwise;
-  args = read_form(form);
-  args.granularity = Granularity::row;
-  args.amax = amaxes_of_rows;
-  args.scale = scales_of_rows;
-  const int col_tiles = static_cast<int>((source.cols + kTile - 1) / kTile);
-  const int tiles = static_cast<int>((source.rows + kTile - 1) / kTile) * col_tiles;
-  const bool full = source.vectors() && source.rows % kTile == 0 && source.cols % kTile == 0;
-  const auto kernel = full ? cast_tiles<StackSource, true> : cast_tiles<StackSource, false>;
-  kernel<<<tiles, kTileThreads, 0, device.stream()>>>(source, TileOutputs<1>{{output}}, col_tiles, false);
-  collect_scales_kernel<<<blocks_for(experts), kElementThreads, 0, device.stream()>>>(
-      form.scale.as<float>(), scales_of_rows, experts, rows_of_expert);
+  std::uint32_t* amaxes;  ///< of the experts, where a scale belongs to one; null: none does
+  int col_tiles;
+};
+
+__device__ inline void shift(FormArgs& form, std::int32_t*& raised, int experts) {
+  if (!form.data) return;
+  form.data += experts * form.rows * form.k;
+  const std::int64_t scales = experts * scale_count(form.granularity, form.rows, form.k);
+  form.scale = static_cast<std::byte*>(form.scale) + scales * (form.scale_type == ScaleType::ue8m0 ? 1 : 4);
+  if (!raised) return;
+  raised += experts * form.rows;
+  form.amax += experts * form.rows;
+}
+
+/// A block's tile of an expert, blockIdx.y; `number`: of the tile.
+template <bool kFull>
+struct StackTile {
+  Matrix expert;
+  TileOutput output;
+  std::int64_t row0, col0;
+  Bf16x8 square[kSquare];
+
+  __device__ StackTile(const Stack& stack, int which, int number)
+      : expert(stack.expert),
+        output(stack.output),
+        row0(number / stack.col_tiles * kTile),
+        col0(number % stack.col_tiles * kTile) {
+    const ThreadPlace at;
+    expert.data += which * expert.rows * expert.pitch;
+#pragma unroll
+    for (int i = 0; i < kSquare; ++i) square[i] = load<kFull>(expert, row0 + at.row() + i, col0 + at.col());
+    shift(output.rowwise, output.row_amax, which);
+    shift(output.columnwise, output.col_amax, which);
+    if (stack.amaxes) output.tensor = {.parts = stack.amaxes + which, .count = 1};
+  }
+};
+
+/// Raises the amaxes of rows, columns and experts from zero.
+template <bool kFull>
+__global__ void __launch_bounds__(kTileThreads, 4) amax_experts(const __grid_constant__ Stack stack) {
+  __shared__ alignas(16) std::uint16_t row_max[kTile], col_max[kTileWarps][kTile];
+  const StackTile<kFull> tile(stack, static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.x));
+  const TileOutput& out = tile.output;
+  const ThreadPlace at;
+  std::uint32_t rows[4];
+  row_maxima(rows, tile.square);
+#pragma unroll
+  for (std::uint32_t& two : rows)
+#pragma unroll
+    for (int step = 1; step < 16; step *= 2) two = max_of_pairs(two, __shfl_xor_sync(kAllLanes, two, step));
+  if (at.lane == 0) store_vector(&row_max[at.row()], {{rows[0], rows[1], rows[2], rows[3]}});
+  Bf16x8 cols;
+  warp_col_maxima(cols, tile.square);
+  if (at.half == 0) store_vector(&col_max[at.warp][at.col()], cols);
+  __syncthreads();
+  const int t = threadIdx.x % kTile;
+  if (threadIdx.x < kTile) {
+    const std::uint32_t of_row = row_max[t];
+    if (out.row_amax && (kFull || tile.row0 + t < tile.expert.rows))
+      atomicMax(out.row_amax + tile.row0 + t, static_cast<std::int32_t>(of_row << 16));
+    if (out.tensor.parts) {
+      const std::uint32_t of_warp = __reduce_max_sync(kAllLanes, of_row);
+      if (threadIdx.x % kWarp == 0) atomicMax(out.tensor.parts, of_warp << 16);
+    }
+  } else if (out.col_amax && (kFull || tile.col0 + t < tile.expert.cols)) {
+    std::uint32_t of_column = 0;
+#pragma unroll
+    for (int w = 0; w < kTileWarps; ++w)
+      of_column = max(of_column, static_cast<std::uint32_t>(col_max[w][t]));
+    atomicMax(out.col_amax + tile.col0 + t, static_cast<std::int32_t>(of_column << 16));
+  }
+}
+
+/// From the last tile on: L2 still has what an amax pass has read last.
+template <bool kFull>
+__global__ void __launch_bounds__(kTileThreads, 3) cast_experts(const __grid_constant__ Stack stack) {
+  __shared__ TileShared shared;
+  StackTile<kFull> tile(stack, static_cast<int>(gridDim.y - 1 - blockIdx.y),
+                        static_cast<int>(gridDim.x - 1 - blockIdx.x));
+  cast_tile<kFull>(tile.square, tile.output, tile.row0, tile.col0, shared);
+}
+
+/// Whether every expert's part of a form and of its scales lies by itself.
+bool apart(const GemmOperand& form, std::int64_t experts) {
+  const bool tiles = form.data.rows / experts % kTile == 0;
+  switch (form.format.granularity) {
+    case Granularity::tensor:
+    case Granularity::row:
+      return scale_dtype(form.format) == DType::f32;
+    case Granularity::block_128x128:
+      return tiles && scale_dtype(form.format) == DType::f32;
+    case Granularity::block_1x32:
+      return tiles;
+    default:
+      return false;
+  }
+}
+
+bool of_tensor(const FormArgs& form) { return form.data && form.granularity == Granularity::tensor; }
+
+/// The forms that are apart.
+void quantize_stack(CudaDevice& device, const QuantizedTensor& w, std::int64_t E) {
+  const std::int64_t N = w.value.rows / E, k = w.value.cols;
+  Stack stack{.expert = matrix(w.value),
+              .output = {},
+              .amaxes = nullptr,
+              .col_tiles = static_cast<int>((k + kTile - 1) / kTile)};
+  stack.expert.rows = N;
+  TileOutput& out = stack.output;
+  const auto arguments = [&](const GemmOperand& form) {
+    if (!wanted(form)) return FormArgs{};
+    FormArgs args =
+        form.format.granularity == Granularity::tensor ? read_form(form) : form_args(form, device.stream());
+    args.rows /= E;
+    return args;
+  };
+  out.rowwise = arguments(w.rowwise);
+  out.columnwise = arguments(w.columnwise);
+  const std::int64_t rows = scaled_by_row(w.rowwise) ? E * N : 0,
+                     columns = scaled_by_row(w.columnwise) ? E * k : 0,
+                     experts = of_tensor(out.rowwise) || of_tensor(out.columnwise) ? E : 0;
+  const auto bytes = static_cast<std::size_t>(rows + columns + experts) * sizeof(float);
+  auto* amaxes = static_cast<std::int32_t*>(device.scratch(bytes));
+  if (rows > 0) out.row_amax = amaxes, out.rowwise.amax = reinterpret_cast<float*>(amaxes);
+  amaxes += rows;
+  if (columns > 0) out.col_amax = amaxes, out.columnwise.amax = reinterpret_cast<float*>(amaxes);
+  if (experts > 0) stack.amaxes = reinterpret_cast<std::uint32_t*>(amaxes + columns);
+  const dim3 grid(static_cast<unsigned>((N + kTile - 1) / kTile * stack.col_tiles), static_cast<unsigned>(E));
+  const auto run = [&](auto full) {
+    if (bytes > 0) {
+      PRECBENCH_CHECK(cudaMemsetAsync(amaxes - rows, 0, bytes, device.stream()));
+      amax_experts<full><<<grid, kTileThreads, 0, device.stream()>>>(stack);
+    }
+    cast_experts<full><<<grid, kTileThreads, 0, device.stream()>>>(stack);
+  };
+  if (stack.expert.vectors && N % kTile == 0 && k % kTile == 0)
+    run(std::true_type());
+  else
+    run(std::false_type());
 }
 
 }  // namespace
@@ -105,20 +197,20 @@ void cast_with_amaxes(CudaDevice& device, const Tensor& value, const GemmOperand
 
 void CudaDevice::do_quantize_experts(const ops::QuantizeExperts& op) {
   using namespace cuda;
+  QuantizedTensor together = op.w;
   for (const bool columns : {false, true}) {
-    const GemmOperand& form = columns ? op.w.columnwise : op.w.rowwise;
+    GemmOperand& form = columns ? together.columnwise : together.rowwise;
     if (!wanted(form)) continue;
+    const bool rows_alone = !columns && scaled_by_row(form) && !wanted(op.w.columnwise);
+    if (apart(form, op.experts) && !rows_alone) continue;
     const StackSource source(op.w.value, columns ? op.experts : 1);
-    if (form.format.granularity == Granularity::tensor) {
-      cast_with_amaxes(*this, op.w.value, form, columns, source, op.experts);
-      continue;
-    }
     QuantizedTensor w = op.w;
     w.rowwise = w.columnwise = {};
-    (columns ? w.columnwise : w.rowwise) = form;
+    (columns ? w.columnwise : w.rowwise) = std::exchange(form, {});
     void* amaxes = scratch(amax_scratch_bytes(*this, w));
     produce(*this, source, TileOutputs<1>{{tile_output(*this, w, false, amaxes)}});
   }
+  if (wanted(together.rowwise) || wanted(together.columnwise)) quantize_stack(*this, together, op.experts);
   launched("quantize_experts");
 }
 

@@ -64,6 +64,7 @@ struct Shape {
   static constexpr int kHalves =
       kRows / (kMathWarpgroups * 64);         ///< products of 64 rows a warpgroup makes of a stage
   static constexpr int kSums = kColumns / 2;  ///< accumulators of a product, per thread
+  using Ends = TileEnds<kEnds, kHalves, kColumns>;
   static constexpr int kSquares = (kColumns + 127) / 128;  ///< square blocks that a tile's columns touch
   static constexpr int kAScales = kEnds ? 0 : kRows, kBScales = kSquare   ? kSquares * 4
                                                                 : kBlocks ? kColumns
@@ -81,6 +82,7 @@ struct alignas(1024) Shared {
   std::uint8_t a[S::kStages][S::kRows * S::kBlockK];
   std::uint8_t b[S::kStages][S::kColumns * S::kBlockK];
   std::uint8_t d[kMathWarpgroups][S::kDBoxes][kDBytes];
+  typename S::Ends ends[kMathWarpgroups];
   alignas(128) float a_scale[S::kStages][S::kEnds ? 4 : S::kAScales];
   alignas(128) float b_scale[S::kStages][S::kEnds ? 4 : S::kBScales];
   Barrier full[S::kStages], empty[S::kStages];
@@ -285,9 +287,11 @@ __global__ __launch_bounds__(kThreads, 1)
     typename Order::Cursor at;
     Tile tile;
     for (int index = cluster; find_together<S>(order, index, rank, at, tile); index += clusters) {
+      fetch_ends<S, Order>(shared.ends[warpgroup], ends, tile, warpgroup, thread);
       float total[S::kHalves][S::kSums];
       accumulate<S, Order>(shared, tile, warpgroup, thread, turn, total);
-      store<S, Order>(shared.d[warpgroup], &maps.d, ends, before, tile, warpgroup, thread, total);
+      store<S, Order>(shared.d[warpgroup], &maps.d, shared.ends[warpgroup], before, tile, warpgroup, thread,
+                      total);
     }
     if (S::kTakeTurns && warpgroup == 0) synchronize_some(kTurns, kMathWarpgroups * kWarpgroup);
     if (thread == 0) wait_until_read<0>();

@@ -41,27 +41,72 @@ struct EndScales {
   int columns;          ///< of D
 };
 
+/// The scales of a warpgroup's part of a tile, in shared memory: one for each row and column, whomever they belong to.
+template <bool kEnds, int kHalves, int kColumns>
+struct TileEnds {};
+template <int kHalves, int kColumns>
+struct TileEnds<true, kHalves, kColumns> {
+  float a[kHalves][kUnitRows];
+  alignas(8) float b[kColumns];
+};
+
+template <int kFloats>
+__device__ inline void copy_later(float* to, const float* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared_address(to)), "l"(from),
+               "n"(kFloats * sizeof(float))
+               : "memory");
+}
+
+/// Asks for a tile's scales before its products: with registers full of sums the epilogue would wait for memory once for every
+/// few of them.
+template <class S, class Order>
+__device__ inline void fetch_ends(typename S::Ends& ends, const EndScales& scales, const Tile& tile,
+                                  int warpgroup, int thread) {
+  if constexpr (S::kEnds) {
+#pragma unroll
+    for (int half = 0; half < S::kHalves; ++half) {
+      const int row = unit_of<S, Order>(warpgroup, half) * kUnitRows;
+      if (thread < kUnitRows && (!Order::kReadsGroups || row < tile.rows))
+        copy_later<1>(&ends.a[half][thread], scales.a + (scales.a_rows ? tile.d_row + row + thread : 0));
+    }
+#pragma unroll
+    for (int column = 2 * thread; column < S::kColumns; column += 2 * kWarpgroup) {
+      if (!scales.b_rows) {
+        const float* const b = scales.b + (scales.b_groups ? tile.group : 0);
+        copy_later<1>(&ends.b[column], b);
+        copy_later<1>(&ends.b[column + 1], b);
+      } else if (tile.d_column + column < scales.columns) {
+        copy_later<2>(&ends.b[column], scales.b + tile.b_scale + column);
+      }
+    }
+  }
+}
+
+/// The scales of a tile are there for the warpgroup.
+template <class S>
+__device__ inline void await_ends(int warpgroup) {
+  if constexpr (S::kEnds) {
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    synchronize_some(1 + warpgroup, kWarpgroup);
+  }
+}
+
 template <int kSums>
-__device__ inline void scale_ends(float (&total)[kSums], const EndScales& scales, const Tile& tile, int unit,
+__device__ inline void scale_ends(float (&total)[kSums], const float (&a)[kUnitRows], const float* b,
                                   int thread) {
-  const int lane = thread % 32, row = tile.d_row + unit * kUnitRows + thread / 32 * 16 + lane / 4;
-  const float a0 = scales.a[scales.a_rows ? row : 0], a1 = scales.a[scales.a_rows ? row + 8 : 0];
-  float2 b = {};
-  if (!scales.b_rows) b.x = b.y = scales.b[scales.b_groups ? tile.group : 0];
-  const float* columns = scales.b + tile.b_scale;
+  const int lane = thread % 32, row = thread / 32 * 16 + lane / 4;
+  const float a0 = a[row], a1 = a[row + 8];
 #pragma unroll
   for (int group = 0; group < kSums / 4; ++group) {
-    const int column = group * 8 + lane % 4 * 2;
-    if (scales.b_rows && tile.d_column + column < scales.columns)
-      b = __ldg(reinterpret_cast<const float2*>(columns + column));
+    const auto of_columns = *reinterpret_cast<const float2*>(b + group * 8 + lane % 4 * 2);
     total[4 * group] *= a0;
     total[4 * group + 1] *= a0;
     total[4 * group + 2] *= a1;
     total[4 * group + 3] *= a1;
-    total[4 * group] *= b.x;
-    total[4 * group + 1] *= b.y;
-    total[4 * group + 2] *= b.x;
-    total[4 * group + 3] *= b.y;
+    total[4 * group] *= of_columns.x;
+    total[4 * group + 1] *= of_columns.y;
+    total[4 * group + 2] *= of_columns.x;
+    total[4 * group + 3] *= of_columns.y;
   }
 }
 
@@ -101,17 +146,18 @@ __device__ inline void prefetch_before(const CUtensorMap* map, const Tile& tile,
 }
 
 /// A warpgroup's totals to D, box after box through `boxes`. Its first thread asks for the copies and waits for those
-/// before.
+/// before. `ends`: those that fetch_ends has asked for.
 template <class S, class Order>
 __device__ inline void store(std::uint8_t (&boxes)[S::kDBoxes][kDBytes], const CUtensorMap* map,
-                             const EndScales& scales, const Before& before, const Tile& tile, int warpgroup,
-                             int thread, float (&total)[S::kHalves][S::kSums]) {
+                             const typename S::Ends& ends, const Before& before, const Tile& tile,
+                             int warpgroup, int thread, float (&total)[S::kHalves][S::kSums]) {
   constexpr int kBoxes = S::kColumns / S::kDColumns;
+  await_ends<S>(warpgroup);
 #pragma unroll
   for (int half = 0; half < S::kHalves; ++half) {
     const int unit = unit_of<S, Order>(warpgroup, half), row = tile.d_row + unit * kUnitRows;
     if (Order::kReadsGroups && unit * kUnitRows >= tile.rows) continue;
-    if constexpr (S::kEnds) scale_ends(total[half], scales, tile, unit, thread);
+    if constexpr (S::kEnds) scale_ends(total[half], ends.a[half], ends.b, thread);
     if constexpr (S::kStore == Store::bf16_add) add_bf16(total[half], before, row, tile.d_column);
 #pragma unroll
     for (int i = 0; i < kBoxes; ++i) {

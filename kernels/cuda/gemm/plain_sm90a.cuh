@@ -50,6 +50,7 @@ struct PlainShape {
   static constexpr int kCluster = kClusterOf;  ///< blocks that share rows of A or B
   static constexpr int kLag = kLagOf;          ///< stages that warpgroup 2 begins later
   static constexpr int kDBoxes = 2;            ///< that a warpgroup has for the epilogue
+  using Ends = TileEnds<kEnds, kHalves, kColumns>;
   static constexpr int kDColumns = kTileRowBytes / (is_f32(kStore) ? 4 : 2);  ///< of a box of D
   static constexpr int kStageBytes = (kRows + kColumns) * kTileRowBytes;
   static constexpr int kProducerRegisters = 40, kMathRegisters = 232;
@@ -62,6 +63,7 @@ struct alignas(1024) PlainShared {
   std::uint8_t a[S::kStages][S::kRows * kTileRowBytes];
   std::uint8_t b[S::kStages][S::kColumns * kTileRowBytes];
   std::uint8_t d[kMathWarpgroups][S::kDBoxes][kDBytes];
+  typename S::Ends ends[kMathWarpgroups];
   Barrier full[S::kStages], empty[S::kStages];
 };
 
@@ -169,6 +171,7 @@ __global__ __launch_bounds__(kThreads, 1)
                                                       const Order order) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
+  static_assert(sizeof(PlainShared<S>) <= 227 * 1024, "all that a block may have");
   auto& shared = *reinterpret_cast<PlainShared<S>*>(shared_bytes);
   const int rank = S::kCluster == 1 ? 0 : rank_in_cluster();
   const int cluster = static_cast<int>(blockIdx.x) / S::kCluster;
@@ -185,11 +188,13 @@ __global__ __launch_bounds__(kThreads, 1)
     typename Order::Cursor at;
     Tile tile;
     for (int index = cluster; find_together<S>(order, index, rank, at, tile); index += clusters) {
+      fetch_ends<S, Order>(shared.ends[warpgroup], ends, tile, warpgroup, thread);
       const bool first = S::kLag > 0 && index == cluster;
       if (first && warpgroup == 1) synchronize_some(kLagBarrier, kMathWarpgroups * kWarpgroup);
       float total[1][S::kSums];
       accumulate_plain<S>(shared, tile, warpgroup, thread, first && warpgroup == 0, turn, total[0]);
-      store<S, Order>(shared.d[warpgroup], &maps.d, ends, before, tile, warpgroup, thread, total);
+      store<S, Order>(shared.d[warpgroup], &maps.d, shared.ends[warpgroup], before, tile, warpgroup, thread,
+                      total);
     }
     if (thread == 0) wait_until_read<0>();
   }

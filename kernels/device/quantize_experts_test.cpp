@@ -1,0 +1,84 @@
+// The forms of stacked weights against the CPU device, bit for bit: one form and both, every mixture of granularities, stacks
+// of one run of tiles and of several, and sizes that no tile divides.
+#include "kernels/device/input_testing.h"
+#include "kernels/device/moe_testing.h"
+#include "kernels/numerics/format_testing.h"
+
+using namespace precbench;
+using namespace precbench::testing;
+
+namespace {
+
+struct Stack {
+  std::int64_t experts, rows, cols;  ///< rows and columns of an expert
+};
+
+constexpr QuantFormat kFormats[] = {{},       kTensorE4m3, kTensorE5m2, kRow, kRowExact,
+                                    kRowE4m2, kSquare,     kBlock,      kMx};
+
+/// Memory for one form, from memory(dtype, rows, cols).
+template <class Memory>
+GemmOperand form_of(Memory&& memory, const QuantFormat& format, std::int64_t experts, std::int64_t rows,
+                    std::int64_t k) {
+  if (!format.quantized()) return {};
+  return {format, memory(format.dtype, experts * rows, k),
+          memory(scale_dtype(format), 1, stacked_scale_count(format.granularity, experts, rows, k))};
+}
+
+void check_stack(OpTest& b, const OutputFormats& formats, const Stack& stack, const Tensor& value,
+                 const Tensor& value_there) {
+  INFO(stack.experts << " experts of " << stack.rows << " x " << stack.cols << ", row "
+                     << describe(formats.rowwise) << ", col " << describe(formats.columnwise));
+  const auto quantized = [&](Device& device, const Tensor& of, auto&& memory) {
+    const QuantizedTensor w{
+        .value = of,
+        .rowwise = form_of(memory, formats.rowwise, stack.experts, stack.rows, stack.cols),
+        .columnwise = form_of(memory, formats.columnwise, stack.experts, stack.cols, stack.rows)};
+    device.quantize_experts({w, stack.experts});
+    return w;
+  };
+  const QuantizedTensor there =
+      quantized(b.device(), value_there, [&](auto... shape) { return b.output(shape...); });
+  const QuantizedTensor here =
+      quantized(b.cpu(), value, [&](auto... shape) { return b.host().tensor(shape...); });
+  for (const auto form : {&QuantizedTensor::rowwise, &QuantizedTensor::columnwise}) {
+    if ((here.*form).empty()) continue;
+    CHECK(same_bits(b.fetch((there.*form).data), (here.*form).data));
+    CHECK(same_scales(b.fetch((there.*form).scale), (here.*form).scale));
+  }
+}
+
+}  // namespace
+
+PRECBENCH_OP_TEST(stacks_on, "quantize_experts is bit-exact in every mixture of formats") {
+  for (const Stack& stack :
+       {Stack{5, 128, 256}, Stack{3, 144, 208}, Stack{4, 133, 101}, Stack{2, 1, 16}, Stack{7, 3, 5}})
+    for (const QuantFormat& row : kFormats)
+      for (const QuantFormat& col : kFormats) {
+        b.start();
+        const Tensor value = make_input(b.host(), Input::imbalanced, stack.experts * stack.rows, stack.cols);
+        check_stack(b, {row, col}, stack, value, b.put(value));
+      }
+}
+
+PRECBENCH_OP_TEST(inputs_on, "quantize_experts is bit-exact on hostile inputs") {
+  for (const Input input : kInputs)
+    for (const QuantFormat& format : kFormats) {
+      b.start();
+      const Stack stack{3, 256, 136};
+      const Tensor value = make_input(b.host(), input, stack.experts * stack.rows, stack.cols);
+      check_stack(b, {format, format}, stack, value, b.put(value));
+    }
+}
+
+PRECBENCH_OP_TEST(many_on, "quantize_experts is bit-exact for more experts than one run of tiles has") {
+  for (const Stack& stack : {Stack{70, 384, 256}, Stack{3, 2688, 2560}}) {
+    b.start();
+    const Tensor value = make_input(b.host(), Input::imbalanced, stack.experts * stack.rows, stack.cols);
+    const Tensor there = b.put(value);
+    for (const OutputFormats& formats :
+         {OutputFormats{kRow, kRow}, OutputFormats{{}, kRow}, OutputFormats{kTensorE4m3, kTensorE4m3},
+          OutputFormats{kSquare, kSquare}, OutputFormats{kTensorE4m3, kRow}})
+      check_stack(b, formats, stack, value, there);
+  }
+}
