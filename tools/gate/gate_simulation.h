@@ -33,7 +33,7 @@ class Dice {
 /// its slash.
 inline std::vector<std::pair<Record, Record>> committed_repeats(const std::string& results) {
   std::map<std::string, std::vector<Record>> by_id;
-  for (const char* path : {"h200/single.jsonl", "h200/beside-peer", "h200/interleaved"})
+  for (const char* path : {"h200/single.jsonl", "h200/repeats.jsonl", "h200/interleaved"})
     for (const LocatedRecord& located : read_records({results + path}).records)
       if (located.record.status == Status::ok) by_id[located.record.id].push_back(located.record);
   std::vector<std::pair<Record, Record>> repeats;

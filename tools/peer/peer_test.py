@@ -5,7 +5,8 @@ Usage: tools/peer/peer_test.py [PRECBENCH, default build/precbench]
 
 Skipped where Python has no torch or no safetensors, as the program itself needs none.
 """
-import json, pathlib, random, subprocess, sys, tempfile, unittest
+import contextlib, json, os, pathlib, random, subprocess, sys, tempfile, time, unittest
+from unittest import mock
 
 try:
     import torch
@@ -15,6 +16,7 @@ except ImportError as error:
     sys.exit(0)
 
 from peer_model import MODELS, Model, Shape, rope_angles
+import peer_torch
 from peer_torch import convert
 
 PRECBENCH = pathlib.Path(__file__).resolve().parents[2] / "build/precbench"
@@ -170,6 +172,33 @@ class Step(unittest.TestCase):
         loss, gradient = self.with_ours(QWEN, QWEN_SHAPE, (*BALANCED, "--recipe", "rowwise"), change=rowwise, device="cuda")
         self.assertLess(loss, LOSS_FP8)
         self.assertLess(gradient, GRADIENT_FP8)
+
+
+class Apart(unittest.TestCase):
+    """A case in a process of its own."""
+
+    def line_of(self, body):
+        # A file, since it has a descriptor, which the child's output takes the place of.
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "output"
+            with path.open("w") as output, contextlib.redirect_stdout(output), \
+                 mock.patch.object(peer_torch, "attempt", lambda *_: body()):
+                peer_torch.attempt_apart("1b:bf16:1:8", None, None)
+            return path.read_text()
+
+    def test_its_line_waits_for_its_end(self):
+        def slow():
+            print("line", flush=True)
+            time.sleep(0.5)
+        begun = time.monotonic()
+        self.assertEqual(self.line_of(slow), "line\n")
+        self.assertGreater(time.monotonic() - begun, 0.5)
+
+    def test_what_ends_badly_has_one_line(self):
+        def bad():
+            print("line", flush=True)
+            os._exit(3)
+        self.assertEqual(json.loads(self.line_of(bad)), {"case": "1b:bf16:1:8", "error": "ended with exit status 3"})
 
 
 if __name__ == "__main__":

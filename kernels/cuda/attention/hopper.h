@@ -49,7 +49,7 @@ const HopperForward* hopper_forward(const AttentionShape& shape, int compute_cap
 const HopperBackward* hopper_backward(const AttentionShape& shape, int compute_capability,
                                       bool deterministic);
 /// Whether it is faster than cuDNN 9.14's, as attention_bench found on an H200; the forward pass is at every shape.
-bool hopper_backward_is_faster(const AttentionShape& shape, bool deterministic);
+bool hopper_backward_is_faster(const AttentionShape& shape);
 
 /// Every kernel of this build (hopper_*_sm90a.cu).
 std::span<const HopperForward> all_hopper_forward_kernels();
