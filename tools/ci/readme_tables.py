@@ -18,7 +18,10 @@ SINGLE_RECIPES = ["tensorwise", "rowwise", "rowwise_gw_hp", "blockwise"]
 FRONT_SHAPES = [("llama3.1-8b", 1, 8192), ("llama3.1-8b", 1, 4096), ("llama3.2-3b", 1, 4096), ("llama3.2-1b", 8, 2048)]
 FRONT_STUDY = ["blockwise", "mxfp8", "mxfp8_floor", "rowwise", "tensorwise"]
 MSAMP_PARTS = ["tensorwise", "tensorwise_delayed", "e4m3_gradients", "fp16_master", "msamp_o1"]
-PLATEAU_SHAPES = [*(("llama3.2-1b", batch) for batch in (1, 2, 4, 8)), ("llama3.1-8b", 1)]
+PLATEAU_SHAPES = [*(("llama3.2-1b", 1, batch) for batch in (1, 2, 4, 8)), ("llama3.2-1b", 2, 1), ("llama3.2-1b", 2, 2),
+                  ("llama3.1-8b", 1, 1)]  # model, GPUs, batch of each
+MIXTURES = [("moe-4b-a1b", "balanced"), ("moe-4b-a1b", "learned"), ("moe-4b-a1b", "zipf:1"), ("qwen3-30b-a3b", "balanced")]
+MIXTURE_RECIPES = ["tensorwise", "rowwise", "blockwise"]
 PEER_MODELS = {"8b": "llama3.1-8b", "3b": "llama3.2-3b", "1b": "llama3.2-1b"}
 
 
@@ -145,6 +148,31 @@ def scaling_peer():
                      f"{line['peak_gib']:.1f}", f"{gib(ours):.1f}"])
     return table(["model, seq", "recipe", "PyTorch tokens/s", "precbench tokens/s", "ratio", "PyTorch peak GiB",
                   "precbench peak GiB"], rows)
+
+
+def mixtures():
+    """One H200: tokens/s of each mixture and routing, and FP8 over BF16."""
+    cases = {(model, routing or "learned", recipe): record for (model, routing, recipe), record
+             in measured("h200/moe-h200.jsonl", "model", "routing", "recipe").items()}
+    rows = []
+    for model, routing in MIXTURES:
+        bf16, *others = [cases[model, routing, recipe] for recipe in ("bf16", *MIXTURE_RECIPES)]
+        layers = bf16["case"].get("layers")
+        rows.append([model + (f", {layers} layers" if layers else ""), routing, f"{rate(bf16):,.0f}",
+                     *(f"{rate(other):,.0f} ({rate(other) / rate(bf16):.2f}x)" for other in others),
+                     f"{gib(bf16):.1f} / {gib(others[0]):.1f}"])
+    return table(["model", "routing", "bf16", *MIXTURE_RECIPES, "peak GiB, bf16 / tensorwise"], rows)
+
+
+def experts_on_two():
+    """Two H200, a rank's experts on its GPU: over one GPU's tokens/s of the same batch, dispatch by dispatch."""
+    one = measured("h200/moe-h200.jsonl", "model", "routing", "recipe")
+    rows = []
+    for (recipe, dispatch), record in measured("h200/moe-two-gpus.jsonl", "recipe", "dispatch").items():
+        single = one["moe-4b-a1b", "balanced", recipe]
+        rows.append([f"`{recipe}`", dispatch or "bf16", f"{rate(record):,.0f}", f"{rate(record) / rate(single):.2f}x",
+                     f"{record['breakdown']['communication_ms']:.1f}", f"{gib(single):.1f} / {gib(record):.1f}"])
+    return table(["recipe", "dispatch", "tokens/s", "over one GPU", "communication, ms", "peak GiB per GPU, 1 / 2"], rows)
 
 
 def delayed_speed():
@@ -313,29 +341,30 @@ def fp32_error(recipe):
 
 
 def bf16_weights_at(step):
-    """Of the plateau's runs with BF16 weights and batch 1, the loss of this step: least and largest over recipes and seeds."""
+    """Of the plateau's runs with BF16 weights and batch 1 on one GPU, the loss of this step: least and largest over recipes and
+    seeds."""
     losses = [record["training"]["loss"][step - 1] for record in lines("h200/one-gpu-plateau.jsonl")
-              if [record["case"][key] for key in ("model", "master", "batch")] == ["llama3.2-1b", "bf16", 1]]
+              if [record["case"][key] for key in ("model", "master", "batch", "gpus")] == ["llama3.2-1b", "bf16", 1, 1]]
     low, high = f"{min(losses):.1f}", f"{max(losses):.1f}"
     return low if low == high else f"{low} to {high}"
 
 
 def plateau(*shapes):
-    """Mean over the seeds of the mean of the last 30 losses, by model and batch; with a single shape, not named in each row."""
+    """Mean over the seeds of the mean of the last 30 losses, by model, GPUs and batch; a single shape is not named in each row."""
     final = {}
     for record in lines("h200/one-gpu-plateau.jsonl"):
         case, loss = record["case"], record["training"]["loss"]
-        key = case["model"], case["batch"], case["master"], case["recipe"]
+        key = case["model"], case["gpus"], case["batch"], case["master"], case["recipe"]
         final.setdefault(key, []).append(sum(loss[-30:]) / 30)
     recipes = ["bf16", "tensorwise", "rowwise"]
     words = {"fp32": "FP32", "bf16": "BF16", "bf16_sr": "BF16, stochastic rounding"}
 
-    def row(model, batch, master):
-        losses = [final.get((model, batch, master, recipe), []) for recipe in recipes]
+    def row(model, gpus, batch, master):
+        losses = [final.get((model, gpus, batch, master, recipe), []) for recipe in recipes]
         cells = [f"{sum(values) / len(values):.3f}" if values else "" for values in losses]
-        shape = [model, f"{batch} x 2048", str(len(losses[0]))] if len(shapes) > 1 else []
+        shape = [model, str(gpus), f"{batch} x 2048", str(len(losses[0]))] if len(shapes) > 1 else []
         return [*shape, words[master], *cells]
-    return table([*(["model", "batch x seq", "seeds"] if len(shapes) > 1 else []), "weights are kept in", *recipes],
+    return table([*(["model", "GPUs", "batch x seq", "seeds"] if len(shapes) > 1 else []), "weights are kept in", *recipes],
                  [row(*shape, master) for shape in shapes for master in words if (*shape, master, "bf16") in final])
 
 
@@ -355,9 +384,9 @@ def repeats():
 
 
 def repeats_apart():
-    """How far a case's speed lies from that of the same case once more, at most."""
+    """How far a case's speed beside the peer lies from that in the table of all recipes, at most."""
     keys = "model", "batch", "seq", "recipe"
-    first, second = measured("h200/single.jsonl", *keys), measured("h200/repeats.jsonl", *keys)
+    first, second = measured("h200/single.jsonl", *keys), measured("h200/beside-peer/records.jsonl", *keys)
     return percent_at_most(max(abs(rate(second[key]) / rate(first[key]) - 1) for key in second))
 
 
@@ -409,6 +438,7 @@ TABLES = {"single": single, "beside-peer": beside_peer,
           "study-more": lambda: study_by_age("h200/study-36m-more.md", *VERDICT, words=in_short), "long-run": long_run,
           "study-msamp": msamp_parts,
           "study-125m": lambda: study_by_age("h200/study-125m.md", *VERDICT, "outliers in FFN"),
+          "study-1b": lambda: study_by_age("h200/study-1b.md", *VERDICT), "mixtures": mixtures, "experts-on-two": experts_on_two,
           "plateau": lambda: plateau(*PLATEAU_SHAPES), "study-head": head_in_recipe, "front-study": front_study,
           "front-experts": front_experts,
           "front-plateau": lambda: plateau(PLATEAU_SHAPES[0])}

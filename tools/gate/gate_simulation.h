@@ -28,12 +28,12 @@ class Dice {
   std::mt19937_64 engine_;
 };
 
-/// Committed records of one id in different files: one work, measured twice on H200s, on one day but not in one
+/// Committed records of one id in different files: one work, measured twice on H200s by one commit, on one day but not in one
 /// session. Both orders of each pair. `results`: that folder, with
 /// its slash.
 inline std::vector<std::pair<Record, Record>> committed_repeats(const std::string& results) {
   std::map<std::string, std::vector<Record>> by_id;
-  for (const char* path : {"h200/single.jsonl", "h200/repeats.jsonl", "h200/interleaved"})
+  for (const char* path : {"h200/repeats/once.jsonl", "h200/repeats/again.jsonl", "h200/interleaved"})
     for (const LocatedRecord& located : read_records({results + path}).records)
       if (located.record.status == Status::ok) by_id[located.record.id].push_back(located.record);
   std::vector<std::pair<Record, Record>> repeats;

@@ -181,7 +181,10 @@ TEST_CASE("of 1,000 repeats fewer than one in a hundred is called anything but a
 
 TEST_CASE("the two halves of a run, one after the other, are no regression", "[gate][simulation]") {
   int failed = 0, trials = 0;
-  for (const SpeedSample& sample : committed_samples("h200/single.jsonl", "cuda")) {
+  std::vector<SpeedSample> samples = committed_samples("h200/single.jsonl", "cuda");
+  const std::vector<SpeedSample> peers = committed_samples("h200/beside-peer", "cuda");
+  samples.insert(samples.end(), peers.begin(), peers.end());
+  for (const SpeedSample& sample : samples) {
     const auto middle = sample.step_ms.begin() + static_cast<std::ptrdiff_t>(sample.step_ms.size() / 2);
     const SpeedSample first{{sample.step_ms.begin(), middle}, sample.sm_clock_mhz};
     const SpeedSample second{{middle, sample.step_ms.end()}, sample.sm_clock_mhz};

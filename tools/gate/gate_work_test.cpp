@@ -122,7 +122,7 @@ TEST_CASE("baselines of schema 1 are answered by their fields", "[gate]") {
 
 TEST_CASE("a record of schema 1 of a model whose RoPE was plain is not compared with the stretched one",
           "[gate]") {
-  const RecordSet old = committed("h200/single.jsonl", "llama3.2-1b");
+  const RecordSet old = committed("h200x4/scaling.jsonl", "llama3.2-1b");
   const GateResult result = judge(old, of_today(old, kStretched), memory_only());
   CHECK(result.exit_status() == 3);
   CHECK(contains(result.cases.at(0).metrics.at(0).reason,
