@@ -12,6 +12,8 @@ line; the same one may stand on several pages, and each must stand on one at lea
 """
 import json, math, pathlib, re, subprocess, sys
 
+import bench_tables
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
 SINGLE_RECIPES = ["tensorwise", "rowwise", "rowwise_gw_hp", "blockwise"]
@@ -438,6 +440,8 @@ TABLES = {"single": single, "beside-peer": beside_peer,
           "study-more": lambda: study_by_age("h200/study-36m-more.md", *VERDICT, words=in_short), "long-run": long_run,
           "study-msamp": msamp_parts,
           "study-125m": lambda: study_by_age("h200/study-125m.md", *VERDICT, "outliers in FFN"),
+          "kernel-ops": bench_tables.kernel_ops, "kernel-others": bench_tables.kernel_others, "own-gemms": bench_tables.own_gemms,
+          "grouped-gemms": bench_tables.grouped_gemms, "experts-ops": bench_tables.experts_ops,
           "study-1b": lambda: study_by_age("h200/study-1b.md", *VERDICT), "mixtures": mixtures, "experts-on-two": experts_on_two,
           "plateau": lambda: plateau(*PLATEAU_SHAPES), "study-head": head_in_recipe, "front-study": front_study,
           "front-experts": front_experts,

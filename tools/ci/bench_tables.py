@@ -1,0 +1,72 @@
+"""Tables of the outputs of the kernels' benchmarks, results/h200/*_bench.txt, for readme_tables.py."""
+import pathlib, re
+
+H200 = pathlib.Path(__file__).resolve().parents[2] / "results" / "h200"
+FORMS = ["bf16", "tensor", "delayed", "row", "1x128"]
+DENSE = re.compile(r"^ +(\w+) -> (\w+) +([\d.]+) ms +\d+ GB/s +(\d+)%", re.M)
+QUANTIZE = re.compile(r"^ +quantize (\w+) row\+col 8192x14336 +([\d.]+) ms +\d+ GB/s +(\d+)%", re.M)
+OTHER = re.compile(r"^ +(copy 8192x\d+|transpose_codes 8192x14336|rope B1 T8192.*?|embedding|embedding_backward|cross_entropy|sum_of_squares|adamw [^\n]*?)"
+                   r"  +([\d.]+) ms +\d+ GB/s +(\d+)%", re.M)
+EXPERTS = re.compile(r"^ +([a-z_:+0-9 >,-]+?) +[\d.]+ ms +\d+ GB/s, a copy +[\d.]+ ms, +(\d+)%", re.M)
+
+
+def text(bench):
+    return (H200 / f"{bench}_bench.txt").read_text()
+
+
+def spread(values, digits=0, unit=""):
+    low, high = f"{min(values):,.{digits}f}{unit}", f"{max(values):,.{digits}f}{unit}"
+    return low if low == high else f"{low} to {high}"
+
+
+def rows_of(header, rows):
+    return "\n".join("| " + " | ".join(row) + " |" for row in [header, ["---"] * len(header), *rows])
+
+
+def kernel_ops():
+    """Microseconds, and the share of a large copy's rate; an op's operands once, however often it reads them."""
+    found = {("quantize, both forms", form): (ms, share) for form, ms, share in QUANTIZE.findall(text("kernel"))}
+    found.update({(op, form): (ms, share) for op, form, ms, share in DENSE.findall(text("kernel"))})
+    ops = dict.fromkeys(op for op, _ in found)
+    return rows_of(["op", *FORMS], [[op, *(f"{1e3 * float(found[op, form][0]):.0f} us, {found[op, form][1]}%" if (op, form) in found
+                                           else "" for form in FORMS)] for op in ops])
+
+
+def kernel_others():
+    return rows_of(["op", "time", "share of a large copy's rate"],
+                   [[op, f"{1e3 * float(ms):,.0f} us", f"{share}%"] for op, ms, share in OTHER.findall(text("kernel"))])
+
+
+def own_gemms():
+    """Ours beside cuBLASLt's best: sustained, and with copies between the products."""
+    rows = []
+    for section in re.split(r"\n\n", text("blockwise"))[1:]:
+        title, _, *products = section.strip().splitlines()
+        columns = list(zip(*([float(value) for value in re.findall(r"([\d.]+)x? ", line.split(" ", 1)[1].lstrip().split(" ", 1)[1])[:6]]
+                             for line in (" " + product.lstrip() for product in products))))
+        rows.append([title, spread(columns[1]), spread(columns[2], 2, "x"), spread(columns[4]), spread(columns[5], 2, "x")])
+    return rows_of(["product", "sustained, TFLOP/s", "over cuBLASLt", "in copies, TFLOP/s", "over cuBLASLt"], rows)
+
+
+def grouped_gemms(rows_at_least=1024):
+    """TFLOP/s over all shapes whose experts have so many rows."""
+    kinds, model = {}, ""
+    for line in text("grouped").splitlines()[2:]:
+        match = re.match(r"^ *(\S*?) +(\d+) +(\d+) +(\d+x\d+) +(\w+ \S+) +([\d. ]+)$", line)
+        model = match[1] or model
+        if int(match[3]) >= rows_at_least:
+            kinds.setdefault((match[5], int(match[3])), []).append([float(value) for value in match[6].split()])
+    return rows_of(["product", "rows of an expert", "bf16", "tensorwise", "rowwise", "blockwise"],
+                   [[kind, f"{rows:,}", *(spread(column) for column in zip(*values))] for (kind, rows), values in kinds.items()])
+
+
+def experts_ops():
+    """Share of a copy of as many bytes, model by model."""
+    found, models = {}, []
+    for line in text("experts").splitlines()[1:]:
+        if named := re.match(r"^(\S+): ", line):
+            models.append(named[1])
+        elif match := EXPERTS.match(line):
+            found.setdefault(match[1].strip(), {})[models[-1]] = f"{match[2]}%"
+    return rows_of(["op", *models], [[op, *(of.get(model, "") for model in models)] for op, of in found.items()
+                                     if not re.search(r"-> mx|, mx$| mx, |alone|there and back", op)])
