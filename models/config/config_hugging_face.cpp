@@ -88,6 +88,7 @@ const Family& family_of(const json& object) {
   for (const auto& [type, why] :
        {std::pair{"gpt_oss", "its biases, attention sinks and clamped SwiGLU are not"},
         std::pair{"qwen2_moe", "its gated shared expert is not"},
+        std::pair{"llama4", "its images are not; its text_config, in a file of its own, is a model that is"},
         std::pair{"olmoe", "its norm over all heads of q, and of k, at once is not"}})
     if (model_type == type)
       throw InvalidInput(fmt::format("model_type: \"{}\" is not supported: {}", model_type, why));

@@ -145,6 +145,7 @@ TEST_CASE("a Hugging Face config.json of another family is refused", "[models]")
     return error_of(object.dump().c_str());
   };
   CHECK(contains(error_if("model_type", "gemma2"), "model_type: \"gemma2\" is not supported"));
+  CHECK(contains(error_if("model_type", "llama4"), "its text_config, in a file of its own, is a model that is"));
   CHECK(contains(error_if("hidden_act", "gelu"), "hidden_act: \"gelu\" is not supported"));
   CHECK(contains(error_if("attention_bias", true), "attention_bias: not supported"));
   CHECK(contains(error_if("hidden_size", nullptr), "hidden_size: missing"));
