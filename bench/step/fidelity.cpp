@@ -15,78 +15,113 @@ namespace {
 
 constexpr std::int64_t kSums = 4;  // that ops::Correlate makes
 
-/// A copy of this rank's gradient, to compare a later one with. All ranks take as much memory for it.
+/// A copy of this rank's gradient, to compare a later one with. All ranks take as much memory for it. Where gradients are kept
+/// in FP8 it is what they were before their cast.
 class KeptGradient {
  public:
   /// Takes room for it in the arena, or on the host, from where it comes back in pieces.
-  KeptGradient(Rank& rank, ReferencePlace place) : device_(rank.device()) {
-    const Parameters& parameters = rank.parameters();
-    const auto push = [&](std::int64_t size) {
-      return rank.arena().push(Segment::gradients, parameters.options().gradients, 1, size);
+  KeptGradient(Rank& rank, ReferencePlace place)
+      : device_(rank.device()), parameters_(rank.parameters()), cast_(is_cast(parameters_)) {
+    const DType dtype = cast_ ? DType::bf16 : parameters_.options().gradients;
+    const auto push = [&](DType type, std::int64_t size) {
+      return rank.arena().push(Segment::gradients, type, 1, size);
     };
     std::int64_t bytes = 0, largest = 0;
-    auto part = (parts_ = parameters.gradient_parts()).begin();
-    for (int u = 0; u < parameters.layout().unit_count(); ++u) {
-      const Tensor unit = parameters.shard(u).gradient;
-      const Tensor copy = place == ReferencePlace::device ? push(unit.size()) : Tensor{};
-      for (std::size_t i = 0; i < parameters.layout().units()[u].parameters.size(); ++i, ++part)
-        copies_.push_back(part->values.empty() ? Tensor{} : same_place(copy, unit, part->values));
-      bytes += unit.bytes();
+    const std::vector<StateTensor> now = parameters_.gradient_parts();
+    auto part = now.begin();
+    for (int u = 0; u < parameters_.layout().unit_count(); ++u) {
+      const Tensor unit = parameters_.shard(u).gradient;
+      const Tensor copy = place == ReferencePlace::device ? push(dtype, unit.size()) : Tensor{};
+      for (std::size_t i = 0; i < parameters_.layout().units()[u].parameters.size(); ++i, ++part) {
+        const std::int64_t first = part->values.empty() ? 0 : place_in(unit, part->values);
+        parts_.push_back({.now = part->values,
+                          .scale = parameters_.gradient_scale(u, i),
+                          .unit = u,
+                          .first = first,
+                          .copy = copy.empty() ? Tensor{} : copy.elements(first, part->values.size()),
+                          .waiting = bytes});
+        bytes += part->values.size() * bits_of(dtype) / 8;
+      }
       largest = std::max(largest, unit.size());
     }
+    if (cast_) decoded_ = push(DType::f32, std::min(largest, kStagingBytes / 4));
     if (place == ReferencePlace::device) return;
-    staging_ = push(std::min(largest, kStagingBytes * 8 / bits_of(parameters.options().gradients)));
+    staging_ = push(dtype, std::min(largest, cast_ ? decoded_.size() : kStagingBytes * 8 / bits_of(dtype)));
     host_ = std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(bytes));
   }
 
+  /// Whether it has to be kept while backward runs (keep_staged), as what is left of it then is rounded.
+  static bool is_cast(const Parameters& parameters) { return parameters.options().gradients == DType::e4m3; }
+
   void keep() {
-    std::byte* waiting = host_.get();
-    for (std::size_t i = 0; i < parts_.size(); ++i) {
-      const Tensor& now = parts_[i].values;
-      if (now.empty()) continue;
-      if (!host_) {
-        device_.convert({copies_[i], now});
-      } else {
-        device_.download(waiting, now);
-        waiting += now.bytes();
-      }
-    }
+    for (const Part& part : parts_) keep(part, part.now);
+  }
+
+  void keep_staged(int unit, const Tensor& gradient) {
+    for (const Part& part : parts_)
+      if (part.unit == unit) keep(part, gradient.elements(part.first, part.now.size()));
   }
 
   /// sums f32 [parameters, 4]: of what the gradient is now and what it was.
   void correlate(const Tensor& sums) {
-    const std::byte* waiting = host_.get();
     for (std::size_t i = 0; i < parts_.size(); ++i) {
-      const Tensor out = sums.elements(static_cast<std::int64_t>(i) * kSums, kSums), &now = parts_[i].values;
-      if (now.empty()) {
+      const Part& part = parts_[i];
+      const Tensor out = sums.elements(static_cast<std::int64_t>(i) * kSums, kSums);
+      if (part.now.empty()) {
         device_.zero({out});
-      } else if (!host_) {
-        device_.correlate({out, now, copies_[i], false});
-      } else {
-        for (std::int64_t first = 0; first < now.size(); first += staging_.size()) {
-          const std::int64_t count = std::min(staging_.size(), now.size() - first);
-          const Tensor was = staging_.elements(0, count);
-          device_.upload(was, waiting);
-          device_.correlate({out, now.elements(first, count), was, first > 0});
-          waiting += was.bytes();
-        }
+        continue;
+      }
+      const std::int64_t run = host_ ? staging_.size() : cast_ ? decoded_.size() : part.now.size();
+      for (std::int64_t first = 0; first < part.now.size(); first += run) {
+        const std::int64_t count = std::min(run, part.now.size() - first);
+        device_.correlate({out, now(part, first, count), before(part, first, count), first > 0});
       }
     }
   }
 
  private:
-  /// Where in the copy of a unit the elements are that `part` is in the unit.
-  static Tensor same_place(const Tensor& copy, const Tensor& unit, const Tensor& part) {
-    if (copy.empty()) return {};
-    const std::int64_t bytes = part.as<std::byte>() - unit.as<std::byte>();
-    return copy.elements(bytes * 8 / bits_of(unit.dtype), part.size());
+  struct Part {
+    Tensor now, scale;  // the gradient's own place, and where it is codes, their scale
+    int unit;
+    std::int64_t first;    // in the unit
+    Tensor copy;           // on the device
+    std::int64_t waiting;  // or on the host, from this byte on
+  };
+
+  /// Which element of a unit a part of it begins with.
+  static std::int64_t place_in(const Tensor& unit, const Tensor& part) {
+    return (part.as<std::byte>() - unit.as<std::byte>()) * 8 / bits_of(unit.dtype);
+  }
+
+  void keep(const Part& part, const Tensor& gradient) {
+    if (gradient.empty()) return;
+    if (host_)
+      device_.download(host_.get() + part.waiting, gradient);
+    else
+      device_.convert({part.copy, gradient});
+  }
+
+  Tensor now(const Part& part, std::int64_t first, std::int64_t count) {
+    const Tensor kept = part.now.elements(first, count);
+    if (!cast_) return kept;
+    device_.decode({decoded_.elements(0, count), kept, part.scale});
+    return decoded_.elements(0, count);
+  }
+
+  Tensor before(const Part& part, std::int64_t first, std::int64_t count) {
+    if (!host_) return part.copy.elements(first, count);
+    const Tensor was = staging_.elements(0, count);
+    device_.upload(was, host_.get() + part.waiting + first * bits_of(was.dtype) / 8);
+    return was;
   }
 
   Device& device_;
-  std::vector<StateTensor> parts_;     // of the gradient, parameter by parameter
-  std::vector<Tensor> copies_;         // of them on the device
-  std::unique_ptr<std::byte[]> host_;  // or on the host, one behind the other
-  Tensor staging_;
+  Parameters& parameters_;
+  bool cast_;
+  std::vector<Part> parts_;            // parameter by parameter
+  std::unique_ptr<std::byte[]> host_;  // all of them, one behind the other
+  Tensor staging_;                     // on their way back
+  Tensor decoded_;                     // f32: what codes stand for
 };
 
 double gradient_by(Rank& rank, Transformer& transformer) {
@@ -104,18 +139,27 @@ BatchFidelity compare_gradients(Rank& rank, const Plan& plan, ReferencePlace pla
   KeptChoices choices(rank, plan);
   Transformer bf16(device, rank.arena(), parameters, plan.model, plan.bf16_transformer());
   BatchFidelity result;
+  std::optional<KeptGradient> reference;
+  if (KeptGradient::is_cast(parameters)) {
+    reference.emplace(rank, place);
+    parameters.watch_staged(
+        [&](int unit, const Tensor& gradient) { reference->keep_staged(unit, gradient); });
+  }
   result.bf16_loss = gradient_by(rank, bf16);
+  parameters.watch_staged({});
   choices.keep();
   // Only now, when the activations of BF16, which are the larger ones, are gone.
   const Scope scope(rank.arena());
-  KeptGradient reference(rank, place);
-  reference.keep();
+  if (!reference) {
+    reference.emplace(rank, place);
+    reference->keep();
+  }
   result.loss = gradient_by(rank, rank.transformer());
   result.route_flips = choices.flips();
 
   const auto count = static_cast<std::int64_t>(parameters.gradient_parts().size());
   const Tensor sums = rank.arena().push(Segment::other, DType::f32, count, kSums);
-  reference.correlate(sums);
+  reference->correlate(sums);
   if (parameters.sharded()) parameters.shard_comm().all_reduce(sums);
   std::vector<float> values(count * kSums);
   device.download(values.data(), sums);

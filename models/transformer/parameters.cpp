@@ -236,6 +236,7 @@ void Parameters::reduce(int unit) {
   const bool last = micro_step_ == options_.accumulation - 1;
   if (fp8_gradients_) {
     const Tensor codes = local(gradient_, unit);
+    if (staged_watcher_) staged_watcher_(unit, fp8_gradients_->staging(unit));
     commit(codes);
     return fp8_gradients_->reduce(unit, codes, micro_step_ == 0, last);
   }

@@ -19,6 +19,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/comm/comm.h"
@@ -106,6 +107,10 @@ class Parameters {
     return layout_.experts_apart(layer) ? micro_step_ > 0 : accumulates();
   }
   void reduce(int unit);
+  /// Where gradients are kept in FP8: is called with a unit's whole gradient in BF16, as backward has left it, before it is
+  /// cast. Null: nobody is.
+  using StagedWatcher = std::function<void(int unit, const Tensor& gradient)>;
+  void watch_staged(StagedWatcher watcher) { staged_watcher_ = std::move(watcher); }
 
   /// The unit's gradient, or this rank's shard of it, is complete for the device's later ops; after the last
   /// micro-step. Cheapest in layout().backward_order().
@@ -260,6 +265,7 @@ class Parameters {
   std::unique_ptr<ParameterScales> master_scales_;
   std::unique_ptr<Moments> moments_;
   std::unique_ptr<Fp8Gradients> fp8_gradients_;
+  StagedWatcher staged_watcher_;
   std::unique_ptr<DelayedScaling> delayed_;
   std::unique_ptr<WeightAmaxes> weight_amaxes_;
   std::unique_ptr<Fp8Weights> fp8_;
