@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "bench/step/change_weights.h"
 #include "bench/step/route_flips.h"
@@ -124,6 +125,20 @@ class KeptGradient {
   Tensor decoded_;                     // f32: what codes stand for
 };
 
+/// Has a watcher called as long as it lives.
+class WhileWatched {
+ public:
+  WhileWatched(Parameters& parameters, Parameters::StagedWatcher watcher) : parameters_(parameters) {
+    parameters_.watch_staged(std::move(watcher));
+  }
+  ~WhileWatched() { parameters_.watch_staged({}); }
+  WhileWatched(const WhileWatched&) = delete;
+  WhileWatched& operator=(const WhileWatched&) = delete;
+
+ private:
+  Parameters& parameters_;
+};
+
 double gradient_by(Rank& rank, Transformer& transformer) {
   rank.forward_backward(transformer);
   rank.parameters().complete_all();
@@ -140,13 +155,14 @@ BatchFidelity compare_gradients(Rank& rank, const Plan& plan, ReferencePlace pla
   Transformer bf16(device, rank.arena(), parameters, plan.model, plan.bf16_transformer());
   BatchFidelity result;
   std::optional<KeptGradient> reference;
+  std::optional<WhileWatched> watched;
   if (KeptGradient::is_cast(parameters)) {
     reference.emplace(rank, place);
-    parameters.watch_staged(
-        [&](int unit, const Tensor& gradient) { reference->keep_staged(unit, gradient); });
+    watched.emplace(parameters,
+                    [&](int unit, const Tensor& gradient) { reference->keep_staged(unit, gradient); });
   }
   result.bf16_loss = gradient_by(rank, bf16);
-  parameters.watch_staged({});
+  watched.reset();
   choices.keep();
   // Only now, when the activations of BF16, which are the larger ones, are gone.
   const Scope scope(rank.arena());

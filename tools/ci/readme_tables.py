@@ -385,10 +385,10 @@ def repeats():
     return percent_at_most(max(record["timing"]["between_runs"] for record in lines("h200/interleaved/records.jsonl")))
 
 
-def repeats_apart():
-    """How far a case's speed beside the peer lies from that in the table of all recipes, at most."""
+def apart(once, again):
+    """How far a case's speed in one file lies from that in another, at most."""
     keys = "model", "batch", "seq", "recipe"
-    first, second = measured("h200/single.jsonl", *keys), measured("h200/beside-peer/records.jsonl", *keys)
+    first, second = measured(f"h200/{once}.jsonl", *keys), measured(f"h200/{again}.jsonl", *keys)
     return percent_at_most(max(abs(rate(second[key]) / rate(first[key]) - 1) for key in second))
 
 
@@ -446,7 +446,8 @@ TABLES = {"single": single, "beside-peer": beside_peer,
           "plateau": lambda: plateau(*PLATEAU_SHAPES), "study-head": head_in_recipe, "front-study": front_study,
           "front-experts": front_experts,
           "front-plateau": lambda: plateau(PLATEAU_SHAPES[0])}
-FIGURES = {"host-clock": host_clock, "repeats": repeats, "repeats-apart": repeats_apart,  "speedups-tensorwise": lambda: speedups("tensorwise"), "speedups-blockwise": lambda: speedups("blockwise"),
+FIGURES = {"host-clock": host_clock, "repeats": repeats, "repeats-apart": lambda: apart("repeats/once", "repeats/again"),
+           "tables-apart": lambda: apart("single", "beside-peer/records"), "speedups-tensorwise": lambda: speedups("tensorwise"), "speedups-blockwise": lambda: speedups("blockwise"),
            "over-peer-bf16": lambda: over_peer("bf16"), "over-peer-tensorwise": lambda: over_peer("tensorwise"),
            "over-peer-rowwise": lambda: over_peer("rowwise"),
            "over-peer-experts-bf16": lambda: over_peer("bf16", "h200/beside-peer-experts"),
