@@ -1,7 +1,8 @@
 """Tables of the outputs of the kernels' benchmarks, results/h200/*_bench.txt, for readme_tables.py."""
-import pathlib, re
+import re
 
-H200 = pathlib.Path(__file__).resolve().parents[2] / "results" / "h200"
+from committed import RESULTS, spread, table
+
 FORMS = ["bf16", "tensor", "delayed", "row", "1x128"]
 DENSE = re.compile(r"^ +(\w+) -> (\w+) +([\d.]+) ms +\d+ GB/s +(\d+)%", re.M)
 QUANTIZE = re.compile(r"^ +quantize (\w+) row\+col 8192x14336 +([\d.]+) ms +\d+ GB/s +(\d+)%", re.M)
@@ -11,19 +12,14 @@ EXPERTS = re.compile(r"^ +([a-z_:+0-9 >,-]+?) +[\d.]+ ms +\d+ GB/s, a copy +[\d.
 
 
 def text(bench):
-    return (H200 / f"{bench}_bench.txt").read_text()
-
-
-def spread(values, digits=0, unit=""):
-    low, high = f"{min(values):,.{digits}f}{unit}", f"{max(values):,.{digits}f}{unit}"
-    return low if low == high else f"{low} to {high}"
+    return (RESULTS / f"h200/{bench}_bench.txt").read_text()
 
 
 def rows_of(header, rows):
     """A table; a benchmark whose lines have changed their look is found out, as it would leave no rows."""
     if not rows:
         raise SystemExit(f"bench_tables.py: no line of the output gives {header[0]}, {header[1]}")
-    return "\n".join("| " + " | ".join(row) + " |" for row in [header, ["---"] * len(header), *rows])
+    return table(header, rows)
 
 
 def kernel_ops():
@@ -45,8 +41,7 @@ def own_gemms():
     rows = []
     for section in re.split(r"\n\n", text("blockwise"))[1:]:
         title, _, *products = section.strip().splitlines()
-        columns = list(zip(*([float(value) for value in re.findall(r"([\d.]+)x? ", line.split(" ", 1)[1].lstrip().split(" ", 1)[1])[:6]]
-                             for line in (" " + product.lstrip() for product in products))))
+        columns = list(zip(*([float(cell.rstrip("x")) for cell in product.split()[1:7]] for product in products)))
         rows.append([title, spread(columns[1]), spread(columns[2], 2, "x"), spread(columns[4]), spread(columns[5], 2, "x")])
     return rows_of(["product", "sustained, TFLOP/s", "over cuBLASLt", "in copies, TFLOP/s", "over cuBLASLt"], rows)
 
@@ -73,3 +68,7 @@ def experts_ops():
             found.setdefault(match[1].strip(), {})[models[-1]] = f"{match[2]}%"
     return rows_of(["op", *models], [[op, *(of.get(model, "") for model in models)] for op, of in found.items()
                                      if not re.search(r"-> mx|, mx$| mx, |alone|there and back", op)])
+
+
+TABLES = {"kernel-ops": kernel_ops, "kernel-others": kernel_others, "own-gemms": own_gemms, "grouped-gemms": grouped_gemms,
+          "experts-ops": experts_ops}

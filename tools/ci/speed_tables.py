@@ -1,0 +1,223 @@
+"""Tables and figures of speed and memory, from records of cases and from the peers' lines, for readme_tables.py."""
+from committed import gib, lines, measured, over_bf16, percent_at_most, rate, spread, table
+
+SINGLE_RECIPES = ["tensorwise", "rowwise", "rowwise_gw_hp", "blockwise"]
+FRONT_SHAPES = [("llama3.1-8b", 1, 8192), ("llama3.1-8b", 1, 4096), ("llama3.2-3b", 1, 4096), ("llama3.2-1b", 8, 2048)]
+MIXTURES = [("moe-4b-a1b", "balanced"), ("moe-4b-a1b", "learned"), ("moe-4b-a1b", "zipf:1"), ("qwen3-30b-a3b", "balanced")]
+MIXTURE_RECIPES = ["tensorwise", "rowwise", "blockwise"]
+PEER_MODELS = {"8b": "llama3.1-8b", "3b": "llama3.2-3b", "1b": "llama3.2-1b"}
+# What a case beside the peer is known by; some have no `layers`, as they have all.
+BESIDE = "model", "layers", "batch", "seq", "accumulation", "recipe"
+
+
+def single():
+    cases = measured("h200/single.jsonl", "model", "batch", "seq", "recipe")
+    rows = []
+    for (model, batch, seq, recipe), bf16 in cases.items():
+        if recipe != "bf16":
+            continue
+        others = [cases[model, batch, seq, other] for other in SINGLE_RECIPES]
+        rows.append([model, f"{batch} x {seq}", *over_bf16(bf16, others)])
+    return table(["model", "batch x seq", "bf16", *SINGLE_RECIPES, "peak GiB, bf16 / tensorwise"], rows)
+
+
+def peers(path):
+    """Lines of peer_torch.py by BESIDE; the faster of all linears converted and of those that
+    torchao's filter leaves."""
+    best = {}
+    for line in lines(path):
+        if "error" in line:
+            continue
+        model, _, layers = line["model"].partition("/")
+        key = (PEER_MODELS.get(model, model), int(layers) if layers else None, line["batch"], line["seq"],
+               line.get("accumulation", 1), line["recipe"].removesuffix("_auto"))
+        if key not in best or line["tokens_per_s"] > best[key]["tokens_per_s"]:
+            best[key] = line
+    return best
+
+
+def beside_peer(folder="h200/beside-peer"):
+    cases, theirs = measured(f"{folder}/records.jsonl", *BESIDE), peers(f"{folder}/peer.ndjson")
+    rows = []
+    for key, ours in cases.items():
+        *shape, recipe = key
+        model, layers, batch, seq, accumulation = shape
+        bf16 = cases.get((*shape, "bf16"))
+        over = f"{rate(ours) / rate(bf16):.2f}x" if bf16 else "-"
+        peer = theirs.get(key)
+        times = f", {accumulation} times" if accumulation > 1 else ""
+        model += f", {layers} layers" if layers else ""
+        rows.append([model, f"{batch} x {seq}{times}", recipe, f"{rate(ours):,.0f}", over] +
+                    ([f"{peer['tokens_per_s']:,.0f}" + (" (filtered)" if peer["recipe"].endswith("_auto") else ""),
+                      f"{rate(ours) / peer['tokens_per_s']:.2f}x",
+                      f"{peer['peak_gib']:.2f}"] if peer else ["-", "-", "-"]) + [f"{gib(ours):.2f}"])
+    return table(["model", "batch x seq", "recipe", "precbench tokens/s", "over bf16", "PyTorch tokens/s", "ratio",
+                  "PyTorch peak GiB", "precbench peak GiB"], rows)
+
+
+def front_experts():
+    """Of each mixture beside PyTorch: BF16's speed, ours over the peer's in both recipes that it has, and FP8 over BF16."""
+    cases = measured("h200/beside-peer-experts/records.jsonl", *BESIDE)
+    theirs = peers("h200/beside-peer-experts/peer.ndjson")
+    rows = []
+    for key, bf16 in cases.items():
+        if key[-1] != "bf16":
+            continue
+        model, layers, batch, seq, accumulation, _ = key
+        of = {recipe: rate(cases[*key[:-1], recipe]) for recipe in ("bf16", "rowwise", "blockwise")}
+        over = [f"{of[recipe] / theirs[*key[:-1], recipe]['tokens_per_s']:.2f}x" for recipe in ("bf16", "rowwise")]
+        rows.append([model + (f", {layers} layers" if layers else ""), f"{batch} x {seq}", f"{of['bf16']:,.0f}",
+                     over[0], f"{of['blockwise'] / of['bf16']:.2f}x", over[1]])
+    return table(["model", "batch x seq", "bf16 tokens/s", "over PyTorch's", "blockwise over bf16", "rowwise over PyTorch's"],
+                 rows)
+
+
+def scaling():
+    cases = measured("h200x4/scaling.jsonl", "model", "seq", "parallel", "recipe", "gather", "gpus")
+    one_gpu = {(model, seq, recipe): record for (model, seq, _, recipe, _, gpus), record in cases.items() if gpus == 1}
+    rows, seen = [], set()
+    for (model, seq, parallel, recipe, gather, gpus) in cases:
+        line = (model, seq, parallel, recipe, gather)
+        if gpus == 1 or line in seen:
+            continue
+        seen.add(line)
+        one, many = one_gpu[model, seq, recipe], [cases[*line, count] for count in (2, 4)]
+        rows.append([f"{model}, {seq}", parallel, recipe, gather, f"{rate(one):,.0f}"] +
+                    [f"{rate(r):,.0f} ({100 * rate(r) / n / rate(one):.0f}%)" for n, r in zip((2, 4), many)] +
+                    [" / ".join(f"{gib(r):.1f}" for r in [one, *many])])
+    return table(["model, seq", "parallel", "recipe", "gather", "1 GPU", "2 GPUs", "4 GPUs",
+                  "peak GiB per GPU, 1 / 2 / 4"], rows)
+
+
+def scaling_peer():
+    cases = measured("h200x4/scaling.jsonl", "model", "seq", "parallel", "recipe", "gather", "gpus")
+    rows = []
+    for line in lines("h200x4/peer.ndjson"):
+        recipe, _, gathers = line["recipe"].partition("_")
+        model = PEER_MODELS[line["model"]]
+        ours = cases[model, line["seq"], "fsdp", recipe, "fp8" if gathers else "bf16", line["gpus"]]
+        rows.append([f"{model}, {line['seq']}", recipe + (", FP8 gather" if gathers else ""),
+                     f"{line['tokens_per_s']:,.0f}", f"{rate(ours):,.0f}", f"{rate(ours) / line['tokens_per_s']:.2f}x",
+                     f"{line['peak_gib']:.1f}", f"{gib(ours):.1f}"])
+    return table(["model, seq", "recipe", "PyTorch tokens/s", "precbench tokens/s", "ratio", "PyTorch peak GiB",
+                  "precbench peak GiB"], rows)
+
+
+def mixtures():
+    """One H200: tokens/s of each mixture and routing, and FP8 over BF16."""
+    cases = {(model, routing or "learned", recipe): record for (model, routing, recipe), record
+             in measured("h200/moe-h200.jsonl", "model", "routing", "recipe").items()}
+    rows = []
+    for model, routing in MIXTURES:
+        bf16, *others = [cases[model, routing, recipe] for recipe in ("bf16", *MIXTURE_RECIPES)]
+        layers = bf16["case"].get("layers")
+        rows.append([model + (f", {layers} layers" if layers else ""), routing, *over_bf16(bf16, others)])
+    return table(["model", "routing", "bf16", *MIXTURE_RECIPES, "peak GiB, bf16 / tensorwise"], rows)
+
+
+def experts_on_two():
+    """Two H200, a rank's experts on its GPU: over one GPU's tokens/s of the same batch, dispatch by dispatch."""
+    one = measured("h200/moe-h200.jsonl", "model", "routing", "recipe")
+    rows = []
+    for (recipe, dispatch), record in measured("h200/moe-two-gpus.jsonl", "recipe", "dispatch").items():
+        single = one["moe-4b-a1b", "balanced", recipe]
+        rows.append([f"`{recipe}`", dispatch or "bf16", f"{rate(record):,.0f}", f"{rate(record) / rate(single):.2f}x",
+                     f"{record['breakdown']['communication_ms']:.1f}", f"{gib(single):.1f} / {gib(record):.1f}"])
+    return table(["recipe", "dispatch", "tokens/s", "over one GPU", "communication, ms", "peak GiB per GPU, 1 / 2"], rows)
+
+
+def delayed_speed():
+    cases = measured("h200/delayed-speed.jsonl", "model", "batch", "seq", "recipe")
+    rows = []
+    for (model, batch, seq, recipe), delayed in cases.items():
+        if recipe != "tensorwise_delayed":
+            continue
+        current = cases[model, batch, seq, "tensorwise"]
+        rows.append([model, f"{batch} x {seq}", f"{rate(current):,.0f}", f"{rate(delayed):,.0f}", f"{rate(delayed) / rate(current):.3f}x"])
+    return table(["model", "batch x seq", "tensorwise, tokens/s", "tensorwise_delayed, tokens/s", "ratio"], rows)
+
+
+def fp4_cost():
+    """Steps whose FP4 is emulated, beside one in BF16."""
+    steps = {record["case"]["recipe"]: record for record in lines("h200/fp4-cost.jsonl")}
+    ms = {recipe: record["timing"]["median_ms"] for recipe, record in steps.items()}
+    spent = lambda record, name: f"{record['breakdown'][name]:.0f}"
+    return table(["recipe", "step, ms", "over bf16", "GEMMs, ms", "quantize, ms", "norms and SwiGLU with what they quantize, ms"],
+                 [[f"`{recipe}`", f"{ms[recipe]:.0f}", f"{ms[recipe] / ms['bf16']:.2f}x", *(spent(steps[recipe], name) for name in
+                   ("gemm_ms", "quantize_ms", "norm_elementwise_ms"))] for recipe in sorted(ms, key=ms.get)])
+
+
+def reshard():
+    """Runs of one setting in their order; rows of before have no such field."""
+    return table(["commit", "--reshard", "gradients", "step, ms", "peak GiB per GPU", "gathered in a step, GB"],
+                 [[record["env"]["git"][:7], record["case"].get("reshard", "-"), record["case"]["grads"],
+                   f"{record['timing']['median_ms']:.2f}", f"{gib(record):.2f}",
+                   f"{next(c for c in record['communication']['collectives'] if c['name'] == 'all_gather')['wire_bytes'] / 1e9:.2f}"]
+                  for record in lines("h200/fsdp-reshard.jsonl")])
+
+
+def front_single():
+    """Of shapes beside the peer, for the front page: ratios to BF16 alone."""
+    cases = measured("h200/beside-peer/records.jsonl", "model", "batch", "seq", "recipe")
+    recipes = [recipe for recipe in SINGLE_RECIPES if any(key[-1] == recipe for key in cases)]
+    rows = []
+    for shape in FRONT_SHAPES:
+        bf16 = rate(cases[*shape, "bf16"])
+        rows.append([shape[0], f"{shape[1]} x {shape[2]}", f"{bf16:,.0f}"] +
+                    [f"{rate(cases[*shape, recipe]) / bf16:.2f}x" if (*shape, recipe) in cases else "-" for recipe in recipes])
+    return table(["model", "batch x seq", "bf16 tokens/s", *recipes], rows)
+
+
+def front_scaling():
+    cases = measured("h200x4/scaling.jsonl", "model", "seq", "parallel", "recipe", "gather", "gpus")
+    rows = []
+    for recipe, gather in [("bf16", "bf16"), ("tensorwise", "bf16"), ("tensorwise", "fp8"), ("blockwise", "fp8")]:
+        four = cases["llama3.1-8b", 4096, "fsdp", recipe, gather, 4]
+        one = cases["llama3.1-8b", 4096, "fsdp", recipe, "bf16", 1]
+        bf16 = cases["llama3.1-8b", 4096, "fsdp", "bf16", "bf16", 4]
+        rows.append([recipe, gather, f"{rate(four):,.0f}", f"{rate(four) / rate(bf16):.2f}x",
+                     f"{100 * rate(four) / 4 / rate(one):.0f}%", f"{gib(four):.1f}"])
+    return table(["recipe", "weights gathered in", "tokens/s", "over bf16", "efficiency", "peak GiB per GPU"], rows)
+
+
+def host_clock():
+    """By how much a step is longer by the host's clock, at most."""
+    timings = [record["timing"] for record in lines("h200/beside-peer/records.jsonl")]
+    return percent_at_most(max(t["wall_ms"] * len(t["samples_ms"]) / sum(t["samples_ms"]) - 1 for t in timings))
+
+
+def repeats():
+    """How far the two runs of a case of an interleaved sweep lie apart, at most."""
+    return percent_at_most(max(record["timing"]["between_runs"] for record in lines("h200/interleaved/records.jsonl")))
+
+
+def apart(once, again):
+    """How far a case's speed in one file lies from that in another, at most."""
+    keys = "model", "batch", "seq", "recipe"
+    first, second = measured(f"h200/{once}.jsonl", *keys), measured(f"h200/{again}.jsonl", *keys)
+    return percent_at_most(max(abs(rate(second[key]) / rate(first[key]) - 1) for key in second))
+
+
+def speedups(recipe):
+    """The least and the largest of a recipe over BF16 on one GPU."""
+    cases = measured("h200/single.jsonl", "model", "batch", "seq", "recipe")
+    ratios = [rate(record) / rate(cases[*key[:3], "bf16"]) for key, record in cases.items() if key[3] == recipe]
+    return spread(ratios, 2, "x")
+
+
+def over_peer(recipe, folder="h200/beside-peer"):
+    cases, theirs = measured(f"{folder}/records.jsonl", *BESIDE), peers(f"{folder}/peer.ndjson")
+    ratios = [rate(record) / theirs[key]["tokens_per_s"] for key, record in cases.items() if key[-1] == recipe]
+    return spread(ratios, 2, "x")
+
+
+TABLES = {"single": single, "beside-peer": beside_peer, "beside-peer-experts": lambda: beside_peer("h200/beside-peer-experts"),
+          "front-single": front_single, "front-experts": front_experts, "front-scaling": front_scaling, "scaling": scaling,
+          "scaling-peer": scaling_peer, "reshard": reshard, "mixtures": mixtures, "experts-on-two": experts_on_two,
+          "delayed-speed": delayed_speed, "fp4-cost": fp4_cost}
+FIGURES = {"host-clock": host_clock, "repeats": repeats, "repeats-apart": lambda: apart("repeats/once", "repeats/again"),
+           "tables-apart": lambda: apart("single", "beside-peer/records"),
+           **{f"speedups-{recipe}": lambda recipe=recipe: speedups(recipe) for recipe in ("tensorwise", "blockwise")},
+           **{f"over-peer-{recipe}": lambda recipe=recipe: over_peer(recipe) for recipe in ("bf16", "tensorwise", "rowwise")},
+           **{f"over-peer-experts-{recipe}": lambda recipe=recipe: over_peer(recipe, "h200/beside-peer-experts")
+              for recipe in ("bf16", "rowwise")}}
