@@ -6,8 +6,10 @@ from committed import RESULTS, spread, table
 FORMS = ["bf16", "tensor", "delayed", "row", "1x128"]
 DENSE = re.compile(r"^ +(\w+) -> (\w+) +([\d.]+) ms +\d+ GB/s +(\d+)%", re.M)
 QUANTIZE = re.compile(r"^ +quantize (\w+) row\+col 8192x14336 +([\d.]+) ms +\d+ GB/s +(\d+)%", re.M)
-OTHER = re.compile(r"^ +(copy 8192x\d+|transpose_codes 8192x14336|rope B1 T8192.*?|embedding|embedding_backward|cross_entropy|sum_of_squares|adamw [^\n]*?)"
-                   r"  +([\d.]+) ms +\d+ GB/s +(\d+)%", re.M)
+OTHER = re.compile(r"^ +(\S.*?)  +([\d.]+) ms +\d+ GB/s +(\d+)%", re.M)
+OPS = ["quantize, both forms", "add_rmsnorm", "rmsnorm_backward", "swiglu", "swiglu_backward"]
+OTHERS = ["copy 8192x4096", "copy 8192x14336", "transpose_codes 8192x14336", "rope B1 T8192 H32/8 D128", "embedding",
+          "embedding_backward", "cross_entropy", "sum_of_squares", "adamw bf16 weights, moments, gradients", "adamw f32 master"]
 EXPERTS = re.compile(r"^ +([a-z_:+0-9 >,-]+?) +[\d.]+ ms +\d+ GB/s, a copy +[\d.]+ ms, +(\d+)%", re.M)
 
 
@@ -15,25 +17,19 @@ def text(bench):
     return (RESULTS / f"h200/{bench}_bench.txt").read_text()
 
 
-def rows_of(header, rows):
-    """A table; a benchmark whose lines have changed their look is found out, as it would leave no rows."""
-    if not rows:
-        raise SystemExit(f"bench_tables.py: no line of the output gives {header[0]}, {header[1]}")
-    return table(header, rows)
-
-
 def kernel_ops():
     """Microseconds, and the share of a large copy's rate; an op's operands once, however often it reads them."""
     found = {("quantize, both forms", form): (ms, share) for form, ms, share in QUANTIZE.findall(text("kernel"))}
     found.update({(op, form): (ms, share) for op, form, ms, share in DENSE.findall(text("kernel"))})
-    ops = dict.fromkeys(op for op, _ in found)
-    return rows_of(["op", *FORMS], [[op, *(f"{1e3 * float(found[op, form][0]):.0f} us, {found[op, form][1]}%" if (op, form) in found
-                                           else "" for form in FORMS)] for op in ops])
+    cell = lambda of: f"{1e3 * float(of[0]):.0f} us, {of[1]}%"
+    return table(["op", *FORMS], [[op, *("" if (op, form) == (OPS[0], "bf16") else cell(found[op, form]) for form in FORMS)]
+                                  for op in OPS])
 
 
 def kernel_others():
-    return rows_of(["op", "time", "share of a large copy's rate"],
-                   [[op, f"{1e3 * float(ms):,.0f} us", f"{share}%"] for op, ms, share in OTHER.findall(text("kernel"))])
+    found = {op: (ms, share) for op, ms, share in OTHER.findall(text("kernel"))}
+    return table(["op", "time", "share of a large copy's rate"],
+                 [[op, f"{1e3 * float(found[op][0]):,.0f} us", f"{found[op][1]}%"] for op in OTHERS])
 
 
 def own_gemms():
@@ -43,7 +39,7 @@ def own_gemms():
         title, _, *products = section.strip().splitlines()
         columns = list(zip(*([float(cell.rstrip("x")) for cell in product.split()[1:7]] for product in products)))
         rows.append([title, spread(columns[1]), spread(columns[2], 2, "x"), spread(columns[4]), spread(columns[5], 2, "x")])
-    return rows_of(["product", "sustained, TFLOP/s", "over cuBLASLt", "in copies, TFLOP/s", "over cuBLASLt"], rows)
+    return table(["product", "sustained, TFLOP/s", "over cuBLASLt", "in copies, TFLOP/s", "over cuBLASLt"], rows)
 
 
 def grouped_gemms(rows_at_least=1024):
@@ -54,7 +50,7 @@ def grouped_gemms(rows_at_least=1024):
         model = match[1] or model
         if int(match[3]) >= rows_at_least:
             kinds.setdefault((match[5], int(match[3])), []).append([float(value) for value in match[6].split()])
-    return rows_of(["product", "rows of an expert", "bf16", "tensorwise", "rowwise", "blockwise"],
+    return table(["product", "rows of an expert", "bf16", "tensorwise", "rowwise", "blockwise"],
                    [[kind, f"{rows:,}", *(spread(column) for column in zip(*values))] for (kind, rows), values in kinds.items()])
 
 
@@ -66,7 +62,7 @@ def experts_ops():
             models.append(named[1])
         elif match := EXPERTS.match(line):
             found.setdefault(match[1].strip(), {})[models[-1]] = f"{match[2]}%"
-    return rows_of(["op", *models], [[op, *(of.get(model, "") for model in models)] for op, of in found.items()
+    return table(["op", *models], [[op, *(of[model] for model in models)] for op, of in found.items()
                                      if not re.search(r"-> mx|, mx$| mx, |alone|there and back", op)])
 
 
