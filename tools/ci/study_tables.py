@@ -178,6 +178,7 @@ TABLES = {"convergence": convergence, "long-run": long_run, "study-msamp": msamp
           "study-delayed": lambda: study_by_age("h200/study-36m-delayed.md", *VERDICT),
           "study-more": lambda: study_by_age("h200/study-36m-more.md", *VERDICT, words=in_short),
           "study-125m": lambda: study_by_age("h200/study-125m.md", *VERDICT, "outliers in FFN"),
+          "study-125m-eight": lambda: study_by_age("h200/study-125m-eight.md", *VERDICT),
           "study-1b": lambda: study_by_age("h200/study-1b.md", *VERDICT),
           "study-moe": lambda: study_by_age("h200/study-moe-118m.md", "per doubling [95%]", "gradient error", "route flips",
                                             "verdict")}
