@@ -137,7 +137,7 @@ TEST_CASE("recipes and options that a mixture has not yet are unsupported, with 
     CHECK(why(recipe).empty());
   }
   CHECK(why("nvfp4") == "experts: nvfp4 is not grouped yet: FP4");
-  CHECK(why("tensorwise_delayed") == "experts: tensorwise_delayed is not grouped yet: delayed scaling");
+  CHECK(why("tensorwise_delayed") == "");
   CHECK(why("blockwise", "gather", "fp8") == "FP8 gather: experts' weights are not exchanged in FP8");
   CHECK(contains(why("tensorwise", "reduce_amax", "on"), "--reduce-amax on: not of experts' rows yet"));
   // Experts may stay in BF16 beside a recipe that cannot have them.

@@ -2,6 +2,7 @@
 // recomputation, it is saved and goes on, and nothing beside training touches it.
 #include "models/transformer/delayed_scaling.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -17,7 +18,21 @@ using namespace precbench::testing;
 
 namespace {
 
+/// What a model has in the place of its SwiGLU.
+enum class Kind : std::uint8_t { dense, mixture, weighted_rows };
+constexpr Kind kKinds[] = {Kind::dense, Kind::mixture, Kind::weighted_rows};
+
+/// Keys of experts: as Qwen3's, or as Llama 4's, beside one that every token takes.
+const char* keys_of(Kind kind) {
+  if (kind == Kind::dense) return "";
+  if (kind == Kind::mixture)
+    return R"(, "experts": 4, "top_k": 2, "expert_ffn": 64, "score": "softmax", "normalise": true)";
+  return R"(, "experts": 4, "top_k": 1, "expert_ffn": 64, "score": "sigmoid", "normalise": false, "shared_ffn": 48,
+              "weight_at": "input")";
+}
+
 struct Setup {
+  Kind kind = Kind::dense;
   std::string recipe = "tensorwise_delayed";
   int ranks = 1;
   std::int64_t batch = 2, accumulation = 1;
@@ -28,8 +43,10 @@ struct Setup {
 Plan plan_of(const Setup& setup) {
   const TempDirectory directory;
   Case c;
-  c.model = directory.write("small.json", R"({"layers": 2, "width": 32, "ffn": 96, "heads": 2, "kv_heads": 1,
-                                             "head_dim": 16, "vocab": 112, "qk_norm": true})");
+  c.model = directory.write("small.json", std::string(R"({"layers": 2, "width": 32, "ffn": 96, "heads": 2,
+    "kv_heads": 1, "head_dim": 16, "vocab": 112, "qk_norm": true)") +
+                                              keys_of(setup.kind) + "}");
+  if (setup.kind != Kind::dense) c.aux = 0;  // which is of a rank's tokens
   c.recipe = setup.recipe;
   c.seq = 32;
   c.batch = setup.batch;
@@ -108,8 +125,8 @@ class Repeated final : public DataSource {
 }  // namespace
 
 TEST_CASE("without change from step to step delayed scaling is current scaling", "[delayed]") {
-  const auto repeated = [](const char* recipe, const char* gather) {
-    Setup setup{.recipe = recipe, .lr = 0};
+  const auto repeated = [](const char* recipe, const char* gather, Kind kind = Kind::dense) {
+    Setup setup{.kind = kind, .recipe = recipe, .lr = 0};
     if (gather == std::string("fp8")) setup.ranks = 2, setup.parallel = "fsdp", setup.gather = gather;
     const Plan plan = plan_of(setup);
     std::vector<double> results;
@@ -133,17 +150,87 @@ TEST_CASE("without change from step to step delayed scaling is current scaling",
     if (gather == std::string("bf16")) CHECK(repeated("tensorwise", gather) == delayed);
     CHECK(repeated("bf16", "bf16") != delayed);
   }
+  for (const Kind kind : {Kind::mixture, Kind::weighted_rows}) {
+    const std::vector<double> delayed = repeated("tensorwise_delayed", "bf16", kind);
+    CHECK((delayed[0] == delayed[2] && delayed[1] == delayed[7]));
+    CHECK(repeated("tensorwise_delayed_recent", "bf16", kind) == delayed);
+    CHECK(repeated("tensorwise", "bf16", kind) == delayed);
+    CHECK(repeated("bf16", "bf16", kind) != delayed);
+  }
 }
 
 TEST_CASE("the first step is tensorwise's, the second is not", "[delayed]") {
-  const Outcome current = run({.recipe = "tensorwise"}, 2), delayed = run({}, 2);
-  CHECK(current.losses[0] == delayed.losses[0]);
-  CHECK(current.losses[1] != delayed.losses[1]);
+  for (const Kind kind : kKinds) {
+    const Outcome current = run({.kind = kind, .recipe = "tensorwise"}, 2), delayed = run({.kind = kind}, 2);
+    CHECK(current.losses[0] == delayed.losses[0]);
+    CHECK(current.losses[1] != delayed.losses[1]);
+  }
+}
+
+TEST_CASE("each expert's weights have a scale of their own", "[delayed]") {
+  const Plan plan = plan_of({.kind = Kind::mixture});
+  const std::int64_t products = 2 * 4 + 1,
+                     stacks = 2 * 2 * 4;  // both layers' gate_up and down, of four experts
+  REQUIRE(DelayedScaling::slots_of(plan.model) == 3 * products + stacks);
+  run(plan, 2, [&](Rank& rank, const DataSource&, int step) {
+    if (step > 0) return;
+    const std::vector<float> known = scales_of(rank).at("scales/known");
+    // The scale of the first step is of the weights before it, which training has hardly changed.
+    for (std::int64_t layer = 0; layer < 2; ++layer)
+      for (const LinearRole role : {LinearRole::gate_up, LinearRole::down}) {
+        const LinearSlots slots = rank.parameters().delayed()->slots(layer, role);
+        REQUIRE(slots.w.known.size() == 4);
+        const std::vector<LinearMatrix>& linears = rank.parameters().layout().block_linears(layer);
+        const LinearMatrix& m = *std::find_if(linears.begin(), linears.end(),
+                                              [role](const LinearMatrix& of) { return of.role == role; });
+        REQUIRE(m.experts == 4);
+        const Tensor weights = rank.parameters().shard(rank.parameters().layout().block_unit(layer)).weights;
+        for (std::int64_t e = 0; e < 4; ++e) {
+          float largest = 0;
+          for (std::int64_t i = 0; i < m.size() / 4; ++i)
+            largest = std::max(
+                largest,
+                std::fabs(bf16_decode(weights.as<std::uint16_t>()[m.offset + e * m.size() / 4 + i])));
+          CHECK(std::fabs(slots.w.known.as<float>()[e] / largest - 1) < 0.02);
+          for (std::int64_t other = 0; other < e; ++other)
+            CHECK(slots.w.known.as<float>()[e] != slots.w.known.as<float>()[other]);
+        }
+      }
+  });
+}
+
+TEST_CASE("experts' products have the scales that are known, and note what they see", "[delayed]") {
+  for (const Kind kind : {Kind::mixture, Kind::weighted_rows}) {
+    const Plan plan = plan_of({.kind = kind});
+    // Of steps after a slot's amax, a stack's first, has been made larger than anything.
+    const auto losses = [&](LinearRole role, LinearOperand operand, bool change) {
+      return run(plan, 3,
+                 [&](Rank& rank, const DataSource&, int step) {
+                   const LinearSlots slots = rank.parameters().delayed()->slots(1, role);
+                   const OperandSlot& slot = operand == LinearOperand::x   ? slots.x
+                                             : operand == LinearOperand::w ? slots.w
+                                                                           : slots.dy;
+                   if (step == 0 && change) *slot.known.as<float>() *= 5000;
+                   if (step == 1) CHECK(*slot.known.as<float>() < 100);  // it has come down to what was seen
+                 })
+          .losses;
+    };
+    const std::vector<double> plain = losses(LinearRole::down, LinearOperand::x, false);
+    for (const LinearRole role : {LinearRole::gate_up, LinearRole::down})
+      for (const LinearOperand operand : {LinearOperand::x, LinearOperand::w, LinearOperand::dy}) {
+        INFO(name_of(role) << " " << name_of(operand) << (kind == Kind::mixture ? "" : " of weighted rows"));
+        const std::vector<double> changed = losses(role, operand, true);
+        CHECK(changed[0] == plain[0]);
+        CHECK((changed[1] == plain[1]) == (operand == LinearOperand::dy));
+        CHECK(changed[2] != plain[2]);
+      }
+  }
 }
 
 TEST_CASE("a step's amaxes are one over ranks and accumulation", "[delayed]") {
   const Outcome one = run(Setup{.batch = 4}, 1);
-  REQUIRE(one.scales.at("scales/known").size() == static_cast<std::size_t>(DelayedScaling::slots_of(2)));
+  REQUIRE(one.scales.at("scales/known").size() ==
+          static_cast<std::size_t>(DelayedScaling::slots_of(plan_of({}).model)));
   for (const Setup& other : {Setup{.ranks = 2, .batch = 2},
                              {.ranks = 4, .batch = 1},
                              {.ranks = 2, .batch = 2, .parallel = "fsdp"}}) {
@@ -160,12 +247,17 @@ TEST_CASE("a step's amaxes are one over ranks and accumulation", "[delayed]") {
     CHECK(parts[2 * linears + slot] == whole[2 * linears + slot]);
     CHECK(std::fabs(parts[slot] / whole[slot] - 1) < 0.1);
   }
+  for (const Kind kind : {Kind::mixture, Kind::weighted_rows})
+    CHECK(run(Setup{.kind = kind, .ranks = 2, .batch = 2}, 1).scales ==
+          run(Setup{.kind = kind, .batch = 4}, 1).scales);
 }
 
 TEST_CASE("every rank has the same amaxes in every step", "[delayed]") {
   for (const Setup& setup : {Setup{.ranks = 2, .batch = 1},
                              {.ranks = 2, .parallel = "fsdp"},
-                             {.ranks = 2, .parallel = "fsdp", .gather = "fp8"}}) {
+                             {.ranks = 2, .parallel = "fsdp", .gather = "fp8"},
+                             {.kind = Kind::mixture, .ranks = 2},
+                             {.kind = Kind::weighted_rows, .ranks = 2, .parallel = "fsdp"}}) {
     INFO(setup.parallel << " " << setup.gather);
     std::mutex mutex;
     std::map<int, std::vector<State>> seen;
@@ -180,20 +272,24 @@ TEST_CASE("every rank has the same amaxes in every step", "[delayed]") {
 }
 
 TEST_CASE("recomputation has the scales of the step", "[delayed]") {
-  const Outcome plain = run({}, 3), again = run({.recompute = "block"}, 3);
-  CHECK(plain.losses == again.losses);
-  CHECK(plain.scales == again.scales);
+  for (const Kind kind : kKinds) {
+    const Outcome plain = run({.kind = kind}, 3), again = run({.kind = kind, .recompute = "block"}, 3);
+    CHECK(plain.losses == again.losses);
+    CHECK(plain.scales == again.scales);
+  }
 }
 
 TEST_CASE("held-out text leaves no trace in the amaxes", "[delayed]") {
-  const Plan plan = plan_of({});
-  const Outcome plain = run({}, 4);
-  const Outcome watched = run(plan, 4, [](Rank& rank, const DataSource& data, int) {
-    rank.parameters().begin_step();
-    rank.token_losses(rank.transformer(), data, {100, 101});
-  });
-  CHECK(watched.losses == plain.losses);
-  CHECK(watched.scales == plain.scales);
+  for (const Kind kind : kKinds) {
+    const Plan plan = plan_of({.kind = kind});
+    const Outcome plain = run({.kind = kind}, 4);
+    const Outcome watched = run(plan, 4, [](Rank& rank, const DataSource& data, int) {
+      rank.parameters().begin_step();
+      rank.token_losses(rank.transformer(), data, {100, 101});
+    });
+    CHECK(watched.losses == plain.losses);
+    CHECK(watched.scales == plain.scales);
+  }
 }
 
 TEST_CASE("the most recent amax is of the step before, the maximum of all", "[delayed]") {

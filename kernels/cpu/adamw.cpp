@@ -65,14 +65,25 @@ void update_weights(float* w, const float* w0, const float* mean, const float* s
   }
 }
 
-/// The bits of the largest magnitudes of what is in [first, first + n) of weights, one for each of the op's amaxes.
-std::vector<std::int32_t> weight_amaxes(const ops::Adamw& op, std::int64_t first, std::int64_t n) {
-  std::vector<std::int32_t> largest;
+/// Bits that an amax is raised to.
+struct Raised {
+  Tensor amax;
+  std::int32_t bits;
+};
+
+/// The largest magnitudes of what is in [first, first + n) of weights, one for each part of the op's amaxes that is there.
+std::vector<Raised> weight_amaxes(const ops::Adamw& op, std::int64_t first, std::int64_t n) {
+  std::vector<Raised> largest;
   for (const ops::WeightAmax& of : op.amaxes) {
-    std::uint16_t most = 0;
-    for (std::int64_t i = std::max(first, of.first); i < std::min(first + n, of.last); ++i)
-      most = std::max<std::uint16_t>(most, op.weights.as<std::uint16_t>()[i] & 0x7FFFu);
-    largest.push_back(static_cast<std::int32_t>(most) << 16);
+    const std::int64_t end = std::min(first + n, of.last);
+    for (std::int64_t i = std::max(first, of.first); i < end;) {
+      const std::int64_t part = (i - of.first) / of.part_size(),
+                         part_end = std::min(end, of.first + (part + 1) * of.part_size());
+      std::uint16_t most = 0;
+      for (; i < part_end; ++i)
+        most = std::max<std::uint16_t>(most, op.weights.as<std::uint16_t>()[i] & 0x7FFFu);
+      largest.push_back({of.amax.elements(part, 1), static_cast<std::int32_t>(most) << 16});
+    }
   }
   return largest;
 }
@@ -87,7 +98,7 @@ void CpuDevice::do_adamw(const ops::Adamw& op) {
   const bool scaled_master = op.master_scale.of_tensor();
   std::vector<float> squares(cpu::update_chunks(op.m.size()));
   std::vector<std::array<std::int32_t, 3>> amaxes(op.measure ? squares.size() : 0);
-  std::vector<std::vector<std::int32_t>> of_weights(op.amaxes.empty() ? 0 : squares.size());
+  std::vector<std::vector<Raised>> of_weights(op.amaxes.empty() ? 0 : squares.size());
   cpu::for_update_chunks(threads_, op.m.size(), 4, [&](std::int64_t first, std::int64_t n, float* buffer) {
     float *w = buffer, *mean = w + kMomentChunk, *square = mean + kMomentChunk;
     // Sources that are FP32 already are read where they lie; the updates go through the buffers.
@@ -114,8 +125,8 @@ void CpuDevice::do_adamw(const ops::Adamw& op) {
       cpu::store_weights(op.weights, op.master, first, n, w, o, step.seed);
     if (!of_weights.empty()) of_weights[first / kMomentChunk] = weight_amaxes(op, first, n);
   });
-  for (const std::vector<std::int32_t>& largest : of_weights)
-    for (std::size_t i = 0; i < largest.size(); ++i) cpu::raise_amax(op.amaxes[i].amax, largest[i]);
+  for (const std::vector<Raised>& largest : of_weights)
+    for (const Raised& raised : largest) cpu::raise_amax(raised.amax, raised.bits);
   for (const auto& [m, v, w] : amaxes) {
     cpu::raise_amax(op.m_scale, m);
     cpu::raise_amax(op.v_scale, v);

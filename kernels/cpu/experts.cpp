@@ -1,6 +1,7 @@
 // The GEMMs of experts, each the dense one with an expert's rows, and the forms that they take.
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/multiply.h"
@@ -46,15 +47,24 @@ void CpuDevice::do_quantize_experts(const ops::QuantizeExperts& op) {
   const Tensor& value = op.w.value;
   const std::int64_t E = op.experts, N = value.rows / E, k = value.cols;
   const float* source = widen(0, {{}, value, {}});
+  const bool known = !op.w.amax_in.empty();
+  std::vector<float> amaxes(E);
+  cpu::for_rows(threads_, E, 0, [&](std::int64_t e, float*) {
+    amaxes[e] = known && op.w.amax_out.empty() ? 0.0f : cpu::amax_of(source + e * N * k, N * k);
+  });
+  if (!op.w.amax_out.empty())
+    for (std::int64_t e = 0; e < E; ++e) {
+      float& left = op.w.amax_out.as<float>()[e];
+      left = cpu::amax_of(&amaxes[e], 1, known ? left : 0.0f);
+    }
+  const float* scaled_by = known ? op.w.amax_in.as<float>() : amaxes.data();
   const auto quantize = [&](const GemmOperand& form, const float* stack, std::int64_t rows,
                             std::int64_t length) {
     if (form.format.granularity != Granularity::tensor)
       return cpu::quantize_rows(threads_, form, {stack, E * rows, length}, 0.0f);
-    for (std::int64_t e = 0; e < E; ++e) {
-      const float* one = stack + e * rows * length;
-      cpu::quantize_rows(threads_, part_of(form, e, E), {one, rows, length},
-                         cpu::amax_of(one, rows * length));
-    }
+    for (std::int64_t e = 0; e < E; ++e)
+      cpu::quantize_rows(threads_, part_of(form, e, E), {stack + e * rows * length, rows, length},
+                         scaled_by[e]);
   };
   if (wanted(op.w.rowwise)) quantize(op.w.rowwise, source, N, k);
   if (!wanted(op.w.columnwise)) return;

@@ -135,7 +135,8 @@ struct Unpermute {
 };
 
 /// The forms of stacked weights [E * N, k], every expert by itself: rowwise [E * N, k], columnwise [E * k, N], in which each
-/// expert's own transpose follows the last one's.
+/// expert's own transpose follows the last one's. w.amax_out and w.amax_in are f32 [1, experts], each expert's own; forms with
+/// one scale for an expert need neither.
 struct QuantizeExperts {
   QuantizedTensor w;
   std::int64_t experts;

@@ -1,5 +1,7 @@
 // The forms of stacked weights against the CPU device, bit for bit: one form and both, every mixture of granularities, stacks
 // of one run of tiles and of several, and sizes that no tile divides.
+#include <algorithm>
+
 #include "kernels/device/input_testing.h"
 #include "kernels/device/moe_testing.h"
 #include "kernels/numerics/format_testing.h"
@@ -59,6 +61,76 @@ PRECBENCH_OP_TEST(stacks_on, "quantize_experts is bit-exact in every mixture of 
         const Tensor value = make_input(b.host(), Input::imbalanced, stack.experts * stack.rows, stack.cols);
         check_stack(b, {row, col}, stack, value, b.put(value));
       }
+}
+
+PRECBENCH_OP_TEST(amaxes_on, "quantize_experts leaves the experts' amaxes, and takes known ones") {
+  QuantFormat delayed = kTensorE4m3;
+  delayed.history = {.length = 16, .margin = 2};
+  for (const Stack& stack : {Stack{5, 128, 256}, Stack{4, 133, 101}, Stack{40, 16, 24}})
+    for (const QuantFormat& format : {kTensorE4m3, kTensorE5m2, delayed})
+      for (const bool known : {false, true})
+        for (const bool wanted : {false, true}) {
+          if (format.delayed() && !known) continue;
+          INFO(stack.experts << " experts of " << stack.rows << " x " << stack.cols << ", "
+                             << describe(format) << (known ? ", known" : "") << (wanted ? ", left" : ""));
+          b.start();
+          const std::int64_t E = stack.experts;
+          const Tensor value = make_input(b.host(), Input::imbalanced, E * stack.rows, stack.cols);
+          const Tensor in = b.host().tensor(DType::f32, 1, E), out = b.host().tensor(DType::f32, 1, E);
+          for (std::int64_t e = 0; e < E; ++e) {
+            in.as<float>()[e] = 0.5f + static_cast<float>(e);
+            out.as<float>()[e] = e % 2 == 0 ? 1e9f : 1e-9f;  // raised where amaxes are known, else replaced
+          }
+          const Tensor dev_in = b.put(in), dev_out = b.put(out);
+          const auto quantized = [&](Device& device, const Tensor& of, const Tensor& amax_in,
+                                     const Tensor& amax_out, auto&& memory) {
+            const QuantizedTensor w{.value = of,
+                                    .rowwise = form_of(memory, format, E, stack.rows, stack.cols),
+                                    .columnwise = form_of(memory, format, E, stack.cols, stack.rows),
+                                    .amax_out = wanted ? amax_out : Tensor{},
+                                    .amax_in = known ? amax_in : Tensor{}};
+            device.quantize_experts({w, E});
+            return w;
+          };
+          const QuantizedTensor there = quantized(b.device(), b.put(value), dev_in, dev_out,
+                                                  [&](auto... shape) { return b.output(shape...); });
+          const Tensor left = b.fetch(dev_out);
+          // An expert at a time by the op of a single matrix.
+          for (std::int64_t e = 0; e < E; ++e) {
+            const Tensor amax = b.host().tensor(DType::f32, 1, 1);
+            const Tensor one = value.slice_rows(e * stack.rows, stack.rows);
+            b.cpu().amax({amax, one});
+            const float largest = *amax.as<float>(), before = out.as<float>()[e];
+            if (wanted) CHECK(left.as<float>()[e] == (known ? std::max(before, largest) : largest));
+            if (known) *amax.as<float>() = in.as<float>()[e];
+            const auto memory = [&](auto... shape) { return b.host().tensor(shape...); };
+            const QuantizedTensor w{.value = one,
+                                    .rowwise = form_of(memory, format, 1, stack.rows, stack.cols),
+                                    .columnwise = form_of(memory, format, 1, stack.cols, stack.rows),
+                                    .amax_in = amax};
+            b.cpu().quantize({w});
+            for (const auto form : {&QuantizedTensor::rowwise, &QuantizedTensor::columnwise}) {
+              const std::int64_t rows = (w.*form).data.rows;
+              CHECK(same_bits(b.fetch((there.*form).data).slice_rows(e * rows, rows), (w.*form).data));
+              CHECK(same_scales(b.fetch((there.*form).scale).elements(e, 1), (w.*form).scale));
+            }
+          }
+        }
+}
+
+PRECBENCH_OP_TEST(left_on, "quantize_experts leaves the experts' amaxes without any form") {
+  b.start();
+  const Tensor value = make_input(b.host(), Input::imbalanced, 3 * 144, 208),
+               out = b.host().tensor(DType::f32, 1, 3);
+  std::fill_n(out.as<float>(), 3, 7e9f);
+  const Tensor dev_out = b.put(out);
+  b.device().quantize_experts({{.value = b.put(value), .amax_out = dev_out}, 3});
+  const Tensor left = b.fetch(dev_out);
+  for (std::int64_t e = 0; e < 3; ++e) {
+    const Tensor amax = b.host().tensor(DType::f32, 1, 1);
+    b.cpu().amax({amax, value.slice_rows(e * 144, 144)});
+    CHECK(left.as<float>()[e] == *amax.as<float>());
+  }
 }
 
 PRECBENCH_OP_TEST(inputs_on, "quantize_experts is bit-exact on hostile inputs") {

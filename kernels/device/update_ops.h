@@ -13,11 +13,12 @@ struct OpCost;
 
 namespace precbench::ops {
 
-/// Elements [first, last) of a run of weights, both multiples of 8, and where the largest magnitude of what they become
-/// goes: f32 [1], raised to it.
+/// Elements [first, last) of a run of weights, and where the largest magnitude of what they become goes: f32 [1, n], of n equal
+/// parts, each raised to its own. Where a part begins and ends are multiples of 8.
 struct WeightAmax {
   std::int64_t first, last;
   Tensor amax;
+  std::int64_t part_size() const { return (last - first) / amax.size(); }
 };
 
 /// AdamW on a run of elements. Where a moment or the master has the scale of its tensor, two passes make a step: one that

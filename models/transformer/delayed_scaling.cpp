@@ -7,16 +7,31 @@ namespace precbench {
 namespace {
 
 constexpr int kOperands = 3;
-constexpr std::int64_t kBlockLinears = kLinearRoles - 1;
+
+/// Whether the weights of a linear layer are a stack.
+bool stacked(const ModelConfig& config, std::int64_t layer, LinearRole role) {
+  return (role == LinearRole::gate_up || role == LinearRole::down) && config.has_experts(layer);
+}
+
+/// A block's, one place for each; the expert that every token takes has its own behind the others.
+std::int64_t linears_of_block(const ModelConfig& config) {
+  return kLinearRoles - 1 + (config.moe.shared_ffn > 0 ? 2 : 0);
+}
+std::int64_t place_in_block(LinearRole role) {
+  return role == LinearRole::shared_gate_up ? kLinearRoles - 1
+         : role == LinearRole::shared_down  ? kLinearRoles
+                                            : static_cast<std::int64_t>(role);
+}
+std::int64_t linears_of(const ModelConfig& config) { return config.layers * linears_of_block(config) + 1; }
 
 }  // namespace
 
-std::int64_t DelayedScaling::slots_of(std::int64_t layers) {
-  return kOperands * (layers * kBlockLinears + 1);
+std::int64_t DelayedScaling::slots_of(const ModelConfig& config) {
+  return kOperands * linears_of(config) + 2 * config.layers * config.moe.rule.experts;
 }
 
-DelayedScaling::DelayedScaling(Device& device, Arena& arena, const Recipe& recipe, std::int64_t layers)
-    : device_(device), linears_(slots_of(layers) / kOperands) {
+DelayedScaling::DelayedScaling(Device& device, Arena& arena, const Recipe& recipe, const ModelConfig& config)
+    : device_(device), config_(config) {
   formats_[static_cast<int>(LinearOperand::x)] = recipe.fprop.a;
   formats_[static_cast<int>(LinearOperand::w)] = recipe.fprop.b;
   for (const QuantFormat& dy :
@@ -24,20 +39,25 @@ DelayedScaling::DelayedScaling(Device& device, Arena& arena, const Recipe& recip
     if (dy.quantized()) formats_[static_cast<int>(LinearOperand::dy)] = dy;
   const History& history = recipe.fprop.a.history;
   algorithm_ = history.algorithm;
-  const std::int64_t slots = kOperands * linears_;
+  const std::int64_t slots = slots_of(config);
   known_ = arena.push(Segment::other, DType::f32, 1, slots);
   staged_ = arena.push(Segment::other, DType::f32, 1, slots);
   if (history.length > 1) history_ = arena.push(Segment::other, DType::f32, slots, history.length - 1);
 }
 
 LinearSlots DelayedScaling::slots(std::int64_t layer, LinearRole role) const {
+  const std::int64_t linears = linears_of(config_), experts = config_.moe.rule.experts;
   const std::int64_t linear =
-      role == LinearRole::head ? linears_ - 1 : layer * kBlockLinears + static_cast<std::int64_t>(role);
-  const auto of = [&](LinearOperand operand) {
-    const std::int64_t slot = static_cast<std::int64_t>(operand) * linears_ + linear;
-    return OperandSlot{known_.elements(slot, 1), watching_ ? Tensor{} : staged_.elements(slot, 1)};
+      role == LinearRole::head ? linears - 1 : layer * linears_of_block(config_) + place_in_block(role);
+  const auto slots = [&](std::int64_t first, std::int64_t count) {
+    return OperandSlot{known_.elements(first, count), watching_ ? Tensor{} : staged_.elements(first, count)};
   };
-  return {of(LinearOperand::x), of(LinearOperand::w), of(LinearOperand::dy), current_};
+  const auto of = [&](LinearOperand operand) {
+    return slots(static_cast<std::int64_t>(operand) * linears + linear, 1);
+  };
+  const std::int64_t stack = kOperands * linears + (2 * layer + (role == LinearRole::down)) * experts;
+  return {of(LinearOperand::x), stacked(config_, layer, role) ? slots(stack, experts) : of(LinearOperand::w),
+          of(LinearOperand::dy), current_};
 }
 
 void DelayedScaling::reset() {
@@ -45,7 +65,10 @@ void DelayedScaling::reset() {
     const QuantFormat& format = formats_[operand];
     const float scale_of_one = delayed_scale(1.0f, format_max(format.dtype, format.dropped_bits),
                                              format.history.margin);  // the amax whose scale is 1
-    device_.fill({known_.elements(operand * linears_, linears_), scale_of_one});
+    const std::int64_t linears = linears_of(config_);
+    device_.fill({known_.elements(operand * linears, linears), scale_of_one});
+    if (operand == static_cast<int>(LinearOperand::w) && config_.moe)
+      device_.fill({known_.elements(kOperands * linears, known_.size() - kOperands * linears), scale_of_one});
   }
   device_.zero({staged_});
   if (!history_.empty()) device_.zero({history_});

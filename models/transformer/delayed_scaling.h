@@ -2,7 +2,7 @@
 // steps before. What a step sees of its operands is staged, reduced over ranks once, and moves into the history at the
 // step's end.
 //
-// A slot is an operand of a linear layer. Of each the run's state has the amax that the present scale comes from
+// A slot is an operand of a linear layer; of stacked experts' weights each expert's is one. Of each the run's state has the amax that the present scale comes from
 // ("known") and, oldest first, those of the steps before. Rules of TransformerEngine's update (delayed_scaling.cu):
 //   a = the step's amax over micro-steps and ranks; 0 or not finite: nothing changes
 //   known = max(a, history), or a alone; the history moves on by a
@@ -14,6 +14,7 @@
 #include "kernels/comm/comm.h"
 #include "kernels/device/memory.h"
 #include "kernels/numerics/linear_role.h"
+#include "models/config/config.h"
 #include "models/transformer/linear.h"
 #include "models/transformer/state.h"
 
@@ -21,12 +22,12 @@ namespace precbench {
 
 class DelayedScaling {
  public:
-  /// `recipe`: one with a history, whose formats are those of all slots; `layers`: blocks.
-  DelayedScaling(Device& device, Arena& arena, const Recipe& recipe, std::int64_t layers);
+  /// `recipe`: one with a history, whose formats are those of all slots.
+  DelayedScaling(Device& device, Arena& arena, const Recipe& recipe, const ModelConfig& config);
 
-  /// Of a model with so many blocks.
-  static std::int64_t slots_of(std::int64_t layers);
-  /// Of a linear layer in a delayed recipe; `layer`: its block, any for the head.
+  static std::int64_t slots_of(const ModelConfig& config);
+  /// Of a linear layer in a delayed recipe; `layer`: its block, any for the head. Where it is stacked, the weight's are
+  /// f32 [1, experts].
   LinearSlots slots(std::int64_t layer, LinearRole role) const;
   /// Without any history, as a run begins.
   void reset();
@@ -56,8 +57,8 @@ class DelayedScaling {
   Device& device_;
   QuantFormat formats_[3];  // by LinearOperand
   HistoryAlgorithm algorithm_;
-  std::int64_t linears_;
-  Tensor known_, staged_;  // f32 [1, slots]: operand by operand, each for all linear layers
+  ModelConfig config_;
+  Tensor known_, staged_;  // f32 [1, slots]: operand by operand, each for all linear layers; stacked weights
   Tensor history_;         // f32 [slots, length - 1]; empty where the length is 1
   bool current_ = false, watching_ = false;
 };

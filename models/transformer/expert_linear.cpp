@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace precbench {
 namespace {
@@ -25,7 +26,6 @@ std::string why_no_experts(const Recipe& recipe) {
       if (!f.quantized()) continue;
       if (f.dtype == DType::e2m1) return refuse("FP4");
       if (held_in_bf16(f.dtype)) return refuse("FP8 formats that no processor multiplies");
-      if (f.delayed()) return refuse("delayed scaling");
       if (f.granularity == Granularity::block_32x32) return refuse("scales of 32x32 blocks");
       if (f.element_rounding == ElementRounding::stochastic || f.transform) return refuse("random numbers");
     }
@@ -39,14 +39,19 @@ std::int64_t group_padding(const Recipe& recipe) {
       {std::int64_t{16}, block_length(recipe.wgrad.a.granularity), block_length(recipe.wgrad.b.granularity)});
 }
 
-QuantizedTensor ExpertLinear::grouped(const Tensor& value, const QuantFormat& row,
-                                      const QuantFormat& column) const {
+QuantizedTensor ExpertLinear::grouped(const Tensor& value, const QuantFormat& row, const QuantFormat& column,
+                                      const OperandSlot& slot) const {
   QuantizedTensor x = make_quantized_tensor(value, row, column);
   if (row.quantized())
     x.rowwise = push_gemm_operand(arena_, Segment::activations, row, value.rows, value.cols);
   if (column.quantized())
     x.columnwise = push_form(arena_, Segment::activations, column, value.cols, value.rows,
                              grouped_scale_count(column.granularity, experts_, value.cols, value.rows));
+  if (!slot.known.empty()) {
+    x.amax_in = slot.known;
+    x.amax_out = slot.staged;
+    return x;
+  }
   for (const QuantFormat& format : {row, column})
     if (format.granularity == Granularity::tensor && x.amax_out.empty())
       x.amax_out = arena_.push(Segment::activations, DType::f32, 1, 1);
@@ -55,13 +60,14 @@ QuantizedTensor ExpertLinear::grouped(const Tensor& value, const QuantFormat& ro
 
 QuantizedTensor ExpertLinear::input(const Tensor& value, bool rowwise, bool columnwise) const {
   const QuantFormat none;
-  QuantizedTensor x = grouped(value, rowwise ? recipe_.fprop.a : none, columnwise ? recipe_.wgrad.b : none);
+  QuantizedTensor x = grouped(value, rowwise ? recipe_.fprop.a : none, columnwise ? recipe_.wgrad.b : none,
+                              {slots_.x.known, rowwise ? slots_.x.staged : Tensor{}});
   x.keep_value = (rowwise && !recipe_.fprop.a.quantized()) || (columnwise && !recipe_.wgrad.b.quantized());
   return x;
 }
 
 QuantizedTensor ExpertLinear::gradient(const Tensor& value) const {
-  QuantizedTensor dy = grouped(value, recipe_.dgrad.a, recipe_.wgrad.a);
+  QuantizedTensor dy = grouped(value, recipe_.dgrad.a, recipe_.wgrad.a, slots_.dy);
   dy.keep_value = !recipe_.dgrad.a.quantized() || !recipe_.wgrad.a.quantized();
   return dy;
 }
@@ -91,6 +97,13 @@ GemmOperand ExpertLinear::quantized(const Weight& weight, const QuantFormat& for
   QuantizedTensor w = make_quantized_tensor(value, {}, {});
   w.columnwise = also;
   (columns ? w.columnwise : w.rowwise) = form;
+  if (format.delayed() && !slots_.w.known.empty()) {
+    w.amax_in = slots_.w.known;
+    if (slots_.current) device_.quantize_experts({{.value = value, .amax_out = slots_.w.known}, experts_});
+    if (!columns) w.amax_out = slots_.w.staged;  // both passes see the same weights
+  } else if (WeightAmaxes::Slot* slot = slots_.w_amax; slot && format.granularity == Granularity::tensor) {
+    (std::exchange(slot->known, true) ? w.amax_in : w.amax_out) = slot->amax.elements(0, experts_);
+  }
   device_.quantize_experts({w, experts_});
   return form;
 }

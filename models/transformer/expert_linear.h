@@ -19,10 +19,13 @@ std::int64_t group_padding(const Recipe& recipe);
 
 class ExpertLinear {
  public:
-  ExpertLinear(Device& device, Arena& arena, const Recipe& recipe, std::int64_t experts)
-      : device_(device), arena_(arena), recipe_(recipe), experts_(experts) {}
+  /// `slots`: the weights' are of all experts, of which these are the first.
+  ExpertLinear(Device& device, Arena& arena, const Recipe& recipe, std::int64_t experts,
+               const LinearSlots& slots = {})
+      : device_(device), arena_(arena), recipe_(recipe), experts_(experts), slots_(slots) {}
 
-  /// A grouped value with memory for the wanted forms of a linear layer's X, or of its dY. `rowwise`, `columnwise`: which.
+  /// A grouped value with memory for the wanted forms of a linear layer's X, or of its dY. `rowwise`, `columnwise`: which. X's
+  /// amax is noted by who makes rows.
   QuantizedTensor input(const Tensor& value, bool rowwise, bool columnwise) const;
   QuantizedTensor gradient(const Tensor& value) const;
   /// Codes of rows alone, of X or dY, which wgrad transposes (Recipe::flow).
@@ -41,7 +44,8 @@ class ExpertLinear {
              bool accumulate) const;
 
  private:
-  QuantizedTensor grouped(const Tensor& value, const QuantFormat& row, const QuantFormat& column) const;
+  QuantizedTensor grouped(const Tensor& value, const QuantFormat& row, const QuantFormat& column,
+                          const OperandSlot& slot) const;
   /// A weight's form, made in transient memory; with `also` that one at once.
   GemmOperand quantized(const Weight& weight, const QuantFormat& format, bool columns,
                         const GemmOperand& also = {}) const;
@@ -52,6 +56,7 @@ class ExpertLinear {
   Arena& arena_;
   const Recipe& recipe_;
   std::int64_t experts_;
+  LinearSlots slots_;
 };
 
 }  // namespace precbench

@@ -9,6 +9,7 @@
 //
 // With expert parallelism the rows come from all ranks of a group, and go back to them (mixture_exchange.cpp).
 #include <algorithm>
+#include <utility>
 
 #include "models/transformer/transformer.h"
 
@@ -34,7 +35,17 @@ Weight with_columns(const Weight& weight, const GemmOperand& columns) {
 }  // namespace
 
 ExpertLinear Transformer::experts(std::int64_t layer, Role role) const {
-  return {device_, arena_, options_.recipe_of(layer, role), own_experts()};
+  return {device_, arena_, options_.recipe_of(layer, role), own_experts(), linear(layer, role).slots()};
+}
+
+void Transformer::produce_grouped(QuantizedTensor& x, const std::function<void(QuantizedTensor&)>& op) {
+  if (!x.amax_in.empty() && !x.amax_out.empty() && parameters_.delayed()->current()) {
+    QuantizedTensor first = x;
+    first.amax_out = std::exchange(first.amax_in, {});
+    op(first);
+    if (parameters_.comm().size() > 1) parameters_.comm().all_reduce_max(first.amax_out);
+  }
+  op(x);
 }
 
 std::int64_t Transformer::most_rows() const {
@@ -106,12 +117,14 @@ void Transformer::mixture_forward(std::int64_t layer, Saved& saved, const BlockW
   {
     const Scope scope(arena_);
     const ExpertLinear lin = experts(layer, Role::gate_up);
-    const QuantizedTensor x = lin.input(push_rows(groups, config_.width), true, false);
+    QuantizedTensor x = lin.input(push_rows(groups, config_.width), true, false);
     const QuantFormat format = x.rowwise.format;
     const bool value = at_input || !format.quantized();
-    permute_rows(device_, x,
-                 dispatch(routing, h, value && !as_codes(format) ? QuantFormat{} : format, routing.x, value),
-                 at_input ? routing.group_weights : Tensor{}, groups);
+    const QuantizedTensor tokens =
+        dispatch(routing, h, value && !as_codes(format) ? QuantFormat{} : format, routing.x, value);
+    produce_grouped(x, [&](QuantizedTensor& rows) {
+      permute_rows(device_, rows, tokens, at_input ? routing.group_weights : Tensor{}, groups);
+    });
     lin.fprop(saved.gate_up, x, with_columns(w[Role::gate_up], saved.gate_up_columns), groups);
   }
   if (shared) fprop(layer, Role::shared_gate_up, saved.shared_gate_up, h, w);
@@ -125,7 +138,9 @@ void Transformer::mixture_forward(std::int64_t layer, Saved& saved, const BlockW
   const ExpertLinear lin = experts(layer, Role::down);
   QuantizedTensor s = lin.input(push_rows(groups, config_.moe.expert_ffn), true, false);
   if (!saved.swiglu_amax.empty()) s.amax_out = saved.swiglu_amax;
-  device_.grouped_swiglu({s, saved.gate_up, at_input ? Tensor{} : routing.group_weights, groups});
+  produce_grouped(s, [&](QuantizedTensor& made) {
+    device_.grouped_swiglu({made, saved.gate_up, at_input ? Tensor{} : routing.group_weights, groups});
+  });
   const Tensor y = push_rows(groups, config_.width);
   lin.fprop(y, s, with_columns(w[Role::down], saved.down_columns), groups);
   combine(routing, {.out = branch_, .rows = y, .addend = addend, .groups = groups});
@@ -163,7 +178,7 @@ void Transformer::experts_backward(std::int64_t layer, const Saved& saved, const
   };
   const Scope scope(arena_);
   const Tensor slots_dw = apart && !at_input ? push_arrived_weights(saved.routing) : dw;
-  const QuantizedTensor dgate_up = gate_up.gradient(push_rows(groups, 2 * config_.moe.expert_ffn));
+  QuantizedTensor dgate_up = gate_up.gradient(push_rows(groups, 2 * config_.moe.expert_ffn));
   {
     const Scope inner(arena_);
     const bool flow = options_.recipe_of(layer, Role::down).flow;
@@ -184,8 +199,10 @@ void Transformer::experts_backward(std::int64_t layer, const Saved& saved, const
       s.amax_in = saved.swiglu_amax;
       s.amax_out = {};
     }
-    device_.grouped_swiglu_backward({dgate_up, s, at_input ? Tensor{} : slots_dw, ds, saved.gate_up,
-                                     at_input ? Tensor{} : weights, groups});
+    produce_grouped(dgate_up, [&](QuantizedTensor& d) {
+      device_.grouped_swiglu_backward(
+          {d, s, at_input ? Tensor{} : slots_dw, ds, saved.gate_up, at_input ? Tensor{} : weights, groups});
+    });
     wgrad(down, Role::down, dy, s);
   }
   if (apart && !at_input) bring_back(saved.routing, dw, slots_dw);
@@ -215,6 +232,7 @@ Tensor Transformer::shared_backward(std::int64_t layer, const Saved& saved, cons
     observe_codes(layer, Role::shared_gate_up, LinearOperand::x, {.value = norm.value, .rowwise = norm.form});
   } else if (consumer.x_columnwise().quantized()) {
     QuantizedTensor columns = make_quantized_tensor(norm.value, {}, consumer.x_columnwise());
+    columns.amax_in = linear(layer, normed_role(layer)).slots().x.known;
     push_col(columns, consumer.x_columnwise());
     produce(columns, [&](QuantizedTensor& x) { device_.quantize({x}); });
     input.form = columns.columnwise;

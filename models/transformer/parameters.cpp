@@ -41,8 +41,8 @@ Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConf
     expert_norm_ = arena.push(Segment::other, DType::f32, 1, 1);
   }
   if (options.delayed.delayed())
-    delayed_ = std::make_unique<DelayedScaling>(device, arena, options.delayed, config.layers);
-  if (options.weight_amaxes) weight_amaxes_ = std::make_unique<WeightAmaxes>(arena, config.layers);
+    delayed_ = std::make_unique<DelayedScaling>(device, arena, options.delayed, config);
+  if (options.weight_amaxes) weight_amaxes_ = std::make_unique<WeightAmaxes>(arena, config);
   if (options.gather_format.quantized())
     fp8_ = std::make_unique<Fp8Weights>(device, shard_comm_.comm, arena, layout_, options.gather_format,
                                         options.gather_fp8);
@@ -76,7 +76,7 @@ void Parameters::keep_weight_amaxes() {
   for (std::int64_t layer = 0; layer < config_.layers; ++layer) {
     const Tensor unit = local_weights(layout_.block_unit(layer));
     for (const LinearMatrix& m : layout_.block_linears(layer))
-      if (m.experts == 1 && !unit.empty())
+      if (!unit.empty())
         weight_amaxes_->keep(weight_amaxes_->slot(layer, m.role), unit,
                              unit.elements(m.offset, m.size()).reshape(m.rows, m.cols));
   }

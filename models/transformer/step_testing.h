@@ -68,6 +68,7 @@ struct StepSetup {
   ExpertExchange exchange = {};
   bool slots_come_back = false;  ///< TransformerOptions::slot_numbers
   bool weight_amaxes = true;     ///< kept for a step, where the recipe has them
+  bool delayed_scales = false;   ///< kept from step to step, where the recipe has them
 };
 
 /// Forward, backward and update on one rank; of several on the one whose `comm` it is.
@@ -90,6 +91,7 @@ class TestStep {
 
   std::int64_t M() const { return setup_.B * setup_.T; }
   Device& device() { return *device_; }
+  Comm& comm() { return *comm_; }
   Parameters& parameters() { return parameters_; }
   Transformer& transformer() { return transformer_; }
 
@@ -168,6 +170,7 @@ class TestStep {
     options.optimizer = setup.optimizer;
     options.moments = setup.moments;
     options.weight_amaxes = setup.weight_amaxes && has_weight_amaxes(setup.recipe);
+    if (setup.delayed_scales) options.delayed = setup.recipe;
     if (setup.reference) {
       options.weights = DType::f32;
       options.master = Master::bf16;  // no copy: the weights are their own master

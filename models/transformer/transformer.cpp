@@ -165,7 +165,7 @@ void Transformer::block_forward(std::int64_t layer, Saved& saved, const BlockWei
   }
   {
     const Scope scope(arena_);
-    QuantizedTensor h2 = normed(linear(layer, Role::gate_up), saved.h2, saved.h2_form);
+    QuantizedTensor h2 = normed(linear(layer, normed_role(layer)), saved.h2, saved.h2_form);
     if (config_.has_experts(layer)) h2.keep_value = true;  // the router reads it
     produce(h2, [&](QuantizedTensor& h) {
       device_.add_rmsnorm({h, saved.mid, saved.rstd2, saved.x, branch_, w.norm2, eps});

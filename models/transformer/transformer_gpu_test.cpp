@@ -140,7 +140,7 @@ void check_steps(const std::vector<Recipe>& recipes, const std::vector<LinearRol
   }
 }
 
-/// A preset with experts, as deep as memory for a test allows, and the recipes that it takes.
+/// A preset as deep as memory for a test of experts allows, and the recipes that experts take.
 ModelConfig mixture(const char* name) {
   ModelConfig model = find_model(name);
   model.layers = 2;
@@ -209,6 +209,39 @@ TEST_CASE("a step of a mixture on a GPU is the CPU's, in every recipe", "[gpu][m
 
 TEST_CASE("recomputation of a mixture changes no bit on a GPU", "[gpu][moe]") {
   if (gpu_here()) check_recomputation(expert_recipes(), mixture("tiny-moe-shared"));
+}
+
+TEST_CASE("delayed scales of a GPU that nothing changes are those of the step, bit for bit", "[gpu][moe]") {
+  if (!gpu_here()) return;
+  for (const char* name : {"tiny", "tiny-moe", "tiny-moe-shared"}) {
+    INFO(name);
+    StepSetup setup{.model = mixture(name), .B = 2, .T = 64, .recipe = find_recipe("tensorwise")};
+    const std::int64_t count = setup.B * setup.T;
+    const std::vector<std::int32_t> tokens = random_tokens(1, count, setup.model.vocab),
+                                    targets = random_tokens(2, count, setup.model.vocab);
+    TestStep current(setup, repeatable_gpu("auto"));
+    if (!takes(current.device(), setup.recipe)) return;
+    current.parameters().initialize(1, 0.05f);
+    const double loss = current.forward_backward(tokens, targets);
+    const Named gradients = current.gradients();
+    setup.recipe = find_recipe("tensorwise_delayed");
+    setup.delayed_scales = true;
+    TestStep delayed(setup, repeatable_gpu("auto"));
+    delayed.parameters().initialize(1, 0.05f);
+    DelayedScaling& scales = *delayed.parameters().delayed();
+    for (int step = 0; step < 3; ++step) {
+      INFO("step " << step);
+      scales.set_current(step == 0);
+      CHECK(delayed.forward_backward(tokens, targets) == loss);
+      CHECK(first_difference(delayed.gradients(), gradients) == "");
+      scales.update(delayed.comm());
+    }
+    // Of other amaxes they are others.
+    DelayedScaling::Snapshot snapshot = scales.snapshot();
+    for (float& amax : snapshot.known) amax *= 1.5f;
+    scales.restore(snapshot);
+    CHECK(delayed.forward_backward(tokens, targets) != loss);
+  }
 }
 
 TEST_CASE("the BF16 step of a mixture on a GPU is as far from Hugging Face as the CPU's", "[gpu][moe]") {

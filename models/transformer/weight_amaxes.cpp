@@ -5,11 +5,19 @@
 
 namespace precbench {
 
-WeightAmaxes::WeightAmaxes(Arena& arena, std::int64_t layers)
-    : slots_(static_cast<std::size_t>(layers + 1) * kAllLinearRoles) {
-  all_ = arena.push(Segment::other, DType::f32, 1, static_cast<std::int64_t>(slots_.size()));
+WeightAmaxes::WeightAmaxes(Arena& arena, const ModelConfig& config)
+    : slots_(static_cast<std::size_t>(config.layers + 1) * kAllLinearRoles) {
+  const std::int64_t experts = config.moe.rule.experts;
+  std::int64_t at = static_cast<std::int64_t>(slots_.size());
+  all_ = arena.push(Segment::other, DType::f32, 1, at + 2 * config.layers * experts);
   for (std::size_t i = 0; i < slots_.size(); ++i)
     slots_[i].amax = all_.elements(static_cast<std::int64_t>(i), 1);
+  for (std::int64_t layer = 0; layer < config.layers; ++layer)
+    for (const LinearRole role : {LinearRole::gate_up, LinearRole::down}) {
+      if (!config.has_experts(layer)) continue;
+      slot(layer, role)->amax = all_.elements(at, experts);
+      at += experts;
+    }
 }
 
 WeightAmaxes::Slot* WeightAmaxes::slot(std::int64_t layer, LinearRole role) {
@@ -20,7 +28,7 @@ WeightAmaxes::Slot* WeightAmaxes::slot(std::int64_t layer, LinearRole role) {
 
 void WeightAmaxes::keep(Slot* slot, const Tensor& unit, const Tensor& matrix) {
   const std::int64_t first = matrix.as<std::uint16_t>() - unit.as<std::uint16_t>();
-  if (first % 8 != 0 || matrix.size() % 8 != 0) return;
+  if (first % 8 != 0 || matrix.size() % (8 * slot->amax.size()) != 0) return;
   slot->kept = matrix;
   keeps_ = true;
 }
@@ -30,8 +38,14 @@ void WeightAmaxes::forget() {
 }
 
 void WeightAmaxes::refresh(Device& device) {
-  for (const Slot& slot : slots_)
-    if (!slot.kept.empty()) device.quantize({{.value = slot.kept, .amax_out = slot.amax}, true});
+  for (const Slot& slot : slots_) {
+    if (slot.kept.empty()) continue;
+    const QuantizedTensor w{.value = slot.kept, .amax_out = slot.amax};
+    if (slot.amax.size() > 1)
+      device.quantize_experts({w, slot.amax.size()});
+    else
+      device.quantize({w, true});
+  }
 }
 
 void WeightAmaxes::begin_update(Device& device) {

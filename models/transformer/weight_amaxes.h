@@ -1,5 +1,6 @@
 // The amaxes of weights that have one scale of their own, so that GEMMs that quantize a weight read it once instead of twice.
 //
+// Of stacked experts' weights each expert has its own.
 //   kept   the optimizer leaves the amax of the weights that it has just written; it always stands for them as they are
 //   else   the first GEMM after an update leaves it, and the others, of backward and of later micro-steps, take it
 #pragma once
@@ -11,6 +12,7 @@
 #include "kernels/device/memory.h"
 #include "kernels/numerics/linear_role.h"
 #include "kernels/numerics/recipe.h"
+#include "models/config/config.h"
 
 namespace precbench {
 
@@ -23,17 +25,17 @@ inline bool has_weight_amaxes(const Recipe& recipe) {
 class WeightAmaxes {
  public:
   struct Slot {
-    Tensor amax;         ///< f32 [1]
+    Tensor amax;         ///< f32 [1], of a stack [1, experts]
     bool known = false;  ///< some op before has written it
     Tensor kept = {};    ///< the weights that it is always known of; empty: of those that a GEMM sees next
   };
 
-  WeightAmaxes(Arena& arena, std::int64_t layers);
+  WeightAmaxes(Arena& arena, const ModelConfig& config);
 
   /// `layer`: its block, any for the head.
   Slot* slot(std::int64_t layer, LinearRole role);
   /// From now on the optimizer leaves the amax of this matrix, which stays where it is. BF16; nothing happens where first
-  /// element and size within `unit`, which the optimizer updates, are no multiples of 8.
+  /// element within `unit`, which the optimizer updates, and size, or that of an expert's, are no multiples of 8.
   void keep(Slot* slot, const Tensor& unit, const Tensor& matrix);
 
   /// The weights have changed, and by the optimizer: kept amaxes are known.

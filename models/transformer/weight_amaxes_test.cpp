@@ -76,13 +76,14 @@ TEST_CASE("a weight's amax is found by its first product", "[weight_amaxes]") {
 }
 
 TEST_CASE("steps with kept amaxes of weights are those without, bit for bit", "[weight_amaxes]") {
+  const char* model = GENERATE("tiny", "tiny-moe-shared");
   StepSetup setup;
-  setup.model = find_model("tiny");
+  setup.model = find_model(model);
   setup.model.layers = 2;
   setup.accumulation = 2;
   const std::int64_t count = setup.accumulation * setup.B * setup.T;
   for (const bool recompute : {false, true}) {
-    INFO((recompute ? "recomputing" : "keeping activations"));
+    INFO(model << (recompute ? ", recomputing" : ", keeping activations"));
     setup.recipe = find_recipe("tensorwise");
     setup.recompute = recompute;
     const auto train = [&](bool kept) {
@@ -103,8 +104,9 @@ TEST_CASE("steps with kept amaxes of weights are those without, bit for bit", "[
 
 TEST_CASE("AdamW leaves the amaxes of the weights, and who changes them otherwise does so too",
           "[weight_amaxes]") {
+  const char* model = GENERATE("tiny", "tiny-moe-shared");
   StepSetup setup;
-  setup.model = find_model("tiny");
+  setup.model = find_model(model);
   setup.model.layers = 2;
   setup.recipe = find_recipe("tensorwise");
   const std::int64_t count = setup.B * setup.T;
@@ -113,18 +115,23 @@ TEST_CASE("AdamW leaves the amaxes of the weights, and who changes them otherwis
   Parameters& parameters = step.parameters();
   std::vector<float> before;
   const auto check = [&](const char* when) {
-    INFO(when);
+    INFO(model << " " << when);
     std::vector<float> found;
     for (std::int64_t layer = 0; layer < setup.model.layers; ++layer)
       for (const LinearRole role : kRoles) {
         const WeightAmaxes::Slot* slot = parameters.weight_amaxes()->slot(layer, role);
         REQUIRE(slot->known);
         REQUIRE(!slot->kept.empty());
-        float want = 0;
-        for (std::int64_t i = 0; i < slot->kept.size(); ++i)
-          want = std::max(want, std::fabs(bf16_decode(slot->kept.as<std::uint16_t>()[i])));
-        CHECK(*slot->amax.as<float>() == want);
-        found.push_back(want);
+        const bool stacked = setup.model.moe && (role == LinearRole::gate_up || role == LinearRole::down);
+        REQUIRE(slot->amax.size() == (stacked ? setup.model.moe.rule.experts : 1));
+        const std::int64_t part = slot->kept.size() / slot->amax.size();
+        for (std::int64_t e = 0; e < slot->amax.size(); ++e) {
+          float want = 0;
+          for (std::int64_t i = e * part; i < (e + 1) * part; ++i)
+            want = std::max(want, std::fabs(bf16_decode(slot->kept.as<std::uint16_t>()[i])));
+          CHECK(slot->amax.as<float>()[e] == want);
+          found.push_back(want);
+        }
       }
     CHECK(found != before);
     before = found;

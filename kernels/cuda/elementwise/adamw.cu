@@ -79,8 +79,10 @@ struct AmaxSpans {
   static constexpr int kMost = 16;
 
   int count;
-  std::int64_t first[kMost], last[kMost];
-  std::uint32_t* amax[kMost];
+  std::int64_t first[kMost], last[kMost], part[kMost];
+  std::uint32_t* amax[kMost];  // of a span's parts
+
+  __device__ int parts(int span) const { return static_cast<int>((last[span] - first[span]) / part[span]); }
 };
 
 AmaxSpans amax_spans(const ops::Adamw& op) {
@@ -89,53 +91,85 @@ AmaxSpans amax_spans(const ops::Adamw& op) {
   for (const ops::WeightAmax& of : op.amaxes) {
     spans.first[spans.count] = of.first;
     spans.last[spans.count] = of.last;
+    spans.part[spans.count] = of.part_size();
     spans.amax[spans.count++] = of.amax.as<std::uint32_t>();
   }
   return spans;
 }
 
-/// The largest magnitudes of the weights that a thread makes, in ascending order, span by span; a block's come together in
-/// shared memory.
+/// The largest magnitudes of the weights that a thread makes, in ascending order, part by part of the spans. Those of the first
+/// parts that a block comes to meet in shared memory; of more it has only where parts are small.
 struct SpanMaxima {
   const AmaxSpans& spans;
-  std::uint32_t* of_block;  // [kMost]
+  std::uint32_t* of_block;  // [kMost]: of parts from `first_part` on, numbered over all spans
+  int first_part, part = 0;
   int span = 0;
+  std::int64_t until = 0;         // where the part ends, or the hole between two spans
+  std::uint32_t* amax = nullptr;  // of the part; null: a hole
   std::uint32_t largest = 0;
 
-  /// Every thread calls it; one barrier.
-  __device__ SpanMaxima(const AmaxSpans& all, std::uint32_t* maxima) : spans(all), of_block(maxima) {
+  /// `begin`: the block's first element. Every thread calls it; one barrier.
+  __device__ SpanMaxima(const AmaxSpans& all, std::uint32_t* maxima, std::int64_t begin)
+      : spans(all), of_block(maxima) {
     if (threadIdx.x < AmaxSpans::kMost) of_block[threadIdx.x] = 0;
+    go_to(begin);
+    first_part = part;
     __syncthreads();
   }
 
+  /// Rounding to BF16 keeps the order, so that the largest may be rounded last.
+  __device__ static void raise(std::uint32_t* to, std::uint32_t most) {
+    if (most > 0) atomicMax(to, static_cast<std::uint32_t>(bf16_encode(__uint_as_float(most))) << 16);
+  }
+
   __device__ void leave() {
-    if (largest > 0) atomicMax(&of_block[span], largest);
+    if (largest > 0 && part - first_part < AmaxSpans::kMost)
+      atomicMax(&of_block[part - first_part], largest);
+    else
+      raise(amax, largest);
     largest = 0;
+  }
+
+  /// To the part, or hole, that has element i.
+  __device__ void go_to(std::int64_t i) {
+    part = 0;
+    for (span = 0; span < spans.count && i >= spans.last[span]; ++span) part += spans.parts(span);
+    amax = nullptr;
+    until = INT64_MAX;
+    if (span >= spans.count) return;
+    until = spans.first[span];
+    if (i < until) return;
+    const int of_span = static_cast<int>((i - until) / spans.part[span]);
+    until += (of_span + 1) * spans.part[span];
+    part += of_span;
+    amax = spans.amax[span] + of_span;
   }
 
   /// Of elements from i on.
   __device__ void see(const float (&w)[8], std::int64_t i) {
-    for (; span < spans.count && i >= spans.last[span]; ++span) leave();
-    if (span >= spans.count || i < spans.first[span]) return;
+    if (i >= until) {
+      leave();
+      go_to(i);
+    }
+    if (!amax) return;
 #pragma unroll
     for (int j = 0; j < 8; ++j) largest = max(largest, static_cast<std::uint32_t>(abs_bits(w[j])));
   }
 
-  /// Every thread calls it; one barrier. Rounding to BF16 keeps the order, so that the largest may be rounded last.
+  /// Every thread calls it; one barrier.
   __device__ void finish() {
     leave();
     __syncthreads();
-    if (threadIdx.x >= spans.count) return;
-    const std::uint32_t most = of_block[threadIdx.x];
-    if (most > 0)
-      atomicMax(spans.amax[threadIdx.x], static_cast<std::uint32_t>(bf16_encode(__uint_as_float(most)))
-                                             << 16);
+    if (threadIdx.x >= AmaxSpans::kMost || of_block[threadIdx.x] == 0) return;
+    int number = first_part + static_cast<int>(threadIdx.x), of = 0;
+    for (; number >= spans.parts(of); ++of) number -= spans.parts(of);
+    raise(spans.amax[of] + number, of_block[threadIdx.x]);
   }
 };
 
 /// Where nobody wants them.
 struct NoMaxima {
-  __device__ NoMaxima(const AmaxSpans&, std::uint32_t*) {}
+  __device__ NoMaxima(const AmaxSpans&, std::uint32_t*, std::int64_t) {}
   __device__ void see(const float (&)[8], std::int64_t) {}
   __device__ void finish() {}
 };
@@ -152,7 +186,7 @@ __global__ void __launch_bounds__(kElementThreads, sizeof(Moment) == 2 ? 3 : 2)
   using Weight = std::conditional_t<kMaster, float, std::uint16_t>;
   __shared__ double buffer[kWarp];
   __shared__ std::uint32_t of_block[AmaxSpans::kMost];
-  Maxima maxima(spans, of_block);
+  Maxima maxima(spans, of_block, blockIdx.x * run);
   Weight* weights;
   if constexpr (kMaster)
     weights = a.master;

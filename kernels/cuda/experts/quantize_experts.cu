@@ -1,5 +1,5 @@
 // The forms of stacked weights, each expert by itself. Both are made of one read of the weights, with a read before for amaxes
-// where a scale belongs to a row, a column or an expert.
+// where a scale belongs to a row, a column or an expert, whose amax is not known.
 //
 // The dense engine (produce.cuh) has rows alone with a scale each, which it makes of one read too; and forms of which an
 // expert's part is not by itself, those of the whole stack, or of the experts side by side.
@@ -51,7 +51,9 @@ struct StackSource {
 struct Stack {
   Matrix expert;
   TileOutput output;
-  std::uint32_t* amaxes;  ///< of the experts, where a scale belongs to one; null: none does
+  std::uint32_t* amaxes;  ///< of the experts, which a scale that belongs to one comes from; null: none does
+  std::uint32_t* raised;  ///< what a cast raises to the experts' amaxes; null: nothing
+  bool known;             ///< amaxes are read only
   int col_tiles;
 };
 
@@ -85,6 +87,7 @@ struct StackTile {
     shift(output.rowwise, output.row_amax, which);
     shift(output.columnwise, output.col_amax, which);
     if (stack.amaxes) output.tensor = {.parts = stack.amaxes + which, .count = 1};
+    if (stack.raised) output.tensor.raised = stack.raised + which;
   }
 };
 
@@ -111,7 +114,7 @@ __global__ void __launch_bounds__(kTileThreads, 4) amax_experts(const __grid_con
     const std::uint32_t of_row = row_max[t];
     if (out.row_amax && (kFull || tile.row0 + t < tile.expert.rows))
       atomicMax(out.row_amax + tile.row0 + t, static_cast<std::int32_t>(of_row << 16));
-    if (out.tensor.parts) {
+    if (out.tensor.parts && !stack.known) {
       const std::uint32_t of_warp = __reduce_max_sync(kAllLanes, of_row);
       if (threadIdx.x % kWarp == 0) atomicMax(out.tensor.parts, of_warp << 16);
     }
@@ -151,12 +154,14 @@ bool apart(const GemmOperand& form, std::int64_t experts) {
 
 bool of_tensor(const FormArgs& form) { return form.data && form.granularity == Granularity::tensor; }
 
-/// The forms that are apart.
+/// The forms that are apart, and the experts' amaxes.
 void quantize_stack(CudaDevice& device, const QuantizedTensor& w, std::int64_t E) {
   const std::int64_t N = w.value.rows / E, k = w.value.cols;
   Stack stack{.expert = matrix(w.value),
               .output = {},
               .amaxes = nullptr,
+              .raised = nullptr,
+              .known = !w.amax_in.empty(),
               .col_tiles = static_cast<int>((k + kTile - 1) / kTile)};
   stack.expert.rows = N;
   TileOutput& out = stack.output;
@@ -170,21 +175,25 @@ void quantize_stack(CudaDevice& device, const QuantizedTensor& w, std::int64_t E
   out.rowwise = arguments(w.rowwise);
   out.columnwise = arguments(w.columnwise);
   const std::int64_t rows = scaled_by_row(w.rowwise) ? E * N : 0,
-                     columns = scaled_by_row(w.columnwise) ? E * k : 0,
-                     experts = of_tensor(out.rowwise) || of_tensor(out.columnwise) ? E : 0;
+                     columns = scaled_by_row(w.columnwise) ? E * k : 0;
+  const bool by_expert = of_tensor(out.rowwise) || of_tensor(out.columnwise),
+             cast = wanted(w.rowwise) || wanted(w.columnwise);
+  const std::int64_t experts = by_expert && !stack.known && w.amax_out.empty() ? E : 0;
   const auto bytes = static_cast<std::size_t>(rows + columns + experts) * sizeof(float);
   auto* amaxes = static_cast<std::int32_t*>(device.scratch(bytes));
   if (rows > 0) out.row_amax = amaxes, out.rowwise.amax = reinterpret_cast<float*>(amaxes);
   amaxes += rows;
   if (columns > 0) out.col_amax = amaxes, out.columnwise.amax = reinterpret_cast<float*>(amaxes);
   if (experts > 0) stack.amaxes = reinterpret_cast<std::uint32_t*>(amaxes + columns);
+  if (stack.known && by_expert) stack.amaxes = w.amax_in.as<std::uint32_t>();
+  if (!w.amax_out.empty()) (stack.known ? stack.raised : stack.amaxes) = w.amax_out.as<std::uint32_t>();
+  const bool finds = !stack.known && !w.amax_out.empty();
   const dim3 grid(static_cast<unsigned>((N + kTile - 1) / kTile * stack.col_tiles), static_cast<unsigned>(E));
   const auto run = [&](auto full) {
-    if (bytes > 0) {
-      PRECBENCH_CHECK(cudaMemsetAsync(amaxes - rows, 0, bytes, device.stream()));
-      amax_experts<full><<<grid, kTileThreads, 0, device.stream()>>>(stack);
-    }
-    cast_experts<full><<<grid, kTileThreads, 0, device.stream()>>>(stack);
+    if (bytes > 0) PRECBENCH_CHECK(cudaMemsetAsync(amaxes - rows, 0, bytes, device.stream()));
+    if (finds) PRECBENCH_CHECK(cudaMemsetAsync(w.amax_out.data, 0, w.amax_out.bytes(), device.stream()));
+    if (bytes > 0 || finds) amax_experts<full><<<grid, kTileThreads, 0, device.stream()>>>(stack);
+    if (cast || stack.raised) cast_experts<full><<<grid, kTileThreads, 0, device.stream()>>>(stack);
   };
   if (stack.expert.vectors && N % kTile == 0 && k % kTile == 0)
     run(std::true_type());
@@ -206,11 +215,13 @@ void CudaDevice::do_quantize_experts(const ops::QuantizeExperts& op) {
     const StackSource source(op.w.value, columns ? op.experts : 1);
     QuantizedTensor w = op.w;
     w.rowwise = w.columnwise = {};
+    w.amax_in = w.amax_out = {};
     (columns ? w.columnwise : w.rowwise) = std::exchange(form, {});
     void* amaxes = scratch(amax_scratch_bytes(*this, w));
     produce(*this, source, TileOutputs<1>{{tile_output(*this, w, false, amaxes)}});
   }
-  if (wanted(together.rowwise) || wanted(together.columnwise)) quantize_stack(*this, together, op.experts);
+  if (wanted(together.rowwise) || wanted(together.columnwise) || !op.w.amax_out.empty())
+    quantize_stack(*this, together, op.experts);
   launched("quantize_experts");
 }
 
