@@ -28,8 +28,9 @@ def gib(record):
 
 
 def over_bf16(bf16, others):
-    """Cells of a row: tokens/s of BF16's record and of others, theirs with the speed-up, then the peak of BF16 and of the first."""
-    return [f"{rate(bf16):,.0f}", *(f"{rate(other):,.0f} ({rate(other) / rate(bf16):.2f}x)" for other in others),
+    """Cells of a row: tokens/s of BF16's record and of others, theirs with the speed-up, "-" of none, then the peak of BF16 and
+    of the first."""
+    return [f"{rate(bf16):,.0f}", *(f"{rate(other):,.0f} ({rate(other) / rate(bf16):.2f}x)" if other else "-" for other in others),
             f"{gib(bf16):.1f} / {gib(others[0]):.1f}"]
 
 

@@ -1,10 +1,14 @@
 """Tables and figures of speed and memory, from records of cases and from the peers' lines, for readme_tables.py."""
+import statistics
+
 from committed import gib, lines, measured, over_bf16, percent_at_most, rate, spread, table
 
 SINGLE_RECIPES = ["tensorwise", "rowwise", "rowwise_gw_hp", "blockwise"]
 FRONT_SHAPES = [("llama3.1-8b", 1, 8192), ("llama3.1-8b", 1, 4096), ("llama3.2-3b", 1, 4096), ("llama3.2-1b", 8, 2048)]
 MIXTURES = [("moe-4b-a1b", "balanced"), ("moe-4b-a1b", "learned"), ("moe-4b-a1b", "zipf:1"), ("qwen3-30b-a3b", "balanced")]
-MIXTURE_RECIPES = ["tensorwise", "rowwise", "blockwise"]
+MIXTURE_RECIPES = ["tensorwise", "tensorwise_delayed", "rowwise", "blockwise"]
+OLD_COMMIT = "ee8943a"
+BUSY_WATTS = 500  # a clock that was read with less is of a GPU before its load
 PEER_MODELS = {"8b": "llama3.1-8b", "3b": "llama3.2-3b", "1b": "llama3.2-1b"}
 # What a case beside the peer is known by; some have no `layers`, as they have all.
 BESIDE = "model", "layers", "batch", "seq", "accumulation", "recipe"
@@ -109,7 +113,7 @@ def mixtures():
              in measured("h200/moe-h200.jsonl", "model", "routing", "recipe").items()}
     rows = []
     for model, routing in MIXTURES:
-        bf16, *others = [cases[model, routing, recipe] for recipe in ("bf16", *MIXTURE_RECIPES)]
+        bf16, *others = [cases.get((model, routing, recipe)) for recipe in ("bf16", *MIXTURE_RECIPES)]
         layers = bf16["case"].get("layers")
         rows.append([model + (f", {layers} layers" if layers else ""), routing, *over_bf16(bf16, others)])
     return table(["model", "routing", "bf16", *MIXTURE_RECIPES, "peak GiB, bf16 / tensorwise"], rows)
@@ -180,6 +184,27 @@ def front_scaling():
     return table(["recipe", "weights gathered in", "tokens/s", "over bf16", "efficiency", "peak GiB per GPU"], rows)
 
 
+def since_old_commit():
+    """Steps of two commits, run in turns: then and now. Delayed scaling, which was not there, beside tensorwise."""
+    runs = {}
+    for record in lines("h200/since-ee8943a.jsonl"):
+        case, old = record["case"], record["env"]["git"].startswith(OLD_COMMIT)
+        runs.setdefault((case["model"], f"{case['batch']} x {case['seq']}", case["recipe"]), {True: [], False: []})[old].append(record)
+    mean = lambda values: statistics.mean(list(values))
+    ms = lambda records: mean(r["timing"]["median_ms"] for r in records)
+    clock = lambda records: mean(r["telemetry"]["sm_clock_mhz"] for r in records if r["telemetry"]["power_w"] > BUSY_WATTS)
+    rows = []
+    for (model, shape, recipe), of in runs.items():
+        then, now = of[True] or runs[model, shape, "tensorwise"][True], of[False]
+        both = lambda what, digits: " > ".join(f"{what(records):.{digits}f}" for records in (then, now))
+        spent = lambda *names: both(lambda records: mean(sum(r["breakdown"][f"{n}_ms"] for n in names) for r in records), 1)
+        rows.append([model, shape, recipe, both(ms, 2), f"{ms(then) / ms(now):.3f}x",
+                     f"{ms(then) * clock(then) / ms(now) / clock(now):.3f}x", both(clock, 0), spent("gemm"), spent("attention"),
+                     spent("quantize", "norm_elementwise"), spent("optimizer"), both(lambda records: max(map(gib, records)), 2)])
+    return table(["model", "batch x seq", "recipe", "step, ms", "faster", "in clock cycles", "clock, MHz", "GEMMs, ms", "attention, ms",
+                  "quantize, norms, SwiGLU, ms", "AdamW, ms", "peak GiB"], rows)
+
+
 def host_clock():
     """By how much a step is longer by the host's clock, at most."""
     timings = [record["timing"] for record in lines("h200/beside-peer/records.jsonl")]
@@ -214,7 +239,7 @@ def over_peer(recipe, folder="h200/beside-peer"):
 TABLES = {"single": single, "beside-peer": beside_peer, "beside-peer-experts": lambda: beside_peer("h200/beside-peer-experts"),
           "front-single": front_single, "front-experts": front_experts, "front-scaling": front_scaling, "scaling": scaling,
           "scaling-peer": scaling_peer, "reshard": reshard, "mixtures": mixtures, "experts-on-two": experts_on_two,
-          "delayed-speed": delayed_speed, "fp4-cost": fp4_cost}
+          "delayed-speed": delayed_speed, "since-old-commit": since_old_commit, "fp4-cost": fp4_cost}
 FIGURES = {"host-clock": host_clock, "repeats": repeats, "repeats-apart": lambda: apart("repeats/once", "repeats/again"),
            "tables-apart": lambda: apart("single", "beside-peer/records"),
            **{f"speedups-{recipe}": lambda recipe=recipe: speedups(recipe) for recipe in ("tensorwise", "blockwise")},
