@@ -97,14 +97,9 @@ GemmOperand ExpertLinear::quantized(const Weight& weight, const QuantFormat& for
   QuantizedTensor w = make_quantized_tensor(value, {}, {});
   w.columnwise = also;
   (columns ? w.columnwise : w.rowwise) = form;
-  if (format.delayed() && !slots_.w.known.empty()) {
-    w.amax_in = slots_.w.known;
-    if (slots_.current) device_.quantize_experts({{.value = value, .amax_out = slots_.w.known}, experts_});
-    if (!columns) w.amax_out = slots_.w.staged;  // both passes see the same weights
-  } else if (WeightAmaxes::Slot* slot = slots_.w_amax; slot && format.granularity == Granularity::tensor) {
-    (std::exchange(slot->known, true) ? w.amax_in : w.amax_out) = slot->amax.elements(0, experts_);
-  }
-  device_.quantize_experts({w, experts_});
+  const auto quantize = [&](const QuantizedTensor& made) { device_.quantize_experts({made, experts_}); };
+  take_amaxes(w, slots_, format, columns, quantize);
+  quantize(w);
   return form;
 }
 

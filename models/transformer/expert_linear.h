@@ -19,7 +19,7 @@ std::int64_t group_padding(const Recipe& recipe);
 
 class ExpertLinear {
  public:
-  /// `slots`: the weights' are of all experts, of which these are the first.
+  /// `slots`: the weights' are of these experts.
   ExpertLinear(Device& device, Arena& arena, const Recipe& recipe, std::int64_t experts,
                const LinearSlots& slots = {})
       : device_(device), arena_(arena), recipe_(recipe), experts_(experts), slots_(slots) {}

@@ -55,17 +55,10 @@ GemmOperand Linear::quantized(const Weight& weight, const QuantFormat& format, b
   QuantizedTensor w = make_quantized_tensor(weight.value, {}, {});
   w.random = slots_.w.random;
   (columns ? w.columnwise : w.rowwise) = form;
-  if (format.delayed() && !slots_.w.known.empty()) {
-    w.amax_in = slots_.w.known;
-    if (slots_.current) device_.quantize({{.value = weight.value, .amax_out = slots_.w.known}, true});
-    if (!columns) w.amax_out = slots_.w.staged;  // both passes see the same weights
-  } else if (format.granularity == Granularity::tensor) {
-    if (WeightAmaxes::Slot* slot = slots_.w_amax)
-      (std::exchange(slot->known, true) ? w.amax_in : w.amax_out) = slot->amax;
-    else
-      w.amax_out = arena_.push(Segment::workspace, DType::f32, 1, 1);
-  }
-  device_.quantize({w, true});
+  const auto quantize = [&](const QuantizedTensor& made) { device_.quantize({made, true}); };
+  if (!take_amaxes(w, slots_, format, columns, quantize) && format.granularity == Granularity::tensor)
+    w.amax_out = arena_.push(Segment::workspace, DType::f32, 1, 1);
+  quantize(w);
   return form;
 }
 

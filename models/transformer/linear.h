@@ -2,6 +2,8 @@
 //   fprop  Y = X W^T      dgrad  dX = dY W      wgrad  dW = dY^T X
 #pragma once
 
+#include <utility>
+
 #include "kernels/device/device.h"
 #include "kernels/device/memory.h"
 #include "kernels/numerics/recipe.h"
@@ -50,6 +52,23 @@ struct LinearSlots {
   WeightAmaxes::Slot* w_amax =
       nullptr;  ///< of a weight whose scale comes from itself; null: each GEMM finds it
 };
+
+/// Gives a weight the amaxes that its one scale, or each expert's of a stack, is made by in this format, and the slot that its own
+/// are noted in; `columns`: for dgrad, which notes none, as both passes see the same weights. quantize(w) runs first where
+/// delayed scaling knows none yet. Returns false, and does nothing, where no slot has any.
+template <class Quantize>
+bool take_amaxes(QuantizedTensor& w, const LinearSlots& slots, const QuantFormat& format, bool columns,
+                 Quantize&& quantize) {
+  if (format.delayed() && !slots.w.known.empty()) {
+    if (slots.current) quantize(QuantizedTensor{.value = w.value, .amax_out = slots.w.known});
+    w.amax_in = slots.w.known;
+    if (!columns) w.amax_out = slots.w.staged;
+    return true;
+  }
+  if (format.granularity != Granularity::tensor || !slots.w_amax) return false;
+  (std::exchange(slots.w_amax->known, true) ? w.amax_in : w.amax_out) = slots.w_amax->amax;
+  return true;
+}
 
 /// A linear layer without its weight: a recipe, bound to a device and an arena. Weights are quantized into transient
 /// memory, because every training step changes them.

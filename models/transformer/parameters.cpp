@@ -42,7 +42,9 @@ Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConf
   }
   if (options.delayed.delayed())
     delayed_ = std::make_unique<DelayedScaling>(device, arena, options.delayed, config);
-  if (options.weight_amaxes) weight_amaxes_ = std::make_unique<WeightAmaxes>(arena, config);
+  if (options.weight_amaxes)
+    weight_amaxes_ =
+        std::make_unique<WeightAmaxes>(arena, config, config.moe.rule.experts / options.expert_ranks);
   if (options.gather_format.quantized())
     fp8_ = std::make_unique<Fp8Weights>(device, shard_comm_.comm, arena, layout_, options.gather_format,
                                         options.gather_fp8);

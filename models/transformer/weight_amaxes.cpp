@@ -5,9 +5,8 @@
 
 namespace precbench {
 
-WeightAmaxes::WeightAmaxes(Arena& arena, const ModelConfig& config)
+WeightAmaxes::WeightAmaxes(Arena& arena, const ModelConfig& config, std::int64_t experts)
     : slots_(static_cast<std::size_t>(config.layers + 1) * kAllLinearRoles) {
-  const std::int64_t experts = config.moe.rule.experts;
   std::int64_t at = static_cast<std::int64_t>(slots_.size());
   all_ = arena.push(Segment::other, DType::f32, 1, at + 2 * config.layers * experts);
   for (std::size_t i = 0; i < slots_.size(); ++i)

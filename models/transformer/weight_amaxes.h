@@ -30,7 +30,8 @@ class WeightAmaxes {
     Tensor kept = {};    ///< the weights that it is always known of; empty: of those that a GEMM sees next
   };
 
-  WeightAmaxes(Arena& arena, const ModelConfig& config);
+  /// `experts`: of a block, those of this rank.
+  WeightAmaxes(Arena& arena, const ModelConfig& config, std::int64_t experts);
 
   /// `layer`: its block, any for the head.
   Slot* slot(std::int64_t layer, LinearRole role);
