@@ -172,8 +172,6 @@ std::string Plan::why_experts_unsupported() const {
   if (fp8_weights) return "--ep: --weights e4m3 is of blocks that are one unit, experts and all";
   if (exchange.codes)
     if (const std::string why = why_codes_unsupported(); !why.empty()) return why;
-  if (parameters.delayed.delayed())
-    return "--ep: delayed scales of experts on several ranks are not kept together yet";
   if (fields.fidelity_batches > 0) return "--ep: gradients of experts on several ranks are not compared yet";
   return "";
 }

@@ -35,7 +35,10 @@ Weight with_columns(const Weight& weight, const GemmOperand& columns) {
 }  // namespace
 
 ExpertLinear Transformer::experts(std::int64_t layer, Role role) const {
-  return {device_, arena_, options_.recipe_of(layer, role), own_experts(), linear(layer, role).slots()};
+  LinearSlots slots = linear(layer, role).slots();
+  for (Tensor* amaxes : {&slots.w.known, &slots.w.staged})
+    if (!amaxes->empty()) *amaxes = amaxes->elements(first_expert(), own_experts());
+  return {device_, arena_, options_.recipe_of(layer, role), own_experts(), slots};
 }
 
 void Transformer::produce_grouped(QuantizedTensor& x, const std::function<void(QuantizedTensor&)>& op) {

@@ -175,7 +175,9 @@ void Transformer::send_scales(const GemmOperand& to, const GemmOperand& from) {
 void Transformer::send_codes(const SavedRouting& routing, const GemmOperand& to, const QuantizedTensor& x) {
   const Scope scope(arena_);
   GemmOperand mine = x.rowwise;
-  if (to.format.granularity == Granularity::tensor) {  // one scale of all that come together
+  if (to.format.delayed() && !x.amax_in.empty()) {  // the same on all ranks
+    device_.convert({to.amax, x.amax_in});
+  } else if (to.format.granularity == Granularity::tensor) {  // one scale of all that come together
     device_.convert({to.amax, x.amax_out});
     counted(parameters_, &ExpertTraffic::dispatch, [&](Comm& comm) { comm.all_reduce_max(to.amax); });
     mine = push_gemm_operand(arena_, Segment::activations, to.format, x.value.rows, x.value.cols);
@@ -198,13 +200,14 @@ void Transformer::send_codes(const SavedRouting& routing, const GemmOperand& to,
 }
 
 QuantizedTensor Transformer::arrived(const SavedRouting& routing, const Arrived& x, const QuantFormat& format,
-                                     bool value) {
+                                     bool value, const Tensor& known) {
   if (x.codes.empty()) {
     const std::int64_t come = arrived_rows(routing);
     if (!format.quantized()) return make_quantized_tensor(x.value.slice_rows(0, come), format, {});
     // A form has room for as many as may come, so that memory does not depend on the routing; nobody's rows are zeros.
     if (come < x.value.rows) device_.zero({x.value.slice_rows(come, x.value.rows - come)});
     QuantizedTensor all = make_quantized_tensor(x.value, format, {});
+    all.amax_in = known;
     push_row(all, format);
     device_.quantize({all});
     return all;
@@ -224,7 +227,7 @@ QuantizedTensor Transformer::dispatch(const SavedRouting& routing, const Quantiz
     send_rows(routing, to.value.slice_rows(0, arrived_rows(routing)), x.value);
   else
     send_codes(routing, to.codes, x);
-  return arrived(routing, to, format, value);
+  return arrived(routing, to, format, value, x.amax_in);
 }
 
 void Transformer::bring_back(const SavedRouting& routing, const Tensor& mine, const Tensor& all,

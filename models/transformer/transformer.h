@@ -228,9 +228,9 @@ class Transformer {
   /// Sends it. The result has its form in the format, quantized here where it came in BF16, and in BF16 if `value`.
   QuantizedTensor dispatch(const SavedRouting& routing, const QuantizedTensor& x, const QuantFormat& format,
                            const Arrived& to, bool value);
-  /// What has come, likewise.
+  /// What has come, likewise. `known`: the amax that its scale comes from; empty: its own.
   QuantizedTensor arrived(const SavedRouting& routing, const Arrived& x, const QuantFormat& format,
-                          bool value);
+                          bool value, const Tensor& known = {});
   /// f32: a number for every slot of theirs.
   Tensor push_arrived_weights(const SavedRouting& routing) {
     return push(DType::f32, group_tokens(), config_.moe.rule.top_k).slice_rows(0, arrived_rows(routing));
