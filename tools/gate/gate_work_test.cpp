@@ -109,7 +109,7 @@ TEST_CASE("fields that several records have answer for none of them", "[gate]") 
 TEST_CASE("baselines of schema 1 are answered by their fields", "[gate]") {
   for (const auto& [path, model, definition] :
        {std::tuple{"baseline/cpu-tiny.jsonl", "tiny", kPlain},
-        std::tuple{"baseline/nvidia-h200.jsonl", "llama3.2-1b", kStretched}}) {
+        std::tuple{"baseline/nvidia-h200-schema-1.jsonl", "llama3.2-1b", kStretched}}) {
     INFO(path);
     const RecordSet baseline = committed(path, model), run = of_today(baseline, definition);
     CHECK(answers(baseline, run).size() == baseline.records.size());
