@@ -182,8 +182,7 @@ struct NarrowerFp8 {
   int dropped_bits;
 };
 
-/// Not inline, so that kernels for whole formats stay short.
-static __device__ __noinline__ std::uint32_t fp8x4(float a, float b, float c, float d, NarrowerFp8 to) {
+__device__ inline std::uint32_t fp8x4(float a, float b, float c, float d, NarrowerFp8 to) {
   const auto rounded = [to](float x) { return round_to_narrower(x, to.dtype, to.dropped_bits); };
   return fp8x4(rounded(a), rounded(b), rounded(c), rounded(d), to.dtype);
 }
