@@ -67,8 +67,7 @@ std::string why_shapes_unsupported(const ConvertedLayers& layers, const ModelCon
         if (model.has_experts(layer) == model.has_experts(example))
           converted = converted || layers.converts(layer, linear.role);
       if (!converted) continue;
-      const bool experts = model.has_experts(example) &&
-                           (linear.role == LinearRole::gate_up || linear.role == LinearRole::down);
+      const bool experts = is_stack(model, example, linear.role);
       if (experts)
         if (const std::string why = why_no_experts(layers.recipe); !why.empty()) return why;
       if (const std::string why = why_unsupported(linear, experts); !why.empty()) return why;
@@ -193,6 +192,7 @@ std::string Plan::why_fp8_unsupported() const {
   if (parameters.gradients == DType::e4m3 && fields.parallel == "hsdp")
     return "--grads e4m3: hsdp sums gradients twice, and what is in between would be rounded; take ddp or fsdp";
   if (!fp8_weights) return "";
+  if (model.moe) return "--weights e4m3: blocks with experts are not kept in FP8 yet";
   const QuantFormat& format = recipe.fprop.b;
   if (!format.quantized()) return "--weights e4m3: the recipe takes weights in BF16";
   if (held_in_bf16(format.dtype))

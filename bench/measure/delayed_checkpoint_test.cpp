@@ -21,11 +21,15 @@ std::string scales_at(const Case& c, int step) { return checkpoint_at(c, step) +
 
 TEST_CASE("a case with delayed scaling goes on from its checkpoint to the same bits",
           "[checkpoint][delayed]") {
-  for (const char* gather : {"none", "bf16", "fp8"}) {
-    INFO("gather " << gather);
+  for (const std::string kind : {"one rank", "bf16", "fp8", "experts"}) {
+    INFO(kind);
     const TempDirectory directory;
     Case c = delayed_case(directory);
-    if (gather != std::string("none")) c.gpus = 2, c.parallel = "fsdp", c.gather = gather;
+    if (kind != "one rank") c.gpus = 2;
+    if (kind == "experts")
+      c.model = "tiny-moe", c.ep = 2;
+    else if (c.gpus > 1)
+      c.parallel = "fsdp", c.gather = kind;
     const Record whole = run_ok(c);
     const std::string end = tensors_of(checkpoint_at(c, 6)), scales = file_text(scales_at(c, 6));
     CHECK(file_text(scales_at(c, 3)) != scales);

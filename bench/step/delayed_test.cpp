@@ -19,14 +19,17 @@ using namespace precbench::testing;
 namespace {
 
 /// What a model has in the place of its SwiGLU.
-enum class Kind : std::uint8_t { dense, mixture, weighted_rows };
-constexpr Kind kKinds[] = {Kind::dense, Kind::mixture, Kind::weighted_rows};
+enum class Kind : std::uint8_t { dense, mixture, weighted_rows, weighted_alone };
+constexpr Kind kMixtures[] = {Kind::mixture, Kind::weighted_rows, Kind::weighted_alone};
+constexpr Kind kKinds[] = {Kind::dense, kMixtures[0], kMixtures[1], kMixtures[2]};
 
-/// Keys of experts: as Qwen3's, or as Llama 4's, beside one that every token takes.
+/// Keys of experts: as Qwen3's, or as Llama 4's, beside one that every token takes or without it.
 const char* keys_of(Kind kind) {
   if (kind == Kind::dense) return "";
   if (kind == Kind::mixture)
     return R"(, "experts": 4, "top_k": 2, "expert_ffn": 64, "score": "softmax", "normalise": true)";
+  if (kind == Kind::weighted_alone)
+    return R"(, "experts": 4, "top_k": 1, "expert_ffn": 64, "score": "sigmoid", "normalise": false, "weight_at": "input")";
   return R"(, "experts": 4, "top_k": 1, "expert_ffn": 64, "score": "sigmoid", "normalise": false, "shared_ffn": 48,
               "weight_at": "input")";
 }
@@ -155,7 +158,7 @@ TEST_CASE("without change from step to step delayed scaling is current scaling",
     if (gather == std::string("bf16")) CHECK(repeated("tensorwise", gather) == delayed);
     CHECK(repeated("bf16", "bf16") != delayed);
   }
-  for (const Kind kind : {Kind::mixture, Kind::weighted_rows}) {
+  for (const Kind kind : kMixtures) {
     const std::vector<double> delayed = repeated("tensorwise_delayed", "bf16", kind);
     CHECK((delayed[0] == delayed[2] && delayed[1] == delayed[7]));
     CHECK(repeated("tensorwise_delayed_recent", "bf16", kind) == delayed);
@@ -205,7 +208,7 @@ TEST_CASE("each expert's weights have a scale of their own", "[delayed]") {
 }
 
 TEST_CASE("experts' products have the scales that are known, and note what they see", "[delayed]") {
-  for (const Kind kind : {Kind::mixture, Kind::weighted_rows}) {
+  for (const Kind kind : kMixtures) {
     const Plan plan = plan_of({.kind = kind});
     // Of steps after a slot's amax, a stack's first, has been made larger than anything.
     const auto losses = [&](LinearRole role, LinearOperand operand, bool change) {
@@ -223,7 +226,7 @@ TEST_CASE("experts' products have the scales that are known, and note what they 
     const std::vector<double> plain = losses(LinearRole::down, LinearOperand::x, false);
     for (const LinearRole role : {LinearRole::gate_up, LinearRole::down})
       for (const LinearOperand operand : {LinearOperand::x, LinearOperand::w, LinearOperand::dy}) {
-        INFO(name_of(role) << " " << name_of(operand) << (kind == Kind::mixture ? "" : " of weighted rows"));
+        INFO(name_of(role) << " " << name_of(operand) << " of kind " << static_cast<int>(kind));
         const std::vector<double> changed = losses(role, operand, true);
         CHECK(changed[0] == plain[0]);
         CHECK((changed[1] == plain[1]) == (operand == LinearOperand::dy));
@@ -252,7 +255,7 @@ TEST_CASE("a step's amaxes are one over ranks and accumulation", "[delayed]") {
     CHECK(parts[2 * linears + slot] == whole[2 * linears + slot]);
     CHECK(std::fabs(parts[slot] / whole[slot] - 1) < 0.1);
   }
-  for (const Kind kind : {Kind::mixture, Kind::weighted_rows})
+  for (const Kind kind : kMixtures)
     CHECK(run(Setup{.kind = kind, .ranks = 2, .batch = 2}, 1).scales ==
           run(Setup{.kind = kind, .batch = 4}, 1).scales);
 }
@@ -280,12 +283,12 @@ TEST_CASE("every rank has the same amaxes in every step", "[delayed]") {
 }
 
 TEST_CASE("scales of experts on several ranks are those of one", "[delayed][ep]") {
-  for (const Kind kind : {Kind::mixture, Kind::weighted_rows}) {
+  for (const Kind kind : kMixtures) {
     const Outcome one = run({.kind = kind, .ranks = 2}, 3);
     for (const char* exchange : {"gather", "slots", "sync"})
       for (const char* dispatch : {"bf16", "fp8"}) {
         if (std::string(exchange) == "sync" && std::string(dispatch) == "fp8") continue;  // refused
-        INFO(exchange << " " << dispatch << (kind == Kind::mixture ? "" : " of weighted rows"));
+        INFO(exchange << " " << dispatch << " of kind " << static_cast<int>(kind));
         const Outcome apart =
             run({.kind = kind, .ranks = 2, .ep = 2, .exchange = exchange, .dispatch = dispatch}, 3);
         // Sums over experts are rounded in another order.

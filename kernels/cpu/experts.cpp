@@ -48,10 +48,14 @@ void CpuDevice::do_quantize_experts(const ops::QuantizeExperts& op) {
   const std::int64_t E = op.experts, N = value.rows / E, k = value.cols;
   const float* source = widen(0, {{}, value, {}});
   const bool known = !op.w.amax_in.empty();
+  const auto of_tensor = [](const GemmOperand& form) {
+    return wanted(form) && form.format.granularity == Granularity::tensor;
+  };
+  const bool scaled = of_tensor(op.w.rowwise) || of_tensor(op.w.columnwise);
   std::vector<float> amaxes(E);
-  cpu::for_rows(threads_, E, 0, [&](std::int64_t e, float*) {
-    amaxes[e] = known && op.w.amax_out.empty() ? 0.0f : cpu::amax_of(source + e * N * k, N * k);
-  });
+  if (!op.w.amax_out.empty() || (scaled && !known))
+    cpu::for_rows(threads_, E, 0,
+                  [&](std::int64_t e, float*) { amaxes[e] = cpu::amax_of(source + e * N * k, N * k); });
   if (!op.w.amax_out.empty())
     for (std::int64_t e = 0; e < E; ++e) {
       float& left = op.w.amax_out.as<float>()[e];
@@ -60,8 +64,7 @@ void CpuDevice::do_quantize_experts(const ops::QuantizeExperts& op) {
   const float* scaled_by = known ? op.w.amax_in.as<float>() : amaxes.data();
   const auto quantize = [&](const GemmOperand& form, const float* stack, std::int64_t rows,
                             std::int64_t length) {
-    if (form.format.granularity != Granularity::tensor)
-      return cpu::quantize_rows(threads_, form, {stack, E * rows, length}, 0.0f);
+    if (!of_tensor(form)) return cpu::quantize_rows(threads_, form, {stack, E * rows, length}, 0.0f);
     for (std::int64_t e = 0; e < E; ++e)
       cpu::quantize_rows(threads_, part_of(form, e, E), {stack + e * rows * length, rows, length},
                          scaled_by[e]);

@@ -69,6 +69,11 @@ struct BlockSpec {
 /// with experts, and those without.
 BlockSpec block_of(const ModelConfig& config, std::int64_t layer);
 
+/// Whether a linear layer's matrix is a stack.
+inline bool is_stack(const ModelConfig& config, std::int64_t layer, LinearRole role) {
+  return (role == LinearRole::gate_up || role == LinearRole::down) && config.has_experts(layer);
+}
+
 /// The router's bias in a checkpoint; no optimizer updates it.
 std::string route_bias_name(std::int64_t layer);
 

@@ -2,20 +2,18 @@
 #include "models/transformer/delayed_scaling.h"
 
 #include "kernels/numerics/formats.h"
+#include "models/config/block.h"
 
 namespace precbench {
 namespace {
 
 constexpr int kOperands = 3;
 
-/// Whether the weights of a linear layer are a stack.
-bool stacked(const ModelConfig& config, std::int64_t layer, LinearRole role) {
-  return (role == LinearRole::gate_up || role == LinearRole::down) && config.has_experts(layer);
-}
-
-/// A block's, one place for each; the expert that every token takes has its own behind the others.
+/// A block's, one place for each. Behind the others are those of the expert that every token takes; where rows are weighted,
+/// that of its input is the norm's, with such an expert or without (Transformer::normed_role).
 std::int64_t linears_of_block(const ModelConfig& config) {
-  return kLinearRoles - 1 + (config.moe.shared_ffn > 0 ? 2 : 0);
+  const bool weighted = config.moe && config.moe.weight_at == WeightAt::input;
+  return kLinearRoles - 1 + (config.moe.shared_ffn > 0 || weighted ? 2 : 0);
 }
 std::int64_t place_in_block(LinearRole role) {
   return role == LinearRole::shared_gate_up ? kLinearRoles - 1
@@ -56,7 +54,7 @@ LinearSlots DelayedScaling::slots(std::int64_t layer, LinearRole role) const {
     return slots(static_cast<std::int64_t>(operand) * linears + linear, 1);
   };
   const std::int64_t stack = kOperands * linears + (2 * layer + (role == LinearRole::down)) * experts;
-  return {of(LinearOperand::x), stacked(config_, layer, role) ? slots(stack, experts) : of(LinearOperand::w),
+  return {of(LinearOperand::x), is_stack(config_, layer, role) ? slots(stack, experts) : of(LinearOperand::w),
           of(LinearOperand::dy), current_};
 }
 

@@ -2,8 +2,8 @@
 // steps before. What a step sees of its operands is staged, reduced over ranks once, and moves into the history at the
 // step's end.
 //
-// A slot is an operand of a linear layer; of stacked experts' weights each expert's is one. Of each the run's state has the amax that the present scale comes from
-// ("known") and, oldest first, those of the steps before. Rules of TransformerEngine's update (delayed_scaling.cu):
+// A slot is an operand of a linear layer; of stacked experts' weights each expert's is one. Of each the run's state has the
+// amax that the present scale comes from ("known") and, oldest first, those of the steps before. Rules of TransformerEngine's update (delayed_scaling.cu):
 //   a = the step's amax over micro-steps and ranks; 0 or not finite: nothing changes
 //   known = max(a, history), or a alone; the history moves on by a
 // kernels/numerics/formats.h makes the scale of `known`.

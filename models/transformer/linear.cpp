@@ -1,8 +1,6 @@
 // The three GEMMs of a linear layer. See linear.h.
 #include "models/transformer/linear.h"
 
-#include <utility>
-
 #include "kernels/numerics/scale_layout.h"
 
 namespace precbench {

@@ -39,7 +39,8 @@ enum class LinearOperand : std::uint8_t { x, dy, w };
 /// "x", "dy", "w"
 const char* name_of(LinearOperand operand);
 
-/// What an operand has of its own from step to step. Delayed scaling's amaxes, f32 [1] each: what its scale comes from, and
+/// What an operand has of its own from step to step. Delayed scaling's amaxes, f32 [1], of a stack of experts'
+/// weights [1, experts]: what its scale comes from, and
 /// what this step's own raises; empty where the scale is not delayed, `staged` alone where nothing is to be noted. And the
 /// random numbers of its rounding.
 struct OperandSlot {

@@ -251,10 +251,10 @@ class Transformer {
   /// produce() of rows of experts: where a delayed scale has no history, op(x) twice, first for the amax.
   void produce_grouped(QuantizedTensor& x, const std::function<void(QuantizedTensor&)>& op);
   /// Whose input the second norm's output is, as delayed scaling knows it. Experts whose rows are weighted before them have
-  /// another, and the one that every token takes has it.
+  /// another, and it is that of the one that every token takes, if there is one or not.
   Role normed_role(std::int64_t layer) const {
     const bool weighted = config_.has_experts(layer) && config_.moe.weight_at == WeightAt::input;
-    return weighted && config_.moe.shared_ffn > 0 ? Role::shared_gate_up : Role::gate_up;
+    return weighted ? Role::shared_gate_up : Role::gate_up;
   }
   /// Rows that an expert, and all that this rank has, can have.
   std::int64_t most_rows() const;

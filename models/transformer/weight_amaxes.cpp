@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "models/config/block.h"
+
 namespace precbench {
 
 WeightAmaxes::WeightAmaxes(Arena& arena, const ModelConfig& config, std::int64_t experts)
@@ -13,7 +15,7 @@ WeightAmaxes::WeightAmaxes(Arena& arena, const ModelConfig& config, std::int64_t
     slots_[i].amax = all_.elements(static_cast<std::int64_t>(i), 1);
   for (std::int64_t layer = 0; layer < config.layers; ++layer)
     for (const LinearRole role : {LinearRole::gate_up, LinearRole::down}) {
-      if (!config.has_experts(layer)) continue;
+      if (!is_stack(config, layer, role)) continue;
       slot(layer, role)->amax = all_.elements(at, experts);
       at += experts;
     }
