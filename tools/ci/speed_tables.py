@@ -192,14 +192,16 @@ def since_old_commit():
         runs.setdefault((case["model"], f"{case['batch']} x {case['seq']}", case["recipe"]), {True: [], False: []})[old].append(record)
     mean = lambda values: statistics.mean(list(values))
     ms = lambda records: mean(r["timing"]["median_ms"] for r in records)
-    clock = lambda records: mean(r["telemetry"]["sm_clock_mhz"] for r in records if r["telemetry"]["power_w"] > BUSY_WATTS)
+    busy = lambda records: [r for r in records if r["telemetry"]["power_w"] > BUSY_WATTS]
+    clock = lambda records: mean(r["telemetry"]["sm_clock_mhz"] for r in busy(records))
+    cycles = lambda records: ms(busy(records)) * clock(records)
     rows = []
     for (model, shape, recipe), of in runs.items():
         then, now = of[True] or runs[model, shape, "tensorwise"][True], of[False]
         both = lambda what, digits: " > ".join(f"{what(records):.{digits}f}" for records in (then, now))
         spent = lambda *names: both(lambda records: mean(sum(r["breakdown"][f"{n}_ms"] for n in names) for r in records), 1)
         rows.append([model, shape, recipe, both(ms, 2), f"{ms(then) / ms(now):.3f}x",
-                     f"{ms(then) * clock(then) / ms(now) / clock(now):.3f}x", both(clock, 0), spent("gemm"), spent("attention"),
+                     f"{cycles(then) / cycles(now):.3f}x", both(clock, 0), spent("gemm"), spent("attention"),
                      spent("quantize", "norm_elementwise"), spent("optimizer"), both(lambda records: max(map(gib, records)), 2)])
     return table(["model", "batch x seq", "recipe", "step, ms", "faster", "in clock cycles", "clock, MHz", "GEMMs, ms", "attention, ms",
                   "quantize, norms, SwiGLU, ms", "AdamW, ms", "peak GiB"], rows)
