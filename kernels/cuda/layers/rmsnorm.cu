@@ -4,8 +4,7 @@
 // persistent: the gains are loaded once, and dweight is summed in shared memory over the block's rows, then
 // over blocks in their order. Forms that need more than a row (columns, the tensor's scale) are cast by
 // cast_tiles, from h where somebody reads it and it is written anyway, else from h made again from the kept
-// sum; where their scales are known before, they leave with the row (KnownRowWriter), and a block, of which a
-// multiprocessor then has few, fetches the row that follows. Bytes per element: forward 4 read (2 without a branch) and 2 written for the sum, backward 6 read
+// sum. Bytes per element: forward 4 read (2 without a branch) and 2 written for the sum, backward 6 read
 // and 2 written; plus the forms, 2 read per further pass.
 #include <algorithm>
 
@@ -63,41 +62,25 @@ struct NormArgs {
 };
 
 template <int kVectors>
-struct NormRow {
-  Bf16x8 x[kVectors] = {}, branch[kVectors] = {};
-};
-
-template <int kVectors, bool kKnown>
-__global__ void __launch_bounds__(kRowThreads, kVectors == 2 && !kKnown ? 2 : 1)
-    add_rmsnorm_kernel(const NormArgs a, const __grid_constant__ TileOutput out) {
-  constexpr int kRows = Writer<kVectors, kKnown>::kRows;
+__global__ void __launch_bounds__(kRowThreads, kVectors == 2 ? 2 : 1)
+    add_rmsnorm_kernel(const NormArgs a, const TileOutput out) {
   __shared__ float sums[2][kWarp];
   __shared__ std::uint32_t maxima[kWarp];
-  extern __shared__ uint4 waiting[];
-  Writer<kVectors, kKnown> writer(out, a.cols, reinterpret_cast<std::uint32_t*>(waiting));
+  RowWriter<kVectors> writer(out, a.cols);
   Bf16x8 weight[kVectors] = {};
 #pragma unroll
   for (int v = 0; v < kVectors; ++v)
     if (writer.col(v) < a.cols) weight[v] = load_vector(a.weight + writer.col(v));
-  const auto fetch = [&](std::int64_t row) {
-    NormRow<kVectors> raw;
+  int turn = 0;
+  for (std::int64_t row = blockIdx.x; row < a.rows; row += gridDim.x, turn ^= 1) {
+    const std::int64_t first = row * a.cols;
+    Bf16x8 x[kVectors] = {}, branch[kVectors] = {};
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       if (writer.col(v) >= a.cols) continue;
-      raw.x[v] = load_vector(a.x + row * a.cols + writer.col(v));
-      if (a.branch) raw.branch[v] = load_vector(a.branch + row * a.cols + writer.col(v));
+      x[v] = load_vector(a.x + first + writer.col(v));
+      if (a.branch) branch[v] = load_vector(a.branch + first + writer.col(v));
     }
-    return raw;
-  };
-  int turn = 0;
-  std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kRows;
-  NormRow<kVectors> ahead;
-  if (kKnown && row < a.rows) ahead = fetch(row);
-  for (std::int64_t next; row < a.rows; row = next, turn ^= 1) {
-    next = next_row<kRows>(row);
-    auto [x, branch] = kKnown ? ahead : fetch(row);
-    if (kKnown && next < a.rows) ahead = fetch(next);
-    const std::int64_t first = row * a.cols;
     float squares = 0;
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
@@ -132,53 +115,32 @@ struct NormBackwardArgs {
 };
 
 template <int kVectors>
-struct NormBackwardRow {
-  Bf16x8 dh[kVectors] = {}, x[kVectors] = {};
-  float rstd = 0;
-};
-
-template <int kVectors, bool kKnown>
-__global__ void __launch_bounds__(kRowThreads, kVectors == 2 && !kKnown ? 2 : 1)
-    rmsnorm_backward_kernel(const NormBackwardArgs a, const __grid_constant__ TileOutput out) {
-  constexpr int kRows = Writer<kVectors, kKnown>::kRows;
+__global__ void __launch_bounds__(kRowThreads, kVectors == 2 ? 2 : 1)
+    rmsnorm_backward_kernel(const NormBackwardArgs a, const TileOutput out) {
   __shared__ float dots[2][kWarp];
   __shared__ std::uint32_t maxima[kWarp];
   // dweight's sums, which registers have no room for, [2 kVectors][threads] of 4 elements, each thread's own.
   extern __shared__ float4 shared[];
   float4* sums = shared + threadIdx.x;
-  Writer<kVectors, kKnown> writer(out, a.cols,
-                                  reinterpret_cast<std::uint32_t*>(shared + 2 * kVectors * blockDim.x));
+  RowWriter<kVectors> writer(out, a.cols);
   Bf16x8 weight[kVectors] = {};
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     sums[2 * v * blockDim.x] = sums[(2 * v + 1) * blockDim.x] = make_float4(0, 0, 0, 0);
     if (writer.col(v) < a.cols) weight[v] = load_vector(a.weight + writer.col(v));
   }
-  const auto fetch = [&](std::int64_t row) {
-    NormBackwardRow<kVectors> raw;
+  int turn = 0;
+  for (std::int64_t row = blockIdx.x; row < a.rows; row += gridDim.x, turn ^= 1) {
     const std::int64_t first = row * a.cols;
+    Bf16x8 dh[kVectors] = {}, x[kVectors] = {}, residual[kVectors] = {};
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       if (writer.col(v) >= a.cols) continue;
-      raw.dh[v] = load_vector(a.dh + first + writer.col(v));
-      raw.x[v] = load_vector(a.x + first + writer.col(v));
+      dh[v] = load_vector(a.dh + first + writer.col(v));
+      x[v] = load_vector(a.x + first + writer.col(v));
+      if (a.dresidual) residual[v] = load_vector(a.dresidual + first + writer.col(v));
     }
-    raw.rstd = a.rstd[row];
-    return raw;
-  };
-  int turn = 0;
-  std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kRows;
-  NormBackwardRow<kVectors> ahead;
-  if (kKnown && row < a.rows) ahead = fetch(row);
-  for (std::int64_t next; row < a.rows; row = next, turn ^= 1) {
-    next = next_row<kRows>(row);
-    auto [dh, x, rstd] = kKnown ? ahead : fetch(row);
-    Bf16x8 residual[kVectors] = {};
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v)
-      if (a.dresidual && writer.col(v) < a.cols)
-        residual[v] = load_vector(a.dresidual + row * a.cols + writer.col(v));
-    if (kKnown && next < a.rows) ahead = fetch(next);
+    const float rstd = a.rstd[row];
     float dot = 0;
 #pragma unroll
     for (int v = 0; v < kVectors; ++v)
@@ -223,11 +185,8 @@ __global__ void __launch_bounds__(kRowThreads, kVectors == 2 && !kKnown ? 2 : 1)
 
 void CudaDevice::do_add_rmsnorm(const ops::AddRmsnorm& op) {
   using namespace cuda;
-  const RowShape shape = row_shape(op.x.cols);
   void* amaxes = scratch(amax_scratch_bytes(*this, op.h));
-  const TileOutput all = tile_output(*this, op.h, writes_value(op.h), amaxes);
-  const bool known = in_known_rows(*this, all, op.x.rows, shape);
-  SplitOutput output = known ? SplitOutput{all, {}} : split(all);
+  SplitOutput output = split(tile_output(*this, op.h, writes_value(op.h), amaxes));
   const NormArgs args{op.x.as<std::uint16_t>(),
                       op.branch.as<std::uint16_t>(),
                       op.weight.as<std::uint16_t>(),
@@ -236,14 +195,12 @@ void CudaDevice::do_add_rmsnorm(const ops::AddRmsnorm& op) {
                       op.x.rows,
                       op.x.cols,
                       op.eps};
-  with_writer(shape, known, [&](auto vectors, auto known) {
-    using Writer = Writer<vectors, known>;
-    const auto kernel = add_rmsnorm_kernel<vectors, known>;
-    const std::size_t shared_bytes = Writer::shared_bytes(shape.threads);
-    const int fitting = row_grid(*this, kernel, shape.threads, shared_bytes, op.x.rows / Writer::kRows);
-    const int grid = known ? even_grid(fitting, op.x.rows, Writer::kRows) : fitting;
+  const RowShape shape = row_shape(op.x.cols);
+  with_vectors(shape, [&](auto vectors) {
+    const auto kernel = add_rmsnorm_kernel<vectors>;
+    const int grid = row_grid(*this, kernel, shape.threads, 0, op.x.rows);
     if (output.later.tensor.result) output.later.tensor.count = grid;
-    kernel<<<grid, shape.threads, shared_bytes, stream()>>>(args, output.now);
+    kernel<<<grid, shape.threads, 0, stream()>>>(args, output.now);
   });
   const NormSource source{matrix(op.branch.empty() ? op.x : op.sum), matrix(op.weight), op.rstd.as<float>()};
   if (writes_value(op.h))
@@ -271,20 +228,13 @@ void CudaDevice::do_rmsnorm_backward(const ops::RmsnormBackward& op) {
   // few loads on their way, 4: the sums of so few rows stay in L2.
   std::int64_t grid_limit = (op.x.rows + 15) / 16;
   if (grid_limit < 2 * sm_count()) grid_limit = std::min<std::int64_t>((op.x.rows + 3) / 4, 4 * sm_count());
-  // Of a scale that is known, no amax is on its way and no scratch is read.
-  const bool known =
-      in_known_rows(*this, tile_output(*this, op.dx, writes_value(op.dx), nullptr), op.x.rows, shape);
-  with_writer(shape, known, [&](auto vectors, auto known) {
-    using Writer = Writer<vectors, known>;
-    const auto kernel = rmsnorm_backward_kernel<vectors, known>;
-    const std::size_t shared_bytes =
-        2 * vectors * shape.threads * sizeof(float4) + Writer::shared_bytes(shape.threads);
-    const int fitting = row_grid(*this, kernel, shape.threads, shared_bytes, grid_limit);
-    const int grid = known ? even_grid(fitting, op.x.rows, Writer::kRows) : fitting;
+  with_vectors(shape, [&](auto vectors) {
+    const auto kernel = rmsnorm_backward_kernel<vectors>;
+    const std::size_t shared_bytes = 2 * vectors * shape.threads * sizeof(float4);
+    const int grid = row_grid(*this, kernel, shape.threads, shared_bytes, grid_limit);
     const std::size_t partial_bytes = static_cast<std::size_t>(grid) * op.x.cols * sizeof(float);
     auto* partial = static_cast<float*>(scratch(partial_bytes + amax_scratch_bytes(*this, op.dx)));
-    const TileOutput all = tile_output(*this, op.dx, writes_value(op.dx), partial + grid * op.x.cols);
-    SplitOutput output = known ? SplitOutput{all, {}} : split(all);
+    SplitOutput output = split(tile_output(*this, op.dx, writes_value(op.dx), partial + grid * op.x.cols));
     if (output.later.tensor.result) output.later.tensor.count = grid;
     if (output.later.wants_cast()) output.now.value = matrix(op.dx.value);
     const NormBackwardArgs args{op.dresidual.as<std::uint16_t>(),

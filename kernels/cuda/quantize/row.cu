@@ -1,8 +1,6 @@
 // What row kernels share on the host, and the second stage of their sums over rows.
 #include "kernels/cuda/quantize/row.cuh"
 
-#include "kernels/cuda/quantize/cast_tile.cuh"
-
 namespace precbench::cuda {
 
 bool fits_row(std::int64_t cols) { return why_no_width(cols).empty(); }
@@ -13,14 +11,6 @@ RowShape row_shape(std::int64_t cols) {
   const int vectors = cols <= kRowThreads * 2 * 8 ? 2 : 4;
   const std::int64_t per_warp = kWarp * 8 * vectors;
   return {static_cast<int>((cols + per_warp - 1) / per_warp * kWarp), vectors};
-}
-
-bool in_known_rows(const CudaDevice& device, const TileOutput& out, std::int64_t rows,
-                   const RowShape& shape) {
-  constexpr int kRows = KnownRowWriter<kKnownVectors>::kRows;
-  const bool forms = out.rowwise.data || out.columnwise.data;
-  return forms && shape.vectors == kKnownVectors && rows % kRows == 0 &&
-         2 * (rows / kRows) >= 3 * device.sm_count() && tile_case({&out, 1}, true) == TileCase::known;
 }
 
 namespace {
