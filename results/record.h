@@ -336,7 +336,7 @@ struct Conversion {
   std::optional<double>
       e_conv;  ///< |D(T(c)) - D(c)| / |D(c)|, of codes c, their values D and their transposition T
   std::optional<double> e_total,
-      e_direct;  ///< of D(T(c)), and of the value's own columnwise form: |q - x| / |x|
+      e_direct;  ///< of D(T(c)), and of the value's own columnwise form: |q - x| / |x|; null: nobody here has the value
   std::optional<double> underflow_percent;  ///< codes other than 0 that T makes 0
 };
 

@@ -92,6 +92,24 @@ TEST_CASE("the record says what transposed codes lose", "[session][flow]") {
     CHECK(roles.empty());
   }
   CHECK(run_case(resolve(flow_case("tiny", "off"))).flow->conversion.empty());
+  // What came from another rank as codes has no value to compare with; what did, has.
+  for (const char* dispatch : {"bf16", "fp8"}) {
+    Case c = flow_case("tiny-moe");
+    c.gpus = c.ep = 2, c.dispatch = dispatch;
+    const Record record = run_case(resolve(c));
+    REQUIRE(record.flow);
+    int unknown = 0;
+    for (const Conversion& made : record.flow->conversion) {
+      INFO(dispatch << " " << made.role);
+      CHECK(made.e_conv);
+      CHECK(made.e_total.has_value() == made.e_direct.has_value());
+      if (made.e_total)
+        CHECK((*made.e_total > 0.02 && *made.e_direct > 0.02));
+      else
+        ++unknown;
+    }
+    CHECK(unknown == (std::string(dispatch) == "fp8" ? 2 : 0));
+  }
 }
 
 TEST_CASE("flow trains alike on ranks, recomputed, in micro-steps and from a checkpoint", "[session][flow]") {

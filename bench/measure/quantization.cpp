@@ -40,12 +40,13 @@ void QuantizationStatistics::observe_codes(LinearRole role, LinearOperand operan
   const GemmOperand direct = push_gemm_operand(arena_, Segment::other, codes.format, cols, rows);
   for (const Tensor& t : {turned.data, turned.scale}) device_.zero({t});  // rows behind the last group
   device_.transpose_codes({turned, codes, groups});
-  device_.quantize({{.value = values.value, .columnwise = direct}});
   QuantizedTensor known{.value = arena_.push(Segment::other, DType::bf16, rows, cols)};
   device_.dequantize({known.value, codes});
   const std::string name = operand_name(role, operand);
   ConversionSums& sums = conversions_[name];
   add(sums.of_codes, known, turned, true);
+  if (values.value.empty()) return;
+  device_.quantize({{.value = values.value, .columnwise = direct}});
   add(sums.total, values, turned, true);
   add(sums.direct, values, direct, true);
   sums_[name + " columns"] = sums.total;

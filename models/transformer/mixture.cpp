@@ -160,7 +160,9 @@ QuantizedTensor Transformer::push_codes(std::int64_t layer, Role role, LinearOpe
     for (const Tensor& t : {rows.value, rows.rowwise.data, rows.rowwise.scale}) device_.zero({t});
   }
   device_.permute({rows, tokens, weights, groups});
-  observe_codes(layer, role, operand, rows, groups);
+  QuantizedTensor seen = rows;
+  if (expert_ranks() > 1 && as_codes(rows.rowwise.format)) seen.value = {};  // decoded, not what was cast
+  observe_codes(layer, role, operand, seen, groups);
   return rows;
 }
 

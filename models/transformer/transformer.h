@@ -57,7 +57,7 @@ class QuantizationObserver {
   virtual ~QuantizationObserver() = default;
   virtual void observe(std::int64_t layer, LinearRole role, LinearOperand operand,
                        const QuantizedTensor& values) = 0;
-  /// Codes of rows that wgrad transposes, with the value that they are of.
+  /// Codes of rows that wgrad transposes, with the value that they are of; empty: nobody here has it.
   virtual void observe_codes(LinearRole, LinearOperand, const QuantizedTensor&, const Groups&) {}
 };
 
