@@ -83,3 +83,16 @@ TEST_CASE("the 70B grid has the published ends and runs, in shards that fit", "[
   CHECK(gpus == std::set<int>{32, 1504, 1856});
   CHECK(largest_peak(grid) < kB200);
 }
+
+TEST_CASE("the grids of mixtures say what fits", "[sweep-file]") {
+  const auto scout = grid_of_file("torchao-moe.toml");
+  CHECK(scout.size() == 2 + 2);
+  CHECK(largest_peak(scout) < kB200);
+  constexpr std::int64_t k80 = 80'000'000'000;
+  const auto flow = grid_of_file("fp8-flow-moe.toml");
+  CHECK(flow.size() == 4 * 4 + 4 * 2);
+  std::set<std::string> fitting;
+  for (const Plan& plan : flow)
+    if (largest_peak({plan}) < k80) fitting.insert(plan.fields.model + " " + std::to_string(plan.fields.ep));
+  CHECK(fitting == std::set<std::string>{"deepseek-v3-gqa 256", "qwen3-235b-a22b 32"});
+}

@@ -60,11 +60,10 @@ TEST_CASE("presets with experts have the published numbers of parameters, all an
   struct Count {
     double total, active;  // billions
   };
-  const std::map<std::string, Count> published = {{"qwen3-30b-a3b", {30.532, 3.353}},
-                                                  {"mixtral-8x7b", {46.703, 12.880}},
-                                                  {"deepseek-v2-lite-gqa", {15.788, 2.743}},
-                                                  {"llama4-scout-gqa", {107.770, 17.173}},
-                                                  {"moe-4b-a1b", {3.653, 1.237}}};
+  const std::map<std::string, Count> published = {
+      {"qwen3-30b-a3b", {30.532, 3.353}},      {"qwen3-235b-a22b", {235.094, 22.191}},
+      {"mixtral-8x7b", {46.703, 12.880}},      {"deepseek-v2-lite-gqa", {15.788, 2.743}},
+      {"llama4-scout-gqa", {107.770, 17.173}}, {"moe-4b-a1b", {3.653, 1.237}}};
   for (const auto& [name, count] : published) {
     INFO(name);
     const ModelConfig model = find_model(name);
@@ -74,7 +73,15 @@ TEST_CASE("presets with experts have the published numbers of parameters, all an
   }
   // To the last one: Qwen3's and Mixtral's index files say how many bytes their BF16 tensors have.
   CHECK(parameter_count(find_model("qwen3-30b-a3b")) == 30'532'122'624);
+  CHECK(parameter_count(find_model("qwen3-235b-a22b")) == 235'093'634'560);
   CHECK(parameter_count(find_model("mixtral-8x7b")) == 46'702'792'704);
+  // DeepSeek-V3 but for its attention, whose ranks and widths are of its config.json: 671 billion with the routers' biases, which
+  // no optimizer updates.
+  const ModelConfig v3 = find_model("deepseek-v3-gqa");
+  const std::int64_t latent =
+      7168 * 1536 + 1536 + 1536 * 128 * 192 + 7168 * 576 + 512 + 512 * 128 * 256 + 128 * 128 * 7168;
+  const std::int64_t biases = (v3.layers - v3.moe.dense_layers) * v3.moe.rule.experts;
+  CHECK(parameter_count(v3) + biases - v3.layers * (4 * v3.width * v3.q_width() - latent) == 671'026'419'200);
   for (const auto& [name, total, active] :
        {std::tuple{"tiny-moe", 1.8e6, 0.6e6}, {"tiny-moe-shared", 2.0e6, 0.8e6}}) {
     INFO(name);

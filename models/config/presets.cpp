@@ -80,6 +80,24 @@ ModelConfig deepseek_v2_lite() {
   return config;
 }
 
+ModelConfig deepseek_v3() {
+  RoutingRule rule = softmax_of(256, 8);
+  rule.score = RouterScore::sigmoid;
+  rule.scale = 2.5;
+  rule.groups = 8;
+  rule.group_top_k = 4;
+  rule.group_score = GroupScore::top2;
+  ModelConfig config =
+      with_experts(llama("deepseek-v3-gqa", 61, 7168, 18432, 128, 128, 128, 129280, false), rule, 2048);
+  config.moe.shared_ffn = 2048;
+  config.moe.dense_layers = 3;
+  config.moe.route_bias = true;
+  config.rope_theta = 10000;
+  config.norm_eps = 1e-6;
+  config.cuts = "plain attention instead of latent attention (MLA), no YaRN, no multi-token prediction";
+  return config;
+}
+
 ModelConfig llama4_scout() {
   RoutingRule rule = softmax_of(16, 1);
   rule.score = RouterScore::sigmoid;
@@ -124,7 +142,9 @@ const std::vector<ModelConfig>& model_presets() {
       with_experts(llama("moe-4b-a1b",     16,  2048,  1024,  32,  8,  64, 128256, true), softmax_of(32, 8), 1024),
       mixtral(),
       with_experts(qwen("qwen3-30b-a3b",   48,  2048,   768,  32,  4, 128, 151936, false,  true), softmax_of(128, 8), 768),
+      with_experts(qwen("qwen3-235b-a22b", 94,  4096,  1536,  64,  4, 128, 151936, false,  true), softmax_of(128, 8), 1536),
       deepseek_v2_lite(),
+      deepseek_v3(),
       llama4_scout(),
       // clang-format on
   };
