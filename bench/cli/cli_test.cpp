@@ -267,6 +267,9 @@ TEST_CASE("a dry run ends with how many cases it has and what its columns mean",
   const std::string meaning = "; memory is the peak of the fullest GPU; model FLOPs, causal attention halved";
   CHECK(last_line("") == "1 case" + meaning);
   CHECK(last_line("--seq 64,128") == "2 cases" + meaning);
+  // One of a model's layers alone are said whether cases differ by it or not.
+  CHECK(contains(precbench_says("sweep --dry-run --model tiny --layers 2 --device cpu").text, "layers"));
+  CHECK(!contains(precbench_says("sweep --dry-run --model tiny --device cpu").text, "layers"));
 }
 
 TEST_CASE("an exception is one line and an exit status", "[cli]") {

@@ -18,7 +18,9 @@ CaseLabels::CaseLabels(const std::vector<Plan>& grid) : fields_{find_field("mode
     const bool varies = std::any_of(grid.begin(), grid.end(), [&](const Plan& plan) {
       return get_text(plan.fields, field) != get_text(grid.front().fields, field);
     });
-    if (!shown && varies) fields_.push_back(&field);
+    // A model that is cut is another.
+    const bool cut = &field == find_field("layers") && !grid.empty() && grid.front().fields.layers != 0;
+    if (!shown && (varies || cut)) fields_.push_back(&field);
   }
 }
 
@@ -33,8 +35,8 @@ std::string words_of(const StudyPlace& place) {
 std::string CaseLabels::of(const Plan& plan) const {
   const Case& c = plan.fields;
   if (plan.study)
-    return fmt::format("{} {}{}, {}", c.model, plan.recipe.name, plan.init.perturbed ? " perturbed" : "",
-                       words_of(*plan.study));
+    return fmt::format("{}{} {}{}, {}", c.model, c.layers ? fmt::format(" layers={}", c.layers) : "",
+                       plan.recipe.name, plan.init.perturbed ? " perturbed" : "", words_of(*plan.study));
   std::string label = c.model + " " + c.recipe;
   for (std::size_t i = 2; i < fields_.size(); ++i)
     label += fmt::format(" {}={}", fields_[i]->name, get_text(c, *fields_[i]));

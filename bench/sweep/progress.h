@@ -12,12 +12,12 @@
 
 namespace precbench {
 
-/// "tiny mxfp8 seq=256 gpus=2": model, recipe and every other axis that varies over the grid.
+/// "tiny mxfp8 seq=256 gpus=2": model, recipe, how many layers where not all, and every other axis that varies over the grid.
 class CaseLabels {
  public:
   explicit CaseLabels(const std::vector<Plan>& grid);
   std::string of(const Plan& plan) const;
-  /// Model and recipe first, then what varies.
+  /// Model and recipe first, then the rest.
   const std::vector<const Field*>& fields() const { return fields_; }
 
  private:
