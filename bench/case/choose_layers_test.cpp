@@ -174,6 +174,16 @@ TEST_CASE("a layer's shape matters where it is converted, in every recipe of the
   CHECK(resolve(c).warnings() == Lines{"rowwise from step 50 on: times are of the steps of both recipes"});
 }
 
+TEST_CASE("stochastic rounding in fprop is accepted, with a warning", "[layers]") {
+  Case c;
+  c.recipe = "nvfp4_sr_fwd";
+  c.switch_recipe = "none";
+  CHECK(resolve(c).warnings() ==
+        Lines{"nvfp4_sr_fwd: fprop rounds stochastically, whose noise biases the gradient"});
+  c.recipe = "nvfp4";
+  CHECK(resolve(c).warnings().empty());
+}
+
 TEST_CASE("blocks are gathered in FP8 where all their layers are converted", "[layers]") {
   Case c = tensorwise("first_linear");
   c.gpus = 2;

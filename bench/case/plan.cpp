@@ -122,6 +122,12 @@ std::vector<std::string> Plan::warnings() const {
   if (model.max_positions > 0 && T > model.max_positions && static_cast<double>(T) > stretched)
     lines.push_back(fmt::format("{}: seq {} is beyond the {} positions that the model is made for",
                                 model.name, T, model.max_positions));
+  for (const QuantFormat& f : {recipe.fprop.a, recipe.fprop.b})
+    if (f.element_rounding == ElementRounding::stochastic) {
+      lines.push_back(
+          fmt::format("{}: fprop rounds stochastically, whose noise biases the gradient", recipe.name));
+      break;
+    }
   for (const LaterLayers& next : later)
     lines.push_back(fmt::format("{} from step {} on: times are of the steps of both recipes",
                                 next.recipe.name, next.from));
