@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
+#include <sstream>
 #include <stdexcept>
 #include <system_error>
 
@@ -203,6 +204,23 @@ TEST_CASE("one recipe is listed in full", "[cli]") {
   CHECK(contains(answer.text, "wgrad"));
   CHECK(refused("list recipes --recipe mxpf8") == "precbench: unknown recipe \"mxpf8\"; did you mean mxfp8?");
   CHECK(refused("list models --recipe mxfp8") == "precbench: list: --recipe belongs to list recipes");
+}
+
+TEST_CASE("the table of recipes says nothing twice, and stays readable", "[cli]") {
+  const std::string text = precbench_says("list recipes").text;
+  std::istringstream lines(text);
+  std::size_t widest = 0;
+  for (std::string line; std::getline(lines, line);) widest = std::max(widest, line.size());
+  CHECK(widest <= 180);  // 150 without a GPU's column
+  const auto row = [&](const std::string& name) {
+    const std::size_t at = text.find("\n" + name + " ");
+    REQUIRE(at != text.npos);
+    return text.substr(at + 1, text.find('\n', at + 1) - at - 1);
+  };
+  CHECK(contains(row("rowwise"), "e4m3 row f32_pow2  as fprop "));
+  CHECK(contains(row("tensorwise"), "e5m2 and e4m3 tensor f32                 as dgrad "));
+  CHECK(contains(row("quartet"), "rh32, same of fprop "));
+  CHECK(contains(row("bf16"), "bf16        bf16         bf16 "));
 }
 
 TEST_CASE("a full standard output is told", "[cli]") {

@@ -2,8 +2,8 @@
 #include "bench/cli/list.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <map>
@@ -47,15 +47,52 @@ GemmSupport gemm_support_of(const Recipe& recipe, const Device& device) {
 /// Why recipes do not run natively, and which.
 using Notes = std::map<std::string, std::vector<std::string>>;
 
+/// What a product multiplies, and no part of it twice: "e4m3 row f32", "e5m2 and e4m3 tensor f32", "e2m1 1x32 ue8m0/floor,
+/// same of fprop".
+std::string operands_of(const GemmRecipe& gemm) {
+  const std::string a = describe(gemm.a), b = describe(gemm.b);
+  if (a == b) return a;
+  if (b.starts_with(a)) return a + ", same" + b.substr(a.size());
+  const std::size_t of_a = a.find(' '), of_b = b.find(' ');
+  if (of_a != a.npos && of_b != b.npos && a.substr(of_a) == b.substr(of_b))
+    return a.substr(0, of_a) + " and " + b;
+  return a + ", " + b;
+}
+
+/// Of the three products; one that says what an earlier one does names it.
+std::vector<std::string> products_of(const Recipe& recipe) {
+  std::vector<std::string> all, shown;
+  for (const GemmRole role : kGemmRoles) {
+    all.push_back(operands_of(recipe.gemm(role)));
+    const auto first = std::find(all.begin(), all.end(), all.back()) - all.begin();
+    const std::string reference = std::string("as ") + name_of(kGemmRoles[first]);
+    const bool repeated = first + 1 < std::ssize(all) && reference.size() < all.back().size();
+    shown.push_back(repeated ? reference : all.back());
+  }
+  return shown;
+}
+
+/// Words in lines of a terminal, two blanks before each.
+std::string wrapped(const std::vector<std::string>& words) {
+  constexpr std::size_t kWidth = 100;
+  std::string text, line = " ";
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const std::string word = words[i] + (i + 1 < words.size() ? "," : "");
+    if (line.size() + word.size() + 1 > kWidth && line != " ") {
+      text += line + "\n";
+      line = " ";
+    }
+    line += " " + word;
+  }
+  return text + line + "\n";
+}
+
 /// A recipe's line, and a note for each device that does not run it natively.
 std::vector<std::string> row_of(const Recipe& recipe, const std::vector<Named>& all, Notes& notes) {
-  std::vector<std::string> row = {recipe.name};
+  std::vector<std::string> row = products_of(recipe);
+  row.insert(row.begin(), recipe.name);
   std::string fast;
-  for (const GemmRole role : kGemmRoles) {
-    const GemmRecipe& gemm = recipe.gemm(role);
-    row.push_back(gemm.a == gemm.b ? describe(gemm.a) : describe(gemm.a) + ", " + describe(gemm.b));
-    fast += gemm.fast_accum ? "+" : "-";
-  }
+  for (const GemmRole role : kGemmRoles) fast += recipe.gemm(role).fast_accum ? "+" : "-";
   row.push_back(fast);
   for (const Named& d : all) {
     const GemmSupport support = gemm_support_of(recipe, *d.device);
@@ -96,10 +133,10 @@ void list_recipes() {
   for (const RecipeGroup& group : fp4_groups()) print_table(group.name, group.recipes);
   print_table("Controls, known to be worse", control_recipes());
   text +=
-      "fast: fast accumulation in fprop, dgrad, wgrad. An emulated recipe has a loss but no speed.\n"
+      "as fprop, as dgrad: that product's formats. fast: fast accumulation in fprop, dgrad, wgrad. An emulated recipe has a loss but no speed.\n"
       "A recipe of your own may also ask for e4m2, e4m1, e5m1, e3m3, e3m4 and e5m3: a bit more or less than e4m3 and e5m2.\n"
       "list recipes --recipe NAME shows one in full, with its source, in the form of such a file.\n";
-  for (const auto& [why, which] : notes) text += fmt::format("{}\n  ({})\n", why, fmt::join(which, ", "));
+  for (const auto& [why, which] : notes) text += fmt::format("{}:\n{}", why, wrapped(which));
   put(text);
 }
 
@@ -138,11 +175,10 @@ void list_models() {
   TextRows rows = {{"model", "parameters", "layers", "width", "ffn", "heads", "kv heads", "head dim", "vocab",
                     "tied", "QK-norm", "GFLOPs/token", "torchtitan"}};
   for (const ModelConfig& m : model_presets())
-    rows.push_back({m.name, parameters_of(m), fmt::format("{}", m.layers),
-                    fmt::format("{}", m.width), fmt::format("{}", m.ffn), fmt::format("{}", m.heads),
-                    fmt::format("{}", m.kv_heads), fmt::format("{}", m.head_dim), fmt::format("{}", m.vocab),
-                    m.tied ? "yes" : "no", m.qk_norm ? "yes" : "no",
-                    gigaflops_per_token(m, FlopConvention::causal),
+    rows.push_back({m.name, parameters_of(m), fmt::format("{}", m.layers), fmt::format("{}", m.width),
+                    fmt::format("{}", m.ffn), fmt::format("{}", m.heads), fmt::format("{}", m.kv_heads),
+                    fmt::format("{}", m.head_dim), fmt::format("{}", m.vocab), m.tied ? "yes" : "no",
+                    m.qk_norm ? "yes" : "no", gigaflops_per_token(m, FlopConvention::causal),
                     gigaflops_per_token(m, FlopConvention::torchtitan)});
   fmt::print("{}", aligned(rows));
   fmt::print(
