@@ -42,10 +42,37 @@ void refuse_other_path(const Match& match) {
   refuse(grouped_of(baseline), grouped_of(current));
 }
 
+/// Of a case that nothing answers: which record of the run no baseline has and differs in one field alone. Not looked for where
+/// there are very many.
+std::string why_missing(const LocatedRecord& baseline, const RecordSet& current, const Answers& found) {
+  constexpr std::size_t kMost = 1000;
+  const std::string reason = "no record of this case";
+  if (current.records.size() > kMost) return reason;
+  std::set<const LocatedRecord*> taken;
+  for (const auto& [asked, answer] : found) taken.insert(answer);
+  for (const LocatedRecord& other : current.records) {
+    if (taken.contains(&other)) continue;
+    const CaseFields &asked = baseline.record.case_fields, &ran = other.record.case_fields;
+    int differences = 0;
+    std::string what;
+    const auto compare = [&](const std::string& key, const CaseFields::Json* was,
+                             const CaseFields::Json* is) {
+      if ((was && is && *was == *is) || ++differences > 1) return;
+      const auto text = [](const CaseFields::Json* value) { return value ? value->dump() : "the default"; };
+      what = fmt::format("{}; {} has {} {} for {}", reason, other.origin.text(), key, text(is), text(was));
+    };
+    for (const CaseFields::Item& item : asked.items())
+      compare(item.key(), &item.value(), ran.find(item.key()));
+    for (const CaseFields::Item& item : ran.items())
+      if (!asked.find(item.key())) compare(item.key(), nullptr, &item.value());
+    if (differences == 1) return what;
+  }
+  return reason;
+}
+
 using Ids = std::set<std::string>;
 
 std::optional<MetricResult> what_is_unfit(const Match& match, const Ids& undecided) {
-  if (!match.current) return Match::whole(GateVerdict::missing, "no record of this case");
   if (undecided.contains(match.baseline->record.id) || undecided.contains(match.current->record.id))
     return Match::whole(GateVerdict::noisy,
                         fmt::format("{} is one of several records of this case, and their times do not tell "
@@ -84,7 +111,8 @@ std::vector<Match> match_cases(const RecordSet& baseline, const RecordSet& curre
       continue;
     }
     Match match{&located, current_one, std::nullopt};
-    match.unfit = what_is_unfit(match, undecided);
+    match.unfit = current_one ? what_is_unfit(match, undecided)
+                              : Match::whole(GateVerdict::missing, why_missing(located, current, found));
     const bool only_by_name = current_one && current_one->record.id != located.record.id;
     if (current_one && !(only_by_name && match.unfit)) refuse_other_path(match);
     matches.push_back(std::move(match));

@@ -112,6 +112,30 @@ TEST_CASE("a case that was not measured is MISSING, never a pass", "[gate]") {
   CHECK(diverged.cases.at(0).metrics.at(0).reason == "the run ended diverged: NaN at step 3");
 }
 
+TEST_CASE("a case that is MISSING is told which one ran in its place", "[gate]") {
+  const auto reason = [](const Record& baseline, const std::vector<Record>& current) {
+    return judge(set_of({baseline}), set_of(current), {}).cases.at(0).metrics.at(0).reason;
+  };
+  Record other = kBase;
+  other.id = "0123456789abcdef";
+  other.case_fields["batch"] = 77;
+  const std::string batch = kBase.case_fields.at("batch").dump();
+  CHECK(reason(kBase, {other}).ends_with(" has batch 77 for " + batch));
+  CHECK(reason(kBase, {other}).starts_with("no record of this case; "));
+  other.case_fields["seq"] = 33;  // two fields: another question
+  CHECK(reason(kBase, {other}) == "no record of this case");
+  Record routed = kBase;  // a field that a record has only where it is not the default
+  routed.id = "0123456789abcdef";
+  routed.case_fields["routing"] = "balanced";
+  CHECK(reason(kBase, {routed}).ends_with(" has routing \"balanced\" for the default"));
+  // One that another case of the baseline has is not in this one's place.
+  Record both = kBase;
+  both.id = "0123456789abcdee";
+  both.case_fields["batch"] = 78;
+  const GateResult result = judge(set_of({kBase, both}), set_of({both}), {});
+  CHECK(result.cases.at(0).metrics.at(0).reason == "no record of this case");
+}
+
 TEST_CASE("no matching case is inconclusive", "[gate]") {
   const GateResult result = judge(set_of({kBase}), set_of({samples::gpu_record("bf16", 300)}), {});
   CHECK(result.exit_status() == 3);
