@@ -214,7 +214,7 @@ TEST_CASE("NCCL's all_to_all and send_recv", "[gpu][comm]") {
 
 TEST_CASE("GPUs with different experts train like GPUs that have all", "[gpu][comm][moe][ep]") {
   if (!gpus_or_skip()) return;
-  for (const char* recipe : {"bf16", "blockwise"}) {
+  for (const char* recipe : {"bf16", "blockwise", "tensorwise_delayed"}) {
     Setting setting{.ranks = 2, .model = "tiny-moe-shared"};
     const Trained all = train(recipe, setting);
     setting.ep = 2;

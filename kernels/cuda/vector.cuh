@@ -182,9 +182,19 @@ struct NarrowerFp8 {
   int dropped_bits;
 };
 
-__device__ inline std::uint32_t fp8x4(float a, float b, float c, float d, NarrowerFp8 to) {
+/// Not inline, so that kernels for whole formats stay short.
+static __device__ __noinline__ std::uint32_t fp8x4(float a, float b, float c, float d, NarrowerFp8 to) {
   const auto rounded = [to](float x) { return round_to_narrower(x, to.dtype, to.dropped_bits); };
   return fp8x4(rounded(a), rounded(b), rounded(c), rounded(d), to.dtype);
+}
+
+/// The codes of eight values times `factor`.
+template <class Format>
+__device__ __forceinline__ uint2 fp8x8(const Bf16x8& v, float factor, Format to) {
+  float x[8];
+  unpack(x, v);
+  return make_uint2(fp8x4(x[0] * factor, x[1] * factor, x[2] * factor, x[3] * factor, to),
+                    fp8x4(x[4] * factor, x[5] * factor, x[6] * factor, x[7] * factor, to));
 }
 
 /// body(std::integral_constant<DType, dtype>()): a choice made once, where every conversion would be issued for

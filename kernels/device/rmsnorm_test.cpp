@@ -295,3 +295,63 @@ PRECBENCH_OP_TEST(rmsnorm_many_rows_on, "the rmsnorms of more rows than a GPU ha
     CHECK(same_bits(b.fetch(dweight), plain_dweight));
   }
 }
+
+PRECBENCH_OP_TEST(rmsnorm_known_on, "the rmsnorms of many rows with scales that are known") {
+  QuantFormat x = kTensorE4m3, dy = kTensorE5m2;
+  x.history = {.length = 16, .margin = 1};
+  dy.history = {.length = 16};
+  HostMemory& host = b.host();
+  // More rows than 16 for each half of a GPU's multiprocessors; a width of which the last vectors are missing.
+  const std::int64_t M = b.on_cpu() ? 48 : 4112;
+  for (const std::int64_t C : {264, b.on_cpu() ? 64 : 4096}) {
+    const auto random = [&](std::int64_t rows) { return b.put(host.random(DType::bf16, rows, C, 1.0f)); };
+    const Tensor in = random(M), branch = random(M), dh = random(M), dresidual = random(M),
+                 weight = random(1);
+    const Tensor sum = b.output(DType::bf16, M, C), rstd = b.output(DType::f32, M, 1);
+    const Tensor dweight = b.output(DType::f32, 1, C);
+    const auto forward = [&](const QuantizedTensor& h) {
+      b.device().add_rmsnorm({h, sum, rstd, in, branch, weight, kEps});
+    };
+    const auto backward = [&](const QuantizedTensor& dx) {
+      b.device().rmsnorm_backward({dx, dweight, false, dresidual, dh, sum, rstd, weight});
+    };
+    const QuantizedTensor plain = b.operand({}, M, C);
+    forward(plain);
+    const Tensor h = b.fetch(plain.value);
+    backward(plain);
+    const Tensor dx = b.fetch(plain.value), plain_dweight = b.fetch(dweight);
+    const Tensor known = host.tensor(DType::f32, 1, 1), staged = host.tensor(DType::f32, 1, 1);
+    const Tensor dev_known = b.put(known), dev_staged = b.put(staged);
+    for (const OutputFormats& formats : {OutputFormats{x, x}, {x, dy}, {dy, {}}, {{}, x}})
+      for (const bool keep : {true, false})
+        for (const float before : {0.0f, 1000.0f}) {
+          QuantizedTensor out = b.operand(formats, M, C);
+          out.keep_value = keep;
+          out.amax_in = dev_known, out.amax_out = dev_staged;
+          const auto check = [&](const char* what, const Tensor& value, auto&& op) {
+            INFO(what << " " << C << " row " << describe(formats.rowwise) << " col "
+                      << describe(formats.columnwise) << (keep ? " kept" : "") << " staged " << before);
+            known.as<float>()[0] = 2.5f, staged.as<float>()[0] = before;
+            b.device().upload(dev_known, known.data);
+            b.device().upload(dev_staged, staged.data);
+            op(out);
+            QuantizedTensor expected = b.host_operand(formats, value);
+            expected.amax_in = known, expected.amax_out = staged;
+            b.cpu().quantize({expected});
+            for (const auto form : {&QuantizedTensor::rowwise, &QuantizedTensor::columnwise}) {
+              if ((out.*form).empty()) continue;
+              CHECK(same_bits(b.fetch((out.*form).data), (expected.*form).data));
+              CHECK(same_bits(b.fetch((out.*form).scale), (expected.*form).scale));
+            }
+            CHECK(same_bits(b.fetch(dev_staged), staged));
+            if (keep) CHECK(same_bits(b.fetch(out.value), value));
+          };
+          check("h", h, forward);
+          check("dx", dx, backward);
+          // Blocks have other rows than without forms, so sums over rows another order.
+          const Tensor sums = b.fetch(dweight);
+          for (std::int64_t c = 0; c < C; ++c)
+            CHECK(std::fabs(sums.as<float>()[c] - plain_dweight.as<float>()[c]) < 1e-4);
+        }
+  }
+}

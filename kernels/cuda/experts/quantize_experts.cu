@@ -51,9 +51,7 @@ struct StackSource {
 struct Stack {
   Matrix expert;
   TileOutput output;
-  std::uint32_t* amaxes;  ///< of the experts, which a scale that belongs to one comes from; null: none does
-  std::uint32_t* raised;  ///< what a cast raises to the experts' amaxes; null: nothing
-  bool known;             ///< amaxes are read only
+  bool known;  ///< amaxes of experts are read only
   int col_tiles;
 };
 
@@ -86,8 +84,8 @@ struct StackTile {
     for (int i = 0; i < kSquare; ++i) square[i] = load<kFull>(expert, row0 + at.row() + i, col0 + at.col());
     shift(output.rowwise, output.row_amax, which);
     shift(output.columnwise, output.col_amax, which);
-    if (stack.amaxes) output.tensor = {.parts = stack.amaxes + which, .count = 1};
-    if (stack.raised) output.tensor.raised = stack.raised + which;
+    if (output.tensor.parts) output.tensor.parts += which;
+    if (output.tensor.raised) output.tensor.raised += which;
   }
 };
 
@@ -128,12 +126,12 @@ __global__ void __launch_bounds__(kTileThreads, 4) amax_experts(const __grid_con
 }
 
 /// From the last tile on: L2 still has what an amax pass has read last.
-template <bool kFull>
+template <TileCase kCase>
 __global__ void __launch_bounds__(kTileThreads, 3) cast_experts(const __grid_constant__ Stack stack) {
   __shared__ TileShared shared;
-  StackTile<kFull> tile(stack, static_cast<int>(gridDim.y - 1 - blockIdx.y),
-                        static_cast<int>(gridDim.x - 1 - blockIdx.x));
-  cast_tile<kFull>(tile.square, tile.output, tile.row0, tile.col0, shared);
+  StackTile<kCase != TileCase::any> tile(stack, static_cast<int>(gridDim.y - 1 - blockIdx.y),
+                                         static_cast<int>(gridDim.x - 1 - blockIdx.x));
+  cast_tile<kCase>(tile.square, tile.output, tile.row0, tile.col0, shared);
 }
 
 /// Whether every expert's part of a form and of its scales lies by itself.
@@ -159,8 +157,6 @@ void quantize_stack(CudaDevice& device, const QuantizedTensor& w, std::int64_t E
   const std::int64_t N = w.value.rows / E, k = w.value.cols;
   Stack stack{.expert = matrix(w.value),
               .output = {},
-              .amaxes = nullptr,
-              .raised = nullptr,
               .known = !w.amax_in.empty(),
               .col_tiles = static_cast<int>((k + kTile - 1) / kTile)};
   stack.expert.rows = N;
@@ -184,21 +180,24 @@ void quantize_stack(CudaDevice& device, const QuantizedTensor& w, std::int64_t E
   if (rows > 0) out.row_amax = amaxes, out.rowwise.amax = reinterpret_cast<float*>(amaxes);
   amaxes += rows;
   if (columns > 0) out.col_amax = amaxes, out.columnwise.amax = reinterpret_cast<float*>(amaxes);
-  if (experts > 0) stack.amaxes = reinterpret_cast<std::uint32_t*>(amaxes + columns);
-  if (stack.known && by_expert) stack.amaxes = w.amax_in.as<std::uint32_t>();
-  if (!w.amax_out.empty()) (stack.known ? stack.raised : stack.amaxes) = w.amax_out.as<std::uint32_t>();
+  TensorAmax& tensor = out.tensor;
+  if (experts > 0) tensor.parts = reinterpret_cast<std::uint32_t*>(amaxes + columns);
+  if (stack.known && by_expert) tensor.parts = w.amax_in.as<std::uint32_t>();
+  if (!w.amax_out.empty()) (stack.known ? tensor.raised : tensor.parts) = w.amax_out.as<std::uint32_t>();
+  if (tensor.parts) tensor.count = 1;
   const bool finds = !stack.known && !w.amax_out.empty();
   const dim3 grid(static_cast<unsigned>((N + kTile - 1) / kTile * stack.col_tiles), static_cast<unsigned>(E));
-  const auto run = [&](auto full) {
-    if (bytes > 0) PRECBENCH_CHECK(cudaMemsetAsync(amaxes - rows, 0, bytes, device.stream()));
-    if (finds) PRECBENCH_CHECK(cudaMemsetAsync(w.amax_out.data, 0, w.amax_out.bytes(), device.stream()));
-    if (bytes > 0 || finds) amax_experts<full><<<grid, kTileThreads, 0, device.stream()>>>(stack);
-    if (cast || stack.raised) cast_experts<full><<<grid, kTileThreads, 0, device.stream()>>>(stack);
-  };
-  if (stack.expert.vectors && N % kTile == 0 && k % kTile == 0)
-    run(std::true_type());
-  else
-    run(std::false_type());
+  const bool whole_tiles = stack.expert.vectors && N % kTile == 0 && k % kTile == 0;
+  if (bytes > 0) PRECBENCH_CHECK(cudaMemsetAsync(amaxes - rows, 0, bytes, device.stream()));
+  if (finds) PRECBENCH_CHECK(cudaMemsetAsync(w.amax_out.data, 0, w.amax_out.bytes(), device.stream()));
+  if (bytes > 0 || finds) {
+    const auto kernel = whole_tiles ? amax_experts<true> : amax_experts<false>;
+    kernel<<<grid, kTileThreads, 0, device.stream()>>>(stack);
+  }
+  if (!cast && !tensor.raised) return;
+  with_tile_case(tile_case({&out, 1}, whole_tiles), [&](auto tile_case) {
+    cast_experts<tile_case><<<grid, kTileThreads, 0, device.stream()>>>(stack);
+  });
 }
 
 }  // namespace

@@ -2,6 +2,9 @@
 // their maxima, half of the threads make the scales of a form, then all multiply and convert.
 #pragma once
 
+#include <span>
+#include <type_traits>
+
 #include "kernels/cuda/quantize/tile.cuh"
 
 namespace precbench::cuda {
@@ -12,9 +15,8 @@ namespace precbench::cuda {
 __device__ inline void tile_scales(float (&scale)[4][kTile], const FormArgs& form,
                                    const std::uint16_t (*maxima)[kTile], int parts,
                                    const std::uint32_t (&warp_maxima)[kTileWarps], std::uint32_t tensor_amax,
-                                   std::int64_t row0, std::int64_t k0, int turn) {
-  const int v = static_cast<int>((threadIdx.x + turn) % kTileThreads);
-  if (v >= kTile) return;
+                                   std::int64_t row0, std::int64_t k0) {
+  const int v = threadIdx.x % kTile;
   const std::int64_t row = row0 + v;
   if (form.in_blocks_of_32()) {
     // The tile's scales lie together, the four of a row in one word, which saves three addresses of 64 bits; 0 where the
@@ -115,28 +117,24 @@ __device__ __forceinline__ void leave_scales(TileShared& shared, const TileOutpu
     for (int w = 0; w < kTileWarps; ++w) tensor_amax = max(tensor_amax, shared.tensor_max[w]);
     if (out.tensor.result && row0 == 0 && col0 == 0 && threadIdx.x == 0) *out.tensor.result = tensor_amax;
   }
-  if (out.rowwise.data)
-    tile_scales(shared.row_scale, out.rowwise, shared.row_max, 4, shared.warp_max, tensor_amax, row0, col0,
-                0);
-  if (out.columnwise.data)
-    tile_scales(shared.col_scale, out.columnwise, shared.col_max, kTileWarps, shared.warp_max, tensor_amax,
-                col0, row0, kTile);
+  // Half of the threads each, and one copy of the code.
+  const bool cols = threadIdx.x >= kTile;
+  const FormArgs& form = cols ? out.columnwise : out.rowwise;
+  if (form.data)
+    tile_scales(cols ? shared.col_scale : shared.row_scale, form, cols ? shared.col_max : shared.row_max,
+                cols ? kTileWarps : 4, shared.warp_max, tensor_amax, cols ? col0 : row0, cols ? row0 : col0);
 }
 
-/// Writes the row form: eight codes of each of the square's rows, row i times factor(i). kWhole: no mantissa bits are dropped.
-template <bool kFull, bool kWhole, class Factor>
+/// Writes the row form: eight codes of each of the square's rows, row i times factor(i). kFull: as TileCase::full.
+template <bool kFull, class Factor>
 __device__ __forceinline__ void cast_rows(const Bf16x8 (&square)[kSquare], const FormArgs& form,
                                           std::int64_t row0, std::int64_t col0, const ThreadPlace& at,
                                           Factor&& factor) {
   const std::int64_t col = col0 + at.col();
-  with_fp8(form.dtype, kWhole ? 0 : form.dropped_bits, [&](auto dtype) {
+  with_fp8(form.dtype, kFull ? 0 : form.dropped_bits, [&](auto dtype) {
 #pragma unroll
     for (int i = 0; i < kSquare; ++i) {
-      const float s = factor(i);
-      float x[8];
-      unpack(x, square[i]);
-      const uint2 codes = make_uint2(fp8x4(x[0] * s, x[1] * s, x[2] * s, x[3] * s, dtype),
-                                     fp8x4(x[4] * s, x[5] * s, x[6] * s, x[7] * s, dtype));
+      const uint2 codes = fp8x8(square[i], factor(i), dtype);
       const std::int64_t row = row0 + at.row() + i;
       std::uint8_t* p = form.data + row * form.k + col;
       if (kFull || (row < form.rows && col + 8 <= form.k && form.k % 8 == 0)) {
@@ -151,11 +149,11 @@ __device__ __forceinline__ void cast_rows(const Bf16x8 (&square)[kSquare], const
 }
 
 /// Writes the column form, through shared memory, column j times s[j].
-template <bool kFull, bool kWhole>
+template <bool kFull>
 __device__ __forceinline__ void cast_cols(const Bf16x8 (&square)[kSquare], const FormArgs& form,
                                           std::int64_t row0, std::int64_t col0, TileShared& shared,
                                           const ThreadPlace& at, const float (&s)[8]) {
-  with_fp8(form.dtype, kWhole ? 0 : form.dropped_bits, [&](auto dtype) {
+  with_fp8(form.dtype, kFull ? 0 : form.dropped_bits, [&](auto dtype) {
 #pragma unroll
     for (int j = 0; j < kSquare; ++j) {
       float x[kSquare];
@@ -185,24 +183,18 @@ __device__ __forceinline__ void cast_cols(const Bf16x8 (&square)[kSquare], const
   }
 }
 
-/// Whether all forms have a scale of the tensor, whose amax was known before, and drop no bits.
-__device__ inline bool by_known_amax(const TileOutput& out) {
-  const auto is_plain = [](const FormArgs& form) {
-    return !form.data || (form.granularity == Granularity::tensor && form.dropped_bits == 0);
-  };
-  return out.tensor.count == 1 && is_plain(out.rowwise) && is_plain(out.columnwise);
-}
-
-/// The forms of such a tile: every thread makes the scales itself, and no warp waits for another's.
-template <bool kFull>
-__device__ inline void cast_by_known_amax(Bf16x8 (&square)[kSquare], const TileOutput& out, std::int64_t row0,
-                                          std::int64_t col0, TileShared& shared, const ThreadPlace& at) {
+/// The forms of a tile by an amax that was known before: every thread makes the scales itself, and no warp waits for
+/// another's.
+__device__ __forceinline__ void cast_by_known_amax(Bf16x8 (&square)[kSquare], const TileOutput& out,
+                                                   std::int64_t row0, std::int64_t col0, TileShared& shared,
+                                                   const ThreadPlace& at) {
+  if (!out.tensor.parts) return;  // neither a form nor the amax is wanted
   const std::uint32_t amax = *out.tensor.parts;
   const bool first = row0 == 0 && col0 == 0 && threadIdx.x == 0;
   if (out.tensor.result && first) *out.tensor.result = amax;
   if (out.rowwise.data) {
     const float factor = make_scale(out.rowwise, amax, 0, first);
-    cast_rows<kFull, true>(square, out.rowwise, row0, col0, at, [factor](int) { return factor; });
+    cast_rows<true>(square, out.rowwise, row0, col0, at, [factor](int) { return factor; });
   }
 #pragma unroll
   for (int i = 0; i < kSquare; ++i) stay_packed(square[i]);
@@ -210,31 +202,63 @@ __device__ inline void cast_by_known_amax(Bf16x8 (&square)[kSquare], const TileO
   const float factor = make_scale(out.columnwise, amax, 0, first);
   const float factors[8] = {factor, factor, factor, factor, factor, factor, factor, factor};
   __syncthreads();  // the output before has been read
-  cast_cols<kFull, true>(square, out.columnwise, row0, col0, shared, at, factors);
+  cast_cols<true>(square, out.columnwise, row0, col0, shared, at, factors);
 }
 
 /// Writes the forms of one tile from the threads' squares. Every thread of the block calls it.
-template <bool kFull>
+template <TileCase kCase>
 __device__ inline void cast_tile(Bf16x8 (&square)[kSquare], const TileOutput& out, std::int64_t row0,
                                  std::int64_t col0, TileShared& shared) {
   const ThreadPlace at;
   if (out.tensor.raised) raise_amax(out.tensor.raised, square);
-  if (by_known_amax(out)) return cast_by_known_amax<kFull>(square, out, row0, col0, shared, at);
-  leave_maxima(shared, square, out, at);
-  __syncthreads();
-  leave_scales(shared, out, row0, col0);
-  __syncthreads();
-  if (out.rowwise.data) {
-    const int block = out.rowwise.in_blocks_of_32() ? at.lane / 4 : 0;
-    cast_rows<kFull, false>(square, out.rowwise, row0, col0, at,
-                            [&](int i) { return shared.row_scale[block][at.row() + i]; });
-  }
+  if constexpr (kCase == TileCase::known) {
+    cast_by_known_amax(square, out, row0, col0, shared, at);
+  } else {
+    constexpr bool kFull = kCase == TileCase::full;
+    leave_maxima(shared, square, out, at);
+    __syncthreads();
+    leave_scales(shared, out, row0, col0);
+    __syncthreads();
+    if (out.rowwise.data) {
+      const int block = out.rowwise.in_blocks_of_32() ? at.lane / 4 : 0;
+      cast_rows<kFull>(square, out.rowwise, row0, col0, at,
+                       [&](int i) { return shared.row_scale[block][at.row() + i]; });
+    }
 #pragma unroll
-  for (int i = 0; i < kSquare; ++i) stay_packed(square[i]);
-  if (out.columnwise.data) {
-    float factors[8];
-    load_vector(factors, &shared.col_scale[out.columnwise.in_blocks_of_32() ? at.warp / 2 : 0][at.col()]);
-    cast_cols<kFull, false>(square, out.columnwise, row0, col0, shared, at, factors);
+    for (int i = 0; i < kSquare; ++i) stay_packed(square[i]);
+    if (out.columnwise.data) {
+      float factors[8];
+      load_vector(factors, &shared.col_scale[out.columnwise.in_blocks_of_32() ? at.warp / 2 : 0][at.col()]);
+      cast_cols<kFull>(square, out.columnwise, row0, col0, shared, at, factors);
+    }
+  }
+}
+
+/// The case of a cast into these outputs. `whole_tiles`: of vectors, on every side that is read or written.
+inline TileCase tile_case(std::span<const TileOutput> outputs, bool whole_tiles) {
+  bool known = true;
+  for (const TileOutput& out : outputs) {
+    for (const FormArgs* form : {&out.rowwise, &out.columnwise}) {
+      if (!form->data) continue;
+      if (!whole_tiles || form->dropped_bits > 0) return TileCase::any;
+      known = known && form->granularity == Granularity::tensor && out.tensor.count == 1;
+    }
+    known = known && (!out.tensor.result || out.tensor.count == 1);
+  }
+  if (!whole_tiles) return TileCase::any;
+  return known ? TileCase::known : TileCase::full;
+}
+
+/// body(std::integral_constant<TileCase, it>()).
+template <class Body>
+void with_tile_case(TileCase it, Body&& body) {
+  switch (it) {
+    case TileCase::any:
+      return body(std::integral_constant<TileCase, TileCase::any>());
+    case TileCase::full:
+      return body(std::integral_constant<TileCase, TileCase::full>());
+    case TileCase::known:
+      return body(std::integral_constant<TileCase, TileCase::known>());
   }
 }
 

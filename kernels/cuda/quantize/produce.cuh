@@ -112,11 +112,13 @@ void produce(CudaDevice& device, const Source& source, TileOutputs<Source::kOutp
     kernel<<<grid, kTileThreads, 0, device.stream()>>>(source, outputs, col_tiles, tiles);
   }
   if (cast || result) {
-    const auto kernel = full ? cast_tiles<Source, true> : cast_tiles<Source, false>;
-    if (kStash > 0)
-      PRECBENCH_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kStash));
-    // The first tile's block stores the tensor's amax; where nothing else is wanted, it runs alone.
-    kernel<<<cast ? tiles : 1, kTileThreads, kStash, device.stream()>>>(source, outputs, col_tiles, amax);
+    with_tile_case(tile_case(outputs.of, full), [&](auto tile_case) {
+      const auto kernel = cast_tiles<Source, tile_case>;
+      if (kStash > 0)
+        PRECBENCH_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kStash));
+      // The first tile's block stores the tensor's amax; where nothing else is wanted, it runs alone.
+      kernel<<<cast ? tiles : 1, kTileThreads, kStash, device.stream()>>>(source, outputs, col_tiles, amax);
+    });
   }
 }
 

@@ -35,6 +35,14 @@ inline constexpr int kTileThreads = 256;
 inline constexpr int kTileWarps = kTileThreads / kWarp;
 inline constexpr int kSquare = 8;  ///< rows and columns of one thread
 
+/// What is known of a cast before it is launched. Each has a kernel of its own: one with every way in it is more code than
+/// the instruction cache holds.
+enum class TileCase {
+  any,
+  full,   ///< whole tiles, read and written as vectors, and no form drops bits
+  known,  ///< that, and every form has the scale of a tensor whose amax was known before
+};
+
 /// The amax of a tensor on its way: every block of an amax pass leaves its own maximum, and every block of
 /// the cast pass takes the maximum of those, so that nothing has to be zeroed before: a memset would be a graph
 /// node of its own, about 1 us in a step of a small model where an op takes 5.

@@ -52,7 +52,8 @@ __device__ inline bool behind_groups(const Source& source, std::int64_t row) {
 /// A persistent grid: block b has the tiles b, b + gridDim, ...
 template <class Source, bool kFull>
 __global__ void __launch_bounds__(kTileThreads, Source::kOutputs == 1 ? 4 : 2)
-    amax_tiles(const Source source, const TileOutputs<Source::kOutputs> outputs, int col_tiles, int tiles) {
+    amax_tiles(const Source source, const __grid_constant__ TileOutputs<Source::kOutputs> outputs,
+               int col_tiles, int tiles) {
   constexpr int kOutputs = Source::kOutputs;
   __shared__ alignas(16) std::uint16_t row_max[kOutputs][kTile];
   __shared__ alignas(16) std::uint16_t col_max[kOutputs][kTileWarps][kTile];
@@ -134,11 +135,12 @@ __global__ void __launch_bounds__(kTileThreads, Source::kOutputs == 1 ? 4 : 2)
 template <int kOutputs>
 inline constexpr int kStashBytes = (kOutputs - 1) * kSquare* kTileThreads * 16;
 
-template <class Source, bool kFull>
+template <class Source, TileCase kCase>
 __global__ void __launch_bounds__(kTileThreads, Source::kOutputs == 1 ? 3 : 2)
-    cast_tiles(const Source source, const TileOutputs<Source::kOutputs> outputs, int col_tiles,
-               bool reverse) {
+    cast_tiles(const Source source, const __grid_constant__ TileOutputs<Source::kOutputs> outputs,
+               int col_tiles, bool reverse) {
   constexpr int kOutputs = Source::kOutputs;
+  constexpr bool kFull = kCase != TileCase::any;
   __shared__ TileShared shared;
   extern __shared__ uint4 stash[];
   const ThreadPlace at;
@@ -168,7 +170,7 @@ __global__ void __launch_bounds__(kTileThreads, Source::kOutputs == 1 ? 3 : 2)
       for (int i = 0; i < kSquare; ++i)
         square[i] = load_vector(&stash[((o - 1) * kSquare + i) * kTileThreads + threadIdx.x]);
     }
-    cast_tile<kFull>(square, out, row0, out.first_col + col0, shared);
+    cast_tile<kCase>(square, out, row0, out.first_col + col0, shared);
   }
 }
 
