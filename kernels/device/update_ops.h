@@ -45,6 +45,8 @@ struct Adamw {
     return !m_scale.scale.empty() || !v_scale.scale.empty() || !master_scale.scale.empty() ||
            !gradient_scale.empty();
   }
+  /// Whether there is an amax to raise.
+  bool measures() const { return m_scale.of_tensor() || v_scale.of_tensor() || master_scale.of_tensor(); }
 };
 
 /// Codes, f16 or e4m3 with one scale for the tensor, of src, or with `accumulate` of src plus what they stand for, in FP32

@@ -1,11 +1,18 @@
-// What Parameters does with an FP16 master: codes with one scale for a parameter, in and out, and the BF16 and FP8 weights
-// that are made of them.
+// What Parameters does with an FP16 master: codes with one scale for a matrix and FP32 vectors, in and out, and the BF16 and
+// FP8 weights that are made of them.
 #include <utility>
 
 #include "kernels/numerics/state_formats.h"
 #include "models/transformer/parameters.h"
+#include "models/transformer/update_rules.h"
 
 namespace precbench {
+namespace {
+
+/// As many elements of another type in the same memory.
+Tensor in_place_of(const Tensor& x, DType dtype) { return {x.data, dtype, x.rows, x.cols}; }
+
+}  // namespace
 
 void Parameters::decode_master(int unit, const Tensor& dst, const Tensor& codes, std::int64_t first,
                                std::int64_t last) const {
@@ -13,10 +20,50 @@ void Parameters::decode_master(int unit, const Tensor& dst, const Tensor& codes,
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const Parameter& p = parameters[i];
     const std::int64_t begin = std::max(first, p.offset), count = std::min(last, p.offset + p.size()) - begin;
-    if (count > 0)
-      device_.decode(
-          {dst.elements(begin - first, count), codes.elements(begin - first, count), weight_scale(unit, i)});
+    if (count <= 0) continue;
+    const Tensor to = dst.elements(begin - first, count), from = codes.elements(begin - first, count);
+    if (in_codes(p))
+      device_.decode({to, from, weight_scale(unit, i)});
+    else
+      device_.convert({to, in_place_of(from, options_.weights)});
   }
+}
+
+Tensor Parameters::exact(int unit) const {
+  const Unit& u = layout_.units()[unit];
+  return exact_.elements(exact_offsets_[unit], u.size - u.vectors_offset());
+}
+
+Tensor Parameters::exact(int unit, const Piece& piece) const {
+  const Parameter& p = *piece.parameter;
+  return exact(unit).elements(p.offset - layout_.units()[unit].vectors_offset() + piece.first, piece.count);
+}
+
+Tensor Parameters::rounded(int unit, const Piece& piece) const {
+  return in_place_of(local(master_, unit).elements(piece.offset, piece.count), options_.weights);
+}
+
+void Parameters::round_vectors() {
+  for (int u = 0; u < layout_.unit_count(); ++u)
+    for (const Piece& piece : layout_.pieces(u, shard_rank()))
+      if (piece.count > 0 && !in_codes(*piece.parameter))
+        device_.convert({rounded(u, piece), exact(u, piece)});
+}
+
+Tensor Parameters::whole_vectors(int unit) {
+  if (!sharded() || exact(unit).size() == 0) return exact(unit);
+  const Tensor whole = arena_.push_uncounted(DType::f32, 1, exact(unit).size());
+  device_.convert({whole, exact(unit)});
+  shard_comm_.comm->all_reduce(whole);
+  return whole;
+}
+
+Parameters::Updated Parameters::updated(int unit, std::size_t parameter, const Piece& piece) const {
+  if (in_codes(*piece.parameter)) return {{}, leading(unit, piece), master_scales_->of(unit, parameter)};
+  const Tensor weights = local_weights(unit);
+  if (fp16_master()) return {rounded(unit, piece), exact(unit, piece), {}};
+  return {
+      part(weights, piece.offset, piece.count), part(local(master_, unit), piece.offset, piece.count), {}};
 }
 
 void Parameters::encode_master(int unit, std::size_t parameter,
@@ -48,13 +95,11 @@ void Parameters::initialize_master(std::uint64_t seed, float std) {
     const std::vector<Piece> pieces = layout_.pieces(u, shard_rank());
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       const Parameter& p = *pieces[i].parameter;
-      if (p.kind != ParameterKind::matrix && p.kind != ParameterKind::gain) continue;
+      if (p.kind == ParameterKind::gain && pieces[i].count > 0) device_.fill({exact(u, pieces[i]), 1.0f});
+      if (p.kind != ParameterKind::matrix) continue;
       const std::int64_t begin = layout_.model_offset(u) + p.offset + pieces[i].first;
       encode_master(u, i, [&](const Tensor& elements, std::int64_t first) {
-        if (p.kind == ParameterKind::matrix)
-          device_.init_normal({elements, std, seed, begin + first});
-        else
-          device_.fill({elements, 1.0f});
+        device_.init_normal({elements, std, seed, begin + first});
       });
     }
   }

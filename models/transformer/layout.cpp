@@ -218,6 +218,12 @@ Tensor Layout::embedding(const Tensor& unit) const { return view(unit, 0, config
 
 Tensor Layout::lm_head(const Tensor& unit) const { return view(unit, 0, config_.vocab, config_.width); }
 
+std::int64_t Unit::vectors_offset() const {
+  const auto vector = std::find_if(parameters.begin(), parameters.end(),
+                                   [](const Parameter& p) { return p.kind != ParameterKind::matrix; });
+  return vector == parameters.end() ? size : vector->offset;
+}
+
 Tensor Layout::final_norm(const Tensor& unit) const {
   return view(unit, final_norm_offset_, 1, config_.width);
 }

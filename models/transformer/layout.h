@@ -44,6 +44,9 @@ struct Unit {
   std::int64_t layer = -1;  ///< of a block
   std::optional<LinearRole> experts =
       {};  ///< whose matrices of a block these are, where ranks have different ones
+
+  /// First element of its vectors, gains and biases, which come last; `size` where it has none.
+  std::int64_t vectors_offset() const;
 };
 
 /// The stacked matrices of a block's experts.

@@ -131,11 +131,15 @@ void scaled_adamw_update(const UpdateContext& context, int unit) {
       if (piece.count == 0) continue;
       const bool decay = piece.parameter->kind == ParameterKind::matrix;
       ops::Adamw op = adamw_of(context, unit, piece.offset, piece.count, decay, piece.in_model());
+      const auto [weights, leading, leading_scale] = parameters.updated(unit, i, piece);
+      op.weights = weights;
+      op.master = leading;
+      op.master_scale = leading_scale;
       op.m_scale = moments.m_scale(unit, i);
       op.v_scale = moments.v_scale(unit, i);
-      if (master) op.master_scale = master->of(unit, i);
       op.gradient_scale = parameters.gradient_scale(unit, i);
       op.measure = measure;
+      if (measure && !op.measures()) continue;
       context.device.adamw(op);
     }
   };

@@ -105,6 +105,12 @@ void Parameters::allocate_state() {
   if (options_.master == Master::fp16) {
     master_ = arena_.push(Segment::master, DType::f16, 1, size);
     master_scales_ = std::make_unique<ParameterScales>(arena_, Segment::master, layout_, DType::f16);
+    std::int64_t vectors = 0;
+    for (const Unit& unit : layout_.units()) {
+      exact_offsets_.push_back(vectors);
+      vectors += unit.size - unit.vectors_offset();
+    }
+    exact_ = arena_.push(Segment::master, DType::f32, 1, vectors);
   }
   moments_ = std::make_unique<Moments>(arena_, layout_, *options_.optimizer, options_.moments, shard_rank());
   hash_ = arena_.push(Segment::other, DType::i32, 1, 2);

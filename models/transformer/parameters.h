@@ -39,8 +39,8 @@
 namespace precbench {
 
 /// What is updated: an FP32 master that the BF16 weights are rounded from, or the BF16 weights themselves, rounded to
-/// nearest or stochastically; or an FP16 master with one scale for a parameter, beside which no BF16 weights are kept:
-/// units are rounded from it where they are used.
+/// nearest or stochastically; or an FP16 master with one scale for a matrix, beside which no BF16 weights are kept: units
+/// are rounded from it where they are used. Its vectors stay FP32: a norm's gain of 1 would lose updates below 0.0005.
 enum class Master : std::uint8_t { fp32, bf16, bf16_sr, fp16 };
 
 struct ParameterOptions {
@@ -126,8 +126,15 @@ class Parameters {
     std::vector<Run> runs;
   };
   Shard shard(int unit) const;
+  /// What an update writes of a parameter: BF16 weights, empty where none are kept, and the master, whose scale is of codes.
+  struct Updated {
+    Tensor weights, master;
+    StateScale master_scale;
+  };
+  /// `piece`: of the unit's parameter of this number, what this rank has.
+  Updated updated(int unit, std::size_t parameter, const Piece& piece) const;
   const Moments& moments() const { return *moments_; }
-  /// Scales of an FP16 master; null of any other.
+  /// Scales of an FP16 master's matrices; null of any other.
   const ParameterScales* master_scales() const { return master_scales_.get(); }
   /// Of a unit's parameter, by its number there, f32 [1]; empty where gradients have none.
   Tensor gradient_scale(int unit, std::size_t parameter) const {
@@ -218,17 +225,28 @@ class Parameters {
   /// The part of state() that the optimizer updates, and this with its moments.
   std::vector<StateTensor> weights_state() const;
   std::vector<StateTensor> trained_state() const;
-  /// One kind of state; local_of(unit): this rank's part of a unit.
+  /// One kind of state; values_of(unit, piece): what this rank has of a parameter.
   void append_state(std::vector<StateTensor>& state, const char* kind,
-                    const std::function<Tensor(int unit)>& local_of) const;
+                    const std::function<Tensor(int unit, const Piece& piece)>& values_of) const;
+  /// What this rank has of a parameter in what the optimizer updates.
+  Tensor leading(int unit, const Piece& piece) const;
   /// The layout's buffers, and where they are.
   void for_buffers(const std::function<void(const Parameter&, const Tensor&)>& visit) const;
   // An FP16 master (fp16_master.cpp).
   bool fp16_master() const { return master_scales_ != nullptr; }
-  /// dst = what elements [first, last) of a unit's codes stand for.
+  bool in_codes(const Parameter& p) const { return fp16_master() && p.kind == ParameterKind::matrix; }
+  /// A unit's vectors, whole in FP32 [1, unit size - vectors_offset()]; 0 where another rank has the elements.
+  Tensor exact(int unit) const;
+  /// What this rank has of one of them, and where its rounding is: in the place of codes, to be gathered with them.
+  Tensor exact(int unit, const Piece& piece) const;
+  Tensor rounded(int unit, const Piece& piece) const;
+  /// With what other ranks have; into the arena's stack. A collective.
+  Tensor whole_vectors(int unit);
+  void round_vectors();
+  /// dst = what elements [first, last) of a unit's codes stand for, and its vectors.
   void decode_master(int unit, const Tensor& dst, const Tensor& codes, std::int64_t first,
                      std::int64_t last) const;
-  /// This rank's part of a parameter: values(target, first) puts elements of it from `first` on into FP32 memory of the
+  /// This rank's part of a matrix: values(target, first) puts elements of it from `first` on into FP32 memory of the
   /// device, twice. A collective.
   void encode_master(int unit, std::size_t parameter,
                      const std::function<void(const Tensor& target, std::int64_t first)>& values);
@@ -241,7 +259,7 @@ class Parameters {
   /// Quantizes the blocks' weights that are exchanged or kept in FP8.
   void refresh_fp8_weights();
   /// visit(index, unit, number in the unit, part) for every parameter of whose weights this rank has a part, in layout
-  /// order; of an FP16 master for all, since their scales are those of all ranks.
+  /// order; of an FP16 master for all matrices, since their scales are those of all ranks.
   void for_weights(const std::function<void(std::size_t index, int unit, std::size_t parameter,
                                             const StateTensor& part)>& visit) const;
   /// Zeros all state and the weights; holes and padding stay so.
@@ -263,6 +281,8 @@ class Parameters {
   Tensor weights_, master_, gradient_;          // flat, one shard of every unit
   std::vector<std::int64_t> weight_offsets_;    // of a unit's shard in weights_; -1: it is not there
   std::unique_ptr<ParameterScales> master_scales_;
+  Tensor exact_;                             // with an FP16 master, f32: the vectors of all units
+  std::vector<std::int64_t> exact_offsets_;  // of a unit's in it
   std::unique_ptr<Moments> moments_;
   std::unique_ptr<Fp8Gradients> fp8_gradients_;
   StagedWatcher staged_watcher_;

@@ -10,7 +10,7 @@
 namespace precbench {
 
 void Parameters::zero_state() {
-  for (const Tensor& flat : {weights_, master_})
+  for (const Tensor& flat : {weights_, master_, exact_})
     if (!flat.empty()) device_.zero({flat});
   for (int u = 0; u < layout_.unit_count(); ++u)
     if (const Tensor kept = local_weights(u); weight_offsets_[u] < 0 && !kept.empty()) device_.zero({kept});
@@ -24,6 +24,7 @@ void Parameters::derive_weights() {
   for (int u = 0; u < layout_.unit_count(); ++u)
     if (const Shard s = shard(u); !s.master.empty() && !s.weights.empty())
       device_.convert({s.weights, s.master});
+  if (fp16_master()) round_vectors();
   forget_gathered();
   if (weight_amaxes_) weight_amaxes_->refresh(device_);
 }
@@ -45,31 +46,37 @@ void Parameters::initialize(std::uint64_t seed, float std) {
 }
 
 void Parameters::append_state(std::vector<StateTensor>& state, const char* kind,
-                              const std::function<Tensor(int unit)>& local_of) const {
-  for (int u = 0; u < layout_.unit_count(); ++u) {
-    const Tensor mine = local_of(u);
+                              const std::function<Tensor(int unit, const Piece&)>& values_of) const {
+  for (int u = 0; u < layout_.unit_count(); ++u)
     for (const Piece& piece : layout_.pieces(u, shard_rank())) {
       const Parameter& p = *piece.parameter;
       StateTensor tensor{.name = fmt::format("{}/{}", kind, p.name), .shape = p.shape()};
+      const Tensor mine = values_of(u, piece);
       tensor.values.dtype = mine.dtype;
       if (piece.count > 0) {
         tensor.first = piece.first;
-        tensor.values = mine.elements(piece.offset, piece.count);
+        tensor.values = mine;
       }
       state.push_back(std::move(tensor));
     }
-  }
+}
+
+Tensor Parameters::leading(int unit, const Piece& piece) const {
+  if (fp16_master() && !in_codes(*piece.parameter)) return exact(unit, piece);
+  return local_leading(unit).elements(piece.offset, piece.count);
 }
 
 std::vector<StateTensor> Parameters::weights_state() const {
   std::vector<StateTensor> state;
-  append_state(state, "weights", [&](int u) { return local_leading(u); });
+  append_state(state, "weights", [&](int u, const Piece& piece) { return leading(u, piece); });
   return state;
 }
 
 std::vector<StateTensor> Parameters::gradient_parts() const {
   std::vector<StateTensor> parts;
-  append_state(parts, "gradients", [&](int u) { return local(gradient_, u); });
+  append_state(parts, "gradients", [&](int u, const Piece& piece) {
+    return local(gradient_, u).elements(piece.offset, piece.count);
+  });
   return parts;
 }
 
@@ -77,9 +84,11 @@ void Parameters::for_weights(
     const std::function<void(std::size_t, int, std::size_t, const StateTensor&)>& visit) const {
   const std::vector<StateTensor> parts = weights_state();
   std::size_t index = 0;
-  for (int u = 0; u < layout_.unit_count(); ++u)
-    for (std::size_t i = 0; i < layout_.units()[u].parameters.size(); ++i, ++index)
-      if (fp16_master() || !parts[index].values.empty()) visit(index, u, i, parts[index]);
+  for (int u = 0; u < layout_.unit_count(); ++u) {
+    const std::vector<Parameter>& parameters = layout_.units()[u].parameters;
+    for (std::size_t i = 0; i < parameters.size(); ++i, ++index)
+      if (in_codes(parameters[i]) || !parts[index].values.empty()) visit(index, u, i, parts[index]);
+  }
 }
 
 std::vector<StateTensor> Parameters::trained_state() const {
@@ -180,14 +189,14 @@ void Parameters::restore(const Replaced& replaced) {
     const bool changed = index < replaced.size() && !replaced[index].empty();
     if (changed)
       store_weights(unit, i, part.values, replaced[index].data());
-    else if (fp16_master())  // another rank's part may have been changed
+    else if (in_codes(layout_.units()[unit].parameters[i]))  // another rank's part may have been changed
       store_weights(unit, i, part.values, download_widened(part.values, weight_scale(unit, i)).data());
   });
   derive_weights();
 }
 
 void Parameters::store_weights(int unit, std::size_t parameter, const Tensor& target, const float* values) {
-  if (!fp16_master()) return upload_rounded(target, values);
+  if (!in_codes(layout_.units()[unit].parameters[parameter])) return upload_rounded(target, values);
   encode_master(unit, parameter, [&](const Tensor& elements, std::int64_t first) {
     device_.upload(elements, values + first);
   });
@@ -226,9 +235,15 @@ void Parameters::save(Kind kind, const std::function<void(const Parameter&, cons
       full = arena_.push_uncounted(mine.dtype, 1, mine.size() * others->size());
       others->all_gather(full, mine);
     }
-    const std::vector<Parameter>& parameters = layout_.units()[u].parameters;
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      const Parameter& p = parameters[i];
+    const bool exact_vectors = kind == Kind::weights && fp16_master();
+    const Tensor vectors = exact_vectors ? whole_vectors(u) : Tensor{};
+    const Unit& unit = layout_.units()[u];
+    for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
+      const Parameter& p = unit.parameters[i];
+      if (exact_vectors && !in_codes(p)) {
+        write(p, download_widened(vectors.elements(p.offset - unit.vectors_offset(), p.size())).data());
+        continue;
+      }
       const Tensor scale = kind == Kind::gradients ? gradient_scale(u, i) : weight_scale(u, i);
       write(p, download_widened(full.elements(p.offset, p.size()), scale).data());
     }
