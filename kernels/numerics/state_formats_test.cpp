@@ -1,4 +1,5 @@
-// Formats of an optimizer's state: FP16 against the processor's or the compiler's, scales of tensors, COAT's groups against FP64.
+// Formats of an optimizer's state: FP16 against the processor's or the compiler's, scales of tensors, COAT's groups against FP64
+// and against its kernel (golden/coat.txt, made by tools/goldens/make_coat_golden.py).
 #include "kernels/numerics/state_formats.h"
 
 #ifdef __F16C__
@@ -8,6 +9,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "kernels/numerics/golden_testing.h"
 #include "kernels/numerics/random.h"
 #include "tools/testing/catch.h"
 
@@ -58,6 +60,41 @@ TEST_CASE("the scale of a tensor is a power of two below its end, and stays wher
     const float amax = std::exp(0.1f * static_cast<float>(i - 800)), scale = state_scale(amax, kE4m3Max, 0);
     if (scale == 0) continue;
     CHECK((amax * scale <= kE4m3Max && 2 * amax * scale > kE4m3Max * (1 - 1e-6f)));
+  }
+}
+
+TEST_CASE("groups of COAT's have its kernel's codes", "[state_formats]") {
+  const auto sections = testing::golden_sections(PRECBENCH_SOURCE_DIR "/kernels/numerics/golden/coat.txt");
+  for (const std::string name : {"m", "v"}) {
+    INFO(name);
+    const auto part = [&](const char* what) -> const testing::GoldenWords& {
+      return sections.at(name + what);
+    };
+    const auto real = [&](const char* what, std::size_t i) {
+      return bits_to_float(static_cast<std::uint32_t>(part(what).at(i)));
+    };
+    const std::size_t groups = part(".power").size();
+    REQUIRE(part(".values").size() == groups * kCoatGroup);
+    std::size_t equal = 0;
+    for (std::size_t group = 0; group < groups; ++group) {
+      INFO("group " << group);
+      float values[kCoatGroup];
+      std::uint8_t codes[kCoatGroup];
+      for (std::size_t i = 0; i < kCoatGroup; ++i) values[i] = real(".values", group * kCoatGroup + i);
+      const CoatScale scale = coat_encode_group(codes, values, kCoatGroup);
+      CHECK(scale.power == real(".power", group));
+      CHECK(scale.middle == real(".middle", group));
+      // powf is the library's: its last bits, times a power of a few hundred, and a code where that is a tie.
+      CHECK(std::fabs(scale.scale / real(".scale", group) - 1) < 1e-6f * std::max(1.0f, scale.power));
+      for (std::size_t i = 0; i < kCoatGroup; ++i) {
+        const auto want = static_cast<std::uint8_t>(part(".codes").at(group * kCoatGroup + i));
+        REQUIRE(std::abs(codes[i] - want) <= 1);
+        equal += codes[i] == want;
+        const float back = coat_decode(want, {real(".scale", group), scale.middle, scale.power});
+        REQUIRE(std::fabs(back - real(".decoded", group * kCoatGroup + i)) <= 1e-5f * std::fabs(back));
+      }
+    }
+    CHECK(equal >= groups * kCoatGroup * 999 / 1000);
   }
 }
 
