@@ -1,5 +1,6 @@
-// NVFP4 against torchao's rendering of TransformerEngine (golden/nvfp4.txt, made by tools/goldens/make_nvfp4_goldens.py),
-// and what no third party says: every random byte of stochastic rounding, the transform's inverse, values without end.
+// NVFP4 against torchao's rendering of TransformerEngine (golden/nvfp4.txt, made by tools/goldens/make_nvfp4_goldens.py), its
+// stochastic rounding against TransformerEngine's own, and what no third party says: the mean over all random bytes, the
+// transform's inverse, values without end.
 #include "kernels/numerics/fp4.h"
 
 #include <algorithm>
@@ -73,6 +74,26 @@ TEST_CASE("NVFP4 has torchao's scales and codes, in rows, squares and behind the
     hadamard_transform<kBlock>(&turned[i], sign_bits(Signs::te, 0, 0));
   CHECK(turned == values_of(sections.at("rht")));
   check_quantized("rht.1x16", turned, kRows, 1);
+}
+
+TEST_CASE("stochastic NVFP4 has TransformerEngine's codes for the same random bytes") {
+  const auto sections = golden_sections(PRECBENCH_SOURCE_DIR "/kernels/numerics/golden/nvfp4.txt");
+  const std::vector<float> x = values_of(sections.at("input"));
+  const GoldenWords &scales = sections.at("1x16.scales"), &codes = sections.at("1x16.stochastic.codes"),
+                    &bytes = sections.at("1x16.stochastic.bytes");
+  const float tensor_scale =
+      nvfp4_tensor_scale(bits_to_float(static_cast<std::uint32_t>(sections.at("1x16.amax").at(0))));
+  REQUIRE(bytes.size() == x.size());
+  int wrong = 0, moved = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const float scaled =
+        x[i] * nvfp4_multiplier(static_cast<std::uint8_t>(scales.at(i / kBlock)), tensor_scale);
+    const std::uint8_t got = e2m1_encode_stochastic(scaled, static_cast<std::uint32_t>(bytes[i]));
+    wrong += got != (codes.at(i / 2) >> 4 * (i % 2) & 0xF);
+    moved += got != e2m1_encode(scaled);
+  }
+  CHECK(wrong == 0);
+  CHECK(moved > 500);
 }
 
 TEST_CASE("stochastic e2m1 takes a neighbour, and over all random bytes the value itself") {

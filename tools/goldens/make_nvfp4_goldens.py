@@ -1,18 +1,21 @@
 #!/usr/bin/env python3
 """Makes kernels/numerics/golden/nvfp4.txt, the reference that kernels/numerics/nvfp4_test.cpp holds NVFP4 against.
 
-Needs torch and a source tree of torchao, whose tests have TransformerEngine's arithmetic in PyTorch; both are needed only to
-remake the file. Usage, with TREE the source tree:
-  PYTHONPATH=TREE:TREE/test/prototype/moe_training/nvfp4_training tools/goldens/make_nvfp4_goldens.py > kernels/numerics/golden/nvfp4.txt
+Needs torch, g++ and source trees of torchao, whose tests have TransformerEngine's arithmetic in PyTorch, and of TransformerEngine,
+whose stochastic rounding runs on the CPU (third_party.py); all are needed only to remake the file. Usage, with AO and TE the trees:
+  PYTHONPATH=AO:AO/test/prototype/moe_training/nvfp4_training tools/goldens/make_nvfp4_goldens.py TE > kernels/numerics/golden/nvfp4.txt
 
 Sections: a name, a count, and hexadecimal words. "input": BF16 bits, [64, 48]; "rht": BF16 bits of its transpose with the
 Hadamard transform, [48, 64]; of each of "1x16", "16x16" and "rht.1x16" ".amax" (FP32 bits), ".scales" (e4m3 bytes, one for
-16 elements of a row) and ".codes" (bytes of two elements).
+16 elements of a row) and ".codes" (bytes of two elements). "1x16.stochastic.bytes": a random byte for each element, and ".codes" of
+them, under the scales of "1x16".
 """
 import sys
 
 import torch
-from nvfp4_reference import nvfp4_reference_quantize, reference_rht
+from nvfp4_reference import nvfp4_reference_quantize, pack_fp4, reference_rht
+
+from third_party import TransformerEngineCuda
 
 ROWS, COLS = 64, 48
 
@@ -45,13 +48,18 @@ def quantized(name, x, block):
     section(f"{name}.amax", amax.reshape(1).view(torch.int32))
     section(f"{name}.scales", made.scales.contiguous().view(torch.uint8))
     section(f"{name}.codes", made.codes)
+    return made
 
 
 if __name__ == "__main__":
     print(f"made with torch {torch.__version__}", file=sys.stderr)
     x = matrix()
     section("input", bits(x))
-    quantized("1x16", x, "1x16")
+    scaled = quantized("1x16", x, "1x16").scaled
+    draws = torch.randint(256, x.shape, generator=torch.Generator().manual_seed(20251123), dtype=torch.uint8)
+    section("1x16.stochastic.bytes", draws)
+    rounded = TransformerEngineCuda(sys.argv[1]).stochastic_e2m1(scaled.numpy(), draws.numpy())
+    section("1x16.stochastic.codes", pack_fp4(torch.from_numpy(rounded)))
     quantized("16x16", x, "16x16")
     turned = reference_rht(x)
     section("rht", bits(turned))
