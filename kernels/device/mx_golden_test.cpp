@@ -1,5 +1,5 @@
 // The quantizers of MX formats against torchao's (golden/mx.txt, made by tools/goldens/make_mx_goldens.py): E4M3 and E5M2,
-// every rounding of scales, byte for byte; and 32x32 blocks by what they are made of.
+// every rounding of scales, byte for byte, and blocks of 32x32 in both directions.
 #include "kernels/device/compare_testing.h"
 #include "kernels/numerics/golden_testing.h"
 #include "kernels/numerics/scale_layout.h"
@@ -15,7 +15,7 @@ constexpr std::int64_t kRows = 32, kCols = 64, kLength = 32;
 
 PRECBENCH_OP_TEST(torchao_on, "MX blocks are torchao's, byte for byte") {
   const auto sections = golden_sections(PRECBENCH_SOURCE_DIR "/kernels/device/golden/mx.txt");
-  REQUIRE(sections.size() == 1 + 2 * 2 * 4);
+  REQUIRE(sections.size() == 1 + 2 * 2 * 4 + 1 + 2 * 2);
   for (const DType dtype : {DType::e4m3, DType::e5m2})
     for (const ScaleRounding rounding :
          {ScaleRounding::floor, ScaleRounding::rceil, ScaleRounding::ceil, ScaleRounding::even}) {
@@ -43,6 +43,39 @@ PRECBENCH_OP_TEST(torchao_on, "MX blocks are torchao's, byte for byte") {
       CHECK(wrong_scales == 0);
       CHECK(wrong == 0);
     }
+}
+
+PRECBENCH_OP_TEST(torchao_squares_on, "32x32 blocks are torchao's, byte for byte, in both directions") {
+  const auto sections = golden_sections(PRECBENCH_SOURCE_DIR "/kernels/device/golden/mx.txt");
+  constexpr std::int64_t kTall = 64, kWide = 96;
+  for (const DType dtype : {DType::e4m3, DType::e5m2}) {
+    const std::string name = std::string("squares.") + name_of(dtype);
+    INFO(name);
+    const QuantFormat format{dtype, Granularity::block_32x32, ScaleType::ue8m0, ScaleRounding::rceil};
+    b.start();
+    const Tensor value = b.host().tensor(DType::bf16, kTall, kWide);
+    for (std::int64_t i = 0; i < value.size(); ++i)
+      value.as<std::uint16_t>()[i] = static_cast<std::uint16_t>(sections.at("squares").at(i));
+    QuantizedTensor x = b.operand({format, format}, kTall, kWide);
+    x.value = b.put(value);
+    b.device().quantize({x});
+    const GoldenWords &want = sections.at(name + ".codes"), &bytes = sections.at(name + ".scales");
+    const Tensor codes = b.fetch(x.rowwise.data), scales = b.fetch(x.rowwise.scale),
+                 turned = b.fetch(x.columnwise.data), turned_scales = b.fetch(x.columnwise.scale);
+    std::int64_t wrong = 0, wrong_scales = 0;
+    for (std::int64_t r = 0; r < kTall; ++r)
+      for (std::int64_t c = 0; c < kWide; ++c) {
+        wrong += codes.as<std::uint8_t>()[r * kWide + c] != want.at(r * kWide + c);
+        wrong += turned.as<std::uint8_t>()[c * kTall + r] != want.at(r * kWide + c);
+        const std::uint64_t byte = bytes.at(r / kLength * (kWide / kLength) + c / kLength);
+        const std::int64_t at = scale_index(format.granularity, kTall, kWide, r, c / kLength);
+        const std::int64_t turned_at = scale_index(format.granularity, kWide, kTall, c, r / kLength);
+        wrong_scales += scales.as<std::uint8_t>()[at] != byte;
+        wrong_scales += turned_scales.as<std::uint8_t>()[turned_at] != byte;
+      }
+    CHECK(wrong_scales == 0);
+    CHECK(wrong == 0);
+  }
 }
 
 PRECBENCH_OP_TEST(square_on, "a 32x32 block has the codes of a row as long as it, in both directions") {

@@ -3,8 +3,9 @@
 
 Needs torch and torchao; they are needed only to remake the file. Usage: tools/goldens/make_mx_goldens.py > kernels/device/golden/mx.txt
 
-torchao's to_mx quantizes blocks of 32 with every rounding of scales that it has, to E4M3 and to E5M2. Sections: a name, a
-count, and hexadecimal words. "input": BF16 bits, [32, 64]; "FORMAT.ROUNDING.scales" and ".codes": bytes, two scales a row.
+torchao's to_mx quantizes blocks of 32 with every rounding of scales that it has, to E4M3 and to E5M2; and squares of 32x32, each
+as one block of 1024. Sections: a name, a count, and hexadecimal words. "input": BF16 bits, [32, 64]; "FORMAT.ROUNDING.scales"
+and ".codes": bytes, two scales a row. "squares": BF16 bits, [64, 96]; "squares.FORMAT.scales" (bytes, [2, 3]) and ".codes".
 """
 import sys
 
@@ -13,6 +14,7 @@ import torchao
 from torchao.prototype.mx_formats.mx_tensor import ScaleCalculationMode, to_mx
 
 ROWS, COLS, BLOCK = 32, 64, 32
+TALL, WIDE = 64, 96
 
 
 def blocks():
@@ -28,6 +30,27 @@ def blocks():
     return x.reshape(ROWS, COLS).to(torch.bfloat16)
 
 
+def squares():
+    """Of sizes around the edge at which a scale rounds up, one with subnormal codes, one empty."""
+    generator = torch.Generator().manual_seed(20251123)
+    x = torch.randn(TALL // BLOCK, WIDE // BLOCK, BLOCK, BLOCK, generator=generator)
+    x = x / x.abs().amax((-1, -2), keepdim=True)
+    x[..., 3] *= 2.0**-14
+    x[:, :, 17, 5] = torch.tensor([[1.75, -1.765625, 1.9921875], [-1.875, 1.0, 1.0078125]])
+    x = x * torch.exp2(torch.tensor([[0.0, 20.0, -30.0], [3.0, -80.0, 1.0]]))[..., None, None]
+    x[1, 2] = 0
+    return x.to(torch.bfloat16)
+
+
+def whole(x):
+    """[64, 96] of its squares."""
+    return x.permute(0, 2, 1, 3).reshape(TALL, WIDE)
+
+
+def bits(x):
+    return x.contiguous().view(torch.int16).numpy().view("uint16")
+
+
 def section(name, values):
     words = [int(v) for v in values.flatten()]
     print(f"{name} {len(words)}")
@@ -38,9 +61,15 @@ def section(name, values):
 if __name__ == "__main__":
     print(f"made with torch {torch.__version__}, torchao {torchao.__version__}", file=sys.stderr)
     x = blocks()
-    section("input", x.view(torch.int16).numpy().view("uint16"))
+    section("input", bits(x))
     for name, dtype in (("e4m3", torch.float8_e4m3fn), ("e5m2", torch.float8_e5m2)):
         for mode in ScaleCalculationMode:
             scales, codes = to_mx(x, dtype, BLOCK, mode)
             section(f"{name}.{mode.value}.scales", scales.view(torch.uint8))
             section(f"{name}.{mode.value}.codes", codes.view(torch.uint8))
+    x = squares()
+    section("squares", bits(whole(x)))
+    for name, dtype in (("e4m3", torch.float8_e4m3fn), ("e5m2", torch.float8_e5m2)):
+        scales, codes = to_mx(x.reshape(-1, BLOCK * BLOCK), dtype, BLOCK * BLOCK, ScaleCalculationMode.RCEIL)
+        section(f"squares.{name}.scales", scales.view(torch.uint8))
+        section(f"squares.{name}.codes", whole(codes.view(torch.uint8).reshape(x.shape)))
