@@ -1,5 +1,6 @@
 // MXFP4, Quartet and Quartet II of any device against another implementation of their authors' formulas (golden/fp4.txt, made
-// by tools/goldens/make_fp4_goldens.py), with the same random signs and numbers.
+// by tools/goldens/make_fp4_goldens.py, which check_third_party.py there holds against the authors' code), with the same random
+// signs and numbers.
 #include "kernels/device/compare_testing.h"
 #include "kernels/numerics/fp4.h"
 #include "kernels/numerics/golden_testing.h"
@@ -75,6 +76,8 @@ PRECBENCH_OP_TEST(mxfp4_golden_on, "MXFP4 has the codes of its formulas") {
 
 PRECBENCH_OP_TEST(quartet_golden_on, "Quartet and Quartet II have the codes of their formulas") {
   check_golden(b, "quest", quest_format());
+  check_golden(b, "mxfp4.h32", find_recipe("quartet").dgrad.a);
+  check_golden(b, "mxfp4.h32.sr", find_recipe("quartet_sr").dgrad.a);
   check_golden(b, "four_over_six", four_over_six_format());
   check_golden(b, "eden", eden_format());
   check_golden(b, "eden128", eden128_format());

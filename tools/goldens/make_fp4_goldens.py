@@ -4,12 +4,13 @@
 The authors' code runs on GPUs alone (Triton), so this is their formulas a second time, in NumPy: mxfp4-llm's and
 microxcaling's for mxfp4_bwd, Quartet's mxfp4_triton.py, Quartet II's nvfp4_triton.py (a correction for 16 elements as in its
 paper, and for a transform's 128 as in that file). Elements are rounded by a search for the nearest value, ties to
-even, as hardware does; the codes round ties down or up. Needs numpy alone. Usage:
+even, as hardware does; the codes round ties down or up (check_third_party.py runs them). Needs numpy alone. Usage:
   tools/goldens/make_fp4_goldens.py > kernels/device/golden/fp4.txt
 
-Sections: a name, a count, and hexadecimal words. "input": BF16 bits, [32, 256]. Of every format NAME: "NAME.scales" (bytes, one
-for a block of a row), "NAME.codes" (bytes of two elements), "NAME.amax" (FP32 bits, of e4m3 scales), "quest.clipped" (0 or 1 an
-element). "WORD" is in "word", and the streams are STREAM and SIGNS below.
+Sections: a name, a count, and hexadecimal words. "input": BF16 bits, [32, 256]; "h32.plain" (without signs), "h32", "h64",
+"h128": its transforms. Of every format NAME: "NAME.scales" (bytes, one for a block of a row), "NAME.codes" (bytes of two
+elements), "NAME.amax" (FP32 bits, of e4m3 scales), "quest.clipped" (0 or 1 an element). "WORD" is in "word", and the streams are
+STREAM and SIGNS below.
 """
 import numpy as np
 
@@ -214,13 +215,21 @@ if __name__ == "__main__":
     section("h64", turned.view(np.uint32) >> 16)
     scales, scaled = mxfp4(turned, 0.75)
     emit("mxfp4.h64.sr", scales, stochastic_codes(scaled))
-    scales, scaled = quest(transformed(x, 32, np.ones(32)))
+    turned = transformed(x, 32, random_signs(32, SIGNS))
+    section("h32", turned.view(np.uint32) >> 16)
+    scales, scaled = mxfp4(turned, 0.75)
+    emit("mxfp4.h32", scales, codes_of(scaled))
+    emit("mxfp4.h32.sr", scales, stochastic_codes(scaled))
+    turned = transformed(x, 32, np.ones(32))
+    section("h32.plain", turned.view(np.uint32) >> 16)
+    scales, scaled = quest(turned)
     emit("quest", scales, codes_of(scaled))
     section("quest.clipped", np.abs(scaled) >= 6)
     amax, scales, codes, part = four_over_six(x)
     assert 0.2 < part < 0.8
     emit("four_over_six", scales, codes, amax)
     turned = transformed(x, 128, random_signs(128, SIGNS))
+    section("h128", turned.view(np.uint32) >> 16)
     for name, group in (("eden", 16), ("eden128", 128)):
         amax, scales, codes = eden(turned, group)
         emit(name, scales, codes, amax)
