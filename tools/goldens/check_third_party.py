@@ -1,0 +1,408 @@
+#!/usr/bin/env python3
+"""Holds committed goldens against the code of those whose formulas they are, run on this CPU out of their source trees.
+
+    tools/goldens/check_third_party.py --te DIR --torchao DIR --quartet DIR --quartet2 DIR --mx DIR --mxfp4-llm DIR
+                                       --msamp DIR --coat DIR [--goldens ROOT]
+
+Needs numpy, torch with Triton, scipy, g++, and for --torchao an installed torchao or what its tree imports. A tree left out
+leaves its lines out. Prints "name: N values, N equal" for each quantizer; exit status 1 if a value differs and is not masked.
+Masked is a tie between two codes, which Quartet rounds down and Quartet II up, and what it changes: in MS-EDEN and four over
+six, its group.
+
+The random numbers are handed to the third party. Where its kernel gives values alone, the values of the golden's codes and scales
+are compared, in the kernel's own order of operations. README.md says what of it is not run.
+"""
+import argparse
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+from types import SimpleNamespace
+
+os.environ["TORCHDYNAMO_DISABLE"] = "1"  # what they compile is the same in eager mode, and takes seconds
+os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton
+
+import numpy as np
+import torch
+
+import make_fp4_goldens as fp4
+import third_party
+from third_party import interpreted, load, stubs
+
+F32 = np.float32
+failed = False
+
+
+class Golden:
+    """A file's sections."""
+
+    def __init__(self, path):
+        self.sections = {}
+        words = iter(pathlib.Path(path).read_text().split())
+        for name in words:
+            count = int(next(words))
+            self.sections[name] = np.array([int(next(words), 16) for _ in range(count)], np.int64)
+
+    def words(self, name, shape=-1):
+        return self.sections[name].reshape(shape)
+
+    def floats(self, name, shape=-1):
+        return self.sections[name].astype(np.uint32).view(F32).reshape(shape)
+
+    def bf16(self, name, shape=-1):
+        return (self.sections[name] << 16).astype(np.uint32).view(F32).reshape(shape)
+
+    def codes(self, name, shape=-1):
+        """Of e2m1, one by one."""
+        pairs = self.sections[name]
+        return np.stack([pairs & 15, pairs >> 4], axis=1).reshape(shape)
+
+
+def compare(name, got, want, masked=None):
+    """NaNs equal nothing. `masked`: where a difference is a tie's."""
+    global failed
+    got, want = np.asarray(got).reshape(-1), np.asarray(want).reshape(-1)
+    equal = got == want if got.shape == want.shape else np.zeros(want.shape, bool)
+    masked = np.zeros(want.shape, bool) if masked is None else np.asarray(masked).reshape(-1) & ~equal
+    wrong = ~equal & ~masked
+    line = f"{name}: {want.size} values, {equal.sum()} equal"
+    if masked.any():
+        line += f", {masked.sum()} masked as ties"
+    if wrong.any():
+        line += f", {wrong.sum()} DIFFER, the first at {int(np.flatnonzero(wrong)[0])}"
+        failed = True
+    print(line, flush=True)
+
+
+def numpy_bytes(tensor):
+    return tensor.contiguous().view(torch.uint8).numpy().astype(np.int64)
+
+
+def pairs_apart(packed):
+    """Codes, [rows, cols], of bytes of two."""
+    packed = numpy_bytes(packed)
+    return np.stack([packed & 15, packed >> 4], axis=2).reshape(len(packed), -1)
+
+
+def without_signs_of_zeros(codes):
+    return np.where(codes == 8, 0, codes)
+
+
+# Of fp4.txt
+SHAPE = (32, 256)
+
+
+def e2m1_values(golden, section):
+    return fp4.values_of(golden.codes(f"{section}.codes", SHAPE)).astype(F32)
+
+
+def powers(golden, section):
+    return np.repeat(np.exp2(golden.words(f"{section}.scales", (32, 8)) - 127.0), 32, axis=1).astype(F32)
+
+
+# ---- TransformerEngine
+
+
+def check_te(tree, goldens):
+    te = pathlib.Path(tree)
+    python = te / "transformer_engine/pytorch"
+
+    class Quantizer:
+        def __init__(self, *, rowwise, columnwise):
+            self.rowwise_usage, self.columnwise_usage = rowwise, columnwise
+
+    stubs("transformer_engine.pytorch.quantized_tensor", Quantizer=Quantizer, QuantizedTensorStorage=object)
+    utils = load("transformer_engine.pytorch.custom_recipes.reference_utils", python / "custom_recipes/reference_utils.py")
+    module = load("transformer_engine.pytorch.custom_recipes.reference_nvfp4", python / "custom_recipes/reference_nvfp4.py")
+    golden = goldens("numerics/golden/nvfp4.txt")
+    x = torch.from_numpy(golden.bf16("input", (64, 48))).bfloat16()
+
+    def check_form(name, section, codes, scales, amax, square=False):
+        compare(f"TransformerEngine NVFP4 {name}, amax", amax.float().numpy(), golden.floats(f"{section}.amax"))
+        want = golden.words(f"{section}.scales", scales.shape if not square else (64, 3))
+        want_codes = golden.codes(f"{section}.codes", (64, 48) if square else (codes.shape[0], codes.shape[1] * 2))
+        if square == "turned":
+            want, want_codes = np.repeat(want[::16].T, 16, axis=0), want_codes.T
+        compare(f"TransformerEngine NVFP4 {name}, scales", numpy_bytes(scales), want)
+        compare(f"TransformerEngine NVFP4 {name}, codes", without_signs_of_zeros(pairs_apart(codes)),
+                without_signs_of_zeros(want_codes))
+
+    e2m1 = utils.Fp4Formats.E2M1
+    quantizer = module.NVFP4QuantizerRef(dtype=e2m1, quant_tile_shape=(1, 16), with_rht=True)
+    made = quantizer.quantize(x)
+    turned = quantizer._apply_rht(x.t().contiguous())
+    compare("TransformerEngine Hadamard 16", turned.float().numpy(), golden.bf16("rht"))
+    check_form("1x16", "1x16", made.data, made.scale, made.global_amax_row)
+    check_form("1x16 of X^T behind Hadamard", "rht.1x16", made.data_t, made.scale_t, made.global_amax_col)
+    made = module.NVFP4QuantizerRef(dtype=e2m1, quant_tile_shape=(16, 16)).quantize(x)
+    check_form("16x16", "16x16", made.data, made.scale, made.global_amax_row, "rows")
+    check_form("16x16 of W^T", "16x16", made.data_t, made.scale_t, made.global_amax_col, "turned")
+
+    cuda = third_party.TransformerEngineCuda(tree)
+    scales = fp4.E4M3.astype(F32)[golden.words("1x16.scales", (64, 3))]
+    encode = F32(2688) / golden.floats("1x16.amax")[0]
+    with np.errstate(divide="ignore"):
+        multiplier = np.minimum(F32(1) / (scales * (F32(1) / encode)), np.finfo(F32).max)
+    scaled = x.float().numpy() * np.repeat(multiplier, 16, axis=1)
+    rounded = cuda.stochastic_e2m1(scaled, golden.words("1x16.stochastic.bytes", (64, 48)))
+    want = fp4.values_of(golden.codes("1x16.stochastic.codes"))
+    compare("TransformerEngine NVFP4 1x16 stochastic, e2m1 in software", rounded, want)
+    golden = goldens("device/golden/fp4.txt")
+    scaled = golden.bf16("h64", SHAPE) / powers(golden, "mxfp4.h64.sr") * F32(0.75)
+    rounded = cuda.stochastic_e2m1(scaled, fp4.random_bytes())
+    compare("TransformerEngine's stochastic e2m1 in MXFP4", rounded, e2m1_values(golden, "mxfp4.h64.sr"))
+
+    stubs("pytest", "transformer_engine_torch", "transformer_engine.common.recipe", "transformer_engine.pytorch.quantization")
+    module = load("te_mxfp8_2d", te / "tests/pytorch/test_mxfp8_2d_quantize.py")
+    golden = goldens("device/golden/mx.txt")
+    codes, rows, columns = module._mxfp8_2d_quantize_reference(torch.from_numpy(golden.bf16("squares", (64, 96))).bfloat16())
+    want = golden.words("squares.e4m3.scales", (2, 3))
+    compare("TransformerEngine MXFP8 32x32 E4M3, codes", numpy_bytes(codes), golden.words("squares.e4m3.codes"))
+    compare("TransformerEngine MXFP8 32x32 E4M3, scales by row", numpy_bytes(rows), np.repeat(want, 32, axis=0))
+    compare("TransformerEngine MXFP8 32x32 E4M3, scales by column", numpy_bytes(columns), np.repeat(want, 32, axis=1))
+
+    stubs("transformer_engine.pytorch.constants", "transformer_engine.pytorch.utils")
+    stubs("transformer_engine.pytorch.jit", jit_fuser=lambda function: function)
+    module = load("transformer_engine.pytorch.quantization", python / "quantization.py")
+    golden = goldens("device/golden/history.txt")
+    amaxes = golden.floats("amaxes")
+    for section in golden.sections:
+        if section == "amaxes":
+            continue
+        form, length, algorithm, margin = section.split(".")
+        runs = golden.words(section, (-1, 2))
+        want = np.repeat(runs[:, 1].astype(np.uint32).view(F32), runs[:, 0])
+        maximum = {"e4m3": 448.0, "e5m2": 57344.0}[form]
+        name = f"TransformerEngine delayed scaling {section}"
+        got = cuda.scales(amaxes, F32(maximum) * F32(2) ** F32(-int(margin)), int(length), algorithm == "most_recent")
+        compare(f"{name}, the kernel", got, want)
+        recipe = SimpleNamespace(amax_compute_algo=algorithm, scaling_factor_compute_algo=None, margin=int(margin))
+        # As a tensor: a number over a tensor is its product with a reciprocal in PyTorch, a rounding that the kernel has not.
+        over = torch.tensor(maximum)
+        history, scale, got = torch.zeros(int(length), 1), torch.ones(1), []
+        for amax in amaxes:
+            # The kernel leaves a history alone where the unfused update would roll it.
+            if amax != 0:
+                history[0] = float(amax)
+                module._amax_and_scale_update(history, scale, over, recipe)
+            got.append(scale.item())
+        compare(f"{name}, in Python", np.array(got, F32), want)
+
+
+# ---- torchao
+
+
+def check_torchao(tree, goldens):
+    sys.path[:0] = [tree, str(pathlib.Path(tree, "test/prototype/moe_training/nvfp4_training"))]
+    import nvfp4_reference as reference
+    from torchao.prototype.mx_formats.mx_tensor import ScaleCalculationMode, to_mx
+
+    golden = goldens("numerics/golden/nvfp4.txt")
+    x = torch.from_numpy(golden.bf16("input", (64, 48))).bfloat16()
+    turned = reference.reference_rht(x)
+    compare("torchao Hadamard 16", turned.float().numpy(), golden.bf16("rht"))
+    for section, source, block in (("1x16", x, "1x16"), ("16x16", x, "16x16"), ("rht.1x16", turned, "1x16")):
+        made = reference.nvfp4_reference_quantize(source, source.float().abs().max(), block=block)
+        compare(f"torchao NVFP4 {section}, scales", numpy_bytes(made.scales), golden.words(f"{section}.scales"))
+        compare(f"torchao NVFP4 {section}, codes", numpy_bytes(made.codes), golden.words(f"{section}.codes"))
+    golden = goldens("device/golden/mx.txt")
+    x = torch.from_numpy(golden.bf16("input", (32, 64))).bfloat16()
+    squares = torch.from_numpy(golden.bf16("squares", (2, 32, 3, 32))).bfloat16().permute(0, 2, 1, 3).reshape(6, 1024)
+    for form, dtype in (("e4m3", torch.float8_e4m3fn), ("e5m2", torch.float8_e5m2)):
+        for mode in ScaleCalculationMode:
+            scales, codes = to_mx(x, dtype, 32, mode)
+            compare(f"torchao MX {form} {mode.value}, scales", numpy_bytes(scales), golden.words(f"{form}.{mode.value}.scales"))
+            compare(f"torchao MX {form} {mode.value}, codes", numpy_bytes(codes), golden.words(f"{form}.{mode.value}.codes"))
+        scales, codes = to_mx(squares, dtype, 1024, ScaleCalculationMode.RCEIL)
+        codes = numpy_bytes(codes).reshape(2, 3, 32, 32).transpose(0, 2, 1, 3)
+        compare(f"torchao MX {form} rceil in squares, scales", numpy_bytes(scales), golden.words(f"squares.{form}.scales"))
+        compare(f"torchao MX {form} rceil in squares, codes", codes, golden.words(f"squares.{form}.codes"))
+
+
+# ---- MXFP4: Microsoft's library with mxfp4-llm's patch, and Quartet
+
+def between(scaled, middles):
+    return np.isin(np.abs(scaled), np.array(middles, F32))
+
+
+def check_mx(tree, patch, goldens):
+    folder = tempfile.TemporaryDirectory()
+    shutil.copytree(pathlib.Path(tree, "mx"), pathlib.Path(folder.name, "mx"))
+    patched = pathlib.Path(patch, "patch_override_scripts/microxcaling.patch").resolve()
+    subprocess.run(["git", "apply", "--include=mx/*", patched], cwd=folder.name, check=True)
+    stubs("mx")
+    for name in ("formats", "specs", "elemwise_ops", "mx_ops"):
+        module = load(f"mx.{name}", pathlib.Path(folder.name, f"mx/{name}.py"))
+    golden = goldens("device/golden/fp4.txt")
+
+    def quantized(source, rounding):
+        x = torch.from_numpy(golden.bf16(source, SHAPE).copy())
+        return module._quantize_mx(x, 8, module.ElemFormat.fp4_e2m1, axes=[-1], block_size=32, round=rounding).numpy()
+
+    compare("microxcaling MXFP4 1x32", quantized("input", "even"), e2m1_values(golden, "mxfp4") * powers(golden, "mxfp4"))
+    draws = torch.from_numpy(fp4.random_bytes() / 256).float().reshape(32, 8, 32)
+    theirs, torch.rand_like = torch.rand_like, lambda like, **_: draws.reshape(like.shape)
+    for source in ("h64", "h32"):
+        section = f"mxfp4.{source}.sr"
+        steps = powers(golden, section) * F32(4)
+        compare(f"mxfp4-llm MXFP4 1x32 stochastic times 3/4, {source}", quantized(source, "dither_scale"),
+                e2m1_values(golden, section) * steps / F32(3))
+    torch.rand_like = theirs
+
+
+def check_quartet(tree, goldens):
+    module = interpreted("quartet_mxfp4", pathlib.Path(tree, "src/models/quantization/quantizers/mxfp4_triton.py"))
+    golden = goldens("device/golden/fp4.txt")
+
+    def forward(source, **options):
+        x = torch.from_numpy(golden.bf16(source, SHAPE).copy())
+        made, clipped = module.mxfp4_forward_kernel_wrapper(x, torch.eye(32), **options)
+        return made.numpy(), clipped
+
+    x = golden.bf16("h32.plain", SHAPE)
+    made, inside = forward("h32.plain", quest=True, gaussian_scale=2.92247856 / 6.0, return_clip_mask=True)
+    scale = powers(golden, "quest")
+    compare("Quartet QuEST MXFP4 1x32", made, e2m1_values(golden, "quest") * scale,
+            between(x / scale, [0.75, 1.75, 3.5]))
+    compare("Quartet QuEST mask", ~inside.numpy(), golden.words("quest.clipped"))
+    for source, section in (("h32", "mxfp4.h32"), ("h32", "mxfp4.h32.sr"), ("h64", "mxfp4.h64.sr")):
+        stochastic = section.endswith("sr")
+        # Up where the fraction and r / 256 reach 1; theirs, where a draw is below the fraction.
+        third_party.Draws.values = np.nextafter(1 - fp4.random_bytes().reshape(-1) / 256, 0)
+        made, _ = forward(source, quest=False, stochastic_round=stochastic)
+        scaled = golden.bf16(source, SHAPE) / powers(golden, section) * F32(0.75)
+        masked = between(scaled, [] if stochastic else [0.75, 1.75, 3.5])
+        name = f"Quartet MXFP4 1x32 times 3/4{' stochastic' if stochastic else ''}, {source}"
+        compare(name, made, e2m1_values(golden, section) * (powers(golden, section) / F32(0.75)), masked)
+
+
+# ---- Quartet II
+
+
+def check_quartet2(tree, goldens):
+    source = pathlib.Path(tree, "src/models/quantization")
+    stubs("models.quantization.quantizers")
+    kernels = interpreted("models.quantization.quantizers.nvfp4_triton", source / "quantizers/nvfp4_triton.py")
+    scheme = interpreted("quartet2_scheme", source / "schemes/quartet_2.py")
+    golden = goldens("device/golden/fp4.txt")
+
+    for n, section in ((32, "h32"), (64, "h64"), (128, "h128")):
+        h = scheme.get_hadamard_matrix(n, torch.float32, "cpu").double().numpy()
+        sums = (golden.bf16("input", SHAPE) * np.tile(fp4.random_signs(n, fp4.SIGNS), 256 // n)).reshape(-1, n) @ h
+        compare(f"Quartet II Hadamard {n}, rounded to BF16 here", fp4.bf16(sums.astype(F32)), golden.bf16(section))
+
+    def stepped(section, cap, over):
+        """The golden's e2m1 values, block scales, and the step of the tensor."""
+        amax = golden.floats(f"{section}.amax")[0]
+        scales = np.repeat(fp4.E4M3.astype(F32)[golden.words(f"{section}.scales", (32, 16))], 16, axis=1)
+        return e2m1_values(golden, section), scales, amax / F32(cap) / F32(6 / over)
+
+    def groups(where, n):
+        return np.repeat(where.reshape(-1, n).any(axis=1), n).reshape(SHAPE)
+
+    x = golden.bf16("input", SHAPE)
+    q, scales, step = stepped("four_over_six", 256, 1)
+    made = kernels.rtn_1x16s_fp4_kernel_wrapper(torch.from_numpy(x.copy()), scale_override=1.0, group_size=16, four_over_six=True)
+    masked = groups(between(x / (scales * step), [0.25, 1.25, 2.5, 5]), 16)
+    compare("Quartet II four over six", made.numpy(), q * (scales * step), masked)
+
+    over = scheme.Quartet_II_fn.backward_scale_override
+    x = golden.bf16("h128", SHAPE)
+    amax = torch.from_numpy(golden.floats("eden.amax").copy())
+    for section, group in (("eden", 16), ("eden128", 128)):
+        seed = fp4.WORD << 32 | fp4.STREAM
+        draws = [fp4.random_bits(seed, fp4.place(r, c)) / 2.0**32 for r in range(32) for c in range(0, 256, 16)]
+        third_party.Draws.values = np.array(draws)
+        q, scales, step = stepped(section, 255.99, over)
+        # Elements were rounded under the scale that was there before its correction.
+        largest = np.abs(x).reshape(32, 16, 16).max(axis=2) / F32(6 / over) / step
+        before = torch.from_numpy(largest).to(torch.float8_e4m3fn).float().numpy()
+        scaled = x / np.repeat(np.where(before == 0, F32(1), before) * step, 16, axis=1)
+        masked = groups(between(scaled, [0.25, 1.25, 2.5, 5]), group)
+        made = kernels.eden_1x16s_fp4_kernel_wrapper(torch.from_numpy(x.copy()), over, group, 16, False)
+        compare(f"Quartet II MS-EDEN, corrected by {group}", made.numpy(), q * scales * step, masked)
+        made, amax_after = scheme.eden_1x16s_fp4_kernel_wrapper(torch.from_numpy(x.copy()), torch.eye(group), over, 16, amax)
+        compare(f"Quartet II MS-EDEN of its scheme, corrected by {group}", made.numpy(), q * scales * step, masked)
+        compare(f"Quartet II MS-EDEN of its scheme, amax by {group}", amax_after.numpy(), amax.numpy())
+
+
+# ---- Optimizers
+
+
+def check_msamp(tree, goldens):
+    common = pathlib.Path(tree, "msamp/common")
+    stubs("msamp.common.utils")
+    dtypes = load("msamp.common.dtype.dtypes", common / "dtype/dtypes.py")
+    sys.modules["msamp.common.dtype"].Dtypes = dtypes.Dtypes
+    floating = load("msamp.common.dtype.floating", common / "dtype/floating.py")
+    sys.modules["msamp.common.dtype"].Floating = floating.Floating
+    meta = load("msamp.common.tensor.meta", common / "tensor/meta.py")
+    cast = load("msamp.common.tensor.cast", common / "tensor/cast.py").TypeCast
+    golden = goldens("device/golden/scaled.txt")
+
+    def started(qtype, scale):
+        return meta.ScalingMeta(qtype, torch.tensor(float(scale)), torch.tensor(1.0), torch.zeros(1))
+
+    scales, want_scales, codes, want_codes, decoded, want_decoded = ([] for _ in range(6))
+    for section in golden.sections:
+        if not section.endswith(".src"):
+            continue
+        name = section.removesuffix(".src")
+        kind = name.split(".")[0]
+        src = golden.bf16(section) if kind == "reduce" else golden.floats(section)
+        want_scales.append(golden.floats(f"{name}.scale"))
+        if kind == "f16":
+            state = started(dtypes.Dtypes.kfloat16, 4)
+            made = cast.cast_to_fp16(torch.from_numpy(src.copy()), state)
+            codes.append(made.numpy().view(np.uint16)), want_codes.append(golden.words(f"{name}.codes"))
+            decoded.append(cast.cast_from_fp16(made, state, dtypes.Dtypes.kfloat32).numpy())
+            want_decoded.append(golden.floats(f"{name}.decoded"))
+        else:
+            state = started(dtypes.Dtypes.kfloat8_e4m3, 1 if kind == "reduce" else 4)
+            state.amax[0] = float(np.abs(src).max())
+            state.reset_scaling_factor()
+        scales.append(state.scale.numpy().reshape(1))
+    compare("MS-AMP scales", np.concatenate(scales), np.concatenate(want_scales))
+    compare("MS-AMP FP16, codes", np.concatenate(codes), np.concatenate(want_codes))
+    compare("MS-AMP FP16, values", np.concatenate(decoded), np.concatenate(want_decoded))
+
+
+def check_coat(tree, goldens):
+    golden, coat = goldens("numerics/golden/coat.txt"), third_party.Coat(tree)
+    values = golden.floats("m.values")
+    for name, state in zip("mv", coat.encoded(values.copy())):
+        for part, got in zip(("codes", "scale", "power", "middle"), state):
+            section = f"{name}.{part}"
+            compare(f"COAT {section}", got, golden.words(section) if part == "codes" else golden.floats(section))
+        compare(f"COAT {name}.decoded", coat.decoded(state), golden.floats(f"{name}.decoded"))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    trees = ("te", "torchao", "quartet", "quartet2", "mx", "mxfp4-llm", "msamp", "coat")
+    for tree in trees:
+        parser.add_argument(f"--{tree}", metavar="DIR")
+    parser.add_argument("--goldens", metavar="ROOT", default=pathlib.Path(__file__).resolve().parents[2],
+                        help="the tree whose goldens are checked")
+    args = parser.parse_args()
+    if not any(getattr(args, tree.replace("-", "_")) for tree in trees):
+        parser.error("no tree is given")
+    if bool(args.mx) != bool(args.mxfp4_llm):
+        parser.error("--mx and --mxfp4-llm go together: the one has the other's patch")
+
+    def goldens(path):
+        return Golden(pathlib.Path(args.goldens, "kernels", path))
+
+    for check, tree in ((check_torchao, args.torchao), (check_te, args.te), (check_quartet, args.quartet),
+                        (check_quartet2, args.quartet2), (check_msamp, args.msamp), (check_coat, args.coat)):
+        if tree:
+            check(os.path.abspath(tree), goldens)
+    if args.mx:
+        check_mx(args.mx, args.mxfp4_llm, goldens)
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()
