@@ -1,14 +1,18 @@
 // grouped_bench: TFLOP/s of our kernels for the products of experts on GPU 0.
 //
-//   grouped_bench [SECONDS]      every shape below, recipe and GEMM; default: 0.1 s for each figure
+//   grouped_bench [SECONDS]      every shape below, recipe, GEMM and number of rows; default: 0.05 s for each figure, 1.5 minutes
+//                                in all
 //   grouped_bench -              answers lines of the standard input, one figure for each, so that another program can take
 //                                its turns with it (tools/peer/grouped_gemm.py):
 //                                RECIPE fprop|dgrad|wgrad EXPERTS ROWS N K bf16|f32|f32+ recipe|fast|promoted SECONDS
 //
-// Sustained, as blockwise_bench; random numbers; every expert has ROWS rows, a multiple of 128. N x K is an expert's weight.
-// D is BF16; a weight gradient's also FP32, stored or (f32+) added to. A product that no kernel of ours takes is "none".
+// Sustained, as blockwise_bench; random numbers. N x K is an expert's weight. Every expert has ROWS rows, a multiple of 128; or
+// they have that many on average and shares that fall as 1 / rank (zipf:1), each padded to a multiple of 128, which costs time
+// and counts for nothing. D is BF16; a weight gradient's also FP32, stored or (f32+) added to. A product that no kernel of ours
+// takes is "none".
 #include <fmt/format.h>
 
+#include <cmath>
 #include <cstdio>
 #include <exception>
 #include <iostream>
@@ -30,21 +34,45 @@ struct ExpertShape {
   std::int64_t experts, N, K;
 };
 
-constexpr ExpertShape kShapes[] = {{"Qwen3-30B", 128, 1536, 2048},  {"", 128, 2048, 768},
-                                   {"moe-4b-a1b", 32, 2048, 2048},  {"", 32, 2048, 1024},
-                                   {"Mixtral", 8, 28672, 4096},     {"", 8, 4096, 14336},
-                                   {"DeepSeek-V3", 32, 4096, 7168}, {"", 32, 7168, 2048},
-                                   {"Scout", 16, 16384, 5120},      {"", 16, 5120, 8192}};
-constexpr std::int64_t kRows[] = {512, 1024, 4096};
+constexpr ExpertShape kShapes[] = {{"Qwen3-30B", 128, 1536, 2048},       {"", 128, 2048, 768},
+                                   {"moe-4b-a1b", 32, 2048, 2048},       {"", 32, 2048, 1024},
+                                   {"DeepSeek-V2-Lite", 64, 2816, 2048}, {"", 64, 2048, 1408},
+                                   {"Mixtral", 8, 28672, 4096},          {"", 8, 4096, 14336},
+                                   {"DeepSeek-V3", 32, 4096, 7168},      {"", 32, 7168, 2048},
+                                   {"Scout", 16, 16384, 5120},           {"", 16, 5120, 8192}};
+
+struct RowShares {
+  std::int64_t mean;
+  double zipf;  ///< an expert's share falls as 1 / rank^zipf; 0: all have the same
+};
+constexpr RowShares kRows[] = {{256, 0}, {512, 0}, {1024, 0}, {1024, 1}, {4096, 0}};
 
 struct GroupedCase {
   std::string recipe;
   GemmRole role;
-  std::int64_t experts, rows, N, K;
+  std::int64_t experts;
+  RowShares rows;
+  std::int64_t N, K;
   DType d;
   bool accumulate;
   std::string accumulation;  ///< "recipe", "fast" or "promoted"
 };
+
+/// Of each expert. The sum is the same for all shares. A router's tokens go to an expert once at most, which these need not.
+std::vector<std::int64_t> rows_of_experts(std::int64_t experts, const RowShares& rows) {
+  std::vector<double> ends;
+  double sum = 0;
+  for (std::int64_t e = 1; e <= experts; ++e)
+    ends.push_back(sum += std::pow(static_cast<double>(e), -rows.zipf));
+  std::vector<std::int64_t> counts;
+  std::int64_t before = 0;
+  for (const double end : ends) {
+    const std::int64_t up_to = std::llround(static_cast<double>(experts * rows.mean) * end / sum);
+    counts.push_back(up_to - before);
+    before = up_to;
+  }
+  return counts;
+}
 
 Tensor random_bf16(Buffers& buffers, Device& device, std::int64_t rows, std::int64_t cols,
                    std::uint64_t seed) {
@@ -81,12 +109,14 @@ class GroupedBench {
     const Recipe recipe = find_recipe(c.recipe);
     const GemmRecipe& gemm = recipe.gemm(c.role);
     const bool wgrad = c.role == GemmRole::wgrad, dgrad = c.role == GemmRole::dgrad;
-    const std::int64_t E = c.experts, capacity = E * c.rows;
+    const std::int64_t E = c.experts;
+    const Groups groups = groups_of(buffers, rows_of_experts(E, c.rows));
+    const std::int64_t capacity = groups.rows_capacity();
     const std::int64_t columns = dgrad || wgrad ? c.K : c.N, depth = dgrad ? c.N : c.K;
     ops::GroupedMatmul op{.d = buffers.tensor(c.d, wgrad ? E * c.N : capacity, columns),
                           .a = {},
                           .b = {},
-                          .groups = groups_of(buffers, E, c.rows),
+                          .groups = groups,
                           .options = {c.role, gemm.fast_accum, c.accumulate}};
     if (c.accumulation != "recipe") op.options.fast_accum = c.accumulation == "fast";
     device_.zero({op.d});
@@ -105,21 +135,27 @@ class GroupedBench {
     if (!launch_grouped(op, capability, device_.stream())) return 0;
     const double ms =
         sustained_ms(device_, seconds, [&] { launch_grouped(op, capability, device_.stream()); });
-    return 2.0 * static_cast<double>(capacity) * static_cast<double>(c.N) * static_cast<double>(c.K) / ms /
-           1e9;
+    return 2.0 * static_cast<double>(groups.rows_expected) * static_cast<double>(c.N) *
+           static_cast<double>(c.K) / ms / 1e9;
   }
 
  private:
-  Groups groups_of(Buffers& buffers, std::int64_t E, std::int64_t rows) {
-    std::vector<std::int32_t> offsets, counts;
-    for (std::int64_t e = 0; e <= E; ++e) offsets.push_back(static_cast<std::int32_t>(e * rows));
-    counts.assign(static_cast<std::size_t>(E), static_cast<std::int32_t>(rows));
+  Groups groups_of(Buffers& buffers, const std::vector<std::int64_t>& rows) {
+    std::vector<std::int32_t> offsets = {0}, counts;
+    std::int64_t all = 0, end = 0;
+    for (const std::int64_t of_expert : rows) {
+      counts.push_back(static_cast<std::int32_t>(of_expert));
+      all += of_expert;
+      end += (of_expert + kGroupedPad - 1) / kGroupedPad * kGroupedPad;
+      offsets.push_back(static_cast<std::int32_t>(end));
+    }
+    const auto E = static_cast<std::int64_t>(rows.size());
     return {.offsets = buffers.copy_of(Tensor{offsets.data(), DType::i32, 1, E + 1}),
             .counts = buffers.copy_of(Tensor{counts.data(), DType::i32, 1, E}),
-            .row_of = {nullptr, DType::i32, E * rows, 1},
-            .source = {nullptr, DType::i32, 1, E * rows},
+            .row_of = {nullptr, DType::i32, all, 1},
+            .source = {nullptr, DType::i32, 1, end},
             .pad = kGroupedPad,
-            .rows_expected = E * rows};
+            .rows_expected = all};
   }
 
   CudaDevice device_;
@@ -137,7 +173,9 @@ void answer(GroupedBench& bench) {
     GroupedCase c;
     std::string role, d;
     double seconds = 0;
-    if (!(words >> c.recipe >> role >> c.experts >> c.rows >> c.N >> c.K >> d >> c.accumulation >> seconds))
+    c.rows.zipf = 0;
+    if (!(words >> c.recipe >> role >> c.experts >> c.rows.mean >> c.N >> c.K >> d >> c.accumulation >>
+          seconds))
       throw InvalidInput(
           fmt::format("\"{}\" is not RECIPE GEMM EXPERTS ROWS N K D ACCUMULATION SECONDS", line));
     c.role = role_of(role);
@@ -151,21 +189,31 @@ void answer(GroupedBench& bench) {
 
 void table(GroupedBench& bench, double seconds) {
   constexpr const char* kRecipes[] = {"bf16", "tensorwise", "rowwise", "blockwise"};
-  fmt::print("{:>12} {:>8} {:>5} {:>12} {:>6}", "", "E", "rows", "N x K", "");
+  struct Destination {
+    const char* name;
+    DType dtype;
+    bool accumulate;
+  };
+  constexpr Destination kDestinations[] = {
+      {"bf16", DType::bf16, false}, {"f32", DType::f32, false}, {"f32+", DType::f32, true}};
+  fmt::print("{:>16} {:>8} {:>12} {:>12} {:>6} {:>4}", "", "E", "rows", "N x K", "", "D");
   for (const char* recipe : kRecipes) fmt::print(" {:>11}", recipe);
   fmt::print("\n");
   for (const ExpertShape& shape : kShapes)
-    for (const std::int64_t rows : kRows)
+    for (const RowShares& rows : kRows)
       for (const GemmRole role : kGemmRoles)
-        for (const char* d : {"bf16", "f32+"}) {
-          if (d[0] == 'f' && role != GemmRole::wgrad) continue;
-          fmt::print("{:>12} {:>8} {:>5} {:>12} {:>6} {:>4}", shape.model, shape.experts, rows,
-                     fmt::format("{}x{}", shape.N, shape.K), name_of(role), d);
-          for (const char* recipe : kRecipes)
-            fmt::print(" {:>11.0f}",
-                       bench.tflops({recipe, role, shape.experts, rows, shape.N, shape.K,
-                                     d[0] == 'f' ? DType::f32 : DType::bf16, d[0] == 'f', "recipe"},
-                                    seconds));
+        for (const Destination& d : kDestinations) {
+          if (d.dtype == DType::f32 && role != GemmRole::wgrad) continue;
+          fmt::print(
+              "{:>16} {:>8} {:>12} {:>12} {:>6} {:>4}", shape.model, shape.experts,
+              rows.zipf > 0 ? fmt::format("{} zipf:{}", rows.mean, rows.zipf) : fmt::format("{}", rows.mean),
+              fmt::format("{}x{}", shape.N, shape.K), name_of(role), d.name);
+          for (const char* recipe : kRecipes) {
+            const double tflops = bench.tflops(
+                {recipe, role, shape.experts, rows, shape.N, shape.K, d.dtype, d.accumulate, "recipe"},
+                seconds);
+            fmt::print(" {:>11}", tflops > 0 ? fmt::format("{:.0f}", tflops) : "none");
+          }
           fmt::print("\n");
           std::fflush(stdout);
         }
@@ -193,7 +241,7 @@ int run(const std::string& argument) {
 
 int main(int argc, char** argv) {
   try {
-    return precbench::run(argc > 1 ? argv[1] : "0.1");
+    return precbench::run(argc > 1 ? argv[1] : "0.05");
   } catch (const precbench::InvalidInput& error) {
     fmt::print(stderr, "grouped_bench: {}\n", error.what());
     return 2;
