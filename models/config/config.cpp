@@ -43,21 +43,20 @@ constexpr LengthKey kLengths[] = {{"sliding_window", &ModelConfig::sliding_windo
 
 constexpr RealKey kReals[] = {{"rope_theta", &ModelConfig::rope_theta}, {"norm_eps", &ModelConfig::norm_eps}};
 
-void require(const ModelConfig& config, bool hugging_face) {
+void require(const ModelConfig& config, const KeyNames& names) {
   for (const DimensionKey& dimension : kDimensions)
     if (config.*dimension.member == 0)
-      throw InvalidInput(fmt::format("{}: missing; a model needs it",
-                                     hugging_face ? dimension.hugging_face : dimension.key));
+      throw InvalidInput(fmt::format("{}: missing; a model needs it", names(dimension.key)));
 }
 
 /// kv_heads and head_dim are optional in both dialects, and ffn where every block has experts.
-void fill_defaults(ModelConfig& config) {
+void fill_defaults(ModelConfig& config, const KeyNames& names) {
   if (config.moe && config.moe.dense_layers == 0) config.ffn = config.moe.expert_ffn;
   if (config.kv_heads == 0) config.kv_heads = config.heads;
   if (config.head_dim == 0 && config.heads > 0 && config.width > 0) {
     if (config.width % config.heads != 0)
-      throw InvalidInput(fmt::format("head_dim: missing, and width {} is not a multiple of heads {}",
-                                     config.width, config.heads));
+      throw InvalidInput(fmt::format("{}: missing, and {} {} is not a multiple of {} {}", names("head_dim"),
+                                     names("width"), config.width, names("heads"), config.heads));
     config.head_dim = config.width / config.heads;
   }
 }
@@ -159,25 +158,28 @@ ModelConfig cut_to(ModelConfig config, std::int64_t layers) {
   return config;
 }
 
-void validate(const ModelConfig& config) {
+namespace {
+
+void validate(const ModelConfig& config, const KeyNames& names) {
   for (const auto& entry : kDimensions) {
     const std::int64_t value = config.*entry.member;
     if (value < 1 || value > kMaxDimension)
-      throw InvalidInput(fmt::format("{}: must be from 1 to {}, got {}", entry.key, kMaxDimension, value));
+      throw InvalidInput(
+          fmt::format("{}: must be from 1 to {}, got {}", names(entry.key), kMaxDimension, value));
   }
   if (config.heads % config.kv_heads != 0)
-    throw InvalidInput(
-        fmt::format("heads: {} is not a multiple of kv_heads {}", config.heads, config.kv_heads));
+    throw InvalidInput(fmt::format("{}: {} is not a multiple of {} {}", names("heads"), config.heads,
+                                   names("kv_heads"), config.kv_heads));
   if (config.qkv_bias && config.qk_norm)
     throw InvalidInput("qkv_bias: no model has it beside qk_norm, and neither has this program");
   if (config.head_dim % 2 != 0)
-    throw InvalidInput(fmt::format("head_dim: {} is odd; RoPE rotates pairs", config.head_dim));
+    throw InvalidInput(fmt::format("{}: {} is odd; RoPE rotates pairs", names("head_dim"), config.head_dim));
   for (const auto& entry : kReals) {
     const double value = config.*entry.member;
     if (!std::isfinite(value) || value <= 0)
-      throw InvalidInput(fmt::format("{}: must be a positive number, got {}", entry.key, value));
+      throw InvalidInput(fmt::format("{}: must be a positive number, got {}", names(entry.key), value));
   }
-  validate_moe(config);
+  validate_moe(config, names);
   // In floating point, since the very product that is being checked may overflow.
   const double width = static_cast<double>(config.width),
                experts = static_cast<double>(config.moe.rule.experts);
@@ -187,19 +189,27 @@ void validate(const ModelConfig& config) {
                          3.0 * static_cast<double>(config.moe.shared_ffn);
   const double parameters =
       width * (static_cast<double>(config.layers) * linears + 2.0 * static_cast<double>(config.vocab));
-  if (parameters > kMaxParameters)
-    throw InvalidInput(
-        fmt::format("layers, width, ffn: {:.1e} parameters are more than any model has", parameters));
+  if (parameters > kMaxParameters) {
+    std::string keys = fmt::format("{}, {}, {}", names("layers"), names("width"), names("ffn"));
+    if (config.moe) keys += ", " + names("experts");
+    throw InvalidInput(fmt::format("{}: {:.1e} parameters are more than any model has", keys, parameters));
+  }
 }
+
+}  // namespace
+
+void validate(const ModelConfig& config) { validate(config, KeyNames()); }
 
 ModelConfig model_from_json(const json& object) {
   if (!object.is_object()) throw InvalidInput(fmt::format("a model is a JSON object, got {}", shown(object)));
   const bool hugging_face = object.contains("model_type") || object.contains("hidden_size");
   ModelConfig config = hugging_face ? from_hugging_face(object) : from_own_keys(object);
-  fill_defaults(config);
-  validate_moe(config);  // whose keys are behind an ffn that is missing
-  require(config, hugging_face);
-  validate(config);
+  const KeyNames names =
+      hugging_face ? KeyNames::of_hugging_face(object.at("model_type").get<std::string>()) : KeyNames();
+  fill_defaults(config, names);
+  validate_moe(config, names);  // whose keys are behind an ffn that is missing
+  require(config, names);
+  validate(config, names);
   return config;
 }
 

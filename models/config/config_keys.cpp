@@ -83,6 +83,19 @@ void read_yarn(const json& object, RopeScaling& s) {
 
 }  // namespace
 
+KeyNames KeyNames::of_hugging_face(const std::string& model_type) {
+  KeyNames names;
+  names.theirs_ = hugging_face_moe_names(model_type);
+  for (const DimensionKey& dimension : kDimensions) names.theirs_[dimension.key] = dimension.hugging_face;
+  names.theirs_["norm_eps"] = "rms_norm_eps";
+  return names;
+}
+
+std::string KeyNames::operator()(const char* key) const {
+  const auto theirs = theirs_.find(key);
+  return theirs == theirs_.end() ? key : theirs->second;
+}
+
 std::string shown(const json& value) {
   constexpr std::size_t kLongest = 40;
   const std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);

@@ -1,6 +1,7 @@
 // Inside models/ only: reading the keys of a model's JSON, in our own dialect and in Hugging Face's.
 #pragma once
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -27,6 +28,18 @@ inline constexpr DimensionKey kDimensions[] = {
     {"kv_heads", &ModelConfig::kv_heads, "num_key_value_heads"},
     {"head_dim", &ModelConfig::head_dim, "head_dim"},
     {"vocab", &ModelConfig::vocab, "vocab_size"},
+};
+
+/// What errors call our keys: as they are, or as the file has them that is read.
+class KeyNames {
+ public:
+  KeyNames() = default;  ///< as they are
+  static KeyNames of_hugging_face(const std::string& model_type);
+
+  std::string operator()(const char* key) const;
+
+ private:
+  std::map<std::string, std::string> theirs_;
 };
 
 /// A wrong value inside an error, cut so that it does not fill the screen.
@@ -57,12 +70,14 @@ std::vector<const char*> moe_key_names();
 void read_moe(const nlohmann::json& object, ModelConfig& config);  ///< nothing without "experts"
 nlohmann::json moe_to_json(const MoeConfig& moe);
 /// Of a model without experts: that nothing else of MoeConfig is set.
-void validate_moe(const ModelConfig& config);
+void validate_moe(const ModelConfig& config, const KeyNames& names);
 
 // The same in a config.json (hugging_face_moe.cpp). Whether the model_type is of such a model, and what else it may ask
 // for that changes no number of a training step.
 bool hugging_face_has_experts(const std::string& model_type);
 const std::vector<const char*>& hugging_face_moe_keys();
+/// Our keys that a model_type has under another name.
+std::map<std::string, std::string> hugging_face_moe_names(const std::string& model_type);
 /// Fills config.moe, and the dense width. Throws InvalidInput for what is not modelled, by its key.
 void read_hugging_face_moe(const nlohmann::json& object, const std::string& model_type, ModelConfig& config);
 

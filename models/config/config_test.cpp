@@ -149,7 +149,8 @@ TEST_CASE("a Hugging Face config.json of another family is refused", "[models]")
   CHECK(contains(error_if("hidden_act", "gelu"), "hidden_act: \"gelu\" is not supported"));
   CHECK(contains(error_if("attention_bias", true), "attention_bias: not supported"));
   CHECK(contains(error_if("hidden_size", nullptr), "hidden_size: missing"));
-  CHECK(contains(error_if("num_key_value_heads", 5), "heads: 32 is not a multiple of kv_heads 5"));
+  CHECK(error_if("num_key_value_heads", 5) ==
+        "num_attention_heads: 32 is not a multiple of num_key_value_heads 5");
 }
 
 namespace {

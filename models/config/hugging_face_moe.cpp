@@ -61,63 +61,63 @@ void refuse_other_models(const json& object, std::string_view model_type) {
         "no_rope_layers: layers without RoPE are not supported; set it to a list of ones, one for each layer");
 }
 
-std::int64_t length(const json& object, const char* key, std::int64_t otherwise) {
-  read(object, key, otherwise);
+std::int64_t length(const json& object, const std::string& key, std::int64_t otherwise) {
+  read(object, key.c_str(), otherwise);
   return otherwise;
 }
 
 /// As length(), of a key that may say 0: none.
-std::int64_t length_or_none(const json& object, const char* key, std::int64_t otherwise) {
+std::int64_t length_or_none(const json& object, const std::string& key, std::int64_t otherwise) {
   const auto found = object.find(key);
   if (found != object.end() && (found->is_null() || *found == 0)) return 0;
   return length(object, key, otherwise);
 }
 
-void read_mixtral(const json& object, ModelConfig& config) {
-  config.moe.rule = {.experts = length(object, "num_local_experts", 8),
-                     .top_k = length(object, "num_experts_per_tok", 2)};
+void read_mixtral(const json& object, const KeyNames& names, ModelConfig& config) {
+  config.moe.rule = {.experts = length(object, names("experts"), 8),
+                     .top_k = length(object, names("top_k"), 2)};
   config.moe.expert_ffn = config.ffn;
   config.moe.names = ExpertNames::mixtral;
 }
 
-void read_qwen3(const json& object, ModelConfig& config) {
+void read_qwen3(const json& object, const KeyNames& names, ModelConfig& config) {
   bool normalised = false;
   read(object, "norm_topk_prob", normalised);
-  config.moe.rule = {.experts = length(object, "num_experts", 128),
-                     .top_k = length(object, "num_experts_per_tok", 8),
+  config.moe.rule = {.experts = length(object, names("experts"), 128),
+                     .top_k = length(object, names("top_k"), 8),
                      .normalise = normalised};
-  config.moe.expert_ffn = length(object, "moe_intermediate_size", 768);
+  config.moe.expert_ffn = length(object, names("expert_ffn"), 768);
 }
 
-void read_deepseek(const json& object, bool third, ModelConfig& config) {
+void read_deepseek(const json& object, bool third, const KeyNames& names, ModelConfig& config) {
   MoeConfig& moe = config.moe;
   RoutingRule& rule = moe.rule;
-  rule.experts = length(object, "n_routed_experts", third ? 256 : 64);
-  rule.top_k = length(object, "num_experts_per_tok", third ? 8 : 6);
+  rule.experts = length(object, names("experts"), third ? 256 : 64);
+  rule.top_k = length(object, names("top_k"), third ? 8 : 6);
   rule.score = third ? RouterScore::sigmoid : RouterScore::softmax;
   rule.normalise = third;
   read(object, "norm_topk_prob", rule.normalise);
   rule.scale = third ? 2.5 : 1;
-  read(object, "routed_scaling_factor", rule.scale);
+  read(object, names("route_scale").c_str(), rule.scale);
   std::string method = third ? "noaux_tc" : "greedy";
   read(object, "topk_method", method);
   if (third ? method != "noaux_tc" : method != "greedy" && method != "group_limited_greedy")
     throw InvalidInput(fmt::format("topk_method: \"{}\" is not supported", method));
   if (method != "greedy") {
-    rule.groups = length(object, "n_group", third ? 8 : 1);
-    rule.group_top_k = length(object, "topk_group", third ? 4 : 1);
+    rule.groups = length(object, names("groups"), third ? 8 : 1);
+    rule.group_top_k = length(object, names("group_top_k"), third ? 4 : 1);
     rule.group_score = third ? GroupScore::top2 : GroupScore::max;
   }
   moe.route_bias = third;
-  moe.expert_ffn = length(object, "moe_intermediate_size", third ? 2048 : 1407);
+  moe.expert_ffn = length(object, names("expert_ffn"), third ? 2048 : 1407);
   moe.shared_ffn = moe.expert_ffn * length_or_none(object, "n_shared_experts", third ? 1 : 2);
-  moe.dense_layers = length_or_none(object, "first_k_dense_replace", third ? 3 : 0);
+  moe.dense_layers = length_or_none(object, names("dense_layers"), third ? 3 : 0);
 }
 
-void read_llama4(const json& object, ModelConfig& config) {
+void read_llama4(const json& object, const KeyNames& names, ModelConfig& config) {
   MoeConfig& moe = config.moe;
-  moe.rule = {.experts = length(object, "num_local_experts", 16),
-              .top_k = length(object, "num_experts_per_tok", 1),
+  moe.rule = {.experts = length(object, names("experts"), 16),
+              .top_k = length(object, names("top_k"), 1),
               .score = RouterScore::sigmoid,
               .normalise = false};
   moe.expert_ffn = moe.shared_ffn = config.ffn;
@@ -172,16 +172,37 @@ const std::vector<const char*>& hugging_face_moe_keys() {
   return keys;
 }
 
+std::map<std::string, std::string> hugging_face_moe_names(const std::string& model_type) {
+  if (!hugging_face_has_experts(model_type)) return {};
+  std::map<std::string, std::string> names = {{"top_k", "num_experts_per_tok"}};
+  if (model_type == "qwen3_moe") {
+    names["experts"] = "num_experts";
+    names["expert_ffn"] = "moe_intermediate_size";
+  } else if (model_type.starts_with("deepseek")) {
+    names["experts"] = "n_routed_experts";
+    names["expert_ffn"] = "moe_intermediate_size";
+    names["dense_layers"] = "first_k_dense_replace";
+    names["route_scale"] = "routed_scaling_factor";
+    names["groups"] = names["group_score"] = "n_group";
+    names["group_top_k"] = "topk_group";
+  } else {
+    names["experts"] = "num_local_experts";
+    names["expert_ffn"] = "intermediate_size";
+  }
+  return names;
+}
+
 void read_hugging_face_moe(const json& object, const std::string& model_type, ModelConfig& config) {
   refuse_other_models(object, model_type);
+  const KeyNames names = KeyNames::of_hugging_face(model_type);
   if (model_type == "mixtral")
-    read_mixtral(object, config);
+    read_mixtral(object, names, config);
   else if (model_type == "qwen3_moe")
-    read_qwen3(object, config);
+    read_qwen3(object, names, config);
   else if (model_type == "llama4_text")
-    read_llama4(object, config);
+    read_llama4(object, names, config);
   else
-    read_deepseek(object, model_type == "deepseek_v3", config);
+    read_deepseek(object, model_type == "deepseek_v3", names, config);
 }
 
 }  // namespace precbench::config_keys

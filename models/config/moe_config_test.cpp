@@ -203,6 +203,55 @@ TEST_CASE("config.json of models with experts", "[models][moe]") {
   CHECK(scout.moe.shared_ffn == 96);
 }
 
+TEST_CASE("a wrong config.json of a mixture gets an error that names the file's own key", "[models][moe]") {
+  const auto error_of_type = [](const char* model_type, const json& more) {
+    return error_of(hugging_face(model_type, more));
+  };
+  CHECK(error_of_type("qwen3_moe", {{"num_experts", 8}, {"num_experts_per_tok", 9}}) ==
+        "num_experts_per_tok: must be from 1 to the 8 experts, got 9");
+  CHECK(error_of_type("mixtral", {{"num_local_experts", 2}, {"num_experts_per_tok", 3}}) ==
+        "num_experts_per_tok: must be from 1 to the 2 experts, got 3");
+  CHECK(error_of_type("qwen3_moe", {{"num_experts", 5000}}) == "num_experts: must be at most 4096, got 5000");
+  CHECK(error_of_type("mixtral", {{"num_local_experts", 5000}}) ==
+        "num_local_experts: must be at most 4096, got 5000");
+  CHECK(contains(error_of_type("qwen3_moe", {{"moe_intermediate_size", 0}}), "moe_intermediate_size: "));
+  for (const char* model_type : {"mixtral", "llama4_text"}) {
+    INFO(model_type);
+    json object = std::string(model_type) == "mixtral" ? hugging_face("mixtral", {}) : llama4();
+    object.erase("intermediate_size");
+    CHECK(error_of(object) == "intermediate_size: missing; a mixture of experts needs it");
+  }
+  const auto error_of_v3 = [](const char* key, const json& value) {
+    json object = deepseek_v3();
+    object[key] = value;
+    return error_of(object);
+  };
+  CHECK(error_of_v3("n_routed_experts", 5000) == "n_routed_experts: must be at most 4096, got 5000");
+  CHECK(error_of_v3("num_experts_per_tok", 17) ==
+        "num_experts_per_tok: must be from 1 to the 16 experts, got 17");
+  CHECK(error_of_v3("num_experts_per_tok", 9) ==
+        "num_experts_per_tok: 9 experts are more than 4 groups of 2 have");
+  CHECK(error_of_v3("first_k_dense_replace", 4) ==
+        "first_k_dense_replace: 4 of 4 layers leave none with experts");
+  CHECK(error_of_v3("n_group", 3) == "n_group: 3 do not divide 16 experts");
+  CHECK(error_of_v3("n_group", 16) == "n_group: top2 needs groups of two experts and more");
+  CHECK(error_of_v3("topk_group", 9) == "topk_group: must be from 1 to the 8 groups, got 9");
+  CHECK(
+      contains(error_of_v3("routed_scaling_factor", 0), "routed_scaling_factor: must be a positive number"));
+  CHECK(error_of_v3("num_key_value_heads", 3) ==
+        "num_attention_heads: 4 is not a multiple of num_key_value_heads 3");
+  CHECK(contains(error_of_v3("rms_norm_eps", 0), "rms_norm_eps: must be a positive number"));
+  CHECK(error_of_v3("head_dim", 15) == "head_dim: 15 is odd; RoPE rotates pairs");
+  json no_head_dim = hugging_face("mixtral", {{"hidden_size", 66}});
+  no_head_dim.erase("head_dim");
+  CHECK(error_of(no_head_dim) ==
+        "head_dim: missing, and hidden_size 66 is not a multiple of num_attention_heads 4");
+  CHECK(contains(
+      error_of_type("qwen3_moe",
+                    {{"num_experts", 4096}, {"moe_intermediate_size", 1 << 24}, {"hidden_size", 1 << 24}}),
+      "num_hidden_layers, hidden_size, intermediate_size, num_experts: "));
+}
+
 TEST_CASE("config.json: what is not modelled of experts is refused by its key", "[models][moe]") {
   const auto error_without = [](json object, const char* key) {
     object.erase(key);

@@ -89,39 +89,41 @@ json moe_to_json(const MoeConfig& moe) {
   return object;
 }
 
-void validate_moe(const ModelConfig& config) {
+void validate_moe(const ModelConfig& config, const KeyNames& names) {
   const MoeConfig& moe = config.moe;
   const RoutingRule& rule = moe.rule;
   if (!moe) {
     if (!(moe == MoeConfig{})) throw InvalidInput("experts: missing; the model has other keys of a mixture");
     return;
   }
-  const auto refuse = [](const std::string& why) { throw InvalidInput(why); };
+  const auto refuse = [&](const char* key, const std::string& why) {
+    throw InvalidInput(fmt::format("{}: {}", names(key), why));
+  };
   constexpr std::int64_t kMostExperts = 4096;
   if (rule.experts > kMostExperts)
-    refuse(fmt::format("experts: must be at most {}, got {}", kMostExperts, rule.experts));
+    refuse("experts", fmt::format("must be at most {}, got {}", kMostExperts, rule.experts));
   if (rule.top_k < 1 || rule.top_k > rule.experts)
-    refuse(fmt::format("top_k: must be from 1 to the {} experts, got {}", rule.experts, rule.top_k));
-  if (moe.expert_ffn < 1) refuse("expert_ffn: missing; a mixture of experts needs it");
+    refuse("top_k", fmt::format("must be from 1 to the {} experts, got {}", rule.experts, rule.top_k));
+  if (moe.expert_ffn < 1) refuse("expert_ffn", "missing; a mixture of experts needs it");
   if (moe.dense_layers > 0 && moe.dense_layers >= config.layers)
-    refuse(fmt::format("dense_layers: {} of {} layers leave none with experts", moe.dense_layers,
-                       config.layers));
+    refuse("dense_layers",
+           fmt::format("{} of {} layers leave none with experts", moe.dense_layers, config.layers));
   if (!std::isfinite(rule.scale) || rule.scale <= 0)
-    refuse(fmt::format("route_scale: must be a positive number, got {}", rule.scale));
+    refuse("route_scale", fmt::format("must be a positive number, got {}", rule.scale));
   if (rule.groups < 1 || rule.experts % rule.groups != 0)
-    refuse(fmt::format("groups: {} do not divide {} experts", rule.groups, rule.experts));
+    refuse("groups", fmt::format("{} do not divide {} experts", rule.groups, rule.experts));
   if (rule.group_top_k < 1 || rule.group_top_k > rule.groups)
-    refuse(
-        fmt::format("group_top_k: must be from 1 to the {} groups, got {}", rule.groups, rule.group_top_k));
+    refuse("group_top_k",
+           fmt::format("must be from 1 to the {} groups, got {}", rule.groups, rule.group_top_k));
   if (rule.top_k > rule.experts / rule.groups * rule.group_top_k)
-    refuse(fmt::format("top_k: {} experts are more than {} groups of {} have", rule.top_k, rule.group_top_k,
-                       rule.experts / rule.groups));
+    refuse("top_k", fmt::format("{} experts are more than {} groups of {} have", rule.top_k, rule.group_top_k,
+                                rule.experts / rule.groups));
   if (rule.group_score == GroupScore::top2 && rule.experts / rule.groups < 2)
-    refuse("group_score: top2 needs groups of two experts and more");
+    refuse("group_score", "top2 needs groups of two experts and more");
   // Files of it have rows of queries and keys in another order than ours, and nothing says in which their biases would be.
   if (moe.names == ExpertNames::llama4 && (config.qkv_bias || config.qk_norm))
-    refuse(fmt::format("{}: not of a model with Llama 4's names of tensors (expert_names)",
-                       config.qkv_bias ? "qkv_bias" : "qk_norm"));
+    refuse(config.qkv_bias ? "qkv_bias" : "qk_norm",
+           "not of a model with Llama 4's names of tensors (expert_names)");
 }
 
 }  // namespace precbench::config_keys
