@@ -90,6 +90,44 @@ TEST_CASE("forced and dropped slots are in the record", "[session][moe]") {
   CHECK(*run_case(resolve(c)).moe->load.max == 1);
 }
 
+TEST_CASE("a capacity beyond any number of rows drops nothing", "[session][moe]") {
+  Case c = mixture_case("tiny-moe");
+  c.capacity = 1e300;
+  const Record record = run_case(resolve(c));
+  REQUIRE(record.status == Status::ok);
+  CHECK(record.moe->rows.actual == 2 * 2 * 128);  // layers, and two experts for each token
+  CHECK(record.moe->rows.expected == record.moe->rows.actual);
+  CHECK(record.moe->rows.dropped == 0);
+}
+
+TEST_CASE("router logits that are no numbers end a case with a line that names the token", "[session][moe]") {
+  const TempDirectory directory;
+  Case c = mixture_case("tiny-moe");
+  c.steps = 1;
+  c.save_final = (directory.path() / "final.safetensors").string();
+  REQUIRE(run_case(resolve(c)).status == Status::ok);
+  const SafetensorsFile sound(c.save_final);
+  const std::vector<float> nan(static_cast<std::size_t>(resolve(c).model.vocab * resolve(c).model.width),
+                               std::nanf(""));
+  std::vector<NamedTensor> tensors;
+  for (const StoredTensor& t : sound.tensors()) {
+    const bool embedding = t.name == "model.embed_tokens.weight";
+    tensors.push_back({t.name, embedding ? "F32" : t.dtype, t.shape,
+                       embedding ? static_cast<const void*>(nan.data()) : t.data});
+  }
+  Case next = mixture_case("tiny-moe");
+  next.init_from = (directory.path() / "nan.safetensors").string();
+  write_safetensors(next.init_from, tensors, {});
+  for (const int ep : {1, 2}) {
+    INFO("ep " << ep);
+    next.gpus = next.ep = ep;
+    const Record record = run_case(resolve(next));
+    CHECK(record.status == Status::diverged);
+    CHECK(contains(record.error.value_or(""),
+                   "first token with router logits that are not finite: 0 of micro-step 0 at layer 0"));
+  }
+}
+
 TEST_CASE("the dry run of a mixture counts what the formula says", "[predict][moe]") {
   for (const char* model :
        {"tiny-moe", "tiny-moe-shared", "qwen3-30b-a3b", "deepseek-v2-lite-gqa", "llama4-scout-gqa"}) {
@@ -142,6 +180,16 @@ TEST_CASE("a mixture's checkpoints: weights out and in, its state, and what is r
   other.layers = 3;
   CHECK(contains(refusal_of([&] { InitialWeights(other.init_from, resolve(other).model); }),
                  "model.layers.2."));
+  // All but one expert's tensor of the last layer.
+  const SafetensorsFile all(c.save_final);
+  const std::string lacking = "model.layers.1.mlp.experts.5.up_proj.weight";
+  std::vector<NamedTensor> rest;
+  for (const StoredTensor& t : all.tensors())
+    if (t.name != lacking) rest.push_back({t.name, t.dtype, t.shape, t.data});
+  const std::string part = (directory.path() / "part.safetensors").string();
+  write_safetensors(part, rest, {});
+  CHECK(
+      contains(refusal_of([&] { InitialWeights(part, resolve(next).model); }), "has no tensor '" + lacking));
   const float zero[4] = {};
   const std::string fused = (directory.path() / "fused.safetensors").string();
   write_safetensors(fused, {{"model.layers.0.mlp.experts.gate_up_proj", "F32", {4}, zero}}, {});

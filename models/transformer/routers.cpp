@@ -52,7 +52,8 @@ std::vector<std::int32_t> forced_experts(Routing routing, double exponent, const
 std::int64_t most_rows_of_expert(const RoutingRule& rule, std::int64_t tokens, double capacity) {
   if (capacity == 0) return tokens;  // a token goes to an expert once
   const double even = static_cast<double>(tokens * rule.top_k) / static_cast<double>(rule.experts);
-  return std::min(tokens, static_cast<std::int64_t>(std::ceil(capacity * even)));
+  const double most = std::ceil(capacity * even);  // which may be more than any integer
+  return most < static_cast<double>(tokens) ? static_cast<std::int64_t>(most) : tokens;
 }
 
 std::int64_t tokens_to_rank(const RoutingRule& rule, std::int64_t own, std::int64_t tokens) {
