@@ -40,6 +40,7 @@ Section experts_section(const ReportInput& input, const MachineRecords& machine)
   Section section{title_on(input, machine, "Experts"), {}, {}, {}, {}, true};
   RowTable result(machine);
   const std::string rank = machine.rank;
+  bool forced = false;
   for (const std::string& title :
        {std::string("median load"), std::string("worst load"), std::string("idle experts"),
         std::string("padding"), std::string("dropped"), std::string("routing (ms)"),
@@ -50,6 +51,7 @@ Section experts_section(const ReportInput& input, const MachineRecords& machine)
     for (const Row& row : group.rows) {
       const MoeRecord* moe = mixture_of(row);
       if (!moe) continue;
+      forced = forced || moe->routing != "learned";
       std::vector<std::string>& line = result.begin(row);
       const ExpertRows& rows = moe->rows;
       line.insert(line.end(),
@@ -71,6 +73,11 @@ Section experts_section(const ReportInput& input, const MachineRecords& machine)
       "multiply. Dropped: slots beyond --capacity or --slots, of these and those computed. Routing: routers, and rows to "
       "experts and back, in the profiled step. To experts and back: what a " +
       rank + " exchanges in a step, forward and backward; in brackets the prediction, where it differs."};
+  if (forced)
+    section.notes.push_back(
+        "Routing other than learned is forced, to time a load; what such a case learns says nothing of its recipe. "
+        "balanced: as many slots for each expert; zipf:A: shares that fall as 1 / rank^A; one: all tokens to the same "
+        "experts, the model's first top_k, so that the others are idle.");
   return section;
 }
 

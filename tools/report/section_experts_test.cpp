@@ -50,6 +50,22 @@ TEST_CASE("experts: what is dropped is a share of what came, more than this rank
   CHECK(contains(lines_with(text, "blockwise").front(), "75.0%"));
 }
 
+TEST_CASE("experts: all tokens to the first ones, and what forced routing is", "[sections][moe]") {
+  Record learned = mixture("bf16"), one = with(mixture("bf16"), "routing", "one");
+  one.moe->routing = "one";
+  one.moe->load.median = one.moe->load.max = 4.0;  // 8 experts, two for a token
+  one.moe->load.empty_experts = 24;                // six in each of four layers
+  const std::string text = section_of({learned, one}, "Experts");
+  INFO(text);
+  REQUIRE(lines_with(text, "4.00").size() == 1);
+  CHECK(contains(lines_with(text, "4.00").front(), "one "));
+  CHECK(contains(lines_with(text, "4.00").front(), "24"));
+  // The case of the other one says nothing of it.
+  CHECK(contains(lines_with(text, "2.25").front(), "learned"));
+  CHECK(contains(text, "one: all tokens to the same experts, the model's first top_k"));
+  CHECK_FALSE(contains(section_of({learned}, "Experts"), "forced"));
+}
+
 TEST_CASE("experts: bytes measured, and those predicted where they differ", "[sections][moe]") {
   Record gather = mixture("bf16", 4), sync = mixture("blockwise", 4);
   gather.moe->bytes = ExchangeBytes{3e6, 2e6, 3e6, 2e6};

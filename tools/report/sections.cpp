@@ -88,7 +88,11 @@ std::optional<double> number_of(const Row& row, const std::string& key) {
 }
 
 std::string text_of(const Row& row, const std::string& key) {
-  return field_text(row.fields.value(key, Json()));
+  const std::string text = field_text(row.fields.value(key, Json()));
+  // A case names its routing where it is forced; a mixture whose case does not has the router's own.
+  if (text.empty() && key == "routing" && !row.members.empty() && row.record().moe)
+    return row.record().moe->routing;
+  return text;
 }
 
 std::string recipe_of(const Row& row) { return text_of(row, "recipe"); }
