@@ -13,9 +13,9 @@ import argparse, statistics, subprocess
 import torch
 
 SHAPES = [("Qwen3-30B", 128, 1536, 2048), ("Qwen3-30B", 128, 2048, 768), ("moe-4b-a1b", 32, 2048, 2048),
-          ("moe-4b-a1b", 32, 2048, 1024), ("Mixtral", 8, 28672, 4096), ("Mixtral", 8, 4096, 14336),
-          ("DeepSeek-V3", 32, 4096, 7168), ("DeepSeek-V3", 32, 7168, 2048), ("Scout", 16, 16384, 5120),
-          ("Scout", 16, 5120, 8192)]
+          ("moe-4b-a1b", 32, 2048, 1024), ("DeepSeek-V2-Lite", 64, 2816, 2048), ("DeepSeek-V2-Lite", 64, 2048, 1408),
+          ("Mixtral", 8, 28672, 4096), ("Mixtral", 8, 4096, 14336), ("DeepSeek-V3", 32, 4096, 7168),
+          ("DeepSeek-V3", 32, 7168, 2048), ("Scout", 16, 16384, 5120), ("Scout", 16, 5120, 8192)]
 
 
 def sustained(product, flops, seconds):
