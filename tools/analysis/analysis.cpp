@@ -22,7 +22,8 @@ using Json = nlohmann::ordered_json;
 /// Fields that say how a recipe is applied, and their values where nothing is changed. bf16 knows none of
 /// them, so they part rows, not groups.
 const std::map<std::string, std::string> kRecipeModifiers = {
-    {"head", "bf16"}, {"keep_bf16", ""}, {"switch_recipe", ""}, {"gather", "bf16"}, {"reduce_amax", "off"}};
+    {"head", "bf16"},       {"keep_bf16", ""}, {"switch_recipe", ""}, {"gather", "bf16"},
+    {"reduce_amax", "off"}, {"flow", "off"},   {"dispatch", "bf16"}};
 /// Columns that come first; others follow in the order of the record.
 const std::vector<std::string> kFirstKeys = {"machine",        "power_limit", "cublaslt", "threads",
                                              "method_version", "model",       "seq",      "batch",

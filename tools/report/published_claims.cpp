@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <regex>
 
@@ -22,13 +23,25 @@ double distance(const std::optional<double>& theirs, const std::optional<double>
   return ours && *ours > 0 ? std::abs(std::log2(*ours / *theirs)) : kUnknown;
 }
 
+/// Of parameters; as the claim says where its model's name does not.
+std::optional<double> claimed_billions(const Claim& claim) {
+  const auto said = number_in(claim, "billions");
+  return said ? said : billions_of(text_in(claim, "model"));
+}
+
 double distance(const Claim& claim, const Counterpart& ours) {
   const Row& row = *ours.row;
   const auto of = [&](const char* key) { return distance(number_in(claim, key), number_of(row, key)); };
   // Model size matters most, sequence length next, batch and GPU count least: all act on the share of GEMMs in
   // the step.
-  return 4 * distance(billions_of(text_in(claim, "model")), ours.billions) + 2 * of("seq") + of("batch") +
-         of("gpus");
+  double sum =
+      4 * distance(claimed_billions(claim), ours.billions) + 2 * of("seq") + of("batch") + of("gpus");
+  if (const MoeRecord* moe = ours.moe()) {
+    sum += distance(number_in(claim, "ep"), static_cast<double>(moe->ep.value_or(1)));
+    const std::string routing = text_in(claim, "routing");
+    sum += !routing.empty() && routing != moe->routing ? 1 : 0;
+  }
+  return sum;
 }
 
 }  // namespace
@@ -44,6 +57,10 @@ std::vector<std::string> recipes_in(const Claim& claim) {
   const Claim value = claim.value("recipe", Claim());
   if (value.is_array()) return value.get<std::vector<std::string>>();
   return value.is_string() ? std::vector{value.get<std::string>()} : std::vector<std::string>();
+}
+
+std::string claimed_recipe_of(const Row& row) {
+  return recipe_of(row) + (text_of(row, "flow") == "on" ? "_flow" : "");
 }
 
 std::string figure_text(double value, int digits) {
@@ -64,13 +81,24 @@ std::optional<double> billions_of(const std::string& model) {
   return std::stod(match[1]) * (match[3] == "m" ? 1e-3 : 1);
 }
 
+std::optional<double> billions_of(const Row& row, const Record& record) {
+  if (record.params) return static_cast<double>(record.params->total) / 1e9;
+  // Only of mixtures do records count them. Of a dense model that was cut nothing says how much is left.
+  return text_of(row, "layers").empty() ? billions_of(text_of(row, "model")) : std::nullopt;
+}
+
 bool same_kind(const Claim& claim, const Counterpart& ours) {
-  return number_in(claim, "experts").has_value() == ours.experts;
+  return number_in(claim, "experts").has_value() == (ours.moe() != nullptr);
 }
 
 bool about_as_large(const Claim& claim, const Counterpart& ours) {
-  const auto size = billions_of(text_in(claim, "model"));
+  const auto size = claimed_billions(claim);
   return size && distance(size, ours.billions) <= std::log2(kSameSize);
+}
+
+bool same_blocks(const Claim& claim, const Counterpart& ours) {
+  const std::string theirs = text_in(claim, "model"), name = text_of(*ours.row, "model");
+  return !theirs.empty() && (name == theirs || name == theirs + "-gqa");
 }
 
 Nearness nearness(const Claim& claim, const Counterpart& ours) {
@@ -80,48 +108,53 @@ Nearness nearness(const Claim& claim, const Counterpart& ours) {
 }
 
 CasesByRecipe::CasesByRecipe(const ReportInput& input) {
-  std::map<std::string, std::optional<double>> sizes;
   for (const MachineRecords& machine : input.machines)
     for (const Group& group : machine.analysis.groups)
       for (const Row& row : group.rows) {
         if (row.status != Status::ok) continue;
-        const auto [size, is_new] = sizes.try_emplace(text_of(row, "model"));
-        if (is_new) size->second = billions_of(size->first);
-        cases_[recipe_of(row)].push_back({&machine, &row, size->second, static_cast<bool>(row.record().moe)});
+        cases_[claimed_recipe_of(row)].push_back(
+            {&machine, &row, &row.record(), billions_of(row, row.record())});
       }
 }
 
-std::vector<const std::vector<Counterpart>*> CasesByRecipe::of(const Claim& claim) const {
-  std::vector<const std::vector<Counterpart>*> lists;
+std::vector<const Counterpart*> CasesByRecipe::of(const Claim& claim) const {
+  std::vector<const Counterpart*> found;
   for (const std::string& recipe : recipes_in(claim))
-    if (const auto some = cases_.find(recipe); some != cases_.end()) lists.push_back(&some->second);
-  return lists;
+    if (const auto some = cases_.find(recipe); some != cases_.end())
+      for (const Counterpart& ours : some->second)
+        if (same_kind(claim, ours)) found.push_back(&ours);
+  return found;
 }
 
 Counterpart CasesByRecipe::nearest(const Claim& claim,
                                    const std::function<bool(const Counterpart&)>& usable) const {
   Counterpart best;
   Nearness best_nearness;
-  for (const std::vector<Counterpart>* cases : of(claim))
-    for (const Counterpart& ours : *cases) {
-      if (!same_kind(claim, ours) || !usable(ours)) continue;
-      const Nearness its_own = nearness(claim, ours);
-      if (best.row && its_own >= best_nearness) continue;
-      best = ours;
-      best_nearness = its_own;
-    }
+  for (const Counterpart* ours : of(claim)) {
+    if (!usable(*ours)) continue;
+    const Nearness its_own = nearness(claim, *ours);
+    if (best.row && its_own >= best_nearness) continue;
+    best = *ours;
+    best_nearness = its_own;
+  }
   return best;
 }
 
 bool CasesByRecipe::ran(const Claim& claim) const { return !of(claim).empty(); }
 
+bool CasesByRecipe::ran_natively_on_gpu(const Claim& claim) const {
+  const std::vector<const Counterpart*> cases = of(claim);
+  return std::any_of(cases.begin(), cases.end(), [](const Counterpart* ours) {
+    return ours->row->comparable() && text_of(*ours->row, "device") == "cuda";
+  });
+}
+
 bool CasesByRecipe::only_emulated_on_gpu(const Claim& claim) const {
   bool on_gpu = false;
-  for (const std::vector<Counterpart>* cases : of(claim))
-    for (const Counterpart& ours : *cases) {
-      if (ours.row->path != ExecutionPath::emulated) return false;
-      on_gpu |= text_of(*ours.row, "device") == "cuda";
-    }
+  for (const Counterpart* ours : of(claim)) {
+    if (ours->row->path != ExecutionPath::emulated) return false;
+    on_gpu |= text_of(*ours->row, "device") == "cuda";
+  }
   return on_gpu;
 }
 

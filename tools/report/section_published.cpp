@@ -1,7 +1,10 @@
 // What others have published, beside the nearest case of these records.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <map>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "tools/analysis/columns.h"
@@ -13,6 +16,9 @@
 namespace precbench {
 namespace {
 
+/// Of which models a figure says something, beside one of another's.
+enum class Alike : std::uint8_t { any, size, size_or_blocks };
+
 /// A figure that claims and rows have alike.
 struct ComparedFigure {
   const char* list;   ///< of the claims
@@ -20,38 +26,50 @@ struct ComparedFigure {
   const char* key;    ///< in the claim
   const char* title;
   const char* unit;
-  int digits;             ///< behind the point; 0: in groups of three
-  bool same_size;         ///< says nothing of a model of another size
+  int digits;  ///< behind the point; 0: in groups of three
+  Alike alike;
   const char* none_here;  ///< why a recipe that ran natively has none
   std::optional<double> (*ours)(const Row& row);
 };
 
 constexpr const char* kNoBf16 = "no bf16 case beside it";
 constexpr const char* kNoSuchSize = "no model of about that size";
+constexpr double kGigabyte = 1e9;
 
 std::optional<double> native_tokens_per_s(const Row& row) {
   return row.comparable() ? row.tokens_per_s : std::nullopt;
 }
 
 const ComparedFigure kFigures[] = {
-    {"speedups", "speed", "speedup", "speed-up over BF16", "x", 2, false, kNoBf16,
+    {"speedups", "speed", "speedup", "speed-up over BF16", "x", 2, Alike::any, kNoBf16,
      [](const Row& row) { return row.speedup; }},
-    {"throughput", "speed", "tflops_per_gpu", "TFLOP/s per GPU", "", 0, true, kNoSuchSize,
+    {"throughput", "speed", "tflops_per_gpu", "TFLOP/s per GPU", "", 0, Alike::size_or_blocks, kNoSuchSize,
      [](const Row& row) { return row.comparable() ? row.tflops_per_gpu : std::nullopt; }},
-    {"throughput", "speed", "tokens_per_s", "tokens/s, all GPUs", "", 0, true, kNoSuchSize,
+    {"throughput", "speed", "tokens_per_s", "tokens/s, all GPUs", "", 0, Alike::size, kNoSuchSize,
      native_tokens_per_s},
-    {"throughput", "speed", "tokens_per_s_per_gpu", "tokens/s per GPU", "", 0, true, kNoSuchSize,
+    {"throughput", "speed", "tokens_per_s_per_gpu", "tokens/s per GPU", "", 0, Alike::size, kNoSuchSize,
      [](const Row& row) {
        const auto all = native_tokens_per_s(row);
        return all ? std::optional(*all / number_of(row, "gpus").value_or(1)) : std::nullopt;
      }},
-    {"utilization", "speed", "mfu_percent", "MFU", "%", 1, true, kNoSuchSize,
+    {"utilization", "speed", "mfu_percent", "MFU", "%", 1, Alike::size_or_blocks, kNoSuchSize,
      [](const Row& row) {
        return row.comparable() && row.mfu_bf16 ? std::optional(*row.mfu_bf16 * 100) : std::nullopt;
      }},
-    {"memory", "memory", "memory_ratio", "memory over BF16's", "x", 2, false, kNoBf16,
+    // Beside the tokens/s of the same run.
+    {"throughput", "memory", "peak_gb", "peak memory per GPU", " GB", 1, Alike::size, kNoSuchSize,
+     [](const Row& row) {
+       return row.comparable() && row.peak_memory ? std::optional(*row.peak_memory / kGigabyte)
+                                                  : std::nullopt;
+     }},
+    {"memory", "memory", "memory_ratio", "memory over BF16's", "x", 2, Alike::any, kNoBf16,
      [](const Row& row) { return row.memory_ratio; }},
 };
+
+bool alike(const ComparedFigure& figure, const Claim& claim, const Counterpart& ours) {
+  if (figure.alike == Alike::any || about_as_large(claim, ours)) return true;
+  return figure.alike == Alike::size_or_blocks && same_blocks(claim, ours);
+}
 
 /// A verdict over seeds, as the counterpart of a claim about the loss.
 struct Judged {
@@ -69,6 +87,22 @@ std::vector<Judged> judged_recipes(const ReportInput& input) {
   return all;
 }
 
+/// What our model lacks of the one that it is named after: "6 of 48 layers". Layers that the claim's model lacks too are no
+/// difference.
+void add_cuts(const Claim& claim, const Record& record, Distinct& texts) {
+  if (!record.definition || !record.definition->model) return;
+  const Claim& model = *record.definition->model;
+  const std::string layers = text_in(claim, "layers"), cuts = text_in(model, "cuts");
+  const bool as_many = !layers.empty() && layers == text_in(model, "layers");
+  constexpr std::string_view kSeparator = "; ";
+  for (std::size_t begin = 0; begin < cuts.size();) {
+    const std::size_t end = std::min(cuts.find(kSeparator, begin), cuts.size());
+    const std::string cut = cuts.substr(begin, end - begin);
+    if (!as_many || !cut.ends_with(" layers")) texts.add("here " + cut);
+    begin = end + kSeparator.size();
+  }
+}
+
 /// What stands between the two numbers.
 std::string differences(const Claim& source, const Claim& claim, const Counterpart& ours) {
   Distinct texts;
@@ -82,8 +116,14 @@ std::string differences(const Claim& source, const Claim& claim, const Counterpa
   for (const auto& [key, title] :
        {std::pair{"model", "model"}, {"gpus", "GPUs"}, {"seq", "seq"}, {"batch", "batch"}})
     add(title, text_in(claim, key), text_of(row, key));
+  add_cuts(claim, *ours.record, texts);
   add("parallel", text_in(claim, "parallel"),
       number_of(row, "gpus") == 1.0 ? "one GPU" : text_of(row, "parallel"));
+  if (const MoeRecord* moe = ours.moe()) {
+    add("expert parallel", text_in(claim, "ep"), fmt::format("{}", moe->ep.value_or(1)));
+    add("routing", text_in(claim, "routing"), moe->routing);
+  }
+  add("recompute", text_in(claim, "recompute"), text_of(row, "recompute"));
   if (!text_in(claim, "metric").empty()) texts.add("measured there: " + text_in(claim, "metric"));
   texts.add(text_in(claim, "caveat"));
   return fmt::format("{}", fmt::join(texts.texts, "; "));
@@ -112,7 +152,7 @@ class PublishedTable {
       const std::string text = claimed(claim, figure.key, figure.unit, figure.digits);
       if (text.empty()) continue;
       const Counterpart ours = cases_.nearest(claim, [&](const Counterpart& one) {
-        return figure.ours(*one.row).has_value() && (!figure.same_size || about_as_large(claim, one));
+        return figure.ours(*one.row).has_value() && alike(figure, claim, one);
       });
       if (ours.row)
         add(claim, figure.topic, figure.title, text,
@@ -123,10 +163,11 @@ class PublishedTable {
     const bool any = table.rows.size() > before;
     for (const Claim* claim : without) {
       const bool emulated = cases_.only_emulated_on_gpu(*claim);
-      if (emulated || (any && cases_.ran(*claim)))
-        add_without(*claim, figure.title, claimed(*claim, figure.key, figure.unit, figure.digits),
-                    "no counterpart",
-                    emulated ? "emulated here: it has a loss, but no speed" : figure.none_here);
+      // Little is published of mixtures, so what is of other sizes is shown too.
+      const bool rare = number_in(*claim, "experts") && cases_.ran_natively_on_gpu(*claim);
+      if (emulated || rare || (any && cases_.ran(*claim)))
+        add_without_counterpart(*claim, figure,
+                                emulated ? "emulated here: it has a loss, but no speed" : figure.none_here);
       else
         leave_out(*claim);
     }
@@ -136,8 +177,8 @@ class PublishedTable {
     for (const Claim& claim : json_.at("convergence")) {
       const Judged* nearest = nullptr;
       for (const Judged& one : judged_)
-        if (recipes_in(claim) == std::vector{recipe_of(one.row)} && same_kind(claim, counterpart(one)) &&
-            (!nearest || is_nearer(claim, one, *nearest)))
+        if (recipes_in(claim) == std::vector{claimed_recipe_of(one.row)} &&
+            same_kind(claim, counterpart(one)) && (!nearest || is_nearer(claim, one, *nearest)))
           nearest = &one;
       if (!nearest) {
         leave_out(claim);
@@ -172,7 +213,7 @@ class PublishedTable {
  private:
   static Counterpart counterpart(const Judged& one) {
     const Record& record = one.recipe->members.front()->record;
-    return {one.machine, &one.row, billions_of(text_of(one.row, "model")), static_cast<bool>(record.moe)};
+    return {one.machine, &one.row, &record, billions_of(one.row, record)};
   }
 
   /// What was trained on a GPU is nearer to anything published than what a CPU had the time for.
@@ -208,6 +249,22 @@ class PublishedTable {
         {text_in(source_of(claim), "name"), figure, recipe_text(claim), theirs, mine, "-", why});
   }
 
+  /// One row for all of a source's figures of a model and a recipe that differ in their ranks and what they recompute.
+  void add_without_counterpart(const Claim& claim, const ComparedFigure& figure, const std::string& why) {
+    const std::string text = claimed(claim, figure.key, figure.unit, figure.digits);
+    Distinct what;
+    what.add(text_in(claim, "model"));
+    if (const std::string layers = text_in(claim, "layers"); !layers.empty()) what.add(layers + " layers");
+    what.add(text_in(claim, "metric"));
+    const std::string reason = what.texts.empty() ? why : what.joined() + ": " + why;
+    const auto [place, is_new] = without_.try_emplace(
+        {figure.title, text_in(claim, "source"), recipe_text(claim), reason}, table.rows.size());
+    if (is_new)
+      add_without(claim, figure.title, text, "no counterpart", reason);
+    else
+      table.rows[place->second][kPublishedColumn] += ", " + text;
+  }
+
   static std::string recipe_text(const Claim& claim) {
     return fmt::format("{}", fmt::join(recipes_in(claim), ", "));
   }
@@ -220,6 +277,9 @@ class PublishedTable {
   CasesByRecipe cases_;
   std::vector<Judged> judged_;
   Claim json_;
+  static constexpr std::size_t kPublishedColumn = 3;
+  std::map<std::vector<std::string>, std::size_t>
+      without_;  ///< rows of the table, by what they have in common
   std::set<std::pair<std::string, std::string>> compared_;  ///< sources and topics that have a counterpart
 };
 
@@ -235,8 +295,9 @@ Section published_section(const ReportInput& input) {
   section.table = std::move(published.table);
   section.notes = {
       "The nearest case is that of the same recipe whose model size, then sequence length, then batch and GPU "
-      "count are nearest; of losses, one from a GPU before one from a CPU. Throughput and MFU are shown only for "
-      "models of about the same size; our MFU is of the dense BF16 peak. No counterpart: no case here has the "
+      "count are nearest; of losses, one from a GPU before one from a CPU. Throughput, MFU and peak memory are shown "
+      "only for models of about the same size, FLOP/s also for the same model with fewer layers; our MFU is of the "
+      "dense BF16 peak. No counterpart: no case here has the "
       "figure. Not compared: it is of several cases, or of none. A number here neither confirms nor refutes one "
       "from other hardware."};
   section.notes.insert(section.notes.end(), published.sources.texts.begin(), published.sources.texts.end());
