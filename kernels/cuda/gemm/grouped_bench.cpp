@@ -1,7 +1,7 @@
 // grouped_bench: TFLOP/s of our kernels for the products of experts on GPU 0.
 //
-//   grouped_bench [SECONDS]      every shape below, recipe, GEMM and number of rows; default: 0.05 s for each figure, 1.5 minutes
-//                                in all
+//   grouped_bench [SECONDS]      every shape below, recipe, GEMM and number of rows; default: 0.04 s for each figure, a minute and
+//                                some seconds in all
 //   grouped_bench -              answers lines of the standard input, one figure for each, so that another program can take
 //                                its turns with it (tools/peer/grouped_gemm.py):
 //                                RECIPE fprop|dgrad|wgrad EXPERTS ROWS N K bf16|f32|f32+ recipe|fast|promoted SECONDS
@@ -241,7 +241,7 @@ int run(const std::string& argument) {
 
 int main(int argc, char** argv) {
   try {
-    return precbench::run(argc > 1 ? argv[1] : "0.05");
+    return precbench::run(argc > 1 ? argv[1] : "0.04");
   } catch (const precbench::InvalidInput& error) {
     fmt::print(stderr, "grouped_bench: {}\n", error.what());
     return 2;
