@@ -5,7 +5,6 @@ import re
 from committed import RESULTS, lines, spread, table
 
 FRONT_STUDY = ["blockwise", "mxfp8", "mxfp8_floor", "rowwise", "tensorwise"]
-MSAMP_PARTS = ["tensorwise", "tensorwise_delayed", "e4m3_gradients", "fp16_master", "msamp_o1"]
 PLATEAU_SHAPES = [*(("llama3.2-1b", 1, batch) for batch in (1, 2, 4, 8)), ("llama3.2-1b", 2, 1), ("llama3.2-1b", 2, 2),
                   ("llama3.1-8b", 1, 1)]  # model, GPUs, batch of each
 
@@ -67,17 +66,6 @@ def study_by_age(report, *names, words=str, wanted=lambda recipe: True):
 def in_short(cell):
     """A column's title or cell without its interval."""
     return re.sub(r" \[.*?\]", "", cell)
-
-
-def msamp_parts():
-    """What MS-AMP O1 is made of, part by part, in the two models."""
-    reports = {"15m": ["h200/study-15m.md"], "36m": ["h200/study-36m-delayed.md", "h200/study-36m-parts.md"]}
-    found = {model: {recipe: row for report in names for recipe, row in study_rows(report).items()}
-             for model, names in reports.items()}
-    ages = ages_of(found["15m"][MSAMP_PARTS[0]])
-    return table(["recipe", *(f"{model}, {in_short(age)}" for model in found for age in ages)],
-                 [[f"`{recipe}`", *(in_short(rows[recipe][age]) for rows in found.values() for age in ages)]
-                  for recipe in MSAMP_PARTS])
 
 
 def head_in_recipe():
@@ -167,7 +155,8 @@ def criterion(column):
     return str(sum(int(count[column]) for count in counts))
 
 
-TABLES = {"convergence": convergence, "long-run": long_run, "study-msamp": msamp_parts, "study-head": head_in_recipe,
+TABLES = {"convergence": convergence, "long-run": long_run, "study-msamp": lambda: study_by_age("h200/study-36m-msamp.md", *VERDICT),
+          "study-head": head_in_recipe,
           "front-study": front_study, "plateau": lambda: plateau(*PLATEAU_SHAPES), "front-plateau": lambda: plateau(PLATEAU_SHAPES[0]),
           "ladders": lambda: study("h200/study-36m.md", "outliers in FFN", "outliers in norms", "learning rate", "bits fewer"),
           "ladders-moe": lambda: study("cpu/study-tiny-moe.md", "gradient error", "route flips", "outliers in FFN",
