@@ -54,6 +54,12 @@ TEST_CASE("every built-in row is valid by the schema of recipes", "[recipe]") {
   row["layers"] = {{"keep_bf16", {"first:1"}}};
   row["schedule"] = {"bf16@0.82"};
   CHECK(violations(row) == std::vector<std::string>{});
+  row["name"] = "mine";
+  row["operands"] = {{"x", row["fprop"]["a"]}};
+  row["fprop"]["a"] = "x";
+  row["wgrad"]["a"] = {{"like", "x"}, {"format", "e5m2"}};
+  CHECK(violations(row) == std::vector<std::string>{});
+  CHECK(refusal_of([&] { recipe_from_json(json(row)); }) == "");
   row["layers"]["keep"] = 1;
   CHECK(violations(row).size() == 1);
 }

@@ -2,16 +2,8 @@
 // field:
 //   {"name": "mine", "reference": "...",
 //    "fprop": {"a": OPERAND, "b": OPERAND, "fast_accum": false}, "dgrad": ..., "wgrad": ...}
-//   OPERAND: {"format": "bf16"}
-//         or {"format": "e4m3", "granularity": "1x32", "scale": "ue8m0", "scale_rounding": "rceil"}
-//         or {"format": "e4m3", "granularity": "tensor", "scale": "f32",
-//             "history": {"length": 1024, "algorithm": "max", "first": "current", "margin": 0}}
-//         or {"format": "e2m1", "granularity": "1x16", "scale": "e4m3", "global_scale": 448,
-//             "element_rounding": "stochastic", "transform": {"hadamard": 16, "sign": "te"}}
-//         or {"format": "e2m1", "granularity": "1x32", "scale": "ue8m0", "scale_rounding": "floor", "element_scale": 0.75}
-// of FP4 also "four_over_six": true, "correction": {"eden": 16}, "source": "fprop" (README.md says what they mean).
-// reference and fast_accum may be left out, scale_rounding of a ue8m0 scale is rceil if left out, element_rounding rne, and
-// transform none. Beside the GEMMs may stand, in the words of selection.h,
+// An operand is an object, or the name of one of "operands" (recipe_json_operands.cpp).
+// reference and fast_accum may be left out. Beside the GEMMs may stand, in the words of selection.h,
 //   "layers": {"keep_bf16": ["first:1", "last:0.15", "o"]}    which linear layers stay in BF16
 //   "schedule": ["bf16@0.82"]                                 another recipe from a step on
 //   "optimizer": {"m": "coat", "v": "coat"}                   formats of the moments; also "master", and the "weights"
@@ -29,98 +21,8 @@ namespace precbench {
 using namespace recipe_json;
 namespace {
 
-/// A format of elements as it stands in a file.
-struct Element {
-  DType dtype;
-  std::uint8_t dropped_bits;
-};
-const char* name_of(Element e) { return element_name({.dtype = e.dtype, .dropped_bits = e.dropped_bits}); }
-
-// What a row can ask for.
-constexpr Element kFormats[] = {{DType::bf16, 0}, {DType::e4m3, 0}, {DType::e5m2, 0}, {DType::e4m3, 1},
-                                {DType::e4m3, 2}, {DType::e5m2, 1}, {DType::e5m3, 0}, {DType::e3m4, 0},
-                                {DType::e3m3, 0}, {DType::e2m1, 0}};
-constexpr const char* kFormatNames = "one of bf16, e4m3, e5m2, e4m2, e4m1, e5m1, e5m3, e3m4, e3m3, e2m1";
-constexpr Granularity kGranularities[] = {
-    Granularity::tensor,     Granularity::row,         Granularity::block_1x128, Granularity::block_128x128,
-    Granularity::block_1x32, Granularity::block_32x32, Granularity::block_1x16,  Granularity::block_16x16};
-constexpr ScaleType kScales[] = {ScaleType::f32, ScaleType::f32_pow2, ScaleType::ue8m0, ScaleType::e4m3};
-constexpr ScaleRounding kRoundings[] = {ScaleRounding::rceil, ScaleRounding::floor, ScaleRounding::ceil,
-                                        ScaleRounding::even, ScaleRounding::quest};
 constexpr StateFormat kStateFormatsKnown[] = {StateFormat::fp32, StateFormat::bf16, StateFormat::fp16,
                                               StateFormat::e4m3, StateFormat::coat};
-
-constexpr HistoryAlgorithm kAlgorithms[] = {HistoryAlgorithm::max, HistoryAlgorithm::most_recent};
-constexpr FirstScale kFirsts[] = {FirstScale::current, FirstScale::one, FirstScale::window};
-constexpr int kLongestHistory = 8192, kLargestMargin = 15;
-
-/// Of an operand with one FP32 scale for the tensor.
-History read_history(const json& object, const std::string& path) {
-  check_keys(object, path, {"length", "algorithm", "first", "margin"});
-  History history;
-  const auto at = [&](const char* key) { return child(path, key); };
-  history.length = read_whole<std::uint16_t>(
-      require(object, path, "length", "the steps that it looks back on"), at("length"), 1, kLongestHistory);
-  if (object.contains("algorithm"))
-    history.algorithm = read_enum(object.at("algorithm"), at("algorithm"), kAlgorithms);
-  if (object.contains("first")) history.first = read_enum(object.at("first"), at("first"), kFirsts);
-  if (object.contains("margin"))
-    history.margin = read_whole<std::uint8_t>(object.at("margin"), at("margin"), 0, kLargestMargin);
-  return history;
-}
-
-json history_to_json(const History& history) {
-  return {{"length", history.length},
-          {"algorithm", name_of(history.algorithm)},
-          {"first", name_of(history.first)},
-          {"margin", history.margin}};
-}
-
-QuantFormat read_operand(const json& object, const std::string& path) {
-  if (object.is_object() && object.contains("rounding"))
-    fail(child(path, "rounding"), "is called scale_rounding now: rename the key");
-  std::vector<std::string> keys = {"format", "granularity", "scale", "scale_rounding", "history"};
-  keys.insert(keys.end(), std::begin(kFp4Keys), std::end(kFp4Keys));
-  check_keys(object, path, keys);
-  QuantFormat operand;
-  const Element element =
-      read_enum(require(object, path, "format", kFormatNames), child(path, "format"), kFormats);
-  operand.dtype = element.dtype;
-  operand.dropped_bits = element.dropped_bits;
-  if (!operand.quantized()) {
-    keys.erase(keys.begin());
-    for (const std::string& key : keys)
-      if (object.contains(key)) fail(child(path, key), "bf16 has no scale; remove it");
-    return operand;
-  }
-  operand.granularity = read_enum(
-      require(object, path, "granularity", "one of tensor, row, 1x128, 128x128, 1x32, 32x32, 1x16, 16x16"),
-      child(path, "granularity"), kGranularities);
-  operand.scale = read_enum(require(object, path, "scale", "one of f32, f32_pow2, ue8m0, e4m3"),
-                            child(path, "scale"), kScales);
-  const bool mx = block_length(operand.granularity) == 32, nv = block_length(operand.granularity) == 16;
-  if (mx != (operand.scale == ScaleType::ue8m0) || nv != (operand.scale == ScaleType::e4m3))
-    fail(child(path, "scale"), fmt::format("granularity {} takes {}, not {}", name_of(operand.granularity),
-                                           mx   ? "ue8m0"
-                                           : nv ? "e4m3"
-                                                : "f32 or f32_pow2",
-                                           name_of(operand.scale)));
-  if (mx) operand.scale_rounding = ScaleRounding::rceil;
-  if (object.contains("scale_rounding")) {
-    if (!mx)
-      fail(child(path, "scale_rounding"),
-           fmt::format("only ue8m0 scales have a rounding, not {}; remove it", name_of(operand.scale)));
-    operand.scale_rounding =
-        read_enum(object.at("scale_rounding"), child(path, "scale_rounding"), kRoundings);
-  }
-  if (object.contains("history")) {
-    if (operand.granularity != Granularity::tensor)
-      fail(child(path, "history"), "only a tensor's f32 scale can come from the steps before; remove it");
-    operand.history = read_history(object.at("history"), child(path, "history"));
-  }
-  read_fp4(object, path, operand);
-  return operand;
-}
 
 /// Operands can be multiplied if their scales factor out of the same partial sums: the whole contraction
 /// (tensor, row), or blocks of 128, 32 or 16.
@@ -145,13 +47,13 @@ void check_pair(const GemmRecipe& gemm, const std::string& path) {
     fail(child(path, "fast_accum"), "a bf16 GEMM has no fast accumulation; remove it");
 }
 
-GemmRecipe read_gemm(const json& recipe, GemmRole role) {
+GemmRecipe read_gemm(const json& recipe, GemmRole role, Operands& operands) {
   const std::string path = name_of(role);
   const json& object = require(recipe, "", path.c_str(), "a recipe has fprop, dgrad and wgrad");
   check_keys(object, path, {"a", "b", "fast_accum"});
   GemmRecipe gemm;
-  gemm.a = read_operand(require(object, path, "a", "a GEMM has operands a and b"), child(path, "a"));
-  gemm.b = read_operand(require(object, path, "b", "a GEMM has operands a and b"), child(path, "b"));
+  gemm.a = operands.read(require(object, path, "a", "a GEMM has operands a and b"), child(path, "a"));
+  gemm.b = operands.read(require(object, path, "b", "a GEMM has operands a and b"), child(path, "b"));
   if (object.contains("fast_accum"))
     gemm.fast_accum = read_bool(object.at("fast_accum"), child(path, "fast_accum"));
   check_pair(gemm, path);
@@ -233,18 +135,6 @@ void check_name(const std::string& name) {
     fail("name", fmt::format("\"{}\" must be made of letters, digits, '_', '-' and '.'", name));
 }
 
-json operand_to_json(const QuantFormat& operand) {
-  json object = {{"format", element_name(operand)}};
-  if (!operand.quantized()) return object;
-  object["granularity"] = name_of(operand.granularity);
-  object["scale"] = name_of(operand.scale);
-  if (operand.scale_rounding != ScaleRounding::none)
-    object["scale_rounding"] = name_of(operand.scale_rounding);
-  if (operand.delayed()) object["history"] = history_to_json(operand.history);
-  if (operand.dtype == DType::e2m1) fp4_to_json(operand, object);
-  return object;
-}
-
 Recipe read_file(const std::string& path) {
   const std::string text = read_regular_file(path, kDescriptionLimits.bytes);
   try {
@@ -258,15 +148,17 @@ Recipe read_file(const std::string& path) {
 
 Recipe recipe_from_json(const json& object) {
   check_keys(object, "",
-             {"name", "reference", "fprop", "dgrad", "wgrad", "layers", "schedule", "mask_clipped",
-              "optimizer", "gradients", "flow"});
+             {"name", "reference", "operands", "fprop", "dgrad", "wgrad", "layers", "schedule",
+              "mask_clipped", "optimizer", "gradients", "flow"});
   Recipe recipe;
   recipe.name = read_string(require(object, "", "name", "the name it has in records"), "name");
   check_name(recipe.name);
   if (object.contains("reference")) recipe.reference = read_string(object.at("reference"), "reference");
-  recipe.fprop = read_gemm(object, GemmRole::fprop);
-  recipe.dgrad = read_gemm(object, GemmRole::dgrad);
-  recipe.wgrad = read_gemm(object, GemmRole::wgrad);
+  Operands operands(object);
+  recipe.fprop = read_gemm(object, GemmRole::fprop, operands);
+  recipe.dgrad = read_gemm(object, GemmRole::dgrad, operands);
+  recipe.wgrad = read_gemm(object, GemmRole::wgrad, operands);
+  operands.check_all_used();
   check_histories(recipe);
   if (object.contains("mask_clipped"))
     recipe.mask_clipped = read_bool(object.at("mask_clipped"), "mask_clipped");

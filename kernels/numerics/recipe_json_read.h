@@ -1,5 +1,5 @@
-// Reading a recipe's JSON: values checked one by one, with errors that name the field. And what FP4 adds to it. Only
-// recipe_json.cpp and recipe_json_fp4.cpp include this.
+// Reading a recipe's JSON: values checked one by one, with errors that name the field; its operands, and what FP4 adds to
+// them. Only the files recipe_json*.cpp include this.
 #pragma once
 
 #include <fmt/format.h>
@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -83,6 +84,25 @@ inline bool read_bool(const json& value, const std::string& path) {
   if (!value.is_boolean()) fail(path, "expected true or false, got " + value.dump());
   return value.get<bool>();
 }
+
+/// Operands of a recipe, by name or where they stand.
+class Operands {
+ public:
+  explicit Operands(const json& recipe);
+  /// An object, or a name. `path`: where it stands, for errors.
+  QuantFormat read(const json& operand, const std::string& path);
+  /// To be called after all are read.
+  void check_all_used() const;
+
+ private:
+  const json& named(const std::string& name, const std::string& path);
+  /// With what it has from others.
+  json whole(json operand, const std::string& path);
+
+  json named_ = json::object();
+  std::set<std::string> used_;
+};
+json operand_to_json(const QuantFormat& operand);
 
 /// The keys of an operand that FP4 alone has.
 inline constexpr const char* kFp4Keys[] = {"global_scale",  "element_rounding", "transform", "element_scale",

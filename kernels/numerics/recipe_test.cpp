@@ -152,7 +152,7 @@ TEST_CASE("a bad row names its field and the nearest valid value", "[recipe]") {
   CHECK(error_with("mxfp8", "/dgrad/a/format", 8) == "dgrad.a.format: expected a string, got 8");
   CHECK(error_with("mxfp8", "/dgrad/a/scale_rounding", "rciel") ==
         "dgrad.a.scale_rounding: unknown value \"rciel\"; did you mean rceil?");
-  CHECK(error_with("mxfp8", "/dgrad/a", "e4m3") == "dgrad.a: expected a JSON object");
+  CHECK(error_with("mxfp8", "/dgrad/a", 3) == "dgrad.a: expected a JSON object");
   CHECK(error_with("tensorwise", "/fprop/fast_accum", 1) ==
         "fprop.fast_accum: expected true or false, got 1");
   CHECK(error_with("mxfp8", "/reference", 1) == "reference: expected a string, got 1");
@@ -246,6 +246,58 @@ TEST_CASE("a history is read, and refused where nothing can be made of it", "[re
   CHECK(broken("first", 1) == "fprop.a.history.first: expected a string, got 1");
   CHECK(error_with("tensorwise_delayed", "/fprop/a/history", json::object()) ==
         "fprop.a.history.length: missing; the steps that it looks back on");
+}
+
+TEST_CASE("operands may have names, and be like others", "[recipe]") {
+  const auto gemms_of = [](const char* text) {
+    const Recipe recipe = recipe_from_json(json::parse(text));
+    return std::vector{recipe.fprop, recipe.dgrad, recipe.wgrad};
+  };
+  const auto built_in = [](const char* name) {
+    const Recipe recipe = find_recipe(name);
+    return std::vector{recipe.fprop, recipe.dgrad, recipe.wgrad};
+  };
+  CHECK(gemms_of(R"({"name": "mine", "operands": {
+      "p": {"format": "e4m3", "granularity": "tensor", "scale": "f32",
+            "history": {"length": 1024, "algorithm": "max", "first": "current"}},
+      "g": {"like": "p", "format": "e5m2"}},
+    "fprop": {"a": "p", "b": "p", "fast_accum": true}, "dgrad": {"a": "g", "b": "p"},
+    "wgrad": {"a": "g", "b": "p"}})") == built_in("tensorwise_delayed"));
+  CHECK(gemms_of(R"({"name": "mine", "operands": {
+      "x": {"format": "e2m1", "granularity": "1x16", "scale": "e4m3", "global_scale": 448},
+      "w": {"like": "x", "granularity": "16x16"}, "g": {"like": "x", "element_rounding": "stochastic"},
+      "xt": {"like": "x", "transform": {"hadamard": 16, "sign": "te"}},
+      "gt": {"like": "xt", "element_rounding": "stochastic"}},
+    "fprop": {"a": "x", "b": "w"}, "dgrad": {"a": "g", "b": "w"}, "wgrad": {"a": "gt", "b": "xt"}})") ==
+        built_in("nvfp4"));
+  CHECK(gemms_of(R"({"name": "mine", "operands": {
+      "x": {"format": "e2m1", "granularity": "1x16", "scale": "e4m3", "global_scale": 256, "four_over_six": true},
+      "g": {"format": "e2m1", "granularity": "1x16", "scale": "e4m3", "global_scale": 255.99,
+            "element_scale": 1.0120177, "correction": {"eden": 16},
+            "transform": {"hadamard": 128, "sign": "backward"}}},
+    "fprop": {"a": "x", "b": "x"}, "dgrad": {"a": "g", "b": {"like": "g", "source": "fprop"}},
+    "wgrad": {"a": "g", "b": {"like": "g", "source": "fprop"}}})") == built_in("quartet2"));
+
+  json row = copy_of("rowwise");
+  const json x = row["fprop"]["a"];
+  const auto error_of = [&](const json& operands, const json& a) {
+    row["operands"] = operands;
+    row["fprop"]["a"] = a;
+    return error_of_row(row);
+  };
+  CHECK(error_of({{"x", x}}, "x") == "");
+  CHECK(error_of({{"x", x}}, "dY, in E5M2") == "fprop.a: unknown operand \"dY, in E5M2\"; one of x");
+  CHECK(error_of({{"activation", x}}, "activaton") ==
+        "fprop.a: unknown operand \"activaton\"; did you mean activation?");
+  CHECK(error_of(json::object(), {{"like", "x"}}) ==
+        "fprop.a.like: unknown operand \"x\"; \"operands\" of the recipe has none");
+  CHECK(error_of({{"x", x}}, x) == "operands.x: no product has it; remove it");
+  CHECK(error_of({{"x", {{"like", "y"}}}, {"y", {{"like", "x"}}}}, "x") == "operands.x.like: y is like itself");
+  CHECK(error_of({{"x", {{"like", "x"}}}}, "x") == "operands.x.like: x is like itself");
+  CHECK(error_of({{"x", {{"format", "e4m3"}}}}, "x").starts_with("operands.x.granularity: missing"));
+  CHECK(error_of({{"x", "y"}}, "x") == "operands.x: expected a JSON object");
+  CHECK(error_of(3, x) == "operands: expected a JSON object");
+  CHECK(error_of({{"x", x}}, {{"like", 3}}) == "fprop.a.like: expected a string, got 3");
 }
 
 TEST_CASE("the older name of scale_rounding is told", "[recipe]") {
