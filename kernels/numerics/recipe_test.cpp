@@ -292,7 +292,8 @@ TEST_CASE("operands may have names, and be like others", "[recipe]") {
   CHECK(error_of(json::object(), {{"like", "x"}}) ==
         "fprop.a.like: unknown operand \"x\"; \"operands\" of the recipe has none");
   CHECK(error_of({{"x", x}}, x) == "operands.x: no product has it; remove it");
-  CHECK(error_of({{"x", {{"like", "y"}}}, {"y", {{"like", "x"}}}}, "x") == "operands.x.like: y is like itself");
+  CHECK(error_of({{"x", {{"like", "y"}}}, {"y", {{"like", "x"}}}}, "x") ==
+        "operands.x.like: y is like itself");
   CHECK(error_of({{"x", {{"like", "x"}}}}, "x") == "operands.x.like: x is like itself");
   CHECK(error_of({{"x", {{"format", "e4m3"}}}}, "x").starts_with("operands.x.granularity: missing"));
   CHECK(error_of({{"x", "y"}}, "x") == "operands.x: expected a JSON object");
