@@ -79,10 +79,11 @@ def head_in_recipe():
 def long_run():
     """Runs from scratch beside what forks of the same model and text said."""
     forks, rows = study_rows("h200/study-15m.md"), convergence_rows("h200/long-run-15m.md")
-    return table(["recipe", "forks at age 200", "forks at age 400", "from scratch", "held-out loss [95%]",
-                  "held-out, in its own format", "the same weights in bf16"],
-                 [[f"`{recipe}`", *([in_short(forks[recipe][age]) for age in ages_of(forks[recipe])] if recipe in forks else "--"),
-                   row["loss - bf16 (nats)"], row["held-out loss - bf16 [95%] (nats)"], row["held-out loss (nats)"].split()[0],
+    return table(["recipe", "forks at age 200", "forks at age 400", "verdict of the forks", "from scratch", "verdict from scratch",
+                  "held-out loss [95%]", "held-out, in its own format", "the same weights in bf16"],
+                 [[f"`{recipe}`", *([*(in_short(forks[recipe][age]) for age in ages_of(forks[recipe])), forks[recipe]["verdict"]]
+                                    if recipe in forks else "---"),
+                   row["loss - bf16 (nats)"], row["verdict"], row["held-out loss - bf16 [95%] (nats)"], row["held-out loss (nats)"].split()[0],
                    row["of its weights in bf16 (nats)"].split()[0]] for recipe, row in rows.items()])
 
 
@@ -110,11 +111,41 @@ def fp32_error(recipe):
 
 
 def bf16_weights_at(step):
-    """Of the plateau's runs with BF16 weights and batch 1 on one GPU, the loss of this step: least and largest over recipes and
-    seeds."""
-    losses = [record["training"]["loss"][step - 1] for record in lines("h200/one-gpu-plateau.jsonl")
+    """Of the plateau's runs with BF16 weights and batch 1 on one GPU, the mean of the ten losses up to this step: least and largest
+    over recipes and seeds."""
+    losses = [sum(record["training"]["loss"][step - 10:step]) / 10 for record in lines("h200/one-gpu-plateau.jsonl")
               if [record["case"][key] for key in ("model", "master", "batch", "gpus")] == ["llama3.2-1b", "bf16", 1, 1]]
     return spread(losses, 1)
+
+
+def fork_difference(recipe, path="h200/study-36m.jsonl"):
+    """How far a recipe's forks, controls too, end above BF16's: the last half of the losses, mean over the trunks; least and largest
+    over the ages."""
+    ends = {}
+    for record in lines(path):
+        place, loss = record["study"], record["training"] and record["training"]["loss"]
+        if place["part"] in ("fork", "control") and record["case"]["recipe"] in (recipe, "bf16"):
+            key = place["age"], place["trunk"], place["seed"]
+            ends.setdefault(key, {})[record["case"]["recipe"]] = sum(loss[len(loss) // 2:]) / len(loss[len(loss) // 2:])
+    by_age = {}
+    for (age, *_), end in ends.items():
+        by_age.setdefault(age, []).append(end[recipe] - end["bf16"])
+    return spread([sum(values) / len(values) for values in by_age.values()], 4)
+
+
+OPTIMIZERS = ["adamw", "lion", "adafactor", "muon"]
+
+
+def optimizers():
+    """What recipes cost with each optimizer, at the oldest age; BF16's loss and the noise floor beside it."""
+    studies = {name: study_rows(f"cpu/study-optimizer-{name}.md") for name in OPTIMIZERS}
+    recipes = list(studies["adamw"])
+    def line(name):
+        text = (RESULTS / f"cpu/study-optimizer-{name}.md").read_text()
+        loss, floor = re.search(r"BF16 at ([\d.]+) nats; margin [\d.]+ nats, noise floor (\d+\.\d+)", text).groups()
+        cells = [f"{in_short(row[ages_of(row)[-1]])}, {row['verdict']}" for row in studies[name].values()]
+        return [f"`{name}`", loss, floor, *cells]
+    return table(["optimizer", "BF16, nats", "noise floor", *(f"`{recipe}`" for recipe in recipes)], [line(name) for name in OPTIMIZERS])
 
 
 def plateau(*shapes):
@@ -168,11 +199,13 @@ TABLES = {"convergence": convergence, "long-run": long_run, "study-msamp": lambd
           "study-more": lambda: study_by_age("h200/study-36m-more.md", *VERDICT, words=in_short),
           "study-125m": lambda: study_by_age("h200/study-125m.md", *VERDICT, "outliers in FFN"),
           "study-125m-eight": lambda: study_by_age("h200/study-125m-eight.md", *VERDICT),
+          "study-optimizers": optimizers,
           "study-1b": lambda: study_by_age("h200/study-1b.md", *VERDICT),
           "study-moe": lambda: study_by_age("h200/study-moe-118m.md", "per doubling [95%]", "gradient error", "route flips",
                                             "verdict")}
 FIGURES = {**{f"scratch-{recipe}": lambda recipe=recipe: from_scratch(recipe) for recipe in ("tensorwise", "mxfp8_floor", "nvfp4")},
            **{f"fp32-{recipe}": lambda recipe=recipe: fp32_error(recipe) for recipe in ("bf16", "tensorwise", "mxfp8_floor")},
-           "plateau-50": lambda: bf16_weights_at(50), "loss-differences": loss_differences, "seeds-apart": seeds_apart,
+           "plateau-50": lambda: bf16_weights_at(50), "control-e5m2": lambda: fork_difference("rowwise_e5m2"),
+           "control-rowwise": lambda: fork_difference("rowwise"), "loss-differences": loss_differences, "seeds-apart": seeds_apart,
            "criterion-end": lambda: criterion(0), "criterion-runs": lambda: criterion(1),
            "criterion-throughout": lambda: criterion(2)}
