@@ -16,6 +16,7 @@
 #include "bench/study/study_plan.h"
 #include "bench/study/study_settings.h"
 #include "tools/testing/catch.h"
+#include "tools/testing/processes.h"
 #include "tools/testing/text.h"
 
 using namespace precbench;
@@ -237,16 +238,19 @@ TEST_CASE("a study that is cut off and started again ends as one that was not", 
       "[work]\nseq = 32\nbatch = 1\n[trunk]\ntrunks = 2\nages = [2, 4]\n[fork]\nsteps = 12\n[fidelity]\nbatches = 1\n"
       "[ladder]\noutlier_ffn = [8]\noutlier_norm = []\noutlier_vo = [8]\nlearning_rate = [3]\nbits = 1\nexponent_bits = 1\nchannels = 1\n"
       "[control]\napart = [\"rowwise_e5m2:rowwise\"]\nbreak = []\n");
-  StudyCommand command;
-  command.axes = {{"model", {model}}, {"recipe", {"rowwise"}}, {"device", {"cpu"}}};
-  command.config = config;
-  command.out = directory / "whole";
-  command.options.quiet = true;
-  command.options.child = child_command(kRealCase);
-  REQUIRE(study(command) == kSweepDone);
-  const auto rows_in = [&](const std::string& out) {
+  const std::string out = directory / "whole", records = out + "/records.jsonl", cards = out + "/cards.json";
+  const auto run = [&] {
+    const Answer answer = output_of(fmt::format(PRECBENCH_BINARY_DIR
+                                                "/precbench study --model {} --recipe rowwise --device cpu "
+                                                "--config {} --out {}",
+                                                model, config, out));
+    INFO(answer.text);
+    REQUIRE(answer.status == kSweepDone);
+  };
+  run();
+  const auto rows_in = [&] {
     std::map<std::string, nlohmann::ordered_json> rows;
-    for (const LocatedRecord& located : read_records({out + "/records.jsonl"}).records) {
+    for (const LocatedRecord& located : read_records({records}).records) {
       const Record& r = located.record;
       REQUIRE(r.study);
       CHECK(r.status == Status::ok);
@@ -258,16 +262,39 @@ TEST_CASE("a study that is cut off and started again ends as one that was not", 
     }
     return rows;
   };
-  const auto whole = rows_in(*command.out);
+  const auto whole = rows_in();
   // 2 trunks; at 2 ages bf16, perturbed, rowwise, rowwise_e5m2; 2 rungs of rates, 1 of mantissas, 1 of exponents
   CHECK(whole.size() == 2 + 2 * 2 * 4 + 2 + 1 + 1);
+  const std::string text = file_text(records), whole_cards = file_text(cards);
+  REQUIRE(contains(whole_cards, "\"rowwise\""));
 
-  // The same rows without their last half, as a kill leaves them, and without the second trunk's states.
-  const std::string records = *command.out + "/records.jsonl", text = file_text(records);
-  std::filesystem::resize_file(records, text.size() / 2);
-  for (const auto& entry : std::filesystem::directory_iterator(*command.out + "/checkpoints"))
-    if (text.substr(0, text.find('\n')).find(entry.path().filename().string()) == std::string::npos)
+  // The same rows as a kill leaves them, with the cards of then.
+  const auto end_of_line = [&](std::size_t lines) {
+    std::size_t end = 0;
+    while (lines-- > 0) end = text.find('\n', end) + 1;
+    return end;
+  };
+  const std::size_t last_rung = text.rfind('\n', text.rfind("\"part\":\"learning_rate\"")) + 1;
+  REQUIRE(last_rung > end_of_line(4));
+  const std::map<std::string, std::size_t> cuts = {{"after the trunks", end_of_line(2)},
+                                                   {"within the forks", end_of_line(6)},
+                                                   {"within a ladder", last_rung},
+                                                   {"within a line", end_of_line(9) + 300}};
+  for (const auto& [where, cut] : cuts) {
+    INFO(where);
+    std::filesystem::resize_file(directory.write("whole/records.jsonl", text), cut);
+    std::filesystem::remove(cards);
+    run();
+    CHECK(rows_in() == whole);
+    CHECK(file_text(cards) == whole_cards);
+  }
+
+  // Without the second trunk's states, which its finished row does not replace.
+  std::filesystem::resize_file(directory.write("whole/records.jsonl", text), text.size() / 2);
+  for (const auto& entry : std::filesystem::directory_iterator(out + "/checkpoints"))
+    if (!contains(text.substr(0, text.find('\n')), entry.path().filename().string()))
       std::filesystem::remove_all(entry.path());
-  REQUIRE(study(command) == kSweepDone);
-  CHECK(rows_in(*command.out) == whole);
+  run();
+  CHECK(rows_in() == whole);
+  CHECK(file_text(cards) == whole_cards);
 }
