@@ -32,7 +32,7 @@ struct StudyPlace {
   std::optional<std::string> base;        ///< of a part that takes bits: the recipe that lost them
   bool asked = false;                     ///< the recipe is one that the study is about
   std::optional<std::string> apart_from;  ///< a positive control: the recipe that it must be told apart from
-  bool breaks = false;                    ///< a positive control: must be beyond the margin
+  bool breaks = false;                    ///< a positive control: must be beyond half the margin
   double margin = 0;                      ///< a difference that matters, as a fraction of BF16's loss
   double level = 0;                       ///< chance of any wrong verdict
 

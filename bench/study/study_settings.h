@@ -28,7 +28,7 @@ struct StudySettings {
 
   std::vector<std::pair<std::string, std::string>>
       apart;                        ///< a control, and the recipe that it must differ from
-  std::vector<std::string> breaks;  ///< controls that must be beyond the margin
+  std::vector<std::string> breaks;  ///< controls that must be beyond half the margin
   double margin = 0;                ///< fraction of BF16's loss
   double level = 0;                 ///< chance of any wrong verdict
 };

@@ -204,12 +204,13 @@ std::optional<int> trunks_to_tell_apart(const ForkEvidence& control, const ForkE
   return trunks_that([&](int n) { return std::abs(m.mean) > half_width(m, n, level / 2); }, means.size());
 }
 
-bool breaks_margin(const ForkEvidence& control, const ForkRules& rules) {
+bool beyond_bound(const ForkEvidence& control, const ForkRules& rules) {
   if (control.diverged > 0) return true;
-  return std::any_of(control.ages.begin(), control.ages.end(), [&](const AgeDifferences& age) {
-    const auto interval = mean_with_interval(trunk_means(age), rules.level);
-    return interval && interval->mean > rules.margin && interval->low > 0;
-  });
+  const auto oldest =
+      std::max_element(control.ages.begin(), control.ages.end(),
+                       [](const AgeDifferences& a, const AgeDifferences& b) { return a.age < b.age; });
+  return oldest != control.ages.end() && oldest->by_trunk.size() >= kFewestTrunks &&
+         p_of_beyond(trunk_means(*oldest), -rules.bound(), -1) <= rules.level;
 }
 
 std::vector<ForkVerdict> judge_forks(const std::vector<ForkEvidence>& recipes, std::optional<double> floor,

@@ -60,8 +60,8 @@ struct ForkVerdict {
   ForkOutcome outcome = ForkOutcome::inconclusive;
   std::string reason;  ///< one line: what decided, or what is missing and would settle it
   std::optional<MeanWithInterval>
-      difference;        ///< nats, over the trunks, at `age`; none with fewer than 2 trunks
-  std::int64_t age = 0;  ///< where it is largest; of worse and better the one that shows it best
+      difference;                   ///< nats, over the trunks, at `age`; none with fewer than 2 trunks
+  std::int64_t age = 0;             ///< where it is largest; of worse and better the one that shows it best
   std::vector<AgeInterval> by_age;  ///< youngest first: recipes are compared at one age, not each at its own
   std::optional<MeanWithInterval> trend;  ///< nats for each doubling of the fork's length; from 2 trunks on
   int trunks = 0, seeds = 0;              ///< of the age with the fewest
@@ -79,8 +79,10 @@ bool told_apart(const ForkEvidence& control, const ForkEvidence& recipe, double 
 std::optional<int> trunks_to_tell_apart(const ForkEvidence& control, const ForkEvidence& recipe,
                                         double level = 0.05);
 
-/// Whether a control is beyond the margin: its mean is, and zero is outside its interval, at some age; or it diverged.
-bool breaks_margin(const ForkEvidence& control, const ForkRules& rules);
+/// Whether a control is shown to be worse than anything that can be called equivalent: a one-sided t test over the trunks
+/// puts it beyond the bound, or it diverged. Of the oldest age alone, which is fixed before anything is measured: the best
+/// of several ages would be beyond by chance more often than the level says.
+bool beyond_bound(const ForkEvidence& control, const ForkRules& rules);
 
 /// One verdict a recipe, in their order. `floor`: none, where it was not measured. `missed`: a name of each positive
 /// control that was not found; where there is one, or no control at all (`controls` 0), nothing is equivalent.

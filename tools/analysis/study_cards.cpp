@@ -89,11 +89,11 @@ Controls controls_of(const StudyRows& rows, const ForkRules& rules) {
   for (const std::string& control : rows.breaks) {
     const bool ran = did_run(control);
     any_beyond = any_beyond || ran;
-    add(control + " beyond the margin",
-        ran ? std::optional(breaks_margin(evidence_of(rows, control), rules)) : std::nullopt);
+    add(control + " beyond half the margin",
+        ran ? std::optional(beyond_bound(evidence_of(rows, control), rules)) : std::nullopt);
   }
   if (!any_apart) controls.missed.push_back("that must be told apart (none could run)");
-  if (!any_beyond) controls.missed.push_back("that must be beyond the margin (none could run)");
+  if (!any_beyond) controls.missed.push_back("that must be beyond half the margin (none could run)");
   return controls;
 }
 

@@ -37,7 +37,7 @@ struct StudyRows {
   double margin = 0, level = 0;              ///< as in StudyPlace
   std::set<std::string> asked;               ///< recipes
   std::map<std::string, std::string> apart;  ///< controls, and what each must be told apart from
-  std::set<std::string> breaks;              ///< controls that must be beyond the margin
+  std::set<std::string> breaks;              ///< controls that must be beyond half the margin
   std::map<std::pair<StudyPart, std::string>, StudyCells>
       cells;             ///< by recipe; of part bits by the one that lost them
   StudyCells perturbed;  ///< BF16 forks that give the noise floor

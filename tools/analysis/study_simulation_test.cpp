@@ -1,0 +1,272 @@
+// Whole studies whose truth is known, from rows as a study leaves them: noise floor, controls and margin are estimated as in
+// a real one, by the rules of study_cards.h. How often such a study is wrong, and what it can see.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <random>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "tools/analysis/study_cards.h"
+#include "tools/analysis/study_samples.h"
+#include "tools/testing/catch.h"
+#include "tools/testing/temp_directory.h"
+
+using namespace precbench;
+using study_samples::kMargin;
+using study_samples::Rows;
+
+namespace {
+
+constexpr int kStudies = 2000;
+constexpr double kBf16Loss = 2.4, kMarginNats = kMargin * kBf16Loss, kHalf = kMarginNats / 2;
+constexpr std::array<std::int64_t, 2> kAges = {100, 200};
+
+/// How forks scatter, and how far off the controls are, in nats.
+struct Scatter {
+  const char* like;
+  double last_bit;     ///< of a fork's loss by roundings alone: what the noise floor is made of
+  double trunk, fork;  ///< of a recipe's difference: what forks of a trunk share, and each fork's own
+  double control;      ///< of a control's forks beside those of the recipe that it is a variant of
+  double e5m2, floor;  ///< what the controls that must be told apart cost beside that recipe
+  double e4m1;         ///< and the one that must be beyond the bound
+};
+/// Rounded from results/h200/study-36m*.jsonl and results/cpu/study-tiny.jsonl.
+constexpr Scatter kOnGpu{"36m on an H200", 1.5e-5, 7e-5, 7e-5, 1e-4, 0.0020, 0.0006, 0.012};
+constexpr Scatter kOnCpu{"tiny on a CPU", 5e-5, 3e-4, 6e-4, 5e-4, 0.0012, 0.0010, 0.0085};
+/// Harm differs more from trunk to trunk than what is near BF16.
+constexpr double kHarmScatter = 3;
+
+/// As the defaults have it: two ages, one seed a trunk, five recipes, of which one is a control as well.
+class SimulatedStudies {
+ public:
+  SimulatedStudies(const Scatter& scatter, int trunks, unsigned seed)
+      : scatter_(scatter), trunks_(trunks), random_(seed) {
+    constexpr double kUsual = 0.15 * kMarginNats;  // what FP8 recipes cost at 36 M
+    recipes_ = {{"blockwise", "", kUsual},
+                {"tensorwise", "", kUsual},
+                {"rowwise", "", kUsual},
+                {"mxfp8", "", kUsual},
+                {"mxfp8_floor", "mxfp8", scatter.floor},
+                {"rowwise_e5m2", "rowwise", scatter.e5m2},
+                {"rowwise_e4m1", "", scatter.e4m1}};
+    for (int trunk = 1; trunk <= trunks; ++trunk)
+      for (const std::int64_t age : kAges) {
+        add("bf16", trunk, age);
+        Rows::perturb(add("ulp", trunk, age, "bf16"));
+        for (const Simulated& recipe : recipes_) {
+          Record& row = add(recipe.name, trunk, age);
+          row.study->asked = !recipe.name.starts_with("rowwise_");
+          if (!recipe.variant_of.empty()) row.study->apart_from = recipe.variant_of;
+          row.study->breaks = recipe.name == "rowwise_e4m1";
+        }
+      }
+    refs_ = rows_.refs();
+  }
+
+  /// The true difference from BF16, of a control from the recipe that it is a variant of.
+  void set(const std::string& name, double truth) {
+    for (Simulated& recipe : recipes_)
+      if (recipe.name == name) recipe.truth = truth;
+  }
+
+  /// The cards of another study of this truth.
+  std::vector<StudyCard> draw() {
+    for (int trunk = 1; trunk <= trunks_; ++trunk) {
+      std::map<std::string, double> shared;
+      for (const Simulated& recipe : recipes_)
+        if (recipe.variant_of.empty()) shared[recipe.name] = normal(scatter_.trunk * width(recipe));
+      for (const std::int64_t age : kAges) {
+        for (const char* bf16 : {"bf16", "ulp"}) lose(bf16, trunk, age, 0);
+        std::map<std::string, double> difference;
+        for (const Simulated& recipe : recipes_) {
+          difference[recipe.name] =
+              recipe.truth + (recipe.variant_of.empty()
+                                  ? shared[recipe.name] + normal(scatter_.fork * width(recipe))
+                                  : difference[recipe.variant_of] + normal(scatter_.control));
+          lose(recipe.name, trunk, age, difference[recipe.name]);
+        }
+      }
+    }
+    return study_cards(refs_);
+  }
+
+ private:
+  struct Simulated {
+    std::string name, variant_of;
+    double truth;
+  };
+  static constexpr std::size_t kSteps = 2;  // what a fork's last half can be taken of
+
+  Record& add(const std::string& name, int trunk, std::int64_t age, const std::string& recipe = "") {
+    Record& row = rows_.add(recipe.empty() ? name : recipe, StudyPart::fork, trunk, age, 0);
+    by_place_[{name, trunk, age}] = &row;
+    return row;
+  }
+  double normal(double deviation) { return deviation * normal_(random_); }
+  double width(const Simulated& recipe) const { return recipe.name == "rowwise_e4m1" ? kHarmScatter : 1; }
+  void lose(const std::string& name, int trunk, std::int64_t age, double difference) {
+    by_place_.at({name, trunk, age})
+        ->training->loss.assign(kSteps, kBf16Loss + difference + normal(scatter_.last_bit));
+  }
+
+  Scatter scatter_;
+  int trunks_;
+  std::mt19937_64 random_;
+  std::normal_distribution<double> normal_;
+  std::vector<Simulated> recipes_;
+  Rows rows_;
+  RecordRefs refs_;
+  std::map<std::tuple<std::string, int, std::int64_t>, Record*> by_place_;
+};
+
+/// Of `count` studies the share that `wanted` says yes to.
+template <class Wanted>
+double share(SimulatedStudies& studies, const Wanted& wanted, int count = kStudies) {
+  int found = 0;
+  for (int i = 0; i < count; ++i) found += wanted(studies.draw());
+  return static_cast<double>(found) / count;
+}
+
+bool any_equivalent(const std::vector<StudyCard>& cards) {
+  return std::any_of(cards.begin(), cards.end(),
+                     [](const StudyCard& card) { return card.verdict.outcome == ForkOutcome::equivalent; });
+}
+
+auto found(const std::string& control) {
+  return [control](const std::vector<StudyCard>& cards) {
+    for (const ControlResult& result : cards.front().controls)
+      if (result.name.starts_with(control + " ")) return result.found.value();
+    throw std::runtime_error("no control " + control);
+  };
+}
+
+/// Three standard errors above the level that is promised.
+const double kNominal = 0.05 + 3 * std::sqrt(0.05 * 0.95 / kStudies);
+
+/// The designs that the defaults have, on a GPU and on a CPU.
+const std::vector<std::pair<Scatter, int>> kDefaults = {{kOnGpu, 3}, {kOnCpu, 5}};
+
+/// A row of the README's table of power: shares in percent.
+struct PowerRow {
+  std::string like;
+  int trunks;
+  std::vector<std::array<double, 3>> cells;  ///< equivalent, worse, inconclusive; by the truth
+};
+constexpr std::array<double, 4> kTruths = {0, 0.25, 0.5, 1};  // of the margin
+
+std::vector<PowerRow> power(int count, unsigned seed) {
+  std::vector<PowerRow> rows;
+  for (const Scatter& scatter : {kOnGpu, kOnCpu})
+    for (const int trunks : {3, 5, 8}) {
+      PowerRow row{scatter.like, trunks, {}};
+      SimulatedStudies studies(scatter, trunks, seed++);
+      for (const double truth : kTruths) {
+        studies.set("blockwise", truth * kMarginNats);
+        std::array<double, 3> shares{};
+        for (int i = 0; i < count; ++i)
+          for (const StudyCard& card : studies.draw())
+            if (card.verdict.recipe == "blockwise") {
+              const ForkOutcome outcome = card.verdict.outcome;
+              if (outcome == ForkOutcome::equivalent) shares[0] += 100.0 / count;
+              if (outcome == ForkOutcome::worse) shares[1] += 100.0 / count;
+              if (outcome == ForkOutcome::inconclusive) shares[2] += 100.0 / count;
+            }
+        row.cells.push_back(shares);
+      }
+      rows.push_back(row);
+    }
+  return rows;
+}
+
+/// Where a row of the README's table begins.
+std::string head_of(const PowerRow& row) { return fmt::format("| {} | {} |", row.like, row.trunks); }
+
+}  // namespace
+
+TEST_CASE("a whole study calls a harm of half the margin equivalent no more often than promised",
+          "[study_simulation]") {
+  for (const auto& [scatter, trunks] : kDefaults) {
+    SimulatedStudies studies(scatter, trunks, 21);
+    for (const char* recipe : {"blockwise", "tensorwise", "rowwise", "mxfp8"}) studies.set(recipe, kHalf);
+    CHECK(share(studies, any_equivalent) <= kNominal);
+  }
+  // Where the floor is about as high as it may be, so that its estimate decides from study to study.
+  Scatter noisy = kOnGpu;
+  noisy.last_bit = 1.5e-4;
+  SimulatedStudies studies(noisy, 3, 22);
+  const double blind = share(
+      studies,
+      [](const std::vector<StudyCard>& cards) { return *cards.front().floor > cards.front().margin / 10; },
+      300);
+  CHECK((blind > 0.1 && blind < 0.9));
+  for (const char* recipe : {"blockwise", "tensorwise", "rowwise", "mxfp8"}) studies.set(recipe, kHalf);
+  CHECK(share(studies, any_equivalent) <= kNominal);
+}
+
+TEST_CASE("controls without effect are found no more often than promised, and then nothing is equivalent",
+          "[study_simulation]") {
+  for (const auto& [scatter, trunks] : kDefaults) {
+    SimulatedStudies studies(scatter, trunks, 23);
+    CHECK(share(studies, found("rowwise_e5m2"), 200) > 0.9);
+    CHECK(share(studies, found("rowwise_e4m1"), 200) > 0.9);
+    studies.set("rowwise_e5m2", 0);
+    int apart = 0, equivalent = 0, wrongly = 0;
+    for (int i = 0; i < kStudies; ++i) {
+      const auto cards = studies.draw();
+      apart += found("rowwise_e5m2")(cards);
+      equivalent += any_equivalent(cards);
+      wrongly += any_equivalent(cards) && !found("rowwise_e5m2")(cards);
+    }
+    CHECK(apart <= kNominal * kStudies);
+    CHECK((equivalent > 0 && wrongly == 0));
+  }
+}
+
+TEST_CASE("a control that is half a margin off is found no more often than promised", "[study_simulation]") {
+  Scatter wide = kOnGpu;  // where trunks lie further apart than the margin
+  wide.trunk *= 30, wide.fork *= 30;
+  for (const auto& [scatter, trunks] : {std::pair(kOnCpu, 5), std::pair(wide, 3)}) {
+    SimulatedStudies studies(scatter, trunks, 24);
+    studies.set("rowwise_e4m1", kHalf);
+    CHECK(share(studies, found("rowwise_e4m1")) <= kNominal);
+  }
+}
+
+TEST_CASE("the README says what power studies have", "[study_simulation]") {
+  constexpr int kFewer = 150;
+  const std::string readme = file_text(PRECBENCH_SOURCE_DIR "/bench/study/README.md");
+  for (const PowerRow& row : power(kFewer, 31)) {
+    INFO(head_of(row));
+    const std::size_t begin = readme.find(head_of(row));
+    REQUIRE(begin != std::string::npos);
+    std::istringstream line(
+        readme.substr(begin + head_of(row).size(), readme.find('\n', begin) - begin - head_of(row).size()));
+    for (const std::array<double, 3>& cell : row.cells)
+      for (const double simulated : cell) {
+        double said = -1;
+        char after = 0;
+        REQUIRE(line >> said >> after);
+        // Four standard errors of both simulations, and half a percent by which the page is rounded.
+        const double chance = std::clamp(said, 1.0, 99.0) / 100;
+        CHECK(std::abs(said - simulated) <=
+              0.5 + 400 * std::sqrt(chance * (1 - chance) * (1.0 / kFewer + 1.0 / kStudies)));
+      }
+  }
+}
+
+TEST_CASE("prints the table of power", "[.power]") {
+  for (const PowerRow& row : power(kStudies, 41)) {
+    fmt::print("{}", head_of(row));
+    for (const auto& [equivalent, worse, inconclusive] : row.cells)
+      fmt::print(" {:.0f} / {:.0f} / {:.0f} |", equivalent, worse, inconclusive);
+    fmt::print("\n");
+  }
+}
