@@ -22,9 +22,9 @@ struct StudySettings {
 
   std::int64_t ladder_trunks = 0, channels = 0;
   std::vector<std::int64_t> outlier_ffn, outlier_norm, outlier_vo;  ///< exponents of two
-  std::vector<double> learning_rate;                    ///< factors
+  std::vector<double> learning_rate;                                ///< factors
   std::int64_t bits = 0, exponent_bits = 0;  ///< of mantissa and of exponent, taken away one by one
-  std::vector<std::int64_t> batch;  ///< sequences a rank
+  std::vector<std::int64_t> batch;           ///< sequences a rank
 
   std::vector<std::pair<std::string, std::string>>
       apart;                        ///< a control, and the recipe that it must differ from

@@ -13,18 +13,11 @@ namespace {
 
 constexpr double kNone = NAN;  // of a fork that has no value; so is then the mean
 
-/// An outlier breaks a recipe whose gradient error grows beyond this many times that without one.
-constexpr double kErrorGrowth = 2;
-
-/// A rung's values, and beyond which mean it breaks.
-struct RungValues {
-  std::vector<double> values, limits;
-};
-
-Ladder ladder_of(const std::map<double, RungValues>& rungs) {
+/// Of the values of each rung, which breaks where their mean is beyond the limit.
+Ladder ladder_of(const std::map<double, std::vector<double>>& rungs, double limit) {
   Ladder ladder;
-  for (const auto& [at, rung] : rungs) {
-    const double mean = mean_and_spread(rung.values).mean, limit = mean_and_spread(rung.limits).mean;
+  for (const auto& [at, values] : rungs) {
+    const double mean = mean_and_spread(values).mean;
     ladder.rungs.push_back({at, std::isfinite(mean) ? std::optional(mean) : std::nullopt, mean <= limit});
   }
   std::stable_sort(ladder.rungs.begin(), ladder.rungs.end(),
@@ -66,30 +59,30 @@ std::optional<double> Ladder::breaks() const {
 }
 
 Ladder outlier_ladder(const StudyRows& rows, const std::string& recipe, const std::string& kind) {
-  std::map<double, RungValues> rungs;
+  std::map<double, std::vector<double>> rungs;
   for (const auto& [cell, record] : rows.of(StudyPart::fork, recipe)) {
     if (record->fidelity.empty() || record->fidelity.front().stress != "none") continue;
-    const double plain = record->fidelity.front().whole.error.mean.value_or(kNone);
+    bool climbed = false;
     for (const Fidelity& one : record->fidelity)
       if (const auto exponent = exponent_of(one.stress, kind)) {
-        rungs[*exponent].values.push_back(one.whole.error.mean.value_or(kNone));
-        rungs[*exponent].limits.push_back(kErrorGrowth * plain);
+        rungs[*exponent].push_back(one.whole.error.mean.value_or(kNone));
+        climbed = true;
       }
+    if (climbed) rungs[0].push_back(record->fidelity.front().whole.error.mean.value_or(kNone));
   }
-  return ladder_of(rungs);
+  return ladder_of(rungs, kLargestGradientError);
 }
 
 Ladder loss_ladder(const StudyRows& rows, StudyPart part, const std::string& recipe, double margin) {
-  std::map<double, RungValues> rungs;
+  std::map<double, std::vector<double>> rungs;
   for (const StudyPair& pair : rows.pairs(part, recipe)) {
     const std::optional<double> bf16 = trailing_loss(pair.bf16);
     const bool answered = pair.recipe.status == Status::ok || pair.recipe.status == Status::diverged;
     if (!bf16 || !answered) continue;
     if (!takes_bits(part) && !trains(pair.bf16)) continue;
-    rungs[pair.cell.rung].values.push_back(trailing_loss(pair.recipe).value_or(kNone) - *bf16);
-    rungs[pair.cell.rung].limits.push_back(margin);
+    rungs[pair.cell.rung].push_back(trailing_loss(pair.recipe).value_or(kNone) - *bf16);
   }
-  return ladder_of(rungs);
+  return ladder_of(rungs, margin);
 }
 
 std::optional<double> highest_bf16_rate(const StudyRows& rows) {

@@ -11,7 +11,7 @@ namespace precbench {
 
 /// `value` is what breaks the recipe when it grows.
 struct LadderRung {
-  double at = 0;  ///< exponent of two, factor, bits, sequences
+  double at = 0;  ///< exponent of two (0: without outliers), factor, bits, sequences
   std::optional<double>
       value{};  ///< gradient error of an outlier ladder, else loss minus BF16's, nats; null: not finite, or diverged
   bool holds = false;
@@ -23,7 +23,12 @@ struct Ladder {
   std::optional<double> breaks() const;  ///< the first that does not hold; null: none of those tried
 };
 
-/// Gradient error under outliers, `kind` "ffn", "norm" or "vo": breaks where it is twice that without.
+/// An outlier breaks a recipe whose gradient error is then larger. One limit for all: a multiple of the recipe's own error
+/// would let those bear more that are worse without outliers, and one of the best recipe's would depend on which others
+/// were run.
+inline constexpr double kLargestGradientError = 0.2;
+
+/// Gradient error under outliers, `kind` "ffn", "norm" or "vo". The first rung is that of the same states without.
 Ladder outlier_ladder(const StudyRows& rows, const std::string& recipe, const std::string& kind);
 /// Loss minus BF16's: breaks beyond the margin in nats. Of part learning_rate and batch at the same rung, where BF16
 /// trains; of parts that take bits minus that of the plain BF16 fork.

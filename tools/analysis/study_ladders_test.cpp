@@ -1,6 +1,8 @@
 // Ladders from rows whose truth is known: where they end, and what says nothing of a recipe.
 #include "tools/analysis/study_ladders.h"
 
+#include <tuple>
+
 #include "tools/analysis/study_samples.h"
 #include "tools/testing/catch.h"
 
@@ -27,20 +29,46 @@ Record& add_rate(Rows& rows, const std::string& recipe, double factor, double di
 
 }  // namespace
 
-TEST_CASE("an outlier breaks a recipe whose gradient error doubles", "[study]") {
+TEST_CASE("an outlier breaks a recipe whose gradient error is then beyond the limit", "[study]") {
   Rows rows;
   rows.add_forks("bf16", 0, 0);
   rows.add_forks("blockwise", 0.0012, 1e-5, [](Record& row) {
-    row.fidelity = {under("none", 0.06),      under("ffn:8:4", 0.07), under("ffn:12:4", 0.11),
-                    under("ffn:16:4", 3.0),   under("norm:-16:4", 9), under("norm:-8:4", 0.07),
-                    under("norm:-12:4", 0.13)};
+    row.fidelity = {under("none", 0.06),      under("ffn:8:4", 0.07), under("ffn:12:4", 0.19),
+                    under("ffn:16:4", 0.21),  under("norm:-16:4", 9), under("norm:-8:4", 0.07),
+                    under("norm:-12:4", 0.23)};
   });
   const Ladder ffn = outlier_ladder(study_of(rows), "blockwise", "ffn");
-  CHECK((ffn.rungs.size() == 3 && ffn.holds() == 12 && ffn.breaks() == 16));
+  CHECK((ffn.rungs.size() == 4 && ffn.holds() == 12 && ffn.breaks() == 16));
+  CHECK((ffn.rungs[0].at == 0 && *ffn.rungs[0].value == Approx(0.06)));
   // Shrinking channels is the harder the lower the exponent.
   const Ladder norm = outlier_ladder(study_of(rows), "blockwise", "norm");
-  CHECK((norm.rungs.size() == 3 && norm.holds() == -8 && norm.breaks() == -12));
+  CHECK((norm.rungs.size() == 4 && norm.holds() == -8 && norm.breaks() == -12));
   CHECK(outlier_ladder(study_of(rows), "blockwise", "vo").rungs.empty());
+}
+
+TEST_CASE("of two recipes with one error under an outlier both hold or both break", "[study]") {
+  Rows rows;
+  rows.add_forks("bf16", 0, 0);
+  for (const auto& [recipe, plain, far] :
+       {std::tuple("mxfp8", 0.06, 0.19), std::tuple("mxfp8_floor", 0.18, 0.19),
+        std::tuple("rowwise", 0.06, 0.21), std::tuple("tensorwise", 0.18, 0.21)})
+    rows.add_forks(recipe, 0.001, 1e-5, [&](Record& row) {
+      row.fidelity = {under("none", plain), under("ffn:8:4", far)};
+    });
+  for (const char* recipe : {"mxfp8", "mxfp8_floor"})
+    CHECK(outlier_ladder(study_of(rows), recipe, "ffn").holds() == 8);
+  for (const char* recipe : {"rowwise", "tensorwise"})
+    CHECK(outlier_ladder(study_of(rows), recipe, "ffn").breaks() == 8);
+}
+
+TEST_CASE("a recipe beyond the limit without outliers breaks at none", "[study]") {
+  Rows rows;
+  rows.add_forks("bf16", 0, 0);
+  rows.add_forks("nvfp4", 0.006, 1e-5, [](Record& row) {
+    row.fidelity = {under("none", 0.21), under("ffn:8:4", 0.19)};
+  });
+  const Ladder ladder = outlier_ladder(study_of(rows), "nvfp4", "ffn");
+  CHECK((!ladder.holds() && ladder.breaks() == 0));
 }
 
 TEST_CASE("a learning rate says something of a recipe only where BF16 trains", "[study]") {

@@ -104,6 +104,12 @@ def front_study():
                   for recipe, row in rows.items() if recipe in FRONT_STUDY])
 
 
+def plain_errors(verdict):
+    """Gradient errors without outliers of the recipes with this verdict, in the studies of all recipes at 36 M, in percent."""
+    rows = [row for name in ("all", "more") for row in study_rows(f"h200/study-36m-{name}.md").values()]
+    return [float(row["gradient error"].rstrip("%")) for row in rows if row["verdict"] == verdict and row["gradient error"] != "-"]
+
+
 def fp32_error(recipe):
     """Of its gradient against the one in FP32."""
     text = (RESULTS / "h200/fp32-gradient-36m.txt").read_text()
@@ -205,6 +211,8 @@ TABLES = {"convergence": convergence, "long-run": long_run, "study-msamp": lambd
                                             "verdict")}
 FIGURES = {**{f"scratch-{recipe}": lambda recipe=recipe: from_scratch(recipe) for recipe in ("tensorwise", "mxfp8_floor", "nvfp4")},
            **{f"fp32-{recipe}": lambda recipe=recipe: fp32_error(recipe) for recipe in ("bf16", "tensorwise", "mxfp8_floor")},
+           "error-equivalent": lambda: f"{max(plain_errors('equivalent')):.1f}%",
+           "error-worse": lambda: f"{min(plain_errors('worse')):.1f}%",
            "plateau-50": lambda: bf16_weights_at(50), "control-e5m2": lambda: fork_difference("rowwise_e5m2"),
            "control-rowwise": lambda: fork_difference("rowwise"), "loss-differences": loss_differences, "seeds-apart": seeds_apart,
            "criterion-end": lambda: criterion(0), "criterion-runs": lambda: criterion(1),

@@ -26,13 +26,15 @@ std::string percent(const StudyCard& card, Share CardFidelity::*member) {
   return share ? fmt::format("{:.2f}%", 100 * *share) : "-";
 }
 
-/// "holds 12, breaks 16"; what was tried says how far a ladder went.
+/// "holds 12, breaks 16"; what was tried says how far a ladder went. Rung 0 of a ladder of outliers has none of them.
 std::string ladder_words(const Ladder& ladder, const char* before) {
   if (ladder.rungs.empty()) return "-";
-  const std::optional<double> holds = ladder.holds(), breaks = ladder.breaks();
-  if (!breaks) return fmt::format("holds {}{:g}", before, *holds);
-  return holds ? fmt::format("holds {0}{1:g}, breaks {0}{2:g}", before, *holds, *breaks)
-               : fmt::format("breaks {}{:g}", before, *breaks);
+  const double holds = ladder.holds().value_or(0);
+  const std::optional<double> breaks = ladder.breaks();
+  if (!breaks) return fmt::format("holds {}{:g}", before, holds);
+  if (*breaks == 0) return fmt::format("above {:g}% without", 100 * kLargestGradientError);
+  return holds != 0 ? fmt::format("holds {0}{1:g}, breaks {0}{2:g}", before, holds, *breaks)
+                    : fmt::format("breaks {}{:g}", before, *breaks);
 }
 
 /// One sentence on whether the difference grows with the fork.
@@ -153,12 +155,7 @@ void add_ladder_figures(const StudyFigures& figures) {
             "what reads them shrinks by the same: BF16's loss stays as it was.",
             where),
         plot_number("log_y", 1) + axes("exponent of two", "relative error of the gradient"),
-        [=](const StudyCard& card) {
-          std::vector<Point> points = rungs_of(card.*ladder);
-          if (!points.empty() && !card.fidelity.empty())
-            points.insert(points.begin(), Point{0, {card.fidelity.back().error}});
-          return points;
-        });
+        [=](const StudyCard& card) { return rungs_of(card.*ladder); });
   };
   outliers("outliers-ffn", "the FFN", &StudyCard::outlier_ffn);
   outliers("outliers-norm", "the norms", &StudyCard::outlier_norm);
@@ -256,10 +253,12 @@ Section ladders_section(const ReportInput& input) {
       table.rows[i].push_back(ladder_words(cards[i].*column.ladder, column.before));
   }
   if (table.columns.size() == 2) return section;
-  section.lines = {
-      "The highest rung at which a recipe holds, and the first at which it breaks: an outlier, when its gradient error is "
-      "twice that without; a learning rate or batch, when its loss is beyond the margin of BF16's at the same; a bit "
-      "taken away, when its loss is beyond the margin."};
+  section.lines = {fmt::format(
+      "The highest rung at which a recipe holds, and the first at which it breaks: an outlier, when its gradient "
+      "error is above {0:g}%, whatever it is without (of some it is above without any, on the trunks that climb); a learning rate or "
+      "batch, when its loss is beyond the margin of BF16's at the same; a bit taken away, when its loss is beyond "
+      "the margin.",
+      100 * kLargestGradientError)};
   for_each_study(cards, [&](Cards study) {
     if (const auto rate = study.front().bf16_learning_rate)
       section.lines.push_back(

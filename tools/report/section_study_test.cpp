@@ -117,6 +117,39 @@ TEST_CASE("recipes of a study compare at one age, whatever age each is worst at"
   CHECK(contains(many, "at age 200 "));
 }
 
+TEST_CASE("ladders of outliers have one limit, and say what is beyond it without any", "[study]") {
+  Rows rows;
+  rows.add_frame();
+  const auto climb = [&](const char* recipe, double plain, double low, double high) {
+    rows.add_forks(recipe, 0.001, 1e-5, [=](Record& row) {
+      Rows::ask(row);
+      const auto under = [](const char* stress, double error) {
+        const MeanInterval value{error, {}, {}};
+        return Fidelity{stress, 1, 2.5, value, {value, value, value}, {}, {}};
+      };
+      row.fidelity = {under("none", plain), under("ffn:8:4", low), under("ffn:16:4", high)};
+    });
+  };
+  climb("blockwise", 0.06, 0.07, 0.19);
+  climb("tensorwise", 0.06, 0.19, 1.4);
+  climb("mxfp8", 0.06, 0.3, 1.4);
+  climb("nvfp4", 0.21, 0.22, 1.1);
+  std::vector<Record> records;
+  for (const LocatedRecord* row : rows.refs()) records.push_back(row->record);
+  const std::string section = section_of(records, "How far from breaking?");
+  INFO(section);
+  const auto says = [&](const char* recipe, const char* words) {
+    const auto lines = lines_with(section, std::string("llama3.2-1b  ") + recipe + " ");
+    REQUIRE(lines.size() == 1);
+    CHECK(contains(lines.front(), words));
+    CHECK(!contains(lines.front(), "2^0"));
+  };
+  says("blockwise", "holds 2^16");
+  says("tensorwise", "holds 2^8, breaks 2^16");
+  says("mxfp8", "  breaks 2^8");
+  says("nvfp4", "above 20% without");
+}
+
 TEST_CASE("a study's rows are cards, and in no table of speeds", "[study]") {
   const std::string cards = section_of(study_records(), "Does it train?");
   CHECK(contains(cards, "llama3.2-1b on NVIDIA H200: forks of 48 steps from 3 trunks"));
