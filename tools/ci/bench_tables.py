@@ -44,14 +44,14 @@ def own_gemms():
 
 def grouped_gemms(rows_at_least=1024):
     """TFLOP/s over all shapes whose experts have so many rows."""
-    kinds, model = {}, ""
+    kinds = {}
     for line in text("grouped").splitlines()[2:]:
-        match = re.match(r"^ *(\S*?) +(\d+) +(\d+) +(\d+x\d+) +(\w+ \S+) +([\d. ]+)$", line)
-        model = match[1] or model
-        if int(match[3]) >= rows_at_least:
-            kinds.setdefault((match[5], int(match[3])), []).append([float(value) for value in match[6].split()])
+        match = re.match(r"^ *(\S*?) +\d+ +(\d+)( zipf:1)? +\d+x\d+ +(\w+ +\S+) +([\d. ]+)$", line)
+        if int(match[2]) >= rows_at_least:
+            rows = f"{int(match[2]):,}{match[3] or ''}"
+            kinds.setdefault((" ".join(match[4].split()), rows), []).append([float(value) for value in match[5].split()])
     return table(["product", "rows of an expert", "bf16", "tensorwise", "rowwise", "blockwise"],
-                   [[kind, f"{rows:,}", *(spread(column) for column in zip(*values))] for (kind, rows), values in kinds.items()])
+                   [[kind, rows, *(spread(column) for column in zip(*values))] for (kind, rows), values in kinds.items()])
 
 
 def experts_ops():

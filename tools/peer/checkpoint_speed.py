@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""How fast a checkpoint is written, beside dd in the same folder, and what memory it takes.
+
+  checkpoint_speed.py build/precbench FOLDER --model llama3.2-1b --layers 4 --device cpu --seq 64 --batch 1
+
+The options are a case's. Three turns of: one step and a checkpoint, timed from the first of its files to its name; then dd of its
+files with conv=fdatasync, the same bytes since a disk may be faster with zeros, from where the system still has them in memory.
+FOLDER needs room for two checkpoints, and is left empty. Prints GB/s of each and the ratio of the
+means, and the run's memory, as the driver or the system counts it, beside that of a run without a checkpoint.
+"""
+import json, pathlib, shutil, statistics, subprocess, sys, time
+
+TURNS = 3
+PARTIAL = ".partial"  # the end of a checkpoint's name until it is whole
+
+
+def memory_of(out):
+    record = json.loads((out / "records.jsonl").read_text())
+    if record["status"] != "ok":
+        sys.exit(f"the case ended {record['status']}: {record['error']}")
+    return record["memory"]["driver"] or record["memory"]["measured"]["total"]
+
+
+def run(command, out, states):
+    """Seconds that the checkpoint was on its way (0: none came), and memory."""
+    shutil.rmtree(out, ignore_errors=True)
+    process = subprocess.Popen([*command, "--out", str(out)])
+    begin, seconds = None, 0.0
+    while process.poll() is None:
+        time.sleep(0.002)
+        partial = any(states.rglob("*" + PARTIAL)) if states.exists() else False
+        if partial and begin is None:
+            begin = time.monotonic()
+        if begin is not None and not partial and not seconds:
+            seconds = time.monotonic() - begin
+    return seconds, memory_of(out)
+
+
+def dd(states, copy):
+    """Seconds that dd takes for the same files."""
+    copy.mkdir()
+    begin = time.monotonic()
+    for number, path in enumerate(path for path in states.rglob("*") if path.is_file()):
+        subprocess.run(["dd", f"if={path}", f"of={copy / str(number)}", "bs=4M", "conv=fdatasync", "status=none"], check=True)
+    seconds = time.monotonic() - begin
+    shutil.rmtree(copy)
+    return seconds
+
+
+def main():
+    if len(sys.argv) < 4:
+        sys.exit(__doc__)
+    program, folder, options = sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3:]
+    folder.mkdir(parents=True, exist_ok=True)
+    out, states = folder / "run", folder / "states"
+    command = [program, "sweep", "--recipe", "bf16", *options, "--steps", "1", "--quiet"]
+    _, without = run(command, out, states)
+    ours, theirs = [], []
+    for _ in range(TURNS):
+        seconds, memory = run([*command, "--checkpoint-every", "1", "--checkpoint-dir", str(states)], out, states)
+        size = sum(path.stat().st_size for path in states.rglob("*") if path.is_file())
+        copied = dd(states, folder / "copy")
+        shutil.rmtree(states)
+        ours.append(size / seconds / 1e9)
+        theirs.append(size / copied / 1e9)
+        print(f"{size / 1e9:.2f} GB: checkpoint {ours[-1]:.2f} GB/s, dd {theirs[-1]:.2f} GB/s; "
+              f"memory {memory / 1e9:.3f} GB, without {without / 1e9:.3f}", flush=True)
+    shutil.rmtree(out)
+    print(f"over dd: {statistics.mean(ours) / statistics.mean(theirs):.2f}x")
+
+
+main()
