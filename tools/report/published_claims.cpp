@@ -14,6 +14,8 @@ namespace {
 
 /// Tokens/s of models whose sizes differ by more than this say nothing of each other.
 constexpr double kSameSize = 1.3;
+/// Nor do speed-ups of models that differ by more than this.
+constexpr double kSameOrder = 10;
 
 /// How many times ours is theirs, as the distance of logarithms. 0 where nothing is claimed; where ours is
 /// unknown farther than any that is known.
@@ -33,9 +35,11 @@ double distance(const Claim& claim, const Counterpart& ours) {
   const Row& row = *ours.row;
   const auto of = [&](const char* key) { return distance(number_in(claim, key), number_of(row, key)); };
   // Model size matters most, sequence length next, batch and GPU count least: all act on the share of GEMMs in
-  // the step.
+  // the step. What weights are kept in decides whether small updates are lost.
   double sum =
       4 * distance(claimed_billions(claim), ours.billions) + 2 * of("seq") + of("batch") + of("gpus");
+  const std::string master = text_in(claim, "master");
+  sum += !master.empty() && master != text_of(row, "master") ? 2 : 0;
   if (const MoeRecord* moe = ours.moe()) {
     sum += distance(number_in(claim, "ep"), static_cast<double>(moe->ep.value_or(1)));
     const std::string routing = text_in(claim, "routing");
@@ -95,6 +99,17 @@ bool about_as_large(const Claim& claim, const Counterpart& ours) {
   const auto size = claimed_billions(claim);
   return size && distance(size, ours.billions) <= std::log2(kSameSize);
 }
+
+bool within_ten_times(const Claim& claim, const Counterpart& ours) {
+  return !ours.billions || distance(claimed_billions(claim), ours.billions) <= std::log2(kSameOrder);
+}
+
+bool as_many_gpus(const Claim& claim, const Counterpart& ours) {
+  const auto theirs = number_in(claim, "gpus");
+  return !theirs || theirs == number_of(*ours.row, "gpus");
+}
+
+bool of_part_of_step(const Claim& claim) { return claim.value("part_of_step", false); }
 
 bool same_blocks(const Claim& claim, const Counterpart& ours) {
   const std::string theirs = text_in(claim, "model"), name = text_of(*ours.row, "model");

@@ -46,12 +46,18 @@ std::optional<double> billions_of(const Row& row, const Record& record);
 bool same_kind(const Claim& claim, const Counterpart& ours);
 /// Whether tokens/s and memory of the two models say something of each other.
 bool about_as_large(const Claim& claim, const Counterpart& ours);
+/// Whether their speed-ups do: neither is ten times the other. True where a size is unknown.
+bool within_ten_times(const Claim& claim, const Counterpart& ours);
+/// Whether both are of as many GPUs, or the claim does not say. Tokens/s of all GPUs say nothing of other numbers of them.
+bool as_many_gpus(const Claim& claim, const Counterpart& ours);
+/// Of a claim about less than a step, a product or a layer: no case here is its counterpart.
+bool of_part_of_step(const Claim& claim);
 /// Whether ours is the claim's model, perhaps with plain attention (-gqa) and with fewer layers. FLOP/s of such a one say
 /// something of the whole, tokens/s do not.
 bool same_blocks(const Claim& claim, const Counterpart& ours);
 
-/// How near a case is to a claim; the lower, the nearer: in model size above all, then in sequence length, then in
-/// batch, GPU count and, of experts, how many ranks share them and who routes. Of equally near ones that whose recipe is
+/// How near a case is to a claim; the lower, the nearer: in model size above all, then in sequence length and in what
+/// weights are kept, then in batch, GPU count and, of experts, how many ranks share them and who routes. Of equally near ones that whose recipe is
 /// applied as it stands, then that with the most tokens.
 using Nearness = std::tuple<double, std::size_t, double>;
 Nearness nearness(const Claim& claim, const Counterpart& ours);

@@ -108,11 +108,11 @@ TEST_CASE("a loss from a GPU stands beside a claim before one from a CPU", "[pub
   // The CPU's model is the nearer one in size; the GPU's has none that its name says.
   std::vector<Record> records = trained(on_cpu, "tensorwise", "mini-125m");
   const std::vector<Record> gpu = trained(on_gpu, "tensorwise", "own/config.json");
-  CHECK(contains(lines_with(published(records), "+6.5 nats").front(), "here mini-125m"));
+  CHECK(contains(lines_with(published(records), "11.5 over bf16's 5.0 nats").front(), "here mini-125m"));
   records.insert(records.end(), gpu.begin(), gpu.end());
   const std::string text = published(records);
   INFO(text);
-  const auto lines = lines_with(text, "+6.5 nats");
+  const auto lines = lines_with(text, "11.5 over bf16's 5.0 nats");
   REQUIRE(lines.size() == 1);
   CHECK(contains(lines.front(), "model llama3.1-8b, here own/config.json"));
 }
@@ -145,6 +145,54 @@ TEST_CASE("a recipe that ran on a model of another size alone has no counterpart
   const auto without = lines_with(published(records), "19,200");
   REQUIRE(without.size() == 1);
   CHECK(contains(without.front(), "no model of about that size"));
+}
+
+TEST_CASE("a figure of less than a step, of a model of another order or of other GPUs has no counterpart",
+          "[published]") {
+  std::vector<Record> records;
+  for (const char* model : {"llama3.1-8b", "llama3.2-1b"})
+    for (const char* recipe : {"bf16", "tensorwise"})
+      records.push_back(with(samples::gpu_record(recipe, recipe[0] == 'b' ? 250 : 200), "model", model));
+  const std::string text = published(records);
+  INFO(text);
+  const auto only = [](const std::string& report, const char* of, const char* figure) {
+    std::vector<std::string> found;
+    for (const std::string& line : lines_with(report, figure))
+      if (contains(line, of)) found.push_back(line);
+    REQUIRE(found.size() == 1);
+    return found.front();
+  };
+  CHECK(contains(only(text, "TransformerEngine", "1.58x"), "GEMM + quantization: of less than a step"));
+  // 8.75 times as large.
+  CHECK(contains(only(text, "NVIDIA NeMo", "1.43x"), "model llama3-70b, here llama3.1-8b"));
+  CHECK(contains(only(text, "NVIDIA NeMo", "1.53x"),
+                 "llama3.1-405b: no bf16 case beside it, or none of that order of size"));
+  CHECK(contains(only(text, "all GPUs", "42,000"), "65,536"));
+  CHECK(contains(only(text, "all GPUs", "120,000 to 130,000"),
+                 "llama3.2-1b: no model of about that size on as many GPUs"));
+  for (Record& record : records) record = with(record, "gpus", 4);
+  const std::string four = published(records);
+  CHECK(contains(only(four, "all GPUs", "120,000 to 130,000"), "65,536"));
+  CHECK(contains(only(four, "all GPUs", "42,000"), "no counterpart"));
+}
+
+TEST_CASE("a claim of BF16 weights stands beside a loss with BF16 weights, and both losses are told",
+          "[published]") {
+  std::vector<Record> records = trained(on_gpu, "tensorwise", "llama3.1-8b");
+  const auto line = [&] {
+    const auto lines = lines_with(published(records), "11.5 over bf16's 5.0 nats");
+    REQUIRE(lines.size() == 1);
+    return lines.front();
+  };
+  CHECK(contains(line(), "weights kept in bf16, here fp32"));
+  CHECK(contains(line(), "2.50 over bf16's 2.50: "));
+  for (const int seed : {1, 2, 3})
+    for (const char* recipe : {"bf16", "tensorwise"}) {
+      const Record record = samples::gpu_record(recipe, 250, 3 + 1e-4 * seed, seed);
+      records.push_back(with(with(record, "model", "llama3.1-8b"), "master", "bf16"));
+    }
+  CHECK(contains(line(), "5.50 over bf16's 5.50: "));
+  CHECK_FALSE(contains(line(), "weights kept in"));
 }
 
 TEST_CASE("memory and utilization are compared, and ranges of either precision", "[published]") {
@@ -291,7 +339,7 @@ TEST_CASE("torchao's two layers of Scout stand beside two of ours, and emulated 
   for (const char* figure : {"1.30x", "1.43x", "7,401", "70,747"})
     for (const std::string& line : lines_with(text, figure)) {
       INFO(line);
-      CHECK(contains(line, "emulated here"));
+      CHECK(contains(line, contains(line, "one layer") ? "of less than a step" : "emulated here"));
     }
   CHECK(lines_with(text, "70,747").size() == 1);
 }
@@ -304,6 +352,7 @@ TEST_CASE("each published figure has a source with its hardware, and says what i
     INFO(name);
     CHECK_FALSE(text_in(source, "name").empty());
     CHECK_FALSE(text_in(source, "title").empty());
+    CHECK(text_in(source, "url").starts_with("https://"));
     CHECK_FALSE(text_in(source, "hardware").empty());
   }
   const std::map<std::string, std::set<std::string>> figures = {

@@ -16,8 +16,8 @@
 namespace precbench {
 namespace {
 
-/// Of which models a figure says something, beside one of another's.
-enum class Alike : std::uint8_t { any, size, size_or_blocks };
+/// Of which cases a figure says something, beside one of another's.
+enum class Alike : std::uint8_t { order, size, size_and_gpus, size_or_blocks };
 
 /// A figure that claims and rows have alike.
 struct ComparedFigure {
@@ -32,7 +32,7 @@ struct ComparedFigure {
   std::optional<double> (*ours)(const Row& row);
 };
 
-constexpr const char* kNoBf16 = "no bf16 case beside it";
+constexpr const char* kNoBf16 = "no bf16 case beside it, or none of that order of size";
 constexpr const char* kNoSuchSize = "no model of about that size";
 constexpr double kGigabyte = 1e9;
 
@@ -41,12 +41,12 @@ std::optional<double> native_tokens_per_s(const Row& row) {
 }
 
 const ComparedFigure kFigures[] = {
-    {"speedups", "speed", "speedup", "speed-up over BF16", "x", 2, Alike::any, kNoBf16,
+    {"speedups", "speed", "speedup", "speed-up over BF16", "x", 2, Alike::order, kNoBf16,
      [](const Row& row) { return row.speedup; }},
     {"throughput", "speed", "tflops_per_gpu", "TFLOP/s per GPU", "", 0, Alike::size_or_blocks, kNoSuchSize,
      [](const Row& row) { return row.comparable() ? row.tflops_per_gpu : std::nullopt; }},
-    {"throughput", "speed", "tokens_per_s", "tokens/s, all GPUs", "", 0, Alike::size, kNoSuchSize,
-     native_tokens_per_s},
+    {"throughput", "speed", "tokens_per_s", "tokens/s, all GPUs", "", 0, Alike::size_and_gpus,
+     "no model of about that size on as many GPUs", native_tokens_per_s},
     {"throughput", "speed", "tokens_per_s_per_gpu", "tokens/s per GPU", "", 0, Alike::size, kNoSuchSize,
      [](const Row& row) {
        const auto all = native_tokens_per_s(row);
@@ -62,19 +62,29 @@ const ComparedFigure kFigures[] = {
        return row.comparable() && row.peak_memory ? std::optional(*row.peak_memory / kGigabyte)
                                                   : std::nullopt;
      }},
-    {"memory", "memory", "memory_ratio", "memory over BF16's", "x", 2, Alike::any, kNoBf16,
+    {"memory", "memory", "memory_ratio", "memory over BF16's", "x", 2, Alike::order, kNoBf16,
      [](const Row& row) { return row.memory_ratio; }},
 };
 
 bool alike(const ComparedFigure& figure, const Claim& claim, const Counterpart& ours) {
-  if (figure.alike == Alike::any || about_as_large(claim, ours)) return true;
-  return figure.alike == Alike::size_or_blocks && same_blocks(claim, ours);
+  switch (figure.alike) {
+    case Alike::order:
+      return within_ten_times(claim, ours);
+    case Alike::size:
+      return about_as_large(claim, ours);
+    case Alike::size_and_gpus:
+      return about_as_large(claim, ours) && as_many_gpus(claim, ours);
+    case Alike::size_or_blocks:
+      return about_as_large(claim, ours) || same_blocks(claim, ours);
+  }
+  return false;
 }
 
 /// A verdict over seeds, as the counterpart of a claim about the loss.
 struct Judged {
   const MachineRecords* machine;
   const RecipeConvergence* recipe;
+  const RecipeConvergence* bf16;  ///< with which it was compared
   Row row;
 };
 
@@ -83,7 +93,8 @@ std::vector<Judged> judged_recipes(const ReportInput& input) {
   for (const MachineRecords& machine : input.machines)
     for (const Study& study : machine.studies)
       for (const RecipeConvergence& recipe : study.recipes)
-        if (recipe.verdict) all.push_back({&machine, &recipe, row_of(recipe)});
+        if (recipe.verdict && !recipe.is_bf16)
+          all.push_back({&machine, &recipe, &study.recipes[recipe.baseline], row_of(recipe)});
   return all;
 }
 
@@ -123,17 +134,31 @@ std::string differences(const Claim& source, const Claim& claim, const Counterpa
     add("expert parallel", text_in(claim, "ep"), fmt::format("{}", moe->ep.value_or(1)));
     add("routing", text_in(claim, "routing"), moe->routing);
   }
+  add("weights kept in", text_in(claim, "master"), text_of(row, "master"));
   add("recompute", text_in(claim, "recompute"), text_of(row, "recompute"));
   if (!text_in(claim, "metric").empty()) texts.add("measured there: " + text_in(claim, "metric"));
   texts.add(text_in(claim, "caveat"));
   return fmt::format("{}", fmt::join(texts.texts, "; "));
 }
 
-/// "worse: +0.0123 nats (3 seeds, 300 steps)"
-std::string verdict_text(const RecipeConvergence& judged) {
-  if (!judged.delta) return fmt::format("{}: {}", name_of(*judged.verdict), judged.reason);
-  return fmt::format("{}: {:+.4f} nats ({}, {} steps)", name_of(*judged.verdict), *judged.delta,
+/// "6.10 over bf16's 6.10: equivalent, +0.0014 nats (3 seeds, 300 steps)"
+std::string verdict_text(const Judged& one) {
+  const RecipeConvergence& judged = *one.recipe;
+  if (!judged.delta || !judged.final_loss || !one.bf16->final_loss)
+    return fmt::format("{}: {}", name_of(*judged.verdict), judged.reason);
+  return fmt::format("{:.2f} over bf16's {:.2f}: {}, {:+.4f} nats ({}, {} steps)", *judged.final_loss,
+                     *one.bf16->final_loss, name_of(*judged.verdict), *judged.delta,
                      plural(static_cast<std::size_t>(judged.seeds), "seed"), judged.steps);
+}
+
+/// "FP8 does not learn: 11.5 over bf16's 5.0 (900 steps)"
+std::string loss_text(const Claim& claim) {
+  std::string text = text_in(claim, "claim");
+  const auto theirs = number_in(claim, "final_loss"), bf16 = number_in(claim, "bf16_final_loss");
+  if (theirs && bf16)
+    text += fmt::format("{}{:.1f} over bf16's {:.1f} nats", text.empty() ? "" : ": ", *theirs, *bf16);
+  const std::string steps = text_in(claim, "steps");
+  return steps.empty() ? text : text + fmt::format(" ({} steps)", steps);
 }
 
 class PublishedTable {
@@ -151,8 +176,9 @@ class PublishedTable {
     for (const Claim& claim : json_.at(figure.list)) {
       const std::string text = claimed(claim, figure.key, figure.unit, figure.digits);
       if (text.empty()) continue;
+      const bool part = of_part_of_step(claim);
       const Counterpart ours = cases_.nearest(claim, [&](const Counterpart& one) {
-        return figure.ours(*one.row).has_value() && alike(figure, claim, one);
+        return !part && figure.ours(*one.row).has_value() && alike(figure, claim, one);
       });
       if (ours.row)
         add(claim, figure.topic, figure.title, text,
@@ -167,7 +193,9 @@ class PublishedTable {
       const bool rare = number_in(*claim, "experts") && cases_.ran_natively_on_gpu(*claim);
       if (emulated || rare || (any && cases_.ran(*claim)))
         add_without_counterpart(*claim, figure,
-                                emulated ? "emulated here: it has a loss, but no speed" : figure.none_here);
+                                of_part_of_step(*claim) ? "of less than a step"
+                                : emulated              ? "emulated here: it has a loss, but no speed"
+                                                        : figure.none_here);
       else
         leave_out(*claim);
     }
@@ -184,12 +212,7 @@ class PublishedTable {
         leave_out(claim);
         continue;
       }
-      std::string text = text_in(claim, "claim");
-      const auto theirs = number_in(claim, "final_loss"), bf16 = number_in(claim, "bf16_final_loss");
-      if (theirs && bf16) text += fmt::format("{}{:+.1f} nats", text.empty() ? "" : ": ", *theirs - *bf16);
-      if (const std::string steps = text_in(claim, "steps"); !steps.empty())
-        text += fmt::format(" ({} steps)", steps);
-      add(claim, "loss", "final loss - bf16's", text, verdict_text(*nearest->recipe), counterpart(*nearest));
+      add(claim, "loss", "final loss", loss_text(claim), verdict_text(*nearest), counterpart(*nearest));
     }
   }
 
@@ -226,8 +249,8 @@ class PublishedTable {
   const Claim& source_of(const Claim& claim) {
     const Claim& source = json_.at("sources").at(text_in(claim, "source"));
     const std::string caveat = text_in(source, "caveat");
-    sources.add(fmt::format("{}: {}{}", text_in(source, "name"), text_in(source, "title"),
-                            caveat.empty() ? "" : ". " + caveat));
+    sources.add(fmt::format("{}: {} ({}){}", text_in(source, "name"), text_in(source, "title"),
+                            text_in(source, "url"), caveat.empty() ? "" : ". " + caveat));
     return source;
   }
 
@@ -294,9 +317,10 @@ Section published_section(const ReportInput& input) {
   if (published.table.rows.empty()) return section;
   section.table = std::move(published.table);
   section.notes = {
-      "The nearest case is that of the same recipe whose model size, then sequence length, then batch and GPU "
-      "count are nearest; of losses, one from a GPU before one from a CPU. Throughput, MFU and peak memory are shown "
-      "only for models of about the same size, FLOP/s also for the same model with fewer layers; our MFU is of the "
+      "The nearest case is that of the same recipe whose model size, then sequence length and what weights are kept in, "
+      "then batch and GPU count are nearest; of losses, one from a GPU before one from a CPU. Throughput, MFU and peak "
+      "memory are shown only for models of about the same size, tokens/s of all GPUs for as many of them, FLOP/s also for "
+      "the same model with fewer layers, speed-ups within ten times the size; our MFU is of the "
       "dense BF16 peak. No counterpart: no case here has the "
       "figure. Not compared: it is of several cases, or of none. A number here neither confirms nor refutes one "
       "from other hardware."};
