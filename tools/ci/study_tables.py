@@ -1,6 +1,6 @@
 """Tables and figures of losses, from studies' committed reports and from records of runs, for readme_tables.py. The reports are
 held against their records by .ci/run."""
-import re
+import re, statistics
 
 from committed import RESULTS, lines, spread, table
 
@@ -154,6 +154,27 @@ def optimizers():
     return table(["optimizer", "BF16, nats", "noise floor", *(f"`{recipe}`" for recipe in recipes)], [line(name) for name in OPTIMIZERS])
 
 
+T_95_OF_FIVE = 2.776  # Student's t, 95% to either side, of five values
+
+
+def batches():
+    """How far forks of the oldest age end above BF16's, by sequences of a step: mean over five trunks and half of its 95% interval."""
+    ends = {}
+    for record in lines("cpu/study-batch.jsonl"):
+        place, case = record["study"], record["case"]
+        if place["part"] in ("fork", "batch") and place["age"] == 200:
+            loss = record["training"]["loss"]
+            ends[case["recipe"], case["batch"], place["trunk"]] = sum(loss[len(loss) // 2:]) / len(loss[len(loss) // 2:])
+    sizes, trunks = (sorted({key[place] for key in ends}) for place in (1, 2))
+    assert len(trunks) == 5
+    def cell(recipe, size):
+        apart = [ends[recipe, size, trunk] - ends["bf16", size, trunk] for trunk in trunks]
+        return f"{statistics.mean(apart):+.4f} +-{T_95_OF_FIVE * statistics.stdev(apart) / len(apart) ** 0.5:.4f}"
+    recipes = [recipe for recipe in dict.fromkeys(key[0] for key in ends) if (recipe, 1, trunks[0]) in ends and recipe != "bf16"]
+    return table(["recipe", *(f"{size} x 128 tokens" for size in sizes)],
+                 [[f"`{recipe}`", *(cell(recipe, size) for size in sizes)] for recipe in sorted(recipes)])
+
+
 def plateau(*shapes):
     """Mean over the seeds of the mean of the last 30 losses, by model, GPUs and batch; a single shape is not named in each row."""
     final = {}
@@ -205,7 +226,7 @@ TABLES = {"convergence": convergence, "long-run": long_run, "study-msamp": lambd
           "study-more": lambda: study_by_age("h200/study-36m-more.md", *VERDICT, words=in_short),
           "study-125m": lambda: study_by_age("h200/study-125m.md", *VERDICT, "outliers in FFN"),
           "study-125m-eight": lambda: study_by_age("h200/study-125m-eight.md", *VERDICT),
-          "study-optimizers": optimizers,
+          "study-optimizers": optimizers, "study-batch": batches,
           "study-1b": lambda: study_by_age("h200/study-1b.md", *VERDICT),
           "study-moe": lambda: study_by_age("h200/study-moe-118m.md", "per doubling [95%]", "gradient error", "route flips",
                                             "verdict")}
