@@ -199,3 +199,44 @@ PRECBENCH_OP_TEST(nothing_lost_on, "transpose_codes loses nothing but what falls
     }
   CHECK(changed > 0);  // sizes 2^20 apart: much of it falls
 }
+
+PRECBENCH_OP_TEST(
+    casting_twice_on,
+    "codes of rows cast again along columns err by half as much again, unless scales are powers of two") {
+  b.start();
+  constexpr std::int64_t side = 256;
+  const Tensor value = b.host().random(DType::bf16, side, side, 1.0f);
+  for (std::int64_t i = 0; i < value.size(); ++i)  // rows of many sizes, as tokens have them
+    HostMemory::set(value, i,
+                    HostMemory::get(value, i) * (1 + static_cast<float>(i / side * 37 % side) / 64));
+  const auto columns_of = [&](const QuantFormat& format, const Tensor& of) {
+    QuantizedTensor x = b.host_operand({{}, format}, of);
+    b.cpu().quantize({x});
+    return x.columnwise;
+  };
+  const auto values_of = [&](const GemmOperand& form) {
+    const Tensor values = b.host().tensor(DType::bf16, side, side);
+    b.cpu().dequantize({values, form});
+    return values;
+  };
+  const auto error = [&](const GemmOperand& columns) {
+    const Tensor got = values_of(columns);
+    double wrong = 0, all = 0;
+    for (std::int64_t r = 0; r < side; ++r)
+      for (std::int64_t c = 0; c < side; ++c) {
+        const double was = HostMemory::get(value, r * side + c);
+        wrong += std::pow(HostMemory::get(got, c * side + r) - was, 2), all += was * was;
+      }
+    return std::sqrt(wrong / all);
+  };
+  const auto twice_over_once = [&](const QuantFormat& format) {
+    QuantizedTensor rows = b.host_operand({format, {}}, value);
+    b.cpu().quantize({rows});
+    return error(columns_of(format, values_of(rows.rowwise))) / error(columns_of(format, value));
+  };
+  const double once = error(columns_of(kBlockPow2, value));
+  CHECK((once > 0.025 && once < 0.029));
+  CHECK((twice_over_once(kBlock) > 1.42 && twice_over_once(kBlock) < 1.44));
+  CHECK(std::fabs(twice_over_once(kBlockPow2) - 1) < 0.01);
+  CHECK(std::fabs(error(transposed_on(b, rowwise_form(b, value))) / once - 1) < 0.01);
+}
