@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
 # The CUDA ops' tests under compute-sanitizer, on a machine with a GPU and after a build: memcheck (every address a
 # kernel touches) and racecheck (threads of a block that meet in shared memory without a barrier). Only our own kernels
-# are watched, at the small sizes of the op tests; GEMMs and cuDNN's attention are the libraries' affair. About two
-# minutes. Ends with a line per tool; exit status 1 if one found something or did not finish.
+# are watched, at the small sizes of the op tests; cuBLASLt's GEMMs and cuDNN's attention are the libraries' affair. Ends with a line per tool; exit status 1 if one found something or did not finish.
 #
 # racecheck does not follow barriers of a part of a block, by which flash_key_side_kernel's warps meet in pairs: it reports
 # even its stores and loads on either side of __syncthreads. So that kernel is left out, but in a build whose warps meet
 # all together: -DCMAKE_CUDA_FLAGS=-DPRECBENCH_BLOCK_BARRIERS, and BLOCK_BARRIERS=1 in front of this script. Nor
-# does it follow the barriers in shared memory at which attention for Hopper waits for its tiles: always left out.
+# does it follow the barriers in shared memory at which GEMMs and attention for Hopper wait for their tiles: always left out.
 #
 #   tools/ci/sanitize_gpu.sh
 #   BUILD=build-cuda LIMIT=300 tools/ci/sanitize_gpu.sh racecheck      # one tool, seconds it may take
@@ -18,7 +17,7 @@ tests=${BUILD:-build}/precbench_tests
 limit=${LIMIT:-300}
 ops=("fill*" "sum*" "adamw*" "add_rmsnorm*" "swiglu*" "rope*" "embedding*" "cross_entropy*" "quantize writes*"
      "quantization error*" "a NaN in one head*" "attention replayed*" "route*" "group on*" "permute*" "unpermute*" "tokens go to*"
-     "grouped_swiglu*")
+     "grouped*" "blockwise*" "attention for Hopper*")
 
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null) || {
   echo "$0: no compute-sanitizer here; it comes with the CUDA toolkit (cuda-sanitizer, cuda-sanitizer-api)" >&2
@@ -39,7 +38,7 @@ for tool in "$@"; do
   log=$(mktemp)
   start=$SECONDS status=0
   options=(--tool "$tool" --kernel-name kernel_substring=precbench --report-api-errors no)
-  [ "$tool" != racecheck ] || options+=(--kernel-name-exclude kernel_substring=attend_)
+  [ "$tool" != racecheck ] || options+=(--kernel-name-exclude kernel_substring=attend_ --kernel-name-exclude kernel_substring=multiply_)
   [ "$tool" != racecheck ] || [ -n "${BLOCK_BARRIERS:-}" ] || options+=(--kernel-name-exclude kernel_substring=flash_key_side)
   timeout "$limit" "$sanitizer" "${options[@]}" \
     --error-exitcode 42 "$tests" --durations yes "$(IFS=,; echo "${ops[*]}")" >"$log" 2>&1 || status=$?

@@ -1,5 +1,6 @@
 // Our attention kernels for Hopper, each by itself: the bound of attention_test.cpp for every shape it takes, and no
 // farther from the truth than cuDNN's by more than a tenth.
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -80,8 +81,9 @@ TEST_CASE("attention for Hopper is no farther from the truth than cuDNN's", "[gp
     WARN(refusal.what());
     return;
   }
-  for (const std::int64_t D : {64, 128}) {
-    const AttentionShape shape{1, 512, 4, 2, D};
+  for (const AttentionShape& shape :
+       {AttentionShape{1, 512, 4, 2, 64}, AttentionShape{1, 512, 4, 2, 128},
+        AttentionShape{1, 2048, 2, 1, 64}, AttentionShape{1, 2048, 2, 1, 128}}) {
     Problem problem(device, shape, 1.0f);
     const auto truth = attention_reference<double>(shape, problem.qkv_values, problem.dout_values);
     problem.forward();
@@ -91,7 +93,8 @@ TEST_CASE("attention for Hopper is no farther from the truth than cuDNN's", "[gp
       run_kernels(device, problem, shape, forward, backward);
       const AttentionResult ours = problem.result();
       for (const Part& part : parts_of(shape)) {
-        INFO(part.name << " of " << forward.name << ", " << backward.name << ", head_dim " << D);
+        INFO(part.name << " of " << forward.name << ", " << backward.name << ", head_dim " << shape.head_dim
+                       << ", T " << shape.T);
         CHECK(part.distance(ours, truth) <= 1.1 * part.distance(theirs, truth));
       }
     });
@@ -125,6 +128,56 @@ TEST_CASE("attention for Hopper repeats where it is asked to", "[gpu][attention]
     const HopperBackward* kernel = hopper_backward(shape, device.compute_capability(), true);
     CHECK((!kernel || kernel->deterministic));
   }
+}
+
+TEST_CASE("attention for Hopper is for no other GPU", "[gpu][attention]") {
+  const AttentionShape shape{1, 128, 2, 1, 128};
+  for (const int compute_capability : {80, 89, 100, 103, 120}) {
+    INFO(compute_capability);
+    CHECK(hopper_forward_kernels(shape, compute_capability).empty());
+    CHECK(hopper_backward_kernels(shape, compute_capability).empty());
+    CHECK(!hopper_forward(shape, compute_capability));
+  }
+  // What they are refused is there: else the checks above hold of anything.
+  if (!gpu_here() || gpu_properties(0).compute_capability != 90) return;
+  CHECK_FALSE(hopper_forward_kernels(shape, 90).empty());
+  CHECK_FALSE(hopper_backward_kernels(shape, 90).empty());
+}
+
+TEST_CASE("attention for Hopper: what is not finite in a head's gradient stays in that head",
+          "[gpu][attention]") {
+  if (!gpu_here()) return;
+  CudaDevice device(0);
+  constexpr std::int64_t kPoisoned = 100;
+  for (const std::uint16_t poison : {0x7FC0, 0x7F80})  // NaN, infinity
+    for (const std::int64_t D : {64, 128}) {
+      const AttentionShape s{2, 256, 2, 2, D};
+      Problem problem(device, s, 1.0f);
+      std::vector<std::uint16_t> dout = problem.dout_values;
+      dout[kPoisoned * s.q_width() + D] = poison;  // of head 1, sequence 0
+      device.upload(problem.gradients(nullptr).dout, dout.data());
+      for_kernels(device, s, [&](const HopperForward& forward, const HopperBackward& backward) {
+        run_kernels(device, problem, s, forward, backward);
+        const std::vector<double> dqkv = problem.result().dqkv;
+        const auto is_finite = [&](std::int64_t token, std::int64_t head) {
+          const auto begin = dqkv.begin() + token * s.qkv_width() + head * D;
+          return std::all_of(begin, begin + D, [](double x) { return std::isfinite(x); });
+        };
+        std::int64_t wrong = 0;
+        for (std::int64_t t = 0; t < s.tokens(); ++t)
+          for (std::int64_t head = 0; head < s.heads; ++head) {
+            const bool reached = head == 1 && t <= kPoisoned;
+            wrong += is_finite(t, head) == (reached && t == kPoisoned);
+            for (const std::int64_t part : {s.heads, s.heads + s.kv_heads}) {  // dk, dv
+              // Of the head's later keys nothing is asked: a product with a masked 0 is NaN.
+              if (head == 1 && t > kPoisoned && t < s.T) continue;
+              wrong += is_finite(t, part + head) == reached;
+            }
+          }
+        INFO(forward.name << ", " << backward.name << ", head_dim " << D << ", poison " << poison);
+        CHECK(wrong == 0);
+      });
+    }
 }
 
 TEST_CASE("attention for Hopper: a NaN in one head's keys reaches that head's later rows only",

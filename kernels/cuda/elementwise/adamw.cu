@@ -2,6 +2,14 @@
 // is made of. Everything that changes from step to step (learning rate, bias corrections, seed, norm) is read
 // from device memory, so a captured graph replays it with new values. Bytes per element, all BF16: 8 read and
 // 6 written; with FP32 master, moments and gradient: 16 read and 14 written.
+//
+//   gradient, weight or master, m, v in global memory
+//        |  eight elements of each for a thread, all loads before the first sum; many short blocks, so that some load while
+//        v  others store
+//   FP32 registers: clip -> m, v -> update and decay -> rounding
+//        |                                               |  where a recipe has scales of the tensor
+//        v                                               v
+//   weight, master, m, v to global memory           the new weights' maxima -> shared memory -> one atomic maximum a block
 #include <algorithm>
 #include <stdexcept>
 #include <type_traits>

@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(kTileThreads, 3) cast_experts(const __grid_con
   __shared__ TileShared shared;
   StackTile<kCase != TileCase::any> tile(stack, static_cast<int>(gridDim.y - 1 - blockIdx.y),
                                          static_cast<int>(gridDim.x - 1 - blockIdx.x));
-  cast_tile<kCase>(tile.square, tile.output, tile.row0, tile.col0, shared);
+  cast_tile<kCase, false>(tile.square, tile.output, tile.row0, tile.col0, shared);
 }
 
 /// Whether every expert's part of a form and of its scales lies by itself.

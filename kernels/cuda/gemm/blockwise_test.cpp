@@ -179,6 +179,17 @@ TEST_CASE("blockwise: a NaN reaches its row alone, an infinite scale its columns
   }
 }
 
+TEST_CASE("blockwise: other GPUs than Hopper have no kernels of ours", "[gpu][matmul][blockwise]") {
+  const BlockwiseGemm gemm{512, 512, 512, DType::e4m3, DType::e4m3, DType::f32, false, false, 16};
+  for (const int compute_capability : {80, 89, 100, 103, 120}) {
+    INFO(compute_capability);
+    CHECK(blockwise_kernels(gemm, compute_capability).empty());
+  }
+  // What they are refused is there: else the checks above hold of anything.
+  if (kernels_here().empty()) return;
+  CHECK_FALSE(blockwise_kernels(gemm, 90).empty());
+}
+
 TEST_CASE("blockwise: matmul takes who it is told to, and says who ran", "[gpu][matmul][blockwise]") {
   if (kernels_here().empty()) return;
   constexpr std::int64_t kSize = 512;

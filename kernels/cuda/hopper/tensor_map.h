@@ -25,7 +25,8 @@ struct BoxedMatrices {
   std::int64_t count;
 };
 
-/// The driver can make tensor maps: it is new enough. Looks once.
+/// The driver can make tensor maps: it is new enough. Looks once. Every driver that runs a program of CUDA 12 can, so where
+/// this is false there is none, and nothing is warned of.
 bool has_tensor_maps();
 
 /// Throws std::logic_error where the driver refuses the matrix. Only after has_tensor_maps().

@@ -108,7 +108,9 @@ __device__ __forceinline__ void raise_amax(std::uint32_t* amax, const Bf16x8 (&s
     atomicMax(amax, largest);
 }
 
-/// The second: the scales of both forms, from the maxima of all warps.
+/// The second: the scales of both forms, from the maxima of all warps. kParameter: `out` is the kernel's parameter. Of another
+/// a reference to one of its forms, chosen by thread, would keep it all in local memory.
+template <bool kParameter>
 __device__ __forceinline__ void leave_scales(TileShared& shared, const TileOutput& out, std::int64_t row0,
                                              std::int64_t col0) {
   std::uint32_t tensor_amax = 0;
@@ -119,7 +121,8 @@ __device__ __forceinline__ void leave_scales(TileShared& shared, const TileOutpu
   }
   // Half of the threads each, and one copy of the code.
   const bool cols = threadIdx.x >= kTile;
-  const FormArgs& form = cols ? out.columnwise : out.rowwise;
+  const std::conditional_t<kParameter, const FormArgs&, const FormArgs> form =
+      cols ? out.columnwise : out.rowwise;
   if (form.data)
     tile_scales(cols ? shared.col_scale : shared.row_scale, form, cols ? shared.col_max : shared.row_max,
                 cols ? kTileWarps : 4, shared.warp_max, tensor_amax, cols ? col0 : row0, cols ? row0 : col0);
@@ -205,8 +208,8 @@ __device__ __forceinline__ void cast_by_known_amax(Bf16x8 (&square)[kSquare], co
   cast_cols<true>(square, out.columnwise, row0, col0, shared, at, factors);
 }
 
-/// Writes the forms of one tile from the threads' squares. Every thread of the block calls it.
-template <TileCase kCase>
+/// Writes the forms of one tile from the threads' squares. Every thread of the block calls it. kParameter: as of leave_scales.
+template <TileCase kCase, bool kParameter = true>
 __device__ inline void cast_tile(Bf16x8 (&square)[kSquare], const TileOutput& out, std::int64_t row0,
                                  std::int64_t col0, TileShared& shared) {
   const ThreadPlace at;
@@ -217,7 +220,7 @@ __device__ inline void cast_tile(Bf16x8 (&square)[kSquare], const TileOutput& ou
     constexpr bool kFull = kCase == TileCase::full;
     leave_maxima(shared, square, out, at);
     __syncthreads();
-    leave_scales(shared, out, row0, col0);
+    leave_scales<kParameter>(shared, out, row0, col0);
     __syncthreads();
     if (out.rowwise.data) {
       const int block = out.rowwise.in_blocks_of_32() ? at.lane / 4 : 0;

@@ -3,7 +3,17 @@
 // to blocks inside one, and the amax of the tensor. The rest, everything about columns, is left to amax_tiles
 // and cast_tiles (tile.cuh).
 //
-// A block has one row at a time, thread t the vectors t, t + blockDim, ... of 8 elements, kVectors at most.
+// A block has one row at a time, thread t the vectors t, t + blockDim, ... of 8 elements, kVectors at most:
+//
+//   row in global memory -> registers -> partial sums -> shared memory, barrier: the row's sum (of squares, of products)
+//                               |                              |
+//                               v                              v
+//                          the op's result, still in registers, and its maximum
+//                               |                              |  barrier, where the scale is the row's
+//                               v                              v
+//                          value, row form -> global memory    amax of the tensor, kept until the block's last row
+//
+// and then the row that lies one grid further.
 #pragma once
 
 #include "kernels/base/errors.h"

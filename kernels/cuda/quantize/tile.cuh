@@ -9,6 +9,24 @@
 // so blocks cost one pass and whole-tensor or whole-row scales two. Nothing in between goes through memory;
 // the second pass takes the tiles in reverse order, because those read last are still in L2.
 //
+//   inputs in global memory
+//        |  16-byte loads, kBatch rows on their way
+//        v
+//   registers: Source::make, an 8 x 8 square of BF16 for each thread
+//        |                 |
+//        |                 v
+//        |            maxima of rows, columns, blocks -> shared memory          leave_maxima
+//        |                 |  barrier
+//        |                 v
+//        |            half of the threads: scales of the row form               leave_scales
+//        |            the other half: scales of the column form
+//        |                 |  barrier
+//        v                 v
+//   x scale -> FP8 -> row form, from registers to global memory                 cast_rows
+//   x scale -> FP8 -> shared memory, turned, barrier -> column form             cast_cols
+//
+// Of scales that are known before, every thread makes them itself, and all up to the second barrier goes (TileCase::known).
+//
 // A block of 256 threads has one tile: warp w has rows 16w..16w+15, each half of the warp 8 of them, each
 // thread 8 columns, so a half-warp reads 256 contiguous bytes and a thread holds an 8 x 8 square. Row forms
 // leave directly, 128 bytes per half-warp. Column forms go through shared memory: a thread's column of 8
