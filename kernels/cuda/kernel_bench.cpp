@@ -210,6 +210,7 @@ void bench_attention(Bench& bench, double ceiling) {
     report(bench, ceiling, "attention_backward " + name, [&] {
       device.attention_backward({dqkv, dout, out.value, lse, qkv, shape});
     });
+    fmt::print("{:>46}by {}\n", "", device.attention_name());
   }
 }
 

@@ -3,12 +3,13 @@
 //   attention_bench [own|cudnn|deterministic|all]      default: all
 //
 // Causal FLOPs, 2 T^2 heads head_dim per sequence forward (two products, half of them masked), 2.5 times that
-// backward. Each figure is the median of runs timed one by one by the device, on random data, after a
-// warm-up.
+// backward: five products, with the one that is made again, as papers on attention count. A record's FLOPs and
+// kernel_bench have four. Random data. Each kernel runs for half a second without a pause, in two turns, the second in
+// reverse order; a figure is the mean of the medians of both.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -19,21 +20,27 @@
 namespace precbench {
 namespace {
 
-constexpr int kWarmUp = 5, kRuns = 25;
+constexpr int kWarmUp = 5, kSamples = 50;
+constexpr double kSampleMs = 10;
 
 double median_milliseconds(CudaDevice& device, const std::function<void()>& op) {
   const auto clock = make_device_clock(device);
   for (int i = 0; i < kWarmUp; ++i) op();
+  const std::size_t begin = clock->mark();
+  op();
+  const std::size_t end = clock->mark();
+  device.synchronize();
+  const int inner = std::max(1, static_cast<int>(kSampleMs / clock->milliseconds(begin, end)));
   std::vector<std::size_t> marks = {clock->mark()};
-  for (int i = 0; i < kRuns; ++i) {
-    op();
+  for (int i = 0; i < kSamples; ++i) {
+    for (int k = 0; k < inner; ++k) op();
     marks.push_back(clock->mark());
   }
   device.synchronize();
   std::vector<double> times;
-  for (int i = 0; i < kRuns; ++i) times.push_back(clock->milliseconds(marks[i], marks[i + 1]));
-  std::nth_element(times.begin(), times.begin() + kRuns / 2, times.end());
-  return times[kRuns / 2];
+  for (int i = 0; i < kSamples; ++i) times.push_back(clock->milliseconds(marks[i], marks[i + 1]) / inner);
+  std::nth_element(times.begin(), times.begin() + kSamples / 2, times.end());
+  return times[kSamples / 2];
 }
 
 struct Buffer {
@@ -43,7 +50,17 @@ struct Buffer {
       : block(device, bytes_of(dtype, rows * cols)), tensor{block.data(), dtype, rows, cols} {}
 };
 
-void run(CudaDevice& device, const AttentionShape& s, const std::string& which, bool deterministic) {
+/// Whose kernels, and whether equal runs must give equal bits; and what its turns have given.
+struct Variant {
+  std::string which;
+  bool deterministic;
+  double forward = 0, backward = 0;  // ms, of all turns
+  int turns = 0;
+  std::size_t scratch_mib = 0;
+  std::string by = {}, refusal = {};
+};
+
+void take_turn(CudaDevice& device, const AttentionShape& s, Variant& variant) {
   Buffer qkv(device, DType::bf16, s.tokens(), s.qkv_width()),
       dqkv(device, DType::bf16, s.tokens(), s.qkv_width());
   Buffer out(device, DType::bf16, s.tokens(), s.q_width()),
@@ -51,27 +68,35 @@ void run(CudaDevice& device, const AttentionShape& s, const std::string& which, 
   Buffer lse(device, DType::f32, s.heads, s.tokens());
   device.init_normal({qkv.tensor, 1.0f, 1, 0});
   device.init_normal({dout.tensor, 1.0f, 2, 0});
-  std::string line = fmt::format("{:<14} B{} T{:<5} H{} KV{} D{:<4}", which + (deterministic ? " det." : ""),
-                                 s.B, s.T, s.heads, s.kv_heads, s.head_dim);
   try {
-    device.set_attention(which);
-    device.set_deterministic(deterministic);
+    device.set_attention(variant.which);
+    device.set_deterministic(variant.deterministic);
     QuantizedTensor operand;
     operand.value = out.tensor;
-    const double forward = median_milliseconds(device, [&] {
+    variant.forward += median_milliseconds(device, [&] {
       device.attention({operand, lse.tensor, qkv.tensor, s});
     });
-    const double backward = median_milliseconds(device, [&] {
+    variant.backward += median_milliseconds(device, [&] {
       device.attention_backward({dqkv.tensor, dout.tensor, out.tensor, lse.tensor, qkv.tensor, s});
     });
-    const double flops = 2.0 * s.B * s.T * s.T * s.heads * s.head_dim;
-    fmt::print(
-        "{} forward {:8.3f} ms {:6.1f} TFLOP/s   backward {:8.3f} ms {:6.1f} TFLOP/s   scratch {} MiB   by {}\n",
-        line, forward, flops / forward * 1e-9, backward, 2.5 * flops / backward * 1e-9,
-        device.workspace_bytes() >> 20, device.attention_name());
+    ++variant.turns;
+    variant.scratch_mib = device.workspace_bytes() >> 20;
+    variant.by = device.attention_name();
   } catch (const Unsupported& refusal) {
-    fmt::print("{} {}\n", line, refusal.what());
+    variant.refusal = refusal.what();
   }
+}
+
+void print(const AttentionShape& s, const Variant& variant) {
+  fmt::print("{:<14} B{} T{:<5} H{} KV{} D{:<4} ", variant.which + (variant.deterministic ? " det." : ""),
+             s.B, s.T, s.heads, s.kv_heads, s.head_dim);
+  if (variant.turns == 0) return fmt::print("{}\n", variant.refusal);
+  const double flops = 2.0 * s.B * s.T * s.T * s.heads * s.head_dim;
+  const double forward = variant.forward / variant.turns, backward = variant.backward / variant.turns;
+  fmt::print(
+      "forward {:8.3f} ms {:6.1f} TFLOP/s   backward {:8.3f} ms {:6.1f} TFLOP/s   scratch {} MiB   by {}\n",
+      forward, flops / forward * 1e-9, backward, 2.5 * flops / backward * 1e-9, variant.scratch_mib,
+      variant.by);
 }
 
 }  // namespace
@@ -89,12 +114,14 @@ int main(int argc, char** argv) {
   try {
     CudaDevice device(0);
     for (const AttentionShape& s : shapes) {
-      if (wanted("own")) run(device, s, "own", false);
-      if (wanted("cudnn")) run(device, s, "cudnn", false);
-      if (wanted("deterministic")) {
-        run(device, s, "own", true);
-        run(device, s, "cudnn", true);
-      }
+      std::vector<Variant> variants;
+      for (const bool deterministic : {false, true})
+        for (const char* whose : {"own", "cudnn"})
+          if (wanted(deterministic ? "deterministic" : whose)) variants.push_back({whose, deterministic});
+      for (Variant& variant : variants) take_turn(device, s, variant);
+      std::for_each(variants.rbegin(), variants.rend(),
+                    [&](Variant& variant) { take_turn(device, s, variant); });
+      for (const Variant& variant : variants) print(s, variant);
     }
   } catch (const std::exception& error) {
     fmt::print(stderr, "attention_bench: {}\n", error.what());
