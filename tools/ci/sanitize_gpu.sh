@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
-# The CUDA ops' tests under compute-sanitizer, on a machine with a GPU and after a build: memcheck (every address a
-# kernel touches) and racecheck (threads of a block that meet in shared memory without a barrier). Only our own kernels
-# are watched, at the small sizes of the op tests; cuBLASLt's GEMMs and cuDNN's attention are the libraries' affair. Ends with a line per tool; exit status 1 if one found something or did not finish.
+# The CUDA ops' tests under compute-sanitizer, on a machine with a GPU and after a build: memcheck (every address a kernel touches),
+# synccheck (barriers that not all threads reach), initcheck (memory that is read before it is written) and racecheck (threads of a
+# block that meet in shared memory without a barrier). At the small sizes of the op tests. Only our own kernels are watched, as
+# cuBLASLt's GEMMs and cuDNN's attention are the libraries' affair, but by initcheck, which must see who wrote what. Ends with a line
+# per tool; exit status 1 if one found something or did not finish.
 #
-# racecheck does not follow barriers of a part of a block, by which flash_key_side_kernel's warps meet in pairs: it reports
-# even its stores and loads on either side of __syncthreads. So that kernel is left out, but in a build whose warps meet
-# all together: -DCMAKE_CUDA_FLAGS=-DPRECBENCH_BLOCK_BARRIERS, and BLOCK_BARRIERS=1 in front of this script. Nor
-# does it follow the barriers in shared memory at which GEMMs and attention for Hopper wait for their tiles: always left out.
+# racecheck does not follow the barriers in shared memory at which kernels for Hopper wait for their tiles: attention's are left out,
+# and the tests of GEMMs, in which it stops with an error of its own. Nor does it follow barriers of a part of a block, by which
+# flash_key_side_kernel's warps meet in pairs: it reports even its stores and loads on either side of __syncthreads. So that kernel is
+# left out, but in a build whose warps meet all together: -DCMAKE_CUDA_FLAGS=-DPRECBENCH_BLOCK_BARRIERS, and BLOCK_BARRIERS=1 in front
+# of this script.
 #
 #   tools/ci/sanitize_gpu.sh
 #   BUILD=build-cuda LIMIT=300 tools/ci/sanitize_gpu.sh racecheck      # one tool, seconds it may take
@@ -17,7 +20,8 @@ tests=${BUILD:-build}/precbench_tests
 limit=${LIMIT:-300}
 ops=("fill*" "sum*" "adamw*" "add_rmsnorm*" "swiglu*" "rope*" "embedding*" "cross_entropy*" "quantize writes*"
      "quantization error*" "a NaN in one head*" "attention replayed*" "route*" "group on*" "permute*" "unpermute*" "tokens go to*"
-     "grouped*" "blockwise*" "attention for Hopper*")
+     "attention for Hopper*")
+gemms=("grouped*" "blockwise*")
 
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null) || {
   echo "$0: no compute-sanitizer here; it comes with the CUDA toolkit (cuda-sanitizer, cuda-sanitizer-api)" >&2
@@ -33,20 +37,22 @@ if why=$("$tests" "fill*" | grep -m 1 -E 'skipped: |No test'); then
 fi
 
 failed=0
-[ $# -gt 0 ] || set -- memcheck racecheck
+[ $# -gt 0 ] || set -- memcheck synccheck initcheck racecheck
 for tool in "$@"; do
   log=$(mktemp)
   start=$SECONDS status=0
-  options=(--tool "$tool" --kernel-name kernel_substring=precbench --report-api-errors no)
-  [ "$tool" != racecheck ] || options+=(--kernel-name-exclude kernel_substring=attend_ --kernel-name-exclude kernel_substring=multiply_)
+  options=(--tool "$tool" --report-api-errors no) watched=("${ops[@]}")
+  [ "$tool" = initcheck ] || options+=(--kernel-name kernel_substring=precbench)
+  [ "$tool" = racecheck ] || watched+=("${gemms[@]}")
+  [ "$tool" != racecheck ] || options+=(--kernel-name-exclude kernel_substring=attend_)
   [ "$tool" != racecheck ] || [ -n "${BLOCK_BARRIERS:-}" ] || options+=(--kernel-name-exclude kernel_substring=flash_key_side)
   timeout "$limit" "$sanitizer" "${options[@]}" \
-    --error-exitcode 42 "$tests" --durations yes "$(IFS=,; echo "${ops[*]}")" >"$log" 2>&1 || status=$?
+    --error-exitcode 42 "$tests" --durations yes "$(IFS=,; echo "${watched[*]}")" >"$log" 2>&1 || status=$?
   grep -E '^ *[0-9.]+ s: ' "$log" || true
   case $status in
     0) echo "$tool: clean after $((SECONDS - start)) s" ;;
     124) echo "$tool: not finished after $limit s (LIMIT)" ;;
-    *) grep -oE 'FAILED.*|Race reported between [^(]*|Invalid [^(]*' "$log" | sort | uniq -c | sort -rn | head -n 30 || true
+    *) grep -oE 'FAILED.*|Race reported between [^(]*|Invalid [^(]*|Uninitialized .* on access by [a-zA-Z ]*|Uninitialized .* memory read' "$log" | sort | uniq -c | sort -rn | head -n 30 || true
        echo "$tool: failed (exit status $status); all of it: $log" ;;
   esac
   [ $status -eq 0 ] || failed=1
