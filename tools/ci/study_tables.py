@@ -175,6 +175,25 @@ def batches():
                  [[f"`{recipe}`", *(cell(recipe, size) for size in sizes)] for recipe in sorted(recipes)])
 
 
+def own_kernels():
+    """How far forks by our kernels, by the libraries from a weight changed in its last place, and of a recipe that does harm are from
+    those by the libraries: over the second half, the differences' mean of each seed, least and largest, and their mean size."""
+    curves = {}
+    for record in lines("h200/own-kernels.jsonl"):
+        case = record["case"]
+        curves.setdefault((case["recipe"], case["gemm"], case["perturb"]), {})[case["seed"]] = record["training"]["loss"]
+    def line(recipe, words, gemm, perturb, base):
+        forks, others = curves[recipe, gemm, perturb], curves[base, "cublaslt", "none"]
+        assert len(forks) == len(others) == 3
+        apart = [[x - y for x, y in zip(forks[seed], others[seed])][len(forks[seed]) // 2:] for seed in forks]
+        means, sizes = ([statistics.mean(map(size, steps)) for steps in apart] for size in (float, abs))
+        return [f"`{recipe}`", words, f"{min(means):+.5f} to {max(means):+.5f}", f"{min(sizes):.5f} to {max(sizes):.5f}"]
+    return table(["recipe", "by", "apart, nats", "each step"],
+                 [line(recipe, *form, recipe) for recipe in ("bf16", "blockwise")
+                  for form in (("our kernels", "own", "none"), ("the libraries, a weight changed", "cublaslt", "ulp"))]
+                 + [line("rowwise_e4m1", "the libraries, beside `bf16`", "cublaslt", "none", "bf16")])
+
+
 def plateau(*shapes):
     """Mean over the seeds of the mean of the last 30 losses, by model, GPUs and batch; a single shape is not named in each row."""
     final = {}
@@ -226,7 +245,7 @@ TABLES = {"convergence": convergence, "long-run": long_run, "study-msamp": lambd
           "study-more": lambda: study_by_age("h200/study-36m-more.md", *VERDICT, words=in_short),
           "study-125m": lambda: study_by_age("h200/study-125m.md", *VERDICT, "outliers in FFN"),
           "study-125m-eight": lambda: study_by_age("h200/study-125m-eight.md", *VERDICT),
-          "study-optimizers": optimizers, "study-batch": batches,
+          "study-optimizers": optimizers, "study-batch": batches, "own-kernels": own_kernels,
           "study-1b": lambda: study_by_age("h200/study-1b.md", *VERDICT),
           "study-moe": lambda: study_by_age("h200/study-moe-118m.md", "per doubling [95%]", "gradient error", "route flips",
                                             "verdict")}
