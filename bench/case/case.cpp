@@ -117,7 +117,8 @@ std::vector<Field> make_fields() {
       text("head", kPrecision, "format of lm_head", &Case::head, kAxis, always, {"bf16", "recipe"}),
       text("keep_bf16", kPrecision,
            "linear layers that stay in BF16: first:N,last:N (blocks), qkv, o, gate_up, down, head, q, k, v, "
-           "qkv_apart, first_linear, last_linear, torchao_auto; none: not even the recipe's own",
+           "qkv_apart, first_linear, last_linear, min_in:N, min_out:N, torchao_auto; none: not even the "
+           "recipe's own",
            &Case::keep_bf16, kSingle, when_set),
       text(
           "switch_recipe", kPrecision,

@@ -23,14 +23,25 @@ static_assert(static_cast<int>(LinearRole::head) == kBlockRoles);
 ConvertedLayers convert(const Case& c, const ModelConfig& model, const Recipe& recipe) {
   const KeepBf16 keep = c.keep_bf16.empty() ? recipe.keep_bf16 : parse_keep_bf16(c.keep_bf16);
   const bool quantized = recipe.quantized();
-  if (keep.qkv_apart() && recipe.delayed())
-    throw InvalidInput(
-        fmt::format("{} has one delayed scale for qkv; q, k and v cannot be chosen apart", recipe.name));
   const auto converts_as = [&](LinearRole role, std::int64_t layer, std::int64_t out, std::int64_t in) {
     return quantized && !keep.keeps(recipe, role, layer, model.layers, out, in);
   };
+  // What a layer is made of has one size, but for q beside k and v.
   const auto converts = [&](const LinearSpec& linear, std::int64_t layer) {
-    return converts_as(linear.role, layer, linear.expert_out(), linear.in);
+    return converts_as(linear.role, layer, linear.parts.front().size, linear.in);
+  };
+  const auto is_apart = [&](const LinearSpec& linear) {
+    if (linear.role != LinearRole::qkv) return false;
+    const auto differ = [&](const ParameterPart& one, const ParameterPart& other) {
+      return keep.keeps_size(recipe, one.size, linear.in) != keep.keeps_size(recipe, other.size, linear.in);
+    };
+    const bool by_size = quantized && std::adjacent_find(linear.parts.begin(), linear.parts.end(), differ) !=
+                                          linear.parts.end();
+    const bool apart = by_size || keep.qkv_apart();
+    if (apart && recipe.delayed())
+      throw InvalidInput(
+          fmt::format("{} has one delayed scale for qkv; q, k and v cannot be chosen apart", recipe.name));
+    return apart;
   };
   ConvertedLayers layers{recipe, std::vector<ConvertedLayers::Roles>(model.layers), false};
   const BlockSpec first = block_of(model, 0), last = block_of(model, model.layers - 1);
@@ -38,7 +49,7 @@ ConvertedLayers convert(const Case& c, const ModelConfig& model, const Recipe& r
     for (const LinearSpec& linear : (model.has_experts(layer) ? last : first).linears) {
       if (static_cast<int>(linear.role) >= kBlockRoles) continue;
       ConvertedLayers::Roles& roles = layers.converted[layer];
-      const bool apart = linear.role == LinearRole::qkv && keep.qkv_apart();
+      const bool apart = is_apart(linear);
       if (!apart) roles[static_cast<int>(linear.role)] = converts(linear, layer);
       for (const LinearRole part : kQkvParts)
         if (apart)
@@ -58,6 +69,8 @@ std::vector<LaterLayers> later_layers(const Case& c, const ModelConfig& model, c
   std::int64_t last = 0;
   for (const RecipeSwitch& change : switches) {
     const std::int64_t from = change.from.of(c.steps);
+    // A part of very few steps may be none.
+    if (change.from.part > 0 && from == c.steps) continue;
     if (from <= last || from >= c.steps)
       throw InvalidInput(fmt::format("{}: step {} is not between {} and {}, the last", to_text(change), from,
                                      last, c.steps));

@@ -49,13 +49,25 @@ TEST_CASE("the record names the layers that are converted", "[layers]") {
   CHECK(layers_of(head) == Lines{"layers.0-3.{qkv,o,gate_up,down}"});
 }
 
-TEST_CASE("torchao's rule is asked of the layers as they are multiplied here", "[layers]") {
+TEST_CASE("rules of size are asked of matrices as models have them", "[layers]") {
   Case c = tensorwise("torchao_auto");
-  c.model = "llama3.2-1b";  // fused: qkv has 3072 rows
-  CHECK(layers_of(c) == Lines{"layers.0-15.{qkv,o,gate_up,down}"});
-  c.recipe = "rowwise";
+  c.model = "llama3.1-8b";
+  CHECK(layers_of(c) == Lines{"layers.0-31.{q,o,gate_up,down}"});
+  c.model = "llama3.2-1b";
+  CHECK(layers_of(c) == Lines{"layers.0-15.{q,o,gate_up,down}"});
+  c.recipe = "rowwise";  // q too is too small: nothing is apart
   CHECK(layers_of(c) == Lines{"layers.0-15.{gate_up}"});
-  c.recipe = "mxfp8";
+  c.keep_bf16 = "min_out:8193";  // of gate and of up; both together have 16384 rows
+  CHECK(refusal_of([&] { resolve(c); }).ends_with("nothing would be converted"));
+  c.keep_bf16 = "min_out:8192";
+  CHECK(layers_of(c) == Lines{"layers.0-15.{gate_up}"});
+  c.keep_bf16 = "min_in:2049";
+  CHECK(layers_of(c) == Lines{"layers.0-15.{down}"});
+  c.recipe = "blockwise", c.keep_bf16 = "min_out:513";
+  CHECK(layers_of(c) == Lines{"layers.0-15.{q,o,gate_up,down}"});
+  c.recipe = "tensorwise_delayed";
+  CHECK(refusal_of([&] { resolve(c); }).ends_with("q, k and v cannot be chosen apart"));
+  c.recipe = "mxfp8", c.keep_bf16 = "torchao_auto";
   CHECK(refusal_of([&] { resolve(c); }).starts_with("--keep-bf16: torchao_auto: "));
   c.recipe = "bf16";
   CHECK(layers_of(c) == Lines{});
@@ -76,14 +88,6 @@ TEST_CASE("q, k and v may be chosen each alone", "[layers]") {
   // With none of the three converted there is nothing to be apart.
   CHECK(id("q,k,v") == id("qkv"));
   CHECK(id("qkv,k") == id("qkv"));
-  // torchao's rule, of Linears as Hugging Face has them.
-  Case c = tensorwise("torchao_auto,qkv_apart");
-  c.model = "llama3.1-8b";
-  CHECK(layers_of(c) == Lines{"layers.0-31.{q,o,gate_up,down}"});
-  c.model = "llama3.2-1b";
-  CHECK(layers_of(c) == Lines{"layers.0-15.{q,o,gate_up,down}"});
-  c.recipe = "rowwise";
-  CHECK(layers_of(c) == Lines{"layers.0-15.{gate_up}"});
   Record record = start_record(resolve(tensorwise("k,first:1")));
   record.status = Status::crashed;
   CHECK(Schema::record().violations(record) == Lines{});
@@ -156,8 +160,11 @@ TEST_CASE("a schedule that cannot be is refused", "[layers]") {
   CHECK(refused("bf16@50") == "");
   CHECK(refused("bf16@50", 0) == "--switch-recipe: needs a number of steps: add --steps N");
   CHECK(refused("bf16@100") == "--switch-recipe: bf16@100: step 100 is not between 0 and 100, the last");
-  CHECK(refused("rowwise@50,bf16@50") ==
-        "--switch-recipe: bf16@50: step 50 is not between 50 and 100, the last");
+  CHECK(refused("rowwise@50,bf16@50") == "--switch-recipe: bf16@50 does not come after rowwise@50");
+  CHECK(refused("rowwise@0.5,bf16@0.3") == "--switch-recipe: bf16@0.3 does not come after rowwise@0.5");
+  CHECK(refused("rowwise@60,bf16@0.3") ==
+        "--switch-recipe: bf16@0.3: step 30 is not between 60 and 100, the last");
+  CHECK(refused("bf16@0.82", 4) == "");  // step 4 of 4: never
   CHECK(refused("bf17@50") == "--switch-recipe: unknown recipe \"bf17\"; did you mean bf16?");
   const TempDirectory directory;
   const std::string path = file(directory, {{"schedule", {"bf16@5"}}});

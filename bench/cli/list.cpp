@@ -87,6 +87,20 @@ std::string wrapped(const std::vector<std::string>& words) {
   return text + line + "\n";
 }
 
+/// What of a recipe stands in no product: "last:0.15 and on from 0.82 bf16", "m e4m3, v fp16, gradients e4m3"; nothing of most.
+std::string other_than_products(const Recipe& recipe) {
+  std::vector<std::string> words;
+  if (const std::vector<std::string> kept = words_of(recipe.keep_bf16); !kept.empty())
+    words.push_back(fmt::format("bf16 in {}", fmt::join(kept, " ")));
+  for (const RecipeSwitch& change : recipe.schedule) words.push_back(to_text(change));
+  const RecipeState& optimizer = recipe.optimizer;
+  for (const auto& [what, format] :
+       {std::pair("m", &optimizer.m), std::pair("v", &optimizer.v), std::pair("master", &optimizer.master),
+        std::pair("weights", &optimizer.weights), std::pair("gradients", &optimizer.gradients)})
+    if (!format->empty()) words.push_back(fmt::format("{} {}", what, *format));
+  return fmt::format("{}", fmt::join(words, ", "));
+}
+
 /// A recipe's line, and a note for each device that does not run it natively.
 std::vector<std::string> row_of(const Recipe& recipe, const std::vector<Named>& all, Notes& notes) {
   std::vector<std::string> row = products_of(recipe);
@@ -127,6 +141,11 @@ void list_recipes() {
     TextRows rows = {{"recipe", "fprop X, W", "dgrad dY, W", "wgrad dY, X", "fast"}};
     for (const Named& d : all) rows[0].push_back("on " + d.name);
     for (const Recipe& recipe : recipes) rows.push_back(row_of(recipe, all, notes));
+    if (!std::all_of(recipes.begin(), recipes.end(),
+                     [](const Recipe& recipe) { return other_than_products(recipe).empty(); })) {
+      rows[0].push_back("also");
+      for (std::size_t i = 0; i < recipes.size(); ++i) rows[i + 1].push_back(other_than_products(recipes[i]));
+    }
     text += fmt::format("{}\n{}\n", heading, aligned(rows));
   };
   for (const RecipeGroup& group : recipe_groups()) print_table(group.name, group.recipes);

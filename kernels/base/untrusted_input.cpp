@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -39,6 +40,12 @@ std::optional<std::string> beyond(std::string_view text, const JsonLimits& limit
     }
   }
   return std::nullopt;
+}
+
+std::string not_valid_json(std::string_view text, std::size_t byte) {
+  const std::string_view read = text.substr(0, byte > 0 ? byte - 1 : 0);
+  if (text.find('\n') == text.npos) return "not valid JSON";
+  return fmt::format("not valid JSON in line {}", 1 + std::count(read.begin(), read.end(), '\n'));
 }
 
 std::ifstream open_regular_file(const std::string& path) {

@@ -29,13 +29,20 @@ inline constexpr JsonLimits kDescriptionLimits{std::size_t{1} << 20};
 /// Why the text is not even parsed, "nested deeper than 32"; none where it is within the limits.
 std::optional<std::string> beyond(std::string_view text, const JsonLimits& limits);
 
+/// "not valid JSON", and in which of several lines. `byte`: where the parser stopped, from 1.
+std::string not_valid_json(std::string_view text, std::size_t byte);
+
 /// The parsed text. Throws InvalidInput, "not valid JSON" or what `beyond` says.
 template <class Json>
 Json parse_untrusted(std::string_view text, const JsonLimits& limits) {
   if (const auto why = beyond(text, limits)) throw InvalidInput(*why);
-  Json json = Json::parse(text, nullptr, false);
-  if (json.is_discarded()) throw InvalidInput("not valid JSON");
-  return json;
+  try {
+    return Json::parse(text);
+  } catch (const typename Json::parse_error& error) {
+    throw InvalidInput(not_valid_json(text, error.byte));
+  } catch (const typename Json::out_of_range&) {  // a number beyond every type
+    throw InvalidInput("not valid JSON");
+  }
 }
 
 /// Opens a file to read. Throws InvalidInput, "PATH: no such file", where it is none, or no regular one: a pipe or a

@@ -38,6 +38,9 @@ TEST_CASE("untrusted JSON is parsed, or refused in one line", "[untrusted]") {
   };
   CHECK(parse(R"({"layers": 2})").at("layers") == 2);
   CHECK(refusal_of([&] { parse("{\"layers\": "); }) == "not valid JSON");
+  CHECK(refusal_of([&] { parse("{\"layers\": 1e999}"); }) == "not valid JSON");
+  CHECK(refusal_of([&] { parse("{\"a\": 1,\n \"b\": 2,\n}\n"); }) == "not valid JSON in line 3");
+  CHECK(refusal_of([&] { parse("{\n"); }) == "not valid JSON in line 2");
   CHECK(refusal_of([&] { parse(std::string(150'000, '[')); }) == "nested deeper than 32");
 }
 

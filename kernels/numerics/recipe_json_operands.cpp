@@ -79,9 +79,9 @@ QuantFormat read_operand(const json& object, const std::string& path) {
   operand.granularity = read_enum(
       require(object, path, "granularity", "one of tensor, row, 1x128, 128x128, 1x32, 32x32, 1x16, 16x16"),
       child(path, "granularity"), kGranularities);
-  operand.scale = read_enum(require(object, path, "scale", "one of f32, f32_pow2, ue8m0, e4m3"),
-                            child(path, "scale"), kScales);
   const bool mx = block_length(operand.granularity) == 32, nv = block_length(operand.granularity) == 16;
+  operand.scale = mx ? ScaleType::ue8m0 : nv ? ScaleType::e4m3 : ScaleType::f32;
+  if (object.contains("scale")) operand.scale = read_enum(object.at("scale"), child(path, "scale"), kScales);
   if (mx != (operand.scale == ScaleType::ue8m0) || nv != (operand.scale == ScaleType::e4m3))
     fail(child(path, "scale"), fmt::format("granularity {} takes {}, not {}", name_of(operand.granularity),
                                            mx   ? "ue8m0"

@@ -162,10 +162,23 @@ TEST_CASE("a bad row names its field and the nearest valid value", "[recipe]") {
   CHECK(error_without("mxfp8", "/wgrad", "b") == "wgrad.b: missing; a GEMM has operands a and b");
   CHECK(error_without("mxfp8", "/wgrad/b", "format") ==
         "wgrad.b.format: missing; one of bf16, e4m3, e5m2, e4m2, e4m1, e5m1, e5m3, e3m4, e3m3, e2m1");
-  CHECK(error_without("rowwise", "/wgrad/b", "scale") ==
-        "wgrad.b.scale: missing; one of f32, f32_pow2, ue8m0, e4m3");
   CHECK(error_without("rowwise", "/wgrad/b", "granularity") ==
         "wgrad.b.granularity: missing; one of tensor, row, 1x128, 128x128, 1x32, 32x32, 1x16, 16x16");
+}
+
+TEST_CASE("a scale that is not named is the plain one of its granularity", "[recipe]") {
+  const auto named = [](const char* recipe) {
+    json row = recipe_to_json(find_recipe(recipe));
+    row["name"] = "own";
+    for (const GemmRole role : kGemmRoles)
+      for (const char* side : {"a", "b"}) row[name_of(role)][side].erase("scale");
+    return recipe_from_json(row).wgrad.b.scale;
+  };
+  CHECK(named("tensorwise") == ScaleType::f32);
+  CHECK(named("rowwise") == ScaleType::f32);  // whose scales are powers of two because it says so
+  CHECK(named("blockwise") == ScaleType::f32);
+  CHECK(named("mxfp8") == ScaleType::ue8m0);
+  CHECK(named("nvfp4") == ScaleType::e4m3);
 }
 
 TEST_CASE("a row that nothing can compute is refused", "[recipe]") {

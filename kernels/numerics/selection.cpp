@@ -19,7 +19,8 @@ namespace {
 
 constexpr const char* kNothing = "none";
 constexpr const char* kKeepWords =
-    "first:N, last:N, qkv, o, gate_up, down, head, q, k, v, first_linear, last_linear, torchao_auto, qkv_apart";
+    "first:N, last:N, qkv, o, gate_up, down, head, q, k, v, first_linear, last_linear, min_in:N, min_out:N, "
+    "torchao_auto, qkv_apart";
 
 /// A role as one chooses it; records call the head by the name of its matrix.
 const char* word_of(LinearRole role) { return role == LinearRole::head ? "head" : name_of(role); }
@@ -73,6 +74,12 @@ bool add_word(KeepBf16& keep, const std::string& word) {
     *share = *read;
     return true;
   }
+  for (const auto& [side, least] :
+       {std::pair{"min_in:", &keep.min_in}, std::pair{"min_out:", &keep.min_out}}) {
+    if (!word.starts_with(side)) continue;
+    const auto read = number_in<std::int64_t>(std::string_view(word).substr(std::string_view(side).size()));
+    return read && *read > 0 && std::exchange(*least, *read) == 0;
+  }
   return false;
 }
 
@@ -104,6 +111,8 @@ std::vector<std::string> words_of(const KeepBf16& keep) {
   for (int role = 0; role < kRolesAndParts; ++role)
     if (keep.roles[role]) words.emplace_back(word_of(static_cast<LinearRole>(role)));
   if (keep.first_linear) words.emplace_back("first_linear");
+  if (keep.min_in > 0) words.push_back(fmt::format("min_in:{}", keep.min_in));
+  if (keep.min_out > 0) words.push_back(fmt::format("min_out:{}", keep.min_out));
   if (keep.small) words.emplace_back("torchao_auto");
   if (keep.apart) words.emplace_back("qkv_apart");
   return words;
@@ -131,11 +140,15 @@ bool KeepBf16::qkv_apart() const {
   return apart || std::any_of(roles.begin() + kLinearRoles, roles.end(), [](bool kept) { return kept; });
 }
 
+bool KeepBf16::keeps_size(const Recipe& recipe, std::int64_t out, std::int64_t in) const {
+  return in < min_in || out < min_out || (small && is_too_small(recipe, out, in));
+}
+
 bool KeepBf16::keeps(const Recipe& recipe, LinearRole role, std::int64_t layer, std::int64_t layers,
                      std::int64_t out, std::int64_t in) const {
   if (roles[static_cast<int>(is_qkv_part(role) ? LinearRole::qkv : role)]) return true;
   if (roles[static_cast<int>(role)]) return true;
-  if (small && is_too_small(recipe, out, in)) return true;
+  if (keeps_size(recipe, out, in)) return true;
   if (role == LinearRole::head) return false;
   // From either end, so that a count beyond all blocks does not overflow.
   return layer < first.of(layers) || layers - 1 - layer < last.of(layers) ||
@@ -150,6 +163,11 @@ std::vector<RecipeSwitch> parse_switches(const std::string& text) {
     if (at == 0 || !from || *from == Share{})
       throw InvalidInput(fmt::format(
           "\"{}\" is not of the form RECIPE@STEP, or RECIPE@0.8 for that part of all steps", word));
+    const auto is_later = [](const Share& before, const Share& after) {
+      return (before.part > 0) != (after.part > 0) || before.part < after.part || before.count < after.count;
+    };
+    if (!switches.empty() && !is_later(switches.back().from, *from))
+      throw InvalidInput(fmt::format("{} does not come after {}", word, to_text(switches.back())));
     switches.push_back({word.substr(0, at), *from});
   }
   return switches;

@@ -27,21 +27,24 @@ struct KeepBf16 {
   Share first, last;                         ///< blocks
   std::array<bool, kRolesAndParts> roles{};  ///< in every block; head: lm_head, whatever else says otherwise
   bool first_linear = false;                 ///< the first block's qkv, or q where it is apart
+  std::int64_t min_in = 0, min_out = 0;      ///< matrices [out, in] with less of either
   bool small = false;                        ///< those that torchao's rule finds too small (is_too_small)
   bool apart = false;                        ///< q, k and v are products of their own, whatever else is kept
 
   /// Whether q, k and v are chosen each alone.
   bool qkv_apart() const;
-  /// Whether this layer stays in BF16. `layer`: its block of `layers`, any for the head; [out, in]: its matrix.
+  /// Whether a matrix of this size stays in BF16. q, k, v, gate and up are asked each alone, as models have them.
+  bool keeps_size(const Recipe& recipe, std::int64_t out, std::int64_t in) const;
+  /// Whether this layer stays in BF16. `layer`: its block of `layers`, any for the head; [out, in]: its matrix, or
+  /// one of those it is made of.
   bool keeps(const Recipe& recipe, LinearRole role, std::int64_t layer, std::int64_t layers, std::int64_t out,
              std::int64_t in) const;
   bool operator==(const KeepBf16&) const = default;
 };
 
 /// Words with commas between: "first:N", "last:N" (N: blocks, or a part of them such as 0.15), a role (qkv, o, gate_up,
-/// down, head, or q, k, v), "first_linear", "last_linear" (the head), "torchao_auto", "qkv_apart". "none" and "" keep
-/// nothing. Throws
-/// InvalidInput that says what is wrong, without naming the field.
+/// down, head, or q, k, v), "first_linear", "last_linear" (the head), "min_in:N", "min_out:N", "torchao_auto",
+/// "qkv_apart". "none" and "" keep nothing. Throws InvalidInput that says what is wrong, without naming the field.
 KeepBf16 parse_keep_bf16(const std::string& text);
 
 /// torchao's automatic filter: such a layer costs more to quantize than FP8 saves, on an H100. Known for recipes whose

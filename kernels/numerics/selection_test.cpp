@@ -36,6 +36,7 @@ TEST_CASE("words for layers are read and written", "[selection]") {
   CHECK(again("last:2,first:1") == "first:1,last:2");
   CHECK(again("last:0.15") == "last:0.15");
   CHECK(again("down,qkv,first_linear,torchao_auto") == "qkv,down,first_linear,torchao_auto");
+  CHECK(again("min_out:512,min_in:64,o") == "o,min_in:64,min_out:512");
   CHECK(again("last_linear") == "head");
   for (const char* bad : {"first",
                           "first:",
@@ -56,6 +57,11 @@ TEST_CASE("words for layers are read and written", "[selection]") {
                           "qkv_apart,qkv_apart",
                           "head,last_linear",
                           "none,o",
+                          "min_in:",
+                          "min_in:0",
+                          "min_in:1,min_in:2",
+                          "min_out:0.5",
+                          "min_out:-16",
                           "first:99999999999999999999"}) {
     INFO(bad);
     CHECK(contains(refusal_of([&] { parse_keep_bf16(bad); }), "is none of first:N, last:N, qkv, o, gate_up"));
