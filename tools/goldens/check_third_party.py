@@ -2,9 +2,9 @@
 """Holds committed goldens against the code of those whose formulas they are, run on this CPU out of their source trees.
 
     tools/goldens/check_third_party.py --te DIR --torchao DIR --quartet DIR --quartet2 DIR --mx DIR --mxfp4-llm DIR
-                                       --msamp DIR --coat DIR [--goldens ROOT]
+                                       --msamp DIR --coat DIR --lion DIR [--goldens ROOT]
 
-Needs numpy, torch with Triton, scipy, g++, and for --torchao an installed torchao or what its tree imports. A tree left out
+Needs numpy, ml_dtypes, torch with Triton, safetensors, scipy, g++, and for --torchao an installed torchao or what its tree imports. A tree left out
 leaves its lines out. Prints "name: N values, N equal" for each quantizer; exit status 1 if a value differs and is not masked.
 Masked is a tie between two codes, which Quartet rounds down and Quartet II up, and what it changes: in MS-EDEN and four over
 six, its group.
@@ -26,8 +26,10 @@ os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 
 import make_fp4_goldens as fp4
+import make_optimizer_goldens
 import third_party
 from third_party import interpreted, load, stubs
 
@@ -379,9 +381,18 @@ def check_coat(tree, goldens):
         compare(f"COAT {name}.decoded", coat.decoded(state), golden.floats(f"{name}.decoded"))
 
 
+def check_lion(tree, root):
+    """Weights and gradients are our script's, the optimizer its authors'."""
+    make_optimizer_goldens.Lion = load("authors_lion", pathlib.Path(tree, "lion/lion_pytorch.py")).Lion
+    golden = load_file(pathlib.Path(root, make_optimizer_goldens.GOLDEN))
+    weights, _ = make_optimizer_goldens.trained("lion")
+    for name, p in weights.items():
+        compare(f"Lion {name}", p.numpy().view(np.uint32), golden[f"lion.{name}"].numpy().view(np.uint32))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    trees = ("te", "torchao", "quartet", "quartet2", "mx", "mxfp4-llm", "msamp", "coat")
+    trees = ("te", "torchao", "quartet", "quartet2", "mx", "mxfp4-llm", "msamp", "coat", "lion")
     for tree in trees:
         parser.add_argument(f"--{tree}", metavar="DIR")
     parser.add_argument("--goldens", metavar="ROOT", default=pathlib.Path(__file__).resolve().parents[2],
@@ -401,6 +412,8 @@ def main():
             check(os.path.abspath(tree), goldens)
     if args.mx:
         check_mx(args.mx, args.mxfp4_llm, goldens)
+    if args.lion:
+        check_lion(args.lion, args.goldens)
     sys.exit(failed)
 
 
