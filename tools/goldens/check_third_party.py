@@ -29,6 +29,7 @@ import torch
 from safetensors.torch import load_file
 
 import make_fp4_goldens as fp4
+import make_msamp_adamw_golden as msamp_adamw
 import make_optimizer_goldens
 import third_party
 from third_party import interpreted, load, stubs
@@ -371,6 +372,73 @@ def check_msamp(tree, goldens):
     compare("MS-AMP FP16, values", np.concatenate(decoded), np.concatenate(want_decoded))
 
 
+    check_msamp_adamw(tree, goldens, dtypes.Dtypes, floating.Floating, meta.ScalingMeta, cast)
+
+
+def check_msamp_adamw(tree, goldens, dtypes, floating, meta, cast):
+    """Their Python with their kernels: what each step leaves, and what becomes of a scale where a gradient is not finite."""
+    common, kernels = "msamp.common.tensor", third_party.MsAmpKernels(tree)
+    # It gives PyTorch's tensors a cast, and others of its functions another form: so this is the last of all checks.
+    stubs(common, ScalingMeta=meta, TypeCast=cast)
+    scaling = load(f"{common}.tensor", pathlib.Path(tree, "msamp/common/tensor/tensor.py")).ScalingTensor
+    stubs(common, ScalingTensor=scaling)
+    stubs("msamp.optim", LBAdamWBase=object)
+    sys.modules["msamp_adamw"] = kernels
+    step = load("msamp.optim.adamw", pathlib.Path(tree, "msamp/optim/adamw.py")).LBAdamW.adamw_fn
+
+    def state(qtype, values, scale=1.0):
+        scales = [torch.tensor(float(x)) for x in (scale, 1 / scale)]
+        return scaling(torch.from_numpy(values.copy()), meta(qtype, *scales, torch.zeros(1)))
+
+    def moments(n):
+        return state(dtypes.kfloat8_e4m3, np.zeros(n, np.uint8)), state(dtypes.kfloat16, np.zeros(n, np.float16))
+
+    def stepped(param, gradient, m, v, t, options):
+        lr, beta1, beta2, eps, decay, corrected = options
+        own = SimpleNamespace(tensor_scale=True, use_adam=False, bias_correction=bool(corrected))
+        step(own, [param], [torch.from_numpy(gradient.copy())], [m], [v], [], [t], amsgrad=False, beta1=beta1, beta2=beta2,
+             lr=lr, weight_decay=decay, eps=eps, maximize=False)
+
+    golden = goldens("device/golden/msamp_adamw.txt")
+    for run, options in msamp_adamw.RUNS.items():
+        gradients = golden.floats(f"{run}.gradients", (msamp_adamw.STEPS, -1))
+        compare(f"MS-AMP AdamW {run}, options", golden.floats(f"{run}.options"), np.array(options, F32))
+        codes, scale = golden.words(f"{run}.0.f16.codes").astype(np.uint16), golden.floats(f"{run}.0.f16.scale")[0]
+        for name, param in (("f32", torch.from_numpy(golden.floats(f"{run}.0.f32").copy())),
+                            ("f16", state(dtypes.kfloat16, codes.view(np.float16), scale))):
+            m, v = moments(gradients.shape[1])
+            found = {}
+
+            def kept(part, got, section):
+                """Bits, of all steps for one line."""
+                got, want = np.asarray(got).reshape(-1), golden.words(section)
+                found.setdefault(part, []).append((got.view(f"u{got.itemsize}").copy(), want))
+
+            for t, gradient in enumerate(gradients, 1):
+                stepped(param, gradient, m, v, t, options)
+                kept("codes of m", m.value.numpy(), f"{run}.{t}.m.codes")
+                kept("codes of v", v.value.numpy(), f"{run}.{t}.v.codes")
+                kept("scales of m", F32(m.meta.scale), f"{run}.{t}.m.scale")
+                kept("scales of v", F32(v.meta.scale), f"{run}.{t}.v.scale")
+                if name == "f32":
+                    kept("weights", param.numpy(), f"{run}.{t}.f32")
+                else:
+                    kept("codes of weights", param.value.numpy(), f"{run}.{t}.f16.codes")
+                    kept("scales of weights", param.meta.scale.numpy(), f"{run}.{t}.f16.scale")
+            for part, pairs in found.items():
+                compare(f"MS-AMP AdamW {run}, weights in {name}, {part}", *(np.concatenate(side) for side in zip(*pairs)))
+
+    # Ours keeps the scales that were. Theirs knows no NaN, and begins at 1 where an amax is infinite.
+    for kind, want in ((np.nan, [256, 16384]), (np.inf, [1, 1])):
+        m, v = moments(1024)
+        options = (1e-3, 0.875, 0.9375, 1e-8, 0, 0)
+        for t, value in enumerate((16.0, 4.0, kind), 1):
+            gradient = np.full(1024, 4, F32)
+            gradient[600] = value
+            stepped(torch.zeros(1024), gradient, m, v, t, options)
+        compare(f"MS-AMP AdamW, scales behind {kind}", np.array([m.meta.scale, v.meta.scale]), want)
+
+
 def check_coat(tree, goldens):
     golden, coat = goldens("numerics/golden/coat.txt"), third_party.Coat(tree)
     values = golden.floats("m.values")
@@ -407,13 +475,15 @@ def main():
         return Golden(pathlib.Path(args.goldens, "kernels", path))
 
     for check, tree in ((check_torchao, args.torchao), (check_te, args.te), (check_quartet, args.quartet),
-                        (check_quartet2, args.quartet2), (check_msamp, args.msamp), (check_coat, args.coat)):
+                        (check_quartet2, args.quartet2), (check_coat, args.coat)):
         if tree:
             check(os.path.abspath(tree), goldens)
     if args.mx:
         check_mx(args.mx, args.mxfp4_llm, goldens)
     if args.lion:
         check_lion(args.lion, args.goldens)
+    if args.msamp:
+        check_msamp(os.path.abspath(args.msamp), goldens)
     sys.exit(failed)
 
 
