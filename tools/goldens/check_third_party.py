@@ -4,8 +4,9 @@
     tools/goldens/check_third_party.py --te DIR --torchao DIR --quartet DIR --quartet2 DIR --mx DIR --mxfp4-llm DIR
                                        --msamp DIR --coat DIR --lion DIR [--goldens ROOT]
 
-Needs numpy, ml_dtypes, torch with Triton, safetensors, scipy, g++, and for --torchao an installed torchao or what its tree imports. A tree left out
-leaves its lines out. Prints "name: N values, N equal" for each quantizer; exit status 1 if a value differs and is not masked.
+Needs numpy, ml_dtypes, torch with Triton, safetensors, scipy, g++, and for --torchao an installed torchao or what its tree
+imports. A tree left out leaves its lines out. Prints "name: N values, N equal" for each quantizer; exit status 1 if a value
+differs and is not masked.
 Masked is a tie between two codes, which Quartet rounds down and Quartet II up, and what it changes: in MS-EDEN and four over
 six, its group.
 
@@ -29,6 +30,7 @@ import torch
 from safetensors.torch import load_file
 
 import make_fp4_goldens as fp4
+import make_history_goldens as delayed
 import make_msamp_adamw_golden as msamp_adamw
 import make_optimizer_goldens
 import third_party
@@ -170,21 +172,36 @@ def check_te(tree, goldens):
     stubs("transformer_engine.pytorch.jit", jit_fuser=lambda function: function)
     module = load("transformer_engine.pytorch.quantization", python / "quantization.py")
     golden = goldens("device/golden/history.txt")
-    amaxes = golden.floats("amaxes")
     for section in golden.sections:
-        if section == "amaxes":
+        if section.startswith("history.") or section.endswith("amaxes"):
             continue
-        form, length, algorithm, margin = section.split(".")
+        prefix = "wild." if section.startswith("wild.") else ""
+        form, length, algorithm, margin = section.removeprefix(prefix).split(".")
+        recent, length = algorithm == "most_recent", int(length)
+        amaxes = golden.floats(f"{prefix}amaxes")
         runs = golden.words(section, (-1, 2))
         want = np.repeat(runs[:, 1].astype(np.uint32).view(F32), runs[:, 0])
-        maximum = {"e4m3": 448.0, "e5m2": 57344.0}[form]
         name = f"TransformerEngine delayed scaling {section}"
-        got = cuda.scales(amaxes, F32(maximum) * F32(2) ** F32(-int(margin)), int(length), algorithm == "most_recent")
+        maximum = delayed.MAXIMA[form]
+        scaled_max = maximum * F32(2) ** F32(-int(margin))
+        got, histories = cuda.scales(delayed.finite(amaxes), scaled_max, length, recent)
         compare(f"{name}, the kernel", got, want)
+        dumped = [step for step in range(len(amaxes)) if f"history.{step}.{section}" in golden.sections]
+        assert dumped
+        compare(f"{name}, the kernel's history", histories[dumped].view(np.uint32),
+                np.stack([golden.words(f"history.{step}.{section}") for step in dumped]))
+        if prefix:
+            # What is not finite, as it is: by the second writing of its rule, of which the golden is the one with 0 there.
+            got, histories = cuda.scales(amaxes, scaled_max, length, recent)
+            scales, kept = delayed.kept(amaxes, maximum, length, algorithm, int(margin))
+            compare(f"{name}, the kernel with what is not finite", got, scales)
+            compare(f"{name}, the kernel's history with what is not finite", histories.view(np.uint32), kept.view(np.uint32))
+            print(f"  where its scale is not ours in {(got != want).sum()} of {want.size} steps", flush=True)
+            continue
         recipe = SimpleNamespace(amax_compute_algo=algorithm, scaling_factor_compute_algo=None, margin=int(margin))
         # As a tensor: a number over a tensor is its product with a reciprocal in PyTorch, a rounding that the kernel has not.
-        over = torch.tensor(maximum)
-        history, scale, got = torch.zeros(int(length), 1), torch.ones(1), []
+        over = torch.tensor(float(maximum))
+        history, scale, got = torch.zeros(length, 1), torch.ones(1), []
         for amax in amaxes:
             # The kernel leaves a history alone where the unfused update would roll it.
             if amax != 0:

@@ -473,14 +473,15 @@ class TransformerEngineCuda:
         self.library = compiled(text + TE_ENTRY)
 
     def scales(self, amaxes, maximum, length, recent):
-        """The scale after each step that leaves one of `amaxes`."""
+        """The scale and the history after each step that leaves one of `amaxes`."""
         history, scale = np.zeros(length, np.float32), np.ones(1, np.float32)
-        found = []
+        found, histories = [], []
         for amax in amaxes:
             self.library.te_update(pointer(history), pointer(scale), ctypes.c_float(amax), ctypes.c_size_t(length),
                                    ctypes.c_int(recent), ctypes.c_float(maximum))
             found.append(scale[0])
-        return np.array(found, np.float32)
+            histories.append(history.copy())
+        return np.array(found, np.float32), np.array(histories)
 
     def stochastic_e2m1(self, values, random_bytes):
         values, draws = np.ascontiguousarray(values, np.float32), np.ascontiguousarray(random_bytes, np.uint8)
