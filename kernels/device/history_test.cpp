@@ -37,24 +37,25 @@ struct Slots {
 
 }  // namespace
 
-TEST_CASE("scales follow TransformerEngine's over a run of amaxes, bit for bit", "[cpu][history]") {
+TEST_CASE("scales and histories follow TransformerEngine's over runs of amaxes, bit for bit",
+          "[cpu][history]") {
   const auto sections = golden_sections(PRECBENCH_SOURCE_DIR "/kernels/device/golden/history.txt");
-  const Words& amaxes = sections.at("amaxes");
-  REQUIRE(sections.size() == 6);
   const auto device = make_cpu_device(1);
+  int forms = 0, dumps = 0;
   for (const auto& [name, runs] : sections) {
-    if (name == "amaxes") continue;
+    if (name.starts_with("history.") || name.ends_with("amaxes")) continue;
     INFO(name);
-    std::istringstream fields(name);
+    const std::string prefix = name.starts_with("wild.") ? "wild." : "";
+    std::istringstream fields(name.substr(prefix.size()));
     std::string format, length, algorithm, margin;
     std::getline(fields, format, '.'), std::getline(fields, length, '.');
     std::getline(fields, algorithm, '.'), std::getline(fields, margin, '.');
     const float max = format_max(format == "e4m3" ? DType::e4m3 : DType::e5m2, 0);
-    const int powers = std::stoi(margin);
-    const Words want = unrolled(runs);
+    const int powers = std::stoi(margin), kept = std::stoi(length) - 1;
+    const Words &amaxes = sections.at(prefix + "amaxes"), want = unrolled(runs);
     REQUIRE(want.size() == amaxes.size());
     HostMemory host;
-    const Slots slots(host, 1, std::stoi(length) - 1, std::ldexp(max, -powers));
+    const Slots slots(host, 1, kept, std::ldexp(max, -powers));
     CHECK(delayed_scale(slots.known.as<float>()[0], max, powers) == 1);
     std::size_t wrong = 0;
     for (std::size_t step = 0; step < want.size(); ++step) {
@@ -62,9 +63,23 @@ TEST_CASE("scales follow TransformerEngine's over a run of amaxes, bit for bit",
       device->update_history({slots.known, slots.history, slots.staged, algorithm == "most_recent"});
       wrong += float_to_bits(delayed_scale(slots.known.as<float>()[0], max, powers)) != want[step];
       REQUIRE(slots.staged.as<float>()[0] == 0);
+      const auto dump = sections.find("history." + std::to_string(step) + "." + name);
+      if (dump == sections.end()) continue;
+      // Theirs begins with the place of what is staged, which ours has elsewhere.
+      REQUIRE(dump->second.size() == static_cast<std::size_t>(kept) + 1);
+      CHECK(dump->second[0] == 0);
+      std::int64_t differ = 0;
+      for (int i = 0; i < kept; ++i)
+        differ += float_to_bits(slots.history.as<float>()[i]) != dump->second[i + 1];
+      INFO("step " << step);
+      CHECK(differ == 0);
+      ++dumps;
     }
     CHECK(wrong == 0);
+    ++forms;
   }
+  CHECK(forms == 8);
+  CHECK(dumps == 40);
 }
 
 TEST_CASE("an amax that is not finite or 0 leaves a slot as it was", "[cpu][history]") {

@@ -2,10 +2,11 @@
 """Holds committed goldens against the code of those whose formulas they are, run on this CPU out of their source trees.
 
     tools/goldens/check_third_party.py --te DIR --torchao DIR --quartet DIR --quartet2 DIR --mx DIR --mxfp4-llm DIR
-                                       --msamp DIR --coat DIR [--goldens ROOT]
+                                       --msamp DIR --coat DIR --lion DIR [--goldens ROOT]
 
-Needs numpy, torch with Triton, scipy, g++, and for --torchao an installed torchao or what its tree imports. A tree left out
-leaves its lines out. Prints "name: N values, N equal" for each quantizer; exit status 1 if a value differs and is not masked.
+Needs numpy, ml_dtypes, torch with Triton, safetensors, scipy, g++, and for --torchao an installed torchao or what its tree
+imports. A tree left out leaves its lines out. Prints "name: N values, N equal" for each quantizer; exit status 1 if a value
+differs and is not masked.
 Masked is a tie between two codes, which Quartet rounds down and Quartet II up, and what it changes: in MS-EDEN and four over
 six, its group.
 
@@ -26,8 +27,12 @@ os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 
 import make_fp4_goldens as fp4
+import make_history_goldens as delayed
+import make_msamp_adamw_golden as msamp_adamw
+import make_optimizer_goldens
 import third_party
 from third_party import interpreted, load, stubs
 
@@ -167,21 +172,36 @@ def check_te(tree, goldens):
     stubs("transformer_engine.pytorch.jit", jit_fuser=lambda function: function)
     module = load("transformer_engine.pytorch.quantization", python / "quantization.py")
     golden = goldens("device/golden/history.txt")
-    amaxes = golden.floats("amaxes")
     for section in golden.sections:
-        if section == "amaxes":
+        if section.startswith("history.") or section.endswith("amaxes"):
             continue
-        form, length, algorithm, margin = section.split(".")
+        prefix = "wild." if section.startswith("wild.") else ""
+        form, length, algorithm, margin = section.removeprefix(prefix).split(".")
+        recent, length = algorithm == "most_recent", int(length)
+        amaxes = golden.floats(f"{prefix}amaxes")
         runs = golden.words(section, (-1, 2))
         want = np.repeat(runs[:, 1].astype(np.uint32).view(F32), runs[:, 0])
-        maximum = {"e4m3": 448.0, "e5m2": 57344.0}[form]
         name = f"TransformerEngine delayed scaling {section}"
-        got = cuda.scales(amaxes, F32(maximum) * F32(2) ** F32(-int(margin)), int(length), algorithm == "most_recent")
+        maximum = delayed.MAXIMA[form]
+        scaled_max = maximum * F32(2) ** F32(-int(margin))
+        got, histories = cuda.scales(delayed.finite(amaxes), scaled_max, length, recent)
         compare(f"{name}, the kernel", got, want)
+        dumped = [step for step in range(len(amaxes)) if f"history.{step}.{section}" in golden.sections]
+        assert dumped
+        compare(f"{name}, the kernel's history", histories[dumped].view(np.uint32),
+                np.stack([golden.words(f"history.{step}.{section}") for step in dumped]))
+        if prefix:
+            # What is not finite, as it is: by the second writing of its rule, of which the golden is the one with 0 there.
+            got, histories = cuda.scales(amaxes, scaled_max, length, recent)
+            scales, kept = delayed.kept(amaxes, maximum, length, algorithm, int(margin))
+            compare(f"{name}, the kernel with what is not finite", got, scales)
+            compare(f"{name}, the kernel's history with what is not finite", histories.view(np.uint32), kept.view(np.uint32))
+            print(f"  where its scale is not ours in {(got != want).sum()} of {want.size} steps", flush=True)
+            continue
         recipe = SimpleNamespace(amax_compute_algo=algorithm, scaling_factor_compute_algo=None, margin=int(margin))
         # As a tensor: a number over a tensor is its product with a reciprocal in PyTorch, a rounding that the kernel has not.
-        over = torch.tensor(maximum)
-        history, scale, got = torch.zeros(int(length), 1), torch.ones(1), []
+        over = torch.tensor(float(maximum))
+        history, scale, got = torch.zeros(length, 1), torch.ones(1), []
         for amax in amaxes:
             # The kernel leaves a history alone where the unfused update would roll it.
             if amax != 0:
@@ -369,6 +389,73 @@ def check_msamp(tree, goldens):
     compare("MS-AMP FP16, values", np.concatenate(decoded), np.concatenate(want_decoded))
 
 
+    check_msamp_adamw(tree, goldens, dtypes.Dtypes, floating.Floating, meta.ScalingMeta, cast)
+
+
+def check_msamp_adamw(tree, goldens, dtypes, floating, meta, cast):
+    """Their Python with their kernels: what each step leaves, and what becomes of a scale where a gradient is not finite."""
+    common, kernels = "msamp.common.tensor", third_party.MsAmpKernels(tree)
+    # It gives PyTorch's tensors a cast, and others of its functions another form: so this is the last of all checks.
+    stubs(common, ScalingMeta=meta, TypeCast=cast)
+    scaling = load(f"{common}.tensor", pathlib.Path(tree, "msamp/common/tensor/tensor.py")).ScalingTensor
+    stubs(common, ScalingTensor=scaling)
+    stubs("msamp.optim", LBAdamWBase=object)
+    sys.modules["msamp_adamw"] = kernels
+    step = load("msamp.optim.adamw", pathlib.Path(tree, "msamp/optim/adamw.py")).LBAdamW.adamw_fn
+
+    def state(qtype, values, scale=1.0):
+        scales = [torch.tensor(float(x)) for x in (scale, 1 / scale)]
+        return scaling(torch.from_numpy(values.copy()), meta(qtype, *scales, torch.zeros(1)))
+
+    def moments(n):
+        return state(dtypes.kfloat8_e4m3, np.zeros(n, np.uint8)), state(dtypes.kfloat16, np.zeros(n, np.float16))
+
+    def stepped(param, gradient, m, v, t, options):
+        lr, beta1, beta2, eps, decay, corrected = options
+        own = SimpleNamespace(tensor_scale=True, use_adam=False, bias_correction=bool(corrected))
+        step(own, [param], [torch.from_numpy(gradient.copy())], [m], [v], [], [t], amsgrad=False, beta1=beta1, beta2=beta2,
+             lr=lr, weight_decay=decay, eps=eps, maximize=False)
+
+    golden = goldens("device/golden/msamp_adamw.txt")
+    for run, options in msamp_adamw.RUNS.items():
+        gradients = golden.floats(f"{run}.gradients", (msamp_adamw.STEPS, -1))
+        compare(f"MS-AMP AdamW {run}, options", golden.floats(f"{run}.options"), np.array(options, F32))
+        codes, scale = golden.words(f"{run}.0.f16.codes").astype(np.uint16), golden.floats(f"{run}.0.f16.scale")[0]
+        for name, param in (("f32", torch.from_numpy(golden.floats(f"{run}.0.f32").copy())),
+                            ("f16", state(dtypes.kfloat16, codes.view(np.float16), scale))):
+            m, v = moments(gradients.shape[1])
+            found = {}
+
+            def kept(part, got, section):
+                """Bits, of all steps for one line."""
+                got, want = np.asarray(got).reshape(-1), golden.words(section)
+                found.setdefault(part, []).append((got.view(f"u{got.itemsize}").copy(), want))
+
+            for t, gradient in enumerate(gradients, 1):
+                stepped(param, gradient, m, v, t, options)
+                kept("codes of m", m.value.numpy(), f"{run}.{t}.m.codes")
+                kept("codes of v", v.value.numpy(), f"{run}.{t}.v.codes")
+                kept("scales of m", F32(m.meta.scale), f"{run}.{t}.m.scale")
+                kept("scales of v", F32(v.meta.scale), f"{run}.{t}.v.scale")
+                if name == "f32":
+                    kept("weights", param.numpy(), f"{run}.{t}.f32")
+                else:
+                    kept("codes of weights", param.value.numpy(), f"{run}.{t}.f16.codes")
+                    kept("scales of weights", param.meta.scale.numpy(), f"{run}.{t}.f16.scale")
+            for part, pairs in found.items():
+                compare(f"MS-AMP AdamW {run}, weights in {name}, {part}", *(np.concatenate(side) for side in zip(*pairs)))
+
+    # Ours keeps the scales that were. Theirs knows no NaN, and begins at 1 where an amax is infinite.
+    for kind, want in ((np.nan, [256, 16384]), (np.inf, [1, 1])):
+        m, v = moments(1024)
+        options = (1e-3, 0.875, 0.9375, 1e-8, 0, 0)
+        for t, value in enumerate((16.0, 4.0, kind), 1):
+            gradient = np.full(1024, 4, F32)
+            gradient[600] = value
+            stepped(torch.zeros(1024), gradient, m, v, t, options)
+        compare(f"MS-AMP AdamW, scales behind {kind}", np.array([m.meta.scale, v.meta.scale]), want)
+
+
 def check_coat(tree, goldens):
     golden, coat = goldens("numerics/golden/coat.txt"), third_party.Coat(tree)
     values = golden.floats("m.values")
@@ -379,9 +466,18 @@ def check_coat(tree, goldens):
         compare(f"COAT {name}.decoded", coat.decoded(state), golden.floats(f"{name}.decoded"))
 
 
+def check_lion(tree, root):
+    """Weights and gradients are our script's, the optimizer its authors'."""
+    make_optimizer_goldens.Lion = load("authors_lion", pathlib.Path(tree, "lion/lion_pytorch.py")).Lion
+    golden = load_file(pathlib.Path(root, make_optimizer_goldens.GOLDEN))
+    weights, _ = make_optimizer_goldens.trained("lion")
+    for name, p in weights.items():
+        compare(f"Lion {name}", p.numpy().view(np.uint32), golden[f"lion.{name}"].numpy().view(np.uint32))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    trees = ("te", "torchao", "quartet", "quartet2", "mx", "mxfp4-llm", "msamp", "coat")
+    trees = ("te", "torchao", "quartet", "quartet2", "mx", "mxfp4-llm", "msamp", "coat", "lion")
     for tree in trees:
         parser.add_argument(f"--{tree}", metavar="DIR")
     parser.add_argument("--goldens", metavar="ROOT", default=pathlib.Path(__file__).resolve().parents[2],
@@ -396,11 +492,15 @@ def main():
         return Golden(pathlib.Path(args.goldens, "kernels", path))
 
     for check, tree in ((check_torchao, args.torchao), (check_te, args.te), (check_quartet, args.quartet),
-                        (check_quartet2, args.quartet2), (check_msamp, args.msamp), (check_coat, args.coat)):
+                        (check_quartet2, args.quartet2), (check_coat, args.coat)):
         if tree:
             check(os.path.abspath(tree), goldens)
     if args.mx:
         check_mx(args.mx, args.mxfp4_llm, goldens)
+    if args.lion:
+        check_lion(args.lion, args.goldens)
+    if args.msamp:
+        check_msamp(os.path.abspath(args.msamp), goldens)
     sys.exit(failed)
 
 

@@ -7,14 +7,25 @@ The rules are those of TransformerEngine's bulk update (transformer_engine/commo
 written anew in its own terms: a history of `length` entries whose first one is where a step leaves its amax, rolled by one
 with that amax in the last place, unless it is 0. Its precision is FP32 throughout, as the kernel's.
 
-Sections: a name, a count, and hexadecimal words. "amaxes": what 1,040 steps leave, finite. "FORMAT.LENGTH.ALGORITHM.MARGIN":
-the bits of the scale after each step, as pairs of how often and which.
+An amax that is not finite is 0 to ours, and so to the goldens. TransformerEngine's rolls it in: `kept` is that rule, for
+check_third_party.py.
+
+Sections: a name, a count, and hexadecimal words. "amaxes": what 1,040 steps leave, finite. "wild.amaxes": zeros, a spike, an
+infinity, NaN and a ramp, 64 steps. "[wild.]FORMAT.LENGTH.ALGORITHM.MARGIN": the bits of the scale after each step, as pairs
+of how often and which. "history.STEP." before such a name: the bits of the history behind that step, counted from 0, its
+first entry too.
 """
 import numpy as np
 
 STEPS = 1040
 F32 = np.float32
 MAXIMA = {"e4m3": F32(448), "e5m2": F32(57344)}
+FORMS = [("e4m3", 1024, "max", 0), ("e5m2", 1024, "max", 0), ("e4m3", 16, "max", 0), ("e4m3", 1, "most_recent", 0),
+         ("e5m2", 16, "most_recent", 3)]
+WILD_FORMS = [("e4m3", 16, "max", 0), ("e4m3", 1, "most_recent", 0), ("e5m2", 16, "most_recent", 3)]
+# Behind zeros, the first, the spike, where a history of 16 is full, in the ramp, and at the end.
+DUMPED = {1024: [12, 1039], 16: [0, 3, 12, 15, 16, 750, 960, 1039], 1: [0, 500]}
+WILD_DUMPED = {16: [4, 8, 9, 20, 23, 24, 40, 63], 1: [8, 63]}
 
 
 def script():
@@ -29,18 +40,32 @@ def script():
     return amaxes
 
 
-def scales(amaxes, maximum, length, algorithm, margin):
+def wild_script():
+    """What must not break a run: 0, a spike, infinity, a ramp, NaN, one behind the other and all at once."""
+    rng = np.random.default_rng(20251124)
+    amaxes = np.exp(rng.normal(0, 0.3, 64)).astype(F32)
+    amaxes[[0, 1]] = 0
+    amaxes[4] = F32(64)
+    amaxes[8] = np.inf
+    amaxes[9:20] *= np.exp2(np.arange(11)).astype(F32)  # past the spike while the infinity is remembered
+    amaxes[[20, 23]] = np.nan
+    amaxes[40:44] = [np.inf, np.nan, 0, np.inf]
+    return amaxes
+
+
+def kept(amaxes, maximum, length, algorithm, margin):
+    """The scale and the history after each step; NaN is rolled in but is no maximum."""
     history = np.zeros(length, F32)
     scale = F32(1)
     scaled_max = F32(maximum * F32(2.0) ** F32(-margin))
-    found = []
+    scales, histories = [], []
     for staged in amaxes:
         history[0] = staged
         amax = F32(0)
         last = history[0]
         if last != 0:
             rolled = np.append(history[1:], last)
-            amax = rolled.max()
+            amax = np.fmax.reduce(rolled, initial=F32(0))
             history = rolled.copy()
             history[0] = 0
         if algorithm == "most_recent":
@@ -50,8 +75,13 @@ def scales(amaxes, maximum, length, algorithm, margin):
                 scale = F32(scaled_max / amax)
             if np.isinf(scale):
                 scale = np.finfo(F32).max
-        found.append(scale)
-    return np.array(found, F32)
+        scales.append(scale)
+        histories.append(history.copy())
+    return np.array(scales, F32), np.array(histories)
+
+
+def finite(amaxes):
+    return np.where(np.isfinite(amaxes), amaxes, F32(0))
 
 
 def section(name, words):
@@ -70,9 +100,16 @@ def runs(values):
     return words
 
 
+def write(amaxes, forms, dumped, prefix):
+    section(f"{prefix}amaxes", [int(b) for b in amaxes.view(np.uint32)])
+    for form, length, algorithm, margin in forms:
+        name = f"{prefix}{form}.{length}.{algorithm}.{margin}"
+        scales, histories = kept(finite(amaxes), MAXIMA[form], length, algorithm, margin)
+        section(name, runs(scales))
+        for step in dumped[length]:
+            section(f"history.{step}.{name}", [int(b) for b in histories[step].view(np.uint32)])
+
+
 if __name__ == "__main__":
-    amaxes = script()
-    section("amaxes", [int(b) for b in amaxes.view(np.uint32)])
-    for name, length, algorithm, margin in [("e4m3", 1024, "max", 0), ("e5m2", 1024, "max", 0), ("e4m3", 16, "max", 0),
-                                            ("e4m3", 1, "most_recent", 0), ("e5m2", 16, "most_recent", 3)]:
-        section(f"{name}.{length}.{algorithm}.{margin}", runs(scales(amaxes, MAXIMA[name], length, algorithm, margin)))
+    write(script(), FORMS, DUMPED, "")
+    write(wild_script(), WILD_FORMS, WILD_DUMPED, "wild.")

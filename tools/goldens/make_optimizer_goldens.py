@@ -3,8 +3,9 @@
 
     pip install torch==2.15 numpy safetensors && tools/goldens/make_optimizer_goldens.py
 
-AdamW, Adafactor and Muon are torch.optim's, Lion its authors' formulas (Chen et al. 2023, Algorithm 2). Weights and
-gradients are integers of a hash, so that a test makes the same. Muon rounds to BF16 inside, so it is there a second
+AdamW, Adafactor and Muon are torch.optim's, Lion its authors' formulas (Chen et al. 2023, Algorithm 2), in the order of
+their code, so that check_third_party.py finds equal bits. Weights and gradients are integers of a hash, so that a test makes
+the same. Muon rounds to BF16 inside, so it is there a second
 time, its iteration in FP64: the test asks how far each of the two programs is from that.
 """
 
@@ -16,6 +17,7 @@ import torch
 from safetensors.torch import save_file
 
 MODEL = dict(layers=1, width=32, ffn=96, heads=2, kv_heads=1, head_dim=16, vocab=40, norm_eps=1e-5, rope_theta=1e4)
+GOLDEN = "models/transformer/golden/optimizers.safetensors"
 STEPS, MAX_NORM, WEIGHT_DECAY = 6, 1.0, 0.1
 # Learning rates at which a step of each moves weights by about as much.
 RATES = dict(adamw=1e-3, lion=1e-3, adafactor=1e-2, muon=1e-3)
@@ -56,8 +58,8 @@ class Lion(torch.optim.Optimizer):
             beta1, beta2 = group["betas"]
             for p in group["params"]:
                 m = self.state[p].setdefault("m", torch.zeros_like(p))
-                update = torch.sign(beta1 * m + (1 - beta1) * p.grad)
-                p.sub_(group["lr"] * (update + group["weight_decay"] * p))
+                p.mul_(1 - group["lr"] * group["weight_decay"])
+                p.sub_(torch.sign(beta1 * m + (1 - beta1) * p.grad), alpha=group["lr"])
                 m.mul_(beta2).add_(p.grad, alpha=1 - beta2)
 
 
@@ -104,22 +106,26 @@ def optimizers(name, params):
     return [muon, torch.optim.AdamW(groups(others), **adamw)]
 
 
+def trained(optimizer):
+    """The weights after all steps, and the last gradient's norm."""
+    params = {name: torch.nn.Parameter(0.2 * tensor(i, shapes()[name])) for i, name in enumerate(sorted(shapes()))}
+    rules = optimizers(optimizer, params)
+    for step in range(1, STEPS + 1):
+        for i, p in enumerate(params.values()):
+            p.grad = 0.2 * tensor(1000 * step + i, p.shape)
+        norm = torch.nn.utils.clip_grad_norm_(params.values(), MAX_NORM)
+        for rule in rules:
+            rule.step()
+    return {name: p.detach().clone() for name, p in params.items()}, norm.item()
+
+
 def main():
     tensors = {}
-    names = sorted(shapes())
     for optimizer in ("adamw", "lion", "adafactor", "muon", "muon64"):
-        params = {name: torch.nn.Parameter(0.2 * tensor(i, shapes()[name])) for i, name in enumerate(names)}
-        rules = optimizers(optimizer, params)
-        for step in range(1, STEPS + 1):
-            for i, (name, p) in enumerate(params.items()):
-                p.grad = 0.2 * tensor(1000 * step + i, p.shape)
-            norm = torch.nn.utils.clip_grad_norm_(params.values(), MAX_NORM)
-            for rule in rules:
-                rule.step()
-        for name, p in params.items():
-            tensors[f"{optimizer}.{name}"] = p.detach().clone()
-        print(f"{optimizer}: gradient norm before clipping {norm.item():.4f}")
-    path = pathlib.Path(__file__).resolve().parents[2] / "models/transformer/golden/optimizers.safetensors"
+        weights, norm = trained(optimizer)
+        tensors.update({f"{optimizer}.{name}": p for name, p in weights.items()})
+        print(f"{optimizer}: gradient norm before clipping {norm:.4f}")
+    path = pathlib.Path(__file__).resolve().parents[2] / GOLDEN
     metadata = dict(model=json.dumps(MODEL), rates=json.dumps(RATES), steps=str(STEPS))
     save_file(tensors, path, metadata=metadata)
     print(f"{path.name}: {path.stat().st_size} bytes, torch {torch.__version__}")

@@ -8,6 +8,7 @@ import ctypes
 import importlib.util
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -134,6 +135,7 @@ CUDA = r"""
 #include <vector>
 
 #define __global__
+#define __host__
 #define __device__
 #define __forceinline__ inline
 #define __launch_bounds__(threads)
@@ -142,7 +144,7 @@ CUDA = r"""
 struct Index {
   unsigned x = 0, y = 0, z = 0;
 };
-static Index threadIdx, blockIdx, blockDim;
+static Index threadIdx, blockIdx, blockDim, gridDim;
 constexpr int warpSize = 32;
 
 namespace cpu {
@@ -181,6 +183,7 @@ inline void launch(unsigned blocks, unsigned threads, std::function<void()> kern
   constexpr size_t kStack = 1 << 18;
   body = std::move(kernel);
   blockDim.x = threads;
+  gridDim.x = blocks;
   for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) {
     fibers.resize(threads);
     for (Fiber& fiber : fibers) {
@@ -222,6 +225,16 @@ inline float __int_as_float(int bits) {
   float x;
   std::memcpy(&x, &bits, sizeof(x));
   return x;
+}
+inline int __float_as_int(float x) {
+  int bits;
+  std::memcpy(&bits, &x, sizeof(x));
+  return bits;
+}
+inline int atomicMax(int* at, int value) {
+  const int before = *at;
+  if (value > before) *at = value;
+  return before;
 }
 
 namespace cooperative_groups {
@@ -338,6 +351,99 @@ class Coat:
         return params
 
 
+# ---- MS-AMP's optimizer
+
+MSAMP_TYPES = r"""
+#include <algorithm>
+
+// What the host's code has of PyTorch: of codes, e4m3 and FP16 alone.
+struct Tensor {
+  void* at;
+  int count, codes;
+  int numel() const { return count; }
+  int device() const { return 0; }
+  int scalar_type() const { return codes; }
+  void* data_ptr() const { return at; }
+  template <typename T>
+  T* data_ptr() const {
+    return static_cast<T*>(at);
+  }
+};
+using cudaStream_t = int;
+namespace at::cuda {
+struct CUDAGuard {
+  explicit CUDAGuard(int) {}
+};
+struct Stream {
+  operator cudaStream_t() const { return 0; }
+};
+inline Stream getCurrentCUDAStream() { return {}; }
+}  // namespace at::cuda
+
+using fp16 = _Float16;
+inline fp16 __float2half(float x) { return static_cast<fp16>(x); }
+inline float __half2float(fp16 x) { return x; }
+#define __builtin_assume(condition)
+#define TORCH_DTYPE_SWITCH(dtype, type, ...) \
+  if ((dtype) == 1) {                        \
+    using type = __nv_fp8_e4m3;              \
+    __VA_ARGS__                              \
+  } else {                                   \
+    using type = fp16;                       \
+    __VA_ARGS__                              \
+  }
+#define LAUNCH(kernel, ...) cpu::launch(blocks, threadsPerBlock, [&] { kernel(__VA_ARGS__); })
+constexpr unsigned THREADS_PER_WARP = 32;
+using namespace std;
+"""
+
+MSAMP_ENTRY = """
+extern "C" void msamp_stage1(Tensor param, Tensor grad, Tensor m, float m_factor, Tensor m_amax, float beta1, Tensor v,
+                             float v_factor, Tensor v_amax, float beta2, float eps, int step, float lr, int corrected) {
+  adamw_fp8_stage1_compute(param, grad, m, m_factor, m_amax, beta1, v, v_factor, v_amax, beta2, eps, step, lr, corrected);
+}
+extern "C" void msamp_stage2(Tensor grad, Tensor m, float m_factor, float new_m_factor, float beta1, Tensor v,
+                             float v_factor, float new_v_factor, float beta2, int step, int corrected) {
+  adamw_fp8_stage2_compute(grad, m, m_factor, new_m_factor, beta1, v, v_factor, new_v_factor, beta2, step, corrected);
+}
+"""
+
+
+class MsAmpKernels:
+    """adamw.cu, its host code too. Stands for the module msamp_adamw."""
+
+    class Tensor(ctypes.Structure):
+        _fields_ = [("at", ctypes.c_void_p), ("count", ctypes.c_int), ("codes", ctypes.c_int)]
+
+    def __init__(self, tree):
+        include = pathlib.Path(tree, "msamp/common/include")
+        text = piece(include / "common.h", "const int HIP_MAX_GRID_NUM", "template <> __host__ __device__ bf16 cast_dtype(")
+        text += piece(include / "common.h", "template <> __host__ __device__ float cast_dtype(const fp16",
+                      "template <> __host__ __device__ float cast_dtype(const bf16")
+        text += piece(include / "utils.cuh", "template <int num_elems>\n__device__ __forceinline__ float warp_reduce_max(",
+                      "// Works only on positive values\n__device__ __forceinline__ void atomicMinFloat(")
+        text += piece(pathlib.Path(tree, "msamp/optim/adamw.cu"), "using index_t", "string version()")
+        text = re.sub(r"(\w+)<<<blocks, threadsPerBlock, 0, stream>>>\(", r"LAUNCH(\1, ", text)
+        self.library = compiled(MSAMP_TYPES + text + MSAMP_ENTRY)
+
+    def call(self, name, *arguments):
+        import torch
+
+        def passed(x):
+            if isinstance(x, torch.Tensor) and x.dim() > 0:
+                assert x.is_contiguous()
+                return self.Tensor(x.data_ptr(), x.numel(), {torch.float32: 0, torch.uint8: 1, torch.float16: 2}[x.dtype])
+            return ctypes.c_int(x) if isinstance(x, int) else ctypes.c_float(float(x))
+
+        getattr(self.library, name)(*[passed(x) for x in arguments])
+
+    def adamw_fp8_stage1_compute(self, *arguments):
+        self.call("msamp_stage1", *arguments)
+
+    def adamw_fp8_stage2_compute(self, *arguments):
+        self.call("msamp_stage2", *arguments)
+
+
 # ---- TransformerEngine's CUDA
 
 TE_ENTRY = """
@@ -367,14 +473,15 @@ class TransformerEngineCuda:
         self.library = compiled(text + TE_ENTRY)
 
     def scales(self, amaxes, maximum, length, recent):
-        """The scale after each step that leaves one of `amaxes`."""
+        """The scale and the history after each step that leaves one of `amaxes`."""
         history, scale = np.zeros(length, np.float32), np.ones(1, np.float32)
-        found = []
+        found, histories = [], []
         for amax in amaxes:
             self.library.te_update(pointer(history), pointer(scale), ctypes.c_float(amax), ctypes.c_size_t(length),
                                    ctypes.c_int(recent), ctypes.c_float(maximum))
             found.append(scale[0])
-        return np.array(found, np.float32)
+            histories.append(history.copy())
+        return np.array(found, np.float32), np.array(histories)
 
     def stochastic_e2m1(self, values, random_bytes):
         values, draws = np.ascontiguousarray(values, np.float32), np.ascontiguousarray(random_bytes, np.uint8)
