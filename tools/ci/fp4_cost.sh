@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # What emulating FP4 costs a CPU: user time of a training step of tiny in each recipe, over that in BF16. One thread; BF16
-# and the recipe take turns A B B A, each run twice with different numbers of steps, so that start and probes drop out.
-# Usage: tools/ci/fp4_cost.sh [PRECBENCH [OUT]]; prints a table, and leaves the longer runs' rows in OUT/records.jsonl.
+# and the recipe take turns A B B A, each run twice with different numbers of steps, so that start and probes drop out. Three
+# sizes of step: what is cast for each weight shows in a small one.
+# Usage: tools/ci/fp4_cost.sh [PRECBENCH [OUT]]; prints a table, and leaves the last size's longer runs in OUT/records.jsonl.
 set -euo pipefail
 shopt -s inherit_errexit
 program=${1:-build/precbench}
@@ -14,7 +15,7 @@ mkdir -p "$out"
 # User seconds of a run: RECIPE STEPS FOLDER.
 user_s() {
   local TIMEFORMAT=%U
-  { time "$program" sweep --model tiny --recipe "$1" --device cpu --seq 128 --batch 4 --steps "$2" --keep-bf16 none \
+  { time "$program" sweep --model tiny --recipe "$1" --device cpu --seq "$seq" --batch "$batch" --steps "$2" --keep-bf16 none \
     --switch-recipe none --fresh --out "$3" >/dev/null 2>&1; } 2>&1
 }
 
@@ -26,14 +27,18 @@ step_ms() {
   awk "BEGIN { print 1000 * ($many - $few) / ($long - $short) }"
 }
 
-printf '%-12s %10s %10s %8s\n' recipe 'bf16, ms' 'recipe, ms' ratio
-for recipe in nvfp4 mxfp4_bwd quartet quartet_sr quartet2; do
-  a=$(step_ms bf16)
-  b=$(step_ms $recipe)
-  c=$(step_ms $recipe)
-  d=$(step_ms bf16)
-  awk -v bf16="$a $d" -v other="$b $c" -v name=$recipe 'BEGIN {
-    split(bf16, x); split(other, y)
-    printf "%-12s %10.1f %10.1f %8.2f\n", name, (x[1] + x[2]) / 2, (y[1] + y[2]) / 2, (y[1] + y[2]) / (x[1] + x[2]) }'
+recipes=(nvfp4 mxfp4_bwd quartet quartet_sr quartet2)
+printf '%-12s %-12s %10s %10s %8s\n' 'batch x seq' recipe 'bf16, ms' 'recipe, ms' ratio
+for shape in "2 64" "4 128" "8 128"; do
+  read -r batch seq <<<"$shape"
+  for recipe in "${recipes[@]}"; do
+    a=$(step_ms bf16)
+    b=$(step_ms $recipe)
+    c=$(step_ms $recipe)
+    d=$(step_ms bf16)
+    awk -v bf16="$a $d" -v other="$b $c" -v shape="$batch x $seq" -v name=$recipe 'BEGIN {
+      split(bf16, x); split(other, y)
+      printf "%-12s %-12s %10.1f %10.1f %8.2f\n", shape, name, (x[1] + x[2]) / 2, (y[1] + y[2]) / 2, (y[1] + y[2]) / (x[1] + x[2]) }'
+  done
 done
-cat "$out"/{bf16,nvfp4,mxfp4_bwd,quartet,quartet_sr,quartet2}/records.jsonl >"$out/records.jsonl"
+for recipe in bf16 "${recipes[@]}"; do cat "$out/$recipe/records.jsonl"; done >"$out/records.jsonl"
