@@ -63,7 +63,7 @@ def experts_ops():
         elif match := EXPERTS.match(line):
             found.setdefault(match[1].strip(), {})[models[-1]] = f"{match[2]}%"
     return table(["op", *models], [[op, *(of[model] for model in models)] for op, of in found.items()
-                                     if not re.search(r"-> mx|, mx$| mx, |alone|there and back", op)])
+                                     if not re.search(r"-> mx|, mx$| mx, |alone", op)])
 
 
 TABLES = {"kernel-ops": kernel_ops, "kernel-others": kernel_others, "own-gemms": own_gemms, "grouped-gemms": grouped_gemms,
