@@ -60,16 +60,20 @@ struct Pair {
   Result dense, mixture;
 };
 
+using MakeDevice = std::function<std::unique_ptr<Device>()>;
+
 /// The same weights and tokens in both.
-Pair run_pair(StepSetup setup, const ModelConfig& mixture) {
+Pair run_pair(
+    StepSetup setup, const ModelConfig& mixture,
+    const MakeDevice& device = [] { return make_cpu_device(1); }) {
   const std::int64_t n = setup.B * setup.T;
   const auto tokens = random_tokens(2, n, setup.model.vocab),
              targets = random_tokens(3, n, setup.model.vocab);
-  TestStep dense(setup);
+  TestStep dense(setup, device());
   dense.parameters().initialize(1, 0.05f);
   const Named weights = dense.weights();
   setup.model = mixture;
-  TestStep with_experts(setup);
+  TestStep with_experts(setup, device());
   with_experts.parameters().initialize(1, 0.05f);
   with_experts.load(as_experts(weights, with_experts.weights()));
   Pair pair;
@@ -78,6 +82,19 @@ Pair run_pair(StepSetup setup, const ModelConfig& mixture) {
   pair.mixture.loss = with_experts.forward_backward(tokens, targets);
   pair.mixture.gradients = with_experts.gradients();
   return pair;
+}
+
+/// The mixture of one expert beside `tiny`.
+void check_one_expert(
+    const Recipe& recipe, const MakeDevice& device = [] { return make_cpu_device(1); }) {
+  INFO(recipe.name << (recipe.flow ? " with flow" : ""));
+  const StepSetup setup{.model = find_model("tiny"), .B = 4, .T = 32, .recipe = recipe};
+  const Pair pair = run_pair(setup, tiny_with_experts(1, 1), device);
+  CHECK(pair.mixture.loss == pair.dense.loss);
+  Named expected = as_experts(pair.dense.gradients, pair.mixture.gradients);
+  for (auto& [name, values] : expected)  // weights that are always 1 pull at no router
+    if (name.ends_with("mlp.gate.weight")) std::fill(values.begin(), values.end(), 0.0f);
+  CHECK(first_difference(pair.mixture.gradients, expected) == "");
 }
 
 }  // namespace
@@ -99,16 +116,24 @@ TEST_CASE("the BF16 step of a mixture rounds where PyTorch with the same roundin
 }
 
 TEST_CASE("one expert is the dense model to the bit, in every recipe", "[moe]") {
-  for (const Recipe& recipe : expert_recipes()) {
-    INFO(recipe.name << (recipe.flow ? " with flow" : ""));
-    StepSetup setup{.model = find_model("tiny"), .B = 4, .T = 32, .recipe = recipe};
-    const Pair pair = run_pair(setup, tiny_with_experts(1, 1));
-    CHECK(pair.mixture.loss == pair.dense.loss);
-    Named expected = as_experts(pair.dense.gradients, pair.mixture.gradients);
-    for (auto& [name, values] : expected)  // weights that are always 1 pull at no router
-      if (name.ends_with("mlp.gate.weight")) std::fill(values.begin(), values.end(), 0.0f);
-    CHECK(first_difference(pair.mixture.gradients, expected) == "");
-  }
+  for (const Recipe& recipe : expert_recipes()) check_one_expert(recipe);
+}
+
+TEST_CASE("one expert is the dense model to the bit on a GPU", "[gpu][moe]") {
+  if (!gpu_here()) return;
+  // Experts one by one are the dense model's products; all at once its own kernels, where these run the dense ones, too.
+  for (const char* grouped : {"loop", "own"})
+    for (const Recipe& recipe : expert_recipes()) {
+      if (grouped == std::string("own") && recipe.fprop.b.granularity != Granularity::block_128x128) continue;
+      INFO(grouped);
+      check_one_expert(recipe, [&] {
+        return make_gpu_device(0, {.autotune = false,
+                                   .deterministic = true,
+                                   .attention = "own",
+                                   .gemm = grouped == std::string("own") ? "own" : "cublaslt",
+                                   .grouped = grouped});
+      });
+    }
 }
 
 TEST_CASE("equal experts are the dense model, and share its gradient", "[moe]") {
