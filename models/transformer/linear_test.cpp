@@ -1,17 +1,14 @@
 // A linear layer in every built-in recipe and control on the CPU device: how much noise its quantization adds (SQNR, with
 // random gradients), and where a non-finite value goes.
-#include "models/transformer/linear.h"
-
 #include <algorithm>
 #include <cmath>
-#include <memory>
 #include <tuple>
 #include <utility>
 #include <vector>
 
-#include "kernels/device/op_testing.h"
 #include "kernels/numerics/fp4.h"
 #include "kernels/numerics/scale_layout.h"
+#include "models/transformer/linear_testing.h"
 
 using namespace precbench;
 using namespace precbench::testing;
@@ -20,26 +17,6 @@ namespace {
 
 constexpr std::int64_t kM = 256, kN = 256,
                        kK = 384;  // tokens, out and in features; two blocks of 128 or more
-
-/// A device and memory for one layer's forms.
-struct Bench {
-  std::unique_ptr<Device> device = make_cpu_device(1);
-  std::vector<std::byte> memory = std::vector<std::byte>(16 << 20);
-  Arena arena{memory.data(), 16 << 20};
-
-  /// An operand with the forms that the layer takes.
-  QuantizedTensor prepare(const Tensor& value, const QuantFormat& row, const QuantFormat& col) {
-    QuantizedTensor x = make_quantized_tensor(value, row, col);
-    if (row.quantized())
-      x.rowwise = push_gemm_operand(arena, Segment::activations, row, value.rows, value.cols);
-    if (col.quantized())
-      x.columnwise = push_gemm_operand(arena, Segment::activations, col, value.cols, value.rows);
-    if (row.granularity == Granularity::tensor || col.granularity == Granularity::tensor)
-      x.amax_out = arena.push(Segment::activations, DType::f32, 1, 1);
-    device->quantize({x});
-    return x;
-  }
-};
 
 struct Layer {
   std::vector<float> y, dx, dw;

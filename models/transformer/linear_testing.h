@@ -1,0 +1,34 @@
+// What the tests of a linear layer share: a CPU device with memory for the forms of its operands.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "kernels/device/op_testing.h"
+#include "models/transformer/linear.h"
+
+namespace precbench::testing {
+
+/// A device and memory for one layer's forms.
+struct Bench {
+  std::unique_ptr<Device> device = make_cpu_device(1);
+  std::vector<std::byte> memory = std::vector<std::byte>(16 << 20);
+  Arena arena{memory.data(), 16 << 20};
+
+  /// An operand with the forms that the layer takes.
+  QuantizedTensor prepare(const Tensor& value, const QuantFormat& row, const QuantFormat& col,
+                          const RandomStream& random = {}) {
+    QuantizedTensor x = make_quantized_tensor(value, row, col);
+    x.random = random;
+    if (row.quantized())
+      x.rowwise = push_gemm_operand(arena, Segment::activations, row, value.rows, value.cols);
+    if (col.quantized())
+      x.columnwise = push_gemm_operand(arena, Segment::activations, col, value.cols, value.rows);
+    if (row.granularity == Granularity::tensor || col.granularity == Granularity::tensor)
+      x.amax_out = arena.push(Segment::activations, DType::f32, 1, 1);
+    device->quantize({x});
+    return x;
+  }
+};
+
+}  // namespace precbench::testing
