@@ -61,6 +61,11 @@ DryRun dry_run_with(const Plan& plan, const Device* device, ReferencePlace place
       run.reference = place;
     }
     run.extent = arena.peak_extent();
+    // What the device holds beside the arena, it holds all the time.
+    const std::int64_t scratch = dry->workspace_bytes();
+    for (MemoryUse* use : {&run.peak, &run.highest})
+      use->bytes[static_cast<int>(Segment::workspace)] += scratch;
+    if (run.probe > 0) run.probe += scratch;
     return run;
   } catch (const OutOfMemory& error) {
     throw OutOfMemory(fmt::format("{} with {} x {} tokens: a rank needs more than {} PiB", plan.model.name,

@@ -53,16 +53,4 @@ void CpuDevice::upload(const Tensor& dst, const void* src) { std::memcpy(dst.dat
 
 void CpuDevice::download(void* dst, const Tensor& src) { std::memcpy(dst, src.data, src.bytes()); }
 
-std::int64_t CpuDevice::workspace_bytes() const {
-  std::int64_t total = 0;
-  for (const auto& buffer : scratch_) total += static_cast<std::int64_t>(buffer.capacity() * sizeof(float));
-  return total;
-}
-
-float* CpuDevice::scratch(int slot, std::int64_t size) {
-  if (slot >= static_cast<int>(scratch_.size())) scratch_.resize(slot + 1);
-  if (static_cast<std::int64_t>(scratch_[slot].size()) < size) scratch_[slot].resize(size);
-  return scratch_[slot].data();
-}
-
 }  // namespace precbench

@@ -4,6 +4,7 @@
 // sum's order: results do not depend on the number of threads.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <vector>
 
@@ -23,9 +24,31 @@ class CpuDevice final : public Device {
   void upload(const Tensor& dst, const void* src) override;
   void download(void* dst, const Tensor& src) override;
   void synchronize() override {}
-  std::int64_t workspace_bytes() const override;
 
   OpSet supported_ops() const override { return bodies_of<CpuDevice>(); }
+  // scratch.cpp
+  using Device::scratch_of;
+  ScratchSizes scratch_of(const ops::Quantize& op) const override;
+  ScratchSizes scratch_of(const ops::Dequantize& op) const override;
+  ScratchSizes scratch_of(const ops::TurnBack& op) const override;
+  ScratchSizes scratch_of(const ops::Matmul& op) const override;
+  ScratchSizes scratch_of(const ops::Amax& op) const override;
+  ScratchSizes scratch_of(const ops::QuantizeWithAmax& op) const override;
+  ScratchSizes scratch_of(const ops::QuantizationError& op) const override;
+  ScratchSizes scratch_of(const ops::AddRmsnorm& op) const override;
+  ScratchSizes scratch_of(const ops::RecomputeRmsnorm& op) const override;
+  ScratchSizes scratch_of(const ops::RmsnormBackward& op) const override;
+  ScratchSizes scratch_of(const ops::RopeBackward& op) const override;
+  ScratchSizes scratch_of(const ops::Attention& op) const override;
+  ScratchSizes scratch_of(const ops::Swiglu& op) const override;
+  ScratchSizes scratch_of(const ops::SwigluBackward& op) const override;
+  ScratchSizes scratch_of(const ops::Route& op) const override;
+  ScratchSizes scratch_of(const ops::RouteBackward& op) const override;
+  ScratchSizes scratch_of(const ops::Permute& op) const override;
+  ScratchSizes scratch_of(const ops::QuantizeExperts& op) const override;
+  ScratchSizes scratch_of(const ops::GroupedMatmul& op) const override;
+  ScratchSizes scratch_of(const ops::GroupedSwiglu& op) const override;
+  ScratchSizes scratch_of(const ops::GroupedSwigluBackward& op) const override;
   // elementwise.cpp
   void do_zero(const ops::Zero& op) override;
   void do_convert(const ops::Convert& op) override;
@@ -106,7 +129,8 @@ class CpuDevice final : public Device {
   void do_factored_update(const ops::FactoredUpdate& op) override;
 
  private:
-  /// FP32 scratch number `slot`, at least `size` floats, kept from call to call; contents undefined.
+  /// FP32 scratch number `slot`, of which the op takes `size` floats, kept from call to call; contents undefined. Throws
+  /// where that is more than scratch_of() says.
   float* scratch(int slot, std::int64_t size);
   /// A form's matrix as FP32 in its storage order; scratch(slot) unless it is FP32 already.
   const float* widen(int slot, const GemmOperand& form);
@@ -129,7 +153,11 @@ class CpuDevice final : public Device {
   const std::vector<float>& rope_table(const RopeOptions& options);
 
   int threads_;
-  std::vector<std::vector<float>> scratch_;
+  struct Scratch {
+    std::unique_ptr<float[]> data;
+    std::int64_t size = 0;
+  };
+  std::array<Scratch, kScratchSlots> scratch_;
   std::vector<float> rope_table_;  // [T][head_dim/2] pairs of cos, sin
   RopeAngles rope_angles_;         // of the table
 };

@@ -1,6 +1,9 @@
 // How an op runs: its cost goes to the observer, then the device's body is called.
 #include "kernels/device/device.h"
 
+#include <algorithm>
+#include <numeric>
+
 #include "kernels/base/errors.h"
 
 namespace precbench {
@@ -14,6 +17,8 @@ template <class Op>
 void Device::run(const Op& op, void (Device::*body)(const Op&)) {
   if constexpr (requires { op.idle(); })
     if (op.idle()) return;
+  const ScratchSizes scratch = scratch_of(op);
+  for (int i = 0; i < kScratchSlots; ++i) scratch_sizes_[i] = std::max(scratch_sizes_[i], scratch[i]);
   const OpCost cost = observer_ ? op.cost() : OpCost{};
   if (observer_) observer_->begin(cost);
   if (executes()) (this->*body)(op);
@@ -24,6 +29,10 @@ void Device::run(const Op& op, void (Device::*body)(const Op&)) {
   void Device::name(const ops::Op& op) { run(op, &Device::do_##name); }
 PRECBENCH_OPS(PRECBENCH_RUN)
 #undef PRECBENCH_RUN
+
+std::int64_t Device::workspace_bytes() const {
+  return bytes_of(DType::f32, std::accumulate(scratch_sizes_.begin(), scratch_sizes_.end(), std::int64_t{0}));
+}
 
 void Device::refuse(OpKind op) const {
   throw Unsupported(std::string("the ") + name() + " device has no " + name_of(op));

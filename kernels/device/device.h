@@ -8,6 +8,7 @@
 // reports ops::Swiglu with its cost to the observer and runs the device's do_swiglu, so all devices account alike.
 #pragma once
 
+#include <array>
 #include <bitset>
 #include <cstdint>
 #include <string>
@@ -35,6 +36,10 @@ struct GemmSupport {
 };
 
 using OpSet = std::bitset<kOpKinds>;
+
+/// FP32 elements of the buffers that an op's body takes beside its operands.
+inline constexpr int kScratchSlots = 3;
+using ScratchSizes = std::array<std::int64_t, kScratchSlots>;
 
 class Device {
  public:
@@ -64,7 +69,7 @@ class Device {
   virtual void download(void* dst, const Tensor& src) = 0;  ///< waits for all ops before it
   virtual void synchronize() = 0;
   /// Bytes of library and kernel scratch the device itself holds (segment workspace).
-  virtual std::int64_t workspace_bytes() const { return 0; }
+  virtual std::int64_t workspace_bytes() const;
 
   void set_observer(OpObserver* observer) { observer_ = observer; }
   OpObserver* observer() const { return observer_; }
@@ -74,12 +79,22 @@ class Device {
   PRECBENCH_OPS(PRECBENCH_DECLARE)
 #undef PRECBENCH_DECLARE
 
+  /// What an op takes beside its operands, where a device knows it before: scratch_of(const ops::Zero&), ... The buffers
+  /// are kept, so that a device holds of each the largest that an op has taken.
+#define PRECBENCH_SCRATCH(Op, name) \
+  virtual ScratchSizes scratch_of(const ops::Op&) const { return {}; }
+  PRECBENCH_OPS(PRECBENCH_SCRATCH)
+#undef PRECBENCH_SCRATCH
+
  protected:
   /// Their bodies: do_zero, do_convert, ... A device overrides those it has.
 #define PRECBENCH_BODY(Op, name) \
   virtual void do_##name(const ops::Op&) { refuse(OpKind::name); }
   PRECBENCH_OPS(PRECBENCH_BODY)
 #undef PRECBENCH_BODY
+
+  /// The largest that ops so far have taken, this one included.
+  const ScratchSizes& scratch_sizes() const { return scratch_sizes_; }
 
   /// false: ops are accounted for and no body is called.
   virtual bool executes() const { return true; }
@@ -102,6 +117,7 @@ class Device {
   [[noreturn]] void refuse(OpKind op) const;  ///< throws Unsupported
 
   OpObserver* observer_ = nullptr;
+  ScratchSizes scratch_sizes_{};
 };
 
 /// Memory of a device for as long as this lives, contents undefined. The constructor throws OutOfMemory.

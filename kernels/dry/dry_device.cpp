@@ -20,6 +20,12 @@ class DryDevice final : public Device {
   void upload(const Tensor&, const void*) override {}
   void download(void*, const Tensor&) override {}
   void synchronize() override {}
+#define PRECBENCH_LIKE(Op, name)                                   \
+  ScratchSizes scratch_of(const ops::Op& op) const override {      \
+    return like_ ? like_->scratch_of(op) : Device::scratch_of(op); \
+  }
+  PRECBENCH_OPS(PRECBENCH_LIKE)
+#undef PRECBENCH_LIKE
 
  protected:
   bool executes() const override { return false; }

@@ -1,0 +1,54 @@
+// On the CPU a case takes the memory that a dry run has predicted, the scratch of its ops included, byte for byte.
+#include "bench/measure/session_testing.h"
+#include "kernels/numerics/recipe.h"
+
+using namespace precbench;
+
+namespace {
+
+void check_memory(const Case& c) {
+  const Record record = run_case(resolve(c));
+  INFO(c.model << " " << c.recipe << ": " << record.error.value_or("no error"));
+  REQUIRE(record.status == Status::ok);
+  const nlohmann::ordered_json memory = nlohmann::ordered_json(record).at("memory");
+  CHECK(memory.at("measured") == memory.at("predicted"));
+  CHECK(memory.at("measured").at("workspace") > 0);
+}
+
+}  // namespace
+
+TEST_CASE("memory on the CPU is as predicted in every recipe", "[session]") {
+  Case c = tiny_case();
+  c.batch = 2;
+  c.seq = 64;
+  c.steps = 2;
+  for (const char* model : {"tiny", "tiny-moe"}) {
+    c.model = model;
+    std::vector<Recipe> recipes = builtin_recipes();
+    if (c.model == "tiny") recipes.insert(recipes.end(), fp4_recipes().begin(), fp4_recipes().end());
+    for (const Recipe& recipe : recipes) {
+      c.recipe = recipe.name;
+      c.switch_recipe = "none";
+      if (resolve(c).why_unsupported().empty()) check_memory(c);
+    }
+  }
+}
+
+TEST_CASE("memory on the CPU is as predicted however the work is shared and kept", "[session]") {
+  Case c = tiny_case();
+  c.steps = 2;
+  c.model = "tiny-moe";
+  c.recipe = "rowwise";
+  c.gpus = 2;
+  c.parallel = "fsdp";
+  check_memory(c);
+  c.ep = 2;
+  check_memory(c);
+  c = tiny_case();
+  c.steps = 2;
+  c.recipe = "quartet";
+  c.head = "recipe";
+  c.recompute = "block";
+  c.optimizer = "muon";
+  check_memory(c);
+}

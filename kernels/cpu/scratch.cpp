@@ -1,0 +1,92 @@
+// The FP32 copies that ops of the CPU device make of their operands: how large they are, which a dry run asks, and where they
+// are. Slots 0 and 1 hold operands, widened or transposed, 2 what an op computes on the way.
+#include <algorithm>
+#include <stdexcept>
+
+#include "kernels/cpu/cpu_device.h"
+
+namespace precbench {
+namespace {
+
+/// Of a matrix that widen() reads.
+std::int64_t widened(const Tensor& data) { return data.dtype == DType::f32 ? 0 : data.size(); }
+
+bool is_cast(const GemmOperand& form) { return !form.empty() && form.format.quantized(); }
+
+/// Of a value whose forms do_quantize() and quantize_groups() make.
+ScratchSizes casting(const QuantizedTensor& x) {
+  if (!is_cast(x.rowwise) && !is_cast(x.columnwise) && x.amax_out.empty()) return {};
+  const bool copied = is_cast(x.columnwise) || (is_cast(x.rowwise) && x.rowwise.format.transform);
+  return {widened(x.value), copied ? x.value.size() : 0};
+}
+
+ScratchSizes most(ScratchSizes a, const ScratchSizes& b) {
+  for (int i = 0; i < kScratchSlots; ++i) a[i] = std::max(a[i], b[i]);
+  return a;
+}
+
+}  // namespace
+
+float* CpuDevice::scratch(int slot, std::int64_t size) {
+  Scratch& buffer = scratch_[slot];
+  const std::int64_t known = scratch_sizes()[slot];
+  if (size > known) throw std::logic_error("an op takes more scratch than it has told of");
+  if (buffer.size < known) {
+    buffer = {};  // never both at a time
+    buffer = {std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(known)), known};
+  }
+  return buffer.data.get();
+}
+
+ScratchSizes CpuDevice::scratch_of(const ops::Quantize& op) const { return casting(op.x); }
+ScratchSizes CpuDevice::scratch_of(const ops::Dequantize& op) const { return {widened(op.form.data)}; }
+ScratchSizes CpuDevice::scratch_of(const ops::TurnBack& op) const {
+  return {widened(op.src), op.value.size()};
+}
+ScratchSizes CpuDevice::scratch_of(const ops::Matmul& op) const {
+  return {widened(op.a.data), widened(op.b.data)};
+}
+ScratchSizes CpuDevice::scratch_of(const ops::Amax& op) const { return {widened(op.x)}; }
+ScratchSizes CpuDevice::scratch_of(const ops::QuantizeWithAmax& op) const { return {widened(op.value)}; }
+ScratchSizes CpuDevice::scratch_of(const ops::QuantizationError& op) const {
+  const bool copied = op.form.format.dtype == DType::e2m1 && (op.columns || op.form.format.transform);
+  return {widened(op.value), widened(op.form.data), copied ? op.value.size() : 0};
+}
+ScratchSizes CpuDevice::scratch_of(const ops::AddRmsnorm& op) const { return casting(op.h); }
+ScratchSizes CpuDevice::scratch_of(const ops::RecomputeRmsnorm& op) const { return casting(op.h); }
+ScratchSizes CpuDevice::scratch_of(const ops::RmsnormBackward& op) const { return casting(op.dx); }
+ScratchSizes CpuDevice::scratch_of(const ops::RopeBackward& op) const { return casting(op.dqkv); }
+ScratchSizes CpuDevice::scratch_of(const ops::Attention& op) const { return casting(op.out); }
+ScratchSizes CpuDevice::scratch_of(const ops::Swiglu& op) const { return casting(op.s); }
+ScratchSizes CpuDevice::scratch_of(const ops::SwigluBackward& op) const {
+  return most(casting(op.dgate_up), casting(op.s));
+}
+ScratchSizes CpuDevice::scratch_of(const ops::Route& op) const { return {widened(op.x), widened(op.router)}; }
+ScratchSizes CpuDevice::scratch_of(const ops::RouteBackward& op) const {
+  return {widened(op.x), widened(op.router), op.z.size()};
+}
+ScratchSizes CpuDevice::scratch_of(const ops::QuantizeExperts& op) const {
+  return {widened(op.w.value), is_cast(op.w.columnwise) ? op.w.value.size() : 0};
+}
+ScratchSizes CpuDevice::scratch_of(const ops::GroupedMatmul& op) const {
+  return {widened(op.a.data), widened(op.b.data)};
+}
+ScratchSizes CpuDevice::scratch_of(const ops::GroupedSwiglu& op) const { return casting(op.s); }
+ScratchSizes CpuDevice::scratch_of(const ops::GroupedSwigluBackward& op) const {
+  return most(casting(op.dgate_up), casting(op.s));
+}
+
+/// The tokens' codes are gathered where they have some, and their amax is taken of the tokens.
+ScratchSizes CpuDevice::scratch_of(const ops::Permute& op) const {
+  const bool weighted = !op.weights.empty();
+  QuantizedTensor x = op.x;
+  if (!weighted) {
+    x.rowwise = {};
+    x.amax_out = {};
+  }
+  const bool amax = !weighted && !op.x.amax_out.empty();
+  return most(op.src.value.empty() ? ScratchSizes{} : casting(x),
+              amax ? ScratchSizes{widened(op.src.value)} : ScratchSizes{});
+}
+
+}  // namespace precbench
