@@ -42,17 +42,6 @@ double sqnr(const std::vector<float>& x, const std::vector<float>& reference) {
   return -20 * std::log10(relative_error(x, {reference.begin(), reference.end()}));
 }
 
-/// The SQNR of one form of a value, by the device's own count.
-double cast_sqnr(const std::vector<float>& x, std::int64_t rows, std::int64_t cols, const QuantFormat& format,
-                 bool columns) {
-  Bench bench;
-  const Owned value(DType::bf16, rows, cols, x), error(DType::f32, 1, 5);
-  const QuantizedTensor operand =
-      columns ? bench.prepare(value, {}, format) : bench.prepare(value, format, {});
-  bench.device->quantization_error({error, value, columns ? operand.columnwise : operand.rowwise, columns});
-  return 10 * std::log10(error.floats()[0] / error.floats()[1]);
-}
-
 struct Data {
   std::vector<float> x = rounded(normal(1, kM* kK));
   std::vector<float> w = rounded(normal(2, kN* kK, 0.05f));

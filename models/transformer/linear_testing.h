@@ -1,6 +1,7 @@
-// What the tests of a linear layer share: a CPU device with memory for the forms of its operands.
+// What the tests of linear layers share: a CPU device with memory for the forms of operands, and the noise of a cast.
 #pragma once
 
+#include <cmath>
 #include <memory>
 #include <vector>
 
@@ -30,5 +31,16 @@ struct Bench {
     return x;
   }
 };
+
+/// The SQNR of one form of a value, by the device's own count.
+inline double cast_sqnr(const std::vector<float>& x, std::int64_t rows, std::int64_t cols,
+                        const QuantFormat& format, bool columns) {
+  Bench bench;
+  const Owned value(DType::bf16, rows, cols, x), error(DType::f32, 1, 5);
+  const QuantizedTensor operand =
+      columns ? bench.prepare(value, {}, format) : bench.prepare(value, format, {});
+  bench.device->quantization_error({error, value, columns ? operand.columnwise : operand.rowwise, columns});
+  return 10 * std::log10(error.floats()[0] / error.floats()[1]);
+}
 
 }  // namespace precbench::testing

@@ -7,6 +7,7 @@
 
 #include <set>
 
+#include "models/transformer/linear_testing.h"
 #include "models/transformer/step_compare.h"
 #include "models/transformer/step_golden.h"
 
@@ -126,6 +127,14 @@ TEST_CASE("FP4's gradients are BF16's, up to its precision, with recomputation t
           "[transformer]") {
   StepSetup setup{.model = find_model("tiny"), .B = 4, .T = 64};
   const Result reference = random_step(setup);
+  // Noise over signal of a product's casts, of N(0, 1), as the device counts it.
+  const std::vector<float> values = rounded(normal(21, 256 * 256));
+  const auto noise = [&](const GemmRecipe& gemm) {
+    double sum = 0;
+    for (const QuantFormat& format : {gemm.a, gemm.b})
+      if (format.quantized()) sum += std::pow(10, -cast_sqnr(values, 256, 256, format, false) / 10);
+    return sum;
+  };
   for (const Recipe& recipe : fp4_recipes())
     for (const bool convert_head : {false, true}) {
       INFO(recipe.name << (convert_head ? ", lm_head too" : ""));
@@ -134,13 +143,24 @@ TEST_CASE("FP4's gradients are BF16's, up to its precision, with recomputation t
       setup.recompute = false;
       const Result result = random_step(setup);
       CHECK(std::fabs(result.loss / reference.loss - 1) <= 5e-3);
-      double worst = 0;
-      for (const auto& [name, expected] : reference.gradients)
-        worst = std::max(worst, 1 - compare(result.gradients.at(name), expected).cosine);
-      INFO("worst tensor: 1 - cosine = " << worst);
-      // Quartet clips in fprop, and masks: 0.41 was measured, of the others 0.26.
-      CHECK(worst <= (recipe.mask_clipped ? 0.5 : 0.3));
-      CHECK(worst >= 0.005);
+      double worst = 0, mean = 0;
+      for (const auto& [name, expected] : reference.gradients) {
+        const double lost = 1 - compare(result.gradients.at(name), expected).cosine;
+        worst = std::max(worst, lost);
+        mean += lost / static_cast<double>(reference.gradients.size());
+      }
+      INFO("1 - cosine: " << mean << " in the mean, " << worst << " in the worst tensor");
+      // What four blocks make of the noise of forward and of backward is the same for all recipes: these two factors were
+      // measured, and the mean is within 14% of what they say. lm_head's own casts add up to 60%. The worst tensor, where
+      // casts are stochastic, has 2.2 times the mean.
+      const double forward = noise(recipe.fprop);
+      const double backward =
+          noise(recipe.dgrad) + noise(recipe.wgrad) + (recipe.dgrad.b.from_fprop ? forward : 0);
+      const double predicted = 2.8 * forward + 0.58 * backward;
+      INFO("predicted: " << predicted);
+      CHECK(mean <= predicted * (convert_head ? 1.7 : 1.2));
+      CHECK(mean >= predicted * (convert_head ? 0.9 : 0.85));
+      CHECK(worst <= 2.4 * mean);
       setup.recompute = true;
       const Result again = random_step(setup);
       CHECK(again.loss == result.loss);
