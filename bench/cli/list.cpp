@@ -197,7 +197,10 @@ void list_models() {
     rows.push_back({m.name, parameters_of(m), fmt::format("{}", m.layers), fmt::format("{}", m.width),
                     fmt::format("{}", m.ffn), fmt::format("{}", m.heads), fmt::format("{}", m.kv_heads),
                     fmt::format("{}", m.head_dim), fmt::format("{}", m.vocab), m.tied ? "yes" : "no",
-                    m.qk_norm ? "yes" : "no", gigaflops_per_token(m, FlopConvention::causal),
+                    m.norms_all_heads() ? "all heads"
+                    : m.qk_norm         ? "yes"
+                                        : "no",
+                    gigaflops_per_token(m, FlopConvention::causal),
                     gigaflops_per_token(m, FlopConvention::torchtitan)});
   fmt::print("{}", aligned(rows));
   fmt::print(

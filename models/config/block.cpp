@@ -75,8 +75,10 @@ BlockSpec block_of(const ModelConfig& c, std::int64_t layer) {
       {&BlockVectors::norm2, gain, {{"post_attention_layernorm.weight", c.width}}},
   };
   if (c.qk_norm) {
-    block.vectors.push_back({&BlockVectors::q_norm, gain, {{"self_attn.q_norm.weight", c.head_dim}}});
-    block.vectors.push_back({&BlockVectors::k_norm, gain, {{"self_attn.k_norm.weight", c.head_dim}}});
+    const std::int64_t q = c.norms_all_heads() ? c.q_width() : c.head_dim;
+    const std::int64_t k = c.norms_all_heads() ? c.kv_width() : c.head_dim;
+    block.vectors.push_back({&BlockVectors::q_norm, gain, {{"self_attn.q_norm.weight", q}}});
+    block.vectors.push_back({&BlockVectors::k_norm, gain, {{"self_attn.k_norm.weight", k}}});
   }
   if (c.qkv_bias)
     block.vectors.push_back({&BlockVectors::qkv_bias,

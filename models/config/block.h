@@ -43,7 +43,7 @@ struct LinearSpec {
 /// A block's gains and biases; as views of weights and of gradients.
 struct BlockVectors {
   Tensor norm1, norm2;    ///< [1, C]: input_layernorm, post_attention_layernorm
-  Tensor q_norm, k_norm;  ///< [1, D], empty without QK-norm
+  Tensor q_norm, k_norm;  ///< [1, D], of a norm over all heads [1, H D] and [1, KV D]; empty without QK-norm
   Tensor qkv_bias;        ///< [1, (H + 2 KV) D], empty without biases
 };
 

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "kernels/base/enum_names.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/untrusted_input.h"
 #include "models/config/block.h"
@@ -21,6 +22,7 @@ using namespace config_keys;
 using nlohmann::json;
 
 constexpr double kMaxParameters = 1e14;  // above it a file is wrong
+constexpr EnumNames<QkNormOver, 2> kQkNormOverNames{{"head", "heads"}};
 
 struct FlagKey {
   const char* key;
@@ -62,7 +64,7 @@ void fill_defaults(ModelConfig& config, const KeyNames& names) {
 }
 
 ModelConfig from_own_keys(const json& object) {
-  std::vector<std::string> known = {"name", "rope_scaling", "cuts"};
+  std::vector<std::string> known = {"name", "rope_scaling", "cuts", "qk_norm_over"};
   for (const char* key : moe_key_names()) known.emplace_back(key);
   for (const auto& entry : kDimensions) known.push_back(entry.key);
   for (const auto& entry : kFlags) known.push_back(entry.key);
@@ -79,6 +81,11 @@ ModelConfig from_own_keys(const json& object) {
   read(object, "cuts", config.cuts);
   for (const auto& entry : kDimensions) read(object, entry.key, config.*entry.member);
   for (const auto& entry : kFlags) read(object, entry.key, config.*entry.member);
+  std::string over = kQkNormOverNames.of(config.qk_norm_over);
+  read(object, "qk_norm_over", over);
+  if (!kQkNormOverNames.find(over))
+    throw InvalidInput(fmt::format("qk_norm_over: \"{}\" is neither head nor heads", over));
+  config.qk_norm_over = *kQkNormOverNames.find(over);
   for (const auto& entry : kReals) read(object, entry.key, config.*entry.member);
   for (const auto& entry : kLengths) read(object, entry.key, config.*entry.member);
   if (given(object, "rope_scaling")) {
@@ -172,6 +179,8 @@ void validate(const ModelConfig& config, const KeyNames& names) {
                                    names("kv_heads"), config.kv_heads));
   if (config.qkv_bias && config.qk_norm)
     throw InvalidInput("qkv_bias: no model has it beside qk_norm, and neither has this program");
+  if (config.qk_norm_over != QkNormOver::head && !config.qk_norm)
+    throw InvalidInput("qk_norm_over: the model has no qk_norm");
   if (config.head_dim % 2 != 0)
     throw InvalidInput(fmt::format("{}: {} is odd; RoPE rotates pairs", names("head_dim"), config.head_dim));
   for (const auto& entry : kReals) {
@@ -217,6 +226,7 @@ json model_to_json(const ModelConfig& config) {
   json object = {{"name", config.name}};
   for (const auto& entry : kDimensions) object[entry.key] = config.*entry.member;
   for (const auto& entry : kFlags) object[entry.key] = config.*entry.member;
+  if (config.norms_all_heads()) object["qk_norm_over"] = kQkNormOverNames.of(config.qk_norm_over);
   for (const auto& entry : kReals) object[entry.key] = config.*entry.member;
   for (const auto& entry : kLengths)
     if (config.*entry.member != 0) object[entry.key] = config.*entry.member;

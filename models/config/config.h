@@ -1,9 +1,9 @@
 // The shape of a model, the presets, and the JSON that describes a user's own.
 //
 // One family is covered: Llama (RMSNorm, RoPE with or without a stretched context, grouped-query attention, SwiGLU),
-// with Qwen2's biases on q, k and v, or Qwen3's per-head RMSNorm on queries and keys. Mistral is of it as long as a
-// sequence fits its sliding window. In the place of SwiGLU there may be a mixture of experts: Mixtral's, Qwen3's, and
-// DeepSeek's and Llama 4's router under plain attention.
+// with Qwen2's biases on q, k and v, or an RMSNorm on queries and keys, Qwen3's per head or OLMoE's over all heads.
+// Mistral is of it as long as a sequence fits its sliding window. In the place of SwiGLU there may be a mixture of experts:
+// Mixtral's, Qwen3's, OLMoE's, and DeepSeek's and Llama 4's router under plain attention.
 #pragma once
 
 #include <cstdint>
@@ -39,6 +39,9 @@ struct MoeConfig {
   bool operator==(const MoeConfig&) const = default;
 };
 
+/// What one RMSNorm of queries, and one of keys, takes together: D elements of a head, or the H D or KV D of all.
+enum class QkNormOver : std::uint8_t { head, heads };
+
 struct ModelConfig {
   std::string name;
   std::int64_t layers = 0;    ///< L
@@ -49,7 +52,8 @@ struct ModelConfig {
   std::int64_t head_dim = 0;  ///< D, even; H * D need not be C
   std::int64_t vocab = 0;     ///< V
   bool tied = false;          ///< lm_head is the embedding matrix
-  bool qk_norm = false;       ///< RMSNorm over D on every query and key head, before RoPE
+  bool qk_norm = false;       ///< RMSNorm on queries and keys, before RoPE
+  QkNormOver qk_norm_over = QkNormOver::head;
   bool qkv_bias = false;      ///< biases on q, k and v; not together with qk_norm
   double rope_theta = 500000;
   double norm_eps = 1e-5;
@@ -64,6 +68,8 @@ struct ModelConfig {
 
   /// Whether a block has experts.
   bool has_experts(std::int64_t layer) const { return moe && layer >= moe.dense_layers; }
+  bool norms_each_head() const { return qk_norm && qk_norm_over == QkNormOver::head; }
+  bool norms_all_heads() const { return qk_norm && qk_norm_over == QkNormOver::heads; }
 
   std::int64_t q_width() const { return heads * head_dim; }
   std::int64_t kv_width() const { return kv_heads * head_dim; }
@@ -84,7 +90,7 @@ std::int64_t active_matrix_parameters(const ModelConfig& config);
 ModelConfig cut_to(ModelConfig config, std::int64_t layers);
 
 /// Throws InvalidInput that names the field: a dimension below 1, heads % kv_heads, odd head_dim, bad eps or
-/// theta, biases beside QK-norm, a router that cannot choose.
+/// theta, biases beside QK-norm, heads of a QK-norm that is none, a router that cannot choose.
 void validate(const ModelConfig& config);
 
 /// Smallest first within each family; `tiny` is the first.
@@ -95,7 +101,7 @@ const std::vector<ModelConfig>& model_presets();
 ModelConfig find_model(const std::string& name_or_path);
 
 /// Reads and checks a model: our own keys (those of model_to_json), or a Hugging Face config.json of model_type llama,
-/// mistral, qwen2, qwen3, mixtral, qwen3_moe, deepseek_v2, deepseek_v3 or llama4_text. Own keys: layers, width, ffn, heads and vocab are required; kv_heads
+/// mistral, qwen2, qwen3, mixtral, qwen3_moe, olmoe, deepseek_v2, deepseek_v3 or llama4_text. Own keys: layers, width, ffn, heads and vocab are required; kv_heads
 /// defaults to heads, head_dim to width / heads, the rest as in ModelConfig; an unknown key is an error, with
 /// the nearest valid one. In a Hugging Face file an absent key means what its model_type's configuration says. What
 /// would make it another model is an error (another model_type or hidden_act, attention_bias, mlp_bias, a partial

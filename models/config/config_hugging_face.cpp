@@ -24,6 +24,7 @@ struct Family {
   bool qkv_bias, qk_norm;
   std::vector<const char*> biases;  ///< keys that ask for others
   double rope_theta = 10000, norm_eps = 1e-6;
+  QkNormOver qk_norm_over = QkNormOver::head;
 };
 
 const std::vector<Family>& families() {
@@ -34,6 +35,7 @@ const std::vector<Family>& families() {
       {"qwen3", 32, 128, 32768, 0, false, true, {"attention_bias"}},
       {"mixtral", 8, 0, 131072, 0, false, false, {}, 1e6, 1e-5},
       {"qwen3_moe", 4, 0, 32768, 0, false, true, {"attention_bias"}},
+      {"olmoe", 0, 0, 4096, 0, false, true, {"attention_bias"}, 10000, 1e-5, QkNormOver::heads},
       {"deepseek_v2", 0, 0, 2048, 0, false, false, {"attention_bias", "mlp_bias"}},
       {"deepseek_v3", 0, 0, 4096, 0, false, false, {"attention_bias"}},
       {"llama4_text", 8, 128, 131072, 0, false, false, {"attention_bias"}, 500000, 1e-5},
@@ -88,8 +90,7 @@ const Family& family_of(const json& object) {
   for (const auto& [type, why] :
        {std::pair{"gpt_oss", "its biases, attention sinks and clamped SwiGLU are not"},
         std::pair{"qwen2_moe", "its gated shared expert is not"},
-        std::pair{"llama4", "its images are not; its text_config, in a file of its own, is a model that is"},
-        std::pair{"olmoe", "its norm over all heads of q, and of k, at once is not"}})
+        std::pair{"llama4", "its images are not; its text_config, in a file of its own, is a model that is"}})
     if (model_type == type)
       throw InvalidInput(fmt::format("model_type: \"{}\" is not supported: {}", model_type, why));
   std::vector<const char*> names;
@@ -205,6 +206,7 @@ ModelConfig from_hugging_face(const json& object) {
   config.max_positions = family.max_positions;
   config.qkv_bias = family.qkv_bias;
   config.qk_norm = family.qk_norm;
+  config.qk_norm_over = family.qk_norm_over;
   for (const DimensionKey& entry : kDimensions) read(object, entry.hugging_face, config.*entry.member);
   if (!object.contains("num_key_value_heads")) config.kv_heads = family.kv_heads;
   if (!object.contains("head_dim")) config.head_dim = family.head_dim;

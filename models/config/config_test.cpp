@@ -114,6 +114,8 @@ TEST_CASE("a wrong model file gets an error that names the field", "[models]") {
   json both = small_with("qk_norm", true);
   both["qkv_bias"] = true;
   CHECK(contains(error_of(both.dump().c_str()), "qkv_bias: no model has it beside qk_norm"));
+  CHECK(contains(error_with("qk_norm_over", "heads"), "qk_norm_over: the model has no qk_norm"));
+  CHECK(contains(error_with("qk_norm_over", "all"), "qk_norm_over: \"all\" is neither head nor heads"));
   CHECK(contains(
       error_of(R"({"layers":16777216,"width":16777216,"ffn":16777216,"heads":2,"head_dim":2,"vocab":2})"),
       "more than any model"));
@@ -145,7 +147,8 @@ TEST_CASE("a Hugging Face config.json of another family is refused", "[models]")
     return error_of(object.dump().c_str());
   };
   CHECK(contains(error_if("model_type", "gemma2"), "model_type: \"gemma2\" is not supported"));
-  CHECK(contains(error_if("model_type", "llama4"), "its text_config, in a file of its own, is a model that is"));
+  CHECK(contains(error_if("model_type", "llama4"),
+                 "its text_config, in a file of its own, is a model that is"));
   CHECK(contains(error_if("hidden_act", "gelu"), "hidden_act: \"gelu\" is not supported"));
   CHECK(contains(error_if("attention_bias", true), "attention_bias: not supported"));
   CHECK(contains(error_if("hidden_size", nullptr), "hidden_size: missing"));

@@ -28,6 +28,7 @@ const std::vector<Refusal>& refusals() {
       {"mixtral", "router_jitter_noise", 0.0, true, "noise on the router's input is"},
       {"qwen3_moe", "decoder_sparse_step", 1, true, "blocks without experts between others are"},
       {"qwen3_moe", "mlp_only_layers", json::array(), true, "blocks without experts between others are"},
+      {"olmoe", "clip_qkv", nullptr, true, "clipping of queries, keys and values is"},
       {"deepseek_v2", "kv_lora_rank", nullptr, false, "latent attention (MLA) is"},
       {"deepseek_v2", "moe_layer_freq", 1, true, "blocks without experts between others are"},
       {"deepseek_v2", "scoring_func", "softmax", true, "another score of this model_type is"},
@@ -80,13 +81,13 @@ void read_mixtral(const json& object, const KeyNames& names, ModelConfig& config
   config.moe.names = ExpertNames::mixtral;
 }
 
-void read_qwen3(const json& object, const KeyNames& names, ModelConfig& config) {
+void read_qwen3_or_olmoe(const json& object, bool qwen3, const KeyNames& names, ModelConfig& config) {
   bool normalised = false;
   read(object, "norm_topk_prob", normalised);
-  config.moe.rule = {.experts = length(object, names("experts"), 128),
+  config.moe.rule = {.experts = length(object, names("experts"), qwen3 ? 128 : 64),
                      .top_k = length(object, names("top_k"), 8),
                      .normalise = normalised};
-  config.moe.expert_ffn = length(object, names("expert_ffn"), 768);
+  config.moe.expert_ffn = qwen3 ? length(object, names("expert_ffn"), 768) : config.ffn;
 }
 
 void read_deepseek(const json& object, bool third, const KeyNames& names, ModelConfig& config) {
@@ -128,7 +129,7 @@ void read_llama4(const json& object, const KeyNames& names, ModelConfig& config)
 }  // namespace
 
 bool hugging_face_has_experts(const std::string& model_type) {
-  for (const char* known : {"mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3", "llama4_text"})
+  for (const char* known : {"mixtral", "qwen3_moe", "olmoe", "deepseek_v2", "deepseek_v3", "llama4_text"})
     if (model_type == known) return true;
   return false;
 }
@@ -136,6 +137,7 @@ bool hugging_face_has_experts(const std::string& model_type) {
 const std::vector<const char*>& hugging_face_moe_keys() {
   static const std::vector<const char*> keys = {"attention_chunk_size",
                                                 "attn_temperature_tuning",
+                                                "clip_qkv",
                                                 "aux_loss_alpha",
                                                 "decoder_sparse_step",
                                                 "ep_size",
@@ -178,6 +180,9 @@ std::map<std::string, std::string> hugging_face_moe_names(const std::string& mod
   if (model_type == "qwen3_moe") {
     names["experts"] = "num_experts";
     names["expert_ffn"] = "moe_intermediate_size";
+  } else if (model_type == "olmoe") {
+    names["experts"] = "num_experts";
+    names["expert_ffn"] = "intermediate_size";
   } else if (model_type.starts_with("deepseek")) {
     names["experts"] = "n_routed_experts";
     names["expert_ffn"] = "moe_intermediate_size";
@@ -197,8 +202,8 @@ void read_hugging_face_moe(const json& object, const std::string& model_type, Mo
   const KeyNames names = KeyNames::of_hugging_face(model_type);
   if (model_type == "mixtral")
     read_mixtral(object, names, config);
-  else if (model_type == "qwen3_moe")
-    read_qwen3(object, names, config);
+  else if (model_type == "qwen3_moe" || model_type == "olmoe")
+    read_qwen3_or_olmoe(object, model_type == "qwen3_moe", names, config);
   else if (model_type == "llama4_text")
     read_llama4(object, names, config);
   else

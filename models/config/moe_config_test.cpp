@@ -63,7 +63,8 @@ TEST_CASE("presets with experts have the published numbers of parameters, all an
   const std::map<std::string, Count> published = {
       {"qwen3-30b-a3b", {30.532, 3.353}},      {"qwen3-235b-a22b", {235.094, 22.191}},
       {"mixtral-8x7b", {46.703, 12.880}},      {"deepseek-v2-lite-gqa", {15.788, 2.743}},
-      {"llama4-scout-gqa", {107.770, 17.173}}, {"moe-4b-a1b", {3.653, 1.237}}};
+      {"llama4-scout-gqa", {107.770, 17.173}}, {"moe-4b-a1b", {3.653, 1.237}},
+      {"olmoe-1b-7b", {6.919, 1.282}}};
   for (const auto& [name, count] : published) {
     INFO(name);
     const ModelConfig model = find_model(name);
@@ -177,6 +178,17 @@ TEST_CASE("config.json of models with experts", "[models][moe]") {
   CHECK(qwen3.not_modelled.empty());
   CHECK(block_of(qwen3, 0).linears[3].parts[2].name == "mlp.experts.1.gate_proj.weight");
 
+  const ModelConfig olmoe =
+      model_from_json(hugging_face("olmoe", {{"num_experts", 16}, {"clip_qkv", nullptr}}));
+  CHECK(olmoe.moe.rule == RoutingRule{.experts = 16, .top_k = 8, .normalise = false});
+  CHECK(olmoe.moe.expert_ffn == 96);
+  CHECK(olmoe.norms_all_heads());
+  CHECK(block_of(olmoe, 0).vectors[2].size() == 64);
+  CHECK(block_of(olmoe, 0).vectors[3].size() == 32);
+  CHECK(olmoe.not_modelled.empty());
+  CHECK(block_of(olmoe, 0).linears[3].parts[2].name == "mlp.experts.1.gate_proj.weight");
+  CHECK(model_from_json(model_to_json(olmoe)) == olmoe);
+
   const ModelConfig v3 = model_from_json(deepseek_v3());
   CHECK(v3.moe.rule == RoutingRule{.experts = 16,
                                    .top_k = 4,
@@ -282,7 +294,7 @@ TEST_CASE("config.json: what is not modelled of experts is refused by its key", 
   CHECK(contains(error_having(hugging_face("mixtral", {}), "sliding_window", 4096), "sliding_window: "));
   CHECK(contains(error_of(hugging_face("gpt_oss", {})), "attention sinks"));
   CHECK(contains(error_of(hugging_face("qwen2_moe", {})), "gated shared expert"));
-  CHECK(contains(error_of(hugging_face("olmoe", {})), "over all heads"));
+  CHECK(contains(error_having(hugging_face("olmoe", {}), "clip_qkv", 8.0), "clip_qkv: "));
 }
 
 }  // namespace precbench

@@ -67,6 +67,18 @@ ModelConfig mixtral() {
   return config;
 }
 
+ModelConfig olmoe() {
+  RoutingRule rule = softmax_of(64, 8);
+  rule.normalise = false;
+  ModelConfig config =
+      with_experts(llama("olmoe-1b-7b", 16, 2048, 1024, 16, 16, 128, 50304, false), rule, 1024);
+  config.qk_norm = true;
+  config.qk_norm_over = QkNormOver::heads;
+  config.rope_theta = 10000;
+  config.max_positions = 4096;
+  return config;
+}
+
 ModelConfig deepseek_v2_lite() {
   RoutingRule rule = softmax_of(64, 6);
   rule.normalise = false;
@@ -140,6 +152,7 @@ const std::vector<ModelConfig>& model_presets() {
       with_experts(llama("tiny-moe",        4,   128,   128,   4,  2,  32,    256, true), softmax_of(8, 2), 128),
       tiny_moe_shared(),
       with_experts(llama("moe-4b-a1b",     16,  2048,  1024,  32,  8,  64, 128256, true), softmax_of(32, 8), 1024),
+      olmoe(),
       mixtral(),
       with_experts(qwen("qwen3-30b-a3b",   48,  2048,   768,  32,  4, 128, 151936, false,  true), softmax_of(128, 8), 768),
       with_experts(qwen("qwen3-235b-a22b", 94,  4096,  1536,  64,  4, 128, 151936, false,  true), softmax_of(128, 8), 1536),

@@ -29,6 +29,8 @@ std::vector<ModelConfig> configs() {
   for (bool tied : {false, true})
     for (bool qk_norm : {false, true}) all.push_back(awkward(tied, qk_norm));
   all.push_back(awkward(false, false, true));
+  all.push_back(awkward(false, true));
+  all.back().qk_norm_over = QkNormOver::heads;
   return all;
 }
 

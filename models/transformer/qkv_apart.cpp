@@ -2,25 +2,10 @@
 // outputs and gradients stand side by side in one matrix, as attention takes them, and are copied out of it and into it.
 #include <algorithm>
 
+#include "models/transformer/qkv_part.h"
 #include "models/transformer/transformer.h"
 
 namespace precbench {
-namespace {
-
-/// Rows of qkv's matrix, of weights or of gradients, and columns of its output.
-struct QkvPart {
-  std::int64_t first, count;
-
-  Tensor rows_of(const Tensor& matrix) const { return matrix.slice_rows(first, count); }
-};
-
-QkvPart part_of(const AttentionShape& shape, LinearRole part) {
-  const std::int64_t q = shape.q_width(), kv = shape.kv_width() / 2;
-  const int place = place_in_qkv(part);
-  return place == 0 ? QkvPart{0, q} : QkvPart{q + (place - 1) * kv, kv};
-}
-
-}  // namespace
 
 bool Transformer::qkv_apart(std::int64_t layer) const {
   return std::any_of(std::begin(kQkvParts), std::end(kQkvParts),

@@ -19,7 +19,8 @@ namespace precbench::testing {
 /// says they were trained to.
 inline constexpr const char* kGoldenSteps[] = {"llama", "tied", "qwen3", "llama3.2", "qwen2.5"};
 /// Of mixtures of experts.
-inline constexpr const char* kGoldenMixtures[] = {"mixtral", "qwen3-moe", "llama4", "deepseek-v3-like"};
+inline constexpr const char* kGoldenMixtures[] = {"mixtral", "qwen3-moe", "olmoe", "llama4",
+                                                  "deepseek-v3-like"};
 
 /// One of the golden steps.
 struct Golden {

@@ -49,6 +49,18 @@ class NanBlock : public DeviceBlock {
   static constexpr std::int64_t kChunk = std::int64_t{1} << 20;
 };
 
+/// The norms that queries and keys may have.
+struct QkNorms {
+  const char* name;
+  bool any;
+  QkNormOver over;
+
+  void set(ModelConfig& model) const { model.qk_norm = any, model.qk_norm_over = over; }
+};
+inline constexpr QkNorms kQkNorms[] = {{"", false, QkNormOver::head},
+                                       {" with QK-norm", true, QkNormOver::head},
+                                       {" with QK-norm over all heads", true, QkNormOver::heads}};
+
 struct StepSetup {
   ModelConfig model;
   std::int64_t B = 1, T = 32;

@@ -1,6 +1,6 @@
 // The training step, top to bottom: construction, a block's forward, its backward, the step. What it keeps between
-// them is in transformer_memory.cpp, a block's second half in ffn.cpp and mixture*.cpp, the head in head.cpp, q, k and v as
-// three products in qkv_apart.cpp.
+// them is in transformer_memory.cpp, a block's second half in ffn.cpp and mixture*.cpp, the head in head.cpp, what RoPE does
+// in qkv_turn.cpp, q, k and v as three products in qkv_apart.cpp.
 #include "models/transformer/transformer.h"
 
 #include <fmt/format.h>
@@ -30,16 +30,6 @@ Transformer::Transformer(Device& device, Arena& arena, Parameters& parameters, c
                                               first->name, recipe.name));
     first = &recipe;
   }
-}
-
-RopeOptions Transformer::rope_options(const BlockWeights& w) const {
-  return {.shape = attention_shape_,
-          .theta = static_cast<float>(config_.rope_theta),
-          .norm_eps = static_cast<float>(config_.norm_eps),
-          .q_norm = w.q_norm,
-          .k_norm = w.k_norm,
-          .bias = w.qkv_bias,
-          .scaling = config_.rope_scaling};
 }
 
 void Transformer::observe(std::int64_t layer, Role role, LinearOperand operand,
@@ -149,7 +139,7 @@ void Transformer::block_forward(std::int64_t layer, Saved& saved, const BlockWei
     const Scope scope(arena_);
     // Without QK-norm RoPE is undone by its own inverse, so the rows turn in place.
     const Tensor qkv = config_.qk_norm ? push(attention_shape_.qkv_width()) : saved.raw_qkv;
-    device_.rope({qkv, saved.raw_qkv, rope_options(w)});
+    turn(qkv, saved, w);
     const Linear lin = linear(layer, Role::o);
     QuantizedTensor out = make_quantized_tensor(saved.attention, lin.x_rowwise(), {});
     out.amax_out = saved.attention_amax;
@@ -248,13 +238,11 @@ void Transformer::attention_backward(std::int64_t layer, const Saved& saved, con
     Tensor qkv = saved.raw_qkv;
     if (config_.qk_norm) {
       qkv = push(attention_shape_.qkv_width());
-      device_.rope({qkv, saved.raw_qkv, rope_options(w)});
+      turn(qkv, saved, w);
     }
     const Tensor dturned = push(attention_shape_.qkv_width());
     device_.attention_backward({dturned, dout, saved.attention, saved.lse, qkv, attention_shape_});
-    produce(dqkv, [&](QuantizedTensor& d) {
-      device_.rope_backward({d, g.q_norm, g.k_norm, accumulate, dturned, saved.raw_qkv, rope_options(w)});
-    });
+    turn_backward(dqkv, dturned, saved, w, g);
     if (config_.qkv_bias) device_.bias_backward({g.qkv_bias, accumulate, dqkv.value});
     observe(layer, Role::qkv, LinearOperand::dy, dqkv);
     observe_codes(layer, Role::qkv, LinearOperand::dy, dqkv);

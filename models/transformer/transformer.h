@@ -103,14 +103,15 @@ class Transformer {
   };
   /// What a block's forward leaves for its backward.
   struct Saved {
-    Tensor x;             // residual stream at the block's input [M, C]
-    Tensor rstd1, rstd2;  // f32 [M]
-    Tensor raw_qkv;       // with QK-norm before it and RoPE, which backward does again; else after RoPE
-    Tensor attention;     // [M, H D]
-    Tensor lse;           // f32 [H, M]
-    Tensor mid;           // residual stream between the halves [M, C]
-    Tensor gate_up;       // [M, 2F]; of experts [rows_capacity, 2F]
-    Tensor h1, h2;        // the norms' outputs, where wgrad takes them in BF16
+    Tensor x;               // residual stream at the block's input [M, C]
+    Tensor rstd1, rstd2;    // f32 [M]
+    Tensor raw_qkv;         // with QK-norm before it and RoPE, which backward does again; else after RoPE
+    Tensor q_rstd, k_rstd;  // f32 [M], with a norm over all heads
+    Tensor attention;       // [M, H D]
+    Tensor lse;             // f32 [H, M]
+    Tensor mid;             // residual stream between the halves [M, C]
+    Tensor gate_up;         // [M, 2F]; of experts [rows_capacity, 2F]
+    Tensor h1, h2;          // the norms' outputs, where wgrad takes them in BF16
     GemmOperand h1_form,
         h2_form;  // and where it takes them quantized: columns, or codes of rows that it transposes
     GemmOperand attention_codes;  // likewise, where it transposes them
@@ -152,7 +153,6 @@ class Transformer {
   void push_inner(std::int64_t layer, Saved& saved);
   /// For a forward whose backward, if it has one, makes its own.
   static void leave_weight_columns(Saved& saved) { saved.gate_up_columns = saved.down_columns = {}; }
-  RopeOptions rope_options(const BlockWeights& w) const;
   void observe(std::int64_t layer, Role role, LinearOperand operand, const QuantizedTensor& values);
   /// Where the layer's recipe has wgrad transpose these codes.
   void observe_codes(std::int64_t layer, Role role, LinearOperand operand, const QuantizedTensor& values,
@@ -170,6 +170,13 @@ class Transformer {
   /// Into memory that is committed first, added to what earlier micro-steps left.
   void wgrad(std::int64_t layer, Role role, const BlockTensors& g, const QuantizedTensor& dy,
              const QuantizedTensor& x, const BlockWeights& w);
+  // qkv_turn.cpp
+  RopeOptions rope_options(const BlockWeights& w) const;
+  /// qkv = what attention takes of saved.raw_qkv, which without QK-norm is the same memory.
+  void turn(const Tensor& qkv, const Saved& saved, const BlockWeights& w);
+  /// dqkv = the gradient of raw_qkv, in the forms that it has; and those of the norms' gains.
+  void turn_backward(QuantizedTensor& dqkv, const Tensor& dturned, const Saved& saved, const BlockWeights& w,
+                     const BlockTensors& g);
   /// Whether q, k and v of the block are three products; and these (qkv_apart.cpp). `x`, `dqkv`: in BF16.
   bool qkv_apart(std::int64_t layer) const;
   void fprop_apart(std::int64_t layer, const Tensor& y, const QuantizedTensor& x, const BlockWeights& w);

@@ -95,9 +95,9 @@ void check_steps(const std::vector<Recipe>& recipes, const std::vector<LinearRol
                  const ModelConfig& model = find_model("tiny")) {
   StepSetup setup{.model = model, .B = 2, .T = 128, .roles = roles};
   const double rounding_of_loss = kBf16Roundoff / std::sqrt(static_cast<double>(setup.B * setup.T));
-  for (const bool qk_norm : {false, true}) {
-    if (qk_norm && model.moe) continue;  // attention's matter, not experts'
-    setup.model.qk_norm = qk_norm;
+  for (const QkNorms& norms : kQkNorms) {
+    if (norms.any && model.moe) continue;  // attention's matter, not experts'
+    norms.set(setup.model);
     setup.reference = true;
     setup.recipe = find_recipe("bf16");
     TestStep exact(setup);
@@ -123,8 +123,7 @@ void check_steps(const std::vector<Recipe>& recipes, const std::vector<LinearRol
         if (!takes(gpu.device(), recipe)) continue;
         const double gpu_loss = random_step(gpu, setup);
         const Named gradients = gpu.gradients();
-        INFO(recipe.name << (qk_norm ? " with QK-norm" : "") << ", attention by "
-                         << gpu.device().attention_name());
+        INFO(recipe.name << norms.name << ", attention by " << gpu.device().attention_name());
         CHECK(std::fabs(gpu_loss - true_loss) <= 2 * (recipe.quantized() ? quantized_error : bf16_error));
         for (const auto& [name, expected] : truth) {
           INFO(name);
@@ -156,14 +155,14 @@ std::vector<Recipe> expert_recipes() {
 /// A step with recomputation of each recipe, bit for bit that without.
 void check_recomputation(const std::vector<Recipe>& recipes, const ModelConfig& model = find_model("tiny")) {
   for (const Recipe& recipe : recipes)
-    for (const bool qk_norm : {false, true})
+    for (const QkNorms& norms : kQkNorms)
       for (const char* attention : {"auto", "own"}) {
-        if (qk_norm && model.moe) continue;
+        if (norms.any && model.moe) continue;
         StepSetup setup{.model = model, .B = 2, .T = 64, .recipe = recipe};
-        setup.model.qk_norm = qk_norm;
+        norms.set(setup.model);
         TestStep kept(setup, repeatable_gpu(attention));
         if (!takes(kept.device(), recipe)) continue;
-        INFO(recipe.name << (qk_norm ? " with QK-norm" : "") << ", attention " << attention);
+        INFO(recipe.name << norms.name << ", attention " << attention);
         const double loss = random_step(kept, setup);
         setup.recompute = true;
         TestStep again(setup, repeatable_gpu(attention));

@@ -45,11 +45,11 @@ TEST_CASE("recomputation changes no bit", "[transformer]") {
   recipes.back().name = "tensorwise wgrad only";
   recipes.back().fprop = recipes.back().dgrad = {};
   for (const Recipe& recipe : recipes)
-    for (const bool qk_norm : {false, true}) {
-      INFO(recipe.name << (qk_norm ? " with QK-norm" : ""));
+    for (const QkNorms& norms : kQkNorms) {
+      INFO(recipe.name << norms.name);
       StepSetup setup{.model = find_model("tiny"), .B = 4, .T = 32, .recipe = recipe};
       setup.model.layers = 3;
-      setup.model.qk_norm = qk_norm;
+      norms.set(setup.model);
       const Result kept = random_step(setup);
       setup.recompute = true;
       const Result again = random_step(setup);
@@ -59,11 +59,12 @@ TEST_CASE("recomputation changes no bit", "[transformer]") {
 }
 
 TEST_CASE("accumulated micro-steps are one larger batch", "[transformer]") {
-  for (const bool tied : {false, true}) {
+  for (const QkNorms& norms : kQkNorms) {
+    INFO(norms.name);
     StepSetup setup{.model = find_model("tiny"), .B = 4, .T = 32, .reference = true};
     setup.model.layers = 2;
-    setup.model.qk_norm = true;
-    setup.model.tied = tied;
+    norms.set(setup.model);
+    setup.model.tied = !norms.any;
     const Result whole = random_step(setup);
     setup.B = 2;
     setup.accumulation = 2;

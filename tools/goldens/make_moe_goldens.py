@@ -3,7 +3,7 @@
 
     python3 tools/goldens/make_moe_goldens.py [NAME...]  # needs torch (CPU), transformers 5, safetensors; only to remake files
 
-The plain step is that of Hugging Face's own modules: its Mixtral and Qwen3-MoE; its Llama 4 with RoPE in every layer, no norm
+The plain step is that of Hugging Face's own modules: its Mixtral, Qwen3-MoE and OLMoE; its Llama 4 with RoPE in every layer, no norm
 of queries and keys and whole attention; and, since our attention is not latent, its DeepSeek-V3 mixture in the blocks of its
 Qwen3, the first of which is dense. The rounded step is ours. Experts have tensors of their own here, which the library stacks.
 The routers' auxiliary losses are 0.
@@ -28,7 +28,7 @@ F_EXPERT = 32
 # choice is closer than this between the keys of what is chosen and what is not, and until FP32 sums, which round some values
 # to the other neighbour than FP64 sums do, move no gradient by more than this.
 LEAST_GAP, MOST_APART = 4e-3, 1e-3
-FIRST_SEED = {"qwen3-moe": 8}  # of 7 the sums of precbench round otherwise than both
+FIRST_SEED = {"qwen3-moe": 8, "olmoe": 12}  # of 7 and 11 the sums of precbench round otherwise than both
 gaps = []
 MODELS = {
     "mixtral": dict(SHAPE, model_type="mixtral", intermediate_size=F_EXPERT, num_local_experts=8, num_experts_per_tok=2,
@@ -36,6 +36,9 @@ MODELS = {
     "qwen3-moe": dict(SHAPE, model_type="qwen3_moe", intermediate_size=96, moe_intermediate_size=F_EXPERT, num_experts=8,
                       num_experts_per_tok=3, norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[],
                       rms_norm_eps=1e-6, rope_theta=1000000.0, head_dim=16, attention_bias=False),
+    "olmoe": dict(SHAPE, model_type="olmoe", intermediate_size=F_EXPERT, num_experts=8, num_experts_per_tok=3,
+                  norm_topk_prob=False, rms_norm_eps=1e-5, rope_theta=10000.0, attention_bias=False, clip_qkv=None,
+                  pad_token_id=None, eos_token_id=None),
     "llama4": dict(SHAPE, model_type="llama4_text", intermediate_size=F_EXPERT, intermediate_size_mlp=96, num_local_experts=8,
                    num_experts_per_tok=1, rms_norm_eps=1e-5, rope_theta=500000.0, head_dim=16, attention_bias=False,
                    use_qk_norm=False, attn_temperature_tuning=False, attention_chunk_size=None, interleave_moe_layer_step=1,
@@ -256,9 +259,10 @@ def main():
         if name in MODELS:
             description = MODELS[name]
             llama4 = name == "llama4"
-            ours = dict(names={"mixtral": name, "llama4": name}.get(name, "qwen3"), qk_norm=name == "qwen3-moe", experts=8,
+            ours = dict(names={"mixtral": name, "llama4": name}.get(name, "qwen3"), qk_norm=name in ("qwen3-moe", "olmoe"),
+                        qk_norm_over="heads" if name == "olmoe" else "head", experts=8,
                         top_k=description["num_experts_per_tok"], score="sigmoid" if llama4 else "softmax",
-                        normalise=not llama4, route_scale=1.0, groups=1, weight_at="input" if llama4 else "swiglu",
+                        normalise=name in ("mixtral", "qwen3-moe"), route_scale=1.0, groups=1, weight_at="input" if llama4 else "swiglu",
                         dense_layers=0, shared=F_EXPERT if llama4 else 0, second_half=mixture,
                         second_half_weights=mixture_weights)
             library = (Llama4 if llama4 else Library)(description, ours)

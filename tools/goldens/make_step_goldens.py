@@ -143,11 +143,15 @@ def loss_of(config, w, tokens, mode):
     for layer in range(config["layers"]):
         at = f"model.layers.{layer}."
         h = stored(norm(x, at + "input_layernorm.weight"))
-        q, k, v = map(heads, linear(h, *(f"{at}self_attn.{p}_proj.weight" for p in "qkv")))
+        q, k, v = linear(h, *(f"{at}self_attn.{p}_proj.weight" for p in "qkv"))
+        over_all = config["qk_norm"] and config.get("qk_norm_over") == "heads"
+        if over_all:
+            q, k = stored(norm(q, at + "self_attn.q_norm.weight")), stored(norm(k, at + "self_attn.k_norm.weight"))
+        q, k, v = map(heads, (q, k, v))
         if config.get("qkv_bias"):  # one op with RoPE, too
             q, k, v = (x + heads(w[f"{at}self_attn.{p}_proj.bias"].expand(B, T, -1)) for p, x in zip("qkv", (q, k, v)))
             v = stored(v)
-        if config["qk_norm"]:  # one op with RoPE: nothing is stored between them
+        if config["qk_norm"] and not over_all:  # one op with RoPE: nothing is stored between them
             q, k = norm(q, at + "self_attn.q_norm.weight"), norm(k, at + "self_attn.k_norm.weight")
         q, k = (stored(rope(head, config)) for head in (q, k))
         group = config["heads"] // config["kv_heads"]
@@ -185,8 +189,9 @@ def random_weights(config, generator):
                 weights[f"{at}self_attn.{name}_proj.bias"] = (
                     torch.randn(size, generator=generator) * 0.5).to(torch.bfloat16)
         if config["qk_norm"]:
-            gain(at + "self_attn.q_norm.weight", config["head_dim"])
-            gain(at + "self_attn.k_norm.weight", config["head_dim"])
+            over_all = config.get("qk_norm_over") == "heads"
+            gain(at + "self_attn.q_norm.weight", q_width if over_all else config["head_dim"])
+            gain(at + "self_attn.k_norm.weight", kv_width if over_all else config["head_dim"])
         gain(at + "post_attention_layernorm.weight", C)
         config.get("second_half_weights", swiglu_weights)(config, layer, matrix)
     gain("model.norm.weight", C)

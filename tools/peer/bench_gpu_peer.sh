@@ -34,7 +34,7 @@ fi
 
 # The peer's names and ours, which are the same of mixtures of experts.
 declare -A models=([8b]=llama3.1-8b [3b]=llama3.2-3b [1b]=llama3.2-1b [moe-4b-a1b]=moe-4b-a1b [qwen3-30b-a3b]=qwen3-30b-a3b
-  [mixtral-8x7b]=mixtral-8x7b)
+  [olmoe-1b-7b]=olmoe-1b-7b [mixtral-8x7b]=mixtral-8x7b)
 routing=${ROUTING:-balanced}
 recipes=${RECIPES:-bf16 rowwise rowwise_auto tensorwise tensorwise_auto blockwise}
 

@@ -47,12 +47,13 @@ def grouped(recipe, x, w, ends):
 
 
 class Experts(nn.Module):
-    """E SwiGLUs of which each token takes K: softmax over the chosen ones' logits. Forced routing gives token t the experts
+    """E SwiGLUs of which each token takes K: softmax over the chosen ones' logits, or over all where weights are not
+    normalised. Forced routing gives token t the experts
     t K, t K + 1, ... modulo E, as precbench's `--routing balanced` does; its weights are still the router's."""
 
-    def __init__(self, width, ffn, experts, top_k):
+    def __init__(self, width, ffn, experts, top_k, normalise):
         super().__init__()
-        self.top_k, self.recipe, self.forced = top_k, "bf16", False
+        self.top_k, self.normalise, self.recipe, self.forced = top_k, normalise, "bf16", False
         self.router = nn.Linear(width, experts, bias=False)
         self.gate_up = nn.Parameter(torch.empty(experts, 2 * ffn, width))
         self.down = nn.Parameter(torch.empty(experts, width, ffn))
@@ -66,7 +67,7 @@ class Experts(nn.Module):
             chosen = z.gather(1, index)
         else:
             chosen, index = z.topk(self.top_k, -1)
-        weights = chosen.softmax(-1)
+        weights = chosen.softmax(-1) if self.normalise else (chosen - z.logsumexp(-1, keepdim=True)).exp()
         of_rows, order = index.flatten().to(torch.int16).sort(stable=True)
         every = torch.arange(E, device=x.device, dtype=torch.int16)
         ends = torch.searchsorted(of_rows, every, right=True, out_int32=True)

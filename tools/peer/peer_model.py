@@ -1,4 +1,4 @@
-"""The peer's model in PyTorch: a Llama, Qwen3's norms of q and k, and mixtures of experts, for peer_torch.py."""
+"""The peer's model in PyTorch: a Llama, Qwen3's or OLMoE's norms of q and k, and mixtures of experts, for peer_torch.py."""
 import dataclasses
 
 import torch
@@ -24,6 +24,8 @@ class Shape:
     qk_norm: bool = False
     experts: int = 0
     top_k: int = 0
+    over_heads: bool = False  # one norm of all heads of q, and one of k
+    normalise: bool = True    # the weights of a token's experts
 
 
 MODELS = {
@@ -34,6 +36,8 @@ MODELS = {
     "tiny-moe": Shape(4, 128, 128, 4, 2, 32, 256, True, experts=8, top_k=2),
     "moe-4b-a1b": Shape(16, 2048, 1024, 32, 8, 64, 128256, True, experts=32, top_k=8),
     "qwen3-30b-a3b": Shape(48, 2048, 768, 32, 4, 128, 151936, False, 1e6, 1e-6, True, experts=128, top_k=8),
+    "olmoe-1b-7b": Shape(16, 2048, 1024, 16, 16, 128, 50304, False, 1e4, 1e-5, True, experts=64, top_k=8, over_heads=True,
+                         normalise=False),
     "mixtral-8x7b": Shape(32, 4096, 14336, 32, 8, 128, 32000, False, 1e6, experts=8, top_k=2),
 }
 
@@ -89,16 +93,19 @@ class Block(nn.Module):
         self.h, self.kv, self.hd = h, kv, hd
         lin = lambda i, o: nn.Linear(i, o, bias=False)
         self.wq, self.wk, self.wv, self.wo = lin(d, h * hd), lin(d, kv * hd), lin(d, kv * hd), lin(h * hd, d)
-        self.nq, self.nk = (Norm(hd, s.eps), Norm(hd, s.eps)) if s.qk_norm else (nn.Identity(), nn.Identity())
+        self.over_heads = s.over_heads
+        norm = lambda n: Norm(n * hd if s.over_heads else hd, s.eps) if s.qk_norm else nn.Identity()
+        self.nq, self.nk = norm(h), norm(kv)
         self.n1, self.n2 = Norm(d, s.eps), Norm(d, s.eps)
-        self.ffn = Experts(d, s.ffn, s.experts, s.top_k) if s.experts else Swiglu(d, s.ffn)
+        self.ffn = Experts(d, s.ffn, s.experts, s.top_k, s.normalise) if s.experts else Swiglu(d, s.ffn)
 
     def forward(self, x, cos, sin):
         B, T, _ = x.shape
         y = self.n1(x)
         heads = lambda t, n: t.view(B, T, n, self.hd)
-        q, k, v = heads(self.wq(y), self.h), heads(self.wk(y), self.kv), heads(self.wv(y), self.kv)
-        q, k = (rope(t.transpose(1, 2), cos, sin) for t in (self.nq(q), self.nk(k)))
+        normed = lambda norm, t, n: heads(norm(t), n) if self.over_heads else norm(heads(t, n))
+        q, k, v = normed(self.nq, self.wq(y), self.h), normed(self.nk, self.wk(y), self.kv), heads(self.wv(y), self.kv)
+        q, k = (rope(t.transpose(1, 2), cos, sin) for t in (q, k))
         o = attention(q, k, v.transpose(1, 2))
         x = x + self.wo(o.transpose(1, 2).reshape(B, T, -1))
         return x + self.ffn(self.n2(x))

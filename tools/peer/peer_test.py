@@ -5,7 +5,7 @@ Usage: tools/peer/peer_test.py [PRECBENCH, default build/precbench]
 
 Skipped where Python has no torch or no safetensors, as the program itself needs none.
 """
-import contextlib, json, os, pathlib, random, subprocess, sys, tempfile, time, unittest
+import contextlib, dataclasses, json, os, pathlib, random, subprocess, sys, tempfile, time, unittest
 from unittest import mock
 
 try:
@@ -25,6 +25,9 @@ B, T = 2, 128
 QWEN = dict(name="tiny-qwen-moe", layers=2, width=128, ffn=192, heads=4, kv_heads=2, head_dim=32, vocab=256, tied=False,
             qk_norm=True, rope_theta=1e6, norm_eps=1e-6, experts=8, top_k=3, expert_ffn=64)
 QWEN_SHAPE = Shape(2, 128, 64, 4, 2, 32, 256, False, 1e6, 1e-6, True, experts=8, top_k=3)
+# OLMoE's: a norm of all heads of q, and of k, and weights that are not normalised.
+OLMOE = dict(QWEN, name="tiny-olmoe", qk_norm_over="heads", normalise=False, norm_eps=1e-5)
+OLMOE_SHAPE = dataclasses.replace(QWEN_SHAPE, eps=1e-5, over_heads=True, normalise=False)
 # Relative, of BF16 on both sides, which round in other places: 0.00001 and 0.018 are seen, and 0.08 of the gradients where some
 # tokens go to other experts. Of wrong steps the gradients are off by 0.8 and more.
 LOSS, GRADIENT, FLIPPED = 4e-5, 0.03, 0.15
@@ -146,6 +149,7 @@ class Step(unittest.TestCase):
     def test_experts_in_turns(self):
         self.expect_ours("tiny-moe", MODELS["tiny-moe"], BALANCED)
         self.expect_ours(QWEN, QWEN_SHAPE, BALANCED)
+        self.expect_ours(OLMOE, OLMOE_SHAPE, BALANCED)
 
     def test_a_block_with_experts_is_one_graph(self):
         self.expect_ours(QWEN, QWEN_SHAPE, BALANCED, change=compiled)
@@ -161,6 +165,10 @@ class Step(unittest.TestCase):
             loss, gradient = self.with_ours(QWEN, QWEN_SHAPE, BALANCED, change=change)
             self.assertGreater(loss, LOSS, change.__name__)
             self.assertGreater(gradient, FLIPPED, change.__name__)
+        normalised = dataclasses.replace(OLMOE_SHAPE, normalise=True)
+        for shape, change in (normalised, None), (OLMOE_SHAPE, no_norm_of_keys):
+            _, gradient = self.with_ours(OLMOE, shape, BALANCED, change=change)
+            self.assertGreater(gradient, FLIPPED, change)
 
     @unittest.skipUnless(torch.cuda.is_available(), "needs a GPU")
     def test_on_a_gpu(self):
