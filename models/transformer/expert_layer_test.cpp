@@ -21,7 +21,7 @@ struct Setting {
 };
 const Setting kAlone{false, 256, 384, 2, 1 / std::sqrt(256.0f), 1 / std::sqrt(384.0f)};
 /// Sums are as large as in torchao's layer, whose weights of 0.02 have 5120 and 8192 inputs. So wide the router's part of dX is
-/// a third of its square; there it is most of it, and dX keeps 36 dB.
+/// a third of its square, and there most of it.
 const Setting kWhole{
     true, 1024, 1536, 1, 0.02f * std::sqrt(5120.0f / 1024.0f), 0.02f * std::sqrt(8192.0f / 1536.0f)};
 
