@@ -7,6 +7,7 @@ import unittest
 
 from check_links import fault
 from readme_tables import ROOT, filled
+from speed_tables import block_ms
 
 README = ROOT / "README.md"
 FINDINGS = ROOT / "results/findings.md"
@@ -48,6 +49,15 @@ class Tables(unittest.TestCase):
                      "<!-- table single -->\n<!-- table scaling -->\n<!-- end -->\n"):
             with self.assertRaises(SystemExit):
                 faults_of(README, text)
+
+
+class Blocks(unittest.TestCase):
+    def test_a_block_is_what_a_deeper_model_takes_more(self):
+        """Of steps of 10 ms and 4 ms a block; a model at one depth, whole or cut, says nothing of its blocks."""
+        rate = lambda ms: 2 * 1024 * 3 / ms * 1e3
+        rates = {("moe", layers, 2, 1024, 3, "bf16"): rate(10 + 4 * layers) for layers in (1, 2, 5)}
+        rates |= {("moe", None, 2, 1024, 3, "bf16"): rate(500), ("other", 6, 2, 1024, 3, "bf16"): rate(7)}
+        self.assertEqual({case: round(ms, 9) for case, ms in block_ms(rates).items()}, {("moe", 2, 1024, 3, "bf16"): 4})
 
 
 class Links(unittest.TestCase):

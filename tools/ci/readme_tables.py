@@ -8,7 +8,7 @@ line; the same one may stand on several pages, and each must stand on one at lea
 
   tools/ci/readme_tables.py            # writes them into the pages
   tools/ci/readme_tables.py --check    # exit status 1, and where which, where a page says something else
-  tools/ci/readme_tables.py --beside-peer out/beside-peer     # prints that table of what tools/peer/bench_gpu_peer.sh left there
+  tools/ci/readme_tables.py --beside-peer out/beside-peer     # prints those tables of what tools/peer/bench_gpu_peer.sh left there
 """
 import pathlib, re, subprocess, sys
 
@@ -55,7 +55,8 @@ def filled(page, text, found, wrong):
 
 def main():
     if sys.argv[1:2] == ["--beside-peer"]:
-        return print(speed_tables.beside_peer(pathlib.Path(sys.argv[2]).resolve()))
+        folder = pathlib.Path(sys.argv[2]).resolve()
+        return print("\n\n".join(filter(None, [speed_tables.beside_peer(folder), speed_tables.blocks_beside_peer(folder)])))
     found, wrong = set(), []
     for page in pages():
         old = page.read_text()

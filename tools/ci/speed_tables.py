@@ -59,6 +59,30 @@ def beside_peer(folder="h200/beside-peer"):
                   "PyTorch peak GiB", "precbench peak GiB"], rows)
 
 
+def block_ms(rates):
+    """Of tokens/s by BESIDE: milliseconds that a block more takes, of the cases that were run at two depths."""
+    depths = {}
+    for (model, layers, batch, seq, accumulation, recipe), tokens_per_s in rates.items():
+        if layers:
+            ms = batch * seq * accumulation / tokens_per_s * 1e3
+            depths.setdefault((model, batch, seq, accumulation, recipe), []).append((layers, ms))
+    return {case: (high[1] - low[1]) / (high[0] - low[0]) for case, steps in depths.items()
+            for low, high in [(min(steps), max(steps))] if low[0] < high[0]}
+
+
+def blocks_beside_peer(folder):
+    """One block of each model that was run at two depths: forward, backward and its part of the optimizer; empty without any."""
+    ours = block_ms({key: rate(case) for key, case in measured(f"{folder}/records.jsonl", *BESIDE).items()})
+    theirs = block_ms({key: line["tokens_per_s"] for key, line in peers(f"{folder}/peer.ndjson").items()})
+    rows = []
+    for (model, batch, seq, accumulation, recipe), ms in ours.items():
+        bf16, peer = ours.get((model, batch, seq, accumulation, "bf16")), theirs.get((model, batch, seq, accumulation, recipe))
+        rows.append([model, f"{batch} x {seq}", recipe, f"{ms:.2f}", f"{bf16 / ms:.2f}x" if bf16 else "-"] +
+                    ([f"{peer:.2f}", f"{peer / ms:.2f}x"] if peer else ["-", "-"]))
+    return rows and table(["model", "batch x seq", "recipe", "precbench ms a block", "over bf16", "PyTorch ms a block", "ratio"],
+                          rows)
+
+
 def front_experts():
     """Of each mixture beside PyTorch: BF16's speed, ours over the peer's in both recipes that it has, and FP8 over BF16."""
     cases = measured("h200/beside-peer-experts/records.jsonl", *BESIDE)

@@ -7,6 +7,7 @@
 #   OUT=out/beside tools/peer/bench_gpu_peer.sh 8b:1:4096   # one shape: the peer's model name, batch, sequence length,
 #                                                           # and where a step has several, its passes
 #   OUT=out/beside-experts tools/peer/bench_gpu_peer.sh moe-4b-a1b:2:4096 qwen3-30b-a3b/6:2:4096   # of the second 6 blocks
+#   OUT=out/blocks tools/peer/bench_gpu_peer.sh moe-4b-a1b/1:2:4096 moe-4b-a1b/5:2:4096            # and so one block by itself
 #
 # Shapes of others: 8b:1:8192:16 is that of Megatron's published tokens/s, 8b:16:1024:32 llm.q's 524,288 tokens a step.
 # Experts are chosen by $ROUTING on both sides, balanced or learned, without a balance loss. $RECIPES are the peer's names of
