@@ -167,17 +167,15 @@ TEST_CASE("a NaN in one head's keys reaches that head's later rows only", "[gpu]
   for (const char* which : {"own", "cudnn"}) {
     if (!use(device, which)) continue;
     const AttentionShape s{1, 256, 2, 2, 64};
-    std::vector<std::uint16_t> values = random_bf16(s.tokens() * s.qkv_width(), 1.0f, 3);
+    Problem problem(device, s, 1.0f);
+    std::vector<std::uint16_t> values = problem.qkv_values;
     const std::int64_t poisoned = 100;
     values[poisoned * s.qkv_width() + (s.heads + 1) * s.head_dim] = 0x7FC0;  // key of head 1
-    Tensor qkv{device.allocate(values.size() * 2), DType::bf16, s.tokens(), s.qkv_width()};
-    Tensor lse{device.allocate(s.tokens() * s.heads * 4), DType::f32, s.heads, s.tokens()};
-    QuantizedTensor out;
-    out.value = {device.allocate(s.tokens() * s.q_width() * 2), DType::bf16, s.tokens(), s.q_width()};
-    device.upload(qkv, values.data());
-    device.attention({out, lse, qkv, s});
+    device.upload(problem.tensors().qkv, values.data());
+    problem.clear();
+    problem.forward();
     std::vector<std::uint16_t> got(s.tokens() * s.q_width());
-    device.download(got.data(), out.value);
+    device.download(got.data(), problem.tensors().out);
     bool as_expected = true;
     for (std::int64_t t = 0; t < s.T; ++t)
       for (std::int64_t head = 0; head < s.heads; ++head) {
@@ -188,7 +186,6 @@ TEST_CASE("a NaN in one head's keys reaches that head's later rows only", "[gpu]
       }
     INFO(which);
     CHECK(as_expected);
-    for (const Tensor& x : {qkv, lse, out.value}) device.deallocate(x.data);
   }
 }
 

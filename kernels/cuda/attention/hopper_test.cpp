@@ -187,16 +187,13 @@ TEST_CASE("attention for Hopper: a NaN in one head's keys reaches that head's la
   for (const std::int64_t D : {64, 128}) {
     const AttentionShape s{2, 256, 2, 2, D};
     constexpr std::int64_t kPoisoned = 100;
-    std::vector<std::uint16_t> values = random_bf16(s.tokens() * s.qkv_width(), 1.0f, 3);
+    Problem problem(device, s, 1.0f);
+    std::vector<std::uint16_t> values = problem.qkv_values;
     values[kPoisoned * s.qkv_width() + (s.heads + 1) * D] = 0x7FC0;  // a key of head 1, sequence 0
-    const DeviceBlock qkv(device, bytes_of(DType::bf16, s.tokens() * s.qkv_width())),
-        out(device, bytes_of(DType::bf16, s.tokens() * s.q_width())), lse(device, s.tokens() * s.heads * 4);
-    const AttentionTensors tensors = {{out.data(), DType::bf16, s.tokens(), s.q_width()},
-                                      {lse.data(), DType::f32, s.heads, s.tokens()},
-                                      {qkv.data(), DType::bf16, s.tokens(), s.qkv_width()},
-                                      {}};
+    const AttentionTensors tensors = problem.tensors();
     device.upload(tensors.qkv, values.data());
     for (const HopperForward* kernel : hopper_forward_kernels(s, device.compute_capability())) {
+      problem.clear();
       kernel->launch(tensors, s, device.stream());
       std::vector<std::uint16_t> got(s.tokens() * s.q_width());
       device.download(got.data(), tensors.out);
