@@ -1,4 +1,4 @@
-"""Tables of the outputs of the kernels' benchmarks, results/h200/*_bench.txt, for readme_tables.py."""
+"""Tables of the outputs of the kernels' benchmarks, results/h200/*_bench.txt and grouped_peer.txt, for readme_tables.py."""
 import re
 
 from committed import RESULTS, spread, table
@@ -10,6 +10,7 @@ OTHER = re.compile(r"^ +(\S.*?)  +([\d.]+) ms +\d+ GB/s +(\d+)%", re.M)
 OPS = ["quantize, both forms", "add_rmsnorm", "rmsnorm_backward", "swiglu", "swiglu_backward"]
 OTHERS = ["copy 8192x4096", "copy 8192x14336", "transpose_codes 8192x14336", "rope B1 T8192 H32/8 D128", "embedding",
           "embedding_backward", "cross_entropy", "sum_of_squares", "adamw bf16 weights, moments, gradients", "adamw f32 master"]
+GROUPED_PEER = {"bf16": "bf16", "fast": "rowwise, fast", "promoted": "rowwise, promoted"}
 EXPERTS = re.compile(r"^ +([a-z_:+0-9 >,-]+?) +[\d.]+ ms +\d+ GB/s, a copy +[\d.]+ ms, +(\d+)%", re.M)
 
 
@@ -54,6 +55,18 @@ def grouped_gemms(rows_at_least=1024):
                    [[kind, rows, *(spread(column) for column in zip(*values))] for (kind, rows), values in kinds.items()])
 
 
+def grouped_peer():
+    """PyTorch's grouped products beside ours of the same accumulation, over all shapes and numbers of rows."""
+    kinds = {}
+    for line in (RESULTS / "h200/grouped_peer.txt").read_text().splitlines():
+        if match := re.search(r" (\d+) +\d+x\d+ +(\w+) +(\w+) +bf16 +(\d+) +(\d+) +([\d.]+)$", line):
+            rows, gemm, kind, *numbers = match.groups()
+            kinds.setdefault((GROUPED_PEER[kind], gemm, f"{int(rows):,}"), []).append([float(number) for number in numbers])
+    return table(["product", "", "rows of an expert", "PyTorch, TFLOP/s", "ours", "ratio"],
+                 [[*key, *map(spread, columns[:2]), spread(columns[2], 2, "x")]
+                  for key, columns in ((key, list(zip(*values))) for key, values in sorted(kinds.items(), key=lambda kind: kind[0][:2]))])
+
+
 def experts_ops():
     """Share of a copy of as many bytes, model by model."""
     found, models = {}, []
@@ -67,4 +80,4 @@ def experts_ops():
 
 
 TABLES = {"kernel-ops": kernel_ops, "kernel-others": kernel_others, "own-gemms": own_gemms, "grouped-gemms": grouped_gemms,
-          "experts-ops": experts_ops}
+          "grouped-peer": grouped_peer, "experts-ops": experts_ops}

@@ -263,6 +263,7 @@ def over_peer(recipe, folder="h200/beside-peer"):
 
 
 TABLES = {"single": single, "beside-peer": beside_peer, "beside-peer-experts": lambda: beside_peer("h200/beside-peer-experts"),
+          "beside-peer-blocks": lambda: blocks_beside_peer("h200/beside-peer-blocks"),
           "front-single": front_single, "front-experts": front_experts, "front-scaling": front_scaling, "scaling": scaling,
           "scaling-peer": scaling_peer, "reshard": reshard, "mixtures": mixtures, "experts-on-two": experts_on_two,
           "delayed-speed": delayed_speed, "since-old-commit": since_old_commit, "fp4-cost": fp4_cost}
