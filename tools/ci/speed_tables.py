@@ -9,7 +9,8 @@ MIXTURES = [("moe-4b-a1b", "balanced"), ("moe-4b-a1b", "learned"), ("moe-4b-a1b"
 MIXTURE_RECIPES = ["tensorwise", "tensorwise_delayed", "rowwise", "blockwise"]
 OLD_COMMIT = "ee8943a"
 BUSY_WATTS = 500  # a clock that was read with less is of a GPU before its load
-PEER_MODELS = {"8b": "llama3.1-8b", "3b": "llama3.2-3b", "1b": "llama3.2-1b"}
+PEER_MODELS = {"8b": "llama3.1-8b", "3b": "llama3.2-3b", "1b": "llama3.2-1b", "7b": "qwen2.5-7b",
+               "1.5b": "qwen2.5-1.5b"}
 # What a case beside the peer is known by; some have no `layers`, as they have all.
 BESIDE = "model", "layers", "batch", "seq", "accumulation", "recipe"
 

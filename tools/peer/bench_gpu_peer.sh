@@ -9,7 +9,7 @@
 #   OUT=out/beside-experts tools/peer/bench_gpu_peer.sh moe-4b-a1b:2:4096 qwen3-30b-a3b/6:2:4096   # of the second 6 blocks
 #   OUT=out/blocks tools/peer/bench_gpu_peer.sh moe-4b-a1b/1:2:4096 moe-4b-a1b/5:2:4096            # and so one block by itself
 #
-# Shapes of others: 8b:1:8192:16 is that of Megatron's published tokens/s, 8b:16:1024:32 llm.q's 524,288 tokens a step.
+# Shapes of others: 8b:1:8192:16 is that of Megatron's published tokens/s, 7b:16:1024:32 llm.q's of Qwen2.5, 524,288 tokens a step.
 # Experts are chosen by $ROUTING on both sides, balanced or learned, without a balance loss. $RECIPES are the peer's names of
 # recipes, $TIME_LIMIT is how many seconds a case of ours may be sampled.
 #
@@ -34,8 +34,8 @@ if ! "$python" -c 'from importlib.util import find_spec as find; exit(not (find(
 fi
 
 # The peer's names and ours, which are the same of mixtures of experts.
-declare -A models=([8b]=llama3.1-8b [3b]=llama3.2-3b [1b]=llama3.2-1b [moe-4b-a1b]=moe-4b-a1b [qwen3-30b-a3b]=qwen3-30b-a3b
-  [olmoe-1b-7b]=olmoe-1b-7b [mixtral-8x7b]=mixtral-8x7b)
+declare -A models=([8b]=llama3.1-8b [3b]=llama3.2-3b [1b]=llama3.2-1b [7b]=qwen2.5-7b [1.5b]=qwen2.5-1.5b
+  [moe-4b-a1b]=moe-4b-a1b [qwen3-30b-a3b]=qwen3-30b-a3b [olmoe-1b-7b]=olmoe-1b-7b [mixtral-8x7b]=mixtral-8x7b)
 routing=${ROUTING:-balanced}
 recipes=${RECIPES:-bf16 rowwise rowwise_auto tensorwise tensorwise_auto blockwise}
 

@@ -1,4 +1,5 @@
-"""The peer's model in PyTorch: a Llama, Qwen3's or OLMoE's norms of q and k, and mixtures of experts, for peer_torch.py."""
+"""The peer's model in PyTorch: a Llama, Qwen2.5's biases, Qwen3's or OLMoE's norms of q and k, and mixtures of experts, for
+peer_torch.py."""
 import dataclasses
 
 import torch
@@ -26,6 +27,7 @@ class Shape:
     top_k: int = 0
     over_heads: bool = False  # one norm of all heads of q, and one of k
     normalise: bool = True    # the weights of a token's experts
+    qkv_bias: bool = False
 
 
 MODELS = {
@@ -33,6 +35,8 @@ MODELS = {
     "1b": Shape(16, 2048, 8192, 32, 8, 64, 128256, True),
     "3b": Shape(28, 3072, 8192, 24, 8, 128, 128256, True),
     "8b": Shape(32, 4096, 14336, 32, 8, 128, 128256, False),
+    "1.5b": Shape(28, 1536, 8960, 12, 2, 128, 151936, True, 1e6, 1e-6, qkv_bias=True),
+    "7b": Shape(28, 3584, 18944, 28, 4, 128, 152064, False, 1e6, 1e-6, qkv_bias=True),
     "tiny-moe": Shape(4, 128, 128, 4, 2, 32, 256, True, experts=8, top_k=2),
     "moe-4b-a1b": Shape(16, 2048, 1024, 32, 8, 64, 128256, True, experts=32, top_k=8),
     "qwen3-30b-a3b": Shape(48, 2048, 768, 32, 4, 128, 151936, False, 1e6, 1e-6, True, experts=128, top_k=8),
@@ -91,8 +95,8 @@ class Block(nn.Module):
         super().__init__()
         d, h, kv, hd = s.width, s.heads, s.kv_heads, s.head_dim
         self.h, self.kv, self.hd = h, kv, hd
-        lin = lambda i, o: nn.Linear(i, o, bias=False)
-        self.wq, self.wk, self.wv, self.wo = lin(d, h * hd), lin(d, kv * hd), lin(d, kv * hd), lin(h * hd, d)
+        lin = lambda heads: nn.Linear(d, heads * hd, bias=s.qkv_bias)
+        self.wq, self.wk, self.wv, self.wo = lin(h), lin(kv), lin(kv), nn.Linear(h * hd, d, bias=False)
         self.over_heads = s.over_heads
         norm = lambda n: Norm(n * hd if s.over_heads else hd, s.eps) if s.qk_norm else nn.Identity()
         self.nq, self.nk = norm(h), norm(kv)

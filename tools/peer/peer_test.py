@@ -28,6 +28,9 @@ QWEN_SHAPE = Shape(2, 128, 64, 4, 2, 32, 256, False, 1e6, 1e-6, True, experts=8,
 # OLMoE's: a norm of all heads of q, and of k, and weights that are not normalised.
 OLMOE = dict(QWEN, name="tiny-olmoe", qk_norm_over="heads", normalise=False, norm_eps=1e-5)
 OLMOE_SHAPE = dataclasses.replace(QWEN_SHAPE, eps=1e-5, over_heads=True, normalise=False)
+# Qwen2.5's biases of q, k and v, which start at 0.
+BIASED = dict(name="tiny-biased", layers=2, width=128, ffn=384, heads=4, kv_heads=2, head_dim=32, vocab=256, tied=True, qkv_bias=True)
+BIASED_SHAPE = Shape(2, 128, 384, 4, 2, 32, 256, True, qkv_bias=True)
 # Relative, of BF16 on both sides, which round in other places: 0.00001 and 0.018 are seen, and 0.08 of the gradients where some
 # tokens go to other experts. Of wrong steps the gradients are off by 0.8 and more.
 LOSS, GRADIENT, FLIPPED = 4e-5, 0.03, 0.15
@@ -45,7 +48,8 @@ def of_peer(name, tensors, experts):
     _, layer, part = name.split(".", 2)
     at = f"model.layers.{layer}."
     if part not in ("ffn.gate_up", "ffn.down"):
-        return tensors[f"{at}{NAMES[part.rsplit('.', 1)[0]]}.weight"]
+        module, kind = part.rsplit(".", 1)
+        return tensors[f"{at}{NAMES[module]}.{'bias' if kind == 'bias' else 'weight'}"]
     parts = ["down"] if part == "ffn.down" else ["gate", "up"]
     expert = lambda e: torch.cat([tensors[f"{at}mlp.experts.{e}.{what}_proj.weight"] for what in parts])
     return torch.stack([expert(e) for e in range(experts)])
@@ -124,6 +128,10 @@ def rowwise(model):
     compiled(model)
 
 
+def other_biases(model):
+    model.layers[1].wk.bias.data.fill_(0.5)
+
+
 def no_norm_of_keys(model):
     model.layers[1].nk = torch.nn.Identity()
 
@@ -145,6 +153,7 @@ class Step(unittest.TestCase):
 
     def test_a_dense_model(self):
         self.expect_ours("tiny", MODELS["tiny"])
+        self.expect_ours(BIASED, BIASED_SHAPE)
 
     def test_experts_in_turns(self):
         self.expect_ours("tiny-moe", MODELS["tiny-moe"], BALANCED)
@@ -165,6 +174,8 @@ class Step(unittest.TestCase):
             loss, gradient = self.with_ours(QWEN, QWEN_SHAPE, BALANCED, change=change)
             self.assertGreater(loss, LOSS, change.__name__)
             self.assertGreater(gradient, FLIPPED, change.__name__)
+        _, gradient = self.with_ours(BIASED, BIASED_SHAPE, change=other_biases)
+        self.assertGreater(gradient, FLIPPED)
         normalised = dataclasses.replace(OLMOE_SHAPE, normalise=True)
         for shape, change in (normalised, None), (OLMOE_SHAPE, no_norm_of_keys):
             _, gradient = self.with_ours(OLMOE, shape, BALANCED, change=change)
