@@ -39,6 +39,27 @@ TEST_CASE("the fastest recipe of a model is one that its study has shown to trai
   CHECK(contains(summary, "tensorwise on llama3.2-1b: worse"));
 }
 
+TEST_CASE("the summary says what a study shows, and only without any that nothing is shown", "[study]") {
+  const std::string nothing = "do not show whether any recipe converges";
+  const auto summary = [](const std::vector<Record>& studies, const char* timed_model) {
+    std::vector<Record> records = with_speeds(studies);
+    for (Record& record : records)
+      if (!record.study) record = with(with(record, "steps", "auto"), "model", timed_model);
+    return section_of(records, "Summary");
+  };
+  CHECK(contains(summary({}, "llama3.2-1b"), nothing));
+  const std::string judged = summary(study_records(), "llama3.2-1b");
+  INFO(judged);
+  CHECK_FALSE(contains(judged, nothing));
+  CHECK(contains(judged, "blockwise on llama3.2-1b: equivalent"));
+  CHECK_FALSE(contains(judged, "not judged for"));
+  // What was timed is another model than the study's, of which nothing is known.
+  const std::string other = summary(study_records(), "llama3.1-8b");
+  INFO(other);
+  CHECK_FALSE(contains(other, nothing));
+  CHECK(contains(other, "; not judged for llama3.1-8b."));
+}
+
 TEST_CASE("a study of a mixture says how many slots go to other experts", "[study][moe]") {
   std::vector<Record> records = study_records();
   for (Record& row : records) row.fidelity.clear();
