@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tools/analysis/columns.h"
-#include "tools/report/sections.h"
+#include "tools/report/judged_runs.h"
 #include "tools/text/distinct.h"
 
 namespace precbench {
@@ -49,13 +49,8 @@ void add(Verdicts& verdicts, const Verdicts::key_type& of, ConvergenceVerdict ve
 /// the machine.
 Verdicts verdicts_of(const ReportInput& input) {
   Verdicts verdicts;
-  for (const MachineRecords& machine : input.machines)
-    for (const Study& study : machine.studies)
-      for (const RecipeConvergence& recipe : study.recipes) {
-        if (recipe.is_bf16 || !recipe.verdict) continue;
-        const Row row = row_of(recipe);
-        add(verdicts, {text_of(row, "model"), label_of(row)}, *recipe.verdict);
-      }
+  for (const JudgedRun& run : judged_runs(input))
+    add(verdicts, {text_of(run.row, "model"), label_of(run.row)}, *run.recipe->verdict);
   return verdicts;
 }
 
