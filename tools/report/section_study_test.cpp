@@ -63,6 +63,22 @@ TEST_CASE("the summary says what a study shows, and only without any that nothin
   CHECK(contains(other, "; not judged for llama3.1-8b."));
 }
 
+TEST_CASE("a study judges what was timed as it was forked: a model in a file, a recipe with its modifiers",
+          "[study]") {
+  const auto summary = [](const char* key, const char* of_study, const char* of_timed) {
+    std::vector<Record> records = with_speeds(study_records());
+    for (Record& record : records)
+      record = with(with(record, "steps", "auto"), key, record.study ? of_study : of_timed);
+    return section_of(records, "Summary");
+  };
+  // tensorwise is faster, but its study says that it is worse.
+  CHECK(contains(summary("model", "own/mine.json", "own/mine.json"), "own/mine.json 1.25x with blockwise"));
+  CHECK(contains(summary("head", "recipe", "recipe"), "llama3.2-1b 1.25x with blockwise + head recipe"));
+  const std::string plain = summary("head", "recipe", "bf16");
+  INFO(plain);
+  CHECK_FALSE(contains(plain, "1.25x with blockwise"));
+}
+
 TEST_CASE("the long run of a model and recipe stands beside its forks", "[study]") {
   // From scratch tensorwise ends 0.03 nats above bf16, and seeds scatter.
   const auto with_run = [](const std::function<void(Record&)>& change) {

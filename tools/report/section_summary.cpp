@@ -70,10 +70,17 @@ ConvergenceVerdict verdict_of(const StudyCard& card) {
   return ConvergenceVerdict::inconclusive;
 }
 
+/// As rows that were timed are named: by the case, since a file's name is not that of what it holds, and with the modifiers.
+Verdicts::key_type judged_name(const StudyCard& card) {
+  Row row;
+  row.fields = card.fork->case_fields;
+  return {text_of(row, "model"), label_of(row)};
+}
+
 /// The same with what studies say of a model and recipe in place of what seeds say, which is less.
 Verdicts with_studies(const Verdicts& of_seeds, const std::vector<StudyCard>& cards) {
   Verdicts verdicts;
-  for (const StudyCard& card : cards) add(verdicts, {card.model, card.verdict.recipe}, verdict_of(card));
+  for (const StudyCard& card : cards) add(verdicts, judged_name(card), verdict_of(card));
   verdicts.insert(of_seeds.begin(), of_seeds.end());
   return verdicts;
 }
@@ -81,9 +88,9 @@ Verdicts with_studies(const Verdicts& of_seeds, const std::vector<StudyCard>& ca
 /// ", +0.00092 nats": what studies say at most that a row's recipe costs its model.
 std::string price_of(const Row& row, const std::vector<StudyCard>& cards) {
   std::optional<double> most;
+  const Verdicts::key_type name{text_of(row, "model"), label_of(row)};
   for (const StudyCard& card : cards)
-    if (card.model == text_of(row, "model") && card.verdict.recipe == label_of(row) &&
-        card.verdict.difference)
+    if (card.verdict.difference && judged_name(card) == name)
       most = std::max(most, std::optional(card.verdict.difference->mean));
   return most ? fmt::format(", {:+.5f} nats", *most) : "";
 }
