@@ -52,6 +52,13 @@ std::optional<std::string> why_unsupported(const StudyRows& rows, const std::str
   return cells.empty() ? "" : cells.begin()->second->error.value_or("");
 }
 
+/// Of cells that are not empty.
+const Record* typical_fork(const StudyCells& cells) {
+  const auto ok = std::find_if(cells.begin(), cells.end(),
+                               [](const auto& cell) { return cell.second->status == Status::ok; });
+  return (ok == cells.end() ? cells.begin() : ok)->second;
+}
+
 /// The positive controls, and what judge_forks needs of them.
 struct Controls {
   std::vector<ControlResult> results;
@@ -194,6 +201,7 @@ std::vector<StudyCard> cards_of(const StudyRows& rows) {
     StudyCard& card = cards.emplace_back(common);
     card.verdict = std::move(verdict);
     const StudyCells& cells = rows.of(StudyPart::fork, recipe);
+    card.fork = typical_fork(cells);
     card.fidelity = fidelity_of(cells), card.layers = layers_of(cells), card.curve = curve_of(rows, recipe);
     card.outlier_ffn = outlier_ladder(rows, recipe, "ffn");
     card.outlier_norm = outlier_ladder(rows, recipe, "norm");

@@ -42,9 +42,10 @@ struct ControlResult {
 struct StudyCard {
   std::string model, machine, study;  ///< study: as in StudyPlace
   ForkVerdict verdict;                ///< and the recipe's name
-  std::optional<double> floor;        ///< nats
-  double margin = 0;                  ///< nats
-  double bf16_loss = 0;               ///< nats, mean over its forks
+  const Record* fork = nullptr;  ///< one of the recipe's, for its setting; one that ended well where any did
+  std::optional<double> floor;   ///< nats
+  double margin = 0;             ///< nats
+  double bf16_loss = 0;          ///< nats, mean over its forks
   std::int64_t fork_steps = 0;
   std::vector<CardFidelity> fidelity;
   std::vector<CardLayer> layers;
@@ -54,7 +55,8 @@ struct StudyCard {
   std::vector<ControlResult> controls;       ///< of the study, the same in all its cards
 };
 
-/// By model, then by recipe, in the order of their names; none where no record belongs to a study.
+/// By model, then by recipe, in the order of their names; none where no record belongs to a study. They point to the
+/// records, which must outlive them.
 std::vector<StudyCard> study_cards(const RecordRefs& records);
 
 /// What cards.json holds.

@@ -28,13 +28,15 @@ std::string claimed(const Claim& claim, const std::string& key, const std::strin
 /// `digits` behind the point; 0: in groups of three.
 std::string figure_text(double value, int digits);
 
-/// A row of these records as the counterpart of a claim.
+/// A row of these records, or a study's card with a row of its forks' fields, as the counterpart of a claim.
 struct Counterpart {
-  const MachineRecords* machine = nullptr;
-  const Row* row = nullptr;          ///< null: there is none
-  const Record* record = nullptr;    ///< of the first seed
-  std::optional<double> billions{};  ///< of parameters
+  const MachineRecords* machine = nullptr;  ///< null of a card
+  const Row* row = nullptr;                 ///< null: there is none
+  const Record* record = nullptr;           ///< of the first seed
+  std::optional<double> billions{};         ///< of parameters
+  const StudyCard* card = nullptr;
 
+  const std::string& machine_name() const { return card ? card->machine : machine->name; }
   const MoeRecord* moe() const { return record && record->moe ? &*record->moe : nullptr; }
 };
 

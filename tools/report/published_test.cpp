@@ -3,6 +3,7 @@
 #include <map>
 #include <set>
 
+#include "tools/analysis/study_samples.h"
 #include "tools/report/published_claims.h"
 #include "tools/report/sections_testing.h"
 #include "tools/testing/catch.h"
@@ -45,6 +46,16 @@ std::vector<Record> trained(Record (*on_machine)(const std::string&, double, int
   for (const int seed : {1, 2, 3})
     for (const char* name : {"bf16", recipe.c_str()})
       records.push_back(with(on_machine(name, 1e-4 * seed, seed), "model", model));
+  return records;
+}
+
+/// A study that asks about the recipe, whose forks end so far above bf16's.
+std::vector<Record> study_of(const std::string& recipe, double difference) {
+  study_samples::Rows rows;
+  rows.add_frame();
+  rows.add_forks(recipe, difference, 1e-5, study_samples::Rows::ask);
+  std::vector<Record> records;
+  for (const LocatedRecord* row : rows.refs()) records.push_back(row->record);
   return records;
 }
 
@@ -115,6 +126,81 @@ TEST_CASE("a loss from a GPU stands beside a claim before one from a CPU", "[pub
   const auto lines = lines_with(text, "11.5 over bf16's 5.0 nats");
   REQUIRE(lines.size() == 1);
   CHECK(contains(lines.front(), "model llama3.1-8b, here own/config.json"));
+}
+
+TEST_CASE("a study's card stands beside a claim about the loss, with what forks are not",
+          "[published][study]") {
+  const auto line_of = [](const std::vector<Record>& records, const char* figure) {
+    for (const std::string& line : lines_with(published(records), "11.5 over bf16's 5.0 nats"))
+      if (contains(line, figure)) return line;
+    return std::string();
+  };
+  CHECK(published(study_of("blockwise", 0.0012)) == "");  // nobody claims anything of its loss
+  std::vector<Record> records = study_of("tensorwise", 0.0012);
+  const std::string alone = line_of(records, "loss of forks");
+  INFO(alone);
+  for (const char* what : {"equivalent, +0.00120 nats [+0.00118, +0.00122]; margin 0.01051",
+                           "llama3.2-1b, forks of 48 steps from 3 BF16 trunks after 100 to 200 steps",
+                           "hardware 4x B200, here NVIDIA H200", "model llama3.1-8b, here llama3.2-1b",
+                           "batch 1, here 8", "weights kept in bf16, here fp32",
+                           "900 steps of training, here forks of 48 from trained BF16 states"})
+    CHECK(contains(alone, what));
+  CHECK(contains(line_of(study_of("tensorwise", 0.02), "loss of forks"), "worse, +0.02000 nats"));
+  const std::string section = published(records);
+  CHECK(contains(section, "a whole run, here forks of 48"));  // of a claim that names no steps
+  CHECK(contains(section, "6.25%"));                          // what else the source says of losses
+  CHECK(contains(section, "Forks begin in a trained BF16 state"));
+
+  // A run from scratch says something else, and stands there too.
+  const std::vector<Record> scratch = trained(on_gpu, "tensorwise", "llama3.2-1b");
+  records.insert(records.end(), scratch.begin(), scratch.end());
+  CHECK(contains(line_of(records, "final loss"), "2.50 over bf16's 2.50: "));
+  CHECK(contains(line_of(records, "loss of forks"), "equivalent, +0.00120 nats"));
+  CHECK_FALSE(contains(published(scratch), "forks"));
+}
+
+TEST_CASE("of several studies the card nearest in size stands there, a GPU's first, none for what it found",
+          "[published][study]") {
+  const auto forks_of = [](std::vector<std::vector<Record>> studies) {
+    std::vector<Record> records;
+    for (std::size_t i = 0; i < studies.size(); ++i)
+      for (Record& row : studies[i]) {
+        row.study->study[0] = static_cast<char>('0' + i);
+        records.push_back(row);
+      }
+    const auto lines = lines_with(published(records), "11.5 over bf16's 5.0 nats");
+    REQUIRE(lines.size() == 1);
+    return lines.front();
+  };
+  const auto of_model = [](std::vector<Record> rows, const char* name) {
+    for (Record& row : rows)
+      row = samples::redefined(std::move(row), &DefinitionRecord::model, "/name", name);
+    return rows;
+  };
+  const auto on_a_cpu = [](std::vector<Record> rows) {
+    for (Record& row : rows) row = with(row, "device", "cpu"), row.env->gpu.reset();
+    return rows;
+  };
+  const std::vector<Record> good = study_of("tensorwise", 0.0012), bad = study_of("tensorwise", 0.02);
+  CHECK(contains(forks_of({of_model(good, "36m"), bad, of_model(good, "tiny")}), "worse, "));
+  CHECK(contains(forks_of({of_model(bad, "36m"), good, of_model(bad, "tiny")}), "equivalent, "));
+  CHECK(contains(forks_of({on_a_cpu(good), of_model(bad, "36m")}), "here 36m"));
+  CHECK(contains(forks_of({good, bad}), "worse, "));
+  CHECK(contains(forks_of({bad, good}), "worse, "));
+  // A recipe that could not run is judged by nothing.
+  std::vector<Record> unsupported = study_of("tensorwise", 0);
+  for (Record& row : unsupported)
+    if (row.study->asked) row.status = Status::unsupported, row.training.reset();
+  CHECK_FALSE(contains(published(unsupported), "loss of forks"));
+}
+
+TEST_CASE("a mixture's card stands beside claims of mixtures alone", "[published][study][moe]") {
+  std::vector<Record> rows = study_of("mxfp8", 0.0012);
+  CHECK(contains(published(rows), "model llama3-70b, here llama3.2-1b"));
+  CHECK_FALSE(contains(published(rows), "llama4-scout"));
+  for (Record& row : rows) row.moe = Shared<MoeRecord>(MoeRecord());
+  CHECK(contains(published(rows), "model llama4-scout, here llama3.2-1b"));
+  CHECK_FALSE(contains(published(rows), "llama3-70b"));
 }
 
 TEST_CASE("what a GPU emulates has no counterpart in speed, and that is said", "[published]") {

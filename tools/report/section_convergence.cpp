@@ -10,7 +10,7 @@
 #include "tools/analysis/columns.h"
 #include "tools/analysis/convergence.h"
 #include "tools/analysis/held_out.h"
-#include "tools/report/sections.h"
+#include "tools/report/judged_runs.h"
 #include "tools/text/figure_data.h"
 
 namespace precbench {
@@ -273,16 +273,6 @@ std::string held_out_text(const RecipeConvergence& recipe, std::optional<double>
   if (losses.empty()) return "-";
   return fmt::format("{:.4f}{}", mean_and_spread(losses).mean,
                      errors.empty() ? "" : fmt::format(" +-{:.4f}", mean_and_spread(errors).mean));
-}
-
-/// At the end, minus bf16's of the same seed, with its 95% interval.
-std::string held_out_difference_text(const RecipeConvergence& recipe, const RecipeConvergence& bf16) {
-  if (recipe.is_bf16) return "-";
-  const std::vector<HeldOutPoint> points = held_out_difference(recipe, bf16);
-  if (points.empty()) return "-";
-  const auto& interval = points.back().interval;
-  return fmt::format("{:+.4f}{}", points.back().mean,
-                     interval ? fmt::format(" [{:+.4f}, {:+.4f}]", interval->low, interval->high) : "");
 }
 
 RowTable verdicts_of(const MachineRecords& machine, const std::vector<Study>& studies) {

@@ -2,14 +2,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <set>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "tools/analysis/columns.h"
+#include "tools/report/judged_runs.h"
 #include "tools/report/published_claims.h"
-#include "tools/report/sections.h"
 #include "tools/text/distinct.h"
 #include "tools/text/embedded_text.h"
 
@@ -80,22 +82,52 @@ bool alike(const ComparedFigure& figure, const Claim& claim, const Counterpart& 
   return false;
 }
 
-/// A verdict over seeds, as the counterpart of a claim about the loss.
-struct Judged {
-  const MachineRecords* machine;
-  const RecipeConvergence* recipe;
-  const RecipeConvergence* bf16;  ///< with which it was compared
-  Row row;
+/// A study's card, as the counterpart of a claim about the loss.
+struct JudgedForks {
+  const StudyCard* card;
+  Row row;  ///< the fields of its forks, with model and recipe as the card names them
 };
 
-std::vector<Judged> judged_recipes(const ReportInput& input) {
-  std::vector<Judged> all;
-  for (const MachineRecords& machine : input.machines)
-    for (const Study& study : machine.studies)
-      for (const RecipeConvergence& recipe : study.recipes)
-        if (recipe.verdict && !recipe.is_bf16)
-          all.push_back({&machine, &recipe, &study.recipes[recipe.baseline], row_of(recipe)});
+/// Of recipes that ran: of the others a card says nothing about the loss.
+std::vector<JudgedForks> judged_forks(const ReportInput& input) {
+  std::vector<JudgedForks> all;
+  for (const StudyCard& card : input.cards) {
+    if (!card.verdict.difference && card.verdict.outcome != ForkOutcome::diverged) continue;
+    all.push_back({&card, {}});
+    CaseFields& fields = all.back().row.fields;
+    fields = card.fork->case_fields;
+    fields["model"] = card.model, fields["recipe"] = card.verdict.recipe;
+  }
   return all;
+}
+
+Counterpart counterpart(const JudgedRun& one) {
+  return {one.machine, &one.row, &one.record(), billions_of(one.row, one.record())};
+}
+
+Counterpart counterpart(const JudgedForks& one) {
+  return {nullptr, &one.row, one.card->fork, billions_of(one.row, *one.card->fork), one.card};
+}
+
+/// The lower, the nearer. What was trained on a GPU is nearer to anything published than what a CPU had the time for. Of
+/// equally near cards the one that shows most harm, so that none is chosen for what it found.
+auto rank(const Claim& claim, const Counterpart& ours) {
+  double harm = 0;
+  if (ours.card)
+    harm = ours.card->verdict.difference ? ours.card->verdict.difference->mean
+                                         : std::numeric_limits<double>::infinity();
+  return std::tuple(text_of(*ours.row, "device") != "cuda", nearness(claim, ours), -harm);
+}
+
+/// Of the claim's recipe and kind; null if there is none.
+template <class Judged>
+const Judged* nearest_of(const std::vector<Judged>& all, const Claim& claim) {
+  const Judged* nearest = nullptr;
+  for (const Judged& one : all)
+    if (recipes_in(claim) == std::vector{claimed_recipe_of(one.row)} && same_kind(claim, counterpart(one)) &&
+        (!nearest || rank(claim, counterpart(one)) < rank(claim, counterpart(*nearest))))
+      nearest = &one;
+  return nearest;
 }
 
 /// What our model lacks of the one that it is named after: "6 of 48 layers". Layers that the claim's model lacks too are no
@@ -123,7 +155,7 @@ std::string differences(const Claim& source, const Claim& claim, const Counterpa
       texts.add(fmt::format("{} {}, here {}", what, theirs, mine));
   };
   add("hardware", claim.contains("hardware") ? text_in(claim, "hardware") : text_in(source, "hardware"),
-      ours.machine->name);
+      ours.machine_name());
   for (const auto& [key, title] :
        {std::pair{"model", "model"}, {"gpus", "GPUs"}, {"seq", "seq"}, {"batch", "batch"}})
     add(title, text_in(claim, key), text_of(row, key));
@@ -136,19 +168,41 @@ std::string differences(const Claim& source, const Claim& claim, const Counterpa
   }
   add("weights kept in", text_in(claim, "master"), text_of(row, "master"));
   add("recompute", text_in(claim, "recompute"), text_of(row, "recompute"));
+  if (ours.card)
+    texts.add(fmt::format(
+        "{}, here forks of {} from trained BF16 states",
+        text_in(claim, "steps").empty() ? "a whole run" : text_in(claim, "steps") + " steps of training",
+        ours.card->fork_steps));
   if (!text_in(claim, "metric").empty()) texts.add("measured there: " + text_in(claim, "metric"));
   texts.add(text_in(claim, "caveat"));
   return fmt::format("{}", fmt::join(texts.texts, "; "));
 }
 
-/// "6.10 over bf16's 6.10: equivalent, +0.0014 nats (3 seeds, 300 steps)"
-std::string verdict_text(const Judged& one) {
-  const RecipeConvergence& judged = *one.recipe;
-  if (!judged.delta || !judged.final_loss || !one.bf16->final_loss)
-    return fmt::format("{}: {}", name_of(*judged.verdict), judged.reason);
-  return fmt::format("{:.2f} over bf16's {:.2f}: {}, {:+.4f} nats ({}, {} steps)", *judged.final_loss,
-                     *one.bf16->final_loss, name_of(*judged.verdict), *judged.delta,
-                     plural(static_cast<std::size_t>(judged.seeds), "seed"), judged.steps);
+/// "6.10 over bf16's 6.10: equivalent, +0.0014 nats [-0.0081, +0.0108] (3 seeds, 300 steps)"
+std::string verdict_text(const JudgedRun& one) {
+  const auto &ours = one.recipe->final_loss, &bf16 = one.bf16->final_loss;
+  const bool both = one.recipe->delta && ours && bf16;
+  return (both ? fmt::format("{:.2f} over bf16's {:.2f}: ", *ours, *bf16) : "") + outcome_text(one);
+}
+
+/// "equivalent, +0.00104 nats [+0.00076, +0.00132]; margin 0.00597"
+std::string verdict_text(const JudgedForks& one) {
+  const ForkVerdict& verdict = one.card->verdict;
+  if (!verdict.difference) return fmt::format("{}: {}", name_of(verdict.outcome), verdict.reason);
+  return fmt::format("{}, {:+.5f} nats [{:+.5f}, {:+.5f}]; margin {:.5f}", name_of(verdict.outcome),
+                     verdict.difference->mean, verdict.difference->low, verdict.difference->high,
+                     one.card->margin);
+}
+
+/// "36m, forks of 150 steps from 3 BF16 trunks after 200 to 800 steps"
+std::string setting_of(const StudyCard& card) {
+  const std::vector<AgeInterval>& ages = card.verdict.by_age;
+  std::string text = fmt::format("{}, forks of {} steps from {} BF16 trunks", card.model, card.fork_steps,
+                                 card.verdict.trunks);
+  if (!ages.empty())
+    text += ages.size() == 1 ? fmt::format(" after {} steps", ages[0].age)
+                             : fmt::format(" after {} to {} steps", ages.front().age, ages.back().age);
+  return text;
 }
 
 /// "FP8 does not learn: 11.5 over bf16's 5.0 (900 steps)"
@@ -164,7 +218,10 @@ std::string loss_text(const Claim& claim) {
 class PublishedTable {
  public:
   explicit PublishedTable(const ReportInput& input)
-      : cases_(input), judged_(judged_recipes(input)), json_(Claim::parse(kPublishedText)) {
+      : cases_(input),
+        runs_(judged_runs(input)),
+        forks_(judged_forks(input)),
+        json_(Claim::parse(kPublishedText)) {
     for (const char* title : {"published by", "figure", "recipe"}) table.columns.push_back({title, true});
     for (const char* title : {"published", "measured here", "our nearest case", "what differs"})
       table.columns.push_back({title, true, true});
@@ -203,24 +260,20 @@ class PublishedTable {
 
   void add_convergence() {
     for (const Claim& claim : json_.at("convergence")) {
-      const Judged* nearest = nullptr;
-      for (const Judged& one : judged_)
-        if (recipes_in(claim) == std::vector{claimed_recipe_of(one.row)} &&
-            same_kind(claim, counterpart(one)) && (!nearest || is_nearer(claim, one, *nearest)))
-          nearest = &one;
-      if (!nearest) {
-        leave_out(claim);
-        continue;
-      }
-      add(claim, "loss", "final loss", loss_text(claim), verdict_text(*nearest), counterpart(*nearest));
+      const JudgedRun* run = nearest_of(runs_, claim);
+      const JudgedForks* forks = nearest_of(forks_, claim);
+      // They answer different questions, so both are shown.
+      if (run) add(claim, "loss", "final loss", loss_text(claim), verdict_text(*run), counterpart(*run));
+      if (forks)
+        add(claim, "loss", kLossOfForks, loss_text(claim), verdict_text(*forks), counterpart(*forks));
+      if (!run && !forks) leave_out(claim);
     }
   }
 
   /// What else the sources say of what was compared above.
   void add_statements() {
     for (const Claim& claim : json_.at("statements")) {
-      if (!compared_.contains({text_in(claim, "source"), text_in(claim, "topic")}) || !cases_.ran(claim))
-        continue;
+      if (!compared_.contains({text_in(claim, "source"), text_in(claim, "topic")}) || !ran(claim)) continue;
       Distinct remarks;
       remarks.add(text_in(claim, "setting"));
       remarks.add(text_in(claim, "check"));
@@ -229,20 +282,25 @@ class PublishedTable {
     }
   }
 
+  bool any_forks() const {
+    return std::any_of(table.rows.begin(), table.rows.end(),
+                       [](const std::vector<std::string>& row) { return row[1] == kLossOfForks; });
+  }
+
   Table table;
   Distinct missing, sources;
   std::size_t left_out = 0;
 
  private:
-  static Counterpart counterpart(const Judged& one) {
-    const Record& record = one.recipe->members.front()->record;
-    return {one.machine, &one.row, &record, billions_of(one.row, record)};
-  }
+  static constexpr const char* kLossOfForks = "loss of forks";
 
-  /// What was trained on a GPU is nearer to anything published than what a CPU had the time for.
-  static bool is_nearer(const Claim& claim, const Judged& one, const Judged& other) {
-    const bool gpu = text_of(one.row, "device") == "cuda", other_gpu = text_of(other.row, "device") == "cuda";
-    return gpu != other_gpu ? gpu : nearness(claim, counterpart(one)) < nearness(claim, counterpart(other));
+  /// Whether one of the claim's recipes ran here, in a case or in a study.
+  bool ran(const Claim& claim) const {
+    const std::vector<std::string> recipes = recipes_in(claim);
+    return cases_.ran(claim) || std::any_of(forks_.begin(), forks_.end(), [&](const JudgedForks& one) {
+             return std::find(recipes.begin(), recipes.end(), claimed_recipe_of(one.row)) != recipes.end() &&
+                    same_kind(claim, counterpart(one));
+           });
   }
 
   /// Notes the source below the table.
@@ -259,7 +317,7 @@ class PublishedTable {
     const Claim& source = source_of(claim);
     compared_.insert({text_in(claim, "source"), topic});
     Distinct setting;
-    setting.add(setting_of(*ours.machine, *ours.row));
+    setting.add(ours.card ? setting_of(*ours.card) : setting_of(*ours.machine, *ours.row));
     if (recipes_in(claim).size() > 1) setting.add(recipe_of(*ours.row));
     for (const std::string& modifier : modifiers_of(ours.row->fields)) setting.add(modifier);
     table.rows.push_back({text_in(source, "name"), figure, recipe_text(claim), theirs, mine, setting.joined(),
@@ -298,7 +356,8 @@ class PublishedTable {
   }
 
   CasesByRecipe cases_;
-  std::vector<Judged> judged_;
+  std::vector<JudgedRun> runs_;
+  std::vector<JudgedForks> forks_;
   Claim json_;
   static constexpr std::size_t kPublishedColumn = 3;
   std::map<std::vector<std::string>, std::size_t>
@@ -315,15 +374,24 @@ Section published_section(const ReportInput& input) {
   published.add_convergence();
   published.add_statements();
   if (published.table.rows.empty()) return section;
+  std::string rules;
+  if (!input.machines.empty())
+    rules =
+        "The nearest case is that of the same recipe whose model size, then sequence length and what weights are kept in, "
+        "then batch and GPU count are nearest; of losses, one from a GPU before one from a CPU. Throughput, MFU and peak "
+        "memory are shown only for models of about the same size, tokens/s of all GPUs for as many of them, FLOP/s also for "
+        "the same model with fewer layers, speed-ups within ten times the size; our MFU is of the "
+        "dense BF16 peak. No counterpart: no case here has the figure. ";
+  if (published.any_forks())
+    rules +=
+        "Loss of forks: a study's card of that recipe, of the model whose size is nearest, from a GPU before one from a CPU, "
+        "at the age where it costs most or that shows its verdict best. Forks begin in a trained BF16 state and are short: "
+        "they say nothing of a start from scratch, of thousands of steps, or of a model of another size. ";
+  rules +=
+      "Not compared: it is of several cases, or of none. A number here neither confirms nor refutes one "
+      "from other hardware.";
+  section.notes = {std::move(rules)};
   section.table = std::move(published.table);
-  section.notes = {
-      "The nearest case is that of the same recipe whose model size, then sequence length and what weights are kept in, "
-      "then batch and GPU count are nearest; of losses, one from a GPU before one from a CPU. Throughput, MFU and peak "
-      "memory are shown only for models of about the same size, tokens/s of all GPUs for as many of them, FLOP/s also for "
-      "the same model with fewer layers, speed-ups within ten times the size; our MFU is of the "
-      "dense BF16 peak. No counterpart: no case here has the "
-      "figure. Not compared: it is of several cases, or of none. A number here neither confirms nor refutes one "
-      "from other hardware."};
   section.notes.insert(section.notes.end(), published.sources.texts.begin(), published.sources.texts.end());
   if (published.left_out > 0)
     section.notes.push_back(fmt::format("{} without such a case in these records (recipes: {}).",

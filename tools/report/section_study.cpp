@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <set>
 #include <span>
 #include <tuple>
 
-#include "tools/report/sections.h"
+#include "tools/report/judged_runs.h"
+#include "tools/text/distinct.h"
 #include "tools/text/figure_data.h"
 
 namespace precbench {
@@ -179,6 +181,35 @@ std::set<std::int64_t> ages_of(Cards cards) {
   return ages;
 }
 
+/// What runs from scratch came to beside the forks, two columns, and below them in what else they differ.
+void add_long_runs(Section& section, Cards cards, const std::vector<JudgedRun>& judged) {
+  std::vector<const JudgedRun*> runs;
+  for (const StudyCard& card : cards) runs.push_back(long_run_of(judged, card));
+  if (std::all_of(runs.begin(), runs.end(), [](const JudgedRun* run) { return run == nullptr; })) return;
+  Table& table = *section.table;
+  table.columns.push_back({"long run [95%]", true, true});
+  std::vector<std::string> held_out;
+  std::map<std::string, Distinct> differing;  // recipes, by what is said of them
+  for (std::size_t i = 0; i < cards.size(); ++i) {
+    const JudgedRun* run = runs[i];
+    table.rows[i].push_back(run ? outcome_text(*run) : "-");
+    held_out.push_back(run ? held_out_difference_text(*run->recipe, *run->bf16) : "-");
+    if (!run) continue;
+    const std::string differences = long_run_differences(*run, cards[i]);
+    if (!differences.empty()) differing[cards[i].model + ": " + differences].add(cards[i].verdict.recipe);
+  }
+  if (std::any_of(held_out.begin(), held_out.end(), [](const std::string& text) { return text != "-"; })) {
+    table.columns.push_back({"long run, held-out [95%], nats"});
+    for (std::size_t i = 0; i < cards.size(); ++i) table.rows[i].push_back(held_out[i]);
+  }
+  section.notes.push_back(
+      "Long run: from scratch, with BF16 of the same seed, the loss of the last tenth of the steps; of the runs here of that "
+      "model and recipe, with weights kept as the forks keep them, the one that went on longest, and longer than the forks. It is "
+      "what forks are checked against: they need not have its size.");
+  for (const auto& [differences, recipes] : differing)
+    section.notes.push_back(fmt::format("Long runs of {} on {}.", recipes.joined(), differences));
+}
+
 /// A row a card, and a column an age.
 Table verdict_table(Cards cards) {
   const std::set<std::int64_t> ages = ages_of(cards);
@@ -225,6 +256,7 @@ Section study_section(const ReportInput& input) {
   if (section.table->columns.back().title == "route flips")
     section.notes.push_back(
         "Route flips: slots that go to another expert than in BF16, of the same weights and tokens.");
+  add_long_runs(section, cards, judged_runs(input));
   return section;
 }
 

@@ -1,4 +1,7 @@
 // Studies in a report: their cards, what the summary makes of them, and that no other section takes their rows.
+#include <functional>
+#include <utility>
+
 #include "tools/analysis/study_samples.h"
 #include "tools/report/sections_testing.h"
 #include "tools/testing/catch.h"
@@ -37,6 +40,104 @@ TEST_CASE("the fastest recipe of a model is one that its study has shown to trai
   CHECK(!contains(summary, "x with tensorwise"));
   CHECK(contains(summary, "blockwise on llama3.2-1b: equivalent"));
   CHECK(contains(summary, "tensorwise on llama3.2-1b: worse"));
+}
+
+TEST_CASE("the summary says what a study shows, and only without any that nothing is shown", "[study]") {
+  const std::string nothing = "do not show whether any recipe converges";
+  const auto summary = [](const std::vector<Record>& studies, const char* timed_model) {
+    std::vector<Record> records = with_speeds(studies);
+    for (Record& record : records)
+      if (!record.study) record = with(with(record, "steps", "auto"), "model", timed_model);
+    return section_of(records, "Summary");
+  };
+  CHECK(contains(summary({}, "llama3.2-1b"), nothing));
+  const std::string judged = summary(study_records(), "llama3.2-1b");
+  INFO(judged);
+  CHECK_FALSE(contains(judged, nothing));
+  CHECK(contains(judged, "blockwise on llama3.2-1b: equivalent"));
+  CHECK_FALSE(contains(judged, "not judged for"));
+  // What was timed is another model than the study's, of which nothing is known.
+  const std::string other = summary(study_records(), "llama3.1-8b");
+  INFO(other);
+  CHECK_FALSE(contains(other, nothing));
+  CHECK(contains(other, "; not judged for llama3.1-8b."));
+}
+
+TEST_CASE("a study judges what was timed as it was forked: a model in a file, a recipe with its modifiers",
+          "[study]") {
+  const auto summary = [](const char* key, const char* of_study, const char* of_timed) {
+    std::vector<Record> records = with_speeds(study_records());
+    for (Record& record : records)
+      record = with(with(record, "steps", "auto"), key, record.study ? of_study : of_timed);
+    return section_of(records, "Summary");
+  };
+  // tensorwise is faster, but its study says that it is worse.
+  CHECK(contains(summary("model", "own/mine.json", "own/mine.json"), "own/mine.json 1.25x with blockwise"));
+  CHECK(contains(summary("head", "recipe", "recipe"), "llama3.2-1b 1.25x with blockwise + head recipe"));
+  const std::string plain = summary("head", "recipe", "bf16");
+  INFO(plain);
+  CHECK_FALSE(contains(plain, "1.25x with blockwise"));
+}
+
+TEST_CASE("the long run of a model and recipe stands beside its forks", "[study]") {
+  // From scratch tensorwise ends 0.03 nats above bf16, and seeds scatter.
+  const auto with_run = [](const std::function<void(Record&)>& change) {
+    std::vector<Record> records = study_records();
+    for (const int seed : {1, 2, 3})
+      for (const char* recipe : {"bf16", "tensorwise"}) {
+        const double penalty = recipe[0] == 'b' ? 0 : 0.03 + 1e-4 * seed;
+        records.push_back(samples::gpu_record(recipe, 200, penalty, seed));
+        change(records.back());
+      }
+    return section_of(records, "Does it train?");
+  };
+  const std::string plain = with_run([](Record&) {});
+  INFO(plain);
+  CHECK(contains(plain, "long run [95%]"));
+  const auto lines = lines_with(plain, "(3 seeds, 100 steps)");
+  REQUIRE(lines.size() == 1);
+  CHECK(contains(lines.front(), "tensorwise"));
+  CHECK(contains(lines.front(), "worse, +0.0302 nats [+0.0300, +0.0304]"));
+  CHECK(contains(lines.front(), "+0.0302 [+0.0300, +0.0304]"));  // held-out text
+  CHECK_FALSE(contains(plain, "of the forks"));                  // the same setting
+
+  // What differs is told, but a run of other weights, of another model or applied in another way is of other work, and one no
+  // longer than the forks is no long run.
+  CHECK(contains(with_run([](Record& r) { r.case_fields["lr"] = 1e-3, r.case_fields["batch"] = 4; }),
+                 "Long runs of tensorwise on llama3.2-1b: batch 4, of the forks 8."));
+  const std::string none = section_of(study_records(), "Does it train?");
+  CHECK_FALSE(contains(none, "ong run"));
+  CHECK(with_run([](Record& r) { r.case_fields["master"] = "bf16"; }) == none);
+  CHECK(with_run([](Record& r) { r.case_fields["head"] = "recipe"; }) == none);
+  CHECK(with_run([](Record& r) {
+          r = samples::redefined(std::move(r), &DefinitionRecord::model, "/layers", 8);
+        }) == none);
+  CHECK(with_run([](Record& r) {
+          r = samples::redefined(std::move(r), &DefinitionRecord::recipe, "/fprop/a/format", "e5m2");
+        }) == none);
+  CHECK(with_run([](Record& r) { r.training->loss.resize(40), r.training->lr.resize(40); }) == none);
+  // One that diverged is not hidden behind its length.
+  CHECK(contains(with_run([](Record& r) {
+                   if (r.case_fields["recipe"] != "bf16") r.status = Status::diverged;
+                 }),
+                 "diverged: "));
+}
+
+TEST_CASE("of several long runs the longest stands there", "[study]") {
+  std::vector<Record> records = study_records();
+  for (const int steps : {60, 100, 80})
+    for (const int seed : {1, 2, 3})
+      for (const char* recipe : {"bf16", "tensorwise"}) {
+        Record r = samples::gpu_record(recipe, 200, recipe[0] == 'b' ? 0 : 0.03, seed);
+        r.case_fields["steps"] = steps;
+        r.training->loss.resize(static_cast<std::size_t>(steps));
+        r.training->lr.resize(static_cast<std::size_t>(steps));
+        records.push_back(r);
+      }
+  const std::string section = section_of(records, "Does it train?");
+  INFO(section);
+  CHECK(contains(section, "100 steps"));
+  CHECK_FALSE(contains(section, "80 steps"));
 }
 
 TEST_CASE("a study of a mixture says how many slots go to other experts", "[study][moe]") {

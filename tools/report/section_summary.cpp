@@ -1,4 +1,4 @@
-// The summary: three sentences.
+// The summary: what ran, what is fastest, and what is known of the loss.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tools/analysis/columns.h"
-#include "tools/report/sections.h"
+#include "tools/report/judged_runs.h"
 #include "tools/text/distinct.h"
 
 namespace precbench {
@@ -49,13 +49,8 @@ void add(Verdicts& verdicts, const Verdicts::key_type& of, ConvergenceVerdict ve
 /// the machine.
 Verdicts verdicts_of(const ReportInput& input) {
   Verdicts verdicts;
-  for (const MachineRecords& machine : input.machines)
-    for (const Study& study : machine.studies)
-      for (const RecipeConvergence& recipe : study.recipes) {
-        if (recipe.is_bf16 || !recipe.verdict) continue;
-        const Row row = row_of(recipe);
-        add(verdicts, {text_of(row, "model"), label_of(row)}, *recipe.verdict);
-      }
+  for (const JudgedRun& run : judged_runs(input))
+    add(verdicts, {text_of(run.row, "model"), label_of(run.row)}, *run.recipe->verdict);
   return verdicts;
 }
 
@@ -75,10 +70,17 @@ ConvergenceVerdict verdict_of(const StudyCard& card) {
   return ConvergenceVerdict::inconclusive;
 }
 
+/// As rows that were timed are named: by the case, since a file's name is not that of what it holds, and with the modifiers.
+Verdicts::key_type judged_name(const StudyCard& card) {
+  Row row;
+  row.fields = card.fork->case_fields;
+  return {text_of(row, "model"), label_of(row)};
+}
+
 /// The same with what studies say of a model and recipe in place of what seeds say, which is less.
 Verdicts with_studies(const Verdicts& of_seeds, const std::vector<StudyCard>& cards) {
   Verdicts verdicts;
-  for (const StudyCard& card : cards) add(verdicts, {card.model, card.verdict.recipe}, verdict_of(card));
+  for (const StudyCard& card : cards) add(verdicts, judged_name(card), verdict_of(card));
   verdicts.insert(of_seeds.begin(), of_seeds.end());
   return verdicts;
 }
@@ -86,9 +88,9 @@ Verdicts with_studies(const Verdicts& of_seeds, const std::vector<StudyCard>& ca
 /// ", +0.00092 nats": what studies say at most that a row's recipe costs its model.
 std::string price_of(const Row& row, const std::vector<StudyCard>& cards) {
   std::optional<double> most;
+  const Verdicts::key_type name{text_of(row, "model"), label_of(row)};
   for (const StudyCard& card : cards)
-    if (card.model == text_of(row, "model") && card.verdict.recipe == label_of(row) &&
-        card.verdict.difference)
+    if (card.verdict.difference && judged_name(card) == name)
       most = std::max(most, std::optional(card.verdict.difference->mean));
   return most ? fmt::format(", {:+.5f} nats", *most) : "";
 }
@@ -163,44 +165,53 @@ std::string speed(const ReportInput& input, const Verdicts& verdicts) {
       fmt::join(texts.texts, "; "));
 }
 
-std::string convergence(const ReportInput& input, const Verdicts& verdicts) {
-  if (verdicts.empty())
-    return "These records do not show whether any recipe converges as bf16 does: that takes runs of the same "
-           "number of steps with at least 3 seeds.";
+/// "blockwise equivalent for tiny; mxfp8_floor worse for tiny": what runs from scratch say over their seeds.
+std::string of_seeds(const Verdicts& verdicts) {
   std::map<std::pair<std::string, std::string>, Distinct> recipes;
   for (const auto& [key, verdict] : verdicts) recipes[{key.first, name_of(verdict)}].add(key.second);
   Distinct texts;
   for (const auto& [key, names] : recipes)
     texts.add(fmt::format("{} {} for {}", names.joined(), key.second, key.first));
-  Distinct open;
-  for (const Best& best : fastest(input, verdicts))
-    if (!verdicts.count({text_of(*best.row, "model"), label_of(*best.row)}))
-      open.add(text_of(*best.row, "model"));
-  return fmt::format("Loss beside bf16's: {}{}.", fmt::join(texts.texts, "; "),
-                     open.texts.empty() ? "" : "; not judged for " + open.joined());
+  return fmt::format("Loss beside bf16's: {}", fmt::join(texts.texts, "; "));
 }
 
-/// "36m: blockwise, mxfp8 equivalent; mxfp8_floor worse": what studies say, which needs no seeds.
-std::string trained(const std::vector<StudyCard>& cards) {
+/// "blockwise, mxfp8 on 36m: equivalent; mxfp8_floor on 36m: worse": what studies say, which needs no seeds.
+std::string of_studies(const std::vector<StudyCard>& cards) {
   std::map<std::pair<std::string, std::string>, Distinct> recipes;  // by model and verdict
   for (const StudyCard& card : cards)
     recipes[{card.model, name_of(card.verdict.outcome)}].add(card.verdict.recipe);
   Distinct texts;
   for (const auto& [key, names] : recipes)
     texts.add(fmt::format("{} on {}: {}", names.joined(), key.first, key.second));
-  return fmt::format("Studies of forks beside bf16's: {}.", fmt::join(texts.texts, "; "));
+  return fmt::format("Studies of forks beside bf16's: {}", fmt::join(texts.texts, "; "));
+}
+
+/// A line of each that says something of the loss, and what none of them judged; one line where none does.
+/// `all`: of seeds and of studies.
+std::vector<std::string> convergence(const ReportInput& input, const Verdicts& seeds, const Verdicts& all) {
+  if (all.empty())
+    return {
+        "These records do not show whether any recipe converges as bf16 does: that takes runs of the same "
+        "number of steps with at least 3 seeds."};
+  std::vector<std::string> lines;
+  if (!seeds.empty()) lines.push_back(of_seeds(seeds));
+  if (!input.cards.empty()) lines.push_back(of_studies(input.cards));
+  Distinct open;
+  for (const Best& best : fastest(input, all))
+    if (!all.count({text_of(*best.row, "model"), label_of(*best.row)})) open.add(text_of(*best.row, "model"));
+  if (!open.texts.empty()) lines.back() += "; not judged for " + open.joined();
+  for (std::string& line : lines) line += ".";
+  return lines;
 }
 
 }  // namespace
 
 Section summary_section(const ReportInput& input) {
   Section section{"Summary", {}, {}, {}};
-  if (!input.cards.empty()) section.lines.push_back(trained(input.cards));
-  if (input.machines.empty()) return section;
-  const Verdicts verdicts = verdicts_of(input);
-  section.lines.insert(
-      section.lines.begin(),
-      {coverage(input), speed(input, with_studies(verdicts, input.cards)), convergence(input, verdicts)});
+  const Verdicts seeds = verdicts_of(input), all = with_studies(seeds, input.cards);
+  if (!input.machines.empty()) section.lines = {coverage(input), speed(input, all)};
+  if (!input.machines.empty() || !input.cards.empty())
+    for (std::string& line : convergence(input, seeds, all)) section.lines.push_back(std::move(line));
   return section;
 }
 
