@@ -3,8 +3,7 @@ import statistics
 
 from committed import lines, spread, table
 
-T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # Student's t, 95% to either side, by the number of values
-TRUNKS = {3: "three", 4: "four", 5: "five"}
+T_95 = {3: 4.303, 4: 3.182, 5: 2.776}  # Student's t, 95% to either side, by the number of values
 # Nats above BF16, steps 100 to 150 of forks of one trunk.
 FIRST_36M = {"blockwise": 0.00114, "mxfp8": 0.00120, "rowwise": 0.00124, "tensorwise": 0.00132, "mxfp8_floor": 0.00206}
 FIRST_TINY = {"rowwise": 0.0012, "mxfp8_floor": 0.0019, "rowwise_e5m2": 0.0034}
@@ -110,10 +109,10 @@ def ladder_tiny():
             key = case["recipe"], probe["stress"], int(case["fork_from"].rsplit("-", 1)[1]), case["batch"]
             found.setdefault(key, []).append(probe["whole"]["error"]["mean"])
     places = sorted({key[2:] for key in found})
-    return table(["recipe", "outliers of 2^16", *(f"age {age}, {batch} x 128" for age, batch in places)],
-                 [[f"`{recipe}`", words, *(spread(found[recipe, stress, *place], 2) for place in places)]
-                  for stress, words in (("ffn:16", "FFN"), ("norm:16", "norms")) for recipe in FIRST_LADDERS["ffn"]
-                  if (recipe, stress, *places[0]) in found])
+    recipes = list(dict.fromkeys(key[0] for key in found))
+    return table(["outliers of 2^16", "recipe", *(f"age {age}, {batch} x 128" for age, batch in places)],
+                 [[words, f"`{recipe}`", *(spread(found[recipe, stress, *place], 2) for place in places)]
+                  for stress, words in (("ffn:16", "FFN"), ("norm:16", "norms")) for recipe in recipes])
 
 
 def plateau_seeds(master):
@@ -132,6 +131,6 @@ def seeds_scatter():
     return spread([statistics.stdev(end[seed] - ends["bf16"][seed] for seed in end) for recipe, end in ends.items() if recipe != "bf16"], 2)
 
 
-TABLES = {"first-36m": first_36m, "first-tiny": first_tiny, "first-ladders": first_ladders}
+TABLES = {"first-36m": first_36m, "first-tiny": first_tiny, "first-ladders": first_ladders, "first-ladders-tiny": ladder_tiny}
 FIGURES = {"first-last-bit": last_bit_36m, "first-seeds": seeds_scatter,
            **{f"first-plateau-{master}": lambda master=master: plateau_seeds(master) for master in ("fp32", "bf16")}}

@@ -12,11 +12,11 @@ line; the same one may stand on several pages, and each must stand on one at lea
 """
 import pathlib, re, subprocess, sys
 
-import bench_tables, speed_tables, study_tables
+import bench_tables, first_tables, speed_tables, study_tables
 from committed import ROOT
 
-TABLES = {**speed_tables.TABLES, **study_tables.TABLES, **bench_tables.TABLES}
-FIGURES = {**speed_tables.FIGURES, **study_tables.FIGURES}
+TABLES = {**speed_tables.TABLES, **study_tables.TABLES, **first_tables.TABLES, **bench_tables.TABLES}
+FIGURES = {**speed_tables.FIGURES, **study_tables.FIGURES, **first_tables.FIGURES}
 TABLE = re.compile(r"^<!-- table (\S+) -->\n(.*?)^<!-- end -->$", re.S | re.M)
 MARK = re.compile(r"<!-- (?:table|figure) ")
 FIGURE = re.compile(r"<!-- figure (\S+) -->(.*?)<!-- end -->", re.S)
