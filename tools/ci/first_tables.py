@@ -112,7 +112,7 @@ def ladder_tiny():
     recipes = list(dict.fromkeys(key[0] for key in found))
     return table(["outliers of 2^16", "recipe", *(f"age {age}, {batch} x 128" for age, batch in places)],
                  [[words, f"`{recipe}`", *(spread(found[recipe, stress, *place], 2) for place in places)]
-                  for stress, words in (("ffn:16", "FFN"), ("norm:16", "norms")) for recipe in recipes])
+                  for stress, words in (("ffn:16:4", "FFN"), ("norm:16:4", "norms")) for recipe in recipes])
 
 
 def plateau_seeds(master):
