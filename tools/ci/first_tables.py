@@ -1,4 +1,5 @@
-"""Forks and ladders beside those that were first made by hand, for readme_tables.py: the same steps averaged, from the records."""
+"""Forks and ladders beside those that were first made by hand, for readme_tables.py: the same steps averaged, from the records. Of
+the first there are none; what was written down of them stands here as it was."""
 import statistics
 
 from committed import lines, spread, table
@@ -39,7 +40,7 @@ def with_interval(values, digits):
 
 
 def first_36m():
-    """By age, the steps that were averaged then, and at the oldest the ones that a study averages."""
+    """By age, over the steps that were averaged then."""
     found = forks("h200/study-36m.jsonl")
     ages = sorted({age for age, *_ in found})
     base = {age: found[age, "bf16", False] for age in ages}
