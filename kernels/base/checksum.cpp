@@ -12,12 +12,13 @@ static_assert(std::endian::native == std::endian::little, "words are summed as t
 
 constexpr std::size_t kLanes = 8;
 constexpr std::int64_t kWord = sizeof(std::uint64_t);
-constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15u;  // 2^64 over the golden ratio
+// Odd numbers without a pattern: the fractions of the golden ratio and of the square root of 3.
+constexpr std::uint64_t kSpread = 0xbb67ae8584caa73bu, kOdd = 0x9e3779b97f4a7c15u;
 
-/// One to one in the state, and in the word: a difference is never lost. Multiplication carries it up alone, the turn brings
-/// the highest bits, which are the signs of floats, to where it carries them on.
+/// One to one in the state, and in the word: a difference is never lost. A word's few bits are spread first, or bits of the
+/// next word could take them back; the turn brings the highest bits, which multiplication carries no further, down.
 constexpr std::uint64_t mixed(std::uint64_t state, std::uint64_t word) {
-  return std::rotl(state ^ word, 29) * kOdd;
+  return std::rotl(state ^ word * kSpread, 29) * kOdd;
 }
 
 std::uint64_t word_at(const unsigned char* data) {

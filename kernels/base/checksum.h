@@ -7,7 +7,7 @@
 
 namespace precbench {
 
-/// Any change within a single word of eight bytes gives another sum; what changes more passes once in 2^64 times.
+/// Any change within a single word of eight bytes gives another sum; a change of more passes by chance alone, of 2^64 one.
 std::uint64_t checksum(const void* data, std::int64_t bytes);
 
 }  // namespace precbench
