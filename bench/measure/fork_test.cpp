@@ -174,11 +174,13 @@ TEST_CASE("what cannot be forked from is refused in one line", "[checkpoint]") {
 
 TEST_CASE("a fork finds damage in what it reads, however its ranks share the model", "[checkpoint]") {
   // The embedding takes several blocks, which neither the writers' parts nor the readers' end with.
-  for (const int writers : {1, 2}) {
+  constexpr std::size_t kVocab = 50001;
+  for (const auto& [writers, readers] : {std::pair(1, 2), {2, 1}, {2, 3}}) {
+    INFO(writers << " ranks write, " << readers << " read");
     const TempDirectory directory;
     Case c = small_case(directory);
     c.model = directory.write("wide.json", R"({"layers": 1, "width": 32, "ffn": 96, "heads": 2, "kv_heads": 1,
-                                               "head_dim": 16, "vocab": 90001})");
+                                               "head_dim": 16, "vocab": 50001})");
     c.recipe = "bf16";
     c.steps = 1;
     c.gpus = writers;
@@ -186,34 +188,32 @@ TEST_CASE("a fork finds damage in what it reads, however its ranks share the mod
     c = with_checkpoints(c, directory / "trunk", 1);
     run_ok(c);
     const std::string path = checkpoint_at(c, 1);
-    for (const int readers : {1, 2, 3}) {
-      Case fork = fork_of(c, path, 1);
-      fork.gpus = readers;
-      fork.parallel = readers > 1 ? "fsdp" : "ddp";
-      const auto refused = [&](const std::string& file, std::size_t before_end) {
-        INFO(file << ", " << before_end << " bytes before its end, for " << readers << " ranks");
-        damage(file, before_end);
-        const std::string damaged = file_text(file);
-        CHECK(refusal_of([&] { check_files({resolve(fork)}); }) == "");  // opens it, and reads no values
-        const std::string why = refusal_of([&] { run_case(resolve(fork)); });
-        CHECK(why.starts_with(file + ": damaged: bytes "));
-        CHECK(why.ends_with(" are not those that were written"));
-        CHECK(!contains(why, "\n"));
-        CHECK(file_text(file) == damaged);  // left as it is
-        damage(file, before_end);
-        return why;
-      };
-      run_ok(fork);
-      const std::string weights = path + "/weights.safetensors", m = path + "/m.safetensors";
-      // The head comes first in the files, then the embedding.
-      const std::size_t whole = fs::file_size(weights), wide = std::size_t{90001} * 32 * 4;
-      for (const std::size_t from_begin : {wide / 3, wide / 2, wide / 4 * 5, wide / 2 * 3, whole - 1})
-        refused(weights, whole - from_begin);
-      refused(m, whole - wide / 2);
-      fork.moments = "bf16";  // of which another form is read
-      refused(m, whole - wide / 3);
-      CHECK(contains(refused(path + "/v.safetensors", whole - wide / 2), " of lm_head.weight are"));
-    }
+    Case fork = fork_of(c, path, 1);
+    fork.gpus = readers;
+    fork.parallel = readers > 1 ? "fsdp" : "ddp";
+    const auto refused = [&](const std::string& file, std::size_t before_end) {
+      INFO(file << ", " << before_end << " bytes before its end");
+      damage(file, before_end);
+      const std::string damaged = file_text(file);
+      CHECK(refusal_of([&] { check_files({resolve(fork)}); }) == "");  // opens it, and reads no values
+      const std::string why = refusal_of([&] { run_case(resolve(fork)); });
+      CHECK(why.starts_with(file + ": damaged: bytes "));
+      CHECK(why.ends_with(" are not those that were written"));
+      CHECK(!contains(why, "\n"));
+      CHECK(file_text(file) == damaged);  // left as it is
+      damage(file, before_end);
+      return why;
+    };
+    run_ok(fork);
+    const std::string weights = path + "/weights.safetensors", m = path + "/m.safetensors";
+    // The head comes first in the files, then the embedding.
+    const std::size_t whole = fs::file_size(weights), wide = kVocab * 32 * 4;
+    for (const std::size_t from_begin : {wide / 3, wide / 2, wide / 4 * 5, wide / 2 * 3, whole - 1})
+      refused(weights, whole - from_begin);
+    refused(m, whole - wide / 2);
+    fork.moments = "bf16";  // of which another form is read
+    refused(m, whole - wide / 3);
+    CHECK(contains(refused(path + "/v.safetensors", whole - wide / 2), " of lm_head.weight are"));
   }
 }
 
