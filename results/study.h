@@ -21,6 +21,9 @@ constexpr bool takes_bits(StudyPart part) {
   return part == StudyPart::bits || part == StudyPart::exponent_bits;
 }
 
+/// Fewer trunks settle nothing: the trunk is the unit of every test.
+inline constexpr int kFewestTrunks = 3;
+
 /// Rows of one study and model, with equal trunk, age, seed and rung, began alike and had the same data.
 struct StudyPlace {
   std::string study;  ///< 16 hex digits over what makes forks comparable: model, text, lengths, rates, rules

@@ -21,6 +21,7 @@
 #include "bench/process/signals.h"
 #include "bench/process/tell.h"
 #include "bench/process/worker.h"
+#include "bench/step/held_out.h"
 #include "bench/sweep/case_files.h"
 #include "bench/sweep/sweep_folder.h"
 #include "kernels/base/errors.h"
@@ -184,19 +185,23 @@ void print_error(const std::string& message) {
 
 }  // namespace
 
-void add_fields(CLI::App& app, Axes& axes, bool sweep) {
+std::optional<std::string> default_of_case(const Field& field) {
   static const Case defaults;
+  return get_text(defaults, field);
+}
+
+void add_fields(CLI::App& app, Axes& axes, bool sweep, const DefaultOf& default_of) {
   for (const Field& field : case_fields()) {
     std::string help = field.help;
     if (*field.unit) help += fmt::format(" [{}]", field.unit);
-    if (const std::string value = get_text(defaults, field); !value.empty())
-      help += fmt::format(" (default {})", value);
+    const std::optional<std::string> value = default_of(field);
+    if (value && !value->empty()) help += fmt::format(" (default {})", *value);
     const bool several = sweep && field.axis;
     const auto store = [&axes, &field, several](const std::string& given) {
       axes[field.name] = several ? split(given, '\n') : std::vector{given};
     };
     CLI::Option* option = app.add_option_function<std::string>(flag_of(field), store, help);
-    option->group(field.group);
+    option->group(value ? field.group : "");
     several ? option->join() : option->take_last();  // joined: a line each
     const bool text = std::holds_alternative<std::string Case::*>(field.member);
     const std::string type = field.choices.empty() ? (text                 ? "TEXT"
@@ -208,7 +213,7 @@ void add_fields(CLI::App& app, Axes& axes, bool sweep) {
 }
 
 void add_sweep_flags(CLI::App& app, SweepCommand& command, const SweepHelp& help) {
-  add_fields(app, command.axes, true);
+  add_fields(app, command.axes, true, help.default_of);
   const auto named = [&](CLI::Option* option, const char* type) {
     return option->type_name(type)->check(not_empty)->group(help.group);
   };
@@ -310,6 +315,7 @@ int run(const RunCommand& command) {
   const Record record = run_case(plan);
   std::fputs((pretty(record, 0) + "\n").c_str(), stdout);  // first: a full disk does not lose it
   if (!command.out.empty()) append_to_folder(command.out, record);
+  if (const std::string overlap = overlap_warning(record); !overlap.empty()) tell("precbench: " + overlap);
   return record.status == Status::ok ? 0 : 1;
 }
 

@@ -16,9 +16,15 @@ class App;
 
 namespace precbench {
 
+/// What --help says is a field's default, in words; empty where it has none, null of one that --help leaves out.
+using DefaultOf = std::function<std::optional<std::string>(const Field&)>;
+
+/// A case's own.
+std::optional<std::string> default_of_case(const Field& field);
+
 /// One flag per field, whose words go to `axes`. `sweep`: axes take lists, and repeats add to them; of another field the
 /// last one counts.
-void add_fields(CLI::App& app, Axes& axes, bool sweep);
+void add_fields(CLI::App& app, Axes& axes, bool sweep, const DefaultOf& default_of = default_of_case);
 
 struct SweepCommand {
   Axes axes;           ///< what the command line gave
@@ -35,6 +41,7 @@ struct SweepHelp {
   const char* out;
   const char* dry_run;
   const char* at_once;
+  DefaultOf default_of = default_of_case;
 };
 void add_sweep_flags(CLI::App& app, SweepCommand& command, const SweepHelp& help);
 CLI::App* add_sweep_command(CLI::App& app, SweepCommand& command);

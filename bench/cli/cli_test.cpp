@@ -356,6 +356,29 @@ TEST_CASE("run makes the folder that it saves to", "[cli]") {
   CHECK(std::filesystem::file_size(file) > 0);
 }
 
+TEST_CASE("held-out text that was trained on is told once, whatever the number of cases", "[cli]") {
+  const TempDirectory directory;
+  std::string lines;
+  for (int i = 0; i < 200; ++i) lines += "line " + std::to_string(i) + "\n";
+  const std::string text = directory.write("text.txt", lines),
+                    same = " --data " + text + " --eval-data " + text,
+                    options = " --device cpu --batch 1 --seq 32 --steps 1 --eval-tokens 64",
+                    told = "\nprecbench: --eval-data: holds what --data holds";
+  const auto times_told = [&](const std::string& arguments) {
+    const Answer answer = precbench_says(arguments);
+    INFO(answer.text);
+    CHECK(answer.status == 0);
+    int times = 0;
+    for (std::size_t at = 0; (at = ("\n" + answer.text).find(told, at)) != std::string::npos; ++at) ++times;
+    return times;
+  };
+  const std::string sweep = "sweep --seed 1-2 --quiet --out " + directory.path().string() + "/";
+  CHECK(times_told(sweep + "same" + options + same) == 1);
+  CHECK(times_told(sweep + "none" + options + " --data " + text) == 0);
+  CHECK(times_told("run" + options + same) == 1);
+  CHECK(times_told("run" + options + " --data " + text) == 0);
+}
+
 TEST_CASE("list models shows the FLOPs of a token in both conventions", "[cli]") {
   const std::string text = precbench_says("list models").text;
   const std::size_t row = text.find("llama3.1-8b ");
@@ -368,6 +391,20 @@ TEST_CASE("help and version succeed", "[cli]") {
   const Answer help = precbench_says("sweep --help");
   CHECK(help.status == 0);
   for (const Field& field : case_fields()) CHECK(help.text.find(flag_of(field) + " ") != std::string::npos);
+  // A study's own defaults, and no flags that it refuses.
+  const std::string study = precbench_says("study --help").text;
+  const auto line_of = [&](const std::string& flag) {
+    const std::size_t at = study.find("  " + flag + " ");
+    return at == std::string::npos ? "" : study.substr(at, study.find("\n  --", at + 1) - at);
+  };
+  CHECK(line_of("--seq").find("(default 512 on a GPU, 128 elsewhere)") != std::string::npos);
+  CHECK(line_of("--batch").find("(default 64 on a GPU, 4 elsewhere)") != std::string::npos);
+  CHECK(line_of("--data").find("(default /usr/share/common-licenses)") != std::string::npos);
+  CHECK(line_of("--master").find("(default fp32)") != std::string::npos);
+  CHECK((line_of("--recipe") != "" && line_of("--recipe").find("default") == std::string::npos));
+  for (const char* refused_flag : {"--steps", "--seed", "--lr", "--fork-from", "--checkpoint-every"})
+    CHECK(line_of(refused_flag) == "");
+  CHECK(help.text.find("(default synthetic)") != std::string::npos);
   CHECK(precbench_says("--version").text.starts_with("precbench "));
   CHECK(precbench_says("--help").status == 0);
   for (const char* command : {"", "sweep "})

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "bench/measure/session.h"
@@ -56,6 +57,23 @@ inline std::string tensors_of(const std::string& checkpoint) {
     bytes += file;
   }
   return bytes;
+}
+
+/// The text of a state.json as programs wrote it that knew no checksums.
+inline std::string without_checksums(std::string state) {
+  const std::string key = R"("checksums":"checksums.txt",)";
+  const std::size_t at = state.find(key);
+  REQUIRE(at != std::string::npos);
+  return state.erase(at, key.size());
+}
+
+/// Turns one bit of a file around, so many bytes before its end.
+inline void damage(const std::string& path, std::size_t before_end = 1) {
+  std::string bytes = file_text(path);
+  REQUIRE(before_end <= bytes.size());
+  char& byte = bytes[bytes.size() - before_end];
+  byte = static_cast<char>(byte ^ 0x10);
+  std::ofstream(path, std::ios::binary) << bytes;
 }
 
 }  // namespace precbench

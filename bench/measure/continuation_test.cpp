@@ -222,6 +222,78 @@ TEST_CASE("a checkpoint that is not whole is passed over, and a newer version's 
   CHECK(file_text(state).starts_with(R"({"format":2,)"));
 }
 
+TEST_CASE("a case does not go on from damaged values, and nothing of it is lost", "[checkpoint]") {
+  const TempDirectory directory;
+  Case c = with_checkpoints(small_case(directory), directory / "checkpoints", 2);
+  c.checkpoint_keep = "all";
+  const Record straight = run_ok(c);
+  fs::remove_all(checkpoint_at(c, 6));
+  const std::string newest = checkpoint_at(c, 4);
+  for (const char* kind : {"weights", "m", "v"}) {
+    INFO(kind);
+    const std::string file = newest + "/" + kind + ".safetensors", before = file_text(file);
+    damage(file, 1000);
+    const std::string damaged = file_text(file), older = tensors_of(checkpoint_at(c, 2));
+    const std::string why = refusal_of([&] { run_case(resolve(c)); });
+    CHECK(why.starts_with(file + ": damaged: bytes 0 to "));
+    CHECK(contains(why, " are not those that were written; move " + newest + " away"));
+    CHECK(!contains(why, "\n"));
+    CHECK(file_text(file) == damaged);
+    CHECK(tensors_of(checkpoint_at(c, 2)) == older);
+    std::ofstream(file, std::ios::binary) << before;
+  }
+  damage(newest + "/m.safetensors");
+  fs::rename(newest, newest + "-damaged");
+  const Record rest = run_ok(c);
+  check_same_training(rest, straight);
+  REQUIRE(rest.warnings.size() == 1);
+  CHECK(contains(rest.warnings[0], checkpoint_at(c, 2)));
+}
+
+TEST_CASE("a checkpoint whose state or checksums are damaged is passed over", "[checkpoint]") {
+  const TempDirectory directory;
+  Case c = with_checkpoints(small_case(directory), directory / "checkpoints", 2);
+  c.checkpoint_keep = "all";
+  const Record straight = run_ok(c);
+  fs::remove_all(checkpoint_at(c, 6));
+  const std::string newest = checkpoint_at(c, 4), state = newest + "/state.json",
+                    sums = newest + "/checksums.txt", state_text = file_text(state),
+                    sums_text = file_text(sums);
+  const auto passed_over = [&] {
+    const Record rest = run_ok(c);
+    check_same_training(rest, straight);
+    fs::remove_all(checkpoint_at(c, 6));
+    fs::create_directories(newest);
+    std::ofstream(state, std::ios::binary) << state_text;
+    std::ofstream(sums, std::ios::binary) << sums_text;
+    REQUIRE(rest.warnings.size() == 2);
+    CHECK(contains(rest.warnings[1], checkpoint_at(c, 2)));
+    return rest.warnings[0];
+  };
+  const std::string over = "a checkpoint is passed over: ";
+  const std::size_t loss = state_text.find(R"("loss":[)");
+  REQUIRE(loss != std::string::npos);
+  std::string other = state_text;
+  other[loss + 9] = other[loss + 9] == '1' ? '2' : '1';
+  std::ofstream(state, std::ios::binary) << other;
+  CHECK(passed_over() == over + state + ": damaged: it is not what checksums.txt has the checksum of");
+  fs::remove(sums);
+  CHECK(passed_over() == over + sums + ": no such file");
+  const std::size_t name = sums_text.find("m/"), line = sums_text.rfind('\n', name) + 1;
+  other = sums_text;
+  std::ofstream(sums, std::ios::binary) << other.erase(line, other.find('\n', name) + 1 - line);
+  CHECK(contains(passed_over(), sums + ": damaged: it lacks some of m/"));
+  std::ofstream(sums, std::ios::binary) << sums_text.substr(0, name);
+  CHECK(passed_over() == over + sums + ": damaged: not the checksums of a checkpoint");
+  // Of what was written before there were any checksums nobody asks for them.
+  fs::remove(sums);
+  std::ofstream(state, std::ios::binary) << without_checksums(state_text);
+  const Record rest = run_ok(c);
+  check_same_training(rest, straight);
+  REQUIRE(rest.warnings.size() == 1);
+  CHECK(contains(rest.warnings[0], newest));
+}
+
 TEST_CASE(kRealCase, "[.]") {
   be_child(kRealCase, [](const Case& c, const NodeShare& share, StepBoard& board) {
     return run_case(resolve(c), share, &board);

@@ -141,7 +141,7 @@ TEST_CASE("what cannot be forked from is refused in one line", "[checkpoint]") {
   CHECK(refusal_of([&] { resolve(other); }) ==
         "--fork-from and --init-from: the first weights come from one of them; choose one");
 
-  const std::string text = file_text(state);
+  const std::string text = without_checksums(file_text(state));
   const auto with_state = [&](const std::string& damaged) {
     std::ofstream(state) << damaged;
     const std::string why = refusal(fork);
@@ -170,6 +170,77 @@ TEST_CASE("what cannot be forked from is refused in one line", "[checkpoint]") {
   CHECK(refusal(fork).starts_with(weights + ": cannot be read"));
   std::ofstream(weights, std::ios::binary) << whole;
   CHECK(refusal(fork) == "");
+}
+
+TEST_CASE("a fork finds damage in what it reads, however its ranks share the model", "[checkpoint]") {
+  // The embedding takes several blocks, which neither the writers' parts nor the readers' end with.
+  constexpr std::size_t kVocab = 50001;
+  for (const auto& [writers, readers] : {std::pair(1, 2), {2, 1}, {2, 3}}) {
+    INFO(writers << " ranks write, " << readers << " read");
+    const TempDirectory directory;
+    Case c = small_case(directory);
+    c.model = directory.write("wide.json", R"({"layers": 1, "width": 32, "ffn": 96, "heads": 2, "kv_heads": 1,
+                                               "head_dim": 16, "vocab": 50001})");
+    c.recipe = "bf16";
+    c.steps = 1;
+    c.gpus = writers;
+    c.parallel = writers > 1 ? "fsdp" : "ddp";
+    c = with_checkpoints(c, directory / "trunk", 1);
+    run_ok(c);
+    const std::string path = checkpoint_at(c, 1);
+    Case fork = fork_of(c, path, 1);
+    fork.gpus = readers;
+    fork.parallel = readers > 1 ? "fsdp" : "ddp";
+    const auto refused = [&](const std::string& file, std::size_t before_end) {
+      INFO(file << ", " << before_end << " bytes before its end");
+      damage(file, before_end);
+      const std::string damaged = file_text(file);
+      CHECK(refusal_of([&] { check_files({resolve(fork)}); }) == "");  // opens it, and reads no values
+      const std::string why = refusal_of([&] { run_case(resolve(fork)); });
+      CHECK(why.starts_with(file + ": damaged: bytes "));
+      CHECK(why.ends_with(" are not those that were written"));
+      CHECK(!contains(why, "\n"));
+      CHECK(file_text(file) == damaged);  // left as it is
+      damage(file, before_end);
+      return why;
+    };
+    run_ok(fork);
+    const std::string weights = path + "/weights.safetensors", m = path + "/m.safetensors";
+    // The head comes first in the files, then the embedding.
+    const std::size_t whole = fs::file_size(weights), wide = kVocab * 32 * 4;
+    for (const std::size_t from_begin : {wide / 3, wide / 2, wide / 4 * 5, wide / 2 * 3, whole - 1})
+      refused(weights, whole - from_begin);
+    refused(m, whole - wide / 2);
+    fork.moments = "bf16";  // of which another form is read
+    refused(m, whole - wide / 3);
+    CHECK(contains(refused(path + "/v.safetensors", whole - wide / 2), " of lm_head.weight are"));
+  }
+}
+
+TEST_CASE("scales are checked with what is stored by them", "[checkpoint]") {
+  const TempDirectory directory;
+  Case c = one_sequence(directory);
+  c.moments = "e4m3", c.second_moment = "fp16";
+  run_trunk(c, directory);
+  const std::string path = checkpoint_at(c, 3), scales = path + "/m_scale.safetensors";
+  Case fork = fork_of(c, path, 1);
+  damage(scales);
+  CHECK(refusal_of([&] { run_case(resolve(fork)); }).starts_with(scales + ": damaged: bytes 0 to 4 of "));
+  damage(scales);
+  fork.moments = fork.second_moment = "fp32";
+  run_ok(fork);
+}
+
+TEST_CASE("a checkpoint from before there were checksums is forked as it is", "[checkpoint]") {
+  const TempDirectory directory;
+  Case c = small_case(directory);
+  run_trunk(c, directory);
+  const std::string path = checkpoint_at(c, 3), state = path + "/state.json";
+  const std::vector<double> loss = run_ok(fork_of(c, path, 2)).training->loss;
+  const std::string text = without_checksums(file_text(state));
+  std::ofstream(state) << text;
+  fs::remove(path + "/checksums.txt");
+  CHECK(run_ok(fork_of(c, path, 2)).training->loss == loss);
 }
 
 TEST_CASE("a fork rounds the moments of its trunk to scaled formats, and goes on from them",

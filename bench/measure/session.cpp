@@ -70,6 +70,7 @@ class Session {
   void open_checkpoints();
   void run_rank(int rank, CommGroup& group);
   std::int64_t set_state(Rank& rank);
+  std::int64_t go_on(Rank& rank) const;
   void train(Rank& rank, std::int64_t begin);
   /// What is between two steps and no part of them, on the host's clock too; `what` a rank is then said to do.
   void between_steps(Rank& rank, const char* what, const std::function<void()>& work);
@@ -200,9 +201,20 @@ std::int64_t Session::set_state(Rank& rank) {
     set_first_weights(rank, plan_, trunk_.get(), initial_.get());
     probe_fidelity(rank, plan_, *data_, accounts_.reference, builder_, board_);
   }
-  if (last_) return rank.continue_from(last_->position(), last_->reader());
+  if (last_) return go_on(rank);
   if (!case_.save_init.empty()) save_weights(case_.save_init, rank, Parameters::Kind::weights, plan_.model);
   return begin;
+}
+
+/// Ranks find damage here, each in what it reads, when it is too late for all to begin elsewhere.
+std::int64_t Session::go_on(Rank& rank) const {
+  try {
+    return rank.continue_from(last_->position(), last_->reader());
+  } catch (const DamagedCheckpoint& error) {
+    throw InvalidInput(
+        fmt::format("{}; move {} away, and the case goes on from an older checkpoint, or begins anew",
+                    error.what(), last_->path()));
+  }
 }
 
 void Session::train(Rank& rank, std::int64_t begin) {

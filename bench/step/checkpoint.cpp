@@ -28,11 +28,10 @@ DType dtype_named(const std::string& name) {
   return DType::f32;
 }
 
-/// Elements [first, first + n) of a stored tensor in FP32; `scale`: of what is stored with one, or with COAT's.
-std::vector<float> widened(const StoredTensor& stored, const StoredTensor* scale, std::int64_t first,
+/// Elements [first, first + n) of a stored tensor, which begin at `from`, in FP32; `scale`: of what is stored with one, or
+/// with COAT's.
+std::vector<float> widened(const std::byte* from, DType dtype, const StoredTensor* scale, std::int64_t first,
                            std::int64_t n) {
-  const DType dtype = dtype_named(stored.dtype);
-  const std::byte* from = stored.data + bytes_of(dtype, first);
   std::vector<float> values(n), scales(scale ? scale->size() : 0);
   if (scale) std::memcpy(scales.data(), scale->data, scale->bytes);
   for (std::int64_t i = 0; i < n; ++i) {
@@ -157,6 +156,22 @@ void Checkpoint::read_state(const std::string& path) {
       throw InvalidInput(fmt::format("{}: its state has {}, which this program does not keep", path, kind));
     files_.emplace(kind, SafetensorsFile(file_of_kind(path_, kind)));
   }
+  if (json.contains("checksums")) read_checksums(text);
+}
+
+void Checkpoint::read_checksums(const std::string& state) {
+  constexpr std::size_t kMost = std::size_t{1} << 30;
+  const std::string path = (fs::path(path_) / kChecksumsFile).string();
+  sums_ = BlockSums(path, read_regular_file(path, kMost));
+  const BlockSums::Range all{0, static_cast<std::int64_t>(state.size())};
+  if (!sums_.cover(kStateFile, all.end) ||
+      !sums_.damaged(kStateFile, reinterpret_cast<const std::byte*>(state.data()), all).empty())
+    throw InvalidInput(fmt::format("{}: damaged: it is not what {} has the checksum of",
+                                   (fs::path(path_) / kStateFile).string(), kChecksumsFile));
+  for (const auto& [kind, file] : files_)
+    for (const StoredTensor& tensor : file.tensors())
+      if (!sums_.cover(fmt::format("{}/{}", kind, tensor.name), tensor.bytes))
+        throw InvalidInput(fmt::format("{}: damaged: it lacks some of {}/{}", path, kind, tensor.name));
 }
 
 bool Checkpoint::has_scales(const std::string& kind, const std::string& name) const {
@@ -214,21 +229,37 @@ void Checkpoint::check_forks(const Plan& plan) const {
   check_tensors(plan, false);
 }
 
+const std::byte* Checkpoint::checked(const std::string& kind, const StoredTensor& stored, std::int64_t first,
+                                     std::int64_t n) const {
+  const std::string name = fmt::format("{}/{}", kind, stored.name);
+  const DType dtype = dtype_named(stored.dtype);
+  const BlockSums::Range bad =
+      sums_.damaged(name, stored.data, {bytes_of(dtype, first), bytes_of(dtype, first + n)});
+  if (!bad.empty())
+    throw DamagedCheckpoint(fmt::format("{}: damaged: bytes {} to {} of {} are not those that were written",
+                                        file_of_kind(path_, kind), bad.begin, bad.end, stored.name));
+  return stored.data + bytes_of(dtype, first);
+}
+
 StateReader Checkpoint::reader() const {
   return [this](const StateTensor& part, std::vector<std::byte>& bytes) {
     const auto [kind, name] = kind_and_name(part.name);
     const SafetensorsFile& file = files_.at(kind);
     const StoredTensor& stored = file.at(name);
     const DType dtype = dtype_named(stored.dtype);
-    const std::byte* from = stored.data + bytes_of(dtype, part.first);
+    const std::int64_t n = part.values.size();
+    const std::byte* from = checked(kind, stored, part.first, n);
     if (dtype == part.values.dtype) {
       std::memcpy(bytes.data(), from, bytes.size());
     } else {
       const auto scales = files_.find(kind + kScaleSuffix);
       const StoredTensor* scale = scales == files_.end() ? nullptr : &scales->second.at(name);
-      narrow(bytes, part.values.dtype, widened(stored, scale, part.first, part.values.size()));
+      if (scale) checked(scales->first, *scale, 0, scale->size());
+      narrow(bytes, part.values.dtype, widened(from, dtype, scale, part.first, n));
     }
-    file.forget(from, bytes_of(dtype, part.values.size()));
+    const auto [begin, end] =
+        sums_.around(part.name, {bytes_of(dtype, part.first), bytes_of(dtype, part.first + n)});
+    file.forget(stored.data + begin, end - begin);
   };
 }
 

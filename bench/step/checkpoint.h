@@ -3,6 +3,7 @@
 //   step-000100/m.safetensors, v....   what the optimizer keeps, likewise
 //   step-000100/scales.safetensors     with delayed scaling: amaxes of the steps before
 //   step-000100/state.json             where the run stands, what it is, who wrote it, and its losses so far
+//   step-000100/checksums.txt          of all of these, block by block
 // It is written beside, as step-000100.partial, and renamed once all of it is on the disk: what has the name is whole.
 #pragma once
 
@@ -11,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/step/block_sums.h"
 #include "bench/step/rank.h"
 #include "kernels/base/errors.h"
 #include "models/checkpoint/safetensors.h"
@@ -18,7 +20,7 @@
 
 namespace precbench {
 
-/// Of state.json; raised when an older program would read it wrongly.
+/// Of state.json; raised when an older program would read it wrongly. Checksums came without: what has none is from before.
 inline constexpr int kCheckpointFormat = 1;
 
 /// What a run has said of each of its steps, and of its held-out text.
@@ -29,6 +31,11 @@ struct TrainingCurve {
 
 /// A version of this program has written it that knows more than this one.
 struct NewerCheckpoint : InvalidInput {
+  using InvalidInput::InvalidInput;
+};
+
+/// Bytes of a tensor are not those that were written.
+struct DamagedCheckpoint : InvalidInput {
   using InvalidInput::InvalidInput;
 };
 
@@ -50,11 +57,17 @@ class Checkpoint {
   void check_forks(const Plan& plan) const;
 
   /// What check_continues or check_forks has passed, part by part, in the formats of the rank that asks. The
-  /// checkpoint must outlive it; ranks may read at the same time.
+  /// checkpoint must outlive it; ranks may read at the same time. Where there are checksums, the blocks that a part lies
+  /// in are checked as it is read. Throws DamagedCheckpoint.
   StateReader reader() const;
 
  private:
   void read_state(const std::string& path);
+  /// Of the text of state.json, and that there are sums of all that can be read.
+  void read_checksums(const std::string& state);
+  /// Elements [first, first + n) of a tensor, checked.
+  const std::byte* checked(const std::string& kind, const StoredTensor& stored, std::int64_t first,
+                           std::int64_t n) const;
   /// `continues`: in the formats of the case, and with all that a run keeps.
   void check_tensors(const Plan& plan, bool continues) const;
   /// Whether a tensor's codes stand there with scales that fit them.
@@ -65,6 +78,7 @@ class Checkpoint {
   RunPosition position_;
   TrainingCurve curve_;
   std::map<std::string, SafetensorsFile> files_;  // by kind: "weights", "m", "v"
+  BlockSums sums_;                                // none of a checkpoint from before there were any
 };
 
 /// The folder of a case's checkpoints, --checkpoint-dir/ID. Throws InvalidInput where there is no --checkpoint-dir.

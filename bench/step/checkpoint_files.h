@@ -14,6 +14,8 @@
 namespace precbench {
 
 inline constexpr const char* kStateFile = "state.json";
+/// Of state.json and of every tensor (block_sums.h).
+inline constexpr const char* kChecksumsFile = "checksums.txt";
 /// Of tensors, a file each: what stands before the slash in a StateTensor's name. What delayed scaling keeps is of the
 /// run alone; forks begin without it.
 inline constexpr const char* kKinds[] = {"m",   "v",       "m_scale",       "v_scale", "row",

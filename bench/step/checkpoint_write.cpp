@@ -13,6 +13,7 @@
 #include "bench/step/checkpoint.h"
 #include "bench/step/checkpoint_files.h"
 #include "kernels/base/errors.h"
+#include "kernels/base/untrusted_input.h"
 #include "models/checkpoint/safetensors_parts.h"
 
 namespace precbench {
@@ -55,23 +56,64 @@ void make_files(const std::string& folder, const Layouts& layouts) {
   for (const auto& [kind, layout] : layouts) PartFile::make(file_of_kind(folder, kind), layout);
 }
 
-/// The disk takes one part while the next comes from the device.
-void write_parts(const Parameters& parameters, const std::string& folder, const Layouts& layouts) {
+void write_text(const std::string& path, const std::string& text) {
+  std::FILE* file = std::fopen(path.c_str(), "wb");
+  if (!file) cannot_write(path);
+  const bool whole = std::fwrite(text.data(), 1, text.size(), file) == text.size() &&
+                     std::fflush(file) == 0 && ::fsync(::fileno(file)) == 0;
+  const int reason = errno;
+  const bool closed = std::fclose(file) == 0;
+  if (!whole) errno = reason;
+  if (!whole || !closed) cannot_write(path);
+}
+
+/// Of the parts that one rank has written, until rank 0 has joined all of them.
+std::string sums_of_rank(const std::string& folder, int rank) {
+  return (fs::path(folder) / fmt::format("checksums-{:06}.txt", rank)).string();
+}
+
+/// The disk takes one part while the next comes from the device and is summed.
+void write_parts(Rank& rank, const std::string& folder, const Layouts& layouts) {
   std::map<std::string, PartFile> files;
+  BlockSums sums;
   for (const auto& [kind, layout] : layouts) files.try_emplace(kind, file_of_kind(folder, kind));
   std::vector<std::byte> written;
   std::future<void> writing;
-  parameters.save_state([&](const StateTensor& part, std::vector<std::byte>& bytes) {
+  rank.parameters().save_state([&](const StateTensor& part, std::vector<std::byte>& bytes) {
+    const std::int64_t first = bytes_of(part.values.dtype, part.first);
+    sums.add(part.name, first, bytes.data(), static_cast<std::int64_t>(bytes.size()));
     if (writing.valid()) writing.get();
     written.swap(bytes);
     const auto [kind, name] = kind_and_name(part.name);
-    const std::int64_t offset = layouts.at(kind).offsets.at(name) + bytes_of(part.values.dtype, part.first);
+    const std::int64_t offset = layouts.at(kind).offsets.at(name) + first;
     writing = std::async(std::launch::async, [&written, offset, file = &files.at(kind)] {
       file->write(offset, written.data(), static_cast<std::int64_t>(written.size()));
     });
   });
   if (writing.valid()) writing.get();
   for (const auto& [kind, file] : files) file.sync();
+  write_text(sums_of_rank(folder, rank.comm().rank()), sums.text());
+}
+
+/// What all ranks have summed, and the state. Ranks that had no part to write have no file.
+void write_sums(const std::string& folder, int ranks, const std::vector<StateTensor>& state,
+                const std::string& state_text) {
+  BlockSums sums;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const std::string path = sums_of_rank(folder, rank);
+    if (!fs::exists(path)) continue;
+    sums.add(BlockSums(path, read_regular_file(path, fs::file_size(path))));
+    fs::remove(path);
+  }
+  for (const StateTensor& tensor : state) {
+    std::int64_t size = 1;
+    for (const std::int64_t n : tensor.shape) size *= n;
+    if (!sums.cover(tensor.name, bytes_of(tensor.values.dtype, size)))
+      throw InvalidInput(fmt::format("{}: the ranks' checksums of {} have a gap", folder, tensor.name));
+  }
+  sums.add(kStateFile, 0, reinterpret_cast<const std::byte*>(state_text.data()),
+           static_cast<std::int64_t>(state_text.size()));
+  write_text((fs::path(folder) / kChecksumsFile).string(), sums.text());
 }
 
 /// An entry of a folder is on the disk once the folder is.
@@ -82,20 +124,6 @@ void sync_folder(const std::string& folder) {
   if (descriptor >= 0) ::close(descriptor);
   errno = reason;
   if (!synced) cannot_write(folder);
-}
-
-void write_state_file(const std::string& folder, const Json& json) {
-  const std::string path = (fs::path(folder) / kStateFile).string();
-  // Names of models and paths need not be UTF-8.
-  const std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
-  std::FILE* file = std::fopen(path.c_str(), "wb");
-  if (!file) cannot_write(path);
-  const bool whole = std::fwrite(text.data(), 1, text.size(), file) == text.size() &&
-                     std::fflush(file) == 0 && ::fsync(::fileno(file)) == 0;
-  const int reason = errno;
-  const bool closed = std::fclose(file) == 0;
-  if (!whole) errno = reason;
-  if (!whole || !closed) cannot_write(path);
 }
 
 Json evaluations_json(const std::vector<Evaluation>& evaluations) {
@@ -134,6 +162,7 @@ Json state_json(const Plan& plan, const Layouts& layouts, const RunPosition& pos
                {"seed", position.seed},
                {"optimizer_steps", position.optimizer_steps_before + position.step},
                {"files", kinds},
+               {"checksums", kChecksumsFile},
                {"loss", curve.loss},
                {"grad_norm", curve.grad_norm},
                {"lr", curve.lr},
@@ -161,8 +190,8 @@ std::string write_checkpoint(Rank& rank, const Plan& plan, std::int64_t step, co
   const std::string name = checkpoint_at(plan, step);
   const std::string partial = name + kPartial;
   const RunPosition position = rank.position(step);
-  const Layouts layouts =
-      layouts_of(rank.parameters().state(), position.optimizer_steps_before + position.step);
+  const std::vector<StateTensor> state = rank.parameters().state();
+  const Layouts layouts = layouts_of(state, position.optimizer_steps_before + position.step);
   std::string why;
   // Whether the work went well on every rank.
   const auto together = [&](bool mine, const auto& work) {
@@ -175,12 +204,17 @@ std::string write_checkpoint(Rank& rank, const Plan& plan, std::int64_t step, co
     }
     return rank.sum_over_ranks(why.empty() ? 0 : 1) == 0;
   };
-  const bool whole = together(first, [&] { make_files(partial, layouts); }) &&
-                     together(has_parts, [&] { write_parts(rank.parameters(), partial, layouts); }) &&
-                     together(first, [&] {
-                       write_state_file(partial, state_json(plan, layouts, position, curve));
-                       give_name(partial, name);
-                     });
+  const bool whole =
+      together(first, [&] { make_files(partial, layouts); }) &&
+      together(has_parts, [&] { write_parts(rank, partial, layouts); }) && together(first, [&] {
+        // Names of models and paths need not be UTF-8.
+        const std::string text =
+            state_json(plan, layouts, position, curve).dump(-1, ' ', false, Json::error_handler_t::replace) +
+            "\n";
+        write_text((fs::path(partial) / kStateFile).string(), text);
+        write_sums(partial, rank.comm().size(), state, text);
+        give_name(partial, name);
+      });
   std::error_code ignored;
   if (!whole) {
     if (first) fs::remove_all(partial, ignored);

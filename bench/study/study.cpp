@@ -30,6 +30,7 @@
 #include "models/data/data.h"
 #include "results/printable.h"
 #include "results/record_file.h"
+#include "results/study.h"
 
 namespace precbench {
 namespace {
@@ -184,6 +185,13 @@ void check_forks(std::vector<StudyCase> cases) {
   }
 }
 
+/// A study that is made for its curves alone may have so few; verdicts it has none.
+std::string why_too_few_trunks(const StudySettings& settings) {
+  if (settings.trunks >= kFewestTrunks) return "";
+  return fmt::format("{} {}: every verdict will be inconclusive; {} are the fewest that settle anything",
+                     settings.trunks, settings.trunks == 1 ? "trunk" : "trunks", kFewestTrunks);
+}
+
 void check_data(const StudySettings& settings) {
   const std::string& path = settings.work.at("data").front();
   if (path == "synthetic")
@@ -200,7 +208,7 @@ CLI::App* add_study_command(CLI::App& app, StudyCommand& command) {
   CLI::App* sub = app.add_subcommand(
       "study", "does a recipe train? trunks, paired forks, ladders and positive controls; a card per recipe");
   sub->footer(
-      "The defaults are those of bench/study/cpu.toml and gpu.toml; --config FILE changes any of them.\n"
+      "What else a study is made of, and its defaults, are in bench/study/cpu.toml and gpu.toml; --config FILE changes any.\n"
       "A second start with the same arguments goes on where the first one ended.\n"
       "Exit status: 0 the study has finished; 1 the same, but cases have crashed or timed out; 2 bad input; 130 cases "
       "are left.");
@@ -209,7 +217,8 @@ CLI::App* add_study_command(CLI::App& app, StudyCommand& command) {
                    .config = "study file (TOML); flags win over it",
                    .out = "folder for records.jsonl, cards.json and checkpoints (default out/study)",
                    .dry_run = "print the plan with an estimate of its time, run no case of it",
-                   .at_once = "cases at one time (default: as many as fit)"});
+                   .at_once = "cases at one time (default: as many as fit)",
+                   .default_of = default_of_study});
   return sub;
 }
 
@@ -236,6 +245,7 @@ int study(const StudyCommand& command) {
 
   check_inputs(trunks);
   if (const std::string why = why_too_little_text(trunks.front()); !why.empty()) tell("precbench: " + why);
+  if (const std::string why = why_too_few_trunks(settings); !why.empty()) tell("precbench: " + why);
   const StudyPace pace =
       measure_pace(options.child, models.front().trunks().front().fields, models.front().first_recipe());
   print_plan(all, pace, room, head_of(settings, trunks, room, out));

@@ -158,7 +158,9 @@ void read_study(const std::string& name, const std::string& text, StudySettings&
 
 }  // namespace
 
-void check_study_field(const std::string& name) {
+namespace {
+
+bool set_by_study(const std::string& name) {
   static const std::set<std::string> kItsOwn = {"steps",
                                                 "seed",
                                                 "lr",
@@ -175,7 +177,25 @@ void check_study_field(const std::string& name) {
                                                 "checkpoint_keep",
                                                 "fidelity_batches",
                                                 "fidelity_stress"};
-  if (!kItsOwn.contains(name)) return;
+  return kItsOwn.contains(name);
+}
+
+}  // namespace
+
+std::optional<std::string> default_of_study(const Field& field) {
+  if (set_by_study(field.name)) return std::nullopt;
+  if (field.name == std::string("recipe")) return "";  // a study must be told which
+  static const StudySettings kElsewhere = default_study(false), kOnGpu = default_study(true);
+  const auto value_in = [&](const StudySettings& settings) {
+    const auto set = settings.work.find(field.name);
+    return set == settings.work.end() ? get_text(Case{}, field) : set->second.front();
+  };
+  const std::string elsewhere = value_in(kElsewhere), on_gpu = value_in(kOnGpu);
+  return elsewhere == on_gpu ? on_gpu : fmt::format("{} on a GPU, {} elsewhere", on_gpu, elsewhere);
+}
+
+void check_study_field(const std::string& name) {
+  if (!set_by_study(name)) return;
   const char* where = of_schedule(name) || name == "steps" ? "see [trunk] and [fork] of its --config"
                       : name == "seed"                     ? "see trunks and seeds of its --config"
                                                            : "a study sets it itself";

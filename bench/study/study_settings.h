@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -39,6 +40,9 @@ StudySettings default_study(bool on_gpu);
 /// Sets what the file at `path` says. Throws InvalidInput, "FILE:LINE: why", for what sweep files are refused for, for a
 /// field that a study sets itself, and for numbers outside their range.
 void read_study_file(const std::string& path, StudySettings& settings);
+
+/// What a study without --config has: "64 on a GPU, 4 elsewhere" where they are two; null of what a study sets itself.
+std::optional<std::string> default_of_study(const Field& field);
 
 /// Throws InvalidInput where a study sets this field itself: --steps, --seed, --fork-from and the like.
 void check_study_field(const std::string& name);

@@ -229,6 +229,31 @@ TEST_CASE("a control that is asked for is one row with both roles", "[study]") {
   CHECK_THROWS_AS(plan_of(settings, "bf16"), InvalidInput);
 }
 
+TEST_CASE("a study of fewer trunks than settle anything says so before it runs", "[study]") {
+  const TempDirectory directory;
+  const std::string text = directory.write("text.txt", std::string(20000, 'x')),
+                    model = directory.write(
+                        "small.json",
+                        R"({"layers":1,"width":32,"ffn":64,"heads":2,"kv_heads":2,"vocab":256})");
+  const auto said = [&](int trunks) {
+    const Answer answer = output_of(fmt::format(
+        PRECBENCH_BINARY_DIR
+        "/precbench study --model {} --recipe rowwise --device cpu --data {} --out {} --config {} --dry-run",
+        model, text, directory / "out",
+        directory.write("study.toml",
+                        fmt::format("[work]\nseq = 32\nbatch = 1\n[trunk]\ntrunks = {}\nages = [2]\n"
+                                    "[fork]\nsteps = 12\n",
+                                    trunks))));
+    INFO(answer.text);
+    CHECK(answer.status == kSweepDone);
+    return answer.text;
+  };
+  const std::string why = ": every verdict will be inconclusive; 3 are the fewest that settle anything\n";
+  CHECK(contains(said(1), "precbench: 1 trunk" + why));
+  CHECK(contains(said(2), "precbench: 2 trunks" + why));
+  CHECK(!contains(said(3), "inconclusive"));
+}
+
 TEST_CASE("a study that is cut off and started again ends as one that was not", "[study]") {
   const TempDirectory directory;
   const std::string model = directory.write(

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "results/statistics.h"
+#include "results/study.h"
 
 namespace precbench {
 namespace {
@@ -32,8 +33,9 @@ double p_of_beyond(const std::vector<double>& means, double bound, int sign) {
 
 bool enough_trunks(const ForkEvidence& evidence) {
   return !evidence.ages.empty() &&
-         std::all_of(evidence.ages.begin(), evidence.ages.end(),
-                     [](const AgeDifferences& age) { return age.by_trunk.size() >= kFewestTrunks; });
+         std::all_of(evidence.ages.begin(), evidence.ages.end(), [](const AgeDifferences& age) {
+           return age.by_trunk.size() >= std::size_t{kFewestTrunks};
+         });
 }
 
 /// Of both one-sided tests at every age: all must hold, so the largest p is the p of all.
@@ -199,7 +201,7 @@ bool told_apart(const ForkEvidence& control, const ForkEvidence& recipe, double 
 std::optional<int> trunks_to_tell_apart(const ForkEvidence& control, const ForkEvidence& recipe,
                                         double level) {
   const std::vector<double> means = trunk_means(apart(control, recipe).ages.front());
-  if (means.size() < 2) return static_cast<int>(kFewestTrunks);
+  if (means.size() < 2) return kFewestTrunks;
   const MeanAndSpread m = mean_and_spread(means);
   return trunks_that([&](int n) { return std::abs(m.mean) > half_width(m, n, level / 2); }, means.size());
 }
@@ -209,7 +211,7 @@ bool beyond_bound(const ForkEvidence& control, const ForkRules& rules) {
   const auto oldest =
       std::max_element(control.ages.begin(), control.ages.end(),
                        [](const AgeDifferences& a, const AgeDifferences& b) { return a.age < b.age; });
-  return oldest != control.ages.end() && oldest->by_trunk.size() >= kFewestTrunks &&
+  return oldest != control.ages.end() && oldest->by_trunk.size() >= std::size_t{kFewestTrunks} &&
          p_of_beyond(trunk_means(*oldest), -rules.bound(), -1) <= rules.level;
 }
 

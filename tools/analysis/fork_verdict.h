@@ -43,9 +43,6 @@ struct ForkRules {
   double largest_floor() const { return margin / 10; }
 };
 
-/// Fewer trunks settle nothing.
-inline constexpr std::size_t kFewestTrunks = 3;
-
 enum class ForkOutcome : std::uint8_t { equivalent, worse, better, diverged, inconclusive };
 const char* name_of(ForkOutcome outcome);
 

@@ -1,0 +1,104 @@
+// Sums by block: written in any parts, read in any others.
+#include "bench/step/block_sums.h"
+
+#include "kernels/base/errors.h"
+#include "tools/testing/catch.h"
+#include "tools/testing/text.h"
+
+using namespace precbench;
+
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+Bytes ramp(std::int64_t bytes) {
+  Bytes values(static_cast<std::size_t>(bytes));
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::byte>(i * i >> 7);
+  return values;
+}
+
+/// Of a tensor "w" that writers have in parts that end at these bytes.
+BlockSums summed(const Bytes& values, const std::vector<std::int64_t>& ends) {
+  BlockSums all;
+  std::int64_t first = 0;
+  for (const std::int64_t end : ends) {
+    BlockSums part;
+    part.add("w", first, values.data() + first, end - first);
+    all.add(std::move(part));
+    first = end;
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("a reader of any part finds damage in the blocks that it lies in", "[checksum]") {
+  const std::int64_t bytes = 2 * kBlockBytes + 10;
+  Bytes values = ramp(bytes);
+  const std::int64_t middle = kBlockBytes + 6;  // where one writer ended, in no whole blocks
+  const BlockSums sums = summed(values, {middle, bytes});
+  REQUIRE(sums.cover("w", bytes));
+  const auto damaged = [&](std::int64_t at, std::int64_t begin, std::int64_t end) {
+    values[at] ^= std::byte{1};
+    const BlockSums::Range found = sums.damaged("w", values.data(), {begin, end});
+    values[at] ^= std::byte{1};
+    CHECK(sums.damaged("w", values.data(), {begin, end}).empty());
+    return std::pair(found.begin, found.end);
+  };
+  using Found = std::pair<std::int64_t, std::int64_t>;
+  const Found none{0, 0}, head{0, kBlockBytes}, rest{kBlockBytes, middle}, next{middle, middle + kBlockBytes},
+      last{middle + kBlockBytes, bytes};
+  CHECK(damaged(0, 0, bytes) == head);
+  CHECK(damaged(kBlockBytes + 5, 0, bytes) == rest);
+  CHECK(damaged(middle, 0, bytes) == next);
+  CHECK(damaged(bytes - 1, 0, bytes) == last);
+  // Parts of blocks: what the reader itself does not take counts too, other blocks do not.
+  CHECK(damaged(0, kBlockBytes - 1, kBlockBytes) == head);
+  CHECK(damaged(0, kBlockBytes, bytes) == none);
+  CHECK(damaged(middle, middle + 100, middle + 104) == next);
+  CHECK(damaged(middle, kBlockBytes, middle) == none);
+  CHECK(damaged(bytes - 1, 0, middle + kBlockBytes) == none);
+  CHECK(damaged(bytes - 1, middle, middle + kBlockBytes + 1) == last);
+  CHECK(damaged(0, 5, 5) == none);
+  const BlockSums::Range around = sums.around("w", {middle + 5, middle + kBlockBytes + 1});
+  CHECK(std::pair(around.begin, around.end) == Found{middle, bytes});
+  const BlockSums::Range unknown = sums.around("other", {3, 9});
+  CHECK(std::pair(unknown.begin, unknown.end) == Found{3, 9});
+}
+
+TEST_CASE("sums cover a tensor where no byte of it is left out", "[checksum]") {
+  const Bytes values = ramp(2 * kBlockBytes);
+  const std::int64_t bytes = 2 * kBlockBytes, part = kBlockBytes / 2;
+  CHECK(summed(values, {part, bytes}).cover("w", bytes));
+  CHECK(!summed(values, {part, bytes}).cover("w", bytes - 1));
+  CHECK(!summed(values, {part, bytes - 1}).cover("w", bytes));
+  BlockSums gap;
+  gap.add("w", 0, values.data(), part);
+  gap.add("w", part + 1, values.data(), part);
+  CHECK(!gap.cover("w", 2 * part + 1));
+  CHECK(!gap.cover("other", 1));
+  CHECK(gap.cover("other", 0));
+}
+
+TEST_CASE("what sums are written as is read again, and other text is refused", "[checksum]") {
+  const Bytes values = ramp(kBlockBytes + 9);
+  BlockSums sums = summed(values, {100, kBlockBytes + 9});
+  sums.add("m/a tensor", 0, values.data(), 5);
+  const std::string text = sums.text();
+  CHECK(BlockSums("sums", text).text() == text);
+  CHECK(text.ends_with(" 100 4194213 w\n"));
+  const auto refusal = [](const std::string& damaged) {
+    return refusal_of([&] { BlockSums("a/sums", damaged); });
+  };
+  const std::string line = "00000000000000ff 0 5 w\n",
+                    why = "a/sums: damaged: not the checksums of a checkpoint";
+  CHECK(refusal("") == "");
+  CHECK(refusal(line) == "");
+  for (const char* damaged :
+       {"00000000000000ff 0 5 w", "0 5 w\n", "ff 0 5 \n", "ff 0 5\n", "ff -1 5 w\n", "ff 0 -5 w\n",
+        "xx 0 5 w\n", "ff 0 99999999999999999999 w\n", "100000000000000ff 0 5 w\n", "\n"}) {
+    INFO(damaged);
+    CHECK(refusal(damaged) == why);
+  }
+  CHECK(refusal(line + line) == why);
+}
