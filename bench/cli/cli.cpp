@@ -315,6 +315,7 @@ int run(const RunCommand& command) {
   const Record record = run_case(plan);
   std::fputs((pretty(record, 0) + "\n").c_str(), stdout);  // first: a full disk does not lose it
   if (!command.out.empty()) append_to_folder(command.out, record);
+  std::fflush(stdout);  // the record stays whole where both streams go to one place
   if (const std::string overlap = overlap_warning(record); !overlap.empty()) tell("precbench: " + overlap);
   return record.status == Status::ok ? 0 : 1;
 }
