@@ -266,13 +266,8 @@ std::string Plan::why_unsupported() const {
     return fmt::format(
         "seq: {} is beyond the model's sliding window of {}, and only full attention is modelled", T,
         m.sliding_window);
-  std::vector<std::int64_t> normed = {m.width};
-  if (m.norms_all_heads()) normed.insert(normed.end(), {m.q_width(), m.kv_width()});
-  for (const std::int64_t width : normed)
-    if (const std::string why = why_gpu_refuses(fields.device, width, m.head_dim, m.norms_each_head());
-        !why.empty())
-      return why;
-  std::string why = why_shapes_unsupported(*this, m, tokens_per_micro_step());
+  std::string why = why_gpu_refuses(fields.device, m.width, {m.head_dim, m.q_normed(), m.k_normed()});
+  if (why.empty()) why = why_shapes_unsupported(*this, m, tokens_per_micro_step());
   for (const LaterLayers& next : later)
     if (why.empty()) why = why_shapes_unsupported(next, m, tokens_per_micro_step());
   return why;

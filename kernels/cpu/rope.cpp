@@ -1,9 +1,10 @@
 // Rotary position embedding (Su et al. 2021) in the rotate-half order of Hugging Face Llama: element i of a
-// head pairs with element i + D/2 and turns by an angle of the table (rope_table.h). Qwen3's QK-norm is an RMSNorm
-// of each q and k head before the turn, Qwen2's bias is added before it. Backward is the transpose of the turn: the
-// negative angle, with the same factor.
+// head pairs with element i + D/2 and turns by an angle of the table (rope_table.h). QK-norm is an RMSNorm before the
+// turn: of each q and k head in Qwen3, of all q heads and all k heads of a row in OLMoE. Qwen2's bias is added before
+// it. Backward is the transpose of the turn: the negative angle, with the same factor.
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "kernels/cpu/cpu_device.h"
@@ -23,25 +24,34 @@ void turn(float* head, const float* table, std::int64_t D, float sign) {
   }
 }
 
-float rstd_of(const float* head, std::int64_t D, float eps) {
-  return 1.0f / std::sqrt(cpu::lane_sum(D, [&](std::int64_t i) { return head[i] * head[i]; }) /
-                              static_cast<float>(D) +
-                          eps);
+/// The RMSNorm of q or of k: `groups` of `size` neighbouring elements, each with a mean square of its own.
+struct PartNorm {
+  std::int64_t first;  // column of the part in qkv
+  std::int64_t groups, size;
+  std::vector<float> gains;  // of every group the same, [size]
+};
+
+/// q's, then k's; empty without QK-norm.
+std::vector<PartNorm> norms_of(const RopeOptions& options) {
+  std::vector<PartNorm> norms;
+  if (options.q_norm.empty()) return norms;
+  const AttentionShape& s = options.shape;
+  const auto add = [&](std::int64_t first, std::int64_t heads, const Tensor& gains) {
+    const std::int64_t size = gains.size();
+    PartNorm norm{first, heads * s.head_dim / size, size, std::vector<float>(static_cast<std::size_t>(size))};
+    std::vector<float> buffer(norm.gains.size());
+    std::copy_n(cpu::load(gains, 0, size, buffer.data()), size, norm.gains.begin());
+    norms.push_back(std::move(norm));
+  };
+  add(0, s.heads, options.q_norm);
+  add(s.heads * s.head_dim, s.kv_heads, options.k_norm);
+  return norms;
 }
 
-/// The gains of q heads then k heads as floats; empty without QK-norm.
-std::vector<float> gains_of(const RopeOptions& options) {
-  std::vector<float> gains;
-  if (options.q_norm.empty()) return gains;
-  const std::int64_t D = options.shape.head_dim;
-  gains.resize(2 * D);
-  const Tensor* norms[] = {&options.q_norm, &options.k_norm};
-  std::vector<float> buffer(D);
-  for (int i = 0; i < 2; ++i) {
-    const float* values = cpu::load(*norms[i], 0, D, buffer.data());
-    std::copy(values, values + D, gains.begin() + i * D);
-  }
-  return gains;
+float rstd_of(const float* x, std::int64_t size, float eps) {
+  return 1.0f / std::sqrt(cpu::lane_sum(size, [&](std::int64_t i) { return x[i] * x[i]; }) /
+                              static_cast<float>(size) +
+                          eps);
 }
 
 }  // namespace
@@ -57,7 +67,7 @@ void CpuDevice::do_rope(const ops::Rope& op) {
   const AttentionShape& s = op.options.shape;
   const std::int64_t D = s.head_dim, W = s.qkv_width(), turned = s.heads + s.kv_heads;
   const std::vector<float>& table = rope_table(op.options);
-  const std::vector<float> gains = gains_of(op.options);
+  const std::vector<PartNorm> norms = norms_of(op.options);
   std::vector<float> bias_buffer(W);
   const float* bias =
       op.options.bias.empty() ? nullptr : cpu::load(op.options.bias, 0, W, bias_buffer.data());
@@ -67,15 +77,13 @@ void CpuDevice::do_rope(const ops::Rope& op) {
     float* values = buffer + W;
     std::copy(in, in + W, values);
     for (std::int64_t i = 0; bias && i < W; ++i) values[i] += bias[i];
-    for (std::int64_t h = 0; h < turned; ++h) {
-      float* head = values + h * D;
-      if (!gains.empty()) {
-        const float scale = rstd_of(head, D, op.options.norm_eps);
-        const float* gain = gains.data() + (h < s.heads ? 0 : D);
-        for (std::int64_t i = 0; i < D; ++i) head[i] *= scale * gain[i];
+    for (const PartNorm& norm : norms)
+      for (std::int64_t group = 0; group < norm.groups; ++group) {
+        float* x = values + norm.first + group * norm.size;
+        const float scale = rstd_of(x, norm.size, op.options.norm_eps);
+        for (std::int64_t i = 0; i < norm.size; ++i) x[i] *= scale * norm.gains[i];
       }
-      turn(head, table.data() + row % s.T * D, D, 1.0f);
-    }
+    for (std::int64_t h = 0; h < turned; ++h) turn(values + h * D, table.data() + row % s.T * D, D, 1.0f);
     cpu::store(op.out, row * W, copies_v ? W : turned * D, values);
   });
 }
@@ -84,46 +92,49 @@ void CpuDevice::do_rope_backward(const ops::RopeBackward& op) {
   const AttentionShape& s = op.options.shape;
   const std::int64_t D = s.head_dim, W = s.qkv_width(), M = s.tokens(), turned = s.heads + s.kv_heads;
   const std::vector<float>& table = rope_table(op.options);
-  const std::vector<float> gains = gains_of(op.options);
+  const std::vector<PartNorm> norms = norms_of(op.options);
+  const std::int64_t gains = op.dq_norm.size() + op.dk_norm.size();
   constexpr std::int64_t kRun = 64;
   const std::int64_t runs = (M + kRun - 1) / kRun;
-  std::vector<float> partial(gains.empty() ? 0 : runs * 2 * D);
+  std::vector<float> partial(runs * gains);  // [runs][q's gains, k's]
   cpu::for_rows(threads_, runs, 3 * W, [&](std::int64_t run, float* buffer) {
     for (std::int64_t row = run * kRun; row < std::min(M, (run + 1) * kRun); ++row) {
       const float* in = cpu::load(op.dout, row * W, W, buffer);
       float* grad = buffer + W;
       std::copy(in, in + W, grad);
-      const float* before = gains.empty() ? nullptr : cpu::load(op.qkv, row * W, W, buffer + 2 * W);
-      for (std::int64_t h = 0; h < turned; ++h) {
-        float* head = grad + h * D;
-        turn(head, table.data() + row % s.T * D, D, -1.0f);
-        if (gains.empty()) continue;
-        const float* x = before + h * D;
-        const float scale = rstd_of(x, D, op.options.norm_eps);
-        const std::int64_t which = h < s.heads ? 0 : D;
-        const float* gain = gains.data() + which;
-        float* dgain = partial.data() + run * 2 * D + which;
-        const float mean = cpu::lane_sum(D, [&](std::int64_t i) { return head[i] * gain[i] * x[i]; }) *
-                           scale / static_cast<float>(D);
-        for (std::int64_t i = 0; i < D; ++i) {
-          const float normed = x[i] * scale;
-          dgain[i] += head[i] * normed;
-          head[i] = scale * (head[i] * gain[i] - normed * mean);
+      for (std::int64_t h = 0; h < turned; ++h) turn(grad + h * D, table.data() + row % s.T * D, D, -1.0f);
+      const float* before = norms.empty() ? nullptr : cpu::load(op.qkv, row * W, W, buffer + 2 * W);
+      float* dgain = partial.data() + run * gains;
+      for (const PartNorm& norm : norms) {
+        for (std::int64_t group = 0; group < norm.groups; ++group) {
+          const std::int64_t first = norm.first + group * norm.size;
+          const float *x = before + first, *gain = norm.gains.data();
+          float* dx = grad + first;
+          const float scale = rstd_of(x, norm.size, op.options.norm_eps);
+          const float mean =
+              cpu::lane_sum(norm.size, [&](std::int64_t i) { return dx[i] * gain[i] * x[i]; }) * scale /
+              static_cast<float>(norm.size);
+          for (std::int64_t i = 0; i < norm.size; ++i) {
+            const float normed = x[i] * scale;
+            dgain[i] += dx[i] * normed;
+            dx[i] = scale * (dx[i] * gain[i] - normed * mean);
+          }
         }
+        dgain += norm.size;
       }
       cpu::store(op.dqkv.value, row * W, W, grad);
     }
   });
-  if (!gains.empty()) {
-    const Tensor* targets[] = {&op.dq_norm, &op.dk_norm};
-    std::vector<float> total(D);
-    for (int which = 0; which < 2; ++which) {
-      std::fill(total.begin(), total.end(), 0.0f);
-      if (op.accumulate) std::copy_n(cpu::load(*targets[which], 0, D, total.data()), D, total.begin());
-      for (std::int64_t run = 0; run < runs; ++run)
-        for (std::int64_t i = 0; i < D; ++i) total[i] += partial[(run * 2 + which) * D + i];
-      cpu::store(*targets[which], 0, D, total.data());
-    }
+  std::int64_t at = 0;  // in a run's gains
+  for (const Tensor& dgain : {op.dq_norm, op.dk_norm}) {
+    const std::int64_t size = dgain.size();
+    if (dgain.empty()) continue;
+    std::vector<float> total(size);
+    if (op.accumulate) std::copy_n(cpu::load(dgain, 0, size, total.data()), size, total.begin());
+    for (std::int64_t run = 0; run < runs; ++run)
+      for (std::int64_t i = 0; i < size; ++i) total[i] += partial[run * gains + at + i];
+    cpu::store(dgain, 0, size, total.data());
+    at += size;
   }
   do_quantize({op.dqkv});
 }

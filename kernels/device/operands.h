@@ -72,18 +72,20 @@ struct AttentionShape {
   std::int64_t qkv_width() const { return q_width() + kv_width(); }
 };
 
-/// Rotary position embedding, rotate-half, position = offset + row % T; with QK-norm each q and k head is first
-/// RMS-normed; a bias is added to q, k and v before anything else.
+/// Rotary position embedding, rotate-half, position = offset + row % T; with QK-norm q and k are first RMS-normed, each
+/// head (Qwen3) or all heads of a row as one (OLMoE); a bias is added to q, k and v before anything else.
 struct RopeOptions {
   AttentionShape shape;
   float theta = 500000.0f;
   float norm_eps = 1e-5f;
-  Tensor q_norm = {}, k_norm = {};  ///< BF16 [1, head_dim] gains; empty: no QK-norm
+  Tensor q_norm = {}, k_norm = {};  ///< BF16 gains: [1, head_dim], or of all heads [1, heads * head_dim] and
+                                    ///< [1, kv_heads * head_dim]; empty: no QK-norm
   Tensor bias = {};                 ///< BF16 [1, qkv_width]; empty: none. Not together with QK-norm
   RopeScaling scaling = {};
   std::int64_t offset = 0;  ///< position of each sequence's first row
 
   RopeAngles angles() const { return {shape.T, shape.head_dim, theta, scaling, offset}; }
+  bool norms_all_heads() const { return q_norm.size() > shape.head_dim; }
 };
 
 /// Scalars of one optimizer step, in device memory so that a captured graph can replay with new ones.

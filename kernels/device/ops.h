@@ -195,7 +195,7 @@ struct Rope {
 
 struct RopeBackward {
   QuantizedTensor dqkv;     ///< [M, qkv_width]
-  Tensor dq_norm, dk_norm;  ///< [1, head_dim]; empty without QK-norm
+  Tensor dq_norm, dk_norm;  ///< as wide as the gains; empty without QK-norm
   bool accumulate;          ///< dq_norm and dk_norm += instead of =
   Tensor dout;              ///< [M, qkv_width]
   Tensor qkv;               ///< the unrotated input, read with QK-norm only

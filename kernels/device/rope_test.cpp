@@ -1,4 +1,7 @@
-// RoPE with and without QK-norm on the CPU device: values against FP64, gradients against finite differences.
+// RoPE without QK-norm, with one of each head and with one of all heads, on the CPU device: values against FP64, gradients
+// against finite differences; then any device against the CPU.
+#include <utility>
+
 #include "kernels/device/compare_testing.h"
 #include "kernels/device/op_testing.h"
 
@@ -10,25 +13,46 @@ namespace {
 // 66 and more tokens cross the 64 rows of a gain gradient's partial sum; B = 2 restarts the positions.
 constexpr AttentionShape kShapes[] = {{1, 1, 1, 1, 2}, {2, 5, 4, 2, 6}, {2, 33, 4, 1, 10}, {1, 130, 2, 2, 4}};
 
-/// qkv [M, width] and gains [2, D] (q's, k's; empty: no QK-norm) to the turned rows.
-std::vector<double> rope(const AttentionShape& s, double theta, double eps, const std::vector<double>& qkv,
-                         const std::vector<double>& gains) {
+/// What QK-norm takes together: nothing, the elements of a head, those of all heads of a row.
+enum class Norm : std::uint8_t { none, head, heads };
+constexpr Norm kNorms[] = {Norm::none, Norm::head, Norm::heads};
+const char* name_of(Norm norm) {
+  return norm == Norm::none   ? "no QK-norm"
+         : norm == Norm::head ? "QK-norm of a head"
+                              : "QK-norm of all heads";
+}
+
+/// Elements of q (which 0) or of k (1) that are normed together.
+std::int64_t normed(const AttentionShape& s, Norm norm, int which) {
+  return norm == Norm::head ? s.head_dim : (which ? s.kv_heads : s.heads) * s.head_dim;
+}
+
+/// qkv [M, width] and gains (q's, then k's; empty: no QK-norm) to the turned rows.
+std::vector<double> rope(const AttentionShape& s, double theta, double eps, Norm norm,
+                         const std::vector<double>& qkv, const std::vector<double>& gains) {
   std::vector<double> out = qkv;
   const std::int64_t D = s.head_dim;
-  for (std::int64_t row = 0; row < s.tokens(); ++row)
-    for (std::int64_t h = 0; h < s.heads + s.kv_heads; ++h) {
-      double* head = out.data() + row * s.qkv_width() + h * D;
-      double squares = 0;
-      for (std::int64_t i = 0; i < D; ++i) squares += head[i] * head[i];
-      for (std::int64_t i = 0; !gains.empty() && i < D; ++i)
-        head[i] *= gains[(h < s.heads ? 0 : D) + i] / std::sqrt(squares / static_cast<double>(D) + eps);
+  for (std::int64_t row = 0; row < s.tokens(); ++row) {
+    double* x = out.data() + row * s.qkv_width();
+    for (int which = 0; norm != Norm::none && which < 2; ++which) {
+      const std::int64_t size = normed(s, norm, which), first = which ? s.heads * D : 0;
+      const double* gain = gains.data() + (which ? normed(s, norm, 0) : 0);
+      for (std::int64_t at = first; at < first + (which ? s.kv_heads : s.heads) * D; at += size) {
+        double squares = 0;
+        for (std::int64_t i = 0; i < size; ++i) squares += x[at + i] * x[at + i];
+        const double rstd = 1 / std::sqrt(squares / static_cast<double>(size) + eps);
+        for (std::int64_t i = 0; i < size; ++i) x[at + i] *= gain[i] * rstd;
+      }
+    }
+    for (std::int64_t h = 0; h < s.heads + s.kv_heads; ++h)
       for (std::int64_t i = 0; i < D / 2; ++i) {
+        double* head = x + h * D;
         const double angle = static_cast<double>(row % s.T) / std::pow(theta, 2.0 * i / D);
         const double a = head[i], b = head[i + D / 2];
         head[i] = a * std::cos(angle) - b * std::sin(angle);
         head[i + D / 2] = a * std::sin(angle) + b * std::cos(angle);
       }
-    }
+  }
   return out;
 }
 
@@ -41,11 +65,12 @@ RopeOptions options_of(const AttentionShape& s, const Tensor& q_norm, const Tens
 TEST_CASE("rope turns q and k by position and leaves v", "[cpu][rope]") {
   const auto device = make_cpu_device(2);
   for (const AttentionShape& s : kShapes)
-    for (bool with_norm : {false, true}) {
-      INFO("B " << s.B << " T " << s.T << " heads " << s.heads << " norm " << with_norm);
-      const std::int64_t D = s.head_dim, W = s.qkv_width();
+    for (const Norm norm : kNorms) {
+      INFO("B " << s.B << " T " << s.T << " heads " << s.heads << ", " << name_of(norm));
+      const bool with_norm = norm != Norm::none;
+      const std::int64_t W = s.qkv_width(), q = normed(s, norm, 0), k = normed(s, norm, 1);
       const Owned qkv(DType::f32, s.tokens(), W, normal(1, s.tokens() * W));
-      const Owned q_norm(DType::f32, 1, D, normal(2, D)), k_norm(DType::f32, 1, D, normal(3, D));
+      const Owned q_norm(DType::f32, 1, q, normal(2, q)), k_norm(DType::f32, 1, k, normal(3, k));
       RopeOptions options = with_norm ? options_of(s, q_norm, k_norm) : options_of(s, {}, {});
       std::vector<double> gains;
       if (with_norm) {
@@ -57,7 +82,7 @@ TEST_CASE("rope turns q and k by position and leaves v", "[cpu][rope]") {
         options.theta = theta;
         const Owned out(DType::f32, s.tokens(), W);
         device->rope({out, qkv, options});
-        CHECK(relative_error(out.floats(), rope(s, theta, options.norm_eps, qkv.doubles(), gains)) <
+        CHECK(relative_error(out.floats(), rope(s, theta, options.norm_eps, norm, qkv.doubles(), gains)) <
               kFp32Error);
         if (with_norm) continue;
         const Owned in_place = qkv;
@@ -70,13 +95,15 @@ TEST_CASE("rope turns q and k by position and leaves v", "[cpu][rope]") {
 TEST_CASE("rope_backward is the derivative of rope", "[cpu][rope]") {
   const auto device = make_cpu_device(2);
   for (const AttentionShape& s : kShapes)
-    for (bool with_norm : {false, true}) {
-      INFO("B " << s.B << " T " << s.T << " heads " << s.heads << " norm " << with_norm);
-      const std::int64_t D = s.head_dim, W = s.qkv_width(), size = s.tokens() * W;
+    for (const Norm norm : kNorms) {
+      INFO("B " << s.B << " T " << s.T << " heads " << s.heads << ", " << name_of(norm));
+      const bool with_norm = norm != Norm::none;
+      const std::int64_t W = s.qkv_width(), size = s.tokens() * W;
+      const std::int64_t q = normed(s, norm, 0), k = normed(s, norm, 1);
       const Owned qkv(DType::f32, s.tokens(), W, normal(1, size));
-      const Owned q_norm(DType::f32, 1, D, normal(2, D)), k_norm(DType::f32, 1, D, normal(3, D));
+      const Owned q_norm(DType::f32, 1, q, normal(2, q)), k_norm(DType::f32, 1, k, normal(3, k));
       const Owned dout(DType::f32, s.tokens(), W, normal(4, size));
-      const Owned dqkv(DType::f32, s.tokens(), W), dq_norm(DType::f32, 1, D), dk_norm(DType::f32, 1, D);
+      const Owned dqkv(DType::f32, s.tokens(), W), dq_norm(DType::f32, 1, q), dk_norm(DType::f32, 1, k);
       const RopeOptions options = with_norm ? options_of(s, q_norm, k_norm) : options_of(s, {}, {});
       QuantizedTensor gradient = operand(dqkv);
       if (with_norm)
@@ -91,7 +118,7 @@ TEST_CASE("rope_backward is the derivative of rope", "[cpu][rope]") {
       }
       const std::vector<double> x = qkv.doubles();
       const auto loss = [&](const std::vector<double>& moved, const std::vector<double>& gain) {
-        return dot(rope(s, options.theta, options.norm_eps, moved, gain), dout.floats());
+        return dot(rope(s, options.theta, options.norm_eps, norm, moved, gain), dout.floats());
       };
       check_gradient([&](const std::vector<double>& moved) { return loss(moved, gains); }, x, dqkv.floats(),
                      size > 500 ? 41 : 1);
@@ -100,14 +127,12 @@ TEST_CASE("rope_backward is the derivative of rope", "[cpu][rope]") {
       for (float g : dk_norm.floats()) dgains.push_back(g);
       check_gradient([&](const std::vector<double>& moved) { return loss(x, moved); }, gains, dgains);
 
-      const Owned q_before(DType::f32, 1, D, normal(5, D)), k_before(DType::f32, 1, D, normal(6, D));
+      const Owned q_before(DType::f32, 1, q, normal(5, q)), k_before(DType::f32, 1, k, normal(6, k));
       const Owned q_total = q_before, k_total = k_before;
       device->rope_backward({gradient, q_total, k_total, true, dout, qkv, options});
       std::vector<double> q_expected = q_before.doubles(), k_expected = k_before.doubles();
-      for (std::int64_t i = 0; i < D; ++i) {
-        q_expected[i] += dq_norm.floats()[i];
-        k_expected[i] += dk_norm.floats()[i];
-      }
+      for (std::int64_t i = 0; i < q; ++i) q_expected[i] += dq_norm.floats()[i];
+      for (std::int64_t i = 0; i < k; ++i) k_expected[i] += dk_norm.floats()[i];
       CHECK(relative_error(q_total.floats(), q_expected) < kFp32Error);
       CHECK(relative_error(k_total.floats(), k_expected) < kFp32Error);
     }
@@ -116,45 +141,51 @@ TEST_CASE("rope_backward is the derivative of rope", "[cpu][rope]") {
 TEST_CASE("rope in BF16 is FP32 rounded once", "[cpu][rope]") {
   const auto device = make_cpu_device(2);
   const AttentionShape s{2, 33, 4, 2, 8};
-  const std::int64_t D = s.head_dim, W = s.qkv_width(), M = s.tokens();
+  const std::int64_t W = s.qkv_width(), M = s.tokens();
   const std::vector<float> values = rounded(normal(1, M * W)), grads = rounded(normal(4, M * W));
-  const std::vector<float> q_gain = rounded(normal(2, D)), k_gain = rounded(normal(3, D));
-  std::vector<Owned> out, dqkv, dq_norm, dk_norm;
-  for (DType dtype : {DType::f32, DType::bf16}) {
-    const Owned qkv(dtype, M, W, values), dout(dtype, M, W, grads);
-    const Owned q_norm(dtype, 1, D, q_gain), k_norm(dtype, 1, D, k_gain);
-    out.emplace_back(dtype, M, W);
-    dqkv.emplace_back(dtype, M, W);
-    dq_norm.emplace_back(dtype, 1, D);
-    dk_norm.emplace_back(dtype, 1, D);
-    const RopeOptions options = options_of(s, q_norm, k_norm);
-    device->rope({out.back(), qkv, options});
-    QuantizedTensor gradient = operand(dqkv.back());
-    device->rope_backward({gradient, dq_norm.back(), dk_norm.back(), false, dout, qkv, options});
+  for (const Norm norm : {Norm::head, Norm::heads}) {
+    const std::int64_t q = normed(s, norm, 0), k = normed(s, norm, 1);
+    const std::vector<float> q_gain = rounded(normal(2, q)), k_gain = rounded(normal(3, k));
+    std::vector<Owned> out, dqkv, dq_norm, dk_norm;
+    for (DType dtype : {DType::f32, DType::bf16}) {
+      const Owned qkv(dtype, M, W, values), dout(dtype, M, W, grads);
+      const Owned q_norm(dtype, 1, q, q_gain), k_norm(dtype, 1, k, k_gain);
+      out.emplace_back(dtype, M, W);
+      dqkv.emplace_back(dtype, M, W);
+      dq_norm.emplace_back(dtype, 1, q);
+      dk_norm.emplace_back(dtype, 1, k);
+      const RopeOptions options = options_of(s, q_norm, k_norm);
+      device->rope({out.back(), qkv, options});
+      QuantizedTensor gradient = operand(dqkv.back());
+      device->rope_backward({gradient, dq_norm.back(), dk_norm.back(), false, dout, qkv, options});
+    }
+    for (const auto* pair : {&out, &dqkv, &dq_norm, &dk_norm})
+      CHECK((*pair)[1].floats() == rounded((*pair)[0].floats()));
   }
-  for (const auto* pair : {&out, &dqkv, &dq_norm, &dk_norm})
-    CHECK((*pair)[1].floats() == rounded((*pair)[0].floats()));
 }
 
 // ---- any device against the CPU device
 
 namespace {
 
-/// The gradient of q's (which 0) or k's (1) gain in FP64: dout turned back, times the normed input, over all
-/// heads.
-std::vector<double> true_dgains(const AttentionShape& s, const Tensor& qkv, const Tensor& dout,
+/// The gradient of q's (which 0) or k's (1) gain in FP64: dout turned back, times the normed input, over all rows
+/// and over what has a norm of its own.
+std::vector<double> true_dgains(const AttentionShape& s, Norm norm, const Tensor& qkv, const Tensor& dout,
                                 const RopeOptions& o, int which) {
-  const std::int64_t D = s.head_dim, W = s.qkv_width();
-  std::vector<double> dgain(D);
+  const std::int64_t D = s.head_dim, W = s.qkv_width(), size = normed(s, norm, which);
+  const std::int64_t begin = which ? s.heads * D : 0, end = begin + (which ? s.kv_heads : s.heads) * D;
+  std::vector<double> dgain(size);
   for (std::int64_t row = 0; row < s.tokens(); ++row)
-    for (std::int64_t h = which ? s.heads : 0; h < s.heads + (which ? s.kv_heads : 0); ++h) {
-      const auto x = [&](std::int64_t i) -> double { return HostMemory::get(qkv, row * W + h * D + i); };
-      const auto dy = [&](std::int64_t i) -> double { return HostMemory::get(dout, row * W + h * D + i); };
+    for (std::int64_t first = begin; first < end; first += size) {
+      const auto x = [&](std::int64_t i) -> double { return HostMemory::get(qkv, row * W + first + i); };
+      const auto dy = [&](std::int64_t i) -> double { return HostMemory::get(dout, row * W + first + i); };
       double squares = 0;
-      for (std::int64_t i = 0; i < D; ++i) squares += x(i) * x(i);
-      const double rstd = 1.0 / std::sqrt(squares / D + o.norm_eps);
-      for (std::int64_t i = 0; i < D / 2; ++i) {
-        const double angle = row % s.T * std::pow(static_cast<double>(o.theta), -2.0 * i / D);
+      for (std::int64_t i = 0; i < size; ++i) squares += x(i) * x(i);
+      const double rstd = 1.0 / std::sqrt(squares / static_cast<double>(size) + o.norm_eps);
+      for (std::int64_t i = 0; i < size; ++i) {
+        const std::int64_t pair = i % D % (D / 2);
+        if (i % D != pair) continue;
+        const double angle = row % s.T * std::pow(static_cast<double>(o.theta), -2.0 * pair / D);
         const double cos = static_cast<float>(std::cos(angle)), sin = static_cast<float>(std::sin(angle));
         dgain[i] += (dy(i) * cos + dy(i + D / 2) * sin) * x(i) * rstd;
         dgain[i + D / 2] += (dy(i + D / 2) * cos - dy(i) * sin) * x(i + D / 2) * rstd;
@@ -166,68 +197,76 @@ std::vector<double> true_dgains(const AttentionShape& s, const Tensor& qkv, cons
 }  // namespace
 
 PRECBENCH_OP_TEST(rope_on, "rope and rope_backward, with and without QK-norm") {
+  std::vector<std::pair<AttentionShape, Norm>> cases;
   for (const AttentionShape& shape : {AttentionShape{2, 64, 4, 2, 64}, AttentionShape{1, 40, 3, 1, 32},
                                       AttentionShape{3, 7, 2, 2, 128}, AttentionShape{1, 33, 5, 5, 16}})
-    for (const bool norm : {false, true}) {
-      b.start();
-      HostMemory& host = b.host();
-      const std::int64_t M = shape.tokens(), W = shape.qkv_width(), D = shape.head_dim;
-      INFO("T " << shape.T << ", D " << D << (norm ? ", QK-norm" : ""));
-      const Tensor qkv = host.random(DType::bf16, M, W, 1.0f), dout = host.random(DType::bf16, M, W, 1.0f);
-      const Tensor gains[2] = {host.random(DType::bf16, 1, D, 1.0f), host.random(DType::bf16, 1, D, 1.0f)};
-      const auto options = [&](auto&& place) {
-        RopeOptions o{.shape = shape, .q_norm = {}, .k_norm = {}};
-        if (norm) o.q_norm = place(gains[0]), o.k_norm = place(gains[1]);
-        return o;
-      };
-      const auto run = [&](DType dtype, DType grad, Tensor& out, Tensor(&dgain)[2], bool accumulate) {
-        const RopeOptions o = options([&](const Tensor& t) { return host.converted(t, dtype); });
-        const Tensor in = host.converted(qkv, dtype);
-        out = host.tensor(dtype, M, W);
-        b.cpu().rope({out, in, o});
-        QuantizedTensor d;
-        d.value = host.tensor(dtype, M, W);
-        for (int i = 0; i < 2; ++i) dgain[i] = norm ? host.converted(gains[i], grad) : Tensor{};
-        b.cpu().rope_backward({d, dgain[0], dgain[1], accumulate, host.converted(dout, dtype), in, o});
-        return d.value;
-      };
-      const RopeOptions dev_options = options([&](const Tensor& t) { return b.put(t); });
-      const Tensor dev_qkv = b.put(qkv), dev_dout = b.put(dout);
-      const Tensor out = b.output(DType::bf16, M, W);
-      b.device().rope({out, dev_qkv, dev_options});
-      for (const DType grad : {DType::f32, DType::bf16})
-        for (const bool accumulate : {false, true}) {
-          Tensor naive_out, true_out, naive_dgain[2], unused[2];
-          const Tensor naive_d = run(DType::bf16, grad, naive_out, naive_dgain, accumulate);
-          const Tensor true_d = run(DType::f32, DType::f32, true_out, unused, accumulate);
-          b.check("out", out, naive_out, true_out);
-          Tensor dgain[2];
-          for (Tensor& t : dgain)
-            if (norm) t = b.output(grad, 1, D);
-          const Tensor d = b.check_operand("dqkv", M, W, [&](QuantizedTensor& x) {
-            for (int i = 0; norm && i < 2; ++i)
-              b.device().upload(dgain[i], host.converted(gains[i], grad).data), b.device().synchronize();
-            b.device().rope_backward({x, dgain[0], dgain[1], accumulate, dev_dout, dev_qkv, dev_options});
-          });
-          check_twice("dqkv", d, naive_d, HostMemory::values(true_d));
-          for (int i = 0; norm && i < 2; ++i) {
-            std::vector<double> truth =
-                true_dgains(shape, qkv, dout, options([](const Tensor& t) { return t; }), i);
-            for (std::int64_t c = 0; accumulate && c < D; ++c) truth[c] += HostMemory::get(gains[i], c);
-            check_twice(i ? "dk_norm" : "dq_norm", b.fetch(dgain[i]), naive_dgain[i], truth);
-          }
+    for (const Norm norm : kNorms) cases.emplace_back(shape, norm);
+  // All threads that a block may have; heads that are no power of two; a grid that goes on to further rows.
+  cases.emplace_back(AttentionShape{1, 9, 64, 64, 128}, Norm::heads);
+  cases.emplace_back(AttentionShape{1, 20, 12, 4, 48}, Norm::heads);
+  if (!b.on_cpu()) cases.emplace_back(AttentionShape{2, 1500, 16, 16, 128}, Norm::heads);
+  for (const auto& [shape, kind] : cases) {
+    const bool norm = kind != Norm::none;
+    b.start();
+    HostMemory& host = b.host();
+    const std::int64_t M = shape.tokens(), W = shape.qkv_width();
+    const std::int64_t sizes[2] = {normed(shape, kind, 0), normed(shape, kind, 1)};
+    INFO("T " << shape.T << ", heads " << shape.heads << ", D " << shape.head_dim << ", " << name_of(kind));
+    const Tensor qkv = host.random(DType::bf16, M, W, 1.0f), dout = host.random(DType::bf16, M, W, 1.0f);
+    const Tensor gains[2] = {host.random(DType::bf16, 1, sizes[0], 1.0f),
+                             host.random(DType::bf16, 1, sizes[1], 1.0f)};
+    const auto options = [&](auto&& place) {
+      RopeOptions o{.shape = shape, .q_norm = {}, .k_norm = {}};
+      if (norm) o.q_norm = place(gains[0]), o.k_norm = place(gains[1]);
+      return o;
+    };
+    const auto run = [&](DType dtype, DType grad, Tensor& out, Tensor(&dgain)[2], bool accumulate) {
+      const RopeOptions o = options([&](const Tensor& t) { return host.converted(t, dtype); });
+      const Tensor in = host.converted(qkv, dtype);
+      out = host.tensor(dtype, M, W);
+      b.cpu().rope({out, in, o});
+      QuantizedTensor d;
+      d.value = host.tensor(dtype, M, W);
+      for (int i = 0; i < 2; ++i) dgain[i] = norm ? host.converted(gains[i], grad) : Tensor{};
+      b.cpu().rope_backward({d, dgain[0], dgain[1], accumulate, host.converted(dout, dtype), in, o});
+      return d.value;
+    };
+    const RopeOptions dev_options = options([&](const Tensor& t) { return b.put(t); });
+    const Tensor dev_qkv = b.put(qkv), dev_dout = b.put(dout);
+    const Tensor out = b.output(DType::bf16, M, W);
+    b.device().rope({out, dev_qkv, dev_options});
+    for (const DType grad : {DType::f32, DType::bf16})
+      for (const bool accumulate : {false, true}) {
+        Tensor naive_out, true_out, naive_dgain[2], unused[2];
+        const Tensor naive_d = run(DType::bf16, grad, naive_out, naive_dgain, accumulate);
+        const Tensor true_d = run(DType::f32, DType::f32, true_out, unused, accumulate);
+        b.check("out", out, naive_out, true_out);
+        Tensor dgain[2];
+        for (int i = 0; norm && i < 2; ++i) dgain[i] = b.output(grad, 1, sizes[i]);
+        const Tensor d = b.check_operand("dqkv", M, W, [&](QuantizedTensor& x) {
+          for (int i = 0; norm && i < 2; ++i)
+            b.device().upload(dgain[i], host.converted(gains[i], grad).data), b.device().synchronize();
+          b.device().rope_backward({x, dgain[0], dgain[1], accumulate, dev_dout, dev_qkv, dev_options});
+        });
+        check_twice("dqkv", d, naive_d, HostMemory::values(true_d));
+        for (int i = 0; norm && i < 2; ++i) {
+          std::vector<double> truth =
+              true_dgains(shape, kind, qkv, dout, options([](const Tensor& t) { return t; }), i);
+          for (std::int64_t c = 0; accumulate && c < sizes[i]; ++c) truth[c] += HostMemory::get(gains[i], c);
+          check_twice(i ? "dk_norm" : "dq_norm", b.fetch(dgain[i]), naive_dgain[i], truth);
         }
-      if (norm) continue;
-      b.device().rope({dev_qkv, dev_qkv, dev_options});
-      CHECK(same_bits(b.fetch(dev_qkv), b.fetch(out)));
-      QuantizedTensor in_place = b.operand({kRow, kRow}, M, W);
-      in_place.value = b.put(dout);
-      QuantizedTensor apart = b.operand({}, M, W);
-      b.device().rope_backward({apart, {}, {}, false, dev_dout, dev_qkv, dev_options});
-      b.device().rope_backward({in_place, {}, {}, false, in_place.value, dev_qkv, dev_options});
-      CHECK(same_bits(b.fetch(in_place.value), b.fetch(apart.value)));
-      b.check_forms("in place", in_place, b.fetch(apart.value));
-    }
+      }
+    if (norm) continue;
+    b.device().rope({dev_qkv, dev_qkv, dev_options});
+    CHECK(same_bits(b.fetch(dev_qkv), b.fetch(out)));
+    QuantizedTensor in_place = b.operand({kRow, kRow}, M, W);
+    in_place.value = b.put(dout);
+    QuantizedTensor apart = b.operand({}, M, W);
+    b.device().rope_backward({apart, {}, {}, false, dev_dout, dev_qkv, dev_options});
+    b.device().rope_backward({in_place, {}, {}, false, in_place.value, dev_qkv, dev_options});
+    CHECK(same_bits(b.fetch(in_place.value), b.fetch(apart.value)));
+    b.check_forms("in place", in_place, b.fetch(apart.value));
+  }
 }
 
 PRECBENCH_OP_TEST(scaled_rope_on, "rope with a bias and a stretched context") {

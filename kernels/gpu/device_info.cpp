@@ -13,9 +13,9 @@ namespace {
 struct GpuKind {
   const char* name;
   std::string (*why_no_width)(std::int64_t width);
-  std::string (*why_no_head_dim)(std::int64_t head_dim, bool qk_norm);
+  std::string (*why_no_heads)(std::int64_t head_dim, std::int64_t q_normed, std::int64_t k_normed);
 };
-constexpr GpuKind kKinds[] = {{"cuda", cuda::why_no_width, cuda::why_no_head_dim}};
+constexpr GpuKind kKinds[] = {{"cuda", cuda::why_no_width, cuda::why_no_heads}};
 
 const GpuKind* find_kind(const std::string& device) {
   const auto* kind =
@@ -38,11 +38,11 @@ std::string best_device() {
   return gpus.count > 0 ? gpus.device : "cpu";
 }
 
-std::string why_gpu_refuses(const std::string& device, std::int64_t width, std::int64_t head_dim, bool qk_norm) {
+std::string why_gpu_refuses(const std::string& device, std::int64_t width, const HeadSizes& heads) {
   const GpuKind* kind = find_kind(device);
   if (!kind) return "";
   const std::string why = kind->why_no_width(width);
-  return why.empty() ? kind->why_no_head_dim(head_dim, qk_norm) : why;
+  return why.empty() ? kind->why_no_heads(heads.head_dim, heads.q_normed, heads.k_normed) : why;
 }
 
 }  // namespace precbench

@@ -18,10 +18,15 @@ std::vector<std::string> gpu_device_names();
 bool is_gpu(const std::string& device);
 /// What "auto" stands for on this machine: the device of its GPUs, "cpu" where there is none.
 std::string best_device();
+/// Of queries and keys.
+struct HeadSizes {
+  std::int64_t head_dim;
+  std::int64_t q_normed = 0, k_normed = 0;  ///< elements that QK-norm takes together; 0: none
+};
+
 /// Why a GPU device does not take a model of these sizes; empty if it does, and for other devices. Needs no GPU. What
 /// attention takes is known only where it runs.
-std::string why_gpu_refuses(const std::string& device, std::int64_t width, std::int64_t head_dim,
-                            bool qk_norm);
+std::string why_gpu_refuses(const std::string& device, std::int64_t width, const HeadSizes& heads);
 
 /// One GPU and the libraries that drive it; fields of the record's environment. Unknown strings are empty.
 struct GpuProperties {

@@ -23,10 +23,18 @@ TEST_CASE("the best device is a GPU where one can be used", "[gpu_names]") {
 }
 
 TEST_CASE("a GPU device refuses what its kernels do not take, another device nothing", "[gpu_names]") {
-  CHECK(why_gpu_refuses("cuda", 4096, 128, true) == "");
-  CHECK(why_gpu_refuses("cuda", 16392, 128, false).find("at most 16384, not 16392") != std::string::npos);
-  CHECK(why_gpu_refuses("cuda", 4096, 24, false).find("multiple of 16, not 24") != std::string::npos);
-  CHECK(why_gpu_refuses("cpu", 16392, 24, true) == "");
+  const auto holds = [](const std::string& text, const char* part) {
+    return text.find(part) != std::string::npos;
+  };
+  CHECK(why_gpu_refuses("cuda", 4096, {128, 128, 128}) == "");
+  CHECK(holds(why_gpu_refuses("cuda", 16392, {128}), "at most 16384, not 16392"));
+  CHECK(holds(why_gpu_refuses("cuda", 4096, {24}), "multiple of 16, not 24"));
+  CHECK(holds(why_gpu_refuses("cuda", 4096, {48, 48, 48}), "power of two up to 512, not 48"));
+  // Over all heads: any head size that turns, as many elements as a block's threads hold.
+  CHECK(why_gpu_refuses("cuda", 4096, {48, 48 * 16, 48 * 4}) == "");
+  CHECK(why_gpu_refuses("cuda", 4096, {128, 8192, 8192}) == "");
+  CHECK(holds(why_gpu_refuses("cuda", 4096, {128, 16384, 1024}), "at most 16384, not 16384 and 1024"));
+  CHECK(why_gpu_refuses("cpu", 16392, {24, 24, 24}) == "");
 }
 
 TEST_CASE("the CPU has no graphs", "[gpu_names]") { CHECK_FALSE(has_graphs(*make_cpu_device(1))); }

@@ -75,10 +75,8 @@ BlockSpec block_of(const ModelConfig& c, std::int64_t layer) {
       {&BlockVectors::norm2, gain, {{"post_attention_layernorm.weight", c.width}}},
   };
   if (c.qk_norm) {
-    const std::int64_t q = c.norms_all_heads() ? c.q_width() : c.head_dim;
-    const std::int64_t k = c.norms_all_heads() ? c.kv_width() : c.head_dim;
-    block.vectors.push_back({&BlockVectors::q_norm, gain, {{"self_attn.q_norm.weight", q}}});
-    block.vectors.push_back({&BlockVectors::k_norm, gain, {{"self_attn.k_norm.weight", k}}});
+    block.vectors.push_back({&BlockVectors::q_norm, gain, {{"self_attn.q_norm.weight", c.q_normed()}}});
+    block.vectors.push_back({&BlockVectors::k_norm, gain, {{"self_attn.k_norm.weight", c.k_normed()}}});
   }
   if (c.qkv_bias)
     block.vectors.push_back({&BlockVectors::qkv_bias,

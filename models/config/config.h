@@ -54,7 +54,7 @@ struct ModelConfig {
   bool tied = false;          ///< lm_head is the embedding matrix
   bool qk_norm = false;       ///< RMSNorm on queries and keys, before RoPE
   QkNormOver qk_norm_over = QkNormOver::head;
-  bool qkv_bias = false;      ///< biases on q, k and v; not together with qk_norm
+  bool qkv_bias = false;  ///< biases on q, k and v; not together with qk_norm
   double rope_theta = 500000;
   double norm_eps = 1e-5;
   RopeScaling rope_scaling = {};
@@ -68,11 +68,13 @@ struct ModelConfig {
 
   /// Whether a block has experts.
   bool has_experts(std::int64_t layer) const { return moe && layer >= moe.dense_layers; }
-  bool norms_each_head() const { return qk_norm && qk_norm_over == QkNormOver::head; }
   bool norms_all_heads() const { return qk_norm && qk_norm_over == QkNormOver::heads; }
 
   std::int64_t q_width() const { return heads * head_dim; }
   std::int64_t kv_width() const { return kv_heads * head_dim; }
+  /// Elements of a row that QK-norm takes together, of queries and of keys; 0 without it.
+  std::int64_t q_normed() const { return !qk_norm ? 0 : norms_all_heads() ? q_width() : head_dim; }
+  std::int64_t k_normed() const { return !qk_norm ? 0 : norms_all_heads() ? kv_width() : head_dim; }
   bool operator==(const ModelConfig&) const = default;
 };
 

@@ -106,7 +106,6 @@ class Transformer {
     Tensor x;               // residual stream at the block's input [M, C]
     Tensor rstd1, rstd2;    // f32 [M]
     Tensor raw_qkv;         // with QK-norm before it and RoPE, which backward does again; else after RoPE
-    Tensor q_rstd, k_rstd;  // f32 [M], with a norm over all heads
     Tensor attention;       // [M, H D]
     Tensor lse;             // f32 [H, M]
     Tensor mid;             // residual stream between the halves [M, C]

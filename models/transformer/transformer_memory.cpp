@@ -103,10 +103,6 @@ void Transformer::push_inner(std::int64_t layer, Saved& saved) {
       value = push(C);
   };
   saved.raw_qkv = push(attention_shape_.qkv_width());
-  if (config_.norms_all_heads()) {
-    saved.q_rstd = push(DType::f32, M_, 1);
-    saved.k_rstd = push(DType::f32, M_, 1);
-  }
   saved.attention = push(attention_shape_.q_width());
   const Linear o = linear(layer, Role::o);
   if (o.recipe().flow)

@@ -6,8 +6,6 @@
 // cast_tiles, from h where somebody reads it and it is written anyway, else from h made again from the kept
 // sum. Bytes per element: forward 4 read (2 without a branch) and 2 written for the sum, backward 6 read
 // and 2 written; plus the forms, 2 read per further pass.
-#include <algorithm>
-
 #include "kernels/cuda/quantize/produce.cuh"
 
 namespace precbench {
@@ -224,14 +222,11 @@ void CudaDevice::do_recompute_rmsnorm(const ops::RecomputeRmsnorm& op) {
 void CudaDevice::do_rmsnorm_backward(const ops::RmsnormBackward& op) {
   using namespace cuda;
   const RowShape shape = row_shape(op.x.cols);
-  // Partial sums of dweight: 16 rows or more per block keep them below a tenth of the bytes. Where that leaves the GPU too
-  // few loads on their way, 4: the sums of so few rows stay in L2.
-  std::int64_t grid_limit = (op.x.rows + 15) / 16;
-  if (grid_limit < 2 * sm_count()) grid_limit = std::min<std::int64_t>((op.x.rows + 3) / 4, 4 * sm_count());
   with_vectors(shape, [&](auto vectors) {
     const auto kernel = rmsnorm_backward_kernel<vectors>;
     const std::size_t shared_bytes = 2 * vectors * shape.threads * sizeof(float4);
-    const int grid = row_grid(*this, kernel, shape.threads, shared_bytes, grid_limit);
+    const int grid =
+        row_grid(*this, kernel, shape.threads, shared_bytes, most_blocks_that_sum(*this, op.x.rows));
     const std::size_t partial_bytes = static_cast<std::size_t>(grid) * op.x.cols * sizeof(float);
     auto* partial = static_cast<float*>(scratch(partial_bytes + amax_scratch_bytes(*this, op.dx)));
     SplitOutput output = split(tile_output(*this, op.dx, writes_value(op.dx), partial + grid * op.x.cols));

@@ -3,7 +3,9 @@
 //
 // The turning kernels give a thread the two vectors of 8 elements that turn together, i..i+7 and i + D/2.. of
 // one head, so they work in place, and D / 16 neighbouring lanes have a head, which reduce QK-norm's sums by
-// shuffles. Backward without QK-norm is also a Source of tile.cuh, so that forms are cast from registers;
+// shuffles. A norm over all heads needs the whole row: there a block has one row at a time, q's pairs in its first warps
+// and k's in the next, each thread the same pair of every row, with its gains in registers.
+// Backward without QK-norm is also a Source of tile.cuh, so that forms are cast from registers;
 // there a thread loads its partner vector as well, from the same cache lines as its neighbours. cos and sin
 // come from a table made once in FP64 on the host, so that they are the CPU device's. Bytes per element: 2 read
 // and 2 written (v only if not in place, or with a bias), backward with QK-norm 4 read; the table stays in L2.
@@ -66,9 +68,9 @@ struct Pair {
   std::int64_t i;   ///< of the first element inside the head
   std::int64_t at;  ///< of the first element in the matrix; its partner is D / 2 further
 
-  __device__ Pair(const Pairs& pairs, std::int64_t index) {
-    row = index / pairs.per_row;
-    const int of_row = static_cast<int>(index - row * pairs.per_row);
+  __device__ Pair(const Pairs& pairs, std::int64_t index)
+      : Pair(pairs, index / pairs.per_row, static_cast<int>(index % pairs.per_row)) {}
+  __device__ Pair(const Pairs& pairs, std::int64_t row, int of_row) : row(row) {
     head = of_row / pairs.per_head;
     i = (of_row - head * pairs.per_head) * 8;
     at = row * pairs.width + head * pairs.D + i;
@@ -105,6 +107,19 @@ __device__ inline void add_to_pair(float (&a)[8], float (&b)[8], const std::uint
   for (int j = 0; j < 8; ++j) a[j] += x[j], b[j] += y[j];
 }
 
+/// a and b, the two vectors of a pair, turned by their angles; kBack: turned back.
+template <bool kBack>
+__device__ inline void turn(float (&a)[8], float (&b)[8], const float* table, const Pair& pair,
+                            const Pairs& pairs) {
+  const Angles angles(table + pair.row % pairs.T * pairs.D + 2 * pair.i);
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    const float x = a[j], cos = angles.cos[j], sin = angles.sin[j];
+    a[j] = kBack ? x * cos + b[j] * sin : x * cos - b[j] * sin;
+    b[j] = kBack ? b[j] * cos - x * sin : b[j] * cos + x * sin;
+  }
+}
+
 template <bool kNorm>
 __global__ void __launch_bounds__(kThreads)
     rope_kernel(std::uint16_t* out, const std::uint16_t* qkv, const float* table, const Pairs pairs,
@@ -134,15 +149,7 @@ __global__ void __launch_bounds__(kThreads)
     }
     if (!there) return;
   }
-  if (turned) {
-    const Angles angles(table + pair.row % pairs.T * pairs.D + 2 * pair.i);
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const float x = a[j];
-      a[j] = x * angles.cos[j] - b[j] * angles.sin[j];
-      b[j] = b[j] * angles.cos[j] + x * angles.sin[j];
-    }
-  }
+  if (turned) turn<false>(a, b, table, pair, pairs);
   store_vector(out + pair.at, a);
   store_vector(out + pair.at + pairs.D / 2, b);
 }
@@ -168,15 +175,7 @@ __global__ void __launch_bounds__(kThreads)
     load_vector(a, dout + pair.at);
     load_vector(b, dout + pair.at + pairs.D / 2);
     const bool turned = pair.head < pairs.turned_heads;
-    if (turned) {
-      const Angles angles(table + pair.row % pairs.T * pairs.D + 2 * pair.i);
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        const float x = a[j];
-        a[j] = x * angles.cos[j] + b[j] * angles.sin[j];
-        b[j] = b[j] * angles.cos[j] - x * angles.sin[j];
-      }
-    }
+    if (turned) turn<true>(a, b, table, pair, pairs);
     if (kNorm) {
       float x[8], y[8], w[8], v[8];
       load_vector(x, qkv + pair.at);
@@ -229,6 +228,177 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// ---- a norm over all heads
+
+constexpr int kFewThreads = 512;  ///< for 8,192 elements of q and k; of more a thread has too few registers
+
+/// A thread's part of every row that its block turns: a pair of q, or one of k.
+struct PartOfRow {
+  bool is_q, there;
+  int of_row;             ///< its pair's place in the row
+  int first_warp, warps;  ///< of the threads that have q, or k
+  float width;            ///< of q, or k
+
+  __device__ explicit PartOfRow(const Pairs& pairs) {
+    const int q = pairs.q_heads * pairs.per_head, k = pairs.turned_heads * pairs.per_head - q;
+    const int q_warps = (q + kWarp - 1) / kWarp;
+    is_q = threadIdx.x < q_warps * kWarp;
+    const int place = static_cast<int>(threadIdx.x) - (is_q ? 0 : q_warps * kWarp), count = is_q ? q : k;
+    there = place < count;
+    of_row = (is_q ? 0 : q) + (there ? place : 0);
+    first_warp = is_q ? 0 : q_warps;
+    warps = (count + kWarp - 1) / kWarp;
+    width = static_cast<float>(count * kPairOfVectors);
+  }
+
+  /// Over q, or over k. One barrier; `sums` is free again behind the next one.
+  template <int kCount>
+  __device__ void add_up(float (&x)[kCount], float (&sums)[kCount][kWarp]) const {
+#pragma unroll
+    for (int n = 0; n < kCount; ++n) {
+      x[n] = warp_sum(x[n]);
+      if (threadIdx.x % kWarp == 0) sums[n][threadIdx.x / kWarp] = x[n];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int n = 0; n < kCount; ++n) {
+      x[n] = 0;
+      for (int w = first_warp; w < first_warp + warps; ++w) x[n] += sums[n][w];
+    }
+  }
+};
+
+/// The gains of a thread's pair.
+struct PairGains {
+  Bf16x8 first = {}, second = {};
+
+  __device__ PairGains(const NormAndBias& before, const PartOfRow& part, const Pairs& pairs) {
+    const Pair pair(pairs, 0, part.of_row);
+    const std::uint16_t* gain = part.is_q ? before.q + pair.at : before.k + pair.at - pairs.q_heads * pairs.D;
+    first = load_vector(gain);
+    second = load_vector(gain + pairs.D / 2);
+  }
+};
+
+/// v of a row, where it is elsewhere than before.
+__device__ inline void copy_v(std::uint16_t* out, const std::uint16_t* in, const Pairs& pairs,
+                              std::int64_t row) {
+  if (out == in) return;
+  for (std::int64_t col = pairs.turned_heads * pairs.D + threadIdx.x * 8; col < pairs.width;
+       col += blockDim.x * 8)
+    store_vector(out + row * pairs.width + col, load_vector(in + row * pairs.width + col));
+}
+
+template <int kMost>
+__global__ void __launch_bounds__(kMost)
+    rope_over_heads_kernel(std::uint16_t* out, const std::uint16_t* qkv, const float* table,
+                           const Pairs pairs, const NormAndBias before, std::int64_t rows) {
+  __shared__ float sums[2][1][kWarp];
+  const PartOfRow part(pairs);
+  const PairGains gains(before, part, pairs);
+  int phase = 0;
+  for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x, phase ^= 1) {
+    const Pair pair(pairs, row, part.of_row);
+    float a[8] = {}, b[8] = {}, squares[1] = {};
+    if (part.there) {
+      load_vector(a, qkv + pair.at);
+      load_vector(b, qkv + pair.at + pairs.D / 2);
+    }
+#pragma unroll
+    for (int j = 0; j < 8; ++j) squares[0] += a[j] * a[j] + b[j] * b[j];
+    part.add_up(squares, sums[phase]);
+    const float rstd = 1.0f / sqrtf(squares[0] / part.width + before.eps);
+    if (part.there) {
+      float w[8], v[8];
+      unpack(w, gains.first);
+      unpack(v, gains.second);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) a[j] *= rstd * w[j], b[j] *= rstd * v[j];
+      turn<false>(a, b, table, pair, pairs);
+      store_vector(out + pair.at, a);
+      store_vector(out + pair.at + pairs.D / 2, b);
+    }
+    copy_v(out, qkv, pairs, row);
+  }
+}
+
+__device__ inline float element(const Bf16x8& v, int i) {
+  return i % 2 ? high(v.pair[i / 2]) : low(v.pair[i / 2]);
+}
+
+/// d, the gradient of eight normed elements x times their gains, becomes that of x; what the gains get is added to
+/// dgain[0] and dgain[blockDim.x].
+__device__ inline void through_norm(float (&d)[8], const Bf16x8& x, const Bf16x8& gains, float rstd,
+                                    float mean, float4* dgain) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float4& shared = dgain[half * blockDim.x];
+    float4 total = shared;
+    float* const totals[4] = {&total.x, &total.y, &total.z, &total.w};
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int j = half * 4 + e;
+      const float normed = element(x, j) * rstd;
+      *totals[e] += d[j] * normed;
+      d[j] = rstd * (d[j] * element(gains, j) - normed * mean);
+    }
+    shared = total;
+  }
+}
+
+/// partial: [blocks, q's and k's width], the gains' gradients over a block's rows. They are summed in shared memory, each thread's
+/// own: registers have no room for them.
+template <int kMost>
+__global__ void __launch_bounds__(kMost)
+    rope_over_heads_backward_kernel(std::uint16_t* dqkv, float* partial, const std::uint16_t* dout,
+                                    const std::uint16_t* qkv, const float* table, const Pairs pairs,
+                                    const NormAndBias before, std::int64_t rows) {
+  __shared__ float reduced[2][2][kWarp];
+  extern __shared__ float4 shared[];  // [4][threads] of 4 elements
+  float4* dgain = shared + threadIdx.x;
+  const PartOfRow part(pairs);
+  PairGains gains(before, part, pairs);
+#pragma unroll
+  for (int n = 0; n < 4; ++n) dgain[n * blockDim.x] = make_float4(0, 0, 0, 0);
+  int phase = 0;
+  for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x, phase ^= 1) {
+    const Pair pair(pairs, row, part.of_row);
+    Bf16x8 x = {}, y = {};
+    float a[8] = {}, b[8] = {};
+    if (part.there) {
+      x = load_vector(qkv + pair.at);
+      y = load_vector(qkv + pair.at + pairs.D / 2);
+      load_vector(a, dout + pair.at);
+      load_vector(b, dout + pair.at + pairs.D / 2);
+      turn<true>(a, b, table, pair, pairs);
+    }
+    float sums[2] = {};  // of squares; of the gradient times what was normed
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float xj = element(x, j), yj = element(y, j);
+      sums[0] += xj * xj + yj * yj;
+      sums[1] += a[j] * element(gains.first, j) * xj + b[j] * element(gains.second, j) * yj;
+    }
+    part.add_up(sums, reduced[phase]);
+    const float rstd = 1.0f / sqrtf(sums[0] / part.width + before.eps);
+    const float mean = sums[1] * rstd / part.width;
+    stay_packed(x), stay_packed(y), stay_packed(gains.first), stay_packed(gains.second);
+    if (part.there) {
+      through_norm(a, x, gains.first, rstd, mean, dgain);
+      store_vector(dqkv + pair.at, a);
+      through_norm(b, y, gains.second, rstd, mean, dgain + 2 * blockDim.x);
+      store_vector(dqkv + pair.at + pairs.D / 2, b);
+    }
+    copy_v(dqkv, dout, pairs, row);
+  }
+  if (!part.there) return;
+  const Pair pair(pairs, 0, part.of_row);
+  float* to = partial + blockIdx.x * pairs.turned_heads * pairs.D + pair.at;
+#pragma unroll
+  for (int n = 0; n < 4; ++n)
+    *reinterpret_cast<float4*>(to + n / 2 * (pairs.D / 2) + n % 2 * 4) = dgain[n * blockDim.x];
+}
+
 /// Backward without QK-norm, element by element.
 struct RopeBackwardSource {
   static constexpr int kOutputs = 1, kBatch = 4;
@@ -276,10 +446,11 @@ struct RopeBackwardSource {
 
 Pairs pairs_of(const RopeOptions& options, bool turned_only) {
   const AttentionShape& s = options.shape;
-  if (const std::string why = why_no_head_dim(s.head_dim, !options.q_norm.empty()); !why.empty())
+  if (const std::string why = why_no_heads(s.head_dim, options.q_norm.size(), options.k_norm.size());
+      !why.empty())
     throw Unsupported(why);
   Pairs pairs;
-  pairs.per_head = static_cast<int>(s.head_dim / 16);
+  pairs.per_head = static_cast<int>(s.head_dim / kPairOfVectors);
   pairs.turned_heads = static_cast<int>(s.heads + s.kv_heads);
   pairs.per_row = static_cast<int>(pairs.turned_heads + (turned_only ? 0 : s.kv_heads)) * pairs.per_head;
   pairs.count = s.tokens() * pairs.per_row;
@@ -293,6 +464,10 @@ Pairs pairs_of(const RopeOptions& options, bool turned_only) {
 NormAndBias norm_and_bias_of(const RopeOptions& options) {
   return {options.q_norm.as<std::uint16_t>(), options.k_norm.as<std::uint16_t>(),
           options.bias.as<std::uint16_t>(), options.norm_eps};
+}
+
+int threads_over_heads(const RopeOptions& options) {
+  return static_cast<int>(threads_to_turn(options.q_norm.size()) + threads_to_turn(options.k_norm.size()));
 }
 
 unsigned blocks_of(const Pairs& pairs) {
@@ -322,6 +497,16 @@ void CudaDevice::do_rope(const ops::Rope& op) {
   using namespace cuda;
   const Pairs pairs = pairs_of(op.options, op.out.data == op.qkv.data && op.options.bias.empty());
   const float* table = rope_table(op.options);
+  if (op.options.norms_all_heads()) {
+    const int threads = threads_over_heads(op.options);
+    const auto over_heads =
+        threads > kFewThreads ? rope_over_heads_kernel<kMostThreads> : rope_over_heads_kernel<kFewThreads>;
+    const int grid = row_grid(*this, over_heads, threads, 0, op.qkv.rows);
+    over_heads<<<grid, threads, 0, stream()>>>(op.out.as<std::uint16_t>(), op.qkv.as<std::uint16_t>(), table,
+                                               pairs, norm_and_bias_of(op.options), op.qkv.rows);
+    launched("rope");
+    return;
+  }
   const auto kernel = op.options.q_norm.empty() ? rope_kernel<false> : rope_kernel<true>;
   kernel<<<blocks_of(pairs), kThreads, 0, stream()>>>(op.out.as<std::uint16_t>(), op.qkv.as<std::uint16_t>(),
                                                       table, pairs, norm_and_bias_of(op.options));
@@ -345,21 +530,37 @@ void CudaDevice::do_rope_backward(const ops::RopeBackward& op) {
     launched("rope_backward");
     return;
   }
+  const bool over_heads = op.options.norms_all_heads();
+  const std::int64_t gains = op.options.q_norm.size() + op.options.k_norm.size();
+  const int threads = over_heads ? threads_over_heads(op.options) : kThreads;
+  const auto over_heads_kernel = threads > kFewThreads ? rope_over_heads_backward_kernel<kMostThreads>
+                                                       : rope_over_heads_backward_kernel<kFewThreads>;
   unsigned grid = blocks_of(pairs);
-  std::size_t partial_bytes = 0, shared_bytes = 0;
-  if (norm) {
+  std::size_t shared_bytes = 0;
+  if (over_heads) {
+    shared_bytes = 4 * threads * sizeof(float4);
+    grid =
+        row_grid(*this, over_heads_kernel, threads, shared_bytes, most_blocks_that_sum(*this, op.dout.rows));
+  } else if (norm) {
     shared_bytes = kThreads / kWarp * 2 * D * sizeof(float);
     grid = row_grid(*this, rope_backward_kernel<true>, kThreads, shared_bytes, grid);
-    partial_bytes = grid * 2 * D * sizeof(float);
   }
+  const std::size_t partial_bytes = norm ? grid * gains * sizeof(float) : 0;
   auto* partial = static_cast<float*>(scratch(partial_bytes + amax_scratch_bytes(*this, op.dqkv)));
-  const auto kernel = norm ? rope_backward_kernel<true> : rope_backward_kernel<false>;
-  kernel<<<grid, kThreads, shared_bytes, stream()>>>(op.dqkv.value.as<std::uint16_t>(), partial,
-                                                     op.dout.as<std::uint16_t>(), op.qkv.as<std::uint16_t>(),
-                                                     table, pairs, norm_and_bias_of(op.options));
+  auto *dqkv = op.dqkv.value.as<std::uint16_t>(), *dout = op.dout.as<std::uint16_t>(),
+       *qkv = op.qkv.as<std::uint16_t>();
+  const NormAndBias before = norm_and_bias_of(op.options);
+  if (over_heads)
+    over_heads_kernel<<<grid, threads, shared_bytes, stream()>>>(dqkv, partial, dout, qkv, table, pairs,
+                                                                 before, op.dout.rows);
+  else
+    (norm ? rope_backward_kernel<true>
+          : rope_backward_kernel<false>)<<<grid, kThreads, shared_bytes, stream()>>>(dqkv, partial, dout, qkv,
+                                                                                     table, pairs, before);
   if (norm) {
-    sum_rows(op.dq_norm, partial, static_cast<int>(grid), 2 * D, op.accumulate, stream());
-    sum_rows(op.dk_norm, partial + D, static_cast<int>(grid), 2 * D, op.accumulate, stream());
+    sum_rows(op.dq_norm, partial, static_cast<int>(grid), gains, op.accumulate, stream());
+    sum_rows(op.dk_norm, partial + op.options.q_norm.size(), static_cast<int>(grid), gains, op.accumulate,
+             stream());
   }
   const TileOutput output = tile_output(*this, op.dqkv, false, partial + partial_bytes / sizeof(float));
   cast_value(*this, op.dqkv.value, output);

@@ -16,6 +16,8 @@
 // and then the row that lies one grid further.
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/base/errors.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda_device.h"
@@ -71,6 +73,14 @@ int row_grid(const CudaDevice& device, Kernel kernel, int threads, std::size_t s
   PRECBENCH_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel, threads, shared_bytes));
   const std::int64_t blocks = static_cast<std::int64_t>(per_sm) * device.sm_count();
   return static_cast<int>(blocks < limit ? blocks : limit);
+}
+
+/// Blocks that each leave a partial sum of their rows: 16 rows or more per block keep the sums below a tenth of the bytes. Where that
+/// leaves the GPU too few loads on their way, 4: the sums of so few rows stay in L2.
+inline std::int64_t most_blocks_that_sum(const CudaDevice& device, std::int64_t rows) {
+  const std::int64_t blocks = (rows + 15) / 16;
+  if (blocks >= 2 * device.sm_count()) return blocks;
+  return std::min<std::int64_t>((rows + 3) / 4, 4 * device.sm_count());
 }
 
 /// out[c] = or += sum over rows of partial[row * pitch + c], in a fixed order; out f32 or bf16.
