@@ -21,9 +21,9 @@
 #include "bench/process/signals.h"
 #include "bench/process/tell.h"
 #include "bench/process/worker.h"
-#include "bench/step/held_out.h"
 #include "bench/sweep/case_files.h"
 #include "bench/sweep/sweep_folder.h"
+#include "bench/sweep/told_at_once.h"
 #include "kernels/base/errors.h"
 #include "kernels/gpu/device_info.h"
 
@@ -316,7 +316,7 @@ int run(const RunCommand& command) {
   std::fputs((pretty(record, 0) + "\n").c_str(), stdout);  // first: a full disk does not lose it
   if (!command.out.empty()) append_to_folder(command.out, record);
   std::fflush(stdout);  // the record stays whole where both streams go to one place
-  if (const std::string overlap = overlap_warning(record); !overlap.empty()) tell("precbench: " + overlap);
+  for (const std::string& warning : told_at_once(record)) tell("precbench: " + warning);
   return record.status == Status::ok ? 0 : 1;
 }
 

@@ -148,6 +148,7 @@ void Session::run() {
   builder_.warn(plan_.warnings());
   {
     const std::unique_ptr<Device> device = make_device(share_.first);
+    if (const std::string lacks = device->fallback(); !lacks.empty()) builder_.warn({lacks});
     choose_reshard(*device);
     accounts_ = dry_run(plan_, device.get(), room_for_arena(plan_, share_));
     builder_.describe(*device, *data_, accounts_);

@@ -15,8 +15,6 @@
 namespace precbench {
 namespace {
 
-constexpr const char* kAboutHeldOut = "--eval-data: ";
-
 /// Of a run of tokens that is `length` long, as it moves on: sum of (token + 1) * kBase^place, modulo 2^64.
 class RollingHash {
  public:
@@ -120,23 +118,16 @@ std::size_t HeldOut::seen(const DataSource& training, std::size_t steps, std::in
   return all - wanted.size();
 }
 
-std::string overlap_warning(const Record& record) {
-  for (const std::string& warning : record.warnings)
-    if (warning.starts_with(kAboutHeldOut)) return warning;
-  return "";
-}
-
 std::vector<std::string> HeldOut::overlap(const DataSource& training, std::size_t steps) const {
   if (plan_.held_out && plan_.held_out == plan_.data.fingerprint)
-    return {
-        fmt::format("{}holds what --data holds: its loss is one of text that was trained on", kAboutHeldOut)};
+    return {"--eval-data: holds what --data holds: its loss is one of text that was trained on"};
   // Half a sequence: shorter ones are the same by chance, and a longer one seldom lies in one window of training.
   const std::int64_t passage = std::max<std::int64_t>(1, plan_.T / 2);
   const std::size_t found = seen(training, steps, passage);
   if (constexpr std::size_t kPercent = 100; found * kPercent <= static_cast<std::size_t>(sequences_))
     return {};
-  return {fmt::format("{}{} of {} sequences begin with {} tokens in a row that were trained on",
-                      kAboutHeldOut, found, sequences_, passage)};
+  return {fmt::format("--eval-data: {} of {} sequences begin with {} tokens in a row that were trained on",
+                      found, sequences_, passage)};
 }
 
 }  // namespace precbench

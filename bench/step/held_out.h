@@ -14,9 +14,6 @@
 
 namespace precbench {
 
-/// What a record says of held-out text that was trained on; empty where it says nothing of the kind.
-std::string overlap_warning(const Record& record);
-
 class HeldOut {
  public:
   /// Opens --eval-data. Throws InvalidInput where it cannot be read, or has fewer whole sequences than --eval-tokens

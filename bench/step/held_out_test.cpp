@@ -185,12 +185,6 @@ TEST_CASE("what of the held-out text was trained on is counted", "[held_out]") {
   CHECK(overlap(more + all + more, 7)[0] ==
         "--eval-data: 7 of 7 sequences begin with 16 tokens in a row that were trained on");
   CHECK(overlap(more + all + more, 0).empty());
-  Record record;
-  record.warnings = {"--reshard auto: on"};
-  CHECK(overlap_warning(record) == "");
-  const std::string found = overlap(all, 1)[0];
-  record.warnings.push_back(found);
-  CHECK(overlap_warning(record) == found);
   std::string reversed(all.rbegin(), all.rend());
   reversed.erase(0, 1), reversed += '\0';
   CHECK(overlap(reversed, 6).empty());

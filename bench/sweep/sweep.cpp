@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -23,11 +22,11 @@
 #include "bench/process/coordinator.h"
 #include "bench/process/tell.h"
 #include "bench/step/checkpoint.h"
-#include "bench/step/held_out.h"
 #include "bench/sweep/finished_rows.h"
 #include "bench/sweep/interleave.h"
 #include "bench/sweep/progress.h"
 #include "bench/sweep/sweep_folder.h"
+#include "bench/sweep/told_at_once.h"
 #include "kernels/base/errors.h"
 #include "results/printable.h"
 #include "results/record_file.h"
@@ -217,20 +216,14 @@ struct Sweep {
     return row_of(plan, result, options);
   }
 
-  /// Of the first case that has any, also of a study, which is two sweeps: the others' rows say it of themselves.
-  void tell_overlap(const Record& record) {
-    static std::atomic<bool> told = false;
-    const std::string overlap = overlap_warning(record);
-    if (overlap.empty() || told.exchange(true)) return;
-    progress.clear_status();
-    tell("precbench: " + overlap);
-  }
-
   void add_row(const Plan& plan, const Record& record) {
     folder.append_row(record);
     rows[record.id] = record.status;
     progress.finish(plan, record);
-    tell_overlap(record);
+    for (const std::string& warning : told_at_once(record)) {
+      progress.clear_status();
+      tell("precbench: " + warning);
+    }
   }
 
   /// One run of a case that needs two: the first is kept aside, the second makes the row, and so does a

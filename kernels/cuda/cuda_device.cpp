@@ -9,6 +9,8 @@
 #include "kernels/base/errors.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/gemm/matmul_plans.h"
+#include "kernels/cuda/hopper/tensor_map.h"
+#include "kernels/gpu/device_info.h"
 #include "kernels/gpu/nvml.h"
 
 #ifdef PRECBENCH_HAS_CUDNN
@@ -220,6 +222,10 @@ void CudaDevice::synchronize() {
   if (capturing_) throw std::logic_error("synchronize inside a captured step");
   check(cudaStreamSynchronize(stream_),
         "an op that ended with this one or before it (CUDA_LAUNCH_BLOCKING=1 tells)", last_op_);
+}
+
+std::string CudaDevice::fallback() const {
+  return why_no_hopper_kernels(compute_capability(), hopper::has_tensor_maps());
 }
 
 std::int64_t CudaDevice::workspace_bytes() const {

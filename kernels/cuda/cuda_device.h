@@ -39,6 +39,7 @@ class CudaDevice final : public Device {
   std::string attention_name() const override;
   std::string gemm_names(GemmRole role) const override;
   std::string grouped_name() const override;
+  std::string fallback() const override;
   bool capturable() const override { return !waited_for_host_; }
 
   void* allocate(std::int64_t bytes) override;

@@ -45,4 +45,9 @@ std::string why_gpu_refuses(const std::string& device, std::int64_t width, const
   return why.empty() ? kind->why_no_heads(heads.head_dim, heads.q_normed, heads.k_normed) : why;
 }
 
+std::string why_no_hopper_kernels(int compute_capability, bool tensor_maps) {
+  if (compute_capability != 90 || tensor_maps) return "";
+  return "driver: it makes no tensor maps, so that the libraries' kernels run instead of our own for Hopper; a newer one does";
+}
+
 }  // namespace precbench

@@ -28,6 +28,9 @@ struct HeadSizes {
 /// attention takes is known only where it runs.
 std::string why_gpu_refuses(const std::string& device, std::int64_t width, const HeadSizes& heads);
 
+/// What a Hopper lacks whose driver makes no tensor maps, which our kernels for it copy by; empty: nothing.
+std::string why_no_hopper_kernels(int compute_capability, bool tensor_maps);
+
 /// One GPU and the libraries that drive it; fields of the record's environment. Unknown strings are empty.
 struct GpuProperties {
   int ordinal = 0;

@@ -37,6 +37,13 @@ TEST_CASE("a GPU device refuses what its kernels do not take, another device not
   CHECK(why_gpu_refuses("cpu", 16392, {24, 24, 24}) == "");
 }
 
+TEST_CASE("of a driver without tensor maps only a Hopper is warned", "[gpu_names]") {
+  CHECK(why_no_hopper_kernels(90, false).starts_with("driver: "));
+  CHECK(why_no_hopper_kernels(90, true) == "");
+  CHECK(why_no_hopper_kernels(89, false) == "");
+  CHECK(why_no_hopper_kernels(100, false) == "");
+}
+
 TEST_CASE("the CPU has no graphs", "[gpu_names]") { CHECK_FALSE(has_graphs(*make_cpu_device(1))); }
 
 }  // namespace

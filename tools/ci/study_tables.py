@@ -236,6 +236,8 @@ TABLES = {"convergence": convergence, "long-run": long_run, "study-msamp": lambd
           "study-head": head_in_recipe,
           "front-study": front_study, "plateau": lambda: plateau(*PLATEAU_SHAPES), "front-plateau": lambda: plateau(PLATEAU_SHAPES[0]),
           "ladders": lambda: study("h200/study-36m.md", "outliers in FFN", "outliers in norms", "learning rate", "bits fewer"),
+          "ladders-more": lambda: study("h200/study-36m-ladders.md", "outliers in FFN", "outliers in norms", "outliers in V",
+                                        "learning rate", "bits fewer", "exponent bits fewer"),
           "ladders-moe": lambda: study("cpu/study-tiny-moe.md", "gradient error", "route flips", "outliers in FFN",
                                        "outliers in norms", "outliers in V", "bits fewer"),
           "study": lambda: study_by_age("h200/study-36m.md", *VERDICT),

@@ -25,8 +25,7 @@ struct BoxedMatrices {
   std::int64_t count;
 };
 
-/// The driver can make tensor maps: it is new enough. Looks once. Every driver that runs a program of CUDA 12 can, so where
-/// this is false there is none, and nothing is warned of.
+/// The driver can make tensor maps, as those of CUDA 12 and later do. Looks once.
 bool has_tensor_maps();
 
 /// Throws std::logic_error where the driver refuses the matrix. Only after has_tensor_maps().

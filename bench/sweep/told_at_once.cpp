@@ -1,0 +1,20 @@
+// Warnings by what they begin with. See told_at_once.h.
+#include "bench/sweep/told_at_once.h"
+
+#include <mutex>
+#include <set>
+
+namespace precbench {
+
+std::vector<std::string> told_at_once(const Record& record) {
+  static std::mutex mutex;
+  static std::set<std::string> told;
+  const std::lock_guard lock(mutex);
+  std::vector<std::string> fresh;
+  for (const std::string& warning : record.warnings)
+    for (const char* kind : {"--eval-data: ", "driver: "})
+      if (warning.starts_with(kind) && told.insert(kind).second) fresh.push_back(warning);
+  return fresh;
+}
+
+}  // namespace precbench
