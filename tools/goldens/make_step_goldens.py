@@ -145,13 +145,13 @@ def loss_of(config, w, tokens, mode):
         h = stored(norm(x, at + "input_layernorm.weight"))
         q, k, v = linear(h, *(f"{at}self_attn.{p}_proj.weight" for p in "qkv"))
         over_all = config["qk_norm"] and config.get("qk_norm_over") == "heads"
-        if over_all:
-            q, k = stored(norm(q, at + "self_attn.q_norm.weight")), stored(norm(k, at + "self_attn.k_norm.weight"))
+        if over_all:  # one op with RoPE, as a norm per head: nothing is stored between them
+            q, k = norm(q, at + "self_attn.q_norm.weight"), norm(k, at + "self_attn.k_norm.weight")
         q, k, v = map(heads, (q, k, v))
         if config.get("qkv_bias"):  # one op with RoPE, too
             q, k, v = (x + heads(w[f"{at}self_attn.{p}_proj.bias"].expand(B, T, -1)) for p, x in zip("qkv", (q, k, v)))
             v = stored(v)
-        if config["qk_norm"] and not over_all:  # one op with RoPE: nothing is stored between them
+        if config["qk_norm"] and not over_all:
             q, k = norm(q, at + "self_attn.q_norm.weight"), norm(k, at + "self_attn.k_norm.weight")
         q, k = (stored(rope(head, config)) for head in (q, k))
         group = config["heads"] // config["kv_heads"]
