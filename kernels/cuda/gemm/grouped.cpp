@@ -78,6 +78,10 @@ const GroupedKernel* kernel_for(const ops::GroupedMatmul& op, int compute_capabi
 
 }  // namespace
 
+bool takes_grouped(const ops::GroupedMatmul& op, int compute_capability) {
+  return kernel_for(op, compute_capability) != nullptr;
+}
+
 bool launch_grouped(const ops::GroupedMatmul& op, int compute_capability, cudaStream_t stream) {
   const GroupedKernel* kernel = kernel_for(op, compute_capability);
   if (!kernel) return false;

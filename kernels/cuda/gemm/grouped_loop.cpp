@@ -1,6 +1,8 @@
 // grouped_matmul on CUDA: by a kernel of ours for all experts at once where there is one (grouped.h), else expert by expert
 // with the plans of matmul.cpp, for which the host has to know how many rows each has: such a step cannot be captured.
 //
+// Formats that this GPU only emulates become BF16 first, the whole operands at once, for which there is a kernel of ours.
+//
 // An expert's operand is a part of the whole one. Where its scales, or the columns of a form stored along the tokens, do not
 // lie together there, they are copied together first.
 #include <fmt/format.h>
@@ -14,6 +16,7 @@
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/gemm/grouped.h"
+#include "kernels/cuda/gemm/matmul_kernels.h"
 #include "kernels/cuda/gemm/matmul_plans.h"
 #include "kernels/numerics/scale_layout.h"
 
@@ -115,6 +118,31 @@ GemmOperand scaled_by_expert(GemmOperand form, std::int64_t expert, bool wgrad) 
   return form;
 }
 
+/// The product of what emulated formats stand for, rounded to BF16 (matmul.cpp), by a kernel of ours; false where none takes
+/// it. What lies behind the last group is made BF16 too, and read by nobody.
+bool launch_dequantized(CudaDevice& device, const ops::GroupedMatmul& op) {
+  if (op.a.format.dtype == DType::e2m1 || op.b.format.dtype == DType::e2m1)
+    return false;  // has factors besides
+  const GemmRecipe gemm{op.a.format, op.b.format, op.options.fast_accum};
+  if (device.support(gemm, op.options.role).execution != Execution::emulated) return false;
+  ops::GroupedMatmul plain = op;
+  std::int64_t bytes = 0;
+  for (const auto operand : {&ops::GroupedMatmul::a, &ops::GroupedMatmul::b})
+    if ((op.*operand).format.quantized())
+      bytes += detail::padded(2 * (op.*operand).data.size(), MatmulPlans::kAlignment);
+  auto* room = static_cast<std::byte*>(device.scratch(static_cast<std::size_t>(bytes)));
+  for (const auto operand : {&ops::GroupedMatmul::a, &ops::GroupedMatmul::b}) {
+    const GemmOperand& form = op.*operand;
+    if (!form.format.quantized()) continue;
+    plain.*operand = {.format = {}, .data = {room, DType::bf16, form.rows(), form.k()}, .scale = {}};
+    room += detail::padded(2 * form.data.size(), MatmulPlans::kAlignment);
+  }
+  if (!takes_grouped(plain, device.compute_capability())) return false;
+  if (op.a.format.quantized()) launch_dequantize(plain.a.data.data, op.a, device.stream());
+  if (op.b.format.quantized()) launch_dequantize(plain.b.data.data, op.b, device.stream());
+  return launch_grouped(plain, device.compute_capability(), device.stream());
+}
+
 }  // namespace
 
 void MatmulPlans::matmul_of_experts(const ops::GroupedMatmul& op) {
@@ -165,7 +193,7 @@ std::string CudaDevice::grouped_name() const {
 }
 
 void CudaDevice::do_grouped_matmul(const ops::GroupedMatmul& op) {
-  if (grouped_own_ && launch_grouped(op, compute_capability(), stream())) {
+  if (grouped_own_ && (launch_grouped(op, compute_capability(), stream()) || launch_dequantized(*this, op))) {
     ran_own_ = true;
   } else {
     if (capturing_) throw std::logic_error("experts' rows are counted on the host: no captured step can be");
