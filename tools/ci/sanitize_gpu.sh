@@ -19,11 +19,9 @@ cd "$(dirname "$0")/../.."
 
 tests=${BUILD:-build}/precbench_tests
 limit=${LIMIT:-300}
-ops=("fill*" "sum*" "adamw*" "add_rmsnorm*" "swiglu*" "rope*" "embedding*" "cross_entropy*" "quantize writes*"
-     "quantization error*" "a NaN in one head*" "group on*" "permute*" "unpermute*" "tokens go to*"
-     '"attention for Hopper*"~"*cuDNN*"')
+hopper='"attention for Hopper*"~"*cuDNN*"'
 libraries=("attention replayed*" "attention for Hopper is no farther*")
-gemms=("grouped*" "blockwise*" "route*")
+gemms=("grouped_matmul*" "route*" "products of*")
 
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null) || {
   echo "$0: no compute-sanitizer here; it comes with the CUDA toolkit (cuda-sanitizer, cuda-sanitizer-api)" >&2
@@ -43,10 +41,12 @@ failed=0
 for tool in "$@"; do
   log=$(mktemp)
   start=$SECONDS status=0
-  options=(--tool "$tool" --report-api-errors no) watched=("${ops[@]}")
+  options=(--tool "$tool" --report-api-errors no) ops="[gpu][op]"
   [ "$tool" = initcheck ] || options+=(--kernel-name kernel_substring=precbench)
+  [ "$tool" != racecheck ] || ops+=$(printf '~"%s"' "${gemms[@]}")
+  watched=("$ops" "a NaN in one head*" "$hopper")
   [ "$tool" = initcheck ] || watched+=("${libraries[@]}")
-  [ "$tool" = racecheck ] || watched+=("${gemms[@]}")
+  [ "$tool" = racecheck ] || watched+=("grouped:*" "blockwise:*")
   [ "$tool" != racecheck ] || options+=(--kernel-name-exclude kernel_substring=attend_)
   [ "$tool" != racecheck ] || [ -n "${BLOCK_BARRIERS:-}" ] || options+=(--kernel-name-exclude kernel_substring=flash_key_side)
   timeout "$limit" "$sanitizer" "${options[@]}" \
