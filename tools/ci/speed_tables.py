@@ -118,16 +118,22 @@ def scaling():
                   "peak GiB per GPU, 1 / 2 / 4"], rows)
 
 
-def scaling_peer():
-    cases = measured("h200x4/scaling.jsonl", "model", "seq", "parallel", "recipe", "gather", "gpus")
+def beside_fsdp2(ours, theirs):
+    """Ranks with shards beside PyTorch FSDP2's, line by line of the peer's."""
+    cases = {}
+    for record in lines(ours):
+        case = record["case"]
+        key = tuple(case.get(name) for name in ("model", "seq", "parallel", "recipe", "gather", "gpus"))
+        cases.setdefault(key, []).append(record)
     rows = []
-    for line in lines("h200x4/peer.ndjson"):
+    for line in lines(theirs):
         recipe, _, gathers = line["recipe"].partition("_")
         model = PEER_MODELS[line["model"]]
-        ours = cases[model, line["seq"], "fsdp", recipe, "fp8" if gathers else "bf16", line["gpus"]]
-        rows.append([f"{model}, {line['seq']}", recipe + (", FP8 gather" if gathers else ""),
-                     f"{line['tokens_per_s']:,.0f}", f"{rate(ours):,.0f}", f"{rate(ours) / line['tokens_per_s']:.2f}x",
-                     f"{line['peak_gib']:.1f}", f"{gib(ours):.1f}"])
+        for record in cases[model, line["seq"], "fsdp", recipe, "fp8" if gathers else "bf16", line["gpus"]]:
+            kept = ", weights kept" if record["case"].get("reshard") == "off" else ""
+            rows.append([f"{model}, {line['seq']}", recipe + (", FP8 gather" if gathers else "") + kept,
+                         f"{line['tokens_per_s']:,.0f}", f"{rate(record):,.0f}", f"{rate(record) / line['tokens_per_s']:.2f}x",
+                         f"{line['peak_gib']:.1f}", f"{gib(record):.1f}"])
     return table(["model, seq", "recipe", "PyTorch tokens/s", "precbench tokens/s", "ratio", "PyTorch peak GiB",
                   "precbench peak GiB"], rows)
 
@@ -145,14 +151,17 @@ def mixtures():
 
 
 def experts_on_two():
-    """Two H200, a rank's experts on its GPU: over one GPU's tokens/s of the same batch, dispatch by dispatch."""
+    """Two H200, a rank's experts on its GPU: over one GPU's tokens/s of the same batch, where that was run."""
     one = measured("h200/moe-h200.jsonl", "model", "routing", "recipe")
     rows = []
-    for (recipe, dispatch), record in measured("h200/moe-two-gpus.jsonl", "recipe", "dispatch").items():
-        single = one["moe-4b-a1b", "balanced", recipe]
-        rows.append([f"`{recipe}`", dispatch or "bf16", f"{rate(record):,.0f}", f"{rate(record) / rate(single):.2f}x",
-                     f"{record['breakdown']['communication_ms']:.1f}", f"{gib(single):.1f} / {gib(record):.1f}"])
-    return table(["recipe", "dispatch", "tokens/s", "over one GPU", "communication, ms", "peak GiB per GPU, 1 / 2"], rows)
+    for (recipe, dispatch, exchange, parallel, flow), record in measured(
+            "h200/moe-two-gpus.jsonl", "recipe", "dispatch", "exchange", "parallel", "flow").items():
+        single = one.get(("moe-4b-a1b", "balanced", recipe))
+        rows.append([f"`{recipe}`" + (", flow" if flow == "on" else ""), dispatch or "bf16",
+                     (exchange or "gather") + (", fsdp" if parallel == "fsdp" else ""), f"{rate(record):,.0f}",
+                     f"{rate(record) / rate(single):.2f}x" if single else "-", f"{record['breakdown']['communication_ms']:.1f}",
+                     f"{gib(single):.1f} / {gib(record):.1f}" if single else f"- / {gib(record):.1f}"])
+    return table(["recipe", "dispatch", "exchange", "tokens/s", "over one GPU", "communication, ms", "peak GiB per GPU, 1 / 2"], rows)
 
 
 def delayed_speed():
@@ -266,7 +275,8 @@ def over_peer(recipe, folder="h200/beside-peer"):
 TABLES = {"single": single, "beside-peer": beside_peer, "beside-peer-experts": lambda: beside_peer("h200/beside-peer-experts"),
           "beside-peer-blocks": lambda: blocks_beside_peer("h200/beside-peer-blocks"),
           "front-single": front_single, "front-experts": front_experts, "front-scaling": front_scaling, "scaling": scaling,
-          "scaling-peer": scaling_peer, "reshard": reshard, "mixtures": mixtures, "experts-on-two": experts_on_two,
+          "scaling-peer": lambda: beside_fsdp2("h200x4/scaling.jsonl", "h200x4/peer.ndjson"),
+          "fsdp-two": lambda: beside_fsdp2("h200/fsdp-two/records.jsonl", "h200/fsdp-two/peer.ndjson"), "reshard": reshard, "mixtures": mixtures, "experts-on-two": experts_on_two,
           "delayed-speed": delayed_speed, "since-old-commit": since_old_commit, "fp4-cost": fp4_cost}
 FIGURES = {"host-clock": host_clock, "repeats": repeats, "repeats-apart": lambda: apart("repeats/once", "repeats/again"),
            "tables-apart": lambda: apart("single", "beside-peer/records"),
