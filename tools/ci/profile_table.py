@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+"""A line for each kernel of ncu's raw CSV files (profile_gpu.sh): how busy its parts of the GPU are, and what its warps wait for.
+
+    tools/ci/profile_table.py FILE.csv...
+"""
+import csv
+import pathlib
+import re
+import sys
+
+STALL = re.compile(r"smsp__average_warps_issue_stalled_(\w+)_per_issue_active\.ratio")
+TENSOR = re.compile(r"pipe_tensor.*pct_of_peak_sustained")
+
+
+def launches(path):
+    """The last launch of each kernel and grid, in the order of their first ones."""
+    with open(path, newline="") as file:
+        rows = [line for line in csv.reader(file) if len(line) > 10]  # the program's own output is in between
+    names, latest = rows[0], {}
+    for row in rows[2:]:  # behind the units
+        launch = dict(zip(names, row))
+        latest[launch["Kernel Name"], launch["Grid Size"]] = launch
+    return list(latest.values())
+
+
+def number(launch, name):
+    try:
+        return float(launch[name].replace(",", ""))
+    except (KeyError, ValueError):
+        return None
+
+
+def shortened(name):
+    """Without namespaces, the arguments and what is in deeper brackets."""
+    name = re.sub(r"\(anonymous namespace\)::|<unnamed>::|\b\w+::", "", name.removeprefix("void "))
+    name = re.sub(r"\((?:int|bool|unsigned int|long)\)", "", name)
+    depth, kept = 0, ""
+    for letter in name:
+        depth -= letter == ">"
+        if depth < 2 and not (depth == 0 and letter == "("):
+            kept += letter
+        elif depth == 0:
+            break
+        depth += letter == "<"
+    return kept
+
+
+def line(launch):
+    percent = lambda name: "-" if number(launch, name) is None else f"{number(launch, name):.0f}%"
+    tensor = [number(launch, name) for name in launch if TENSOR.search(name)]
+    stalls = sorted(((number(launch, name) or 0, STALL.fullmatch(name)[1]) for name in launch if STALL.fullmatch(name)), reverse=True)
+    return [shortened(launch["Kernel Name"]), launch["Grid Size"].replace(" ", ""),
+            f"{number(launch, 'gpu__time_duration.sum') / 1e3:.0f}",
+            f"{max(filter(None, tensor), default=0):.0f}%",
+            percent("sm__inst_issued.avg.pct_of_peak_sustained_active"),
+            percent("dram__throughput.avg.pct_of_peak_sustained_elapsed") if "dram__throughput.avg.pct_of_peak_sustained_elapsed" in launch
+            else percent("gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"),
+            percent("lts__throughput.avg.pct_of_peak_sustained_elapsed"),
+            percent("sm__warps_active.avg.pct_of_peak_sustained_active"),
+            ", ".join(f"{name} {cycles:.1f}" for cycles, name in stalls[:3] if cycles >= 0.1)]
+
+
+def main():
+    for path in sys.argv[1:]:
+        rows = [["kernel", "grid", "us", "tensor", "issue", "DRAM", "L2", "warps", "cycles between issues of a warp"],
+                *map(line, launches(path))]
+        widths = [max(map(len, column)) for column in zip(*rows)]
+        print(pathlib.Path(path).stem)
+        for row in rows:
+            print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
+        print()
+
+
+if __name__ == "__main__":
+    main()
