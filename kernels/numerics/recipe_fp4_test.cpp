@@ -1,4 +1,6 @@
 // The rows of FP4 as their papers have them, and users' rows of FP4 with the errors they get.
+#include <map>
+
 #include "kernels/numerics/recipe_testing.h"
 
 using namespace precbench;
@@ -56,6 +58,21 @@ TEST_CASE("what makes no NVFP4 is refused, by its field", "[recipe]") {
         "dgrad.a.global_scale: only e2m1 has it; remove it");
   CHECK(error_with("mxfp8", "/wgrad/a/transform", {{"hadamard", 16}}) ==
         "wgrad.a.transform: only e2m1 has it; remove it");
+  CHECK(error_with("mxfp8", "/wgrad/a/source", "fprop") == "wgrad.a.source: only e2m1 has it; remove it");
+  for (const auto& [key, value] :
+       std::map<std::string, json>{{"global_scale", "none"},
+                                   {"element_rounding", "rne"},
+                                   {"transform", "none"},
+                                   {"element_scale", 1},
+                                   {"four_over_six", false},
+                                   {"correction", "none"},
+                                   {"source", "value"}}) {  // what every operand is without the key
+    INFO(key);
+    for (const char* recipe : {"tensorwise", "mxfp8"})
+      CHECK(error_with(recipe, ("/wgrad/b/" + key).c_str(), value) == "");
+  }
+  CHECK(error_with("mxfp4_bwd", "/wgrad/b/global_scale", "none") == "");
+  CHECK(error_with("mxfp4_bwd", "/wgrad/b/four_over_six", false) == "");
   CHECK(error_with("nvfp4", "/fprop/b/transform", {{"hadamard", 16}}) ==
         "fprop.b.transform: needs blocks of 1x16 or 1x32, not 16x16");
   CHECK(error_with("nvfp4", "/wgrad/a/transform", "none") ==

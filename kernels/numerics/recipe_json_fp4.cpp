@@ -1,4 +1,7 @@
 // What FP4 adds to a recipe's JSON. See recipe_json_read.h; README.md says what the values mean.
+#include <initializer_list>
+#include <map>
+
 #include "kernels/numerics/recipe_json_read.h"
 
 namespace precbench::recipe_json {
@@ -54,6 +57,23 @@ void read_fp4_keys(const json& object, const std::string& path, QuantFormat& ope
   }
 }
 
+constexpr std::initializer_list<const char*> kOfE4m3Scales = {"global_scale", "four_over_six", "correction"};
+
+/// Throws where one of these keys says something else than its default, which any operand may have written out.
+void refuse_set(const json& object, const std::string& path, const QuantFormat& operand,
+                std::initializer_list<const char*> keys, const char* why) {
+  const QuantFormat plain;
+  const std::map<std::string_view, bool> set = {
+      {"global_scale", object.contains("global_scale") && object.at("global_scale") != "none"},
+      {"transform", operand.transform != plain.transform},
+      {"element_scale", operand.element_scale != plain.element_scale},
+      {"four_over_six", operand.four_over_six != plain.four_over_six},
+      {"correction", operand.eden != plain.eden},
+      {"source", operand.from_fprop != plain.from_fprop}};
+  for (const char* key : keys)
+    if (set.at(key)) fail(child(path, key), why);
+}
+
 /// What e4m3 scales can have: TransformerEngine's order of operations, or Quartet II's.
 void check_e4m3_scales(const std::string& path, const QuantFormat& operand) {
   const bool transformer_engine = operand.global_scale == kGlobalScales[0];
@@ -97,9 +117,9 @@ void read_fp4(const json& object, const std::string& path, QuantFormat& operand)
       fail(child(path, "scale_rounding"), fmt::format("quest is for e2m1, not {}", element_name(operand)));
     if (operand.element_rounding != ElementRounding::rne)
       fail(child(path, "element_rounding"), "only e2m1 is rounded stochastically");
-    for (const std::string key : kFp4Keys)
-      if (key != "element_rounding" && object.contains(key))
-        fail(child(path, key), "only e2m1 has it; remove it");
+    refuse_set(object, path, operand, {"transform", "element_scale", "source"},
+               "only e2m1 has it; remove it");
+    refuse_set(object, path, operand, kOfE4m3Scales, "only e2m1 has it; remove it");
     return;
   }
   const bool e4m3 = operand.scale == ScaleType::e4m3;
@@ -113,8 +133,7 @@ void read_fp4(const json& object, const std::string& path, QuantFormat& operand)
                     child(path, "global_scale"), kGlobalScales);
     check_e4m3_scales(path, operand);
   } else {
-    for (const char* key : {"global_scale", "four_over_six", "correction"})
-      if (object.contains(key)) fail(child(path, key), "only e4m3 scales have it; remove it");
+    refuse_set(object, path, operand, kOfE4m3Scales, "only e4m3 scales have it; remove it");
   }
   if (!operand.transform) return;
   if (block_rows(operand.granularity) > 1)
