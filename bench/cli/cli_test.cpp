@@ -136,8 +136,13 @@ TEST_CASE("a model or recipe that is nested without end is refused", "[cli]") {
 TEST_CASE("a limit of address space in which OpenBLAS would hang is told at once", "[cli][address-space]") {
   const std::string program =
       "ulimit -v 100000; OMP_NUM_THREADS=2 timeout -s KILL 20 " PRECBENCH_BINARY_DIR "/precbench ";
+  const Answer version = output_of(program + "--version");
+  if (version.text.find("error while loading shared libraries") != std::string::npos) {
+    WARN("skipped: this build's libraries, CUDA's among them, do not fit into the limit");
+    return;
+  }
   // What trains nothing works, and ends.
-  CHECK(output_of(program + "--version").status == 0);
+  CHECK(version.status == 0);
   CHECK(output_of(program + "sweep --flub").status == 2);
   for (const char* command : {"run --device cpu --steps 1", "sweep --device cpu --steps 1 --out none"}) {
     const Answer answer = output_of(program + command);
