@@ -2,9 +2,12 @@
 #include <fstream>
 
 #include "bench/measure/checkpoint_testing.h"
+#include "bench/step/delayed_testing.h"
 #include "tools/testing/text.h"
 
 using namespace precbench;
+using namespace precbench::testing;
+using precbench::testing::delayed::with_history;
 namespace fs = std::filesystem;
 
 namespace {
@@ -21,15 +24,22 @@ std::string scales_at(const Case& c, int step) { return checkpoint_at(c, step) +
 
 TEST_CASE("a case with delayed scaling goes on from its checkpoint to the same bits",
           "[checkpoint][delayed]") {
-  for (const std::string kind : {"one rank", "bf16", "fp8", "experts"}) {
+  for (const std::string kind : {"one rank", "bf16", "fp8", "experts", "micro", "micro fp8"}) {
     INFO(kind);
     const TempDirectory directory;
     Case c = delayed_case(directory);
+    if (kind.starts_with("micro")) {
+      c.recipe = directory.write(
+          "mine.json",
+          with_history("tensorwise_delayed", {{"update", "micro"}, {"first", "window"}, {"length", 7}})
+              .dump());
+      c.accumulation = 2;
+    }
     if (kind != "one rank") c.gpus = 2;
     if (kind == "experts")
       c.model = "tiny-moe", c.ep = 2;
     else if (c.gpus > 1)
-      c.parallel = "fsdp", c.gather = kind;
+      c.parallel = "fsdp", c.gather = kind.ends_with("fp8") ? "fp8" : "bf16";
     const Record whole = run_ok(c);
     const std::string end = tensors_of(checkpoint_at(c, 6)), scales = file_text(scales_at(c, 6));
     CHECK(file_text(scales_at(c, 3)) != scales);

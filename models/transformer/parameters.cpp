@@ -41,7 +41,7 @@ Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConf
     expert_norm_ = arena.push(Segment::other, DType::f32, 1, 1);
   }
   if (options.delayed.delayed())
-    delayed_ = std::make_unique<DelayedScaling>(device, arena, options.delayed, config);
+    delayed_ = std::make_unique<DelayedScaling>(device, comm, arena, options.delayed, config);
   if (options.weight_amaxes)
     weight_amaxes_ =
         std::make_unique<WeightAmaxes>(arena, config, config.moe.rule.experts / options.expert_ranks);
@@ -165,6 +165,7 @@ std::vector<Comm*> Parameters::comms() const {
 
 void Parameters::begin_micro_step(int micro_step) {
   micro_step_ = micro_step;
+  if (delayed_) delayed_->begin_micro_step(micro_step);
   if (routers_ && micro_step == 0) routers_->begin_step();
 }
 
