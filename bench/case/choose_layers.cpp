@@ -60,6 +60,12 @@ ConvertedLayers convert(const Case& c, const ModelConfig& model, const Recipe& r
   return layers;
 }
 
+/// "e4m3", "e4m3 summed in e4m3".
+std::string gradients_of(const KeptWords& words) {
+  return words.gradient_sum.empty() ? words.gradients
+                                    : fmt::format("{} summed in {}", words.gradients, words.gradient_sum);
+}
+
 /// What follows the first recipe. Going on with the same one, as bf16 does in a sweep of several, is no change.
 std::vector<LaterLayers> later_layers(const Case& c, const ModelConfig& model, const Recipe& first,
                                       const std::vector<RecipeSwitch>& switches) {
@@ -86,7 +92,7 @@ std::vector<LaterLayers> later_layers(const Case& c, const ModelConfig& model, c
     if (!next.optimizer.empty() && own != kept)
       throw InvalidInput(fmt::format(
           "{}: it keeps master {}, weights {}, gradients {}, and the run {}, {}, {}", to_text(change),
-          own.master, own.weights, own.gradients, kept.master, kept.weights, kept.gradients));
+          own.master, own.weights, gradients_of(own), kept.master, kept.weights, gradients_of(kept)));
     if (next.name != name) all.push_back({convert(c, model, next), from});
     name = next.name;
   }

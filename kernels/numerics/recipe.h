@@ -164,6 +164,7 @@ inline constexpr GemmRole kGemmRoles[] = {GemmRole::fprop, GemmRole::dgrad, Gemm
 struct RecipeState {
   std::string m{}, v{};
   std::string master{}, weights{}, gradients{};
+  std::string gradient_sum{};  ///< "e4m3": what sums over ranks of e4m3 gradients are rounded to; empty: FP32
 
   bool empty() const { return *this == RecipeState{}; }
   bool operator==(const RecipeState&) const = default;

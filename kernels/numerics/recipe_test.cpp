@@ -359,6 +359,24 @@ TEST_CASE("a row may name the formats of the optimizer's moments", "[recipe]") {
   const Recipe kept = recipe_from_json(row);
   CHECK(kept.optimizer == RecipeState{.master = "fp16", .weights = "e4m3", .gradients = "e4m3"});
   CHECK(recipe_from_json(recipe_to_json(kept)) == kept);
+  CHECK(!recipe_to_json(kept)["gradients"].contains("sum"));
+  row["gradients"]["sum"] = "e4m3";
+  const Recipe rounded = recipe_from_json(row);
+  CHECK(rounded.optimizer ==
+        RecipeState{.master = "fp16", .weights = "e4m3", .gradients = "e4m3", .gradient_sum = "e4m3"});
+  CHECK(recipe_to_json(rounded)["gradients"]["sum"] == "e4m3");
+  CHECK(recipe_from_json(recipe_to_json(rounded)) == rounded);
+  row["gradients"]["sum"] = "f32";
+  CHECK(recipe_from_json(row) == kept);
+  row["gradients"]["sum"] = "bf16";
+  CHECK(refusal_of([&] { recipe_from_json(row); }) ==
+        "gradients.sum: unknown value \"bf16\"; one of f32, e4m3");
+  for (const char* format : {"fp32", "bf16"}) {
+    row["gradients"] = {{"format", format}, {"sum", "e4m3"}};
+    CHECK(refusal_of([&] { recipe_from_json(row); }) ==
+          "gradients.sum: only gradients whose format is e4m3 are summed in e4m3");
+  }
+  row["gradients"] = {{"format", "e4m3"}};
   row["optimizer"]["master"] = "fp8";
   CHECK(refusal_of([&] { recipe_from_json(row); }) ==
         "optimizer.master: unknown value \"fp8\"; one of fp32, bf16, bf16_sr, fp16");

@@ -65,8 +65,8 @@ Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConf
                                                              .share = options.accumulation == 1});
   allocate_state();
   if (options.gradients == DType::e4m3)
-    fp8_gradients_ =
-        std::make_unique<Fp8Gradients>(device, comm.size() > 1 ? &comm : nullptr, arena, config, layout_);
+    fp8_gradients_ = std::make_unique<Fp8Gradients>(device, comm.size() > 1 ? &comm : nullptr, arena, config,
+                                                    layout_, options.round_gradient_sums);
   allocate_gradients();
   if (weight_amaxes_) keep_weight_amaxes();
 }
