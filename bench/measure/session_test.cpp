@@ -119,10 +119,11 @@ TEST_CASE("the collectives of delayed scaling are those of a step with a history
     std::int64_t accumulation;
     std::int64_t maxima;  ///< of all amaxes together, in a step
   };
-  const nlohmann::json micro = {{"update", "micro"}};
+  const nlohmann::json micro = {{"update", "micro"}}, apart = {{"reduce", false}};
   for (const auto& [parallel, gather, history, accumulation, expected] :
        {Setting{"ddp", "bf16", {}, 1, 1}, Setting{"fsdp", "fp8", {}, 1, 1}, Setting{"ddp", "bf16", {}, 2, 1},
-        Setting{"ddp", "bf16", micro, 2, 2}, Setting{"fsdp", "fp8", micro, 3, 3}}) {
+        Setting{"ddp", "bf16", micro, 2, 2}, Setting{"fsdp", "fp8", micro, 3, 3},
+        Setting{"ddp", "bf16", apart, 2, 0}}) {
     INFO(parallel << " " << gather << " " << history << " " << accumulation);
     const TempDirectory directory;
     Case c = tiny_case();

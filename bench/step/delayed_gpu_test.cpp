@@ -1,5 +1,5 @@
-// Delayed scaling in a captured step on a GPU: histories that micro-steps move and a window that ends in a step
-// give the bits of steps that run op by op.
+// Delayed scaling in a captured step on a GPU: histories that micro-steps move, a window that ends in a step and ranks with
+// histories of their own give the bits of steps that run op by op.
 #include <mutex>
 
 #include "bench/step/delayed_testing.h"
@@ -53,6 +53,8 @@ const nlohmann::json kHistories[] = {
     {{"update", "step"}},
     {{"update", "micro"}},
     {{"update", "micro"}, {"first", "window"}, {"length", 5}},
+    {{"update", "micro"}, {"reduce", false}},
+    {{"reduce", false}},
 };
 
 void check_graphs(int ranks) {
@@ -64,7 +66,9 @@ void check_graphs(int ranks) {
     CHECK(all.back() == train(plan, false));
   }
   CHECK(all[0].losses != all[1].losses);
+  CHECK((all[0].losses != all[4].losses) == (ranks > 1));
   if (ranks > 1) CHECK(all[1].scales[0] == all[1].scales[1]);
+  if (ranks > 1) CHECK(all[3].scales[0] != all[3].scales[1]);
 }
 
 }  // namespace
@@ -73,6 +77,6 @@ TEST_CASE("a captured step moves the history with its micro-steps", "[gpu][delay
   if (gpu_here()) check_graphs(1);
 }
 
-TEST_CASE("captured steps of two GPUs move one history", "[gpu][delayed]") {
+TEST_CASE("captured steps of two GPUs move one history, or each its own", "[gpu][delayed]") {
   if (gpus_or_skip() >= 2) check_graphs(2);
 }

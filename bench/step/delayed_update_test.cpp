@@ -1,5 +1,5 @@
-// When amaxes move into the history of delayed scaling: with every micro-step where a recipe says so. On scripted amaxes
-// against the rules written out, and in runs.
+// When amaxes move into the history of delayed scaling: with every micro-step where a recipe says so, and over which ranks
+// they are taken. On scripted amaxes against the rules written out, and in runs.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -56,15 +56,15 @@ const OperandSlot& of(const LinearSlots& slots, LinearOperand operand) {
   return operand == LinearOperand::x ? slots.x : operand == LinearOperand::w ? slots.w : slots.dy;
 }
 
-/// All slots that the script has.
-std::vector<Slot> expected(const History& history, int ranks) {
+/// All slots that the script has; `mine`: the rank whose own they are, or -1: those of all ranks.
+std::vector<Slot> expected(const History& history, int ranks, int mine) {
   std::vector<Slot> slots(std::size(kOperands));
   for (std::size_t i = 0; i < slots.size(); ++i)
     for (int step = 0; step < kScriptedSteps; ++step) {
       float seen = 0;
       for (int micro = 0; micro < kMicroSteps; ++micro) {
         for (int rank = 0; rank < ranks; ++rank)
-          seen = std::max(seen, scripted(kOperands[i], step, micro, rank));
+          if (mine < 0 || rank == mine) seen = std::max(seen, scripted(kOperands[i], step, micro, rank));
         if (history.update == HistoryUpdate::step && micro + 1 < kMicroSteps) continue;
         slots[i].update(seen, history.length, history.algorithm);
         seen = 0;
@@ -129,7 +129,7 @@ TEST_CASE("histories on scripted amaxes are those of the rules, with every step 
     return History{.length = length, .algorithm = algorithm, .update = update};
   };
   const auto common = [](const History& history, int ranks) {
-    return std::vector<std::vector<Slot>>(ranks, expected(history, ranks));
+    return std::vector<std::vector<Slot>>(ranks, expected(history, ranks, -1));
   };
   for (const auto& [algorithm, length] :
        {std::pair<HistoryAlgorithm, std::uint16_t>{HistoryAlgorithm::max, 4},
@@ -143,6 +143,18 @@ TEST_CASE("histories on scripted amaxes are those of the rules, with every step 
       CHECK(differences(step, ranks, common(step, ranks)) == 0);
       CHECK(differences(micro, ranks, common(micro, ranks)) == 0);
       CHECK(differences(micro, ranks, common(step, ranks)) > 0);
+    }
+}
+
+TEST_CASE("without reduction every rank has the history of its own amaxes", "[delayed]") {
+  for (const HistoryUpdate update : {HistoryUpdate::step, HistoryUpdate::micro})
+    for (const int ranks : {1, 2, 4}) {
+      INFO(name_of(update) << " on " << ranks << " ranks");
+      const History history{.length = 4, .update = update, .reduce = false};
+      std::vector<std::vector<Slot>> own;
+      for (int rank = 0; rank < ranks; ++rank) own.push_back(expected(history, ranks, rank));
+      CHECK(differences(history, ranks, own) == 0);
+      if (ranks > 1) CHECK(differences(history, ranks, std::vector(ranks, expected(history, ranks, -1))) > 0);
     }
 }
 

@@ -354,8 +354,9 @@ std::string describe(const QuantFormat& format) {
   if (format.scale_rounding != ScaleRounding::none)
     text += fmt::format("/{}", name_of(format.scale_rounding));
   if (format.delayed())
-    text += fmt::format(" {} of {}{}", name_of(format.history.algorithm), format.history.length,
-                        format.history.update == HistoryUpdate::micro ? " micro" : "");
+    text += fmt::format(" {} of {}{}{}", name_of(format.history.algorithm), format.history.length,
+                        format.history.update == HistoryUpdate::micro ? " micro" : "",
+                        format.history.reduce ? "" : " by rank");
   if (format.element_scale != 1) text += fmt::format(" x{:.4g}", format.element_scale);
   if (format.four_over_six) text += " 4/6";
   if (const Transform& t = format.transform)

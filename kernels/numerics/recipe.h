@@ -74,6 +74,7 @@ struct History {
   FirstScale first = FirstScale::current;
   std::uint8_t margin = 0;  ///< powers of two that the scale stays below the format's end
   HistoryUpdate update = HistoryUpdate::step;
+  bool reduce = true;  ///< amaxes are the largest over ranks; false: every rank has scales of its own
 
   /// First steps, or micro-steps where these move the history, whose scales come from the tensors' own amaxes.
   constexpr int current_updates() const {
@@ -232,7 +233,7 @@ const char* name_of(GemmRole role);
 /// "bf16", "e4m3", "e4m2": the dtype's name, or that of the narrower format whose values the codes are.
 const char* element_name(const QuantFormat& format);
 /// Short form for tables: "bf16", "e4m3 1x128 f32", "e4m3 1x32 ue8m0/rceil", "e4m3 tensor f32 max of 1024" (micro: of
-/// micro-steps), "e2m1 1x16 e4m3 rht sr": Hadamard transform with TransformerEngine's signs (of
+/// micro-steps; by rank: each has its own), "e2m1 1x16 e4m3 rht sr": Hadamard transform with TransformerEngine's signs (of
 /// n: hn without, rhn with random ones), stochastic rounding; x0.75: element_scale; 4/6, eden: four_over_six, eden of 16
 /// (eden128: of 128); of fprop: from_fprop.
 std::string describe(const QuantFormat& format);

@@ -21,8 +21,10 @@ TEST_CASE("a history is read, and refused where nothing can be made of it", "[re
 
   row = recipe_to_json(recipe);
   CHECK(!row["fprop"]["a"]["history"].contains("update"));  // as records had it before there was a choice
+  CHECK(!row["fprop"]["a"]["history"].contains("reduce"));
   for (const auto& [key, value, unset, text] :
-       {std::tuple<const char*, json, json, std::string>{"update", "micro", "step", " micro"}}) {
+       {std::tuple<const char*, json, json, std::string>{"update", "micro", "step", " micro"},
+        {"reduce", false, true, " by rank"}}) {
     row = recipe_to_json(recipe);
     for (const char* gemm : {"fprop", "dgrad", "wgrad"})
       for (const char* operand : {"a", "b"}) row[gemm][operand]["history"][key] = value;
@@ -61,6 +63,7 @@ TEST_CASE("a history is read, and refused where nothing can be made of it", "[re
         "fprop.a.history.algorithm: unknown value \"mean\"; did you mean max?");
   CHECK(broken("update", "micros") ==
         "fprop.a.history.update: unknown value \"micros\"; did you mean micro?");
+  CHECK(broken("reduce", "off") == "fprop.a.history.reduce: expected true or false, got \"off\"");
   CHECK(broken("first", 1) == "fprop.a.history.first: expected a string, got 1");
   CHECK(error_with("tensorwise_delayed", "/fprop/a/history", json::object()) ==
         "fprop.a.history.length: missing; the steps that it looks back on");

@@ -73,7 +73,7 @@ void DelayedScaling::reset() {
 }
 
 void DelayedScaling::share(const Tensor& amaxes) const {
-  if (comm_.size() > 1) comm_.all_reduce_max(amaxes);
+  if (rule_.reduce && comm_.size() > 1) comm_.all_reduce_max(amaxes);
 }
 
 void DelayedScaling::move_history() const {
@@ -109,6 +109,11 @@ std::vector<StateTensor> DelayedScaling::state() const {
   std::vector<StateTensor> state = {{.name = "scales/known", .shape = {known_.cols}, .values = known_}};
   if (!history_.empty())
     state.push_back({.name = "scales/history", .shape = {history_.rows, history_.cols}, .values = history_});
+  for (StateTensor& tensor : state) {
+    if (!apart()) break;
+    tensor.shape.insert(tensor.shape.begin(), comm_.size());
+    tensor.first = comm_.rank() * tensor.values.size();
+  }
   return state;
 }
 

@@ -8,6 +8,7 @@
 // recomputation included, so all slots move behind its backward. Rules of TransformerEngine's update (delayed_scaling.cu):
 //   a = the step's amax over micro-steps and ranks; 0 or not finite: nothing changes
 //   known = max(a, history), or a alone; the history moves on by a
+// Without History::reduce a rank's amaxes are its own, and so are its scales and its history.
 // kernels/numerics/formats.h makes the scale of `known`.
 #pragma once
 
@@ -44,7 +45,7 @@ class DelayedScaling {
 
   /// All slots' amaxes of this step, f32 [1, slots]; of this micro-step where these move the history.
   const Tensor& staged() const { return staged_; }
-  /// Makes amaxes, f32, those of all ranks: a collective.
+  /// Makes amaxes, f32, those of all ranks where these have common scales: a collective then.
   void share(const Tensor& amaxes) const;
   /// Before every micro-step, from 0. Where micro-steps move the history, what the one before has left moves into it; as
   /// share() a collective.
@@ -59,8 +60,12 @@ class DelayedScaling {
   Snapshot snapshot() const;
   void restore(const Snapshot& snapshot);
 
-  /// "scales/known" and "scales/history", which every rank has.
+  /// Whether ranks have histories of their own.
+  bool apart() const { return !rule_.reduce && comm_.size() > 1; }
+  /// "scales/known" and "scales/history", which every rank has; where they are apart [ranks, ...], of which this rank has its
+  /// own.
   std::vector<StateTensor> state() const;
+  static constexpr const char* kStateKind = "scales/";
 
  private:
   void move_history() const;

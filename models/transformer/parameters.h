@@ -190,10 +190,10 @@ class Parameters {
   /// This rank's part of every parameter's gradient, in layout order; once complete.
   std::vector<StateTensor> gradient_parts() const;
   /// Of this rank's part, as save_state and load_state do it (state.h). What is loaded counts from the next step on.
-  /// Of what replicas have alike one of them writes.
+  /// Of what replicas have alike one of them writes; histories that are apart every rank.
   void save_state(const StateWriter& write) const;
   /// Whether this rank has a part to write.
-  bool writes_state() const { return writes(false) || writes(true); }
+  bool writes_state() const { return writes(false) || writes(true) || (delayed_ && delayed_->apart()); }
   /// `own`: of a run of this case. Else delayed scaling begins anew, and what is scaled is read in FP32 and rounded.
   void load_state(const StateReader& read, bool own = true);
 
