@@ -65,7 +65,9 @@ KeptWords kept_words(const Case& c, const Recipe& recipe) {
                   .v = c.second_moment == defaults.second_moment ? c.moments : c.second_moment,
                   .master = choose(c.master, defaults.master, own.master),
                   .weights = choose(c.weights, defaults.weights, own.weights),
-                  .gradients = choose(c.grads, defaults.grads, own.gradients)};
+                  .gradients = choose(c.grads, defaults.grads, own.gradients),
+                  .gradient_sum = {}};
+  if (words.gradients == "e4m3") words.gradient_sum = own.gradient_sum;
   if (c.moments != defaults.moments || c.second_moment != defaults.second_moment) return words;
   if (!own.m.empty()) words.m = own.m;
   if (!own.v.empty()) words.v = own.v;

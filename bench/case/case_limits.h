@@ -20,9 +20,10 @@ inline constexpr std::int64_t kMaxSteps = 1'000'000;
 inline constexpr std::int64_t kMaxEvaluations = 100'000;
 
 /// The words for the formats of what a run keeps: the case's, or where it leaves them at their defaults, the recipe's. Both
-/// moments are the case's where it names one.
+/// moments are the case's where it names one. How gradients are summed is the recipe's alone.
 struct KeptWords {
   std::string m, v, master, weights, gradients;
+  std::string gradient_sum;  ///< "e4m3", or empty: FP32; of e4m3 gradients alone
 
   bool operator==(const KeptWords&) const = default;
 };

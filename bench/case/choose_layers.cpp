@@ -60,6 +60,12 @@ ConvertedLayers convert(const Case& c, const ModelConfig& model, const Recipe& r
   return layers;
 }
 
+/// "e4m3", "e4m3 summed in e4m3".
+std::string gradients_of(const KeptWords& words) {
+  return words.gradient_sum.empty() ? words.gradients
+                                    : fmt::format("{} summed in {}", words.gradients, words.gradient_sum);
+}
+
 /// What follows the first recipe. Going on with the same one, as bf16 does in a sweep of several, is no change.
 std::vector<LaterLayers> later_layers(const Case& c, const ModelConfig& model, const Recipe& first,
                                       const std::vector<RecipeSwitch>& switches) {
@@ -86,7 +92,7 @@ std::vector<LaterLayers> later_layers(const Case& c, const ModelConfig& model, c
     if (!next.optimizer.empty() && own != kept)
       throw InvalidInput(fmt::format(
           "{}: it keeps master {}, weights {}, gradients {}, and the run {}, {}, {}", to_text(change),
-          own.master, own.weights, own.gradients, kept.master, kept.weights, kept.gradients));
+          own.master, own.weights, gradients_of(own), kept.master, kept.weights, gradients_of(kept)));
     if (next.name != name) all.push_back({convert(c, model, next), from});
     name = next.name;
   }
@@ -143,11 +149,24 @@ std::int64_t first_delayed_step(const Definition& definition) {
   return -1;
 }
 
-std::int64_t typical_step(const Definition& definition, std::int64_t begin) {
+int current_micro_steps(const Definition& definition, std::int64_t step, int accumulation) {
+  const std::int64_t first = first_delayed_step(definition);
+  const Recipe& recipe = layers_at(definition, step).recipe;
+  if (first < 0 || step < first || !recipe.delayed()) return 0;
+  const History& history = recipe.fprop.a.history;
+  const int per_update = history.update == HistoryUpdate::micro ? 1 : accumulation;
+  const std::int64_t left =
+      std::int64_t{history.current_updates()} * per_update - (step - first) * accumulation;
+  return static_cast<int>(std::clamp<std::int64_t>(left, 0, accumulation));
+}
+
+std::int64_t typical_step(const Definition& definition, std::int64_t begin, int accumulation) {
   const std::int64_t first = first_delayed_step(definition);
   if (first < 0 || begin < first) return begin;
   const History& history = layers_at(definition, first).recipe.fprop.a.history;
-  return std::max(begin, first + std::max(1, history.current_steps()));
+  const int per_step = history.update == HistoryUpdate::micro ? accumulation : 1;
+  return std::max<std::int64_t>(begin,
+                                first + std::max(1, (history.current_updates() + per_step - 1) / per_step));
 }
 
 const ConvertedLayers& layers_at(const Definition& definition, std::int64_t step) {

@@ -81,9 +81,11 @@ Definition define(const Case& c);
 
 /// The first step by a recipe with delayed scaling, which has no history yet; -1 where there is none.
 std::int64_t first_delayed_step(const Definition& definition);
+/// In how many of a step's first micro-steps, of `accumulation`, delayed scaling takes the tensors' own amaxes.
+int current_micro_steps(const Definition& definition, std::int64_t step, int accumulation);
 /// The first step from `begin` on that exchanges what later ones do. While delayed scaling takes the tensors' own amaxes,
 /// ranks exchange these one by one.
-std::int64_t typical_step(const Definition& definition, std::int64_t begin);
+std::int64_t typical_step(const Definition& definition, std::int64_t begin, int accumulation);
 /// The layers that run by a recipe at this step.
 const ConvertedLayers& layers_at(const Definition& definition, std::int64_t step);
 

@@ -139,6 +139,8 @@ std::string Plan::why_codes_unsupported() const {
   const QuantFormat& format = recipe.fprop.a;
   if (!format.quantized() || bits_of(format.dtype) != 8)
     return fmt::format("--dispatch fp8: {} has no 8-bit codes of tokens", recipe.name);
+  if (format.delayed() && !format.history.reduce)
+    return "--dispatch fp8: history.reduce is false, and codes that come together need a common scale";
   if (!later.empty()) return "--dispatch fp8: the recipe changes, and with it what is sent";
   if (exchange.mode == ExpertExchange::Mode::sync)
     return "--dispatch fp8: scales of as many rows as there happen to be do not lie as GEMMs take them; take gather "

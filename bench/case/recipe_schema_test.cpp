@@ -64,6 +64,39 @@ TEST_CASE("every built-in row is valid by the schema of recipes", "[recipe]") {
   CHECK(violations(row).size() == 1);
 }
 
+TEST_CASE("the schema lists what a history and gradients can be, and no others", "[recipe]") {
+  const json schema = json::parse(text_of_schema());
+  const json history = schema.at("$defs").at("operand").at("properties").at("history").at("properties");
+  const auto row_with_history = [](const std::string& key, const json& value) {
+    json row = recipe_to_json(find_recipe("tensorwise_delayed"));
+    row["name"] = "mine";
+    for (const char* gemm : {"fprop", "dgrad", "wgrad"})
+      for (const char* operand : {"a", "b"}) row[gemm][operand]["history"][key] = value;
+    return row;
+  };
+  const auto row_with_gradients = [](const std::string& key, const json& value) {
+    json row = recipe_to_json(find_recipe("msamp_o1"));
+    row["name"] = "mine";
+    row["gradients"][key] = value;
+    return row;
+  };
+  const auto check = [](const json& keys, const auto& row_of) {
+    for (const auto& item : keys.items()) {
+      const json allowed = item.value().value("enum", json::array({true, false}));
+      if (item.value().value("type", "") == "integer") continue;
+      for (const json& value : allowed) {
+        INFO(item.key() << " " << value);
+        CHECK(refusal_of([&] { recipe_from_json(row_of(item.key(), value)); }) == "");
+        CHECK(violations(row_of(item.key(), value)) == std::vector<std::string>{});
+      }
+      CHECK(refusal_of([&] { recipe_from_json(row_of(item.key(), "zzzz")); }) != "");
+      CHECK(!violations(row_of(item.key(), "zzzz")).empty());
+    }
+  };
+  check(history, row_with_history);
+  check(schema.at("properties").at("gradients").at("properties"), row_with_gradients);
+}
+
 TEST_CASE("the schema of recipes lists the values that are read, and no others", "[recipe]") {
   const json operand = json::parse(text_of_schema()).at("$defs").at("operand").at("properties");
   for (const auto& item : operand.items()) {

@@ -80,6 +80,7 @@ Plan resolve(const Case& c) {
   plan.parameters.master = master_of(kept.master);
   plan.parameters.moments = {state_format_named(kept.m), state_format_named(kept.v)};
   plan.parameters.gradients = gradients_of(kept.gradients);
+  plan.parameters.round_gradient_sums = !kept.gradient_sum.empty();
   plan.parameters.accumulation = static_cast<int>(c.accumulation);
 
   plan.optimizer = optimizer_of(c);

@@ -98,6 +98,7 @@ std::string other_than_products(const Recipe& recipe) {
        {std::pair("m", &optimizer.m), std::pair("v", &optimizer.v), std::pair("master", &optimizer.master),
         std::pair("weights", &optimizer.weights), std::pair("gradients", &optimizer.gradients)})
     if (!format->empty()) words.push_back(fmt::format("{} {}", what, *format));
+  if (!optimizer.gradient_sum.empty()) words.back() += " summed in " + optimizer.gradient_sum;
   return fmt::format("{}", fmt::join(words, ", "));
 }
 

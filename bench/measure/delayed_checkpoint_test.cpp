@@ -2,9 +2,12 @@
 #include <fstream>
 
 #include "bench/measure/checkpoint_testing.h"
+#include "bench/step/delayed_testing.h"
 #include "tools/testing/text.h"
 
 using namespace precbench;
+using namespace precbench::testing;
+using precbench::testing::delayed::with_history;
 namespace fs = std::filesystem;
 
 namespace {
@@ -21,15 +24,22 @@ std::string scales_at(const Case& c, int step) { return checkpoint_at(c, step) +
 
 TEST_CASE("a case with delayed scaling goes on from its checkpoint to the same bits",
           "[checkpoint][delayed]") {
-  for (const std::string kind : {"one rank", "bf16", "fp8", "experts"}) {
+  for (const std::string kind : {"one rank", "bf16", "fp8", "experts", "micro", "micro fp8"}) {
     INFO(kind);
     const TempDirectory directory;
     Case c = delayed_case(directory);
+    if (kind.starts_with("micro")) {
+      c.recipe = directory.write(
+          "mine.json",
+          with_history("tensorwise_delayed", {{"update", "micro"}, {"first", "window"}, {"length", 7}})
+              .dump());
+      c.accumulation = 2;
+    }
     if (kind != "one rank") c.gpus = 2;
     if (kind == "experts")
       c.model = "tiny-moe", c.ep = 2;
     else if (c.gpus > 1)
-      c.parallel = "fsdp", c.gather = kind;
+      c.parallel = "fsdp", c.gather = kind.ends_with("fp8") ? "fp8" : "bf16";
     const Record whole = run_ok(c);
     const std::string end = tensors_of(checkpoint_at(c, 6)), scales = file_text(scales_at(c, 6));
     CHECK(file_text(scales_at(c, 3)) != scales);
@@ -38,6 +48,45 @@ TEST_CASE("a case with delayed scaling goes on from its checkpoint to the same b
     CHECK(rest.training->loss == whole.training->loss);
     CHECK(tensors_of(checkpoint_at(c, 6)) == end);
     CHECK(file_text(scales_at(c, 6)) == scales);
+  }
+}
+
+TEST_CASE("ranks with histories of their own go on from a checkpoint to the same bits",
+          "[checkpoint][delayed]") {
+  struct Setting {
+    std::int64_t gpus;
+    const char* parallel;
+    std::int64_t ep;
+  };
+  for (const auto& [gpus, parallel, ep] : {Setting{2, "ddp", 1}, Setting{3, "fsdp", 1}, Setting{4, "hsdp", 1},
+                                           Setting{2, "ddp", 2}, Setting{4, "ddp", 2}}) {
+    INFO(gpus << " ranks, " << parallel << ", ep " << ep);
+    const TempDirectory directory;
+    Case c = delayed_case(directory);
+    c.recipe = directory.write("mine.json",
+                               with_history("tensorwise_delayed", {{"reduce", false}, {"length", 8}}).dump());
+    c.gpus = gpus;
+    c.parallel = parallel;
+    if (c.parallel == "hsdp") c.shard_group = 2;
+    c.ep = ep;
+    if (ep > 1) c.model = "tiny-moe";
+    const Record whole = run_ok(c);
+    const std::string end = tensors_of(checkpoint_at(c, 6)), scales = file_text(scales_at(c, 6));
+    CHECK(contains(scales, "\"known\":{\"dtype\":\"F32\",\"shape\":[" + std::to_string(gpus) + ","));
+    fs::remove_all(checkpoint_at(c, 6));
+    const Record rest = run_ok(c);
+    REQUIRE(!rest.warnings.empty());
+    CHECK(rest.warnings[0].starts_with("went on from the checkpoint"));
+    CHECK(rest.training->loss == whole.training->loss);
+    CHECK(tensors_of(checkpoint_at(c, 6)) == end);
+    CHECK(file_text(scales_at(c, 6)) == scales);
+    // Another number of ranks is another case; what it can do with the checkpoint is to fork from it.
+    Case other = c;
+    other.gpus = gpus + 1;
+    other.parallel = "ddp", other.shard_group = 1, other.ep = 1;
+    CHECK(contains(refusal_of([&] { Checkpoint(checkpoint_at(c, 6)).check_continues(resolve(other)); }),
+                   ": it is of the case "));
+    CHECK(refusal_of([&] { Checkpoint(checkpoint_at(c, 6)).check_forks(resolve(other)); }) == "");
   }
 }
 

@@ -40,7 +40,7 @@ DryRun dry_run_with(const Plan& plan, const Device* device, ReferencePlace place
     dry->set_observer(&accounts);
     comm->set_observer(&accounts);
     // Of a step as a record tells of it, unless the recipe has changed by then.
-    std::int64_t step = typical_step(plan, 0);
+    std::int64_t step = typical_step(plan, 0, plan.accumulation);
     if (plan.fields.steps > 0) step = std::min(step, plan.fields.steps - 1);
     rank.use_layers_of(&layers_at(plan, step) == &layers_at(plan, 0) ? step : 0);
     rank.enqueue();

@@ -227,7 +227,7 @@ void Session::train(Rank& rank, std::int64_t begin) {
   const bool by_host = plan_.exchange.mode == ExpertExchange::Mode::sync;  // counts, which no graph has
   StepRunner runner(rank, *data_, case_.graph == "on" && !by_host, board_);
   const std::vector<std::uint64_t> before = rank.parameters().fingerprints();
-  const std::int64_t typical = typical_step(plan_, begin);
+  const std::int64_t typical = typical_step(plan_, begin, plan_.accumulation);
   std::vector<CollectiveCount> collectives;  // of a step; saving weights makes others
   double enough = 0;                         // rank 0 sets it, every rank learns it with the next step's loss
   for (std::int64_t step = begin;; ++step) {

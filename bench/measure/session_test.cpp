@@ -8,6 +8,7 @@
 #include <set>
 
 #include "bench/measure/session_testing.h"
+#include "bench/step/delayed_testing.h"
 #include "kernels/numerics/recipe.h"
 #include "tools/testing/catch.h"
 #include "tools/testing/temp_directory.h"
@@ -112,13 +113,27 @@ TEST_CASE("NVFP4 trains, but in the last blocks and late, and draws the same num
 }
 
 TEST_CASE("the collectives of delayed scaling are those of a step with a history", "[session][delayed]") {
-  for (const auto& [parallel, gather] : {std::pair{"ddp", "bf16"}, {"fsdp", "fp8"}}) {
-    INFO(parallel << " " << gather);
+  struct Setting {
+    const char *parallel, *gather;
+    nlohmann::json history;
+    std::int64_t accumulation;
+    std::int64_t maxima;  ///< of all amaxes together, in a step
+  };
+  const nlohmann::json micro = {{"update", "micro"}}, apart = {{"reduce", false}};
+  for (const auto& [parallel, gather, history, accumulation, expected] :
+       {Setting{"ddp", "bf16", {}, 1, 1}, Setting{"fsdp", "fp8", {}, 1, 1}, Setting{"ddp", "bf16", {}, 2, 1},
+        Setting{"ddp", "bf16", micro, 2, 2}, Setting{"fsdp", "fp8", micro, 3, 3},
+        Setting{"ddp", "bf16", apart, 2, 0}}) {
+    INFO(parallel << " " << gather << " " << history << " " << accumulation);
+    const TempDirectory directory;
     Case c = tiny_case();
     c.recipe = "tensorwise_delayed";
+    if (!history.empty())
+      c.recipe = directory.write("mine.json", testing::delayed::with_history(c.recipe, history).dump());
     c.gpus = 2;
     c.parallel = parallel;
     c.gather = gather;
+    c.accumulation = accumulation;
     c.steps = 3;
     const Record record = run_case(resolve(c));
     check_complete(record, c);
@@ -127,7 +142,7 @@ TEST_CASE("the collectives of delayed scaling are those of a step with a history
     std::int64_t maxima = 0;
     for (const CollectiveRecord& kind : record.communication->collectives)
       if (kind.name == "all_reduce_max") maxima = kind.calls;
-    CHECK(maxima == 1);  // of all amaxes together
+    CHECK(maxima == expected);
   }
 }
 

@@ -4,113 +4,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <map>
 #include <mutex>
 
-#include "bench/measure/predict.h"
-#include "bench/step/rank_testing.h"
-#include "bench/step/weights.h"
-#include "tools/testing/temp_directory.h"
+#include "bench/step/delayed_testing.h"
 
 using namespace precbench;
 using namespace precbench::testing;
+using namespace precbench::testing::delayed;
 
 namespace {
-
-/// What a model has in the place of its SwiGLU.
-enum class Kind : std::uint8_t { dense, mixture, weighted_rows, weighted_alone };
-constexpr Kind kMixtures[] = {Kind::mixture, Kind::weighted_rows, Kind::weighted_alone};
-constexpr Kind kKinds[] = {Kind::dense, kMixtures[0], kMixtures[1], kMixtures[2]};
-
-/// Keys of experts: as Qwen3's, or as Llama 4's, beside one that every token takes or without it.
-const char* keys_of(Kind kind) {
-  if (kind == Kind::dense) return "";
-  if (kind == Kind::mixture)
-    return R"(, "experts": 4, "top_k": 2, "expert_ffn": 64, "score": "softmax", "normalise": true)";
-  if (kind == Kind::weighted_alone)
-    return R"(, "experts": 4, "top_k": 1, "expert_ffn": 64, "score": "sigmoid", "normalise": false, "weight_at": "input")";
-  return R"(, "experts": 4, "top_k": 1, "expert_ffn": 64, "score": "sigmoid", "normalise": false, "shared_ffn": 48,
-              "weight_at": "input")";
-}
-
-struct Setup {
-  Kind kind = Kind::dense;
-  std::string recipe = "tensorwise_delayed";
-  int ranks = 1;
-  std::int64_t batch = 2, accumulation = 1;
-  std::string parallel = "ddp", gather = "bf16", recompute = "none", head = "recipe";
-  std::int64_t ep = 1;
-  std::string exchange = "gather", dispatch = "bf16";
-  float lr = 1e-3f;
-};
-
-Plan plan_of(const Setup& setup) {
-  const TempDirectory directory;
-  Case c;
-  c.model = directory.write("small.json", std::string(R"({"layers": 2, "width": 32, "ffn": 96, "heads": 2,
-    "kv_heads": 1, "head_dim": 16, "vocab": 112, "qk_norm": true)") +
-                                              keys_of(setup.kind) + "}");
-  if (setup.kind != Kind::dense) c.aux = 0;  // which is of a rank's tokens
-  c.recipe = setup.recipe;
-  c.seq = 32;
-  c.batch = setup.batch;
-  c.gpus = setup.ranks;
-  c.accumulation = setup.accumulation;
-  c.parallel = setup.parallel;
-  c.gather = setup.gather;
-  c.recompute = setup.recompute;
-  c.head = setup.head;
-  c.ep = setup.ep;
-  c.exchange = setup.exchange;
-  c.dispatch = setup.dispatch;
-  c.clip = 0;
-  c.lr = 1e-3;
-  Plan plan = resolve(c);
-  REQUIRE(plan.why_unsupported() == "");
-  plan.optimizer.lr = setup.lr;
-  return plan;
-}
-
-using State = std::map<std::string, std::vector<float>>;
-
-/// Of the delayed scales, from this rank.
-State scales_of(Rank& rank) {
-  State state;
-  for (const StateTensor& tensor : rank.parameters().delayed()->state()) {
-    std::vector<float>& values = state[tensor.name];
-    values.resize(static_cast<std::size_t>(tensor.values.size()));
-    rank.device().download(values.data(), tensor.values);
-  }
-  return state;
-}
-
-struct Outcome {
-  std::vector<double> losses;
-  State scales;  ///< of rank 0
-};
-
-/// body(rank, data, step) after every step.
-template <class Body>
-Outcome run(const Plan& plan, int steps, Body&& body) {
-  Outcome outcome;
-  run_cpu_ranks(plan, dry_run(plan, nullptr).extent, [&](Rank& rank, const DataSource& data) {
-    rank.parameters().initialize(plan.seed, kInitialDeviation);
-    for (int step = 0; step < steps; ++step) {
-      rank.prepare(data, step, 0);
-      rank.enqueue();
-      const StepResult result = rank.finish();
-      if (rank.comm().rank() == 0) outcome.losses.push_back(result.loss);
-      body(rank, data, step);
-    }
-    if (rank.comm().rank() == 0 && rank.parameters().delayed()) outcome.scales = scales_of(rank);
-  });
-  return outcome;
-}
-
-Outcome run(const Setup& setup, int steps) {
-  return run(plan_of(setup), steps, [](Rank&, const DataSource&, int) {});
-}
 
 /// The same sequences in every step.
 class Repeated final : public DataSource {

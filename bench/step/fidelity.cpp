@@ -199,8 +199,7 @@ std::vector<Fidelity> measure_fidelity(Rank& rank, const Plan& plan, const DataS
       rank.prepare(data, step, 0);
       rank.use_layers_of(std::min(step, last_step));
       batches.push_back(compare_gradients(rank, plan, place));
-      if (delayed)
-        delayed->update(rank.comm());  // a batch's scales come from the batches before, as in training
+      if (delayed) delayed->update();  // a batch's scales come from the batches before, as in training
     }
     if (delayed) delayed->restore(*before);
     results.push_back(summarize(name, rank.parameters().layout(), batches));

@@ -55,11 +55,9 @@ bool Rank::use_layers_of(std::int64_t step) {
   const ConvertedLayers* now = &layers_at(plan_, step);
   bool other = std::exchange(layers_, now) != now;
   if (DelayedScaling* delayed = parameters_.delayed()) {
-    const bool was = delayed->current();
-    const std::int64_t first = first_delayed_step(plan_),
-                       steps = layers_->recipe.fprop.a.history.current_steps();
-    delayed->set_current(layers_->recipe.delayed() && step >= first && step < first + steps);
-    other = other || delayed->current() != was;
+    const int was = delayed->current_micro_steps();
+    delayed->set_current(current_micro_steps(plan_, step, plan_.accumulation));
+    other = other || delayed->current_micro_steps() != was;
   }
   return other;
 }
@@ -126,7 +124,7 @@ std::vector<float> Rank::token_losses(Transformer& transformer, const DataSource
 void Rank::enqueue() {
   forward_backward();  // reductions may still run
   optimizer_step(device_, parameters_, scalars_, norm_squared_, plan_.optimizer);
-  if (DelayedScaling* delayed = parameters_.delayed()) delayed->update(comm_);
+  if (DelayedScaling* delayed = parameters_.delayed()) delayed->update();
   if (Routers* routers = parameters_.routers()) routers->update(comm_);
   comm_.all_reduce(report_);
 }

@@ -21,7 +21,7 @@ void CpuDevice::do_encode(const ops::Encode& op) {
     if (op.measure)
       amaxes[first / cpu::kUpdateChunk] = amax_bits(values, n);
     else
-      cpu::store_scaled(op.codes, op.scale, first, n, values);
+      cpu::store_scaled(op.codes, op.scale, first, n, values, op.room);
   });
   if (!op.measure) return;
   for (const std::int32_t bits : amaxes) cpu::raise_amax(op.scale, bits);
@@ -33,9 +33,26 @@ void CpuDevice::do_decode(const ops::Decode& op) {
   });
 }
 
+/// Codes are added as they are, without their scale: exactly in FP32, before the sum is rounded.
 void CpuDevice::do_sum_codes(const ops::SumCodes& op) {
+  const auto rounded = [&](float x) {
+    std::uint16_t code = 0;  // of one or two bytes
+    state_encode(op.codes.dtype, &code, 0, x);
+    return state_decode(op.codes.dtype, &code, 0);
+  };
   cpu::for_update_chunks(threads_, op.dst.size(), 1, [&](std::int64_t first, std::int64_t n, float* buffer) {
     float* total = op.dst.as<float>() + first;
+    if (op.round) {
+      for (std::int64_t i = 0; i < n; ++i) {
+        const auto code = [&](std::int64_t row) {
+          return state_decode(op.codes.dtype, op.codes.data, row * op.codes.cols + op.first + first + i);
+        };
+        float sum = code(0);
+        for (std::int64_t row = 1; row < op.codes.rows; ++row) sum = rounded(sum + code(row));
+        total[i] = sum * (1.0f / *op.scale.as<float>());
+      }
+      return;
+    }
     for (std::int64_t row = 0; row < op.codes.rows; ++row) {
       const float* values = cpu::load_scaled(op.codes, op.scale, row * op.codes.cols + op.first + first, n,
                                              row == 0 ? total : buffer);

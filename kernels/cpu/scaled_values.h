@@ -18,10 +18,11 @@ inline const float* load_scaled(const Tensor& codes, const Tensor& scale, std::i
   return buffer;
 }
 
-/// By the scale that the amax gives, which is noted later.
+/// By the scale that the amax gives, which is noted later; `room` times smaller.
 inline void store_scaled(const Tensor& codes, const StateScale& scale, std::int64_t first, std::int64_t n,
-                         const float* values) {
-  const float factor = state_scale(*scale.amax.as<float>(), state_max(codes.dtype), *scale.scale.as<float>());
+                         const float* values, float room = 1) {
+  const float factor =
+      state_scale(*scale.amax.as<float>(), state_max(codes.dtype) / room, *scale.scale.as<float>());
   for (std::int64_t i = 0; i < n; ++i) state_encode(codes.dtype, codes.data, first + i, values[i] * factor);
 }
 

@@ -1,5 +1,6 @@
 // Codes with one scale for the tensor: against golden/scaled.txt (tools/goldens/make_scaled_goldens.py), where casts, scales
 // and the sum over ranks are written a second time; and any device against the CPU device, bit for bit.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -36,7 +37,7 @@ void encode(Device& device, ops::Encode op) {
   device.encode(op);
   op.measure = false;
   device.encode(op);
-  device.commit_scale({op.scale.scale, op.scale.amax, state_max(op.codes.dtype)});
+  device.commit_scale({op.scale.scale, op.scale.amax, state_max(op.codes.dtype) / op.room});
 }
 
 }  // namespace
@@ -102,6 +103,59 @@ TEST_CASE("a gradient of ranks is cast, summed and cast again as in another impl
   }
 }
 
+TEST_CASE("sums of e4m3 codes that are rounded with every addition are those of nearest values",
+          "[cpu][scaled]") {
+  const auto device = make_cpu_device(2);
+  // All codes but NaN against each other, and a third that may tip the rounding: value by value, without casts.
+  std::vector<float> values;
+  for (int code = 0; code < 256; ++code)
+    if ((code & 0x7F) != 0x7F) values.push_back(e4m3_decode(static_cast<std::uint8_t>(code)));
+  std::vector<float> magnitudes(values);
+  std::sort(magnitudes.begin(), magnitudes.end());
+  const auto nearest = [&](float x) {
+    const auto above = std::lower_bound(magnitudes.begin(), magnitudes.end(), x);
+    if (above == magnitudes.end()) return magnitudes.back();
+    if (above == magnitudes.begin() || *above == x) return *above;
+    const float down = above[-1], up = *above;
+    if (x - down != up - x) return x - down < up - x ? down : up;
+    return e4m3_encode(down) % 2 == 0 ? down : up;  // codes of one sign follow each other
+  };
+  for (const float scale : {1.0f, 0.25f}) {
+    HostMemory host;
+    const auto count = static_cast<std::int64_t>(values.size() * values.size());
+    const Tensor codes = host.tensor(DType::e4m3, 3, count), sum = host.tensor(DType::f32, 1, count);
+    const Tensor of_all = host.tensor(DType::f32, 1, 1);
+    *of_all.as<float>() = scale;
+    std::vector<float> want(count);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const float a = values[i % values.size()], b = values[i / values.size()],
+                  c = values[i * 7 % values.size()];
+      for (int row = 0; row < 3; ++row)
+        codes.as<std::uint8_t>()[row * count + i] = e4m3_encode(row == 0 ? a : row == 1 ? b : c);
+      want[i] = nearest(nearest(a + b) + c) / scale;
+    }
+    device->sum_codes({sum, codes, 0, of_all, true});
+    std::int64_t wrong = 0;
+    for (std::int64_t i = 0; i < count; ++i) wrong += sum.as<float>()[i] != want[i];
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("room makes a scale so many times smaller", "[cpu][scaled]") {
+  const auto device = make_cpu_device(2);
+  HostMemory host;
+  const Tensor src = host.random(DType::f32, 1, 1000, 0.01f), codes = host.tensor(DType::e4m3, 2, 1000);
+  const StateScale plain = scale_of(host, 1), smaller = scale_of(host, 1);
+  encode(*device, {.codes = codes.slice_rows(0, 1), .scale = plain, .src = src});
+  encode(*device, {.codes = codes.slice_rows(1, 1), .scale = smaller, .src = src, .room = 4});
+  CHECK(*smaller.scale.as<float>() == *plain.scale.as<float>() / 4);
+  std::int64_t wrong = 0;
+  for (std::int64_t i = 0; i < 1000; ++i)
+    wrong +=
+        codes.as<std::uint8_t>()[1000 + i] != e4m3_encode(src.as<float>()[i] * *smaller.scale.as<float>());
+  CHECK(wrong == 0);
+}
+
 PRECBENCH_OP_TEST(scaled_values_on, "encode, decode, sum_codes and the squares of codes") {
   for (const DType dtype : kCodes)
     for (const DType source : {DType::f32, DType::bf16})
@@ -116,10 +170,14 @@ PRECBENCH_OP_TEST(scaled_values_on, "encode, decode, sum_codes and the squares o
           const StateScale scale = scale_of(host, 1);
           const Tensor dev_codes = b.put(buffer).elements(shift, size), dev_src = b.put(src);
           const StateScale dev_scale{b.put(scale.scale), b.put(scale.amax)};
-          for (const bool accumulate : {false, true}) {
-            encode(b.cpu(), {.codes = codes, .scale = scale, .src = src, .accumulate = accumulate});
-            encode(b.device(),
-                   {.codes = dev_codes, .scale = dev_scale, .src = dev_src, .accumulate = accumulate});
+          for (const auto& [accumulate, room] : {std::pair{true, 2.0f}, {false, 1.0f}, {true, 1.0f}}) {
+            encode(b.cpu(),
+                   {.codes = codes, .scale = scale, .src = src, .accumulate = accumulate, .room = room});
+            encode(b.device(), {.codes = dev_codes,
+                                .scale = dev_scale,
+                                .src = dev_src,
+                                .accumulate = accumulate,
+                                .room = room});
             CHECK(same_bits(b.fetch(dev_codes), codes));
             CHECK(same_bits(b.fetch(dev_scale.scale), scale.scale));
           }
@@ -141,10 +199,12 @@ PRECBENCH_OP_TEST(scaled_values_on, "encode, decode, sum_codes and the squares o
           // Rows of the same codes, a part of each.
           const std::int64_t cols = size / 3, first = 5, count = cols - 6;
           const Tensor sum = host.tensor(DType::f32, 1, count), dev_sum = b.output(DType::f32, 1, count);
-          b.cpu().sum_codes({sum, codes.elements(0, 3 * cols).reshape(3, cols), first, scale.scale});
-          b.device().sum_codes(
-              {dev_sum, dev_codes.elements(0, 3 * cols).reshape(3, cols), first, dev_scale.scale});
-          CHECK(same_bits(b.fetch(dev_sum), sum));
+          for (const bool round : {false, true}) {
+            b.cpu().sum_codes({sum, codes.elements(0, 3 * cols).reshape(3, cols), first, scale.scale, round});
+            b.device().sum_codes(
+                {dev_sum, dev_codes.elements(0, 3 * cols).reshape(3, cols), first, dev_scale.scale, round});
+            CHECK(same_bits(b.fetch(dev_sum), sum));
+          }
           if (dtype != DType::f16) continue;
           // BF16 may take the place of the codes that it is made of.
           const Tensor rounded = host.tensor(DType::bf16, 1, size);

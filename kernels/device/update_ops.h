@@ -57,6 +57,8 @@ struct Encode {
   StateScale scale;
   Tensor src;  ///< f32 or bf16
   bool accumulate = false, measure = false;
+  float room =
+      1;  ///< a power of two: the scale is so many times smaller, as commit_scale of max / room has it
   OpCost cost() const;
 };
 
@@ -67,11 +69,13 @@ struct Decode {
 };
 
 /// dst[i] = the sum over rows of codes[row, first + i], in FP32 and in the order of the rows; all with one scale, f32 [1].
+/// `round`: every sum of two is rounded to the codes' format, to nearest even and saturating, under their scale.
 struct SumCodes {
   Tensor dst;    ///< f32
   Tensor codes;  ///< [rows, cols]
   std::int64_t first;
   Tensor scale;
+  bool round = false;
   OpCost cost() const;
 };
 

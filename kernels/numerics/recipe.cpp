@@ -19,6 +19,7 @@ constexpr EnumNames<ElementRounding, 2> kElementRoundingNames{{"rne", "stochasti
 constexpr EnumNames<Signs, 4> kSignNames{{"none", "te", "backward", "gemm"}};
 constexpr EnumNames<HistoryAlgorithm, 2> kAlgorithmNames{{"max", "most_recent"}};
 constexpr EnumNames<FirstScale, 3> kFirstNames{{"current", "one", "window"}};
+constexpr EnumNames<HistoryUpdate, 2> kUpdateNames{{"step", "micro"}};
 constexpr EnumNames<GemmRole, 3> kRoleNames{{"fprop", "dgrad", "wgrad"}};
 
 constexpr QuantFormat kBf16{};
@@ -338,6 +339,7 @@ const char* name_of(ElementRounding r) { return kElementRoundingNames.of(r); }
 const char* name_of(Signs s) { return kSignNames.of(s); }
 const char* name_of(HistoryAlgorithm a) { return kAlgorithmNames.of(a); }
 const char* name_of(FirstScale f) { return kFirstNames.of(f); }
+const char* name_of(HistoryUpdate u) { return kUpdateNames.of(u); }
 const char* name_of(GemmRole role) { return kRoleNames.of(role); }
 
 const char* element_name(const QuantFormat& format) {
@@ -352,7 +354,9 @@ std::string describe(const QuantFormat& format) {
   if (format.scale_rounding != ScaleRounding::none)
     text += fmt::format("/{}", name_of(format.scale_rounding));
   if (format.delayed())
-    text += fmt::format(" {} of {}", name_of(format.history.algorithm), format.history.length);
+    text += fmt::format(" {} of {}{}{}", name_of(format.history.algorithm), format.history.length,
+                        format.history.update == HistoryUpdate::micro ? " micro" : "",
+                        format.history.reduce ? "" : " by rank");
   if (format.element_scale != 1) text += fmt::format(" x{:.4g}", format.element_scale);
   if (format.four_over_six) text += " 4/6";
   if (const Transform& t = format.transform)

@@ -63,15 +63,21 @@ enum class HistoryAlgorithm : std::uint8_t { max, most_recent };
 /// is long.
 enum class FirstScale : std::uint8_t { current, one, window };
 
-/// Delayed scaling: the scale of a step is known before it, from the amaxes of `length` steps before.
+/// When a step's amaxes move into the history: all at its end, or those of a micro-step at the end of that.
+enum class HistoryUpdate : std::uint8_t { step, micro };
+
+/// Delayed scaling: the scale of a step is known before it, from the amaxes of `length` steps before; of micro-steps where
+/// these move the history.
 struct History {
   std::uint16_t length = 0;  ///< 0: no history, the scale comes from the tensor's own amax
   HistoryAlgorithm algorithm = HistoryAlgorithm::max;
   FirstScale first = FirstScale::current;
   std::uint8_t margin = 0;  ///< powers of two that the scale stays below the format's end
+  HistoryUpdate update = HistoryUpdate::step;
+  bool reduce = true;  ///< amaxes are the largest over ranks; false: every rank has scales of its own
 
-  /// First steps whose scales come from the tensors' own amaxes.
-  constexpr int current_steps() const {
+  /// First steps, or micro-steps where these move the history, whose scales come from the tensors' own amaxes.
+  constexpr int current_updates() const {
     return first == FirstScale::window ? length : first == FirstScale::current ? 1 : 0;
   }
   bool operator==(const History&) const = default;
@@ -159,6 +165,7 @@ inline constexpr GemmRole kGemmRoles[] = {GemmRole::fprop, GemmRole::dgrad, Gemm
 struct RecipeState {
   std::string m{}, v{};
   std::string master{}, weights{}, gradients{};
+  std::string gradient_sum{};  ///< "e4m3": what sums over ranks of e4m3 gradients are rounded to; empty: FP32
 
   bool empty() const { return *this == RecipeState{}; }
   bool operator==(const RecipeState&) const = default;
@@ -221,12 +228,14 @@ const char* name_of(ElementRounding r);
 const char* name_of(Signs s);
 const char* name_of(HistoryAlgorithm a);
 const char* name_of(FirstScale f);
+const char* name_of(HistoryUpdate u);
 const char* name_of(GemmRole role);
 /// "bf16", "e4m3", "e4m2": the dtype's name, or that of the narrower format whose values the codes are.
 const char* element_name(const QuantFormat& format);
-/// Short form for tables: "bf16", "e4m3 1x128 f32", "e4m3 1x32 ue8m0/rceil", "e4m3 tensor f32 max of 1024", "e2m1 1x16
-/// e4m3 rht sr": Hadamard transform with TransformerEngine's signs (of n: hn without, rhn with random ones), stochastic
-/// rounding; x0.75: element_scale; 4/6, eden: four_over_six, eden of 16 (eden128: of 128); of fprop: from_fprop.
+/// Short form for tables: "bf16", "e4m3 1x128 f32", "e4m3 1x32 ue8m0/rceil", "e4m3 tensor f32 max of 1024" (micro: of
+/// micro-steps; by rank: each has its own), "e2m1 1x16 e4m3 rht sr": Hadamard transform with TransformerEngine's signs (of
+/// n: hn without, rhn with random ones), stochastic rounding; x0.75: element_scale; 4/6, eden: four_over_six, eden of 16
+/// (eden128: of 128); of fprop: from_fprop.
 std::string describe(const QuantFormat& format);
 
 /// Why a recipe cannot have `flow`; empty if it can: wgrad must take the formats that fprop and dgrad have, of a kind whose

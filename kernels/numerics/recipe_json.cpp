@@ -8,7 +8,8 @@
 //   "schedule": ["bf16@0.82"]                                 another recipe from a step on
 //   "optimizer": {"m": "coat", "v": "coat"}                   formats of the moments; also "master", and the "weights"
 //                                                             that linear layers keep
-//   "gradients": {"format": "e4m3"}                           what gradients are kept and reduced in
+//   "gradients": {"format": "e4m3", "sum": "f32"}             what gradients are kept and reduced in, and what sums over
+//                                                             ranks of e4m3 ones are rounded to
 //   "flow": true                                              wgrad's X and dY are transposed codes
 // recipe.schema.json is the same for editors.
 #include <cctype>
@@ -115,8 +116,12 @@ std::string read_word(const json& object, const std::string& path, const char* k
 
 void read_optimizer(const json& object, Recipe& recipe) {
   if (const auto gradients = object.find("gradients"); gradients != object.end()) {
-    check_keys(*gradients, "gradients", {"format"});
+    check_keys(*gradients, "gradients", {"format", "sum"});
     recipe.optimizer.gradients = read_word(*gradients, "gradients", "format", {"fp32", "bf16", "e4m3"});
+    const std::string sum = read_word(*gradients, "gradients", "sum", {"f32", "e4m3"});
+    if (sum == "e4m3" && recipe.optimizer.gradients != "e4m3")
+      fail("gradients.sum", "only gradients whose format is e4m3 are summed in e4m3");
+    if (sum != "f32") recipe.optimizer.gradient_sum = sum;
   }
   const auto optimizer = object.find("optimizer");
   if (optimizer == object.end()) return;
@@ -192,6 +197,7 @@ json recipe_to_json(const Recipe& recipe) {
                                   std::pair("master", kept.master), std::pair("weights", kept.weights)})
     if (!word.empty()) object["optimizer"][key] = word;
   if (!kept.gradients.empty()) object["gradients"]["format"] = kept.gradients;
+  if (!kept.gradient_sum.empty()) object["gradients"]["sum"] = kept.gradient_sum;
   return object;
 }
 

@@ -2,7 +2,8 @@
 //   {"format": "bf16"}
 //   {"format": "e4m3", "granularity": "1x32", "scale": "ue8m0", "scale_rounding": "rceil"}
 //   {"format": "e4m3", "granularity": "tensor", "scale": "f32",
-//    "history": {"length": 1024, "algorithm": "max", "first": "current", "margin": 0}}
+//    "history": {"length": 1024, "algorithm": "max", "first": "current", "margin": 0, "update": "step",
+//                "reduce": true}}
 //   {"format": "e2m1", "granularity": "1x16", "scale": "e4m3", "global_scale": 448,
 //    "element_rounding": "stochastic", "transform": {"hadamard": 16, "sign": "te"}}
 //   {"format": "e2m1", "granularity": "1x32", "scale": "ue8m0", "scale_rounding": "floor", "element_scale": 0.75}
@@ -34,11 +35,12 @@ constexpr ScaleRounding kRoundings[] = {ScaleRounding::rceil, ScaleRounding::flo
                                         ScaleRounding::even, ScaleRounding::quest};
 constexpr HistoryAlgorithm kAlgorithms[] = {HistoryAlgorithm::max, HistoryAlgorithm::most_recent};
 constexpr FirstScale kFirsts[] = {FirstScale::current, FirstScale::one, FirstScale::window};
+constexpr HistoryUpdate kUpdates[] = {HistoryUpdate::step, HistoryUpdate::micro};
 constexpr int kLongestHistory = 8192, kLargestMargin = 15;
 
 /// Of an operand with one FP32 scale for the tensor.
 History read_history(const json& object, const std::string& path) {
-  check_keys(object, path, {"length", "algorithm", "first", "margin"});
+  check_keys(object, path, {"length", "algorithm", "first", "margin", "update", "reduce"});
   History history;
   const auto at = [&](const char* key) { return child(path, key); };
   history.length = read_whole<std::uint16_t>(
@@ -46,16 +48,23 @@ History read_history(const json& object, const std::string& path) {
   if (object.contains("algorithm"))
     history.algorithm = read_enum(object.at("algorithm"), at("algorithm"), kAlgorithms);
   if (object.contains("first")) history.first = read_enum(object.at("first"), at("first"), kFirsts);
+  if (object.contains("update")) history.update = read_enum(object.at("update"), at("update"), kUpdates);
+  if (object.contains("reduce")) history.reduce = read_bool(object.at("reduce"), at("reduce"));
   if (object.contains("margin"))
     history.margin = read_whole<std::uint8_t>(object.at("margin"), at("margin"), 0, kLargestMargin);
   return history;
 }
 
+/// An update with every step and amaxes of all ranks are not told: records from before there were others are what they
+/// were.
 json history_to_json(const History& history) {
-  return {{"length", history.length},
-          {"algorithm", name_of(history.algorithm)},
-          {"first", name_of(history.first)},
-          {"margin", history.margin}};
+  json object = {{"length", history.length},
+                 {"algorithm", name_of(history.algorithm)},
+                 {"first", name_of(history.first)},
+                 {"margin", history.margin}};
+  if (history.update != HistoryUpdate::step) object["update"] = name_of(history.update);
+  if (!history.reduce) object["reduce"] = false;
+  return object;
 }
 
 /// Without `like`.

@@ -223,44 +223,6 @@ TEST_CASE("delayed scaling has TransformerEngine's and Megatron's defaults", "[r
   CHECK(find_recipe("tensorwise_delayed_e4m3").dgrad.a == find_recipe("tensorwise_delayed").fprop.a);
 }
 
-TEST_CASE("a history is read, and refused where nothing can be made of it", "[recipe]") {
-  json row = copy_of("tensorwise_delayed");
-  for (const char* gemm : {"fprop", "dgrad", "wgrad"})
-    for (const char* operand : {"a", "b"})
-      row[gemm][operand]["history"] = {
-          {"length", 16}, {"algorithm", "most_recent"}, {"first", "one"}, {"margin", 2}};
-  const Recipe recipe = recipe_from_json(row);
-  CHECK(recipe.wgrad.b.history == History{16, HistoryAlgorithm::most_recent, FirstScale::one, 2});
-  CHECK(recipe_from_json(recipe_to_json(recipe)) == recipe);
-  row = copy_of("tensorwise_delayed");
-  row["fprop"]["a"]["history"] = {{"length", 1024}};
-  CHECK(recipe_from_json(row).fprop == find_recipe("tensorwise_delayed").fprop);
-
-  const json some = {{"length", 4}};
-  CHECK(error_with("rowwise", "/fprop/a/history", some) ==
-        "fprop.a.history: only a tensor's f32 scale can come from the steps before; remove it");
-  CHECK(error_with("bf16", "/fprop/a/history", some) == "fprop.a.history: bf16 has no scale; remove it");
-  CHECK(error_with("tensorwise", "/dgrad/b/history", some) ==
-        "dgrad.b.history: another than that of fprop.a; a recipe has one kind of history, or none");
-  CHECK(error_with("tensorwise_delayed", "/wgrad/a/format", "e4m3") ==
-        "wgrad.a: another format than dgrad.a, which is the same matrix with the same scale");
-  const auto broken = [](const char* key, const json& value) {
-    json history = {{"length", 4}};
-    history[key] = value;
-    return error_with("tensorwise_delayed", "/fprop/a/history", history);
-  };
-  CHECK(broken("lenght", 4) == "fprop.a.history.lenght: unknown key; did you mean length?");
-  CHECK(broken("length", 0) == "fprop.a.history.length: expected a whole number from 1 to 8192, got 0");
-  CHECK(broken("length", 1.5) == "fprop.a.history.length: expected a whole number from 1 to 8192, got 1.5");
-  CHECK(broken("length", 9000) == "fprop.a.history.length: expected a whole number from 1 to 8192, got 9000");
-  CHECK(broken("margin", 16) == "fprop.a.history.margin: expected a whole number from 0 to 15, got 16");
-  CHECK(broken("algorithm", "mean") ==
-        "fprop.a.history.algorithm: unknown value \"mean\"; did you mean max?");
-  CHECK(broken("first", 1) == "fprop.a.history.first: expected a string, got 1");
-  CHECK(error_with("tensorwise_delayed", "/fprop/a/history", json::object()) ==
-        "fprop.a.history.length: missing; the steps that it looks back on");
-}
-
 TEST_CASE("operands may have names, and be like others", "[recipe]") {
   const auto gemms_of = [](const char* text) {
     const Recipe recipe = recipe_from_json(json::parse(text));
@@ -397,6 +359,24 @@ TEST_CASE("a row may name the formats of the optimizer's moments", "[recipe]") {
   const Recipe kept = recipe_from_json(row);
   CHECK(kept.optimizer == RecipeState{.master = "fp16", .weights = "e4m3", .gradients = "e4m3"});
   CHECK(recipe_from_json(recipe_to_json(kept)) == kept);
+  CHECK(!recipe_to_json(kept)["gradients"].contains("sum"));
+  row["gradients"]["sum"] = "e4m3";
+  const Recipe rounded = recipe_from_json(row);
+  CHECK(rounded.optimizer ==
+        RecipeState{.master = "fp16", .weights = "e4m3", .gradients = "e4m3", .gradient_sum = "e4m3"});
+  CHECK(recipe_to_json(rounded)["gradients"]["sum"] == "e4m3");
+  CHECK(recipe_from_json(recipe_to_json(rounded)) == rounded);
+  row["gradients"]["sum"] = "f32";
+  CHECK(recipe_from_json(row) == kept);
+  row["gradients"]["sum"] = "bf16";
+  CHECK(refusal_of([&] { recipe_from_json(row); }) ==
+        "gradients.sum: unknown value \"bf16\"; one of f32, e4m3");
+  for (const char* format : {"fp32", "bf16"}) {
+    row["gradients"] = {{"format", format}, {"sum", "e4m3"}};
+    CHECK(refusal_of([&] { recipe_from_json(row); }) ==
+          "gradients.sum: only gradients whose format is e4m3 are summed in e4m3");
+  }
+  row["gradients"] = {{"format", "e4m3"}};
   row["optimizer"]["master"] = "fp8";
   CHECK(refusal_of([&] { recipe_from_json(row); }) ==
         "optimizer.master: unknown value \"fp8\"; one of fp32, bf16, bf16_sr, fp16");

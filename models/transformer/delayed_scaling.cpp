@@ -28,19 +28,19 @@ std::int64_t DelayedScaling::slots_of(const ModelConfig& config) {
   return kOperands * linears_of(config) + 2 * config.layers * config.moe.rule.experts;
 }
 
-DelayedScaling::DelayedScaling(Device& device, Arena& arena, const Recipe& recipe, const ModelConfig& config)
-    : device_(device), config_(config) {
+DelayedScaling::DelayedScaling(Device& device, Comm& comm, Arena& arena, const Recipe& recipe,
+                               const ModelConfig& config)
+    : device_(device), comm_(comm), config_(config) {
   formats_[static_cast<int>(LinearOperand::x)] = recipe.fprop.a;
   formats_[static_cast<int>(LinearOperand::w)] = recipe.fprop.b;
   for (const QuantFormat& dy :
        {recipe.fprop.a, recipe.wgrad.a, recipe.dgrad.a})  // one that is BF16 has no scale
     if (dy.quantized()) formats_[static_cast<int>(LinearOperand::dy)] = dy;
-  const History& history = recipe.fprop.a.history;
-  algorithm_ = history.algorithm;
+  rule_ = recipe.fprop.a.history;
   const std::int64_t slots = slots_of(config);
   known_ = arena.push(Segment::other, DType::f32, 1, slots);
   staged_ = arena.push(Segment::other, DType::f32, 1, slots);
-  if (history.length > 1) history_ = arena.push(Segment::other, DType::f32, slots, history.length - 1);
+  if (rule_.length > 1) history_ = arena.push(Segment::other, DType::f32, slots, rule_.length - 1);
 }
 
 LinearSlots DelayedScaling::slots(std::int64_t layer, LinearRole role) const {
@@ -55,7 +55,7 @@ LinearSlots DelayedScaling::slots(std::int64_t layer, LinearRole role) const {
   };
   const std::int64_t stack = kOperands * linears + (2 * layer + (role == LinearRole::down)) * experts;
   return {of(LinearOperand::x), is_stack(config_, layer, role) ? slots(stack, experts) : of(LinearOperand::w),
-          of(LinearOperand::dy), current_};
+          of(LinearOperand::dy), current()};
 }
 
 void DelayedScaling::reset() {
@@ -72,10 +72,23 @@ void DelayedScaling::reset() {
   if (!history_.empty()) device_.zero({history_});
 }
 
-void DelayedScaling::update(Comm& comm) {
-  if (comm.size() > 1) comm.all_reduce_max(staged_);
-  device_.update_history({known_, history_, staged_, algorithm_ == HistoryAlgorithm::most_recent});
-  current_ = false;  // what is computed between steps has a history
+void DelayedScaling::share(const Tensor& amaxes) const {
+  if (rule_.reduce && comm_.size() > 1) comm_.all_reduce_max(amaxes);
+}
+
+void DelayedScaling::move_history() const {
+  share(staged_);
+  device_.update_history({known_, history_, staged_, rule_.algorithm == HistoryAlgorithm::most_recent});
+}
+
+void DelayedScaling::begin_micro_step(int micro_step) {
+  if (micro_step > 0 && rule_.update == HistoryUpdate::micro) move_history();
+  micro_step_ = micro_step;
+}
+
+void DelayedScaling::update() {
+  move_history();
+  micro_step_ = current_micro_steps_ = 0;  // what is computed between steps has a history
 }
 
 DelayedScaling::Snapshot DelayedScaling::snapshot() const {
@@ -96,6 +109,11 @@ std::vector<StateTensor> DelayedScaling::state() const {
   std::vector<StateTensor> state = {{.name = "scales/known", .shape = {known_.cols}, .values = known_}};
   if (!history_.empty())
     state.push_back({.name = "scales/history", .shape = {history_.rows, history_.cols}, .values = history_});
+  for (StateTensor& tensor : state) {
+    if (!apart()) break;
+    tensor.shape.insert(tensor.shape.begin(), comm_.size());
+    tensor.first = comm_.rank() * tensor.values.size();
+  }
   return state;
 }
 

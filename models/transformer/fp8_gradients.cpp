@@ -6,10 +6,11 @@
 namespace precbench {
 
 Fp8Gradients::Fp8Gradients(Device& device, Comm* comm, Arena& arena, const ModelConfig& config,
-                           const Layout& layout)
+                           const Layout& layout, bool round_sums)
     : device_(device),
       comm_(comm),
       layout_(layout),
+      round_sums_(round_sums),
       parts_(layout.shards() > 1 ? layout : Layout(config, comm ? comm->size() : 1)),
       scales_(arena, Segment::gradients, layout, DType::e4m3) {
   std::int64_t largest[2] = {}, largest_part = 0;
@@ -20,6 +21,7 @@ Fp8Gradients::Fp8Gradients(Device& device, Comm* comm, Arena& arena, const Model
   }
   for (int i = 0; i < 2; ++i) staging_[i] = arena.push(Segment::gradients, DType::bf16, 1, largest[i]);
   if (!comm) return;
+  while (round_sums && room_ * room_ < static_cast<float>(comm->size())) room_ *= 2;
   const auto push = [&](DType dtype, std::int64_t size) {
     return arena.push(Segment::communication, dtype, 1, size);
   };
@@ -49,8 +51,7 @@ std::vector<Piece> Fp8Gradients::whole(int unit) const {
 }
 
 void Fp8Gradients::encode(int unit, const std::vector<Piece>& pieces, const Tensor& codes,
-                          const Tensor& values, const ParameterScales& scales, bool accumulate,
-                          bool common) const {
+                          const Tensor& values, const ParameterScales& scales, const Cast& cast) const {
   for (const bool measure : {true, false}) {
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       const Piece& piece = pieces[i];
@@ -58,12 +59,13 @@ void Fp8Gradients::encode(int unit, const std::vector<Piece>& pieces, const Tens
       device_.encode({.codes = codes.elements(piece.offset, piece.count),
                       .scale = scales.of(unit, i),
                       .src = values.elements(piece.offset, piece.count),
-                      .accumulate = accumulate,
-                      .measure = measure});
+                      .accumulate = cast.accumulate,
+                      .measure = measure,
+                      .room = cast.room});
     }
-    if (measure && common) comm_->all_reduce_max(scales.amaxes(unit));
+    if (measure && cast.common) comm_->all_reduce_max(scales.amaxes(unit));
   }
-  scales.commit(device_, unit);
+  scales.commit(device_, unit, cast.room);
 }
 
 Tensor Fp8Gradients::exchange(int unit, const Tensor& codes, const ParameterScales& scales) const {
@@ -82,24 +84,26 @@ Tensor Fp8Gradients::exchange(int unit, const Tensor& codes, const ParameterScal
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     const Piece& piece = pieces[i];
     if (piece.count > 0)
-      device_.sum_codes(
-          {sum_.elements(piece.offset, piece.count), received, piece.offset, scales.of(unit, i).scale});
+      device_.sum_codes({sum_.elements(piece.offset, piece.count), received, piece.offset,
+                         scales.of(unit, i).scale, round_sums_});
   }
   return sum_;
 }
 
 void Fp8Gradients::reduce(int unit, const Tensor& codes, bool first, bool last) {
   if (sharded()) {
-    encode(unit, whole(unit), sent_, staging(unit), *sent_scales_, false, true);
+    encode(unit, whole(unit), sent_, staging(unit), *sent_scales_, {.common = true, .room = room_});
     const Tensor sum = exchange(unit, sent_, *sent_scales_);
-    encode(unit, parts_.pieces(unit, comm_->rank()), codes, sum, scales_, !first, true);
+    encode(unit, parts_.pieces(unit, comm_->rank()), codes, sum, scales_,
+           {.accumulate = !first, .common = true});
     return;
   }
   const bool common = comm_ && last;
-  encode(unit, whole(unit), codes, staging(unit), scales_, !first, common);
+  encode(unit, whole(unit), codes, staging(unit), scales_,
+         {.accumulate = !first, .common = common, .room = common ? room_ : 1});
   if (!common) return;
   const Tensor sum = exchange(unit, codes, scales_);
-  encode(unit, parts_.pieces(unit, comm_->rank()), summed_, sum, scales_, false, true);
+  encode(unit, parts_.pieces(unit, comm_->rank()), summed_, sum, scales_, {.common = true});
   const std::int64_t part = parts_.shard_size(unit);
   const Tensor all = received_.elements(0, part * comm_->size());
   comm_->all_gather(all, summed_.elements(0, part));

@@ -2,6 +2,8 @@
 // micro-steps. Casts and sums are held to another implementation in kernels/device/scaled_values_test.cpp.
 #include "models/transformer/fp8_gradients.h"
 
+#include <algorithm>
+#include <cmath>
 #include <mutex>
 
 #include "kernels/comm/comm_testing.h"
@@ -33,6 +35,14 @@ float next_scale(const std::vector<std::vector<float>>& values) {
   return amax > 0 ? std::exp2(std::floor(std::log2(448.0f / amax))) : 1.0f;
 }
 
+/// The value of e4m3 that is nearest, ties to even; beyond 448 that.
+float nearest_e4m3(double x) {
+  if (x == 0) return static_cast<float>(x);
+  const double step =
+      std::exp2(std::max(-9, std::ilogb(x) - 3));  // of three bits behind the first, down to 2^-9
+  return static_cast<float>(std::clamp(std::nearbyint(x / step) * step, -448.0, 448.0));
+}
+
 /// To e4m3 and back.
 std::vector<float> through(std::vector<float> values, float scale) {
   for (float& x : values) x = e4m3_decode(e4m3_encode(x * scale)) / scale;
@@ -52,6 +62,20 @@ std::vector<float> sum_of(const std::vector<std::vector<float>>& values) {
   return sum;
 }
 
+/// The same as MS-AMP adds: under a scale of 1 / sqrt(ranks), here the power of two at or below it, and every sum in e4m3.
+std::vector<float> rounded_sum_of(const std::vector<std::vector<float>>& values) {
+  const auto ranks = static_cast<double>(values.size());
+  const double scale = next_scale(values) * std::exp2(std::floor(-std::log2(ranks) / 2));
+  std::vector<float> sum(values[0].size());
+  for (std::size_t i = 0; i < sum.size(); ++i) {
+    double total = nearest_e4m3(values[0][i] * scale);
+    for (std::size_t r = 1; r < values.size(); ++r)
+      total = nearest_e4m3(total + nearest_e4m3(values[r][i] * scale));
+    sum[i] = static_cast<float>(total / scale);
+  }
+  return sum;
+}
+
 /// What is kept of a parameter's gradient.
 struct Kept {
   std::vector<float> values;
@@ -65,14 +89,18 @@ Kept kept_of(const std::vector<float>& values) {
 
 /// After a step: micro-steps are added to what was kept, by each rank for itself where ranks are replicas, and where they
 /// are shards after the sum.
-Kept expected(int unit, std::size_t parameter, int ranks, int micros, bool sharded, std::int64_t size) {
+Kept expected(int unit, std::size_t parameter, int ranks, int micros, bool sharded, bool round,
+              std::int64_t size) {
+  const auto over_ranks = [round](const std::vector<std::vector<float>>& values) {
+    return round ? rounded_sum_of(values) : sum_of(values);
+  };
   std::vector<Kept> own(ranks);
   Kept whole;
   for (int micro = 0; micro < micros; ++micro) {
     std::vector<std::vector<float>> values(ranks);
     for (int r = 0; r < ranks; ++r) values[r] = gradient_of(unit, parameter, r, micro, size);
     if (sharded) {
-      const std::vector<float> sum = sum_of(values);
+      const std::vector<float> sum = over_ranks(values);
       whole = kept_of(micro > 0 ? plus(sum, whole.values) : sum);
       continue;
     }
@@ -80,20 +108,20 @@ Kept expected(int unit, std::size_t parameter, int ranks, int micros, bool shard
       if (micro > 0) values[r] = plus(values[r], own[r].values);
       own[r] = kept_of(values[r]);
     }
-    if (micro == micros - 1) whole = ranks == 1 ? own[0] : kept_of(sum_of(values));
+    if (micro == micros - 1) whole = ranks == 1 ? own[0] : kept_of(over_ranks(values));
   }
   return whole;
 }
 
 /// Every rank's gradient of every unit, put together from the ranks' parts.
-void check_ranks(int ranks, bool sharded, int micros) {
+void check_ranks(int ranks, bool sharded, int micros, bool round) {
   const ModelConfig config = awkward();
   std::mutex mutex;
   on_cpu_ranks(ranks, [&](Device& device, Comm& comm) {
     std::vector<std::byte> memory(1 << 20, std::byte{0xFF});
     Arena arena(memory.data(), 1 << 20);
     const Layout layout(config, sharded ? ranks : 1);
-    Fp8Gradients gradients(device, ranks > 1 ? &comm : nullptr, arena, config, layout);
+    Fp8Gradients gradients(device, ranks > 1 ? &comm : nullptr, arena, config, layout, round);
     const Tensor kept = arena.push(Segment::gradients, DType::e4m3, 1, layout.local_size());
     const auto codes = [&](int u) { return kept.elements(layout.shard_offset(u), layout.shard_size(u)); };
     gradients.begin_step();
@@ -111,7 +139,7 @@ void check_ranks(int ranks, bool sharded, int micros) {
     for (int u = 0; u < layout.unit_count(); ++u) {
       const std::vector<Piece> pieces = layout.pieces(u, sharded ? comm.rank() : 0);
       for (std::size_t i = 0; i < pieces.size(); ++i) {
-        const Kept want = expected(u, i, ranks, micros, sharded, pieces[i].parameter->size());
+        const Kept want = expected(u, i, ranks, micros, sharded, round, pieces[i].parameter->size());
         const float scale = *gradients.scale(u, i).as<float>();
         CHECK(scale == want.scale);
         std::int64_t wrong = 0;
@@ -129,14 +157,33 @@ void check_ranks(int ranks, bool sharded, int micros) {
 
 TEST_CASE("gradients in e4m3 are those of the rules written out, on one rank, replicas and shards",
           "[fp8_gradients]") {
-  for (const int micros : {1, 3}) {
-    INFO(micros << " micro-steps");
-    check_ranks(1, false, micros);
-    for (const int ranks : {2, 3, 4}) {
-      INFO(ranks << " ranks");
-      check_ranks(ranks, false, micros);
-      check_ranks(ranks, true, micros);
+  for (const bool round : {false, true})
+    for (const int micros : {1, 3}) {
+      INFO(micros << " micro-steps" << (round ? ", sums in e4m3" : ""));
+      check_ranks(1, false, micros, round);
+      for (const int ranks : {2, 3, 4}) {
+        INFO(ranks << " ranks");
+        check_ranks(ranks, false, micros, round);
+        check_ranks(ranks, true, micros, round);
+      }
     }
+}
+
+TEST_CASE("sums in e4m3 are others than in FP32, and the cast that keeps them loses nothing",
+          "[fp8_gradients]") {
+  for (const int ranks : {2, 3, 4, 8}) {
+    INFO(ranks << " ranks");
+    std::int64_t different = 0, lost = 0;
+    for (int parameter = 0; parameter < 4; ++parameter) {
+      std::vector<std::vector<float>> values(ranks);
+      for (int r = 0; r < ranks; ++r) values[r] = gradient_of(1, parameter, r, 0, 500);
+      const std::vector<float> plain = sum_of(values), rounded = rounded_sum_of(values),
+                               kept = kept_of(rounded).values;
+      for (std::size_t i = 0; i < plain.size(); ++i)
+        different += plain[i] != rounded[i], lost += kept[i] != rounded[i];
+    }
+    CHECK(different > 0);
+    CHECK(lost == 0);
   }
 }
 
@@ -147,7 +194,7 @@ TEST_CASE("what replicas send of an e4m3 gradient is a quarter of what they send
     std::vector<std::byte> memory(1 << 20);
     Arena arena(memory.data(), 1 << 20);
     const Layout layout(config, 1);
-    Fp8Gradients gradients(device, &comm, arena, config, layout);
+    Fp8Gradients gradients(device, &comm, arena, config, layout, false);
     const int unit = layout.block_unit(0);
     const std::int64_t size = layout.shard_size(unit);
     const Tensor codes = arena.push(Segment::gradients, DType::e4m3, 1, size);

@@ -14,6 +14,8 @@ std::string why_not_fp8_weights(const Recipe& recipe, const ModelConfig& model, 
   if (model.moe) return "FP8 gather: experts' weights are not exchanged in FP8";
   if (!(f == recipe.dgrad.b))
     return "FP8 gather: the recipe takes weights in different formats in fprop and dgrad";
+  if (f.delayed() && !f.history.reduce)
+    return "FP8 gather: history.reduce is false, and ranks have no common scale to cast their shards of weights with";
   if (f.dtype == DType::e2m1) return "FP8 gather: the recipe's weights are FP4, which are not exchanged";
   if (held_in_bf16(f.dtype))
     return fmt::format("FP8 gather: the recipe's weights are {}, which no byte holds", name_of(f.dtype));

@@ -46,7 +46,7 @@ void Transformer::produce_grouped(QuantizedTensor& x, const std::function<void(Q
     QuantizedTensor first = x;
     first.amax_out = std::exchange(first.amax_in, {});
     op(first);
-    if (parameters_.comm().size() > 1) parameters_.comm().all_reduce_max(first.amax_out);
+    parameters_.delayed()->share(first.amax_out);
   }
   op(x);
 }

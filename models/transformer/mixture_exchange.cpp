@@ -175,7 +175,7 @@ void Transformer::send_scales(const GemmOperand& to, const GemmOperand& from) {
 void Transformer::send_codes(const SavedRouting& routing, const GemmOperand& to, const QuantizedTensor& x) {
   const Scope scope(arena_);
   GemmOperand mine = x.rowwise;
-  if (to.format.delayed() && !x.amax_in.empty()) {  // the same on all ranks
+  if (to.format.delayed() && !x.amax_in.empty()) {  // the same on all ranks: others do not send codes
     device_.convert({to.amax, x.amax_in});
   } else if (to.format.granularity == Granularity::tensor) {  // one scale of all that come together
     device_.convert({to.amax, x.amax_out});

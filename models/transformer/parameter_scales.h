@@ -20,7 +20,8 @@ class ParameterScales {
   StateScale of(int unit, std::size_t parameter) const;
   /// What measuring has left, of all parameters of a unit: ranks that share the scales agree on the maxima before commit.
   Tensor amaxes(int unit) const;
-  void commit(Device& device, int unit) const;
+  /// `room`: as codes were encoded with (ops::Encode).
+  void commit(Device& device, int unit, float room = 1) const;
   /// All scales 1.
   void reset(Device& device) const;
   /// "KIND_scale/NAME" of every parameter.

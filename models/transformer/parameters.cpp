@@ -41,7 +41,7 @@ Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConf
     expert_norm_ = arena.push(Segment::other, DType::f32, 1, 1);
   }
   if (options.delayed.delayed())
-    delayed_ = std::make_unique<DelayedScaling>(device, arena, options.delayed, config);
+    delayed_ = std::make_unique<DelayedScaling>(device, comm, arena, options.delayed, config);
   if (options.weight_amaxes)
     weight_amaxes_ =
         std::make_unique<WeightAmaxes>(arena, config, config.moe.rule.experts / options.expert_ranks);
@@ -65,8 +65,8 @@ Parameters::Parameters(Device& device, Comm& comm, Arena& arena, const ModelConf
                                                              .share = options.accumulation == 1});
   allocate_state();
   if (options.gradients == DType::e4m3)
-    fp8_gradients_ =
-        std::make_unique<Fp8Gradients>(device, comm.size() > 1 ? &comm : nullptr, arena, config, layout_);
+    fp8_gradients_ = std::make_unique<Fp8Gradients>(device, comm.size() > 1 ? &comm : nullptr, arena, config,
+                                                    layout_, options.round_gradient_sums);
   allocate_gradients();
   if (weight_amaxes_) keep_weight_amaxes();
 }
@@ -165,6 +165,7 @@ std::vector<Comm*> Parameters::comms() const {
 
 void Parameters::begin_micro_step(int micro_step) {
   micro_step_ = micro_step;
+  if (delayed_) delayed_->begin_micro_step(micro_step);
   if (routers_ && micro_step == 0) routers_->begin_step();
 }
 

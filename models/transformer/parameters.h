@@ -49,10 +49,11 @@ struct ParameterOptions {
   DType weights = DType::bf16;  ///< f32: the FP32 reference model of the tests
   const OptimizerSpec* optimizer = &optimizers().front();
   MomentFormats moments = {};
-  DType gradients = DType::f32;  ///< e4m3: with scales (fp8_gradients.h)
-  int accumulation = 1;          ///< micro-steps whose gradients are summed before an optimizer step
-  int expert_ranks = 1;          ///< consecutive ranks that have different experts; divides ranks and experts
-  bool expert_slots = false;     ///< whether tokens may be dropped on their way to them
+  DType gradients = DType::f32;      ///< e4m3: with scales (fp8_gradients.h)
+  bool round_gradient_sums = false;  ///< of e4m3 gradients over ranks, to e4m3 with every addition
+  int accumulation = 1;              ///< micro-steps whose gradients are summed before an optimizer step
+  int expert_ranks = 1;       ///< consecutive ranks that have different experts; divides ranks and experts
+  bool expert_slots = false;  ///< whether tokens may be dropped on their way to them
   /// Of the blocks' weights as sharded ranks exchange them, and as any rank keeps them; BF16 if not quantized.
   QuantFormat gather_format{};
   std::vector<bool> gather_fp8{};  ///< which blocks are exchanged, or kept, in that format
@@ -189,10 +190,10 @@ class Parameters {
   /// This rank's part of every parameter's gradient, in layout order; once complete.
   std::vector<StateTensor> gradient_parts() const;
   /// Of this rank's part, as save_state and load_state do it (state.h). What is loaded counts from the next step on.
-  /// Of what replicas have alike one of them writes.
+  /// Of what replicas have alike one of them writes; histories that are apart every rank.
   void save_state(const StateWriter& write) const;
   /// Whether this rank has a part to write.
-  bool writes_state() const { return writes(false) || writes(true); }
+  bool writes_state() const { return writes(false) || writes(true) || (delayed_ && delayed_->apart()); }
   /// `own`: of a run of this case. Else delayed scaling begins anew, and what is scaled is read in FP32 and rounded.
   void load_state(const StateReader& read, bool own = true);
 

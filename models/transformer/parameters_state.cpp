@@ -100,14 +100,15 @@ std::vector<StateTensor> Parameters::trained_state() const {
 
 std::vector<StateTensor> Parameters::state() const {
   std::vector<StateTensor> state = trained_state();
-  const auto add_common = [&](const std::vector<StateTensor>& tensors) {
+  const auto add = [&](const std::vector<StateTensor>& tensors, bool common) {
     for (StateTensor tensor : tensors) {
-      if (shard_rank() > 0) tensor.values = {nullptr, tensor.values.dtype, 0, 0};  // the first has it for all
+      if (common && shard_rank() > 0)
+        tensor.values = {nullptr, tensor.values.dtype, 0, 0};  // the first has it for all
       state.push_back(std::move(tensor));
     }
   };
-  if (delayed_) add_common(delayed_->state());
-  if (routers_) add_common(routers_->state(layout_));
+  if (delayed_) add(delayed_->state(), !delayed_->apart());
+  if (routers_) add(routers_->state(layout_), true);
   return state;
 }
 
@@ -122,10 +123,11 @@ void Parameters::save_state(const StateWriter& write) const {
   for (int u = 0; u < layout_.unit_count(); ++u)
     for (const Parameter& p : layout_.units()[u].parameters)
       if (layout_.is_experts(u)) of_experts.insert(p.name);
-  if (expert_comm_.comm)
-    std::erase_if(mine, [&](const StateTensor& tensor) {
-      return !writes(of_experts.count(tensor.name.substr(tensor.name.find('/') + 1)) > 0);
-    });
+  const bool apart = delayed_ && delayed_->apart();
+  std::erase_if(mine, [&](const StateTensor& tensor) {
+    if (apart && tensor.name.starts_with(DelayedScaling::kStateKind)) return false;
+    return !writes(of_experts.count(tensor.name.substr(tensor.name.find('/') + 1)) > 0);
+  });
   precbench::save_state(device_, mine, write);
 }
 

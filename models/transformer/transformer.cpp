@@ -95,7 +95,10 @@ void Transformer::produce(QuantizedTensor& x, const std::function<void(Quantized
   if (plain.columnwise.format.quantized()) plain.columnwise = {};
   plain.keep_value = true;
   op(plain);
-  if (parameters_.comm().size() > 1) parameters_.comm().all_reduce_max(plain.amax_out);
+  if (delayed)
+    parameters_.delayed()->share(plain.amax_out);
+  else if (parameters_.comm().size() > 1)
+    parameters_.comm().all_reduce_max(plain.amax_out);
   QuantizedTensor scaled = x;
   if (!delayed) scaled.amax_in = std::exchange(scaled.amax_out, {});
   device_.quantize({scaled});

@@ -57,21 +57,29 @@ __global__ void __launch_bounds__(kElementThreads)
   store_elements(dst, x, i, size, vectors);
 }
 
-/// `vectors`: of the sum; code_vectors: of every row.
-template <int kBytes>
+/// `vectors`: of the sum; code_vectors: of every row. kRound: sums are rounded to the codes' format, before their scale
+/// is undone.
+template <int kBytes, bool kRound>
 __global__ void __launch_bounds__(kElementThreads)
     sum_codes_kernel(float* dst, const StoredArgs a, std::int64_t rows, std::int64_t pitch_bytes,
                      std::int64_t size, bool vectors, bool code_vectors) {
   const std::int64_t i = first_element();
-  const float factor = kept_factor(a);
+  const float factor = kept_factor(a), of_code = kRound ? 1.0f : factor;
   float sum[8] = {};
   for (std::int64_t row = 0; row < rows; ++row) {
     float x[8];
-    load_codes<kBytes>(x, static_cast<const char*>(a.codes) + row * pitch_bytes, i, size, factor,
+    load_codes<kBytes>(x, static_cast<const char*>(a.codes) + row * pitch_bytes, i, size, of_code,
                        code_vectors);
 #pragma unroll
     for (int j = 0; j < 8; ++j) sum[j] = row == 0 ? x[j] : sum[j] + x[j];
+    if constexpr (kRound) {
+      EightStored rounded;
+      encode_eight<kBytes>(rounded, sum);
+      decode_eight<kBytes>(sum, rounded);
+    }
   }
+#pragma unroll
+  for (int j = 0; kRound && j < 8; ++j) sum[j] *= factor;
   store_elements(dst, sum, i, size, vectors);
 }
 
@@ -128,13 +136,14 @@ void CudaDevice::do_encode(const ops::Encode& op) {
   const std::int64_t size = op.src.size();
   const unsigned blocks =
       std::min(element_blocks(size), static_cast<unsigned>(sm_count() * kEncodeBlocksPerSm));
+  StoredArgs args = stored_args(op.codes, op.scale);
+  args.max /= op.room;
   if (size > 0)
     with_codes(op.codes.dtype, [&](auto bytes) {
       with_type(op.src.dtype, [&](auto source) {
         using Source = decltype(source);
-        encode_kernel<bytes, Source>
-            <<<blocks, kElementThreads, 0, stream()>>>(stored_args(op.codes, op.scale), op.src.as<Source>(),
-                                                       size, aligned(op.src), op.accumulate, op.measure);
+        encode_kernel<bytes, Source><<<blocks, kElementThreads, 0, stream()>>>(
+            args, op.src.as<Source>(), size, aligned(op.src), op.accumulate, op.measure);
       });
     });
   launched("encode");
@@ -159,9 +168,15 @@ void CudaDevice::do_sum_codes(const ops::SumCodes& op) {
       const Tensor first_row = op.codes.elements(op.first, size);
       const StoredArgs args = stored_args(first_row, {op.scale, {}});
       const std::int64_t pitch = bytes_of(op.codes.dtype, op.codes.cols);
-      sum_codes_kernel<bytes><<<element_blocks(size), kElementThreads, 0, stream()>>>(
-          op.dst.as<float>(), args, op.codes.rows, pitch, size, aligned(op.dst),
-          args.vectors && pitch % 16 == 0);
+      const auto launch = [&](auto round) {
+        sum_codes_kernel<bytes, round><<<element_blocks(size), kElementThreads, 0, stream()>>>(
+            op.dst.as<float>(), args, op.codes.rows, pitch, size, aligned(op.dst),
+            args.vectors && pitch % 16 == 0);
+      };
+      if (op.round)
+        launch(std::true_type());
+      else
+        launch(std::false_type());
     });
   launched("sum_codes");
 }

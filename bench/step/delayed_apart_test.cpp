@@ -1,0 +1,114 @@
+// Delayed scaling without reduction: ranks' scales are those of their own tensors, in every kind of parallelism.
+#include <cmath>
+#include <mutex>
+
+#include "bench/step/delayed_testing.h"
+#include "tools/testing/text.h"
+
+using namespace precbench;
+using namespace precbench::testing;
+using namespace precbench::testing::delayed;
+
+namespace {
+
+const nlohmann::json kApart = {{"reduce", false}};
+
+/// Of every rank after `steps` steps.
+std::vector<State> scales_of_ranks(const Setup& setup, int steps) {
+  std::mutex mutex;
+  std::vector<State> all(setup.ranks);
+  run(plan_of(setup), steps, [&](Rank& rank, const DataSource&, int) {
+    State scales = scales_of(rank);
+    const std::lock_guard lock(mutex);
+    all[rank.comm().rank()] = std::move(scales);
+  });
+  return all;
+}
+
+/// Known amaxes of one operand of all linear layers, of `linears` of a model.
+std::vector<float> known(const State& state, LinearOperand operand, std::size_t linears) {
+  const auto begin = state.at("scales/known").begin() +
+                     static_cast<std::ptrdiff_t>(static_cast<std::size_t>(operand) * linears);
+  return {begin, begin + static_cast<std::ptrdiff_t>(linears)};
+}
+
+constexpr std::size_t kDenseLinears = 2 * 4 + 1;
+
+}  // namespace
+
+TEST_CASE("one rank has its own scales either way", "[delayed]") {
+  const Outcome plain = run(Setup{}, 3), apart = run({.history = kApart}, 3);
+  CHECK(plain.losses == apart.losses);
+  CHECK(plain.scales == apart.scales);
+}
+
+TEST_CASE("without reduction the scales of current steps are those of tensorwise, on every rank",
+          "[delayed]") {
+  const nlohmann::json window = {{"reduce", false}, {"first", "window"}};
+  for (const Kind kind : kKinds)
+    for (const char* parallel : {"ddp", "fsdp"}) {
+      INFO(parallel << " of kind " << static_cast<int>(kind));
+      Setup setup{.kind = kind, .recipe = "tensorwise", .ranks = 2, .parallel = parallel};
+      const Outcome current = run(setup, 3);
+      setup.recipe = "tensorwise_delayed";
+      setup.history = window;
+      CHECK(run(setup, 3).losses == current.losses);
+      setup.history = {{"first", "window"}};
+      CHECK(run(setup, 3).losses != current.losses);
+    }
+}
+
+TEST_CASE("without reduction ranks have amaxes of their own of X and dY, and the same of W", "[delayed]") {
+  for (const auto& [parallel, accumulation] : {std::pair{"ddp", 1}, {"fsdp", 1}, {"ddp", 2}}) {
+    INFO(parallel << " " << accumulation);
+    Setup setup{.history = kApart, .ranks = 2, .accumulation = accumulation, .parallel = parallel};
+    if (accumulation > 1) setup.history["update"] = "micro";
+    const std::vector<State> ranks = scales_of_ranks(setup, 3);
+    for (const LinearOperand operand : {LinearOperand::x, LinearOperand::dy})
+      CHECK(known(ranks[0], operand, kDenseLinears) != known(ranks[1], operand, kDenseLinears));
+    CHECK(known(ranks[0], LinearOperand::w, kDenseLinears) ==
+          known(ranks[1], LinearOperand::w, kDenseLinears));
+  }
+}
+
+TEST_CASE("without reduction a rank knows the amaxes of its own experts", "[delayed][ep]") {
+  Setup setup{.kind = Kind::mixture, .history = kApart, .ranks = 2, .ep = 2};
+  const std::vector<State> ranks = scales_of_ranks(setup, 2);
+  setup.history = {};
+  const std::vector<State> common = scales_of_ranks(setup, 2);
+  for (int rank = 0; rank < 2; ++rank) {
+    const std::vector<float>&mine = ranks[rank].at("scales/known"), &all = common[0].at("scales/known");
+    REQUIRE(mine.size() == all.size());
+    // Behind the linear layers' slots: of both layers' gate_up and down the four experts', two on each rank.
+    const std::size_t stacks = mine.size() - 16;
+    for (std::size_t slot = stacks; slot < mine.size(); ++slot) {
+      INFO("rank " << rank << ", slot " << slot);
+      const bool own = static_cast<int>((slot - stacks) % 4 / 2) == rank;
+      if (own)
+        CHECK(std::fabs(mine[slot] / all[slot] - 1) < 0.02);
+      else
+        CHECK(mine[slot] == 448);  // as a run begins
+    }
+  }
+}
+
+TEST_CASE("what needs a common scale is refused without reduction, by the field", "[delayed][ep]") {
+  const TempDirectory directory;
+  Case c;
+  c.recipe = directory.write("mine.json", with_history("tensorwise_delayed", kApart).dump());
+  c.gpus = 2;
+  c.parallel = "fsdp";
+  CHECK(resolve(c).why_unsupported() == "");
+  c.gather = "fp8";
+  CHECK(
+      resolve(c).why_unsupported() ==
+      "FP8 gather: history.reduce is false, and ranks have no common scale to cast their shards of weights with");
+  c.gather = "bf16";
+  c.parallel = "ddp";
+  c.model = "tiny-moe";
+  c.ep = 2;
+  CHECK(resolve(c).why_unsupported() == "");
+  c.dispatch = "fp8";
+  CHECK(resolve(c).why_unsupported() ==
+        "--dispatch fp8: history.reduce is false, and codes that come together need a common scale");
+}

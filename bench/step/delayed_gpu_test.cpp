@@ -1,0 +1,82 @@
+// Delayed scaling in a captured step on a GPU: histories that micro-steps move, a window that ends in a step and ranks with
+// histories of their own give the bits of steps that run op by op.
+#include <mutex>
+
+#include "bench/step/delayed_testing.h"
+#include "bench/step/step_runner.h"
+#include "kernels/gpu/gpu_testing.h"
+
+using namespace precbench;
+using namespace precbench::testing;
+
+namespace {
+
+struct Trained {
+  std::vector<double> losses;
+  std::vector<delayed::State> scales;  ///< by rank
+  bool operator==(const Trained&) const = default;
+};
+
+Trained train(const Plan& plan, bool graph) {
+  Trained trained;
+  trained.scales.resize(plan.ranks);
+  std::mutex mutex;
+  on_gpus(plan.ranks, [&](int number, Device& device, Comm& comm) {
+    const std::unique_ptr<DataSource> data = synthetic_data(plan);
+    const std::int64_t bytes = dry_run(plan, &device).extent + watching_bytes(plan);
+    const NanBlock block(device, bytes);
+    Rank rank(device, comm, plan, block.data(), bytes);
+    rank.parameters().initialize(plan.seed, kInitialDeviation);
+    StepRunner runner(rank, *data, graph);
+    std::vector<double> losses;
+    for (std::int64_t step = 0; step < 6; ++step) losses.push_back(runner.run(step, 0).result.loss);
+    delayed::State scales = delayed::scales_of(rank);
+    const std::lock_guard lock(mutex);
+    trained.scales[number] = std::move(scales);
+    if (number == 0) trained.losses = losses;
+  });
+  return trained;
+}
+
+Plan plan_with(const nlohmann::json& history, int ranks) {
+  const TempDirectory directory;
+  Case c;
+  c.recipe = directory.write("mine.json", delayed::with_history("tensorwise_delayed", history).dump());
+  c.batch = 2;
+  c.gpus = ranks;
+  c.accumulation = 2;
+  c.lr = 1e-3;
+  return resolve(c);
+}
+
+const nlohmann::json kHistories[] = {
+    {{"update", "step"}},
+    {{"update", "micro"}},
+    {{"update", "micro"}, {"first", "window"}, {"length", 5}},
+    {{"update", "micro"}, {"reduce", false}},
+    {{"reduce", false}},
+};
+
+void check_graphs(int ranks) {
+  std::vector<Trained> all;
+  for (const nlohmann::json& history : kHistories) {
+    INFO(history << " on " << ranks << " ranks");
+    const Plan plan = plan_with(history, ranks);
+    all.push_back(train(plan, true));
+    CHECK(all.back() == train(plan, false));
+  }
+  CHECK(all[0].losses != all[1].losses);
+  CHECK((all[0].losses != all[4].losses) == (ranks > 1));
+  if (ranks > 1) CHECK(all[1].scales[0] == all[1].scales[1]);
+  if (ranks > 1) CHECK(all[3].scales[0] != all[3].scales[1]);
+}
+
+}  // namespace
+
+TEST_CASE("a captured step moves the history with its micro-steps", "[gpu][delayed]") {
+  if (gpu_here()) check_graphs(1);
+}
+
+TEST_CASE("captured steps of two GPUs move one history, or each its own", "[gpu][delayed]") {
+  if (gpus_or_skip() >= 2) check_graphs(2);
+}

@@ -1,0 +1,279 @@
+// When amaxes move into the history of delayed scaling: with every micro-step where a recipe says so, and over which ranks
+// they are taken. On scripted amaxes against the rules written out, and in runs.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <mutex>
+
+#include "bench/step/delayed_testing.h"
+#include "kernels/comm/comm_testing.h"
+
+using namespace precbench;
+using namespace precbench::testing;
+using namespace precbench::testing::delayed;
+
+namespace {
+
+const nlohmann::json kMicro = {{"update", "micro"}};
+
+/// A slot by the rules of TransformerEngine's update, in which the new amax is the last of `length`.
+struct Slot {
+  float known = kE4m3Max;  ///< whose scale is 1
+  std::vector<float> amaxes;
+
+  void update(float amax, std::size_t length, HistoryAlgorithm algorithm) {
+    if (!(amax > 0) || !std::isfinite(amax)) return;
+    amaxes.push_back(amax);
+    const std::size_t seen = algorithm == HistoryAlgorithm::most_recent ? 1 : std::min(length, amaxes.size());
+    known = *std::max_element(amaxes.end() - static_cast<std::ptrdiff_t>(seen), amaxes.end());
+  }
+  /// As the state has it.
+  std::vector<float> history(std::size_t length) const {
+    std::vector<float> kept(length - 1, 0.0f);
+    for (std::size_t i = 0; i < std::min(kept.size(), amaxes.size()); ++i)
+      kept[kept.size() - 1 - i] = amaxes[amaxes.size() - 1 - i];
+    return kept;
+  }
+};
+
+constexpr int kMicroSteps = 3, kScriptedSteps = 8;
+constexpr LinearOperand kOperands[] = {LinearOperand::x, LinearOperand::w, LinearOperand::dy};
+
+/// Of X and dY another in every micro-step and on every rank: a spike, nothing, and what is not finite among them. W is cast
+/// in the first micro-step alone.
+float scripted(LinearOperand operand, int step, int micro, int rank) {
+  if (operand == LinearOperand::w)
+    return micro == 0 ? 1.0f + 0.125f * static_cast<float>(step % 3) - 0.01f * static_cast<float>(rank)
+                      : 0.0f;
+  const int update = step * kMicroSteps + micro;
+  if (update == 4) return 1000.0f + static_cast<float>(rank);
+  if (update == 7) return 0.0f;
+  if (update == 11 && operand == LinearOperand::dy) return std::numeric_limits<float>::infinity();
+  return std::ldexp(1.0f + 0.01f * static_cast<float>((update * 7 + rank * 3) % 10), -update % 4);
+}
+
+const OperandSlot& of(const LinearSlots& slots, LinearOperand operand) {
+  return operand == LinearOperand::x ? slots.x : operand == LinearOperand::w ? slots.w : slots.dy;
+}
+
+/// All slots that the script has; `mine`: the rank whose own they are, or -1: those of all ranks.
+std::vector<Slot> expected(const History& history, int ranks, int mine) {
+  std::vector<Slot> slots(std::size(kOperands));
+  for (std::size_t i = 0; i < slots.size(); ++i)
+    for (int step = 0; step < kScriptedSteps; ++step) {
+      float seen = 0;
+      for (int micro = 0; micro < kMicroSteps; ++micro) {
+        for (int rank = 0; rank < ranks; ++rank)
+          if (mine < 0 || rank == mine) seen = std::max(seen, scripted(kOperands[i], step, micro, rank));
+        if (history.update == HistoryUpdate::step && micro + 1 < kMicroSteps) continue;
+        slots[i].update(seen, history.length, history.algorithm);
+        seen = 0;
+      }
+    }
+  return slots;
+}
+
+/// Runs the script, and returns how often a known amax was none of `want`'s, or a history another.
+int differences(const History& history, int ranks, const std::vector<std::vector<Slot>>& want) {
+  const Plan plan = plan_of({});
+  Recipe recipe = find_recipe("tensorwise_delayed");
+  recipe.fprop.a.history = history;
+  std::mutex mutex;
+  int different = 0;
+  on_cpu_ranks(ranks, [&](Device& device, Comm& comm) {
+    std::vector<std::byte> memory(1 << 20, std::byte{0xFF});
+    Arena arena(memory.data(), 1 << 20);
+    DelayedScaling scales(device, comm, arena, recipe, plan.model);
+    scales.reset();
+    for (int step = 0; step < kScriptedSteps; ++step) {
+      for (int micro = 0; micro < kMicroSteps; ++micro) {
+        scales.begin_micro_step(micro);
+        for (const LinearOperand operand : kOperands) {
+          float& staged = *of(scales.slots(1, LinearRole::o), operand).staged.as<float>();
+          staged = std::max(staged, scripted(operand, step, micro, comm.rank()));
+        }
+      }
+      scales.update();
+    }
+    const std::lock_guard lock(mutex);
+    const std::vector<StateTensor> state = scales.state();
+    for (std::size_t i = 0; i < std::size(kOperands); ++i) {
+      const float* known = of(scales.slots(1, LinearRole::o), kOperands[i]).known.as<float>();
+      const std::ptrdiff_t slot = known - state[0].values.as<float>();
+      const Slot& wanted = want[comm.rank()][i];
+      different += *known != wanted.known;
+      if (history.length == 1) continue;
+      const float* kept = state[1].values.as<float>() + slot * (history.length - 1);
+      different += std::vector<float>(kept, kept + history.length - 1) != wanted.history(history.length);
+    }
+  });
+  return different;
+}
+
+/// Of the known amaxes and histories of one operand, in every linear layer of the dense model.
+std::vector<float> of_operand(const State& state, LinearOperand operand) {
+  std::vector<float> part;
+  for (const auto& [name, values] : state) {
+    const auto third = static_cast<std::ptrdiff_t>(values.size() / 3);
+    const auto begin = values.begin() + static_cast<std::ptrdiff_t>(operand) * third;
+    part.insert(part.end(), begin, begin + third);
+  }
+  return part;
+}
+
+}  // namespace
+
+TEST_CASE("histories on scripted amaxes are those of the rules, with every step or every micro-step",
+          "[delayed]") {
+  const auto moves = [](HistoryUpdate update, HistoryAlgorithm algorithm, std::uint16_t length) {
+    return History{.length = length, .algorithm = algorithm, .update = update};
+  };
+  const auto common = [](const History& history, int ranks) {
+    return std::vector<std::vector<Slot>>(ranks, expected(history, ranks, -1));
+  };
+  for (const auto& [algorithm, length] :
+       {std::pair<HistoryAlgorithm, std::uint16_t>{HistoryAlgorithm::max, 4},
+        {HistoryAlgorithm::max, 64},
+        {HistoryAlgorithm::most_recent, 1},
+        {HistoryAlgorithm::most_recent, 4}})
+    for (const int ranks : {1, 2, 4}) {
+      INFO(name_of(algorithm) << " of " << length << " on " << ranks << " ranks");
+      const History step = moves(HistoryUpdate::step, algorithm, length),
+                    micro = moves(HistoryUpdate::micro, algorithm, length);
+      CHECK(differences(step, ranks, common(step, ranks)) == 0);
+      CHECK(differences(micro, ranks, common(micro, ranks)) == 0);
+      CHECK(differences(micro, ranks, common(step, ranks)) > 0);
+    }
+}
+
+TEST_CASE("without reduction every rank has the history of its own amaxes", "[delayed]") {
+  for (const HistoryUpdate update : {HistoryUpdate::step, HistoryUpdate::micro})
+    for (const int ranks : {1, 2, 4}) {
+      INFO(name_of(update) << " on " << ranks << " ranks");
+      const History history{.length = 4, .update = update, .reduce = false};
+      std::vector<std::vector<Slot>> own;
+      for (int rank = 0; rank < ranks; ++rank) own.push_back(expected(history, ranks, rank));
+      CHECK(differences(history, ranks, own) == 0);
+      if (ranks > 1) CHECK(differences(history, ranks, std::vector(ranks, expected(history, ranks, -1))) > 0);
+    }
+}
+
+TEST_CASE("of one micro-step there is no difference between updates", "[delayed]") {
+  for (const Kind kind : kKinds) {
+    const Outcome step = run({.kind = kind}, 3), micro = run({.kind = kind, .history = kMicro}, 3);
+    CHECK(step.losses == micro.losses);
+    CHECK(step.scales == micro.scales);
+  }
+  const Setup two{.batch = 1, .accumulation = 2};
+  Setup two_micro = two;
+  two_micro.history = kMicro;
+  const Outcome step = run(two, 3), micro = run(two_micro, 3);
+  CHECK(step.losses[0] != micro.losses[0]);  // the second micro-step has a history
+  CHECK(step.scales != micro.scales);
+}
+
+TEST_CASE("micro-steps that move the history are steps of a run whose weights stay", "[delayed]") {
+  for (const char* recipe : {"tensorwise_delayed", "tensorwise_delayed_recent"})
+    for (const char* first : {"current", "one", "window"}) {
+      INFO(recipe << ", first " << first);
+      nlohmann::json history = {{"first", first}};
+      if (std::string(recipe) == "tensorwise_delayed") history["length"] = 5;
+      Setup setup{.recipe = recipe, .history = history, .lr = 0};
+      const Outcome steps = run(setup, 8);
+      setup.accumulation = 2;
+      const Outcome by_step = run(setup, 4);
+      setup.history["update"] = "micro";
+      const Outcome micro = run(setup, 4);
+      for (const LinearOperand operand : {LinearOperand::x, LinearOperand::w})
+        CHECK(of_operand(micro.scales, operand) == of_operand(steps.scales, operand));
+      // A loss's gradient is of the mean over a step's tokens, of which there are twice as many.
+      std::vector<float> halves = of_operand(steps.scales, LinearOperand::dy);
+      for (float& amax : halves) amax /= 2;
+      if (first != std::string("one")) CHECK(of_operand(micro.scales, LinearOperand::dy) == halves);
+      CHECK(of_operand(by_step.scales, LinearOperand::x) != of_operand(steps.scales, LinearOperand::x));
+      for (std::size_t step = 0; step < 4; ++step)
+        CHECK(std::fabs(micro.losses[step] - (steps.losses[2 * step] + steps.losses[2 * step + 1]) / 2) <
+              1e-6);
+    }
+}
+
+TEST_CASE("with micro-steps that move the history a window ends in a step", "[delayed]") {
+  const auto plan_with = [](std::int64_t accumulation, nlohmann::json history) {
+    history["length"] = 5;
+    return plan_of({.history = history, .accumulation = accumulation});
+  };
+  const auto current = [](const Plan& plan) {
+    std::vector<int> all;
+    for (std::int64_t step = 0; step < 6; ++step)
+      all.push_back(current_micro_steps(plan, step, plan.accumulation));
+    return all;
+  };
+  const Plan micro = plan_with(2, {{"first", "window"}, {"update", "micro"}});
+  CHECK(current(micro) == std::vector{2, 2, 1, 0, 0, 0});
+  CHECK(typical_step(micro, 0, 2) == 3);
+  CHECK(current(plan_with(2, {{"first", "window"}})) == std::vector{2, 2, 2, 2, 2, 0});
+  CHECK(typical_step(plan_with(2, {{"first", "window"}}), 0, 2) == 5);
+  CHECK(current(plan_with(3, kMicro)) == std::vector{1, 0, 0, 0, 0, 0});
+  CHECK(typical_step(plan_with(3, kMicro), 0, 3) == 1);
+  CHECK(current(plan_with(3, {{"first", "one"}, {"update", "micro"}})) == std::vector{0, 0, 0, 0, 0, 0});
+  CHECK(typical_step(plan_with(3, {{"first", "one"}}), 4, 3) == 4);
+}
+
+TEST_CASE("recomputation has the scales of its micro-step", "[delayed]") {
+  for (const Kind kind : kKinds) {
+    Setup setup{.kind = kind, .history = kMicro, .batch = 1, .accumulation = 3};
+    const Outcome plain = run(setup, 3);
+    setup.recompute = "block";
+    const Outcome again = run(setup, 3);
+    CHECK(plain.losses == again.losses);
+    CHECK(plain.scales == again.scales);
+  }
+}
+
+TEST_CASE("amaxes that micro-steps move are one over ranks", "[delayed]") {
+  const Outcome one = run(Setup{.history = kMicro, .batch = 4, .accumulation = 2}, 1);
+  for (const Setup& other :
+       {Setup{.history = kMicro, .ranks = 2, .batch = 2, .accumulation = 2},
+        {.history = kMicro, .ranks = 4, .batch = 1, .accumulation = 2},
+        {.history = kMicro, .ranks = 2, .batch = 2, .accumulation = 2, .parallel = "fsdp"}}) {
+    INFO(other.ranks << " ranks, " << other.parallel);
+    CHECK(run(other, 1).scales == one.scales);
+  }
+  for (const Setup& setup :
+       {Setup{.history = kMicro, .ranks = 2, .accumulation = 2, .parallel = "fsdp", .gather = "fp8"},
+        {.kind = Kind::mixture, .history = kMicro, .ranks = 2, .accumulation = 2, .ep = 2},
+        {.kind = Kind::weighted_rows,
+        .history = kMicro,
+        .ranks = 2,
+        .accumulation = 2,
+        .ep = 2,
+        .dispatch = "fp8"}}) {
+    std::mutex mutex;
+    std::vector<State> seen;
+    run(plan_of(setup), 3, [&](Rank& rank, const DataSource&, int step) {
+      State scales = scales_of(rank);
+      const std::lock_guard lock(mutex);
+      if (step == 2) seen.push_back(std::move(scales));
+    });
+    CHECK(seen.at(0) == seen.at(1));
+  }
+}
+
+TEST_CASE("a weight that is cast once a step leaves one amax of it", "[delayed]") {
+  const auto moved = [](const Setup& setup, LinearOperand operand) {
+    const State scales = run(setup, 3).scales;
+    const std::size_t slots = scales.at("scales/known").size(),
+                      kept = scales.at("scales/history").size() / slots;
+    const float* history =
+        scales.at("scales/history").data() + static_cast<std::size_t>(operand) * (slots / 3) * kept;
+    return kept - static_cast<std::size_t>(std::count(history, history + kept, 0.0f));  // of layer 0's qkv
+  };
+  Setup setup{.history = kMicro, .ranks = 2, .batch = 1, .accumulation = 2, .parallel = "fsdp"};
+  CHECK(moved(setup, LinearOperand::x) == 6);
+  CHECK(moved(setup, LinearOperand::w) == 6);
+  setup.gather = "fp8";
+  CHECK(moved(setup, LinearOperand::x) == 6);
+  CHECK(moved(setup, LinearOperand::w) == 3);
+  setup.history = {};
+  CHECK(moved(setup, LinearOperand::x) == 3);
+}

@@ -1,0 +1,64 @@
+// E4M3 gradients whose sums over ranks are rounded to e4m3, as a recipe asks for it: in a case, its record and its training.
+#include "bench/step/rank_setup_testing.h"
+#include "results/record.h"
+#include "tools/testing/text.h"
+
+using namespace precbench;
+using namespace precbench::testing;
+
+namespace {
+
+/// The path of a recipe as msamp_o1 is, with another sum.
+std::string with_sum(const TempDirectory& directory, const char* sum) {
+  nlohmann::json row = recipe_to_json(find_recipe("msamp_o1"));
+  row["name"] = "mine";
+  row["gradients"]["sum"] = sum;
+  return directory.write(std::string(sum) + ".json", row.dump());
+}
+
+}  // namespace
+
+TEST_CASE("gradients of several ranks are summed as the recipe says", "[rank][fp8_gradients]") {
+  const TempDirectory directory;
+  const std::string rounded = with_sum(directory, "e4m3"), plain = with_sum(directory, "f32");
+  const auto trained = [](const std::string& recipe, int ranks, const char* parallel = "ddp",
+                          int accumulation = 1) {
+    return train({.recipe = recipe, .ranks = ranks, .parallel = parallel, .accumulation = accumulation});
+  };
+  for (const int accumulation : {1, 2})
+    check_same_bits(trained(rounded, 1, "ddp", accumulation), trained("msamp_o1", 1, "ddp", accumulation));
+  for (const int ranks : {2, 4}) {
+    INFO(ranks << " ranks");
+    const Trained replicas = trained(rounded, ranks), before = trained("msamp_o1", ranks);
+    check_same_bits(trained(plain, ranks), before);
+    check_same_bits(trained(rounded, ranks, "fsdp"), replicas);
+    // One addition is rounded once either way, by scales that differ by powers of two.
+    if (ranks > 2) CHECK(first_difference(replicas.gradients, before.gradients) != "");
+    CHECK(replicas.losses[0] == before.losses[0]);
+    for (std::size_t step = 0; step < replicas.losses.size(); ++step)
+      CHECK(std::fabs(replicas.losses[step] / before.losses[step] - 1) < 1e-3);
+  }
+}
+
+TEST_CASE("how gradients are summed is the recipe's, and of e4m3 ones alone", "[case][fp8_gradients]") {
+  const TempDirectory directory;
+  Case c;
+  c.recipe = with_sum(directory, "f32");
+  const Plan plain = resolve(c);
+  CHECK(!plain.parameters.round_gradient_sums);
+  c.recipe = with_sum(directory, "e4m3");
+  const Plan rounded = resolve(c);
+  CHECK(rounded.parameters.round_gradient_sums);
+  CHECK(rounded.id != plain.id);
+  CHECK((*definition_record(plain).recipe)["gradients"] == nlohmann::ordered_json{{"format", "e4m3"}});
+  CHECK((*definition_record(rounded).recipe)["gradients"] ==
+        nlohmann::ordered_json{{"format", "e4m3"}, {"sum", "e4m3"}});
+  c.grads = "bf16";
+  CHECK(!resolve(c).parameters.round_gradient_sums);
+  c = {};
+  c.recipe = "msamp_o1";
+  c.switch_recipe = with_sum(directory, "e4m3") + "@5";
+  c.steps = 10;
+  CHECK(contains(refusal_of([&] { resolve(c); }),
+                 "gradients e4m3 summed in e4m3, and the run fp16, bf16, e4m3"));
+}
