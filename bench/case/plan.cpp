@@ -262,8 +262,6 @@ std::string Plan::why_unsupported() const {
   const ModelConfig& m = model;
   if (m.moe && (parameters.master == Master::fp16 || bits_of(parameters.gradients) == 8))
     return "experts: an FP16 master and FP8 gradients are not tried with them yet";
-  if (m.moe && reduce_amax && recipe.quantized())
-    return "--reduce-amax on: not of experts' rows yet, of which each rank has its own";
   if (m.sliding_window > 0 && T > m.sliding_window)
     return fmt::format(
         "seq: {} is beyond the model's sliding window of {}, and only full attention is modelled", T,

@@ -33,6 +33,12 @@ Case parallel_case(int ranks, int ep, const char* recipe = "bf16", const char* m
   return c;
 }
 
+/// Llama 4's way.
+constexpr const char* kWeighted =
+    R"({"layers": 2, "width": 128, "ffn": 128, "heads": 2, "kv_heads": 1, "head_dim": 64,
+  "vocab": 256, "experts": 8, "top_k": 1, "expert_ffn": 128, "shared_ffn": 128, "score": "sigmoid", "normalise": false,
+  "weight_at": "input"})";
+
 constexpr double kLayers = 2, kTokens = 2 * 64, kWidth = 128, kTopK = 2;
 
 }  // namespace
@@ -71,6 +77,43 @@ TEST_CASE("what ranks with different experts send and take is what was predicted
           CHECK(Schema::record().violations(json) == std::vector<std::string>{});
           CHECK(nlohmann::ordered_json(json.get<Record>()) == json);
         }
+}
+
+TEST_CASE("amaxes over all ranks are an exchange for each tensor, which is predicted",
+          "[session][moe][ep][amax]") {
+  const auto maxima = [](const Case& c) {
+    const Record record = run_ok(c);
+    if (c.exchange != "sync")  // whose rows are as many as there happen to be
+      CHECK(record.communication->wire_bytes == record.communication->predicted_wire_bytes);
+    CHECK(record.memory->measured->activations == record.memory->predicted->activations);
+    for (const CollectiveRecord& kind : record.communication->collectives)
+      if (kind.name == "all_reduce_max") return kind.calls;
+    return std::int64_t{0};
+  };
+  const TempDirectory directory;
+  const std::string weighted = directory.write("weighted.json", kWeighted);
+  for (const std::string& model : {std::string("tiny-moe"), std::string("tiny-moe-shared"), weighted})
+    for (const auto& [ep, parallel, exchange, dispatch, recompute] :
+         {std::tuple{1, "ddp", "gather", "bf16", "none"},
+          {1, "fsdp", "gather", "bf16", "block"},
+          {2, "ddp", "gather", "bf16", "none"},
+          {2, "fsdp", "gather", "fp8", "none"},
+          {2, "ddp", "slots", "bf16", "block"},
+          {2, "ddp", "slots", "fp8", "none"},
+          {2, "fsdp", "sync", "bf16", "none"}}) {
+      Case c = parallel_case(2, ep, "tensorwise", model.c_str());
+      c.parallel = parallel, c.exchange = exchange, c.dispatch = dispatch, c.recompute = recompute;
+      INFO(model << ", ep " << ep << ", " << parallel << ", " << exchange << ", " << dispatch << ", "
+                 << recompute);
+      const std::int64_t own = maxima(c);
+      c.reduce_amax = "on";
+      // X of qkv, o, gate_up and down, dY of the same; the shared expert's s and its gradient. Weighted rows are not the
+      // norm's output, whose columns the shared expert then makes again.
+      const bool rows = model == weighted, again = c.recompute == "block";
+      std::int64_t of_block = 8 + (model == "tiny-moe" ? 0 : 2) + (rows ? 2 : 0) + (again ? 3 + rows : 0);
+      if (c.dispatch == "fp8") of_block -= 2;  // what is sent has a scale of all ranks already
+      CHECK(maxima(c) - own == static_cast<std::int64_t>(kLayers) * of_block);
+    }
 }
 
 TEST_CASE("held-out losses leave what a step sends to experts as it is", "[session][moe][ep][held_out]") {

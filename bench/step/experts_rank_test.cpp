@@ -83,6 +83,28 @@ TEST_CASE("ranks with different experts train like ranks that have all", "[rank]
     }
 }
 
+TEST_CASE("with one amax over all ranks a mixture is quantized as on one rank", "[rank][moe][ep][amax]") {
+  Setup setup = mixture_on(1, "tensorwise");
+  setup.routing = "balanced";
+  setup.aux = 0;  // whose f is of a rank's tokens
+  setup.batch = 4;
+  const Trained one = train(setup);
+  setup.ranks = 2, setup.batch = 2;
+  for (const char* parallel : {"ddp", "fsdp"}) {
+    setup.parallel = parallel;
+    setup.reduce_amax = true;
+    INFO(text(setup));
+    setup.ep = 1;
+    const Trained shared = train(setup);
+    CHECK(std::fabs(shared.losses[0] / one.losses[0] - 1) <= 1e-6);
+    CHECK(std::fabs(shared.norms[0] / one.norms[0] - 1) <= 1e-6);
+    setup.ep = 2;
+    check_alike(train(setup), one, 0.25, 1e-3);
+    setup.ep = 1, setup.reduce_amax = false;
+    CHECK(std::fabs(train(setup).norms[0] / one.norms[0] - 1) > 1e-6);
+  }
+}
+
 TEST_CASE("experts on several ranks are updated in every kind of state that they may have",
           "[rank][moe][ep]") {
   std::vector<Setup> setups(6, mixture_on(2));

@@ -35,6 +35,7 @@ struct Setup {
   std::string reshard = "on";
   std::string model = "";  ///< a model with experts instead, in JSON
   std::string routing = "learned";
+  double aux = Case{}.aux;
   int ep = 1;
 };
 
@@ -55,6 +56,7 @@ inline Plan plan_of(const Setup& setup) {
                                       "head_dim": 64, "vocab": 100})");
   if (!setup.model.empty()) c.model = directory.write("experts.json", setup.model);
   c.routing = setup.routing;
+  c.aux = setup.aux;
   c.ep = setup.ep;
   c.seq = setup.whole_blocks ? 64 : 32;
   c.batch = setup.batch;

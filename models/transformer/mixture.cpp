@@ -16,16 +16,11 @@
 namespace precbench {
 namespace {
 
-/// Rows of tokens into their experts' groups; of codes alone no value is made. A scale of the tensor's may be known; not of
-/// weighted rows.
-void permute_rows(Device& device, QuantizedTensor x, const QuantizedTensor& tokens, const Tensor& weights,
-                  const Groups& groups) {
-  if (!tokens.amax_in.empty() && weights.empty()) {
-    x.amax_in = tokens.amax_in;
-    x.amax_out = {};
-  }
-  if (tokens.value.empty()) x.value = {};
-  device.permute({x, tokens, weights, groups});
+/// The scale comes from this amax, if there is one, and not from the rows.
+void take_amax(QuantizedTensor& rows, const Tensor& known) {
+  if (known.empty()) return;
+  rows.amax_in = known;
+  rows.amax_out = {};
 }
 
 Weight with_columns(const Weight& weight, const GemmOperand& columns) {
@@ -42,13 +37,40 @@ ExpertLinear Transformer::experts(std::int64_t layer, Role role) const {
 }
 
 void Transformer::produce_grouped(QuantizedTensor& x, const std::function<void(QuantizedTensor&)>& op) {
-  if (!x.amax_in.empty() && !x.amax_out.empty() && parameters_.delayed()->current()) {
-    QuantizedTensor first = x;
+  const bool delayed = !x.amax_in.empty();
+  if (x.amax_out.empty() || !(delayed ? parameters_.delayed()->current() : options_.reduce_amax))
+    return op(x);
+  QuantizedTensor first = x, scaled = x;
+  if (delayed) {
     first.amax_out = std::exchange(first.amax_in, {});
-    op(first);
-    parameters_.delayed()->share(first.amax_out);
+  } else {
+    // A rank without a row has 0, and takes part like all others.
+    if (first.rowwise.format.quantized()) first.rowwise = {};
+    if (first.columnwise.format.quantized()) first.columnwise = {};
+    first.keep_value = false;
+    scaled.amax_in = std::exchange(scaled.amax_out, {});
   }
-  op(x);
+  op(first);
+  if (delayed)
+    parameters_.delayed()->share(first.amax_out);
+  else if (parameters_.comm().size() > 1)
+    parameters_.comm().all_reduce_max(first.amax_out);
+  op(scaled);
+}
+
+QuantizedTensor Transformer::with_shared_amax(QuantizedTensor x) const {
+  if (options_.reduce_amax && x.amax_in.empty()) x.amax_in = std::exchange(x.amax_out, {});
+  return x;
+}
+
+void Transformer::permute_rows(QuantizedTensor& x, const QuantizedTensor& tokens, const Tensor& weights,
+                               const Groups& groups) {
+  if (weights.empty()) take_amax(x, tokens.amax_in);
+  produce_grouped(x, [&](QuantizedTensor& rows) {
+    QuantizedTensor made = rows;
+    if (tokens.value.empty()) made.value = {};
+    device_.permute({made, tokens, weights, groups});
+  });
 }
 
 std::int64_t Transformer::most_rows() const {
@@ -123,11 +145,10 @@ void Transformer::mixture_forward(std::int64_t layer, Saved& saved, const BlockW
     QuantizedTensor x = lin.input(push_rows(groups, config_.width), true, false);
     const QuantFormat format = x.rowwise.format;
     const bool value = at_input || !format.quantized();
-    const QuantizedTensor tokens =
-        dispatch(routing, h, value && !as_codes(format) ? QuantFormat{} : format, routing.x, value);
-    produce_grouped(x, [&](QuantizedTensor& rows) {
-      permute_rows(device_, rows, tokens, at_input ? routing.group_weights : Tensor{}, groups);
-    });
+    const QuantizedTensor tokens = dispatch(
+        routing, with_shared_amax(h), value && !as_codes(format) ? QuantFormat{} : format, routing.x, value);
+    if (at_input && !routing.x_amax.empty()) x.amax_out = routing.x_amax;
+    permute_rows(x, tokens, at_input ? routing.group_weights : Tensor{}, groups);
     lin.fprop(saved.gate_up, x, with_columns(w[Role::gate_up], saved.gate_up_columns), groups);
   }
   if (shared) fprop(layer, Role::shared_gate_up, saved.shared_gate_up, h, w);
@@ -188,22 +209,19 @@ void Transformer::experts_backward(std::int64_t layer, const Saved& saved, const
     const Scope inner(arena_);
     const bool flow = options_.recipe_of(layer, Role::down).flow;
     const QuantFormat format = options_.recipe_of(layer, Role::down).dgrad.a;
-    const QuantizedTensor tokens =
-        dispatch(saved.routing, dx, format, push_arrived(format), !flow || quantization_observer_);
+    const QuantizedTensor tokens = dispatch(saved.routing, with_shared_amax(dx), format, push_arrived(format),
+                                            !flow || quantization_observer_);
     QuantizedTensor dy;
     if (flow) {
       dy = push_codes(layer, Role::down, LinearOperand::dy, tokens, {}, groups);
     } else {
       dy = down.gradient(push_rows(groups, config_.width));
-      permute_rows(device_, dy, tokens, {}, groups);
+      permute_rows(dy, tokens, {}, groups);
     }
     const Tensor ds = push_rows(groups, config_.moe.expert_ffn);
     down.dgrad(ds, dy, with_columns(w[Role::down], saved.down_columns), groups);
     QuantizedTensor s = down.input(push_rows(groups, config_.moe.expert_ffn), false, true);
-    if (!saved.swiglu_amax.empty()) {
-      s.amax_in = saved.swiglu_amax;
-      s.amax_out = {};
-    }
+    take_amax(s, saved.swiglu_amax);
     produce_grouped(dgate_up, [&](QuantizedTensor& d) {
       device_.grouped_swiglu_backward(
           {d, s, at_input ? Tensor{} : slots_dw, ds, saved.gate_up, at_input ? Tensor{} : weights, groups});
@@ -223,7 +241,9 @@ void Transformer::experts_backward(std::int64_t layer, const Saved& saved, const
     x = push_codes(layer, Role::gate_up, LinearOperand::x, tokens, of_rows, groups);
   } else {
     x = gate_up.input(push_rows(groups, config_.width), false, true);
-    permute_rows(device_, x, tokens, of_rows, groups);
+    // Codes of rows or blocks that have come stand for values with an amax of their own.
+    if (at_input || saved.routing.x.codes.empty()) take_amax(x, saved.routing.x_amax);
+    permute_rows(x, tokens, of_rows, groups);
   }
   wgrad(gate_up, Role::gate_up, dgate_up, x);
 }
@@ -238,6 +258,7 @@ Tensor Transformer::shared_backward(std::int64_t layer, const Saved& saved, cons
   } else if (consumer.x_columnwise().quantized()) {
     QuantizedTensor columns = make_quantized_tensor(norm.value, {}, consumer.x_columnwise());
     columns.amax_in = linear(layer, normed_role(layer)).slots().x.known;
+    if (config_.moe.weight_at != WeightAt::input) take_amax(columns, saved.routing.x_amax);
     push_col(columns, consumer.x_columnwise());
     produce(columns, [&](QuantizedTensor& x) { device_.quantize({x}); });
     input.form = columns.columnwise;

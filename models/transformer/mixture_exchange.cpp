@@ -175,9 +175,10 @@ void Transformer::send_scales(const GemmOperand& to, const GemmOperand& from) {
 void Transformer::send_codes(const SavedRouting& routing, const GemmOperand& to, const QuantizedTensor& x) {
   const Scope scope(arena_);
   GemmOperand mine = x.rowwise;
-  if (to.format.delayed() && !x.amax_in.empty()) {  // the same on all ranks: others do not send codes
+  const bool one_scale = to.format.granularity == Granularity::tensor;
+  if (one_scale && !x.amax_in.empty()) {  // the same on all ranks: others do not send codes
     device_.convert({to.amax, x.amax_in});
-  } else if (to.format.granularity == Granularity::tensor) {  // one scale of all that come together
+  } else if (one_scale) {  // that of all that come together
     device_.convert({to.amax, x.amax_out});
     counted(parameters_, &ExpertTraffic::dispatch, [&](Comm& comm) { comm.all_reduce_max(to.amax); });
     mine = push_gemm_operand(arena_, Segment::activations, to.format, x.value.rows, x.value.cols);
@@ -203,7 +204,11 @@ QuantizedTensor Transformer::arrived(const SavedRouting& routing, const Arrived&
                                      bool value, const Tensor& known) {
   if (x.codes.empty()) {
     const std::int64_t come = arrived_rows(routing);
-    if (!format.quantized()) return make_quantized_tensor(x.value.slice_rows(0, come), format, {});
+    if (!format.quantized()) {
+      QuantizedTensor rows = make_quantized_tensor(x.value.slice_rows(0, come), format, {});
+      rows.amax_in = known;
+      return rows;
+    }
     // A form has room for as many as may come, so that memory does not depend on the routing; nobody's rows are zeros.
     if (come < x.value.rows) device_.zero({x.value.slice_rows(come, x.value.rows - come)});
     QuantizedTensor all = make_quantized_tensor(x.value, format, {});

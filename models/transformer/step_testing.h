@@ -79,6 +79,7 @@ struct StepSetup {
   int expert_ranks = 1;
   ExpertExchange exchange = {};
   bool slots_come_back = false;  ///< TransformerOptions::slot_numbers
+  bool reduce_amax = false;
   bool weight_amaxes = true;     ///< kept for a step, where the recipe has them
   bool delayed_scales = false;   ///< kept from step to step, where the recipe has them
 };
@@ -205,6 +206,7 @@ class TestStep {
     options.z_loss = setup_.z_loss;
     options.exchange = setup_.exchange;
     options.slot_numbers = slot_numbers_;
+    options.reduce_amax = setup_.reduce_amax;
     if (setup_.reference) options.activations = DType::f32;
     return options;
   }

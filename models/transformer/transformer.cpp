@@ -159,7 +159,11 @@ void Transformer::block_forward(std::int64_t layer, Saved& saved, const BlockWei
   {
     const Scope scope(arena_);
     QuantizedTensor h2 = normed(linear(layer, normed_role(layer)), saved.h2, saved.h2_form);
-    if (config_.has_experts(layer)) h2.keep_value = true;  // the router reads it
+    if (config_.has_experts(layer)) {
+      h2.keep_value = true;  // the router reads it
+      const Tensor& x_amax = saved.routing.x_amax;
+      if (!x_amax.empty() && config_.moe.weight_at != WeightAt::input) h2.amax_out = x_amax;
+    }
     produce(h2, [&](QuantizedTensor& h) {
       device_.add_rmsnorm({h, saved.mid, saved.rstd2, saved.x, branch_, w.norm2, eps});
     });

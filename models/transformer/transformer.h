@@ -96,6 +96,7 @@ class Transformer {
     Tensor z, index, weights, report;  // ops::Route's
     Groups groups;                     // of the rows that this rank's experts compute
     Tensor group_weights;              // of the tokens that they come from
+    Tensor x_amax;                     // f32 [1], of the experts' X over all ranks, where its scale comes from there
     // With expert parallelism:
     Arrived x;     // those tokens
     Groups peers;  // of one's own tokens on their way to other ranks, unless all go to all
@@ -254,8 +255,14 @@ class Transformer {
                   const Tensor& addend = {});
   // mixture.cpp
   ExpertLinear experts(std::int64_t layer, Role role) const;
-  /// produce() of rows of experts: where a delayed scale has no history, op(x) twice, first for the amax.
+  /// produce() of rows of experts, by op(x) twice, first for the amax.
   void produce_grouped(QuantizedTensor& x, const std::function<void(QuantizedTensor&)>& op);
+  /// What produce() has made, with the amax that it has exchanged as one that is known.
+  QuantizedTensor with_shared_amax(QuantizedTensor x) const;
+  /// Rows of tokens into their experts' groups; of codes alone no value is made. A scale of the tokens' that is known is the
+  /// rows' too; not of weighted ones.
+  void permute_rows(QuantizedTensor& x, const QuantizedTensor& tokens, const Tensor& weights,
+                    const Groups& groups);
   /// Whose input the second norm's output is, as delayed scaling knows it. Experts whose rows are weighted before them have
   /// another, and it is that of the one that every token takes, if there is one or not.
   Role normed_role(std::int64_t layer) const {

@@ -7,6 +7,12 @@ namespace {
 
 bool one_scale(const QuantFormat& format) { return format.granularity == Granularity::tensor; }
 
+/// Whether a form of X has a scale from the tensor's own amax.
+bool has_amax_of_x(const Linear& linear) {
+  return linear.slots().x.known.empty() &&
+         (one_scale(linear.x_rowwise()) || one_scale(linear.x_columnwise()));
+}
+
 }  // namespace
 
 void Transformer::push_shared(const Tensor& dx0) {
@@ -80,9 +86,7 @@ void Transformer::push_saved(std::int64_t layer, Saved& saved) {
   saved.x = layer == 0 ? x0_ : push(config_.width);
   saved.rstd1 = push(DType::f32, M_, 1);
   // Recomputation stops before SwiGLU's forward, which makes this and which backward repeats without it.
-  if (consumer.slots().x.known.empty() &&
-      (one_scale(consumer.x_rowwise()) || one_scale(consumer.x_columnwise())))
-    saved.swiglu_amax = push(DType::f32, 1, 1);
+  if (has_amax_of_x(consumer)) saved.swiglu_amax = push(DType::f32, 1, 1);
   if (!config_.has_experts(layer)) return;
   push_routing(layer, saved.routing);
   if (config_.moe.shared_ffn > 0 && !saved.swiglu_amax.empty())
@@ -117,6 +121,8 @@ void Transformer::push_inner(std::int64_t layer, Saved& saved) {
                                              : push(2 * config_.ffn);
   if (config_.has_experts(layer) && expert_ranks() > 1)
     saved.routing.x = push_arrived(options_.recipe_of(layer, Role::gate_up).fprop.a);
+  if (config_.has_experts(layer) && options_.reduce_amax && has_amax_of_x(linear(layer, Role::gate_up)))
+    saved.routing.x_amax = push(DType::f32, 1, 1);
   if (config_.has_experts(layer) && config_.moe.shared_ffn > 0)
     saved.shared_gate_up = push(2 * config_.moe.shared_ffn);
   leave_weight_columns(saved);

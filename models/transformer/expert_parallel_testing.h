@@ -1,0 +1,93 @@
+// A step with experts on one CPU rank that has all tokens, and on several that divide them: what tests of both compare.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "kernels/comm/comm_testing.h"
+#include "models/transformer/step_compare.h"
+
+namespace precbench::testing {
+
+inline constexpr double kRoundoff = 0x1p-24;  // of FP32
+inline constexpr std::int64_t kSequences = 4, kLength = 128;
+
+struct Outcome {
+  std::vector<float> losses;  // of the tokens
+  Named gradients;
+};
+
+/// "flow": powers of two, with columns of transposed codes.
+inline StepSetup setup_of(const char* model, const std::string& recipe = "bf16") {
+  StepSetup setup{.model = find_model(model),
+                  .B = kSequences,
+                  .T = kLength,
+                  .recipe = find_recipe(recipe == "flow" ? "blockwise_pow2" : recipe)};
+  setup.recipe.flow = recipe == "flow";
+  setup.model.layers = 3;
+  return setup;
+}
+
+/// Llama 4's way: one expert, whose input its weight multiplies.
+inline ModelConfig weighted_input() {
+  ModelConfig model = find_model("tiny-moe-shared");
+  model.moe.rule = {.experts = 8, .top_k = 1, .score = RouterScore::sigmoid, .normalise = false};
+  model.moe.route_bias = false;
+  model.moe.weight_at = WeightAt::input;
+  return model;
+}
+
+inline Outcome outcome_of(TestStep& step, Routing routing, const std::vector<std::int32_t>& tokens,
+                          const std::vector<std::int32_t>& targets) {
+  step.parameters().initialize(1, 0.05f);
+  if (routing != Routing::learned) step.force_experts(routing);
+  Outcome outcome;
+  outcome.losses = step.token_losses(tokens, targets);
+  step.forward_backward(tokens, targets);
+  step.parameters().complete_all();
+  outcome.gradients = step.gradients();
+  return outcome;
+}
+
+inline Outcome on_one_rank(const StepSetup& setup, Routing routing = Routing::learned) {
+  const std::int64_t n = kSequences * kLength;
+  TestStep step(setup);
+  return outcome_of(step, routing, random_tokens(2, n, setup.model.vocab),
+                    random_tokens(3, n, setup.model.vocab));
+}
+
+/// The same tokens on so many ranks. All of them save the same.
+inline Outcome on_ranks(StepSetup setup, int ranks, Routing routing = Routing::learned) {
+  setup.B = kSequences / ranks;
+  const std::int64_t n = setup.B * kLength;
+  std::vector<Outcome> by_rank(ranks);
+  on_cpu_ranks(ranks, [&](Device&, Comm& comm) {
+    const auto mine = [&](std::uint64_t seed) {
+      const auto all = random_tokens(seed, kSequences * kLength, setup.model.vocab);
+      return std::vector<std::int32_t>(all.begin() + comm.rank() * n, all.begin() + (comm.rank() + 1) * n);
+    };
+    TestStep step(setup, make_cpu_device(1), &comm);
+    by_rank[comm.rank()] = outcome_of(step, routing, mine(2), mine(3));
+  });
+  Outcome together = by_rank[0];
+  for (int rank = 1; rank < ranks; ++rank) {
+    CHECK(first_difference(by_rank[rank].gradients, by_rank[0].gradients) == "");
+    together.losses.insert(together.losses.end(), by_rank[rank].losses.begin(), by_rank[rank].losses.end());
+  }
+  return together;
+}
+
+inline Named experts_of(const Named& tensors) {
+  Named experts;
+  for (const auto& [name, values] : tensors)
+    if (name.find(".experts.") != std::string::npos) experts[name] = values;
+  return experts;
+}
+
+inline constexpr ExpertExchange kGather{}, kSync{.mode = ExpertExchange::Mode::sync};
+
+inline ExpertExchange slots_of(std::int64_t slots) {
+  return {.mode = ExpertExchange::Mode::slots, .slots = slots};
+}
+
+}  // namespace precbench::testing
