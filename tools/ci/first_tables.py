@@ -7,6 +7,11 @@ from committed import lines, spread, table
 T_95 = {3: 4.303, 4: 3.182, 5: 2.776}  # Student's t, 95% to either side, by the number of values
 # Nats above BF16, steps 100 to 150 of forks of one trunk.
 FIRST_36M = {"blockwise": 0.00114, "mxfp8": 0.00120, "rowwise": 0.00124, "tensorwise": 0.00132, "mxfp8_floor": 0.00206}
+# The same over the steps of longer forks, of one trunk and two seeds.
+LONG_STEPS = [(0, 10), (30, 60), (100, 150), (200, 300), (400, 500), (600, 700), (900, 1000)]
+FIRST_LONG = {"tensorwise": [0.0007, 0.0009, 0.0013, 0.0019, 0.0023, 0.0026, 0.0029],
+              "blockwise": [0.0006, 0.0008, 0.0012, 0.0016, 0.0018, 0.0023, 0.0025],
+              "mxfp8_floor": [0.0013, 0.0014, 0.0020, 0.0028, 0.0036, 0.0040, 0.0041]}
 FIRST_TINY = {"rowwise": 0.0012, "mxfp8_floor": 0.0019, "rowwise_e5m2": 0.0034}
 # Gradient errors under outliers of 2^16.
 FIRST_LADDERS = {"ffn": {"tensorwise": 3.26, "rowwise": 0.340, "blockwise": 0.096, "mxfp8": 0.072},
@@ -48,6 +53,20 @@ def first_36m():
     rows = [[f"`{recipe}`", f"+{then:.5f}", *(with_interval(above(found[age, recipe, False], base[age], 100, 150), 5) for age in ages)]
             for recipe, then in FIRST_36M.items()]
     return table(["steps 100 to 150", "then", *(f"age {age}" for age in ages)], [bf16, *rows])
+
+
+def first_long():
+    """Nats above BF16 while forks of 1,000 steps go on: the mean of the trunks, below what was measured first."""
+    found = forks("h200/study-36m-long.jsonl")
+    (age,) = {age for age, *_ in found}
+    base = found[age, "bf16", False]
+    def now(words, of):
+        return [words, *(f"{statistics.mean(above(of, base, *steps)):+.4f}" for steps in LONG_STEPS)]
+    rows = []
+    for recipe, then in FIRST_LONG.items():
+        rows += [[f"`{recipe}`, then", *(f"+{value:.4f}" for value in then)], now(f"`{recipe}`", found[age, recipe, False])]
+    return table(["steps", *(f"{first} to {last:,}" for first, last in LONG_STEPS)],
+                 [*rows, now("`mxfp8`", found[age, "mxfp8", False]), now("`bf16`, a weight changed", found[age, "bf16", True])])
 
 
 def last_bit_36m():
@@ -132,6 +151,6 @@ def seeds_scatter():
     return spread([statistics.stdev(end[seed] - ends["bf16"][seed] for seed in end) for recipe, end in ends.items() if recipe != "bf16"], 2)
 
 
-TABLES = {"first-36m": first_36m, "first-tiny": first_tiny, "first-ladders": first_ladders, "first-ladders-tiny": ladder_tiny}
+TABLES = {"first-36m": first_36m, "first-long": first_long, "first-tiny": first_tiny, "first-ladders": first_ladders, "first-ladders-tiny": ladder_tiny}
 FIGURES = {"first-last-bit": last_bit_36m, "first-seeds": seeds_scatter,
            **{f"first-plateau-{master}": lambda master=master: plateau_seeds(master) for master in ("fp32", "bf16")}}

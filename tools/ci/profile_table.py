@@ -9,7 +9,11 @@ import re
 import sys
 
 STALL = re.compile(r"smsp__average_warps_issue_stalled_(\w+)_per_issue_active\.ratio")
-TENSOR = re.compile(r"pipe_tensor.*pct_of_peak_sustained")
+BUSY = {"tensor": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
+        "issue": "sm__issue_active.avg.pct_of_peak_sustained_elapsed",
+        "DRAM": "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
+        "L2": "lts__throughput.avg.pct_of_peak_sustained_elapsed",
+        "warps": "sm__warps_active.avg.pct_of_peak_sustained_active"}
 
 
 def launches(path):
@@ -37,7 +41,7 @@ def shortened(name):
     depth, kept = 0, ""
     for letter in name:
         depth -= letter == ">"
-        if depth < 2 and not (depth == 0 and letter == "("):
+        if depth < 3 and not (depth == 0 and letter == "("):
             kept += letter
         elif depth == 0:
             break
@@ -46,23 +50,17 @@ def shortened(name):
 
 
 def line(launch):
-    percent = lambda name: "-" if number(launch, name) is None else f"{number(launch, name):.0f}%"
-    tensor = [number(launch, name) for name in launch if TENSOR.search(name)]
     stalls = sorted(((number(launch, name) or 0, STALL.fullmatch(name)[1]) for name in launch if STALL.fullmatch(name)), reverse=True)
-    return [shortened(launch["Kernel Name"]), launch["Grid Size"].replace(" ", ""),
-            f"{number(launch, 'gpu__time_duration.sum') / 1e3:.0f}",
-            f"{max(filter(None, tensor), default=0):.0f}%",
-            percent("sm__inst_issued.avg.pct_of_peak_sustained_active"),
-            percent("dram__throughput.avg.pct_of_peak_sustained_elapsed") if "dram__throughput.avg.pct_of_peak_sustained_elapsed" in launch
-            else percent("gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"),
-            percent("lts__throughput.avg.pct_of_peak_sustained_elapsed"),
-            percent("sm__warps_active.avg.pct_of_peak_sustained_active"),
-            ", ".join(f"{name} {cycles:.1f}" for cycles, name in stalls[:3] if cycles >= 0.1)]
+    waits = [(cycles, name) for cycles, name in stalls if name not in ("selected", "not_selected")]
+    busy = [number(launch, name) for name in BUSY.values()]
+    return [shortened(launch["Kernel Name"]), launch["Grid Size"].replace(" ", ""), f"{number(launch, 'gpu__time_duration.sum') / 1e3:.0f}",
+            *("-" if share is None else f"{share:.0f}%" for share in busy),
+            ", ".join(f"{name} {cycles:.1f}" for cycles, name in waits[:3] if cycles >= 0.1)]
 
 
 def main():
     for path in sys.argv[1:]:
-        rows = [["kernel", "grid", "us", "tensor", "issue", "DRAM", "L2", "warps", "cycles between issues of a warp"],
+        rows = [["kernel", "grid", "us", *BUSY, "waits, cycles an instruction"],
                 *map(line, launches(path))]
         widths = [max(map(len, column)) for column in zip(*rows)]
         print(pathlib.Path(path).stem)

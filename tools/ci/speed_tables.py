@@ -5,7 +5,8 @@ from committed import gib, lines, measured, over_bf16, percent_at_most, rate, sp
 
 SINGLE_RECIPES = ["tensorwise", "rowwise", "rowwise_gw_hp", "blockwise"]
 FRONT_SHAPES = [("llama3.1-8b", 1, 8192), ("llama3.1-8b", 1, 4096), ("llama3.2-3b", 1, 4096), ("llama3.2-1b", 8, 2048)]
-MIXTURES = [("moe-4b-a1b", "balanced"), ("moe-4b-a1b", "learned"), ("moe-4b-a1b", "zipf:1"), ("qwen3-30b-a3b", "balanced")]
+MIXTURES = [("moe-4b-a1b", "balanced"), ("moe-4b-a1b", "learned"), ("moe-4b-a1b", "zipf:1"), ("olmoe-1b-7b", "balanced"),
+            ("qwen3-30b-a3b", "balanced")]
 MIXTURE_RECIPES = ["tensorwise", "tensorwise_delayed", "rowwise", "blockwise"]
 OLD_COMMIT = "ee8943a"
 BUSY_WATTS = 500  # a clock that was read with less is of a GPU before its load
@@ -93,10 +94,11 @@ def front_experts():
         if key[-1] != "bf16":
             continue
         model, layers, batch, seq, accumulation, _ = key
-        of = {recipe: rate(cases[*key[:-1], recipe]) for recipe in ("bf16", "rowwise", "blockwise")}
-        over = [f"{of[recipe] / theirs[*key[:-1], recipe]['tokens_per_s']:.2f}x" for recipe in ("bf16", "rowwise")]
+        of = {recipe: rate(cases[*key[:-1], recipe]) for recipe in ("bf16", "rowwise", "blockwise") if (*key[:-1], recipe) in cases}
+        over = lambda recipe, base: f"{of[recipe] / base:.2f}x" if recipe in of else "-"
+        peer = lambda recipe: theirs[*key[:-1], recipe]["tokens_per_s"] if recipe in of else None
         rows.append([model + (f", {layers} layers" if layers else ""), f"{batch} x {seq}", f"{of['bf16']:,.0f}",
-                     over[0], f"{of['blockwise'] / of['bf16']:.2f}x", over[1]])
+                     over("bf16", peer("bf16")), over("blockwise", of["bf16"]), over("rowwise", peer("rowwise"))])
     return table(["model", "batch x seq", "bf16 tokens/s", "over PyTorch's", "blockwise over bf16", "rowwise over PyTorch's"],
                  rows)
 
@@ -162,6 +164,17 @@ def experts_on_two():
                      f"{rate(record) / rate(single):.2f}x" if single else "-", f"{record['breakdown']['communication_ms']:.1f}",
                      f"{gib(single):.1f} / {gib(record):.1f}" if single else f"- / {gib(record):.1f}"])
     return table(["recipe", "dispatch", "exchange", "tokens/s", "over one GPU", "communication, ms", "peak GiB per GPU, 1 / 2"], rows)
+
+
+def accumulated():
+    """Steps of many micro-steps on one GPU."""
+    cases = measured("h200/accumulated.jsonl", "model", "batch", "seq", "accumulation", "recipe")
+    rows = []
+    for (model, batch, seq, passes, recipe), record in cases.items():
+        bf16 = cases[model, batch, seq, passes, "bf16"]
+        rows.append([model, f"{passes} x {batch} x {seq}", recipe, f"{batch * seq * passes:,}", f"{rate(record):,.0f}",
+                     f"{rate(record) / rate(bf16):.2f}x", f"{gib(record):.1f}"])
+    return table(["model", "passes x batch x seq", "recipe", "tokens a step", "tokens/s", "over bf16", "peak GiB"], rows)
 
 
 def delayed_speed():
@@ -277,7 +290,7 @@ TABLES = {"single": single, "beside-peer": beside_peer, "beside-peer-experts": l
           "front-single": front_single, "front-experts": front_experts, "front-scaling": front_scaling, "scaling": scaling,
           "scaling-peer": lambda: beside_fsdp2("h200x4/scaling.jsonl", "h200x4/peer.ndjson"),
           "fsdp-two": lambda: beside_fsdp2("h200/fsdp-two/records.jsonl", "h200/fsdp-two/peer.ndjson"), "reshard": reshard, "mixtures": mixtures, "experts-on-two": experts_on_two,
-          "delayed-speed": delayed_speed, "since-old-commit": since_old_commit, "fp4-cost": fp4_cost}
+          "delayed-speed": delayed_speed, "accumulated": accumulated, "since-old-commit": since_old_commit, "fp4-cost": fp4_cost}
 FIGURES = {"host-clock": host_clock, "repeats": repeats, "repeats-apart": lambda: apart("repeats/once", "repeats/again"),
            "tables-apart": lambda: apart("single", "beside-peer/records"),
            **{f"speedups-{recipe}": lambda recipe=recipe: speedups(recipe) for recipe in ("tensorwise", "blockwise")},

@@ -110,7 +110,7 @@ AttentionRunner<HopperBackward> backward_runner(const AttentionState& state, con
                                                 bool own_rows, bool deterministic, int compute_capability) {
   return runner_of(
       state, shape, own_rows, hopper_backward(shape, compute_capability, deterministic),
-      hopper_backward_is_faster(shape),
+      hopper_backward_is_faster(shape, deterministic),
       deterministic ? kDeterministicWorkspace : kNoLimit, [&]() -> const auto& {
         return state.cudnn->backward_plan(shape, deterministic);
       });

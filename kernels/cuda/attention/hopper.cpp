@@ -54,8 +54,8 @@ const HopperBackward* hopper_backward(const AttentionShape& shape, int compute_c
   return nullptr;
 }
 
-bool hopper_backward_is_faster(const AttentionShape& shape) {
-  return shape.keys() <= 4096 || shape.head_dim == 64;
+bool hopper_backward_is_faster(const AttentionShape& shape, bool deterministic) {
+  return deterministic || shape.keys() <= 4096 || shape.head_dim == 64;
 }
 
 }  // namespace precbench

@@ -48,8 +48,9 @@ std::vector<const HopperBackward*> hopper_backward_kernels(const AttentionShape&
 const HopperForward* hopper_forward(const AttentionShape& shape, int compute_capability);
 const HopperBackward* hopper_backward(const AttentionShape& shape, int compute_capability,
                                       bool deterministic);
-/// Whether it is faster than cuDNN 9.14's, as attention_bench found on an H200; the forward pass is at every shape.
-bool hopper_backward_is_faster(const AttentionShape& shape);
+/// Whether it is faster than cuDNN 9.14's, as attention_bench found on an H200; the forward pass is at every shape. Of more
+/// keys it is by 1.5% while the GPU is at its power limit, and slower while it is not.
+bool hopper_backward_is_faster(const AttentionShape& shape, bool deterministic);
 
 /// Every kernel of this build (hopper_*_sm90a.cu).
 std::span<const HopperForward> all_hopper_forward_kernels();
