@@ -189,7 +189,7 @@ std::vector<StudyCard> cards_of(const StudyRows& rows) {
   const ForkRules rules{.margin = rows.margin * common.bf16_loss, .level = rows.level};
   common.margin = rules.margin;
   common.floor = noise_floor(evidence_of(rows, "bf16", rows.perturbed));
-  common.bf16_learning_rate = highest_bf16_rate(rows);
+  common.bf16_learning_rate = bf16_rates(rows, rules.margin);
   const Controls controls = controls_of(rows, rules);
   common.controls = controls.results;
   std::vector<ForkEvidence> asked;

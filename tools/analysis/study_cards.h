@@ -51,8 +51,8 @@ struct StudyCard {
   std::vector<CardLayer> layers;
   std::vector<StepDifference> curve;
   Ladder outlier_ffn, outlier_norm, outlier_vo, learning_rate, bits, exponent_bits, batch;
-  std::optional<double> bf16_learning_rate;  ///< the highest factor of the rate at which BF16 still trains
-  std::vector<ControlResult> controls;       ///< of the study, the same in all its cards
+  Ladder bf16_learning_rate;            ///< at which factors of the rate BF16 itself is stable
+  std::vector<ControlResult> controls;  ///< of the study, the same in all its cards
 };
 
 /// By model, then by recipe, in the order of their names; none where no record belongs to a study. They point to the

@@ -37,7 +37,7 @@ Json json_of(const StudyCard& card) {
   for (const ControlResult& one : card.controls)
     controls.push_back({{"name", one.name}, {"found", one.found ? Json(*one.found) : Json()}});
   Json learning_rate = json_of(card.learning_rate);
-  learning_rate["bf16_holds"] = json_of(card.bf16_learning_rate);
+  learning_rate["bf16_holds"] = json_of(card.bf16_learning_rate.holds());
   return {{"model", card.model},
           {"recipe", verdict.recipe},
           {"verdict", name_of(verdict.outcome)},

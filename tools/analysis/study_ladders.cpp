@@ -32,13 +32,20 @@ std::optional<double> exponent_of(const std::string& stress, const std::string& 
   return std::isfinite(exponent) ? std::optional(exponent) : std::nullopt;
 }
 
-bool trains(const Record& bf16) {
-  const std::optional<double> end = trailing_loss(bf16);
-  if (!end) return false;
-  const auto begin = bf16.training->loss.begin();
-  const auto tenth =
-      std::max<std::ptrdiff_t>(1, static_cast<std::ptrdiff_t>(bf16.training->loss.size()) / 10);
-  return *end <= mean_and_spread({begin, begin + tenth}).mean;
+/// The highest learning rate of a run.
+std::optional<double> highest_rate(const Record& record) {
+  if (!record.training || record.training->lr.empty()) return std::nullopt;
+  return *std::max_element(record.training->lr.begin(), record.training->lr.end());
+}
+
+/// Whether a fork's rate is no higher than that of the trunk's step before it.
+bool no_higher_than_trunks(const StudyRows& rows, std::int64_t age, const Record& fork) {
+  constexpr double kRounding = 1e-6;  // rates are FP32
+  if (!rows.trunk || !rows.trunk->training || age < 1) return false;
+  const PackedSeries& rates = rows.trunk->training->lr;
+  const std::optional<double> rate = highest_rate(fork);
+  return rate && rates.size() >= static_cast<std::size_t>(age) &&
+         *rate <= rates[static_cast<std::size_t>(age) - 1] * (1 + kRounding);
 }
 
 }  // namespace
@@ -75,26 +82,34 @@ Ladder outlier_ladder(const StudyRows& rows, const std::string& recipe, const st
 
 Ladder loss_ladder(const StudyRows& rows, StudyPart part, const std::string& recipe, double margin) {
   std::map<double, std::vector<double>> rungs;
+  const std::optional<double> stable =
+      part == StudyPart::learning_rate ? bf16_rates(rows, margin).holds() : std::nullopt;
   for (const StudyPair& pair : rows.pairs(part, recipe)) {
+    if (part == StudyPart::learning_rate && !(stable && pair.cell.rung <= *stable)) continue;
     const std::optional<double> bf16 = trailing_loss(pair.bf16);
     const bool answered = pair.recipe.status == Status::ok || pair.recipe.status == Status::diverged;
     if (!bf16 || !answered) continue;
-    if (!takes_bits(part) && !trains(pair.bf16)) continue;
     rungs[pair.cell.rung].push_back(trailing_loss(pair.recipe).value_or(kNone) - *bf16);
   }
   return ladder_of(rungs, margin);
 }
 
-std::optional<double> highest_bf16_rate(const StudyRows& rows) {
-  std::map<double, bool> good;
-  for (const auto& [cell, record] : rows.of(StudyPart::learning_rate, "bf16"))
-    if (const auto [rung, added] = good.try_emplace(cell.rung, true); !trains(*record)) rung->second = false;
-  std::optional<double> highest;
-  for (const auto& [factor, all] : good) {
-    if (!all) break;
-    highest = factor;
+Ladder bf16_rates(const StudyRows& rows, double margin) {
+  const StudyCells& own_rate = rows.of(StudyPart::fork, "bf16");
+  std::map<double, std::vector<double>> rungs;
+  std::map<double, bool> trunk_has_shown;
+  for (const auto& [cell, record] : rows.of(StudyPart::learning_rate, "bf16")) {
+    StudyCell same = cell;
+    same.rung = 0;
+    const auto other = own_rate.find(same);
+    const std::optional<double> base = other == own_rate.end() ? std::nullopt : trailing_loss(*other->second);
+    rungs[cell.rung].push_back(trailing_loss(*record).value_or(kNone) - base.value_or(kNone));
+    bool& shown = trunk_has_shown.try_emplace(cell.rung, true).first->second;
+    shown = shown && trailing_loss(*record) && no_higher_than_trunks(rows, cell.age, *record);
   }
-  return highest;
+  Ladder ladder = ladder_of(rungs, margin);
+  for (LadderRung& rung : ladder.rungs) rung.holds = rung.holds || trunk_has_shown[rung.at];
+  return ladder;
 }
 
 }  // namespace precbench

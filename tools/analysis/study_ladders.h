@@ -30,12 +30,16 @@ inline constexpr double kLargestGradientError = 0.2;
 
 /// Gradient error under outliers, `kind` "ffn", "norm" or "vo". The first rung is that of the same states without.
 Ladder outlier_ladder(const StudyRows& rows, const std::string& recipe, const std::string& kind);
-/// Loss minus BF16's: breaks beyond the margin in nats. Of part learning_rate and batch at the same rung, where BF16
-/// trains; of parts that take bits minus that of the plain BF16 fork.
+/// Loss minus BF16's: breaks beyond the margin in nats. Of part learning_rate at the same rung, up to the highest at which
+/// BF16 is stable; of part batch at the same rung; of parts that take bits minus that of the plain BF16 fork.
 Ladder loss_ladder(const StudyRows& rows, StudyPart part, const std::string& recipe, double margin);
 
-/// The highest factor of the learning rate up to which BF16 trains: a fork's loss is at its end no higher than at its
-/// beginning. Null: at none.
-std::optional<double> highest_bf16_rate(const StudyRows& rows);
+/// BF16's own ladder of learning rates: its loss at a rung minus that of its fork at the study's own rate, of the same state
+/// and data, so that no batch is easier for one of them. It holds, that is BF16 is stable, where its forks end and
+/// - the rate is no higher than the one at which the trunk came to this state: the trunk has shown it. A fork there may well
+///   end higher than one at a lower rate, which brings a loss down at once; or
+/// - it is higher, and their mean is no more than the margin above.
+/// Beyond, what recipes and BF16 differ by is mostly chance, of either sign (results/h200/study-36m.jsonl at x30).
+Ladder bf16_rates(const StudyRows& rows, double margin);
 
 }  // namespace precbench

@@ -1,7 +1,9 @@
 // Ladders from rows whose truth is known: where they end, and what says nothing of a recipe.
 #include "tools/analysis/study_ladders.h"
 
+#include <optional>
 #include <tuple>
+#include <utility>
 
 #include "tools/analysis/study_samples.h"
 #include "tools/testing/catch.h"
@@ -19,13 +21,26 @@ Fidelity under(const std::string& stress, double error) {
   return {stress, 2, 4.0, {}, {{error, {}, {}}, {0.99, {}, {}}, {-0.01, {}, {}}}, {}, {}};
 }
 
-/// A fork that falls by half a nat, or rises.
-Record& add_rate(Rows& rows, const std::string& recipe, double factor, double difference,
-                 bool rises = false) {
-  Record& row = rows.add(recipe, StudyPart::learning_rate, 1, 200, difference, factor);
-  for (int step = 0; step < kSteps; ++step) row.training->loss[step] += (rises ? 0.5 : -0.5) * step / kSteps;
+/// A fork at `factor` times 3e-4, 1 for the study's own rate. The batches of its second half are harder by a tenth of a nat for
+/// whoever reads them.
+Record& add_rate(Rows& rows, const std::string& recipe, double factor, double difference) {
+  Record& row = factor == 1 ? rows.add(recipe, StudyPart::fork, 1, 200, difference)
+                            : rows.add(recipe, StudyPart::learning_rate, 1, 200, difference, factor);
+  for (int step = kSteps / 2; step < kSteps; ++step) row.training->loss[step] += 0.1;
+  row.training->lr = std::vector<double>(kSteps, 3e-4 * factor);
   return row;
 }
+
+/// Of 200 steps, the last at this rate.
+Record& add_trunk(Rows& rows, double last_rate) {
+  Record& row = rows.add("bf16", StudyPart::trunk, 1, 0, 0);
+  row.training->lr = std::vector<double>(200, 1e-2);
+  row.training->lr[199] = last_rate;
+  return row;
+}
+
+/// The highest factor at which BF16 is stable.
+std::optional<double> stable_in(const Rows& rows) { return bf16_rates(study_of(rows), kMarginNats).holds(); }
 
 }  // namespace
 
@@ -71,20 +86,59 @@ TEST_CASE("a recipe beyond the limit without outliers breaks at none", "[study]"
   CHECK((!ladder.holds() && ladder.breaks() == 0));
 }
 
-TEST_CASE("a learning rate says something of a recipe only where BF16 trains", "[study]") {
+TEST_CASE("a learning rate says something of a recipe only where BF16 is stable", "[study]") {
   Rows rows;
-  for (const double factor : {3.0, 10.0, 30.0}) {
-    add_rate(rows, "bf16", factor, 0, factor == 30);
-    add_rate(rows, "blockwise", factor, factor == 10 ? 0.02 : 0.001, factor == 30);
+  for (const auto& [factor, cost] : {std::pair(1.0, 0.0), {3.0, 0.009}, {10.0, -0.5}, {30.0, 0.011}}) {
+    add_rate(rows, "bf16", factor, cost);
+    add_rate(rows, "blockwise", factor, cost + (factor == 10 ? 0.02 : 0.001));
   }
   const Ladder ladder = loss_ladder(study_of(rows), StudyPart::learning_rate, "blockwise", kMarginNats);
   CHECK((ladder.rungs.size() == 2 && ladder.holds() == 3 && ladder.breaks() == 10));
-  CHECK(highest_bf16_rate(study_of(rows)) == 10);
+  const Ladder bf16 = bf16_rates(study_of(rows), kMarginNats);
+  CHECK((bf16.holds() == 10 && bf16.breaks() == 30));
+  CHECK(*bf16.rungs[0].value == Approx(0.009));
+  // Beyond a rung at which it is not, nothing is said.
+  add_rate(rows, "bf16", 40, 0);
+  add_rate(rows, "blockwise", 40, 0.001);
+  CHECK(loss_ladder(study_of(rows), StudyPart::learning_rate, "blockwise", kMarginNats).rungs.size() == 2);
+}
+
+TEST_CASE("BF16 is stable at a rate that the trunk came with, though a lower one ends lower", "[study]") {
+  Rows rows;
+  add_rate(rows, "bf16", 1, 0);
+  Record& fast = add_rate(rows, "bf16", 3, 0.06);
+  SECTION("without the trunk's row nobody knows") { CHECK(!stable_in(rows)); }
+  SECTION("the trunk's rate is no lower") {
+    add_trunk(rows, 9e-4);
+    CHECK(stable_in(rows) == 3);
+    fast.status = Status::diverged;
+    CHECK(!stable_in(rows));
+  }
+  SECTION("the trunk's rate had fallen by then") {
+    add_trunk(rows, 8e-4);
+    CHECK(!stable_in(rows));
+  }
+  SECTION("the trunk's row ends before the fork's age") {
+    add_trunk(rows, 9e-4).training->lr.resize(199);
+    CHECK(!stable_in(rows));
+  }
+  SECTION("a trunk that did not end shows nothing") {
+    add_trunk(rows, 9e-4).status = Status::crashed;
+    CHECK(!stable_in(rows));
+  }
+}
+
+TEST_CASE("above the trunk's rate BF16 is not shown to be stable without its fork at the study's own",
+          "[study]") {
+  Rows rows;
+  add_rate(rows, "bf16", 3, 0);
+  const Ladder bf16 = bf16_rates(study_of(rows), kMarginNats);
+  CHECK((bf16.rungs.size() == 1 && !bf16.rungs[0].value && !bf16.holds()));
 }
 
 TEST_CASE("a rung whose run diverged breaks, and one that crashed, or lacks BF16's, is none", "[study]") {
   Rows rows;
-  for (const double factor : {3.0, 10.0, 20.0, 30.0}) {
+  for (const double factor : {1.0, 3.0, 10.0, 20.0, 30.0}) {
     add_rate(rows, "bf16", factor, 0);
     add_rate(rows, "blockwise", factor, 0.001);
   }
@@ -103,7 +157,7 @@ TEST_CASE("a rung whose run diverged breaks, and one that crashed, or lacks BF16
   REQUIRE(ladder.rungs.size() == 2);
   CHECK((ladder.holds() == 3 && ladder.breaks() == 10));
   CHECK(!ladder.rungs[1].value);
-  CHECK(highest_bf16_rate(study_of(rows)) == 20);
+  CHECK(stable_in(rows) == 20);
 }
 
 TEST_CASE("a recipe without bits is compared with the plain BF16 fork", "[study]") {
@@ -124,8 +178,18 @@ TEST_CASE("a recipe without bits is compared with the plain BF16 fork", "[study]
 
 TEST_CASE("a batch and a learning rate of one number are apart", "[study]") {
   Rows rows;
-  add_rate(rows, "bf16", 2, 0, true);  // does not train
-  rows.add("bf16", StudyPart::batch, 1, 200, 0, 2).training->loss[0] += 1;
+  add_rate(rows, "bf16", 1, 0);
+  add_rate(rows, "bf16", 2, 1);  // not stable
+  rows.add("bf16", StudyPart::batch, 1, 200, 0, 2);
   rows.add("blockwise", StudyPart::batch, 1, 200, 0.001, 2);
   CHECK(loss_ladder(study_of(rows), StudyPart::batch, "blockwise", kMarginNats).holds() == 2);
+}
+
+TEST_CASE("a small batch whose last ones are harder says as much as another", "[study]") {
+  Rows rows;
+  for (const auto& [recipe, difference] : {std::pair("bf16", 0.0), {"blockwise", 0.001}}) {
+    Record& row = rows.add(recipe, StudyPart::batch, 1, 200, difference, 1);
+    for (int step = 0; step < kSteps; ++step) row.training->loss[step] += 0.5 * step / kSteps;
+  }
+  CHECK(loss_ladder(study_of(rows), StudyPart::batch, "blockwise", kMarginNats).holds() == 1);
 }

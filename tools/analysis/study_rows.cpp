@@ -24,7 +24,10 @@ bool is_sound(const StudyPlace& place) {
 
 void add(StudyRows& rows, const Record& record) {
   const StudyPlace& place = *record.study;
-  if (place.part == StudyPart::trunk) return;
+  if (place.part == StudyPart::trunk) {
+    if (!rows.trunk && record.status == Status::ok) rows.trunk = &record;
+    return;
+  }
   rows.margin = place.margin, rows.level = place.level;
   const std::string recipe = text_in(record.definition->recipe, "name");
   const DefinitionPart& init = record.definition->init;

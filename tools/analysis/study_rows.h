@@ -41,6 +41,7 @@ struct StudyRows {
   std::map<std::pair<StudyPart, std::string>, StudyCells>
       cells;             ///< by recipe; of part bits by the one that lost them
   StudyCells perturbed;  ///< BF16 forks that give the noise floor
+  const Record* trunk = nullptr;  ///< one that ended well; the rates of all are the same
 
   const StudyCells& of(StudyPart part, const std::string& recipe) const;
   /// Rows that have a BF16 fork of the same part; of part bits, one that is no ladder's.

@@ -11,6 +11,12 @@
 namespace precbench {
 namespace {
 
+/// Of a study's trunk the rate before each age is looked at, of its ladder of rates each rung's.
+bool shows_rates(const Record& record) {
+  return record.study &&
+         (record.study->part == StudyPart::trunk || record.study->part == StudyPart::learning_rate);
+}
+
 /// Seeds make no versions of a file, and runs of many seeds share what is left.
 void drop_seed(DefinitionPart& part) {
   if (!part || !part->contains("seed")) return;
@@ -30,8 +36,10 @@ void reduce_for_table(Record& record) {
   Training& training = *record.training;
   training.converted_layers.clear();
   // The last norm is shown; of the learning rate only how long it rises.
-  const PackedSeries norm = std::move(training.grad_norm), rate = std::move(training.lr);
+  const PackedSeries norm = std::move(training.grad_norm);
   training.grad_norm = norm.empty() ? PackedSeries{} : PackedSeries{norm.back()};
+  if (shows_rates(record)) return;
+  const PackedSeries rate = std::move(training.lr);
   const auto highest = std::max_element(rate.begin(), rate.end());
   if (highest == rate.begin()) return;
   training.lr = std::vector<double>(rate.begin(), highest + 1);

@@ -39,6 +39,17 @@ std::string ladder_words(const Ladder& ladder, const char* before) {
                     : fmt::format("breaks {}{:g}", before, *breaks);
 }
 
+/// How far BF16's own ladder of learning rates went: others end there at the latest.
+std::string bf16_rate_words(const std::string& model, const Ladder& rates) {
+  const std::optional<double> holds = rates.holds(), breaks = rates.breaks();
+  if (!holds)
+    return fmt::format(
+        "BF16 itself is not stable on {} at {:g} times the fork's learning rate, so that this ladder says nothing.",
+        model, *breaks);
+  return fmt::format("BF16 itself is stable on {} at {:g} times the fork's learning rate, {}.", model, *holds,
+                     breaks ? fmt::format("and not at {:g}", *breaks) : std::string("the highest tried"));
+}
+
 /// One sentence on whether the difference grows with the fork.
 std::string trend_words(const StudyCard& card) {
   const auto& trend = card.verdict.trend;
@@ -163,7 +174,7 @@ void add_ladder_figures(const StudyFigures& figures) {
   outliers("outliers-norm", "the norms", &StudyCard::outlier_norm);
   outliers("outliers-v", "V", &StudyCard::outlier_vo);
   figures.add("learning-rate",
-              "Loss of a recipe's forks minus BF16's at the same learning rate, where BF16 trains.",
+              "Loss of a recipe's forks minus BF16's at the same learning rate, where BF16 is stable.",
               plot_number("log_x", 1) +
                   axes("factor of the learning rate", "loss minus that of bf16 (nats per token)"),
               [](const StudyCard& card) { return rungs_of(card.learning_rate); });
@@ -278,27 +289,26 @@ Section ladders_section(const ReportInput& input) {
   table.columns = {{"model", true}, {"recipe", true}};
   for (const StudyCard& card : cards) table.rows.push_back({card.model, card.verdict.recipe});
   for (const Shown& column : kShown) {
-    const auto climbed = [&](const StudyCard& card) { return !(card.*column.ladder).rungs.empty(); };
-    if (std::none_of(cards.begin(), cards.end(), climbed)) continue;
+    const auto climbs = [&](const StudyCard& card) { return !(card.*column.ladder).rungs.empty(); };
+    if (std::none_of(cards.begin(), cards.end(), climbs)) continue;
     table.columns.push_back({column.title, true});
     for (std::size_t i = 0; i < cards.size(); ++i)
       table.rows[i].push_back(ladder_words(cards[i].*column.ladder, column.before));
   }
-  if (table.columns.size() == 2) return section;
-  section.lines = {fmt::format(
-      "The highest rung at which a recipe holds, and the first at which it breaks: an outlier, when its gradient "
-      "error is above {0:g}%, whatever it is without (of some it is above without any, on the trunks that climb); a learning rate or "
-      "batch, when its loss is beyond the margin of BF16's at the same; a bit taken away, when its loss is beyond "
-      "the margin.",
-      100 * kLargestGradientError)};
+  const bool climbed = table.columns.size() > 2;
+  if (climbed)
+    section.lines.push_back(fmt::format(
+        "The highest rung at which a recipe holds, and the first at which it breaks: an outlier, when its gradient "
+        "error is above {0:g}%, whatever it is without (of some it is above without any, on the trunks that climb); a learning rate or "
+        "batch, when its loss is beyond the margin of BF16's at the same; a bit taken away, when its loss is beyond "
+        "the margin.",
+        100 * kLargestGradientError));
   for_each_study(cards, [&](Cards study) {
-    if (const auto rate = study.front().bf16_learning_rate)
-      section.lines.push_back(
-          fmt::format("BF16 itself trains on {} at up to {:g} times the fork's learning rate.",
-                      study.front().model, *rate));
+    if (const Ladder& rates = study.front().bf16_learning_rate; !rates.rungs.empty())
+      section.lines.push_back(bf16_rate_words(study.front().model, rates));
     add_ladder_figures({input, study, section.figures});
   });
-  section.table = std::move(table);
+  if (climbed) section.table = std::move(table);
   return section;
 }
 

@@ -1,5 +1,6 @@
 // Studies in a report: their cards, what the summary makes of them, and that no other section takes their rows.
 #include <functional>
+#include <initializer_list>
 #include <utility>
 
 #include "tools/analysis/study_samples.h"
@@ -249,6 +250,29 @@ TEST_CASE("ladders of outliers have one limit, and say what is beyond it without
   says("tensorwise", "holds 2^8, breaks 2^16");
   says("mxfp8", "  breaks 2^8");
   says("nvfp4", "above 20% without");
+}
+
+TEST_CASE("a report says how far BF16's own ladder of learning rates goes", "[study]") {
+  const auto section = [](std::initializer_list<std::pair<double, double>> costs) {
+    Rows rows;
+    rows.add_frame();
+    rows.add_forks("blockwise", 0.0012, 1e-5, Rows::ask);
+    for (const auto& [factor, cost] : costs)
+      for (const auto& [recipe, more] : {std::pair("bf16", 0.0), {"blockwise", 0.001}})
+        rows.add(recipe, StudyPart::learning_rate, 1, 200, cost + more, factor);
+    std::vector<Record> records;
+    for (const LocatedRecord* row : rows.refs()) records.push_back(row->record);
+    return section_of(records, "How far from breaking?");
+  };
+  CHECK(contains(section({{3, 0.0}, {10, 0.5}}),
+                 "BF16 itself is stable on llama3.2-1b at 3 times the fork's learning rate, "
+                 "and not at 10."));
+  CHECK(contains(section({{3, 0.0}}), "at 3 times the fork's learning rate, the highest tried."));
+  const std::string none = section({{3, 0.5}});
+  CHECK(contains(
+      none,
+      "is not stable on llama3.2-1b at 3 times the fork's learning rate, so that this ladder says nothing"));
+  CHECK_FALSE(contains(none, "holds x"));
 }
 
 TEST_CASE("a study's rows are cards, and in no table of speeds", "[study]") {
