@@ -109,6 +109,12 @@ ForkEvidence apart(const ForkEvidence& control, const ForkEvidence& recipe) {
   return apart;
 }
 
+/// The end, where there is none.
+std::vector<AgeDifferences>::const_iterator oldest_of(const ForkEvidence& evidence) {
+  return std::max_element(evidence.ages.begin(), evidence.ages.end(),
+                          [](const AgeDifferences& a, const AgeDifferences& b) { return a.age < b.age; });
+}
+
 std::string in_nats(const MeanWithInterval& d) {
   return fmt::format("{:+.5f} nats [{:+.5f}, {:+.5f}]", d.mean, d.low, d.high);
 }
@@ -143,33 +149,52 @@ ForkVerdict describe(const ForkEvidence& evidence) {
   return verdict;
 }
 
-/// Why a study cannot call anything equivalent; empty if it can.
-std::string blind(std::optional<double> floor, int controls, const std::vector<std::string>& missed,
-                  const ForkRules& rules) {
+/// Why a study cannot call anything equivalent, and what would help; empty if it can.
+std::string blind(std::optional<double> floor, std::optional<int> quiet, int controls,
+                  const std::vector<std::string>& missed, const ForkRules& rules) {
+  std::vector<std::string> reasons;
   if (controls == 0)
-    return "no positive control was run, so the study cannot say that it would have seen harm";
-  if (!missed.empty())
-    return fmt::format("the positive control {} was not found: the study could not have seen harm",
-                       fmt::join(missed, ", "));
-  if (!floor) return "the noise floor was not measured";
-  if (*floor > rules.largest_floor())
-    return fmt::format("the noise floor of {:.5f} nats is above a tenth of the margin of {:.5f}", *floor,
-                       rules.margin);
-  return {};
+    reasons.push_back(
+        "no positive control was run, so the study cannot say that it would have seen harm: [control] in "
+        "its settings names some");
+  else if (!missed.empty())
+    reasons.push_back(fmt::format("the positive control {} was not found: the study could not have seen harm",
+                                  fmt::join(missed, ", ")));
+  if (!floor)
+    reasons.push_back(
+        "the noise floor was not measured: the same study, started again, adds what is missing");
+  else if (*floor > rules.largest_floor())
+    reasons.push_back(
+        fmt::format("the noise floor of {:.5f} nats is above a tenth of the margin of {:.5f} ({})", *floor,
+                    rules.margin, remedy_words(quiet, "more tokens a step may")));
+  return fmt::format("{}", fmt::join(reasons, "; "));
 }
 
-std::string why_inconclusive(const ForkEvidence& evidence, const std::string& why_blind,
+/// What would settle one of so many recipes that is not inside the bound at an age, one of so many, with these means.
+std::string what_would_settle(const std::vector<double>& means, std::size_t recipes, std::size_t ages,
+                              const ForkRules& rules) {
+  const MeanAndSpread m = mean_and_spread(means);
+  const double level = rules.level / static_cast<double>(recipes);
+  if (const auto trunks = trunks_to_settle(means, rules.bound(), level))
+    return fmt::format("about {} trunks would settle it", *trunks);
+  const double tail = level / 2 / static_cast<double>(ages);
+  const auto shown =
+      trunks_that([&](int n) { return std::abs(m.mean) > half_width(m, n, tail); }, means.size());
+  return shown ? fmt::format("about {} trunks would show that it is {}", *shown,
+                             m.mean > 0 ? "worse" : "better")
+               : std::string("no number of trunks would settle it at this mean; more tokens a step may");
+}
+
+std::string why_inconclusive(const ForkEvidence& evidence, const std::string& why_blind, std::size_t recipes,
                              const ForkRules& rules) {
   if (!why_blind.empty()) return why_blind;
   for (const AgeDifferences& age : evidence.ages) {
     const std::vector<double> means = trunk_means(age);
     if (std::max(p_of_beyond(means, rules.bound(), +1), p_of_beyond(means, rules.bound(), -1)) <= rules.level)
       continue;
-    const auto trunks = trunks_to_settle(means, rules.bound(), rules.level);
     return fmt::format("at age {} {} is not inside +-{:.5f}; {}", age.age,
                        in_nats(*mean_with_interval(means)), rules.bound(),
-                       trunks ? fmt::format("about {} trunks would settle it", *trunks)
-                              : std::string("no number of trunks would at this mean"));
+                       what_would_settle(means, recipes, evidence.ages.size(), rules));
   }
   return "inside the bound by itself, but not with the correction for several recipes: one more trunk may settle it";
 }
@@ -206,18 +231,49 @@ std::optional<int> trunks_to_tell_apart(const ForkEvidence& control, const ForkE
   return trunks_that([&](int n) { return std::abs(m.mean) > half_width(m, n, level / 2); }, means.size());
 }
 
+std::optional<int> trunks_to_pass_bound(const ForkEvidence& control, const ForkRules& rules) {
+  const auto oldest = oldest_of(control);
+  const std::vector<double> means =
+      oldest == control.ages.end() ? std::vector<double>{} : trunk_means(*oldest);
+  if (means.size() < 2) return kFewestTrunks;
+  const MeanAndSpread m = mean_and_spread(means);
+  return trunks_that([&](int n) { return m.mean - half_width(m, n, rules.level) > rules.bound(); },
+                     means.size());
+}
+
+std::optional<int> trunks_to_quiet(const ForkEvidence& neutral, const ForkRules& rules) {
+  constexpr double kTail = 0.025;  // of mean_with_interval
+  std::size_t few = SIZE_MAX;
+  std::vector<MeanAndSpread> ages;
+  for (const AgeDifferences& age : neutral.ages) {
+    ages.push_back(mean_and_spread(trunk_means(age)));
+    few = std::min(few, age.by_trunk.size());
+  }
+  if (ages.empty() || few < 2) return kFewestTrunks;
+  const auto is_quiet = [&](int n) {
+    return std::all_of(ages.begin(), ages.end(), [&](const MeanAndSpread& m) {
+      return std::abs(m.mean) + half_width(m, n, kTail) <= rules.largest_floor();
+    });
+  };
+  return trunks_that(is_quiet, few);
+}
+
+std::string remedy_words(std::optional<int> trunks, const std::string& guess) {
+  constexpr int kMany = 20;
+  if (!trunks) return "no number of trunks would; " + guess;
+  return fmt::format("about {} trunks would{}", *trunks, *trunks > kMany ? "; " + guess + " sooner" : "");
+}
+
 bool beyond_bound(const ForkEvidence& control, const ForkRules& rules) {
   if (control.diverged > 0) return true;
-  const auto oldest =
-      std::max_element(control.ages.begin(), control.ages.end(),
-                       [](const AgeDifferences& a, const AgeDifferences& b) { return a.age < b.age; });
+  const auto oldest = oldest_of(control);
   return oldest != control.ages.end() && oldest->by_trunk.size() >= std::size_t{kFewestTrunks} &&
          p_of_beyond(trunk_means(*oldest), -rules.bound(), -1) <= rules.level;
 }
 
 std::vector<ForkVerdict> judge_forks(const std::vector<ForkEvidence>& recipes, std::optional<double> floor,
                                      int controls, const std::vector<std::string>& missed,
-                                     const ForkRules& rules) {
+                                     const ForkRules& rules, std::optional<int> quiet) {
   std::vector<ForkVerdict> verdicts;
   std::vector<std::size_t> judged;
   std::vector<double> same, apart;
@@ -230,7 +286,7 @@ std::vector<ForkVerdict> judge_forks(const std::vector<ForkEvidence>& recipes, s
     apart.push_back(difference_p(evidence, -1));
   }
   const std::vector<bool> is_same = holm(same, rules.level), is_apart = holm(apart, rules.level);
-  const std::string why_blind = blind(floor, controls, missed, rules);
+  const std::string why_blind = blind(floor, quiet, controls, missed, rules);
   for (std::size_t i = 0; i < recipes.size(); ++i) {
     ForkVerdict& verdict = verdicts[i];
     const auto place = std::find(judged.begin(), judged.end(), i);
@@ -258,7 +314,7 @@ std::vector<ForkVerdict> judge_forks(const std::vector<ForkEvidence>& recipes, s
       verdict.difference = there, verdict.age = shown.age;
       verdict.reason = fmt::format("{} at age {}", in_nats(there), shown.age);
     } else {
-      verdict.reason = why_inconclusive(recipes[i], why_blind, rules);
+      verdict.reason = why_inconclusive(recipes[i], why_blind, judged.size(), rules);
     }
   }
   return verdicts;

@@ -72,19 +72,26 @@ std::optional<double> noise_floor(const ForkEvidence& neutral);
 /// (both one-sided tests at level / 2).
 bool told_apart(const ForkEvidence& control, const ForkEvidence& recipe, double level = 0.05);
 
-/// About how many trunks would tell them apart if mean and spread stayed as they are; none within reason.
+/// About how many trunks would do if mean and spread stayed as they are, none within reason: to tell a control apart from its
+/// recipe, to show another to be beyond the bound, and to bring the noise floor down to where it may be.
 std::optional<int> trunks_to_tell_apart(const ForkEvidence& control, const ForkEvidence& recipe,
                                         double level = 0.05);
+std::optional<int> trunks_to_pass_bound(const ForkEvidence& control, const ForkRules& rules);
+std::optional<int> trunks_to_quiet(const ForkEvidence& neutral, const ForkRules& rules);
+
+/// "about 7 trunks would", and where that is many or none, `guess`: what may help instead, which nothing here reckons.
+std::string remedy_words(std::optional<int> trunks, const std::string& guess);
 
 /// Whether a control is shown to be worse than anything that can be called equivalent: a one-sided t test over the trunks
 /// puts it beyond the bound, or it diverged. Of the oldest age alone, which is fixed before anything is measured: the best
 /// of several ages would be beyond by chance more often than the level says.
 bool beyond_bound(const ForkEvidence& control, const ForkRules& rules);
 
-/// One verdict a recipe, in their order. `floor`: none, where it was not measured. `missed`: a name of each positive
-/// control that was not found; where there is one, or no control at all (`controls` 0), nothing is equivalent.
+/// One verdict a recipe, in their order. `floor`: none, where it was not measured; `quiet`: trunks_to_quiet, where it is too
+/// high. `missed`: a name of each positive control that was not found, with what would find it; where there is one, or no
+/// control at all (`controls` 0), nothing is equivalent.
 std::vector<ForkVerdict> judge_forks(const std::vector<ForkEvidence>& recipes, std::optional<double> floor,
                                      int controls, const std::vector<std::string>& missed,
-                                     const ForkRules& rules);
+                                     const ForkRules& rules, std::optional<int> quiet = std::nullopt);
 
 }  // namespace precbench

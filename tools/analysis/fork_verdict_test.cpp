@@ -141,8 +141,60 @@ TEST_CASE("a study that could not have seen harm calls nothing equivalent", "[fo
   };
   CHECK(contains(reason(2e-5, 3, {"bits"}), "control bits was not found"));
   CHECK(contains(reason(2e-5, 0, {}), "no positive control"));
-  CHECK(contains(reason(std::nullopt, 3, {}), "floor was not measured"));
+  CHECK(contains(reason(2e-5, 0, {}), "[control] in its settings"));
+  CHECK(contains(reason(std::nullopt, 3, {}), "floor was not measured: the same study, started again, adds"));
   CHECK(contains(reason(kRules.margin / 9, 3, {}), "above a tenth of the margin"));
+  // Both are said, or whoever mends one waits for the other.
+  const std::string both = reason(kRules.margin / 9, 3, {"bits"});
+  CHECK((contains(both, "control bits was not found") && contains(both, "above a tenth of the margin")));
+}
+
+TEST_CASE("a noise floor that is too high says how many trunks would bring it down", "[fork_verdict]") {
+  const auto neutral_of = [](int trunks, double mean, double spread) {
+    ForkEvidence neutral{"ulp", {{100, {}}, {200, {}}}, {}, 0};
+    for (int i = 0; i < trunks; ++i) {
+      neutral.ages[0].by_trunk[i] = {0};
+      const double root = std::sqrt((trunks - 1.0) / trunks);
+      neutral.ages[1].by_trunk[i] = {mean + (trunks % 2 ? 0 : spread * (i % 2 ? 1 : -1) * root)};
+    }
+    return neutral;
+  };
+  const ForkEvidence loud = neutral_of(4, 0.0002, 0.001);
+  REQUIRE(*noise_floor(loud) > kRules.largest_floor());
+  const auto trunks = trunks_to_quiet(loud, kRules);
+  REQUIRE(trunks);
+  CHECK(*noise_floor(neutral_of(*trunks + *trunks % 2, 0.0002, 0.001)) <= kRules.largest_floor());
+  CHECK(*noise_floor(neutral_of((*trunks - 2) / 2 * 2, 0.0002, 0.001)) > kRules.largest_floor());
+  CHECK_FALSE(trunks_to_quiet(neutral_of(4, 0.001, 0.001), kRules));  // a mean that stays
+  CHECK(trunks_to_quiet({"ulp", {}, {}, 0}, kRules) == 3);
+
+  Studies studies(20);
+  const auto reason = [&](std::optional<int> quiet) {
+    return judge_forks({studies.recipe({0.0001})}, 0.001, 3, {}, kRules, quiet)[0].reason;
+  };
+  CHECK(contains(reason(7), "(about 7 trunks would)"));
+  CHECK(contains(reason(70), "(about 70 trunks would; more tokens a step may sooner)"));
+  CHECK(contains(reason(std::nullopt), "(no number of trunks would; more tokens a step may)"));
+}
+
+TEST_CASE("a control that must be beyond the bound says how many trunks would show it", "[fork_verdict]") {
+  const auto control_of = [](int trunks, double mean, double spread) {
+    ForkEvidence control{"c", {{200, {}}, {100, {}}}, {}, 0};
+    for (int i = 0; i < trunks; ++i) {
+      control.ages[0].by_trunk[i] = {mean + spread * (i % 2 ? 1 : -1) * std::sqrt((trunks - 1.0) / trunks)};
+      control.ages[1].by_trunk[i] = {-1};  // younger, and of no account
+    }
+    return control;
+  };
+  const double mean = 1.5 * kRules.bound(), spread = kRules.bound();
+  const ForkEvidence missed = control_of(4, mean, spread);
+  REQUIRE_FALSE(beyond_bound(missed, kRules));
+  const auto trunks = trunks_to_pass_bound(missed, kRules);
+  REQUIRE(trunks);
+  CHECK(beyond_bound(control_of(*trunks + *trunks % 2, mean, spread), kRules));
+  CHECK_FALSE(beyond_bound(control_of((*trunks - 2) / 2 * 2, mean, spread), kRules));
+  CHECK_FALSE(trunks_to_pass_bound(control_of(4, 0.9 * kRules.bound(), spread), kRules));
+  CHECK(trunks_to_pass_bound(control_of(1, mean, 0), kRules) == 3);
 }
 
 TEST_CASE("few trunks settle nothing, and a fork that diverged settles it", "[fork_verdict]") {
@@ -176,6 +228,13 @@ TEST_CASE("what would settle a study is said", "[fork_verdict]") {
   CHECK(verdict.outcome == ForkOutcome::inconclusive);
   CHECK(contains(verdict.reason, "trunks would settle it"));
   CHECK(verdict.seeds == 1);
+  // Beyond the bound no number of trunks makes it equivalent; more of them show that it is worse.
+  const auto reason_of = [](std::vector<double> ends) {
+    const ForkEvidence far{"r", {{100, {{1, {ends[0]}}, {2, {ends[1]}}, {3, {ends[2]}}}}}, {}, 0};
+    return judge_forks({far}, 2e-5, 3, {}, kRules)[0].reason;
+  };
+  CHECK(contains(reason_of({0.001, 0.006, 0.012}), "trunks would show that it is worse"));
+  CHECK(contains(reason_of({-0.001, -0.006, -0.012}), "trunks would show that it is better"));
 }
 
 TEST_CASE("a control is told apart from its recipe, and one without effect no more often than promised",

@@ -69,10 +69,12 @@ struct Controls {
 Controls controls_of(const StudyRows& rows, const ForkRules& rules) {
   Controls controls;
   const auto did_run = [&](const std::string& recipe) { return !why_unsupported(rows, recipe); };
-  // `advice`: what would find it, if it was missed.
-  const auto add = [&](const std::string& name, std::optional<bool> found, const std::string& advice = "") {
+  // `trunks`: how many would find it, if it was missed.
+  const auto add = [&](const std::string& name, std::optional<bool> found, std::optional<int> trunks = {}) {
     if (found) ++controls.run;
-    if (found && !*found) controls.missed.push_back(name + advice);
+    if (found && !*found)
+      controls.missed.push_back(
+          fmt::format("{} ({})", name, remedy_words(trunks, "more tokens a step or longer forks may")));
     controls.results.push_back({name, found});
   };
   bool any_apart = false, any_beyond = false;
@@ -85,22 +87,24 @@ Controls controls_of(const StudyRows& rows, const ForkRules& rules) {
       continue;
     }
     const ForkEvidence worse = evidence_of(rows, control), better = evidence_of(rows, other);
-    if (told_apart(worse, better, rules.level)) {
-      add(name, true);
-      continue;
-    }
-    const auto trunks = trunks_to_tell_apart(worse, better, rules.level);
-    add(name, false,
-        trunks ? fmt::format(" (about {} trunks would)", *trunks) : " (no number of trunks would)");
+    const bool found = told_apart(worse, better, rules.level);
+    add(name, found, found ? std::nullopt : trunks_to_tell_apart(worse, better, rules.level));
   }
   for (const std::string& control : rows.breaks) {
     const bool ran = did_run(control);
     any_beyond = any_beyond || ran;
-    add(control + " beyond half the margin",
-        ran ? std::optional(beyond_bound(evidence_of(rows, control), rules)) : std::nullopt);
+    const std::string name = control + " beyond half the margin";
+    if (!ran) {
+      add(name, std::nullopt);
+      continue;
+    }
+    const ForkEvidence worse = evidence_of(rows, control);
+    const bool found = beyond_bound(worse, rules);
+    add(name, found, found ? std::nullopt : trunks_to_pass_bound(worse, rules));
   }
-  if (!any_apart) controls.missed.push_back("that must be told apart (none could run)");
-  if (!any_beyond) controls.missed.push_back("that must be beyond half the margin (none could run)");
+  const char* none = "(none could run: [control] in the study's settings names others)";
+  if (!any_apart) controls.missed.push_back(fmt::format("that must be told apart {}", none));
+  if (!any_beyond) controls.missed.push_back(fmt::format("that must be beyond half the margin {}", none));
   return controls;
 }
 
@@ -188,14 +192,16 @@ std::vector<StudyCard> cards_of(const StudyRows& rows) {
   common.fork_steps = static_cast<std::int64_t>(steps);
   const ForkRules rules{.margin = rows.margin * common.bf16_loss, .level = rows.level};
   common.margin = rules.margin;
-  common.floor = noise_floor(evidence_of(rows, "bf16", rows.perturbed));
+  const ForkEvidence neutral = evidence_of(rows, "bf16", rows.perturbed);
+  common.floor = noise_floor(neutral);
   common.bf16_learning_rate = bf16_rates(rows, rules.margin);
   const Controls controls = controls_of(rows, rules);
   common.controls = controls.results;
   std::vector<ForkEvidence> asked;
   for (const std::string& recipe : rows.asked) asked.push_back(evidence_of(rows, recipe));
   std::vector<StudyCard> cards;
-  for (ForkVerdict& verdict : judge_forks(asked, common.floor, controls.run, controls.missed, rules)) {
+  for (ForkVerdict& verdict : judge_forks(asked, common.floor, controls.run, controls.missed, rules,
+                                          trunks_to_quiet(neutral, rules))) {
     const std::string recipe = verdict.recipe;
     if (const auto why = why_unsupported(rows, recipe)) verdict.reason = "it does not run here: " + *why;
     StudyCard& card = cards.emplace_back(common);

@@ -6,6 +6,7 @@
 
 #include "tools/analysis/study_samples.h"
 #include "tools/testing/catch.h"
+#include "tools/testing/text.h"
 
 using namespace precbench;
 using namespace precbench::study_samples;
@@ -78,6 +79,35 @@ TEST_CASE("without a control that is found, nothing is equivalent", "[study]") {
   REQUIRE(cards.size() == 1);
   CHECK(cards[0].verdict.outcome == ForkOutcome::inconclusive);
   CHECK(cards[0].verdict.reason.find("control") != std::string::npos);
+}
+
+TEST_CASE("a study that cannot see harm says what would help", "[study]") {
+  const auto reason_with = [](const std::function<void(Rows&)>& controls, double noise = 1e-6) {
+    Rows rows;
+    rows.add_forks("bf16", 0, 0);
+    rows.add_forks("bf16", noise, noise, Rows::perturb);
+    rows.add_forks("rowwise", 0.001);
+    controls(rows);
+    rows.add_forks("blockwise", 0.0012, 1e-5, Rows::ask);
+    return study_cards(rows.refs()).at(0).verdict.reason;
+  };
+  const auto with = [](double e5m2, double e4m1, double spread) {
+    return [=](Rows& rows) {
+      rows.add_forks("rowwise_e5m2", e5m2, spread, [](Record& row) { row.study->apart_from = "rowwise"; });
+      rows.add_forks("rowwise_e4m1", e4m1, spread, [](Record& row) { row.study->breaks = true; });
+    };
+  };
+  // Half of the margin is 0.0052 nats.
+  CHECK(contains(reason_with(with(0.003, 0.006, 1e-3)), "rowwise_e4m1 beyond half the margin (about "));
+  CHECK(contains(reason_with(with(0.003, 0.003, 1e-4)),
+                 "rowwise_e4m1 beyond half the margin (no number of trunks would; "
+                 "more tokens a step or longer forks may)"));
+  CHECK(contains(reason_with(with(0.0012, 0.1, 1e-3)), "rowwise_e5m2 apart from rowwise (about "));
+  const std::string loud = reason_with(with(0.003, 0.1, 1e-5), 5e-4);
+  INFO(loud);
+  CHECK((contains(loud, "above a tenth of the margin") && contains(loud, "(about ")));
+  CHECK(contains(reason_with(with(0.003, 0.1, 1e-5), 2e-3),
+                 "(no number of trunks would; more tokens a step may)"));
 }
 
 TEST_CASE("a row is compared with BF16 of its own trunk, age and seed only", "[study]") {
