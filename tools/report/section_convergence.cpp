@@ -318,6 +318,13 @@ RowTable verdicts_of(const MachineRecords& machine, const std::vector<Study>& st
   return result;
 }
 
+bool compares_recipes(const std::vector<Study>& studies) {
+  return std::any_of(studies.begin(), studies.end(), [](const Study& study) {
+    return std::any_of(study.recipes.begin(), study.recipes.end(),
+                       [](const RecipeConvergence& recipe) { return recipe.verdict && !recipe.is_bf16; });
+  });
+}
+
 }  // namespace
 
 Section convergence_section(const ReportInput& input, const MachineRecords& machine) {
@@ -347,6 +354,11 @@ Section convergence_section(const ReportInput& input, const MachineRecords& mach
   verdicts.move_to(section);
   if (const std::string criterion = criterion_of(studies); !criterion.empty())
     section.lines.insert(section.lines.begin(), criterion);
+  if (compares_recipes(studies))
+    section.lines.insert(
+        section.lines.begin(),
+        "These verdicts compare runs from scratch, seed by seed, and are weak: such runs drift apart by chance, so that a few "
+        "seeds seldom settle a difference near the margin. Forks of one state (precbench study) settle far smaller ones.");
   section.notes = {fmt::format(
       "Final loss: mean of the trailing tenth of the steps, over the seeds. Equivalent: two "
       "one-sided tests at the 5% level put the difference inside the margin, {:g}% of bf16's "

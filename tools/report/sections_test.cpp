@@ -179,6 +179,18 @@ TEST_CASE("whether a curve is within the field's criterion is said in words", "[
   CHECK(contains(lines_with(text, "tensorwise").front(), "0 of 3 at the end, 0 throughout"));
 }
 
+TEST_CASE("verdicts of seeds against seeds say how weak they are", "[sections]") {
+  const auto section = [](const std::vector<const char*>& recipes) {
+    std::vector<Record> records;
+    for (const int seed : {1, 2, 3})
+      for (const char* recipe : recipes) records.push_back(samples::gpu_record(recipe, 250, 0, seed));
+    return section_of(records, "Convergence");
+  };
+  const char* weak = "seed by seed, and are weak";
+  CHECK(contains(section({"bf16", "blockwise"}), weak));
+  CHECK_FALSE(contains(section({"bf16"}), weak));
+}
+
 TEST_CASE("a study too short to judge is shown without a verdict or a criterion met", "[sections]") {
   std::vector<Record> records;
   for (const int seed : {1, 2, 3})
