@@ -3,8 +3,10 @@
 
 Usage: tools/ci/pages_test.py
 """
+import tempfile
 import unittest
 
+import profile_table
 from check_links import fault
 from readme_tables import ROOT, filled
 from speed_tables import block_ms
@@ -71,6 +73,28 @@ class Links(unittest.TestCase):
                            ("x", "results/findings.md#no-such-heading"), ("x", "bench/main.cpp#part"),
                            ("`run_sweeps`", "bench/sweep/sweep.cpp"), ("`no_such()`", "bench/main.cpp")]:
             self.assertIsNotNone(fault(README, text, link), link)
+
+
+class Profiles(unittest.TestCase):
+    HEADER = ["Kernel Name", "Grid Size", "gpu__time_duration.sum", *profile_table.BUSY.values(),
+              *(f"smsp__average_warps_issue_stalled_{name}_per_issue_active.ratio" for name in ("selected", "wait", "barrier"))]
+
+    def rows_of(self, *launches):
+        """Of a file with the program's own output in between, as ncu leaves it."""
+        with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
+            for cells in (self.HEADER, [""] * len(self.HEADER), ["==PROF== done"], *launches):
+                file.write(",".join(f'"{cell}"' for cell in cells) + "\n")
+            file.flush()
+            return [profile_table.line(launch) for launch in profile_table.launches(file.name)]
+
+    def test_the_last_launch_of_a_kernel_counts_and_the_longest_waits_come_first(self):
+        name = "void a::multiply<Shape<(int)2, b::C>, Order>(Maps, int)"
+        rows = self.rows_of([name, "(4, 1, 1)", "9,000", 1, 2, 3, 4, 5, 1, 2, 3], [name, "(4, 1, 1)", "1,234,500", 84.6, 2, 3, 4, 5, 1, 0.04, 3])
+        self.assertEqual(rows, [["multiply<Shape<2, C>, Order>", "(4,1,1)", "1234", "85%", "2%", "3%", "4%", "5%", "barrier 3.0"]])
+
+    def test_another_grid_is_another_line(self):
+        rows = self.rows_of(["k(int)", "(4, 1, 1)", 1, 0, 0, 0, 0, 0, 0, 0, 0], ["k(int)", "(8, 1, 1)", 1, "", 0, 0, 0, 0, 0, 0, 0])
+        self.assertEqual([row[:2] + row[3:4] for row in rows], [["k", "(4,1,1)", "0%"], ["k", "(8,1,1)", "-"]])
 
 
 if __name__ == "__main__":
