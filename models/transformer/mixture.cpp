@@ -51,10 +51,7 @@ void Transformer::produce_grouped(QuantizedTensor& x, const std::function<void(Q
     scaled.amax_in = std::exchange(scaled.amax_out, {});
   }
   op(first);
-  if (delayed)
-    parameters_.delayed()->share(first.amax_out);
-  else if (parameters_.comm().size() > 1)
-    parameters_.comm().all_reduce_max(first.amax_out);
+  share_amax(first.amax_out, delayed);
   op(scaled);
 }
 

@@ -85,6 +85,13 @@ RandomStream Transformer::random_of(std::int64_t layer, Role role, LinearOperand
           .column_signs = weight ? dgrad : wgrad};
 }
 
+void Transformer::share_amax(const Tensor& amax, bool delayed) const {
+  if (delayed)
+    parameters_.delayed()->share(amax);
+  else if (parameters_.comm().size() > 1)
+    parameters_.comm().all_reduce_max(amax);
+}
+
 void Transformer::produce(QuantizedTensor& x, const std::function<void(QuantizedTensor&)>& op) {
   const bool delayed = !x.amax_in.empty() && !x.amax_out.empty();
   const bool first = delayed && parameters_.delayed()->current();
@@ -95,10 +102,7 @@ void Transformer::produce(QuantizedTensor& x, const std::function<void(Quantized
   if (plain.columnwise.format.quantized()) plain.columnwise = {};
   plain.keep_value = true;
   op(plain);
-  if (delayed)
-    parameters_.delayed()->share(plain.amax_out);
-  else if (parameters_.comm().size() > 1)
-    parameters_.comm().all_reduce_max(plain.amax_out);
+  share_amax(plain.amax_out, delayed);
   QuantizedTensor scaled = x;
   if (!delayed) scaled.amax_in = std::exchange(scaled.amax_out, {});
   device_.quantize({scaled});

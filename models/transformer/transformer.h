@@ -161,6 +161,8 @@ class Transformer {
   void observe_weight(std::int64_t layer, Role role, const Weight& weight, bool columns);
   /// Runs op(x); in two parts around the exchange of x's amax with reduce_amax, and where a delayed scale has no history.
   void produce(QuantizedTensor& x, const std::function<void(QuantizedTensor&)>& op);
+  /// What produce() does between: an amax over all ranks, of a delayed scale where its recipe shares them.
+  void share_amax(const Tensor& amax, bool delayed) const;
 
   /// The GEMMs of a block's linear layer, by its role.
   void fprop(std::int64_t layer, Role role, const Tensor& y, const QuantizedTensor& x, const BlockWeights& w);
