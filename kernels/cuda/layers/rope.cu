@@ -3,8 +3,7 @@
 //
 // The turning kernels give a thread the two vectors of 8 elements that turn together, i..i+7 and i + D/2.. of
 // one head, so they work in place, and D / 16 neighbouring lanes have a head, which reduce QK-norm's sums by
-// shuffles. A norm over all heads needs the whole row: there a block has one row at a time, q's pairs in its first warps
-// and k's in the next, each thread the same pair of every row, with its gains in registers.
+// shuffles. A norm over all heads has kernels of its own (rope_over_heads.cuh).
 // Backward without QK-norm is also a Source of tile.cuh, so that forms are cast from registers;
 // there a thread loads its partner vector as well, from the same cache lines as its neighbours. cos and sin
 // come from a table made once in FP64 on the host, so that they are the CPU device's. Bytes per element: 2 read
@@ -12,7 +11,7 @@
 #include <vector>
 
 #include "kernels/base/errors.h"
-#include "kernels/cuda/quantize/produce.cuh"
+#include "kernels/cuda/layers/rope_over_heads.cuh"
 #include "kernels/numerics/rope_table.h"
 
 namespace precbench {
@@ -38,45 +37,6 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// cos and sin of eight neighbouring pairs.
-struct Angles {
-  float cos[8], sin[8];
-
-  __device__ Angles(const float* table) {
-#pragma unroll
-    for (int q = 0; q < 4; ++q) {
-      const float4 two = __ldg(reinterpret_cast<const float4*>(table) + q);
-      cos[2 * q] = two.x, sin[2 * q] = two.y;
-      cos[2 * q + 1] = two.z, sin[2 * q + 1] = two.w;
-    }
-  }
-};
-
-/// A thread's work in a turning kernel: one pair of vectors of one head of one row.
-struct Pairs {
-  std::int64_t count;  ///< in all rows
-  int per_row;         ///< of the heads that take part, D / 16 each
-  int per_head;
-  int turned_heads;  ///< q and k; heads behind them are copied
-  int q_heads;
-  std::int64_t T, D, width;
-};
-
-struct Pair {
-  std::int64_t row;
-  int head;
-  std::int64_t i;   ///< of the first element inside the head
-  std::int64_t at;  ///< of the first element in the matrix; its partner is D / 2 further
-
-  __device__ Pair(const Pairs& pairs, std::int64_t index)
-      : Pair(pairs, index / pairs.per_row, static_cast<int>(index % pairs.per_row)) {}
-  __device__ Pair(const Pairs& pairs, std::int64_t row, int of_row) : row(row) {
-    head = of_row / pairs.per_head;
-    i = (of_row - head * pairs.per_head) * 8;
-    at = row * pairs.width + head * pairs.D + i;
-  }
-};
-
 __device__ inline float sum_over_head(float x, int lanes) {
   for (int step = 1; step < lanes; step *= 2) x += __shfl_xor_sync(kAllLanes, x, step);
   return x;
@@ -90,13 +50,6 @@ __device__ inline float head_rstd(const float (&a)[8], const float (&b)[8], cons
   return 1.0f / sqrtf(sum_over_head(squares, pairs.per_head) / static_cast<float>(pairs.D) + eps);
 }
 
-/// What happens to a head before it turns.
-struct NormAndBias {
-  const std::uint16_t *q = nullptr, *k = nullptr;  // [D]; null: no QK-norm
-  const std::uint16_t* bias = nullptr;             // [width]; null: none
-  float eps = 0;
-};
-
 /// a and b, the two vectors of a pair, plus theirs of a row.
 __device__ inline void add_to_pair(float (&a)[8], float (&b)[8], const std::uint16_t* row, const Pair& pair,
                                    std::int64_t D) {
@@ -105,19 +58,6 @@ __device__ inline void add_to_pair(float (&a)[8], float (&b)[8], const std::uint
   load_vector(y, row + pair.head * D + pair.i + D / 2);
 #pragma unroll
   for (int j = 0; j < 8; ++j) a[j] += x[j], b[j] += y[j];
-}
-
-/// a and b, the two vectors of a pair, turned by their angles; kBack: turned back.
-template <bool kBack>
-__device__ inline void turn(float (&a)[8], float (&b)[8], const float* table, const Pair& pair,
-                            const Pairs& pairs) {
-  const Angles angles(table + pair.row % pairs.T * pairs.D + 2 * pair.i);
-#pragma unroll
-  for (int j = 0; j < 8; ++j) {
-    const float x = a[j], cos = angles.cos[j], sin = angles.sin[j];
-    a[j] = kBack ? x * cos + b[j] * sin : x * cos - b[j] * sin;
-    b[j] = kBack ? b[j] * cos - x * sin : b[j] * cos + x * sin;
-  }
 }
 
 template <bool kNorm>
@@ -226,177 +166,6 @@ __global__ void __launch_bounds__(kThreads)
     for (int w = 0; w < kThreads / kWarp; ++w) total += sums[w * 2 * D + c];
     partial[blockIdx.x * 2 * D + c] = total;
   }
-}
-
-// ---- a norm over all heads
-
-constexpr int kFewThreads = 512;  ///< for 8,192 elements of q and k; of more a thread has too few registers
-
-/// A thread's part of every row that its block turns: a pair of q, or one of k.
-struct PartOfRow {
-  bool is_q, there;
-  int of_row;             ///< its pair's place in the row
-  int first_warp, warps;  ///< of the threads that have q, or k
-  float width;            ///< of q, or k
-
-  __device__ explicit PartOfRow(const Pairs& pairs) {
-    const int q = pairs.q_heads * pairs.per_head, k = pairs.turned_heads * pairs.per_head - q;
-    const int q_warps = (q + kWarp - 1) / kWarp;
-    is_q = threadIdx.x < q_warps * kWarp;
-    const int place = static_cast<int>(threadIdx.x) - (is_q ? 0 : q_warps * kWarp), count = is_q ? q : k;
-    there = place < count;
-    of_row = (is_q ? 0 : q) + (there ? place : 0);
-    first_warp = is_q ? 0 : q_warps;
-    warps = (count + kWarp - 1) / kWarp;
-    width = static_cast<float>(count * kPairOfVectors);
-  }
-
-  /// Over q, or over k. One barrier; `sums` is free again behind the next one.
-  template <int kCount>
-  __device__ void add_up(float (&x)[kCount], float (&sums)[kCount][kWarp]) const {
-#pragma unroll
-    for (int n = 0; n < kCount; ++n) {
-      x[n] = warp_sum(x[n]);
-      if (threadIdx.x % kWarp == 0) sums[n][threadIdx.x / kWarp] = x[n];
-    }
-    __syncthreads();
-#pragma unroll
-    for (int n = 0; n < kCount; ++n) {
-      x[n] = 0;
-      for (int w = first_warp; w < first_warp + warps; ++w) x[n] += sums[n][w];
-    }
-  }
-};
-
-/// The gains of a thread's pair.
-struct PairGains {
-  Bf16x8 first = {}, second = {};
-
-  __device__ PairGains(const NormAndBias& before, const PartOfRow& part, const Pairs& pairs) {
-    const Pair pair(pairs, 0, part.of_row);
-    const std::uint16_t* gain = part.is_q ? before.q + pair.at : before.k + pair.at - pairs.q_heads * pairs.D;
-    first = load_vector(gain);
-    second = load_vector(gain + pairs.D / 2);
-  }
-};
-
-/// v of a row, where it is elsewhere than before.
-__device__ inline void copy_v(std::uint16_t* out, const std::uint16_t* in, const Pairs& pairs,
-                              std::int64_t row) {
-  if (out == in) return;
-  for (std::int64_t col = pairs.turned_heads * pairs.D + threadIdx.x * 8; col < pairs.width;
-       col += blockDim.x * 8)
-    store_vector(out + row * pairs.width + col, load_vector(in + row * pairs.width + col));
-}
-
-template <int kMost>
-__global__ void __launch_bounds__(kMost)
-    rope_over_heads_kernel(std::uint16_t* out, const std::uint16_t* qkv, const float* table,
-                           const Pairs pairs, const NormAndBias before, std::int64_t rows) {
-  __shared__ float sums[2][1][kWarp];
-  const PartOfRow part(pairs);
-  const PairGains gains(before, part, pairs);
-  int phase = 0;
-  for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x, phase ^= 1) {
-    const Pair pair(pairs, row, part.of_row);
-    float a[8] = {}, b[8] = {}, squares[1] = {};
-    if (part.there) {
-      load_vector(a, qkv + pair.at);
-      load_vector(b, qkv + pair.at + pairs.D / 2);
-    }
-#pragma unroll
-    for (int j = 0; j < 8; ++j) squares[0] += a[j] * a[j] + b[j] * b[j];
-    part.add_up(squares, sums[phase]);
-    const float rstd = 1.0f / sqrtf(squares[0] / part.width + before.eps);
-    if (part.there) {
-      float w[8], v[8];
-      unpack(w, gains.first);
-      unpack(v, gains.second);
-#pragma unroll
-      for (int j = 0; j < 8; ++j) a[j] *= rstd * w[j], b[j] *= rstd * v[j];
-      turn<false>(a, b, table, pair, pairs);
-      store_vector(out + pair.at, a);
-      store_vector(out + pair.at + pairs.D / 2, b);
-    }
-    copy_v(out, qkv, pairs, row);
-  }
-}
-
-__device__ inline float element(const Bf16x8& v, int i) {
-  return i % 2 ? high(v.pair[i / 2]) : low(v.pair[i / 2]);
-}
-
-/// d, the gradient of eight normed elements x times their gains, becomes that of x; what the gains get is added to
-/// dgain[0] and dgain[blockDim.x].
-__device__ inline void through_norm(float (&d)[8], const Bf16x8& x, const Bf16x8& gains, float rstd,
-                                    float mean, float4* dgain) {
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    float4& shared = dgain[half * blockDim.x];
-    float4 total = shared;
-    float* const totals[4] = {&total.x, &total.y, &total.z, &total.w};
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const int j = half * 4 + e;
-      const float normed = element(x, j) * rstd;
-      *totals[e] += d[j] * normed;
-      d[j] = rstd * (d[j] * element(gains, j) - normed * mean);
-    }
-    shared = total;
-  }
-}
-
-/// partial: [blocks, q's and k's width], the gains' gradients over a block's rows. They are summed in shared memory, each thread's
-/// own: registers have no room for them.
-template <int kMost>
-__global__ void __launch_bounds__(kMost)
-    rope_over_heads_backward_kernel(std::uint16_t* dqkv, float* partial, const std::uint16_t* dout,
-                                    const std::uint16_t* qkv, const float* table, const Pairs pairs,
-                                    const NormAndBias before, std::int64_t rows) {
-  __shared__ float reduced[2][2][kWarp];
-  extern __shared__ float4 shared[];  // [4][threads] of 4 elements
-  float4* dgain = shared + threadIdx.x;
-  const PartOfRow part(pairs);
-  PairGains gains(before, part, pairs);
-#pragma unroll
-  for (int n = 0; n < 4; ++n) dgain[n * blockDim.x] = make_float4(0, 0, 0, 0);
-  int phase = 0;
-  for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x, phase ^= 1) {
-    const Pair pair(pairs, row, part.of_row);
-    Bf16x8 x = {}, y = {};
-    float a[8] = {}, b[8] = {};
-    if (part.there) {
-      x = load_vector(qkv + pair.at);
-      y = load_vector(qkv + pair.at + pairs.D / 2);
-      load_vector(a, dout + pair.at);
-      load_vector(b, dout + pair.at + pairs.D / 2);
-      turn<true>(a, b, table, pair, pairs);
-    }
-    float sums[2] = {};  // of squares; of the gradient times what was normed
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const float xj = element(x, j), yj = element(y, j);
-      sums[0] += xj * xj + yj * yj;
-      sums[1] += a[j] * element(gains.first, j) * xj + b[j] * element(gains.second, j) * yj;
-    }
-    part.add_up(sums, reduced[phase]);
-    const float rstd = 1.0f / sqrtf(sums[0] / part.width + before.eps);
-    const float mean = sums[1] * rstd / part.width;
-    stay_packed(x), stay_packed(y), stay_packed(gains.first), stay_packed(gains.second);
-    if (part.there) {
-      through_norm(a, x, gains.first, rstd, mean, dgain);
-      store_vector(dqkv + pair.at, a);
-      through_norm(b, y, gains.second, rstd, mean, dgain + 2 * blockDim.x);
-      store_vector(dqkv + pair.at + pairs.D / 2, b);
-    }
-    copy_v(dqkv, dout, pairs, row);
-  }
-  if (!part.there) return;
-  const Pair pair(pairs, 0, part.of_row);
-  float* to = partial + blockIdx.x * pairs.turned_heads * pairs.D + pair.at;
-#pragma unroll
-  for (int n = 0; n < 4; ++n)
-    *reinterpret_cast<float4*>(to + n / 2 * (pairs.D / 2) + n % 2 * 4) = dgain[n * blockDim.x];
 }
 
 /// Backward without QK-norm, element by element.

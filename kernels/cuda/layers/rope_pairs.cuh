@@ -1,0 +1,68 @@
+// What every kernel of RoPE works on: pairs of vectors of 8 elements that turn together, i..i+7 and i + D/2.. of one head, of
+// rows [q heads | k heads | v heads]; and their turn.
+#pragma once
+
+#include "kernels/cuda/quantize/produce.cuh"
+
+namespace precbench::cuda {
+
+/// cos and sin of eight neighbouring pairs.
+struct Angles {
+  float cos[8], sin[8];
+
+  __device__ Angles(const float* table) {
+#pragma unroll
+    for (int q = 0; q < 4; ++q) {
+      const float4 two = __ldg(reinterpret_cast<const float4*>(table) + q);
+      cos[2 * q] = two.x, sin[2 * q] = two.y;
+      cos[2 * q + 1] = two.z, sin[2 * q + 1] = two.w;
+    }
+  }
+};
+
+/// A thread's work in a turning kernel: one pair of vectors of one head of one row.
+struct Pairs {
+  std::int64_t count;  ///< in all rows
+  int per_row;         ///< of the heads that take part, D / 16 each
+  int per_head;
+  int turned_heads;  ///< q and k; heads behind them are copied
+  int q_heads;
+  std::int64_t T, D, width;
+};
+
+struct Pair {
+  std::int64_t row;
+  int head;
+  std::int64_t i;   ///< of the first element inside the head
+  std::int64_t at;  ///< of the first element in the matrix; its partner is D / 2 further
+
+  __device__ Pair(const Pairs& pairs, std::int64_t index)
+      : Pair(pairs, index / pairs.per_row, static_cast<int>(index % pairs.per_row)) {}
+  __device__ Pair(const Pairs& pairs, std::int64_t row, int of_row) : row(row) {
+    head = of_row / pairs.per_head;
+    i = (of_row - head * pairs.per_head) * 8;
+    at = row * pairs.width + head * pairs.D + i;
+  }
+};
+
+/// What happens to a head before it turns.
+struct NormAndBias {
+  const std::uint16_t *q = nullptr, *k = nullptr;  // [D]; null: no QK-norm
+  const std::uint16_t* bias = nullptr;             // [width]; null: none
+  float eps = 0;
+};
+
+/// a and b, the two vectors of a pair, turned by their angles; kBack: turned back.
+template <bool kBack>
+__device__ inline void turn(float (&a)[8], float (&b)[8], const float* table, const Pair& pair,
+                            const Pairs& pairs) {
+  const Angles angles(table + pair.row % pairs.T * pairs.D + 2 * pair.i);
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    const float x = a[j], cos = angles.cos[j], sin = angles.sin[j];
+    a[j] = kBack ? x * cos + b[j] * sin : x * cos - b[j] * sin;
+    b[j] = kBack ? b[j] * cos - x * sin : b[j] * cos + x * sin;
+  }
+}
+
+}  // namespace precbench::cuda
