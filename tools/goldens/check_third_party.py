@@ -34,7 +34,8 @@ import make_history_goldens as delayed
 import make_msamp_adamw_golden as msamp_adamw
 import make_optimizer_goldens
 import third_party
-from third_party import interpreted, load, stubs
+import third_party_cuda
+from third_party import interpreted, load, placeholders
 
 F32 = np.float32
 failed = False
@@ -118,7 +119,7 @@ def check_te(tree, goldens):
         def __init__(self, *, rowwise, columnwise):
             self.rowwise_usage, self.columnwise_usage = rowwise, columnwise
 
-    stubs("transformer_engine.pytorch.quantized_tensor", Quantizer=Quantizer, QuantizedTensorStorage=object)
+    placeholders("transformer_engine.pytorch.quantized_tensor", Quantizer=Quantizer, QuantizedTensorStorage=object)
     utils = load("transformer_engine.pytorch.custom_recipes.reference_utils", python / "custom_recipes/reference_utils.py")
     module = load("transformer_engine.pytorch.custom_recipes.reference_nvfp4", python / "custom_recipes/reference_nvfp4.py")
     golden = goldens("numerics/golden/nvfp4.txt")
@@ -145,7 +146,7 @@ def check_te(tree, goldens):
     check_form("16x16", "16x16", made.data, made.scale, made.global_amax_row, "rows")
     check_form("16x16 of W^T", "16x16", made.data_t, made.scale_t, made.global_amax_col, "turned")
 
-    cuda = third_party.TransformerEngineCuda(tree)
+    cuda = third_party_cuda.TransformerEngineCuda(tree)
     scales = fp4.E4M3.astype(F32)[golden.words("1x16.scales", (64, 3))]
     encode = F32(2688) / golden.floats("1x16.amax")[0]
     with np.errstate(divide="ignore"):
@@ -159,7 +160,7 @@ def check_te(tree, goldens):
     rounded = cuda.stochastic_e2m1(scaled, fp4.random_bytes())
     compare("TransformerEngine's stochastic e2m1 in MXFP4", rounded, e2m1_values(golden, "mxfp4.h64.sr"))
 
-    stubs("pytest", "transformer_engine_torch", "transformer_engine.common.recipe", "transformer_engine.pytorch.quantization")
+    placeholders("pytest", "transformer_engine_torch", "transformer_engine.common.recipe", "transformer_engine.pytorch.quantization")
     module = load("te_mxfp8_2d", te / "tests/pytorch/test_mxfp8_2d_quantize.py")
     golden = goldens("device/golden/mx.txt")
     codes, rows, columns = module._mxfp8_2d_quantize_reference(torch.from_numpy(golden.bf16("squares", (64, 96))).bfloat16())
@@ -168,8 +169,8 @@ def check_te(tree, goldens):
     compare("TransformerEngine MXFP8 32x32 E4M3, scales by row", numpy_bytes(rows), np.repeat(want, 32, axis=0))
     compare("TransformerEngine MXFP8 32x32 E4M3, scales by column", numpy_bytes(columns), np.repeat(want, 32, axis=1))
 
-    stubs("transformer_engine.pytorch.constants", "transformer_engine.pytorch.utils")
-    stubs("transformer_engine.pytorch.jit", jit_fuser=lambda function: function)
+    placeholders("transformer_engine.pytorch.constants", "transformer_engine.pytorch.utils")
+    placeholders("transformer_engine.pytorch.jit", jit_fuser=lambda function: function)
     module = load("transformer_engine.pytorch.quantization", python / "quantization.py")
     golden = goldens("device/golden/history.txt")
     for section in golden.sections:
@@ -252,7 +253,7 @@ def check_mx(tree, patch, goldens):
     shutil.copytree(pathlib.Path(tree, "mx"), pathlib.Path(folder.name, "mx"))
     patched = pathlib.Path(patch, "patch_override_scripts/microxcaling.patch").resolve()
     subprocess.run(["git", "apply", "--include=mx/*", patched], cwd=folder.name, check=True)
-    stubs("mx")
+    placeholders("mx")
     for name in ("formats", "specs", "elemwise_ops", "mx_ops"):
         module = load(f"mx.{name}", pathlib.Path(folder.name, f"mx/{name}.py"))
     golden = goldens("device/golden/fp4.txt")
@@ -303,7 +304,7 @@ def check_quartet(tree, goldens):
 
 def check_quartet2(tree, goldens):
     source = pathlib.Path(tree, "src/models/quantization")
-    stubs("models.quantization.quantizers")
+    placeholders("models.quantization.quantizers")
     kernels = interpreted("models.quantization.quantizers.nvfp4_triton", source / "quantizers/nvfp4_triton.py")
     scheme = interpreted("quartet2_scheme", source / "schemes/quartet_2.py")
     golden = goldens("device/golden/fp4.txt")
@@ -353,7 +354,7 @@ def check_quartet2(tree, goldens):
 
 def check_msamp(tree, goldens):
     common = pathlib.Path(tree, "msamp/common")
-    stubs("msamp.common.utils")
+    placeholders("msamp.common.utils")
     dtypes = load("msamp.common.dtype.dtypes", common / "dtype/dtypes.py")
     sys.modules["msamp.common.dtype"].Dtypes = dtypes.Dtypes
     floating = load("msamp.common.dtype.floating", common / "dtype/floating.py")
@@ -394,12 +395,12 @@ def check_msamp(tree, goldens):
 
 def check_msamp_adamw(tree, goldens, dtypes, floating, meta, cast):
     """Their Python with their kernels: what each step leaves, and what becomes of a scale where a gradient is not finite."""
-    common, kernels = "msamp.common.tensor", third_party.MsAmpKernels(tree)
+    common, kernels = "msamp.common.tensor", third_party_cuda.MsAmpKernels(tree)
     # It gives PyTorch's tensors a cast, and others of its functions another form: so this is the last of all checks.
-    stubs(common, ScalingMeta=meta, TypeCast=cast)
+    placeholders(common, ScalingMeta=meta, TypeCast=cast)
     scaling = load(f"{common}.tensor", pathlib.Path(tree, "msamp/common/tensor/tensor.py")).ScalingTensor
-    stubs(common, ScalingTensor=scaling)
-    stubs("msamp.optim", LBAdamWBase=object)
+    placeholders(common, ScalingTensor=scaling)
+    placeholders("msamp.optim", LBAdamWBase=object)
     sys.modules["msamp_adamw"] = kernels
     step = load("msamp.optim.adamw", pathlib.Path(tree, "msamp/optim/adamw.py")).LBAdamW.adamw_fn
 
@@ -457,7 +458,7 @@ def check_msamp_adamw(tree, goldens, dtypes, floating, meta, cast):
 
 
 def check_coat(tree, goldens):
-    golden, coat = goldens("numerics/golden/coat.txt"), third_party.Coat(tree)
+    golden, coat = goldens("numerics/golden/coat.txt"), third_party_cuda.Coat(tree)
     values = golden.floats("m.values")
     for name, state in zip("mv", coat.encoded(values.copy())):
         for part, got in zip(("codes", "scale", "power", "middle"), state):

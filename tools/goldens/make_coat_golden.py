@@ -13,7 +13,7 @@ import sys
 
 import numpy as np
 
-from third_party import Coat
+from third_party_cuda import Coat
 
 GROUP, F32 = 128, np.float32
 

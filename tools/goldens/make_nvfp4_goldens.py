@@ -15,7 +15,7 @@ import sys
 import torch
 from nvfp4_reference import nvfp4_reference_quantize, pack_fp4, reference_rht
 
-from third_party import TransformerEngineCuda
+from third_party_cuda import TransformerEngineCuda
 
 ROWS, COLS = 64, 48
 
