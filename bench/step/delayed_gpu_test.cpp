@@ -21,19 +21,14 @@ Trained train(const Plan& plan, bool graph) {
   Trained trained;
   trained.scales.resize(plan.ranks);
   std::mutex mutex;
-  on_gpus(plan.ranks, [&](int number, Device& device, Comm& comm) {
-    const std::unique_ptr<DataSource> data = synthetic_data(plan);
-    const std::int64_t bytes = dry_run(plan, &device).extent + watching_bytes(plan);
-    const NanBlock block(device, bytes);
-    Rank rank(device, comm, plan, block.data(), bytes);
-    rank.parameters().initialize(plan.seed, kInitialDeviation);
-    StepRunner runner(rank, *data, graph);
+  run_gpu_ranks(plan, [&](Rank& rank, const DataSource& data) {
+    StepRunner runner(rank, data, graph);
     std::vector<double> losses;
     for (std::int64_t step = 0; step < 6; ++step) losses.push_back(runner.run(step, 0).result.loss);
     delayed::State scales = delayed::scales_of(rank);
     const std::lock_guard lock(mutex);
-    trained.scales[number] = std::move(scales);
-    if (number == 0) trained.losses = losses;
+    trained.scales[rank.comm().rank()] = std::move(scales);
+    if (rank.comm().rank() == 0) trained.losses = losses;
   });
   return trained;
 }

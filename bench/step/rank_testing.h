@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <memory>
 
+#include "bench/measure/predict.h"
 #include "bench/step/rank.h"
 #include "bench/step/rank_threads_testing.h"
+#include "bench/step/weights.h"
 #include "kernels/device/devices.h"
 #include "kernels/gpu/device_info.h"
 #include "models/transformer/step_testing.h"
@@ -52,6 +54,19 @@ void on_gpus(int ranks, Body&& body) {
         body(rank, *device, *comm);
       },
       [&] { group->abort(); });
+}
+
+/// body(rank, data) on every rank of the plan, each on a GPU with first weights, in as much memory as a run of it takes.
+template <class Body>
+void run_gpu_ranks(const Plan& plan, Body&& body) {
+  on_gpus(plan.ranks, [&](int, Device& device, Comm& comm) {
+    const std::unique_ptr<DataSource> data = synthetic_data(plan);
+    const std::int64_t bytes = dry_run(plan, &device).extent + watching_bytes(plan);
+    const testing::NanBlock block(device, bytes);
+    Rank rank(device, comm, plan, block.data(), bytes);
+    rank.parameters().initialize(plan.seed, kInitialDeviation);
+    body(rank, *data);
+  });
 }
 
 }  // namespace precbench

@@ -1,9 +1,7 @@
 // A run that changes its recipe on a GPU: each recipe's step is captured as a graph of its own, and gives the bits of
 // steps that run op by op.
-#include "bench/measure/predict.h"
 #include "bench/step/rank_testing.h"
 #include "bench/step/step_runner.h"
-#include "bench/step/weights.h"
 #include "kernels/gpu/gpu_testing.h"
 
 using namespace precbench;
@@ -13,13 +11,8 @@ namespace {
 
 std::vector<double> losses_of(const Plan& plan, bool graph) {
   std::vector<double> losses;
-  on_gpus(1, [&](int, Device& device, Comm& comm) {
-    const std::unique_ptr<DataSource> data = synthetic_data(plan);
-    const std::int64_t bytes = dry_run(plan, &device).extent + watching_bytes(plan);
-    const NanBlock block(device, bytes);
-    Rank rank(device, comm, plan, block.data(), bytes);
-    rank.parameters().initialize(plan.seed, kInitialDeviation);
-    StepRunner runner(rank, *data, graph);
+  run_gpu_ranks(plan, [&](Rank& rank, const DataSource& data) {
+    StepRunner runner(rank, data, graph);
     for (std::int64_t step = 0; step < plan.fields.steps; ++step)
       losses.push_back(runner.run(step, 0).result.loss);
   });
