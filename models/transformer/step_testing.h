@@ -80,8 +80,8 @@ struct StepSetup {
   ExpertExchange exchange = {};
   bool slots_come_back = false;  ///< TransformerOptions::slot_numbers
   bool reduce_amax = false;
-  bool weight_amaxes = true;     ///< kept for a step, where the recipe has them
-  bool delayed_scales = false;   ///< kept from step to step, where the recipe has them
+  bool weight_amaxes = true;    ///< kept for a step, where the recipe has them
+  bool delayed_scales = false;  ///< kept from step to step, where the recipe has them
 };
 
 /// Forward, backward and update on one rank; of several on the one whose `comm` it is.

@@ -96,7 +96,7 @@ class Transformer {
     Tensor z, index, weights, report;  // ops::Route's
     Groups groups;                     // of the rows that this rank's experts compute
     Tensor group_weights;              // of the tokens that they come from
-    Tensor x_amax;                     // f32 [1], of the experts' X over all ranks, where its scale comes from there
+    Tensor x_amax;  // f32 [1], of the experts' X over all ranks, where its scale comes from there
     // With expert parallelism:
     Arrived x;     // those tokens
     Groups peers;  // of one's own tokens on their way to other ranks, unless all go to all
@@ -104,14 +104,14 @@ class Transformer {
   };
   /// What a block's forward leaves for its backward.
   struct Saved {
-    Tensor x;               // residual stream at the block's input [M, C]
-    Tensor rstd1, rstd2;    // f32 [M]
-    Tensor raw_qkv;         // with QK-norm before it and RoPE, which backward does again; else after RoPE
-    Tensor attention;       // [M, H D]
-    Tensor lse;             // f32 [H, M]
-    Tensor mid;             // residual stream between the halves [M, C]
-    Tensor gate_up;         // [M, 2F]; of experts [rows_capacity, 2F]
-    Tensor h1, h2;          // the norms' outputs, where wgrad takes them in BF16
+    Tensor x;             // residual stream at the block's input [M, C]
+    Tensor rstd1, rstd2;  // f32 [M]
+    Tensor raw_qkv;       // with QK-norm before it and RoPE, which backward does again; else after RoPE
+    Tensor attention;     // [M, H D]
+    Tensor lse;           // f32 [H, M]
+    Tensor mid;           // residual stream between the halves [M, C]
+    Tensor gate_up;       // [M, 2F]; of experts [rows_capacity, 2F]
+    Tensor h1, h2;        // the norms' outputs, where wgrad takes them in BF16
     GemmOperand h1_form,
         h2_form;  // and where it takes them quantized: columns, or codes of rows that it transposes
     GemmOperand attention_codes;  // likewise, where it transposes them

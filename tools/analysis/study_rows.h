@@ -39,8 +39,8 @@ struct StudyRows {
   std::map<std::string, std::string> apart;  ///< controls, and what each must be told apart from
   std::set<std::string> breaks;              ///< controls that must be beyond half the margin
   std::map<std::pair<StudyPart, std::string>, StudyCells>
-      cells;             ///< by recipe; of part bits by the one that lost them
-  StudyCells perturbed;  ///< BF16 forks that give the noise floor
+      cells;                      ///< by recipe; of part bits by the one that lost them
+  StudyCells perturbed;           ///< BF16 forks that give the noise floor
   const Record* trunk = nullptr;  ///< one that ended well; the rates of all are the same
 
   const StudyCells& of(StudyPart part, const std::string& recipe) const;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes kernels/numerics/golden/coat.txt, the reference that kernels/numerics/state_formats_test.cpp holds COAT's moments against.
 
-Needs numpy, g++ and a source tree of COAT, whose CUDA kernel of AdamW runs on the CPU (third_party.py). Usage:
+Needs numpy, g++ and a source tree of COAT, whose CUDA kernel of AdamW runs on the CPU (third_party_cuda.py). Usage:
   tools/goldens/make_coat_golden.py TREE > kernels/numerics/golden/coat.txt
 
 Groups are what the kernel and state_formats.h agree on: no zeros, of which the kernel's smallest value depends on their order;

@@ -2,7 +2,7 @@
 """Makes kernels/numerics/golden/nvfp4.txt, the reference that kernels/numerics/nvfp4_test.cpp holds NVFP4 against.
 
 Needs torch, g++ and source trees of torchao, whose tests have TransformerEngine's arithmetic in PyTorch, and of TransformerEngine,
-whose stochastic rounding runs on the CPU (third_party.py); all are needed only to remake the file. Usage, with AO and TE the trees:
+whose stochastic rounding runs on the CPU (third_party_cuda.py); all are needed only to remake the file. Usage, with AO and TE the trees:
   PYTHONPATH=AO:AO/test/prototype/moe_training/nvfp4_training tools/goldens/make_nvfp4_goldens.py TE > kernels/numerics/golden/nvfp4.txt
 
 Sections: a name, a count, and hexadecimal words. "input": BF16 bits, [64, 48]; "rht": BF16 bits of its transpose with the

@@ -1,0 +1,48 @@
+"""A golden's sections, and their comparison with what other projects' code gives: for check_third_party.py."""
+import pathlib
+
+import numpy as np
+
+F32 = np.float32
+failed = False  # whether any value differed that is not masked
+
+
+class Golden:
+    """A file's sections."""
+
+    def __init__(self, path):
+        self.sections = {}
+        words = iter(pathlib.Path(path).read_text().split())
+        for name in words:
+            count = int(next(words))
+            self.sections[name] = np.array([int(next(words), 16) for _ in range(count)], np.int64)
+
+    def words(self, name, shape=-1):
+        return self.sections[name].reshape(shape)
+
+    def floats(self, name, shape=-1):
+        return self.sections[name].astype(np.uint32).view(F32).reshape(shape)
+
+    def bf16(self, name, shape=-1):
+        return (self.sections[name] << 16).astype(np.uint32).view(F32).reshape(shape)
+
+    def codes(self, name, shape=-1):
+        """Of e2m1, one by one."""
+        pairs = self.sections[name]
+        return np.stack([pairs & 15, pairs >> 4], axis=1).reshape(shape)
+
+
+def compare(name, got, want, masked=None):
+    """NaNs equal nothing. `masked`: where a difference is a tie's."""
+    global failed
+    got, want = np.asarray(got).reshape(-1), np.asarray(want).reshape(-1)
+    equal = got == want if got.shape == want.shape else np.zeros(want.shape, bool)
+    masked = np.zeros(want.shape, bool) if masked is None else np.asarray(masked).reshape(-1) & ~equal
+    wrong = ~equal & ~masked
+    line = f"{name}: {want.size} values, {equal.sum()} equal"
+    if masked.any():
+        line += f", {masked.sum()} masked as ties"
+    if wrong.any():
+        line += f", {wrong.sum()} DIFFER, the first at {int(np.flatnonzero(wrong)[0])}"
+        failed = True
+    print(line, flush=True)
