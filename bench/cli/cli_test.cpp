@@ -1,4 +1,4 @@
-// The command line: what flags and sweep files add up to, and the built binary's answers to bad input.
+// The command line: what flags and sweep files add up to, and what the built binary says.
 #include "bench/cli/cli.h"
 
 #include <fmt/format.h>
@@ -7,151 +7,14 @@
 #include <algorithm>
 #include <filesystem>
 #include <sstream>
-#include <stdexcept>
-#include <system_error>
 
+#include "bench/cli/cli_testing.h"
 #include "bench/process/rendezvous_testing.h"
-#include "kernels/base/errors.h"
-#include "tools/testing/catch.h"
-#include "tools/testing/processes.h"
 #include "tools/testing/temp_directory.h"
 #include "tools/testing/text.h"
 
 using namespace precbench;
-
-namespace {
-
-/// `variables`: "NAME=value ", in front of the program.
-Answer precbench_says(const std::string& arguments, const std::string& variables = "") {
-  return output_of(variables + PRECBENCH_BINARY_DIR "/precbench " + arguments);
-}
-
-std::string refused(const std::string& arguments, const std::string& variables = "") {
-  INFO(arguments);
-  return refusal_in(precbench_says(arguments, variables));
-}
-
-}  // namespace
-
-TEST_CASE("bad input gets one line and exit status 2", "[cli]") {
-  CHECK(refused("sweep --reciep bf16") == "precbench: unknown flag --reciep; did you mean --recipe?");
-  CHECK(refused("sweep --reciep=bf16") == "precbench: unknown flag --reciep=bf16; did you mean --recipe?");
-  CHECK(refused("run --xyzzyxyzzyxyzzy") ==
-        "precbench: unknown flag --xyzzyxyzzyxyzzy; --help lists what there is");
-  CHECK(refused("swep --recipe bf16") == "precbench: unknown command swep; did you mean sweep?");
-  CHECK(refused("sweep tiny") == "precbench: unexpected argument tiny; --help lists what there is");
-  CHECK(refused("") ==
-        "precbench: which command? sweep, study, run, list, report or check; --help explains them");
-  CHECK(refused("list") == "precbench: list what? recipes, models or devices");
-  CHECK(refused("list modles") == "precbench: list: unknown word modles; did you mean models?");
-  CHECK(refused("sweep --device cpu --at-once 2 --gpus 2") ==
-        "precbench: --at-once: takes cases of one rank, and one has --gpus 2");
-  CHECK(refused("sweep --device cpu --at-once 2 --interleave") ==
-        "precbench: --at-once: not with --interleave, nor over several processes");
-  CHECK(refused("study --recipe bf16 --device cpu") ==
-        "precbench: --recipe: a study compares recipes with bf16: name at least one other");
-  CHECK(refused("study --recipe mxfp8 --steps 10").starts_with("precbench: --steps: not of a study"));
-  CHECK(refused("study --recipe mxfp8 --device cpu --data /nowhere") ==
-        "precbench: --data: /nowhere is not there; name a folder of text or a file of tokens");
-  CHECK(refused("sweep --device cpu --seq 0") == "precbench: --seq: must be at least 1, not 0");
-  CHECK(refused("sweep --device cpu --batch 0") == "precbench: --batch: must be at least 1, not 0");
-  CHECK(refused("sweep --device cpu --seq ''") == "precbench: --seq: empty value in \"\"");
-  CHECK(refused("sweep --device cpu --seq 128-1024*1") == "precbench: --seq: range 128-1024*1 never ends");
-  CHECK(refused("sweep --device cpu --parallel fsdq") ==
-        "precbench: --parallel: unknown value \"fsdq\"; did you mean fsdp? it is one of ddp, fsdp, hsdp");
-  CHECK(refused("sweep --device cpu --recipe bf16,mxfp9").find("mxfp8") != std::string::npos);
-  CHECK(refused("sweep --device cpu --model tinny").find("tiny") != std::string::npos);
-  CHECK(refused("sweep --device cpu --timeout -1") == "precbench: --timeout: must not be negative");
-  CHECK(refused("sweep --timeout abc") == "precbench: --timeout: \"abc\" is not a number of seconds");
-  CHECK(refused("sweep --config none.toml") == "precbench: --config: none.toml: no such file");
-  CHECK(refused("sweep --device cpu --data none.txt").find("none.txt") != std::string::npos);
-  CHECK(refused("run --device cpu --data none.txt").find("none.txt") != std::string::npos);
-  CHECK(refused("sweep --device cpu --out /dev/null/x") ==
-        "precbench: --out: cannot make /dev/null/x: Not a directory");
-}
-
-TEST_CASE("a refusal is no command to GitHub Actions, whatever the file's name", "[cli]") {
-  CHECK(refused("sweep --config '##[error]x.toml'") == "precbench: --config: ## [error]x.toml: no such file");
-  CHECK(refused("check out --baseline '::stop-commands::x'").find(" ::") == std::string::npos);
-  CHECK(refused("report '::error::x.jsonl'").find(": :error::x.jsonl") != std::string::npos);
-}
-
-TEST_CASE("run takes one value of a field, and says who takes more", "[cli]") {
-  CHECK(refused("run --recipe bf16,rowwise") ==
-        "precbench: --recipe: run takes one value, not bf16,rowwise; sweep takes lists and ranges");
-  CHECK(refused("run --seq 64-256*2").find("run takes one value") != std::string::npos);
-}
-
-TEST_CASE("what is empty, given twice or beyond all measure is refused", "[cli]") {
-  CHECK(refused("sweep --config ''") == "precbench: --config: empty name");
-  CHECK(refused("sweep --out ''") == "precbench: --out: empty name");
-  CHECK(refused("run --out ''") == "precbench: --out: empty name");
-  CHECK(refused("sweep --device cpu --data ''") == "precbench: --data: empty name");
-  CHECK(refused("run --device cpu --data ''") == "precbench: --data: empty name");
-  CHECK(refused("sweep sweep") == "precbench: unexpected argument sweep: it is given twice");
-  CHECK(refused("sweep --dry-run --seq 64 128") ==
-        "precbench: unexpected argument 128; --help lists what there is");
-  CHECK(refused("sweep --dry-run --seq 64,,128") == "precbench: --seq: empty value in \"64,,128\"");
-  CHECK(refused("sweep --dry-run --recipe bf16,") == "precbench: --recipe: empty value in \"bf16,\"");
-  CHECK(refused("sweep --dry-run --seed 1-10000 --batch 1-10000") ==
-        "precbench: more than 100000 cases, which is more than a sweep takes");
-  const std::string digits(120'000, '1');
-  for (const std::string& number : {digits, "1-" + digits}) {
-    const std::string refusal = refused("sweep --dry-run --seq " + number);
-    CHECK(refusal.starts_with("precbench: --seq: "));
-    CHECK(refusal.size() < 1000);
-  }
-}
-
-TEST_CASE("a name that a record cannot hold is refused before anything runs", "[cli]") {
-  const TempDirectory directory;
-  for (const char* command : {"run", "sweep"})
-    CHECK(refused(std::string(command) + " --device cpu --steps 1 --data \"$(printf '\\377')\" ")
-              .ends_with(" is not UTF-8, as records are; choose another name"));
-  // The folder's is in no record.
-  CHECK(precbench_says("sweep --quiet --device cpu --batch 1 --seq 32 --steps 1 --out \"" +
-                       (directory / "$(printf '\\377')") + "\"")
-            .status == 0);
-}
-
-TEST_CASE("a pipe in place of a file is refused, not waited for", "[cli]") {
-  const TempDirectory directory;
-  const std::string pipe = directory / "pipe.json";
-  REQUIRE(output_of("mkfifo " + pipe).status == 0);
-  CHECK(refused("sweep --dry-run --config " + pipe) ==
-        "precbench: --config: " + pipe + ": not a regular file");
-  CHECK(refused("sweep --dry-run --model " + pipe) == "precbench: " + pipe + ": not a regular file");
-  CHECK(refused("run --recipe " + pipe) == "precbench: " + pipe + ": not a regular file");
-}
-
-TEST_CASE("a model or recipe that is nested without end is refused", "[cli]") {
-  const TempDirectory directory;
-  const std::string brackets(150'000, '['),
-      file = directory.write("deep.json",
-                             "{\"a\":" + brackets + std::string(150'000, ']') + ",\"b\":1,\"c\":2}");
-  CHECK(refused("sweep --dry-run --model " + file) == "precbench: " + file + ": nested deeper than 32");
-  CHECK(refused("sweep --dry-run --recipe " + file) == "precbench: " + file + ": nested deeper than 32");
-}
-
-TEST_CASE("a limit of address space in which OpenBLAS would hang is told at once", "[cli][address-space]") {
-  const std::string program =
-      "ulimit -v 100000; OMP_NUM_THREADS=2 timeout -s KILL 20 " PRECBENCH_BINARY_DIR "/precbench ";
-  const Answer version = output_of(program + "--version");
-  if (version.text.find("error while loading shared libraries") != std::string::npos) {
-    WARN("skipped: this build's libraries, CUDA's among them, do not fit into the limit");
-    return;
-  }
-  // What trains nothing works, and ends.
-  CHECK(version.status == 0);
-  CHECK(output_of(program + "sweep --flub").status == 2);
-  for (const char* command : {"run --device cpu --steps 1", "sweep --device cpu --steps 1 --out none"}) {
-    const Answer answer = output_of(program + command);
-    CHECK(
-        refusal_in(answer) ==
-        "precbench: this process may use 97 MiB of address space (ulimit -v), and needs 512 with 2 threads: raise "
-        "the limit, or set OMP_NUM_THREADS");
-  }
-}
+using namespace precbench::testing;
 
 TEST_CASE("a run tells its record before the disk that cannot keep it, which is no bad input", "[cli]") {
   const TempDirectory directory;
@@ -163,35 +26,6 @@ TEST_CASE("a run tells its record before the disk that cannot keep it, which is 
   CHECK(answer.text.find("\"status\": \"ok\"") != std::string::npos);
   CHECK(answer.text.find("precbench: cannot write " + (directory / "out/records.jsonl") + ": ") !=
         std::string::npos);
-}
-
-TEST_CASE("a folder in place of a file is refused by name", "[cli]") {
-  const TempDirectory directory;
-  const std::string folder = directory / "folder.json";
-  std::filesystem::create_directory(folder);
-  CHECK(refused("sweep --dry-run --config " + folder) ==
-        "precbench: --config: " + folder + ": a folder, not a file");
-  CHECK(refused("sweep --dry-run --model " + folder) == "precbench: --model: " + folder + ": Is a directory");
-  CHECK(refused("run --recipe " + folder) == "precbench: --recipe: " + folder + ": Is a directory");
-  CHECK(refused("run --device cpu --data " + folder).find(folder) != std::string::npos);
-  CHECK(refused("run --device cpu --init-from " + folder).find(folder) != std::string::npos);
-}
-
-TEST_CASE("a dry run refuses what the run would", "[cli]") {
-  const TempDirectory directory;
-  CHECK(refused("sweep --dry-run --device cpu --data none.txt").find("none.txt") != std::string::npos);
-  CHECK(refused("sweep --dry-run --device cpu --init-from none.safetensors") ==
-        "precbench: --init-from: none.safetensors: No such file or directory");
-  CHECK(refused("sweep --dry-run --batch 1000000000 --seq 1000000000") ==
-        "precbench: --batch, --seq, --accumulation, --gpus: 1e+18 tokens per step; the most are 2147483647");
-  CHECK(refused("sweep --dry-run --device cpu --model llama3.1-405b --batch 65535 --seq 32768") ==
-        "precbench: llama3.1-405b with 65535 x 32768 tokens: a rank needs more than 32 PiB");
-  CHECK(
-      refused("sweep --dry-run --device cpu --steps 9223372036854775807") ==
-      "precbench: --steps: must be at most 1000000, not 9223372036854775807: a record names every step of a run");
-  // It writes nothing, though.
-  CHECK(precbench_says("sweep --dry-run --device cpu --save-init " + (directory / "new/w")).status == 0);
-  CHECK(!std::filesystem::exists(directory / "new"));
 }
 
 TEST_CASE("what a terminal would obey does not reach it", "[cli]") {
@@ -238,36 +72,6 @@ TEST_CASE("a full standard output is told", "[cli]") {
   }
 }
 
-TEST_CASE("bad shapes of a model file are refused before anything runs", "[cli]") {
-  const TempDirectory directory;
-  const std::string model = directory.write(
-      "odd.json",
-      R"({"layers": 1, "width": 48, "ffn": 96, "heads": 3, "kv_heads": 2, "head_dim": 16, "vocab": 256})");
-  CHECK(refused("sweep --device cpu --out " + (directory / "out") + " --model tiny," + model)
-            .find("kv_heads") != std::string::npos);
-  CHECK(!std::filesystem::exists(directory / "out"));
-}
-
-TEST_CASE("processes that were started together are refused what one has to do alone", "[cli][together]") {
-  const auto as_one_of_two = [](const std::string& arguments) { return "RANK=1 WORLD_SIZE=2 " + arguments; };
-  CHECK(refused("run --device cpu", as_one_of_two("")) ==
-        "precbench: RANK and WORLD_SIZE say that this is process 1 of 2, but run is for one: sweep spreads "
-        "a case over several");
-  CHECK(refused("sweep --device cpu --gpus 2", as_one_of_two("NCCL_COMM_ID=localhost:29500 ")) ==
-        "precbench: --device cpu: its ranks live in one process, and this is one of 2 (RANK and "
-        "WORLD_SIZE); start it alone");
-  CHECK(refused("sweep --device cuda --gpus 2", as_one_of_two("NCCL_COMM_ID=localhost "))
-            .starts_with("precbench: NCCL_COMM_ID: \"localhost\" is not HOST:PORT"));
-  CHECK(refused("sweep --device cuda --gpus 2", as_one_of_two("")).find("set NCCL_COMM_ID") !=
-        std::string::npos);
-  CHECK(refused("sweep --device cuda --gpus 3", as_one_of_two("NCCL_COMM_ID=localhost:29500 "))
-            .starts_with("precbench: --gpus 3: "));
-  // A dry run is process 0's alone, and needs no address.
-  CHECK(precbench_says("sweep --dry-run --device cpu", as_one_of_two("")).text == "");
-  CHECK(precbench_says("sweep --dry-run --device cpu", "RANK=0 WORLD_SIZE=2 ").text.find("tiny") !=
-        std::string::npos);
-}
-
 TEST_CASE("process 0 says that it meets anybody where there is no secret", "[cli][together]") {
   const std::string address = fmt::format("NCCL_COMM_ID=127.0.0.1:{} ", free_address().port - 1);
   const auto waits = [&](const std::string& variables) {
@@ -293,44 +97,6 @@ TEST_CASE("a dry run ends with how many cases it has and what its columns mean",
   // One of a model's layers alone are said whether cases differ by it or not.
   CHECK(contains(precbench_says("sweep --dry-run --model tiny --layers 2 --device cpu").text, "layers"));
   CHECK(!contains(precbench_says("sweep --dry-run --model tiny --device cpu").text, "layers"));
-}
-
-TEST_CASE("an exception is one line and an exit status", "[cli]") {
-  CHECK(exit_status_of([] { return 130; }) == 130);
-  CHECK(exit_status_of([]() -> int { throw InvalidInput("x"); }) == 2);
-  CHECK(exit_status_of([]() -> int { throw OutOfMemory("raise vm.max_map_count", 1); }) == 2);
-  CHECK(exit_status_of([]() -> int { throw std::system_error(std::make_error_code(std::errc::io_error)); }) ==
-        2);
-  CHECK(exit_status_of([]() -> int { throw std::runtime_error("CUDA"); }) == 1);
-  CHECK(exit_status_of([]() -> int { throw std::logic_error("a bug"); }) == 1);
-}
-
-TEST_CASE("files that cannot be mapped are refused in one line", "[cli]") {
-  const TempDirectory directory;
-  // Sparse files that together exceed the 128 TiB which a process may map.
-  for (int i = 0; i < 9; ++i) {
-    const std::string path = directory.write("text" + std::to_string(i) + ".txt", "");
-    std::error_code error;
-    std::filesystem::resize_file(path, std::uintmax_t{15} << 40, error);
-    if (error) {
-      WARN("skipped: no file of 15 TiB here: " << error.message());
-      return;
-    }
-  }
-  const std::string refusal =
-      refused("sweep --device cpu --out " + (directory / "out") + " --data " + directory.path().string());
-  CHECK(refusal.find("raise vm.max_map_count") != std::string::npos);
-}
-
-TEST_CASE("a case that this machine's memory cannot hold is oom before it takes any",
-          "[cli][address-space]") {
-  // The limit is the machine's protection, should the program not do as it must.
-  const Answer answer = output_of("ulimit -v 16000000; " PRECBENCH_BINARY_DIR
-                                  "/precbench run --device cpu --model llama3.1-405b --steps 1");
-  CHECK(answer.status == 1);
-  CHECK(answer.text.find("\"status\": \"oom\"") != std::string::npos);
-  CHECK(answer.text.find(" GiB are predicted for one rank on the CPU, ") != std::string::npos);
-  CHECK(answer.text.find(" GiB are available\"") != std::string::npos);
 }
 
 TEST_CASE("data or first weights that have changed make another case", "[cli]") {
@@ -446,22 +212,4 @@ TEST_CASE("flags win over the sweep file, in every section", "[sweep-file]") {
   CHECK((grid[0].fields.seq == 32 && grid[1].fields.seq == 256 && grid[2].fields.lr == 0.5));
   command.axes["lr"] = {"0.5"};
   CHECK(grid_of(command).size() == 2);  // the two sections have become the same grid
-}
-
-TEST_CASE("cases that go wrong are told with their section, flags that do without", "[sweep-file]") {
-  const TempDirectory directory;
-  SweepCommand command;
-  command.config = directory.write("s.toml", "device = cpu\n[a]\nsteps = 1\n[b]\nschedule = cosine\n");
-  CHECK_THROWS_WITH(grid_of(command),
-                    command.config + " [b]: --schedule cosine needs a number of steps: add --steps N");
-  command.axes["seq"] = {"0"};
-  CHECK_THROWS_WITH(grid_of(command), "--seq: must be at least 1, not 0");
-}
-
-TEST_CASE("one file cannot be written by several cases", "[sweep-file]") {
-  SweepCommand command;
-  command.axes = {{"device", {"cpu"}}, {"recipe", {"bf16,mxfp8"}}, {"save_final", {"w.safetensors"}}};
-  CHECK_THROWS_WITH(grid_of(command), "--save-final: 2 cases would write the same file; choose one case");
-  command.axes["recipe"] = {"bf16"};
-  CHECK(grid_of(command).size() == 1);
 }
