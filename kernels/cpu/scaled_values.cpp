@@ -33,7 +33,6 @@ void CpuDevice::do_decode(const ops::Decode& op) {
   });
 }
 
-/// Codes are added as they are, without their scale: exactly in FP32, before the sum is rounded.
 void CpuDevice::do_sum_codes(const ops::SumCodes& op) {
   const auto rounded = [&](float x) {
     std::uint16_t code = 0;  // of one or two bytes
@@ -42,7 +41,7 @@ void CpuDevice::do_sum_codes(const ops::SumCodes& op) {
   };
   cpu::for_update_chunks(threads_, op.dst.size(), 1, [&](std::int64_t first, std::int64_t n, float* buffer) {
     float* total = op.dst.as<float>() + first;
-    if (op.round) {
+    if (op.round) {  // codes as they are, without their scale: FP32 adds two exactly, then the sum is rounded
       for (std::int64_t i = 0; i < n; ++i) {
         const auto code = [&](std::int64_t row) {
           return state_decode(op.codes.dtype, op.codes.data, row * op.codes.cols + op.first + first + i);

@@ -51,6 +51,12 @@ class CudaDevice final : public Device {
   void synchronize() override;
   std::int64_t workspace_bytes() const override;
 
+  /// In the first slot what is asked of scratch(), in the second RoPE's table. Products, which take most, are known before.
+  using Device::scratch_of;
+  ScratchSizes scratch_of(const ops::Matmul& op) const override;
+  ScratchSizes scratch_of(const ops::GroupedMatmul& op) const override;
+  ScratchSizes scratch_of(const ops::Rope& op) const override;
+
   // ---- for the ops and the step graph
   const GpuProperties& properties() const { return properties_; }
   int sm_count() const { return properties_.sm_count; }

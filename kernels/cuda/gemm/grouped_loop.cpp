@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -118,26 +119,34 @@ GemmOperand scaled_by_expert(GemmOperand form, std::int64_t expert, bool wgrad) 
   return form;
 }
 
-/// The product of what emulated formats stand for, rounded to BF16 (matmul.cpp), by a kernel of ours; false where none takes
-/// it. What lies behind the last group is made BF16 too, and read by nobody.
-bool launch_dequantized(CudaDevice& device, const ops::GroupedMatmul& op) {
+std::int64_t dequantized_bytes(const ops::GroupedMatmul& op) {
+  return MatmulPlans::dequantized_bytes(op.a) + MatmulPlans::dequantized_bytes(op.b);
+}
+
+/// The product of what emulated formats stand for, rounded to BF16 at `room` (matmul.cpp); none where they are native or no
+/// kernel of ours takes it.
+std::optional<ops::GroupedMatmul> in_bf16(const CudaDevice& device, const ops::GroupedMatmul& op,
+                                          std::byte* room) {
   if (op.a.format.dtype == DType::e2m1 || op.b.format.dtype == DType::e2m1)
-    return false;  // has factors besides
+    return std::nullopt;  // has factors besides
   const GemmRecipe gemm{op.a.format, op.b.format, op.options.fast_accum};
-  if (device.support(gemm, op.options.role).execution != Execution::emulated) return false;
+  if (device.support(gemm, op.options.role).execution != Execution::emulated) return std::nullopt;
   ops::GroupedMatmul plain = op;
-  std::int64_t bytes = 0;
-  for (const auto operand : {&ops::GroupedMatmul::a, &ops::GroupedMatmul::b})
-    if ((op.*operand).format.quantized())
-      bytes += detail::padded(2 * (op.*operand).data.size(), MatmulPlans::kAlignment);
-  auto* room = static_cast<std::byte*>(device.scratch(static_cast<std::size_t>(bytes)));
   for (const auto operand : {&ops::GroupedMatmul::a, &ops::GroupedMatmul::b}) {
     const GemmOperand& form = op.*operand;
     if (!form.format.quantized()) continue;
     plain.*operand = {.format = {}, .data = {room, DType::bf16, form.rows(), form.k()}, .scale = {}};
-    room += detail::padded(2 * form.data.size(), MatmulPlans::kAlignment);
+    room += MatmulPlans::dequantized_bytes(form);
   }
-  if (!takes_grouped(plain, device.compute_capability())) return false;
+  return takes_grouped(plain, device.compute_capability()) ? std::optional(plain) : std::nullopt;
+}
+
+/// That product by a kernel of ours; false where there is none. What lies behind the last group is made BF16 too, and read by
+/// nobody.
+bool launch_dequantized(CudaDevice& device, const ops::GroupedMatmul& op) {
+  if (!in_bf16(device, op, nullptr)) return false;
+  void* room = device.scratch(static_cast<std::size_t>(dequantized_bytes(op)));
+  const ops::GroupedMatmul plain = *in_bf16(device, op, static_cast<std::byte*>(room));
   if (op.a.format.quantized()) launch_dequantize(plain.a.data.data, op.a, device.stream());
   if (op.b.format.quantized()) launch_dequantize(plain.b.data.data, op.b, device.stream());
   return launch_grouped(plain, device.compute_capability(), device.stream());
@@ -190,6 +199,11 @@ void CudaDevice::set_grouped(const std::string& which) {
 
 std::string CudaDevice::grouped_name() const {
   return ran_own_ ? waited_for_host_ ? "own, loop" : "own" : waited_for_host_ ? "loop" : "";
+}
+
+ScratchSizes CudaDevice::scratch_of(const ops::GroupedMatmul& op) const {
+  if (!grouped_own_ || takes_grouped(op, compute_capability()) || !in_bf16(*this, op, nullptr)) return {};
+  return {dequantized_bytes(op) / std::int64_t{sizeof(float)}};
 }
 
 void CudaDevice::do_grouped_matmul(const ops::GroupedMatmul& op) {

@@ -258,21 +258,32 @@ std::string MatmulPlans::names(GemmRole role) const {
   return names;
 }
 
+std::int64_t MatmulPlans::dequantized_bytes(const GemmOperand& form) {
+  if (!form.format.quantized()) return 0;
+  return (bytes_of(DType::bf16, form.data.size()) + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+std::int64_t MatmulPlans::scratch_bytes(const ops::Matmul& op) {
+  const GemmRecipe gemm{op.a.format, op.b.format, op.options.fast_accum};
+  const bool plain = !op.a.format.quantized() && !op.b.format.quantized();
+  std::int64_t bytes = kWorkspaceBytes;
+  if (!plain && support(gemm, op.options.role).execution == Execution::emulated)
+    bytes += dequantized_bytes(op.a) + dequantized_bytes(op.b);
+  return op.a.format.dtype == DType::e2m1 ? bytes + kAlignment : bytes;  // its factors
+}
+
 void MatmulPlans::run_emulated(const Tensor& d, const GemmOperand& a, const GemmOperand& b,
                                const MatmulOptions& options) {
-  const auto bytes_for = [](const GemmOperand& form) {
-    return form.format.quantized() ? (form.data.size() * 2 + kAlignment - 1) / kAlignment * kAlignment
-                                   : std::int64_t{0};
-  };
-  const float* factors = make_factors(a, b, options.accumulate, bytes_for(a) + bytes_for(b));
-  std::byte* copies = behind_workspace(bytes_for(a) + bytes_for(b));
+  const std::int64_t bytes = dequantized_bytes(a) + dequantized_bytes(b);
+  const float* factors = make_factors(a, b, options.accumulate, bytes);
+  std::byte* copies = behind_workspace(bytes);
   const auto plain = [&](const GemmOperand& form, std::byte* to) {
     if (!form.format.quantized()) return form;
     launch_dequantize(to, form, device_.stream());
     return GemmOperand{
         .format = {}, .data = {to, DType::bf16, form.rows(), form.k()}, .scale = {}, .transposed = false};
   };
-  run_native(d, plain(a, copies), plain(b, copies + bytes_for(a)), options, factors);
+  run_native(d, plain(a, copies), plain(b, copies + dequantized_bytes(a)), options, factors);
 }
 
 void CudaDevice::do_dequantize(const ops::Dequantize& op) {
@@ -289,6 +300,10 @@ void CudaDevice::set_gemm(const std::string& which) {
 }
 
 std::string CudaDevice::gemm_names(GemmRole role) const { return plans_->names(role); }
+
+ScratchSizes CudaDevice::scratch_of(const ops::Matmul& op) const {
+  return {plans_->scratch_bytes(op) / std::int64_t{sizeof(float)}};
+}
 
 void CudaDevice::do_matmul(const ops::Matmul& op) { plans_->matmul(op.d, op.a, op.b, op.options); }
 

@@ -113,6 +113,10 @@ class MatmulPlans {
   /// cuBLASLt's part of the device's scratch: what NVIDIA recommends for compute capability 9.0.
   static constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
   static constexpr std::int64_t kAlignment = 256;  ///< of buffers in scratch
+  /// What the BF16 that an operand's codes become takes there, bytes; 0 of an operand that is BF16.
+  static std::int64_t dequantized_bytes(const GemmOperand& form);
+  /// What a product takes in all.
+  std::int64_t scratch_bytes(const ops::Matmul& op);
 
   explicit MatmulPlans(CudaDevice& device);
   ~MatmulPlans();

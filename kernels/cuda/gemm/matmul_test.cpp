@@ -115,6 +115,21 @@ TEST_CASE("matmul: what no GPU mode takes is emulated in BF16", "[gpu][matmul]")
   }
 }
 
+TEST_CASE("matmul: the scratch of an emulated product is known before", "[gpu][matmul]") {
+  if (!gpu_here()) return;
+  const QuantFormat blocks = fp8(DType::e4m3, Granularity::block_1x32);
+  for (const GemmRecipe& gemm : {GemmRecipe{}, GemmRecipe{blocks, blocks}, GemmRecipe{{}, blocks}}) {
+    const auto device = make_gpu_device(0);
+    check_gemm(*device, gemm, GemmRole::fprop, {DType::f32, false});
+    const auto dry = make_dry_device(device.get());
+    const auto operand = [&](const QuantFormat& format, std::int64_t rows) {
+      return GemmOperand{.format = format, .data = {dry->allocate(1), format.dtype, rows, kK}, .scale = {}};
+    };
+    dry->matmul({{dry->allocate(1), DType::f32, kM, kN}, operand(gemm.a, kM), operand(gemm.b, kN), {}});
+    CHECK(device->workspace_bytes() == dry->workspace_bytes());
+  }
+}
+
 TEST_CASE("matmul: BF16 operands stored either way", "[gpu][matmul]") {
   const auto device = gpu_or_skip();
   if (!device) return;

@@ -262,6 +262,11 @@ const float* CudaDevice::rope_table(const RopeOptions& options) {
   return data;
 }
 
+ScratchSizes CudaDevice::scratch_of(const ops::Rope& op) const {
+  const RopeAngles angles = op.options.angles();
+  return {0, angles.T * angles.D};
+}
+
 void CudaDevice::do_rope(const ops::Rope& op) {
   using namespace cuda;
   const Pairs pairs = pairs_of(op.options, op.out.data == op.qkv.data && op.options.bias.empty());
