@@ -57,8 +57,6 @@ void read_fp4_keys(const json& object, const std::string& path, QuantFormat& ope
   }
 }
 
-constexpr std::initializer_list<const char*> kOfE4m3Scales = {"global_scale", "four_over_six", "correction"};
-
 /// Throws where one of these keys says something else than its default, which any operand may have written out.
 void refuse_set(const json& object, const std::string& path, const QuantFormat& operand,
                 std::initializer_list<const char*> keys, const char* why) {
@@ -117,9 +115,9 @@ void read_fp4(const json& object, const std::string& path, QuantFormat& operand)
       fail(child(path, "scale_rounding"), fmt::format("quest is for e2m1, not {}", element_name(operand)));
     if (operand.element_rounding != ElementRounding::rne)
       fail(child(path, "element_rounding"), "only e2m1 is rounded stochastically");
-    refuse_set(object, path, operand, {"transform", "element_scale", "source"},
+    refuse_set(object, path, operand,
+               {"global_scale", "transform", "element_scale", "four_over_six", "correction", "source"},
                "only e2m1 has it; remove it");
-    refuse_set(object, path, operand, kOfE4m3Scales, "only e2m1 has it; remove it");
     return;
   }
   const bool e4m3 = operand.scale == ScaleType::e4m3;
@@ -133,7 +131,8 @@ void read_fp4(const json& object, const std::string& path, QuantFormat& operand)
                     child(path, "global_scale"), kGlobalScales);
     check_e4m3_scales(path, operand);
   } else {
-    refuse_set(object, path, operand, kOfE4m3Scales, "only e4m3 scales have it; remove it");
+    refuse_set(object, path, operand, {"global_scale", "four_over_six", "correction"},
+               "only e4m3 scales have it; remove it");
   }
   if (!operand.transform) return;
   if (block_rows(operand.granularity) > 1)
