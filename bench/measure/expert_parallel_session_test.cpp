@@ -79,11 +79,24 @@ TEST_CASE("what ranks with different experts send and take is what was predicted
         }
 }
 
+TEST_CASE("as many rows as there are, are predicted where the experts are forced", "[session][moe][ep]") {
+  for (const char* routing : {"balanced", "one", "zipf:1"})
+    for (const int ep : {2, 4}) {
+      INFO(routing << ", ep " << ep);
+      Case c = parallel_case(4, ep, "bf16");
+      c.exchange = "sync", c.routing = routing;
+      const Record record = run_ok(c);
+      CHECK(record.moe->bytes->predicted_dispatch == record.moe->bytes->dispatch);
+      CHECK(record.moe->bytes->predicted_combine == record.moe->bytes->combine);
+      CHECK(record.communication->wire_bytes == record.communication->predicted_wire_bytes);
+    }
+}
+
 TEST_CASE("amaxes over all ranks are an exchange for each tensor, which is predicted",
           "[session][moe][ep][amax]") {
   const auto maxima = [](const Case& c) {
     const Record record = run_ok(c);
-    if (c.exchange != "sync")  // whose rows are as many as there happen to be
+    if (c.exchange != "sync")  // whose rows are as many as there happen to be where nobody forces them
       CHECK(record.communication->wire_bytes == record.communication->predicted_wire_bytes);
     CHECK(record.memory->measured->activations == record.memory->predicted->activations);
     for (const CollectiveRecord& kind : record.communication->collectives)

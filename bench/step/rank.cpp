@@ -36,9 +36,10 @@ Rank::Rank(Device& device, Comm& comm, const Plan& plan, void* block, std::int64
   if (plan.routing.routing == Routing::learned) return;
   const std::int64_t M = plan.tokens_per_micro_step();
   const Tensor forced = push_other(arena_, DType::i32, M, plan.model.moe.rule.top_k);
-  device_.upload(forced,
-                 forced_experts(plan.routing.routing, plan.routing.exponent, plan.model.moe.rule, M).data());
-  parameters_.routers()->force(forced);
+  std::vector<std::int32_t> index =
+      forced_experts(plan.routing.routing, plan.routing.exponent, plan.model.moe.rule, M);
+  device_.upload(forced, index.data());
+  parameters_.routers()->force(forced, std::move(index));
 }
 
 TransformerOptions Rank::transformer_options() const {

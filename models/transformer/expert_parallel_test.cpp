@@ -13,8 +13,9 @@ class AllToFirst {
  public:
   AllToFirst(TestStep& step, const RoutingRule& rule) : block_(step.device(), step.M() * rule.top_k * 4) {
     const Tensor experts{block_.data(), DType::i32, step.M(), rule.top_k};
-    step.device().upload(experts, forced_experts(Routing::one, 0, rule, step.M()).data());
-    step.parameters().routers()->force(experts);
+    std::vector<std::int32_t> index = forced_experts(Routing::one, 0, rule, step.M());
+    step.device().upload(experts, index.data());
+    step.parameters().routers()->force(experts, std::move(index));
   }
 
  private:

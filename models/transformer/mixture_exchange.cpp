@@ -67,15 +67,16 @@ void Transformer::push_peers(SavedRouting& routing) {
 void Transformer::count_peers(SavedRouting& routing) {
   Comm& comm = *parameters_.expert_comm();
   const std::int64_t ranks = comm.size();
-  if (dry(comm)) {
-    routing.out = routing.in = Counts(ranks, tokens_to_rank(config_.moe.rule, own_experts(), M_));
-    return;
-  }
   const Scope scope(arena_);
   const Tensor incoming = push(DType::i32, 1, ranks);
   counted(parameters_, &ExpertTraffic::dispatch, [&](Comm& experts) {
     experts.all_to_all(incoming, Counts(ranks, 1), routing.peers.counts, Counts(ranks, 1));
   });
+  if (dry(comm)) {
+    routing.out = parameters_.routers()->tokens_to_ranks(config_.moe.rule, ranks, M_);
+    routing.in = Counts(ranks, routing.out[comm.rank()]);  // all ranks are forced alike
+    return;
+  }
   std::vector<std::int32_t> counts(ranks);
   device_.download(counts.data(), routing.peers.counts);
   routing.out.assign(counts.begin(), counts.end());

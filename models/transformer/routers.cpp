@@ -90,6 +90,17 @@ Routers::Routers(Device& device, Arena& arena, const ModelConfig& model, int acc
   global_ = push(DType::f32, experts_);
 }
 
+std::vector<std::int64_t> Routers::tokens_to_ranks(const RoutingRule& rule, std::int64_t ranks,
+                                                   std::int64_t tokens) const {
+  const std::int64_t own = rule.experts / ranks;
+  if (forced_index_.empty()) return std::vector<std::int64_t>(ranks, tokens_to_rank(rule, own, tokens));
+  std::vector<std::int64_t> counts(ranks);
+  for (auto token = forced_index_.begin(); token != forced_index_.end(); token += rule.top_k)
+    for (std::int64_t rank = 0; rank < ranks; ++rank)
+      counts[rank] += std::any_of(token, token + rule.top_k, [&](std::int32_t e) { return e / own == rank; });
+  return counts;
+}
+
 Tensor Routers::bias(std::int64_t layer) const {
   return bias_.empty() ? Tensor{} : bias_.slice_rows(row(layer), 1);
 }

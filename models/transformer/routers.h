@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/comm/comm.h"
@@ -33,9 +34,9 @@ std::int64_t rows_at_even_load(const RoutingRule& rule, std::int64_t tokens, dou
 /// What a block's router did in a step, over its micro-steps, on one rank.
 struct RouterLoad {
   std::int64_t layer = 0;
-  std::vector<double> slots;       ///< of each expert, dropped ones too
-  double rows = 0, padded = 0;     ///< computed, and with padding
-  double dropped = 0;  ///< slots beyond the experts' capacity here, or on their way to other ranks
+  std::vector<double> slots;    ///< of each expert, dropped ones too
+  double rows = 0, padded = 0;  ///< computed, and with padding
+  double dropped = 0;           ///< slots beyond the experts' capacity here, or on their way to other ranks
   double balance = 0, z_loss = 0;  ///< means over micro-steps: E * sum f P, and logsumexp^2
 };
 
@@ -78,9 +79,16 @@ class Routers {
   Tensor bad(std::int64_t layer, int micro_step) const;
   /// What is routed now is no part of training.
   void set_watching(bool watching) { watching_ = watching; }
-  /// i32 [tokens, top_k], which outlives this; empty: learned.
-  void force(const Tensor& experts) { forced_ = experts; }
+  /// i32 [tokens, top_k], which outlives this, of `index`; empty: learned.
+  void force(const Tensor& experts, std::vector<std::int32_t> index) {
+    forced_ = experts;
+    forced_index_ = std::move(index);
+  }
   const Tensor& forced() const { return forced_; }
+  /// Of so many tokens those that go to each of the ranks that divide the experts, as they are forced to; else as
+  /// tokens_to_rank has it.
+  std::vector<std::int64_t> tokens_to_ranks(const RoutingRule& rule, std::int64_t ranks,
+                                            std::int64_t tokens) const;
 
   /// Moves the biases by the load of all ranks: a collective, at the end of every step.
   void update(Comm& comm);
@@ -106,6 +114,7 @@ class Routers {
   Tensor totals_;  // f32 [layers, report_size]
   Tensor bad_;     // i32 [layers, accumulation]
   Tensor forced_, choices_;
+  std::vector<std::int32_t> forced_index_;
   bool watching_ = false;
   ExpertTraffic traffic_;
 };

@@ -120,9 +120,10 @@ class TestStep {
   void force_experts(Routing routing, double exponent = 0) {
     const RoutingRule& rule = setup_.model.moe.rule;
     const Tensor forced = arena_.push(Segment::other, DType::i32, M(), rule.top_k);
-    device_->upload(forced, forced_experts(routing, exponent, rule, M()).data());
+    std::vector<std::int32_t> index = forced_experts(routing, exponent, rule, M());
+    device_->upload(forced, index.data());
     device_->synchronize();
-    parameters_.routers()->force(forced);
+    parameters_.routers()->force(forced, std::move(index));
   }
 
   /// Forward and backward of the micro-steps one after another; tokens and targets [accumulation * M]. The
