@@ -19,7 +19,7 @@ mkdir -p "$out"
 profile() {
   local name=$1 kernels=$2 launches=$3
   shift 3
-  "$ncu" --clock-control none --kernel-name "regex:$kernels" --launch-count "$launches" --csv --page raw --log-file "$out/$name.csv" \
+  "$ncu" --clock-control none --kernel-name-base mangled --kernel-name "regex:$kernels" --launch-count "$launches" --csv --page raw --log-file "$out/$name.csv" \
     --section SpeedOfLight --section ComputeWorkloadAnalysis --section MemoryWorkloadAnalysis --section WarpStateStats \
     --section LaunchStats --section Occupancy --print-units base \
     "$precbench" run --device cuda --layers 1 --batch 1 --attention own --gemm own --graph off --steps 1 --master bf16 --moments bf16 \
@@ -31,6 +31,7 @@ profile() {
 
 ops='attend_|produce_|_tiles|tile_kernel|rmsnorm|swiglu|adamw'
 profile 8b-tensorwise "$ops" 80 --model llama3.1-8b --seq 8192 --recipe tensorwise
-profile 8b-blockwise 'multiply_' 60 --model llama3.1-8b --seq 8192 --recipe blockwise
-profile 1b-bf16 'attend_' 12 --model llama3.2-1b --seq 2048 --recipe bf16
+profile 8b-blockwise 'multiply_blockwise.*ScalesE0' 40 --model llama3.1-8b --seq 8192 --recipe blockwise
+profile 8b-blockwise-wgrad 'multiply_blockwise.*ScalesE1' 40 --model llama3.1-8b --seq 8192 --recipe blockwise
+profile 1b-bf16 'attend_' 40 --model llama3.2-1b --seq 2048 --recipe bf16
 tools/ci/profile_table.py "$out"/*.csv

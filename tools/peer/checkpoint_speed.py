@@ -3,14 +3,16 @@
 
   checkpoint_speed.py build/precbench FOLDER --model llama3.2-1b --layers 4 --device cpu --seq 64 --batch 1
 
-The options are a case's. Three turns of: one step and a checkpoint, timed from the first of its files to its name; then dd of its
-files with conv=fdatasync, the same bytes since a disk may be faster with zeros, from where the system still has them in memory.
-FOLDER needs room for two checkpoints, and is left empty. Prints GB/s of each and the ratio of the
-means, and the run's memory, as the driver or the system counts it, beside that of a run without a checkpoint.
+The options are a case's. Three turns ($TURNS) of: one step and a checkpoint, timed from the first of its files to its name; then dd
+of its files with conv=fdatasync, the same bytes since a disk may be faster with zeros, from where the system still has them in
+memory; of a file of more than 32 GiB that much. FOLDER needs room for two checkpoints, or one and 32 GiB, and is left empty. Prints
+GB/s of each and the ratio of the means, and the run's memory, as the driver or the system counts it, beside that of a run without
+a checkpoint.
 """
-import json, pathlib, shutil, statistics, subprocess, sys, time
+import json, os, pathlib, shutil, statistics, subprocess, sys, time
 
-TURNS = 3
+TURNS = int(os.environ.get("TURNS", "3"))
+BLOCK, MOST_BLOCKS = 4 << 20, 8192  # of dd: 32 GiB
 PARTIAL = ".partial"  # the end of a checkpoint's name until it is whole
 
 
@@ -37,14 +39,17 @@ def run(command, out, states):
 
 
 def dd(states, copy):
-    """Seconds that dd takes for the same files."""
-    copy.mkdir()
-    begin = time.monotonic()
-    for number, path in enumerate(path for path in states.rglob("*") if path.is_file()):
-        subprocess.run(["dd", f"if={path}", f"of={copy / str(number)}", "bs=4M", "conv=fdatasync", "status=none"], check=True)
-    seconds = time.monotonic() - begin
-    shutil.rmtree(copy)
-    return seconds
+    """GB/s of dd over the same files."""
+    seconds = size = 0
+    for path in states.rglob("*"):
+        if path.is_file():
+            begin = time.monotonic()
+            subprocess.run(["dd", f"if={path}", f"of={copy}", f"bs={BLOCK}", f"count={MOST_BLOCKS}", "conv=fdatasync", "status=none"],
+                           check=True)
+            seconds += time.monotonic() - begin
+            size += copy.stat().st_size
+            copy.unlink()
+    return size / seconds / 1e9
 
 
 def main():
@@ -59,10 +64,9 @@ def main():
     for _ in range(TURNS):
         seconds, memory = run([*command, "--checkpoint-every", "1", "--checkpoint-dir", str(states)], out, states)
         size = sum(path.stat().st_size for path in states.rglob("*") if path.is_file())
-        copied = dd(states, folder / "copy")
-        shutil.rmtree(states)
         ours.append(size / seconds / 1e9)
-        theirs.append(size / copied / 1e9)
+        theirs.append(dd(states, folder / "copy"))
+        shutil.rmtree(states)
         print(f"{size / 1e9:.2f} GB: checkpoint {ours[-1]:.2f} GB/s, dd {theirs[-1]:.2f} GB/s; "
               f"memory {memory / 1e9:.3f} GB, without {without / 1e9:.3f}", flush=True)
     shutil.rmtree(out)
