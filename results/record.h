@@ -281,7 +281,7 @@ struct ExpertRows {
   double expected = 0;  ///< slots that are not dropped at even load
   double actual = 0;    ///< computed
   double padded = 0;    ///< with padding
-  double dropped = 0;
+  double dropped = 0;   ///< slots of this rank's tokens
 };
 
 /// The most loaded expert's slots over the mean of all.

@@ -82,13 +82,19 @@ TEST_CASE("what ranks with different experts send and take is what was predicted
 TEST_CASE("as many rows as there are, are predicted where the experts are forced", "[session][moe][ep]") {
   for (const char* routing : {"balanced", "one", "zipf:1"})
     for (const int ep : {2, 4}) {
-      INFO(routing << ", ep " << ep);
-      Case c = parallel_case(4, ep, "bf16");
-      c.exchange = "sync", c.routing = routing;
-      const Record record = run_ok(c);
-      CHECK(record.moe->bytes->predicted_dispatch == record.moe->bytes->dispatch);
-      CHECK(record.moe->bytes->predicted_combine == record.moe->bytes->combine);
-      CHECK(record.communication->wire_bytes == record.communication->predicted_wire_bytes);
+      double all = 0;
+      for (const std::optional<double> capacity : {std::optional<double>{}, {0.5}}) {
+        INFO(routing << ", ep " << ep << ", capacity " << capacity.value_or(0));
+        Case c = parallel_case(4, ep, "bf16");
+        c.exchange = "sync", c.routing = routing, c.capacity = capacity;
+        const Record record = run_ok(c);
+        CHECK(record.moe->bytes->predicted_dispatch == record.moe->bytes->dispatch);
+        CHECK(record.moe->bytes->predicted_combine == record.moe->bytes->combine);
+        CHECK(record.communication->wire_bytes == record.communication->predicted_wire_bytes);
+        CHECK(record.memory->measured->activations == record.memory->predicted->activations);
+        if (capacity) CHECK(record.moe->bytes->dispatch < all);  // what is dropped is not sent
+        all = record.moe->bytes->dispatch;
+      }
     }
 }
 
@@ -181,23 +187,25 @@ TEST_CASE("rows that find no slot are counted, and not expected", "[session][moe
   CHECK(record.moe->rows.dropped > 0);
 }
 
-TEST_CASE("ranks that share an expert's capacity train as one that has all experts", "[session][moe][ep]") {
-  Case c = parallel_case(1, 1);
-  c.batch = 4, c.capacity = 0.75;
-  c.aux = 0;  // whose f is of a rank's tokens
-  const Record one = run_ok(c);
-  CHECK(one.moe->rows.dropped > 0);
-  c.gpus = c.ep = 2, c.batch = 2;
-  for (const char* exchange : {"gather", "slots", "sync"}) {
-    INFO(exchange);
-    c.exchange = exchange;
-    const Record two = run_ok(c);
-    for (std::size_t step = 0; step < 3; ++step)
-      CHECK(std::fabs(two.training->loss[step] / one.training->loss[step] - 1) <= 2e-4);
-    CHECK(two.moe->rows.expected == one.moe->rows.expected / 2);
-    CHECK(two.moe->rows.actual <= two.moe->rows.expected);
-    CHECK(two.moe->rows.dropped > 0);
-    CHECK(two.memory->measured->activations == two.memory->predicted->activations);
+TEST_CASE("ranks with different experts drop and train as those that have all", "[session][moe][ep]") {
+  for (const char* routing : {"learned", "zipf:1"}) {
+    Case c = parallel_case(2, 1);
+    c.capacity = 0.75, c.routing = routing;
+    const Record whole = run_ok(c);
+    CHECK(whole.moe->rows.dropped > 0);
+    CHECK(whole.moe->rows.actual + whole.moe->rows.dropped == kLayers * kTokens * kTopK);
+    c.ep = 2;
+    for (const char* exchange : {"gather", "slots", "sync"}) {
+      INFO(routing << ", " << exchange);
+      c.exchange = exchange;
+      const Record apart = run_ok(c);
+      for (std::size_t step = 0; step < 3; ++step)
+        CHECK(std::fabs(apart.training->loss[step] / whole.training->loss[step] - 1) <= 2e-4);
+      CHECK(apart.moe->rows.expected == whole.moe->rows.expected);
+      CHECK(apart.moe->rows.actual <= 2 * 4 * kLayers * 24);  // of two ranks' tokens, by four experts
+      CHECK(apart.moe->rows.dropped == whole.moe->rows.dropped);
+      CHECK(apart.memory->measured->activations == apart.memory->predicted->activations);
+    }
   }
 }
 

@@ -72,6 +72,7 @@ void CpuDevice::do_group(const ops::Group& op) {
     const std::int64_t e = group_of(slot);
     row_of[slot] = e >= 0 && filled[e] < counts[e] ? offsets[e] + filled[e]++ : -1;
     if (row_of[slot] >= 0) source[row_of[slot]] = static_cast<std::int32_t>(slot);
+    if (!op.kept.empty()) op.kept.as<std::int32_t>()[slot] = row_of[slot] >= 0 ? index[slot] : -1;
   }
   op.report.as<float>()[0] = static_cast<float>(rows);
   op.report.as<float>()[1] = static_cast<float>(offsets[E]);
@@ -93,7 +94,9 @@ void CpuDevice::do_group_peers(const ops::GroupPeers& op) {
   std::int64_t dropped = 0;
   for (std::int64_t t = 0; t < T; ++t)  // a token's place in each rank's group, first
     for (std::int64_t k = 0; k < K; ++k) {
-      const std::int64_t r = op.index.as<std::int32_t>()[t * K + k] / op.experts;
+      const std::int32_t expert = op.index.as<std::int32_t>()[t * K + k];
+      if (expert < 0) continue;
+      const std::int64_t r = expert / op.experts;
       std::int32_t& place = row_of[t * P + r];
       if (place < 0 && counts[r] < op.most) place = counts[r]++;
       dropped += place < 0;

@@ -53,6 +53,19 @@ PRECBENCH_OP_TEST(group_on, "group") {
         CHECK(groups.report.as<float>()[0] == static_cast<float>(rows));
         CHECK(groups.report.as<float>()[1] == static_cast<float>(first));
         CHECK(groups.report.as<float>()[2] == static_cast<float>(T * K - rows));
+        // What is kept makes the same groups again, and nothing more is dropped.
+        std::vector<std::int32_t> kept = index;
+        for (std::int64_t slot = 0; slot < T * K; ++slot)
+          if (row_of[slot] < 0) kept[slot] = -1;
+        const Tensor slots = b.put(host_integers(b.host(), index, K)), there = b.output(DType::i32, T, K),
+                     report = b.output(DType::f32, 1, 3);
+        b.device().group({groups.device, report, slots, most, 0, there});
+        CHECK(integers(b.fetch(there)) == kept);
+        b.device().group({groups.device, report, there, T});
+        CHECK(integers(b.fetch(groups.device.row_of)) == row_of);
+        CHECK(integers(b.fetch(groups.device.source)) == source);
+        CHECK(b.fetch(report).as<float>()[0] == static_cast<float>(rows));
+        CHECK(b.fetch(report).as<float>()[2] == 0);
       }
 }
 
@@ -186,9 +199,12 @@ PRECBENCH_OP_TEST(unpermute_on, "unpermute") {
 PRECBENCH_OP_TEST(group_peers_on, "tokens go to each rank that has an expert of theirs, once and in order") {
   constexpr std::int64_t kTokens = 2500, kTopK = 3, kRanks = 4, kOwn = 2;
   std::vector<std::int32_t> index;
-  for (std::int64_t t = 0; t < kTokens; ++t)  // different experts of 8, some of them on one rank
-    for (std::int64_t k = 0; k < kTopK; ++k)
-      index.push_back(static_cast<std::int32_t>((t * 5 + k * (1 + t % 3)) % (kRanks * kOwn)));
+  // Different experts of 8, some of them on one rank; of some slots none, and of some tokens no slot.
+  for (std::int64_t t = 0; t < kTokens; ++t)
+    for (std::int64_t k = 0; k < kTopK; ++k) {
+      const bool none = t % 11 == 0 || (t + k) % 7 == 0;
+      index.push_back(none ? -1 : static_cast<std::int32_t>((t * 5 + k * (1 + t % 3)) % (kRanks * kOwn)));
+    }
   for (const bool tight : {false, true})
     for (const std::int64_t most : {std::int64_t{1000}, kTokens}) {
       INFO((tight ? "tight, " : "") << most << " rows");
@@ -216,7 +232,7 @@ PRECBENCH_OP_TEST(group_peers_on, "tokens go to each rank that has an expert of 
         for (std::int64_t t = 0; t < kTokens; ++t) {
           const auto first = index.begin() + t * kTopK;
           const auto there =
-              std::count_if(first, first + kTopK, [&](std::int32_t e) { return e / kOwn == r; });
+              std::count_if(first, first + kTopK, [&](std::int32_t e) { return e >= 0 && e / kOwn == r; });
           if (there == 0 || count == most) {
             dropped += there;
             continue;
@@ -259,12 +275,14 @@ PRECBENCH_OP_TEST(group_some_on, "a group of some experts takes their slots alon
                       .row_of = b.output(DType::i32, 5, 2),
                       .source = b.output(DType::i32, 1, 16),
                       .pad = 4};
-  const Tensor slots = b.put(host_integers(b.host(), index, 2)), report = b.output(DType::f32, 1, 3);
-  b.device().group({groups, report, slots, 5, 2});  // the experts 2 and 3
+  const Tensor slots = b.put(host_integers(b.host(), index, 2)), report = b.output(DType::f32, 1, 3),
+               kept = b.output(DType::i32, 5, 2);
+  b.device().group({groups, report, slots, 5, 2, kept});  // the experts 2 and 3
   CHECK(integers(b.fetch(groups.offsets)) == std::vector<std::int32_t>{0, 4, 8});
   CHECK(integers(b.fetch(groups.counts)) == std::vector<std::int32_t>{2, 3});
   CHECK(b.fetch(report).as<float>()[2] == 0);  // others' slots are not dropped
   CHECK(integers(b.fetch(groups.row_of)) == std::vector<std::int32_t>{-1, 4, 0, -1, 5, 1, -1, -1, -1, 6});
   CHECK(integers(b.fetch(groups.source)) ==
         std::vector<std::int32_t>{2, 5, -1, -1, 1, 4, 9, -1, -1, -1, -1, -1, -1, -1, -1, -1});
+  CHECK(integers(b.fetch(kept)) == std::vector<std::int32_t>{-1, 3, 2, -1, 3, 2, -1, -1, -1, 3});
 }

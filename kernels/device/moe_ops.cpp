@@ -44,7 +44,9 @@ OpCost RouteBackward::cost() const {
             2 * product_flops(z.rows, z.cols, x.cols));
 }
 
-OpCost Group::cost() const { return of("group", OpClass::routing, bytes(index) + slot_bytes(groups)); }
+OpCost Group::cost() const {
+  return of("group", OpClass::routing, bytes(index) + slot_bytes(groups) + bytes(kept));
+}
 
 OpCost GroupPeers::cost() const {
   return of("group_peers", OpClass::routing,

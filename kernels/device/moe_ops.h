@@ -80,9 +80,10 @@ struct RouteBackward {
 struct Group {
   Groups groups;
   Tensor report;      ///< f32 [1, 3]: rows; rows with padding; slots dropped
-  Tensor index;       ///< i32 [T, K]
+  Tensor index;       ///< i32 [T, K]; -1: no slot
   std::int64_t most;  ///< rows of an expert
   std::int64_t first = 0;
+  Tensor kept = {};  ///< i32 [T, K]: the experts of the slots that have a row, -1 of all others; may be empty
   OpCost cost() const;
 };
 
@@ -95,7 +96,7 @@ struct GroupPeers {
   Tensor row_index;       ///< i32 [rows_capacity, K]: the experts of a row's token; -1 where there is none
   Tensor row_weights;     ///< f32 likewise; 0
   Tensor report;          ///< f32 [1, 1]: slots dropped
-  Tensor index, weights;  ///< [T, K]
+  Tensor index, weights;  ///< [T, K]; an expert of -1: no slot
   std::int64_t experts, most;
   bool tight = false;
   OpCost cost() const;

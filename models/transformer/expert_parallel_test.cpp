@@ -149,27 +149,60 @@ TEST_CASE("slots for all tokens, and as many rows as there are, give what gather
   }
 }
 
-TEST_CASE("an expert's capacity is of the tokens of all ranks: they drop what one rank drops", "[moe][ep]") {
+TEST_CASE("ranks with some experts each drop the slots that ranks with all of them drop", "[moe][ep]") {
   for (const char* recipe : {"bf16", "blockwise"})
     for (const char* model : {"tiny-moe", "weighted input"}) {
       StepSetup setup = setup_of("tiny-moe", recipe);
       if (std::string(model) == "weighted input") setup.model = weighted_input();
       setup.model.layers = 3;
-      const Outcome all = on_one_rank(setup);
-      setup.capacity = 0.75;
-      const Outcome one = on_one_rank(setup);
-      CHECK((one.losses != all.losses));
-      for (const int ranks : {2, 4}) {
-        INFO(model << " " << recipe << " on " << ranks << " ranks");
-        StepSetup apart = setup;
-        apart.slots_come_back = true;
-        apart.parallel = {.data = ranks};
-        apart.expert_ranks = ranks;
-        const Outcome many = on_ranks(apart, ranks);
-        CHECK((many.losses == one.losses));
-        CHECK(first_difference(experts_of(many.gradients), experts_of(one.gradients)) == "");
+      setup.slots_come_back = true;
+      for (const auto& [ranks, ep] : {std::pair{2, 2}, {4, 2}, {4, 4}}) {
+        INFO(model << " " << recipe << " on " << ranks << " ranks, ep " << ep);
+        setup.parallel = {.data = ranks};
+        setup.expert_ranks = 1, setup.capacity = 0;
+        const Outcome all = on_ranks(setup, ranks);
+        setup.capacity = 0.75;
+        const Outcome whole = on_ranks(setup, ranks);
+        CHECK((whole.losses != all.losses));
+        CHECK(std::all_of(whole.dropped.begin(), whole.dropped.end(), [](double n) { return n > 0; }));
+        setup.expert_ranks = ep;
+        const Outcome apart = on_ranks(setup, ranks);
+        CHECK((apart.losses == whole.losses));
+        CHECK(apart.dropped == whole.dropped);
+        CHECK(apart.rows == whole.rows);
       }
     }
+}
+
+TEST_CASE("whatever the exchange, ranks drop the slots that they drop with all experts", "[moe][ep]") {
+  for (const bool at_input : {false, true}) {
+    StepSetup setup = setup_of("tiny-moe-shared");
+    if (at_input) setup.model = weighted_input();
+    setup.model.layers = 3;
+    setup.reference = true;
+    setup.capacity = 0.75;
+    for (const auto& [ranks, ep] : {std::pair{2, 2}, {4, 2}, {4, 4}}) {
+      setup.parallel = {.data = ranks};
+      setup.expert_ranks = 1, setup.exchange = kGather;
+      const Outcome whole = on_ranks(setup, ranks);
+      setup.expert_ranks = ep;
+      for (const ExpertExchange& exchange : {kGather, slots_of(kSequences / ranks * kLength), kSync}) {
+        INFO((at_input ? "weights at the input, " : "")
+             << ranks << " ranks, ep " << ep << ", exchange " << static_cast<int>(exchange.mode));
+        setup.exchange = exchange;
+        const Outcome apart = on_ranks(setup, ranks);
+        CHECK(apart.dropped == whole.dropped);
+        CHECK(apart.rows == whole.rows);
+        double most = 0;
+        for (std::size_t i = 0; i < whole.losses.size(); ++i)
+          most = std::max(most, std::fabs(double{apart.losses[i]} / whole.losses[i] - 1));
+        CHECK(most <= 32 * kRoundoff);
+        const Farthest gradient = farthest(apart.gradients, whole.gradients);
+        INFO(gradient.name);
+        CHECK(gradient.distance <= 64 * kRoundoff);
+      }
+    }
+  }
 }
 
 TEST_CASE("every exchange drops the same slots beyond the capacity, and counts them", "[moe][ep]") {
@@ -192,7 +225,7 @@ TEST_CASE("every exchange drops the same slots beyond the capacity, and counts t
   setup.B = 1;
   setup.parallel = {.data = 2};
   setup.expert_ranks = 2;
-  for (const ExpertExchange& exchange : {kGather, slots_of(kLength), slots_of(kLength / 2), kSync}) {
+  for (const ExpertExchange& exchange : {kGather, slots_of(kLength), slots_of(kLength / 8), kSync}) {
     setup.exchange = exchange;
     std::vector<std::vector<RouterLoad>> loads(2);
     on_cpu_ranks(2, [&](Device&, Comm& comm) {
@@ -203,15 +236,16 @@ TEST_CASE("every exchange drops the same slots beyond the capacity, and counts t
                             random_tokens(3, kLength, setup.model.vocab));
       loads[comm.rank()] = step.parameters().routers()->load();
     });
-    // Both experts of all tokens are on the first rank, which takes three quarters of an even load of each.
-    const double most = std::ceil(0.75 * 2 * kLength * 2 / 8);
-    const double on_the_way = exchange.slots == kLength / 2 ? 2 * kLength / 2 : 0;
-    for (std::size_t layer = 0; layer < loads[0].size(); ++layer) {
-      CHECK(loads[0][layer].rows == 2 * most);
-      CHECK(loads[0][layer].dropped == 2 * (2 * kLength - most) - on_the_way);
-      CHECK(loads[1][layer].rows == 0);
-      CHECK(loads[1][layer].dropped == on_the_way);
-    }
+    // Both experts of all tokens are on the first rank, and take three quarters of an even load of each rank's; of these
+    // some find no slot.
+    const double most = std::ceil(0.75 * kLength * 2 / 8);
+    const double kept = exchange.slots > 0 ? std::min(most, static_cast<double>(exchange.slots)) : most;
+    CHECK((kept < most) == (exchange.slots == kLength / 8));
+    for (int rank = 0; rank < 2; ++rank)
+      for (const RouterLoad& layer : loads[rank]) {
+        CHECK(layer.rows == (rank == 0 ? 2 * 2 * kept : 0));
+        CHECK(layer.dropped == 2 * (kLength - kept));
+      }
   }
 }
 

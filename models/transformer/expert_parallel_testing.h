@@ -15,6 +15,8 @@ inline constexpr std::int64_t kSequences = 4, kLength = 128;
 struct Outcome {
   std::vector<float> losses;  // of the tokens
   Named gradients;
+  std::vector<double> dropped = {};  ///< slots, of each rank's tokens in each layer
+  double rows = 0;                   ///< of all experts
 };
 
 /// "flow": powers of two, with columns of transposed codes.
@@ -46,6 +48,10 @@ inline Outcome outcome_of(TestStep& step, Routing routing, const std::vector<std
   step.forward_backward(tokens, targets);
   step.parameters().complete_all();
   outcome.gradients = step.gradients();
+  for (const RouterLoad& layer : step.parameters().routers()->load()) {
+    outcome.dropped.push_back(layer.dropped);
+    outcome.rows += layer.rows;
+  }
   return outcome;
 }
 
@@ -72,7 +78,10 @@ inline Outcome on_ranks(StepSetup setup, int ranks, Routing routing = Routing::l
   Outcome together = by_rank[0];
   for (int rank = 1; rank < ranks; ++rank) {
     CHECK(first_difference(by_rank[rank].gradients, by_rank[0].gradients) == "");
-    together.losses.insert(together.losses.end(), by_rank[rank].losses.begin(), by_rank[rank].losses.end());
+    const Outcome& next = by_rank[rank];
+    together.losses.insert(together.losses.end(), next.losses.begin(), next.losses.end());
+    together.dropped.insert(together.dropped.end(), next.dropped.begin(), next.dropped.end());
+    together.rows += next.rows;
   }
   return together;
 }

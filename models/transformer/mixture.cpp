@@ -71,9 +71,7 @@ void Transformer::permute_rows(QuantizedTensor& x, const QuantizedTensor& tokens
 }
 
 std::int64_t Transformer::most_rows() const {
-  // Of all tokens of the ranks that divide the experts, whether or not a slot brings them here.
-  const std::int64_t all = M_ * expert_ranks();
-  return std::min(group_tokens(), most_rows_of_expert(config_.moe.rule, all, options_.capacity));
+  return expert_ranks() * std::min(peer_rows(), most_rows_of_expert(config_.moe.rule, M_, options_.capacity));
 }
 
 std::int64_t Transformer::most_rows_of_all() const {
@@ -102,6 +100,23 @@ void Transformer::push_routing(std::int64_t layer, SavedRouting& saved) {
   if (expert_ranks() > 1 && !gathers()) push_peers(saved);
 }
 
+Tensor Transformer::keep_slots(const Tensor& index, const Tensor& report) {
+  const RoutingRule& rule = config_.moe.rule;
+  const std::int64_t E = rule.experts, K = rule.top_k,
+                     most = most_rows_of_expert(rule, M_, options_.capacity);
+  const Tensor kept = push(DType::i32, M_, K);
+  const Scope scope(arena_);
+  device_.group({.groups = {.offsets = push(DType::i32, 1, E + 1),
+                            .counts = push(DType::i32, 1, E),
+                            .row_of = push(DType::i32, M_, K),
+                            .source = push(DType::i32, 1, std::min(M_ * K, most * E))},
+                 .report = report,
+                 .index = index,
+                 .most = most,
+                 .kept = kept});
+  return kept;
+}
+
 void Transformer::route(std::int64_t layer, SavedRouting& saved, const BlockWeights& w, const Tensor& h) {
   const RoutingRule& rule = config_.moe.rule;
   Routers& routers = *parameters_.routers();
@@ -117,10 +132,14 @@ void Transformer::route(std::int64_t layer, SavedRouting& saved, const BlockWeig
                  .forced = routers.forced(),
                  .rule = rule});
   const Scope scope(arena_);
-  const Tensor index =
-      gather_routing(saved);  // of as many tokens as have come, for which it makes the groups
-  device_.group(
-      {saved.groups, saved.report.elements(rule.experts + 2, 3), index, most_rows(), first_expert()});
+  const Tensor report = saved.report.elements(rule.experts + 2, 3);
+  const bool ahead = expert_ranks() > 1 && options_.capacity > 0;
+  const Tensor own_report = ahead ? push(DType::f32, 1, 3) : Tensor{};
+  // Of as many tokens as have come, for which it makes the groups.
+  const Tensor index = gather_routing(saved, ahead ? keep_slots(saved.index, own_report) : saved.index);
+  device_.group({saved.groups, report, index, most_rows(), first_expert()});
+  // Each rank counts what it has dropped itself: of what has come nothing is.
+  if (ahead) device_.convert({report.elements(2, 1), own_report.elements(2, 1)});
   routers.note(layer, micro_step, saved.report);
   routers.note_choices(layer, micro_step, saved.index);
 }

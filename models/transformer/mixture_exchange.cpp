@@ -8,6 +8,8 @@
 //   slots      a token goes once to each rank that has an expert of its, in one of so many slots; what finds none is dropped
 //   sync       likewise, as many as there are, which the host reads
 //
+// A rank drops its tokens' slots beyond the experts' capacity before it sends anything.
+//
 // The sizes of the first two are the same whatever the routing, so that a step is captured like any other. A rank adds up
 // its experts' rows of a token in FP32 and rounds the sum for the way; the ranks' sums are added in FP32 and rounded again.
 #include <algorithm>
@@ -54,13 +56,13 @@ std::int64_t Transformer::arrived_rows(const SavedRouting& routing) const {
 
 void Transformer::push_peers(SavedRouting& routing) {
   const std::int64_t ranks = expert_ranks(), rows = group_tokens();
-  routing.peers = {
-      .offsets = push(DType::i32, 1, ranks + 1),
-      .counts = push(DType::i32, 1, ranks),
-      .row_of = push(DType::i32, M_, ranks),
-      .source = push(DType::i32, 1, rows),
-      .pad = 1,
-      .rows_expected = std::min(rows, ranks * tokens_to_rank(config_.moe.rule, own_experts(), M_))};
+  routing.peers = {.offsets = push(DType::i32, 1, ranks + 1),
+                   .counts = push(DType::i32, 1, ranks),
+                   .row_of = push(DType::i32, M_, ranks),
+                   .source = push(DType::i32, 1, rows),
+                   .pad = 1,
+                   .rows_expected = std::min(
+                       rows, ranks * tokens_to_rank(config_.moe.rule, own_experts(), M_, options_.capacity))};
   routing.out = routing.in = Counts(ranks, peer_rows());
 }
 
@@ -73,7 +75,7 @@ void Transformer::count_peers(SavedRouting& routing) {
     experts.all_to_all(incoming, Counts(ranks, 1), routing.peers.counts, Counts(ranks, 1));
   });
   if (dry(comm)) {
-    routing.out = parameters_.routers()->tokens_to_ranks(config_.moe.rule, ranks, M_);
+    routing.out = parameters_.routers()->tokens_to_ranks(config_.moe.rule, ranks, M_, options_.capacity);
     routing.in = Counts(ranks, routing.out[comm.rank()]);  // all ranks are forced alike
     return;
   }
@@ -84,13 +86,13 @@ void Transformer::count_peers(SavedRouting& routing) {
   routing.in.assign(counts.begin(), counts.end());
 }
 
-Tensor Transformer::gather_routing(SavedRouting& routing) {
-  if (expert_ranks() == 1) return routing.index;
+Tensor Transformer::gather_routing(SavedRouting& routing, const Tensor& mine) {
+  if (expert_ranks() == 1) return mine;
   const std::int64_t K = config_.moe.rule.top_k, E = config_.moe.rule.experts;
   const Tensor index = push(DType::i32, group_tokens(), K);
   if (gathers()) {
     counted(parameters_, &ExpertTraffic::dispatch, [&](Comm& comm) {
-      comm.all_gather(index, routing.index);
+      comm.all_gather(index, mine);
       comm.all_gather(routing.group_weights, routing.weights);
     });
     return index;
@@ -101,7 +103,7 @@ Tensor Transformer::gather_routing(SavedRouting& routing) {
                        .row_index = rows,
                        .row_weights = weights,
                        .report = routing.report.elements(E + 5, 1),
-                       .index = routing.index,
+                       .index = mine,
                        .weights = routing.weights,
                        .experts = own_experts(),
                        .most = peer_rows(),

@@ -36,6 +36,11 @@ std::vector<std::int32_t> drawn_experts(double exponent, const RoutingRule& rule
   return index;
 }
 
+/// Slots that are not dropped where all experts are chosen equally often.
+std::int64_t kept_at_even_load(const RoutingRule& rule, std::int64_t tokens, double capacity) {
+  return std::min(tokens * rule.top_k, rule.experts * most_rows_of_expert(rule, tokens, capacity));
+}
+
 }  // namespace
 
 std::vector<std::int32_t> forced_experts(Routing routing, double exponent, const RoutingRule& rule,
@@ -56,20 +61,20 @@ std::int64_t most_rows_of_expert(const RoutingRule& rule, std::int64_t tokens, d
   return most < static_cast<double>(tokens) ? static_cast<std::int64_t>(most) : tokens;
 }
 
-std::int64_t tokens_to_rank(const RoutingRule& rule, std::int64_t own, std::int64_t tokens) {
+std::int64_t tokens_to_rank(const RoutingRule& rule, std::int64_t own, std::int64_t tokens, double capacity) {
+  // All slots of the first tokens, and none of the later ones.
+  const std::int64_t kept = kept_at_even_load(rule, tokens, capacity) / rule.top_k;
   double none = 1;  // of the rank's experts
   for (std::int64_t k = 0; k < rule.top_k; ++k)
     none *=
         std::max(0.0, static_cast<double>(rule.experts - own - k)) / static_cast<double>(rule.experts - k);
-  return std::min(tokens, static_cast<std::int64_t>(std::llround((1 - none) * static_cast<double>(tokens))));
+  return std::min(kept, static_cast<std::int64_t>(std::llround((1 - none) * static_cast<double>(kept))));
 }
 
 std::int64_t rows_at_even_load(const RoutingRule& rule, std::int64_t tokens, double capacity,
                                std::int64_t ranks, std::int64_t slots) {
-  const std::int64_t own = rule.experts / ranks;
-  const std::int64_t rows =
-      std::min(tokens * rule.top_k, own * most_rows_of_expert(rule, ranks * tokens, capacity));
-  const std::int64_t sent = tokens_to_rank(rule, own, tokens);
+  const std::int64_t rows = kept_at_even_load(rule, tokens, capacity);
+  const std::int64_t sent = tokens_to_rank(rule, rule.experts / ranks, tokens, capacity);
   return slots > 0 && slots < sent ? rows * slots / sent : rows;
 }
 
@@ -91,13 +96,16 @@ Routers::Routers(Device& device, Arena& arena, const ModelConfig& model, int acc
 }
 
 std::vector<std::int64_t> Routers::tokens_to_ranks(const RoutingRule& rule, std::int64_t ranks,
-                                                   std::int64_t tokens) const {
+                                                   std::int64_t tokens, double capacity) const {
   const std::int64_t own = rule.experts / ranks;
-  if (forced_index_.empty()) return std::vector<std::int64_t>(ranks, tokens_to_rank(rule, own, tokens));
-  std::vector<std::int64_t> counts(ranks);
-  for (auto token = forced_index_.begin(); token != forced_index_.end(); token += rule.top_k)
-    for (std::int64_t rank = 0; rank < ranks; ++rank)
-      counts[rank] += std::any_of(token, token + rule.top_k, [&](std::int32_t e) { return e / own == rank; });
+  if (forced_index_.empty())
+    return std::vector<std::int64_t>(ranks, tokens_to_rank(rule, own, tokens, capacity));
+  std::vector<std::int64_t> counts(ranks), last(ranks, -1);  // the last token that goes there
+  std::vector<std::int64_t> room(rule.experts, most_rows_of_expert(rule, tokens, capacity));
+  for (std::int64_t slot = 0; slot < tokens * rule.top_k; ++slot) {
+    const std::int64_t expert = forced_index_[slot], rank = expert / own, token = slot / rule.top_k;
+    if (room[expert]-- > 0) counts[rank] += std::exchange(last[rank], token) != token;
+  }
   return counts;
 }
 

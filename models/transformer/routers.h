@@ -23,11 +23,12 @@ std::vector<std::int32_t> forced_experts(Routing routing, double exponent, const
 /// Rows that an expert takes of so many tokens; capacity: in those of even load, 0: all.
 std::int64_t most_rows_of_expert(const RoutingRule& rule, std::int64_t tokens, double capacity);
 
-/// Of so many tokens those that go to a rank with `own` of the experts, where all are chosen equally often.
-std::int64_t tokens_to_rank(const RoutingRule& rule, std::int64_t own, std::int64_t tokens);
+/// Of so many tokens of a rank those that go to a rank with `own` of the experts, where all are chosen equally often, and so
+/// are full after the first tokens. capacity: as above.
+std::int64_t tokens_to_rank(const RoutingRule& rule, std::int64_t own, std::int64_t tokens, double capacity);
 
 /// Slots of so many tokens of each of the ranks that divide the experts which are not dropped, where all experts are chosen
-/// equally often. capacity: as above, of all ranks' tokens; slots: room for tokens on each rank, 0: for all.
+/// equally often. capacity: as above; slots: room for tokens on each rank, 0: for all.
 std::int64_t rows_at_even_load(const RoutingRule& rule, std::int64_t tokens, double capacity,
                                std::int64_t ranks, std::int64_t slots);
 
@@ -36,7 +37,7 @@ struct RouterLoad {
   std::int64_t layer = 0;
   std::vector<double> slots;    ///< of each expert, dropped ones too
   double rows = 0, padded = 0;  ///< computed, and with padding
-  double dropped = 0;           ///< slots beyond the experts' capacity here, or on their way to other ranks
+  double dropped = 0;  ///< of this rank's tokens: slots beyond the capacity, or on their way to other ranks
   double balance = 0, z_loss = 0;  ///< means over micro-steps: E * sum f P, and logsumexp^2
 };
 
@@ -58,8 +59,8 @@ class Routers {
 
   /// f32 [1, E]; empty without biases.
   Tensor bias(std::int64_t layer) const;
-  /// Of a router's report: its slots and losses, behind them the three numbers of the groups, and what was dropped on the
-  /// way.
+  /// Of a router's report: its slots and losses, behind them the three numbers of the groups, of which what was dropped is
+  /// of this rank's tokens, and what was dropped on the way.
   std::int64_t report_size() const { return experts_ + 5 + peers_; }
   /// Adds a micro-step's report to the step's.
   void note(std::int64_t layer, int micro_step, const Tensor& report);
@@ -85,10 +86,10 @@ class Routers {
     forced_index_ = std::move(index);
   }
   const Tensor& forced() const { return forced_; }
-  /// Of so many tokens those that go to each of the ranks that divide the experts, as they are forced to; else as
+  /// Of so many tokens of a rank those that go to each of the ranks that divide the experts, as they are forced to; else as
   /// tokens_to_rank has it.
-  std::vector<std::int64_t> tokens_to_ranks(const RoutingRule& rule, std::int64_t ranks,
-                                            std::int64_t tokens) const;
+  std::vector<std::int64_t> tokens_to_ranks(const RoutingRule& rule, std::int64_t ranks, std::int64_t tokens,
+                                            double capacity) const;
 
   /// Moves the biases by the load of all ranks: a collective, at the end of every step.
   void update(Comm& comm);

@@ -38,9 +38,8 @@ struct TransformerOptions {
   DType activations = DType::bf16;  ///< f32: the FP32 reference model of the tests
   Tensor random_word = {};          ///< of stochastic rounding (RandomStream); empty: 0
   std::int64_t first_token = 0;     ///< of a micro-step's tokens on all ranks, this rank's first
-  double capacity =
-      0;  ///< rows of an expert, in those it has where all are chosen equally often, of all ranks that divide the
-          ///< experts; 0: any number
+  /// Rows that an expert takes of this rank's tokens, in those it has where all are chosen equally often; 0: any number.
+  double capacity = 0;
   std::int64_t group_rows = 1;  ///< experts' groups begin at multiples of it at least: kGpuGroupRows on a GPU
   float balance = 0, z_loss = 0;  ///< coefficients of the routers' losses, which the reported loss is without
   ExpertExchange exchange = {};
@@ -227,8 +226,9 @@ class Transformer {
   std::int64_t first_expert() const {
     return expert_ranks() > 1 ? parameters_.expert_comm()->rank() * own_experts() : 0;
   }
-  /// The slots' experts of all tokens of the group, and their weights. Without expert parallelism one's own.
-  Tensor gather_routing(SavedRouting& routing);
+  /// The slots' experts of all tokens of the group, and their weights. `mine`: those of this rank's tokens, which without
+  /// expert parallelism are all.
+  Tensor gather_routing(SavedRouting& routing, const Tensor& mine);
   void push_peers(SavedRouting& routing);
   /// How many rows come from the other ranks, read on the host.
   void count_peers(SavedRouting& routing);
@@ -278,6 +278,9 @@ class Transformer {
     return push(options_.activations, groups.rows_capacity(), cols);
   }
   void push_routing(std::int64_t layer, SavedRouting& saved);
+  /// The slots' experts, but -1 of those beyond the capacity, before any is sent to the ranks that have them. `report`:
+  /// ops::Group's.
+  Tensor keep_slots(const Tensor& index, const Tensor& report);
   void route(std::int64_t layer, SavedRouting& saved, const BlockWeights& w, const Tensor& h);
   SwigluLayers shared_layers(const Saved& saved) const;
   /// branch_ = the mixture of h; `again` as in block_forward.

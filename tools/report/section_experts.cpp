@@ -2,6 +2,8 @@
 // ranks, measured beside predicted.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "tools/report/sections.h"
 
 namespace precbench {
@@ -19,6 +21,14 @@ std::string times(const std::optional<double>& value) { return value ? fmt::form
 
 std::string percent(double part, double whole) {
   return whole > 0 ? fmt::format("{:.1f}%", 100 * part / whole) : "-";
+}
+
+/// Slots of one rank's tokens in all layers, as the record counts dropped ones.
+double slots_of(const Row& row, const MoeRecord& moe) {
+  const auto& training = row.record().training;
+  if (!training || !training->tokens_per_step) return 0;
+  return static_cast<double>(*training->tokens_per_step) / std::max(1.0, number_of(row, "gpus").value_or(1)) *
+         static_cast<double>(moe.top_k) * static_cast<double>(moe.load.layers.size());
 }
 
 /// "105 MB", and in brackets the prediction where it differs.
@@ -53,10 +63,9 @@ Section experts_section(const ReportInput& input, const MachineRecords& machine)
       if (!moe) continue;
       forced = forced || moe->routing != "learned";
       std::vector<std::string>& line = result.begin(row);
-      const ExpertRows& rows = moe->rows;
       line.insert(line.end(),
                   {times(moe->load.median), times(moe->load.max), fmt::format("{}", moe->load.empty_experts),
-                   percent(moe->padding_fraction, 1), percent(rows.dropped, rows.actual + rows.dropped)});
+                   percent(moe->padding_fraction, 1), percent(moe->rows.dropped, slots_of(row, *moe))});
       const Breakdown* breakdown = breakdown_of(row);
       const bool timed = breakdown && breakdown->routing_ms;
       line.push_back(timed ? fmt::format("{:.2f}", *breakdown->routing_ms) : "-");
@@ -70,7 +79,7 @@ Section experts_section(const ReportInput& input, const MachineRecords& machine)
   section.notes = {
       "Of the last timed step. Load: slots of a layer's most loaded expert over the mean of all, in the median and the "
       "worst layer. Idle experts: those without a token, all layers together. Padding: part of the rows that experts "
-      "multiply. Dropped: slots beyond --capacity or --slots, of these and those computed. Routing: routers, and rows to "
+      "multiply. Dropped: slots of a rank's tokens beyond --capacity or --slots, of all. Routing: routers, and rows to "
       "experts and back, in the profiled step. To experts and back: what a " +
       rank + " exchanges in a step, forward and backward; in brackets the prediction, where it differs."};
   if (forced)

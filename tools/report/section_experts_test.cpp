@@ -40,11 +40,10 @@ TEST_CASE("experts: load, padding, what is dropped and how long routing takes", 
   CHECK(section_of({samples::gpu_record("bf16", 250)}, "Experts") == "");
 }
 
-TEST_CASE("experts: what is dropped is a share of what came, more than this rank's tokens too",
+TEST_CASE("experts: what is dropped is a share of this rank's slots, whatever its experts compute",
           "[sections][moe]") {
-  Record all_here = mixture("blockwise", 4);  // the slots of four ranks, of which the experts take a quarter
-  ExpertRows& rows = all_here.moe->rows;
-  rows.dropped = 3 * rows.actual;
+  Record all_here = mixture("blockwise", 4);  // a quarter of each of four ranks' slots
+  all_here.moe->rows.dropped = 0.75 * all_here.moe->rows.actual;
   const std::string text = section_of({mixture("bf16", 4), all_here}, "Experts");
   INFO(text);
   CHECK(contains(lines_with(text, "blockwise").front(), "75.0%"));

@@ -20,6 +20,7 @@ struct GroupArgs {
   const std::int32_t* index;
   std::int32_t* runs;  // [runs, E]: slots of the expert in the run
   std::int32_t *counts, *offsets, *row_of, *source;
+  std::int32_t* kept;  // may be null
   float* report;
   int slots, run_count, run, experts, pad, capacity;  // run: slots of one, a multiple of kGroupThreads
   int most;                                           // rows of an expert
@@ -134,6 +135,7 @@ __device__ inline void place_slots(const GroupArgs& a, const GroupTable& table, 
   const int at = expert >= 0 ? *mine + before : a.most;
   const int row = at < a.most ? table.offsets[expert] + at : -1;
   a.row_of[slot] = row;
+  if (a.kept) a.kept[slot] = row >= 0 ? a.first + expert : -1;
   if (row >= 0) a.source[row] = slot;
 }
 
@@ -167,6 +169,7 @@ void CudaDevice::do_group(const ops::Group& op) {
                        groups.offsets.as<std::int32_t>(),
                        groups.row_of.as<std::int32_t>(),
                        groups.source.as<std::int32_t>(),
+                       op.kept.as<std::int32_t>(),
                        op.report.as<float>(),
                        slots,
                        run_count,

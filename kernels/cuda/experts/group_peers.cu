@@ -33,8 +33,10 @@ __device__ inline int for_tokens(const PeerArgs& a, Take&& take) {
   for (int first = 0; first < a.tokens; first += kPeerThreads) {
     const int token = first + static_cast<int>(threadIdx.x);
     int slots = 0;
-    for (int k = 0; token < a.tokens && k < a.top_k; ++k)
-      slots += a.index[token * a.top_k + k] / a.experts == rank;
+    for (int k = 0; token < a.tokens && k < a.top_k; ++k) {
+      const int relative = a.index[token * a.top_k + k] - rank * a.experts;
+      slots += relative >= 0 && relative < a.experts;
+    }
     int all;
     const int before = sum_before(slots > 0, all, buffer);
     if (token < a.tokens) take(token, slots, total + before);
