@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <stdexcept>
 
 namespace precbench {
 
@@ -59,8 +60,11 @@ struct Tensor {
     return elements(first * cols, count * cols).reshape(count, cols);
   }
 
-  /// Elements [first, first + count) of the flattened tensor, as [1, count]. They must start at a whole byte.
+  /// Elements [first, first + count) of the flattened tensor, as [1, count]. They must start at a whole byte. Throws
+  /// std::out_of_range for those that it has not.
   Tensor elements(std::int64_t first, std::int64_t count) const {
+    if (first < 0 || count < 0 || first + count > size())
+      throw std::out_of_range("elements of a tensor that it has not");
     return {static_cast<std::byte*>(data) + bytes_of(dtype, first), dtype, 1, count};
   }
 

@@ -158,23 +158,20 @@ void Transformer::mixture_forward(std::int64_t layer, Saved& saved, const BlockW
   {
     const Scope scope(arena_);
     const ExpertLinear lin = experts(layer, Role::gate_up);
-    QuantizedTensor x = lin.input(push_rows(groups, config_.width), true, false);
-    const QuantFormat format = x.rowwise.format;
+    const QuantFormat format = options_.recipe_of(layer, Role::gate_up).fprop.a;
     const bool value = at_input || !format.quantized();
-    const QuantizedTensor tokens = dispatch(
-        routing, with_shared_amax(h), value && !as_codes(format) ? QuantFormat{} : format, routing.x, value);
+    const QuantizedTensor tokens =
+        dispatch(routing, with_shared_amax(h), value && !as_codes(format) ? QuantFormat{} : format, routing.x,
+                 value, [&] {
+                   if (shared) fprop(layer, Role::shared_gate_up, saved.shared_gate_up, h, w);
+                 });
+    QuantizedTensor x = lin.input(push_rows(groups, config_.width), true, false);
     if (at_input && !routing.x_amax.empty()) x.amax_out = routing.x_amax;
     permute_rows(x, tokens, at_input ? routing.group_weights : Tensor{}, groups);
     lin.fprop(saved.gate_up, x, with_columns(w[Role::gate_up], saved.gate_up_columns), groups);
   }
-  if (shared) fprop(layer, Role::shared_gate_up, saved.shared_gate_up, h, w);
   if (again) return;
   const Scope scope(arena_);
-  Tensor addend;
-  if (shared) {
-    addend = push(config_.width);
-    swiglu_forward(layer, shared_layers(saved), w, addend);
-  }
   const ExpertLinear lin = experts(layer, Role::down);
   QuantizedTensor s = lin.input(push_rows(groups, config_.moe.expert_ffn), true, false);
   if (!saved.swiglu_amax.empty()) s.amax_out = saved.swiglu_amax;
@@ -183,7 +180,12 @@ void Transformer::mixture_forward(std::int64_t layer, Saved& saved, const BlockW
   });
   const Tensor y = push_rows(groups, config_.width);
   lin.fprop(y, s, with_columns(w[Role::down], saved.down_columns), groups);
-  combine(routing, {.out = branch_, .rows = y, .addend = addend, .groups = groups});
+  combine(routing, {.out = branch_, .rows = y, .addend = {}, .groups = groups}, [&] {
+    if (!shared) return Tensor{};
+    const Tensor out = push(config_.width);
+    swiglu_forward(layer, shared_layers(saved), w, out);
+    return out;
+  });
 }
 
 QuantizedTensor Transformer::push_codes(std::int64_t layer, Role role, LinearOperand operand,
@@ -294,8 +296,9 @@ Tensor Transformer::mixture_backward(std::int64_t layer, const Saved& saved, con
   const Tensor dw = push(DType::f32, M_, config_.moe.rule.top_k);
   const Tensor drows = push_rows(groups, config_.width);
   experts_backward(layer, saved, w, g, dx, h, dw, drows);
-  Tensor addend;
-  if (config_.moe.shared_ffn > 0) addend = shared_backward(layer, saved, w, g, dx, known);
+  const auto of_shared = [&] {
+    return config_.moe.shared_ffn > 0 ? shared_backward(layer, saved, w, g, dx, known) : Tensor{};
+  };
   const Tensor sum = push(DType::f32, M_, config_.width);
   parameters_.commit(g[Role::router]);
   const auto through_router = [&](const Tensor& to, const Tensor& added) {
@@ -316,12 +319,14 @@ Tensor Transformer::mixture_backward(std::int64_t layer, const Saved& saved, con
   };
   if (config_.moe.weight_at == WeightAt::input) {  // the rows' gradients are what dw comes from
     const Tensor rows_sum = push(DType::f32, M_, config_.width);
-    combine(routing, {rows_sum, drows, addend, routing.weights, dw, h, groups});
+    combine(routing, {rows_sum, drows, {}, routing.weights, dw, h, groups}, of_shared);
     through_router(sum, rows_sum);
     device_.convert({dh, sum});
   } else {
-    through_router(sum, addend);
-    combine(routing, {.out = dh, .rows = drows, .addend = sum, .groups = groups});
+    combine(routing, {.out = dh, .rows = drows, .addend = {}, .groups = groups}, [&] {
+      through_router(sum, of_shared());
+      return sum;
+    });
   }
   return dh;
 }

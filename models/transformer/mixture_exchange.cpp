@@ -8,6 +8,8 @@
 //   slots      a token goes once to each rank that has an expert of its, in one of so many slots; what finds none is dropped
 //   sync       likewise, as many as there are, which the host reads
 //
+// While rows are on their way the shared expert computes, whose rows go nowhere.
+//
 // A rank drops its tokens' slots beyond the experts' capacity before it sends anything.
 //
 // The sizes of the first two are the same whatever the routing, so that a step is captured like any other. A rank adds up
@@ -28,7 +30,7 @@ double wire_bytes(const Comm& comm) {
                          [](double sum, const CollectiveCount& kind) { return sum + kind.wire_bytes; });
 }
 
-/// Runs collectives, whose bytes go to a part of the traffic.
+/// Runs or starts collectives, whose bytes go to a part of the traffic.
 template <class Body>
 void counted(Parameters& parameters, double ExpertTraffic::*part, Body&& body) {
   Comm& comm = *parameters.expert_comm();
@@ -99,10 +101,11 @@ Tensor Transformer::gather_routing(SavedRouting& routing, const Tensor& mine) {
   }
   const bool sync = options_.exchange.mode == ExpertExchange::Mode::sync;
   const Tensor rows = push(DType::i32, group_tokens(), K), weights = push(DType::f32, group_tokens(), K);
+  // Where there is room for all nothing is dropped, and nothing reported.
   device_.group_peers({.peers = routing.peers,
                        .row_index = rows,
                        .row_weights = weights,
-                       .report = routing.report.elements(E + 5, 1),
+                       .report = sync ? push(DType::f32, 1, 1) : routing.report.elements(E + 5, 1),
                        .index = mine,
                        .weights = routing.weights,
                        .experts = own_experts(),
@@ -133,7 +136,8 @@ Transformer::Arrived Transformer::push_arrived(const QuantFormat& format) {
   return {{}, codes};
 }
 
-void Transformer::send_rows(const SavedRouting& routing, const Tensor& to, const Tensor& from) {
+void Transformer::send_rows(const SavedRouting& routing, const Tensor& to, const Tensor& from,
+                            const Beside& beside) {
   const Scope scope(arena_);
   Tensor packed;
   if (!gathers()) {
@@ -141,17 +145,23 @@ void Transformer::send_rows(const SavedRouting& routing, const Tensor& to, const
     device_.permute(
         {make_quantized_tensor(packed, {}, {}), make_quantized_tensor(from, {}, {}), {}, routing.peers});
   }
+  Comm::Ticket sent = 0;
   counted(parameters_, &ExpertTraffic::dispatch, [&](Comm& comm) {
-    if (gathers())
-      comm.all_gather(to, from);
-    else
-      comm.all_to_all(to, times(routing.in, to.cols), packed, times(routing.out, to.cols));
+    sent = gathers()
+               ? comm.start_all_gather(to, from)
+               : comm.start_all_to_all(to, times(routing.in, to.cols), packed, times(routing.out, to.cols));
   });
+  if (beside) beside();
+  parameters_.expert_comm()->wait(sent);
 }
 
-void Transformer::send_scales(const GemmOperand& to, const GemmOperand& from) {
+void Transformer::send_scales(const GemmOperand& to, const GemmOperand& from, const Beside& beside) {
   const Granularity g = to.format.granularity;
-  if (g == Granularity::tensor) return device_.convert({to.scale, from.scale});
+  if (g == Granularity::tensor) {
+    device_.convert({to.scale, from.scale});
+    if (beside) beside();
+    return;
+  }
   const Scope scope(arena_);
   const std::int64_t ranks = expert_ranks(), rows = peer_rows(), blocks = scale_blocks(g, to.k());
   // Rows lie within blocks of 1x128, so that a rank's are no run of the whole.
@@ -166,16 +176,19 @@ void Transformer::send_scales(const GemmOperand& to, const GemmOperand& from) {
     for (std::int64_t r = 0; r < ranks; ++r)
       device_.copy_columns({part_of(out, r), r * rows, from.scale.reshape(blocks, ranks * rows)});
   }
+  Comm::Ticket sent = 0;
   counted(parameters_, &ExpertTraffic::dispatch, [&](Comm& comm) {
-    if (gathers()) return comm.all_gather(in, out);
     const Counts equal(ranks, in.size() / ranks);
-    comm.all_to_all(in, equal, out, equal);
+    sent = gathers() ? comm.start_all_gather(in, out) : comm.start_all_to_all(in, equal, out, equal);
   });
+  if (beside) beside();
+  parameters_.expert_comm()->wait(sent);
   for (std::int64_t r = 0; across && r < ranks; ++r)
     device_.copy_columns({to.scale.reshape(blocks, ranks * rows), r * rows, part_of(in, r)});
 }
 
-void Transformer::send_codes(const SavedRouting& routing, const GemmOperand& to, const QuantizedTensor& x) {
+void Transformer::send_codes(const SavedRouting& routing, const GemmOperand& to, const QuantizedTensor& x,
+                             const Beside& beside) {
   const Scope scope(arena_);
   GemmOperand mine = x.rowwise;
   const bool one_scale = to.format.granularity == Granularity::tensor;
@@ -196,11 +209,14 @@ void Transformer::send_codes(const SavedRouting& routing, const GemmOperand& to,
                      routing.peers});
     mine = packed;
   }
+  Comm::Ticket sent = 0;
   counted(parameters_, &ExpertTraffic::dispatch, [&](Comm& comm) {
-    if (gathers()) return comm.all_gather(to.data, mine.data);
-    comm.all_to_all(to.data, times(routing.in, to.k()), mine.data, times(routing.out, to.k()));
+    sent = gathers() ? comm.start_all_gather(to.data, mine.data)
+                     : comm.start_all_to_all(to.data, times(routing.in, to.k()), mine.data,
+                                             times(routing.out, to.k()));
   });
-  send_scales(to, mine);
+  send_scales(to, mine, beside);
+  parameters_.expert_comm()->wait(sent);
 }
 
 QuantizedTensor Transformer::arrived(const SavedRouting& routing, const Arrived& x, const QuantFormat& format,
@@ -229,35 +245,46 @@ QuantizedTensor Transformer::arrived(const SavedRouting& routing, const Arrived&
 }
 
 QuantizedTensor Transformer::dispatch(const SavedRouting& routing, const QuantizedTensor& x,
-                                      const QuantFormat& format, const Arrived& to, bool value) {
-  if (expert_ranks() == 1) return x;
+                                      const QuantFormat& format, const Arrived& to, bool value,
+                                      const Beside& beside) {
+  if (expert_ranks() == 1) {
+    if (beside) beside();
+    return x;
+  }
   if (to.codes.empty())
-    send_rows(routing, to.value.slice_rows(0, arrived_rows(routing)), x.value);
+    send_rows(routing, to.value.slice_rows(0, arrived_rows(routing)), x.value, beside);
   else
-    send_codes(routing, to.codes, x);
+    send_codes(routing, to.codes, x, beside);
   return arrived(routing, to, format, value, x.amax_in);
 }
 
 void Transformer::bring_back(const SavedRouting& routing, const Tensor& mine, const Tensor& all,
-                             const Tensor& addend) {
+                             const MadeBeside& addend) {
   const Scope scope(arena_);
-  if (!gathers()) {
-    const Tensor back = push(all.dtype, group_tokens(), all.cols).slice_rows(0, total(routing.out));
-    counted(parameters_, &ExpertTraffic::combine, [&](Comm& comm) {
-      comm.all_to_all(back, times(routing.out, all.cols), all, times(routing.in, all.cols));
-    });
-    return device_.unpermute({.out = mine, .rows = back, .addend = addend, .groups = routing.peers});
-  }
-  const bool direct = mine.dtype == all.dtype;
-  const Tensor sum = direct ? mine : push(all.dtype, mine.rows, mine.cols);
-  counted(parameters_, &ExpertTraffic::combine, [&](Comm& comm) { comm.reduce_scatter(sum, all); });
-  if (!direct) device_.convert({mine, sum});
-  if (!addend.empty()) device_.add({mine, addend});
+  const bool convert = gathers() && mine.dtype != all.dtype;
+  Tensor back = mine;
+  if (!gathers()) back = push(all.dtype, group_tokens(), all.cols).slice_rows(0, total(routing.out));
+  if (convert) back = push(all.dtype, mine.rows, mine.cols);
+  Comm::Ticket sent = 0;
+  counted(parameters_, &ExpertTraffic::combine, [&](Comm& comm) {
+    sent = gathers()
+               ? comm.start_reduce_scatter(back, all)
+               : comm.start_all_to_all(back, times(routing.out, all.cols), all, times(routing.in, all.cols));
+  });
+  const Tensor added = addend ? addend() : Tensor{};
+  parameters_.expert_comm()->wait(sent);
+  if (!gathers())
+    return device_.unpermute({.out = mine, .rows = back, .addend = added, .groups = routing.peers});
+  if (convert) device_.convert({mine, back});
+  if (!added.empty()) device_.add({mine, added});
 }
 
-void Transformer::combine(const SavedRouting& routing, ops::Unpermute op) {
-  if (expert_ranks() == 1) return device_.unpermute(op);
+void Transformer::combine(const SavedRouting& routing, ops::Unpermute op, const MadeBeside& addend) {
   const Scope scope(arena_);
+  if (expert_ranks() == 1) {
+    if (addend) op.addend = addend();
+    return device_.unpermute(op);
+  }
   const auto push_sums = [&](std::int64_t rows) { return push(op.rows.dtype, rows, op.rows.cols); };
   if (const Tensor& numbers = options_.slot_numbers; !numbers.empty()) {
     const std::int64_t slots = op.groups.row_of.size();
@@ -266,6 +293,7 @@ void Transformer::combine(const SavedRouting& routing, ops::Unpermute op) {
     alone.row_of = alone.row_of.reshape(slots, 1);
     device_.unpermute({.out = all, .rows = op.rows, .addend = {}, .groups = alone});
     bring_back(routing, mine, all);
+    if (addend) op.addend = addend();
     op.rows = mine;
     op.groups.row_of = numbers;
     op.groups.source = numbers.reshape(1, numbers.size());
@@ -282,7 +310,7 @@ void Transformer::combine(const SavedRouting& routing, ops::Unpermute op) {
     here.x = arrived(routing, routing.x, {}, true).value;
   }
   device_.unpermute(here);
-  bring_back(routing, op.out, here.out, op.addend);
+  bring_back(routing, op.out, here.out, addend);
   if (!op.dw.empty()) bring_back(routing, op.dw, here.dw);
 }
 

@@ -234,9 +234,11 @@ class Transformer {
   void count_peers(SavedRouting& routing);
   /// Memory for what comes of a value in a GEMM's format.
   Arrived push_arrived(const QuantFormat& format);
+  /// What the device does while rows are on their way between ranks; may be empty.
+  using Beside = std::function<void()>;
   /// Sends it. The result has its form in the format, quantized here where it came in BF16, and in BF16 if `value`.
   QuantizedTensor dispatch(const SavedRouting& routing, const QuantizedTensor& x, const QuantFormat& format,
-                           const Arrived& to, bool value);
+                           const Arrived& to, bool value, const Beside& beside = {});
   /// What has come, likewise. `known`: the amax that its scale comes from; empty: its own.
   QuantizedTensor arrived(const SavedRouting& routing, const Arrived& x, const QuantFormat& format,
                           bool value, const Tensor& known = {});
@@ -246,15 +248,18 @@ class Transformer {
   }
   /// Rows of tokens that have come.
   std::int64_t arrived_rows(const SavedRouting& routing) const;
-  void send_rows(const SavedRouting& routing, const Tensor& to, const Tensor& from);
-  void send_codes(const SavedRouting& routing, const GemmOperand& to, const QuantizedTensor& x);
-  void send_scales(const GemmOperand& to, const GemmOperand& from);
+  void send_rows(const SavedRouting& routing, const Tensor& to, const Tensor& from, const Beside& beside);
+  void send_codes(const SavedRouting& routing, const GemmOperand& to, const QuantizedTensor& x,
+                  const Beside& beside);
+  void send_scales(const GemmOperand& to, const GemmOperand& from, const Beside& beside);
   bool as_codes(const QuantFormat& format) const;
-  /// `op`, in which groups and rows are the experts' and all else is of this rank's tokens.
-  void combine(const SavedRouting& routing, ops::Unpermute op);
+  /// Makes a tensor, likewise; may be empty, for an empty one.
+  using MadeBeside = std::function<Tensor()>;
+  /// `op`, in which groups and rows are the experts' and all else is of this rank's tokens, with the addend.
+  void combine(const SavedRouting& routing, ops::Unpermute op, const MadeBeside& addend);
   /// mine = what the ranks of the group have of its tokens, added up, and the addend.
   void bring_back(const SavedRouting& routing, const Tensor& mine, const Tensor& all,
-                  const Tensor& addend = {});
+                  const MadeBeside& addend = {});
   // mixture.cpp
   ExpertLinear experts(std::int64_t layer, Role role) const;
   /// produce() of rows of experts, by op(x) twice, first for the amax.
