@@ -200,5 +200,5 @@ TEST_CASE("a whole layer of experts keeps what torchao's tests ask of theirs", "
   check_torchao_limits(kWhole);
 }
 
-// 40 GB of memory, and minutes.
+// Takes more than 24 GiB of memory, and minutes.
 TEST_CASE("at torchao's own shape too", "[.][sqnr]") { check_torchao_limits(kTorchao); }

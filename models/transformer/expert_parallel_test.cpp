@@ -29,6 +29,18 @@ Named all_but_experts(const Named& tensors) {
   return rest;
 }
 
+/// Of FP32 steps: the same but for the order of sums.
+void check_close(const Outcome& got, const Outcome& wanted) {
+  REQUIRE(got.losses.size() == wanted.losses.size());
+  double most = 0;
+  for (std::size_t i = 0; i < wanted.losses.size(); ++i)
+    most = std::max(most, std::fabs(double{got.losses[i]} / wanted.losses[i] - 1));
+  CHECK(most <= 32 * kRoundoff);
+  const Farthest gradient = farthest(got.gradients, wanted.gradients);
+  INFO(gradient.name);
+  CHECK(gradient.distance <= 64 * kRoundoff);
+}
+
 }  // namespace
 
 TEST_CASE("experts on several ranks are those of one, to the bit, where every slot comes back", "[moe][ep]") {
@@ -86,13 +98,7 @@ TEST_CASE("experts on several ranks are those of one within rounding, however th
         setup.parallel = parallel;
         setup.expert_ranks = ep;
         const Outcome many = on_ranks(setup, parallel.ranks());
-        double most = 0;
-        for (std::size_t i = 0; i < one.losses.size(); ++i)
-          most = std::max(most, std::fabs(double{many.losses[i]} / one.losses[i] - 1));
-        CHECK(most <= 32 * kRoundoff);
-        const Farthest gradient = farthest(many.gradients, one.gradients);
-        INFO(gradient.name);
-        CHECK(gradient.distance <= 64 * kRoundoff);
+        check_close(many, one);
       }
     }
 }
@@ -193,13 +199,7 @@ TEST_CASE("whatever the exchange, ranks drop the slots that they drop with all e
         const Outcome apart = on_ranks(setup, ranks);
         CHECK(apart.dropped == whole.dropped);
         CHECK(apart.rows == whole.rows);
-        double most = 0;
-        for (std::size_t i = 0; i < whole.losses.size(); ++i)
-          most = std::max(most, std::fabs(double{apart.losses[i]} / whole.losses[i] - 1));
-        CHECK(most <= 32 * kRoundoff);
-        const Farthest gradient = farthest(apart.gradients, whole.gradients);
-        INFO(gradient.name);
-        CHECK(gradient.distance <= 64 * kRoundoff);
+        check_close(apart, whole);
       }
     }
   }

@@ -4,7 +4,8 @@
 # block that meet in shared memory without a barrier). At the small sizes of the op tests. Only our own kernels are watched, as
 # cuBLASLt's GEMMs and cuDNN's attention are the libraries' affair. initcheck must see who wrote what, so it watches all kernels, but
 # not the tests of cuDNN's attention, one of whose kernels reads what nobody wrote. It does not see what a kernel stores by TMA: tests of
-# such kernels fill their outputs first, and sum_parts_kernel, which reads a product of cuBLASLt's and nothing else, is left out. Ends with a line per tool; exit status 1 if one found something or did not finish.
+# such kernels fill their outputs first, and sum_parts_kernel, which reads a product of cuBLASLt's and nothing else, is left out.
+# Ends with a line per tool; exit status 1 if one found something or did not finish.
 #
 # racecheck does not follow the barriers in shared memory at which kernels for Hopper wait for their tiles: attention's are left out,
 # and the tests of GEMMs, route's among them, in which it stops with an error of its own, watched kernels or not. Nor does it follow barriers of a part of a block, by which

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes kernels/device/golden/msamp_adamw.txt, whole steps of MS-AMP's AdamW for kernels/device/scaled_adamw_test.cpp: first
+"""Makes kernels/device/golden/msamp_adamw.txt, whole steps of MS-AMP's AdamW for kernels/device/msamp_adamw_test.cpp: first
 moment in e4m3, second in FP16, weights in FP32 or FP16, each but the FP32 with a power of two for the tensor.
 
 Needs numpy and ml_dtypes. Usage: tools/goldens/make_msamp_adamw_golden.py > kernels/device/golden/msamp_adamw.txt
