@@ -254,6 +254,18 @@ def since_old_commit():
                   "quantize, norms, SwiGLU, ms", "AdamW, ms", "peak GiB"], rows)
 
 
+def beside_shared_expert():
+    """Two H200, experts split between them: steps of two commits, run in turns, without the shared expert beside the exchange and with."""
+    runs = {}
+    for record in lines("h200/since-1b89d44.jsonl"):
+        case = record["case"]
+        of = runs.setdefault((case["recipe"], case.get("exchange", "gather")), {True: [], False: []})
+        of[record["env"]["git"].startswith("1b89d44")].append(record["timing"]["median_ms"])
+    return table(["recipe", "exchange", "after it, ms", "beside it, ms", "faster"],
+                 [[f"`{recipe}`", exchange, *(", ".join(f"{ms:.1f}" for ms in of[old]) for old in (True, False)),
+                   f"{statistics.mean(of[True]) / statistics.mean(of[False]):.3f}x"] for (recipe, exchange), of in runs.items()])
+
+
 def host_clock():
     """By how much a step is longer by the host's clock, at most."""
     timings = [record["timing"] for record in lines("h200/beside-peer/records.jsonl")]
@@ -290,7 +302,8 @@ TABLES = {"single": single, "beside-peer": beside_peer, "beside-peer-experts": l
           "front-single": front_single, "front-experts": front_experts, "front-scaling": front_scaling, "scaling": scaling,
           "scaling-peer": lambda: beside_fsdp2("h200x4/scaling.jsonl", "h200x4/peer.ndjson"),
           "fsdp-two": lambda: beside_fsdp2("h200/fsdp-two/records.jsonl", "h200/fsdp-two/peer.ndjson"), "reshard": reshard, "mixtures": mixtures, "experts-on-two": experts_on_two,
-          "delayed-speed": delayed_speed, "accumulated": accumulated, "since-old-commit": since_old_commit, "fp4-cost": fp4_cost}
+          "delayed-speed": delayed_speed, "accumulated": accumulated, "since-old-commit": since_old_commit,
+          "beside-shared-expert": beside_shared_expert, "fp4-cost": fp4_cost}
 FIGURES = {"host-clock": host_clock, "repeats": repeats, "repeats-apart": lambda: apart("repeats/once", "repeats/again"),
            "tables-apart": lambda: apart("single", "beside-peer/records"),
            **{f"speedups-{recipe}": lambda recipe=recipe: speedups(recipe) for recipe in ("tensorwise", "blockwise")},
