@@ -135,9 +135,11 @@ std::vector<Field> make_fields() {
       number("capacity", kExperts, "",
              "an expert's rows in those of even load, the later ones dropped; auto: all are computed",
              &Case::capacity, kAxis, 0, "", when_used),
-      text("grouped", kExperts,
-           "GEMMs of experts on a GPU; own: our kernels for all at once where there is one; loop: each",
-           &Case::grouped, kAxis, when_used, {"own", "loop"}),
+      text(
+          "grouped", kExperts,
+          "GEMMs of experts on a GPU; own: our kernels for all at once where there is one; cublaslt: its grouped "
+          "call where it has one; loop: each",
+          &Case::grouped, kAxis, when_used, {"own", "cublaslt", "loop"}),
       number("aux", kExperts, "", "coefficient of the routers' balance loss", &Case::aux, kAxis, 0, "",
              when_used),
       number("z_loss", kExperts, "", "coefficient of the mean of logsumexp(router logits)^2", &Case::z_loss,

@@ -8,6 +8,7 @@
 
 #include "kernels/base/errors.h"
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/gemm/grouped_plans.h"
 #include "kernels/cuda/gemm/matmul_plans.h"
 #include "kernels/cuda/hopper/tensor_map.h"
 #include "kernels/gpu/device_info.h"
@@ -169,6 +170,7 @@ CudaDevice::CudaDevice(int ordinal)
   PRECBENCH_CHECK(cudaSetDevice(cuda_ordinal_));
   PRECBENCH_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   plans_ = std::make_unique<MatmulPlans>(*this);
+  grouped_plans_ = std::make_unique<GroupedPlans>(*this, plans_->handle());
 }
 
 CudaDevice::~CudaDevice() {
@@ -176,6 +178,7 @@ CudaDevice::~CudaDevice() {
   cudaSetDevice(cuda_ordinal_);
   cudaStreamSynchronize(stream_);
   attention_.reset();
+  grouped_plans_.reset();
   plans_.reset();
   cudaFree(scratch_);
   for (void* block : retired_) cudaFree(block);

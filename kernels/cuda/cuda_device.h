@@ -22,6 +22,7 @@ struct CUstream_st;     // cudaStream_t points to it
 namespace precbench {
 
 class MatmulPlans;      // matmul.cpp: plans by problem, the capability probe
+class GroupedPlans;     // grouped_plans.cpp: cuBLASLt's products of all experts at once
 struct RopeTables;      // rope.cu: cos and sin by sequence length and head size
 struct AttentionState;  // attention.cpp: handles and plans, made by the first attention op
 
@@ -93,8 +94,9 @@ class CudaDevice final : public Device {
   /// is for FP8 with scales of blocks on Hopper. Before the first matmul. Throws InvalidInput for another word.
   void set_gemm(const std::string& which);
 
-  /// Who runs the products of experts: "own" (kernels of ours for all experts at once wherever there is one, else "loop"; the
-  /// default) or "loop", expert by expert with the matmul plans. Throws InvalidInput for another word.
+  /// Who runs the products of experts: "own" (kernels of ours for all experts at once wherever there is one, else as "cublaslt";
+  /// the default), "cublaslt" (its grouped call wherever its version and this GPU have one, else as "loop") or "loop", expert by
+  /// expert with the matmul plans. Throws InvalidInput for another word.
   void set_grouped(const std::string& which);
 
   OpSet supported_ops() const override { return bodies_of<CudaDevice>(); }
@@ -176,12 +178,20 @@ class CudaDevice final : public Device {
   void do_quantize_experts(const ops::QuantizeExperts& op) override;
   void do_grouped_swiglu(const ops::GroupedSwiglu& op) override;
   void do_grouped_swiglu_backward(const ops::GroupedSwigluBackward& op) override;
-  // grouped_loop.cpp, with set_grouped() and grouped_name()
+  // grouped_matmul.cpp, with set_grouped() and grouped_name()
   void do_grouped_matmul(const ops::GroupedMatmul& op) override;
 
  private:
   void scaled_adamw(const ops::Adamw& op);  // scaled_adamw.cu
   AttentionState& attention_state();
+  /// Who would run a product of all experts at once.
+  enum class AtOnce : std::uint8_t { none, own, cublaslt };
+  AtOnce at_once(const ops::GroupedMatmul& op) const;
+  /// False, with nothing started, where nobody would.
+  bool multiply_at_once(const ops::GroupedMatmul& op);
+  /// The same of what emulated formats stand for, in BF16.
+  bool multiply_dequantized(const ops::GroupedMatmul& op);
+
   /// cos and sin of every position, made at the first use of a shape; the device keeps it.
   const float* rope_table(const RopeOptions& options);
 
@@ -189,6 +199,7 @@ class CudaDevice final : public Device {
   int cuda_ordinal_ = 0;  // CUDA's number of it, which counts GPUs that are too old as well
   CUstream_st* stream_ = nullptr;
   std::unique_ptr<MatmulPlans> plans_;
+  std::unique_ptr<GroupedPlans> grouped_plans_;
   std::shared_ptr<AttentionState> attention_;  // shared_ptr: its deleter is made where the type is known
   std::shared_ptr<RopeTables> rope_tables_;
   std::int64_t rope_table_bytes_ = 0;
@@ -201,7 +212,9 @@ class CudaDevice final : public Device {
   bool autotune_ = true;
   bool deterministic_ = false;
   bool grouped_own_ = true;       // kernels of ours may run the products of experts
+  bool grouped_cublaslt_ = true;  // cuBLASLt's grouped call may
   bool ran_own_ = false;          // one did
+  bool ran_cublaslt_ = false;     // it did
   bool waited_for_host_ = false;  // experts' rows were counted there
   const char* last_op_ = "start";
 };

@@ -149,6 +149,22 @@ struct Size {
   std::int64_t M, C;
 };
 
+/// `poisoned` is `clean` to the bit but where `reached(row, column)`, where nothing is finite. Host tensors.
+template <class Reached>
+void check_reached(const std::string& what, const Tensor& poisoned, const Tensor& clean, Reached&& reached) {
+  INFO(what);
+  std::int64_t spread = 0, lost = 0;
+  for (std::int64_t i = 0; i < clean.size(); ++i) {
+    const float was = HostMemory::get(clean, i), is = HostMemory::get(poisoned, i);
+    if (reached(i / clean.cols, i % clean.cols))
+      lost += std::isfinite(is);
+    else
+      spread += is != was;
+  }
+  CHECK(spread == 0);
+  CHECK(lost == 0);
+}
+
 /// The device under test, the CPU device, and the memory of one comparison. Memory starts as NaN, so that what is not
 /// written shows.
 class OpTest {

@@ -1,5 +1,6 @@
 // RMSNorm on the CPU device: values against FP64, gradients against finite differences, one rounding to BF16.
 #include <algorithm>
+#include <limits>
 
 #include "kernels/device/compare_testing.h"
 #include "kernels/device/op_testing.h"
@@ -258,6 +259,65 @@ PRECBENCH_OP_TEST(rmsnorm_on, "add_rmsnorm, recompute_rmsnorm and rmsnorm_backwa
           check_twice("dweight", b.fetch(dweight), cpu_dweight, true_dweight);
         }
     }
+}
+
+PRECBENCH_OP_TEST(rmsnorm_poison_on,
+                  "add_rmsnorm and rmsnorm_backward: what is not finite reaches its own row alone") {
+  for (const Size& size : {Size{37, 264}, Size{130, 2560}}) {
+    b.start();
+    HostMemory& host = b.host();
+    const std::int64_t M = size.M, C = size.C, bad_row = M / 2, bad_column = C - 3;
+    INFO(M << " x " << C);
+    const Tensor x = host.random(DType::bf16, M, C, 1.0f), branch = host.random(DType::bf16, M, C, 1.0f),
+                 dh = host.random(DType::bf16, M, C, 1.0f),
+                 weight = b.put(host.random(DType::bf16, 1, C, 1.0f));
+    struct Out {
+      Tensor h, sum, dx, dweight;
+    };
+    const auto run = [&] {
+      QuantizedTensor h{.value = b.output(DType::bf16, M, C)}, dx{.value = b.output(DType::bf16, M, C)};
+      const Tensor sum = b.output(DType::bf16, M, C), rstd = b.output(DType::f32, M, 1),
+                   dweight = b.output(DType::f32, 1, C);
+      b.device().add_rmsnorm({h, sum, rstd, b.put(x), b.put(branch), weight, kEps});
+      b.device().rmsnorm_backward({dx, dweight, false, {}, b.put(dh), sum, rstd, weight});
+      return Out{b.fetch(h.value), b.fetch(sum), b.fetch(dx.value), b.fetch(dweight)};
+    };
+    const Out clean = run();
+    const auto never = [](auto, auto) { return false; };
+    const auto in_row = [&](std::int64_t row, auto) { return row == bad_row; };
+    const auto here = [&](std::int64_t row, std::int64_t column) {
+      return row == bad_row && column == bad_column;
+    };
+    const auto poisoned = [&](const Tensor& t, float poison) {
+      const std::int64_t at = bad_row * C + bad_column;
+      const float was = HostMemory::get(t, at);
+      HostMemory::set(t, at, poison);
+      const Out got = run();
+      HostMemory::set(t, at, was);
+      return got;
+    };
+    for (const Tensor& t : {x, branch}) {
+      const Out got = poisoned(t, std::numeric_limits<float>::quiet_NaN());
+      check_reached("sum", got.sum, clean.sum, here);
+      check_reached("h", got.h, clean.h, in_row);
+      check_reached("dx", got.dx, clean.dx, in_row);
+      check_reached("dweight", got.dweight, clean.dweight, [](auto, auto) { return true; });
+      // One over the norm of infinity is 0, which says so at that element alone; the other rows are as they were.
+      const Out infinite = poisoned(t, std::numeric_limits<float>::infinity());
+      CHECK_FALSE(std::isfinite(HostMemory::get(infinite.h, bad_row * C + bad_column)));
+      for (std::int64_t c = 0; c < C; ++c) HostMemory::set(infinite.h, bad_row * C + c, NAN);
+      check_reached("h of infinity", infinite.h, clean.h, in_row);
+    }
+    for (const float poison :
+         {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+      INFO("gradient of " << poison);
+      const Out got = poisoned(dh, poison);
+      check_reached("h", got.h, clean.h, never);
+      check_reached("dx", got.dx, clean.dx, in_row);
+      check_reached("dweight", got.dweight, clean.dweight,
+                    [&](auto, std::int64_t column) { return column == bad_column; });
+    }
+  }
 }
 
 PRECBENCH_OP_TEST(rmsnorm_many_rows_on, "the rmsnorms of more rows than a GPU has blocks") {

@@ -1,5 +1,7 @@
 // RoPE without QK-norm, with one of each head and with one of all heads, on the CPU device: values against FP64, gradients
 // against finite differences; then any device against the CPU.
+#include <array>
+#include <limits>
 #include <utility>
 
 #include "kernels/device/compare_testing.h"
@@ -266,6 +268,61 @@ PRECBENCH_OP_TEST(rope_on, "rope and rope_backward, with and without QK-norm") {
     b.device().rope_backward({in_place, {}, {}, false, in_place.value, dev_qkv, dev_options});
     CHECK(same_bits(b.fetch(in_place.value), b.fetch(apart.value)));
     b.check_forms("in place", in_place, b.fetch(apart.value));
+  }
+}
+
+PRECBENCH_OP_TEST(rope_poison_on,
+                  "rope and rope_backward: what is not finite reaches its pair, or its norm, alone") {
+  const AttentionShape shape{2, 40, 4, 2, 64};
+  const std::int64_t M = shape.tokens(), W = shape.qkv_width(), D = shape.head_dim;
+  constexpr std::int64_t kRow = 50, kElement = 5;
+  for (const Norm kind : kNorms) {
+    INFO(name_of(kind));
+    b.start();
+    HostMemory& host = b.host();
+    const Tensor qkv = host.random(DType::bf16, M, W, 1.0f), dout = host.random(DType::bf16, M, W, 1.0f);
+    RopeOptions options{.shape = shape, .q_norm = {}, .k_norm = {}};
+    Tensor dgains[2];
+    if (kind != Norm::none) {
+      options.q_norm = b.put(host.random(DType::bf16, 1, normed(shape, kind, 0), 1.0f));
+      options.k_norm = b.put(host.random(DType::bf16, 1, normed(shape, kind, 1), 1.0f));
+      for (int i = 0; i < 2; ++i) dgains[i] = b.output(DType::f32, 1, normed(shape, kind, i));
+    }
+    const auto run = [&] {
+      const Tensor out = b.output(DType::bf16, M, W), in = b.put(qkv);
+      QuantizedTensor d{.value = b.output(DType::bf16, M, W)};
+      b.device().rope({out, in, options});
+      b.device().rope_backward({d, dgains[0], dgains[1], false, b.put(dout), in, options});
+      return std::array{b.fetch(out), b.fetch(d.value)};
+    };
+    const auto clean = run();
+    for (const std::int64_t head : {std::int64_t{1}, shape.heads + 1, shape.heads + shape.kv_heads}) {
+      INFO("head " << head);
+      const bool value = head >= shape.heads + shape.kv_heads;
+      const std::int64_t at = kRow * W + head * D + kElement;
+      // The elements of the row that are turned, or normed, with it.
+      const auto reached = [&](std::int64_t row, std::int64_t column) {
+        if (row != kRow) return false;
+        if (value || kind == Norm::none)
+          return column == head * D + kElement || (!value && column == head * D + kElement + D / 2);
+        if (kind == Norm::head) return column / D == head;
+        return head < shape.heads ? column / D < shape.heads
+                                  : column / D >= shape.heads && column / D < shape.heads + shape.kv_heads;
+      };
+      const auto never = [](auto, auto) { return false; };
+      const float poison = std::numeric_limits<float>::quiet_NaN();
+      const float x = HostMemory::get(qkv, at), y = HostMemory::get(dout, at);
+      HostMemory::set(qkv, at, poison);
+      const auto of_input = run();
+      HostMemory::set(qkv, at, x);
+      check_reached("out", of_input[0], clean[0], reached);
+      if (kind == Norm::none || value) check_reached("gradient", of_input[1], clean[1], never);
+      HostMemory::set(dout, at, poison);
+      const auto of_gradient = run();
+      HostMemory::set(dout, at, y);
+      check_reached("out of another gradient", of_gradient[0], clean[0], never);
+      check_reached("gradient of a gradient", of_gradient[1], clean[1], reached);
+    }
   }
 }
 

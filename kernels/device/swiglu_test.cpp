@@ -1,5 +1,7 @@
 // SwiGLU on the CPU device: values against FP64, gradients against finite differences, and gates at exp's
 // ends.
+#include <array>
+#include <limits>
 #include <utility>
 
 #include "kernels/device/compare_testing.h"
@@ -124,6 +126,44 @@ PRECBENCH_OP_TEST(swiglu_on, "swiglu and swiglu_backward") {
       check_twice("dgate_up", d, naive_d, HostMemory::values(true_d));
     }
   }
+}
+
+PRECBENCH_OP_TEST(swiglu_poison_on,
+                  "swiglu and swiglu_backward: what is not finite reaches its own place alone") {
+  constexpr std::int64_t M = 133, F = 208, kRow = 70, kColumn = 97;
+  HostMemory& host = b.host();
+  const Tensor gate_up = host.random(DType::bf16, M, 2 * F, 1.0f), ds = host.random(DType::bf16, M, F, 1.0f);
+  const auto run = [&] {
+    QuantizedTensor s{.value = b.output(DType::bf16, M, F)}, again{.value = b.output(DType::bf16, M, F)},
+        dgate_up{.value = b.output(DType::bf16, M, 2 * F)};
+    const Tensor in = b.put(gate_up), gradient = b.put(ds);
+    b.device().swiglu({s, in});
+    b.device().swiglu_backward({dgate_up, again, gradient, in});
+    return std::array{b.fetch(s.value), b.fetch(again.value), b.fetch(dgate_up.value)};
+  };
+  const auto clean = run();
+  enum class Poisoned : std::uint8_t { gate, up, gradient };
+  for (const float poison : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()})
+    for (const Poisoned which : {Poisoned::gate, Poisoned::up, Poisoned::gradient}) {
+      INFO(poison << " in " << static_cast<int>(which));
+      const bool of_gradient = which == Poisoned::gradient;
+      const Tensor& x = of_gradient ? ds : gate_up;
+      const std::int64_t at = kRow * x.cols + kColumn + (which == Poisoned::up ? F : 0);
+      const float was = HostMemory::get(x, at);
+      HostMemory::set(x, at, poison);
+      const auto got = run();
+      HostMemory::set(x, at, was);
+      const auto here = [&](std::int64_t row, std::int64_t column) {
+        return row == kRow && column == kColumn;
+      };
+      for (const int i : {0, 1})
+        check_reached(i ? "s again" : "s", got[i], clean[i],
+                      [&](auto row, auto column) { return !of_gradient && here(row, column); });
+      // The gradient of up has no up in it.
+      check_reached("dgate_up", got[2], clean[2], [&](auto row, auto column) {
+        return here(row, column) || (which != Poisoned::up && here(row, column - F));
+      });
+    }
 }
 
 PRECBENCH_OP_TEST(swiglu_many_tiles_on, "swiglu_backward of more tiles than a GPU has at a time") {

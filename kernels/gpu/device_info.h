@@ -73,7 +73,7 @@ struct GpuOptions {
   bool deterministic = false;      ///< attention's backward adds in a fixed order
   std::string attention = "auto";  ///< "auto", "cudnn" or "own"; see CudaDevice::set_attention
   std::string gemm = "auto";       ///< "auto", "cublaslt" or "own"; see CudaDevice::set_gemm
-  std::string grouped = "own";     ///< "own" or "loop"; see CudaDevice::set_grouped
+  std::string grouped = "own";     ///< "own", "cublaslt" or "loop"; see CudaDevice::set_grouped
 };
 /// The calling thread's current device from now on: a device is used by the thread that made it. Throws
 /// Unsupported with find_gpus().reason, or where `attention` asks for what this build has not; InvalidInput for an

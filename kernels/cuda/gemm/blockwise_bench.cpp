@@ -42,9 +42,11 @@ struct Mode {
 
 const Mode kModes[] = {
     {"fprop 1x128 x 128x128, BF16", GemmRole::fprop, testing::kSquare, DType::bf16, false},
+    {"dgrad 1x128 x 128x128, BF16", GemmRole::dgrad, testing::kSquare, DType::bf16, false},
     {"wgrad 1x128 x 1x128, FP32", GemmRole::wgrad, testing::kBlock, DType::f32, false},
     {"wgrad 1x128 x 1x128, FP32 added", GemmRole::wgrad, testing::kBlock, DType::f32, true},
     {"wgrad 1x128 x 1x128, BF16", GemmRole::wgrad, testing::kBlock, DType::bf16, false},
+    {"wgrad 1x128 x 1x128, BF16 added", GemmRole::wgrad, testing::kBlock, DType::bf16, true},
 };
 
 /// Of M x N x K: what a role multiplies of a layer. Weight gradients are [out, in], summed over the tokens.
@@ -57,6 +59,7 @@ struct Product {
 
 Product product_of(const GemmShape& shape, GemmRole role) {
   if (role == GemmRole::wgrad) return {shape.out, shape.in, shape.tokens};
+  if (role == GemmRole::dgrad) return {shape.tokens, shape.in, shape.out};
   return {shape.tokens, shape.out, shape.in};
 }
 

@@ -2,14 +2,16 @@
 //
 //   grouped_bench [SECONDS]      every shape below, recipe, GEMM and number of rows; default: 0.04 s for each figure, a minute and
 //                                some seconds in all
+//   grouped_bench SECONDS beside   from 1,024 rows on, and behind a slash cuBLASLt's grouped call (13.4 and later), which takes its
+//                                turns figure by figure
 //   grouped_bench -              answers lines of the standard input, one figure for each, so that another program can take
 //                                its turns with it (tools/peer/grouped_gemm.py):
 //                                RECIPE fprop|dgrad|wgrad EXPERTS ROWS N K bf16|f32|f32+ recipe|fast|promoted SECONDS
 //
 // Sustained, as blockwise_bench; random numbers. N x K is an expert's weight. Every expert has ROWS rows, a multiple of 128; or
 // they have that many on average and shares that fall as 1 / rank (zipf:1), each padded to a multiple of 128, which costs time
-// and counts for nothing. D is BF16; a weight gradient's also FP32, stored or (f32+) added to. A product that no kernel of ours
-// takes is "none".
+// and counts for nothing. D is BF16; a weight gradient's also FP32, stored or (f32+) added to. A product that no kernel of ours,
+// or of cuBLASLt's, takes is "none".
 #include <fmt/format.h>
 
 #include <cmath>
@@ -23,6 +25,7 @@
 #include "kernels/base/errors.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/gemm/grouped.h"
+#include "kernels/cuda/gemm/grouped_plans.h"
 #include "kernels/cuda/gemm/sustained.h"
 #include "kernels/device/test_buffers.h"
 
@@ -46,6 +49,8 @@ struct RowShares {
   double zipf;  ///< an expert's share falls as 1 / rank^zipf; 0: all have the same
 };
 constexpr RowShares kRows[] = {{256, 0}, {512, 0}, {1024, 0}, {1024, 1}, {4096, 0}};
+
+constexpr std::int64_t kRowsBeside = 1024;  ///< at least, of what stands beside cuBLASLt's
 
 struct GroupedCase {
   std::string recipe;
@@ -99,12 +104,16 @@ GemmOperand random_operand(Buffers& buffers, Device& device, const QuantFormat& 
   return form;
 }
 
+struct Tflops {
+  double own = 0, cublaslt = 0;  ///< 0 where no kernel takes it
+};
+
 class GroupedBench {
  public:
-  GroupedBench() : device_(0) {}
+  GroupedBench() : device_(0), plans_(device_), grouped_plans_(device_, plans_.handle()) {}
 
-  /// 0 where no kernel takes it. Throws InvalidInput for a recipe that is not known.
-  double tflops(const GroupedCase& c, double seconds) {
+  /// cuBLASLt's only where `beside`. Throws InvalidInput for a recipe that is not known.
+  Tflops tflops(const GroupedCase& c, double seconds, bool beside = false) {
     Buffers buffers(device_);
     const Recipe recipe = find_recipe(c.recipe);
     const GemmRecipe& gemm = recipe.gemm(c.role);
@@ -132,11 +141,17 @@ class GroupedBench {
     }
     device_.synchronize();
     const int capability = device_.compute_capability();
-    if (!launch_grouped(op, capability, device_.stream())) return 0;
-    const double ms =
-        sustained_ms(device_, seconds, [&] { launch_grouped(op, capability, device_.stream()); });
-    return 2.0 * static_cast<double>(groups.rows_expected) * static_cast<double>(c.N) *
-           static_cast<double>(c.K) / ms / 1e9;
+    const auto rate = [&](bool takes, const auto& launch) {
+      if (!takes) return 0.0;
+      launch();
+      return 2.0 * static_cast<double>(groups.rows_expected) * static_cast<double>(c.N) *
+             static_cast<double>(c.K) / sustained_ms(device_, seconds, launch) / 1e9;
+    };
+    Tflops result;
+    result.own =
+        rate(takes_grouped(op, capability), [&] { launch_grouped(op, capability, device_.stream()); });
+    if (beside) result.cublaslt = rate(grouped_plans_.takes(op), [&] { grouped_plans_.run(op); });
+    return result;
   }
 
  private:
@@ -159,7 +174,11 @@ class GroupedBench {
   }
 
   CudaDevice device_;
+  MatmulPlans plans_;
+  GroupedPlans grouped_plans_;
 };
+
+std::string in_words(double tflops) { return tflops > 0 ? fmt::format("{:.0f}", tflops) : "none"; }
 
 GemmRole role_of(const std::string& word) {
   for (const GemmRole role : kGemmRoles)
@@ -181,13 +200,13 @@ void answer(GroupedBench& bench) {
     c.role = role_of(role);
     c.d = d == "bf16" ? DType::bf16 : DType::f32;
     c.accumulate = d == "f32+";
-    const double tflops = bench.tflops(c, seconds);
+    const double tflops = bench.tflops(c, seconds).own;
     fmt::print("{}\n", tflops > 0 ? fmt::format("{:.1f}", tflops) : "none");
     std::fflush(stdout);
   }
 }
 
-void table(GroupedBench& bench, double seconds) {
+void table(GroupedBench& bench, double seconds, bool beside) {
   constexpr const char* kRecipes[] = {"bf16", "tensorwise", "rowwise", "blockwise"};
   struct Destination {
     const char* name;
@@ -200,7 +219,8 @@ void table(GroupedBench& bench, double seconds) {
   for (const char* recipe : kRecipes) fmt::print(" {:>11}", recipe);
   fmt::print("\n");
   for (const ExpertShape& shape : kShapes)
-    for (const RowShares& rows : kRows)
+    for (const RowShares& rows : kRows) {
+      if (beside && rows.mean < kRowsBeside) continue;
       for (const GemmRole role : kGemmRoles)
         for (const Destination& d : kDestinations) {
           if (d.dtype == DType::f32 && role != GemmRole::wgrad) continue;
@@ -209,17 +229,18 @@ void table(GroupedBench& bench, double seconds) {
               rows.zipf > 0 ? fmt::format("{} zipf:{}", rows.mean, rows.zipf) : fmt::format("{}", rows.mean),
               fmt::format("{}x{}", shape.N, shape.K), name_of(role), d.name);
           for (const char* recipe : kRecipes) {
-            const double tflops = bench.tflops(
+            const Tflops found = bench.tflops(
                 {recipe, role, shape.experts, rows, shape.N, shape.K, d.dtype, d.accumulate, "recipe"},
-                seconds);
-            fmt::print(" {:>11}", tflops > 0 ? fmt::format("{:.0f}", tflops) : "none");
+                seconds, beside);
+            fmt::print(" {:>11}", in_words(found.own) + (beside ? "/" + in_words(found.cublaslt) : ""));
           }
           fmt::print("\n");
           std::fflush(stdout);
         }
+    }
 }
 
-int run(const std::string& argument) {
+int run(const std::string& argument, const std::string& more) {
   const VisibleGpus gpus = find_gpus();
   if (gpus.count == 0) throw Unsupported(gpus.reason);
   GroupedBench bench;
@@ -229,10 +250,11 @@ int run(const std::string& argument) {
   }
   const double seconds = std::atof(argument.c_str());
   if (!(seconds > 0)) throw InvalidInput("give seconds above 0, or -");
+  if (!more.empty() && more != "beside") throw InvalidInput(fmt::format("\"{}\" is not beside", more));
   const GpuProperties gpu = gpu_properties(0);
-  fmt::print("{}, {} SMs, driver {}, CUDA {}; TFLOP/s, sustained {} s a figure\n", gpu.name, gpu.sm_count,
-             gpu.driver, gpu.cuda_runtime, seconds);
-  table(bench, seconds);
+  fmt::print("{}, {} SMs, driver {}, CUDA {}, cuBLASLt {}; TFLOP/s, sustained {} s a figure\n", gpu.name,
+             gpu.sm_count, gpu.driver, gpu.cuda_runtime, gpu.cublaslt, seconds);
+  table(bench, seconds, !more.empty());
   return 0;
 }
 
@@ -241,7 +263,7 @@ int run(const std::string& argument) {
 
 int main(int argc, char** argv) {
   try {
-    return precbench::run(argc > 1 ? argv[1] : "0.04");
+    return precbench::run(argc > 1 ? argv[1] : "0.04", argc > 2 ? argv[2] : "");
   } catch (const precbench::InvalidInput& error) {
     fmt::print(stderr, "grouped_bench: {}\n", error.what());
     return 2;

@@ -1,14 +1,10 @@
-// grouped_matmul on CUDA: by a kernel of ours for all experts at once where there is one (grouped.h), else expert by expert
-// with the plans of matmul.cpp, for which the host has to know how many rows each has: such a step cannot be captured.
-//
-// Formats that this GPU only emulates become BF16 first, the whole operands at once, for which there is a kernel of ours.
+// Products of experts one by one with the plans of matmul.cpp, for which the host has to know how many rows each has.
 //
 // An expert's operand is a part of the whole one. Where its scales, or the columns of a form stored along the tokens, do not
 // lie together there, they are copied together first.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -16,8 +12,6 @@
 #include "kernels/base/errors.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/gemm/grouped.h"
-#include "kernels/cuda/gemm/matmul_kernels.h"
 #include "kernels/cuda/gemm/matmul_plans.h"
 #include "kernels/numerics/scale_layout.h"
 
@@ -119,39 +113,6 @@ GemmOperand scaled_by_expert(GemmOperand form, std::int64_t expert, bool wgrad) 
   return form;
 }
 
-std::int64_t dequantized_bytes(const ops::GroupedMatmul& op) {
-  return MatmulPlans::dequantized_bytes(op.a) + MatmulPlans::dequantized_bytes(op.b);
-}
-
-/// The product of what emulated formats stand for, rounded to BF16 at `room` (matmul.cpp); none where they are native or no
-/// kernel of ours takes it.
-std::optional<ops::GroupedMatmul> in_bf16(const CudaDevice& device, const ops::GroupedMatmul& op,
-                                          std::byte* room) {
-  if (op.a.format.dtype == DType::e2m1 || op.b.format.dtype == DType::e2m1)
-    return std::nullopt;  // has factors besides
-  const GemmRecipe gemm{op.a.format, op.b.format, op.options.fast_accum};
-  if (device.support(gemm, op.options.role).execution != Execution::emulated) return std::nullopt;
-  ops::GroupedMatmul plain = op;
-  for (const auto operand : {&ops::GroupedMatmul::a, &ops::GroupedMatmul::b}) {
-    const GemmOperand& form = op.*operand;
-    if (!form.format.quantized()) continue;
-    plain.*operand = {.format = {}, .data = {room, DType::bf16, form.rows(), form.k()}, .scale = {}};
-    room += MatmulPlans::dequantized_bytes(form);
-  }
-  return takes_grouped(plain, device.compute_capability()) ? std::optional(plain) : std::nullopt;
-}
-
-/// That product by a kernel of ours; false where there is none. What lies behind the last group is made BF16 too, and read by
-/// nobody.
-bool launch_dequantized(CudaDevice& device, const ops::GroupedMatmul& op) {
-  if (!in_bf16(device, op, nullptr)) return false;
-  void* room = device.scratch(static_cast<std::size_t>(dequantized_bytes(op)));
-  const ops::GroupedMatmul plain = *in_bf16(device, op, static_cast<std::byte*>(room));
-  if (op.a.format.quantized()) launch_dequantize(plain.a.data.data, op.a, device.stream());
-  if (op.b.format.quantized()) launch_dequantize(plain.b.data.data, op.b, device.stream());
-  return launch_grouped(plain, device.compute_capability(), device.stream());
-}
-
 }  // namespace
 
 void MatmulPlans::matmul_of_experts(const ops::GroupedMatmul& op) {
@@ -189,32 +150,6 @@ void MatmulPlans::matmul_of_experts(const ops::GroupedMatmul& op) {
     matmul(d, copier.part(whole_a, of_a), copier.part(whole_b, of_b), op.options);
   }
   autotune_ = timed;
-}
-
-void CudaDevice::set_grouped(const std::string& which) {
-  if (which != "own" && which != "loop")
-    throw InvalidInput(fmt::format("\"{}\" is neither own nor loop", which));
-  grouped_own_ = which == "own";
-}
-
-std::string CudaDevice::grouped_name() const {
-  return ran_own_ ? waited_for_host_ ? "own, loop" : "own" : waited_for_host_ ? "loop" : "";
-}
-
-ScratchSizes CudaDevice::scratch_of(const ops::GroupedMatmul& op) const {
-  if (!grouped_own_ || takes_grouped(op, compute_capability()) || !in_bf16(*this, op, nullptr)) return {};
-  return {dequantized_bytes(op) / std::int64_t{sizeof(float)}};
-}
-
-void CudaDevice::do_grouped_matmul(const ops::GroupedMatmul& op) {
-  if (grouped_own_ && (launch_grouped(op, compute_capability(), stream()) || launch_dequantized(*this, op))) {
-    ran_own_ = true;
-  } else {
-    if (capturing_) throw std::logic_error("experts' rows are counted on the host: no captured step can be");
-    waited_for_host_ = true;
-    plans_->matmul_of_experts(op);
-  }
-  launched("grouped_matmul");
 }
 
 }  // namespace precbench

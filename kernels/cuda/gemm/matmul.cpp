@@ -63,21 +63,6 @@ std::optional<ScaleMode> scale_mode(const QuantFormat& format) {
   }
 }
 
-struct Modes {
-  ScaleMode a, b;
-};
-
-/// The modes of a pair; nullopt where no pair of modes expresses it.
-std::optional<Modes> scale_modes(const QuantFormat& a, const QuantFormat& b) {
-  const auto mode_a = scale_mode(a), mode_b = scale_mode(b);
-  if (!mode_a || !mode_b || a.quantized() != b.quantized()) return std::nullopt;
-  Modes modes{*mode_a, *mode_b};
-  // A scalar beside a vector goes in as a vector of equal entries.
-  if (modes.a == ScaleMode::row && modes.b == ScaleMode::tensor) modes.b = ScaleMode::row;
-  if (modes.b == ScaleMode::row && modes.a == ScaleMode::tensor) modes.a = ScaleMode::row;
-  return modes;
-}
-
 /// What a pair of formats needs, for a user whose GPU or library refuses it.
 std::string needs_of(const QuantFormat& a, const QuantFormat& b) {
   const auto modes = scale_modes(a, b);
@@ -103,7 +88,7 @@ std::int32_t alignment_of(const void* a, const void* b, const void* d) {
   return 1 << std::countr_zero(bits);
 }
 
-PlanKey plan_key(const Tensor& d, const GemmOperand& a, const GemmOperand& b, Modes modes,
+PlanKey plan_key(const Tensor& d, const GemmOperand& a, const GemmOperand& b, ScaleModes modes,
                  const MatmulOptions& options, bool factors_on_device) {
   return {.M = a.rows(),
           .N = b.rows(),
@@ -123,6 +108,16 @@ std::string describe(const PlanKey& key) {
 }
 
 }  // namespace
+
+std::optional<ScaleModes> scale_modes(const QuantFormat& a, const QuantFormat& b) {
+  const auto mode_a = scale_mode(a), mode_b = scale_mode(b);
+  if (!mode_a || !mode_b || a.quantized() != b.quantized()) return std::nullopt;
+  ScaleModes modes{*mode_a, *mode_b};
+  // A scalar beside a vector goes in as a vector of equal entries.
+  if (modes.a == ScaleMode::row && modes.b == ScaleMode::tensor) modes.b = ScaleMode::row;
+  if (modes.b == ScaleMode::row && modes.a == ScaleMode::tensor) modes.a = ScaleMode::row;
+  return modes;
+}
 
 MatmulPlans::MatmulPlans(CudaDevice& device) : device_(device) { PRECBENCH_CHECK(cublasLtCreate(&handle_)); }
 
@@ -201,7 +196,7 @@ const float* MatmulPlans::make_factors(const GemmOperand& a, const GemmOperand& 
 
 void MatmulPlans::run_native(const Tensor& d, const GemmOperand& a, const GemmOperand& b,
                              const MatmulOptions& options, const float* factors) {
-  const Modes modes = *scale_modes(a.format, b.format);
+  const ScaleModes modes = *scale_modes(a.format, b.format);
   const void* a_scale = a.scale.data;
   const void* b_scale = b.scale.data;
   const bool widen_a = modes.a == ScaleMode::row && a.format.granularity == Granularity::tensor;

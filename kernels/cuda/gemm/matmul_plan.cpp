@@ -29,23 +29,6 @@ constexpr float kMargin = 0.99f;
 /// Left free when a scratch output for timing is allocated.
 constexpr std::size_t kSpareBytes = std::size_t{512} << 20;
 
-cudaDataType cuda_type(DType dtype) {
-  switch (dtype) {
-    case DType::f32:
-      return CUDA_R_32F;
-    case DType::bf16:
-      return CUDA_R_16BF;
-    case DType::e4m3:
-      return CUDA_R_8F_E4M3;
-    case DType::e5m2:
-      return CUDA_R_8F_E5M2;
-    case DType::e2m1:
-      return kFp4;
-    default:
-      throw std::logic_error(fmt::format("no GEMM takes {}", name_of(dtype)));
-  }
-}
-
 template <class T>
 void set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t attribute, const T& value) {
   PRECBENCH_CHECK(cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof value));
@@ -82,6 +65,23 @@ class TemporaryBlock {
 
 }  // namespace
 
+cudaDataType cuda_type(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return CUDA_R_32F;
+    case DType::bf16:
+      return CUDA_R_16BF;
+    case DType::e4m3:
+      return CUDA_R_8F_E4M3;
+    case DType::e5m2:
+      return CUDA_R_8F_E5M2;
+    case DType::e2m1:
+      return kFp4;
+    default:
+      throw std::logic_error(fmt::format("no GEMM takes {}", name_of(dtype)));
+  }
+}
+
 std::size_t PlanKeyHash::operator()(const PlanKey& key) const {
   std::uint64_t hash = 0;
   const auto mix = [&hash](std::uint64_t value) {
@@ -103,10 +103,10 @@ std::size_t PlanKeyHash::operator()(const PlanKey& key) const {
   return hash;
 }
 
-MatmulPlan::MatmulPlan(const PlanKey& k) : key(k) {
+LtOperation make_operation(const PlanKey& key) {
   cublasLtMatmulDesc_t operation = nullptr;
   PRECBENCH_CHECK(cublasLtMatmulDescCreate(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
-  operation_.reset(operation);
+  LtOperation owned(operation);
   set(operation, CUBLASLT_MATMUL_DESC_TRANSA, key.b.transposed ? CUBLAS_OP_N : CUBLAS_OP_T);
   set(operation, CUBLASLT_MATMUL_DESC_TRANSB, key.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
   if (key.factors_on_device)
@@ -120,25 +120,28 @@ MatmulPlan::MatmulPlan(const PlanKey& k) : key(k) {
       set(operation, kBScaleMode, static_cast<std::int32_t>(key.a.mode));
     }
   }
+  return owned;
+}
+
+MatmulPlan::MatmulPlan(const PlanKey& k) : key(k), operation_(make_operation(k)) {
   a_ = make_layout(key.a, key.M, key.K);
   b_ = make_layout(key.b, key.N, key.K);
   d_ = make_layout(key.d, key.M, key.N);
 }
 
-void MatmulPlan::set_scales(const void* a_scale, const void* b_scale) {
-  a_scale_ = a_scale;
-  b_scale_ = b_scale;
+void set_scale_pointers(cublasLtMatmulDesc_t operation, const PlanKey& key, const void* a_scale,
+                        const void* b_scale) {
   if (key.a.mode == ScaleMode::none) return;
-  set(operation_.get(), CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, b_scale);
-  set(operation_.get(), CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, a_scale);
+  set(operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, b_scale);
+  set(operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, a_scale);
 }
 
-std::vector<GemmCandidate> MatmulPlan::cublaslt_candidates(cublasLtHandle_t handle,
-                                                           std::size_t workspace_bytes) const {
-  cublasLtMatmulPreference_t preference = nullptr;
-  PRECBENCH_CHECK(cublasLtMatmulPreferenceCreate(&preference));
+LtPreference make_preference(const PlanKey& key, std::size_t workspace_bytes) {
+  cublasLtMatmulPreference_t made = nullptr;
+  PRECBENCH_CHECK(cublasLtMatmulPreferenceCreate(&made));
+  LtPreference preference(made);
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
-    cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value);
+    cublasLtMatmulPreferenceSetAttribute(made, attribute, &value, sizeof value);
   };
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes);
   const auto alignment = static_cast<std::uint32_t>(key.alignment);
@@ -146,13 +149,24 @@ std::vector<GemmCandidate> MatmulPlan::cublaslt_candidates(cublasLtHandle_t hand
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment);
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment);
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment);
+  return preference;
+}
+
+void MatmulPlan::set_scales(const void* a_scale, const void* b_scale) {
+  a_scale_ = a_scale;
+  b_scale_ = b_scale;
+  set_scale_pointers(operation_.get(), key, a_scale, b_scale);
+}
+
+std::vector<GemmCandidate> MatmulPlan::cublaslt_candidates(cublasLtHandle_t handle,
+                                                           std::size_t workspace_bytes) const {
+  const LtPreference preference = make_preference(key, workspace_bytes);
   cublasLtMatmulHeuristicResult_t results[kCandidates];
   int count = 0;
   // A problem it cannot run is "not supported" or an empty list; either means no candidates.
   const cublasStatus_t status =
       cublasLtMatmulAlgoGetHeuristic(handle, operation_.get(), b_.get(), a_.get(), d_.get(), d_.get(),
-                                     preference, kCandidates, results, &count);
-  cublasLtMatmulPreferenceDestroy(preference);
+                                     preference.get(), kCandidates, results, &count);
   std::vector<GemmCandidate> candidates;
   if (status != CUBLAS_STATUS_SUCCESS) return candidates;
   for (int i = 0; i < count; ++i)

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -22,9 +23,13 @@ class CudaDevice;
 struct LtDelete {
   void operator()(cublasLtMatmulDesc_t operation) const { cublasLtMatmulDescDestroy(operation); }
   void operator()(cublasLtMatrixLayout_t layout) const { cublasLtMatrixLayoutDestroy(layout); }
+  void operator()(cublasLtMatmulPreference_t preference) const {
+    cublasLtMatmulPreferenceDestroy(preference);
+  }
 };
 using LtOperation = std::unique_ptr<cublasLtMatmulDescOpaque_t, LtDelete>;
 using LtLayout = std::unique_ptr<cublasLtMatrixLayoutOpaque_t, LtDelete>;
+using LtPreference = std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, LtDelete>;
 
 /// How cuBLASLt reads one operand's scale: values of cublasLtMatmulMatrixScale_t, which older headers lack.
 enum class ScaleMode : std::int8_t {
@@ -35,7 +40,17 @@ enum class ScaleMode : std::int8_t {
   row = 3,
   block_1x128 = 4,
   block_128x128 = 5,
+  tensor_of_group = 6,  ///< of the grouped call: one for each group's matrix
 };
+
+struct ScaleModes {
+  ScaleMode a, b;
+};
+/// The modes of a pair of formats; nullopt where no pair of modes expresses it.
+std::optional<ScaleModes> scale_modes(const QuantFormat& a, const QuantFormat& b);
+
+/// What cuBLASLt calls a type. Throws std::logic_error for one that no GEMM takes.
+cudaDataType cuda_type(DType dtype);
 
 /// One operand of a problem, as far as a plan depends on it.
 struct PlanOperand {
@@ -77,6 +92,14 @@ struct GemmCandidate {
   cublasLtMatmulAlgo_t algorithm{};      ///< cuBLASLt's, where `own` is null
   const BlockwiseKernel* own = nullptr;  ///< ours
 };
+
+/// A descriptor of a product that adds up in FP32; of the scales it has the modes, not yet where they are.
+LtOperation make_operation(const PlanKey& key);
+/// Where the scales are, of our A and our B; nothing for BF16.
+void set_scale_pointers(cublasLtMatmulDesc_t operation, const PlanKey& key, const void* a_scale,
+                        const void* b_scale);
+/// What the heuristic is told of a problem's alignment and of the workspace.
+LtPreference make_preference(const PlanKey& key, std::size_t workspace_bytes);
 
 /// What cuBLASLt calls a matmul descriptor and layouts, and the chosen candidate.
 /// cuBLASLt is column-major, so it computes D^T = B A^T: its "A" is our B and its "B" is our A.
@@ -137,6 +160,7 @@ class MatmulPlans {
   void matmul_of_experts(const ops::GroupedMatmul& op);
   /// Scratch behind what the library has, until the next op.
   std::byte* behind_workspace(std::int64_t bytes);
+  cublasLtHandle_t handle() const { return handle_; }
 
  private:
   /// `factors`: of FP4 operands; null: alpha is 1.

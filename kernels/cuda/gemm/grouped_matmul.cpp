@@ -1,0 +1,114 @@
+// grouped_matmul on CUDA: all experts at once by a kernel of ours (grouped.h) or by cuBLASLt's grouped call (grouped_plans.h), else
+// one by one (grouped_loop.cpp): such a step cannot be captured.
+//
+// Formats that this GPU only emulates become BF16 first, the whole operands at once, where that can be multiplied at once.
+#include <fmt/format.h>
+
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+#include "kernels/base/errors.h"
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/gemm/grouped.h"
+#include "kernels/cuda/gemm/grouped_plans.h"
+
+namespace precbench {
+namespace {
+
+std::int64_t dequantized_bytes(const ops::GroupedMatmul& op) {
+  return MatmulPlans::dequantized_bytes(op.a) + MatmulPlans::dequantized_bytes(op.b);
+}
+
+/// The product of what emulated formats stand for, rounded to BF16 at `room` (matmul.cpp); none where they are native.
+std::optional<ops::GroupedMatmul> in_bf16(const CudaDevice& device, const ops::GroupedMatmul& op,
+                                          std::byte* room) {
+  if (op.a.format.dtype == DType::e2m1 || op.b.format.dtype == DType::e2m1)
+    return std::nullopt;  // has factors besides
+  const GemmRecipe gemm{op.a.format, op.b.format, op.options.fast_accum};
+  if (device.support(gemm, op.options.role).execution != Execution::emulated) return std::nullopt;
+  ops::GroupedMatmul plain = op;
+  for (const auto operand : {&ops::GroupedMatmul::a, &ops::GroupedMatmul::b}) {
+    const GemmOperand& form = op.*operand;
+    if (!form.format.quantized()) continue;
+    plain.*operand = {.format = {}, .data = {room, DType::bf16, form.rows(), form.k()}, .scale = {}};
+    room += MatmulPlans::dequantized_bytes(form);
+  }
+  return plain;
+}
+
+}  // namespace
+
+void CudaDevice::set_grouped(const std::string& which) {
+  if (which != "own" && which != "cublaslt" && which != "loop")
+    throw InvalidInput(fmt::format("\"{}\" is neither own nor cublaslt nor loop", which));
+  grouped_own_ = which == "own";
+  grouped_cublaslt_ = which != "loop";
+}
+
+std::string CudaDevice::grouped_name() const {
+  std::string names;
+  const auto add = [&](bool ran, const char* name) {
+    if (ran) names += (names.empty() ? "" : ", ") + std::string(name);
+  };
+  add(ran_own_, "own");
+  add(ran_cublaslt_, "cublaslt");
+  add(waited_for_host_, "loop");
+  return names;
+}
+
+CudaDevice::AtOnce CudaDevice::at_once(const ops::GroupedMatmul& op) const {
+  if (grouped_own_ && takes_grouped(op, compute_capability())) return AtOnce::own;
+  return grouped_cublaslt_ && grouped_plans_->takes(op) ? AtOnce::cublaslt : AtOnce::none;
+}
+
+ScratchSizes CudaDevice::scratch_of(const ops::GroupedMatmul& op) const {
+  const auto floats = [&](AtOnce who, const ops::GroupedMatmul& product, std::int64_t more) {
+    const std::int64_t bytes = who == AtOnce::cublaslt ? grouped_plans_->scratch_bytes(product) : 0;
+    return ScratchSizes{(bytes + more) / std::int64_t{sizeof(float)}};
+  };
+  if (const AtOnce who = at_once(op); who != AtOnce::none) return floats(who, op, 0);
+  if (const auto plain = in_bf16(*this, op, nullptr))
+    if (const AtOnce who = at_once(*plain); who != AtOnce::none)
+      return floats(who, *plain, dequantized_bytes(op));
+  return {};
+}
+
+bool CudaDevice::multiply_at_once(const ops::GroupedMatmul& op) {
+  switch (at_once(op)) {
+    case AtOnce::own:
+      ran_own_ = true;
+      return launch_grouped(op, compute_capability(), stream());
+    case AtOnce::cublaslt:
+      ran_cublaslt_ = true;
+      grouped_plans_->run(op);
+      return true;
+    default:
+      return false;
+  }
+}
+
+/// What lies behind the last group is made BF16 too, and read by nobody.
+bool CudaDevice::multiply_dequantized(const ops::GroupedMatmul& op) {
+  auto plain = in_bf16(*this, op, nullptr);
+  if (!plain || at_once(*plain) == AtOnce::none) return false;
+  // The library's own part of scratch comes first.
+  const std::int64_t before = at_once(*plain) == AtOnce::cublaslt ? grouped_plans_->scratch_bytes(*plain) : 0;
+  auto* room =
+      static_cast<std::byte*>(scratch(static_cast<std::size_t>(before + dequantized_bytes(op)))) + before;
+  plain = in_bf16(*this, op, room);
+  if (op.a.format.quantized()) launch_dequantize(plain->a.data.data, op.a, stream());
+  if (op.b.format.quantized()) launch_dequantize(plain->b.data.data, op.b, stream());
+  return multiply_at_once(*plain);
+}
+
+void CudaDevice::do_grouped_matmul(const ops::GroupedMatmul& op) {
+  if (!multiply_at_once(op) && !multiply_dequantized(op)) {
+    if (capturing_) throw std::logic_error("experts' rows are counted on the host: no captured step can be");
+    waited_for_host_ = true;
+    plans_->matmul_of_experts(op);
+  }
+  launched("grouped_matmul");
+}
+
+}  // namespace precbench

@@ -1,0 +1,245 @@
+// cuBLASLt's grouped call. See grouped_plans.h; as in matmul_plan.cpp its "A" is our B and its "B" our A.
+#include "kernels/cuda/gemm/grouped_plans.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <bit>
+#include <stdexcept>
+
+#include "kernels/cuda/check.h"
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/gemm/grouped.h"
+#include "kernels/numerics/scale_layout.h"
+
+namespace precbench {
+namespace {
+
+// What headers from 13.3 on declare.
+using CreateGroupedLayout = cublasStatus_t (*)(cublasLtMatrixLayout_t* layout, cudaDataType type, int groups,
+                                               const void* rows, const void* columns, const void* pitches);
+constexpr auto kMeanDepth = static_cast<cublasLtMatmulPreferenceAttributes_t>(13);
+constexpr auto kMeanRowsOfD = static_cast<cublasLtMatmulPreferenceAttributes_t>(14);
+constexpr auto kMeanColumnsOfD = static_cast<cublasLtMatmulPreferenceAttributes_t>(15);
+/// Matrices and their rows begin at multiples of so many bytes.
+constexpr std::int64_t kLeastAlignment = 16;
+
+CreateGroupedLayout create_grouped_layout() {
+  static const auto found =
+      reinterpret_cast<CreateGroupedLayout>(dlsym(RTLD_DEFAULT, "cublasLtGroupedMatrixLayoutCreate"));
+  return found;
+}
+
+/// 13.2 has the function, and is wrong about empty groups.
+bool is_new_enough(int compute_capability) {
+  return create_grouped_layout() && cublasLtGetVersion() >= (compute_capability < 100 ? 130400u : 130300u);
+}
+
+/// Whether a group's scales must be gathered: the library wants them together, and these lie in rows of the whole matrix that
+/// go along the tokens.
+bool is_gathered(const GemmOperand& form, bool is_a, bool over_k) {
+  const Granularity g = form.format.granularity;
+  return form.format.quantized() &&
+         (over_k ? g == Granularity::block_1x32 : is_a && g == Granularity::block_1x128);
+}
+
+/// Tiles of scales beside a tile of kGroupedPad tokens.
+std::int64_t scale_tiles(const GemmOperand& form, bool over_k) {
+  return over_k ? detail::blocks_of(form.data.rows, 128)
+                : scale_blocks(form.format.granularity, form.data.cols);
+}
+
+std::int64_t gathered_bytes(const GemmOperand& form, bool is_a, bool over_k) {
+  return is_gathered(form, is_a, over_k) ? detail::padded(form.scale.bytes(), MatmulPlans::kAlignment) : 0;
+}
+
+/// Where a group's part of an operand begins. The groups are those of its columns (over_k), of its rows (A), or its stack (B).
+GroupAddress data_of(const GemmOperand& form, bool is_a, bool over_k, std::int64_t experts) {
+  const Tensor& data = form.data;
+  const std::int64_t tile = bytes_of(data.dtype, kGroupedPad);
+  if (!over_k && !is_a) return {.base = data.data, .of_expert = data.bytes() / experts};
+  return {.base = data.data, .of_tile = over_k && !form.transposed ? tile : tile * data.cols};
+}
+
+GroupAddress scales_of(const GemmOperand& form, bool is_a, bool over_k, std::int64_t experts,
+                       void* gathered) {
+  if (!form.format.quantized()) return {};
+  const Granularity g = form.format.granularity;
+  const std::int64_t rows = form.data.rows, k = form.data.cols;
+  const bool stacked = !over_k && !is_a;
+  if (is_gathered(form, is_a, over_k))
+    return {.base = gathered, .of_tile = kScaleTileBytes * scale_tiles(form, over_k)};
+  switch (g) {
+    case Granularity::tensor:
+      return {.base = form.scale.data, .of_expert = stacked ? std::int64_t{sizeof(float)} : 0};
+    case Granularity::block_1x128:  // of groups of k; those of A's rows are gathered
+      return {.base = form.scale.data, .of_tile = detail::padded(rows, 4) * std::int64_t{sizeof(float)}};
+    default:  // blocks of whole rows: of 128 of a stack, in 128x128 or 1x32, and of A's in 1x32
+      const std::int64_t blocks = detail::padded(scale_blocks(g, k), 4);
+      const std::int64_t tile =
+          g == Granularity::block_1x32 ? blocks * 128 : blocks * std::int64_t{sizeof(float)};
+      return stacked ? GroupAddress{.base = form.scale.data, .of_expert = rows / experts / 128 * tile}
+                     : GroupAddress{.base = form.scale.data, .of_tile = tile};
+  }
+}
+
+std::int32_t alignment_of(std::initializer_list<GroupAddress> matrices) {
+  std::uint64_t bits = MatmulPlans::kAlignment;
+  for (const GroupAddress& m : matrices)
+    bits |= reinterpret_cast<std::uintptr_t>(m.base) | static_cast<std::uint64_t>(m.of_expert) |
+            static_cast<std::uint64_t>(m.of_tile);
+  return 1 << std::countr_zero(bits);
+}
+
+GroupAddress d_of(const ops::GroupedMatmul& op, bool over_k) {
+  return over_k ? GroupAddress{.base = op.d.data, .of_expert = op.d.bytes() / op.groups.experts()}
+                : GroupAddress{.base = op.d.data, .of_tile = bytes_of(op.d.dtype, kGroupedPad * op.d.cols)};
+}
+
+bool is_over_k(const ops::GroupedMatmul& op) { return op.options.role == GemmRole::wgrad; }
+
+}  // namespace
+
+std::optional<GroupedPlans::Key> GroupedPlans::key_of(const ops::GroupedMatmul& op) {
+  auto modes = scale_modes(op.a.format, op.b.format);
+  const auto is_mode = [](ScaleMode mode) {
+    return mode != ScaleMode::row && mode != ScaleMode::block_1x16_ue4m3;
+  };
+  if (!modes || !is_mode(modes->a) || !is_mode(modes->b) || op.groups.pad % kGroupedPad != 0)
+    return std::nullopt;
+  if (modes->a == ScaleMode::tensor) modes = {ScaleMode::tensor_of_group, ScaleMode::tensor_of_group};
+  const bool over_k = is_over_k(op), quantized = modes->a != ScaleMode::none;
+  const std::int64_t E = op.groups.experts();
+  // Scales of blocks of a stack's rows divide it where its matrices do.
+  if (quantized && !over_k && modes->b != ScaleMode::tensor_of_group && op.d.cols % 128 != 0)
+    return std::nullopt;
+  const std::int64_t mean = std::max<std::int64_t>(op.groups.rows_expected / E, 1);
+  Key key{.mean = {.M = over_k ? op.d.rows / E : mean,
+                   .N = op.d.cols,
+                   .K = over_k ? mean : op.a.k(),
+                   .a = {op.a.data.dtype, modes->a, op.a.transposed},
+                   .b = {op.b.data.dtype, modes->b, op.b.transposed},
+                   .d = op.d.dtype,
+                   .accumulate = op.options.accumulate,
+                   .fast_accum = op.options.fast_accum && quantized,
+                   .alignment = alignment_of(
+                       {data_of(op.a, true, over_k, E), data_of(op.b, false, over_k, E), d_of(op, over_k)})},
+          .experts = E,
+          .over_k = over_k};
+  for (const Tensor* matrix : {&op.a.data, &op.b.data, &op.d})
+    if (bytes_of(matrix->dtype, matrix->cols) % kLeastAlignment != 0) return std::nullopt;
+  return key.mean.alignment >= kLeastAlignment ? std::optional(key) : std::nullopt;
+}
+
+GroupedPlans::Layouts GroupedPlans::layouts_of(const Key& key, const GroupTable& table) {
+  const auto layout = [&](DType dtype, const std::int32_t* rows, const std::int32_t* columns,
+                          const std::int32_t* pitches) {
+    cublasLtMatrixLayout_t made = nullptr;
+    PRECBENCH_CHECK(create_grouped_layout()(&made, cuda_type(dtype), static_cast<int>(key.experts), rows,
+                                            columns, pitches));
+    return LtLayout(made);
+  };
+  const auto operand = [&](const PlanOperand& o, const std::int32_t* vectors, const std::int32_t* pitches) {
+    return o.transposed ? layout(o.dtype, vectors, table.k, pitches)
+                        : layout(o.dtype, table.k, vectors, pitches);
+  };
+  return {.a = operand(key.mean.a, table.m, table.pitch_a),
+          .b = operand(key.mean.b, table.n, table.pitch_b),
+          .d = layout(key.mean.d, table.n, table.m, table.n)};
+}
+
+std::optional<cublasLtMatmulAlgo_t> GroupedPlans::ask(const Key& key) const {
+  // The heuristic reads no array, but wants to see that there are some.
+  auto* some =
+      static_cast<std::byte*>(device_.scratch(static_cast<std::size_t>(GroupTable::bytes(key.experts))));
+  const GroupTable table = GroupTable::at(some, key.experts);
+  const LtOperation operation = make_operation(key.mean);
+  set_scale_pointers(operation.get(), key.mean, table.a_scales, table.b_scales);
+  const Layouts layouts = layouts_of(key, table);
+  LtPreference preference = make_preference(key.mean, MatmulPlans::kWorkspaceBytes);
+  const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, std::int64_t mean) {
+    PRECBENCH_CHECK(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &mean, sizeof mean));
+  };
+  prefer(kMeanRowsOfD, key.mean.N);
+  prefer(kMeanColumnsOfD, key.mean.M);
+  prefer(kMeanDepth, key.mean.K);
+  cublasLtMatmulHeuristicResult_t result{};
+  int count = 0;
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(handle_, operation.get(), layouts.b.get(), layouts.a.get(),
+                                     layouts.d.get(), layouts.d.get(), preference.get(), 1, &result, &count);
+  if (status != CUBLAS_STATUS_SUCCESS || count == 0 || result.state != CUBLAS_STATUS_SUCCESS)
+    return std::nullopt;
+  return result.algo;
+}
+
+const GroupedPlans::Plan* GroupedPlans::plan_for(const ops::GroupedMatmul& op) {
+  if (!is_new_enough(device_.compute_capability())) return nullptr;
+  const std::optional<Key> key = key_of(op);
+  if (!key) return nullptr;
+  auto found = std::find_if(plans_.begin(), plans_.end(), [&](const Plan& plan) { return plan.key == *key; });
+  if (found == plans_.end()) {
+    Plan plan{.key = *key, .algorithm = {}};
+    try {
+      plan.algorithm = ask(*key);
+    } catch (const std::runtime_error&) {
+      // A library that does not know a mode refuses to set it.
+    }
+    found = plans_.insert(plans_.end(), plan);
+  }
+  return found->algorithm ? &*found : nullptr;
+}
+
+bool GroupedPlans::takes(const ops::GroupedMatmul& op) { return plan_for(op) != nullptr; }
+
+std::int64_t GroupedPlans::scratch_bytes(const ops::GroupedMatmul& op) const {
+  return std::int64_t{MatmulPlans::kWorkspaceBytes} + GroupTable::bytes(op.groups.experts()) +
+         gathered_bytes(op.a, true, is_over_k(op)) + gathered_bytes(op.b, false, is_over_k(op));
+}
+
+void GroupedPlans::run(const ops::GroupedMatmul& op) {
+  const Plan* plan = plan_for(op);
+  if (!plan) throw std::logic_error("cuBLASLt does not multiply these experts");
+  const Key& key = plan->key;
+  const bool over_k = key.over_k;
+  const std::int64_t E = key.experts;
+  auto* workspace = static_cast<std::byte*>(device_.scratch(static_cast<std::size_t>(scratch_bytes(op))));
+  std::byte* room = workspace + MatmulPlans::kWorkspaceBytes;
+  const GroupTable table = GroupTable::at(room, E);
+  room += GroupTable::bytes(E);
+  const auto* offsets = op.groups.offsets.as<std::int32_t>();
+
+  const auto scales = [&](const GemmOperand& form, bool is_a) {
+    void* gathered = room;
+    room += gathered_bytes(form, is_a, over_k);
+    if (is_gathered(form, is_a, over_k))
+      launch_gather_scales(gathered, form.scale.data, scale_tiles(form, over_k),
+                           op.groups.rows_capacity() / kGroupedPad, offsets, E, device_.stream());
+    return scales_of(form, is_a, over_k, E, gathered);
+  };
+  const auto pitch = [](const GemmOperand& form) { return static_cast<std::int32_t>(form.data.cols); };
+  launch_group_table(table,
+                     {.a = data_of(op.a, true, over_k, E),
+                      .b = data_of(op.b, false, over_k, E),
+                      .d = d_of(op, over_k),
+                      .a_scales = scales(op.a, true),
+                      .b_scales = scales(op.b, false),
+                      .rows = static_cast<std::int32_t>(over_k ? key.mean.M : 0),
+                      .columns = static_cast<std::int32_t>(key.mean.N),
+                      .depth = static_cast<std::int32_t>(over_k ? 0 : key.mean.K),
+                      .pitch_a = pitch(op.a),
+                      .pitch_b = pitch(op.b),
+                      .over_k = over_k},
+                     offsets, E, device_.stream());
+
+  const LtOperation operation = make_operation(key.mean);
+  set_scale_pointers(operation.get(), key.mean, table.a_scales, table.b_scales);
+  const Layouts layouts = layouts_of(key, table);
+  const float one = 1.0f, kept = key.mean.accumulate ? 1.0f : 0.0f;
+  PRECBENCH_CHECK(cublasLtMatmul(handle_, operation.get(), &one, table.b, layouts.b.get(), table.a,
+                                 layouts.a.get(), &kept, table.d, layouts.d.get(), table.d, layouts.d.get(),
+                                 &*plan->algorithm, workspace, MatmulPlans::kWorkspaceBytes,
+                                 device_.stream()));
+}
+
+}  // namespace precbench

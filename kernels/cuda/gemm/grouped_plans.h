@@ -1,0 +1,62 @@
+// The products of experts by cuBLASLt's grouped call: one call for all of them, which reads where each lies and how large it is
+// from arrays on the device, so that the host waits for nothing. Libraries have it from 13.3 on Blackwell and from 13.4 on Hopper,
+// with one scale for a tensor there from 13.5. The function is looked for in the library that is loaded, which is then asked
+// whether it has a kernel; BF16, one scale for a tensor, 1x128 and 128x128 blocks (Hopper) and 1x32 (Blackwell) are its modes.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "kernels/cuda/gemm/matmul_kernels.h"
+#include "kernels/cuda/gemm/matmul_plans.h"
+#include "kernels/device/moe_ops.h"
+
+namespace precbench {
+
+class GroupedPlans {
+ public:
+  GroupedPlans(CudaDevice& device, cublasLtHandle_t handle) : device_(device), handle_(handle) {}
+
+  /// Whether this machine's library multiplies it: asked once for each problem, which the routing is no part of. Groups begin
+  /// at multiples of kGroupedPad rows.
+  bool takes(const ops::GroupedMatmul& op);
+
+  /// Starts the product; D's padding rows are written, too. Throws std::logic_error for one that it does not take,
+  /// std::runtime_error where the library refuses it.
+  void run(const ops::GroupedMatmul& op);
+
+  /// What run() takes of the device's scratch: the library's workspace, the arrays, and scales of blocks whose group does not
+  /// lie together.
+  std::int64_t scratch_bytes(const ops::GroupedMatmul& op) const;
+
+ private:
+  /// A problem as the library knows it. M of groups of rows, and K of groups of k, are their mean, which guides its choice.
+  struct Key {
+    PlanKey mean;
+    std::int64_t experts = 0;
+    bool over_k = false;
+    bool operator==(const Key&) const = default;
+  };
+  struct Plan {
+    Key key;
+    std::optional<cublasLtMatmulAlgo_t> algorithm;  ///< none: it has no kernel
+  };
+  struct Layouts {
+    LtLayout a, b, d;
+  };
+
+  /// None where no mode expresses it.
+  static std::optional<Key> key_of(const ops::GroupedMatmul& op);
+  /// Null where the library is too old or has no kernel.
+  const Plan* plan_for(const ops::GroupedMatmul& op);
+  std::optional<cublasLtMatmulAlgo_t> ask(const Key& key) const;
+  /// Of matrices whose sizes are in a table of the device.
+  static Layouts layouts_of(const Key& key, const GroupTable& table);
+
+  CudaDevice& device_;
+  cublasLtHandle_t handle_;
+  std::vector<Plan> plans_;  // a model has few problems
+};
+
+}  // namespace precbench
