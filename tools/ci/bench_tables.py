@@ -55,6 +55,21 @@ def grouped_gemms(rows_at_least=1024):
                    [[kind, rows, *(spread(column) for column in zip(*values))] for (kind, rows), values in kinds.items()])
 
 
+def grouped_cublaslt():
+    """Ours over cuBLASLt's grouped call, over all shapes: least to largest, and at how many of them ours is at least as fast."""
+    kinds = {}
+    for line in (RESULTS / "h200/grouped_cublaslt.txt").read_text().splitlines()[2:]:
+        match = re.match(r"^ *(\S*?) +\d+ +(\d+)( zipf:1)? +\d+x\d+ +(\w+ +\S+) +([\d./ none]+)$", line)
+        rows = f"{int(match[2]):,}{match[3] or ''}"
+        ratios = [float(own) / float(theirs) if theirs != "none" else None
+                  for own, theirs in (cell.split("/") for cell in match[5].split())]
+        kinds.setdefault((" ".join(match[4].split()), rows), []).append(ratios)
+    def cell(ratios):
+        return f"{spread(ratios, 2, 'x')} ({sum(r >= 1 for r in ratios)} of {len(ratios)})" if None not in ratios else "-"
+    return table(["product", "rows of an expert", "bf16", "tensorwise", "blockwise"],
+                 [[*kind, *(cell(column) for i, column in enumerate(zip(*values)) if i != 2)] for kind, values in kinds.items()])
+
+
 def grouped_peer():
     """PyTorch's grouped products beside ours of the same accumulation, over all shapes and numbers of rows."""
     kinds = {}
@@ -80,4 +95,4 @@ def experts_ops():
 
 
 TABLES = {"kernel-ops": kernel_ops, "kernel-others": kernel_others, "own-gemms": own_gemms, "grouped-gemms": grouped_gemms,
-          "grouped-peer": grouped_peer, "experts-ops": experts_ops}
+          "grouped-cublaslt": grouped_cublaslt, "grouped-peer": grouped_peer, "experts-ops": experts_ops}

@@ -1,6 +1,6 @@
 // The products of experts, ops::GroupedMatmul, by kernels of our own: one launch for all experts, whose tiles read the
 // groups' offsets on the device. Nothing waits for the host, so a captured step replays with another routing. What no kernel
-// takes goes expert by expert (grouped_loop.cpp).
+// takes is others' (grouped_matmul.cpp).
 #pragma once
 
 #include <cuda_runtime_api.h>
