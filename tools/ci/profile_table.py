@@ -36,7 +36,8 @@ def number(launch, name):
 
 def shortened(name):
     """Without namespaces, the arguments and what is in deeper brackets."""
-    name = re.sub(r"\(anonymous namespace\)::|<unnamed>::|\b\w+::", "", name.removeprefix("void "))
+    name = re.sub(r"(?<=\w)<unnamed>::", "<", name.removeprefix("void "))  # ncu has one bracket too few there
+    name = re.sub(r"\(anonymous namespace\)::|<unnamed>::|\b\w+::", "", name)
     name = re.sub(r"\((?:int|bool|unsigned int|long)\)", "", name)
     depth, kept = 0, ""
     for letter in name:
