@@ -14,6 +14,7 @@ using namespace precbench::testing;
 
 TEST_CASE("bad input gets one line and exit status 2", "[cli]") {
   CHECK(refused("sweep --reciep bf16") == "precbench: unknown flag --reciep; did you mean --recipe?");
+  CHECK(refused("sweep --rec bf16") == "precbench: unknown flag --rec; did you mean --recipe?");
   CHECK(refused("sweep --reciep=bf16") == "precbench: unknown flag --reciep=bf16; did you mean --recipe?");
   CHECK(refused("run --xyzzyxyzzyxyzzy") ==
         "precbench: unknown flag --xyzzyxyzzyxyzzy; --help lists what there is");

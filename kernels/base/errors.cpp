@@ -29,9 +29,13 @@ int edit_distance(const std::string& a, const std::string& b) {
 }  // namespace
 
 std::string nearest(const std::string& word, const std::vector<std::string>& candidates) {
-  std::string best;
+  constexpr std::size_t kLeastBeginning = 4;
+  std::string best, begun;
   int best_distance = static_cast<int>(std::max<std::size_t>(2, word.size() / 2)) + 1;
   for (const std::string& candidate : candidates) {
+    if (word.size() >= kLeastBeginning && candidate.starts_with(word) &&
+        (begun.empty() || candidate.size() < begun.size()))
+      begun = candidate;
     const auto lengths = std::minmax({word.size(), candidate.size()});
     // There are at least as many edits, and a word of a file may be very long.
     if (lengths.second - lengths.first >= static_cast<std::size_t>(best_distance)) continue;
@@ -41,7 +45,7 @@ std::string nearest(const std::string& word, const std::vector<std::string>& can
       best = candidate;
     }
   }
-  return best;
+  return begun.empty() || best_distance == 1 ? best : begun;
 }
 
 }  // namespace precbench

@@ -29,7 +29,8 @@ struct Diverged : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// The candidate nearest to `word` by edit distance, or "" if none is near enough to be a likely typo.
+/// The candidate that `word` is a likely typo of: the shortest that it begins, else the nearest by edit distance,
+/// or "" if none is near enough.
 std::string nearest(const std::string& word, const std::vector<std::string>& candidates);
 
 }  // namespace precbench
