@@ -187,6 +187,8 @@ class CudaDevice final : public Device {
   /// Who would run a product of all experts at once.
   enum class AtOnce : std::uint8_t { none, own, cublaslt };
   AtOnce at_once(const ops::GroupedMatmul& op) const;
+  /// What that takes of scratch.
+  std::int64_t scratch_at_once(const ops::GroupedMatmul& op) const;
   /// False, with nothing started, where nobody would.
   bool multiply_at_once(const ops::GroupedMatmul& op);
   /// The same of what emulated formats stand for, in BF16.

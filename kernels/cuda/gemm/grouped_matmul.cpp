@@ -12,6 +12,7 @@
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/gemm/grouped.h"
 #include "kernels/cuda/gemm/grouped_plans.h"
+#include "kernels/cuda/gemm/matmul_kernels.h"
 
 namespace precbench {
 namespace {
@@ -62,27 +63,28 @@ CudaDevice::AtOnce CudaDevice::at_once(const ops::GroupedMatmul& op) const {
   return grouped_cublaslt_ && grouped_plans_->takes(op) ? AtOnce::cublaslt : AtOnce::none;
 }
 
+std::int64_t CudaDevice::scratch_at_once(const ops::GroupedMatmul& op) const {
+  return at_once(op) == AtOnce::cublaslt ? grouped_plans_->scratch_bytes(op) : 0;
+}
+
 ScratchSizes CudaDevice::scratch_of(const ops::GroupedMatmul& op) const {
-  const auto floats = [&](AtOnce who, const ops::GroupedMatmul& product, std::int64_t more) {
-    const std::int64_t bytes = who == AtOnce::cublaslt ? grouped_plans_->scratch_bytes(product) : 0;
-    return ScratchSizes{(bytes + more) / std::int64_t{sizeof(float)}};
-  };
-  if (const AtOnce who = at_once(op); who != AtOnce::none) return floats(who, op, 0);
-  if (const auto plain = in_bf16(*this, op, nullptr))
-    if (const AtOnce who = at_once(*plain); who != AtOnce::none)
-      return floats(who, *plain, dequantized_bytes(op));
-  return {};
+  std::int64_t bytes = scratch_at_once(op);
+  if (at_once(op) == AtOnce::none)
+    if (const auto plain = in_bf16(*this, op, nullptr); plain && at_once(*plain) != AtOnce::none)
+      bytes = scratch_at_once(*plain) + dequantized_bytes(op);
+  return {bytes / std::int64_t{sizeof(float)}};
 }
 
 bool CudaDevice::multiply_at_once(const ops::GroupedMatmul& op) {
   switch (at_once(op)) {
     case AtOnce::own:
-      ran_own_ = true;
-      return launch_grouped(op, compute_capability(), stream());
-    case AtOnce::cublaslt:
-      ran_cublaslt_ = true;
-      grouped_plans_->run(op);
-      return true;
+      ran_own_ = launch_grouped(op, compute_capability(), stream());
+      return ran_own_;
+    case AtOnce::cublaslt: {
+      const bool ran = grouped_plans_->run(op);
+      ran_cublaslt_ |= ran;
+      return ran;
+    }
     default:
       return false;
   }
@@ -90,16 +92,16 @@ bool CudaDevice::multiply_at_once(const ops::GroupedMatmul& op) {
 
 /// What lies behind the last group is made BF16 too, and read by nobody.
 bool CudaDevice::multiply_dequantized(const ops::GroupedMatmul& op) {
-  auto plain = in_bf16(*this, op, nullptr);
-  if (!plain || at_once(*plain) == AtOnce::none) return false;
+  const auto planned = in_bf16(*this, op, nullptr);
+  if (!planned || at_once(*planned) == AtOnce::none) return false;
   // The library's own part of scratch comes first.
-  const std::int64_t before = at_once(*plain) == AtOnce::cublaslt ? grouped_plans_->scratch_bytes(*plain) : 0;
+  const std::int64_t before = scratch_at_once(*planned);
   auto* room =
       static_cast<std::byte*>(scratch(static_cast<std::size_t>(before + dequantized_bytes(op)))) + before;
-  plain = in_bf16(*this, op, room);
-  if (op.a.format.quantized()) launch_dequantize(plain->a.data.data, op.a, stream());
-  if (op.b.format.quantized()) launch_dequantize(plain->b.data.data, op.b, stream());
-  return multiply_at_once(*plain);
+  const ops::GroupedMatmul plain = *in_bf16(*this, op, room);
+  if (op.a.format.quantized()) launch_dequantize(plain.a.data.data, op.a, stream());
+  if (op.b.format.quantized()) launch_dequantize(plain.b.data.data, op.b, stream());
+  return multiply_at_once(plain);
 }
 
 void CudaDevice::do_grouped_matmul(const ops::GroupedMatmul& op) {

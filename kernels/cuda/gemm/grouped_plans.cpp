@@ -15,7 +15,7 @@
 namespace precbench {
 namespace {
 
-// What headers from 13.3 on declare.
+// What newer headers declare.
 using CreateGroupedLayout = cublasStatus_t (*)(cublasLtMatrixLayout_t* layout, cudaDataType type, int groups,
                                                const void* rows, const void* columns, const void* pitches);
 constexpr auto kMeanDepth = static_cast<cublasLtMatmulPreferenceAttributes_t>(13);
@@ -30,7 +30,7 @@ CreateGroupedLayout create_grouped_layout() {
   return found;
 }
 
-/// 13.2 has the function, and is wrong about empty groups.
+/// 13.2 has the function, and is wrong about empty groups; TransformerEngine asks for as much.
 bool is_new_enough(int compute_capability) {
   return create_grouped_layout() && cublasLtGetVersion() >= (compute_capability < 100 ? 130400u : 130300u);
 }
@@ -83,12 +83,10 @@ GroupAddress scales_of(const GemmOperand& form, bool is_a, bool over_k, std::int
   }
 }
 
-std::int32_t alignment_of(std::initializer_list<GroupAddress> matrices) {
-  std::uint64_t bits = MatmulPlans::kAlignment;
-  for (const GroupAddress& m : matrices)
-    bits |= reinterpret_cast<std::uintptr_t>(m.base) | static_cast<std::uint64_t>(m.of_expert) |
-            static_cast<std::uint64_t>(m.of_tile);
-  return 1 << std::countr_zero(bits);
+/// Bytes at whose multiples all of a matrix's parts begin if it does.
+std::int64_t alignment_within(const GroupAddress& matrix) {
+  const auto bits = static_cast<std::uint64_t>(MatmulPlans::kAlignment | matrix.of_expert | matrix.of_tile);
+  return std::int64_t{1} << std::countr_zero(bits);
 }
 
 GroupAddress d_of(const ops::GroupedMatmul& op, bool over_k) {
@@ -98,37 +96,54 @@ GroupAddress d_of(const ops::GroupedMatmul& op, bool over_k) {
 
 bool is_over_k(const ops::GroupedMatmul& op) { return op.options.role == GemmRole::wgrad; }
 
+/// The pairs whose scales scales_of() finds, each as the library reads it; nullopt for others.
+std::optional<ScaleModes> grouped_modes(const QuantFormat& a, const QuantFormat& b, bool over_k) {
+  const std::optional<ScaleModes> modes = scale_modes(a, b);
+  if (!modes || !a.quantized()) return modes;
+  const auto are = [&](Granularity of_a, Granularity of_b) {
+    return a.granularity == of_a && b.granularity == of_b;
+  };
+  if (are(Granularity::tensor, Granularity::tensor))
+    return ScaleModes{ScaleMode::tensor_of_group, ScaleMode::tensor_of_group};
+  const bool taken =
+      are(Granularity::block_1x32, Granularity::block_1x32) ||
+      are(Granularity::block_1x128, over_k ? Granularity::block_1x128 : Granularity::block_128x128);
+  return taken ? modes : std::nullopt;
+}
+
 }  // namespace
 
 std::optional<GroupedPlans::Key> GroupedPlans::key_of(const ops::GroupedMatmul& op) {
-  auto modes = scale_modes(op.a.format, op.b.format);
-  const auto is_mode = [](ScaleMode mode) {
-    return mode != ScaleMode::row && mode != ScaleMode::block_1x16_ue4m3;
-  };
-  if (!modes || !is_mode(modes->a) || !is_mode(modes->b) || op.groups.pad % kGroupedPad != 0)
-    return std::nullopt;
-  if (modes->a == ScaleMode::tensor) modes = {ScaleMode::tensor_of_group, ScaleMode::tensor_of_group};
-  const bool over_k = is_over_k(op), quantized = modes->a != ScaleMode::none;
+  if (op.groups.pad % kGroupedPad != 0) return std::nullopt;
+  const bool over_k = is_over_k(op), quantized = op.a.format.quantized();
+  const std::optional<ScaleModes> modes = grouped_modes(op.a.format, op.b.format, over_k);
+  if (!modes) return std::nullopt;
   const std::int64_t E = op.groups.experts();
   // Scales of blocks of a stack's rows divide it where its matrices do.
   if (quantized && !over_k && modes->b != ScaleMode::tensor_of_group && op.d.cols % 128 != 0)
     return std::nullopt;
-  const std::int64_t mean = std::max<std::int64_t>(op.groups.rows_expected / E, 1);
-  Key key{.mean = {.M = over_k ? op.d.rows / E : mean,
-                   .N = op.d.cols,
-                   .K = over_k ? mean : op.a.k(),
-                   .a = {op.a.data.dtype, modes->a, op.a.transposed},
-                   .b = {op.b.data.dtype, modes->b, op.b.transposed},
-                   .d = op.d.dtype,
-                   .accumulate = op.options.accumulate,
-                   .fast_accum = op.options.fast_accum && quantized,
-                   .alignment = alignment_of(
-                       {data_of(op.a, true, over_k, E), data_of(op.b, false, over_k, E), d_of(op, over_k)})},
-          .experts = E,
-          .over_k = over_k};
+  std::int64_t alignment = MatmulPlans::kAlignment;
+  const GroupAddress matrices[] = {data_of(op.a, true, over_k, E), data_of(op.b, false, over_k, E),
+                                   d_of(op, over_k)};
+  for (const GroupAddress& matrix : matrices) alignment = std::min(alignment, alignment_within(matrix));
+  for (const GroupAddress& matrix : matrices)
+    if (reinterpret_cast<std::uintptr_t>(matrix.base) % static_cast<std::uintptr_t>(alignment) != 0)
+      return std::nullopt;
   for (const Tensor* matrix : {&op.a.data, &op.b.data, &op.d})
     if (bytes_of(matrix->dtype, matrix->cols) % kLeastAlignment != 0) return std::nullopt;
-  return key.mean.alignment >= kLeastAlignment ? std::optional(key) : std::nullopt;
+  if (alignment < kLeastAlignment) return std::nullopt;
+  const std::int64_t mean = std::max<std::int64_t>(op.groups.rows_expected / E, 1);
+  return Key{.mean = {.M = over_k ? op.d.rows / E : mean,
+                      .N = op.d.cols,
+                      .K = over_k ? mean : op.a.k(),
+                      .a = {op.a.data.dtype, modes->a, op.a.transposed},
+                      .b = {op.b.data.dtype, modes->b, op.b.transposed},
+                      .d = op.d.dtype,
+                      .accumulate = op.options.accumulate,
+                      .fast_accum = op.options.fast_accum && quantized,
+                      .alignment = static_cast<std::int32_t>(alignment)},
+             .experts = E,
+             .over_k = over_k};
 }
 
 GroupedPlans::Layouts GroupedPlans::layouts_of(const Key& key, const GroupTable& table) {
@@ -148,10 +163,7 @@ GroupedPlans::Layouts GroupedPlans::layouts_of(const Key& key, const GroupTable&
           .d = layout(key.mean.d, table.n, table.m, table.n)};
 }
 
-std::optional<cublasLtMatmulAlgo_t> GroupedPlans::ask(const Key& key) const {
-  // The heuristic reads no array, but wants to see that there are some.
-  auto* some =
-      static_cast<std::byte*>(device_.scratch(static_cast<std::size_t>(GroupTable::bytes(key.experts))));
+std::optional<cublasLtMatmulAlgo_t> GroupedPlans::ask(const Key& key, void* some) const {
   const GroupTable table = GroupTable::at(some, key.experts);
   const LtOperation operation = make_operation(key.mean);
   set_scale_pointers(operation.get(), key.mean, table.a_scales, table.b_scales);
@@ -168,20 +180,22 @@ std::optional<cublasLtMatmulAlgo_t> GroupedPlans::ask(const Key& key) const {
   const cublasStatus_t status =
       cublasLtMatmulAlgoGetHeuristic(handle_, operation.get(), layouts.b.get(), layouts.a.get(),
                                      layouts.d.get(), layouts.d.get(), preference.get(), 1, &result, &count);
-  if (status != CUBLAS_STATUS_SUCCESS || count == 0 || result.state != CUBLAS_STATUS_SUCCESS)
+  if (status != CUBLAS_STATUS_SUCCESS || count == 0 || result.state != CUBLAS_STATUS_SUCCESS ||
+      result.workspaceSize > MatmulPlans::kWorkspaceBytes)
     return std::nullopt;
   return result.algo;
 }
 
-const GroupedPlans::Plan* GroupedPlans::plan_for(const ops::GroupedMatmul& op) {
+GroupedPlans::Plan* GroupedPlans::plan_for(const ops::GroupedMatmul& op) {
   if (!is_new_enough(device_.compute_capability())) return nullptr;
   const std::optional<Key> key = key_of(op);
   if (!key) return nullptr;
   auto found = std::find_if(plans_.begin(), plans_.end(), [&](const Plan& plan) { return plan.key == *key; });
   if (found == plans_.end()) {
     Plan plan{.key = *key, .algorithm = {}};
+    void* some = device_.scratch(MatmulPlans::kAlignment);
     try {
-      plan.algorithm = ask(*key);
+      plan.algorithm = ask(*key, some);
     } catch (const std::runtime_error&) {
       // A library that does not know a mode refuses to set it.
     }
@@ -197,8 +211,8 @@ std::int64_t GroupedPlans::scratch_bytes(const ops::GroupedMatmul& op) const {
          gathered_bytes(op.a, true, is_over_k(op)) + gathered_bytes(op.b, false, is_over_k(op));
 }
 
-void GroupedPlans::run(const ops::GroupedMatmul& op) {
-  const Plan* plan = plan_for(op);
+bool GroupedPlans::run(const ops::GroupedMatmul& op) {
+  Plan* plan = plan_for(op);
   if (!plan) throw std::logic_error("cuBLASLt does not multiply these experts");
   const Key& key = plan->key;
   const bool over_k = key.over_k;
@@ -236,10 +250,16 @@ void GroupedPlans::run(const ops::GroupedMatmul& op) {
   set_scale_pointers(operation.get(), key.mean, table.a_scales, table.b_scales);
   const Layouts layouts = layouts_of(key, table);
   const float one = 1.0f, kept = key.mean.accumulate ? 1.0f : 0.0f;
-  PRECBENCH_CHECK(cublasLtMatmul(handle_, operation.get(), &one, table.b, layouts.b.get(), table.a,
-                                 layouts.a.get(), &kept, table.d, layouts.d.get(), table.d, layouts.d.get(),
-                                 &*plan->algorithm, workspace, MatmulPlans::kWorkspaceBytes,
-                                 device_.stream()));
+  const cublasStatus_t status =
+      cublasLtMatmul(handle_, operation.get(), &one, table.b, layouts.b.get(), table.a, layouts.a.get(),
+                     &kept, table.d, layouts.d.get(), table.d, layouts.d.get(), &*plan->algorithm, workspace,
+                     MatmulPlans::kWorkspaceBytes, device_.stream());
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED) {
+    plan->algorithm.reset();
+    return false;
+  }
+  PRECBENCH_CHECK(status);
+  return true;
 }
 
 }  // namespace precbench

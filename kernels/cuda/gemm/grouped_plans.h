@@ -1,14 +1,14 @@
 // The products of experts by cuBLASLt's grouped call: one call for all of them, which reads where each lies and how large it is
-// from arrays on the device, so that the host waits for nothing. Libraries have it from 13.3 on Blackwell and from 13.4 on Hopper,
-// with one scale for a tensor there from 13.5. The function is looked for in the library that is loaded, which is then asked
-// whether it has a kernel; BF16, one scale for a tensor, 1x128 and 128x128 blocks (Hopper) and 1x32 (Blackwell) are its modes.
+// from arrays on the device, so that the host waits for nothing. By its users (TransformerEngine) it can be had from cuBLASLt 13.3 on
+// Blackwell, from 13.4 on Hopper, and there with one scale for a tensor from 13.5; here 13.5.1 has run, on an H200. The function is
+// looked for in the library that is loaded, which is then asked whether it has a kernel.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <vector>
 
-#include "kernels/cuda/gemm/matmul_kernels.h"
+#include "kernels/cuda/gemm/group_table.h"
 #include "kernels/cuda/gemm/matmul_plans.h"
 #include "kernels/device/moe_ops.h"
 
@@ -22,9 +22,9 @@ class GroupedPlans {
   /// at multiples of kGroupedPad rows.
   bool takes(const ops::GroupedMatmul& op);
 
-  /// Starts the product; D's padding rows are written, too. Throws std::logic_error for one that it does not take,
-  /// std::runtime_error where the library refuses it.
-  void run(const ops::GroupedMatmul& op);
+  /// Starts the product; D's padding rows are written, too. False, with D as it was, where the library refuses what it had a
+  /// kernel for: it takes that no more. Throws std::logic_error for one that it does not take, std::runtime_error where a launch fails.
+  bool run(const ops::GroupedMatmul& op);
 
   /// What run() takes of the device's scratch: the library's workspace, the arrays, and scales of blocks whose group does not
   /// lie together.
@@ -46,11 +46,12 @@ class GroupedPlans {
     LtLayout a, b, d;
   };
 
-  /// None where no mode expresses it.
+  /// None where no mode expresses it. Memory that is null, as before it is allocated, counts as aligned.
   static std::optional<Key> key_of(const ops::GroupedMatmul& op);
   /// Null where the library is too old or has no kernel.
-  const Plan* plan_for(const ops::GroupedMatmul& op);
-  std::optional<cublasLtMatmulAlgo_t> ask(const Key& key) const;
+  Plan* plan_for(const ops::GroupedMatmul& op);
+  /// `some`: device memory. The heuristic reads no array, but wants to see that there are some.
+  std::optional<cublasLtMatmulAlgo_t> ask(const Key& key, void* some) const;
   /// Of matrices whose sizes are in a table of the device.
   static Layouts layouts_of(const Key& key, const GroupTable& table);
 

@@ -9,6 +9,7 @@
 #include "kernels/cuda/gemm/grouped_plans.h"
 #include "kernels/device/test_buffers.h"
 #include "kernels/gpu/gpu_testing.h"
+#include "kernels/numerics/format_testing.h"
 #include "kernels/numerics/recipe.h"
 #include "kernels/numerics/scale_layout.h"
 #include "tools/testing/catch.h"
@@ -48,7 +49,8 @@ GemmOperand random_form(CudaDevice& device, Buffers& memory, const QuantFormat& 
 
 TEST_CASE("a captured grouped call of cuBLASLt's replays with another routing", "[gpu][matmul][grouped]") {
   if (!gpu_here()) return;
-  CudaDevice device(0);
+  CudaDevice device(0), predicting(0);
+  predicting.set_grouped("cublaslt");
   MatmulPlans plans(device);
   GroupedPlans grouped(device, plans.handle());
   const auto E = static_cast<std::int64_t>(kCounts.size());
@@ -89,7 +91,10 @@ TEST_CASE("a captured grouped call of cuBLASLt's replays with another routing", 
       };
       with(kCounts);
       grouped.run(op);
-      CHECK(device.workspace_bytes() >= grouped.scratch_bytes(op));
+      // As it is predicted before there is memory.
+      ops::GroupedMatmul planned = op;
+      for (Tensor* t : {&planned.d, &planned.a.data, &planned.b.data}) t->data = nullptr;
+      CHECK(predicting.scratch_of(planned)[0] * std::int64_t{sizeof(float)} == grouped.scratch_bytes(op));
       const std::vector<std::byte> direct = fetched();
       with(kOtherCounts);
       device.begin_capture();
@@ -104,6 +109,37 @@ TEST_CASE("a captured grouped call of cuBLASLt's replays with another routing", 
       cudaGraphExecDestroy(graph);
     }
   if (taken == 0) WARN("skipped: no grouped call in cuBLASLt " << device.properties().cublaslt);
+}
+
+TEST_CASE("pairs of scales that the grouped call does not know are left to others",
+          "[gpu][matmul][grouped]") {
+  if (!gpu_here()) return;
+  CudaDevice device(0);
+  MatmulPlans plans(device);
+  GroupedPlans grouped(device, plans.handle());
+  const auto taken = [&](const QuantFormat& a, const QuantFormat& b, GemmRole role) {
+    const bool wgrad = role == GemmRole::wgrad;
+    Buffers memory(device);
+    const auto form = [&](const QuantFormat& format, std::int64_t rows, std::int64_t k) {
+      return memory.form(format, rows, k);
+    };
+    return grouped.takes({.d = memory.tensor(DType::bf16, 512, 256),
+                          .a = form(a, wgrad ? 256 : 512, wgrad ? 512 : 256),
+                          .b = form(b, wgrad ? 256 : 512, wgrad ? 512 : 256),
+                          .groups = {.offsets = memory.tensor(DType::i32, 1, 3),
+                                     .counts = memory.tensor(DType::i32, 1, 2),
+                                     .row_of = {nullptr, DType::i32, 512, 1},
+                                     .source = {nullptr, DType::i32, 1, 512},
+                                     .pad = kGroupedPad,
+                                     .rows_expected = 512},
+                          .options = {role}});
+  };
+  using namespace testing;
+  for (const GemmRole role : kGemmRoles) {
+    CHECK_FALSE(taken(kRow, kRow, role));
+    CHECK_FALSE(taken(kSquare, kBlock, role));
+    CHECK_FALSE(taken(kBlock, role == GemmRole::wgrad ? kSquare : kBlock, role));
+  }
 }
 
 }  // namespace precbench

@@ -5,9 +5,6 @@
 //
 // factors: alpha and beta of a product of FP4 tensors, which cuBLASLt reads from device memory.
 //
-// group_table, gather_scales: what the grouped call wants to find in device memory. A few kilobytes, and for 1x128 one value of
-// 128; the routing is known there alone.
-//
 // dequantize: BF16 [rows, k] from any quantized form, for GEMMs that this GPU has no native mode for. A
 // thread takes 16 codes of one row (16 or 32 bytes in, 32 out); every block length is a multiple of 16, so they
 // share one scale. Only emulated GEMMs run it, and those make no claim about speed.
@@ -94,43 +91,6 @@ unsigned blocks_for(std::int64_t threads) {
   return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
 }
 
-__device__ inline void* begin_of(const GroupAddress& matrix, std::int64_t group, std::int64_t first) {
-  return static_cast<std::byte*>(matrix.base) + group * matrix.of_expert + first / 128 * matrix.of_tile;
-}
-
-__global__ void group_table_kernel(GroupTable table, GroupedMatrices of, const std::int32_t* offsets,
-                                   int groups) {
-  const int g = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
-  if (g >= groups) return;
-  const std::int32_t first = offsets[g], rows = offsets[g + 1] - first;
-  table.a[g] = begin_of(of.a, g, first);
-  table.b[g] = begin_of(of.b, g, first);
-  table.d[g] = begin_of(of.d, g, first);
-  table.a_scales[g] = begin_of(of.a_scales, g, first);
-  table.b_scales[g] = begin_of(of.b_scales, g, first);
-  table.m[g] = of.over_k ? of.rows : rows;
-  table.n[g] = of.columns;
-  table.k[g] = of.over_k ? rows : of.depth;
-  table.pitch_a[g] = of.pitch_a;
-  table.pitch_b[g] = of.pitch_b;
-}
-
-/// A block copies a tile: 128 threads, 4 bytes each.
-__global__ void gather_scales_kernel(std::uint32_t* to, const std::uint32_t* from, std::int64_t tiles,
-                                     const std::int32_t* offsets, int groups) {
-  constexpr std::int64_t kWords = kScaleTileBytes / 4;
-  const std::int64_t tile = blockIdx.x, outer = blockIdx.y, outers = gridDim.y;
-  if (tile >= offsets[groups] / 128) return;
-  int before = 0, behind = groups;  // the last group that begins at the tile or before it and is not empty
-  while (behind - before > 1) {
-    const int middle = (before + behind) / 2;
-    (offsets[middle] / 128 <= tile ? before : behind) = middle;
-  }
-  const std::int64_t first = offsets[before] / 128, count = offsets[before + 1] / 128 - first;
-  to[(first * outers + outer * count + tile - first) * kWords + threadIdx.x] =
-      from[(outer * tiles + tile) * kWords + threadIdx.x];
-}
-
 }  // namespace
 
 void launch_broadcast(float* out, const float* value, std::int64_t count, cudaStream_t stream) {
@@ -157,51 +117,6 @@ void launch_dequantize(void* out, const GemmOperand& form, cudaStream_t stream, 
 
 void launch_factors(float* out, const GemmOperand& a, const GemmOperand& b, float beta, cudaStream_t stream) {
   factors_kernel<<<1, 1, 0, stream>>>(out, a.format, b.format, amax_of(a), amax_of(b), beta);
-  PRECBENCH_CHECK(cudaGetLastError());
-}
-
-namespace {
-
-/// Of an array in a table, which begins at 16 bytes.
-std::int64_t padded_bytes(std::int64_t groups, std::size_t entry) {
-  return (groups * static_cast<std::int64_t>(entry) + 15) / 16 * 16;
-}
-
-}  // namespace
-
-GroupTable GroupTable::at(void* memory, std::int64_t groups) {
-  auto* at = static_cast<std::byte*>(memory);
-  GroupTable table;
-  for (void*** pointers : {&table.a, &table.b, &table.d, &table.a_scales, &table.b_scales}) {
-    *pointers = reinterpret_cast<void**>(at);
-    at += padded_bytes(groups, sizeof(void*));
-  }
-  for (std::int32_t** sizes : {&table.m, &table.n, &table.k, &table.pitch_a, &table.pitch_b}) {
-    *sizes = reinterpret_cast<std::int32_t*>(at);
-    at += padded_bytes(groups, sizeof(std::int32_t));
-  }
-  return table;
-}
-
-std::int64_t GroupTable::bytes(std::int64_t groups) {
-  const std::int64_t all =
-      5 * padded_bytes(groups, sizeof(void*)) + 5 * padded_bytes(groups, sizeof(std::int32_t));
-  return (all + 255) / 256 * 256;
-}
-
-void launch_group_table(const GroupTable& table, const GroupedMatrices& of, const std::int32_t* offsets,
-                        std::int64_t groups, cudaStream_t stream) {
-  group_table_kernel<<<static_cast<unsigned>((groups + kThreads - 1) / kThreads), kThreads, 0, stream>>>(
-      table, of, offsets, static_cast<int>(groups));
-  PRECBENCH_CHECK(cudaGetLastError());
-}
-
-void launch_gather_scales(void* to, const void* from, std::int64_t outer, std::int64_t tiles,
-                          const std::int32_t* offsets, std::int64_t groups, cudaStream_t stream) {
-  const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(outer));
-  gather_scales_kernel<<<grid, kScaleTileBytes / 4, 0, stream>>>(static_cast<std::uint32_t*>(to),
-                                                                 static_cast<const std::uint32_t*>(from),
-                                                                 tiles, offsets, static_cast<int>(groups));
   PRECBENCH_CHECK(cudaGetLastError());
 }
 
