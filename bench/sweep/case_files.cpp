@@ -18,6 +18,7 @@
 #include "bench/step/held_out.h"
 #include "bench/step/weights.h"
 #include "kernels/base/errors.h"
+#include "kernels/base/normal_path.h"
 
 namespace precbench {
 namespace {
@@ -42,14 +43,6 @@ void check_writable(const std::string& flag, const fs::path& path) {
   if (!existed) fs::remove(path, error);
 }
 
-/// The same for all names of a file, also of one that is not there yet.
-fs::path normal(const std::string& path) {
-  std::error_code error;
-  const fs::path whole = fs::absolute(path, error).lexically_normal();
-  const fs::path resolved = fs::weakly_canonical(whole, error);
-  return error ? whole : resolved;
-}
-
 /// A case's outputs would overwrite each other, or what the case starts from and a second one would, too.
 void check_distinct(const Case& c) {
   std::map<fs::path, std::string> flags;
@@ -57,7 +50,7 @@ void check_distinct(const Case& c) {
     const Field& field = *find_field(name);
     const std::string path = get_text(c, field);
     if (path.empty()) continue;
-    const auto [other, fresh] = flags.emplace(normal(path), flag_of(field));
+    const auto [other, fresh] = flags.emplace(normal_path(path), flag_of(field));
     if (!fresh)
       throw InvalidInput(
           fmt::format("{}: {} is the file of {}, too; choose another", flag_of(field), path, other->second));

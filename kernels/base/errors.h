@@ -29,8 +29,8 @@ struct Diverged : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// The candidate that `word` is a likely typo of: the shortest that it begins, else the nearest by edit distance,
-/// or "" if none is near enough.
+/// The candidate that `word` is a likely typo of: the nearest by edit distance, but where none is one edit away the
+/// shortest that it begins; "" if none is near enough.
 std::string nearest(const std::string& word, const std::vector<std::string>& candidates);
 
 }  // namespace precbench

@@ -171,6 +171,12 @@ GateRules rules_of(const CheckOptions& options) {
 
 int check(const CheckOptions& options, const RerunCommand& rerun) {
   const GateRules rules = rules_of(options);
+  if (options.accept && is_among(options.paths, options.baseline))
+    throw InvalidInput(fmt::format("--accept: {} is a file of this run", options.baseline));
+  std::vector<std::string> inputs = options.paths;
+  inputs.push_back(options.baseline);
+  check_outputs({{"--markdown", options.markdown}, {"--junit", options.junit}, {"--json", options.json}},
+                inputs);
   const bool on_github = environment_variable("GITHUB_ACTIONS") == "true";
   std::optional<WithoutWorkflowCommands> quiet;
   if (on_github) quiet.emplace();

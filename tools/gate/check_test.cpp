@@ -155,6 +155,15 @@ TEST_CASE("bad input of the check gets one line and exit status 2", "[check]") {
                  "nothing is left"));
   CHECK(contains(refused(with_baseline + s.run + " --junit /no/such/folder/j.xml"), "cannot write"));
   CHECK(contains(refused(s.run), "--baseline"));
+  // Nothing that is read is written, and no file twice.
+  const std::string before = file_text(s.baseline);
+  CHECK(refused(with_baseline + s.run + " --json " + s.baseline) ==
+        "precbench: --json: " + s.baseline + " is read, and would be lost; name another file");
+  CHECK(contains(refused(with_baseline + s.run + " --markdown " + (s.directory / "./run.jsonl")), "is read"));
+  CHECK(contains(refused(with_baseline + s.run + " --json z --junit z"), "--junit and --json both write z"));
+  CHECK(refused("--accept --baseline " + s.run + " " + (s.directory / "")) ==
+        "precbench: --accept: " + s.run + " is a file of this run");
+  CHECK(file_text(s.baseline) == before);
 }
 
 TEST_CASE("lines that are no records are named, and their cases are missing", "[check]") {

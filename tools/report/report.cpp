@@ -133,6 +133,7 @@ nlohmann::ordered_json make_json(const RecordSet& set) {
 }
 
 int report(const ReportOptions& options) {
+  check_outputs({{"-o", options.output}}, options.paths);
   const RecordSet set =
       read_records(options.paths, options.format == "csv" ? reduce_for_table : reduce_for_report);
   if (set.records.empty())

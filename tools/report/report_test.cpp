@@ -268,6 +268,8 @@ TEST_CASE("bad input is one clear line", "[report]") {
   CHECK(
       contains(refusal({{folder / "records.jsonl"}, "term", folder / "records.jsonl/r.md"}), "cannot make"));
   CHECK(contains(refusal({{folder / "records.jsonl"}, "term", "/dev/full"}), "No space left"));
+  CHECK(contains(refusal({{folder / ""}, "csv", folder / "records.jsonl"}), "is read, and would be lost"));
+  CHECK(std::filesystem::file_size(folder / "records.jsonl") > 0);
 }
 
 TEST_CASE("the folder of a report is made", "[report]") {

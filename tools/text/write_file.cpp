@@ -3,12 +3,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <map>
 
 #include "kernels/base/errors.h"
+#include "kernels/base/normal_path.h"
 
 namespace precbench {
 namespace {
@@ -38,6 +41,25 @@ void make_folder(const std::string& path) {
 void write_standard_output(const std::string& text) {
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
     cannot_write("standard output", errno);
+}
+
+bool is_among(const std::vector<std::string>& inputs, const std::string& path) {
+  const std::filesystem::path file = normal_path(path);
+  return std::any_of(inputs.begin(), inputs.end(), [&](const std::string& input) {
+    const std::filesystem::path read = normal_path(input);
+    return file == read || (file.extension() == ".jsonl" && file.parent_path() == read);
+  });
+}
+
+void check_outputs(const std::vector<NamedOutput>& outputs, const std::vector<std::string>& inputs) {
+  std::map<std::filesystem::path, std::string> written;
+  for (const auto& [flag, path] : outputs) {
+    if (path.empty()) continue;
+    const auto [other, fresh] = written.emplace(normal_path(path), flag);
+    if (!fresh) throw InvalidInput(fmt::format("{} and {} both write {}", other->second, flag, path));
+    if (is_among(inputs, path))
+      throw InvalidInput(fmt::format("{}: {} is read, and would be lost; name another file", flag, path));
+  }
 }
 
 }  // namespace precbench

@@ -2,8 +2,19 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 namespace precbench {
+
+/// A file that a command was told to write; an empty path: none.
+struct NamedOutput {
+  std::string flag, path;
+};
+/// Whether a file is one of `inputs`, or a record file (*.jsonl) in a folder that is.
+bool is_among(const std::vector<std::string>& inputs, const std::string& path);
+
+/// Throws InvalidInput where an output would replace another, or a file of the inputs.
+void check_outputs(const std::vector<NamedOutput>& outputs, const std::vector<std::string>& inputs);
 
 /// Writes `text` to a file, or behind what is there. Throws InvalidInput ("cannot write FILE: No space left on
 /// device").
