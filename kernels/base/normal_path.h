@@ -1,4 +1,4 @@
-// One name for all names of a file.
+// One path for all paths to a name.
 #pragma once
 
 #include <filesystem>
@@ -7,7 +7,8 @@
 
 namespace precbench {
 
-/// The same for all names of a file, also of one that is not there yet: absolute, without links that can be followed.
+/// The same for all paths to a name, also of a file that is not there yet: absolute, without links that can be
+/// followed. Hard links are names of their own.
 inline std::filesystem::path normal_path(const std::string& path) {
   std::error_code error;
   const std::filesystem::path whole = std::filesystem::absolute(path, error).lexically_normal();

@@ -149,7 +149,7 @@ struct Size {
   std::int64_t M, C;
 };
 
-/// `poisoned` is `clean` to the bit but where `reached(row, column)`, where nothing is finite. Host tensors.
+/// `poisoned` equals `clean` but where `reached(row, column)`, where nothing is finite. Host tensors.
 template <class Reached>
 void check_reached(const std::string& what, const Tensor& poisoned, const Tensor& clean, Reached&& reached) {
   INFO(what);

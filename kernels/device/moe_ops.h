@@ -144,8 +144,8 @@ struct QuantizeExperts {
   OpCost cost() const;
 };
 
-/// A product for each expert e with its rows. fprop, dgrad: rows of e in D = those of A times B_e^T; padding is not
-/// computed. wgrad: D_e = or += A_e B_e^T over the rows of e, D stacked; without rows 0, or nothing is added.
+/// A product for each expert e with its rows. fprop, dgrad: rows of e in D = those of A times B_e^T; padding's rows
+/// of D are undefined. wgrad: D_e = or += A_e B_e^T over the rows of e, D stacked; without rows 0, or nothing is added.
 struct GroupedMatmul {
   Tensor d;       ///< [rows_capacity, N]; wgrad: [E * N, k]
   GemmOperand a;  ///< [rows_capacity, k]; wgrad: [N, rows_capacity]

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <system_error>
 
 #include "kernels/base/errors.h"
 #include "kernels/base/normal_path.h"
@@ -44,17 +45,27 @@ void write_standard_output(const std::string& text) {
 }
 
 bool is_among(const std::vector<std::string>& inputs, const std::string& path) {
-  const std::filesystem::path file = normal_path(path);
-  return std::any_of(inputs.begin(), inputs.end(), [&](const std::string& input) {
-    const std::filesystem::path read = normal_path(input);
-    return file == read || (file.extension() == ".jsonl" && file.parent_path() == read);
-  });
+  namespace fs = std::filesystem;
+  const auto is_it = [&](const fs::path& read) {
+    std::error_code error;  // of a file that is not there: not the same
+    return fs::equivalent(read, path, error) || normal_path(read.string()) == normal_path(path);
+  };
+  for (const std::string& input : inputs) {
+    if (is_it(input)) return true;
+    std::error_code error;
+    if (!fs::is_directory(input, error)) continue;
+    for (const fs::directory_entry& entry : fs::directory_iterator(input, error))
+      if (entry.path().extension() == ".jsonl" && is_it(entry.path())) return true;
+  }
+  return false;
 }
 
 void check_outputs(const std::vector<NamedOutput>& outputs, const std::vector<std::string>& inputs) {
   std::map<std::filesystem::path, std::string> written;
   for (const auto& [flag, path] : outputs) {
-    if (path.empty()) continue;
+    std::error_code error;
+    const bool keeps = std::filesystem::is_regular_file(path, error) || !std::filesystem::exists(path, error);
+    if (path.empty() || !keeps) continue;  // a device loses nothing
     const auto [other, fresh] = written.emplace(normal_path(path), flag);
     if (!fresh) throw InvalidInput(fmt::format("{} and {} both write {}", other->second, flag, path));
     if (is_among(inputs, path))

@@ -10,7 +10,7 @@ namespace precbench {
 struct NamedOutput {
   std::string flag, path;
 };
-/// Whether a file is one of `inputs`, or a record file (*.jsonl) in a folder that is.
+/// Whether a file is one of `inputs`, or a record file (*.jsonl) in a folder that is, by whatever name.
 bool is_among(const std::vector<std::string>& inputs, const std::string& path);
 
 /// Throws InvalidInput where an output would replace another, or a file of the inputs.

@@ -1,5 +1,5 @@
 // What cuBLASLt's grouped call (grouped_plans.h) wants to find in device memory: where each group's matrices lie and how large they
-// are, which the routing decides, and scales of blocks, group by group. A few kilobytes, and for 1x128 one value of 128.
+// are, which the routing decides, and scales of 1x128 or 1x32, group by group.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -23,7 +23,9 @@ struct GroupTable {
   void **a, **b, **d, **a_scales, **b_scales;
   std::int32_t *m, *n, *k, *pitch_a, *pitch_b;
 
+  /// In bytes(groups) of device memory that begin at a multiple of 16.
   static GroupTable at(void* memory, std::int64_t groups);
+  /// A multiple of 256.
   static std::int64_t bytes(std::int64_t groups);
 };
 

@@ -150,7 +150,9 @@ class GroupedBench {
     Tflops result;
     result.own =
         rate(takes_grouped(op, capability), [&] { launch_grouped(op, capability, device_.stream()); });
-    if (beside) result.cublaslt = rate(grouped_plans_.takes(op), [&] { grouped_plans_.run(op); });
+    if (beside)
+      result.cublaslt =
+          rate(grouped_plans_.takes(op) && grouped_plans_.run(op), [&] { grouped_plans_.run(op); });
     return result;
   }
 

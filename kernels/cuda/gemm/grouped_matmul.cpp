@@ -77,9 +77,11 @@ ScratchSizes CudaDevice::scratch_of(const ops::GroupedMatmul& op) const {
 
 bool CudaDevice::multiply_at_once(const ops::GroupedMatmul& op) {
   switch (at_once(op)) {
-    case AtOnce::own:
-      ran_own_ = launch_grouped(op, compute_capability(), stream());
-      return ran_own_;
+    case AtOnce::own: {
+      const bool ran = launch_grouped(op, compute_capability(), stream());
+      ran_own_ |= ran;
+      return ran;
+    }
     case AtOnce::cublaslt: {
       const bool ran = grouped_plans_->run(op);
       ran_cublaslt_ |= ran;

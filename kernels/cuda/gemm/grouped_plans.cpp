@@ -119,8 +119,9 @@ std::optional<GroupedPlans::Key> GroupedPlans::key_of(const ops::GroupedMatmul& 
   const std::optional<ScaleModes> modes = grouped_modes(op.a.format, op.b.format, over_k);
   if (!modes) return std::nullopt;
   const std::int64_t E = op.groups.experts();
-  // Scales of blocks of a stack's rows divide it where its matrices do.
-  if (quantized && !over_k && modes->b != ScaleMode::tensor_of_group && op.d.cols % 128 != 0)
+  // Blocks of a stack's rows divide it where its matrices do, and of k the library knows the mean alone.
+  if (quantized && !over_k && modes->b != ScaleMode::tensor_of_group &&
+      (op.d.cols % 128 != 0 || op.a.k() % 128 != 0))
     return std::nullopt;
   std::int64_t alignment = MatmulPlans::kAlignment;
   const GroupAddress matrices[] = {data_of(op.a, true, over_k, E), data_of(op.b, false, over_k, E),
@@ -169,6 +170,7 @@ std::optional<cublasLtMatmulAlgo_t> GroupedPlans::ask(const Key& key, void* some
   set_scale_pointers(operation.get(), key.mean, table.a_scales, table.b_scales);
   const Layouts layouts = layouts_of(key, table);
   LtPreference preference = make_preference(key.mean, MatmulPlans::kWorkspaceBytes);
+  // Of 8 bytes: libraries refuse the 4 that their headers name.
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, std::int64_t mean) {
     PRECBENCH_CHECK(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &mean, sizeof mean));
   };
