@@ -291,7 +291,7 @@ TEST_CASE("a row may say which layers it leaves out, and what follows it", "[rec
   CHECK(recipe_from_json(recipe_to_json(recipe)) == recipe);
   CHECK(!recipe_to_json(find_recipe("rowwise")).contains("layers"));
   CHECK(error_with("rowwise", "/layers", 1) == "layers: expected a JSON object");
-  CHECK(error_with("rowwise", "/layers/keep", 1) == "layers.keep: unknown key; one of keep_bf16");
+  CHECK(error_with("rowwise", "/layers/keep", 1) == "layers.keep: unknown key; did you mean keep_bf16?");
   CHECK(error_with("rowwise", "/layers/keep_bf16", "o") ==
         "layers.keep_bf16: expected an array of words, got \"o\"");
   CHECK(error_with("rowwise", "/layers/keep_bf16", {1}) == "layers.keep_bf16.0: expected a string, got 1");
