@@ -106,6 +106,7 @@ struct GroupPeers {
 /// or to the tensor the rowwise form's codes and scales are those of src.rowwise, gathered. The columnwise form is made from
 /// src.value. x.value is needed for that alone, and may be empty where codes are gathered. With weights a row is multiplied
 /// by its slot's and rounded before anything else, and no code is gathered. Rows behind the last group may be left out.
+/// src may have more rows than there are tokens; those behind belong to no slot.
 struct Permute {
   QuantizedTensor x, src;
   Tensor weights;  ///< f32 [T, K]; may be empty

@@ -89,6 +89,7 @@ struct PermuteArgs {
   const float* amax;        // of the tokens, if it goes along to amax_out
   float* amax_out;
   int tokens, rows, top_k;
+  int source_rows;  // of the codes, which may be more than there are tokens
   Divisor by_top_k, by_pieces, by_row_blocks;  // pieces: those that a token has
   int padding_blocks, scale_blocks;            // of the grid; those behind move rows
   int row_blocks;                              // with a thread for each row of the scales
@@ -190,8 +191,8 @@ __device__ inline void move_scales(const PermuteArgs& a, int block) {
     }
     return;
   }
-  from += scale_index(g, a.tokens, a.form.k, a.by_top_k.divide(slot), begin * step) / step;
-  const std::int64_t from_pitch = scale_index(g, a.tokens, a.form.k, 0, step) / step;
+  from += scale_index(g, a.source_rows, a.form.k, a.by_top_k.divide(slot), begin * step) / step;
+  const std::int64_t from_pitch = scale_index(g, a.source_rows, a.form.k, 0, step) / step;
   std::uint32_t v[kScaleWords];
 #pragma unroll
   for (int i = 0; i < kScaleWords; ++i)
@@ -260,6 +261,7 @@ bool move_rows(CudaDevice& device, const ops::Permute& op) {
                    .tokens = static_cast<int>(tokens),
                    .rows = static_cast<int>(rows),
                    .top_k = top_k,
+                   .source_rows = codes.to ? static_cast<int>(op.src.rowwise.rows()) : 0,
                    .by_top_k = Divisor(top_k),
                    .by_pieces = Divisor(pieces),
                    .by_row_blocks = Divisor(1),
