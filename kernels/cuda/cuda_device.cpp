@@ -4,12 +4,14 @@
 
 #include <fmt/format.h>
 
+#include <memory>
 #include <stdexcept>
 
 #include "kernels/base/errors.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/gemm/grouped_plans.h"
 #include "kernels/cuda/gemm/matmul_plans.h"
+#include "kernels/cuda/hopper/early_start.h"
 #include "kernels/cuda/hopper/tensor_map.h"
 #include "kernels/gpu/device_info.h"
 #include "kernels/gpu/nvml.h"
@@ -228,7 +230,7 @@ void CudaDevice::synchronize() {
 }
 
 std::string CudaDevice::fallback() const {
-  return why_no_hopper_kernels(compute_capability(), hopper::has_tensor_maps());
+  return why_driver_is_slow(compute_capability(), hopper::has_tensor_maps(), hopper::has_early_starts());
 }
 
 std::int64_t CudaDevice::workspace_bytes() const {
@@ -266,17 +268,17 @@ void CudaDevice::begin_capture() {
   capturing_ = true;
 }
 
-CUgraphExec_st* CudaDevice::end_capture() {
+CudaDevice::Captured CudaDevice::end_capture() {
   capturing_ = false;
   cudaGraph_t graph = nullptr;
   check(cudaStreamEndCapture(stream_, &graph), "the capture of a step", last_op_);
+  const std::unique_ptr<CUgraph_st, decltype(&cudaGraphDestroy)> owner(graph, cudaGraphDestroy);
+  const int early = hopper::start_early(graph);
   cudaGraphExec_t executable = nullptr;
-  const cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);
-  cudaGraphDestroy(graph);
-  check(status, "cudaGraphInstantiate", "captured step");
+  check(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate", "captured step");
   PRECBENCH_CHECK(cudaGraphUpload(executable, stream_));
   captured_ = true;
-  return executable;
+  return {executable, early};
 }
 
 void CudaDevice::abandon_capture() {

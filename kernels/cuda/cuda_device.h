@@ -74,8 +74,12 @@ class CudaDevice final : public Device {
 
   /// Everything run on stream() between the two becomes one executable graph, which the caller owns; graph.h
   /// wraps the three. abandon_capture() is for an exception in between.
+  struct Captured {
+    CUgraphExec_st* graph;
+    int early_kernels;  ///< StepGraph::early_kernels
+  };
   void begin_capture();
-  CUgraphExec_st* end_capture();
+  Captured end_capture();
   void abandon_capture();
   bool capturing() const { return capturing_; }
 

@@ -49,5 +49,35 @@ TEST_CASE("capture refuses what a graph cannot hold, and the device works on", "
   CHECK(host == std::vector<float>(128 * 128, 128.0f));
 }
 
+// What would show is a kernel that reads before the one in front of it has written: sums of many, and products between.
+TEST_CASE("our kernels of a captured step start early and wait for the ones before them", "[gpu][graph]") {
+  const auto device = gpu_or_skip();
+  if (!device) return;
+  const std::int64_t n = 1024;
+  std::vector<std::uint16_t> ones(n * n, bf16_encode(1.0f));
+  Buffers buffers(*device);
+  const GemmOperand form{{}, buffers.copy_of(Tensor{ones.data(), DType::bf16, n, n}), {}, false};
+  const Tensor product = buffers.tensor(DType::f32, n, n), sum = buffers.tensor(DType::f32, n, n);
+  constexpr int kRounds = 20;
+  const auto step = [&] {
+    device->fill({sum, 0.0f});
+    for (int round = 0; round < kRounds; ++round) {
+      device->matmul({product, form, form, {}});
+      device->add({sum, product});
+      device->fill({product, 1.0f});
+      device->add({sum, product});
+    }
+  };
+  step();
+  const std::unique_ptr<StepGraph> graph = capture_step(*device, step);
+  if (gpu_properties(0).compute_capability >= 90) CHECK(graph->early_kernels() >= 3 * kRounds);
+  std::vector<float> host(n * n);
+  for (int replay = 0; replay < 20; ++replay) {
+    graph->replay();
+    device->download(host.data(), sum);
+    CHECK(host == std::vector<float>(n * n, kRounds * (n + 1.0f)));
+  }
+}
+
 }  // namespace
 }  // namespace precbench

@@ -12,18 +12,20 @@ namespace {
 
 class CudaStepGraph final : public StepGraph {
  public:
-  CudaStepGraph(CudaDevice& device, cudaGraphExec_t graph) : device_(device), graph_(graph) {}
-  ~CudaStepGraph() override { cudaGraphExecDestroy(graph_); }
+  CudaStepGraph(CudaDevice& device, const CudaDevice::Captured& captured)
+      : device_(device), captured_(captured) {}
+  ~CudaStepGraph() override { cudaGraphExecDestroy(captured_.graph); }
   CudaStepGraph(const CudaStepGraph&) = delete;
   CudaStepGraph& operator=(const CudaStepGraph&) = delete;
   void replay() override {
-    PRECBENCH_CHECK(cudaGraphLaunch(graph_, device_.stream()));
+    PRECBENCH_CHECK(cudaGraphLaunch(captured_.graph, device_.stream()));
     device_.launched("captured step");
   }
+  int early_kernels() const override { return captured_.early_kernels; }
 
  private:
   CudaDevice& device_;
-  cudaGraphExec_t graph_;
+  CudaDevice::Captured captured_;
 };
 
 class EventClock final : public DeviceClock {

@@ -17,6 +17,8 @@ class StepGraph {
  public:
   virtual ~StepGraph() = default;
   virtual void replay() = 0;  ///< asynchronous, in order with the device's other work
+  /// Of its kernels, those that start before the one in front of them has ended, and wait for it there.
+  virtual int early_kernels() const = 0;
 };
 
 /// Whether capture_step works on this device.

@@ -15,6 +15,7 @@
 #include "kernels/cuda/attention/flash_keys.cuh"
 #include "kernels/cuda/attention/flash_queries.cuh"
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/hopper/early_start.cuh"
 
 namespace precbench {
 namespace {
@@ -26,6 +27,7 @@ using namespace flash;
 constexpr int kDeltaThreads = 256;
 
 __global__ void flash_delta_kernel(BackwardData data, FlashShape shape, std::int64_t rows) {
+  wait_for_work_before();
   const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * kDeltaThreads + threadIdx.x) / 32;
   if (item >= rows) return;  // rows of all heads: warps leave whole
   const std::int64_t token = item / shape.heads;
@@ -87,6 +89,7 @@ struct QueryValues {
 template <class Block>
 __global__ __launch_bounds__(Block::kThreads, 2) void flash_query_side_kernel(BackwardData data,
                                                                               FlashShape shape) {
+  wait_for_work_before();
   using Rows = typename Block::Rows;
   constexpr int kBlockKV = Block::kBlockKV;
   extern __shared__ __align__(1024) unsigned char shared_memory[];

@@ -13,6 +13,7 @@
 #include "kernels/cuda/attention/flash.h"
 #include "kernels/cuda/attention/flash_queries.cuh"
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/hopper/early_start.cuh"
 
 namespace precbench {
 namespace {
@@ -112,6 +113,7 @@ template <int kHeadDim>
 __global__ __launch_bounds__(Queries<kHeadDim>::kThreads,
                              2) void flash_forward_kernel(__nv_bfloat16* out, float* lse,
                                                           const __nv_bfloat16* qkv, FlashShape shape) {
+  wait_for_work_before();
   using Rows = Tile<kHeadDim>;
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   const std::uint32_t q_tile = shared_address(shared_memory);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "kernels/cuda/attention/flash_tile.cuh"
+#include "kernels/cuda/hopper/early_start.cuh"
 
 namespace precbench::flash {
 
@@ -177,6 +178,7 @@ __device__ __forceinline__ void store_gradients(const float (&dk)[2][kBlocks][4]
 template <class Sizes>
 __global__ __launch_bounds__(Sizes::kThreads, 1) void flash_key_side_kernel(BackwardData data,
                                                                             FlashShape shape) {
+  wait_for_work_before();
   using Rows = typename Sizes::Rows;
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   const std::uint32_t k_tile = shared_address(shared_memory);

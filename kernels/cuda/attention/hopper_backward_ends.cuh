@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/attention/hopper_backward.h"
 #include "kernels/cuda/attention/hopper_tiles.cuh"
+#include "kernels/cuda/hopper/early_start.cuh"
 
 namespace precbench::hopper {
 
@@ -16,6 +17,7 @@ template <int kHead>
 __global__ void prepare_values(float* values, float* dq_sums, const float* lse, const __nv_bfloat16* dout,
                                const __nv_bfloat16* out, int queries, int padded, int heads,
                                std::int64_t count) {
+  wait_for_work_before();
   constexpr int kLanes = kHead / 8;
   const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * kPrepareThreads + threadIdx.x) / kLanes;
   if (item >= count) return;  // whole warps: the padded queries are a multiple of their lanes
@@ -105,6 +107,7 @@ __device__ inline void sum_pieces(const Results& to, const BackwardProblem& prob
 /// A block of threads for each share of dq, and then, where there are several parts, for what it sums of dk and dv.
 template <int kHead, int kColumns>
 __global__ void finish(const Results to, const BackwardProblem problem) {
+  wait_for_work_before();
   const int block = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
   if (block < to.shares)
     finish_dq<kHead, kColumns>(to, problem, block, thread);

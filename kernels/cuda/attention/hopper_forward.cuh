@@ -25,6 +25,7 @@
 #pragma once
 
 #include "kernels/cuda/attention/hopper_tiles.cuh"
+#include "kernels/cuda/hopper/early_start.cuh"
 #include "kernels/cuda/vector.cuh"
 
 namespace precbench::hopper {
@@ -357,6 +358,7 @@ __device__ inline void work(ForwardShared<S>& shared, const ForwardMaps& maps, c
 template <class S>
 __global__ __launch_bounds__(S::kThreads, 1) void attend_forward(const __grid_constant__ ForwardMaps maps,
                                                                  const ForwardProblem problem) {
+  wait_for_work_before();
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
   run_warpgroups<S>(*reinterpret_cast<ForwardShared<S>*>(shared_bytes), maps, problem);

@@ -15,6 +15,7 @@
 #pragma once
 
 #include "kernels/cuda/attention/hopper_keys.cuh"
+#include "kernels/cuda/hopper/early_start.cuh"
 
 namespace precbench::hopper {
 
@@ -258,6 +259,7 @@ __device__ inline void work(FusedShared<S>& shared, const BackwardMaps& maps, co
 template <class S>
 __global__ __launch_bounds__(S::kThreads, 1) void attend_backward(const __grid_constant__ BackwardMaps maps,
                                                                   const BackwardProblem problem) {
+  wait_for_work_before();
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
   run_warpgroups<S>(*reinterpret_cast<FusedShared<S>*>(shared_bytes), maps, problem);

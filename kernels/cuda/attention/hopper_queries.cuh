@@ -18,6 +18,7 @@
 #pragma once
 
 #include "kernels/cuda/attention/hopper_sides.cuh"
+#include "kernels/cuda/hopper/early_start.cuh"
 
 namespace precbench::hopper {
 
@@ -175,6 +176,7 @@ template <class S>
 __global__ __launch_bounds__(S::kThreads,
                              1) void attend_backward_queries(const __grid_constant__ BackwardMaps maps,
                                                              const BackwardProblem problem) {
+  wait_for_work_before();
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
   run_warpgroups<S>(*reinterpret_cast<QueryShared<S>*>(shared_bytes), maps, problem);

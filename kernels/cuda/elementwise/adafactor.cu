@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/elementwise/weight_update.cuh"
+#include "kernels/cuda/hopper/early_start.cuh"
 #include "kernels/device/factored.h"
 
 namespace precbench {
@@ -37,6 +38,7 @@ struct SecondMoment {
 template <class Gradient>
 __global__ void __launch_bounds__(kElementThreads)
     row_sums_kernel(float* rows, const Gradient* gradient, MatrixPart part) {
+  wait_for_work_before();
   __shared__ double buffer[kWarp];
   const std::int64_t row = part.first_row() + blockIdx.x, end = part.end(row);
   double sum = 0;
@@ -52,6 +54,7 @@ __global__ void __launch_bounds__(kElementThreads)
 template <class Gradient>
 __global__ void __launch_bounds__(kElementThreads)
     col_sums_kernel(double* partial, const Gradient* gradient, MatrixPart part, std::int64_t rows_per_run) {
+  wait_for_work_before();
   const std::int64_t col = static_cast<std::int64_t>(blockIdx.x) * kElementThreads + threadIdx.x;
   if (col >= part.cols) return;
   const std::int64_t end = part.first_row() + part.rows(),
@@ -68,6 +71,7 @@ __global__ void __launch_bounds__(kElementThreads)
 
 __global__ void __launch_bounds__(kElementThreads)
     add_runs_kernel(float* cols, const double* partial, int runs, std::int64_t count) {
+  wait_for_work_before();
   const std::int64_t col = static_cast<std::int64_t>(blockIdx.x) * kElementThreads + threadIdx.x;
   if (col >= count) return;
   double sum = 0;
@@ -78,6 +82,7 @@ __global__ void __launch_bounds__(kElementThreads)
 __global__ void __launch_bounds__(kElementThreads)
     average_kernel(float* average, const float* sums, std::int64_t count, float over,
                    const StepScalars* scalars, const float* norm_squared, float max_norm) {
+  wait_for_work_before();
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kElementThreads + threadIdx.x;
   if (i >= count) return;
   const float clip = clip_factor(norm_squared, max_norm), part = scalars->bias_correction2;
@@ -86,6 +91,7 @@ __global__ void __launch_bounds__(kElementThreads)
 
 __global__ void __launch_bounds__(kElementThreads)
     mean_kernel(float* out, const float* x, std::int64_t count) {
+  wait_for_work_before();
   __shared__ double buffer[kWarp];
   double sum = 0;
   for (std::int64_t i = threadIdx.x; i < count; i += kElementThreads) sum += x[i];
@@ -98,6 +104,7 @@ template <class Gradient>
 __global__ void __launch_bounds__(kElementThreads)
     factored_norm_kernel(double* partial, FactorArgs moment, const Gradient* gradient, MatrixPart part,
                          const float* norm_squared, UpdateOptions o) {
+  wait_for_work_before();
   __shared__ double buffer[kWarp];
   const SecondMoment second(moment, o.eps);
   const float clip = clip_factor(norm_squared, o.max_norm);
@@ -116,6 +123,7 @@ template <class Gradient>
 __global__ void __launch_bounds__(kElementThreads)
     factored_update_kernel(const WeightArgs a, FactorArgs moment, const Gradient* gradient, MatrixPart part,
                            float size, const float* weight_squares, const float* update_squares) {
+  wait_for_work_before();
   const StepScalars step = *a.scalars;
   const UpdateOptions& o = a.options;
   const SecondMoment second(moment, o.eps);

@@ -16,6 +16,7 @@
 
 #include "kernels/cuda/elementwise/scaled_values.cuh"
 #include "kernels/cuda/elementwise/weight_update.cuh"
+#include "kernels/cuda/hopper/early_start.cuh"
 
 namespace precbench {
 namespace cuda {
@@ -191,6 +192,7 @@ template <class Moment, class Gradient, bool kMaster, class Maxima>
 __global__ void __launch_bounds__(kElementThreads, sizeof(Moment) == 2 ? 3 : 2)
     adamw_kernel(const WeightArgs a, Moment* m, Moment* v, const Gradient* gradient, std::int64_t run,
                  double* partial, const AmaxSpans spans) {
+  wait_for_work_before();
   using Weight = std::conditional_t<kMaster, float, std::uint16_t>;
   __shared__ double buffer[kWarp];
   __shared__ std::uint32_t of_block[AmaxSpans::kMost];

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/hopper/early_start.cuh"
 #include "kernels/cuda/vector.cuh"
 
 namespace precbench::cuda {
@@ -59,6 +60,7 @@ inline constexpr int kSumBlocksPerSm = 4;
 template <class Term, class T>
 __global__ void __launch_bounds__(kElementThreads)
     sum_stage1(double* partial, const T* x, std::int64_t size, bool vectors, Term term) {
+  wait_for_work_before();
   __shared__ double buffer[kWarp];
   double sum = 0;
   for_elements(x, size, vectors, [&](float(&v)[8]) {

@@ -1,5 +1,6 @@
 // Movement and reductions: zero, convert, add, fill, init_normal, sum, fingerprint, correlate.
 #include "kernels/cuda/elementwise/elements.cuh"
+#include "kernels/cuda/hopper/early_start.cuh"
 #include "kernels/numerics/random.h"
 
 namespace precbench {
@@ -13,6 +14,7 @@ struct Itself {
 
 __global__ void __launch_bounds__(kElementThreads)
     sum_stage2_kernel(float* out, const double* partial, int count, bool accumulate) {
+  wait_for_work_before();
   __shared__ double buffer[kWarp];
   double sum = 0;
   for (int i = threadIdx.x; i < count; i += kElementThreads) sum += partial[i];
@@ -23,6 +25,7 @@ __global__ void __launch_bounds__(kElementThreads)
 template <class To, class From>
 __global__ void __launch_bounds__(kElementThreads)
     convert_kernel(To* dst, const From* src, std::int64_t size, bool vectors) {
+  wait_for_work_before();
   const std::int64_t i = first_element();
   float x[8];
   load_elements(x, src, i, size, vectors);
@@ -32,6 +35,7 @@ __global__ void __launch_bounds__(kElementThreads)
 template <class To, class From>
 __global__ void __launch_bounds__(kElementThreads)
     add_kernel(To* dst, const From* src, std::int64_t size, bool vectors) {
+  wait_for_work_before();
   const std::int64_t i = first_element();
   float x[8], y[8];
   load_elements(x, dst, i, size, vectors);
@@ -44,6 +48,7 @@ __global__ void __launch_bounds__(kElementThreads)
 template <class T>
 __global__ void __launch_bounds__(kElementThreads)
     fill_kernel(T* x, float value, std::int64_t size, bool vectors) {
+  wait_for_work_before();
   const float values[8] = {value, value, value, value, value, value, value, value};
   store_elements(x, values, first_element(), size, vectors);
 }
@@ -52,6 +57,7 @@ template <class T>
 __global__ void __launch_bounds__(kElementThreads)
     init_normal_kernel(T* x, float std, std::uint64_t seed, std::int64_t first_index, std::int64_t size,
                        bool vectors) {
+  wait_for_work_before();
   const std::int64_t i = first_element();
   float values[8];
 #pragma unroll
@@ -62,6 +68,7 @@ __global__ void __launch_bounds__(kElementThreads)
 /// The CPU device's two sums modulo 2^32 over 16-bit words; integer addition has no order.
 __global__ void __launch_bounds__(kElementThreads)
     fingerprint_kernel(std::uint32_t* out, const std::uint16_t* words, std::int64_t count) {
+  wait_for_work_before();
   __shared__ std::uint32_t buffers[2][kWarp];
   std::uint32_t plain = 0, weighted = 0;
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kElementThreads * 8;
@@ -87,6 +94,7 @@ __global__ void __launch_bounds__(kElementThreads)
 template <class X, class Y>
 __global__ void __launch_bounds__(kElementThreads)
     correlate_kernel(double* partial, const X* x, const Y* y, std::int64_t size, bool vectors) {
+  wait_for_work_before();
   __shared__ double buffers[4][kWarp];
   double sums[4] = {};
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kElementThreads * 8;

@@ -1,5 +1,6 @@
 // Lion in one pass: bytes per element, FP32 master, moment and gradient: 12 read and 10 written.
 #include "kernels/cuda/elementwise/weight_update.cuh"
+#include "kernels/cuda/hopper/early_start.cuh"
 
 namespace precbench {
 namespace cuda {
@@ -8,6 +9,7 @@ namespace {
 template <class Moment, class Gradient, bool kMaster>
 __global__ void __launch_bounds__(kElementThreads)
     lion_kernel(const WeightArgs a, Moment* m, const Gradient* gradient) {
+  wait_for_work_before();
   const StepScalars step = *a.scalars;
   const UpdateOptions& o = a.options;
   const float clip = clip_factor(a.norm_squared, o.max_norm);

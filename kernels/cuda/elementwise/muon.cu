@@ -1,6 +1,7 @@
 // What Muon needs beside matrix products: momentum, the scaling before its iteration, the sums within, and the step
 // along what comes out. One pass each.
 #include "kernels/cuda/elementwise/weight_update.cuh"
+#include "kernels/cuda/hopper/early_start.cuh"
 
 namespace precbench {
 namespace cuda {
@@ -10,6 +11,7 @@ template <class Moment, class Gradient>
 __global__ void __launch_bounds__(kElementThreads)
     momentum_kernel(std::uint16_t* update, Moment* m, const Gradient* gradient, const float* norm_squared,
                     float momentum, float max_norm, std::int64_t size, bool vectors) {
+  wait_for_work_before();
   const float clip = clip_factor(norm_squared, max_norm);
   const std::int64_t i = first_element();
   float mean[8], g[8];
@@ -28,6 +30,7 @@ __global__ void __launch_bounds__(kElementThreads)
 __global__ void __launch_bounds__(kElementThreads)
     to_unit_norm_kernel(std::uint16_t* x, const float* norm_squared, float eps, std::int64_t size,
                         bool vectors) {
+  wait_for_work_before();
   const float norm = fmaxf(sqrtf(*norm_squared), eps);
   const std::int64_t i = first_element();
   float values[8];
@@ -40,6 +43,7 @@ __global__ void __launch_bounds__(kElementThreads)
 template <class D, class X, class Y>
 __global__ void __launch_bounds__(kElementThreads)
     combine_kernel(D* dst, float alpha, const X* x, float beta, const Y* y, std::int64_t size, bool vectors) {
+  wait_for_work_before();
   const std::int64_t i = first_element();
   float a[8], b[8];
   load_elements(a, x, i, size, vectors);
@@ -52,6 +56,7 @@ __global__ void __launch_bounds__(kElementThreads)
 template <bool kMaster>
 __global__ void __launch_bounds__(kElementThreads)
     descend_kernel(const WeightArgs a, const std::uint16_t* update, float factor) {
+  wait_for_work_before();
   const StepScalars step = *a.scalars;
   const std::int64_t i = first_element();
   float w[8], u[8];

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/elementwise/scaled_values.cuh"
 #include "kernels/cuda/elementwise/weight_update.cuh"
+#include "kernels/cuda/hopper/early_start.cuh"
 
 namespace precbench {
 namespace cuda {
@@ -107,6 +108,7 @@ template <bool kMeasure, bool kGroups>
 __global__ void __launch_bounds__(kElementThreads, kGroups ? 2 : 3)
     scaled_adamw_kernel(const WeightArgs a, const StoredArgs source, const StoredArgs master,
                         const StoredArgs m, const StoredArgs v, const StoredArgs gradient, double* partial) {
+  wait_for_work_before();
   __shared__ std::uint32_t buffers[3][kWarp];
   __shared__ double sums[kWarp];
   const StepScalars step = *a.scalars;

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/hopper/early_start.cuh"
+
 namespace precbench {
 namespace cuda {
 namespace {
@@ -25,6 +27,7 @@ template <int kBytes, class Source>
 __global__ void __launch_bounds__(kElementThreads)
     encode_kernel(const StoredArgs a, const Source* src, std::int64_t size, bool vectors, bool accumulate,
                   bool measure) {
+  wait_for_work_before();
   __shared__ std::uint32_t buffer[kWarp];
   const float kept = kept_factor(a), factor = measure ? 0.0f : new_factor(a);
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kElementThreads * 8;
@@ -51,6 +54,7 @@ __global__ void __launch_bounds__(kElementThreads)
 template <int kBytes, class To>
 __global__ void __launch_bounds__(kElementThreads)
     decode_kernel(To* dst, const StoredArgs a, std::int64_t size, bool vectors) {
+  wait_for_work_before();
   const std::int64_t i = first_element();
   float x[8];
   load_codes<kBytes>(x, a.codes, i, size, kept_factor(a), a.vectors);
@@ -63,6 +67,7 @@ template <int kBytes, bool kRound>
 __global__ void __launch_bounds__(kElementThreads)
     sum_codes_kernel(float* dst, const StoredArgs a, std::int64_t rows, std::int64_t pitch_bytes,
                      std::int64_t size, bool vectors, bool code_vectors) {
+  wait_for_work_before();
   const std::int64_t i = first_element();
   const float factor = kept_factor(a), of_code = kRound ? 1.0f : factor;
   float sum[8] = {};
@@ -86,6 +91,7 @@ __global__ void __launch_bounds__(kElementThreads)
 template <int kBytes>
 __global__ void __launch_bounds__(kElementThreads)
     code_squares_kernel(double* partial, const StoredArgs a, std::int64_t size) {
+  wait_for_work_before();
   __shared__ double buffer[kWarp];
   const float factor = kept_factor(a);
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kElementThreads * 8;
@@ -102,6 +108,7 @@ __global__ void __launch_bounds__(kElementThreads)
 
 __global__ void __launch_bounds__(kElementThreads)
     commit_scale_kernel(float* scale, float* amax, float max, std::int64_t count) {
+  wait_for_work_before();
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kElementThreads + threadIdx.x;
   if (i >= count) return;
   scale[i] = state_scale(amax[i], max, scale[i]);

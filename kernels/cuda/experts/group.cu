@@ -7,6 +7,7 @@
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/experts/router.cuh"
+#include "kernels/cuda/hopper/early_start.cuh"
 
 namespace precbench {
 namespace cuda {
@@ -34,6 +35,7 @@ __device__ inline int expert_of(const GroupArgs& a, int slot, int end) {
 }
 
 __global__ void __launch_bounds__(kGroupThreads) count_slots_kernel(const GroupArgs a) {
+  wait_for_work_before();
   extern __shared__ std::int32_t counts[];  // [E]
   for (int e = threadIdx.x; e < a.experts; e += kGroupThreads) counts[e] = 0;
   __syncthreads();
@@ -140,6 +142,7 @@ __device__ inline void place_slots(const GroupArgs& a, const GroupTable& table, 
 }
 
 __global__ void __launch_bounds__(kGroupThreads) place_slots_kernel(const GroupArgs a) {
+  wait_for_work_before();
   extern __shared__ std::int32_t shared[];
   const GroupTable table(shared, a.experts);
   add_runs(a, table);

@@ -6,6 +6,7 @@
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/experts/router.cuh"
+#include "kernels/cuda/hopper/early_start.cuh"
 
 namespace precbench {
 namespace cuda {
@@ -46,6 +47,7 @@ __device__ inline int for_tokens(const PeerArgs& a, Take&& take) {
 }
 
 __global__ void __launch_bounds__(kPeerThreads) count_peers_kernel(const PeerArgs a) {
+  wait_for_work_before();
   __shared__ std::int32_t buffer[kWarp];
   int dropped = 0;
   const int total = for_tokens(a, [&](int, int slots, int place) { dropped += place < a.most ? 0 : slots; });
@@ -57,6 +59,7 @@ __global__ void __launch_bounds__(kPeerThreads) count_peers_kernel(const PeerArg
 }
 
 __global__ void __launch_bounds__(kPeerThreads) place_peers_kernel(const PeerArgs a) {
+  wait_for_work_before();
   const int rank = static_cast<int>(blockIdx.x);
   int begin = 0, end = 0;  // of the rank's group with all of its room
   for (int r = 0; r <= rank; ++r) {

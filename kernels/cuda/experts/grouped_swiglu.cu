@@ -1,6 +1,7 @@
 // SwiGLU over experts' rows: the dense Sources (../layers/swiglu.cu) with the weight of a row's slot, zeros where a row is
 // padding, which is not read, and in backward the weight's gradient: every tile leaves its part of a row's sum, and a
 // second kernel adds them up in their order.
+#include "kernels/cuda/hopper/early_start.cuh"
 #include "kernels/cuda/layers/swiglu.cuh"
 
 namespace precbench {
@@ -114,6 +115,7 @@ constexpr int kThreads = 256;
 /// A thread for each slot.
 __global__ void __launch_bounds__(kThreads)
     sum_products_kernel(float* dw, const float* products, const std::int32_t* row_of, int slots, int tiles) {
+  wait_for_work_before();
   const int slot = blockIdx.x * kThreads + threadIdx.x;
   if (slot >= slots) return;
   const std::int64_t row = row_of[slot];

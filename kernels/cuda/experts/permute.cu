@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/cuda/experts/router.cuh"
+#include "kernels/cuda/hopper/early_start.cuh"
 #include "kernels/cuda/quantize/produce.cuh"
 
 namespace precbench {
@@ -89,7 +90,7 @@ struct PermuteArgs {
   const float* amax;        // of the tokens, if it goes along to amax_out
   float* amax_out;
   int tokens, rows, top_k;
-  int source_rows;  // of the codes, which may be more than there are tokens
+  int source_rows;                             // of the codes, which may be more than there are tokens
   Divisor by_top_k, by_pieces, by_row_blocks;  // pieces: those that a token has
   int padding_blocks, scale_blocks;            // of the grid; those behind move rows
   int row_blocks;                              // with a thread for each row of the scales
@@ -204,6 +205,7 @@ __device__ inline void move_scales(const PermuteArgs& a, int block) {
 
 /// Blocks that write padding, then those of scales, then those with a warp for each piece of a token's row.
 __global__ void __launch_bounds__(kThreads, 6) permute_kernel(const PermuteArgs a) {
+  wait_for_work_before();
   int block = static_cast<int>(blockIdx.x);
   const int warp_of_block = threadIdx.x / kWarp;
   if (block < a.padding_blocks) return zero_padding(a, (block * kWarps + warp_of_block) * kRowsToZero);

@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "kernels/cuda/hopper/early_start.cuh"
 #include "kernels/cuda/quantize/produce.cuh"
 
 namespace precbench {
@@ -92,6 +93,7 @@ struct StackTile {
 /// Raises the amaxes of rows, columns and experts from zero.
 template <bool kFull>
 __global__ void __launch_bounds__(kTileThreads, 4) amax_experts(const __grid_constant__ Stack stack) {
+  wait_for_work_before();
   __shared__ alignas(16) std::uint16_t row_max[kTile], col_max[kTileWarps][kTile];
   const StackTile<kFull> tile(stack, static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.x));
   const TileOutput& out = tile.output;
@@ -128,6 +130,7 @@ __global__ void __launch_bounds__(kTileThreads, 4) amax_experts(const __grid_con
 /// From the last tile on: L2 still has what an amax pass has read last.
 template <TileCase kCase>
 __global__ void __launch_bounds__(kTileThreads, 3) cast_experts(const __grid_constant__ Stack stack) {
+  wait_for_work_before();
   __shared__ TileShared shared;
   StackTile<kCase != TileCase::any> tile(stack, static_cast<int>(gridDim.y - 1 - blockIdx.y),
                                          static_cast<int>(gridDim.x - 1 - blockIdx.x));

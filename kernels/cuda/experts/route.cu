@@ -10,6 +10,7 @@
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/experts/router.cuh"
 #include "kernels/cuda/gemm/matmul_plans.h"
+#include "kernels/cuda/hopper/early_start.cuh"
 
 namespace precbench {
 namespace cuda {
@@ -184,6 +185,7 @@ __device__ inline bool route_token(const RouteArgs& a, int t, Lanes<float, kPerL
 /// their order, then place after place.
 template <int kPerLane>
 __global__ void __launch_bounds__(kRouteThreads, kBlocksPerSm) route_kernel(const RouteArgs a) {
+  wait_for_work_before();
   extern __shared__ float shared[];
   __shared__ std::int32_t first_bad;
   const int experts = static_cast<int>(a.rule.experts), width = experts + 1;
@@ -249,6 +251,7 @@ struct FinishArgs {
 /// A warp for each expert, and one for what is behind them: a lane has every 32nd block. The last block to end makes the
 /// balance of the totals.
 __global__ void __launch_bounds__(kFinishWarps* kWarp) finish_route_kernel(const FinishArgs a) {
+  wait_for_work_before();
   __shared__ bool last;
   const int lane = threadIdx.x % kWarp, e = blockIdx.x * kFinishWarps + threadIdx.x / kWarp;
   if (e <= a.experts) {
@@ -293,6 +296,7 @@ __global__ void __launch_bounds__(kFinishWarps* kWarp) finish_route_kernel(const
 /// A block for each layer. Counts are whole numbers, and so are these sums.
 __global__ void __launch_bounds__(kRouterThreads)
     update_routing_bias_kernel(float* biases, const float* all_counts, int experts, float rate) {
+  wait_for_work_before();
   __shared__ double buffer[kWarp];
   float* bias = biases + static_cast<std::int64_t>(blockIdx.x) * experts;
   const float* counts = all_counts + static_cast<std::int64_t>(blockIdx.x) * experts;

@@ -9,6 +9,7 @@
 #include "kernels/cuda/elementwise/elements.cuh"
 #include "kernels/cuda/experts/router.cuh"
 #include "kernels/cuda/gemm/matmul_plans.h"
+#include "kernels/cuda/hopper/early_start.cuh"
 #include "kernels/numerics/scale_layout.h"
 
 namespace precbench {
@@ -68,6 +69,7 @@ __device__ inline void add_loss_gradients(const RouteBackwardArgs& a, const Toke
 }
 
 __global__ void __launch_bounds__(kRouterThreads) route_backward_kernel(const RouteBackwardArgs a) {
+  wait_for_work_before();
   extern __shared__ float shared[];
   const int lane = threadIdx.x % kWarp, experts = static_cast<int>(a.rule.experts);
   const int t = blockIdx.x * kRouterWarps + threadIdx.x / kWarp;
@@ -99,6 +101,7 @@ __global__ void __launch_bounds__(kRouterThreads) route_backward_kernel(const Ro
 __global__ void __launch_bounds__(kElementThreads)
     repeat_router_kernel(std::uint16_t* out, const std::uint16_t* router, std::int64_t size,
                          std::int64_t total) {
+  wait_for_work_before();
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kElementThreads + threadIdx.x;
   if (i < total) out[i] = i < kParts * size ? router[i % size] : std::uint16_t{0};
 }
@@ -106,6 +109,7 @@ __global__ void __launch_bounds__(kElementThreads)
 template <class T>
 __global__ void __launch_bounds__(kElementThreads)
     sum_parts_kernel(T* out, const float* parts, std::int64_t size, bool accumulate) {
+  wait_for_work_before();
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kElementThreads + threadIdx.x;
   if (i >= size) return;
   float sum = 0;

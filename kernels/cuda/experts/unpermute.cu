@@ -6,6 +6,7 @@
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/experts/router.cuh"
+#include "kernels/cuda/hopper/early_start.cuh"
 
 namespace precbench {
 namespace cuda {
@@ -58,6 +59,7 @@ __device__ inline void add_rows(float (&sum)[8], const Args& a, std::int64_t tok
 
 template <bool kDots, class Args>
 __global__ void __launch_bounds__(kMostThreads) unpermute_kernel(const Args a) {
+  wait_for_work_before();
   __shared__ std::int32_t rows[kWarp];
   __shared__ float weights[kWarp];
   __shared__ float buffers[2][kWarp];
@@ -92,6 +94,7 @@ __global__ void __launch_bounds__(kMostThreads) unpermute_kernel(const Args a) {
 __global__ void __launch_bounds__(kMostThreads)
     add_short_rows_kernel(float* out, const float* rows, const std::int32_t* row_of, std::int64_t size,
                           int cols, int top_k) {
+  wait_for_work_before();
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kMostThreads + threadIdx.x;
   if (i >= size) return;
   const std::int64_t token = i / cols;

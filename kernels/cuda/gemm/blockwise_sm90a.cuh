@@ -29,6 +29,7 @@
 #pragma once
 
 #include "kernels/cuda/gemm/epilogue_sm90a.cuh"
+#include "kernels/cuda/hopper/early_start.cuh"
 
 namespace precbench::hopper {
 
@@ -268,6 +269,7 @@ __global__ __launch_bounds__(kThreads, 1)
     __cluster_dims__(S::kCluster) void multiply_blockwise(const __grid_constant__ Maps maps,
                                                           const SquareScales squares, const EndScales ends,
                                                           const Before before, const Order order) {
+  wait_for_work_before();
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
   auto& shared = *reinterpret_cast<Shared<S>*>(shared_bytes);

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/gemm/grouped.h"
+#include "kernels/cuda/hopper/early_start.cuh"
 #include "kernels/numerics/scale_layout.h"
 
 namespace precbench {
@@ -17,6 +18,7 @@ __device__ inline void* begin_of(const GroupAddress& matrix, std::int64_t group,
 
 __global__ void group_table_kernel(GroupTable table, GroupedMatrices of, const std::int32_t* offsets,
                                    int groups) {
+  wait_for_work_before();
   const int g = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
   if (g >= groups) return;
   const std::int32_t first = offsets[g], rows = offsets[g + 1] - first;
@@ -35,6 +37,7 @@ __global__ void group_table_kernel(GroupTable table, GroupedMatrices of, const s
 /// A block copies a tile: 128 threads, 4 bytes each.
 __global__ void gather_scales_kernel(std::uint32_t* to, const std::uint32_t* from, std::int64_t tiles,
                                      const std::int32_t* offsets, int groups) {
+  wait_for_work_before();
   constexpr std::int64_t kWords = kScaleTileBytes / 4;
   const std::int64_t tile = blockIdx.x, outer = blockIdx.y, outers = gridDim.y;
   if (tile >= offsets[groups] / kGroupedPad) return;

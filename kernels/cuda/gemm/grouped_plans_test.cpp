@@ -99,7 +99,7 @@ TEST_CASE("a captured grouped call of cuBLASLt's replays with another routing", 
       with(kOtherCounts);
       device.begin_capture();
       REQUIRE(grouped.run(op));
-      const cudaGraphExec_t graph = device.end_capture();
+      const cudaGraphExec_t graph = device.end_capture().graph;
       PRECBENCH_CHECK(cudaGraphLaunch(graph, device.stream()));
       const std::vector<std::byte> other = fetched();
       with(kCounts);

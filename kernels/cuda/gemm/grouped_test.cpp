@@ -37,6 +37,7 @@ using Counts = std::vector<std::int32_t>;
 const Counts kCounts = {0, 1, 127, 128, 129, 0, 300, 640};
 /// As many rows, otherwise spread.
 const Counts kOtherCounts = {640, 0, 0, 300, 1, 129, 128, 127};
+const Counts kAllToOne = {0, 0, 0, 1325, 0, 0, 0, 0};
 
 std::vector<std::int32_t> offsets_of(const Counts& counts) {
   std::vector<std::int32_t> offsets = {0};
@@ -115,10 +116,11 @@ struct GroupedProblem {
 };
 
 /// `row_scales`: of rows, else of the tensor, where the kernel takes either.
-GroupedProblem make_problem(const GroupedKernel& kernel, bool over_k, GroupedShape shape, bool row_scales) {
-  const auto E = static_cast<std::int64_t>(kCounts.size());
+GroupedProblem make_problem(const GroupedKernel& kernel, bool over_k, GroupedShape shape, bool row_scales,
+                            const Counts& counts) {
+  const auto E = static_cast<std::int64_t>(counts.size());
   if (kernel.scales == GroupedScales::squares) shape.columns = detail::padded(shape.columns, 128);
-  const std::vector<std::int32_t> offsets = offsets_of(kCounts);
+  const std::vector<std::int32_t> offsets = offsets_of(counts);
   const GroupedGemm gemm{over_k, E, offsets.back() + kTail, shape.rows, shape.columns, shape.depth};
   const std::int64_t a_rows = over_k ? gemm.rows : gemm.capacity, k = over_k ? gemm.capacity : gemm.depth;
   const std::int64_t b_rows = over_k ? gemm.columns : E * gemm.columns;
@@ -126,8 +128,8 @@ GroupedProblem make_problem(const GroupedKernel& kernel, bool over_k, GroupedSha
     return std::upper_bound(offsets.begin() + 1, offsets.end() - 1, row) - offsets.begin() - 1;
   };
   const auto used = [=](std::int64_t c) {
-    return !over_k || c < offsets[static_cast<std::size_t>(group_of(c))] +
-                              kCounts[static_cast<std::size_t>(group_of(c))];
+    return !over_k ||
+           c < offsets[static_cast<std::size_t>(group_of(c))] + counts[static_cast<std::size_t>(group_of(c))];
   };
   const auto layout = [&](bool is_b) {
     const std::int64_t rows = is_b ? b_rows : a_rows;
@@ -157,7 +159,7 @@ GroupedProblem make_problem(const GroupedKernel& kernel, bool over_k, GroupedSha
   const SideLayout of_a = layout(false), of_b = layout(true);
   return {kernel,
           gemm,
-          kCounts,
+          counts,
           offsets,
           row_scales,
           row_scales,
@@ -177,7 +179,8 @@ std::string words(const GroupedProblem& p) {
 }
 
 /// Every kernel of this build with every kind of groups and of scales that it takes; none where there is no Hopper.
-void for_problems(const std::function<void(CudaDevice&, const GroupedProblem&)>& check) {
+void for_problems(const std::function<void(CudaDevice&, const GroupedProblem&)>& check,
+                  const Counts& counts = kCounts) {
   if (!gpu_here()) return;
   if (gpu_properties(0).compute_capability != 90) {
     WARN("skipped: the kernels are for compute capability 9.0");
@@ -194,7 +197,7 @@ void for_problems(const std::function<void(CudaDevice&, const GroupedProblem&)>&
             if (kernel.scales == GroupedScales::ends ? row_scales != (shape.rows == kShapes[0].rows)
                                                      : row_scales)
               continue;
-            const GroupedProblem problem = make_problem(kernel, over_k, shape, row_scales);
+            const GroupedProblem problem = make_problem(kernel, over_k, shape, row_scales, counts);
             INFO(words(problem));
             check(device, problem);
           }
@@ -241,7 +244,7 @@ class OnDevice {
     device_.upload(whole, before.data());
     device_.begin_capture();
     launch();
-    const cudaGraphExec_t graph = device_.end_capture();
+    const cudaGraphExec_t graph = device_.end_capture().graph;
     device_.upload(groups_[0], problem_.offsets.data());
     device_.upload(groups_[1], problem_.counts.data());
     PRECBENCH_CHECK(cudaGraphLaunch(graph, device_.stream()));
@@ -316,13 +319,14 @@ testing::Accumulator accumulator_of(const GroupedKernel& kernel) {
 }
 
 /// Squared errors over |row of A|^2 |row of B|^2 + what was added to, squared: of D, and of the naive product in some rows of
-/// each group; and elements of empty sums that are not `was`, or 0 where nothing is added to.
+/// each group; and elements of empty sums that are not `was`, or 0 where nothing is added to. `times`: launches, one after
+/// the other, into the same D.
 struct Deviation {
   double error = 0, naive = 0;
   std::int64_t elements = 0, naive_elements = 0, wrong = 0;
 };
 
-Deviation deviation_of(const GroupedProblem& p, const std::vector<std::byte>& bits, double was) {
+Deviation deviation_of(const GroupedProblem& p, const std::vector<std::byte>& bits, double was, int times) {
   constexpr std::int64_t kNaiveRows = 8;
   const double old = p.kernel.accumulate ? was : 0;
   Deviation all;
@@ -339,15 +343,19 @@ Deviation deviation_of(const GroupedProblem& p, const std::vector<std::byte>& bi
     for (std::int64_t c = 0; c < p.gemm.columns; ++c) {
       const Sum sum = sum_of(p, g, r, c);
       const double got = element(bits, p.kernel.d, kGuard * p.gemm.columns + first + c);
-      const double size = norm_a * norms[static_cast<std::size_t>(g * p.gemm.columns + c)] + old * old;
-      const double exact = std::inner_product(sum.a, sum.a + sum.k, sum.b, old);
+      const int added = p.kernel.accumulate ? times : 1;
+      const double size =
+          added * added * norm_a * norms[static_cast<std::size_t>(g * p.gemm.columns + c)] + old * old;
+      const double exact = old + added * std::inner_product(sum.a, sum.a + sum.k, sum.b, 0.0);
       ++mine.elements;
       mine.wrong += sum.k == 0 && got != old;
       mine.error += size > 0 ? std::pow(got - exact, 2) / size : 0;
       if (r >= kNaiveRows) continue;
       const double dot = testing::naive_dot(sum.a, sum.b, sum.k, accumulator_of(p.kernel));
+      double naive = old;
+      for (int i = 0; i < added; ++i) naive = testing::round_to(p.kernel.d, dot + naive);
       ++mine.naive_elements;
-      mine.naive += size > 0 ? std::pow(testing::round_to(p.kernel.d, dot + old) - exact, 2) / size : 0;
+      mine.naive += size > 0 ? std::pow(naive - exact, 2) / size : 0;
     }
 #pragma omp critical
     all = {all.error + mine.error, all.naive + mine.naive, all.elements + mine.elements,
@@ -356,12 +364,16 @@ Deviation deviation_of(const GroupedProblem& p, const std::vector<std::byte>& bi
   return all;
 }
 
-TEST_CASE("grouped: every kernel of ours is as exact as its precision, and writes its groups alone",
-          "[gpu][matmul][grouped]") {
-  for_problems([](CudaDevice& device, const GroupedProblem& p) {
-    const std::vector<std::byte> before = filled(p), bits = OnDevice(device, p).run(before);
+/// Once, or twice into the same D.
+void check_exact(CudaDevice& device, const GroupedProblem& p) {
+  for (const int times : {1, 2}) {
+    INFO(times << " launches");
+    OnDevice there(device, p);
+    const std::vector<std::byte> before = filled(p);
+    std::vector<std::byte> bits = before;
+    for (int i = 0; i < times; ++i) bits = there.run(bits);
     const std::int64_t skipped = kGuard * p.gemm.columns;
-    const Deviation deviation = deviation_of(p, bits, element(before, p.kernel.d, skipped));
+    const Deviation deviation = deviation_of(p, bits, element(before, p.kernel.d, skipped), times);
     const double error = std::sqrt(deviation.error / static_cast<double>(deviation.elements)),
                  naive = std::sqrt(deviation.naive / static_cast<double>(deviation.naive_elements));
     INFO("error " << error << ", naive " << naive);
@@ -374,7 +386,13 @@ TEST_CASE("grouped: every kernel of ours is as exact as its precision, and write
         p.gemm.over_k ? 0 : bytes_of(p.kernel.d, (p.gemm.capacity - p.offsets.back()) * p.gemm.columns));
     CHECK(std::all_of(bits.begin(), bits.begin() + guard, [](std::byte b) { return b == kFill; }));
     CHECK(std::all_of(bits.end() - guard - tail, bits.end(), [](std::byte b) { return b == kFill; }));
-  });
+  }
+}
+
+TEST_CASE("grouped: every kernel of ours is as exact as its precision, and writes its groups alone",
+          "[gpu][matmul][grouped]") {
+  for_problems(check_exact);
+  for_problems(check_exact, kAllToOne);
 }
 
 TEST_CASE("grouped: a NaN reaches its row of its group alone", "[gpu][matmul][grouped]") {

@@ -12,6 +12,7 @@
 
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/gemm/matmul_kernels.h"
+#include "kernels/cuda/hopper/early_start.cuh"
 #include "kernels/cuda/quantize/gemm_operands.cuh"
 #include "kernels/numerics/fp4.h"
 
@@ -22,6 +23,7 @@ constexpr int kThreads = 256;
 constexpr int kCodesPerThread = 16;
 
 __global__ void broadcast_kernel(float* out, const float* value, std::int64_t count) {
+  wait_for_work_before();
   const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i < count) out[i] = value[0];
 }
@@ -34,6 +36,7 @@ __device__ inline float decode(std::uint16_t held, DType) { return bf16_decode(h
 template <class Code>
 __global__ void dequantize_kernel(__nv_bfloat16* out, const Code* data, const void* scales,
                                   QuantFormat format, std::int64_t rows, std::int64_t k) {
+  wait_for_work_before();
   const std::int64_t chunks = (k + kCodesPerThread - 1) / kCodesPerThread;
   const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= rows * chunks) return;
@@ -62,6 +65,7 @@ __global__ void dequantize_kernel(__nv_bfloat16* out, const Code* data, const vo
 __global__ void dequantize_fp4_kernel(__nv_bfloat16* out, const std::uint8_t* data, const void* scales,
                                       const float* amax, bool whole, QuantFormat format, std::int64_t rows,
                                       std::int64_t k) {
+  wait_for_work_before();
   const std::int64_t first = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * kCodesPerThread;
   if (first >= rows * k) return;
   const float scale = cuda::dequantizing(format, scales, rows, k, first / k, first % k);
@@ -81,6 +85,7 @@ __global__ void dequantize_fp4_kernel(__nv_bfloat16* out, const std::uint8_t* da
 
 __global__ void factors_kernel(float* out, QuantFormat a, QuantFormat b, const float* amax_a,
                                const float* amax_b, float beta) {
+  wait_for_work_before();
   out[0] = fp4_alpha(a, b, amax_a ? *amax_a : 0.0f, amax_b ? *amax_b : 0.0f);
   out[1] = beta;
 }

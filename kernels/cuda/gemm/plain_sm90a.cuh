@@ -24,6 +24,7 @@
 #pragma once
 
 #include "kernels/cuda/gemm/epilogue_sm90a.cuh"
+#include "kernels/cuda/hopper/early_start.cuh"
 #include "kernels/cuda/hopper/wgmma_bf16.cuh"
 
 namespace precbench::hopper {
@@ -169,6 +170,7 @@ __global__ __launch_bounds__(kThreads, 1)
     __cluster_dims__(S::kCluster) void multiply_plain(const __grid_constant__ PlainMaps maps,
                                                       const EndScales ends, const Before before,
                                                       const Order order) {
+  wait_for_work_before();
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
   static_assert(sizeof(PlainShared<S>) <= 227 * 1024, "all that a block may have");

@@ -1,11 +1,11 @@
-// Tensor maps are made by the driver. The program must start without one, so its function is asked for when needed
-// instead of being linked.
+// Tensor maps are made by the driver. See tensor_map.h.
 #include "kernels/cuda/hopper/tensor_map.h"
 
-#include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
 #include <stdexcept>
+
+#include "kernels/cuda/hopper/driver_function.h"
 
 namespace precbench::hopper {
 namespace {
@@ -13,21 +13,7 @@ namespace {
 using Encode = decltype(&cuTensorMapEncodeTiled);
 
 Encode encoder() {
-  static const Encode found = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-#if CUDART_VERSION >= 12050
-    constexpr unsigned kSince = 12000;  // the CUDA version that brought it
-    const cudaError_t status = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, kSince,
-                                                                cudaEnableDefault, &result);
-#else
-    const cudaError_t status =
-        cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &result);
-#endif
-    cudaGetLastError();
-    if (status != cudaSuccess || result != cudaDriverEntryPointSuccess) function = nullptr;
-    return reinterpret_cast<Encode>(function);
-  }();
+  static const Encode found = driver_function<Encode>("cuTensorMapEncodeTiled", 12000);
   return found;
 }
 

@@ -5,6 +5,7 @@
 // depends on the shape and the GPU alone. Bytes per element: 2 read; the runs' sums are small beside it.
 #include <algorithm>
 
+#include "kernels/cuda/hopper/early_start.cuh"
 #include "kernels/cuda/quantize/row.cuh"
 
 namespace precbench {
@@ -17,6 +18,7 @@ constexpr std::int64_t kFewestRows = 8 * kWarps;  // of a run: fewer do not pay 
 __global__ void __launch_bounds__(kWarps* kWarp)
     bias_backward_kernel(float* partial, const std::uint16_t* dy, std::int64_t rows, std::int64_t cols,
                          std::int64_t rows_per_run) {
+  wait_for_work_before();
   alignas(16) __shared__ float sums[kWarps][kColumns];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const std::int64_t col = static_cast<std::int64_t>(blockIdx.x) * kColumns + lane * kVector;

@@ -8,6 +8,7 @@
 // rest is read twice, the second time from L2.
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/hopper/early_start.cuh"
 #include "kernels/cuda/vector.cuh"
 
 namespace precbench {
@@ -86,6 +87,7 @@ __device__ inline Bf16x8 load_logits(const Args& a, std::int64_t row, int col) {
 
 template <bool kVectors>
 __global__ void __launch_bounds__(kMaxThreads, 1) cross_entropy_kernel(const Args a) {
+  wait_for_work_before();
   extern __shared__ uint4 kept[];  // [slot][thread]
   __shared__ float2 buffer[kWarp];
   const auto col_of = [&](int slot) {

@@ -10,6 +10,7 @@
 #include "kernels/base/errors.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/hopper/early_start.cuh"
 #include "kernels/cuda/vector.cuh"
 #include "kernels/gpu/shape_limits.h"
 
@@ -27,6 +28,7 @@ void check_width(const Tensor& x) {
 __global__ void __launch_bounds__(kThreads)
     gather_rows_kernel(uint4* x, const std::int32_t* tokens, const uint4* table, std::int64_t count,
                        int vectors) {
+  wait_for_work_before();
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= count) return;
   const std::int64_t row = i / vectors, v = i % vectors;
@@ -34,6 +36,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 __global__ void __launch_bounds__(kThreads) number_kernel(std::int32_t* positions, std::int32_t count) {
+  wait_for_work_before();
   const std::int32_t i = blockIdx.x * kThreads + threadIdx.x;
   if (i < count) positions[i] = i;
 }
@@ -44,6 +47,7 @@ template <class T>
 __global__ void __launch_bounds__(kThreads)
     add_rows_kernel(T* dtable, const std::uint16_t* dx, const std::int32_t* tokens,
                     const std::int32_t* positions, std::int32_t count, std::int64_t cols) {
+  wait_for_work_before();
   constexpr int kBatch = 4;
   const std::int32_t first = blockIdx.x;
   const std::int32_t token = tokens[first];

@@ -6,6 +6,7 @@
 // cast_tiles, from h where somebody reads it and it is written anyway, else from h made again from the kept
 // sum. Bytes per element: forward 4 read (2 without a branch) and 2 written for the sum, backward 6 read
 // and 2 written; plus the forms, 2 read per further pass.
+#include "kernels/cuda/hopper/early_start.cuh"
 #include "kernels/cuda/quantize/produce.cuh"
 
 namespace precbench {
@@ -62,6 +63,7 @@ struct NormArgs {
 template <int kVectors>
 __global__ void __launch_bounds__(kRowThreads, kVectors == 2 ? 2 : 1)
     add_rmsnorm_kernel(const NormArgs a, const TileOutput out) {
+  wait_for_work_before();
   __shared__ float sums[2][kWarp];
   __shared__ std::uint32_t maxima[kWarp];
   RowWriter<kVectors> writer(out, a.cols);
@@ -115,6 +117,7 @@ struct NormBackwardArgs {
 template <int kVectors>
 __global__ void __launch_bounds__(kRowThreads, kVectors == 2 ? 2 : 1)
     rmsnorm_backward_kernel(const NormBackwardArgs a, const TileOutput out) {
+  wait_for_work_before();
   __shared__ float dots[2][kWarp];
   __shared__ std::uint32_t maxima[kWarp];
   // dweight's sums, which registers have no room for, [2 kVectors][threads] of 4 elements, each thread's own.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/base/errors.h"
+#include "kernels/cuda/hopper/early_start.cuh"
 #include "kernels/cuda/layers/rope_over_heads.cuh"
 #include "kernels/numerics/rope_table.h"
 
@@ -64,6 +65,7 @@ template <bool kNorm>
 __global__ void __launch_bounds__(kThreads)
     rope_kernel(std::uint16_t* out, const std::uint16_t* qkv, const float* table, const Pairs pairs,
                 const NormAndBias before) {
+  wait_for_work_before();
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   // With QK-norm every lane takes part in its head's sums, also lanes beyond the end.
   const bool there = index < pairs.count;
@@ -101,6 +103,7 @@ __global__ void __launch_bounds__(kThreads)
     rope_backward_kernel(std::uint16_t* dqkv, float* partial, const std::uint16_t* dout,
                          const std::uint16_t* qkv, const float* table, const Pairs pairs,
                          const NormAndBias before) {
+  wait_for_work_before();
   extern __shared__ float sums[];  // [warps][2 D]
   float dgain[2][16] = {};
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kThreads;

@@ -6,6 +6,7 @@
 // is elsewhere than before.
 #pragma once
 
+#include "kernels/cuda/hopper/early_start.cuh"
 #include "kernels/cuda/layers/rope_pairs.cuh"
 
 namespace precbench::cuda {
@@ -73,6 +74,7 @@ template <int kMost>
 __global__ void __launch_bounds__(kMost)
     rope_over_heads_kernel(std::uint16_t* out, const std::uint16_t* qkv, const float* table,
                            const Pairs pairs, const NormAndBias before, std::int64_t rows) {
+  wait_for_work_before();
   __shared__ float sums[2][1][kWarp];
   const PartOfRow part(pairs);
   const PairGains gains(before, part, pairs);
@@ -133,6 +135,7 @@ __global__ void __launch_bounds__(kMost)
     rope_over_heads_backward_kernel(std::uint16_t* dqkv, float* partial, const std::uint16_t* dout,
                                     const std::uint16_t* qkv, const float* table, const Pairs pairs,
                                     const NormAndBias before, std::int64_t rows) {
+  wait_for_work_before();
   __shared__ float reduced[2][2][kWarp];
   extern __shared__ float4 shared[];  // [4][threads] of 4 elements
   float4* dgain = shared + threadIdx.x;

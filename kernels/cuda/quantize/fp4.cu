@@ -15,6 +15,7 @@
 
 #include "kernels/base/errors.h"
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/hopper/early_start.cuh"
 #include "kernels/cuda/quantize/fp4_block.cuh"
 #include "kernels/cuda/quantize/fp4_prepare.cuh"
 #include "kernels/numerics/scale_layout.h"
@@ -194,6 +195,7 @@ __device__ inline QuantFormat format_of(QuantFormat format) {
 /// A persistent grid over blocks. kSquare: 16 neighbouring lanes have the rows of a 16 x 16 block.
 template <Scheme kScheme, bool kSquare, bool kStochastic>
 __global__ void __launch_bounds__(kFp4Threads, kFp4BlocksPerSm) cast_kernel(const CastArgs a) {
+  wait_for_work_before();
   constexpr int kBlock = kScheme == Scheme::mxfp4 ? 32 : 16;
   constexpr bool kShort = kScheme == Scheme::four_over_six || kScheme == Scheme::eden;
   __shared__ std::uint32_t buffer[kWarp];

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/hopper/early_start.cuh"
 #include "kernels/cuda/quantize/hadamard.cuh"
 
 namespace precbench::cuda {
@@ -54,6 +55,7 @@ __device__ inline void turn_tile(std::uint16_t (&tile)[kFp4TileRows][kFp4TilePit
 template <bool kColumns, int kLength>
 __global__ void __launch_bounds__(kFp4Threads, kFp4BlocksPerSm)
     prepare_kernel(const PrepareArgs a, int k_tiles, int tiles) {
+  wait_for_work_before();
   constexpr int kRuns = kFp4TileRows * kFp4TileChunks / kFp4Threads;
   __shared__ alignas(16) std::uint16_t tile[kColumns ? kFp4TileRows : 1][kFp4TilePitch];
   __shared__ std::uint32_t buffer[kWarp];

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/elementwise/elements.cuh"
+#include "kernels/cuda/hopper/early_start.cuh"
 #include "kernels/cuda/quantize/gemm_operands.cuh"
 
 namespace precbench {
@@ -21,6 +22,7 @@ constexpr int kAmaxBlocksPerSm = 8;
 template <class T>
 __global__ void __launch_bounds__(kElementThreads)
     amax_kernel(std::uint32_t* out, const T* x, std::int64_t size, bool vectors) {
+  wait_for_work_before();
   __shared__ std::uint32_t buffer[kWarp];
   std::uint32_t largest = 0;
   for_elements(x, size, vectors, [&](const float(&v)[8]) {
@@ -35,6 +37,7 @@ template <class T>
 __global__ void __launch_bounds__(kElementThreads)
     quantize_with_amax_kernel(const FormArgs form, const T* value, const std::uint32_t* amax,
                               std::int64_t size, bool vectors) {
+  wait_for_work_before();
   const float multiply = make_scale(form, *amax, 0, blockIdx.x == 0 && threadIdx.x == 0);
   const std::int64_t i = first_element();
   if (i >= size) return;
@@ -64,6 +67,7 @@ constexpr int kTransposeThreads = 256;
 __global__ void __launch_bounds__(kTransposeThreads)
     transpose_kernel(std::uint8_t* dst, float* dst_scale, const std::uint8_t* src, const float* src_scale,
                      std::int64_t rows, std::int64_t k, bool blocks) {
+  wait_for_work_before();
   __shared__ std::uint32_t in[kSide][kWords + 1], out[kSide][kWords + 1];
   const std::int64_t row0 = static_cast<std::int64_t>(blockIdx.y) * kSide;
   const std::int64_t k0 = static_cast<std::int64_t>(blockIdx.x) * kSide;

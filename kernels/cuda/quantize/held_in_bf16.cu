@@ -4,6 +4,7 @@
 // and for the cast, an element at a time and of a column form across the value's rows. No GPU multiplies these formats, so
 // nobody times it.
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/hopper/early_start.cuh"
 #include "kernels/cuda/quantize/gemm_operands.cuh"
 
 namespace precbench::cuda {
@@ -25,6 +26,7 @@ struct HeldArgs {
 };
 
 __global__ void __launch_bounds__(kMostThreads) cast_held_kernel(const HeldArgs a) {
+  wait_for_work_before();
   __shared__ std::uint32_t buffer[kWarp];
   const std::int64_t across = detail::blocks_of(a.form.k, a.wide), kb = blockIdx.x % across;
   const std::int64_t row0 = blockIdx.x / across * a.tall, row_end = min(row0 + a.tall, a.form.rows);

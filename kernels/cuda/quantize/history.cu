@@ -1,5 +1,6 @@
 // The end of a step with delayed scaling: amaxes move into the histories that the next scales come from.
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/hopper/early_start.cuh"
 #include "kernels/cuda/vector.cuh"
 
 namespace precbench {
@@ -12,6 +13,7 @@ constexpr int kHistoryThreads = 256;
 __global__ void __launch_bounds__(kHistoryThreads)
     update_history_kernel(float* known, float* history, float* staged, std::int64_t length,
                           bool most_recent) {
+  wait_for_work_before();
   __shared__ std::uint32_t buffer[kWarp];
   const std::int64_t slot = blockIdx.x;
   const float amax = staged[slot];

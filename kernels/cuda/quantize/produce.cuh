@@ -8,6 +8,7 @@
 //                               in L2
 #pragma once
 
+#include "kernels/cuda/hopper/early_start.cuh"
 #include "kernels/cuda/quantize/from_value.h"
 #include "kernels/cuda/quantize/row.cuh"
 #include "kernels/cuda/quantize/tile_kernels.cuh"
@@ -33,6 +34,7 @@ void cast_value(CudaDevice& device, const Tensor& value, const TileOutput& outpu
 /// A row of the source at a time: makes value and row form.
 template <class Source, int kVectors>
 __global__ void __launch_bounds__(kRowThreads, 2) produce_rows(const Source source, const TileOutput out) {
+  wait_for_work_before();
   constexpr int kBatch = std::min(kVectors, Source::kBatch / 2);
   __shared__ std::uint32_t maxima[2][kWarp];
   RowWriter<kVectors> writer(out, source.cols);

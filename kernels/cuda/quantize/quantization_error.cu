@@ -1,4 +1,5 @@
 // What a quantized form has lost of its value: sums over all elements, in FP64, of a tile or of a run of chunks at a time.
+#include "kernels/cuda/hopper/early_start.cuh"
 #include "kernels/cuda/quantize/fp4.h"
 #include "kernels/cuda/quantize/gemm_operands.cuh"
 #include "kernels/numerics/fp4.h"
@@ -44,6 +45,7 @@ __device__ inline float element(const FormArgs& form, std::int64_t at) {
 /// and a form in either order are read by rows.
 __global__ void __launch_bounds__(kErrorThreads)
     quantization_error_kernel(double* partial, const Matrix value, const FormArgs form, bool columns) {
+  wait_for_work_before();
   __shared__ std::uint16_t tile[kErrorTile][kErrorTile + 2];
   __shared__ double buffers[kErrorTerms][kWarp];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -75,6 +77,7 @@ __global__ void __launch_bounds__(kErrorThreads)
 __global__ void __launch_bounds__(kErrorThreads)
     fp4_error_kernel(double* partial, const std::uint16_t* x, const std::uint8_t* codes, const void* scales,
                      const float* amax, const QuantFormat format, std::int64_t rows, std::int64_t k) {
+  wait_for_work_before();
   constexpr int kChunk = 16;
   __shared__ double buffers[kErrorTerms][kWarp];
   const float factor = fp4_tensor_factor(format, amax ? *amax : 0.0f);
@@ -96,6 +99,7 @@ __global__ void __launch_bounds__(kErrorThreads)
 /// Warp i sums term i over the blocks.
 __global__ void __launch_bounds__(kErrorTerms* kWarp)
     quantization_error_total(float* out, const double* partial, int blocks) {
+  wait_for_work_before();
   const int term = threadIdx.x / kWarp;
   double sum = 0;
   for (int b = threadIdx.x % kWarp; b < blocks; b += kWarp) sum += partial[b * kErrorTerms + term];

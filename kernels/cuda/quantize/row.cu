@@ -1,6 +1,8 @@
 // What row kernels share on the host, and the second stage of their sums over rows.
 #include "kernels/cuda/quantize/row.cuh"
 
+#include "kernels/cuda/hopper/early_start.cuh"
+
 namespace precbench::cuda {
 
 bool fits_row(std::int64_t cols) { return why_no_width(cols).empty(); }
@@ -20,6 +22,7 @@ template <class T>
 __global__ void __launch_bounds__(kWarp* kWarp)
     sum_rows_kernel(T* out, const float* partial, int rows, std::int64_t cols, std::int64_t pitch,
                     bool accumulate) {
+  wait_for_work_before();
   __shared__ float sums[kWarp][kWarp + 1];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const std::int64_t col = static_cast<std::int64_t>(blockIdx.x) * kWarp + lane;

@@ -1,6 +1,7 @@
 // The two kernels that run over any Source in tiles (tile.cuh).
 #pragma once
 
+#include "kernels/cuda/hopper/early_start.cuh"
 #include "kernels/cuda/quantize/cast_tile.cuh"
 
 namespace precbench::cuda {
@@ -54,6 +55,7 @@ template <class Source, bool kFull>
 __global__ void __launch_bounds__(kTileThreads, Source::kOutputs == 1 ? 4 : 2)
     amax_tiles(const Source source, const __grid_constant__ TileOutputs<Source::kOutputs> outputs,
                int col_tiles, int tiles) {
+  wait_for_work_before();
   constexpr int kOutputs = Source::kOutputs;
   __shared__ alignas(16) std::uint16_t row_max[kOutputs][kTile];
   __shared__ alignas(16) std::uint16_t col_max[kOutputs][kTileWarps][kTile];
@@ -139,6 +141,7 @@ template <class Source, TileCase kCase>
 __global__ void __launch_bounds__(kTileThreads, Source::kOutputs == 1 ? 3 : 2)
     cast_tiles(const Source source, const __grid_constant__ TileOutputs<Source::kOutputs> outputs,
                int col_tiles, bool reverse) {
+  wait_for_work_before();
   constexpr int kOutputs = Source::kOutputs;
   constexpr bool kFull = kCase != TileCase::any;
   __shared__ TileShared shared;

@@ -8,6 +8,7 @@
 // shifted by four words for each 16 columns.
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/hopper/early_start.cuh"
 #include "kernels/cuda/vector.cuh"
 #include "kernels/numerics/scale_layout.h"
 
@@ -51,6 +52,7 @@ __global__ void __launch_bounds__(kCodeThreads)
     transpose_codes_kernel(std::uint8_t* dst, float* dst_scale, const std::uint8_t* src,
                            const float* src_scale, std::int64_t rows, std::int64_t cols,
                            const std::int32_t* end) {
+  wait_for_work_before();
   __shared__ __align__(16) std::uint32_t out[kCodeSide * kCodeSide / 4];
   __shared__ std::uint32_t largest_of_warp[kCodeSide / kWarp];
   __shared__ float scales[kCodeSide];

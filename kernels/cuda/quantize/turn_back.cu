@@ -1,6 +1,7 @@
 // Gradients of a product whose operands were transformed, turned back: Quartet's dX and dW, 0 where fprop's cast clipped.
 // Bytes per element: the gradient's, read and written, and 2 of the operand, whose transform is made again.
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/hopper/early_start.cuh"
 #include "kernels/cuda/quantize/hadamard.cuh"
 #include "kernels/numerics/scale_layout.h"
 
@@ -21,6 +22,7 @@ struct TurnArgs {
 /// A thread has a chunk; rows are whole transforms long, so that neighbouring lanes have a transform's chunks.
 template <class To, class From>
 __global__ void __launch_bounds__(kTurnThreads) turn_back_kernel(To* dst, const From* src, const TurnArgs a) {
+  wait_for_work_before();
   __shared__ SignBits signs;
   leave_signs(signs, a.format.transform.signs, nullptr, 0);
   const std::int64_t first = (std::int64_t{blockIdx.x} * kTurnThreads + threadIdx.x) * kChunk;
