@@ -209,8 +209,9 @@ std::vector<Field> make_fields() {
 
       number("time_limit", kMeasurement, "s", "sampling with --steps auto ends after this time",
              &Case::time_limit, kSingle, 0),
-      text("graph", kMeasurement, "capture the step as one graph, on a GPU", &Case::graph, kSingle, when_set,
-           {"on", "off"}),
+      text("graph", kMeasurement,
+           "capture the step as one graph, on a GPU; early: our kernels start while the one in front runs",
+           &Case::graph, kAxis, when_set, {"on", "off", "early"}),
       text("deterministic", kMeasurement, "equal runs give equal bits, at some cost in speed",
            &Case::deterministic, kSingle, when_set, {"off", "on"}),
       text("attention", kMeasurement, "whose attention kernels: auto takes the faster for the shape",

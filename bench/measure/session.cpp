@@ -225,7 +225,9 @@ void Session::train(Rank& rank, std::int64_t begin) {
   options.time_limit_s = case_.time_limit;
   Sampler sampler(options);
   const bool by_host = plan_.exchange.mode == ExpertExchange::Mode::sync;  // counts, which no graph has
-  StepRunner runner(rank, *data_, case_.graph == "on" && !by_host, board_);
+  const bool early = case_.graph == "early";
+  StepRunner runner(rank, *data_, case_.graph != "off" && !by_host, board_,
+                    early ? KernelStart::early : KernelStart::in_turn);
   const std::vector<std::uint64_t> before = rank.parameters().fingerprints();
   const std::int64_t typical = typical_step(plan_, begin, plan_.accumulation);
   std::vector<CollectiveCount> collectives;  // of a step; saving weights makes others
@@ -250,6 +252,10 @@ void Session::train(Rank& rank, std::int64_t begin) {
     if (case_.checkpoint_every > 0 && (step + 1) % case_.checkpoint_every == 0)
       save_checkpoint(rank, step + 1);
     if (!last) continue;
+    if (early && first_rank && runner.early_kernels() == 0)
+      builder_.warn(
+          {"--graph early: no kernel started early; it takes a captured step, a GPU of compute capability 9.0 and a "
+           "driver for CUDA 12.3"});
     finish_training(rank, sampler);
     run_probes(rank, runner, step + 1, plan_, collectives, builder_, board_);
     return;

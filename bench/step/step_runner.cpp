@@ -3,11 +3,12 @@
 
 namespace precbench {
 
-StepRunner::StepRunner(Rank& rank, const DataSource& data, bool graph, StepBoard* board)
+StepRunner::StepRunner(Rank& rank, const DataSource& data, bool graph, StepBoard* board, KernelStart start)
     : rank_(rank),
       data_(data),
       graph_(graph && has_graphs(rank.device())),
       board_(board),
+      start_(start),
       clock_(make_device_clock(rank.device())) {}
 
 void StepRunner::note(std::int64_t step, StepBoard::Stage stage) {
@@ -22,7 +23,9 @@ StepRunner::Timed StepRunner::run(std::int64_t step, double signal) {
     captured_.reset();
     warm_ = false;
   }
-  if (captures() && warm_ && !captured_) captured_ = capture_step(rank_.device(), [&] { rank_.enqueue(); });
+  if (captures() && warm_ && !captured_)
+    captured_ = capture_step(
+        rank_.device(), [&] { rank_.enqueue(); }, start_);
   rank_.prepare(data_, step, signal);
   clock_->reset();
   const std::size_t start = clock_->mark();

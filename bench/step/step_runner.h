@@ -14,8 +14,10 @@ namespace precbench {
 
 class StepRunner {
  public:
-  /// `graph`: capture, where the device can. `board`: where to note how far the rank is; null: nowhere.
-  StepRunner(Rank& rank, const DataSource& data, bool graph, StepBoard* board = nullptr);
+  /// `graph`: capture, where the device can, and when its kernels start. `board`: where to note how far the rank is; null:
+  /// nowhere.
+  StepRunner(Rank& rank, const DataSource& data, bool graph, StepBoard* board = nullptr,
+             KernelStart start = KernelStart::in_turn);
 
   struct Timed {
     StepResult result;
@@ -28,6 +30,9 @@ class StepRunner {
   /// are none.
   StepProfiler::Result profile(std::int64_t step);
 
+  /// Kernels of the captured step that start early; 0 where none is captured.
+  int early_kernels() const { return captured_ ? captured_->early_kernels() : 0; }
+
  private:
   void note(std::int64_t step, StepBoard::Stage stage);
   /// What has run may be captured, too.
@@ -37,6 +42,7 @@ class StepRunner {
   const DataSource& data_;
   bool graph_;
   StepBoard* board_;
+  KernelStart start_;
   bool warm_ = false;
   std::unique_ptr<DeviceClock> clock_;
   std::unique_ptr<StepGraph> captured_;

@@ -11,7 +11,7 @@ TEST_CASE("of a record's warnings a user hears those that doubt the whole sweep,
           "[told_at_once]") {
   using Lines = std::vector<std::string>;
   const std::string overlap = "--eval-data: holds what --data holds",
-                    driver = why_driver_is_slow(90, false, true);
+                    driver = why_no_hopper_kernels(90, false);
   Record record;
   record.warnings = {"--reshard auto: on"};
   CHECK(told_at_once(record).empty());

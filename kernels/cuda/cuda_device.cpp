@@ -230,7 +230,7 @@ void CudaDevice::synchronize() {
 }
 
 std::string CudaDevice::fallback() const {
-  return why_driver_is_slow(compute_capability(), hopper::has_tensor_maps(), hopper::has_early_starts());
+  return why_no_hopper_kernels(compute_capability(), hopper::has_tensor_maps());
 }
 
 std::int64_t CudaDevice::workspace_bytes() const {
@@ -268,12 +268,12 @@ void CudaDevice::begin_capture() {
   capturing_ = true;
 }
 
-CudaDevice::Captured CudaDevice::end_capture() {
+CudaDevice::Captured CudaDevice::end_capture(KernelStart start) {
   capturing_ = false;
   cudaGraph_t graph = nullptr;
   check(cudaStreamEndCapture(stream_, &graph), "the capture of a step", last_op_);
   const std::unique_ptr<CUgraph_st, decltype(&cudaGraphDestroy)> owner(graph, cudaGraphDestroy);
-  const int early = hopper::start_early(graph);
+  const int early = start == KernelStart::early ? hopper::start_early(graph) : 0;
   cudaGraphExec_t executable = nullptr;
   check(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate", "captured step");
   PRECBENCH_CHECK(cudaGraphUpload(executable, stream_));

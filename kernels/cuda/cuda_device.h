@@ -15,6 +15,7 @@
 
 #include "kernels/device/device.h"
 #include "kernels/gpu/device_info.h"
+#include "kernels/gpu/graph.h"
 
 struct CUgraphExec_st;  // cudaGraphExec_t points to it
 struct CUstream_st;     // cudaStream_t points to it
@@ -79,7 +80,7 @@ class CudaDevice final : public Device {
     int early_kernels;  ///< StepGraph::early_kernels
   };
   void begin_capture();
-  Captured end_capture();
+  Captured end_capture(KernelStart start = KernelStart::in_turn);
   void abandon_capture();
   bool capturing() const { return capturing_; }
 

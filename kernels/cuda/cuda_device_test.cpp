@@ -69,8 +69,9 @@ TEST_CASE("our kernels of a captured step start early and wait for the ones befo
     }
   };
   step();
-  const std::unique_ptr<StepGraph> graph = capture_step(*device, step);
+  const std::unique_ptr<StepGraph> graph = capture_step(*device, step, KernelStart::early);
   if (gpu_properties(0).compute_capability >= 90) CHECK(graph->early_kernels() >= 3 * kRounds);
+  CHECK(capture_step(*device, step)->early_kernels() == 0);
   std::vector<float> host(n * n);
   for (int replay = 0; replay < 20; ++replay) {
     graph->replay();

@@ -66,7 +66,7 @@ class EventClock final : public DeviceClock {
 
 bool has_graphs(const Device& device) { return dynamic_cast<const CudaDevice*>(&device) != nullptr; }
 
-std::unique_ptr<StepGraph> capture_step(Device& device, const std::function<void()>& step) {
+std::unique_ptr<StepGraph> capture_step(Device& device, const std::function<void()>& step, KernelStart start) {
   auto* cuda = dynamic_cast<CudaDevice*>(&device);
   if (!cuda) throw Unsupported("the " + device.name() + " device has no graphs");
   cuda->begin_capture();
@@ -76,7 +76,7 @@ std::unique_ptr<StepGraph> capture_step(Device& device, const std::function<void
     cuda->abandon_capture();
     throw;
   }
-  return std::make_unique<CudaStepGraph>(*cuda, cuda->end_capture());
+  return std::make_unique<CudaStepGraph>(*cuda, cuda->end_capture(start));
 }
 
 std::unique_ptr<DeviceClock> make_device_clock(Device& device) {

@@ -45,12 +45,9 @@ std::string why_gpu_refuses(const std::string& device, std::int64_t width, const
   return why.empty() ? kind->why_no_heads(heads.head_dim, heads.q_normed, heads.k_normed) : why;
 }
 
-std::string why_driver_is_slow(int compute_capability, bool tensor_maps, bool early_starts) {
-  if (compute_capability == 90 && !tensor_maps)
-    return "driver: it makes no tensor maps, so that the libraries' kernels run instead of our own for Hopper; a newer one does";
-  if (compute_capability >= 90 && !early_starts)
-    return "driver: it starts no kernel before the one in front has ended, and steps take longer; one for CUDA 12.3 or newer does";
-  return "";
+std::string why_no_hopper_kernels(int compute_capability, bool tensor_maps) {
+  if (compute_capability != 90 || tensor_maps) return "";
+  return "driver: it makes no tensor maps, so that the libraries' kernels run instead of our own for Hopper; a newer one does";
 }
 
 }  // namespace precbench

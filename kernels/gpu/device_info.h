@@ -28,9 +28,8 @@ struct HeadSizes {
 /// attention takes is known only where it runs.
 std::string why_gpu_refuses(const std::string& device, std::int64_t width, const HeadSizes& heads);
 
-/// What a GPU lacks whose driver is too old for how our kernels run there; empty: nothing. On a Hopper they copy by tensor
-/// maps; there and on later ones those of a captured step start early (kernels/cuda/hopper/early_start.h).
-std::string why_driver_is_slow(int compute_capability, bool tensor_maps, bool early_starts);
+/// What a Hopper lacks whose driver makes no tensor maps, which our kernels for it copy by; empty: nothing.
+std::string why_no_hopper_kernels(int compute_capability, bool tensor_maps);
 
 /// One GPU and the libraries that drive it; fields of the record's environment. Unknown strings are empty.
 struct GpuProperties {

@@ -8,8 +8,6 @@
 namespace precbench {
 namespace {
 
-bool holds(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
-
 TEST_CASE("every GPU device has a name that a case may hold, and no other device has one of them",
           "[gpu_names]") {
   CHECK(gpu_device_names() == std::vector<std::string>{"cuda"});
@@ -25,6 +23,9 @@ TEST_CASE("the best device is a GPU where one can be used", "[gpu_names]") {
 }
 
 TEST_CASE("a GPU device refuses what its kernels do not take, another device nothing", "[gpu_names]") {
+  const auto holds = [](const std::string& text, const char* part) {
+    return text.find(part) != std::string::npos;
+  };
   CHECK(why_gpu_refuses("cuda", 4096, {128, 128, 128}) == "");
   CHECK(holds(why_gpu_refuses("cuda", 16392, {128}), "at most 16384, not 16392"));
   CHECK(holds(why_gpu_refuses("cuda", 4096, {24}), "multiple of 16, not 24"));
@@ -36,14 +37,11 @@ TEST_CASE("a GPU device refuses what its kernels do not take, another device not
   CHECK(why_gpu_refuses("cpu", 16392, {24, 24, 24}) == "");
 }
 
-TEST_CASE("of an old driver only a GPU is warned that could do more", "[gpu_names]") {
-  CHECK(holds(why_driver_is_slow(90, false, false), "no tensor maps"));
-  CHECK(holds(why_driver_is_slow(90, false, true), "no tensor maps"));
-  CHECK(holds(why_driver_is_slow(90, true, false), "CUDA 12.3"));
-  CHECK(why_driver_is_slow(90, true, true) == "");
-  CHECK(why_driver_is_slow(89, false, false) == "");
-  CHECK(why_driver_is_slow(100, false, true) == "");
-  CHECK(holds(why_driver_is_slow(100, false, false), "CUDA 12.3"));
+TEST_CASE("of a driver without tensor maps only a Hopper is warned", "[gpu_names]") {
+  CHECK(why_no_hopper_kernels(90, false).starts_with("driver: "));
+  CHECK(why_no_hopper_kernels(90, true) == "");
+  CHECK(why_no_hopper_kernels(89, false) == "");
+  CHECK(why_no_hopper_kernels(100, false) == "");
 }
 
 TEST_CASE("the CPU has no graphs", "[gpu_names]") { CHECK_FALSE(has_graphs(*make_cpu_device(1))); }

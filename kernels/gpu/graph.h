@@ -11,13 +11,17 @@
 
 namespace precbench {
 
+/// When kernels of a captured step start: each after the one in front of it; or our own while that one still runs, to wait for
+/// its end in their places (kernels/cuda/hopper/early_start.cuh), on GPUs of 9.0 and later.
+enum class KernelStart { in_turn, early };
+
 /// One captured step. Replaying it repeats every op with the same addresses, so inputs change by uploading to
 /// the same tensors, and per-step scalars live in device memory.
 class StepGraph {
  public:
   virtual ~StepGraph() = default;
   virtual void replay() = 0;  ///< asynchronous, in order with the device's other work
-  /// Of its kernels, those that start before the one in front of them has ended, and wait for it there.
+  /// Of its kernels, those that start early.
   virtual int early_kernels() const = 0;
 };
 
@@ -28,7 +32,8 @@ bool has_graphs(const Device& device);
 /// step must have run once before, so that plans and scratch exist. `step` may not allocate, upload, download
 /// or synchronize. Throws Unsupported where the device has no graphs; an exception of `step` ends the capture
 /// and passes through.
-std::unique_ptr<StepGraph> capture_step(Device& device, const std::function<void()>& step);
+std::unique_ptr<StepGraph> capture_step(Device& device, const std::function<void()>& step,
+                                        KernelStart start = KernelStart::in_turn);
 
 /// Moments in the order of a device's work. On a GPU: events, also inside a captured graph, where they are taken
 /// anew at every replay. Elsewhere: the host's clock after synchronize().

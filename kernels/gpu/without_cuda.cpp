@@ -17,7 +17,7 @@ std::unique_ptr<Device> make_gpu_device(int, const GpuOptions&) { throw Unsuppor
 
 bool has_graphs(const Device&) { return false; }
 
-std::unique_ptr<StepGraph> capture_step(Device& device, const std::function<void()>&) {
+std::unique_ptr<StepGraph> capture_step(Device& device, const std::function<void()>&, KernelStart) {
   throw Unsupported("the " + device.name() + " device has no graphs");
 }
 

@@ -18,7 +18,6 @@ struct Driver {
   decltype(&cuKernelGetFunction) function;
   decltype(&cuFuncGetName) name;
   decltype(&cuFuncGetAttribute) attribute;
-  bool complete() const { return params && function && name && attribute; }
 };
 
 const Driver& driver() {
@@ -80,10 +79,8 @@ bool is_plain(const cudaGraphEdgeData& edge) {
 
 }  // namespace
 
-bool has_early_starts() { return driver().complete(); }
-
 int start_early(cudaGraph_t graph) {
-  if (!has_early_starts()) return 0;
+  if (!driver().params || !driver().function || !driver().name || !driver().attribute) return 0;
   const Edges edges = edges_of(graph);
   std::unordered_map<cudaGraphNode_t, int> waited_for;
   for (const cudaGraphNode_t to : edges.to) ++waited_for[to];
