@@ -79,6 +79,7 @@ class Session {
   void first_step_done(Rank& rank, std::int64_t step, const std::vector<std::uint64_t>& before);
   void save_checkpoint(Rank& rank, std::int64_t steps);
   void finish_training(Rank& rank, const Sampler& sampler);
+  std::string bad_router(Rank& rank) const;
   [[noreturn]] void throw_diverged(Rank& rank, std::int64_t step, const StepResult& result);
 
   Plan plan_;
@@ -317,6 +318,25 @@ void Session::finish_training(Rank& rank, const Sampler& sampler) {
   }
 }
 
+/// The first token of the first rank that has one with router logits that are not finite, in words that are the same on every
+/// rank; a collective.
+std::string Session::bad_router(Rank& rank) const {
+  const Routers* routers = rank.parameters().routers();
+  if (!routers) return {};
+  const std::optional<BadToken> own = routers->bad_token();
+  const auto of_rank = [&](int r, std::int64_t value) {
+    return std::llround(rank.sum_over_ranks(rank.comm().rank() == r ? static_cast<double>(value) : 0));
+  };
+  int r = 0;
+  while (r < share_.world && !of_rank(r, own.has_value())) ++r;
+  if (r == share_.world) return {};
+  const BadToken mine = own.value_or(BadToken{});
+  const std::int64_t token = of_rank(r, mine.token), micro_step = of_rank(r, mine.micro_step);
+  return fmt::format(
+      "; first token{} with router logits that are not finite: {} of micro-step {} at layer {} (not always where it began)",
+      share_.world > 1 ? fmt::format(" of rank {}", r) : "", token, micro_step, of_rank(r, mine.layer));
+}
+
 void Session::throw_diverged(Rank& rank, std::int64_t step, const StepResult& result) {
   // The first tensor, in the model's order, with a gradient that is not finite; the same on every rank.
   std::string bad;
@@ -324,12 +344,7 @@ void Session::throw_diverged(Rank& rank, std::int64_t step, const StepResult& re
     if (bad.empty() && !std::all_of(values, values + p.size(), [](float v) { return std::isfinite(v); }))
       bad = p.name;
   });
-  std::string router;
-  if (const Routers* routers = rank.parameters().routers())
-    if (const std::optional<BadToken> token = routers->bad_token())
-      router =
-          fmt::format("; first token with router logits that are not finite: {} of micro-step {} at layer {}",
-                      token->token, token->micro_step, token->layer);
+  const std::string router = bad_router(rank);
   throw Diverged(fmt::format("{} is not finite at step {}; first bad gradient: {}{}",
                              std::isfinite(result.loss) ? "the gradient norm" : "the loss", step + 1,
                              bad.empty() ? "none" : bad, router));

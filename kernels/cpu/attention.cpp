@@ -55,14 +55,16 @@ KeyRows key_rows(const Tensor& fused, const Tensor& own, const AttentionShape& s
 
 /// A run of queries, and the keys that it sees.
 struct QueryBlock {
+  const AttentionShape& shape;
   std::int64_t first, n;
   std::int64_t keys;  ///< that the last query sees
 
   QueryBlock(const AttentionShape& s, std::int64_t first_query)
-      : first(first_query), n(std::min(kBlock, s.T - first)), keys(visible(s, first + n - 1)) {}
+      : shape(s), first(first_query), n(std::min(kBlock, s.T - first)), keys(visible(n - 1)) {}
 
-  static std::int64_t visible(const AttentionShape& s, std::int64_t t) {
-    return std::clamp<std::int64_t>(t + s.offset + 1, 0, s.keys());
+  /// Keys that its query i sees: the first ones.
+  std::int64_t visible(std::int64_t i) const {
+    return std::clamp<std::int64_t>(first + i + shape.offset + 1, 0, shape.keys());
   }
 };
 
@@ -70,6 +72,55 @@ struct QueryBlock {
 void block_scores(float* scores, const float* q, const float* k, const QueryBlock& block, std::int64_t D) {
   gemm(false, true, block.n, block.keys, D, 1.0f / std::sqrt(static_cast<float>(D)), q + block.first * D, k,
        0.0f, scores);
+}
+
+/// Rows for a product with weights that are 0 where a query does not see a key. 0 times a number that is not finite is NaN,
+/// so rows with such numbers are zeros in the product, and are added to those that see them afterwards.
+class FiniteRows {
+ public:
+  /// Of rows [n, D] those from `begin` on are looked at, which not all see.
+  FiniteRows(const float* rows, std::int64_t begin, std::int64_t n, std::int64_t D) : rows_(rows) {
+    if (cpu::all_finite(rows + begin * D, (n - begin) * D)) return;
+    for (std::int64_t row = begin; row < n; ++row) {
+      if (cpu::all_finite(rows + row * D, D)) continue;
+      if (left_out_.empty()) finite_.assign(rows, rows + n * D);
+      std::fill_n(finite_.begin() + row * D, D, 0.0f);
+      left_out_.push_back(row);
+    }
+  }
+
+  const float* data() const { return left_out_.empty() ? rows_ : finite_.data(); }
+  const std::vector<std::int64_t>& left_out() const { return left_out_; }
+
+ private:
+  const float* rows_;
+  std::vector<float> finite_;  // empty where nothing is left out
+  std::vector<std::int64_t> left_out_;
+};
+
+void add_row(float* to, float weight, const float* row, std::int64_t D) {
+  for (std::int64_t c = 0; c < D; ++c) to[c] += weight * row[c];
+}
+
+/// out[n, D] = scale * weights[n, keys] * rows[keys, D], of the keys that each query sees.
+void sum_over_keys(float* out, float scale, const float* weights, const float* rows, const QueryBlock& block,
+                   std::int64_t D) {
+  const FiniteRows finite(rows, block.visible(0), block.keys, D);
+  gemm(false, false, block.n, D, block.keys, scale, weights, finite.data(), 0.0f, out);
+  for (const std::int64_t key : finite.left_out())
+    for (std::int64_t i = 0; i < block.n; ++i)
+      if (key < block.visible(i))
+        add_row(out + i * D, scale * weights[i * block.keys + key], rows + key * D, D);
+}
+
+/// out[keys, D] += scale * weights^T * rows[n, D], of the queries that see each key.
+void add_over_queries(float* out, float scale, const float* weights, const float* rows,
+                      const QueryBlock& block, std::int64_t D) {
+  const FiniteRows finite(rows, 0, block.n, D);
+  gemm(true, false, block.keys, D, block.n, scale, weights, finite.data(), 1.0f, out);
+  for (const std::int64_t i : finite.left_out())
+    for (std::int64_t key = 0; key < block.visible(i); ++key)
+      add_row(out + key * D, scale * weights[i * block.keys + key], rows + i * D, D);
 }
 
 /// Scores to probabilities over the first `visible` of `keys`, zeros behind them. Returns log sum exp.
@@ -105,8 +156,8 @@ void CpuDevice::do_attention(const ops::Attention& op) {
         if (block.keys == 0) std::fill_n(o + first * D, block.n * D, 0.0f);
         block_scores(p, q, k, block, D);
         for (std::int64_t i = 0; i < block.n; ++i)
-          lse_row[first + i] = softmax(p + i * block.keys, QueryBlock::visible(s, first + i), block.keys);
-        gemm(false, false, block.n, D, block.keys, 1.0f, p, v, 0.0f, o + first * D);
+          lse_row[first + i] = softmax(p + i * block.keys, block.visible(i), block.keys);
+        sum_over_keys(o + first * D, 1.0f, p, v, block, D);
       }
       store_head(op.out.value, b, T, h, D, o);
     }
@@ -142,7 +193,7 @@ void CpuDevice::do_attention_backward(const ops::AttentionBackward& op) {
         for (std::int64_t i = 0; i < n; ++i) {
           float *row = p + i * keys, *drow = dp + i * keys;
           const float *o_row = o + (first + i) * D, *grad_row = grad + (first + i) * D;
-          const std::int64_t visible = QueryBlock::visible(s, first + i);
+          const std::int64_t visible = block.visible(i);
           const float delta = cpu::lane_sum(D, [&](std::int64_t c) { return o_row[c] * grad_row[c]; });
           const float log_total = lse_row[first + i];
           for (std::int64_t j = 0; j < visible; ++j) {
@@ -152,9 +203,9 @@ void CpuDevice::do_attention_backward(const ops::AttentionBackward& op) {
           std::fill(row + visible, row + keys, 0.0f);
           std::fill(drow + visible, drow + keys, 0.0f);
         }
-        gemm(true, false, keys, D, n, 1.0f, p, grad + first * D, 1.0f, dv);
-        gemm(false, false, n, D, keys, scale, dp, k, 0.0f, dq + first * D);
-        gemm(true, false, keys, D, n, scale, dp, q + first * D, 1.0f, dk);
+        add_over_queries(dv, 1.0f, p, grad + first * D, block, D);
+        sum_over_keys(dq + first * D, scale, dp, k, block, D);
+        add_over_queries(dk, scale, dp, q + first * D, block, D);
       }
       store_head(op.dqkv, b, T, h, D, dq);
     }

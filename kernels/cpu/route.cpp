@@ -95,10 +95,6 @@ float gates(const RoutingRule& rule, const float* z, const float* p, const std::
   return sum;
 }
 
-bool all_finite(const float* x, std::int64_t n) {
-  return std::all_of(x, x + n, [](float v) { return std::isfinite(v); });
-}
-
 /// What one token's weights and the two losses pull its logits to.
 void token_gradient(const ops::RouteBackward& op, const std::vector<float>& pulls, std::int64_t t,
                     float* buffer, float* dz) {
@@ -160,7 +156,7 @@ void CpuDevice::do_route(const ops::Route& op) {
       else
         std::copy_n(op.forced.as<std::int32_t>() + t * K, K, index + t * K);
       gates(rule, z, p, index + t * K, weights);
-      finite[t] = all_finite(z, E);
+      finite[t] = cpu::all_finite(z, E);
       for (std::int64_t k = 0; k < K; ++k)
         weights[k] =
             finite[t] ? weights[k] * static_cast<float>(rule.scale) : std::numeric_limits<float>::quiet_NaN();

@@ -56,6 +56,11 @@ float lane_sum(std::int64_t n, Term&& term) {
   return lanes[0];
 }
 
+/// Whether none of n values is infinite or NaN.
+inline bool all_finite(const float* x, std::int64_t n) {
+  return lane_sum(n, [&](std::int64_t i) { return x[i] * 0.0f; }) == 0;  // 0 times any other is NaN
+}
+
 /// e^x within 1.25 ulp for x in [-87.3, 88.72]; 0 below, +Inf above, NaN stays. Branch-free, so loops over it
 /// vectorize: x = n ln2 + r with |r| <= ln2/2 (Cody-Waite in two parts), e^r = 1 + r + r^2 q(r), then 2^n by
 /// exponent bits in two factors, so that n = 128 does not overflow early. q is the minimax polynomial of

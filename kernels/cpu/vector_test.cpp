@@ -1,4 +1,4 @@
-// The claims of vector.h about its exp and its sums.
+// The claims of vector.h about its exp, its sums and what is finite.
 #include "kernels/cpu/vector.h"
 
 #include "kernels/device/op_testing.h"
@@ -38,5 +38,18 @@ TEST_CASE("lane_sum takes every term once", "[cpu][vector]") {
     const float total = cpu::lane_sum(n, [](std::int64_t i) { return static_cast<float>(i + 1); });
     const std::int64_t expected = n * (n + 1) / 2;
     CHECK(total == static_cast<float>(expected));
+  }
+}
+
+TEST_CASE("all_finite sees NaN and infinities wherever they stand", "[cpu][vector]") {
+  for (std::size_t n : {0, 1, 16, 17, 40}) {
+    std::vector<float> values(n, -3e38f);  // of which the sum would be infinite
+    CHECK(cpu::all_finite(values.data(), static_cast<std::int64_t>(n)));
+    for (std::size_t i = 0; i < n; ++i)
+      for (const float bad : {std::nanf(""), HUGE_VALF, -HUGE_VALF}) {
+        values[i] = bad;
+        CHECK_FALSE(cpu::all_finite(values.data(), static_cast<std::int64_t>(n)));
+        values[i] = -3e38f;
+      }
   }
 }

@@ -1,6 +1,8 @@
 // Causal grouped-query attention on the CPU device against a naive FP64 softmax, and its gradient against
 // finite differences of that. Sequence lengths lie around the 64 queries that the device takes at a time.
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <limits>
 
 #include "kernels/base/errors.h"
@@ -221,6 +223,95 @@ TEST_CASE("attention to a copy of the fused keys is the same to the bit", "[cpu]
   const std::vector<float> dq = query_gradient(s, dqkv), both = fused.dqkv.floats();
   for (std::size_t i = 0; i < dq.size(); ++i)
     if (static_cast<std::int64_t>(i) % W < C) REQUIRE(dq[i] == both[i]);
+}
+
+// ---- what is not finite
+
+namespace {
+
+enum class Poisoned : std::uint8_t { query, key, value, gradient };
+
+/// Rows of the results, in the order out, dq, dk, dv: [tokens * heads] of the first two, [B * keys * kv_heads] of the others.
+using ResultRows = std::array<std::vector<std::vector<float>>, 4>;
+
+/// Attention to keys of their own and its backward, in FP32.
+ResultRows rows_of_results(Device& device, const AttentionShape& s, const std::vector<float>& qkv,
+                           const std::vector<float>& kv, const std::vector<float>& dout) {
+  const std::int64_t M = s.tokens(), rows = s.B * s.keys(), D = s.head_dim;
+  const Owned queries(DType::f32, M, s.qkv_width(), qkv), keys(DType::f32, rows, s.kv_width(), kv);
+  const Owned grad(DType::f32, M, s.q_width(), dout);
+  const Owned out(DType::f32, M, s.q_width()), lse(DType::f32, s.heads, M);
+  const Owned dqkv(DType::f32, M, s.qkv_width()), dkv(DType::f32, rows, s.kv_width());
+  device.attention({operand(out), lse, queries, s, keys});
+  device.attention_backward({dqkv, grad, out, lse, queries, s, keys, dkv});
+  ResultRows result;
+  const auto cut = [&](std::vector<std::vector<float>>& to, const Owned& from, std::int64_t cols,
+                       std::int64_t first_head, std::int64_t heads) {
+    const std::vector<float> all = from.floats();
+    const auto count = static_cast<std::int64_t>(all.size()) / cols;
+    for (std::int64_t row = 0; row < count; ++row)
+      for (std::int64_t head = 0; head < heads; ++head) {
+        const auto begin = all.begin() + row * cols + (first_head + head) * D;
+        to.emplace_back(begin, begin + D);
+      }
+  };
+  cut(result[0], out, s.q_width(), 0, s.heads);
+  cut(result[1], dqkv, s.qkv_width(), 0, s.heads);
+  cut(result[2], dkv, s.kv_width(), 0, s.kv_heads);
+  cut(result[3], dkv, s.kv_width(), s.kv_heads, s.kv_heads);
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("attention: what is not finite reaches those who see it, and nothing of the others changes",
+          "[cpu][attention]") {
+  const auto device = make_cpu_device(2);
+  // Two kv heads for two q heads each, one element poisoned: of sequence 0, q head 2 or kv head 1.
+  for (const AttentionShape& s : {AttentionShape{2, 130, 4, 2, 8}, AttentionShape{2, 70, 4, 2, 24, 200, 130},
+                                  AttentionShape{2, 130, 4, 2, 8, 130, -3}})
+    for (const Poisoned part : {Poisoned::query, Poisoned::key, Poisoned::value, Poisoned::gradient})
+      for (const std::int64_t query : {0, 1, 20, 63, 64, 69})
+        for (const float poison : {NAN, INFINITY}) {
+          const bool of_query = part == Poisoned::query || part == Poisoned::gradient;
+          const std::int64_t key = query + s.offset;  // the last that the query sees
+          if (key < 0) continue;
+          const std::int64_t D = s.head_dim, M = s.tokens(), rows = s.B * s.keys();
+          const std::vector<float> qkv = normal(1, M * s.qkv_width()), kv = normal(2, rows * s.kv_width()),
+                                   dout = normal(3, M * s.q_width());
+          std::vector<float> bad_qkv = qkv, bad_kv = kv, bad_dout = dout;
+          if (part == Poisoned::query) bad_qkv[query * s.qkv_width() + 2 * D + 1] = poison;
+          if (part == Poisoned::gradient) bad_dout[query * s.q_width() + 2 * D + 1] = poison;
+          if (part == Poisoned::key) bad_kv[key * s.kv_width() + D + 1] = poison;
+          if (part == Poisoned::value) bad_kv[key * s.kv_width() + 3 * D + 1] = poison;
+          const ResultRows clean = rows_of_results(*device, s, qkv, kv, dout);
+          const ResultRows got = rows_of_results(*device, s, bad_qkv, bad_kv, bad_dout);
+
+          // Whether row `row` of a head of result i may change, which of NaN it must.
+          const auto reached = [&](int i, std::int64_t row, std::int64_t head) {
+            const bool of_keys = i >= 2;
+            if (of_keys ? head != 1 : of_query ? head != 2 : head < 2) return false;
+            if (row >= (of_keys ? s.keys() : s.T)) return false;  // the other sequence
+            if (part == Poisoned::gradient && i == 0) return false;
+            if (part == Poisoned::value && i == 3) return false;  // dv has none of v
+            if (!of_keys) return of_query ? row == query : row >= query;
+            return of_query ? row <= key : row <= s.T - 1 + s.offset;
+          };
+          std::int64_t spread = 0, lost = 0;
+          for (int i = 0; i < 4; ++i) {
+            const std::int64_t heads = i < 2 ? s.heads : s.kv_heads;
+            for (std::size_t j = 0; j < got[i].size(); ++j) {
+              const std::vector<float>& values = got[i][j];
+              if (!reached(i, static_cast<std::int64_t>(j) / heads, static_cast<std::int64_t>(j) % heads))
+                spread += values != clean[i][j];
+              else if (std::isnan(poison))
+                lost += std::none_of(values.begin(), values.end(), [](float v) { return std::isnan(v); });
+            }
+          }
+          INFO(text(s) << ", part " << static_cast<int>(part) << ", query " << query << ", " << poison);
+          CHECK(spread == 0);
+          CHECK(lost == 0);
+        }
 }
 
 PRECBENCH_OP_TEST(uneven_attention_on, "attention to keys of their own") {

@@ -211,7 +211,9 @@ struct BiasBackward {
   OpCost cost() const;
 };
 
-/// Causal softmax(q k^T / sqrt(head_dim)) v. A query that sees no key gives 0, with lse -inf.
+/// Causal softmax(q k^T / sqrt(head_dim)) v. A query that sees no key gives 0, with lse -inf. On the CPU nothing of a key that
+/// a query does not see reaches it, nor its gradient that key. On a GPU NaN and infinities do where both are in a tile:
+/// products of whole tiles weigh such a key with 0, and 0 times these is NaN.
 struct Attention {
   QuantizedTensor out;  ///< [M, q_width]
   Tensor lse;           ///< f32 [heads, M]: log sum exp of the scaled scores, index (b * heads + h) * T + t

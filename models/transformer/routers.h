@@ -47,9 +47,11 @@ struct ExpertTraffic {
   double combine = 0;   ///< outputs, and gradients of the tokens, back
 };
 
-/// A token whose logits are not finite.
+/// A token whose logits are not finite: of the first micro-step and layer with such logits the first. Where that began may be
+/// another: attention takes it to later ones, a GPU's also to earlier ones (ops::Attention), and a scale to all that share it.
 struct BadToken {
-  std::int64_t layer = 0, micro_step = 0, token = 0;
+  std::int64_t layer = 0, micro_step = 0;
+  std::int64_t token = 0;  ///< of the rank's B * T in a micro-step
 };
 
 class Routers {
@@ -96,6 +98,7 @@ class Routers {
   void reset();
   /// Of the last step; waits for it.
   std::vector<RouterLoad> load() const;
+  /// Of this rank's tokens in the last step; nothing where all logits are finite. Waits for it.
   std::optional<BadToken> bad_token() const;
   /// Of all layers; nothing without.
   std::vector<float> biases() const;
