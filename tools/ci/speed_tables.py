@@ -6,7 +6,8 @@ from committed import gib, lines, measured, over_bf16, percent_at_most, rate, sp
 SINGLE_RECIPES = ["tensorwise", "rowwise", "rowwise_gw_hp", "blockwise"]
 FRONT_RECIPES = ["tensorwise", "rowwise", "blockwise"]
 FRONT_SHAPES = [("llama3.1-8b", 1, 8192), ("llama3.1-8b", 1, 4096), ("llama3.2-3b", 1, 4096), ("llama3.2-1b", 8, 2048)]
-MIXTURES = [("moe-4b-a1b", "balanced"), ("moe-4b-a1b", "learned"), ("moe-4b-a1b", "zipf:1"), ("olmoe-1b-7b", "balanced"),
+MIXTURES = [("moe-4b-a1b", "balanced"), ("moe-4b-a1b", "learned"), ("moe-4b-a1b", "zipf:1"),
+            ("moe-4b-a1b", "one"), ("olmoe-1b-7b", "balanced"),
             ("qwen3-30b-a3b", "balanced")]
 MIXTURE_RECIPES = ["tensorwise", "tensorwise_delayed", "rowwise", "blockwise"]
 OLD_COMMIT = "ee8943a"
@@ -153,18 +154,63 @@ def mixtures():
     return table(["model", "routing", "bf16", *MIXTURE_RECIPES, "peak GiB, bf16 / tensorwise"], rows)
 
 
+def ranks_with_experts():
+    """The cases of two H200 by what they differ in. A recipe's tokens have the same first loss however they are sent, if none
+    is dropped: where not, a copy went wrong on its way."""
+    cases = measured("h200/moe-two-gpus.jsonl", "recipe", "dispatch", "exchange", "parallel", "flow", "routing", "capacity", "slots")
+    first = {}
+    for (recipe, *_, routing, capacity, slots), record in cases.items():
+        if capacity or slots:
+            continue
+        loss = record["training"]["loss"][0]
+        if abs(first.setdefault((recipe, routing), loss) / loss - 1) > 1e-5:
+            raise SystemExit(f"moe-two-gpus.jsonl: {recipe}, {routing}: first losses {first[recipe, routing]} and {loss}")
+    return cases
+
+
 def experts_on_two():
     """Two H200, a rank's experts on its GPU: over one GPU's tokens/s of the same batch, where that was run."""
-    one = measured("h200/moe-h200.jsonl", "model", "routing", "recipe")
+    one = measured("h200/moe-h200.jsonl", "model", "routing", "recipe", "flow")
     rows = []
-    for (recipe, dispatch, exchange, parallel, flow), record in measured(
-            "h200/moe-two-gpus.jsonl", "recipe", "dispatch", "exchange", "parallel", "flow").items():
-        single = one.get(("moe-4b-a1b", "balanced", recipe))
+    for (recipe, dispatch, exchange, parallel, flow, routing, *_), record in ranks_with_experts().items():
+        if routing != "balanced":
+            continue
+        single = one.get(("moe-4b-a1b", "balanced", recipe, flow))
         rows.append([f"`{recipe}`" + (", flow" if flow == "on" else ""), dispatch or "bf16",
                      (exchange or "gather") + (", fsdp" if parallel == "fsdp" else ""), f"{rate(record):,.0f}",
                      f"{rate(record) / rate(single):.2f}x" if single else "-", f"{record['breakdown']['communication_ms']:.1f}",
                      f"{gib(single):.1f} / {gib(record):.1f}" if single else f"- / {gib(record):.1f}"])
     return table(["recipe", "dispatch", "exchange", "tokens/s", "over one GPU", "communication, ms", "peak GiB per GPU, 1 / 2"], rows)
+
+
+def experts_routed_on_two():
+    """Likewise where routers choose: what is dropped of rank 0's slots, and bytes on the wire beside those predicted."""
+    rows = []
+    for (recipe, _, exchange, _, _, routing, capacity, slots), record in ranks_with_experts().items():
+        if routing == "balanced":
+            continue
+        moe, sent = record["moe"]["rows"], record["communication"]
+        room = f"capacity {capacity}" if capacity else f"{slots:,} slots" if slots else "all"
+        rows.append([f"`{recipe}`", exchange or "gather", room, f"{rate(record):,.0f}",
+                     f"{100 * moe['dropped'] / record['case']['batch'] / record['case']['seq'] / record['moe']['top_k'] / record['definition']['model']['layers']:.0f}%",
+                     f"{record['breakdown']['communication_ms']:.1f}",
+                     f"{sent['wire_bytes'] / sent['predicted_wire_bytes'] - 1:+.2%}", f"{gib(record):.1f}"])
+    return table(["recipe", "exchange", "room", "tokens/s", "slots dropped", "communication, ms", "bytes over predicted",
+                  "peak GiB per GPU"], rows)
+
+
+def early_start():
+    """--graph early over --graph on, both turns of each."""
+    cases = {}
+    for record in lines("h200/early-start.jsonl"):
+        case = record["case"]
+        cases.setdefault((case["model"], case["batch"], case["seq"], case["recipe"]), {}).setdefault(case["graph"], []).append(
+            record["timing"]["median_ms"])
+    turns = lambda values: ", ".join(f"{value:.2f}" for value in values)
+    return table(["model", "batch x seq", "recipe", "in turn, ms", "early, ms", "early over in turn"],
+                 [[model, f"{batch} x {seq}", recipe, turns(ms["on"]), turns(ms["early"]),
+                   f"{statistics.mean(ms['early']) / statistics.mean(ms['on']):.3f}x"]
+                  for (model, batch, seq, recipe), ms in cases.items()])
 
 
 def accumulated():
@@ -302,6 +348,7 @@ TABLES = {"single": single, "beside-peer": beside_peer, "beside-peer-experts": l
           "front-single": front_single, "front-experts": front_experts, "front-scaling": front_scaling, "scaling": scaling,
           "scaling-peer": lambda: beside_fsdp2("h200x4/scaling.jsonl", "h200x4/peer.ndjson"),
           "fsdp-two": lambda: beside_fsdp2("h200/fsdp-two/records.jsonl", "h200/fsdp-two/peer.ndjson"), "reshard": reshard, "mixtures": mixtures, "experts-on-two": experts_on_two,
+          "experts-routed-on-two": experts_routed_on_two, "early-start": early_start,
           "delayed-speed": delayed_speed, "accumulated": accumulated, "since-old-commit": since_old_commit,
           "beside-shared-expert": beside_shared_expert, "fp4-cost": fp4_cost}
 FIGURES = {"host-clock": host_clock, "repeats": repeats, "repeats-apart": lambda: apart("repeats/once", "repeats/again"),

@@ -270,6 +270,7 @@ TABLES = {"convergence": convergence, "long-run": long_run, "study-msamp": lambd
           "study-125m-eight": lambda: study_by_age("h200/study-125m-eight.md", *VERDICT),
           "study-optimizers": optimizers, "study-batch": batches, "own-kernels": own_kernels,
           "study-1b": lambda: study_by_age("h200/study-1b.md", *VERDICT),
+          "study-moe-cpu": lambda: study_by_age("cpu/study-tiny-moe.md", *VERDICT),
           "study-moe": lambda: study_by_age("h200/study-moe-118m.md", "per doubling [95%]", "gradient error", "route flips",
                                             "verdict")}
 FIGURES = {**{f"scratch-{recipe}": lambda recipe=recipe: from_scratch(recipe) for recipe in ("tensorwise", "mxfp8_floor", "nvfp4")},
