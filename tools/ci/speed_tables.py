@@ -345,6 +345,7 @@ def over_peer(recipe, folder="h200/beside-peer"):
 
 TABLES = {"single": single, "beside-peer": beside_peer, "beside-peer-experts": lambda: beside_peer("h200/beside-peer-experts"),
           "beside-peer-blocks": lambda: blocks_beside_peer("h200/beside-peer-blocks"),
+          "beside-peer-accumulated": lambda: beside_peer("h200/beside-peer-accumulated"),
           "front-single": front_single, "front-experts": front_experts, "front-scaling": front_scaling, "scaling": scaling,
           "scaling-peer": lambda: beside_fsdp2("h200x4/scaling.jsonl", "h200x4/peer.ndjson"),
           "fsdp-two": lambda: beside_fsdp2("h200/fsdp-two/records.jsonl", "h200/fsdp-two/peer.ndjson"), "reshard": reshard, "mixtures": mixtures, "experts-on-two": experts_on_two,
