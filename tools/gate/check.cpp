@@ -15,6 +15,7 @@
 #include <set>
 
 #include "kernels/base/errors.h"
+#include "kernels/base/plural.h"
 #include "results/contradiction.h"
 #include "tools/gate/gate_match.h"
 #include "tools/text/table.h"
