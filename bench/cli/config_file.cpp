@@ -44,7 +44,9 @@ void set_option(SweepFile& file, const std::string& key, const std::string& word
 
 std::string config_text(const std::string& path) {
   try {
-    return read_regular_file(path, kLongestFile);
+    const std::string text = read_regular_file(path, kLongestFile);
+    if (text.find('\0') != text.npos) throw InvalidInput(fmt::format("{}: a binary file, not TOML", path));
+    return text;
   } catch (const InvalidInput& error) {
     throw InvalidInput(fmt::format("--config: {}", error.what()));
   }
