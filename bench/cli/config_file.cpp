@@ -58,8 +58,8 @@ SweepFile read_sweep_file(const std::string& path) {
   TomlHandler handler;
   handler.section = [&](const std::string& section) { file.grids.push_back({section, {}}); };
   handler.known = [](const std::string&, const std::string& key) { return known_key(key); };
-  handler.key = [&](const std::string& section, const std::string& key,
-                    const std::vector<std::string>& words) {
+  handler.key = [&](const std::string& section, const std::string& key, const std::vector<std::string>& words,
+                    const std::string&) {
     const Field* field = is_option(key) ? nullptr : find_field(key);
     if (words.size() != 1 && (!field || !field->axis)) throw InvalidInput(key + " takes one value");
     if (field) {
