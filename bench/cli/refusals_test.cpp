@@ -212,12 +212,19 @@ TEST_CASE("an option that no case would read is refused", "[cli]") {
   CHECK(refused(dry + "--reduce-amax on") == "precbench: --reduce-amax: there is one rank: add --gpus N");
   CHECK(refused(dry + "--warmup 21 --steps 20") ==
         "precbench: --warmup: no run is as long, so none comes to its --lr: take no more than --steps");
-  CHECK(refused("run --device cpu --time-limit 5 --steps 20") ==
+  CHECK(refused(dry + "--time-limit 5 --steps 20") ==
         "precbench: --time-limit: ends --steps auto alone, and --steps is a number");
   CHECK(refused("study --device cpu --recipe mxfp8 --eval-tokens 64 --out " + (directory / "out"))
             .starts_with("precbench: --eval-tokens: needs"));
   CHECK(refused("sweep --dry-run --config " +
                 directory.write("s.toml", "device = cpu\n[a]\nreshard = off\n[b]\nseq = 64\n")) == sharded);
+}
+
+TEST_CASE("a case of a grid runs again by itself, and says what it does not read", "[cli]") {
+  const Answer answer = precbench_says("run --device cpu --batch 1 --seq 32 --steps 1 --reshard off");
+  CHECK(answer.status == 0);
+  CHECK(answer.text.find("precbench: not read: --reshard: only sharded ranks gather weights") !=
+        std::string::npos);
 }
 
 TEST_CASE("an option that some case reads is taken, and so is what says nothing new", "[cli]") {

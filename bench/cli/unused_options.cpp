@@ -64,7 +64,7 @@ const std::vector<Rule>& rules() {
 
 }  // namespace
 
-void refuse_unused(const std::vector<Plan>& cases, const Axes& flags, const Axes& file) {
+std::string unused_option(const std::vector<Plan>& cases, const Axes& flags, const Axes& file) {
   static const Case defaults;
   for (const Rule& rule : rules()) {
     const bool overruled = std::any_of(rule.beside.begin(), rule.beside.end(),
@@ -75,8 +75,13 @@ void refuse_unused(const std::vector<Plan>& cases, const Axes& flags, const Axes
     for (const Plan& plan : cases)
       if (get_text(plan.fields, field) != get_text(defaults, field)) set.push_back(&plan.fields);
     if (!set.empty() && std::none_of(set.begin(), set.end(), [&](const Case* c) { return rule.read(*c); }))
-      throw InvalidInput(fmt::format("{}: {}", flag_of(field), rule.why));
+      return fmt::format("{}: {}", flag_of(field), rule.why);
   }
+  return "";
+}
+
+void refuse_unused(const std::vector<Plan>& cases, const Axes& flags, const Axes& file) {
+  if (const std::string why = unused_option(cases, flags, file); !why.empty()) throw InvalidInput(why);
 }
 
 }  // namespace precbench

@@ -1,6 +1,7 @@
 // Options that a user has set and that nothing would read.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "bench/case/plan.h"
@@ -8,9 +9,12 @@
 
 namespace precbench {
 
-/// Throws InvalidInput, "--glob: why", where a field is set that no case of these reads, as --glob without a folder of
-/// text. An axis may have values that only some cases read: those keep their rows. `flags`: what the command line gave;
-/// `file`: what the sweep or study file did, none of which a flag has made useless.
+/// "--glob: why" where a field is set that no case of these reads, as --glob without a folder of text; else empty. An axis
+/// may have values that only some cases read: the others keep their rows. `flags`: what the command line gave; `file`:
+/// what the sweep or study file did, of which nothing counts that a flag has made useless.
+std::string unused_option(const std::vector<Plan>& cases, const Axes& flags, const Axes& file);
+
+/// Throws InvalidInput where there is one.
 void refuse_unused(const std::vector<Plan>& cases, const Axes& flags, const Axes& file);
 
 }  // namespace precbench
