@@ -49,6 +49,7 @@ constexpr std::size_t kRoundBytes = std::size_t{4} << 20, kThreadBytes = std::si
 constexpr std::size_t kLongLine = std::size_t{1} << 20;
 /// Letters of a problem; what a line holds may be longer than anybody reads.
 constexpr std::size_t kMostLetters = 400;
+constexpr const char* kLeftOut = ", left out";
 
 [[noreturn]] void cannot(const char* what, const std::string& path, int error) {
   throw InvalidInput(fmt::format("cannot {} {}: {}", what, path, std::strerror(error)));
@@ -73,11 +74,13 @@ void append_text(const std::string& path, const std::string& text) {
   cannot("write", path, error);
 }
 
-/// Whether the line is a whole JSON object, of whatever size: that is told without building it.
-bool is_object(const std::string& line) {
+bool begins_an_object(const std::string& line) {
   const std::size_t first = line.find_first_not_of(" \t\r");
-  return first != std::string::npos && line[first] == '{' && Json::accept(line);
+  return first != std::string::npos && line[first] == '{';
 }
+
+/// Whether the line is a whole JSON object, of whatever size: that is told without building it.
+bool is_object(const std::string& line) { return begins_an_object(line) && Json::accept(line); }
 
 std::vector<std::string> files_of(const std::string& path) {
   std::error_code error;
@@ -142,7 +145,8 @@ class Reader {
     bool ended;
   };
 
-  void add_problem(std::string text);
+  /// `outcome`: what is read nevertheless, behind the problem.
+  void add_problem(std::string text, const std::string& outcome = "");
   bool has_room_for(const CaseFields& fields);
   void parse(const Shared<std::string>& path, const std::vector<Line>& lines);
   void add(const Shared<std::string>& path, const Line& line, RecordLine parsed);
@@ -158,9 +162,11 @@ class Reader {
   std::size_t not_named_ = 0;
 };
 
-void Reader::add_problem(std::string text) {
+void Reader::add_problem(std::string text, const std::string& outcome) {
   if (set.problems.size() == kMostProblems) return void(++not_named_);
   if (text.size() > kMostLetters) text = text.substr(0, kMostLetters) + "...";
+  if (set.problems.empty()) set.first_problem = text;
+  text += outcome;
   set.problems.push_back(std::move(text));
 }
 
@@ -189,12 +195,13 @@ void Reader::add(const Shared<std::string>& path, const Line& line, RecordLine p
     set.records.push_back({std::move(*parsed.record), origin});
     hashes_.push_back(parsed.hash);
   } else if (line.bytes > kRecordLimits.bytes) {
-    add_problem(fmt::format("{}: {} bytes, and at most {} are read, left out", origin.text(), line.bytes,
-                            kRecordLimits.bytes));
-  } else if (!line.ended && parsed.problem == kNotJson) {
-    add_problem(origin.text() + ": half-written last line, left out");
+    add_problem(
+        fmt::format("{}: {} bytes, and at most {} are read", origin.text(), line.bytes, kRecordLimits.bytes),
+        kLeftOut);
+  } else if (!line.ended && parsed.problem == kNotJson && begins_an_object(line.text)) {
+    add_problem(origin.text() + ": half-written last line", kLeftOut);
   } else {
-    add_problem(origin.text() + ": " + parsed.problem + ", left out");
+    add_problem(origin.text() + ": " + parsed.problem, kLeftOut);
   }
 }
 
@@ -272,16 +279,16 @@ void Reader::drop_repeated() {
     kept[i] = w == i;
     if (kept[i]) continue;
     const auto& [record, origin, neighbour] = records[i];
-    std::string which = "the newer one is used";
+    std::string which = "; the newer one is used";
     if (!is_older(record, winner.record)) {
-      which = "the later line is used";
+      which = "; the later line is used";
       if (hashes_[i] != hashes_[w]) {
-        which = "their times do not tell which is newer, so nothing can be said of it; " + which;
+        which = "; their times do not tell which is newer, so nothing can be said of it" + which;
         set.undecided.push_back(record.id);
       }
     }
-    add_problem(fmt::format("{}: case {} is repeated at {}; {}", origin.text(), record.id,
-                            winner.origin.text(), which));
+    add_problem(fmt::format("{}: case {} is repeated at {}", origin.text(), record.id, winner.origin.text()),
+                which);
   }
   keep(kept);
 }
@@ -322,8 +329,12 @@ RecordSet Reader::finish() {
   std::set<int> methods;
   for (const LocatedRecord& located : set.records) methods.insert(located.record.method_version);
   if (methods.size() > 1)
-    add_problem(fmt::format("records of method versions {} are mixed; they are not compared with each other",
-                            fmt::join(methods, ", ")));
+    add_problem(fmt::format("records of method versions {} are mixed", fmt::join(methods, ", ")),
+                "; they are not compared with each other");
+  if (!methods.empty() && *methods.rbegin() > kMethodVersion)
+    add_problem(fmt::format("records of method version {}, but this program knows 1 to {}", *methods.rbegin(),
+                            kMethodVersion),
+                "; their numbers may mean something else than it says");
   if (not_named_ > 0) set.problems.push_back(fmt::format("and {} more problems", not_named_));
   return std::move(set);
 }
@@ -385,11 +396,14 @@ std::optional<std::string> repair_tail(const std::string& path) {
     return last->ended ? std::nullopt
                        : std::optional(path + ": the last line had lost its newline; put back");
   }
+  const char* what = !begins_an_object(last->text) ? "is not JSON"
+                     : last->ended                 ? "is not whole JSON"
+                                                   : "was only half written";
   append_text(path + ".broken", last->text + "\n");
   std::error_code error;
   fs::resize_file(path, last->begin, error);
   if (error) throw InvalidInput("cannot write " + path + ": " + error.message());
-  return fmt::format("{}: the last line was only half written; moved to {}.broken", path, path);
+  return fmt::format("{}: the last line {}; moved to {}.broken", path, what, path);
 }
 
 std::string spare_name(const std::string& path) {

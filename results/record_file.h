@@ -54,8 +54,10 @@ struct RecordSet {
   /// What a reader must be told, one line each, with the place named: lines that are no records, a last line
   /// that was only half written, records of an unknown schema (all left out); a case that is repeated (the newest by
   /// `created` is kept, and of equal fields that of schema 2); records that contradict themselves (contradiction.h)
-  /// or are of several method versions (all kept). Beyond kMostProblems they are counted in a last line.
+  /// or are of several method versions, or of one that this program does not know yet (all kept). Beyond kMostProblems they are counted in a last line.
   std::vector<std::string> problems;
+  /// The first of them without what was read nevertheless, for readers who refuse it; empty where there is none.
+  std::string first_problem{};
   /// Ids of cases of which two different records are there and their times do not tell which is newer. The one
   /// that stands later is kept, but nobody should rely on it.
   std::vector<std::string> undecided{};

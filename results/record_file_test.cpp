@@ -151,15 +151,47 @@ TEST_CASE("reading names each problem and keeps the good records", "[record_file
   std::string all;
   for (const std::string& problem : set.problems) all += problem + "\n";
   INFO(all);
-  CHECK(set.problems.size() == 8);
+  CHECK(set.problems.size() == 9);
+  CHECK(set.first_problem == file + ":2: not JSON");
   for (const std::string& part : std::vector<std::string>{
            ":2: not JSON, left out", ":3: not a record but a JSON array",
            ":4: not a record: it has no schema version",
            ":7: schema version 99, but this program reads 1 to 2",
            ":8: not a valid record: /metrics/mfu_bf16: 1.5 is above 1",
            ":10: half-written last line, left out", ":1: case 1b-bf16-1 is repeated at",
-           "method versions " + std::to_string(kMethodVersion) + ", " + std::to_string(kMethodVersion + 1)})
+           "method versions " + std::to_string(kMethodVersion) + ", " + std::to_string(kMethodVersion + 1),
+           "method version " + std::to_string(kMethodVersion + 1) + ", but this program knows 1 to"})
     CHECK(contains(all, part));
+}
+
+TEST_CASE("records of a method that this program does not know are kept, and told", "[record_file]") {
+  const TempDirectory scratch;
+  Record record = samples::gpu_record("bf16", 250);
+  record.method_version = 99;
+  append_record(scratch / "records.jsonl", record);
+  const RecordSet set = read_records({scratch / "records.jsonl"});
+  CHECK(set.records.size() == 1);
+  CHECK(set.problems == std::vector<std::string>{fmt::format(
+                            "records of method version 99, but this program knows 1 to {}; their numbers may "
+                            "mean something else than it says",
+                            kMethodVersion)});
+}
+
+TEST_CASE("a line that never was JSON is not called half written", "[record_file]") {
+  const TempDirectory scratch;
+  const auto read = [&](const std::string& text) {
+    return read_records({scratch.write("records.jsonl", text)}).problems.front();
+  };
+  const auto repaired = [&](const std::string& text) {
+    return repair_tail(scratch.write("records.jsonl", text)).value_or("nothing");
+  };
+  CHECK(read("garbage").ends_with(":1: not JSON, left out"));
+  CHECK(read("garbage\n").ends_with(":1: not JSON, left out"));
+  CHECK(read("{\"schema\": 1, \"me").ends_with(":1: half-written last line, left out"));
+  CHECK(contains(repaired("garbage"), "the last line is not JSON; moved to"));
+  CHECK(contains(repaired("garbage\n"), "the last line is not JSON; moved to"));
+  CHECK(contains(repaired("{\"schema\": 1, \"me\n"), "the last line is not whole JSON; moved to"));
+  CHECK(contains(repaired("{\"schema\": 1, \"me"), "the last line was only half written; moved to"));
 }
 
 TEST_CASE("of a repeated case the newest record is kept, wherever it stands", "[record_file]") {

@@ -72,6 +72,11 @@ Field number(const char* name, const char* group, const char* unit, const char* 
   return {name, group, unit, help, member, {}, axis, identity, minimum, zero_word};
 }
 
+Field above_minimum(Field field) {
+  field.above = true;
+  return field;
+}
+
 std::vector<Field> make_fields() {
   const auto always = Identity::always;
   const auto when_set = Identity::when_set, when_used = Identity::when_used;
@@ -132,9 +137,10 @@ std::vector<Field> make_fields() {
 
       text("routing", kExperts, "who chooses experts: learned, balanced, zipf:A or one (forced, for timing)",
            &Case::routing, kAxis, when_used),
-      number("capacity", kExperts, "",
-             "an expert's rows in those of even load, the later ones dropped; auto: all are computed",
-             &Case::capacity, kAxis, 0, "", when_used),
+      above_minimum(
+          number("capacity", kExperts, "",
+                 "an expert's rows in those of even load, the later ones dropped; auto: all are computed",
+                 &Case::capacity, kAxis, 0, "", when_used)),
       text(
           "grouped", kExperts,
           "GEMMs of experts on a GPU; own: our kernels for all at once where there is one; cublaslt: its grouped "
@@ -158,7 +164,7 @@ std::vector<Field> make_fields() {
 
       text("optimizer", kOptimizer, "update rule; muon: AdamW's for what is no matrix of a block",
            &Case::optimizer, kAxis, when_set, optimizer_names()),
-      number("lr", kOptimizer, "", "peak learning rate", &Case::lr, kAxis, 0),
+      above_minimum(number("lr", kOptimizer, "", "peak learning rate", &Case::lr, kAxis, 0)),
       number("beta1", kOptimizer, "", "decay of the average of gradients; auto: the optimizer's own",
              &Case::beta1, kAxis, 0, "", when_set),
       number("beta2", kOptimizer, "", "decay of the average of their squares, of lion of the average itself",
@@ -316,10 +322,12 @@ void set_text(Case& c, const Field& field, const std::string& text) {
   else
     value = c.*std::get<Real>(field.member) = checked_number<double>(field, text);
   const bool auto_word = *field.zero_word && text == field.zero_word;
-  if (value < field.minimum || (*field.zero_word && value == 0 && !auto_word))
-    throw InvalidInput(fmt::format("{}: must be at least {}{}, not {}", flag_of(field),
-                                   *field.zero_word ? 1 : field.minimum,
-                                   *field.zero_word ? fmt::format(", or {}", field.zero_word) : "", text));
+  const std::string word = optional ? kAuto : field.zero_word;  // besides numbers
+  if (value < field.minimum || (field.above && value == field.minimum) ||
+      (*field.zero_word && value == 0 && !auto_word))
+    throw InvalidInput(fmt::format("{}: must be {} {}{}, not {}", flag_of(field),
+                                   field.above ? "above" : "at least", *field.zero_word ? 1 : field.minimum,
+                                   word.empty() ? "" : fmt::format(", or {}", word), text));
 }
 
 nlohmann::ordered_json case_to_json(const Case& c) {

@@ -94,8 +94,9 @@ struct Field {
   std::vector<std::string> choices;  ///< of a text field; empty: any text
   bool axis;                         ///< a sweep takes several values of it
   Identity identity;
-  double minimum;         ///< of a number, inclusive
+  double minimum;         ///< of a number, inclusive unless `above`
   const char* zero_word;  ///< what 0 is called, "" for "0"
+  bool above = false;     ///< a number must be above its minimum
 
   bool is_integer() const { return std::holds_alternative<std::int64_t Case::*>(member); }
 };

@@ -74,6 +74,10 @@ TEST_CASE("bad values are refused by name", "[case]") {
   CHECK(refused_text("seq", "12x") == "--seq: \"12x\" is not a whole number");
   CHECK(refused_text("seq", "1.5") == "--seq: \"1.5\" is not a whole number");
   CHECK(refused_text("lr", "nan") == "--lr: \"nan\" is not a number");
+  CHECK(refused_text("lr", "-1") == "--lr: must be above 0, not -1");
+  for (const char* word : {"-1", "0"})
+    CHECK(refused_text("capacity", word) == std::string("--capacity: must be above 0, or auto, not ") + word);
+  CHECK(refused_text("beta1", "-1") == "--beta1: must be at least 0, or auto, not -1");
   CHECK(refused_text("weight_decay", "") == "--weight-decay: \"\" is not a number");
   CHECK(refused_text("master", "bf16sr") ==
         "--master: unknown value \"bf16sr\"; did you mean bf16_sr? it is one of fp32, bf16, bf16_sr, "
@@ -86,7 +90,7 @@ TEST_CASE("what can never run is refused before anything runs", "[case]") {
   CHECK(refusal_of([] { resolve(Case{}); }) == "");
   CHECK(refusal_of([] { resolve(with("model", "llama3.2-1c")); }).find("llama3.2-1b") != std::string::npos);
   CHECK(refusal_of([] { resolve(with("recipe", "mxfp9")); }).find("mxfp8") != std::string::npos);
-  CHECK(refusal_of([] { resolve(with("lr", "0")); }) == "--lr: must be above 0: nothing would be trained");
+  CHECK(refusal_of([] { resolve(with("lr", "0")); }) == "--lr: must be above 0, not 0");
   CHECK(refusal_of([] { resolve(with("schedule", "cosine")); }) ==
         "--schedule cosine needs a number of steps: add --steps N");
   CHECK(refusal_of([] {

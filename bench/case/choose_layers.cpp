@@ -8,6 +8,7 @@
 
 #include "bench/case/case_limits.h"
 #include "kernels/base/errors.h"
+#include "kernels/base/plural.h"
 #include "models/config/block.h"
 
 namespace precbench {
@@ -182,9 +183,9 @@ void choose_layers(const Case& c, Definition& definition) {
     static_cast<ConvertedLayers&>(definition) = convert(c, definition.model, recipe);
     // A row that bears a recipe's name must be of that recipe.
     if (recipe.quantized() && !definition.any())
-      throw InvalidInput(
-          fmt::format("{} leaves none of the {} blocks of {} to {}; nothing would be converted",
-                      c.keep_bf16.empty() ? "it" : c.keep_bf16, definition.model.layers, c.model, c.recipe));
+      throw InvalidInput(fmt::format("{} leaves none of the {} of {} to {}; nothing would be converted",
+                                     c.keep_bf16.empty() ? "it" : c.keep_bf16,
+                                     plural(definition.model.layers, "block"), c.model, c.recipe));
   } catch (const InvalidInput& error) {
     throw InvalidInput(
         fmt::format("{}: {}", c.keep_bf16.empty() ? recipe.name + ": layers" : "--keep-bf16", error.what()));

@@ -107,7 +107,7 @@ TEST_CASE("what only experts have is in no dense row, and refused of a dense mod
   }
   Case nothing = c;
   nothing.capacity = 0;
-  CHECK(refusal_of([&] { resolve(nothing); }) == "--capacity: must be above 0: no expert would have a row");
+  CHECK(refusal_of([&] { resolve(nothing); }) == "--capacity: must be above 0, or auto, not 0");
   const auto routing = [&](const char* word) { return refusal_of([&] { resolve(with("routing", word)); }); };
   for (const char* word : {"", "zipf", "zipf:", "zipf:x", "zipf:-1", "zipf:17", "balanced:1", "some"})
     CHECK(contains(routing(word), "is none of learned, balanced, zipf:A with A from 0 to 16, and one"));

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "kernels/base/plural.h"
 #include "kernels/gpu/device_info.h"
 
 namespace precbench {
@@ -167,10 +168,10 @@ std::string Plan::why_experts_unsupported() const {
   if (fields.slots > 0 && exchange.mode != ExpertExchange::Mode::slots)
     return fmt::format("--slots: --exchange {} has none", fields.exchange);
   if (fields.slots > tokens_per_micro_step())
-    return fmt::format("--slots: {} for a rank's {} tokens", fields.slots, tokens_per_micro_step());
-  if (ranks % ep != 0) return fmt::format("--ep: {} does not divide {} ranks", ep, ranks);
+    return fmt::format("--slots: {} for a rank's {}", fields.slots, plural(tokens_per_micro_step(), "token"));
+  if (ranks % ep != 0) return fmt::format("--ep: {} does not divide {}", ep, plural(ranks, "rank"));
   if (const std::int64_t experts = model.moe.rule.experts; experts % ep != 0)
-    return fmt::format("--ep: {} does not divide {} experts", ep, experts);
+    return fmt::format("--ep: {} does not divide {}", ep, plural(experts, "expert"));
   const MomentFormats& moments = parameters.moments;
   if (const std::string name = optimizer.optimizer->name; name != "adamw" && name != "lion")
     return fmt::format("--ep: {} does not update experts of several ranks yet; adamw and lion do", name);
@@ -239,7 +240,7 @@ std::string Plan::why_unsupported() const {
       return fmt::format("{} and {}: one run has one kind of delayed scaling", parameters.delayed.name,
                          next.recipe.name);
   if (const int shards = parameters.parallel.shard; ranks % shards != 0)
-    return fmt::format("--shard-group: {} does not divide {} ranks", shards, ranks);
+    return fmt::format("--shard-group: {} does not divide {}", shards, plural(ranks, "rank"));
   if (fp8_gather) {
     const int shards = parameters.parallel.shard;
     if (shards == 1) return "FP8 gather: only sharded ranks (fsdp, hsdp) gather weights";

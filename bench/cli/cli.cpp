@@ -17,11 +17,13 @@
 #include "bench/cli/config_file.h"
 #include "bench/cli/dry_run.h"
 #include "bench/cli/list.h"
+#include "bench/cli/unused_options.h"
 #include "bench/measure/session.h"
 #include "bench/process/signals.h"
 #include "bench/process/tell.h"
 #include "bench/process/worker.h"
 #include "bench/sweep/case_files.h"
+#include "bench/sweep/progress.h"
 #include "bench/sweep/sweep_folder.h"
 #include "bench/sweep/told_at_once.h"
 #include "kernels/base/errors.h"
@@ -225,6 +227,8 @@ void add_sweep_flags(CLI::App& app, SweepCommand& command, const SweepHelp& help
   named(app.add_option("--at-once", command.options.at_once, help.at_once), "N")
       ->check(CLI::Range(1, kMostStopped));
   app.add_flag("--dry-run", command.dry_run, help.dry_run)->group(help.group);
+  app.add_flag("--fresh", command.options.fresh, "start over; old records are kept as records.jsonl.N")
+      ->group(help.group);
   app.add_flag("--retry-failed", command.options.retry_failed, "do crashed and timed out cases again")
       ->group(help.group);
   app.add_flag("--quiet", command.options.quiet, "no progress")->group(help.group);
@@ -237,8 +241,8 @@ CLI::App* add_sweep_command(CLI::App& app, SweepCommand& command) {
       "Lists: --recipe bf16,mxfp8   ranges: --seq 1024-8192*2, --seq 128-512+128, --seed 1-3\n"
       "A second start with the same arguments goes on where the first one ended.\n"
       "Exit status: 0 every case has its row (ok, oom, unsupported, diverged); 1 the same, but some have crashed "
-      "or\ntimed out; 2 bad input; 130 cases are left: interrupted, a process of several was lost, or the disk is "
-      "full.");
+      "or\ntimed out, or none is ok; 2 bad input; 130 cases are left: interrupted, a process of several was lost, "
+      "or the\ndisk is full.");
   add_sweep_flags(
       *sub, command,
       {.group = "Sweep",
@@ -246,8 +250,6 @@ CLI::App* add_sweep_command(CLI::App& app, SweepCommand& command) {
        .out = "folder for records.jsonl (default out)",
        .dry_run = "print the cases with predicted memory and FLOPs, run none",
        .at_once = "cases of one rank at one time, for losses: their rows have no speed (default 1)"});
-  sub->add_flag("--fresh", command.options.fresh, "start over; old records are kept as records.jsonl.N")
-      ->group("Sweep");
   sub->add_flag("--interleave", command.options.interleave,
                 "run the recipes of each setting A B B A, so that drift cancels in their ratios")
       ->group("Sweep");
@@ -265,6 +267,9 @@ int sweep(const SweepCommand& command) {
   options.interleave = options.interleave || file.interleave.value_or(false);
   if (options.out.empty()) throw InvalidInput("--out: empty folder name");
   std::vector<Plan> grid = grid_of(command, file);
+  Axes of_file;
+  for (const SweepFile::Grid& section : file.grids) of_file.insert(section.axes.begin(), section.axes.end());
+  refuse_unused(grid, command.axes, of_file);
   for (Plan& plan : grid) {
     place_checkpoints(plan.fields, options.out);
     if (options.interleave && plan.fields.checkpoint_every > 0)
@@ -276,7 +281,9 @@ int sweep(const SweepCommand& command) {
   if (options.at_once > 1) run_at_once(grid, nodes, options);
   if (command.dry_run) {
     check_inputs(grid);
-    if (nodes.index == 0) print_dry_run(grid);
+    if (nodes.index > 0) return kSweepDone;
+    check_out(options.out);
+    print_dry_run(grid);
     return kSweepDone;
   }
   if (nodes.count > 1) return sweep_together(grid, options, nodes, environment);
@@ -286,6 +293,7 @@ int sweep(const SweepCommand& command) {
 
 CLI::App* add_run_command(CLI::App& app, RunCommand& command) {
   CLI::App* sub = app.add_subcommand("run", "run one case in this process and print its record");
+  sub->footer("Exit status: 0 the case is ok; 1 it is not, for the reason on standard error; 2 bad input.");
   add_fields(*sub, command.axes, false);
   sub->add_option("--out", command.out, "append the record to DIR/records.jsonl as well")
       ->type_name("DIR")
@@ -312,12 +320,17 @@ int run(const RunCommand& command) {
                     nodes.source, nodes.index, nodes.count));
   check_outputs(plan);
   if (!command.out.empty()) const SweepFolder writable(command.out);
+  // No refusal: a case of a grid in which others read it runs again by itself.
+  if (const std::string why = unused_option({plan}, command.axes, {}); !why.empty())
+    tell("precbench: not read: " + why);
   const Record record = run_case(plan);
   std::fputs((pretty(record, 0) + "\n").c_str(), stdout);  // first: a full disk does not lose it
   if (!command.out.empty()) append_to_folder(command.out, record);
   std::fflush(stdout);  // the record stays whole where both streams go to one place
   for (const std::string& warning : told_at_once(record)) tell("precbench: " + warning);
-  return record.status == Status::ok ? 0 : 1;
+  if (record.status == Status::ok) return 0;
+  tell("precbench: " + describe_outcome(record));
+  return 1;
 }
 
 CLI::App* add_list_command(CLI::App& app, ListCommand& command) {

@@ -56,7 +56,7 @@ struct RunCommand {
 };
 CLI::App* add_run_command(CLI::App& app, RunCommand& command);
 /// One case in this very process, for debuggers and profilers. Prints the record; 0 if its status is ok,
-/// else 1. Throws InvalidInput for a list or a range, which only a sweep takes.
+/// else 1, and why in a line on standard error. Throws InvalidInput for a list or a range, which only a sweep takes.
 int run(const RunCommand& command);
 
 struct ListCommand {

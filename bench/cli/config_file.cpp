@@ -44,7 +44,9 @@ void set_option(SweepFile& file, const std::string& key, const std::string& word
 
 std::string config_text(const std::string& path) {
   try {
-    return read_regular_file(path, kLongestFile);
+    const std::string text = read_regular_file(path, kLongestFile);
+    if (text.find('\0') != text.npos) throw InvalidInput(fmt::format("{}: a binary file, not TOML", path));
+    return text;
   } catch (const InvalidInput& error) {
     throw InvalidInput(fmt::format("--config: {}", error.what()));
   }
@@ -56,8 +58,8 @@ SweepFile read_sweep_file(const std::string& path) {
   TomlHandler handler;
   handler.section = [&](const std::string& section) { file.grids.push_back({section, {}}); };
   handler.known = [](const std::string&, const std::string& key) { return known_key(key); };
-  handler.key = [&](const std::string& section, const std::string& key,
-                    const std::vector<std::string>& words) {
+  handler.key = [&](const std::string& section, const std::string& key, const std::vector<std::string>& words,
+                    const std::string&) {
     const Field* field = is_option(key) ? nullptr : find_field(key);
     if (words.size() != 1 && (!field || !field->axis)) throw InvalidInput(key + " takes one value");
     if (field) {

@@ -147,13 +147,14 @@ void list_recipes() {
       rows[0].push_back("also");
       for (std::size_t i = 0; i < recipes.size(); ++i) rows[i + 1].push_back(other_than_products(recipes[i]));
     }
-    text += fmt::format("{}\n{}\n", heading, aligned(rows));
+    text += fmt::format("{}\n{}\n", heading, fitted(rows));
   };
   for (const RecipeGroup& group : recipe_groups()) print_table(group.name, group.recipes);
   for (const RecipeGroup& group : fp4_groups()) print_table(group.name, group.recipes);
   print_table("Controls, known to be worse", control_recipes());
   text +=
-      "as fprop, as dgrad: that product's formats. fast: fast accumulation in fprop, dgrad, wgrad. An emulated recipe has a loss but no speed.\n"
+      "as fprop, as dgrad: that product's formats. fast: fast accumulation in fprop, dgrad, wgrad.\n"
+      "An emulated recipe has a loss but no speed.\n"
       "A recipe of your own may also ask for e4m2, e4m1, e5m1, e3m3, e3m4 and e5m3: a bit more or less than e4m3 and e5m2.\n"
       "list recipes --recipe NAME shows one in full, with its source, in the form of such a file.\n";
   for (const auto& [why, which] : notes) text += fmt::format("{}:\n{}", why, wrapped(which));
@@ -179,21 +180,21 @@ void list_recipe(const std::string& name) {
     }
     rows.push_back(row);
   }
-  text += aligned(rows);
+  text += fitted(rows);
   for (const std::string& note : notes) text += fmt::format("\n{}", note);
   if (!notes.empty()) text += "\n";
   put(text);
 }
 
-/// "30532122624, 3353298944 active"
+/// "30532122624, 3353298944"
 std::string parameters_of(const ModelConfig& model) {
   const std::string all = fmt::format("{}", parameter_count(model));
-  return model.moe ? fmt::format("{}, {} active", all, active_parameter_count(model)) : all;
+  return model.moe ? fmt::format("{}, {}", all, active_parameter_count(model)) : all;
 }
 
 void list_models() {
-  TextRows rows = {{"model", "parameters", "layers", "width", "ffn", "heads", "kv heads", "head dim", "vocab",
-                    "tied", "QK-norm", "GFLOPs/token", "torchtitan"}};
+  TextRows rows = {{"model", "parameters, active", "layers", "width", "ffn", "heads", "kv heads", "head dim",
+                    "vocab", "tied", "QK norm", "GFLOPs per token", "torchtitan"}};
   for (const ModelConfig& m : model_presets())
     rows.push_back({m.name, parameters_of(m), fmt::format("{}", m.layers), fmt::format("{}", m.width),
                     fmt::format("{}", m.ffn), fmt::format("{}", m.heads), fmt::format("{}", m.kv_heads),
@@ -203,9 +204,9 @@ void list_models() {
                                         : "no",
                     gigaflops_per_token(m, FlopConvention::causal),
                     gigaflops_per_token(m, FlopConvention::torchtitan)});
-  fmt::print("{}", aligned(rows));
+  fmt::print("{}", fitted(rows));
   fmt::print(
-      "\nGFLOPs/token: of a training step with sequences of {} tokens, causal attention halved; torchtitan "
+      "\nGFLOPs per token: of a training step with sequences of {} tokens, causal attention halved; torchtitan "
       "counts\nattention in full, and norm weights as if they were linear weights.\n",
       kListedLength);
 }
@@ -229,7 +230,7 @@ void list_devices() {
     add(fmt::format("{} {}", gpus.device, ordinal), gpu_properties(ordinal).description,
         *make_gpu_device(ordinal));
   }
-  fmt::print("{}", aligned(rows));
+  fmt::print("{}", fitted(rows));
   if (gpus.count == 0) fmt::print("\nno GPU: {}\n", gpus.reason);
 }
 

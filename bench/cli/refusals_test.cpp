@@ -1,6 +1,8 @@
 // The command line: the built binary's answers to bad input.
 #include "bench/cli/cli.h"
 
+#include <unistd.h>
+
 #include <filesystem>
 #include <stdexcept>
 #include <system_error>
@@ -133,6 +135,28 @@ TEST_CASE("a limit of address space in which OpenBLAS would hang is told at once
   }
 }
 
+TEST_CASE("a binary file in place of a sweep file is one line", "[cli]") {
+  const TempDirectory directory;
+  const std::string file = directory.write("program.toml", std::string("\177ELF\2\1\1\0\0\0", 10));
+  CHECK(refused("sweep --config " + file) == "precbench: --config: " + file + ": a binary file, not TOML");
+  CHECK(refused("study --recipe mxfp8 --config " + file) ==
+        "precbench: --config: " + file + ": a binary file, not TOML");
+}
+
+TEST_CASE("what a folder may not hold or do is said by a dry run as by the sweep", "[cli]") {
+  if (::geteuid() == 0) return;  // root writes everywhere
+  const TempDirectory directory;
+  std::filesystem::permissions(directory.path(),
+                               std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
+  for (const char* dry : {"", "--dry-run "}) {
+    CHECK(refused(std::string("sweep --device cpu ") + dry + "--out " + (directory / "new")) ==
+          "precbench: --out: cannot make " + (directory / "new") + ": Permission denied");
+    CHECK(refused(std::string("sweep --device cpu ") + dry + "--out " + directory.path().string()) ==
+          "precbench: --out: cannot write to " + directory.path().string() + ": Permission denied");
+  }
+  std::filesystem::permissions(directory.path(), std::filesystem::perms::owner_all);
+}
+
 TEST_CASE("a folder in place of a file is refused by name", "[cli]") {
   const TempDirectory directory;
   const std::string folder = directory / "folder.json";
@@ -157,9 +181,67 @@ TEST_CASE("a dry run refuses what the run would", "[cli]") {
   CHECK(
       refused("sweep --dry-run --device cpu --steps 9223372036854775807") ==
       "precbench: --steps: must be at most 1000000, not 9223372036854775807: a record names every step of a run");
+  const std::string file = directory.write("file", "");
+  std::filesystem::create_directory(directory / "made");
+  for (const std::string& out : {file, file + "/below"})
+    CHECK(refused("sweep --dry-run --device cpu --out " + out) ==
+          "precbench: --out: cannot make " + out + ": Not a directory");
+  std::filesystem::create_directory(directory / "made/records.jsonl");
+  CHECK(refused("sweep --dry-run --device cpu --out " + (directory / "made")) ==
+        "precbench: --out: " + (directory / "made/records.jsonl") + ": a folder, not a file");
   // It writes nothing, though.
+  CHECK(precbench_says("sweep --dry-run --device cpu --out " + (directory / "new/out")).status == 0);
   CHECK(precbench_says("sweep --dry-run --device cpu --save-init " + (directory / "new/w")).status == 0);
   CHECK(!std::filesystem::exists(directory / "new"));
+}
+
+TEST_CASE("an option that no case would read is refused", "[cli]") {
+  const TempDirectory directory;
+  const std::string dry = "sweep --dry-run --device cpu ";
+  CHECK(refused(dry + "--glob '*.c'") ==
+        "precbench: --glob: chooses files of a folder, and neither --data nor --eval-data is one");
+  CHECK(refused(dry + "--eval-tokens 64") ==
+        "precbench: --eval-tokens: needs held-out text: add --eval-data FILE");
+  const std::string no_checkpoint = "no checkpoint is written: add --checkpoint-every N";
+  CHECK(refused(dry + "--checkpoint-keep all") == "precbench: --checkpoint-keep: " + no_checkpoint);
+  CHECK(refused(dry + "--checkpoint-dir x") == "precbench: --checkpoint-dir: " + no_checkpoint);
+  const std::string sharded =
+      "precbench: --reshard: only sharded ranks gather weights: add --parallel fsdp and --gpus N";
+  CHECK(refused(dry + "--reshard off --gpus 2") == sharded);
+  CHECK(refused(dry + "--reshard off --parallel fsdp") == sharded);
+  CHECK(refused(dry + "--reduce-amax on") == "precbench: --reduce-amax: there is one rank: add --gpus N");
+  CHECK(refused(dry + "--warmup 21 --steps 20") ==
+        "precbench: --warmup: no run is as long, so none comes to its --lr: take no more than --steps");
+  CHECK(refused(dry + "--time-limit 5 --steps 20") ==
+        "precbench: --time-limit: ends --steps auto alone, and --steps is a number");
+  CHECK(refused("study --device cpu --recipe mxfp8 --eval-tokens 64 --out " + (directory / "out"))
+            .starts_with("precbench: --eval-tokens: needs"));
+  CHECK(refused("sweep --dry-run --config " +
+                directory.write("s.toml", "device = cpu\n[a]\nreshard = off\n[b]\nseq = 64\n")) == sharded);
+}
+
+TEST_CASE("a case of a grid runs again by itself, and says what it does not read", "[cli]") {
+  const Answer answer = precbench_says("run --device cpu --batch 1 --seq 32 --steps 1 --reshard off");
+  CHECK(answer.status == 0);
+  CHECK(answer.text.find("precbench: not read: --reshard: only sharded ranks gather weights") !=
+        std::string::npos);
+}
+
+TEST_CASE("an option that some case reads is taken, and so is what says nothing new", "[cli]") {
+  const TempDirectory directory;
+  directory.write("text/a.c", std::string(4096, 'a'));
+  const auto taken = [&](const std::string& arguments) {
+    const Answer answer = precbench_says("sweep --dry-run --device cpu " + arguments);
+    INFO(answer.text);
+    CHECK(answer.status == 0);
+  };
+  taken("--glob '*.c' --data " + (directory / "text"));
+  taken("--reshard on,off --parallel ddp,fsdp --gpus 1,2");
+  taken("--warmup 20 --steps 10,20");
+  taken("--time-limit 5 --steps auto,20");
+  taken("--glob '*' --eval-tokens 65536 --checkpoint-keep last --reshard on --reduce-amax off");
+  // A file says what its cases need until a flag makes them others.
+  taken("--steps 3 --config " + directory.write("s.toml", "warmup = 10\ntime_limit = 5\n"));
 }
 
 TEST_CASE("bad shapes of a model file are refused before anything runs", "[cli]") {

@@ -4,8 +4,75 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <sstream>
 
 namespace precbench {
+namespace {
+
+/// Of one column, with the longest word of it.
+struct Width {
+  std::size_t cells = 0, word = 0;
+};
+
+std::vector<std::string> words_in(const std::string& cell) {
+  std::istringstream stream(cell);
+  std::vector<std::string> words;
+  for (std::string word; stream >> word;) words.push_back(word);
+  return words;
+}
+
+std::vector<Width> widths_of(const TextRows& rows) {
+  std::vector<Width> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      widths[i].cells = std::max(widths[i].cells, row[i].size());
+      for (const std::string& word : words_in(row[i])) widths[i].word = std::max(widths[i].word, word.size());
+    }
+  }
+  return widths;
+}
+
+/// In lines of so many letters, or of one word.
+std::vector<std::string> broken(const std::string& cell, std::size_t width) {
+  if (cell.size() <= width) return {cell};
+  std::vector<std::string> lines;
+  for (const std::string& word : words_in(cell))
+    if (!lines.empty() && lines.back().size() + 1 + word.size() <= width)
+      lines.back() += " " + word;
+    else
+      lines.push_back(word);
+  return lines;
+}
+
+}  // namespace
+
+std::string fitted(const TextRows& rows, std::size_t width) {
+  std::vector<Width> columns = widths_of(rows);
+  const auto excess = [&] {
+    std::size_t all = 2 * (columns.size() - 1);
+    for (const Width& column : columns) all += column.cells;
+    return all > width ? all - width : 0;
+  };
+  const auto room = [](const Width& column) { return column.cells > column.word ? column.cells : 0; };
+  while (excess() > 0) {
+    const auto widest = std::max_element(columns.begin(), columns.end(),
+                                         [&](const Width& a, const Width& b) { return room(a) < room(b); });
+    if (room(*widest) == 0) break;
+    --widest->cells;
+  }
+  TextRows lines;
+  for (const auto& row : rows) {
+    const std::size_t first = lines.size();
+    lines.emplace_back(row.size());
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      const std::vector<std::string> parts = broken(row[i], columns[i].cells);
+      while (lines.size() < first + parts.size()) lines.emplace_back(row.size());
+      for (std::size_t k = 0; k < parts.size(); ++k) lines[first + k][i] = parts[k];
+    }
+  }
+  return aligned(lines);
+}
 
 std::string aligned(const TextRows& rows, const std::string& alignment) {
   std::vector<std::size_t> widths;

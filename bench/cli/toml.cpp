@@ -27,12 +27,13 @@ class Reader {
         if (!at_end() && peek() != '\n')
           throw InvalidInput("a line is [section], or key = value with a word or a [list]");
       } catch (const InvalidInput& error) {
-        throw InvalidInput(fmt::format("{}:{}: {}", name_, item_line_, error.what()));
+        throw InvalidInput(fmt::format("{}: {}", place(), error.what()));
       }
     }
   }
 
  private:
+  std::string place() const { return fmt::format("{}:{}", name_, item_line_); }
   bool at_end() const { return at_ == text_.size(); }
   char peek() const { return text_[at_]; }
   char take() {
@@ -117,7 +118,7 @@ class Reader {
     const Words words = list ? take_list() : Words{take_word(" \t\r\n#\"'[]")};
     // Keys of a section stand behind its name, so that another's may be the same.
     note_once(section_.empty() ? key : fmt::format("{} of [{}]", key, section_));
-    handler_.key(section_, key, words);
+    handler_.key(section_, key, words, place());
   }
 
   const std::string& name_;

@@ -13,9 +13,10 @@ struct TomlHandler {
   std::function<void(const std::string& section)> section;
   /// The name that a key goes by, of several that it may have; throws for an unknown one.
   std::function<std::string(const std::string& section, const std::string& key)> known;
-  /// `section`: empty before the first one. A word alone is a list of one.
+  /// `section`: empty before the first one. A word alone is a list of one. `place`: "FILE:LINE", for what can be judged
+  /// only once more is known.
   std::function<void(const std::string& section, const std::string& key,
-                     const std::vector<std::string>& words)>
+                     const std::vector<std::string>& words, const std::string& place)>
       key;
 };
 

@@ -32,6 +32,7 @@
 #include "bench/step/step_runner.h"
 #include "bench/step/weights.h"
 #include "kernels/base/errors.h"
+#include "kernels/base/plural.h"
 #include "kernels/device/devices.h"
 #include "kernels/gpu/device_info.h"
 
@@ -101,7 +102,7 @@ class Session {
 void Session::check_gpus() const {
   if (!plan_.on_gpu || find_gpus().count >= share_.first_gpu + share_.local) return;
   throw Unsupported(
-      fmt::format("{} GPUs wanted, {}", share_.local,
+      fmt::format("{} wanted, {}", plural(share_.local, "GPU"),
                   find_gpus().count ? fmt::format("{} visible", find_gpus().count) : find_gpus().reason));
 }
 

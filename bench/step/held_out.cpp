@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "kernels/base/errors.h"
+#include "kernels/base/plural.h"
 #include "results/statistics.h"
 
 namespace precbench {
@@ -45,9 +46,8 @@ HeldOut::HeldOut(const Plan& plan) : plan_(plan), sequences_((plan.fields.eval_t
     throw InvalidInput(fmt::format("--eval-data: {}", error.what()));
   }
   if (const std::int64_t whole = data_->sequences(plan.T); whole < sequences_)
-    throw InvalidInput(
-        fmt::format("--eval-data: {}: holds {} sequences of {} tokens, --eval-tokens {} needs {}", path,
-                    whole, plan.T, plan.fields.eval_tokens, sequences_));
+    throw InvalidInput(fmt::format("--eval-data: {}: holds {} of {} tokens, --eval-tokens {} needs {}", path,
+                                   plural(whole, "sequence"), plan.T, plan.fields.eval_tokens, sequences_));
 }
 
 std::vector<double> HeldOut::sequence_losses(Rank& rank, Transformer& transformer) const {

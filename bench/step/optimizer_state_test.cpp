@@ -273,7 +273,7 @@ TEST_CASE("what an optimizer does not have is refused in one line", "[case][opti
   CHECK(refusal({{"optimizer", "lion"}, {"eps", 1e-6}}) == "--eps: lion has none");
   CHECK(refusal({{"momentum", 0.9}}) == "--momentum: adamw has none");
   CHECK(refusal({{"beta2", 1}}) == "--beta2: must be below 1, not 1");
-  CHECK(refusal({{"beta1", -0.1}}) == "--beta1: must be at least 0, not -0.1");
+  CHECK(refusal({{"beta1", -0.1}}) == "--beta1: must be at least 0, or auto, not -0.1");
   CHECK(refusal({{"optimizer", "adamv"}})
             .starts_with("--optimizer: unknown value \"adamv\"; did you mean adamw?"));
   CHECK(refusal({{"optimizer", "adafactor"}, {"moments", "bf16"}}) ==

@@ -8,10 +8,12 @@
 #include <functional>
 #include <iterator>
 #include <map>
+#include <optional>
 
 #include "bench/cli/cli.h"
 #include "bench/cli/config_file.h"
 #include "bench/cli/text_table.h"
+#include "bench/cli/unused_options.h"
 #include "bench/machine/environment.h"
 #include "bench/machine/host_memory.h"
 #include "bench/measure/predict.h"
@@ -24,7 +26,9 @@
 #include "bench/study/study_time.h"
 #include "bench/sweep/case_files.h"
 #include "bench/sweep/progress.h"
+#include "bench/sweep/sweep_folder.h"
 #include "kernels/base/errors.h"
+#include "kernels/base/plural.h"
 #include "kernels/gpu/device_info.h"
 #include "models/config/config.h"
 #include "models/data/data.h"
@@ -109,8 +113,8 @@ Room room_for(const std::vector<Plan>& plans, int wanted) {
   return room;
 }
 
-/// What each part of the study costs, and all of it.
-void print_plan(const std::vector<StudyCase>& cases, const StudyPace& pace, const Room& room,
+/// What each part of the study costs, and all of it. `pace`: null where nobody knows.
+void print_plan(const std::vector<StudyCase>& cases, const std::optional<StudyPace>& pace, const Room& room,
                 const std::string& head) {
   static const std::map<StudyPart, const char*> kWords = {
       {StudyPart::trunk, "trunks, BF16"},
@@ -124,8 +128,9 @@ void print_plan(const std::vector<StudyCase>& cases, const StudyPace& pace, cons
   const auto line = [&](const std::string& words, const std::vector<StudyCase>& part) {
     std::int64_t steps = 0;
     for (const StudyCase& one : part) steps += one.fields.steps;
-    rows.push_back({words, std::to_string(part.size()), std::to_string(steps),
-                    describe_seconds(pace.seconds(part, room.at_once, room.on_gpu ? room.gpus : 0))});
+    rows.push_back(
+        {words, std::to_string(part.size()), std::to_string(steps),
+         pace ? describe_seconds(pace->seconds(part, room.at_once, room.on_gpu ? room.gpus : 0)) : "-"});
   };
   for (const auto& [part, words] : kWords) {
     std::vector<StudyCase> of_part;
@@ -145,8 +150,8 @@ std::string head_of(const StudySettings& settings, const std::vector<Plan>& trun
     bytes +=
         12.0 * static_cast<double>(parameter_count(trunk.model)) * static_cast<double>(settings.ages.size());
   return fmt::format(
-      "study of {} on {}: {} trunks, forks of {} steps after {}; {} at a time; checkpoints of {:.2g} GB and rows in {}",
-      fmt::join(models_of(settings), ", "), trunks.front().fields.device, settings.trunks,
+      "study of {} on {}: {}, forks of {} steps after {}; {} at a time; checkpoints of {:.2g} GB and rows in {}",
+      fmt::join(models_of(settings), ", "), trunks.front().fields.device, plural(settings.trunks, "trunk"),
       settings.fork_steps, fmt::join(settings.ages, ", "),
       count_cases(static_cast<std::size_t>(room.at_once)), bytes / 1e9, out);
 }
@@ -158,9 +163,8 @@ std::string why_too_little_text(const Plan& trunk) {
                      there = text->sequences(trunk.T);
   if (read <= there) return "";
   return fmt::format(
-      "the text has {} sequences of {} tokens, and a trunk reads {}: it sees each {:.1f} times; name more "
-      "with --data",
-      there, trunk.T, read, static_cast<double>(read) / static_cast<double>(there));
+      "the text has {} of {} tokens, and a trunk reads {}: it sees each {:.1f} times; name more with --data",
+      plural(there, "sequence"), trunk.T, read, static_cast<double>(read) / static_cast<double>(there));
 }
 
 /// Why the forks cannot begin: a trunk did not get through. Empty if all did.
@@ -177,9 +181,11 @@ std::string why_no_forks(const std::string& records, const std::vector<Plan>& tr
   return "";
 }
 
-/// What a fork cannot be is refused before the trunks have run, whose states are not there yet.
-void check_forks(std::vector<StudyCase> cases) {
+/// What a fork cannot be is refused before the trunks have run, whose states are not there yet. `rungs`: with those whose
+/// recipes the study writes itself.
+void check_forks(std::vector<StudyCase> cases, bool rungs) {
   for (StudyCase& one : cases) {
+    if (!rungs && one.place.base) continue;
     one.fields.fork_from.clear();
     resolve(one.fields);
   }
@@ -188,8 +194,8 @@ void check_forks(std::vector<StudyCase> cases) {
 /// A study that is made for its curves alone may have so few; verdicts it has none.
 std::string why_too_few_trunks(const StudySettings& settings) {
   if (settings.trunks >= kFewestTrunks) return "";
-  return fmt::format("{} {}: every verdict will be inconclusive; {} are the fewest that settle anything",
-                     settings.trunks, settings.trunks == 1 ? "trunk" : "trunks", kFewestTrunks);
+  return fmt::format("{}: every verdict will be inconclusive; {} are the fewest that settle anything",
+                     plural(settings.trunks, "trunk"), kFewestTrunks);
 }
 
 void check_data(const StudySettings& settings) {
@@ -210,15 +216,16 @@ CLI::App* add_study_command(CLI::App& app, StudyCommand& command) {
   sub->footer(
       "What else a study is made of, and its defaults, are in bench/study/cpu.toml and gpu.toml; --config FILE changes any.\n"
       "A second start with the same arguments goes on where the first one ended.\n"
-      "Exit status: 0 the study has finished; 1 the same, but cases have crashed or timed out; 2 bad input; 130 cases "
-      "are left.");
-  add_sweep_flags(*sub, command,
-                  {.group = "Study",
-                   .config = "study file (TOML); flags win over it",
-                   .out = "folder for records.jsonl, cards.json and checkpoints (default out/study)",
-                   .dry_run = "print the plan with an estimate of its time, run no case of it",
-                   .at_once = "cases at one time (default: as many as fit)",
-                   .default_of = default_of_study});
+      "Exit status: 0 the study has finished; 1 the same, but cases have crashed or timed out, or none is ok; 2 bad "
+      "input; 130 cases are left.");
+  add_sweep_flags(
+      *sub, command,
+      {.group = "Study",
+       .config = "study file (TOML); flags win over it",
+       .out = "folder for records.jsonl, cards.json and checkpoints (default out/study)",
+       .dry_run = "time a few steps, print the plan with an estimate of its time, run no case of it",
+       .at_once = "cases at one time (default: as many as fit)",
+       .default_of = default_of_study});
   return sub;
 }
 
@@ -235,6 +242,7 @@ int study(const StudyCommand& command) {
     append(all, model.forks(own));
     append(trunks, own);
   }
+  refuse_unused(trunks, command.axes, settings.work);
   SweepOptions options = command.options;
   options.out = out;
   options.timeout_s = command.timeout ? parse_timeout(*command.timeout) : options.timeout_s;
@@ -246,13 +254,20 @@ int study(const StudyCommand& command) {
   check_inputs(trunks);
   if (const std::string why = why_too_little_text(trunks.front()); !why.empty()) tell("precbench: " + why);
   if (const std::string why = why_too_few_trunks(settings); !why.empty()) tell("precbench: " + why);
-  const StudyPace pace =
+  if (command.dry_run)
+    check_out(out);
+  else
+    for (const StudyPlan& model : models) model.write_recipes();
+  check_forks(all, !command.dry_run);
+  const std::optional<StudyPace> pace =
       measure_pace(options.child, models.front().trunks().front().fields, models.front().first_recipe());
+  if (!pace)
+    tell(fmt::format(
+        "precbench: a few steps take longer than {:g} s here: the plan has no estimate of the study's time",
+        kPacePatienceS));
   print_plan(all, pace, room, head_of(settings, trunks, room, out));
   if (command.dry_run) return kSweepDone;
 
-  for (const StudyPlan& model : models) model.write_recipes();
-  check_forks(std::move(all));
   check_files(trunks);
   if (const int status = run_sweep(trunks, options); status == kSweepInterrupted) return status;
   if (const std::string why = why_no_forks(out + "/records.jsonl", trunks); !why.empty()) {
@@ -266,6 +281,7 @@ int study(const StudyCommand& command) {
     append(forks, resolve(models[i].forks({begin, begin + settings.trunks})));
   }
   check_files(forks);
+  options.fresh = false;  // the trunks have begun the folder
   return run_sweep(forks, options);
 }
 

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "bench/case/stress.h"
 #include "bench/step/checkpoint.h"
 #include "kernels/base/errors.h"
 #include "kernels/base/fnv1a.h"
@@ -80,15 +81,30 @@ std::optional<Recipe> without_bits(const Recipe& recipe, StudyPart part, int bit
 /// In its products or in what the optimizer keeps.
 bool differs_from_bf16(const Recipe& recipe) { return recipe.quantized() || !recipe.optimizer.empty(); }
 
+/// The ladders of outliers.
+std::vector<Stress> stresses_of(const StudySettings& settings) {
+  std::vector<Stress> all;
+  for (const auto& [kind, exponents] :
+       {std::pair(StressKind::ffn, &settings.outlier_ffn),
+        std::pair(StressKind::norm, &settings.outlier_norm), std::pair(StressKind::vo, &settings.outlier_vo)})
+    for (const std::int64_t exponent : *exponents)
+      all.push_back({kind, static_cast<int>(exponent), settings.channels});
+  return all;
+}
+
 /// "ffn:8:4 ffn:12:4 norm:8:4"
 std::string stress_words(const StudySettings& settings) {
   std::string words;
-  for (const auto& [kind, exponents] :
-       {std::pair("ffn", &settings.outlier_ffn), std::pair("norm", &settings.outlier_norm),
-        std::pair("vo", &settings.outlier_vo)})
-    for (const std::int64_t exponent : *exponents)
-      words += fmt::format("{}{}:{}:{}", words.empty() ? "" : " ", kind, exponent, settings.channels);
+  for (const Stress& stress : stresses_of(settings))
+    words += fmt::format("{}{}", words.empty() ? "" : " ", to_text(stress));
   return words;
+}
+
+/// Before the trunks have run, for the forks of the ladders come last.
+void check_channels(const StudySettings& settings, const ModelConfig& model) {
+  if (settings.fidelity_batches == 0) return;
+  const std::string where = settings.channels_place + ": channels";
+  for (const Stress& stress : stresses_of(settings)) check_stress(stress, model, where.c_str());
 }
 
 }  // namespace
@@ -108,6 +124,7 @@ StudyPlan::StudyPlan(const StudySettings& settings, const std::string& model, st
   fork_base_.init_from.clear();
   fork_base_.steps = settings.fork_steps;
   study_ = study_id(trunk, fork_base_, settings);
+  check_channels(settings, resolve(fork_base_).model);
   trunk.checkpoint_dir = (fs::path(out_) / "checkpoints").string();
   for (std::int64_t number = 1; number <= settings.trunks; ++number) {
     trunk.seed = number;

@@ -18,7 +18,7 @@ struct StudyCase {
 class StudyPlan {
  public:
   /// One model of the settings, and the recipes asked for; the device must be chosen. Throws InvalidInput where these
-  /// are none, or BF16 alone.
+  /// are none, or BF16 alone, and "FILE:LINE: why" for a ladder with more channels than the model has.
   StudyPlan(const StudySettings& settings, const std::string& model, std::string out);
 
   const std::string& model() const { return base_.model; }

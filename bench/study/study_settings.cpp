@@ -15,6 +15,7 @@
 #include "bench/cli/toml.h"
 #include "bench/study/defaults_text.h"
 #include "kernels/base/errors.h"
+#include "kernels/numerics/recipe.h"
 
 namespace precbench {
 namespace {
@@ -70,11 +71,15 @@ void set_apart(StudySettings& settings, const Words& words) {
     const Words pair = split(word, ':');
     if (pair.size() != 2 || pair[0].empty() || pair[1].empty())
       throw InvalidInput(fmt::format("\"{}\" is not CONTROL:RECIPE", word));
+    for (const std::string& recipe : pair) find_recipe(recipe);
     settings.apart.emplace_back(pair[0], pair[1]);
   }
 }
 
-void set_breaks(StudySettings& settings, const Words& words) { settings.breaks = words; }
+void set_breaks(StudySettings& settings, const Words& words) {
+  for (const std::string& recipe : words) find_recipe(recipe);
+  settings.breaks = words;
+}
 
 using Setter = std::function<void(StudySettings&, const Words&)>;
 
@@ -140,7 +145,9 @@ void read_study(const std::string& name, const std::string& text, StudySettings&
     throw InvalidInput(fmt::format("unknown section [{}]; there are {}", section, fmt::join(valid, ", ")));
   };
   handler.known = known_key;
-  handler.key = [&](const std::string& section, const std::string& key, const Words& words) {
+  handler.key = [&](const std::string& section, const std::string& key, const Words& words,
+                    const std::string& place) {
+    if (section == "ladder" && key == "channels") settings.channels_place = place;
     if (const auto own = study_keys().at(section).find(key); own != study_keys().at(section).end()) {
       try {
         return own->second(settings, words);

@@ -22,6 +22,7 @@ struct StudySettings {
   std::int64_t fidelity_batches = 0;  ///< 0: no gradients are compared
 
   std::int64_t ladder_trunks = 0, channels = 0;
+  std::string channels_place;  ///< "FILE:LINE" where they are set, for how many there are is the model's
   std::vector<std::int64_t> outlier_ffn, outlier_norm, outlier_vo;  ///< exponents of two
   std::vector<double> learning_rate;                                ///< factors
   std::int64_t bits = 0, exponent_bits = 0;  ///< of mantissa and of exponent, taken away one by one

@@ -15,6 +15,7 @@
 #include "bench/step/checkpoint.h"
 #include "bench/study/study_plan.h"
 #include "bench/study/study_settings.h"
+#include "bench/study/study_time.h"
 #include "tools/testing/catch.h"
 #include "tools/testing/processes.h"
 #include "tools/testing/text.h"
@@ -91,6 +92,10 @@ TEST_CASE("what a study file cannot say is refused with its line", "[study]") {
   CHECK(refusal("[trunk]\nages = []\n").starts_with(":2: ages: no age"));
   CHECK(refusal("[verdict]\nmargin = much\n") == ":2: margin: \"much\" is not a number");
   CHECK(refusal("[control]\napart = [\"mxfp8\"]\n") == ":2: apart: \"mxfp8\" is not CONTROL:RECIPE");
+  CHECK(refusal("[control]\napart = [\"rowwise_e5m2:rowise\"]\n") ==
+        ":2: apart: unknown recipe \"rowise\"; did you mean rowwise?");
+  CHECK(refusal("\n[control]\nbreak = [\"rowwise_e4m1\", \"mxpf8\"]\n") ==
+        ":3: break: unknown recipe \"mxpf8\"; did you mean mxfp8?");
   CHECK(refusal("[work]\nbatch = [1, 2]\n") == ":2: --batch: a study takes one value of it");
 }
 
@@ -211,9 +216,41 @@ TEST_CASE("what no fork can be is refused before the trunks run", "[study]") {
   command.config = directory.write("study.toml", "[ladder]\nchannels = 4000\n");
   command.out = directory / "out";
   command.options.quiet = true;
-  command.options.child = child_command(kRealCase);
-  CHECK(refusal_of([&] { study(command); }).starts_with("--fidelity-stress: 4000 channels wanted"));
-  CHECK(!std::filesystem::exists(*command.out + "/records.jsonl"));
+  command.options.child = {"/bin/false"};  // no step is timed before
+  for (const bool dry_run : {true, false}) {
+    command.dry_run = dry_run;
+    CHECK(refusal_of([&] { study(command); }) ==
+          command.config + ":2: channels: 4000 channels wanted, ffn of a block has 128");
+    CHECK(!std::filesystem::exists(*command.out));
+  }
+}
+
+TEST_CASE("channels of ladders that nobody climbs may be any", "[study]") {
+  StudySettings settings = default_study(false);
+  settings.channels = 4000, settings.fidelity_batches = 0;
+  CHECK(plan_of(settings, "rowwise").trunks().size() == 5);
+}
+
+TEST_CASE("steps that take too long end the wait for an estimate, and the plan goes without", "[study]") {
+  Case c;
+  c.device = "cpu";
+  CHECK(!measure_pace({"/bin/sleep", "60"}, c, "rowwise", 0.1));
+  CHECK(contains(refusal_of([&] { measure_pace({"/bin/false"}, c, "rowwise", 60); }),
+                 "tiny bf16 does not run here"));
+}
+
+TEST_CASE("a dry run of a study looks at its folder, and makes none", "[study]") {
+  const TempDirectory directory;
+  const std::string file = directory.write("file", "");
+  StudyCommand command;
+  command.axes = {{"recipe", {"rowwise"}}, {"device", {"cpu"}}};
+  command.options.child = {"/bin/false"};
+  command.dry_run = true;
+  command.out = file;
+  CHECK(refusal_of([&] { study(command); }) == "--out: cannot make " + file + ": Not a directory");
+  command.out = directory / "new/out";
+  CHECK(contains(refusal_of([&] { study(command); }), "does not run here"));
+  CHECK(!std::filesystem::exists(directory / "new"));
 }
 
 TEST_CASE("a control that is asked for is one row with both roles", "[study]") {
@@ -313,6 +350,20 @@ TEST_CASE("a study that is cut off and started again ends as one that was not", 
     CHECK(rows_in() == whole);
     CHECK(file_text(cards) == whole_cards);
   }
+
+  // Afresh, with the old rows beside the new.
+  std::filesystem::remove(records + ".1");
+  const Answer fresh =
+      output_of(fmt::format(PRECBENCH_BINARY_DIR
+                            "/precbench study --model {} --recipe rowwise --device cpu --config {} "
+                            "--out {} --fresh",
+                            model, config, out));
+  INFO(fresh.text);
+  CHECK(fresh.status == kSweepDone);
+  CHECK(!contains(fresh.text, "finished already"));
+  CHECK(rows_in() == whole);
+  CHECK(std::filesystem::exists(records + ".1"));
+  CHECK(!std::filesystem::exists(records + ".2"));
 
   // Without the second trunk's states, which its finished row does not replace.
   std::filesystem::resize_file(directory.write("whole/records.jsonl", text), text.size() / 2);

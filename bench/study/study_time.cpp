@@ -23,31 +23,38 @@ struct Timed {
   double process_s = 0, step_s = 0;
 };
 
-Timed time_steps(const std::vector<std::string>& child, Case c, const std::string& recipe,
-                 std::int64_t steps) {
+using OptionalTimed = std::optional<Timed>;
+
+/// Null where it takes longer than `patience_s`.
+OptionalTimed time_steps(const std::vector<std::string>& child, Case c, const std::string& recipe,
+                         std::int64_t steps, double patience_s) {
   c.recipe = recipe;
   c.steps = steps;
   c.warmup = 0;
   c.checkpoint_every = 0;
   const auto begin = std::chrono::steady_clock::now();
-  const CaseProcessResult result = run_case_process(child, c, all_ranks(static_cast<int>(c.gpus)), 0);
+  const CaseProcessResult result =
+      run_case_process(child, c, all_ranks(static_cast<int>(c.gpus)), patience_s);
   const std::chrono::duration<double> all = std::chrono::steady_clock::now() - begin;
   const auto why = [&](const std::string& text) {
     return InvalidInput(fmt::format("{} {} does not run here: {}", c.model, recipe, text));
   };
+  if (result.end == CaseProcessResult::End::timed_out) return std::nullopt;
   if (result.end != CaseProcessResult::End::exited || result.code != 0) throw why(result.last_lines);
   const Record record = nlohmann::ordered_json::parse(result.record).get<Record>();
   if (record.status != Status::ok) throw why(record.error.value_or(name_of(record.status)));
   const double step_s = record.timing->wall_ms.value_or(record.timing->median_ms.value_or(0)) / 1e3;
-  return {std::max(0.0, all.count() - static_cast<double>(steps) * step_s), step_s};
+  return Timed{std::max(0.0, all.count() - static_cast<double>(steps) * step_s), step_s};
 }
 
 /// More steps where they are quick: those of a large model on a CPU take seconds each.
-Timed time_steps(const std::vector<std::string>& child, const Case& c, const std::string& recipe) {
+OptionalTimed time_steps(const std::vector<std::string>& child, const Case& c, const std::string& recipe,
+                         double patience_s) {
   constexpr std::int64_t kFew = 2, kMany = 8;
   constexpr double kLongEnoughS = 1;
-  const Timed few = time_steps(child, c, recipe, kFew);
-  return few.step_s * kMany > kLongEnoughS ? few : time_steps(child, c, recipe, kMany);
+  const OptionalTimed few = time_steps(child, c, recipe, kFew, patience_s);
+  if (!few || few->step_s * kMany > kLongEnoughS) return few;
+  return time_steps(child, c, recipe, kMany, patience_s);
 }
 
 }  // namespace
@@ -63,9 +70,12 @@ double StudyPace::seconds(const std::vector<StudyCase>& cases, int at_once, int 
   return std::max((startups_s + steps_s) / at_once, gpus > 0 ? steps_s / gpus : 0);
 }
 
-StudyPace measure_pace(const std::vector<std::string>& child, const Case& like, const std::string& recipe) {
-  const Timed bf16 = time_steps(child, like, "bf16"), other = time_steps(child, like, recipe);
-  return {(bf16.process_s + other.process_s) / 2, bf16.step_s, other.step_s, like.batch};
+std::optional<StudyPace> measure_pace(const std::vector<std::string>& child, const Case& like,
+                                      const std::string& recipe, double patience_s) {
+  const OptionalTimed bf16 = time_steps(child, like, "bf16", patience_s);
+  const OptionalTimed other = bf16 ? time_steps(child, like, recipe, patience_s) : std::nullopt;
+  if (!other) return std::nullopt;
+  return StudyPace{(bf16->process_s + other->process_s) / 2, bf16->step_s, other->step_s, like.batch};
 }
 
 }  // namespace precbench

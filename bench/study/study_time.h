@@ -2,6 +2,7 @@
 // will be.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,8 +20,12 @@ struct StudyPace {
   double seconds(const std::vector<StudyCase>& cases, int at_once, int gpus) const;
 };
 
+/// Of each of the timings: steps that take longer are no pace that anybody waits to be told.
+inline constexpr double kPacePatienceS = 30;
+
 /// `child`: the command that case_process.h describes. `like`: a case of the study, whose model and shapes are timed.
-/// Throws InvalidInput where it cannot run.
-StudyPace measure_pace(const std::vector<std::string>& child, const Case& like, const std::string& recipe);
+/// Null where a few steps take longer than `patience_s`. Throws InvalidInput where it cannot run.
+std::optional<StudyPace> measure_pace(const std::vector<std::string>& child, const Case& like,
+                                      const std::string& recipe, double patience_s = kPacePatienceS);
 
 }  // namespace precbench

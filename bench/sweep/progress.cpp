@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "bench/process/tell.h"
+#include "kernels/base/plural.h"
 #include "results/printable.h"
 
 namespace precbench {
@@ -43,9 +44,7 @@ std::string CaseLabels::of(const Plan& plan) const {
   return label;
 }
 
-std::string count_cases(std::size_t count) {
-  return fmt::format("{} {}", count, count == 1 ? "case" : "cases");
-}
+std::string count_cases(std::size_t count) { return plural(count, "case"); }
 
 std::string describe_seconds(double seconds) {
   constexpr double kLongest = 1e12;  // beyond any sweep; what is not finite is no whole number

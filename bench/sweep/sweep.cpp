@@ -170,8 +170,12 @@ std::string tally(const std::vector<Plan>& grid, const Rows& rows) {
 int summarize(const std::vector<Plan>& grid, const Rows& rows, const SweepOptions& options) {
   const bool failures =
       std::any_of(grid.begin(), grid.end(), [&](const Plan& plan) { return is_failure(rows.at(plan.id)); });
-  const int status = failures ? kSweepFailures : kSweepDone;
-  if (options.quiet || !options.summary) return status;
+  const bool none_ok = std::none_of(grid.begin(), grid.end(),
+                                    [&](const Plan& plan) { return rows.at(plan.id) == Status::ok; });
+  const int status = failures || none_ok ? kSweepFailures : kSweepDone;
+  if (!options.summary) return status;
+  if (none_ok) tell(fmt::format("precbench: no case is ok: {}", tally(grid, rows)));
+  if (options.quiet) return status;
   // A standard output that takes nothing is told at the end of the program (exit_status_of).
   std::fputs(fmt::format("{}: {}{}\nrecords: {}/records.jsonl; compare them with: precbench report {}\n",
                          count_cases(grid.size()), tally(grid, rows),
@@ -314,7 +318,8 @@ int run_sweep(const std::vector<Plan>& grid, const SweepOptions& options) {
               std::move(first_runs),
               Progress(grid, finished, half_finished, options.quiet)};
   if (finished)
-    sweep.progress.note(fmt::format("{} of {} cases are finished already", finished, grid.size()));
+    sweep.progress.note(fmt::format("{} of {} {} finished already", finished, count_cases(grid.size()),
+                                    finished == 1 ? "is" : "are"));
   std::string why = "interrupted";
   try {
     sweep.run_all();

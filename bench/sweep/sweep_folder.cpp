@@ -31,23 +31,48 @@ void append(const std::string& path, const Record& record) {
   }
 }
 
-}  // namespace
+std::string records_in(const fs::path& folder) { return (folder / "records.jsonl").string(); }
+std::string first_runs_in(const fs::path& folder) { return records_in(folder) + ".first-runs"; }
 
-SweepFolder::SweepFolder(const std::string& path) : path_(path) {
+[[noreturn]] void cannot(const char* what, const std::string& path, const std::string& why) {
+  throw InvalidInput(fmt::format("--out: cannot {} {}: {}", what, path, why));
+}
+
+void check_files_in(const fs::path& folder) {
   std::error_code error;
-  fs::create_directories(path_, error);
-  if (error) throw InvalidInput(fmt::format("--out: cannot make {}: {}", path, error.message()));
-  for (const std::string& file : {records(), first_runs()}) {
+  for (const std::string& file : {records_in(folder), first_runs_in(folder)}) {
     if (!fs::exists(file, error)) continue;
     try {
       open_regular_file(file);
     } catch (const InvalidInput& refusal) {
       throw InvalidInput(fmt::format("--out: {}", refusal.what()));
     }
+    if (access(file.c_str(), W_OK) != 0) cannot("write", file, std::strerror(errno));
   }
+}
+
+}  // namespace
+
+void check_out(const std::string& path) {
+  std::error_code error;
+  fs::path there = path;  // of the folders on the way the last that is there
+  while (!fs::exists(there, error) && there.has_relative_path() && there != ".")
+    there = there.has_parent_path() ? there.parent_path() : fs::path(".");
+  if (!fs::is_directory(there, error))
+    cannot("make", path, std::make_error_code(std::errc::not_a_directory).message());
+  if (access(there.c_str(), W_OK | X_OK) != 0)
+    cannot(there == path ? "write to" : "make", path, std::strerror(errno));
+  check_files_in(path);
+}
+
+SweepFolder::SweepFolder(const std::string& path) : path_(path) {
+  std::error_code error;
+  fs::create_directories(path_, error);
+  if (error) cannot("make", path, error.message());
+  check_files_in(path_);
   const std::string lock = (path_ / ".lock").string();
   lock_ = open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (lock_ < 0) throw InvalidInput(fmt::format("--out: cannot write to {}: {}", path, std::strerror(errno)));
+  if (lock_ < 0) cannot("write to", path, std::strerror(errno));
   // A sweep that was killed while it started a child leaves the lock with the child for a moment.
   using namespace std::chrono;
   for (const auto end = steady_clock::now() + kLockPatience;
@@ -64,6 +89,9 @@ SweepFolder::SweepFolder(const std::string& path) : path_(path) {
 }
 
 SweepFolder::~SweepFolder() { close(lock_); }
+
+std::string SweepFolder::records() const { return records_in(path_); }
+std::string SweepFolder::first_runs() const { return first_runs_in(path_); }
 
 SweepFolder::Identity SweepFolder::identity() const {
   struct stat status = {};

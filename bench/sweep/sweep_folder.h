@@ -16,18 +16,23 @@ struct CannotKeepRow : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// What the constructor of SweepFolder would refuse but for another sweep's lock, told without making anything. Throws
+/// InvalidInput.
+void check_out(const std::string& path);
+
 class SweepFolder {
  public:
   /// Makes the folder if it is missing. Throws InvalidInput where it cannot be made or written, another sweep writes
-  /// to it, or what has the name of one of its files is no file: to write to a pipe would wait for a reader.
+  /// to it, or what has the name of one of its files is no file that can be written: to write to a pipe would wait for a
+  /// reader.
   explicit SweepFolder(const std::string& path);
   ~SweepFolder();
   SweepFolder(const SweepFolder&) = delete;
   SweepFolder& operator=(const SweepFolder&) = delete;
 
-  std::string records() const { return (path_ / "records.jsonl").string(); }
+  std::string records() const;
   /// Of an interleaved sweep: cases whose second run is missing. Not *.jsonl: no reader takes it for records.
-  std::string first_runs() const { return records() + ".first-runs"; }
+  std::string first_runs() const;
 
   /// Throw CannotKeepRow.
   void append_row(const Record& record);

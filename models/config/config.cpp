@@ -11,6 +11,7 @@
 
 #include "kernels/base/enum_names.h"
 #include "kernels/base/errors.h"
+#include "kernels/base/plural.h"
 #include "kernels/base/untrusted_input.h"
 #include "models/config/block.h"
 #include "models/config/config_keys.h"
@@ -155,10 +156,10 @@ std::int64_t parameter_count(const ModelConfig& c) {
 ModelConfig cut_to(ModelConfig config, std::int64_t layers) {
   if (layers == 0 || layers == config.layers) return config;
   if (layers > config.layers)
-    throw InvalidInput(fmt::format("{} has {} layers, not {}", config.name, config.layers, layers));
+    throw InvalidInput(fmt::format("{} has {}, not {}", config.name, plural(config.layers, "layer"), layers));
   if (config.moe && layers <= config.moe.dense_layers)
-    throw InvalidInput(fmt::format("the first {} layers of {} have no experts: take more",
-                                   config.moe.dense_layers, config.name));
+    throw InvalidInput(fmt::format("{} begins with {} without experts: take more", config.name,
+                                   plural(config.moe.dense_layers, "layer")));
   config.name += fmt::format("-{}-layers", layers);
   config.cuts += fmt::format("{}{} of {} layers", config.cuts.empty() ? "" : "; ", layers, config.layers);
   config.layers = layers;

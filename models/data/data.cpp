@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/base/errors.h"
+#include "kernels/base/plural.h"
 #include "models/data/corpus.h"
 #include "models/data/files.h"
 #include "models/data/synthetic.h"
@@ -91,8 +92,8 @@ std::unique_ptr<DataSource> open_data(const DataOptions& options) {
     }
   }
   if (corpus->tokens() < options.T + 1) {
-    throw InvalidInput(fmt::format("{}: holds {} tokens, but one sequence of length {} needs {}",
-                                   options.path, corpus->tokens(), options.T, options.T + 1));
+    throw InvalidInput(fmt::format("{}: holds {}, but one sequence of length {} needs {}", options.path,
+                                   plural(corpus->tokens(), "token"), options.T, options.T + 1));
   }
   std::string description = fmt::format("{}: {}", name_of(width), options.path);
   if (directory) description += fmt::format(", {} files that match '{}'", corpus->files(), glob);

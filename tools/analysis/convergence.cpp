@@ -7,6 +7,7 @@
 #include <cmath>
 #include <unordered_map>
 
+#include "kernels/base/plural.h"
 #include "results/statistics.h"
 
 namespace precbench {
@@ -89,10 +90,10 @@ std::string why_unfit(const std::vector<Pair>& pairs, std::size_t steps, double 
   if (longest > steps)
     return fmt::format("runs of {} to {} steps: the verdict needs equally long ones", steps, longest);
   if (steps < kFewestWarmups * warmup)
-    return fmt::format("too short: {} steps, {} of them warm-up of the learning rate; at least {} are needed",
-                       steps, warmup, std::max(kFewestJudgedSteps, kFewestWarmups * warmup));
+    return fmt::format("too short: {}, {} of them warm-up of the learning rate; at least {} are needed",
+                       plural(steps, "step"), warmup, std::max(kFewestJudgedSteps, kFewestWarmups * warmup));
   if (steps < kFewestJudgedSteps)
-    return fmt::format("too short: {} steps; at least {} are needed", steps, kFewestJudgedSteps);
+    return fmt::format("too short: {}; at least {} are needed", plural(steps, "step"), kFewestJudgedSteps);
   if (fallen < kFewestMarginsFallen * margin)
     return fmt::format("too short: bf16's loss has fallen by {:.4f} nats, less than {:g} times the margin",
                        fallen, kFewestMarginsFallen);
@@ -110,10 +111,10 @@ bool judge_alone(RecipeConvergence& result, const std::vector<LossCurve>& curves
   if (broken > 0) {
     const std::size_t not_finite = count([](const LossCurve& c) { return c.diverged || has_bad_loss(c); });
     result.verdict = ConvergenceVerdict::diverged;
-    result.reason =
-        not_finite > 0
-            ? fmt::format("{} of {} seeds left the finite numbers", not_finite, curves.size())
-            : fmt::format("{} of {} seeds lost again most of what they had learnt", broken, curves.size());
+    result.reason = not_finite > 0 ? fmt::format("{} of {} left the finite numbers", not_finite,
+                                                 plural(curves.size(), "seed"))
+                                   : fmt::format("{} of {} lost again most of what was learnt", broken,
+                                                 plural(curves.size(), "seed"));
     return true;
   }
   const std::size_t flat = count([&](const LossCurve& c) {
@@ -123,9 +124,9 @@ bool judge_alone(RecipeConvergence& result, const std::vector<LossCurve>& curves
   if (flat > 0) {
     result.verdict = ConvergenceVerdict::not_learning;
     result.reason = fmt::format(
-        "{} of {} seeds end less than {:.0f}% below ln V = {:.4f}, the loss of a "
+        "{} of {} end less than {:.0f}% below ln V = {:.4f}, the loss of a "
         "model that knows nothing",
-        flat, curves.size(), 100 * kLearntPart, *uniform_loss);
+        flat, plural(curves.size(), "seed"), 100 * kLearntPart, *uniform_loss);
     return true;
   }
   return false;
@@ -286,8 +287,8 @@ RecipeConvergence assess_bf16(const std::vector<LossCurve>& bf16, std::optional<
   if (judge_alone(result, bf16, uniform_loss)) return result;
   result.band = noise_band(sound, result.steps);
   if (!result.band)
-    result.reason =
-        fmt::format("{} seeds show no noise band; at least {} are needed", sound.size(), kFewestSeeds);
+    result.reason = fmt::format("no noise band of {}; at least {} are needed", plural(sound.size(), "seed"),
+                                kFewestSeeds);
   return result;
 }
 

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <utility>
 
+#include "kernels/base/plural.h"
 #include "results/statistics.h"
 #include "results/study.h"
 
@@ -296,8 +297,8 @@ std::vector<ForkVerdict> judge_forks(const std::vector<ForkEvidence>& recipes, s
       continue;
     }
     if (place == judged.end()) {
-      verdict.reason =
-          fmt::format("{} trunks; {} are the fewest that settle anything", verdict.trunks, kFewestTrunks);
+      verdict.reason = fmt::format("{}; {} are the fewest that settle anything",
+                                   plural(verdict.trunks, "trunk"), kFewestTrunks);
       continue;
     }
     const auto k = static_cast<std::size_t>(place - judged.begin());

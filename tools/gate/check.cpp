@@ -15,6 +15,7 @@
 #include <set>
 
 #include "kernels/base/errors.h"
+#include "kernels/base/plural.h"
 #include "results/contradiction.h"
 #include "tools/gate/gate_match.h"
 #include "tools/text/table.h"
@@ -75,14 +76,21 @@ RecordSet read_run(const std::vector<std::string>& paths) {
 
 /// A baseline is made by this program and kept under version control: what is wrong with it is an error,
 /// since a line that is left out would be a case that nobody checks.
-RecordSet read_baseline(const std::string& path) {
-  if (!fs::exists(path))
-    throw InvalidInput(fmt::format("--baseline {}: no such file; --accept makes it from this run", path));
+RecordSet read_whole(const std::string& path) {
   if (fs::is_directory(path))
     throw InvalidInput(fmt::format("--baseline {}: a folder; it takes one file", path));
   RecordSet set = read_records({path});
-  if (!set.problems.empty())
-    throw InvalidInput("the baseline is broken, mend or remove it: " + set.problems.front());
+  if (!set.first_problem.empty())
+    throw InvalidInput(
+        fmt::format("--baseline: cannot be relied on; mend it, or name another file: {}", set.first_problem));
+  return set;
+}
+
+/// To compare with.
+RecordSet read_baseline(const std::string& path) {
+  if (!fs::exists(path))
+    throw InvalidInput(fmt::format("--baseline {}: no such file; --accept makes it from this run", path));
+  RecordSet set = read_whole(path);
   const bool measured = std::any_of(set.records.begin(), set.records.end(), [](const LocatedRecord& located) {
     return located.record.status == Status::ok;
   });
@@ -129,7 +137,7 @@ int accept(const CheckOptions& options, RecordSet run) {
   if (measured == 0) throw InvalidInput("nothing to accept: no case of this run was measured");
   judge(run, run, GateRules{});  // throws where the cases of this run do not belong into one baseline
   RecordSet old;
-  if (fs::exists(options.baseline) && !fs::is_empty(options.baseline)) old = read_baseline(options.baseline);
+  if (fs::exists(options.baseline) && !fs::is_empty(options.baseline)) old = read_whole(options.baseline);
   if (!old.records.empty()) {
     if (const auto difference = difference_in_kind(old, run)) {  // nothing of it can stay beside this run
       const std::string kept = spare_name(options.baseline);
@@ -154,6 +162,16 @@ int accept(const CheckOptions& options, RecordSet run) {
   return kCheckPassed;
 }
 
+/// Where a case that runs again has its row beside those that are checked: of two rows the newer counts.
+std::string folder_to_run_again(const std::vector<std::string>& paths) {
+  for (const std::string& path : paths) {
+    if (fs::is_directory(path)) return path;
+    const fs::path file = path;
+    if (file.filename() == "records.jsonl") return file.has_parent_path() ? file.parent_path().string() : ".";
+  }
+  return "out/again";
+}
+
 }  // namespace
 
 GateRules rules_of(const CheckOptions& options) {
@@ -169,8 +187,11 @@ GateRules rules_of(const CheckOptions& options) {
   return rules;
 }
 
-int check(const CheckOptions& options, const RerunCommand& rerun) {
+int check(const CheckOptions& options, const RerunCommand& command) {
   const GateRules rules = rules_of(options);
+  const RerunCommand rerun = [&](const nlohmann::ordered_json& fields) {
+    return command(fields) + " --out " + shell_quoted(folder_to_run_again(options.paths));
+  };
   if (options.accept && is_among(options.paths, options.baseline))
     throw InvalidInput(fmt::format("--accept: {} is a file of this run", options.baseline));
   std::vector<std::string> inputs = options.paths;

@@ -32,6 +32,8 @@ struct CheckOptions {
 /// whole, and kept as FILE.1, FILE.2, ...; then the status is 0. Throws InvalidInput if a path
 /// holds no record, the baseline is missing, empty or broken, the two must not be compared, or an output
 /// cannot be written.
+///
+/// `rerun` makes the command of a case; its row goes to the first folder of `paths`, or to out/again where they name none.
 int check(const CheckOptions& options, const RerunCommand& rerun);
 
 /// Mounts `check --baseline FILE PATH...`; parsing fills `options`, which must outlive the app.

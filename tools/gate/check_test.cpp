@@ -123,6 +123,13 @@ TEST_CASE("bad input of the check gets one line and exit status 2", "[check]") {
   CHECK(contains(refused("--baseline " + (s.directory / "") + " " + s.run), "a folder; it takes one file"));
   const std::string half = s.directory.write("half.jsonl", file_text(s.baseline) + "{\"schema\": 1, \"meth");
   CHECK(contains(refused("--baseline " + half + " " + s.run), "half.jsonl:4: half-written last line"));
+  const std::string foreign = s.directory.write("foreign.txt", "a text\n");
+  const std::string why =
+      "precbench: --baseline: cannot be relied on; mend it, or name another file: " + foreign +
+      ":1: not JSON";
+  CHECK(refused("--baseline " + foreign + " " + s.run) == why);
+  CHECK(refused("--accept --baseline " + foreign + " " + s.run) == why);
+  CHECK(file_text(foreign) == "a text\n");
   const std::string twice = write_records(s.directory, "twice.jsonl", {kBf16, kBf16});
   CHECK(contains(refused("--baseline " + twice + " " + s.run), "is repeated at"));
   Record contradictory = kBf16;
@@ -164,6 +171,23 @@ TEST_CASE("bad input of the check gets one line and exit status 2", "[check]") {
   CHECK(refused("--accept --baseline " + s.run + " " + (s.directory / "")) ==
         "precbench: --accept: " + s.run + " is a file of this run");
   CHECK(file_text(s.baseline) == before);
+}
+
+TEST_CASE("the command that runs a case again adds its row to what was checked", "[check]") {
+  const Sample s;
+  const TempDirectory run;
+  write_records(run, "records.jsonl", {kBf16});
+  const std::string folder = run.path().string();
+  const auto ends = [&](const std::string& path, const std::string& out) {
+    const std::string text = check_says("--baseline " + s.baseline + " " + path).text;
+    INFO(text);
+    const std::size_t command = text.find("  precbench run ");
+    REQUIRE(command != text.npos);
+    CHECK(text.substr(0, text.find('\n', command)).ends_with(" --out " + out));
+  };
+  ends(folder, folder);
+  ends(folder + "/records.jsonl", folder);
+  ends(s.run, "out/again");  // no folder of a sweep
 }
 
 TEST_CASE("lines that are no records are named, and their cases are missing", "[check]") {

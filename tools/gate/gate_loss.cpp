@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/base/plural.h"
 #include "results/statistics.h"
 
 namespace precbench {
@@ -29,8 +30,8 @@ const Curve* curve_of(const LocatedRecord* located) {
 std::string too_short(std::size_t baseline, std::size_t current) {
   const std::size_t common = std::min(baseline, current);
   if (baseline == current || (4 * current >= baseline && common >= kFewestComparedSteps)) return "";
-  return fmt::format("{} steps here and {} in the baseline tell too little: raise --time-limit", current,
-                     baseline);
+  return fmt::format("{} here and {} in the baseline tell too little: raise --time-limit",
+                     plural(current, "step"), baseline);
 }
 
 /// Null where a curve has no end to speak of.

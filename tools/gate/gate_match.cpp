@@ -7,6 +7,7 @@
 #include <string>
 
 #include "kernels/base/errors.h"
+#include "kernels/base/plural.h"
 #include "results/contradiction.h"
 #include "tools/text/text.h"
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 
+#include "kernels/base/plural.h"
 #include "results/printable.h"
 #include "tools/analysis/analysis.h"
 #include "tools/analysis/columns.h"

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "kernels/base/plural.h"
 #include "results/statistics.h"
 #include "tools/gate/gate.h"
 #include "tools/text/text.h"

@@ -5,6 +5,7 @@
 
 #include <tuple>
 
+#include "kernels/base/plural.h"
 #include "tools/analysis/columns.h"
 #include "tools/analysis/held_out.h"
 #include "tools/text/distinct.h"
@@ -60,9 +61,9 @@ std::string outcome_text(const JudgedRun& run) {
   const RecipeConvergence& judged = *run.recipe;
   if (!judged.delta) return fmt::format("{}: {}", name_of(*judged.verdict), judged.reason);
   const auto& interval = judged.delta_interval;
-  return fmt::format("{}, {:+.4f} nats{} ({}, {} steps)", name_of(*judged.verdict), *judged.delta,
+  return fmt::format("{}, {:+.4f} nats{} ({}, {})", name_of(*judged.verdict), *judged.delta,
                      interval ? fmt::format(" [{:+.4f}, {:+.4f}]", interval->low, interval->high) : "",
-                     plural(static_cast<std::size_t>(judged.seeds), "seed"), judged.steps);
+                     plural(judged.seeds, "seed"), plural(judged.steps, "step"));
 }
 
 std::string held_out_difference_text(const RecipeConvergence& recipe, const RecipeConvergence& bf16) {

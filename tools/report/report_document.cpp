@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "kernels/base/plural.h"
 #include "tools/report/report.h"
 #include "tools/report/sections.h"
 

@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "kernels/base/plural.h"
 #include "results/statistics.h"
 #include "tools/analysis/columns.h"
 #include "tools/analysis/convergence.h"

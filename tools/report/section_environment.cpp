@@ -7,6 +7,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "kernels/base/plural.h"
 #include "tools/analysis/columns.h"
 #include "tools/report/sections.h"
 #include "tools/text/distinct.h"

@@ -5,6 +5,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "kernels/base/plural.h"
 #include "results/statistics.h"
 #include "tools/analysis/columns.h"
 #include "tools/report/sections.h"

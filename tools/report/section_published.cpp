@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "kernels/base/plural.h"
 #include "tools/analysis/columns.h"
 #include "tools/report/judged_runs.h"
 #include "tools/report/published_claims.h"
@@ -197,10 +198,10 @@ std::string verdict_text(const JudgedForks& one) {
 /// "36m, forks of 150 steps from 3 BF16 trunks after 200 to 800 steps"
 std::string setting_of(const StudyCard& card) {
   const std::vector<AgeInterval>& ages = card.verdict.by_age;
-  std::string text = fmt::format("{}, forks of {} steps from {} BF16 trunks", card.model, card.fork_steps,
-                                 card.verdict.trunks);
+  std::string text = fmt::format("{}, forks of {} steps from {}", card.model, card.fork_steps,
+                                 plural(card.verdict.trunks, "BF16 trunk"));
   if (!ages.empty())
-    text += ages.size() == 1 ? fmt::format(" after {} steps", ages[0].age)
+    text += ages.size() == 1 ? fmt::format(" after {}", plural(ages[0].age, "step"))
                              : fmt::format(" after {} to {} steps", ages.front().age, ages.back().age);
   return text;
 }

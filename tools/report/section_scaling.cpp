@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "kernels/base/plural.h"
 #include "tools/analysis/columns.h"
 #include "tools/analysis/step_prediction.h"
 #include "tools/report/sections.h"

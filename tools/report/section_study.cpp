@@ -9,6 +9,7 @@
 #include <span>
 #include <tuple>
 
+#include "kernels/base/plural.h"
 #include "tools/report/judged_runs.h"
 #include "tools/text/distinct.h"
 #include "tools/text/figure_data.h"
@@ -78,10 +79,10 @@ std::string controls_words(const StudyCard& card) {
 
 std::string setting_words(const StudyCard& card) {
   return fmt::format(
-      "{} on {}: forks of {} steps from {} trunks, BF16 at {:.4f} nats; margin {:.5f} nats, noise floor {}. Positive "
+      "{} on {}: forks of {} steps from {}, BF16 at {:.4f} nats; margin {:.5f} nats, noise floor {}. Positive "
       "controls: {}.",
-      card.model, card.machine, card.fork_steps, card.verdict.trunks, card.bf16_loss, card.margin,
-      card.floor ? fmt::format("{:.5f}", *card.floor) : "not measured", controls_words(card));
+      card.model, card.machine, card.fork_steps, plural(card.verdict.trunks, "trunk"), card.bf16_loss,
+      card.margin, card.floor ? fmt::format("{:.5f}", *card.floor) : "not measured", controls_words(card));
 }
 
 using Cards = std::span<const StudyCard>;

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/base/plural.h"
 #include "tools/analysis/columns.h"
 #include "tools/report/judged_runs.h"
 #include "tools/text/distinct.h"

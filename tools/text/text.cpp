@@ -19,10 +19,6 @@ std::string json_text(const nlohmann::ordered_json& json) {
   return json.dump(1, ' ', true, nlohmann::ordered_json::error_handler_t::replace) + '\n';
 }
 
-std::string plural(std::size_t count, const char* noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
-}
-
 std::string file_name(const std::string& text) {
   std::string result;
   for (char c : text) {

@@ -1,0 +1,87 @@
+// Which fields say something only beside others. See unused_options.h.
+#include "bench/cli/unused_options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <system_error>
+
+#include "kernels/base/errors.h"
+
+namespace precbench {
+namespace {
+
+struct Rule {
+  const char* field;
+  std::vector<std::string> beside;  ///< the fields that decide whether it is read
+  bool (*read)(const Case&);
+  const char* why;
+};
+
+bool is_folder(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::is_directory(path, error);
+}
+
+bool has_checkpoints(const Case& c) { return c.checkpoint_every > 0; }
+
+const std::vector<Rule>& rules() {
+  static const std::vector<Rule> kRules = {
+      {"glob",
+       {"data", "eval_data"},
+       [](const Case& c) { return is_folder(c.data) || is_folder(c.eval_data); },
+       "chooses files of a folder, and neither --data nor --eval-data is one"},
+      {"eval_tokens",
+       {"eval_data"},
+       [](const Case& c) { return !c.eval_data.empty(); },
+       "needs held-out text: add --eval-data FILE"},
+      {"checkpoint_dir",
+       {"checkpoint_every"},
+       has_checkpoints,
+       "no checkpoint is written: add --checkpoint-every N"},
+      {"checkpoint_keep",
+       {"checkpoint_every"},
+       has_checkpoints,
+       "no checkpoint is written: add --checkpoint-every N"},
+      {"reshard",
+       {"parallel", "gpus"},
+       [](const Case& c) { return c.parallel != "ddp" && c.gpus > 1; },
+       "only sharded ranks gather weights: add --parallel fsdp and --gpus N"},
+      {"reduce_amax", {"gpus"}, [](const Case& c) { return c.gpus > 1; }, "there is one rank: add --gpus N"},
+      {"warmup",
+       {"steps"},
+       [](const Case& c) { return c.steps == 0 || c.warmup <= c.steps; },
+       "no run is as long, so none comes to its --lr: take no more than --steps"},
+      {"time_limit",
+       {"steps"},
+       [](const Case& c) { return c.steps == 0; },
+       "ends --steps auto alone, and --steps is a number"},
+  };
+  return kRules;
+}
+
+}  // namespace
+
+std::string unused_option(const std::vector<Plan>& cases, const Axes& flags, const Axes& file) {
+  static const Case defaults;
+  for (const Rule& rule : rules()) {
+    const bool overruled = std::any_of(rule.beside.begin(), rule.beside.end(),
+                                       [&](const std::string& name) { return flags.contains(name); });
+    if (!flags.contains(rule.field) && (overruled || !file.contains(rule.field))) continue;
+    const Field& field = *find_field(rule.field);
+    std::vector<const Case*> set;
+    for (const Plan& plan : cases)
+      if (get_text(plan.fields, field) != get_text(defaults, field)) set.push_back(&plan.fields);
+    if (!set.empty() && std::none_of(set.begin(), set.end(), [&](const Case* c) { return rule.read(*c); }))
+      return fmt::format("{}: {}", flag_of(field), rule.why);
+  }
+  return "";
+}
+
+void refuse_unused(const std::vector<Plan>& cases, const Axes& flags, const Axes& file) {
+  if (const std::string why = unused_option(cases, flags, file); !why.empty()) throw InvalidInput(why);
+}
+
+}  // namespace precbench
