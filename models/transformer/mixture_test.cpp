@@ -58,6 +58,7 @@ ModelConfig tiny_with_experts(std::int64_t experts, std::int64_t top_k) {
 
 struct Pair {
   Result dense, mixture;
+  Named dense_weights, mixture_weights;  ///< after the update
 };
 
 using MakeDevice = std::function<std::unique_ptr<Device>()>;
@@ -77,10 +78,14 @@ Pair run_pair(
   with_experts.parameters().initialize(1, 0.05f);
   with_experts.load(as_experts(weights, with_experts.weights()));
   Pair pair;
-  pair.dense.loss = dense.forward_backward(tokens, targets);
-  pair.dense.gradients = dense.gradients();
-  pair.mixture.loss = with_experts.forward_backward(tokens, targets);
-  pair.mixture.gradients = with_experts.gradients();
+  const auto run = [&](TestStep& step, Result& result, Named& weights) {
+    result.loss = step.forward_backward(tokens, targets);
+    result.gradients = step.gradients();
+    step.update({.lr = 1e-3f, .max_norm = 0});  // unclipped, for the norm is a sum whose order differs
+    weights = step.weights();
+  };
+  run(dense, pair.dense, pair.dense_weights);
+  run(with_experts, pair.mixture, pair.mixture_weights);
   return pair;
 }
 
@@ -95,6 +100,7 @@ void check_one_expert(
   for (auto& [name, values] : expected)  // weights that are always 1 pull at no router
     if (name.ends_with("mlp.gate.weight")) std::fill(values.begin(), values.end(), 0.0f);
   CHECK(first_difference(pair.mixture.gradients, expected) == "");
+  CHECK(first_difference(pair.mixture_weights, as_experts(pair.dense_weights, pair.mixture_weights)) == "");
 }
 
 }  // namespace
