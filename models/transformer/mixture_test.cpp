@@ -78,11 +78,11 @@ Pair run_pair(
   with_experts.parameters().initialize(1, 0.05f);
   with_experts.load(as_experts(weights, with_experts.weights()));
   Pair pair;
-  const auto run = [&](TestStep& step, Result& result, Named& weights) {
+  const auto run = [&](TestStep& step, Result& result, Named& after) {
     result.loss = step.forward_backward(tokens, targets);
     result.gradients = step.gradients();
     step.update({.lr = 1e-3f, .max_norm = 0});  // unclipped, for the norm is a sum whose order differs
-    weights = step.weights();
+    after = step.weights();
   };
   run(dense, pair.dense, pair.dense_weights);
   run(with_experts, pair.mixture, pair.mixture_weights);

@@ -6,7 +6,8 @@
 frame=256 # bytes from which it is refused; less is a register or two put aside, or an index that only the program knows
 log=$("$@" 2>&1)
 status=$?
-remarks=$(printf '%s\n' "$log" | grep -v -e '^ptxas info *:' -e 'bytes stack frame')
+# What -v tells of every kernel is no remark; remarks begin with a code in brackets.
+remarks=$(printf '%s\n' "$log" | grep -v -e '^ptxas info *: [^(]' -e 'bytes stack frame')
 [ -z "$remarks" ] || printf '%s\n' "$remarks" >&2
 [ $status -eq 0 ] || exit $status
 case $remarks in

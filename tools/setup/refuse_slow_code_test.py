@@ -29,7 +29,8 @@ class RefuseSlowCode(unittest.TestCase):
     def test_remarks_are_refused_and_shown(self):
         for remark in ("ptxas warning : Registers are spilled to local memory in function 'k'",
                        "ptxas warning : Local memory used for function 'k'",
-                       "ptxas info (C7510) : Potential Performance Loss: wgmma.mma_async instructions are serialized"):
+                       "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized due to "
+                       "insufficient register resources for the wgmma pipeline in function 'k'"):
             done = compiled(frame(0) + remark + "\n")
             self.assertEqual(done.returncode, 1)
             self.assertIn(remark, done.stderr)

@@ -18,6 +18,8 @@
 // on. Within a warpgroup the scores of the next block are asked for before the product with the values of this one, and
 // the softmax of the former runs beside the latter.
 //
+// Drawn are two math warpgroups and two stages of k and v; a head width of 64 has three of each.
+//
 // Scores, probabilities and out stay in registers. The accumulators of q k^T are, rounded to BF16, the A operand of p v,
 // as the registers of both are the same elements. A tile's out leaves through the shared memory of its q.
 //

@@ -11,7 +11,7 @@
 //                         |  TMA: boxes of A and B, 128 of k, and their scales
 //                         v
 //   producer   [ stage 0 ][ stage 1 ][ stage 2 ] ...        a ring in shared memory
-//   1 warp         |  full: bytes are there   ^  empty: both warpgroups are done with the stage
+//   1 thread       |  full: bytes are there   ^  empty: both warpgroups are done with the stage
 //                  v                          |
 //   warpgroup 1   wgmma 64 x N x 128 -> part   | promote: total += scale_a * scale_b * part
 //   warpgroup 2        promote of the block before | wgmma 64 x N x 128 -> part
@@ -19,6 +19,8 @@
 //                  v                            FP32 units, the other has the tensor cores
 //   epilogue   total -> shared memory -> TMA -> D (stored, or added in FP32 by the copy engine)
 //              while the producer already fills the ring for the next tile
+//
+// The turns are kept where B has scales of 1x128; with one scale for a square of B the warpgroups run as they come. BF16 that is added to is read by a tile's own warps, 16 bytes of a row at a time.
 //
 // A tile of 128 rows gives each warpgroup 64 of them; a tile of 256 rows two times 64, which it takes in turn, with one
 // set of registers for `part`. With a cluster of two blocks their tiles stand side by side in D and share the rows

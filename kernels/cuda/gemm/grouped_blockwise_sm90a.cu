@@ -1,5 +1,5 @@
 // The products of experts in FP8 with sums in FP32: the dense kernel with an order of tiles that reads the groups. Compiled
-// for sm_90a alone (kernels/CMakeLists.txt).
+// for sm_90a alone (kernels/CMakeLists.txt). blockwise_sm90a.cuh draws the kernel.
 #include "kernels/cuda/gemm/blockwise_sm90a.cuh"
 #include "kernels/cuda/gemm/grouped_launch_sm90a.h"
 

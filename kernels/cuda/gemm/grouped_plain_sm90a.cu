@@ -1,5 +1,5 @@
 // The products of experts whose sums stay in the tensor cores: BF16, and FP8 with fast accumulation. Compiled for sm_90a
-// alone (kernels/CMakeLists.txt).
+// alone (kernels/CMakeLists.txt). plain_sm90a.cuh draws the kernel.
 #include "kernels/cuda/gemm/grouped_launch_sm90a.h"
 #include "kernels/cuda/gemm/plain_sm90a.cuh"
 
