@@ -20,7 +20,8 @@
 //   epilogue   total -> shared memory -> TMA -> D (stored, or added in FP32 by the copy engine)
 //              while the producer already fills the ring for the next tile
 //
-// The turns are kept where B has scales of 1x128; with one scale for a square of B the warpgroups run as they come. BF16 that is added to is read by a tile's own warps, 16 bytes of a row at a time.
+// The turns are kept where B has scales of 1x128; with one scale for a square of B the warpgroups run as they come. BF16 that
+// is added to is read by a tile's own warps, 16 bytes of a row at a time.
 //
 // A tile of 128 rows gives each warpgroup 64 of them; a tile of 256 rows two times 64, which it takes in turn, with one
 // set of registers for `part`. With a cluster of two blocks their tiles stand side by side in D and share the rows
