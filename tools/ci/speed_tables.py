@@ -200,17 +200,13 @@ def experts_routed_on_two():
 
 
 def early_start():
-    """--graph early over --graph on, both turns of each."""
-    cases = {}
-    for record in lines("h200/early-start.jsonl"):
-        case = record["case"]
-        cases.setdefault((case["model"], case["batch"], case["seq"], case["recipe"]), {}).setdefault(case["graph"], []).append(
-            record["timing"]["median_ms"])
-    turns = lambda values: ", ".join(f"{value:.2f}" for value in values)
+    """--graph early over --graph on."""
+    cases = measured("h200/early-start.jsonl", "model", "batch", "seq", "recipe", "graph")
+    ms = {key: record["timing"]["median_ms"] for key, record in cases.items()}
     return table(["model", "batch x seq", "recipe", "in turn, ms", "early, ms", "early over in turn"],
-                 [[model, f"{batch} x {seq}", recipe, turns(ms["on"]), turns(ms["early"]),
-                   f"{statistics.mean(ms['early']) / statistics.mean(ms['on']):.3f}x"]
-                  for (model, batch, seq, recipe), ms in cases.items()])
+                 [[model, f"{batch} x {seq}", recipe, f"{in_turn:.2f}", f"{early:.2f}", f"{early / in_turn:.3f}x"]
+                  for (model, batch, seq, recipe, graph), in_turn in ms.items() if graph == "on"
+                  for early in [ms[model, batch, seq, recipe, "early"]]])
 
 
 def accumulated():
