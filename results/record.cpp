@@ -174,15 +174,16 @@ const char* name_of(StopReason reason) { return kStopReasonNames.of(reason); }
 ExecutionPath Support::path() const { return std::max({fprop.path, dgrad.path, wgrad.path}); }
 
 bool changes_work(const std::string& case_field) {
-  static const std::set<std::string> kNotWork = {"save_init",       "save_final",       "save_grads",
-                                                 "time_limit",      "checkpoint_every", "checkpoint_dir",
-                                                 "checkpoint_keep", "eval_every",       "eval_tokens"};
+  static const std::set<std::string> kNotWork = {
+      "save_init",     "save_final",     "save_grads",      "time_limit", "checkpoint_every",
+      "checkpoint_at", "checkpoint_dir", "checkpoint_keep", "eval_every", "eval_tokens"};
   return !kNotWork.contains(case_field);
 }
 
 bool only_where_used(const std::string& case_field) {
-  static const std::set<std::string> kWhereUsed = {"layers", "flow", "routing",  "capacity", "grouped", "aux",
-                                                   "z_loss", "ep",   "exchange", "slots",    "dispatch"};
+  static const std::set<std::string> kWhereUsed = {"layers",   "flow",  "routing",  "capacity",
+                                                   "grouped",  "aux",   "z_loss",   "ep",
+                                                   "exchange", "slots", "dispatch", "checkpoint_at"};
   return kWhereUsed.contains(case_field);
 }
 

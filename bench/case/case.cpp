@@ -208,6 +208,8 @@ std::vector<Field> make_fields() {
              "write the whole state every so many steps, and go on from there; "
              "0: never",
              &Case::checkpoint_every, kSingle, 0),
+      text("checkpoint_at", kData, "single steps after which the whole state is written as well, N,N,...",
+           &Case::checkpoint_at, kSingle, when_used),
       text("checkpoint_dir", kData, "folder of checkpoints; of --out DIR it is DIR/checkpoints",
            &Case::checkpoint_dir, kSingle, always),
       text("checkpoint_keep", kData, "which checkpoints stay", &Case::checkpoint_keep, kSingle, always,
@@ -289,6 +291,35 @@ const Field* find_field(const std::string& name) {
   for (const Field& field : case_fields())
     if (name == field.name || name == kebab(field.name)) return &field;
   return nullptr;
+}
+
+std::vector<std::int64_t> parse_checkpoint_at(const std::string& text) {
+  std::vector<std::int64_t> steps;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    const std::string word = text.substr(begin, end - begin);
+    const auto step = parse<std::int64_t>(word);
+    if (!step || *step < 1)
+      throw InvalidInput(
+          fmt::format("--checkpoint-at: \"{}\" is not a step: whole numbers above 0, N,N,...", word));
+    steps.push_back(*step);
+    begin = end + 1;
+  }
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+bool writes_checkpoints(const Case& c) { return c.checkpoint_every > 0 || !c.checkpoint_at.empty(); }
+
+std::vector<std::int64_t> checkpoint_steps(const Case& c) {
+  std::vector<std::int64_t> steps = parse_checkpoint_at(c.checkpoint_at);
+  if (c.checkpoint_every > 0)
+    for (std::int64_t step = c.checkpoint_every; step <= c.steps; step += c.checkpoint_every)
+      steps.push_back(step);
+  std::sort(steps.begin(), steps.end());
+  steps.erase(std::unique(steps.begin(), steps.end()), steps.end());
+  steps.erase(std::upper_bound(steps.begin(), steps.end(), c.steps), steps.end());
+  return steps;
 }
 
 std::string flag_of(const Field& field) { return "--" + kebab(field.name); }

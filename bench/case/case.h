@@ -66,6 +66,7 @@ struct Case {
   std::string perturb = "none", stress = "none";
   std::string save_init, save_final, save_grads;
   std::int64_t checkpoint_every = 0;
+  std::string checkpoint_at;  ///< more steps to write the state after, "160,480"
   std::string checkpoint_dir, checkpoint_keep = "last";
 
   double time_limit = 60;
@@ -102,6 +103,15 @@ struct Field {
 };
 
 const std::vector<Field>& case_fields();
+
+/// Parses --checkpoint-at: whole numbers above 0 with commas between, in any order. Throws InvalidInput, naming the flag.
+std::vector<std::int64_t> parse_checkpoint_at(const std::string& text);
+
+/// Returns true if the case writes its whole state at least once.
+bool writes_checkpoints(const Case& c);
+
+/// Returns the steps after which the case writes its whole state, ascending, none of them beyond --steps.
+std::vector<std::int64_t> checkpoint_steps(const Case& c);
 
 /// By snake_case or kebab-case name; null if there is none.
 const Field* find_field(const std::string& name);

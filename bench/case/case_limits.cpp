@@ -126,8 +126,12 @@ void check_combinations(const Case& c) {
         fmt::format("--warmup: {} steps leave none of the {} of --steps to the cosine", c.warmup, c.steps));
   if (!c.init_from.empty() && !c.fork_from.empty())
     throw InvalidInput("--fork-from and --init-from: the first weights come from one of them; choose one");
-  if (c.checkpoint_every > 0 && c.steps == 0)
-    throw InvalidInput("--checkpoint-every needs a number of steps: add --steps N");
+  if (writes_checkpoints(c) && c.steps == 0)
+    throw InvalidInput(fmt::format("{} needs a number of steps: add --steps N",
+                                   c.checkpoint_every > 0 ? "--checkpoint-every" : "--checkpoint-at"));
+  for (const std::int64_t step : parse_checkpoint_at(c.checkpoint_at))
+    if (step > c.steps)
+      throw InvalidInput(fmt::format("--checkpoint-at: {} is beyond the {} of --steps", step, c.steps));
   if (!c.fidelity_stress.empty() && c.fidelity_batches == 0)
     throw InvalidInput("--fidelity-stress needs batches to compare gradients of: add --fidelity-batches K");
 }

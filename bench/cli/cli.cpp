@@ -57,7 +57,7 @@ void choose_device(Case& c) {
 
 /// Checkpoints lie beside the records, unless the user has said where.
 void place_checkpoints(Case& c, const std::string& out) {
-  if (c.checkpoint_every > 0 && c.checkpoint_dir.empty() && !out.empty())
+  if (writes_checkpoints(c) && c.checkpoint_dir.empty() && !out.empty())
     c.checkpoint_dir = (std::filesystem::path(out) / "checkpoints").string();
 }
 
@@ -272,7 +272,7 @@ int sweep(const SweepCommand& command) {
   refuse_unused(grid, command.axes, of_file);
   for (Plan& plan : grid) {
     place_checkpoints(plan.fields, options.out);
-    if (options.interleave && plan.fields.checkpoint_every > 0)
+    if (options.interleave && writes_checkpoints(plan.fields))
       throw InvalidInput(
           "--interleave runs every case twice, which --checkpoint-every would go on from; choose one");
   }

@@ -25,8 +25,6 @@ bool is_folder(const std::string& path) {
   return std::filesystem::is_directory(path, error);
 }
 
-bool has_checkpoints(const Case& c) { return c.checkpoint_every > 0; }
-
 const std::vector<Rule>& rules() {
   static const std::vector<Rule> kRules = {
       {"glob",
@@ -38,12 +36,12 @@ const std::vector<Rule>& rules() {
        [](const Case& c) { return !c.eval_data.empty(); },
        "needs held-out text: add --eval-data FILE"},
       {"checkpoint_dir",
-       {"checkpoint_every"},
-       has_checkpoints,
+       {"checkpoint_every", "checkpoint_at"},
+       writes_checkpoints,
        "no checkpoint is written: add --checkpoint-every N"},
       {"checkpoint_keep",
-       {"checkpoint_every"},
-       has_checkpoints,
+       {"checkpoint_every", "checkpoint_at"},
+       writes_checkpoints,
        "no checkpoint is written: add --checkpoint-every N"},
       {"reshard",
        {"parallel", "gpus"},

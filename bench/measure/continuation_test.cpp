@@ -77,6 +77,23 @@ TEST_CASE("a case goes on from its checkpoint to the same bits", "[checkpoint]")
       }
 }
 
+TEST_CASE("checkpoint_at writes the state after exactly the steps named, and a case continues from them",
+          "[checkpoint]") {
+  const TempDirectory directory;
+  Case c = small_case(directory);
+  const Record straight = run_ok(c);
+  c.checkpoint_at = "5,2", c.checkpoint_keep = "all", c.checkpoint_dir = directory / "checkpoints";
+  const Record whole = run_ok(c);
+  CHECK(whole.id == straight.id);
+  check_same_training(whole, straight);
+  for (std::int64_t step = 1; step <= c.steps; ++step)
+    CHECK(fs::exists(checkpoint_at(c, step)) == (step == 2 || step == 5));
+  check_same_training(run_ok(c), straight);  // continues from step 5
+  fs::remove_all(checkpoint_at(c, 5));
+  check_same_training(run_ok(c), straight);  // continues from step 2
+  CHECK(fs::exists(checkpoint_at(c, 5)));
+}
+
 TEST_CASE("MS-AMP's levels go on from a checkpoint to the same bits", "[checkpoint]") {
   struct Run {
     const char *recipe, *parallel;

@@ -44,6 +44,7 @@ class Session {
   Session(const Plan& plan, const NodeShare& share, StepBoard* board, Record& record)
       : plan_(plan),
         case_(plan_.fields),
+        checkpoint_steps_(checkpoint_steps(case_)),
         share_(share),
         board_(board),
         record_(record),
@@ -85,6 +86,7 @@ class Session {
 
   Plan plan_;
   const Case& case_;
+  const std::vector<std::int64_t> checkpoint_steps_;
   const NodeShare& share_;
   StepBoard* board_;
   const Record& record_;
@@ -197,7 +199,7 @@ void Session::run_rank(int index, CommGroup& group) {
 std::int64_t Session::set_state(Rank& rank) {
   const std::int64_t begin = last_ ? last_->position().step : 0;
   // Each process looks for itself.
-  if (case_.checkpoint_every > 0 && share_.local < share_.world &&
+  if (writes_checkpoints(case_) && share_.local < share_.world &&
       rank.sum_over_ranks(static_cast<double>(begin)) != static_cast<double>(begin * share_.world))
     throw InvalidInput("--checkpoint-dir: the processes see different checkpoints there; they must share it");
   if (!last_ || case_.fidelity_batches > 0) {  // the probe is of the first weights
@@ -251,7 +253,7 @@ void Session::train(Rank& rank, std::int64_t begin) {
       watch_->after_step(static_cast<std::size_t>(step) + 1, sampler.warmed_up(), last);
     }
     evaluate(rank, step + 1, last);
-    if (case_.checkpoint_every > 0 && (step + 1) % case_.checkpoint_every == 0)
+    if (std::binary_search(checkpoint_steps_.begin(), checkpoint_steps_.end(), step + 1))
       save_checkpoint(rank, step + 1);
     if (!last) continue;
     if (early && first_rank && runner.early_kernels() == 0)

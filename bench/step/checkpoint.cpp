@@ -274,7 +274,7 @@ std::string checkpoint_at(const Plan& plan, std::int64_t step) {
 }
 
 std::unique_ptr<Checkpoint> last_checkpoint(const Plan& plan, std::vector<std::string>& problems) {
-  if (plan.fields.checkpoint_every == 0) return nullptr;
+  if (!writes_checkpoints(plan.fields)) return nullptr;
   const std::map<std::int64_t, std::string> found = checkpoints_in(checkpoint_folder(plan));
   for (auto newest = found.rbegin(); newest != found.rend(); ++newest) {
     if (newest->first >= plan.fields.steps) continue;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -117,7 +118,9 @@ StudyPlan::StudyPlan(const StudySettings& settings, const std::string& model, st
   Case trunk = base_;
   set_fields(trunk, settings.trunk);
   trunk.steps = settings.ages.back();
-  trunk.checkpoint_every = settings.ages.front();
+  trunk.checkpoint_every = settings.ages.back();
+  trunk.checkpoint_at =
+      fmt::format("{}", fmt::join(settings.ages.begin(), std::prev(settings.ages.end()), ","));
   trunk.checkpoint_keep = "all";
   fork_base_ = base_;
   set_fields(fork_base_, settings.fork);

@@ -60,9 +60,6 @@ auto several(std::vector<T> StudySettings::*member, T low, T high) {
 void set_ages(StudySettings& settings, const Words& words) {
   several(&StudySettings::ages, std::int64_t{1}, kMost)(settings, words);
   if (settings.ages.empty()) throw InvalidInput("no age: forks begin after some steps of a trunk");
-  for (const std::int64_t age : settings.ages)
-    if (age % settings.ages.front() != 0)
-      throw InvalidInput(fmt::format("{} is not a multiple of the first, {}", age, settings.ages.front()));
 }
 
 void set_apart(StudySettings& settings, const Words& words) {
@@ -180,6 +177,7 @@ bool set_by_study(const std::string& name) {
                                                 "save_final",
                                                 "save_grads",
                                                 "checkpoint_every",
+                                                "checkpoint_at",
                                                 "checkpoint_dir",
                                                 "checkpoint_keep",
                                                 "fidelity_batches",

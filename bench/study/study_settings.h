@@ -16,7 +16,7 @@ struct StudySettings {
   Axes work;         ///< fields of every case, one word each but for model and recipe
   Axes trunk, fork;  ///< fields of theirs alone
   std::int64_t trunks = 0;
-  std::vector<std::int64_t> ages;  ///< steps, ascending, multiples of the first
+  std::vector<std::int64_t> ages;  ///< steps, ascending
   std::int64_t fork_steps = 0;
   std::int64_t seeds = 0;
   std::int64_t fidelity_batches = 0;  ///< 0: no gradients are compared

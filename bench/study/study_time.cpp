@@ -32,6 +32,7 @@ OptionalTimed time_steps(const std::vector<std::string>& child, Case c, const st
   c.steps = steps;
   c.warmup = 0;
   c.checkpoint_every = 0;
+  c.checkpoint_at.clear();
   const auto begin = std::chrono::steady_clock::now();
   const CaseProcessResult result =
       run_case_process(child, c, all_ranks(static_cast<int>(c.gpus)), patience_s);

@@ -73,7 +73,7 @@ void check_saved(const Case& c) {
     const Field& field = *find_field(name);
     if (const std::string path = get_text(c, field); !path.empty()) check_writable(flag_of(field), path);
   }
-  if (c.checkpoint_every > 0) check_writable("--checkpoint-dir", fs::path(c.checkpoint_dir) / ".try");
+  if (writes_checkpoints(c)) check_writable("--checkpoint-dir", fs::path(c.checkpoint_dir) / ".try");
 }
 
 }  // namespace

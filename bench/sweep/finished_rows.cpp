@@ -39,8 +39,7 @@ std::string missing_output(const Plan& plan) {
   const Case& c = plan.fields;
   std::vector<std::string> paths = {c.save_init, c.save_final, c.save_grads};
   if (plan.study && plan.study->part == StudyPart::trunk)
-    for (std::int64_t step = c.checkpoint_every; step <= c.steps; step += c.checkpoint_every)
-      paths.push_back(checkpoint_at(plan, step));
+    for (const std::int64_t step : checkpoint_steps(c)) paths.push_back(checkpoint_at(plan, step));
   for (const std::string& path : paths)
     if (!path.empty() && !fs::exists(path)) return path;
   return "";

@@ -127,7 +127,7 @@ Rows finished_rows(const SweepFolder& folder, const std::vector<Plan>& grid, con
   if (options.fresh && fs::exists(path)) fs::rename(path, spare_name(path));
   if (options.fresh) fs::remove(folder.first_runs());
   for (const Plan& plan : grid)  // a case that starts over must not go on from an old checkpoint
-    if (options.fresh && plan.fields.checkpoint_every > 0)
+    if (options.fresh && writes_checkpoints(plan.fields))
       if (const std::string old = checkpoint_folder(plan); fs::exists(old)) fs::rename(old, spare_name(old));
   if (!fs::exists(path)) return {};
   if (const auto repaired = repair_tail(path)) tell(*repaired);
